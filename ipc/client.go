@@ -1,0 +1,168 @@
+package ipc
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"mime"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+
+	"mulligan/ipc/errs"
+)
+
+// Client asks a daemon. It holds no state and no connection: every call dials,
+// so a daemon that was started again is found again. Errors are *errs.Error;
+// those that say that there is no daemon wrap [ErrNoDaemon]. A call takes as
+// long as the daemon takes, or until its context ends; a rollback or a capture
+// that the daemon has begun goes on without its caller.
+type Client struct {
+	socket string
+	http   *http.Client
+}
+
+// dialError sets a socket that could not be dialled apart from a daemon that
+// went away while it was asked.
+type dialError struct{ error }
+
+func (e dialError) Unwrap() error { return e.error }
+
+// NewClient makes a client of the daemon on socket. It does not dial.
+func NewClient(socket string) *Client {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
+		if err != nil {
+			return nil, dialError{err}
+		}
+		return conn, nil
+	}
+	return &Client{socket: socket, http: &http.Client{
+		Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true, DisableCompression: true},
+		// The daemon never redirects; following one would turn a POST into a GET.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}
+}
+
+// Socket is the path of the daemon's socket.
+func (c *Client) Socket() string { return c.socket }
+
+// nothing is the answer of a call that has none.
+type nothing struct{}
+
+// ask asks for path with body as JSON (nil: none) and decodes the answer.
+func ask[T any](ctx context.Context, c *Client, method, path string, body any) (T, error) {
+	var out T
+	resp, err := c.send(ctx, method, path, "application/json", body)
+	if err != nil {
+		return out, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode >= 300 {
+		return out, c.refusal(ctx, resp)
+	}
+	if _, none := any(out).(nothing); none {
+		return out, nil
+	}
+	err = c.decode(ctx, resp.Body, &out)
+	return out, err
+}
+
+// send makes a request and gives the answer, whatever its status.
+func (c *Client) send(ctx context.Context, method, path, accept string, body any) (*http.Response, error) {
+	var payload io.Reader
+	if body != nil {
+		b, err := json.Marshal(body)
+		if err != nil {
+			return nil, errs.Wrap(errs.Internal, opAsk, err)
+		}
+		payload = bytes.NewReader(b)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://mulligan"+path, payload)
+	if err != nil {
+		return nil, errs.Wrap(errs.Invalid, opAsk, err)
+	}
+	req.Header.Set("Accept", accept)
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, c.lost(ctx, err)
+	}
+	return resp, nil
+}
+
+const opAsk = "ask the daemon"
+
+// lost is the error for an exchange that err cut short.
+func (c *Client) lost(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return &errs.Error{Kind: errs.Unavailable, Op: opAsk, Message: "given up before it answered", Err: ctx.Err()}
+	}
+	var dial dialError
+	if errors.As(err, &dial) {
+		return noDaemon(c.socket, dial)
+	}
+	var u *url.Error
+	if errors.As(err, &u) {
+		err = u.Err // less the made-up URL
+	}
+	e := errs.New(errs.Unavailable, opAsk, "%s: it went away before it answered", c.socket)
+	e.Err = err
+	return e.WithHint("ask again: a daemon that is started again finishes or undoes what it had begun (see `mulligan status` and `mulligan log`)")
+}
+
+func (c *Client) decode(ctx context.Context, r io.Reader, out any) error {
+	b, err := io.ReadAll(r)
+	if err != nil {
+		return c.lost(ctx, err)
+	}
+	if err := json.Unmarshal(b, out); err != nil {
+		e := errs.New(errs.Internal, opAsk, "the answer makes no sense")
+		e.Err = err
+		return e.WithHint("compare `mulligan version` with the daemon's in `mulligan status`")
+	}
+	return nil
+}
+
+// refusal is the error in a response that is not a success.
+func (c *Client) refusal(ctx context.Context, resp *http.Response) error {
+	var envelope errorEnvelope
+	if isJSON(resp) {
+		if err := c.decode(ctx, resp.Body, &envelope); err != nil {
+			return err
+		}
+	}
+	return refused(resp, envelope.Error)
+}
+
+// refused is the error of a response whose envelope held body, if it had one.
+func refused(resp *http.Response, body *ErrorBody) error {
+	if body != nil {
+		return body.known()
+	}
+	// Not from a handler of mulligan's: its mux knows no such path or method.
+	return errs.New(errs.Unsupported, opAsk, "it does not know %s %s (%s)", resp.Request.Method, resp.Request.URL.Path, resp.Status).
+		WithHint("compare `mulligan version` with the daemon's in `mulligan status`")
+}
+
+// known is the body's error, with a kind that callers know even if a newer
+// daemon has more of them.
+func (b ErrorBody) known() error {
+	if !slices.Contains(errs.Kinds, b.Kind) {
+		b.Kind = errs.Internal
+	}
+	return b.Err()
+}
+
+func isJSON(resp *http.Response) bool   { return isType(resp, "application/json") }
+func isEvents(resp *http.Response) bool { return isType(resp, "text/event-stream") }
+
+func isType(resp *http.Response, want string) bool {
+	got, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	return err == nil && got == want
+}

@@ -1,0 +1,60 @@
+package ipc
+
+import (
+	"net/http"
+
+	"mulligan/ipc/errs"
+)
+
+// ErrorBody is what an error looks like on the wire, inside {"error": …}.
+type ErrorBody struct {
+	Kind    errs.Kind `json:"kind"`
+	Message string    `json:"message"`
+	Op      string    `json:"op"`
+	Hint    string    `json:"hint"`
+}
+
+// errorEnvelope is the body of every answer that is a refusal.
+type errorEnvelope struct {
+	Error *ErrorBody `json:"error"`
+}
+
+// Body turns err into what crosses the wire. An error without a kind is a
+// fault of mulligan's own and becomes errs.Internal.
+func Body(err error) ErrorBody {
+	b := ErrorBody{Kind: errs.KindOf(err), Message: err.Error(), Hint: errs.HintOf(err)}
+	if e, ok := err.(*errs.Error); ok {
+		b.Op, b.Message = e.Op, e.Text()
+	}
+	return b
+}
+
+// Err is the error that b was made from, less its cause.
+func (b ErrorBody) Err() error {
+	return &errs.Error{Kind: b.Kind, Message: b.Message, Op: b.Op, Hint: b.Hint}
+}
+
+// HTTPStatus is the response code for an error of kind k.
+func HTTPStatus(k errs.Kind) int {
+	switch k {
+	case errs.Invalid:
+		return http.StatusBadRequest
+	case errs.Unauthenticated:
+		return http.StatusUnauthorized
+	case errs.Denied:
+		return http.StatusForbidden
+	case errs.NotFound:
+		return http.StatusNotFound
+	case errs.Pinned, errs.Busy, errs.Conflict:
+		return http.StatusConflict
+	case errs.Expired:
+		return http.StatusGone
+	case errs.Corrupt:
+		return http.StatusUnprocessableEntity
+	case errs.Unsupported:
+		return http.StatusNotImplemented
+	case errs.Unavailable:
+		return http.StatusServiceUnavailable
+	}
+	return http.StatusInternalServerError
+}

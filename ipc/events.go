@@ -1,0 +1,91 @@
+package ipc
+
+import (
+	"bufio"
+	"bytes"
+	"io"
+
+	"mulligan/ipc/errs"
+)
+
+// maxEvent bounds an event's data and each line, in bytes.
+const maxEvent = 4 << 20
+
+// EventReader reads server-sent events (WHATWG HTML, "Server-sent events",
+// §9.2.6). Ids and retry times are passed over: a client here never reconnects.
+type EventReader struct {
+	r      *bufio.Reader
+	line   []byte
+	skipLF bool // the last line ended in CR: an LF now belongs to it
+	begun  bool
+}
+
+// NewEventReader reads events from r.
+func NewEventReader(r io.Reader) *EventReader {
+	return &EventReader{r: bufio.NewReader(r)}
+}
+
+// Next gives the next event. At the end it gives io.EOF, also where the stream
+// ends within an event, which is then thrown away.
+func (e *EventReader) Next() (Event, error) {
+	var ev Event
+	hasData := false
+	for {
+		line, err := e.readLine()
+		if err != nil {
+			return Event{}, err
+		}
+		if len(line) == 0 {
+			if hasData {
+				return ev, nil
+			}
+			ev = Event{} // a name without data is no event
+			continue
+		}
+		field, value, _ := bytes.Cut(line, []byte(":"))
+		value = bytes.TrimPrefix(value, []byte(" "))
+		switch string(field) {
+		case "event":
+			ev.Name = string(value)
+		case "data":
+			if hasData {
+				ev.Data = append(ev.Data, '\n')
+			}
+			hasData = true
+			ev.Data = append(ev.Data, value...)
+			if len(ev.Data) > maxEvent {
+				return Event{}, errs.New(errs.Invalid, "read events", "an event is larger than %d bytes", maxEvent)
+			}
+		}
+	}
+}
+
+// readLine gives a line without its end, which may be LF, CR or CRLF. The line
+// stands until the next call.
+func (e *EventReader) readLine() ([]byte, error) {
+	e.line = e.line[:0]
+	for {
+		b, err := e.r.ReadByte()
+		if err != nil {
+			return nil, err
+		}
+		lf := b == '\n'
+		if lf && e.skipLF {
+			e.skipLF = false
+			continue
+		}
+		e.skipLF = b == '\r'
+		if lf || e.skipLF {
+			break
+		}
+		if len(e.line) == maxEvent {
+			return nil, errs.New(errs.Invalid, "read events", "a line is longer than %d bytes", maxEvent)
+		}
+		e.line = append(e.line, b)
+	}
+	if !e.begun {
+		e.begun = true
+		return bytes.TrimPrefix(e.line, []byte("\xef\xbb\xbf")), nil
+	}
+	return e.line, nil
+}

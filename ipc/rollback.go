@@ -1,0 +1,97 @@
+package ipc
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+
+	"mulligan/ipc/errs"
+)
+
+// The names of the events in a rollback's stream.
+const (
+	EventStage  = "stage"  // a Stage, as it starts and as it ends
+	EventResult = "result" // the RollbackResult; the last event
+	EventError  = "error"  // an ErrorBody, where nothing was begun; the last event
+)
+
+// Rollback takes the app to a checkpoint. If onStage is not nil it is called,
+// in this goroutine, for each stage as it starts and as it ends. A rollback
+// that ran and failed gives its receipt and the error.
+func (c *Client) Rollback(ctx context.Context, app string, id CheckpointID, req RollbackRequest, onStage func(Stage)) (RollbackResult, error) {
+	p, err := appPath(app, nil, "checkpoints", string(id), "rollback")
+	if err != nil {
+		return RollbackResult{}, err
+	}
+	accept := "application/json"
+	if onStage != nil {
+		accept = "text/event-stream"
+	}
+	resp, err := c.send(ctx, http.MethodPost, p, accept, req)
+	if err != nil {
+		return RollbackResult{}, err
+	}
+	defer resp.Body.Close()
+	switch {
+	case isEvents(resp) && onStage != nil:
+		return c.follow(ctx, resp, onStage)
+	case isJSON(resp):
+		return c.receipt(ctx, resp)
+	}
+	return RollbackResult{}, refused(resp, nil)
+}
+
+// receipt reads a result whose top-level error, if it failed, is the same
+// envelope that every other refusal comes in.
+func (c *Client) receipt(ctx context.Context, resp *http.Response) (RollbackResult, error) {
+	var res RollbackResult
+	if err := c.decode(ctx, resp.Body, &res); err != nil {
+		return RollbackResult{}, err
+	}
+	if res.Error != nil || resp.StatusCode >= 300 {
+		return res, refused(resp, res.Error)
+	}
+	return res, nil
+}
+
+// follow reads a rollback's stream to its end.
+func (c *Client) follow(ctx context.Context, resp *http.Response, onStage func(Stage)) (RollbackResult, error) {
+	var res RollbackResult
+	for events := NewEventReader(resp.Body); ; {
+		ev, err := events.Next()
+		if err != nil {
+			return res, c.lost(ctx, err)
+		}
+		switch ev.Name {
+		case EventStage:
+			var st Stage
+			if err := unmarshalEvent(ev, &st); err != nil {
+				return res, err
+			}
+			onStage(st)
+		case EventResult:
+			if err := unmarshalEvent(ev, &res); err != nil {
+				return RollbackResult{}, err
+			}
+			if res.Error != nil {
+				return res, res.Error.known()
+			}
+			return res, nil
+		case EventError:
+			var body ErrorBody
+			if err := unmarshalEvent(ev, &body); err != nil {
+				return res, err
+			}
+			return res, body.known()
+		}
+	}
+}
+
+func unmarshalEvent(ev Event, into any) error {
+	if err := json.Unmarshal(ev.Data, into); err != nil {
+		e := errs.New(errs.Internal, opAsk, "its %s event makes no sense", ev.Name)
+		e.Err = err
+		return e
+	}
+	return nil
+}

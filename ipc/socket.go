@@ -1,0 +1,96 @@
+package ipc
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+
+	"mulligan/ipc/errs"
+)
+
+// HostSocket is where the host's daemon, run by root, listens.
+const HostSocket = "/run/mulligan/mulligan.sock"
+
+// ErrNoDaemon is in the chain of every error that says that no daemon listens.
+var ErrNoDaemon = errors.New("no daemon is listening")
+
+// UserSocket is where the calling user's own daemon listens.
+func UserSocket() string {
+	dir := fmt.Sprintf("/tmp/mulligan-%d", os.Getuid())
+	if run := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(run) {
+		dir = filepath.Join(run, "mulligan")
+	}
+	return filepath.Join(dir, "mulligan.sock")
+}
+
+// FindSocket chooses the daemon to talk to: flag, the value of --socket, if it
+// is not empty, then MULLIGAN_SOCKET, then the user's socket where there is
+// one, then the host's. A user socket in a folder that is not the user's alone
+// is passed over: in /tmp anyone could have put it there. Some agents start their
+// servers without XDG_RUNTIME_DIR; the user's socket is then looked for in the
+// folder that systemd gives a user, too.
+func FindSocket(flag string) string {
+	if flag != "" {
+		return flag
+	}
+	if env := os.Getenv("MULLIGAN_SOCKET"); env != "" {
+		return env
+	}
+	candidates := []string{UserSocket()}
+	if os.Getenv("XDG_RUNTIME_DIR") == "" {
+		candidates = append(candidates, filepath.Join(runUser, strconv.Itoa(os.Getuid()), "mulligan", "mulligan.sock"))
+	}
+	for _, user := range candidates {
+		if _, err := os.Lstat(user); err == nil && checkPrivate(filepath.Dir(user)) == nil {
+			return user
+		}
+	}
+	return HostSocket
+}
+
+// runUser is where systemd gives each user a folder; tests have another.
+var runUser = "/run/user"
+
+// checkPrivate says what is wrong with dir as the folder of a user's socket: it
+// must be a real folder of the caller's with mode 0700.
+func checkPrivate(dir string) error {
+	fi, err := os.Lstat(dir)
+	if err != nil {
+		return errs.Wrap(errs.Unavailable, "check the socket's folder", err)
+	}
+	st, ok := fi.Sys().(*syscall.Stat_t)
+	switch {
+	case !fi.IsDir():
+		return errs.New(errs.Denied, "check the socket's folder", "%s is not a folder", dir).
+			WithHint("remove it, or set XDG_RUNTIME_DIR")
+	case !ok || int(st.Uid) != os.Geteuid():
+		return errs.New(errs.Denied, "check the socket's folder", "%s belongs to another user", dir).
+			WithHint("have it removed, or set XDG_RUNTIME_DIR")
+	case fi.Mode().Perm()&0o077 != 0:
+		return errs.New(errs.Denied, "check the socket's folder", "%s is open to other users (mode %04o)", dir, fi.Mode().Perm()).
+			WithHint("chmod 700 %s", dir)
+	}
+	return nil
+}
+
+// noDaemon is the error for a socket that could not be dialled because of err.
+func noDaemon(socket string, err error) error {
+	const op = "reach the daemon"
+	if errors.Is(err, os.ErrPermission) {
+		e := errs.New(errs.Denied, op, "%s", socket).WithHint("name a socket of your own with --socket or MULLIGAN_SOCKET")
+		e.Err = syscall.EACCES
+		return e
+	}
+	e := errs.New(errs.Unavailable, op, "%s", socket)
+	e.Err = ErrNoDaemon
+	switch socket {
+	case HostSocket:
+		return e.WithHint("start it with `systemctl start mulligand`, or one of your own with `mulligand --user &`")
+	case UserSocket():
+		return e.WithHint("start it with `mulligand --user &`")
+	}
+	return e.WithHint("start it with `mulligand --user --socket %s &`", socket)
+}

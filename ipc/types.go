@@ -1,0 +1,395 @@
+// Package ipc is how mulligan's programs talk: the types of the API, its error
+// kinds (in errs), the plumbing of its HTTP server (peer credentials, events)
+// and the typed client that the CLI and the MCP server share.
+//
+// The API is HTTP/1.1 with JSON bodies over the daemon's unix socket.
+package ipc
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// Names of what must not be mixed up. All are opaque to a client.
+type (
+	AppID        string // "app-" and hex digits
+	CheckpointID string // "cp-" and at least 12 hex digits
+	OperationID  string // "op-" and hex digits
+)
+
+// Trigger says what made a checkpoint.
+type Trigger string
+
+// The triggers.
+const (
+	TriggerDeploy      Trigger = "deploy"
+	TriggerManual      Trigger = "manual"
+	TriggerAgent       Trigger = "agent"
+	TriggerPreRollback Trigger = "pre-rollback"
+)
+
+// Quiesce says what happens to the app while it is captured.
+type Quiesce string
+
+// The ways to quiesce. The empty string is QuiesceStop, but of an app with a
+// libvirt domain only what runs on the host is stopped: the guest goes on, and
+// its agent freezes its filesystems for a moment.
+const (
+	QuiesceStop Quiesce = "stop" // the unit is stopped and started again
+	QuiesceNone Quiesce = "none" // it goes on running
+)
+
+// OnUnhealthy says what a rollback does when the health check fails after it.
+type OnUnhealthy string
+
+// What to do. The empty string is UnhealthyKeep.
+const (
+	UnhealthyKeep OnUnhealthy = "keep" // keep the restored state and say that it is not healthy
+	UnhealthyUndo OnUnhealthy = "undo" // go back to the safety checkpoint
+)
+
+// App is a registered app.
+type App struct {
+	ID        AppID      `json:"app_id"`
+	Slug      string     `json:"slug"`
+	Owner     string     `json:"owner"` // a user's name, or its uid in digits where it has none
+	Workspace string     `json:"workspace"`
+	Unit      string     `json:"unit,omitempty"`
+	Run       []string   `json:"run,omitempty"` // a command that the daemon supervises, where there is no unit
+	Domain    string     `json:"domain,omitempty"`
+	URI       string     `json:"uri,omitempty"`      // libvirt's, for Domain
+	Shutdown  string     `json:"shutdown,omitempty"` // how Domain goes down: clean (default) or destroy
+	Auto      bool       `json:"auto"`
+	Exclude   []string   `json:"exclude,omitempty"` // gitignore syntax
+	Health    *Health    `json:"health,omitempty"`
+	Retention Retention  `json:"retention"`
+	Databases []Database `json:"databases,omitempty"`
+	CreatedAt time.Time  `json:"created_at"`
+
+	// What the daemon sees of it now; empty in a registration.
+	State    string   `json:"state,omitempty"`    // running, stopped, failed, none (it has no unit), unknown
+	Busy     string   `json:"busy,omitempty"`     // the operation under way, if any
+	Problems []string `json:"problems,omitempty"` // what needs a person's attention, in whole sentences
+	Covers   []string `json:"covers,omitempty"`   // what a checkpoint of it holds, a line per layer
+	Notes    []string `json:"notes,omitempty"`    // what registering or changing it changed outside of mulligan, in whole sentences
+	// Following says how its files are followed for automatic checkpoints: starting,
+	// watching, rescanning (events were lost, everything is being looked at) or
+	// degraded (Problems says why and what to do); "" where it is not asked for.
+	Following string `json:"following,omitempty"`
+}
+
+// Health is how to tell whether the app works: exactly one of URL and Command.
+type Health struct {
+	URL     string   `json:"url,omitempty"`
+	Command []string `json:"command,omitempty"`
+	Timeout string   `json:"timeout,omitempty"` // a Go duration; default 10s
+}
+
+// Retention says what pruning leaves. Pinned checkpoints always stay.
+type Retention struct {
+	KeepLast    int    `json:"keep_last"`
+	DailyDays   int    `json:"daily_days"`
+	KeepTurns   int    `json:"keep_turns"`
+	MaxBytes    int64  `json:"max_bytes"`    // 0: no limit
+	ExpireAfter string `json:"expire_after"` // a Go duration; "0": never
+}
+
+// DefaultRetention is what an app gets that says nothing.
+func DefaultRetention() Retention {
+	return Retention{KeepLast: 10, DailyDays: 7, KeepTurns: 50, MaxBytes: 20 << 30, ExpireAfter: "0"}
+}
+
+// Database is one database of an app.
+type Database struct {
+	Name   string `json:"name"`
+	Driver string `json:"driver"`         // postgres, mysql, sqlite, redis
+	DSN    string `json:"dsn"`            // for sqlite a path, relative to the workspace or absolute; for postgres a URL, or key=value pairs
+	Mode   string `json:"mode,omitempty"` // postgres: logical, physical, auto
+	// DataDir and Unit are a Postgres cluster's data folder and the systemd unit
+	// that serves it: with both, which only root names, the daemon may manage
+	// the cluster's files (mode physical).
+	DataDir string `json:"data_dir,omitempty"`
+	Unit    string `json:"unit,omitempty"`
+
+	// What the daemon made of it; empty in a registration. Chosen is the mode that
+	// mode auto stands for, and Why says why, in a few words.
+	Chosen string `json:"chosen,omitempty"`
+	Why    string `json:"why,omitempty"`
+}
+
+// AppChange is a partial update of an app: nil leaves a thing as it is.
+type AppChange struct {
+	Unit      *string     `json:"unit,omitempty"`
+	Run       *[]string   `json:"run,omitempty"`
+	Domain    *string     `json:"domain,omitempty"`
+	URI       *string     `json:"uri,omitempty"`
+	Shutdown  *string     `json:"shutdown,omitempty"`
+	Auto      *bool       `json:"auto,omitempty"`
+	Exclude   *[]string   `json:"exclude,omitempty"`
+	Health    *Health     `json:"health,omitempty"`
+	Retention *Retention  `json:"retention,omitempty"`
+	Databases *[]Database `json:"databases,omitempty"`
+}
+
+// Checkpoint is one point to return to.
+type Checkpoint struct {
+	ID             CheckpointID `json:"checkpoint_id"`
+	AppID          AppID        `json:"app_id"`
+	Ref            *string      `json:"ref"` // the workspace's git commit
+	Trigger        Trigger      `json:"trigger"`
+	VMSnapshotID   *string      `json:"vm_snapshot_id"`
+	DBSnapshotID   *string      `json:"db_snapshot_id"`
+	DBSnapshots    []DBSnapshot `json:"db_snapshots"`
+	FilesSnapshot  *string      `json:"files_snapshot_id"`
+	FilesHash      *string      `json:"files_hash"`
+	Quiesced       bool         `json:"quiesced"`
+	Pinned         bool         `json:"pinned"`
+	SizeBytes      int64        `json:"size_bytes"` // what deleting it would free
+	Notes          *string      `json:"notes"`
+	DeployID       *string      `json:"deploy_id"`
+	ConversationID *string      `json:"conversation_id"`
+	MessageID      *string      `json:"message_id"`
+	TurnID         *string      `json:"turn_id"`
+	ExpiresAt      *time.Time   `json:"expires_at"`
+	CreatedAt      time.Time    `json:"created_at"`
+	Warnings       []string     `json:"warnings,omitempty"` // what it lacks
+}
+
+// DBSnapshot is one database's part of a checkpoint.
+type DBSnapshot struct {
+	Database   string `json:"database"`
+	SnapshotID string `json:"snapshot_id"`
+	Driver     string `json:"driver"`
+	Position   string `json:"position"`
+}
+
+// CreateRequest asks for a checkpoint.
+type CreateRequest struct {
+	Notes    string  `json:"notes,omitempty"`
+	Pinned   bool    `json:"pinned,omitempty"`
+	Trigger  Trigger `json:"trigger,omitempty"` // default manual
+	DeployID string  `json:"deploy_id,omitempty"`
+	Quiesce  Quiesce `json:"quiesce,omitempty"`
+	// WithMemory keeps the memory of the app's domain too, so that a rollback
+	// resumes the guest instead of booting it.
+	WithMemory bool `json:"with_memory,omitempty"`
+}
+
+// CheckpointQuery narrows a list. Zero values don't narrow; Limit 0 is all.
+type CheckpointQuery struct {
+	Trigger Trigger
+	Limit   int
+	Before  CheckpointID // only older ones
+	// Conversation narrows it to the checkpoints of one conversation's turns.
+	Conversation string
+}
+
+// CheckpointList is newest first.
+type CheckpointList struct {
+	Checkpoints  []Checkpoint `json:"checkpoints"`
+	StorageUsage StorageUsage `json:"storage_usage"`
+}
+
+// StorageUsage is what an app's checkpoints occupy, and the rules they are kept by.
+type StorageUsage struct {
+	CheckpointCount int   `json:"checkpoint_count"`
+	PinnedCount     int   `json:"pinned_count"`
+	TotalBytes      int64 `json:"total_bytes"`
+	KeepLast        int   `json:"keep_last"`
+	DailyDays       int   `json:"daily_days"`
+}
+
+// RollbackRequest asks to go to a checkpoint.
+type RollbackRequest struct {
+	Scope         []string    `json:"scope,omitempty"`          // paths in the workspace, and "layer:NAME"
+	VerifyRestore *bool       `json:"verify_restore,omitempty"` // default true
+	Reason        string      `json:"reason,omitempty"`
+	DryRun        bool        `json:"dry_run,omitempty"`
+	OnUnhealthy   OnUnhealthy `json:"on_unhealthy,omitempty"`
+	// CheckStored has every byte that is stored for the checkpoint read and compared
+	// with its hashes before anything else. Without it, that all of it is there is
+	// checked first, and each byte that is needed when it is read.
+	CheckStored bool `json:"check_stored,omitempty"`
+	// Force goes back even where that takes along what another session's turn wrote
+	// at the same time, which is errs.Conflict otherwise.
+	Force bool `json:"force,omitempty"`
+	// ConversationID, or the call that asks, says which session is not another one.
+	ConversationID string `json:"conversation_id,omitempty"`
+	CallID         CallID `json:"call_id,omitempty"`
+}
+
+// StageName is one of the six stages of a rollback.
+type StageName string
+
+// The stages, in their order.
+const (
+	StageSafety  StageName = "safety-checkpoint"
+	StageStop    StageName = "stop-unit"
+	StageVM      StageName = "vm-revert" // the VM's disks and the workspace's files
+	StageDB      StageName = "db-restore"
+	StageStart   StageName = "start-unit"
+	StageHealthy StageName = "health-check"
+)
+
+// Stages lists all six in order.
+var Stages = []StageName{StageSafety, StageStop, StageVM, StageDB, StageStart, StageHealthy}
+
+// StageStatus is how a stage went.
+type StageStatus string
+
+// The outcomes; StageRunning is seen in events only.
+const (
+	StageOK      StageStatus = "ok"
+	StageFailed  StageStatus = "failed"
+	StageSkipped StageStatus = "skipped"
+	StageRunning StageStatus = "running"
+)
+
+// Stage is one stage of a rollback.
+type Stage struct {
+	Stage      StageName   `json:"stage"`
+	Status     StageStatus `json:"status"`
+	TS         time.Time   `json:"ts"` // when it began
+	DurationMS int64       `json:"duration_ms"`
+	Notes      string      `json:"notes"`
+}
+
+// Change is one thing that a rollback undid.
+type Change struct {
+	Path      string `json:"path"`
+	Operation string `json:"operation"` // create, modify, delete: what was undone
+	Summary   string `json:"summary"`
+}
+
+// LayerVerification is the proof for one layer, or over all of them.
+type LayerVerification struct {
+	PreStateHash   string `json:"pre_state_hash"`
+	PostStateHash  string `json:"post_state_hash"`
+	CheckpointHash string `json:"checkpoint_hash"`
+	Match          bool   `json:"match"`
+}
+
+// Verification holds the proof over all layers, and each layer's own.
+type Verification struct {
+	LayerVerification
+	Layers map[string]LayerVerification `json:"layers"`
+}
+
+// RollbackResult is the receipt of a rollback.
+type RollbackResult struct {
+	RolledBack       bool          `json:"rolled_back"`
+	RolledBackTo     *Checkpoint   `json:"rolled_back_to"`
+	RestoredTo       *Checkpoint   `json:"restored_to"`
+	SafetyCheckpoint *Checkpoint   `json:"safety_checkpoint"`
+	Stages           []Stage       `json:"stages"`
+	ChangesReverted  []Change      `json:"changes_reverted"` // at most 100
+	ChangesTotal     int           `json:"changes_total"`
+	Verification     *Verification `json:"verification"` // null when it was skipped
+	Recovered        bool          `json:"recovered"`    // it failed, and the app is back in its state before
+	Warnings         []string      `json:"warnings"`
+	NextActions      []string      `json:"next_actions"`
+	Confidence       float64       `json:"confidence"`
+	EvidenceAnchors  []string      `json:"evidence_anchors"`
+	Assumptions      []string      `json:"assumptions"`
+	Next             string        `json:"next"`
+	DryRun           bool          `json:"dry_run,omitempty"`
+	Preview          *Preview      `json:"preview,omitempty"` // of a dry run
+	Error            *ErrorBody    `json:"error,omitempty"`   // why rolled_back is false
+}
+
+// Preview is what a dry run foresees.
+type Preview struct {
+	Layers     []LayerPreview `json:"layers"`
+	NotCovered []string       `json:"not_covered"` // what would stay as it is
+	StopsUnit  bool           `json:"stops_unit"`
+	// DowntimeMS is how long the app would be down, in milliseconds; null where
+	// nothing is known. DowntimeFrom says what it rests on.
+	DowntimeMS   *int64 `json:"downtime_ms"`
+	DowntimeFrom string `json:"downtime_from"`
+}
+
+// LayerPreview counts what a rollback would undo in a layer: what was created,
+// modified and deleted since. Changes are at most 100.
+type LayerPreview struct {
+	Layer   string   `json:"layer"`
+	Create  int      `json:"create"`
+	Modify  int      `json:"modify"`
+	Delete  int      `json:"delete"`
+	Changes []Change `json:"changes"`
+}
+
+// PruneResult says what pruning took away, or would take.
+type PruneResult struct {
+	Deleted []CheckpointID `json:"deleted"`
+	Kept    int            `json:"kept"`
+}
+
+// VerifyResult says whether what is stored of a checkpoint is whole.
+type VerifyResult struct {
+	CheckpointID CheckpointID    `json:"checkpoint_id"`
+	OK           bool            `json:"ok"`
+	Problems     []VerifyProblem `json:"problems"`
+}
+
+// VerifyProblem is one fault that a verification found.
+type VerifyProblem struct {
+	Layer   string `json:"layer"`
+	Message string `json:"message"`
+}
+
+// AppList is the answer to a listing of apps.
+type AppList struct {
+	Apps []App `json:"apps"`
+}
+
+// AuditList is the answer to a reading of the audit trail, newest first.
+type AuditList struct {
+	Entries []AuditEntry `json:"entries"`
+	// Check is the outcome of a verification, where one was asked for.
+	Check *AuditCheck `json:"check,omitempty"`
+}
+
+// AuditCheck says whether the audit trail is what was written. Each entry's hash
+// covers the one before it, over all apps of the daemon.
+type AuditCheck struct {
+	OK      bool   `json:"ok"`
+	Entries int64  `json:"entries"` // of all apps, up to the first that is wrong
+	Head    string `json:"head"`    // the last hash: note it, and a trail cut short shows too
+	Problem string `json:"problem,omitempty"`
+}
+
+// AuditEntry is one line of the audit trail.
+type AuditEntry struct {
+	Seq    int64           `json:"seq"`
+	At     time.Time       `json:"at"`
+	AppID  AppID           `json:"app_id"`
+	Actor  string          `json:"actor"`  // "alice (pid 812, mulligan)"
+	Action string          `json:"action"` // create, rollback, pin, …
+	Target string          `json:"target"` // a checkpoint's id, mostly
+	Reason string          `json:"reason,omitempty"`
+	Result string          `json:"result"`           // ok, or the kind of the error
+	Detail json.RawMessage `json:"detail,omitempty"` // a rollback's receipt, and the like
+}
+
+// Status is the daemon's word on itself.
+type Status struct {
+	Version   string    `json:"version"`
+	PID       int       `json:"pid"`
+	Mode      string    `json:"mode"` // host or user
+	Socket    string    `json:"socket"`
+	HTTP      string    `json:"http,omitempty"` // the address of TCP, where it is served
+	StateDir  string    `json:"state_dir"`
+	StartedAt time.Time `json:"started_at"`
+	Apps      int       `json:"apps"`
+	// StoreBytes is what the content stores occupy on disk: the asker's own, or for root all.
+	StoreBytes int64 `json:"store_bytes"`
+	// Recovered says what start-up finished or undid after a crash.
+	Recovered []string `json:"recovered"`
+	Problems  []string `json:"problems"`
+}
+
+// Event is one event of an app's live feed, or of a rollback's stream.
+type Event struct {
+	Name string          // "stage", "result", "error", "checkpoint", …
+	Data json.RawMessage // a Stage, a RollbackResult, an ErrorBody, …
+}
