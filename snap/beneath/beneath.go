@@ -1,0 +1,111 @@
+// Package beneath opens things below a folder and never leaves it: no symbolic
+// link is followed in any component, ".." does not climb out, and no mount
+// point is crossed. It is how every driver that works as root reaches into a
+// workspace, whose owner may be swapping folders for links at that moment.
+//
+// It rests on openat2(2) (Linux 5.6); there is no fallback, since none is safe.
+package beneath
+
+import (
+	"errors"
+	"os"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/ipc/errs"
+)
+
+// Root is an open folder. It keeps meaning the same folder when that is moved.
+type Root struct {
+	f *os.File
+}
+
+// Open opens the folder dir, an absolute path without symbolic links in it.
+func Open(dir string) (*Root, error) {
+	if !path.IsAbs(dir) {
+		return nil, errs.New(errs.Invalid, "open folder", "%q is not an absolute path", dir)
+	}
+	fd, err := openat2(unix.AT_FDCWD, dir, unix.O_RDONLY|unix.O_DIRECTORY, 0,
+		unix.RESOLVE_NO_SYMLINKS|unix.RESOLVE_NO_MAGICLINKS)
+	if err != nil {
+		return nil, classify("open folder", dir, err)
+	}
+	return &Root{os.NewFile(uintptr(fd), dir)}, nil
+}
+
+// Close closes the folder.
+func (r *Root) Close() error { return r.f.Close() }
+
+// FD is the folder's descriptor, for the *at system calls on names without a slash.
+func (r *Root) FD() int { return int(r.f.Fd()) }
+
+// Name is the path that the folder was opened by.
+func (r *Root) Name() string { return r.f.Name() }
+
+// OpenFile opens rel, a slash-separated path relative to the folder ("." is
+// the folder itself), with the flags and mode of open(2). O_CLOEXEC and
+// O_NOFOLLOW are always added, and O_NONBLOCK so that a fifo never blocks.
+func (r *Root) OpenFile(rel string, flags int, mode uint32) (*os.File, error) {
+	fd, err := openat2(r.FD(), rel, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK, mode,
+		unix.RESOLVE_BENEATH|unix.RESOLVE_NO_SYMLINKS|unix.RESOLVE_NO_MAGICLINKS|unix.RESOLVE_NO_XDEV)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path.Join(r.Name(), rel), Err: err}
+	}
+	return os.NewFile(uintptr(fd), path.Join(r.Name(), rel)), nil
+}
+
+// OpenDir opens the folder rel as a Root of its own.
+func (r *Root) OpenDir(rel string) (*Root, error) {
+	f, err := r.OpenFile(rel, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, err
+	}
+	return &Root{f}, nil
+}
+
+// Parent opens the folder that rel lies in and gives rel's last component, for
+// the *at system calls. The caller closes the folder.
+func (r *Root) Parent(rel string) (dir *Root, base string, err error) {
+	folder, base := path.Split(rel)
+	if base == "" || base == "." || base == ".." {
+		return nil, "", errs.New(errs.Invalid, "open folder", "%q names no entry of a folder", rel)
+	}
+	folder = strings.TrimRight(folder, "/")
+	if folder == "" {
+		folder = "."
+	}
+	dir, err = r.OpenDir(folder)
+	return dir, base, err
+}
+
+func openat2(dirfd int, name string, flags int, mode uint32, resolve uint64) (int, error) {
+	how := unix.OpenHow{Flags: uint64(flags | unix.O_CLOEXEC), Resolve: resolve}
+	if flags&(unix.O_CREAT|unix.O_TMPFILE) != 0 {
+		how.Mode = uint64(mode)
+	}
+	for {
+		fd, err := unix.Openat2(dirfd, name, &how)
+		// EAGAIN: a rename elsewhere raced the walk, and the kernel could not
+		// prove that the path stayed beneath. Asking again is the remedy.
+		if err != unix.EINTR && err != unix.EAGAIN {
+			return fd, err
+		}
+	}
+}
+
+func classify(op, object string, err error) error {
+	kind, hint := errs.Failed, ""
+	switch {
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
+		kind, hint = errs.NotFound, "check that the folder exists"
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
+		kind, hint = errs.Denied, "check who may read the folder"
+	case errors.Is(err, unix.ELOOP):
+		kind, hint = errs.Denied, "name the folder by a path without symbolic links"
+	case errors.Is(err, unix.ENOSYS):
+		kind, hint = errs.Unsupported, "a Linux kernel of 5.6 or newer is needed"
+	}
+	return &errs.Error{Kind: kind, Op: op, Message: object, Hint: hint, Err: err}
+}

@@ -1,0 +1,258 @@
+package snap
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"io"
+	"time"
+
+	"mulligan/ipc/errs"
+)
+
+// Layer names one layer of an app: "files", "disk", or "db:" and the database's name.
+type Layer string
+
+// The layers that every app has at most one of.
+const (
+	Files Layer = "files"
+	Disk  Layer = "disk"
+)
+
+// DB is the layer of the database called name.
+func DB(name string) Layer { return Layer("db:" + name) }
+
+// SnapshotID names a snapshot within its driver. The daemon makes it up: a
+// prefix for the kind of layer ("fs-", "vm-", "db-") and random hex digits.
+type SnapshotID string
+
+// RestoreID names a switch within its driver.
+type RestoreID string
+
+// Hash is the BLAKE3-256 digest of a state; the zero Hash means "none".
+type Hash [32]byte
+
+// IsZero reports whether h stands for no digest at all.
+func (h Hash) IsZero() bool { return h == Hash{} }
+
+// String gives h as "blake3:" and 64 hex digits, or "" for the zero Hash.
+func (h Hash) String() string {
+	if h.IsZero() {
+		return ""
+	}
+	return "blake3:" + hex.EncodeToString(h[:])
+}
+
+// ErrChanged is what Commit and Capture fail with when the live state moved
+// under them: the base is no longer the present, or a file never held still.
+// Its kind is errs.Conflict.
+var ErrChanged = errors.New("the live state changed meanwhile")
+
+// Changed is an error of kind conflict that is ErrChanged, about object.
+func Changed(op, object string) error {
+	return &errs.Error{
+		Kind: errs.Conflict, Op: op, Message: object + " keeps changing",
+		Hint: "stop what writes to it, or exclude it, and try again", Err: ErrChanged,
+	}
+}
+
+// Driver captures and restores one layer of one app. See the package comment
+// for the lifecycle. Methods are safe for concurrent use, but the daemon runs
+// at most one of Capture, Prepare and a Switch's methods at a time per driver.
+//
+// Errors are of type *errs.Error (possibly wrapped). An unknown id is
+// errs.NotFound, damage in what is stored is errs.Corrupt, a database or file
+// locked by somebody else is errs.Busy.
+type Driver interface {
+	// Capture stores the live state under req.ID, durably.
+	Capture(ctx context.Context, req CaptureRequest) (Snapshot, error)
+
+	// Prepare makes ready to restore req.Target; the live state stays as it is.
+	// Preparing again under an id that is prepared already replaces it.
+	Prepare(ctx context.Context, req RestoreRequest) (Switch, error)
+
+	// Resume returns the switch that an earlier process prepared under id, or
+	// errs.NotFound when it never got that far or was finished.
+	Resume(ctx context.Context, id RestoreID) (Switch, error)
+
+	// Verify checks what is stored for a snapshot: that it is all there
+	// (Quick), or every byte of it against its hashes (Full). Damage is
+	// errs.Corrupt. The live state is not looked at.
+	Verify(ctx context.Context, id SnapshotID, depth Depth) error
+
+	// Size is the number of bytes on disk that deleting exactly these snapshots
+	// together would free, now.
+	Size(ctx context.Context, ids ...SnapshotID) (int64, error)
+
+	// Delete drops a snapshot. One that is not there is no error. Space may
+	// come back later, in the background.
+	Delete(ctx context.Context, id SnapshotID) error
+
+	// Sweep drops every snapshot and switch that is not in keep: leftovers of
+	// captures and restores that a crash cut short. The daemon calls it before
+	// it starts any other work on the layer.
+	Sweep(ctx context.Context, keep Keep) error
+}
+
+// Switch is one restore under way. Each method may be called again.
+type Switch interface {
+	// Changes says what Commit will change (or has changed), at most limit
+	// entries; total counts all.
+	Changes(limit int) (list []Change, total int)
+
+	// Stale reports whether the live state is no longer the base. With the app
+	// stopped, false stays false unless somebody else writes.
+	Stale(ctx context.Context) (bool, error)
+
+	// Commit makes the live state the target.
+	Commit(ctx context.Context) error
+
+	// Check hashes the live state again and compares it with what was asked
+	// for: the target after Commit, the base after Undo.
+	Check(ctx context.Context) (Proof, error)
+
+	// Undo makes the live state the base again, and takes back what was written
+	// since Commit with it. Where no Commit was begun it changes nothing: what was
+	// written since the base stays.
+	Undo(ctx context.Context) error
+
+	// Finish drops what was kept for Undo; afterwards the id is unknown.
+	Finish(ctx context.Context) error
+}
+
+// CaptureRequest says how to capture.
+type CaptureRequest struct {
+	ID SnapshotID
+	// Quiesced tells the driver that the app is stopped.
+	Quiesced bool
+	// At asks a Journal for the state at an earlier position; "" is the present.
+	At Mark
+}
+
+// Snapshot is what a driver says of a state that it holds.
+type Snapshot struct {
+	ID     SnapshotID
+	Driver string // "files", "sqlite", "postgres", …
+	// Hash proves the content: equal hashes mean equal states. It is zero for
+	// a marker whose content was not read.
+	Hash Hash
+	// Position is the place in the layer's log that a marker stands for (a
+	// timeline and LSN, a binlog position), in the engine's own notation.
+	Position string
+	// Quiesced: nothing was writing while this was captured.
+	Quiesced bool
+	Created  time.Time
+	// Warnings say what the snapshot lacks, in whole sentences.
+	Warnings []string
+}
+
+// RestoreRequest says what to restore.
+type RestoreRequest struct {
+	ID     RestoreID
+	Target SnapshotID
+	// Base is the snapshot that holds the present state.
+	Base SnapshotID
+}
+
+// Operation is what happened to a thing between target and base, and what a
+// restore undoes.
+type Operation string
+
+// The operations.
+const (
+	Create Operation = "create" // it is in the base only: the restore removes it
+	Modify Operation = "modify"
+	Delete Operation = "delete" // it is in the target only: the restore brings it back
+)
+
+// Change is one thing that a restore changes.
+type Change struct {
+	// Path is relative to the workspace for files, and the name of the thing
+	// (database, table, disk) elsewhere. It may hold any bytes but NUL.
+	Path      string
+	Operation Operation
+	// Summary is one short phrase: "content, mode", "12 rows fewer".
+	Summary string
+}
+
+// Proof is the outcome of a Check. For a restore of a part (a scope) the hashes
+// are over that part.
+type Proof struct {
+	Pre   Hash // the base's
+	Post  Hash // of the live state as just read
+	Want  Hash // the target's, or after Undo the base's
+	Match bool // Post equals Want
+	// Notes are things that a reader of the receipt should know.
+	Notes []string
+}
+
+// Depth is how thorough a Verify is.
+type Depth int
+
+// The depths.
+const (
+	Quick Depth = iota // everything that should be stored is there
+	Full               // every byte is read and hashed
+)
+
+// Keep lists what a Sweep must leave.
+type Keep struct {
+	Snapshots []SnapshotID
+	Restores  []RestoreID
+}
+
+// Differ is a driver that can say what differs between two states.
+type Differ interface {
+	// Diff compares from with to; an empty id is the live state. paths, where
+	// given, limits it to those and what lies below them.
+	Diff(ctx context.Context, from, to SnapshotID, paths []string) ([]Change, error)
+}
+
+// ScopedPreparer is a driver that can restore a part of a state.
+type ScopedPreparer interface {
+	// PrepareScoped is Prepare for only the given paths and what lies below
+	// them; the rest of the live state is neither changed nor checked.
+	PrepareScoped(ctx context.Context, req RestoreRequest, paths []string) (Switch, error)
+}
+
+// Warmer is a driver that can shorten the next Capture by doing part of its
+// work while the app still runs. Nothing is promised and no snapshot is made.
+type Warmer interface {
+	Warm(ctx context.Context) error
+}
+
+// Maintainer is a driver with work to do in the background.
+type Maintainer interface {
+	// Maintain does what is due. It is called every few seconds, also while other
+	// methods run, and ends early when ctx does.
+	Maintain(ctx context.Context) error
+}
+
+// Weigher is a driver that can tell how large the live state is without reading
+// it, so that a first capture that cannot fit is not begun.
+type Weigher interface {
+	// Weigh is the size of the live state in bytes, as it lies there.
+	Weigh(ctx context.Context) (int64, error)
+}
+
+// LiveCapturer is a driver whose Capture of a running app may be consistent all the same.
+type LiveCapturer interface {
+	// CapturesLive reports whether a Capture made while the app runs is a state
+	// that the app itself could have been stopped in.
+	CapturesLive() bool
+}
+
+// MemoryCapturer is a driver whose layer has a memory that a restore can go on
+// from, instead of starting anew.
+type MemoryCapturer interface {
+	// CaptureMemory is Capture that keeps the memory too, if there is one now.
+	CaptureMemory(ctx context.Context, req CaptureRequest) (Snapshot, error)
+}
+
+// Opener is a driver whose states consist of files that can be read one by one.
+type Opener interface {
+	// OpenPath opens a regular file of a snapshot, or of the live state when id
+	// is empty, and gives its size in bytes. Anything else there, or nothing, is
+	// errs.NotFound.
+	OpenPath(ctx context.Context, id SnapshotID, path string) (io.ReadCloser, int64, error)
+}

@@ -1,0 +1,220 @@
+package snaptest
+
+import (
+	"flag"
+	"strconv"
+	"sync"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"mulligan/snap"
+)
+
+// machineRuns is how many random walks are taken, unless -rapid.checks says
+// otherwise: a step of some drivers takes seconds.
+const machineRuns = 4
+
+// machine walks at random through everything that a daemon may do, in any
+// order, with crashes in between, and compares with a model of fingerprints.
+func machine(h *harness) {
+	runs := machineRuns
+	if h.slow() {
+		runs = 1
+	}
+	limitRuns(h.t, runs)
+	rapid.Check(h.t, func(t *rapid.T) {
+		h.tester = t
+		defer func() { h.tester = h.t }()
+		m := &model{h: h}
+		h.must("Sweep", h.driver().Sweep(h.ctx, snap.Keep{}))
+		t.Repeat(map[string]func(*rapid.T){
+			"":        m.invariant,
+			"capture": m.capture,
+			"mutate":  m.mutate,
+			"reopen":  m.reopen,
+			"sweep":   m.sweep,
+			"delete":  m.delete,
+			"verify":  m.verify,
+			"prepare": m.prepare,
+			"commit":  m.commit,
+			"undo":    m.undo,
+			"finish":  m.finish,
+		})
+	})
+}
+
+// runsGiven reports whether the number of walks was given. It is asked once,
+// since a flag that limitRuns sets counts as given from then on.
+var runsGiven = sync.OnceValue(func() (given bool) {
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "rapid.checks" })
+	return given
+})
+
+// limitRuns sets the number of walks for as long as t runs.
+func limitRuns(t *testing.T, runs int) {
+	if runsGiven() {
+		return
+	}
+	old := flag.Lookup("rapid.checks").Value.String()
+	if err := flag.Set("rapid.checks", strconv.Itoa(runs)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = flag.Set("rapid.checks", old) })
+}
+
+// model is what should be so.
+type model struct {
+	h    *harness
+	held []held
+	sw   *open // nil: none
+}
+
+// open is the switch under way.
+type open struct {
+	snap.Switch
+	id           snap.RestoreID
+	target, base held
+	point        point
+}
+
+type point int
+
+const (
+	prepared point = iota
+	committed
+	undone
+)
+
+// invariant: the driver agrees with the model about the switch.
+func (m *model) invariant(*rapid.T) {
+	if m.sw == nil {
+		return
+	}
+	want := m.sw.target
+	switch m.sw.point {
+	case prepared:
+		m.h.stale(m.sw, m.h.print() != m.sw.base.print)
+		return
+	case undone:
+		want = m.sw.base
+	}
+	if p := m.h.check(m.sw); p.Match != (m.h.print() == want.print) {
+		m.h.Fatalf("Check says %+v of %s, the fingerprints say otherwise", p, want.ID)
+	}
+}
+
+// pick draws one snapshot, or skips the step where there is none.
+func (m *model) pick(t *rapid.T) held {
+	if len(m.held) == 0 {
+		t.Skip("no snapshot")
+	}
+	return rapid.SampledFrom(m.held).Draw(t, "snapshot")
+}
+
+func (m *model) at(t *rapid.T, points ...point) {
+	for _, p := range points {
+		if m.sw != nil && m.sw.point == p {
+			return
+		}
+	}
+	t.Skip("no such switch")
+}
+
+func (m *model) capture(*rapid.T) { m.held = append(m.held, m.h.capture()) }
+func (m *model) mutate(*rapid.T)  { m.h.mutate() }
+
+func (m *model) verify(t *rapid.T) {
+	m.h.verify(m.pick(t), rapid.SampledFrom([]snap.Depth{snap.Quick, snap.Full}).Draw(t, "depth"))
+}
+
+// delete leaves alone what the switch needs, as the daemon does.
+func (m *model) delete(t *rapid.T) {
+	s := m.pick(t)
+	if m.sw != nil && (s.ID == m.sw.base.ID || s.ID == m.sw.target.ID) {
+		t.Skip("in use")
+	}
+	m.h.delete(s)
+	var rest []held
+	for _, other := range m.held {
+		if other.ID != s.ID {
+			rest = append(rest, other)
+		}
+	}
+	m.held = rest
+}
+
+func (m *model) sweep(*rapid.T) {
+	var keep snap.Keep
+	for _, s := range m.held {
+		keep.Snapshots = append(keep.Snapshots, s.ID)
+	}
+	if m.sw != nil {
+		keep.Restores = append(keep.Restores, m.sw.id)
+	}
+	m.h.must("Sweep", m.h.driver().Sweep(m.h.ctx, keep))
+}
+
+func (m *model) prepare(t *rapid.T) {
+	if m.sw != nil && m.sw.point != prepared {
+		t.Skip("a switch is under way")
+	}
+	target, base := m.pick(t), m.h.capture()
+	m.held = append(m.held, base)
+	if m.sw == nil {
+		m.sw = &open{id: m.h.restoreID()}
+	}
+	m.sw.Switch = m.h.prepareAs(m.sw.id, target, base)
+	m.sw.target, m.sw.base = target, base
+}
+
+func (m *model) reopen(*rapid.T) {
+	m.h.reopen()
+	if m.sw != nil {
+		m.sw.Switch = m.h.resume(m.sw.id)
+	}
+}
+
+// commit succeeds exactly when the base is the present, or it already did.
+func (m *model) commit(t *rapid.T) {
+	m.at(t, prepared)
+	before := m.h.print()
+	err := m.sw.Commit(m.h.ctx)
+	if (err == nil) != (before == m.sw.base.print) {
+		m.h.Fatalf("Commit says %v; the base is the present: %t", err, before == m.sw.base.print)
+	}
+	if err != nil {
+		if m.h.print() != before {
+			m.h.Fatalf("Commit refused, and changed the live state")
+		}
+		return
+	}
+	m.sw.point = committed
+	m.h.lives(m.sw.target)
+}
+
+// undo takes back a commit and whatever came after it; where there was none, it does nothing.
+func (m *model) undo(t *rapid.T) {
+	m.at(t, prepared, committed)
+	if m.sw.point == committed {
+		m.h.undo(m.sw, m.sw.base)
+	} else {
+		before := m.h.print()
+		m.h.must("Undo", m.sw.Undo(m.h.ctx))
+		if m.h.print() != before {
+			m.h.Fatalf("Undo without a Commit changed the live state")
+		}
+	}
+	m.sw.point = undone
+}
+
+func (m *model) finish(t *rapid.T) {
+	m.at(t, committed, undone)
+	before := m.h.print()
+	m.h.must("Finish", m.sw.Finish(m.h.ctx))
+	m.h.gone(m.sw.id)
+	if m.h.print() != before {
+		m.h.Fatalf("Finish changed the live state")
+	}
+	m.sw = nil
+}

@@ -1,0 +1,125 @@
+// Package snaptest is the conformance suite that every driver of a layer passes.
+//
+// # What the author of a driver provides
+//
+// A [Subject]: a driver over some live state that the test owns, and four
+// things that the suite does behind the driver's back. The test of a driver is
+// then:
+//
+//	func TestConformance(t *testing.T) {
+//		snaptest.Run(t, func(t *testing.T) snaptest.Subject { return newSubject(t) })
+//	}
+//
+// newSubject is called once for each subtest and gives a fresh live state, with
+// something in it, and no snapshots. It registers its own clean-up with
+// t.Cleanup. A server that takes long to start may be shared between subjects,
+// as long as each has a database (a disk, a folder) of its own.
+//
+// What the suite takes for granted:
+//
+//   - [Subject.Mutate] and [Subject.Fingerprint] go to the live state through a
+//     real client of the engine (psql, redis-cli, qemu-io, the file system), never
+//     through the driver. They work at any time: if they need the engine running,
+//     they see to it. When Mutate returns, its change is committed and its client
+//     has disconnected, so to the driver the app is stopped.
+//   - Each Mutate leaves a state that was never there before: its fingerprint
+//     differs from all earlier ones. The suite never gives the same seed twice to
+//     one subject; write the seed somewhere into the state and this holds.
+//     Besides, let the seed choose among the kinds of change that the layer knows:
+//     small and large, growing and shrinking, schema and data, added and removed.
+//   - Each Mutate adds at least 32 KiB that cannot be compressed, whatever else it
+//     takes away, so that sizes can be told from zero.
+//   - [Subject.Fingerprint] reads all that the driver promises to bring back, in a
+//     form that does not depend on where or when it is stored: sorted rows and the
+//     schema, or names, modes and contents.
+//   - [Subject.Reopen] stands for a crash: nothing of the old driver's memory may
+//     reach the new one. The old driver is not shut down in an orderly way, except
+//     for what the operating system would release (file locks, connections).
+//   - [Subject.Damage] changes at least one byte that Verify(Full) of that snapshot
+//     has to read, in place, keeping the length. A driver that stores objects
+//     shared by several snapshots may damage all of those snapshots with it.
+//
+// [Stored], [Slow] and [Layered] are optional.
+package snaptest
+
+import (
+	"testing"
+
+	"mulligan/snap"
+)
+
+// Subject is one driver under test, with hands on what it protects.
+type Subject interface {
+	// Driver is the driver under test; after Reopen, the new one.
+	Driver() snap.Driver
+
+	// Reopen drops the driver as a crash would, and opens a new one over the
+	// same live state and the same stored state.
+	Reopen(t *testing.T)
+
+	// Mutate changes the live state, in a way that depends on seed only.
+	Mutate(t *testing.T, seed int64)
+
+	// Fingerprint reads the live state and returns something that is equal for
+	// equal states and differs for different ones.
+	Fingerprint(t *testing.T) string
+
+	// Damage flips a byte in what is stored for the snapshot.
+	Damage(t *testing.T, id snap.SnapshotID)
+}
+
+// Stored is a Subject that can tell how much is stored. Without it the suite
+// only compares what Size says with itself.
+type Stored interface {
+	// Stored is the number of bytes on disk that all snapshots together take,
+	// after whatever Delete left for the background is done.
+	Stored(t *testing.T) int64
+}
+
+// Slow is a Subject whose driver takes seconds for a step: the suite takes fewer of them.
+type Slow interface {
+	Slow() bool
+}
+
+// Layered is a Subject whose live state rests on what its snapshots store: as
+// long as it does, deleting the newest of them frees nothing.
+type Layered interface {
+	Layered()
+}
+
+// Run puts a driver through the whole suite.
+func Run(t *testing.T, newSubject func(t *testing.T) Subject) {
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) { c.run(newHarness(t, newSubject(t))) })
+	}
+}
+
+var cases = []struct {
+	name string
+	run  func(*harness)
+}{
+	{"RoundTrip", roundTrip},
+	{"Hash", hash},
+	{"DeleteInAnyOrder", deleteInAnyOrder},
+	{"Size", size},
+	{"Freed", freed},
+	{"Verify", verify},
+	{"Damage", damage},
+	{"Unknown", unknown},
+	{"Sweep", sweep},
+	{"CancelledCapture", cancelledCapture},
+	{"Prepare", prepare},
+	{"PrepareAgain", prepareAgain},
+	{"SameState", sameState},
+	{"Changed", changed},
+	{"CommitTwice", commitTwice},
+	{"UndoPrepared", undoPrepared},
+	{"UndoRefused", undoRefused},
+	{"UndoCommitted", undoCommitted},
+	{"UndoAfterWrites", undoAfterWrites},
+	{"Resume", resume},
+	{"ResumeUndo", resumeUndo},
+	{"SweepSwitches", sweepSwitches},
+	{"CancelledSwitch", cancelledSwitch},
+	{"Machine", machine},
+}

@@ -1,0 +1,204 @@
+package snaptest
+
+import (
+	"context"
+	"math/rand/v2"
+
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+)
+
+// roundTrip captures states in a row, and visits them in random order.
+func roundTrip(h *harness) {
+	var all []held
+	for range 5 {
+		all = append(all, h.capture())
+		h.mutate()
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	for i := range h.fewer(8) {
+		h.restore(all[random.IntN(len(all))])
+		if i%2 == 0 {
+			h.mutate()
+		}
+	}
+}
+
+// hash: equal states have equal hashes, different ones different hashes.
+func hash(h *harness) {
+	first := h.capture()
+	if again := h.capture(); again.Hash != first.Hash {
+		h.Errorf("nothing changed, but the hash: %s, then %s", first.Hash, again.Hash)
+	}
+	h.mutate()
+	if other := h.capture(); !other.Hash.IsZero() && other.Hash == first.Hash {
+		h.Errorf("the state changed, but not its hash %s", first.Hash)
+	}
+	h.restore(first)
+	if back := h.capture(); back.Hash != first.Hash {
+		h.Errorf("restored to hash %s, but captured as %s", first.Hash, back.Hash)
+	}
+}
+
+// deleteInAnyOrder: whichever go, those that stay are whole.
+func deleteInAnyOrder(h *harness) {
+	var all []held
+	for i := range h.fewer(6) {
+		all = append(all, h.capture())
+		if i%3 != 0 {
+			h.mutate()
+		}
+	}
+	random := rand.New(rand.NewPCG(3, 4))
+	random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	for len(all) > 1 {
+		gone := all[0]
+		all = all[1:]
+		h.delete(gone)
+		h.missing(gone.ID, all[0])
+		for _, s := range all {
+			h.verify(s, snap.Full)
+		}
+		h.restore(all[random.IntN(len(all))])
+	}
+}
+
+const unique = 32 << 10 // what each Mutate adds at least, in bytes
+
+// size: what is shared belongs to no one of its holders, but to all of them
+// together, and to the last one that is left.
+func size(h *harness) {
+	_, layered := h.subject.(Layered)
+	h.mutate()
+	first := h.capture()
+	alone := h.size(first)
+	if alone < unique && !layered {
+		h.Errorf("the only snapshot, of at least %d bytes, has size %d", unique, alone)
+	}
+	second := h.capture()
+	shared := h.size(first)
+	if shared > alone {
+		h.Errorf("size rises from %d to %d as another snapshot comes to hold the same", alone, shared)
+	}
+	if both := h.size(first, second); both < alone || both < shared+h.size(second) {
+		h.Errorf("two holders of the same have size %d together; one alone had %d, and has %d", both, alone, shared)
+	}
+	if twice := h.size(first, first); twice != shared {
+		h.Errorf("a snapshot named twice has size %d, named once %d", twice, shared)
+	}
+	if none := h.size(); none != 0 {
+		h.Errorf("no snapshots have size %d", none)
+	}
+	h.mutate()
+	third := h.capture()
+	h.delete(second)
+	h.delete(third)
+	if again := h.size(first); again < shared || again < unique && !layered {
+		h.Errorf("the last holder has size %d, after %d while shared and %d alone", again, shared, alone)
+	}
+}
+
+// freed: Delete frees about what Size said.
+func freed(h *harness) {
+	s, ok := h.subject.(Stored)
+	if !ok {
+		h.t.Skip("the subject cannot tell how much is stored")
+	}
+	for range 4 {
+		h.mutate()
+	}
+	var all []held
+	for range 4 {
+		all = append(all, h.capture())
+		h.mutate()
+	}
+	for _, set := range [][]held{all[1:2], {all[0], all[2]}, all[3:]} {
+		said, before := h.size(set...), s.Stored(h.t)
+		for _, snapshot := range set {
+			h.delete(snapshot)
+		}
+		got := before - s.Stored(h.t)
+		if slack := said/4 + unique/2; got < said-slack || got > said+slack {
+			h.Errorf("Size of %d said %d, but Delete freed %d", len(set), said, got)
+		}
+	}
+}
+
+// verify: what was stored is fine, also for a new process.
+func verify(h *harness) {
+	first := h.capture()
+	h.mutate()
+	second := h.capture()
+	for range 2 {
+		for _, s := range []held{first, second} {
+			h.verify(s, snap.Quick)
+			h.verify(s, snap.Full)
+		}
+		h.reopen()
+	}
+}
+
+// damage in what is stored is found, and never restored.
+func damage(h *harness) {
+	h.mutate()
+	target := h.capture()
+	h.mutate()
+	base := h.capture()
+	h.subject.Damage(h.t, target.ID)
+	for range 2 {
+		h.fails("Verify(Full) of a damaged snapshot", h.driver().Verify(h.ctx, target.ID, snap.Full), errs.Corrupt)
+		id := h.restoreID()
+		_, err := h.driver().Prepare(h.ctx, snap.RestoreRequest{ID: id, Target: target.ID, Base: base.ID})
+		h.fails("Prepare of a damaged snapshot", err, errs.Corrupt)
+		h.gone(id)
+		h.lives(base)
+		h.reopen()
+	}
+}
+
+// unknown ids are not found, wherever they are used.
+func unknown(h *harness) {
+	present := h.capture()
+	h.missing("tt-never", present)
+	h.gone("op-never")
+	h.reopen()
+	h.missing("tt-never", present)
+	h.gone("op-never")
+	h.lives(present)
+}
+
+// sweep drops what nobody knows.
+func sweep(h *harness) {
+	var all []held
+	for range 3 {
+		all = append(all, h.capture())
+		h.mutate()
+	}
+	h.reopen()
+	keep := snap.Keep{Snapshots: []snap.SnapshotID{all[1].ID, "tt-never"}}
+	for range 2 {
+		h.must("Sweep", h.driver().Sweep(h.ctx, keep))
+		h.missing(all[0].ID, all[1])
+		h.missing(all[2].ID, all[1])
+		h.verify(all[1], snap.Full)
+	}
+	h.restore(all[1])
+}
+
+// cancelledCapture: a caller that left gets an error, and no snapshot stays.
+func cancelledCapture(h *harness) {
+	present := h.capture()
+	h.mutate()
+	before := h.print()
+	ctx, cancel := context.WithCancel(h.ctx)
+	cancel()
+	id := h.snapshotID()
+	if _, err := h.driver().Capture(ctx, snap.CaptureRequest{ID: id}); err == nil {
+		h.Errorf("Capture ignores that its context is cancelled")
+	}
+	h.missing(id, present)
+	if h.print() != before {
+		h.Errorf("a cancelled Capture changed the live state")
+	}
+	h.restore(present)
+}

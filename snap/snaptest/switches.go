@@ -1,0 +1,272 @@
+package snaptest
+
+import (
+	"context"
+	"errors"
+
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+)
+
+// two gives a target and, after a change, the base: the present.
+func two(h *harness) (target, base held) {
+	h.Helper()
+	h.mutate()
+	target = h.capture()
+	h.mutate()
+	return target, h.capture()
+}
+
+// prepare leaves the live state alone, says what will change, and notices writes.
+func prepare(h *harness) {
+	target, base := two(h)
+	id, sw := h.prepare(target, base)
+	list, total := sw.Changes(1)
+	if total < 1 || len(list) != 1 || list[0].Path == "" || list[0].Operation == "" {
+		h.Errorf("Changes(1) between two states is %+v, %d", list, total)
+	}
+	for range 2 {
+		h.stale(sw, false)
+		h.lives(base)
+	}
+	h.reopen()
+	sw = h.resume(id)
+	if _, again := sw.Changes(1); again != total {
+		h.Errorf("Changes has a total of %d, and of %d after a crash", total, again)
+	}
+	h.stale(sw, false)
+	h.mutate()
+	h.stale(sw, true)
+}
+
+// prepareAgain: under the same id, the later preparation counts.
+func prepareAgain(h *harness) {
+	target, old := two(h)
+	id, sw := h.prepare(target, old)
+	h.mutate()
+	h.stale(sw, true)
+	base := h.capture()
+	sw = h.prepareAs(id, target, base)
+	h.stale(sw, false)
+	h.reopen()
+	sw = h.resume(id)
+	h.commit(sw, base, target)
+	h.undo(sw, base)
+	h.must("Finish", sw.Finish(h.ctx))
+}
+
+// sameState: a restore of what is there already changes nothing, and is proved all the same.
+func sameState(h *harness) {
+	target := h.capture()
+	base := h.capture()
+	_, sw := h.prepare(target, base)
+	if list, total := sw.Changes(10); !base.Hash.IsZero() && total != 0 {
+		h.Errorf("Changes between equal states: %+v", list)
+	}
+	h.stale(sw, false)
+	h.commit(sw, base, target)
+	h.undo(sw, base)
+	h.must("Finish", sw.Finish(h.ctx))
+}
+
+// changed: Commit never replaces what the base does not hold.
+func changed(h *harness) {
+	target, base := two(h)
+	id, sw := h.prepare(target, base)
+	now := h.mutate()
+	for range 2 {
+		err := sw.Commit(h.ctx)
+		h.fails("Commit over a later change", err, errs.Conflict)
+		if !errors.Is(err, snap.ErrChanged) {
+			h.Errorf("Commit over a later change: %v is not ErrChanged", err)
+		}
+		if h.print() != now {
+			h.Fatalf("Commit refused, and changed the live state")
+		}
+		h.reopen()
+		sw = h.resume(id)
+	}
+	base = h.capture()
+	sw = h.prepareAs(id, target, base)
+	h.commit(sw, base, target)
+	h.must("Finish", sw.Finish(h.ctx))
+	h.restore(base)
+}
+
+// commitTwice: each step may come again.
+func commitTwice(h *harness) {
+	target, base := two(h)
+	id, sw := h.prepare(target, base)
+	for range 2 {
+		h.commit(sw, base, target)
+	}
+	for range 2 {
+		h.must("Finish", sw.Finish(h.ctx))
+		h.gone(id)
+		h.lives(target)
+	}
+}
+
+// undoPrepared: nothing was changed, and nothing is.
+func undoPrepared(h *harness) {
+	target, base := two(h)
+	id, sw := h.prepare(target, base)
+	for range 2 {
+		h.undo(sw, base)
+	}
+	for range 2 {
+		h.must("Finish", sw.Finish(h.ctx))
+		h.gone(id)
+		h.lives(base)
+	}
+	h.restore(target)
+}
+
+// undoRefused: where Commit changed nothing, neither does Undo; so what was
+// written since the base, and is in no snapshot, stays.
+func undoRefused(h *harness) {
+	target, base := two(h)
+	id, sw := h.prepare(target, base)
+	now := h.mutate()
+	h.fails("Commit over a later change", sw.Commit(h.ctx), errs.Conflict)
+	for range 2 {
+		h.must("Undo", sw.Undo(h.ctx))
+		if h.print() != now {
+			h.Fatalf("Undo of a refused Commit took back what was written since")
+		}
+		h.reopen()
+		sw = h.resume(id)
+	}
+	h.must("Finish", sw.Finish(h.ctx))
+	h.gone(id)
+}
+
+// undoCommitted goes back to the base, and the target can be had again.
+func undoCommitted(h *harness) {
+	target, base := two(h)
+	id, sw := h.prepare(target, base)
+	h.commit(sw, base, target)
+	for range 2 {
+		h.undo(sw, base)
+	}
+	h.must("Finish", sw.Finish(h.ctx))
+	h.gone(id)
+	h.lives(base)
+	h.restore(target)
+	h.restore(base)
+}
+
+// undoAfterWrites: Check notices that somebody wrote after Commit (the app was
+// started, and found to be unwell), and Undo takes it back.
+func undoAfterWrites(h *harness) {
+	target, base := two(h)
+	id, sw := h.prepare(target, base)
+	h.commit(sw, base, target)
+	h.mutate()
+	if p := h.check(sw); p.Match || p.Post == p.Want || p.Post.IsZero() {
+		h.Errorf("Check does not notice a change after Commit: %+v", p)
+	}
+	h.reopen()
+	sw = h.resume(id)
+	h.undo(sw, base)
+	h.mutate()
+	if p := h.check(sw); p.Match || p.Post == p.Want {
+		h.Errorf("Check does not notice a change after Undo: %+v", p)
+	}
+	h.must("Finish", sw.Finish(h.ctx))
+}
+
+// resume: a new process goes on from each point to the next.
+func resume(h *harness) {
+	target, base := two(h)
+	id, _ := h.prepare(target, base)
+	h.reopen()
+	h.commit(h.resume(id), base, target)
+	h.reopen()
+	sw := h.resume(id)
+	h.proves(sw, base, target)
+	h.commit(sw, base, target)
+	h.reopen()
+	h.must("Finish", h.resume(id).Finish(h.ctx))
+	h.reopen()
+	h.gone(id)
+	h.lives(target)
+	h.verify(target, snap.Full)
+	h.restore(base)
+}
+
+// resumeUndo: a new process may turn back instead.
+func resumeUndo(h *harness) {
+	target, base := two(h)
+	id, sw := h.prepare(target, base)
+	h.commit(sw, base, target)
+	for range 2 {
+		h.reopen()
+		h.undo(h.resume(id), base)
+	}
+	h.reopen()
+	sw = h.resume(id)
+	h.proves(sw, base, base)
+	h.must("Finish", sw.Finish(h.ctx))
+	h.reopen()
+	h.gone(id)
+	h.lives(base)
+	h.restore(target)
+
+	base = h.capture()
+	id, _ = h.prepare(target, base)
+	h.reopen()
+	h.undo(h.resume(id), base)
+}
+
+// sweepSwitches drops the switches that nobody knows, and leaves the live state alone.
+func sweepSwitches(h *harness) {
+	target, base := two(h)
+	id, _ := h.prepare(target, base)
+	keep := snap.Keep{Snapshots: []snap.SnapshotID{target.ID, base.ID}, Restores: []snap.RestoreID{id}}
+	sweep := func() {
+		h.Helper()
+		h.reopen()
+		h.must("Sweep", h.driver().Sweep(h.ctx, keep))
+	}
+	sweep()
+	sw := h.resume(id)
+	h.stale(sw, false)
+	h.commit(sw, base, target)
+	sweep()
+	sw = h.resume(id)
+	h.undo(sw, base)
+	h.must("Finish", sw.Finish(h.ctx))
+	id, sw = h.prepare(target, base)
+	h.commit(sw, base, target)
+	keep.Restores = nil
+	sweep()
+	h.gone(id)
+	h.lives(target)
+	h.restore(base)
+}
+
+// cancelledSwitch: a caller that left gets an error, and can come again.
+func cancelledSwitch(h *harness) {
+	target, base := two(h)
+	ctx, cancel := context.WithCancel(h.ctx)
+	cancel()
+	id := h.restoreID()
+	if _, err := h.driver().Prepare(ctx, snap.RestoreRequest{ID: id, Target: target.ID, Base: base.ID}); err == nil {
+		h.Errorf("Prepare ignores that its context is cancelled")
+	}
+	h.gone(id)
+	h.lives(base)
+
+	sw := h.prepareAs(id, target, base)
+	if sw.Commit(ctx) == nil {
+		h.Errorf("Commit ignores that its context is cancelled")
+	}
+	h.lives(base)
+	h.commit(sw, base, target)
+	if sw.Undo(ctx) == nil {
+		h.Errorf("Undo ignores that its context is cancelled")
+	}
+	h.undo(sw, base)
+	h.must("Finish", sw.Finish(h.ctx))
+}
