@@ -1,0 +1,176 @@
+package cas
+
+import (
+	"time"
+
+	"mulligan/ipc/errs"
+)
+
+// builder makes groups of items that come in the order of packing.items.
+type builder struct {
+	p      *packing
+	g      group
+	from   []*item
+	depth  []int        // deltas to apply, per member
+	where  map[Hash]int // member by hash
+	recent []candidate  // the last few versions of the thing at hand
+	differ differ
+	began  time.Time
+}
+
+// candidate is a version that others may be a delta to.
+type candidate struct {
+	member int
+	it     *item
+	p      []byte // refs and data; nil: not read yet
+}
+
+// window is how many versions are tried as bases. The first is nearly always
+// the best, but for things that change back and forth and kins that only seem the same.
+const window = 3
+
+// add puts one item into the group, or begins another with it. A damaged one is
+// left where it is.
+func (b *builder) add(it *item) error {
+	if len(b.from) == 0 {
+		b.began = time.Now()
+	}
+	last := (*item)(nil)
+	if n := len(b.from); n > 0 {
+		last = b.from[n-1]
+	}
+	if last != nil {
+		same := last.kind == it.kind && last.first == it.first
+		full := len(b.g.stream) >= groupBytes
+		if last.kind != it.kind || len(b.from) == maxMembers || full && !same || full && len(b.g.stream) >= groupBytes+2*int(b.g.table[len(b.from)-1].raw) {
+			if err := b.flush(); err != nil {
+				return err
+			}
+		}
+		if !same || len(b.from) == 0 {
+			b.recent = nil
+		}
+	}
+	c, err := b.read(it)
+	if err != nil {
+		if errs.KindOf(err) == errs.Corrupt {
+			return nil
+		}
+		return err
+	}
+	if b.where == nil {
+		b.where = map[Hash]int{}
+	}
+	m := member{hash: it.hash, kin: c.kin, refs: uint32(len(c.refs)), raw: uint32(len(c.refs)*hashSize + len(c.data))}
+	me := len(b.from)
+	whole := c.bytes()
+	body, base := b.body(it, whole)
+	depth := 0
+	if base >= 0 {
+		m.back, depth = uint32(me-base), b.depth[base]+1
+	}
+	m.size = uint32(len(body))
+	b.g.kind = it.kind
+	b.g.at = append(b.g.at, len(b.g.stream))
+	b.g.stream = append(b.g.stream, body...)
+	b.g.table = append(b.g.table, m)
+	b.from, b.depth = append(b.from, it), append(b.depth, depth)
+	b.where[it.hash] = me
+	if it.kin != 0 {
+		if len(b.recent) == window {
+			b.recent = b.recent[1:]
+		}
+		b.recent = append(b.recent, candidate{me, it, whole})
+	}
+	return nil
+}
+
+// bytes are the refs and data of an object, as a group has them.
+func (c *content) bytes() []byte {
+	if len(c.refs) == 0 {
+		return c.data
+	}
+	p := make([]byte, 0, len(c.refs)*hashSize+len(c.data))
+	for i := range c.refs {
+		p = append(p, c.refs[i][:]...)
+	}
+	return append(p, c.data...)
+}
+
+// read reads and verifies an item where it is.
+func (b *builder) read(it *item) (content, error) {
+	s := b.p.s
+	e := entry{seg: it.src.seq, off: it.off, slot: it.slot, stored: it.stored}
+	c, err := s.load(it.src, it.hash, e)
+	if err == nil || ioFailure(err) {
+		return c, err
+	}
+	s.markBad(it.hash, e)
+	return c, &errs.Error{Kind: errs.Corrupt, Op: opPack, Message: "object " + it.hash.String(), Err: err}
+}
+
+// body is what the stream is to have of an item: a delta to the member base, or
+// all of it, when base is -1.
+func (b *builder) body(it *item, whole []byte) (body []byte, base int) {
+	if body, base, ok := b.asBefore(it); ok {
+		return body, base
+	}
+	best, base := whole, -1
+	if len(whole) < 2*deltaBlock {
+		return best, base
+	}
+	limit := len(whole) - len(whole)/8
+	for i := len(b.recent) - 1; i >= 0 && (base < 0 || len(best) > len(whole)/8); i-- {
+		v := b.recent[i]
+		if !b.reachable(v.member, len(whole)) {
+			continue
+		}
+		if d := b.differ.delta(nil, v.p, whole, limit); d != nil {
+			best, base, limit = d, v.member, len(d)-1
+		}
+	}
+	return best, base
+}
+
+// reachable reports whether a delta to the member may be read with bounded work.
+func (b *builder) reachable(member, size int) bool {
+	d := b.depth[member] + 1
+	return d <= maxDepth && (d == 1 || d*size <= maxApply)
+}
+
+// asBefore finds the delta that a group has of an item already, if its base
+// is in this group too.
+func (b *builder) asBefore(it *item) (body []byte, base int, ok bool) {
+	if !it.grouped {
+		return nil, -1, false
+	}
+	gr, err := b.p.s.cachedGroup(it.src, int64(it.off))
+	if err != nil || gr.table[it.slot].back == 0 {
+		return nil, -1, false
+	}
+	i := int(it.slot)
+	base, ok = b.where[gr.table[i-int(gr.table[i].back)].hash]
+	if !ok || !b.reachable(base, int(gr.table[i].raw)) {
+		return nil, -1, false
+	}
+	return gr.body(i), base, true
+}
+
+// flush writes the group.
+func (b *builder) flush() error {
+	if len(b.from) == 0 {
+		return nil
+	}
+	r := b.g.record(b.p.z)
+	from, g := b.from, b.g
+	err := b.p.write(r, func(off int64) {
+		to := g.objects(&r.header, off)
+		for i, it := range from {
+			b.p.moves = append(b.p.moves, move{from: it.object, to: to[i], src: it.src, seg: b.p.out.g})
+		}
+	})
+	began := b.began
+	*b = builder{p: b.p, differ: b.differ}
+	b.p.giveWay(began)
+	return err
+}

@@ -1,0 +1,70 @@
+package cas
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"mulligan/ipc/errs"
+)
+
+// Check sees whether everything that the root called name reaches is there: each
+// node is read, each blob is looked for at its place, and with full every byte
+// is hashed. Damage is errs.Corrupt and names the objects, an unknown root is errs.NotFound.
+func (s *Store) Check(ctx context.Context, name string, full bool) error {
+	const op = "check the store"
+	root, err := s.Root(name)
+	if err != nil {
+		return errs.Wrap(errs.NotFound, op, err)
+	}
+	var broken []string
+	seen := map[Hash]bool{{}: true}
+	for work := []Hash{root.Hash}; len(work) > 0; {
+		h := work[len(work)-1]
+		work = work[:len(work)-1]
+		if seen[h] {
+			continue
+		}
+		seen[h] = true
+		if err := ctx.Err(); err != nil {
+			return errs.Wrap(errs.Unavailable, op, err)
+		}
+		refs, err := s.checkObject(op, h, full)
+		switch errs.KindOf(err) {
+		case "":
+			work = append(work, refs...)
+		case errs.Corrupt, errs.NotFound:
+			broken = append(broken, h.String())
+		default:
+			return err
+		}
+	}
+	if len(broken) == 0 {
+		return nil
+	}
+	list, n := broken, len(broken)
+	if n > 5 {
+		list = append(list[:5:5], fmt.Sprintf("and %d more", n-5))
+	}
+	return errs.New(errs.Corrupt, op, "%d of the %d objects of %q are damaged or missing: %s",
+		n, len(seen)-1, name, strings.Join(list, ", ")).WithHint("use another checkpoint")
+}
+
+// checkObject checks one object and returns what it refers to.
+func (s *Store) checkObject(op string, h Hash, full bool) ([]Hash, error) {
+	s.mu.RLock()
+	e := s.index[h]
+	g := s.segs[e.seg]
+	s.mu.RUnlock()
+	if !full && g != nil && !e.has(isNode|isBad) {
+		var p [headerSize]byte
+		if err := readFull(g.f, p[:], int64(e.off)); err == nil {
+			hd, ok := parseHeader(p[:], s.salt, g.seq, int64(e.off))
+			if ok && (hd.hash == h || hd.kind >= kindBlobs) && int64(e.off)+hd.size() <= g.size.Load() {
+				return nil, nil
+			}
+		}
+	}
+	c, err := s.read(op, h)
+	return c.refs, err
+}

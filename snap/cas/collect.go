@@ -1,0 +1,334 @@
+package cas
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"sort"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/ipc/errs"
+)
+
+const opCollect = "collect the store's garbage"
+
+// Collect frees what no root and no open batch reaches, where that is more than
+// half of a segment: what is live in it is copied to the log's end and made
+// durable, then the segment is removed. That needs room for the live part of one
+// segment at a time; where there is none, holes are punched into the segment.
+// Batches and reads go on meanwhile. It returns the bytes freed, also with an error.
+func (s *Store) Collect(ctx context.Context) (freed int64, err error) {
+	s.gc.Lock()
+	defer s.gc.Unlock() // Close waits for it too
+	if s.isClosed() {
+		return 0, closedError(opCollect)
+	}
+	// What is wholly dead goes first: its space may be needed for the rest.
+	for _, g := range s.candidates(func(g *segment) bool { return g.live == 0 }) {
+		n, err := s.vacateSegment(ctx, g)
+		freed += n
+		if err != nil {
+			return freed, err
+		}
+	}
+	if err := s.retire(); err != nil {
+		return freed, err
+	}
+	for _, g := range s.candidates(func(g *segment) bool { return 2*g.live < g.onDisk() }) {
+		n, err := s.vacateSegment(ctx, g)
+		if freed += n; noSpace(err) {
+			n, err = s.punch(g)
+			freed += n
+		}
+		if err != nil {
+			return freed, err
+		}
+	}
+	return freed, s.ioError(opCollect, syncDir(s.dir))
+}
+
+// vacateSegment moves what lives in g elsewhere and removes g.
+func (s *Store) vacateSegment(ctx context.Context, g *segment) (freed int64, err error) {
+	if !g.isPack() {
+		return s.evacuate(ctx, g)
+	}
+	before := s.DiskUsage()
+	err = s.repack(ctx, []*segment{g})
+	return before - s.DiskUsage(), err
+}
+
+// candidates lists the sealed segments that want chooses, those with the least
+// to copy first.
+func (s *Store) candidates(want func(*segment) bool) []*segment {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	var list []*segment
+	live := map[*segment]int64{}
+	for _, g := range s.segs {
+		if g != s.active && want(g) {
+			list, live[g] = append(list, g), g.live
+		}
+	}
+	sort.Slice(list, func(i, j int) bool {
+		a, b := list[i], list[j]
+		return live[a] < live[b] || live[a] == live[b] && a.seq < b.seq
+	})
+	return list
+}
+
+// retire seals the active segment when more than half of its objects are dead,
+// so that it can be collected like the others.
+func (s *Store) retire() error {
+	s.wmu.Lock()
+	defer s.wmu.Unlock()
+	var held int64
+	for i := range s.active.objects {
+		held += s.active.objects[i].size()
+	}
+	s.mu.RLock()
+	live := s.active.live
+	s.mu.RUnlock()
+	if held == 0 || 2*live >= held {
+		return nil
+	}
+	return s.ioError(opCollect, s.roll())
+}
+
+// evacuate copies what is live in the sealed segment g and removes g. A segment
+// with damaged live objects stays, with nothing else live in it: what is left of
+// them may yet be of use to somebody.
+func (s *Store) evacuate(ctx context.Context, g *segment) (freed int64, err error) {
+	objects, err := s.objectsOf(g)
+	if err != nil {
+		return 0, s.ioError(opCollect, err)
+	}
+	var copied int64
+	for {
+		live, gone := s.vacate(g, objects)
+		if gone {
+			break
+		}
+		if len(live) == 0 {
+			return -copied, nil
+		}
+		n, err := s.copyAll(ctx, g, live)
+		copied += n
+		if err != nil {
+			return -copied, err
+		}
+	}
+	if err := s.seam("remove-segment"); err != nil {
+		return -copied, s.ioError(opCollect, err)
+	}
+	freed = g.onDisk() + g.indexSize.Load() - copied
+	if err := g.remove(); err != nil {
+		return -copied, s.ioError(opCollect, err)
+	}
+	return freed, nil
+}
+
+// vacate lists the objects that live in g and are not damaged. When there are
+// none, not even damaged ones, it takes g, and the dead in it, out of the store,
+// in the same step.
+func (s *Store) vacate(g *segment, objects []object) (live []object, gone bool) {
+	s.refMu.Lock() // no count is on its way down through a dead node of g
+	defer s.refMu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	here := func(o *object) (entry, bool) {
+		e, ok := s.index[o.hash]
+		return e, ok && e.is(o, g.seq)
+	}
+	damaged := false
+	for i := range objects {
+		switch e, ok := here(&objects[i]); {
+		case !ok || e.refs == 0:
+		case e.has(isBad):
+			damaged = true
+		default:
+			live = append(live, objects[i])
+		}
+	}
+	if len(live) > 0 || damaged {
+		return live, false
+	}
+	for i := range objects {
+		if _, ok := here(&objects[i]); ok {
+			delete(s.index, objects[i].hash)
+		}
+	}
+	delete(s.segs, g.seq)
+	return nil, true
+}
+
+// move is one object's way out of a segment.
+type move struct {
+	from, to object
+	src, seg *segment
+}
+
+// copyAll copies objects of g to the log's end, makes the copies durable, and
+// only then lets the index point to them. Those that turn out to be damaged
+// stay. After an error what was copied so far has moved, where that is possible.
+func (s *Store) copyAll(ctx context.Context, g *segment, objects []object) (copied int64, err error) {
+	s.mu.RLock()
+	epoch := s.epoch
+	s.mu.RUnlock()
+	moves, failure := s.copyEach(ctx, g, objects)
+	for _, m := range moves {
+		copied += m.to.size()
+	}
+	s.wmu.Lock()
+	defer s.wmu.Unlock()
+	if err := s.seam("sync-copies"); err != nil {
+		return copied, s.ioError(opCollect, err)
+	}
+	if err := s.sync(); err != nil {
+		return copied, s.ioError(opCollect, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.epoch != epoch {
+		return copied, errs.New(errs.Failed, opCollect, "copies were lost when the disk failed")
+	}
+	for _, m := range moves {
+		s.relocate(m)
+	}
+	return copied, failure
+}
+
+// copyEach copies objects until one fails for another reason than damage.
+func (s *Store) copyEach(ctx context.Context, g *segment, objects []object) (moves []move, err error) {
+	for i := range objects {
+		if err := ctx.Err(); err != nil {
+			return moves, errs.Wrap(errs.Unavailable, opCollect, err)
+		}
+		m, err := s.copyOne(g, objects[i])
+		if errs.KindOf(err) == errs.Corrupt {
+			continue
+		}
+		if err != nil {
+			return moves, err
+		}
+		moves = append(moves, m)
+	}
+	return moves, nil
+}
+
+// copyOne reads one object of g and writes it again.
+func (s *Store) copyOne(g *segment, o object) (m move, err error) {
+	r, err := s.loadRecord(g, o.hash, entry{off: o.off, stored: o.stored})
+	if err == nil && !r.intact() {
+		err = errors.New("checksum mismatch")
+	}
+	if err != nil {
+		if ioFailure(err) {
+			return m, s.ioError(opCollect, err)
+		}
+		s.markBad(o.hash, entry{seg: g.seq, off: o.off})
+		return m, &errs.Error{Kind: errs.Corrupt, Op: opCollect, Message: "object " + o.hash.String(), Err: err}
+	}
+	s.wmu.Lock()
+	defer s.wmu.Unlock()
+	to, err := s.appendObject(r)
+	if err != nil {
+		return m, s.ioError(opCollect, err)
+	}
+	return move{from: o, to: to, src: g, seg: s.active}, nil
+}
+
+// relocate lets the index point to a durable copy. mu is held.
+func (s *Store) relocate(m move) {
+	e, ok := s.index[m.from.hash]
+	if !ok || !e.is(&m.from, m.src.seq) || e.has(isBad) {
+		return
+	}
+	was := e.size()
+	e.seg, e.off, e.slot, e.stored = m.seg.seq, m.to.off, m.to.slot, m.to.stored
+	if e.refs > 0 {
+		m.src.live -= was
+		m.seg.live += e.size()
+	}
+	s.index[m.from.hash] = e
+}
+
+// punch gives back the space of what is dead in the sealed segment g, on a disk
+// too full for copying what is live in it.
+func (s *Store) punch(g *segment) (freed int64, err error) {
+	objects, err := s.objectsOf(g)
+	if err != nil {
+		return 0, s.ioError(opCollect, err)
+	}
+	before := g.onDisk()
+	kept, dead := s.bury(g, objects)
+	if g.isPack() {
+		dead, err = s.deadGroups(g, kept)
+		if err != nil {
+			return 0, s.ioError(opCollect, err)
+		}
+	}
+	// The index must not name, after a power cut either, what is about to go.
+	if err := os.Remove(g.indexPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return 0, s.ioError(opCollect, err)
+	}
+	g.indexSize.Store(0)
+	if err := syncDir(s.dir); err != nil {
+		return 0, s.ioError(opCollect, err)
+	}
+	if err := s.seam("punch-segment"); err != nil {
+		return 0, s.ioError(opCollect, err)
+	}
+	for len(dead) > 0 {
+		n, off, end := 1, int64(dead[0].off), int64(dead[0].off)+dead[0].size()
+		for ; n < len(dead) && int64(dead[n].off) == end; n++ {
+			end += dead[n].size()
+		}
+		dead = dead[n:]
+		if err := unix.Fallocate(int(g.f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, end-off); err != nil {
+			return 0, s.ioError(opCollect, err)
+		}
+	}
+	if !g.isPack() {
+		_ = s.writeIndex(g, kept) // else the next opening scans
+	}
+	return before - g.measure(), nil
+}
+
+// deadGroups lists the groups of a pack that hold none of kept, as if each were one object.
+func (s *Store) deadGroups(g *segment, kept []object) (dead []object, err error) {
+	spans, err := s.scanPack(g, false)
+	needed := map[uint32]bool{}
+	for i := range kept {
+		needed[kept[i].off] = true
+	}
+	for _, sp := range spans {
+		if !needed[uint32(sp.off)] {
+			dead = append(dead, object{off: uint32(sp.off), stored: uint32(sp.size - headerSize)})
+		}
+	}
+	return dead, err
+}
+
+// bury takes the dead in g out of the store, and parts the objects of g into
+// those that are in use here and those that are not.
+func (s *Store) bury(g *segment, objects []object) (kept, dead []object) {
+	s.refMu.Lock()
+	defer s.refMu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, o := range objects {
+		e, ok := s.index[o.hash]
+		here := ok && e.is(&o, g.seq)
+		if here && e.refs > 0 {
+			kept = append(kept, o)
+			continue
+		}
+		if here {
+			delete(s.index, o.hash)
+		}
+		dead = append(dead, o)
+	}
+	return kept, dead
+}

@@ -1,0 +1,167 @@
+package cas
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+type fataler interface{ Fatalf(string, ...any) }
+
+// onDisk compares DiskUsage with the sizes of the files.
+func onDisk(t fataler, s *Store) int64 {
+	var sum int64
+	for _, pattern := range []string{"*.seg", "*.idx", "*.pack"} {
+		for _, path := range must(filepath.Glob(filepath.Join(s.dir, pattern))) {
+			var st unix.Stat_t
+			if err := unix.Stat(path, &st); err != nil {
+				t.Fatalf("%v", err)
+			}
+			sum += min(st.Size, st.Blocks*512) // there may be holes
+		}
+	}
+	if n := s.DiskUsage(); n != sum {
+		t.Fatalf("DiskUsage says %d bytes, the files have %d", n, sum)
+	}
+	return sum
+}
+
+func removeIndexes(dir string) {
+	for _, path := range must(filepath.Glob(filepath.Join(dir, "*.idx"))) {
+		os.Remove(path)
+	}
+}
+
+func TestDeleteFreesWhatUniqueSaid(t *testing.T) {
+	s := open(t, t.TempDir(), small)
+	shared := noise(6 << 10)
+	var own [4][][]byte
+	for i := range own {
+		for range 8 {
+			own[i] = append(own[i], noise(4<<10))
+		}
+		save(t, s, fmt.Sprint(i), append([][]byte{shared}, own[i]...)...)
+	}
+	before := onDisk(t, s)
+	unique := must(s.Unique("1", "2", "1", "no such root"))
+	if want := int64(2 * 8 * 4 << 10); unique < want || unique > want+4<<10 {
+		t.Fatalf("two roots are said to hold %d bytes of their own, want about %d", unique, want)
+	}
+	noErr(t, s.Delete("1", "2"))
+	freed := must(s.Collect(context.Background()))
+	after := onDisk(t, s)
+	// Segment headers, indexes and the copies of roots make the difference.
+	if freed < unique-8<<10 || freed > unique+8<<10 || before-after < unique-8<<10 {
+		t.Fatalf("%d bytes were to be freed; Collect freed %d, the files shrank by %d", unique, freed, before-after)
+	}
+	expect(t, s, "0", append([][]byte{shared}, own[0]...)...)
+	expect(t, s, "3", append([][]byte{shared}, own[3]...)...)
+
+	all := must(s.Unique("0", "3"))
+	if all < before-unique-24<<10 {
+		t.Fatalf("all that is left is said to be %d bytes of %d", all, after)
+	}
+	noErr(t, s.Delete("0", "3"))
+	must(s.Collect(context.Background()))
+	if n := onDisk(t, s); n > 3<<10 {
+		t.Fatalf("an empty store has %d bytes", n)
+	}
+	if n := must(s.Collect(context.Background())); n != 0 {
+		t.Fatalf("a second collection freed %d bytes", n)
+	}
+}
+
+func TestReplacedRootFreesTheOldOne(t *testing.T) {
+	s := open(t, t.TempDir(), small)
+	for range 20 {
+		save(t, s, "r", noise(16<<10))
+	}
+	must(s.Collect(context.Background()))
+	if n := onDisk(t, s); n > 20<<10 {
+		t.Fatalf("%d bytes are left of one root with 16 KiB", n)
+	}
+}
+
+// Captures with much in common, deletions and collections, all at once.
+func TestConcurrentBatchesAndCollect(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, dir, Options{SegmentBytes: 32 << 10, PackBytes: 1})
+	contents := make([][]byte, 40)
+	for i := range contents {
+		contents[i] = noise(2 << 10)
+	}
+	var writers, collector sync.WaitGroup
+	stop := make(chan struct{})
+	collector.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				_, err := s.Pack(context.Background())
+				if _, err2 := s.Collect(context.Background()); err != nil || err2 != nil {
+					t.Error(err, err2)
+					return
+				}
+			}
+		}
+	})
+	pick := func(w, i int) (blobs [][]byte) {
+		for k := range 10 {
+			blobs = append(blobs, contents[(w*7+i*3+k)%len(contents)])
+		}
+		return blobs
+	}
+	for w := range 4 {
+		writers.Go(func() {
+			for i := range 40 {
+				name := fmt.Sprintf("w%d/%d", w, i%3)
+				save(t, s, name, pick(w, i)...)
+				expect(t, s, name, pick(w, i)...)
+				if i%5 == 4 {
+					if err := s.Delete(name); err != nil {
+						t.Error(err)
+					}
+				}
+				if _, err := s.Unique(name); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	writers.Wait()
+	close(stop)
+	collector.Wait()
+	onDisk(t, s)
+	noErr(t, s.Close())
+	s = open(t, dir, small)
+	for w := range 4 {
+		for _, i := range []int{37, 38} {
+			expect(t, s, fmt.Sprintf("w%d/%d", w, i%3), pick(w, i)...)
+		}
+	}
+}
+
+func TestParallelBlobsAreStoredOnce(t *testing.T) {
+	s := open(t, t.TempDir(), Options{})
+	b := s.Begin()
+	defer b.Discard()
+	p := noise(64 << 10)
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Go(func() {
+			if _, err := b.Blob(p); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if n := s.DiskUsage(); n > 70<<10 {
+		t.Fatalf("one blob of 64 KiB takes %d bytes", n)
+	}
+}

@@ -1,0 +1,176 @@
+package cas
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"testing"
+
+	"mulligan/ipc/errs"
+)
+
+// flip changes one byte of a file.
+func flip(t testing.TB, path string, off int64) {
+	t.Helper()
+	p, err := os.ReadFile(path)
+	noErr(t, err)
+	p[off] ^= 0x40
+	noErr(t, os.WriteFile(path, p, 0o600))
+}
+
+// One byte may go wrong anywhere: no root is lost, the damaged object is named,
+// all others can be read, and storing its content again heals it.
+func TestFlippedByteAnywhere(t *testing.T) {
+	t.Parallel() // it waits for the disk
+	for _, sealed := range []bool{false, true} {
+		t.Run(fmt.Sprintf("sealed=%v", sealed), func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			s := open(t, dir, Options{})
+			blobs := [][]byte{noise(40), bytes.Repeat([]byte("z"), 300), []byte("k")}
+			save(t, s, "a", blobs...)
+			save(t, s, "b", blobs[2])
+			size := s.active.size.Load()
+			if sealed {
+				s.wmu.Lock()
+				noErr(t, s.roll())
+				s.wmu.Unlock()
+			}
+			noErr(t, s.Close())
+			step := int64(1)
+			if sealed {
+				step = 5
+			}
+			for off := int64(0); off < size; off += step {
+				img := copyDir(t, dir)
+				flip(t, segPath(img, 1), off)
+				testDamage(t, img, off, blobs)
+				if sealed { // again, with no index to say what was there
+					img := copyDir(t, dir)
+					removeIndexes(img)
+					flip(t, segPath(img, 1), off)
+					testDamage(t, img, off, blobs)
+				}
+			}
+		})
+	}
+}
+
+func testDamage(t *testing.T, dir string, off int64, blobs [][]byte) {
+	t.Helper()
+	s := must(Open(dir, Options{}))
+	defer s.Close()
+	ctx := context.Background()
+	if len(s.Roots("")) != 2 {
+		t.Fatalf("byte %d: roots are %v", off, names(s))
+	}
+	hurt := 0
+	for h := range s.index {
+		switch _, err := s.Get(h); errs.KindOf(err) {
+		case "":
+		case errs.Corrupt:
+			if hurt++; s.Has(h) {
+				t.Fatalf("byte %d: the store says it has %v, which is damaged", off, h)
+			}
+		default:
+			t.Fatalf("byte %d: %v", off, err)
+		}
+	}
+	failed := 0
+	for _, name := range []string{"a", "b"} {
+		if err := s.Check(ctx, name, true); err != nil {
+			wantKind(t, err, errs.Corrupt)
+			failed++
+		}
+	}
+	if hurt > 1 || (hurt > 0) != (failed > 0) {
+		t.Fatalf("byte %d: %d objects are damaged, %d roots fail their check", off, hurt, failed)
+	}
+	if off%10 != 0 {
+		return
+	}
+	must(s.Collect(ctx))
+	save(t, s, "a", blobs...)
+	save(t, s, "b", blobs[2])
+	expect(t, s, "a", blobs...)
+	expect(t, s, "b", blobs[2])
+	must(s.Collect(ctx))
+	expect(t, s, "a", blobs...)
+}
+
+// Damage that comes while the store is open is found by Get and both checks.
+func TestDamageWhileOpen(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, dir, Options{})
+	p := noise(1000)
+	save(t, s, "a", p)
+	h := blobHash(p)
+	flipOpen := func(off int64) {
+		var c [1]byte
+		must(s.active.f.ReadAt(c[:], off))
+		c[0] ^= 1
+		must(s.active.f.WriteAt(c[:], off))
+	}
+	at := int64(s.index[h].off)
+	flipOpen(at + headerSize + 500)
+	noErr(t, s.Check(context.Background(), "a", false)) // it reads no blobs
+	wantKind(t, s.Check(context.Background(), "a", true), errs.Corrupt)
+	_, err := s.Get(h)
+	wantKind(t, err, errs.Corrupt)
+	wantKind(t, s.Check(context.Background(), "a", false), errs.Corrupt)
+	b := s.Begin()
+	_, err = b.Node(nil, []Hash{h})
+	wantKind(t, err, errs.Corrupt)
+	b.Discard()
+	save(t, s, "b", p)
+	expect(t, s, "a", p)
+
+	flipOpen(int64(s.index[h].off) + 20) // in its header
+	wantKind(t, s.Check(context.Background(), "a", false), errs.Corrupt)
+}
+
+// A collection copies nothing twice that it can't copy whole.
+func TestCollectBesideDamage(t *testing.T) {
+	s := open(t, t.TempDir(), Options{})
+	good, bad := noise(1000), noise(1000)
+	save(t, s, "a", good, bad)
+	save(t, s, "b", noise(20000))
+	at := int64(s.index[blobHash(bad)].off)
+	must(s.active.f.WriteAt([]byte("damage"), at+headerSize+100))
+	noErr(t, s.Delete("b"))
+	must(s.Collect(context.Background()))
+	size := s.DiskUsage()
+	for range 3 {
+		must(s.Collect(context.Background()))
+	}
+	if n := s.DiskUsage(); n > size {
+		t.Fatalf("collecting made the store grow from %d to %d bytes", size, n)
+	}
+	if p, err := s.Get(blobHash(good)); err != nil || !bytes.Equal(p, good) {
+		t.Fatal("a good neighbour was lost", err)
+	}
+	save(t, s, "a", good, bad)
+	must(s.Collect(context.Background()))
+	if n := s.DiskUsage(); n > 6000 {
+		t.Fatalf("healed, the store still has %d bytes", n)
+	}
+	expect(t, s, "a", good, bad)
+}
+
+// A segment that is gone takes only its own objects with it.
+func TestMissingSegment(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, dir, small)
+	a, b := noise(9<<10), noise(9<<10)
+	save(t, s, "a", a)
+	save(t, s, "b", b)
+	noErr(t, s.Close())
+	noErr(t, os.Remove(segPath(dir, s.index[blobHash(a)].seg)))
+	s = open(t, dir, small)
+	wantKind(t, s.Check(context.Background(), "a", false), errs.Corrupt)
+	expect(t, s, "b", b)
+	save(t, s, "c", a)
+	_, err := s.Get(blobHash(a))
+	noErr(t, err)
+}

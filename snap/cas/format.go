@@ -1,0 +1,331 @@
+package cas
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"math"
+	"sync"
+
+	"github.com/klauspost/compress/s2"
+	"github.com/zeebo/blake3"
+)
+
+// version is the number of the on-disk format; DESIGN.md describes it. A store
+// of format 1 is one of format 2 without packs and kins.
+const (
+	version       = 2
+	oldestVersion = 1
+)
+
+// What a record can be.
+const (
+	kindBlob   = 1
+	kindNode   = 2
+	kindRoots  = 3 // all roots as they stood when the segment was begun
+	kindChange = 4 // roots set and deleted since
+	kindBlobs  = 5 // a group of blobs; in packs only
+	kindNodes  = 6 // a group of nodes; in packs only
+)
+
+// How an object's bytes are stored.
+const (
+	codecRaw  = 0
+	codecS2   = 1
+	codecZstd = 2 // of groups and kindRoots
+)
+
+const (
+	segHeaderSize = 32
+	headerSize    = 64
+	hashSize      = len(Hash{})
+	maxPayload    = MaxNode + 1<<20
+)
+
+var segMagic = [8]byte{'m', 'u', 'l', 'l', 'i', 'c', 'a', 's'}
+
+// castagnoli is CRC32C (RFC 3720, appendix B.4).
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// salt begins every record of one store. It is random, so that no content that
+// is put into the store can pass for a record when a damaged segment is searched.
+type salt [8]byte
+
+// header is what precedes a record's payload.
+//
+//	 0 salt [8]   8 kind u8   9 codec u8   10 kin of a node u16
+//	12 stored u32 (payload bytes)   16 raw u32 (data bytes before the codec)
+//	20 refs u32 (hashes at the payload's start); of a blob, its kin   24 hash [32]
+//	56 CRC32C of the payload   60 CRC32C of bytes 0–59, segment number, offset
+//
+// Integers are little-endian. The last checksum ties a record to its place.
+type header struct {
+	kind, codec       byte
+	kin               uint32 // of an object; see Batch.Kin
+	stored, raw, refs uint32
+	hash              Hash
+	sum               uint32
+}
+
+func (h *header) size() int64 { return headerSize + int64(h.stored) }
+
+func (h *header) put(p []byte, sl salt, seq uint32, off int64) {
+	le := binary.LittleEndian
+	copy(p, sl[:])
+	p[8], p[9] = h.kind, h.codec
+	le.PutUint16(p[10:], 0)
+	le.PutUint32(p[12:], h.stored)
+	le.PutUint32(p[16:], h.raw)
+	le.PutUint32(p[20:], h.refs)
+	switch h.kind {
+	case kindBlob:
+		le.PutUint32(p[20:], h.kin)
+	case kindNode:
+		le.PutUint16(p[10:], uint16(h.kin))
+	}
+	copy(p[24:56], h.hash[:])
+	le.PutUint32(p[56:], h.sum)
+	le.PutUint32(p[60:], headerSum(p, seq, off))
+}
+
+func headerSum(p []byte, seq uint32, off int64) uint32 {
+	var at [12]byte
+	binary.LittleEndian.PutUint32(at[:], seq)
+	binary.LittleEndian.PutUint64(at[4:], uint64(off))
+	return crc32.Update(crc32.Checksum(p[:60], castagnoli), castagnoli, at[:])
+}
+
+// parseHeader reads the header of a record at off of segment seq; ok is false
+// for anything that is not one.
+func parseHeader(p []byte, sl salt, seq uint32, off int64) (h header, ok bool) {
+	le := binary.LittleEndian
+	if len(p) < headerSize || salt(p[:8]) != sl || le.Uint32(p[60:]) != headerSum(p, seq, off) {
+		return h, false
+	}
+	h = header{
+		kind: p[8], codec: p[9],
+		stored: le.Uint32(p[12:]), raw: le.Uint32(p[16:]), refs: le.Uint32(p[20:]),
+		hash: Hash(p[24:56]), sum: le.Uint32(p[56:]),
+	}
+	switch h.kind {
+	case kindBlob:
+		h.kin, h.refs = h.refs, 0
+	case kindNode:
+		h.kin = uint32(le.Uint16(p[10:]))
+	}
+	sane := h.stored <= maxPayload && h.raw <= maxPayload && uint64(h.refs)*uint64(hashSize) <= uint64(h.stored) &&
+		h.kind >= kindBlob && h.kind <= kindNodes && h.codec <= codecZstd && (h.refs == 0 || h.kind >= kindNode)
+	return h, sane
+}
+
+// record is one record: its header and, in buf, room for the header's bytes
+// followed by the payload.
+type record struct {
+	header
+	buf []byte
+}
+
+func (r *record) payload() []byte { return r.buf[headerSize:] }
+
+// newObject makes the record of a blob or node. Hashes do not compress; the
+// data is compressed where that saves a sixteenth or more.
+func newObject(kind byte, kin uint32, h Hash, refs []Hash, data []byte) *record {
+	fixed := headerSize + len(refs)*hashSize
+	r := &record{header: header{kind: kind, kin: kin, raw: uint32(len(data)), refs: uint32(len(refs)), hash: h}}
+	if len(data) >= 64 {
+		buf := make([]byte, fixed+s2.MaxEncodedLen(len(data)))
+		if enc := s2.Encode(buf[fixed:], data); len(enc) <= len(data)-len(data)/16 {
+			r.codec, r.buf = codecS2, buf[:fixed+len(enc)]
+		} else {
+			r.buf = append(buf[:fixed], data...)
+		}
+	} else {
+		r.buf = append(make([]byte, fixed, fixed+len(data)), data...)
+	}
+	for i, ref := range refs {
+		copy(r.buf[headerSize+i*hashSize:], ref[:])
+	}
+	r.finish()
+	return r
+}
+
+// finish fills in what follows from the payload.
+func (r *record) finish() {
+	r.stored = uint32(len(r.buf) - headerSize)
+	r.sum = crc32.Checksum(r.payload(), castagnoli)
+}
+
+// intact reports whether the payload is what was written.
+func (r *record) intact() bool { return crc32.Checksum(r.payload(), castagnoli) == r.sum }
+
+func (r *record) refList() []Hash {
+	if r.refs == 0 {
+		return nil
+	}
+	list := make([]Hash, r.refs)
+	for i := range list {
+		copy(list[i][:], r.buf[headerSize+i*hashSize:])
+	}
+	return list
+}
+
+// data is the object's bytes, decompressed.
+func (r *record) data() ([]byte, error) {
+	p := r.payload()[int(r.refs)*hashSize:]
+	switch r.codec {
+	case codecRaw:
+		return p, nil
+	case codecZstd:
+		return unzstd(p, int(r.raw))
+	}
+	if n, err := s2.DecodedLen(p); err != nil || n != int(r.raw) {
+		return nil, fmt.Errorf("compressed data of the wrong length")
+	}
+	return s2.Decode(make([]byte, r.raw), p)
+}
+
+// verify decodes an object and compares it with its hash.
+func (r *record) verify() ([]byte, error) {
+	data, err := r.data()
+	if err != nil {
+		return nil, err
+	}
+	return data, verify(r.kind, r.hash, r.refList(), data)
+}
+
+// verify compares an object with its hash.
+func verify(kind byte, h Hash, refs []Hash, data []byte) error {
+	have := blobHash(data)
+	if kind == kindNode {
+		have = nodeHash(data, refs)
+	}
+	if have != h {
+		return errors.New("content has another hash")
+	}
+	return nil
+}
+
+func blobHash(p []byte) Hash { return blake3.Sum256(p) }
+
+// nodeHash is BLAKE3 in its key derivation mode, so that no blob has the hash
+// of a node, over the number of refs, the refs and the data.
+func nodeHash(p []byte, refs []Hash) (h Hash) {
+	d := nodeHashers.Get().(*blake3.Hasher)
+	defer nodeHashers.Put(d)
+	d.Reset()
+	var n [8]byte
+	binary.LittleEndian.PutUint64(n[:], uint64(len(refs)))
+	d.Write(n[:])
+	for i := range refs {
+		d.Write(refs[i][:])
+	}
+	d.Write(p)
+	d.Sum(h[:0])
+	return h
+}
+
+// nodeHashers spares deriving the key for every node.
+var nodeHashers = sync.Pool{New: func() any { return blake3.NewDeriveKey("mulligan cas 1 node") }}
+
+func segHeader(sl salt, seq uint32) []byte {
+	p := append(make([]byte, 0, segHeaderSize), segMagic[:]...)
+	p = binary.LittleEndian.AppendUint32(p, version)
+	p = binary.LittleEndian.AppendUint32(p, seq)
+	p = append(p, sl[:]...)
+	p = append(p, 0, 0, 0, 0)
+	return binary.LittleEndian.AppendUint32(p, crc32.Checksum(p, castagnoli))
+}
+
+// change is the content of a kindRoots or kindChange record.
+type change struct {
+	// durable is the offset, in the record's own segment, before which
+	// everything was on the disk when the record was written. It tells damage
+	// (before it) from a torn end (after it).
+	durable int64
+	// id numbers the changes of a store; the second copy of one has the same.
+	id   uint64
+	set  []Root
+	drop []string
+	all  bool // kindRoots: set is everything
+}
+
+func (c *change) record() *record {
+	p := make([]byte, headerSize, headerSize+256)
+	p = binary.LittleEndian.AppendUint64(p, uint64(c.durable))
+	p = binary.LittleEndian.AppendUint64(p, c.id)
+	p = binary.AppendUvarint(p, uint64(len(c.set)))
+	for _, r := range c.set {
+		p = appendString(p, r.Name)
+		p = append(p, r.Hash[:]...)
+		p = appendString(p, string(r.Meta))
+	}
+	p = binary.AppendUvarint(p, uint64(len(c.drop)))
+	for _, name := range c.drop {
+		p = appendString(p, name)
+	}
+	r := &record{header: header{kind: kindChange, raw: uint32(len(p) - headerSize)}, buf: p}
+	if c.all {
+		r.kind = kindRoots
+	}
+	if c.all && len(p) > 4<<10 { // worth an encoder
+		if z := newZstd().EncodeAll(p[headerSize:], make([]byte, headerSize, headerSize+len(p)/2)); len(z) < len(p) {
+			r.codec, r.buf = codecZstd, z
+		}
+	}
+	r.finish()
+	return r
+}
+
+func appendString(p []byte, s string) []byte {
+	return append(binary.AppendUvarint(p, uint64(len(s))), s...)
+}
+
+// parseChange reads what change.record wrote.
+func parseChange(kind byte, p []byte) (c change, ok bool) {
+	if len(p) < 16 {
+		return c, false
+	}
+	c.durable = int64(binary.LittleEndian.Uint64(p) & math.MaxInt64)
+	c.id, c.all = binary.LittleEndian.Uint64(p[8:]), kind == kindRoots
+	d := decoder{p: p[16:]}
+	for n := d.count(); n > 0 && !d.bad; n-- {
+		r := Root{Name: string(d.bytes(d.count()))}
+		copy(r.Hash[:], d.bytes(hashSize))
+		if meta := d.bytes(d.count()); len(meta) > 0 {
+			r.Meta = append([]byte(nil), meta...)
+		}
+		c.set = append(c.set, r)
+	}
+	for n := d.count(); n > 0 && !d.bad; n-- {
+		c.drop = append(c.drop, string(d.bytes(d.count())))
+	}
+	return c, !d.bad && len(d.p) == 0
+}
+
+// decoder takes values off the front of p until it finds itself short.
+type decoder struct {
+	p   []byte
+	bad bool
+}
+
+// count takes a number that can't be larger than what is left.
+func (d *decoder) count() int {
+	v, n := binary.Uvarint(d.p)
+	if n <= 0 || v > uint64(len(d.p)-n) {
+		d.bad, d.p = true, nil
+		return 0
+	}
+	d.p = d.p[n:]
+	return int(v)
+}
+
+func (d *decoder) bytes(n int) []byte {
+	if d.bad || n > len(d.p) {
+		d.bad, d.p = true, nil
+		return nil
+	}
+	p := d.p[:n]
+	d.p = d.p[n:]
+	return p
+}

@@ -1,0 +1,253 @@
+package cas
+
+import (
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+	"sync"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+// A group is a record of a pack that holds many objects of one kind, compressed
+// together: versions of the same thing as deltas, each to one before it in the
+// same group. Nothing in a group asks for another group. Its payload is a table
+//
+//	objects × hash [32], then for each object five uvarints: kin, refs, raw, back, size
+//
+// and the stream: for each object size bytes, raw or as one zstd frame. An
+// object's own bytes are raw many: its refs, then its data. back is 0 where the
+// stream has them whole, else they are a delta to the object that many places before.
+//
+// In the record's header, refs is the number of objects, raw the bytes of the
+// stream, and in the place of a hash stand the bytes of the table and their CRC32C.
+type group struct {
+	kind   byte // of the objects
+	table  []member
+	at     []int // where the stream has each object
+	stream []byte
+}
+
+// member is what the table says of one object.
+type member struct {
+	hash                       Hash
+	kin, refs, raw, back, size uint32
+}
+
+const (
+	memberSize = hashSize + 5 // the fewest bytes a member takes in the table
+	maxMembers = 4096
+	// maxDepth and maxApply bound what reading one object costs: deltas to apply, and bytes to copy.
+	maxDepth = 50
+	maxApply = 16 << 20
+)
+
+var errGroup = errors.New("not a group of objects")
+
+// groupKind is the kind of the record that holds objects of a kind, and back.
+func groupKind(kind byte) byte   { return kind - kindBlob + kindBlobs }
+func groupedKind(kind byte) byte { return kind - kindBlobs + kindBlob }
+
+// record makes the record of a group.
+func (g *group) record(z *zstd.Encoder) *record {
+	p := make([]byte, headerSize, headerSize+len(g.table)*(memberSize+4)+len(g.stream)/2)
+	for i := range g.table {
+		p = append(p, g.table[i].hash[:]...)
+	}
+	for i := range g.table {
+		m := &g.table[i]
+		for _, v := range [...]uint32{m.kin, m.refs, m.raw, m.back, m.size} {
+			p = binary.AppendUvarint(p, uint64(v))
+		}
+	}
+	r := &record{header: header{kind: groupKind(g.kind), raw: uint32(len(g.stream)), refs: uint32(len(g.table))}}
+	tableHeader(r, p[headerSize:])
+	whole := len(p)
+	r.codec, p = codecZstd, z.EncodeAll(g.stream, p)
+	if len(p)-whole >= len(g.stream) {
+		r.codec, p = codecRaw, append(p[:whole], g.stream...)
+	}
+	r.buf = p
+	r.finish()
+	return r
+}
+
+func tableHeader(r *record, table []byte) {
+	binary.LittleEndian.PutUint32(r.hash[:], uint32(len(table)))
+	binary.LittleEndian.PutUint32(r.hash[4:], crc32.Checksum(table, castagnoli))
+}
+
+// tableSize is how long the table of a group is, and its sum.
+func (h *header) tableSize() (size int, sum uint32, ok bool) {
+	size = int(binary.LittleEndian.Uint32(h.hash[:]))
+	sum = binary.LittleEndian.Uint32(h.hash[4:])
+	n := int(h.refs)
+	return size, sum, n > 0 && n <= maxMembers && size >= n*memberSize && size <= int(h.stored)
+}
+
+// parseTable reads the table of a group with the header h.
+func parseTable(h *header, p []byte) (*group, error) {
+	_, sum, ok := h.tableSize()
+	if !ok || crc32.Checksum(p, castagnoli) != sum {
+		return nil, errGroup
+	}
+	n := int(h.refs)
+	g := &group{kind: groupedKind(h.kind), table: make([]member, n), at: make([]int, n)}
+	d := decoder{p: p[n*hashSize:]}
+	at := 0
+	for i := range g.table {
+		m := &g.table[i]
+		m.hash = Hash(p[i*hashSize:])
+		m.kin, m.refs, m.raw, m.back, m.size = d.number(), d.number(), d.number(), d.number(), d.number()
+		if d.bad || int(m.back) > i || m.raw > maxPayload || uint64(m.refs)*uint64(hashSize) > uint64(m.raw) ||
+			m.back == 0 && m.size != m.raw || g.kind == kindBlob && m.refs > 0 {
+			return nil, errGroup
+		}
+		g.at[i], at = at, at+int(m.size)
+	}
+	if len(d.p) > 0 || at != int(h.raw) {
+		return nil, errGroup
+	}
+	return g, nil
+}
+
+// number takes any number of 32 bits.
+func (d *decoder) number() uint32 {
+	v, n := binary.Uvarint(d.p)
+	if n <= 0 || v > 1<<32-1 {
+		d.bad, d.p = true, nil
+		return 0
+	}
+	d.p = d.p[n:]
+	return uint32(v)
+}
+
+// parseGroup reads a whole group.
+func parseGroup(r *record) (*group, error) {
+	size, _, ok := r.tableSize()
+	if !ok || !r.intact() {
+		return nil, errGroup
+	}
+	g, err := parseTable(&r.header, r.payload()[:size])
+	if err != nil {
+		return nil, err
+	}
+	if g.stream = r.payload()[size:]; r.codec == codecZstd {
+		if g.stream, err = unzstd(g.stream, int(r.raw)); err != nil {
+			return nil, err
+		}
+	}
+	if len(g.stream) != int(r.raw) {
+		return nil, errGroup
+	}
+	return g, nil
+}
+
+// zstdReader decodes for everybody.
+var zstdReader = sync.OnceValue(func() *zstd.Decoder {
+	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(2), zstd.WithDecoderLowmem(true), zstd.WithDecodeAllCapLimit(true))
+	if err != nil {
+		panic(err) // the options are wrong
+	}
+	return z
+})
+
+// newZstd is an encoder for one goroutine; it takes some 9 MB.
+func newZstd() *zstd.Encoder {
+	z, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedBetterCompression), zstd.WithEncoderConcurrency(1),
+		zstd.WithEncoderCRC(false), zstd.WithLowerEncoderMem(true), zstd.WithWindowSize(4<<20))
+	if err != nil {
+		panic(err) // the options are wrong
+	}
+	return z
+}
+
+// unzstd decodes a frame that holds size bytes.
+func unzstd(p []byte, size int) ([]byte, error) {
+	if size > maxPayload {
+		return nil, errGroup
+	}
+	return zstdReader().DecodeAll(p, make([]byte, 0, size))
+}
+
+// body is what the stream has of object i.
+func (g *group) body(i int) []byte { return g.stream[g.at[i] : g.at[i]+int(g.table[i].size)] }
+
+// bytes gives the refs and data of object i.
+func (g *group) bytes(i int) ([]byte, error) {
+	var chain []int
+	for ; g.table[i].back > 0; i -= int(g.table[i].back) {
+		chain = append(chain, i)
+	}
+	p := g.body(i)
+	var bufs [2][]byte // one holds the base, the other what is made of it
+	for n := len(chain) - 1; n >= 0; n-- {
+		size := int(g.table[chain[n]].raw)
+		buf := &bufs[n&1]
+		if cap(*buf) < size {
+			*buf = make([]byte, 0, size+size/8)
+		}
+		out, err := undelta((*buf)[:0], p, g.body(chain[n]), size)
+		if err != nil {
+			return nil, err
+		}
+		p = out
+	}
+	return p, nil
+}
+
+// each calls do with the refs and data of every object, in order, or with the error of that one.
+func (g *group) each(do func(i int, p []byte, err error)) {
+	last := make([]int, len(g.table)) // the last object that is a delta to this one
+	for i := range g.table {
+		if b := int(g.table[i].back); b > 0 {
+			last[i-b] = i
+		}
+	}
+	kept := map[int][]byte{}
+	for i := range g.table {
+		m := &g.table[i]
+		p, err := g.body(i), error(nil)
+		if base := i - int(m.back); base < i {
+			if from, ok := kept[base]; ok {
+				p, err = undelta(make([]byte, 0, m.raw), from, p, int(m.raw))
+			} else {
+				err = errDelta
+			}
+			if last[base] == i {
+				delete(kept, base)
+			}
+		}
+		if err == nil && last[i] > i {
+			kept[i] = p
+		}
+		do(i, p, err)
+	}
+}
+
+// split parts an object's bytes.
+func (m *member) split(p []byte) (refs []Hash, data []byte) {
+	refs = make([]Hash, m.refs)
+	for i := range refs {
+		refs[i] = Hash(p[i*hashSize:])
+	}
+	return refs, p[int(m.refs)*hashSize:]
+}
+
+// share is object i's part of a group's record, in bytes, where packed is how
+// many bytes the stream takes there.
+func (g *group) share(i int, packed, raw uint32) uint32 {
+	return uint32(memberSize) + uint32(uint64(packed)*uint64(g.table[i].size)/uint64(max(raw, 1)))
+}
+
+// objects lists what a group holds, but for the refs of nodes. off is its place.
+func (g *group) objects(h *header, off int64) []object {
+	table, _, _ := h.tableSize()
+	packed := h.stored - uint32(table)
+	list := make([]object, len(g.table))
+	for i := range list {
+		m := &g.table[i]
+		list[i] = object{hash: m.hash, off: uint32(off), slot: uint16(i), stored: g.share(i, packed, h.raw), kind: g.kind, kin: m.kin, grouped: true}
+	}
+	return list
+}

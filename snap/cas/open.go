@@ -1,0 +1,408 @@
+package cas
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/ipc/errs"
+)
+
+const opOpen = "open the store"
+
+// lockWait is how long Open waits for the folder's lock.
+const lockWait = time.Second
+
+// Open opens the store in the folder dir, making it if it isn't there. The
+// folder is locked: errs.Busy when another process has it open. A format that
+// this build does not know is errs.Unsupported. Damage does not keep a store
+// from opening: Get and Check find it.
+func Open(dir string, o Options) (*Store, error) {
+	if o.SegmentBytes == 0 {
+		o.SegmentBytes = 128 << 20
+	}
+	o.SegmentBytes = min(o.SegmentBytes, 1<<30)
+	if o.PackBytes == 0 {
+		o.PackBytes = 256 << 10
+	}
+	s := &Store{dir: dir, opt: o, index: map[Hash]entry{}, roots: map[string]Root{}, segs: map[uint32]*segment{}}
+	if err := s.lockDir(); err != nil {
+		return nil, err
+	}
+	if err := s.loadAll(); err != nil {
+		return nil, errors.Join(s.ioErrorOr(opOpen, err), s.drop())
+	}
+	return s, nil
+}
+
+// ioErrorOr leaves an error alone that has a kind already.
+func (s *Store) ioErrorOr(op string, err error) error {
+	var e *errs.Error
+	if errors.As(err, &e) {
+		return err
+	}
+	return s.ioError(op, err)
+}
+
+// lockDir makes the folder where it is missing, private to its owner, and locks it.
+func (s *Store) lockDir() error {
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		return s.ioError(opOpen, err)
+	}
+	d, err := os.Open(s.dir)
+	if err != nil {
+		return s.ioError(opOpen, err)
+	}
+	if err := d.Chmod(0o700); err != nil {
+		d.Close()
+		return s.ioError(opOpen, err)
+	}
+	if err := flock(d); err != nil {
+		d.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return errs.New(errs.Busy, opOpen, "%s is in use by another process", s.dir).
+				WithHint("stop the other daemon, or give this one another state folder")
+		}
+		return s.ioError(opOpen, err)
+	}
+	s.lock = d
+	return nil
+}
+
+// flock waits a moment for the lock: a child that a killed process was just
+// starting holds the folder open until its exec.
+func flock(d *os.File) error {
+	for end := time.Now().Add(lockWait); ; time.Sleep(lockWait / 100) {
+		err := unix.Flock(int(d.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(end) {
+			return err
+		}
+	}
+}
+
+// loadAll reads what is there, or begins a new store.
+func (s *Store) loadAll() error {
+	seqs, packs, err := s.sweep()
+	if err != nil {
+		return err
+	}
+	if err := s.format(len(seqs) == 0); err != nil {
+		return err
+	}
+	if len(seqs) == 0 {
+		return s.begin(1)
+	}
+	var last *scan
+	for i, seq := range seqs {
+		sc, err := s.openSegment(seq, i == len(seqs)-1)
+		if err != nil {
+			return err
+		}
+		last = sc
+	}
+	for _, seq := range packs {
+		if err := s.openPack(seq); err != nil {
+			return err
+		}
+	}
+	if err := s.settle(last); err != nil {
+		return err
+	}
+	if err := s.readRoots(seqs, last); err != nil {
+		return err
+	}
+	s.count()
+	if s.active.size.Load() < segHeaderSize+headerSize {
+		return s.begin(s.active.seq + 1) // cut down to nothing: leave it alone
+	}
+	return nil
+}
+
+// begin makes the segment seq and appends to it from now on.
+func (s *Store) begin(seq uint32) error {
+	g, err := s.create(seq)
+	if err != nil {
+		return err
+	}
+	s.segs[seq], s.active = g, g
+	_ = s.setAside(g.size.Load())
+	return nil
+}
+
+// sweep removes unfinished files and lists the segments and the packs, each in order.
+func (s *Store) sweep() (seqs, packs []uint32, err error) {
+	entries, err := os.ReadDir(s.dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	have := map[string]bool{}
+	for _, e := range entries {
+		have[e.Name()] = true
+	}
+	for name := range have {
+		base, isSeg := strings.CutSuffix(name, ".seg")
+		index, isIndex := strings.CutSuffix(name, ".idx")
+		pack, isPack := strings.CutSuffix(name, ".pack")
+		switch {
+		case strings.HasSuffix(name, ".tmp"), isIndex && !have[index+".seg"]:
+			if err := os.Remove(filepath.Join(s.dir, name)); err != nil {
+				return nil, nil, err
+			}
+		case isSeg:
+			n, err := strconv.ParseUint(base, 16, 32)
+			if err == nil && n > 0 && name == filepath.Base(segPath(s.dir, uint32(n))) {
+				seqs = append(seqs, uint32(n))
+			}
+		case isPack:
+			n, err := strconv.ParseUint(pack, 16, 31)
+			if err == nil && name == filepath.Base(packPath(s.dir, firstPack+uint32(n))) {
+				packs = append(packs, firstPack+uint32(n))
+			}
+		}
+	}
+	slices.Sort(seqs)
+	slices.Sort(packs)
+	return seqs, packs, nil
+}
+
+// openPack opens one pack and enters its objects into the index.
+func (s *Store) openPack(seq uint32) error {
+	g := &segment{seq: seq, path: packPath(s.dir, seq)}
+	f, err := os.OpenFile(g.path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	g.f = f
+	s.segs[seq], s.lastPack = g, seq
+	fi, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	g.size.Store(fi.Size())
+	g.measure()
+	spans, err := s.scanPack(g, true)
+	for _, sp := range spans {
+		s.enter(g, sp.objects)
+	}
+	return err
+}
+
+// format reads the file that holds the format's version and the salt, and
+// writes it for a new store.
+func (s *Store) format(fresh bool) error {
+	path := filepath.Join(s.dir, "format")
+	p, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) && fresh {
+		if _, err := rand.Read(s.salt[:]); err != nil {
+			return err
+		}
+		if err := s.writeFormat(path); err != nil {
+			return err
+		}
+		return syncDir(filepath.Dir(s.dir)) // the folder may be new
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return errs.New(errs.Corrupt, opOpen, "%s is missing, and there are segments", path).
+			WithHint("put the file back from a backup of the folder")
+	}
+	if err != nil {
+		return err
+	}
+	f := strings.Fields(string(p))
+	if len(f) < 2 || f[0] != "mulligan-cas" {
+		return errs.New(errs.Corrupt, opOpen, "%s is not a store's format file", path)
+	}
+	old, err := strconv.Atoi(f[1])
+	if err != nil || old < oldestVersion || old > version {
+		return errs.New(errs.Unsupported, opOpen, "%s has format %.20q, and this build knows formats %d to %d", s.dir, f[1], oldestVersion, version).
+			WithHint("use the version of mulligan that wrote it, or a newer one")
+	}
+	if len(f) != 3 || len(f[2]) != 2*len(s.salt) {
+		return errs.New(errs.Corrupt, opOpen, "%s is damaged", path)
+	}
+	if _, err := hex.Decode(s.salt[:], []byte(f[2])); err != nil {
+		return errs.New(errs.Corrupt, opOpen, "%s is damaged", path)
+	}
+	if old < version { // before anything is written that an older build would not know
+		return s.writeFormat(path)
+	}
+	return nil
+}
+
+func (s *Store) writeFormat(path string) error {
+	return s.writeDurably(path, fmt.Appendf(nil, "mulligan-cas %d %x\n", version, s.salt))
+}
+
+func (s *Store) writeDurably(path string, p []byte) error {
+	f, err := os.OpenFile(path+".tmp", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(p)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(path+".tmp", path); err != nil {
+		return err
+	}
+	return syncDir(s.dir)
+}
+
+// openSegment opens one segment and enters its objects into the index. For the
+// last it also returns what was read.
+func (s *Store) openSegment(seq uint32, last bool) (*scan, error) {
+	g := &segment{seq: seq, path: segPath(s.dir, seq)}
+	f, err := os.OpenFile(g.path, os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	g.f = f
+	s.segs[seq] = g
+	fi, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	g.size.Store(fi.Size())
+	if !last {
+		g.measure()
+		objects, err := s.objectsOf(g)
+		if err != nil {
+			return nil, err
+		}
+		s.enter(g, objects)
+		return nil, nil
+	}
+	sc, err := scanSegment(f, fi.Size(), seq, s.salt, false)
+	if err != nil {
+		return nil, err
+	}
+	s.active = g
+	g.objects = sc.objects
+	s.enter(g, sc.objects)
+	return sc, nil
+}
+
+// settle cuts the torn end off the active segment and makes the rest durable:
+// what is believed from here on must be on the disk.
+func (s *Store) settle(sc *scan) error {
+	g := s.active
+	if sc.end < g.size.Load() {
+		if err := g.f.Truncate(sc.end); err != nil {
+			return err
+		}
+	}
+	if err := fdatasync(g.f); err != nil {
+		return err
+	}
+	end := min(sc.end, g.size.Load())
+	g.size.Store(end)
+	g.durable, g.alloc = end, end
+	_ = s.setAside(end)
+	return nil
+}
+
+// enter puts the objects of one segment into the index, and counts what new
+// nodes refer to.
+func (s *Store) enter(g *segment, objects []object) {
+	for i := range objects {
+		o := &objects[i]
+		e, ok := s.index[o.hash]
+		if ok && e.seg != 0 && (!e.has(isBad) || o.bad) {
+			continue // a copy
+		}
+		e.seg, e.off, e.slot, e.stored = g.seq, o.off, o.slot, o.stored
+		e.flags = 0
+		if o.bad {
+			e.flags |= isBad
+		}
+		if o.kind == kindNode {
+			e.flags |= isNode
+			if !o.bad {
+				e.flags |= counted
+			}
+		}
+		s.index[o.hash] = e
+		for _, ref := range o.refs {
+			s.countUp(ref)
+		}
+	}
+}
+
+func (s *Store) countUp(h Hash) {
+	if h.IsZero() {
+		return
+	}
+	e := s.index[h]
+	e.refs++
+	s.index[h] = e
+}
+
+// readRoots replays the changes. Every segment begins with all roots, so that
+// the last is enough, unless that record is damaged: then all are replayed.
+func (s *Store) readRoots(seqs []uint32, last *scan) error {
+	if len(last.changes) == 0 || !last.changes[0].all {
+		for _, seq := range seqs[:len(seqs)-1] {
+			g := s.segs[seq]
+			sc, err := scanSegment(g.f, g.size.Load(), seq, s.salt, true)
+			if err != nil {
+				return err
+			}
+			s.replay(sc.changes)
+		}
+	}
+	s.replay(last.changes)
+	for _, r := range s.roots {
+		s.countUp(r.Hash)
+	}
+	return nil
+}
+
+func (s *Store) replay(list []change) {
+	for i := range list {
+		c := &list[i]
+		if c.all {
+			clear(s.roots)
+		}
+		for _, r := range c.set {
+			s.roots[r.Name] = r
+		}
+		for _, name := range c.drop {
+			delete(s.roots, name)
+		}
+		s.changeID = max(s.changeID, c.id)
+	}
+}
+
+// count takes back what dead nodes count, and adds up what is live.
+func (s *Store) count() {
+	var dead []Hash
+	for h, e := range s.index {
+		if e.refs == 0 && e.has(counted) {
+			dead = append(dead, h)
+		}
+	}
+	for _, h := range dead {
+		s.uncount(h)
+	}
+	for _, g := range s.segs {
+		g.live = 0
+	}
+	for _, e := range s.index {
+		if g := s.segs[e.seg]; g != nil && e.refs > 0 {
+			g.live += e.size()
+		}
+	}
+}

@@ -1,0 +1,199 @@
+package cas
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"slices"
+)
+
+// object says where a segment holds one object.
+type object struct {
+	hash   Hash
+	off    uint32
+	stored uint32
+	kind   byte
+	bad    bool   // its payload is damaged
+	refs   []Hash // a node's, unless it is bad
+	kin    uint32
+
+	grouped bool   // it is in a group, of which stored is its share
+	slot    uint16 // its place in the group
+}
+
+func (o *object) size() int64 {
+	if o.grouped {
+		return int64(o.stored)
+	}
+	return headerSize + int64(o.stored)
+}
+
+// scan is what reading a whole segment gave.
+type scan struct {
+	objects []object
+	changes []change
+	end     int64 // where the next record belongs
+}
+
+// scanSegment reads the segment seq of the given size. In a sealed segment
+// whatever can't be read is damage. In the last one, the first unreadable place
+// that nothing proves to have been durable is where a crash cut the log: the
+// scan ends there.
+//
+// Errors are those of r alone.
+func scanSegment(r io.ReaderAt, size int64, seq uint32, sl salt, sealed bool) (*scan, error) {
+	s := &scanner{r: r, size: size, seq: seq, salt: sl}
+	if err := s.run(); err != nil {
+		return nil, err
+	}
+	if sealed {
+		s.durable = size
+	}
+	return s.result(), nil
+}
+
+type scanner struct {
+	r    io.ReaderAt
+	size int64
+	seq  uint32
+	salt salt
+
+	objects   []object
+	changes   []change
+	changeOff []int64
+	unread    []int64 // offsets of what can't be read
+	durable   int64   // everything before this offset was durable once
+	buf       []byte  // of the record being read
+	end       int64
+}
+
+func (s *scanner) run() error {
+	off := int64(segHeaderSize)
+	for off < s.size {
+		next, err := s.record(off)
+		if err != nil {
+			return err
+		}
+		if next == 0 { // no record here: look for the next one
+			s.unread = append(s.unread, off)
+			if next, err = s.find(off + 1); err != nil {
+				return err
+			}
+		}
+		off = next
+	}
+	s.end = max(off, segHeaderSize)
+	return nil
+}
+
+// record reads the record at off and returns where it ends, or 0 when there is none.
+func (s *scanner) record(off int64) (int64, error) {
+	var hb [headerSize]byte
+	if off+headerSize > s.size {
+		return 0, nil
+	}
+	if err := readFull(s.r, hb[:], off); err != nil {
+		return 0, err
+	}
+	h, ok := parseHeader(hb[:], s.salt, s.seq, off)
+	if !ok || off+h.size() > s.size {
+		return 0, nil
+	}
+	s.buf = slices.Grow(s.buf[:0], int(h.size()))[:h.size()]
+	rec := &record{header: h, buf: s.buf}
+	if err := readFull(s.r, rec.buf, off); err != nil {
+		return 0, err
+	}
+	s.take(rec, off)
+	return off + h.size(), nil
+}
+
+// take notes a record whose header is good.
+func (s *scanner) take(rec *record, off int64) {
+	good := rec.intact()
+	if rec.kind == kindBlob || rec.kind == kindNode {
+		o := object{hash: rec.hash, off: uint32(off), stored: rec.stored, kind: rec.kind, kin: rec.kin, bad: !good}
+		if good {
+			o.refs = rec.refList()
+		} else {
+			s.unread = append(s.unread, off)
+		}
+		s.objects = append(s.objects, o)
+		return
+	}
+	c, ok := change{}, false
+	if good && rec.kind <= kindChange {
+		if p, err := rec.data(); err == nil {
+			c, ok = parseChange(rec.kind, p)
+		}
+	}
+	if !ok {
+		s.unread = append(s.unread, off)
+		return
+	}
+	s.changes = append(s.changes, c)
+	s.changeOff = append(s.changeOff, off)
+	// A record can speak only of what came before it.
+	s.durable = max(s.durable, min(c.durable, off))
+}
+
+// find returns the offset of the next whole record header at or after off, or size.
+func (s *scanner) find(off int64) (int64, error) {
+	buf := make([]byte, 256<<10)
+	for off < s.size {
+		p := buf[:min(int64(len(buf)), s.size-off)]
+		if err := readFull(s.r, p, off); err != nil {
+			return 0, err
+		}
+		i := bytes.Index(p, s.salt[:])
+		if i < 0 {
+			off += max(int64(len(p)-len(s.salt)+1), 1)
+			continue
+		}
+		at := off + int64(i)
+		var hb [headerSize]byte
+		if at+headerSize <= s.size {
+			if err := readFull(s.r, hb[:], at); err != nil {
+				return 0, err
+			}
+			if _, ok := parseHeader(hb[:], s.salt, s.seq, at); ok {
+				return at, nil
+			}
+		}
+		off = at + 1
+	}
+	return s.size, nil
+}
+
+// result drops what lies behind the cut.
+func (s *scanner) result() *scan {
+	out := &scan{end: s.end}
+	for _, off := range s.unread {
+		if off >= s.durable {
+			out.end = off
+			break
+		}
+	}
+	for _, o := range s.objects {
+		if int64(o.off) < out.end {
+			out.objects = append(out.objects, o)
+		}
+	}
+	for i, c := range s.changes {
+		if s.changeOff[i] < out.end {
+			out.changes = append(out.changes, c)
+		}
+	}
+	return out
+}
+
+func readFull(r io.ReaderAt, p []byte, off int64) error {
+	n, err := r.ReadAt(p, off)
+	if n == len(p) {
+		return nil
+	}
+	if err == nil || errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
