@@ -1,0 +1,271 @@
+package files
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+	"mulligan/snap/beneath"
+)
+
+// apply makes of each delta's old what is its new, in the workspace. It goes
+// strictly by the deltas: a path that is neither as old nor as new has it is
+// left alone, and the error is snap.ErrChanged.
+type apply struct {
+	d      *Driver
+	op     string
+	id     snap.RestoreID
+	ctx    context.Context
+	root   *beneath.Root
+	deltas []delta
+	at     map[string]*delta // by path
+	reader *scan             // for looking at single paths
+
+	tmp   atomic.Int64    // the next temporary name's number
+	stays map[string]bool // folders that could not go, since not all in them is ours to remove
+	whole bool            // sync everything: an apply before this one was cut short
+
+	mu      sync.Mutex
+	notes   []string
+	inPlace []*delta // files that were changed without being replaced
+
+	touched map[string]bool // folders in which a name came or went; one goroutine's
+}
+
+// newApply gives the first hand of an apply.
+func (d *Driver) newApply(ctx context.Context, op string, id snap.RestoreID, s sink, keep func(snap.Hash) bool, deltas []delta) (*hand, error) {
+	root, err := d.open()
+	if err != nil {
+		return nil, err
+	}
+	a := &apply{d: d, op: op, id: id, ctx: ctx, root: root, deltas: deltas,
+		at: make(map[string]*delta, len(deltas)), stays: map[string]bool{}, touched: map[string]bool{}}
+	a.reader = d.newScan(ctx, op, s, keep)
+	a.reader.mind, a.reader.seen = d.recall(ctx, deltas), nil
+	for i := range deltas {
+		a.at[deltas[i].path] = &deltas[i]
+	}
+	return &hand{apply: a}, nil
+}
+
+func (h *hand) close() {
+	h.forget()
+	h.root.Close()
+}
+
+// run does everything, in the order that never stands in its own way:
+// what must go, folders, files, further names of files, folders' own times.
+func (h *hand) run() error {
+	steps := []struct {
+		name string
+		do   func() error
+	}{
+		{"removed", h.removeAll}, {"folders made", h.makeFolders}, {"files rewritten", h.rewriteFiles},
+		{"files placed", h.placeFiles}, {"names linked", h.linkNames}, {"folders settled", h.settleFolders}, {"synced", h.sync},
+	}
+	for _, s := range steps {
+		if err := s.do(); err != nil {
+			return h.wrap(err)
+		}
+		if err := h.d.seam(s.name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *apply) wrap(err error) error {
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return (&errs.Error{Kind: errs.Failed, Op: a.op, Message: "the disk of " + a.d.cfg.Dir + " is full", Err: err}).
+			WithHint("free some space there and try again")
+	}
+	return wrapped(errs.Failed, a.op, err)
+}
+
+// wrapped is errs.Wrap, but says no operation twice.
+func wrapped(k errs.Kind, op string, err error) error {
+	if e, ok := err.(*errs.Error); ok && e.Op == op {
+		return err
+	}
+	if cancelled(err) {
+		k = errs.Unavailable
+	}
+	return errs.Wrap(k, op, err)
+}
+
+func cancelled(err error) bool {
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// failed says at which path err happened.
+func (a *apply) failed(path string, err error) error {
+	var e *errs.Error
+	if err == nil || errors.As(err, &e) || cancelled(err) {
+		return err
+	}
+	kind := errs.Failed
+	if errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) {
+		kind = errs.Denied
+	}
+	return &errs.Error{Kind: kind, Op: a.op, Message: shown(a.d.cfg.Dir, path), Err: cause(err)}
+}
+
+func (a *apply) changed(path string) error {
+	return snap.Changed(a.op, shown(a.d.cfg.Dir, path))
+}
+
+func (a *apply) note(format string, args ...any) {
+	a.mu.Lock()
+	a.notes = append(a.notes, fmt.Sprintf(format, args...))
+	a.mu.Unlock()
+}
+
+// removeAll removes what is in the way or only in old, deepest first.
+func (h *hand) removeAll() error {
+	for i := len(h.deltas) - 1; i >= 0; i-- {
+		d := &h.deltas[i]
+		if d.mounted() {
+			h.note("%s is or was a mount point and is left as it is.", shown(h.d.cfg.Dir, d.path))
+			continue
+		}
+		if !d.goes() {
+			continue
+		}
+		if err := h.ctx.Err(); err != nil {
+			return err
+		}
+		if err := h.remove(d); err != nil {
+			return h.failed(d.path, err)
+		}
+	}
+	return nil
+}
+
+func (h *hand) remove(d *delta) error {
+	n, _, err := h.look(d.path)
+	if err != nil || n == nil {
+		return err
+	}
+	if !matches(&n.entry, d.old) {
+		if d.new != nil && matches(&n.entry, d.new) {
+			return nil
+		}
+		if n.mount {
+			h.stay(d.path)
+			return nil
+		}
+		return h.changed(d.path)
+	}
+	folder, name := parent(d.path)
+	dir, err := h.writable(folder)
+	if err != nil {
+		return err
+	}
+	h.touched[folder] = true
+	if !n.isDir() {
+		return unix.Unlinkat(dir.FD(), name, 0)
+	}
+	err = unix.Unlinkat(dir.FD(), name, unix.AT_REMOVEDIR)
+	if err == unix.ENOTEMPTY || err == unix.EEXIST || err == unix.EBUSY {
+		return h.keepFolder(d.path, err)
+	}
+	h.forget()
+	return err
+}
+
+// keepFolder lets a folder stay for what is excluded or mounted in it, and
+// fails if there is anything else.
+func (h *hand) keepFolder(path string, busy error) error {
+	if busy != unix.EBUSY {
+		dir, err := h.folder(path)
+		if err != nil {
+			return err
+		}
+		names, err := list(dir.FD())
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			p := join(path, name)
+			st, err := statAt(dir.FD(), name)
+			if err != nil {
+				return err
+			}
+			if !h.stays[p] && !st.mount && !h.d.exclude.excludes(p, st.kind() == dirKind) {
+				return h.changed(p)
+			}
+		}
+	}
+	h.stay(path)
+	return nil
+}
+
+func (a *apply) stay(path string) {
+	a.stays[path] = true
+	a.note("%s stays: what is excluded or mounted in it is not mulligan's to remove.", shown(a.d.cfg.Dir, path))
+}
+
+// makeFolders makes the folders that are only in new, outermost first. Their
+// modes come last: until then nobody else has any business in them.
+func (h *hand) makeFolders() error {
+	for i := range h.deltas {
+		d := &h.deltas[i]
+		if d.path == "." || d.new == nil || !d.new.isDir() && !(d.old == nil && d.new.mount && d.new.kind() == dirKind) {
+			continue
+		}
+		if err := h.ctx.Err(); err != nil {
+			return err
+		}
+		if isFolder(d.old) || d.old != nil && d.old.mount {
+			continue
+		}
+		folder, name := parent(d.path)
+		dir, err := h.writable(folder)
+		if err == nil {
+			h.touched[folder], h.touched[d.path] = true, true
+			err = unix.Mkdirat(dir.FD(), name, 0o700)
+		}
+		if err == unix.EEXIST {
+			if st, e := statAt(dir.FD(), name); e == nil && st.kind() == dirKind {
+				continue
+			}
+			err = h.changed(d.path)
+		}
+		if err != nil {
+			return h.failed(d.path, err)
+		}
+		h.forget()
+	}
+	return nil
+}
+
+// idle reports whether nothing was, or has to be, done to a folder's own entry.
+func (a *apply) idle(d *delta) bool {
+	return isFolder(d.old) && d.old.sameMeta(d.new) && !a.touched[d.path] && !a.whole
+}
+
+// settleFolders gives the folders their modes, owners and times, deepest
+// first, when nothing in them will change any more.
+func (a *apply) settleFolders() error {
+	for i := len(a.deltas) - 1; i >= 0; i-- {
+		d := &a.deltas[i]
+		if d.new == nil || !d.new.isDir() || d.mounted() || a.idle(d) {
+			continue
+		}
+		dir, err := openDeep(a.root, d.path)
+		if err != nil {
+			return a.failed(d.path, err)
+		}
+		err = setMeta(dir.FD(), d.new)
+		if err := errors.Join(err, dir.Close()); err != nil {
+			return a.failed(d.path, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,247 @@
+package files
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io"
+	"iter"
+	"maps"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/zeebo/blake3"
+
+	"mulligan/snap"
+)
+
+// racy is how far before the reading a file's ctime must lie for the reading
+// to be believed later: kernels before 6.13 stamp ctimes with a clock that
+// ticks every 1 to 10 ms, so a write right after the reading could leave the
+// same ctime.
+const racy = 10 * time.Millisecond
+
+// known is what reading a file told, and the signs by which it is still true.
+type known struct {
+	mode         uint32
+	size         int64
+	mtime, ctime instant
+	link         string
+	xattrs       []xattr
+	hash         snap.Hash
+}
+
+// statCache remembers contents by inode and stat, so that what did not change
+// is not read again. It is never the truth: without it everything is read.
+type statCache struct {
+	mu    sync.Mutex
+	known map[inode]known
+	fresh int // entries that the file on disk lacks
+}
+
+// find fills in what e needs beyond st, if that is known.
+func (c *statCache) find(st stat, e *entry) bool {
+	c.mu.Lock()
+	k, ok := c.known[st.id]
+	c.mu.Unlock()
+	if !ok || k.mode != st.mode || k.size != st.size || k.mtime != st.mtime || k.ctime != st.ctime {
+		return false
+	}
+	e.link, e.xattrs, e.hash = k.link, k.xattrs, k.hash
+	return true
+}
+
+// settled reports whether what was read at the time read, while st held, can
+// be told from what is written later.
+func settled(st stat, read time.Time) bool { return st.ctime.nanos() < read.Add(-racy).UnixNano() }
+
+// memory is where a walk finds what it need not read, and leaves what it read.
+type memory interface {
+	find(path string, st stat, e *entry) bool
+	add(st stat, e *entry, read time.Time)
+}
+
+// byInode is a statCache as a walk's memory.
+type byInode struct{ *statCache }
+
+func (c byInode) find(_ string, st stat, e *entry) bool { return c.statCache.find(st, e) }
+
+// onlyFinds is byInode for a walk whose own memory is the tree that it makes.
+type onlyFinds struct{ byInode }
+
+func (onlyFinds) add(stat, *entry, time.Time) {}
+
+// add remembers e, read at the time read or later while st held.
+func (c *statCache) add(st stat, e *entry, read time.Time) {
+	if !settled(st, read) {
+		return
+	}
+	k := known{st.mode, st.size, st.mtime, st.ctime, e.link, e.xattrs, e.hash}
+	c.mu.Lock()
+	c.known[st.id] = k
+	c.fresh++
+	c.mu.Unlock()
+}
+
+// forget forgets everything: somebody else remembers.
+func (c *statCache) forget() {
+	c.mu.Lock()
+	c.known = map[inode]known{}
+	c.mu.Unlock()
+}
+
+// fill takes over what a tree surely knows.
+func (c *statCache) fill(l *live) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for id, k := range l.surely() {
+		c.known[id] = k
+		c.fresh++
+	}
+}
+
+// surely gives what the tree surely knows.
+func (l *live) surely() iter.Seq2[inode, known] {
+	return func(yield func(inode, known) bool) {
+		var visit func(n *node) bool
+		visit = func(n *node) bool {
+			if n.sure && !n.mount {
+				k := known{n.mode, n.size, n.mtime, n.ctime, n.link, n.xattrs, n.hash}
+				if n.isDir() {
+					k.hash = snap.Hash{}
+				}
+				if !yield(n.id, k) {
+					return false
+				}
+			}
+			for _, k := range n.kids {
+				if !visit(k) {
+					return false
+				}
+			}
+			return true
+		}
+		visit(l.root)
+	}
+}
+
+// retain forgets every file that was not seen.
+func (c *statCache) retain(seen map[inode]bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for id := range c.known {
+		if !seen[id] {
+			delete(c.known, id)
+		}
+	}
+}
+
+const (
+	cacheName  = "stat-cache"
+	cacheMagic = "mulligan stat cache 1\n"
+)
+
+// loadCache reads what an earlier process saved; whatever is wrong with it
+// only costs reading the files again.
+func loadCache(dir string) *statCache {
+	c := &statCache{known: map[inode]known{}}
+	b, err := os.ReadFile(filepath.Join(dir, cacheName))
+	if err != nil || len(b) < len(cacheMagic)+32 {
+		return c
+	}
+	body, sum := b[:len(b)-32], b[len(b)-32:]
+	want := blake3.Sum256(body)
+	if !bytes.Equal(sum, want[:]) || string(body[:len(cacheMagic)]) != cacheMagic {
+		return c
+	}
+	m, err := decodeCache(body[len(cacheMagic):])
+	if err != nil {
+		return c
+	}
+	c.known = m
+	return c
+}
+
+// save writes the cache when so much of it is new that losing it would be
+// felt: a full write for every few files would cost more than it saves.
+func (c *statCache) save(dir string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.fresh == 0 || c.fresh < len(c.known)/100 {
+		return nil
+	}
+	err := saveKnown(dir, maps.All(c.known))
+	if err == nil {
+		c.fresh = 0
+	}
+	return err
+}
+
+// saveKnown writes a cache file, piece by piece: all of it at once would take
+// much memory. A checksum, not an fsync, guards it.
+func saveKnown(dir string, all iter.Seq2[inode, known]) error {
+	tmp := filepath.Join(dir, cacheName+".new")
+	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	sum := blake3.New()
+	w := bufio.NewWriterSize(io.MultiWriter(f, sum), 64<<10)
+	_, err = w.WriteString(cacheMagic)
+	var b []byte
+	for id, k := range all {
+		if err != nil {
+			break
+		}
+		b = k.append(b[:0], id)
+		_, err = w.Write(b)
+	}
+	if err == nil {
+		err = w.Flush()
+	}
+	if err == nil {
+		_, err = f.Write(sum.Sum(nil))
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(tmp, filepath.Join(dir, cacheName))
+}
+
+func (k *known) append(b []byte, id inode) []byte {
+	for _, v := range []uint64{id.dev, id.ino, uint64(k.size)} {
+		b = binary.AppendUvarint(b, v)
+	}
+	for _, t := range []instant{k.mtime, k.ctime} {
+		b = binary.AppendVarint(b, t.sec)
+		b = binary.AppendUvarint(b, uint64(t.nsec))
+	}
+	b = append(b, k.hash[:]...)
+	e := entry{mode: k.mode, link: k.link, xattrs: k.xattrs}
+	return e.append(b)
+}
+
+func decodeCache(b []byte) (map[inode]known, error) {
+	out := map[inode]known{}
+	r := reader{b: b}
+	for len(r.b) > 0 {
+		id := inode{r.uvarint(), r.uvarint()}
+		k := known{size: int64(r.uvarint())}
+		k.mtime, k.ctime = instant{r.varint(), r.uint32()}, instant{r.varint(), r.uint32()}
+		if len(r.b) < len(k.hash) {
+			return nil, errManifest
+		}
+		r.b = r.b[copy(k.hash[:], r.b):]
+		var e entry
+		r.fields(&e)
+		if r.err != nil {
+			return nil, r.err
+		}
+		k.mode, k.link, k.xattrs = e.mode, e.link, e.xattrs
+		out[id] = k
+	}
+	return out, nil
+}

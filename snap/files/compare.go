@@ -1,0 +1,216 @@
+package files
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+)
+
+// delta is one path at which two manifests differ: what is there (or was), and
+// what shall be. nil is nothing. Folders that differ only in what they hold
+// are deltas too, since their times must be put right.
+type delta struct {
+	path     string
+	old, new *entry
+	frame    bool // a folder outside of the scope, on the way into it: stays as it is
+
+	rewritten bool // by an apply, in place
+}
+
+// comparison walks two manifests side by side, into differing folders only.
+type comparison struct {
+	ctx      context.Context
+	old, new *manifest
+	scope    scope
+	groups   bool // hard-link groups count
+	out      []delta
+}
+
+// compare lists where new differs from old, parents before what they hold.
+// Within a scope, hard-link groups do not count: they may reach out of it.
+func compare(ctx context.Context, old, new *manifest, sc scope) ([]delta, error) {
+	c := &comparison{ctx: ctx, old: old, new: new, scope: sc, groups: len(sc) == 0}
+	if old.hash == new.hash {
+		return nil, nil
+	}
+	err := c.pair(".", &old.root, &new.root)
+	return c.out, err
+}
+
+// alike reports whether nothing at or below the two differs.
+func (c *comparison) alike(a, b *entry) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.sameMeta(b) && a.sameBody(b) && a.hash == b.hash && (a.group == b.group || !c.groups)
+}
+
+// pair compares what is at path on either side.
+func (c *comparison) pair(path string, old, new *entry) error {
+	if c.alike(old, new) {
+		return c.ctx.Err()
+	}
+	d := delta{path: path, old: old, new: new}
+	if !c.scope.holds(path) {
+		switch {
+		case new == nil, !new.isDir():
+			d.new = old // what is outside of the scope stays
+		case old != nil && !old.isDir():
+			return errs.New(errs.Conflict, "compare files", "%s is in the way of what is to be restored below it", path).
+				WithHint("widen the scope to %s", path)
+		case old != nil:
+			d.new = old
+		}
+		if d.new == nil || !d.new.isDir() {
+			return nil
+		}
+		d.frame = old != nil
+	}
+	c.out = append(c.out, d)
+	if old != nil && old.mount || new != nil && new.mount {
+		return nil
+	}
+	return c.below(path, old, new)
+}
+
+// below compares the entries of two folders, either of which may be none.
+func (c *comparison) below(path string, old, new *entry) error {
+	a, err := entriesOf(c.old, old)
+	if err != nil {
+		return err
+	}
+	b, err := entriesOf(c.new, new)
+	if err != nil {
+		return err
+	}
+	for len(a) > 0 || len(b) > 0 {
+		var x, y *entry
+		if len(b) == 0 || len(a) > 0 && a[0].name <= b[0].name {
+			x = &a[0]
+		}
+		if len(a) == 0 || len(b) > 0 && b[0].name <= a[0].name {
+			y = &b[0]
+		}
+		var p string
+		if x != nil {
+			p, a = join(path, x.name), a[1:]
+		}
+		if y != nil {
+			p, b = join(path, y.name), b[1:]
+		}
+		if !c.scope.leads(p) {
+			continue
+		}
+		if err := c.pair(p, x, y); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func entriesOf(m *manifest, e *entry) ([]entry, error) {
+	if e == nil || !e.isDir() {
+		return nil, nil
+	}
+	return m.folder(e.hash)
+}
+
+// telling is the path among deltas that says most to a reader: a file rather
+// than the folder whose time moved with it.
+func telling(deltas []delta) string {
+	path := "."
+	for _, d := range deltas {
+		if !isFolder(d.old) || !isFolder(d.new) {
+			return d.path
+		}
+		path = d.path
+	}
+	return path
+}
+
+// changes tells of what happened from old to new, for people: a folder whose
+// times alone moved, because something in it did, is left out.
+func changes(deltas []delta, limit int) (list []snap.Change, total int) {
+	for _, d := range deltas {
+		c := snap.Change{Path: d.path, Operation: snap.Modify, Summary: d.summary()}
+		switch {
+		case d.frame || d.old != nil && d.new != nil && c.Summary == "":
+			continue
+		case d.old == nil:
+			c.Operation = snap.Create
+		case d.new == nil:
+			c.Operation = snap.Delete
+		}
+		total++
+		if len(list) < limit {
+			list = append(list, c)
+		}
+	}
+	return list, total
+}
+
+func (d *delta) summary() string {
+	a, b := d.old, d.new
+	if a == nil {
+		return b.what()
+	}
+	if b == nil {
+		return a.what()
+	}
+	if a.kind() != b.kind() || a.mount != b.mount {
+		return a.what() + " → " + b.what()
+	}
+	var s []string
+	say := func(on bool, format string, args ...any) {
+		if on {
+			s = append(s, fmt.Sprintf(format, args...))
+		}
+	}
+	say(a.size != b.size, "%s → %s", size(a.size), size(b.size))
+	say(a.isFile() && a.size == b.size && a.hash != b.hash, "content")
+	say(a.link != b.link, "target %q → %q", a.link, b.link)
+	say(a.rdev != b.rdev, "device %d → %d", a.rdev, b.rdev)
+	say(a.perm() != b.perm(), "mode %o→%o", a.perm(), b.perm())
+	say(a.uid != b.uid || a.gid != b.gid, "owner %d:%d→%d:%d", a.uid, a.gid, b.uid, b.gid)
+	say(!equalXattrs(a, b), "attributes")
+	say(a.group != b.group, "hard links")
+	say(len(s) == 0 && a.mtime != b.mtime && !a.isDir(), "time")
+	return strings.Join(s, ", ")
+}
+
+// what says what a thing is.
+func (e *entry) what() string {
+	if e.mount {
+		return "mount point"
+	}
+	switch e.kind() {
+	case unix.S_IFDIR:
+		return "folder"
+	case unix.S_IFLNK:
+		return fmt.Sprintf("link to %q", e.link)
+	case unix.S_IFIFO:
+		return "fifo"
+	case unix.S_IFSOCK:
+		return "socket"
+	case unix.S_IFCHR, unix.S_IFBLK:
+		return "device"
+	}
+	return size(e.size)
+}
+
+func size(n int64) string {
+	for _, u := range []struct {
+		name string
+		unit int64
+	}{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}} {
+		if n >= 10*u.unit {
+			return fmt.Sprintf("%d %s", n/u.unit, u.name)
+		}
+	}
+	return fmt.Sprintf("%d B", n)
+}

@@ -1,0 +1,254 @@
+package files
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+	"mulligan/snap/cas"
+)
+
+// TestMain lets the test binary play a daemon that gets killed.
+func TestMain(m *testing.M) {
+	if what := os.Getenv("MULLIGAN_FILES_CHILD"); what != "" {
+		if err := child(what); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(3)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// child does one thing in the site that the environment names, and kills
+// itself at the n-th seam.
+func child(what string) error {
+	top, n := os.Getenv("MULLIGAN_FILES_TOP"), 0
+	stop, err := strconv.Atoi(os.Getenv("MULLIGAN_FILES_SEAM"))
+	if err != nil {
+		return err
+	}
+	if what == "user" {
+		return asUser(top)
+	}
+	store, err := cas.Open(top+"/store", cas.Options{})
+	if err != nil {
+		return err
+	}
+	d, err := New(Config{App: "app", Dir: top + "/ws", StateDir: top + "/state", Store: store, Owner: -1, Seam: func(string) error {
+		if n++; n == stop {
+			syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			select {} // the signal comes at its own time
+		}
+		return nil
+	}})
+	if err != nil {
+		return err
+	}
+	return childDoes(d, what)
+}
+
+func childDoes(d *Driver, what string) error {
+	bg := context.Background()
+	switch what {
+	case "capture":
+		_, err := d.Capture(bg, snap.CaptureRequest{ID: "fs-child"})
+		return err
+	case "follow":
+		return childFollows(d, bg)
+	case "prepare":
+		_, err := d.Prepare(bg, snap.RestoreRequest{ID: "op-child", Target: "fs-1", Base: "fs-2"})
+		return err
+	}
+	sw, err := d.Resume(bg, "op-child")
+	if err != nil {
+		return err
+	}
+	switch what {
+	case "commit":
+		return sw.Commit(bg)
+	case "undo":
+		return sw.Undo(bg)
+	}
+	return errors.New("no such part")
+}
+
+// play runs a child that is killed at the n-th seam, or after the delay, and
+// reports whether it was.
+func (s *site) play(t *testing.T, what string, seam int, after time.Duration) (killed bool) {
+	t.Helper()
+	s.cas.Close()
+	defer s.open(t)
+	c := exec.Command(os.Args[0])
+	c.Env = append(os.Environ(), "MULLIGAN_FILES_CHILD="+what, "MULLIGAN_FILES_TOP="+filepath.Dir(s.dir), "MULLIGAN_FILES_SEAM="+strconv.Itoa(seam))
+	c.Stderr = os.Stderr
+	must(t, c.Start())
+	if after > 0 {
+		timer := time.AfterFunc(after, func() { c.Process.Kill() })
+		defer timer.Stop()
+	}
+	err := c.Wait()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL {
+		return true
+	}
+	must(t, err)
+	return false
+}
+
+// torn is a site between two states that differ in every way, on the way back.
+type torn struct {
+	*site
+	target, base []string
+}
+
+func newTorn(t *testing.T) *torn {
+	s := newSite(t)
+	r := rand.New(rand.NewPCG(5, 5))
+	for i := range 60 {
+		write(t, fmt.Sprintf("%s/d%d/f%d", s.dir, i%6, i), fmt.Sprint("first ", i))
+	}
+	must(t, os.Link(s.dir+"/d1/f1", s.dir+"/d2/linked"))
+	x := &torn{site: s}
+	x.target = listing(t, s.dir)
+	s.capture(t)
+	for i := range 60 {
+		switch i % 4 {
+		case 0:
+			write(t, fmt.Sprintf("%s/d%d/f%d", s.dir, i%6, i), fmt.Sprint("second ", i))
+		case 1:
+			must(t, os.Chmod(fmt.Sprintf("%s/d%d/f%d", s.dir, i%6, i), 0o600))
+		}
+	}
+	must(t, os.RemoveAll(s.dir+"/d3"))
+	write(t, s.dir+"/d3", "a file")
+	must(t, os.Remove(s.dir+"/d4/f4"))
+	write(t, s.dir+"/d4/f4/deep/er", "a folder")
+	scramble(t, r, s.dir, 10)
+	x.base = listing(t, s.dir)
+	s.capture(t)
+	return x
+}
+
+// settle goes on after a crash, one way or the other, and looks.
+func (x *torn) settle(t *testing.T, what string, forward bool) {
+	t.Helper()
+	sw, err := x.Resume(t.Context(), "op-child")
+	must(t, err)
+	want, to := x.base, "undone"
+	if forward {
+		want, to = x.target, "committed"
+		must(t, sw.Commit(t.Context()))
+	} else {
+		must(t, sw.Undo(t.Context()))
+	}
+	same(t, what+", "+to, listing(t, x.dir), want)
+	p, err := sw.Check(t.Context())
+	must(t, err)
+	if !p.Match || len(p.Notes) > 0 {
+		t.Fatalf("%s, %s: %+v", what, to, p)
+	}
+	must(t, sw.Undo(t.Context()))
+	same(t, what+", at the end", listing(t, x.dir), x.base)
+	must(t, sw.Finish(t.Context()))
+}
+
+func (x *torn) prepare(t *testing.T) {
+	t.Helper()
+	_, err := x.Prepare(t.Context(), snap.RestoreRequest{ID: "op-child", Target: "fs-1", Base: "fs-2"})
+	must(t, err)
+}
+
+// TestKilledAtSeams kills Commit at each of its steps, and then Undo as well.
+func TestKilledAtSeams(t *testing.T) {
+	x := newTorn(t)
+	step := 1
+	if testing.Short() {
+		step = 5
+	}
+	for n := 1; ; n += step {
+		x.prepare(t)
+		if !x.play(t, "commit", n, 0) {
+			x.settle(t, "never killed", true)
+			break
+		}
+		if n%3 == 0 && x.play(t, "undo", n, 0) {
+			x.settle(t, fmt.Sprintf("commit and undo killed at step %d", n), n%2 == 0)
+			continue
+		}
+		x.settle(t, fmt.Sprintf("commit killed at step %d", n), n%2 == 0)
+	}
+}
+
+// TestKilledAnyTime kills Commit at random moments.
+func TestKilledAnyTime(t *testing.T) {
+	x := newTorn(t)
+	x.prepare(t)
+	start := time.Now()
+	x.play(t, "commit", -1, 0)
+	took := time.Since(start)
+	x.settle(t, "not killed", true)
+	rounds := 40
+	if testing.Short() {
+		rounds = 8
+	}
+	for i := range rounds {
+		x.prepare(t)
+		after := 1 + time.Duration(rand.Int64N(int64(took)))
+		x.play(t, "commit", -1, after)
+		x.settle(t, fmt.Sprintf("commit killed after %v of %v", after, took), i%2 == 0)
+	}
+}
+
+// TestKilledCapture: a capture is there whole or not at all, and the next one works.
+func TestKilledCapture(t *testing.T) {
+	x := newTorn(t)
+	for n := 1; ; n++ {
+		write(t, x.dir+"/round", fmt.Sprint(n))
+		killed := x.play(t, "capture", n, 0)
+		err := x.Verify(t.Context(), "fs-child", snap.Full)
+		if err != nil && errs.KindOf(err) != errs.NotFound {
+			t.Fatal(err)
+		}
+		if !killed {
+			must(t, err)
+			break
+		}
+		must(t, x.Sweep(t.Context(), snap.Keep{Snapshots: []snap.SnapshotID{"fs-1", "fs-2"}}))
+	}
+}
+
+// TestKilledPrepare: until Prepare returns there is either no switch or a whole one.
+func TestKilledPrepare(t *testing.T) {
+	x := newTorn(t)
+	for n := 1; ; n++ {
+		killed := x.play(t, "prepare", n, 0)
+		sw, err := x.Resume(t.Context(), "op-child")
+		if err == nil {
+			must(t, sw.Commit(t.Context()))
+			same(t, "committed", listing(t, x.dir), x.target)
+			must(t, sw.Undo(t.Context()))
+			must(t, sw.Finish(t.Context()))
+		} else if errs.KindOf(err) != errs.NotFound {
+			t.Fatal(err)
+		}
+		if !killed {
+			must(t, err)
+			return
+		}
+		must(t, x.Sweep(t.Context(), snap.Keep{Snapshots: []snap.SnapshotID{"fs-1", "fs-2"}}))
+		if roots := x.cas.Roots("files/app/switch/"); len(roots) > 0 {
+			t.Fatalf("Sweep left %v", roots)
+		}
+	}
+}

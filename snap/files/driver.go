@@ -1,0 +1,278 @@
+package files
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/zeebo/blake3"
+
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+	"mulligan/snap/cas"
+)
+
+// meta is what a snapshot's root says beside the manifest.
+type meta struct {
+	Created  time.Time
+	Quiesced bool
+	Warnings []string
+	Files    int64
+	Rules    digest    // of what was excluded
+	Mark     snap.Mark `json:",omitempty"` // of a marker: its root is a link of the journal
+}
+
+// root is the root of a snapshot.
+func (m meta) root(name string, hash snap.Hash) (cas.Root, error) {
+	about, err := json.Marshal(m)
+	return cas.Root{Name: name, Hash: hash, Meta: about}, err
+}
+
+// maxWarnings bounds what one snapshot says of itself.
+const maxWarnings = 50
+
+// rules tells one set of exclusions from another.
+func (d *Driver) rules() digest { return digest(blake3.Sum256([]byte(d.exclude.print))) }
+
+// Capture stores the workspace as it is. It fails with snap.ErrChanged when a
+// file or folder does not hold still, with errs.Denied for what it may not
+// read, and with errs.Invalid for a tree over the limits.
+func (d *Driver) Capture(ctx context.Context, req snap.CaptureRequest) (snap.Snapshot, error) {
+	const op = "capture files"
+	if err := checkID(op, string(req.ID)); err != nil {
+		return snap.Snapshot{}, err
+	}
+	if req.At != "" {
+		if err := ctx.Err(); err != nil {
+			return snap.Snapshot{}, wrapped(errs.Failed, op, err)
+		}
+		return d.captureAt(op, req)
+	}
+	return d.capture(ctx, op, d.rootName(req.ID), req)
+}
+
+// Warm stores what the next Capture would have to, so that it finds little to do.
+func (d *Driver) Warm(ctx context.Context) error {
+	_, err := d.capture(ctx, "warm files", d.warmName(), snap.CaptureRequest{})
+	return err
+}
+
+func (d *Driver) capture(ctx context.Context, op, root string, req snap.CaptureRequest) (snap.Snapshot, error) {
+	b := d.cfg.Store.Begin()
+	defer b.Discard()
+	created := time.Now().UTC()
+	v, err := d.present(ctx, op, b, nil, nil)
+	if err != nil {
+		return snap.Snapshot{}, err
+	}
+	warnings := v.warnings
+	if len(warnings) > maxWarnings {
+		warnings = append(warnings[:maxWarnings], "And more of the kind.")
+	}
+	about := meta{Created: created, Quiesced: req.Quiesced, Warnings: warnings, Files: v.files, Rules: d.rules()}
+	r, err := about.root(root, v.hash)
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err == nil {
+		err = d.seam("captured")
+	}
+	if err == nil {
+		err = b.Commit(r)
+	}
+	if err == nil {
+		err = d.seam("stored")
+	}
+	if err == nil && root != d.warmName() {
+		err = d.cool()
+	}
+	if err != nil {
+		return snap.Snapshot{}, wrapped(errs.Failed, op, err)
+	}
+	if err := d.cache.save(d.cfg.StateDir); err != nil {
+		warnings = append(warnings, fmt.Sprintf("What was read could not be noted (%v): after a restart every file is read again.", err))
+	}
+	return snap.Snapshot{ID: req.ID, Driver: "files", Hash: v.hash, Quiesced: req.Quiesced, Created: created, Warnings: warnings}, nil
+}
+
+// cool drops what Warm kept, now that a snapshot keeps it: else it would be
+// counted as shared.
+func (d *Driver) cool() error {
+	_, err := d.cfg.Store.Root(d.warmName())
+	if errs.KindOf(err) == errs.NotFound {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return d.cfg.Store.Delete(d.warmName())
+}
+
+// walk reads the workspace, or sc of it, into b.
+func (d *Driver) walk(ctx context.Context, op string, b *cas.Batch, sc scope, fresh map[string]bool) (*view, error) {
+	s := d.newScan(ctx, op, b, b.Keep)
+	s.scope, s.fresh = sc, func(p string) bool { return fresh[p] }
+	n, err := s.run()
+	if err == nil {
+		err = d.seam("scanned")
+	}
+	if err != nil {
+		return nil, wrapped(errs.Failed, op, err)
+	}
+	m, err := sealTop(n, b)
+	return &view{m, s.files.Load(), s.warned()}, wrapped(errs.Failed, op, err)
+}
+
+// root finds a snapshot's root.
+func (d *Driver) root(op string, id snap.SnapshotID) (cas.Root, meta, error) {
+	if err := checkID(op, string(id)); err != nil {
+		return cas.Root{}, meta{}, err
+	}
+	r, err := d.cfg.Store.Root(d.rootName(id))
+	if err != nil {
+		return r, meta{}, wrapped(errs.NotFound, op, err)
+	}
+	var m meta
+	if err := json.Unmarshal(r.Meta, &m); err != nil {
+		return r, m, damaged(r.Hash, err)
+	}
+	return r, m, nil
+}
+
+// Verify checks a snapshot's manifest and contents in the store.
+func (d *Driver) Verify(ctx context.Context, id snap.SnapshotID, depth snap.Depth) error {
+	const op = "verify files"
+	if _, _, err := d.root(op, id); err != nil {
+		return err
+	}
+	return wrapped(errs.Corrupt, op, d.cfg.Store.Check(ctx, d.rootName(id), depth == snap.Full))
+}
+
+// Size is what is in the store for these snapshots and nothing else.
+func (d *Driver) Size(ctx context.Context, ids ...snap.SnapshotID) (int64, error) {
+	return d.TrimSize(ctx, "", ids...)
+}
+
+// snapshotRoots names the roots of snapshots that must be there.
+func (d *Driver) snapshotRoots(op string, ids []snap.SnapshotID) (names []string, err error) {
+	for _, id := range ids {
+		if _, _, err := d.root(op, id); err != nil {
+			return nil, err
+		}
+		names = append(names, d.rootName(id))
+	}
+	return names, nil
+}
+
+// Delete drops a snapshot; the store collects its space in time.
+func (d *Driver) Delete(ctx context.Context, id snap.SnapshotID) error {
+	const op = "delete files"
+	if err := checkID(op, string(id)); err != nil {
+		return err
+	}
+	d.names.Lock()
+	defer d.names.Unlock()
+	return wrapped(errs.Failed, op, d.cfg.Store.Delete(d.rootName(id)))
+}
+
+// Sweep drops the snapshots and switches that are not in keep. What an Undo
+// stored because it was nobody's (see Switch.Undo) stays.
+func (d *Driver) Sweep(ctx context.Context, keep snap.Keep) error {
+	const op = "sweep files"
+	var drop []string
+	for _, r := range d.cfg.Store.Roots(d.prefix()) {
+		name := strings.TrimPrefix(r.Name, d.prefix())
+		sort, rest, nested := strings.Cut(name, "/")
+		id, _, _ := strings.Cut(rest, "/")
+		switch {
+		case !nested && slices.Contains(keep.Snapshots, snap.SnapshotID(name)):
+		case nested && sort == "switch" && slices.Contains(keep.Restores, snap.RestoreID(id)):
+		case nested && (sort == "late" || sort == "journal"):
+		default:
+			drop = append(drop, r.Name)
+		}
+	}
+	if len(drop) == 0 {
+		return nil
+	}
+	return wrapped(errs.Failed, op, d.cfg.Store.Delete(drop...))
+}
+
+// Diff compares two snapshots; an empty id is the workspace as it is now.
+func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []string) ([]snap.Change, error) {
+	const op = "compare files"
+	sc, err := makeScope(op, paths)
+	if err != nil {
+		return nil, err
+	}
+	b := d.cfg.Store.Begin()
+	defer b.Discard()
+	side := func(id snap.SnapshotID) (*manifest, error) {
+		if id == "" {
+			v, err := d.present(ctx, op, b, sc, nil)
+			if err != nil {
+				return nil, err
+			}
+			return v.manifest, nil
+		}
+		return d.stored(ctx, op, id, b)
+	}
+	old, err := side(from)
+	if err != nil {
+		return nil, err
+	}
+	new, err := side(to)
+	if err != nil {
+		return nil, err
+	}
+	deltas, err := compare(ctx, old, new, sc)
+	list, _ := changes(deltas, len(deltas))
+	return list, wrapped(errs.Failed, op, err)
+}
+
+// stored opens a snapshot's manifest by today's rules: what is excluded now is
+// not in it, also when it was captured under other rules. Such a manifest is
+// made anew, into b.
+func (d *Driver) stored(ctx context.Context, op string, id snap.SnapshotID, b *cas.Batch) (*manifest, error) {
+	r, about, err := d.root(op, id)
+	if err != nil {
+		return nil, err
+	}
+	m, err := resolve(ctx, d.cfg.Store, r.Hash, b)
+	if err != nil || about.Rules == d.rules() {
+		return m, wrapped(errs.Corrupt, op, err)
+	}
+	n, err := m.without(ctx, d.exclude)
+	if err == nil {
+		m, err = sealTop(n, b)
+	}
+	return m, wrapped(errs.Failed, op, err)
+}
+
+// makeScope checks and orders paths given by a caller.
+func makeScope(op string, paths []string) (scope, error) {
+	var sc scope
+	for _, p := range paths {
+		c := filepath.Clean(p)
+		if c == "." {
+			return nil, nil
+		}
+		if !validPath(c) {
+			return nil, errs.New(errs.Invalid, op, "%q is no path in the workspace", p).
+				WithHint("give paths relative to the workspace, without ..")
+		}
+		sc = append(sc, c)
+	}
+	slices.Sort(sc)
+	var out scope
+	for _, p := range sc {
+		if len(out) == 0 || !out.holds(p) {
+			out = append(out, p)
+		}
+	}
+	return out, nil
+}

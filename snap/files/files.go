@@ -1,0 +1,173 @@
+// Package files is the driver of the workspace: it captures a folder with
+// everything in it and puts it back exactly, down to modes, owners, times,
+// links, holes and attributes, touching only what differs. DESIGN.md beside
+// the code says how and why.
+package files
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+	"mulligan/snap/beneath"
+	"mulligan/snap/cas"
+	"mulligan/snap/files/watch"
+)
+
+// Config says which workspace, and where its snapshots are kept.
+type Config struct {
+	App      string     // prefix of the names of roots: "files/<App>/<snapshot id>"
+	Dir      string     // the workspace: absolute, no symbolic links in it
+	StateDir string     // a folder of the daemon's own for this app's switches and cache
+	Store    *cas.Store // may serve several apps
+
+	Exclude []string // gitignore syntax; never captured, never touched by a restore
+	Skip    []string // paths below Dir that other drivers own: as if excluded
+
+	MaxFiles, MaxBytes int64 // a larger tree is refused; 0: DefaultMaxFiles, DefaultMaxBytes
+	Owner              int   // uid that Dir must belong to; -1: not checked
+	Reader             int   // uid whose eyes OpenPath is for, where the daemon sees more than they; 0: not checked
+
+	// Watch adjusts how the workspace is watched; nil: as it is best. For tests.
+	Watch func(*watch.Options)
+	Log   *slog.Logger // of what the watcher has to say; nil: none
+
+	// Seam, where set, is called between the steps of the work, named; an
+	// error from it stops the work there. For tests.
+	Seam func(step string) error
+}
+
+// The limits of a workspace where Config sets none.
+const (
+	DefaultMaxFiles = 2_000_000
+	DefaultMaxBytes = 200 << 30
+)
+
+// Driver captures and restores one workspace.
+type Driver struct {
+	cfg     Config
+	exclude *excluder
+	cache   *statCache
+	history *history
+
+	follow  sync.Mutex // held by Follow
+	mu      sync.Mutex
+	journal *journal   // while it is being written
+	names   sync.Mutex // held while a snapshot gets another root, or loses it
+}
+
+var (
+	_ snap.Driver         = (*Driver)(nil)
+	_ snap.Differ         = (*Driver)(nil)
+	_ snap.ScopedPreparer = (*Driver)(nil)
+	_ snap.Warmer         = (*Driver)(nil)
+)
+
+// New gives the driver for a workspace. The folder itself is opened, and its
+// owner checked, anew by every operation.
+func New(c Config) (*Driver, error) {
+	const op = "protect files"
+	switch {
+	case !validName(c.App):
+		return nil, errs.New(errs.Invalid, op, "%q cannot name an app", c.App)
+	case c.Store == nil:
+		return nil, errs.New(errs.Invalid, op, "no content store given")
+	case !filepath.IsAbs(c.StateDir):
+		return nil, errs.New(errs.Invalid, op, "state folder %q is not an absolute path", c.StateDir)
+	case within(c.StateDir, c.Dir):
+		return nil, errs.New(errs.Invalid, op, "%s holds mulligan's own state (%s)", c.Dir, c.StateDir).
+			WithHint("keep the state outside of what it protects: set the state folder elsewhere")
+	}
+	if err := CheckRoot(c.Dir); err != nil {
+		return nil, err
+	}
+	for i, p := range c.Skip {
+		c.Skip[i] = strings.TrimPrefix(filepath.Clean(p), "./")
+		if !validPath(c.Skip[i]) {
+			return nil, errs.New(errs.Invalid, op, "%q is no path in the workspace", p)
+		}
+	}
+	if c.MaxFiles == 0 {
+		c.MaxFiles = DefaultMaxFiles
+	}
+	if c.MaxBytes == 0 {
+		c.MaxBytes = DefaultMaxBytes
+	}
+	if err := os.MkdirAll(c.StateDir, 0o700); err != nil {
+		return nil, errs.Wrap(errs.Failed, op, err)
+	}
+	d := &Driver{cfg: c, exclude: newExcluder(c.Exclude, c.Skip), cache: loadCache(c.StateDir)}
+	d.history = d.newHistory()
+	return d, nil
+}
+
+// open opens the workspace and checks whose it is.
+func (d *Driver) open() (*beneath.Root, error) {
+	root, err := beneath.Open(d.cfg.Dir)
+	if err != nil {
+		return nil, err
+	}
+	st, err := statAt(root.FD(), "")
+	if err == nil && !d.owned(st.uid) {
+		err = errs.New(errs.Denied, "open workspace", "%s belongs to uid %d, not to the app's owner (uid %d)", d.cfg.Dir, st.uid, d.cfg.Owner).
+			WithHint("give the folder back to its owner, or register the app anew")
+	}
+	if err != nil {
+		root.Close()
+		return nil, err
+	}
+	return root, nil
+}
+
+func (d *Driver) owned(uid uint32) bool {
+	return d.cfg.Owner < 0 || int(uid) == d.cfg.Owner
+}
+
+func (d *Driver) seam(step string) error {
+	if d.cfg.Seam == nil {
+		return nil
+	}
+	if err := d.cfg.Seam(step); err != nil {
+		return fmt.Errorf("at %q: %w", step, err)
+	}
+	return nil
+}
+
+// The names of roots in the store.
+func (d *Driver) prefix() string                     { return "files/" + d.cfg.App + "/" }
+func (d *Driver) rootName(id snap.SnapshotID) string { return d.prefix() + string(id) }
+func (d *Driver) warmName() string                   { return d.prefix() + "warm" }
+
+// lateName is a name that is still free for what an Undo found: an Undo that
+// was cut short and comes again must not replace what it kept the first time.
+func (d *Driver) lateName(id snap.RestoreID) (string, error) {
+	name := d.prefix() + "late/" + string(id)
+	for n := 2; ; n++ {
+		_, err := d.cfg.Store.Root(name)
+		if errs.KindOf(err) == errs.NotFound {
+			return name, nil
+		}
+		if err != nil {
+			return "", err
+		}
+		name = fmt.Sprintf("%slate/%s.%d", d.prefix(), id, n)
+	}
+}
+
+func (d *Driver) switchRoots(id snap.RestoreID) (base, target string) {
+	p := d.prefix() + "switch/" + string(id)
+	return p + "/base", p + "/target"
+}
+
+// checkID refuses an id that cannot be part of a file's and a root's name.
+func checkID(op, id string) error {
+	if validName(id) && id != "warm" && id[0] != '.' && len(id) <= 100 {
+		return nil
+	}
+	return errs.New(errs.Invalid, op, "%q cannot be an id", id)
+}

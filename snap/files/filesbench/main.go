@@ -1,0 +1,123 @@
+// Command filesbench measures the files driver beside a shadow git repository,
+// which is what others keep a workspace's checkpoints in: on the same tree, with
+// the same edits, in turn, in one run, so that the ratios hold on a busy machine.
+// It prints one table per size and leaves nothing behind but a cache of npm
+// packages.
+//
+//	make bench                                   # 1,000, 20,000 and 100,000 files
+//	BENCH_FILES=1000 make bench                  # quickly
+//	BENCH_DIR=/srv/scratch BENCH_RUNS=9 make bench
+//
+// The git side has its GIT_DIR elsewhere, gc.auto=0 and the untracked cache. A
+// checkpoint is `git add -A -f .` and a commit (-f, so that it covers what
+// mulligan covers), a restore `git reset --hard` and `git clean -fdx`. It is
+// measured twice, with git's own defaults and with core.fsync=all: what mulligan
+// says is stored has been through fdatasync.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	err := run(ctx)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "filesbench:", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context) error {
+	if len(os.Args) > 1 {
+		return errors.New("takes no arguments; BENCH_FILES, BENCH_RUNS and BENCH_DIR in the environment say what to measure, and where")
+	}
+	sizes, err := numbers("BENCH_FILES", "1000,20000,100000")
+	if err != nil {
+		return err
+	}
+	runs, err := numbers("BENCH_RUNS", "5")
+	if err != nil {
+		return err
+	}
+	top, err := os.MkdirTemp(os.Getenv("BENCH_DIR"), "filesbench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(top)
+	from, err := findSources(ctx)
+	if err != nil {
+		return err
+	}
+	var growth growth
+	for _, n := range sizes {
+		t, err := measure(ctx, filepath.Join(top, strconv.Itoa(n)), from, n, runs[0])
+		if t != nil { // cut short: what there is
+			t.print(os.Stdout)
+		}
+		if err != nil {
+			return err
+		}
+		growth.add(t)
+		if err := os.RemoveAll(filepath.Join(top, strconv.Itoa(n))); err != nil {
+			return err
+		}
+	}
+	growth.print(os.Stdout)
+	t, err := measureOthers(ctx, filepath.Join(top, "others"), from, runs[0])
+	if err == nil {
+		t.print(os.Stdout)
+	}
+	return err
+}
+
+// numbers reads a list of numbers from the environment.
+func numbers(name, byDefault string) ([]int, error) {
+	list := os.Getenv(name)
+	if list == "" {
+		list = byDefault
+	}
+	var out []int
+	for _, s := range strings.Split(list, ",") {
+		n, err := strconv.Atoi(strings.TrimSpace(s))
+		if err != nil || n < 1 {
+			return nil, fmt.Errorf("%s=%s: want numbers above 0 with commas between", name, list)
+		}
+		out = append(out, n)
+	}
+	return out, nil
+}
+
+// measure measures one size.
+func measure(ctx context.Context, dir string, from sources, files, runs int) (*table, error) {
+	s, err := newSite(dir)
+	if err != nil {
+		return nil, err
+	}
+	tree, err := plant(ctx, s.tree, from, files)
+	if err != nil {
+		return nil, err
+	}
+	t := &table{title: tree.String(), files: files}
+	b := &bench{site: s, tree: tree, table: t, runs: runs}
+	for _, step := range []func(context.Context) error{b.first, b.start, b.nothing, b.barrier, b.edits, b.restores, b.memory} {
+		err := step(ctx)
+		if err == nil {
+			err = tree.whole()
+		}
+		if err != nil {
+			return t, errors.Join(err, s.close())
+		}
+	}
+	return t, s.close()
+}

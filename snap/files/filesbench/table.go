@@ -1,0 +1,109 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"text/tabwriter"
+)
+
+// row is one line: what was measured, on both sides.
+type row struct {
+	key, name         string
+	unit              string  // "": ms
+	git, synced, ours float64 // 0: not measured
+	least             float64 // how many times git's figure ours shall be under; 0: no target
+	most              float64 // what ours shall stay under; 0: no target
+}
+
+// table is what was measured on one tree.
+type table struct {
+	title string
+	files int // 0: special cases
+	rows  []row
+}
+
+func (t *table) add(r row) { t.rows = append(t.rows, r) }
+
+// targetFiles is the size that the targets are for.
+const targetFiles = 100_000
+
+func (t *table) print(w io.Writer) {
+	fmt.Fprintf(w, "\n%s\n", t.title)
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(tw, "\toperation\tgit\tgit fsync=all\tmulligan\t\tgit : mulligan\tfsync=all : mulligan\ttarget\t\t")
+	for _, r := range t.rows {
+		unit := r.unit
+		if unit == "" {
+			unit = "ms"
+		}
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", r.key, r.name, figure(r.git), figure(r.synced), figure(r.ours), unit,
+			ratio(r.git, r.ours), ratio(r.synced, r.ours), r.target(), r.verdict(t.files))
+	}
+	tw.Flush()
+}
+
+func figure(v float64) string {
+	switch {
+	case v == 0:
+		return "-"
+	case v < 10:
+		return fmt.Sprintf("%.2f", v)
+	}
+	return fmt.Sprintf("%.0f", v)
+}
+
+func ratio(git, ours float64) string {
+	if git == 0 || ours == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f", git/ours)
+}
+
+func (r row) target() string {
+	switch {
+	case r.least > 0:
+		return fmt.Sprintf(">= %.3g x", r.least)
+	case r.most > 0:
+		return fmt.Sprintf("< %g", r.most)
+	}
+	return ""
+}
+
+// verdict goes by git's defaults. The targets are for the largest tree.
+func (r row) verdict(files int) string {
+	if r.target() == "" || files != 0 && files < targetFiles {
+		return ""
+	}
+	if r.least > 0 && r.git < r.least*r.ours || r.most > 0 && r.ours >= r.most {
+		return "missed"
+	}
+	return "met"
+}
+
+// growth is how mulligan's figures change with the size of the tree.
+type growth struct{ tables []*table }
+
+func (g *growth) add(t *table) { g.tables = append(g.tables, t) }
+
+// maxGrowth is how much longer what shall not depend on the tree's size may take.
+const maxGrowth = 2
+
+func (g *growth) print(w io.Writer) {
+	if len(g.tables) < 2 {
+		return
+	}
+	small, large := g.tables[0], g.tables[len(g.tables)-1]
+	fmt.Fprintf(w, "\nfrom %d to %d files (target: at most %d times)\n", small.files, large.files, maxGrowth)
+	for _, s := range small.rows {
+		for _, l := range large.rows {
+			if s.key != l.key || s.key != "a" && s.key != "b" && s.key != "d" {
+				continue
+			}
+			verdict := "met"
+			if l.ours > maxGrowth*s.ours {
+				verdict = "missed"
+			}
+			fmt.Fprintf(w, "  %s  %s: %s ms to %s ms, %.1f times: %s\n", s.key, s.name, figure(s.ours), figure(l.ours), l.ours/s.ours, verdict)
+		}
+	}
+}

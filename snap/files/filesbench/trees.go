@@ -1,0 +1,245 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+//go:embed npm
+var npm embed.FS
+
+// sources are folders of real source code.
+type sources struct {
+	goroot  string // Go's own library
+	modules string // a node_modules; "": npm brought none
+	cache   string // Go's module cache
+}
+
+func findSources(ctx context.Context) (s sources, err error) {
+	if s.modules, err = nodeModules(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "filesbench: no node_modules in the trees:", err)
+	}
+	env, err := exec.CommandContext(ctx, "go", "env", "GOROOT", "GOMODCACHE").Output()
+	if err != nil {
+		return s, fmt.Errorf("go env: %w", err)
+	}
+	goroot, cache, _ := strings.Cut(strings.TrimSpace(string(env)), "\n")
+	s.goroot, s.cache = filepath.Join(goroot, "src"), cache
+	return s, nil
+}
+
+// folders are those that there are, for a tree of n files: a small project is of one kind.
+func (s sources) folders(n int) []string {
+	switch {
+	case n <= 10_000:
+		return []string{s.goroot}
+	case s.modules == "":
+		return []string{s.goroot, s.cache}
+	}
+	return []string{s.goroot, s.modules, s.cache}
+}
+
+// nodeModules installs the packages that are pinned in npm/ into the cache for
+// tests, once.
+func nodeModules(ctx context.Context) (string, error) {
+	lock, err := npm.ReadFile("npm/package-lock.json")
+	if err != nil {
+		return "", err
+	}
+	root := os.Getenv("MULLIGAN_TEST_CACHE")
+	if root == "" {
+		cache, err := os.UserCacheDir()
+		if err != nil {
+			return "", err
+		}
+		root = filepath.Join(cache, "mulligan-test")
+	}
+	dir := filepath.Join(root, fmt.Sprintf("filesbench-%.12x", sha256.Sum256(lock)))
+	modules := filepath.Join(dir, "node_modules")
+	if _, err := os.Stat(dir); err == nil {
+		return modules, nil
+	}
+	if err := os.MkdirAll(root, 0o755); err != nil {
+		return "", err
+	}
+	tmp, err := os.MkdirTemp(root, "install-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(tmp)
+	pinned, err := fs.Sub(npm, "npm")
+	if err == nil {
+		err = os.CopyFS(tmp, pinned)
+	}
+	if err != nil {
+		return "", err
+	}
+	cmd := exec.CommandContext(ctx, "npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund")
+	cmd.Dir = tmp
+	if out, err := cmd.CombinedOutput(); err != nil {
+		line, _, _ := strings.Cut(string(out), "\n")
+		return "", fmt.Errorf("npm ci: %w: %s", err, line)
+	}
+	if err := os.Rename(tmp, dir); err != nil && !errors.Is(err, fs.ErrExist) {
+		return "", err
+	}
+	return modules, nil
+}
+
+// tree is what was planted.
+type tree struct {
+	dir     string
+	files   []string // regular, not empty, relative
+	folders int
+	bytes   int64
+	links   int
+	rand    *rand.Rand
+}
+
+func (t *tree) String() string {
+	return fmt.Sprintf("%d files, %d folders, %d links, %.0f MB of real source trees", len(t.files), t.folders, t.links, float64(t.bytes)/1e6)
+}
+
+var errFull = errors.New("enough")
+
+// plant copies files from the sources until there are n. Once they are used up
+// it starts again, with a line at the end of each file that makes it a new one.
+func plant(ctx context.Context, dir string, from sources, n int) (*tree, error) {
+	t := &tree{dir: dir, rand: rand.New(rand.NewPCG(1, 2))}
+	folders := from.folders(n)
+	for round := 0; len(t.files) < n; round++ {
+		before := len(t.files)
+		for i, src := range folders {
+			to := fmt.Sprintf("part%d", i+len(folders)*round)
+			if err := t.graft(ctx, src, to, round, n); err != nil {
+				return nil, err
+			}
+		}
+		if len(t.files) == before {
+			return nil, errors.New("the source trees are empty")
+		}
+	}
+	return t, nil
+}
+
+// graft copies one source, up to n files in all.
+func (t *tree) graft(ctx context.Context, src, to string, round, n int) error {
+	err := filepath.WalkDir(src, func(path string, e fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case len(t.files) >= n:
+			return errFull
+		case e.Name() == ".git", path == filepath.Join(src, "cache"):
+			return fs.SkipDir // a nested repository is more than git can keep
+		}
+		rel, err := filepath.Rel(src, path)
+		if err != nil {
+			return err
+		}
+		return t.copy(path, filepath.Join(to, rel), e, round)
+	})
+	if errors.Is(err, errFull) {
+		return nil
+	}
+	return err
+}
+
+func (t *tree) copy(from, rel string, e fs.DirEntry, round int) error {
+	at := filepath.Join(t.dir, rel)
+	switch {
+	case e.IsDir():
+		t.folders++
+		return os.MkdirAll(at, 0o755)
+	case e.Type() == fs.ModeSymlink:
+		target, err := os.Readlink(from)
+		if err != nil {
+			return err
+		}
+		t.links++
+		return os.Symlink(target, at)
+	case !e.Type().IsRegular():
+		return nil
+	}
+	p, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	if len(p) == 0 {
+		return nil
+	}
+	if round > 0 {
+		p = fmt.Appendf(p, "\n// copy %d\n", round)
+	}
+	info, err := e.Info()
+	if err != nil {
+		return err
+	}
+	t.files = append(t.files, rel)
+	t.bytes += int64(len(p))
+	return os.WriteFile(at, p, info.Mode().Perm()|0o200)
+}
+
+// edit changes n files, none of them twice.
+func (t *tree) edit(n int) error {
+	seen := map[int]bool{}
+	for len(seen) < n {
+		i := t.rand.IntN(len(t.files))
+		if seen[i] {
+			continue
+		}
+		seen[i] = true
+		f, err := os.OpenFile(filepath.Join(t.dir, t.files[i]), os.O_WRONLY|os.O_APPEND, 0)
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(f, "\n// edit %d\n", t.rand.Uint64())
+		if err := errors.Join(err, f.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// whole checks that no file of the tree is missing.
+func (t *tree) whole() error {
+	for _, rel := range t.files {
+		if _, err := os.Lstat(filepath.Join(t.dir, rel)); err != nil {
+			return fmt.Errorf("the tree is not whole any more: %w", err)
+		}
+	}
+	return nil
+}
+
+// random makes one file of random bytes.
+func (t *tree) random(name string, size int) error {
+	if err := os.MkdirAll(t.dir, 0o755); err != nil {
+		return err
+	}
+	var p bytes.Buffer
+	f, err := os.Create(filepath.Join(t.dir, name))
+	if err != nil {
+		return err
+	}
+	seed := rand.NewChaCha8([32]byte{7})
+	for left := size; left > 0 && err == nil; left -= 1 << 20 {
+		p.Reset()
+		p.Grow(1 << 20)
+		block := p.AvailableBuffer()[:min(left, 1<<20)]
+		seed.Read(block)
+		_, err = f.Write(block)
+	}
+	return errors.Join(err, f.Close())
+}

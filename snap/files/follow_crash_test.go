@@ -1,0 +1,211 @@
+package files
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/snap"
+)
+
+// childFollows writes, makes a marker, and notes what it is of, over and over.
+func childFollows(d *Driver, ctx context.Context) error {
+	go d.Follow(ctx, func(snap.Batch) {})
+	for d.following() == nil {
+	}
+	dir, notes := d.cfg.Dir, filepath.Join(filepath.Dir(d.cfg.Dir), "notes")
+	r := rand.New(rand.NewPCG(uint64(os.Getpid()), 3))
+	var t testing.T
+	for i := range 25 {
+		scramble(&t, r, dir, 4)
+		state := strings.Join(listing(&t, dir), "\n")
+		m, err := d.Flush(ctx)
+		if err != nil {
+			return err
+		}
+		id := fmt.Sprintf("fs-%d-%d", os.Getpid(), i)
+		if _, err := d.Capture(ctx, snap.CaptureRequest{ID: snap.SnapshotID(id), At: m}); err != nil {
+			return err
+		}
+		tmp := filepath.Join(notes, "."+id)
+		if err := os.WriteFile(tmp, []byte(state), 0o600); err != nil {
+			return err
+		}
+		if err := os.Rename(tmp, filepath.Join(notes, id)); err != nil {
+			return err
+		}
+		if i%6 == 5 {
+			j := d.following()
+			if err := j.do(ctx, j.keyframe); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// TestKilledFollowing kills a daemon that follows, at steps and at any time:
+// every marker that it had is there, and the next one goes on where it was.
+func TestKilledFollowing(t *testing.T) {
+	s := newSite(t)
+	notes := filepath.Dir(s.dir) + "/notes"
+	must(t, os.Mkdir(notes, 0o755))
+	write(t, s.dir+"/a/b", "from the start")
+	rounds := 8
+	if testing.Short() {
+		rounds = 3
+	}
+	for i := range rounds {
+		if i%2 == 0 {
+			s.play(t, "follow", 2+rand.IntN(60), 0)
+		} else {
+			s.play(t, "follow", -1, time.Duration(rand.Int64N(int64(time.Second))))
+		}
+	}
+	f := &followed{site: s}
+	f.follow(t)
+	f.exact(t)
+	list, err := os.ReadDir(notes)
+	must(t, err)
+	for _, e := range list {
+		if e.Name()[0] == '.' {
+			continue
+		}
+		want, err := os.ReadFile(notes + "/" + e.Name())
+		must(t, err)
+		must(t, f.Verify(t.Context(), snap.SnapshotID(e.Name()), snap.Full))
+		if rand.IntN(4) == 0 {
+			f.restore(t, snap.SnapshotID(e.Name()))
+			same(t, e.Name(), listing(t, f.dir), strings.Split(string(want), "\n"))
+		}
+	}
+	f.exact(t)
+}
+
+// TestJournalFullDisk: while nothing can be stored a Flush fails; afterwards
+// nothing is missing, and what was there is there.
+func TestJournalFullDisk(t *testing.T) {
+	var full atomic.Bool
+	s := newSite(t)
+	s.casOptions.Seam = func(step string) error {
+		if full.Load() && (step == "append-object" || step == "append-change") {
+			return unix.ENOSPC
+		}
+		return nil
+	}
+	s.open(t)
+	f := &followed{site: s}
+	f.follow(t)
+	r := rand.New(rand.NewPCG(4, 4))
+	for range 6 {
+		scramble(t, r, f.dir, 10)
+		id, state := f.at(t, f.flush(t)), listing(t, f.dir)
+		full.Store(true)
+		scramble(t, r, f.dir, 10)
+		write(t, f.dir+"/new", fmt.Sprint(r.Uint64()))
+		if _, err := f.Flush(t.Context()); !errors.Is(err, unix.ENOSPC) {
+			t.Fatalf("Flush with a full disk: %v", err)
+		}
+		if f.Following().State != snap.Degraded {
+			t.Errorf("with a full disk: %+v", f.Following())
+		}
+		full.Store(false)
+		f.exact(t)
+		if f.Following().State != snap.Watching {
+			t.Errorf("afterwards: %+v", f.Following())
+		}
+		f.restore(t, id)
+		same(t, "before the disk was full", listing(t, f.dir), state)
+	}
+}
+
+// TestAppender: a file that is appended to without end keeps nobody waiting.
+func TestAppender(t *testing.T) {
+	f := newFollowed(t)
+	log, err := os.OpenFile(f.dir+"/log", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	must(t, err)
+	var stop atomic.Bool
+	done := make(chan int)
+	go func() {
+		n := 0
+		for ; !stop.Load(); n++ {
+			fmt.Fprintln(log, "line", n)
+		}
+		done <- n
+	}()
+	write(t, f.dir+"/code", "one")
+	m := f.flush(t)
+	id := f.at(t, m)
+	stop.Store(true)
+	<-done
+	must(t, log.Close())
+	f.exact(t)
+	f.restore(t, id)
+	b, err := os.ReadFile(f.dir + "/log")
+	must(t, err)
+	for i, line := range strings.Split(strings.TrimSuffix(string(b), "\n"), "\n") {
+		if line != fmt.Sprint("line ", i) && line != "" {
+			t.Fatalf("line %d is %q", i, line)
+		}
+	}
+}
+
+// TestReplacedRoot: another folder in the workspace's place is a new
+// beginning, not the deletion of everything.
+func TestReplacedRoot(t *testing.T) {
+	f := newFollowed(t)
+	write(t, f.dir+"/a", "one")
+	start := f.flush(t)
+	old, state := f.at(t, start), listing(t, f.dir)
+	must(t, os.Rename(f.dir, f.dir+".old"))
+	if _, err := f.Flush(t.Context()); err == nil {
+		t.Error("Flush of a workspace that is away")
+	}
+	must(t, os.Mkdir(f.dir, 0o755))
+	write(t, f.dir+"/b", "two")
+	f.exact(t)
+	end := f.flush(t)
+	if w, err := f.Writes(t.Context(), start, end); err == nil {
+		for _, x := range w {
+			if x.After.IsZero() {
+				t.Errorf("taken for a deletion: %+v", x)
+			}
+		}
+	}
+	f.restore(t, old)
+	same(t, "the old folder's state", listing(t, f.dir), state)
+}
+
+// FuzzLink: whatever is decoded encodes to the same bytes.
+func FuzzLink(f *testing.F) {
+	h := snap.Hash{1, 2, 3}
+	l := &link{prev: h, start: true, seq: 7, seen: time.Unix(1, 2), records: []record{
+		{path: "a", after: &entry{mode: unix.S_IFREG | 0o644, size: 3, hash: h}},
+		{path: "d/b", before: h}, {path: "d", before: h, after: &entry{mode: unix.S_IFDIR | 0o755}},
+	}}
+	data, refs := l.encode()
+	f.Add(data, len(refs))
+	f.Fuzz(func(t *testing.T, data []byte, n int) {
+		refs := make([]snap.Hash, max(0, min(n, 64)))
+		for i := range refs {
+			refs[i] = snap.Hash{byte(i + 1)}
+		}
+		l, err := decodeLink(data, refs)
+		if err != nil {
+			return
+		}
+		again, refs2 := l.encode()
+		if string(again) != string(data) || len(refs2) != len(refs) {
+			t.Fatalf("%x is encoded as %x", data, again)
+		}
+	})
+}

@@ -1,0 +1,235 @@
+package files
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+
+	"mulligan/snap"
+	"mulligan/snap/snaptest"
+)
+
+// followed is a site whose journal is being written.
+type followed struct {
+	*site
+	stop func()
+
+	mu      sync.Mutex
+	batches []snap.Batch
+}
+
+func newFollowed(t testing.TB, change ...func(*Config)) *followed {
+	f := &followed{site: newSite(t, change...)}
+	f.follow(t)
+	return f
+}
+
+// follow begins to follow, and waits for the baseline.
+func (f *followed) follow(t testing.TB) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	d := f.Driver
+	go func() {
+		defer close(done)
+		if err := d.Follow(ctx, f.told); err != nil && ctx.Err() == nil {
+			t.Errorf("Follow: %v", err)
+		}
+	}()
+	f.stop = sync.OnceFunc(func() { cancel(); <-done })
+	t.Cleanup(f.stop)
+	for d.following() == nil {
+	}
+	f.flush(t)
+}
+
+func (f *followed) told(b snap.Batch) {
+	f.mu.Lock()
+	f.batches = append(f.batches, b)
+	f.mu.Unlock()
+}
+
+// restart is a new process: store and driver are opened anew.
+func (f *followed) restart(t testing.TB) {
+	f.stop()
+	f.open(t)
+	f.follow(t)
+}
+
+func (f *followed) flush(t testing.TB) snap.Mark {
+	t.Helper()
+	m, err := f.Flush(t.Context())
+	must(t, err)
+	return m
+}
+
+// at makes a marker of a position.
+func (f *followed) at(t testing.TB, m snap.Mark) snap.SnapshotID {
+	t.Helper()
+	f.n++
+	id := snap.SnapshotID(fmt.Sprintf("fs-%d", f.n))
+	s, err := f.Capture(t.Context(), snap.CaptureRequest{ID: id, At: m})
+	must(t, err)
+	if s.Position != string(m) {
+		t.Fatalf("a marker of %s says %+v", m, s)
+	}
+	return id
+}
+
+// exact fails if the tree in memory, or what the journal leads to, is not what
+// a walk of everything finds.
+func (f *followed) exact(t testing.TB) {
+	t.Helper()
+	f.flush(t)
+	b := f.cas.Begin()
+	defer b.Discard()
+	v, err := f.present(t.Context(), "test", b, nil, nil)
+	must(t, err)
+	other, err := New(Config{App: "other", Dir: f.dir, StateDir: t.TempDir(), Store: f.cas, Owner: -1, Exclude: f.cfg.Exclude, Skip: f.cfg.Skip})
+	must(t, err)
+	w, err := other.walk(t.Context(), "test", b, nil, nil)
+	must(t, err)
+	_, at, _, err := f.history.head()
+	must(t, err)
+	j, err := resolve(t.Context(), f.cas, at, b)
+	must(t, err)
+	for what, m := range map[string]*manifest{"the tree": v.manifest, "the journal": j} {
+		if m.hash == w.hash {
+			continue
+		}
+		deltas, err := compare(t.Context(), m, w.manifest, nil)
+		must(t, err)
+		for _, d := range deltas[:min(len(deltas), 20)] {
+			t.Errorf("%s: %s: %+v, on disk %+v", what, d.path, d.old, d.new)
+		}
+		t.FailNow()
+	}
+}
+
+// followedSubject puts the driver through the suite with its journal being written.
+type followedSubject struct {
+	subject
+	f *followed
+}
+
+func TestConformanceFollowing(t *testing.T) {
+	snaptest.Run(t, func(t *testing.T) snaptest.Subject {
+		f := newFollowed(t)
+		write(t, f.dir+"/always/here", "from the start")
+		return &followedSubject{subject{f.site, t}, f}
+	})
+}
+
+// Layered: what is live is in the journal too, so that no snapshot of it holds it alone.
+func (s *followedSubject) Layered() {}
+
+func (s *followedSubject) Reopen(t *testing.T) { s.f.restart(t) }
+
+// Stored lets the journal forget what no snapshot needs.
+func (s *followedSubject) Stored(t *testing.T) int64 {
+	s.f.forget(t)
+	return s.subject.Stored(t)
+}
+
+// forget trims the journal to its newest position.
+func (f *followed) forget(t testing.TB) {
+	m := f.flush(t)
+	j := f.following()
+	must(t, j.do(t.Context(), j.keyframe))
+	must(t, f.Trim(t.Context(), m))
+}
+
+// TestMarkers: every marker is the state that an independent look saw at the time.
+func TestMarkers(t *testing.T) {
+	f := newFollowed(t)
+	r := rand.New(rand.NewPCG(7, 7))
+	type turn struct {
+		id    snap.SnapshotID
+		state []string
+	}
+	var turns []turn
+	rounds := 40
+	if testing.Short() {
+		rounds = 12
+	}
+	for i := range rounds {
+		m := f.flush(t)
+		turns = append(turns, turn{f.at(t, m), listing(t, f.dir)})
+		scramble(t, r, f.dir, 1+r.IntN(12))
+		if i%9 == 8 {
+			f.exact(t)
+		}
+		switch i % 13 {
+		case 5:
+			f.restart(t)
+		case 9:
+			f.stop()
+			scramble(t, r, f.dir, 5)
+			f.open(t)
+			f.follow(t)
+		case 11:
+			j := f.following()
+			must(t, j.do(t.Context(), j.keyframe))
+		}
+	}
+	f.exact(t)
+	r.Shuffle(len(turns), func(i, k int) { turns[i], turns[k] = turns[k], turns[i] })
+	for i, x := range turns {
+		must(t, f.Verify(t.Context(), x.id, snap.Full))
+		f.restore(t, x.id)
+		same(t, string(x.id), listing(t, f.dir), x.state)
+		f.exact(t)
+		if i == len(turns)/2 {
+			f.forget(t)
+			must(t, f.tidy(t.Context()))
+			f.restart(t)
+		}
+	}
+}
+
+func TestWritesAndBatches(t *testing.T) {
+	f := newFollowed(t)
+	write(t, f.dir+"/a", "one")
+	write(t, f.dir+"/d/b", "one")
+	start := f.flush(t)
+	before := f.at(t, start)
+	f.mu.Lock()
+	f.batches = nil
+	f.mu.Unlock()
+	write(t, f.dir+"/a", "two")
+	must(t, os.Remove(f.dir+"/d/b"))
+	write(t, f.dir+"/c", "new")
+	end := f.flush(t)
+	f.mu.Lock()
+	if len(f.batches) == 0 || f.batches[0].Before != start || f.batches[0].First.IsZero() {
+		t.Errorf("told of %+v, want a batch before %s", f.batches, start)
+	}
+	f.mu.Unlock()
+	list, err := f.Writes(t.Context(), start, end)
+	must(t, err)
+	got := map[string]string{}
+	for _, w := range list {
+		got[w.Path] += fmt.Sprint(!w.Before.IsZero(), !w.After.IsZero(), " ")
+	}
+	want := map[string]string{"a": "true true ", "d/b": "true false ", "c": "false true "}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("writes %v, want %v", got, want)
+	}
+	f.restart(t)
+	again, err := f.Writes(t.Context(), start, end)
+	must(t, err)
+	if !slices.EqualFunc(list, again, func(a, b snap.Write) bool {
+		return a.Path == b.Path && a.At == b.At && a.After == b.After && a.Seen.Equal(b.Seen)
+	}) {
+		t.Errorf("after a restart %v, before %v", again, list)
+	}
+	f.restore(t, before)
+	if b, err := os.ReadFile(f.dir + "/d/b"); string(b) != "one" || err != nil {
+		t.Error("not restored", err)
+	}
+	f.exact(t)
+}

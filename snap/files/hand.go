@@ -1,0 +1,169 @@
+package files
+
+import (
+	"errors"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/snap/beneath"
+)
+
+// hand is one worker of an apply. Several may work side by side, on different paths.
+type hand struct {
+	*apply
+	dirPath string // the folder that was last opened
+	dir     *beneath.Root
+}
+
+// folder opens the folder path, which stays open until another one is asked for.
+func (h *hand) folder(path string) (*beneath.Root, error) {
+	if h.dir != nil && h.dirPath == path {
+		return h.dir, nil
+	}
+	h.forget()
+	dir, err := openDeep(h.root, path)
+	if err != nil {
+		return nil, err
+	}
+	h.dir, h.dirPath = dir, path
+	return dir, nil
+}
+
+// forget closes the folder that was last opened. It must be called when a
+// folder is made or removed: the name may mean another one then.
+func (h *hand) forget() {
+	if h.dir != nil {
+		h.dir.Close() // opened for reading: nothing can be lost
+	}
+	h.dir = nil
+}
+
+// openDeep opens a folder however long its path is.
+func openDeep(root *beneath.Root, path string) (*beneath.Root, error) {
+	const most = 3000 // below PATH_MAX
+	dir := root
+	for {
+		head, rest := path, ""
+		if len(path) > most {
+			cut := strings.LastIndexByte(path[:most], '/')
+			head, rest = path[:cut], path[cut+1:]
+		}
+		next, err := dir.OpenDir(head)
+		if dir != root {
+			dir.Close()
+		}
+		if err != nil || rest == "" {
+			return next, err
+		}
+		dir, path = next, rest
+	}
+}
+
+// writable opens the folder path to change it. Where mulligand is not root, a
+// folder without the bits gets them for now; settleFolders puts it right.
+func (h *hand) writable(path string) (*beneath.Root, error) {
+	dir, err := h.folder(path)
+	if err != nil || os.Geteuid() == 0 {
+		return dir, err
+	}
+	st, err := statAt(dir.FD(), "")
+	if err == nil && st.mode&0o300 != 0o300 {
+		err = unix.Fchmod(dir.FD(), st.mode&0o7777|0o700)
+	}
+	return dir, err
+}
+
+// look gives what is at path now, content and all, or nil.
+func (h *hand) look(path string) (*node, stat, error) {
+	folder, name := parent(path)
+	dir, err := h.folder(folder)
+	if err == nil {
+		var st stat
+		if st, err = statAt(dir.FD(), name); err == nil {
+			n, err := h.reader.entry(dir, path, name, st)
+			if errors.Is(err, errMoved) {
+				err = h.changed(path)
+			}
+			return n, st, err
+		}
+	}
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
+		return nil, stat{}, nil
+	}
+	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EXDEV) {
+		return nil, stat{}, h.changed(path)
+	}
+	return nil, stat{}, h.failed(path, err)
+}
+
+// verdict is what a path was found to be.
+type verdict int
+
+const (
+	isOld verdict = iota
+	isNew
+)
+
+// judge looks at d's path. Folders are judged by their being folders: their
+// times move with every step of the work.
+func (h *hand) judge(d *delta) (verdict, stat, error) {
+	n, st, err := h.look(d.path)
+	if err != nil {
+		return 0, st, err
+	}
+	var e *entry
+	if n != nil {
+		e = &n.entry
+	}
+	switch {
+	case matches(e, d.new) && !isFolder(e):
+		return isNew, st, nil
+	case matches(e, d.old), e == nil && isFolder(d.old) != isFolder(d.new):
+		return isOld, st, nil
+	case matches(e, d.new):
+		return isNew, st, nil
+	}
+	return 0, st, h.changed(d.path)
+}
+
+func isFolder(e *entry) bool { return e != nil && e.isDir() }
+
+// matches compares what is there with what a manifest says, but for groups.
+func matches(e, m *entry) bool {
+	if e == nil || m == nil {
+		return e == nil && m == nil
+	}
+	if m.isDir() {
+		return e.isDir()
+	}
+	return e.sameBody(m) && e.sameMeta(m)
+}
+
+// sameGroup reports whether the hard-link group stays the same.
+func (d *delta) sameGroup() bool {
+	if d.old == nil {
+		return d.new.group == ""
+	}
+	return d.old.group == d.new.group
+}
+
+// mounted reports whether a mount point stands, or stood, at the path: it is
+// left as it is.
+func (d *delta) mounted() bool {
+	return d.old != nil && d.old.mount || d.new != nil && d.new.mount
+}
+
+// goes reports whether the old thing must be away before the new can come.
+func (d *delta) goes() bool {
+	return d.old != nil && !d.mounted() && (d.new == nil || isFolder(d.old) != isFolder(d.new))
+}
+
+// sideBySide calls do for 0 to n-1, with several hands.
+func (h *hand) sideBySide(n int, do func(w *hand, i int) error) error {
+	return inRuns(n, func() (func(int) error, func()) {
+		w := &hand{apply: h.apply}
+		return func(i int) error { return do(w, i) }, w.forget
+	})
+}

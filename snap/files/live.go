@@ -1,0 +1,188 @@
+package files
+
+import (
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/snap/cas"
+)
+
+// live is the workspace in memory, as it was last read. It belongs to the
+// goroutine of Follow; while that waits for readers, they may look things up.
+type live struct {
+	root  *node
+	names map[string]map[string]bool // of files that have, or had, several names: paths by tie
+	files int64                      // how many names there are
+	warn  map[string]bool            // paths at which something is mounted
+}
+
+// newLive takes over a tree that was just read.
+func newLive(root *node) *live {
+	l := &live{root: root, names: map[string]map[string]bool{}, warn: map[string]bool{}}
+	tieGroups(root)
+	l.each(root, ".", l.enter)
+	return l
+}
+
+// each calls do for n and everything below it, parents first.
+func (l *live) each(n *node, path string, do func(string, *node)) {
+	do(path, n)
+	for _, k := range n.kids {
+		l.each(k, join(path, k.name), do)
+	}
+}
+
+// enter notes what must be known of a new name beside the tree.
+func (l *live) enter(path string, n *node) {
+	l.files++
+	if n.mount {
+		l.warn[path] = true
+	}
+	if n.tie != "" {
+		if l.names[n.tie] == nil {
+			l.names[n.tie] = map[string]bool{}
+		}
+		l.names[n.tie][path] = true
+	}
+}
+
+func (l *live) leave(path string, n *node) {
+	l.files--
+	delete(l.warn, path)
+	if n.tie != "" {
+		delete(l.names[n.tie], path)
+		if len(l.names[n.tie]) == 0 {
+			delete(l.names, n.tie)
+		}
+	}
+}
+
+// find gives the node at path, or nil.
+func (l *live) find(path string) *node {
+	n, rest := l.reach(path)
+	if rest != "" {
+		return nil
+	}
+	return n
+}
+
+// reach goes as far along path as there are nodes, and gives what is left of it.
+func (l *live) reach(path string) (n *node, rest string) {
+	n = l.root
+	if path == "." {
+		return n, ""
+	}
+	for rest = path; rest != ""; {
+		name, more := cutPath(rest)
+		k := n.kid(name)
+		if k == nil {
+			return n, rest
+		}
+		n, rest = k, more
+	}
+	return n, ""
+}
+
+func (n *node) index(name string) (int, bool) {
+	return slices.BinarySearchFunc(n.kids, name, func(k *node, s string) int { return strings.Compare(k.name, s) })
+}
+
+func (n *node) kid(name string) *node {
+	if i, ok := n.index(name); ok {
+		return n.kids[i]
+	}
+	return nil
+}
+
+// remembered is a tree as a walk's memory: what is in it and surely as it was
+// need not be read.
+type remembered struct {
+	*live
+	since time.Time // when what is looked at began to change
+
+	index sync.Once
+	files map[inode]*node
+}
+
+func (r *remembered) find(path string, st stat, e *entry) bool {
+	n := r.live.find(path)
+	if (n == nil || n.id != st.id) && st.kind() == unix.S_IFREG && settled(st, r.since) {
+		n = r.moved(st.id)
+	}
+	return n != nil && n.tells(st, e)
+}
+
+// moved finds a file by its inode. One that is older than what changed, in a
+// place where it was not, came with a folder that was moved: that leaves the
+// files in it as they were.
+func (r *remembered) moved(id inode) *node {
+	r.index.Do(func() {
+		r.files = make(map[inode]*node, r.live.files)
+		var visit func(n *node)
+		visit = func(n *node) {
+			if n.isFile() {
+				r.files[n.id] = n
+			}
+			for _, k := range n.kids {
+				visit(k)
+			}
+		}
+		visit(r.root)
+	})
+	return r.files[id]
+}
+
+func (*remembered) add(stat, *entry, time.Time) {}
+
+// is reports whether st is of what the node was read from, unchanged.
+func (n *node) is(st stat) bool {
+	if n.mount || st.mount {
+		return n.mount == st.mount && n.kind() == st.kind()
+	}
+	size := n.size
+	if !n.isFile() {
+		size = st.size
+	}
+	return n.id == st.id && n.ctime == st.ctime && n.mode == st.mode && (n.mtime == st.mtime || n.loose) &&
+		size == st.size && n.uid == st.uid && n.gid == st.gid
+}
+
+// reseal puts the folders that are not in the store as they are now into b.
+func (n *node) reseal(b *cas.Batch) error {
+	if n.sealed && b.Keep(n.hash) {
+		return nil
+	}
+	entries := make([]*entry, len(n.kids))
+	for i, k := range n.kids {
+		if k.isDir() {
+			if err := k.reseal(b); err != nil {
+				return err
+			}
+		}
+		entries[i] = &k.entry
+	}
+	h, err := versions(b, folderName(n.name)).Node(encodeNode(sortFolder, entries))
+	if err != nil {
+		return err
+	}
+	n.hash, n.sealed = h, true
+	return nil
+}
+
+// seal puts the whole tree into b and gives its manifest.
+func (l *live) seal(s *cas.Store, b *cas.Batch) (*manifest, error) {
+	if err := l.root.reseal(b); err != nil {
+		return nil, err
+	}
+	root := l.root.entry
+	root.name = ""
+	h, err := versions(b, folderName("")).Node(encodeNode(sortTop, []*entry{&root}))
+	if err != nil {
+		return nil, err
+	}
+	return loadManifest(s, h)
+}

@@ -1,0 +1,256 @@
+package files
+
+import (
+	"errors"
+	"runtime"
+	"slices"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+	"mulligan/snap/beneath"
+)
+
+// looking reads what is at some paths, and leaves alone what is surely as the
+// tree has it.
+type looking struct {
+	l     *live
+	s     *scan
+	root  *beneath.Root
+	fresh map[string]bool // these are read whatever they look like
+	dirty func()          // called before the first thing that changed is read
+
+	mu      sync.Mutex
+	finds   []find
+	skipped map[string]error
+	again   map[string]bool // folders that turned out not to be there
+}
+
+// target is one path to be looked at.
+type target struct {
+	path string
+	deep bool
+}
+
+// targets are the paths that t stands for: below what the tree does not know,
+// the first unknown name says everything.
+func (l *live) targets(t *todo) []target {
+	deep := map[string]bool{}
+	place := func(path string, whole bool) {
+		n, rest := l.reach(path)
+		if rest != "" {
+			path = path[:len(path)-len(rest)]
+			if !n.isDir() { // a file that was, or will be, a folder
+				path = path[:len(path)-1]
+			} else {
+				first, _ := cutPath(rest)
+				path += first
+			}
+		}
+		deep[path] = deep[path] || whole && rest == ""
+	}
+	for p := range t.trees {
+		place(p, true)
+	}
+	for p := range t.paths {
+		place(p, false)
+	}
+	out := make([]target, 0, len(deep))
+	for p, d := range deep {
+		out = append(out, target{p, d})
+	}
+	slices.SortFunc(out, func(a, b target) int { return walkOrder(a.path, b.path) })
+	kept := out[:0]
+	top := "" // the last deep one
+	for _, x := range out {
+		if top != "" && below(x.path, top) {
+			continue
+		}
+		if x.deep {
+			top = x.path
+		}
+		kept = append(kept, x)
+	}
+	return kept
+}
+
+// fewPlaces is up to how many places one reader looks at alone.
+const fewPlaces = 16
+
+// look reads the targets, folder by folder.
+func (g *looking) look(list []target) error {
+	var groups [][]target
+	for i := 0; i < len(list); {
+		dir, _ := parent(list[i].path)
+		n := i + 1
+		for n < len(list) && n-i < 256 {
+			if d, _ := parent(list[n].path); d != dir || list[n].path == "." || list[i].path == "." {
+				break
+			}
+			n++
+		}
+		groups, i = append(groups, list[i:n]), n
+	}
+	workers := 1
+	if len(list) > fewPlaces {
+		workers = min(runtime.GOMAXPROCS(0), 4, len(groups))
+	}
+	next := make(chan []target, len(groups))
+	for _, x := range groups {
+		next <- x
+	}
+	close(next)
+	var wg sync.WaitGroup
+	var failed error
+	for range workers {
+		wg.Go(func() {
+			for group := range next {
+				if err := g.group(group); err != nil {
+					g.mu.Lock()
+					failed = errors.Join(failed, err)
+					g.mu.Unlock()
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return failed
+}
+
+// group looks at targets of one folder.
+func (g *looking) group(list []target) error {
+	if list[0].path == "." {
+		return g.top(list[0])
+	}
+	dir, _ := parent(list[0].path)
+	in, err := openDeep(g.root, dir)
+	if err != nil {
+		err = g.s.failed(dir, err)
+		if errors.Is(err, errMoved) || errors.Is(err, unix.EXDEV) {
+			g.mu.Lock()
+			g.again[dir] = true
+			g.mu.Unlock()
+			return nil
+		}
+		return g.s.passes(dir, err)
+	}
+	defer in.Close()
+	for _, t := range list {
+		if err := g.s.ctx.Err(); err != nil {
+			return err
+		}
+		_, name := parent(t.path)
+		if err := g.s.passes(t.path, g.one(in, t, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// top looks at the workspace folder itself.
+func (g *looking) top(t target) error {
+	n := &node{}
+	if t.deep {
+		g.dirty()
+		if err := g.s.folder(g.root, ".", n); err != nil {
+			return err
+		}
+	} else {
+		st, err := statAt(g.root.FD(), "")
+		if err == nil {
+			err = g.s.own(g.root.FD(), ".", n, st)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	g.found(find{".", n, t.deep})
+	return nil
+}
+
+func (g *looking) found(f find) {
+	g.mu.Lock()
+	g.finds = append(g.finds, f)
+	g.mu.Unlock()
+}
+
+func (g *looking) skip(path string, err error) {
+	g.mu.Lock()
+	g.skipped[path] = err
+	g.mu.Unlock()
+}
+
+// one looks at one name.
+func (g *looking) one(in *beneath.Root, t target, name string) error {
+	old := g.l.find(t.path)
+	st, err := statAt(in.FD(), name)
+	if err == unix.ENOENT {
+		if old != nil {
+			g.dirty()
+			g.found(find{path: t.path})
+		}
+		return nil
+	}
+	if err != nil {
+		return g.s.failed(t.path, err)
+	}
+	if g.s.d.exclude.excludes(t.path, st.kind() == dirKind) {
+		return g.excluded(t, old)
+	}
+	if old != nil && !t.deep && old.sure && old.is(st) && !g.fresh[t.path] {
+		return nil
+	}
+	g.dirty()
+	n, err := g.s.entry(in, t.path, name, st)
+	if err != nil || !n.isDir() {
+		if err == nil {
+			g.found(find{path: t.path, node: n})
+		}
+		return err
+	}
+	return g.folder(in, t, old, n, st)
+}
+
+// excluded sees to it that what is excluded now, as a file, is not in the tree
+// as the folder that it was.
+func (g *looking) excluded(t target, old *node) error {
+	if old != nil {
+		g.dirty()
+		g.found(find{path: t.path})
+	}
+	return nil
+}
+
+// folder looks at a folder: at its own entry if it is known, else at everything in it.
+func (g *looking) folder(in *beneath.Root, t target, old, n *node, st stat) error {
+	if old != nil && old.isDir() && old.id == st.id && !t.deep {
+		dir, err := in.OpenDir(n.name)
+		if errors.Is(err, unix.EXDEV) {
+			g.s.mounted(t.path, n)
+			g.found(find{path: t.path, node: n})
+			return nil
+		}
+		if err != nil {
+			return g.s.failed(t.path, err)
+		}
+		defer dir.Close()
+		if err := g.s.own(dir.FD(), t.path, n, st); err != nil {
+			return err
+		}
+		g.found(find{path: t.path, node: n})
+		return nil
+	}
+	if err := g.s.subfolder(in, t.path, n); err != nil {
+		return err
+	}
+	g.found(find{path: t.path, node: n, deep: true})
+	return nil
+}
+
+// unsettled says whether err is about a path that may be read another time.
+func unsettled(err error) bool {
+	return errors.Is(err, errMoved) || errors.Is(err, snap.ErrChanged) || errs.KindOf(err) == errs.Denied
+}

@@ -1,0 +1,58 @@
+package files
+
+import (
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// setMeta gives the thing behind fd (open with O_PATH or otherwise) the owner,
+// mode, attributes and times of want. It works on descriptors alone: whatever
+// is put at the name meanwhile is not touched. The owner comes first, since a
+// change of owner takes setuid bits and capabilities away.
+func setMeta(fd int, want *entry) error {
+	st, err := statAt(fd, "")
+	if err != nil {
+		return err
+	}
+	chowned := st.uid != want.uid || st.gid != want.gid
+	if chowned {
+		if err := unix.Fchownat(fd, "", int(want.uid), int(want.gid), unix.AT_EMPTY_PATH); err != nil {
+			return err
+		}
+	}
+	have, err := readXattrsPath(fd)
+	if err != nil {
+		return err
+	}
+	path := procPath(fd)
+	for _, x := range have {
+		if !slices.ContainsFunc(want.xattrs, func(w xattr) bool { return w.name == x.name }) {
+			if err := unix.Removexattr(path, x.name); err != nil && err != unix.ENODATA {
+				return err
+			}
+		}
+	}
+	if !want.symlink() && (chowned || len(have) > 0 || st.mode != want.mode) {
+		if err := unix.Fchmodat(unix.AT_FDCWD, path, want.perm(), 0); err != nil {
+			return err
+		}
+	}
+	for _, x := range want.xattrs {
+		if !slices.Contains(have, x) {
+			if err := unix.Setxattr(path, x.name, []byte(x.value), 0); err != nil {
+				return err
+			}
+		}
+	}
+	if want.loose || st.mtime == want.mtime {
+		return nil
+	}
+	return setTime(fd, want.mtime)
+}
+
+// setTime sets the mtime and leaves the atime.
+func setTime(fd int, t instant) error {
+	ts := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, t.spec()}
+	return unix.UtimesNanoAt(fd, "", ts, unix.AT_EMPTY_PATH)
+}

@@ -1,0 +1,380 @@
+package files
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+)
+
+// TestExcluded: what is excluded, or another driver's, is neither captured nor
+// touched, also when an older snapshot has it and when its folder must go.
+func TestExcluded(t *testing.T) {
+	s := newSite(t)
+	write(t, s.dir+"/app.log", "log one")
+	write(t, s.dir+"/data/main.db", "db one")
+	write(t, s.dir+"/data/main.db-wal", "wal one")
+	write(t, s.dir+"/code", "one")
+	all := s.capture(t)
+
+	s.cfg.Exclude, s.cfg.Skip = []string{"# logs", "*.log", "cache/", ""}, []string{"data/main.db", "./data/main.db-wal"}
+	s.open(t)
+	write(t, s.dir+"/app.log", "log two")
+	write(t, s.dir+"/data/main.db", "db two")
+	write(t, s.dir+"/data/main.db-shm", "shm")
+	write(t, s.dir+"/code", "two")
+	write(t, s.dir+"/new/cache/x", "cached")
+	write(t, s.dir+"/new/y", "y")
+	two := s.capture(t)
+	changes, err := s.Diff(t.Context(), all.ID, "", nil)
+	must(t, err)
+	for _, c := range changes {
+		if strings.Contains(c.Path, "log") || strings.HasPrefix(c.Path, "data/main.db") && c.Path != "data/main.db-shm" {
+			t.Errorf("the diff speaks of %s", c.Path)
+		}
+	}
+	base := s.capture(t)
+	sw, err := s.Prepare(t.Context(), snap.RestoreRequest{ID: "op-x", Target: all.ID, Base: base.ID})
+	must(t, err)
+	must(t, os.WriteFile(s.dir+"/data/sqlite-at-work", nil, 0o600)) // another driver's own doings
+	must(t, os.Remove(s.dir+"/data/sqlite-at-work"))
+	if stale, err := sw.Stale(t.Context()); stale || err != nil {
+		t.Errorf("stale for another driver's files: %v %v", stale, err)
+	}
+	must(t, sw.Commit(t.Context()))
+	for path, want := range map[string]string{"app.log": "log two", "data/main.db": "db two", "code": "one", "new/cache/x": "cached"} {
+		if got, err := os.ReadFile(s.dir + "/" + path); string(got) != want {
+			t.Errorf("%s is %q (%v), want %q", path, got, err, want)
+		}
+	}
+	p, err := sw.Check(t.Context())
+	must(t, err)
+	if p.Match || !strings.Contains(strings.Join(p.Notes, " "), "/new stays") {
+		t.Errorf("a folder that could not go is not spoken of: %+v", p)
+	}
+	must(t, sw.Undo(t.Context()))
+	if p, err = sw.Check(t.Context()); err != nil || p.Want != two.Hash || !p.Match {
+		t.Errorf("undone: %+v %v", p, err)
+	}
+}
+
+// TestScope restores a part and leaves the rest, its folders' times included.
+func TestScope(t *testing.T) {
+	s := newSite(t)
+	write(t, s.dir+"/a/b/one", "1")
+	write(t, s.dir+"/a/b/gone", "g")
+	write(t, s.dir+"/a/other", "o")
+	write(t, s.dir+"/lost/deep/x", "x")
+	must(t, os.Link(s.dir+"/a/b/one", s.dir+"/a/linked"))
+	target := s.capture(t)
+	run(t, s.dir, `echo 2 > a/b/one; rm a/b/gone; echo new > a/b/new; echo 2 > a/other; rm -r lost; touch -d 2004-04-04 a .`)
+	before := listing(t, s.dir)
+	base := s.restore(t, target.ID, "a/b", "lost/deep/x")
+	for path, want := range map[string]string{"a/b/one": "1", "a/b/gone": "g", "a/other": "2\n", "lost/deep/x": "x", "a/linked": "2\n"} {
+		if got, err := os.ReadFile(s.dir + "/" + path); string(got) != want {
+			t.Errorf("%s is %q (%v), want %q", path, got, err, want)
+		}
+	}
+	if _, err := os.Lstat(s.dir + "/a/b/new"); err == nil {
+		t.Error("a file that is not in the target stayed")
+	}
+	for _, l := range listing(t, s.dir) {
+		if strings.HasPrefix(l, `"a" `) || strings.HasPrefix(l, `"."`) || strings.HasPrefix(l, `"a/other"`) {
+			same(t, "outside of the scope", []string{l}, pick(before, strings.Fields(l)[0]))
+		}
+	}
+	s.restore(t, base.ID, "a/b", "lost")
+	if _, err := os.Lstat(s.dir + "/lost/deep/x"); err == nil {
+		t.Error("going forward did not remove what the base lacks")
+	}
+	for _, bad := range []string{"/etc", "../x", "a/../../x"} {
+		if _, err := s.PrepareScoped(t.Context(), snap.RestoreRequest{ID: "op-b", Target: target.ID, Base: base.ID}, []string{bad}); errs.KindOf(err) != errs.Invalid {
+			t.Errorf("scope %q: %v", bad, err)
+		}
+	}
+}
+
+func pick(lines []string, first string) []string {
+	for _, l := range lines {
+		if strings.HasPrefix(l, first+" ") {
+			return []string{l}
+		}
+	}
+	return nil
+}
+
+// TestScopeInterrupted: a scoped restore that is undone after a crash leaves
+// the folders above it as the base has them.
+func TestScopeInterrupted(t *testing.T) {
+	s := newSite(t)
+	write(t, s.dir+"/top/in/f", "1")
+	target := s.capture(t)
+	run(t, s.dir, `echo 2 > top/in/f; echo n > top/in/n; mkdir top/in/d; touch -d 2004-04-04 top`)
+	before := listing(t, s.dir)
+	base := s.capture(t)
+	for stop := 1; stop < 12; stop++ {
+		n := 0
+		s.cfg.Seam = nil
+		s.open(t)
+		_, err := s.PrepareScoped(t.Context(), snap.RestoreRequest{ID: "op-s", Target: target.ID, Base: base.ID}, []string{"top/in"})
+		must(t, err)
+		cut := errors.New("cut")
+		s.cfg.Seam = func(string) error {
+			if n++; n == stop {
+				return cut
+			}
+			return nil
+		}
+		s.open(t)
+		sw, err := s.Resume(t.Context(), "op-s")
+		must(t, err)
+		if err := sw.Commit(t.Context()); err != nil && !errors.Is(err, cut) {
+			t.Fatal(err)
+		}
+		s.cfg.Seam = nil
+		s.open(t)
+		sw, err = s.Resume(t.Context(), "op-s")
+		must(t, err)
+		if stop%2 == 0 {
+			must(t, sw.Commit(t.Context()))
+		}
+		must(t, sw.Undo(t.Context()))
+		same(t, "undone", listing(t, s.dir), before)
+		must(t, sw.Finish(t.Context()))
+	}
+}
+
+// TestLate: what appears after Commit is not lost by Undo.
+func TestLate(t *testing.T) {
+	s := newSite(t)
+	write(t, s.dir+"/f", "target")
+	target := s.capture(t)
+	write(t, s.dir+"/f", "base")
+	base := s.capture(t)
+	before := listing(t, s.dir)
+	sw, err := s.Prepare(t.Context(), snap.RestoreRequest{ID: "op-late", Target: target.ID, Base: base.ID})
+	must(t, err)
+	must(t, sw.Commit(t.Context()))
+	write(t, s.dir+"/f", "written by the app that was started")
+	write(t, s.dir+"/g", "and this")
+	must(t, sw.Undo(t.Context()))
+	same(t, "undone", listing(t, s.dir), before)
+	p, err := sw.Check(t.Context())
+	must(t, err)
+	if !p.Match || len(p.Notes) != 1 || !strings.Contains(p.Notes[0], "files/app/late/op-late") {
+		t.Errorf("the receipt is %+v", p)
+	}
+	must(t, sw.Finish(t.Context()))
+	must(t, s.Sweep(t.Context(), snap.Keep{}))
+	r, err := s.cas.Root("files/app/late/op-late")
+	must(t, err)
+	m, err := loadManifest(s.cas, r.Hash)
+	must(t, err)
+	got, err := s.cas.Get(mustFind(t, m, "f").hash)
+	must(t, err)
+	if string(got) != "written by the app that was started" {
+		t.Errorf("stored is %q", got)
+	}
+}
+
+// TestLateTwice: an Undo that is cut short and comes again keeps both finds.
+func TestLateTwice(t *testing.T) {
+	s := newSite(t)
+	write(t, s.dir+"/f", "target")
+	target := s.capture(t)
+	write(t, s.dir+"/f", "base")
+	base := s.capture(t)
+	sw, err := s.Prepare(t.Context(), snap.RestoreRequest{ID: "op-late", Target: target.ID, Base: base.ID})
+	must(t, err)
+	must(t, sw.Commit(t.Context()))
+	write(t, s.dir+"/f", "first find")
+	cut := errors.New("cut")
+	s.Driver.cfg.Seam = func(step string) error {
+		if step == "synced" {
+			return cut
+		}
+		return nil
+	}
+	if err := sw.Undo(t.Context()); !errors.Is(err, cut) {
+		t.Fatal(err)
+	}
+	s.open(t)
+	write(t, s.dir+"/f", "second find")
+	sw, err = s.Resume(t.Context(), "op-late")
+	must(t, err)
+	must(t, sw.Undo(t.Context()))
+	for root, want := range map[string]string{"op-late": "first find", "op-late.2": "second find"} {
+		r, err := s.cas.Root("files/app/late/" + root)
+		must(t, err)
+		m, err := loadManifest(s.cas, r.Hash)
+		must(t, err)
+		if got, err := s.cas.Get(mustFind(t, m, "f").hash); string(got) != want {
+			t.Errorf("%s has %q (%v)", root, got, err)
+		}
+	}
+	p, err := sw.Check(t.Context())
+	if err != nil || !p.Match || len(p.Notes) != 2 {
+		t.Errorf("%+v %v", p, err)
+	}
+}
+
+// TestWarm: what Warm stored is there for Capture, and counts for nothing after it.
+func TestWarm(t *testing.T) {
+	s := newSite(t)
+	write(t, s.dir+"/f", "warm content")
+	must(t, s.Warm(t.Context()))
+	must(t, s.Sweep(t.Context(), snap.Keep{}))
+	must(t, s.Warm(t.Context()))
+	before := s.cas.DiskUsage()
+	one := s.capture(t)
+	if n, err := s.Size(t.Context(), one.ID); err != nil || n < int64(len("warm content")) {
+		t.Errorf("size %d %v", n, err)
+	}
+	if grown := s.cas.DiskUsage() - before; grown > 4096 {
+		t.Errorf("a warm capture wrote %d bytes", grown)
+	}
+	if roots := s.cas.Roots("files/app/"); len(roots) != 1 {
+		t.Errorf("roots: %v", roots)
+	}
+}
+
+// TestDiff names what happened from one state to another.
+func TestDiff(t *testing.T) {
+	s := newSite(t)
+	write(t, s.dir+"/a/grows", "12 bytes long")
+	write(t, s.dir+"/a/same", "abc")
+	write(t, s.dir+"/gone", "gone")
+	write(t, s.dir+"/mode", "m")
+	one := s.capture(t)
+	run(t, s.dir, `printf 30.30.30.30.30.30.30.30.30.30 > a/grows; printf xyz > a/same; rm gone; chmod 755 mode; mkdir new; ln -s x link`)
+	two := s.capture(t)
+	want := map[string]string{
+		"a/grows": "modify 13 B → 29 B", "a/same": "modify content", "gone": "delete 4 B", "mode": "modify mode 644→755",
+		"new": "create folder", "link": `create link to "x"`,
+	}
+	for _, to := range []snap.SnapshotID{two.ID, ""} {
+		list, err := s.Diff(t.Context(), one.ID, to, nil)
+		must(t, err)
+		got := map[string]string{}
+		for _, c := range list {
+			got[c.Path] = string(c.Operation) + " " + c.Summary
+		}
+		for p, w := range want {
+			if got[p] != w {
+				t.Errorf("to %q: %s is %q, want %q", to, p, got[p], w)
+			}
+		}
+		if len(got) != len(want) {
+			t.Errorf("to %q: %v", to, got)
+		}
+	}
+	list, err := s.Diff(t.Context(), two.ID, one.ID, []string{"a", "gone"})
+	must(t, err)
+	if len(list) != 3 || list[2].Operation != snap.Create {
+		t.Errorf("back, for two paths: %v", list)
+	}
+}
+
+// TestMerkle: only differing subtrees are walked.
+func TestMerkle(t *testing.T) {
+	s := newSite(t)
+	for _, p := range []string{"a/a/a/f", "b/b/b/f", "c/f"} {
+		write(t, s.dir+"/"+p, p)
+	}
+	open := func(id snap.SnapshotID, loads *int) *manifest {
+		m, err := s.stored(t.Context(), "test", id, nil)
+		must(t, err)
+		inner := m.folder
+		m.folder = func(h snap.Hash) ([]entry, error) { *loads++; return inner(h) }
+		return m
+	}
+	one := s.capture(t)
+	write(t, s.dir+"/c/f", "other")
+	two := s.capture(t)
+	loads := 0
+	deltas, err := compare(t.Context(), open(one.ID, &loads), open(two.ID, &loads), nil)
+	must(t, err)
+	if loads != 4 || len(deltas) != 3 { // the root's folder and c, on both sides; ".", "c", "c/f"
+		t.Errorf("%d folders read, %d differences", loads, len(deltas))
+	}
+}
+
+// TestLimits: a tree over the limits is refused, with figures and a remedy.
+func TestLimits(t *testing.T) {
+	for _, limit := range []func(*Config){func(c *Config) { c.MaxFiles = 3 }, func(c *Config) { c.MaxBytes = 9000 }} {
+		s := newSite(t, limit)
+		for _, n := range []string{"a", "b", "c", "d"} {
+			write(t, s.dir+"/"+n, strings.Repeat(n, 3000))
+		}
+		_, err := s.Capture(t.Context(), snap.CaptureRequest{ID: "fs-1"})
+		if errs.KindOf(err) != errs.Invalid || !strings.Contains(errs.HintOf(err), "exclude") {
+			t.Errorf("too large a tree: %v", err)
+		}
+	}
+}
+
+// TestCache: what did not change is not read again, by this process or the
+// next; what seems unchanged but is not trusted, is.
+func TestCache(t *testing.T) {
+	s := newSite(t)
+	write(t, s.dir+"/old", "content")
+	st, err := statAt(unix.AT_FDCWD, s.dir+"/old")
+	must(t, err)
+	e := entry{hash: snap.Hash{1}}
+	read := time0(st.ctime).Add(racy)
+	if s.cache.add(st, &e, read); s.cache.find(st, &e) {
+		t.Error("a file changed within the clock's tick is trusted")
+	}
+	if s.cache.add(st, &e, read.Add(1)); !s.cache.find(st, &e) {
+		t.Error("a file that is long quiet is not remembered")
+	}
+	must(t, s.cache.save(s.state))
+	if !loadCache(s.state).find(st, &e) || e.hash != (snap.Hash{1}) {
+		t.Error("the cache did not survive")
+	}
+	b, err := os.ReadFile(s.state + "/" + cacheName)
+	must(t, err)
+	b[len(b)/2] ^= 1
+	must(t, os.WriteFile(s.state+"/"+cacheName, b, 0o600))
+	if len(loadCache(s.state).known) > 0 {
+		t.Error("a damaged cache was believed")
+	}
+}
+
+// TestCheckRoot refuses what is no project.
+func TestCheckRoot(t *testing.T) {
+	s := newSite(t)
+	t.Setenv("HOME", s.dir+"/home/me")
+	must(t, os.MkdirAll(s.dir+"/home/me/project", 0o755))
+	must(t, os.Symlink(s.dir+"/home/me/project", s.dir+"/link"))
+	write(t, s.dir+"/file", "")
+	for dir, want := range map[string]errs.Kind{
+		"/": errs.Denied, "/etc": errs.Denied, "/etc/ssh": errs.Denied, "/usr": errs.Denied, "/var": errs.Denied, "/home": errs.Denied,
+		"/root": errs.Denied, "/tmp": errs.Denied, "/proc/self": errs.Denied, "relative": errs.Invalid, s.dir + "/": errs.Invalid,
+		s.dir + "/home/me": errs.Denied, s.dir + "/home": errs.Denied, s.dir + "/link": errs.Invalid, s.dir + "/none": errs.NotFound,
+		s.dir + "/file": errs.Invalid, s.dir + "/home/me/project": "",
+	} {
+		if err := CheckRoot(dir); errs.KindOf(err) != want {
+			t.Errorf("CheckRoot(%s) = %v, want kind %q", dir, err, want)
+		}
+	}
+	t.Setenv("HOME", "/nonexistent")
+	c := s.cfg
+	c.StateDir = s.dir + "/.state"
+	if _, err := New(c); errs.KindOf(err) != errs.Invalid {
+		t.Errorf("a workspace around the state: %v", err)
+	}
+	c = s.cfg
+	c.Owner = 4242
+	d, err := New(c)
+	must(t, err)
+	must(t, os.Chown(s.dir, 4343, 4343))
+	if _, err := d.Capture(t.Context(), snap.CaptureRequest{ID: "fs-o"}); errs.KindOf(err) != errs.Denied {
+		t.Errorf("somebody else's workspace: %v", err)
+	}
+}

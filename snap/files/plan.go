@@ -1,0 +1,142 @@
+package files
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"mulligan/snap"
+	"mulligan/snap/cas"
+)
+
+// state is how far a switch has got.
+type state string
+
+// The states. What is "ing" was begun and may be anywhere between.
+const (
+	prepared   state = "prepared"
+	committing state = "committing"
+	switched   state = "switched"
+	undoing    state = "undoing"
+	undone     state = "undone"
+)
+
+// plan is what a new process needs to go on with a switch, as it stands under
+// the root "files/<App>/switch/<id>/plan": a node of pieces of JSON. What
+// differs is worked out again from the manifests.
+type plan struct {
+	Version int
+	State   state
+	Base    digest   // the tops of the manifests, kept by the switch's own roots
+	Target  digest   //
+	Scope   [][]byte // raw paths; empty: everything
+	Notes   []string // for the receipt
+}
+
+const planVersion = 1
+
+// digest is a hash in hex.
+type digest snap.Hash
+
+func (d digest) MarshalText() ([]byte, error) { return []byte(hex.EncodeToString(d[:])), nil }
+
+func (d *digest) UnmarshalText(b []byte) error {
+	if hex.DecodedLen(len(b)) != len(d) {
+		return fmt.Errorf("a hash of %d digits", len(b))
+	}
+	_, err := hex.Decode(d[:], b)
+	return err
+}
+
+func decodePlan(b []byte) (*plan, error) {
+	var p plan
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&p); err != nil {
+		return nil, err
+	}
+	switch p.State {
+	case prepared, committing, switched, undoing, undone:
+	default:
+		return nil, fmt.Errorf("unknown state %q", p.State)
+	}
+	if p.Version != planVersion {
+		return nil, fmt.Errorf("version %d; this mulligan knows %d", p.Version, planVersion)
+	}
+	if snap.Hash(p.Base).IsZero() || snap.Hash(p.Target).IsZero() {
+		return nil, errors.New("a hash is missing")
+	}
+	for _, s := range p.Scope {
+		if string(s) != "." && !validPath(string(s)) {
+			return nil, fmt.Errorf("%q is no path in the workspace", s)
+		}
+	}
+	return &p, nil
+}
+
+func (p *plan) scope() scope {
+	var s scope
+	for _, b := range p.Scope {
+		s = append(s, string(b))
+	}
+	return s
+}
+
+func (d *Driver) planRoot(id snap.RestoreID) string {
+	return d.prefix() + "switch/" + string(id) + "/plan"
+}
+
+// putPlan puts a plan into b and gives the root that names it.
+func (d *Driver) putPlan(id snap.RestoreID, p *plan, b *cas.Batch) (cas.Root, error) {
+	text, err := json.Marshal(p)
+	if err != nil {
+		return cas.Root{}, err
+	}
+	var refs []snap.Hash
+	for chunk := range slices.Chunk(text, cas.ChunkSize) {
+		h, err := b.Blob(chunk)
+		if err != nil {
+			return cas.Root{}, err
+		}
+		refs = append(refs, h)
+	}
+	h, err := b.Node([]byte{manifestVersion, sortPlan}, refs)
+	return cas.Root{Name: d.planRoot(id), Hash: h}, err
+}
+
+// savePlan makes a plan durable in the place of the one before.
+func (d *Driver) savePlan(id snap.RestoreID, p *plan) error {
+	b := d.cfg.Store.Begin()
+	defer b.Discard()
+	r, err := d.putPlan(id, p, b)
+	if err != nil {
+		return err
+	}
+	return b.Commit(r)
+}
+
+// loadPlan reads the plan of a switch; errs.NotFound when there is none.
+func (d *Driver) loadPlan(id snap.RestoreID) (*plan, error) {
+	r, err := d.cfg.Store.Root(d.planRoot(id))
+	if err != nil {
+		return nil, err
+	}
+	_, refs, err := d.cfg.Store.Node(r.Hash)
+	var text []byte
+	for i := 0; err == nil && i < len(refs); i++ {
+		var chunk []byte
+		chunk, err = d.cfg.Store.Get(refs[i])
+		text = append(text, chunk...)
+	}
+	if err != nil {
+		return nil, damaged(r.Hash, err)
+	}
+	p, err := decodePlan(text)
+	if err != nil {
+		return nil, damaged(r.Hash, err)
+	}
+	return p, nil
+}

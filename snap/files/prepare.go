@@ -1,0 +1,172 @@
+package files
+
+import (
+	"context"
+	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+	"mulligan/snap/cas"
+)
+
+// Prepare makes ready to restore a whole workspace.
+func (d *Driver) Prepare(ctx context.Context, req snap.RestoreRequest) (snap.Switch, error) {
+	return d.PrepareScoped(ctx, req, nil)
+}
+
+// PrepareScoped makes ready to restore paths and what lies below them. Hard
+// links between a file in the scope and one outside of it are not restored.
+func (d *Driver) PrepareScoped(ctx context.Context, req snap.RestoreRequest, paths []string) (snap.Switch, error) {
+	const op = "prepare files"
+	if err := checkID(op, string(req.ID)); err != nil {
+		return nil, err
+	}
+	sc, err := makeScope(op, paths)
+	if err != nil {
+		return nil, err
+	}
+	b := d.cfg.Store.Begin()
+	defer b.Discard()
+	target, err := d.stored(ctx, op, req.Target, b)
+	if err != nil {
+		return nil, err
+	}
+	base, err := d.stored(ctx, op, req.Base, b)
+	if err != nil {
+		return nil, err
+	}
+	return d.prepare(ctx, op, req.ID, base, target, sc, b)
+}
+
+// prepare makes ready to go from base to target, of which b may hold parts.
+func (d *Driver) prepare(ctx context.Context, op string, id snap.RestoreID, base, target *manifest, sc scope, b *cas.Batch) (snap.Switch, error) {
+	deltas, err := compare(ctx, base, target, sc)
+	if err == nil {
+		err = d.checkPossible(ctx, op, deltas)
+	}
+	if err != nil {
+		return nil, wrapped(errs.Failed, op, err)
+	}
+	p := &plan{Version: planVersion, State: prepared, Base: digest(base.hash), Target: digest(target.hash)}
+	for _, s := range sc {
+		p.Scope = append(p.Scope, []byte(s))
+	}
+	if err := d.record(ctx, id, p, b); err != nil {
+		return nil, wrapped(errs.Failed, op, err)
+	}
+	return &change{d: d, id: id, plan: p, deltas: deltas}, nil
+}
+
+// record makes the preparation durable: what it needs, and the plan.
+func (d *Driver) record(ctx context.Context, id snap.RestoreID, p *plan, b *cas.Batch) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	plan, err := d.putPlan(id, p, b)
+	if err != nil {
+		return err
+	}
+	base, target := d.switchRoots(id)
+	if err := b.Commit(cas.Root{Name: base, Hash: snap.Hash(p.Base)}, cas.Root{Name: target, Hash: snap.Hash(p.Target)}, plan); err != nil {
+		return err
+	}
+	return d.seam("switch planned")
+}
+
+// checkPossible makes sure of what Commit and Undo will need: contents that
+// are whole, the right to give files to their owners, and room.
+func (d *Driver) checkPossible(ctx context.Context, op string, deltas []delta) error {
+	for i := range deltas {
+		if err := d.checkOwner(op, &deltas[i]); err != nil {
+			return err
+		}
+	}
+	if err := d.checkRoom(op, deltas); err != nil {
+		return err
+	}
+	return inRuns(len(deltas), func() (func(int) error, func()) {
+		return func(i int) error { return d.checkContents(ctx, &deltas[i]) }, func() {}
+	})
+}
+
+func (d *Driver) checkContents(ctx context.Context, c *delta) error {
+	nothing := func(int64, []byte) error { return ctx.Err() }
+	for _, e := range []*entry{c.new, c.old} {
+		if e == nil || !e.isFile() || c.old != nil && c.new != nil && c.old.hash == c.new.hash {
+			continue
+		}
+		if err := eachPiece(d.cfg.Store, e, nothing); err != nil {
+			return contentError(shown(d.cfg.Dir, c.path), err)
+		}
+	}
+	return ctx.Err()
+}
+
+// contentError is for what is stored of a file and cannot be had: whatever is
+// missing or unreadable there is damage.
+func contentError(path string, err error) error {
+	if cancelled(err) {
+		return err
+	}
+	if k := errs.KindOf(err); k != errs.NotFound && k != errs.Corrupt && k != errs.Internal {
+		return err
+	}
+	return &errs.Error{Kind: errs.Corrupt, Message: "the stored content of " + path, Err: err,
+		Hint: "choose another checkpoint; mulligan verify says which are whole"}
+}
+
+// checkOwner refuses early what only root could do.
+func (d *Driver) checkOwner(op string, c *delta) error {
+	if os.Geteuid() == 0 {
+		return nil
+	}
+	groups, err := os.Getgroups()
+	if err != nil {
+		return err
+	}
+	for _, e := range []*entry{c.old, c.new} {
+		if e == nil || e.mount || c.frame {
+			continue
+		}
+		if int(e.uid) != os.Geteuid() || int(e.gid) != os.Getegid() && !slices.Contains(groups, int(e.gid)) {
+			return errs.New(errs.Denied, op, "%s belongs to %d:%d and only root can give it back", shown(d.cfg.Dir, c.path), e.uid, e.gid).
+				WithHint("exclude it, or protect this app with the host daemon (root)")
+		}
+	}
+	return nil
+}
+
+// checkRoom compares what Commit will write with what the disk has. A batch
+// exists beside the files that it replaces, until they are gone.
+func (d *Driver) checkRoom(op string, deltas []delta) error {
+	var grows, writes int64
+	for _, c := range deltas {
+		if c.new != nil && c.new.isFile() && (c.old == nil || c.old.hash != c.new.hash) {
+			grows, writes = grows+c.new.size, writes+c.new.size
+		}
+		if c.old != nil && c.old.isFile() && (c.new == nil || c.old.hash != c.new.hash) {
+			grows -= c.old.size
+		}
+	}
+	root, err := d.open()
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(root.FD(), &fs); err != nil {
+		return err
+	}
+	need, free := max(grows, 0)+min(writes, batchBytes), int64(fs.Bavail)*fs.Bsize
+	if os.Geteuid() == 0 {
+		free = int64(fs.Bfree) * fs.Bsize
+	}
+	if writes == 0 || need <= free {
+		return nil
+	}
+	return errs.New(errs.Failed, op, "the restore needs %s on the disk of %s, which has %s left", size(need), d.cfg.Dir, size(free)).
+		WithHint("free some space there and try again")
+}

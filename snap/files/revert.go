@@ -1,0 +1,205 @@
+package files
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+	"mulligan/snap/cas"
+)
+
+var _ snap.Reverter = (*Driver)(nil)
+
+// reverting works out what a workspace is without some writes.
+type reverting struct {
+	d      *Driver
+	base   *manifest
+	force  bool
+	unite  *uniter
+	to     map[string]*entry // paths that change, and what is there then; nil: nothing
+	merged map[string]bool
+	left   map[string]snap.ClashReason
+}
+
+// PrepareRevert makes ready to take writes back. Hard links of files that it
+// writes are not restored.
+func (d *Driver) PrepareRevert(ctx context.Context, req snap.RevertRequest) (snap.Switch, snap.Reverted, error) {
+	const op = "prepare revert of files"
+	var none snap.Reverted
+	if err := checkID(op, string(req.ID)); err != nil {
+		return nil, none, err
+	}
+	b := d.cfg.Store.Begin()
+	defer b.Discard()
+	base, err := d.stored(ctx, op, req.Base, b)
+	if err != nil {
+		return nil, none, err
+	}
+	tracks, err := d.trace(ctx, op, req.Writes, b)
+	if err != nil {
+		return nil, none, wrapped(errs.Failed, op, err)
+	}
+	r := &reverting{d: d, base: base, force: req.Force, unite: &uniter{d.cfg.Store, b, time.Now()},
+		to: map[string]*entry{}, merged: map[string]bool{}, left: map[string]snap.ClashReason{}}
+	if err := r.all(ctx, tracks); err != nil {
+		return nil, none, wrapped(errs.Failed, op, err)
+	}
+	how := r.outcome()
+	if len(how.Paths) == 0 {
+		return nil, how, nil
+	}
+	target, err := r.target(ctx, b)
+	if err != nil {
+		return nil, none, wrapped(errs.Failed, op, err)
+	}
+	sc, err := makeScope(op, how.Paths)
+	if err != nil {
+		return nil, none, err
+	}
+	sw, err := d.prepare(ctx, op, req.ID, base, target, sc, b)
+	return sw, how, err
+}
+
+// all works every path out.
+func (r *reverting) all(ctx context.Context, tracks map[string]*track) error {
+	for _, p := range sortedKeys(tracks) {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := r.path(p, tracks[p]); err != nil {
+			return err
+		}
+	}
+	return r.fit()
+}
+
+// path takes the runs of one path back, newest first.
+func (r *reverting) path(p string, k *track) error {
+	if r.d.exclude.covers(p) {
+		r.left[p] = snap.Excluded
+		return nil
+	}
+	now, err := r.base.find(p)
+	if err != nil {
+		return err
+	}
+	e, merged := now, false
+	for _, run := range slices.Backward(k.runs) {
+		next, m, why, err := r.unite.unite(run.after, e, run.before)
+		if err != nil {
+			return err
+		}
+		if why != "" && !r.force {
+			r.left[p] = why
+			return nil
+		}
+		if why != "" {
+			e, merged = k.runs[0].before, false
+			break
+		}
+		e, merged = next, merged || m
+	}
+	r.set(p, now, e, merged)
+	return nil
+}
+
+// set notes what is to be at p, where now is.
+func (r *reverting) set(p string, now, e *entry, merged bool) {
+	if alike(now, e) {
+		return
+	}
+	if e != nil {
+		x := *e
+		x.group = ""
+		if isFolder(&x) && isFolder(now) { // its time is that of its entries
+			x.mtime, x.loose = now.mtime, now.loose
+		}
+		e = &x
+	}
+	r.to[p] = e
+	if merged {
+		r.merged[p] = true
+	}
+}
+
+// fit leaves alone what has no folder to be in, and folders that must go and
+// still hold something, until all the rest fits together.
+func (r *reverting) fit() error {
+	for {
+		paths := sortedKeys(r.to)
+		n := len(paths)
+		for _, p := range paths {
+			why, err := r.misfit(p, r.to[p])
+			if err != nil {
+				return err
+			}
+			if why != "" {
+				delete(r.to, p)
+				delete(r.merged, p)
+				r.left[p] = why
+			}
+		}
+		if len(r.to) == n {
+			return nil
+		}
+	}
+}
+
+// misfit says why e cannot be at p, if so.
+func (r *reverting) misfit(p string, e *entry) (snap.ClashReason, error) {
+	now, err := r.base.find(p)
+	if err != nil {
+		return "", err
+	}
+	if e != nil && p != "." {
+		dir, _ := parent(p)
+		in, err := r.at(dir)
+		if err != nil {
+			return "", err
+		}
+		if !isFolder(in) {
+			return snap.NoParent, nil
+		}
+	}
+	if p == "." && !isFolder(e) || now != nil && now.mount {
+		return snap.Retyped, nil
+	}
+	if !isFolder(now) || isFolder(e) {
+		return "", nil
+	}
+	kids, err := entriesOf(r.base, now)
+	for i := range kids {
+		if to, goes := r.to[join(p, kids[i].name)]; !goes || to != nil {
+			return snap.NotEmpty, nil
+		}
+	}
+	return "", err
+}
+
+// at is what will be at a path.
+func (r *reverting) at(p string) (*entry, error) {
+	if e, ok := r.to[p]; ok {
+		return e, nil
+	}
+	return r.base.find(p)
+}
+
+func (r *reverting) outcome() snap.Reverted {
+	how := snap.Reverted{Paths: sortedKeys(r.to), Merged: sortedKeys(r.merged)}
+	for _, p := range sortedKeys(r.left) {
+		how.Left = append(how.Left, snap.Clash{Path: p, Why: r.left[p]})
+	}
+	return how
+}
+
+// target puts the manifest of the outcome into b.
+func (r *reverting) target(ctx context.Context, b *cas.Batch) (*manifest, error) {
+	t := &edits{}
+	for p, e := range r.to {
+		k := t.at(p)
+		k.set, k.to = true, e
+	}
+	return edited(ctx, r.base, t, r.d.cfg.Store, b)
+}

@@ -1,0 +1,170 @@
+package files
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/snap/cas"
+)
+
+// Small texts are rewritten where they are, when nobody else has a name for
+// them: several times faster than making new files, and whoever has one open
+// keeps it. It is not atomic: for some microseconds a reader can meet the
+// beginning of the new text and the end of the old, and a power cut can leave
+// that. Hence texts only: what has a zero byte or may be executed could be mapped into a process.
+// An apply that comes after a crash knows such a mixture when it meets it (woven).
+
+// rewriteMost is up to how many bytes a file is rewritten in place.
+const rewriteMost = 64 << 10
+
+// rewritable reports whether nothing that the manifests say speaks against it.
+func rewritable(a, b *entry) bool {
+	return a != nil && b != nil && a.isFile() && b.isFile() && a.group == "" && b.group == "" && a.hash != b.hash &&
+		a.size > 0 && b.size > 0 && max(a.size, b.size) <= rewriteMost && (a.mode|b.mode)&0o6111 == 0
+}
+
+// overwrites reports whether the filesystem behind fd writes where the old
+// bytes are, so that it needs no room for it.
+func overwrites(fd int) bool {
+	var st unix.Statfs_t
+	return unix.Fstatfs(fd, &st) == nil && slices.Contains([]int64{unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.TMPFS_MAGIC}, int64(st.Type))
+}
+
+// rewriteFiles rewrites what can be. placeFiles replaces the rest.
+func (h *hand) rewriteFiles() error {
+	var list []*delta
+	for i := range h.deltas {
+		if d := &h.deltas[i]; rewritable(d.old, d.new) && !d.mounted() {
+			list = append(list, d)
+		}
+	}
+	if len(list) == 0 || !overwrites(h.root.FD()) {
+		return nil
+	}
+	return h.sideBySide(len(list), func(w *hand, i int) error { return w.failed(list[i].path, w.rewrite(list[i])) })
+}
+
+func (h *hand) rewrite(d *delta) error {
+	if err := h.ctx.Err(); err != nil {
+		return err
+	}
+	v, st, err := h.judge(d)
+	if err != nil || v == isNew || st.nlink != 1 || st.blocks*512 < st.size || h.stays[d.path] {
+		return err
+	}
+	text, err := h.d.cfg.Store.Get(d.new.hash)
+	if err == nil && int64(len(text)) != d.new.size {
+		err = fmt.Errorf("%w: %d bytes stored of a file of %d", errManifest, len(text), d.new.size)
+	}
+	if err != nil || !zeroFree(text) {
+		return err
+	}
+	folder, name := parent(d.path)
+	dir, err := h.folder(folder)
+	if err != nil {
+		return err
+	}
+	f, err := dir.OpenFile(name, unix.O_RDWR, 0)
+	if err != nil {
+		return nil // read-only, or being executed: to be replaced
+	}
+	err = h.rewriteOpen(f, d, st, text)
+	return errors.Join(err, f.Close())
+}
+
+// rewriteOpen rewrites f, which d was judged to be with the stat st.
+func (h *hand) rewriteOpen(f *os.File, d *delta, st stat, text []byte) error {
+	fd := int(f.Fd())
+	now, err := statAt(fd, "")
+	if err == nil && (!now.same(st) || now.nlink != 1) {
+		err = h.changed(d.path)
+	}
+	if err != nil {
+		return err
+	}
+	old := make([]byte, st.size)
+	if _, err := io.ReadFull(f, old); err != nil {
+		return err
+	}
+	if !zeroFree(old) {
+		return nil
+	}
+	if int64(len(text)) > st.blocks*512 {
+		err := unix.Fallocate(fd, unix.FALLOC_FL_KEEP_SIZE, 0, int64(len(text)))
+		if errors.Is(err, unix.EOPNOTSUPP) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+	d.rewritten = true
+	if int64(len(text)) < st.size { // first, so that no block is ever half old and half new
+		err = f.Truncate(int64(len(text)))
+	}
+	if err == nil {
+		_, err = f.WriteAt(text, 0)
+	}
+	if err == nil {
+		err = h.rewrote(d)
+	}
+	if err == nil {
+		err = setMeta(fd, d.new)
+	}
+	unix.SyncFileRange(fd, 0, 0, unix.SYNC_FILE_RANGE_WRITE) // an early start; see createFile
+	return err
+}
+
+func (a *apply) rewrote(d *delta) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.inPlace = append(a.inPlace, d)
+	return a.d.seam("file rewritten")
+}
+
+func zeroFree(p []byte) bool { return bytes.IndexByte(p, 0) < 0 }
+
+// halfRewritten reports whether e can be what a rewriting between a and b left, in
+// either direction, when it was cut short.
+func halfRewritten(s *cas.Store, e, a, b *entry) (bool, error) {
+	if !rewritable(a, b) || !e.isFile() || e.group != "" || e.size > max(a.size, b.size) || !metaBetween(e, []*entry{a, b}) {
+		return false, nil
+	}
+	var texts [3][]byte
+	for i, x := range []*entry{e, a, b} {
+		if x.size == 0 {
+			continue
+		}
+		var err error
+		if texts[i], err = s.Get(x.hash); err != nil {
+			return false, err
+		}
+	}
+	return woven(texts[0], texts[1], texts[2]), nil
+}
+
+// woven reports whether each block of p is a's or b's.
+func woven(p, a, b []byte) bool {
+	const block = 4096
+	for off := 0; off < len(p); off += block {
+		part := p[off:min(off+block, len(p))]
+		if !blockOf(part, a, off) && !blockOf(part, b, off) {
+			return false
+		}
+	}
+	return true
+}
+
+// blockOf reports whether part is what text has at off. Behind the text's end are
+// zeros: a power cut can leave a file longer, and the block at its old end unwritten.
+func blockOf(part, text []byte, off int) bool {
+	text = text[min(off, len(text)):]
+	n := min(len(part), len(text))
+	return bytes.Equal(part[:n], text[:n]) && cas.AllZero(part[n:])
+}

@@ -1,0 +1,345 @@
+package files
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+	"mulligan/snap/beneath"
+)
+
+// scan is one walk of the workspace.
+type scan struct {
+	d     *Driver
+	op    string
+	ctx   context.Context
+	sink  sink
+	has   func(snap.Hash) bool   // is a remembered content still stored
+	fresh func(path string) bool // these are read whatever the memory says; nil: none
+	scope scope
+	mind  memory
+	lax   func(path string, err error) // where set: what moves is left out and told, the rest is read
+
+	slots        chan struct{} // walkers beside the first
+	files, bytes atomic.Int64
+	mu           sync.Mutex
+	seen         map[inode]bool
+	warnings     map[string]bool
+}
+
+// errMoved is the finding that a name is not what the listing of its folder
+// said: the folder must be listed again.
+var errMoved = errors.New("it moved while it was read")
+
+// tries is how often a folder or a file may change under the reader.
+const (
+	folderTries = 10
+	fileTries   = 3
+)
+
+// newScan prepares a walk that puts contents into s. keep says whether a
+// remembered content is still there, and holds it.
+func (d *Driver) newScan(ctx context.Context, op string, s sink, keep func(snap.Hash) bool) *scan {
+	return &scan{d: d, op: op, ctx: ctx, sink: s, has: keep, mind: byInode{d.cache}, slots: make(chan struct{}, min(runtime.GOMAXPROCS(0), 4)-1),
+		seen: map[inode]bool{}, warnings: map[string]bool{}}
+}
+
+// run walks the workspace and gives its tree, unsealed.
+func (s *scan) run() (*node, error) {
+	root, err := s.d.open()
+	if err != nil {
+		return nil, wrapped(errs.Failed, s.op, err)
+	}
+	defer root.Close()
+	n := &node{}
+	if err := s.folder(root, ".", n); err != nil {
+		if errors.Is(err, errMoved) {
+			err = snap.Changed(s.op, s.d.cfg.Dir)
+		}
+		return nil, err
+	}
+	if _, ok := s.mind.(byInode); ok && len(s.scope) == 0 {
+		s.d.cache.retain(s.seen)
+	}
+	return n, nil
+}
+
+func (s *scan) warn(format string, args ...any) {
+	s.mu.Lock()
+	s.warnings[fmt.Sprintf(format, args...)] = true
+	s.mu.Unlock()
+}
+
+func (s *scan) warned() []string {
+	var out []string
+	for w := range s.warnings {
+		out = append(out, w)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// folder reads the open folder dir and everything below it into n.
+func (s *scan) folder(dir *beneath.Root, path string, n *node) error {
+	name := n.name
+	for range folderTries {
+		if err := s.ctx.Err(); err != nil {
+			return err
+		}
+		*n = node{entry: entry{name: name}}
+		err := s.listing(dir, path, n)
+		if err == nil {
+			err = s.subfolders(dir, path, n)
+		}
+		if !errors.Is(err, errMoved) {
+			return err
+		}
+		if s.lax != nil || path != "." && gone(dir) {
+			return errMoved
+		}
+	}
+	return snap.Changed(s.op, s.shown(path))
+}
+
+// passes hands to lax what did not hold still or can't be read, if there is a lax.
+func (s *scan) passes(path string, err error) error {
+	if err == nil || s.lax == nil {
+		return err
+	}
+	if errors.Is(err, errMoved) || errors.Is(err, snap.ErrChanged) || errs.KindOf(err) == errs.Denied {
+		s.lax(path, err)
+		return nil
+	}
+	return err
+}
+
+// gone reports whether the open folder was removed.
+func gone(dir *beneath.Root) bool {
+	st, err := statAt(dir.FD(), "")
+	return err != nil || st.nlink == 0
+}
+
+// listing reads everything in the folder but what is below its subfolders,
+// whose nodes it only begins.
+func (s *scan) listing(dir *beneath.Root, path string, n *node) error {
+	fd := dir.FD()
+	before, err := statAt(fd, "")
+	if err != nil {
+		return s.failed(path, err)
+	}
+	names, err := list(fd)
+	if err != nil {
+		return s.failed(path, err)
+	}
+	var bytes int64
+	for _, name := range names {
+		p := join(path, name)
+		st, err := statAt(fd, name)
+		if err == unix.ENOENT && s.lax != nil {
+			continue
+		}
+		if err != nil {
+			return s.failed(p, err)
+		}
+		if !s.scope.leads(p) || s.d.exclude.excludes(p, st.kind() == dirKind) {
+			continue
+		}
+		kid, err := s.entry(dir, p, name, st)
+		if err := s.passes(p, err); err != nil {
+			return err
+		}
+		n.kids = append(n.kids, kid)
+		bytes += min(st.size, st.blocks*512)
+	}
+	after, err := statAt(fd, "")
+	if err != nil {
+		return s.failed(path, err)
+	}
+	if s.lax == nil && !before.same(after) {
+		return errMoved
+	}
+	if err := s.count(len(n.kids), bytes); err != nil {
+		return err
+	}
+	return s.own(fd, path, n, before)
+}
+
+// list gives the sorted names in the folder behind fd.
+func list(fd int) ([]string, error) {
+	if _, err := unix.Seek(fd, 0, unix.SEEK_SET); err != nil {
+		return nil, err
+	}
+	buf := listBuffers.Get().(*[]byte)
+	defer listBuffers.Put(buf)
+	var names []string
+	for {
+		n, err := unix.ReadDirent(fd, *buf)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil || n <= 0 {
+			slices.Sort(names)
+			pack(names)
+			return names, err
+		}
+		_, _, names = unix.ParseDirent((*buf)[:n], -1, names)
+	}
+}
+
+// pack lets all names share one piece of memory.
+func pack(names []string) {
+	all := strings.Join(names, "")
+	for i, n := range names {
+		names[i], all = all[:len(n)], all[len(n):]
+	}
+}
+
+var listBuffers = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}
+
+// own fills in the folder's own entry.
+func (s *scan) own(fd int, path string, n *node, st stat) error {
+	n.entry = newEntry(n.name, st)
+	n.mount = false // for the workspace itself, which may well be a mount point
+	n.mode, n.uid, n.gid, n.mtime = st.mode, st.uid, st.gid, st.mtime
+	s.mark(st)
+	n.id, n.ctime, n.sure = st.id, st.ctime, true
+	if !s.mind.find(path, st, &n.entry) {
+		at := time.Now()
+		var err error
+		if n.xattrs, err = readXattrs(fd); err != nil {
+			return s.failed(path, err)
+		}
+		s.mind.add(st, &n.entry, at)
+		n.sure = settled(st, at)
+	}
+	if n.loose = s.d.exclude.loose[path]; n.loose {
+		n.mtime = instant{}
+	}
+	return nil
+}
+
+func (s *scan) mark(st stat) {
+	if s.seen == nil {
+		return
+	}
+	s.mu.Lock()
+	s.seen[st.id] = true
+	s.mu.Unlock()
+}
+
+// subfolders walks the folders among n's kids, some of them beside this walker.
+func (s *scan) subfolders(dir *beneath.Root, path string, n *node) error {
+	var wg sync.WaitGroup
+	var once sync.Once
+	var failed error
+	walk := func(k *node) {
+		p := join(path, k.name)
+		if err := s.passes(p, s.subfolder(dir, p, k)); err != nil {
+			once.Do(func() { failed = err })
+		}
+	}
+	for _, k := range n.kids {
+		if !k.isDir() {
+			continue
+		}
+		select {
+		case s.slots <- struct{}{}:
+			wg.Go(func() {
+				defer func() { <-s.slots }()
+				walk(k)
+			})
+		default:
+			walk(k)
+		}
+	}
+	wg.Wait()
+	return failed
+}
+
+func (s *scan) subfolder(dir *beneath.Root, path string, n *node) error {
+	sub, err := dir.OpenDir(n.name)
+	if errors.Is(err, unix.EXDEV) {
+		s.mounted(path, n)
+		return nil
+	}
+	if err != nil {
+		return s.failed(path, err)
+	}
+	defer sub.Close()
+	return s.folder(sub, path, n)
+}
+
+// mounted makes n a mount point.
+func (s *scan) mounted(path string, n *node) {
+	n.entry = entry{name: n.name, mode: n.kind(), mount: true}
+	n.kids, n.tie = nil, ""
+	s.warn("%s", mountWarning(s.shown(path)))
+}
+
+func mountWarning(path string) string {
+	return path + " is a mount point: what is mounted there is not captured."
+}
+
+// count adds to the totals and refuses a tree that is too large.
+func (s *scan) count(files int, bytes int64) error {
+	f, b := s.files.Add(int64(files)), s.bytes.Add(bytes)
+	if f <= s.d.cfg.MaxFiles && b <= s.d.cfg.MaxBytes {
+		return nil
+	}
+	return errs.New(errs.Invalid, s.op, "%s is too large: at least %d files of %d allowed, %d bytes of %d allowed",
+		s.d.cfg.Dir, f, s.d.cfg.MaxFiles, b, s.d.cfg.MaxBytes).
+		WithHint("exclude what need not go back (exclude = [\"node_modules/\"] in the app's file), or raise [limits] in mulligand.toml")
+}
+
+// failed makes of a system call's error what the walk goes by.
+func (s *scan) failed(path string, err error) error {
+	switch {
+	case errors.Is(err, errGrew), errors.Is(err, errMoved), errors.Is(err, unix.EXDEV), errors.Is(err, io.ErrUnexpectedEOF):
+		return err
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP), errors.Is(err, unix.ESTALE):
+		return errMoved
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
+		return (&errs.Error{Kind: errs.Denied, Op: s.op, Message: "cannot read " + s.shown(path), Err: cause(err)}).
+			WithHint("make it readable for the user that mulligand runs as, or exclude it")
+	}
+	var e *errs.Error
+	if errors.As(err, &e) {
+		return err
+	}
+	return &errs.Error{Kind: errs.Failed, Op: s.op, Message: s.shown(path), Err: cause(err)}
+}
+
+// cause is the system's error without the path that the message has already.
+func cause(err error) error {
+	var p *os.PathError
+	if errors.As(err, &p) {
+		return p.Err
+	}
+	return err
+}
+
+// shown is path as a reader may see it: in full, and on one line.
+func (s *scan) shown(path string) string { return shown(s.d.cfg.Dir, path) }
+
+func shown(dir, path string) string {
+	full := dir
+	if path != "." {
+		full = dir + "/" + path
+	}
+	if strings.ContainsFunc(full, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\uFFFD' }) {
+		return fmt.Sprintf("%q", full)
+	}
+	return full
+}

@@ -1,0 +1,95 @@
+package files
+
+import (
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// scramble does n random things to what is below dir, of every kind that a
+// shell script could do. What cannot be done to a path is simply not done.
+func scramble(t testing.TB, r *rand.Rand, dir string, n int) {
+	t.Helper()
+	for range n {
+		var files, folders []string
+		must(t, filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+			if err == nil && d.IsDir() {
+				folders = append(folders, p)
+			} else if err == nil {
+				files = append(files, p)
+			}
+			return err
+		}))
+		pick := func(list []string) string {
+			if len(list) == 0 {
+				return dir + "/none"
+			}
+			return list[r.IntN(len(list))]
+		}
+		fresh := fmt.Sprintf("%s/n%d", pick(folders), r.IntN(1000))
+		act(r, dir, pick(files), pick(folders), pick(files), fresh)
+	}
+}
+
+func act(r *rand.Rand, dir, file, folder, other, fresh string) {
+	inside := folder != dir
+	switch r.IntN(16) {
+	case 0, 1:
+		os.WriteFile(fresh, random(r, r.IntN(5000)), 0o600)
+	case 2:
+		os.WriteFile(file, random(r, r.IntN(5000)), 0)
+	case 3:
+		if f, err := os.OpenFile(file, os.O_APPEND|os.O_WRONLY|unix.O_NONBLOCK, 0); err == nil {
+			f.WriteString("more")
+			f.Close()
+		}
+	case 4:
+		os.Remove(file)
+	case 5:
+		if inside {
+			os.RemoveAll(folder)
+		}
+	case 6:
+		os.Mkdir(fresh, 0o755)
+	case 7:
+		os.Rename(file, fresh)
+	case 8:
+		if inside {
+			os.Rename(folder, fresh)
+		}
+	case 9:
+		os.Chmod(file, fs.FileMode(r.IntN(512)))
+	case 10:
+		os.Chmod(folder, 0o700|fs.FileMode(r.IntN(64)))
+	case 11:
+		os.Symlink(other, fresh)
+	case 12:
+		os.Link(file, fresh)
+	case 13:
+		if inside && os.RemoveAll(folder) == nil {
+			os.WriteFile(folder, random(r, 100), 0o644)
+		}
+	case 14:
+		if os.Remove(file) == nil {
+			os.Mkdir(file, 0o755)
+			os.WriteFile(file+"/in", random(r, 100), 0o644)
+		}
+	case 15:
+		os.Chtimes(file, time.Time{}, time.Unix(r.Int64N(1e9), r.Int64N(1e9)))
+		unix.Setxattr(file, "user.note", random(r, 8), 0)
+	}
+}
+
+func random(r *rand.Rand, n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(r.Uint32())
+	}
+	return b
+}

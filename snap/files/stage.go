@@ -1,0 +1,361 @@
+package files
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/ipc/errs"
+	"mulligan/snap/beneath"
+)
+
+// A batch of files is written under temporary names, made durable, and only
+// then renamed into place, so that a crash leaves either the old file or the
+// whole new one.
+const (
+	batchFiles = 1000
+	batchBytes = 256 << 20
+)
+
+// staged is a new thing under its temporary name.
+type staged struct {
+	d   *delta
+	tmp string
+	was stat     // what is at the path, to be replaced; zero: nothing
+	f   *os.File // a file that is still to be synced
+}
+
+func (a *apply) tmpName() string { return fmt.Sprint(tmpPrefix(string(a.id)), a.tmp.Add(1)) }
+
+func tmpPrefix(id string) string { return ".mulligan-" + id + "-" }
+
+// placeFiles brings everything that is no folder and no further name of a file.
+func (h *hand) placeFiles() error {
+	var batch []*delta
+	var bytes int64
+	for i := range h.deltas {
+		d := &h.deltas[i]
+		if d.new == nil || d.rewritten || isFolder(d.new) || d.mounted() || h.follows(d) {
+			continue
+		}
+		batch, bytes = append(batch, d), bytes+d.new.size
+		if len(batch) >= batchFiles || bytes >= batchBytes {
+			if err := h.placeBatch(batch); err != nil {
+				return err
+			}
+			batch, bytes = nil, 0
+		}
+	}
+	return h.placeBatch(batch)
+}
+
+func (h *hand) placeBatch(batch []*delta) error {
+	list, err := h.stageAll(batch)
+	if err != nil {
+		return err
+	}
+	return h.place(list)
+}
+
+// stageAll stages a batch, with several hands.
+func (h *hand) stageAll(batch []*delta) ([]*staged, error) {
+	out := make([]*staged, len(batch))
+	err := h.sideBySide(len(batch), func(w *hand, i int) (err error) {
+		out[i], err = w.stage(batch[i])
+		return w.failed(batch[i].path, err)
+	})
+	out = slices.DeleteFunc(out, func(s *staged) bool { return s == nil })
+	if err != nil {
+		return nil, errors.Join(err, h.unstage(out))
+	}
+	return out, nil
+}
+
+// stage writes d's new thing beside the old one. nil: there is nothing to do.
+func (h *hand) stage(d *delta) (*staged, error) {
+	if err := h.ctx.Err(); err != nil {
+		return nil, err
+	}
+	v, st, err := h.judge(d)
+	if err != nil || v == isNew && (st.nlink == 1 || d.sameGroup()) {
+		return nil, err
+	}
+	if h.stays[d.path] {
+		return nil, nil // removeAll said so
+	}
+	if done, err := h.metaOnly(d, st); done || err != nil {
+		return nil, err
+	}
+	folder, _ := parent(d.path)
+	dir, err := h.writable(folder)
+	if err != nil {
+		return nil, err
+	}
+	s := &staged{d: d, tmp: h.tmpName(), was: st}
+	err = h.create(dir, s)
+	if err == nil {
+		return s, nil
+	}
+	if e := unix.Unlinkat(dir.FD(), s.tmp, 0); e != unix.ENOENT {
+		err = errors.Join(err, e)
+	}
+	if errors.Is(err, unix.EPERM) && d.new.device() {
+		h.note("%s is a device and cannot be made here: %v.", shown(h.d.cfg.Dir, d.path), cause(err))
+		return nil, nil
+	}
+	return nil, err
+}
+
+// follows reports whether d's new thing is a further name of a file whose
+// first name this restore deals with, or leaves as it is.
+func (a *apply) follows(d *delta) bool {
+	if d.new.group == "" || d.new.group == d.path {
+		return false
+	}
+	first := a.at[d.new.group]
+	if first == nil {
+		return !a.scoped() // unchanged, hence there
+	}
+	return first.new != nil && first.new.group == d.new.group
+}
+
+func (a *apply) scoped() bool { return len(a.reader.scope) > 0 }
+
+// metaOnly changes owner, mode, attributes and times in place where that is
+// all, and where the file has no other name that would change with it.
+func (h *hand) metaOnly(d *delta, st stat) (bool, error) {
+	if d.old == nil || !d.old.isFile() || !d.old.sameBody(d.new) || st.nlink != 1 || d.new.symlink() {
+		return false, nil
+	}
+	folder, name := parent(d.path)
+	dir, err := h.folder(folder)
+	if err != nil {
+		return false, err
+	}
+	f, err := openPath(dir, name)
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	now, err := statAt(int(f.Fd()), "")
+	if err == nil && (!now.same(st) || now.nlink != 1) {
+		err = h.changed(d.path)
+	}
+	if err != nil {
+		return false, err
+	}
+	h.mu.Lock()
+	h.inPlace = append(h.inPlace, d)
+	h.mu.Unlock()
+	return true, setMeta(int(f.Fd()), d.new)
+}
+
+// create makes the thing under its temporary name, complete.
+func (h *hand) create(dir *beneath.Root, s *staged) error {
+	e := s.d.new
+	if e.isFile() {
+		return h.createFile(dir, s)
+	}
+	var err error
+	if e.symlink() {
+		err = unix.Symlinkat(e.link, dir.FD(), s.tmp)
+	} else {
+		err = unix.Mknodat(dir.FD(), s.tmp, e.kind()|0o600, int(e.rdev))
+	}
+	if err != nil {
+		return err
+	}
+	f, err := openPath(dir, s.tmp)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := h.isOurs(f, e); err != nil {
+		return err
+	}
+	return setMeta(int(f.Fd()), e)
+}
+
+// isOurs makes sure that f is the link, fifo, socket or device just made, and
+// nothing that the workspace's owner has put in its place.
+func (a *apply) isOurs(f *os.File, e *entry) error {
+	fd := int(f.Fd())
+	st, err := statAt(fd, "")
+	if err != nil {
+		return err
+	}
+	if st.kind() != e.kind() || st.nlink != 1 || st.rdev != e.rdev || int(st.uid) != os.Geteuid() {
+		return errs.New(errs.Conflict, a.op, "somebody replaced a file that was being restored")
+	}
+	return nil
+}
+
+func (h *hand) createFile(dir *beneath.Root, s *staged) error {
+	e := s.d.new
+	f, err := dir.OpenFile(s.tmp, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	err = h.fill(f, e)
+	if err == nil {
+		err = setMeta(int(f.Fd()), e)
+	}
+	if err != nil {
+		return errors.Join(err, f.Close())
+	}
+	// Once all are on their way to the disk, the first fsync commits the
+	// filesystem's journal for the others too. This only asks for an early
+	// start, so its error does not matter: the fsync will meet it again.
+	unix.SyncFileRange(int(f.Fd()), 0, 0, unix.SYNC_FILE_RANGE_WRITE)
+	s.f = f
+	return nil
+}
+
+// fill writes e's content; what is all zeros stays a hole.
+func (a *apply) fill(f *os.File, e *entry) error {
+	end := int64(0)
+	err := eachPiece(a.d.cfg.Store, e, func(off int64, p []byte) error {
+		if err := a.ctx.Err(); err != nil {
+			return err
+		}
+		n, err := f.WriteAt(p, off)
+		if err == nil && n < len(p) {
+			err = io.ErrShortWrite
+		}
+		end = off + int64(n)
+		return err
+	})
+	if err == nil && end < e.size {
+		err = f.Truncate(e.size)
+	}
+	return err
+}
+
+// place renames a batch into place, after what it holds is durable.
+func (h *hand) place(batch []*staged) error {
+	if len(batch) == 0 {
+		return nil
+	}
+	err := h.d.seam("files staged")
+	if err == nil {
+		err = h.settle(batch)
+	}
+	if err != nil {
+		return errors.Join(err, h.unstage(batch))
+	}
+	for i := range batch {
+		if err = h.ctx.Err(); err == nil {
+			err = h.failed(batch[i].d.path, h.rename(batch[i]))
+		}
+		if err == nil {
+			err = h.d.seam("file placed")
+		}
+		if err != nil {
+			return errors.Join(err, h.unstage(batch[i:]))
+		}
+	}
+	return nil
+}
+
+// rename puts one staged thing in place, if what it replaces is still there as
+// it was judged.
+func (h *hand) rename(s *staged) error {
+	folder, name := parent(s.d.path)
+	dir, err := h.writable(folder)
+	if err != nil {
+		return err
+	}
+	h.touched[folder] = true
+	fd := dir.FD()
+	st, err := statAt(fd, name)
+	if s.was == (stat{}) {
+		if err != unix.ENOENT {
+			return errors.Join(h.changed(s.d.path), err)
+		}
+		err = unix.Renameat2(fd, s.tmp, fd, name, unix.RENAME_NOREPLACE)
+		if err != unix.EINVAL { // some filesystems don't know the flag
+			return err
+		}
+		return unix.Renameat(fd, s.tmp, fd, name)
+	}
+	if err != nil || !s.was.still(st) {
+		return errors.Join(h.changed(s.d.path), err)
+	}
+	return unix.Renameat(fd, s.tmp, fd, name)
+}
+
+// unstage removes what was staged and will not be placed.
+func (h *hand) unstage(batch []*staged) error {
+	var all error
+	for _, s := range batch {
+		if s.f != nil {
+			s.f.Close() // it goes
+		}
+		folder, _ := parent(s.d.path)
+		dir, err := h.folder(folder)
+		if err == nil {
+			err = unix.Unlinkat(dir.FD(), s.tmp, 0)
+		}
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			all = errors.Join(all, h.failed(s.d.path, err))
+		}
+	}
+	return all
+}
+
+// linkNames gives files their further names.
+func (h *hand) linkNames() error {
+	for i := range h.deltas {
+		d := &h.deltas[i]
+		if d.new == nil || isFolder(d.new) || d.mounted() || h.stays[d.path] || !h.follows(d) {
+			continue
+		}
+		if err := h.ctx.Err(); err != nil {
+			return err
+		}
+		if err := h.link(d); err != nil {
+			return h.failed(d.path, err)
+		}
+	}
+	return nil
+}
+
+func (h *hand) link(d *delta) error {
+	_, was, err := h.judge(d)
+	if err != nil {
+		return err
+	}
+	folder, name := parent(d.new.group)
+	from, err := openDeep(h.root, folder)
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	first, err := statAt(from.FD(), name)
+	if err != nil {
+		return err
+	}
+	if first.id == was.id {
+		return nil
+	}
+	if e := newEntry(name, first); e.mode != d.new.mode || e.size != d.new.size || e.mtime != d.new.mtime {
+		return h.changed(d.new.group)
+	}
+	folder, _ = parent(d.path)
+	dir, err := h.writable(folder)
+	if err != nil {
+		return err
+	}
+	s := &staged{d: d, tmp: h.tmpName(), was: was}
+	if err := unix.Linkat(from.FD(), name, dir.FD(), s.tmp, 0); err != nil {
+		return err
+	}
+	if err := h.rename(s); err != nil {
+		return errors.Join(err, h.unstage([]*staged{s}))
+	}
+	return nil
+}

@@ -1,0 +1,354 @@
+package files
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+	"mulligan/snap/beneath"
+	"mulligan/snap/cas"
+)
+
+// change is one switch: the workspace on its way from base to target or back.
+type change struct {
+	d  *Driver
+	id snap.RestoreID
+
+	mu       sync.Mutex
+	plan     *plan
+	deltas   []delta // from base to target, once worked out
+	unsynced bool    // an apply was cut short: not all that it changed is on the disk
+}
+
+// Resume gives the switch that an earlier process prepared.
+func (d *Driver) Resume(ctx context.Context, id snap.RestoreID) (snap.Switch, error) {
+	const op = "resume files"
+	if err := checkID(op, string(id)); err != nil {
+		return nil, err
+	}
+	p, err := d.loadPlan(id)
+	if errs.KindOf(err) == errs.NotFound {
+		return nil, errs.New(errs.NotFound, op, "no restore %s is under way", id)
+	}
+	if err != nil {
+		return nil, wrapped(errs.Failed, op, err)
+	}
+	return &change{d: d, id: id, plan: p, unsynced: true}, nil
+}
+
+// set writes the state down.
+func (c *change) set(s state) error {
+	p := *c.plan
+	p.State = s
+	if err := c.d.savePlan(c.id, &p); err != nil {
+		return err
+	}
+	c.plan = &p
+	return c.d.seam(string(s))
+}
+
+func (c *change) manifests() (base, target *manifest, err error) {
+	if base, err = loadManifest(c.d.cfg.Store, snap.Hash(c.plan.Base)); err == nil {
+		target, err = loadManifest(c.d.cfg.Store, snap.Hash(c.plan.Target))
+	}
+	return base, target, err
+}
+
+// differences are the deltas from base to target.
+func (c *change) differences(ctx context.Context) ([]delta, error) {
+	if c.deltas != nil {
+		return c.deltas, nil
+	}
+	base, target, err := c.manifests()
+	if err == nil {
+		c.deltas, err = compare(ctx, base, target, c.plan.scope())
+	}
+	return c.deltas, err
+}
+
+// Changes lists what happened between target and base: what Commit takes back.
+func (c *change) Changes(limit int) ([]snap.Change, int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	deltas, err := c.differences(context.Background())
+	if err != nil {
+		return nil, 0 // Commit will meet the same damage, and can say so
+	}
+	back := slices.Clone(deltas)
+	for i := range back {
+		back[i].old, back[i].new = back[i].new, back[i].old
+	}
+	return changes(back, limit)
+}
+
+// Stale walks the workspace, and reads what may have changed.
+func (c *change) Stale(ctx context.Context) (bool, error) {
+	const op = "compare files"
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	b := c.d.cfg.Store.Begin()
+	defer b.Discard()
+	now, err := c.d.present(ctx, op, b, c.plan.scope(), nil)
+	if err != nil {
+		return false, err
+	}
+	base, err := loadManifest(c.d.cfg.Store, snap.Hash(c.plan.Base))
+	if err != nil {
+		return false, wrapped(errs.Corrupt, op, err)
+	}
+	moved, err := c.moved(ctx, b, base, now.manifest)
+	return moved != "", wrapped(errs.Failed, op, err)
+}
+
+// moved names a path at which live is not as the base has it, "" if there is none.
+func (c *change) moved(ctx context.Context, s sink, base, live *manifest) (string, error) {
+	was, err := base.part(s, c.plan.scope())
+	if err != nil {
+		return "", err
+	}
+	is, err := live.part(s, c.plan.scope())
+	if err != nil || was == is {
+		return "", err
+	}
+	deltas, err := compare(ctx, base, live, c.plan.scope())
+	if err != nil {
+		return "", err
+	}
+	return telling(deltas), nil
+}
+
+// Commit makes the workspace, or the scope, the target. The first time the
+// workspace must be the base; after that, anything between base and target.
+func (c *change) Commit(ctx context.Context) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.plan.State == switched {
+		return nil
+	}
+	return c.converge(ctx, "restore files", committing, switched)
+}
+
+func (c *change) applier(ctx context.Context, op string, b *cas.Batch, deltas []delta) (*hand, error) {
+	a, err := c.d.newApply(ctx, op, c.id, b, b.Keep, deltas)
+	if err != nil {
+		return nil, wrapped(errs.Failed, op, err)
+	}
+	a.reader.scope = c.plan.scope()
+	a.whole = c.unsynced
+	return a, nil
+}
+
+// finish applies. That it is done need not be written down: whoever resumes the
+// switch looks again, and finds nothing to do. What is to be said of it must be.
+func (c *change) finish(a *hand, done state) error {
+	c.unsynced = true
+	err := a.run()
+	c.unsynced = err != nil
+	said := len(c.plan.Notes)
+	for _, n := range a.notes {
+		if !slices.Contains(c.plan.Notes, n) {
+			c.plan.Notes = append(c.plan.Notes, n)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if len(c.plan.Notes) > said {
+		return wrapped(errs.Failed, a.op, c.set(done))
+	}
+	p := *c.plan
+	p.State = done
+	c.plan = &p
+	return wrapped(errs.Failed, a.op, c.d.seam(string(done)))
+}
+
+// Undo makes the workspace the base again, wherever it is between. A path that
+// is neither as the base nor as the target has it is stored first, with
+// everything else as it then is, under a root "files/<App>/late/<id>"; Check's
+// notes say so.
+func (c *change) Undo(ctx context.Context) error {
+	const op = "undo files"
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch c.plan.State {
+	case undone:
+		return nil
+	case prepared: // Commit changed nothing
+		if err := ctx.Err(); err != nil {
+			return wrapped(errs.Unavailable, op, err)
+		}
+		return wrapped(errs.Failed, op, c.set(undone))
+	}
+	return c.converge(ctx, op, undoing, undone)
+}
+
+// converge reads the workspace and takes it to where it shall be.
+func (c *change) converge(ctx context.Context, op string, going, done state) error {
+	b := c.d.cfg.Store.Begin()
+	defer b.Discard()
+	base, target, err := c.manifests()
+	if err != nil {
+		return wrapped(errs.Corrupt, op, err)
+	}
+	goal := base
+	if done == switched {
+		goal = target
+	}
+	if err := c.sweepTemps(ctx); err != nil {
+		return wrapped(errs.Failed, op, err)
+	}
+	now, err := c.d.present(ctx, op, b, c.plan.scope(), nil)
+	if err != nil {
+		return err
+	}
+	live := now.manifest
+	deltas, err := c.toGo(ctx, live, base, goal, done)
+	if err != nil {
+		return wrapped(errs.Failed, op, err)
+	}
+	if err := c.settleFrames(deltas, base); err != nil {
+		return wrapped(errs.Failed, op, err)
+	}
+	if err := c.mayReplace(ctx, op, b, live, deltas, base, target, done); err != nil {
+		return err
+	}
+	defer c.d.restoring()()
+	a, err := c.applier(ctx, op, b, deltas)
+	if err != nil {
+		return err
+	}
+	defer a.close()
+	if err := c.set(going); err != nil {
+		return wrapped(errs.Failed, op, err)
+	}
+	return c.finish(a, done)
+}
+
+// toGo are the deltas from the live state to the goal.
+func (c *change) toGo(ctx context.Context, live, base, goal *manifest, done state) ([]delta, error) {
+	if done == switched && live.hash == base.hash && c.deltas != nil {
+		return slices.Clone(c.deltas), nil // Prepare worked them out
+	}
+	return compare(ctx, live, goal, c.plan.scope())
+}
+
+// sweepTemps removes what an interrupted Commit or Undo of a scope left beside the
+// paths that it was writing. Without a scope these are seen as what must go.
+func (c *change) sweepTemps(ctx context.Context) error {
+	if len(c.plan.Scope) == 0 || c.plan.State == prepared {
+		return nil
+	}
+	deltas, err := c.differences(ctx)
+	if err != nil {
+		return err
+	}
+	root, err := c.d.open()
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	folders := map[string]bool{}
+	for i := range deltas {
+		dir, _ := parent(deltas[i].path)
+		folders[dir] = true
+	}
+	for _, path := range sortedKeys(folders) {
+		dir, err := openDeep(root, path)
+		if err != nil {
+			continue // it is not there any more, or not yet: nor is anything in it
+		}
+		err = errors.Join(sweepTempsIn(dir, tmpPrefix(string(c.id))), dir.Close())
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func sweepTempsIn(dir *beneath.Root, prefix string) error {
+	names, err := list(dir.FD())
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if !strings.HasPrefix(name, prefix) {
+			continue
+		}
+		if err := unix.Unlinkat(dir.FD(), name, 0); err != nil && err != unix.ENOENT && err != unix.EISDIR {
+			return err
+		}
+	}
+	return nil
+}
+
+// Check reads what was changed from disk again, looks at everything else, and
+// compares.
+func (c *change) Check(ctx context.Context) (snap.Proof, error) {
+	const op = "check files"
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	deltas, err := c.differences(ctx)
+	if err != nil {
+		return snap.Proof{}, wrapped(errs.Failed, op, err)
+	}
+	touched := map[string]bool{}
+	for _, d := range deltas {
+		touched[d.path] = true
+	}
+	base, target, err := c.manifests()
+	if err != nil {
+		return snap.Proof{}, wrapped(errs.Corrupt, op, err)
+	}
+	want := target
+	if c.plan.State == undoing || c.plan.State == undone {
+		want = base
+	}
+	b := c.d.cfg.Store.Begin()
+	defer b.Discard()
+	now, err := c.d.present(ctx, op, b, c.plan.scope(), touched)
+	if err != nil {
+		return snap.Proof{}, err
+	}
+	return c.proof(ctx, op, b, base, want, now.manifest)
+}
+
+func (c *change) proof(ctx context.Context, op string, b *cas.Batch, base, want, live *manifest) (p snap.Proof, err error) {
+	hashes := make([]snap.Hash, 3)
+	for i, m := range []*manifest{base, want, live} {
+		if hashes[i], err = m.part(b, c.plan.scope()); err != nil {
+			return p, wrapped(errs.Failed, op, err)
+		}
+	}
+	p = snap.Proof{Pre: hashes[0], Want: hashes[1], Post: hashes[2], Match: hashes[1] == hashes[2]}
+	p.Notes = slices.Clone(c.plan.Notes)
+	if p.Match {
+		return p, nil
+	}
+	deltas, err := compare(ctx, want, live, c.plan.scope())
+	for i, d := range deltas {
+		if i == 5 {
+			break
+		}
+		p.Notes = append(p.Notes, fmt.Sprintf("%s is not as it should be: %s.", shown(c.d.cfg.Dir, d.path), d.summary()))
+	}
+	return p, wrapped(errs.Failed, op, err)
+}
+
+// Finish drops the plan, and lets go of base and target.
+func (c *change) Finish(ctx context.Context) error {
+	const op = "finish files"
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return wrapped(errs.Unavailable, op, err)
+	}
+	base, target := c.d.switchRoots(c.id)
+	return wrapped(errs.Failed, op, c.d.cfg.Store.Delete(c.d.planRoot(c.id), base, target))
+}

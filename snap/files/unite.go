@@ -1,0 +1,139 @@
+package files
+
+import (
+	"bytes"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/snap"
+	"mulligan/snap/cas"
+)
+
+// uniter takes writes back from single entries.
+type uniter struct {
+	s   *cas.Store
+	b   *cas.Batch // merged contents go there
+	now time.Time
+}
+
+// unite gives what is to be at a path where left was left by writes, before was
+// before them, and now is there at present. merged reports that it is none of the
+// three; why is other than "" where they don't go together.
+func (u *uniter) unite(left, now, before *entry) (e *entry, merged bool, why snap.ClashReason, err error) {
+	switch {
+	case alike(now, left):
+		return before, false, "", nil
+	case alike(now, before):
+		return now, false, "", nil
+	case now == nil:
+		return nil, false, snap.Removed, nil
+	case left == nil && isFolder(now) && isFolder(before):
+		return now, false, "", nil // somebody made the folder again
+	case left == nil:
+		return nil, false, snap.Replaced, nil
+	case before == nil:
+		return nil, false, snap.Edited, nil
+	case now.mount || now.kind() != left.kind() || now.kind() != before.kind():
+		return nil, false, snap.Retyped, nil
+	}
+	return u.merge(left, now, before)
+}
+
+// alike reports whether a and b are the same but for times, other names, and a
+// folder's content.
+func alike(a, b *entry) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.sameBody(b) && a.mode == b.mode && a.uid == b.uid && a.gid == b.gid && equalXattrs(a, b)
+}
+
+// merge unites three things of one type, a part at a time.
+func (u *uniter) merge(left, now, before *entry) (*entry, bool, snap.ClashReason, error) {
+	e := *now
+	e.group = ""
+	ok := three(&e.mode, left.mode, now.mode, before.mode) &&
+		three(&e.uid, left.uid, now.uid, before.uid) &&
+		three(&e.gid, left.gid, now.gid, before.gid) &&
+		three(&e.link, left.link, now.link, before.link) &&
+		three(&e.rdev, left.rdev, now.rdev, before.rdev)
+	if e.xattrs = before.xattrs; !equalXattrs(now, left) {
+		e.xattrs = now.xattrs
+		ok = ok && (equalXattrs(left, before) || equalXattrs(now, before))
+	}
+	if !ok {
+		return nil, false, snap.Overlaps, nil
+	}
+	if now.isFile() {
+		if why, err := u.content(&e, left, now, before); why != "" || err != nil {
+			return nil, false, why, err
+		}
+	}
+	switch {
+	case alike(&e, before):
+		return before, false, "", nil
+	case e.kind() == unix.S_IFREG && (e.hash != now.hash || e.size != now.size):
+		e.mtime = instant{u.now.Unix(), uint32(u.now.Nanosecond())}
+	}
+	return &e, !alike(&e, now), "", nil
+}
+
+// three sets to to what a change from left to before makes of now.
+func three[T comparable](to *T, left, now, before T) bool {
+	switch {
+	case now == left:
+		*to = before
+	case left != before && now != before:
+		return false
+	default:
+		*to = now
+	}
+	return true
+}
+
+// content sets e's content to what a change from left's to before's makes of now's.
+func (u *uniter) content(e, left, now, before *entry) (snap.ClashReason, error) {
+	type body struct {
+		hash snap.Hash
+		size int64
+	}
+	of := func(x *entry) body { return body{x.hash, x.size} }
+	to := of(now)
+	if three(&to, of(left), of(now), of(before)) {
+		e.hash, e.size = to.hash, to.size
+		return "", nil
+	}
+	var texts [3]string
+	for i, x := range []*entry{left, now, before} {
+		if x.size > maxMerge {
+			return snap.TooLarge, nil
+		}
+		var buf bytes.Buffer
+		err := eachPiece(u.s, x, func(_ int64, p []byte) error { buf.Write(p); return nil })
+		if err != nil {
+			return "", err
+		}
+		if !isText(buf.Bytes()) {
+			return snap.Binary, nil
+		}
+		texts[i] = buf.String()
+	}
+	text, ok := mergeText(texts[0], texts[1], texts[2])
+	if !ok {
+		return snap.Overlaps, nil
+	}
+	return u.put(e, []byte(text))
+}
+
+func (u *uniter) put(e *entry, text []byte) (why snap.ClashReason, err error) {
+	if len(text) > maxMerge {
+		return snap.TooLarge, nil
+	}
+	e.size, e.hash = int64(len(text)), snap.Hash{}
+	if len(text) > 0 {
+		e.hash, err = u.b.Blob(slices.Clip(text))
+	}
+	return "", err
+}

@@ -1,0 +1,181 @@
+package watch
+
+import (
+	"encoding/binary"
+	"errors"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// folder is a watched folder. Its path is where it was when the events that
+// have been read so far were made.
+type folder struct {
+	parent *folder // nil: the workspace itself
+	name   string
+	kids   map[string]*folder
+	id     uint64 // its number, in the label
+	label  string // the path that fsnotify knows it by
+	inode  inode
+	gone   bool
+}
+
+type inode struct{ dev, ino uint64 }
+
+// path is relative to the workspace.
+func (f *folder) path() string {
+	if f.parent == nil {
+		return "."
+	}
+	return join(f.parent.path(), f.name)
+}
+
+func join(dir, name string) string {
+	if dir == "." {
+		return name
+	}
+	return dir + "/" + name
+}
+
+// place is a name in a folder that may be a folder itself.
+type place struct {
+	in   *folder
+	name string
+}
+
+// probe watches what is at that name if it is a folder of the workspace, and
+// puts the folders in it on the list of what is to be probed. What was known
+// under the name is forgotten first.
+func (s *session) probe(in *folder, name string) error {
+	if in.gone {
+		return nil
+	}
+	if old := in.kids[name]; old != nil {
+		s.drop(old)
+	}
+	path := join(in.path(), name)
+	if s.excluded(path, true) {
+		return nil
+	}
+	dir, err := s.root.OpenFile(path, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return probed(err)
+	}
+	defer dir.Close()
+	f := &folder{parent: in, name: name}
+	if err := s.add(f, dir); err != nil || f.gone {
+		return err
+	}
+	if s.ready { // until then, All is what it comes to
+		s.w.markTree(path)
+	}
+	return s.list(f, dir)
+}
+
+// probed tells an error that says something about the name from one of the watcher.
+func probed(err error) error {
+	for _, is := range []error{unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.EXDEV, unix.EACCES, unix.EPERM, unix.ESTALE, unix.ENAMETOOLONG, unix.EIO} {
+		if errors.Is(err, is) {
+			return nil
+		}
+	}
+	return err
+}
+
+// add gives f, which is open as dir, a watch. Where none is left f is not
+// watched, which shows in s.missing.
+func (s *session) add(f *folder, dir *os.File) error {
+	fd := int(dir.Fd())
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	f.inode = inode{st.Dev, st.Ino}
+	if old := s.inodes[f.inode]; old != nil {
+		// It was moved here, and the event that says so is still to come. The
+		// kernel has one watch per inode: fsnotify would keep the old label.
+		s.drop(old)
+		if f.parent != nil && f.parent.gone { // so was what it lies in: from below it
+			f.gone = true
+			return nil
+		}
+	}
+	s.last++
+	f.id = s.last
+	f.label = s.w.label(f.id, fd)
+	switch err := s.fs.Add(f.label); {
+	case err == nil:
+		s.ids[f.id], s.inodes[f.inode] = f, f
+		s.closes.add(f.label)
+	case errors.Is(err, unix.ENOSPC):
+		s.missing = f
+	default:
+		return err
+	}
+	if f.parent != nil {
+		if f.parent.kids == nil {
+			f.parent.kids = map[string]*folder{}
+		}
+		f.parent.kids[f.name] = f
+	}
+	return nil
+}
+
+// list puts the folders in f, which is open as dir, on the list. It comes after
+// f has its watch: what is made later is an event.
+func (s *session) list(f *folder, dir *os.File) error {
+	names, err := subfolders(int(dir.Fd()), s.buf)
+	for _, name := range names {
+		s.todo = append(s.todo, place{f, name})
+	}
+	return probed(err)
+}
+
+// drop forgets f and everything below it.
+func (s *session) drop(f *folder) {
+	if f.parent != nil && f.parent.kids[f.name] == f {
+		delete(f.parent.kids, f.name)
+	}
+	s.forget(f)
+}
+
+func (s *session) forget(f *folder) {
+	f.gone = true
+	if s.ids[f.id] == f {
+		delete(s.ids, f.id)
+		// The watch may have ended with its folder: then there is nothing to do.
+		_ = s.fs.Remove(f.label)
+	}
+	if s.inodes[f.inode] == f {
+		delete(s.inodes, f.inode)
+	}
+	for _, k := range f.kids {
+		s.forget(k)
+	}
+	f.kids = nil
+}
+
+// subfolders names what may be a folder in the folder behind fd.
+func subfolders(fd int, buf []byte) ([]string, error) {
+	var names []string
+	for {
+		n, err := unix.ReadDirent(fd, buf)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil || n <= 0 {
+			return names, err
+		}
+		for b := buf[:n]; len(b) > 19; { // struct linux_dirent64: getdents64(2)
+			size := binary.NativeEndian.Uint16(b[16:])
+			if kind := b[18]; kind == unix.DT_DIR || kind == unix.DT_UNKNOWN {
+				name, _, _ := strings.Cut(string(b[19:size]), "\x00")
+				if name != "." && name != ".." {
+					names = append(names, name)
+				}
+			}
+			b = b[size:]
+		}
+	}
+}

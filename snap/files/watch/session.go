@@ -1,0 +1,334 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sys/unix"
+
+	"mulligan/snap"
+	"mulligan/snap/beneath"
+)
+
+// session is one stretch of watching, from setting all watches to the first
+// trouble. Everything in it belongs to one goroutine, but for over.
+type session struct {
+	w      *Watcher
+	fs     *fsnotify.Watcher
+	closes *closes // nil: there are no such events
+	root   *beneath.Root
+	id     identity      // of root
+	over   chan struct{} // closed after its end
+
+	top     *folder
+	ids     map[uint64]*folder // watched, by number
+	inodes  map[inode]*folder  // the same
+	last    uint64             // the highest number so far
+	buf     []byte             // for lists of names
+	todo    []place            // may be folders without a watch; the last is next
+	missing *folder            // one that there was no watch for
+	ready   bool               // todo was empty once
+	short   bool               // and there were not enough watches
+}
+
+// Why a session ends, beside errors of the system and errAway.
+var (
+	errOverflow = errors.New("events were lost")
+	errEnded    = errors.New("the events ended")
+	errCookies  = errors.New("the folder of cookies was taken away")
+	errRoom     = errors.New("there may be watches for more folders now")
+)
+
+// begin opens the workspace and watches its top folder and the cookies.
+func (w *Watcher) begin() (*session, error) {
+	root, err := beneath.Open(w.opt.Dir)
+	if err != nil {
+		return nil, err
+	}
+	s := &session{w: w, root: root, over: make(chan struct{}),
+		ids: map[uint64]*folder{}, inodes: map[inode]*folder{}, buf: make([]byte, 64<<10)}
+	if err = s.open(); err != nil {
+		s.close()
+		return nil, err
+	}
+	w.mu.Lock()
+	w.home = s.id
+	w.state = snap.Following{State: snap.Rescanning, Detail: "setting watches in " + w.opt.Dir}
+	w.mu.Unlock()
+	return s, nil
+}
+
+func (s *session) open() (err error) {
+	if s.id, err = statx(s.root.FD(), "", unix.AT_EMPTY_PATH); err != nil {
+		return err
+	}
+	s.w.mu.Lock()
+	err = s.w.home.accepts(s.w.opt.Dir, s.id)
+	s.w.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if err := makeCookieDir(s.w.opt.CookieDir); err != nil {
+		return err
+	}
+	if s.fs, err = fsnotify.NewBufferedWatcher(ahead); err != nil {
+		return err
+	}
+	if err := s.fs.Add(s.w.cookies()); err != nil {
+		return err
+	}
+	if s.closes, err = closesOf(s.w.cookies()); err != nil {
+		s.w.opt.Log.Warn("files: writes through mappings are not seen", "dir", s.w.opt.Dir, "why", err)
+	}
+	dir, err := s.root.OpenFile(".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	s.top = &folder{}
+	if err := s.add(s.top, dir); err != nil {
+		return err
+	}
+	return s.list(s.top, dir)
+}
+
+func (s *session) close() {
+	s.closes.close()
+	if s.fs != nil {
+		_ = s.fs.Close() // it fails only where the descriptor is closed already
+	}
+	_ = s.root.Close()
+}
+
+// ahead is how many events are read from the kernel before they are handled.
+const ahead = 4096
+
+// run handles events and, when none is waiting, sets a watch.
+func (s *session) run(ctx context.Context) error {
+	tick := time.NewTicker(s.w.every)
+	defer tick.Stop()
+	events, lost := s.events()
+	failures := s.failures()
+	busy := make(chan struct{})
+	close(busy)
+	for {
+		var more <-chan struct{}
+		if len(s.todo) > 0 && len(events) == 0 { // events first: it is their queue that overflows
+			more = busy
+		} else if len(s.todo) == 0 {
+			s.settled()
+		}
+		var err error
+		select {
+		case e, ok := <-events:
+			if err = errEnded; ok {
+				err = s.handle(e)
+			}
+		case <-more:
+			err = s.next()
+		case err = <-failures:
+			err = reason(err)
+		case <-lost:
+			err = errOverflow
+		case <-tick.C:
+			err = s.check()
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// events gives fsnotify's events, or with Options.Queue what is left of them.
+func (s *session) events() (<-chan fsnotify.Event, <-chan struct{}) {
+	if s.w.opt.Queue == 0 {
+		return s.fs.Events, nil
+	}
+	some, lost := make(chan fsnotify.Event, s.w.opt.Queue), make(chan struct{}, 1)
+	go func() {
+		for e := range s.fs.Events {
+			select {
+			case some <- e:
+				continue
+			default:
+			}
+			select {
+			case lost <- struct{}{}:
+			default:
+			}
+		}
+	}()
+	return some, lost
+}
+
+// failures gives fsnotify's errors. They are taken from it at once: it holds its
+// lock while it waits to tell of some, and Add and Remove would wait for that.
+func (s *session) failures() <-chan error {
+	out := make(chan error, 1) // the first one ends the session
+	go func() {
+		defer close(out)
+		for err := range s.fs.Errors {
+			select {
+			case out <- err:
+			default:
+			}
+		}
+	}()
+	return out
+}
+
+func reason(err error) error {
+	if errors.Is(err, fsnotify.ErrEventOverflow) {
+		return errOverflow
+	}
+	if err == nil {
+		return errEnded
+	}
+	return err
+}
+
+// next sets the watch of one folder of the list.
+func (s *session) next() error {
+	p := s.todo[len(s.todo)-1]
+	s.todo = s.todo[:len(s.todo)-1]
+	if p.in.kids[p.name] != nil {
+		return nil // an event was faster
+	}
+	return s.probe(p.in, p.name)
+}
+
+// settled tells the watcher how things stand when every folder was probed.
+func (s *session) settled() {
+	switch {
+	case s.missing != nil && !s.short:
+		s.ready, s.short = true, true
+		s.w.whole(s, limited(s.w.opt.Dir))
+	case !s.ready:
+		s.ready = true
+		s.w.whole(s, snap.Following{State: snap.Watching})
+	}
+}
+
+// check asks whether the root is still at its path, and whether a watch that
+// was missing can be had by now.
+func (s *session) check() error {
+	if now, err := identify(s.w.opt.Dir); err != nil || now != s.id {
+		return errAway
+	}
+	if s.missing == nil {
+		return nil
+	}
+	dir, err := s.root.OpenFile(s.missing.path(), unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return errRoom // it is gone; what else there was no watch for, a new session finds
+	}
+	defer dir.Close()
+	s.last++
+	if err := s.fs.Add(s.w.label(s.last, int(dir.Fd()))); errors.Is(err, unix.ENOSPC) {
+		return nil
+	}
+	return errRoom
+}
+
+// handle takes one event in. The kernel gives them in order.
+func (s *session) handle(e fsnotify.Event) error {
+	if name, ok := strings.CutPrefix(e.Name, s.w.cookies()); ok {
+		return s.cookie(e, strings.TrimPrefix(name, "/"))
+	}
+	id, name, ok := s.w.unlabel(e.Name)
+	f := s.ids[id]
+	switch {
+	case !ok || f == nil:
+		return nil // of a folder that was dropped
+	case name == "":
+		return s.self(f, e)
+	}
+	return s.entry(f, name, e)
+}
+
+// cookie lets the Barrier through that made it: nothing is left to be done for
+// what happened before.
+func (s *session) cookie(e fsnotify.Event, name string) error {
+	switch {
+	case name == "" && (e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename)):
+		return errCookies
+	case !e.Has(fsnotify.Create):
+		return nil
+	}
+	for len(s.todo) > 0 {
+		if err := s.next(); err != nil {
+			return err
+		}
+	}
+	if err := s.check(); err != nil {
+		return err
+	}
+	s.settled() // where there was no watch for one of them, All is said first
+	s.w.seen(name)
+	return nil
+}
+
+// self handles an event of a watched folder itself.
+func (s *session) self(f *folder, e fsnotify.Event) error {
+	if f == s.top {
+		s.report(".", true)
+		if e.Has(fsnotify.Rename) || e.Has(fsnotify.Remove) {
+			return errAway
+		}
+		return nil
+	}
+	switch {
+	case e.Has(fsnotify.Remove): // its parent says the rest
+		s.drop(f)
+	case e.Has(fsnotify.Rename): // fsnotify has dropped the watch
+		in, name := f.parent, f.name
+		s.drop(f)
+		return s.probe(in, name)
+	}
+	return nil
+}
+
+// entry handles an event of a name in a watched folder.
+func (s *session) entry(f *folder, name string, e fsnotify.Event) error {
+	path := join(f.path(), name)
+	known := f.kids[name] != nil
+	s.report(path, known)
+	if e.Has(fsnotify.Create) || e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename) {
+		s.report(f.path(), true) // its list of names, and its time
+	}
+	switch {
+	case e.Has(fsnotify.Create), !known && e.Has(fsnotify.Chmod), known && (e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename)):
+		return s.probe(f, name)
+	}
+	return nil
+}
+
+// report puts a path into the set unless it is excluded.
+func (s *session) report(path string, isDir bool) {
+	if !s.w.marked(path) && !s.excluded(path, isDir) {
+		s.w.mark(path)
+	}
+}
+
+// excluded asks the caller. Of a path that it excludes as a folder only, it
+// must be known whether it is one.
+func (s *session) excluded(path string, isDir bool) bool {
+	exclude := s.w.opt.Exclude
+	if path == "." || exclude == nil {
+		return false
+	}
+	return exclude(path, isDir) || !isDir && exclude(path, true) && s.isFolder(path)
+}
+
+func (s *session) isFolder(path string) bool {
+	dir, err := s.root.OpenDir(path)
+	if err == nil {
+		dir.Close()
+	}
+	return err == nil
+}

@@ -1,0 +1,162 @@
+package watch
+
+import (
+	"slices"
+	"strings"
+	"time"
+)
+
+// Set is what may have changed since it was last taken. It is a hint: a path in
+// it may be as it was, and need not be there at all.
+type Set struct {
+	// Paths are relative to the workspace, of raw bytes, sorted; "." is the
+	// workspace itself. A folder among them means its own entry and its list of
+	// names, not what lies below it.
+	Paths []string
+	// Subtrees are folders that are new here: they are to be walked whole. No
+	// path, and no subtree, lies below another subtree.
+	Subtrees []string
+	// All: everything is to be walked; there are no Paths and Subtrees then.
+	All bool
+	// First and Last are when the set's first and last change were seen.
+	First, Last time.Time
+}
+
+// Empty reports whether there is nothing to look at.
+func (s Set) Empty() bool { return !s.All && len(s.Paths) == 0 && len(s.Subtrees) == 0 }
+
+// maxPaths is how many paths a set names before it says All instead: nobody may
+// fill the daemon's memory with names.
+const maxPaths = 200_000
+
+// set is a Set that is being filled.
+type set struct {
+	paths, trees map[string]struct{}
+	all          bool
+	first, last  time.Time
+}
+
+func (s *set) size() int {
+	n := len(s.paths) + len(s.trees)
+	if s.all {
+		n++
+	}
+	return n
+}
+
+// has reports whether path need not be added as one of the paths.
+func (s *set) has(path string) bool {
+	if s.all {
+		return true
+	}
+	_, there := s.paths[path]
+	return there
+}
+
+// covers reports whether path is to be walked anyway.
+func (s *set) covers(path string) bool {
+	for !s.all {
+		if _, there := s.trees[path]; there {
+			return true
+		}
+		if path == "." {
+			return false
+		}
+		path = parent(path)
+	}
+	return true
+}
+
+func parent(path string) string {
+	i := strings.LastIndexByte(path, '/')
+	if i < 0 {
+		return "."
+	}
+	return path[:i]
+}
+
+// add adds path to paths or trees, whichever m is.
+func (s *set) add(m *map[string]struct{}, path string) {
+	if *m == nil {
+		*m = map[string]struct{}{}
+	}
+	(*m)[path] = struct{}{}
+	if s.size() > maxPaths {
+		s.fill()
+	}
+}
+
+// fill makes it All.
+func (s *set) fill() { s.all, s.paths, s.trees = true, nil, nil }
+
+// mark says that path's own entry changed.
+func (w *Watcher) mark(path string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.set.has(path) {
+		w.set.add(&w.set.paths, path)
+	}
+	w.changed()
+}
+
+// marked reports whether mark(path) would add nothing.
+func (w *Watcher) marked(path string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	there := w.set.has(path)
+	if there {
+		w.changed()
+	}
+	return there
+}
+
+// markTree says that path is to be walked whole.
+func (w *Watcher) markTree(path string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.set.covers(path) {
+		w.set.add(&w.set.trees, path)
+	}
+	w.changed()
+}
+
+// everything says that all is to be walked. The caller holds w.mu.
+func (w *Watcher) everything() {
+	w.set.fill()
+	w.changed()
+}
+
+// changed notes the time and gives the token. The caller holds w.mu.
+func (w *Watcher) changed() {
+	w.set.last = time.Now()
+	if w.set.first.IsZero() {
+		w.set.first = w.set.last
+		select {
+		case w.dirty <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// Take gives what is in the set and empties it.
+func (w *Watcher) Take() Set {
+	w.mu.Lock()
+	taken := w.set
+	w.set = set{}
+	w.mu.Unlock()
+
+	out := Set{All: taken.all, First: taken.first, Last: taken.last}
+	for p := range taken.trees {
+		if p == "." || !taken.covers(parent(p)) {
+			out.Subtrees = append(out.Subtrees, p)
+		}
+	}
+	for p := range taken.paths {
+		if !taken.covers(p) {
+			out.Paths = append(out.Paths, p)
+		}
+	}
+	slices.Sort(out.Subtrees)
+	slices.Sort(out.Paths)
+	return out
+}
