@@ -1,0 +1,268 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"mulligan/snap"
+	"mulligan/snap/cas"
+)
+
+// side is one of two states that are compared.
+type side struct {
+	state   state
+	chunks  []cas.Hash
+	objects []object
+	known   bool // the objects were read
+}
+
+// Diff says in SQL what happened to the tables, with the numbers of their rows.
+// paths are names of tables. Where the tables cannot be read, or none of them
+// differs, it tells by blocks what does.
+func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []string) ([]snap.Change, error) {
+	const op = "compare database snapshots"
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var sides [2]side
+	for i, id := range []snap.SnapshotID{from, to} {
+		var err error
+		if sides[i], err = d.side(ctx, op, id); err != nil {
+			return nil, d.classify(op, err)
+		}
+	}
+	list := d.compare(sides[0], sides[1])
+	if len(list) == 1 && list[0].Operation == snap.Modify && sides[0].known && sides[1].known {
+		if tables := compareObjects(sides[0].objects, sides[1].objects); len(tables) > 0 {
+			list = tables
+		}
+	}
+	return slices.DeleteFunc(list, func(c snap.Change) bool { return len(paths) > 0 && !slices.Contains(paths, c.Path) }), nil
+}
+
+func (d *Driver) side(ctx context.Context, op string, id snap.SnapshotID) (s side, err error) {
+	if id != "" {
+		root, err := d.root(op, id)
+		if err != nil {
+			return s, err
+		}
+		if s, err = d.storedSide(root); err == nil {
+			err = s.readObjects(ctx, s.stored(d.cfg.Store))
+		}
+		return s, err
+	}
+	err = d.withLive(ctx, op, false, func(l *live) (err error) {
+		if s.state, s.chunks, err = l.readState(ctx); err == nil {
+			err = s.readObjects(ctx, l.readAt)
+		}
+		return l.orMoved(err)
+	})
+	return s, err
+}
+
+// readObjects fills in what the side holds, where that can be read.
+func (s *side) readObjects(ctx context.Context, read func([]byte, int64) (int, error)) (err error) {
+	s.objects, err = readObjects(ctx, s.state.Size, read)
+	s.known = err == nil
+	if errors.Is(err, errBTree) {
+		return nil
+	}
+	return err
+}
+
+// stored reads the content of a side that is in the store.
+func (s *side) stored(store *cas.Store) func([]byte, int64) (int, error) {
+	return func(buf []byte, off int64) (int, error) {
+		i := int(off / chunkSize)
+		if off%chunkSize != 0 || i >= len(s.chunks) {
+			return 0, errBTree
+		}
+		data, err := store.Get(s.chunks[i])
+		return copy(buf, data), damaged(err)
+	}
+}
+
+func (d *Driver) storedSide(root cas.Root) (side, error) {
+	s, err := load(d.cfg.Store, root.Hash)
+	if err != nil {
+		return side{}, damaged(err)
+	}
+	chunks, err := s.chunks()
+	return side{state: s.State, chunks: chunks}, err
+}
+
+func (d *Driver) diffRoots(from, to cas.Root) ([]snap.Change, error) {
+	a, err := d.storedSide(from)
+	if err != nil {
+		return nil, err
+	}
+	b, err := d.storedSide(to)
+	if err != nil {
+		return nil, err
+	}
+	return d.compare(a, b), nil
+}
+
+// compare says what happened to the database from a to b.
+func (d *Driver) compare(a, b side) []snap.Change {
+	c := snap.Change{Path: d.cfg.Name, Operation: snap.Modify}
+	switch {
+	case a.state.hash() == b.state.hash():
+		return nil
+	case a.state.Absent:
+		c.Operation, c.Summary = snap.Create, size(b.state.Size)
+	case b.state.Absent:
+		c.Operation, c.Summary = snap.Delete, size(a.state.Size)
+	default:
+		c.Summary = strings.Join(a.differences(b), ", ")
+	}
+	return []snap.Change{c}
+}
+
+func (a side) differences(b side) (list []string) {
+	changed := max(len(a.chunks), len(b.chunks))
+	for i := range min(len(a.chunks), len(b.chunks)) {
+		if a.chunks[i] == b.chunks[i] {
+			changed--
+		}
+	}
+	if changed > 0 {
+		list = append(list, fmt.Sprintf("about %s of %s", size(min(int64(changed)*chunkSize, max(a.state.Size, b.state.Size))), size(b.state.Size)))
+	}
+	switch n := b.state.Size - a.state.Size; {
+	case n > 0:
+		list = append(list, size(n)+" larger")
+	case n < 0:
+		list = append(list, size(-n)+" smaller")
+	}
+	if a.state.Mode != b.state.Mode {
+		list = append(list, "mode")
+	}
+	if a.state.UID != b.state.UID || a.state.GID != b.state.GID {
+		list = append(list, "owner")
+	}
+	if !maps.EqualFunc(a.state.Xattrs, b.state.Xattrs, func(x, y []byte) bool { return slices.Equal(x, y) }) {
+		list = append(list, "attributes")
+	}
+	return list
+}
+
+// size is a number of bytes, readable.
+func size(n int64) string {
+	switch {
+	case n < 1<<10:
+		return fmt.Sprintf("%d bytes", n)
+	case n < 1<<20:
+		return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
+	case n < 1<<30:
+		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+	}
+	return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
+}
+
+// compareObjects says what happened to the objects of a schema, from a to b.
+func compareObjects(a, b []object) (list []snap.Change) {
+	find := func(all []object, o object) *object {
+		i := slices.IndexFunc(all, func(x object) bool { return x.kind == o.kind && x.name == o.name })
+		if i < 0 {
+			return nil
+		}
+		return &all[i]
+	}
+	say := func(o object, op snap.Operation, what string) {
+		if !strings.HasPrefix(o.name, "sqlite_") { // SQLite's own
+			list = append(list, snap.Change{Path: o.name, Operation: op, Summary: what})
+		}
+	}
+	for _, o := range a {
+		if find(b, o) == nil {
+			say(o, snap.Delete, o.dropped())
+		}
+	}
+	for _, o := range b {
+		old := find(a, o)
+		switch {
+		case old == nil:
+			say(o, snap.Create, o.created())
+		case old.sql != o.sql && o.kind != "table":
+			say(o, snap.Modify, o.created())
+		default:
+			if what := old.became(o); what != "" {
+				say(o, snap.Modify, what)
+			}
+		}
+	}
+	return list
+}
+
+func (o object) dropped() string {
+	text := "DROP " + strings.ToUpper(o.kind) + " " + ident(o.name)
+	if o.rows >= 0 && o.kind == "table" {
+		text += "; it had " + rows(o.rows)
+	}
+	return text
+}
+
+func (o object) created() string {
+	const most = 400
+	text := plain(o.sql)
+	if len(text) > most {
+		text = strings.ToValidUTF8(text[:most], "") + "…"
+	}
+	if o.rows >= 0 && o.kind == "table" {
+		text += "; " + rows(o.rows)
+	}
+	return text
+}
+
+// became says how a table changed, or "".
+func (o object) became(now object) string {
+	var said []string
+	names, before, rest := columnsOf(o.sql)
+	newNames, after, newRest := columnsOf(now.sql)
+	for _, n := range names {
+		if def, found := after[n]; !found {
+			said = append(said, "ALTER TABLE "+ident(o.name)+" DROP COLUMN "+ident(n))
+		} else if def != before[n] {
+			said = append(said, fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s (was %s)", ident(o.name), def, before[n]))
+		}
+	}
+	for _, n := range newNames {
+		if _, found := before[n]; !found {
+			said = append(said, "ALTER TABLE "+ident(o.name)+" ADD COLUMN "+after[n])
+		}
+	}
+	if len(said) == 0 && rest != newRest {
+		said = append(said, now.created())
+	}
+	switch n := now.rows - o.rows; {
+	case now.rows < 0 || o.rows < 0:
+	case n > 0:
+		said = append(said, fmt.Sprintf("%s, were %d (%d more)", rows(now.rows), o.rows, n))
+	case n < 0:
+		said = append(said, fmt.Sprintf("%s, were %d (%d fewer)", rows(now.rows), o.rows, -n))
+	case now.sum != o.sum && len(said) == 0:
+		said = append(said, rows(now.rows)+", as many as before, with other content")
+	}
+	return strings.Join(said, "; ")
+}
+
+func rows(n int64) string {
+	if n == 1 {
+		return "1 row"
+	}
+	return fmt.Sprintf("%d rows", n)
+}
+
+// ident quotes a name where SQL asks for it.
+func ident(name string) string {
+	for i, c := range name {
+		if !(c == '_' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || i > 0 && c >= '0' && c <= '9') {
+			return `"` + strings.ReplaceAll(name, `"`, `""`) + `"`
+		}
+	}
+	return name
+}

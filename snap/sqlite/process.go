@@ -1,0 +1,73 @@
+package sqlite
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// by names a process for a message: " by process 12 (node)".
+func by(pid int) string {
+	if pid <= 0 {
+		return " by another process"
+	}
+	comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+	if err != nil {
+		return fmt.Sprintf(" by process %d", pid)
+	}
+	return fmt.Sprintf(" by process %d (%s)", pid, bytes.TrimSpace(comm))
+}
+
+// opener finds a process other than this one that has the file open, or 0.
+// Processes that this one may not look into are passed over.
+func opener(file unix.Stat_t) int {
+	for _, pid := range processes() {
+		list, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+		for _, fd := range list {
+			var st unix.Stat_t
+			if unix.Stat(fd, &st) == nil && st.Dev == file.Dev && st.Ino == file.Ino {
+				return pid
+			}
+		}
+	}
+	return 0
+}
+
+// mapped reports whether a process may have the file mapped into its memory,
+// where it could write without a trace in the file's times. A process that
+// can't be looked into counts, if the file's mode lets others write; only
+// root's never do, for a daemon that is not root.
+func mapped(file unix.Stat_t) bool {
+	inode := " " + strconv.FormatUint(file.Ino, 10) + " "
+	for _, pid := range processes() {
+		maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
+		if errors.Is(err, os.ErrPermission) && file.Mode&0o022 != 0 {
+			return true
+		}
+		if strings.Contains(string(maps), inode) {
+			return true
+		}
+	}
+	return false
+}
+
+// processes lists the others.
+func processes() []int {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil
+	}
+	var list []int
+	for _, e := range entries {
+		if pid, err := strconv.Atoi(e.Name()); err == nil && pid != os.Getpid() {
+			list = append(list, pid)
+		}
+	}
+	return list
+}

@@ -1,0 +1,288 @@
+package sqlite
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/zeebo/blake3"
+	"golang.org/x/sys/unix"
+
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+	"mulligan/snap/cas"
+)
+
+const (
+	chunkSize  = 64 << 10 // bytes of content in a blob; every page size divides it
+	listLength = 1024     // chunks in a list
+	formatName = "mulligan sqlite state 1\n"
+)
+
+// state is all of a database that a restore brings back, in the form that is hashed.
+type state struct {
+	Absent  bool              `json:"absent,omitempty"` // there is no such file; all else is zero
+	Size    int64             `json:"size"`             // bytes, with journal and log folded in
+	Content string            `json:"content"`          // BLAKE3-256 over the BLAKE3-256 of each chunk of those bytes, in hex
+	Mode    uint32            `json:"mode"`             // permission bits
+	UID     uint32            `json:"uid"`
+	GID     uint32            `json:"gid"`
+	Xattrs  map[string][]byte `json:"xattrs,omitempty"`
+}
+
+// hash is the state's digest.
+func (s state) hash() snap.Hash {
+	data, err := json.Marshal(s)
+	if err != nil {
+		panic(err) // strings, numbers and bytes always marshal
+	}
+	return blake3.Sum256(append([]byte(formatName), data...))
+}
+
+// record is what the store holds as the node of one snapshot; its refs are the
+// lists of chunks. Folders is not part of the hash, since the folders are not
+// this layer's: it serves to make them again where they are gone.
+type record struct {
+	State   state    `json:"state"`
+	Folders []folder `json:"folders"` // from the outermost below Dir; up to the first that is missing
+	Missing bool     `json:"missing"` // the folder of the database did not exist
+}
+
+type folder struct {
+	Mode     uint32 `json:"mode"`
+	UID, GID uint32
+}
+
+// attributes reads the state of l but for its content.
+func (l *live) attributes() (state, error) {
+	if l.db == nil {
+		return state{Absent: true}, nil
+	}
+	x, err := readXattrs(l.db)
+	return state{Mode: l.stat.Mode & 0o7777, UID: l.stat.Uid, GID: l.stat.Gid, Xattrs: x}, err
+}
+
+// folders describes the folders between Dir and the database.
+func (l *live) folders(path string) ([]folder, error) {
+	var list []folder
+	parts := strings.Split(path, "/")
+	for i := 1; i < len(parts); i++ {
+		dir, err := l.root.OpenDir(strings.Join(parts[:i], "/"))
+		if errors.Is(err, unix.ENOENT) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		var st unix.Stat_t
+		if err := errors.Join(unix.Fstat(dir.FD(), &st), dir.Close()); err != nil {
+			return nil, err
+		}
+		list = append(list, folder{st.Mode & 0o7777, st.Uid, st.Gid})
+	}
+	return list, nil
+}
+
+// errMoved says that the log was begun anew while the image was read.
+var errMoved = errors.New("the write-ahead log was begun anew")
+
+// stream reads the image chunk by chunk and returns the digest of the whole. put
+// gets each chunk and returns its hash; known, where given, spares the reading
+// of those chunks whose hash it knows by their number.
+func (l *live) stream(ctx context.Context, known func(int) (cas.Hash, bool), put func([]byte) (cas.Hash, error)) (string, []cas.Hash, error) {
+	digest, buf := blake3.New(), make([]byte, chunkSize)
+	var chunks []cas.Hash
+	for off := int64(0); off < l.length(); off += chunkSize {
+		if err := ctx.Err(); err != nil {
+			return "", nil, err
+		}
+		h, ok := known(len(chunks))
+		if !ok {
+			n, err := l.readAt(buf, off)
+			if err == nil {
+				h, err = put(buf[:n])
+			}
+			if err != nil {
+				return "", nil, l.orMoved(err)
+			}
+		}
+		_, _ = digest.Write(h[:]) // never fails
+		chunks = append(chunks, h)
+	}
+	return hex.EncodeToString(digest.Sum(nil)), chunks, l.orMoved(nil)
+}
+
+// orMoved is err, or errMoved where that explains it.
+func (l *live) orMoved(err error) error {
+	moved, e := l.moved()
+	if e == nil && moved {
+		return errMoved
+	}
+	return errors.Join(err, e)
+}
+
+// readAll is for stream: no chunk is known.
+func readAll(int) (cas.Hash, bool) { return cas.Hash{}, false }
+
+// sum is for stream: a chunk is hashed as the store would, and not stored.
+func sum(p []byte) (cas.Hash, error) { return blake3.Sum256(p), nil }
+
+// readState reads the live state and the hashes of its chunks, and stores nothing.
+func (l *live) readState(ctx context.Context) (s state, chunks []cas.Hash, err error) {
+	return l.readStateWith(ctx, readAll, sum)
+}
+
+func (l *live) readStateWith(ctx context.Context, known func(int) (cas.Hash, bool), put func([]byte) (cas.Hash, error)) (state, []cas.Hash, error) {
+	s, err := l.attributes()
+	if err != nil || s.Absent {
+		return s, nil, err
+	}
+	var chunks []cas.Hash
+	s.Size = l.length()
+	s.Content, chunks, err = l.stream(ctx, known, put)
+	return s, chunks, err
+}
+
+// store puts the live state into the batch, but for the chunks that are known.
+func (l *live) store(ctx context.Context, b *cas.Batch, path string, known func(int) (cas.Hash, bool)) (cas.Hash, state, []cas.Hash, error) {
+	s, chunks, err := l.readStateWith(ctx, known, b.Blob)
+	if err != nil {
+		return cas.Hash{}, s, nil, err
+	}
+	var lists []cas.Hash
+	for list := range slices.Chunk(chunks, listLength) {
+		h, err := b.Node(nil, list)
+		if err != nil {
+			return cas.Hash{}, s, nil, err
+		}
+		lists = append(lists, h)
+	}
+	folders, err := l.folders(path)
+	if err != nil {
+		return cas.Hash{}, s, nil, err
+	}
+	data, err := json.Marshal(record{State: s, Folders: folders, Missing: l.dir == nil})
+	if err != nil {
+		return cas.Hash{}, s, nil, err
+	}
+	h, err := b.Node(data, lists)
+	return h, s, chunks, err
+}
+
+// stored is a snapshot as the store has it.
+type stored struct {
+	record
+	store *cas.Store
+	lists []cas.Hash
+}
+
+// load reads the record called h.
+func load(store *cas.Store, h cas.Hash) (*stored, error) {
+	data, lists, err := store.Node(h)
+	if err != nil {
+		return nil, err
+	}
+	s := &stored{store: store, lists: lists}
+	if err := json.Unmarshal(data, &s.record); err != nil {
+		return nil, errs.Wrap(errs.Corrupt, "read a snapshot", err)
+	}
+	return s, nil
+}
+
+// chunks lists the content's chunks in order.
+func (s *stored) chunks() ([]cas.Hash, error) {
+	var all []cas.Hash
+	for _, list := range s.lists {
+		_, refs, err := s.store.Node(list)
+		if err != nil {
+			return nil, damaged(err)
+		}
+		all = append(all, refs...)
+	}
+	return all, nil
+}
+
+// writeTo writes the content to w and checks it against its digest.
+func (s *stored) writeTo(ctx context.Context, w io.Writer) error {
+	chunks, err := s.chunks()
+	if err != nil {
+		return err
+	}
+	digest := blake3.New()
+	for _, h := range chunks {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		data, err := s.store.Get(h)
+		if err != nil {
+			return damaged(err)
+		}
+		own := blake3.Sum256(data)
+		_, _ = digest.Write(own[:]) // never fails
+		if _, err := w.Write(data); err != nil {
+			return err
+		}
+	}
+	if got := hex.EncodeToString(digest.Sum(nil)); !s.State.Absent && got != s.State.Content {
+		return errs.New(errs.Corrupt, "", "the stored content hashes to %s, not to %s", got, s.State.Content).
+			WithHint("use another checkpoint")
+	}
+	return nil
+}
+
+// damaged makes an object that a record refers to and that is not there a damage.
+func damaged(err error) error {
+	if errs.KindOf(err) == errs.NotFound {
+		return &errs.Error{Kind: errs.Corrupt, Message: "a part is missing", Hint: "use another checkpoint", Err: err}
+	}
+	return err
+}
+
+// readXattrs reads the attributes that belong to the content: the user's own
+// and access lists. Security labels and capabilities are the host's.
+func readXattrs(f *os.File) (map[string][]byte, error) {
+	buf := make([]byte, 64<<10) // the kernel's limit for a list, and for a value
+	n, err := unix.Flistxattr(int(f.Fd()), buf)
+	if err != nil {
+		if errors.Is(err, unix.ENOTSUP) {
+			err = nil
+		}
+		return nil, err
+	}
+	var m map[string][]byte
+	for _, name := range bytes.Split(bytes.TrimRight(buf[:n], "\x00"), []byte{0}) {
+		if !strings.HasPrefix(string(name), "user.") && string(name) != "system.posix_acl_access" {
+			continue
+		}
+		value := make([]byte, 64<<10)
+		size, err := unix.Fgetxattr(int(f.Fd()), string(name), value)
+		if err != nil {
+			return nil, err
+		}
+		if m == nil {
+			m = map[string][]byte{}
+		}
+		m[string(name)] = value[:size]
+	}
+	return m, nil
+}
+
+// apply gives f the owner, mode and attributes of s.
+func (s state) apply(f *os.File) error {
+	fd := int(f.Fd())
+	if err := unix.Fchown(fd, int(s.UID), int(s.GID)); err != nil {
+		return err
+	}
+	for name, value := range s.Xattrs {
+		if err := unix.Fsetxattr(fd, name, value, 0); err != nil {
+			return err
+		}
+	}
+	return unix.Fchmod(fd, s.Mode)
+}

@@ -1,0 +1,213 @@
+package sqlite
+
+import (
+	"context"
+	"io"
+	"os"
+	"path/filepath"
+
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+)
+
+// dbSwitch is a restore under way. What it knows is on disk, in the plan.
+type dbSwitch struct {
+	d       *Driver
+	id      snap.RestoreID
+	changes []snap.Change
+}
+
+// Changes says how the database differs, in at most one entry.
+func (s *dbSwitch) Changes(limit int) ([]snap.Change, int) {
+	return s.changes[:max(0, min(limit, len(s.changes)))], len(s.changes)
+}
+
+// with calls f with the plan, one at a time, and gives its error a kind.
+func (s *dbSwitch) with(ctx context.Context, op string, f func(*plan) error) error {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return errs.Wrap(errs.Unavailable, op, err)
+	}
+	p, err := s.d.loadPlan(op, s.id)
+	if err == nil {
+		err = f(p)
+	}
+	if err != nil {
+		return s.d.classify(op, err)
+	}
+	return nil
+}
+
+// ends gives the hashes of target and base, and their stored states.
+func (d *Driver) ends(p *plan) (target, base *stored, err error) {
+	if target, err = d.loadEnd(p, p.Target); err != nil {
+		return nil, nil, err
+	}
+	base, err = d.loadEnd(p, p.Base)
+	return target, base, err
+}
+
+func (d *Driver) loadEnd(p *plan, id snap.SnapshotID) (*stored, error) {
+	root, err := d.cfg.Store.Root(d.switchRoot(p.ID, id))
+	if err != nil {
+		return nil, damaged(err)
+	}
+	s, err := load(d.cfg.Store, root.Hash)
+	return s, damaged(err)
+}
+
+// liveHash is the hash of the live state: that of base where the files' identity proves it.
+func (l *live) liveHash(ctx context.Context, p *plan, base *stored) (snap.Hash, error) {
+	if l.surely(p.BaseIdentity) {
+		return base.State.hash(), nil
+	}
+	s, _, err := l.readState(ctx)
+	return s.hash(), err
+}
+
+// Stale reports whether the live state is no longer the base.
+func (s *dbSwitch) Stale(ctx context.Context) (stale bool, err error) {
+	const op = "look for later writes to database"
+	err = s.with(ctx, op, func(p *plan) error {
+		_, base, err := s.d.ends(p)
+		if err != nil {
+			return err
+		}
+		return s.d.withLive(ctx, op, false, func(l *live) error {
+			hash, err := l.liveHash(ctx, p, base)
+			stale = hash != base.State.hash()
+			return err
+		})
+	})
+	return stale, err
+}
+
+// Commit replaces the database by the target. Whoever still has it open would
+// go on with the old file, so that is errs.Busy.
+func (s *dbSwitch) Commit(ctx context.Context) error {
+	const op = "restore database"
+	return s.with(ctx, op, func(p *plan) error {
+		switch p.Phase {
+		case committed:
+			return nil
+		case undoing, undone:
+			return errs.New(errs.Conflict, op, "restore %s was undone", p.ID).WithHint("restore again")
+		}
+		target, base, err := s.d.ends(p)
+		if err != nil {
+			return err
+		}
+		return s.d.withLive(ctx, op, true, func(l *live) error {
+			hash, err := l.liveHash(ctx, p, base)
+			if err != nil {
+				return err
+			}
+			done := hash == target.State.hash()
+			if hash != base.State.hash() && !(done && p.Phase == committing) {
+				return snap.Changed(op, "database "+s.d.cfg.Path)
+			}
+			if err := s.d.advance(p, committing); err != nil {
+				return err
+			}
+			if !done {
+				if err := s.d.replace(ctx, l, p.ID, target.record, s.copyStaged); err != nil {
+					return err
+				}
+			}
+			return s.d.advance(p, committed)
+		})
+	})
+}
+
+// copyStaged writes the content that Prepare put beside the plan.
+func (s *dbSwitch) copyStaged(f *os.File) error {
+	staged, err := os.Open(filepath.Join(s.d.switchDir(s.id), "target"))
+	if err != nil {
+		return err
+	}
+	defer staged.Close() // only read
+	_, err = io.Copy(f, staged)
+	return err
+}
+
+// Undo replaces the database by the base, if a Commit began. What was written
+// after Commit is lost; what was written while there was no Commit stays.
+func (s *dbSwitch) Undo(ctx context.Context) error {
+	const op = "undo the restore of database"
+	return s.with(ctx, op, func(p *plan) error {
+		switch p.Phase {
+		case undone:
+			return nil
+		case prepared:
+			return s.d.advance(p, undone)
+		}
+		_, base, err := s.d.ends(p)
+		if err != nil {
+			return err
+		}
+		if err := s.d.advance(p, undoing); err != nil {
+			return err
+		}
+		return s.d.withLive(ctx, op, true, func(l *live) error {
+			hash, err := l.liveHash(ctx, p, base)
+			if err != nil {
+				return err
+			}
+			if hash != base.State.hash() {
+				write := func(f *os.File) error { return base.writeTo(ctx, f) }
+				if err := s.d.replace(ctx, l, p.ID, base.record, write); err != nil {
+					return err
+				}
+			}
+			return s.d.advance(p, undone)
+		})
+	})
+}
+
+// Check reads the live database again and compares.
+func (s *dbSwitch) Check(ctx context.Context) (proof snap.Proof, err error) {
+	const op = "check the restore of database"
+	err = s.with(ctx, op, func(p *plan) error {
+		target, base, err := s.d.ends(p)
+		if err != nil {
+			return err
+		}
+		want := target
+		if p.Phase == undoing || p.Phase == undone {
+			want = base
+		}
+		return s.d.withLive(ctx, op, false, func(l *live) error {
+			now, _, err := l.readState(ctx)
+			if err != nil {
+				return err
+			}
+			proof = snap.Proof{Pre: base.State.hash(), Post: now.hash(), Want: want.State.hash(), Notes: l.warnings}
+			proof.Match = proof.Post == proof.Want
+			return nil
+		})
+	})
+	return proof, err
+}
+
+// Finish drops what was kept for Undo. A restore that is half done must be
+// committed or undone first.
+func (s *dbSwitch) Finish(ctx context.Context) error {
+	const op = "finish the restore of database"
+	err := s.with(ctx, op, func(p *plan) error {
+		if p.Phase == committing || p.Phase == undoing {
+			return errs.New(errs.Conflict, op, "restore %s is half done", p.ID).WithHint("commit it again, or undo it")
+		}
+		if err := s.d.removeTemp(p.ID); err != nil {
+			return err
+		}
+		if err := s.d.dropSwitch(string(p.ID)); err != nil {
+			return err
+		}
+		return s.d.dropRoots(p.ID)
+	})
+	if errs.KindOf(err) == errs.NotFound {
+		return nil
+	}
+	return err
+}
