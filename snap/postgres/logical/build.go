@@ -1,0 +1,375 @@
+package logical
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+)
+
+// builder makes a database out of a snapshot, under a name of our own.
+type builder struct {
+	d    *Driver
+	m    *manifest
+	name string
+	out  *conn // beside it
+	tool tool
+}
+
+// build makes the database called name, fills it and proves it. What it made
+// until an error stays, for the caller to drop. It gives what the database was
+// when it was proven.
+func (d *Driver) build(ctx context.Context, out *conn, name, note string, m *manifest) (proven identity, err error) {
+	b := &builder{d: d, m: m, name: name, out: out}
+	server, err := out.version(ctx)
+	if err != nil {
+		return proven, err
+	}
+	if b.tool, err = d.tools.find(ctx, max(server, m.Major)); err != nil {
+		return proven, err
+	}
+	if err := b.create(ctx, note); err != nil {
+		return proven, err
+	}
+	if err := b.fill(ctx); err != nil {
+		return proven, err
+	}
+	if err := d.seam("build: dress"); err != nil {
+		return proven, err
+	}
+	if err := b.dress(ctx); err != nil {
+		return proven, err
+	}
+	return b.prove(ctx)
+}
+
+func (c *conn) oidOf(ctx context.Context, db string) (oid uint32, err error) {
+	err = c.QueryRow(ctx, "SELECT coalesce((SELECT oid FROM pg_catalog.pg_database WHERE datname = $1), 0)", db).Scan(&oid)
+	return oid, err
+}
+
+// create makes it empty, as the snapshot's was when it was made.
+func (b *builder) create(ctx context.Context, note string) error {
+	p := b.m.State.Props
+	sql := fmt.Sprintf("CREATE DATABASE %s TEMPLATE template0 OWNER %s ENCODING %s LC_COLLATE %s LC_CTYPE %s",
+		quote(b.name), quote(p.Owner), literal(p.Encoding), literal(p.Collate), literal(p.CType))
+	if p.Tablespace != "pg_default" {
+		sql += " TABLESPACE " + quote(p.Tablespace)
+	}
+	switch p.Provider {
+	case "c":
+		sql += " LOCALE_PROVIDER libc"
+	case "i":
+		sql += " LOCALE_PROVIDER icu ICU_LOCALE " + literal(p.Locale)
+		if p.Rules != "" {
+			sql += " ICU_RULES " + literal(p.Rules)
+		}
+	case "b":
+		sql += " LOCALE_PROVIDER builtin BUILTIN_LOCALE " + literal(p.Locale)
+	}
+	if err := b.out.exec(ctx, sql); err != nil {
+		return err
+	}
+	if err := b.d.seam("build: created"); err != nil {
+		return err
+	}
+	return b.out.exec(ctx, "COMMENT ON DATABASE "+quote(b.name)+" IS "+literal(note))
+}
+
+// fill loads schema and rows in the order in which pg_restore would: rows come
+// before what checks and indexes them.
+func (b *builder) fill(ctx context.Context) error {
+	if err := b.bare(ctx); err != nil {
+		return err
+	}
+	archive, err := b.archive()
+	if err != nil {
+		return err
+	}
+	if err := b.restore(ctx, archive, "pre-data", 1); err != nil {
+		return err
+	}
+	if err := b.rows(ctx); err != nil {
+		return err
+	}
+	if err := b.restore(ctx, archive, "post-data", b.d.cfg.Jobs); err != nil {
+		return err
+	}
+	return b.analyze(ctx)
+}
+
+// analyze makes the planner's statistics, which no dump holds.
+func (b *builder) analyze(ctx context.Context) error {
+	c, err := b.d.connect(ctx, b.name)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	for _, t := range b.m.State.Tables {
+		if err := c.exec(ctx, "ANALYZE "+quote(t.Schema)+"."+quote(t.Name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bare takes away what a new database has and the snapshot's did not.
+func (b *builder) bare(ctx context.Context) error {
+	c, err := b.d.connect(ctx, b.name)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	if !b.m.State.Public {
+		err = c.exec(ctx, "DROP SCHEMA public")
+	}
+	if !b.m.State.Plpgsql && err == nil {
+		err = c.exec(ctx, "DROP EXTENSION plpgsql")
+	}
+	return err
+}
+
+func (b *builder) archive() ([]byte, error) {
+	r, err := b.d.cfg.Store.OpenStream(b.m.archive)
+	if err != nil {
+		return nil, damaged(err)
+	}
+	data, err := io.ReadAll(r)
+	return data, damaged(err)
+}
+
+func (b *builder) restore(ctx context.Context, archive []byte, section string, jobs int) error {
+	return b.d.run(ctx, child{tool: b.tool, name: "pg_restore", file: archive, out: io.Discard, args: []string{
+		"--exit-on-error", "--no-password", "--section=" + section, fmt.Sprint("--jobs=", jobs),
+		"--dbname=dbname=" + quoteValue(b.name), "--format=custom", filePath,
+	}})
+}
+
+// rows loads the tables' rows, the large objects and the sequences' values.
+func (b *builder) rows(ctx context.Context) error {
+	group, gctx := errgroup.WithContext(ctx)
+	next := make(chan int, len(b.m.rows))
+	for i := range b.m.rows {
+		next <- i
+	}
+	close(next)
+	for range min(b.d.cfg.Jobs, len(b.m.rows)) {
+		group.Go(func() error { return b.load(gctx, next) })
+	}
+	group.Go(func() error { return b.loose(gctx) })
+	return group.Wait()
+}
+
+func (b *builder) load(ctx context.Context, next <-chan int) error {
+	c, err := b.d.connect(ctx, b.name)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	if err := c.exec(ctx, "SET client_encoding = "+literal(b.m.State.Props.Encoding)); err != nil {
+		return err
+	}
+	for i := range next {
+		t := b.m.State.Tables[i]
+		if err := b.d.seam("build: table"); err != nil {
+			return err
+		}
+		r, err := openRows(b.d.cfg.Store, b.m.rows[i])
+		if err != nil {
+			return err
+		}
+		_, err = c.PgConn().CopyFrom(ctx, r, t.copyIn(quoteAny))
+		if r.err != nil {
+			return r.err
+		}
+		if err != nil {
+			return fmt.Errorf("load table %s: %w", t.id(), err)
+		}
+	}
+	return nil
+}
+
+// loose loads what is in no table.
+func (b *builder) loose(ctx context.Context) error {
+	c, err := b.d.connect(ctx, b.name)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	if err := c.exec(ctx, "BEGIN"); err != nil {
+		return err
+	}
+	for _, s := range b.m.State.Sequences {
+		_, err := c.Exec(ctx, "SELECT pg_catalog.setval($1::text::regclass, $2, $3)", quote(s.Schema)+"."+quote(s.Name), s.Last, s.Called)
+		if err != nil {
+			return fmt.Errorf("sequence %s.%s: %w", s.Schema, s.Name, err)
+		}
+	}
+	if err := b.objects(ctx, c); err != nil {
+		return err
+	}
+	return c.exec(ctx, "COMMIT")
+}
+
+// objects makes the large objects.
+func (b *builder) objects(ctx context.Context, c *conn) error {
+	for _, o := range b.m.State.Objects {
+		if err := c.exec(ctx, fmt.Sprintf("SELECT pg_catalog.lo_create(%d)", o.OID)); err != nil {
+			return err
+		}
+	}
+	r, err := openRows(b.d.cfg.Store, b.m.blobs)
+	if err != nil {
+		return err
+	}
+	if err := c.writeObjects(ctx, r); err != nil {
+		return err
+	}
+	for _, o := range b.m.State.Objects {
+		on := fmt.Sprintf("LARGE OBJECT %d", o.OID)
+		sql := fmt.Sprintf("ALTER %s OWNER TO %s; ", on, quote(o.Owner)) + regrant(on, o.Owner, o.Grants)
+		if o.Comment != "" {
+			sql += fmt.Sprintf("COMMENT ON %s IS %s;", on, literal(o.Comment))
+		}
+		if err := c.exec(ctx, sql); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeObjects writes the pages that copyObject read.
+func (c *conn) writeObjects(ctx context.Context, r *rowReader) error {
+	data := &bytes.Buffer{}
+	for {
+		line, err := readLine(r, data)
+		if err != nil || line == "" {
+			return err
+		}
+		var oid uint32
+		var off int64
+		var page string
+		if n, err := fmt.Sscan(line, &oid, &off, &page); n < 2 {
+			return errs.Wrap(errs.Corrupt, "read a large object", err)
+		}
+		raw, err := hex.DecodeString(page)
+		if err != nil {
+			return errs.Wrap(errs.Corrupt, "read a large object", err)
+		}
+		if _, err := c.Exec(ctx, "SELECT pg_catalog.lo_put($1, $2, $3)", oid, off, raw); err != nil {
+			return err
+		}
+	}
+}
+
+// readLine gives the next line of r, buffered in buf; "" at the end.
+func readLine(r io.Reader, buf *bytes.Buffer) (string, error) {
+	for {
+		if i := indexNewline(buf.Bytes()); i >= 0 {
+			return string(buf.Next(i + 1)), nil
+		}
+		n, err := io.CopyN(buf, r, 32<<10)
+		if n == 0 && err == io.EOF { //nolint:errorlint // CopyN gives it as it is
+			return "", nil
+		}
+		if err != nil && err != io.EOF { //nolint:errorlint // likewise
+			return "", err
+		}
+	}
+}
+
+// regrant gives what is on exactly these rights.
+func regrant(on, owner string, grants []grant) string {
+	var sql strings.Builder
+	for _, who := range []string{"PUBLIC", quote(owner)} {
+		fmt.Fprintf(&sql, "REVOKE ALL ON %s FROM %s; ", on, who)
+	}
+	for _, g := range grants {
+		who, option := "PUBLIC", ""
+		if g.Role != "" {
+			who = quote(g.Role)
+		}
+		if g.Grantable {
+			option = " WITH GRANT OPTION"
+		}
+		fmt.Fprintf(&sql, "GRANT %s ON %s TO %s%s; ", g.Right, on, who, option)
+	}
+	return sql.String()
+}
+
+// fromCurrent are settings whose value is a list of names: written anew as one
+// string it would be one name. They are set here, and taken over from here.
+var fromCurrent = map[string]bool{"search_path": true, "temp_tablespaces": true, "session_preload_libraries": true, "local_preload_libraries": true}
+
+// dress gives the database its own properties, but for the comment, which
+// says whose it is until it is the live one.
+func (b *builder) dress(ctx context.Context) error {
+	p, db := b.m.State.Props, "DATABASE "+quote(b.name)
+	c, err := b.d.connect(ctx, outsideOf(b.out))
+	if err != nil {
+		return err
+	}
+	defer c.close() // so that settings end with it
+	for _, s := range p.Settings {
+		of := "ALTER " + db
+		if s.Role != "" {
+			of = "ALTER ROLE " + quote(s.Role) + " IN " + db
+		}
+		sql := fmt.Sprintf("%s SET %s TO %s", of, quoteSetting(s.Name), literal(s.Value))
+		if fromCurrent[s.Name] {
+			sql = fmt.Sprintf("BEGIN; SET LOCAL search_path = ''; SELECT pg_catalog.set_config(%s, %s, true); %s SET %s FROM CURRENT; COMMIT",
+				literal(s.Name), literal(s.Value), of, quoteSetting(s.Name))
+		}
+		if err := c.exec(ctx, sql); err != nil {
+			return fmt.Errorf("setting %s: %w", s.Name, err)
+		}
+	}
+	return c.exec(ctx, regrant(db, p.Owner, p.Grants)+fmt.Sprintf("ALTER %s CONNECTION LIMIT %d IS_TEMPLATE %t", db, p.Limit, p.Template))
+}
+
+func outsideOf(c *conn) string { return c.db }
+
+// quoteSetting quotes a setting's name, which may have a prefix and a dot.
+func quoteSetting(name string) string {
+	parts := strings.Split(name, ".")
+	for i, p := range parts {
+		parts[i] = quote(p)
+	}
+	return strings.Join(parts, ".")
+}
+
+// prove reads the database back and compares it with the snapshot.
+func (b *builder) prove(ctx context.Context) (identity, error) {
+	got, err := b.d.read(ctx, b.name, nil)
+	if err != nil {
+		return identity{}, err
+	}
+	got.State.Props.Comment = b.m.State.Props.Comment // which it gets in the end
+	if b.m.post(got) == b.m.State.hash() {
+		return got.Identity, nil
+	}
+	return identity{}, errs.New(errs.Failed, "", "the database that was built is not the snapshot's: %s", summarize(differences(&b.m.State, &got.State))).
+		WithHint("the live database is untouched; restore another checkpoint")
+}
+
+// post is the hash of a state that was read now, to compare with m's. Where
+// another version of server or pg_dump wrote m's schema, its text cannot be
+// compared, and the tables, columns and rows must do.
+func (m *manifest) post(now *manifest) snap.Hash {
+	s := now.State
+	if !m.comparable(now) {
+		s.Schema, s.Props.Provider, s.Props.Locale = m.State.Schema, m.State.Props.Provider, m.State.Props.Locale
+	}
+	return s.hash()
+}
+
+func (m *manifest) comparable(now *manifest) bool {
+	return m.State.Absent || now.State.Absent || m.Tool == now.Tool && m.Server == now.Server
+}

@@ -1,0 +1,247 @@
+package logical
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+	"mulligan/snap/cas"
+	"mulligan/snap/postgres/pgtest"
+	"mulligan/snap/snaptest"
+)
+
+const victimEnv = "MULLIGAN_LOGICAL_VICTIM"
+
+func TestMain(m *testing.M) {
+	if arg := os.Getenv(victimEnv); arg != "" {
+		victim(arg)
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// fate is what a victim does, and the step that it dies at.
+type fate struct {
+	Dir, DSN string
+	Do       string // "capture", "prepare", "commit", "undo", "finish"
+	Step     int
+}
+
+// victim is a daemon that is killed at a step. It exits in order where the
+// work has fewer steps.
+func victim(arg string) {
+	var f fate
+	must(json.Unmarshal([]byte(arg), &f))
+	store, err := cas.Open(filepath.Join(f.Dir, "store"), cas.Options{SegmentBytes: 64 << 10})
+	must(err)
+	steps := 0
+	d, err := New(Config{App: "app-1", Name: "main", DSN: f.DSN, StateDir: filepath.Join(f.Dir, "state"), Store: store, Jobs: 1,
+		Seam: func(string) error {
+			if steps++; steps == f.Step {
+				must(unix.Kill(os.Getpid(), unix.SIGKILL))
+				select {}
+			}
+			return nil
+		}})
+	must(err)
+	must(f.run(context.Background(), d))
+	must(store.Close())
+}
+
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+func (f fate) run(ctx context.Context, d *Driver) error {
+	switch f.Do {
+	case "capture":
+		_, err := d.Capture(ctx, snap.CaptureRequest{ID: "db-cut"})
+		return err
+	case "prepare":
+		_, err := d.Prepare(ctx, snap.RestoreRequest{ID: "op-1", Target: "db-target", Base: "db-base"})
+		return err
+	}
+	sw, err := d.Resume(ctx, "op-1")
+	if err != nil {
+		return err
+	}
+	switch f.Do {
+	case "commit":
+		return sw.Commit(ctx)
+	case "undo":
+		return sw.Undo(ctx)
+	}
+	return sw.Finish(ctx)
+}
+
+// crashSubject has snapshots db-target and db-base, the present, and gives
+// their dumps.
+func crashSubject(t *testing.T, c *pgtest.Cluster) (s *subject, target, base string) {
+	t.Helper()
+	s = &subject{c: c, db: "crash" + time.Now().Format("150405000000000")}
+	c.Psql(t, "postgres", "CREATE DATABASE "+s.db)
+	s.open(t, c.DSN(s.db))
+	c.Psql(t, s.db, "CREATE TABLE a (i int PRIMARY KEY, t text); INSERT INTO a SELECT g, md5(g::text) FROM generate_series(1, 300) g; CREATE TABLE b (i int); CREATE SEQUENCE q")
+	_, err := s.driver.Capture(t.Context(), snap.CaptureRequest{ID: "db-target"})
+	check(t, err)
+	target = s.dump(t, "")
+	c.Psql(t, s.db, "DELETE FROM a WHERE i % 3 = 0; DROP TABLE b; SELECT setval('q', 7)")
+	_, err = s.driver.Capture(t.Context(), snap.CaptureRequest{ID: "db-base"})
+	check(t, err)
+	return s, target, s.dump(t, "")
+}
+
+var keepBoth = []snap.SnapshotID{"db-target", "db-base"}
+
+// A daemon that is killed at any step of anything leaves the old state or the
+// new one, whole, and the next daemon goes either way from there.
+func TestKilledAtEachStep(t *testing.T) {
+	c := pgtest.Start(t, pgtest.Options{})
+	for _, do := range []string{"capture", "prepare", "commit", "undo", "finish"} {
+		t.Run(do, func(t *testing.T) {
+			if step := snaptest.EachStep(len(do), func(step int) bool { return killAt(t, c, do, step) }); step < 3 {
+				t.Errorf("%s has only %d steps", do, step)
+			}
+		})
+	}
+}
+
+// killAt reports whether there is such a step.
+func killAt(t *testing.T, c *pgtest.Cluster, do string, step int) bool {
+	s, target, base := crashSubject(t, c)
+	live := base
+	if do != "capture" && do != "prepare" {
+		check(t, fate{Do: "prepare"}.run(t.Context(), s.driver))
+	}
+	if do == "undo" || do == "finish" {
+		check(t, fate{Do: "commit"}.run(t.Context(), s.driver))
+		live = target
+	}
+	if do == "capture" { // else it would share the base, and read nothing
+		c.Psql(t, s.db, "SELECT pg_current_xact_id()")
+	}
+	check(t, s.cfg.Store.Close())
+	arg, err := json.Marshal(fate{s.dir(), s.cfg.DSN, do, step})
+	check(t, err)
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), victimEnv+"="+string(arg))
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	killed := errors.As(err, &exit) && exit.ProcessState.Sys().(syscall.WaitStatus).Signaled()
+	if err != nil && !killed {
+		t.Fatalf("%s, step %d: %v: %s", do, step, err, out)
+	}
+	s.cfg.Store, err = cas.Open(filepath.Join(s.dir(), "store"), cas.Options{SegmentBytes: 64 << 10})
+	check(t, err)
+	s.Reopen(t)
+	if now := s.dump(t, ""); now != live && now != target && now != base {
+		t.Fatalf("%s killed at step %d: the live state is neither old nor new", do, step)
+	}
+	s.finishes(t, do, step%2 == 0, killed, target, base)
+	for _, id := range keepBoth {
+		check(t, s.driver.Verify(t.Context(), id, snap.Full))
+	}
+	s.leftovers(t)
+	check(t, s.cfg.Store.Close())
+	return killed
+}
+
+// finishes does what the daemon does after a start.
+func (s *subject) finishes(t *testing.T, do string, forward, killed bool, target, base string) {
+	t.Helper()
+	ctx := t.Context()
+	keep := snap.Keep{Snapshots: keepBoth, Restores: []snap.RestoreID{"op-1"}}
+	if do == "capture" || do == "prepare" {
+		keep.Restores = nil
+	}
+	check(t, s.driver.Sweep(ctx, keep))
+	sw, err := s.driver.Resume(ctx, "op-1")
+	want := base
+	switch do {
+	case "capture":
+		if kind := errs.KindOf(s.driver.Verify(ctx, "db-cut", snap.Quick)); kind != errs.NotFound {
+			t.Errorf("after a sweep, the capture that was cut is %q", kind)
+		}
+	case "prepare":
+		if errs.KindOf(err) != errs.NotFound {
+			t.Errorf("after a sweep, the switch is there: %v", err)
+		}
+	case "finish":
+		want = target
+		if killed && err == nil { // where the plan is gone, so is everything
+			check(t, sw.Finish(ctx))
+		}
+	default:
+		check(t, err)
+		if forward && do == "commit" {
+			want = target
+			check(t, sw.Commit(ctx))
+		} else {
+			check(t, sw.Undo(ctx))
+		}
+		proof, err := sw.Check(ctx)
+		check(t, err)
+		if !proof.Match {
+			t.Errorf("the proof does not match: %+v", proof)
+		}
+		check(t, sw.Finish(ctx))
+	}
+	s.lives(t, do, want)
+}
+
+// PostgreSQL is killed at random moments of a restore; when it is up again, the
+// restore is finished or undone.
+func TestServerKilled(t *testing.T) {
+	c := pgtest.Start(t, pgtest.Options{Settings: map[string]string{"restart_after_crash": "off"}})
+	random := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 1))
+	for round, do := range []string{"capture", "prepare", "commit", "commit", "undo", "prepare", "commit", "undo"} {
+		s, target, base := crashSubject(t, c)
+		if do == "commit" || do == "undo" {
+			check(t, fate{Do: "prepare"}.run(t.Context(), s.driver))
+		}
+		if do == "undo" {
+			check(t, fate{Do: "commit"}.run(t.Context(), s.driver))
+		}
+		within := map[string]int{"capture": 300, "prepare": 1500, "commit": 150, "undo": 80}[do]
+		after := time.Duration(random.IntN(within)) * time.Millisecond
+		done := make(chan error, 1)
+		began := time.Now()
+		go func() { done <- fate{Do: do}.run(context.Background(), s.driver) }()
+		var err error
+		ended := false
+		select {
+		case err = <-done:
+			ended = true
+		case <-time.After(after):
+		}
+		c.Kill(t)
+		if !ended {
+			err = <-done
+		}
+		t.Logf("round %d: %s, server killed after %v: %v", round, do, time.Since(began).Round(time.Millisecond), err)
+		c.Start(t)
+		s.Reopen(t)
+		if now := s.dump(t, ""); now != target && now != base {
+			t.Fatalf("%s, server killed after %v: the live state is neither old nor new", do, after)
+		}
+		if do == "capture" && err == nil {
+			check(t, s.driver.Verify(t.Context(), "db-cut", snap.Full))
+			check(t, s.driver.Delete(t.Context(), "db-cut"))
+		}
+		s.finishes(t, do, round%2 == 0, false, target, base)
+		s.leftovers(t)
+	}
+}

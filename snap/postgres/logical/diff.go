@@ -1,0 +1,334 @@
+package logical
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	"mulligan/snap"
+)
+
+// Diff says what happened to the database from one snapshot to another, or to
+// the live state: in SQL, with the numbers of rows. paths are names of schemas,
+// or of tables as SCHEMA.TABLE.
+func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []string) ([]snap.Change, error) {
+	const op = "compare database snapshots"
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var sides [2]*side
+	for i, id := range []snap.SnapshotID{from, to} {
+		var err error
+		if sides[i], err = d.side(ctx, op, id); err != nil {
+			return nil, d.classify(op, err)
+		}
+	}
+	list := compare(d.login.database, sides[0], sides[1])
+	if len(paths) == 0 {
+		return list, nil
+	}
+	return slices.DeleteFunc(list, func(c snap.Change) bool {
+		return !slices.ContainsFunc(paths, func(p string) bool { return c.Path == p || strings.HasPrefix(c.Path, p+".") })
+	}), nil
+}
+
+// side is one of two states that are compared.
+type side struct {
+	state   *state
+	entries map[string]entry // of the schema's text
+}
+
+func (d *Driver) side(ctx context.Context, op string, id snap.SnapshotID) (*side, error) {
+	if id != "" {
+		root, err := d.root(op, id)
+		if err != nil {
+			return nil, err
+		}
+		m, err := load(d.cfg.Store, root.Hash)
+		if err != nil {
+			return nil, err
+		}
+		return d.storedSide(m)
+	}
+	m, err := d.readLive(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	return &side{&m.State, entriesOf(m.plain)}, nil
+}
+
+func (d *Driver) storedSide(m *manifest) (*side, error) {
+	if m.State.Absent {
+		return &side{state: &m.State}, nil
+	}
+	r, err := d.cfg.Store.OpenStream(m.text)
+	if err != nil {
+		return nil, damaged(err)
+	}
+	text, err := io.ReadAll(r)
+	return &side{&m.State, entriesOf(text)}, damaged(err)
+}
+
+// entry is one object of the schema.
+type entry struct {
+	kind, schema, name string
+	sql                string
+}
+
+// entriesOf takes pg_dump's text apart at the comment that begins each object's
+// part: "-- Name: N; Type: T; Schema: S; Owner: O".
+func entriesOf(text []byte) map[string]entry {
+	list := map[string]entry{}
+	for _, part := range bytes.Split(text, []byte("\n--\n-- Name: "))[min(1, len(text)):] {
+		head, body, _ := strings.Cut(string(part), "\n")
+		e := entry{sql: withoutSets(strings.TrimPrefix(body, "--\n"))}
+		e.name, head, _ = strings.Cut(head, "; Type: ")
+		e.kind, head, _ = strings.Cut(head, "; Schema: ")
+		e.schema, _, _ = strings.Cut(head, "; Owner: ")
+		key := e.kind + " " + e.schema + "." + e.name
+		if old, ok := list[key]; ok {
+			e.sql = old.sql + "\n" + e.sql
+		}
+		list[key] = e
+	}
+	return list
+}
+
+// withoutSets drops what pg_dump sets for the object that follows.
+func withoutSets(sql string) string {
+	sql = strings.TrimSpace(sql)
+	for {
+		i := strings.LastIndexByte(sql, '\n')
+		if last := sql[i+1:]; i < 0 || !strings.HasPrefix(last, "SET default_") {
+			return strings.TrimSpace(strings.TrimSuffix(sql, "--\n-- PostgreSQL database dump complete\n--"))
+		}
+		sql = strings.TrimSpace(sql[:i])
+	}
+}
+
+// compare says what happened from a to b.
+func compare(db string, a, b *side) []snap.Change {
+	switch {
+	case a.state.hash() == b.state.hash():
+		return nil
+	case a.state.Absent:
+		return []snap.Change{{Path: db, Operation: snap.Create, Summary: "CREATE DATABASE " + quote(db)}}
+	case b.state.Absent:
+		return []snap.Change{{Path: db, Operation: snap.Delete, Summary: "DROP DATABASE " + quote(db)}}
+	}
+	list := differences(a.state, b.state)
+	told := map[string]bool{}
+	for _, c := range list {
+		told[c.Path] = true
+	}
+	list = append(list, objectChanges(a.entries, b.entries, told)...)
+	if len(list) == 0 {
+		list = []snap.Change{{Path: db, Operation: snap.Modify, Summary: "the schema is written differently"}}
+	}
+	return list
+}
+
+// differences are those of tables, sequences, large objects and the database's properties.
+func differences(a, b *state) (list []snap.Change) {
+	before, after := tablesOf(a), tablesOf(b)
+	for _, id := range slices.Sorted(maps.Keys(before)) {
+		if t := before[id]; after[id].Name == "" {
+			list = append(list, snap.Change{Path: id, Operation: snap.Delete,
+				Summary: fmt.Sprintf("DROP TABLE %s; it had %s", sqlName(t.Schema, t.Name), count(t.Rows))})
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(after)) {
+		t := after[id]
+		old, was := before[id]
+		if !was {
+			list = append(list, snap.Change{Path: id, Operation: snap.Create,
+				Summary: fmt.Sprintf("CREATE TABLE %s (%s); %s", sqlName(t.Schema, t.Name), columnText(t.Columns), count(t.Rows))})
+		} else if said := tableChange(old, t); said != "" {
+			list = append(list, snap.Change{Path: id, Operation: snap.Modify, Summary: said})
+		}
+	}
+	return append(append(list, sequenceChanges(a, b)...), otherChanges(a, b)...)
+}
+
+func tablesOf(s *state) map[string]table {
+	m := map[string]table{}
+	for _, t := range s.Tables {
+		m[t.id()] = t
+	}
+	return m
+}
+
+// tableChange says how a table changed, or "".
+func tableChange(a, b table) string {
+	var said []string
+	name := sqlName(a.Schema, a.Name)
+	for _, c := range a.Columns {
+		if i := slices.IndexFunc(b.Columns, func(o column) bool { return o.Name == c.Name }); i < 0 {
+			said = append(said, fmt.Sprintf("ALTER TABLE %s DROP COLUMN %s", name, ident(c.Name)))
+		} else if o := b.Columns[i]; o != c {
+			said = append(said, fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s (was %s)", name, o.text(), c.text()))
+		}
+	}
+	for _, c := range b.Columns {
+		if !slices.ContainsFunc(a.Columns, func(o column) bool { return o.Name == c.Name }) {
+			said = append(said, fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s", name, c.text()))
+		}
+	}
+	switch {
+	case b.Rows != a.Rows:
+		more := fmt.Sprintf("%d more", b.Rows-a.Rows)
+		if b.Rows < a.Rows {
+			more = fmt.Sprintf("%d fewer", a.Rows-b.Rows)
+		}
+		said = append(said, fmt.Sprintf("%s, were %d (%s)", count(b.Rows), a.Rows, more))
+	case b.Sum != a.Sum && len(said) == 0:
+		said = append(said, fmt.Sprintf("%s, as many as before, with other content", count(b.Rows)))
+	}
+	return strings.Join(said, "; ")
+}
+
+func sequenceChanges(a, b *state) (list []snap.Change) {
+	before := map[string]sequence{}
+	for _, s := range a.Sequences {
+		before[s.Schema+"."+s.Name] = s
+	}
+	for _, s := range b.Sequences {
+		old, was := before[s.Schema+"."+s.Name]
+		if was && old != s {
+			list = append(list, snap.Change{Path: s.Schema + "." + s.Name, Operation: snap.Modify,
+				Summary: fmt.Sprintf("ALTER SEQUENCE %s RESTART; at %d, was at %d", sqlName(s.Schema, s.Name), s.Last, old.Last)})
+		}
+	}
+	return list
+}
+
+// otherChanges are those of large objects and of the database as a whole.
+func otherChanges(a, b *state) (list []snap.Change) {
+	if a.Blobs != b.Blobs || digest(a.Objects) != digest(b.Objects) {
+		list = append(list, snap.Change{Path: "large objects", Operation: snap.Modify,
+			Summary: fmt.Sprintf("%d, were %d", len(b.Objects), len(a.Objects))})
+	}
+	var names []string
+	x, y := reflect.ValueOf(a.Props), reflect.ValueOf(b.Props)
+	for i := range x.NumField() {
+		if !reflect.DeepEqual(x.Field(i).Interface(), y.Field(i).Interface()) {
+			names = append(names, strings.ToLower(x.Type().Field(i).Name))
+		}
+	}
+	if len(names) > 0 {
+		list = append(list, snap.Change{Path: "database", Operation: snap.Modify, Summary: "ALTER DATABASE: " + strings.Join(names, ", ")})
+	}
+	return list
+}
+
+// secret are kinds of objects whose definition may hold a password.
+var secret = map[string]bool{"USER MAPPING": true, "SERVER": true, "SUBSCRIPTION": true, "FOREIGN TABLE": true}
+
+// parts are kinds that go with a table or a sequence, which is told of by itself.
+var parts = map[string]bool{"DEFAULT": true, "SEQUENCE OWNED BY": true, "SEQUENCE SET": true, "TABLE ATTACH": true, "MATERIALIZED VIEW DATA": true}
+
+// objectChanges are those of everything else that the schema's text has. told
+// are the paths of tables that need no further word.
+func objectChanges(a, b map[string]entry, told map[string]bool) (list []snap.Change) {
+	skip := func(e entry) bool {
+		return parts[e.kind] || (e.kind == "TABLE" || about[e.kind] != "") && told[e.path()]
+	}
+	for _, key := range slices.Sorted(maps.Keys(a)) {
+		if e := a[key]; b[key].kind == "" && !skip(e) {
+			list = append(list, snap.Change{Path: e.path(), Operation: snap.Delete, Summary: e.phrase("DROP")})
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(b)) {
+		e := b[key]
+		old, was := a[key]
+		switch {
+		case skip(e) || was && old.sql == e.sql:
+		case was:
+			list = append(list, snap.Change{Path: e.path(), Operation: snap.Modify, Summary: e.phrase("ALTER")})
+		default:
+			list = append(list, snap.Change{Path: e.path(), Operation: snap.Create, Summary: e.created()})
+		}
+	}
+	return list
+}
+
+// about are kinds that say something about another object, whose kind begins
+// their name, and how to speak of them.
+var about = map[string]string{"ACL": "GRANT or REVOKE on", "COMMENT": "COMMENT ON"}
+
+func (e entry) path() string {
+	name := e.name
+	if _, ok := about[e.kind]; ok {
+		_, name, _ = strings.Cut(name, " ")
+	}
+	if e.schema == "-" || e.schema == "" {
+		return name
+	}
+	return e.schema + "." + name
+}
+
+// phrase says what was done to the object.
+func (e entry) phrase(verb string) string {
+	if on, ok := about[e.kind]; ok {
+		return on + " " + e.name
+	}
+	return verb + " " + e.kind + " " + e.name
+}
+
+// created is the beginning of the statement that makes the object.
+func (e entry) created() string {
+	const most = 160
+	if secret[e.kind] || e.sql == "" {
+		return "CREATE " + e.kind + " " + e.name
+	}
+	text := strings.Join(strings.Fields(strings.TrimSuffix(strings.SplitN(e.sql, ";\n", 2)[0], ";")), " ")
+	if len(text) > most {
+		text = strings.ToValidUTF8(text[:most], "") + "…"
+	}
+	return text
+}
+
+// summarize names the first few changes.
+func summarize(list []snap.Change) string {
+	var said []string
+	for _, c := range list[:min(3, len(list))] {
+		said = append(said, c.Path+": "+c.Summary)
+	}
+	if len(list) == 0 {
+		return "its schema is written differently"
+	}
+	return strings.Join(said, "; ")
+}
+
+func count(n int64) string {
+	if n == 1 {
+		return "1 row"
+	}
+	return fmt.Sprintf("%d rows", n)
+}
+
+func (c column) text() string { return ident(c.Name) + " " + c.Type + c.Rest }
+
+func columnText(list []column) string {
+	var parts []string
+	for _, c := range list {
+		parts = append(parts, c.text())
+	}
+	return strings.Join(parts, ", ")
+}
+
+func sqlName(schema, name string) string { return ident(schema) + "." + ident(name) }
+
+// ident quotes a name where SQL asks for it.
+func ident(name string) string {
+	for i, c := range name {
+		if !(c >= 'a' && c <= 'z' || c == '_' || i > 0 && c >= '0' && c <= '9') {
+			return quote(name)
+		}
+	}
+	return name
+}

@@ -1,0 +1,367 @@
+package logical
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
+
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+	"mulligan/snap/cas"
+)
+
+// errMoved says that a table was rewritten or dropped under the reader.
+var errMoved = errors.New("a table was rewritten meanwhile")
+
+// readLive reads the database, which may be absent.
+func (d *Driver) readLive(ctx context.Context, b *cas.Batch) (*manifest, error) {
+	m, err := d.read(ctx, d.login.database, b)
+	if isAbsent(err) {
+		return d.readAbsent(ctx)
+	}
+	return m, err
+}
+
+// readAbsent makes sure that it is absent, on this very server.
+func (d *Driver) readAbsent(ctx context.Context) (*manifest, error) {
+	c, err := d.outside(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer c.close()
+	found, err := c.list(ctx, "SELECT datname::text FROM pg_catalog.pg_database WHERE datname = $1", d.login.database)
+	if err != nil {
+		return nil, err
+	}
+	if len(found) > 0 {
+		return nil, errs.New(errs.Busy, "", "database %s was just renamed or created", d.login.database).WithHint("try again")
+	}
+	m := &manifest{State: state{Absent: true}}
+	i, err := c.identifyRows(ctx)
+	m.Position = i.Position
+	return m, err
+}
+
+// read reads the state of the database db at one instant, and puts its content
+// into b, if there is one.
+func (d *Driver) read(ctx context.Context, db string, b *cas.Batch) (*manifest, error) {
+	for tries := 1; ; tries++ {
+		r := &reader{d: d, db: db, batch: b}
+		m, err := r.run(ctx)
+		if !errors.Is(err, errMoved) {
+			return m, err
+		}
+		if tries == maxTries {
+			return nil, snap.Changed("", "database "+db)
+		}
+	}
+}
+
+// reader is one reading of a database.
+type reader struct {
+	d        *Driver
+	db       string
+	batch    *cas.Batch
+	lead     *conn // holds the snapshot and the locks until the end
+	snapshot string
+	encoding string
+	m        *manifest
+	tool     tool
+}
+
+func (r *reader) run(ctx context.Context) (m *manifest, err error) {
+	if r.lead, err = r.d.connect(ctx, r.db); err != nil {
+		return nil, err
+	}
+	defer r.lead.close()
+	if err := r.begin(ctx); err != nil {
+		return nil, err
+	}
+	rels, err := r.catalog(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.d.seam("read: rows"); err != nil {
+		return nil, err
+	}
+	group, gctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return r.schema(gctx) })
+	r.tables(gctx, group, rels)
+	group.Go(func() error { return r.blobs(gctx) })
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	// Sequences come last: they stand at or after every value that the rows have.
+	s := &r.m.State
+	if s.Sequences, err = r.lead.sequences(ctx); err != nil {
+		return nil, err
+	}
+	r.m.Identity.Sequences = digest(s.Sequences)
+	var durable bool // by now, all that the snapshot saw
+	err = r.lead.QueryRow(ctx, "SELECT pg_catalog.pg_current_wal_flush_lsn() >= $1::text::pg_lsn", lsnOf(r.m.Position)).Scan(&durable)
+	r.m.Identity.Durable = r.m.Identity.Durable || durable
+	return r.m, err
+}
+
+func lsnOf(position string) string {
+	_, lsn, _ := strings.Cut(position, ":")
+	return lsn
+}
+
+// begin takes the snapshot that everything is read in. The statement takes it
+// before it asks for the position, so whatever the snapshot sees lies before that.
+func (r *reader) begin(ctx context.Context) (err error) {
+	r.m = &manifest{}
+	if r.m.Server, err = r.lead.version(ctx); err != nil {
+		return err
+	}
+	if r.tool, err = r.d.tools.find(ctx, r.m.Server); err != nil {
+		return err
+	}
+	r.m.Tool, r.m.Major = r.tool.version, r.tool.major
+	if err := r.lead.exec(ctx, "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"); err != nil {
+		return err
+	}
+	if err := r.lead.QueryRow(ctx, "SELECT pg_catalog.pg_export_snapshot(), pg_catalog.current_setting('server_encoding')").Scan(&r.snapshot, &r.encoding); err != nil {
+		return err
+	}
+	if r.m.Identity, err = r.lead.identifyRows(ctx); err != nil {
+		return err
+	}
+	r.m.Position = r.m.Identity.Position
+	if r.d.exported != nil {
+		r.d.exported(r.snapshot)
+	}
+	return r.d.seam("read: snapshot")
+}
+
+// catalog reads all but rows and the schema's text, with the tables locked.
+func (r *reader) catalog(ctx context.Context) (rels []*relation, err error) {
+	if rels, err = r.lead.relations(ctx); err != nil {
+		return nil, err
+	}
+	if err := r.lead.lock(ctx, rels); err != nil {
+		return nil, err
+	}
+	if err := r.lead.columns(ctx, rels); err != nil {
+		return nil, err
+	}
+	s := &r.m.State
+	if s.Props, err = r.lead.props(ctx); err != nil {
+		return nil, err
+	}
+	if r.m.Roles, err = r.lead.roles(ctx); err != nil {
+		return nil, err
+	}
+	if r.m.Notes, err = r.lead.notes(ctx); err != nil {
+		return nil, err
+	}
+	for _, rel := range rels {
+		if !utf8.ValidString(rel.table.id()) {
+			return nil, errs.New(errs.Unsupported, "", "the name of table %q is not UTF-8", rel.table.id()).WithHint("rename it")
+		}
+	}
+	return rels, r.lead.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = 'public'),
+		EXISTS (SELECT FROM pg_catalog.pg_extension WHERE extname = 'plpgsql')`).Scan(&s.Public, &s.Plpgsql)
+}
+
+// schemaArgs have pg_dump write everything but rows, sequences' values and
+// large objects, as the snapshot sees it.
+func (r *reader) schemaArgs(format string) []string {
+	return []string{
+		"--format=" + format, "--compress=0", "--section=pre-data", "--section=post-data", "--no-blobs", "--no-password",
+		"--lock-wait-timeout=" + strconv.FormatInt(r.d.cfg.LockTimeout.Milliseconds(), 10),
+		"--snapshot=" + r.snapshot, "--dbname=dbname=" + quoteValue(r.db),
+	}
+}
+
+// schema reads the schema's text, and an archive that pg_restore can work from.
+// A text that is known already stands for the archive that was made with it.
+func (r *reader) schema(ctx context.Context) error {
+	var text bytes.Buffer
+	if err := r.d.run(ctx, child{tool: r.tool, name: "pg_dump", args: r.schemaArgs("plain"), out: &text}); err != nil {
+		return err
+	}
+	tidied := tidy(text.Bytes())
+	r.m.State.Schema, r.m.plain = digest(string(tidied)), tidied
+	if r.batch == nil {
+		return nil
+	}
+	var err error
+	if r.m.text, _, err = r.d.cfg.Store.PutReader(r.batch, bytes.NewReader(tidied), cas.ChunkSize/4); err != nil {
+		return err
+	}
+	if r.m.archive = r.knownArchive(); !r.m.archive.IsZero() {
+		return nil
+	}
+	pipe, in := io.Pipe()
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		err := r.d.run(ctx, child{tool: r.tool, name: "pg_dump", args: r.schemaArgs("custom"), out: in})
+		in.CloseWithError(err)
+		return err
+	})
+	group.Go(func() (err error) {
+		r.m.archive, _, err = r.d.cfg.Store.PutReader(r.batch, pipe, cas.ChunkSize)
+		pipe.CloseWithError(err)
+		return err
+	})
+	return group.Wait()
+}
+
+// knownArchive finds the archive of an earlier snapshot with the same schema.
+func (r *reader) knownArchive() cas.Hash {
+	for _, root := range r.d.cfg.Store.Roots(r.d.prefix) {
+		meta, err := parseMeta(root)
+		if err != nil || meta.Schema != r.m.State.Schema {
+			continue
+		}
+		m, err := load(r.d.cfg.Store, root.Hash)
+		if err == nil && m.Tool == r.m.Tool && m.Server == r.m.Server && r.batch.Keep(m.archive) {
+			return m.archive
+		}
+	}
+	return cas.Hash{}
+}
+
+// tables has the group read all tables, the largest first.
+func (r *reader) tables(ctx context.Context, group *errgroup.Group, rels []*relation) {
+	r.m.State.Tables, r.m.rows = make([]table, len(rels)), make([]cas.Hash, len(rels))
+	order := make([]int, len(rels))
+	for i, rel := range rels {
+		order[i], r.m.State.Tables[i] = i, rel.table
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return int(min(max(rels[b].bytes-rels[a].bytes, -1), 1)) })
+	next := make(chan int, len(order))
+	for _, i := range order {
+		next <- i
+	}
+	close(next)
+	for range min(r.d.cfg.Jobs, len(rels)) {
+		group.Go(func() error {
+			c, err := r.worker(ctx, r.encoding)
+			if err != nil {
+				return err
+			}
+			defer c.close()
+			for i := range next {
+				if err := r.table(ctx, c, i); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+}
+
+// worker is a further session that sees the same snapshot. For rows it speaks
+// the database's own encoding, so that no text is converted.
+func (r *reader) worker(ctx context.Context, encoding string) (*conn, error) {
+	c, err := r.d.connect(ctx, r.db)
+	if err != nil {
+		return nil, err
+	}
+	err = c.exec(ctx, "SET client_encoding = "+literal(encoding)+"; BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY; SET TRANSACTION SNAPSHOT "+literal(r.snapshot))
+	if err != nil {
+		c.close()
+		return nil, err
+	}
+	return c, nil
+}
+
+func (r *reader) table(ctx context.Context, c *conn, i int) error {
+	t := &r.m.State.Tables[i]
+	w := &rowWriter{batch: r.batch}
+	_, err := c.PgConn().CopyTo(ctx, w, t.copyOut(quoteAny))
+	if err == nil {
+		r.m.rows[i], err = w.end()
+	}
+	if sqlState(err) == stateDenied {
+		return errs.New(errs.Denied, "", "%s may not read table %s", r.d.login.user, t.id()).
+			WithHint("GRANT SELECT ON %s.%s TO %s, or let its owner read it", quote(t.Schema), quote(t.Name), quote(r.d.login.user))
+	}
+	if err != nil {
+		return fmt.Errorf("table %s: %w", t.id(), err)
+	}
+	t.content = content{Rows: w.Rows, Sum: w.String()}
+	return nil
+}
+
+// blobPage is how much of a large object is read at once: a row of its own.
+const blobPage = 64 << 10
+
+// blobs reads the large objects, as rows of oid, offset and bytes in hex.
+func (r *reader) blobs(ctx context.Context) error {
+	c, err := r.worker(ctx, "UTF8")
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	s := &r.m.State
+	if s.Objects, err = c.objects(ctx); err != nil {
+		return err
+	}
+	w := &rowWriter{batch: r.batch}
+	for _, o := range s.Objects {
+		if err := c.copyObject(ctx, w, o.OID); err != nil {
+			return fmt.Errorf("large object %d: %w", o.OID, err)
+		}
+	}
+	if r.m.blobs, err = w.end(); err != nil {
+		return err
+	}
+	s.Blobs = content{Rows: w.Rows, Sum: w.String()}
+	return nil
+}
+
+func (c *conn) objects(ctx context.Context) (list []object, err error) {
+	rows, err := c.Query(ctx, `SELECT m.oid, pg_catalog.pg_get_userbyid(m.lomowner), coalesce(pg_catalog.obj_description(m.oid, 'pg_largeobject'), ''),
+		ARRAY(SELECT pg_catalog.concat_ws(' ', a.privilege_type, a.is_grantable, CASE WHEN a.grantee > 0 THEN pg_catalog.pg_get_userbyid(a.grantee) ELSE '' END)
+			FROM pg_catalog.aclexplode(coalesce(m.lomacl, pg_catalog.acldefault('L', m.lomowner))) a ORDER BY 1)
+		FROM pg_catalog.pg_largeobject_metadata m ORDER BY m.oid`)
+	if err != nil {
+		return nil, err
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[struct {
+		OID            uint32
+		Owner, Comment string
+		Grants         []string
+	}])
+	for _, f := range found {
+		o := object{OID: f.OID, Owner: f.Owner, Comment: f.Comment}
+		for _, g := range f.Grants {
+			part := strings.SplitN(g, " ", 3)
+			o.Grants = append(o.Grants, grant{Role: part[2], Right: part[0], Grantable: part[1] == "t"})
+		}
+		list = append(list, o)
+	}
+	return list, err
+}
+
+// copyObject writes a large object's pages to w. Its size is asked for by
+// reading until a page is short, for whole pages of zeros may be missing in it.
+func (c *conn) copyObject(ctx context.Context, w io.Writer, oid uint32) error {
+	for off := int64(0); ; off += blobPage {
+		var page string
+		if err := c.QueryRow(ctx, fmt.Sprintf("SELECT pg_catalog.encode(pg_catalog.lo_get(%d, %d, %d), 'hex')", oid, off, blobPage)).Scan(&page); err != nil {
+			return err
+		}
+		if page != "" || off == 0 {
+			if _, err := fmt.Fprintf(w, "%d %d %s\n", oid, off, page); err != nil {
+				return err
+			}
+		}
+		if len(page) < 2*blobPage {
+			return nil
+		}
+	}
+}

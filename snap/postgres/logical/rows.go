@@ -1,0 +1,181 @@
+package logical
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"io"
+	"math/bits"
+
+	"github.com/zeebo/blake3"
+
+	"mulligan/ipc/errs"
+	"mulligan/snap/cas"
+)
+
+// Rows are kept as COPY writes them, cut into pieces where a row's hash says
+// so: a piece comes out the same wherever else in the table rows change.
+const (
+	minPiece  = 16 << 10
+	meanPiece = 64 << 10
+	maxPiece  = 1 << 20
+)
+
+// rowSum is a digest of rows that does not depend on their order: their number,
+// and the sum of their hashes as numbers of 256 bits.
+type rowSum struct {
+	Rows int64
+	sum  [4]uint64
+}
+
+func (s *rowSum) add(row []byte) (hash uint64) {
+	h := blake3.Sum256(row)
+	var carry uint64
+	for i := range s.sum {
+		s.sum[i], carry = bits.Add64(s.sum[i], binary.LittleEndian.Uint64(h[8*i:]), carry)
+	}
+	s.Rows++
+	return binary.LittleEndian.Uint64(h[:8])
+}
+
+func (s *rowSum) String() string {
+	var p []byte
+	for _, n := range s.sum {
+		p = binary.LittleEndian.AppendUint64(p, n)
+	}
+	return hex.EncodeToString(p)
+}
+
+// rowWriter takes what COPY TO gives: it sums the rows up and, with a batch,
+// stores them.
+type rowWriter struct {
+	rowSum
+	size  int64
+	batch *cas.Batch // nil: only sum
+	line  []byte     // the beginning of a row, without its end
+	piece []byte
+	refs  []cas.Hash
+	sizes []int
+}
+
+// Write takes the next bytes, which end anywhere.
+func (w *rowWriter) Write(p []byte) (int, error) {
+	all := len(p)
+	for len(p) > 0 {
+		n := 1 + indexNewline(p)
+		if n == 0 {
+			w.line = append(w.line, p...)
+			break
+		}
+		row := p[:n]
+		if len(w.line) > 0 {
+			w.line = append(w.line, row...)
+			row = w.line
+		}
+		if err := w.row(row); err != nil {
+			return 0, err
+		}
+		w.line, p = w.line[:0], p[n:]
+	}
+	return all, nil
+}
+
+func indexNewline(p []byte) int {
+	for i, c := range p {
+		if c == '\n' {
+			return i
+		}
+	}
+	return -1
+}
+
+// row takes one whole row.
+func (w *rowWriter) row(row []byte) error {
+	hash := w.add(row)
+	w.size += int64(len(row))
+	if w.batch == nil {
+		return nil
+	}
+	for rest := row; len(rest) > 0; {
+		n := min(len(rest), maxPiece-len(w.piece))
+		w.piece, rest = append(w.piece, rest[:n]...), rest[n:]
+		if len(w.piece) == maxPiece {
+			if err := w.cut(); err != nil {
+				return err
+			}
+		}
+	}
+	// On average one cut in so many bytes, however long the rows are.
+	if rate := ^uint64(0) / (meanPiece - minPiece); len(w.piece) >= minPiece && hash/rate < uint64(len(row)) {
+		return w.cut()
+	}
+	return nil
+}
+
+func (w *rowWriter) cut() error {
+	if len(w.piece) == 0 {
+		return nil
+	}
+	h, err := w.batch.Blob(w.piece)
+	if err != nil {
+		return err
+	}
+	w.refs, w.sizes, w.piece = append(w.refs, h), append(w.sizes, len(w.piece)), w.piece[:0]
+	return nil
+}
+
+// end says that there are no more rows, and gives the node that holds them.
+func (w *rowWriter) end() (cas.Hash, error) {
+	if len(w.line) > 0 {
+		return cas.Hash{}, io.ErrUnexpectedEOF
+	}
+	if w.batch == nil {
+		return cas.Hash{}, nil
+	}
+	if err := w.cut(); err != nil {
+		return cas.Hash{}, err
+	}
+	data, err := json.Marshal(w.sizes)
+	if err != nil {
+		return cas.Hash{}, err
+	}
+	return w.batch.Node(data, w.refs)
+}
+
+// rowReader gives stored rows back, each piece checked against its hash.
+type rowReader struct {
+	store *cas.Store
+	refs  []cas.Hash
+	piece []byte
+	err   error // what went wrong, for COPY FROM tells it only to the server
+}
+
+func openRows(s *cas.Store, node cas.Hash) (*rowReader, error) {
+	_, refs, err := s.Node(node)
+	return &rowReader{store: s, refs: refs}, damaged(err)
+}
+
+// Read gives the next bytes.
+func (r *rowReader) Read(p []byte) (int, error) {
+	for len(r.piece) == 0 && r.err == nil {
+		if len(r.refs) == 0 {
+			return 0, io.EOF
+		}
+		r.piece, r.err = r.store.Get(r.refs[0])
+		r.refs, r.err = r.refs[1:], damaged(r.err)
+	}
+	if r.err != nil {
+		return 0, r.err
+	}
+	n := copy(p, r.piece)
+	r.piece = r.piece[n:]
+	return n, nil
+}
+
+// damaged makes what should be in the store and is not damage.
+func damaged(err error) error {
+	if errs.KindOf(err) == errs.NotFound {
+		return &errs.Error{Kind: errs.Corrupt, Message: "a part of the snapshot is missing", Hint: "use another checkpoint", Err: err}
+	}
+	return err
+}

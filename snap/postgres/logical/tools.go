@@ -1,0 +1,210 @@
+package logical
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/ipc/errs"
+)
+
+// toolbox finds pg_dump and pg_restore.
+type toolbox struct {
+	dirs []string
+
+	mu    sync.Mutex
+	known map[string]tool // by path
+}
+
+// tool is a pair of pg_dump and pg_restore in one folder.
+type tool struct {
+	dir     string
+	major   int
+	version string // as it tells it: "15.18 (Debian …)"
+	stamp   string // of the file that was asked
+}
+
+// places are where distributions put the programs of each version. A pg_dump
+// elsewhere may be a wrapper that chooses a version by a cluster's name.
+var places = []string{"/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/usr/local/pgsql/bin"}
+
+// find gives the tools of the server's major version or, without those, of the
+// next one that there is.
+func (b *toolbox) find(ctx context.Context, server int) (tool, error) {
+	dirs := b.dirs
+	if len(dirs) == 0 {
+		for _, pattern := range places {
+			list, _ := filepath.Glob(pattern) // the pattern is good
+			dirs = append(dirs, list...)
+		}
+		dirs = append(dirs, filepath.SplitList(os.Getenv("PATH"))...)
+	}
+	var best tool
+	for _, dir := range dirs {
+		t, err := b.ask(ctx, dir)
+		if err == nil && t.major >= server && (best.major == 0 || t.major < best.major) {
+			best = t
+		}
+	}
+	if best.major == 0 {
+		return best, errs.New(errs.Unsupported, "", "no pg_dump and pg_restore of PostgreSQL %d or newer are installed", server).
+			WithHint("apt-get install postgresql-client-%d", server)
+	}
+	return best, nil
+}
+
+// ask finds out the version of the tools in dir.
+func (b *toolbox) ask(ctx context.Context, dir string) (t tool, err error) {
+	path := filepath.Join(dir, "pg_dump")
+	info, err := os.Stat(path)
+	if err != nil {
+		return t, err
+	}
+	if _, err := os.Stat(filepath.Join(dir, "pg_restore")); err != nil {
+		return t, err
+	}
+	stamp := fmt.Sprint(info.Size(), info.ModTime())
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if t, ok := b.known[path]; ok && t.stamp == stamp {
+		return t, nil
+	}
+	cmd := exec.CommandContext(ctx, path, "--version")
+	cmd.Env = []string{"LC_ALL=C", "PATH=/usr/bin:/bin"}
+	out, err := cmd.Output()
+	if err != nil {
+		return t, err
+	}
+	_, version, _ := strings.Cut(strings.TrimSpace(string(out)), ") ") // "pg_dump (PostgreSQL) 15.18 (Debian 15.18-0)"
+	major, _, _ := strings.Cut(version, ".")
+	t = tool{dir: dir, version: version, stamp: stamp}
+	if t.major, err = strconv.Atoi(digits(major)); err != nil {
+		return t, err
+	}
+	if b.known == nil {
+		b.known = map[string]tool{}
+	}
+	b.known[path] = t
+	return t, nil
+}
+
+// digits is the number that s begins with: "17" of "17beta1".
+func digits(s string) string {
+	for i, c := range s {
+		if c < '0' || c > '9' {
+			return s[:i]
+		}
+	}
+	return s
+}
+
+// child is a run of one of the tools.
+type child struct {
+	tool tool
+	name string
+	args []string
+	file []byte    // given as the file /proc/self/fd/4
+	out  io.Writer // its standard output
+}
+
+// Where a child finds its files. They are in memory and passed by descriptor:
+// a password is on no disk, in no argument and in no environment.
+const (
+	passPath = "/proc/self/fd/3"
+	filePath = "/proc/self/fd/4"
+)
+
+// run runs a tool to its end, as the app's owner. It dies with the daemon.
+func (d *Driver) run(ctx context.Context, c child) error {
+	pass, err := d.memory("pass", []byte(d.passLine()))
+	if err != nil {
+		return err
+	}
+	defer pass.Close() // in memory
+	file, err := d.memory("archive", c.file)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	cmd := exec.CommandContext(ctx, filepath.Join(c.tool.dir, c.name), c.args...)
+	cmd.Dir, cmd.Env, cmd.ExtraFiles, cmd.Stdout = "/", d.login.env(passPath), []*os.File{pass, file}, c.out
+	stderr := &head{limit: 64 << 10}
+	cmd.Stderr = stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: d.credential(), Pdeathsig: syscall.SIGKILL}
+	runtime.LockOSThread() // the kernel takes the end of the thread for the parent's
+	defer runtime.UnlockOSThread()
+	err = cmd.Run()
+	if err == nil || ctx.Err() != nil {
+		return ctx.Err()
+	}
+	var exit *exec.ExitError
+	if said := stderr.first(); said != "" && errors.As(err, &exit) {
+		return errs.New(errs.Failed, "", "%s: %s", c.name, said)
+	}
+	return fmt.Errorf("%s: %w", c.name, err)
+}
+
+// passLine is a password file that knows one password (libpq, "The Password File").
+func (d *Driver) passLine() string {
+	p := d.secret()
+	if p == "" {
+		return ""
+	}
+	return "*:*:*:*:" + strings.NewReplacer(`\`, `\\`, `:`, `\:`).Replace(p) + "\n"
+}
+
+// memory makes a file without a name that the owner may read.
+func (d *Driver) memory(name string, content []byte) (*os.File, error) {
+	fd, err := unix.MemfdCreate("mulligan-"+name, unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, os.NewSyscallError("memfd_create", err)
+	}
+	f := os.NewFile(uintptr(fd), name)
+	err = f.Chmod(0o600)
+	if c := d.credential(); c != nil && err == nil {
+		err = f.Chown(int(c.Uid), int(c.Gid))
+	}
+	if err == nil {
+		_, err = f.Write(content)
+	}
+	if err != nil {
+		_ = f.Close() // err is the one to tell
+		return nil, err
+	}
+	return f, nil
+}
+
+// head keeps the beginning of what is written to it.
+type head struct {
+	bytes.Buffer
+	limit int
+}
+
+func (t *head) Write(p []byte) (int, error) {
+	t.Buffer.Write(p[:min(len(p), max(0, t.limit-t.Len()))])
+	return len(p), nil
+}
+
+// first is the first complaint, without the statement that it is about, which
+// may hold secrets.
+func (t *head) first() string {
+	lines := strings.Split(t.String(), "\n")
+	for _, line := range lines {
+		if _, said, found := strings.Cut(line, "error: "); found {
+			return said
+		}
+	}
+	return strings.TrimSpace(lines[0])
+}

@@ -1,0 +1,230 @@
+package logical
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"mulligan/ipc/errs"
+	"mulligan/snap/cas"
+)
+
+func openStore(t *testing.T) *cas.Store {
+	t.Helper()
+	store, err := cas.Open(filepath.Join(t.TempDir(), "store"), cas.Options{})
+	check(t, err)
+	t.Cleanup(func() { check(t, store.Close()) })
+	return store
+}
+
+// write stores rows, given in bites of any size, and reads them back.
+func write(t *testing.T, s *cas.Store, data []byte, bite int) (*rowWriter, []cas.Hash) {
+	t.Helper()
+	b := s.Begin()
+	defer b.Discard()
+	w := &rowWriter{batch: b}
+	for rest := data; len(rest) > 0; {
+		n := min(bite, len(rest))
+		_, err := w.Write(rest[:n])
+		check(t, err)
+		rest = rest[n:]
+	}
+	node, err := w.end()
+	check(t, err)
+	r, err := openRows(s, node)
+	check(t, err)
+	got, err := io.ReadAll(iotest.OneByteReader(io.LimitReader(r, 1000)))
+	check(t, err)
+	rest, err := io.ReadAll(r)
+	check(t, err)
+	if !bytes.Equal(append(got, rest...), data) {
+		t.Fatalf("%d bytes in bites of %d come back otherwise", len(data), bite)
+	}
+	return w, w.refs
+}
+
+func TestRows(t *testing.T) {
+	s := openStore(t)
+	random := make([]byte, 200<<10)
+	_, err := rand.Read(random)
+	check(t, err)
+	var rows []string
+	for i := 0; i+50 < len(random); i += 50 {
+		rows = append(rows, fmt.Sprintf("%d\t%s\n", i, hex.EncodeToString(random[i:i+50])))
+	}
+	data := []byte(strings.Join(rows, ""))
+	w, pieces := write(t, s, data, 7000)
+	if len(pieces) < 4 || len(pieces) > 25 {
+		t.Errorf("%d bytes are in %d pieces", len(data), len(pieces))
+	}
+	for _, bite := range []int{1, 113, 1 << 20} {
+		again, same := write(t, s, data, bite)
+		if again.String() != w.String() || again.Rows != w.Rows || fmt.Sprint(same) != fmt.Sprint(pieces) {
+			t.Errorf("in bites of %d, sum or pieces are others", bite)
+		}
+	}
+
+	// A row more in the middle, and one moved to the end: all but few pieces are the same.
+	changed := append(append(append([]string{}, rows[:2000]...), rows[2001:]...), "new\trow\n", rows[2000])
+	_, others := write(t, s, []byte(strings.Join(changed, "")), 1<<16)
+	have := map[cas.Hash]bool{}
+	for _, p := range pieces {
+		have[p] = true
+	}
+	fresh := 0
+	for _, p := range others {
+		if !have[p] {
+			fresh++
+		}
+	}
+	if fresh > 3 {
+		t.Errorf("two rows make %d of %d pieces new", fresh, len(others))
+	}
+
+	// The order does not matter for the sum, everything else does.
+	var a, b, c rowSum
+	for i := range rows {
+		a.add([]byte(rows[i]))
+		b.add([]byte(rows[len(rows)-1-i]))
+		c.add([]byte(rows[0]))
+	}
+	if a != b || a == c {
+		t.Error("the sum goes by the order, or not by the content")
+	}
+
+	big := append(bytes.Repeat([]byte("x"), 5<<20), '\n')
+	if _, pieces := write(t, s, big, 1<<16); len(pieces) < 5 {
+		t.Errorf("a row of 5 MiB is in %d pieces", len(pieces))
+	}
+	if _, pieces := write(t, s, nil, 1); len(pieces) != 0 {
+		t.Errorf("no rows are in %d pieces", len(pieces))
+	}
+	torn := &rowWriter{}
+	_, err = torn.Write([]byte("no end"))
+	check(t, err)
+	if _, err := torn.end(); err == nil {
+		t.Error("half a row passes for one")
+	}
+}
+
+func TestParseDSN(t *testing.T) {
+	for _, tt := range []struct{ dsn, host, port, user, password, db string }{
+		{"postgres://a:b%2Fc@h:1/d", "h", "1", "a", "b/c", "d"},
+		{"postgresql:///d?host=/s&user=u&port=7", "/s", "7", "u", "", "d"},
+		{"postgres://[::1]/d", "::1", "5432", "", "", "d"},
+		{"postgres://%2Frun%2Fpg/d", "/run/pg", "5432", "", "", "d"},
+		{`host=h user = u password='it''s' dbname=d`, "", "", "", "", ""},
+		{`host=h user = u password='it\'s \\ = x' dbname = d`, "h", "5432", "u", `it's \ = x`, "d"},
+		{"dbname=d", "/run/postgresql", "5432", "", "", "d"},
+		{"", "/run/postgresql", "5432", "", "", ""},
+	} {
+		l, err := parseDSN(tt.dsn)
+		if tt.host == "" {
+			if err == nil {
+				t.Errorf("%s is taken", tt.dsn)
+			}
+			continue
+		}
+		if err != nil || l.host != tt.host || l.port != tt.port || l.user != tt.user || l.password != tt.password || l.database != tt.db {
+			t.Errorf("%s: %+v, %v", tt.dsn, l, err)
+		}
+	}
+	for _, dsn := range []string{
+		"postgres://u:s3cret@h:port/d", "postgres://u:s3cret@h,h2/d", "postgres://u:s3cret@h/d?service=x", "password='s3cret", "s3cret", "password=s3cret port=0",
+		"postgres://u:s3cret@h/d?options=-c", "postgres://u:s3cret@h/d?sslkey=rel", "postgres://u:s3cret@h/d%00", "user=u password=s3cret nonsense=s3cret",
+	} {
+		if _, err := parseDSN(dsn); errs.KindOf(err) != errs.Invalid || strings.Contains(err.Error()+errs.HintOf(err), "s3cret") {
+			t.Errorf("%s: %v", dsn, err)
+		}
+	}
+}
+
+func FuzzParseDSN(f *testing.F) {
+	f.Add(`host=h password='s\'`, "x")
+	f.Add("postgres://u:p@h/d", "secret")
+	f.Fuzz(func(t *testing.T, dsn, secret string) {
+		_, err := parseDSN("password=" + quoteValue(secret) + " " + dsn)
+		if err == nil && !strings.Contains(dsn, "password") {
+			l, _ := parseDSN("password=" + quoteValue(secret) + " " + dsn)
+			if l.password != secret {
+				t.Errorf("%q comes out as %q", secret, l.password)
+			}
+		}
+		_, _ = parseDSN(dsn)
+	})
+}
+
+// The daemon's own environment and files do not reach a connection.
+func TestEnvironmentIsLeftOut(t *testing.T) {
+	home := t.TempDir()
+	check(t, os.Mkdir(filepath.Join(home, ".postgresql"), 0o700))
+	check(t, os.WriteFile(filepath.Join(home, ".postgresql", "root.crt"), []byte("not a certificate"), 0o600))
+	for k, v := range map[string]string{"HOME": home, "PGHOST": "elsewhere", "PGPASSWORD": "s3cret", "PGUSER": "root", "PGSSLMODE": "verify-full",
+		"PGOPTIONS": "-c x=y", "PGPORT": "1", "PGDATABASE": "other", "PGTZ": "Mars"} {
+		t.Setenv(k, v)
+	}
+	d, err := New(Config{App: "a", Name: "n", DSN: "host=h user=u dbname=d", StateDir: t.TempDir(), Store: openStore(t)})
+	check(t, err)
+	cfg, err := d.config("d")
+	check(t, err)
+	if cfg.Host != "h" || cfg.Port != 5432 || cfg.User != "u" || cfg.Database != "d" || cfg.Password != "" || len(cfg.RuntimeParams) != 2 {
+		t.Errorf("%+v", cfg.Config)
+	}
+	for _, v := range d.login.env(passPath) {
+		if strings.Contains(v, "s3cret") || strings.Contains(v, "elsewhere") || strings.HasPrefix(v, "PGPASSWORD") {
+			t.Errorf("a child gets %s", v)
+		}
+	}
+}
+
+func TestTidy(t *testing.T) {
+	text := "--\n-- PostgreSQL database dump\n--\n\n\\restrict abc\n\n-- Dumped from database version 15.1\n-- Dumped by pg_dump version 15.2\n\nSET x;\n" +
+		strings.Repeat("CREATE\n", 20) + "-- Dumped from within\n\\restrict in a body\n" + strings.Repeat("CREATE\n", 20) + "\n\\unrestrict abc\n\n"
+	got := string(tidy([]byte(text)))
+	for _, gone := range []string{"abc", "15.1", "15.2"} {
+		if strings.Contains(got, gone) {
+			t.Errorf("%q is left", gone)
+		}
+	}
+	for _, kept := range []string{"-- Dumped from within", `\restrict in a body`, "SET x;"} {
+		if !strings.Contains(got, kept) {
+			t.Errorf("%q is gone", kept)
+		}
+	}
+}
+
+func TestBeside(t *testing.T) {
+	for _, db := range []string{"app", strings.Repeat("x", 63), strings.Repeat("ü", 31), ""} {
+		a, b := beside(db, "op-0123456789ab", "new"), beside(db, "op-0123456789ab", "old")
+		if len(a) > 63 || a == b || !strings.HasSuffix(a, "__mulligan_op-0123456789ab_new") || strings.ToValidUTF8(a, "?") != a {
+			t.Errorf("%q: %q, %q", db, a, b)
+		}
+	}
+}
+
+// The tools of the server's version are taken, else the next newer ones.
+func TestToolbox(t *testing.T) {
+	var dirs []string
+	for _, version := range []string{"13.2", "17.0 (Debian 17.0-1)", "15.18", "16beta1", "nonsense"} {
+		dir := t.TempDir()
+		for _, name := range []string{"pg_dump", "pg_restore"} {
+			check(t, os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\necho '"+name+" (PostgreSQL) "+version+"'\n"), 0o755))
+		}
+		dirs = append(dirs, dir)
+	}
+	b := &toolbox{dirs: append(dirs, "/nowhere")}
+	for server, want := range map[int]int{13: 13, 14: 15, 15: 15, 16: 16, 17: 17, 18: 0} {
+		got, err := b.find(context.Background(), server)
+		if got.major != want || (want == 0) != (errs.KindOf(err) == errs.Unsupported) {
+			t.Errorf("for a server of version %d: %+v, %v", server, got, err)
+		}
+	}
+}

@@ -1,0 +1,140 @@
+package pgtest
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// process is a running server. It dies with the test's process.
+type process struct {
+	cmd  *exec.Cmd
+	done chan struct{} // closed when it has ended
+}
+
+// Start starts the server and waits until it takes connections.
+func (c *Cluster) Start(t testing.TB) {
+	t.Helper()
+	if c.run != nil {
+		t.Fatal("the cluster runs already")
+	}
+	log, err := os.OpenFile(c.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	must(t, err)
+	defer log.Close()
+	cmd := c.Command("postgres", "-D", c.DataDir)
+	cmd.Stdout, cmd.Stderr = log, log
+	c.run, err = launch(cmd)
+	must(t, err)
+	waitFor(t, "the server's start", func() bool {
+		select {
+		case <-c.run.done:
+			c.run = nil
+			t.Fatal("the server ended as it was started")
+		default:
+		}
+		return c.ready()
+	})
+}
+
+// launch starts cmd so that the kernel kills it when this process ends. The
+// kernel goes by the thread that started it, so that one is kept.
+func launch(cmd *exec.Cmd) (*process, error) {
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Pdeathsig = syscall.SIGQUIT
+	p := &process{cmd: cmd, done: make(chan struct{})}
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			_ = cmd.Wait() // how it ended is in its log
+			close(p.done)
+		}
+	}()
+	return p, <-started
+}
+
+// ready reads the status from the server's lock file: its eighth line, where
+// the first is the pid.
+func (c *Cluster) ready() bool {
+	data, err := os.ReadFile(filepath.Join(c.DataDir, "postmaster.pid"))
+	lines := strings.Split(string(data), "\n")
+	return err == nil && len(lines) >= 8 && lines[0] == strconv.Itoa(c.run.cmd.Process.Pid) && strings.TrimSpace(lines[7]) == "ready"
+}
+
+// Running reports whether the server runs, as far as this Cluster started it.
+func (c *Cluster) Running() bool {
+	if c.run == nil {
+		return false
+	}
+	select {
+	case <-c.run.done:
+		return false
+	default:
+		return true
+	}
+}
+
+// Stop stops the server in order, without waiting for its clients ("fast").
+func (c *Cluster) Stop(t testing.TB) {
+	t.Helper()
+	must(t, c.run.cmd.Process.Signal(syscall.SIGINT))
+	<-c.run.done
+	c.run = nil
+}
+
+// Reload has the server read its settings again. They count when the next
+// connection is made.
+func (c *Cluster) Reload(t testing.TB) {
+	t.Helper()
+	c.Psql(t, "postgres", "SELECT pg_reload_conf()")
+}
+
+// Kill ends the server with all its processes at once, as losing power would.
+func (c *Cluster) Kill(t testing.TB) {
+	t.Helper()
+	list := children(c.run.cmd.Process.Pid)
+	must(t, c.run.cmd.Process.Kill())
+	<-c.run.done
+	for _, pid := range list {
+		_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended by itself
+	}
+	for _, pid := range list {
+		waitFor(t, fmt.Sprintf("the end of process %d", pid), func() bool { return !isPostgres(pid) })
+	}
+	c.run = nil
+}
+
+// children lists the processes whose parent is pid.
+func children(pid int) (list []int) {
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat") // the pattern is good
+	for _, path := range stats {
+		data, err := os.ReadFile(path)
+		_, rest, found := bytes.Cut(data, []byte(") ")) // past the name
+		fields := strings.Fields(string(rest))
+		if err != nil || !found || len(fields) < 2 || fields[1] != strconv.Itoa(pid) {
+			continue
+		}
+		if n, err := strconv.Atoi(filepath.Base(filepath.Dir(path))); err == nil {
+			list = append(list, n)
+		}
+	}
+	return list
+}
+
+// isPostgres reports whether pid is still a server process.
+func isPostgres(pid int) bool {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err == nil && bytes.Contains(data, []byte("(postgres)")) && !bytes.Contains(data, []byte(") Z "))
+}

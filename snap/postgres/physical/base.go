@@ -1,0 +1,163 @@
+package physical
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/zeebo/blake3"
+
+	"mulligan/ipc/errs"
+)
+
+// takeBase copies the data folder of the running server ("Making a Base Backup
+// Using the Low Level API" in the server's manual).
+func (d *Driver) takeBase(ctx context.Context) (err error) {
+	d.base.Lock()
+	defer d.base.Unlock()
+	c, err := d.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	f, err := d.inspect(ctx, c)
+	if err == nil {
+		err = d.refuse(f)
+	}
+	if err == nil {
+		err = d.room(d.cfg.DataDir)
+	}
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	b := baseCopy{ID: randomHex(8), Created: began.UTC()}
+	dir := d.stored("bases", b.ID)
+	defer func() {
+		if err != nil { // and if this fails too, the next Sweep does it
+			err = errs.Also(err, d.remove(dir))
+		}
+	}()
+	defer d.copying.Store(nil)
+	list, err := d.copyBase(ctx, c, &b, dir)
+	if err != nil {
+		return err
+	}
+	sum := blake3.Sum256(list)
+	b.Sums = hex.EncodeToString(sum[:])
+	if err := d.seam("base: record"); err != nil {
+		return err
+	}
+	if err := writeDurably(d.sumsFile(b.ID), list, 0o600); err != nil {
+		return err
+	}
+	d.cfg.Log.Debug("base taken", "cluster", d.cfg.Name, "base", b.ID, "timeline", b.TLI, "lsn", b.Stop.String(), "took", age(began))
+	return d.put("bases", b.ID, b)
+}
+
+func (d *Driver) sumsFile(id string) string {
+	return filepath.Join(d.cfg.StateDir, "bases", id+".sums")
+}
+
+// copyBase makes the copy, durably, and gives the sums of its files.
+func (d *Driver) copyBase(ctx context.Context, c conn, b *baseCopy, dir string) (list []byte, err error) {
+	if err := d.seam("base: begin"); err != nil {
+		return nil, err
+	}
+	if err := c.row(ctx, fmt.Sprintf("SELECT pg_backup_start('mulligan %s', true)::text", b.ID), lsnText{&b.Start}); err != nil {
+		return nil, err
+	}
+	if b.TLI, err = c.timeline(ctx); err != nil {
+		return nil, err
+	}
+	d.copying.Store(&place{TLI: b.TLI, Start: b.Start})
+	if err := d.seam("base: copy"); err != nil {
+		return nil, err
+	}
+	if err := d.owner.do(func() error { return copyCluster(ctx, d.cfg.DataDir, dir, transient) }); err != nil {
+		return nil, err
+	}
+	var label, spaces string
+	if err := c.row(ctx, "SELECT lsn::text, labelfile, spcmapfile FROM pg_backup_stop(false)", lsnText{&b.Stop}, &label, &spaces); err != nil {
+		return nil, err
+	}
+	if strings.TrimSpace(spaces) != "" {
+		return nil, errs.New(errs.Unsupported, "", "the cluster has tablespaces outside its data folder").WithHint("use mode = logical")
+	}
+	if err := b.readLabel(label); err != nil {
+		return nil, err
+	}
+	if _, err := d.readControl(ctx, dir); err != nil { // it was read while the server may have been writing it
+		return nil, err
+	}
+	err = d.owner.do(func() (err error) {
+		if err := os.WriteFile(filepath.Join(dir, "backup_label"), []byte(label), 0o600); err != nil {
+			return err
+		}
+		if err := d.seam("base: sync"); err != nil {
+			return err
+		}
+		if err := syncFS(dir); err != nil {
+			return err
+		}
+		list, err = sums(ctx, dir)
+		return err
+	})
+	return list, err
+}
+
+// readLabel takes where the base begins from its backup_label file.
+func (b *baseCopy) readLabel(label string) (err error) {
+	for line := range strings.Lines(label) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		switch key {
+		case "START WAL LOCATION":
+			at, _, _ := strings.Cut(value, " ")
+			if b.Start, err = parseLSN(at); err != nil {
+				return err
+			}
+		case "START TIMELINE":
+			if err := b.TLI.UnmarshalJSON([]byte(value)); err != nil {
+				return err
+			}
+		}
+	}
+	if b.Start == 0 || b.TLI == 0 {
+		return fmt.Errorf("the server's backup label has no start: %q", label)
+	}
+	return nil
+}
+
+// checkBase reads all files of a base and compares them with their sums.
+func (d *Driver) checkBase(ctx context.Context, b baseCopy) error {
+	want, err := os.ReadFile(d.sumsFile(b.ID))
+	if err != nil {
+		return errs.Wrap(errs.Corrupt, "", err)
+	}
+	damaged := errs.New(errs.Corrupt, "", "base copy %s is damaged", b.ID).WithHint("use a checkpoint that rests on another base")
+	if sum := blake3.Sum256(want); hex.EncodeToString(sum[:]) != b.Sums {
+		return damaged
+	}
+	var got []byte
+	err = d.owner.do(func() (err error) {
+		got, err = sums(ctx, d.stored("bases", b.ID))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if name := firstDifference(want, got); name != "" {
+		damaged.Message += ": " + name
+		return damaged
+	}
+	return nil
+}
+
+// remove removes a folder of the store.
+func (d *Driver) remove(dir string) error {
+	return d.owner.do(func() error { return os.RemoveAll(dir) })
+}

@@ -1,0 +1,237 @@
+package physical
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// firstChange reads the log of the live folder after p, up to the record at or
+// behind end (0: as far as it goes), and gives the place of the first commit that
+// changed anything. The server's own housekeeping (vacuum, statistics,
+// checkpoints) and our markers are no changes. What cannot be told apart, or read
+// any more, counts as a change.
+func (d *Driver) firstChange(ctx context.Context, p place, size segments, end lsn) (at lsn, changed bool, err error) {
+	if end != 0 && end <= p.Start {
+		return 0, false, nil
+	}
+	dir, err := d.gather(p, size)
+	if err != nil {
+		return 0, false, err
+	}
+	defer d.remove(dir)        // else the next Sweep does it
+	wrote := map[uint32]bool{} // transactions that wrote something that counts
+	reached := end == 0
+	why, err := d.readLog(ctx, dir, p.TLI, p.Start, func(rec record) bool {
+		switch {
+		case end != 0 && rec.at >= end:
+			reached = true
+		case rec.commits() && (rec.ownXID() || int32(rec.xid-p.XID) < 0 || wrote[rec.xid]):
+			at, changed = rec.at, true
+		case rec.xid != 0 && rec.counts():
+			wrote[rec.xid] = true
+		}
+		return !changed && (end == 0 || !reached)
+	})
+	if err == nil && !changed && !reached { // some of it was dropped as nobody needed it: too much has happened since
+		d.cfg.Log.Info("the log since a marker cannot be read, so its state counts as changed",
+			"cluster", d.cfg.Name, "timeline", p.TLI, "lsn", p.Start.String(), "why", why)
+		return 0, true, nil
+	}
+	return at, changed, err
+}
+
+// readLog has pg_waldump read the log files in dir, and calls each with its
+// records until that returns false or there are no more; why says what it found there.
+func (d *Driver) readLog(ctx context.Context, dir string, t timeline, from lsn, each func(record) bool) (why string, err error) {
+	inner, cancel := context.WithCancel(ctx)
+	defer cancel()
+	cmd := d.command(inner, "pg_waldump", "-p", dir, "-t", strconv.Itoa(int(t)), "-s", from.String())
+	var problem bytes.Buffer
+	cmd.Stderr, cmd.WaitDelay = &problem, time.Second
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return "", err
+	}
+	if err := cmd.Start(); err != nil {
+		return "", err
+	}
+	lines := bufio.NewReaderSize(out, 1<<16)
+	for more := true; more && err == nil; {
+		var line string
+		if line, err = lines.ReadString('\n'); err != nil {
+			err = nil // the end; how it came about is of no interest when all was read that should be
+			break
+		}
+		rec, ok := parseRecord(line)
+		if strings.HasPrefix(line, "first record is after") || strings.TrimSpace(line) == "" {
+			continue
+		} else if !ok {
+			err = fmt.Errorf("pg_waldump prints %.200q", line)
+			break
+		}
+		more = each(rec)
+	}
+	cancel()
+	_ = cmd.Wait() // it fails at the log's end, and when it is stopped before
+	return lastLine(problem.String()), errors.Join(err, ctx.Err())
+}
+
+// gather makes a folder of links to the log files of p's timeline from p on.
+// A file of the live server may be there for later use, empty or with what it
+// held under another name; pg_waldump stumbles over those.
+func (d *Driver) gather(p place, size segments) (dir string, err error) {
+	first := size.name(p.TLI, size.number(p.Start))
+	err = d.owner.do(func() error {
+		if dir, err = os.MkdirTemp(d.cfg.Store, "log-"); err != nil {
+			return err
+		}
+		for _, from := range []string{d.archive(), filepath.Join(d.cfg.DataDir, "pg_wal")} {
+			entries, err := os.ReadDir(from)
+			if err != nil {
+				return err
+			}
+			for _, e := range entries {
+				name := e.Name()
+				if !isSegment(name) || name[:8] != first[:8] || name < first {
+					continue
+				}
+				if ok, err := size.begins(filepath.Join(from, name)); err != nil || !ok {
+					if err == nil || errors.Is(err, os.ErrNotExist) {
+						continue
+					}
+					return err
+				}
+				if err := os.Symlink(filepath.Join(from, name), filepath.Join(dir, name)); err != nil && !errors.Is(err, os.ErrExist) {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	return dir, err
+}
+
+// begins reports whether the log file holds the stretch of log that its name
+// says, by its first header (xlog_internal.h, XLogLongPageHeaderData).
+func (s segments) begins(path string) (bool, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return false, err
+	}
+	defer f.Close() // only read
+	var head [firstHead]byte
+	if _, err := io.ReadFull(f, head[:]); err != nil {
+		return false, nil // it was not even begun
+	}
+	at := lsn(binary.NativeEndian.Uint64(head[8:]))
+	return binary.NativeEndian.Uint32(head[32:]) == uint32(s) && s.name(1, s.number(at))[8:] == filepath.Base(path)[8:], nil
+}
+
+// record is a line of pg_waldump.
+type record struct {
+	manager string
+	xid     uint32
+	at      lsn
+	length  uint64 // in bytes, without the headers of pages that it runs over
+	desc    string
+}
+
+const (
+	logPage   = 8192
+	pageHead  = 24 // bytes at the beginning of each page of the log,
+	firstHead = 40 // and of each file (xlog_internal.h, SizeOfXLogShortPHD and SizeOfXLogLongPHD)
+)
+
+// end is the place behind the record.
+func (r record) end(size segments) lsn {
+	at, left := uint64(r.at), (r.length+7)&^7
+	for {
+		n := min(left, logPage-at%logPage)
+		at, left = at+n, left-n
+		switch {
+		case left == 0:
+			return lsn(at)
+		case at%uint64(size) == 0:
+			at += firstHead
+		default:
+			at += pageHead
+		}
+	}
+}
+
+func parseRecord(line string) (r record, ok bool) {
+	rest, found := strings.CutPrefix(line, "rmgr: ")
+	head, desc, also := strings.Cut(rest, ", desc: ")
+	_, numbers, three := strings.Cut(head, ", tx:")
+	xid, place, four := strings.Cut(numbers, ", lsn: ")
+	if !found || !also || !three || !four {
+		return r, false
+	}
+	n, err := strconv.ParseUint(strings.TrimSpace(xid), 10, 32)
+	if err != nil {
+		return r, false
+	}
+	place, _, _ = strings.Cut(place, ",")
+	if r.at, err = parseLSN(place); err != nil {
+		return r, false
+	}
+	if _, total, found := strings.Cut(head, "/"); found {
+		total, _, _ = strings.Cut(total, ",")
+		r.length, err = strconv.ParseUint(strings.TrimSpace(total[strings.LastIndexByte(total, '/')+1:]), 10, 32)
+	}
+	if err != nil || r.length == 0 {
+		return r, false
+	}
+	r.manager, _, _ = strings.Cut(rest, " ")
+	r.xid, r.desc = uint32(n), strings.TrimSpace(desc)
+	return r, true
+}
+
+func (r record) commits() bool {
+	return r.manager == "Transaction" && (strings.HasPrefix(r.desc, "COMMIT") || strings.HasPrefix(r.desc, "PREPARE"))
+}
+
+// ownXID reports whether the commit is of more than the record's own
+// transaction: of one that was prepared, or of subtransactions.
+func (r record) ownXID() bool {
+	return !strings.HasPrefix(r.desc, "COMMIT ") || strings.Contains(r.desc, "subxacts:")
+}
+
+// statistics are the files of what ANALYZE writes: pg_statistic,
+// pg_statistic_ext_data, their indexes and toast tables, as long as nobody
+// rewrote them (their numbers are fixed in the server's catalog headers).
+var statistics = []string{"2619", "2696", "2840", "2841", "3429", "3430", "3431", "3433"}
+
+// counts reports whether the record may have changed what a client can see.
+func (r record) counts() bool {
+	switch r.manager {
+	case "XLOG", "Standby", "Transaction", "CLOG", "MultiXact", "CommitTs", "LogicalMessage", "RelMap":
+		return r.manager == "RelMap"
+	case "Heap", "Heap2":
+		verb, _, _ := strings.Cut(r.desc, " ")
+		if slices.Contains([]string{"INPLACE", "PRUNE", "VACUUM", "FREEZE_PAGE", "VISIBLE", "LOCK", "LOCK_UPDATED"}, verb) {
+			return false
+		}
+	case "Storage":
+		return !strings.HasPrefix(r.desc, "TRUNCATE") // vacuum; the command makes a new file
+	}
+	found := false
+	for _, part := range strings.Split(r.desc, "rel ")[1:] {
+		name, _, _ := strings.Cut(part, " ")
+		if found = true; !slices.Contains(statistics, filepath.Base(strings.TrimRight(name, ","))) {
+			return true
+		}
+	}
+	return !found
+}

@@ -1,0 +1,273 @@
+package physical
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"os/user"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"golang.org/x/sys/unix"
+
+	"mulligan/ipc/errs"
+)
+
+// conn is one connection, for one piece of work. Only captures keep theirs.
+type conn struct{ *pgx.Conn }
+
+// connect connects to the live server: to the maintenance database, so that the
+// app's can be dropped and made again meanwhile.
+func (d *Driver) connect(ctx context.Context) (conn, error) {
+	cfg, err := d.config()
+	if err != nil {
+		return conn{}, err
+	}
+	own := cfg.Database
+	cfg.Database = "postgres"
+	c, err := open(ctx, cfg)
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) && pg.Code == "3D000" { // no such database
+		cfg.Database = own
+		c, err = open(ctx, cfg)
+	}
+	return c, err
+}
+
+// config is the DSN read. Where it names no user, that is the server's own; on a
+// unix socket the server also sees it as that user (SO_PEERCRED), for peer login.
+func (d *Driver) config() (*pgx.ConnConfig, error) {
+	cfg, err := pgx.ParseConfig(d.cfg.DSN)
+	if err != nil { // the error would repeat it
+		return nil, errs.New(errs.Invalid, "", "the DSN of database %s cannot be read", d.cfg.Name).
+			WithHint("write it as postgres://user@/db?host=/run/postgresql")
+	}
+	if os.Geteuid() == 0 && cfg.User == "root" {
+		if u, err := user.LookupId(strconv.Itoa(d.cfg.UID)); err == nil {
+			if cfg.Database == cfg.User {
+				cfg.Database = u.Username
+			}
+			cfg.User = u.Username
+		}
+	}
+	cfg.DialFunc = func(ctx context.Context, network, addr string) (c net.Conn, err error) {
+		dialer := net.Dialer{Timeout: connectTimeout, KeepAlive: time.Minute}
+		if network != "unix" || d.owner.isSelf() {
+			return dialer.DialContext(ctx, network, addr)
+		}
+		err = d.owner.wholly(func() error {
+			c, err = dialer.Dial(network, addr) // without ctx, so that no other thread has a part in it
+			return err
+		})
+		return c, err
+	}
+	return cfg, nil
+}
+
+const connectTimeout = 10 * time.Second
+
+func open(ctx context.Context, cfg *pgx.ConnConfig) (conn, error) {
+	cfg.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
+	cfg.ConnectTimeout = connectTimeout
+	for k, v := range map[string]string{
+		"application_name": "mulligan", "log_min_error_statement": "panic", "search_path": "pg_catalog", "synchronous_commit": "on", "statement_timeout": "0",
+		"lock_timeout": "0", "default_transaction_read_only": "off", "extra_float_digits": "1", "DateStyle": "ISO", "bytea_output": "hex",
+	} {
+		cfg.RuntimeParams[k] = v
+	}
+	c, err := pgx.ConnectConfig(ctx, cfg)
+	if err != nil {
+		return conn{}, explain(err)
+	}
+	return conn{c}, nil
+}
+
+// explain gives a kind to what the server, or its absence, says.
+func explain(err error) error {
+	var pg *pgconn.PgError
+	var connect *pgconn.ConnectError
+	switch {
+	case err == nil, errors.Is(err, context.Canceled):
+		return err
+	case errors.As(err, &pg) && pg.Code == "42501":
+		return errs.New(errs.Denied, "", "the role of the DSN is not a superuser, and only one can take a cluster back as a whole").
+			WithHint("give a DSN of a superuser, or use mode = logical")
+	case errors.As(err, &pg) && (pg.Code == "28P01" || pg.Code == "28000"):
+		return &errs.Error{Kind: errs.Denied, Message: "the server does not let us in: " + pg.Message, Hint: "correct the user or the password of the DSN, or pg_hba.conf"}
+	case errors.As(err, &pg) && (pg.Code == "53100" || pg.Code == "53200"):
+		return &errs.Error{Kind: errs.Failed, Err: err, Hint: "free some space, or memory, for the server"}
+	case errors.As(err, &pg) && strings.HasPrefix(pg.Code, "57P"), errors.As(err, &connect) && pg == nil, errors.Is(err, net.ErrClosed):
+		return &errs.Error{Kind: errs.Unavailable, Err: err, Hint: "see that the server runs and takes connections"}
+	}
+	return err
+}
+
+func (c conn) close() { _ = c.Conn.Close(context.Background()) } // the work is done or has failed by then
+
+// row reads one row.
+func (c conn) row(ctx context.Context, sql string, into ...any) error {
+	return explain(c.QueryRow(ctx, sql).Scan(into...))
+}
+
+// exec runs statements.
+func (c conn) exec(ctx context.Context, sql string) error {
+	_, err := c.Exec(ctx, sql)
+	return explain(err)
+}
+
+// column reads the only column of all rows.
+func (c conn) column(ctx context.Context, sql string) ([]string, error) {
+	rows, err := c.Query(ctx, sql)
+	if err != nil {
+		return nil, explain(err)
+	}
+	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	return all, explain(err)
+}
+
+// facts are what the driver has to know of a cluster.
+type facts struct {
+	Version        int
+	System         string // the cluster's identifier
+	DataDir        string
+	ConfigFile     string
+	Superuser      bool
+	Bootstrap      string // the role that the cluster was made with, which is in every state of it
+	Standby        bool
+	ArchiveMode    string
+	ArchiveCommand string // as the server has it now
+	FileCommand    string // as it has it after a restart
+	ArchiveLibrary string
+	WALLevel       string
+	Segments       segments
+	Fsync          bool
+	TLI            timeline
+	Spaces         []string // tablespaces of its own
+	Databases      []string
+	Size           int64 // of all databases, in bytes
+	Slot           bool  // whether ours is there
+}
+
+const factsSQL = `SELECT current_setting('server_version_num')::int, (SELECT system_identifier::text FROM pg_control_system()),
+	current_setting('data_directory'), current_setting('config_file'), (SELECT rolsuper FROM pg_roles WHERE rolname = current_user),
+	(SELECT rolname FROM pg_roles WHERE oid = 10), pg_is_in_recovery(), current_setting('archive_mode'), current_setting('archive_command'),
+	coalesce((SELECT setting FROM pg_file_settings WHERE name = 'archive_command' AND error IS NULL ORDER BY seqno DESC LIMIT 1), ''),
+	coalesce(current_setting('archive_library', true), ''), current_setting('wal_level'),
+	(SELECT setting::bigint FROM pg_settings WHERE name = 'wal_segment_size'), current_setting('fsync')::bool,
+	ARRAY(SELECT spcname::text FROM pg_tablespace WHERE spcname NOT IN ('pg_default', 'pg_global') ORDER BY 1),
+	ARRAY(SELECT datname::text FROM pg_database WHERE datallowconn AND NOT datistemplate ORDER BY 1),
+	(SELECT sum(pg_database_size(oid)) FROM pg_database)::bigint,
+	EXISTS(SELECT FROM pg_replication_slots WHERE slot_name = '` + slot + `')`
+
+// inspect asks the live server.
+func (d *Driver) inspect(ctx context.Context, c conn) (f facts, err error) {
+	var superuser bool
+	if err := c.row(ctx, "SELECT rolsuper FROM pg_roles WHERE rolname = current_user", &superuser); err != nil {
+		return f, err
+	}
+	if !superuser {
+		return f, errs.New(errs.Denied, "", "%s is not a superuser, and only one can take a cluster back as a whole", c.Config().User).
+			WithHint("give a DSN of a superuser, or use mode = logical")
+	}
+	err = c.row(ctx, factsSQL, &f.Version, &f.System, &f.DataDir, &f.ConfigFile, &f.Superuser, &f.Bootstrap,
+		&f.Standby, &f.ArchiveMode, &f.ArchiveCommand, &f.FileCommand, &f.ArchiveLibrary, &f.WALLevel, &f.Segments, &f.Fsync,
+		&f.Spaces, &f.Databases, &f.Size, &f.Slot)
+	if err != nil || f.Standby {
+		return f, err
+	}
+	f.TLI, err = c.timeline(ctx)
+	return f, err
+}
+
+func (c conn) timeline(ctx context.Context) (timeline, error) {
+	var name string
+	if err := c.row(ctx, "SELECT pg_walfile_name(pg_current_wal_insert_lsn())", &name); err != nil {
+		return 0, err
+	}
+	return parseTimeline(name)
+}
+
+// refuse says what keeps a cluster from being handled in this mode.
+func (d *Driver) refuse(f facts) error {
+	no := func(format string, args ...any) *errs.Error {
+		return errs.New(errs.Unsupported, "", format, args...).WithHint("use mode = logical")
+	}
+	same, err := sameFile(f.DataDir, d.cfg.DataDir)
+	switch {
+	case err != nil:
+		return err
+	case !same:
+		return errs.New(errs.Invalid, "", "the server of the DSN keeps its data in %s, not in %s", f.DataDir, d.cfg.DataDir).
+			WithHint("correct the DSN or the data folder")
+	case f.Version < 150000:
+		return no("PostgreSQL %d is too old: at least 15 is needed", f.Version/10000)
+	case f.Standby:
+		return no("the server is a standby of another")
+	case len(f.Spaces) > 0:
+		return no("the cluster has tablespaces outside its data folder (%s), which would be shared by all copies", strings.Join(f.Spaces, ", "))
+	case f.WALLevel == "minimal":
+		return errs.New(errs.Unsupported, "", "wal_level is minimal, with which the log cannot be replayed").
+			WithHint("set wal_level = replica and restart the server")
+	}
+	return d.refuseLayout()
+}
+
+// refuseLayout checks what the data folder consists of.
+func (d *Driver) refuseLayout() error {
+	return d.owner.do(func() error {
+		wal, err := os.Lstat(d.cfg.DataDir + "/pg_wal")
+		if err != nil {
+			return err
+		}
+		if !wal.IsDir() {
+			return errs.New(errs.Unsupported, "", "pg_wal of %s is a link to another place", d.cfg.DataDir).WithHint("use mode = logical")
+		}
+		return canExchange(d.cfg.DataDir, d.cfg.Store)
+	})
+}
+
+// canExchange checks that the two folders can change places.
+func canExchange(data, store string) error {
+	var above, at, other unixStat
+	for path, st := range map[string]*unixStat{dirOf(data): &above, data: &at, store: &other} {
+		if err := lstat(path, st); err != nil {
+			return err
+		}
+	}
+	var x unix.Statx_t
+	if err := unix.Statx(unix.AT_FDCWD, data, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_BASIC_STATS, &x); err != nil {
+		return &os.PathError{Op: "statx", Path: data, Err: err}
+	}
+	switch {
+	case above.Dev != at.Dev, x.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0:
+		return errs.New(errs.Unsupported, "", "the data folder %s is a mount point, which cannot be exchanged", data).
+			WithHint("move the cluster into a folder below the mount point, or use mode = logical")
+	case other.Dev != at.Dev:
+		return errs.New(errs.Unsupported, "", "%s is not on the file system of %s", store, data).WithHint("choose a store beside the data folder")
+	}
+	if err := access(dirOf(data)); err != nil {
+		return errs.New(errs.Denied, "", "the server's user cannot write to %s, where the data folders are exchanged", dirOf(data)).
+			WithHint("chown the folder to the server's user")
+	}
+	return nil
+}
+
+// ownDatabases lists the databases besides the DSN's and the maintenance one.
+func (f facts) others(own string) []string {
+	return slices.DeleteFunc(slices.Clone(f.Databases), func(s string) bool { return s == own || s == "postgres" })
+}
+
+// connectTo connects to one database of the live server.
+func (d *Driver) connectTo(ctx context.Context, database string) (conn, error) {
+	cfg, err := d.config()
+	if err != nil {
+		return conn{}, err
+	}
+	cfg.Database = database
+	return open(ctx, cfg)
+}

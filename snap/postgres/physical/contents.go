@@ -1,0 +1,164 @@
+package physical
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/zeebo/blake3"
+
+	"mulligan/snap"
+)
+
+// contents is what a server says that its databases hold.
+type contents struct {
+	Databases []string `json:"databases"`
+	Tables    []table  `json:"tables"`
+	Rows      bool     `json:"rows"` // Count and Sum were taken
+}
+
+// table is any relation of its own: also views and sequences.
+type table struct {
+	DB, Schema, Name, Kind string
+	Node                   int64  // names its file; another one means that it was made anew
+	Columns                string // a digest of its columns
+	Size                   int64  `json:"-"` // bytes; vacuum changes it
+	Count                  int64
+	Sum                    string
+}
+
+const tablesSQL = `SELECT n.nspname::text, c.relname::text, c.relkind::text, pg_relation_filenode(c.oid)::bigint, pg_relation_size(c.oid),
+	(SELECT md5(coalesce(string_agg(attname || ' ' || atttypid || ' ' || atttypmod || ' ' || attnotnull, ',' ORDER BY attnum), ''))
+	   FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped)
+	FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+	WHERE c.relpersistence <> 't' AND c.relkind IN ('r', 'p', 'm', 'S', 'v', 'f')
+	AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast') ORDER BY 1, 2`
+
+// readContents asks a server for all its databases. The rows are read too when
+// all together have at most limit bytes.
+func readContents(ctx context.Context, connect func(context.Context, string) (conn, error), limit int64) (*contents, error) {
+	c, err := connect(ctx, "postgres")
+	if err != nil {
+		return nil, err
+	}
+	defer c.close()
+	all := &contents{}
+	if all.Databases, err = c.column(ctx, "SELECT datname::text FROM pg_database WHERE datallowconn AND NOT datistemplate ORDER BY 1"); err != nil {
+		return nil, err
+	}
+	var size int64
+	if err := c.row(ctx, "SELECT sum(pg_database_size(oid))::bigint FROM pg_database WHERE datallowconn AND NOT datistemplate", &size); err != nil {
+		return nil, err
+	}
+	all.Rows = size <= limit
+	for _, name := range all.Databases {
+		if err := all.read(ctx, connect, name); err != nil {
+			return nil, fmt.Errorf("database %q: %w", name, err)
+		}
+	}
+	return all, nil
+}
+
+func (all *contents) read(ctx context.Context, connect func(context.Context, string) (conn, error), database string) error {
+	c, err := connect(ctx, database)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	rows, err := c.Query(ctx, tablesSQL)
+	if err != nil {
+		return explain(err)
+	}
+	tables, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (t table, err error) {
+		var node, size *int64
+		t.DB = database
+		err = r.Scan(&t.Schema, &t.Name, &t.Kind, &node, &size, &t.Columns)
+		if node != nil {
+			t.Node = *node
+		}
+		if size != nil {
+			t.Size = *size
+		}
+		return t, err
+	})
+	if err != nil {
+		return explain(err)
+	}
+	for i := range tables {
+		if t := &tables[i]; all.Rows && (t.Kind == "r" || t.Kind == "m") {
+			if err := c.row(ctx, t.rowsSQL(), &t.Count, &t.Sum); err != nil {
+				return fmt.Errorf("%s: %w", t.path(), err)
+			}
+		}
+	}
+	all.Tables = append(all.Tables, tables...)
+	return nil
+}
+
+// rowsSQL counts a table's rows and adds up their hashes, so that their order
+// does not matter.
+func (t table) rowsSQL() string {
+	return fmt.Sprintf("SELECT count(*), coalesce(sum(hashtextextended(t::text, 0)::numeric), 0)::text FROM ONLY %s AS t",
+		pgx.Identifier{t.Schema, t.Name}.Sanitize())
+}
+
+func (t table) path() string { return t.DB + "/" + t.Schema + "." + t.Name }
+
+// digest is equal for equal contents, as far as both were read.
+func (all *contents) digest() snap.Hash {
+	if all == nil {
+		return snap.Hash{}
+	}
+	data, err := json.Marshal(all)
+	if err != nil {
+		panic(err) // strings and numbers always marshal
+	}
+	return blake3.Sum256(data)
+}
+
+// differences says how base, the present, differs from target.
+func differences(target, base *contents) (list []snap.Change) {
+	if target == nil || base == nil {
+		return nil
+	}
+	old := map[string]table{}
+	for _, t := range target.Tables {
+		old[t.path()] = t
+	}
+	for _, t := range base.Tables {
+		was, found := old[t.path()]
+		delete(old, t.path())
+		switch {
+		case !found:
+			list = append(list, snap.Change{Path: t.path(), Operation: snap.Create, Summary: "it is in the present only"})
+		case was.summary(t) != "":
+			list = append(list, snap.Change{Path: t.path(), Operation: snap.Modify, Summary: was.summary(t)})
+		}
+	}
+	for _, t := range target.Tables {
+		if _, found := old[t.path()]; found {
+			list = append(list, snap.Change{Path: t.path(), Operation: snap.Delete, Summary: "it comes back"})
+		}
+	}
+	return list
+}
+
+// summary says in a few words how now differs from t, or "".
+func (t table) summary(now table) string {
+	var words []string
+	if t.Columns != now.Columns || t.Kind != now.Kind {
+		words = append(words, "definition")
+	}
+	if t.Node != now.Node {
+		words = append(words, "rewritten")
+	}
+	switch {
+	case now.Size > t.Size:
+		words = append(words, fmt.Sprintf("%d kB more", (now.Size-t.Size)>>10))
+	case now.Size < t.Size:
+		words = append(words, fmt.Sprintf("%d kB fewer", (t.Size-now.Size)>>10))
+	}
+	return strings.Join(words, ", ")
+}

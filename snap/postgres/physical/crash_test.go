@@ -1,0 +1,368 @@
+package physical
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sys/unix"
+
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+	"mulligan/snap/snaptest"
+)
+
+// fate is what a victim works on, and when it is killed.
+type fate struct {
+	Data, State, DSN, Bin, Log string
+	UID, GID                   int
+	Round                      int
+	Step                       string // it is killed at this step, the Nth time; "" is the parent's business
+	Nth                        int
+	Target                     snap.SnapshotID
+}
+
+func (f fate) config() Config {
+	return Config{
+		App: "app-1", Name: "main", DSN: f.DSN, DataDir: f.Data, StateDir: f.State, Bin: f.Bin, UID: f.UID, GID: f.GID,
+		Server: PgCtl{Bin: f.Bin, DataDir: f.Data, Log: f.Log, UID: f.UID, GID: f.GID}, MaxReplay: 1, // a base each time
+	}
+}
+
+// told is what a victim reports of what it has done.
+type told struct {
+	Captured snap.SnapshotID // this id is in the daemon's list now
+	Count    int64           // rows that its state has
+	Phase    string          // of the restore
+}
+
+const crashRestore = snap.RestoreID("op-crash")
+
+// victim writes, captures, takes a base, and restores, as a daemon would, until it is killed.
+func victim(arg string) {
+	var f fate
+	must(json.Unmarshal([]byte(arg), &f))
+	cfg := f.config()
+	seen := 0
+	cfg.Seam = func(step string) error {
+		if step == f.Step {
+			if seen++; seen == f.Nth {
+				must(unix.Kill(os.Getpid(), unix.SIGKILL))
+				select {}
+			}
+		}
+		return nil
+	}
+	d, err := New(cfg)
+	must(err)
+	ctx := context.Background()
+	tell := func(v told) { must(json.NewEncoder(os.Stdout).Encode(v)) }
+	id := func(n int) snap.SnapshotID { return snap.SnapshotID(fmt.Sprintf("db-%d-%d", f.Round, n)) }
+	for n := range 2 {
+		count := write(ctx, f.DSN)
+		_, err := d.Capture(ctx, snap.CaptureRequest{ID: id(n), Quiesced: true})
+		must(err)
+		tell(told{Captured: id(n), Count: count})
+		if n == 0 {
+			must(d.Maintain(ctx))
+		}
+	}
+	sw, err := d.Prepare(ctx, snap.RestoreRequest{ID: crashRestore, Target: f.Target, Base: id(1)})
+	must(err)
+	tell(told{Phase: "prepared"})
+	must(sw.Commit(ctx))
+	tell(told{Phase: "committed"})
+	proof, err := sw.Check(ctx)
+	must(err)
+	if !proof.Match {
+		panic("not proved")
+	}
+	must(sw.Finish(ctx))
+	tell(told{Phase: "finished"})
+}
+
+func must(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// write commits 20 rows more, and gives how many there are.
+func write(ctx context.Context, dsn string) (count int64) {
+	c, err := pgx.Connect(ctx, dsn)
+	must(err)
+	defer c.Close(ctx)
+	_, err = c.Exec(ctx, "INSERT INTO counted SELECT coalesce(max(id), 0) + g FROM counted, generate_series(1, 20) g GROUP BY g")
+	must(err)
+	must(c.QueryRow(ctx, "SELECT count(*) FROM counted").Scan(&count))
+	return count
+}
+
+var crashSteps = []string{
+	"capture: mark", "capture: record", "base: begin", "base: copy", "base: sync", "base: record", "fork: clone", "fork: replay", "fork: settle",
+	"plan: prepared", "plan: committing", "commit: stop", "commit: save log", "commit: exchange", "commit: start", "plan: committed", "finish",
+}
+
+// Whatever moment the daemon, or the server, is killed at: the database is the
+// old or the restored one, whole, and no listed marker is lost.
+//
+// MULLIGAN_TEST_KILLS is how often; 5 times if unset, 30 with MULLIGAN_TEST_LONG=1.
+func TestKilledAtRandom(t *testing.T) {
+	t.Parallel()
+	rounds := 5
+	if snaptest.Long() {
+		rounds = 30
+	}
+	if n := os.Getenv("MULLIGAN_TEST_KILLS"); n != "" {
+		var err error
+		rounds, err = strconv.Atoi(n)
+		check(t, err)
+	}
+	s := newSubject(t, options{})
+	s.Psql(t, "app", "CREATE TABLE counted (id bigint PRIMARY KEY)")
+	s.Psql(t, "app", "INSERT INTO counted VALUES (1)")
+	list := map[snap.SnapshotID]int64{"db-first": 1}
+	capture(t, s, "db-first")
+	random := rand.New(rand.NewPCG(3, 1))
+	for round := range rounds {
+		f := fate{
+			Data: s.DataDir, State: s.cfg.StateDir, DSN: s.cfg.DSN, Bin: s.Bin, Log: s.Log, UID: s.cfg.UID, GID: s.cfg.GID,
+			Round: round, Nth: 1, Target: pick(random, list),
+		}
+		how := s.dies(t, random, f, list)
+		t.Logf("round %d: %s", round, how)
+		s.recovers(t, random, f, list)
+		for len(list) > 6 { // retention
+			id := pick(random, list)
+			check(t, s.driver.Delete(t.Context(), id))
+			delete(list, id)
+		}
+	}
+	for id := range list {
+		check(t, s.driver.Verify(t.Context(), id, snap.Full))
+	}
+	s.Psql(t, "app", "CREATE EXTENSION amcheck; SELECT bt_index_check('counted_pkey', true)")
+}
+
+func pick(r *rand.Rand, list map[snap.SnapshotID]int64) snap.SnapshotID {
+	var ids []string
+	for id := range list {
+		ids = append(ids, string(id))
+	}
+	// Maps have no order of their own.
+	min := ids[0]
+	for _, id := range ids {
+		if id < min {
+			min = id
+		}
+	}
+	if n := r.IntN(len(ids) + 1); n < len(ids) {
+		return snap.SnapshotID(ids[n])
+	}
+	return snap.SnapshotID(min)
+}
+
+// dies runs a victim until it, or the server, or both are killed: at a step or at
+// any moment. What it told before is in the list.
+func (s *subject) dies(t *testing.T, random *rand.Rand, f fate, list map[snap.SnapshotID]int64) (how string) {
+	t.Helper()
+	var after time.Duration
+	if random.IntN(2) == 0 {
+		f.Step = crashSteps[random.IntN(len(crashSteps))]
+		f.Nth = 1 + random.IntN(2)
+		how = fmt.Sprintf("daemon at %q the %d. time", f.Step, f.Nth)
+	} else {
+		after = time.Duration(random.IntN(6000)) * time.Millisecond
+		how = fmt.Sprintf("daemon after %v", after)
+	}
+	server := random.IntN(3) // 0: it dies at that moment, and the daemon with it; 1: the server alone
+	if server == 1 && f.Step == "" {
+		how = "server" + strings.TrimPrefix(how, "daemon")
+	}
+	arg, err := json.Marshal(f)
+	check(t, err)
+	cmd := exec.CommandContext(t.Context(), os.Args[0])
+	cmd.Env = append(os.Environ(), "MULLIGAN_TEST_VICTIM="+string(arg))
+	out, err := cmd.StdoutPipe()
+	check(t, err)
+	var problem strings.Builder
+	cmd.Stderr = &problem
+	check(t, cmd.Start())
+	if f.Step == "" {
+		timer := time.AfterFunc(after, func() {
+			if server != 2 {
+				s.killServer()
+			}
+			if server != 1 {
+				_ = cmd.Process.Kill() // it may have ended
+			}
+		})
+		defer timer.Stop()
+	}
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		var v told
+		if err := json.Unmarshal(lines.Bytes(), &v); err != nil {
+			t.Fatalf("the victim says %q: %v", lines.Text(), err)
+		}
+		if v.Captured != "" {
+			list[v.Captured] = v.Count
+		}
+		if v.Phase != "" {
+			how += ", " + v.Phase
+		}
+	}
+	err = cmd.Wait()
+	if f.Step != "" && server == 0 {
+		s.killServer()
+		how += ", and then the server"
+	}
+	return how + fmt.Sprintf(" (%v %s)", err, strings.TrimSpace(problem.String()))
+}
+
+// killServer kills all processes of the live server at once, as losing power would.
+func (s *subject) killServer() {
+	links, _ := filepath.Glob("/proc/[0-9]*/cwd") // the pattern is good
+	var killed []int
+	for _, link := range links {
+		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(link)))
+		if pid != os.Getpid() && worksIn(pid, s.DataDir) && unix.Kill(pid, unix.SIGKILL) == nil {
+			killed = append(killed, pid)
+		}
+	}
+	for _, pid := range killed {
+		bury(pid)
+	}
+}
+
+// bury waits until a process that was killed is gone.
+func bury(pid int) {
+	must(await(context.Background(), func() (bool, error) {
+		_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil) // it may be, or soon become, our child
+		return unix.Kill(pid, 0) == unix.ESRCH, nil
+	}))
+}
+
+// recovers does what the daemon does after a start, and checks the outcome.
+func (s *subject) recovers(t *testing.T, random *rand.Rand, f fate, list map[snap.SnapshotID]int64) {
+	t.Helper()
+	ctx := t.Context()
+	s.reopen(t)
+	var base snap.SnapshotID
+	sw, err := s.driver.Resume(ctx, crashRestore)
+	if err == nil {
+		p, err := s.driver.loadPlan("", crashRestore)
+		check(t, err)
+		base = p.Base
+		want := list[base]
+		began := p.Phase != prepared
+		if began && random.IntN(2) == 0 {
+			check(t, sw.Commit(ctx))
+			want = list[p.Target]
+		} else {
+			check(t, sw.Undo(ctx))
+		}
+		check(t, s.driver.start(ctx))
+		if began {
+			proof, err := sw.Check(ctx)
+			check(t, err)
+			if !proof.Match {
+				t.Errorf("the proof does not match: %+v", proof)
+			}
+		}
+		s.counts(t, want, want)
+		check(t, sw.Finish(ctx))
+	} else if errs.KindOf(err) != errs.NotFound {
+		t.Fatal(err)
+	}
+	check(t, s.driver.start(ctx))
+	var keep snap.Keep
+	for id := range list {
+		keep.Snapshots = append(keep.Snapshots, id)
+	}
+	check(t, s.driver.Sweep(ctx, keep))
+	for id := range list {
+		if err := s.driver.Verify(ctx, id, snap.Quick); err != nil {
+			t.Fatalf("%s is lost: %v\n%s", id, err, s.inventory(t))
+		}
+	}
+	s.counts(t, 1, 1<<40)
+	if forks, err := os.ReadDir(s.driver.stored("forks")); err != nil {
+		t.Error(err)
+	} else if keeps, err := s.driver.keptOnes(); err != nil || len(keeps) != len(forks) {
+		t.Errorf("there are forks %v, and kept are %v, %v", forks, keeps, err)
+	}
+	// Each state in the list can be had.
+	id := pick(random, list)
+	capture(t, s, "db-now")
+	s.restore(t, id, "db-now")
+	s.counts(t, list[id], list[id])
+	check(t, s.driver.Delete(ctx, "db-now"))
+}
+
+// inventory says what is stored.
+func (s *subject) inventory(t *testing.T) string {
+	t.Helper()
+	markers, err := s.driver.markers()
+	check(t, err)
+	bases, err := s.driver.bases()
+	check(t, err)
+	text := &strings.Builder{}
+	for _, m := range markers {
+		fmt.Fprintf(text, "marker %s: timeline %d at %s\n", m.ID, m.TLI, m.LSN)
+	}
+	for _, b := range bases {
+		fmt.Fprintf(text, "base %s: timeline %d from %s to %s\n", b.ID, b.TLI, b.Start, b.Stop)
+	}
+	for _, dir := range []string{s.driver.archive(), filepath.Join(s.DataDir, "pg_wal"), s.driver.stored("forks")} {
+		entries, err := os.ReadDir(dir)
+		check(t, err)
+		fmt.Fprintln(text, dir, entries)
+	}
+	histories, err := filepath.Glob(s.driver.stored("archive", "*.history"))
+	check(t, err)
+	for _, h := range histories {
+		data, err := os.ReadFile(h)
+		check(t, err)
+		fmt.Fprintf(text, "%s: %s\n", filepath.Base(h), strings.Join(strings.Fields(string(data)), " "))
+	}
+	return text.String()
+}
+
+// counts checks that the table is whole, and has a number of rows that can be.
+func (s *subject) counts(t *testing.T, low, top int64) {
+	t.Helper()
+	c := s.dial(t, "app")
+	defer c.Close(t.Context())
+	var rows, last int64
+	check(t, c.QueryRow(t.Context(), "SELECT count(*), max(id) FROM counted").Scan(&rows, &last))
+	if rows != last || rows < low || rows > top || rows%20 != 1 {
+		t.Fatalf("there are %d rows up to %d, want from %d to %d", rows, last, low, top)
+	}
+}
+
+// A plan that cannot be written leaves everything as it was.
+func TestRecordsAreAtomic(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a.json")
+	check(t, writeDurably(path, []byte("old"), 0o600))
+	check(t, os.Mkdir(path+".tmp", 0o700))
+	if err := writeDurably(path, []byte("new"), 0o600); err == nil || errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the error is %v", err)
+	}
+	if data, err := os.ReadFile(path); err != nil || string(data) != "old" {
+		t.Errorf("the record is %q, %v", data, err)
+	}
+}

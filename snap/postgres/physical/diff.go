@@ -1,0 +1,306 @@
+package physical
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+)
+
+// Diff says in SQL what happened to all databases of the cluster, with the
+// numbers of rows. A marker holds no contents, so its state is made to be read: the
+// nearest base is cloned, and the log replayed up to the marker, without a timeline
+// of its own; where files are copied and not cloned, that takes the cluster's size
+// for as long as it lasts. paths are names of databases, or DATABASE/SCHEMA.TABLE.
+func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []string) ([]snap.Change, error) {
+	const op = "compare cluster snapshots"
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var sides [2]map[string]relation
+	for i, id := range []snap.SnapshotID{from, to} {
+		if i == 1 && id == from {
+			return nil, nil
+		}
+		var err error
+		if sides[i], err = d.describe(ctx, id); err != nil {
+			return nil, d.classify(op, err)
+		}
+	}
+	return slices.DeleteFunc(compare(sides[0], sides[1]), func(c snap.Change) bool {
+		return len(paths) > 0 && !slices.ContainsFunc(paths, func(p string) bool { return c.Path == p || strings.HasPrefix(c.Path, p+"/") })
+	}), nil
+}
+
+// connecter connects to a database of some server.
+type connecter func(ctx context.Context, database string) (conn, error)
+
+// describe lists what a snapshot, or the live cluster, consists of.
+func (d *Driver) describe(ctx context.Context, id snap.SnapshotID) (all map[string]relation, err error) {
+	if id == "" {
+		return d.relations(ctx, d.connectTo)
+	}
+	m, err := d.marker(id)
+	if err != nil {
+		return nil, err
+	}
+	c, err := d.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	f, err := d.inspect(ctx, c)
+	c.close()
+	if err != nil {
+		return nil, err
+	}
+	err = d.visit(ctx, m, f, func(to connecter) error {
+		all, err = d.relations(ctx, to)
+		return err
+	})
+	return all, err
+}
+
+// visit lets f read a marker's state, from a copy that is gone afterwards.
+func (d *Driver) visit(ctx context.Context, m marker, f facts, read func(connecter) error) error {
+	b, err := d.reachable(m, f.Segments)
+	if err != nil {
+		return err
+	}
+	if err := d.room(d.stored("bases", b.ID)); err != nil {
+		return err
+	}
+	dir := d.stored("forks", randomHex(8))
+	err = d.clone(ctx, m, b, dir)
+	if err == nil {
+		err = d.readFork(ctx, m, f, dir, read)
+	}
+	return errs.Also(err, d.remove(dir))
+}
+
+func (d *Driver) readFork(ctx context.Context, m marker, f facts, dir string, read func(connecter) error) error {
+	s, err := d.launch(ctx, m, f, dir, "recovery_target_action=pause", "hot_standby=on")
+	if err != nil {
+		return err
+	}
+	err = await(ctx, func() (bool, error) {
+		select {
+		case <-s.done:
+			return false, s.died()
+		default:
+		}
+		c, err := s.connect(ctx, "postgres")
+		if err != nil {
+			return false, err
+		}
+		defer c.close()
+		var state string
+		err = c.row(ctx, "SELECT pg_get_wal_replay_pause_state()", &state)
+		return state == "paused", err // at the marker
+	})
+	if err == nil {
+		err = read(s.connect)
+	}
+	return errs.Also(err, s.end(context.WithoutCancel(ctx), false))
+}
+
+// clone makes a folder that replays the log from b up to m once it is started.
+func (d *Driver) clone(ctx context.Context, m marker, b baseCopy, dir string) error {
+	err := d.owner.do(func() error {
+		all := func(string) bool { return false }
+		if err := copyCluster(ctx, d.stored("bases", b.ID), dir, all); err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(dir, "recovery.signal"), nil, 0o600)
+	})
+	if err == nil {
+		err = d.putConf(m.Conf, dir)
+	}
+	return err
+}
+
+// relation is a table, or anything else that a definition tells all of.
+type relation struct {
+	Kind    string   // TABLE, VIEW, INDEX, DATABASE, …
+	SQL     string   // the definition of what is no table
+	Names   []string // of columns
+	Columns []string // their definitions
+	Size    int64    // bytes
+	Rows    int64    // exact, or where Sum is "" as the server estimates it
+	Sum     string   // of the rows
+}
+
+const relationsSQL = `SELECT n.nspname || '.' || c.relname, CASE c.relkind WHEN 'v' THEN 'VIEW' WHEN 'm' THEN 'MATERIALIZED VIEW' WHEN 'i' THEN 'INDEX' WHEN 'I' THEN 'INDEX'
+		WHEN 'S' THEN 'SEQUENCE' WHEN 'f' THEN 'FOREIGN TABLE' ELSE 'TABLE' END,
+	CASE WHEN c.relkind IN ('v', 'm') THEN pg_get_viewdef(c.oid) WHEN c.relkind IN ('i', 'I') THEN pg_get_indexdef(c.oid) ELSE '' END,
+	ARRAY(SELECT quote_ident(attname) FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped AND c.relkind IN ('r', 'p', 'f') ORDER BY attnum),
+	ARRAY(SELECT quote_ident(attname) || ' ' || format_type(atttypid, atttypmod) || CASE WHEN attnotnull THEN ' NOT NULL' ELSE '' END || coalesce(' DEFAULT ' || pg_get_expr(adbin, adrelid), '')
+		FROM pg_attribute a LEFT JOIN pg_attrdef f ON adrelid = attrelid AND adnum = attnum
+		WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped AND c.relkind IN ('r', 'p', 'f') ORDER BY attnum),
+	coalesce(pg_relation_size(c.oid), 0), greatest(c.reltuples, 0)::bigint
+	FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+	WHERE c.relpersistence <> 't' AND c.relkind IN ('r', 'p', 'm', 'S', 'v', 'f', 'i', 'I') AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast')`
+
+// relations reads all databases of a server.
+func (d *Driver) relations(ctx context.Context, to connecter) (map[string]relation, error) {
+	c, err := to(ctx, "postgres")
+	if err != nil {
+		return nil, err
+	}
+	defer c.close()
+	names, err := c.column(ctx, "SELECT datname::text FROM pg_database WHERE datallowconn AND NOT datistemplate ORDER BY 1")
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]relation{}
+	for _, name := range names {
+		all[name] = relation{Kind: "DATABASE", SQL: "CREATE DATABASE " + pgx.Identifier{name}.Sanitize()}
+		if err := d.relationsIn(ctx, to, name, all); err != nil {
+			return nil, fmt.Errorf("database %q: %w", name, err)
+		}
+	}
+	roles, err := c.column(ctx, "SELECT rolname::text FROM pg_roles WHERE rolname !~ '^pg_'")
+	for _, name := range roles {
+		all["role "+name] = relation{Kind: "ROLE", SQL: "CREATE ROLE " + pgx.Identifier{name}.Sanitize()}
+	}
+	return all, err
+}
+
+func (d *Driver) relationsIn(ctx context.Context, to connecter, database string, all map[string]relation) error {
+	c, err := to(ctx, database)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	rows, err := c.Query(ctx, relationsSQL)
+	if err != nil {
+		return explain(err)
+	}
+	var name string
+	var r relation
+	found := map[string]relation{}
+	_, err = pgx.ForEachRow(rows, []any{&name, &r.Kind, &r.SQL, &r.Names, &r.Columns, &r.Size, &r.Rows}, func() error {
+		found[name] = r
+		r = relation{}
+		return nil
+	})
+	if err != nil {
+		return explain(err)
+	}
+	for name, r := range found {
+		if schema, name, _ := strings.Cut(name, "."); r.Kind == "TABLE" && r.Size <= d.cfg.DigestLimit {
+			if err := c.row(ctx, table{Schema: schema, Name: name}.rowsSQL(), &r.Rows, &r.Sum); err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+		}
+		all[database+"/"+name] = r
+	}
+	return nil
+}
+
+// compare says what happened from a to b.
+func compare(a, b map[string]relation) (list []snap.Change) {
+	for _, path := range slices.Sorted(maps.Keys(a)) {
+		if _, found := b[path]; !found && !within(path, b) {
+			list = append(list, snap.Change{Path: path, Operation: snap.Delete, Summary: a[path].dropped(path)})
+		}
+	}
+	for _, path := range slices.Sorted(maps.Keys(b)) {
+		old, found := a[path]
+		switch what := old.became(b[path], path); {
+		case !found:
+			list = append(list, snap.Change{Path: path, Operation: snap.Create, Summary: b[path].created(path)})
+		case what != "":
+			list = append(list, snap.Change{Path: path, Operation: snap.Modify, Summary: what})
+		}
+	}
+	return list
+}
+
+// within reports whether path lies in a database that all has not, so that
+// the database's own entry says enough.
+func within(path string, all map[string]relation) bool {
+	db, _, found := strings.Cut(path, "/")
+	_, there := all[db]
+	return found && !there
+}
+
+// sqlName is a relation's name, from its path.
+func sqlName(path string) string {
+	if _, name, found := strings.Cut(path, "/"); found {
+		schema, table, _ := strings.Cut(name, ".")
+		return pgx.Identifier{schema, table}.Sanitize()
+	}
+	return pgx.Identifier{strings.TrimPrefix(path, "role ")}.Sanitize()
+}
+
+func (r relation) dropped(path string) string {
+	text := "DROP " + r.Kind + " " + sqlName(path)
+	if r.Kind == "TABLE" {
+		text += "; it had " + r.count()
+	}
+	return text
+}
+
+func (r relation) created(path string) string {
+	switch r.Kind {
+	case "TABLE", "FOREIGN TABLE":
+		return fmt.Sprintf("CREATE %s %s (%s); %s", r.Kind, sqlName(path), strings.Join(r.Columns, ", "), r.count())
+	case "VIEW", "MATERIALIZED VIEW":
+		return fmt.Sprintf("CREATE %s %s AS %s", r.Kind, sqlName(path), strings.Join(strings.Fields(r.SQL), " "))
+	case "SEQUENCE":
+		return "CREATE SEQUENCE " + sqlName(path)
+	}
+	return r.SQL
+}
+
+// count is the number of rows, in words.
+func (r relation) count() string {
+	word := fmt.Sprintf("%d rows", r.Rows)
+	if r.Rows == 1 {
+		word = "1 row"
+	}
+	if r.Sum == "" {
+		return "about " + word
+	}
+	return word
+}
+
+// became says how a relation changed, or "".
+func (r relation) became(now relation, path string) string {
+	if r.Kind != now.Kind || r.SQL != now.SQL {
+		return now.created(path)
+	}
+	var said []string
+	alter := "ALTER " + r.Kind + " " + sqlName(path)
+	for i, n := range r.Names {
+		if at := slices.Index(now.Names, n); at < 0 {
+			said = append(said, alter+" DROP COLUMN "+n)
+		} else if now.Columns[at] != r.Columns[i] {
+			said = append(said, fmt.Sprintf("%s ALTER COLUMN %s (was %s)", alter, now.Columns[at], r.Columns[i]))
+		}
+	}
+	for i, n := range now.Names {
+		if !slices.Contains(r.Names, n) {
+			said = append(said, alter+" ADD COLUMN "+now.Columns[i])
+		}
+	}
+	switch {
+	case r.Kind != "TABLE":
+	case now.Rows != r.Rows:
+		said = append(said, fmt.Sprintf("%s, were %d (%+d)", now.count(), r.Rows, now.Rows-r.Rows))
+	case now.Sum != r.Sum && len(said) == 0:
+		said = append(said, now.count()+", as many as before, with other content")
+	case now.Sum == "" && now.Size != r.Size && len(said) == 0:
+		said = append(said, fmt.Sprintf("%d kB, were %d", now.Size>>10, r.Size>>10))
+	}
+	return strings.Join(said, "; ")
+}
+
+var _ snap.Differ = (*Driver)(nil)

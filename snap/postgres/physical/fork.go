@@ -1,0 +1,363 @@
+package physical
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+
+	"github.com/jackc/pgx/v5"
+
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+)
+
+// fork is a data folder that holds a marker's state and was shut down in order.
+type fork struct {
+	Dir      string    `json:"dir"` // its name in forks/
+	Inode    uint64    `json:"inode"`
+	End      control   `json:"end"`
+	Contents *contents `json:"-"` // nil when its server was not asked
+}
+
+// start of reading the log for what was changed since the fork was shut down.
+func (f fork) place() place { return place{f.End.TLI, f.End.Checkpoint, f.End.NextXID} }
+
+// build makes a fork of m beside the live server, of which f tells.
+func (d *Driver) build(ctx context.Context, m marker, f facts) (fk fork, err error) {
+	b, err := d.reachable(m, f.Segments)
+	if err != nil {
+		return fk, err
+	}
+	if err := d.room(d.stored("bases", b.ID)); err != nil {
+		return fk, err
+	}
+	fk.Dir = randomHex(8)
+	dir := d.stored("forks", fk.Dir)
+	checked := make(chan error, 1)
+	go func() { checked <- d.checkBase(ctx, b) }() // while the log is replayed
+	err = d.grow(ctx, m, f, b, &fk)
+	if damage := <-checked; errs.KindOf(damage) == errs.Corrupt || err == nil {
+		err = errs.Also(damage, err)
+	}
+	if err != nil {
+		return fk, errs.Also(err, d.remove(dir))
+	}
+	fk.Inode, err = inode(dir)
+	return fk, err
+}
+
+// reachable finds m's base, given that all of the log between them is there.
+func (d *Driver) reachable(m marker, size segments) (b baseCopy, err error) {
+	bases, err := d.bases()
+	if err == nil {
+		b, err = d.choose(bases, m)
+	}
+	if err != nil {
+		return b, err
+	}
+	legs, err := d.history(m.TLI)
+	if err != nil {
+		return b, err
+	}
+	if n, err := inode(d.stored("bases", b.ID)); err != nil || n == 0 {
+		return b, errs.Also(errs.New(errs.Corrupt, "", "base copy %s is gone", b.ID).WithHint("use another checkpoint"), err)
+	}
+	return b, d.present(size.names(path(legs, b.TLI, b.Start, m.LSN)))
+}
+
+// grow clones the base, replays the log up to m on a new timeline, looks at what
+// came out, and shuts it down.
+func (d *Driver) grow(ctx context.Context, m marker, f facts, b baseCopy, fk *fork) error {
+	dir := d.stored("forks", fk.Dir)
+	if err := d.seam("fork: clone"); err != nil {
+		return err
+	}
+	err := d.clone(ctx, m, b, dir)
+	if err == nil {
+		err = d.seam("fork: replay")
+	}
+	if err != nil {
+		return err
+	}
+	s, err := d.launch(ctx, m, f, dir)
+	if err != nil {
+		return err
+	}
+	err = d.look(ctx, s, m, f, fk)
+	if e := s.end(ctx, err == nil); err == nil {
+		err = e
+	}
+	if err == nil {
+		err = d.seam("fork: settle")
+	}
+	if err != nil {
+		return err
+	}
+	return d.settle(ctx, f, fk)
+}
+
+// look asks the fork's server what it holds.
+func (d *Driver) look(ctx context.Context, s *forkServer, m marker, f facts, fk *fork) error {
+	now, err := s.timeline(ctx)
+	if err != nil {
+		return err
+	}
+	if now <= m.TLI {
+		return errs.New(errs.Internal, "", "the fork of timeline %d is on timeline %d", m.TLI, now)
+	}
+	if !d.archives(f) {
+		if err := s.makeSlot(ctx); err != nil {
+			return err
+		}
+	}
+	fk.Contents, err = readContents(ctx, s.connect, d.cfg.DigestLimit)
+	return err
+}
+
+// settle makes the stopped fork durable, and its timeline known for ever.
+func (d *Driver) settle(ctx context.Context, f facts, fk *fork) (err error) {
+	dir := d.stored("forks", fk.Dir)
+	if fk.End, err = d.readControl(ctx, dir); err != nil {
+		return err
+	}
+	if fk.End.State != shutDown || fk.End.System != f.System {
+		return errs.New(errs.Internal, "", "the fork of cluster %s is %q, of cluster %s", f.System, fk.End.State, fk.End.System)
+	}
+	history := fk.End.TLI.historyFile()
+	return d.owner.do(func() error {
+		for _, name := range []string{"postmaster.opts", "backup_label.old", "recovery.signal", hbaFile} {
+			if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+		}
+		if f.ArchiveMode != "off" { // whoever archives gets the history too, when the fork is live
+			if err := os.WriteFile(filepath.Join(dir, "pg_wal", "archive_status", history+".ready"), nil, 0o600); err != nil {
+				return err
+			}
+		}
+		if err := syncFS(dir); err != nil {
+			return err
+		}
+		wal := filepath.Join(dir, "pg_wal")
+		if err := copyDurably(filepath.Join(wal, history), filepath.Join(d.archive(), history), false); err != nil {
+			return err
+		}
+		// Now the timeline is taken. What is finished of its log nobody will archive later.
+		end := fk.End.segments.name(fk.End.TLI, fk.End.segments.number(fk.End.Checkpoint))
+		return saveLog(ctx, wal, d.archive(), end[:8], end, "")
+	})
+}
+
+// forkServer is the server of a fork that is being made. It takes connections on
+// a socket in a folder that nobody but the owner and the daemon can enter.
+type forkServer struct {
+	d      *Driver
+	dir    string
+	socket string
+	role   string
+	cmd    *exec.Cmd
+	done   chan struct{} // closed when it has ended
+}
+
+// socketLimit is the longest folder for a socket: its path has 107 bytes at most.
+const socketLimit = 85
+
+// hbaFile is who may connect to a fork that is being made: whoever can enter the socket's folder.
+const hbaFile = "mulligan_hba.conf"
+
+// launch starts the server of a fork, and waits until it has replayed the log
+// and left recovery, or until it answers, where the settings in more have it so.
+func (d *Driver) launch(ctx context.Context, m marker, f facts, dir string, more ...string) (*forkServer, error) {
+	s := &forkServer{d: d, dir: dir, role: f.Bootstrap, socket: d.stored("sock"), done: make(chan struct{})}
+	hba := filepath.Join(dir, hbaFile)
+	err := d.owner.do(func() (err error) {
+		if len(s.socket) > socketLimit {
+			s.socket, err = os.MkdirTemp("/tmp", "mulligan-")
+		} else if err = os.Mkdir(s.socket, 0o700); errors.Is(err, fs.ErrExist) {
+			err = nil
+		}
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(hba, []byte("local all all trust\n"), 0o600)
+	})
+	if err != nil {
+		return nil, err
+	}
+	args := []string{"-D", dir}
+	for _, setting := range append(d.forkSettings(m, f, dir, hba, s.socket), more...) {
+		args = append(args, "-c", setting)
+	}
+	s.cmd = d.command(context.Background(), "postgres", args...)
+	s.cmd.SysProcAttr.Pdeathsig = syscall.SIGQUIT
+	if err := s.run(); err != nil {
+		return nil, err
+	}
+	if err := s.ready(ctx); err != nil {
+		return nil, errs.Also(err, s.end(context.WithoutCancel(ctx), false))
+	}
+	return s, nil
+}
+
+// forkSettings are for a server that replays and is asked a few things: it may
+// not archive, run jobs, speak to others, or take much memory. What it writes is
+// made durable when it has stopped.
+func (d *Driver) forkSettings(m marker, f facts, dir, hba, socket string) []string {
+	list := []string{
+		// The name comes last: no other target may be set after it, not even to nothing.
+		"recovery_target=", "recovery_target_lsn=", "recovery_target_time=", "recovery_target_xid=", "recovery_target_name=" + m.Point,
+		fmt.Sprintf("recovery_target_timeline=%d", m.TLI), "recovery_target_action=promote",
+		"restore_command=" + d.restoreCommand(), "recovery_end_command=", "archive_cleanup_command=",
+		"hot_standby=off", "archive_mode=off", "primary_conninfo=", "primary_slot_name=", "listen_addresses=", "port=5432",
+		"unix_socket_directories=" + socket, "unix_socket_permissions=0700", "unix_socket_group=", "external_pid_file=", "hba_file=" + hba, "data_directory=" + dir,
+		"shared_preload_libraries=", "session_preload_libraries=", "local_preload_libraries=", "max_logical_replication_workers=0", "autovacuum=off",
+		"shared_buffers=128MB", "huge_pages=off", "ssl=off", "logging_collector=off", "log_destination=stderr", "log_min_messages=warning",
+		"fsync=off", "checkpoint_timeout=1d", "max_wal_size=1TB", "wal_keep_size=1TB", "synchronous_standby_names=", "cluster_name=mulligan", "default_transaction_read_only=off",
+	}
+	if inside, err := sameFile(filepath.Dir(f.ConfigFile), d.cfg.DataDir); err != nil || !inside { // as on Debian
+		list = append(list, "config_file="+f.ConfigFile)
+	}
+	return list
+}
+
+// run starts the process so that the kernel ends it when the daemon ends. The
+// kernel goes by the thread that started it, so that one is kept.
+func (s *forkServer) run() error {
+	var log *os.File
+	err := s.d.owner.do(func() (err error) {
+		log, err = os.OpenFile(s.logFile(), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	s.cmd.Stdout, s.cmd.Stderr = log, log
+	started := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := s.cmd.Start()
+		started <- err
+		if err == nil {
+			_ = s.cmd.Wait() // how it ended is in its log and in the control file
+		}
+		close(s.done)
+	}()
+	return errs.Also(<-started, log.Close())
+}
+
+func (s *forkServer) logFile() string { return s.d.stored("fork.log") }
+
+// ready waits until the server takes connections. With hot_standby = off that is
+// when it has left recovery; pg_ctl would return before.
+func (s *forkServer) ready(ctx context.Context) error {
+	return await(ctx, func() (bool, error) {
+		select {
+		case <-s.done:
+			return false, s.died()
+		default:
+			return s.d.status(s.dir) == "ready", nil
+		}
+	})
+}
+
+// died says why the server ended.
+func (s *forkServer) died() error {
+	var data []byte
+	err := s.d.owner.do(func() (err error) {
+		data, err = os.ReadFile(s.logFile())
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	why := lastLine(string(data))
+	for line := range strings.Lines(string(data)) {
+		if _, text, found := strings.Cut(line, "FATAL:"); found {
+			why = strings.TrimSpace(text)
+			break
+		} else if _, text, found := strings.Cut(line, "PANIC:"); found {
+			why = strings.TrimSpace(text)
+		}
+	}
+	// Whatever it stumbled on is in the base or the log: both are ours, and should have been good.
+	return errs.New(errs.Corrupt, "", "the log could not be replayed up to the marker: %s", why).WithHint("use another checkpoint; %s says more", s.logFile())
+}
+
+// connect connects to one of the fork's databases.
+func (s *forkServer) connect(ctx context.Context, database string) (conn, error) {
+	cfg, err := pgx.ParseConfig("")
+	if err != nil {
+		return conn{}, err
+	}
+	cfg.Host, cfg.Port, cfg.User, cfg.Password, cfg.Database = s.socket, 5432, s.role, "", database
+	cfg.TLSConfig, cfg.Fallbacks = nil, nil
+	return open(ctx, cfg)
+}
+
+func (s *forkServer) timeline(ctx context.Context) (timeline, error) {
+	c, err := s.connect(ctx, "postgres")
+	if err != nil {
+		return 0, err
+	}
+	defer c.close()
+	return c.timeline(ctx)
+}
+
+func (s *forkServer) makeSlot(ctx context.Context) error {
+	c, err := s.connect(ctx, "postgres")
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	return c.exec(ctx, makeSlot)
+}
+
+// end stops the server: in order, or at once when the fork is of no use.
+func (s *forkServer) end(ctx context.Context, inOrder bool) error {
+	sig := syscall.SIGQUIT
+	if inOrder {
+		sig = syscall.SIGINT
+	}
+	if err := s.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	select {
+	case <-s.done:
+	case <-ctx.Done():
+		_ = s.cmd.Process.Signal(syscall.SIGQUIT)
+		<-s.done
+	}
+	return s.d.owner.do(func() error {
+		if s.socket != s.d.stored("sock") {
+			return os.RemoveAll(s.socket)
+		}
+		return nil
+	})
+}
+
+// keptFork gives the folder that was swapped out at m, if it is still as it was.
+func (d *Driver) keptFork(ctx context.Context, id snap.SnapshotID) (fk fork, found bool, err error) {
+	var k kept
+	if err := d.get("kept", string(id), &k); errors.Is(err, fs.ErrNotExist) {
+		return fk, false, nil
+	} else if err != nil {
+		return fk, false, err
+	}
+	dir := d.stored("forks", k.Dir)
+	if n, err := inode(dir); err != nil || n != k.Inode {
+		return fk, false, err
+	}
+	now, err := d.readControl(ctx, dir)
+	if err != nil || !now.same(k.End) || now.State != shutDown {
+		return fk, false, nil // replay will do
+	}
+	return fork{Dir: k.Dir, Inode: k.Inode, End: k.End}, true, nil
+}

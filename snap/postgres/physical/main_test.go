@@ -1,0 +1,20 @@
+package physical
+
+import (
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestMain lets the test binary be a daemon that gets killed.
+func TestMain(m *testing.M) {
+	if arg := os.Getenv("MULLIGAN_TEST_VICTIM"); arg != "" {
+		victim(arg)
+		os.Exit(0)
+	}
+	// Servers that are killed become our children, and can be buried: where nobody
+	// does that, their numbers stay taken, and the next server thinks that they live.
+	must(unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
+	os.Exit(m.Run())
+}

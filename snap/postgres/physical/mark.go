@@ -1,0 +1,161 @@
+package physical
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/zeebo/blake3"
+
+	"mulligan/ipc/errs"
+)
+
+// markSQL puts a named restore point into the log, and commits a transaction
+// with a number of its own: that flushes the log up to it, also on a cluster
+// with synchronous_commit = off. Columns are evaluated from left to right.
+const markSQL = `SELECT pg_current_wal_insert_lsn()::text, (txid_current() & 4294967295)::bigint, pg_create_restore_point('%s')::text,
+	pg_walfile_name(pg_current_wal_insert_lsn()), current_setting('archive_mode') <> 'off', current_setting('fsync')::bool,
+	pg_size_bytes(current_setting('wal_segment_size')), (SELECT count(*) FROM pg_prepared_xacts), (SELECT count(*) FROM pg_tablespace WHERE oid NOT IN (1663, 1664)),
+	(SELECT last_failed_wal FROM pg_stat_archiver WHERE last_failed_time > coalesce(last_archived_time, '-infinity')),
+	(SELECT coalesce(wal_status, '') FROM pg_replication_slots WHERE slot_name = '` + slot + `')`
+
+// mark makes a marker. Its part of the log is on the disk when this returns, and
+// the server keeps it there until it is in the archive; the warnings say where
+// it is not so.
+func (d *Driver) mark(ctx context.Context) (m marker, warnings []string, err error) {
+	if d.idle.Conn != nil {
+		if m, warnings, err = d.markOn(ctx, d.idle); err == nil || !d.idle.IsClosed() {
+			return m, warnings, err
+		}
+	}
+	if d.idle, err = d.connect(ctx); err != nil { // the first time, or the server was restarted
+		return m, nil, err
+	}
+	return d.markOn(ctx, d.idle)
+}
+
+func (d *Driver) markOn(ctx context.Context, c conn) (m marker, warnings []string, err error) {
+	m.Point = "mulligan-" + randomHex(12)
+	var (
+		name             string
+		archiving, fsync bool
+		prepared, spaces int
+		failing, kept    *string
+		xid              int64
+	)
+	err = c.row(ctx, fmt.Sprintf(markSQL, m.Point), lsnText{&m.Start}, &xid, lsnText{&m.LSN}, &name, &archiving, &fsync,
+		&m.segments, &prepared, &spaces, &failing, &kept)
+	if err != nil {
+		return m, nil, err
+	}
+	m.XID = uint32(xid)
+	if m.TLI, err = parseTimeline(name); err != nil {
+		return m, nil, err
+	}
+	switch {
+	case spaces > 0:
+		return m, nil, errs.New(errs.Unsupported, "", "the cluster has a tablespace outside its data folder, which all copies would share").
+			WithHint("drop the tablespace, or use mode = logical")
+	case !archiving && kept == nil:
+		return m, nil, errs.New(errs.Conflict, "", "nothing keeps the log of the cluster").WithHint("enable physical mode for it again")
+	case kept != nil && *kept == "lost":
+		return m, nil, errs.New(errs.Corrupt, "", "the server dropped log that was not copied yet, as max_slot_wal_keep_size has it").
+			WithHint("set it to -1, and let a new base be taken")
+	}
+	if failing != nil {
+		warnings = append(warnings, fmt.Sprintf("The server fails to archive its log (%s): until that is mended, the snapshot rests on the data folder alone.", *failing))
+	}
+	if !fsync {
+		warnings = append(warnings, "The server runs with fsync = off, so a power cut may cost the snapshot.")
+	}
+	if prepared > 0 {
+		warnings = append(warnings, fmt.Sprintf("%d prepared transactions are part of the snapshot and come back with it.", prepared))
+	}
+	var notes []string
+	if err := d.get(".", "notes", &notes); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return m, nil, err
+	}
+	return m, append(warnings, notes...), nil
+}
+
+func randomHex(n int) string {
+	b := make([]byte, n)
+	_, _ = rand.Read(b) // never fails
+	return hex.EncodeToString(b)
+}
+
+// configured are the files in the data folder that say how the server runs.
+// They are not in the log, so a marker keeps them.
+var configured = []string{"postgresql.conf", "postgresql.auto.conf", "pg_hba.conf", "pg_ident.conf"}
+
+// saveConf keeps the configuration that is in the data folder, once for equal
+// ones, and gives the name it has.
+func (d *Driver) saveConf() (string, error) {
+	files := map[string][]byte{}
+	err := d.owner.do(func() error {
+		for _, name := range configured {
+			data, err := os.ReadFile(filepath.Join(d.cfg.DataDir, name))
+			if errors.Is(err, fs.ErrNotExist) {
+				continue // it is elsewhere, as on Debian
+			} else if err != nil {
+				return err
+			}
+			files[name] = data
+		}
+		return nil
+	})
+	if err != nil {
+		return "", err
+	}
+	data, err := json.Marshal(files)
+	if err != nil {
+		return "", err
+	}
+	sum := blake3.Sum256(data)
+	id := hex.EncodeToString(sum[:16])
+	if err := d.get("conf", id, &files); !errors.Is(err, fs.ErrNotExist) {
+		return id, err
+	}
+	return id, d.put("conf", id, files)
+}
+
+// putConf writes a marker's configuration into a data folder.
+func (d *Driver) putConf(id, dir string) error {
+	var files map[string][]byte
+	if err := d.get("conf", id, &files); err != nil {
+		return errs.Wrap(errs.Corrupt, "", err)
+	}
+	return d.owner.do(func() error {
+		for _, name := range configured {
+			path := filepath.Join(dir, name)
+			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+			if data, found := files[name]; found {
+				if err := os.WriteFile(path, data, 0o600); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// barrier flushes all that was committed before the call, and gives a place
+// behind it that a record begins at. A commit waits for the disk only if its
+// transaction wrote something: here, a message that nobody reads.
+func (c conn) barrier(ctx context.Context) (end lsn, err error) {
+	err = c.row(ctx, "SELECT pg_current_wal_insert_lsn()::text, txid_current(), pg_logical_emit_message(false, 'mulligan', '')::text",
+		lsnText{&end}, new(int64), new(string))
+	return end, err
+}
+
+// age is for logs.
+func age(since time.Time) time.Duration { return time.Since(since).Round(time.Millisecond) }

@@ -1,0 +1,212 @@
+// Package physical is the driver for a whole PostgreSQL cluster whose history
+// the daemon keeps: its write-ahead log, archived as it is written, and base
+// copies of its data folder. A snapshot is a marker, a named place in the log.
+// A restore forks: the nearest base on the marker's own line of timelines is
+// cloned and replayed up to the marker beside the running server, and then the
+// two data folders change places while the server is down for a moment.
+// DESIGN.md has the invariants and the crash windows.
+package physical
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+)
+
+const driverName = "postgres"
+
+// Config says which cluster a driver is bound to. In this mode a cluster
+// belongs to one app alone: all its databases go back together.
+type Config struct {
+	App, Name string // name the owner of the cluster; no slashes
+	DSN       string // of a superuser, straight to the server (no pooler)
+	DataDir   string // absolute; its parent folder must be writable to the server's user
+	// StateDir is the daemon's own, for this driver alone: markers, plans, sums.
+	StateDir string
+	// Store holds the archived log, bases and forks. The server's user owns and
+	// reaches it, and it is on DataDir's file system: DataDir + ".mulligan" if "".
+	Store    string
+	Server   Server
+	Bin      string // folder of the server's programs, as /usr/lib/postgresql/15/bin
+	UID, GID int    // who the server runs as
+	// MaxReplay is how much log, in bytes, may follow a base before Maintain takes a
+	// new one. 0 is 128 MiB where files are cloned, and 1 GiB where they are copied.
+	MaxReplay int64
+	// DigestLimit is up to what size of all databases together, in bytes, a restore's
+	// proof also compares every row: 64 MiB if 0, never if negative.
+	DigestLimit int64
+	// Seam, where set, is called before each step that lasts; an error stands
+	// for the step's failure.
+	Seam func(step string) error
+	Log  *slog.Logger // slog.Default() if nil
+}
+
+// Driver captures and restores one cluster.
+type Driver struct {
+	cfg   Config
+	owner owner
+
+	mu   sync.Mutex // held during each method but for the copying of a base
+	idle conn       // a connection that captures use again, perhaps a dead one
+	left bool       // the cluster was taken out of care: nothing is to be done to its server
+	base sync.Mutex // held while a base is taken
+
+	copying atomic.Pointer[place] // where the base that is being taken begins
+
+	clones struct { // whether Store's file system shares extents
+		sync.Once
+		yes bool
+	}
+}
+
+var (
+	_ snap.Driver       = (*Driver)(nil)
+	_ snap.LiveCapturer = (*Driver)(nil)
+)
+
+// New makes the driver; it does not look at the cluster.
+func New(cfg Config) (*Driver, error) {
+	const op = "open postgres driver"
+	for _, name := range []string{cfg.App, cfg.Name} {
+		if !validName(name) {
+			return nil, errs.New(errs.Invalid, op, "%q is not a name", name)
+		}
+	}
+	if cfg.Store == "" {
+		cfg.Store = cfg.DataDir + ".mulligan"
+	}
+	for _, dir := range []string{cfg.DataDir, cfg.Store, cfg.StateDir, cfg.Bin} {
+		if !filepath.IsAbs(dir) || filepath.Clean(dir) != dir {
+			return nil, errs.New(errs.Invalid, op, "%q is not an absolute, clean path", dir)
+		}
+		if strings.ContainsAny(dir, "'%\\\n") {
+			return nil, errs.New(errs.Invalid, op, "%q holds a character that cannot be part of the server's archive_command", dir)
+		}
+	}
+	if cfg.Server == nil {
+		return nil, errs.New(errs.Invalid, op, "nothing can start and stop the server")
+	}
+	if cfg.DigestLimit == 0 {
+		cfg.DigestLimit = 64 << 20
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.Default()
+	}
+	if err := makeFolders(cfg.StateDir); err != nil {
+		return nil, errs.Wrap(errs.Failed, op, err)
+	}
+	return &Driver{cfg: cfg, owner: owner{cfg.UID, cfg.GID}}, nil
+}
+
+// makeFolders makes those of the records.
+func makeFolders(stateDir string) error {
+	for _, dir := range []string{"markers", "bases", "kept", "switches", "conf"} {
+		if err := os.MkdirAll(filepath.Join(stateDir, dir), 0o700); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func validName(s string) bool {
+	return s != "" && s[0] != '.' && !strings.ContainsAny(s, "/\x00")
+}
+
+// Close ends the connection that captures use. The driver may be used again.
+func (d *Driver) Close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.idle.Conn != nil {
+		d.idle.close()
+		d.idle = conn{}
+	}
+}
+
+// CapturesLive is true: a marker of a running app is the state after a transaction.
+func (d *Driver) CapturesLive() bool { return true }
+
+func (d *Driver) seam(step string) error {
+	if d.cfg.Seam == nil {
+		return nil
+	}
+	return d.cfg.Seam(step)
+}
+
+// stored gives a path in the store.
+func (d *Driver) stored(parts ...string) string {
+	return filepath.Join(append([]string{d.cfg.Store}, parts...)...)
+}
+
+func (d *Driver) archive() string { return d.stored("archive") }
+
+// classify gives err a kind and op.
+func (d *Driver) classify(op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var e *errs.Error
+	if !errors.As(err, &e) && errors.Is(err, unix.ENOSPC) {
+		return &errs.Error{Kind: errs.Failed, Op: op, Err: err, Hint: "free some space on the file system of " + d.cfg.DataDir}
+	}
+	return errs.Wrap(errs.Failed, op, err)
+}
+
+// Capture puts a marker into the log. What was committed before the call is in
+// the snapshot; what is committed after the return is not.
+func (d *Driver) Capture(ctx context.Context, req snap.CaptureRequest) (snap.Snapshot, error) {
+	const op = "capture cluster"
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !validName(string(req.ID)) {
+		return snap.Snapshot{}, errs.New(errs.Invalid, op, "%q is not a snapshot id", req.ID)
+	}
+	m, warnings, err := d.capture(ctx, req)
+	if err != nil {
+		return snap.Snapshot{}, d.classify(op, err)
+	}
+	return snap.Snapshot{
+		ID: m.ID, Driver: driverName, Position: fmt.Sprintf("%d:%s", m.TLI, m.LSN),
+		Quiesced: m.Quiesced, Created: m.Created, Warnings: warnings,
+	}, nil
+}
+
+func (d *Driver) capture(ctx context.Context, req snap.CaptureRequest) (marker, []string, error) {
+	if err := d.seam("capture: mark"); err != nil {
+		return marker{}, nil, err
+	}
+	m, warnings, err := d.mark(ctx)
+	if err != nil {
+		return marker{}, nil, err
+	}
+	if _, err := d.reachable(m, m.segments); errs.KindOf(err) == errs.Corrupt {
+		// Only the first capture of a cluster comes here, and one after all were deleted.
+		if err := d.takeBase(ctx); err != nil {
+			return marker{}, nil, err
+		}
+		if m, warnings, err = d.mark(ctx); err != nil {
+			return marker{}, nil, err
+		}
+	} else if err != nil {
+		return marker{}, nil, err
+	}
+	m.ID, m.Quiesced, m.Created = req.ID, req.Quiesced, time.Now().UTC()
+	if m.Conf, err = d.saveConf(); err != nil {
+		return marker{}, nil, err
+	}
+	if err := errors.Join(ctx.Err(), d.seam("capture: record")); err != nil {
+		return marker{}, nil, err
+	}
+	return m, warnings, d.put("markers", string(m.ID), m)
+}

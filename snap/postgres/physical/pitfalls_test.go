@@ -1,0 +1,396 @@
+package physical
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+)
+
+// fails checks an error's kind, and that it says something to go by.
+func fails(t *testing.T, what string, err error, kind errs.Kind, says string) {
+	t.Helper()
+	if errs.KindOf(err) != kind || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "\n") {
+		t.Errorf("%s: %v (%s), want %s and %q", what, err, errs.KindOf(err), kind, says)
+	}
+}
+
+func (s *subject) value(t *testing.T, sql string) string {
+	t.Helper()
+	return s.Psql(t, "app", sql)
+}
+
+// The app's tables come back over several timelines: each marker from its own
+// ancestors, whatever was restored before.
+func TestAcrossTimelines(t *testing.T) {
+	t.Parallel()
+	s := newSubject(t, options{})
+	s.Psql(t, "app", "CREATE TABLE t (v text)")
+	seen := map[string]string{}
+	at := map[snap.SnapshotID]string{}
+	step := func(id snap.SnapshotID) {
+		s.Psql(t, "app", "INSERT INTO t VALUES ('"+string(id)+"')")
+		position := capture(t, s, id).Position
+		if other, found := seen[position]; found {
+			t.Errorf("%s and %s have the same position %s", id, other, position)
+		}
+		seen[position] = string(id)
+		at[id] = s.value(t, "SELECT string_agg(v, ' ' ORDER BY v) FROM t")
+	}
+	to := func(id snap.SnapshotID) {
+		t.Helper()
+		base := snap.SnapshotID("before-" + randomHex(4))
+		capture(t, s, base)
+		s.restore(t, id, base)
+		if got := s.value(t, "SELECT string_agg(v, ' ' ORDER BY v) FROM t"); got != at[id] {
+			t.Errorf("at %s there is %q, want %q", id, got, at[id])
+		}
+		check(t, s.driver.Delete(t.Context(), base))
+	}
+	step("a")
+	step("b")
+	to("a")
+	step("c")
+	check(t, s.driver.takeBase(t.Context()))
+	step("d")
+	to("b")
+	step("e")
+	for _, id := range []snap.SnapshotID{"c", "a", "e", "d", "b", "e", "c"} {
+		to(id)
+	}
+	timelines := s.value(t, "SELECT count(DISTINCT split_part(v, ':', 1)) FROM unnest('{"+strings.Join(keys(seen), ",")+"}'::text[]) v")
+	if timelines == "1" {
+		t.Error("all markers are on one timeline")
+	}
+	for id := range at {
+		check(t, s.driver.Verify(t.Context(), id, snap.Full))
+	}
+}
+
+func keys(m map[string]string) (list []string) {
+	for k := range m {
+		list = append(list, k)
+	}
+	return list
+}
+
+// Forks that were given up leave their timelines taken: none is given twice.
+func TestTimelinesNeverCollide(t *testing.T) {
+	t.Parallel()
+	s := newSubject(t, options{})
+	s.mutate(t, 1)
+	capture(t, s, "db-a")
+	s.mutate(t, 2)
+	capture(t, s, "db-b")
+	var taken []timeline
+	for _, id := range []snap.RestoreID{"op-1", "op-2", "op-3"} {
+		sw, err := s.driver.Prepare(t.Context(), snap.RestoreRequest{ID: id, Target: "db-a", Base: "db-b"})
+		check(t, err)
+		p, err := s.driver.loadPlan("", id)
+		check(t, err)
+		if slices.Contains(taken, p.Fork.End.TLI) {
+			t.Fatalf("timeline %d is given twice, after %v", p.Fork.End.TLI, taken)
+		}
+		taken = append(taken, p.Fork.End.TLI)
+		if id != "op-3" {
+			check(t, sw.Undo(t.Context()))
+		} else {
+			check(t, sw.Commit(t.Context()))
+		}
+		check(t, sw.Finish(t.Context()))
+	}
+}
+
+func TestTablespacesAreRefused(t *testing.T) {
+	t.Parallel()
+	s := newSubject(t, options{})
+	dir := filepath.Join(filepath.Dir(s.DataDir), "space")
+	check(t, os.Mkdir(dir, 0o700))
+	check(t, os.Chown(dir, s.cfg.UID, s.cfg.GID))
+	s.Psql(t, "app", "CREATE TABLESPACE aside LOCATION '"+dir+"'")
+	_, err := s.driver.Capture(t.Context(), snap.CaptureRequest{ID: "db-a"})
+	fails(t, "Capture", err, errs.Unsupported, "tablespace")
+	fails(t, "a base", s.driver.takeBase(t.Context()), errs.Unsupported, "aside")
+	_, _, err = s.driver.Enable(t.Context())
+	fails(t, "Enable", err, errs.Unsupported, "aside")
+	s.Psql(t, "app", "DROP TABLESPACE aside")
+	capture(t, s, "db-a")
+}
+
+func TestUnloggedTablesAreAnnounced(t *testing.T) {
+	t.Parallel()
+	s := newSubject(t, options{})
+	s.Psql(t, "app", "CREATE UNLOGGED TABLE fleeting (v text); INSERT INTO fleeting VALUES ('x'); CREATE TABLE lasting (v text); INSERT INTO lasting VALUES ('x')")
+	check(t, s.driver.Maintain(t.Context()))
+	got := capture(t, s, "db-a")
+	if !strings.Contains(strings.Join(got.Warnings, " "), "public.fleeting in database app") {
+		t.Errorf("the warnings are %q", got.Warnings)
+	}
+	s.Psql(t, "app", "DELETE FROM lasting")
+	capture(t, s, "db-b")
+	s.restore(t, "db-a", "db-b")
+	if n := s.value(t, "SELECT (SELECT count(*) FROM fleeting) || ' ' || (SELECT count(*) FROM lasting)"); n != "0 1" {
+		t.Errorf("of the unlogged and the logged table there are %s rows", n)
+	}
+}
+
+func TestPreparedTransactionsComeBack(t *testing.T) {
+	t.Parallel()
+	s := newSubject(t, options{})
+	s.Psql(t, "app", "CREATE TABLE t (v text); BEGIN; INSERT INTO t VALUES ('x'); PREPARE TRANSACTION 'half'")
+	if got := capture(t, s, "db-a"); !strings.Contains(strings.Join(got.Warnings, " "), "1 prepared") {
+		t.Errorf("the warnings are %q", got.Warnings)
+	}
+	capture(t, s, "db-base")
+	sw, err := s.driver.Prepare(t.Context(), snap.RestoreRequest{ID: "op-1", Target: "db-a", Base: "db-base"})
+	check(t, err)
+	s.Psql(t, "app", "COMMIT PREPARED 'half'")
+	if stale, err := sw.Stale(t.Context()); err != nil || !stale {
+		t.Errorf("after a commit of what was prepared before, Stale is %t, %v", stale, err)
+	}
+	check(t, sw.Undo(t.Context()))
+	check(t, sw.Finish(t.Context()))
+	capture(t, s, "db-b")
+	s.restore(t, "db-a", "db-b")
+	if got := s.value(t, "SELECT string_agg(gid, ' ') || ' ' || (SELECT count(*) FROM t) FROM pg_prepared_xacts"); got != "half 0" {
+		t.Errorf("prepared transactions and rows are %q", got)
+	}
+	s.Psql(t, "app", "COMMIT PREPARED 'half'")
+}
+
+// The server's own work, and reading, make no base stale.
+func TestHousekeepingIsNoChange(t *testing.T) {
+	t.Parallel()
+	s := newSubject(t, options{})
+	s.mutate(t, 1)
+	capture(t, s, "db-a")
+	s.mutate(t, 2)
+	capture(t, s, "db-b")
+	sw, err := s.driver.Prepare(t.Context(), snap.RestoreRequest{ID: "op-1", Target: "db-a", Base: "db-b"})
+	check(t, err)
+	s.Psql(t, "app", "VACUUM; ANALYZE; CHECKPOINT; SELECT pg_switch_wal(); SELECT count(*) FROM kv; BEGIN; CREATE TABLE no (v text); ROLLBACK")
+	check(t, s.driver.Maintain(t.Context()))
+	capture(t, s, "db-c")
+	if stale, err := sw.Stale(t.Context()); err != nil || stale {
+		t.Errorf("Stale is %t, %v", stale, err)
+	}
+	s.Psql(t, "app", "GRANT SELECT ON kv TO PUBLIC")
+	if stale, err := sw.Stale(t.Context()); err != nil || !stale {
+		t.Errorf("after a GRANT, Stale is %t, %v", stale, err)
+	}
+}
+
+// While archiving fails the captures say so, and can be restored all the same.
+func TestFailingArchive(t *testing.T) {
+	t.Parallel()
+	s := newSubject(t, options{})
+	s.mutate(t, 1)
+	check(t, os.Rename(s.driver.archive(), s.driver.archive()+"-away"))
+	check(t, os.WriteFile(s.driver.archive(), nil, 0o600)) // so nothing can be written below it
+	s.Psql(t, "app", "SELECT pg_switch_wal()")
+	check(t, await(t.Context(), func() (bool, error) {
+		return s.value(t, "SELECT failed_count > 0 FROM pg_stat_archiver") == "t", nil
+	}))
+	got, warnings, err := s.driver.mark(t.Context())
+	check(t, err)
+	if !strings.Contains(strings.Join(warnings, " "), "fails to archive") {
+		t.Errorf("the warnings are %q", warnings)
+	}
+	check(t, os.Remove(s.driver.archive()))
+	check(t, os.Rename(s.driver.archive()+"-away", s.driver.archive()))
+	got.ID = "db-a"
+	if got.Conf, err = s.driver.saveConf(); err != nil {
+		t.Fatal(err)
+	}
+	check(t, s.driver.put("markers", "db-a", got))
+	before := s.fingerprint(t)
+	s.mutate(t, 2)
+	capture(t, s, "db-b")
+	s.restore(t, "db-a", "db-b")
+	if s.fingerprint(t) != before {
+		t.Error("the state is not that of the marker")
+	}
+	if out := run(t, s, "psql", "-XAtc", "SELECT pg_switch_wal()", "app"); out == "" {
+		t.Error("psql prints nothing")
+	}
+}
+
+// The archive holds each file once and for ever: the same again is done, other
+// content under the name is refused, and what was cut is begun anew.
+func TestArchiveCommand(t *testing.T) {
+	t.Parallel()
+	s := newSubject(t, options{bare: true})
+	_, err := s.driver.claim()
+	check(t, err)
+	name := "0000000A0000000000000001"
+	src := filepath.Join(s.DataDir, name)
+	archive := func() error {
+		line := strings.NewReplacer("%p", name, "%f", name).Replace(s.driver.archiveCommand())
+		cmd := s.Command("../../../../bin/sh", "-c", line)
+		cmd.Path, cmd.Dir = "/bin/sh", s.DataDir
+		return cmd.Run()
+	}
+	write := func(path, content string) {
+		check(t, os.WriteFile(path, []byte(content), 0o600))
+		check(t, os.Chown(path, s.cfg.UID, s.cfg.GID))
+	}
+	write(src, strings.Repeat("log", 5000))
+	write(s.driver.stored("archive", ".new."+name), "cut")
+	check(t, archive())
+	check(t, archive())
+	if got, err := os.ReadFile(s.driver.stored("archive", name)); err != nil || len(got) != 15000 {
+		t.Errorf("the archive holds %d bytes, %v", len(got), err)
+	}
+	write(src, "something else")
+	if archive() == nil {
+		t.Error("another content was archived under the same name")
+	}
+	entries, err := os.ReadDir(s.driver.archive())
+	check(t, err)
+	if len(entries) != 1 {
+		t.Errorf("the archive holds %v", entries)
+	}
+}
+
+// A full disk is an error that says so; the server goes on, and so do captures
+// once there is room.
+func TestFullDisk(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can mount a small file system")
+	}
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "small")
+	check(t, os.Mkdir(dir, 0o755))
+	check(t, os.Chmod(filepath.Dir(dir), 0o755))
+	check(t, os.Chmod(filepath.Dir(filepath.Dir(dir)), 0o755))
+	check(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "size=400m,mode=755"))
+	t.Cleanup(func() { check(t, unix.Unmount(dir, 0)) })
+	s := newSubject(t, options{dir: dir, settings: map[string]string{"max_wal_size": "64MB", "min_wal_size": "32MB"}})
+	s.mutate(t, 1)
+	capture(t, s, "db-a")
+	before := s.fingerprint(t)
+	s.mutate(t, 2)
+	capture(t, s, "db-b")
+
+	filler := filepath.Join(dir, "filler")
+	fill(t, filler, 30<<20)
+	fails(t, "a base", s.driver.takeBase(t.Context()), errs.Failed, "free")
+	_, err := s.driver.Prepare(t.Context(), snap.RestoreRequest{ID: "op-1", Target: "db-a", Base: "db-b"})
+	fails(t, "Prepare", err, errs.Failed, "free")
+	if errs.HintOf(err) == "" {
+		t.Error("Prepare gives no hint")
+	}
+	for _, kind := range []string{"bases", "forks"} {
+		if entries, err := os.ReadDir(s.driver.stored(kind)); err != nil || len(entries) > 1 {
+			t.Errorf("%s holds %v, %v", kind, entries, err)
+		}
+	}
+	s.mutate(t, 3)
+	capture(t, s, "db-c")
+	check(t, os.Remove(filler))
+	s.restore(t, "db-a", "db-c")
+	if s.fingerprint(t) != before {
+		t.Error("the state is not that of the marker")
+	}
+}
+
+// fill leaves free bytes on the file system of path.
+func fill(t *testing.T, path string, free uint64) {
+	t.Helper()
+	var st unix.Statfs_t
+	check(t, unix.Statfs(filepath.Dir(path), &st))
+	f, err := os.Create(path)
+	check(t, err)
+	check(t, unix.Fallocate(int(f.Fd()), 0, 0, int64(st.Bavail*uint64(st.Bsize)-free)))
+	check(t, f.Close())
+}
+
+// Where the disk fills up in the middle, nothing half done stays.
+func TestNoSpaceInTheMiddle(t *testing.T) {
+	t.Parallel()
+	s := newSubject(t, options{})
+	s.mutate(t, 1)
+	capture(t, s, "db-a")
+	s.mutate(t, 2)
+	capture(t, s, "db-b")
+	for _, step := range []string{"base: copy", "base: sync", "base: record", "fork: replay", "fork: settle", "plan: prepared"} {
+		s.cfg.Seam = func(at string) error {
+			if at == step {
+				return &os.PathError{Op: "write", Path: at, Err: unix.ENOSPC}
+			}
+			return nil
+		}
+		s.reopen(t)
+		err := s.driver.takeBase(t.Context())
+		if err == nil {
+			_, err = s.driver.Prepare(t.Context(), snap.RestoreRequest{ID: "op-1", Target: "db-a", Base: "db-b"})
+		}
+		if !errors.Is(err, unix.ENOSPC) {
+			t.Errorf("%s: the error is %v", step, err)
+		}
+		bases, err := s.driver.bases()
+		check(t, err)
+		dirs, err := os.ReadDir(s.driver.stored("bases"))
+		check(t, err)
+		forks, err := os.ReadDir(s.driver.stored("forks"))
+		check(t, err)
+		if len(dirs) != len(bases) || len(forks) != 0 && step != "plan: prepared" {
+			t.Errorf("%s: %d bases, but folders %v; forks %v", step, len(bases), dirs, forks)
+		}
+	}
+	s.cfg.Seam = nil
+	s.reopen(t)
+	check(t, s.driver.Sweep(t.Context(), snap.Keep{Snapshots: []snap.SnapshotID{"db-a", "db-b"}}))
+	if forks, err := os.ReadDir(s.driver.stored("forks")); err != nil || len(forks) != 0 {
+		t.Errorf("after a sweep there are forks %v, %v", forks, err)
+	}
+	capture(t, s, "db-c") // the log since db-b was dropped
+	s.restore(t, "db-a", "db-c")
+}
+
+// Configuration outside the data folder, as Debian has it, stays where it is and
+// serves the forks too; what is in the folder goes back with it.
+func TestConfigOutside(t *testing.T) {
+	t.Parallel()
+	s := newSubject(t, options{bare: true})
+	check(t, s.driver.stop(t.Context()))
+	etc := filepath.Join(filepath.Dir(s.DataDir), "etc")
+	check(t, os.Mkdir(etc, 0o755))
+	for _, name := range []string{"postgresql.conf", "pg_hba.conf", "pg_ident.conf"} {
+		check(t, os.Rename(filepath.Join(s.DataDir, name), filepath.Join(etc, name)))
+	}
+	conf := filepath.Join(etc, "postgresql.conf")
+	f, err := os.OpenFile(conf, os.O_APPEND|os.O_WRONLY, 0)
+	check(t, err)
+	_, err = f.WriteString("data_directory = '" + s.DataDir + "'\nhba_file = '" + etc + "/pg_hba.conf'\nident_file = '" + etc + "/pg_ident.conf'\n")
+	check(t, errors.Join(err, f.Close()))
+	server := s.cfg.Server.(PgCtl)
+	server.Config = conf
+	s.cfg.Server = server
+	s.reopen(t)
+	check(t, s.driver.start(t.Context()))
+	s.enable(t)
+	check(t, s.driver.Maintain(t.Context()))
+	s.mutate(t, 6) // also ALTER SYSTEM
+	before := s.fingerprint(t)
+	capture(t, s, "db-a")
+	s.mutate(t, 12)
+	after := s.fingerprint(t)
+	capture(t, s, "db-b")
+	s.restore(t, "db-a", "db-b")
+	if s.fingerprint(t) != before {
+		t.Error("the state is not that of the marker")
+	}
+	capture(t, s, "db-c")
+	s.restore(t, "db-b", "db-c")
+	if s.fingerprint(t) != after {
+		t.Error("forward again, the state is another one")
+	}
+}

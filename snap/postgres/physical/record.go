@@ -1,0 +1,157 @@
+package physical
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+)
+
+// place is where in the history something is, and what is needed to tell later
+// whether anything was committed since.
+type place struct {
+	TLI   timeline `json:"tli"`
+	Start lsn      `json:"start"` // reading the log from here meets all of XID's records
+	XID   uint32   `json:"xid"`   // transactions from this one on began at Start or later
+}
+
+// marker is a snapshot: a named restore point in the log.
+type marker struct {
+	ID    snap.SnapshotID `json:"id"`
+	Point string          `json:"point"` // the restore point's name
+	place
+	LSN      lsn       `json:"lsn"`  // the end of its record
+	Conf     string    `json:"conf"` // names the configuration as it was, in conf/
+	Quiesced bool      `json:"quiesced"`
+	Created  time.Time `json:"created"`
+
+	segments segments // of the cluster's log, when it was just made
+}
+
+// baseCopy is a copy of the data folder from which the log can be replayed.
+type baseCopy struct {
+	ID      string    `json:"id"`
+	TLI     timeline  `json:"tli"`
+	Start   lsn       `json:"start"` // replay begins here
+	Stop    lsn       `json:"stop"`  // and is consistent from here on
+	Sums    string    `json:"sums"`  // digest of the list of its files
+	Created time.Time `json:"created"`
+}
+
+// kept is a data folder that was swapped out: the state of a marker, ready to run.
+type kept struct {
+	Marker snap.SnapshotID `json:"marker"`
+	Dir    string          `json:"dir"` // its name in forks/
+	Inode  uint64          `json:"inode"`
+	End    control         `json:"end"` // what its control file said
+}
+
+// put writes a record durably.
+func (d *Driver) put(kind, id string, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return writeDurably(filepath.Join(d.cfg.StateDir, kind, id+".json"), data, 0o600)
+}
+
+// get reads a record; without one the error is fs.ErrNotExist.
+func (d *Driver) get(kind, id string, v any) error {
+	if !validName(id) {
+		return fs.ErrNotExist
+	}
+	data, err := os.ReadFile(filepath.Join(d.cfg.StateDir, kind, id+".json"))
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(data, v); err != nil {
+		return errs.Wrap(errs.Corrupt, "read the record of "+id, err)
+	}
+	return nil
+}
+
+// drop removes a record durably; one that is not there is no error.
+func (d *Driver) drop(kind, id string) error {
+	return removeDurably(filepath.Join(d.cfg.StateDir, kind, id+".json"))
+}
+
+// list reads all records of a kind, by name.
+func list[T any](d *Driver, kind string) ([]T, error) {
+	entries, err := os.ReadDir(filepath.Join(d.cfg.StateDir, kind))
+	if err != nil {
+		return nil, err
+	}
+	var all []T
+	for _, e := range entries {
+		id, found := strings.CutSuffix(e.Name(), ".json")
+		if !found {
+			continue
+		}
+		var v T
+		if err := d.get(kind, id, &v); err != nil {
+			return nil, err
+		}
+		all = append(all, v)
+	}
+	return all, nil
+}
+
+func (d *Driver) bases() ([]baseCopy, error) { return list[baseCopy](d, "bases") }
+func (d *Driver) markers() ([]marker, error) { return list[marker](d, "markers") }
+func (d *Driver) keptOnes() ([]kept, error)  { return list[kept](d, "kept") }
+func (d *Driver) switches() ([]plan, error)  { return list[plan](d, "switches") }
+
+// marker finds a snapshot.
+func (d *Driver) marker(id snap.SnapshotID) (m marker, err error) {
+	if err = d.get("markers", string(id), &m); errors.Is(err, fs.ErrNotExist) {
+		err = errs.New(errs.NotFound, "", "no snapshot %s of cluster %s", id, d.cfg.Name).
+			WithHint("list the checkpoints to see which there are")
+	}
+	return m, err
+}
+
+// writeDurably replaces a file; it is there wholly or not at all.
+func writeDurably(path string, data []byte, mode os.FileMode) (err error) {
+	tmp := path + ".tmp"
+	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, mode)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Sync()
+	}
+	if e := f.Close(); err == nil {
+		err = e
+	}
+	if err == nil {
+		err = os.Rename(tmp, path)
+	}
+	if err != nil {
+		return errs.Also(err, os.RemoveAll(tmp))
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+func removeDurably(path string) error {
+	if err := os.Remove(path); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+func syncDir(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}

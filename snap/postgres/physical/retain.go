@@ -1,0 +1,487 @@
+package physical
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+)
+
+// holdings is what is stored, and which markers need what of it.
+type holdings struct {
+	markers []marker
+	bases   []baseCopy
+	kept    []kept
+	live    timeline // of the data folder
+	size    segments // of the log's files
+	// What restores begin with: by marker, and "" for markers to come.
+	from map[snap.SnapshotID]baseCopy
+	log  map[string]bool // finished log files that are needed
+	open []place         // and these timelines' log from there on
+}
+
+// hold works out what is needed: by all markers but those in without, by the
+// folders that were swapped out, by restores under way, and by markers to come.
+func (d *Driver) hold(ctx context.Context, without ...snap.SnapshotID) (h holdings, err error) {
+	h.from, h.log = map[snap.SnapshotID]baseCopy{}, map[string]bool{}
+	all, err1 := d.markers()
+	plans, err2 := d.switches()
+	var err3, err4 error
+	h.bases, err3 = d.bases()
+	h.kept, err4 = d.keptOnes()
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
+		return h, err
+	}
+	c, err := d.readControl(ctx, d.cfg.DataDir)
+	if err != nil {
+		return h, err
+	}
+	h.live, h.size = c.TLI, c.segments
+	for _, p := range plans {
+		h.open = append(h.open, p.From, p.Fork.place())
+	}
+	for _, m := range all {
+		if slices.Contains(without, m.ID) {
+			continue
+		}
+		h.markers = append(h.markers, m)
+		if err := d.holdUpTo(&h, m.ID, m.TLI, m.LSN); err != nil {
+			return h, err
+		}
+	}
+	for _, k := range h.kept { // live again, it goes on from its end
+		if b, found := h.from[k.Marker]; found {
+			if err := d.holdLog(&h, b, k.End.TLI, k.End.Checkpoint); err != nil {
+				return h, err
+			}
+		}
+	}
+	return h, d.holdUpTo(&h, "", h.live, endless)
+}
+
+// holdUpTo notes the base and the log that lead to a place. Without a base there
+// is nothing to be kept.
+func (d *Driver) holdUpTo(h *holdings, id snap.SnapshotID, t timeline, to lsn) error {
+	b, err := d.choose(h.bases, marker{place: place{TLI: t}, LSN: to})
+	if errs.KindOf(err) == errs.Corrupt {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	h.from[id] = b
+	return d.holdLog(h, b, t, to)
+}
+
+func (d *Driver) holdLog(h *holdings, b baseCopy, t timeline, to lsn) error {
+	legs, err := d.history(t)
+	if errs.KindOf(err) == errs.Corrupt {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	spans := path(legs, b.TLI, b.Start, to)
+	if n := len(spans); n > 0 && to == endless {
+		h.open = append(h.open, place{TLI: t, Start: spans[n-1].Start})
+		spans = spans[:n-1]
+	}
+	for _, name := range h.size.names(spans) {
+		h.log[name] = true
+	}
+	return nil
+}
+
+// wants reports whether a log file is needed.
+func (h holdings) wants(name string) bool {
+	return h.log[name] || slices.ContainsFunc(h.open, func(p place) bool {
+		first := h.size.name(p.TLI, h.size.number(p.Start))
+		return name[:8] == first[:8] && name >= first
+	})
+}
+
+// garbage is what can go: bases, kept folders, and files in the archive.
+type garbage struct {
+	bases []baseCopy
+	kept  []kept
+	log   []string
+}
+
+// unneeded lists what nobody needs. With the last marker goes everything, also
+// what markers to come would begin with: last says that it is being deleted.
+func (d *Driver) unneeded(h holdings, last bool) (g garbage, err error) {
+	if last {
+		h.from, h.open = nil, nil
+	}
+	if p := d.copying.Load(); p != nil {
+		h.open = append(h.open, *p)
+	}
+	used := map[string]bool{}
+	for _, b := range h.from {
+		used[b.ID] = true
+	}
+	for _, b := range h.bases {
+		if !used[b.ID] {
+			g.bases = append(g.bases, b)
+		}
+	}
+	for _, k := range h.kept {
+		if !slices.ContainsFunc(h.markers, func(m marker) bool { return m.ID == k.Marker }) {
+			g.kept = append(g.kept, k)
+		}
+	}
+	err = d.owner.do(func() error {
+		entries, err := os.ReadDir(d.archive())
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			if name := e.Name(); len(name) > 24 && isSegment(name[:24]) || isSegment(name) {
+				if !h.wants(name[:24]) {
+					g.log = append(g.log, name)
+				}
+			}
+		}
+		return nil
+	})
+	return g, err
+}
+
+// freed is what no one needs any more once these snapshots are deleted, in
+// addition to what no one needs now.
+func (d *Driver) freed(ctx context.Context, ids []snap.SnapshotID) (g garbage, err error) {
+	before, err := d.hold(ctx)
+	if err != nil {
+		return g, err
+	}
+	after, err := d.hold(ctx, ids...)
+	if err != nil {
+		return g, err
+	}
+	already, err := d.unneeded(before, false)
+	if err != nil {
+		return g, err
+	}
+	g, err = d.unneeded(after, len(after.markers) == 0 && len(before.markers) > 0)
+	g.bases = slices.DeleteFunc(g.bases, func(b baseCopy) bool { return slices.Contains(already.bases, b) })
+	g.kept = slices.DeleteFunc(g.kept, func(k kept) bool { return slices.Contains(already.kept, k) })
+	g.log = slices.DeleteFunc(g.log, func(name string) bool { return slices.Contains(already.log, name) })
+	return g, err
+}
+
+// paths are where garbage lies.
+func (d *Driver) paths(g garbage) (all []string) {
+	for _, b := range g.bases {
+		all = append(all, d.stored("bases", b.ID))
+	}
+	for _, k := range g.kept {
+		all = append(all, d.stored("forks", k.Dir))
+	}
+	for _, name := range g.log {
+		all = append(all, d.stored("archive", name))
+	}
+	return all
+}
+
+// Size is what deleting exactly these snapshots together would free, in bytes.
+// Where files are cloned, what they share with others is left out.
+func (d *Driver) Size(ctx context.Context, ids ...snap.SnapshotID) (int64, error) {
+	const op = "measure cluster snapshots"
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, id := range ids {
+		if _, err := d.marker(id); err != nil {
+			return 0, d.classify(op, err)
+		}
+	}
+	g, err := d.freed(ctx, ids)
+	if err != nil {
+		return 0, d.classify(op, err)
+	}
+	n, err := d.measure(d.paths(g))
+	return n, d.classify(op, err)
+}
+
+func (d *Driver) measure(gone []string) (total int64, err error) {
+	err = d.owner.do(func() error {
+		if !d.cloning() {
+			for _, p := range gone {
+				n, err := occupied(p)
+				if err != nil {
+					return err
+				}
+				total += n
+			}
+			return nil
+		}
+		stay := []string{d.cfg.DataDir}
+		for _, dir := range []string{"bases", "forks", "archive"} {
+			entries, err := os.ReadDir(d.stored(dir))
+			if err != nil {
+				return err
+			}
+			for _, e := range entries {
+				if p := d.stored(dir, e.Name()); !slices.Contains(gone, p) {
+					stay = append(stay, p)
+				}
+			}
+		}
+		total, err = freedBy(gone, stay)
+		return err
+	})
+	return total, err
+}
+
+// Delete drops a snapshot, and what only it needed.
+func (d *Driver) Delete(ctx context.Context, id snap.SnapshotID) error {
+	const op = "delete cluster snapshot"
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if _, err := d.marker(id); errs.KindOf(err) == errs.NotFound {
+		return nil
+	}
+	g, err := d.freed(ctx, []snap.SnapshotID{id})
+	if err == nil {
+		err = d.drop("markers", string(id))
+	}
+	if err == nil {
+		err = d.discard(g)
+	}
+	return d.classify(op, err)
+}
+
+// discard removes garbage: records first, so that none ever names what is gone.
+// What a crash leaves is found by the next prune or Sweep.
+func (d *Driver) discard(g garbage) error {
+	if err := d.seam("discard"); err != nil {
+		return err
+	}
+	for _, b := range g.bases {
+		if err := errors.Join(d.drop("bases", b.ID), removeDurably(d.sumsFile(b.ID)), d.remove(d.stored("bases", b.ID))); err != nil {
+			return err
+		}
+	}
+	for _, k := range g.kept {
+		if err := errors.Join(d.drop("kept", string(k.Marker)), d.remove(d.stored("forks", k.Dir))); err != nil {
+			return err
+		}
+	}
+	return d.owner.do(func() error {
+		for _, name := range g.log {
+			if err := os.Remove(d.stored("archive", name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// prune drops what nobody needs.
+func (d *Driver) prune(ctx context.Context) error {
+	h, err := d.hold(ctx)
+	if err != nil {
+		return err
+	}
+	g, err := d.unneeded(h, false)
+	if err != nil {
+		return err
+	}
+	return d.discard(g)
+}
+
+// Sweep drops the snapshots and restores that are not in keep, and what is in
+// the store and in no record. The live state stays.
+func (d *Driver) Sweep(ctx context.Context, keep snap.Keep) error {
+	const op = "sweep cluster snapshots"
+	if err := ctx.Err(); err != nil {
+		return errs.Wrap(errs.Unavailable, op, err)
+	}
+	d.base.Lock() // what is being copied is in no record yet
+	defer d.base.Unlock()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.classify(op, d.sweep(ctx, keep))
+}
+
+func (d *Driver) sweep(ctx context.Context, keep snap.Keep) error {
+	all, err := d.markers()
+	if err != nil {
+		return err
+	}
+	for _, m := range all {
+		if !slices.Contains(keep.Snapshots, m.ID) {
+			if err := d.drop("markers", string(m.ID)); err != nil {
+				return err
+			}
+		}
+	}
+	plans, err := d.switches()
+	if err != nil {
+		return err
+	}
+	for _, p := range plans {
+		if !slices.Contains(keep.Restores, p.ID) {
+			if err := d.abandon(ctx, &p); err != nil {
+				return err
+			}
+		}
+	}
+	if err := d.sweepStore(); err != nil {
+		return err
+	}
+	if _, err := os.Lstat(d.archive()); errors.Is(err, fs.ErrNotExist) {
+		return nil // the cluster is not enabled
+	}
+	if err := d.sweepConf(); err != nil {
+		return err
+	}
+	return d.prune(ctx)
+}
+
+// abandon ends a restore that nobody knows of, wherever it stands.
+func (d *Driver) abandon(ctx context.Context, p *plan) error {
+	if err := d.finish(ctx, p); err != nil {
+		return err
+	}
+	if p.Phase == committing || p.Phase == undoing {
+		return d.start(ctx)
+	}
+	return nil
+}
+
+// sweepStore removes what no record names.
+func (d *Driver) sweepStore() error {
+	known := map[string]bool{}
+	bases, err1 := d.bases()
+	keeps, err2 := d.keptOnes()
+	plans, err3 := d.switches()
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return err
+	}
+	for _, b := range bases {
+		known["bases/"+b.ID] = true
+	}
+	for _, k := range keeps {
+		known["forks/"+k.Dir] = true
+	}
+	for _, p := range plans {
+		known["forks/"+p.Fork.Dir] = true
+	}
+	return d.owner.do(func() error {
+		for _, pattern := range []string{"bases/*", "forks/*", "log-*", "archive/.copy.*"} {
+			found, err := filepath.Glob(d.stored(pattern))
+			if err != nil {
+				return err
+			}
+			for _, path := range found {
+				rel, _ := filepath.Rel(d.cfg.Store, path)
+				if !known[rel] {
+					if err := os.RemoveAll(path); err != nil {
+						return err
+					}
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// sweepConf removes configurations that no marker names.
+func (d *Driver) sweepConf() error {
+	all, err := d.markers()
+	if err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(filepath.Join(d.cfg.StateDir, "conf"))
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		id := strings.TrimSuffix(e.Name(), ".json")
+		if !slices.ContainsFunc(all, func(m marker) bool { return m.Conf == id }) {
+			if err := os.Remove(filepath.Join(d.cfg.StateDir, "conf", e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Verify checks that a marker can be replayed: that its base and all of the log
+// between them are there, and with Full that each byte of them is as it was
+// written. The folder that was swapped out at a marker is only a shorter way.
+func (d *Driver) Verify(ctx context.Context, id snap.SnapshotID, depth snap.Depth) error {
+	const op = "verify cluster snapshot"
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	m, err := d.marker(id)
+	if err != nil {
+		return d.classify(op, err)
+	}
+	c, err := d.readControl(ctx, d.cfg.DataDir)
+	if err != nil {
+		return d.classify(op, err)
+	}
+	b, err := d.reachable(m, c.segments)
+	if err == nil && depth == snap.Full {
+		if err = d.checkBase(ctx, b); err == nil {
+			err = d.checkLog(ctx, m, b, c.segments)
+		}
+	}
+	return d.classify(op, err)
+}
+
+// checkLog reads the log between a base and a marker; each record has a checksum
+// and the place of the one before it.
+func (d *Driver) checkLog(ctx context.Context, m marker, b baseCopy, size segments) error {
+	legs, err := d.history(m.TLI)
+	if err != nil {
+		return err
+	}
+	spans := path(legs, b.TLI, b.Start, m.LSN)
+	dir, err := d.gatherAll(size.names(spans))
+	if err != nil {
+		return err
+	}
+	defer d.remove(dir) // else the next Sweep does it
+	for _, s := range spans {
+		if s.Start >= s.End {
+			continue
+		}
+		// Quiet, it fails at the first record before the end that is not whole.
+		_, err := d.output(ctx, "pg_waldump", "-q", "-p", dir, "-t", strconv.Itoa(int(s.TLI)), "-s", s.Start.String(), "-e", s.End.String())
+		if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && ctx.Err() == nil {
+			return errs.New(errs.Corrupt, "", "the log of timeline %d from %s to %s is damaged: %v", s.TLI, s.Start, s.End, err).
+				WithHint("use another checkpoint")
+		} else if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// gatherAll makes a folder of links to log files, wherever they are.
+func (d *Driver) gatherAll(names []string) (dir string, err error) {
+	err = d.owner.do(func() error {
+		if dir, err = os.MkdirTemp(d.cfg.Store, "log-"); err != nil {
+			return err
+		}
+		for i, name := range names {
+			from := d.locate(name)
+			if from == "" && i+1 < len(names) { // the child's first file begins as the parent's last
+				from = d.locate(names[i+1])
+			}
+			if err := os.Symlink(from, filepath.Join(dir, name)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return dir, err
+}

@@ -1,0 +1,239 @@
+package physical
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/ipc/errs"
+)
+
+// Server starts and stops the cluster's server, as whoever runs it on this host
+// would: its systemd unit, or [PgCtl]. Each may be called when it already did
+// its work. They may return before the server has done its part; the driver waits.
+type Server interface {
+	Start(ctx context.Context) error
+	Stop(ctx context.Context) error // without waiting for clients ("fast")
+}
+
+// PgCtl is the Server of a cluster that nobody else runs.
+type PgCtl struct {
+	Bin, DataDir, Log string
+	Config            string // its configuration file, if that is not in DataDir
+	UID, GID          int
+}
+
+// Start starts the server in the background, with its own session.
+func (p PgCtl) Start(ctx context.Context) error {
+	args := []string{"-W", "-l", p.Log}
+	if p.Config != "" {
+		args = append(args, "-o", "-c config_file="+p.Config)
+	}
+	return p.run(ctx, "start", args...)
+}
+
+// Stop asks the server to stop at once.
+func (p PgCtl) Stop(ctx context.Context) error {
+	if exit := (*exec.ExitError)(nil); errors.As(p.run(ctx, "status"), &exit) && exit.ExitCode() == 3 { // no server
+		return nil
+	}
+	return p.run(ctx, "stop", "-W", "-m", "fast")
+}
+
+func (p PgCtl) run(ctx context.Context, verb string, args ...string) error {
+	cmd := exec.CommandContext(ctx, filepath.Join(p.Bin, "pg_ctl"), append([]string{verb, "-s", "-D", p.DataDir}, args...)...)
+	cmd.Dir, cmd.Env = "/", []string{"PATH=/usr/local/bin:/usr/bin:/bin", "LC_ALL=C.UTF-8"}
+	cmd.SysProcAttr = owner{p.UID, p.GID}.attr()
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("pg_ctl %s: %w: %s", verb, err, lastLine(string(out)))
+	}
+	return nil
+}
+
+// poll is how often the server's state is looked at.
+const poll = 5 * time.Millisecond
+
+// await calls ok until it is true.
+func await(ctx context.Context, ok func() (bool, error)) error {
+	tick := time.NewTicker(poll)
+	defer tick.Stop()
+	for {
+		if done, err := ok(); done || err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+}
+
+// inUse reports whether a process has its working folder in dir, as each of a
+// server's processes has: also those that outlive it for a moment.
+func inUse(dir string) (bool, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		return false, err
+	}
+	links, err := filepath.Glob("/proc/[0-9]*/cwd")
+	if err != nil {
+		return false, err
+	}
+	for _, link := range links {
+		var at unix.Stat_t // of what the link leads to; processes that end, or are not ours, are passed over
+		if unix.Stat(link, &at) == nil && at.Ino == st.Ino && at.Dev == st.Dev {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// startTimeout is how long a server may take until it answers, crash recovery included.
+const startTimeout = 10 * time.Minute
+
+// start starts the server, if need be, and waits until it takes connections.
+func (d *Driver) start(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	var started time.Time
+	return await(ctx, func() (bool, error) {
+		if d.status(d.cfg.DataDir) == "ready" {
+			return true, nil
+		}
+		switch running, err := inUse(d.cfg.DataDir); {
+		case err != nil || running:
+			return false, err // it is starting, or what is left of it is ending
+		case started.IsZero():
+			started = time.Now()
+			return false, errs.Wrap(errs.Failed, "start the server", d.cfg.Server.Start(ctx))
+		case time.Since(started) > startGrace:
+			return false, errs.New(errs.Failed, "start the server", "the server of %s ended at once", d.cfg.DataDir).WithHint("its own log says why")
+		}
+		return false, nil
+	})
+}
+
+// startGrace is how long after Start the server's first process may take to show.
+const startGrace = 10 * time.Second
+
+// stop stops the server and waits until all of it is gone. Whoever runs it is
+// told in any case, so that it is not started behind our back.
+func (d *Driver) stop(ctx context.Context) error {
+	if err := d.cfg.Server.Stop(ctx); err != nil {
+		return errs.Wrap(errs.Failed, "stop the server", err)
+	}
+	return d.awaitEnd(ctx, d.cfg.DataDir)
+}
+
+// awaitEnd waits until no process works in dir.
+func (d *Driver) awaitEnd(ctx context.Context, dir string) error {
+	return await(ctx, func() (bool, error) {
+		running, err := inUse(dir)
+		return !running, err
+	})
+}
+
+// status is what the server in dir says of itself in the eighth line of
+// postmaster.pid (miscadmin.h, LOCK_FILE_LINE_PM_STATUS): "ready" once it takes
+// connections. It is "" without a live process of the first line's number, which
+// may be one of a container's.
+func (d *Driver) status(dir string) string {
+	var data []byte
+	err := d.owner.do(func() (err error) {
+		data, err = os.ReadFile(filepath.Join(dir, "postmaster.pid"))
+		return err
+	})
+	lines := strings.Split(string(data), "\n")
+	if err != nil || len(lines) < 8 {
+		return ""
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(lines[0]))
+	if err != nil || !worksIn(pid, dir) && !worksInside(pid, dir) {
+		return ""
+	}
+	return strings.TrimSpace(lines[7])
+}
+
+// worksInside reports whether a process that calls itself pid, in a pid
+// namespace below ours, works in dir.
+func worksInside(pid int, dir string) bool {
+	links, _ := filepath.Glob("/proc/[0-9]*/cwd") // the pattern is good
+	for _, link := range links {
+		outer, err := strconv.Atoi(filepath.Base(filepath.Dir(link)))
+		if err != nil || !worksIn(outer, dir) {
+			continue
+		}
+		status, err := os.ReadFile(filepath.Join(filepath.Dir(link), "status"))
+		if err != nil {
+			continue // it ended
+		}
+		for line := range strings.Lines(string(status)) {
+			if ids, found := strings.CutPrefix(line, "NSpid:"); found {
+				all := strings.Fields(ids)
+				if len(all) > 1 && all[len(all)-1] == strconv.Itoa(pid) {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+func worksIn(pid int, dir string) bool {
+	var a, b unix.Stat_t
+	return unix.Stat(fmt.Sprintf("/proc/%d/cwd", pid), &a) == nil && unix.Stat(dir, &b) == nil && a.Ino == b.Ino && a.Dev == b.Dev
+}
+
+// control is what a data folder's control file says.
+type control struct {
+	System     string   `json:"system"` // the cluster's identifier
+	State      string   `json:"state"`  // "shut down" after an orderly stop
+	TLI        timeline `json:"tli"`
+	Checkpoint lsn      `json:"checkpoint"`
+	NextXID    uint32   `json:"next_xid"`
+	segments   segments
+}
+
+const shutDown = "shut down"
+
+// readControl reads the control file of a data folder.
+func (d *Driver) readControl(ctx context.Context, dir string) (c control, err error) {
+	out, err := d.output(ctx, "pg_controldata", "-D", dir)
+	if err != nil {
+		return c, err // a wrong checksum is a warning on stderr, and an error here
+	}
+	field := map[string]string{}
+	for line := range strings.Lines(out) {
+		if key, value, found := strings.Cut(line, ":"); found {
+			field[key] = strings.TrimSpace(value)
+		}
+	}
+	c.System, c.State = field["Database system identifier"], field["Database cluster state"]
+	tli, err1 := strconv.ParseUint(field["Latest checkpoint's TimeLineID"], 10, 32)
+	_, next, _ := strings.Cut(field["Latest checkpoint's NextXID"], ":")
+	xid, err2 := strconv.ParseUint(next, 10, 32)
+	size, err3 := strconv.ParseUint(field["Bytes per WAL segment"], 10, 32)
+	var err4 error
+	c.Checkpoint, err4 = parseLSN(field["Latest checkpoint location"])
+	c.TLI, c.NextXID, c.segments = timeline(tli), uint32(xid), segments(size)
+	if err := errors.Join(err1, err2, err3, err4); err != nil || c.System == "" || size == 0 {
+		return c, fmt.Errorf("pg_controldata of %s: %w", dir, errors.Join(err, errors.New("it prints something else than expected")))
+	}
+	return c, nil
+}
+
+// same reports whether a data folder is as it was when c was read: the server
+// was not started in it since.
+func (c control) same(other control) bool {
+	return c.System == other.System && c.TLI == other.TLI && c.Checkpoint == other.Checkpoint && c.State == other.State
+}

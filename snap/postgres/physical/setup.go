@@ -1,0 +1,367 @@
+package physical
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"mulligan/ipc/errs"
+)
+
+// Enable takes the cluster into care. It says what it changed, in whole
+// sentences. Where the server has to be restarted for a change to count, that may
+// be done at any time: until then a replication slot keeps the log. Enabling again
+// changes nothing. The first base is [Driver.Maintain]'s work.
+func (d *Driver) Enable(ctx context.Context) (changes []string, restartNeeded bool, err error) {
+	const op = "enable physical mode"
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	changes, restartNeeded, err = d.enable(ctx)
+	d.left = d.left && err != nil
+	return changes, restartNeeded, d.classify(op, err)
+}
+
+func (d *Driver) enable(ctx context.Context) (changes []string, restart bool, err error) {
+	c, err := d.connect(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	defer c.close()
+	f, err := d.inspect(ctx, c)
+	if err != nil {
+		return nil, false, err
+	}
+	made, err := d.claim()
+	if err != nil {
+		return nil, false, err
+	}
+	if err := d.refuse(f); err != nil {
+		if made { // nothing of the cluster's is in it yet
+			err = errs.Also(err, d.remove(d.cfg.Store))
+		}
+		return nil, false, err
+	}
+	if err := d.put(".", "ward", ward{d.cfg.Store, d.cfg.UID, d.cfg.GID}); err != nil {
+		return nil, false, err
+	}
+	if made {
+		changes = append(changes, fmt.Sprintf("The log and copies of the cluster are kept in %s.", d.cfg.Store))
+	}
+	if others := f.others(d.database()); len(others) > 0 {
+		changes = append(changes, "A restore takes the whole cluster back, also these databases: "+strings.Join(others, ", ")+".")
+	}
+	more, restart, err := d.configure(ctx, c, f)
+	if err != nil {
+		return nil, false, err
+	}
+	changes = append(changes, more...)
+	if f, err = d.inspect(ctx, c); err != nil {
+		return nil, false, err
+	}
+	if err := d.collect(ctx, c, f); err != nil { // makes the slot where it is needed
+		return nil, false, err
+	}
+	if !d.archives(f) && !f.Slot {
+		changes = append(changes, fmt.Sprintf("The replication slot %q was made; it keeps the server's log until it is copied.", slot))
+	}
+	return changes, restart, nil
+}
+
+func (d *Driver) database() string {
+	cfg, err := pgx.ParseConfig(d.cfg.DSN)
+	if err != nil {
+		return ""
+	}
+	return cfg.Database
+}
+
+// claim makes the store, and marks it as this app's: two apps in one cluster
+// would take each other back.
+func (d *Driver) claim() (made bool, err error) {
+	if err := os.Mkdir(d.cfg.Store, 0o700); err == nil {
+		made = true
+		if err := os.Lchown(d.cfg.Store, d.cfg.UID, d.cfg.GID); err != nil {
+			return made, err
+		}
+	} else if !errors.Is(err, fs.ErrExist) {
+		return false, err
+	}
+	err = d.owner.do(func() error {
+		for _, dir := range []string{"archive", "bases", "forks"} {
+			if err := os.MkdirAll(d.stored(dir), 0o700); err != nil {
+				return err
+			}
+		}
+		mine := d.cfg.App + "/" + d.cfg.Name + "\n"
+		file := d.stored("claim")
+		switch data, err := os.ReadFile(file); {
+		case errors.Is(err, fs.ErrNotExist):
+			if err := writeDurably(file, []byte(mine), 0o600); err != nil {
+				return err
+			}
+			return syncDir(filepath.Dir(d.cfg.Store))
+		case err != nil:
+			return err
+		case string(data) != mine:
+			return errs.New(errs.Conflict, "", "the cluster is in the care of %s already", strings.TrimSpace(string(data))).
+				WithHint("in physical mode a cluster belongs to one app alone; use mode = logical for the other")
+		}
+		return nil
+	})
+	return made, err
+}
+
+// configure has the server fill the archive, unless it archives for somebody
+// else: then the log is copied.
+func (d *Driver) configure(ctx context.Context, c conn, f facts) (changes []string, restart bool, err error) {
+	ours := f.FileCommand == d.archiveCommand()
+	taken := f.ArchiveLibrary != "" || f.FileCommand != "" && !ours && f.FileCommand != placeholder
+	if taken {
+		return []string{"The server archives its log for somebody else, which stays so; a copy of it is made besides."}, false, nil
+	}
+	if !ours {
+		changes = append(changes, "archive_command was set, by ALTER SYSTEM.")
+		if err := c.exec(ctx, "ALTER SYSTEM SET archive_command = "+literal(d.archiveCommand())); err != nil {
+			return nil, false, err
+		}
+	}
+	if f.ArchiveMode == "off" {
+		restart = true
+		changes = append(changes, "archive_mode was set to on, by ALTER SYSTEM; it counts once the server has been restarted.")
+		if err := c.exec(ctx, "ALTER SYSTEM SET archive_mode = on"); err != nil {
+			return nil, false, err
+		}
+	}
+	return changes, restart, c.reload(ctx)
+}
+
+func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
+
+func (c conn) reload(ctx context.Context) error {
+	// The answer comes before the server has read its settings, which it does in an instant.
+	return c.exec(ctx, "SELECT pg_reload_conf()")
+}
+
+// placeholder stands in while archiving is on for nobody.
+const placeholder = "true"
+
+// Disable takes the cluster out of care: its settings are reset, and everything
+// stored for it, checkpoints included, is removed. Where archiving was switched
+// on for us, it ends with the server's next restart; nothing is archived until
+// then, and Disable may be called after it to reset the last setting.
+func (d *Driver) Disable(ctx context.Context) (changes []string, restartNeeded bool, err error) {
+	const op = "disable physical mode"
+	changes, restartNeeded, err = d.leave(ctx, op)
+	if err != nil {
+		return changes, restartNeeded, err
+	}
+	d.base.Lock()
+	defer d.base.Unlock()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := Purge(d.cfg.StateDir); err != nil {
+		return changes, restartNeeded, d.classify(op, err)
+	}
+	if err := makeFolders(d.cfg.StateDir); err != nil {
+		return changes, restartNeeded, d.classify(op, err)
+	}
+	return append(changes, fmt.Sprintf("%s was removed, with all checkpoints of the cluster.", d.cfg.Store)), restartNeeded, nil
+}
+
+// Release is Disable, but what is stored stays: the snapshots are as good as
+// before once the cluster is enabled for the same app again.
+func (d *Driver) Release(ctx context.Context) (changes []string, restartNeeded bool, err error) {
+	return d.leave(ctx, "release cluster")
+}
+
+func (d *Driver) leave(ctx context.Context, op string) (changes []string, restart bool, err error) {
+	d.base.Lock()
+	defer d.base.Unlock()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	plans, err := d.switches()
+	if err == nil && len(plans) > 0 {
+		err = errs.New(errs.Busy, "", "restore %s is under way", plans[0].ID).WithHint("finish it first")
+	}
+	if _, gone := os.Lstat(d.cfg.DataDir); err != nil || errors.Is(gone, fs.ErrNotExist) {
+		return nil, false, d.classify(op, err) // no cluster, no settings
+	}
+	if changes, restart, err = d.reset(ctx); err == nil {
+		d.left = true
+	}
+	return changes, restart, d.classify(op, err)
+}
+
+// reset undoes what Enable did to the server, having saved all log until now.
+func (d *Driver) reset(ctx context.Context) (changes []string, restart bool, err error) {
+	c, err := d.connect(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	defer c.close()
+	f, err := d.inspect(ctx, c)
+	if err != nil {
+		return nil, false, err
+	}
+	if err := d.saveAll(ctx, c, f); err != nil {
+		return nil, false, err
+	}
+	if f.FileCommand == d.archiveCommand() || f.FileCommand == placeholder {
+		if f.ArchiveMode == "off" {
+			changes = append(changes, "archive_command was reset.")
+			err = c.exec(ctx, "ALTER SYSTEM RESET archive_command")
+		} else {
+			restart = true
+			changes = append(changes, "archive_mode was reset, which counts once the server has been restarted; archive_command does nothing until then.")
+			err = c.exec(ctx, "ALTER SYSTEM SET archive_command = "+literal(placeholder))
+		}
+		if err == nil {
+			err = c.exec(ctx, "ALTER SYSTEM RESET archive_mode")
+		}
+		if err == nil {
+			err = c.reload(ctx)
+		}
+	}
+	if f, e := d.inspect(ctx, c); err == nil && e == nil && f.Slot {
+		changes = append(changes, fmt.Sprintf("The replication slot %q was dropped.", slot))
+		err = c.exec(ctx, dropSlot)
+	}
+	if d.idle.Conn != nil {
+		d.idle.close()
+		d.idle = conn{}
+	}
+	return changes, restart, err
+}
+
+// saveAll copies all log that was written until now: the snapshots that stay need it.
+func (d *Driver) saveAll(ctx context.Context, c conn, f facts) error {
+	if _, err := os.Lstat(d.archive()); errors.Is(err, fs.ErrNotExist) {
+		return nil // it never was enabled
+	}
+	if err := c.exec(ctx, "SELECT pg_switch_wal()"); err != nil {
+		return err
+	}
+	if _, err := c.barrier(ctx); err != nil { // something in the next file, so that this one counts as finished
+		return err
+	}
+	return d.collect(ctx, c, f)
+}
+
+// ward is where the store of a cluster in care is, and whose.
+type ward struct {
+	Store    string `json:"store"`
+	UID, GID int
+}
+
+// Purge removes everything that is stored for the cluster with this StateDir, be
+// it released or gone. The server must not archive for it any more.
+func Purge(stateDir string) error {
+	const op = "remove what is stored of cluster"
+	var w ward
+	switch data, err := os.ReadFile(filepath.Join(stateDir, "ward.json")); {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return errs.Wrap(errs.Failed, op, err)
+	default:
+		if err := json.Unmarshal(data, &w); err != nil {
+			return errs.Wrap(errs.Corrupt, op, err)
+		}
+		if err := (owner{w.UID, w.GID}).do(func() error { return os.RemoveAll(w.Store) }); err != nil {
+			return errs.Wrap(errs.Failed, op, err)
+		}
+	}
+	return errs.Wrap(errs.Failed, op, os.RemoveAll(stateDir))
+}
+
+// Maintain does what can be done in the background: it copies log that the
+// server does not archive by itself, drops what nobody needs, and takes a new
+// base when the replay from the last one would grow too long. Captures go on
+// meanwhile. It is to be called every few seconds.
+func (d *Driver) Maintain(ctx context.Context) error {
+	const op = "maintain cluster"
+	due, err := d.tidy(ctx)
+	if err == nil && due {
+		err = d.takeBase(ctx)
+	}
+	return d.classify(op, err)
+}
+
+// tidy does the short part, and says whether a base is due.
+func (d *Driver) tidy(ctx context.Context) (due bool, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.left {
+		return false, nil
+	}
+	c, err := d.connect(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer c.close()
+	f, err := d.inspect(ctx, c)
+	if err != nil {
+		return false, err
+	}
+	if err := d.collect(ctx, c, f); err != nil {
+		return false, err
+	}
+	if err := d.note(ctx, f); err != nil {
+		return false, err
+	}
+	if err := d.prune(ctx); err != nil {
+		return false, err
+	}
+	var end lsn
+	if err := c.row(ctx, "SELECT pg_current_wal_insert_lsn()::text", lsnText{&end}); err != nil {
+		return false, err
+	}
+	b, err := d.reachable(marker{place: place{TLI: f.TLI}, LSN: end}, f.Segments)
+	if errs.KindOf(err) == errs.Corrupt {
+		return true, nil // there is none
+	}
+	return err == nil && int64(end-b.Start) > d.maxReplay(), err
+}
+
+func (d *Driver) maxReplay() int64 {
+	switch {
+	case d.cfg.MaxReplay > 0:
+		return d.cfg.MaxReplay
+	case d.cloning():
+		return 128 << 20
+	}
+	return 1 << 30
+}
+
+const unloggedSQL = "SELECT n.nspname || '.' || c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relpersistence = 'u' AND c.relkind IN ('r', 'p') ORDER BY 1 LIMIT 5"
+
+// note records what snapshots lack, for the captures to come: to look into each
+// database takes too long for a capture.
+func (d *Driver) note(ctx context.Context, f facts) error {
+	notes := []string{}
+	for _, db := range f.Databases {
+		c, err := d.connectTo(ctx, db)
+		if err != nil {
+			continue // it was dropped, or takes no connections
+		}
+		unlogged, err := c.column(ctx, unloggedSQL)
+		c.close()
+		if err != nil {
+			return err
+		}
+		if len(unlogged) > 0 {
+			notes = append(notes, fmt.Sprintf("Unlogged tables are empty after a restore: %s in database %s.", strings.Join(unlogged, ", "), db))
+		}
+	}
+	var old []string
+	if err := d.get(".", "notes", &old); err == nil && strings.Join(old, "\n") == strings.Join(notes, "\n") {
+		return nil
+	}
+	return d.put(".", "notes", notes)
+}

@@ -1,0 +1,308 @@
+package physical
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sys/unix"
+
+	"mulligan/snap"
+	"mulligan/snap/postgres/pgtest"
+	"mulligan/snap/snaptest"
+)
+
+func TestConformance(t *testing.T) {
+	for _, mode := range modes() {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			snaptest.Run(t, func(t *testing.T) snaptest.Subject {
+				s := newSubject(t, options{slot: mode == "slot"})
+				s.mutate(t, 1000)
+				return s
+			})
+		})
+	}
+}
+
+// modes are the ways that the log is kept in, or the usual one.
+func modes() []string {
+	if snaptest.Long() {
+		return []string{"archive", "slot"}
+	}
+	return []string{"archive"}
+}
+
+// Slow tells the suite that a step takes seconds.
+func (s *subject) Slow() bool { return !snaptest.Long() }
+
+// subject is a cluster of an app, with a driver over it.
+type subject struct {
+	*pgtest.Cluster
+	cfg    Config
+	driver *Driver
+}
+
+type options struct {
+	dir      string // to make the cluster in
+	slot     bool   // the server does not archive for us
+	settings map[string]string
+	init     []string
+	bare     bool // Enable is the test's business
+}
+
+// newSubject has a running cluster with a database "app", in care, with a base.
+func newSubject(t testing.TB, o options) *subject {
+	t.Helper()
+	settings := map[string]string{
+		"max_prepared_transactions": "5", "wal_level": "replica", "max_wal_size": "256MB", "log_line_prefix": "%m [%p] ", "wal_log_hints": "on",
+	}
+	if o.slot {
+		settings["archive_mode"], settings["archive_command"] = "on", "test -f %p" // somebody else's
+	}
+	for k, v := range o.settings {
+		settings[k] = v
+	}
+	if !o.bare {
+		if settings["archive_mode"] == "" { // so that Enable needs no restart
+			settings["archive_mode"] = "on"
+		}
+	}
+	_, isTest := t.(*testing.T)
+	if isTest && !o.bare {
+		o.init = append(o.init, "--wal-segsize=1") // less to be copied
+	}
+	if isTest && o.dir == "" {
+		o.dir = memory()
+	}
+	c := pgtest.New(t, pgtest.Options{Dir: o.dir, Settings: settings, Init: o.init, Databases: []string{"app"}, Slim: isTest})
+	uid, gid := c.Owner()
+	s := &subject{Cluster: c, cfg: Config{
+		App: "app-1", Name: "main", DSN: c.DSN("app"), DataDir: c.DataDir, StateDir: t.TempDir(), Bin: c.Bin, UID: uid, GID: gid,
+		Server: PgCtl{Bin: c.Bin, DataDir: c.DataDir, Log: c.Log, UID: uid, GID: gid},
+	}}
+	t.Cleanup(func() { s.halt(t) })
+	s.reopen(t)
+	check(t, s.driver.start(t.Context()))
+	if !o.bare {
+		s.enable(t)
+		check(t, s.driver.Maintain(t.Context()))
+	}
+	return s
+}
+
+// memory is a folder on a file system in memory, where there is room: no test here
+// is about power cuts, and syncing a busy host's disk takes long. "" is none.
+func memory() string {
+	const dir, room = "/dev/shm", 4 << 30
+	var st unix.Statfs_t
+	if unix.Statfs(dir, &st) != nil || st.Type != unix.TMPFS_MAGIC || st.Bavail*uint64(st.Bsize) < room {
+		return ""
+	}
+	return dir
+}
+
+// enable takes the cluster into care, with the restart that this may need.
+func (s *subject) enable(t testing.TB) {
+	t.Helper()
+	_, restart, err := s.driver.Enable(t.Context())
+	check(t, err)
+	if restart {
+		check(t, s.driver.stop(t.Context()))
+		check(t, s.driver.start(t.Context()))
+	}
+}
+
+// halt ends all servers of the subject.
+func (s *subject) halt(t testing.TB) {
+	forks, _ := filepath.Glob(s.cfg.DataDir + ".mulligan/forks/*") // the pattern is good
+	for _, dir := range append(forks, s.cfg.DataDir) {
+		if running, err := inUse(dir); err == nil && running {
+			_ = s.Command("pg_ctl", "stop", "-W", "-m", "immediate", "-D", dir).Run() // it may have ended by itself
+			check(t, s.driver.awaitEnd(context.Background(), dir))
+		}
+	}
+	if t.Failed() {
+		data, _ := os.ReadFile(s.Log)
+		t.Logf("the server's log ends:\n%s", data[max(0, len(data)-1500):])
+	}
+}
+
+func (s *subject) Driver() snap.Driver { return s.driver }
+
+func (s *subject) Reopen(t *testing.T) { s.reopen(t) }
+
+func (s *subject) reopen(t testing.TB) {
+	t.Helper()
+	if s.driver != nil {
+		s.driver.Close() // the operating system would
+	}
+	d, err := New(s.cfg)
+	check(t, err)
+	s.driver = d
+}
+
+func (s *subject) Mutate(t *testing.T, seed int64) { s.mutate(t, seed) }
+
+// mutate changes rows, the schema, what is in the cluster besides the database,
+// and the configuration.
+func (s *subject) mutate(t testing.TB, seed int64) {
+	t.Helper()
+	c := s.dial(t, "app")
+	defer c.Close(t.Context())
+	r := rand.New(rand.NewPCG(uint64(seed), 1))
+	noise := make([]byte, 48<<10)
+	for i := range noise {
+		noise[i] = byte(r.Uint32())
+	}
+	run := func(sql string, args ...any) {
+		t.Helper()
+		_, err := c.Exec(t.Context(), sql, args...)
+		check(t, err)
+	}
+	run("CREATE TABLE IF NOT EXISTS kv (id serial PRIMARY KEY, seed bigint, v bytea)")
+	run("ALTER TABLE kv ALTER v SET STORAGE EXTERNAL")
+	run("INSERT INTO kv(seed, v) VALUES ($1, $2)", seed, noise)
+	switch seed % 6 {
+	case 0:
+		run(fmt.Sprintf("ALTER SYSTEM SET work_mem = '%dkB'", 1000+seed))
+	case 1:
+		run(fmt.Sprintf("CREATE TABLE t%d (a int PRIMARY KEY, b text)", seed))
+		run(fmt.Sprintf("INSERT INTO t%d SELECT g, md5(g::text) FROM generate_series(1, 500) g", seed))
+	case 2:
+		run("DELETE FROM kv WHERE id % 3 = 0")
+		run(fmt.Sprintf("ALTER TABLE kv ADD COLUMN c%d int DEFAULT %d", seed, seed))
+	case 3:
+		run(fmt.Sprintf("CREATE DATABASE other%d", seed))
+		run(fmt.Sprintf("CREATE ROLE role%d", seed))
+	case 4:
+		run("UPDATE kv SET seed = seed + 1 WHERE id % 2 = 0")
+		run("VACUUM FULL kv")
+		run("SELECT lo_from_bytea(0, $1)", noise[:9000])
+	case 5:
+		run("TRUNCATE kv")
+		run("INSERT INTO kv(seed, v) VALUES ($1, $2)", -seed, noise)
+		run("VACUUM ANALYZE")
+	}
+}
+
+// fingerprintSQL reads one database: definitions, and every row of every table.
+const fingerprintSQL = `SELECT 'column', table_name || '.' || column_name || ' ' || data_type || ' ' || coalesce(column_default, '') FROM information_schema.columns WHERE table_schema = 'public'
+	UNION ALL SELECT 'index', indexdef FROM pg_indexes WHERE schemaname = 'public'
+	UNION ALL SELECT 'rows ' || relname, md5(query_to_xml(format('SELECT md5(t::text) FROM public.%I t ORDER BY 1', relname), false, true, '')::text) FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind = 'r' AND relpersistence = 'p'
+	UNION ALL SELECT 'large', md5(string_agg(encode(lo_get(oid), 'hex'), ' ' ORDER BY oid)) FROM pg_largeobject_metadata
+	UNION ALL SELECT 'role', rolname FROM pg_roles WHERE rolname LIKE 'role%'
+	UNION ALL SELECT 'prepared', gid FROM pg_prepared_xacts
+	UNION ALL SELECT 'setting', setting FROM pg_file_settings WHERE name = 'work_mem'
+	ORDER BY 1, 2`
+
+func (s *subject) Fingerprint(t *testing.T) string { return s.fingerprint(t) }
+
+func (s *subject) fingerprint(t testing.TB) string {
+	t.Helper()
+	check(t, s.driver.start(t.Context()))
+	c := s.dial(t, "postgres")
+	names, err := collect(t, c, "SELECT datname::text, '' FROM pg_database WHERE NOT datistemplate ORDER BY 1")
+	check(t, err)
+	check(t, c.Close(t.Context()))
+	var all []string
+	for _, line := range names {
+		name, _, _ := strings.Cut(line, " ")
+		c := s.dial(t, name)
+		lines, err := collect(t, c, fingerprintSQL)
+		check(t, err)
+		check(t, c.Close(t.Context()))
+		all = append(append(all, "database "+name), lines...)
+	}
+	return strings.Join(all, "\n")
+}
+
+func collect(t testing.TB, c *pgx.Conn, sql string) ([]string, error) {
+	rows, err := c.Query(t.Context(), sql)
+	check(t, err)
+	return pgx.CollectRows(rows, func(r pgx.CollectableRow) (string, error) {
+		var a, b *string
+		err := r.Scan(&a, &b)
+		if b == nil {
+			b = new(string)
+		}
+		return *a + " " + *b, err
+	})
+}
+
+// dial connects as a client of the app would.
+func (s *subject) dial(t testing.TB, db string) *pgx.Conn {
+	t.Helper()
+	cfg, err := pgx.ParseConfig(s.DSN(db))
+	check(t, err)
+	cfg.DefaultQueryExecMode = pgx.QueryExecModeExec
+	c, err := pgx.ConnectConfig(t.Context(), cfg)
+	check(t, err)
+	return c
+}
+
+// Damage flips a byte in the largest file of the snapshot's base.
+func (s *subject) Damage(t *testing.T, id snap.SnapshotID) {
+	t.Helper()
+	m, err := s.driver.marker(id)
+	check(t, err)
+	bases, err := s.driver.bases()
+	check(t, err)
+	b, err := s.driver.choose(bases, m)
+	check(t, err)
+	flip(t, largest(t, s.driver.stored("bases", b.ID)), 4000)
+}
+
+func flip(t testing.TB, path string, at int64) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	check(t, err)
+	b := make([]byte, 1)
+	_, err = f.ReadAt(b, at)
+	check(t, err)
+	b[0] ^= 1
+	_, err = f.WriteAt(b, at)
+	check(t, err)
+	check(t, f.Close())
+}
+
+func largest(t testing.TB, dir string) (path string) {
+	t.Helper()
+	var size int64
+	check(t, eachFile(dir, func(p string) error {
+		if n, _, err := sumFile(p); err == nil && n > size {
+			path, size = p, n
+		}
+		return nil
+	}))
+	return path
+}
+
+// Stored is what bases, kept folders and log take, all of which Delete drops at once.
+func (s *subject) Stored(t *testing.T) int64 {
+	t.Helper()
+	var all []string
+	for _, dir := range []string{"bases", "forks", "archive"} {
+		entries, err := os.ReadDir(s.driver.stored(dir))
+		check(t, err)
+		for _, e := range entries {
+			all = append(all, s.driver.stored(dir, e.Name()))
+		}
+	}
+	n, err := s.driver.measure(slices.Clip(all))
+	check(t, err)
+	return n
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,368 @@
+package physical
+
+import (
+	"context"
+	"fmt"
+
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+)
+
+// dbSwitch is a restore under way. What it knows is on disk, in the plan.
+type dbSwitch struct {
+	d       *Driver
+	id      snap.RestoreID
+	changes []snap.Change
+	total   int
+}
+
+// Changes lists what differs in the catalogs and in the sizes of tables, after
+// one entry for the cluster as a whole.
+func (s *dbSwitch) Changes(limit int) ([]snap.Change, int) {
+	return s.changes[:max(0, min(limit, len(s.changes)))], s.total
+}
+
+// with calls f with the plan, one at a time, and gives its error a kind.
+func (s *dbSwitch) with(ctx context.Context, op string, f func(*plan) error) error {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return errs.Wrap(errs.Unavailable, op, err)
+	}
+	p, err := s.d.loadPlan(op, s.id)
+	if err == nil {
+		err = f(p)
+	}
+	return s.d.classify(op, err)
+}
+
+// Stale reports whether the live state is no longer the base: whether the log
+// holds a commit that changed something since the base's marker.
+func (s *dbSwitch) Stale(ctx context.Context) (stale bool, err error) {
+	err = s.with(ctx, "look for later writes to cluster", func(p *plan) error {
+		stale, err = s.d.moved(ctx, p)
+		return err
+	})
+	return stale, err
+}
+
+// moved reports whether the live folder is past the base. The server may be down.
+func (d *Driver) moved(ctx context.Context, p *plan) (bool, error) {
+	now, err := inode(d.cfg.DataDir)
+	if err != nil || now != p.Live {
+		return true, err
+	}
+	t, size, end, err := d.head(ctx)
+	if err != nil || t != p.From.TLI {
+		return true, err
+	}
+	_, changed, err := d.firstChange(ctx, p.From, size, end)
+	return changed, err
+}
+
+// head is where the live folder's log ends: timeline and place. The place is 0
+// after a crash of the server, when only reading tells.
+func (d *Driver) head(ctx context.Context) (t timeline, size segments, end lsn, err error) {
+	running, err := inUse(d.cfg.DataDir)
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	ctl, err := d.readControl(ctx, d.cfg.DataDir)
+	if err != nil || !running {
+		if ctl.State == shutDown {
+			end = ctl.Checkpoint // only that record is left
+		}
+		return ctl.TLI, ctl.segments, end, err
+	}
+	c, err := d.connect(ctx)
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	defer c.close()
+	if t, err = c.timeline(ctx); err == nil {
+		end, err = c.barrier(ctx)
+	}
+	return t, ctl.segments, end, err
+}
+
+// Commit stops the server, exchanges the data folders, and starts it again.
+func (s *dbSwitch) Commit(ctx context.Context) error {
+	const op = "restore cluster"
+	return s.with(ctx, op, func(p *plan) error {
+		switch p.Phase {
+		case committed:
+			return s.d.start(ctx)
+		case undoing, undone:
+			return errs.New(errs.Conflict, "", "restore %s was undone", p.ID).WithHint("restore again")
+		}
+		done, err := s.d.exchanged(p)
+		if err != nil {
+			return err
+		}
+		if !done {
+			if err := s.d.swapIn(ctx, p); err != nil {
+				return err
+			}
+		}
+		if err := s.d.seam("commit: start"); err != nil {
+			return err
+		}
+		if err := s.d.start(ctx); err != nil {
+			return err
+		}
+		return s.d.advance(p, committed)
+	})
+}
+
+// swapIn makes the fork the live folder, with the server down. If something was
+// committed since the base, the server goes on as it was.
+func (d *Driver) swapIn(ctx context.Context, p *plan) error {
+	fork := d.stored("forks", p.Fork.Dir)
+	now, err := d.readControl(ctx, fork)
+	if err != nil {
+		return err
+	}
+	if n, err := inode(fork); err != nil || n != p.Fork.Inode || !now.same(p.Fork.End) {
+		return errs.Also(errs.New(errs.Corrupt, "", "the prepared folder %s is not as it was left", fork).WithHint("restore again"), err)
+	}
+	if err := d.quiet(ctx, p); err != nil {
+		return err
+	}
+	if err := d.advance(p, committing); err != nil {
+		return err
+	}
+	if err := d.seam("commit: stop"); err != nil {
+		return err
+	}
+	if err := d.stop(ctx); err != nil {
+		return err
+	}
+	moved, err := d.moved(ctx, p)
+	if err != nil {
+		return err
+	}
+	if moved {
+		return errs.Also(snap.Changed("", "cluster "+d.cfg.Name), errs.Also(d.start(ctx), d.advance(p, prepared)))
+	}
+	ctl, err := d.readControl(ctx, d.cfg.DataDir)
+	if err == nil {
+		err = d.seam("commit: save log")
+	}
+	if err == nil {
+		err = d.saveEnd(ctx, d.cfg.DataDir, ctl)
+	}
+	if err == nil {
+		err = d.seam("commit: exchange")
+	}
+	if err != nil {
+		return err
+	}
+	return d.owner.do(func() error { return exchange(d.cfg.DataDir, fork) })
+}
+
+// quiet refuses early where something was committed since the base, and else has
+// the server write its buffers out, so that stopping it is quick.
+func (d *Driver) quiet(ctx context.Context, p *plan) error {
+	if d.status(d.cfg.DataDir) != "ready" {
+		return nil // it is down, or dead; what its log holds is looked at later
+	}
+	c, err := d.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	if err := c.exec(ctx, "CHECKPOINT"); err != nil {
+		return err
+	}
+	moved, err := d.moved(ctx, p)
+	if moved && err == nil {
+		err = snap.Changed("", "cluster "+d.cfg.Name)
+	}
+	return err
+}
+
+// Undo exchanges the folders back, if Commit did exchange them. The folder from
+// before the restore goes on where it was stopped; what was written to the fork is lost.
+func (s *dbSwitch) Undo(ctx context.Context) error {
+	const op = "undo the restore of cluster"
+	return s.with(ctx, op, func(p *plan) error {
+		switch p.Phase {
+		case undone:
+			return nil
+		case prepared:
+			return s.d.advance(p, undone)
+		}
+		if err := s.d.advance(p, undoing); err != nil {
+			return err
+		}
+		done, err := s.d.exchanged(p)
+		if err != nil {
+			return err
+		}
+		if done {
+			if err := s.d.seam("undo: stop"); err != nil {
+				return err
+			}
+			if err := s.d.stop(ctx); err != nil {
+				return err
+			}
+			if err := s.d.seam("undo: exchange"); err != nil {
+				return err
+			}
+			err := s.d.owner.do(func() error { return exchange(s.d.cfg.DataDir, s.d.stored("forks", p.Fork.Dir)) })
+			if err != nil {
+				return err
+			}
+		}
+		if err := s.d.seam("undo: start"); err != nil {
+			return err
+		}
+		if err := s.d.start(ctx); err != nil {
+			return err
+		}
+		return s.d.advance(p, undone)
+	})
+}
+
+// Check compares what the live server says of itself, and its log, with what it
+// should be; and the contents with the fork's, where those were read.
+func (s *dbSwitch) Check(ctx context.Context) (proof snap.Proof, err error) {
+	err = s.with(ctx, "check the restore of cluster", func(p *plan) error {
+		back := p.Phase == undoing || p.Phase == undone
+		from, digest := p.Fork.place(), p.Digest
+		proof = snap.Proof{Pre: p.baseHash(), Want: p.targetHash(), Notes: p.notes(back)}
+		if back {
+			from, digest, proof.Want = p.From, snap.Hash{}, p.baseHash()
+		}
+		proof.Post, err = s.d.liveHash(ctx, from, digest, p.Rows)
+		proof.Match = proof.Post == proof.Want
+		return err
+	})
+	return proof, err
+}
+
+func (p *plan) notes(back bool) []string {
+	if back {
+		return []string{"The data folder from before is live again; the log shows whether anything was committed to it since the safety checkpoint."}
+	}
+	what := "the catalogs of all databases"
+	switch {
+	case p.Digest.IsZero():
+		what = "no contents, as the folder is the one that was swapped out at the target"
+	case p.Rows:
+		what = "every row of all databases"
+	}
+	return []string{
+		fmt.Sprintf("Compared: the cluster's identifier, its timeline %d, its log since the fork was made, and %s.", p.Fork.End.TLI, what),
+		"Sequences may stand up to 32 ahead of the marker, and unlogged tables come back empty.",
+	}
+}
+
+// liveHash is the hash of the live state, seen from a place in its history.
+func (d *Driver) liveHash(ctx context.Context, from place, digest snap.Hash, rows bool) (h snap.Hash, err error) {
+	c, err := d.connect(ctx)
+	if err != nil {
+		return h, err
+	}
+	defer c.close()
+	f, err := d.inspect(ctx, c)
+	if err != nil {
+		return h, err
+	}
+	end, err := c.barrier(ctx)
+	if err != nil || f.TLI != from.TLI {
+		return stateHash(f.System, f.TLI, end, snap.Hash{}), err
+	}
+	at, changed, err := d.firstChange(ctx, from, f.Segments, end)
+	if err != nil {
+		return h, err
+	}
+	if changed {
+		return stateHash(f.System, f.TLI, at, snap.Hash{}), nil
+	}
+	if !digest.IsZero() {
+		limit := int64(-1)
+		if rows {
+			limit = 1 << 62
+		}
+		now, err := readContents(ctx, d.connectTo, limit)
+		if err != nil {
+			return h, err
+		}
+		digest = now.digest()
+	}
+	return stateHash(f.System, f.TLI, from.Start, digest), nil
+}
+
+// Finish ends the restore. After a Commit, the folder that was swapped out stays
+// for as long as the base's snapshot does: the way forward needs no replay. A
+// restore that is half done must be committed or undone first.
+func (s *dbSwitch) Finish(ctx context.Context) error {
+	const op = "finish the restore of cluster"
+	err := s.with(ctx, op, func(p *plan) error {
+		if p.Phase == committing || p.Phase == undoing {
+			return errs.New(errs.Conflict, "", "restore %s is half done", p.ID).WithHint("commit it again, or undo it")
+		}
+		return s.d.finish(ctx, p)
+	})
+	if errs.KindOf(err) == errs.NotFound {
+		return nil
+	}
+	return err
+}
+
+func (d *Driver) finish(ctx context.Context, p *plan) error {
+	if err := d.seam("finish"); err != nil {
+		return err
+	}
+	live, err := d.exchanged(p)
+	if err != nil {
+		return err
+	}
+	switch {
+	case live:
+		err = d.keep(ctx, p)
+	case p.Kept:
+		err = d.keepAgain(ctx, p)
+	default:
+		err = d.remove(d.stored("forks", p.Fork.Dir))
+	}
+	if err != nil {
+		return err
+	}
+	return d.drop("switches", string(p.ID))
+}
+
+// keep records the folder that was swapped out as its marker's, and forgets that
+// the live one was.
+func (d *Driver) keep(ctx context.Context, p *plan) error {
+	dir := d.stored("forks", p.Fork.Dir)
+	if p.Kept {
+		if err := d.drop("kept", string(p.Target)); err != nil {
+			return err
+		}
+	}
+	end, err := d.readControl(ctx, dir)
+	if err != nil {
+		return err
+	}
+	if _, err := d.marker(p.Base); errs.KindOf(err) == errs.NotFound || end.State != shutDown {
+		return d.remove(dir)
+	} else if err != nil {
+		return err
+	}
+	return d.put("kept", string(p.Base), kept{Marker: p.Base, Dir: p.Fork.Dir, Inode: p.Live, End: end})
+}
+
+// keepAgain keeps a folder that was live between Commit and Undo only if nothing
+// was changed in it meanwhile.
+func (d *Driver) keepAgain(ctx context.Context, p *plan) error {
+	now, err := d.readControl(ctx, d.stored("forks", p.Fork.Dir))
+	if err == nil && now.same(p.Fork.End) {
+		return nil
+	}
+	if err := d.drop("kept", string(p.Target)); err != nil {
+		return err
+	}
+	return d.remove(d.stored("forks", p.Fork.Dir))
+}

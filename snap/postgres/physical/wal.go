@@ -1,0 +1,250 @@
+package physical
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/ipc/errs"
+)
+
+// archiveCommand is what the server runs for each finished log file. It needs
+// nothing of the daemon, may be cut and repeated anywhere, replaces nothing, and
+// succeeds only when the file is on the disk, the same byte for byte. The zeros
+// that fill a file which was ended early take no space.
+func (d *Driver) archiveCommand() string {
+	return fmt.Sprintf(`d='%s'; { test -e "$d/%%f" || { cp --sparse=always %%p "$d/.new.%%f" && sync "$d/.new.%%f" && mv -n "$d/.new.%%f" "$d/%%f"; }; } && `+
+		`cmp %%p "$d/%%f" && rm -f "$d/.new.%%f" && sync "$d"`, d.archive())
+}
+
+// restoreCommand serves a fork: finished log files, then those that only the
+// live server has yet, then what was saved of unfinished ones. Histories come
+// from the archive alone, which has them all.
+func (d *Driver) restoreCommand() string {
+	return fmt.Sprintf("cp '%s/%%f' %%p 2>/dev/null || case %%f in *.history) false;; *) cp '%s/pg_wal/%%f' %%p 2>/dev/null || cp '%s/%%f.partial' %%p 2>/dev/null;; esac",
+		d.archive(), d.cfg.DataDir, d.archive())
+}
+
+// archives reports whether the server itself fills our archive.
+func (d *Driver) archives(f facts) bool {
+	return f.ArchiveMode != "off" && f.ArchiveLibrary == "" && f.ArchiveCommand == d.archiveCommand()
+}
+
+// slot is the name of the replication slot that keeps the server from dropping
+// log files that we have not copied, where it does not fill the archive itself.
+const slot = "mulligan"
+
+const (
+	makeSlot    = "SELECT pg_create_physical_replication_slot('" + slot + "', true)"
+	dropSlot    = "SELECT pg_drop_replication_slot('" + slot + "')"
+	advanceSlot = "SELECT pg_replication_slot_advance('" + slot + "', '%[1]s') FROM pg_replication_slots WHERE slot_name = '" + slot + "' AND restart_lsn < '%[1]s'"
+)
+
+// collect copies what the archive lacks of the live server's log, and lets the
+// slot go on behind it.
+func (d *Driver) collect(ctx context.Context, c conn, f facts) error {
+	var current string
+	var flushed lsn
+	if err := c.row(ctx, "SELECT pg_walfile_name(pg_current_wal_flush_lsn()), pg_current_wal_flush_lsn()::text", &current, lsnText{&flushed}); err != nil {
+		return err
+	}
+	err := d.owner.do(func() error {
+		return saveLog(ctx, filepath.Join(d.cfg.DataDir, "pg_wal"), d.archive(), current[:8], current, "")
+	})
+	if err != nil {
+		return fmt.Errorf("copy the log: %w", err)
+	}
+	switch start := lsn(f.Segments.number(flushed) * uint64(f.Segments)); {
+	case f.Slot && d.archives(f):
+		return c.exec(ctx, dropSlot)
+	case f.Slot:
+		return c.exec(ctx, fmt.Sprintf(advanceSlot, start))
+	case !d.archives(f):
+		return c.exec(ctx, makeSlot)
+	}
+	return nil
+}
+
+// lsnText scans a place in the log.
+type lsnText struct{ to *lsn }
+
+// Scan implements sql.Scanner.
+func (l lsnText) Scan(v any) (err error) {
+	s, ok := v.(string)
+	if !ok {
+		return fmt.Errorf("%v is not a place in the log", v)
+	}
+	*l.to, err = parseLSN(s)
+	return err
+}
+
+// saveLog copies from a pg_wal folder what the archive lacks: histories, and the
+// log files of timeline tli (eight digits) that lie before the file called end.
+// Where partial is a file's name, that one is saved as far as it was written.
+func saveLog(ctx context.Context, wal, archive, tli, end, partial string) error {
+	entries, err := os.ReadDir(wal)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		name := e.Name()
+		finished := isSegment(name) && name[:8] == tli && name < end
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if _, err := os.Lstat(filepath.Join(archive, name)); err == nil {
+			continue
+		}
+		switch {
+		case isHistory(name) || finished:
+			err = copyDurably(filepath.Join(wal, name), filepath.Join(archive, name), false)
+		case name == partial:
+			err = copyDurably(filepath.Join(wal, name), filepath.Join(archive, name+".partial"), true)
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // the server may have dropped or renamed it
+			return err
+		}
+	}
+	return nil
+}
+
+// copyDurably makes a copy that is there wholly or not at all. Without replace,
+// one that is there already stays.
+func copyDurably(src, dst string, replace bool) (err error) {
+	tmp := filepath.Join(filepath.Dir(dst), ".copy."+filepath.Base(dst))
+	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := copyFile(src, tmp); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(tmp, os.O_WRONLY|unix.O_NOFOLLOW, 0)
+	if err == nil {
+		err = errors.Join(f.Sync(), f.Close())
+	}
+	flags := uint(unix.RENAME_NOREPLACE)
+	if replace {
+		flags = 0
+	}
+	if err == nil {
+		err = unix.Renameat2(unix.AT_FDCWD, tmp, unix.AT_FDCWD, dst, flags)
+	}
+	if errors.Is(err, unix.EEXIST) { // the server was quicker
+		return os.Remove(tmp)
+	}
+	if err != nil {
+		return errs.Also(err, os.RemoveAll(tmp))
+	}
+	return syncDir(filepath.Dir(dst))
+}
+
+// saveEnd saves all of the log of a stopped server, so that its folder may go.
+func (d *Driver) saveEnd(ctx context.Context, dir string, c control) error {
+	end := c.segments.name(c.TLI, c.segments.number(c.Checkpoint))
+	wal := filepath.Join(dir, "pg_wal")
+	return d.owner.do(func() error {
+		if c.State == shutDown {
+			return saveLog(ctx, wal, d.archive(), end[:8], end, end)
+		}
+		// It died. What lies behind its last checkpoint may be finished or not.
+		entries, err := os.ReadDir(wal)
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			if name := e.Name(); isSegment(name) && name[:8] == end[:8] && name >= end {
+				if err := saveLog(ctx, wal, d.archive(), end[:8], end, name); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// history reads how timeline t came about: from the archive, which gets each
+// history before anything is written on its timeline. Timeline 1 has none.
+func (d *Driver) history(t timeline) (legs []leg, err error) {
+	err = d.owner.do(func() error {
+		for _, dir := range []string{d.archive(), filepath.Join(d.cfg.DataDir, "pg_wal")} {
+			data, err := os.ReadFile(filepath.Join(dir, t.historyFile()))
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
+			} else if err != nil {
+				return err
+			}
+			legs, err = parseHistory(t, data)
+			return err
+		}
+		if t != 1 {
+			return errs.New(errs.Corrupt, "", "the history of timeline %d is missing", t).WithHint("use another checkpoint")
+		}
+		legs = []leg{{1, endless}}
+		return nil
+	})
+	return legs, err
+}
+
+// choose finds the newest base on the way to m, on the timelines that m itself
+// descends from.
+func (d *Driver) choose(bases []baseCopy, m marker) (best baseCopy, err error) {
+	legs, err := d.history(m.TLI)
+	if err != nil {
+		return best, err
+	}
+	for _, b := range bases {
+		if len(path(legs, b.TLI, b.Stop, m.LSN)) > 0 && (best.ID == "" || b.Stop > best.Stop) {
+			best = b
+		}
+	}
+	if best.ID == "" {
+		return best, errs.New(errs.Corrupt, "", "no base copy of the cluster lies before %s on timeline %d", m.LSN, m.TLI).
+			WithHint("use another checkpoint")
+	}
+	return best, nil
+}
+
+// names lists the files that hold these stretches of log.
+func (s segments) names(spans []span) (names []string) {
+	for _, p := range spans {
+		for n := s.number(p.Start); n <= s.number(p.End); n++ {
+			names = append(names, s.name(p.TLI, n))
+		}
+	}
+	return names
+}
+
+// locate finds a log file: finished, with the live server, or saved unfinished.
+func (d *Driver) locate(name string) string {
+	for _, path := range []string{
+		filepath.Join(d.archive(), name), filepath.Join(d.cfg.DataDir, "pg_wal", name), filepath.Join(d.archive(), name+".partial"),
+	} {
+		if _, err := os.Lstat(path); err == nil {
+			return path
+		}
+	}
+	return ""
+}
+
+// present checks that all log files are there. The child of a fork holds a copy
+// of its parent's last file, so either will do for a file that ends a leg.
+func (d *Driver) present(names []string) error {
+	return d.owner.do(func() error {
+		for i, name := range names {
+			if d.locate(name) != "" {
+				continue
+			}
+			if i+1 < len(names) && strings.HasSuffix(names[i+1], name[8:]) && d.locate(names[i+1]) != "" {
+				continue
+			}
+			return errs.New(errs.Corrupt, "", "log file %s is gone", name).WithHint("use another checkpoint")
+		}
+		return nil
+	})
+}
