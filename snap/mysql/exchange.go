@@ -1,0 +1,261 @@
+package mysql
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"mulligan/snap"
+)
+
+// names lists the tables and sequences of a database, and its triggers.
+func (s *session) names(ctx context.Context, db string) (tables, triggers []string, err error) {
+	list, err := s.rows(ctx, "SELECT table_name FROM information_schema.tables WHERE table_schema = ? AND IFNULL(table_type, '') <> 'VIEW' ORDER BY 1", db)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, row := range list {
+		tables = append(tables, row[0])
+	}
+	list, err = s.rows(ctx, "SELECT trigger_name FROM information_schema.triggers WHERE trigger_schema = ? ORDER BY 1", db)
+	for _, row := range list {
+		triggers = append(triggers, row[0])
+	}
+	return tables, triggers, err
+}
+
+// move is an exchange of tables: those of the live database, but for some that are
+// there already, go to the database away, and all of from become the live ones.
+type move struct {
+	from, away string
+	want       *stored  // what the live database is to be
+	base       *state   // what the live tables must still be when they go; nil: anything
+	drop       []string // live tables to drop first
+	lock       func(ctx context.Context, s *session) error
+}
+
+// statement works out the RENAME TABLE that is still to be done, from where the
+// tables are: the same after any crash. "" is nothing.
+func (m *move) statement(ctx context.Context, s *session) (rename string, triggers []string, err error) {
+	live, triggers, err := s.names(ctx, s.db)
+	if err != nil {
+		return "", nil, err
+	}
+	from, _, err := s.names(ctx, m.from)
+	if err != nil {
+		return "", nil, err
+	}
+	var parts []string
+	for _, t := range live {
+		there := m.want.table(t) != nil && !slices.Contains(from, t)
+		if !there {
+			parts = append(parts, in(s.db, t)+" TO "+in(m.away, t))
+		}
+	}
+	for _, t := range from {
+		parts = append(parts, in(m.from, t)+" TO "+in(s.db, t))
+	}
+	if len(parts) == 0 {
+		return "", nil, nil
+	}
+	return "RENAME TABLE " + strings.Join(parts, ", "), triggers, nil
+}
+
+// exchange does the move. A trigger keeps its table from leaving its
+// database, so that all are dropped first.
+func (d *Driver) exchange(ctx context.Context, m move, begin func() error) error {
+	s, err := d.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.end()
+	like := &m.want.state
+	if like.Absent {
+		like = &state{Charset: "utf8mb4", Collation: "utf8mb4_bin"}
+	}
+	if err := s.createDatabase(ctx, m.away, like); err != nil {
+		return err
+	}
+	if m.lock == nil {
+		if err := d.repair(ctx, s, m); err != nil {
+			return err
+		}
+		err = d.move(ctx, s, s, m, begin)
+	} else {
+		err = d.moveLocked(ctx, s, m, begin)
+	}
+	if err != nil {
+		return err
+	}
+	if err := d.seam("exchanged"); err != nil {
+		return err
+	}
+	if m.want.Absent {
+		return s.exec(ctx, "DROP DATABASE IF EXISTS "+quote(s.db))
+	}
+	return s.converge(ctx, s.db, &m.want.state)
+}
+
+// move exchanges the tables; holder holds their locks, if anybody does, and lets them go.
+func (d *Driver) move(ctx context.Context, s, holder *session, m move, begin func() error) error {
+	if err := begin(); err != nil {
+		return err
+	}
+	if holder == s && !m.want.Absent { // where tables are locked, there is a database
+		if err := s.createDatabase(ctx, s.db, &m.want.state); err != nil {
+			return err
+		}
+	}
+	for _, t := range m.drop {
+		if err := holder.exec(ctx, "DROP TABLE IF EXISTS "+in(s.db, t)); err != nil {
+			return err
+		}
+	}
+	rename, triggers, err := m.statement(ctx, s)
+	if err != nil || rename == "" {
+		return err
+	}
+	for _, t := range triggers {
+		if err := holder.exec(ctx, "DROP TRIGGER IF EXISTS "+in(s.db, t)); err != nil {
+			return err
+		}
+	}
+	if err := d.seam("exchange"); err != nil {
+		return err
+	}
+	if holder == s {
+		return s.exec(ctx, rename)
+	}
+	before, err := holder.counters(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.overtake(ctx, holder, rename); err != nil {
+		return err
+	}
+	return s.late(ctx, m, before)
+}
+
+// errLate says that somebody wrote to a table between the last look and the exchange.
+var errLate = errors.New("a table was written to at the last moment")
+
+// late looks whether a write that waited for the locks was served before the rename: RENAME
+// TABLE waits for one table after the other. If the server counted no row
+// written meanwhile, there was none; else the tables that were put aside are read.
+func (s *session) late(ctx context.Context, m move, before string) error {
+	after, err := s.counters(ctx)
+	if err != nil {
+		return err
+	}
+	if before != "" && before == after {
+		return nil
+	}
+	for _, want := range m.base.Tables {
+		now := want
+		if _, err := s.readRows(ctx, m.away, &now, nil); err != nil {
+			return err
+		}
+		if now.Digest != want.Digest {
+			return errLate
+		}
+	}
+	return nil
+}
+
+// moveLocked locks all tables against everybody, has the lock's owner look at them, and
+// exchanges them without anybody getting in between.
+func (d *Driver) moveLocked(ctx context.Context, s *session, m move, begin func() error) error {
+	tables, _, err := s.names(ctx, s.db)
+	if err != nil {
+		return err
+	}
+	holder, err := d.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer holder.end()
+	if len(tables) == 0 {
+		if err := m.lock(ctx, holder); err != nil {
+			return err
+		}
+		return d.move(ctx, s, s, m, begin)
+	}
+	var list []string
+	for _, t := range tables {
+		list = append(list, in(s.db, t)+" WRITE")
+	}
+	if err := holder.exec(ctx, "LOCK TABLES "+strings.Join(list, ", ")); err != nil {
+		return err
+	}
+	holder.locked = true
+	if err := m.lock(ctx, holder); err != nil {
+		return err
+	}
+	return d.move(ctx, s, holder, m, begin)
+}
+
+const poll = 2 * time.Millisecond
+
+// overtake renames tables that another session has locked: RENAME TABLE is not
+// possible under LOCK TABLES, but one that waits for a lock is served before
+// all reads and writes that wait. So the lock is let go when it waits.
+func (s *session) overtake(ctx context.Context, holder *session, rename string) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- s.exec(ctx, rename) }()
+	for {
+		state, err := holder.rows(ctx, "SELECT IFNULL(state, '') FROM information_schema.processlist WHERE id = ?", s.id)
+		if err != nil {
+			cancel()
+			<-done
+			return err
+		}
+		if len(state) == 1 && strings.HasPrefix(state[0][0], "Waiting for") {
+			break
+		}
+		select {
+		case err := <-done: // it failed: it cannot have been served
+			return err
+		case <-time.After(poll):
+		}
+	}
+	err := holder.exec(ctx, "UNLOCK TABLES")
+	if e := <-done; e != nil {
+		return e
+	}
+	return err
+}
+
+// stillBase is the last look before an exchange: holder has the tables locked.
+func (d *Driver) stillBase(ctx context.Context, holder *session, base snap.Hash) error {
+	about, err := d.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer about.end()
+	now, err := about.begin(ctx)
+	if err != nil {
+		return err
+	}
+	if now.proof != "" && now.proof == d.proved.at {
+		if d.proved.hash == base {
+			return nil
+		}
+		return snap.Changed("", d.login.String())
+	}
+	if err := about.exec(ctx, "ROLLBACK"); err != nil { // or it would not see new definitions
+		return err
+	}
+	holder.db = d.login.db
+	r, err := holder.read(ctx, nil, about)
+	if err != nil {
+		return err
+	}
+	if r.hash != base {
+		return snap.Changed("", d.login.String())
+	}
+	return nil
+}

@@ -1,0 +1,212 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"io"
+	"net"
+	"net/url"
+	"os"
+	"os/user"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	client "github.com/go-sql-driver/mysql"
+	"golang.org/x/sys/unix"
+
+	"mulligan/ipc/errs"
+)
+
+// login is where a server is, and how to log in.
+type login struct {
+	user, password string
+	socket         string // or:
+	host, port     string
+	tls            string
+	db             string
+}
+
+const defaultSocket = "/run/mysqld/mysqld.sock"
+
+// String names the server and the database, without credentials.
+func (l login) String() string { return "database " + l.db }
+
+// parseDSN reads a DSN. No error of it repeats any of the DSN: it may hold a password.
+func parseDSN(dsn string) (login, error) {
+	bad := func(what string) error {
+		return errs.New(errs.Invalid, "", "the dsn %s", what).
+			WithHint("write mysql://[user[:password]@][host[:port]]/database[?socket=PATH]")
+	}
+	u, err := url.Parse(dsn)
+	if err != nil || u.Opaque != "" || u.Scheme != "mysql" && u.Scheme != "mariadb" {
+		return login{}, bad("is not a mysql:// URL")
+	}
+	l := login{user: u.User.Username(), host: u.Hostname(), port: u.Port(), db: strings.Trim(u.Path, "/"),
+		socket: u.Query().Get("socket"), tls: u.Query().Get("tls")}
+	l.password, _ = u.User.Password()
+	switch {
+	case l.db == "" || strings.ContainsAny(l.db, "/`\x00") || len(l.db) > 64:
+		return login{}, bad("names no database")
+	case strings.Contains(l.db, sideMark):
+		return login{}, bad("names a database that a restore made")
+	case l.socket != "" && (!filepath.IsAbs(l.socket) || u.Host != "" && u.Hostname() != "localhost"):
+		return login{}, bad("names a socket, which takes an absolute path and no host")
+	case l.tls != "" && l.tls != "true" && l.tls != "skip-verify" && l.tls != "preferred":
+		return login{}, bad("has a tls that is not true, skip-verify or preferred")
+	}
+	return l, nil
+}
+
+// complete fills in what the DSN leaves open: from the owner's ~/.my.cnf, then by what is usual.
+func (d *Driver) complete() (login, error) {
+	l := d.login
+	name, home := "", d.cfg.Home
+	uid := d.cfg.UID
+	if uid < 0 {
+		uid = os.Geteuid()
+	}
+	if u, err := user.LookupId(strconv.Itoa(uid)); err == nil {
+		name = u.Username
+		if home == "" {
+			home = u.HomeDir
+		}
+	}
+	if l.password == "" && home != "" {
+		options, err := readOptions(filepath.Join(home, ".my.cnf"), uid)
+		if err != nil {
+			return l, err
+		}
+		if u := options["user"]; l.user == "" || u == l.user || u == "" {
+			l.user, l.password = u, options["password"]
+			if l.user == "" {
+				l.user = d.login.user
+			}
+		}
+		if l.host == "" && l.socket == "" {
+			l.host, l.port, l.socket = options["host"], options["port"], options["socket"]
+		}
+	}
+	if l.user == "" {
+		l.user = name
+	}
+	if l.host == "localhost" && l.port == "" {
+		l.host = ""
+	}
+	if l.host == "" && l.socket == "" {
+		l.socket = defaultSocket
+	}
+	if l.host != "" {
+		l.socket = ""
+	}
+	if l.port == "" {
+		l.port = "3306"
+	}
+	return l, nil
+}
+
+// readOptions reads the client's sections of an option file
+// (https://mariadb.com/kb/en/configuring-mariadb-with-option-files/). It is only
+// believed if it is a plain file of the owner's: the daemon may be root.
+func readOptions(path string, uid int) (map[string]string, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, errs.New(errs.Denied, "", "%s cannot be read", path).WithHint("it must be a plain file, and no link")
+	}
+	defer f.Close() // only read
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return nil, err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG || int(st.Uid) != uid {
+		return nil, errs.New(errs.Denied, "", "%s is not a plain file of the app's owner", path).WithHint("make it one")
+	}
+	data, err := io.ReadAll(io.LimitReader(f, 64<<10))
+	if err != nil {
+		return nil, err
+	}
+	m, ours := map[string]string{}, false
+	for line := range strings.Lines(string(data)) {
+		line = strings.TrimSpace(line)
+		if strings.HasPrefix(line, "[") {
+			ours = line == "[client]" || line == "[client-mariadb]"
+			continue
+		}
+		if name, value, ok := strings.Cut(line, "="); ok && ours {
+			m[strings.ReplaceAll(strings.TrimSpace(name), "_", "-")] = unquote(strings.TrimSpace(value))
+		}
+	}
+	return m, nil
+}
+
+func unquote(s string) string {
+	if len(s) >= 2 && (s[0] == '"' || s[0] == '\'') && s[len(s)-1] == s[0] {
+		return s[1 : len(s)-1]
+	}
+	return s
+}
+
+// open gives a handle on the server, and no connection yet.
+func (d *Driver) open() (*sql.DB, error) {
+	l, err := d.complete()
+	if err != nil {
+		return nil, err
+	}
+	cfg := client.NewConfig()
+	cfg.User, cfg.Passwd, cfg.TLSConfig = l.user, l.password, l.tls
+	cfg.Net, cfg.Addr = "tcp", net.JoinHostPort(l.host, l.port)
+	if l.socket != "" {
+		cfg.Net, cfg.Addr = "unix", l.socket
+	}
+	cfg.Timeout, cfg.MaxAllowedPacket, cfg.InterpolateParams = 10*time.Second, 0, true
+	cfg.Logger = &client.NopLogger{}
+	cfg.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		dial := func() (net.Conn, error) {
+			return (&net.Dialer{Timeout: 10 * time.Second}).DialContext(ctx, network, addr)
+		}
+		if network == "unix" && os.Geteuid() == 0 && d.cfg.UID > 0 {
+			return asUser(d.cfg.UID, d.cfg.GID, dial)
+		}
+		return dial()
+	}
+	c, err := client.NewConnector(cfg)
+	if err != nil {
+		return nil, errs.New(errs.Invalid, "", "the login makes no sense").WithHint("check the dsn and ~/.my.cnf")
+	}
+	return sql.OpenDB(c), nil
+}
+
+// asUser calls f in a thread that has the rights of a user, and that ends with
+// it: the server asks the kernel who opened its socket.
+func asUser(uid, gid int, f func() (net.Conn, error)) (c net.Conn, err error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // and never unlocked: the thread dies with the goroutine
+		if err = dropRights(uid, gid); err == nil {
+			c, err = f()
+		}
+	}()
+	<-done
+	return c, err
+}
+
+// dropRights takes root's rights from the calling thread alone.
+func dropRights(uid, gid int) error {
+	if _, _, e := unix.RawSyscall(unix.SYS_SETGROUPS, 0, 0, 0); e != 0 {
+		return e
+	}
+	if _, _, e := unix.RawSyscall(unix.SYS_SETRESGID, uintptr(gid), uintptr(gid), uintptr(gid)); e != 0 {
+		return e
+	}
+	if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(uid), uintptr(uid), uintptr(uid)); e != 0 {
+		return e
+	}
+	return nil
+}

@@ -1,0 +1,153 @@
+package mysql
+
+import (
+	"context"
+	"reflect"
+	"slices"
+	"strings"
+
+	"mulligan/ipc/errs"
+)
+
+// has reports whether the state has exactly this object. That a view works
+// depends on others, and not on itself.
+func (s *state) has(o object) bool {
+	o.Broken = false
+	return slices.ContainsFunc(s.Objects, func(p object) bool {
+		p.Broken = false
+		return reflect.DeepEqual(o, p)
+	})
+}
+
+// triggers lists the triggers of the state, in order.
+func (s *state) triggers() (list []object) {
+	for _, o := range s.Objects {
+		if o.Kind == "TRIGGER" {
+			list = append(list, o)
+		}
+	}
+	return list
+}
+
+// converge makes the character set and the objects of a database those of want.
+// What is so already is left alone, so that it can be repeated.
+func (s *session) converge(ctx context.Context, db string, want *state) error {
+	if err := s.attributes(ctx, db, want); err != nil {
+		return err
+	}
+	if err := s.exec(ctx, "USE "+quote(db)); err != nil {
+		return err
+	}
+	list, err := s.objects(ctx, db)
+	if err != nil {
+		return err
+	}
+	now := &state{Objects: list}
+	again := !reflect.DeepEqual(now.triggers(), want.triggers()) // their order counts
+	stays := func(o object) bool { return want.has(o) && (o.Kind != "TRIGGER" || !again) }
+	for _, o := range now.Objects {
+		if !stays(o) && !s.replaced(o, want) {
+			if err := s.exec(ctx, "DROP "+o.Kind+" IF EXISTS "+in(db, o.Name)); err != nil {
+				return err
+			}
+		}
+	}
+	var missing []object
+	for _, o := range want.Objects {
+		if !now.has(o) || o.Kind == "TRIGGER" && again {
+			missing = append(missing, o)
+		}
+	}
+	return s.create(ctx, db, want, missing)
+}
+
+// replaced reports whether an object is better replaced than dropped: the
+// rights that users have on a routine go when it is dropped.
+func (s *session) replaced(o object, want *state) bool {
+	return o.Kind != "TRIGGER" && slices.ContainsFunc(want.Objects, func(p object) bool { return p.Kind == o.Kind && p.Name == o.Name })
+}
+
+// attributes sets the character set, the collation and the comment of a database.
+func (s *session) attributes(ctx context.Context, db string, want *state) error {
+	now, err := s.rows(ctx, "SELECT default_character_set_name, default_collation_name FROM information_schema.schemata WHERE schema_name = ?", db)
+	if err != nil {
+		return err
+	}
+	if len(now) == 0 || now[0][0] != want.Charset || now[0][1] != want.Collation {
+		if err := s.exec(ctx, "ALTER DATABASE "+quote(db)+" CHARACTER SET "+want.Charset+" COLLATE "+want.Collation); err != nil {
+			return err
+		}
+	}
+	comment, err := s.comment(ctx, db)
+	if err != nil || comment == want.Comment {
+		return err
+	}
+	return s.exec(ctx, "ALTER DATABASE "+quote(db)+" COMMENT = CONVERT(? USING utf8mb4)", want.Comment)
+}
+
+// create makes objects, in whichever order they can be made: a view may need another.
+func (s *session) create(ctx context.Context, db string, want *state, list []object) error {
+	for len(list) > 0 {
+		var later []object
+		var first error
+		for _, o := range list {
+			err := s.createObject(ctx, db, want, o)
+			if err != nil && o.Kind != "VIEW" {
+				return err
+			}
+			if err != nil {
+				later = append(later, o)
+			}
+			if first == nil {
+				first = err
+			}
+		}
+		if len(later) == len(list) && isCode(first, 1054, 1146, 1305, 1356) {
+			return &errs.Error{Kind: errs.Failed, Message: "view " + later[0].Name + " cannot be made", Err: first,
+				Hint: "see whether all that it refers to is there"}
+		}
+		if len(later) == len(list) {
+			return first
+		}
+		list = later
+	}
+	return nil
+}
+
+// createObject makes one object under what was in force when it was first made.
+func (s *session) createObject(ctx context.Context, db string, want *state, o object) error {
+	client, zone := o.Client, o.TimeZone
+	if o.Kind == "VIEW" && slices.ContainsFunc(o.Create, func(c byte) bool { return c >= 0x80 }) {
+		client = "utf8mb4" // a view's definition is told in UTF-8, others as they were typed
+	}
+	if zone == "" {
+		zone = "+00:00"
+	}
+	query := string(o.Create)
+	if rest, ok := strings.CutPrefix(query, "CREATE "); ok && o.Kind != "TRIGGER" && (s.maria || o.Kind == "VIEW") {
+		query = "CREATE OR REPLACE " + rest
+	} else if o.Kind != "TRIGGER" {
+		if err := s.exec(ctx, "DROP "+o.Kind+" IF EXISTS "+in(db, o.Name)); err != nil {
+			return err
+		}
+	}
+	moved := o.Database != "" && o.Database != want.Collation
+	if moved {
+		if err := s.exec(ctx, "ALTER DATABASE "+quote(db)+" COLLATE "+o.Database); err != nil {
+			return err
+		}
+	}
+	err := s.exec(ctx, "SET SESSION sql_mode = ?, time_zone = ?, character_set_client = ?, collation_connection = ?", o.SQLMode, zone, client, o.Connection)
+	if err == nil {
+		err = s.exec(ctx, query)
+	}
+	if e := s.exec(ctx, "SET NAMES binary, SESSION sql_mode = 'NO_AUTO_VALUE_ON_ZERO', time_zone = '+00:00'"); err == nil {
+		err = e
+	}
+	if moved {
+		if e := s.exec(ctx, "ALTER DATABASE "+quote(db)+" CHARACTER SET "+want.Charset+" COLLATE "+want.Collation); err == nil {
+			err = e
+		}
+	}
+	return err
+}

@@ -1,0 +1,124 @@
+package mysql
+
+import (
+	"context"
+
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+	"mulligan/snap/cas"
+)
+
+// Prepare writes the target's tables into a database beside the live one, checks
+// them against their digests, and keeps target and base in the store until Finish.
+func (d *Driver) Prepare(ctx context.Context, req snap.RestoreRequest) (snap.Switch, error) {
+	const op = "prepare database restore"
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !validName(string(req.ID)) || req.ID[0] == '.' {
+		return nil, errs.New(errs.Invalid, op, "%q is not a restore id", req.ID)
+	}
+	old, err := d.resumable(op, req.ID)
+	if err == nil && old.Phase != prepared {
+		return nil, errs.New(errs.Conflict, op, "restore %s is %s already", req.ID, old.Phase).
+			WithHint("undo or finish it first")
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, errs.Wrap(errs.Unavailable, op, err)
+	}
+	target, err := d.root(op, req.Target)
+	if err != nil {
+		return nil, err
+	}
+	base, err := d.root(op, req.Base)
+	if err != nil {
+		return nil, err
+	}
+	p, err := d.prepare(ctx, req, old, target, base)
+	if err != nil {
+		return nil, d.classify(op, err)
+	}
+	return &dbSwitch{d: d, id: req.ID, changes: p.Changes}, nil
+}
+
+func (d *Driver) prepare(ctx context.Context, req snap.RestoreRequest, old *plan, target, base cas.Root) (*plan, error) {
+	to, err := d.load(target)
+	if err != nil {
+		return nil, err
+	}
+	from, err := d.load(base)
+	if err != nil {
+		return nil, err
+	}
+	for _, root := range []cas.Root{target, base} {
+		if err := d.cfg.Store.Check(ctx, root.Name, false); err != nil {
+			return nil, err
+		}
+	}
+	s, err := d.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer s.end()
+	if err := s.foreign(ctx); err != nil {
+		return nil, err
+	}
+	if err := broken(&to.state, &from.state); err != nil {
+		return nil, err
+	}
+	if list := to.dangling(); len(list) > 0 {
+		return nil, errs.New(errs.Unsupported, "", "a foreign key of the snapshot refers to table %s, which is not there", list[0]).
+			WithHint("use a checkpoint in which it is")
+	}
+	p := &plan{ID: req.ID, Target: req.Target, Base: req.Base, Phase: preparing, Changes: compare(&to.state, &from.state, nil)}
+	if old == nil || old.Loaded != to.sum.String() {
+		if err := d.stage(ctx, p, to); err != nil {
+			// What is left of it is swept, if it cannot be dropped now.
+			return nil, errs.Also(err, d.drop(context.WithoutCancel(ctx), p))
+		}
+	}
+	p.Loaded = to.sum.String()
+	if err := d.keepRoots(p, target, base); err != nil {
+		return nil, err
+	}
+	if err := d.advance(p, prepared); err != nil {
+		return nil, err
+	}
+	return p, d.dropRoots(p.ID, p.Target, p.Base)
+}
+
+// stage loads the target beside the live database.
+func (d *Driver) stage(ctx context.Context, p *plan, to *stored) error {
+	if err := d.advance(p, preparing); err != nil {
+		return err
+	}
+	if err := d.dropSides(ctx, p.ID); err != nil {
+		return err
+	}
+	s, err := d.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.end() // and with it a transaction that was cut short
+	return d.loadSide(ctx, s, d.side(p.ID), to)
+}
+
+// keepRoots holds target and base in the store under the switch's own name.
+func (d *Driver) keepRoots(p *plan, target, base cas.Root) error {
+	b := d.cfg.Store.Begin()
+	defer b.Discard()
+	return b.Commit(
+		cas.Root{Name: d.switchRoot(p.ID, p.Target), Hash: target.Hash, Meta: target.Meta},
+		cas.Root{Name: d.switchRoot(p.ID, p.Base), Hash: base.Hash, Meta: base.Meta},
+	)
+}
+
+// Resume returns the switch that an earlier process prepared.
+func (d *Driver) Resume(_ context.Context, id snap.RestoreID) (snap.Switch, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p, err := d.resumable("resume database restore", id)
+	if err != nil {
+		return nil, err
+	}
+	return &dbSwitch{d: d, id: id, changes: p.Changes}, nil
+}

@@ -1,0 +1,231 @@
+package mysql
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"mulligan/ipc/errs"
+)
+
+// nextNumber is where SHOW CREATE TABLE says what number comes next.
+var nextNumber = regexp.MustCompile(` AUTO_INCREMENT=\d+`)
+
+// engines are those whose tables can be read, and written elsewhere, as they are.
+var engines = []string{"InnoDB", "MyISAM", "Aria", "MEMORY"}
+
+// schema reads what a database consists of, without the rows. It is the
+// absent state where there is no such database.
+func (s *session) schema(ctx context.Context, db string) (*state, error) {
+	found, err := s.rows(ctx, "SELECT default_character_set_name, default_collation_name FROM information_schema.schemata WHERE schema_name = ?", db)
+	if err != nil {
+		return nil, err
+	}
+	if len(found) == 0 {
+		return &state{Absent: true}, nil
+	}
+	st := &state{Charset: found[0][0], Collation: found[0][1]}
+	if st.Comment, err = s.comment(ctx, db); err != nil {
+		return nil, err
+	}
+	if err := s.exec(ctx, "USE "+quote(db)); err != nil {
+		return nil, err
+	}
+	if st.Tables, err = s.tables(ctx, db); err != nil {
+		return nil, err
+	}
+	st.Objects, err = s.objects(ctx, db)
+	return st, err
+}
+
+// comment reads a database's comment; older servers know none.
+func (s *session) comment(ctx context.Context, db string) (string, error) {
+	c, err := s.rows(ctx, "SELECT schema_comment FROM information_schema.schemata WHERE schema_name = ?", db)
+	if isCode(err, 1054) || len(c) == 0 {
+		return "", ignore(err, 1054)
+	}
+	return c[0][0], err
+}
+
+// ignore makes err nil if it is one of the codes.
+func ignore(err error, codes ...uint16) error {
+	if isCode(err, codes...) {
+		return nil
+	}
+	return err
+}
+
+func (s *session) tables(ctx context.Context, db string) ([]table, error) {
+	list, err := s.rows(ctx, "SELECT table_name, table_type, IFNULL(engine, ''), IFNULL(create_options, '') FROM information_schema.tables WHERE table_schema = ? AND table_type <> 'VIEW'", db)
+	if err != nil {
+		return nil, err
+	}
+	var all []table
+	for _, row := range list {
+		t := table{Name: row[0], Sequence: row[1] == "SEQUENCE", Engine: row[2]}
+		switch {
+		case row[1] != "BASE TABLE" && !t.Sequence:
+			return nil, errs.New(errs.Unsupported, "", "table %s is %s: what it was before cannot be written back", t.Name, strings.ToLower(row[1])).
+				WithHint("keep it in another database, or drop its versioning")
+		case strings.Contains(row[3], "partitioned"): // seen: half renamed, and lost to the engine
+			return nil, errs.New(errs.Unsupported, "", "table %s has partitions, which a server that dies while it renames them loses", t.Name).
+				WithHint("keep it in another database, or ALTER TABLE … REMOVE PARTITIONING")
+		case !slices.Contains(engines, t.Engine):
+			return nil, errs.New(errs.Unsupported, "", "table %s has the engine %s", t.Name, t.Engine).
+				WithHint("only tables of %s can be restored: keep it in another database", strings.Join(engines, ", "))
+		}
+		all = append(all, t)
+	}
+	slices.SortFunc(all, func(a, b table) int { return strings.Compare(a.Name, b.Name) })
+	for i := range all {
+		if err := s.describe(ctx, db, &all[i]); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// describe reads a table's definition.
+func (s *session) describe(ctx context.Context, db string, t *table) error {
+	show := "SHOW CREATE TABLE "
+	if t.Sequence {
+		show = "SHOW CREATE SEQUENCE "
+	}
+	create, err := s.rows(ctx, show+in(db, t.Name))
+	if err != nil {
+		return err
+	}
+	t.Create = create[0][1]
+	if t.Sequence {
+		t.Columns = []column{{Name: "next_not_cached_value"}, {Name: "cycle_count"}}
+		return nil
+	}
+	columns, err := s.rows(ctx, "SELECT column_name, data_type, IFNULL(generation_expression, '') FROM information_schema.columns WHERE table_schema = ? AND table_name = ? ORDER BY ordinal_position", db, t.Name)
+	if err != nil {
+		return err
+	}
+	for _, c := range columns {
+		if c[2] == "" {
+			t.Columns = append(t.Columns, columnOf(c[0], c[1]))
+		}
+	}
+	key, err := s.rows(ctx, "SELECT column_name FROM information_schema.statistics WHERE table_schema = ? AND table_name = ? AND index_name = 'PRIMARY' ORDER BY seq_in_index", db, t.Name)
+	for _, k := range key {
+		t.Key = append(t.Key, k[0])
+	}
+	return err
+}
+
+// columnOf knows the types that lose something by being read as they are: FLOAT is
+// written with six digits, but as a DOUBLE with all of them.
+func columnOf(name, kind string) column {
+	switch c := (column{Name: name}); kind {
+	case "float":
+		c.Read = "%s * 1e0"
+		return c
+	case "json", "inet4", "inet6", "uuid":
+		c.Text = true
+		return c
+	default:
+		return c
+	}
+}
+
+// objects reads views, routines, triggers and events.
+func (s *session) objects(ctx context.Context, db string) (all []object, err error) {
+	for _, q := range []string{
+		"SELECT routine_type, routine_name, '' FROM information_schema.routines WHERE routine_schema = ? ORDER BY 1, 2",
+		"SELECT 'VIEW', table_name, '' FROM information_schema.views WHERE table_schema = ? ORDER BY 2",
+		"SELECT 'TRIGGER', trigger_name, event_object_table FROM information_schema.triggers WHERE trigger_schema = ? ORDER BY 3, event_manipulation, action_timing, action_order, 2",
+		"SELECT 'EVENT', event_name, '' FROM information_schema.events WHERE event_schema = ? AND (event_type = 'RECURRING' OR on_completion = 'PRESERVE') ORDER BY 2",
+	} {
+		list, err := s.rows(ctx, q, db)
+		if err != nil {
+			return nil, err
+		}
+		for _, row := range list {
+			o := object{Kind: row[0], Name: row[1], Table: row[2]}
+			if err := s.show(ctx, db, &o); err != nil {
+				return nil, err
+			}
+			if o.Kind == "VIEW" {
+				if err := s.works(ctx, db, &o); err != nil {
+					return nil, err
+				}
+			}
+			all = append(all, o)
+		}
+	}
+	return all, nil
+}
+
+// show reads an object's definition. The columns of the answer differ by kind, and have names.
+func (s *session) show(ctx context.Context, db string, o *object) error {
+	rows, err := s.QueryContext(ctx, "SHOW CREATE "+o.Kind+" "+in(db, o.Name))
+	if err != nil {
+		return err
+	}
+	defer rows.Close() // its error is rows.Err's
+	names, err := rows.Columns()
+	if err != nil {
+		return err
+	}
+	values, into := make([][]byte, len(names)), make([]any, len(names))
+	for i := range values {
+		into[i] = &values[i]
+	}
+	if !rows.Next() {
+		return errs.New(errs.Conflict, "", "%s %s is gone", strings.ToLower(o.Kind), o.Name)
+	}
+	if err := rows.Scan(into...); err != nil {
+		return err
+	}
+	for i, name := range names {
+		switch v := values[i]; strings.ToLower(name) {
+		case "sql_mode":
+			o.SQLMode = string(v)
+		case "time_zone":
+			o.TimeZone = string(v)
+		case "character_set_client":
+			o.Client = string(v)
+		case "collation_connection":
+			o.Connection = string(v)
+		case "database collation":
+			o.Database = string(v)
+		case "sql original statement", "create " + strings.ToLower(o.Kind):
+			o.Create = v
+		}
+	}
+	if len(o.Create) == 0 {
+		return errs.New(errs.Denied, "", "the definition of %s %s cannot be read", strings.ToLower(o.Kind), o.Name).
+			WithHint("the user needs SHOW CREATE ROUTINE, or SELECT on mysql.proc")
+	}
+	return rows.Err()
+}
+
+// works sees whether a view can be used. The definition of one that can't is told
+// with the database's name before each column; it is taken out again.
+func (s *session) works(ctx context.Context, db string, o *object) error {
+	_, err := s.rows(ctx, "SHOW COLUMNS FROM "+in(db, o.Name))
+	if o.Broken = isCode(err, 1356); o.Broken {
+		o.Create = bytes.ReplaceAll(o.Create, []byte(quote(db)+"."), nil)
+	}
+	return ignore(err, 1356)
+}
+
+// warnings says what a capture of the state lacks.
+func (s *session) warnings(ctx context.Context, db string, st *state) (list []string, err error) {
+	for _, t := range st.Tables {
+		if t.Engine != "InnoDB" {
+			list = append(list, fmt.Sprintf("Table %s has the engine %s: what is written to it during a capture may be captured in part.", t.Name, t.Engine))
+		}
+	}
+	once, err := s.rows(ctx, "SELECT event_name FROM information_schema.events WHERE event_schema = ? AND event_type <> 'RECURRING' AND on_completion <> 'PRESERVE'", db)
+	for _, e := range once {
+		list = append(list, fmt.Sprintf("Event %s runs once and is then gone: it is neither captured nor touched.", e[0]))
+	}
+	return list, err
+}

@@ -1,0 +1,178 @@
+package mysql
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"mulligan/ipc/errs"
+	"mulligan/snap/cas"
+)
+
+// loadSide makes the database side hold the tables of a stored state, and
+// checks that it really does.
+func (d *Driver) loadSide(ctx context.Context, s *session, side string, st *stored) error {
+	if st.Absent {
+		return s.createDatabase(ctx, side, &state{Charset: "utf8mb4", Collation: "utf8mb4_bin"})
+	}
+	if err := s.createDatabase(ctx, side, &st.state); err != nil {
+		return err
+	}
+	if err := s.exec(ctx, "USE "+quote(side)); err != nil {
+		return err
+	}
+	for i := range st.Tables {
+		if err := s.createTable(ctx, &st.Tables[i]); err != nil {
+			return err
+		}
+	}
+	for i := range st.Tables {
+		if err := d.loadTable(ctx, s, side, &st.Tables[i], st.rows[i]); err != nil {
+			return err
+		}
+	}
+	if err := s.verify(ctx, side, &st.state); err != nil {
+		return err
+	}
+	return s.rehearse(ctx, side, &st.state)
+}
+
+func (s *session) createDatabase(ctx context.Context, db string, st *state) error {
+	return s.exec(ctx, "CREATE DATABASE IF NOT EXISTS "+quote(db)+" CHARACTER SET "+st.Charset+" COLLATE "+st.Collation)
+}
+
+// createTable makes a table in the session's database, by the server's own words.
+func (s *session) createTable(ctx context.Context, t *table) error {
+	return s.all(ctx, "SET NAMES utf8mb4", t.Create, "SET NAMES binary")
+}
+
+// loadTable writes a table's rows.
+func (d *Driver) loadTable(ctx context.Context, s *session, db string, t *table, rows cas.Hash) error {
+	if err := s.exec(ctx, "START TRANSACTION"); err != nil {
+		return err
+	}
+	rest := t.insert(db, func(query string, args []any) error {
+		if t.Sequence {
+			return s.setSequence(ctx, db, t.Name, args)
+		}
+		return s.exec(ctx, query, args...)
+	})
+	if err := d.chunks(ctx, rows, rest.chunk); err != nil {
+		return err
+	}
+	if err := rest.end(); err != nil {
+		return err
+	}
+	if err := s.exec(ctx, "COMMIT"); err != nil {
+		return err
+	}
+	return d.seam("prepare: load")
+}
+
+// setSequence sets what number a sequence gives next, and how often it began anew.
+func (s *session) setSequence(ctx context.Context, db, name string, args []any) error {
+	var n [2]int64
+	for i := range n {
+		text, _ := args[i].([]byte)
+		var err error
+		if n[i], err = strconv.ParseInt(string(text), 10, 64); err != nil {
+			return errRows
+		}
+	}
+	return s.exec(ctx, fmt.Sprintf("SELECT SETVAL(%s, %d, 0, %d)", in(db, name), n[0], n[1]))
+}
+
+// verify compares what a database holds with what it should.
+func (s *session) verify(ctx context.Context, db string, want *state) error {
+	for _, t := range want.Tables {
+		got := table{Name: t.Name, Sequence: t.Sequence, Engine: t.Engine}
+		if err := s.describe(ctx, db, &got); err != nil {
+			return err
+		}
+		if next := nextNumber.FindString(t.Create); got.Create != t.Create && next != "" {
+			if err := s.exec(ctx, "ALTER TABLE "+in(db, t.Name)+next); err != nil {
+				return err
+			}
+			got = table{Name: t.Name, Sequence: t.Sequence, Engine: t.Engine}
+			if err := s.describe(ctx, db, &got); err != nil {
+				return err
+			}
+		}
+		if _, err := s.readRows(ctx, db, &got, nil); err != nil {
+			return err
+		}
+		if got.Create != t.Create || got.Digest != t.Digest || got.Rows != t.Rows {
+			what := "rows"
+			if got.Create != t.Create {
+				what = "definition"
+			}
+			return errs.New(errs.Failed, "", "this server does not give table %s the %s that it was captured with", t.Name, what).
+				WithHint("restore it with the server that it was captured from")
+		}
+	}
+	return nil
+}
+
+// rehearse makes the objects beside the live state, and drops them again: that
+// a right is missing must show before anything is changed. Events would run.
+func (s *session) rehearse(ctx context.Context, side string, want *state) error {
+	cast := *want
+	cast.Objects = nil
+	for _, o := range want.Objects {
+		if o.Kind != "EVENT" && !o.Broken {
+			cast.Objects = append(cast.Objects, o)
+		}
+	}
+	if err := s.converge(ctx, side, &cast); err != nil {
+		return err
+	}
+	cast.Objects = nil
+	return s.converge(ctx, side, &cast)
+}
+
+// foreign refuses where tables of other databases refer to tables of this one:
+// their references would follow the tables that are put aside.
+func (s *session) foreign(ctx context.Context) error {
+	list, err := s.rows(ctx, "SELECT constraint_schema, table_name, referenced_table_name FROM information_schema.referential_constraints "+
+		"WHERE unique_constraint_schema = ? AND constraint_schema <> ?", s.db, s.db)
+	if err != nil {
+		return err
+	}
+	for _, row := range list {
+		if !strings.Contains(row[0], sideMark) {
+			return errs.New(errs.Unsupported, "", "table %s of database %s has a foreign key to table %s", row[1], row[0], row[2]).
+				WithHint("drop that foreign key, restore, and add it again")
+		}
+	}
+	return nil
+}
+
+var reference = regexp.MustCompile("REFERENCES `((?:[^`]|``)+)` \\(")
+
+// dangling lists the tables that foreign keys refer to, and that are not there.
+func (s *state) dangling() (list []string) {
+	for _, t := range s.Tables {
+		for _, m := range reference.FindAllStringSubmatch(t.Create, -1) {
+			if name := strings.ReplaceAll(m[1], "``", "`"); s.table(name) == nil {
+				list = append(list, name)
+			}
+		}
+	}
+	return list
+}
+
+// broken refuses where a view would have to be made that does not work: the
+// target's by Commit, or the base's by Undo.
+func broken(target, base *state) error {
+	for _, way := range [][2]*state{{target, base}, {base, target}} {
+		for _, o := range way[0].Objects {
+			if o.Broken && !way[1].has(o) {
+				return errs.New(errs.Conflict, "", "view %s refers to what is not there, and cannot be made again in that form", o.Name).
+					WithHint("drop the view, and restore again")
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,161 @@
+package mysql
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"strings"
+
+	"github.com/zeebo/blake3"
+
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+	"mulligan/snap/cas"
+)
+
+const formatName = "mulligan mysql state 1\n"
+
+// state is all of a database that a restore brings back, in the form that is hashed.
+type state struct {
+	Absent    bool     `json:"absent,omitempty"` // there is no such database; all else is zero
+	Charset   string   `json:"charset"`
+	Collation string   `json:"collation"`
+	Comment   string   `json:"comment,omitempty"`
+	Tables    []table  `json:"tables"`  // by name
+	Objects   []object `json:"objects"` // by kind; triggers in the order of their actions, else by name
+}
+
+// table is a table, or a sequence.
+type table struct {
+	Name     string   `json:"name"`
+	Sequence bool     `json:"sequence,omitempty"`
+	Engine   string   `json:"engine"`
+	Create   string   `json:"create"`  // in the server's words
+	Columns  []column `json:"columns"` // those that are stored
+	Key      []string `json:"key"`     // the columns of the primary key
+	Rows     int64    `json:"rows"`
+	Digest   string   `json:"digest"` // of the rows: in the order of the key, or as a set
+}
+
+// column says how a column is read and written so that nothing is lost.
+type column struct {
+	Name string `json:"name"`
+	Read string `json:"read,omitempty"` // an expression with %s for the column: "" is the column
+	Text bool   `json:"text,omitempty"` // it takes text, and no bytes
+}
+
+// object is a view, routine, trigger or event.
+type object struct {
+	Kind     string `json:"kind"` // in the words of SHOW CREATE
+	Name     string `json:"name"`
+	Table    string `json:"table,omitempty"`  // of a trigger
+	Create   []byte `json:"create"`           // in the server's words and the character set Client
+	Broken   bool   `json:"broken,omitempty"` // a view that refers to what is not there
+	SQLMode  string `json:"sql_mode,omitempty"`
+	TimeZone string `json:"time_zone,omitempty"`
+	// The character set and the collations that were in force when it was made.
+	Client     string `json:"client"`
+	Connection string `json:"connection"`
+	Database   string `json:"database,omitempty"`
+}
+
+// hash is the state's digest.
+func (s *state) hash() snap.Hash {
+	data, err := json.Marshal(s)
+	if err != nil {
+		panic(err) // strings, numbers and bytes always marshal
+	}
+	return blake3.Sum256(append([]byte(formatName), data...))
+}
+
+// shape is what can be compared while clients write: a table's next number is ahead of its rows.
+func (s *state) shape() string {
+	c := *s
+	c.Tables = nil
+	for _, t := range s.Tables {
+		t.Create = nextNumber.ReplaceAllString(t.Create, "")
+		t.Rows, t.Digest = 0, ""
+		c.Tables = append(c.Tables, t)
+	}
+	h := c.hash()
+	return h.String()
+}
+
+func (s *state) table(name string) *table {
+	for i := range s.Tables {
+		if s.Tables[i].Name == name {
+			return &s.Tables[i]
+		}
+	}
+	return nil
+}
+
+// meta is what a snapshot's root says of it.
+type meta struct {
+	Hash string `json:"hash"`
+}
+
+// stored is a snapshot as the store has it. The node's refs are the tables'
+// rows, in order; each of those has lists of chunks.
+type stored struct {
+	state
+	sum  snap.Hash
+	rows []cas.Hash
+}
+
+// load reads the record of a snapshot and checks it against its hash.
+func (d *Driver) load(root cas.Root) (*stored, error) {
+	const op = "read a snapshot"
+	var m meta
+	if err := json.Unmarshal(root.Meta, &m); err != nil {
+		return nil, errs.Wrap(errs.Corrupt, op, err)
+	}
+	data, rows, err := d.cfg.Store.Node(root.Hash)
+	if err != nil {
+		return nil, damaged(err)
+	}
+	s := &stored{rows: rows}
+	if err := json.Unmarshal(data, &s.state); err != nil {
+		return nil, errs.Wrap(errs.Corrupt, op, err)
+	}
+	raw, err := hex.DecodeString(strings.TrimPrefix(m.Hash, "blake3:"))
+	if err != nil || copy(s.sum[:], raw) != len(s.sum) || s.sum != s.hash() || len(rows) != len(s.Tables) {
+		return nil, errs.New(errs.Corrupt, op, "the snapshot does not have the hash it was captured with").WithHint("use another checkpoint")
+	}
+	return s, nil
+}
+
+// damaged makes an object that is referred to and not there a damage.
+func damaged(err error) error {
+	if errs.KindOf(err) == errs.NotFound {
+		return &errs.Error{Kind: errs.Corrupt, Message: "a part is missing", Hint: "use another checkpoint", Err: err}
+	}
+	return err
+}
+
+// chunks calls f for each chunk of a table's rows.
+func (d *Driver) chunks(ctx context.Context, rows cas.Hash, f func([]byte) error) error {
+	_, lists, err := d.cfg.Store.Node(rows)
+	if err != nil {
+		return damaged(err)
+	}
+	for _, list := range lists {
+		_, chunks, err := d.cfg.Store.Node(list)
+		if err != nil {
+			return damaged(err)
+		}
+		for _, h := range chunks {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			data, err := d.cfg.Store.Get(h)
+			if err == nil {
+				err = f(data)
+			}
+			if err != nil {
+				return damaged(err)
+			}
+		}
+	}
+	return nil
+}

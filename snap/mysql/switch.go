@@ -1,0 +1,165 @@
+package mysql
+
+import (
+	"context"
+	"errors"
+
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+)
+
+// dbSwitch is a restore under way. What it knows is on disk, in the plan.
+type dbSwitch struct {
+	d       *Driver
+	id      snap.RestoreID
+	changes []snap.Change
+}
+
+// Changes lists the tables and objects that differ.
+func (s *dbSwitch) Changes(limit int) ([]snap.Change, int) {
+	return s.changes[:max(0, min(limit, len(s.changes)))], len(s.changes)
+}
+
+// with calls f with the plan, one at a time, and gives its error a kind.
+func (s *dbSwitch) with(ctx context.Context, op string, f func(*plan) error) error {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return errs.Wrap(errs.Unavailable, op, err)
+	}
+	p, err := s.d.resumable(op, s.id)
+	if err == nil {
+		err = f(p)
+	}
+	return s.d.classify(op, err)
+}
+
+// ends gives target and base.
+func (d *Driver) ends(p *plan) (target, base *stored, err error) {
+	if target, err = d.loadEnd(p, p.Target); err != nil {
+		return nil, nil, err
+	}
+	base, err = d.loadEnd(p, p.Base)
+	return target, base, err
+}
+
+func (d *Driver) loadEnd(p *plan, id snap.SnapshotID) (*stored, error) {
+	root, err := d.cfg.Store.Root(d.switchRoot(p.ID, id))
+	if err != nil {
+		return nil, damaged(err)
+	}
+	return d.load(root)
+}
+
+// Stale reports whether the live state is no longer the base.
+func (s *dbSwitch) Stale(ctx context.Context) (stale bool, err error) {
+	err = s.with(ctx, "look for later writes to database", func(p *plan) error {
+		_, base, err := s.d.ends(p)
+		if err != nil {
+			return err
+		}
+		now, err := s.d.hashLive(ctx, true)
+		stale = now != base.sum
+		return err
+	})
+	return stale, err
+}
+
+// Commit exchanges the live tables for the target's, with all of them locked from
+// the last look at them on.
+func (s *dbSwitch) Commit(ctx context.Context) error {
+	const op = "restore database"
+	return s.with(ctx, op, func(p *plan) error {
+		switch p.Phase {
+		case committed:
+			return nil
+		case undoing, undone:
+			return errs.New(errs.Conflict, op, "restore %s was undone", p.ID).WithHint("restore again")
+		}
+		target, base, err := s.d.ends(p)
+		if err != nil {
+			return err
+		}
+		m := move{from: s.d.side(p.ID), away: s.d.old(p.ID), want: target, base: &base.state}
+		begin := func() error { return nil }
+		if p.Phase == prepared {
+			m.lock = func(ctx context.Context, holder *session) error { return s.d.stillBase(ctx, holder, base.sum) }
+			begin = func() error { return s.d.advance(p, committing) }
+		}
+		err = s.d.exchange(ctx, m, begin)
+		if errors.Is(err, errLate) {
+			return errs.Also(snap.Changed(op, s.d.login.String()), s.d.back(ctx, p, base))
+		}
+		if err != nil {
+			return err
+		}
+		return s.d.advance(p, committed)
+	})
+}
+
+// Undo brings the base's own tables back, if a Commit began. What was written
+// after Commit is lost; what was written while there was no Commit stays.
+func (s *dbSwitch) Undo(ctx context.Context) error {
+	return s.with(ctx, "undo the restore of database", func(p *plan) error {
+		switch p.Phase {
+		case undone:
+			return nil
+		case prepared:
+			return s.d.advance(p, undone)
+		}
+		_, base, err := s.d.ends(p)
+		if err != nil {
+			return err
+		}
+		return s.d.back(ctx, p, base)
+	})
+}
+
+// back makes the tables that Commit put aside the live ones again, as they are.
+// A foreign key to a table that was missing must not find one: it would follow it.
+func (d *Driver) back(ctx context.Context, p *plan, base *stored) error {
+	m := move{from: d.old(p.ID), away: d.gone(p.ID), want: base, drop: base.dangling()}
+	if err := d.exchange(ctx, m, func() error { return d.advance(p, undoing) }); err != nil {
+		return err
+	}
+	return d.advance(p, undone)
+}
+
+// Check reads the live database again and compares.
+func (s *dbSwitch) Check(ctx context.Context) (proof snap.Proof, err error) {
+	err = s.with(ctx, "check the restore of database", func(p *plan) error {
+		want, base, err := s.d.ends(p)
+		if err != nil {
+			return err
+		}
+		if p.Phase == undoing || p.Phase == undone {
+			want = base
+		}
+		now, err := s.d.hashLive(ctx, false)
+		proof = snap.Proof{Pre: base.sum, Post: now, Want: want.sum, Match: now == want.sum}
+		return err
+	})
+	return proof, err
+}
+
+// Finish drops what was kept for Undo. A restore that is half done must be
+// committed or undone first.
+func (s *dbSwitch) Finish(ctx context.Context) error {
+	const op = "finish the restore of database"
+	err := s.with(ctx, op, func(p *plan) error {
+		if p.Phase == committing || p.Phase == undoing {
+			return errs.New(errs.Conflict, op, "restore %s is half done", p.ID).WithHint("commit it again, or undo it")
+		}
+		if err := s.d.dropSides(ctx, p.ID); err != nil {
+			return err
+		}
+		if err := s.d.dropSwitch(string(p.ID)); err != nil {
+			return err
+		}
+		return s.d.dropRoots(p.ID)
+	})
+	if errs.KindOf(err) == errs.NotFound {
+		return nil
+	}
+	return err
+}
