@@ -1,0 +1,325 @@
+package redis
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/ipc/errs"
+)
+
+// conn speaks the protocol called RESP2 (https://redis.io/docs/latest/develop/reference/protocol-spec/),
+// as far as replication needs it. It is for one goroutine.
+type conn struct {
+	net.Conn
+	r       *bufio.Reader
+	silence time.Duration // how long the other side may say nothing
+	release func() bool
+}
+
+// serverError is an error that the server answered with.
+type serverError string
+
+func (e serverError) Error() string { return string(e) }
+
+// code is the error's first word: NOAUTH, NOPERM, LOADING, ERR …
+func (e serverError) code() string {
+	code, _, _ := strings.Cut(string(e), " ")
+	return code
+}
+
+// wrap makes a conn that breaks off when ctx ends.
+func wrap(ctx context.Context, c net.Conn, silence time.Duration) *conn {
+	w := &conn{Conn: c, silence: silence}
+	w.r = bufio.NewReaderSize(readerFunc(func(p []byte) (int, error) {
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
+		if err := c.SetReadDeadline(time.Now().Add(silence)); err != nil {
+			return 0, err
+		}
+		return c.Read(p)
+	}), 64<<10)
+	w.release = context.AfterFunc(ctx, func() { _ = c.Close() })
+	return w
+}
+
+type readerFunc func(p []byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+// close ends the connection; nothing is lost by an error of it.
+func (c *conn) close() {
+	c.release()
+	_ = c.Close()
+}
+
+// dial connects and logs in.
+func (d *Driver) dial(ctx context.Context) (*conn, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	raw, err := d.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c := wrap(ctx, raw, d.cfg.Timeout)
+	if err := c.login(d.server); err != nil {
+		c.close()
+		return nil, err
+	}
+	return c, nil
+}
+
+func (c *conn) login(a address) error {
+	switch {
+	case a.user != "":
+		_, err := c.do("AUTH", a.user, a.password)
+		return err
+	case a.password != "":
+		_, err := c.do("AUTH", a.password)
+		return err
+	}
+	return nil
+}
+
+// send writes one command.
+func (c *conn) send(args ...string) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "*%d\r\n", len(args))
+	for _, a := range args {
+		fmt.Fprintf(&b, "$%d\r\n%s\r\n", len(a), a)
+	}
+	return c.write([]byte(b.String()))
+}
+
+func (c *conn) write(p []byte) error {
+	if err := c.SetWriteDeadline(time.Now().Add(c.silence)); err != nil {
+		return err
+	}
+	_, err := c.Write(p)
+	return err
+}
+
+// do sends a command and gives its answer: a string, an int64, a list of them, or nil.
+func (c *conn) do(args ...string) (any, error) {
+	if err := c.send(args...); err != nil {
+		return nil, err
+	}
+	return c.answer(0)
+}
+
+// text is do for an answer that is a string.
+func (c *conn) text(args ...string) (string, error) {
+	v, err := c.do(args...)
+	if err != nil {
+		return "", err
+	}
+	s, ok := v.(string)
+	if !ok {
+		return "", fmt.Errorf("%s was answered with %T", args[0], v)
+	}
+	return s, nil
+}
+
+// line reads up to the next line end.
+func (c *conn) line() (string, error) {
+	s, err := c.r.ReadSlice('\n')
+	if err != nil {
+		return "", err
+	}
+	return strings.TrimSuffix(strings.TrimSuffix(string(s), "\n"), "\r"), nil
+}
+
+const maxReply = 64 << 20 // what an answer may hold, in bytes or in elements; a snapshot is read elsewhere
+
+var errProtocol = errors.New("what answers there is not a Redis server")
+
+func (c *conn) answer(depth int) (any, error) {
+	s, err := c.line()
+	if err != nil {
+		return nil, err
+	}
+	if s == "" || depth > 8 {
+		return nil, errProtocol
+	}
+	switch s[0] {
+	case '+':
+		return s[1:], nil
+	case '-':
+		return nil, serverError(s[1:])
+	}
+	n, err := strconv.ParseInt(s[1:], 10, 64)
+	if err != nil || s[0] != ':' && n > maxReply {
+		return nil, errProtocol
+	}
+	switch {
+	case s[0] == ':':
+		return n, nil
+	case n < 0:
+		return nil, nil
+	case s[0] == '$':
+		p := make([]byte, n+2)
+		_, err := io.ReadFull(c.r, p)
+		return string(p[:n]), err
+	case s[0] == '*':
+		var list []any
+		for ; n > 0; n-- {
+			v, err := c.answer(depth + 1)
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, v)
+		}
+		return list, nil
+	}
+	return nil, errProtocol
+}
+
+// info reads a section of INFO.
+func (c *conn) info(section string) (map[string]string, error) {
+	s, err := c.text("INFO", section)
+	if err != nil {
+		return nil, err
+	}
+	m := map[string]string{}
+	for line := range strings.Lines(s) {
+		if name, value, ok := strings.Cut(strings.TrimRight(line, "\r\n"), ":"); ok {
+			m[name] = value
+		}
+	}
+	return m, nil
+}
+
+// config reads one setting of the server.
+func (c *conn) config(name string) (string, error) {
+	v, err := c.do("CONFIG", "GET", name)
+	if err != nil {
+		return "", err
+	}
+	if list, ok := v.([]any); ok && len(list) == 2 {
+		if s, ok := list[1].(string); ok {
+			return s, nil
+		}
+	}
+	return "", nil
+}
+
+// position is a place in the history of a server's data. Equal ones mean equal
+// data: the server takes a new id whenever it loses count.
+type position struct {
+	ID     string `json:"id"`
+	Offset int64  `json:"offset"`
+}
+
+func (p position) String() string { return p.ID + ":" + strconv.FormatInt(p.Offset, 10) }
+
+func (c *conn) position() (position, error) {
+	m, err := c.info("replication")
+	if err != nil {
+		return position{}, err
+	}
+	n, err := strconv.ParseInt(m["master_repl_offset"], 10, 64)
+	return position{m["master_replid"], n}, err
+}
+
+// supported refuses what is not one server on its own.
+func (c *conn) supported() error {
+	m, err := c.info("server")
+	if err != nil {
+		return err
+	}
+	r, err := c.info("replication")
+	if err != nil {
+		return err
+	}
+	what := ""
+	switch {
+	case m["redis_mode"] == "cluster":
+		what = "is a node of a cluster"
+	case m["redis_mode"] == "sentinel":
+		what = "is a sentinel, which holds no data"
+	case r["role"] != "master":
+		what = "is a replica of " + net.JoinHostPort(r["master_host"], r["master_port"])
+	default:
+		return nil
+	}
+	e := errs.New(errs.Unsupported, "", "the server %s", what)
+	if r["role"] == "slave" {
+		return e.WithHint("register its master instead")
+	}
+	return e.WithHint("only a server on its own can be captured and restored")
+}
+
+// warnings says what else than the app's own a restore would take back.
+func (c *conn) warnings() ([]string, error) {
+	m, err := c.info("keyspace")
+	if err != nil {
+		return nil, err
+	}
+	if len(m) < 2 {
+		return nil, nil
+	}
+	var names []string
+	for i := range 1 << 14 {
+		if name := "db" + strconv.Itoa(i); m[name] != "" {
+			names = append(names, name)
+		}
+	}
+	return []string{fmt.Sprintf("The server's databases (%s) are captured and restored together.", strings.Join(names, ", "))}, nil
+}
+
+// classify gives err a kind and a hint, where it has none yet.
+func (d *Driver) classify(op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var known *errs.Error
+	if errors.As(err, &known) {
+		return errs.Wrap(errs.Failed, op, err)
+	}
+	e := &errs.Error{Kind: errs.Failed, Op: op, Message: "the server at " + d.server.String(), Err: err}
+	var said serverError
+	var network net.Error
+	switch {
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		e.Kind = errs.Unavailable
+	case errors.As(err, &said):
+		d.classifyAnswer(e, said)
+	case errors.Is(err, unix.ENOSPC):
+		e.Hint = "free some disk space"
+	case errors.Is(err, errProtocol):
+		e.Kind, e.Hint = errs.Invalid, "check the dsn's host and port, and whether the server wants TLS (rediss://)"
+	case errors.Is(err, os.ErrPermission):
+		e.Kind, e.Hint = errs.Denied, "the app's owner must be allowed to open the socket"
+	case errors.As(err, &network), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed), errors.Is(err, unix.ENOENT):
+		e.Kind, e.Hint = errs.Unavailable, "see whether the Redis server runs, and look into its log"
+	}
+	return e
+}
+
+func (d *Driver) classifyAnswer(e *errs.Error, said serverError) {
+	switch said.code() {
+	case "NOAUTH", "WRONGPASS":
+		e.Kind, e.Hint = errs.Denied, "check the user and the password in the database's dsn"
+	case "NOPERM":
+		e.Kind, e.Hint = errs.Denied, "the user needs +psync +replconf +replicaof +info +config|get +config|set +time +bgsave"
+	case "LOADING", "BUSY", "MASTERDOWN":
+		e.Kind, e.Hint = errs.Busy, "try again when the server is ready"
+	case "MISCONF":
+		e.Hint = "the server cannot write to its disk: see its log"
+	default:
+		if strings.HasPrefix(string(said), "ERR unknown command") {
+			e.Kind, e.Hint = errs.Unsupported, "the server has this command renamed or disabled: allow it"
+		}
+	}
+}

@@ -1,0 +1,202 @@
+package redis
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+	"mulligan/snap/cas"
+	"mulligan/snap/snaptest"
+)
+
+// fate is what a victim does, and the step that it dies at.
+type fate struct {
+	Dir, DSN string
+	Do       string // "capture", "prepare", "commit", "undo"
+	Step     int
+}
+
+// victim is a daemon that is killed at a step. It exits in order where the
+// work has fewer steps.
+func victim(arg string) {
+	var f fate
+	must(json.Unmarshal([]byte(arg), &f))
+	cfg := config(f.Dir)
+	var err error
+	cfg.Store, err = cas.Open(filepath.Join(f.Dir, "store"), cas.Options{SegmentBytes: 64 << 10})
+	must(err)
+	cfg.DSN = f.DSN
+	steps := 0
+	cfg.Seam = func(string) error {
+		if steps++; steps == f.Step {
+			must(unix.Kill(os.Getpid(), unix.SIGKILL))
+			select {}
+		}
+		return nil
+	}
+	d, err := New(cfg)
+	must(err)
+	must(f.run(d))
+	must(cfg.Store.Close())
+}
+
+func (f fate) run(d *Driver) error {
+	ctx := context.Background()
+	switch f.Do {
+	case "capture":
+		_, err := d.Capture(ctx, snap.CaptureRequest{ID: "db-cut"})
+		return err
+	case "prepare":
+		_, err := d.Prepare(ctx, snap.RestoreRequest{ID: "op-1", Target: "db-target", Base: "db-base"})
+		return err
+	}
+	sw, err := d.Resume(ctx, "op-1")
+	if err != nil {
+		return err
+	}
+	if f.Do == "undo" {
+		return sw.Undo(ctx)
+	}
+	return sw.Commit(ctx)
+}
+
+// crashSubject has snapshots db-target and db-base, the present, and for do
+// whatever has to come before it.
+func crashSubject(t *testing.T, do string, args ...string) (s *subject, target, base string) {
+	t.Helper()
+	s = newSubject(t, args...)
+	for _, id := range []snap.SnapshotID{"db-target", "db-base"} {
+		if id == "db-base" {
+			target = s.digest(t)
+			check(t, s.db.FlushAll(t.Context()).Err())
+			s.mutate(t, 2)
+		}
+		_, err := s.driver.Capture(t.Context(), snap.CaptureRequest{ID: id})
+		check(t, err)
+	}
+	base = s.digest(t)
+	if do == "commit" || do == "undo" {
+		check(t, fate{Do: "prepare"}.run(s.driver))
+	}
+	if do == "undo" {
+		check(t, fate{Do: "commit"}.run(s.driver))
+		s.mutate(t, 3)
+	}
+	return s, target, base
+}
+
+// Whatever is cut at whichever step, the live state is the old or the new one,
+// the next process can go either way, and no other snapshot is lost.
+func TestKilledAtEachStep(t *testing.T) {
+	for _, do := range []string{"capture", "prepare", "commit", "undo"} {
+		t.Run(do, func(t *testing.T) {
+			t.Parallel()
+			snaptest.EachStep(len(do), func(step int) bool { return killAt(t, do, step) })
+		})
+	}
+}
+
+// killAt reports whether the victim got killed: whether there is such a step.
+func killAt(t *testing.T, do string, step int) bool {
+	s, target, base := crashSubject(t, do, "--appendonly", "yes")
+	before, dir := s.digest(t), filepath.Dir(s.cfg.StateDir)
+	check(t, s.cfg.Store.Close())
+	err := command(t, "victim", fate{dir, s.dsn(), do, step}).Run()
+	killed := err != nil
+	s.cfg.Store, err = cas.Open(filepath.Join(dir, "store"), cas.Options{SegmentBytes: 64 << 10})
+	check(t, err)
+	s.reopen(t)
+	if now := s.digest(t); now != before && now != target && now != base {
+		t.Fatalf("%s killed at step %d: the live state is neither old nor new", do, step)
+	}
+	s.recovers(t, do, step%2 == 0, target, base)
+	return killed && step < 30
+}
+
+// recovers does what the daemon does after a start.
+func (s *subject) recovers(t *testing.T, do string, forward bool, target, base string) {
+	t.Helper()
+	ctx := t.Context()
+	keep := snap.Keep{Snapshots: []snap.SnapshotID{"db-target", "db-base"}}
+	want := base
+	if do == "commit" || do == "undo" {
+		sw, err := s.driver.Resume(ctx, "op-1")
+		check(t, err)
+		if forward && do == "commit" {
+			want = target
+			check(t, sw.Commit(ctx))
+		} else {
+			check(t, sw.Undo(ctx))
+		}
+		proof, err := sw.Check(ctx)
+		check(t, err)
+		if !proof.Match {
+			t.Errorf("the proof does not match: %+v", proof)
+		}
+		check(t, sw.Finish(ctx))
+	}
+	check(t, s.driver.Sweep(ctx, keep))
+	if s.digest(t) != want {
+		t.Errorf("after %s, the live state is not what it was taken to", do)
+	}
+	for _, id := range keep.Snapshots {
+		check(t, s.driver.Verify(ctx, id, snap.Full))
+	}
+	if kind := errs.KindOf(s.driver.Verify(ctx, "db-cut", snap.Quick)); kind != errs.NotFound {
+		t.Errorf("after a sweep, the capture that was cut is %s", kind)
+	}
+	s.alone(t)
+	check(t, s.db.Set(ctx, "writable", "yes", 0).Err())
+}
+
+// alone checks that the server's settings are as they were, and that nothing is left of the switch.
+func (s *subject) alone(t *testing.T) {
+	t.Helper()
+	auth, err := s.db.ConfigGet(t.Context(), "masterauth").Result()
+	check(t, err)
+	if auth["masterauth"] != "" {
+		t.Errorf("masterauth is left as %q", auth["masterauth"])
+	}
+	if list, _ := os.ReadDir(filepath.Join(s.cfg.StateDir, "switches")); len(list) != 0 {
+		t.Errorf("switches are left: %v", list)
+	}
+	if roots := s.cfg.Store.Roots(s.driver.prefix + "switch/"); len(roots) != 0 {
+		t.Errorf("roots are left: %v", roots)
+	}
+}
+
+// A server that dies at whichever moment comes back with the old or the new
+// state, and the switch can go either way.
+func TestServerKilled(t *testing.T) {
+	for _, do := range []string{"capture", "prepare", "commit", "undo"} {
+		t.Run(do, func(t *testing.T) {
+			t.Parallel()
+			s, target, base := crashSubject(t, do, "--appendonly", "yes", "--appendfsync", "always")
+			before := s.digest(t)
+			r := random(int64(len(do)))
+			for range 6 {
+				pid := s.cmd.Process
+				timer := time.AfterFunc(time.Duration(r.IntN(250))*time.Millisecond, func() { _ = pid.Kill() })
+				err := fate{Do: do}.run(s.driver)
+				if err == nil {
+					timer.Stop()
+				} else if kind := errs.KindOf(err); kind != errs.Unavailable && kind != errs.Failed && kind != errs.Busy {
+					t.Errorf("the server died, and %s says %s: %v", do, kind, err)
+				}
+				_ = pid.Kill()
+				s.restart(t)
+				if now := s.digest(t); now != before && now != target && now != base {
+					t.Fatalf("%s: the server came back with neither the old nor the new state", do)
+				}
+			}
+			s.recovers(t, do, true, target, base)
+		})
+	}
+}

@@ -1,0 +1,251 @@
+package redis
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"mulligan/ipc/errs"
+	"mulligan/snap/cas"
+)
+
+// errMoved says that the server's data is not at the position that was asked for.
+var errMoved = errors.New("the server moved on")
+
+// master is this process in the part of the server's master: it gives one
+// snapshot to the first replica that knows the password.
+type master struct {
+	net.Listener
+	password string
+	size     int64
+	from     *position    // where the replica's own data must have ended; nil: anywhere
+	begin    func() error // called before the first byte
+	content  func() (io.Reader, error)
+	silence  time.Duration
+}
+
+// callBack is how long the server may take to find its master.
+const callBack = 15 * time.Second
+
+// lead makes the server's data what the stored snapshot is. With from, only if the
+// server's data ends there; else it is errMoved, and the server as it was. begin
+// is called when it is sure that the data will be replaced, before it is. What
+// has to be put back afterwards is in the plan meanwhile.
+func (d *Driver) lead(ctx context.Context, p *plan, root cas.Root, from *position, begin func() error) error {
+	c, err := d.dial(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	if err := c.supported(); err != nil {
+		return err
+	}
+	meta, _, err := parseMeta(root)
+	if err != nil {
+		return err
+	}
+	m, err := d.listen(c)
+	if err != nil {
+		return err
+	}
+	defer m.Close() // nothing is lost by an error of it
+	m.from, m.begin, m.size = from, begin, meta.Size
+	m.content = func() (io.Reader, error) { return d.content(ctx, root) }
+	err = d.follow(ctx, c, p, m)
+	return errs.Also(err, d.letGo(context.WithoutCancel(ctx), p))
+}
+
+// listen opens the port that the server is to connect to: on the address that
+// this process has on the way to the server.
+func (d *Driver) listen(c *conn) (*master, error) {
+	host := "127.0.0.1"
+	if a, ok := c.LocalAddr().(*net.TCPAddr); ok {
+		host = a.IP.String()
+		if !a.IP.IsLoopback() && d.server.tls != nil {
+			return nil, errs.New(errs.Unsupported, "", "a restore over the network with TLS").
+				WithHint("run the daemon on the server's own host")
+		}
+	}
+	if v, err := c.config("tls-replication"); err != nil || v == "yes" {
+		if err == nil {
+			err = errs.New(errs.Unsupported, "", "the server wants TLS from its master (tls-replication)").
+				WithHint("set tls-replication to no for the time of the restore")
+		}
+		return nil, err
+	}
+	l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
+	if err != nil {
+		return nil, err
+	}
+	return &master{Listener: l, password: rand.Text(), silence: d.cfg.Timeout}, nil
+}
+
+// follow tells the server to follow m, and waits until it has what m gives.
+func (d *Driver) follow(ctx context.Context, c *conn, p *plan, m *master) error {
+	if err := d.note(c, p, m); err != nil {
+		return err
+	}
+	if err := d.seam("follow"); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	finished := make(chan struct{})
+	go func() { defer close(finished); done <- m.serve(ctx) }()
+	defer func() { cancel(); <-finished }()
+	for _, command := range [][]string{
+		{"CONFIG", "SET", "masterauth", m.password}, {"CONFIG", "SET", "masteruser", ""},
+		{"REPLICAOF", p.Lead.Host, p.Lead.Port},
+	} {
+		if _, err := c.do(command...); err != nil {
+			return err
+		}
+	}
+	return await(ctx, c, m.silence, done)
+}
+
+// note writes down what letGo puts back.
+func (d *Driver) note(c *conn, p *plan, m *master) (err error) {
+	l := &lead{}
+	if l.Host, l.Port, err = net.SplitHostPort(m.Addr().String()); err != nil {
+		return err
+	}
+	if l.MasterAuth, err = c.config("masterauth"); err != nil {
+		return err
+	}
+	if l.User, err = c.config("masteruser"); err != nil {
+		return err
+	}
+	next := *p
+	next.Lead = l
+	if err := d.savePlan(&next); err != nil {
+		return err
+	}
+	p.Lead = l
+	return nil
+}
+
+const poll = 10 * time.Millisecond
+
+// await waits until the server has loaded what its master, whose end is told by done, sends.
+func await(ctx context.Context, c *conn, silence time.Duration, done <-chan error) error {
+	last, since := "", time.Now()
+	for {
+		state, loaded, err := c.following()
+		switch {
+		case err != nil:
+			return err
+		case loaded:
+			return nil
+		case state != last:
+			last, since = state, time.Now()
+		case time.Since(since) > silence:
+			return errs.New(errs.Failed, "", "the server did not load what it was sent").WithHint("look into the server's log")
+		}
+		select {
+		case err := <-done:
+			return err
+		case <-time.After(poll):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// following says how far the server got in following its master.
+func (c *conn) following() (state string, loaded bool, err error) {
+	r, err := c.info("replication")
+	if err != nil {
+		return "", false, err
+	}
+	p, err := c.info("persistence")
+	state = fmt.Sprint(r["master_link_status"], r["master_sync_read_bytes"], p["loading"], p["loading_loaded_bytes"])
+	return state, r["master_link_status"] == "up" && p["loading"] == "0", err
+}
+
+// letGo makes the server its own master again, if it follows a master of this
+// plan, and puts its settings back. It may come after a crash.
+func (d *Driver) letGo(ctx context.Context, p *plan) error {
+	if p.Lead == nil {
+		return nil
+	}
+	c, err := d.dial(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	r, err := c.info("replication")
+	if err != nil {
+		return err
+	}
+	if r["role"] == "slave" && (r["master_host"] != p.Lead.Host || r["master_port"] != p.Lead.Port) {
+		return errs.New(errs.Conflict, "", "the server was made a replica of %s", net.JoinHostPort(r["master_host"], r["master_port"])).
+			WithHint("REPLICAOF NO ONE makes it a master again")
+	}
+	commands := [][]string{{"CONFIG", "SET", "masterauth", p.Lead.MasterAuth}, {"CONFIG", "SET", "masteruser", p.Lead.User}}
+	if r["role"] == "slave" {
+		commands = append([][]string{{"REPLICAOF", "NO", "ONE"}}, commands...)
+	}
+	for _, command := range commands {
+		if _, err := c.do(command...); err != nil {
+			return err
+		}
+	}
+	next := *p
+	next.Lead = nil
+	if err := d.savePlan(&next); err != nil {
+		return err
+	}
+	p.Lead = nil
+	return nil
+}
+
+// settle waits until the server would come back with what it has, as far as it
+// keeps anything: a snapshot that it was sent is its dump file already, but
+// its append-only file is written anew in the background.
+func (d *Driver) settle(ctx context.Context) error {
+	c, err := d.dial(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	if err := c.saveIfNeeded(); err != nil {
+		return err
+	}
+	for {
+		p, err := c.info("persistence")
+		if err != nil {
+			return err
+		}
+		busy := p["aof_rewrite_in_progress"] == "1" || p["aof_rewrite_scheduled"] == "1" || p["rdb_bgsave_in_progress"] == "1"
+		switch {
+		case p["aof_enabled"] == "1" && p["aof_last_bgrewrite_status"] != "ok":
+			return errs.New(errs.Failed, "", "the server cannot write its append-only file").WithHint("look into the server's log: is its disk full?")
+		case !busy:
+			return nil
+		}
+		select {
+		case <-time.After(poll):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// saveIfNeeded has the dump file written where loading did not write it.
+func (c *conn) saveIfNeeded() error {
+	load, err := c.config("repl-diskless-load")
+	if err != nil {
+		return err
+	}
+	save, err := c.config("save")
+	if err != nil || save == "" || load == "" || load == "disabled" {
+		return err
+	}
+	_, err = c.do("BGSAVE", "SCHEDULE")
+	return err
+}

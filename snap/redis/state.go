@@ -1,0 +1,191 @@
+package redis
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"io"
+	"strings"
+
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+	"mulligan/snap/cas"
+)
+
+// meta is what a snapshot's root says of it.
+type meta struct {
+	Hash     string   `json:"hash"`
+	Position position `json:"position"` // of the server when it was captured
+	Version  int      `json:"version"`  // of the RDB format
+	Size     int64    `json:"size"`     // of the RDB file, in bytes
+}
+
+func (s summary) hash() snap.Hash { return s.scanned.hash() }
+
+func (s summary) meta() meta {
+	return meta{Hash: s.hash().String(), Position: s.at, Version: s.scanned.version, Size: s.size}
+}
+
+func parseMeta(root cas.Root) (m meta, h snap.Hash, err error) {
+	const op = "read a snapshot"
+	if err := json.Unmarshal(root.Meta, &m); err != nil {
+		return m, h, errs.Wrap(errs.Corrupt, op, err)
+	}
+	raw, err := hex.DecodeString(strings.TrimPrefix(m.Hash, "blake3:"))
+	if err != nil || copy(h[:], raw) != len(h) {
+		return m, h, errs.New(errs.Corrupt, op, "%q is not a hash", m.Hash)
+	}
+	return m, h, nil
+}
+
+// Chunks of an RDB file end where its bytes say so, so that a key that grows
+// moves the cuts no further than the next of them.
+const (
+	minChunk  = 16 << 10
+	maxChunk  = 512 << 10
+	cutMask   = 1<<16 - 1 // on average after 64 KiB more
+	perList   = 1024      // chunks in a list
+	hashShift = 48        // the topmost bits of the rolling hash know the last 64 bytes
+)
+
+// gear is a table of random numbers for the rolling hash, one for each byte
+// (W. Xia et al., "Ddelta: A deduplication-inspired fast delta compression
+// approach", 2014). It is part of the format only in so far as other cuts share less.
+var gear = func() (t [256]uint64) {
+	x := uint64(0x9e3779b97f4a7c15)
+	for i := range t { // splitmix64
+		x += 0x9e3779b97f4a7c15
+		z := x
+		z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+		z = (z ^ z>>27) * 0x94d049bb133111eb
+		t[i] = z ^ z>>31
+	}
+	return t
+}()
+
+// storer puts what is written to it into a batch.
+type storer struct {
+	b      *cas.Batch
+	buf    []byte
+	sum    uint64
+	chunks []cas.Hash
+	lists  []cas.Hash
+}
+
+func newStorer(b *cas.Batch) *storer { return &storer{b: b, buf: make([]byte, 0, maxChunk)} }
+
+// Write stores the chunks that p completes.
+func (s *storer) Write(p []byte) (int, error) {
+	for _, c := range p {
+		s.buf = append(s.buf, c)
+		s.sum = s.sum<<1 + gear[c]
+		if len(s.buf) >= minChunk && s.sum>>hashShift&cutMask == 0 || len(s.buf) == maxChunk {
+			if err := s.cut(); err != nil {
+				return 0, err
+			}
+		}
+	}
+	return len(p), nil
+}
+
+func (s *storer) cut() error {
+	h, err := s.b.Blob(s.buf)
+	s.buf, s.sum = s.buf[:0], 0
+	s.chunks = append(s.chunks, h)
+	if err == nil && len(s.chunks) == perList {
+		err = s.list()
+	}
+	return err
+}
+
+func (s *storer) list() error {
+	h, err := s.b.Node(nil, s.chunks)
+	s.lists, s.chunks = append(s.lists, h), s.chunks[:0]
+	return err
+}
+
+// node ends the content and stores the node of all of it.
+func (s *storer) node() (cas.Hash, error) {
+	if len(s.buf) > 0 {
+		if err := s.cut(); err != nil {
+			return cas.Hash{}, err
+		}
+	}
+	if len(s.chunks) > 0 {
+		if err := s.list(); err != nil {
+			return cas.Hash{}, err
+		}
+	}
+	return s.b.Node([]byte("mulligan redis 1"), s.lists)
+}
+
+// content reads a stored RDB file.
+type content struct {
+	ctx    context.Context
+	store  *cas.Store
+	lists  []cas.Hash
+	chunks []cas.Hash
+	rest   []byte
+}
+
+func (d *Driver) content(ctx context.Context, root cas.Root) (*content, error) {
+	_, lists, err := d.cfg.Store.Node(root.Hash)
+	return &content{ctx: ctx, store: d.cfg.Store, lists: lists}, damaged(err)
+}
+
+func (c *content) Read(p []byte) (int, error) {
+	for len(c.rest) == 0 {
+		if err := c.next(); err != nil {
+			return 0, err
+		}
+	}
+	n := copy(p, c.rest)
+	c.rest = c.rest[n:]
+	return n, nil
+}
+
+// next reads the next chunk, or the next list of chunks.
+func (c *content) next() (err error) {
+	if err := c.ctx.Err(); err != nil {
+		return err
+	}
+	switch {
+	case len(c.chunks) > 0:
+		c.rest, err = c.store.Get(c.chunks[0])
+		c.chunks = c.chunks[1:]
+	case len(c.lists) > 0:
+		_, c.chunks, err = c.store.Node(c.lists[0])
+		c.lists = c.lists[1:]
+	default:
+		return io.EOF
+	}
+	return damaged(err)
+}
+
+// damaged makes an object that is referred to and not there a damage.
+func damaged(err error) error {
+	if errs.KindOf(err) == errs.NotFound {
+		return &errs.Error{Kind: errs.Corrupt, Message: "a part is missing", Hint: "use another checkpoint", Err: err}
+	}
+	return err
+}
+
+// scanStored reads a stored snapshot and checks it against its hash.
+func (d *Driver) scanStored(ctx context.Context, root cas.Root, each func(item)) (*scanned, error) {
+	_, hash, err := parseMeta(root)
+	if err != nil {
+		return nil, err
+	}
+	c, err := d.content(ctx, root)
+	if err != nil {
+		return nil, err
+	}
+	s, err := scan(c, each)
+	if err != nil {
+		return nil, err
+	}
+	if got := s.hash(); got != hash {
+		return nil, errs.New(errs.Corrupt, "", "the stored content hashes to %s, not to %s", got, hash).WithHint("use another checkpoint")
+	}
+	return s, nil
+}

@@ -1,0 +1,113 @@
+package redis
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"mulligan/ipc/errs"
+)
+
+// summary is what one reading of a snapshot found.
+type summary struct {
+	at      position
+	size    int64
+	read    time.Time // by the server's clock, not before the snapshot was made
+	scanned *scanned
+}
+
+// read asks the server for a snapshot, as a replica does, and copies it to w.
+// The server forks at once, and at is the position of that moment.
+func (d *Driver) read(ctx context.Context, w io.Writer) (s summary, err error) {
+	c, err := d.dial(ctx)
+	if err != nil {
+		return s, err
+	}
+	defer c.close()
+	if err := c.supported(); err != nil {
+		return s, err
+	}
+	size, at, err := c.fullSync()
+	if err != nil {
+		return s, err
+	}
+	s.at, s.size = at, size
+	body := &io.LimitedReader{R: c.r, N: size}
+	s.scanned, err = scan(io.TeeReader(body, w), nil)
+	if err == nil && body.N > 0 {
+		err = errs.New(errs.Unsupported, "", "the snapshot goes on for %d bytes behind its end", body.N)
+	}
+	if err == nil {
+		s.read, err = d.time(ctx)
+	}
+	return s, err
+}
+
+// fullSync begins a replication that asks for everything, and gives the size of
+// the snapshot that comes next on the connection. It does not say that it could take a
+// snapshot of unknown size (capa eof): such servers would wait for more replicas first.
+func (c *conn) fullSync() (size int64, at position, err error) {
+	// Where the server knows it, it spares itself the commands that come after. Others refuse it.
+	if _, err := c.do("REPLCONF", "rdb-only", "1"); err != nil {
+		if _, ok := err.(serverError); !ok {
+			return 0, at, err
+		}
+	}
+	if err := c.send("PSYNC", "?", "-1"); err != nil {
+		return 0, at, err
+	}
+	first, err := c.notice()
+	if err != nil {
+		return 0, at, err
+	}
+	if _, err := fmt.Sscanf(first, "+FULLRESYNC %40s %d", &at.ID, &at.Offset); err != nil {
+		if strings.HasPrefix(first, "-") {
+			return 0, at, serverError(first[1:])
+		}
+		return 0, at, errProtocol
+	}
+	head, err := c.notice()
+	if err != nil {
+		return 0, at, err
+	}
+	if strings.HasPrefix(head, "-") {
+		return 0, at, serverError(head[1:])
+	}
+	size, err = strconv.ParseInt(strings.TrimPrefix(head, "$"), 10, 64)
+	if err != nil || size < 0 {
+		return 0, at, errProtocol
+	}
+	return size, at, nil
+}
+
+// notice reads the next line that says something: empty ones say "wait".
+func (c *conn) notice() (string, error) {
+	for {
+		if s, err := c.line(); s != "" || err != nil {
+			return s, err
+		}
+	}
+}
+
+// time asks for the server's clock.
+func (d *Driver) time(ctx context.Context) (time.Time, error) {
+	c, err := d.dial(ctx)
+	if err != nil {
+		return time.Time{}, err
+	}
+	defer c.close()
+	v, err := c.do("TIME")
+	if err != nil {
+		return time.Time{}, err
+	}
+	list, _ := v.([]any)
+	if len(list) != 2 {
+		return time.Time{}, errProtocol
+	}
+	s, _ := list[0].(string)
+	sec, err := strconv.ParseInt(s, 10, 64)
+	return time.Unix(sec+1, 0), err // rounded up
+}
