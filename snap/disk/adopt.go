@@ -1,0 +1,171 @@
+package disk
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+)
+
+// adopt makes the domain's present images the root of a new tree. They stay
+// where they are.
+func (d *Driver) adopt(op string, m machine) error {
+	persistent, err := m.Persistent()
+	if err != nil {
+		return err
+	}
+	if !persistent {
+		return errs.New(errs.Unsupported, op, "domain %s is transient", d.cfg.Domain).WithHint("define it: virsh define")
+	}
+	text, err := m.XML(false)
+	if err != nil {
+		return err
+	}
+	s, err := inspect(op, text)
+	if err != nil {
+		return err
+	}
+	uuid, err := m.UUID()
+	if err != nil {
+		return err
+	}
+	root := &layer{Files: map[string]*file{}, Below: map[string][]*file{}}
+	for _, dev := range s.Disks {
+		if err := d.trusted(op, filepath.Dir(s.Sources[dev])); err != nil {
+			return err
+		}
+		below, err := foundation(op, dev, s.Sources[dev])
+		if err != nil {
+			return err
+		}
+		root.Files[dev] = &file{Path: s.Sources[dev]}
+		if len(below) > 0 {
+			root.Below[dev] = below
+		}
+	}
+	t := &tree{
+		Version: version, Domain: d.cfg.Domain, UUID: uuid, Disks: s.Disks, Seq: 1, Head: "L000001",
+		Layers: map[layerID]*layer{"L000001": root}, Snapshots: map[snap.SnapshotID]*snapshot{}, Switches: map[snap.RestoreID]*plan{},
+	}
+	d.tree = t // what agree looks at; it is saved with the first change
+	return nil
+}
+
+// foundation lists the images below a disk's own: others may use them too.
+func foundation(op, dev, path string) (list []*file, err error) {
+	format := "qcow2"
+	for depth := 0; format == "qcow2"; depth++ {
+		img, f, err := openImage(path)
+		if err != nil {
+			return nil, errs.New(errs.Unsupported, op, "disk %s: %v", dev, err).WithHint("see what qemu-img info says of it")
+		}
+		f.Close() // only read
+		if err := usable(op, dev, path, img); err != nil {
+			return nil, err
+		}
+		if img.Backing == "" {
+			return list, nil
+		}
+		if strings.Contains(img.Backing, ":") {
+			return nil, errs.New(errs.Unsupported, op, "disk %s rests on %.80q, which is not a plain file", dev, img.Backing).WithHint("flatten it: qemu-img rebase -b ''")
+		}
+		if img.BackingFmt != "qcow2" && img.BackingFmt != "raw" {
+			return nil, errs.New(errs.Unsupported, op, "disk %s: %s does not name the format of its backing file", dev, path).
+				WithHint("qemu-img rebase -u -F FORMAT -b %s %s, with the domain off", img.Backing, path)
+		}
+		next := img.Backing
+		if !filepath.IsAbs(next) {
+			next = filepath.Join(filepath.Dir(path), next)
+		}
+		path, format = next, img.BackingFmt
+		st, err := statOf(path)
+		if err != nil {
+			return nil, errs.New(errs.Corrupt, op, "disk %s: a backing file is missing: %v", dev, err)
+		}
+		list = append(list, &file{Path: path, Format: format, Stat: st})
+		if depth > 200 {
+			return nil, errs.New(errs.Unsupported, op, "disk %s has a chain of more than 200 images", dev)
+		}
+	}
+	return list, nil
+}
+
+// usable refuses images with what overlays cannot carry.
+func usable(op, dev, path string, img image) error {
+	switch {
+	case img.Snapshots > 0:
+		return errs.New(errs.Conflict, op, "disk %s: %s holds %d internal snapshots", dev, path, img.Snapshots).
+			WithHint("delete them (virsh snapshot-delete, qemu-img snapshot -d); mulligan keeps its own")
+	case img.Encrypted, img.External:
+		return errs.New(errs.Unsupported, op, "disk %s: %s is encrypted or keeps its data in another file", dev, path)
+	case img.Corrupt:
+		return errs.New(errs.Corrupt, op, "disk %s: %s is marked as corrupt", dev, path).WithHint("qemu-img check -r all, with the domain off")
+	}
+	return nil
+}
+
+// agree checks that the domain is as the tree has it: its persistent
+// definition and, while it runs, its live one are on the head.
+func (d *Driver) agree(op string, m machine) error {
+	foreign, err := m.Foreign()
+	if err != nil {
+		return err
+	}
+	if foreign != "" {
+		return errs.New(errs.Conflict, op, "domain %s has %s", d.cfg.Domain, foreign).
+			WithHint("remove that with virsh; mulligan and libvirt's own snapshots do not mix")
+	}
+	head := d.tree.Layers[d.tree.Head]
+	for _, live := range []bool{false, true} {
+		s, up, err := d.surveyOf(op, m, live)
+		if err != nil {
+			return err
+		}
+		if live && !up {
+			return nil
+		}
+		if err := d.agrees(op, live, s, head); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// surveyOf inspects a definition; up is whether the domain runs.
+func (d *Driver) surveyOf(op string, m machine, live bool) (s survey, up bool, err error) {
+	p, err := m.Power()
+	if err != nil {
+		return s, false, err
+	}
+	if live && !p.up() {
+		return s, false, nil
+	}
+	text, err := m.XML(live)
+	if err != nil {
+		return s, false, err
+	}
+	s, err = inspect(op, text)
+	return s, p.up(), err
+}
+
+func (d *Driver) agrees(op string, live bool, s survey, head *layer) error {
+	which := "persistent"
+	if live {
+		which = "live"
+	}
+	if !slices.Equal(s.Disks, d.tree.Disks) {
+		return errs.New(errs.Conflict, op, "domain %s was redefined: its %s definition has disks %s, and %s are protected",
+			d.cfg.Domain, which, strings.Join(s.Disks, " "), strings.Join(d.tree.Disks, " ")).
+			WithHint("virsh edit it back; or app remove and app add, which starts a new history")
+	}
+	for _, dev := range d.tree.Disks {
+		if s.Sources[dev] != head.Files[dev].Path {
+			return errs.New(errs.Conflict, op, "domain %s was redefined: disk %s is %s in its %s definition, and should be %s",
+				d.cfg.Domain, dev, s.Sources[dev], which, head.Files[dev].Path).
+				WithHint("nothing is lost: virsh edit it back; or app remove and app add, which starts a new history")
+		}
+	}
+	return nil
+}

@@ -1,0 +1,363 @@
+package disk
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"time"
+
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+)
+
+const (
+	opCapture = "capture disks"
+	// maxLive is how many images a running domain may have open upon each other
+	// before its QEMU is made to open the merged ones; libvirt refuses beyond 200.
+	maxLive = 96
+)
+
+// Capture freezes the images that the domain writes to, under req.ID, and puts
+// fresh overlays on them.
+func (d *Driver) Capture(ctx context.Context, req snap.CaptureRequest) (snap.Snapshot, error) {
+	return d.capture(ctx, req, false)
+}
+
+// CaptureMemory is Capture that keeps the running guest's memory too, so that a
+// restore goes on from there instead of booting. Of a domain that is off it is Capture.
+func (d *Driver) CaptureMemory(ctx context.Context, req snap.CaptureRequest) (snap.Snapshot, error) {
+	return d.capture(ctx, req, true)
+}
+
+func (d *Driver) capture(ctx context.Context, req snap.CaptureRequest, memory bool) (out snap.Snapshot, err error) {
+	if err := d.begin(ctx, opCapture); err != nil {
+		return snap.Snapshot{}, err
+	}
+	defer d.mu.Unlock()
+	if !validName(string(req.ID)) || req.At != "" {
+		return snap.Snapshot{}, errs.New(errs.Invalid, opCapture, "%q at %q is not a snapshot that disks can have", req.ID, req.At)
+	}
+	m, err := d.open(ctx, opCapture)
+	if err != nil {
+		return snap.Snapshot{}, err
+	}
+	defer m.Free()
+	c := &capturing{d: d, m: m, id: req.ID, memory: memory}
+	if err := c.run(ctx); err != nil {
+		// What has happened to the domain is found out when it is opened next.
+		return snap.Snapshot{}, errs.Wrap(errs.Failed, opCapture, err)
+	}
+	s := d.tree.Snapshots[req.ID]
+	return snap.Snapshot{
+		ID: req.ID, Driver: driverName, Position: string(s.Layer), Quiesced: s.Quiesced, Created: s.Created, Warnings: c.warnings,
+	}, nil
+}
+
+// capturing is one capture under way.
+type capturing struct {
+	d        *Driver
+	m        machine
+	id       snap.SnapshotID
+	memory   bool
+	survey   survey // of the definition that counts
+	up       bool
+	nvram    *file
+	quiesced bool
+	warnings []string
+}
+
+func (c *capturing) run(ctx context.Context) (err error) {
+	d := c.d
+	p, err := c.m.Power()
+	if err != nil {
+		return err
+	}
+	c.up = p.up()
+	if c.survey, _, err = d.surveyOf(opCapture, c.m, c.up); err != nil {
+		return err
+	}
+	c.warnings = c.survey.Warnings
+	if same, err := c.unchanged(); err != nil || same {
+		if err == nil {
+			err = c.name(d.tree.Layers[d.tree.Head].Parent)
+		}
+		return err
+	}
+	if err := d.shallow(ctx, c); err != nil {
+		return err
+	}
+	if err := d.room(opCapture); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	err = c.freeze(ctx)
+	if err != nil && c.up && d.tree.Suspect && d.tree.Intent == nil {
+		// libvirtd died in the middle of a switch, and QEMU still has the images
+		// open that it had been given: their names are taken.
+		if e := d.reopen(opCapture, c.m, d.tree.Head); e != nil {
+			lost := errs.New(errs.Conflict, "", "libvirtd was killed in the middle of a checkpoint and lost track of the images that QEMU has open").
+				WithHint("nothing is lost: stop and start domain %s once", d.cfg.Domain)
+			lost.Err = errs.Also(err, e)
+			return lost
+		}
+		err = c.freeze(ctx)
+	}
+	return err
+}
+
+// unchanged reports whether the layer below the head is the state already: the
+// domain is off, and nothing was written since.
+func (c *capturing) unchanged() (bool, error) {
+	d := c.d
+	head := d.tree.Layers[d.tree.Head]
+	if c.up || head.Parent == "" {
+		return false, nil
+	}
+	if empty, err := d.headEmpty(d.tree.Head); err != nil || !empty {
+		return false, err
+	}
+	return d.sameNVRAM(c.survey.NVRAM, d.tree.Layers[head.Parent])
+}
+
+// sameNVRAM compares the domain's NVRAM with what a layer has.
+func (d *Driver) sameNVRAM(path string, l *layer) (bool, error) {
+	hash, err := nvramHash(path)
+	if err != nil {
+		return false, err
+	}
+	return hash == l.nvramHash(), nil
+}
+
+func nvramHash(path string) (string, error) {
+	if path == "" {
+		return "", nil
+	}
+	data, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return "", nil
+	}
+	return hashBytes(data), err
+}
+
+func (l *layer) nvramHash() string {
+	if l.NVRAM == nil {
+		return ""
+	}
+	return l.NVRAM.Hash
+}
+
+// shallow sees to it that the new overlays do not lie on too many others.
+func (d *Driver) shallow(ctx context.Context, c *capturing) error {
+	depth := d.tree.depth(d.tree.Head)
+	if c.up && c.survey.Deep+1 >= d.maxLive && depth < d.maxLive/2 {
+		d.cfg.Log.Info("the domain has too many images open: it is made to open the merged ones", "domain", d.cfg.Domain, "images", c.survey.Deep+1)
+		return d.reopen(opCapture, c.m, d.tree.Head)
+	}
+	if most := 2 * maxLive; depth >= most || c.survey.Deep >= most {
+		return errs.New(errs.Unavailable, opCapture, "%d images lie upon each other: merging them has not kept up", depth).
+			WithHint("delete checkpoints, and wait for the daemon's maintenance")
+	}
+	return nil
+}
+
+// freeze makes the overlays, switches the domain to them and freezes the old
+// images. Each step is found again by recover.
+func (c *capturing) freeze(ctx context.Context) error {
+	d := c.d
+	next, err := d.tree.clone()
+	if err != nil {
+		return err
+	}
+	in := &intent{Op: "capture", Old: next.Head, Running: c.up}
+	in.New = d.addLayer(next, next.Head)
+	if c.memory && c.up {
+		in.Memory = filepath.Join(d.pool(next, next.Disks[0]), string(c.id)+".memory")
+	}
+	next.Intent = in
+	if err := d.save(next); err != nil {
+		return err
+	}
+	in = d.tree.Intent
+	if err := c.switchDisks(ctx, in); err != nil {
+		// Nobody knows how far libvirt got: ask it, and give the answer after.
+		return errs.Also(err, d.settle(context.WithoutCancel(ctx), err))
+	}
+	if err := d.seam("capture: switched"); err != nil {
+		return err
+	}
+	return d.finishCapture(c, in)
+}
+
+// settle recovers after a capture that failed in the middle. A libvirt that is
+// well has cleaned up after itself.
+func (d *Driver) settle(ctx context.Context, cause error) error {
+	m, err := d.machine(opCapture)
+	if err == nil {
+		defer m.Free()
+		suspect := d.tree.Suspect
+		err = d.recover(ctx, opCapture, m)
+		if err == nil && d.tree.Suspect != suspect && errs.KindOf(cause) != errs.Unavailable {
+			err = d.update(func(t *tree) { t.Suspect = suspect })
+		}
+	}
+	if err != nil {
+		d.thawSoon()
+	}
+	return err
+}
+
+func (c *capturing) switchDisks(ctx context.Context, in *intent) error {
+	d := c.d
+	if err := d.seam("capture: overlays"); err != nil {
+		return err
+	}
+	size := d.headerSize(in.Old)
+	if c.up {
+		size = c.m.Capacity // the header of an image in use may be stale
+	}
+	if err := d.createOverlays(ctx, opCapture, in.New, size); err != nil {
+		return err
+	}
+	if err := d.seam("capture: switch"); err != nil {
+		return err
+	}
+	if c.up {
+		return c.switchLive(ctx, in)
+	}
+	c.quiesced = true
+	if err := c.copyNVRAM(ctx, in); err != nil {
+		return err
+	}
+	return d.define(opCapture, c.m, in.New)
+}
+
+func (c *capturing) copyNVRAM(ctx context.Context, in *intent) (err error) {
+	c.nvram, err = c.d.copyNVRAM(ctx, c.survey.NVRAM, in.Old)
+	return err
+}
+
+// switchLive switches a running domain, with the guest's filesystems frozen if
+// that can be had in time.
+func (c *capturing) switchLive(ctx context.Context, in *intent) error {
+	d := c.d
+	text := snapshotXML(d.tree.Disks, c.survey.Left, d.tree.Layers[in.New].paths(), in.Memory)
+	if in.Memory == "" { // libvirt pauses the guest itself while it writes its memory
+		warning := ""
+		c.quiesced, warning = d.quiesce(ctx, c.m, c.survey)
+		if warning != "" {
+			c.warnings = append(c.warnings, warning)
+		}
+	}
+	err := d.seam("capture: frozen")
+	if err == nil {
+		err = c.copyNVRAM(ctx, in)
+	}
+	if err == nil {
+		err = c.m.Snapshot(text, in.Memory == "")
+	}
+	if err == nil {
+		err = d.seam("capture: thaw")
+	}
+	if in.Memory == "" && c.survey.Agent {
+		if e := d.thaw(c.m); e != nil {
+			c.warnings = append(c.warnings, "the guest's agent does not answer: its filesystems may be frozen until it does. mulligan keeps trying to thaw them.")
+		}
+	}
+	return err
+}
+
+// finishCapture makes everything else agree with the head being in.New, and
+// names the frozen layer; recovery passes a nil c, and names nothing.
+func (d *Driver) finishCapture(c *capturing, in *intent) error {
+	m := c.m
+	if err := d.definePersistent(opCapture, m, in.New); err != nil {
+		return err
+	}
+	if err := d.seam("capture: freeze"); err != nil {
+		return err
+	}
+	stats, err := d.freezeFiles(in.Old)
+	if err != nil {
+		return err
+	}
+	var memory *file
+	if in.Memory != "" && c.id != "" {
+		if memory, err = freezeMemory(in.Memory); err != nil {
+			return err
+		}
+	}
+	if err := d.seam("capture: record"); err != nil {
+		return err
+	}
+	return d.update(func(t *tree) {
+		old := t.Layers[in.Old]
+		old.Frozen = true
+		for dev, st := range stats {
+			old.Files[dev].Stat = st
+		}
+		if c.nvram != nil {
+			old.NVRAM = c.nvram
+		}
+		t.Head, t.Intent, t.Resume, t.Suspect = in.New, nil, nil, false
+		if c.id != "" {
+			t.Snapshots[c.id] = &snapshot{Layer: in.Old, Created: time.Now().UTC(), Quiesced: c.quiesced, Memory: memory}
+		}
+	})
+}
+
+// name records a snapshot of a layer that is frozen already.
+func (c *capturing) name(id layerID) error {
+	return c.d.update(func(t *tree) {
+		t.Snapshots[c.id] = &snapshot{Layer: id, Created: time.Now().UTC(), Quiesced: true}
+	})
+}
+
+func freezeMemory(path string) (*file, error) {
+	if err := errors.Join(syncFile(path), syncDir(filepath.Dir(path)), setImmutable(path, true)); err != nil {
+		return nil, err
+	}
+	st, err := statOf(path)
+	return &file{Path: path, Stat: st}, err
+}
+
+// define makes a layer's images those of the persistent definition.
+func (d *Driver) define(op string, m machine, id layerID) error {
+	text, err := m.XML(false)
+	if err != nil {
+		return err
+	}
+	want := d.tree.Layers[id].paths()
+	text, err = redirect(text, want)
+	if err != nil {
+		return errs.Wrap(errs.Internal, op, err)
+	}
+	if err := d.conn.Define(text); err != nil {
+		return err
+	}
+	s, _, err := d.surveyOf(op, m, false)
+	if err == nil && !samePaths(s.Sources, want, d.tree.Disks) {
+		err = errs.New(errs.Failed, op, "libvirt did not keep the definition of %s", d.cfg.Domain)
+	}
+	return err
+}
+
+// definePersistent is define where it is not so already. A live snapshot makes
+// libvirt write the chain of images below into the persistent definition, too:
+// that must go, for a start would insist on images that were merged away since.
+func (d *Driver) definePersistent(op string, m machine, id layerID) error {
+	text, err := m.XML(false)
+	if err != nil {
+		return err
+	}
+	want, err := redirect(text, d.tree.Layers[id].paths())
+	if err != nil {
+		return errs.Wrap(errs.Internal, op, err)
+	}
+	if want == text {
+		return nil
+	}
+	return d.define(op, m, id)
+}

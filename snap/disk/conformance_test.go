@@ -1,0 +1,200 @@
+//go:build cgo && libvirt_dlopen
+
+package disk
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"libvirt.org/go/libvirt"
+
+	"mulligan/snap"
+	"mulligan/snap/disk/disktest"
+	"mulligan/snap/snaptest"
+)
+
+func TestConformance(t *testing.T) {
+	theHost(t)
+	snaptest.Run(t, func(t *testing.T) snaptest.Subject {
+		dir := inMemory(t)
+		v := newVM(t, disktest.GuestOptions{SizeMiB: 4, KeepBare: true, NVRAM: true, Dir: dir})
+		s := &subject{vm: v, state: filepath.Join(dir, "state")}
+		s.Mutate(t, 0)
+		s.Reopen(t)
+		return s
+	})
+}
+
+// inMemory is a folder that a sync costs nothing in.
+func inMemory(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "mdt-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = exec.Command("chattr", "-R", "-i", dir).Run() // where the filesystem knows the flag
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+// subject is a domain that is off: its disks are written to by qemu-io.
+type subject struct {
+	*vm
+	state string
+	d     *Driver
+}
+
+// Layered: the domain's own images rest on the snapshots'.
+func (s *subject) Layered() {}
+
+// Slow: each step of it starts programs.
+func (s *subject) Slow() bool { return !long }
+
+func (s *subject) Driver() snap.Driver { return s.d }
+
+func (s *subject) Reopen(t *testing.T) {
+	if s.d != nil {
+		_ = s.d.Close() // of which only the connection is let go
+	}
+	s.d = s.driver(t, s.state, nil)
+}
+
+// Mutate overwrites a few clusters.
+func (s *subject) Mutate(t *testing.T, seed int64) {
+	random := rand.New(rand.NewPCG(uint64(seed), 0))
+	pattern := filepath.Join(t.TempDir(), "pattern")
+	var key [32]byte
+	copy(key[:], fmt.Sprintf("seed %d", seed))
+	data := make([]byte, 64<<10)
+	rand.NewChaCha8(key).Read(data)
+	if err := os.WriteFile(pattern, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, image := range s.sources(t, libvirt.DOMAIN_XML_INACTIVE) {
+		args := []string{"-f", "qcow2", "-t", "writeback"}
+		for range 1 + random.IntN(3) {
+			args = append(args, "-c", fmt.Sprintf("write -q -s %s %dk 64k", pattern, 64*random.IntN(64)))
+		}
+		args = append(args, "-c", fmt.Sprintf("write -q -s %s 0 64k", pattern))
+		if random.IntN(3) == 0 {
+			args = append(args, "-c", fmt.Sprintf("discard -q %dk 64k", 64+64*random.IntN(63)))
+		}
+		if out, err := exec.Command("qemu-io", append(args, image)...).CombinedOutput(); err != nil {
+			t.Fatalf("qemu-io: %v: %s", err, out)
+		}
+	}
+	if seed%2 == 0 {
+		if err := os.WriteFile(s.NVRAM, data[:1024], 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (s *subject) Fingerprint(t *testing.T) string {
+	h := sha256.New()
+	for _, image := range s.sources(t, libvirt.DOMAIN_XML_INACTIVE) {
+		data, err := contentOf(image)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.Write(data)
+	}
+	nvram, err := os.ReadFile(s.NVRAM)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Write(nvram)
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// contentOf is what a guest reads from a small qcow2 image. The suite asks so
+// often that starting qemu-img for it would take most of the time.
+func contentOf(path string) ([]byte, error) {
+	img, f, err := openImage(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	out := make([]byte, img.Size)
+	if img.Backing != "" {
+		if out, err = contentOf(img.Backing); err != nil {
+			return nil, err
+		}
+	}
+	l1, err := readTable(f, img.l1At, img.l1Size*8)
+	if err != nil {
+		return nil, err
+	}
+	for i, e := range l1 {
+		if e&offsetMask == 0 {
+			continue
+		}
+		l2, err := readTable(f, int64(e&offsetMask), img.Cluster)
+		if err != nil {
+			return nil, err
+		}
+		for j, e := range l2 {
+			at := int64(i)*img.span() + int64(j)*img.Cluster
+			if at >= img.Size {
+				break
+			}
+			cluster := out[at:min(at+img.Cluster, img.Size)]
+			switch {
+			case e&compressedFlag != 0:
+				return nil, fmt.Errorf("%s has compressed clusters", path)
+			case e&1 != 0: // it reads as zeros
+				clear(cluster)
+			case e&offsetMask != 0:
+				if _, err := f.ReadAt(cluster, int64(e&offsetMask)); err != nil {
+					return nil, err
+				}
+			}
+		}
+	}
+	return out, nil
+}
+
+func (s *subject) Damage(t *testing.T, id snap.SnapshotID) {
+	path := s.d.tree.Layers[s.d.tree.Snapshots[id].Layer].Files["vda"].Path
+	if err := setImmutable(path, false); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	const at = 60000 // in the header's cluster, where QEMU reads nothing: the live state rests on this image too
+	b := make([]byte, 1)
+	if _, err := f.ReadAt(b, at); err != nil {
+		t.Fatal(err)
+	}
+	b[0] ^= 1
+	if _, err := f.WriteAt(b, at); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (s *subject) Stored(t *testing.T) (n int64) {
+	if err := s.d.Maintain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for id, l := range s.d.tree.Layers {
+		if id != s.d.tree.Head {
+			for _, f := range l.all() {
+				n += blocks(f.Path)
+			}
+		}
+	}
+	return n
+}

@@ -1,0 +1,574 @@
+//go:build cgo && libvirt_dlopen
+
+package disk
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+	"mulligan/snap/disk/disktest"
+)
+
+// childEnv makes the test binary a daemon that dies at a step.
+const childEnv = "MULLIGAN_DISK_CHILD"
+
+// order is what a child is to do.
+type order struct {
+	Config struct{ App, Domain, URI, StateDir string }
+	Do     string // capture, memory, rollback, undo, merge
+	Target snap.SnapshotID
+	ID     string // of what it makes
+	Die    int    // at the n-th step; 0: never, and the steps are printed
+	Slow   bool   // the agent gets no time
+}
+
+// child does what it is told and exits, or is killed.
+func child() {
+	var o order
+	if err := json.Unmarshal([]byte(os.Getenv(childEnv)), &o); err != nil {
+		panic(err)
+	}
+	steps := 0
+	d, err := New(Config{
+		App: o.Config.App, Domain: o.Config.Domain, URI: o.Config.URI, StateDir: o.Config.StateDir, Shutdown: Destroy, Depth: 3,
+		Seam: func(step string) error {
+			if steps++; steps == o.Die {
+				_ = unix.Kill(os.Getpid(), unix.SIGKILL)
+				select {}
+			}
+			if o.Die == 0 {
+				fmt.Println("step", step)
+			}
+			return nil
+		},
+	})
+	if err == nil {
+		err = o.run(context.Background(), d)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+func (o order) run(ctx context.Context, d *Driver) error {
+	n := 0
+	next := func() string { n++; return fmt.Sprintf("%s-%d", o.ID, n) }
+	switch o.Do {
+	case "capture":
+		_, err := d.Capture(ctx, snap.CaptureRequest{ID: snap.SnapshotID(o.ID)})
+		return err
+	case "memory":
+		_, err := d.CaptureMemory(ctx, snap.CaptureRequest{ID: snap.SnapshotID(o.ID)})
+		return err
+	case "rollback":
+		_, err := rollBack(ctx, d, snap.RestoreID(o.ID), o.Target, next)
+		return err
+	case "undo":
+		sw, err := d.Resume(ctx, snap.RestoreID(o.ID))
+		if err == nil {
+			err = errors.Join(d.Unit().Stop(ctx), sw.Undo(ctx), sw.Finish(ctx))
+		}
+		return err
+	case "merge":
+		return errors.Join(d.Delete(ctx, o.Target), d.Maintain(ctx))
+	}
+	return errors.New("unknown order")
+}
+
+// crasher is a domain whose daemons are killed.
+type crasher struct {
+	*vm
+	state string
+	known map[snap.SnapshotID]string // what the store has, and what is in it
+	d     *Driver                    // the daemon that comes after
+	kills int
+}
+
+func newCrasher(t *testing.T, opt disktest.GuestOptions) *crasher {
+	opt.Disks = 2
+	return &crasher{vm: newVM(t, opt), state: t.TempDir(), known: map[snap.SnapshotID]string{}}
+}
+
+// open starts the daemon that finds what a dead one left.
+func (c *crasher) open(t *testing.T) {
+	t.Helper()
+	c.close(t)
+	c.d = c.driver(t, c.state, func(cfg *Config) { cfg.Depth = 3 })
+}
+
+func (c *crasher) close(t *testing.T) {
+	t.Helper()
+	if c.d != nil {
+		if err := c.d.Close(); err != nil {
+			t.Logf("close: %v", err) // libvirtd may have been killed
+		}
+		c.d = nil
+	}
+}
+
+// spawn runs a child and gives the steps that it printed.
+func (c *crasher) spawn(t *testing.T, o order) (steps []string, killed bool) {
+	t.Helper()
+	c.close(t)
+	o.Config.App, o.Config.Domain, o.Config.URI, o.Config.StateDir = "app-1", c.Name, c.host.URI, c.state
+	text, err := json.Marshal(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), childEnv+"="+string(text))
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	lines := bufio.NewScanner(strings.NewReader(string(out)))
+	for lines.Scan() {
+		if step, ok := strings.CutPrefix(lines.Text(), "step "); ok {
+			steps = append(steps, step)
+		}
+	}
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return steps, false
+	case errors.As(err, &exit) && exit.Sys().(interface{ Signaled() bool }).Signaled():
+		c.kills++
+		return steps, true
+	}
+	t.Fatalf("%+v: %v", o, err)
+	return nil, false
+}
+
+// keep is what the daemon's store knows.
+func (c *crasher) keep(restores ...snap.RestoreID) (k snap.Keep) {
+	for id := range c.known {
+		k.Snapshots = append(k.Snapshots, id)
+	}
+	k.Restores = restores
+	return k
+}
+
+// whole checks everything that must hold once recovery is through.
+func (c *crasher) whole(t *testing.T, at string) {
+	t.Helper()
+	c.settled(t, at)
+	c.agrees(t, c.d)
+	if c.up(t) {
+		c.thawed(t)
+	}
+	for id, value := range c.known {
+		if err := c.d.Verify(t.Context(), id, snap.Full); err != nil {
+			t.Fatalf("%s: %v", at, err)
+		}
+		if got := c.read(t, c.d, id); got != both(value) {
+			t.Fatalf("%s: %s has %q, and should have %q", at, id, got, value)
+		}
+	}
+	c.noLitter(t, at)
+}
+
+// settled waits until a guest that could not be thawed at once (libvirtd has
+// just come up, and has not met the agent yet) is so.
+func (c *crasher) settled(t *testing.T, at string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		c.d.mu.Lock()
+		intent, thaw := c.d.tree.Intent, c.d.tree.Thaw
+		c.d.mu.Unlock()
+		if intent == nil && !thaw {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("%s: recovery left something to do: %+v, thaw: %t", at, intent, thaw)
+		case <-tick.C:
+		}
+	}
+}
+
+// noLitter checks that every file in the pool belongs to a layer.
+func (c *crasher) noLitter(t *testing.T, at string) {
+	t.Helper()
+	known := map[string]bool{}
+	for _, path := range c.d.tree.files() {
+		known[path] = true
+		if !exists(path) {
+			t.Fatalf("%s: %s is gone", at, path)
+		}
+	}
+	found, err := filepath.Glob(filepath.Join(filepath.Dir(c.Disks[0]), "mulligan", "app-1", "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range found {
+		if !known[path] {
+			t.Fatalf("%s: %s belongs to nothing", at, path)
+		}
+	}
+}
+
+// take captures through a daemon that lives.
+func (c *crasher) take(t *testing.T, value string) snap.SnapshotID {
+	t.Helper()
+	s := capture(t, c.d)
+	c.known[s.ID] = value
+	return s.ID
+}
+
+// setup gives a domain that has snapshots A and B, and the present C.
+func (c *crasher) setup(t *testing.T, run bool) {
+	c.boot(t)
+	c.open(t)
+	for _, value := range []string{"A", "B"} {
+		c.Do(t, "set "+value)
+		c.take(t, value)
+	}
+	c.Do(t, "set C")
+	if !run {
+		c.turnOff(t)
+	}
+}
+
+func (c *crasher) turnOff(t *testing.T) {
+	t.Helper()
+	if err := c.lookup(t).Destroy(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The daemon is killed at each step of a capture, with the domain running and off.
+func TestKilledInCapture(t *testing.T) {
+	for _, tt := range []struct {
+		name, do       string
+		up, agent, all bool
+	}{
+		{"off", "capture", false, true, true},
+		{"quiesced", "capture", true, true, true},
+		{"unquiesced", "capture", true, false, long},
+		{"memory", "memory", true, true, long},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := newCrasher(t, disktest.GuestOptions{NoAgent: !tt.agent})
+			c.setup(t, tt.up)
+			c.everyStep(t, order{Do: tt.do}, tt.all, func(at string) {
+				c.open(t)
+				if err := c.d.Sweep(t.Context(), c.keep()); err != nil {
+					t.Fatalf("%s: %v", at, err)
+				}
+				c.whole(t, at)
+				if !tt.up { // what is written decides whether there is anything to freeze
+					(&subject{vm: c.vm}).touch(t)
+				}
+			})
+			t.Logf("%d kills", c.kills)
+			if tt.up {
+				if got := c.Do(t, "get"); got != "C C" {
+					t.Errorf("the guest reads %q", got)
+				}
+			}
+		})
+	}
+}
+
+// everyStep has a child killed at each step that it would go through, or at
+// some of them, and calls after each time.
+func (c *crasher) everyStep(t *testing.T, o order, all bool, after func(at string)) {
+	t.Helper()
+	o.ID = newID()
+	for n := 1; ; n++ {
+		if !all && n%3 != 1 {
+			continue
+		}
+		o.Die = n
+		_, killed := c.spawn(t, o)
+		if !killed {
+			return
+		}
+		after(fmt.Sprintf("%s, killed at step %d", o.Do, n))
+	}
+}
+
+// touch writes to the last cluster of a domain's first disk, where its filesystem has nothing.
+func (s *subject) touch(t *testing.T) {
+	t.Helper()
+	image := s.sources(t, 2)["vda"]
+	if out, err := exec.Command("qemu-io", "-f", "qcow2", "-c", "write -q 60M 64k", image).CombinedOutput(); err != nil {
+		t.Fatalf("qemu-io: %v: %s", err, out)
+	}
+}
+
+// The daemon is killed at each step of a rollback and of its undo; the next one
+// finishes it or takes it back, as the daemon's store would have it.
+func TestKilledInRollback(t *testing.T) {
+	for _, up := range []bool{false, true} {
+		t.Run(fmt.Sprintf("up=%t", up), func(t *testing.T) {
+			c := newCrasher(t, disktest.GuestOptions{})
+			c.setup(t, up)
+			var target snap.SnapshotID
+			for id, value := range c.known {
+				if value == "A" {
+					target = id
+				}
+			}
+			present := "C"
+			step := 0
+			every := 1
+			if up && !long {
+				every = 5 // a boot each
+			}
+			for n := 1; ; n += every {
+				op := newID()
+				if up {
+					c.Do(t, "sh touch /tmp/ran")
+				}
+				_, killed := c.spawn(t, order{Do: "rollback", ID: op, Target: target, Die: n})
+				if !killed {
+					break
+				}
+				step++
+				at := fmt.Sprintf("rollback, killed at step %d", n)
+				present = c.afterRollback(t, at, snap.RestoreID(op), step%2 == 0, present)
+				if up {
+					if err := c.d.Unit().Start(t.Context()); err != nil {
+						t.Fatalf("%s: %v", at, err)
+					}
+					c.WaitReady(t)
+					if got := c.Do(t, "get"); got != both(present) {
+						t.Fatalf("%s: the guest reads %q, and should %q", at, got, present)
+					}
+					present = fmt.Sprintf("D%d", n)
+					c.Do(t, "set "+present)
+				}
+				c.whole(t, at)
+			}
+			t.Logf("%d kills", c.kills)
+		})
+	}
+}
+
+// afterRollback does as the daemon does after a crash: a switch that has begun
+// goes forward or back, one that has not is dropped. It gives what the domain
+// then has.
+func (c *crasher) afterRollback(t *testing.T, at string, op snap.RestoreID, forward bool, present string) string {
+	t.Helper()
+	c.open(t)
+	ctx := t.Context()
+	keep := c.keep(op)
+	if err := c.d.load(at); err != nil {
+		t.Fatal(err)
+	}
+	if p := c.d.tree.Switches[op]; p != nil {
+		c.known[p.Base] = present // the safety checkpoint
+		defer delete(c.known, p.Base)
+		keep = c.keep(op)
+	}
+	if err := c.d.Sweep(ctx, keep); err != nil {
+		t.Fatalf("%s: %v", at, err)
+	}
+	sw, err := c.d.Resume(ctx, op)
+	if errs.KindOf(err) == errs.NotFound {
+		return c.present(t, present)
+	}
+	p := *c.d.tree.Switches[op]
+	if p.Phase == prepared {
+		forward = false
+	} else if err := c.d.Unit().Stop(ctx); err != nil {
+		t.Fatalf("%s: %v", at, err)
+	}
+	if forward {
+		err = sw.Commit(ctx)
+		present = "A"
+	} else {
+		err = sw.Undo(ctx)
+	}
+	if err != nil {
+		t.Fatalf("%s: %v", at, err)
+	}
+	if !c.up(t) {
+		proof, err := sw.Check(ctx)
+		if err != nil || !proof.Match && p.Phase != prepared {
+			t.Fatalf("%s: %+v, %v", at, proof, err)
+		}
+	}
+	c.whole(t, at)
+	if err := sw.Finish(ctx); err != nil {
+		t.Fatalf("%s: %v", at, err)
+	}
+	return c.present(t, present)
+}
+
+// present checks what a domain without a switch has, and says so.
+func (c *crasher) present(t *testing.T, want string) string {
+	t.Helper()
+	if c.up(t) {
+		c.WaitReady(t)
+		if c.Do(t, "sh ls /tmp/ran 2>/dev/null") != "" { // it was never stopped
+			return want
+		}
+		if got := c.Do(t, "get"); got != "A A" {
+			t.Fatalf("the domain was started again and has %q", got)
+		}
+		return "A"
+	}
+	c.d.tree.Snapshots["vm-present"] = &snapshot{Layer: c.d.tree.Head}
+	got := c.read(t, c.d, "vm-present")
+	delete(c.d.tree.Snapshots, "vm-present")
+	if got != both(want) {
+		if got == "A A" { // the child was through with everything that counts
+			return "A"
+		}
+		t.Fatalf("the domain has %q, and should have %q", got, want)
+	}
+	return want
+}
+
+// The daemon is killed at each step of a deletion and the merges after it.
+func TestKilledInMerge(t *testing.T) {
+	c := newCrasher(t, disktest.GuestOptions{})
+	c.setup(t, true)
+	n := 0
+	for range 100 {
+		n++
+		value := fmt.Sprintf("M%d", n)
+		c.open(t)
+		c.Do(t, "set "+value)
+		c.take(t, value)
+		c.Do(t, "set next")
+		c.take(t, "next")
+		var gone snap.SnapshotID
+		for id, v := range c.known {
+			if v == value {
+				gone = id
+			}
+		}
+		delete(c.known, gone)
+		_, killed := c.spawn(t, order{Do: "merge", Target: gone, Die: n})
+		at := fmt.Sprintf("merge, killed at step %d", n)
+		c.open(t)
+		if err := c.d.Sweep(t.Context(), c.keep()); err != nil {
+			t.Fatalf("%s: %v", at, err)
+		}
+		c.whole(t, at)
+		if err := c.d.Maintain(t.Context()); err != nil {
+			t.Fatalf("%s: %v", at, err)
+		}
+		c.whole(t, at+", and maintained")
+		if !killed {
+			break
+		}
+		if !long { // the oldest goes, so that there is less to check
+			c.forget(t, 4)
+		}
+	}
+	if c.kills < 10 {
+		t.Errorf("only %d kills", c.kills)
+	}
+	t.Logf("%d kills", c.kills)
+}
+
+// forget deletes all but n snapshots.
+func (c *crasher) forget(t *testing.T, n int) {
+	t.Helper()
+	for id := range c.known {
+		if len(c.known) <= n {
+			return
+		}
+		if err := c.d.Delete(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+		delete(c.known, id)
+	}
+}
+
+// libvirtd is killed while it makes a live snapshot, quiesced and not.
+func TestKilledLibvirtd(t *testing.T) {
+	for _, agent := range []bool{true, false} {
+		t.Run(fmt.Sprintf("agent=%t", agent), func(t *testing.T) {
+			c := newCrasher(t, disktest.GuestOptions{NoAgent: !agent})
+			c.setup(t, true)
+			defer func() {
+				if t.Failed() {
+					log, _ := os.ReadFile(filepath.Join(c.host.Dir, "log", "qemu", c.Name+".log"))
+					t.Logf("QEMU says: %s", log[max(0, len(log)-300):])
+				}
+			}()
+			for i := range atLeast(5, 15) {
+				c.open(t)
+				c.killLibvirtdIn(t, i)
+				at := fmt.Sprintf("libvirtd killed, %d", i)
+				c.open(t)
+				if err := c.d.Sweep(t.Context(), c.keep()); err != nil {
+					t.Fatalf("%s: %v", at, err)
+				}
+				c.whole(t, at)
+				// And it can go on: the next checkpoint is no trouble.
+				value := fmt.Sprintf("K%d", i)
+				c.thawed(t)
+				c.Do(t, "set "+value)
+				c.takeEvenIfLost(t, value)
+				c.whole(t, at+", and captured")
+				c.forget(t, 3)
+			}
+			t.Logf("%d kills", c.kills)
+		})
+	}
+}
+
+// takeEvenIfLost is take, of a domain whose libvirt may have lost track of it
+// for good: then the error says to start it anew, and that helps.
+func (c *crasher) takeEvenIfLost(t *testing.T, value string) {
+	t.Helper()
+	_, err := c.d.Capture(t.Context(), snap.CaptureRequest{ID: "vm-" + snap.SnapshotID(value)})
+	if errs.KindOf(err) == errs.Conflict {
+		t.Logf("as it says: %v (%s)", err, errs.HintOf(err))
+		if err := errors.Join(c.d.Unit().Stop(t.Context()), c.d.Unit().Start(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+		c.WaitReady(t)
+		_, err = c.d.Capture(t.Context(), snap.CaptureRequest{ID: "vm-" + snap.SnapshotID(value)})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.known["vm-"+snap.SnapshotID(value)] = value
+}
+
+// killLibvirtdIn captures, and kills libvirtd i times 6 ms after the freeze.
+func (c *crasher) killLibvirtdIn(t *testing.T, i int) {
+	t.Helper()
+	killed := make(chan error, 1)
+	c.d.cfg.Seam = func(step string) error {
+		if step == "capture: frozen" {
+			time.AfterFunc(time.Duration(i)*6*time.Millisecond, func() { killed <- c.host.KillLibvirtd() })
+		}
+		return nil
+	}
+	id := snap.SnapshotID(newID())
+	_, err := c.d.Capture(t.Context(), snap.CaptureRequest{ID: id})
+	if err := <-killed; err != nil {
+		t.Fatal(err)
+	}
+	c.kills++
+	t.Logf("%d ms after the freeze: %v", i*6, err)
+	if err == nil {
+		c.known[id] = c.Do(t, "get")[:len(c.Do(t, "get"))/2]
+	}
+	c.connect(t)
+}

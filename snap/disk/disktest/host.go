@@ -1,0 +1,240 @@
+// Package disktest boots real, tiny guests under a private libvirtd for tests.
+// It needs root, libvirtd with its QEMU driver, QEMU, busybox and a kernel with
+// modules (see PACKAGES in the Makefile), and no image. Guests run under
+// emulation: no /dev/kvm is needed, and one boots in a few seconds.
+//
+// The libvirtd lives in a mount namespace of its own: the host's libvirt, if any,
+// is neither seen nor touched. It and its guests end with the test's process,
+// however that ends.
+package disktest
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+//go:embed host.sh
+var hostScript string
+
+//go:embed guest.sh
+var guestScript string
+
+// Host is a private libvirtd.
+type Host struct {
+	URI string
+	Dir string // a folder for disks and sockets; it goes with the host
+
+	cmd    *exec.Cmd
+	stop   io.Closer // its end ends everything
+	kernel string    // path of the image
+
+	initrd func() (string, error) // builds it once
+}
+
+// Options are what a host can differ in.
+type Options struct {
+	Owners bool // libvirt changes and remembers the owners of images, as on a stock host
+}
+
+// Missing says why no host can be started here; "" if one can.
+func Missing() string {
+	if os.Geteuid() != 0 {
+		return "it needs root"
+	}
+	for _, tool := range []string{"libvirtd", "qemu-system-x86_64", "qemu-img", "busybox", "unshare", "mke2fs", "cpio"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			return tool + " is missing"
+		}
+	}
+	if _, _, err := findKernel(); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+// Need skips the test, or fails it where MULLIGAN_TEST_NOSKIP is 1, when no host
+// can be started here.
+func Need(t testing.TB) {
+	t.Helper()
+	reason := Missing()
+	switch {
+	case reason == "":
+	case os.Getenv("MULLIGAN_TEST_NOSKIP") == "1":
+		t.Fatal("no libvirt for this test: " + reason)
+	default:
+		t.Skip("no libvirt for this test: " + reason)
+	}
+}
+
+// findKernel finds the newest kernel that has its modules beside it.
+func findKernel() (version, image string, err error) {
+	images, _ := filepath.Glob("/boot/vmlinuz-*")
+	for _, image := range images {
+		v := strings.TrimPrefix(filepath.Base(image), "vmlinuz-")
+		if _, err := os.Stat("/lib/modules/" + v + "/kernel"); err == nil && v > version {
+			version = v
+		}
+	}
+	if version == "" {
+		return "", "", errors.New("no kernel with modules in /boot (package linux-image-cloud-amd64)")
+	}
+	return version, "/boot/vmlinuz-" + version, nil
+}
+
+// Start starts a host. The caller closes it.
+func Start(opt Options) (*Host, error) {
+	version, kernel, err := findKernel()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("/tmp", "mdt-") // short: sockets live below it
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return nil, err
+	}
+	h := &Host{Dir: dir, URI: "qemu:///system?socket=" + dir + "/run/libvirt-sock", kernel: kernel}
+	h.initrd = sync.OnceValues(func() (string, error) {
+		out := filepath.Join(dir, "initrd.gz")
+		text, err := exec.Command("sh", "-c", guestScript, "guest.sh", version, out).CombinedOutput()
+		if err != nil {
+			return "", fmt.Errorf("build the guest: %w: %s", err, text)
+		}
+		return out, nil
+	})
+	if err := h.configure(opt); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	if err := h.launch(); err != nil {
+		return nil, errors.Join(err, h.Close())
+	}
+	return h, nil
+}
+
+func (h *Host) configure(opt Options) error {
+	etc := filepath.Join(h.Dir, "etc", "qemu")
+	if err := os.MkdirAll(etc, 0o755); err != nil {
+		return err
+	}
+	dynamic := 0
+	if opt.Owners {
+		dynamic = 1
+	}
+	conf := fmt.Sprintf("dynamic_ownership = %d\nremember_owner = %[1]d\n", dynamic) + `user = "root"
+group = "root"
+security_driver = "none"
+security_default_confined = 0
+cgroup_controllers = [ ]
+namespaces = [ ]
+stdio_handler = "file"
+max_core = 0
+`
+	daemon := "listen_tls = 0\nauth_unix_rw = \"none\"\nauth_unix_ro = \"none\"\nunix_sock_rw_perms = \"0700\"\n"
+	return errors.Join(
+		os.WriteFile(filepath.Join(h.Dir, "etc", "qemu.conf"), []byte(conf), 0o644),
+		os.WriteFile(filepath.Join(h.Dir, "etc", "libvirtd.conf"), []byte(daemon), 0o644),
+	)
+}
+
+func (h *Host) launch() error {
+	h.cmd = exec.Command("unshare", "--mount", "sh", "-c", hostScript, "host.sh", h.Dir)
+	in, err := h.cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	h.stop = in
+	out, err := os.Create(filepath.Join(h.Dir, "host.log"))
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	h.cmd.Stdout, h.cmd.Stderr = out, out
+	if err := h.cmd.Start(); err != nil {
+		return err
+	}
+	return h.WaitUp()
+}
+
+// WaitUp waits until libvirtd takes connections.
+func (h *Host) WaitUp() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	return poll(ctx, func() error {
+		c, err := net.Dial("unix", filepath.Join(h.Dir, "run", "libvirt-sock"))
+		if err != nil {
+			log, _ := os.ReadFile(filepath.Join(h.Dir, "libvirtd.log"))
+			return fmt.Errorf("libvirtd: %w: %s", err, bytes.TrimSpace(log))
+		}
+		return c.Close()
+	})
+}
+
+// poll calls f until it succeeds or ctx ends.
+func poll(ctx context.Context, f func() error) error {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := f()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-tick.C:
+		}
+	}
+}
+
+// KillLibvirtd kills libvirtd with SIGKILL; it comes up again at once (see WaitUp).
+func (h *Host) KillLibvirtd() error {
+	pid, err := h.pid("libvirtd.pid")
+	if err != nil {
+		return err
+	}
+	return unix.Kill(pid, unix.SIGKILL)
+}
+
+// pid reads the pid file at path, below the host's folder, of a process that
+// names that folder in its command line.
+func (h *Host) pid(path ...string) (int, error) {
+	text, err := os.ReadFile(filepath.Join(append([]string{h.Dir}, path...)...))
+	if err != nil {
+		return 0, err
+	}
+	pid := strings.TrimSpace(string(text))
+	line, err := os.ReadFile("/proc/" + pid + "/cmdline")
+	if err != nil {
+		return 0, err
+	}
+	if !bytes.Contains(line, []byte(h.Dir)) {
+		return 0, fmt.Errorf("%s is not ours", pid)
+	}
+	return strconv.Atoi(pid)
+}
+
+// Close ends every guest and libvirtd, and removes the folder.
+func (h *Host) Close() error {
+	if h.cmd != nil && h.cmd.Process != nil {
+		_ = h.stop.Close()
+		_ = h.cmd.Wait() // killed: that is no news
+	}
+	_ = exec.Command("chattr", "-R", "-i", h.Dir).Run() // layers are immutable
+	return os.RemoveAll(h.Dir)
+}

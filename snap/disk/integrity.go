@@ -1,0 +1,241 @@
+package disk
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"os"
+
+	"github.com/zeebo/blake3"
+
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+)
+
+// Verify checks what is stored for a snapshot: every image that it rests on.
+// Quick looks whether they are all there and untouched, Full reads every byte.
+func (d *Driver) Verify(ctx context.Context, id snap.SnapshotID, depth snap.Depth) error {
+	const op = "verify disk snapshot"
+	if err := d.begin(ctx, op); err != nil {
+		return err
+	}
+	defer d.mu.Unlock()
+	s, err := d.snapshot(op, id)
+	if err != nil {
+		return err
+	}
+	if err := d.checkChain(ctx, op, s.Layer, depth == snap.Full); err != nil {
+		return err
+	}
+	if s.Memory != nil {
+		_, err = d.checkFile(ctx, op, *s.Memory, depth == snap.Full)
+	}
+	return err
+}
+
+// corrupt is the error for damage in what is stored.
+func corrupt(op, format string, args ...any) error {
+	return errs.New(errs.Corrupt, op, format, args...).
+		WithHint("checkpoints that do not rest on it can be restored: mulligan verify tells which")
+}
+
+// checkChain checks a layer and all below it. A file that was touched since it
+// was last looked at is read again whatever full says.
+func (d *Driver) checkChain(ctx context.Context, op string, id layerID, full bool) error {
+	fresh := map[string]file{}
+	check := func(f *file) error {
+		if f == nil {
+			return nil
+		}
+		now, err := d.checkFile(ctx, op, *f, full)
+		if err == nil && now != *f {
+			fresh[f.Path] = now
+		}
+		return err
+	}
+	chain := d.tree.chain(id)
+	for _, id := range chain {
+		l := d.tree.Layers[id]
+		for _, dev := range d.tree.Disks {
+			if err := check(l.Files[dev]); err != nil {
+				return err
+			}
+			if err := d.checkLink(op, l, dev); err != nil {
+				return err
+			}
+			for _, f := range l.Below[dev] {
+				if err := check(f); err != nil {
+					return err
+				}
+			}
+		}
+		if err := check(l.NVRAM); err != nil {
+			return err
+		}
+	}
+	return d.learn(fresh)
+}
+
+// learn records what was found out of files.
+func (d *Driver) learn(fresh map[string]file) error {
+	if len(fresh) == 0 {
+		return nil
+	}
+	return d.update(func(t *tree) {
+		note := func(f *file) {
+			if f == nil {
+				return
+			}
+			if now, ok := fresh[f.Path]; ok {
+				*f = now
+			}
+		}
+		for _, l := range t.Layers {
+			for _, f := range l.Files {
+				note(f)
+			}
+			for _, list := range l.Below {
+				for _, f := range list {
+					note(f)
+				}
+			}
+			note(l.NVRAM)
+		}
+		for _, s := range t.Snapshots {
+			note(s.Memory)
+		}
+	})
+}
+
+// checkFile checks one frozen file and gives what is now known of it.
+func (d *Driver) checkFile(ctx context.Context, op string, f file, full bool) (file, error) {
+	st, err := statOf(f.Path)
+	if errors.Is(err, os.ErrNotExist) {
+		return f, corrupt(op, "%s is missing", f.Path)
+	}
+	if err != nil {
+		return f, errs.Wrap(errs.Failed, op, err)
+	}
+	if st == f.Stat && !full {
+		return f, nil
+	}
+	if st.Size != f.Stat.Size {
+		return f, corrupt(op, "%s has %d bytes, and had %d when it was frozen", f.Path, st.Size, f.Stat.Size)
+	}
+	if f.Hash == "" && st.MTime != f.Stat.MTime {
+		return f, corrupt(op, "%s was written to after it was frozen", f.Path)
+	}
+	hash, err := hashFile(ctx, f.Path)
+	if err != nil {
+		return f, errs.Wrap(errs.Failed, op, err)
+	}
+	if f.Hash != "" && hash != f.Hash {
+		return f, corrupt(op, "%s was changed after it was frozen", f.Path)
+	}
+	f.Stat, f.Hash = st, hash
+	return f, nil
+}
+
+// checkLink checks that an image rests on the one that the tree has below it.
+func (d *Driver) checkLink(op string, l *layer, dev string) error {
+	img, f, err := openImage(l.Files[dev].Path)
+	if err != nil {
+		return corrupt(op, "%v", err)
+	}
+	f.Close() // only read
+	if l.Parent == "" {
+		return nil // it rests on what others made, or on nothing
+	}
+	if want := d.tree.Layers[l.Parent].Files[dev].Path; img.Backing != want {
+		return corrupt(op, "%s rests on %q, and should on %s", l.Files[dev].Path, img.Backing, want)
+	}
+	return nil
+}
+
+// seal hashes whatever of a chain was not hashed yet, and gives its layers
+// their states.
+func (d *Driver) seal(ctx context.Context, op string, id layerID) error {
+	chain := d.tree.chain(id)
+	fresh := map[string]file{}
+	for _, id := range chain {
+		for _, f := range d.tree.Layers[id].all() {
+			if f.Hash != "" {
+				continue
+			}
+			now, err := d.checkFile(ctx, op, *f, true)
+			if err != nil {
+				return err
+			}
+			fresh[f.Path] = now
+		}
+	}
+	if err := d.learn(fresh); err != nil {
+		return err
+	}
+	return d.giveStates(chain)
+}
+
+// giveStates computes the states of the chain's layers that have none.
+func (d *Driver) giveStates(chain []layerID) error {
+	missing := false
+	for _, id := range chain {
+		missing = missing || d.tree.Layers[id].State == ""
+	}
+	if !missing {
+		return nil
+	}
+	return d.update(func(t *tree) {
+		for i := len(chain) - 1; i >= 0; i-- {
+			if l := t.Layers[chain[i]]; l.State == "" {
+				l.State = t.state(l)
+			}
+		}
+	})
+}
+
+// all is every file of the layer.
+func (l *layer) all() (list []*file) {
+	for _, f := range l.Files {
+		list = append(list, f)
+	}
+	for _, below := range l.Below {
+		list = append(list, below...)
+	}
+	if l.NVRAM != nil {
+		list = append(list, l.NVRAM)
+	}
+	return list
+}
+
+// state is a layer's digest: of its own files and, through its parent's, of all
+// below. It is computed once. What merging does to the files later does not
+// change what a guest reads, and so not the state.
+func (t *tree) state(l *layer) string {
+	h := blake3.New()
+	put := func(s string) {
+		_, _ = h.WriteString(s) // never fails
+		_, _ = h.Write([]byte{0})
+	}
+	put("mulligan disks 1")
+	if p := t.Layers[l.Parent]; p != nil {
+		put(p.State)
+	}
+	for _, dev := range t.Disks {
+		put(dev)
+		put(l.Files[dev].Hash)
+		for _, f := range l.Below[dev] {
+			put(f.Hash)
+		}
+	}
+	put(l.nvramHash())
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// hash is a state as the contract has it.
+func hashOf(state string) (h snap.Hash) {
+	raw, err := hex.DecodeString(state)
+	if err == nil {
+		copy(h[:], raw)
+	}
+	return h
+}

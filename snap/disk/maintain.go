@@ -1,0 +1,356 @@
+package disk
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"mulligan/ipc/errs"
+)
+
+// job is one merge: what only from holds goes into the layer above it, which
+// then rests on parent. Without a from the layers in between stay, for others.
+type job struct{ from, into, parent layerID }
+
+// mergeSuffix marks the file that is going to replace an image.
+const mergeSuffix = ".merge"
+
+// merges lists the layers that nobody names and that could go into the one
+// layer that rests on each. What is not frozen is never touched; nor are the
+// images that the domain came with.
+func (t *tree) merges() (list []job) {
+	named := t.named()
+	for id, l := range t.Layers {
+		if named[id] || !l.Frozen || l.Parent == "" {
+			continue
+		}
+		children := t.children(id)
+		if len(children) == 1 && t.Layers[children[0]].Frozen {
+			list = append(list, job{id, children[0], l.Parent})
+		}
+	}
+	slices.SortFunc(list, func(a, b job) int { return cmpID(a.from, b.from) })
+	return list
+}
+
+func cmpID(a, b layerID) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}
+
+// depthThrough is the depth of the deepest layer that rests on id.
+func (t *tree) depthThrough(id layerID) int {
+	deepest := t.depth(id)
+	for _, c := range t.children(id) {
+		deepest = max(deepest, t.depthThrough(c))
+	}
+	return deepest
+}
+
+// shortcut proposes to put the newest frozen layer below the head on one that
+// lies much deeper, where too many images lie upon each other.
+func (t *tree) shortcut(limit int) *job {
+	head := t.Layers[t.Head]
+	if head == nil || t.depth(t.Head) <= limit {
+		return nil
+	}
+	into := head.Parent
+	chain := t.chain(into)
+	if l := t.Layers[into]; l == nil || !l.Frozen {
+		return nil
+	}
+	for _, id := range chain[1:] {
+		if t.depth(id) <= max(limit/2, t.depth(chain[len(chain)-1])) {
+			if t.Layers[into].Parent == id {
+				return nil // it is there already
+			}
+			return &job{"", into, id}
+		}
+	}
+	return nil
+}
+
+// Maintain does what can wait: it hashes what was frozen since, merges away
+// what no snapshot names, and keeps the chains short. Everything else may be
+// called meanwhile. It is quick when there is nothing to do.
+func (d *Driver) Maintain(ctx context.Context) error {
+	const op = "maintain disks"
+	d.maintain.Lock()
+	defer d.maintain.Unlock()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(d.life, cancel)()
+	if d.life.Err() != nil {
+		return nil // closed
+	}
+	if err := d.sealAll(ctx, op); err != nil {
+		return errs.Wrap(errs.Failed, op, err)
+	}
+	for {
+		j, err := d.nextJob(ctx, op)
+		if err != nil || j == nil {
+			return errs.Wrap(errs.Failed, op, err)
+		}
+		if err := d.merge(ctx, op, *j); err != nil {
+			return errs.Wrap(errs.Failed, op, err)
+		}
+	}
+}
+
+// sealAll hashes all frozen files that were not hashed yet, without the lock.
+func (d *Driver) sealAll(ctx context.Context, op string) error {
+	if err := d.begin(ctx, op); err != nil {
+		return err
+	}
+	var todo []file
+	if d.tree != nil {
+		for _, l := range d.tree.Layers {
+			for _, f := range l.all() {
+				if l.Frozen && f.Hash == "" {
+					todo = append(todo, *f)
+				}
+			}
+		}
+		for _, s := range d.tree.Snapshots {
+			if s.Memory != nil && s.Memory.Hash == "" {
+				todo = append(todo, *s.Memory)
+			}
+		}
+	}
+	d.mu.Unlock()
+	fresh := map[string]file{}
+	for _, f := range todo {
+		now, err := d.checkFile(ctx, op, f, true)
+		if err != nil && exists(f.Path) {
+			return err
+		}
+		if err == nil {
+			fresh[f.Path] = now
+		}
+	}
+	if err := d.begin(ctx, op); err != nil {
+		return err
+	}
+	defer d.mu.Unlock()
+	if err := d.learn(fresh); err != nil {
+		return err
+	}
+	return d.stateAll()
+}
+
+// stateAll gives every layer whose files are hashed, and those below it, its state.
+func (d *Driver) stateAll() error {
+	if d.tree == nil {
+		return nil
+	}
+	for _, id := range d.tree.sortedLayers() {
+		ready := true
+		chain := d.tree.chain(id)
+		for _, id := range chain {
+			for _, f := range d.tree.Layers[id].all() {
+				ready = ready && f.Hash != ""
+			}
+		}
+		if ready && d.tree.Layers[id].Frozen {
+			if err := d.giveStates(chain); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (t *tree) sortedLayers() (list []layerID) {
+	for id := range t.Layers {
+		list = append(list, id)
+	}
+	slices.SortFunc(list, cmpID)
+	return list
+}
+
+// nextJob unlinks what it can and gives the next merge, if there is one.
+func (d *Driver) nextJob(ctx context.Context, op string) (*job, error) {
+	if err := d.begin(ctx, op); err != nil {
+		return nil, err
+	}
+	defer d.mu.Unlock()
+	if d.tree == nil || d.tree.Intent != nil {
+		return nil, nil
+	}
+	if err := d.dropOrphans(); err != nil {
+		return nil, err
+	}
+	l := &ledger{d: d, t: d.tree, maps: map[string]allocation{}}
+	j, _, err := l.next()
+	if err == nil && j == nil {
+		j = d.tree.shortcut(d.cfg.Depth)
+	}
+	if j != nil && (d.tree.Layers[j.into].State == "" || j.from != "" && d.tree.Layers[j.from].State == "") {
+		return nil, err // it froze just now: the next Maintain hashes it first
+	}
+	return j, err
+}
+
+// merge builds the new images beside the old ones, proves that a guest reads
+// the same from them, and exchanges them.
+func (d *Driver) merge(ctx context.Context, op string, j job) (err error) {
+	var temps []string
+	defer func() {
+		if err != nil && !d.holdsMerge(j) {
+			for _, t := range temps {
+				err = errors.Join(err, remove(t))
+			}
+		}
+	}()
+	d.mu.Lock()
+	in := &intent{Op: "merge", Old: j.from, New: j.into, Parent: j.parent, Files: map[string]*file{}}
+	images, parents := d.tree.Layers[j.into].paths(), d.tree.Layers[j.parent].paths()
+	d.mu.Unlock()
+	for dev, path := range images {
+		temp := path + mergeSuffix
+		temps = append(temps, temp)
+		hash, err := d.rebased(ctx, op, path, temp, parents[dev])
+		if err != nil {
+			return err
+		}
+		in.Files[dev] = &file{Path: path, Hash: hash}
+	}
+	if err := d.begin(ctx, op); err != nil {
+		return err
+	}
+	defer d.mu.Unlock()
+	if !d.tree.fits(j) {
+		return d.discard(temps)
+	}
+	if err := d.seam("merge: intent"); err != nil {
+		return err
+	}
+	if err := d.update(func(t *tree) { t.Intent = in }); err != nil {
+		return err
+	}
+	return d.finishMerge()
+}
+
+// holdsMerge reports whether the tree says that the merge has begun: its files
+// must stay then.
+func (d *Driver) holdsMerge(j job) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.tree.Intent != nil && d.tree.Intent.Op == "merge" && d.tree.Intent.New == j.into
+}
+
+func (d *Driver) discard(temps []string) error {
+	var all []error
+	for _, t := range temps {
+		all = append(all, remove(t))
+	}
+	return errors.Join(all...)
+}
+
+// fits reports whether a merge that was prepared without the lock is still right.
+func (t *tree) fits(j job) bool {
+	into := t.Layers[j.into]
+	if t.Intent != nil || into == nil || t.Layers[j.parent] == nil {
+		return false
+	}
+	if j.from == "" {
+		return slices.Contains(t.chain(into.Parent), j.parent)
+	}
+	return into.Parent == j.from && !t.named()[j.from] && len(t.children(j.from)) == 1 && t.Layers[j.from].Parent == j.parent
+}
+
+// rebased makes temp a copy of the image at path that rests on parent and
+// reads the same, and gives its hash. The original is only read.
+func (d *Driver) rebased(ctx context.Context, op, path, temp, parent string) (string, error) {
+	free, err := freeBytes(filepath.Dir(path))
+	if err != nil {
+		return "", err
+	}
+	if need := 2*blocks(path) + minFree; free < need {
+		return "", errs.New(errs.Failed, op, "no space left to merge %s: %d MiB are needed, %d are there", path, need>>20, free>>20)
+	}
+	if err := d.seam("merge: copy"); err != nil {
+		return "", err
+	}
+	if err := copyFile(ctx, path, temp); err != nil {
+		return "", err
+	}
+	if err := d.seam("merge: rebase"); err != nil {
+		return "", err
+	}
+	if _, err := run(ctx, "qemu-img", "rebase", "-f", "qcow2", "-F", "qcow2", "-b", parent, temp); err != nil {
+		return "", err
+	}
+	if err := d.seam("merge: compare"); err != nil {
+		return "", err
+	}
+	if _, err := run(ctx, "qemu-img", "compare", "-q", "-U", "-f", "qcow2", "-F", "qcow2", path, temp); err != nil {
+		return "", errs.Wrap(errs.Corrupt, op, err)
+	}
+	if err := chownLike(temp, path); err != nil {
+		return "", err
+	}
+	if err := errors.Join(syncFile(temp), syncDir(filepath.Dir(temp))); err != nil {
+		return "", err
+	}
+	return hashFile(ctx, temp)
+}
+
+// finishMerge exchanges the images of the merge that the tree speaks of. Those
+// for which this was done before have no new file any more.
+func (d *Driver) finishMerge() error {
+	in := d.tree.Intent
+	stats := map[string]stat{}
+	for _, dev := range d.tree.Disks {
+		path := in.Files[dev].Path
+		if err := d.seam("merge: exchange"); err != nil {
+			return err
+		}
+		if exists(path + mergeSuffix) {
+			if err := setImmutable(path, false); err != nil {
+				return err
+			}
+			if err := os.Rename(path+mergeSuffix, path); err != nil {
+				return err
+			}
+		}
+		if err := errors.Join(syncDir(filepath.Dir(path)), setImmutable(path, true)); err != nil {
+			return err
+		}
+		st, err := statOf(path)
+		if err != nil {
+			return err
+		}
+		stats[dev] = st
+	}
+	if err := d.seam("merge: record"); err != nil {
+		return err
+	}
+	gone := d.tree.Layers[in.Old]
+	err := d.update(func(t *tree) {
+		into := t.Layers[in.New]
+		into.Parent, t.Intent = in.Parent, nil
+		for dev, f := range in.Files {
+			into.Files[dev] = &file{Path: f.Path, Hash: f.Hash, Stat: stats[dev]}
+		}
+		delete(t.Layers, in.Old)
+	})
+	if err != nil || gone == nil {
+		return err
+	}
+	if err := d.seam("merge: unlink"); err != nil {
+		return err
+	}
+	var all []error
+	for _, f := range gone.all() {
+		all = append(all, remove(f.Path))
+	}
+	return errors.Join(all...)
+}

@@ -1,0 +1,269 @@
+package disk
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"mulligan/ipc/errs"
+)
+
+// minFree is the room that must be left on a pool's filesystem for a new
+// overlay: the guest is going to write to it.
+const minFree = 64 << 20
+
+// pool is the folder where a disk's overlays lie.
+func (d *Driver) pool(t *tree, dev string) string {
+	if d.cfg.PoolDir != "" {
+		return filepath.Join(d.cfg.PoolDir, d.cfg.App)
+	}
+	chain := t.chain(t.Head)
+	root := t.Layers[chain[len(chain)-1]]
+	dir := filepath.Dir(root.Files[dev].Path)
+	own := filepath.Join("mulligan", d.cfg.App)
+	if strings.HasSuffix(dir, "/"+own) {
+		return dir // the root was merged into an overlay
+	}
+	return filepath.Join(dir, own)
+}
+
+// addLayer adds a layer on top of parent to the tree; its files do not exist yet.
+func (d *Driver) addLayer(t *tree, parent layerID) layerID {
+	t.Seq++
+	var suffix [3]byte
+	_, _ = rand.Read(suffix[:]) // never fails
+	id := layerID(fmt.Sprintf("L%06d-%s", t.Seq, hex.EncodeToString(suffix[:])))
+	l := &layer{Parent: parent, Files: map[string]*file{}}
+	for _, dev := range t.Disks {
+		l.Files[dev] = &file{Path: filepath.Join(d.pool(t, dev), string(id)+"-"+dev+".qcow2")}
+	}
+	t.Layers[id] = l
+	return id
+}
+
+// room makes the folders of the pools and checks that they have some room.
+func (d *Driver) room(op string) error {
+	for _, dev := range d.tree.Disks {
+		dir := d.pool(d.tree, dev)
+		if err := os.MkdirAll(dir, 0o711); err != nil {
+			return err
+		}
+		free, err := freeBytes(dir)
+		if err != nil {
+			return err
+		}
+		if free < minFree {
+			return errs.New(errs.Failed, op, "no space left for overlays: %d MiB in %s", free>>20, dir).
+				WithHint("make room, or delete checkpoints: mulligan prune")
+		}
+	}
+	return nil
+}
+
+// createOverlays makes the files of a layer, durably, and checks them. size
+// tells how big a disk is.
+func (d *Driver) createOverlays(ctx context.Context, op string, id layerID, size func(dev string) (int64, error)) error {
+	l := d.tree.Layers[id]
+	parent := d.tree.Layers[l.Parent]
+	for _, dev := range d.tree.Disks {
+		n, err := size(dev)
+		if err != nil {
+			return err
+		}
+		if err := d.seam("overlay " + dev); err != nil {
+			return err
+		}
+		if err := d.createOverlay(ctx, l.Files[dev].Path, parent.Files[dev].Path, n); err != nil {
+			return errs.Wrap(errs.Failed, op, err)
+		}
+	}
+	return nil
+}
+
+func (d *Driver) createOverlay(ctx context.Context, path, backing string, size int64) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600) // never over something
+	if err != nil {
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	if _, err := run(ctx, "qemu-img", "create", "-q", "-u", "-f", "qcow2", "-F", "qcow2", "-b", backing, path, fmt.Sprint(size)); err != nil {
+		return err
+	}
+	if err := d.giveToQEMU(path); err != nil {
+		return err
+	}
+	if err := errors.Join(syncFile(path), syncDir(filepath.Dir(path))); err != nil {
+		return err
+	}
+	img, f, err := openImage(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close() // only read
+	if empty, err := img.empty(f); err != nil || !empty || img.Backing != backing || img.Size != size {
+		return errs.New(errs.Internal, "", "qemu-img made something else of %s than was asked for", path)
+	}
+	return nil
+}
+
+// giveToQEMU makes QEMU's user the owner of a file. libvirt does this itself
+// for images that it opens for writing, but cannot for immutable ones.
+func (d *Driver) giveToQEMU(path string) error {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	if d.owner == nil {
+		uid, gid, ok := d.conn.Owner()
+		if !ok {
+			return nil
+		}
+		d.owner = &owner{uid, gid}
+	}
+	return os.Chown(path, d.owner.uid, d.owner.gid)
+}
+
+// owner is whom QEMU runs as.
+type owner struct{ uid, gid int }
+
+// headerSize is a disk's size as the header of a frozen image has it.
+func (d *Driver) headerSize(id layerID) func(dev string) (int64, error) {
+	return func(dev string) (int64, error) {
+		img, f, err := openImage(d.tree.Layers[id].Files[dev].Path)
+		if err != nil {
+			return 0, err
+		}
+		return img.Size, f.Close()
+	}
+}
+
+// freezeFiles makes the files of a layer that nobody writes to any more
+// immutable and says what they look like.
+func (d *Driver) freezeFiles(id layerID) (map[string]stat, error) {
+	stats := map[string]stat{}
+	for dev, f := range d.tree.Layers[id].Files {
+		if err := d.giveToQEMU(f.Path); err != nil && !errors.Is(err, os.ErrPermission) { // frozen before
+			return nil, err
+		}
+		if err := errors.Join(syncFile(f.Path), setImmutable(f.Path, true)); err != nil {
+			return nil, err
+		}
+		st, err := statOf(f.Path)
+		if err != nil {
+			return nil, err
+		}
+		stats[dev] = st
+	}
+	return stats, nil
+}
+
+// prune takes out of the tree the layers that nothing names and nothing rests on.
+func (t *tree) prune() (gone []*layer) {
+	for again := true; again; {
+		again = false
+		named := t.named()
+		for id, l := range t.Layers {
+			if named[id] || len(t.children(id)) > 0 {
+				continue
+			}
+			gone = append(gone, l)
+			delete(t.Layers, id)
+			again = true
+		}
+	}
+	return gone
+}
+
+// dropOrphans unlinks the files of layers that nothing needs.
+func (d *Driver) dropOrphans() error {
+	if d.tree == nil {
+		return nil
+	}
+	next, err := d.tree.clone()
+	if err != nil {
+		return err
+	}
+	gone := next.prune()
+	if len(gone) == 0 {
+		return nil
+	}
+	if err := d.save(next); err != nil {
+		return err
+	}
+	if err := d.seam("unlink"); err != nil {
+		return err
+	}
+	var all []error
+	for _, l := range gone {
+		for _, f := range l.all() {
+			all = append(all, remove(f.Path))
+		}
+	}
+	return errors.Join(all...)
+}
+
+// headEmpty reports whether nothing was written to any of a layer's images.
+func (d *Driver) headEmpty(id layerID) (bool, error) {
+	for _, f := range d.tree.Layers[id].Files {
+		if empty, err := emptyImage(f.Path); err != nil || !empty {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// copyNVRAM keeps a copy of the domain's NVRAM; nil where it has none yet.
+func (d *Driver) copyNVRAM(ctx context.Context, path string, id layerID) (*file, error) {
+	if path == "" {
+		return nil, nil
+	}
+	data, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil // libvirt makes it when the domain first starts
+	}
+	if err != nil {
+		return nil, err
+	}
+	dir := d.pool(d.tree, d.tree.Disks[0])
+	copied := &file{Path: filepath.Join(dir, string(id)+".nvram"), Hash: hashBytes(data)}
+	if err := setImmutable(copied.Path, false); err != nil {
+		return nil, err
+	}
+	if err := writeDurably(copied.Path, data, 0o600); err != nil {
+		return nil, err
+	}
+	if err := setImmutable(copied.Path, true); err != nil {
+		return nil, err
+	}
+	copied.Stat, err = statOf(copied.Path)
+	return copied, err
+}
+
+// putNVRAM makes the domain's NVRAM what a layer has. It keeps the inode, and
+// with it owner and mode: the domain is off, and a crash repeats it.
+func putNVRAM(path string, from *file) error {
+	if path == "" || from == nil {
+		return nil
+	}
+	data, err := os.ReadFile(from.Path)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	now, err := io.ReadAll(f)
+	if err == nil && string(now) != string(data) {
+		_, err = f.WriteAt(data, 0)
+		err = errors.Join(err, f.Truncate(int64(len(data))))
+	}
+	return errors.Join(err, f.Sync(), f.Close())
+}

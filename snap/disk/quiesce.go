@@ -1,0 +1,131 @@
+package disk
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"mulligan/ipc/errs"
+)
+
+// quiesce freezes the guest's filesystems. Where that does not come about in
+// time the capture goes on without, and a thaw follows for certain: a freeze
+// that the guest gets to only later must not stay.
+func (d *Driver) quiesce(ctx context.Context, m machine, s survey) (quiesced bool, warning string) {
+	const crash = " The disks are captured as after a power cut."
+	switch {
+	case !s.Agent:
+		return false, "the domain has no channel for a guest agent." + crash
+	case !s.Awake:
+		return false, "no agent listens in the guest (install qemu-guest-agent)." + crash
+	}
+	ctx, cancel := context.WithTimeout(ctx, d.cfg.QuiesceTimeout+time.Second)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- m.Freeze(d.cfg.QuiesceTimeout) }()
+	select {
+	case err := <-done:
+		if err == nil {
+			return true, ""
+		}
+		return false, fmt.Sprintf("the guest agent did not freeze the filesystems: %v.%s", err, crash)
+	case <-ctx.Done():
+		return false, fmt.Sprintf("the guest agent did not answer within %s.%s", d.cfg.QuiesceTimeout, crash)
+	}
+}
+
+// thawInterval is the pause between tries to thaw a guest whose agent is silent.
+const thawInterval = time.Second
+
+// thaw thaws the guest. When it does not answer in time that is written down,
+// and tried on in the background until it does or the domain is off.
+func (d *Driver) thaw(m machine) error {
+	err := m.Thaw(d.cfg.QuiesceTimeout)
+	if err == nil {
+		if d.tree.Thaw {
+			return d.update(func(t *tree) { t.Thaw = false })
+		}
+		return nil
+	}
+	if p, e := m.Power(); e == nil && !p.up() {
+		return nil
+	}
+	if e := d.update(func(t *tree) { t.Thaw = true }); e != nil {
+		return errs.Also(err, e)
+	}
+	d.thawSoon()
+	return err
+}
+
+// unsettled reports whether the guest may be frozen still.
+func (t *tree) unsettled() bool {
+	return t != nil && (t.Thaw || t.Intent != nil && t.Intent.Running)
+}
+
+// thawSoon sees to it that a guest that may be frozen does not stay so.
+func (d *Driver) thawSoon() {
+	if d.tree.unsettled() && !d.thawing {
+		d.thawing = true
+		d.thawer.Go(d.keepThawing)
+	}
+}
+
+// keepThawing tries until the guest is thawed, is off, or the driver closes.
+func (d *Driver) keepThawing() {
+	tick := time.NewTicker(thawInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-d.life.Done():
+			return
+		case <-tick.C:
+		}
+		if err := d.thawOnce(); err != nil {
+			d.cfg.Log.Debug("the guest does not thaw yet", "domain", d.cfg.Domain, "err", err)
+			continue
+		}
+		return
+	}
+}
+
+// thawOnce leaves nothing to thaw, or says why it could not.
+func (d *Driver) thawOnce() error {
+	const op = "thaw the guest"
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.life.Err() == nil && d.tree.unsettled() {
+		m, err := d.machine(op)
+		if err != nil {
+			return err
+		}
+		defer m.Free()
+		if d.tree.Intent != nil {
+			if err := d.recover(d.life, op, m); err != nil {
+				return err
+			}
+		}
+		if err := d.thawIfUp(op, m); err != nil {
+			return err
+		}
+	}
+	d.thawing = false
+	return nil
+}
+
+// thawIfUp pays what is owed: a guest that runs is thawed, one that is off has
+// forgotten.
+func (d *Driver) thawIfUp(op string, m machine) error {
+	if !d.tree.Thaw {
+		return nil
+	}
+	p, err := m.Power()
+	if err != nil {
+		return err
+	}
+	if p.up() {
+		if err := m.Thaw(d.cfg.QuiesceTimeout); err != nil {
+			return errs.Wrap(errs.Unavailable, op, err)
+		}
+	}
+	return d.update(func(t *tree) { t.Thaw = false })
+}

@@ -1,0 +1,392 @@
+package disk
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+)
+
+// recover finishes or takes back what an earlier process, or an earlier
+// failure, left in the middle. It looks at what is so, and never at how far the
+// other one thought it was.
+func (d *Driver) recover(ctx context.Context, op string, m machine) error {
+	p, err := m.Power()
+	if err != nil {
+		return err
+	}
+	in := d.tree.Intent
+	if p.up() && (d.tree.Thaw || in != nil && in.Running) {
+		if err := d.thawIfAgent(op, m); err != nil {
+			d.cfg.Log.Warn("the guest may be frozen", "domain", d.cfg.Domain, "err", err)
+		}
+	}
+	if in != nil {
+		switch in.Op {
+		case "merge":
+			err = d.finishMerge()
+		default:
+			err = d.recoverCapture(ctx, op, m, p, in)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if d.tree.Suspect && !p.up() { // with that QEMU the trouble is gone
+		if err := d.update(func(t *tree) { t.Suspect = false }); err != nil {
+			return err
+		}
+	}
+	return d.recoverSwitch(op, m, p)
+}
+
+func (d *Driver) thawIfAgent(op string, m machine) error {
+	s, _, err := d.surveyOf(op, m, true)
+	if err != nil || !s.Agent {
+		return err
+	}
+	return d.thaw(m)
+}
+
+// recoverCapture: either the domain is on the new images or it is not.
+func (d *Driver) recoverCapture(ctx context.Context, op string, m machine, p power, in *intent) error {
+	if d.tree.Layers[in.New] == nil || d.tree.Layers[in.Old] == nil {
+		return errs.New(errs.Internal, op, "the record of a capture names layers that are not there")
+	}
+	p, err := d.awaitJobs(m, p)
+	if err != nil {
+		return err
+	}
+	at, err := d.actualHead(op, m, p, in)
+	if err != nil {
+		return err
+	}
+	if at == in.Old {
+		return d.takeBackCapture(op, m, in, in.Running && p.up())
+	}
+	if p.up() {
+		if err := d.realign(ctx, op, m, in.New); err != nil {
+			return err
+		}
+	}
+	c := &capturing{d: d, m: m}
+	if s, _, err := d.surveyOf(op, m, p.up()); err == nil && d.tree.Layers[in.Old].NVRAM == nil {
+		if c.nvram, err = d.copyNVRAM(ctx, s.NVRAM, in.Old); err != nil {
+			return err
+		}
+	}
+	if in.Memory != "" {
+		if err := remove(in.Memory); err != nil {
+			return err
+		}
+	}
+	return d.finishCapture(c, in)
+}
+
+// awaitJobs waits until libvirt is through with what a dead process asked of
+// it: it goes on with a switch whose caller is gone. Measuring a disk takes its
+// turn behind that, and behind whatever QEMU had been told before.
+func (d *Driver) awaitJobs(m machine, p power) (power, error) {
+	if p.up() {
+		if _, err := m.Capacity(d.tree.Disks[0]); err != nil {
+			if p, e := m.Power(); e == nil && !p.up() {
+				return p, nil // it went off meanwhile
+			}
+			return p, err
+		}
+	}
+	return m.Power()
+}
+
+// takeBackCapture forgets the new images, which nobody has written to.
+func (d *Driver) takeBackCapture(op string, m machine, in *intent, suspect bool) error {
+	if err := d.definePersistent(op, m, in.Old); err != nil {
+		return err
+	}
+	if suspect {
+		if err := m.DropNodes(d.tree.Layers[in.New].paths()); err != nil {
+			d.cfg.Log.Warn("QEMU may have images open that libvirt does not know of", "domain", d.cfg.Domain, "err", err)
+		}
+	}
+	if in.Memory != "" {
+		if err := remove(in.Memory); err != nil {
+			return err
+		}
+	}
+	if err := d.update(func(t *tree) { t.Intent, t.Suspect = nil, t.Suspect || suspect }); err != nil {
+		return err
+	}
+	return d.dropOrphans()
+}
+
+// actualHead finds which of a capture's two layers the domain writes to. While
+// it runs, whoever holds the writer's lock says so: libvirt's definitions may
+// be behind QEMU. When it is off, the persistent definition does.
+func (d *Driver) actualHead(op string, m machine, p power, in *intent) (layerID, error) {
+	if p.up() {
+		for _, id := range []layerID{in.New, in.Old} {
+			all := true
+			for _, f := range d.tree.Layers[id].Files {
+				writes, err := hasWriter(f.Path)
+				if err != nil {
+					return "", err
+				}
+				all = all && writes
+			}
+			if all {
+				return id, nil
+			}
+		}
+	}
+	// Off, or on a filesystem without locks.
+	s, _, err := d.surveyOf(op, m, p.up())
+	if err != nil {
+		return "", err
+	}
+	switch id := d.tree.holder(s.Sources); id {
+	case in.New, in.Old:
+		// A domain that ran on the new images, and went off before its persistent
+		// definition was changed: what it wrote is there.
+		if id == in.Old && in.Running && !p.up() {
+			if wrote, err := d.wroteTo(in.New); err != nil || wrote {
+				return in.New, err
+			}
+		}
+		return id, nil
+	}
+	return "", errs.New(errs.Conflict, op, "domain %s was redefined while a checkpoint of it was being made", d.cfg.Domain).
+		WithHint("virsh edit its disks back to %s", d.tree.Layers[in.Old].Files[d.tree.Disks[0]].Path)
+}
+
+// wroteTo reports whether the guest has written to the images of an unborn
+// layer, which may not even exist.
+func (d *Driver) wroteTo(id layerID) (bool, error) {
+	empty, err := d.headEmpty(id)
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, errNotQcow2) {
+		return false, nil
+	}
+	return !empty, err
+}
+
+// realign makes libvirt's live definition what QEMU really has open. libvirt
+// cannot be told; but a guest that is saved to a file and resumed from it, with
+// the right definition, goes on as if nothing had been.
+func (d *Driver) realign(ctx context.Context, op string, m machine, head layerID) error {
+	s, _, err := d.surveyOf(op, m, true)
+	if err != nil || samePaths(s.Sources, d.tree.Layers[head].paths(), d.tree.Disks) {
+		return err
+	}
+	d.cfg.Log.Warn("libvirt lost track of the domain's disks: its guest is saved and resumed", "domain", d.cfg.Domain)
+	return d.reopen(op, m, head)
+}
+
+// reopen has QEMU open a head's images again, by saving the guest's memory to a
+// file and resuming from it. A crash in between is found by the file.
+func (d *Driver) reopen(op string, m machine, head layerID) error {
+	if err := d.definePersistent(op, m, head); err != nil {
+		return err
+	}
+	text, err := m.XML(true)
+	if err != nil {
+		return err
+	}
+	if text, err = redirect(text, d.tree.Layers[head].paths()); err != nil {
+		return errs.Wrap(errs.Internal, op, err)
+	}
+	memory := filepath.Join(d.pool(d.tree, d.tree.Disks[0]), "reopen.memory")
+	if err := remove(memory); err != nil {
+		return err
+	}
+	err = d.update(func(t *tree) { t.Resume = &resume{Layer: head, Memory: file{Path: memory}, Reopen: true} })
+	if err != nil {
+		return err
+	}
+	if err := d.seam("reopen: save"); err != nil {
+		return err
+	}
+	if err := m.Save(memory, text); err != nil && errs.KindOf(err) != errs.Unavailable {
+		return errs.Also(err, d.forgetReopening()) // the guest goes on as it was
+	} else if err != nil {
+		return err
+	}
+	return d.resumeReopened(op, m)
+}
+
+// resumeReopened goes on with a guest that reopen saved. Where the image was
+// never finished the guest still runs.
+func (d *Driver) resumeReopened(op string, m machine) error {
+	memory := d.tree.Resume.Memory.Path
+	p, err := m.Power()
+	if err != nil {
+		return err
+	}
+	if !p.up() {
+		if err := d.seam("reopen: resume"); err != nil {
+			return err
+		}
+		text, err := d.conn.SavedXML(memory)
+		if errs.KindOf(err) == errs.Unavailable {
+			return err
+		}
+		if err != nil {
+			// The image is not whole: the guest went off in another way, and boots.
+			d.cfg.Log.Warn("there is no memory to resume from", "domain", d.cfg.Domain, "err", err)
+			return d.forgetReopening()
+		}
+		if err := d.conn.Restore(memory, text); err != nil {
+			return err
+		}
+	}
+	if err := d.update(func(t *tree) { t.Suspect = false }); err != nil {
+		return err
+	}
+	return d.forgetReopening()
+}
+
+// forgetReopening drops the memory image of a reopen that is over.
+func (d *Driver) forgetReopening() error {
+	memory := d.tree.Resume.Memory.Path
+	if err := d.update(func(t *tree) { t.Resume = nil }); err != nil {
+		return err
+	}
+	return remove(memory)
+}
+
+// recoverSwitch finds out where the domain is when a switch was cut in the
+// middle, and goes on with a guest that was cut short in reopen.
+func (d *Driver) recoverSwitch(op string, m machine, p power) error {
+	if r := d.tree.Resume; r != nil && r.Reopen {
+		if err := d.resumeReopened(op, m); err != nil {
+			return err
+		}
+	}
+	for _, s := range d.tree.Switches {
+		if s.Phase != committing && s.Phase != undoing {
+			continue
+		}
+		v, _, err := d.surveyOf(op, m, false)
+		if err != nil {
+			return err
+		}
+		at := d.tree.holder(v.Sources)
+		if at != d.tree.Head && (at == s.New || at == s.Old) {
+			if err := d.update(func(t *tree) { t.Head = at }); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Sweep drops the snapshots and switches that are not in keep, finishes what a
+// crash left, and checks that the domain is as it should be.
+func (d *Driver) Sweep(ctx context.Context, keep snap.Keep) error {
+	const op = "sweep disk snapshots"
+	if err := d.begin(ctx, op); err != nil {
+		return err
+	}
+	defer d.mu.Unlock()
+	if d.tree == nil {
+		return nil // nothing of ours is anywhere
+	}
+	m, err := d.open(ctx, op)
+	if err != nil {
+		d.thawSoon()
+		return err
+	}
+	defer m.Free()
+	if err := d.dropUnknown(keep); err != nil {
+		return errs.Wrap(errs.Failed, op, err)
+	}
+	err = d.dropOrphans()
+	if d.maintain.TryLock() { // else its work is on files that no layer has yet
+		err = errors.Join(err, d.sweepPools())
+		d.maintain.Unlock()
+	}
+	return errs.Wrap(errs.Failed, op, err)
+}
+
+func (d *Driver) dropUnknown(keep snap.Keep) error {
+	snaps, restores := map[snap.SnapshotID]bool{}, map[snap.RestoreID]bool{}
+	for _, id := range keep.Snapshots {
+		snaps[id] = true
+	}
+	for _, id := range keep.Restores {
+		restores[id] = true
+	}
+	return d.update(func(t *tree) {
+		for id := range t.Snapshots {
+			if !snaps[id] {
+				delete(t.Snapshots, id)
+			}
+		}
+		for id := range t.Switches {
+			if !restores[id] {
+				delete(t.Switches, id)
+			}
+		}
+	})
+}
+
+// sweepPools unlinks what lies in the daemon's own folders and belongs to no
+// layer: files of a capture or a merge that a crash cut short.
+func (d *Driver) sweepPools() error {
+	known := map[string]bool{}
+	for _, f := range d.tree.files() {
+		known[f] = true
+	}
+	var all []error
+	seen := map[string]bool{}
+	for _, dev := range d.tree.Disks {
+		dir := d.pool(d.tree, dev)
+		if seen[dir] {
+			continue
+		}
+		seen[dir] = true
+		entries, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			all = append(all, err)
+		}
+		for _, e := range entries {
+			path := filepath.Join(dir, e.Name())
+			if ours(e.Name()) && !known[path] {
+				all = append(all, remove(path))
+			}
+		}
+	}
+	return errors.Join(all...)
+}
+
+// ours reports whether a file's name is of a kind that the driver makes.
+func ours(name string) bool {
+	for _, pattern := range []string{"L??????-*.qcow2", "L??????-*.qcow2.merge", "L??????-*.nvram", "L??????-*.nvram.new", "*.memory"} {
+		if ok, _ := filepath.Match(pattern, name); ok {
+			return true
+		}
+	}
+	return false
+}
+
+// files lists the paths of everything that the tree holds.
+func (t *tree) files() (list []string) {
+	for _, l := range t.Layers {
+		for _, f := range l.Files {
+			list = append(list, f.Path)
+		}
+		if l.NVRAM != nil {
+			list = append(list, l.NVRAM.Path)
+		}
+	}
+	for _, s := range t.Snapshots {
+		if s.Memory != nil {
+			list = append(list, s.Memory.Path)
+		}
+	}
+	if t.Resume != nil {
+		list = append(list, t.Resume.Memory.Path)
+	}
+	return list
+}

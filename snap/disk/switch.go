@@ -1,0 +1,432 @@
+package disk
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/zeebo/blake3"
+
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+)
+
+// phase is how far a switch got. Each is on disk before the work that it names begins.
+type phase string
+
+const (
+	prepared   phase = "prepared" // the domain was not touched
+	committing phase = "committing"
+	committed  phase = "committed"
+	undoing    phase = "undoing"
+	undone     phase = "undone"
+)
+
+// plan is what is kept of a switch: from the head Old, an empty overlay on the
+// base, to New, an empty overlay on the target.
+type plan struct {
+	Target, Base           snap.SnapshotID
+	TargetLayer, BaseLayer layerID
+	Old, New               layerID
+	Phase                  phase
+	Changes                []snap.Change
+	TargetState, BaseState string
+	TargetMemory           *file `json:",omitempty"`
+}
+
+// diskSwitch is a restore under way. What it knows is in the tree.
+type diskSwitch struct {
+	d       *Driver
+	id      snap.RestoreID
+	changes []snap.Change
+}
+
+// Prepare checks the target's images and puts fresh overlays on them, beside
+// the running domain.
+func (d *Driver) Prepare(ctx context.Context, req snap.RestoreRequest) (snap.Switch, error) {
+	const op = "prepare to restore disks"
+	if err := d.begin(ctx, op); err != nil {
+		return nil, err
+	}
+	defer d.mu.Unlock()
+	target, err := d.snapshot(op, req.Target)
+	if err != nil {
+		return nil, err
+	}
+	base, err := d.snapshot(op, req.Base)
+	if err != nil {
+		return nil, err
+	}
+	m, err := d.open(ctx, op)
+	if err != nil {
+		return nil, err
+	}
+	defer m.Free()
+	p := &plan{
+		Target: req.Target, Base: req.Base, TargetLayer: target.Layer, BaseLayer: base.Layer,
+		Old: d.tree.Head, Phase: prepared, TargetMemory: target.Memory,
+	}
+	if err := d.prepare(ctx, op, req.ID, p); err != nil {
+		return nil, errs.Also(errs.Wrap(errs.Failed, op, err), d.dropOrphans())
+	}
+	return &diskSwitch{d, req.ID, p.Changes}, nil
+}
+
+func (d *Driver) prepare(ctx context.Context, op string, id snap.RestoreID, p *plan) (err error) {
+	for _, id := range []layerID{p.TargetLayer, p.BaseLayer} {
+		if err := d.checkChain(ctx, op, id, false); err != nil {
+			return err
+		}
+		if err := d.seal(ctx, op, id); err != nil {
+			return err
+		}
+	}
+	if p.TargetMemory != nil {
+		now, err := d.checkFile(ctx, op, *p.TargetMemory, false)
+		if err != nil {
+			return err
+		}
+		p.TargetMemory = &now
+	}
+	p.TargetState, p.BaseState = d.tree.Layers[p.TargetLayer].State, d.tree.Layers[p.BaseLayer].State
+	if p.Changes, err = d.changes(p.BaseLayer, p.TargetLayer); err != nil {
+		return err
+	}
+	if err := d.room(op); err != nil {
+		return err
+	}
+	if err := d.update(func(t *tree) { p.New = d.addLayer(t, p.TargetLayer) }); err != nil {
+		return err
+	}
+	if err := d.createOverlays(ctx, op, p.New, d.headerSize(p.TargetLayer)); err != nil {
+		return err
+	}
+	if err := d.seam("prepare: record"); err != nil {
+		return err
+	}
+	if err := d.update(func(t *tree) { t.Switches[id] = p }); err != nil {
+		return err
+	}
+	return d.dropOrphans() // an older preparation under the same id
+}
+
+// Resume returns a switch that was prepared before.
+func (d *Driver) Resume(ctx context.Context, id snap.RestoreID) (snap.Switch, error) {
+	const op = "resume the restore of disks"
+	if err := d.begin(ctx, op); err != nil {
+		return nil, err
+	}
+	defer d.mu.Unlock()
+	p, err := d.plan(op, id)
+	if err != nil {
+		return nil, err
+	}
+	return &diskSwitch{d, id, p.Changes}, nil
+}
+
+func (d *Driver) plan(op string, id snap.RestoreID) (*plan, error) {
+	if d.tree != nil {
+		if p := d.tree.Switches[id]; p != nil {
+			return p, nil
+		}
+	}
+	return nil, errs.New(errs.NotFound, op, "no restore %s of domain %s is under way", id, d.cfg.Domain)
+}
+
+// Changes says which disks differ.
+func (s *diskSwitch) Changes(limit int) ([]snap.Change, int) {
+	return s.changes[:max(0, min(limit, len(s.changes)))], len(s.changes)
+}
+
+// with calls f with the plan and the machine, with what a crash left recovered.
+func (s *diskSwitch) with(ctx context.Context, op string, f func(p *plan, m machine) error) error {
+	d := s.d
+	if err := d.begin(ctx, op); err != nil {
+		return err
+	}
+	defer d.mu.Unlock()
+	if _, err := d.plan(op, s.id); err != nil {
+		return err
+	}
+	m, err := d.open(ctx, op)
+	if err != nil {
+		return err
+	}
+	defer m.Free()
+	p, err := d.plan(op, s.id)
+	if err != nil {
+		return err
+	}
+	if err := f(p, m); err != nil {
+		return errs.Wrap(errs.Failed, op, err)
+	}
+	return nil
+}
+
+// moved reports whether the domain's disks are no longer the state of a layer:
+// the head does not rest on it, or was written to.
+func (d *Driver) moved(m machine, from layerID) (bool, error) {
+	head := d.tree.Layers[d.tree.Head]
+	if head.Parent != from {
+		return true, nil
+	}
+	empty, err := d.headEmpty(d.tree.Head)
+	if err != nil || !empty {
+		return true, err
+	}
+	s, _, err := d.surveyOf("", m, false)
+	if err != nil {
+		return true, err
+	}
+	same, err := d.sameNVRAM(s.NVRAM, d.tree.Layers[from])
+	return !same && d.tree.Layers[from].NVRAM != nil, err
+}
+
+// Stale reports whether the disks are no longer the base.
+func (s *diskSwitch) Stale(ctx context.Context) (stale bool, err error) {
+	err = s.with(ctx, "look for later writes to disks", func(p *plan, m machine) (err error) {
+		stale, err = s.d.moved(m, p.BaseLayer)
+		return err
+	})
+	return stale, err
+}
+
+// needOff refuses a domain that runs: its disks cannot be exchanged.
+func needOff(op string, m machine) error {
+	p, err := m.Power()
+	if err != nil {
+		return err
+	}
+	if p.up() {
+		return errs.New(errs.Busy, op, "the domain is running").WithHint("stop it first: its unit does that")
+	}
+	return nil
+}
+
+// Commit puts the domain on the target's overlays. The domain must be off.
+func (s *diskSwitch) Commit(ctx context.Context) error {
+	const op = "restore disks"
+	d := s.d
+	return s.with(ctx, op, func(p *plan, m machine) error {
+		switch p.Phase {
+		case committed:
+			return nil
+		case undoing, undone:
+			return errs.New(errs.Conflict, op, "restore %s was undone", s.id).WithHint("restore again")
+		}
+		if err := needOff(op, m); err != nil {
+			return err
+		}
+		if p.Phase == prepared {
+			stale, err := d.moved(m, p.BaseLayer)
+			if err != nil {
+				return err
+			}
+			if stale || d.tree.Head != p.Old {
+				return snap.Changed(op, "domain "+d.cfg.Domain)
+			}
+		}
+		if err := d.checkChain(ctx, op, p.TargetLayer, false); err != nil {
+			return err
+		}
+		if err := s.advance(committing); err != nil {
+			return err
+		}
+		return s.move(op, m, committed, p.New, p.TargetLayer, p.TargetMemory)
+	})
+}
+
+// advance takes the switch to the phase, durably.
+func (s *diskSwitch) advance(to phase) error {
+	if err := s.d.seam("phase " + string(to)); err != nil {
+		return err
+	}
+	return s.d.update(func(t *tree) { t.Switches[s.id].Phase = to })
+}
+
+// move defines the domain with the images of head and the NVRAM of the layer
+// below, and records that it is done.
+func (s *diskSwitch) move(op string, m machine, to phase, head, below layerID, memory *file) error {
+	d := s.d
+	v, _, err := d.surveyOf(op, m, false)
+	if err != nil {
+		return err
+	}
+	if err := d.seam("switch: nvram"); err != nil {
+		return err
+	}
+	if err := putNVRAM(v.NVRAM, d.tree.Layers[below].NVRAM); err != nil {
+		return err
+	}
+	if err := d.seam("switch: define"); err != nil {
+		return err
+	}
+	if err := d.define(op, m, head); err != nil {
+		return err
+	}
+	if err := d.seam("switch: record"); err != nil {
+		return err
+	}
+	return d.update(func(t *tree) {
+		t.Head, t.Switches[s.id].Phase, t.Resume = head, to, nil
+		if memory != nil {
+			t.Resume = &resume{Layer: head, Memory: *memory}
+		}
+	})
+}
+
+// Undo puts the domain back on the base's overlays, if a Commit began. What the
+// guest wrote since is lost; what it wrote while there was no Commit stays.
+func (s *diskSwitch) Undo(ctx context.Context) error {
+	const op = "undo the restore of disks"
+	return s.with(ctx, op, func(p *plan, m machine) error {
+		switch p.Phase {
+		case undone:
+			return nil
+		case prepared:
+			return s.advance(undone)
+		}
+		if err := needOff(op, m); err != nil {
+			return err
+		}
+		if err := s.d.checkChain(ctx, op, p.BaseLayer, false); err != nil {
+			return err
+		}
+		if err := s.advance(undoing); err != nil {
+			return err
+		}
+		return s.move(op, m, undone, p.Old, p.BaseLayer, nil)
+	})
+}
+
+// Check looks at what the domain's definition names and compares: the images
+// below are those that were hashed, and the overlays on them are empty.
+func (s *diskSwitch) Check(ctx context.Context) (proof snap.Proof, err error) {
+	const op = "check the restore of disks"
+	err = s.with(ctx, op, func(p *plan, m machine) error {
+		d := s.d
+		layer, want := p.TargetLayer, p.TargetState
+		if p.Phase == undoing || p.Phase == undone {
+			layer, want = p.BaseLayer, p.BaseState
+		}
+		if err := d.checkChain(ctx, op, layer, false); err != nil {
+			return err
+		}
+		moved, err := d.moved(m, layer)
+		if err != nil {
+			return err
+		}
+		proof = snap.Proof{Pre: hashOf(p.BaseState), Post: hashOf(want), Want: hashOf(want), Match: !moved}
+		if moved {
+			proof.Post, err = d.presentHash(ctx)
+		}
+		return err
+	})
+	return proof, err
+}
+
+// presentHash is the digest of disks that are no layer's state.
+func (d *Driver) presentHash(ctx context.Context) (snap.Hash, error) {
+	head := d.tree.Layers[d.tree.Head]
+	h := blake3.New()
+	_, _ = h.WriteString("mulligan disks in use\x00") // never fails
+	if p := d.tree.Layers[head.Parent]; p != nil {
+		_, _ = h.WriteString(p.State)
+	}
+	for _, dev := range d.tree.Disks {
+		hash, err := hashFile(ctx, head.Files[dev].Path)
+		if err != nil {
+			return snap.Hash{}, err
+		}
+		_, _ = h.WriteString(hash)
+	}
+	return hashOf(hex.EncodeToString(h.Sum(nil))), nil
+}
+
+// Finish drops the overlays that are no longer needed. A restore that is half
+// done must be committed or undone first.
+func (s *diskSwitch) Finish(ctx context.Context) error {
+	const op = "finish the restore of disks"
+	if err := s.d.begin(ctx, op); err != nil {
+		return err
+	}
+	defer s.d.mu.Unlock()
+	p, err := s.d.plan(op, s.id)
+	if err != nil {
+		return nil // it was finished
+	}
+	if p.Phase == committing || p.Phase == undoing {
+		return errs.New(errs.Conflict, op, "restore %s is half done", s.id).WithHint("commit it again, or undo it")
+	}
+	if err := s.d.seam("finish"); err != nil {
+		return err
+	}
+	err = s.d.update(func(t *tree) { delete(t.Switches, s.id) })
+	return errs.Wrap(errs.Failed, op, errors.Join(err, s.d.dropOrphans()))
+}
+
+// Diff says which disks differ between two snapshots, or a snapshot and now.
+func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []string) ([]snap.Change, error) {
+	const op = "compare disks"
+	if err := d.begin(ctx, op); err != nil {
+		return nil, err
+	}
+	defer d.mu.Unlock()
+	var ends [2]layerID
+	for i, id := range []snap.SnapshotID{from, to} {
+		if id == "" && d.tree != nil {
+			ends[i] = d.tree.Head
+			continue
+		}
+		s, err := d.snapshot(op, id)
+		if err != nil {
+			return nil, err
+		}
+		ends[i] = s.Layer
+	}
+	list, err := d.changes(ends[0], ends[1])
+	if err != nil {
+		return nil, errs.Wrap(errs.Failed, op, err)
+	}
+	if len(paths) > 0 {
+		list = slices.DeleteFunc(list, func(c snap.Change) bool { return !slices.Contains(paths, c.Path) })
+	}
+	return list, nil
+}
+
+// changes says which disks have something written between two layers and the
+// nearest layer below both.
+func (d *Driver) changes(a, b layerID) (list []snap.Change, err error) {
+	ca, cb := d.tree.chain(a), d.tree.chain(b)
+	for len(ca) > 0 && len(cb) > 0 && ca[len(ca)-1] == cb[len(cb)-1] {
+		ca, cb = ca[:len(ca)-1], cb[:len(cb)-1]
+	}
+	for _, dev := range d.tree.Disks {
+		var written []extent
+		for _, id := range append(slices.Clone(ca), cb...) {
+			m, err := d.mapOf(d.tree.Layers[id].Files[dev])
+			if err != nil {
+				return nil, err
+			}
+			written = union(written, m.list)
+		}
+		if n := total(written); n > 0 {
+			list = append(list, snap.Change{Path: dev, Operation: snap.Modify, Summary: "up to " + humanBytes(n) + " written in between"})
+		}
+	}
+	return list, nil
+}
+
+func humanBytes(n int64) string {
+	for _, u := range []struct {
+		of   int64
+		name string
+	}{{1 << 30, "GiB"}, {1 << 20, "MiB"}, {1 << 10, "KiB"}} {
+		if n >= u.of {
+			return fmt.Sprintf("%.1f %s", float64(n)/float64(u.of), u.name)
+		}
+	}
+	return fmt.Sprintf("%d bytes", n)
+}

@@ -1,0 +1,222 @@
+package disk
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+)
+
+// layerID names a layer: "L" and a number that is never used again.
+type layerID string
+
+// tree is all that the driver knows, kept in one file.
+type tree struct {
+	Version   int
+	Domain    string // its name, for people; UUID is what counts
+	UUID      string
+	Disks     []string // target devices, in order
+	Seq       int
+	Head      layerID // what the domain writes to
+	Layers    map[layerID]*layer
+	Snapshots map[snap.SnapshotID]*snapshot
+	Switches  map[snap.RestoreID]*plan
+	Intent    *intent `json:",omitempty"`
+	Thaw      bool    `json:",omitempty"` // the guest may be frozen, and must not stay so
+	Suspect   bool    `json:",omitempty"` // a live switch was cut short: QEMU may have images open that libvirt does not know of
+	Resume    *resume `json:",omitempty"`
+}
+
+// layer is one image per disk: what was written between two moments. Once
+// frozen it never changes in content; what is below it may be merged into it.
+type layer struct {
+	Parent layerID            `json:",omitempty"`
+	Files  map[string]*file   // by target device
+	Below  map[string][]*file `json:",omitempty"` // of a layer without a parent: images of others that it rests on, nearest first
+	NVRAM  *file              `json:",omitempty"` // a copy, made as the layer froze
+	Frozen bool
+	State  string `json:",omitempty"` // digest of what a guest reads from here down, see seal
+}
+
+// file is a file whose content is known.
+type file struct {
+	Path   string
+	Format string `json:",omitempty"` // of an image of others: qcow2 or raw
+	Stat   stat
+	Hash   string `json:",omitempty"` // BLAKE3 in hex; "" until it was computed
+}
+
+// stat tells whether a file may have changed.
+type stat struct {
+	Size, MTime, CTime int64
+	Inode              uint64
+}
+
+type snapshot struct {
+	Layer    layerID
+	Created  time.Time
+	Quiesced bool
+	Memory   *file `json:",omitempty"` // the guest's memory, for a restore without a boot
+}
+
+// intent is a change of the tree that has begun.
+type intent struct {
+	Op       string // capture, merge
+	Old, New layerID
+	Running  bool `json:",omitempty"`
+	// Of a merge: Old is merged into New ("": New is only put on another parent),
+	// whose parent becomes Parent, and whose files become Files.
+	Parent layerID          `json:",omitempty"`
+	Files  map[string]*file `json:",omitempty"`
+	Memory string           `json:",omitempty"` // of a capture: the file being written
+}
+
+// resume says that starting the domain means to go on from a memory image, as
+// long as nothing was written to Layer.
+type resume struct {
+	Layer  layerID
+	Memory file
+	Reopen bool `json:",omitempty"` // the driver itself is in the middle of reopening the images
+}
+
+func (t *tree) clone() (*tree, error) {
+	data, err := json.Marshal(t)
+	if err != nil {
+		return nil, err
+	}
+	c := &tree{}
+	return c, json.Unmarshal(data, c)
+}
+
+func (d *Driver) treeFile() string { return filepath.Join(d.cfg.StateDir, "tree.json") }
+
+// load reads the tree; without one it leaves nil.
+func (d *Driver) load(op string) error {
+	if d.tree != nil {
+		return nil
+	}
+	data, err := os.ReadFile(d.treeFile())
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return errs.Wrap(errs.Failed, op, err)
+	}
+	t := &tree{}
+	if err := json.Unmarshal(data, t); err != nil {
+		return errs.New(errs.Corrupt, op, "%s is damaged: %v", d.treeFile(), err).
+			WithHint("the disks are whole: put the file back from a backup")
+	}
+	if t.Version != version {
+		return errs.New(errs.Unsupported, op, "%s has version %d", d.treeFile(), t.Version).WithHint("a newer mulligan wrote it: use that one")
+	}
+	d.tree = t
+	return nil
+}
+
+// update changes the tree, on disk first: where that fails nothing has changed.
+func (d *Driver) update(change func(t *tree)) error {
+	next, err := d.tree.clone()
+	if err != nil {
+		return err
+	}
+	change(next)
+	return d.save(next)
+}
+
+func (d *Driver) save(next *tree) error {
+	data, err := json.MarshalIndent(next, "", "\t")
+	if err != nil {
+		return err
+	}
+	if err := d.seam("save"); err != nil {
+		return err
+	}
+	if err := writeDurably(d.treeFile(), data, 0o600); err != nil {
+		return err
+	}
+	d.tree = next
+	return nil
+}
+
+// chain lists the layers from id down to the root.
+func (t *tree) chain(id layerID) (list []layerID) {
+	for id != "" && t.Layers[id] != nil && len(list) <= len(t.Layers) {
+		list = append(list, id)
+		id = t.Layers[id].Parent
+	}
+	return list
+}
+
+// depth is how many images a reader of the layer has to open.
+func (t *tree) depth(id layerID) int {
+	chain := t.chain(id)
+	below := 0
+	if len(chain) > 0 {
+		for _, list := range t.Layers[chain[len(chain)-1]].Below {
+			below = max(below, len(list))
+		}
+	}
+	return len(chain) + below
+}
+
+func (t *tree) children(id layerID) (list []layerID) {
+	for c, l := range t.Layers {
+		if l.Parent == id {
+			list = append(list, c)
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// named lists the layers that must stay as they are: snapshots' layers, heads,
+// and what switches go between.
+func (t *tree) named() map[layerID]bool {
+	named := map[layerID]bool{t.Head: true}
+	for _, s := range t.Snapshots {
+		named[s.Layer] = true
+	}
+	for _, p := range t.Switches {
+		for _, id := range []layerID{p.TargetLayer, p.BaseLayer, p.Old, p.New} {
+			named[id] = true
+		}
+	}
+	if t.Intent != nil {
+		named[t.Intent.Old], named[t.Intent.New] = true, true
+	}
+	return named
+}
+
+// paths is the layer's files, by target device.
+func (l *layer) paths() map[string]string {
+	m := map[string]string{}
+	for dev, f := range l.Files {
+		m[dev] = f.Path
+	}
+	return m
+}
+
+// holder finds the layer whose files these are; "" if there is none.
+func (t *tree) holder(sources map[string]string) layerID {
+	for id, l := range t.Layers {
+		if samePaths(l.paths(), sources, t.Disks) {
+			return id
+		}
+	}
+	return ""
+}
+
+func samePaths(a, b map[string]string, devs []string) bool {
+	for _, dev := range devs {
+		if a[dev] != b[dev] {
+			return false
+		}
+	}
+	return true
+}

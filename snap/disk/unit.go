@@ -1,0 +1,277 @@
+package disk
+
+import (
+	"context"
+	"time"
+
+	"mulligan/ipc/errs"
+)
+
+// Unit is the domain as a service that can be started and stopped.
+type Unit struct{ d *Driver }
+
+// Unit gives the domain as the service of an app.
+func (d *Driver) Unit() *Unit { return &Unit{d} }
+
+// Status is what a domain is doing, in systemd's words.
+type Status struct {
+	Active string // active, inactive, failed
+	Sub    string // running, paused, dead
+}
+
+// Running reports whether the domain is up.
+func (s Status) Running() bool { return s.Active == "active" }
+
+// Name is the domain's.
+func (u *Unit) Name() string { return u.d.cfg.Domain }
+
+// State looks at the domain now. It has a connection of its own, so that it
+// answers while a capture or a restore is at work.
+func (u *Unit) State(ctx context.Context) (Status, error) {
+	const op = "look at the domain"
+	if err := ctx.Err(); err != nil {
+		return Status{}, errs.Wrap(errs.Unavailable, op, err)
+	}
+	u.d.look.Lock()
+	defer u.d.look.Unlock()
+	p, err := u.d.glance()
+	if err != nil {
+		return Status{}, errs.Wrap(errs.Failed, op, err)
+	}
+	switch p {
+	case running:
+		return Status{"active", "running"}, nil
+	case paused:
+		return Status{"active", "paused"}, nil
+	case crashed:
+		return Status{"failed", "dead"}, nil
+	}
+	return Status{"inactive", "dead"}, nil
+}
+
+// glance asks for the domain's power. A connection that libvirtd's end closed
+// is made again once.
+func (d *Driver) glance() (power, error) {
+	p, err := d.glanceOnce()
+	if errs.KindOf(err) == errs.Unavailable && d.look.conn != nil {
+		_ = d.look.conn.Close()
+		d.look.conn = nil
+		p, err = d.glanceOnce()
+	}
+	return p, err
+}
+
+func (d *Driver) glanceOnce() (power, error) {
+	if d.look.conn == nil {
+		conn, err := d.dial(d.cfg.URI)
+		if err != nil {
+			return off, err
+		}
+		d.look.conn = conn
+	}
+	m, err := d.look.conn.Lookup(d.cfg.Domain, "")
+	if err != nil {
+		return off, err
+	}
+	defer m.Free()
+	return m.Power()
+}
+
+// Start starts the domain, or goes on from a memory image where it was just
+// restored to a snapshot that has one. One that is up already is fine.
+func (u *Unit) Start(ctx context.Context) error {
+	const op = "start the domain"
+	d := u.d
+	if err := d.begin(ctx, op); err != nil {
+		return err
+	}
+	defer d.mu.Unlock()
+	m, err := d.open(ctx, op)
+	if err != nil {
+		return err
+	}
+	defer m.Free()
+	p, err := m.Power()
+	if err == nil {
+		switch {
+		case p == paused:
+			err = m.Unpause()
+		case p == running:
+		case d.tree.Resume != nil:
+			err = d.resumeMemory(ctx, op, m)
+		default:
+			if err = d.definePersistent(op, m, d.tree.Head); err == nil {
+				err = m.Start()
+			}
+		}
+	}
+	return errs.Wrap(errs.Failed, op, err)
+}
+
+// resumeMemory goes on from the memory image that belongs to the disks. Where
+// they are no longer what the image was made with, the domain boots instead.
+func (d *Driver) resumeMemory(ctx context.Context, op string, m machine) error {
+	r := d.tree.Resume
+	empty, err := d.headEmpty(d.tree.Head)
+	if err != nil {
+		return err
+	}
+	fits := r.Layer == d.tree.Head && empty
+	if fits {
+		if _, err := d.checkFile(ctx, op, r.Memory, false); err != nil {
+			return err
+		}
+		text, err := d.conn.SavedXML(r.Memory.Path)
+		if err == nil {
+			text, err = redirect(text, d.tree.Layers[d.tree.Head].paths())
+		}
+		if err != nil {
+			return err
+		}
+		if err := d.seam("resume: restore"); err != nil {
+			return err
+		}
+		if err := d.conn.Restore(r.Memory.Path, text); err != nil {
+			return err
+		}
+		if err := d.seam("resume: record"); err != nil {
+			return err
+		}
+	}
+	// Whoever starts the domain next boots it: its memory moves on from here.
+	if err := d.update(func(t *tree) { t.Resume = nil }); err != nil || fits {
+		return err
+	}
+	d.cfg.Log.Warn("the disks were written to since they were restored: the domain boots", "domain", d.cfg.Domain)
+	return m.Start()
+}
+
+// Stop switches the domain off, in the way of the configuration. When ctx or
+// the time for a clean shutdown ends, it is switched off hard. One that is off
+// already is fine.
+func (u *Unit) Stop(ctx context.Context) error {
+	const op = "stop the domain"
+	d := u.d
+	if err := d.begin(ctx, op); err != nil {
+		return err
+	}
+	defer d.mu.Unlock()
+	m, err := d.machine(op)
+	if err != nil {
+		return err
+	}
+	defer m.Free()
+	p, err := m.Power()
+	if err != nil || !p.up() {
+		return errs.Wrap(errs.Failed, op, err)
+	}
+	if d.cfg.Shutdown == Clean && p == running {
+		if down := d.shutDown(ctx, m); down {
+			return nil
+		}
+	}
+	if err := m.Destroy(); err != nil {
+		if p, e := m.Power(); e != nil || p.up() {
+			return errs.Wrap(errs.Failed, op, err)
+		}
+	}
+	return nil
+}
+
+// shutdownTick is how often a domain is looked at that was asked to go down.
+const shutdownTick = 100 * time.Millisecond
+
+// shutDown asks the guest to go down and waits, leaving some of ctx's time to
+// do it otherwise.
+func (d *Driver) shutDown(ctx context.Context, m machine) (down bool) {
+	limit := d.cfg.ShutdownTimeout
+	if end, ok := ctx.Deadline(); ok {
+		limit = min(limit, time.Until(end)*3/4)
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	if err := m.Shutdown(); err != nil {
+		d.cfg.Log.Warn("the guest cannot be asked to shut down", "domain", d.cfg.Domain, "err", err)
+		return false
+	}
+	tick := time.NewTicker(shutdownTick)
+	defer tick.Stop()
+	for {
+		if p, err := m.Power(); err == nil && !p.up() {
+			return true
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-tick.C:
+		}
+	}
+}
+
+// Info is what people want to know of a domain.
+type Info struct {
+	Name, UUID string
+	State      Status
+	Disks      []DiskInfo
+	Layers     int   // images per disk that the driver keeps
+	Depth      int   // of them, how many lie upon each other below the present disks
+	LiveDepth  int   // how many the running domain has open
+	Stored     int64 // bytes on disk, of all layers
+	Agent      bool  // the guest agent answers
+	Frozen     bool  // the guest may be frozen; the driver keeps trying to thaw it
+	Unhashed   int   // files that Maintain has yet to hash
+	Warnings   []string
+}
+
+// DiskInfo is one disk of it.
+type DiskInfo struct {
+	Target string
+	Path   string // what the domain writes to
+	Size   int64  // as the guest sees it, in bytes
+}
+
+// Domain looks at the domain. A domain that cannot be captured is an error that
+// says why.
+func (d *Driver) Domain(ctx context.Context) (Info, error) {
+	const op = "look at the domain"
+	if err := d.begin(ctx, op); err != nil {
+		return Info{}, err
+	}
+	defer d.mu.Unlock()
+	m, err := d.open(ctx, op)
+	if err != nil {
+		return Info{}, err
+	}
+	defer m.Free()
+	p, err := m.Power()
+	if err != nil {
+		return Info{}, errs.Wrap(errs.Failed, op, err)
+	}
+	s, _, err := d.surveyOf(op, m, p.up())
+	if err != nil {
+		return Info{}, err
+	}
+	info := Info{
+		Name: d.cfg.Domain, UUID: d.tree.UUID, State: Status{"inactive", "dead"}, Layers: len(d.tree.Layers),
+		Depth: d.tree.depth(d.tree.Head), Agent: s.Awake, Frozen: d.tree.Thaw, Warnings: s.Warnings,
+	}
+	if p.up() {
+		info.State, info.LiveDepth = Status{"active", "running"}, s.Deep+1
+	}
+	for _, dev := range d.tree.Disks {
+		n, err := m.Capacity(dev)
+		if err != nil {
+			return Info{}, errs.Wrap(errs.Failed, op, err)
+		}
+		info.Disks = append(info.Disks, DiskInfo{dev, d.tree.Layers[d.tree.Head].Files[dev].Path, n})
+	}
+	for _, l := range d.tree.Layers {
+		for _, f := range l.all() {
+			info.Stored += blocks(f.Path)
+			if l.Frozen && f.Hash == "" {
+				info.Unhashed++
+			}
+		}
+	}
+	return info, nil
+}

@@ -1,0 +1,57 @@
+package disk
+
+import "time"
+
+// hypervisor is what the driver needs of libvirt. Tests put faults in between.
+// Errors are *errs.Error of kind NotFound, Unavailable or Failed.
+type hypervisor interface {
+	// Lookup finds a domain by UUID or, where that is "", by name.
+	Lookup(name, uuid string) (machine, error)
+	// Define makes xml the persistent definition of the domain that it names.
+	Define(xml string) error
+	// Owner is whom QEMU runs as; ok is false where libvirt does not say.
+	Owner() (uid, gid int, ok bool)
+	// SavedXML is the definition inside a memory image.
+	SavedXML(path string) (string, error)
+	// Restore starts a domain from a memory image, with xml for its definition.
+	Restore(path, xml string) error
+	Close() error
+}
+
+// machine is one domain.
+type machine interface {
+	Name() (string, error)
+	UUID() (string, error)
+	Power() (power, error)
+	Persistent() (bool, error)
+	// XML is the live definition, or the persistent one.
+	XML(live bool) (string, error)
+	// Foreign names what of libvirt's own makes the domain unfit: snapshots,
+	// checkpoints, a managed save image; "" if nothing does.
+	Foreign() (string, error)
+	Snapshot(xml string, diskOnly bool) error
+	Freeze(timeout time.Duration) error
+	Thaw(timeout time.Duration) error
+	Capacity(dev string) (int64, error)
+	Start() error
+	Unpause() error
+	Shutdown() error
+	Destroy() error
+	Save(path, xml string) error
+	// DropNodes has QEMU close images that no disk uses: what a libvirtd that
+	// was killed had it open, and the next one does not know of.
+	DropNodes(images map[string]string) error
+	Free()
+}
+
+// power is whether a domain runs.
+type power int
+
+const (
+	off power = iota
+	running
+	paused
+	crashed // off, and not by its own will
+)
+
+func (p power) up() bool { return p == running || p == paused }
