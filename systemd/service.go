@@ -1,0 +1,309 @@
+package systemd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/godbus/dbus/v5"
+
+	"mulligan/ipc/errs"
+)
+
+// leftoverGrace is how long processes that a stopped unit left behind
+// (KillMode=process and the like) get to go by themselves.
+const leftoverGrace = 5 * time.Second
+
+// lookTimeout bounds the look at a unit after the caller's time is over.
+const lookTimeout = 3 * time.Second
+
+// Service is a unit of a manager. It implements Unit.
+type Service struct {
+	m    *Manager
+	name string
+}
+
+var _ Unit = (*Service)(nil)
+
+// Name is the unit's full name.
+func (s *Service) Name() string { return s.name }
+
+// State asks the manager. A unit that has no file is errs.NotFound.
+func (s *Service) State(ctx context.Context) (Status, error) {
+	d, err := s.look(ctx)
+	if err != nil {
+		return Status{}, s.m.failure("look at", s.name, err)
+	}
+	return d.Status, nil
+}
+
+// Start starts the unit, and what triggers it if Stop stopped that. A start that
+// does not work is errs.Failed; one that somebody else's stop overtook is
+// errs.Conflict. Of a unit that can't say when it is ready (Type=simple, exec) a
+// crash right after the start may go unseen: that is for a health check.
+func (s *Service) Start(ctx context.Context) error {
+	if err := s.release(ctx); err != nil {
+		return err
+	}
+	d, result, err := s.run(ctx, "StartUnit")
+	if err == nil && !d.Running() && d.Result == "start-limit-hit" {
+		// Starting often is what checkpoints do; the limit is there for crashes.
+		reset := func(b *bus) error { return b.manager(ctx, "ResetFailedUnit", s.name).Err }
+		if err = s.m.do(ctx, reset); err == nil {
+			d, result, err = s.run(ctx, "StartUnit")
+		}
+	}
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return s.outOfTime(ctx, "start", "activating")
+	case err != nil:
+		return s.m.failure("start", s.name, err)
+	case d.Running(), d.oneshot && result == "done" && d.Result == "success" && d.conditions:
+		return nil
+	case result == "canceled":
+		return s.error(errs.Conflict, "start", "another job took the place of the start; the unit is %s", d.Active).
+			WithHint("somebody else stops it, or a unit that conflicts with it was started: %s", s.m.journal(s.name))
+	}
+	return s.error(errs.Failed, "start", "%s", d.whyDown(result)).WithHint("%s", s.m.journal(s.name))
+}
+
+// Stop stops the unit, also one that would be restarted, and before it the
+// sockets, timers and paths that would start it again. A unit that is not down
+// when ctx ends is errs.Failed.
+func (s *Service) Stop(ctx context.Context) error {
+	if err := s.hold(ctx); err != nil {
+		return err
+	}
+	d, result, err := s.run(ctx, "StopUnit")
+	switch {
+	case errs.KindOf(err) == errs.NotFound:
+		return err
+	case err != nil && ctx.Err() != nil:
+		return s.outOfTime(ctx, "stop", "deactivating")
+	case err != nil:
+		return s.m.failure("stop", s.name, err)
+	case d.down():
+		return s.leftovers(ctx)
+	case result == "canceled":
+		return s.error(errs.Conflict, "stop", "another job took the place of the stop; the unit is %s", d.Active).
+			WithHint("somebody or something else starts it: %s", s.m.journal(s.name))
+	}
+	return s.error(errs.Failed, "stop", "it is %s (%s) after the stop, which ended with %q", d.Active, d.Sub, result).
+		WithHint("does a socket, timer or other unit start it again? %s", s.m.journal(s.name))
+}
+
+// run has the manager do a job for the unit, and looks at the unit afterwards.
+func (s *Service) run(ctx context.Context, method string) (details, string, error) {
+	var (
+		d      details
+		result string
+	)
+	err := s.m.do(ctx, func(b *bus) (err error) {
+		defer s.pin(ctx, b)()
+		if result, err = b.job(ctx, method, s.name); err != nil {
+			return err
+		}
+		d, err = s.lookOn(ctx, b)
+		return err
+	})
+	return d, result, err
+}
+
+// pin keeps the manager from forgetting the unit, and with it how its job went,
+// until the returned function is called. It is best effort: who may not do
+// this may not start anything either, and hears so from that.
+func (s *Service) pin(ctx context.Context, b *bus) func() {
+	if b.manager(ctx, "RefUnit", s.name).Err != nil {
+		return func() {}
+	}
+	return func() {
+		unref, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTimeout)
+		defer cancel()
+		b.manager(unref, "UnrefUnit", s.name) // a lost connection drops it too
+	}
+}
+
+// leftovers waits until no process is left of a unit that is down.
+func (s *Service) leftovers(ctx context.Context) error {
+	grace, cancel := context.WithTimeout(ctx, leftoverGrace)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		look, done := context.WithTimeout(context.WithoutCancel(ctx), lookTimeout)
+		list, err := s.processes(look)
+		done()
+		if err != nil {
+			return s.m.failure("stop", s.name, err)
+		}
+		if len(list) == 0 {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-grace.Done():
+			return s.error(errs.Failed, "stop", "the unit is down but left processes: %s", describe(list)).
+				WithHint("set KillMode=control-group in the unit, or end them: kill %s", pids(list))
+		}
+	}
+}
+
+// outOfTime is the error for a job that was not over when ctx ended. The job goes on.
+func (s *Service) outOfTime(ctx context.Context, op, during string) error {
+	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return &errs.Error{Kind: errs.Unavailable, Op: op + " " + s.name, Message: "given up; systemd goes on with it", Err: ctx.Err()}
+	}
+	look, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTimeout)
+	defer cancel()
+	d, err := s.look(look)
+	if err != nil {
+		return s.m.failure(op, s.name, err)
+	}
+	state := d.Active
+	if state == during {
+		state = "still " + state
+	}
+	e := s.error(errs.Failed, op, "%s (%s) when the time for it was over", state, d.Sub)
+	e.Hint = s.m.journal(s.name)
+	if op == "stop" {
+		list, err := s.processes(look)
+		if err == nil && len(list) > 0 {
+			e.Message += "; left: " + describe(list)
+		}
+		e.Hint += fmt.Sprintf("; to end it at once: %s kill --signal=SIGKILL %s", s.m.tool("systemctl"), s.name)
+	}
+	return e
+}
+
+// error makes an error about the unit.
+func (s *Service) error(k errs.Kind, op, format string, args ...any) *errs.Error {
+	return errs.New(k, op+" "+s.name, format, args...)
+}
+
+// details are a Status and what explains it.
+type details struct {
+	Status
+	oneshot    bool
+	conditions bool // the conditions in the unit's file held at the last start
+	exitCode   int  // CLD_EXITED and so on, of the main process; 0: none ended
+	exitStatus int
+}
+
+func (s *Service) look(ctx context.Context) (d details, err error) {
+	err = s.m.do(ctx, func(b *bus) (err error) {
+		d, err = s.lookOn(ctx, b)
+		return err
+	})
+	return d, err
+}
+
+func (s *Service) lookOn(ctx context.Context, b *bus) (details, error) {
+	var (
+		d       details
+		load    string
+		since   uint64
+		typ     string
+		pid, nr uint32
+		code    int32
+		status  int32
+	)
+	path, err := b.load(ctx, s.name)
+	if err != nil {
+		return d, err
+	}
+	type property struct {
+		iface, name string
+		value       any
+	}
+	list := []property{
+		{unitIf, "LoadState", &load}, {unitIf, "ActiveState", &d.Active}, {unitIf, "SubState", &d.Sub},
+		{unitIf, "StateChangeTimestamp", &since}, {unitIf, "ConditionResult", &d.conditions},
+	}
+	if strings.HasSuffix(s.name, ".service") {
+		list = append(list, property{serviceIf, "Type", &typ}, property{serviceIf, "MainPID", &pid},
+			property{serviceIf, "NRestarts", &nr}, property{serviceIf, "Result", &d.Result},
+			property{serviceIf, "ExecMainCode", &code}, property{serviceIf, "ExecMainStatus", &status})
+	}
+	for _, p := range list {
+		if err := b.get(ctx, path, p.iface, p.name, p.value); err != nil {
+			return d, err
+		}
+	}
+	if load == "not-found" {
+		return d, s.error(errs.NotFound, "look at", "there is no such unit").
+			WithHint("is it installed? %s list-unit-files", s.m.tool("systemctl"))
+	}
+	if since > 0 {
+		d.Since = time.UnixMicro(int64(since))
+	}
+	d.oneshot, d.MainPID, d.Restarts = typ == "oneshot", int(pid), int(nr)
+	d.exitCode, d.exitStatus = int(code), int(status)
+	return d, nil
+}
+
+// whyDown says why a unit is not up after a start with that result.
+func (d details) whyDown(result string) string {
+	if result == "done" && d.Active == "inactive" && !d.conditions {
+		return "a condition in its unit file does not hold"
+	}
+	parts := []string{"the job's result is " + result, "the unit is " + d.Active}
+	if d.Result != "" {
+		parts = append(parts, "its result "+d.Result)
+	}
+	switch d.exitCode { // see waitid(2)
+	case 1:
+		parts = append(parts, "exit status "+strconv.Itoa(d.exitStatus))
+	case 2, 3:
+		parts = append(parts, fmt.Sprintf("killed by signal %d (%s)", d.exitStatus, syscall.Signal(d.exitStatus)))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// process is one of a unit's processes, as the manager names it.
+type process struct {
+	Cgroup  string
+	PID     uint32
+	Command string
+}
+
+// processes lists what is in the unit's control group.
+func (s *Service) processes(ctx context.Context) (list []process, err error) {
+	err = s.m.do(ctx, func(b *bus) error {
+		err := b.manager(ctx, "GetUnitProcesses", s.name).Store(&list)
+		var de dbus.Error
+		if errors.As(err, &de) && kindOf(de.Name) == errs.NotFound {
+			return nil // not even loaded any more
+		}
+		return err
+	})
+	return list, err
+}
+
+// describe names processes, at most five of them.
+func describe(list []process) string {
+	var parts []string
+	for i, p := range list {
+		if i == 5 {
+			parts = append(parts, fmt.Sprintf("and %d more", len(list)-i))
+			break
+		}
+		cmd, _, _ := strings.Cut(p.Command, "\n")
+		if r := []rune(cmd); len(r) > 60 {
+			cmd = string(r[:60]) + "…"
+		}
+		parts = append(parts, fmt.Sprintf("pid %d (%s)", p.PID, cmd))
+	}
+	return strings.Join(parts, ", ")
+}
+
+func pids(list []process) string {
+	var parts []string
+	for _, p := range list {
+		parts = append(parts, strconv.Itoa(int(p.PID)))
+	}
+	return strings.Join(parts, " ")
+}

@@ -1,0 +1,85 @@
+package systemdtest
+
+import (
+	"bufio"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+func TestBoot(t *testing.T) {
+	h := Boot(t)
+	h.WriteUnit(t, "hello.service", "[Service]\nType=oneshot\nExecStart=/bin/echo good morning\n")
+	if out, err := h.Exec("systemctl", "start", "hello.service"); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if j := h.Journal("hello.service"); !strings.Contains(j, "good morning") {
+		t.Errorf("the journal has %q", j)
+	}
+	if out, err := h.Exec("ps", "-p", "1", "-o", "comm="); err != nil || strings.TrimSpace(string(out)) != "systemd" {
+		t.Errorf("PID 1 is %q (%v)", out, err)
+	}
+}
+
+func TestTwoAtOnce(t *testing.T) {
+	for _, name := range []string{"a", "b"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := Boot(t)
+			if exists(h.UnitDir + "/only.service") {
+				t.Error("the instances share their units")
+			}
+			h.WriteUnit(t, "only.service", "[Service]\nExecStart=/bin/sleep 1000\n")
+			if out, err := h.Exec("systemctl", "start", "only.service"); err != nil {
+				t.Errorf("%v: %s", err, out)
+			}
+		})
+	}
+}
+
+// TestSweep kills a test that has an instance: nothing of it may be left.
+func TestSweep(t *testing.T) {
+	if os.Getenv("SYSTEMDTEST_HANG") == "1" {
+		h := Boot(t)
+		h.WriteUnit(t, "stay.service", "[Service]\nExecStart=/bin/sleep 1000\n")
+		if out, err := h.Exec("systemctl", "start", "stay.service"); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		os.Stdout.WriteString("booted " + h.dir + "\n")
+		select {}
+	}
+	hierarchy, reason := possible()
+	if reason != "" {
+		Boot(t) // says why
+	}
+	cmd := exec.CommandContext(context.Background(), os.Args[0], "-test.run=^TestSweep$")
+	cmd.Env = append(os.Environ(), "SYSTEMDTEST_HANG=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	dir := ""
+	for lines := bufio.NewScanner(out); dir == "" && lines.Scan(); {
+		dir, _ = strings.CutPrefix(lines.Text(), "booted ")
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	cmd.Wait()
+	cgroup := filepath.Join(hierarchy, filepath.Base(dir))
+	if !exists(dir) || !exists(cgroup) {
+		t.Fatalf("%q and its control group should be left over", dir)
+	}
+	Boot(t)
+	if exists(dir) || exists(cgroup) {
+		t.Errorf("%s or its control group is still there", dir)
+	}
+}
