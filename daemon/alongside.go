@@ -1,0 +1,220 @@
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"mulligan/daemon/store"
+	"mulligan/ipc"
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+)
+
+// Several agents may work in one workspace at once. A rollback that one of them, or a
+// person for it, asks for would take the others' work along; so it says so first.
+
+// alone refuses a rollback that would undo what another session's turn wrote beside
+// the one that it is about, unless it is forced. A dry run warns of it.
+func (r *rollback) alone(ctx context.Context) error {
+	t := r.a.tracking()
+	if t == nil || r.req.Force || !slices.ContainsFunc(r.parts, func(p part) bool { return p.name == snap.Files }) {
+		return nil
+	}
+	others, err := r.alongside(ctx, t)
+	if err != nil { // what is in the way of telling must not be in the way of a rollback
+		r.warn("whether another session's work goes along could not be told: %v", err)
+	}
+	if len(others) == 0 {
+		return nil
+	}
+	what := others[0].words()
+	if n := len(others) - 1; n > 0 {
+		what += fmt.Sprintf(", and %d more", n)
+	}
+	if r.req.DryRun {
+		r.warn("it would take along %s", what)
+		return nil
+	}
+	return errs.New(errs.Conflict, "", "it would take along %s", what).
+		WithHint("mulligan revert --conversation ID undoes the writes of one session only; mulligan rollback %s --force takes the others' along", r.target.ID)
+}
+
+// neighbour is another session's turn, and the paths that it wrote to.
+type neighbour struct {
+	turn  store.Turn
+	paths map[string]bool
+}
+
+func (n *neighbour) words() string {
+	agent := ""
+	if n.turn.Agent != "" {
+		agent = " of " + n.turn.Agent
+	}
+	return fmt.Sprintf("turn %s%s in session %s, which wrote %s", n.turn.ID, agent, n.turn.ConversationID, few(slices.Sorted(maps.Keys(n.paths))))
+}
+
+// alongside lists the other sessions' turns that wrote since the target was the
+// present: those that are open, and those at the same time as one of the session's own.
+func (r *rollback) alongside(ctx context.Context, t *tracker) ([]*neighbour, error) {
+	turns, err := r.turnsSince(ctx)
+	if err != nil {
+		return nil, err
+	}
+	own := r.session(ctx)
+	if !slices.ContainsFunc(turns, func(o store.Turn) bool { return o.ConversationID != cmp.Or(own, turns[0].ConversationID) }) {
+		return nil, nil // there is one session only
+	}
+	list, err := r.neighbours(ctx, t, turns, own)
+	return slices.DeleteFunc(list, func(n *neighbour) bool { return !besides(n.turn, turns, own) }), err
+}
+
+// session is the conversation that the rollback is for, as far as that is known.
+func (r *rollback) session(ctx context.Context) string {
+	if r.req.ConversationID != "" {
+		return r.req.ConversationID
+	}
+	if r.req.CallID != "" {
+		if turn, _, err := r.d.store.Call(ctx, r.a.rec().ID, r.req.CallID); err == nil {
+			return turn.ConversationID
+		}
+	}
+	if c := r.target.ConversationID; c != nil {
+		return *c
+	}
+	return ""
+}
+
+// turnsSince are the turns of sessions that were open at some time since the target.
+func (r *rollback) turnsSince(ctx context.Context) ([]store.Turn, error) {
+	since := r.target.CreatedAt
+	if id := r.target.TurnID; id != nil {
+		if turn, err := r.d.store.Turn(ctx, r.a.rec().ID, ipc.TurnID(*id)); err == nil {
+			since = turn.StartedAt
+		}
+	}
+	turns, err := r.d.store.Turns(ctx, r.a.rec().ID, 0)
+	return slices.DeleteFunc(turns, func(t store.Turn) bool {
+		return t.ConversationID == "" || t.EndedAt != nil && !t.EndedAt.After(since)
+	}), err
+}
+
+// besides reports whether the turn is open, or was open at the same time as one of
+// the own session's; where that is not known, as one of any other.
+func besides(n store.Turn, turns []store.Turn, own string) bool {
+	if n.EndedAt == nil && own != "" {
+		return true
+	}
+	return slices.ContainsFunc(turns, func(o store.Turn) bool {
+		return o.ConversationID != n.ConversationID && (own == "" || o.ConversationID == own) && overlap(n, o)
+	})
+}
+
+func overlap(a, b store.Turn) bool {
+	until := func(t store.Turn) time.Time {
+		if t.EndedAt == nil {
+			return time.Unix(1<<40, 0)
+		}
+		return *t.EndedAt
+	}
+	return a.StartedAt.Before(until(b)) && b.StartedAt.Before(until(a))
+}
+
+// neighbours are the turns of other sessions with what they alone wrote since the
+// target, within the rollback's scope.
+func (r *rollback) neighbours(ctx context.Context, t *tracker, turns []store.Turn, own string) ([]*neighbour, error) {
+	short, cancel := context.WithTimeout(ctx, flushLong)
+	defer cancel()
+	now, err := t.flush(short)
+	if err != nil {
+		return nil, err
+	}
+	var stints []*stint
+	for _, turn := range turns {
+		list, err := r.d.stints(ctx, turn, now)
+		if err != nil {
+			return nil, err
+		}
+		stints = append(stints, list...)
+	}
+	l, err := r.d.ledgerOf(ctx, t, stints, nil)
+	if err != nil {
+		return nil, err
+	}
+	since, err := r.undone(ctx, t, now)
+	if err != nil {
+		return nil, err
+	}
+	return l.others(own, since), nil
+}
+
+// others are the turns that wrote what is in since, and that own may not have written.
+func (l *ledger) others(own string, since func(place) bool) []*neighbour {
+	found := map[ipc.TurnID]*neighbour{}
+	for p := range l.owners {
+		by := l.of(snap.Write{Path: p.path, At: p.at})
+		if !since(p) || own != "" && slices.ContainsFunc(by, func(s *stint) bool { return s.turn.ConversationID == own }) {
+			continue
+		}
+		for _, s := range by {
+			if found[s.turn.ID] == nil {
+				found[s.turn.ID] = &neighbour{s.turn, map[string]bool{}}
+			}
+			found[s.turn.ID].paths[p.path] = true
+		}
+	}
+	return slices.SortedFunc(maps.Values(found), func(a, b *neighbour) int { return int(b.turn.Seq - a.turn.Seq) })
+}
+
+// undone tells which writes the rollback would undo: those in its scope, since the target.
+func (r *rollback) undone(ctx context.Context, t *tracker, now snap.Mark) (func(place) bool, error) {
+	s, _ := r.target.Snapshot(snap.Files)
+	late := map[place]bool{}
+	var writes []snap.Write
+	var err error
+	if s.Position != "" {
+		writes, err = t.j.Writes(ctx, snap.Mark(s.Position), now)
+	}
+	if s.Position == "" || errs.KindOf(err) == errs.NotFound && err != nil {
+		writes, err = r.later(ctx, t, now)
+	}
+	for _, w := range writes {
+		late[place{w.Path, w.At}] = true
+	}
+	return func(p place) bool { return late[p] && inScope(r.scope, p.path) }, err
+}
+
+// later lists the writes that were seen after the target was made.
+func (r *rollback) later(ctx context.Context, t *tracker, now snap.Mark) ([]snap.Write, error) {
+	turns, err := r.turnsSince(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var all []snap.Write
+	for _, turn := range turns {
+		if turn.Start == "" {
+			continue
+		}
+		writes, err := t.j.Writes(ctx, turn.Start, now)
+		if err != nil && errs.KindOf(err) != errs.NotFound {
+			return nil, err
+		}
+		for _, w := range writes {
+			if w.Seen.After(r.target.CreatedAt) {
+				all = append(all, w)
+			}
+		}
+	}
+	return all, nil
+}
+
+func inScope(scope []string, path string) bool {
+	return len(scope) == 0 || slices.ContainsFunc(scope, func(s string) bool {
+		s = strings.Trim(strings.TrimPrefix(s, "./"), "/")
+		return s == "." || s == "" || path == s || strings.HasPrefix(path, s+"/")
+	})
+}

@@ -1,0 +1,329 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strconv"
+
+	"mulligan/ipc"
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+)
+
+func cpOf(r *http.Request) ipc.CheckpointID { return ipc.CheckpointID(r.PathValue("cp")) }
+
+// flag reads a query parameter that is 1, 0 or absent.
+func flag(r *http.Request, name string) (bool, error) {
+	switch v := r.URL.Query().Get(name); v {
+	case "", "0", "false":
+		return false, nil
+	case "1", "true":
+		return true, nil
+	default:
+		return false, errs.New(errs.Invalid, "read request", "%s=%.32q is neither 1 nor 0", name, v)
+	}
+}
+
+// number reads a query parameter that is a count; absent is 0.
+func number(r *http.Request, name string) (int, error) {
+	v := r.URL.Query().Get(name)
+	if v == "" {
+		return 0, nil
+	}
+	n, err := strconv.Atoi(v)
+	if err != nil || n < 0 {
+		return 0, errs.New(errs.Invalid, "read request", "%s=%.32q is no count", name, v)
+	}
+	return n, nil
+}
+
+// answer writes v with the status, or passes the error on.
+func answer(w http.ResponseWriter, status int, v any, err error) error {
+	if err != nil {
+		return err
+	}
+	ipc.WriteJSON(w, status, v)
+	return nil
+}
+
+func (d *Daemon) getHealth(w http.ResponseWriter, r *http.Request, _ ipc.Caller) error {
+	if err := d.Alive(r.Context()); err != nil {
+		return err
+	}
+	ipc.WriteJSON(w, http.StatusOK, map[string]string{"status": "ok"})
+	return nil
+}
+
+// Alive fails when the daemon cannot do its work: its records don't answer.
+func (d *Daemon) Alive(ctx context.Context) error {
+	if _, err := d.store.Operations(ctx); err != nil {
+		return errs.Wrap(errs.Unavailable, "check health", err)
+	}
+	return nil
+}
+
+func (d *Daemon) getStatus(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	ipc.WriteJSON(w, http.StatusOK, d.Status(who))
+	return nil
+}
+
+func (d *Daemon) getApps(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	ipc.WriteJSON(w, http.StatusOK, ipc.AppList{Apps: d.Apps(r.Context(), who)})
+	return nil
+}
+
+func (d *Daemon) postApp(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	var spec ipc.App
+	if err := ipc.ReadJSON(r, &spec, 0); err != nil {
+		return err
+	}
+	a, err := d.AddApp(r.Context(), who, spec)
+	return answer(w, http.StatusCreated, a, err)
+}
+
+func (d *Daemon) getApp(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	a, err := d.App(r.Context(), who, r.PathValue("app"))
+	return answer(w, http.StatusOK, a, err)
+}
+
+func (d *Daemon) patchApp(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	var ch ipc.AppChange
+	if err := ipc.ReadJSON(r, &ch, 0); err != nil {
+		return err
+	}
+	a, err := d.SetApp(r.Context(), who, r.PathValue("app"), ch)
+	return answer(w, http.StatusOK, a, err)
+}
+
+func (d *Daemon) deleteApp(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	purge, err := flag(r, "purge")
+	if err != nil {
+		return err
+	}
+	if err := d.RemoveApp(r.Context(), who, r.PathValue("app"), purge); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (d *Daemon) getCheckpoints(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	limit, err := number(r, "limit")
+	if err != nil {
+		return err
+	}
+	list, err := d.Checkpoints(r.Context(), who, r.PathValue("app"), ipc.CheckpointQuery{
+		Trigger: ipc.Trigger(r.URL.Query().Get("trigger")), Limit: limit,
+		Before: ipc.CheckpointID(r.URL.Query().Get("before")), Conversation: r.URL.Query().Get("conversation"),
+	})
+	return answer(w, http.StatusOK, list, err)
+}
+
+func (d *Daemon) postCheckpoint(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	var req ipc.CreateRequest
+	if err := ipc.ReadJSON(r, &req, 0); err != nil {
+		return err
+	}
+	cp, err := d.Create(r.Context(), who, r.PathValue("app"), req)
+	return answer(w, http.StatusCreated, cp, err)
+}
+
+func (d *Daemon) postPrune(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	dry, err := flag(r, "dry_run")
+	if err != nil {
+		return err
+	}
+	res, err := d.Prune(r.Context(), who, r.PathValue("app"), dry)
+	return answer(w, http.StatusOK, res, err)
+}
+
+func (d *Daemon) getCheckpoint(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	cp, err := d.Checkpoint(r.Context(), who, r.PathValue("app"), cpOf(r))
+	return answer(w, http.StatusOK, cp, err)
+}
+
+func (d *Daemon) deleteCheckpoint(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	if err := d.Delete(r.Context(), who, r.PathValue("app"), cpOf(r)); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (d *Daemon) postPin(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	cp, err := d.Pin(r.Context(), who, r.PathValue("app"), cpOf(r), true)
+	return answer(w, http.StatusOK, cp, err)
+}
+
+func (d *Daemon) postUnpin(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	cp, err := d.Pin(r.Context(), who, r.PathValue("app"), cpOf(r), false)
+	return answer(w, http.StatusOK, cp, err)
+}
+
+func (d *Daemon) postVerify(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	quick, err := flag(r, "quick")
+	if err != nil {
+		return err
+	}
+	depth := snap.Full
+	if quick {
+		depth = snap.Quick
+	}
+	res, err := d.Verify(r.Context(), who, r.PathValue("app"), cpOf(r), depth)
+	return answer(w, http.StatusOK, res, err)
+}
+
+func (d *Daemon) getDiff(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	q := ipc.DiffQuery{Against: r.URL.Query().Get("against"), Paths: r.URL.Query()["path"]}
+	var err error
+	if q.Patch, err = flag(r, "patch"); err != nil {
+		return err
+	}
+	if q.Limit, err = number(r, "limit"); err != nil {
+		return err
+	}
+	if q.Offset, err = number(r, "offset"); err != nil {
+		return err
+	}
+	res, err := d.Diff(r.Context(), who, r.PathValue("app"), cpOf(r), q)
+	return answer(w, http.StatusOK, res, err)
+}
+
+func (d *Daemon) postRollback(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	var req ipc.RollbackRequest
+	if err := ipc.ReadJSON(r, &req, 0); err != nil {
+		return err
+	}
+	ref, id := r.PathValue("app"), cpOf(r)
+	if ipc.WantsSSE(r) {
+		return d.streamRollback(w, r, who, ref, id, req)
+	}
+	res, err := d.Rollback(r.Context(), who, ref, id, req, nil)
+	if res.Error != nil { // it ran, and failed: the receipt is the answer
+		ipc.WriteJSON(w, ipc.HTTPStatus(res.Error.Kind), res)
+		return nil
+	}
+	return answer(w, http.StatusOK, res, err)
+}
+
+// streamRollback answers with an event per stage and then the result. A client
+// that goes away misses them; the rollback goes on.
+func (d *Daemon) streamRollback(w http.ResponseWriter, r *http.Request, who ipc.Caller, ref string, id ipc.CheckpointID, req ipc.RollbackRequest) error {
+	if _, _, err := d.findCheckpoint(r.Context(), who, ref, id); err != nil {
+		return err // while a plain answer is still possible
+	}
+	sse, err := ipc.NewSSE(w, r)
+	if err != nil {
+		return err
+	}
+	defer sse.Close()
+	res, err := d.Rollback(r.Context(), who, ref, id, req, func(s ipc.Stage) {
+		_ = sse.Send(ipc.EventStage, s) // a client that left is told nothing
+	})
+	if err != nil && res.Error == nil {
+		_ = sse.Fail(err)
+		return nil
+	}
+	_ = sse.Send(ipc.EventResult, res)
+	return nil
+}
+
+func (d *Daemon) getTurns(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	limit, err := number(r, "limit")
+	if err != nil {
+		return err
+	}
+	turns, err := d.Turns(r.Context(), who, r.PathValue("app"), r.URL.Query().Get("conversation"), limit)
+	return answer(w, http.StatusOK, ipc.TurnList{Turns: turns}, err)
+}
+
+func (d *Daemon) postTurn(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	var req ipc.BeginTurn
+	if err := ipc.ReadJSON(r, &req, 0); err != nil {
+		return err
+	}
+	t, err := d.BeginTurn(r.Context(), who, r.PathValue("app"), req)
+	return answer(w, http.StatusCreated, t, err)
+}
+
+func (d *Daemon) postTurnEnd(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	t, err := d.EndTurn(r.Context(), who, r.PathValue("app"), ipc.TurnID(r.PathValue("turn")))
+	return answer(w, http.StatusOK, t, err)
+}
+
+func (d *Daemon) postCall(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	var req ipc.BeginCall
+	if err := ipc.ReadJSON(r, &req, 0); err != nil {
+		return err
+	}
+	c, err := d.BeginCall(r.Context(), who, r.PathValue("app"), ipc.TurnID(r.PathValue("turn")), req)
+	return answer(w, http.StatusCreated, c, err)
+}
+
+func (d *Daemon) postCallEnd(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	c, err := d.EndCall(r.Context(), who, r.PathValue("app"), ipc.TurnID(r.PathValue("turn")), ipc.CallID(r.PathValue("call")))
+	return answer(w, http.StatusOK, c, err)
+}
+
+func (d *Daemon) putConversationCheckpoint(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	var req ipc.SetCheckpoint
+	if err := ipc.ReadJSON(r, &req, 0); err != nil {
+		return err
+	}
+	c, err := d.SetConversationCheckpoint(r.Context(), who, r.PathValue("app"), r.PathValue("conversation"), req.MessageID)
+	return answer(w, http.StatusOK, c, err)
+}
+
+// postRevert is for a conversation, or for a turn or call that is named by its id alone.
+func (d *Daemon) postRevert(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	var req ipc.RevertRequest
+	if err := ipc.ReadJSON(r, &req, 0); err != nil {
+		return err
+	}
+	if c := r.PathValue("conversation"); c != "" {
+		req.ConversationID = c
+	}
+	res, err := d.Revert(r.Context(), who, r.PathValue("app"), req)
+	return answer(w, http.StatusOK, res, err)
+}
+
+func (d *Daemon) getAudit(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	limit, err := number(r, "limit")
+	if err != nil {
+		return err
+	}
+	verify, err := flag(r, "verify")
+	if err != nil {
+		return err
+	}
+	list, err := d.Audit(r.Context(), who, r.PathValue("app"), limit, verify)
+	return answer(w, http.StatusOK, list, err)
+}
+
+func (d *Daemon) getEvents(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	a, err := d.find(who, r.PathValue("app"))
+	if err != nil {
+		return err
+	}
+	events, end := d.feed.subscribe(a.rec().ID)
+	defer end()
+	sse, err := ipc.NewSSE(w, r)
+	if err != nil {
+		return err
+	}
+	defer sse.Close()
+	for {
+		select {
+		case <-r.Context().Done():
+			return nil
+		case ev, ok := <-events:
+			if !ok {
+				return nil
+			}
+			if err := sse.Send(ev.Name, json.RawMessage(ev.Data)); err != nil {
+				return nil // the client left
+			}
+		}
+	}
+}

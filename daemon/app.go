@@ -1,0 +1,316 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"mulligan/daemon/store"
+	"mulligan/ipc"
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+	"mulligan/snap/disk"
+	"mulligan/systemd"
+)
+
+// app is a registered app at run time.
+type app struct {
+	now atomic.Pointer[setup] // replaced as a whole
+
+	recovered []string // what start-up finished or undid; guarded by Daemon.mu
+
+	mu      sync.Mutex
+	holder  string        // who works on it, "" when nobody does
+	brief   bool          // who does will be done in a moment
+	freed   chan struct{} // closed when the holder lets go
+	tracker *tracker      // nil: it asks for no automatic checkpoints
+	settled bool          // leftovers of earlier processes are dealt with
+	broken  error         // why it cannot be worked with at present
+	sizes   map[ipc.CheckpointID]int64
+	total   int64
+
+	neglected map[snap.Layer]string // what went wrong with a layer's upkeep
+}
+
+// setup is what an app consists of. It never changes: a changed app gets another.
+type setup struct {
+	rec    store.App
+	unit   systemd.Unit // nil: it has none
+	layers []layer
+}
+
+func newApp(rec store.App) *app {
+	a := &app{}
+	a.now.Store(&setup{rec: rec})
+	return a
+}
+
+func (a *app) rec() store.App     { return a.now.Load().rec }
+func (a *app) unit() systemd.Unit { return a.now.Load().unit }
+func (a *app) layers() []layer    { return a.now.Load().layers }
+
+// layer is one layer of an app with the driver that is bound to it.
+type layer struct {
+	name   snap.Layer
+	kind   string // "files", "sqlite", …
+	prefix string // of its snapshots' ids
+	driver snap.Driver
+}
+
+// isDB reports whether the layer is restored in the db-restore stage.
+func (l layer) isDB() bool { return l.prefix == "db-" }
+
+func (a *app) layer(name snap.Layer) (layer, bool) {
+	i := slices.IndexFunc(a.layers(), func(l layer) bool { return l.name == name })
+	if i < 0 {
+		return layer{}, false
+	}
+	return a.layers()[i], true
+}
+
+// setUp builds the drivers and the unit of an app.
+func (d *Daemon) setUp(ctx context.Context, rec store.App) (*setup, error) {
+	disks, err := d.disksOf(ctx, rec)
+	if err != nil {
+		return nil, err
+	}
+	s, err := d.assemble(ctx, rec, disks)
+	if err != nil && disks != nil {
+		err = errs.Also(err, disks.Close())
+	}
+	return s, err
+}
+
+func (d *Daemon) assemble(ctx context.Context, rec store.App, disks *disk.Driver) (*setup, error) {
+	unit, err := d.unitOf(ctx, rec)
+	if err == nil && disks != nil {
+		unit, err = d.withDomain(ctx, rec, unit, disks)
+	}
+	if err != nil {
+		return nil, err
+	}
+	layers, err := d.layersOf(ctx, rec, disks)
+	if err != nil {
+		return nil, err
+	}
+	return &setup{rec, unit, layers}, nil
+}
+
+// adopt takes over the drivers of an earlier setup that work in the background
+// for databases that are still the same: two at one thing would disturb each other.
+func (s *setup) adopt(old *setup) {
+	for i, l := range s.layers {
+		if _, ok := l.driver.(snap.Maintainer); !ok {
+			continue
+		}
+		same := func(dbs []ipc.Database) int {
+			return slices.IndexFunc(dbs, func(db ipc.Database) bool { return dbLayer(db) == l.name })
+		}
+		was, is := same(old.rec.Databases), same(s.rec.Databases)
+		at := slices.IndexFunc(old.layers, func(o layer) bool { return o.name == l.name })
+		if at >= 0 && was >= 0 && is >= 0 && old.rec.Databases[was] == s.rec.Databases[is] {
+			s.layers[i].driver = old.layers[at].driver
+		}
+	}
+}
+
+// closeDrivers closes what the present drivers hold open, before others take their place.
+func (d *Daemon) closeDrivers(a *app) {
+	if err := a.now.Load().close(); err != nil {
+		d.opt.Log.Warn("a driver did not close", "app", a.rec().Slug, "err", err)
+	}
+}
+
+// open sets an app up. What is wrong with it is kept in broken: one app's
+// trouble is not another's.
+func (d *Daemon) open(ctx context.Context, a *app) error {
+	d.closeDrivers(a)
+	next, err := d.setUp(ctx, a.rec())
+	if err == nil {
+		a.now.Store(next)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.broken = err
+	return err
+}
+
+// stateDir is the daemon's own folder for an app.
+func (d *Daemon) stateDir(id ipc.AppID) string {
+	return filepath.Join(d.opt.StateDir, "apps", string(id))
+}
+
+// wake makes an app ready at start: leftovers swept, operations that a crash
+// cut short finished or undone, a supervised command running.
+func (d *Daemon) wake(ctx context.Context, a *app) {
+	if err := d.settle(ctx, a); err != nil {
+		d.opt.Log.Error("app is not ready", "app", a.rec().Slug, "err", err)
+		return
+	}
+	if len(a.rec().Run) > 0 {
+		if err := a.hostPart().Start(ctx); err != nil {
+			d.opt.Log.Error("app could not be started", "app", a.rec().Slug, "err", err)
+		}
+	}
+	d.startTracker(ctx, a)
+}
+
+// acquire makes the caller the only one who changes the app, having settled
+// what an earlier operation left. Somebody else at it is errs.Busy.
+func (d *Daemon) acquire(ctx context.Context, a *app, what string, who ipc.Caller) (release func(), err error) {
+	return d.take(ctx, a, what, who, false)
+}
+
+// acquireBrief is acquire for the daemon's own short work: it waits for others,
+// and others wait for it instead of being turned away.
+func (d *Daemon) acquireBrief(ctx context.Context, a *app, what string) (release func(), err error) {
+	return d.take(ctx, a, what, d.self(), true)
+}
+
+func (d *Daemon) take(ctx context.Context, a *app, what string, who ipc.Caller, brief bool) (release func(), err error) {
+	d.mu.Lock()
+	if d.closed {
+		d.mu.Unlock()
+		return nil, errs.New(errs.Unavailable, what, "the daemon is stopping").WithHint("try again when it is up")
+	}
+	d.ops.Add(1)
+	d.mu.Unlock()
+	if err := a.hold(ctx, what, who, brief, d.opt.Now()); err != nil {
+		d.ops.Done()
+		return nil, err
+	}
+	release = func() {
+		a.letGo()
+		d.ops.Done()
+	}
+	if err := d.settle(ctx, a); err != nil {
+		release()
+		return nil, errs.Wrap(errs.Failed, what, err)
+	}
+	return release, nil
+}
+
+// hold waits until the app is free, or says who has it.
+func (a *app) hold(ctx context.Context, what string, who ipc.Caller, brief bool, now time.Time) error {
+	for {
+		a.mu.Lock()
+		if a.holder == "" {
+			a.holder = fmt.Sprintf("%s by %s since %s", what, actor(who), now.UTC().Format(time.RFC3339))
+			a.brief, a.freed = brief, make(chan struct{})
+			a.mu.Unlock()
+			return nil
+		}
+		holder, wait, freed := a.holder, a.brief || brief, a.freed
+		a.mu.Unlock()
+		if !wait {
+			return errs.New(errs.Busy, what, "%s is busy: %s", a.rec().Slug, holder).WithHint("wait for it to end and try again")
+		}
+		select {
+		case <-freed:
+		case <-ctx.Done():
+			return errs.Wrap(errs.Unavailable, what, ctx.Err())
+		}
+	}
+}
+
+// unsettle has the next operation, or start, see to what this one leaves.
+func (a *app) unsettle() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.settled = false
+}
+
+func (a *app) letGo() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.holder, a.sizes = "", nil
+	close(a.freed)
+}
+
+// problems says what about the app needs a person's attention.
+func (a *app) problems() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var list []string
+	if a.broken != nil {
+		list = append(list, a.broken.Error())
+	}
+	for _, name := range slices.Sorted(maps.Keys(a.neglected)) {
+		list = append(list, fmt.Sprintf("%s: %s", name, a.neglected[name]))
+	}
+	if a.tracker != nil {
+		list = append(list, a.tracker.problems()...)
+	}
+	return list
+}
+
+// view is the app as clients see it.
+func (a *app) view(ctx context.Context) ipc.App {
+	v := withoutSecrets(a.rec().App)
+	v.Problems = a.problems()
+	a.mu.Lock()
+	v.Busy = a.holder
+	a.mu.Unlock()
+	for _, l := range a.layers() {
+		v.Covers = append(v.Covers, fmt.Sprintf("%s (%s)", l.name, l.kind))
+	}
+	if t := a.tracking(); t != nil {
+		v.Following = t.state()
+	}
+	v.State = "none"
+	if a.unit() != nil {
+		v.State = "unknown"
+		if s, err := a.unit().State(ctx); err == nil {
+			v.State = plainState(s)
+		}
+	}
+	return v
+}
+
+func plainState(s systemd.Status) string {
+	switch {
+	case s.Running():
+		return "running"
+	case s.Active == "failed":
+		return "failed"
+	}
+	return "stopped"
+}
+
+// running reports whether the app's unit is up; an app without one never is.
+func (a *app) running(ctx context.Context) (bool, error) {
+	return up(ctx, a.unit())
+}
+
+func up(ctx context.Context, u systemd.Unit) (bool, error) {
+	if u == nil {
+		return false, nil
+	}
+	s, err := u.State(ctx)
+	if err != nil {
+		return false, err
+	}
+	return s.Running() || s.Active == "activating" || s.Active == "reloading", nil
+}
+
+// actor words a caller for people.
+func actor(c ipc.Caller) string {
+	name := userName(c.UID)
+	switch {
+	case c.Guest != "":
+		return "guest " + c.Guest
+	case c.Via != "":
+		return fmt.Sprintf("%s (%s)", name, c.Via)
+	case c.PID == 0:
+		return name
+	}
+	if c.Exe == "" {
+		return fmt.Sprintf("%s (pid %d)", name, c.PID)
+	}
+	return fmt.Sprintf("%s (pid %d, %s)", name, c.PID, filepath.Base(c.Exe))
+}

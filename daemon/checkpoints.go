@@ -1,0 +1,433 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+
+	"mulligan/daemon/retention"
+	"mulligan/daemon/store"
+	"mulligan/ipc"
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+)
+
+// public is a checkpoint's record as clients see it, but for its size.
+func public(cp store.Checkpoint) ipc.Checkpoint {
+	v := cp.Checkpoint
+	v.DBSnapshots = []ipc.DBSnapshot{}
+	v.VMSnapshotID, v.DBSnapshotID, v.FilesSnapshot, v.FilesHash = nil, nil, nil, nil
+	for _, s := range cp.Snapshots {
+		id := string(s.ID)
+		switch s.Layer {
+		case snap.Files:
+			hash := s.Hash.String()
+			v.FilesSnapshot, v.FilesHash = &id, &hash
+		case snap.Disk:
+			v.VMSnapshotID = &id
+		default:
+			v.DBSnapshots = append(v.DBSnapshots, ipc.DBSnapshot{
+				Database: string(s.Layer)[len("db:"):], SnapshotID: id, Driver: s.Driver, Position: s.Position,
+			})
+		}
+	}
+	if len(v.DBSnapshots) > 0 {
+		v.DBSnapshotID = &v.DBSnapshots[0].SnapshotID
+	}
+	return v
+}
+
+// show is a checkpoint with its size.
+func (d *Daemon) show(ctx context.Context, a *app, cp store.Checkpoint) (ipc.Checkpoint, error) {
+	v := public(cp)
+	a.mu.Lock()
+	size, known := a.sizes[cp.ID]
+	a.mu.Unlock()
+	var err error
+	if !known {
+		size, err = a.size(ctx, cp)
+	}
+	v.SizeBytes = size
+	return v, err
+}
+
+// size is what deleting these checkpoints together would free, in bytes.
+func (a *app) size(ctx context.Context, cps ...store.Checkpoint) (int64, error) {
+	return a.held(ctx, "", cps...)
+}
+
+// held is what deleting these checkpoints, and forgetting the journal before
+// the mark, would free together, in bytes.
+func (a *app) held(ctx context.Context, before snap.Mark, cps ...store.Checkpoint) (int64, error) {
+	var total int64
+	for _, l := range a.layers() {
+		var ids []snap.SnapshotID
+		for _, cp := range cps {
+			if s, ok := cp.Snapshot(l.name); ok {
+				ids = append(ids, s.ID)
+			}
+		}
+		size := l.driver.Size
+		if j, ok := l.driver.(snap.Journal); ok && before != "" {
+			size = func(ctx context.Context, ids ...snap.SnapshotID) (int64, error) {
+				return j.TrimSize(ctx, before, ids...)
+			}
+		} else if len(ids) == 0 {
+			continue
+		}
+		n, err := size(ctx, ids...)
+		if err != nil {
+			return 0, err
+		}
+		total += n
+	}
+	return total, nil
+}
+
+// sized gives each checkpoint's size and that of all of them. They are kept
+// until the next operation on the app.
+func (d *Daemon) sized(ctx context.Context, a *app, cps []store.Checkpoint) (map[ipc.CheckpointID]int64, int64, error) {
+	a.mu.Lock()
+	sizes, total := a.sizes, a.total
+	a.mu.Unlock()
+	if sizes != nil && len(sizes) == len(cps) {
+		return sizes, total, nil
+	}
+	sizes = make(map[ipc.CheckpointID]int64, len(cps))
+	for _, cp := range cps {
+		n, err := a.size(ctx, cp)
+		if err != nil {
+			return nil, 0, err
+		}
+		sizes[cp.ID] = n
+	}
+	turns, err := d.store.Turns(ctx, a.rec().ID, 1)
+	if err != nil {
+		return nil, 0, err
+	}
+	total, err = a.held(ctx, newestMark(turns), cps...)
+	if err != nil {
+		return nil, 0, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.holder == "" { // else they may be wrong in a moment
+		a.sizes, a.total = sizes, total
+	}
+	return sizes, total, nil
+}
+
+func (d *Daemon) dropSizes(a *app) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.sizes = nil
+}
+
+// measured reads an app's checkpoints and their sizes. One that is deleted in
+// between is in the records and not in the store: they are read again then.
+func (d *Daemon) measured(ctx context.Context, a *app) (cps []store.Checkpoint, sizes map[ipc.CheckpointID]int64, total int64, err error) {
+	const tries = 10
+	for range tries {
+		if cps, err = d.store.Checkpoints(ctx, a.rec().ID); err != nil {
+			return nil, nil, 0, err
+		}
+		if sizes, total, err = d.sized(ctx, a, cps); errs.KindOf(err) != errs.NotFound {
+			break
+		}
+	}
+	return cps, sizes, total, err
+}
+
+// Checkpoints lists an app's checkpoints, newest first, and what they occupy.
+func (d *Daemon) Checkpoints(ctx context.Context, who ipc.Caller, ref string, q ipc.CheckpointQuery) (ipc.CheckpointList, error) {
+	a, err := d.find(who, ref)
+	if err != nil {
+		return ipc.CheckpointList{}, err
+	}
+	cps, sizes, total, err := d.measured(ctx, a)
+	if err != nil {
+		return ipc.CheckpointList{}, err
+	}
+	list := ipc.CheckpointList{Checkpoints: []ipc.Checkpoint{}, StorageUsage: ipc.StorageUsage{
+		CheckpointCount: len(cps), TotalBytes: total,
+		KeepLast: a.rec().Retention.KeepLast, DailyDays: a.rec().Retention.DailyDays,
+	}}
+	if q.Before != "" {
+		i := slices.IndexFunc(cps, func(c store.Checkpoint) bool { return c.ID == q.Before })
+		if i < 0 {
+			return ipc.CheckpointList{}, errs.New(errs.NotFound, "list checkpoints", "no checkpoint %.64q", string(q.Before))
+		}
+		for _, cp := range cps[:i+1] {
+			if cp.Pinned {
+				list.StorageUsage.PinnedCount++
+			}
+		}
+		cps = cps[i+1:]
+	}
+	for _, cp := range cps {
+		if cp.Pinned {
+			list.StorageUsage.PinnedCount++
+		}
+		if q.Trigger != "" && cp.Trigger != q.Trigger || q.Conversation != "" && (cp.ConversationID == nil || *cp.ConversationID != q.Conversation) ||
+			q.Limit > 0 && len(list.Checkpoints) >= q.Limit {
+			continue
+		}
+		v := public(cp)
+		v.SizeBytes = sizes[cp.ID]
+		list.Checkpoints = append(list.Checkpoints, v)
+	}
+	return list, nil
+}
+
+// Checkpoint gives one.
+func (d *Daemon) Checkpoint(ctx context.Context, who ipc.Caller, ref string, id ipc.CheckpointID) (ipc.Checkpoint, error) {
+	a, cp, err := d.findCheckpoint(ctx, who, ref, id)
+	if err != nil {
+		return ipc.Checkpoint{}, err
+	}
+	return d.show(ctx, a, cp)
+}
+
+func (d *Daemon) findCheckpoint(ctx context.Context, who ipc.Caller, ref string, id ipc.CheckpointID) (*app, store.Checkpoint, error) {
+	a, err := d.find(who, ref)
+	if err != nil {
+		return nil, store.Checkpoint{}, err
+	}
+	cp, err := d.store.Checkpoint(ctx, a.rec().ID, id)
+	return a, cp, err
+}
+
+// Pin pins or unpins a checkpoint.
+func (d *Daemon) Pin(ctx context.Context, who ipc.Caller, ref string, id ipc.CheckpointID, pinned bool) (ipc.Checkpoint, error) {
+	a, cp, err := d.findCheckpoint(ctx, who, ref, id)
+	if err != nil {
+		return ipc.Checkpoint{}, err
+	}
+	action := "unpin"
+	if pinned {
+		action = "pin"
+	}
+	if err := d.store.SetPinned(ctx, id, pinned); err != nil {
+		return ipc.Checkpoint{}, err
+	}
+	d.audit(ctx, a, who, action, string(id), "", nil, nil)
+	cp.Pinned = pinned
+	shown, err := d.show(ctx, a, cp)
+	if err == nil {
+		d.feed.publish(a.rec().ID, "checkpoint", shown)
+	}
+	return shown, err
+}
+
+// Verify checks what is stored for a checkpoint: that it is there, or byte by
+// byte. Damage is in the result; an error means that it could not be checked.
+func (d *Daemon) Verify(ctx context.Context, who ipc.Caller, ref string, id ipc.CheckpointID, depth snap.Depth) (ipc.VerifyResult, error) {
+	a, cp, err := d.findCheckpoint(ctx, who, ref, id)
+	if err != nil {
+		return ipc.VerifyResult{}, err
+	}
+	res := ipc.VerifyResult{CheckpointID: id, OK: true, Problems: []ipc.VerifyProblem{}}
+	for _, s := range cp.Snapshots {
+		l, ok := a.layer(s.Layer)
+		if !ok {
+			continue // the app no longer has this layer, nor a driver for it
+		}
+		err := l.driver.Verify(ctx, s.ID, depth)
+		if err == nil {
+			continue
+		}
+		if k := errs.KindOf(err); k != errs.Corrupt && k != errs.NotFound {
+			return ipc.VerifyResult{}, err
+		}
+		res.OK = false
+		res.Problems = append(res.Problems, ipc.VerifyProblem{Layer: string(s.Layer), Message: err.Error()})
+	}
+	return res, nil
+}
+
+// Delete drops a checkpoint; a pinned one is errs.Pinned.
+func (d *Daemon) Delete(ctx context.Context, who ipc.Caller, ref string, id ipc.CheckpointID) error {
+	const op = "delete checkpoint"
+	a, _, err := d.findCheckpoint(ctx, who, ref, id)
+	if err != nil {
+		return err
+	}
+	ctx = context.WithoutCancel(ctx)
+	release, err := d.acquire(ctx, a, op, who)
+	if err != nil {
+		return err
+	}
+	defer release()
+	cp, err := d.store.Checkpoint(ctx, a.rec().ID, id)
+	if err == nil {
+		err = d.deleteCheckpoints(ctx, a, cp)
+	}
+	d.audit(ctx, a, who, "delete", string(id), "", err, nil)
+	return errs.Wrap(errs.Failed, op, err)
+}
+
+// deleteCheckpoints forgets checkpoints, then drops their snapshots: what a
+// crash leaves in between is garbage that the next start sweeps.
+func (d *Daemon) deleteCheckpoints(ctx context.Context, a *app, cps ...store.Checkpoint) error {
+	var ids []ipc.CheckpointID
+	var snaps []store.Snapshot
+	for _, cp := range cps {
+		ids = append(ids, cp.ID)
+		snaps = append(snaps, cp.Snapshots...)
+	}
+	if err := d.store.DeleteCheckpoints(ctx, ids...); err != nil {
+		return err
+	}
+	d.dropSizes(a)
+	if len(ids) > 0 {
+		d.feed.publish(a.rec().ID, "deleted", ids)
+	}
+	if err := d.opt.Seam("drop snapshots"); err != nil {
+		return err
+	}
+	return d.drop(ctx, a, snaps)
+}
+
+// Prune applies the app's retention rules now, or says what they would drop.
+func (d *Daemon) Prune(ctx context.Context, who ipc.Caller, ref string, dryRun bool) (ipc.PruneResult, error) {
+	const op = "prune"
+	a, err := d.find(who, ref)
+	if err != nil {
+		return ipc.PruneResult{}, err
+	}
+	ctx = context.WithoutCancel(ctx)
+	release, err := d.acquire(ctx, a, op, who)
+	if err != nil {
+		return ipc.PruneResult{}, err
+	}
+	defer release()
+	res, err := d.prune(ctx, a, dryRun)
+	if !dryRun {
+		d.audit(ctx, a, who, "prune", "", "", err, res)
+	}
+	return res, errs.Wrap(errs.Failed, op, err)
+}
+
+// pruneAfter prunes behind an operation that is done already: trouble is
+// logged and does not make that operation a failure.
+func (d *Daemon) pruneAfter(ctx context.Context, a *app, who ipc.Caller, protected ...ipc.CheckpointID) {
+	res, err := d.prune(ctx, a, false, protected...)
+	if err != nil {
+		d.opt.Log.Error("pruning failed", "app", a.rec().Slug, "err", err)
+	}
+	if err != nil || len(res.Deleted) > 0 {
+		d.audit(ctx, a, who, "prune", "", "", err, res)
+	}
+}
+
+func (d *Daemon) prune(ctx context.Context, a *app, dryRun bool, protected ...ipc.CheckpointID) (ipc.PruneResult, error) {
+	res := ipc.PruneResult{Deleted: []ipc.CheckpointID{}}
+	cps, err := d.store.Checkpoints(ctx, a.rec().ID)
+	if err != nil {
+		return res, err
+	}
+	doomed, err := d.doomed(ctx, a, cps, protected)
+	if err != nil {
+		return res, err
+	}
+	var drop []store.Checkpoint
+	for _, cp := range cps {
+		if slices.Contains(doomed, cp.ID) {
+			drop = append(drop, cp)
+			res.Deleted = append(res.Deleted, cp.ID)
+		}
+	}
+	res.Kept = len(cps) - len(drop)
+	if dryRun {
+		return res, nil
+	}
+	if len(drop) > 0 {
+		if err := d.deleteCheckpoints(ctx, a, drop...); err != nil {
+			return res, err
+		}
+	}
+	return res, d.trimTurns(ctx, a, slices.DeleteFunc(cps, func(cp store.Checkpoint) bool {
+		return slices.Contains(res.Deleted, cp.ID)
+	}))
+}
+
+// doomed applies the retention rules.
+func (d *Daemon) doomed(ctx context.Context, a *app, cps []store.Checkpoint, protected []ipc.CheckpointID) ([]ipc.CheckpointID, error) {
+	var items []retention.Item
+	for _, cp := range cps {
+		items = append(items, retention.Item{
+			ID: cp.ID, CreatedAt: cp.CreatedAt, Trigger: cp.Trigger, Turn: cp.TurnID != nil, Pinned: cp.Pinned,
+			ExpiresAt: cp.ExpiresAt, Protected: slices.Contains(protected, cp.ID),
+		})
+	}
+	turns, err := d.store.Turns(ctx, a.rec().ID, 0)
+	if err != nil {
+		return nil, err
+	}
+	all := int64(-1) // what all of them and the journal occupy, once it is asked for
+	return retention.Plan(d.opt.Now(), a.rec().Retention, items, func(drop []ipc.CheckpointID) (int64, error) {
+		if all < 0 {
+			n, err := a.held(ctx, newestMark(turns), cps...)
+			if err != nil {
+				return 0, err
+			}
+			all = n
+		}
+		gone, kept := parted(cps, drop)
+		freed, err := a.held(ctx, neededFrom(turns, a.rec().Retention.KeepTurns, kept), gone...)
+		return all - freed, err
+	})
+}
+
+// parted parts checkpoints into those that are to be dropped and the others.
+func parted(cps []store.Checkpoint, drop []ipc.CheckpointID) (gone, kept []store.Checkpoint) {
+	for _, cp := range cps {
+		if slices.Contains(drop, cp.ID) {
+			gone = append(gone, cp)
+		} else {
+			kept = append(kept, cp)
+		}
+	}
+	return gone, kept
+}
+
+// Audit lists an app's audit trail, newest first, and checks it where verify is set.
+func (d *Daemon) Audit(ctx context.Context, who ipc.Caller, ref string, limit int, verify bool) (list ipc.AuditList, err error) {
+	a, err := d.find(who, ref)
+	if err != nil {
+		return list, err
+	}
+	if list.Entries, err = d.store.AuditTrail(ctx, a.rec().ID, limit); err != nil || !verify {
+		return list, err
+	}
+	n, head, err := d.store.VerifyAudit(ctx)
+	list.Check = &ipc.AuditCheck{OK: err == nil, Entries: n, Head: head.String()}
+	if errs.KindOf(err) == errs.Corrupt {
+		list.Check.Problem, err = err.Error(), nil
+	}
+	return list, err
+}
+
+// audit appends to the trail. That it fails is logged: by then the deed is done.
+func (d *Daemon) audit(ctx context.Context, a *app, who ipc.Caller, action, target, reason string, result error, detail any) {
+	e := ipc.AuditEntry{
+		At: d.opt.Now().UTC(), AppID: a.rec().ID, Actor: actor(who), Action: action, Target: target, Reason: reason, Result: "ok",
+	}
+	d.metrics.operations.WithLabelValues(action, resultOf(result)).Inc()
+	if result != nil {
+		e.Result = string(errs.KindOf(result)) + ": " + result.Error()
+	}
+	if detail != nil {
+		body, err := json.Marshal(detail)
+		if err != nil {
+			d.opt.Log.Error("audit entry lacks its detail", "err", err)
+		}
+		e.Detail = body
+	}
+	if err := d.store.Audit(ctx, e); err != nil {
+		d.opt.Log.Error("audit entry not written", "app", a.rec().Slug, "action", action, "err", err)
+	}
+	if result != nil {
+		d.opt.Log.Warn(action+" failed", "app", a.rec().Slug, "target", target, "err", result)
+	}
+}

@@ -1,0 +1,117 @@
+package daemon
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+
+	"mulligan/daemon/store"
+	"mulligan/ipc"
+	"mulligan/ipc/errs"
+	"mulligan/snap/cas"
+)
+
+// contents are the stores of what is captured: one for each owner of apps, so
+// that what one has stored is never shared with another. A store keeps equal
+// contents once; shared between owners, the sizes that it reports, and the time
+// that a capture takes, would tell one whether another has a content that he guesses.
+//
+// Root's, and that of a user's own daemon, is the folder store; others' are
+// store-UID, and guests' store-guest- with a hash of the guest's id. An app that has contents in the first one, from before there were
+// others, stays with it.
+type contents struct {
+	dir string
+	opt cas.Options
+
+	mu   sync.Mutex
+	main *cas.Store
+	of   map[string]*cas.Store // by owner; not the first one
+}
+
+func openContents(dir string, opt cas.Options) (*contents, error) {
+	first, err := cas.Open(filepath.Join(dir, "store"), opt)
+	if err != nil {
+		return nil, err
+	}
+	return &contents{dir: dir, opt: opt, main: first, of: map[string]*cas.Store{}}, nil
+}
+
+// contentsOf is the store of an app's contents.
+func (d *Daemon) contentsOf(rec store.App) (*cas.Store, error) {
+	c := d.contents
+	guest, _ := guestOf(rec)
+	owner := d.ownerKey(rec.OwnerUID, guest)
+	if owner == "" || len(c.main.Roots("files/"+string(rec.ID)+"/")) > 0 {
+		return c.main, nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s := c.of[owner]; s != nil {
+		return s, nil
+	}
+	s, err := cas.Open(filepath.Join(c.dir, "store-"+owner), c.opt)
+	if err == nil {
+		c.of[owner] = s
+	}
+	return s, err
+}
+
+// ownerKey names an owner's store; "" is the first one.
+func (d *Daemon) ownerKey(uid int, guest string) string {
+	switch {
+	case guest != "":
+		sum := sha256.Sum256([]byte(guest))
+		return "guest-" + hex.EncodeToString(sum[:16])
+	case d.opt.User || uid <= 0:
+		return ""
+	}
+	return strconv.Itoa(uid)
+}
+
+// all lists the stores that are open.
+func (c *contents) all() []*cas.Store {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return append([]*cas.Store{c.main}, slices.Collect(maps.Values(c.of))...)
+}
+
+// each calls f for every store and adds up what it says; the first error ends it.
+func (c *contents) each(ctx context.Context, f func(*cas.Store, context.Context) (int64, error)) (sum int64, err error) {
+	for _, s := range c.all() {
+		n, err := f(s, ctx)
+		if sum += n; err != nil {
+			return sum, err
+		}
+	}
+	return sum, nil
+}
+
+// visible is how many bytes the caller may know of: of all stores, or of his own.
+func (d *Daemon) visible(who ipc.Caller) (sum int64) {
+	c := d.contents
+	owner := d.ownerKey(who.UID, who.Guest)
+	if owner == "" {
+		for _, s := range c.all() {
+			sum += s.DiskUsage()
+		}
+		return sum
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s := c.of[owner]; s != nil {
+		sum = s.DiskUsage()
+	}
+	return sum
+}
+
+func (c *contents) close() (err error) {
+	for _, s := range c.all() {
+		err = errs.Also(err, s.Close())
+	}
+	return err
+}

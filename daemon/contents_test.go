@@ -1,0 +1,77 @@
+package daemon_test
+
+import (
+	"crypto/rand"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"mulligan/daemon"
+	"mulligan/ipc"
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+)
+
+// TestOwnersShareNothing: one user keeps a secret, another stores the same
+// content, which he guesses. Nothing that he is told is other than if his guess were
+// wrong: no size, not what the store takes; and their contents are in stores apart.
+func TestOwnersShareNothing(t *testing.T) {
+	state := filepath.Join(t.TempDir(), "state")
+	d, err := daemon.Open(t.Context(), daemon.Options{StateDir: state})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close(t.Context())
+	victim, spy := ipc.Caller{UID: 65534, PID: 2}, ipc.Caller{UID: 65533, PID: 3}
+	secret, other := make([]byte, 1<<20), make([]byte, 1<<20)
+	rand.Read(secret)
+	rand.Read(other)
+
+	kept := keep(t, d, victim, "diary", secret)
+	right, wrong := keep(t, d, spy, "right", secret), keep(t, d, spy, "wrong", other)
+	if diff := right.SizeBytes - wrong.SizeBytes; diff > 4096 || diff < -4096 {
+		t.Errorf("a right guess has %d bytes, a wrong one %d", right.SizeBytes, wrong.SizeBytes)
+	}
+	all, one, two := d.Status(root).StoreBytes, d.Status(victim).StoreBytes, d.Status(spy).StoreBytes
+	if one < 1<<20 || one > 3<<19 || two < 2<<20 || two > 5<<19 || all < one+two {
+		t.Errorf("the stores are said to have %d, %d and, to root, %d bytes", one, two, all)
+	}
+	for _, name := range []string{"store-65534", "store-65533"} {
+		if fi, err := os.Stat(filepath.Join(state, name)); err != nil || fi.Mode().Perm() != 0o700 {
+			t.Errorf("%s: %v, %v", name, fi, err)
+		}
+	}
+	if _, err := d.Checkpoint(t.Context(), spy, "diary", kept.ID); errs.KindOf(err) != errs.NotFound {
+		t.Errorf("another's checkpoint: %v", err)
+	}
+	if _, err := d.Rollback(t.Context(), spy, "right", kept.ID, ipc.RollbackRequest{}, nil); errs.KindOf(err) != errs.NotFound {
+		t.Errorf("a rollback to another's checkpoint: %v", err)
+	}
+	if err := d.Delete(t.Context(), spy, "right", right.ID); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Verify(t.Context(), victim, "diary", kept.ID, snap.Full); err != nil {
+		t.Error(err)
+	}
+}
+
+// keep registers an app of who's with one file in it, and makes a checkpoint.
+func keep(t *testing.T, d *daemon.Daemon, who ipc.Caller, slug string, content []byte) ipc.Checkpoint {
+	t.Helper()
+	ws := workspace(t)
+	write(t, ws, "file", string(content))
+	for _, p := range []string{ws, filepath.Join(ws, "file")} {
+		if err := os.Chown(p, who.UID, who.UID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := d.AddApp(t.Context(), who, ipc.App{Slug: slug, Workspace: ws}); err != nil {
+		t.Fatal(fmt.Errorf("%s: %w", slug, err))
+	}
+	cp, err := d.Create(t.Context(), who, slug, ipc.CreateRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cp
+}

@@ -1,0 +1,380 @@
+package daemon_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"mulligan/daemon"
+	"mulligan/ipc"
+	"mulligan/snap"
+	"mulligan/snap/postgres/pgtest"
+)
+
+// fate is what a victim does, and the step that it dies at.
+type fate struct {
+	State  string
+	Do     string // create, rollback, delete, prune, revert
+	Target ipc.CheckpointID
+	Step   int // counted from 1; 0: none
+}
+
+// operations are those that are cut short.
+var operations = []string{"create", "rollback", "delete", "prune"}
+
+// victim carries out one operation in a daemon of its own and kills itself at
+// its step. It says when it begins, and the names of all steps when it is done.
+func victim(plan string) {
+	var f fate
+	must(json.Unmarshal([]byte(plan), &f))
+	var mu sync.Mutex // also keeps a victim that is dying from going on
+	var names []string
+	armed := false
+	seam := func(step string) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if armed {
+			names = append(names, step)
+			if len(names) == f.Step {
+				must(syscall.Kill(os.Getpid(), syscall.SIGKILL))
+				select {}
+			}
+		}
+		return nil
+	}
+	ctx := context.Background()
+	opt := world{}.options()
+	opt.StateDir, opt.Seam = f.State, seam
+	d, err := daemon.Open(ctx, opt)
+	must(err)
+	if f.Do == "prune" {
+		must(keepLast(ctx, d, 1))
+	}
+	if f.Do == "revert" {
+		must(followed(ctx, d))
+	}
+	fmt.Println("begins")
+	mu.Lock()
+	armed = true
+	mu.Unlock()
+	must(f.run(ctx, d))
+	mu.Lock()
+	armed = false
+	must(json.NewEncoder(os.Stdout).Encode(names))
+	mu.Unlock()
+}
+
+func (f fate) run(ctx context.Context, d *daemon.Daemon) (err error) {
+	switch f.Do {
+	case "create":
+		_, err = d.Create(ctx, root, "shop", ipc.CreateRequest{})
+	case "create-memory":
+		_, err = d.Create(ctx, root, "shop", ipc.CreateRequest{WithMemory: true})
+	case "rollback":
+		_, err = d.Rollback(ctx, root, "shop", f.Target, ipc.RollbackRequest{}, nil)
+	case "delete":
+		err = d.Delete(ctx, root, "shop", f.Target)
+	case "revert":
+		_, err = d.Revert(ctx, root, "shop", ipc.RevertRequest{CallID: "call"})
+	case "prune":
+		_, err = d.Prune(ctx, root, "shop", false)
+	}
+	return err
+}
+
+func keepLast(ctx context.Context, d *daemon.Daemon, n int) error {
+	keep := ipc.DefaultRetention()
+	keep.KeepLast, keep.DailyDays = n, 0
+	_, err := d.SetApp(ctx, root, "shop", ipc.AppChange{Retention: &keep})
+	return err
+}
+
+// round is a world in which daemons die one after the other. What one left is
+// what the next begins with.
+type round struct {
+	world
+	first  ipc.CheckpointID // pinned
+	holds  map[ipc.CheckpointID]string
+	n      int
+	before string // the app's state when the victim began
+	plan   fate
+	tally  map[string]int
+}
+
+func newRound(t *testing.T) *round {
+	t.Helper()
+	r := &round{world: newWorld(t, pgtest.Start(t, pgtest.Options{Dir: quickDir(t)})), holds: map[ipc.CheckpointID]string{}, tally: map[string]int{}}
+	d := r.open(t)
+	cp, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{Pinned: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.first, r.holds[cp.ID] = cp.ID, "zero"
+	r.close(t, d)
+	return r
+}
+
+// prepare brings the app into a new state, with checkpoints for what is to be done.
+func (r *round) prepare(t *testing.T, do string) {
+	t.Helper()
+	d := r.open(t)
+	if err := keepLast(t.Context(), d, 3); err != nil {
+		t.Fatal(err)
+	}
+	r.plan = fate{State: r.state(), Do: do, Target: r.first}
+	if do == "delete" || do == "prune" {
+		r.create(t, d)
+		r.plan.Target = r.create(t, d)
+	}
+	r.n++
+	r.before = fmt.Sprintf("w%d", r.n)
+	r.set(t, r.before)
+	r.close(t, d)
+}
+
+func (r *round) create(t *testing.T, d *daemon.Daemon) ipc.CheckpointID {
+	t.Helper()
+	word := r.word(t)
+	cp, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.holds[cp.ID] = word
+	return cp.ID
+}
+
+// victim has a daemon do what was prepared and die at a step, or after some
+// time where that is not 0; 0 for both lets it live.
+func (r *round) victim(t *testing.T, step int, after time.Duration) (names []string, takes time.Duration, killed bool) {
+	t.Helper()
+	r.plan.Step = step
+	plan, err := json.Marshal(r.plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "MULLIGAN_TEST_VICTIM="+string(plan))
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	out := bufio.NewReader(stdout)
+	line, _ := out.ReadString('\n')
+	began := time.Now()
+	if line == "begins\n" && after > 0 {
+		timer := time.AfterFunc(after, func() { cmd.Process.Kill() })
+		defer timer.Stop()
+	}
+	last, _ := out.ReadBytes('\n')
+	takes = time.Since(began)
+	err = cmd.Wait()
+	killed = cmd.ProcessState.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL
+	if err != nil && !killed || line != "begins\n" {
+		t.Fatalf("%s: %v\n%s", r.plan.Do, err, stderr.String())
+	}
+	if len(last) > 0 {
+		if err := json.Unmarshal(last, &names); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return names, takes, killed
+}
+
+// check opens what a dead daemon left: every layer is at the same point, before
+// or after; the app runs; all that is listed is whole and can be gone back to.
+func (r *round) check(t *testing.T, what string) {
+	t.Helper()
+	defer func() {
+		if t.Failed() {
+			t.Log(what)
+		}
+	}()
+	d := r.open(t)
+	defer r.close(t, d)
+	word := r.word(t)
+	switch {
+	case word == r.before:
+		r.tally["back"]++
+	case r.plan.Do == "rollback" && word == r.holds[r.first]:
+		r.tally["forward"]++
+	default:
+		t.Fatalf("the app is in state %q, before it was %q", word, r.before)
+	}
+	r.runs(t, d, word)
+	if s := d.Status(root); len(s.Problems) > 0 {
+		t.Fatalf("problems: %v", s.Problems)
+	}
+	list := listed(t, d)
+	if !slices.ContainsFunc(list, func(cp ipc.Checkpoint) bool { return cp.ID == r.first }) {
+		t.Fatal("the pinned checkpoint is gone")
+	}
+	for _, cp := range list {
+		if _, known := r.holds[cp.ID]; !known {
+			r.holds[cp.ID] = r.before // all that this round made is of the state before
+		}
+		if res, err := d.Verify(t.Context(), root, "shop", cp.ID, snap.Full); err != nil || !res.OK {
+			t.Fatalf("%s: %v, %+v", cp.ID, err, res)
+		}
+	}
+	r.restore(t, d, list)
+}
+
+// restore goes back to one of the checkpoints, and where there is time now and
+// then to each of them.
+func (r *round) restore(t *testing.T, d *daemon.Daemon, list []ipc.Checkpoint) {
+	t.Helper()
+	if !long() || rand.IntN(8) > 0 {
+		i := rand.IntN(len(list))
+		list = list[i : i+1]
+	}
+	var pinned []ipc.CheckpointID
+	for _, cp := range list { // else the safety checkpoints of the first would push out the others
+		if !cp.Pinned {
+			if _, err := d.Pin(t.Context(), root, "shop", cp.ID, true); err != nil {
+				t.Fatal(err)
+			}
+			pinned = append(pinned, cp.ID)
+		}
+	}
+	for _, cp := range list {
+		was := r.word(t)
+		res, err := d.Rollback(t.Context(), root, "shop", cp.ID, ipc.RollbackRequest{}, nil)
+		if err != nil {
+			t.Fatalf("back to %s: %v", cp.ID, err)
+		}
+		r.holds[res.SafetyCheckpoint.ID] = was
+		if got := r.word(t); got != r.holds[cp.ID] {
+			t.Fatalf("back to %s is back to %q, want %q", cp.ID, got, r.holds[cp.ID])
+		}
+		r.tally["restored"]++
+	}
+	for _, id := range pinned {
+		if _, err := d.Pin(t.Context(), root, "shop", id, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestKillAtEveryStep kills a daemon at the steps that the code itself has in
+// each operation: by default at one of each kind, with MULLIGAN_TEST_LONG=1 at all.
+func TestKillAtEveryStep(t *testing.T) {
+	t.Parallel()
+	r := newRound(t)
+	for _, do := range operations {
+		t.Run(do, func(t *testing.T) {
+			clear(r.tally)
+			r.prepare(t, do)
+			names, _, killed := r.victim(t, 0, 0)
+			if killed || len(names) < 2 {
+				t.Fatalf("steps %q, killed %v", names, killed)
+			}
+			r.check(t, do)
+			steps := pick(names)
+			kills := 0
+			for _, step := range steps {
+				r.prepare(t, do)
+				if _, _, killed := r.victim(t, step, 0); killed {
+					kills++ // else there were fewer steps this time: the order of concurrent ones varies
+				}
+				r.check(t, fmt.Sprintf("%s killed at step %d (%s)", do, step, names[step-1]))
+				progress(t, "%s: step %d of %d (%s): %v", do, step, len(names), names[step-1], r.tally)
+			}
+			t.Logf("%d steps of %d kinds; %d kills: %v", len(names), kinds(names), kills, r.tally)
+		})
+	}
+}
+
+// TestKillAtAnyMoment kills daemons at random moments of random operations.
+func TestKillAtAnyMoment(t *testing.T) {
+	t.Parallel()
+	moments := 3
+	if long() {
+		moments = 200
+	}
+	r := newRound(t)
+	takes := map[string]time.Duration{}
+	for _, do := range operations {
+		r.prepare(t, do)
+		_, takes[do], _ = r.victim(t, 0, 0)
+		r.check(t, do)
+	}
+	clear(r.tally)
+	kills := 0
+	for range moments {
+		do := operations[rand.IntN(len(operations))]
+		after := 1 + time.Duration(rand.Int64N(int64(takes[do])*11/10))
+		r.prepare(t, do)
+		_, _, killed := r.victim(t, 0, after)
+		if killed {
+			kills++
+		}
+		r.check(t, fmt.Sprintf("%s, killed %v after %v", do, killed, after))
+		progress(t, "%s, killed %v after %v: %v", do, killed, after, r.tally)
+	}
+	t.Logf("%d moments, %d kills within (operations take %v): %v", moments, kills, takes, r.tally)
+}
+
+func kinds(names []string) int {
+	seen := map[string]bool{}
+	for _, n := range names {
+		seen[kind(n)] = true
+	}
+	return len(seen)
+}
+
+// kind is a step's name without the ids in it.
+func kind(name string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= '0' && r <= '9' {
+			return -1
+		}
+		return r
+	}, name)
+}
+
+// pick chooses the steps to die at, counted from 1: one of each kind in a
+// part of the kinds, and all where there is time.
+func pick(names []string) []int {
+	var steps []int
+	seen := map[string][]int{}
+	var order []string
+	for i, n := range names {
+		k := kind(n)
+		if seen[k] == nil {
+			order = append(order, k)
+		}
+		seen[k] = append(seen[k], i+1)
+		if long() {
+			steps = append(steps, i+1)
+		}
+	}
+	if long() {
+		return steps
+	}
+	rnd := sample()
+	for _, i := range rnd.Perm(len(order))[:(len(order)+11)/12] {
+		of := seen[order[i]]
+		steps = append(steps, of[rnd.IntN(len(of))])
+	}
+	return steps
+}
+
+// sample picks what a short run looks at. It picks the same each time: a run that
+// fails can be repeated, and the long one leaves nothing out.
+func sample() *rand.Rand { return rand.New(rand.NewPCG(1, 2)) }

@@ -1,0 +1,325 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"mulligan/daemon/gitref"
+	"mulligan/daemon/store"
+	"mulligan/ipc"
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+)
+
+// createPlan is what a create leaves behind for recovery: whether the unit
+// must be started again. Its snapshots are garbage until the checkpoint is in
+// the store, and swept as such.
+type createPlan struct {
+	Running bool `json:"running"`
+}
+
+const (
+	kindCreate   = "create"
+	kindRollback = "rollback"
+	kindRevert   = "revert" // its plan is a rollback's
+)
+
+// Create takes a checkpoint of the app called ref.
+func (d *Daemon) Create(ctx context.Context, who ipc.Caller, ref string, req ipc.CreateRequest) (ipc.Checkpoint, error) {
+	const op = "create checkpoint"
+	a, err := d.find(who, ref)
+	if err != nil {
+		return ipc.Checkpoint{}, err
+	}
+	if err := checkCreate(&req, a.rec()); err != nil {
+		return ipc.Checkpoint{}, err
+	}
+	if err := d.checkQuota(ctx, who); err != nil {
+		return ipc.Checkpoint{}, errs.Wrap(errs.Failed, op, err)
+	}
+	ctx = context.WithoutCancel(ctx) // a stopped app must be started again, whoever still listens
+	release, err := d.acquire(ctx, a, op, who)
+	if err != nil {
+		return ipc.Checkpoint{}, err
+	}
+	defer release()
+
+	cp, err := d.create(ctx, a, req)
+	d.audit(ctx, a, who, "create", string(cp.ID), "", err, nil)
+	if cp.ID == "" {
+		return ipc.Checkpoint{}, errs.Wrap(errs.Failed, op, err)
+	}
+	d.feed.publish(a.rec().ID, "checkpoint", cp.Checkpoint)
+	d.pruneAfter(ctx, a, who, cp.ID)
+	if err != nil { // the checkpoint stands, the app does not
+		return cp.Checkpoint, errs.Wrap(errs.Failed, op, err)
+	}
+	d.dropSizes(a)
+	return d.show(ctx, a, cp)
+}
+
+func checkCreate(req *ipc.CreateRequest, rec store.App) error {
+	const op = "create checkpoint"
+	if req.Trigger == "" {
+		req.Trigger = ipc.TriggerManual
+	}
+	if !slices.Contains([]ipc.Trigger{ipc.TriggerManual, ipc.TriggerDeploy, ipc.TriggerAgent}, req.Trigger) {
+		return errs.New(errs.Invalid, op, "unknown trigger %.64q", string(req.Trigger)).WithHint("use manual, deploy or agent")
+	}
+	switch req.Quiesce {
+	case "", ipc.QuiesceStop, ipc.QuiesceNone:
+	default:
+		return errs.New(errs.Invalid, op, "unknown quiesce %.64q", string(req.Quiesce)).WithHint("use stop or none")
+	}
+	switch {
+	case req.WithMemory && rec.Domain == "":
+		return errs.New(errs.Invalid, op, "%s has no domain whose memory could be kept", rec.Slug).WithHint("leave with_memory out")
+	case req.WithMemory && req.Quiesce == ipc.QuiesceStop:
+		return errs.New(errs.Invalid, op, "a domain that is stopped has no memory to keep").WithHint("use with_memory or quiesce=stop, not both")
+	}
+	const most = 4096
+	if len(req.Notes) > most || len(req.DeployID) > most {
+		return errs.New(errs.Invalid, op, "notes and deploy_id hold at most %d bytes", most)
+	}
+	return nil
+}
+
+// create captures and records a checkpoint. An error with a checkpoint means
+// that the checkpoint stands and the unit did not start again.
+func (d *Daemon) create(ctx context.Context, a *app, req ipc.CreateRequest) (store.Checkpoint, error) {
+	op := ipc.OperationID(newID("op-"))
+	stopped, still, err := d.quiesce(ctx, a, op, req.Quiesce)
+	if err != nil {
+		return store.Checkpoint{}, errs.Also(err, d.callOff(ctx, a, op, stopped))
+	}
+	cp, err := d.capture(ctx, a, a.layers(), still, req.WithMemory)
+	startErr := d.startAgain(ctx, a, stopped)
+	if err != nil {
+		return store.Checkpoint{}, errs.Also(errs.Also(err, startErr), d.end(ctx, a, op))
+	}
+	cp.Trigger, cp.Pinned = req.Trigger, req.Pinned
+	cp.Notes, cp.DeployID = optional(req.Notes), optional(req.DeployID)
+	if err := d.record(ctx, a, &cp, op); err != nil {
+		return store.Checkpoint{}, errs.Also(errs.Also(err, startErr), d.drop(ctx, a, cp.Snapshots))
+	}
+	return cp, startErr
+}
+
+// stillness is what of an app does not run while it is captured.
+type stillness struct {
+	all  bool // nothing runs
+	host bool // nothing but a guest does, whose own agent can hold it still
+}
+
+// quiesce stops the app for a capture, having done beforehand what can be done
+// while it runs. It writes the operation down before it stops anything.
+func (d *Daemon) quiesce(ctx context.Context, a *app, op ipc.OperationID, how ipc.Quiesce) (stopped bool, still stillness, err error) {
+	running, err := a.running(ctx)
+	if err != nil {
+		return false, still, err
+	}
+	onHost, err := up(ctx, a.hostPart())
+	if err != nil {
+		return false, still, err
+	}
+	all := how == ipc.QuiesceStop || a.rec().Domain == "" // and not only what runs on the host
+	stop := how != ipc.QuiesceNone && (onHost || all && running)
+	if err := d.fits(ctx, a); err != nil {
+		return false, still, err
+	}
+	if stop {
+		if err := warm(ctx, a.layers()); err != nil {
+			return false, still, err
+		}
+	}
+	plan, err := json.Marshal(createPlan{Running: stop})
+	if err != nil {
+		return false, still, err
+	}
+	if err := d.store.PutOperation(ctx, store.Operation{ID: op, AppID: a.rec().ID, Kind: kindCreate, Plan: plan}, d.opt.Now()); err != nil {
+		return false, still, err
+	}
+	switch {
+	case stop && all:
+		err = d.stopUnit(ctx, a)
+	case stop:
+		err = d.pauseHost(ctx, a)
+	}
+	still.all = a.unit() != nil && (!running || stop && all)
+	still.host = a.rec().Domain != "" && (!onHost || stop)
+	return stop, still, err
+}
+
+// warm lets drivers do what they can before the app is stopped. A state that
+// won't hold still while the app runs may well do so once it is stopped.
+func warm(ctx context.Context, layers []layer) error {
+	for _, l := range layers {
+		w, ok := l.driver.(snap.Warmer)
+		if !ok {
+			continue
+		}
+		if err := w.Warm(ctx); err != nil && !errors.Is(err, snap.ErrChanged) {
+			return err
+		}
+	}
+	return nil
+}
+
+// callOff ends an operation that changed nothing but may have stopped the unit,
+// or tried to. One that would not stop may not start either: that is not waited for
+// longer than the stop was.
+func (d *Daemon) callOff(ctx context.Context, a *app, op ipc.OperationID, running bool) error {
+	short, cancel := context.WithTimeout(ctx, d.stopLimit(a))
+	defer cancel()
+	err := d.startAgain(short, a, running)
+	return errs.Also(err, d.end(ctx, a, op))
+}
+
+// end strikes an operation off. One that stays is seen to by whoever comes next.
+func (d *Daemon) end(ctx context.Context, a *app, op ipc.OperationID) error {
+	err := d.store.EndOperation(ctx, op)
+	if err != nil {
+		a.unsettle()
+	}
+	return err
+}
+
+// capture takes a snapshot of each layer under a fresh checkpoint. When one
+// fails, those already taken are dropped.
+func (d *Daemon) capture(ctx context.Context, a *app, layers []layer, still stillness, memory bool) (store.Checkpoint, error) {
+	var cp store.Checkpoint
+	cp.ID, cp.AppID, cp.Quiesced = ipc.CheckpointID(newID("cp-")), a.rec().ID, still.all
+	for _, l := range layers {
+		s, warnings, err := d.captureLayer(ctx, l, still.all, memory)
+		if err != nil {
+			return store.Checkpoint{}, errs.Also(err, d.drop(ctx, a, cp.Snapshots))
+		}
+		cp.Snapshots = append(cp.Snapshots, s)
+		if l.name == snap.Disk {
+			cp.Quiesced = still.all || still.host && s.Quiesced
+		}
+		for _, w := range warnings {
+			cp.Warnings = append(cp.Warnings, string(l.name)+": "+w)
+		}
+	}
+	cp.Ref = headOf(a.rec())
+	return cp, nil
+}
+
+func (d *Daemon) captureLayer(ctx context.Context, l layer, quiesced, memory bool) (store.Snapshot, []string, error) {
+	if err := d.opt.Seam("capture " + string(l.name)); err != nil {
+		return store.Snapshot{}, nil, err
+	}
+	take := l.driver.Capture
+	if m, ok := l.driver.(snap.MemoryCapturer); ok && memory {
+		take = m.CaptureMemory
+	}
+	began := time.Now()
+	s, err := take(ctx, snap.CaptureRequest{ID: snap.SnapshotID(newID(l.prefix)), Quiesced: quiesced})
+	kind, _, _ := strings.Cut(l.kind, ",")
+	d.metrics.captures.WithLabelValues(kind, resultOf(err)).Observe(since(began))
+	if err != nil {
+		return store.Snapshot{}, nil, err
+	}
+	return store.Snapshot{
+		Layer: l.name, ID: s.ID, Driver: s.Driver, Hash: s.Hash, Position: s.Position, Quiesced: s.Quiesced,
+	}, s.Warnings, nil
+}
+
+// record stamps a captured checkpoint and puts it into the store; with an
+// operation, that ends.
+func (d *Daemon) record(ctx context.Context, a *app, cp *store.Checkpoint, op ipc.OperationID) error {
+	now := d.opt.Now().UTC()
+	cp.CreatedAt = now
+	if after, err := time.ParseDuration(a.rec().Retention.ExpireAfter); err == nil && after > 0 {
+		at := now.Add(after)
+		cp.ExpiresAt = &at
+	}
+	if err := d.opt.Seam("record checkpoint"); err != nil {
+		return err
+	}
+	return d.store.PutCheckpoint(ctx, *cp, op)
+}
+
+// drop deletes snapshots that no checkpoint holds.
+func (d *Daemon) drop(ctx context.Context, a *app, snaps []store.Snapshot) error {
+	var all []error
+	for _, s := range snaps {
+		if l, ok := a.layer(s.Layer); ok {
+			all = append(all, l.driver.Delete(ctx, s.ID))
+		}
+	}
+	if len(snaps) > 0 {
+		d.wakeCollector()
+	}
+	return errors.Join(all...)
+}
+
+// stopUnit stops the app's unit and waits until it is down.
+func (d *Daemon) stopUnit(ctx context.Context, a *app) error {
+	ctx, cancel := context.WithTimeout(ctx, d.stopLimit(a))
+	defer cancel()
+	if err := d.opt.Seam("stop unit"); err != nil {
+		return err
+	}
+	return a.unit().Stop(ctx)
+}
+
+// stopLimit is how long an app may take to stop: a guest takes its time.
+func (d *Daemon) stopLimit(a *app) time.Duration {
+	if a.rec().Domain != "" {
+		return d.opt.StopTimeout + domainStop
+	}
+	return d.opt.StopTimeout
+}
+
+// startTimeout bounds the wait for a unit; systemd's own limit is 90 s by default.
+const startTimeout = 100 * time.Second
+
+// startAgain starts the unit if it was running before, and tries twice: there
+// is nothing else to be done about it.
+func (d *Daemon) startAgain(ctx context.Context, a *app, running bool) error {
+	if a.unit() == nil || !running {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	err := d.startUnit(ctx, a)
+	if err != nil && ctx.Err() == nil {
+		err = d.startUnit(ctx, a)
+	}
+	return err
+}
+
+func (d *Daemon) startUnit(ctx context.Context, a *app) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	if err := d.opt.Seam("start unit"); err != nil {
+		return err
+	}
+	return a.unit().Start(ctx)
+}
+
+// headOf is the commit that the workspace's git repository has checked out, if any.
+func headOf(rec store.App) *string {
+	root, err := openWorkspace(rec)
+	if err != nil {
+		return nil
+	}
+	defer root.Close()
+	if sha, ok := gitref.Head(root); ok {
+		return &sha
+	}
+	return nil
+}
+
+func optional(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}

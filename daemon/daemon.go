@@ -1,0 +1,289 @@
+// Package daemon is mulligand: it owns every app's checkpoints and carries out
+// what is asked of them. See DESIGN.md for how an operation survives a crash.
+package daemon
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"log/slog"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"mulligan/daemon/gate"
+	"mulligan/daemon/store"
+	"mulligan/ipc"
+	"mulligan/ipc/errs"
+	"mulligan/snap/cas"
+	"mulligan/systemd"
+)
+
+// Options says how a daemon runs. Zero values of the seams mean the real thing.
+type Options struct {
+	StateDir    string        // the daemon's own folder, absolute
+	Socket      string        // shown by status
+	User        bool          // serves one user's projects, without privilege
+	Version     string        // shown by status
+	StopTimeout time.Duration // how long a unit may take to stop; default 30 s
+	MaxFiles    int64         // largest workspace; 0: the files driver's default
+	MaxBytes    int64
+	Steady      time.Duration // how long a unit without a health check is watched after a rollback; default 1 s
+	QuietGap    time.Duration // after which a write begins a turn that nobody announced; default 60 s
+	UpkeepEvery time.Duration // between looks after what drivers do in the background; default 5 s
+	BusAddress  string        // of systemd's D-Bus; default the system's or the user's
+	Log         *slog.Logger
+
+	Guests      *Guests      // nil: there are none
+	UserLimits  Limits       // of each owner but root
+	GuestLimits Limits       // of each guest
+	Hosts       []string     // names that TCP is reached by, beside its address
+	Page        http.Handler // the web page's own files; nil: there is none
+
+	Now  func() time.Time        // the clock
+	Seam func(step string) error // called before each durable step of an operation
+}
+
+// Daemon is a running daemon. Its methods may be called from many goroutines;
+// operations that change one app exclude each other.
+type Daemon struct {
+	opt      Options
+	store    *store.Store
+	contents *contents
+	started  time.Time
+	feed     feed
+	gate     *gate.Gate
+	callers  callers
+	files    appFiles
+	metrics  *metrics
+
+	mu     sync.Mutex
+	apps   map[ipc.AppID]*app
+	closed bool
+
+	bus     sync.Mutex
+	manager *systemd.Manager // nil until a unit is first needed
+
+	ops     sync.WaitGroup // operations under way
+	collect chan struct{}  // wakes the garbage collector
+	done    chan struct{}  // closed by Close
+	bg      sync.WaitGroup
+}
+
+// Open opens the state folder, finishes or undoes what a crash cut short, and
+// starts the apps that it supervises itself.
+func Open(ctx context.Context, opt Options) (*Daemon, error) {
+	opt.setDefaults()
+	for _, dir := range []string{opt.StateDir, filepath.Join(opt.StateDir, "apps")} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, errs.Wrap(errs.Failed, "open state folder", err)
+		}
+	}
+	contents, err := openContents(opt.StateDir, cas.Options{Seam: opt.Seam})
+	if err != nil {
+		return nil, err
+	}
+	records, err := store.Open(ctx, filepath.Join(opt.StateDir, "mulligan.db"), opt.Seam)
+	if err != nil {
+		return nil, errs.Also(err, contents.close())
+	}
+	d := &Daemon{
+		opt: opt, store: records, contents: contents, started: opt.Now(),
+		apps: map[ipc.AppID]*app{}, collect: make(chan struct{}, 1), done: make(chan struct{}),
+	}
+	d.metrics = newMetrics(d)
+	d.gate = d.newGate()
+	if err := d.load(ctx); err != nil {
+		return nil, errs.Also(err, d.Close(ctx))
+	}
+	d.bg.Go(d.tendStore)
+	d.bg.Go(d.upkeep)
+	return d, nil
+}
+
+func (d *Daemon) newGate() *gate.Gate {
+	cfg := gate.Config{Tokens: d.bearer, Hosts: d.opt.Hosts, Log: d.opt.Log, Now: d.opt.Now}
+	if d.opt.Guests != nil {
+		cfg.Guests = d.guest
+	}
+	return gate.New(cfg, d.Handler())
+}
+
+// Gate is the daemon's door on TCP, closed until it is told to listen. Whoever
+// closes the daemon closes it.
+func (d *Daemon) Gate() *gate.Gate { return d.gate }
+
+// all is every registered app.
+func (d *Daemon) all() []*app {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Collect(maps.Values(d.apps))
+}
+
+func (o *Options) setDefaults() {
+	if o.StopTimeout == 0 {
+		o.StopTimeout = 30 * time.Second
+	}
+	if o.Steady == 0 {
+		o.Steady = time.Second
+	}
+	if o.QuietGap == 0 {
+		o.QuietGap = 60 * time.Second
+	}
+	if o.UpkeepEvery == 0 {
+		o.UpkeepEvery = 5 * time.Second
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Seam == nil {
+		o.Seam = func(string) error { return nil }
+	}
+}
+
+// load brings the registered apps to life and recovers each.
+func (d *Daemon) load(ctx context.Context) error {
+	recs, err := d.store.Apps(ctx)
+	if err != nil {
+		return err
+	}
+	for _, rec := range recs {
+		noteFolder(&rec)
+		a := newApp(rec)
+		d.apps[rec.ID] = a
+		d.wake(ctx, a)
+	}
+	return nil
+}
+
+// Close waits for the operations under way as long as ctx allows, stops the
+// apps that only this daemon keeps running, and closes the state folder. What
+// ctx cut short is finished by the next Open.
+func (d *Daemon) Close(ctx context.Context) error {
+	d.mu.Lock()
+	if d.closed {
+		d.mu.Unlock()
+		return nil
+	}
+	d.closed = true
+	d.mu.Unlock()
+	close(d.done)
+	d.feed.close()
+	for _, a := range d.all() {
+		d.stopTracker(a)
+	}
+
+	idle := make(chan struct{})
+	go func() { d.ops.Wait(); close(idle) }()
+	select {
+	case <-idle:
+	case <-ctx.Done():
+		return errs.New(errs.Unavailable, "stop", "an operation is still under way").
+			WithHint("the next start finishes or undoes it")
+	}
+	d.bg.Wait()
+	err := d.stopSupervised(ctx)
+	for _, a := range d.all() {
+		d.closeDrivers(a)
+	}
+	if d.manager != nil {
+		d.manager.Close()
+	}
+	return errs.Also(err, errs.Also(d.store.Close(), d.contents.close()))
+}
+
+// Status tells how the daemon is: of apps, only what the caller may see.
+func (d *Daemon) Status(who ipc.Caller) ipc.Status {
+	mode := "host"
+	if d.opt.User {
+		mode = "user"
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s := ipc.Status{
+		Version: d.opt.Version, PID: os.Getpid(), Mode: mode, Socket: d.opt.Socket, StateDir: d.opt.StateDir,
+		StartedAt: d.started.UTC(), StoreBytes: d.visible(who), Recovered: []string{}, Problems: []string{},
+	}
+	if addr := d.gate.Addr(); addr != nil {
+		s.HTTP = addr.String()
+	}
+	if d.administers(who) {
+		s.Problems = append(s.Problems, d.files.problems()...)
+	}
+	for _, a := range d.apps {
+		if !d.sees(who, a) {
+			continue
+		}
+		s.Apps++
+		for _, p := range a.problems() {
+			s.Problems = append(s.Problems, a.rec().Slug+": "+p)
+		}
+		for _, word := range a.recovered {
+			s.Recovered = append(s.Recovered, a.rec().Slug+": "+word)
+		}
+	}
+	return s
+}
+
+// wakeCollector asks for a garbage collection, soon and in the background.
+func (d *Daemon) wakeCollector() {
+	select {
+	case d.collect <- struct{}{}:
+	default: // one is asked for already
+	}
+}
+
+// packEvery is how often the store is asked whether there is enough to pack, and
+// packAgain how long it is left alone after it failed (the disk is full, say).
+const (
+	packEvery = time.Minute
+	packAgain = time.Hour
+)
+
+// tendStore collects garbage when it is asked for, and packs what lies loose.
+func (d *Daemon) tendStore() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() { <-d.done; cancel() }()
+	pack := time.NewTimer(packEvery)
+	defer pack.Stop()
+	for {
+		select {
+		case <-d.done:
+			return
+		case <-d.collect:
+			freed, err := d.contents.each(ctx, (*cas.Store).Collect)
+			d.tended(ctx, "garbage collection", freed, err)
+		case <-pack.C:
+			saved, err := d.contents.each(ctx, (*cas.Store).Pack)
+			d.tended(ctx, "packing", saved, err)
+			if err != nil {
+				pack.Reset(packAgain)
+			} else {
+				pack.Reset(packEvery)
+			}
+		}
+	}
+}
+
+func (d *Daemon) tended(ctx context.Context, what string, bytes int64, err error) {
+	if err != nil && ctx.Err() == nil {
+		d.opt.Log.Warn(what+" failed", "err", err)
+	} else if bytes > 0 {
+		d.opt.Log.Debug(what, "freed_bytes", bytes)
+	}
+}
+
+// newID makes an id that has not been given before: the prefix and 12 hex digits.
+func newID(prefix string) string {
+	var b [6]byte
+	rand.Read(b[:]) // never fails
+	return prefix + hex.EncodeToString(b[:])
+}

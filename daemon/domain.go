@@ -1,0 +1,318 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"mulligan/daemon/store"
+	"mulligan/ipc"
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+	"mulligan/snap/disk"
+	"mulligan/systemd"
+)
+
+// domainStop is how long a domain may take to go down: its guest is asked
+// first, and switched off when three quarters of this are over.
+const domainStop = 80 * time.Second
+
+// disksOf opens the driver of an app's domain; nil where it has none. A domain
+// that cannot be captured, or a host without libvirt, is an error that says why.
+func (d *Daemon) disksOf(ctx context.Context, rec store.App) (*disk.Driver, error) {
+	if rec.Domain == "" {
+		return nil, nil
+	}
+	driver, err := disk.New(disk.Config{
+		App: string(rec.ID), Domain: rec.Domain, URI: d.libvirtURI(rec), StateDir: filepath.Join(d.stateDir(rec.ID), "disk"),
+		Shutdown: disk.Shutdown(rec.Shutdown), ShutdownTimeout: domainStop, Seam: d.opt.Seam, Log: d.opt.Log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if _, err := driver.Domain(ctx); err != nil {
+		return nil, errs.Also(errs.Wrap(errs.Failed, "domain "+rec.Domain, err), driver.Close())
+	}
+	return driver, nil
+}
+
+// libvirtURI is where an app's domain is looked for.
+func (d *Daemon) libvirtURI(rec store.App) string {
+	switch {
+	case rec.URI != "":
+		return rec.URI
+	case d.opt.User && os.Geteuid() != 0:
+		return "qemu:///session"
+	}
+	return "qemu:///system"
+}
+
+// diskLayer is the layer of an app's domain, and the paths in the workspace
+// that are its and not the files layer's.
+func diskLayer(ctx context.Context, rec store.App, driver *disk.Driver) (layer, []string, error) {
+	places, err := driver.Places(ctx)
+	if err != nil {
+		return layer{}, nil, err
+	}
+	var skip []string
+	for _, p := range places {
+		if below, ok := strings.CutPrefix(p, rec.Workspace+"/"); ok {
+			skip = append(skip, below)
+		}
+	}
+	return layer{name: snap.Disk, kind: "libvirt domain " + rec.Domain, prefix: "vm-", driver: driver}, skip, nil
+}
+
+// checkDomain makes sure that the caller may name the domain, and that no other
+// app has it. In a host daemon that is root's; a user's daemon may do what
+// libvirt lets that user do, and finds out when it opens the domain.
+func (d *Daemon) checkDomain(who ipc.Caller, id ipc.AppID, spec ipc.App) error {
+	if spec.Domain == "" {
+		return nil
+	}
+	if !d.administers(who) {
+		return errs.New(errs.Denied, "", "domains are named by root").
+			WithHint("ask an administrator: mulligan app add --slug %s --dir %s --domain %s, with owner = %q in an app file", spec.Slug, spec.Workspace, spec.Domain, userName(who.UID))
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, other := range d.apps {
+		if rec := other.rec(); rec.ID != id && rec.Domain == spec.Domain && d.libvirtURI(rec) == d.libvirtURI(store.App{App: spec}) {
+			return errs.New(errs.Conflict, "", "domain %s belongs to another app", spec.Domain).WithHint("a domain has one app: mulligan app list")
+		}
+	}
+	return nil
+}
+
+// withDomain is the unit of an app that has a domain: what of the host's
+// belongs to it, if anything, and the domain.
+func (d *Daemon) withDomain(ctx context.Context, rec store.App, unit systemd.Unit, driver *disk.Driver) (systemd.Unit, error) {
+	vm := domainUnit{driver.Unit()}
+	m := &machine{vm: vm, host: unit, note: filepath.Join(d.stateDir(rec.ID), "machine.json")}
+	service, ok := unit.(*systemd.Service)
+	if !ok { // none, or a command
+		return m, nil
+	}
+	oneshot, starts, err := service.Launches(ctx, "virsh", "start", rec.Domain)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case starts && oneshot:
+		m.host, m.name = nil, service.Name() // it has done its work once the domain is up
+	case starts:
+		m.hostStarts = true
+	}
+	return m, nil
+}
+
+// domainUnit is a domain in the words of a unit.
+type domainUnit struct{ u *disk.Unit }
+
+func (v domainUnit) Name() string { return "domain " + v.u.Name() }
+
+func (v domainUnit) Start(ctx context.Context) error { return v.u.Start(ctx) }
+func (v domainUnit) Stop(ctx context.Context) error  { return v.u.Stop(ctx) }
+
+func (v domainUnit) State(ctx context.Context) (systemd.Status, error) {
+	s, err := v.u.State(ctx)
+	return systemd.Status{Active: s.Active, Sub: s.Sub}, err
+}
+
+// machine is an app's domain together with what runs on the host beside it.
+type machine struct {
+	vm         systemd.Unit
+	host       systemd.Unit // nil: the domain is all there is
+	hostStarts bool         // starting host starts the domain
+	name       string       // of the unit that the domain goes by, if any
+	note       string       // file: what a stop found running
+}
+
+// wasUp is what Stop found running, and so what Start starts. It is a file, so
+// that the next process knows it too.
+type wasUp struct {
+	VM   bool `json:"vm"`
+	Host bool `json:"host"`
+}
+
+// Name names what is stopped and started.
+func (m *machine) Name() string {
+	switch {
+	case m.name != "":
+		return m.name + " (" + m.vm.Name() + ")"
+	case m.host == nil:
+		return m.vm.Name()
+	}
+	return m.host.Name() + " and " + m.vm.Name()
+}
+
+// State is running where either of the two is.
+func (m *machine) State(ctx context.Context) (systemd.Status, error) {
+	vm, err := m.vm.State(ctx)
+	if err != nil || m.host == nil || vm.Running() {
+		return vm, err
+	}
+	host, err := m.host.State(ctx)
+	if err != nil || host.Running() {
+		return host, err
+	}
+	return vm, nil
+}
+
+// Stop stops the unit, then the domain where that did not.
+func (m *machine) Stop(ctx context.Context) error {
+	if err := m.remember(ctx, true); err != nil {
+		return err
+	}
+	if m.host != nil {
+		if err := m.host.Stop(ctx); err != nil {
+			return err
+		}
+	}
+	return m.vm.Stop(ctx)
+}
+
+// Pause stops what runs on the host, and leaves the domain as it is.
+func (m *machine) Pause(ctx context.Context) error {
+	if m.host == nil {
+		return nil
+	}
+	if err := m.remember(ctx, false); err != nil {
+		return err
+	}
+	return m.host.Stop(ctx)
+}
+
+// remember notes what is running, in addition to what an earlier stop noted
+// that nobody started since.
+func (m *machine) remember(ctx context.Context, vm bool) error {
+	was, err := m.remembered()
+	if err != nil {
+		return err
+	}
+	if vm {
+		s, err := m.vm.State(ctx)
+		if err != nil {
+			return err
+		}
+		was.VM = was.VM || s.Running()
+	}
+	if m.host != nil {
+		s, err := m.host.State(ctx)
+		if err != nil {
+			return err
+		}
+		was.Host = was.Host || s.Running() || s.Active == "activating"
+	}
+	return m.write(was)
+}
+
+func (m *machine) remembered() (was wasUp, err error) {
+	data, err := os.ReadFile(m.note)
+	if errors.Is(err, os.ErrNotExist) {
+		return was, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(data, &was)
+	}
+	return was, errs.Wrap(errs.Failed, "read what ran", err)
+}
+
+// write replaces the note, durably.
+func (m *machine) write(was wasUp) error {
+	data, err := json.Marshal(was)
+	if err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(m.note), ".machine-*")
+	if err != nil {
+		return errs.Wrap(errs.Failed, "note what ran", err)
+	}
+	_, err = f.Write(data)
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), m.note)
+	}
+	if err != nil {
+		return errs.Wrap(errs.Failed, "note what ran", errors.Join(err, os.Remove(f.Name())))
+	}
+	dir, err := os.Open(filepath.Dir(m.note))
+	if err != nil {
+		return errs.Wrap(errs.Failed, "note what ran", err)
+	}
+	return errs.Wrap(errs.Failed, "note what ran", errors.Join(dir.Sync(), dir.Close()))
+}
+
+// Start starts what Stop found running; without a Stop before it, all. A guest
+// whose memory was restored goes on before anything could boot it.
+func (m *machine) Start(ctx context.Context) error {
+	was, err := m.remembered()
+	if err != nil {
+		return err
+	}
+	if was == (wasUp{}) {
+		was = wasUp{VM: true, Host: true}
+	}
+	steps := []func() error{
+		func() error { return startIf(ctx, m.vm, was.VM) },
+		func() error { return startIf(ctx, m.host, was.Host) },
+	}
+	if m.hostStarts { // and would fail on a domain that is up
+		steps[0], steps[1] = steps[1], steps[0]
+	}
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	if err := os.Remove(m.note); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return errs.Wrap(errs.Failed, "forget what ran", err)
+	}
+	return nil
+}
+
+func startIf(ctx context.Context, u systemd.Unit, wanted bool) error {
+	if u == nil || !wanted {
+		return nil
+	}
+	return u.Start(ctx)
+}
+
+// hostPart is what of the app a capture stops when it is not asked to stop
+// everything: a guest's filesystems are frozen for a moment instead. nil: nothing.
+func (a *app) hostPart() systemd.Unit {
+	if m, ok := a.unit().(*machine); ok {
+		return m.host
+	}
+	return a.unit()
+}
+
+// pauseHost stops what of an app runs on the host, and not its domain.
+func (d *Daemon) pauseHost(ctx context.Context, a *app) error {
+	m, ok := a.unit().(*machine)
+	if !ok {
+		return d.stopUnit(ctx, a)
+	}
+	ctx, cancel := context.WithTimeout(ctx, d.opt.StopTimeout)
+	defer cancel()
+	if err := d.opt.Seam("stop unit"); err != nil {
+		return err
+	}
+	return m.Pause(ctx)
+}
+
+// close lets go of what an app's drivers hold open.
+func (s *setup) close() error {
+	var all []error
+	for _, l := range s.layers {
+		if c, ok := l.driver.(io.Closer); ok {
+			all = append(all, c.Close())
+		}
+	}
+	return errors.Join(all...)
+}

@@ -1,0 +1,446 @@
+package daemon_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/daemon"
+	"mulligan/daemon/sysfault"
+	"mulligan/ipc"
+	"mulligan/ipc/errs"
+	"mulligan/snap/postgres/pgtest"
+)
+
+// faults are the ways in which a call or a step fails.
+var faults = []unix.Errno{unix.EIO, unix.ENOSPC, unix.EACCES, unix.ETIMEDOUT}
+
+// hostage is a daemon in a process of its own, served on a socket, in which
+// single things can be made to fail: a step that the code has a name for, or a
+// system call that it makes.
+type hostage struct {
+	*ipc.Client
+	p *sysfault.Process
+	w world
+}
+
+// startHostage starts a daemon on w.
+func startHostage(t *testing.T, w world) *hostage {
+	t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "MULLIGAN_TEST_HOSTAGE="+w.dir)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := sysfault.Start(cmd, sysfault.Options{
+		Name:  w.callName,
+		Spare: func(args []string) bool { return len(args) > 1 && args[1] == "serve-app" },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stdout.Read(make([]byte, 1)); err != nil {
+		t.Fatalf("%v\n%s", errors.Join(err, cmd.Wait()), stderr.String())
+	}
+	h := &hostage{Client: ipc.NewClient(filepath.Join(w.dir, "api.sock")), p: p, w: w}
+	t.Cleanup(func() {
+		if cmd.ProcessState == nil {
+			cmd.Process.Kill()
+			cmd.Wait()
+		}
+		if t.Failed() {
+			t.Logf("the daemon said:\n%s", stderr.String())
+		}
+	})
+	return h
+}
+
+// stop ends the daemon in order.
+func (h *hostage) stop(t *testing.T) {
+	t.Helper()
+	if err := h.p.Process.Signal(unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.p.Wait(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// serveHostage is the hostage's process.
+func serveHostage(dir string) {
+	var seam seam
+	opt := world{dir: dir}.options()
+	opt.Seam = seam.step
+	d, err := daemon.Open(context.Background(), opt)
+	must(err)
+	mux := http.NewServeMux()
+	mux.Handle("/", d.Handler())
+	mux.HandleFunc("POST /seam", seam.arm)
+	l, err := ipc.Listen(filepath.Join(dir, "api.sock"), 0o600)
+	must(err)
+	srv := ipc.NewHTTPServer(mux, nil)
+	go srv.Serve(l)
+	fmt.Println("ready")
+	waitForEnd()
+	must(d.Close(context.Background()))
+	must(srv.Close())
+}
+
+// seam is the daemon's: it fails at one step.
+type seam struct {
+	mu    sync.Mutex
+	names []string
+	at    int // counted from 1; 0: none
+	errno unix.Errno
+}
+
+func (s *seam) step(name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.names = append(s.names, name)
+	if len(s.names) == s.at {
+		return &os.PathError{Op: name, Path: "seam", Err: s.errno}
+	}
+	return nil
+}
+
+// arm begins a new count, and answers with the names of the one before.
+func (s *seam) arm(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	must(json.NewEncoder(w).Encode(s.names))
+	at, err := strconv.Atoi(r.URL.Query().Get("at"))
+	must(err)
+	errno, err := strconv.Atoi(r.URL.Query().Get("errno"))
+	must(err)
+	s.names, s.at, s.errno = nil, at, unix.Errno(errno)
+}
+
+// seams arms the daemon's seam.
+func (h *hostage) seams(t *testing.T, at int, errno unix.Errno) (names []string) {
+	t.Helper()
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial(h.Socket())}}
+	resp, err := client.Post(fmt.Sprintf("http://daemon/seam?at=%d&errno=%d", at, int(errno)), "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if err := json.NewDecoder(resp.Body).Decode(&names); err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
+
+var ids = regexp.MustCompile(`[0-9a-f]{8,}|[0-9]+`)
+
+// callName words a path without what is made up each time. What is outside the
+// test's folder is let be, but for programs and what they need.
+func (w world) callName(path string) string {
+	path = strings.TrimSuffix(path, " (deleted)")
+	if rel, ok := strings.CutPrefix(path, w.dir+"/"); ok {
+		if rel == "app.sock" || rel == "api.sock" || rel == "api.sock.lock" {
+			return ""
+		}
+		return ids.ReplaceAllString(rel, "#")
+	}
+	if strings.HasPrefix(path, "/proc/") || strings.HasPrefix(path, "/sys/") {
+		return ids.ReplaceAllString(path, "#")
+	}
+	return ""
+}
+
+// ordeal is an app whose daemon is a hostage.
+type ordeal struct {
+	*hostage
+	t      *testing.T       // the whole of it
+	first  ipc.CheckpointID // pinned, of the state zero
+	plan   fate
+	n      int
+	before string
+	tally  map[string]int
+}
+
+func newOrdeal(t *testing.T) *ordeal {
+	t.Helper()
+	w := newWorld(t, pgtest.Start(t, pgtest.Options{Dir: quickDir(t)}))
+	o := &ordeal{t: t, hostage: startHostage(t, w), tally: map[string]int{}}
+	cp, err := o.CreateCheckpoint(t.Context(), "shop", ipc.CreateRequest{Pinned: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.first = cp.ID
+	return o
+}
+
+// prepare brings the app into a new state, with checkpoints for what is to be done.
+func (o *ordeal) prepare(t *testing.T, do string) {
+	t.Helper()
+	o.plan = fate{Do: do, Target: o.first}
+	keep := ipc.DefaultRetention()
+	keep.KeepLast, keep.DailyDays = 3, 0
+	o.retain(t, keep)
+	if do == "delete" || do == "prune" {
+		for range 2 {
+			cp, err := o.CreateCheckpoint(t.Context(), "shop", ipc.CreateRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			o.plan.Target = cp.ID
+		}
+		if do == "prune" {
+			keep.KeepLast = 1
+			o.retain(t, keep)
+		}
+	}
+	o.n++
+	o.before = fmt.Sprintf("w%d", o.n)
+	o.w.set(t, o.before)
+}
+
+func (o *ordeal) retain(t *testing.T, keep ipc.Retention) {
+	t.Helper()
+	if _, err := o.SetApp(t.Context(), "shop", ipc.AppChange{Retention: &keep}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// operate does what was prepared.
+func (o *ordeal) operate(ctx context.Context) (res ipc.RollbackResult, err error) {
+	switch o.plan.Do {
+	case "create":
+		_, err = o.CreateCheckpoint(ctx, "shop", ipc.CreateRequest{})
+	case "rollback":
+		res, err = o.Rollback(ctx, "shop", o.plan.Target, ipc.RollbackRequest{}, nil)
+	case "delete":
+		err = o.DeleteCheckpoint(ctx, "shop", o.plan.Target)
+	case "prune":
+		_, err = o.Prune(ctx, "shop", false)
+	}
+	return res, err
+}
+
+// check says what is wrong after an operation in which one thing failed: it must
+// have succeeded all the same, or said one clear thing, with the app running in
+// the state that it was in.
+func (o *ordeal) check(t *testing.T, what string, res ipc.RollbackResult, err error) {
+	t.Helper()
+	defer func() {
+		if t.Failed() {
+			t.Logf("%s: %v; %+v", what, err, res.Stages)
+		}
+	}()
+	want := o.before
+	switch {
+	case err == nil && o.plan.Do == "rollback":
+		want = "zero"
+		o.tally["done all the same"]++
+	case err == nil:
+		o.tally["done all the same"]++
+	case res.RolledBack && res.Stages[5].Status == ipc.StageFailed:
+		want = "zero" // the health check could not be made: what was asked for is kept
+		o.tally["kept"]++
+	default:
+		o.refused(t, res, err)
+	}
+	if got := o.w.word(t); got != want {
+		t.Fatalf("the app is in state %q, want %q", got, want)
+	}
+	o.up(t, want)
+	list, err2 := o.Checkpoints(t.Context(), "shop", ipc.CheckpointQuery{})
+	if err2 != nil {
+		t.Fatal(err2)
+	}
+	for _, cp := range list.Checkpoints {
+		if v, err := o.Verify(t.Context(), "shop", cp.ID); err != nil || !v.OK {
+			t.Fatalf("%s: %v, %+v", cp.ID, err, v)
+		}
+	}
+}
+
+// refused checks how an operation failed.
+func (o *ordeal) refused(t *testing.T, res ipc.RollbackResult, err error) {
+	t.Helper()
+	text := err.Error()
+	if !slices.Contains(errs.Kinds, errs.KindOf(err)) || strings.Contains(text, "\n") || len(text) < 10 {
+		t.Errorf("no clear error: %s: %q", errs.KindOf(err), text)
+	}
+	if errs.KindOf(err) == errs.Internal {
+		t.Errorf("an internal error: %q", text)
+	}
+	touched := slices.ContainsFunc(res.Stages, func(s ipc.Stage) bool {
+		return (s.Stage == ipc.StageVM || s.Stage == ipc.StageDB) && s.Status != ipc.StageSkipped
+	})
+	switch {
+	case touched && !res.Recovered:
+		t.Error("it was not recovered")
+	case res.Recovered:
+		o.tally["recovered"]++
+	default:
+		o.tally["nothing changed"]++
+	}
+}
+
+// up waits until the app answers.
+func (o *ordeal) up(t *testing.T, want string) {
+	t.Helper()
+	waitFor(t, "the app answers", func() bool { return o.w.visit() != "" })
+	if got := o.w.visit(); got != want+"<nil>" {
+		t.Fatalf("a visitor of the app sees %q, want %q", got, want)
+	}
+	a, err := o.App(t.Context(), "shop")
+	if err != nil || a.State != "running" {
+		t.Fatalf("the app is %q, %v", a.State, err)
+	}
+}
+
+// try runs one trial; after one that failed a new daemon mends what it can.
+func (o *ordeal) try(t *testing.T, name string, f func(t *testing.T)) {
+	t.Helper()
+	if !t.Run(name, f) {
+		o.stop(t)
+		o.hostage = startHostage(o.t, o.w)
+	}
+}
+
+// restart checks that nothing was left behind for a new daemon to see to.
+func (o *ordeal) restart(t *testing.T) {
+	t.Helper()
+	word := o.w.word(t)
+	o.stop(t)
+	o.hostage = startHostage(o.t, o.w)
+	o.up(t, word)
+	if s, err := o.Status(t.Context()); err != nil || len(s.Problems) > 0 {
+		t.Fatalf("problems: %v, %v", s.Problems, err)
+	}
+}
+
+// TestFaultAtEveryStep fails each step that the code has a name for, once. By
+// default it picks some.
+func TestFaultAtEveryStep(t *testing.T) {
+	t.Parallel()
+	o := newOrdeal(t)
+	for _, do := range operations {
+		t.Run(do, func(t *testing.T) {
+			clear(o.tally)
+			o.prepare(t, do)
+			o.seams(t, 0, 0)
+			res, err := o.operate(t.Context())
+			names := o.seams(t, 0, 0)
+			o.check(t, do, res, err)
+			steps := pick(names)
+			for i, at := range steps {
+				for j := range faults {
+					if !long() && j > 0 {
+						break
+					}
+					errno := faults[(i+j)%len(faults)]
+					o.try(t, fmt.Sprintf("%d %s %v", at, names[at-1], errno), func(t *testing.T) {
+						o.prepare(t, do)
+						o.seams(t, at, errno)
+						res, err := o.operate(t.Context())
+						name := "none"
+						if did := o.seams(t, 0, 0); len(did) >= at {
+							name = did[at-1]
+						}
+						o.check(t, name, res, err)
+					})
+				}
+			}
+			t.Logf("%d steps of %d kinds, %d of them failed: %v", len(names), kinds(names), len(steps), o.tally)
+			o.restart(t)
+		})
+	}
+	o.stop(t)
+}
+
+// TestFaultOfEverySystemCall fails each system call that an operation makes on
+// files, connections and programs, the daemon's own and those of the tools that
+// it starts. By default it picks some.
+func TestFaultOfEverySystemCall(t *testing.T) {
+	t.Parallel()
+	o := newOrdeal(t)
+	for _, do := range operations {
+		t.Run(do, func(t *testing.T) {
+			clear(o.tally)
+			o.prepare(t, do)
+			o.p.Arm(sysfault.Fault{})
+			res, err := o.operate(t.Context())
+			seen := o.p.Disarm()
+			o.check(t, do, res, err)
+			hits := 0
+			chosen, all := pickCalls(seen.Calls)
+			if do == "create" {
+				chosen = append(chosen, offenders...)
+			}
+			for i, f := range chosen {
+				f.Errno = faults[i%len(faults)]
+				o.try(t, fmt.Sprintf("%s %d %v", f.Call, f.Nth, f.Errno), func(t *testing.T) {
+					o.prepare(t, do)
+					o.p.Arm(f)
+					res, err := o.operate(t.Context())
+					hit := o.p.Disarm().Hit
+					if hit {
+						hits++
+					}
+					o.check(t, fmt.Sprintf("hit %v", hit), res, err)
+				})
+			}
+			t.Logf("%d calls of %d kinds, %d of them failed: %v", len(seen.Calls), all, hits, o.tally)
+			o.restart(t)
+		})
+	}
+	o.stop(t)
+}
+
+// offenders are calls whose failing once left a program that was not stopped, or
+// not started again.
+var offenders = []sysfault.Fault{
+	{Call: "read /proc/sys/kernel/random/boot_id", Nth: 1}, {Call: "read /proc/sys/kernel/random/boot_id", Nth: 2},
+	{Call: "open /proc/#/stat", Nth: 200},
+}
+
+// pickCalls chooses the calls to fail: where there is time the first, the last
+// and one between of each kind; else one of some kinds.
+func pickCalls(calls []string) (chosen []sysfault.Fault, kinds int) {
+	count := map[string]int{}
+	var order []string
+	for _, c := range calls {
+		if count[c] == 0 {
+			order = append(order, c)
+		}
+		count[c]++
+	}
+	rnd := sample()
+	for _, i := range rnd.Perm(len(order)) {
+		c := order[i]
+		nths := []int{1, count[c], 1 + rnd.IntN(count[c])}
+		if !long() {
+			nths = nths[2:]
+		}
+		slices.Sort(nths)
+		for _, nth := range slices.Compact(nths) {
+			chosen = append(chosen, sysfault.Fault{Call: c, Nth: nth})
+		}
+		if !long() && len(chosen) >= 3 {
+			break
+		}
+	}
+	return chosen, len(order)
+}

@@ -1,0 +1,221 @@
+// Package gate is the daemon's door on TCP: it finds out who is asking, by a
+// bearer token, a guest's id or a page's session, and turns away what a browser
+// was made to send by somebody else's page. On the unix socket the kernel says who
+// it is, and there is no gate.
+//
+// # The page, through a one-time link
+//
+//	mulligan ui ── POST /api/ui (socket) ──► Invite: a code, bound to the caller's uid,
+//	                                         good once and for two minutes
+//	browser ── GET http://x3f….localhost:PORT/login?code=… ──► login: the code becomes a
+//	           cookie (HttpOnly, SameSite=Strict, 12 hours, gone with the daemon) and a
+//	           page that goes on to /
+//	page ── GET /api/session ──► {user, uid, csrf, expires_at}; csrf is in the cookie mulligan_csrf, too
+//	page ── POST, PATCH, PUT, DELETE with X-CSRF-Token: csrf ──► the API, as that user
+//
+// A cookie knows no port, so any program of this host that a browser visits as
+// "localhost" or 127.0.0.1 would be sent it. Hence each link has a host name of
+// its own below .localhost, which browsers take for this host (RFC 6761, 6.3) and
+// which nobody else knows, and its session is good under that name alone.
+// Where the daemon serves TCP the page is there; else a port of loopback is opened
+// for it, and closed when the last session is over.
+package gate
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"mulligan/ipc"
+	"mulligan/ipc/errs"
+)
+
+// Config says whom the gate lets in. Nobody, where everything is left out.
+type Config struct {
+	// Tokens tells who a bearer token stands for; any error turns it away.
+	Tokens func(ctx context.Context, secret string) (ipc.Caller, error)
+	// Guests tells who the guest of an id is; nil: there are no guests.
+	Guests func(id string) (ipc.Caller, error)
+	// Hosts are names that the daemon is reached by, beside its address and those of loopback.
+	Hosts []string
+	Log   *slog.Logger     // default: none
+	Now   func() time.Time // default: time.Now
+}
+
+// Gate guards a handler. Its methods may be called from many goroutines.
+type Gate struct {
+	cfg   Config
+	next  http.Handler
+	conns *ipc.Conns
+
+	mu       sync.Mutex
+	codes    map[digest]invitation
+	sessions map[digest]*session
+	live     map[*request]struct{}
+	public   *door // where the daemon serves TCP; nil: it does not
+	page     *door // opened for the page alone; nil: it is not open
+	closed   bool
+	done     chan struct{} // closed by Close
+}
+
+// How many connections there may be: in all, and from one address.
+const (
+	maxConns        = 1024
+	maxConnsPerPeer = 256
+)
+
+// New makes a gate before next, which finds callers by ipc.CallerFrom.
+func New(cfg Config, next http.Handler) *Gate {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	return &Gate{
+		cfg: cfg, next: next, conns: ipc.NewConns(maxConns, maxConnsPerPeer),
+		codes: map[digest]invitation{}, sessions: map[digest]*session{}, live: map[*request]struct{}{},
+		done: make(chan struct{}),
+	}
+}
+
+const opAdmit = "admit"
+
+// serve is what each door does with a request.
+func (g *Gate) serve(d *door, w http.ResponseWriter, r *http.Request) error {
+	setHeaders(w.Header())
+	if err := d.checkHost(r); err != nil {
+		return err
+	}
+	if err := checkOrigin(r); err != nil {
+		return err
+	}
+	if r.URL.Path == loginPath {
+		return g.login(d, w, r)
+	}
+	who, s, err := g.identify(d, r)
+	if err != nil {
+		w.Header().Set("WWW-Authenticate", `Bearer realm="mulligan"`)
+		return err
+	}
+	if who == nil {
+		g.next.ServeHTTP(w, r) // it is for the handler to refuse
+		return nil
+	}
+	ctx, end := g.follow(r.Context(), who, s)
+	defer end()
+	ctx = ipc.WithCaller(ctx, *who)
+	if s != nil {
+		ctx = context.WithValue(ctx, sessionKey{}, s)
+	}
+	g.next.ServeHTTP(w, r.WithContext(ctx))
+	return nil
+}
+
+// identify finds the caller: nil where the request does not say who it is from.
+// Whoever says it and is wrong is refused, also where anybody would be answered.
+func (g *Gate) identify(d *door, r *http.Request) (*ipc.Caller, *session, error) {
+	if auth := r.Header.Get("Authorization"); auth != "" && !d.pageOnly {
+		who, err := g.bearer(r.Context(), auth)
+		return who, nil, err
+	}
+	if id := r.Header.Get("X-Guest-Id"); id != "" && !d.pageOnly {
+		who, err := g.guest(id)
+		return who, nil, err
+	}
+	s, err := g.session(r)
+	if s == nil || err != nil {
+		return nil, nil, err
+	}
+	who := s.who
+	return &who, s, nil
+}
+
+func (g *Gate) bearer(ctx context.Context, auth string) (*ipc.Caller, error) {
+	scheme, secret, _ := strings.Cut(auth, " ")
+	if !strings.EqualFold(scheme, "Bearer") || g.cfg.Tokens == nil {
+		return nil, unknown("send Authorization: Bearer TOKEN, with a token of `mulligan token add`")
+	}
+	who, err := g.cfg.Tokens(ctx, strings.TrimSpace(secret))
+	if err != nil {
+		return nil, err
+	}
+	return &who, nil
+}
+
+func (g *Gate) guest(id string) (*ipc.Caller, error) {
+	if g.cfg.Guests == nil {
+		return nil, unknown("guests are not allowed here: send a token of `mulligan token add`")
+	}
+	who, err := g.cfg.Guests(id)
+	if err != nil {
+		return nil, err
+	}
+	return &who, nil
+}
+
+func unknown(hint string) error {
+	return errs.New(errs.Unauthenticated, opAdmit, "nobody knows who is asking").WithHint("%s", hint)
+}
+
+// request is one that is being answered.
+type request struct {
+	token ipc.TokenID
+	s     *session
+	end   context.CancelFunc
+}
+
+// follow ends the request's context when what let its caller in is revoked, or expires.
+func (g *Gate) follow(ctx context.Context, who *ipc.Caller, s *session) (context.Context, func()) {
+	if who.Grant == nil {
+		return ctx, func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	if until := who.Grant.Until; !until.IsZero() {
+		timer := time.AfterFunc(until.Sub(g.cfg.Now()), cancel)
+		stop := cancel
+		cancel = func() { timer.Stop(); stop() }
+	}
+	req := &request{token: who.Grant.Token, s: s, end: cancel}
+	g.mu.Lock()
+	g.live[req] = struct{}{}
+	g.mu.Unlock()
+	return ctx, func() {
+		g.mu.Lock()
+		delete(g.live, req)
+		g.mu.Unlock()
+		cancel()
+	}
+}
+
+// Revoke cuts off whoever is being answered because of a token, now that it is
+// good no more.
+func (g *Gate) Revoke(id ipc.TokenID) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.cut(func(req *request) bool { return req.token == id })
+}
+
+// cut ends some of the requests under way. g.mu is held.
+func (g *Gate) cut(which func(*request) bool) {
+	for req := range g.live {
+		if which(req) {
+			req.end()
+		}
+	}
+}
+
+// setHeaders are those of every answer: what a page may do is run its own
+// scripts and ask its own origin.
+func setHeaders(h http.Header) {
+	h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "+
+		"connect-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("X-Frame-Options", "DENY")
+}

@@ -1,0 +1,197 @@
+package gate
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"net/http"
+	"time"
+
+	"mulligan/ipc"
+	"mulligan/ipc/errs"
+)
+
+const (
+	loginPath  = "/login"
+	cookieName = "mulligan_session"
+	csrfCookie = "mulligan_csrf"
+	csrfHeader = "X-CSRF-Token"
+
+	codeLife    = 2 * time.Minute
+	sessionLife = 12 * time.Hour
+	maxPerUser  = 16 // sessions, and codes; the oldest goes
+)
+
+// digest stands for a secret that is not kept.
+type digest [sha256.Size]byte
+
+// invitation is what a one-time code stands for.
+type invitation struct {
+	who     ipc.Caller
+	host    string // the name in its link
+	expires time.Time
+}
+
+// session is a browser that was let in.
+type session struct {
+	who     ipc.Caller
+	host    string
+	csrf    string
+	expires time.Time
+}
+
+type sessionKey struct{}
+
+// secret makes 256 bits that nobody can guess, as text.
+func secret() string {
+	var b [32]byte
+	rand.Read(b[:]) // never fails
+	return base64.RawURLEncoding.EncodeToString(b[:])
+}
+
+func digestOf(secret string) digest { return sha256.Sum256([]byte(secret)) }
+
+// Invite makes a link that lets who's browser in, once: as who, to look and to
+// work with what is registered. It opens a door for it where there is none.
+func (g *Gate) Invite(who ipc.Caller) (ipc.UILink, error) {
+	const op = "open the page"
+	var label [8]byte
+	rand.Read(label[:])
+	code, now := secret(), g.cfg.Now()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	d, err := g.pageDoor()
+	if err != nil {
+		return ipc.UILink{}, errs.Wrap(errs.Unavailable, op, err)
+	}
+	inv := invitation{who: who, host: d.name("m" + hex.EncodeToString(label[:])), expires: now.Add(codeLife)}
+	g.sweep(now)
+	trim(g.codes, func(i invitation) (bool, time.Time) { return i.who.UID == who.UID, i.expires })
+	g.codes[digestOf(code)] = inv
+	return ipc.UILink{URL: d.url(inv.host) + loginPath + "?code=" + code, ExpiresAt: inv.expires.UTC()}, nil
+}
+
+// trim makes room for one more of those that mine picks out of all: at most
+// maxPerUser stay.
+func trim[T any](all map[digest]T, mine func(T) (bool, time.Time)) {
+	var count int
+	var oldest digest
+	var first time.Time
+	for key, v := range all {
+		ok, at := mine(v)
+		if !ok {
+			continue
+		}
+		if count++; count == 1 || at.Before(first) {
+			oldest, first = key, at
+		}
+	}
+	if count >= maxPerUser {
+		delete(all, oldest)
+	}
+}
+
+// sweep forgets what has expired. g.mu is held.
+func (g *Gate) sweep(now time.Time) {
+	maps.DeleteFunc(g.codes, func(_ digest, inv invitation) bool { return !now.Before(inv.expires) })
+	maps.DeleteFunc(g.sessions, func(_ digest, s *session) bool { return !now.Before(s.expires) })
+}
+
+// login exchanges a code for a cookie. The answer is a page that goes on by
+// itself: after a redirect from elsewhere a browser would keep a Strict cookie back.
+func (g *Gate) login(d *door, w http.ResponseWriter, r *http.Request) error {
+	if r.Method != http.MethodGet {
+		return errs.New(errs.Invalid, "log in", "%s is not how a link is followed", r.Method)
+	}
+	cookie, s := g.exchange(r)
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	if s == nil {
+		w.WriteHeader(http.StatusForbidden)
+		_, _ = fmt.Fprint(w, "<!doctype html><title>mulligan</title><p>This link was used already, or is too old. For another one: <code>mulligan ui</code>\n")
+		return nil
+	}
+	http.SetCookie(w, &http.Cookie{
+		Name: cookieName, Value: cookie, Path: "/", Expires: s.expires, HttpOnly: true,
+		SameSite: http.SameSiteStrictMode, Secure: d.tls,
+	})
+	http.SetCookie(w, &http.Cookie{ // for the page's scripts to read and send as X-CSRF-Token
+		Name: csrfCookie, Value: s.csrf, Path: "/", Expires: s.expires, SameSite: http.SameSiteStrictMode, Secure: d.tls,
+	})
+	_, _ = fmt.Fprint(w, "<!doctype html><title>mulligan</title><meta http-equiv=\"refresh\" content=\"0;url=/\"><p><a href=\"/\">mulligan</a>\n")
+	return nil
+}
+
+// exchange takes the request's code and gives a session for it; nil where it is not good.
+func (g *Gate) exchange(r *http.Request) (cookie string, s *session) {
+	key, now := digestOf(r.URL.Query().Get("code")), g.cfg.Now()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.sweep(now)
+	inv, ok := g.codes[key]
+	if !ok || inv.host != hostName(r.Host) {
+		return "", nil
+	}
+	delete(g.codes, key)
+	trim(g.sessions, func(s *session) (bool, time.Time) { return s.who.UID == inv.who.UID, s.expires })
+	cookie = secret()
+	s = &session{host: inv.host, csrf: secret(), expires: now.Add(sessionLife)}
+	s.who = ipc.Caller{UID: inv.who.UID, GID: inv.who.GID, Via: "page", Grant: &ipc.Grant{
+		Scopes: []ipc.Scope{ipc.ScopeRead, ipc.ScopeWrite}, Until: s.expires,
+	}}
+	g.sessions[digestOf(cookie)] = s
+	return cookie, s
+}
+
+// session finds the session that the request's cookie stands for: nil where it
+// has none. What changes things must also carry the session's CSRF token.
+func (g *Gate) session(r *http.Request) (*session, error) {
+	c, err := r.Cookie(cookieName)
+	if err != nil {
+		return nil, nil
+	}
+	g.mu.Lock()
+	s := g.sessions[digestOf(c.Value)]
+	g.mu.Unlock()
+	if s == nil || !g.cfg.Now().Before(s.expires) || s.host != hostName(r.Host) {
+		if !isAPI(r.URL.Path) {
+			return nil, nil // the page's files are anybody's; it will say that the session is over
+		}
+		return nil, errs.New(errs.Unauthenticated, opAdmit, "the session is over").WithHint("open the page again with: mulligan ui")
+	}
+	if r.Method == http.MethodGet || r.Method == http.MethodHead {
+		return s, nil
+	}
+	if subtle.ConstantTimeCompare([]byte(r.Header.Get(csrfHeader)), []byte(s.csrf)) != 1 {
+		return nil, errs.New(errs.Denied, opAdmit, "%s does not match the session", csrfHeader).
+			WithHint("send the csrf of GET /api/session as %s", csrfHeader)
+	}
+	return s, nil
+}
+
+// SessionOf is what the page may know of the session that a request came by;
+// false where it came by none.
+func SessionOf(ctx context.Context) (ipc.Session, bool) {
+	s, ok := ctx.Value(sessionKey{}).(*session)
+	if !ok {
+		return ipc.Session{}, false
+	}
+	return ipc.Session{UID: s.who.UID, CSRF: s.csrf, ExpiresAt: s.expires.UTC()}, true
+}
+
+// End ends the session that a request came by.
+func (g *Gate) End(ctx context.Context) {
+	s, ok := ctx.Value(sessionKey{}).(*session)
+	if !ok {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	maps.DeleteFunc(g.sessions, func(_ digest, other *session) bool { return other == s })
+	g.cut(func(req *request) bool { return req.s == s })
+}

@@ -1,0 +1,163 @@
+// Package gitref reads which commit a workspace's git repository stands on,
+// without running git: the workspace is hostile, and git would obey its
+// configuration. Formats are those of gitrepository-layout(5) and
+// git-pack-refs(1); a repository that keeps its refs otherwise (reftable) has
+// no answer here.
+package gitref
+
+import (
+	"bufio"
+	"encoding/hex"
+	"io"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/snap/beneath"
+)
+
+const (
+	maxRef    = 4 << 10  // bytes of a file that holds one ref, or one path
+	maxPacked = 64 << 20 // bytes of packed-refs
+	maxDepth  = 5        // as git: refs that name refs
+)
+
+// Head is the commit that the workspace's HEAD means, in lower-case hex (40
+// digits, or 64 in a SHA-256 repository). ok is false where there is none: no
+// repository, an unborn branch, a repository outside the workspace, or
+// anything that doesn't read as one.
+func Head(root *beneath.Root) (sha string, ok bool) {
+	repo, ok := find(root)
+	if !ok {
+		return "", false
+	}
+	return repo.resolve("HEAD", 0)
+}
+
+// repository is where the refs of one worktree are, as paths beneath root.
+type repository struct {
+	root   *beneath.Root
+	own    string // what is this worktree's alone: HEAD
+	common string // what all worktrees share: the branches
+}
+
+func find(root *beneath.Root) (repository, bool) {
+	own := ".git"
+	if text, ok := read(root, own); ok { // a file: a submodule, or another worktree
+		target, found := strings.CutPrefix(text, "gitdir:")
+		if !found {
+			return repository{}, false
+		}
+		if own, ok = inside(root, ".", strings.TrimSpace(target)); !ok {
+			return repository{}, false
+		}
+	}
+	r := repository{root: root, own: own, common: own}
+	if text, ok := read(root, path.Join(own, "commondir")); ok {
+		if r.common, ok = inside(root, own, strings.TrimSpace(text)); !ok {
+			return repository{}, false
+		}
+	}
+	return r, true
+}
+
+// inside is target, taken from the folder from, as a path beneath root. It is
+// not ok when it leads out.
+func inside(root *beneath.Root, from, target string) (string, bool) {
+	if path.IsAbs(target) {
+		rest, ok := strings.CutPrefix(path.Clean(target), path.Clean(root.Name())+"/")
+		return rest, ok
+	}
+	rel := path.Join(from, target)
+	return rel, target != "" && rel != ".." && !strings.HasPrefix(rel, "../")
+}
+
+func (r repository) resolve(ref string, depth int) (string, bool) {
+	if depth > maxDepth {
+		return "", false
+	}
+	text, ok := read(r.root, path.Join(r.own, ref))
+	if !ok && r.common != r.own && ref != "HEAD" {
+		text, ok = read(r.root, path.Join(r.common, ref))
+	}
+	if !ok {
+		return r.packed(ref)
+	}
+	if next, symbolic := strings.CutPrefix(text, "ref:"); symbolic {
+		next = strings.TrimSpace(next)
+		if !isRef(next) {
+			return "", false
+		}
+		return r.resolve(next, depth+1)
+	}
+	return digest(text)
+}
+
+// packed looks ref up in packed-refs: lines of digest, space, ref; those that
+// begin with # or ^ say other things.
+func (r repository) packed(ref string) (string, bool) {
+	f, err := open(r.root, path.Join(r.common, "packed-refs"))
+	if err != nil {
+		return "", false
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(io.LimitReader(f, maxPacked))
+	lines.Buffer(make([]byte, maxRef), maxRef)
+	for lines.Scan() {
+		sha, name, found := strings.Cut(lines.Text(), " ")
+		if found && name == ref {
+			return digest(sha)
+		}
+	}
+	return "", false
+}
+
+// isRef reports whether name can be a ref's, and cannot be a path to elsewhere
+// (the part of git-check-ref-format(1) that matters here).
+func isRef(name string) bool {
+	return strings.HasPrefix(name, "refs/") && path.Clean(name) == name && !strings.ContainsAny(name, "\x00\n\r\\ ~^:?*[")
+}
+
+// digest takes the object's name that text begins with; like git, it lets
+// white space follow.
+func digest(text string) (string, bool) {
+	fields := strings.Fields(text)
+	if len(fields) == 0 || !strings.HasPrefix(text, fields[0]) {
+		return "", false
+	}
+	sha := strings.ToLower(fields[0])
+	if _, err := hex.DecodeString(sha); err != nil || len(sha) != 40 && len(sha) != 64 {
+		return "", false
+	}
+	return sha, strings.Trim(sha, "0") != ""
+}
+
+// read is the text of a small regular file.
+func read(root *beneath.Root, rel string) (string, bool) {
+	f, err := open(root, rel)
+	if err != nil {
+		return "", false
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxRef+1))
+	return string(data), err == nil && len(data) <= maxRef
+}
+
+// open opens a regular file, and nothing else that may stand there.
+func open(root *beneath.Root, rel string) (io.ReadCloser, error) {
+	f, err := root.OpenFile(rel, unix.O_RDONLY, 0)
+	if err != nil {
+		return nil, err
+	}
+	var st unix.Stat_t
+	err = unix.Fstat(int(f.Fd()), &st)
+	if err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
+		err = unix.EINVAL
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}

@@ -1,0 +1,366 @@
+package daemon_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"mulligan/daemon"
+	"mulligan/ipc"
+	"mulligan/ipc/errs"
+	"mulligan/snap/postgres/pgtest"
+)
+
+// TestModel walks at random through what people and agents do with an app, and
+// compares what the daemon makes of it with a model that a map would do.
+func TestModel(t *testing.T) {
+	checks, steps := "2", "20"
+	if long() {
+		checks, steps = "40", "60"
+	}
+	setFlag(t, "rapid.checks", checks)
+	setFlag(t, "rapid.steps", steps)
+	cluster := pgtest.Start(t, pgtest.Options{Dir: quickDir(t)})
+	tally := map[string]int{}
+	rapid.Check(t, func(rt *rapid.T) {
+		m := newModel(t, rt, cluster)
+		defer m.end()
+		m.tally = tally
+		rt.Repeat(map[string]func(*rapid.T){
+			"":               m.invariant,
+			"write files":    m.writeFiles,
+			"write sqlite":   m.writeSQLite,
+			"write postgres": m.writePostgres,
+			"create":         m.create,
+			"rollback":       m.rollback,
+			"dry run":        m.dryRun,
+			"redo":           m.redo,
+			"pin":            m.pin,
+			"delete":         m.delete,
+			"prune":          m.prune,
+			"restart":        m.restart,
+			"clock":          m.clock,
+		})
+	})
+	t.Logf("steps done: %v", tally)
+}
+
+// setFlag sets a flag for as long as t runs, unless it was given.
+func setFlag(t *testing.T, name, value string) {
+	t.Helper()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == name })
+	if given {
+		return
+	}
+	if err := flag.Set(name, value); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// content is the state of all layers.
+type content struct {
+	files      map[string]string // folders end in a slash
+	sqlite, pg string
+}
+
+func (c content) equal(o content) bool {
+	return c.sqlite == o.sqlite && c.pg == o.pg && maps.Equal(c.files, o.files)
+}
+
+// point is a checkpoint as it should be.
+type point struct {
+	id     ipc.CheckpointID
+	holds  content
+	pinned bool
+}
+
+// model is the app and its checkpoints as they should be, beside the real ones.
+type model struct {
+	w     world
+	d     *daemon.Daemon
+	skew  time.Duration // of the clock
+	now   content
+	cps   []point // newest first
+	last  ipc.CheckpointID
+	keep  int
+	n     int
+	tally map[string]int
+}
+
+func newModel(t *testing.T, rt *rapid.T, cluster *pgtest.Cluster) *model {
+	m := &model{w: newWorld(t, cluster), keep: rapid.IntRange(2, 5).Draw(rt, "keep_last")}
+	m.open(rt)
+	keep := ipc.DefaultRetention()
+	keep.KeepLast, keep.DailyDays = m.keep, 0
+	if _, err := m.d.SetApp(context.Background(), root, "shop", ipc.AppChange{Run: &[]string{}, Retention: &keep}); err != nil {
+		rt.Fatal(err)
+	}
+	m.now = m.observe(rt)
+	return m
+}
+
+func (m *model) open(t tester) {
+	t.Helper()
+	opt := m.w.options()
+	opt.Now = func() time.Time { return time.Now().Add(m.skew) }
+	d, err := daemon.Open(context.Background(), opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.d = d
+}
+
+func (m *model) end() {
+	must(m.d.Close(context.Background()))
+	must(os.RemoveAll(m.w.dir))
+}
+
+// observe reads the real app.
+func (m *model) observe(t tester) content {
+	t.Helper()
+	c := content{files: map[string]string{}}
+	err := filepath.WalkDir(m.w.ws(), func(p string, e fs.DirEntry, err error) error {
+		rel := strings.TrimPrefix(strings.TrimPrefix(p, m.w.ws()), "/")
+		if err != nil || rel == "" || strings.HasPrefix(rel, "shop.db") {
+			return err
+		}
+		if e.IsDir() {
+			c.files[rel+"/"] = ""
+			return nil
+		}
+		b, err := os.ReadFile(p)
+		c.files[rel] = string(b)
+		return err
+	})
+	if err == nil {
+		c.sqlite, err = m.w.sqliteSays()
+	}
+	if err == nil {
+		c.pg, err = m.w.postgresSays()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// invariant: the app and the list of checkpoints are as the model has them.
+func (m *model) invariant(t *rapid.T) {
+	if got := m.observe(t); !got.equal(m.now) {
+		t.Fatalf("the app is %v, want %v", got, m.now)
+	}
+	list := listed(t, m.d)
+	var got, want []string
+	for _, cp := range list {
+		got = append(got, fmt.Sprint(cp.ID, cp.Pinned))
+	}
+	for _, p := range m.cps {
+		want = append(want, fmt.Sprint(p.id, p.pinned))
+	}
+	if !slices.Equal(got, want) {
+		t.Fatalf("listed are %v, want %v", got, want)
+	}
+	if s := m.d.Status(root); len(s.Problems) > 0 {
+		t.Fatalf("problems: %v", s.Problems)
+	}
+}
+
+// word makes up a content that there has not been.
+func (m *model) word() string {
+	m.n++
+	return fmt.Sprintf("word %d", m.n)
+}
+
+func (m *model) writeFiles(t *rapid.T) {
+	m.tally["write"]++
+	name := rapid.SampledFrom([]string{"file3", "file5", "new", "d/a", "d/b", "e/f/g"}).Draw(t, "name")
+	path := filepath.Join(m.w.ws(), name)
+	switch rapid.SampledFrom([]string{"write", "write", "remove", "folder"}).Draw(t, "how") {
+	case "write":
+		must(os.MkdirAll(filepath.Dir(path), 0o755))
+		must(os.WriteFile(path, []byte(m.word()), 0o644))
+	case "remove":
+		must(os.RemoveAll(filepath.Join(m.w.ws(), strings.Split(name, "/")[0])))
+	case "folder":
+		must(os.MkdirAll(path+"-folder", 0o755))
+	}
+	m.now.files = m.observe(t).files
+}
+
+func (m *model) writeSQLite(t *rapid.T) {
+	m.tally["write"]++
+	m.now.sqlite = m.word()
+	m.w.setSQLite(t, m.now.sqlite)
+}
+
+func (m *model) writePostgres(t *rapid.T) {
+	m.tally["write"]++
+	m.now.pg = m.word()
+	m.w.setPostgres(t, m.now.pg)
+}
+
+// add puts a new checkpoint of holds into the model and lets retention go over it.
+func (m *model) add(id ipc.CheckpointID, holds content, pinned bool, protected ...ipc.CheckpointID) {
+	m.cps = append([]point{{id, holds, pinned}}, m.cps...)
+	m.retain(append(protected, id)...)
+}
+
+// retain drops what is not among the newest, nor pinned, nor protected.
+func (m *model) retain(protected ...ipc.CheckpointID) {
+	var left []point
+	for i, p := range m.cps {
+		if i == 0 || i < m.keep || p.pinned || slices.Contains(protected, p.id) {
+			left = append(left, p)
+		}
+	}
+	m.cps = left
+}
+
+func (m *model) create(t *rapid.T) {
+	m.tally["create"]++
+	pinned := rapid.IntRange(0, 3).Draw(t, "pinned") == 0
+	how := rapid.SampledFrom([]ipc.Quiesce{ipc.QuiesceStop, ipc.QuiesceNone}).Draw(t, "quiesce")
+	cp, err := m.d.Create(context.Background(), root, "shop", ipc.CreateRequest{Pinned: pinned, Quiesce: how})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.add(cp.ID, m.now, pinned)
+}
+
+// pick draws a checkpoint, or skips the step where there is none.
+func (m *model) pick(t *rapid.T) *point {
+	if len(m.cps) == 0 {
+		t.Skip("no checkpoint")
+	}
+	return &m.cps[rapid.IntRange(0, len(m.cps)-1).Draw(t, "checkpoint")]
+}
+
+// scopes are those that a rollback is asked for.
+var scopes = [][]string{nil, nil, {"layer:files"}, {"layer:db:main"}, {"layer:db"}, {"layer:shop", "d"}, {"d", "file3"}, {"e"}}
+
+// merged is what a rollback with a scope makes of now.
+func merged(now, to content, scope []string) content {
+	if scope == nil {
+		return to
+	}
+	files := maps.Clone(now.files)
+	got := now
+	for _, s := range scope {
+		switch s {
+		case "layer:files":
+			files = to.files
+		case "layer:db:main":
+			got.pg = to.pg
+		case "layer:shop":
+			got.sqlite = to.sqlite
+		case "layer:db":
+			got.pg, got.sqlite = to.pg, to.sqlite
+		default:
+			within := func(p, _ string) bool { return p == s || strings.HasPrefix(p, s+"/") }
+			maps.DeleteFunc(files, within)
+			for p, c := range to.files {
+				if within(p, c) {
+					files[p] = c
+				}
+			}
+		}
+	}
+	got.files = files
+	return got
+}
+
+func (m *model) rollback(t *rapid.T) {
+	m.goTo(t, *m.pick(t), rapid.SampledFrom(scopes).Draw(t, "scope"))
+}
+
+func (m *model) goTo(t *rapid.T, to point, scope []string) {
+	m.tally["rollback"]++
+	res, err := m.d.Rollback(context.Background(), root, "shop", to.id, ipc.RollbackRequest{Scope: scope}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !res.RolledBack || res.Confidence != 1 || !res.Verification.Match || (res.ChangesTotal > 0) != !merged(m.now, to.holds, scope).equal(m.now) {
+		t.Fatalf("the receipt says %+v", res)
+	}
+	before := m.now
+	m.now = merged(m.now, to.holds, scope)
+	m.last = res.SafetyCheckpoint.ID
+	m.add(m.last, before, false, to.id)
+}
+
+// redo goes back over the last rollback, if its safety checkpoint is still there.
+func (m *model) redo(t *rapid.T) {
+	i := slices.IndexFunc(m.cps, func(p point) bool { return p.id == m.last })
+	if i < 0 {
+		t.Skip("nothing to redo")
+	}
+	m.goTo(t, m.cps[i], nil)
+}
+
+func (m *model) dryRun(t *rapid.T) {
+	to, scope := m.pick(t), rapid.SampledFrom(scopes).Draw(t, "scope")
+	m.tally["dry run"]++
+	res, err := m.d.Rollback(context.Background(), root, "shop", to.id, ipc.RollbackRequest{Scope: scope, DryRun: true}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if changes := !merged(m.now, to.holds, scope).equal(m.now); res.RolledBack || (res.ChangesTotal > 0) != changes {
+		t.Fatalf("%d changes foreseen, there are any: %v", res.ChangesTotal, changes)
+	}
+}
+
+func (m *model) pin(t *rapid.T) {
+	p := m.pick(t)
+	m.tally["pin"]++
+	p.pinned = !p.pinned
+	if _, err := m.d.Pin(context.Background(), root, "shop", p.id, p.pinned); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (m *model) delete(t *rapid.T) {
+	p := *m.pick(t)
+	m.tally["delete"]++
+	err := m.d.Delete(context.Background(), root, "shop", p.id)
+	if p.pinned {
+		if errs.KindOf(err) != errs.Pinned {
+			t.Fatalf("deleting a pinned one: %v", err)
+		}
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.cps = slices.DeleteFunc(m.cps, func(o point) bool { return o.id == p.id })
+}
+
+func (m *model) prune(t *rapid.T) {
+	m.tally["prune"]++
+	if _, err := m.d.Prune(context.Background(), root, "shop", false); err != nil {
+		t.Fatal(err)
+	}
+	m.retain()
+}
+
+func (m *model) restart(t *rapid.T) {
+	m.tally["restart"]++
+	m.w.close(t, m.d)
+	m.open(t)
+}
+
+// clock sets the host's clock, back too.
+func (m *model) clock(t *rapid.T) {
+	m.tally["clock"]++
+	m.skew += time.Duration(rapid.IntRange(-3, 3).Draw(t, "hours")) * time.Hour
+}

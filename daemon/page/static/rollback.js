@@ -1,0 +1,127 @@
+// A rollback: first what it would do, then, once a person has seen that, its six
+// stages as they happen, then the receipt.
+
+import { api } from "./api.js";
+import { h, fill, name, shown, count, duration, dialog, say, trouble } from "./dom.js";
+import { line } from "./changes.js";
+
+const stages = ["safety-checkpoint", "stop-unit", "vm-revert", "db-restore", "start-unit", "health-check"];
+const meaning = {
+  "safety-checkpoint": "keep the state as it is now", "stop-unit": "stop the app", "vm-revert": "files and disks",
+  "db-restore": "databases", "start-unit": "start the app", "health-check": "ask the app how it is",
+};
+const marks = { ok: "✓", failed: "✗", skipped: "–", running: "…" };
+
+export function rollbackDialog(app, cp, reload, verb = "Roll back") {
+  dialog(verb, (body, close, box) => {
+    box.classList.add("wide");
+    preview({ app, cp, reload, verb, body, close, box });
+  });
+}
+
+function preview(r) {
+  const scope = h("textarea", { id: "scope", rows: 2, spellcheck: "false", "aria-describedby": "scope-help" });
+  const reason = h("input", { type: "text", id: "reason", maxlength: 500, autocomplete: "off" });
+  const undo = h("input", { type: "checkbox", id: "undo-unhealthy" });
+  const out = h("div", { class: "preview" });
+  const go = h("button", { type: "button", class: "primary", disabled: true }, r.verb);
+  const wanted = () => scope.value.split("\n").map((s) => s.trim()).filter(Boolean);
+  let seen = 0; // of the newest preview asked for
+
+  async function look() {
+    const mine = ++seen;
+    go.disabled = true;
+    fill(out, h("p", { class: "quiet", role: "status" }, "Looking what would change…"));
+    try {
+      const res = await api.preview(r.app.slug, r.cp.checkpoint_id, { scope: wanted() });
+      if (mine !== seen) return;
+      fill(out, would(res));
+      go.disabled = false;
+    } catch (err) {
+      if (mine === seen) fill(out, trouble(err));
+    }
+  }
+  scope.addEventListener("input", () => { seen++; go.disabled = true; });
+  scope.addEventListener("change", look);
+  go.addEventListener("click", () => run(r, { scope: wanted(), reason: reason.value, on_unhealthy: undo.checked ? "undo" : "keep" }));
+  fill(r.body,
+    h("p", {}, `${r.verb} `, h("strong", {}, name(r.app.slug, "")), " to ", h("code", {}, r.cp.checkpoint_id), r.cp.notes ? [" (", name(r.cp.notes, "note"), ")"] : "",
+      ". The state it has now is kept as a safety checkpoint first: this can be taken back."),
+    out,
+    h("details", {}, h("summary", {}, "Choices"),
+      h("label", { for: "scope" }, "Only these, one a line"), scope,
+      h("p", { class: "quiet small", id: "scope-help" }, "Paths in the workspace, and layer:NAME. Empty: everything."),
+      h("label", { for: "reason" }, "Reason, for the audit"), reason,
+      h("p", {}, h("label", {}, undo, " Take it back by itself where the health check fails after it"))),
+    h("p", { class: "row end" }, h("button", { type: "button", onclick: r.close }, "Cancel"), go));
+  look();
+}
+
+// would shows what a dry run tells.
+function would(res) {
+  const changes = res.changes_reverted ?? [];
+  return [
+    h("h3", { role: "status" }, res.changes_total ? `${count(res.changes_total, "change")} would be undone` : "Nothing differs in files"),
+    changes.length > 0 && h("ul", { class: "plain changes", tabindex: "0", "aria-label": "Changes that would be undone" }, changes.map((c) => h("li", {}, line(c)))),
+    changes.length < res.changes_total && h("p", { class: "quiet small" }, `The first ${changes.length} of ${res.changes_total}.`),
+    (res.warnings ?? []).map((w) => h("p", { class: "notice warn small" }, shown(w))),
+    (res.assumptions ?? []).length > 0 && h("details", {}, h("summary", {}, "What this takes for granted"), h("ul", {}, res.assumptions.map((a) => h("li", {}, shown(a))))),
+  ];
+}
+
+async function run(r, request) {
+  const rows = new Map(stages.map((s) => [s, h("li", { class: "waiting" }, h("span", { class: "mark", "aria-hidden": "true" }, "·"),
+    h("span", {}, h("strong", {}, s), h("span", { class: "quiet" }, ` ${meaning[s]}`)), h("span", { class: "took" }))]));
+  const news = h("p", { class: "hidden", role: "status" });
+  const end = h("div", {});
+  fill(r.body, h("ol", { class: "stages", "aria-label": "Stages" }, [...rows.values()]), news, end);
+  r.box.querySelector("header button").focus();
+  const began = new Map();
+  const tick = setInterval(() => {
+    for (const [s, at] of began) rows.get(s).lastChild.textContent = duration(performance.now() - at);
+  }, 100);
+  try {
+    const res = await api.rollback(r.app.slug, r.cp.checkpoint_id, request, (s) => {
+      if (s.status === "running") began.set(s.stage, performance.now());
+      else began.delete(s.stage);
+      stage(rows.get(s.stage), s);
+      if (s.status !== "running") news.textContent = `${s.stage}: ${s.status}`;
+    });
+    for (const s of res.stages ?? []) stage(rows.get(s.stage), s);
+    fill(end, receipt(r, res));
+  } catch (err) {
+    fill(end, trouble(err), h("p", { class: "row end" }, h("button", { type: "button", onclick: r.close }, "Close")));
+  } finally {
+    clearInterval(tick);
+    r.box.addEventListener("close", r.reload);
+  }
+}
+
+function stage(row, s) {
+  if (!row) return;
+  row.className = s.status;
+  row.firstChild.textContent = marks[s.status] ?? "?";
+  row.lastChild.textContent = s.status === "running" ? "" : s.status === "skipped" ? "skipped" : duration(s.duration_ms);
+  row.title = s.notes ?? "";
+  if (s.notes && s.status !== "running" && !row.querySelector(".notes")) row.children[1].append(h("span", { class: "notes quiet small" }, shown(s.notes)));
+}
+
+function receipt(r, res) {
+  const v = res.verification;
+  const title = res.rolled_back ? "Done, and proven" : res.recovered ? "It failed; the app is back where it was" : "It failed";
+  say(res.rolled_back ? "The rollback is done." : "The rollback failed.");
+  const safety = res.safety_checkpoint;
+  return [
+    h("h3", { class: res.rolled_back ? "good" : "bad", role: "status" }, res.rolled_back && !v ? "Done, not verified" : title),
+    res.error && trouble(res.error),
+    v && h("table", { class: "small" }, h("caption", { class: "hidden" }, "Proof per layer"),
+      h("thead", {}, h("tr", {}, ["Layer", "As at the checkpoint", "Hash"].map((t) => h("th", { scope: "col" }, t)))),
+      h("tbody", {}, Object.entries(v.layers ?? {}).map(([layer, one]) => h("tr", {}, h("th", { scope: "row" }, shown(layer)),
+        h("td", { class: one.match ? "good" : "bad" }, one.match ? "✓ yes" : "✗ no"), h("td", {}, h("code", {}, shown(String(one.post_state_hash).slice(0, 24)))))))),
+    h("p", {}, `${count(res.changes_total ?? 0, "change")} undone. Confidence ${res.confidence}.`),
+    (res.warnings ?? []).map((w) => h("p", { class: "notice warn small" }, shown(w))),
+    h("p", { class: "row end" },
+      safety && res.rolled_back && h("button", { type: "button", onclick: () => preview({ ...r, cp: safety, verb: "Roll forward" }) }, "↻ Roll forward again…"),
+      h("button", { type: "button", class: "primary", onclick: r.close }, "Close")),
+  ];
+}

@@ -1,0 +1,55 @@
+// What the checkpoints occupy, as a picture and as a table.
+
+import { api } from "./api.js";
+import { h, svg, fill, name, bytes, count, moment } from "./dom.js";
+
+const kinds = [["manual", "manual"], ["agent", "turns"], ["deploy", "deploys"], ["pre-rollback", "safety"]];
+
+export async function storage(app, body, signal) {
+  const { checkpoints, storage_usage: use } = await api.checkpoints(app.slug);
+  if (signal.aborted) return;
+  const list = checkpoints ?? [];
+  const own = kinds.map(([k, label]) => [k, label, sum(list.filter((c) => c.trigger === k))]);
+  const shared = Math.max(0, use.total_bytes - sum(list));
+  const parts = [...own, ["shared", "shared by several", shared]].filter(([, , n]) => n > 0);
+  const limit = app.retention.max_bytes;
+  const scale = Math.max(limit, use.total_bytes, 1);
+  fill(body,
+    h("h2", {}, bytes(use.total_bytes), h("span", { class: "quiet" }, limit ? ` of ${bytes(limit)}` : ", no limit set")),
+    h("div", { class: "bar", role: "img", "aria-label": `${bytes(use.total_bytes)} used${limit ? ` of ${bytes(limit)}` : ""}` }, bar(parts, limit ? scale : use.total_bytes)),
+    limit && use.total_bytes < limit / 20 ? [h("p", { class: "quiet small" }, "The same, without the free part:"), h("div", { class: "bar", "aria-hidden": "true" }, bar(parts, use.total_bytes))] : null,
+    h("ul", { class: "legend" }, parts.map(([k, label, n]) => h("li", {}, h("span", { class: `swatch ${k}`, "aria-hidden": "true" }), `${label} ${bytes(n)}`))),
+    h("p", {}, `${count(use.checkpoint_count, "checkpoint")}, ${use.pinned_count} pinned. Kept are the newest ${use.keep_last}, one a day for ${count(use.daily_days, "day")}, and the newest ${app.retention.keep_turns} of turns.`),
+    h("h2", {}, "What each would free"), chart(list.slice(0, 120).reverse()),
+    h("details", {}, h("summary", {}, "As a table"), h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Checkpoints by size" }, h("table", {},
+      h("thead", {}, h("tr", {}, ["Checkpoint", "Made", "Kind", "Frees", "Notes"].map((t) => h("th", { scope: "col" }, t)))),
+      h("tbody", {}, [...list].sort((a, b) => b.size_bytes - a.size_bytes).map((c) => h("tr", {}, h("th", { scope: "row" }, h("code", {}, c.checkpoint_id)),
+        h("td", {}, moment(c.created_at)), h("td", {}, c.trigger + (c.pinned ? ", pinned" : "")), h("td", { class: "num" }, bytes(c.size_bytes)), h("td", {}, name(c.notes ?? "", "note")))))))));
+}
+
+const sum = (list) => list.reduce((n, c) => n + c.size_bytes, 0);
+
+function bar(parts, scale) {
+  let x = 0;
+  return svg("svg", { viewBox: "0 0 1000 28", preserveAspectRatio: "none" }, ...parts.map(([k, , n]) => {
+    const width = Math.max(2, (n / Math.max(scale, 1)) * 1000);
+    const r = svg("rect", { class: k, x, y: 0, width, height: 28 });
+    x += width;
+    return r;
+  }));
+}
+
+// chart draws a column a checkpoint, oldest first. Columns go by the square root
+// of the size: beside one large first capture the small ones stay visible.
+function chart(list) {
+  if (!list.length) return h("p", { class: "quiet" }, "None yet.");
+  const top = Math.sqrt(Math.max(...list.map((c) => c.size_bytes), 1));
+  const step = 1000 / Math.max(list.length, 12);
+  return h("figure", {}, svg("svg", { class: "chart", viewBox: "0 0 1000 160", preserveAspectRatio: "none", role: "img", "aria-label": "Size of each checkpoint, oldest first" },
+    ...list.map((c, i) => {
+      const height = Math.max(2, (Math.sqrt(c.size_bytes) / top) * 150);
+      return svg("rect", { class: c.trigger, x: i * step + step * 0.1, y: 160 - height, width: step * 0.8, height },
+        svg("title", {}, document.createTextNode(`${new Date(c.created_at).toLocaleString()}: ${bytes(c.size_bytes)}`)));
+    })),
+  h("figcaption", { class: "quiet small" }, "Oldest on the left. The height goes by the square root of the size."));
+}

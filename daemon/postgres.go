@@ -1,0 +1,185 @@
+package daemon
+
+import (
+	"context"
+	"path/filepath"
+	"slices"
+
+	"mulligan/daemon/store"
+	"mulligan/ipc"
+	"mulligan/ipc/errs"
+	"mulligan/snap/postgres"
+	"mulligan/snap/postgres/physical"
+	"mulligan/systemd"
+)
+
+// postgresConfig is how one Postgres database of an app is handled.
+func (d *Daemon) postgresConfig(ctx context.Context, rec store.App, db ipc.Database) (postgres.Config, error) {
+	acc, err := d.accountOf(rec)
+	if err != nil {
+		return postgres.Config{}, err
+	}
+	contents, err := d.contentsOf(rec)
+	if err != nil {
+		return postgres.Config{}, err
+	}
+	cfg := postgres.Config{
+		App: string(rec.ID), Name: db.Name, DSN: db.DSN, Mode: postgres.Mode(db.Mode),
+		StateDir: filepath.Join(d.stateDir(rec.ID), "db-"+db.Name), Store: contents, UID: acc.uid, GID: acc.gid, Seam: d.opt.Seam,
+	}
+	if db.DataDir == "" || cfg.Mode == postgres.Logical || db.Chosen == string(postgres.Logical) {
+		return cfg, nil
+	}
+	cfg.Cluster, err = d.clusterOf(ctx, db)
+	return cfg, err
+}
+
+// clusterOf is the cluster of a database, with the unit that serves it.
+func (d *Daemon) clusterOf(ctx context.Context, db ipc.Database) (*physical.Config, error) {
+	at, err := physical.Locate(db.DataDir)
+	if err != nil {
+		return nil, err
+	}
+	m, err := d.systemd(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &physical.Config{
+		DataDir: db.DataDir, Bin: at.Bin, UID: at.UID, GID: at.GID, Server: m.Unit(db.Unit), Log: d.opt.Log,
+	}, nil
+}
+
+// chooseModes settles, for each database with a cluster, the mode that it is
+// handled in, and takes the cluster into care where that is physical. A database
+// that is in old just the same keeps its mode; its server need not even run.
+// The notes say what was changed in servers' configurations.
+func (d *Daemon) chooseModes(ctx context.Context, rec *store.App, old []ipc.Database) (notes []string, err error) {
+	rec.Databases = slices.Clone(rec.Databases)
+	for i := range rec.Databases {
+		db := &rec.Databases[i]
+		db.Chosen, db.Why = "", ""
+		if db.DataDir == "" {
+			continue
+		}
+		if at := slices.IndexFunc(old, func(o ipc.Database) bool { return asAsked(o) == *db }); at >= 0 && old[at].Chosen != "" {
+			db.Chosen, db.Why = old[at].Chosen, old[at].Why
+			continue
+		}
+		said, err := d.chooseMode(ctx, *rec, db)
+		if err != nil {
+			return notes, errs.Wrap(errs.Failed, "database "+db.Name, err)
+		}
+		notes = append(notes, said...)
+	}
+	return notes, nil
+}
+
+func (d *Daemon) chooseMode(ctx context.Context, rec store.App, db *ipc.Database) (notes []string, err error) {
+	cfg, err := d.postgresConfig(ctx, rec, *db)
+	if err != nil {
+		return nil, err
+	}
+	choice, err := postgres.Choose(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	db.Chosen, db.Why = string(choice.Mode), choice.Why
+	for _, n := range choice.Notes {
+		notes = append(notes, db.Name+": "+n)
+	}
+	return notes, nil
+}
+
+// asAsked is a database without what the daemon made of it.
+func asAsked(db ipc.Database) ipc.Database {
+	db.Chosen, db.Why = "", ""
+	return db
+}
+
+// inCare lists the databases whose clusters are in care.
+func inCare(dbs []ipc.Database) (list []ipc.Database) {
+	for _, db := range dbs {
+		if db.Chosen == string(postgres.Physical) {
+			list = append(list, db)
+		}
+	}
+	return list
+}
+
+// release takes those clusters of rec, a record of the app, out of care that are
+// not among stay. Their servers must run, and go on as they were before.
+func (d *Daemon) release(ctx context.Context, a *app, rec store.App, stay []ipc.Database) (notes []string, err error) {
+	for _, db := range inCare(rec.Databases) {
+		if slices.ContainsFunc(inCare(stay), func(n ipc.Database) bool { return n.Name == db.Name && n.DataDir == db.DataDir }) {
+			continue
+		}
+		said, err := d.releaseOne(ctx, a, rec, db)
+		if err != nil {
+			return notes, errs.Wrap(errs.Failed, "take the cluster of database "+db.Name+" out of care", err)
+		}
+		for _, n := range said {
+			notes = append(notes, db.Name+": "+n)
+		}
+	}
+	return notes, nil
+}
+
+func (d *Daemon) releaseOne(ctx context.Context, a *app, rec store.App, db ipc.Database) ([]string, error) {
+	if l, ok := a.layer(dbLayer(db)); ok {
+		if p, ok := l.driver.(*postgres.Driver); ok && p.Mode() == postgres.Physical {
+			return p.Release(ctx)
+		}
+	}
+	cfg, err := d.postgresConfig(ctx, rec, db) // it was never bound
+	if err != nil {
+		return nil, err
+	}
+	p, err := postgres.New(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return p.Release(ctx)
+}
+
+// purgeStores removes what drivers keep outside of the state folder for any
+// database that the app has or once had.
+func (d *Daemon) purgeStores(id ipc.AppID) error {
+	dirs, err := filepath.Glob(filepath.Join(d.stateDir(id), "db-*"))
+	if err != nil {
+		return err // the pattern is good
+	}
+	for _, dir := range dirs {
+		if err := postgres.Purge(dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkCluster makes sure that who names a cluster may, and that its unit is one.
+func (d *Daemon) checkCluster(ctx context.Context, who ipc.Caller, spec ipc.App, db ipc.Database) error {
+	if !d.administers(who) {
+		return errs.New(errs.Denied, "", "the cluster of database %q is named by root", db.Name).
+			WithHint("ask an administrator: mulligan app set --app %s 'database=%s=%s#mode=physical&data_dir=%s&unit=%s'", spec.Slug, db.Name, redacted(db.DSN), db.DataDir, db.Unit)
+	}
+	if db.DataDir == spec.Workspace || within(db.DataDir, spec.Workspace) || within(spec.Workspace, db.DataDir) {
+		return errs.New(errs.Invalid, "", "the data folder %q and workspace %q lie in each other", db.DataDir, spec.Workspace).
+			WithHint("move the cluster out of the workspace, or use mode = logical without data_dir")
+	}
+	if db.Unit == spec.Unit {
+		return errs.New(errs.Invalid, "", "database %q and the app have one unit, %s", db.Name, db.Unit).
+			WithHint("name the unit that serves the database: it is stopped apart from the app")
+	}
+	if _, err := systemd.ParseName(db.Unit); err != nil {
+		return err
+	}
+	m, err := d.systemd(ctx)
+	if err != nil {
+		return err
+	}
+	exists, err := m.Exists(ctx, db.Unit)
+	if err == nil && !exists {
+		err = errs.New(errs.NotFound, "", "no unit %s", db.Unit).WithHint("systemctl list-units 'postgresql*' shows those there are")
+	}
+	return err
+}

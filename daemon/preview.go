@@ -1,0 +1,137 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"mulligan/ipc"
+	"mulligan/snap"
+)
+
+// preview says what a rollback would do, and does none of it.
+func (r *rollback) preview(ctx context.Context) (ipc.RollbackResult, error) {
+	p := &ipc.Preview{Layers: []ipc.LayerPreview{}}
+	for i := range r.parts {
+		l, err := r.foresee(ctx, &r.parts[i])
+		if err != nil {
+			return ipc.RollbackResult{}, err
+		}
+		p.Layers = append(p.Layers, l)
+	}
+	p.NotCovered = r.notCovered()
+	if err := r.foreseeDowntime(ctx, p); err != nil {
+		return ipc.RollbackResult{}, err
+	}
+	res := r.receipt(ctx, nil)
+	res.RolledBack, res.DryRun, res.Confidence, res.Preview = false, true, 0, p
+	for i := range res.Stages {
+		res.Stages[i].Notes = "dry run"
+	}
+	res.NextActions, res.EvidenceAnchors, res.Assumptions = []string{}, []string{}, []string{}
+	res.Next = fmt.Sprintf("rollback_app(app_id='%s', checkpoint_id='%s') does it", r.a.rec().Slug, r.target.ID)
+	return res, nil
+}
+
+// foresee compares a layer's present with what it would become.
+func (r *rollback) foresee(ctx context.Context, p *part) (ipc.LayerPreview, error) {
+	v := ipc.LayerPreview{Layer: string(p.name), Changes: []ipc.Change{}}
+	differ, ok := p.driver.(snap.Differ)
+	if !ok {
+		r.warn("%s: what would change cannot be told beforehand", p.name)
+		return v, nil
+	}
+	var paths []string
+	if p.name == snap.Files {
+		paths = r.scope
+	}
+	list, err := differ.Diff(ctx, p.target, "", paths)
+	if err != nil {
+		return v, err
+	}
+	p.total = len(list)
+	p.list = list[:min(len(list), maxChanges)]
+	for _, c := range list {
+		switch c.Operation {
+		case snap.Create:
+			v.Create++
+		case snap.Delete:
+			v.Delete++
+		default:
+			v.Modify++
+		}
+	}
+	for _, c := range p.list {
+		v.Changes = append(v.Changes, shownChange(*p, c))
+	}
+	return v, nil
+}
+
+// notCovered lists what would stay as it is, whatever was done to it since.
+func (r *rollback) notCovered() []string {
+	list := []string{}
+	for _, l := range r.a.layers() {
+		if _, ok := r.target.Snapshot(l.name); !ok {
+			list = append(list, fmt.Sprintf("%s: %s holds nothing of it", l.name, r.target.ID))
+		} else if !r.has(l.name) {
+			list = append(list, fmt.Sprintf("%s: outside the scope", l.name))
+		}
+	}
+	for _, s := range r.scope {
+		list = append(list, fmt.Sprintf("files: all but %s, outside the scope", s))
+	}
+	for _, pattern := range r.a.rec().Exclude {
+		list = append(list, fmt.Sprintf("files that match %s: excluded", pattern))
+	}
+	list = append(list, r.target.Warnings...)
+	if r.a.rec().Domain == "" {
+		list = append(list, "anything outside the workspace and the registered databases: no VM disk is registered")
+	}
+	return list
+}
+
+func (r *rollback) has(name snap.Layer) bool {
+	for _, p := range r.parts {
+		if p.name == name {
+			return true
+		}
+	}
+	return false
+}
+
+// foreseeDowntime tells how long the app would be down: as long as at its last rollback.
+func (r *rollback) foreseeDowntime(ctx context.Context, p *ipc.Preview) error {
+	running, err := r.a.running(ctx)
+	if err != nil || !running {
+		zero := int64(0)
+		p.DowntimeMS, p.DowntimeFrom = &zero, "the app is not running as a unit"
+		return err
+	}
+	p.StopsUnit, p.DowntimeFrom = true, "not known before a first rollback"
+	const look = 200 // entries back
+	entries, err := r.d.store.AuditTrail(ctx, r.a.rec().ID, look)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		var res ipc.RollbackResult
+		if e.Action != "rollback" || e.Result != "ok" || json.Unmarshal(e.Detail, &res) != nil || !res.RolledBack {
+			continue
+		}
+		ms := downtime(res)
+		p.DowntimeMS, p.DowntimeFrom = &ms, "as at the rollback of "+e.At.Format("2006-01-02 15:04:05")+" UTC"
+		return nil
+	}
+	return nil
+}
+
+// downtime is how long a rollback had the app down, in milliseconds.
+func downtime(res ipc.RollbackResult) (ms int64) {
+	for _, s := range res.Stages {
+		switch s.Stage {
+		case ipc.StageStop, ipc.StageVM, ipc.StageDB, ipc.StageStart:
+			ms += s.DurationMS
+		}
+	}
+	return ms
+}

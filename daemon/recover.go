@@ -1,0 +1,252 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"math"
+	"os"
+	"strings"
+
+	"mulligan/daemon/store"
+	"mulligan/ipc"
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+)
+
+// settle makes an app fit to be worked on: its drivers open, leftovers of dead
+// processes swept, operations that were cut short finished or undone. It is
+// quick when there is nothing to do. The caller is the only one who changes
+// the app.
+func (d *Daemon) settle(ctx context.Context, a *app) error {
+	a.mu.Lock()
+	ready := a.settled && a.broken == nil
+	a.mu.Unlock()
+	if ready {
+		return nil
+	}
+	if err := d.open(ctx, a); err != nil {
+		return err
+	}
+	err := d.sweepAndRecover(ctx, a)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.settled, a.broken = err == nil, err
+	return err
+}
+
+func (d *Daemon) sweepAndRecover(ctx context.Context, a *app) error {
+	all, err := d.store.Operations(ctx)
+	if err != nil {
+		return err
+	}
+	var left []store.Operation
+	for _, op := range all {
+		if op.AppID == a.rec().ID {
+			left = append(left, op)
+		}
+	}
+	if err := d.sweep(ctx, a, left); err != nil {
+		return err
+	}
+	for _, op := range left {
+		word, err := d.recoverOperation(ctx, a, op)
+		d.audit(ctx, a, d.self(), "recover", string(op.ID), "", err, map[string]string{"outcome": word})
+		if err != nil {
+			return errs.Wrap(errs.Failed, "recover "+op.Kind, err)
+		}
+		d.opt.Log.Info("recovered", "app", a.rec().Slug, "operation", op.ID, "kind", op.Kind, "outcome", word)
+		d.mu.Lock()
+		a.recovered = append(a.recovered, word)
+		d.mu.Unlock()
+	}
+	return nil
+}
+
+// sweep drops what no checkpoint and no operation holds.
+func (d *Daemon) sweep(ctx context.Context, a *app, left []store.Operation) error {
+	cps, err := d.store.Checkpoints(ctx, a.rec().ID)
+	if err != nil {
+		return err
+	}
+	for _, l := range a.layers() {
+		var keep snap.Keep
+		for _, cp := range cps {
+			if s, ok := cp.Snapshot(l.name); ok {
+				keep.Snapshots = append(keep.Snapshots, s.ID)
+			}
+		}
+		for _, op := range left {
+			keep.Restores = append(keep.Restores, snap.RestoreID(op.ID))
+		}
+		if err := l.driver.Sweep(ctx, keep); err != nil {
+			return err
+		}
+	}
+	d.wakeCollector()
+	return nil
+}
+
+// recoverOperation finishes or undoes what a crash cut short, and says which.
+func (d *Daemon) recoverOperation(ctx context.Context, a *app, op store.Operation) (string, error) {
+	switch op.Kind {
+	case kindCreate:
+		var plan createPlan
+		if err := json.Unmarshal(op.Plan, &plan); err != nil {
+			return "", errs.Wrap(errs.Corrupt, "", err)
+		}
+		if err := d.startAgain(ctx, a, plan.Running); err != nil {
+			return "", err
+		}
+		return "a checkpoint that was cut short was dropped", d.store.EndOperation(ctx, op.ID)
+	case kindRollback, kindRevert:
+		return d.recoverRollback(ctx, a, op)
+	}
+	return "", errs.New(errs.Unsupported, "", "unknown operation %q", op.Kind).WithHint("a newer mulligan wrote it: use that one")
+}
+
+func (d *Daemon) recoverRollback(ctx context.Context, a *app, op store.Operation) (string, error) {
+	r := &rollback{d: d, a: a, op: op.ID}
+	if err := json.Unmarshal(op.Plan, &r.plan); err != nil {
+		return "", errs.Wrap(errs.Corrupt, "", err)
+	}
+	r.again = r.plan.Phase == undoing
+	if err := r.resume(ctx); err != nil {
+		return "", err
+	}
+	switch r.plan.Phase {
+	case preparing:
+		return "a " + r.words() + " was called off before it changed anything", r.abandon(ctx)
+	case switched:
+		return r.recoverSwitched(ctx)
+	case switching:
+		err := r.goForward(ctx)
+		if err == nil {
+			r.auditRecovered(ctx, nil)
+			return "a " + r.words() + " was finished", nil
+		}
+		d.opt.Log.Warn("a "+op.Kind+" could not be finished and is undone", "app", a.rec().Slug, "err", err)
+		fallthrough
+	case undoing:
+		err := r.undo(ctx)
+		return strings.Join(append([]string{"a " + r.words() + " was undone"}, r.warnings...), ". "), err
+	}
+	return "", errs.New(errs.Unsupported, "", "unknown phase %q", r.plan.Phase)
+}
+
+// maxListed is how many changes of a layer are listed: of a revert, every path.
+func (r *rollback) maxListed() int {
+	if r.plan.Revert != "" {
+		return math.MaxInt
+	}
+	return maxChanges
+}
+
+// auditRecovered writes down what was finished.
+func (r *rollback) auditRecovered(ctx context.Context, err error) {
+	if r.plan.Revert == "" {
+		r.d.audit(ctx, r.a, r.d.self(), kindRollback, string(r.plan.Target), r.plan.Reason, err, r.receipt(ctx, err))
+		return
+	}
+	safety := r.d.showOrBare(ctx, r.a, r.safety)
+	res := ipc.RevertResult{SafetyCheckpoint: &safety, RestoredPaths: []string{}}
+	for _, c := range r.parts[0].list {
+		res.RestoredPaths = append(res.RestoredPaths, c.Path)
+	}
+	r.d.audit(ctx, r.a, r.d.self(), kindRevert, r.plan.Revert, r.plan.Reason, err, res)
+}
+
+// self is the daemon as one who acts.
+func (d *Daemon) self() ipc.Caller {
+	return ipc.Caller{UID: os.Geteuid(), PID: os.Getpid(), Exe: "mulligand"}
+}
+
+// resume picks up the checkpoints and the switches of the plan.
+func (r *rollback) resume(ctx context.Context) (err error) {
+	if r.plan.Revert == "" {
+		if r.target, err = r.d.store.Checkpoint(ctx, r.a.rec().ID, r.plan.Target); err != nil {
+			return err
+		}
+	}
+	if r.plan.Safety != "" {
+		if r.safety, err = r.d.store.Checkpoint(ctx, r.a.rec().ID, r.plan.Safety); err != nil {
+			return err
+		}
+	}
+	for _, name := range r.plan.Layers {
+		l, ok := r.a.layer(name)
+		if !ok {
+			return errs.New(errs.Conflict, "", "the app has no layer %s any more", name)
+		}
+		p := part{layer: l}
+		if s, ok := r.target.Snapshot(name); ok {
+			p.target = s.ID
+		}
+		sw, err := l.driver.Resume(ctx, snap.RestoreID(r.op))
+		if err != nil && errs.KindOf(err) != errs.NotFound {
+			return err
+		}
+		if err == nil {
+			p.sw = sw
+			p.list, p.total = sw.Changes(r.maxListed())
+		}
+		r.parts = append(r.parts, p)
+	}
+	return nil
+}
+
+// goForward finishes a rollback whose commit point was passed.
+func (r *rollback) goForward(ctx context.Context) error {
+	stages := []stageOf{
+		{ipc.StageSafety, func(context.Context) (string, error) { return "id=" + string(r.safety.ID), nil }},
+		{ipc.StageStop, r.stopAgain}, {ipc.StageVM, r.switchFiles}, {ipc.StageDB, r.switchDBs},
+		{ipc.StageStart, r.start},
+	}
+	if err := r.stagesInTurn(ctx, stages); err != nil {
+		return err
+	}
+	return r.finish(ctx)
+}
+
+// recoverSwitched ends a rollback whose layers are all at the target. The app may
+// have been running since: where it won't start, the rollback is undone only if
+// nothing was written that would go with it.
+func (r *rollback) recoverSwitched(ctx context.Context) (string, error) {
+	startErr := r.stage(ctx, ipc.StageStart, r.start)
+	if startErr != nil && r.unwritten(ctx) {
+		return "a " + r.words() + " was undone: " + startErr.Error(), r.undo(ctx)
+	}
+	if err := r.finish(ctx); err != nil {
+		return "", err
+	}
+	r.auditRecovered(ctx, startErr)
+	if startErr != nil {
+		return "a " + r.words() + " was finished, and the app could not be started: " + startErr.Error(), nil
+	}
+	return "a " + r.words() + " was finished", nil
+}
+
+// unwritten reports whether every layer is surely as the rollback left it.
+func (r *rollback) unwritten(ctx context.Context) bool {
+	for _, p := range r.parts {
+		if p.sw == nil {
+			return false
+		}
+		if proof, err := p.sw.Check(ctx); err != nil || !proof.Match {
+			return false
+		}
+	}
+	return true
+}
+
+// stopAgain stops the unit, which the host's boot may have started.
+func (r *rollback) stopAgain(ctx context.Context) (string, error) {
+	for _, p := range r.parts {
+		if p.sw == nil {
+			return "", errs.New(errs.Corrupt, "", "the preparation of %s is gone", p.name)
+		}
+	}
+	if !r.stops() {
+		return r.runsOn(), errSkipped
+	}
+	return r.a.unit().Name() + " stopped", r.d.stopUnit(ctx, r.a)
+}

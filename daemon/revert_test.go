@@ -1,0 +1,401 @@
+package daemon_test
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"mulligan/daemon"
+	"mulligan/ipc"
+	"mulligan/ipc/errs"
+)
+
+// talk is a session with an agent: its conversation, and the turn under way.
+type talk struct {
+	t    *testing.T
+	d    *daemon.Daemon
+	w    world
+	name string
+	turn ipc.TurnID
+}
+
+func (c *talk) say(message string) {
+	c.t.Helper()
+	c.turn = ipc.TurnID(c.name + "-" + message)
+	if _, err := c.d.BeginTurn(c.t.Context(), root, "shop", ipc.BeginTurn{
+		TurnID: c.turn, ConversationID: c.name, MessageID: message, Agent: "test",
+	}); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *talk) begin(id ipc.CallID) {
+	c.t.Helper()
+	if _, err := c.d.BeginCall(c.t.Context(), root, "shop", c.turn, ipc.BeginCall{CallID: id, Tool: "Bash", Before: true, DeadlineMS: 10000}); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *talk) end(id ipc.CallID) {
+	c.t.Helper()
+	if _, err := c.d.EndCall(c.t.Context(), root, "shop", c.turn, id); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// call makes a whole call that runs a shell script in the workspace.
+func (c *talk) call(id ipc.CallID, script string) {
+	c.t.Helper()
+	c.begin(id)
+	c.shell(script)
+	c.end(id)
+}
+
+func (c *talk) shell(script string) {
+	c.t.Helper()
+	sh(c.t, "cd $1\n"+script, c.w.ws())
+}
+
+func (c *talk) done() {
+	c.t.Helper()
+	end(c.t, c.d, c.turn)
+}
+
+func revert(t *testing.T, d *daemon.Daemon, req ipc.RevertRequest) ipc.RevertResult {
+	t.Helper()
+	res, err := d.Revert(t.Context(), root, "shop", req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res
+}
+
+func refused(t *testing.T, kind errs.Kind, err error) {
+	t.Helper()
+	if errs.KindOf(err) != kind || err == nil {
+		t.Errorf("error %v, want kind %s", err, kind)
+	}
+}
+
+// says reads a file of the workspace; "" where there is none.
+func (w world) says(t *testing.T, name string) string {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(w.ws(), name))
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(b))
+}
+
+// TestConversationCheckpoint moves a conversation's pointer about, and reverts from it.
+func TestConversationCheckpoint(t *testing.T) {
+	d, w := openAuto(t, time.Hour)
+	c := &talk{t: t, d: d, w: w, name: "c"}
+	for _, m := range []string{"m1", "m2", "m3"} {
+		c.say(m)
+		c.call(ipc.CallID("call-"+m), "echo "+m+" >"+m+"; echo "+m+" >last")
+		c.done()
+	}
+	listed := len(agentCheckpoints(t, d))
+	set := func(m string) ipc.ConversationCheckpoint {
+		p, err := d.SetConversationCheckpoint(t.Context(), root, "shop", "c", m)
+		if err != nil || p.MessageID != m || p.ConversationID != "c" {
+			t.Fatalf("%+v, %v", p, err)
+		}
+		return p
+	}
+	if p := set("m2"); len(p.Warnings) > 0 {
+		t.Errorf("%v", p.Warnings)
+	}
+	if n := len(agentCheckpoints(t, d)); n != listed || w.says(t, "last") != "m3" {
+		t.Error("setting a pointer did more than that")
+	}
+	res := revert(t, d, ipc.RevertRequest{ConversationID: "c"})
+	if !slices.Equal(res.RestoredPaths, []string{"last", "m3"}) || len(res.Conflicts) > 0 || res.SafetyCheckpoint == nil ||
+		!slices.Equal(res.Calls, []ipc.CallID{"call-m3"}) {
+		t.Errorf("%+v", res)
+	}
+	if w.says(t, "last") != "m2" || w.says(t, "m3") != "" {
+		t.Errorf("last says %q, m3 %q", w.says(t, "last"), w.says(t, "m3"))
+	}
+	if w.word(t) != "zero" {
+		t.Error("the database is not as it was")
+	}
+	// Again: nothing is left to do, and no checkpoint is made of nothing.
+	if res := revert(t, d, ipc.RevertRequest{ConversationID: "c"}); len(res.RestoredPaths) > 0 || res.SafetyCheckpoint != nil {
+		t.Errorf("%+v", res)
+	}
+	// Back over the revert, and to before the pointer.
+	if _, err := d.Rollback(t.Context(), root, "shop", res.SafetyCheckpoint.ID, ipc.RollbackRequest{}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if w.says(t, "last") != "m3" || w.says(t, "m3") != "m3" {
+		t.Error("the revert was not undone")
+	}
+	res = revert(t, d, ipc.RevertRequest{ConversationID: "c", FromMessageID: "m1", ToMessageID: "m2", DryRun: true})
+	if !slices.Equal(res.RestoredPaths, []string{"m1", "m2"}) || res.SafetyCheckpoint != nil || w.says(t, "m1") != "m1" {
+		t.Errorf("%+v", res)
+	}
+	if len(res.Conflicts) != 1 || res.Conflicts[0].Path != "last" || res.Conflicts[0].Reason != "edited" ||
+		!slices.Equal(res.Conflicts[0].Calls, []ipc.CallID{"call-m3"}) {
+		t.Errorf("%+v", res.Conflicts)
+	}
+	if len(res.Warnings) != 1 || !strings.Contains(res.Warnings[0], "call-m3") {
+		t.Errorf("nothing is said of the later call: %q", res.Warnings)
+	}
+	if p := set("an-assistants"); len(p.Warnings) != 1 {
+		t.Errorf("an unknown message: %v", p.Warnings)
+	}
+	if res := revert(t, d, ipc.RevertRequest{ConversationID: "c"}); len(res.RestoredPaths) > 0 || len(res.Warnings) != 1 {
+		t.Errorf("%+v", res)
+	}
+	c.say("m4")
+	c.call("call-m4", "echo 4 >m4")
+	if res := revert(t, d, ipc.RevertRequest{ConversationID: "c"}); !slices.Equal(res.RestoredPaths, []string{"m4"}) {
+		t.Errorf("%+v", res)
+	}
+	c.done()
+}
+
+// TestRevertRefused asks for what makes no sense.
+func TestRevertRefused(t *testing.T) {
+	d, w := openAuto(t, time.Hour)
+	c := &talk{t: t, d: d, w: w, name: "c"}
+	c.say("m1")
+	c.call("call-1", "echo 1 >one")
+	c.done()
+	c.say("m2")
+	c.done()
+	for _, x := range []struct {
+		req  ipc.RevertRequest
+		kind errs.Kind
+	}{
+		{ipc.RevertRequest{}, errs.Invalid},
+		{ipc.RevertRequest{FromMessageID: "m1"}, errs.Invalid},
+		{ipc.RevertRequest{ConversationID: "c", CallID: "call-1", FromMessageID: "m1"}, errs.Invalid},
+		{ipc.RevertRequest{ConversationID: "c", FromMessageID: "m2", ToMessageID: "m1"}, errs.Invalid},
+		{ipc.RevertRequest{ConversationID: strings.Repeat("c", 1000)}, errs.Invalid},
+		{ipc.RevertRequest{ConversationID: "other"}, errs.NotFound},
+		{ipc.RevertRequest{ConversationID: "c", FromMessageID: "m9"}, errs.NotFound},
+		{ipc.RevertRequest{ConversationID: "c", ToMessageID: "m9"}, errs.NotFound},
+		{ipc.RevertRequest{ConversationID: "c", CallID: "call-9"}, errs.NotFound},
+		{ipc.RevertRequest{ConversationID: "d", TurnID: "c-m1"}, errs.NotFound},
+		{ipc.RevertRequest{CallID: "call-9"}, errs.NotFound},
+		{ipc.RevertRequest{TurnID: "nobody's"}, errs.NotFound},
+	} {
+		_, err := d.Revert(t.Context(), root, "shop", x.req)
+		refused(t, x.kind, err)
+	}
+	_, err := d.SetConversationCheckpoint(t.Context(), root, "shop", "c", "")
+	refused(t, errs.Invalid, err)
+	if w.says(t, "one") != "1" {
+		t.Error("something was done all the same")
+	}
+	off := false
+	if _, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Auto: &off}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = d.Revert(t.Context(), root, "shop", ipc.RevertRequest{CallID: "call-1"})
+	refused(t, errs.Conflict, err)
+}
+
+// TestRevertOfOpenCalls has tools that nobody says the end of, as when one is denied.
+func TestRevertOfOpenCalls(t *testing.T) {
+	d, w := openAuto(t, time.Hour)
+	c := &talk{t: t, d: d, w: w, name: "c"}
+	c.say("m1")
+	c.begin("failed")
+	c.shell("echo failed >failed")
+	c.call("fine", "echo fine >fine")
+	c.begin("denied")
+	c.done()
+	c.shell("echo mine >mine") // a person, after the turn
+	c.say("m2")
+	c.call("next", "echo next >next")
+	turns, err := d.Turns(t.Context(), root, "shop", "c", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, call := range turns[1].Calls {
+		if call.EndedAt == nil || call.EndedAt.After(*turns[1].EndedAt) {
+			t.Errorf("%+v did not end with its turn", call)
+		}
+	}
+	if res := revert(t, d, ipc.RevertRequest{CallID: "denied"}); len(res.RestoredPaths)+len(res.Conflicts) > 0 {
+		t.Errorf("%+v", res)
+	}
+	res := revert(t, d, ipc.RevertRequest{CallID: "failed"})
+	if !slices.Equal(res.RestoredPaths, []string{"failed"}) || len(res.Warnings) != 1 {
+		t.Errorf("%+v", res)
+	}
+	if res := revert(t, d, ipc.RevertRequest{ConversationID: "c"}); !slices.Equal(res.RestoredPaths, []string{"fine", "next"}) {
+		t.Errorf("%+v", res)
+	}
+	if w.says(t, "mine") != "mine" {
+		t.Error("a person's file is gone")
+	}
+}
+
+// TestRevertWithinACall reverts, and rolls back, from within a call of the agent's own:
+// what mulligan writes is not taken for the call's.
+func TestRevertWithinACall(t *testing.T) {
+	d, w := openAuto(t, time.Hour)
+	c := &talk{t: t, d: d, w: w, name: "c"}
+	c.say("m1")
+	c.call("writes", "echo 1 >one; echo one >>file3")
+	c.begin("reverts")
+	first := revert(t, d, ipc.RevertRequest{CallID: "writes"})
+	c.end("reverts")
+	c.begin("rolls back")
+	if _, err := d.Rollback(t.Context(), root, "shop", first.SafetyCheckpoint.ID, ipc.RollbackRequest{}, nil); err != nil {
+		t.Fatal(err)
+	}
+	c.end("rolls back")
+	c.done()
+	for _, id := range []ipc.CallID{"reverts", "rolls back"} {
+		if res := revert(t, d, ipc.RevertRequest{CallID: id}); len(res.RestoredPaths)+len(res.Conflicts) > 0 {
+			t.Errorf("%s: %+v", id, res)
+		}
+	}
+	if w.says(t, "one") != "1" {
+		t.Error("the rollback is not in place")
+	}
+	if res := revert(t, d, ipc.RevertRequest{CallID: "writes"}); !slices.Equal(res.RestoredPaths, []string{"file3", "one"}) {
+		t.Errorf("%+v", res)
+	}
+}
+
+// TestTwoAgents has turns of two sessions overlap.
+func TestTwoAgents(t *testing.T) {
+	d, w := openAuto(t, time.Hour)
+	a, b := &talk{t: t, d: d, w: w, name: "a"}, &talk{t: t, d: d, w: w, name: "b"}
+	a.say("a1")
+	a.call("a-1", "echo a >of-a; seq 1 20 >both")
+	b.say("b1")
+	b.call("b-1", "echo b >of-b; sed -i s/^18$/b/ both")
+	a.call("a-2", "sed -i s/^2$/a/ both")
+	a.begin("a-3")
+	b.begin("b-2")
+	b.shell("echo whose >unsure")
+	b.end("b-2")
+	a.end("a-3")
+	a.done()
+
+	list := func(conversation string) []ipc.Checkpoint {
+		l, err := d.Checkpoints(t.Context(), root, "shop", ipc.CheckpointQuery{Conversation: conversation})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l.Checkpoints
+	}
+	if l := list("a"); len(l) != 1 || *l[0].ConversationID != "a" {
+		t.Fatalf("a's checkpoints: %+v", l)
+	}
+	of := list("a")[0].ID
+	turns, err := d.Turns(t.Context(), root, "shop", "b", 0)
+	if err != nil || len(turns) != 1 || len(turns[0].Calls) != 2 {
+		t.Fatalf("b's turns: %+v, %v", turns, err)
+	}
+
+	// A rollback for a takes b's turn along.
+	_, err = d.Rollback(t.Context(), root, "shop", of, ipc.RollbackRequest{}, nil)
+	refused(t, errs.Conflict, err)
+	if err == nil || !strings.Contains(err.Error(), "session b") || !strings.Contains(err.Error(), "b-b1") {
+		t.Errorf("%v", err)
+	}
+	if w.says(t, "of-b") != "b" || w.says(t, "of-a") != "a" {
+		t.Error("it was refused and done")
+	}
+	dry, err := d.Rollback(t.Context(), root, "shop", of, ipc.RollbackRequest{DryRun: true}, nil)
+	if err != nil || !slices.ContainsFunc(dry.Warnings, func(s string) bool { return strings.Contains(s, "session b") }) {
+		t.Errorf("%v, %v", dry.Warnings, err)
+	}
+	if _, err := d.Rollback(t.Context(), root, "shop", of, ipc.RollbackRequest{Scope: []string{"of-a"}}, nil); err != nil {
+		t.Errorf("only a's own path: %v", err)
+	}
+	if w.says(t, "of-a") != "" || w.says(t, "of-b") != "b" {
+		t.Error("a's path is not as it was before a")
+	}
+
+	// A revert is each one's own; what either may have written is left alone.
+	res := revert(t, d, ipc.RevertRequest{ConversationID: "a"})
+	if !slices.Equal(res.RestoredPaths, []string{}) || len(res.Conflicts) != 2 {
+		t.Errorf("%+v", res)
+	}
+	for i, want := range []ipc.RevertConflict{
+		{Path: "both", Reason: "edited"}, {Path: "unsure", Reason: ipc.ReasonShared, Calls: []ipc.CallID{"b-2"}},
+	} {
+		if got := res.Conflicts[i]; got.Path != want.Path || got.Reason != want.Reason || want.Calls != nil && !slices.Equal(got.Calls, want.Calls) {
+			t.Errorf("%+v", got)
+		}
+	}
+	res = revert(t, d, ipc.RevertRequest{CallID: "a-2"})
+	if !slices.Equal(res.RestoredPaths, []string{"both"}) || strings.Contains(w.says(t, "both"), "a") || !strings.Contains(w.says(t, "both"), "b") {
+		t.Errorf("%+v: %q", res, w.says(t, "both"))
+	}
+	res = revert(t, d, ipc.RevertRequest{CallID: "b-1"})
+	if !slices.Equal(res.RestoredPaths, []string{"both", "of-b"}) {
+		t.Errorf("%+v", res)
+	}
+
+	// Forced, all goes back.
+	if _, err := d.Rollback(t.Context(), root, "shop", of, ipc.RollbackRequest{Force: true}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if w.says(t, "both") != "" || w.says(t, "unsure") != "" {
+		t.Error("forced, it is not as before a")
+	}
+	b.done()
+}
+
+// TestOneAgentAfterTheOther has sessions that do not overlap: nothing is in a rollback's way.
+func TestOneAgentAfterTheOther(t *testing.T) {
+	d, w := openAuto(t, time.Hour)
+	a, b := &talk{t: t, d: d, w: w, name: "a"}, &talk{t: t, d: d, w: w, name: "b"}
+	a.say("a1")
+	a.call("a-1", "echo a >of-a")
+	a.done()
+	b.say("b1")
+	b.call("b-1", "echo b >of-b")
+	b.done()
+	cps := agentCheckpoints(t, d)
+	if _, err := d.Rollback(t.Context(), root, "shop", cps[1].ID, ipc.RollbackRequest{}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if w.says(t, "of-a") != "" || w.says(t, "of-b") != "" {
+		t.Error("not as before both")
+	}
+}
+
+// TestRevertOfWhatIsForgotten: what a conversation leaves does not grow for ever.
+func TestRevertOfWhatIsForgotten(t *testing.T) {
+	d, w := openAuto(t, time.Hour)
+	keep := ipc.DefaultRetention()
+	keep.KeepTurns, keep.KeepLast, keep.DailyDays = 2, 1, 0
+	if _, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Retention: &keep}); err != nil {
+		t.Fatal(err)
+	}
+	if err := followed(t.Context(), d); err != nil {
+		t.Fatal(err)
+	}
+	c := &talk{t: t, d: d, w: w, name: "c"}
+	for _, m := range []string{"m1", "m2", "m3", "m4", "m5"} {
+		c.say(m)
+		c.call(ipc.CallID("call-"+m), "echo "+m+" >"+m)
+		c.done()
+		revert(t, d, ipc.RevertRequest{CallID: ipc.CallID("call-" + m)})
+	}
+	if _, err := d.Prune(t.Context(), root, "shop", false); err != nil {
+		t.Fatal(err)
+	}
+	_, err := d.Revert(t.Context(), root, "shop", ipc.RevertRequest{CallID: "call-m1"})
+	refused(t, errs.NotFound, err)
+	_, err = d.Revert(t.Context(), root, "shop", ipc.RevertRequest{ConversationID: "c", FromMessageID: "m1"})
+	refused(t, errs.NotFound, err)
+	if res := revert(t, d, ipc.RevertRequest{CallID: "call-m5"}); len(res.RestoredPaths)+len(res.Conflicts) > 0 {
+		t.Errorf("undone already: %+v", res)
+	}
+}

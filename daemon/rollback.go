@@ -1,0 +1,757 @@
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"mulligan/daemon/health"
+	"mulligan/daemon/store"
+	"mulligan/ipc"
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+)
+
+// phase is how far a rollback got: what recovery goes by.
+type phase string
+
+// The phases. The step from preparing to switching is the commit point: a
+// crash before it leads back, a crash after it leads forward.
+const (
+	preparing phase = "preparing" // no layer has been changed
+	switching phase = "switching" // some layers may have been
+	undoing   phase = "undoing"   // something failed: every layer goes back
+	switched  phase = "switched"  // all layers are at the target, the app may be up
+)
+
+// rollbackPlan is the durable plan of a rollback.
+type rollbackPlan struct {
+	Phase   phase            `json:"phase"`
+	Target  ipc.CheckpointID `json:"target"`
+	Safety  ipc.CheckpointID `json:"safety"`
+	Running bool             `json:"running"` // the unit was up before
+	Layers  []snap.Layer     `json:"layers"`
+	Verify  bool             `json:"verify"`
+	Actor   string           `json:"actor"`
+	Reason  string           `json:"reason"`
+	Begun   time.Time        `json:"begun"`
+	// Revert is what a revert undoes, in words; "" for a rollback. It has no target,
+	// and leaves the unit alone.
+	Revert string `json:"revert,omitempty"`
+}
+
+// rollback is one under way.
+type rollback struct {
+	d      *Daemon
+	a      *app
+	op     ipc.OperationID
+	req    ipc.RollbackRequest
+	plan   rollbackPlan
+	target store.Checkpoint
+	safety store.Checkpoint
+	parts  []part
+	scope  []string // paths, when only some are asked for
+	stages []ipc.Stage
+	notify func(ipc.Stage)
+	back   *takeBack // of a revert
+
+	warnings  []string
+	recovered bool
+	again     bool // an undo was begun before, by this daemon or one that died
+}
+
+// part is one layer of a rollback.
+type part struct {
+	layer
+	target snap.SnapshotID
+	base   snap.SnapshotID
+	sw     snap.Switch
+	proof  *snap.Proof
+	list   []snap.Change
+	total  int
+}
+
+// maxChanges is how many changes a receipt lists.
+const maxChanges = 100
+
+// Rollback takes the app called ref to a checkpoint. When it ran and failed,
+// the result says how far it got and comes together with the error. onStage is
+// called as each stage starts and ends.
+func (d *Daemon) Rollback(ctx context.Context, who ipc.Caller, ref string, id ipc.CheckpointID, req ipc.RollbackRequest, onStage func(ipc.Stage)) (ipc.RollbackResult, error) {
+	const op = "roll back"
+	a, err := d.find(who, ref)
+	if err != nil {
+		return ipc.RollbackResult{}, err
+	}
+	ctx = context.WithoutCancel(ctx) // a rollback that has begun is the daemon's
+	release, err := d.acquire(ctx, a, op, who)
+	if err != nil {
+		return ipc.RollbackResult{}, err
+	}
+	defer release()
+	r, err := d.newRollback(ctx, a, id, req)
+	if err != nil {
+		if !req.DryRun {
+			d.audit(ctx, a, who, "rollback", string(id), req.Reason, err, nil)
+		}
+		return ipc.RollbackResult{}, errs.Wrap(errs.Failed, op, err)
+	}
+	r.notify, r.plan.Actor = onStage, actor(who)
+	if err := r.alone(ctx); err != nil {
+		d.audit(ctx, a, who, "rollback", string(id), req.Reason, err, nil)
+		return ipc.RollbackResult{}, errs.Wrap(errs.Failed, op, err)
+	}
+	if req.DryRun {
+		return r.preview(ctx)
+	}
+	unmute := a.tracking().mute(ctx)
+	err = errs.Wrap(errs.Failed, op, r.run(ctx))
+	unmute(ctx)
+	res := r.receipt(ctx, err)
+	d.audit(ctx, a, who, "rollback", string(id), req.Reason, err, res)
+	d.feed.publish(a.rec().ID, "rollback", res)
+	d.pruneAfter(ctx, a, who, r.target.ID, r.safety.ID)
+	return res, err
+}
+
+// newRollback checks everything that can be checked before anything is done.
+func (d *Daemon) newRollback(ctx context.Context, a *app, id ipc.CheckpointID, req ipc.RollbackRequest) (*rollback, error) {
+	switch req.OnUnhealthy {
+	case "", ipc.UnhealthyKeep, ipc.UnhealthyUndo:
+	default:
+		return nil, errs.New(errs.Invalid, "", "unknown on_unhealthy %.64q", string(req.OnUnhealthy)).WithHint("use keep or undo")
+	}
+	target, err := d.store.Checkpoint(ctx, a.rec().ID, id)
+	if err != nil {
+		return nil, err
+	}
+	now := d.opt.Now()
+	if target.ExpiresAt != nil && target.ExpiresAt.Before(now) {
+		return nil, errs.New(errs.Expired, "", "%s expired at %s", id, target.ExpiresAt.Format(time.RFC3339)).
+			WithHint("mulligan list shows those that can be gone back to")
+	}
+	r := &rollback{d: d, a: a, op: ipc.OperationID(newID("op-")), req: req, target: target}
+	r.plan = rollbackPlan{
+		Phase: preparing, Target: id, Begun: now.UTC(), Reason: req.Reason,
+		Verify: req.VerifyRestore == nil || *req.VerifyRestore,
+	}
+	if err := r.selectParts(); err != nil {
+		return nil, err
+	}
+	depth := snap.Quick
+	if req.CheckStored {
+		depth = snap.Full
+	}
+	for _, p := range r.parts {
+		if err := p.driver.Verify(ctx, p.target, depth); err != nil {
+			return nil, r.stored(p, err)
+		}
+		r.plan.Layers = append(r.plan.Layers, p.name)
+	}
+	return r, nil
+}
+
+// stored says of damage in what is stored where it is and what to do.
+func (r *rollback) stored(p part, err error) error {
+	if errs.KindOf(err) != errs.Corrupt {
+		return err
+	}
+	return &errs.Error{Kind: errs.Corrupt, Op: fmt.Sprintf("check %s of %s", p.name, r.target.ID), Err: err,
+		Hint: "nothing was changed; mulligan verify tells which checkpoints are whole"}
+}
+
+// selectParts works out which layers take part, from the request's scope.
+func (r *rollback) selectParts() error {
+	wanted := map[snap.Layer]bool{}
+	for _, s := range r.req.Scope {
+		name, isLayer := strings.CutPrefix(s, "layer:")
+		switch {
+		case !isLayer && s == "":
+			return errs.New(errs.Invalid, "", "an empty path in scope").WithHint("name paths below the workspace, or layer:NAME")
+		case !isLayer:
+			r.scope = append(r.scope, s)
+			wanted[snap.Files] = true
+		case !r.markWanted(wanted, name):
+			return errs.New(errs.Invalid, "", "%s has no layer %.64q", r.a.rec().Slug, name).WithHint("its layers are %s", r.layerNames())
+		}
+	}
+	if slices.Contains(r.req.Scope, "layer:"+string(snap.Files)) {
+		r.scope = nil // all of it
+	}
+	for _, l := range r.a.layers() {
+		if len(r.req.Scope) > 0 && !wanted[l.name] {
+			continue
+		}
+		s, ok := r.target.Snapshot(l.name)
+		if !ok {
+			r.warn("%s holds nothing of %s, which stays as it is", r.target.ID, l.name)
+			continue
+		}
+		r.parts = append(r.parts, part{layer: l, target: s.ID})
+	}
+	for _, s := range r.target.Snapshots {
+		if _, ok := r.a.layer(s.Layer); !ok {
+			r.warn("the app no longer has %s, which %s holds", s.Layer, r.target.ID)
+		}
+	}
+	if len(r.parts) == 0 {
+		return errs.New(errs.Conflict, "", "%s holds nothing that could be restored", r.target.ID).WithHint("choose another checkpoint, or a wider scope")
+	}
+	if len(r.req.Scope) > 0 && len(r.parts) < len(r.a.layers()) {
+		r.warn("only %s restored: layers outside the scope stay as they are and may not agree", r.partNames())
+	}
+	return nil
+}
+
+// markWanted marks the layers that a layer's name in a scope stands for: "db"
+// is every database, and a database may be called by its own name.
+func (r *rollback) markWanted(wanted map[snap.Layer]bool, name string) (found bool) {
+	for _, l := range r.a.layers() {
+		if string(l.name) == name || l.isDB() && (name == "db" || snap.DB(name) == l.name) {
+			wanted[l.name], found = true, true
+		}
+	}
+	return found
+}
+
+func (r *rollback) layerNames() string {
+	var names []string
+	for _, l := range r.a.layers() {
+		names = append(names, string(l.name))
+	}
+	return strings.Join(names, ", ")
+}
+
+func (r *rollback) partNames() string {
+	var names []string
+	for _, p := range r.parts {
+		names = append(names, string(p.name))
+	}
+	return strings.Join(names, ", ")
+}
+
+func (r *rollback) warn(format string, args ...any) {
+	r.warnings = append(r.warnings, fmt.Sprintf(format, args...))
+}
+
+// run goes through the six stages. Its error is the first stage's that failed,
+// after the app was put back where it was.
+func (r *rollback) run(ctx context.Context) error {
+	err := r.stage(ctx, ipc.StageSafety, r.safetyCheckpoint)
+	if err != nil {
+		return errs.Also(err, r.abandon(ctx))
+	}
+	err = r.stagesInTurn(ctx, []stageOf{
+		{ipc.StageStop, r.stop}, {ipc.StageVM, r.switchFiles}, {ipc.StageDB, r.switchDBs}, {ipc.StageStart, r.start},
+	})
+	if err != nil {
+		return errs.Also(err, r.putBack(ctx))
+	}
+	if err := r.stage(ctx, ipc.StageHealthy, r.healthy); err != nil {
+		if r.req.OnUnhealthy == ipc.UnhealthyUndo {
+			return errs.Also(err, r.putBack(ctx))
+		}
+		r.done(ctx)
+		return err
+	}
+	r.done(ctx)
+	return nil
+}
+
+// done ends a rollback that reached its target. Leftovers that cannot be dropped
+// now are no failure of it: the next operation or start sees to them.
+func (r *rollback) done(ctx context.Context) {
+	if err := r.finish(ctx); err != nil {
+		r.a.unsettle()
+		r.warn("what was kept for an undo could not be dropped yet: %v", err)
+	}
+}
+
+// stageOf is a stage and what it does.
+type stageOf struct {
+	name ipc.StageName
+	do   func(context.Context) (notes string, err error)
+}
+
+// stagesInTurn runs stages until one fails.
+func (r *rollback) stagesInTurn(ctx context.Context, stages []stageOf) error {
+	for _, s := range stages {
+		if err := r.stage(ctx, s.name, s.do); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// errSkipped is returned by a stage that has nothing to do.
+var errSkipped = errors.New("skipped")
+
+// stage runs one stage and notes how it went.
+func (r *rollback) stage(ctx context.Context, name ipc.StageName, do func(context.Context) (string, error)) error {
+	s := ipc.Stage{Stage: name, Status: ipc.StageRunning, TS: r.d.opt.Now().UTC()}
+	r.tell(s)
+	began := time.Now()
+	err := r.d.opt.Seam("stage " + string(name))
+	if err == nil {
+		s.Notes, err = do(ctx)
+	}
+	s.DurationMS = time.Since(began).Milliseconds()
+	s.Status = ipc.StageOK
+	switch {
+	case errors.Is(err, errSkipped):
+		s.Status, err = ipc.StageSkipped, nil
+	case err != nil:
+		s.Status, s.Notes = ipc.StageFailed, err.Error()
+	}
+	r.d.metrics.stages.WithLabelValues(string(name), string(s.Status)).Observe(since(began))
+	r.stages = append(r.stages, s)
+	r.tell(s)
+	return err
+}
+
+func (r *rollback) tell(s ipc.Stage) {
+	if r.notify != nil {
+		r.notify(s)
+	}
+	r.d.feed.publish(r.a.rec().ID, "stage", s)
+}
+
+// writePlan makes the plan durable, with a new phase.
+func (r *rollback) writePlan(ctx context.Context, p phase) error {
+	r.plan.Phase = p
+	if err := r.d.opt.Seam("plan " + string(p)); err != nil {
+		return err
+	}
+	plan, err := json.Marshal(r.plan)
+	if err != nil {
+		return err
+	}
+	return r.d.store.PutOperation(ctx, store.Operation{ID: r.op, AppID: r.a.rec().ID, Kind: r.kind(), Plan: plan}, r.d.opt.Now())
+}
+
+// safetyCheckpoint captures the present state while the app still runs, and
+// prepares every layer beside it.
+func (r *rollback) safetyCheckpoint(ctx context.Context) (string, error) {
+	running, err := r.a.running(ctx)
+	if err != nil {
+		return "", err
+	}
+	r.plan.Running = running
+	if err := r.writePlan(ctx, preparing); err != nil {
+		return "", err
+	}
+	onHost, err := up(ctx, r.a.hostPart())
+	if err != nil {
+		return "", err
+	}
+	still := stillness{all: r.a.unit() != nil && !running, host: !onHost}
+	cp, err := r.d.capture(ctx, r.a, r.safetyLayers(), still, false)
+	if errors.Is(err, snap.ErrChanged) && running && r.stops() {
+		// It won't hold still while the app runs.
+		if err := r.d.stopUnit(ctx, r.a); err != nil {
+			return "", err
+		}
+		cp, err = r.d.capture(ctx, r.a, r.safetyLayers(), stillness{all: true}, false)
+	}
+	if err != nil {
+		return "", err
+	}
+	cp.Trigger = ipc.TriggerPreRollback
+	cp.Notes = optional("safety checkpoint before " + r.words())
+	if err := r.d.record(ctx, r.a, &cp, ""); err != nil {
+		return "", errs.Also(err, r.d.drop(ctx, r.a, cp.Snapshots))
+	}
+	r.safety, r.plan.Safety = cp, cp.ID
+	if err := r.prepare(ctx, nil); err != nil {
+		return "", err
+	}
+	return "id=" + string(cp.ID), r.writePlan(ctx, preparing)
+}
+
+// stops reports whether the unit is stopped for the time of the switch. A revert
+// changes some files, as an editor does.
+func (r *rollback) stops() bool { return r.a.unit() != nil && r.plan.Revert == "" }
+
+func (r *rollback) kind() string {
+	if r.plan.Revert != "" {
+		return kindRevert
+	}
+	return kindRollback
+}
+
+// words says what this is.
+func (r *rollback) words() string {
+	if r.plan.Revert != "" {
+		return "revert of " + r.plan.Revert
+	}
+	return "rollback to " + string(r.plan.Target)
+}
+
+func (r *rollback) safetyLayers() []layer {
+	if r.plan.Revert == "" {
+		return r.a.layers()
+	}
+	return []layer{r.parts[0].layer}
+}
+
+// prepare prepares the parts whose base is not the safety checkpoint's present
+// snapshot of their layer.
+func (r *rollback) prepare(ctx context.Context, only map[snap.Layer]bool) error {
+	for i := range r.parts {
+		p := &r.parts[i]
+		if only != nil && !only[p.name] {
+			continue
+		}
+		s, ok := r.safety.Snapshot(p.name)
+		if !ok {
+			return errs.New(errs.Internal, "", "the safety checkpoint lacks %s", p.name)
+		}
+		p.base = s.ID
+		if err := r.preparePart(ctx, p); err != nil {
+			return err
+		}
+		p.list, p.total = p.sw.Changes(maxChanges)
+	}
+	return nil
+}
+
+func (r *rollback) preparePart(ctx context.Context, p *part) (err error) {
+	if err := r.d.opt.Seam("prepare " + string(p.name)); err != nil {
+		return err
+	}
+	if r.back != nil {
+		return r.back.prepare(ctx, r.op, p)
+	}
+	req := snap.RestoreRequest{ID: snap.RestoreID(r.op), Target: p.target, Base: p.base}
+	if p.name == snap.Files && len(r.scope) > 0 {
+		scoped, ok := p.driver.(snap.ScopedPreparer)
+		if !ok {
+			return errs.New(errs.Unsupported, "", "%s cannot restore single paths", p.kind)
+		}
+		p.sw, err = scoped.PrepareScoped(ctx, req, r.scope)
+	} else {
+		p.sw, err = p.driver.Prepare(ctx, req)
+	}
+	return r.stored(*p, err)
+}
+
+// maxTopUps bounds how often a safety checkpoint is brought up to date with
+// writes that came while the app was being stopped.
+const maxTopUps = 3
+
+// stop stops the unit, and makes the safety checkpoint hold what was written
+// until then: nothing that the app did may be lost. Then comes the commit point.
+func (r *rollback) stop(ctx context.Context) (string, error) {
+	if r.stops() {
+		if err := r.d.stopUnit(ctx, r.a); err != nil {
+			return "", err
+		}
+	}
+	topped := 0
+	for {
+		stale, err := r.stale(ctx)
+		if err != nil {
+			return "", err
+		}
+		if len(stale) == 0 {
+			break
+		}
+		if topped++; topped > maxTopUps {
+			return "", snap.Changed("stop the app", strings.Join(layerList(stale), ", "))
+		}
+		if err := r.topUp(ctx, stale); err != nil {
+			return "", err
+		}
+	}
+	if err := r.writePlan(ctx, switching); err != nil {
+		return "", err
+	}
+	switch {
+	case !r.stops():
+		return r.runsOn(), errSkipped
+	case topped > 0:
+		return r.a.unit().Name() + " stopped; the safety checkpoint was brought up to date", nil
+	}
+	return r.a.unit().Name() + " stopped", nil
+}
+
+// runsOn says why the unit is not stopped.
+func (r *rollback) runsOn() string {
+	if r.a.unit() == nil {
+		return "the app has no unit"
+	}
+	return "the app runs on"
+}
+
+func (r *rollback) stale(ctx context.Context) (map[snap.Layer]bool, error) {
+	stale := map[snap.Layer]bool{}
+	for _, p := range r.parts {
+		is, err := p.sw.Stale(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if is {
+			stale[p.name] = true
+		}
+	}
+	return stale, nil
+}
+
+func layerList(set map[snap.Layer]bool) []string {
+	var names []string
+	for l := range set {
+		names = append(names, string(l))
+	}
+	slices.Sort(names)
+	return names
+}
+
+// topUp replaces the safety checkpoint's snapshots of some layers with fresh
+// ones, and prepares these layers again.
+func (r *rollback) topUp(ctx context.Context, stale map[snap.Layer]bool) error {
+	cp := r.safety
+	cp.Snapshots = slices.Clone(cp.Snapshots)
+	var old, fresh []store.Snapshot
+	for i, s := range cp.Snapshots {
+		if !stale[s.Layer] {
+			continue
+		}
+		l, _ := r.a.layer(s.Layer)
+		n, _, err := r.d.captureLayer(ctx, l, r.stops(), false)
+		if err != nil {
+			return errs.Also(err, r.d.drop(ctx, r.a, fresh))
+		}
+		old, fresh = append(old, s), append(fresh, n)
+		cp.Snapshots[i] = n
+	}
+	cp.Ref = headOf(r.a.rec())
+	if err := r.d.store.PutCheckpoint(ctx, cp, ""); err != nil {
+		return errs.Also(err, r.d.drop(ctx, r.a, fresh))
+	}
+	r.safety = cp
+	if err := r.prepare(ctx, stale); err != nil {
+		return err
+	}
+	return r.d.drop(ctx, r.a, old)
+}
+
+func (r *rollback) switchFiles(ctx context.Context) (string, error) { return r.switchParts(ctx, false) }
+func (r *rollback) switchDBs(ctx context.Context) (string, error)   { return r.switchParts(ctx, true) }
+
+// switchParts makes the databases, or everything else, the target, and checks it.
+func (r *rollback) switchParts(ctx context.Context, dbs bool) (string, error) {
+	var notes []string
+	for i := range r.parts {
+		p := &r.parts[i]
+		if p.isDB() != dbs {
+			continue
+		}
+		if err := r.d.opt.Seam("commit " + string(p.name)); err != nil {
+			return "", err
+		}
+		if err := p.sw.Commit(ctx); err != nil {
+			return "", err
+		}
+		note := fmt.Sprintf("%s: %d changed, snap=%s", p.name, p.total, p.target)
+		if r.plan.Verify {
+			if err := p.check(ctx); err != nil {
+				return "", err
+			}
+			note += ", verified"
+		}
+		notes = append(notes, note)
+	}
+	if len(notes) == 0 {
+		return "nothing of this kind to restore", errSkipped
+	}
+	return strings.Join(notes, "; "), nil
+}
+
+// check proves that the part is what it should be.
+func (p *part) check(ctx context.Context) error {
+	proof, err := p.sw.Check(ctx)
+	if err != nil {
+		return err
+	}
+	p.proof = &proof
+	if !proof.Match {
+		return errs.New(errs.Failed, "verify "+string(p.name), "the restored state has hash %s and should have %s", proof.Post, proof.Want).
+			WithHint("something else writes to it, or the disk is at fault")
+	}
+	return nil
+}
+
+// start brings the app up again, if it was up before.
+func (r *rollback) start(ctx context.Context) (string, error) {
+	if err := r.writePlan(ctx, switched); err != nil {
+		return "", err
+	}
+	switch {
+	case !r.stops():
+		return r.runsOn(), errSkipped
+	case !r.plan.Running:
+		return r.a.unit().Name() + " was not running before", errSkipped
+	}
+	if err := r.d.startUnit(ctx, r.a); err != nil {
+		return "", err
+	}
+	if r.a.rec().Health == nil { // else that tells
+		if err := r.staysUp(ctx); err != nil {
+			return "", err
+		}
+	}
+	return r.a.unit().Name() + " started", nil
+}
+
+// staysUp watches a unit that says that it has started: many a program reads
+// what it can't bear only then.
+func (r *rollback) staysUp(ctx context.Context) error {
+	first, err := r.a.unit().State(ctx)
+	if err != nil {
+		return err
+	}
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for over := time.After(r.d.opt.Steady); ; {
+		now, err := r.a.unit().State(ctx)
+		if err != nil {
+			return err
+		}
+		if !now.Running() || now.Restarts > first.Restarts {
+			return errs.New(errs.Failed, "start "+r.a.unit().Name(), "it ended soon after its start: %s", cmp.Or(now.Result, now.Active)).
+				WithHint("see its output; the checkpoint may be of a state that it can't start from")
+		}
+		select {
+		case <-tick.C:
+		case <-over:
+			return nil
+		}
+	}
+}
+
+// healthy asks the app whether it works.
+func (r *rollback) healthy(ctx context.Context) (string, error) {
+	h := r.a.rec().Health
+	switch {
+	case r.plan.Revert != "":
+		return r.runsOn(), errSkipped
+	case h == nil:
+		return "no health check is configured", errSkipped
+	case !r.plan.Running:
+		return "the app was not running before", errSkipped
+	}
+	if err := r.d.checkHealth(ctx, r.a); err != nil {
+		return "", err
+	}
+	if s, err := r.a.unit().State(ctx); err == nil && !s.Running() {
+		return "", errs.New(errs.Failed, "check health", "somebody answers, and %s is %s: %s", r.a.unit().Name(), s.Active, s.Result)
+	}
+	return "healthy", nil
+}
+
+func (d *Daemon) checkHealth(ctx context.Context, a *app) error {
+	opts := health.Options{UID: uint32(os.Getuid()), GID: uint32(os.Getgid()), Dir: a.rec().Workspace}
+	if !d.opt.User {
+		acc, err := d.accountOf(a.rec())
+		if err != nil {
+			return err
+		}
+		opts.UID, opts.GID = uint32(acc.uid), uint32(acc.gid)
+	}
+	return health.Check(ctx, *a.rec().Health, opts)
+}
+
+// abandon ends a rollback that changed nothing.
+func (r *rollback) abandon(ctx context.Context) error {
+	err := r.finishParts(ctx) // what it leaves is swept at the next start
+	return errs.Also(err, r.d.callOff(ctx, r.a, r.op, r.plan.Running && r.stops()))
+}
+
+// putBack makes every layer the safety checkpoint's again and starts the app.
+// While it fails the plan stays, and the next operation or start tries again.
+func (r *rollback) putBack(ctx context.Context) error {
+	if r.plan.Phase == preparing { // no layer was touched
+		err := r.abandon(ctx)
+		r.recovered = err == nil
+		return err
+	}
+	if err := r.undo(ctx); err != nil {
+		r.a.unsettle()
+		return errs.Wrap(errs.Failed, "put the app back", err)
+	}
+	r.recovered = true
+	return nil
+}
+
+// undo is what both a failed rollback and the recovery of one run.
+func (r *rollback) undo(ctx context.Context) error {
+	if err := r.writePlan(ctx, undoing); err != nil {
+		return err
+	}
+	if r.stops() {
+		if err := r.d.stopUnit(ctx, r.a); err != nil {
+			return err
+		}
+	}
+	for i := len(r.parts) - 1; i >= 0; i-- {
+		p := &r.parts[i]
+		if p.sw == nil {
+			continue
+		}
+		if err := r.d.opt.Seam("undo " + string(p.name)); err != nil {
+			return err
+		}
+		if err := p.sw.Undo(ctx); err != nil {
+			return err
+		}
+		if r.plan.Verify {
+			if err := p.check(ctx); err != nil && !r.foreign(p) {
+				return err
+			}
+		}
+	}
+	startErr := r.d.startAgain(ctx, r.a, r.plan.Running && r.stops())
+	return errs.Also(startErr, r.finish(ctx))
+}
+
+// foreign reports whether an undo that was tried before may end although a part
+// is not what it was: what the rollback changed is back, so it must be others who
+// wrote, and nothing that is tried again would change that. The safety checkpoint
+// still holds what there was.
+func (r *rollback) foreign(p *part) bool {
+	if !r.again || p.proof == nil || p.proof.Match {
+		return false
+	}
+	r.d.opt.Log.Warn("a rollback is undone, and others have written meanwhile", "app", r.a.rec().Slug, "layer", string(p.name), "before", r.safety.ID)
+	r.warnings = append(r.warnings, fmt.Sprintf("Others have written to %s meanwhile; as it was before, it is in %s.", p.name, r.safety.ID))
+	return true
+}
+
+// finish drops what was kept for an undo, and the plan.
+func (r *rollback) finish(ctx context.Context) error {
+	if err := r.finishParts(ctx); err != nil {
+		return err
+	}
+	return r.d.end(ctx, r.a, r.op)
+}
+
+func (r *rollback) finishParts(ctx context.Context) error {
+	for _, p := range r.parts {
+		if p.sw == nil {
+			continue
+		}
+		if err := r.d.opt.Seam("finish " + string(p.name)); err != nil {
+			return err
+		}
+		if err := p.sw.Finish(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}

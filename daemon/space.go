@@ -1,0 +1,86 @@
+package daemon
+
+import (
+	"context"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/daemon/store"
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+)
+
+const (
+	reserve = 4 << 20 // bytes that the daemon's own records may need
+	packing = 8       // how many times smaller than the live state a capture is at best
+)
+
+// fits fails when a checkpoint of the app surely cannot be stored: then its
+// unit need not be stopped to find out. Warm stores the files next, and fails by
+// itself; what a layer shares with its last snapshot costs nothing; so it is first
+// captures of databases that count, at the least that they could come to.
+func (d *Daemon) fits(ctx context.Context, a *app) error {
+	const op = "see what fits"
+	cps, err := d.store.Checkpoints(ctx, a.rec().ID)
+	if err != nil {
+		return err
+	}
+	need := int64(reserve)
+	for _, l := range a.layers() {
+		w, ok := l.driver.(snap.Weigher)
+		if !ok || len(cps) > 0 && holds(cps[0], l.name) {
+			continue
+		}
+		n, err := w.Weigh(ctx)
+		if err != nil {
+			return err
+		}
+		need += n / packing
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(d.opt.StateDir, &fs); err != nil {
+		return errs.Wrap(errs.Failed, op, err)
+	}
+	if free := int64(fs.Bavail) * fs.Bsize; free < need {
+		return errs.New(errs.Failed, op, "no space: %s has %d MB free, and the checkpoint needs %d MB at the least", d.opt.StateDir, free>>20, need>>20).
+			WithHint("delete or unpin checkpoints, or make room; the app was not stopped")
+	}
+	return d.fitsLimit(ctx, a, cps, need-reserve)
+}
+
+// fitsLimit fails when what is pinned leaves no room within max_bytes, or the
+// first snapshots alone are larger.
+func (d *Daemon) fitsLimit(ctx context.Context, a *app, cps []store.Checkpoint, need int64) error {
+	limit := a.rec().Retention.MaxBytes
+	if limit <= 0 {
+		return nil
+	}
+	var pinned []store.Checkpoint
+	for _, cp := range cps {
+		if cp.Pinned {
+			pinned = append(pinned, cp)
+		}
+	}
+	kept := int64(0)
+	if len(pinned) > 0 {
+		all, err := a.size(ctx, cps...)
+		if err != nil {
+			return err
+		}
+		if all > limit { // else there is room whatever is pinned
+			if kept, err = a.size(ctx, pinned...); err != nil {
+				return err
+			}
+		}
+	}
+	if kept+need > limit {
+		return errs.New(errs.Conflict, "see what fits", "max_bytes is %d, pinned checkpoints hold %d, and this one needs %d at the least", limit, kept, need).
+			WithHint("unpin or delete some, or raise max_bytes; the app was not stopped")
+	}
+	return nil
+}
+
+func holds(cp store.Checkpoint, name snap.Layer) bool {
+	_, ok := cp.Snapshot(name)
+	return ok
+}

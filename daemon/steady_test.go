@@ -1,0 +1,34 @@
+package daemon_test
+
+import (
+	"testing"
+
+	"mulligan/ipc"
+)
+
+// TestDiesSoonAfterItsStart goes back to a program that starts, and ends a moment later.
+func TestDiesSoonAfterItsStart(t *testing.T) {
+	w := world{dir: t.TempDir()}
+	sh(t, `mkdir "$1" && echo 'sleep 0.3; exit 3' >"$1/start"`, w.ws())
+	d := w.open(t)
+	defer w.close(t, d)
+	if _, err := d.AddApp(t.Context(), root, ipc.App{Slug: "shop", Workspace: w.ws(), Retention: ipc.DefaultRetention()}); err != nil {
+		t.Fatal(err)
+	}
+	cp, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, w.ws(), "start", "exec sleep 1000000")
+	if _, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Run: &[]string{"sh", "start"}}); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "the app runs", func() bool { return state(t, d) == "running" })
+	res, err := d.Rollback(t.Context(), root, "shop", cp.ID, ipc.RollbackRequest{}, nil)
+	if err == nil || !res.Recovered || res.RolledBack || res.Stages[4].Status != ipc.StageFailed {
+		t.Errorf("%+v, %v", res, err)
+	}
+	if got := read(t, w.ws(), "start"); got != "exec sleep 1000000" || state(t, d) != "running" {
+		t.Errorf("the app is %s with %q", state(t, d), got)
+	}
+}

@@ -1,0 +1,105 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+
+	"github.com/zeebo/blake3"
+
+	"mulligan/ipc"
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+)
+
+// Audit appends an entry; its Seq is given here. Each entry's hash covers the
+// one before it, so that no entry can be changed or taken out of the middle
+// without all that follow showing it.
+func (s *Store) Audit(ctx context.Context, e ipc.AuditEntry) error {
+	e.Seq = 0 // kept beside the body
+	body, err := json.Marshal(e)
+	if err != nil {
+		return err
+	}
+	return s.tx(ctx, func(tx *sql.Tx) error {
+		seq, prev, err := lastAudit(ctx, tx)
+		if err != nil {
+			return err
+		}
+		hash := chain(prev, seq+1, e.At.UnixNano(), string(e.AppID), string(body))
+		_, err = tx.ExecContext(ctx, `INSERT INTO audit (seq, at, app_id, body, hash) VALUES (?, ?, ?, ?, ?)`,
+			seq+1, e.At.UnixNano(), e.AppID, string(body), hash[:])
+		return err
+	})
+}
+
+func lastAudit(ctx context.Context, tx *sql.Tx) (seq int64, hash []byte, err error) {
+	err = tx.QueryRowContext(ctx, `SELECT seq, hash FROM audit ORDER BY seq DESC LIMIT 1`).Scan(&seq, &hash)
+	if errors.Is(err, sql.ErrNoRows) {
+		return 0, nil, nil
+	}
+	return seq, hash, err
+}
+
+// chain is the hash of an entry: BLAKE3 over the hash before it and its fields,
+// each text behind its length.
+func chain(prev []byte, seq, at int64, app, body string) (sum snap.Hash) {
+	h := blake3.New()
+	b := append([]byte{}, prev...)
+	b = binary.BigEndian.AppendUint64(b, uint64(seq))
+	b = binary.BigEndian.AppendUint64(b, uint64(at))
+	for _, text := range []string{app, body} {
+		b = binary.BigEndian.AppendUint64(b, uint64(len(text)))
+		b = append(b, text...)
+	}
+	h.Write(b)
+	h.Sum(sum[:0])
+	return sum
+}
+
+// AuditTrail lists an app's newest entries, newest first; limit 0 is all.
+func (s *Store) AuditTrail(ctx context.Context, app ipc.AppID, limit int) ([]ipc.AuditEntry, error) {
+	if limit <= 0 {
+		limit = -1
+	}
+	return query(ctx, s.r, `SELECT seq, body FROM audit WHERE app_id = ? ORDER BY seq DESC LIMIT ?`,
+		func(rows *sql.Rows) (e ipc.AuditEntry, err error) {
+			var seq int64
+			var body string
+			if err = rows.Scan(&seq, &body); err == nil {
+				err = json.Unmarshal([]byte(body), &e)
+			}
+			e.Seq = seq
+			return e, err
+		}, app, limit)
+}
+
+// VerifyAudit recomputes the chain over all apps' entries. It gives their number
+// and the last hash, which whoever noted it before can compare; an entry that
+// was changed, added or taken out is errs.Corrupt.
+func (s *Store) VerifyAudit(ctx context.Context) (entries int64, head snap.Hash, err error) {
+	rows, err := s.r.QueryContext(ctx, `SELECT seq, at, app_id, body, hash FROM audit ORDER BY seq`)
+	if err != nil {
+		return 0, head, errs.Wrap(errs.Failed, "read records", err)
+	}
+	defer rows.Close()
+	var prev []byte
+	for rows.Next() {
+		var seq, at int64
+		var app, body string
+		var hash []byte
+		if err := rows.Scan(&seq, &at, &app, &body, &hash); err != nil {
+			return 0, head, errs.Wrap(errs.Failed, "read records", err)
+		}
+		entries++
+		head = chain(prev, seq, at, app, body)
+		if seq != entries || string(hash) != string(head[:]) {
+			return entries, head, errs.New(errs.Corrupt, "verify audit", "entry %d is not what was written, or one before it is gone", entries).
+				WithHint("compare it with a backup of mulligan.db")
+		}
+		prev = hash
+	}
+	return entries, head, errs.Wrap(errs.Failed, "read records", rows.Err())
+}

@@ -1,0 +1,98 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"time"
+
+	"mulligan/ipc"
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+)
+
+// Pointer is a conversation's checkpoint.
+type Pointer struct {
+	MessageID string
+	Turn      int64 // seq of the last turn before it
+	SetAt     time.Time
+}
+
+// PutPointer sets a conversation's checkpoint.
+func (s *Store) PutPointer(ctx context.Context, app ipc.AppID, conversation string, p Pointer) error {
+	return s.tx(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `
+			INSERT INTO conversations (app_id, id, message_id, turn, set_at) VALUES (?, ?, ?, ?, ?)
+			ON CONFLICT (app_id, id) DO UPDATE SET message_id = excluded.message_id, turn = excluded.turn, set_at = excluded.set_at`,
+			app, conversation, p.MessageID, p.Turn, p.SetAt.UnixNano())
+		return err
+	})
+}
+
+// Pointer reads a conversation's checkpoint; the zero Pointer where none was set.
+func (s *Store) Pointer(ctx context.Context, app ipc.AppID, conversation string) (p Pointer, err error) {
+	var at int64
+	err = s.r.QueryRowContext(ctx, `SELECT message_id, turn, set_at FROM conversations WHERE app_id = ? AND id = ?`, app, conversation).
+		Scan(&p.MessageID, &p.Turn, &at)
+	if errors.Is(err, sql.ErrNoRows) {
+		return Pointer{}, nil
+	}
+	p.SetAt = time.Unix(0, at).UTC()
+	return p, errs.Wrap(errs.Failed, "read records", err)
+}
+
+// DropPointers forgets the checkpoints of conversations that lie before the turn seq
+// and have no turn any more.
+func (s *Store) DropPointers(ctx context.Context, app ipc.AppID, seq int64) error {
+	return s.tx(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `
+			DELETE FROM conversations WHERE app_id = ? AND turn < ? AND id NOT IN
+				(SELECT body ->> '$.conversation_id' FROM turns WHERE app_id = ?)`, app, seq, app)
+		return err
+	})
+}
+
+// ConversationTurns lists a conversation's turns, oldest first, without their calls.
+func (s *Store) ConversationTurns(ctx context.Context, app ipc.AppID, conversation string) ([]Turn, error) {
+	return s.turns(ctx, `WHERE app_id = ? AND body ->> '$.conversation_id' = ? ORDER BY seq`, app, conversation)
+}
+
+// OwnWrites is a stretch of the journal in which mulligan itself wrote.
+type OwnWrites struct {
+	Seq        int64
+	Start, End snap.Mark // End is "" while it goes on
+}
+
+// BeginOwnWrites notes that mulligan writes from start on.
+func (s *Store) BeginOwnWrites(ctx context.Context, app ipc.AppID, start snap.Mark, at time.Time) (seq int64, err error) {
+	err = s.tx(ctx, func(tx *sql.Tx) error {
+		return tx.QueryRowContext(ctx, `INSERT INTO own_writes (app_id, start, end, at) VALUES (?, ?, '', ?) RETURNING seq`,
+			app, start, at.UnixNano()).Scan(&seq)
+	})
+	return seq, err
+}
+
+// EndOwnWrites notes that what mulligan wrote ends at end: what it began as seq, or
+// with seq 0 all that a killed daemon began.
+func (s *Store) EndOwnWrites(ctx context.Context, app ipc.AppID, seq int64, end snap.Mark) error {
+	return s.tx(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `UPDATE own_writes SET end = ? WHERE app_id = ? AND end = '' AND (seq = ? OR ? = 0)`, end, app, seq, seq)
+		return err
+	})
+}
+
+// OwnWrites lists the stretches in which mulligan wrote, oldest first.
+func (s *Store) OwnWrites(ctx context.Context, app ipc.AppID) ([]OwnWrites, error) {
+	return query(ctx, s.r, `SELECT seq, start, end FROM own_writes WHERE app_id = ? ORDER BY seq`, func(rows *sql.Rows) (w OwnWrites, err error) {
+		err = rows.Scan(&w.Seq, &w.Start, &w.End)
+		return w, err
+	}, app)
+}
+
+// DropOwnWrites forgets what mulligan wrote before that time.
+func (s *Store) DropOwnWrites(ctx context.Context, app ipc.AppID, before time.Time) error {
+	return s.tx(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `DELETE FROM own_writes WHERE app_id = ? AND end <> '' AND at < ?`, app, before.UnixNano())
+		return err
+	})
+}

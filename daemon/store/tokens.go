@@ -1,0 +1,78 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"time"
+
+	"mulligan/ipc"
+	"mulligan/ipc/errs"
+)
+
+// Token is a token with what only the daemon needs to know.
+type Token struct {
+	ipc.Token
+	OwnerUID int
+	Hash     []byte // SHA-256 of its secret
+}
+
+// PutToken adds a token.
+func (s *Store) PutToken(ctx context.Context, t Token) error {
+	body, err := json.Marshal(t.Token)
+	if err != nil {
+		return err
+	}
+	var expires int64
+	if t.ExpiresAt != nil {
+		expires = t.ExpiresAt.UnixNano()
+	}
+	return s.tx(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `INSERT INTO tokens (id, owner_uid, hash, expires_at, body) VALUES (?, ?, ?, ?, ?)`,
+			t.ID, t.OwnerUID, t.Hash, expires, string(body))
+		return err
+	})
+}
+
+// Token reads one; errs.NotFound where there is none of that id.
+func (s *Store) Token(ctx context.Context, id ipc.TokenID) (Token, error) {
+	all, err := s.tokens(ctx, `WHERE id = ?`, id)
+	if err != nil {
+		return Token{}, err
+	}
+	if len(all) == 0 {
+		return Token{}, errs.New(errs.NotFound, "", "no token %.64q", string(id)).WithHint("mulligan token list shows those there are")
+	}
+	return all[0], nil
+}
+
+// Tokens lists all tokens, oldest first.
+func (s *Store) Tokens(ctx context.Context) ([]Token, error) {
+	return s.tokens(ctx, `ORDER BY rowid`)
+}
+
+func (s *Store) tokens(ctx context.Context, where string, args ...any) ([]Token, error) {
+	return query(ctx, s.r, `SELECT owner_uid, hash, body FROM tokens `+where, func(rows *sql.Rows) (t Token, err error) {
+		var body string
+		if err = rows.Scan(&t.OwnerUID, &t.Hash, &body); err == nil {
+			err = json.Unmarshal([]byte(body), &t.Token)
+		}
+		return t, err
+	}, args...)
+}
+
+// DeleteToken forgets a token: from now on nobody knows it.
+func (s *Store) DeleteToken(ctx context.Context, id ipc.TokenID) error {
+	return s.tx(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `DELETE FROM tokens WHERE id = ?`, id)
+		return err
+	})
+}
+
+// DropTokens forgets those that expired before a time.
+func (s *Store) DropTokens(ctx context.Context, before time.Time) error {
+	return s.tx(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `DELETE FROM tokens WHERE expires_at > 0 AND expires_at < ?`, before.UnixNano())
+		return err
+	})
+}

@@ -1,0 +1,159 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+
+	"mulligan/ipc"
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+)
+
+// Turn is a turn with where it lies in the files' journal.
+type Turn struct {
+	ipc.Turn
+	Seq   int64     `json:"-"`
+	Start snap.Mark `json:"start"`
+	End   snap.Mark `json:"end"` // "" while it is open
+}
+
+// Call is a tool call with where it lies in the files' journal.
+type Call struct {
+	ipc.Call
+	Start snap.Mark `json:"start"`
+	End   snap.Mark `json:"end"`
+	// Untold: nobody said that it ended; it did so with its turn.
+	Untold bool `json:"untold,omitempty"`
+}
+
+// PutTurn inserts a turn, or replaces it; t.Seq is set.
+func (s *Store) PutTurn(ctx context.Context, t *Turn) error {
+	body, err := json.Marshal(t)
+	if err != nil {
+		return err
+	}
+	return s.tx(ctx, func(tx *sql.Tx) error {
+		return tx.QueryRowContext(ctx, `
+			INSERT INTO turns (app_id, id, open, body) VALUES (?, ?, ?, ?)
+			ON CONFLICT (app_id, id) DO UPDATE SET open = excluded.open, body = excluded.body
+			RETURNING seq`, t.AppID, t.ID, t.EndedAt == nil, string(body)).Scan(&t.Seq)
+	})
+}
+
+// PutCall inserts a call of a turn, or replaces it.
+func (s *Store) PutCall(ctx context.Context, turn int64, c Call) error {
+	body, err := json.Marshal(c)
+	if err != nil {
+		return err
+	}
+	return s.tx(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `
+			INSERT INTO calls (turn, id, body) VALUES (?, ?, ?)
+			ON CONFLICT (turn, id) DO UPDATE SET body = excluded.body`, turn, c.ID, string(body))
+		return err
+	})
+}
+
+// Turn reads one; errs.NotFound where the app has no such turn.
+func (s *Store) Turn(ctx context.Context, app ipc.AppID, id ipc.TurnID) (Turn, error) {
+	turns, err := s.turns(ctx, `WHERE app_id = ? AND id = ?`, app, id)
+	if err != nil {
+		return Turn{}, err
+	}
+	if len(turns) == 0 {
+		return Turn{}, errs.New(errs.NotFound, "", "no turn %.64q", string(id)).WithHint("mulligan turns lists them")
+	}
+	return turns[0], nil
+}
+
+// Turns lists an app's newest turns, newest first, without their calls; limit 0 is all.
+func (s *Store) Turns(ctx context.Context, app ipc.AppID, limit int) ([]Turn, error) {
+	if limit <= 0 {
+		limit = -1
+	}
+	return s.turns(ctx, `WHERE app_id = ? ORDER BY seq DESC LIMIT ?`, app, limit)
+}
+
+// OpenTurns lists the turns that have not ended, oldest first.
+func (s *Store) OpenTurns(ctx context.Context, app ipc.AppID) ([]Turn, error) {
+	return s.turns(ctx, `WHERE app_id = ? AND open = 1 ORDER BY seq`, app)
+}
+
+func (s *Store) turns(ctx context.Context, where string, args ...any) ([]Turn, error) {
+	return query(ctx, s.r, `SELECT seq, body FROM turns `+where, func(rows *sql.Rows) (t Turn, err error) {
+		var seq int64
+		var body string
+		if err = rows.Scan(&seq, &body); err == nil {
+			err = json.Unmarshal([]byte(body), &t)
+		}
+		t.Seq = seq
+		return t, err
+	}, args...)
+}
+
+// Calls lists the calls of a turn, oldest first.
+func (s *Store) Calls(ctx context.Context, turn int64) ([]Call, error) {
+	return query(ctx, s.r, `SELECT body FROM calls WHERE turn = ? ORDER BY seq`, func(rows *sql.Rows) (c Call, err error) {
+		var body string
+		if err = rows.Scan(&body); err == nil {
+			err = json.Unmarshal([]byte(body), &c)
+		}
+		return c, err
+	}, turn)
+}
+
+// Call finds the newest call of that id in an app, and its turn.
+func (s *Store) Call(ctx context.Context, app ipc.AppID, id ipc.CallID) (Turn, Call, error) {
+	var seq int64
+	err := s.r.QueryRowContext(ctx, `
+		SELECT t.seq FROM calls c JOIN turns t ON t.seq = c.turn
+		WHERE t.app_id = ? AND c.id = ? ORDER BY c.seq DESC LIMIT 1`, app, id).Scan(&seq)
+	if errors.Is(err, sql.ErrNoRows) {
+		return Turn{}, Call{}, errs.New(errs.NotFound, "", "no call %.64q", string(id)).WithHint("mulligan turns lists the turns and their calls")
+	}
+	if err != nil {
+		return Turn{}, Call{}, errs.Wrap(errs.Failed, "read records", err)
+	}
+	turns, err := s.turns(ctx, `WHERE seq = ?`, seq)
+	if err != nil || len(turns) == 0 {
+		return Turn{}, Call{}, err
+	}
+	calls, err := s.Calls(ctx, seq)
+	if err != nil {
+		return Turn{}, Call{}, err
+	}
+	for _, c := range calls {
+		if c.ID == id {
+			return turns[0], c, nil
+		}
+	}
+	return Turn{}, Call{}, errs.New(errs.NotFound, "", "no call %.64q", string(id))
+}
+
+// DropTurns forgets an app's ended turns that are older than seq.
+func (s *Store) DropTurns(ctx context.Context, app ipc.AppID, seq int64) error {
+	return s.tx(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `DELETE FROM turns WHERE app_id = ? AND open = 0 AND seq < ?`, app, seq)
+		return err
+	})
+}
+
+// query reads the rows of a statement.
+func query[T any](ctx context.Context, db *sql.DB, q string, scan func(*sql.Rows) (T, error), args ...any) ([]T, error) {
+	rows, err := db.QueryContext(ctx, q, args...)
+	if err != nil {
+		return nil, errs.Wrap(errs.Failed, "read records", err)
+	}
+	defer rows.Close()
+	var all []T
+	for rows.Next() {
+		v, err := scan(rows)
+		if err != nil {
+			return nil, errs.Wrap(errs.Failed, "read records", err)
+		}
+		all = append(all, v)
+	}
+	return all, errs.Wrap(errs.Failed, "read records", rows.Err())
+}

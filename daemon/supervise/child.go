@@ -1,0 +1,170 @@
+package supervise
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/ipc/errs"
+)
+
+// child is a running command: our own or an adopted one.
+type child struct {
+	ident
+	exited chan string // gets how it ended, in State's words; has room for one
+}
+
+const unknown = "unknown"
+
+// spawn starts the command as run id.
+func (p *Process) spawn(id string) (*child, error) {
+	env := p.environ(id)
+	path, err := p.program(env)
+	if err != nil {
+		return nil, err
+	}
+	log, err := os.OpenFile(p.LogPath(), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close() // the command has its own descriptor
+	cmd := &exec.Cmd{
+		Path: path, Args: p.cfg.Command, Dir: p.cfg.Dir, Env: env, Stdout: log, Stderr: log,
+		SysProcAttr: &syscall.SysProcAttr{Setsid: true, Credential: p.credential()},
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, (&errs.Error{Kind: errs.Failed, Message: fmt.Sprintf("can't run %q in %s", p.cfg.Command[0], p.cfg.Dir), Err: err}).
+			WithHint("check the app's run command and its folder")
+	}
+	// It can't be reaped before the Wait below, so this is the child whatever it did.
+	self, err := look(cmd.Process.Pid)
+	c := &child{self.ident, make(chan string, 1)}
+	go func() {
+		cmd.Wait() // a failing command is no error here
+		c.exited <- ending(cmd.ProcessState)
+	}()
+	return c, err
+}
+
+// ending says how a process ended.
+func ending(s *os.ProcessState) string {
+	ws, ok := s.Sys().(syscall.WaitStatus)
+	switch {
+	case !ok:
+		return unknown
+	case ws.Signaled():
+		return fmt.Sprintf("signal %d (%s)", int(ws.Signal()), ws.Signal())
+	case ws.ExitStatus() == 0:
+		return "success"
+	}
+	return fmt.Sprintf("exit status %d", ws.ExitStatus())
+}
+
+// adopt watches a command that an earlier daemon started, until it ends or
+// supervision does.
+func (p *Process) adopt(id ident) (*child, error) {
+	fd, err := id.pidfd()
+	if err != nil {
+		return nil, err
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	c := &child{id, make(chan string, 1)}
+	watched := make(chan struct{})
+	go func() {
+		select {
+		case <-p.quit:
+		case <-watched:
+		}
+		w.Close() // wakes the poll
+	}()
+	go func() {
+		defer unix.Close(fd)
+		defer r.Close()
+		defer close(watched)
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}, {Fd: int32(r.Fd()), Events: unix.POLLIN}}
+		for {
+			_, err := unix.Poll(fds, -1)
+			if errors.Is(err, unix.EINTR) {
+				continue
+			}
+			if fds[0].Revents != 0 {
+				c.exited <- unknown
+			}
+			return
+		}
+	}()
+	return c, nil
+}
+
+const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// environ is the command's whole environment. Later entries win.
+func (p *Process) environ(id string) []string {
+	env := []string{"PATH=" + defaultPath}
+	uid := p.cfg.UID
+	if uid < 0 {
+		uid = os.Geteuid()
+	}
+	if u, err := user.LookupId(strconv.Itoa(uid)); err == nil {
+		env = append(env, "HOME="+u.HomeDir, "USER="+u.Username, "LOGNAME="+u.Username)
+	}
+	return append(append(env, p.cfg.Env...), marker+"="+id)
+}
+
+// program finds the command's program. One with a slash is relative to Dir.
+func (p *Process) program(env []string) (string, error) {
+	name := p.cfg.Command[0]
+	if strings.Contains(name, "/") {
+		return name, nil
+	}
+	path := ""
+	for _, v := range env {
+		if s, ok := strings.CutPrefix(v, "PATH="); ok {
+			path = s
+		}
+	}
+	for _, dir := range filepath.SplitList(path) {
+		if !filepath.IsAbs(dir) {
+			continue
+		}
+		file := filepath.Join(dir, name)
+		if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+			return file, nil
+		}
+	}
+	return "", errs.New(errs.Failed, "", "the command %q was not found in %s", name, path).
+		WithHint("give its full path, or a PATH in the app's environment")
+}
+
+// credential is whom to run the command as; nil: as the daemon itself. Only
+// root can choose; for others the kernel refuses what is not their own.
+func (p *Process) credential() *syscall.Credential {
+	uid, gid := p.cfg.UID, p.cfg.GID
+	if uid < 0 {
+		uid = os.Geteuid()
+	}
+	if gid < 0 {
+		gid = os.Getegid()
+	}
+	own := uid == os.Geteuid() && gid == os.Getegid()
+	if own && (os.Geteuid() != 0 || p.cfg.UID < 0 && p.cfg.GID < 0) {
+		return nil
+	}
+	c := &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+	for _, g := range p.cfg.Groups {
+		c.Groups = append(c.Groups, uint32(g))
+	}
+	return c
+}

@@ -1,0 +1,112 @@
+package supervise
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/ipc/errs"
+)
+
+// record is what is kept of a run across daemons, in run.json.
+type record struct {
+	Run  string `json:"run"`  // the run's id; empty: there never was one
+	Boot string `json:"boot"` // the boot that it belongs to
+	// Up says that the command is meant to run: it was started, and neither
+	// stopped nor given up since.
+	Up bool `json:"up"`
+	// The command's process; PID 0 means that it is about to be started, or is gone.
+	ident
+	Restarts int       `json:"restarts"`
+	Since    time.Time `json:"since"` // of the command's start, or its end
+	Failed   bool      `json:"failed"`
+	Result   string    `json:"result"` // how it last ended
+}
+
+// save makes rec the record, durably.
+func (p *Process) save(rec record) error {
+	text, err := json.Marshal(rec)
+	if err != nil {
+		return err
+	}
+	if err := writeDurably(filepath.Join(p.cfg.StateDir, "run.json"), text); err != nil {
+		return errs.Wrap(errs.Failed, "write down the run", err)
+	}
+	p.mu.Lock()
+	p.rec = rec
+	p.mu.Unlock()
+	return nil
+}
+
+// load reads the record; without one it is the zero record.
+func (p *Process) load() (rec record, err error) {
+	path := filepath.Join(p.cfg.StateDir, "run.json")
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return record{}, nil
+	}
+	if err != nil {
+		return record{}, err
+	}
+	if err := json.Unmarshal(text, &rec); err != nil {
+		return record{}, (&errs.Error{Kind: errs.Corrupt, Message: path + " is damaged", Err: err}).
+			WithHint("end the app's processes by hand and remove the file")
+	}
+	return rec, nil
+}
+
+// writeDurably replaces the file at path: after it, power may fail.
+func writeDurably(path string, text []byte) (err error) {
+	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
+
+// lockPatience is how long a predecessor may take to let go of the lock: one
+// that was just killed, with a child of its that is not executed yet.
+const lockPatience = 2 * time.Second
+
+// takeLock locks the file at path until it is closed. The descriptor is closed
+// on exec, so the lock is not passed on to the command.
+func takeLock(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for over := time.Now().Add(lockPatience); ; <-tick.C {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return f, nil
+		}
+		if errors.Is(err, unix.EWOULDBLOCK) && time.Now().Before(over) {
+			continue
+		}
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			err = errs.New(errs.Busy, "", "another daemon supervises it").WithHint("see who has %s open", path)
+		}
+		return nil, errors.Join(err, f.Close())
+	}
+}

@@ -1,0 +1,257 @@
+// Package supervise runs a command for hosts without systemd, behind the same
+// interface as a unit.
+//
+// The command outlives the daemon: it runs in a session of its own and writes
+// to a file, and a daemon that comes later adopts it. What there is to know of
+// it is in StateDir, durably and in this order:
+//
+//	intent (a fresh run id)  →  fork, with MULLIGAN_RUN=id in its environment  →  pid and start time
+//
+// so a daemon that is killed anywhere in between leaves nothing that the next one
+// can't find. A lock on the folder covers the instant between fork and exec: the
+// child holds it until then.
+//
+// A process belongs to the run if it is in the command's session, carries the
+// run's id in its environment, or has a parent that does. A process that escapes
+// all three at once (a new session, another environment, and its parent gone)
+// is lost sight of.
+package supervise
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"mulligan/ipc/errs"
+	"mulligan/systemd"
+)
+
+// Config says what to run and how.
+type Config struct {
+	Name    string   // for messages
+	Command []string // the program, looked for in Env's PATH or below Dir, and its arguments
+	Dir     string   // its working folder
+	Env     []string // "NAME=value"; nothing else of the daemon's environment is passed on
+	UID     int      // -1: the daemon's own
+	GID     int      // -1: the daemon's own
+	Groups  []int    // supplementary groups, used when UID or GID is given
+	// StateDir holds the record, the lock and run.log. It is made if missing,
+	// and belongs to this command alone.
+	StateDir string
+	// StopTimeout is how long a stop waits between SIGTERM and SIGKILL; default 10 s.
+	StopTimeout time.Duration
+}
+
+// Timings, in fields so that tests can do with less.
+type timings struct {
+	settle   time.Duration // a command that ends within it did not start
+	backoff  time.Duration // before the first restart; it doubles
+	burst    int           // restarts allowed…
+	window   time.Duration // …within this
+	killWait time.Duration // how long SIGKILL may take
+	logLimit int64         // bytes of run.log before it is rotated
+	logEvery time.Duration // between looks at its size
+}
+
+var defaults = timings{
+	settle: 100 * time.Millisecond, backoff: 200 * time.Millisecond, burst: 5, window: 30 * time.Second,
+	killWait: 10 * time.Second, logLimit: 8 << 20, logEvery: time.Second,
+}
+
+// Process is a supervised command. It implements systemd.Unit. One goroutine
+// does all the work; methods hand it requests and wait.
+type Process struct {
+	cfg  Config
+	time timings
+	lock *os.File
+
+	requests chan request
+	quit     chan struct{} // closed by Close
+	ended    chan struct{} // closed when the goroutine is gone
+	closing  sync.Once
+
+	mu     sync.Mutex
+	status systemd.Status
+	rec    record // written by the goroutine only
+
+	// The goroutine's own.
+	child    *child           // the running command, or nil
+	again    <-chan time.Time // when to restart; nil: not at all
+	restarts []time.Time      // the recent automatic ones
+}
+
+var _ systemd.Unit = (*Process)(nil)
+
+type request struct {
+	do    func() error
+	reply chan error // has room for one
+}
+
+// New takes charge of a command. One that an earlier daemon left running is
+// adopted; one that ended meanwhile is restarted as if it had ended now, unless
+// the machine was started anew since. It is errs.Busy when another daemon is in
+// charge. A Process that this daemon has for the same StateDir is closed: a
+// command with another configuration takes the place of the one before.
+func New(cfg Config) (*Process, error) { return open(cfg, defaults) }
+
+func open(cfg Config, t timings) (*Process, error) {
+	cfg.StateDir = filepath.Clean(cfg.StateDir)
+	if len(cfg.Command) == 0 || cfg.Command[0] == "" || cfg.Name == "" || !filepath.IsAbs(cfg.StateDir) {
+		return nil, errs.New(errs.Invalid, "supervise", "a command, a name and an absolute state folder are needed")
+	}
+	for _, s := range append(append([]string{cfg.Dir}, cfg.Command...), cfg.Env...) {
+		if strings.ContainsRune(s, 0) {
+			return nil, errs.New(errs.Invalid, "supervise "+cfg.Name, "%q has a NUL byte", s)
+		}
+	}
+	if cfg.StopTimeout <= 0 {
+		cfg.StopTimeout = 10 * time.Second
+	}
+	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
+		return nil, errs.Wrap(errs.Failed, "supervise "+cfg.Name, err)
+	}
+	charge.Lock()
+	defer charge.Unlock()
+	if before := charge.of[cfg.StateDir]; before != nil {
+		if err := before.close(); err != nil {
+			return nil, errs.Wrap(errs.Failed, "supervise "+cfg.Name, err)
+		}
+	}
+	lock, err := takeLock(filepath.Join(cfg.StateDir, "run.lock"))
+	if err != nil {
+		return nil, errs.Wrap(errs.Failed, "supervise "+cfg.Name, err)
+	}
+	p := &Process{
+		cfg: cfg, time: t, lock: lock,
+		requests: make(chan request), quit: make(chan struct{}), ended: make(chan struct{}),
+	}
+	first, err := p.resume()
+	if err != nil {
+		return nil, errors.Join(errs.Wrap(errs.Failed, "supervise "+cfg.Name, err), lock.Close())
+	}
+	charge.of[cfg.StateDir] = p
+	go p.loop(first)
+	return p, nil
+}
+
+// charge says which Process of this daemon is in charge of a StateDir.
+var charge = struct {
+	sync.Mutex
+	of map[string]*Process
+}{of: map[string]*Process{}}
+
+// Name is the configured name.
+func (p *Process) Name() string { return p.cfg.Name }
+
+// LogPath is where the command's output goes; what was rotated away is beside
+// it, with ".1" at the end.
+func (p *Process) LogPath() string { return filepath.Join(p.cfg.StateDir, "run.log") }
+
+// State says how the command is doing. The Result is "success", or how it
+// ended: "exit status 3", "signal 9 (killed)", "unknown" for one that was adopted.
+func (p *Process) State(context.Context) (systemd.Status, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.status, nil
+}
+
+// Start starts the command and returns when it runs. There is no readiness
+// protocol: one that ends right away did not start, of any other a health
+// check has to tell.
+func (p *Process) Start(ctx context.Context) error {
+	return p.ask(ctx, "start", p.start)
+}
+
+// Stop ends the command and every process of its run: SIGTERM, and SIGKILL
+// after StopTimeout. When ctx ends earlier, stopping goes on.
+func (p *Process) Stop(ctx context.Context) error {
+	return p.ask(ctx, "stop", p.stop)
+}
+
+// Close gives up charge of the command, which goes on running. A stop that is
+// under way is left to the next in charge. Closing twice is fine.
+func (p *Process) Close() error {
+	charge.Lock()
+	defer charge.Unlock()
+	return p.close()
+}
+
+func (p *Process) close() error {
+	var err error
+	p.closing.Do(func() {
+		delete(charge.of, p.cfg.StateDir)
+		close(p.quit)
+		<-p.ended
+		err = p.lock.Close()
+	})
+	return err
+}
+
+// errClosed is what a request meets after Close.
+var errClosed = errs.New(errs.Unavailable, "", "its supervision was ended")
+
+// ask has the goroutine do something and waits for it.
+func (p *Process) ask(ctx context.Context, op string, do func() error) error {
+	op += " " + p.cfg.Name
+	r := request{do: do, reply: make(chan error, 1)}
+	select {
+	case p.requests <- r:
+	case <-p.ended:
+		return errs.Wrap(errs.Unavailable, op, errClosed)
+	case <-ctx.Done():
+		return p.outOfTime(ctx, op)
+	}
+	select {
+	case err := <-r.reply:
+		return errs.Wrap(errs.Failed, op, err)
+	case <-ctx.Done():
+		return p.outOfTime(ctx, op)
+	}
+}
+
+// outOfTime is the error for what was not done when ctx ended.
+func (p *Process) outOfTime(ctx context.Context, op string) error {
+	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return &errs.Error{Kind: errs.Unavailable, Op: op, Message: "given up; it goes on", Err: ctx.Err()}
+	}
+	p.mu.Lock()
+	st, rec := p.status, p.rec
+	p.mu.Unlock()
+	e := errs.New(errs.Failed, op, "still %s when the time for it was over", st.Active)
+	if list, err := members(rec); err == nil && len(list) > 0 {
+		e.Message += "; left: " + describe(list)
+	}
+	return e.WithHint("its output is in %s", p.LogPath())
+}
+
+// set changes what State tells.
+func (p *Process) set(active, sub, result string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.status.Active != active {
+		p.status.Since = time.Now()
+	}
+	p.status.Active, p.status.Sub, p.status.Result = active, sub, result
+	p.status.MainPID, p.status.Restarts = 0, p.rec.Restarts
+	if p.child != nil {
+		p.status.MainPID = p.child.PID
+	}
+}
+
+// describe names processes, at most five of them.
+func describe(list []proc) string {
+	var parts []string
+	for i, q := range list {
+		if i == 5 {
+			parts = append(parts, fmt.Sprintf("and %d more", len(list)-i))
+			break
+		}
+		parts = append(parts, fmt.Sprintf("pid %d (%s)", q.PID, q.name))
+	}
+	return strings.Join(parts, ", ")
+}

@@ -1,0 +1,342 @@
+package daemon_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"mulligan/daemon"
+	"mulligan/daemon/gate"
+	"mulligan/ipc"
+	"mulligan/ipc/errs"
+)
+
+// served is a daemon that serves TCP on a port of loopback.
+type served struct {
+	t    *testing.T
+	d    *daemon.Daemon
+	base string
+}
+
+func serveTCP(t *testing.T, opt daemon.Options) *served {
+	t.Helper()
+	if opt.StateDir == "" {
+		opt.StateDir = filepath.Join(t.TempDir(), "state")
+	}
+	d, err := daemon.Open(t.Context(), opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := d.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+		soon, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		if err := d.Gate().Close(soon); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := d.Gate().Listen("127.0.0.1:0", gate.TLS{}); err != nil {
+		t.Fatal(err)
+	}
+	return &served{t, d, "http://" + d.Gate().Addr().String()}
+}
+
+// answer is what came back, read to its end.
+type answer struct {
+	status int
+	header http.Header
+	body   string
+}
+
+// kind is the kind of error in it; "" where it is none.
+func (a answer) kind() errs.Kind {
+	var e struct{ Error ipc.ErrorBody }
+	_ = json.Unmarshal([]byte(a.body), &e)
+	return e.Error.Kind
+}
+
+// ask makes a request; headers are pairs. "Host" stands for the request's host.
+func (s *served) ask(method, path, body string, headers ...string) answer {
+	s.t.Helper()
+	req, err := http.NewRequestWithContext(s.t.Context(), method, s.base+path, strings.NewReader(body))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for i := 0; i < len(headers); i += 2 {
+		if req.Header.Set(headers[i], headers[i+1]); headers[i] == "Host" {
+			req.Host = headers[i+1]
+		}
+	}
+	resp, err := http.DefaultTransport.RoundTrip(req)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return answer{resp.StatusCode, resp.Header, string(b)}
+}
+
+func (s *served) token(who ipc.Caller, req ipc.TokenRequest) ipc.NewToken {
+	s.t.Helper()
+	tok, err := s.d.AddToken(s.t.Context(), who, req)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return tok
+}
+
+func bearer(secret string) []string { return []string{"Authorization", "Bearer " + secret} }
+
+// TestTCPCallers: nobody without credentials; with them, what they are good for.
+func TestTCPCallers(t *testing.T) {
+	s := serveTCP(t, daemon.Options{})
+	ws := workspace(t)
+	app, err := s.d.AddApp(t.Context(), root, ipc.App{Slug: "shop", Workspace: ws})
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := s.token(root, ipc.TokenRequest{Name: "r"}).Secret
+	write := s.token(root, ipc.TokenRequest{Scopes: []ipc.Scope{ipc.ScopeRead, ipc.ScopeWrite}}).Secret
+	other := s.token(root, ipc.TokenRequest{Scopes: ipc.Scopes, Apps: []string{"shop"}}).Secret
+	for _, tt := range []struct {
+		name, method, path, body string
+		headers                  []string
+		status                   int
+		kind                     errs.Kind
+	}{
+		{"nobody", "GET", "/api/apps", "", nil, 401, errs.Unauthenticated},
+		{"nobody, health", "GET", "/healthz", "", nil, 200, ""},
+		{"nobody, document", "GET", "/openapi.json", "", nil, 200, ""},
+		{"nobody, unknown path", "GET", "/api/x", "", nil, 401, errs.Unauthenticated},
+		{"nobody, posting", "POST", "/api/apps", "{}", nil, 401, errs.Unauthenticated},
+		{"guest where none are allowed", "GET", "/api/apps", "", []string{"X-Guest-Id", "g1"}, 401, errs.Unauthenticated},
+		{"password", "GET", "/api/apps", "", []string{"Authorization", "Basic eDp5"}, 401, errs.Unauthenticated},
+		{"made up", "GET", "/api/apps", "", bearer("mlg_0123456789ab_xxxxxxxxxxxxxxxxxxxxxxxxxxx"), 401, errs.Unauthenticated},
+		{"cut short", "GET", "/api/apps", "", bearer(read[:len(read)-1]), 401, errs.Unauthenticated},
+		{"its id alone", "GET", "/api/apps", "", bearer(read[:17]), 401, errs.Unauthenticated},
+		{"reader", "GET", "/api/apps", "", bearer(read), 200, ""},
+		{"reader, writing", "POST", "/api/apps/shop/checkpoints", "{}", bearer(read), 403, errs.Denied},
+		{"writer", "POST", "/api/apps/shop/checkpoints", "{}", bearer(write), 201, ""},
+		{"writer, registering", "DELETE", "/api/apps/shop", "", bearer(write), 403, errs.Denied},
+		{"token for tokens", "POST", "/api/tokens", "{}", bearer(other), 403, errs.Denied},
+		{"token for the page", "POST", "/api/ui", "", bearer(other), 403, errs.Denied},
+		{"for one app, registering", "POST", "/api/apps", `{"slug":"x","workspace":"/tmp/x"}`, bearer(other), 403, errs.Denied},
+		{"other name (DNS rebinding)", "GET", "/healthz", "", []string{"Host", "evil.example"}, 403, errs.Denied},
+		{"other address", "GET", "/healthz", "", []string{"Host", "192.0.2.7:80"}, 403, errs.Denied},
+		{"name of loopback", "GET", "/healthz", "", []string{"Host", "localhost:1"}, 200, ""},
+		{"foreign page", "GET", "/api/apps", "", append(bearer(read), "Origin", "http://evil.example"), 403, errs.Denied},
+		{"sandboxed page", "GET", "/api/apps", "", append(bearer(read), "Origin", "null"), 403, errs.Denied},
+		{"page of another port", "GET", "/api/apps", "", append(bearer(read), "Sec-Fetch-Site", "same-site"), 403, errs.Denied},
+		{"own page", "GET", "/api/apps", "", append(bearer(read), "Origin", s.base, "Sec-Fetch-Site", "same-origin"), 200, ""},
+		{"preflight", "OPTIONS", "/api/apps", "", []string{"Origin", "http://evil.example", "Access-Control-Request-Method", "POST"}, 403, errs.Denied},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got := s.ask(tt.method, tt.path, tt.body, tt.headers...)
+			if got.status != tt.status || got.kind() != tt.kind {
+				t.Errorf("status %d, want %d: %s", got.status, tt.status, got.body)
+			}
+			if h := got.header.Get("Access-Control-Allow-Origin"); h != "" {
+				t.Errorf("it lets %s read it", h)
+			}
+		})
+	}
+	if got := s.ask("GET", "/api/apps/"+string(app.ID), "", bearer(other)...); got.status != 200 {
+		t.Errorf("token for the app: %d %s", got.status, got.body)
+	}
+}
+
+// TestTokenEnds: a token that is revoked or expired is not good, and who is
+// connected by it is cut off.
+func TestTokenEnds(t *testing.T) {
+	now := time.Now()
+	s := serveTCP(t, daemon.Options{Now: func() time.Time { return now }})
+	if _, err := s.d.AddApp(t.Context(), root, ipc.App{Slug: "shop", Workspace: workspace(t)}); err != nil {
+		t.Fatal(err)
+	}
+	tok := s.token(root, ipc.TokenRequest{Expires: "1h"})
+	req, _ := http.NewRequestWithContext(t.Context(), "GET", s.base+"/api/apps/shop/events", nil)
+	req.Header.Set("Authorization", "Bearer "+tok.Secret)
+	resp, err := http.DefaultTransport.RoundTrip(req)
+	if err != nil || resp.StatusCode != 200 {
+		t.Fatal(resp, err)
+	}
+	defer resp.Body.Close()
+	if err := s.d.RevokeToken(t.Context(), ipc.Caller{UID: 12345}, tok.ID); errs.KindOf(err) != errs.NotFound {
+		t.Errorf("revoked by somebody else: %v", err)
+	}
+	if err := s.d.RevokeToken(t.Context(), root, tok.ID); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+		t.Errorf("the stream ends with %v", err)
+	}
+	if got := s.ask("GET", "/api/apps", "", bearer(tok.Secret)...); got.status != 401 {
+		t.Errorf("revoked: %d", got.status)
+	}
+	old := s.token(root, ipc.TokenRequest{Expires: "1h"})
+	now = now.Add(time.Hour)
+	if got := s.ask("GET", "/api/apps", "", bearer(old.Secret)...); got.status != 401 {
+		t.Errorf("expired: %d", got.status)
+	}
+	if list, err := s.d.Tokens(t.Context(), root); err != nil || len(list.Tokens) != 1 {
+		t.Errorf("%+v, %v", list, err)
+	}
+}
+
+// TestTokensAtRest: the secret is nowhere in the state folder.
+func TestTokensAtRest(t *testing.T) {
+	dir := t.TempDir()
+	s := serveTCP(t, daemon.Options{StateDir: dir})
+	tok := s.token(root, ipc.TokenRequest{Name: "findme"})
+	names := 0
+	err := filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		if strings.Contains(string(b), tok.Secret) || strings.Contains(string(b), tok.Secret[17:]) {
+			t.Errorf("the secret is in %s", path)
+		}
+		names += strings.Count(string(b), "findme")
+		return err
+	})
+	if err != nil || names == 0 {
+		t.Errorf("the token's name was found %d times, %v", names, err)
+	}
+}
+
+// TestPage follows a one-time link as a browser would.
+func TestPage(t *testing.T) {
+	page := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "the page") })
+	s := serveTCP(t, daemon.Options{Page: page})
+	if _, err := s.d.AddApp(t.Context(), root, ipc.App{Slug: "shop", Workspace: workspace(t)}); err != nil {
+		t.Fatal(err)
+	}
+	link, err := s.d.Gate().Invite(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u, err := url.Parse(link.URL)
+	if err != nil || !strings.HasSuffix(u.Hostname(), ".localhost") {
+		t.Fatal(link.URL, err)
+	}
+	if got := s.ask("GET", u.RequestURI(), ""); got.status != 403 {
+		t.Errorf("the code under another name: %d %s", got.status, got.body)
+	}
+	login := s.ask("GET", u.RequestURI(), "", "Host", u.Host, "Sec-Fetch-Site", "cross-site")
+	cookie := login.header.Get("Set-Cookie")
+	if login.status != 200 || !strings.Contains(cookie, "HttpOnly") || !strings.Contains(cookie, "SameSite=Strict") {
+		t.Fatalf("login: %d, cookie %q", login.status, cookie)
+	}
+	cookie, _, _ = strings.Cut(cookie, ";")
+	if again := s.ask("GET", u.RequestURI(), "", "Host", u.Host); again.status != 403 || again.header.Get("Set-Cookie") != "" {
+		t.Errorf("the code again: %d", again.status)
+	}
+	with := func(headers ...string) []string {
+		return append([]string{"Host", u.Host, "Cookie", cookie}, headers...)
+	}
+	got := s.ask("GET", "/api/session", "", with()...)
+	var session ipc.Session
+	if err := json.Unmarshal([]byte(got.body), &session); err != nil || session.User != "root" || session.CSRF == "" {
+		t.Fatal(got.body, err)
+	}
+	for _, tt := range []struct {
+		name, method, path string
+		headers            []string
+		status             int
+	}{
+		{"the page itself", "GET", "/", []string{"Host", u.Host}, 200},
+		{"API without a cookie", "GET", "/api/apps", []string{"Host", u.Host}, 401},
+		{"API", "GET", "/api/apps", with(), 200},
+		{"under the address", "GET", "/api/apps", []string{"Cookie", cookie}, 401},
+		{"from a page of another port", "GET", "/api/apps", with("Sec-Fetch-Site", "same-site"), 403},
+		{"change without CSRF", "POST", "/api/apps/shop/checkpoints", with(), 403},
+		{"change with a wrong one", "POST", "/api/apps/shop/checkpoints", with("X-CSRF-Token", "x"), 403},
+		{"change", "POST", "/api/apps/shop/checkpoints", with("X-CSRF-Token", session.CSRF, "Origin", "http://"+u.Host), 201},
+		{"registering", "DELETE", "/api/apps/shop", with("X-CSRF-Token", session.CSRF), 403},
+		{"no such path", "GET", "/api/x", with(), 404},
+		{"log out", "DELETE", "/api/session", with("X-CSRF-Token", session.CSRF), 204},
+		{"afterwards", "GET", "/api/apps", with(), 401},
+		{"the page afterwards", "GET", "/", with(), 200},
+	} {
+		if got := s.ask(tt.method, tt.path, "", tt.headers...); got.status != tt.status {
+			t.Errorf("%s: %d, want %d: %s", tt.name, got.status, tt.status, got.body)
+		}
+	}
+}
+
+// TestPageAlone: without TCP a link opens a port for the page, and only for it.
+func TestPageAlone(t *testing.T) {
+	d, err := daemon.Open(t.Context(), daemon.Options{StateDir: filepath.Join(t.TempDir(), "state"), Guests: &daemon.Guests{User: "nobody", Dir: "/nowhere"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close(context.Background())
+	defer d.Gate().Close(context.Background())
+	link, err := d.Gate().Invite(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u, _ := url.Parse(link.URL)
+	tok, err := d.AddToken(t.Context(), root, ipc.TokenRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &served{t, d, "http://127.0.0.1:" + u.Port()}
+	if got := s.ask("GET", "/api/apps", "", bearer(tok.Secret)...); got.status != 401 {
+		t.Errorf("a token: %d", got.status)
+	}
+	if got := s.ask("GET", "/api/apps", "", "X-Guest-Id", "g"); got.status != 401 {
+		t.Errorf("a guest: %d", got.status)
+	}
+	if got := s.ask("GET", u.RequestURI(), "", "Host", u.Host); got.status != 200 {
+		t.Errorf("the link: %d %s", got.status, got.body)
+	}
+}
+
+// TestSlowClients: clients that say nothing, or half of something, take all the
+// connections there are; one that speaks is answered nevertheless.
+func TestSlowClients(t *testing.T) {
+	s := serveTCP(t, daemon.Options{})
+	tok := s.token(root, ipc.TokenRequest{}).Secret
+	addr := s.d.Gate().Addr().String()
+	for i := range 600 {
+		conn, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		text := []string{"", "GET /healthz HTT", "GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-A: "}[i%3]
+		if _, err := io.WriteString(conn, text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := s.ask("GET", "/api/apps", "", bearer(tok)...); got.status != 200 {
+		t.Errorf("%d %s", got.status, got.body)
+	}
+	// Half a body is answered too, since nobody knows who sends it.
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprintf(conn, "POST /api/apps HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{")
+	if resp, err := http.ReadResponse(bufio.NewReader(conn), nil); err != nil || resp.StatusCode != 401 {
+		t.Error(resp, err)
+	}
+}

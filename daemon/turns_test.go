@@ -1,0 +1,232 @@
+package daemon_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"mulligan/daemon"
+	"mulligan/ipc"
+)
+
+// openAuto opens a user's daemon with one app that asks for automatic checkpoints.
+func openAuto(t *testing.T, gap time.Duration) (*daemon.Daemon, world) {
+	t.Helper()
+	w := world{dir: t.TempDir()}
+	if err := os.Mkdir(w.ws(), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	w.set(t, "zero")
+	d := w.openWith(t, gap)
+	if _, err := d.AddApp(t.Context(), root, ipc.App{
+		Slug: "shop", Workspace: w.ws(), Auto: true,
+		Databases: []ipc.Database{{Name: "shop", Driver: "sqlite", DSN: "shop.db"}},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "the files are followed", func() bool {
+		a, err := d.App(t.Context(), root, "shop")
+		return err == nil && a.Following == "watching"
+	})
+	return d, w
+}
+
+func (w world) openWith(t *testing.T, gap time.Duration) *daemon.Daemon {
+	t.Helper()
+	d, err := daemon.Open(t.Context(), daemon.Options{StateDir: w.state(), User: true, QuietGap: gap, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { d.Close(context.Background()) })
+	return d
+}
+
+func begin(t *testing.T, d *daemon.Daemon, id ipc.TurnID) {
+	t.Helper()
+	turn, err := d.BeginTurn(t.Context(), root, "shop", ipc.BeginTurn{TurnID: id, ConversationID: "c", MessageID: "m-" + string(id), Agent: "test"})
+	if err != nil || turn.ID != id {
+		t.Fatalf("%+v, %v", turn, err)
+	}
+	// The barrier of a first call also waits for the databases.
+	if _, err := d.BeginCall(t.Context(), root, "shop", id, ipc.BeginCall{CallID: "first-" + ipc.CallID(id), Tool: "Bash", Before: true, DeadlineMS: 10000}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func end(t *testing.T, d *daemon.Daemon, id ipc.TurnID) ipc.Turn {
+	t.Helper()
+	turn, err := d.EndTurn(t.Context(), root, "shop", id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return turn
+}
+
+func agentCheckpoints(t *testing.T, d *daemon.Daemon) []ipc.Checkpoint {
+	t.Helper()
+	list, err := d.Checkpoints(t.Context(), root, "shop", ipc.CheckpointQuery{Trigger: ipc.TriggerAgent})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list.Checkpoints
+}
+
+// TestTurns has agents work in turns: each that changes something leaves one
+// checkpoint, of the state before it, and each goes back exactly.
+func TestTurns(t *testing.T) {
+	d, w := openAuto(t, time.Hour)
+	states := []string{"zero"}
+	for i := range 6 {
+		id := ipc.TurnID(fmt.Sprintf("t%d", i))
+		begin(t, d, id)
+		word := fmt.Sprintf("word%d", i)
+		w.set(t, word)
+		states = append(states, word)
+		turn := end(t, d, id)
+		if turn.CheckpointID == nil || turn.EndedAt == nil || turn.Changes.Modified < 12 || turn.Changes.Created < 3 || turn.Changes.Deleted < 3 && i > 0 {
+			t.Fatalf("%+v", turn)
+		}
+	}
+	begin(t, d, "idle")
+	if turn := end(t, d, "idle"); turn.CheckpointID != nil || turn.Changes.Created+turn.Changes.Modified+turn.Changes.Deleted > 0 {
+		t.Errorf("a turn that did nothing: %+v", turn)
+	}
+	cps := agentCheckpoints(t, d)
+	if len(cps) != 6 {
+		turns, _ := d.Turns(t.Context(), root, "shop", "", 0)
+		t.Fatalf("%d checkpoints of 6 turns: %+v", len(cps), turns)
+	}
+	for _, i := range []int{3, 0, 5, 1} {
+		cp := cps[5-i]
+		if *cp.TurnID != fmt.Sprintf("t%d", i) || *cp.MessageID != "m-"+*cp.TurnID || len(cp.Warnings) > 0 {
+			t.Errorf("%+v", cp)
+		}
+		if _, err := d.Rollback(t.Context(), root, "shop", cp.ID, ipc.RollbackRequest{}, nil); err != nil {
+			t.Fatal(err)
+		}
+		if got := w.word(t); got != states[i] {
+			t.Fatalf("back before turn %d is %q, want %q", i, got, states[i])
+		}
+	}
+	turns, err := d.Turns(t.Context(), root, "shop", "", 0)
+	if err != nil || len(turns) != 7 || turns[0].ID != "idle" || len(turns[1].Calls) != 1 {
+		t.Fatalf("%+v, %v", turns, err)
+	}
+	if got := len(agentCheckpoints(t, d)); got != 6 {
+		t.Errorf("the rollbacks made turns of their own: %d", got)
+	}
+}
+
+// TestTurnOfADatabase has a turn that writes no file.
+func TestTurnOfADatabase(t *testing.T) {
+	d, w := openAuto(t, time.Hour)
+	begin(t, d, "t")
+	sh(t, `sqlite3 "$1/shop.db" "UPDATE words SET word = 'oops'"`, w.ws())
+	turn := end(t, d, "t")
+	if turn.CheckpointID == nil {
+		t.Fatalf("no checkpoint: %+v", turn)
+	}
+	if _, err := d.Rollback(t.Context(), root, "shop", *turn.CheckpointID, ipc.RollbackRequest{}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.word(t); got != "zero" {
+		t.Errorf("back to %q", got)
+	}
+}
+
+// TestInferredTurn writes without telling anybody.
+func TestInferredTurn(t *testing.T) {
+	d, w := openAuto(t, 300*time.Millisecond)
+	before := read(t, w.ws(), "file3")
+	write(t, w.ws(), "file3", "unannounced")
+	write(t, w.ws(), "another", "too")
+	var turn ipc.Turn
+	waitFor(t, "the inferred turn ends", func() bool {
+		turns, err := d.Turns(t.Context(), root, "shop", "", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(turns) > 1 {
+			t.Fatalf("%d turns", len(turns))
+		}
+		if len(turns) == 1 {
+			turn = turns[0]
+		}
+		return turn.EndedAt != nil
+	})
+	if !turn.Inferred || turn.CheckpointID == nil || turn.Changes.Created != 1 || turn.Changes.Modified < 1 {
+		t.Fatalf("%+v", turn)
+	}
+	if _, err := d.Rollback(t.Context(), root, "shop", *turn.CheckpointID, ipc.RollbackRequest{Scope: []string{"layer:files"}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(t, w.ws(), "file3"); got != before {
+		t.Errorf("file3 says %q", got)
+	}
+	if _, err := os.Stat(filepath.Join(w.ws(), "another")); !os.IsNotExist(err) {
+		t.Errorf("another: %v", err)
+	}
+}
+
+// TestTurnEndsTheOneBefore announces a turn while one that was inferred is still
+// open, and another in the same conversation without an end of the first.
+func TestTurnEndsTheOneBefore(t *testing.T) {
+	d, w := openAuto(t, time.Hour)
+	write(t, w.ws(), "file1", "unannounced")
+	waitFor(t, "a turn is inferred", func() bool {
+		turns, err := d.Turns(t.Context(), root, "shop", "", 0)
+		return err == nil && len(turns) == 1
+	})
+	for i, conversation := range []string{"c1", "c1", "c2"} {
+		id := ipc.TurnID(fmt.Sprint("t", i))
+		if _, err := d.BeginTurn(t.Context(), root, "shop", ipc.BeginTurn{TurnID: id, ConversationID: conversation}); err != nil {
+			t.Fatal(err)
+		}
+		write(t, w.ws(), fmt.Sprint("made", i), "x")
+	}
+	end(t, d, "t2")
+	turns, err := d.Turns(t.Context(), root, "shop", "", 0)
+	if err != nil || len(turns) != 4 {
+		t.Fatalf("%+v, %v", turns, err)
+	}
+	for i, paths := range [][]string{{"made2"}, nil, {"made0"}, {"file1"}} {
+		if got := turns[i]; (got.EndedAt == nil) != (paths == nil) || !slices.Equal(got.Changes.Paths, paths) && paths != nil {
+			t.Errorf("turn %d: ended %v, changed %q, want %q", i, got.EndedAt, got.Changes.Paths, paths)
+		}
+	}
+}
+
+// TestTurnOverARestart writes while no daemon runs, in the middle of a turn.
+func TestTurnOverARestart(t *testing.T) {
+	d, w := openAuto(t, time.Hour)
+	begin(t, d, "t")
+	w.close(t, d)
+	w.set(t, "unseen")
+	d = w.openWith(t, time.Hour)
+	turn := end(t, d, "t")
+	if turn.CheckpointID == nil || turn.Changes.Modified < 12 {
+		t.Fatalf("%+v", turn)
+	}
+	if _, err := d.Rollback(t.Context(), root, "shop", *turn.CheckpointID, ipc.RollbackRequest{Scope: []string{"layer:files"}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(t, w.ws(), "file7"); got != "zero" {
+		t.Errorf("file7 says %q", got)
+	}
+}
+
+func waitFor(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(30 * time.Second)
+	for !f() {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited in vain: %s", what)
+		}
+		time.Sleep(10 * time.Millisecond) // nothing reports it
+	}
+}
