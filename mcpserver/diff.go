@@ -1,0 +1,70 @@
+package mcpserver
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"mulligan/ipc"
+)
+
+const (
+	maxDiffed     = 50       // changes in one answer
+	maxDiffedText = 16 << 10 // bytes of unified diffs in one answer
+)
+
+type diffIn struct {
+	App        ipc.AppID        `json:"app_id,omitempty" jsonschema:"default: this folder's"`
+	Checkpoint ipc.CheckpointID `json:"checkpoint_id"`
+	Against    string           `json:"against,omitempty" jsonschema:"another checkpoint_id, or now (default)"`
+	Paths      []string         `json:"paths,omitempty" jsonschema:"only these, with unified diffs"`
+}
+
+type diffOut struct {
+	From         ipc.CheckpointID `json:"from"`
+	To           string           `json:"to"`
+	Changes      []ipc.DiffChange `json:"changes"`
+	ChangesTotal int              `json:"changes_total"`
+	Unknown      []string         `json:"unknown"`
+	SessionToken string           `json:"session_token"`
+	Next         string           `json:"next"`
+}
+
+// diff tells names alone unless paths are given: then also the lines.
+func (t tools) diff(ctx context.Context, _ *mcp.CallToolRequest, in diffIn) (*mcp.CallToolResult, diffOut, error) {
+	what := onCheckpoint("diff_checkpoint", in.App, in.Checkpoint)
+	app, err := t.app(ctx, &what)
+	if err != nil {
+		return nil, diffOut{}, failed(err, what)
+	}
+	d, err := t.client.Diff(ctx, string(app.ID), in.Checkpoint, ipc.DiffQuery{
+		Against: in.Against, Paths: in.Paths, Patch: len(in.Paths) > 0, Limit: maxDiffed,
+	})
+	if err != nil {
+		return nil, diffOut{}, failed(err, what)
+	}
+	shorten(d.Changes)
+	out := diffOut{d.From, d.To, append([]ipc.DiffChange{}, d.Changes...), d.Total, append([]string{}, d.Unknown...), sessionToken(app), ""}
+	switch {
+	case d.Total > len(d.Changes):
+		out.Next = fmt.Sprintf("%d more changed: name paths, or run `mulligan diff %s --app %s --name-status`", d.Total-len(d.Changes), d.From, app.Slug)
+	case d.Total == 0:
+		out.Next = toolCall("list_checkpoints", app.ID, "") + " shows other checkpoints to compare with"
+	default:
+		out.Next = toolCall("rollback_app", app.ID, in.Checkpoint) + " goes back there; with scope, only for the paths that it names"
+	}
+	return nil, out, nil
+}
+
+// shorten leaves out the diffs that would make the answer too long.
+func shorten(changes []ipc.DiffChange) {
+	left := maxDiffedText
+	for i := range changes {
+		c := &changes[i]
+		if len(c.Patch) > left {
+			c.Patch, c.NoPatch = "", "too large for this answer"
+		}
+		left -= len(c.Patch)
+	}
+}

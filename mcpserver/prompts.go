@@ -1,0 +1,83 @@
+package mcpserver
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"mulligan/ipc"
+)
+
+// Prompts are what a client's people get as slash commands. They say what is to be
+// called, and do nothing themselves.
+
+// maxOffered is how many checkpoints the rollback prompt offers.
+const maxOffered = 10
+
+func addPrompts(s *mcp.Server, t tools) {
+	s.AddPrompt(&mcp.Prompt{
+		Name: "checkpoint", Title: "Checkpoint the app", Description: "Capture the app as it is now: files, VM disk and databases.",
+		Arguments: []*mcp.PromptArgument{{Name: "notes", Description: "what is about to happen"}},
+	}, t.promptCheckpoint)
+	s.AddPrompt(&mcp.Prompt{
+		Name: "rollback", Title: "Roll the app back", Description: "Take the whole app to a checkpoint; it can be undone.",
+		Arguments: []*mcp.PromptArgument{
+			{Name: "checkpoint", Description: "an id, or N for the N-th newest; without it, you are asked"},
+			{Name: "reason", Description: "why, for the audit trail"},
+		},
+	}, t.promptRollback)
+}
+
+func (t tools) promptCheckpoint(_ context.Context, req *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
+	call := callOf("create_checkpoint", "", "notes", req.Params.Arguments["notes"])
+	return prompt("Checkpoint the app", "Call "+call+" and tell me the checkpoint's id. Do nothing else."), nil
+}
+
+// promptRollback names the checkpoint, or those that there are to choose from. That
+// the daemon does not answer is for the tool to say.
+func (t tools) promptRollback(ctx context.Context, req *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
+	const title = "Roll the app back"
+	wanted, reason := req.Params.Arguments["checkpoint"], req.Params.Arguments["reason"]
+	list := t.newest(ctx)
+	if n, err := strconv.Atoi(wanted); err == nil && n >= 1 && n <= len(list) {
+		wanted = string(list[n-1].ID)
+	}
+	after := "Then read again every file that you know, as they changed on disk, and tell me what was undone and the id of the safety checkpoint."
+	if wanted != "" {
+		return prompt(title, fmt.Sprintf("Call %s. %s", callOf("rollback_app", "", "checkpoint_id", wanted, "reason", reason), after)), nil
+	}
+	if len(list) == 0 {
+		return prompt(title, "Call list_checkpoints() and ask me which checkpoint to go back to. Then call rollback_app with its id. "+after), nil
+	}
+	var b strings.Builder
+	b.WriteString("I want the app to go back to an earlier state. These are its newest checkpoints, the newest first:\n")
+	for i, cp := range list {
+		fmt.Fprintf(&b, "%d. %s, %s, %s", i+1, cp.ID, cp.CreatedAt.UTC().Format("2006-01-02 15:04:05Z"), cp.Trigger)
+		if cp.Notes != nil {
+			fmt.Fprintf(&b, ": %.100q", *cp.Notes)
+		}
+		b.WriteByte('\n')
+	}
+	b.WriteString("Ask me which one, then call rollback_app with its id. " + after)
+	return prompt(title, b.String()), nil
+}
+
+// newest lists the newest checkpoints of the working folder's app, as far as it can.
+func (t tools) newest(ctx context.Context) []ipc.Checkpoint {
+	app, err := t.client.AppAt(ctx, t.cwd)
+	if err != nil {
+		return nil
+	}
+	l, err := t.client.Checkpoints(ctx, string(app.ID), ipc.CheckpointQuery{Limit: maxOffered})
+	if err != nil {
+		return nil
+	}
+	return l.Checkpoints
+}
+
+func prompt(title, text string) *mcp.GetPromptResult {
+	return &mcp.GetPromptResult{Description: title, Messages: []*mcp.PromptMessage{{Role: "user", Content: &mcp.TextContent{Text: text}}}}
+}

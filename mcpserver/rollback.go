@@ -1,0 +1,114 @@
+package mcpserver
+
+import (
+	"context"
+	"slices"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"mulligan/ipc"
+)
+
+type rollbackIn struct {
+	App           ipc.AppID        `json:"app_id,omitempty" jsonschema:"default: this folder's"`
+	Checkpoint    ipc.CheckpointID `json:"checkpoint_id"`
+	Scope         []string         `json:"scope,omitempty" jsonschema:"only these: paths in the workspace, layer:files, layer:disk, layer:db"`
+	VerifyRestore *bool            `json:"verify_restore,omitempty" jsonschema:"compare hashes after; default true"`
+	Reason        string           `json:"reason,omitempty" jsonschema:"for the audit trail"`
+	DryRun        bool             `json:"dry_run,omitempty" jsonschema:"only say what would change"`
+}
+
+// rollbackOut is a receipt's own fields and what a result adds to them.
+type rollbackOut struct {
+	receiptFields
+	SessionToken string `json:"session_token"`
+}
+
+// receiptFields are an ipc.RollbackResult's without its methods, as with
+// checkpointFields.
+type receiptFields ipc.RollbackResult
+
+// rollback answers with the receipt whenever there is one. Of a rollback that
+// ran and failed it is an error's: what happened to the app is in it.
+func (t tools) rollback(ctx context.Context, req *mcp.CallToolRequest, in rollbackIn) (*mcp.CallToolResult, rollbackOut, error) {
+	what := onCheckpoint("rollback_app", in.App, in.Checkpoint)
+	app, err := t.app(ctx, &what)
+	if err != nil {
+		return nil, rollbackOut{}, failed(err, what)
+	}
+	if ask, err := t.confirm.ask(req, app, in); err != nil || ask != nil {
+		return ask, rollbackOut{}, failedOrNil(err, what)
+	}
+	conversation, call := asker(req.Params.Meta)
+	res, err := t.client.Rollback(ctx, string(app.ID), in.Checkpoint, ipc.RollbackRequest{
+		Scope: in.Scope, VerifyRestore: in.VerifyRestore, Reason: in.Reason, DryRun: in.DryRun,
+		ConversationID: conversation, CallID: call,
+	}, progress(ctx, req))
+	if err != nil && len(res.Stages) == 0 { // it never began
+		return nil, rollbackOut{}, failed(err, what)
+	}
+	res.Normalize()
+	res.Next = nextOfRollback(app, in, res)
+	if err == nil {
+		return nil, rollbackOut{receiptFields(res), sessionToken(app)}, nil
+	}
+	body := ipc.Body(err)
+	res.Error = &body
+	return &mcp.CallToolResult{IsError: true}, rollbackOut{receiptFields(res), sessionToken(app)}, nil
+}
+
+// asker is which conversation, or which call of one, a request is of, where the
+// client says so as Codex and Claude Code do: other sessions are spared.
+func asker(m mcp.Meta) (conversation string, call ipc.CallID) {
+	conversation, _ = m["threadId"].(string)
+	id, _ := m["claudecode/toolUseId"].(string)
+	return conversation, ipc.CallID(id)
+}
+
+// nextOfRollback spells the next call out where this package knows it, and else
+// passes on what the daemon says.
+func nextOfRollback(app ipc.App, in rollbackIn, res ipc.RollbackResult) string {
+	switch {
+	case res.DryRun && res.Error == nil:
+		return toolCall("rollback_app", app.ID, in.Checkpoint) + " does it"
+	case res.RolledBack && res.SafetyCheckpoint != nil:
+		return "To roll FORWARD (undo the rollback): " + toolCall("rollback_app", app.ID, res.SafetyCheckpoint.ID)
+	case res.Recovered:
+		return "the app is as it was before; " + toolCall("list_checkpoints", app.ID, "") + " shows what else to go back to"
+	case res.Next != "":
+		return res.Next
+	case res.SafetyCheckpoint != nil:
+		return toolCall("rollback_app", app.ID, res.SafetyCheckpoint.ID) + " goes to the state before the rollback"
+	}
+	return toolCall("list_checkpoints", app.ID, "") + " shows where one can go"
+}
+
+// progress makes the function that tells the client of each stage, or nil for a
+// client that did not ask.
+func progress(ctx context.Context, req *mcp.CallToolRequest) func(ipc.Stage) {
+	token := req.Params.GetProgressToken()
+	if token == nil {
+		return nil
+	}
+	done := 0.0
+	return func(st ipc.Stage) {
+		// A stage counts half when it starts and whole when it ends: what a
+		// client is told must grow each time.
+		now := float64(slices.Index(ipc.Stages, st.Stage)) + 1
+		if st.Status == ipc.StageRunning {
+			now -= 0.5
+		}
+		if now <= done {
+			return
+		}
+		done = now
+		msg := string(st.Stage) + ": " + string(st.Status)
+		if st.Notes != "" {
+			msg += ", " + st.Notes
+		}
+		// A client that is gone misses its progress; the rollback goes on.
+		_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{
+			ProgressToken: token, Progress: now, Total: float64(len(ipc.Stages)), Message: msg,
+		})
+	}
+}

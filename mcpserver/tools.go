@@ -1,0 +1,90 @@
+package mcpserver
+
+import (
+	"context"
+	"strings"
+
+	"github.com/google/jsonschema-go/jsonschema"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"mulligan/ipc"
+	"mulligan/ipc/errs"
+)
+
+// tools holds what the tools' handlers share.
+type tools struct {
+	client  API
+	cwd     string
+	confirm *confirmer
+}
+
+// addTools registers every tool.
+func addTools(s *mcp.Server, t tools) {
+	usages := map[string]string{}
+	add(s, usages, "create_checkpoint",
+		"Capture the app as it is now: files, VM disk and databases. Call it before a risky change.",
+		hints{}, checkpointSchema(), t.create)
+	add(s, usages, "list_checkpoints",
+		"List the app's newest checkpoints, at most 20, and what they occupy.",
+		hints{readOnly: true, idempotent: true}, listSchema(), t.list)
+	add(s, usages, "rollback_app",
+		"Take the whole app, or a scope of it, to a checkpoint. The present state becomes a safety checkpoint first, so this can be undone. Files change on disk: read them again.",
+		hints{destructive: true}, rollbackSchema(), t.rollback)
+	add(s, usages, "pin_checkpoint",
+		"Keep a checkpoint from pruning and deletion, or (pinned=false) no longer.",
+		hints{idempotent: true}, checkpointSchema(), t.pin)
+	add(s, usages, "delete_checkpoint",
+		"Delete a checkpoint for good. A pinned one must be unpinned first.",
+		hints{destructive: true, idempotent: true}, deleteSchema(), t.delete)
+	add(s, usages, "diff_checkpoint",
+		"What changed between a checkpoint and now, or another one.",
+		hints{readOnly: true, idempotent: true}, diffSchema(), t.diff)
+	add(s, usages, "set_conversation_checkpoint",
+		"Accept a conversation's writes up to a message: reverts begin after it. list_checkpoints(trigger='agent') shows the ids.",
+		hints{idempotent: true}, setSchema(), t.setConversation)
+	add(s, usages, "revert_conversation_writes",
+		"Undo only what a conversation's messages, or one tool call, wrote to files. Others' edits are kept; what conflicts is named. A safety checkpoint comes first. Read the restored files again.",
+		hints{destructive: true, idempotent: true}, revertSchema(), t.revert)
+	s.AddReceivingMiddleware(forgive(usages))
+}
+
+// hints are a tool's annotations. All tools keep to the app: none is open to
+// the world.
+type hints struct{ readOnly, destructive, idempotent bool }
+
+func (h hints) annotations() *mcp.ToolAnnotations {
+	closed := false
+	return &mcp.ToolAnnotations{
+		ReadOnlyHint: h.readOnly, DestructiveHint: &h.destructive, IdempotentHint: h.idempotent, OpenWorldHint: &closed,
+	}
+}
+
+// add registers one tool and notes how it is called.
+func add[In, Out any](s *mcp.Server, usages map[string]string, name, description string, h hints,
+	out *jsonschema.Schema, f func(context.Context, *mcp.CallToolRequest, In) (*mcp.CallToolResult, Out, error)) {
+	in := inputSchema[In]()
+	usages[name] = usage(name, in)
+	mcp.AddTool(s, &mcp.Tool{
+		Name: name, Description: description, Annotations: h.annotations(), InputSchema: in, OutputSchema: out,
+	}, f)
+}
+
+// app finds the app that a call is about, and notes it in what. A checkpoint
+// must be named by its id: "the second newest" is another one a moment later.
+func (t tools) app(ctx context.Context, what *invocation) (app ipc.App, err error) {
+	if rest, ok := strings.CutPrefix(string(what.checkpoint), "cp-"); what.takesID && (!ok || rest == "") {
+		return app, errs.New(errs.Invalid, what.tool, "%q is no checkpoint id: those begin with cp-", what.checkpoint)
+	}
+	if what.app == "" {
+		app, err = t.client.AppAt(ctx, t.cwd)
+	} else {
+		app, err = t.client.App(ctx, string(what.app))
+	}
+	if err == nil {
+		what.app, what.appKnown = app.ID, true
+	}
+	return app, err
+}
+
+// sessionToken names the app's owner the way results do.
+func sessionToken(a ipc.App) string { return "user-" + a.Owner }
