@@ -1,0 +1,68 @@
+package agents
+
+import (
+	_ "embed" // of the plugin
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// opencode is OpenCode. Its plugins run within it
+// (https://opencode.ai/docs/plugins); ours calls the hook with the fields that
+// OpenCode gave it, in an object of our own.
+var opencode = &Agent{
+	Name: "opencode", Title: "OpenCode",
+	read: func(name string, payload []byte) (Event, error) {
+		p, err := decode[struct {
+			Event     string          `json:"event"`
+			Session   string          `json:"sessionID"`
+			Message   string          `json:"messageID"`
+			Call      string          `json:"callID"`
+			Tool      string          `json:"tool"`
+			Args      json.RawMessage `json:"args"`
+			Directory string          `json:"directory"`
+		}](payload)
+		if p.Event != "" {
+			name = p.Event
+		}
+		return Event{
+			Kind: opencodeEvents[name], Name: name, Session: p.Session, Turn: p.Message, Message: p.Message,
+			Call: p.Call, Tool: p.Tool, Args: p.Args, Dirs: []string{p.Directory},
+		}, err
+	},
+	looks: []string{"read", "glob", "grep", "list", "webfetch", "websearch", "codesearch", "todowrite", "todoread", "task", "question", "skill"},
+	settings: func(p Place) []Change {
+		root, below := p.base("XDG_CONFIG_HOME", ".config/", "")
+		plugins := below + "opencode/plugins/"
+		if p.Scope == Project {
+			plugins = ".opencode/plugins/"
+		} else {
+			below += "opencode/"
+		}
+		config := below + "opencode.json"
+		if _, err := os.Lstat(filepath.Join(root, config+"c")); err == nil {
+			config += "c"
+		}
+		return []Change{
+			{root, config, p.mode(), jsonEdit{{
+				path: []string{"mcp", "mulligan"}, ours: isServer("mcp"),
+				value: `{"type":"local","command":[` + literal(p.Program) + `,"mcp"],"enabled":true}`,
+			}}},
+			{root, plugins + "mulligan.js", p.mode(), whole{strings.ReplaceAll(opencodePlugin, "@PROGRAM@", literal(p.Program)), "mulligan install opencode"}},
+		}
+	},
+}
+
+// opencodePlugin is the plugin: it calls the hook, in order, and waits for it
+// before a tool runs.
+//
+//go:embed opencode.js
+var opencodePlugin string
+
+var opencodeEvents = map[string]Kind{
+	"chat.message":        TurnBegins,
+	"tool.execute.before": CallBegins,
+	"tool.execute.after":  CallEnds,
+	"session.idle":        TurnEnds,
+}

@@ -1,0 +1,43 @@
+// Written by mulligan install opencode; mulligan uninstall opencode removes it.
+// It tells mulligan of turns and tool calls, and never stands in their way.
+import { spawn } from "node:child_process"
+
+const program = @PROGRAM@
+
+export const Mulligan = async ({ directory }) => {
+  // One at a time: what begins a turn is told before what happens in it.
+  let last = Promise.resolve()
+
+  const hook = (payload) =>
+    new Promise((done) => {
+      const child = spawn(program, ["hook", "opencode"], { cwd: directory, stdio: ["pipe", "ignore", "ignore"] })
+      const timer = setTimeout(done, 5000)
+      const end = () => {
+        clearTimeout(timer)
+        done()
+      }
+      child.on("error", end)
+      child.on("close", end)
+      child.stdin.on("error", () => {})
+      child.stdin.end(JSON.stringify({ ...payload, directory }))
+    }).catch(() => {})
+
+  const tell = (payload) => (last = last.then(() => hook(payload)))
+
+  return {
+    "chat.message": async (input, output) => {
+      await tell({ event: "chat.message", sessionID: input.sessionID, messageID: input.messageID ?? output?.message?.id })
+    },
+    "tool.execute.before": async (input, output) => {
+      await tell({ event: "tool.execute.before", sessionID: input.sessionID, callID: input.callID, tool: input.tool, args: output?.args })
+    },
+    "tool.execute.after": async (input) => {
+      await tell({ event: "tool.execute.after", sessionID: input.sessionID, callID: input.callID, tool: input.tool })
+    },
+    event: async ({ event }) => {
+      if (event.type === "session.idle") {
+        await tell({ event: "session.idle", sessionID: event.properties.sessionID })
+      }
+    },
+  }
+}

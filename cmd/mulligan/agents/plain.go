@@ -1,0 +1,32 @@
+package agents
+
+import "strings"
+
+// plain shows an edit text as most files are: without a byte order mark, and with
+// lines that end in LF. What the edit makes of it has both again.
+type plain struct{ edit Edit }
+
+const mark = "\uFEFF"
+
+func (p plain) Insert(text string) (string, error) { return p.through(text, p.edit.Insert) }
+func (p plain) Remove(text string) (string, error) { return p.through(text, p.edit.Remove) }
+
+func (p plain) through(text string, edit func(string) (string, error)) (string, error) {
+	body, marked := strings.CutPrefix(text, mark)
+	n := strings.Count(body, "\n")
+	dos := n > 0 && strings.Count(body, "\r\n") == n && strings.Count(body, "\r") == n
+	if dos {
+		body = strings.ReplaceAll(body, "\r\n", "\n")
+	}
+	body, err := edit(body)
+	if err != nil {
+		return "", err
+	}
+	if dos {
+		body = strings.ReplaceAll(body, "\n", "\r\n")
+	}
+	if marked {
+		body = mark + body
+	}
+	return body, nil
+}

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"mulligan/ipc"
+	"mulligan/ipc/appfile"
+)
+
+func newApp(c *cli) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "app",
+		Short:   "Register, look at and change apps",
+		Example: "  mulligan app list\n  mulligan app add --slug shop --dir /srv/shop --db sqlite:shop.db",
+	}
+	cmd.AddCommand(newAppAdd(c), newAppList(c), newAppShow(c), newAppRemove(c), newAppSet(c))
+	return group(cmd)
+}
+
+// printApp prints the one app that a command made, changed or shows.
+func (c *cli) printApp(a ipc.App) error {
+	if c.json {
+		return c.printJSON(a)
+	}
+	c.fields(c.appFields(a))
+	return nil
+}
+
+const appFieldsHelp = `In a pipe: a line per field, its name (as in the app file) and its value; database,
+exclude, covers, note (what the command changed elsewhere) and problem once per item. Passwords in URLs are not shown, except by --json.`
+
+func (c *cli) appFields(a ipc.App) [][2]string {
+	all := [][2]string{
+		{"app_id", c.text(string(a.ID))},
+		{"slug", c.text(a.Slug)},
+		{"owner", c.text(a.Owner)},
+		{"workspace", c.text(a.Workspace)},
+		{"state", c.text(a.State)},
+		{"busy", c.text(a.Busy)},
+		{"unit", c.text(a.Unit)},
+		{"run", c.text(joinWords(a.Run))},
+		{"domain", c.text(a.Domain)},
+		{"uri", c.text(a.URI)},
+		{"shutdown", c.text(a.Shutdown)},
+		{"auto", yesNo(a.Auto)},
+	}
+	add := func(name string, values ...string) {
+		for _, v := range values {
+			all = append(all, [2]string{name, c.text(v)})
+		}
+	}
+	add("exclude", a.Exclude...)
+	if h := a.Health; h != nil {
+		add("health.url", h.URL)
+		add("health.command", joinWords(h.Command))
+		add("health.timeout", h.Timeout)
+	}
+	for _, db := range a.Databases {
+		add("database", strings.Join(nonEmpty(db.Name, db.Driver, redact(db.DSN), db.Mode, db.DataDir, db.Unit), " "))
+	}
+	r := a.Retention
+	all = append(all,
+		[2]string{"retention.keep_last", strconv.Itoa(r.KeepLast)},
+		[2]string{"retention.daily_days", strconv.Itoa(r.DailyDays)},
+		[2]string{"retention.keep_turns", strconv.Itoa(r.KeepTurns)},
+		[2]string{"retention.max_bytes", c.size(r.MaxBytes)},
+		[2]string{"retention.expire_after", c.text(r.ExpireAfter)},
+		[2]string{"created_at", c.when(a.CreatedAt)},
+	)
+	add("covers", a.Covers...)
+	add("note", a.Notes...)
+	add("problem", a.Problems...)
+	return all
+}
+
+func nonEmpty(words ...string) []string {
+	return slices.DeleteFunc(words, func(w string) bool { return w == "" })
+}
+
+// redact hides the password of a URL: what lies between the user's name and the
+// last @, and the query, where drivers take passwords too. It would rather hide
+// too much of what is no URL.
+func redact(dsn string) string {
+	scheme, rest, found := strings.Cut(dsn, "://")
+	if !found {
+		return appfile.RedactPairs(dsn)
+	}
+	user, host := "", rest
+	if at := strings.LastIndexByte(rest, '@'); at >= 0 {
+		user, host = rest[:at], rest[at:]
+	}
+	if end := strings.IndexAny(user, ":/?"); end >= 0 {
+		user = user[:end+1] + "…"
+	}
+	if query := strings.IndexByte(host, '?'); query >= 0 {
+		host = host[:query+1] + "…"
+	}
+	return scheme + "://" + user + host
+}

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"mulligan/ipc"
+	"mulligan/ipc/appfile"
+	"mulligan/ipc/errs"
+)
+
+const appAddLong = `Register an app, from an app file or from flags.
+
+A database SPEC is [NAME=]sqlite:PATH (a path in the workspace, or an absolute one),
+[NAME=]postgres://…, [NAME=]mysql://… or [NAME=]redis://….
+
+Behind the # of a Postgres URL stands how it is captured, in the URL's own syntax:
+mode=logical (dumps; the default), or mode=physical with data_dir and unit, the
+cluster's data folder and the systemd unit that serves it: then a checkpoint is a mark
+in the server's log, and a rollback takes the whole cluster back. mode=auto with both
+is physical where that is possible. On a host only root names these. What that changes
+in the server's configuration is said in notes; a restart may be needed once.
+
+--run is for a host without systemd: a command that the daemon starts, in the
+workspace, and stops. ` + wordsHelp + `
+
+` + appFieldsHelp
+
+type appAddCmd struct {
+	*cli
+	file, slug, dir   string
+	unit, domain, run string
+	uri               string
+	dbs               []string
+	health            string
+}
+
+func newAppAdd(c *cli) *cobra.Command {
+	f := &appAddCmd{cli: c}
+	cmd := &cobra.Command{
+		Use:   "add",
+		Short: "Register an app",
+		Long:  appAddLong,
+		Example: "  mulligan app add --file shop.toml\n" +
+			"  mulligan app add --slug shop --dir /srv/shop --unit shop.service --db sqlite:data/shop.db\n" +
+			"  mulligan app add --slug shop --dir /srv/shop --unit shop.service \\\n" +
+			"    --db 'postgres:///shop?host=/run/postgresql#mode=physical&data_dir=/var/lib/postgresql/15/main&unit=postgresql@15-main.service'\n" +
+			"  mulligan app add --slug shop --dir . --run './server --port 8080' --health http://127.0.0.1:8080/healthz",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := f.check(cmd); err != nil {
+				return err
+			}
+			return f.register(cmd.Context())
+		},
+	}
+	cmd.Flags().StringVar(&f.file, "file", "", "an app file (TOML)")
+	cmd.Flags().StringVar(&f.slug, "slug", "", "the app's short name")
+	cmd.Flags().StringVar(&f.dir, "dir", "", "its workspace folder")
+	cmd.Flags().StringVar(&f.unit, "unit", "", "the systemd unit that runs it")
+	cmd.Flags().StringVar(&f.run, "run", "", "the command that runs it, where there is no unit (`'COMMAND ARG…'`)")
+	cmd.Flags().StringVar(&f.domain, "domain", "", "its libvirt domain (a VM), whose qcow2 disks are captured too")
+	cmd.Flags().StringVar(&f.uri, "uri", "", "libvirt's `URI` (default qemu:///system)")
+	cmd.Flags().StringArrayVar(&f.dbs, "db", nil, "a database (`SPEC`); may be repeated")
+	cmd.Flags().StringVar(&f.health, "health", "", "a `URL` that answers 2xx when the app works")
+	return cmd
+}
+
+// check refuses flags that don't go together.
+func (f *appAddCmd) check(cmd *cobra.Command) error {
+	if f.file == "" {
+		if f.slug == "" || f.dir == "" {
+			return usage(cmd, "--slug and --dir are needed, or --file")
+		}
+		return nil
+	}
+	for _, name := range []string{"slug", "dir", "unit", "run", "domain", "uri", "db", "health"} {
+		if cmd.Flags().Changed(name) {
+			return usage(cmd, "--%s and --file exclude each other", name)
+		}
+	}
+	return nil
+}
+
+func (f *appAddCmd) register(ctx context.Context) error {
+	app, err := f.describe()
+	if err != nil {
+		return err
+	}
+	added, err := f.client().AddApp(ctx, app)
+	if err != nil {
+		return err
+	}
+	return f.printApp(added)
+}
+
+// describe is the app that the flags describe.
+func (f *appAddCmd) describe() (ipc.App, error) {
+	if f.file != "" {
+		return appfile.Load(f.file)
+	}
+	dir, err := realDir("app add", f.dir)
+	if err != nil {
+		return ipc.App{}, err
+	}
+	app := ipc.App{Slug: f.slug, Workspace: dir, Unit: f.unit, Domain: f.domain, URI: f.uri, Retention: ipc.DefaultRetention()}
+	if app.Run, err = splitWords(f.run); err != nil {
+		return ipc.App{}, err
+	}
+	if f.health != "" {
+		app.Health = &ipc.Health{URL: f.health}
+	}
+	for _, spec := range f.dbs {
+		db, err := appfile.ParseDatabase(spec)
+		if err != nil {
+			return ipc.App{}, err
+		}
+		app.Databases = append(app.Databases, db)
+	}
+	return app, nil
+}
+
+// realDir is dir as an absolute path without symbolic links: an app's workspace
+// is known by it.
+func realDir(op, dir string) (string, error) {
+	abs, err := filepath.Abs(dir)
+	if err == nil {
+		abs, err = filepath.EvalSymlinks(abs)
+	}
+	if err != nil {
+		return "", errs.Wrap(errs.Invalid, op, err)
+	}
+	return abs, nil
+}

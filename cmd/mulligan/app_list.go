@@ -1,0 +1,45 @@
+package main
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"mulligan/ipc"
+)
+
+const appListLong = `List your apps.
+
+In a pipe, the fields are: slug, app id, state (running, stopped, failed, none,
+unknown), owner, workspace.`
+
+type appListCmd struct{ *cli }
+
+func newAppList(c *cli) *cobra.Command {
+	f := &appListCmd{cli: c}
+	return &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   "List your apps",
+		Long:    appListLong,
+		Example: "  mulligan app list",
+		Args:    noArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context()) },
+	}
+}
+
+func (f *appListCmd) run(ctx context.Context) error {
+	apps, err := f.client().Apps(ctx)
+	if err != nil {
+		return err
+	}
+	if f.json {
+		return f.printJSON(ipc.AppList{Apps: apps})
+	}
+	var rows [][]string
+	for _, a := range apps {
+		rows = append(rows, []string{f.text(a.Slug), f.text(string(a.ID)), f.text(a.State), f.text(a.Owner), f.text(a.Workspace)})
+	}
+	f.table([]string{"SLUG", "APP", "STATE", "OWNER", "WORKSPACE"}, rows)
+	return nil
+}

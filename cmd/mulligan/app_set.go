@@ -1,0 +1,188 @@
+package main
+
+import (
+	"context"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+
+	"mulligan/ipc"
+	"mulligan/ipc/appfile"
+	"mulligan/ipc/errs"
+)
+
+const appSetLong = `Change an app's settings. The keys are those of the app file:
+
+  unit=NAME.service       run='COMMAND ARG…'      auto=true|false
+  domain=NAME             uri=URI                 shutdown=clean|destroy
+  exclude=PATTERN,…       (gitignore syntax; replaces all)
+  health.url=URL          health.command='COMMAND ARG…'     health.timeout=10s
+  retention.keep_last=N   retention.daily_days=N  retention.keep_turns=N
+  retention.max_bytes=20GiB                       retention.expire_after=720h (0: never)
+  database=SPEC           (adds it, or replaces the one of that name; empty: none at all; SPEC
+                          as mulligan app add has it)
+
+` + wordsHelp + `
+
+` + appFieldsHelp
+
+type appSetCmd struct{ *cli }
+
+func newAppSet(c *cli) *cobra.Command {
+	f := &appSetCmd{cli: c}
+	return &cobra.Command{
+		Use:     "set KEY=VALUE...",
+		Short:   "Change an app's settings",
+		Long:    appSetLong,
+		Example: "  mulligan app set auto=true retention.keep_last=20\n  mulligan app set --app shop 'exclude=*.log,tmp/'",
+		Args:    func(cmd *cobra.Command, args []string) error { return countArgs(cmd, args, 1, len(args)) },
+		RunE:    func(cmd *cobra.Command, args []string) error { return f.run(cmd.Context(), args) },
+	}
+}
+
+func (f *appSetCmd) run(ctx context.Context, pairs []string) error {
+	client, name, err := f.target(ctx)
+	if err != nil {
+		return err
+	}
+	app, err := client.App(ctx, name)
+	if err != nil {
+		return err
+	}
+	var change ipc.AppChange
+	for _, pair := range pairs {
+		if err := setKey(&app, &change, pair); err != nil {
+			return err
+		}
+	}
+	app, err = client.SetApp(ctx, name, change)
+	if err != nil {
+		return err
+	}
+	return f.printApp(app)
+}
+
+// setters change app by a value, and note in change what is to be sent: whole
+// groups, where the API takes them whole.
+var setters = map[string]func(app *ipc.App, change *ipc.AppChange, value string) error{
+	"unit": func(app *ipc.App, change *ipc.AppChange, v string) error {
+		change.Unit = &v
+		return nil
+	},
+	"run": func(app *ipc.App, change *ipc.AppChange, v string) error {
+		words, err := splitWords(v)
+		app.Run = append([]string{}, words...) // not nil: that would be null, and change nothing
+		change.Run = &app.Run
+		return err
+	},
+	"domain":   textKey(func(change *ipc.AppChange) **string { return &change.Domain }),
+	"uri":      textKey(func(change *ipc.AppChange) **string { return &change.URI }),
+	"shutdown": textKey(func(change *ipc.AppChange) **string { return &change.Shutdown }),
+	"auto": func(app *ipc.App, change *ipc.AppChange, v string) (err error) {
+		app.Auto, err = strconv.ParseBool(v)
+		change.Auto = &app.Auto
+		return err
+	},
+	"exclude": func(app *ipc.App, change *ipc.AppChange, v string) error {
+		app.Exclude = slices.DeleteFunc(strings.Split(v, ","), func(p string) bool { return p == "" })
+		change.Exclude = &app.Exclude
+		return nil
+	},
+	"health.url": healthKey(func(h *ipc.Health, v string) error {
+		h.URL, h.Command = v, nil
+		return nil
+	}),
+	"health.command": healthKey(func(h *ipc.Health, v string) (err error) {
+		h.URL = ""
+		h.Command, err = splitWords(v)
+		return err
+	}),
+	"health.timeout": healthKey(func(h *ipc.Health, v string) error {
+		h.Timeout = v
+		return nil
+	}),
+	"retention.keep_last":  retentionCount(func(r *ipc.Retention) *int { return &r.KeepLast }),
+	"retention.daily_days": retentionCount(func(r *ipc.Retention) *int { return &r.DailyDays }),
+	"retention.keep_turns": retentionCount(func(r *ipc.Retention) *int { return &r.KeepTurns }),
+	"retention.max_bytes": func(app *ipc.App, change *ipc.AppChange, v string) error {
+		n, err := humanize.ParseBytes(v)
+		if n > math.MaxInt64 {
+			return strconv.ErrRange
+		}
+		app.Retention.MaxBytes = int64(n)
+		change.Retention = &app.Retention
+		return err
+	},
+	"retention.expire_after": func(app *ipc.App, change *ipc.AppChange, v string) error {
+		app.Retention.ExpireAfter = v
+		change.Retention = &app.Retention
+		return nil
+	},
+	"database": setDatabase,
+}
+
+func setKey(app *ipc.App, change *ipc.AppChange, pair string) error {
+	const op = "app set"
+	key, value, found := strings.Cut(pair, "=")
+	set := setters[key]
+	if !found || set == nil {
+		return errs.New(errs.Invalid, op, "%q is not KEY=VALUE with a known key", pair).WithHint("see `mulligan app set --help`")
+	}
+	err := set(app, change, value)
+	if err != nil && errs.KindOf(err) == errs.Internal {
+		return errs.New(errs.Invalid, op, "%q is no value for %s", value, key).WithHint("see `mulligan app set --help`")
+	}
+	return err
+}
+
+// textKey is a setter of a text that is sent as it is.
+func textKey(field func(*ipc.AppChange) **string) func(*ipc.App, *ipc.AppChange, string) error {
+	return func(_ *ipc.App, change *ipc.AppChange, v string) error {
+		*field(change) = &v
+		return nil
+	}
+}
+
+// healthKey is a setter that changes the health check by f.
+func healthKey(f func(*ipc.Health, string) error) func(*ipc.App, *ipc.AppChange, string) error {
+	return func(app *ipc.App, change *ipc.AppChange, v string) error {
+		if app.Health == nil {
+			app.Health = new(ipc.Health)
+		}
+		change.Health = app.Health
+		return f(app.Health, v)
+	}
+}
+
+// retentionCount is a setter of one of the retention's numbers.
+func retentionCount(field func(*ipc.Retention) *int) func(*ipc.App, *ipc.AppChange, string) error {
+	return func(app *ipc.App, change *ipc.AppChange, v string) error {
+		n, err := strconv.Atoi(v)
+		*field(&app.Retention) = n
+		change.Retention = &app.Retention
+		return err
+	}
+}
+
+func setDatabase(app *ipc.App, change *ipc.AppChange, spec string) error {
+	change.Databases = &app.Databases
+	if spec == "" {
+		app.Databases = []ipc.Database{} // not nil, which would change nothing
+		return nil
+	}
+	db, err := appfile.ParseDatabase(spec)
+	if err != nil {
+		return err
+	}
+	at := slices.IndexFunc(app.Databases, func(d ipc.Database) bool { return d.Name == db.Name })
+	if at < 0 {
+		app.Databases = append(app.Databases, db)
+	} else {
+		app.Databases[at] = db
+	}
+	return nil
+}

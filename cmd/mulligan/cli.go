@@ -1,0 +1,207 @@
+package main
+
+import (
+	"context"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"mulligan/ipc"
+	"mulligan/ipc/errs"
+)
+
+// cli is what all commands share: the global flags and where to read and print.
+type cli struct {
+	app, socket string
+	json        bool
+
+	in       *os.File
+	out      *output
+	err      io.Writer
+	terminal bool // out is a terminal: print for people
+}
+
+// newCLI is a cli on the process's own streams.
+func newCLI() *cli {
+	return &cli{
+		in: os.Stdin, out: &output{w: os.Stdout}, err: os.Stderr,
+		terminal: term.IsTerminal(int(os.Stdout.Fd())),
+	}
+}
+
+// output remembers the first error of writing, so that printing code need not
+// look at each: a full disk must not pass for success.
+type output struct {
+	w   io.Writer
+	err error
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	n, err := o.w.Write(p)
+	if o.err == nil {
+		o.err = err
+	}
+	return n, err
+}
+
+// run executes the command line args and gives the exit code.
+func run(ctx context.Context, c *cli, args []string) int {
+	if isHook(args) {
+		(&hookCmd{c}).run(ctx, args[1:])
+		return exitDone
+	}
+	root := newRoot(c, args)
+	root.SetArgs(args)
+	root.SetIn(c.in)
+	root.SetOut(c.out)
+	root.SetErr(c.err)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		err = errs.Wrap(errs.Failed, "print", c.out.err)
+	}
+	if err == nil {
+		return exitDone
+	}
+	// A flag after the one that could not be parsed has not been seen.
+	c.json = c.json || slices.Contains(args, "--json")
+	c.report(ctx, err)
+	return exitCode(ctx, err)
+}
+
+// client is the daemon that the flags and the environment name.
+func (c *cli) client() *ipc.Client { return ipc.NewClient(ipc.FindSocket(c.socket)) }
+
+// target is the daemon and the app that a command is about: --app, or the app
+// whose workspace holds the current folder.
+func (c *cli) target(ctx context.Context) (*ipc.Client, string, error) {
+	client := c.client()
+	if c.app != "" {
+		return client, c.app, nil
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		return nil, "", errs.Wrap(errs.Failed, "find the app", err)
+	}
+	app, err := client.AppAt(ctx, dir)
+	return client, string(app.ID), err
+}
+
+const rootLong = `mulligan takes an app back to a state that it was in before: its files, its VM's
+disk and its databases together. And forward again.
+
+It talks to a daemon, mulligand, over a unix socket: the one named by --socket,
+else by MULLIGAN_SOCKET, else the user's own, else the host's. Inside an app's
+workspace --app may be left out.
+
+CP names a checkpoint: its id, the beginning of its id, or N for the N-th newest
+(1 is the newest).
+
+On a terminal, lists are tables. In a pipe they are lines of fields, separated
+by tabs, without a header; "-" stands for nothing; times are RFC 3339, sizes are
+bytes; control characters and backslashes in names are written as in Go strings.
+Each command's help names its fields. --json prints the API's JSON.
+
+Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 refused for its state
+(pinned, busy, conflict, expired), 5 not allowed, 6 a rollback failed and the app
+is back where it was, 7 no daemon, 130 interrupted.`
+
+func newRoot(c *cli, args []string) *cobra.Command {
+	root := &cobra.Command{
+		Use:     "mulligan",
+		Short:   "Take a whole app back to a state that ran, and forward again",
+		Long:    rootLong,
+		Example: "  mulligan init\n  mulligan create --notes 'before the upgrade'\n  mulligan rollback 1",
+		Version: buildVersion().line(),
+		// Errors are printed in one place, and usage only when asked for.
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	root.SetVersionTemplate("{{.Version}}\n")
+	root.PersistentFlags().StringVar(&c.app, "app", "", "the app's `SLUG|ID` (default: the one that the current folder belongs to)")
+	root.PersistentFlags().StringVar(&c.socket, "socket", "", "the daemon's socket `PATH`")
+	root.PersistentFlags().BoolVar(&c.json, "json", false, "print the API's JSON")
+	if err := root.RegisterFlagCompletionFunc("app", c.completeApps); err != nil {
+		panic(err) // the flag is defined three lines above
+	}
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		if cmd == root && len(args) > 0 && !strings.HasPrefix(args[0], "-") {
+			return unknownCommand(root, args[0])
+		}
+		return usage(cmd, "%v", err)
+	})
+	root.AddCommand(
+		newInit(c), newApp(c),
+		newCreate(c), newList(c), newShow(c), newVerify(c),
+		newRollback(c), newUndo(c), newRedo(c), newRevert(c),
+		newPin(c), newUnpin(c), newDelete(c), newPrune(c),
+		newStatus(c), newDoctor(c), newUI(c), newToken(c), newDiff(c), newTurns(c), newLog(c),
+		newMCP(c), newHook(c), newInstall(c), newUninstall(c), newCompletion(c), newMan(c), newVersion(c),
+	)
+	root.CompletionOptions.DisableDefaultCmd = true // there is one of our own
+	root.SetHelpCommand(newHelp(root))
+	return group(root)
+}
+
+// group makes cmd a command that only holds others: alone it prints its help.
+func group(cmd *cobra.Command) *cobra.Command {
+	cmd.SuggestionsMinimumDistance = 2
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return unknownCommand(cmd, args[0])
+		}
+		return nil
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	return cmd
+}
+
+func newHelp(root *cobra.Command) *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [COMMAND]",
+		Short: "Print the help of a command",
+		RunE: func(_ *cobra.Command, args []string) error {
+			cmd, rest, err := root.Find(args)
+			if err != nil || len(rest) > 0 {
+				return unknownCommand(root, strings.Join(args, " "))
+			}
+			return cmd.Help()
+		},
+	}
+}
+
+// usage is an error in how cmd was called.
+func usage(cmd *cobra.Command, format string, args ...any) error {
+	return errs.New(errs.Invalid, opName(cmd), format, args...).WithHint("see `%s --help`", cmd.CommandPath())
+}
+
+// opName is the name of cmd as errors give it: its path without "mulligan".
+func opName(cmd *cobra.Command) string {
+	_, name, _ := strings.Cut(cmd.CommandPath(), " ")
+	return name
+}
+
+func unknownCommand(cmd *cobra.Command, name string) error {
+	e := errs.New(errs.Invalid, opName(cmd), "there is no command %q", name)
+	if near := cmd.SuggestionsFor(name); len(near) > 0 {
+		return e.WithHint("did you mean `%s %s`?", cmd.CommandPath(), near[0])
+	}
+	return e.WithHint("see `%s --help`", cmd.CommandPath())
+}
+
+// noArgs, oneArg and the like check the number of arguments.
+func noArgs(cmd *cobra.Command, args []string) error { return countArgs(cmd, args, 0, 0) }
+func oneArg(cmd *cobra.Command, args []string) error { return countArgs(cmd, args, 1, 1) }
+
+func countArgs(cmd *cobra.Command, args []string, least, most int) error {
+	switch {
+	case len(args) < least:
+		return usage(cmd, "an argument is missing: %s", cmd.UseLine())
+	case len(args) > most:
+		return usage(cmd, "%q is one argument too many", args[most])
+	}
+	return nil
+}

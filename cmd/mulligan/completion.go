@@ -1,0 +1,51 @@
+package main
+
+import (
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"mulligan/ipc/errs"
+)
+
+const completionLong = `Print the script that has a shell complete mulligan's commands, flags and the names of
+apps. For this session:
+
+  bash   source <(mulligan completion bash)        (needs the package bash-completion)
+  zsh    source <(mulligan completion zsh)
+  fish   mulligan completion fish | source
+
+For all to come, write it to where the shell looks:
+
+  bash   ~/.local/share/bash-completion/completions/mulligan
+  zsh    a file _mulligan in a folder of $fpath
+  fish   ~/.config/fish/completions/mulligan.fish`
+
+type completionCmd struct{ *cli }
+
+// shells are those that completion knows.
+var shells = []string{"bash", "zsh", "fish"}
+
+func newCompletion(c *cli) *cobra.Command {
+	f := &completionCmd{cli: c}
+	return &cobra.Command{
+		Use:       "completion bash|zsh|fish",
+		Short:     "Print a shell's completion script",
+		Long:      completionLong,
+		Example:   "  source <(mulligan completion bash)",
+		Args:      oneArg,
+		ValidArgs: shells,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			script, ok := map[string]func(io.Writer) error{
+				"bash": func(w io.Writer) error { return cmd.Root().GenBashCompletionV2(w, true) },
+				"zsh":  cmd.Root().GenZshCompletion,
+				"fish": func(w io.Writer) error { return cmd.Root().GenFishCompletion(w, true) },
+			}[args[0]]
+			if !ok {
+				return usage(cmd, "there is no script for %q, but for %s", args[0], strings.Join(shells, ", "))
+			}
+			return errs.Wrap(errs.Failed, "completion", script(f.out))
+		},
+	}
+}

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+const compose = `# the stack
+version: "3"
+services:
+  web:
+    build: .
+    ports:
+      - "8080:80"
+  db:
+    image: postgres:16-alpine  # pinned
+    environment:
+      POSTGRES_USER: shop
+      POSTGRES_PASSWORD: ${DB_PASSWORD:-pw}
+      POSTGRES_DB: "store"
+    ports:
+    - "127.0.0.1:5433:5432"
+    healthcheck:
+      test: ["CMD", "pg_isready"]
+  maria:
+    image: mariadb
+    environment:
+      - MARIADB_ROOT_PASSWORD=s3cret
+      - MARIADB_DATABASE=books
+    ports: 
+      - 3307:3306/tcp
+  cache:
+    image: 'redis'
+    ports:
+      - "$CACHE_PORT:6379"
+  hidden:
+    image: mysql:8
+  other:
+    image: postgres
+    ports: ["5432:5432"]
+volumes:
+  data:
+`
+
+func TestDetectCompose(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "docker-compose.yml", compose)
+	write(t, dir, ".env", "DB_PASSWORD=hunter2\nCACHE_PORT=6380\nDATABASE_URL=mysql://u@localhost:3307/books\n")
+	found, err := detect(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, db := range found.databases {
+		got = append(got, db.Name+" "+db.DSN+" "+db.source)
+	}
+	want := []string{
+		"books mysql://u@localhost:3307/books DATABASE_URL in .env",
+		"store postgres://shop:hunter2@127.0.0.1:5433/store service db in docker-compose.yml",
+		"redis redis://127.0.0.1:6380 service cache in docker-compose.yml",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("found %q", got)
+	}
+	if said := strings.Join(found.unprotected, "\n"); !strings.Contains(said, "service hidden in docker-compose.yml: it has no port") || !strings.Contains(said, "service other") {
+		t.Errorf("said: %s", said)
+	}
+}
+
+func FuzzParseCompose(f *testing.F) {
+	f.Add(compose)
+	f.Add("services:\n- a\n  b: c\n")
+	f.Fuzz(func(t *testing.T, data string) {
+		var found findings
+		for _, s := range parseCompose(data) {
+			found.addService(s, map[string]string{"A": "1"}, "x")
+		}
+	})
+}

@@ -1,0 +1,137 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"unicode/utf8"
+
+	"mulligan/ipc"
+	"mulligan/ipc/appfile"
+	"mulligan/ipc/errs"
+)
+
+// findings is what init sees in a folder.
+type findings struct {
+	git         bool
+	databases   []foundDB
+	unprotected []string // what will not be protected, in whole sentences
+}
+
+type foundDB struct {
+	ipc.Database
+	source string // where it was found, if that is not the database itself
+}
+
+// How far detection goes: it is a convenience, and the tree may be anything.
+const (
+	maxEntries   = 50_000
+	maxDepth     = 10
+	maxDatabases = 16
+	maxEnvFile   = 1 << 20 // bytes
+)
+
+// skipped are folders of what others made: nobody's database lies there.
+var skipped = map[string]bool{
+	".git": true, ".hg": true, ".svn": true, "node_modules": true, "vendor": true, ".venv": true, "venv": true,
+	"__pycache__": true, ".tox": true, ".cache": true, ".next": true, "target": true, "site-packages": true,
+}
+
+// detect looks into the workspace dir. It follows no links out of it, and
+// opens nothing that could make it wait.
+func detect(ctx context.Context, dir string) (findings, error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return findings{}, errs.Wrap(errs.Invalid, "init", err)
+	}
+	defer root.Close()
+	var f findings
+	_, err = root.Lstat(".git")
+	f.git = err == nil
+	if err := f.findSQLite(ctx, root); err != nil {
+		return findings{}, err
+	}
+	f.findURLs(root, dir)
+	f.findServices(root)
+	return f, nil
+}
+
+// findSQLite walks the tree for files with SQLite's header.
+func (f *findings) findSQLite(ctx context.Context, root *os.Root) error {
+	entries := 0
+	return fs.WalkDir(root.FS(), ".", func(path string, d fs.DirEntry, err error) error {
+		entries++
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil:
+			f.unprotected = append(f.unprotected, fmt.Sprintf("SQLite files below %s: it could not be read", path))
+			return fs.SkipDir
+		case entries > maxEntries:
+			f.unprotected = append(f.unprotected, fmt.Sprintf("SQLite files were looked for among the first %d files only", maxEntries))
+			return fs.SkipAll
+		case d.IsDir() && path != "." && (skipped[d.Name()] || strings.Count(path, "/") >= maxDepth):
+			return fs.SkipDir
+		case !d.Type().IsRegular() || !isSQLite(root, path):
+			return nil
+		case len(f.databases) == maxDatabases:
+			f.unprotected = append(f.unprotected, fmt.Sprintf("there are more than %d SQLite files: %s and those after it are protected as plain files", maxDatabases, path))
+			return fs.SkipAll
+		}
+		db, err := appfile.ParseDatabase(nameOf(path) + "=sqlite:" + path)
+		if err != nil || !utf8.ValidString(path) {
+			f.unprotected = append(f.unprotected, path+" is protected as a plain file: its name can't be written as a database's")
+			return nil
+		}
+		f.addDatabase(db, "")
+		return nil
+	})
+}
+
+// isSQLite tells by the header string (SQLite file format, §1.3.1).
+func isSQLite(root *os.Root, path string) bool {
+	const magic = "SQLite format 3\x00"
+	head, err := readHead(root, path, len(magic))
+	return err == nil && string(head) == magic
+}
+
+// readHead reads the first n bytes of a regular file, or all of a shorter one.
+func readHead(root *os.Root, path string, n int) ([]byte, error) {
+	file, err := root.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	if fi, err := file.Stat(); err != nil || !fi.Mode().IsRegular() {
+		return nil, errs.New(errs.Invalid, "init", "%s is not a regular file", path)
+	}
+	return io.ReadAll(io.LimitReader(file, int64(n)))
+}
+
+// addDatabase adds db under a name of its own, unless it is there already.
+func (f *findings) addDatabase(db ipc.Database, source string) {
+	taken := map[string]bool{}
+	for _, have := range f.databases {
+		if have.Driver == db.Driver && have.DSN == db.DSN {
+			return
+		}
+		taken[have.Name] = true
+	}
+	name := db.Name
+	for n := 2; taken[db.Name]; n++ {
+		db.Name = fmt.Sprintf("%s-%d", name, n)
+	}
+	f.databases = append(f.databases, foundDB{db, source})
+}
+
+// nameOf makes a database's name of a file's path.
+func nameOf(path string) string {
+	base := filepath.Base(path)
+	return cmp.Or(slugify(strings.TrimSuffix(base, filepath.Ext(base))), slugify(base), "db")
+}

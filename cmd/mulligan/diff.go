@@ -1,0 +1,151 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"mulligan/ipc"
+)
+
+const diffLong = `Print what changed between a checkpoint and now, or between two checkpoints: files
+as unified diffs, databases as a line per table. Paths limit it to themselves and
+what lies below them; they are relative to the workspace.
+
+With --name-status, and with --stat, a line per change: A (created), M (modified) or
+D (deleted), the path, and with --stat a word on what changed. A change of another
+layer than the files is named LAYER:WHAT. In a pipe the fields are separated by tabs.`
+
+type diffCmd struct {
+	*cli
+	stat, nameStatus bool
+}
+
+func newDiff(c *cli) *cobra.Command {
+	f := &diffCmd{cli: c}
+	cmd := &cobra.Command{
+		Use:               "diff CP [CP2] [-- PATH…]",
+		Short:             "Print what changed since a checkpoint",
+		Long:              diffLong,
+		Example:           "  mulligan diff 1 --stat\n  mulligan diff 2 1 -- src",
+		ValidArgsFunction: c.completeCheckpoints,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			points, paths := args, []string(nil)
+			if at := cmd.ArgsLenAtDash(); at >= 0 {
+				points, paths = args[:at], args[at:]
+			}
+			if len(points) < 1 || len(points) > 2 {
+				return usage(cmd, "name one checkpoint or two; paths go behind --")
+			}
+			if f.stat && f.nameStatus {
+				return usage(cmd, "--stat and --name-status don't go together")
+			}
+			return f.run(cmd.Context(), points, paths)
+		},
+	}
+	cmd.Flags().BoolVar(&f.stat, "stat", false, "a line per change, with what changed")
+	cmd.Flags().BoolVar(&f.nameStatus, "name-status", false, "a line per change")
+	return cmd
+}
+
+func (f *diffCmd) run(ctx context.Context, points, paths []string) error {
+	client, app, id, err := f.checkpoint(ctx, points[0])
+	if err != nil {
+		return err
+	}
+	q := ipc.DiffQuery{Paths: paths, Patch: !f.stat && !f.nameStatus}
+	if len(points) == 2 {
+		_, _, to, err := f.checkpoint(ctx, points[1])
+		if err != nil {
+			return err
+		}
+		q.Against = string(to)
+	}
+	res, err := client.Diff(ctx, app, id, q)
+	if err != nil {
+		return err
+	}
+	for { // page after page: a terminal's scrollback is the limit, not an answer's size
+		if f.json {
+			if err := f.printJSON(res); err != nil {
+				return err
+			}
+		} else {
+			f.print(res)
+		}
+		q.Offset += len(res.Changes)
+		if len(res.Changes) == 0 || q.Offset >= res.Total || f.json {
+			break
+		}
+		if res, err = client.Diff(ctx, app, id, q); err != nil {
+			return err
+		}
+	}
+	for _, l := range res.Unknown {
+		fmt.Fprintf(f.err, "mulligan: diff: what changed in %s can't be told\n", escape(l))
+	}
+	return nil
+}
+
+func (f *diffCmd) print(res ipc.Diff) {
+	var rows [][]string
+	for _, c := range res.Changes {
+		switch {
+		case f.stat:
+			rows = append(rows, []string{letter(c), f.name(c), f.text(c.Summary)})
+		case f.nameStatus:
+			rows = append(rows, []string{letter(c), f.name(c)})
+		default:
+			f.patch(c)
+		}
+	}
+	if len(rows) > 0 {
+		f.table([]string{"", "PATH", "WHAT"}[:len(rows[0])], rows)
+	}
+}
+
+// patch prints a change as a patch, or as a line where it has none.
+func (f *diffCmd) patch(c ipc.DiffChange) {
+	switch {
+	case c.Patch == "":
+		why := c.Summary
+		if c.NoPatch != "" {
+			why += " (" + c.NoPatch + ")"
+		}
+		fmt.Fprintf(f.out, "%s %s: %s\n", letter(c), f.name(c), f.text(why))
+	case f.terminal:
+		for line := range strings.Lines(c.Patch) {
+			fmt.Fprintln(f.out, escapeLine(strings.TrimSuffix(line, "\n")))
+		}
+	default:
+		fmt.Fprint(f.out, c.Patch)
+	}
+}
+
+// escapeLine escapes a line of a file, whose tabs may stay.
+func escapeLine(line string) string {
+	fields := strings.Split(line, "\t")
+	for i := range fields {
+		fields[i] = escape(fields[i])
+	}
+	return strings.Join(fields, "\t")
+}
+
+func (f *diffCmd) name(c ipc.DiffChange) string {
+	if c.Layer != "files" {
+		return f.text(c.Layer + ":" + c.Path)
+	}
+	return f.text(c.Path)
+}
+
+func letter(c ipc.DiffChange) string {
+	switch c.Operation {
+	case "create":
+		return "A"
+	case "delete":
+		return "D"
+	}
+	return "M"
+}

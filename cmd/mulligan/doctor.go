@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"mulligan/cmd/mulligan/agents"
+	"mulligan/cmd/mulligan/doctor"
+	"mulligan/ipc"
+	"mulligan/ipc/errs"
+)
+
+const doctorLong = `Look at everything that mulligan needs, and say of what is missing how to get it: the
+daemon, systemd, libvirt, the programs and servers of databases, the limits of following
+files, the state folder, each coding agent's hooks and server, and each app.
+
+Nothing is changed. A problem is what does not work now; an advice is what nothing
+here needs yet.
+
+Exit codes: 0 no problem, 1 there are problems, 7 no daemon answers.
+
+In a pipe, the fields are: state (ok, advice, problem), about (daemon, host, databases,
+state, agents, apps), name, finding, remedy.`
+
+type doctorCmd struct{ *cli }
+
+func newDoctor(c *cli) *cobra.Command {
+	f := &doctorCmd{cli: c}
+	return &cobra.Command{
+		Use:     "doctor",
+		Short:   "Is all there that mulligan needs?",
+		Long:    doctorLong,
+		Example: "  mulligan doctor\n  mulligan doctor --json",
+		Args:    noArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context()) },
+	}
+}
+
+func (f *doctorCmd) run(ctx context.Context) error {
+	o, err := f.options()
+	if err != nil {
+		return err
+	}
+	r := doctor.Examine(ctx, o)
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := f.print(r); err != nil {
+		return err
+	}
+	const op = "doctor"
+	switch {
+	case r.NoDaemon != nil && errs.KindOf(r.NoDaemon) == errs.Unavailable:
+		return &errs.Error{Kind: errs.Unavailable, Op: op, Hint: errs.HintOf(r.NoDaemon), Err: ipc.ErrNoDaemon}
+	case !r.OK:
+		return errs.New(errs.Failed, op, "%s", count(r.Problems, "problem")).WithHint("do what is said beside each")
+	}
+	return nil
+}
+
+// options says where to look: at what is the user's, and at the project of the
+// current folder.
+func (f *doctorCmd) options() (doctor.Options, error) {
+	const op = "doctor"
+	dir, err := stateDir()
+	if err != nil {
+		return doctor.Options{}, errs.Wrap(errs.Failed, op, err)
+	}
+	o := doctor.Options{
+		Daemon: f.client(), Version: daemonVersion(), StateDir: dir, UID: os.Getuid(),
+		Backups: agents.Backups{Dir: filepath.Join(dir, "agents")}, HookLog: filepath.Join(dir, "hook.log"),
+	}
+	if os.Getuid() == 0 {
+		o.StateDir = "/var/lib/mulligan" // the host daemon's, if none answers to say otherwise
+	}
+	for _, scope := range []agents.Scope{agents.User, agents.Project} {
+		p, err := (&installCmd{cli: f.cli, scope: string(scope)}).place()
+		switch {
+		case err == nil:
+			o.Places = append(o.Places, p)
+		case scope == agents.User:
+			return o, err
+		} // the home folder is no project
+	}
+	return o, nil
+}
+
+func (f *doctorCmd) print(r doctor.Report) error {
+	if f.json {
+		return f.printJSON(r)
+	}
+	var rows [][]string
+	about := ""
+	for _, c := range r.Checks {
+		if !f.terminal {
+			rows = append(rows, []string{string(c.State), c.About, f.text(c.Name), f.text(c.Finding), f.text(c.Remedy)})
+			continue
+		}
+		group := ""
+		if c.About != about {
+			about, group = c.About, strings.ToUpper(c.About)
+		}
+		rows = append(rows, []string{group, string(c.State), f.text(c.Name), f.text(c.Finding)})
+		if c.Remedy != "" {
+			rows = append(rows, []string{"", "", "", "→ " + f.text(c.Remedy)})
+		}
+	}
+	f.table([]string{"ABOUT", "STATE", "NAME", "FINDING"}, rows)
+	return nil
+}
+
+// daemonVersion is what a daemon of this build calls its version.
+func daemonVersion() string {
+	if commit == "" {
+		return buildVersion().Version
+	}
+	return version + " (" + commit + ")"
+}

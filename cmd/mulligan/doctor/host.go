@@ -1,0 +1,112 @@
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/ipc"
+)
+
+// host looks at the kernel, systemd and the limits of following files.
+func (e *exam) host() {
+	e.kernel()
+	e.systemd()
+	e.inotify()
+}
+
+// kernel: paths in a workspace are opened by openat2, which came with Linux 5.6.
+func (e *exam) kernel() {
+	var u unix.Utsname
+	_ = unix.Uname(&u) // fails for a bad pointer only
+	release := unix.ByteSliceToString(u.Release[:])
+	fd, err := unix.Openat2(unix.AT_FDCWD, "/", &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS})
+	if err == nil {
+		unix.Close(fd)
+	}
+	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) {
+		e.add("host", "kernel", Problem, release+": it has no openat2, or a filter of system calls forbids it", "use Linux 5.6 or newer, and a container that allows openat2")
+		return
+	}
+	e.add("host", "kernel", OK, "Linux "+release, "")
+}
+
+// systemd: units are stopped and started over its D-Bus.
+func (e *exam) systemd() {
+	wanted := e.any(func(a ipc.App) bool { return a.Unit != "" })
+	whose, remedy := "the system's", "apt-get install systemd dbus, and boot with it"
+	sockets := []string{"/run/systemd/private", "/run/dbus/system_bus_socket"}
+	if !e.hostMode() {
+		whose, remedy = "your own", "sudo loginctl enable-linger $USER; apt-get install dbus-user-session; log in anew"
+		run := os.Getenv("XDG_RUNTIME_DIR")
+		if run == "" {
+			run = filepath.Join("/run/user", strconv.Itoa(e.UID))
+		}
+		sockets = []string{filepath.Join(run, "systemd/private"), filepath.Join(run, "bus")}
+	}
+	for _, s := range sockets {
+		if fi, err := os.Stat(e.Root + s); err == nil && fi.Mode()&os.ModeSocket != 0 {
+			e.add("host", "systemd", OK, whose+" manager is there: "+s, "")
+			return
+		}
+	}
+	e.add("host", "systemd", needed(wanted), whose+" manager is not there: apps with a unit need it", remedy)
+}
+
+// inotify: a watch for every folder of every followed app, and an instance for
+// each app.
+func (e *exam) inotify() {
+	followed := e.any(func(a ipc.App) bool { return a.Auto })
+	for _, l := range []struct {
+		name  string
+		least int
+		raise int
+	}{{"max_user_watches", 65536, 1048576}, {"max_user_instances", 128, 1024}} {
+		text, err := os.ReadFile(e.Root + "/proc/sys/fs/inotify/" + l.name)
+		n, bad := strconv.Atoi(strings.TrimSpace(string(text)))
+		remedy := fmt.Sprintf("sysctl fs.inotify.%s=%d (and keep it in /etc/sysctl.d)", l.name, l.raise)
+		switch {
+		case err != nil || bad != nil:
+			e.add("host", "inotify "+l.name, needed(followed), "the kernel does not tell: automatic checkpoints need inotify", "use a kernel with CONFIG_INOTIFY_USER")
+		case n < l.least:
+			e.add("host", "inotify "+l.name, Advice, fmt.Sprintf("%d: few, where apps have many folders", n), remedy)
+		default:
+			e.add("host", "inotify "+l.name, OK, strconv.Itoa(n), "")
+		}
+	}
+}
+
+// program is where a program is, by PATH; "" if nowhere.
+func program(name string) string {
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return ""
+	}
+	return path
+}
+
+// glob tells whether a file of such a name is on the host.
+func (e *exam) glob(patterns ...string) bool {
+	for _, p := range patterns {
+		if found, err := filepath.Glob(e.Root + p); err == nil && len(found) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// reach tells whether somebody listens; the error is why not.
+func reach(network, addr string) error {
+	conn, err := net.DialTimeout(network, addr, patience)
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}

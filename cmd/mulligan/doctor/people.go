@@ -1,0 +1,126 @@
+package doctor
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"mulligan/cmd/mulligan/agents"
+	"mulligan/ipc"
+	"mulligan/ipc/errs"
+)
+
+// agents looks at each coding agent that is on this machine.
+func (e *exam) agents() {
+	found := 0
+	for _, a := range agents.All() {
+		if len(e.Places) == 0 || !a.Found(e.Places[0]) {
+			continue
+		}
+		found++
+		e.agent(a)
+	}
+	if found == 0 {
+		e.add("agents", "agents", OK, "none that mulligan knows is here; any can use `mulligan mcp` as a server", "")
+	}
+	e.hookLog()
+}
+
+// agent looks at an agent's settings, the user's and the project's: one of the two
+// is enough.
+func (e *exam) agent(a *agents.Agent) {
+	var inOrder []string
+	for _, p := range e.Places {
+		remedy := "mulligan install " + a.Name
+		if p.Scope == agents.Project {
+			remedy += " --scope project"
+		}
+		how, files, err := a.Condition(p, e.Backups)
+		switch {
+		case err != nil:
+			e.add("agents", a.Name, Problem, plain(err), errs.HintOf(err))
+			return
+		case how == agents.Partly:
+			e.add("agents", a.Name, Problem, "mulligan's part is not as this version writes it, in "+strings.Join(files, ", "), remedy)
+			return
+		case how == agents.Complete:
+			inOrder = append(inOrder, string(p.Scope))
+		}
+	}
+	if len(inOrder) == 0 {
+		e.add("agents", a.Name, Advice, a.Title+" is here, without mulligan's hooks and server", "mulligan install "+a.Name)
+		return
+	}
+	e.add("agents", a.Name, OK, "hooks and server are in order, in the settings of the "+strings.Join(inOrder, " and the "), "")
+}
+
+// hookLog says what hooks complained of in the last day.
+func (e *exam) hookLog() {
+	const recent = 24 * time.Hour
+	text, err := os.ReadFile(e.HookLog)
+	if err != nil {
+		return
+	}
+	n, last := 0, ""
+	for line := range strings.Lines(string(text)) {
+		at, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+		when, err := time.Parse(time.RFC3339, at)
+		// A folder that is in no app's workspace is nothing to complain of.
+		if err == nil && time.Since(when) < recent && !strings.Contains(rest, ": find the app: ") {
+			n, last = n+1, rest
+		}
+	}
+	switch {
+	case n == 1:
+		e.add("agents", "hooks", Advice, "one complained in the last day: "+last, "see "+e.HookLog)
+	case n > 1:
+		e.add("agents", "hooks", Advice, fmt.Sprintf("they complained %d times in the last day, last: %s", n, last), "see "+e.HookLog)
+	}
+}
+
+// appList says how each app is.
+func (e *exam) appList() {
+	for _, a := range e.apps {
+		e.app(a)
+	}
+	if len(e.apps) == 0 && e.report.NoDaemon == nil {
+		e.add("apps", "apps", Advice, "there are none yet", "mulligan init, in an app's folder")
+	}
+}
+
+func (e *exam) app(a ipc.App) {
+	for _, p := range a.Problems {
+		e.add("apps", a.Slug, Problem, p, "see `mulligan app show "+a.Slug+"`")
+	}
+	if a.State == "failed" {
+		e.add("apps", a.Slug, Problem, "it has failed", unitRemedy(a))
+	}
+	if a.Following == "degraded" && len(a.Problems) == 0 {
+		e.add("apps", a.Slug, Problem, "its files are not followed: automatic checkpoints may come late", "see `mulligan app show "+a.Slug+"`")
+	}
+	if len(a.Problems) > 0 || a.State == "failed" || a.Following == "degraded" {
+		return
+	}
+	words := []string{a.Workspace}
+	if a.State != "" && a.State != "none" {
+		words = append(words, a.State)
+	}
+	if a.Busy != "" {
+		words = append(words, "busy with "+a.Busy)
+	}
+	if a.Following != "" {
+		words = append(words, "files: "+a.Following)
+	}
+	if len(a.Covers) > 0 {
+		words = append(words, "covers "+strings.Join(a.Covers, ", "))
+	}
+	e.add("apps", a.Slug, OK, strings.Join(words, "; "), "")
+}
+
+func unitRemedy(a ipc.App) string {
+	if a.Unit != "" {
+		return "see `systemctl status " + a.Unit + "`; mulligan rollback 1 takes it back"
+	}
+	return "see the daemon's log; mulligan rollback 1 takes it back"
+}

@@ -1,0 +1,106 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"mulligan/ipc/appfile"
+)
+
+// databaseKeys are the variables that are known to hold a database's URL.
+var databaseKeys = map[string]bool{
+	"DATABASE_URL": true, "DATABASE_URI": true, "DB_URL": true, "DB_URI": true, "SQLALCHEMY_DATABASE_URI": true,
+	"POSTGRES_URL": true, "POSTGRESQL_URL": true, "PG_URL": true, "MYSQL_URL": true, "MARIADB_URL": true,
+	"REDIS_URL": true, "SQLITE_URL": true,
+}
+
+// findURLs reads the database URLs of .env files.
+func (f *findings) findURLs(root *os.Root, dir string) {
+	for _, name := range []string{".env", ".env.local"} {
+		data, err := readHead(root, name, maxEnvFile)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			f.unprotected = append(f.unprotected, fmt.Sprintf("database URLs in %s: it could not be read", name))
+			continue
+		}
+		for _, v := range parseDotenv(string(data)) {
+			if databaseKeys[v.key] && v.value != "" {
+				f.addURL(root, dir, v, name)
+			}
+		}
+	}
+}
+
+// addURL adds the database that a variable names. Its value is never shown
+// where it could not be read: it may be a password.
+func (f *findings) addURL(root *os.Root, dir string, v variable, file string) {
+	source := v.key + " in " + file
+	spec, isFile := databaseSpec(dir, v.value)
+	db, err := appfile.ParseDatabase(spec)
+	if err != nil {
+		f.unprotected = append(f.unprotected, source+" names no database that mulligan knows")
+		return
+	}
+	if isFile && !filepath.IsAbs(db.DSN) && !isSQLite(root, db.DSN) {
+		f.unprotected = append(f.unprotected, fmt.Sprintf("%s (%s): it is not a SQLite file yet; add it later with `mulligan app set database=sqlite:PATH`", db.DSN, source))
+		return
+	}
+	f.addDatabase(db, source)
+}
+
+// databaseSpec turns the URLs that frameworks write into a SPEC: without the
+// client library in the scheme (postgresql+psycopg2://), and with SQLite's many
+// forms (sqlite:///rel, sqlite:////abs, file:rel) as a path, relative to dir
+// where it lies below.
+func databaseSpec(dir, url string) (spec string, isFile bool) {
+	scheme, rest, found := strings.Cut(url, ":")
+	if !found {
+		return url, false
+	}
+	scheme, _, _ = strings.Cut(scheme, "+")
+	switch scheme {
+	case "sqlite", "sqlite3", "file":
+	default:
+		return scheme + ":" + rest, false
+	}
+	path, _, _ := strings.Cut(rest, "?")
+	if after, ok := strings.CutPrefix(path, "//"); ok { // an empty host, and one / before the path
+		path = strings.TrimPrefix(after, "/")
+	}
+	path = filepath.Clean(path)
+	if rel, err := filepath.Rel(dir, path); err == nil && filepath.IsLocal(rel) {
+		path = rel
+	}
+	return "sqlite:" + path, true
+}
+
+type variable struct{ key, value string }
+
+// parseDotenv reads KEY=VALUE lines, with an export before the key, quotes
+// around the value, or a comment behind it. It expands nothing.
+func parseDotenv(data string) []variable {
+	var vars []variable
+	for line := range strings.Lines(data) {
+		line = strings.TrimSpace(line)
+		line = strings.TrimSpace(strings.TrimPrefix(line, "export "))
+		key, value, found := strings.Cut(line, "=")
+		if !found || strings.HasPrefix(line, "#") {
+			continue
+		}
+		value = strings.TrimSpace(value)
+		if q := strings.IndexAny(value, `"'`); q == 0 {
+			value, _, _ = strings.Cut(value[1:], value[:1])
+		} else {
+			value, _, _ = strings.Cut(value, " #")
+			value = strings.TrimSpace(value)
+		}
+		vars = append(vars, variable{strings.TrimSpace(key), value})
+	}
+	return vars
+}

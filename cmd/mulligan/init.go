@@ -1,0 +1,268 @@
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"mulligan/ipc"
+	"mulligan/ipc/errs"
+)
+
+const initLong = `Register a folder (the current one, if none is named) as an app of your own daemon,
+and start that daemon if none runs: mulligand --user, found beside this program or
+in PATH.
+
+It looks for git, for SQLite files (by their header), for database URLs such as
+DATABASE_URL in .env, and for databases that a compose file serves on a port of this host, says what will be protected and what not, and asks, unless
+--yes or --json is given or it is not run from a terminal. A folder that is an app
+already is left as it is. It also asks whether to make checkpoints by itself, at the
+first write of every turn of an agent's work (--auto; mulligan app set auto=false ends it).
+
+In a pipe: "protects" and "leaves_out" lines with what was found, then "result" (added or
+unchanged), then the app's fields as mulligan app show prints them.`
+
+type initCmd struct {
+	*cli
+	slug string
+	yes  bool
+	auto bool
+}
+
+func newInit(c *cli) *cobra.Command {
+	f := &initCmd{cli: c}
+	cmd := &cobra.Command{
+		Use:     "init [DIR]",
+		Short:   "Protect a folder",
+		Long:    initLong,
+		Example: "  cd ~/shop && mulligan init\n  mulligan init ~/shop --slug shop --yes",
+		Args:    func(cmd *cobra.Command, args []string) error { return countArgs(cmd, args, 0, 1) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return f.run(cmd.Context(), append(args, ".")[0])
+		},
+	}
+	cmd.Flags().StringVar(&f.slug, "slug", "", "the app's short name (default: the folder's)")
+	cmd.Flags().BoolVar(&f.yes, "yes", false, "don't ask")
+	cmd.Flags().BoolVar(&f.auto, "auto", false, "make a checkpoint by itself at the first write of every turn")
+	return cmd
+}
+
+func (f *initCmd) run(ctx context.Context, dir string) error {
+	dir, err := realDir("init", dir)
+	if err != nil {
+		return err
+	}
+	client, err := f.reach(ctx)
+	if err != nil && !errors.Is(err, ipc.ErrNoDaemon) {
+		return err
+	}
+	if err == nil {
+		if done, err := f.already(ctx, client, dir); done || err != nil {
+			return err
+		}
+	}
+	found, err := detect(ctx, dir)
+	if err != nil {
+		return err
+	}
+	if f.slug == "" {
+		f.slug = slugOf(dir)
+	}
+	f.plan(dir, found)
+	if err := f.ask(ctx); err != nil {
+		return err
+	}
+	if client == nil {
+		if client, err = f.startDaemon(ctx); err != nil {
+			return err
+		}
+		// It may know the folder from an earlier life.
+		if done, err := f.already(ctx, client, dir); done || err != nil {
+			return err
+		}
+	}
+	return f.register(ctx, client, dir, found)
+}
+
+// reach finds the daemon that init registers with: the one that was named, else
+// the user's own. Root's own is the host's where that runs.
+func (f *initCmd) reach(ctx context.Context) (*ipc.Client, error) {
+	socket := ipc.FindSocket(f.socket)
+	named := f.socket != "" || os.Getenv("MULLIGAN_SOCKET") != ""
+	if !named && socket == ipc.HostSocket && os.Getuid() != 0 {
+		return nil, ipc.ErrNoDaemon // none of the user's own
+	}
+	client := ipc.NewClient(socket)
+	if _, err := client.Status(ctx); err != nil {
+		return nil, err
+	}
+	return client, nil
+}
+
+// already says so if dir is an app's workspace.
+func (f *initCmd) already(ctx context.Context, client *ipc.Client, dir string) (bool, error) {
+	apps, err := client.Apps(ctx)
+	if err != nil {
+		return false, err
+	}
+	at := slices.IndexFunc(apps, func(a ipc.App) bool { return filepath.Clean(a.Workspace) == dir })
+	if at < 0 {
+		return false, nil
+	}
+	app := apps[at]
+	if f.terminal && !f.json {
+		fmt.Fprintf(f.out, "%s is the app %s already; nothing was changed\n", f.text(dir), f.text(app.Slug))
+		return true, nil
+	}
+	return true, f.result("unchanged", app)
+}
+
+// result prints app for programs.
+func (f *initCmd) result(outcome string, app ipc.App) error {
+	if f.json {
+		return f.printJSON(app)
+	}
+	f.fields(append([][2]string{{"result", outcome}}, f.appFields(app)...))
+	return nil
+}
+
+// plan says what will be protected and what not.
+func (f *initCmd) plan(dir string, found findings) {
+	if f.json {
+		return
+	}
+	pairs := [][2]string{{"protects", "files: everything in " + f.text(dir) + ", ignored files included"}}
+	if found.git {
+		pairs = append(pairs, [2]string{"protects", "git: the repository's state (.git) is part of the files"})
+	}
+	for _, db := range found.databases {
+		what := fmt.Sprintf("database %s: %s %s", db.Name, db.Driver, redact(db.DSN))
+		if db.Driver != "sqlite" {
+			what += ", if the daemon supports it"
+		}
+		if db.source != "" {
+			what += " (" + db.source + ")"
+		}
+		pairs = append(pairs, [2]string{"protects", f.text(what)})
+	}
+	for _, s := range found.unprotected {
+		pairs = append(pairs, [2]string{"leaves_out", f.text(s)})
+	}
+	if f.terminal {
+		fmt.Fprintf(f.out, "%s, as the app %q:\n", f.text(dir), f.slug)
+	}
+	f.fields(pairs)
+}
+
+// ask asks whether to go on, where there is somebody to ask.
+func (f *initCmd) ask(ctx context.Context) error {
+	if f.yes || f.json || !f.terminal || !term.IsTerminal(int(f.in.Fd())) {
+		return nil
+	}
+	in := bufio.NewReader(f.in)
+	fmt.Fprint(f.out, "Protect it? [Y/n] ")
+	if err := f.answer(ctx, in); err != nil || f.auto {
+		return err
+	}
+	fmt.Fprint(f.out, "Make a checkpoint by itself at the first write of every turn of an agent's work? [Y/n] ")
+	err := f.answer(ctx, in)
+	f.auto = err == nil
+	if errs.KindOf(err) == errs.Failed { // no to this is not no to all
+		return nil
+	}
+	return err
+}
+
+// answer reads the answer to a question that takes yes for granted.
+func (f *initCmd) answer(ctx context.Context, in *bufio.Reader) error {
+	lines := make(chan string, 1)
+	go func() { // a read of a terminal can't be cancelled
+		line, err := in.ReadString('\n')
+		if err != nil && line == "" {
+			line = "nothing" // not even a line's end: no consent
+		}
+		lines <- line
+	}()
+	select {
+	case <-ctx.Done():
+		fmt.Fprintln(f.out)
+		return errs.Wrap(errs.Unavailable, "init", ctx.Err())
+	case line := <-lines:
+		switch strings.ToLower(strings.TrimSpace(line)) {
+		case "", "y", "yes":
+			return nil
+		}
+	}
+	return errs.New(errs.Failed, "init", "you said no").WithHint("nothing was changed")
+}
+
+// register adds the app. Databases that this daemon can't protect are left out,
+// and said to be.
+func (f *initCmd) register(ctx context.Context, client *ipc.Client, dir string, found findings) error {
+	app := ipc.App{Slug: f.slug, Workspace: dir, Auto: f.auto, Retention: ipc.DefaultRetention()}
+	for _, db := range found.databases {
+		app.Databases = append(app.Databases, db.Database)
+	}
+	added, err := client.AddApp(ctx, app)
+	var left []string
+	if errs.KindOf(err) == errs.Unsupported {
+		app.Databases, left = splitServers(app.Databases, err)
+		if len(left) > 0 {
+			added, err = client.AddApp(ctx, app)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	for _, l := range left {
+		fmt.Fprintf(f.err, "mulligan: init: %s\n", escape(l))
+	}
+	if f.json || !f.terminal {
+		return f.result("added", added)
+	}
+	fmt.Fprintf(f.out, "%s is the app %s now; `mulligan create` makes a checkpoint of it\n", f.text(dir), f.text(added.Slug))
+	return nil
+}
+
+// splitServers takes the databases that are servers out of dbs, with a sentence
+// for each: the daemon refused the app because of refusal.
+func splitServers(dbs []ipc.Database, refusal error) (files []ipc.Database, left []string) {
+	for _, db := range dbs {
+		if db.Driver == "sqlite" {
+			files = append(files, db)
+			continue
+		}
+		left = append(left, fmt.Sprintf("the %s database %s is NOT protected: %s; `mulligan app set database=SPEC` adds it once that works",
+			db.Driver, db.Name, ipc.Body(refusal).Message))
+	}
+	return files, left
+}
+
+// slugOf makes a slug of a folder's name.
+func slugOf(dir string) string {
+	return cmp.Or(slugify(filepath.Base(dir)), "app")
+}
+
+// slugify keeps letters and digits of ASCII, in lower case. It leaves room for
+// a number at the end.
+func slugify(name string) string {
+	slug := strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= '0' && r <= '9':
+			return r
+		case r >= 'A' && r <= 'Z':
+			return r - 'A' + 'a'
+		}
+		return '-'
+	}, name)
+	return strings.Trim(slug[:min(len(slug), 48)], "-")
+}

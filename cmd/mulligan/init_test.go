@@ -1,0 +1,31 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+)
+
+func TestAnswer(t *testing.T) {
+	f := &initCmd{cli: &cli{out: &output{w: io.Discard}}}
+	for in, yes := range map[string]bool{"\n": true, "y\n": true, " YES \n": true, "y": true, "n\n": false, "what\n": false, "": false} {
+		if err := f.answer(t.Context(), bufio.NewReader(strings.NewReader(in))); (err == nil) != yes {
+			t.Errorf("%q: %v", in, err)
+		}
+	}
+}
+
+// An interrupt ends the question at once, though nothing is typed.
+func TestAnswerInterrupted(t *testing.T) {
+	f := &initCmd{cli: &cli{out: &output{w: io.Discard}}}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	silent, typing := io.Pipe()
+	defer typing.Close()
+	if err := f.answer(ctx, bufio.NewReader(silent)); !errors.Is(err, context.Canceled) || exitCode(ctx, err) != exitInterrupted {
+		t.Errorf("%v", err)
+	}
+}

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"mulligan/ipc"
+)
+
+const listLong = `List the app's checkpoints, newest first.
+
+In a pipe, the fields are: checkpoint id, time, trigger, pinned (yes or no), size
+(what deleting it would free), git commit, notes.`
+
+type listCmd struct {
+	*cli
+	trigger      string
+	conversation string
+	limit        int
+}
+
+func newList(c *cli) *cobra.Command {
+	f := &listCmd{cli: c}
+	cmd := &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   "List checkpoints, newest first",
+		Long:    listLong,
+		Example: "  mulligan list --limit 5\n  mulligan list --trigger deploy | cut -f1",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if f.limit < 0 {
+				return usage(cmd, "--limit %d is negative", f.limit)
+			}
+			return f.run(cmd.Context())
+		},
+	}
+	cmd.Flags().StringVar(&f.trigger, "trigger", "", "only those made by `manual|deploy|agent|pre-rollback`")
+	cmd.Flags().StringVar(&f.conversation, "conversation", "", "only those of this `CONVERSATION`'s turns")
+	cmd.Flags().IntVar(&f.limit, "limit", 0, "at most `N` (default: all)")
+	return cmd
+}
+
+func (f *listCmd) run(ctx context.Context) error {
+	client, app, err := f.target(ctx)
+	if err != nil {
+		return err
+	}
+	list, err := client.Checkpoints(ctx, app, ipc.CheckpointQuery{Trigger: ipc.Trigger(f.trigger), Limit: f.limit, Conversation: f.conversation})
+	if err != nil {
+		return err
+	}
+	if f.json {
+		return f.printJSON(list)
+	}
+	f.printCheckpoints(list.Checkpoints, f.trigger == "" && f.conversation == "")
+	if f.terminal {
+		u := list.StorageUsage
+		fmt.Fprintf(f.out, "%s, %d pinned, %s; the last %d and %s are kept\n",
+			count(u.CheckpointCount, "checkpoint"), u.PinnedCount, f.size(u.TotalBytes), u.KeepLast, count(u.DailyDays, "daily one"))
+	}
+	return nil
+}
+
+// printCheckpoints prints a row per checkpoint. On a terminal, numbered rows
+// begin with the N that commands take for a CP; that takes the whole list.
+func (c *cli) printCheckpoints(list []ipc.Checkpoint, numbered bool) {
+	header := []string{"CHECKPOINT", "MADE", "TRIGGER", "PIN", "SIZE", "COMMIT", "NOTES"}
+	numbered = numbered && c.terminal
+	if numbered {
+		header = append([]string{"N"}, header...)
+	}
+	var rows [][]string
+	for i, cp := range list {
+		row := c.checkpointRow(cp)
+		if numbered {
+			row = append([]string{strconv.Itoa(i + 1)}, row...)
+		}
+		rows = append(rows, row)
+	}
+	c.table(header, rows)
+}
+
+func (c *cli) checkpointRow(cp ipc.Checkpoint) []string {
+	ref, pin := c.maybe(cp.Ref), yesNo(cp.Pinned)
+	if c.terminal {
+		ref = ref[:min(len(ref), 9)]
+		if !cp.Pinned {
+			pin = "-"
+		}
+	}
+	return []string{
+		c.text(string(cp.ID)), c.when(cp.CreatedAt), c.text(string(cp.Trigger)), pin, c.size(cp.SizeBytes), ref, c.maybe(cp.Notes),
+	}
+}
+
+// printCheckpoint prints the one checkpoint that a command made or changed.
+func (c *cli) printCheckpoint(cp ipc.Checkpoint) error {
+	if c.json {
+		return c.printJSON(cp)
+	}
+	c.printCheckpoints([]ipc.Checkpoint{cp}, false)
+	if c.terminal {
+		c.warn(cp.Warnings)
+	}
+	return nil
+}
+
+func (c *cli) warn(warnings []string) {
+	for _, w := range warnings {
+		fmt.Fprintf(c.out, "warning: %s\n", c.text(w))
+	}
+}

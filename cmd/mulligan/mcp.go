@@ -1,0 +1,63 @@
+package main
+
+import (
+	"context"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"mulligan/ipc"
+	"mulligan/ipc/errs"
+	"mulligan/mcpserver"
+)
+
+const mcpLong = `Serve the Model Context Protocol on standard input and output, for an agent that
+starts this as its server. Where a tool call names no app, the one of --app is meant,
+else the one that the current folder belongs to.
+
+Its tools checkpoint, list, compare, pin, delete and roll back, and revert what single
+messages or calls wrote. Its prompts, rollback and checkpoint, are slash commands in
+clients that have them.`
+
+type mcpCmd struct {
+	*cli
+	confirm bool
+}
+
+func newMCP(c *cli) *cobra.Command {
+	f := &mcpCmd{cli: c}
+	cmd := &cobra.Command{
+		Use:     "mcp",
+		Short:   "Be an agent's MCP server, on standard input and output",
+		Long:    mcpLong,
+		Example: "  claude mcp add mulligan -- mulligan mcp",
+		Args:    noArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context()) },
+	}
+	cmd.Flags().BoolVar(&f.confirm, "confirm", false, "have the client ask its user before each rollback, where it can")
+	return cmd
+}
+
+func (f *mcpCmd) run(ctx context.Context) error {
+	dir, err := os.Getwd()
+	if err != nil {
+		return errs.Wrap(errs.Failed, "mcp", err)
+	}
+	err = mcpserver.Run(ctx, mcpserver.Options{
+		Client: defaultApp{f.client(), f.app}, Cwd: dir, Version: buildVersion().Version, Confirm: f.confirm,
+	})
+	return errs.Wrap(errs.Failed, "mcp", err)
+}
+
+// defaultApp is a client for which every folder belongs to app, if one was named.
+type defaultApp struct {
+	*ipc.Client
+	app string
+}
+
+func (d defaultApp) AppAt(ctx context.Context, dir string) (ipc.App, error) {
+	if d.app == "" {
+		return d.Client.AppAt(ctx, dir)
+	}
+	return d.App(ctx, d.app)
+}

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"mulligan/ipc"
+)
+
+// progress shows a rollback's stages on a terminal as they start and end: the
+// line of a stage that runs is written over when it ends. A nil progress shows
+// nothing.
+type progress struct {
+	w    io.Writer
+	open ipc.StageName // the stage whose line has no end yet
+}
+
+// stage shows st, which has just started or ended.
+func (p *progress) stage(st ipc.Stage) {
+	switch p.open {
+	case "":
+	case st.Stage:
+		fmt.Fprint(p.w, "\r")
+	default:
+		fmt.Fprintln(p.w)
+	}
+	if st.Status == ipc.StageRunning {
+		p.open = st.Stage
+		fmt.Fprintf(p.w, "  %-18s %s", escape(string(st.Stage)), st.Status)
+		return
+	}
+	p.open = ""
+	took := seconds(st.DurationMS)
+	if st.Status == ipc.StageSkipped {
+		took = "-"
+	}
+	fmt.Fprintf(p.w, "  %-18s %-8s %7s  %s\n", escape(string(st.Stage)), escape(string(st.Status)), took, escape(st.Notes))
+}
+
+// end leaves the cursor at the beginning of a line.
+func (p *progress) end() {
+	if p != nil && p.open != "" {
+		fmt.Fprintln(p.w)
+		p.open = ""
+	}
+}
+
+// seconds is a duration for people: "12ms", "3.4s", "1m10s".
+func seconds(ms int64) string {
+	d := time.Duration(ms) * time.Millisecond
+	switch {
+	case d < time.Second:
+		return d.String()
+	case d < time.Minute:
+		return fmt.Sprintf("%.1fs", d.Seconds())
+	}
+	return d.Round(time.Second).String()
+}

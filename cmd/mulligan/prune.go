@@ -1,0 +1,60 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+)
+
+const pruneLong = `Drop the checkpoints that the app's retention no longer keeps. That happens after
+each create by itself, too.
+
+In a pipe: the ids that were deleted, or with --dry-run would be, one a line.`
+
+type pruneCmd struct {
+	*cli
+	dryRun bool
+}
+
+func newPrune(c *cli) *cobra.Command {
+	f := &pruneCmd{cli: c}
+	cmd := &cobra.Command{
+		Use:     "prune",
+		Short:   "Drop what retention no longer keeps",
+		Long:    pruneLong,
+		Example: "  mulligan prune --dry-run",
+		Args:    noArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context()) },
+	}
+	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "only say what would go")
+	return cmd
+}
+
+func (f *pruneCmd) run(ctx context.Context) error {
+	client, app, err := f.target(ctx)
+	if err != nil {
+		return err
+	}
+	res, err := client.Prune(ctx, app, f.dryRun)
+	if err != nil {
+		return err
+	}
+	if f.json {
+		return f.printJSON(res)
+	}
+	verb := "deleted"
+	if f.dryRun {
+		verb = "would delete"
+	}
+	for _, id := range res.Deleted {
+		if f.terminal {
+			fmt.Fprint(f.out, verb, " ")
+		}
+		fmt.Fprintln(f.out, f.text(string(id)))
+	}
+	if f.terminal {
+		fmt.Fprintf(f.out, "%s %s, %d left\n", verb, count(len(res.Deleted), "checkpoint"), res.Kept)
+	}
+	return nil
+}

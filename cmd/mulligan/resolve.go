@@ -1,0 +1,106 @@
+package main
+
+import (
+	"context"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"mulligan/ipc"
+	"mulligan/ipc/errs"
+)
+
+// checkpoint finds the app that a command is about and the checkpoint that cp
+// names: an id, the beginning of one, or N for the N-th newest.
+func (c *cli) checkpoint(ctx context.Context, cp string) (client *ipc.Client, app string, id ipc.CheckpointID, err error) {
+	client, app, err = c.target(ctx)
+	if err != nil {
+		return nil, "", "", err
+	}
+	if strings.Trim(cp, "0123456789") == "" {
+		id, err = nthNewest(ctx, client, app, cp)
+	} else {
+		id, err = byPrefix(ctx, client, app, cp)
+	}
+	return client, app, id, err
+}
+
+const opResolve = "find checkpoint"
+
+func nthNewest(ctx context.Context, client *ipc.Client, app, digits string) (ipc.CheckpointID, error) {
+	n, err := strconv.Atoi(digits)
+	if err != nil || n < 1 {
+		return "", errs.New(errs.Invalid, opResolve, "%q is no checkpoint: 1 is the newest", digits).WithHint("see `mulligan list`")
+	}
+	list, err := client.Checkpoints(ctx, app, ipc.CheckpointQuery{Limit: n})
+	if err != nil {
+		return "", err
+	}
+	if have := len(list.Checkpoints); have < n {
+		return "", errs.New(errs.NotFound, opResolve, "there is no %s-th newest: the app has %s", digits, count(have, "checkpoint")).
+			WithHint("see `mulligan list`")
+	}
+	return list.Checkpoints[n-1].ID, nil
+}
+
+func byPrefix(ctx context.Context, client *ipc.Client, app, prefix string) (ipc.CheckpointID, error) {
+	if !strings.HasPrefix(prefix, "cp-") {
+		return "", errs.New(errs.Invalid, opResolve, "%q names no checkpoint", prefix).
+			WithHint("give an id (cp-…), the beginning of one, or N for the N-th newest")
+	}
+	list, err := client.Checkpoints(ctx, app, ipc.CheckpointQuery{})
+	if err != nil {
+		return "", err
+	}
+	var found []string
+	for _, cp := range list.Checkpoints {
+		if string(cp.ID) == prefix {
+			return cp.ID, nil
+		}
+		if strings.HasPrefix(string(cp.ID), prefix) {
+			found = append(found, string(cp.ID))
+		}
+	}
+	switch len(found) {
+	case 0:
+		return "", errs.New(errs.NotFound, opResolve, "the app has no checkpoint %s", prefix).WithHint("see `mulligan list`")
+	case 1:
+		return ipc.CheckpointID(found[0]), nil
+	}
+	return "", errs.New(errs.Invalid, opResolve, "%s is the beginning of %s and %s", prefix, found[0], count(len(found)-1, "other id")).
+		WithHint("give more of it")
+}
+
+// completeApps offers the slugs of the caller's apps to the shell.
+func (c *cli) completeApps(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	apps, err := c.client().Apps(cmd.Context())
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	var slugs []string
+	for _, a := range apps {
+		slugs = append(slugs, escape(a.Slug))
+	}
+	return slugs, cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeCheckpoints offers the app's checkpoints to the shell.
+func (c *cli) completeCheckpoints(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	client, app, err := c.target(cmd.Context())
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	list, err := client.Checkpoints(cmd.Context(), app, ipc.CheckpointQuery{})
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	var ids []string
+	for _, cp := range list.Checkpoints {
+		ids = append(ids, string(cp.ID)+"\t"+string(cp.Trigger)+" "+c.maybe(cp.Notes))
+	}
+	return ids, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
+}

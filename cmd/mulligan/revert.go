@@ -1,0 +1,185 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"mulligan/ipc"
+	"mulligan/ipc/errs"
+)
+
+const revertLong = `Undo what one tool call, one turn, or a range of a conversation's messages wrote to
+files, and nothing else: the app runs on, and databases stay as they are.
+
+A path goes back to what it was before the first of those writes. Where somebody else
+wrote to it since, only the lines and attributes of theirs are kept and the rest goes
+back; where that cannot be, the path is left alone and named, and the exit code is 4.
+With --force it goes back all the same. A safety checkpoint is made first: mulligan
+undo, or redo, goes back over a revert.
+
+Of a conversation, without --from, the messages after its checkpoint are meant: see
+--set-checkpoint. mulligan turns shows turns, conversations and messages, and with
+--json the calls.
+
+In a pipe, a line per fact: safety_checkpoint, dry_run; then "restored", path;
+"merged", path (a restored one that keeps what others wrote); "conflict", path, reason,
+words; "warning", text.`
+
+type revertCmd struct {
+	*cli
+	req        ipc.RevertRequest
+	turn, call string
+	checkpoint string
+}
+
+func newRevert(c *cli) *cobra.Command {
+	f := &revertCmd{cli: c}
+	cmd := &cobra.Command{
+		Use:     "revert",
+		Short:   "Undo only what some calls wrote",
+		Long:    revertLong,
+		Example: "  mulligan revert --call toolu_01A --dry-run\n  mulligan revert --turn turn-4f2a\n  mulligan revert --conversation 1b9d --from m-3 --to m-5\n  mulligan revert --conversation 1b9d --set-checkpoint m-3",
+		Args:    noArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+	}
+	cmd.Flags().StringVar(&f.call, "call", "", "the `ID` of a tool call")
+	cmd.Flags().StringVar(&f.turn, "turn", "", "the `ID` of a turn")
+	cmd.Flags().StringVar(&f.req.ConversationID, "conversation", "", "the `ID` of a conversation, an agent's session")
+	cmd.Flags().StringVar(&f.req.FromMessageID, "from", "", "the first `MESSAGE` whose writes are undone")
+	cmd.Flags().StringVar(&f.req.ToMessageID, "to", "", "the last one (default: the newest)")
+	cmd.Flags().BoolVar(&f.req.Force, "force", false, "put back what cannot be merged, over what others wrote")
+	cmd.Flags().BoolVar(&f.req.DryRun, "dry-run", false, "change nothing, say what would change")
+	cmd.Flags().StringVar(&f.req.Reason, "reason", "", "why, for the audit trail")
+	cmd.Flags().StringVar(&f.checkpoint, "set-checkpoint", "", "revert nothing: set the conversation's checkpoint behind this `MESSAGE`")
+	return cmd
+}
+
+func (f *revertCmd) run(cmd *cobra.Command) error {
+	ctx := cmd.Context()
+	f.req.CallID, f.req.TurnID = ipc.CallID(f.call), ipc.TurnID(f.turn)
+	if f.call == "" && f.turn == "" && f.req.ConversationID == "" {
+		return usage(cmd, "say whose writes: --call, --turn or --conversation")
+	}
+	client, app, err := f.target(ctx)
+	if err != nil {
+		return err
+	}
+	if f.checkpoint != "" {
+		return f.setCheckpoint(cmd, client, app)
+	}
+	res, err := client.Revert(ctx, app, f.req)
+	if err != nil && ctx.Err() != nil {
+		return interrupted{
+			op: "revert", message: "interrupted; a revert that the daemon has begun goes on to its end",
+			hint: "see `mulligan log` for how it went",
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if err := f.print(res); err != nil {
+		return err
+	}
+	if n := len(res.Conflicts); n > 0 && !res.DryRun {
+		return errs.New(errs.Conflict, "revert", "%s left alone", wasWere(count(n, "path"), n)).
+			WithHint("they are named above; --force puts back what can be")
+	}
+	return nil
+}
+
+func wasWere(what string, n int) string {
+	if n == 1 {
+		return what + " was"
+	}
+	return what + " were"
+}
+
+func (f *revertCmd) setCheckpoint(cmd *cobra.Command, client *ipc.Client, app string) error {
+	if f.req.ConversationID == "" {
+		return usage(cmd, "--set-checkpoint needs --conversation")
+	}
+	res, err := client.SetConversationCheckpoint(cmd.Context(), app, f.req.ConversationID, f.checkpoint)
+	if err != nil {
+		return err
+	}
+	if f.json {
+		return f.printJSON(res)
+	}
+	if f.terminal {
+		fmt.Fprintf(f.out, "the checkpoint of %s is behind message %s\n", f.text(res.ConversationID), f.text(res.MessageID))
+	} else {
+		f.table(nil, [][]string{{f.text(res.ConversationID), f.text(res.MessageID)}})
+	}
+	for _, w := range res.Warnings {
+		fmt.Fprintf(f.err, "warning: %s\n", f.text(w))
+	}
+	return nil
+}
+
+func (f *revertCmd) print(res ipc.RevertResult) error {
+	if f.json {
+		return f.printJSON(res)
+	}
+	if f.terminal {
+		f.forPeople(res)
+		return nil
+	}
+	rows := [][]string{{"safety_checkpoint", f.idOf(res.SafetyCheckpoint)}, {"dry_run", yesNo(res.DryRun)}}
+	for _, p := range res.RestoredPaths {
+		rows = append(rows, []string{"restored", f.text(p)})
+	}
+	for _, p := range res.MergedPaths {
+		rows = append(rows, []string{"merged", f.text(p)})
+	}
+	for _, c := range res.Conflicts {
+		rows = append(rows, []string{"conflict", f.text(c.Path), f.text(c.Reason), f.text(c.Message)})
+	}
+	for _, w := range res.Warnings {
+		rows = append(rows, []string{"warning", f.text(w)})
+	}
+	f.table(nil, rows)
+	return nil
+}
+
+func (f *revertCmd) forPeople(res ipc.RevertResult) {
+	verb := "restored"
+	if res.DryRun {
+		verb = "would restore"
+	}
+	fmt.Fprintf(f.out, "%s %s\n", verb, count(len(res.RestoredPaths), "path"))
+	merged := map[string]bool{}
+	for _, p := range res.MergedPaths {
+		merged[p] = true
+	}
+	const most = 20
+	for i, p := range res.RestoredPaths {
+		if i == most {
+			fmt.Fprintf(f.out, "  … and %s\n", count(len(res.RestoredPaths)-most, "more path"))
+			break
+		}
+		note := ""
+		if merged[p] {
+			note = " (merged with what others wrote)"
+		}
+		fmt.Fprintf(f.out, "  %s%s\n", f.text(p), note)
+	}
+	for _, c := range res.Conflicts {
+		var calls []string
+		for _, id := range c.Calls {
+			calls = append(calls, f.text(string(id)))
+		}
+		by := ""
+		if len(calls) > 0 {
+			by = " (" + strings.Join(calls, ", ") + ")"
+		}
+		fmt.Fprintf(f.out, "  left alone  %s: %s%s\n", f.text(c.Path), f.text(c.Message), by)
+	}
+	for _, w := range res.Warnings {
+		fmt.Fprintf(f.out, "  warning     %s\n", f.text(w))
+	}
+	if cp := res.SafetyCheckpoint; cp != nil {
+		fmt.Fprintf(f.out, "  safety      %s holds the files before; mulligan undo goes there\n", f.text(string(cp.ID)))
+	}
+}

@@ -1,0 +1,102 @@
+package main
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"mulligan/ipc"
+	"mulligan/ipc/errs"
+)
+
+const rollbackLong = `Take the app to a checkpoint, in six stages: safety-checkpoint, stop-unit, vm-revert
+(the VM's disks and the workspace's files), db-restore, start-unit, health-check.
+The safety checkpoint holds the state before; mulligan redo goes back to it. A
+rollback that fails puts the app back where it was: exit code 6.
+
+Where it would take along what another agent's session wrote at the same time, it says
+so and does nothing, unless --force is given: mulligan revert undoes the writes of one
+session only.
+
+The daemon does the work: an interrupt ends only this program.
+
+In a pipe, a line per fact: rolled_back, dry_run, restored_to, safety_checkpoint,
+changes_total, verified (yes, no or skipped), recovered; then "stage", name, status, milliseconds,
+notes, six times; then "change", operation undone, path, summary (at most 100);
+"warning", text; "next", text. A dry run adds "layer", name and what was created,
+modified and deleted in it; "database", like "change"; "unaffected", what would stay as
+it is; "downtime", how long, from what. What is not known yet or at all is "-".`
+
+const forceHelp = "take along what another session wrote at the same time"
+
+type rollbackCmd struct {
+	*cli
+	req         ipc.RollbackRequest
+	noVerify    bool
+	onUnhealthy string
+}
+
+func newRollback(c *cli) *cobra.Command {
+	f := &rollbackCmd{cli: c}
+	cmd := &cobra.Command{
+		Use:               "rollback CP",
+		Short:             "Take the app to a checkpoint",
+		Long:              rollbackLong,
+		Example:           "  mulligan rollback 1\n  mulligan rollback cp-4f2a --scope src/ --dry-run\n  mulligan rollback 2 --scope layer:db:main --reason 'bad migration'",
+		Args:              oneArg,
+		ValidArgsFunction: c.completeCheckpoints,
+		RunE:              func(cmd *cobra.Command, args []string) error { return f.run(cmd.Context(), args[0]) },
+	}
+	cmd.Flags().StringArrayVar(&f.req.Scope, "scope", nil, "only this: a `PATH` in the workspace, or layer:NAME (layer:files, layer:db:main); may be repeated")
+	cmd.Flags().BoolVar(&f.req.DryRun, "dry-run", false, "change nothing, say what would change")
+	cmd.Flags().StringVar(&f.req.Reason, "reason", "", "why, for the audit trail")
+	cmd.Flags().BoolVar(&f.noVerify, "no-verify", false, "don't hash the restored state and compare")
+	cmd.Flags().BoolVar(&f.req.CheckStored, "check-stored", false, "first read every byte that is stored for the checkpoint")
+	cmd.Flags().BoolVar(&f.req.Force, "force", false, forceHelp)
+	cmd.Flags().StringVar(&f.onUnhealthy, "on-unhealthy", "", "`keep|undo`: what to do when the health check fails (default keep)")
+	return cmd
+}
+
+func (f *rollbackCmd) run(ctx context.Context, name string) error {
+	client, app, id, err := f.checkpoint(ctx, name)
+	if err != nil {
+		return err
+	}
+	if f.noVerify {
+		f.req.VerifyRestore = new(bool)
+	}
+	f.req.OnUnhealthy = ipc.OnUnhealthy(f.onUnhealthy)
+	return f.rollback(ctx, client, app, id, f.req)
+}
+
+// rollback takes the app to id and prints the receipt; on a terminal, the
+// stages as they go.
+func (c *cli) rollback(ctx context.Context, client *ipc.Client, app string, id ipc.CheckpointID, req ipc.RollbackRequest) error {
+	var show *progress
+	var onStage func(ipc.Stage)
+	if c.terminal && !c.json {
+		show = &progress{w: c.out}
+		onStage = show.stage
+	}
+	res, err := client.Rollback(ctx, app, id, req, onStage)
+	show.end()
+	if err != nil && ctx.Err() != nil {
+		return interrupted{
+			op: "rollback", message: "interrupted; a rollback that the daemon has begun goes on to its end",
+			hint: "see `mulligan log` for how it went",
+		}
+	}
+	if err == nil && !res.RolledBack && !res.DryRun && !req.DryRun {
+		err = errs.New(errs.Internal, "rollback", "the daemon says neither that it was done nor why not").WithHint("see `mulligan log`")
+	}
+	if err != nil && len(res.Stages) == 0 {
+		return err // nothing was begun: there is no receipt
+	}
+	if printErr := c.printReceipt(id, res); err == nil {
+		err = printErr
+	}
+	if err != nil && res.Recovered {
+		return recovered{err}
+	}
+	return err
+}

@@ -1,0 +1,206 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"mulligan/ipc"
+)
+
+// realDaemon, if it is set, is the mulligand to run the scripts against; those
+// that need the fake one are then skipped.
+var realDaemon = os.Getenv("MULLIGAN_TEST_DAEMON")
+
+func TestMain(m *testing.M) {
+	programs := map[string]func(){"mulligan": main}
+	if realDaemon == "" {
+		programs["mulligand"] = fakeMain
+	}
+	testscript.Main(m, programs)
+}
+
+// fakeMain is the fake daemon as a program, for init to start.
+func fakeMain() {
+	socket := ipc.UserSocket()
+	if len(os.Args) == 4 && os.Args[2] == "--socket" {
+		socket = os.Args[3]
+	}
+	if os.Getenv("FAKE_REFUSES") != "" {
+		fmt.Fprintln(os.Stderr, "mulligand: the configuration is bad")
+		os.Exit(2)
+	}
+	l, err := ipc.Listen(socket, 0o600)
+	if err == nil {
+		err = ipc.NewHTTPServer(newFake().handler(), nil).Serve(l)
+	}
+	fmt.Fprintln(os.Stderr, "mulligand:", err)
+	os.Exit(1)
+}
+
+// TestScripts runs testdata/script. Besides testscript's own commands there are
+//
+//	start             a daemon on the user's socket, and wait until it answers
+//	code N CMD ARG…   run CMD, which must exit with N
+//	keep VAR          set VAR to the first field of the last standard output
+//	lines N           the last standard output has N lines
+//	call TOOL FLAG…   start mulligan mcp FLAG… and call its tool, without arguments;
+//	                  the result is the standard output
+//	fake FAULT        let the fake daemon fail: a kind of error, "hold", "damage",
+//	                  "rollback recovered", "rollback broken", "unrecorded", "warn", "none"
+//	interrupt CMD…    run CMD, interrupt it when the fake daemon holds its
+//	                  rollback; it must exit with 130; its errors go to the file stderr.txt
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/script",
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+		Setup:               setup,
+		Condition: func(cond string) (bool, error) {
+			if cond == "fake" {
+				return realDaemon == "", nil
+			}
+			return false, fmt.Errorf("there is no condition %q", cond)
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"start": start, "code": code, "keep": keep, "lines": lines, "call": call, "fake": setFault, "interrupt": interrupt,
+		},
+	})
+}
+
+type fakeKey struct{}
+
+func setup(env *testscript.Env) error {
+	for _, dir := range []string{"run", "run/mulligan", "home"} {
+		if err := os.MkdirAll(filepath.Join(env.WorkDir, dir), 0o700); err != nil {
+			return err
+		}
+	}
+	env.Setenv("HOME", filepath.Join(env.WorkDir, "home"))
+	env.Setenv("XDG_RUNTIME_DIR", filepath.Join(env.WorkDir, "run"))
+	env.Setenv("XDG_STATE_HOME", filepath.Join(env.WorkDir, "state"))
+	env.Setenv("XDG_CONFIG_HOME", filepath.Join(env.WorkDir, "config"))
+	env.Setenv("GORACE", "atexit_sleep_ms=0") // else each command waits a second at its end
+	env.Setenv("JUNK", "x\ty\nz \\ \x1b[2J \u202e é 日本")
+	if realDaemon != "" {
+		env.Setenv("PATH", env.Getenv("PATH")+":"+filepath.Dir(realDaemon))
+	}
+	env.Values[fakeKey{}] = newFake()
+	env.Defer(func() { endDaemon(userSocket(env.WorkDir)) })
+	return nil
+}
+
+func userSocket(work string) string { return filepath.Join(work, "run/mulligan/mulligan.sock") }
+
+// endDaemon ends the daemon that init started, if it did.
+func endDaemon(socket string) {
+	st, err := ipc.NewClient(socket).Status(context.Background())
+	if err == nil && st.PID != os.Getpid() {
+		_ = syscall.Kill(st.PID, syscall.SIGTERM) // gone already is as good
+	}
+}
+
+func start(ts *testscript.TestScript, _ bool, _ []string) {
+	socket := userSocket(ts.Getenv("WORK"))
+	if realDaemon != "" {
+		startReal(ts, socket)
+		return
+	}
+	l, err := ipc.Listen(socket, 0o600)
+	ts.Check(err)
+	srv := ipc.NewHTTPServer(ts.Value(fakeKey{}).(*fake).handler(), nil)
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = srv.Serve(l) }) // ends with ErrServerClosed
+	ts.Defer(func() { _ = srv.Close(); wg.Wait() })
+}
+
+func startReal(ts *testscript.TestScript, socket string) {
+	cmd := exec.Command(realDaemon, "--user")
+	cmd.Env = os.Environ()
+	for _, name := range []string{"HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_CONFIG_HOME"} {
+		cmd.Env = append(cmd.Env, name+"="+ts.Getenv(name))
+	}
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	ts.Check(cmd.Start())
+	ts.Defer(func() { _ = cmd.Process.Signal(syscall.SIGTERM); _ = cmd.Wait() })
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	for tick := time.Tick(20 * time.Millisecond); ; <-tick {
+		if _, err := ipc.NewClient(socket).Status(ctx); err == nil {
+			return
+		}
+		ts.Check(ctx.Err())
+	}
+}
+
+func code(ts *testscript.TestScript, _ bool, args []string) {
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	err = ts.Exec(args[1], args[2:]...)
+	got := 0
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		got = exit.ExitCode()
+	} else {
+		ts.Check(err)
+	}
+	if got != want {
+		ts.Fatalf("%s exited with %d, not %d", args[1], got, want)
+	}
+}
+
+func keep(ts *testscript.TestScript, _ bool, args []string) {
+	fields := strings.Fields(ts.ReadFile("stdout"))
+	if len(fields) == 0 {
+		ts.Fatalf("there is no output to keep")
+	}
+	ts.Setenv(args[0], fields[0])
+}
+
+func lines(ts *testscript.TestScript, _ bool, args []string) {
+	if got := strings.Count(ts.ReadFile("stdout"), "\n"); strconv.Itoa(got) != args[0] {
+		ts.Fatalf("there are %d lines, not %s", got, args[0])
+	}
+}
+
+func setFault(ts *testscript.TestScript, _ bool, args []string) {
+	f := ts.Value(fakeKey{}).(*fake)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.fault = strings.Join(args, " ")
+}
+
+func interrupt(ts *testscript.TestScript, _ bool, args []string) {
+	f := ts.Value(fakeKey{}).(*fake)
+	errFile, err := os.Create(ts.MkAbs("stderr.txt"))
+	ts.Check(err)
+	defer errFile.Close()
+	bin, err := exec.LookPath(args[0])
+	ts.Check(err)
+	cmd := exec.Command(bin, args[1:]...)
+	cmd.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+ts.Getenv("XDG_RUNTIME_DIR"))
+	cmd.Stderr = errFile
+	ts.Check(cmd.Start())
+	select {
+	case <-f.rolling:
+	case <-time.After(20 * time.Second):
+		ts.Fatalf("no rollback has begun")
+	}
+	ts.Check(cmd.Process.Signal(os.Interrupt))
+	_ = cmd.Wait() // its code is looked at below
+	close(f.release)
+	if got := cmd.ProcessState.ExitCode(); got != exitInterrupted {
+		ts.Fatalf("it exited with %d", got)
+	}
+}

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"mulligan/ipc"
+	"mulligan/ipc/errs"
+)
+
+const (
+	opStart      = "start the daemon"
+	startTimeout = 20 * time.Second
+	startPoll    = 50 * time.Millisecond
+)
+
+// startDaemon starts the user's daemon, mulligand, in a session of its own, and
+// waits until it answers.
+func (f *initCmd) startDaemon(ctx context.Context) (*ipc.Client, error) {
+	program, err := findDaemon()
+	if err != nil {
+		return nil, err
+	}
+	log, err := openLog()
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	cmd := exec.Command(program, "--user")
+	if f.socket != "" {
+		cmd.Args = append(cmd.Args, "--socket", f.socket)
+	}
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return nil, errs.Wrap(errs.Failed, opStart, err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	client, err := f.awaitDaemon(ctx, ended, log.Name())
+	if err == nil && f.terminal && !f.json {
+		fmt.Fprintf(f.out, "started your daemon; it listens on %s\n", f.text(client.Socket()))
+	}
+	return client, err
+}
+
+// awaitDaemon asks until the daemon answers, or has ended, or time is up.
+func (f *initCmd) awaitDaemon(ctx context.Context, ended <-chan error, log string) (*ipc.Client, error) {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	tick := time.NewTicker(startPoll)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ended:
+			// Another init may have started one in the same moment.
+			if client, err := f.reach(ctx); err == nil {
+				return client, nil
+			}
+			return nil, errs.New(errs.Failed, opStart, "mulligand ended at once: %s", lastLine(log)).WithHint("see %s", log)
+		case <-ctx.Done():
+			return nil, errs.New(errs.Unavailable, opStart, "it does not answer after %s", startTimeout).WithHint("see %s", log)
+		case <-tick.C:
+			if client, err := f.reach(ctx); err == nil {
+				return client, nil
+			}
+		}
+	}
+}
+
+// findDaemon finds mulligand beside this program, else in PATH.
+func findDaemon() (string, error) {
+	if self, err := os.Executable(); err == nil {
+		if real, err := filepath.EvalSymlinks(self); err == nil {
+			self = real
+		}
+		beside := filepath.Join(filepath.Dir(self), "mulligand")
+		if fi, err := os.Stat(beside); err == nil && fi.Mode().IsRegular() && fi.Mode()&0o111 != 0 {
+			return beside, nil
+		}
+	}
+	program, err := exec.LookPath("mulligand")
+	if err != nil {
+		return "", &errs.Error{
+			Kind: errs.Unavailable, Op: opStart, Message: "there is no mulligand beside mulligan or in PATH",
+			Hint: "put both programs into one folder", Err: ipc.ErrNoDaemon,
+		}
+	}
+	return program, nil
+}
+
+// openLog opens the log that a daemon started by init writes to: mulligand.log
+// in its state folder.
+func openLog() (*os.File, error) {
+	dir, err := stateDir()
+	if err == nil {
+		err = os.MkdirAll(dir, 0o700)
+	}
+	if err != nil {
+		return nil, errs.Wrap(errs.Failed, opStart, err)
+	}
+	log, err := os.OpenFile(filepath.Join(dir, "mulligand.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY|syscall.O_NOFOLLOW, 0o600)
+	return log, errs.Wrap(errs.Failed, opStart, err)
+}
+
+// stateDir is the state folder of the user's daemon.
+func stateDir() (string, error) {
+	if dir := os.Getenv("MULLIGAN_STATE_DIR"); dir != "" {
+		return dir, nil
+	}
+	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "mulligan"), nil
+	}
+	home, err := os.UserHomeDir()
+	return filepath.Join(home, ".local", "state", "mulligan"), err
+}
+
+// lastLine is the last line of a log, for an error message.
+func lastLine(path string) string {
+	data, err := os.ReadFile(path)
+	lines := strings.Split(strings.TrimSpace(string(data)), "\n")
+	if last := lines[len(lines)-1]; err == nil && last != "" {
+		return last
+	}
+	return "it said nothing"
+}

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"mulligan/ipc/errs"
+)
+
+func TestSplitWords(t *testing.T) {
+	for _, c := range []struct {
+		in   string
+		want []string // nil: an error
+	}{
+		{"", []string{}},
+		{"  a\tb\n c ", []string{"a", "b", "c"}},
+		{`'a b' "c d"e`, []string{"a b", "c de"}},
+		{`'' ""`, []string{"", ""}},
+		{`a\ b \"c`, []string{"a b", `"c`}},
+		{`"a\"b\\c\d"`, []string{`a"b\c\d`}},
+		{`'a\'b`, []string{`a\b`}},
+		{`sh -c 'echo "$HOME"'`, []string{"sh", "-c", `echo "$HOME"`}},
+		{`a 'b`, nil},
+		{`a "b`, nil},
+		{`"a\"`, nil},
+		{`a\`, nil},
+	} {
+		got, err := splitWords(c.in)
+		if c.want == nil {
+			if errs.KindOf(err) != errs.Invalid {
+				t.Errorf("%q: %q, %v; want an error", c.in, got, err)
+			}
+		} else if err != nil || !slices.Equal(got, c.want) {
+			t.Errorf("%q: %q, %v; want %q", c.in, got, err, c.want)
+		}
+	}
+}
+
+// What is quoted whole comes back whole.
+func FuzzSplitWords(f *testing.F) {
+	f.Add("a b", `c"d`)
+	f.Fuzz(func(t *testing.T, a, b string) {
+		if !utf8.ValidString(a) || !utf8.ValidString(b) {
+			t.Skip("arguments on the wire are UTF-8")
+		}
+		double := `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(b) + `"`
+		got, err := splitWords(joinWords([]string{a}) + " " + double)
+		if err != nil || !slices.Equal(got, []string{a, b}) {
+			t.Errorf("%q, %v", got, err)
+		}
+	})
+}
+
+func TestEscape(t *testing.T) {
+	for in, want := range map[string]string{
+		"plain é 日本":      "plain é 日本",
+		"a\tb\nc\rd":      `a\tb\nc\rd`,
+		"\x1b]0;title\a":  `\x1b]0;title\a`,
+		"\u009b31m\u202e": `\u009b31m\u202e`,
+		"\xff\xfe":        `\xff\xfe`,
+		"\uFFFD":          "\uFFFD",
+		"a\u00a0b":        `a\u00a0b`,
+		`back\slash`:      `back\slash`,
+	} {
+		if got := escape(in); got != want {
+			t.Errorf("%q: %q, want %q", in, got, want)
+		}
+	}
+}
+
+func FuzzEscape(f *testing.F) {
+	f.Add("\x1b[2J\xff")
+	f.Fuzz(func(t *testing.T, s string) {
+		for _, r := range escape(s) {
+			if r < ' ' || r >= 0x7f && r < 0xa0 || r == '\u202e' || r == '\u2028' {
+				t.Errorf("%q still holds %q", escape(s), r)
+			}
+		}
+	})
+}
+
+func TestRedact(t *testing.T) {
+	for in, want := range map[string]string{
+		"data/shop.db":                      "data/shop.db",
+		"postgres:///shop":                  "postgres:///shop",
+		"postgres://app@db/shop":            "postgres://app@db/shop",
+		"postgres://app:pw@db/shop":         "postgres://app:…@db/shop",
+		"postgres://app:p@w:x@db/shop":      "postgres://app:…@db/shop",
+		"postgres://db/shop?password=pw":    "postgres://db/shop?…",
+		"postgres://app:p?w@db/shop":        "postgres://app:…@db/shop",
+		"postgres://db/shop?password=p@w":   "postgres://db/…@w",
+		"postgres://app:p/w@db/shop":        "postgres://app:…@db/shop",
+		"redis://:pw@h/0":                   "redis://:…@h/0",
+		"postgres://app:pw@db/shop?x=a@b:c": "postgres://app:…@b:c",
+	} {
+		if got := redact(in); got != want {
+			t.Errorf("%s: %s, want %s", in, got, want)
+		}
+	}
+}
+
+func TestSlugOf(t *testing.T) {
+	for in, want := range map[string]string{
+		"/srv/shop": "shop", "/srv/My Shop!": "my-shop", "/srv/日本": "app", "/": "app",
+		"/srv/" + strings.Repeat("x", 100): strings.Repeat("x", 48),
+	} {
+		if got := slugOf(in); got != want {
+			t.Errorf("%s: %q, want %q", in, got, want)
+		}
+	}
+}

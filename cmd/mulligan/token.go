@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"mulligan/ipc"
+)
+
+func newToken(c *cli) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "token",
+		Short:   "Let programs on TCP in: make, list and revoke bearer tokens",
+		Example: "  mulligan token add --name ci --scope read --scope write --expires 720h\n  mulligan token list",
+	}
+	cmd.AddCommand(newTokenAdd(c), newTokenList(c), newTokenRevoke(c))
+	return group(cmd)
+}
+
+const tokenAddLong = `Make a bearer token for the API on TCP (mulligand --http ADDR). It reaches what you
+reach, as far as its scopes go:
+
+  read     look: apps, checkpoints, diffs, turns, the audit trail
+  write    make and delete checkpoints, roll back, tell of turns
+  manage   register, change and remove apps
+  metrics  GET /metrics, over all apps (root's to give)
+
+Its secret is printed once and kept nowhere: only a hash of it is. Clients send it
+as "Authorization: Bearer SECRET".
+
+In a pipe: a line per field, its name and its value; token is the secret.`
+
+type tokenAddCmd struct {
+	*cli
+	req    ipc.TokenRequest
+	scopes []string
+}
+
+func newTokenAdd(c *cli) *cobra.Command {
+	f := &tokenAddCmd{cli: c}
+	cmd := &cobra.Command{
+		Use:     "add",
+		Short:   "Make a token",
+		Long:    tokenAddLong,
+		Example: "  mulligan token add --name grafana --scope metrics --expires 0\n  mulligan token add --app shop --scope read --scope write",
+		Args:    noArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context()) },
+	}
+	cmd.Flags().StringVar(&f.req.Name, "name", "", "what it is for, in your own `WORDS`")
+	cmd.Flags().StringSliceVar(&f.scopes, "scope", []string{"read"}, "what it is good for: `read|write|manage|metrics`; may be repeated")
+	cmd.Flags().StringVar(&f.req.Expires, "expires", "720h", "how long it is good, as a `TIME` like 720h; 0: until it is revoked")
+	return cmd
+}
+
+func (f *tokenAddCmd) run(ctx context.Context) error {
+	for _, s := range f.scopes {
+		f.req.Scopes = append(f.req.Scopes, ipc.Scope(s))
+	}
+	if f.app != "" {
+		f.req.Apps = []string{f.app}
+	}
+	t, err := f.client().AddToken(ctx, f.req)
+	if err != nil {
+		return err
+	}
+	if f.json {
+		return f.printJSON(t)
+	}
+	f.fields([][2]string{
+		{"token_id", f.text(string(t.ID))}, {"name", f.text(t.Name)}, {"owner", f.text(t.Owner)},
+		{"scopes", f.text(words(t.Scopes))}, {"apps", f.text(words(t.Apps))}, {"expires_at", f.expiry(t.Token)},
+		{"token", f.text(t.Secret)},
+	})
+	return nil
+}
+
+// words joins strings of any type with commas.
+func words[T ~string](list []T) string {
+	var all []string
+	for _, s := range list {
+		all = append(all, string(s))
+	}
+	return strings.Join(all, ",")
+}
+
+func (c *cli) expiry(t ipc.Token) string {
+	if t.ExpiresAt == nil {
+		return "never"
+	}
+	return c.when(*t.ExpiresAt)
+}
+
+const tokenListLong = `List your tokens, oldest first; root sees everybody's.
+
+In a pipe, the fields are: token id, name, owner, scopes, app ids ("-": all apps),
+when it expires (or "never"), when it was made.`
+
+type tokenListCmd struct{ *cli }
+
+func newTokenList(c *cli) *cobra.Command {
+	f := &tokenListCmd{cli: c}
+	return &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   "List tokens",
+		Long:    tokenListLong,
+		Example: "  mulligan token list",
+		Args:    noArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context()) },
+	}
+}
+
+func (f *tokenListCmd) run(ctx context.Context) error {
+	tokens, err := f.client().Tokens(ctx)
+	if err != nil {
+		return err
+	}
+	if f.json {
+		return f.printJSON(ipc.TokenList{Tokens: tokens})
+	}
+	var rows [][]string
+	for _, t := range tokens {
+		rows = append(rows, []string{
+			f.text(string(t.ID)), f.text(t.Name), f.text(t.Owner), f.text(words(t.Scopes)), f.text(words(t.Apps)),
+			f.expiry(t), f.when(t.CreatedAt),
+		})
+	}
+	f.table([]string{"TOKEN", "NAME", "OWNER", "SCOPES", "APPS", "EXPIRES", "MADE"}, rows)
+	return nil
+}
+
+type tokenRevokeCmd struct{ *cli }
+
+func newTokenRevoke(c *cli) *cobra.Command {
+	f := &tokenRevokeCmd{cli: c}
+	return &cobra.Command{
+		Use:     "revoke ID",
+		Short:   "End a token: at once, also for those who are connected by it",
+		Long:    "End a token, named by the id that mulligan token list shows. It is over at once:\nwhoever is connected by it is cut off. A rollback that it began goes on.",
+		Example: "  mulligan token revoke tk-4f2a6b1c9d0e",
+		Args:    oneArg,
+		RunE:    func(cmd *cobra.Command, args []string) error { return f.run(cmd.Context(), args[0]) },
+	}
+}
+
+func (f *tokenRevokeCmd) run(ctx context.Context, id string) error {
+	return f.client().RevokeToken(ctx, ipc.TokenID(id))
+}

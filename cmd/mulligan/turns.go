@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"mulligan/ipc"
+)
+
+const turnsLong = `List the turns of agents' work, newest first, with what each changed. A turn that
+changed something has a checkpoint of the state before it: mulligan undo goes to the
+newest of them, mulligan rollback CP to any; mulligan revert undoes only what one of
+them wrote. --json has the calls of each.
+
+Turns are recorded for apps with auto = true (mulligan app set auto=true): as their
+agents' hooks tell of them, else from the first write after a quiet time.
+
+In a pipe, the fields are: turn, time, agent, conversation, message, checkpoint,
+created, modified, deleted, state (open or ended), paths (some of them, separated by
+spaces).`
+
+type turnsCmd struct {
+	*cli
+	limit        int
+	conversation string
+}
+
+func newTurns(c *cli) *cobra.Command {
+	f := &turnsCmd{cli: c}
+	cmd := &cobra.Command{
+		Use:     "turns",
+		Short:   "List the turns of agents' work",
+		Long:    turnsLong,
+		Example: "  mulligan turns --limit 5",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if f.limit < 0 {
+				return usage(cmd, "--limit %d is negative", f.limit)
+			}
+			return f.run(cmd.Context())
+		},
+	}
+	cmd.Flags().IntVar(&f.limit, "limit", 20, "at most `N`; 0 is all")
+	cmd.Flags().StringVar(&f.conversation, "conversation", "", "only the turns of this `CONVERSATION`, an agent's session")
+	return cmd
+}
+
+func (f *turnsCmd) run(ctx context.Context) error {
+	client, app, err := f.target(ctx)
+	if err != nil {
+		return err
+	}
+	turns, err := client.TurnsOf(ctx, app, f.conversation, f.limit)
+	if err != nil {
+		return err
+	}
+	if f.json {
+		return f.printJSON(ipc.TurnList{Turns: turns})
+	}
+	var rows [][]string
+	for _, t := range turns {
+		if f.terminal {
+			rows = append(rows, f.line(t))
+		} else {
+			rows = append(rows, f.record(t))
+		}
+	}
+	f.table([]string{"WHEN", "TURN", "AGENT", "CHECKPOINT", "CHANGED"}, rows)
+	return nil
+}
+
+// line is a turn for people.
+func (f *turnsCmd) line(t ipc.Turn) []string {
+	agent := t.Agent
+	if t.Inferred {
+		agent = "(inferred)"
+	}
+	return []string{f.when(t.StartedAt), f.text(string(t.ID)), f.text(agent), f.text(checkpointOf(t)), f.changed(t)}
+}
+
+// changed says in a few words what a turn changed.
+func (f *turnsCmd) changed(t ipc.Turn) string {
+	if t.EndedAt == nil {
+		return "(under way)"
+	}
+	c := t.Changes
+	var words []string
+	for _, w := range []struct {
+		n    int
+		what string
+	}{{c.Created, "created"}, {c.Modified, "modified"}, {c.Deleted, "deleted"}} {
+		if w.n > 0 {
+			words = append(words, fmt.Sprintf("%d %s", w.n, w.what))
+		}
+	}
+	if len(words) == 0 {
+		return "nothing"
+	}
+	const shown = 3
+	var paths []string
+	for _, p := range c.Paths[:min(len(c.Paths), shown)] {
+		paths = append(paths, f.text(p))
+	}
+	if c.Created+c.Modified+c.Deleted > shown {
+		paths = append(paths, "…")
+	}
+	return strings.Join(words, ", ") + ": " + strings.Join(paths, " ")
+}
+
+// record is a turn for programs.
+func (f *turnsCmd) record(t ipc.Turn) []string {
+	state := "ended"
+	if t.EndedAt == nil {
+		state = "open"
+	}
+	var paths []string
+	for _, p := range t.Changes.Paths {
+		paths = append(paths, f.text(p))
+	}
+	return []string{
+		f.text(string(t.ID)), f.when(t.StartedAt), f.text(t.Agent), f.text(t.ConversationID), f.text(t.MessageID), f.text(checkpointOf(t)),
+		fmt.Sprint(t.Changes.Created), fmt.Sprint(t.Changes.Modified), fmt.Sprint(t.Changes.Deleted), state, strings.Join(paths, " "),
+	}
+}
+
+func checkpointOf(t ipc.Turn) string {
+	if t.CheckpointID == nil {
+		return ""
+	}
+	return string(*t.CheckpointID)
+}
