@@ -1,0 +1,251 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"mulligan/ipc"
+)
+
+// TestClaudeCode drives the real Claude Code, in a home of the test's own, with
+// a stand-in for its model on loopback that has it write one file with Bash and
+// one with Edit. mulligan install has set it up; nothing else is told of it.
+func TestClaudeCode(t *testing.T) {
+	claude := filepath.Join(fromNPM(t, "claude", 240), "@anthropic-ai", "claude-code-linux-x64", "claude")
+	c := newClient(t, 20)
+	c.offline = false // the stand-in is on the host's loopback
+	d, a, home := c.d, c.app, c.home
+	a.write(t, "edit.txt", "as it was\n")
+	before := a.files(t)
+	c.mulligan("install", "claude-code")
+	payloads := filepath.Join(d.dir, "payloads")
+	overhear(t, filepath.Join(home, ".claude", "settings.json"), payloads)
+
+	stood := make(chan []ipc.Checkpoint, 1) // when the model asked for the edit
+	m := newModel(t, a.ws, func() {
+		list, err := d.client.Checkpoints(t.Context(), "shop", ipc.CheckpointQuery{Trigger: ipc.TriggerAgent})
+		if err != nil {
+			t.Error(err)
+		}
+		select {
+		case stood <- list.Checkpoints:
+		default: // it asked again
+		}
+	})
+	c.env = append(c.env, "ANTHROPIC_BASE_URL="+m.URL, "ANTHROPIC_API_KEY=none", "DISABLE_AUTOUPDATER=1", "DISABLE_TELEMETRY=1",
+		"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", "IS_SANDBOX=1")
+	out := c.run(claude, "-p", "change two files", "--dangerously-skip-permissions", "--output-format", "text")
+	if !strings.Contains(out, "all done") {
+		t.Fatalf("Claude Code said %q\n%s", out, m.log())
+	}
+	for file, want := range map[string]string{"bash.txt": "by bash\n", "edit.txt": "as it is\n"} {
+		if b, err := os.ReadFile(filepath.Join(a.ws, file)); err != nil || string(b) != want {
+			t.Fatalf("%s: %q, %v\n%s", file, b, err, m.log())
+		}
+	}
+
+	c.quiet()
+	want := []string{"SessionStart", "UserPromptSubmit", "PreToolUse", "PostToolUse", "Stop", "SessionEnd"}
+	if got := overheard(t, payloads); !slices.Equal(got, want) {
+		b, _ := os.ReadFile(payloads)
+		t.Log(string(b))
+		t.Errorf("the hooks that fired, each at its first time: %v", got)
+	}
+	turn := claudeTurn(t, d)
+	if turn.CheckpointID == nil || turn.EndedAt == nil {
+		t.Fatalf("the turn: %+v", turn)
+	}
+	if list := <-stood; !slices.ContainsFunc(list, func(cp ipc.Checkpoint) bool { return cp.ID == *turn.CheckpointID }) {
+		t.Errorf("the turn's checkpoint is %s; when the model asked for the edit there were %+v", *turn.CheckpointID, list)
+	}
+	calls := map[string]ipc.Call{}
+	for _, c := range turn.Calls {
+		calls[string(c.ID)] = c
+	}
+	for id, tool := range map[string]string{"toolu_bash": "Bash", "toolu_edit": "Edit"} {
+		if c := calls[id]; c.Tool != tool || c.EndedAt == nil || !c.Exact {
+			t.Errorf("call %s: %+v", id, c)
+		}
+	}
+	if len(calls) != 2 {
+		t.Errorf("calls: %+v", turn.Calls)
+	}
+	d.must("rollback", string(*turn.CheckpointID), "--app", "shop")
+	sameListing(t, "rolled back", a.files(t), before)
+}
+
+// overhear has the installed hooks keep what they are told in a file, too.
+func overhear(t *testing.T, settings, file string) {
+	t.Helper()
+	text, err := os.ReadFile(settings)
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(bin, "mulligan")
+	if strings.Count(string(text), program+" hook claude-code") != 8 {
+		t.Fatalf("the settings:\n%s", text)
+	}
+	text = []byte(strings.ReplaceAll(string(text), program, "tee -a "+file+" | "+program))
+	if err := os.WriteFile(settings, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// overheard are the names of the events, each at its first time.
+func overheard(t *testing.T, file string) (names []string) {
+	t.Helper()
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for d := json.NewDecoder(f); ; {
+		var p struct {
+			Name string `json:"hook_event_name"`
+		}
+		if err := d.Decode(&p); errors.Is(err, io.EOF) {
+			return names
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Contains(names, p.Name) {
+			names = append(names, p.Name)
+		}
+	}
+}
+
+// claudeTurn is the one turn that Claude Code told of.
+func claudeTurn(t *testing.T, d *daemonProcess) ipc.Turn {
+	t.Helper()
+	var found []ipc.Turn
+	for _, turn := range ask[ipc.TurnList](d, "turns", "--app", "shop").Turns {
+		if turn.Agent == "claude-code" {
+			found = append(found, turn)
+		}
+	}
+	if len(found) != 1 {
+		t.Fatalf("%d turns of Claude Code: %+v", len(found), found)
+	}
+	return found[0]
+}
+
+// model stands in for Claude Code's model: it answers as the Messages API does,
+// with what a script says comes after the tool results so far.
+type model struct {
+	*httptest.Server
+	ws         string
+	beforeEdit func() // is called when it asks for the edit
+	mu         sync.Mutex
+	seen       strings.Builder
+}
+
+func newModel(t *testing.T, ws string, beforeEdit func()) *model {
+	m := &model{ws: ws, beforeEdit: beforeEdit}
+	m.Server = httptest.NewServer(m)
+	t.Cleanup(m.Close)
+	return m
+}
+
+func (m *model) log() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.seen.String()
+}
+
+func (m *model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(io.LimitReader(r.Body, 32<<20))
+	m.mu.Lock()
+	fmt.Fprintf(&m.seen, "%s %s %d bytes %v\n", r.Method, r.URL.Path, len(body), err)
+	m.mu.Unlock()
+	switch {
+	case r.URL.Path == "/v1/messages/count_tokens":
+		fmt.Fprint(w, `{"input_tokens":10}`)
+	case r.URL.Path == "/v1/messages":
+		m.answer(w, body)
+	default:
+		w.WriteHeader(http.StatusNotFound)
+		fmt.Fprint(w, `{"type":"error","error":{"type":"not_found_error","message":"not here"}}`)
+	}
+}
+
+// answer is one turn of the script. Requests without tools are Claude Code's
+// own small questions, as for a title.
+func (m *model) answer(w http.ResponseWriter, body []byte) {
+	var req struct {
+		Stream bool `json:"stream"`
+		Tools  []struct {
+			Name string `json:"name"`
+		} `json:"tools"`
+	}
+	if err := json.Unmarshal(body, &req); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	file := filepath.Join(m.ws, "edit.txt")
+	content := map[string]any{"type": "text", "text": "all done"}
+	if len(req.Tools) > 0 {
+		use := func(id, name string, input any) {
+			content = map[string]any{"type": "tool_use", "id": id, "name": name, "input": input}
+		}
+		done := func(id string) bool { return strings.Contains(string(body), `"tool_use_id":"`+id+`"`) }
+		switch {
+		case !done("toolu_bash"):
+			use("toolu_bash", "Bash", map[string]any{"command": "echo by bash >bash.txt", "description": "Write a file"})
+		case !done("toolu_read"): // Edit wants a file to be read first
+			use("toolu_read", "Read", map[string]any{"file_path": file})
+		case !done("toolu_edit"):
+			m.beforeEdit()
+			use("toolu_edit", "Edit", map[string]any{"file_path": file, "old_string": "as it was", "new_string": "as it is"})
+		}
+	}
+	reply(w, req.Stream, content)
+}
+
+// reply writes a message of one block, at once or as server-sent events.
+func reply(w http.ResponseWriter, stream bool, content map[string]any) {
+	stop := "end_turn"
+	if content["type"] == "tool_use" {
+		stop = "tool_use"
+	}
+	usage := map[string]any{"input_tokens": 10, "output_tokens": 5, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
+	message := map[string]any{
+		"id": fmt.Sprintf("msg_%d", time.Now().UnixNano()), "type": "message", "role": "assistant", "model": "claude-sonnet-4-5",
+		"content": []any{content}, "stop_reason": stop, "stop_sequence": nil, "usage": usage,
+	}
+	if !stream {
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(message)
+		return
+	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	send := func(event string, fields map[string]any) {
+		fields["type"] = event
+		b, _ := json.Marshal(fields)
+		fmt.Fprintf(w, "event: %s\ndata: %s\n\n", event, b)
+	}
+	message["content"], message["stop_reason"] = []any{}, nil
+	send("message_start", map[string]any{"message": message})
+	block := map[string]any{"type": "text", "text": ""}
+	delta := map[string]any{"type": "text_delta", "text": content["text"]}
+	if stop == "tool_use" {
+		input, _ := json.Marshal(content["input"])
+		block = map[string]any{"type": "tool_use", "id": content["id"], "name": content["name"], "input": map[string]any{}}
+		delta = map[string]any{"type": "input_json_delta", "partial_json": string(input)}
+	}
+	send("content_block_start", map[string]any{"index": 0, "content_block": block})
+	send("content_block_delta", map[string]any{"index": 0, "delta": delta})
+	send("content_block_stop", map[string]any{"index": 0})
+	send("message_delta", map[string]any{"delta": map[string]any{"stop_reason": stop, "stop_sequence": nil}, "usage": map[string]any{"output_tokens": 5}})
+	send("message_stop", map[string]any{})
+}

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"mulligan/ipc"
+)
+
+const kills = 20
+
+// killDuring runs f, kills the daemon at a random moment within about the time
+// that f takes undisturbed, and starts it again.
+func killDuring(d *daemonProcess, rng *rand.Rand, takes time.Duration, f func()) (after time.Duration) {
+	after = time.Duration(rng.Int64N(int64(takes)*12/10 + 1))
+	done := make(chan struct{})
+	go func() { defer close(done); f() }()
+	time.Sleep(after) // the moment is the point of the test
+	d.kill()
+	<-done
+	d.start()
+	return after
+}
+
+// sound checks what must hold after any crash: the app runs, in one state; all
+// that is listed is whole.
+func (a *testApp) sound(t *testing.T) (word string) {
+	t.Helper()
+	a.up(t)
+	word = a.word(t)
+	if got := visit(t.Context(), a.addr); got != word+"\n" {
+		t.Fatalf("a visitor sees %q, the workspace says %q", got, word)
+	}
+	for _, cp := range a.checkpoints() {
+		if res := ask[ipc.VerifyResult](a.d, "verify", string(cp.ID), "--app", "shop"); !res.OK {
+			t.Fatalf("%s is listed and damaged: %v", cp.ID, res.Problems)
+		}
+	}
+	if s := ask[ipc.Status](a.d, "status"); len(s.Problems) > 0 {
+		t.Fatalf("the daemon has problems: %v", s.Problems)
+	}
+	return word
+}
+
+func TestKillInCreate(t *testing.T) {
+	d := startDaemon(t)
+	a := newApp(t, d, 3000)
+	began := time.Now()
+	a.create()
+	takes := time.Since(began)
+	rng := rand.New(rand.NewPCG(1, uint64(began.UnixNano())))
+	for i := range kills {
+		word := "create-" + string(rune('a'+i))
+		a.set(t, word)
+		before, listed := a.files(t), len(a.checkpoints())
+		after := killDuring(d, rng, takes, func() { d.client.CreateCheckpoint(t.Context(), "shop", ipc.CreateRequest{Pinned: true}) })
+		if got := a.sound(t); got != word {
+			t.Fatalf("killed after %v: the app says %q, want %q", after, got, word)
+		}
+		sameListing(t, "workspace", a.files(t), before)
+		if n := len(a.checkpoints()); n != listed && n != listed+1 {
+			t.Fatalf("%d checkpoints are listed, there were %d", n, listed)
+		}
+		t.Logf("killed after %v of %v: %d checkpoints", after, takes, len(a.checkpoints()))
+	}
+}
+
+func TestKillInRollback(t *testing.T) {
+	d := startDaemon(t)
+	a := newApp(t, d, 3000)
+	a.set(t, "good")
+	good := a.files(t)
+	cp := ask[ipc.Checkpoint](d, "create", "--app", "shop", "--pin")
+	a.set(t, "bad")
+	began := time.Now()
+	if _, err := d.client.Rollback(t.Context(), "shop", cp.ID, ipc.RollbackRequest{}, nil); err != nil {
+		t.Fatal(err)
+	}
+	takes := time.Since(began)
+	rng := rand.New(rand.NewPCG(2, uint64(began.UnixNano())))
+	forward := 0
+	for i := range kills {
+		word := "bad-" + string(rune('a'+i))
+		a.set(t, word)
+		before := a.files(t)
+		after := killDuring(d, rng, takes, func() { d.client.Rollback(t.Context(), "shop", cp.ID, ipc.RollbackRequest{}, nil) })
+		switch got := a.sound(t); got {
+		case "good":
+			forward++
+			sameListing(t, "as asked", a.files(t), good)
+		case word:
+			sameListing(t, "as before", a.files(t), before)
+		default:
+			t.Fatalf("killed after %v: the app says %q, want good or %q", after, got, word)
+		}
+	}
+	t.Logf("%d of %d went forward", forward, kills)
+}

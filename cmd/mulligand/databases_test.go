@@ -1,0 +1,254 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"mulligan/ipc"
+	"mulligan/snap/postgres/pgtest"
+	"mulligan/systemd/systemdtest"
+)
+
+const shopSQL = `SET ROLE shopper;
+	CREATE TABLE items (id serial PRIMARY KEY, name text NOT NULL, price int DEFAULT 1);
+	CREATE TABLE orders (id bigserial PRIMARY KEY, item int REFERENCES items, at timestamptz DEFAULT now());
+	CREATE VIEW dear AS SELECT * FROM items WHERE price > 3;
+	INSERT INTO items (name, price) SELECT 'item ' || i, i % 7 FROM generate_series(1, 300) i;
+	INSERT INTO orders (item) SELECT 1 + i % 300 FROM generate_series(1, 1000) i`
+
+// postgresDisasters are what agents do to databases: by themselves in a database, or
+// to one, from another.
+var postgresDisasters = []struct{ db, sql string }{
+	{"shop", `SET ROLE shopper; ALTER TABLE items DROP COLUMN price CASCADE`},
+	{"shop", `SET ROLE shopper; UPDATE items SET name = 'same'`},
+	{"shop", `SET ROLE shopper; DROP TABLE orders`},
+	{"postgres", `DROP DATABASE shop WITH (FORCE)`},
+	{"shop", `SET ROLE shopper; TRUNCATE items CASCADE`},
+	{"shop", `SET ROLE shopper; BEGIN; ALTER TABLE items ADD COLUMN half int; UPDATE items SET half = 1; COMMIT; ALTER TABLE orders RENAME TO orders_new`},
+}
+
+// lookPostgres reads the definitions and the rows of the shop's tables.
+func lookPostgres(t *testing.T, c *pgtest.Cluster) string {
+	if c.Psql(t, "postgres", `SELECT count(*) FROM pg_database WHERE datname = 'shop'`) == "0" {
+		return "no database"
+	}
+	return c.Psql(t, "shop", `SELECT string_agg(t || ':' || column_name || ':' || data_type, ' ' ORDER BY t, ordinal_position)
+			FROM (SELECT table_name t, * FROM information_schema.columns WHERE table_schema = 'public') x`) +
+		c.Psql(t, "shop", `SELECT table_name, (xpath('/row/c/text()', query_to_xml('SELECT md5(string_agg(x::text, E''\n'' ORDER BY x::text)) c FROM ' || quote_ident(table_name) || ' x', false, true, '')))[1]
+			FROM information_schema.tables WHERE table_schema = 'public' ORDER BY 1`)
+}
+
+// survive rolls the whole app back over each disaster, forward into it again, and
+// back once more. cause brings it about; look reads the database.
+func (a *testApp) survive(t *testing.T, disasters []string, layers int, cause func(n int), look func() string) {
+	t.Helper()
+	d := a.d
+	before := look()
+	cp := a.create()
+	if len(cp.DBSnapshots) != layers-1 {
+		t.Fatalf("the checkpoint holds %+v", cp.DBSnapshots)
+	}
+	for n, disaster := range disasters {
+		cause(n)
+		a.set(t, "later")
+		after := look()
+		if after == before {
+			t.Fatalf("%s changes nothing", disaster)
+		}
+		back := ask[ipc.RollbackResult](d, "rollback", string(cp.ID), "--app", "shop")
+		if !back.RolledBack || back.Verification == nil || !back.Verification.Match || len(back.Verification.Layers) != layers {
+			t.Fatalf("%s: %+v", disaster, back)
+		}
+		if got := look(); got != before {
+			t.Fatalf("%s: rolled back to\n%s\nwant\n%s", disaster, got, before)
+		}
+		if got := a.word(t); got != "zero" {
+			t.Fatalf("%s: the app says %q", disaster, got)
+		}
+		ask[ipc.RollbackResult](d, "rollback", string(back.SafetyCheckpoint.ID), "--app", "shop")
+		if got := look(); got != after {
+			t.Fatalf("%s: rolled forward to\n%s\nwant\n%s", disaster, got, after)
+		}
+		if got := a.word(t); got != "later" {
+			t.Fatalf("%s: the app says %q", disaster, got)
+		}
+		ask[ipc.RollbackResult](d, "rollback", string(cp.ID), "--app", "shop")
+		if got := look(); got != before {
+			t.Fatalf("%s: rolled back again to\n%s\nwant\n%s", disaster, got, before)
+		}
+	}
+	if got := a.sound(t); got != "zero" { // all that is listed is whole, too
+		t.Fatalf("in the end the app says %q", got)
+	}
+}
+
+func (a *testApp) survivePostgres(t *testing.T, c *pgtest.Cluster) {
+	t.Helper()
+	var names []string
+	for _, x := range postgresDisasters {
+		names = append(names, x.sql)
+	}
+	a.survive(t, names, 3, func(n int) { c.Psql(t, postgresDisasters[n].db, postgresDisasters[n].sql) }, func() string { return lookPostgres(t, c) })
+}
+
+// keepsSecret checks that a password is nowhere to be seen.
+func (d *daemonProcess) keepsSecret(t *testing.T, secret string) {
+	t.Helper()
+	if text := d.must("log", "--json", "--limit", "0", "--app", "shop") + d.must("app", "show", "--json", "--app", "shop") + d.log.String(); strings.Contains(text, secret) {
+		t.Error("a password is shown")
+	}
+}
+
+// TestPostgres rolls a whole app, with files, SQLite and a Postgres database, back
+// over what agents do to databases, and forward into it again.
+func TestPostgres(t *testing.T) {
+	c := pgtest.Start(t, pgtest.Options{})
+	d := startDaemon(t)
+	a := newApp(t, d, 50)
+	c.Psql(t, "postgres", `CREATE ROLE shopper LOGIN CREATEDB PASSWORD 'hunter2'; CREATE DATABASE shop OWNER shopper`)
+	c.Psql(t, "shop", shopSQL)
+	d.must("app", "set", fmt.Sprintf("database=main=postgres:host=127.0.0.1 port=%d user=shopper password=hunter2 dbname=shop sslmode=disable", c.Port), "--app", "shop")
+	if shown := d.must("app", "show", "--app", "shop"); !strings.Contains(shown, "db:main (postgres, logical: no data folder and unit") {
+		t.Errorf("app show does not say how the database is covered:\n%s", shown)
+	}
+	a.survivePostgres(t, c)
+	d.keepsSecret(t, "hunter2")
+}
+
+// clusterUnit has the host's systemd serve a cluster.
+func clusterUnit(t *testing.T, h *systemdtest.Host, c *pgtest.Cluster, name string) {
+	t.Helper()
+	h.WriteUnit(t, name, fmt.Sprintf("[Service]\nType=notify\nUser=postgres\nExecStart=%s/postgres -D %s\nKillSignal=SIGINT\nTimeoutSec=120\nStandardOutput=append:%s\nStandardError=inherit\n", c.Bin, c.DataDir, c.Log))
+	if out, err := h.Exec("systemctl", "start", name); err != nil {
+		t.Fatalf("start %s: %v\n%s", name, err, out)
+	}
+}
+
+// TestPostgresPhysical does the same on a host with systemd, for a database whose
+// cluster the daemon manages: in care with one command, and out of it again.
+func TestPostgresPhysical(t *testing.T) {
+	c := pgtest.New(t, pgtest.Options{Settings: map[string]string{"wal_level": "replica"}})
+	h := systemdtest.Boot(t)
+	clusterUnit(t, h, c, "pg.service")
+	c.Psql(t, "postgres", `CREATE ROLE shopper LOGIN; CREATE DATABASE shop OWNER shopper; CREATE ROLE mule SUPERUSER LOGIN PASSWORD 'hunter2'`)
+	c.Psql(t, "shop", shopSQL)
+	d := newHostDaemon(t, h)
+	d.start()
+	a := newUnitApp(t, h, d)
+
+	dsn := c.TCP("mule", "hunter2", "shop")
+	set := func(settings string) (string, string, int) {
+		return d.mulligan("app", "set", "database=main="+dsn+"#data_dir="+c.DataDir+settings, "--app", "shop")
+	}
+	if _, stderr, code := set("&unit=shop.service"); code != 2 || !strings.Contains(stderr, "have one unit") {
+		t.Errorf("the app's own unit: exit %d, %s", code, stderr)
+	}
+	if _, stderr, code := set("&unit=nosuch.service"); code != 3 || !strings.Contains(stderr, "nosuch.service") {
+		t.Errorf("no unit: exit %d, %s", code, stderr)
+	}
+	if _, stderr, code := set("&mode=physical"); code != 2 || !strings.Contains(stderr, "one of data_dir and unit") {
+		t.Errorf("one of two: exit %d, %s", code, stderr)
+	}
+	d.refusesOthers(t, c)
+	plain := "database=main=" + c.DSNAs("shopper", "shop") + "#data_dir=" + c.DataDir + "&unit=pg.service"
+	if _, stderr, code := d.mulligan("app", "set", plain+"&mode=physical", "--app", "shop"); code != 5 || !strings.Contains(stderr, "is not a superuser") {
+		t.Errorf("physical, by a plain role: exit %d, %s", code, stderr)
+	}
+	if said := d.must("app", "set", plain, "--app", "shop"); !strings.Contains(said, "db:main (postgres, logical: ") || !strings.Contains(said, "is not a superuser") {
+		t.Errorf("auto, by a plain role:\n%s", said)
+	}
+	said, stderr, code := set("&unit=pg.service")
+	if code != 0 {
+		t.Fatalf("app set: %s", stderr)
+	}
+	for _, word := range []string{"db:main (postgres, physical: ", "archive_mode was set", "archive_command was set", "Restart the server once", ".mulligan"} {
+		if !strings.Contains(said, word) {
+			t.Errorf("app set says nothing of %q:\n%s", word, said)
+		}
+	}
+	if out, err := h.Exec("systemctl", "restart", "pg.service"); err != nil {
+		t.Fatalf("restart: %v\n%s", err, out)
+	}
+	a.survivePostgres(t, c)
+	d.keepsSecret(t, "hunter2")
+
+	// Out of care, what is stored stays; in care again, it is as good as before.
+	cp := a.create()
+	before := lookPostgres(t, c)
+	settings := func() string {
+		return c.Psql(t, "postgres", "SELECT string_agg(name || '=' || setting, ' ') FROM pg_file_settings WHERE sourcefile LIKE '%auto.conf'")
+	}
+	d.must("app", "set", "database=", "database=sqlite:shop.db", "--app", "shop")
+	if got := settings(); got != "archive_command=true" {
+		t.Errorf("out of care, the server has %q", got)
+	}
+	c.Psql(t, "shop", "DELETE FROM orders")
+	if out, stderr, code := set("&unit=pg.service"); code != 0 || !strings.Contains(out, "physical") {
+		t.Fatalf("in care again: exit %d, %s%s", code, out, stderr)
+	}
+	ask[ipc.RollbackResult](d, "rollback", string(cp.ID), "--app", "shop")
+	if got := lookPostgres(t, c); got != before {
+		t.Errorf("after a time out of care, rolled back to\n%s\nwant\n%s", got, before)
+	}
+	d.must("app", "remove", "shop", "--purge")
+	if _, err := os.Lstat(c.DataDir + ".mulligan"); !os.IsNotExist(err) {
+		t.Errorf("purged, the store is left: %v", err)
+	}
+	if got := settings(); got != "archive_command=true" {
+		t.Errorf("purged, the server has %q", got)
+	}
+}
+
+// newHostDaemon prepares a daemon that serves the host h as root.
+func newHostDaemon(t *testing.T, h *systemdtest.Host) *daemonProcess {
+	t.Helper()
+	d := newDaemon(t)
+	config := filepath.Join(d.dir, "mulligand.toml")
+	if err := os.WriteFile(config, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d.args, d.env = []string{"--config", config}, []string{"DBUS_SYSTEM_BUS_ADDRESS=" + h.Address}
+	return d
+}
+
+// newUnitApp registers the app as a unit of h.
+func newUnitApp(t *testing.T, h *systemdtest.Host, d *daemonProcess) *testApp {
+	t.Helper()
+	a := &testApp{d: d, ws: filepath.Join(d.dir, "ws"), addr: freeAddr(t)}
+	if err := os.Mkdir(a.ws, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 50 {
+		a.write(t, fmt.Sprintf("src/d0/f%d", i), "file")
+	}
+	a.set(t, "zero")
+	h.WriteUnit(t, "shop.service", fmt.Sprintf("[Service]\nType=exec\nWorkingDirectory=%s\nExecStart=%s serve-app %s page.html\n", a.ws, filepath.Join(bin, "app"), a.addr))
+	if out, err := h.Exec("systemctl", "start", "shop.service"); err != nil {
+		t.Fatalf("start: %v\n%s", err, out)
+	}
+	d.must("app", "add", "--slug", "shop", "--dir", a.ws, "--unit", "shop.service", "--db", "sqlite:shop.db", "--health", "http://"+a.addr+"/")
+	a.up(t)
+	return a
+}
+
+// refusesOthers checks that only root names a cluster, and that it is said whom to ask.
+func (d *daemonProcess) refusesOthers(t *testing.T, c *pgtest.Cluster) {
+	t.Helper()
+	ws := filepath.Join(d.dir, "theirs")
+	if err := os.Mkdir(ws, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(ws, 65534, 65534); err != nil {
+		t.Fatal(err)
+	}
+	d.cred = &syscall.Credential{Uid: 65534, Gid: 65534}
+	defer func() { d.cred = nil }()
+	_, stderr, code := d.mulligan("app", "add", "--slug", "theirs", "--dir", ws, "--db", c.TCP("mule", "hunter2", "shop")+"#data_dir="+c.DataDir+"&unit=pg.service")
+	if code != 5 || !strings.Contains(stderr, "named by root") || !strings.Contains(stderr, "ask an administrator: mulligan app set") || strings.Contains(stderr, "hunter2") {
+		t.Errorf("another user: exit %d, %s", code, stderr)
+	}
+}

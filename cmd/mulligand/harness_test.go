@@ -1,0 +1,371 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/ipc"
+)
+
+// The tests here use mulligan as its users do: the real programs, built for the
+// occasion, a real app that a daemon keeps running, and nothing from within.
+
+var bin string // the folder of the built programs
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "serve-app" {
+		serveApp(os.Args[2:])
+		return
+	}
+	os.Exit(testMain(m))
+}
+
+func testMain(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "mulligan-e2e")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	if err := os.Chmod(dir, 0o755); err != nil { // tests run programs as other users
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	bin = dir
+	for name, env := range map[string]string{"mulligan": "CGO_ENABLED=0", "mulligand": "CGO_ENABLED=1"} {
+		build := exec.Command("go", "build", "-tags", "libvirt_dlopen", "-o", filepath.Join(bin, name), "mulligan/cmd/"+name)
+		build.Env = append(os.Environ(), env)
+		if out, err := build.CombinedOutput(); err != nil {
+			fmt.Fprintf(os.Stderr, "build %s: %v\n%s", name, err, out)
+			return 1
+		}
+	}
+	if err := copySelf(filepath.Join(bin, "app")); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return m.Run()
+}
+
+// copySelf puts a copy of this program where every user may run it.
+func copySelf(to string) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	b, err := os.ReadFile(self)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, b, 0o755)
+}
+
+// serveApp is the app under test: it answers with the contents of a file of its
+// workspace, read anew each time.
+func serveApp(args []string) {
+	addr, page := args[0], args[1]
+	http.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, page) })
+	fmt.Fprintln(os.Stderr, http.ListenAndServe(addr, nil))
+	os.Exit(1)
+}
+
+// daemonProcess is a user daemon of the test's own.
+type daemonProcess struct {
+	t      testing.TB
+	dir    string // short: it holds the socket
+	socket string
+	cred   *syscall.Credential
+	env    []string
+	args   []string // besides the folder and the socket; "--user" if nil
+	cmd    *exec.Cmd
+	log    *syncBuffer
+	client *ipc.Client
+}
+
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *syncBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+// newDaemon prepares a daemon that is not started yet.
+func newDaemon(t testing.TB) *daemonProcess {
+	t.Helper()
+	dir, err := os.MkdirTemp("/tmp", "mg")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	d := &daemonProcess{t: t, dir: dir, socket: filepath.Join(dir, "run", "s.sock"), log: &syncBuffer{}}
+	d.client = ipc.NewClient(d.socket)
+	t.Cleanup(func() {
+		d.stop()
+		if t.Failed() {
+			t.Logf("the daemon's log:\n%s", d.log)
+		}
+		os.RemoveAll(dir)
+	})
+	return d
+}
+
+func startDaemon(t testing.TB) *daemonProcess {
+	t.Helper()
+	d := newDaemon(t)
+	d.start()
+	return d
+}
+
+// start starts the daemon and waits until it answers.
+func (d *daemonProcess) start() {
+	d.t.Helper()
+	args := d.args
+	if args == nil {
+		args = []string{"--user"}
+	}
+	d.cmd = exec.Command(filepath.Join(bin, "mulligand"), append(args, "--log-level", "debug",
+		"--state-dir", filepath.Join(d.dir, "state"), "--socket", d.socket)...)
+	d.cmd.Env = append(append(os.Environ(), "HOME="+d.dir), d.env...)
+	d.cmd.Stderr = d.log
+	d.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: d.cred}
+	if err := d.cmd.Start(); err != nil {
+		d.t.Fatal(err)
+	}
+	deadline := time.Now().Add(60 * time.Second)
+	for {
+		_, err := d.client.Status(d.t.Context())
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			d.t.Fatalf("the daemon does not answer: %v\n%s", err, d.log)
+		}
+		var st syscall.WaitStatus
+		if pid, _ := syscall.Wait4(d.cmd.Process.Pid, &st, syscall.WNOHANG, nil); pid != 0 {
+			d.t.Fatalf("the daemon ended with status %d\n%s", st.ExitStatus(), d.log)
+		}
+		time.Sleep(5 * time.Millisecond) // there is no event to wait for before the socket is there
+	}
+}
+
+// kill is kill -9.
+func (d *daemonProcess) kill() {
+	d.cmd.Process.Kill()
+	d.cmd.Wait()
+	d.cmd = nil
+}
+
+func (d *daemonProcess) stop() {
+	if d.cmd == nil {
+		return
+	}
+	d.cmd.Process.Signal(unix.SIGTERM)
+	if err := d.cmd.Wait(); err != nil {
+		d.t.Errorf("the daemon ended with %v\n%s", err, d.log)
+	}
+	d.cmd = nil
+}
+
+// mulligan runs the client and gives its output and exit code.
+func (d *daemonProcess) mulligan(args ...string) (stdout, stderr string, code int) {
+	d.t.Helper()
+	cmd := exec.Command(filepath.Join(bin, "mulligan"), append(args, "--socket", d.socket)...)
+	var out, errOut bytes.Buffer
+	cmd.Stdout, cmd.Stderr, cmd.Dir = &out, &errOut, d.dir
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: d.cred}
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		d.t.Fatal(err)
+	}
+	return out.String(), errOut.String(), cmd.ProcessState.ExitCode()
+}
+
+// must runs the client, which must succeed, and gives its output.
+func (d *daemonProcess) must(args ...string) string {
+	d.t.Helper()
+	out, errOut, code := d.mulligan(args...)
+	if code != 0 {
+		d.t.Fatalf("mulligan %s: exit %d: %s%s", strings.Join(args, " "), code, out, errOut)
+	}
+	return out
+}
+
+// ask runs the client with --json and decodes what it prints.
+func ask[T any](d *daemonProcess, args ...string) (v T) {
+	d.t.Helper()
+	out := d.must(append(args, "--json")...)
+	if err := json.Unmarshal([]byte(out), &v); err != nil {
+		d.t.Fatalf("mulligan %s: %v in %s", strings.Join(args, " "), err, out)
+	}
+	return v
+}
+
+// freeAddr is a loopback address that nothing listens on.
+func freeAddr(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// visit gets the app's page; "" when nobody answers.
+func visit(ctx context.Context, addr string) string {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, "GET", "http://"+addr+"/", nil)
+	if err != nil {
+		return ""
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return ""
+	}
+	defer resp.Body.Close()
+	b, _ := io.ReadAll(resp.Body)
+	return string(b)
+}
+
+// eventually waits for something that no call reports.
+func eventually(t testing.TB, what string, f func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(30 * time.Second)
+	for !f() {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited in vain: %s", what)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// listing describes everything below dir, a line each: type, mode, owner,
+// size, mtime, link target, content hash, and which names are one file.
+func listing(t testing.TB, dir string) []string {
+	t.Helper()
+	var lines []string
+	first := map[uint64]string{}
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		var st unix.Stat_t
+		if err := unix.Lstat(path, &st); err != nil {
+			return err
+		}
+		rel := strings.TrimPrefix(path, dir)
+		line := fmt.Sprintf("%q %o %d:%d %d.%09d", rel, st.Mode, st.Uid, st.Gid, st.Mtim.Sec, st.Mtim.Nsec)
+		switch st.Mode & unix.S_IFMT {
+		case unix.S_IFREG:
+			sum, err := hashFile(path)
+			if err != nil {
+				return err
+			}
+			line += fmt.Sprintf(" %d %s", st.Size, sum)
+			if st.Nlink > 1 {
+				if first[st.Ino] == "" {
+					first[st.Ino] = rel
+				}
+				line += fmt.Sprintf(" =%q", first[st.Ino])
+			}
+		case unix.S_IFLNK:
+			target, err := os.Readlink(path)
+			if err != nil {
+				return err
+			}
+			line += fmt.Sprintf(" -> %q", target)
+		}
+		lines = append(lines, line)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lines
+}
+
+func hashFile(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// sameListing fails the test with the lines that differ.
+func sameListing(t testing.TB, what string, got, want []string) {
+	t.Helper()
+	if slices.Equal(got, want) {
+		return
+	}
+	have := map[string]bool{}
+	for _, l := range got {
+		have[l] = true
+	}
+	n := 0
+	for _, l := range want {
+		if !have[l] && n < 20 {
+			t.Errorf("%s: missing %s", what, l)
+			n++
+		}
+		delete(have, l)
+	}
+	for l := range have {
+		if n++; n < 40 {
+			t.Errorf("%s: unexpected %s", what, l)
+		}
+	}
+	t.Fatalf("%s: %d lines, want %d", what, len(got), len(want))
+}
+
+func shell(t testing.TB, dir, script string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command("bash", append([]string{"-euc", script, "bash"}, args...)...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_SYSTEM=/dev/null",
+		"GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@example.org", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@example.org")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("shell: %v\n%s", err, out)
+	}
+	return string(out)
+}

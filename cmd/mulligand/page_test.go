@@ -1,0 +1,303 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/network"
+	cdpage "github.com/chromedp/cdproto/page"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+
+	"mulligan/ipc"
+)
+
+// hostile is a file's name that would run if it ever became markup, and that
+// turns the text after it around.
+const hostile = "<img src=x onerror=\"document.title='owned'\">\u202e.txt"
+
+// TestPage is a person at mulligan's page in a real Chromium: everything goes
+// through what can be seen and clicked.
+func TestPage(t *testing.T) {
+	d := startDaemon(t)
+	a := newApp(t, d, 100)
+	b := newBrowser(t)
+	link := ask[ipc.UILink](d, "ui", "--print")
+	b.do(chromedp.Navigate(link.URL))
+	b.see("h1", "shop")
+
+	b.click("button", "Create checkpoint")
+	b.do(chromedp.SendKeys("#notes", "<script>alert(1)</script>", chromedp.ByQuery))
+	b.click("dialog button", "Create")
+	b.see(".entry .note", "<script>alert(1)</script>")
+	b.looksRight("timeline")
+	good := a.checkpoints()[0]
+
+	a.set(t, "broken")
+	a.write(t, hostile, "x")
+	b.click("#"+string(good.ID)+" button", "Roll back…")
+	b.see("dialog .changes .name", `onerror="document.title='owned'">\u{202e}.txt`)
+	b.looksRight("preview")
+	if got := a.word(t); got != "broken" {
+		t.Fatalf("the preview changed the app: %s", got)
+	}
+	b.rollBack("Roll back")
+	if got := a.word(t); got != "zero" {
+		t.Fatalf("after the rollback the app is in state %s", got)
+	}
+	b.looksRight("receipt")
+	b.click("dialog button", "↻ Roll forward again…")
+	b.rollBack("Roll forward")
+	if got := a.word(t); got != "broken" {
+		t.Fatalf("after rolling forward the app is in state %s", got)
+	}
+	b.click("dialog button", "Close")
+
+	entry := "#" + string(good.ID)
+	b.click(entry+" button", "Pin")
+	b.see(entry+" .badge", "pinned")
+	b.click(entry+" button", "Delete…")
+	b.click("dialog button", "Delete for good")
+	b.see("dialog .notice.bad", "pinned")
+	b.click("dialog button", "Keep it")
+	b.click(entry+" button", "Changes")
+	b.click("dialog summary", "page.html")
+	b.see("dialog .patch .minus", "-zero")
+	b.see("dialog .patch .plus", "+broken")
+	b.looksRight("changes")
+	b.click("dialog button", "✕")
+	b.click(entry+" button", "Unpin")
+	b.gone(entry + " .pinned")
+	b.click(entry+" button", "Delete…")
+	b.click("dialog button", "Delete for good")
+	b.gone(entry)
+
+	for _, view := range []string{"Storage", "Audit", "Protects"} {
+		b.click(".tabs a", view)
+		b.see(".tabs a[aria-current]", view)
+		b.looksRight(strings.ToLower(view))
+	}
+	b.do(chromedp.Click("#health", chromedp.ByQuery))
+	b.see("h1", "The daemon")
+	b.looksRight("health")
+
+	// The link was good once, and leaving ends the session at once.
+	b.do(chromedp.Navigate(link.URL))
+	b.see("p", "used already")
+	b.do(chromedp.Navigate(link.URL[:strings.Index(link.URL, "/login")] + "/#/health"))
+	b.click("button", "Log out of this page")
+	b.see("h1", "Nobody is logged in here")
+	b.innocent(link.URL)
+}
+
+// TestPageByKeyboard makes and takes back a change without a mouse.
+func TestPageByKeyboard(t *testing.T) {
+	d := startDaemon(t)
+	a := newApp(t, d, 20)
+	a.create()
+	a.set(t, "broken")
+	b := newBrowser(t)
+	b.do(chromedp.Navigate(ask[ipc.UILink](d, "ui").URL))
+	b.see(".entry button", "Roll back…")
+	b.tabTo("Roll back " + string(a.checkpoints()[0].ID))
+	b.do(chromedp.KeyEvent("\r"))
+	b.see("dialog .changes .name", "page.html")
+	b.tabTo("Roll back")
+	b.do(chromedp.KeyEvent("\r"))
+	b.see("dialog h3", "Done, and proven")
+	b.do(chromedp.KeyEvent("\x1b"))
+	b.gone("dialog")
+	if got := a.word(t); got != "zero" {
+		t.Fatalf("the app is in state %s", got)
+	}
+}
+
+// browser is a real Chromium with nothing of anybody's in it.
+type browser struct {
+	t   *testing.T
+	ctx context.Context
+	axe string
+
+	mu       sync.Mutex
+	requests []string
+	faults   []string
+}
+
+func newBrowser(t *testing.T) *browser {
+	t.Helper()
+	path, err := exec.LookPath("chromium")
+	if err != nil {
+		if os.Getenv("MULLIGAN_TEST_NOSKIP") == "1" {
+			t.Fatal(err)
+		}
+		t.Skip("there is no chromium: apt-get install chromium")
+	}
+	axe, err := os.ReadFile(filepath.Join(fromNPM(t, "axe", 3), "axe-core", "axe.min.js"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &browser{t: t, axe: string(axe)}
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox,
+		chromedp.WSURLReadTimeout(2*time.Minute), chromedp.Flag("disable-dev-shm-usage", true))
+	ctx, cancel := chromedp.NewExecAllocator(t.Context(), options...)
+	t.Cleanup(cancel)
+	ctx, cancel = chromedp.NewContext(ctx, chromedp.WithErrorf(func(string, ...any) {})) // events that are newer than the library
+	t.Cleanup(cancel)
+	ctx, cancel = context.WithTimeout(ctx, 4*time.Minute)
+	t.Cleanup(cancel)
+	b.ctx = ctx
+	chromedp.ListenTarget(ctx, b.note)
+	b.do(network.Enable(), chromedp.EmulateViewport(1280, 900))
+	return b
+}
+
+// note keeps what the page does that it should not.
+func (b *browser) note(ev any) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch ev := ev.(type) {
+	case *network.EventRequestWillBeSent:
+		b.requests = append(b.requests, ev.Request.URL)
+	case *runtime.EventExceptionThrown:
+		b.faults = append(b.faults, ev.ExceptionDetails.Error())
+	case *cdpage.EventJavascriptDialogOpening:
+		b.faults = append(b.faults, "a dialog: "+ev.Message)
+	}
+}
+
+// innocent fails the test for scripts that threw, dialogs of hostile names, and
+// requests that went anywhere but to the daemon.
+func (b *browser) innocent(link string) {
+	b.t.Helper()
+	origin := link[:strings.Index(link, "/login")]
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, f := range b.faults {
+		b.t.Errorf("the page: %s", f)
+	}
+	for _, r := range b.requests {
+		if !strings.HasPrefix(r, origin+"/") {
+			b.t.Errorf("a request to %s", r)
+		}
+	}
+}
+
+func (b *browser) do(actions ...chromedp.Action) {
+	b.t.Helper()
+	if err := chromedp.Run(b.ctx, actions...); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// until waits until the JavaScript expression is true. While the browser goes
+// from one page to another, nothing can be asked.
+func (b *browser) until(what, expression string) {
+	b.t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		var ok bool
+		err := chromedp.Run(b.ctx, chromedp.Evaluate("!!("+expression+")", &ok))
+		if ok && err == nil {
+			return
+		}
+		if b.ctx.Err() != nil || time.Now().After(deadline) {
+			var text string
+			_ = chromedp.Run(b.ctx, chromedp.Evaluate("document.body.innerText", &text)) // for the message
+			b.t.Fatalf("waited in vain for %s: %v; the page says:\n%s", what, err, text)
+		}
+	}
+}
+
+// matching is an expression for the first element of the selector with the text in it.
+func matching(selector, text string) string {
+	s, _ := json.Marshal(selector) // strings: this cannot fail
+	w, _ := json.Marshal(text)
+	return fmt.Sprintf("[...document.querySelectorAll(%s)].find(e => e.textContent.includes(%s) && !e.disabled)", s, w)
+}
+
+func (b *browser) see(selector, text string) {
+	b.t.Helper()
+	b.until(fmt.Sprintf("%q in %s", text, selector), matching(selector, text))
+}
+
+func (b *browser) gone(selector string) {
+	b.t.Helper()
+	s, _ := json.Marshal(selector)
+	b.until(selector+" to go", fmt.Sprintf("!document.querySelector(%s)", s))
+}
+
+func (b *browser) click(selector, text string) {
+	b.t.Helper()
+	b.see(selector, text)
+	b.do(chromedp.Evaluate(matching(selector, text)+".click()", nil))
+}
+
+// tabTo presses Tab until the element with that accessible name has the focus.
+func (b *browser) tabTo(name string) {
+	b.t.Helper()
+	for range 100 {
+		var got string
+		b.do(chromedp.KeyEvent("\t"), chromedp.Evaluate(`document.activeElement.getAttribute("aria-label") ?? document.activeElement.textContent`, &got))
+		if got == name {
+			return
+		}
+	}
+	b.t.Fatalf("Tab never comes to %q", name)
+}
+
+// rollBack confirms the preview that is open, and sees the stages live.
+func (b *browser) rollBack(verb string) {
+	b.t.Helper()
+	b.see("dialog .preview h3", "would be undone")
+	b.do(chromedp.Evaluate(`window.seen = new Set();
+		new MutationObserver(() => document.querySelectorAll(".stages li").forEach((li) => seen.add(li.querySelector("strong").textContent + " " + li.className)))
+			.observe(document.body, { subtree: true, childList: true, attributes: true }); 0`, nil))
+	b.click("dialog .row.end button", verb)
+	b.see("dialog h3", "Done, and proven")
+	var seen []string
+	b.do(chromedp.Evaluate("[...seen]", &seen))
+	for _, stage := range ipc.Stages {
+		if all := strings.Join(seen, "\n"); !strings.Contains(all, string(stage)+" running") || !strings.Contains(all, string(stage)+" ok") {
+			b.t.Errorf("%s was not seen running, then done: %q", stage, seen)
+		}
+	}
+}
+
+// looksRight holds the view against axe's rules in both palettes and against
+// three widths; MULLIGAN_SCREENSHOTS names a folder for pictures of it.
+func (b *browser) looksRight(view string) {
+	b.t.Helper()
+	for _, scheme := range []string{"light", "dark"} {
+		var found []string
+		b.do(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}),
+			chromedp.Evaluate(b.axe+";0", nil),
+			chromedp.Evaluate(`axe.run({resultTypes: ["violations"]}).then((r) => r.violations.filter((v) => ["serious", "critical"].includes(v.impact))
+				.flatMap((v) => v.nodes.map((n) => v.id + ": " + n.target + ": " + n.failureSummary)))`, &found,
+				func(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }))
+		for _, f := range found {
+			b.t.Errorf("%s, %s: %s", view, scheme, f)
+		}
+		for _, width := range []int64{390, 768, 1280} {
+			var wide int64
+			var picture []byte
+			b.do(chromedp.EmulateViewport(width, 900), chromedp.Evaluate("document.documentElement.scrollWidth", &wide))
+			if wide > width {
+				b.t.Errorf("%s is %d wide in a window of %d", view, wide, width)
+			}
+			if dir := os.Getenv("MULLIGAN_SCREENSHOTS"); dir != "" {
+				b.do(chromedp.CaptureScreenshot(&picture))
+				if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%s-%s-%d.png", view, scheme, width)), picture, 0o644); err != nil {
+					b.t.Fatal(err)
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,243 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"mulligan/ipc"
+	"mulligan/systemd/systemdtest"
+)
+
+// installed is mulligan as a service of a booted host.
+type installed struct {
+	*systemdtest.Host
+	t                *testing.T
+	state, etc, apps string
+}
+
+// install puts the two programs and the units into a host, with folders of the test's own.
+func install(t *testing.T) *installed {
+	t.Helper()
+	h := &installed{Host: systemdtest.Boot(t), t: t}
+	state, err := os.MkdirTemp("/var/lib", "mulligan-test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(state) })
+	h.state, h.etc = state, filepath.Join(h.RunDir, "mulligan-test", "etc")
+	h.apps = filepath.Join(h.etc, "apps.d")
+	if err := errors.Join(os.MkdirAll(h.apps, 0o755), os.WriteFile(filepath.Join(h.etc, "mulligand.toml"), []byte("log_level = 'debug'\n"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"mulligan", "mulligand"} {
+		b, err := os.ReadFile(filepath.Join(bin, name))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(h.RunDir, "mulligan-test", name), b, 0o755)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, unit := range []string{"mulligand.socket", "mulligand.service"} {
+		b, err := os.ReadFile(filepath.Join("systemd", unit))
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.WriteUnit(t, unit, strings.NewReplacer(
+			"ExecStart=@BINDIR@/mulligand", "ExecStart=/run/mulligan-test/mulligand --config /run/mulligan-test/etc/mulligand.toml --state-dir "+state,
+			"StateDirectory=mulligan", "StateDirectory="+filepath.Base(state),
+			"ConfigurationDirectory=mulligan\n", "",
+		).Replace(string(b)))
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(h.Journal("mulligand.service"))
+		}
+		_, _ = h.Exec("systemctl", "stop", "mulligand.socket", "mulligand.service") // else state is written to while it is removed
+	})
+	h.do("systemctl", "start", "mulligand.socket")
+	return h
+}
+
+func (h *installed) do(cmd ...string) string {
+	h.t.Helper()
+	out, err := h.Exec(cmd...)
+	if err != nil {
+		h.t.Fatalf("%s: %v\n%s", strings.Join(cmd, " "), err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func (h *installed) mulligan(args ...string) string {
+	h.t.Helper()
+	return h.do(append([]string{"/run/mulligan-test/mulligan"}, args...)...)
+}
+
+func (h *installed) status() (st ipc.Status) {
+	h.t.Helper()
+	if err := json.Unmarshal([]byte(h.mulligan("status", "--json")), &st); err != nil {
+		h.t.Fatal(err)
+	}
+	return st
+}
+
+// again waits until another daemon than the one with that status is up. Whoever
+// asks before may still be answered by that one.
+func (h *installed) again(before ipc.Status) {
+	h.t.Helper()
+	h.until("another daemon is up", func() bool {
+		out := h.do("systemctl", "show", "-p", "ActiveState", "--value", "mulligand.service")
+		return out == "active" && h.status().PID != before.PID
+	})
+}
+
+// until waits for what happens by itself.
+func (h *installed) until(what string, ok func() bool) {
+	h.t.Helper()
+	for deadline := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			h.t.Fatalf("in vain: waited until %s", what)
+		}
+	}
+}
+
+// TestService takes the units through a service's life: started by its socket,
+// started again in the middle of a rollback, killed, stopped.
+func TestService(t *testing.T) {
+	h := install(t)
+	if out, err := h.Exec("systemctl", "is-active", "mulligand.service"); err == nil {
+		t.Errorf("before anybody asked it is %s", out)
+	}
+	first := h.status()
+	if first.Mode != "host" || first.StateDir != h.state || h.do("systemctl", "is-active", "mulligand.service") != "active" {
+		t.Errorf("%+v", first)
+	}
+	if st, err := os.Stat(h.state); err != nil || st.Mode().Perm() != 0o700 {
+		t.Errorf("state folder: %v, %v", st.Mode(), err)
+	}
+	if out := h.do("systemctl", "show", "-p", "WatchdogUSec,Type", "mulligand.service"); !strings.Contains(out, "WatchdogUSec=1min") || !strings.Contains(out, "Type=notify") {
+		t.Error(out)
+	}
+
+	ws, err := os.MkdirTemp("/var/tmp", "mulligan-ws")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(ws)
+	file := filepath.Join(ws, "file")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("good")
+	// Stopping takes until somebody lets it: the rollback is in the middle meanwhile.
+	slow := ws + ".go"
+	defer os.Remove(slow)
+	h.WriteUnit(t, "shop.service", "[Service]\nExecStart=/bin/sleep 10000\nExecStop=/bin/sh -c 'touch "+ws+".stopping; until [ -e "+slow+" ]; do sleep 0.05; done'\n")
+	defer os.Remove(ws + ".stopping")
+	h.do("systemctl", "start", "shop.service")
+	h.mulligan("app", "add", "--slug", "shop", "--dir", ws, "--unit", "shop.service")
+	var cp ipc.Checkpoint
+	if err := json.Unmarshal([]byte(h.mulligan("--app", "shop", "create", "--quiesce", "none", "--json")), &cp); err != nil {
+		t.Fatal(err)
+	}
+	write("bad")
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	client := h.Command(ctx, "/run/mulligan-test/mulligan", "--app", "shop", "rollback", string(cp.ID))
+	if err := client.Start(); err != nil {
+		t.Fatal(err)
+	}
+	h.until("the rollback stops the unit", func() bool { _, err := os.Stat(ws + ".stopping"); return err == nil })
+	h.do("systemctl", "restart", "--no-block", "mulligand.service")
+	h.until("the daemon is told to stop", func() bool {
+		return h.do("systemctl", "show", "-p", "ActiveState", "--value", "mulligand.service") == "deactivating"
+	})
+	if err := os.WriteFile(slow, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := client.Wait(); err != nil {
+		t.Errorf("who asked for the rollback was told: %v", err)
+	}
+	h.again(first)
+	second := h.status()
+	if b, err := os.ReadFile(file); err != nil || string(b) != "good" || second.PID == first.PID || len(second.Problems) > 0 {
+		t.Errorf("after the restart: %q, %v, %+v", b, err, second)
+	}
+	if out := h.do("systemctl", "is-active", "shop.service"); out != "active" {
+		t.Errorf("the app is %s", out)
+	}
+
+	h.do("systemctl", "kill", "-s", "KILL", "mulligand.service")
+	h.again(second)
+	third := h.status()
+	if third.PID == second.PID || third.Apps != 1 {
+		t.Errorf("after a kill: %+v", third)
+	}
+	h.journal()
+	score := h.do("systemd-analyze", "security", "--no-pager", "mulligand.service")
+	t.Log(score[strings.LastIndex(score, "\n")+1:])
+	h.do("systemctl", "stop", "mulligand.socket", "mulligand.service")
+	if out := h.do("systemctl", "show", "-p", "Result", "--value", "mulligand.service"); out != "success" {
+		t.Errorf("stopped with %s", out)
+	}
+	if _, err := os.Stat(filepath.Join(h.state, "mulligan.db")); err != nil {
+		t.Error(err)
+	}
+}
+
+// journal makes sure that what is logged has fields.
+func (h *installed) journal() {
+	h.t.Helper()
+	h.until("the journal has fields", func() bool {
+		out, err := h.Exec("journalctl", "--no-pager", "-o", "json", "-u", "mulligand.service", "STATE="+h.state)
+		return err == nil && strings.Contains(string(out), `"SOCKET"`) && strings.Contains(string(out), `"PRIORITY":"6"`)
+	})
+}
+
+// TestAppFiles changes the folder of app files of a running daemon.
+func TestAppFiles(t *testing.T) {
+	h := install(t)
+	h.status()
+	ws, err := os.MkdirTemp("/var/tmp", "mulligan-ws")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(ws)
+	file := func(name, text string, mode os.FileMode) {
+		t.Helper()
+		path := filepath.Join(h.apps, name)
+		if err := errors.Join(os.WriteFile(path, []byte(text), mode), os.Chmod(path, mode)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	about := "slug = 'shop'\nworkspace = '" + ws + "'\n"
+	file("broken.toml", "slug = 'x'\nworkspac = '/srv'\n", 0o644)
+	file("shop.toml", about, 0o644)
+	file("writable.toml", about, 0o666)
+	h.until("the good file is registered and the others are shown", func() bool {
+		st := h.status()
+		all := strings.Join(st.Problems, "\n")
+		return st.Apps == 1 && strings.Contains(all, "broken.toml:2") && strings.Contains(all, "workspace") && strings.Contains(all, "writable.toml: ") && len(st.Problems) == 2
+	})
+	h.mulligan("--app", "shop", "create")
+	file("shop.toml", about+"exclude = ['*.log']\n", 0o644)
+	if err := errors.Join(os.Remove(filepath.Join(h.apps, "broken.toml")), os.Remove(filepath.Join(h.apps, "writable.toml"))); err != nil {
+		t.Fatal(err)
+	}
+	h.until("the change is in force and nothing is wrong", func() bool {
+		return len(h.status().Problems) == 0 && strings.Contains(h.mulligan("app", "show", "--app", "shop"), "*.log")
+	})
+	h.do("systemctl", "restart", "mulligand.service")
+	if st := h.status(); st.Apps != 1 || len(st.Problems) != 0 {
+		t.Errorf("after a restart: %+v", st)
+	}
+}
