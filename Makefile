@@ -1,0 +1,125 @@
+# What people type. `make demo` shows mulligan at work, `make test` tests all of it.
+
+SHELL   := /bin/bash
+PREFIX  ?= /usr/local
+DESTDIR ?=
+BINDIR  := $(DESTDIR)$(PREFIX)/bin
+SHARE   := $(DESTDIR)$(PREFIX)/share
+FUZZTIME ?= 10s
+
+VERSION ?= $(shell git describe --tags --dirty 2>/dev/null || echo 0.1.0-dev)
+COMMIT  ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
+
+# libvirt is opened when it is used, so a host without it needs nothing of it.
+TAGS    := -tags libvirt_dlopen
+# The version is handed over, so that a build doesn't depend on what git says of who owns the folder.
+BUILD   := go build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)"
+
+STATICCHECK := go run honnef.co/go/tools/cmd/staticcheck@v0.8.2
+PACKAGES    := git gcc libc6-dev systemd dbus dbus-user-session util-linux groff-base sqlite3 postgresql mariadb-server redis-server xfsprogs chromium
+# A private libvirtd and its tiny guests.
+LIBVIRT     := libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients qemu-system-x86 qemu-utils qemu-guest-agent \
+               busybox-static cpio linux-image-cloud-amd64
+PACKAGES    += $(LIBVIRT)
+
+# As root nothing is missing that a test could need, so no test may skip.
+ROOT := $(filter 0,$(shell id -u))
+
+.PHONY: build deps test lint bench fuzz demo demo-vm reference man install uninstall deb sbom clean
+
+build:
+	CGO_ENABLED=0 $(BUILD) -o bin/mulligan ./cmd/mulligan
+	$(BUILD) $(TAGS) -o bin/mulligand ./cmd/mulligand
+
+# npm brings the MCP Inspector; where it is there already, from wherever, Debian's is not wanted.
+PACKAGES    += $(if $(shell command -v npm),,npm)
+
+# The Debian packages that tests use; only root can install what is missing.
+deps:
+	@missing=; for p in $(PACKAGES); do \
+	  [ "$$(dpkg-query -W -f '$${db:Status-Status}' $$p 2>/dev/null)" = installed ] || missing="$$missing $$p"; \
+	done; \
+	if [ -z "$$missing" ]; then exit 0; fi; \
+	if [ -z "$(ROOT)" ] || ! command -v apt-get >/dev/null; then \
+	  echo "deps: not installed:$$missing (tests that need them are skipped)"; exit 0; \
+	fi; \
+	echo "deps: installing$$missing"; \
+	log=$$(mktemp); \
+	{ apt-get -q update && DEBIAN_FRONTEND=noninteractive apt-get -q -y --no-install-recommends install $$missing; } >$$log 2>&1 \
+	  || { cat $$log; rm -f $$log; exit 1; }; \
+	rm -f $$log
+
+# Some tests build the programs they run: Go's cache of results knows nothing of those. Most wait for
+# servers, disks and guests: one package more at a time than there are processors.
+GO_TEST := $(if $(ROOT),MULLIGAN_TEST_NOSKIP=1) go test -count=1 -race -p $(shell expr $$(nproc) + 1) -timeout 60m $(TAGS)
+
+test: deps
+	$(GO_TEST) ./...
+
+lint:
+	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "gofmt:" $$unformatted; exit 1; }
+	go vet $(TAGS) ./...
+	$(STATICCHECK) $(TAGS) ./...
+
+# The files driver beside a shadow git repository, and every benchmark. BENCH_FILES=1000 is quick.
+bench:
+	go run $(TAGS) ./snap/files/filesbench
+	go test $(TAGS) -run '^$$' -bench . -benchmem ./...
+
+# Every fuzz test for a short while.
+fuzz:
+	@set -euo pipefail; \
+	grep -rEo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]+' . | sort | while IFS=: read -r file func; do \
+	  go test $(TAGS) -run '^$$' -fuzz "^$${func#func }$$" -fuzztime $(FUZZTIME) "$$(dirname "$$file")"; \
+	done
+
+demo: build
+	CGO_ENABLED=0 $(BUILD) -o bin/demo/ ./docs/demo ./docs/demo/guestbook
+	bin/demo/demo --bin bin
+
+# The pages of docs/reference, from what the code says; `make test` holds them to it.
+reference:
+	go test $(TAGS) -count=1 -run '^TestReference$$' ./cmd/mulligan ./daemon ./daemon/config ./ipc/appfile -update
+
+# Manual pages and completions, from what the commands say of themselves.
+man: build
+	rm -rf docs/man && bin/mulligan man docs/man >/dev/null
+
+LIB     := $(DESTDIR)$(PREFIX)/lib
+install: man
+	install -d $(BINDIR) $(SHARE)/man/man1 $(SHARE)/man/man8 $(LIB)/systemd/system $(LIB)/sysusers.d $(LIB)/tmpfiles.d \
+	  $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions $(SHARE)/fish/vendor_completions.d
+	install -m 0755 bin/mulligan bin/mulligand $(BINDIR)
+	install -m 0644 docs/man/*.1 $(SHARE)/man/man1
+	install -m 0644 cmd/mulligand/mulligand.8 $(SHARE)/man/man8
+	install -m 0644 cmd/mulligand/systemd/mulligand.socket $(LIB)/systemd/system
+	sed 's,@BINDIR@,$(PREFIX)/bin,' cmd/mulligand/systemd/mulligand.service >$(LIB)/systemd/system/mulligand.service
+	install -m 0644 cmd/mulligand/systemd/sysusers.conf $(LIB)/sysusers.d/mulligan.conf
+	install -m 0644 cmd/mulligand/systemd/tmpfiles.conf $(LIB)/tmpfiles.d/mulligan.conf
+	bin/mulligan completion bash >$(SHARE)/bash-completion/completions/mulligan
+	bin/mulligan completion zsh >$(SHARE)/zsh/site-functions/_mulligan
+	bin/mulligan completion fish >$(SHARE)/fish/vendor_completions.d/mulligan.fish
+
+# What install put there; state and configuration stay.
+uninstall:
+	rm -f $(BINDIR)/mulligan $(BINDIR)/mulligand $(SHARE)/man/man1/mulligan*.1 $(SHARE)/man/man8/mulligand.8 \
+	  $(LIB)/systemd/system/mulligand.socket $(LIB)/systemd/system/mulligand.service \
+	  $(LIB)/sysusers.d/mulligan.conf $(LIB)/tmpfiles.d/mulligan.conf \
+	  $(SHARE)/bash-completion/completions/mulligan $(SHARE)/zsh/site-functions/_mulligan $(SHARE)/fish/vendor_completions.d/mulligan.fish
+
+# The Debian package, and the list of what is in it (CycloneDX). The same commit gives the same bytes.
+export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
+DEB_VERSION = $(patsubst v%,%,$(subst -,~,$(VERSION)))
+
+deb: sbom
+	rm -rf bin/deb
+	$(MAKE) --no-print-directory install DESTDIR=$(CURDIR)/bin/deb/root PREFIX=/usr
+	install -Dm 0644 -t bin/deb/root/usr/share/doc/mulligan bin/mulligan.cdx.json bin/mulligand.cdx.json
+	cmd/mulligand/deb/build bin/deb/root $(DEB_VERSION) bin/deb
+
+sbom: build
+	go run ./cmd/mulligand/deb/sbom bin/mulligan $(VERSION) >bin/mulligan.cdx.json
+	go run ./cmd/mulligand/deb/sbom bin/mulligand $(VERSION) >bin/mulligand.cdx.json
+
+clean:
+	rm -rf bin docs/man
