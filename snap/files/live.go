@@ -18,6 +18,7 @@ type live struct {
 	names map[string]map[string]bool // of files that have, or had, several names: paths by tie
 	files int64                      // how many names there are
 	warn  map[string]bool            // paths at which something is mounted
+	left  []*node                    // what went last: its other end may come with the next batch
 }
 
 // newLive takes over a tree that was just read.
@@ -118,7 +119,7 @@ func (r *remembered) find(path string, st stat, e *entry) bool {
 
 // moved finds a file by its inode. One that is older than what changed, in a
 // place where it was not, came with a folder that was moved: that leaves the
-// files in it as they were.
+// files in it as they were. Where it was may have been taken out already.
 func (r *remembered) moved(id inode) *node {
 	r.index.Do(func() {
 		r.files = make(map[inode]*node, r.live.files)
@@ -130,6 +131,9 @@ func (r *remembered) moved(id inode) *node {
 			for _, k := range n.kids {
 				visit(k)
 			}
+		}
+		for _, n := range r.left {
+			visit(n)
 		}
 		visit(r.root)
 	})

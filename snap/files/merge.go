@@ -19,6 +19,7 @@ type merge struct {
 	records []record
 	undo    []func()        // takes the tree back, last first
 	tied    map[string]bool // ties whose names, or contents, may have changed
+	left    []*node         // what was taken out, with what was below it
 }
 
 // apply takes one find in. Its folder must be known.
@@ -119,6 +120,7 @@ func (m *merge) replace(in *node, path string, old, new *node) {
 	}
 	i, _ := in.index(old.name)
 	in.kids[i] = new
+	m.left = append(m.left, old)
 	m.l.leave(path, old)
 	m.l.enter(path, new)
 	m.note(old.tie)
@@ -151,6 +153,7 @@ func (m *merge) link(in *node, path string, n *node) {
 func (m *merge) unlink(in *node, path string, n *node) {
 	i, _ := in.index(n.name)
 	in.kids = slices.Delete(in.kids, i, i+1)
+	m.left = append(m.left, n)
 	m.unseal(path)
 	m.undo = append(m.undo, func() {
 		i, _ := in.index(n.name)

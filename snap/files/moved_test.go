@@ -10,8 +10,21 @@ import (
 )
 
 // TestMovedFolderIsNotReadAgain: what lies in a folder that was moved keeps its
-// inode and its times, so its content is known.
+// inode and its times, so its content is known, even where the two ends of the
+// move come in two batches.
 func TestMovedFolderIsNotReadAgain(t *testing.T) {
+	t.Run("at once", func(t *testing.T) { moveAFolder(t, func(*followed) {}) })
+	t.Run("gone first", func(t *testing.T) {
+		moveAFolder(t, func(f *followed) {
+			away := filepath.Join(t.TempDir(), "away")
+			must(t, os.Rename(f.dir+"/big", away))
+			f.flush(t)
+			must(t, os.Rename(away, f.dir+"/big"))
+		})
+	})
+}
+
+func moveAFolder(t *testing.T, first func(*followed)) {
 	const files, size = 40, 1 << 20
 	f := newFollowed(t)
 	content := bytes.Repeat([]byte("0123456789abcde\n"), size/16)
@@ -25,11 +38,13 @@ func TestMovedFolderIsNotReadAgain(t *testing.T) {
 		}
 		return err
 	}))
+	f.flush(t)
 	for f.unsure(t) { // until a write could not hide in the clock's tick
 		f.flush(t)
 		must(t, f.following().do(t.Context(), func() error { return f.following().again(t.Context(), nil) }))
 	}
 	before := bytesRead(t)
+	first(f)
 	must(t, os.Rename(f.dir+"/big", f.dir+"/other"))
 	f.flush(t)
 	if n := bytesRead(t) - before; n > files*size/4 {

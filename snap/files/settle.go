@@ -129,6 +129,9 @@ func (j *journal) read(ctx context.Context, work *todo, fresh map[string]bool) (
 		m.revert()
 		return nil, err
 	}
+	if len(m.left) > 0 {
+		j.live.left = m.left
+	}
 	return g.skipped, j.limits()
 }
 
