@@ -24,6 +24,7 @@ type meta struct {
 	Files    int64
 	Rules    digest    // of what was excluded
 	Mark     snap.Mark `json:",omitempty"` // of a marker: its root is a link of the journal
+	Place    snap.Mark `json:",omitempty"` // of another snapshot: the mark that was there, while somebody followed
 }
 
 // root is the root of a snapshot.
@@ -73,7 +74,7 @@ func (d *Driver) capture(ctx context.Context, op, root string, req snap.CaptureR
 	if len(warnings) > maxWarnings {
 		warnings = append(warnings[:maxWarnings], "And more of the kind.")
 	}
-	about := meta{Created: created, Quiesced: req.Quiesced, Warnings: warnings, Files: v.files, Rules: d.rules()}
+	about := meta{Created: created, Quiesced: req.Quiesced, Warnings: warnings, Files: v.files, Rules: d.rules(), Place: v.place}
 	r, err := about.root(root, v.hash)
 	if err == nil {
 		err = ctx.Err()
@@ -124,7 +125,7 @@ func (d *Driver) walk(ctx context.Context, op string, b *cas.Batch, sc scope, fr
 		return nil, wrapped(errs.Failed, op, err)
 	}
 	m, err := sealTop(n, b)
-	return &view{m, s.files.Load(), s.warned()}, wrapped(errs.Failed, op, err)
+	return &view{manifest: m, files: s.files.Load(), warnings: s.warned()}, wrapped(errs.Failed, op, err)
 }
 
 // root finds a snapshot's root.

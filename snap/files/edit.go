@@ -36,6 +36,12 @@ func (t *edits) at(path string) *edits {
 	return t
 }
 
+// put says what is at path.
+func (t *edits) put(path string, e *entry) {
+	k := t.at(path)
+	k.set, k.to = true, e
+}
+
 // newest gathers what a chain, newest link first, leads to.
 func newest(links []*link) *edits {
 	t := &edits{}

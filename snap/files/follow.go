@@ -240,9 +240,11 @@ func (j *journal) view(ctx context.Context, op string, b *cas.Batch, fresh map[s
 				m, err = j.live.seal(j.d.cfg.Store, b)
 			}
 		}
-		if err == nil {
-			v = &view{m, j.live.files, j.d.mounted(sortedKeys(j.live.warn))}
+		if err != nil {
+			return err
 		}
+		v = &view{manifest: m, files: j.live.files, warnings: j.d.mounted(sortedKeys(j.live.warn))}
+		v.place, _, _, err = j.d.history.head()
 		return err
 	})
 	return v, err

@@ -129,6 +129,7 @@ func (d *Driver) captureAt(op string, req snap.CaptureRequest) (snap.Snapshot, e
 // view is the workspace as it is: its manifest and what is to be said of it.
 type view struct {
 	*manifest
+	place    snap.Mark // in the journal; "": nobody follows
 	files    int64
 	warnings []string
 }

@@ -30,11 +30,7 @@ func (d *Driver) PrepareScoped(ctx context.Context, req snap.RestoreRequest, pat
 	}
 	b := d.cfg.Store.Begin()
 	defer b.Discard()
-	target, err := d.stored(ctx, op, req.Target, b)
-	if err != nil {
-		return nil, err
-	}
-	base, err := d.stored(ctx, op, req.Base, b)
+	base, target, err := d.ends(ctx, op, req.Base, req.Target, b)
 	if err != nil {
 		return nil, err
 	}

@@ -33,7 +33,7 @@ func (d *Driver) PrepareRevert(ctx context.Context, req snap.RevertRequest) (sna
 	}
 	b := d.cfg.Store.Begin()
 	defer b.Discard()
-	base, err := d.stored(ctx, op, req.Base, b)
+	base, _, err := d.standing(ctx, op, req.Base, b)
 	if err != nil {
 		return nil, none, err
 	}
@@ -198,8 +198,7 @@ func (r *reverting) outcome() snap.Reverted {
 func (r *reverting) target(ctx context.Context, b *cas.Batch) (*manifest, error) {
 	t := &edits{}
 	for p, e := range r.to {
-		k := t.at(p)
-		k.set, k.to = true, e
+		t.put(p, e)
 	}
 	return edited(ctx, r.base, t, r.d.cfg.Store, b)
 }

@@ -1,0 +1,164 @@
+package files
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+	"mulligan/snap/cas"
+)
+
+// Most restores go from the present to a marker that lies a little behind it.
+// Then neither manifest is made of that of an epoch's beginning, with all that
+// changed since: the present's is in memory, and the marker's is the present's,
+// but for the paths that changed between the two.
+
+// ends gives the manifests that a restore goes from and to, by today's rules.
+// What of them is not stored yet goes into b.
+func (d *Driver) ends(ctx context.Context, op string, base, target snap.SnapshotID, b *cas.Batch) (from, to *manifest, err error) {
+	from, at, err := d.standing(ctx, op, base, b)
+	if err != nil {
+		return nil, nil, err
+	}
+	if to, err = d.behind(ctx, op, target, from, at, b); err == nil && to == nil {
+		to, err = d.stored(ctx, op, target, b)
+	}
+	return from, to, err
+}
+
+// standing gives a snapshot's manifest by today's rules, and its place in the
+// journal, "" where it has none.
+func (d *Driver) standing(ctx context.Context, op string, id snap.SnapshotID, b *cas.Batch) (*manifest, snap.Mark, error) {
+	r, about, err := d.root(op, id)
+	if err != nil {
+		return nil, "", err
+	}
+	at := about.Place
+	if about.Mark != "" {
+		at = about.Mark
+	}
+	if about.Rules != d.rules() {
+		at = ""
+	}
+	if about.Mark != "" && at != "" {
+		if m, err := d.atHead(ctx, r.Hash, b); m != nil || err != nil {
+			return m, at, wrapped(errs.Failed, op, err)
+		}
+	}
+	m, err := d.stored(ctx, op, id, b)
+	return m, at, err
+}
+
+// atHead gives the manifest of the tree in memory, if that is the state that
+// the link h leads to, else nil.
+func (d *Driver) atHead(ctx context.Context, h snap.Hash, b *cas.Batch) (m *manifest, err error) {
+	j := d.current()
+	if j == nil {
+		return nil, nil
+	}
+	err = j.do(ctx, func() error {
+		_, at, _, err := d.history.head()
+		if err == nil && at == h && j.live != nil {
+			m, err = j.live.seal(d.cfg.Store, b)
+		}
+		return err
+	})
+	if errors.Is(err, errEnded) || damage(err) {
+		return nil, nil
+	}
+	return m, err
+}
+
+// behind gives the manifest of a marker that lies behind from, the state at
+// the place at. nil: it does not, or there is a shorter way.
+func (d *Driver) behind(ctx context.Context, op string, id snap.SnapshotID, from *manifest, at snap.Mark, b *cas.Batch) (*manifest, error) {
+	r, about, err := d.root(op, id)
+	if err != nil || about.Mark == "" || at == "" || about.Rules != d.rules() {
+		return nil, err
+	}
+	t, err := d.history.back(ctx, at, about.Mark, r.Hash)
+	if err != nil || t == nil {
+		return nil, wrapped(errs.Corrupt, op, err)
+	}
+	m, err := edited(ctx, from, t, d.cfg.Store, b)
+	return m, wrapped(errs.Corrupt, op, err)
+}
+
+// back says what leads from the state at one place back to an earlier one,
+// which the link h stands for. nil: fewer changes lead there from the beginning
+// of its epoch, or not all that lies between was recorded.
+func (h *history) back(ctx context.Context, from, to snap.Mark, at snap.Hash) (*edits, error) {
+	links, base, err := chain(h.s, at)
+	if err != nil {
+		return nil, err
+	}
+	most := 0
+	for _, l := range links {
+		most += len(l.records)
+	}
+	paths, err := h.changed(ctx, to, from, most)
+	if err != nil || paths == nil {
+		return nil, err
+	}
+	t := &edits{}
+	for _, l := range links {
+		for i := len(l.records) - 1; i >= 0; i-- {
+			if r := &l.records[i]; paths[r.path] {
+				t.put(r.path, r.after)
+				delete(paths, r.path) // what is older does not matter
+			}
+		}
+	}
+	m, err := loadManifest(h.s, base)
+	if err != nil {
+		return nil, err
+	}
+	for p := range paths { // as they were at the beginning
+		e, err := m.find(p)
+		if err != nil {
+			return nil, err
+		}
+		t.put(p, e)
+	}
+	return t, nil
+}
+
+// changed are the paths that changed from one place to a later one; nil where
+// not all of that was recorded, or it is more than so many records.
+func (h *history) changed(ctx context.Context, from, to snap.Mark, most int) (map[string]bool, error) {
+	lo, err := h.seq("", from)
+	if err != nil {
+		return nil, nil // of another journal
+	}
+	hi, err := h.seq("", to)
+	if err != nil {
+		return nil, nil
+	}
+	steps, err := h.stepsSince("", lo+1)
+	if err != nil {
+		return nil, nil // trimmed
+	}
+	steps = slices.DeleteFunc(steps, func(s step) bool { return s.seq > hi })
+	if len(steps) == 0 || len(steps) > most || uint64(len(steps)) != hi-lo { // a gap has a number, and no link
+		return nil, nil
+	}
+	paths := map[string]bool{}
+	for _, s := range steps {
+		l, _, err := loadLink(h.s, s.hash)
+		if err == nil {
+			err = ctx.Err()
+		}
+		if err != nil {
+			return nil, err
+		}
+		if most -= len(l.records); most < 0 {
+			return nil, nil
+		}
+		for i := range l.records {
+			paths[l.records[i].path] = true
+		}
+	}
+	return paths, nil
+}

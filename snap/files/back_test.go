@@ -1,0 +1,69 @@
+package files
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"mulligan/snap"
+)
+
+// TestBack: the manifest that the journal leads back to is the one that a
+// marker has by itself, wherever the present is: a marker or an ordinary
+// snapshot, at the journal's head or behind it, over the borders of epochs and
+// not over a gap.
+func TestBack(t *testing.T) {
+	f := newFollowed(t)
+	r := rand.New(rand.NewPCG(5, 9))
+	j := f.following()
+	scramble(t, r, f.dir, 60)
+	var markers, bases []snap.SnapshotID
+	for i := range 24 {
+		scramble(t, r, f.dir, 6)
+		markers = append(markers, f.at(t, f.flush(t)))
+		switch i {
+		case 3, 15:
+			must(t, j.do(t.Context(), j.keyframe))
+		case 6:
+			f.cfg.Exclude = []string{"*9"}
+			f.restart(t) // other rules: a gap
+			f.cfg.Exclude = nil
+			f.restart(t)
+			j = f.following()
+		case 12, 20:
+			bases = append(bases, f.capture(t).ID)
+		}
+	}
+	bases = append(bases, f.capture(t).ID, markers[len(markers)-1], markers[len(markers)-3])
+	led, not := 0, 0
+	for _, base := range bases {
+		for i, target := range markers {
+			b := f.cas.Begin()
+			from, at, err := f.standing(t.Context(), "test", base, b)
+			must(t, err)
+			want, err := f.stored(t.Context(), "test", base, b)
+			must(t, err)
+			if from.hash != want.hash || at == "" {
+				t.Fatalf("%s at %q is %v, want %v", base, at, from.hash, want.hash)
+			}
+			to, err := f.behind(t.Context(), "test", target, from, at, b)
+			must(t, err)
+			want, err = f.stored(t.Context(), "test", target, b)
+			must(t, err)
+			switch {
+			case to == nil:
+				not++
+			case i <= 6:
+				t.Fatalf("%s was led to over a gap", target)
+			case to.hash != want.hash:
+				deltas, err := compare(t.Context(), want, to, nil)
+				t.Fatalf("%s from %s: differs from itself: %+v, %v", target, base, deltas, err)
+			default:
+				led++
+			}
+			b.Discard()
+		}
+	}
+	if led < 10 || not < 10 {
+		t.Errorf("%d states were led to, %d not: want both", led, not)
+	}
+}
