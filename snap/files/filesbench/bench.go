@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -19,7 +20,11 @@ type bench struct {
 	tree  *tree
 	table *table
 	runs  int
+	rows  string // keys of the rows that are wanted; "": all
 }
+
+// wants reports whether the row with the key is asked for.
+func (b *bench) wants(key string) bool { return b.rows == "" || strings.Contains(b.rows, key) }
 
 // timed is how long f takes.
 func timed(f func() error) (time.Duration, error) {
@@ -40,6 +45,9 @@ func median(times []time.Duration) time.Duration {
 // rounds runs git, git with core.fsync=all and mulligan by turns. Before each
 // of them ready is called with everything on all sides settled, and the disk is idle.
 func (b *bench) rounds(ctx context.Context, name, key string, least float64, ready func() error, git func(options ...string) error, ours func() error) error {
+	if !b.wants(key) {
+		return nil
+	}
 	var plain, synced, mine []time.Duration
 	for range b.runs {
 		for _, side := range []struct {
@@ -72,8 +80,12 @@ func (b *bench) rounds(ctx context.Context, name, key string, least float64, rea
 // first measures the first capture of a tree, and what it leaves on disk. A
 // git that syncs each of 100,000 objects takes minutes: it is left out there.
 func (b *bench) first(ctx context.Context) error {
+	runs := 1
+	if b.wants("f") {
+		runs = min(b.runs, max(1, 50_000/b.table.files))
+	}
 	var plain, mine []time.Duration
-	for range min(b.runs, max(1, 50_000/b.table.files)) {
+	for range runs {
 		if err := b.git.init(ctx); err != nil {
 			return err
 		}
@@ -121,7 +133,7 @@ func (b *bench) nothing(ctx context.Context) error {
 }
 
 func (b *bench) barrier(ctx context.Context) error {
-	if b.journal == nil {
+	if b.journal == nil || !b.wants("k") {
 		return nil
 	}
 	var times []time.Duration
@@ -199,10 +211,14 @@ func ms(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e6 }
 
 // measureOthers measures two special cases: one large file, and a small tree
 // most of which git ignores.
-func measureOthers(ctx context.Context, dir string, from sources, runs int) (*table, error) {
+func measureOthers(ctx context.Context, dir string, from sources, runs int, rows string) (*table, error) {
 	t := &table{title: "special cases"}
-	err := large(ctx, filepath.Join(dir, "large"), t)
-	if err == nil {
+	want := (&bench{rows: rows}).wants
+	var err error
+	if want("h") {
+		err = large(ctx, filepath.Join(dir, "large"), t)
+	}
+	if err == nil && want("j") {
 		err = ignoring(ctx, filepath.Join(dir, "ignoring"), from, t, runs)
 	}
 	return t, err

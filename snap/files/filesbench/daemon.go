@@ -127,6 +127,9 @@ func (d *daemon) stop() error {
 
 // memory is what a daemon that follows the tree takes after 1000 files changed.
 func (b *bench) memory(ctx context.Context) error {
+	if !b.wants("i") {
+		return nil
+	}
 	if err := b.close(); err != nil {
 		return err
 	}

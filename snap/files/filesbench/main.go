@@ -7,6 +7,7 @@
 //	make bench                                   # 1,000, 20,000 and 100,000 files
 //	BENCH_FILES=1000 make bench                  # quickly
 //	BENCH_DIR=/srv/scratch BENCH_RUNS=9 make bench
+//	BENCH_ROWS=ade make bench                    # only these rows, and what they need
 //
 // The git side has its GIT_DIR elsewhere, gc.auto=0 and the untracked cache. A
 // checkpoint is `git add -A -f .` and a commit (-f, so that it covers what
@@ -40,7 +41,7 @@ func main() {
 
 func run(ctx context.Context) error {
 	if len(os.Args) > 1 {
-		return errors.New("takes no arguments; BENCH_FILES, BENCH_RUNS and BENCH_DIR in the environment say what to measure, and where")
+		return errors.New("takes no arguments; BENCH_FILES, BENCH_RUNS, BENCH_ROWS and BENCH_DIR in the environment say what to measure, and where")
 	}
 	sizes, err := numbers("BENCH_FILES", "1000,20000,100000")
 	if err != nil {
@@ -59,9 +60,10 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	rows := os.Getenv("BENCH_ROWS")
 	var growth growth
 	for _, n := range sizes {
-		t, err := measure(ctx, filepath.Join(top, strconv.Itoa(n)), from, n, runs[0])
+		t, err := measure(ctx, filepath.Join(top, strconv.Itoa(n)), from, n, runs[0], rows)
 		if t != nil { // cut short: what there is
 			t.print(os.Stdout)
 		}
@@ -74,7 +76,7 @@ func run(ctx context.Context) error {
 		}
 	}
 	growth.print(os.Stdout)
-	t, err := measureOthers(ctx, filepath.Join(top, "others"), from, runs[0])
+	t, err := measureOthers(ctx, filepath.Join(top, "others"), from, runs[0], rows)
 	if err == nil {
 		t.print(os.Stdout)
 	}
@@ -99,7 +101,7 @@ func numbers(name, byDefault string) ([]int, error) {
 }
 
 // measure measures one size.
-func measure(ctx context.Context, dir string, from sources, files, runs int) (*table, error) {
+func measure(ctx context.Context, dir string, from sources, files, runs int, rows string) (*table, error) {
 	s, err := newSite(dir)
 	if err != nil {
 		return nil, err
@@ -109,7 +111,7 @@ func measure(ctx context.Context, dir string, from sources, files, runs int) (*t
 		return nil, err
 	}
 	t := &table{title: tree.String(), files: files}
-	b := &bench{site: s, tree: tree, table: t, runs: runs}
+	b := &bench{site: s, tree: tree, table: t, runs: runs, rows: rows}
 	for _, step := range []func(context.Context) error{b.first, b.start, b.nothing, b.barrier, b.edits, b.restores, b.memory} {
 		err := step(ctx)
 		if err == nil {
