@@ -15,6 +15,7 @@ TAGS    := -tags libvirt_dlopen
 # The version is handed over, so that a build doesn't depend on what git says of who owns the folder.
 BUILD   := go build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)"
 
+GOTESTSUM   := go run gotest.tools/gotestsum@v1.13.0
 STATICCHECK := go run honnef.co/go/tools/cmd/staticcheck@v0.8.2
 PACKAGES    := git gcc libc6-dev systemd dbus dbus-user-session util-linux groff-base sqlite3 postgresql mariadb-server redis-server xfsprogs chromium
 # A private libvirtd and its tiny guests.
@@ -51,10 +52,14 @@ deps:
 
 # Some tests build the programs they run: Go's cache of results knows nothing of those. Most wait for
 # servers, disks and guests: one package more at a time than there are processors.
-GO_TEST := $(if $(ROOT),MULLIGAN_TEST_NOSKIP=1) go test -count=1 -race -p $(shell expr $$(nproc) + 1) -timeout 60m $(TAGS)
+TEST_FLAGS := -count=1 -race -p $(shell expr $$(nproc) + 1) -timeout 60m $(TAGS)
+
+# Tests kill programs at moments that chance picks, on machines that may be busy: one or two that failed are run once more, and
+# what the first run said of them is printed with the second. Never after a data race.
+RERUN := --rerun-fails=1 --rerun-fails-max-failures=2 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race
 
 test: deps
-	$(GO_TEST) ./...
+	$(if $(ROOT),MULLIGAN_TEST_NOSKIP=1) $(GOTESTSUM) --format standard-quiet $(RERUN) --packages ./... -- $(TEST_FLAGS)
 
 lint:
 	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "gofmt:" $$unformatted; exit 1; }
