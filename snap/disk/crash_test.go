@@ -121,10 +121,9 @@ func (c *crasher) close(t *testing.T) {
 	}
 }
 
-// spawn runs a child and gives the steps that it printed.
-func (c *crasher) spawn(t *testing.T, o order) (steps []string, killed bool) {
+// command is a child that does o.
+func (c *crasher) command(t *testing.T, o order) *exec.Cmd {
 	t.Helper()
-	c.close(t)
 	o.Config.App, o.Config.Domain, o.Config.URI, o.Config.StateDir = "app-1", c.Name, c.host.URI, c.state
 	text, err := json.Marshal(o)
 	if err != nil {
@@ -133,7 +132,14 @@ func (c *crasher) spawn(t *testing.T, o order) (steps []string, killed bool) {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), childEnv+"="+string(text))
 	cmd.Stderr = os.Stderr
-	out, err := cmd.Output()
+	return cmd
+}
+
+// spawn runs a child and gives the steps that it printed.
+func (c *crasher) spawn(t *testing.T, o order) (steps []string, killed bool) {
+	t.Helper()
+	c.close(t)
+	out, err := c.command(t, o).Output()
 	lines := bufio.NewScanner(strings.NewReader(string(out)))
 	for lines.Scan() {
 		if step, ok := strings.CutPrefix(lines.Text(), "step "); ok {
@@ -571,4 +577,76 @@ func (c *crasher) killLibvirtdIn(t *testing.T, i int) {
 		c.known[id] = c.Do(t, "get")[:len(c.Do(t, "get"))/2]
 	}
 	c.connect(t)
+}
+
+// A program that a killed daemon started goes on. A copy that comes late must
+// not get between the next daemon's own merge of the same layers: it would put
+// the image back on the one that is then unlinked.
+func TestKilledDaemonsCopyGoesOn(t *testing.T) {
+	s, first, second := newOff(t)
+	third := capture(t, s.d).ID
+	before := s.Fingerprint(t)
+	c := &crasher{vm: s.vm, state: s.state, d: s.d}
+	c.close(t)
+
+	dir := t.TempDir()
+	const late = `#!/bin/sh
+d=${0%/*}; echo >"$d/began"; read -r _ <"$d/go"; /bin/cp "$@"; echo >"$d/done"
+`
+	if err := os.WriteFile(filepath.Join(dir, "cp"), []byte(late), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"began", "go", "done"} {
+		if err := unix.Mkfifo(filepath.Join(dir, name), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	await := func(name string) {
+		t.Helper()
+		if _, err := os.ReadFile(filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := c.command(t, order{Do: "merge", Target: second})
+	cmd.Env = append(cmd.Env, "PATH="+dir+":"+os.Getenv("PATH"))
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	await("began")
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+
+	came := false
+	s.d = s.driver(t, s.state, func(cfg *Config) {
+		cfg.Seam = func(step string) error {
+			if step == "merge: compare" && !came {
+				came = true
+				if err := os.WriteFile(filepath.Join(dir, "go"), []byte("\n"), 0); err != nil {
+					return err
+				}
+				await("done")
+			}
+			return nil
+		}
+	})
+	c.d, c.known = s.d, map[snap.SnapshotID]string{first: "", third: ""}
+	ctx := t.Context()
+	if err := errors.Join(s.d.Sweep(ctx, c.keep()), s.d.Maintain(ctx)); err != nil {
+		t.Fatal(err)
+	}
+	if !came {
+		t.Error("nothing was merged")
+	}
+	for id := range c.known {
+		if err := s.d.Verify(ctx, id, snap.Full); err != nil {
+			t.Error(err)
+		}
+	}
+	if s.Fingerprint(t) != before {
+		t.Error("the domain was touched")
+	}
+	if err := s.d.Sweep(ctx, c.keep()); err != nil { // the copy is litter
+		t.Fatal(err)
+	}
+	c.noLitter(t, "at the end")
 }

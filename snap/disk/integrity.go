@@ -138,16 +138,23 @@ func (d *Driver) checkFile(ctx context.Context, op string, f file, full bool) (f
 
 // checkLink checks that an image rests on the one that the tree has below it.
 func (d *Driver) checkLink(op string, l *layer, dev string) error {
-	img, f, err := openImage(l.Files[dev].Path)
+	below := ""
+	if l.Parent != "" { // else it rests on what others made, or on nothing
+		below = d.tree.Layers[l.Parent].Files[dev].Path
+	}
+	return restsOn(op, l.Files[dev].Path, below)
+}
+
+// restsOn checks that an image is one, and that its backing file is below, if
+// that is not "".
+func restsOn(op, path, below string) error {
+	img, f, err := openImage(path)
 	if err != nil {
 		return corrupt(op, "%v", err)
 	}
 	f.Close() // only read
-	if l.Parent == "" {
-		return nil // it rests on what others made, or on nothing
-	}
-	if want := d.tree.Layers[l.Parent].Files[dev].Path; img.Backing != want {
-		return corrupt(op, "%s rests on %q, and should on %s", l.Files[dev].Path, img.Backing, want)
+	if below != "" && img.Backing != below {
+		return corrupt(op, "%s rests on %q, and should on %s", path, img.Backing, below)
 	}
 	return nil
 }

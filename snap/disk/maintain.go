@@ -14,8 +14,10 @@ import (
 // then rests on parent. Without a from the layers in between stay, for others.
 type job struct{ from, into, parent layerID }
 
-// mergeSuffix marks the file that is going to replace an image.
-const mergeSuffix = ".merge"
+// mergeSuffix marks the file that is going to replace an image. What follows
+// it is another one each time: a program that a daemon started goes on when
+// that is killed, and must not write to the file of the next daemon.
+const mergeSuffix = ".merge-"
 
 // merges lists the layers that nobody names and that could go into the one
 // layer that rests on each. What is not frozen is never touched; nor are the
@@ -210,11 +212,11 @@ func (d *Driver) merge(ctx context.Context, op string, j job) (err error) {
 		}
 	}()
 	d.mu.Lock()
-	in := &intent{Op: "merge", Old: j.from, New: j.into, Parent: j.parent, Files: map[string]*file{}}
+	in := &intent{Op: "merge", Old: j.from, New: j.into, Parent: j.parent, Files: map[string]*file{}, Suffix: mergeSuffix + random()}
 	images, parents := d.tree.Layers[j.into].paths(), d.tree.Layers[j.parent].paths()
 	d.mu.Unlock()
 	for dev, path := range images {
-		temp := path + mergeSuffix
+		temp := path + in.Suffix
 		temps = append(temps, temp)
 		hash, err := d.rebased(ctx, op, path, temp, parents[dev])
 		if err != nil {
@@ -294,6 +296,10 @@ func (d *Driver) rebased(ctx context.Context, op, path, temp, parent string) (st
 	if _, err := run(ctx, "qemu-img", "compare", "-q", "-U", "-f", "qcow2", "-F", "qcow2", path, temp); err != nil {
 		return "", errs.Wrap(errs.Corrupt, op, err)
 	}
+	// The two would also be equal if temp still rested on what is going to go.
+	if err := restsOn(op, temp, parent); err != nil {
+		return "", err
+	}
 	if err := chownLike(temp, path); err != nil {
 		return "", err
 	}
@@ -313,15 +319,19 @@ func (d *Driver) finishMerge() error {
 		if err := d.seam("merge: exchange"); err != nil {
 			return err
 		}
-		if exists(path + mergeSuffix) {
+		if exists(path + in.Suffix) {
 			if err := setImmutable(path, false); err != nil {
 				return err
 			}
-			if err := os.Rename(path+mergeSuffix, path); err != nil {
+			if err := os.Rename(path+in.Suffix, path); err != nil {
 				return err
 			}
 		}
 		if err := errors.Join(syncDir(filepath.Dir(path)), setImmutable(path, true)); err != nil {
+			return err
+		}
+		// What it rested on is going to be unlinked.
+		if err := restsOn("merge layers", path, d.tree.Layers[in.Parent].Files[dev].Path); err != nil {
 			return err
 		}
 		st, err := statOf(path)

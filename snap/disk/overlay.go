@@ -33,12 +33,17 @@ func (d *Driver) pool(t *tree, dev string) string {
 	return filepath.Join(dir, own)
 }
 
+// random is what makes a name one that never was.
+func random() string {
+	var b [3]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}
+
 // addLayer adds a layer on top of parent to the tree; its files do not exist yet.
 func (d *Driver) addLayer(t *tree, parent layerID) layerID {
 	t.Seq++
-	var suffix [3]byte
-	_, _ = rand.Read(suffix[:]) // never fails
-	id := layerID(fmt.Sprintf("L%06d-%s", t.Seq, hex.EncodeToString(suffix[:])))
+	id := layerID(fmt.Sprintf("L%06d-%s", t.Seq, random()))
 	l := &layer{Parent: parent, Files: map[string]*file{}}
 	for _, dev := range t.Disks {
 		l.Files[dev] = &file{Path: filepath.Join(d.pool(t, dev), string(id)+"-"+dev+".qcow2")}

@@ -362,7 +362,7 @@ func (d *Driver) sweepPools() error {
 
 // ours reports whether a file's name is of a kind that the driver makes.
 func ours(name string) bool {
-	for _, pattern := range []string{"L??????-*.qcow2", "L??????-*.qcow2.merge", "L??????-*.nvram", "L??????-*.nvram.new", "*.memory"} {
+	for _, pattern := range []string{"L??????-*.qcow2", "L??????-*.qcow2.merge-*", "L??????-*.nvram", "L??????-*.nvram.new", "*.memory"} {
 		if ok, _ := filepath.Match(pattern, name); ok {
 			return true
 		}

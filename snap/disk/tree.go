@@ -71,8 +71,10 @@ type intent struct {
 	Running  bool `json:",omitempty"`
 	// Of a merge: Old is merged into New ("": New is only put on another parent),
 	// whose parent becomes Parent, and whose files become Files.
+	// They lie beside those of the same name, with Suffix.
 	Parent layerID          `json:",omitempty"`
 	Files  map[string]*file `json:",omitempty"`
+	Suffix string           `json:",omitempty"`
 	Memory string           `json:",omitempty"` // of a capture: the file being written
 }
 
