@@ -293,6 +293,50 @@ func TestKilledInCapture(t *testing.T) {
 	}
 }
 
+// The daemon is killed while libvirt writes a guest's memory for it: libvirt goes
+// on, and switches the disks at the end.
+func TestKilledInMemory(t *testing.T) {
+	if !long {
+		t.Skip("a boot and a memory image: MULLIGAN_TEST_LONG=1")
+	}
+	c := newCrasher(t, disktest.GuestOptions{RAM: 512})
+	c.setup(t, true)
+	c.Do(t, "sh yes | head -c 20000000 >/tmp/much")
+	cmd := c.command(t, order{Do: "memory", ID: "vm-memory"})
+	c.close(t)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for begun := false; !begun; <-tick.C {
+		images, err := filepath.Glob(filepath.Join(filepath.Dir(c.Disks[0]), "mulligan", "app-1", "*.memory"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		begun = len(images) > 0
+	}
+	_ = cmd.Process.Kill()
+	if err := cmd.Wait(); err == nil {
+		t.Fatal("it was through before it was killed")
+	}
+	c.open(t)
+	if err := c.d.Sweep(t.Context(), c.keep()); err != nil {
+		t.Fatal(err)
+	}
+	c.whole(t, "killed while memory is written")
+	c.Do(t, "set D")
+	c.take(t, "D")
+	c.whole(t, "and captured")
+	if err := errors.Join(c.d.Unit().Stop(t.Context()), c.d.Unit().Start(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	c.WaitReady(t)
+	if got := c.Do(t, "get"); got != "D D" {
+		t.Errorf("the guest reads %q", got)
+	}
+}
+
 // everyStep has a child killed at each step that it would go through, or at
 // some of them, and calls after each time.
 func (c *crasher) everyStep(t *testing.T, o order, all bool, after func(at string)) {

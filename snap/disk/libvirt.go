@@ -269,6 +269,13 @@ func (d *domain) Capacity(dev string) (int64, error) {
 	})
 }
 
+func (d *domain) Idle() (bool, error) {
+	return within(callLimit, "ask what libvirt does with "+d.what, func() (bool, error) {
+		info, err := d.d.GetJobInfo()
+		return err == nil && info.Type == libvirt.DOMAIN_JOB_NONE, err
+	})
+}
+
 func (d *domain) Start() error    { return do(callLimit, "start domain "+d.what, d.d.Create) }
 func (d *domain) Unpause() error  { return do(callLimit, "resume domain "+d.what, d.d.Resume) }
 func (d *domain) Shutdown() error { return do(callLimit, "shut domain "+d.what+" down", d.d.Shutdown) }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"time"
 
 	"mulligan/ipc/errs"
 	"mulligan/snap"
@@ -56,7 +57,7 @@ func (d *Driver) recoverCapture(ctx context.Context, op string, m machine, p pow
 	if d.tree.Layers[in.New] == nil || d.tree.Layers[in.Old] == nil {
 		return errs.New(errs.Internal, op, "the record of a capture names layers that are not there")
 	}
-	p, err := d.awaitJobs(m, p)
+	p, err := d.awaitJobs(ctx, m, p)
 	if err != nil {
 		return err
 	}
@@ -86,19 +87,35 @@ func (d *Driver) recoverCapture(ctx context.Context, op string, m machine, p pow
 	return d.finishCapture(c, in)
 }
 
+// jobTick is how often libvirt is asked whether it is through.
+const jobTick = 50 * time.Millisecond
+
 // awaitJobs waits until libvirt is through with what a dead process asked of
-// it: it goes on with a switch whose caller is gone. Measuring a disk takes its
-// turn behind that, and behind whatever QEMU had been told before.
-func (d *Driver) awaitJobs(m machine, p power) (power, error) {
-	if p.up() {
-		if _, err := m.Capacity(d.tree.Disks[0]); err != nil {
-			if p, e := m.Power(); e == nil && !p.up() {
-				return p, nil // it went off meanwhile
-			}
-			return p, err
+// it: it goes on with a switch, or a start, whose caller is gone. While it writes
+// a guest's memory it answers questions; else measuring a disk takes its turn
+// behind what it does, and behind whatever QEMU had been told before.
+func (d *Driver) awaitJobs(ctx context.Context, m machine, p power) (power, error) {
+	tick := time.NewTicker(jobTick)
+	defer tick.Stop()
+	for p.up() {
+		idle, err := m.Idle()
+		if err == nil && idle {
+			_, err = m.Capacity(d.tree.Disks[0])
+		}
+		now, e := m.Power()
+		if e != nil || !now.up() { // it went off meanwhile
+			return now, e
+		}
+		if err != nil || idle {
+			return now, err
+		}
+		select {
+		case <-ctx.Done():
+			return now, errs.Wrap(errs.Unavailable, "wait for libvirt", ctx.Err())
+		case <-tick.C:
 		}
 	}
-	return m.Power()
+	return p, nil
 }
 
 // takeBackCapture forgets the new images, which nobody has written to.

@@ -92,20 +92,38 @@ func (u *Unit) Start(ctx context.Context) error {
 	}
 	defer m.Free()
 	p, err := m.Power()
+	if err == nil { // libvirt may still be stopping or starting it for a daemon that died
+		p, err = d.awaitJobs(ctx, m, p)
+	}
 	if err == nil {
-		switch {
-		case p == paused:
-			err = m.Unpause()
-		case p == running:
-		case d.tree.Resume != nil:
-			err = d.resumeMemory(ctx, op, m)
-		default:
-			if err = d.definePersistent(op, m, d.tree.Head); err == nil {
-				err = m.Start()
-			}
-		}
+		err = d.start(ctx, op, m, p)
 	}
 	return errs.Wrap(errs.Failed, op, err)
+}
+
+func (d *Driver) start(ctx context.Context, op string, m machine, p power) error {
+	switch {
+	case p == paused:
+		return orRuns(m, m.Unpause())
+	case p == running:
+		return nil
+	case d.tree.Resume != nil:
+		return d.resumeMemory(ctx, op, m)
+	}
+	if err := d.definePersistent(op, m, d.tree.Head); err != nil {
+		return err
+	}
+	return orRuns(m, m.Start())
+}
+
+// orRuns forgives the failure to start a domain that somebody else was faster with.
+func orRuns(m machine, err error) error {
+	if err != nil {
+		if p, e := m.Power(); e == nil && p == running {
+			return nil
+		}
+	}
+	return err
 }
 
 // resumeMemory goes on from the memory image that belongs to the disks. Where

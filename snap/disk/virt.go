@@ -33,6 +33,9 @@ type machine interface {
 	Freeze(timeout time.Duration) error
 	Thaw(timeout time.Duration) error
 	Capacity(dev string) (int64, error)
+	// Idle reports whether libvirt is through with what takes it long, writing
+	// the guest's memory above all. Of a domain that is off it fails.
+	Idle() (bool, error)
 	Start() error
 	Unpause() error
 	Shutdown() error
