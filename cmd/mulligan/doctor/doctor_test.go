@@ -79,6 +79,13 @@ func (h *host) listen(path string) string {
 
 // expect examines the host: what is found of the thing is so, and its words and
 // remedy have these in them.
+func (h *host) chmod(path string, mode os.FileMode) {
+	h.t.Helper()
+	if err := os.Chmod(filepath.Join(h.root, path), mode); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
 func (h *host) expect(name string, s State, words ...string) {
 	h.t.Helper()
 	r := Examine(h.t.Context(), h.Options)
@@ -166,12 +173,46 @@ func TestLibvirt(t *testing.T) {
 	h.expect("qemu-img", OK)
 	h.listen("run/libvirt/libvirt-sock")
 	h.expect("libvirt qemu:///system", OK, "libvirt-sock")
-	h.program("bin/virsh", "case \"$*\" in *domstate*) echo running;; *) echo 'error: agent not connected' >&2; exit 1;; esac")
-	h.expect("VM shop-vm", Advice, "agent not connected", "qemu-guest-agent")
-	h.program("bin/virsh", "case \"$*\" in *domstate*) echo running;; *) echo '{}';; esac")
+	// What virsh says, by what it is asked.
+	virsh := func(state, agent, more string) {
+		h.program("bin/virsh", `case "$*" in
+		*dominfo*) printf 'Name:           shop-vm\nState:          `+state+`\nPersistent:     yes\nManaged save:   no\n';;
+		*agent-command*) `+agent+`;;
+		*domblklist*) echo ' file   disk    vda   /pool/a disk.qcow2'; echo ' file   cdrom   sda   /home/x.iso';;
+		esac
+		case "$*" in `+more+` esac`)
+	}
+	virsh("running", "echo 'error: Guest agent is not responding: QEMU guest agent is not connected' >&2; exit 1", "")
+	h.expect("VM shop-vm", Advice, "is not connected", "install qemu-guest-agent")
+	virsh("running", "echo 'error: argument unsupported: QEMU guest agent is not configured' >&2; exit 1", "")
+	h.expect("VM shop-vm", Advice, "no channel", "virsh -c qemu:///system edit shop-vm", "org.qemu.guest_agent.0")
+	virsh("running", "echo '{}'", "")
 	h.expect("VM shop-vm", OK, "its guest agent answers")
-	h.program("bin/virsh", "echo 'shut off'")
+	h.expect("VM shop-vm definition", OK, "persistent")
+	virsh("shut off", "exit 1", "")
 	h.expect("VM shop-vm", OK, "shut off")
+	virsh("running", "exit 1", "*snapshot-list*) echo before; echo after;;")
+	h.expect("VM shop-vm definition", Problem, "before, after", "snapshot-delete shop-vm before")
+	virsh("running", "exit 1", "*checkpoint-list*) echo c1;;")
+	h.expect("VM shop-vm definition", Problem, "checkpoints of libvirt's own (c1)", "checkpoint-delete")
+	h.program("bin/virsh", `case "$*" in *dominfo*) echo 'Persistent:     no';; esac`)
+	h.expect("VM shop-vm definition", Problem, "transient", "define vm.xml")
+	h.program("bin/virsh", `case "$*" in *dominfo*) echo 'Managed save:   yes';; esac`)
+	h.expect("VM shop-vm definition", Problem, "managed save", "managedsave-remove shop-vm")
+	if os.Getuid() == 0 {
+		h.file("pool/a disk.qcow2", "", 0o644)
+		virsh("running", "exit 1", "")
+		h.expect("VM shop-vm images", OK)
+		h.chmod("pool", 0o777)
+		h.expect("VM shop-vm images", Problem, "in /pool", "/var/lib/libvirt/images")
+		h.chmod("pool", 0o755)
+		if err := os.Chown(filepath.Join(h.root, "pool"), 64055, 64055); err != nil {
+			t.Fatal(err)
+		}
+		h.expect("VM shop-vm images", Problem, "in /pool")
+		virsh("running", "exit 1", "*capabilities*) echo \"<baselabel type='qemu'>+64055:64055</baselabel>\";;")
+		h.expect("VM shop-vm images", OK)
+	}
 	h.program("bin/virsh", "echo \"error: failed to get domain 'shop-vm'\" >&2; exit 1")
 	h.expect("VM shop-vm", Problem, "failed to get domain")
 

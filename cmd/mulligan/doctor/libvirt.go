@@ -6,7 +6,12 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 
 	"mulligan/ipc"
 )
@@ -79,34 +84,136 @@ func (e *exam) libvirtd(uri string, wanted State) {
 	e.add("host", name, wanted, "nothing answers: apps with a VM need it", remedy)
 }
 
+// virsh asks libvirt about an app's VM.
+type virsh struct{ path, uri string }
+
+func (v virsh) ask(ctx context.Context, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, v.path, append([]string{"-q", "-c", v.uri}, args...)...)
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	out, err := cmd.CombinedOutput()
+	return strings.TrimSpace(string(out)), err
+}
+
+// say is a command for people to type.
+func (v virsh) say(args ...string) string { return "virsh -c " + v.uri + " " + strings.Join(args, " ") }
+
 // domain asks virsh, where there is one, for an app's VM and its agent.
 func (e *exam) domain(ctx context.Context, a ipc.App) {
 	name := "VM " + a.Domain
-	virsh := program("virsh")
-	if virsh == "" {
+	v := virsh{program("virsh"), uri(a)}
+	if v.path == "" {
 		e.add("host", name, Advice, "not looked at: there is no virsh", "apt-get install libvirt-clients")
 		return
 	}
-	ask := func(args ...string) (string, error) {
-		ctx, cancel := context.WithTimeout(ctx, patience)
-		defer cancel()
-		cmd := exec.CommandContext(ctx, virsh, append([]string{"-q", "-c", uri(a)}, args...)...)
-		cmd.Env = append(os.Environ(), "LC_ALL=C")
-		out, err := cmd.CombinedOutput()
-		return strings.TrimSpace(string(out)), err
+	info, err := v.ask(ctx, "dominfo", a.Domain)
+	if err != nil {
+		e.add("host", name, Problem, "virsh finds no such VM: "+lastLine(info), "see `"+v.say("list", "--all")+"`, and `mulligan app show "+a.Slug+"`")
+		return
 	}
-	switch state, err := ask("domstate", a.Domain); {
-	case err != nil:
-		e.add("host", name, Problem, "virsh finds no such VM: "+lastLine(state), "see `virsh -c "+uri(a)+" list --all`, and `mulligan app show "+a.Slug+"`")
-	case state != "running":
+	if state := field(info, "State"); state == "running" {
+		e.guestAgent(ctx, v, name, a.Domain)
+	} else {
 		e.add("host", name, OK, "it is "+state+"; its guest agent is not asked", "")
+	}
+	e.definition(ctx, v, name+" definition", a.Domain, info)
+	e.images(ctx, v, name+" images", a.Domain)
+}
+
+// field is what follows NAME: in one of the lines.
+func field(text, name string) string {
+	for line := range strings.Lines(text) {
+		if rest, ok := strings.CutPrefix(line, name+":"); ok {
+			return strings.TrimSpace(rest)
+		}
+	}
+	return ""
+}
+
+func (e *exam) guestAgent(ctx context.Context, v virsh, name, domain string) {
+	out, err := v.ask(ctx, "qemu-agent-command", domain, `{"execute":"guest-ping"}`)
+	const so = ", so its filesystems are not frozen for a checkpoint"
+	switch {
+	case err == nil:
+		e.add("host", name, OK, "it runs, and its guest agent answers", "")
+	case strings.Contains(out, "not configured"):
+		e.add("host", name, Advice, "it runs, and has no channel for a guest agent"+so,
+			v.say("edit", domain)+": <channel type='unix'><target type='virtio' name='org.qemu.guest_agent.0'/></channel>; then start it anew")
 	default:
-		if out, err := ask("qemu-agent-command", a.Domain, `{"execute":"guest-ping"}`); err != nil {
-			e.add("host", name, Advice, "it runs, and its guest agent does not answer, so its filesystems are not frozen for a checkpoint: "+lastLine(out),
-				"in the guest: apt-get install qemu-guest-agent; in its definition: a channel org.qemu.guest_agent.0")
+		e.add("host", name, Advice, "it runs, and its guest agent does not answer"+so+": "+lastLine(out), "in the guest: apt-get install qemu-guest-agent")
+	}
+}
+
+// definition looks for what makes the daemon refuse a VM.
+func (e *exam) definition(ctx context.Context, v virsh, name, domain, info string) {
+	sound := true
+	refused := func(finding, remedy string) {
+		sound = false
+		e.add("host", name, Problem, finding, remedy)
+	}
+	if field(info, "Persistent") == "no" {
+		refused("it is transient: off, it is gone", v.say("dumpxml", domain)+" >vm.xml && "+v.say("define", "vm.xml"))
+	}
+	if field(info, "Managed save") == "yes" {
+		refused("it has a managed save image, which only fits its present disks", v.say("managedsave-remove", domain)+", or start it")
+	}
+	for _, kind := range []string{"snapshot", "checkpoint"} {
+		if out, err := v.ask(ctx, kind+"-list", domain, "--name"); err == nil && out != "" {
+			names := strings.Fields(out)
+			refused("it has "+kind+"s of libvirt's own ("+strings.Join(names, ", ")+"), which do not mix with mulligan's", v.say(kind+"-delete", domain, names[0]))
+		}
+	}
+	if sound {
+		e.add("host", name, OK, "it is persistent, and has no snapshots of libvirt's own", "")
+	}
+}
+
+// images looks at the folders of a VM's disks: the daemon changes owners there.
+func (e *exam) images(ctx context.Context, v virsh, name, domain string) {
+	out, err := v.ask(ctx, "domblklist", domain, "--details")
+	if u, e := url.Parse(v.uri); err != nil || e != nil || u.Host != "" {
+		return // another host's
+	}
+	trusted := []int{0}
+	if !e.hostMode() {
+		trusted = append(trusted, e.UID)
+	}
+	caps, _ := v.ask(ctx, "capabilities") // without them QEMU's user is not known
+	if m := qemuUser.FindStringSubmatch(caps); m != nil {
+		uid, _ := strconv.Atoi(m[1]) // digits
+		trusted = append(trusted, uid)
+	}
+	for line := range strings.Lines(out) {
+		f := strings.Fields(line)
+		if len(f) < 4 || f[0] != "file" || f[1] != "disk" {
+			continue
+		}
+		if at, ok := e.exchangeable(filepath.Dir(strings.Join(f[3:], " ")), trusted); ok {
+			e.add("host", name, Problem, "users other than root can exchange what is in "+at, "move the images to a folder of root's, like /var/lib/libvirt/images")
 			return
 		}
-		e.add("host", name, OK, "it runs, and its guest agent answers", "")
+	}
+	e.add("host", name, OK, "they lie where only root can exchange them", "")
+}
+
+// qemuUser is QEMU's user in libvirt's capabilities.
+var qemuUser = regexp.MustCompile(`<baselabel type='qemu'>\+(\d+):`)
+
+// exchangeable finds a folder, from dir upwards, that others can write to.
+// What may not be looked at is root's.
+func (e *exam) exchangeable(dir string, trusted []int) (string, bool) {
+	for at := dir; ; at = filepath.Dir(at) {
+		if fi, err := os.Stat(e.Root + at); err == nil {
+			owner := int(fi.Sys().(*syscall.Stat_t).Uid)
+			open := fi.Mode()&0o002 != 0 && fi.Mode()&os.ModeSticky == 0
+			if open || !slices.Contains(trusted, owner) {
+				return at, true
+			}
+		}
+		if at == filepath.Dir(at) {
+			return "", false
+		}
 	}
 }
 
