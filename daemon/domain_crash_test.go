@@ -42,6 +42,7 @@ func TestDomainKilled(t *testing.T) {
 				}
 				kills++
 				k.check(t, tt.op, fmt.Sprintf("%s killed at step %d", tt.op, step))
+				progress(t, "%s, up=%t: killed at step %d", tt.op, tt.up, step)
 			}
 		})
 	}
