@@ -43,6 +43,9 @@ func TestModel(t *testing.T) {
 			"write postgres": m.writePostgres,
 			"create":         m.create,
 			"rollback":       m.rollback,
+			"turn":           m.turn,
+			"undo turn":      m.undoTurn,
+			"revert":         m.revert,
 			"dry run":        m.dryRun,
 			"redo":           m.redo,
 			"pin":            m.pin,
@@ -83,6 +86,16 @@ type point struct {
 	id     ipc.CheckpointID
 	holds  content
 	pinned bool
+	bare   bool // it holds the files alone, as a revert's safety checkpoint does
+}
+
+// call is an agent's, and what it did to files: their contents before and after;
+// nil is none.
+type call struct {
+	id     ipc.CallID
+	before point // the turn's checkpoint
+	was    map[string]*string
+	left   map[string]*string
 }
 
 // model is the app and its checkpoints as they should be, beside the real ones.
@@ -92,18 +105,20 @@ type model struct {
 	skew  time.Duration // of the clock
 	now   content
 	cps   []point // newest first
+	calls []call  // newest last
 	last  ipc.CheckpointID
+	auto  bool // turns are followed
 	keep  int
 	n     int
 	tally map[string]int
 }
 
 func newModel(t *testing.T, rt *rapid.T, cluster *pgtest.Cluster) *model {
-	m := &model{w: newWorld(t, cluster), keep: rapid.IntRange(2, 5).Draw(rt, "keep_last")}
+	m := &model{w: newWorld(t, cluster), auto: rapid.Bool().Draw(rt, "auto"), keep: rapid.IntRange(2, 5).Draw(rt, "keep_last")}
 	m.open(rt)
 	keep := ipc.DefaultRetention()
-	keep.KeepLast, keep.DailyDays = m.keep, 0
-	if _, err := m.d.SetApp(context.Background(), root, "shop", ipc.AppChange{Run: &[]string{}, Retention: &keep}); err != nil {
+	keep.KeepLast, keep.DailyDays, keep.KeepTurns = m.keep, 0, 1000
+	if _, err := m.d.SetApp(context.Background(), root, "shop", ipc.AppChange{Run: &[]string{}, Retention: &keep, Auto: &m.auto}); err != nil {
 		rt.Fatal(err)
 	}
 	m.now = m.observe(rt)
@@ -155,16 +170,20 @@ func (m *model) observe(t tester) content {
 	return c
 }
 
-// invariant: the app and the list of checkpoints are as the model has them.
+// invariant: the app and the list of checkpoints are as the model has them. Those
+// of turns are apart: what people write makes some too, when the daemon gets to it.
 func (m *model) invariant(t *rapid.T) {
 	if got := m.observe(t); !got.equal(m.now) {
 		t.Fatalf("the app is %v, want %v", got, m.now)
 	}
-	list := listed(t, m.d)
+	list := slices.DeleteFunc(listed(t, m.d), func(cp ipc.Checkpoint) bool { return cp.Trigger == ipc.TriggerAgent })
 	var got, want []string
 	for _, cp := range list {
 		got = append(got, fmt.Sprint(cp.ID, cp.Pinned))
 	}
+	m.cps = slices.DeleteFunc(slices.Clone(m.cps), func(p point) bool {
+		return m.auto && m.doomed(p) && !slices.ContainsFunc(list, func(cp ipc.Checkpoint) bool { return cp.ID == p.id })
+	})
 	for _, p := range m.cps {
 		want = append(want, fmt.Sprint(p.id, p.pinned))
 	}
@@ -211,9 +230,16 @@ func (m *model) writePostgres(t *rapid.T) {
 }
 
 // add puts a new checkpoint of holds into the model and lets retention go over it.
-func (m *model) add(id ipc.CheckpointID, holds content, pinned bool, protected ...ipc.CheckpointID) {
-	m.cps = append([]point{{id, holds, pinned}}, m.cps...)
-	m.retain(append(protected, id)...)
+func (m *model) add(p point, protected ...ipc.CheckpointID) {
+	m.cps = append([]point{p}, m.cps...)
+	m.retain(append(protected, p.id)...)
+}
+
+// doomed reports whether a checkpoint was only spared: where turns are followed,
+// their checkpoints prune behind them at any time.
+func (m *model) doomed(p point) bool {
+	i := slices.IndexFunc(m.cps, func(o point) bool { return o.id == p.id })
+	return i >= m.keep && !p.pinned
 }
 
 // retain drops what is not among the newest, nor pinned, nor protected.
@@ -235,7 +261,7 @@ func (m *model) create(t *rapid.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.add(cp.ID, m.now, pinned)
+	m.add(point{id: cp.ID, holds: m.now, pinned: pinned})
 }
 
 // pick draws a checkpoint, or skips the step where there is none.
@@ -243,14 +269,22 @@ func (m *model) pick(t *rapid.T) *point {
 	if len(m.cps) == 0 {
 		t.Skip("no checkpoint")
 	}
-	return &m.cps[rapid.IntRange(0, len(m.cps)-1).Draw(t, "checkpoint")]
+	p := &m.cps[rapid.IntRange(0, len(m.cps)-1).Draw(t, "checkpoint")]
+	if m.auto && m.doomed(*p) {
+		t.Skip("it may go any time")
+	}
+	return p
 }
 
 // scopes are those that a rollback is asked for.
 var scopes = [][]string{nil, nil, {"layer:files"}, {"layer:db:main"}, {"layer:db"}, {"layer:shop", "d"}, {"d", "file3"}, {"e"}}
 
-// merged is what a rollback with a scope makes of now.
-func merged(now, to content, scope []string) content {
+// merged is what a rollback to a point with a scope makes of now.
+func merged(now content, p point, scope []string) content {
+	to := p.holds
+	if p.bare {
+		to.sqlite, to.pg = now.sqlite, now.pg
+	}
 	if scope == nil {
 		return to
 	}
@@ -284,38 +318,195 @@ func (m *model) rollback(t *rapid.T) {
 	m.goTo(t, *m.pick(t), rapid.SampledFrom(scopes).Draw(t, "scope"))
 }
 
+// nothing reports whether the point holds nothing of what is in scope.
+func (p point) nothing(scope []string) bool {
+	return p.bare && len(scope) > 0 && !slices.ContainsFunc(scope, func(s string) bool {
+		return s == "layer:files" || !strings.HasPrefix(s, "layer:")
+	})
+}
+
 func (m *model) goTo(t *rapid.T, to point, scope []string) {
 	m.tally["rollback"]++
 	res, err := m.d.Rollback(context.Background(), root, "shop", to.id, ipc.RollbackRequest{Scope: scope}, nil)
+	if to.nothing(scope) {
+		if errs.KindOf(err) != errs.Conflict {
+			t.Fatalf("a rollback to nothing: %v", err)
+		}
+		return
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !res.RolledBack || res.Confidence != 1 || !res.Verification.Match || (res.ChangesTotal > 0) != !merged(m.now, to.holds, scope).equal(m.now) {
+	after := merged(m.now, to, scope)
+	if !res.RolledBack || res.Confidence != 1 || !res.Verification.Match || (res.ChangesTotal > 0) != !after.equal(m.now) {
 		t.Fatalf("the receipt says %+v", res)
 	}
-	before := m.now
-	m.now = merged(m.now, to.holds, scope)
 	m.last = res.SafetyCheckpoint.ID
-	m.add(m.last, before, false, to.id)
+	m.add(point{id: m.last, holds: m.now}, to.id)
+	m.now = after
 }
 
 // redo goes back over the last rollback, if its safety checkpoint is still there.
 func (m *model) redo(t *rapid.T) {
 	i := slices.IndexFunc(m.cps, func(p point) bool { return p.id == m.last })
-	if i < 0 {
+	if i < 0 || m.auto && m.doomed(m.cps[i]) {
 		t.Skip("nothing to redo")
 	}
 	m.goTo(t, m.cps[i], nil)
+}
+
+// turn has an agent work: one call that writes some files and removes others.
+func (m *model) turn(t *rapid.T) {
+	if !m.auto {
+		t.Skip("turns are not followed")
+	}
+	m.tally["turn"]++
+	ctx := context.Background()
+	if err := followed(ctx, m.d); err != nil {
+		t.Fatal(err)
+	}
+	word := m.word()
+	id := ipc.TurnID(word)
+	c := call{id: ipc.CallID(word), was: map[string]*string{}, left: map[string]*string{}}
+	session := rapid.SampledFrom([]string{"a", "b"}).Draw(t, "session")
+	if _, err := m.d.BeginTurn(ctx, root, "shop", ipc.BeginTurn{TurnID: id, ConversationID: session, MessageID: word}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.d.BeginCall(ctx, root, "shop", id, ipc.BeginCall{CallID: c.id, Tool: "Edit", Before: true, DeadlineMS: 10000}); err != nil {
+		t.Fatal(err)
+	}
+	before := m.now
+	m.now.files = maps.Clone(before.files)
+	for range rapid.IntRange(0, 4).Draw(t, "writes") {
+		m.edit(t, &c)
+	}
+	if _, err := m.d.EndCall(ctx, root, "shop", id, c.id); err != nil {
+		t.Fatal(err)
+	}
+	turn, err := m.d.EndTurn(ctx, root, "shop", id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.ended(t, turn, c, before)
+}
+
+// edit has a call write or remove a file.
+func (m *model) edit(t *rapid.T, c *call) {
+	name := rapid.SampledFrom([]string{"file3", "file7", "t0", "t1", "t2"}).Draw(t, "name")
+	if _, known := c.was[name]; !known {
+		c.was[name] = m.says(name)
+	}
+	path := filepath.Join(m.w.ws(), name)
+	if rapid.IntRange(0, 2).Draw(t, "remove") == 0 {
+		must(os.RemoveAll(path))
+		delete(m.now.files, name)
+	} else {
+		m.now.files[name] = m.word()
+		must(os.WriteFile(path, []byte(m.now.files[name]), 0o644))
+	}
+	c.left[name] = m.says(name)
+}
+
+// says is what a file says now; nil where there is none.
+func (m *model) says(name string) *string {
+	if s, ok := m.now.files[name]; ok {
+		return &s
+	}
+	return nil
+}
+
+func same(a, b *string) bool { return a == b || a != nil && b != nil && *a == *b }
+
+// ended checks what the daemon made of a turn that was one call.
+func (m *model) ended(t *rapid.T, turn ipc.Turn, c call, before content) {
+	var paths []string
+	for name := range c.was {
+		if !same(c.was[name], c.left[name]) {
+			paths = append(paths, name)
+		}
+	}
+	slices.Sort(paths)
+	got := slices.Sorted(slices.Values(turn.Changes.Paths))
+	if len(turn.Warnings) > 0 { // it could not wait
+		m.tally["loose turn"]++
+		return
+	}
+	if !slices.Equal(got, paths) || len(paths) > 0 && turn.CheckpointID == nil {
+		t.Fatalf("the turn changed %q, and is said to have changed %q, with checkpoint %v", paths, got, turn.CheckpointID)
+	}
+	if len(paths) == 0 {
+		return
+	}
+	c.before = point{id: *turn.CheckpointID, holds: before}
+	m.calls = append(m.calls, c)
+}
+
+func (m *model) pickCall(t *rapid.T) call {
+	if len(m.calls) == 0 {
+		t.Skip("no call")
+	}
+	last := m.calls[max(0, len(m.calls)-6):]
+	return last[rapid.IntRange(0, len(last)-1).Draw(t, "call")]
+}
+
+// undoTurn goes back to before a turn, databases and all.
+func (m *model) undoTurn(t *rapid.T) {
+	m.tally["undo turn"]++
+	m.goTo(t, m.pickCall(t).before, nil)
+}
+
+// revert undoes what a call wrote, as far as it is still as the call left it.
+func (m *model) revert(t *rapid.T) {
+	m.tally["revert"]++
+	c := m.pickCall(t)
+	if err := followed(context.Background(), m.d); err != nil {
+		t.Fatal(err)
+	}
+	res, err := m.d.Revert(context.Background(), root, "shop", ipc.RevertRequest{CallID: c.id})
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := m.now
+	m.now.files = maps.Clone(before.files)
+	restored := []string{}
+	for _, name := range slices.Sorted(maps.Keys(c.was)) {
+		was, left, now := c.was[name], c.left[name], m.says(name)
+		conflict := slices.ContainsFunc(res.Conflicts, func(r ipc.RevertConflict) bool { return r.Path == name })
+		switch {
+		case same(was, left):
+		case same(now, left):
+			restored = append(restored, name)
+			delete(m.now.files, name)
+			if was != nil {
+				m.now.files[name] = *was
+			}
+			if conflict {
+				t.Fatalf("%s is as the call left it, and a conflict", name)
+			}
+		case !same(now, was) && !conflict:
+			t.Fatalf("%s was changed since, and is no conflict: %+v", name, res)
+		}
+	}
+	if !slices.Equal(res.RestoredPaths, restored) {
+		t.Fatalf("restored are %q, want %q", res.RestoredPaths, restored)
+	}
+	if len(restored) > 0 {
+		m.last = res.SafetyCheckpoint.ID
+		m.add(point{id: m.last, holds: before, bare: true})
+	}
 }
 
 func (m *model) dryRun(t *rapid.T) {
 	to, scope := m.pick(t), rapid.SampledFrom(scopes).Draw(t, "scope")
 	m.tally["dry run"]++
 	res, err := m.d.Rollback(context.Background(), root, "shop", to.id, ipc.RollbackRequest{Scope: scope, DryRun: true}, nil)
+	if to.nothing(scope) && errs.KindOf(err) == errs.Conflict {
+		return
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	if changes := !merged(m.now, to.holds, scope).equal(m.now); res.RolledBack || (res.ChangesTotal > 0) != changes {
+	if changes := !merged(m.now, *to, scope).equal(m.now); res.RolledBack || (res.ChangesTotal > 0) != changes {
 		t.Fatalf("%d changes foreseen, there are any: %v", res.ChangesTotal, changes)
 	}
 }
