@@ -6,6 +6,7 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -60,6 +61,12 @@ type layer struct {
 	kind   string // "files", "sqlite", …
 	prefix string // of its snapshots' ids
 	driver snap.Driver
+}
+
+// family is the layer's kind in a word.
+func (l layer) family() string {
+	word, _, _ := strings.Cut(l.kind, ",")
+	return word
 }
 
 // isDB reports whether the layer is restored in the db-restore stage.

@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"slices"
 
 	"mulligan/daemon/retention"
@@ -226,11 +227,12 @@ func (d *Daemon) Verify(ctx context.Context, who ipc.Caller, ref string, id ipc.
 	if err != nil {
 		return ipc.VerifyResult{}, err
 	}
-	res := ipc.VerifyResult{CheckpointID: id, OK: true, Problems: []ipc.VerifyProblem{}}
+	res := ipc.VerifyResult{CheckpointID: id, OK: true, Problems: []ipc.VerifyProblem{}, Warnings: []string{}}
 	for _, s := range cp.Snapshots {
 		l, ok := a.layer(s.Layer)
 		if !ok {
-			continue // the app no longer has this layer, nor a driver for it
+			res.Warnings = append(res.Warnings, fmt.Sprintf("the app no longer has %s: what is stored of it was not checked", s.Layer))
+			continue
 		}
 		err := l.driver.Verify(ctx, s.ID, depth)
 		if err == nil {

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
-	"strings"
 	"time"
 
 	"mulligan/daemon/gitref"
@@ -220,8 +219,7 @@ func (d *Daemon) captureLayer(ctx context.Context, l layer, quiesced, memory boo
 	}
 	began := time.Now()
 	s, err := take(ctx, snap.CaptureRequest{ID: snap.SnapshotID(newID(l.prefix)), Quiesced: quiesced})
-	kind, _, _ := strings.Cut(l.kind, ",")
-	d.metrics.captures.WithLabelValues(kind, resultOf(err)).Observe(since(began))
+	d.metrics.captures.WithLabelValues(l.family(), resultOf(err)).Observe(since(began))
 	if err != nil {
 		return store.Snapshot{}, nil, err
 	}

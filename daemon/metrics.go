@@ -20,6 +20,7 @@ type metrics struct {
 	operations *prometheus.CounterVec
 	stages     *prometheus.HistogramVec
 	captures   *prometheus.HistogramVec
+	restores   *prometheus.HistogramVec
 	requests   *prometheus.HistogramVec
 }
 
@@ -38,11 +39,14 @@ func newMetrics(d *Daemon) *metrics {
 		captures: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "mulligan_capture_seconds", Help: "How long layers took to be captured, by kind of layer.", Buckets: seconds,
 		}, []string{"layer", "result"}),
+		restores: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "mulligan_restore_seconds", Help: "How long layers took to be restored and checked while the app was down, by kind of layer.", Buckets: seconds,
+		}, []string{"layer", "result"}),
 		requests: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "mulligan_request_seconds", Help: "How long requests took, by route and result.", Buckets: seconds,
 		}, []string{"route", "result"}),
 	}
-	m.registry.MustRegister(m.operations, m.stages, m.captures, m.requests, present{d},
+	m.registry.MustRegister(m.operations, m.stages, m.captures, m.restores, m.requests, present{d},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }

@@ -164,6 +164,7 @@ func TestAnswersMatch(t *testing.T) {
 	for _, want := range []string{
 		`mulligan_apps{state="idle"} 1`, "mulligan_checkpoints 2", `mulligan_operations_total{action="rollback",result="ok"} 1`,
 		`mulligan_rollback_stage_seconds_count{stage="vm-revert",status="ok"} 1`, `mulligan_capture_seconds_count{layer="files",result="ok"}`,
+		`mulligan_restore_seconds_count{layer="files",result="ok"} 1`,
 		`mulligan_request_seconds_count{result="ok",route="GET /api/status"} 1`, "mulligan_store_bytes ", "mulligan_operations_pending 0",
 	} {
 		if !strings.Contains(metrics, want) {

@@ -132,9 +132,9 @@ func (d *Daemon) newRollback(ctx context.Context, a *app, id ipc.CheckpointID, r
 		return nil, err
 	}
 	now := d.opt.Now()
-	if target.ExpiresAt != nil && target.ExpiresAt.Before(now) {
+	if target.ExpiresAt != nil && target.ExpiresAt.Before(now) && !target.Pinned {
 		return nil, errs.New(errs.Expired, "", "%s expired at %s", id, target.ExpiresAt.Format(time.RFC3339)).
-			WithHint("mulligan list shows those that can be gone back to")
+			WithHint("mulligan pin %s keeps it and lets it be gone back to all the same, until the next prune drops it", id)
 	}
 	r := &rollback{d: d, a: a, op: ipc.OperationID(newID("op-")), req: req, target: target}
 	r.plan = rollbackPlan{
@@ -552,18 +552,11 @@ func (r *rollback) switchParts(ctx context.Context, dbs bool) (string, error) {
 		if p.isDB() != dbs {
 			continue
 		}
-		if err := r.d.opt.Seam("commit " + string(p.name)); err != nil {
+		began := time.Now()
+		note, err := r.switchPart(ctx, p)
+		r.d.metrics.restores.WithLabelValues(p.family(), resultOf(err)).Observe(since(began))
+		if err != nil {
 			return "", err
-		}
-		if err := p.sw.Commit(ctx); err != nil {
-			return "", err
-		}
-		note := fmt.Sprintf("%s: %d changed, snap=%s", p.name, p.total, p.target)
-		if r.plan.Verify {
-			if err := p.check(ctx); err != nil {
-				return "", err
-			}
-			note += ", verified"
 		}
 		notes = append(notes, note)
 	}
@@ -571,6 +564,23 @@ func (r *rollback) switchParts(ctx context.Context, dbs bool) (string, error) {
 		return "nothing of this kind to restore", errSkipped
 	}
 	return strings.Join(notes, "; "), nil
+}
+
+func (r *rollback) switchPart(ctx context.Context, p *part) (note string, err error) {
+	if err := r.d.opt.Seam("commit " + string(p.name)); err != nil {
+		return "", err
+	}
+	if err := p.sw.Commit(ctx); err != nil {
+		return "", err
+	}
+	note = fmt.Sprintf("%s: %d changed, snap=%s", p.name, p.total, p.target)
+	if r.plan.Verify {
+		if err := p.check(ctx); err != nil {
+			return "", err
+		}
+		note += ", verified"
+	}
+	return note, nil
 }
 
 // check proves that the part is what it should be.

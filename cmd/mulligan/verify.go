@@ -12,7 +12,8 @@ const verifyLong = `Read everything that is stored for a checkpoint and compare 
 With --quick, only see that all of it is there. Damage is exit code 1.
 
 In a pipe: checkpoint id and "ok" or "damaged", then a line per problem: checkpoint
-id, "problem", the layer, what is wrong.`
+id, "problem", the layer, what is wrong; and per layer that could not be checked, as
+the app has it no more: checkpoint id, "warning", nothing, what was not checked.`
 
 type verifyCmd struct {
 	*cli
@@ -57,6 +58,9 @@ func (f *verifyCmd) run(ctx context.Context, name string) error {
 		rows := [][]string{{string(id), verdict}}
 		for _, p := range res.Problems {
 			rows = append(rows, []string{string(id), "problem", f.text(p.Layer), f.text(p.Message)})
+		}
+		for _, w := range res.Warnings {
+			rows = append(rows, []string{string(id), "warning", "", f.text(w)})
 		}
 		f.table([]string{"CHECKPOINT", "RESULT", "LAYER", "WHAT"}, rows)
 	}
