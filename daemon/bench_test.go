@@ -21,13 +21,25 @@ import (
 // and clean, drop and pg_restore, start. A visitor measures how long nobody
 // answers. BENCH_FILES and BENCH_MB make it smaller.
 func BenchmarkRollbackDowntime(b *testing.B) {
-	files, mb := setting("BENCH_FILES", 20000), setting("BENCH_MB", 1000)
-	c := pgtest.Start(b, pgtest.Options{Settings: map[string]string{"shared_buffers": "256MB", "max_wal_size": "4GB"}})
-	w := benchWorld(b, c, files, mb)
+	settings := map[string]string{"shared_buffers": "256MB", "max_wal_size": "4GB"}
+	b.Run("logical", func(b *testing.B) {
+		w := world{dir: benchDir(b)}
+		c := pgtest.Start(b, pgtest.Options{Settings: settings})
+		w.compare(b, c, w.database(b, c))
+	})
+	b.Run("physical", func(b *testing.B) {
+		w := world{dir: benchDir(b)}
+		c, db := w.cluster(b, settings)
+		w.compare(b, c, db)
+	})
+}
+
+func (w world) compare(b *testing.B, c *pgtest.Cluster, db ipc.Database) {
+	w.fill(b, c, setting("BENCH_FILES", 20000), setting("BENCH_MB", 1000))
 	var byHand, byMulligan time.Duration
 	for range b.N {
 		byHand += w.naively(b, c)
-		byMulligan += w.mulligan(b)
+		byMulligan += w.mulligan(b, db)
 	}
 	b.ReportMetric(0, "ns/op") // which says nothing here
 	b.ReportMetric(byHand.Seconds()/float64(b.N), "s-down-by-hand")
@@ -42,20 +54,21 @@ func setting(name string, otherwise int) int {
 	return otherwise
 }
 
-func benchWorld(b *testing.B, c *pgtest.Cluster, files, mb int) world {
+func benchDir(b *testing.B) string {
 	b.Helper()
 	dir, err := os.MkdirTemp("/tmp", "mb")
 	if err != nil {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { os.RemoveAll(dir) })
-	w := world{dir: dir}
-	if err := os.Mkdir(w.ws(), 0o755); err != nil {
-		b.Fatal(err)
-	}
-	name := filepath.Base(dir)
-	c.Psql(b, "postgres", `CREATE DATABASE "`+name+`"`)
-	w.pg = c.DSN(name)
+	must(os.Mkdir(filepath.Join(dir, "ws"), 0o755))
+	return dir
+}
+
+// fill makes the app's files and rows, and a commit of the files.
+func (w world) fill(b *testing.B, c *pgtest.Cluster, files, mb int) {
+	b.Helper()
+	name := filepath.Base(w.dir)
 	// 240 bytes a row, and the key's index.
 	c.Psql(b, name, fmt.Sprintf(`CREATE TABLE items (id int PRIMARY KEY, body text);
 		INSERT INTO items SELECT i, md5(i::text) || md5((i+1)::text) || md5((i+2)::text) || md5((i+3)::text) || md5((i+4)::text) || md5((i+5)::text)
@@ -65,12 +78,11 @@ func benchWorld(b *testing.B, c *pgtest.Cluster, files, mb int) world {
 		if i%100 == 0 {
 			must(os.MkdirAll(sub, 0o755))
 		}
-		must(os.WriteFile(filepath.Join(sub, fmt.Sprint(i)), fmt.Appendf(nil, "%d %s\n", i, dir), 0o644))
+		must(os.WriteFile(filepath.Join(sub, fmt.Sprint(i)), fmt.Appendf(nil, "%d %s\n", i, w.dir), 0o644))
 	}
 	w.set(b, "zero")
-	sh(b, `cd "$1" && git init -q && git add -A && git -c user.name=a -c user.email=a@example.org commit -qm zero`, w.ws())
+	sh(b, `cd "$1" && git init -q && git config gc.autoDetach false && git add -A && git -c user.name=a -c user.email=a@example.org commit -qm zero`, w.ws())
 	b.Logf("%d files; the database has %s", files, c.Psql(b, name, `SELECT pg_size_pretty(pg_database_size(current_database()))`))
-	return w
 }
 
 // spoil is the agent's work.
@@ -148,19 +160,19 @@ func (w world) naively(b *testing.B, c *pgtest.Cluster) time.Duration {
 }
 
 // mulligan goes back with a rollback.
-func (w world) mulligan(b *testing.B) time.Duration {
+func (w world) mulligan(b *testing.B, db ipc.Database) time.Duration {
 	b.Helper()
 	ctx := context.Background()
-	must(os.RemoveAll(w.state()))
 	d := w.open(b)
 	defer w.close(b, d)
 	config := fmt.Sprintf(`{"dir":%q,"pg":%q}`, w.dir, w.pg)
-	dbs := []ipc.Database{{Name: "shop", Driver: "sqlite", DSN: "shop.db"}, {Name: "main", Driver: "postgres", DSN: w.pg, Mode: "logical"}}
+	dbs := []ipc.Database{{Name: "shop", Driver: "sqlite", DSN: "shop.db"}, db}
 	if _, err := d.AddApp(ctx, root, ipc.App{
 		Slug: "shop", Workspace: w.ws(), Retention: ipc.DefaultRetention(), Databases: dbs, Run: []string{os.Args[0], "serve-app", config},
 	}); err != nil {
 		b.Fatal(err)
 	}
+	defer func() { must(d.RemoveApp(ctx, root, "shop", true)) }()
 	waitUntil(b, func() bool { return w.visit() == "zero<nil>" })
 	began := time.Now()
 	cp, err := d.Create(ctx, root, "shop", ipc.CreateRequest{})

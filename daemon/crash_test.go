@@ -25,6 +25,7 @@ import (
 // fate is what a victim does, and the step that it dies at.
 type fate struct {
 	State  string
+	Bus    string
 	Do     string // create, rollback, delete, prune, revert
 	Target ipc.CheckpointID
 	Step   int // counted from 1; 0: none
@@ -54,7 +55,7 @@ func victim(plan string) {
 		return nil
 	}
 	ctx := context.Background()
-	opt := world{}.options()
+	opt := world{bus: f.Bus}.options()
 	opt.StateDir, opt.Seam = f.State, seam
 	d, err := daemon.Open(ctx, opt)
 	must(err)
@@ -112,9 +113,9 @@ type round struct {
 	tally  map[string]int
 }
 
-func newRound(t *testing.T) *round {
+func newRound(t *testing.T, w world) *round {
 	t.Helper()
-	r := &round{world: newWorld(t, pgtest.Start(t, pgtest.Options{Dir: quickDir(t)})), holds: map[ipc.CheckpointID]string{}, tally: map[string]int{}}
+	r := &round{world: w, holds: map[ipc.CheckpointID]string{}, tally: map[string]int{}}
 	d := r.open(t)
 	cp, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{Pinned: true})
 	if err != nil {
@@ -132,7 +133,7 @@ func (r *round) prepare(t *testing.T, do string) {
 	if err := keepLast(t.Context(), d, 3); err != nil {
 		t.Fatal(err)
 	}
-	r.plan = fate{State: r.state(), Do: do, Target: r.first}
+	r.plan = fate{State: r.state(), Bus: r.bus, Do: do, Target: r.first}
 	if do == "delete" || do == "prune" {
 		r.create(t, d)
 		r.plan.Target = r.create(t, d)
@@ -275,7 +276,26 @@ func (r *round) restore(t *testing.T, d *daemon.Daemon, list []ipc.Checkpoint) {
 // each operation: by default at one of each kind, with MULLIGAN_TEST_LONG=1 at all.
 func TestKillAtEveryStep(t *testing.T) {
 	t.Parallel()
-	r := newRound(t)
+	r := newRound(t, newWorld(t, pgtest.Start(t, pgtest.Options{Dir: quickDir(t)})))
+	r.killAtEveryStep(t, operations, pick)
+}
+
+// TestKillAtEveryStepWithCluster is the same where the Postgres is handled as files.
+// By default a daemon dies between the cluster's two folders changing places.
+func TestKillAtEveryStepWithCluster(t *testing.T) {
+	t.Parallel()
+	r := newRound(t, newWorldOfCluster(t))
+	if long() {
+		r.killAtEveryStep(t, operations, pick)
+		return
+	}
+	r.killAtEveryStep(t, []string{"rollback"}, func(names []string) []int {
+		return []int{1 + slices.Index(names, "commit: start")}
+	})
+}
+
+// killAtEveryStep kills daemons in each of the operations, at the steps that are picked.
+func (r *round) killAtEveryStep(t *testing.T, operations []string, pick func(names []string) []int) {
 	for _, do := range operations {
 		t.Run(do, func(t *testing.T) {
 			clear(r.tally)
@@ -307,7 +327,7 @@ func TestKillAtAnyMoment(t *testing.T) {
 	if long() {
 		moments = 200
 	}
-	r := newRound(t)
+	r := newRound(t, newWorld(t, pgtest.Start(t, pgtest.Options{Dir: quickDir(t)})))
 	takes := map[string]time.Duration{}
 	for _, do := range operations {
 		r.prepare(t, do)
@@ -316,7 +336,10 @@ func TestKillAtAnyMoment(t *testing.T) {
 	}
 	clear(r.tally)
 	kills := 0
-	for range moments {
+	for n := range moments {
+		if !inPart(n + 1) {
+			continue
+		}
 		do := operations[rand.IntN(len(operations))]
 		after := 1 + time.Duration(rand.Int64N(int64(takes[do])*11/10))
 		r.prepare(t, do)
@@ -360,7 +383,7 @@ func pick(names []string) []int {
 			order = append(order, k)
 		}
 		seen[k] = append(seen[k], i+1)
-		if long() {
+		if long() && inPart(i+1) {
 			steps = append(steps, i+1)
 		}
 	}
@@ -373,6 +396,16 @@ func pick(names []string) []int {
 		steps = append(steps, of[rnd.IntN(len(of))])
 	}
 	return steps
+}
+
+// inPart reports whether a long run is to do its nth thing: all, or those that
+// MULLIGAN_TEST_PART=FROM-TO names.
+func inPart(n int) bool {
+	var from, to int
+	if _, err := fmt.Sscanf(os.Getenv("MULLIGAN_TEST_PART"), "%d-%d", &from, &to); err != nil {
+		return true
+	}
+	return from <= n && n <= to
 }
 
 // sample picks what a short run looks at. It picks the same each time: a run that

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -24,6 +25,7 @@ import (
 	"mulligan/daemon/sysfault"
 	"mulligan/ipc"
 	"mulligan/snap/postgres/pgtest"
+	"mulligan/systemd/systemdtest"
 )
 
 func TestMain(m *testing.M) {
@@ -59,6 +61,7 @@ type tester interface {
 type world struct {
 	dir string // holds ws, state and app.sock
 	pg  string // the Postgres database, "" for none
+	bus string // of the host's systemd, "" for none
 }
 
 func (w world) ws() string    { return filepath.Join(w.dir, "ws") }
@@ -68,22 +71,68 @@ func (w world) state() string { return filepath.Join(w.dir, "state") }
 // that knows it. cluster may be nil.
 func newWorld(t *testing.T, cluster *pgtest.Cluster) world {
 	t.Helper()
+	w := world{dir: worldDir(t)}
+	dbs := []ipc.Database{{Name: "shop", Driver: "sqlite", DSN: "shop.db"}}
+	if cluster != nil {
+		dbs = append(dbs, w.database(t, cluster))
+	}
+	return w.register(t, dbs)
+}
+
+// newWorldOfCluster is newWorld with a Postgres whose files the daemon manages,
+// and a unit of a host's systemd serves.
+func newWorldOfCluster(t *testing.T) world {
+	t.Helper()
+	w := world{dir: worldDir(t)}
+	_, main := w.cluster(t, nil)
+	return w.register(t, []ipc.Database{{Name: "shop", Driver: "sqlite", DSN: "shop.db"}, main})
+}
+
+func worldDir(t testing.TB) string {
+	t.Helper()
 	dir, err := os.MkdirTemp(quickDir(t), "mt") // short: it holds a socket
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	w := world{dir: dir}
-	if err := os.Mkdir(w.ws(), 0o755); err != nil {
+	if err := os.Mkdir(filepath.Join(dir, "ws"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	dbs := []ipc.Database{{Name: "shop", Driver: "sqlite", DSN: "shop.db"}}
-	if cluster != nil {
-		name := filepath.Base(dir)
-		cluster.Psql(t, "postgres", `CREATE DATABASE "`+name+`"`)
-		w.pg = cluster.DSN(name)
-		dbs = append(dbs, ipc.Database{Name: "main", Driver: "postgres", DSN: w.pg, Mode: "logical"})
+	return dir
+}
+
+// database makes the world's Postgres database, which is dumped.
+func (w *world) database(t testing.TB, c *pgtest.Cluster) ipc.Database {
+	t.Helper()
+	name := filepath.Base(w.dir)
+	c.Psql(t, "postgres", `CREATE DATABASE "`+name+`"`)
+	w.pg = c.DSN(name)
+	return ipc.Database{Name: "main", Driver: "postgres", DSN: w.pg, Mode: "logical"}
+}
+
+// cluster makes the world's Postgres database in a cluster of its own, that a
+// host's systemd serves.
+func (w *world) cluster(t testing.TB, settings map[string]string) (*pgtest.Cluster, ipc.Database) {
+	t.Helper()
+	const unit = "pg.service"
+	all := map[string]string{"wal_level": "replica", "archive_mode": "on"} // so that it needs no restart
+	maps.Copy(all, settings)
+	c := pgtest.New(t, pgtest.Options{Settings: all}) // the unit does not see the memory of quickDir
+	h := systemdtest.Boot(t)
+	h.WriteUnit(t, unit, fmt.Sprintf("[Service]\nType=notify\nUser=postgres\nExecStart=%s/postgres -D %s\nKillSignal=SIGINT\nTimeoutSec=120\n"+
+		"StandardOutput=append:%s\nStandardError=inherit\n", c.Bin, c.DataDir, c.Log))
+	if out, err := h.Exec("systemctl", "start", unit); err != nil {
+		t.Fatalf("%v\n%s", err, out)
 	}
+	db := w.database(t, c)
+	w.bus = h.Address
+	db.Mode, db.DataDir, db.Unit = "physical", c.DataDir, unit
+	return c, db
+}
+
+// register puts the app into its first state, and has a daemon know it.
+func (w world) register(t *testing.T, dbs []ipc.Database) world {
+	t.Helper()
 	w.set(t, "zero")
 	config, err := json.Marshal(map[string]string{"dir": w.dir, "pg": w.pg})
 	if err != nil {
@@ -113,7 +162,7 @@ func quickDir(t tester) string {
 }
 
 func (w world) options() daemon.Options {
-	return daemon.Options{StateDir: w.state(), User: true, StopTimeout: time.Minute}
+	return daemon.Options{StateDir: w.state(), User: true, StopTimeout: time.Minute, BusAddress: w.bus}
 }
 
 func (w world) open(t tester) *daemon.Daemon {
