@@ -1,6 +1,7 @@
 package daemon_test
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"golang.org/x/sys/unix"
 
 	"mulligan/daemon"
@@ -34,7 +36,8 @@ func TestFlippedByte(t *testing.T) {
 	sh(t, `mkdir "$1/template" && cp -a "$1/ws" "$1/state" "$1/template"`, w.dir)
 	tally := map[string]int{}
 	for range flips {
-		path, at := w.flip(t)
+		path, at := pickByte(t, filepath.Join(w.state(), "store"))
+		flip(t, path, at)
 		where := fmt.Sprintf("byte %d of %s", at, strings.TrimPrefix(path, w.state()))
 		result := w.flipped(t, target, where)
 		tally[result]++
@@ -72,13 +75,13 @@ func (w world) twoPoints(t *testing.T) (one ipc.CheckpointID) {
 	return one
 }
 
-// flip changes one byte of what is stored.
-func (w world) flip(t *testing.T) (path string, at int64) {
+// pickByte picks one byte of what is in a folder.
+func pickByte(t *testing.T, dir string) (path string, at int64) {
 	t.Helper()
 	var paths []string
 	var sizes []int64
 	total := int64(0)
-	err := filepath.WalkDir(filepath.Join(w.state(), "store"), func(p string, e fs.DirEntry, err error) error {
+	err := filepath.WalkDir(dir, func(p string, e fs.DirEntry, err error) error {
 		if err != nil || !e.Type().IsRegular() {
 			return err
 		}
@@ -96,7 +99,13 @@ func (w world) flip(t *testing.T) (path string, at int64) {
 	for ; at >= sizes[i]; i++ {
 		at -= sizes[i]
 	}
-	f, err := os.OpenFile(paths[i], os.O_RDWR, 0)
+	return paths[i], at
+}
+
+// flip changes a byte, and gives what undoes that.
+func flip(t *testing.T, path string, at int64) (back func()) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,11 +114,94 @@ func (w world) flip(t *testing.T) (path string, at int64) {
 	if _, err := f.ReadAt(b[:], at); err != nil {
 		t.Fatal(err)
 	}
+	was := b
 	b[0] ^= byte(1 + rand.IntN(255))
 	if _, err := f.WriteAt(b[:], at); err != nil {
 		t.Fatal(err)
 	}
-	return paths[i], at
+	return func() {
+		f, err := os.OpenFile(path, os.O_WRONLY, 0)
+		if err == nil {
+			_, err = f.WriteAt(was[:], at)
+		}
+		if err := errors.Join(err, f.Close()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestFlippedByteOfCluster does the same to a cluster's log, between the base copy
+// and the checkpoints that rest on it, and to the base copy.
+func TestFlippedByteOfCluster(t *testing.T) {
+	t.Parallel()
+	flips := 1
+	if long() {
+		flips = 60
+	}
+	w := newWorldOfCluster(t)
+	d := w.open(t)
+	if _, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{Notes: "zero", Pinned: true}); err != nil {
+		t.Fatal(err)
+	}
+	w.close(t, d)
+	from := w.newSegment(t)
+	target := w.twoPoints(t)
+	log, begin, end := w.archived(t, from)
+	tally := map[string]int{}
+	for n := range flips {
+		path, at := log, begin+rand.Int64N(end-begin)
+		if n%4 == 3 {
+			path, at = pickByte(t, filepath.Join(log, "../../bases"))
+		}
+		back := flip(t, path, at)
+		tally[w.flipped(t, target, fmt.Sprintf("byte %d of %s", at, filepath.Base(path)))]++
+		back()
+		if t.Failed() {
+			return
+		}
+		w.set(t, "two")
+	}
+	t.Logf("%d flips: %v", flips, tally)
+	if n := tally["nobody's"]; n > 1+flips/4 { // what fills a record up to eight bytes is nobody's
+		t.Error("hardly a flip was found")
+	}
+}
+
+// newSegment begins a new file of the cluster's log, and gives the place.
+func (w world) newSegment(t *testing.T) (lsn string) {
+	t.Helper()
+	w.ask(t, "SELECT pg_switch_wal()::text", &lsn)
+	w.ask(t, "SELECT pg_current_wal_insert_lsn()::text", &lsn)
+	return lsn
+}
+
+// archived has the server archive the log from a place on, and gives the file with
+// the bytes that were written to it since.
+func (w world) archived(t *testing.T, from string) (path string, begin, end int64) {
+	t.Helper()
+	var dir, first, last string
+	w.ask(t, "SELECT current_setting('data_directory')", &dir)
+	w.ask(t, "SELECT file_name, file_offset FROM pg_walfile_name_offset('"+from+"')", &first, &begin)
+	w.ask(t, "SELECT file_name, file_offset FROM pg_walfile_name_offset(pg_current_wal_insert_lsn())", &last, &end)
+	if first != last || end <= begin {
+		t.Fatalf("the log goes from %s:%d to %s:%d", first, begin, last, end)
+	}
+	w.newSegment(t)
+	path = filepath.Join(dir+".mulligan", "archive", first)
+	waitFor(t, "the log is archived", func() bool { _, err := os.Stat(path); return err == nil })
+	return path, begin, end
+}
+
+func (w world) ask(t *testing.T, query string, into ...any) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), w.pg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	if err := conn.QueryRow(t.Context(), query).Scan(into...); err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
 }
 
 // flipped says whether the damage was found, having checked how.

@@ -1,0 +1,83 @@
+//go:build cgo && libvirt_dlopen
+
+package daemon_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"libvirt.org/go/libvirt"
+
+	"mulligan/ipc"
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+)
+
+// TestFlippedByteOfOverlay changes single bytes of a guest's stored disk: verify names
+// the checkpoint and the layer, and a rollback finds it before it touches anything.
+func TestFlippedByteOfOverlay(t *testing.T) {
+	t.Parallel()
+	w := newVMWorld(t, nil)
+	w.put(t, "one")
+	one := w.create(t, ipc.CreateRequest{Pinned: true})
+	w.put(t, "two")
+	overlay := w.head(t)
+	two := w.create(t, ipc.CreateRequest{Pinned: true})
+	w.rollback(t, one.ID) // so that the guest does not rest on the second
+	w.WaitReady(t)
+	sh(t, `chattr -i "$1" || true`, overlay) // where the file system knows of it
+	fi, err := os.Stat(overlay)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range atLeast(1, 300) {
+		at := rand.Int64N(fi.Size())
+		back := flip(t, overlay, at)
+		w.foundIn(t, two.ID, "disk", fmt.Sprintf("byte %d of %s", at, filepath.Base(overlay)))
+		back()
+		if t.Failed() {
+			return
+		}
+	}
+	if got := w.all(t); got != "one" {
+		t.Errorf("the app is in state %q", got)
+	}
+	if res, err := w.d.Verify(t.Context(), root, "shop", two.ID, snap.Full); err != nil || !res.OK {
+		t.Errorf("with all bytes as they were: %+v, %v", res, err)
+	}
+}
+
+// head is the file that the guest's first disk is written to.
+func (w *vmWorld) head(t *testing.T) string {
+	t.Helper()
+	text, err := w.domain(t).GetXMLDesc(libvirt.DOMAIN_XML_INACTIVE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, _ := strings.Cut(text, "source file='")
+	path, _, _ := strings.Cut(after, "'")
+	return path
+}
+
+// foundIn checks that damage is found in one layer of one checkpoint, and nothing is
+// done then.
+func (w *vmWorld) foundIn(t *testing.T, id ipc.CheckpointID, layer, where string) {
+	t.Helper()
+	res, err := w.d.Verify(t.Context(), root, "shop", id, snap.Full)
+	if err != nil || res.OK || res.CheckpointID != id || !slices.ContainsFunc(res.Problems, func(p ipc.VerifyProblem) bool { return p.Layer == layer }) {
+		t.Errorf("%s: %+v, %v", where, res, err)
+	}
+	before := w.touched(t)
+	back, err := w.d.Rollback(t.Context(), root, "shop", id, ipc.RollbackRequest{}, nil)
+	if errs.KindOf(err) != errs.Corrupt || back.RolledBack || !w.up(t) {
+		t.Errorf("%s: %v, %+v", where, err, back)
+	}
+	if after := w.touched(t); !slices.Equal(after, before) {
+		t.Errorf("%s: the workspace was touched:\n%q\n%q", where, before, after)
+	}
+}
