@@ -82,6 +82,11 @@ demo: build
 	CGO_ENABLED=0 $(BUILD) -o bin/demo/ ./docs/demo ./docs/demo/guestbook
 	bin/demo/demo --bin bin
 
+# The same with a virtual machine under emulation; as root.
+demo-vm: build
+	CGO_ENABLED=0 $(BUILD) -o bin/demo/ ./docs/demo/vm
+	bin/demo/vm --bin bin
+
 # The pages of docs/reference, from what the code says; `make test` holds them to it.
 reference:
 	go test $(TAGS) -count=1 -run '^TestReference$$' ./cmd/mulligan ./daemon ./daemon/config ./ipc/appfile -update
