@@ -233,6 +233,58 @@ func TestFullDisk(t *testing.T) {
 	rollback(t, s.d, first)
 }
 
+// The disk fills while a capture is at work: it says so, and whatever it had come
+// to, the domain has what it had and goes on once there is room.
+func TestDiskFillsMeanwhile(t *testing.T) {
+	theHost(t)
+	small := t.TempDir()
+	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size=80m", "tmpfs", small).CombinedOutput(); err != nil {
+		t.Fatalf("mount: %v: %s", err, out)
+	}
+	t.Cleanup(func() { _ = exec.Command("umount", "-l", small).Run() })
+	s := &subject{vm: newVM(t, disktest.GuestOptions{SizeMiB: 4, KeepBare: true, NVRAM: true, Dir: filepath.Join(small, "disks")}), state: filepath.Join(small, "state")}
+	s.Mutate(t, 0)
+	s.Reopen(t)
+	first := capture(t, s.d).ID
+	filler := filepath.Join(small, "filler")
+	for i, step := range []string{"overlay vda", "capture: switch", "capture: switched", "capture: freeze", "capture: record"} {
+		s.Mutate(t, int64(i)+1)
+		before := s.Fingerprint(t)
+		reached := false
+		s.d.cfg.Seam = func(at string) error {
+			if at == step {
+				reached = true
+				_ = exec.Command("dd", "if=/dev/zero", "of="+filler, "bs=64k").Run() // it ends as the disk is full
+			}
+			return nil
+		}
+		_, err := s.d.Capture(t.Context(), snap.CaptureRequest{ID: "vm-x"})
+		s.d.cfg.Seam = nil
+		if !reached || err == nil || !strings.Contains(strings.ToLower(err.Error()), "no space left") {
+			t.Fatalf("%s (reached: %t): %v", step, reached, err)
+		}
+		if s.Fingerprint(t) != before {
+			t.Errorf("%s: the domain was touched", step)
+		}
+		if err := os.Remove(filler); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.d.Sweep(t.Context(), snap.Keep{Snapshots: []snap.SnapshotID{first}}); err != nil {
+			t.Fatalf("%s: %v", step, err)
+		}
+		s.agrees(t, s.d)
+		if s.Fingerprint(t) != before {
+			t.Errorf("%s: the domain was touched afterwards", step)
+		}
+		if err := s.d.Verify(t.Context(), first, snap.Full); err != nil {
+			t.Errorf("%s: %v", step, err)
+		}
+	}
+	last := capture(t, s.d).ID
+	rollback(t, s.d, first)
+	rollback(t, s.d, last)
+}
+
 // Disks that overlays cannot hold are refused by name; what the guest cannot
 // write to is left alone.
 func TestRefusals(t *testing.T) {
