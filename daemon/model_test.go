@@ -451,14 +451,15 @@ func (m *model) pickCall(t *rapid.T) call {
 
 // undoTurn goes back to before a turn, databases and all.
 func (m *model) undoTurn(t *rapid.T) {
+	c := m.pickCall(t)
 	m.tally["undo turn"]++
-	m.goTo(t, m.pickCall(t).before, nil)
+	m.goTo(t, c.before, nil)
 }
 
 // revert undoes what a call wrote, as far as it is still as the call left it.
 func (m *model) revert(t *rapid.T) {
-	m.tally["revert"]++
 	c := m.pickCall(t)
+	m.tally["revert"]++
 	if err := followed(context.Background(), m.d); err != nil {
 		t.Fatal(err)
 	}
@@ -493,6 +494,7 @@ func (m *model) revert(t *rapid.T) {
 	if len(restored) > 0 {
 		m.last = res.SafetyCheckpoint.ID
 		m.add(point{id: m.last, holds: before, bare: true})
+		m.tally["reverted"]++
 	}
 }
 
