@@ -111,23 +111,32 @@ func (c conn) close() { _ = c.Conn.Close(context.Background()) } // the work is 
 
 // row reads one row.
 func (c conn) row(ctx context.Context, sql string, into ...any) error {
-	return explain(c.QueryRow(ctx, sql).Scan(into...))
+	return c.explain(c.QueryRow(ctx, sql).Scan(into...))
 }
 
 // exec runs statements.
 func (c conn) exec(ctx context.Context, sql string) error {
 	_, err := c.Exec(ctx, sql)
-	return explain(err)
+	return c.explain(err)
+}
+
+// explain also knows when the server died in the middle.
+func (c conn) explain(err error) error {
+	why := explain(err)
+	if e := (*errs.Error)(nil); why != nil && c.IsClosed() && !errors.As(why, &e) && !errors.Is(why, context.Canceled) && !errors.Is(why, context.DeadlineExceeded) {
+		return &errs.Error{Kind: errs.Unavailable, Message: "the server ended the connection", Err: err, Hint: "see that the server runs and takes connections"}
+	}
+	return why
 }
 
 // column reads the only column of all rows.
 func (c conn) column(ctx context.Context, sql string) ([]string, error) {
 	rows, err := c.Query(ctx, sql)
 	if err != nil {
-		return nil, explain(err)
+		return nil, c.explain(err)
 	}
 	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	return all, explain(err)
+	return all, c.explain(err)
 }
 
 // facts are what the driver has to know of a cluster.

@@ -56,20 +56,23 @@ func (d *Driver) build(ctx context.Context, m marker, f facts) (fk fork, err err
 // reachable finds m's base, given that all of the log between them is there.
 func (d *Driver) reachable(m marker, size segments) (b baseCopy, err error) {
 	bases, err := d.bases()
-	if err == nil {
-		b, err = d.choose(bases, m)
-	}
 	if err != nil {
 		return b, err
 	}
-	legs, err := d.history(m.TLI)
-	if err != nil {
-		return b, err
-	}
-	if n, err := inode(d.stored("bases", b.ID)); err != nil || n == 0 {
-		return b, errs.Also(errs.New(errs.Corrupt, "", "base copy %s is gone", b.ID).WithHint("use another checkpoint"), err)
-	}
-	return b, d.present(size.names(path(legs, b.TLI, b.Start, m.LSN)))
+	err = d.owner.do(func() error { // once: to become the owner takes a new thread, and captures come here
+		legs, err := d.readHistory(m.TLI)
+		if err == nil {
+			b, err = choose(bases, legs, m)
+		}
+		if err != nil {
+			return err
+		}
+		if n, err := inode(d.stored("bases", b.ID)); err != nil || n == 0 {
+			return errs.Also(errs.New(errs.Corrupt, "", "base copy %s is gone", b.ID).WithHint("use another checkpoint"), err)
+		}
+		return d.present(size.names(path(legs, b.TLI, b.Start, m.LSN)))
+	})
+	return b, err
 }
 
 // grow clones the base, replays the log up to m on a new timeline, looks at what

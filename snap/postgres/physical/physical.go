@@ -186,7 +186,17 @@ func (d *Driver) capture(ctx context.Context, req snap.CaptureRequest) (marker, 
 	if err := d.seam("capture: mark"); err != nil {
 		return marker{}, nil, err
 	}
+	conf := make(chan error, 1)
+	var name string
+	go func() { // while the server writes the marker to the disk
+		var err error
+		name, err = d.saveConf()
+		conf <- err
+	}()
 	m, warnings, err := d.mark(ctx)
+	if e := <-conf; err == nil {
+		err = e
+	}
 	if err != nil {
 		return marker{}, nil, err
 	}
@@ -201,10 +211,7 @@ func (d *Driver) capture(ctx context.Context, req snap.CaptureRequest) (marker, 
 	} else if err != nil {
 		return marker{}, nil, err
 	}
-	m.ID, m.Quiesced, m.Created = req.ID, req.Quiesced, time.Now().UTC()
-	if m.Conf, err = d.saveConf(); err != nil {
-		return marker{}, nil, err
-	}
+	m.ID, m.Quiesced, m.Created, m.Conf = req.ID, req.Quiesced, time.Now().UTC(), name
 	if err := errors.Join(ctx.Err(), d.seam("capture: record")); err != nil {
 		return marker{}, nil, err
 	}

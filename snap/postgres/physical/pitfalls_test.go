@@ -27,6 +27,19 @@ func (s *subject) value(t *testing.T, sql string) string {
 	return s.Psql(t, "app", sql)
 }
 
+// Where the log ends with a whole file, the next one need not be there yet. That
+// is no gap, and no reason to copy the cluster once more.
+func TestEndOfFile(t *testing.T) {
+	t.Parallel()
+	s := newSubject(t, options{})
+	for range 10 { // more than files are made ahead
+		s.Psql(t, "app", "SELECT pg_logical_emit_message(false, 'test', ''); SELECT pg_switch_wal()")
+		if due, err := s.driver.tidy(t.Context()); err != nil || due {
+			t.Fatalf("a base is due: %v, %v", due, err)
+		}
+	}
+}
+
 // The app's tables come back over several timelines: each marker from its own
 // ancestors, whatever was restored before.
 func TestAcrossTimelines(t *testing.T) {

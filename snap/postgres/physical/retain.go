@@ -59,9 +59,13 @@ func (d *Driver) hold(ctx context.Context, without ...snap.SnapshotID) (h holdin
 	}
 	for _, k := range h.kept { // live again, it goes on from its end
 		if b, found := h.from[k.Marker]; found {
-			if err := d.holdLog(&h, b, k.End.TLI, k.End.Checkpoint); err != nil {
+			legs, err := d.history(k.End.TLI)
+			if errs.KindOf(err) == errs.Corrupt {
+				continue
+			} else if err != nil {
 				return h, err
 			}
+			h.holdLog(legs, b, k.End.Checkpoint)
 		}
 	}
 	return h, d.holdUpTo(&h, "", h.live, endless)
@@ -70,32 +74,31 @@ func (d *Driver) hold(ctx context.Context, without ...snap.SnapshotID) (h holdin
 // holdUpTo notes the base and the log that lead to a place. Without a base there
 // is nothing to be kept.
 func (d *Driver) holdUpTo(h *holdings, id snap.SnapshotID, t timeline, to lsn) error {
-	b, err := d.choose(h.bases, marker{place: place{TLI: t}, LSN: to})
+	legs, err := d.history(t)
+	var b baseCopy
+	if err == nil {
+		b, err = choose(h.bases, legs, marker{place: place{TLI: t}, LSN: to})
+	}
 	if errs.KindOf(err) == errs.Corrupt {
 		return nil
 	} else if err != nil {
 		return err
 	}
 	h.from[id] = b
-	return d.holdLog(h, b, t, to)
+	h.holdLog(legs, b, to)
+	return nil
 }
 
-func (d *Driver) holdLog(h *holdings, b baseCopy, t timeline, to lsn) error {
-	legs, err := d.history(t)
-	if errs.KindOf(err) == errs.Corrupt {
-		return nil
-	} else if err != nil {
-		return err
-	}
+// holdLog notes the log that leads from b to a place on the last of legs.
+func (h *holdings) holdLog(legs []leg, b baseCopy, to lsn) {
 	spans := path(legs, b.TLI, b.Start, to)
 	if n := len(spans); n > 0 && to == endless {
-		h.open = append(h.open, place{TLI: t, Start: spans[n-1].Start})
+		h.open = append(h.open, place{TLI: spans[n-1].TLI, Start: spans[n-1].Start})
 		spans = spans[:n-1]
 	}
 	for _, name := range h.size.names(spans) {
 		h.log[name] = true
 	}
-	return nil
 }
 
 // wants reports whether a log file is needed.

@@ -319,7 +319,7 @@ func (d *Driver) tidy(ctx context.Context) (due bool, err error) {
 		return false, err
 	}
 	var end lsn
-	if err := c.row(ctx, "SELECT pg_current_wal_insert_lsn()::text", lsnText{&end}); err != nil {
+	if err := c.row(ctx, "SELECT pg_current_wal_flush_lsn()::text", lsnText{&end}); err != nil {
 		return false, err
 	}
 	b, err := d.reachable(marker{place: place{TLI: f.TLI}, LSN: end}, f.Segments)

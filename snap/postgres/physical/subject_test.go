@@ -252,9 +252,7 @@ func (s *subject) Damage(t *testing.T, id snap.SnapshotID) {
 	t.Helper()
 	m, err := s.driver.marker(id)
 	check(t, err)
-	bases, err := s.driver.bases()
-	check(t, err)
-	b, err := s.driver.choose(bases, m)
+	b, err := s.driver.reachable(m, 1<<20) // as newSubject makes its clusters
 	check(t, err)
 	flip(t, largest(t, s.driver.stored("bases", b.ID)), 4000)
 }

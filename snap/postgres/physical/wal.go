@@ -171,33 +171,33 @@ func (d *Driver) saveEnd(ctx context.Context, dir string, c control) error {
 // history reads how timeline t came about: from the archive, which gets each
 // history before anything is written on its timeline. Timeline 1 has none.
 func (d *Driver) history(t timeline) (legs []leg, err error) {
-	err = d.owner.do(func() error {
-		for _, dir := range []string{d.archive(), filepath.Join(d.cfg.DataDir, "pg_wal")} {
-			data, err := os.ReadFile(filepath.Join(dir, t.historyFile()))
-			if errors.Is(err, fs.ErrNotExist) {
-				continue
-			} else if err != nil {
-				return err
-			}
-			legs, err = parseHistory(t, data)
-			return err
-		}
-		if t != 1 {
-			return errs.New(errs.Corrupt, "", "the history of timeline %d is missing", t).WithHint("use another checkpoint")
-		}
-		legs = []leg{{1, endless}}
-		return nil
+	err = d.owner.do(func() (err error) {
+		legs, err = d.readHistory(t)
+		return err
 	})
 	return legs, err
 }
 
-// choose finds the newest base on the way to m, on the timelines that m itself
-// descends from.
-func (d *Driver) choose(bases []baseCopy, m marker) (best baseCopy, err error) {
-	legs, err := d.history(m.TLI)
-	if err != nil {
-		return best, err
+// readHistory is history, for who is the owner already.
+func (d *Driver) readHistory(t timeline) ([]leg, error) {
+	for _, dir := range []string{d.archive(), filepath.Join(d.cfg.DataDir, "pg_wal")} {
+		data, err := os.ReadFile(filepath.Join(dir, t.historyFile()))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		} else if err != nil {
+			return nil, err
+		}
+		return parseHistory(t, data)
 	}
+	if t != 1 {
+		return nil, errs.New(errs.Corrupt, "", "the history of timeline %d is missing", t).WithHint("use another checkpoint")
+	}
+	return []leg{{1, endless}}, nil
+}
+
+// choose finds the newest base on the way to m, on the timelines that m itself
+// descends from, which are legs.
+func choose(bases []baseCopy, legs []leg, m marker) (best baseCopy, err error) {
 	for _, b := range bases {
 		if len(path(legs, b.TLI, b.Stop, m.LSN)) > 0 && (best.ID == "" || b.Stop > best.Stop) {
 			best = b
@@ -210,10 +210,11 @@ func (d *Driver) choose(bases []baseCopy, m marker) (best baseCopy, err error) {
 	return best, nil
 }
 
-// names lists the files that hold these stretches of log.
+// names lists the files that hold these stretches of log. One that ends where a
+// file would begin does not need that file, and the server may not have made it yet.
 func (s segments) names(spans []span) (names []string) {
 	for _, p := range spans {
-		for n := s.number(p.Start); n <= s.number(p.End); n++ {
+		for n := s.number(p.Start); n <= s.number(p.End-1); n++ {
 			names = append(names, s.name(p.TLI, n))
 		}
 	}
@@ -233,18 +234,17 @@ func (d *Driver) locate(name string) string {
 }
 
 // present checks that all log files are there. The child of a fork holds a copy
-// of its parent's last file, so either will do for a file that ends a leg.
+// of its parent's last file, so either will do for a file that ends a leg. It
+// runs as the owner.
 func (d *Driver) present(names []string) error {
-	return d.owner.do(func() error {
-		for i, name := range names {
-			if d.locate(name) != "" {
-				continue
-			}
-			if i+1 < len(names) && strings.HasSuffix(names[i+1], name[8:]) && d.locate(names[i+1]) != "" {
-				continue
-			}
-			return errs.New(errs.Corrupt, "", "log file %s is gone", name).WithHint("use another checkpoint")
+	for i, name := range names {
+		if d.locate(name) != "" {
+			continue
 		}
-		return nil
-	})
+		if i+1 < len(names) && strings.HasSuffix(names[i+1], name[8:]) && d.locate(names[i+1]) != "" {
+			continue
+		}
+		return errs.New(errs.Corrupt, "", "log file %s is gone", name).WithHint("use another checkpoint")
+	}
+	return nil
 }
