@@ -6,14 +6,17 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/snaptest"
 )
 
 // write is a process that writes without pause, until its input ends. Before
@@ -55,6 +58,7 @@ func transfer(db *sql.DB, n int) error {
 
 // Captures of a database under load are states between two transactions: no
 // later than the end of the capture, and with all that was acknowledged before it.
+// Each of them can be gone back to, and forward from, in any order.
 func TestCaptureUnderLoad(t *testing.T) {
 	for _, mode := range []string{"DELETE", "PERSIST", "WAL"} {
 		t.Run(mode, func(t *testing.T) {
@@ -66,7 +70,8 @@ func TestCaptureUnderLoad(t *testing.T) {
 				"WITH RECURSIVE c(i) AS (SELECT 0 UNION ALL SELECT i+1 FROM c WHERE i < 499) INSERT INTO filler SELECT i, randomblob(4000) FROM c",
 				"INSERT INTO a SELECT k, 1000 FROM filler WHERE k < 50", "INSERT INTO b SELECT k, 1000 FROM filler WHERE k < 50",
 			}})
-			begun, done := startWriter(t, s.path())
+			begun, done, stop := startWriter(t, s.path())
+			want := map[snap.SnapshotID]string{}
 			for i := range 12 {
 				reached := done.Load() + 5
 				for done.Load() < reached {
@@ -75,13 +80,50 @@ func TestCaptureUnderLoad(t *testing.T) {
 					}
 					time.Sleep(time.Millisecond) // waits for progress, whenever that comes
 				}
-				captureUnderLoad(t, s, snap.SnapshotID(fmt.Sprintf("db-%d", i)), begun, done)
+				id := snap.SnapshotID(fmt.Sprintf("db-%d", i))
+				want[id] = captureUnderLoad(t, s, id, begun, done)
+			}
+			stop()
+			visits := 2
+			if snaptest.Long() {
+				visits = 12
+			}
+			for i, n := range rand.New(rand.NewPCG(1, 2)).Perm(12)[:visits] {
+				id, base := snap.SnapshotID(fmt.Sprintf("db-%d", n)), snap.SnapshotID(fmt.Sprintf("before-%d", i))
+				before := s.logical(t, s.path())
+				s.restore(t, id, base)
+				if got := s.logical(t, s.path()); got != want[id] {
+					t.Errorf("%s was %s and comes back as %s", id, want[id], got)
+				}
+				s.restore(t, base, base+"-again")
+				if got := s.logical(t, s.path()); got != before {
+					t.Errorf("%s was %s and comes back as %s", base, before, got)
+				}
+				s.restore(t, id, base+"-last")
+				s.client.do(t, order{Path: s.path(), SQL: []string{"UPDATE filler SET v = x'00'"}})
 			}
 		})
 	}
 }
 
-func captureUnderLoad(t *testing.T, s *subject, id snap.SnapshotID, begun, done *atomic.Int64) {
+// restore takes the live state to a snapshot, having captured it as base.
+func (s *subject) restore(t *testing.T, target, base snap.SnapshotID) {
+	t.Helper()
+	_, err := s.driver.Capture(t.Context(), snap.CaptureRequest{ID: base, Quiesced: true})
+	check(t, err)
+	sw, err := s.driver.Prepare(t.Context(), snap.RestoreRequest{ID: "op-" + snap.RestoreID(base), Target: target, Base: base})
+	check(t, err)
+	check(t, sw.Commit(t.Context()))
+	proof, err := sw.Check(t.Context())
+	check(t, err)
+	if !proof.Match {
+		t.Fatalf("the proof does not match: %+v", proof)
+	}
+	check(t, sw.Finish(t.Context()))
+}
+
+// captureUnderLoad makes a snapshot, checks what it holds, and gives a digest of that.
+func captureUnderLoad(t *testing.T, s *subject, id snap.SnapshotID, begun, done *atomic.Int64) string {
 	t.Helper()
 	least := done.Load()
 	_, err := s.driver.Capture(t.Context(), snap.CaptureRequest{ID: id})
@@ -99,6 +141,7 @@ func captureUnderLoad(t *testing.T, s *subject, id snap.SnapshotID, begun, done 
 	if n < least || n > most {
 		t.Errorf("%s holds transaction %d; %d was acknowledged before, %d begun after", id, n, least, most)
 	}
+	return dump(t, db)
 }
 
 // contentOf writes a snapshot's content to a file of its own.
@@ -116,8 +159,9 @@ func contentOf(t testing.TB, s *subject, id snap.SnapshotID) string {
 	return path
 }
 
-// startWriter gives the numbers of the newest transaction begun and the newest acknowledged.
-func startWriter(t *testing.T, path string) (begun, done *atomic.Int64) {
+// startWriter gives the numbers of the newest transaction begun and the newest
+// acknowledged, and what ends the writer.
+func startWriter(t *testing.T, path string) (begun, done *atomic.Int64, stop func()) {
 	t.Helper()
 	cmd := command(t, "writer", path)
 	in, err := cmd.StdinPipe()
@@ -141,12 +185,13 @@ func startWriter(t *testing.T, path string) (begun, done *atomic.Int64) {
 			}
 		}
 	}()
-	t.Cleanup(func() {
+	stop = sync.OnceFunc(func() {
 		check(t, in.Close())
 		<-ended
 		check(t, cmd.Wait())
 	})
-	return begun, done
+	t.Cleanup(stop)
+	return begun, done, stop
 }
 
 // While a capture reads, writers go on, even to begin the log anew over what
