@@ -2,6 +2,7 @@ package physical
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -151,6 +152,49 @@ func TestRefusals(t *testing.T) {
 		fails(t, "a mount point", err, errs.Unsupported, "mount point")
 	}
 	check(t, enable(func(*Config) {}))
+}
+
+// As root, the daemon enters by the peer login of the server's user. A server that
+// is down, or lets us in no more, is one clear error, and nothing is changed.
+func TestLogins(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can be somebody else")
+	}
+	t.Parallel()
+	s := newSubject(t, options{})
+	s.WriteHBA(t, "local all all peer\nhost all all 127.0.0.1/32 scram-sha-256\n")
+	check(t, s.driver.stop(t.Context()))
+	check(t, s.driver.start(t.Context()))
+	s.as(t, fmt.Sprintf("host=%s port=%d dbname=app", s.Socket, s.Port))
+	capture(t, s, "db-a")
+	capture(t, s, "db-b")
+	tries := func(what string, kind errs.Kind, says string) {
+		t.Helper()
+		_, err := s.driver.Capture(t.Context(), snap.CaptureRequest{ID: "db-c"})
+		fails(t, what+", capture", err, kind, says)
+		_, err = s.driver.Prepare(t.Context(), snap.RestoreRequest{ID: "op-1", Target: "db-a", Base: "db-b"})
+		fails(t, what+", prepare", err, kind, says)
+		fails(t, what+", maintain", s.driver.Maintain(t.Context()), kind, says)
+		if errs.HintOf(err) == "" || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: %v has the hint %q", what, err, errs.HintOf(err))
+		}
+	}
+	s.as(t, s.TCP("postgres", "hunter2", "app"))
+	tries("a wrong password", errs.Denied, "does not let us in")
+	s.as(t, s.DSNAs("nobody", "app"))
+	tries("another user", errs.Denied, "does not let us in")
+	s.as(t, fmt.Sprintf("host=%s port=%d dbname=app", s.Socket, s.Port))
+	check(t, s.driver.stop(t.Context()))
+	tries("the server is down", errs.Unavailable, s.Socket)
+	check(t, s.driver.start(t.Context()))
+	s.restore(t, "db-a", "db-b")
+}
+
+// as gives the driver another DSN.
+func (s *subject) as(t *testing.T, dsn string) {
+	t.Helper()
+	s.cfg.DSN = dsn
+	s.reopen(t)
 }
 
 // Bases and log that no checkpoint needs go; what one needs stays.
