@@ -165,7 +165,7 @@ func (s *subject) alone(t *testing.T) {
 	if list, _ := os.ReadDir(filepath.Join(s.cfg.StateDir, "switches")); len(list) != 0 {
 		t.Errorf("switches are left: %v", list)
 	}
-	if roots := s.cfg.Store.Roots(s.driver.prefix + "switch/"); len(roots) != 0 {
+	if roots := s.cfg.Store.Roots(driverName + "/" + s.cfg.App + "/" + s.cfg.Name + "/switch/"); len(roots) != 0 {
 		t.Errorf("roots are left: %v", roots)
 	}
 }

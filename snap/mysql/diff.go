@@ -29,7 +29,7 @@ func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []str
 // state gives a stored state, or the live one.
 func (d *Driver) state(ctx context.Context, op string, id snap.SnapshotID) (st *state, err error) {
 	if id != "" {
-		root, err := d.root(op, id)
+		root, err := d.records.Snapshot(op, id)
 		if err != nil {
 			return nil, err
 		}

@@ -10,16 +10,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"os"
-	"path/filepath"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/records"
 )
 
 const driverName = "mysql"
@@ -47,9 +44,9 @@ type Config struct {
 
 // Driver captures and restores one database.
 type Driver struct {
-	cfg    Config
-	login  login
-	prefix string // of the names of its roots
+	cfg     Config
+	login   login
+	records *records.Records
 
 	mu     sync.Mutex // held during each method: they are rare, and the state is one
 	proved proof      // the newest reading of the live state by this process
@@ -71,29 +68,20 @@ var (
 // New makes the driver; it does not speak to the server.
 func New(cfg Config) (*Driver, error) {
 	const op = "open mysql driver"
-	for _, name := range []string{cfg.App, cfg.Name} {
-		if !validName(name) {
-			return nil, errs.New(errs.Invalid, op, "%q is not a name", name)
-		}
-	}
 	l, err := parseDSN(cfg.DSN)
 	if err != nil {
 		return nil, errs.Wrap(errs.Invalid, op, err)
 	}
-	if cfg.Store == nil || !filepath.IsAbs(cfg.StateDir) {
-		return nil, errs.New(errs.Invalid, op, "a store and an absolute state folder are needed")
-	}
 	if cfg.BusyTimeout == 0 {
 		cfg.BusyTimeout = 30 * time.Second
 	}
-	if err := os.MkdirAll(filepath.Join(cfg.StateDir, "switches"), 0o700); err != nil {
+	r, err := records.Open(records.Config{
+		Driver: driverName, App: cfg.App, Name: cfg.Name, Store: cfg.Store, StateDir: cfg.StateDir, Seam: cfg.Seam,
+	})
+	if err != nil {
 		return nil, errs.Wrap(errs.Failed, op, err)
 	}
-	return &Driver{cfg: cfg, login: l, prefix: driverName + "/" + cfg.App + "/" + cfg.Name + "/"}, nil
-}
-
-func validName(s string) bool {
-	return s != "" && s != "." && s != ".." && !strings.ContainsAny(s, "/\x00")
+	return &Driver{cfg: cfg, login: l, records: r}, nil
 }
 
 func (d *Driver) seam(step string) error {
@@ -107,15 +95,13 @@ func (d *Driver) seam(step string) error {
 // transaction, as far as the tables are InnoDB's; others are warned of.
 func (d *Driver) CapturesLive() bool { return true }
 
-func (d *Driver) snapshotRoot(id snap.SnapshotID) string { return d.prefix + "snap/" + string(id) }
-
 // Capture stores the live state under req.ID: what was committed at one moment
 // between the call and the return, which Position names where the server keeps a log.
 func (d *Driver) Capture(ctx context.Context, req snap.CaptureRequest) (snap.Snapshot, error) {
 	const op = "capture database"
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !validName(string(req.ID)) {
+	if !records.ValidName(string(req.ID)) {
 		return snap.Snapshot{}, errs.New(errs.Invalid, op, "%q is not a snapshot id", req.ID)
 	}
 	if err := ctx.Err(); err != nil {
@@ -134,7 +120,7 @@ func (d *Driver) Capture(ctx context.Context, req snap.CaptureRequest) (snap.Sna
 	if err != nil {
 		return snap.Snapshot{}, errs.Wrap(errs.Internal, op, err)
 	}
-	root := d.snapshotRoot(req.ID)
+	root := d.records.SnapshotRoot(req.ID)
 	if err := b.Commit(cas.Root{Name: root, Hash: r.node, Meta: data}); err != nil {
 		return snap.Snapshot{}, d.classify(op, err)
 	}
@@ -145,20 +131,10 @@ func (d *Driver) Capture(ctx context.Context, req snap.CaptureRequest) (snap.Sna
 	}, nil
 }
 
-// root finds a snapshot's root.
-func (d *Driver) root(op string, id snap.SnapshotID) (cas.Root, error) {
-	root, err := d.cfg.Store.Root(d.snapshotRoot(id))
-	if errs.KindOf(err) == errs.NotFound {
-		return root, errs.New(errs.NotFound, op, "no snapshot %s of database %s", id, d.cfg.Name).
-			WithHint("list the checkpoints to see which there are")
-	}
-	return root, errs.Wrap(errs.Failed, op, err)
-}
-
 // Verify checks what is stored for a snapshot.
 func (d *Driver) Verify(ctx context.Context, id snap.SnapshotID, depth snap.Depth) error {
 	const op = "verify database snapshot"
-	root, err := d.root(op, id)
+	root, err := d.records.Snapshot(op, id)
 	if err != nil {
 		return err
 	}
@@ -171,24 +147,11 @@ func (d *Driver) Verify(ctx context.Context, id snap.SnapshotID, depth snap.Dept
 
 // Size is what deleting exactly these snapshots together would free, in bytes.
 func (d *Driver) Size(_ context.Context, ids ...snap.SnapshotID) (int64, error) {
-	const op = "measure database snapshots"
-	var names []string
-	for _, id := range ids {
-		root, err := d.root(op, id)
-		if err != nil {
-			return 0, err
-		}
-		names = append(names, root.Name)
-	}
-	slices.Sort(names)
-	n, err := d.cfg.Store.Unique(slices.Compact(names)...)
-	return n, errs.Wrap(errs.Failed, op, err)
+	return d.records.Size(ids...)
 }
 
 // Delete drops a snapshot.
-func (d *Driver) Delete(_ context.Context, id snap.SnapshotID) error {
-	return errs.Wrap(errs.Failed, "delete database snapshot", d.cfg.Store.Delete(d.snapshotRoot(id)))
-}
+func (d *Driver) Delete(_ context.Context, id snap.SnapshotID) error { return d.records.Delete(id) }
 
 // Sweep drops the snapshots and switches that are not in keep.
 func (d *Driver) Sweep(ctx context.Context, keep snap.Keep) error {
@@ -201,17 +164,5 @@ func (d *Driver) Sweep(ctx context.Context, keep snap.Keep) error {
 	if err := d.sweepSwitches(ctx, keep.Restores); err != nil {
 		return d.classify(op, err)
 	}
-	var drop []string
-	for _, root := range d.cfg.Store.Roots(d.prefix) {
-		kind, id, _ := strings.Cut(strings.TrimPrefix(root.Name, d.prefix), "/")
-		known := kind == "snap" && slices.Contains(keep.Snapshots, snap.SnapshotID(id)) ||
-			kind == "switch" && slices.Contains(keep.Restores, snap.RestoreID(filepath.Dir(id)))
-		if !known {
-			drop = append(drop, root.Name)
-		}
-	}
-	if len(drop) == 0 {
-		return nil
-	}
-	return errs.Wrap(errs.Failed, op, d.cfg.Store.Delete(drop...))
+	return d.records.Sweep(keep)
 }

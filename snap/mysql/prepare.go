@@ -6,6 +6,7 @@ import (
 	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/records"
 )
 
 // Prepare writes the target's tables into a database beside the live one, checks
@@ -14,24 +15,17 @@ func (d *Driver) Prepare(ctx context.Context, req snap.RestoreRequest) (snap.Swi
 	const op = "prepare database restore"
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !validName(string(req.ID)) || req.ID[0] == '.' {
-		return nil, errs.New(errs.Invalid, op, "%q is not a restore id", req.ID)
-	}
 	old, err := d.resumable(op, req.ID)
-	if err == nil && old.Phase != prepared {
-		return nil, errs.New(errs.Conflict, op, "restore %s is %s already", req.ID, old.Phase).
-			WithHint("undo or finish it first")
+	var head *records.Plan
+	if err == nil {
+		head = old.Head()
+	}
+	target, base, err := d.records.Ends(op, req, head)
+	if err != nil {
+		return nil, err
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, errs.Wrap(errs.Unavailable, op, err)
-	}
-	target, err := d.root(op, req.Target)
-	if err != nil {
-		return nil, err
-	}
-	base, err := d.root(op, req.Base)
-	if err != nil {
-		return nil, err
 	}
 	p, err := d.prepare(ctx, req, old, target, base)
 	if err != nil {
@@ -69,7 +63,7 @@ func (d *Driver) prepare(ctx context.Context, req snap.RestoreRequest, old *plan
 		return nil, errs.New(errs.Unsupported, "", "a foreign key of the snapshot refers to table %s, which is not there", list[0]).
 			WithHint("use a checkpoint in which it is")
 	}
-	p := &plan{ID: req.ID, Target: req.Target, Base: req.Base, Phase: preparing, Changes: compare(&to.state, &from.state, nil)}
+	p := &plan{Plan: records.NewPlan(req, records.Preparing, compare(&to.state, &from.state, nil))}
 	if old == nil || old.Loaded != to.sum.String() {
 		if err := d.stage(ctx, p, to); err != nil {
 			// What is left of it is swept, if it cannot be dropped now.
@@ -77,18 +71,18 @@ func (d *Driver) prepare(ctx context.Context, req snap.RestoreRequest, old *plan
 		}
 	}
 	p.Loaded = to.sum.String()
-	if err := d.keepRoots(p, target, base); err != nil {
+	if err := d.records.Hold(p.Head(), target, base); err != nil {
 		return nil, err
 	}
-	if err := d.advance(p, prepared); err != nil {
+	if err := d.records.Advance(p, records.Prepared); err != nil {
 		return nil, err
 	}
-	return p, d.dropRoots(p.ID, p.Target, p.Base)
+	return p, d.records.Release(p.ID, p.Target, p.Base)
 }
 
 // stage loads the target beside the live database.
 func (d *Driver) stage(ctx context.Context, p *plan, to *stored) error {
-	if err := d.advance(p, preparing); err != nil {
+	if err := d.records.Advance(p, records.Preparing); err != nil {
 		return err
 	}
 	if err := d.dropSides(ctx, p.ID); err != nil {
@@ -100,16 +94,6 @@ func (d *Driver) stage(ctx context.Context, p *plan, to *stored) error {
 	}
 	defer s.end() // and with it a transaction that was cut short
 	return d.loadSide(ctx, s, d.side(p.ID), to)
-}
-
-// keepRoots holds target and base in the store under the switch's own name.
-func (d *Driver) keepRoots(p *plan, target, base cas.Root) error {
-	b := d.cfg.Store.Begin()
-	defer b.Discard()
-	return b.Commit(
-		cas.Root{Name: d.switchRoot(p.ID, p.Target), Hash: target.Hash, Meta: target.Meta},
-		cas.Root{Name: d.switchRoot(p.ID, p.Base), Hash: base.Hash, Meta: base.Meta},
-	)
 }
 
 // Resume returns the switch that an earlier process prepared.

@@ -11,6 +11,7 @@ import (
 	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/records"
 )
 
 const formatName = "mulligan mysql state 1\n"
@@ -112,7 +113,7 @@ func (d *Driver) load(root cas.Root) (*stored, error) {
 	}
 	data, rows, err := d.cfg.Store.Node(root.Hash)
 	if err != nil {
-		return nil, damaged(err)
+		return nil, records.Damaged(err)
 	}
 	s := &stored{rows: rows}
 	if err := json.Unmarshal(data, &s.state); err != nil {
@@ -125,24 +126,16 @@ func (d *Driver) load(root cas.Root) (*stored, error) {
 	return s, nil
 }
 
-// damaged makes an object that is referred to and not there a damage.
-func damaged(err error) error {
-	if errs.KindOf(err) == errs.NotFound {
-		return &errs.Error{Kind: errs.Corrupt, Message: "a part is missing", Hint: "use another checkpoint", Err: err}
-	}
-	return err
-}
-
 // chunks calls f for each chunk of a table's rows.
 func (d *Driver) chunks(ctx context.Context, rows cas.Hash, f func([]byte) error) error {
 	_, lists, err := d.cfg.Store.Node(rows)
 	if err != nil {
-		return damaged(err)
+		return records.Damaged(err)
 	}
 	for _, list := range lists {
 		_, chunks, err := d.cfg.Store.Node(list)
 		if err != nil {
-			return damaged(err)
+			return records.Damaged(err)
 		}
 		for _, h := range chunks {
 			if err := ctx.Err(); err != nil {
@@ -153,7 +146,7 @@ func (d *Driver) chunks(ctx context.Context, rows cas.Hash, f func([]byte) error
 				err = f(data)
 			}
 			if err != nil {
-				return damaged(err)
+				return records.Damaged(err)
 			}
 		}
 	}

@@ -162,7 +162,7 @@ func (s *subject) mutate(t testing.TB, seed int64) {
 // store has it: behind the header that holds its hash (cas/DESIGN.md).
 func (s *subject) Damage(t *testing.T, id snap.SnapshotID) {
 	t.Helper()
-	root, err := s.cfg.Store.Root(s.driver.snapshotRoot(id))
+	root, err := s.cfg.Store.Root(s.driver.records.SnapshotRoot(id))
 	check(t, err)
 	st, err := s.driver.load(root)
 	check(t, err)

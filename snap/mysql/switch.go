@@ -6,6 +6,7 @@ import (
 
 	"mulligan/ipc/errs"
 	"mulligan/snap"
+	"mulligan/snap/records"
 )
 
 // dbSwitch is a restore under way. What it knows is on disk, in the plan.
@@ -36,19 +37,14 @@ func (s *dbSwitch) with(ctx context.Context, op string, f func(*plan) error) err
 
 // ends gives target and base.
 func (d *Driver) ends(p *plan) (target, base *stored, err error) {
-	if target, err = d.loadEnd(p, p.Target); err != nil {
+	t, b, err := d.records.Held(p.Head())
+	if err != nil {
 		return nil, nil, err
 	}
-	base, err = d.loadEnd(p, p.Base)
-	return target, base, err
-}
-
-func (d *Driver) loadEnd(p *plan, id snap.SnapshotID) (*stored, error) {
-	root, err := d.cfg.Store.Root(d.switchRoot(p.ID, id))
-	if err != nil {
-		return nil, damaged(err)
+	if target, err = d.load(t); err == nil {
+		base, err = d.load(b)
 	}
-	return d.load(root)
+	return target, base, err
 }
 
 // Stale reports whether the live state is no longer the base.
@@ -70,11 +66,11 @@ func (s *dbSwitch) Stale(ctx context.Context) (stale bool, err error) {
 func (s *dbSwitch) Commit(ctx context.Context) error {
 	const op = "restore database"
 	return s.with(ctx, op, func(p *plan) error {
-		switch p.Phase {
-		case committed:
+		if p.Phase == records.Committed {
 			return nil
-		case undoing, undone:
-			return errs.New(errs.Conflict, op, "restore %s was undone", p.ID).WithHint("restore again")
+		}
+		if err := p.Forward(op); err != nil {
+			return err
 		}
 		target, base, err := s.d.ends(p)
 		if err != nil {
@@ -82,9 +78,9 @@ func (s *dbSwitch) Commit(ctx context.Context) error {
 		}
 		m := move{from: s.d.side(p.ID), away: s.d.old(p.ID), want: target, base: &base.state}
 		begin := func() error { return nil }
-		if p.Phase == prepared {
+		if p.Phase == records.Prepared {
 			m.lock = func(ctx context.Context, holder *session) error { return s.d.stillBase(ctx, holder, base.sum) }
-			begin = func() error { return s.d.advance(p, committing) }
+			begin = func() error { return s.d.records.Advance(p, records.Committing) }
 		}
 		err = s.d.exchange(ctx, m, begin)
 		if errors.Is(err, errLate) {
@@ -93,7 +89,7 @@ func (s *dbSwitch) Commit(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		return s.d.advance(p, committed)
+		return s.d.records.Advance(p, records.Committed)
 	})
 }
 
@@ -102,10 +98,10 @@ func (s *dbSwitch) Commit(ctx context.Context) error {
 func (s *dbSwitch) Undo(ctx context.Context) error {
 	return s.with(ctx, "undo the restore of database", func(p *plan) error {
 		switch p.Phase {
-		case undone:
+		case records.Undone:
 			return nil
-		case prepared:
-			return s.d.advance(p, undone)
+		case records.Prepared:
+			return s.d.records.Advance(p, records.Undone)
 		}
 		_, base, err := s.d.ends(p)
 		if err != nil {
@@ -119,10 +115,10 @@ func (s *dbSwitch) Undo(ctx context.Context) error {
 // A foreign key to a table that was missing must not find one: it would follow it.
 func (d *Driver) back(ctx context.Context, p *plan, base *stored) error {
 	m := move{from: d.old(p.ID), away: d.gone(p.ID), want: base, drop: base.dangling()}
-	if err := d.exchange(ctx, m, func() error { return d.advance(p, undoing) }); err != nil {
+	if err := d.exchange(ctx, m, func() error { return d.records.Advance(p, records.Undoing) }); err != nil {
 		return err
 	}
-	return d.advance(p, undone)
+	return d.records.Advance(p, records.Undone)
 }
 
 // Check reads the live database again and compares.
@@ -132,7 +128,7 @@ func (s *dbSwitch) Check(ctx context.Context) (proof snap.Proof, err error) {
 		if err != nil {
 			return err
 		}
-		if p.Phase == undoing || p.Phase == undone {
+		if p.Back() {
 			want = base
 		}
 		now, err := s.d.hashLive(ctx, false)
@@ -147,16 +143,16 @@ func (s *dbSwitch) Check(ctx context.Context) (proof snap.Proof, err error) {
 func (s *dbSwitch) Finish(ctx context.Context) error {
 	const op = "finish the restore of database"
 	err := s.with(ctx, op, func(p *plan) error {
-		if p.Phase == committing || p.Phase == undoing {
-			return errs.New(errs.Conflict, op, "restore %s is half done", p.ID).WithHint("commit it again, or undo it")
+		if err := p.Ended(op); err != nil {
+			return err
 		}
 		if err := s.d.dropSides(ctx, p.ID); err != nil {
 			return err
 		}
-		if err := s.d.dropSwitch(string(p.ID)); err != nil {
+		if err := s.d.records.Drop(string(p.ID)); err != nil {
 			return err
 		}
-		return s.d.dropRoots(p.ID)
+		return s.d.records.Release(p.ID)
 	})
 	if errs.KindOf(err) == errs.NotFound {
 		return nil

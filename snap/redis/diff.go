@@ -35,7 +35,7 @@ func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []str
 			sides[i].live = true
 			continue
 		}
-		root, err := d.root(op, id)
+		root, err := d.records.Snapshot(op, id)
 		if err != nil {
 			return nil, err
 		}

@@ -122,7 +122,7 @@ func (d *Driver) note(c *conn, p *plan, m *master) (err error) {
 	}
 	next := *p
 	next.Lead = l
-	if err := d.savePlan(&next); err != nil {
+	if err := d.records.Save(&next); err != nil {
 		return err
 	}
 	p.Lead = l
@@ -197,7 +197,7 @@ func (d *Driver) letGo(ctx context.Context, p *plan) error {
 	}
 	next := *p
 	next.Lead = nil
-	if err := d.savePlan(&next); err != nil {
+	if err := d.records.Save(&next); err != nil {
 		return err
 	}
 	p.Lead = nil

@@ -6,6 +6,7 @@ import (
 	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/records"
 )
 
 // Prepare reads target and base to their ends, checking them against their hashes,
@@ -14,23 +15,16 @@ func (d *Driver) Prepare(ctx context.Context, req snap.RestoreRequest) (snap.Swi
 	const op = "prepare redis restore"
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !validName(string(req.ID)) || req.ID[0] == '.' {
-		return nil, errs.New(errs.Invalid, op, "%q is not a restore id", req.ID)
+	var old *records.Plan
+	if p, err := d.loadPlan(op, req.ID); err == nil {
+		old = p.Head()
 	}
-	if p, err := d.loadPlan(op, req.ID); err == nil && p.Phase != prepared {
-		return nil, errs.New(errs.Conflict, op, "restore %s is %s already", req.ID, p.Phase).
-			WithHint("undo or finish it first")
+	target, base, err := d.records.Ends(op, req, old)
+	if err != nil {
+		return nil, err
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, errs.Wrap(errs.Unavailable, op, err)
-	}
-	target, err := d.root(op, req.Target)
-	if err != nil {
-		return nil, err
-	}
-	base, err := d.root(op, req.Base)
-	if err != nil {
-		return nil, err
 	}
 	p, err := d.prepare(ctx, req, target, base)
 	if err != nil {
@@ -52,23 +46,17 @@ func (d *Driver) prepare(ctx context.Context, req snap.RestoreRequest, target, b
 			return nil, err
 		}
 	}
-	p := &plan{ID: req.ID, Target: req.Target, Base: req.Base, Phase: prepared, Changes: changes}
-	b := d.cfg.Store.Begin()
-	defer b.Discard()
-	err = b.Commit(
-		cas.Root{Name: d.switchRoot(p.ID, p.Target), Hash: target.Hash, Meta: target.Meta},
-		cas.Root{Name: d.switchRoot(p.ID, p.Base), Hash: base.Hash, Meta: base.Meta},
-	)
-	if err != nil {
+	p := &plan{Plan: records.NewPlan(req, records.Prepared, changes)}
+	if err := d.records.Hold(p.Head(), target, base); err != nil {
 		return nil, err
 	}
 	if err := d.seam("prepare: plan"); err != nil {
 		return nil, err
 	}
-	if err := d.savePlan(p); err != nil {
+	if err := d.records.Save(p); err != nil {
 		return nil, err
 	}
-	return p, d.dropRoots(p.ID, p.Target, p.Base)
+	return p, d.records.Release(p.ID, p.Target, p.Base)
 }
 
 // loadable refuses a target that a newer server wrote: a server that cannot

@@ -10,6 +10,7 @@ import (
 	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/records"
 )
 
 // meta is what a snapshot's root says of it.
@@ -130,7 +131,7 @@ type content struct {
 
 func (d *Driver) content(ctx context.Context, root cas.Root) (*content, error) {
 	_, lists, err := d.cfg.Store.Node(root.Hash)
-	return &content{ctx: ctx, store: d.cfg.Store, lists: lists}, damaged(err)
+	return &content{ctx: ctx, store: d.cfg.Store, lists: lists}, records.Damaged(err)
 }
 
 func (c *content) Read(p []byte) (int, error) {
@@ -159,15 +160,7 @@ func (c *content) next() (err error) {
 	default:
 		return io.EOF
 	}
-	return damaged(err)
-}
-
-// damaged makes an object that is referred to and not there a damage.
-func damaged(err error) error {
-	if errs.KindOf(err) == errs.NotFound {
-		return &errs.Error{Kind: errs.Corrupt, Message: "a part is missing", Hint: "use another checkpoint", Err: err}
-	}
-	return err
+	return records.Damaged(err)
 }
 
 // scanStored reads a stored snapshot and checks it against its hash.

@@ -125,7 +125,7 @@ func (s *subject) mutate(t testing.TB, seed int64) {
 // store has it: behind the header that holds its hash (cas/DESIGN.md).
 func (s *subject) Damage(t *testing.T, id snap.SnapshotID) {
 	t.Helper()
-	root, err := s.cfg.Store.Root(s.driver.snapshotRoot(id))
+	root, err := s.cfg.Store.Root(s.driver.records.SnapshotRoot(id))
 	check(t, err)
 	c, err := s.driver.content(t.Context(), root)
 	check(t, err)

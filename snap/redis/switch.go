@@ -9,6 +9,7 @@ import (
 	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/records"
 )
 
 // dbSwitch is a restore under way. What it knows is on disk, in the plan.
@@ -39,15 +40,6 @@ func (s *dbSwitch) with(ctx context.Context, op string, f func(*plan) error) err
 		err = f(p)
 	}
 	return s.d.classify(op, err)
-}
-
-// ends gives the roots of target and base.
-func (d *Driver) ends(p *plan) (target, base cas.Root, err error) {
-	if target, err = d.cfg.Store.Root(d.switchRoot(p.ID, p.Target)); err != nil {
-		return target, base, damaged(err)
-	}
-	base, err = d.cfg.Store.Root(d.switchRoot(p.ID, p.Base))
-	return target, base, damaged(err)
 }
 
 // same reports whether the live state is the stored one, but for keys that have
@@ -91,7 +83,7 @@ func (d *Driver) atBase(ctx context.Context, base cas.Root) (at position, is boo
 // Stale reports whether the live state is no longer the base.
 func (s *dbSwitch) Stale(ctx context.Context) (stale bool, err error) {
 	err = s.with(ctx, "look for later writes to redis", func(p *plan) error {
-		_, base, err := s.d.ends(p)
+		_, base, err := s.d.records.Held(p.Head())
 		if err != nil {
 			return err
 		}
@@ -106,13 +98,13 @@ func (s *dbSwitch) Stale(ctx context.Context) (stale bool, err error) {
 func (s *dbSwitch) Commit(ctx context.Context) error {
 	const op = "restore redis"
 	return s.with(ctx, op, func(p *plan) error {
-		switch p.Phase {
-		case committed:
+		if p.Phase == records.Committed {
 			return nil
-		case undoing, undone:
-			return errs.New(errs.Conflict, op, "restore %s was undone", p.ID).WithHint("restore again")
 		}
-		target, base, err := s.d.ends(p)
+		if err := p.Forward(op); err != nil {
+			return err
+		}
+		target, base, err := s.d.records.Held(p.Head())
 		if err != nil {
 			return err
 		}
@@ -126,13 +118,13 @@ func (s *dbSwitch) Commit(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		return s.d.advance(p, committed)
+		return s.d.records.Advance(p, records.Committed)
 	})
 }
 
 // alreadyAt reports whether an earlier Commit, cut short, got to the target.
 func (d *Driver) alreadyAt(ctx context.Context, p *plan, target cas.Root) (bool, error) {
-	if p.Phase != committing {
+	if p.Phase != records.Committing {
 		return false, nil
 	}
 	live, err := d.read(ctx, io.Discard)
@@ -157,7 +149,7 @@ func (d *Driver) replace(ctx context.Context, op string, p *plan, target, base c
 		if !is {
 			break
 		}
-		err = d.lead(ctx, p, target, &at, func() error { return d.advance(p, committing) })
+		err = d.lead(ctx, p, target, &at, func() error { return d.records.Advance(p, records.Committing) })
 		if !errors.Is(err, errMoved) {
 			return errs.Also(err, d.callOff(ctx, p, at, err))
 		}
@@ -170,7 +162,7 @@ func (d *Driver) replace(ctx context.Context, op string, p *plan, target, base c
 // brings it back. A server that is a master again remembers whose history its
 // data came from: its own of before, or that of the master that it followed.
 func (d *Driver) callOff(ctx context.Context, p *plan, at position, failed error) error {
-	if failed == nil || p.Phase != committing || p.Lead != nil {
+	if failed == nil || p.Phase != records.Committing || p.Lead != nil {
 		return nil
 	}
 	ctx = context.WithoutCancel(ctx)
@@ -183,7 +175,7 @@ func (d *Driver) callOff(ctx context.Context, p *plan, at position, failed error
 	if err != nil || r["master_replid2"] != at.ID {
 		return nil
 	}
-	return d.advance(p, prepared)
+	return d.records.Advance(p, records.Prepared)
 }
 
 // Undo makes the server load the base, if a Commit began. What was written
@@ -191,16 +183,16 @@ func (d *Driver) callOff(ctx context.Context, p *plan, at position, failed error
 func (s *dbSwitch) Undo(ctx context.Context) error {
 	return s.with(ctx, "undo the restore of redis", func(p *plan) error {
 		switch p.Phase {
-		case undone:
+		case records.Undone:
 			return nil
-		case prepared:
-			return s.d.advance(p, undone)
+		case records.Prepared:
+			return s.d.records.Advance(p, records.Undone)
 		}
-		_, base, err := s.d.ends(p)
+		_, base, err := s.d.records.Held(p.Head())
 		if err != nil {
 			return err
 		}
-		if err := s.d.advance(p, undoing); err != nil {
+		if err := s.d.records.Advance(p, records.Undoing); err != nil {
 			return err
 		}
 		_, is, err := s.d.atBase(ctx, base)
@@ -213,18 +205,18 @@ func (s *dbSwitch) Undo(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		return s.d.advance(p, undone)
+		return s.d.records.Advance(p, records.Undone)
 	})
 }
 
 // Check reads the live state again and compares.
 func (s *dbSwitch) Check(ctx context.Context) (proof snap.Proof, err error) {
 	err = s.with(ctx, "check the restore of redis", func(p *plan) error {
-		want, base, err := s.d.ends(p)
+		want, base, err := s.d.records.Held(p.Head())
 		if err != nil {
 			return err
 		}
-		if p.Phase == undoing || p.Phase == undone {
+		if p.Back() {
 			want = base
 		}
 		live, err := s.d.read(ctx, io.Discard)
@@ -255,13 +247,13 @@ func (s *dbSwitch) Check(ctx context.Context) (proof snap.Proof, err error) {
 func (s *dbSwitch) Finish(ctx context.Context) error {
 	const op = "finish the restore of redis"
 	err := s.with(ctx, op, func(p *plan) error {
-		if p.Phase == committing || p.Phase == undoing {
-			return errs.New(errs.Conflict, op, "restore %s is half done", p.ID).WithHint("commit it again, or undo it")
-		}
-		if err := s.d.dropSwitch(string(p.ID)); err != nil {
+		if err := p.Ended(op); err != nil {
 			return err
 		}
-		return s.d.dropRoots(p.ID)
+		if err := s.d.records.Drop(string(p.ID)); err != nil {
+			return err
+		}
+		return s.d.records.Release(p.ID)
 	})
 	if errs.KindOf(err) == errs.NotFound {
 		return nil

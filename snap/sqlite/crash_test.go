@@ -15,6 +15,7 @@ import (
 	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/records"
 	"mulligan/snap/snaptest"
 )
 
@@ -143,14 +144,14 @@ func (s *subject) finishes(t *testing.T, do string, forward bool, target, base s
 		if list, _ := os.ReadDir(filepath.Join(s.cfg.StateDir, "switches")); len(list) != 0 || errs.KindOf(err) != errs.NotFound {
 			t.Errorf("after a sweep, there is %v, %v", list, err)
 		}
-		if roots := s.cfg.Store.Roots(s.driver.prefix + "switch/"); len(roots) != 0 {
+		if roots := s.cfg.Store.Roots(driverName + "/" + s.cfg.App + "/" + s.cfg.Name + "/switch/"); len(roots) != 0 {
 			t.Errorf("after a sweep, there are roots %v", roots)
 		}
 		return ended
 	}
 	p, err := s.driver.loadPlan("test", "op-1")
 	check(t, err)
-	ended = p.Phase == committed && do == "commit" || p.Phase == undone
+	ended = p.Phase == records.Committed && do == "commit" || p.Phase == records.Undone
 	sw, err := s.driver.Resume(ctx, "op-1")
 	check(t, err)
 	want := base

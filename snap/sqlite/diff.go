@@ -10,6 +10,7 @@ import (
 
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/records"
 )
 
 // side is one of two states that are compared.
@@ -45,7 +46,7 @@ func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []str
 
 func (d *Driver) side(ctx context.Context, op string, id snap.SnapshotID) (s side, err error) {
 	if id != "" {
-		root, err := d.root(op, id)
+		root, err := d.records.Snapshot(op, id)
 		if err != nil {
 			return s, err
 		}
@@ -81,14 +82,14 @@ func (s *side) stored(store *cas.Store) func([]byte, int64) (int, error) {
 			return 0, errBTree
 		}
 		data, err := store.Get(s.chunks[i])
-		return copy(buf, data), damaged(err)
+		return copy(buf, data), records.Damaged(err)
 	}
 }
 
 func (d *Driver) storedSide(root cas.Root) (side, error) {
 	s, err := load(d.cfg.Store, root.Hash)
 	if err != nil {
-		return side{}, damaged(err)
+		return side{}, records.Damaged(err)
 	}
 	chunks, err := s.chunks()
 	return side{state: s.State, chunks: chunks}, err

@@ -147,7 +147,7 @@ func captureUnderLoad(t *testing.T, s *subject, id snap.SnapshotID, begun, done 
 // contentOf writes a snapshot's content to a file of its own.
 func contentOf(t testing.TB, s *subject, id snap.SnapshotID) string {
 	t.Helper()
-	root, err := s.cfg.Store.Root(s.driver.snapshotRoot(id))
+	root, err := s.cfg.Store.Root(s.driver.records.SnapshotRoot(id))
 	check(t, err)
 	stored, err := load(s.cfg.Store, root.Hash)
 	check(t, err)

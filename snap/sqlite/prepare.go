@@ -9,6 +9,7 @@ import (
 	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/records"
 )
 
 // Prepare writes the target's content to the state folder, checking it against its digest,
@@ -17,23 +18,16 @@ func (d *Driver) Prepare(ctx context.Context, req snap.RestoreRequest) (snap.Swi
 	const op = "prepare database restore"
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !validName(string(req.ID)) || req.ID[0] == '.' {
-		return nil, errs.New(errs.Invalid, op, "%q is not a restore id", req.ID)
+	var old *records.Plan
+	if p, err := d.loadPlan(op, req.ID); err == nil {
+		old = p.Head()
 	}
-	if p, err := d.loadPlan(op, req.ID); err == nil && p.Phase != prepared {
-		return nil, errs.New(errs.Conflict, op, "restore %s is %s already", req.ID, p.Phase).
-			WithHint("undo or finish it first")
+	target, base, err := d.records.Ends(op, req, old)
+	if err != nil {
+		return nil, err
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, errs.Wrap(errs.Unavailable, op, err)
-	}
-	target, err := d.root(op, req.Target)
-	if err != nil {
-		return nil, err
-	}
-	base, err := d.root(op, req.Base)
-	if err != nil {
-		return nil, err
 	}
 	p, err := d.prepare(ctx, req, target, base)
 	if err != nil {
@@ -54,57 +48,41 @@ func (d *Driver) prepare(ctx context.Context, req snap.RestoreRequest, target, b
 	if err != nil {
 		return nil, err
 	}
-	p := &plan{ID: req.ID, Target: req.Target, Base: req.Base, BaseIdentity: m.Identity, Phase: prepared, Changes: changes}
-	staged := filepath.Join(d.cfg.StateDir, "switches", ".new-"+string(req.ID))
-	if err := d.stage(ctx, staged, p, target); err != nil {
-		return nil, errors.Join(err, os.RemoveAll(staged))
+	p := &plan{Plan: records.NewPlan(req, records.Prepared, changes), BaseIdentity: m.Identity}
+	staged, err := d.stage(ctx, req.ID, target)
+	if err == nil {
+		err = d.records.Hold(p.Head(), target, base)
 	}
-	if err := d.keepRoots(p, target, base); err != nil {
+	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(staged))
 	}
 	if err := d.seam("prepare: install"); err != nil {
 		return nil, err
 	}
-	if err := d.installPlan(req.ID, staged); err != nil {
+	if err := d.records.Install(p, staged); err != nil {
 		return nil, err
 	}
-	return p, d.dropRoots(req.ID, req.Target, req.Base)
+	return p, d.records.Release(req.ID, req.Target, req.Base)
 }
 
-// stage writes plan and content into the folder dir, durably.
-func (d *Driver) stage(ctx context.Context, dir string, p *plan, target cas.Root) error {
-	if err := os.RemoveAll(dir); err != nil {
-		return err
-	}
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return err
+// stage writes the target's content into a folder of its own, durably.
+func (d *Driver) stage(ctx context.Context, id snap.RestoreID, target cas.Root) (dir string, err error) {
+	if dir, err = d.records.Stage(id); err != nil {
+		return dir, err
 	}
 	s, err := load(d.cfg.Store, target.Hash)
 	if err != nil {
-		return damaged(err)
+		return dir, records.Damaged(err)
 	}
 	f, err := os.OpenFile(filepath.Join(dir, "target"), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
-		return err
+		return dir, err
 	}
 	err = s.writeTo(ctx, f)
 	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
+		return dir, err
 	}
-	if err := d.seam("prepare: stage"); err != nil {
-		return err
-	}
-	return savePlan(dir, p)
-}
-
-// keepRoots holds target and base in the store under the switch's own name.
-func (d *Driver) keepRoots(p *plan, target, base cas.Root) error {
-	b := d.cfg.Store.Begin()
-	defer b.Discard()
-	return b.Commit(
-		cas.Root{Name: d.switchRoot(p.ID, p.Target), Hash: target.Hash, Meta: target.Meta},
-		cas.Root{Name: d.switchRoot(p.ID, p.Base), Hash: base.Hash, Meta: base.Meta},
-	)
+	return dir, d.seam("prepare: stage")
 }
 
 // Resume returns the switch that an earlier process prepared.

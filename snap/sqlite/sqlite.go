@@ -12,9 +12,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -22,6 +20,7 @@ import (
 	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/records"
 )
 
 const driverName = "sqlite"
@@ -45,8 +44,8 @@ type Config struct {
 
 // Driver captures and restores one database.
 type Driver struct {
-	cfg    Config
-	prefix string // of the names of its roots
+	cfg     Config
+	records *records.Records
 
 	mu   sync.Mutex // held during each method: they are rare, and the state is one
 	last *captured  // the newest capture of this process
@@ -61,29 +60,20 @@ var (
 // New makes the driver; it does not look at the database.
 func New(cfg Config) (*Driver, error) {
 	const op = "open sqlite driver"
-	for _, name := range []string{cfg.App, cfg.Name} {
-		if !validName(name) {
-			return nil, errs.New(errs.Invalid, op, "%q is not a name", name)
-		}
-	}
 	if !filepath.IsAbs(cfg.Dir) || !filepath.IsLocal(cfg.Path) || filepath.Clean(cfg.Path) != cfg.Path || cfg.Path == "." {
 		return nil, errs.New(errs.Invalid, op, "%q in %q is not the path of a file", cfg.Path, cfg.Dir).
 			WithHint("give an absolute folder, and a clean path relative to it")
 	}
-	if cfg.Store == nil || !filepath.IsAbs(cfg.StateDir) {
-		return nil, errs.New(errs.Invalid, op, "a store and an absolute state folder are needed")
-	}
 	if cfg.BusyTimeout == 0 {
 		cfg.BusyTimeout = 5 * time.Second
 	}
-	if err := os.MkdirAll(filepath.Join(cfg.StateDir, "switches"), 0o700); err != nil {
+	r, err := records.Open(records.Config{
+		Driver: driverName, App: cfg.App, Name: cfg.Name, Store: cfg.Store, StateDir: cfg.StateDir, Seam: cfg.Seam,
+	})
+	if err != nil {
 		return nil, errs.Wrap(errs.Failed, op, err)
 	}
-	return &Driver{cfg: cfg, prefix: driverName + "/" + cfg.App + "/" + cfg.Name + "/"}, nil
-}
-
-func validName(s string) bool {
-	return s != "" && s != "." && s != ".." && !strings.ContainsAny(s, "/\x00")
+	return &Driver{cfg: cfg, records: r}, nil
 }
 
 func (d *Driver) seam(step string) error {
@@ -102,15 +92,13 @@ type meta struct {
 	Identity identity `json:"identity"` // of the live files when they were captured
 }
 
-func (d *Driver) snapshotRoot(id snap.SnapshotID) string { return d.prefix + "snap/" + string(id) }
-
 // Capture stores the live state under req.ID. With clients connected it is what
 // was committed at some moment between the call and the return.
 func (d *Driver) Capture(ctx context.Context, req snap.CaptureRequest) (snap.Snapshot, error) {
 	const op = "capture database"
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !validName(string(req.ID)) {
+	if !records.ValidName(string(req.ID)) {
 		return snap.Snapshot{}, errs.New(errs.Invalid, op, "%q is not a snapshot id", req.ID)
 	}
 	b := d.cfg.Store.Begin()
@@ -126,7 +114,7 @@ func (d *Driver) Capture(ctx context.Context, req snap.CaptureRequest) (snap.Sna
 	if err := errors.Join(ctx.Err(), d.seam("capture: commit")); err != nil {
 		return snap.Snapshot{}, errs.Wrap(errs.Failed, op, err)
 	}
-	root := d.snapshotRoot(req.ID)
+	root := d.records.SnapshotRoot(req.ID)
 	if err := b.Commit(cas.Root{Name: root, Hash: c.node, Meta: data}); err != nil {
 		return snap.Snapshot{}, errs.Wrap(errs.Failed, op, err)
 	}
@@ -212,20 +200,10 @@ func parseMeta(root cas.Root) (m meta, h snap.Hash, err error) {
 	return m, h, nil
 }
 
-// root finds a snapshot's root.
-func (d *Driver) root(op string, id snap.SnapshotID) (cas.Root, error) {
-	root, err := d.cfg.Store.Root(d.snapshotRoot(id))
-	if errs.KindOf(err) == errs.NotFound {
-		return root, errs.New(errs.NotFound, op, "no snapshot %s of database %s", id, d.cfg.Name).
-			WithHint("list the checkpoints to see which there are")
-	}
-	return root, errs.Wrap(errs.Failed, op, err)
-}
-
 // Verify checks what is stored for a snapshot.
 func (d *Driver) Verify(ctx context.Context, id snap.SnapshotID, depth snap.Depth) error {
 	const op = "verify database snapshot"
-	root, err := d.root(op, id)
+	root, err := d.records.Snapshot(op, id)
 	if err != nil {
 		return err
 	}
@@ -234,7 +212,7 @@ func (d *Driver) Verify(ctx context.Context, id snap.SnapshotID, depth snap.Dept
 	}
 	s, err := load(d.cfg.Store, root.Hash)
 	if err != nil {
-		return errs.Wrap(errs.Failed, op, damaged(err))
+		return errs.Wrap(errs.Failed, op, records.Damaged(err))
 	}
 	if _, hash, err := parseMeta(root); err != nil || hash != s.State.hash() {
 		return errs.New(errs.Corrupt, op, "snapshot %s does not have the hash it was captured with", id).
@@ -245,24 +223,11 @@ func (d *Driver) Verify(ctx context.Context, id snap.SnapshotID, depth snap.Dept
 
 // Size is what deleting exactly these snapshots together would free, in bytes.
 func (d *Driver) Size(_ context.Context, ids ...snap.SnapshotID) (int64, error) {
-	const op = "measure database snapshots"
-	var names []string
-	for _, id := range ids {
-		root, err := d.root(op, id)
-		if err != nil {
-			return 0, err
-		}
-		names = append(names, root.Name)
-	}
-	slices.Sort(names)
-	n, err := d.cfg.Store.Unique(slices.Compact(names)...)
-	return n, errs.Wrap(errs.Failed, op, err)
+	return d.records.Size(ids...)
 }
 
 // Delete drops a snapshot.
-func (d *Driver) Delete(_ context.Context, id snap.SnapshotID) error {
-	return errs.Wrap(errs.Failed, "delete database snapshot", d.cfg.Store.Delete(d.snapshotRoot(id)))
-}
+func (d *Driver) Delete(_ context.Context, id snap.SnapshotID) error { return d.records.Delete(id) }
 
 // Sweep drops the snapshots and switches that are not in keep.
 func (d *Driver) Sweep(ctx context.Context, keep snap.Keep) error {
@@ -272,20 +237,8 @@ func (d *Driver) Sweep(ctx context.Context, keep snap.Keep) error {
 	if err := ctx.Err(); err != nil {
 		return errs.Wrap(errs.Unavailable, op, err)
 	}
-	var drop []string
-	for _, root := range d.cfg.Store.Roots(d.prefix) {
-		kind, id, _ := strings.Cut(strings.TrimPrefix(root.Name, d.prefix), "/")
-		known := kind == "snap" && slices.Contains(keep.Snapshots, snap.SnapshotID(id)) ||
-			kind == "switch" && slices.Contains(keep.Restores, snap.RestoreID(filepath.Dir(id)))
-		if !known {
-			drop = append(drop, root.Name)
-		}
-	}
 	if err := d.sweepSwitches(keep.Restores); err != nil {
 		return d.classify(op, err)
 	}
-	if len(drop) == 0 {
-		return nil
-	}
-	return errs.Wrap(errs.Failed, op, d.cfg.Store.Delete(drop...))
+	return d.records.Sweep(keep)
 }

@@ -17,6 +17,7 @@ import (
 	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/records"
 )
 
 const (
@@ -201,7 +202,7 @@ func (s *stored) chunks() ([]cas.Hash, error) {
 	for _, list := range s.lists {
 		_, refs, err := s.store.Node(list)
 		if err != nil {
-			return nil, damaged(err)
+			return nil, records.Damaged(err)
 		}
 		all = append(all, refs...)
 	}
@@ -221,7 +222,7 @@ func (s *stored) writeTo(ctx context.Context, w io.Writer) error {
 		}
 		data, err := s.store.Get(h)
 		if err != nil {
-			return damaged(err)
+			return records.Damaged(err)
 		}
 		own := blake3.Sum256(data)
 		_, _ = digest.Write(own[:]) // never fails
@@ -234,14 +235,6 @@ func (s *stored) writeTo(ctx context.Context, w io.Writer) error {
 			WithHint("use another checkpoint")
 	}
 	return nil
-}
-
-// damaged makes an object that a record refers to and that is not there a damage.
-func damaged(err error) error {
-	if errs.KindOf(err) == errs.NotFound {
-		return &errs.Error{Kind: errs.Corrupt, Message: "a part is missing", Hint: "use another checkpoint", Err: err}
-	}
-	return err
 }
 
 // readXattrs reads the attributes that belong to the content: the user's own

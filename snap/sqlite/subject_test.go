@@ -172,7 +172,7 @@ func query(t testing.TB, db *sql.DB, w io.Writer, q string, column int) (list []
 // store has it: behind the header that holds its hash (cas/DESIGN.md).
 func (s *subject) Damage(t *testing.T, id snap.SnapshotID) {
 	t.Helper()
-	root, err := s.cfg.Store.Root(s.driver.snapshotRoot(id))
+	root, err := s.cfg.Store.Root(s.driver.records.SnapshotRoot(id))
 	check(t, err)
 	stored, err := load(s.cfg.Store, root.Hash)
 	check(t, err)

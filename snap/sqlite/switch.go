@@ -8,6 +8,7 @@ import (
 
 	"mulligan/ipc/errs"
 	"mulligan/snap"
+	"mulligan/snap/records"
 )
 
 // dbSwitch is a restore under way. What it knows is on disk, in the plan.
@@ -39,22 +40,16 @@ func (s *dbSwitch) with(ctx context.Context, op string, f func(*plan) error) err
 	return nil
 }
 
-// ends gives the hashes of target and base, and their stored states.
+// ends gives the stored states of target and base.
 func (d *Driver) ends(p *plan) (target, base *stored, err error) {
-	if target, err = d.loadEnd(p, p.Target); err != nil {
+	t, b, err := d.records.Held(p.Head())
+	if err != nil {
 		return nil, nil, err
 	}
-	base, err = d.loadEnd(p, p.Base)
-	return target, base, err
-}
-
-func (d *Driver) loadEnd(p *plan, id snap.SnapshotID) (*stored, error) {
-	root, err := d.cfg.Store.Root(d.switchRoot(p.ID, id))
-	if err != nil {
-		return nil, damaged(err)
+	if target, err = load(d.cfg.Store, t.Hash); err == nil {
+		base, err = load(d.cfg.Store, b.Hash)
 	}
-	s, err := load(d.cfg.Store, root.Hash)
-	return s, damaged(err)
+	return target, base, records.Damaged(err)
 }
 
 // liveHash is the hash of the live state: that of base where the files' identity proves it.
@@ -88,11 +83,11 @@ func (s *dbSwitch) Stale(ctx context.Context) (stale bool, err error) {
 func (s *dbSwitch) Commit(ctx context.Context) error {
 	const op = "restore database"
 	return s.with(ctx, op, func(p *plan) error {
-		switch p.Phase {
-		case committed:
+		if p.Phase == records.Committed {
 			return nil
-		case undoing, undone:
-			return errs.New(errs.Conflict, op, "restore %s was undone", p.ID).WithHint("restore again")
+		}
+		if err := p.Forward(op); err != nil {
+			return err
 		}
 		target, base, err := s.d.ends(p)
 		if err != nil {
@@ -104,10 +99,10 @@ func (s *dbSwitch) Commit(ctx context.Context) error {
 				return err
 			}
 			done := hash == target.State.hash()
-			if hash != base.State.hash() && !(done && p.Phase == committing) {
+			if hash != base.State.hash() && !(done && p.Phase == records.Committing) {
 				return snap.Changed(op, "database "+s.d.cfg.Path)
 			}
-			if err := s.d.advance(p, committing); err != nil {
+			if err := s.d.records.Advance(p, records.Committing); err != nil {
 				return err
 			}
 			if !done {
@@ -115,14 +110,14 @@ func (s *dbSwitch) Commit(ctx context.Context) error {
 					return err
 				}
 			}
-			return s.d.advance(p, committed)
+			return s.d.records.Advance(p, records.Committed)
 		})
 	})
 }
 
 // copyStaged writes the content that Prepare put beside the plan.
 func (s *dbSwitch) copyStaged(f *os.File) error {
-	staged, err := os.Open(filepath.Join(s.d.switchDir(s.id), "target"))
+	staged, err := os.Open(filepath.Join(s.d.records.Folder(s.id), "target"))
 	if err != nil {
 		return err
 	}
@@ -137,16 +132,16 @@ func (s *dbSwitch) Undo(ctx context.Context) error {
 	const op = "undo the restore of database"
 	return s.with(ctx, op, func(p *plan) error {
 		switch p.Phase {
-		case undone:
+		case records.Undone:
 			return nil
-		case prepared:
-			return s.d.advance(p, undone)
+		case records.Prepared:
+			return s.d.records.Advance(p, records.Undone)
 		}
 		_, base, err := s.d.ends(p)
 		if err != nil {
 			return err
 		}
-		if err := s.d.advance(p, undoing); err != nil {
+		if err := s.d.records.Advance(p, records.Undoing); err != nil {
 			return err
 		}
 		return s.d.withLive(ctx, op, true, func(l *live) error {
@@ -160,7 +155,7 @@ func (s *dbSwitch) Undo(ctx context.Context) error {
 					return err
 				}
 			}
-			return s.d.advance(p, undone)
+			return s.d.records.Advance(p, records.Undone)
 		})
 	})
 }
@@ -174,7 +169,7 @@ func (s *dbSwitch) Check(ctx context.Context) (proof snap.Proof, err error) {
 			return err
 		}
 		want := target
-		if p.Phase == undoing || p.Phase == undone {
+		if p.Back() {
 			want = base
 		}
 		return s.d.withLive(ctx, op, false, func(l *live) error {
@@ -195,16 +190,16 @@ func (s *dbSwitch) Check(ctx context.Context) (proof snap.Proof, err error) {
 func (s *dbSwitch) Finish(ctx context.Context) error {
 	const op = "finish the restore of database"
 	err := s.with(ctx, op, func(p *plan) error {
-		if p.Phase == committing || p.Phase == undoing {
-			return errs.New(errs.Conflict, op, "restore %s is half done", p.ID).WithHint("commit it again, or undo it")
+		if err := p.Ended(op); err != nil {
+			return err
 		}
 		if err := s.d.removeTemp(p.ID); err != nil {
 			return err
 		}
-		if err := s.d.dropSwitch(string(p.ID)); err != nil {
+		if err := s.d.records.Drop(string(p.ID)); err != nil {
 			return err
 		}
-		return s.d.dropRoots(p.ID)
+		return s.d.records.Release(p.ID)
 	})
 	if errs.KindOf(err) == errs.NotFound {
 		return nil

@@ -28,7 +28,7 @@ func TestObjects(t *testing.T) {
 				"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n WHERE i < 2000) INSERT INTO \"Odd, näme\" SELECT 'key ' || i, zeroblob(i % 400) FROM n"}})
 			_, err := s.capture(t, "db-a")
 			check(t, err)
-			root, err := s.driver.root("", "db-a")
+			root, err := s.driver.records.Snapshot("", "db-a")
 			check(t, err)
 			side, err := s.driver.storedSide(root)
 			check(t, err)

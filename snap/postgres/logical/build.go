@@ -12,6 +12,7 @@ import (
 
 	"mulligan/ipc/errs"
 	"mulligan/snap"
+	"mulligan/snap/records"
 )
 
 // builder makes a database out of a snapshot, under a name of our own.
@@ -139,10 +140,10 @@ func (b *builder) bare(ctx context.Context) error {
 func (b *builder) archive() ([]byte, error) {
 	r, err := b.d.cfg.Store.OpenStream(b.m.archive)
 	if err != nil {
-		return nil, damaged(err)
+		return nil, records.Damaged(err)
 	}
 	data, err := io.ReadAll(r)
-	return data, damaged(err)
+	return data, records.Damaged(err)
 }
 
 func (b *builder) restore(ctx context.Context, archive []byte, section string, jobs int) error {

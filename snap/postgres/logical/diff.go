@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"mulligan/snap"
+	"mulligan/snap/records"
 )
 
 // Diff says what happened to the database from one snapshot to another, or to
@@ -44,7 +45,7 @@ type side struct {
 
 func (d *Driver) side(ctx context.Context, op string, id snap.SnapshotID) (*side, error) {
 	if id != "" {
-		root, err := d.root(op, id)
+		root, err := d.records.Snapshot(op, id)
 		if err != nil {
 			return nil, err
 		}
@@ -67,10 +68,10 @@ func (d *Driver) storedSide(m *manifest) (*side, error) {
 	}
 	r, err := d.cfg.Store.OpenStream(m.text)
 	if err != nil {
-		return nil, damaged(err)
+		return nil, records.Damaged(err)
 	}
 	text, err := io.ReadAll(r)
-	return &side{&m.State, entriesOf(text)}, damaged(err)
+	return &side{&m.State, entriesOf(text)}, records.Damaged(err)
 }
 
 // entry is one object of the schema.

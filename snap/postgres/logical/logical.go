@@ -11,17 +11,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"os"
-	"path/filepath"
 	"runtime"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/records"
 )
 
 const driverName = "postgres"
@@ -51,10 +48,10 @@ type Config struct {
 
 // Driver captures and restores one database.
 type Driver struct {
-	cfg    Config
-	login  *login
-	prefix string // of the names of its roots
-	tools  toolbox
+	cfg     Config
+	login   *login
+	records *records.Records
+	tools   toolbox
 
 	mu sync.Mutex // held during each method: they are rare, and the state is one
 
@@ -70,14 +67,6 @@ var (
 // New makes the driver; it does not connect.
 func New(cfg Config) (*Driver, error) {
 	const op = "open postgres driver"
-	for _, name := range []string{cfg.App, cfg.Name} {
-		if !validName(name) {
-			return nil, errs.New(errs.Invalid, op, "%q is not a name", name)
-		}
-	}
-	if cfg.Store == nil || !filepath.IsAbs(cfg.StateDir) {
-		return nil, errs.New(errs.Invalid, op, "a store and an absolute state folder are needed")
-	}
 	l, err := parseDSN(cfg.DSN)
 	if err != nil {
 		return nil, errs.Wrap(errs.Invalid, op, err)
@@ -88,15 +77,14 @@ func New(cfg Config) (*Driver, error) {
 	if cfg.LockTimeout <= 0 {
 		cfg.LockTimeout = 10 * time.Second
 	}
-	if err := os.MkdirAll(filepath.Join(cfg.StateDir, "switches"), 0o700); err != nil {
+	r, err := records.Open(records.Config{
+		Driver: driverName, App: cfg.App, Name: cfg.Name, Store: cfg.Store, StateDir: cfg.StateDir, Seam: cfg.Seam,
+	})
+	if err != nil {
 		return nil, errs.Wrap(errs.Failed, op, err)
 	}
-	d := &Driver{cfg: cfg, login: l, prefix: driverName + "/" + cfg.App + "/" + cfg.Name + "/", tools: toolbox{dirs: cfg.BinDirs}}
+	d := &Driver{cfg: cfg, login: l, records: r, tools: toolbox{dirs: cfg.BinDirs}}
 	return d, errs.Wrap(errs.Invalid, op, d.bind())
-}
-
-func validName(s string) bool {
-	return s != "" && s[0] != '.' && !strings.ContainsAny(s, "/\x00")
 }
 
 func (d *Driver) seam(step string) error {
@@ -117,8 +105,6 @@ type meta struct {
 	Schema   string   `json:"schema"` // digest of the schema's text
 }
 
-func (d *Driver) snapshotRoot(id snap.SnapshotID) string { return d.prefix + "snap/" + string(id) }
-
 // maxTries bounds how often a capture begins again because tables were
 // rewritten or dropped between its snapshot and its locks.
 const maxTries = 5
@@ -130,7 +116,7 @@ func (d *Driver) Capture(ctx context.Context, req snap.CaptureRequest) (snap.Sna
 	const op = "capture database"
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !validName(string(req.ID)) {
+	if !records.ValidName(string(req.ID)) {
 		return snap.Snapshot{}, errs.New(errs.Invalid, op, "%q is not a snapshot id", req.ID)
 	}
 	b := d.cfg.Store.Begin()
@@ -146,7 +132,7 @@ func (d *Driver) Capture(ctx context.Context, req snap.CaptureRequest) (snap.Sna
 	if err := errors.Join(ctx.Err(), d.seam("capture: commit")); err != nil {
 		return snap.Snapshot{}, d.classify(op, err)
 	}
-	if err := b.Commit(cas.Root{Name: d.snapshotRoot(req.ID), Hash: c.node, Meta: data}); err != nil {
+	if err := b.Commit(cas.Root{Name: d.records.SnapshotRoot(req.ID), Hash: c.node, Meta: data}); err != nil {
 		return snap.Snapshot{}, errs.Wrap(errs.Failed, op, err)
 	}
 	hash, err := parseHash(c.meta.Hash)
@@ -172,7 +158,7 @@ func (d *Driver) take(ctx context.Context, b *cas.Batch) (captured, error) {
 	if err != nil {
 		return captured{}, err
 	}
-	if m.State.Absent && len(d.cfg.Store.Roots(d.prefix+"snap/")) == 0 {
+	if m.State.Absent && len(d.records.Snapshots()) == 0 {
 		return captured{}, errs.New(errs.NotFound, "", "the server has no database %s", d.login.database).
 			WithHint("create it, or correct the dsn")
 	}
@@ -196,7 +182,7 @@ func (d *Driver) unchanged(ctx context.Context, b *cas.Batch) (captured, error) 
 	if err != nil {
 		return captured{}, err
 	}
-	for _, root := range d.cfg.Store.Roots(d.prefix + "snap/") {
+	for _, root := range d.records.Snapshots() {
 		m, err := parseMeta(root)
 		if err != nil || !now.surely(m.Identity) || !b.Keep(root.Hash) {
 			continue
@@ -216,20 +202,10 @@ func parseMeta(root cas.Root) (m meta, err error) {
 	return m, errs.Wrap(errs.Corrupt, "read a snapshot", err)
 }
 
-// root finds a snapshot's root.
-func (d *Driver) root(op string, id snap.SnapshotID) (cas.Root, error) {
-	root, err := d.cfg.Store.Root(d.snapshotRoot(id))
-	if errs.KindOf(err) == errs.NotFound {
-		return root, errs.New(errs.NotFound, op, "no snapshot %s of database %s", id, d.cfg.Name).
-			WithHint("list the checkpoints to see which there are")
-	}
-	return root, errs.Wrap(errs.Failed, op, err)
-}
-
 // Verify checks what is stored for a snapshot.
 func (d *Driver) Verify(ctx context.Context, id snap.SnapshotID, depth snap.Depth) error {
 	const op = "verify database snapshot"
-	root, err := d.root(op, id)
+	root, err := d.records.Snapshot(op, id)
 	if err != nil {
 		return err
 	}
@@ -249,24 +225,11 @@ func (d *Driver) Verify(ctx context.Context, id snap.SnapshotID, depth snap.Dept
 
 // Size is what deleting exactly these snapshots together would free, in bytes.
 func (d *Driver) Size(_ context.Context, ids ...snap.SnapshotID) (int64, error) {
-	const op = "measure database snapshots"
-	var names []string
-	for _, id := range ids {
-		root, err := d.root(op, id)
-		if err != nil {
-			return 0, err
-		}
-		names = append(names, root.Name)
-	}
-	slices.Sort(names)
-	n, err := d.cfg.Store.Unique(slices.Compact(names)...)
-	return n, errs.Wrap(errs.Failed, op, err)
+	return d.records.Size(ids...)
 }
 
 // Delete drops a snapshot.
-func (d *Driver) Delete(_ context.Context, id snap.SnapshotID) error {
-	return errs.Wrap(errs.Failed, "delete database snapshot", d.cfg.Store.Delete(d.snapshotRoot(id)))
-}
+func (d *Driver) Delete(_ context.Context, id snap.SnapshotID) error { return d.records.Delete(id) }
 
 // Sweep drops the snapshots and switches that are not in keep. The server is
 // asked only when a switch has to go.
@@ -277,17 +240,5 @@ func (d *Driver) Sweep(ctx context.Context, keep snap.Keep) error {
 	if err := d.sweepSwitches(ctx, keep.Restores); err != nil {
 		return d.classify(op, err)
 	}
-	var drop []string
-	for _, root := range d.cfg.Store.Roots(d.prefix) {
-		kind, id, _ := strings.Cut(strings.TrimPrefix(root.Name, d.prefix), "/")
-		known := kind == "snap" && slices.Contains(keep.Snapshots, snap.SnapshotID(id)) ||
-			kind == "switch" && slices.Contains(keep.Restores, snap.RestoreID(filepath.Dir(id)))
-		if !known {
-			drop = append(drop, root.Name)
-		}
-	}
-	if len(drop) == 0 {
-		return nil
-	}
-	return errs.Wrap(errs.Failed, op, d.cfg.Store.Delete(drop...))
+	return d.records.Sweep(keep)
 }

@@ -10,6 +10,7 @@ import (
 	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/records"
 )
 
 // Prepare builds the target as a second database on the server, and proves it.
@@ -18,23 +19,20 @@ func (d *Driver) Prepare(ctx context.Context, req snap.RestoreRequest) (snap.Swi
 	const op = "prepare database restore"
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !validName(string(req.ID)) || len(beside("", req.ID, "new")) > 63 {
+	if len(beside("", req.ID, "new")) > 63 {
 		return nil, errs.New(errs.Invalid, op, "%q is not a restore id", req.ID)
 	}
 	old, err := d.readPlan(op, req.ID)
-	if err == nil && old.Phase != prepared && old.Phase != building {
-		return nil, errs.New(errs.Conflict, op, "restore %s is %s already", req.ID, old.Phase).WithHint("undo or finish it first")
+	var head *records.Plan
+	if err == nil {
+		head = old.Head()
+	}
+	target, base, err := d.records.Ends(op, req, head)
+	if err != nil {
+		return nil, err
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, errs.Wrap(errs.Unavailable, op, err)
-	}
-	target, err := d.root(op, req.Target)
-	if err != nil {
-		return nil, err
-	}
-	base, err := d.root(op, req.Base)
-	if err != nil {
-		return nil, err
 	}
 	p, err := d.prepare(ctx, req, old, target, base)
 	if err != nil {
@@ -67,7 +65,7 @@ func (d *Driver) prepare(ctx context.Context, req snap.RestoreRequest, old *plan
 		return nil, err
 	}
 	p = &plan{
-		ID: req.ID, Target: req.Target, Base: req.Base, TargetHash: e.target.State.hash().String(), Phase: building, Changes: changes,
+		Plan: records.NewPlan(req, records.Preparing, changes), TargetHash: e.target.State.hash().String(),
 		New: beside(d.login.database, req.ID, "new"), Old: beside(d.login.database, req.ID, "old"),
 		Comment: e.target.State.Props.Comment, BaseComment: e.base.State.Props.Comment, Clean: e.base.Identity,
 	}
@@ -91,16 +89,16 @@ func (d *Driver) prepare(ctx context.Context, req snap.RestoreRequest, old *plan
 		}
 		return nil, errs.Also(err, d.abort(out, p))
 	}
-	if err := d.keepRoots(p, target, base); err != nil {
+	if err := d.records.Hold(p.Head(), target, base); err != nil {
 		return nil, errs.Also(err, d.abort(out, p))
 	}
 	if err := d.seam("prepare: install"); err != nil {
 		return nil, err
 	}
-	if err := d.advance(p, prepared); err != nil {
+	if err := d.records.Advance(p, records.Prepared); err != nil {
 		return nil, err
 	}
-	return p, d.dropRoots(req.ID, req.Target, req.Base)
+	return p, d.records.Release(req.ID, req.Target, req.Base)
 }
 
 // changes says what happened from the target to the base: what the restore undoes.
@@ -118,7 +116,7 @@ func (d *Driver) changes(e ends) ([]snap.Change, error) {
 
 // reusable reports whether what old built is what p wants, and is still there.
 func (d *Driver) reusable(ctx context.Context, out *conn, old, p *plan) (bool, error) {
-	if old == nil || old.Phase != prepared || old.TargetHash != p.TargetHash || old.NewOID == 0 {
+	if old == nil || old.Phase != records.Prepared || old.TargetHash != p.TargetHash || old.NewOID == 0 {
 		return false, nil
 	}
 	oid, err := out.oidOf(ctx, p.New)
@@ -133,7 +131,7 @@ func (d *Driver) construct(ctx context.Context, out *conn, old, p *plan, e ends)
 	if err := d.allowed(ctx, out, e); err != nil {
 		return err
 	}
-	if err := d.advance(p, building); err != nil {
+	if err := d.records.Advance(p, records.Preparing); err != nil {
 		return err
 	}
 	if err := d.drop(ctx, out, p.New); err != nil {
@@ -222,7 +220,7 @@ func (d *Driver) abort(out *conn, p *plan) error {
 	if out.IsClosed() {
 		return nil // likewise
 	}
-	return errs.Also(err, errors.Join(d.dropRoots(p.ID), d.dropPlan(p.ID)))
+	return errs.Also(err, errors.Join(d.records.Release(p.ID), d.records.Drop(string(p.ID))))
 }
 
 // empty frees the space that tables took, on a disk that is full: to drop a
@@ -301,7 +299,7 @@ func (d *Driver) makeRoles(ctx context.Context, out *conn, p *plan, roles []role
 	if len(missing) == 0 {
 		return nil
 	}
-	if err := d.savePlan(p); err != nil {
+	if err := d.records.Save(p); err != nil {
 		return err
 	}
 	for _, r := range missing {
@@ -361,23 +359,26 @@ func (d *Driver) Resume(_ context.Context, id snap.RestoreID) (snap.Switch, erro
 // sweepSwitches drops the switches that are not in keep, with their databases.
 // The live database stays what it is.
 func (d *Driver) sweepSwitches(ctx context.Context, keep []snap.RestoreID) error {
-	ids, err := d.plans()
+	names, err := d.records.Switches()
 	if err != nil {
 		return err
 	}
-	for _, id := range ids {
-		if slices.Contains(keep, id) {
+	for _, name := range names {
+		if slices.Contains(keep, snap.RestoreID(name)) {
 			continue
 		}
-		if err := d.sweepSwitch(ctx, id); err != nil {
-			return fmt.Errorf("restore %s: %w", strings.ToValidUTF8(string(id), "?"), err)
+		if err := d.sweepSwitch(ctx, name); err != nil {
+			return fmt.Errorf("restore %s: %w", strings.ToValidUTF8(name, "?"), err)
 		}
 	}
 	return nil
 }
 
-func (d *Driver) sweepSwitch(ctx context.Context, id snap.RestoreID) error {
-	p, err := d.readPlan("", id)
+func (d *Driver) sweepSwitch(ctx context.Context, name string) error {
+	p, err := d.readPlan("", snap.RestoreID(name))
+	if errs.KindOf(err) == errs.NotFound {
+		return d.records.Drop(name) // half gone
+	}
 	if err != nil {
 		return err
 	}
@@ -390,13 +391,13 @@ func (d *Driver) sweepSwitch(ctx context.Context, id snap.RestoreID) error {
 	if err != nil {
 		return err
 	}
-	if p.Phase != committed && p.away(at) && !p.there(at) { // half: what was live is put back
+	if p.Phase != records.Committed && p.away(at) && !p.there(at) { // half: what was live is put back
 		if _, err := d.exchange(ctx, out, d.backSteps(p, at), nil); err != nil {
 			return err
 		}
 		at = position{}
 	}
-	return d.clear(ctx, out, p, p.Phase == committed || p.there(at))
+	return d.clear(ctx, out, p, p.Phase == records.Committed || p.there(at))
 }
 
 // clear drops the databases of a switch that are not the live one, and what is
@@ -418,7 +419,7 @@ func (d *Driver) clear(ctx context.Context, out *conn, p *plan, done bool) error
 	if err := d.seam("clear: plan"); err != nil {
 		return err
 	}
-	return errors.Join(d.dropPlan(p.ID), d.dropRoots(p.ID))
+	return errors.Join(d.records.Drop(string(p.ID)), d.records.Release(p.ID))
 }
 
 // dropOurs drops a database by its name, if it is the one with the OID. A

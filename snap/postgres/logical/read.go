@@ -220,7 +220,7 @@ func (r *reader) schema(ctx context.Context) error {
 
 // knownArchive finds the archive of an earlier snapshot with the same schema.
 func (r *reader) knownArchive() cas.Hash {
-	for _, root := range r.d.cfg.Store.Roots(r.d.prefix) {
+	for _, root := range r.d.records.All() {
 		meta, err := parseMeta(root)
 		if err != nil || meta.Schema != r.m.State.Schema {
 			continue

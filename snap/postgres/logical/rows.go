@@ -9,8 +9,8 @@ import (
 
 	"github.com/zeebo/blake3"
 
-	"mulligan/ipc/errs"
 	"mulligan/snap/cas"
+	"mulligan/snap/records"
 )
 
 // Rows are kept as COPY writes them, cut into pieces where a row's hash says
@@ -152,7 +152,7 @@ type rowReader struct {
 
 func openRows(s *cas.Store, node cas.Hash) (*rowReader, error) {
 	_, refs, err := s.Node(node)
-	return &rowReader{store: s, refs: refs}, damaged(err)
+	return &rowReader{store: s, refs: refs}, records.Damaged(err)
 }
 
 // Read gives the next bytes.
@@ -162,7 +162,7 @@ func (r *rowReader) Read(p []byte) (int, error) {
 			return 0, io.EOF
 		}
 		r.piece, r.err = r.store.Get(r.refs[0])
-		r.refs, r.err = r.refs[1:], damaged(r.err)
+		r.refs, r.err = r.refs[1:], records.Damaged(r.err)
 	}
 	if r.err != nil {
 		return 0, r.err
@@ -170,12 +170,4 @@ func (r *rowReader) Read(p []byte) (int, error) {
 	n := copy(p, r.piece)
 	r.piece = r.piece[n:]
 	return n, nil
-}
-
-// damaged makes what should be in the store and is not damage.
-func damaged(err error) error {
-	if errs.KindOf(err) == errs.NotFound {
-		return &errs.Error{Kind: errs.Corrupt, Message: "a part of the snapshot is missing", Hint: "use another checkpoint", Err: err}
-	}
-	return err
 }

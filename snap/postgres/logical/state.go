@@ -12,6 +12,7 @@ import (
 	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/records"
 )
 
 // state is everything of a database that a restore brings back. Equal states
@@ -142,7 +143,7 @@ func (m *manifest) store(b *cas.Batch) (cas.Hash, error) {
 func load(s *cas.Store, node cas.Hash) (*manifest, error) {
 	data, refs, err := s.Node(node)
 	if err != nil {
-		return nil, damaged(err)
+		return nil, records.Damaged(err)
 	}
 	m := &manifest{}
 	if err := json.Unmarshal(data, m); err != nil || len(refs) != 3+len(m.State.Tables) {

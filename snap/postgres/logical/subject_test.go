@@ -201,7 +201,7 @@ func normalize(dump string) string {
 // a segment of the store has it: behind the header that holds its hash (cas/DESIGN.md).
 func (s *subject) Damage(t *testing.T, id snap.SnapshotID) {
 	t.Helper()
-	root, err := s.cfg.Store.Root(s.driver.snapshotRoot(id))
+	root, err := s.cfg.Store.Root(s.driver.records.SnapshotRoot(id))
 	check(t, err)
 	m, err := load(s.cfg.Store, root.Hash)
 	check(t, err)

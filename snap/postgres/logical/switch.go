@@ -8,6 +8,7 @@ import (
 
 	"mulligan/ipc/errs"
 	"mulligan/snap"
+	"mulligan/snap/records"
 )
 
 // dbSwitch is a restore under way. What it knows is on disk, in the plan; how
@@ -38,13 +39,9 @@ func (s *dbSwitch) with(ctx context.Context, op string, f func(*plan) error) err
 }
 
 func (d *Driver) planEnds(p *plan) (e ends, err error) {
-	target, err := d.cfg.Store.Root(d.switchRoot(p.ID, p.Target))
+	target, base, err := d.records.Held(p.Head())
 	if err != nil {
-		return e, damaged(err)
-	}
-	base, err := d.cfg.Store.Root(d.switchRoot(p.ID, p.Base))
-	if err != nil {
-		return e, damaged(err)
+		return e, err
 	}
 	return d.loadEnds(target, base)
 }
@@ -102,18 +99,18 @@ func (d *Driver) stale(ctx context.Context, p *plan) (bool, error) {
 		return true, nil
 	}
 	p.Clean = now.Identity
-	return false, d.savePlan(p)
+	return false, d.records.Save(p)
 }
 
 // Commit exchanges the databases' names, ending every session of the live one.
 func (s *dbSwitch) Commit(ctx context.Context) error {
 	const op = "restore database"
 	return s.with(ctx, op, func(p *plan) error {
-		switch p.Phase {
-		case committed:
+		if p.Phase == records.Committed {
 			return nil
-		case undoing, undone:
-			return errs.New(errs.Conflict, op, "restore %s was undone", p.ID).WithHint("restore again")
+		}
+		if err := p.Forward(op); err != nil {
+			return err
 		}
 		out, err := s.d.outside(ctx)
 		if err != nil {
@@ -125,7 +122,7 @@ func (s *dbSwitch) Commit(ctx context.Context) error {
 			return err
 		}
 		if p.there(at) {
-			return s.d.advance(p, committed)
+			return s.d.records.Advance(p, records.Committed)
 		}
 		if p.away(at) { // half, and the process died
 			if _, err := s.d.exchange(ctx, out, s.d.backSteps(p, at), nil); err != nil {
@@ -135,7 +132,7 @@ func (s *dbSwitch) Commit(ctx context.Context) error {
 		if err := s.d.forward(ctx, out, p); err != nil {
 			return err
 		}
-		return s.d.advance(p, committed)
+		return s.d.records.Advance(p, records.Committed)
 	})
 }
 
@@ -153,7 +150,7 @@ func (d *Driver) forward(ctx context.Context, out *conn, p *plan) error {
 		if stale {
 			return snap.Changed("", "database "+d.login.database)
 		}
-		if err := d.advance(p, committing); err != nil {
+		if err := d.records.Advance(p, records.Committing); err != nil {
 			return err
 		}
 		p.Exchanged, err = d.exchange(ctx, out, d.forwardSteps(p), func(eye *conn) error { return d.still(ctx, eye, p) })
@@ -222,10 +219,10 @@ func (d *Driver) forwardAside(ctx context.Context, out *conn, p *plan) error {
 func (s *dbSwitch) Undo(ctx context.Context) error {
 	return s.with(ctx, "undo the restore of database", func(p *plan) error {
 		switch p.Phase {
-		case undone:
+		case records.Undone:
 			return nil
-		case prepared:
-			return s.d.advance(p, undone)
+		case records.Prepared:
+			return s.d.records.Advance(p, records.Undone)
 		}
 		out, err := s.d.outside(ctx)
 		if err != nil {
@@ -237,14 +234,14 @@ func (s *dbSwitch) Undo(ctx context.Context) error {
 			return err
 		}
 		if p.away(at) {
-			if err := s.d.advance(p, undoing); err != nil {
+			if err := s.d.records.Advance(p, records.Undoing); err != nil {
 				return err
 			}
 			if _, err := s.d.exchange(ctx, out, s.d.backSteps(p, at), nil); err != nil {
 				return err
 			}
 		}
-		return s.d.advance(p, undone)
+		return s.d.records.Advance(p, records.Undone)
 	})
 }
 
@@ -258,7 +255,7 @@ func (s *dbSwitch) Check(ctx context.Context) (proof snap.Proof, err error) {
 			return err
 		}
 		want := e.target
-		if p.Phase == undoing || p.Phase == undone {
+		if p.Back() {
 			want = e.base
 		} else if same, err := s.d.untouched(ctx, p); err != nil || same {
 			proof = snap.Proof{Pre: e.base.State.hash(), Post: want.State.hash(), Want: want.State.hash(), Match: true, Notes: want.Notes}
@@ -320,10 +317,10 @@ func (s *dbSwitch) Finish(ctx context.Context) error {
 			return err
 		}
 		defer out.close()
-		if p.Phase == committing || p.Phase == undoing {
-			return errs.New(errs.Conflict, op, "restore %s is half done", p.ID).WithHint("commit it again, or undo it")
+		if err := p.Ended(op); err != nil {
+			return err
 		}
-		return s.d.clear(ctx, out, p, p.Phase == committed)
+		return s.d.clear(ctx, out, p, p.Phase == records.Committed)
 	})
 	if errs.KindOf(err) == errs.NotFound {
 		return nil
