@@ -22,7 +22,7 @@ func machine(h *harness) {
 	if h.slow() {
 		runs = 1
 	}
-	limitRuns(h.t, runs)
+	defer limitRuns(h.t, runs)()
 	rapid.Check(h.t, func(t *rapid.T) {
 		h.tester = t
 		defer func() { h.tester = h.t }()
@@ -51,16 +51,25 @@ var runsGiven = sync.OnceValue(func() (given bool) {
 	return given
 })
 
-// limitRuns sets the number of walks for as long as t runs.
-func limitRuns(t *testing.T, runs int) {
+// walking is held while the number of walks is other than it was: rapid has one
+// for the whole process, and a driver's variants are tested side by side.
+var walking sync.Mutex
+
+// limitRuns sets the number of walks until the call of what it gives.
+func limitRuns(t *testing.T, runs int) (end func()) {
 	if runsGiven() {
-		return
+		return func() {}
 	}
+	walking.Lock()
 	old := flag.Lookup("rapid.checks").Value.String()
 	if err := flag.Set("rapid.checks", strconv.Itoa(runs)); err != nil {
+		walking.Unlock()
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = flag.Set("rapid.checks", old) })
+	return func() {
+		_ = flag.Set("rapid.checks", old) // it was one
+		walking.Unlock()
+	}
 }
 
 // model is what should be so.
