@@ -316,7 +316,8 @@ func (p *parser) score(text []byte) []byte {
 }
 
 // stream reads a stream with its groups. When a consumer was last seen is no
-// part of the state: looking for nothing changes it.
+// part of the state: looking for nothing changes it. Nor is how many entries a
+// group has read: a server that replays its log after a crash no longer knows.
 func (p *parser) stream(kind byte) (all [][]byte) {
 	number := func() int64 {
 		n := p.count()
@@ -339,7 +340,7 @@ func (p *parser) stream(kind byte) (all [][]byte) {
 		number()
 		number()
 		if kind >= typeStream2 {
-			number()
+			p.count()
 		}
 		for n := number(); n > 0 && p.err == nil; n-- {
 			raw(16 + 8)
