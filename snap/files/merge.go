@@ -12,6 +12,9 @@ type find struct {
 	deep bool  // node is a folder read whole, else only its own entry was
 }
 
+// shallow reports whether the find is a folder's own entry, and no more of what is in it.
+func (f *find) shallow() bool { return f.node != nil && f.node.isDir() && !f.deep }
+
 // merge takes finds into the tree and keeps account of what that changes.
 type merge struct {
 	l       *live

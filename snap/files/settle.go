@@ -231,6 +231,9 @@ func (g *looking) others() error {
 	}
 	ties := map[string]inode{}
 	for _, f := range g.finds {
+		if f.shallow() {
+			continue
+		}
 		for _, n := range []*node{f.node, g.l.find(f.path)} {
 			if n != nil {
 				collectTies(n, ties)
