@@ -33,13 +33,15 @@ func timed(f func() error) (time.Duration, error) {
 	return time.Since(began), err
 }
 
-// median of times; 0 of none.
-func median(times []time.Duration) time.Duration {
+func median(times []time.Duration) time.Duration { return quantile(times, 0.5) }
+
+// quantile is what the share q of times is under; 0 of none.
+func quantile(times []time.Duration, q float64) time.Duration {
 	if len(times) == 0 {
 		return 0
 	}
 	slices.Sort(times)
-	return times[len(times)/2]
+	return times[int(q*float64(len(times)))]
 }
 
 // rounds runs git, git with core.fsync=all and mulligan by turns. Before each
@@ -107,6 +109,9 @@ func (b *bench) first(ctx context.Context) error {
 			return err
 		}
 		mine = append(mine, took)
+	}
+	if !b.wants("f") {
+		return nil
 	}
 	b.table.add(row{key: "f", name: "first capture", git: ms(median(plain)), ours: ms(median(mine)), least: 8})
 	git, err := disk(b.git.dir)
@@ -208,6 +213,7 @@ func (b *bench) restores(ctx context.Context) error {
 }
 
 func ms(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e6 }
+func us(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
 
 // measureOthers measures two special cases: one large file, and a small tree
 // most of which git ignores.

@@ -125,12 +125,17 @@ func (d *daemon) stop() error {
 	return d.cmd.Wait()
 }
 
-// memory is what a daemon that follows the tree takes after 1000 files changed.
-func (b *bench) memory(ctx context.Context) error {
-	if !b.wants("i") {
+// daemon measures what a real one that follows the tree takes of memory, and of
+// an agent's time.
+func (b *bench) daemon(ctx context.Context) error {
+	if !b.wants("i") && !b.wants("l") {
 		return nil
 	}
 	if err := b.close(); err != nil {
+		return err
+	}
+	alone, err := b.tree.writes()
+	if err != nil {
 		return err
 	}
 	d, err := startDaemon(ctx, filepath.Join(b.dir, "daemon"), b.tree.dir)
@@ -141,5 +146,36 @@ func (b *bench) memory(ctx context.Context) error {
 	now, most, err2 := d.memory()
 	b.table.add(row{key: "i", name: "memory of the daemon (RSS), 1000 files just changed", unit: "MB", ours: now, most: 120})
 	b.table.add(row{name: "the most that it ever took (first capture)", unit: "MB", ours: most})
-	return errors.Join(err, err2, d.stop())
+	followed, err3 := b.tree.writes()
+	err = errors.Join(err, err2, err3, d.stop())
+	after, err2 := b.tree.writes()
+	alone = append(alone, after...)
+	for _, q := range []struct {
+		name string
+		at   float64
+	}{{"median", 0.5}, {"99th percentile", 0.99}} {
+		without := us(quantile(alone, q.at))
+		b.table.add(row{key: "l", name: fmt.Sprintf("an agent's write while the daemon follows, %s (alone: %s µs)", q.name, figure(without)),
+			unit: "µs", ours: us(quantile(followed, q.at))})
+	}
+	return errors.Join(err, err2)
+}
+
+// writes are the times of 1000 writes as an agent makes them: some at a time,
+// each the whole of a file, then a pause.
+func (t *tree) writes() (times []time.Duration, err error) {
+	text := make([]byte, 4096)
+	for i := range 1000 {
+		if i%10 == 0 {
+			time.Sleep(20 * time.Millisecond)
+		}
+		at := filepath.Join(t.dir, t.files[t.rand.IntN(len(t.files))])
+		copy(text, fmt.Sprintf("// version %d\n", t.rand.Uint64()))
+		took, err := timed(func() error { return os.WriteFile(at, text, 0o644) })
+		if err != nil {
+			return nil, err
+		}
+		times = append(times, took)
+	}
+	return times, nil
 }

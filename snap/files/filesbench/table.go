@@ -28,6 +28,9 @@ func (t *table) add(r row) { t.rows = append(t.rows, r) }
 const targetFiles = 100_000
 
 func (t *table) print(w io.Writer) {
+	if len(t.rows) == 0 {
+		return
+	}
 	fmt.Fprintf(w, "\n%s\n", t.title)
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(tw, "\toperation\tgit\tgit fsync=all\tmulligan\t\tgit : mulligan\tfsync=all : mulligan\ttarget\t\t")
