@@ -31,7 +31,7 @@ func (d *Driver) ends(ctx context.Context, op string, base, target snap.Snapshot
 // standing gives a snapshot's manifest by today's rules, and its place in the
 // journal, "" where it has none.
 func (d *Driver) standing(ctx context.Context, op string, id snap.SnapshotID, b *cas.Batch) (*manifest, snap.Mark, error) {
-	r, about, err := d.root(op, id)
+	_, about, err := d.root(op, id)
 	if err != nil {
 		return nil, "", err
 	}
@@ -43,7 +43,7 @@ func (d *Driver) standing(ctx context.Context, op string, id snap.SnapshotID, b 
 		at = ""
 	}
 	if about.Mark != "" && at != "" {
-		if m, err := d.atHead(ctx, r.Hash, b); m != nil || err != nil {
+		if m, err := d.atHead(ctx, at, b); m != nil || err != nil {
 			return m, at, wrapped(errs.Failed, op, err)
 		}
 	}
@@ -51,17 +51,17 @@ func (d *Driver) standing(ctx context.Context, op string, id snap.SnapshotID, b 
 	return m, at, err
 }
 
-// atHead gives the manifest of the tree in memory, if that is the state that
-// the link h leads to, else nil.
-func (d *Driver) atHead(ctx context.Context, h snap.Hash, b *cas.Batch) (m *manifest, err error) {
+// atHead gives the manifest of the tree in memory, if that is the state at the
+// place at, else nil.
+func (d *Driver) atHead(ctx context.Context, at snap.Mark, b *cas.Batch) (m *manifest, err error) {
 	j := d.current()
 	if j == nil {
 		return nil, nil
 	}
 	err = j.do(ctx, func() error {
-		_, at, _, err := d.history.head()
-		if err == nil && at == h && j.live != nil {
-			m, err = j.live.seal(d.cfg.Store, b)
+		head, _, _, err := d.history.head()
+		if err == nil && at == head && j.live != nil {
+			m, err = j.live.seal(d.cfg.Store, b, map[snap.Hash][]entry{})
 		}
 		return err
 	})

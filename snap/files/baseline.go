@@ -37,7 +37,7 @@ func (j *journal) readAll(ctx context.Context) error {
 	m := &merge{skipped: skipped}
 	m.pruneAll(".", root)
 	l := newLive(root)
-	top, err := l.seal(j.d.cfg.Store, b)
+	top, err := l.seal(j.d.cfg.Store, b, nil)
 	if err != nil {
 		return err
 	}

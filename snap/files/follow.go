@@ -234,10 +234,10 @@ func (j *journal) view(ctx context.Context, op string, b *cas.Batch, fresh map[s
 		if err := j.d.seam("scanned"); err != nil {
 			return err
 		}
-		m, err := j.live.seal(j.d.cfg.Store, b)
+		m, err := j.live.seal(j.d.cfg.Store, b, nil)
 		if damage(err) { // a content is gone from the store: read it again
 			if err = j.again(ctx, b); err == nil {
-				m, err = j.live.seal(j.d.cfg.Store, b)
+				m, err = j.live.seal(j.d.cfg.Store, b, nil)
 			}
 		}
 		if err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mulligan/snap"
 	"mulligan/snap/cas"
 )
 
@@ -155,15 +156,16 @@ func (n *node) is(st stat) bool {
 		size == st.size && n.uid == st.uid && n.gid == st.gid
 }
 
-// reseal puts the folders that are not in the store as they are now into b.
-func (n *node) reseal(b *cas.Batch) error {
+// reseal puts the folders that are not in the store as they are now into b, and
+// their entries into made, where not nil.
+func (n *node) reseal(b *cas.Batch, made map[snap.Hash][]entry) error {
 	if n.sealed && b.Keep(n.hash) {
 		return nil
 	}
 	entries := make([]*entry, len(n.kids))
 	for i, k := range n.kids {
 		if k.isDir() {
-			if err := k.reseal(b); err != nil {
+			if err := k.reseal(b, made); err != nil {
 				return err
 			}
 		}
@@ -174,12 +176,16 @@ func (n *node) reseal(b *cas.Batch) error {
 		return err
 	}
 	n.hash, n.sealed = h, true
+	if made != nil {
+		made[h] = flat(entries)
+	}
 	return nil
 }
 
-// seal puts the whole tree into b and gives its manifest.
-func (l *live) seal(s *cas.Store, b *cas.Batch) (*manifest, error) {
-	if err := l.root.reseal(b); err != nil {
+// seal puts the whole tree into b and gives its manifest. made, where not nil,
+// gets the entries of each folder that changed since the last time.
+func (l *live) seal(s *cas.Store, b *cas.Batch, made map[snap.Hash][]entry) (*manifest, error) {
+	if err := l.root.reseal(b, made); err != nil {
 		return nil, err
 	}
 	root := l.root.entry
@@ -188,5 +194,5 @@ func (l *live) seal(s *cas.Store, b *cas.Batch) (*manifest, error) {
 	if err != nil {
 		return nil, err
 	}
-	return loadManifest(s, h)
+	return loadKnowing(s, h, made)
 }

@@ -55,7 +55,7 @@ func (j *journal) rest(ctx context.Context) {
 func (j *journal) keyframe() error {
 	b := j.d.cfg.Store.Begin()
 	defer b.Discard()
-	m, err := j.live.seal(j.d.cfg.Store, b)
+	m, err := j.live.seal(j.d.cfg.Store, b, nil)
 	if err != nil {
 		return err
 	}

@@ -47,35 +47,50 @@ func (h *hand) rewriteFiles() error {
 	if len(list) == 0 || !overwrites(h.root.FD()) {
 		return nil
 	}
-	return h.sideBySide(len(list), func(w *hand, i int) error { return w.failed(list[i].path, w.rewrite(list[i])) })
+	for batch := range slices.Chunk(list, batchFiles) {
+		done := make([]*staged, len(batch))
+		err := h.sideBySide(len(batch), func(w *hand, i int) (err error) {
+			done[i] = &staged{d: batch[i]}
+			done[i].f, err = w.rewrite(batch[i])
+			return w.failed(batch[i].path, err)
+		})
+		done = slices.DeleteFunc(done, func(s *staged) bool { return s == nil })
+		if err := errors.Join(err, h.settle(done)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-func (h *hand) rewrite(d *delta) error {
+// rewrite rewrites d's file, which is still to be synced then. nil: it is not one to be rewritten.
+func (h *hand) rewrite(d *delta) (*os.File, error) {
 	if err := h.ctx.Err(); err != nil {
-		return err
+		return nil, err
 	}
 	v, st, err := h.judge(d)
 	if err != nil || v == isNew || st.nlink != 1 || st.blocks*512 < st.size || h.stays[d.path] {
-		return err
+		return nil, err
 	}
 	text, err := h.d.cfg.Store.Get(d.new.hash)
 	if err == nil && int64(len(text)) != d.new.size {
 		err = fmt.Errorf("%w: %d bytes stored of a file of %d", errManifest, len(text), d.new.size)
 	}
 	if err != nil || !zeroFree(text) {
-		return err
+		return nil, err
 	}
 	folder, name := parent(d.path)
 	dir, err := h.folder(folder)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	f, err := dir.OpenFile(name, unix.O_RDWR, 0)
 	if err != nil {
-		return nil // read-only, or being executed: to be replaced
+		return nil, nil // read-only, or being executed: to be replaced
 	}
-	err = h.rewriteOpen(f, d, st, text)
-	return errors.Join(err, f.Close())
+	if err = h.rewriteOpen(f, d, st, text); err == nil && d.rewritten {
+		return f, nil
+	}
+	return nil, errors.Join(err, f.Close())
 }
 
 // rewriteOpen rewrites f, which d was judged to be with the stat st.
@@ -112,20 +127,15 @@ func (h *hand) rewriteOpen(f *os.File, d *delta, st stat, text []byte) error {
 		_, err = f.WriteAt(text, 0)
 	}
 	if err == nil {
-		err = h.rewrote(d)
+		h.mu.Lock() // a seam is nobody's to share
+		err = h.d.seam("file rewritten")
+		h.mu.Unlock()
 	}
 	if err == nil {
 		err = setMeta(fd, d.new)
 	}
 	unix.SyncFileRange(fd, 0, 0, unix.SYNC_FILE_RANGE_WRITE) // an early start; see createFile
 	return err
-}
-
-func (a *apply) rewrote(d *delta) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.inPlace = append(a.inPlace, d)
-	return a.d.seam("file rewritten")
 }
 
 func zeroFree(p []byte) bool { return bytes.IndexByte(p, 0) < 0 }

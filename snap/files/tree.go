@@ -76,13 +76,17 @@ func (n *node) seal(s sink, kept map[snap.Hash][]entry) error {
 	}
 	n.hash = h
 	if kept != nil {
-		flat := make([]entry, len(entries))
-		for i, e := range entries {
-			flat[i] = *e
-		}
-		kept[h] = flat
+		kept[h] = flat(entries)
 	}
 	return nil
+}
+
+func flat(entries []*entry) []entry {
+	out := make([]entry, len(entries))
+	for i, e := range entries {
+		out[i] = *e
+	}
+	return out
 }
 
 // manifest is a sealed tree: its top's hash, the workspace folder's entry, and
@@ -116,12 +120,15 @@ func sealTop(root *node, s sink) (*manifest, error) {
 
 // loadManifest opens the stored manifest whose top is h.
 func loadManifest(s *cas.Store, h snap.Hash) (*manifest, error) {
-	return loadKnowing(s, h, map[snap.Hash][]entry{})
+	return loadKnowing(s, h, nil)
 }
 
-// loadKnowing is loadManifest for one some of whose folders are known. What it
+// loadKnowing is loadManifest for one some of whose folders may be known. What it
 // loads is known then, too.
 func loadKnowing(s *cas.Store, h snap.Hash, known map[snap.Hash][]entry) (*manifest, error) {
+	if known == nil {
+		known = map[snap.Hash][]entry{}
+	}
 	top, err := loadEntries(s, sortTop, h)
 	if err != nil {
 		return nil, err
