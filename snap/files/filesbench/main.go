@@ -112,7 +112,7 @@ func measure(ctx context.Context, dir string, from sources, files, runs int, row
 	}
 	t := &table{title: tree.String(), files: files}
 	b := &bench{site: s, tree: tree, table: t, runs: runs, rows: rows}
-	for _, step := range []func(context.Context) error{b.first, b.start, b.nothing, b.barrier, b.edits, b.restores, b.daemon} {
+	for _, step := range []func(context.Context) error{b.first, b.start, b.unchanged, b.barrier, b.edits, b.restores, b.daemon} {
 		err := step(ctx)
 		if err == nil {
 			err = tree.whole()
