@@ -33,7 +33,7 @@ type apply struct {
 
 	mu      sync.Mutex
 	notes   []string
-	inPlace []*delta // files that were changed without being replaced
+	inPlace []*delta // files of which the meta data alone was changed
 
 	touched map[string]bool // folders in which a name came or went; one goroutine's
 }

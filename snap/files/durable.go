@@ -28,8 +28,8 @@ func (a *apply) settle(batch []*staged) error {
 	})
 }
 
-// sync makes names and folders durable, and files that were changed in place:
-// all others were, before they got their names.
+// sync makes names and folders durable, and files of which the meta data alone
+// changed: contents were, as they were written.
 func (a *apply) sync() error {
 	list := a.inPlace
 	for i := range a.deltas {
