@@ -449,6 +449,9 @@ const maxTopUps = 3
 // until then: nothing that the app did may be lost. Then comes the commit point.
 func (r *rollback) stop(ctx context.Context) (string, error) {
 	if r.stops() {
+		if err := r.lookOnceMore(ctx); err != nil {
+			return "", err
+		}
 		if err := r.d.stopUnit(ctx, r.a); err != nil {
 			return "", err
 		}
@@ -479,6 +482,22 @@ func (r *rollback) stop(ctx context.Context) (string, error) {
 		return r.a.unit().Name() + " stopped; the safety checkpoint was brought up to date", nil
 	}
 	return r.a.unit().Name() + " stopped", nil
+}
+
+// lookOnceMore has the databases note, while the app still runs, how they are now
+// that everything is prepared, which took its time: what else happened on a server
+// meanwhile need not be told from the app's writes while it is down. Whether they
+// were written to is asked again then.
+func (r *rollback) lookOnceMore(ctx context.Context) error {
+	for _, p := range r.parts {
+		if !p.isDB() {
+			continue
+		}
+		if _, err := p.sw.Stale(ctx); err != nil && !errors.Is(err, snap.ErrChanged) {
+			return err
+		}
+	}
+	return nil
 }
 
 // runsOn says why the unit is not stopped.
