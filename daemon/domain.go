@@ -166,7 +166,7 @@ func (m *machine) State(ctx context.Context) (systemd.Status, error) {
 
 // Stop stops the unit, then the domain where that did not.
 func (m *machine) Stop(ctx context.Context) error {
-	if err := m.remember(ctx, true); err != nil {
+	if err := m.remember(ctx); err != nil {
 		return err
 	}
 	if m.host != nil {
@@ -182,7 +182,7 @@ func (m *machine) Pause(ctx context.Context) error {
 	if m.host == nil {
 		return nil
 	}
-	if err := m.remember(ctx, false); err != nil {
+	if err := m.remember(ctx); err != nil {
 		return err
 	}
 	return m.host.Stop(ctx)
@@ -190,18 +190,16 @@ func (m *machine) Pause(ctx context.Context) error {
 
 // remember notes what is running, in addition to what an earlier stop noted
 // that nobody started since.
-func (m *machine) remember(ctx context.Context, vm bool) error {
+func (m *machine) remember(ctx context.Context) error {
 	was, err := m.remembered()
 	if err != nil {
 		return err
 	}
-	if vm {
-		s, err := m.vm.State(ctx)
-		if err != nil {
-			return err
-		}
-		was.VM = was.VM || s.Running()
+	s, err := m.vm.State(ctx)
+	if err != nil {
+		return err
 	}
+	was.VM = was.VM || s.Running()
 	if m.host != nil {
 		s, err := m.host.State(ctx)
 		if err != nil {

@@ -180,6 +180,15 @@ func TestDomain(t *testing.T) {
 		}
 		states[cp.ID], ids = word, append(ids, cp.ID)
 	}
+	// What concerns the files alone leaves the guest be.
+	w.Do(t, "sh echo up >/tmp/up")
+	res, err := w.d.Rollback(t.Context(), root, "shop", ids[0], ipc.RollbackRequest{Scope: []string{"file0"}}, nil)
+	if err != nil || res.Stages[1].Status != ipc.StageSkipped || w.Do(t, "sh cat /tmp/up") != "up|" || w.Do(t, "get") != "three three" {
+		t.Fatalf("of a file alone: %v, %+v", err, res.Stages)
+	}
+	if b, err := os.ReadFile(filepath.Join(w.ws(), "file0")); err != nil || string(b) != "one" {
+		t.Fatalf("file0 has %q, %v", b, err)
+	}
 	n := atLeast(2, 30)
 	for i := range n {
 		word := fmt.Sprintf("later%d", i)
@@ -275,6 +284,11 @@ func TestDomainUnit(t *testing.T) {
 	if got := w.Do(t, "sh cat /tmp/up"); got != "up|" {
 		t.Errorf("the guest was stopped for a checkpoint: %q", got)
 	}
+	res, err = d.Rollback(t.Context(), root, "shop", cp.ID, ipc.RollbackRequest{Scope: []string{"layer:files"}}, nil)
+	if err != nil || res.Stages[1].Notes != unit+" stopped" || w.Do(t, "sh cat /tmp/up") != "up|" {
+		t.Errorf("the guest was stopped for files: %v, %+v", err, res.Stages)
+	}
+	run(t, s, "systemctl", "is-active", unit)
 	if cp, err = d.Create(t.Context(), root, "shop", ipc.CreateRequest{Quiesce: ipc.QuiesceStop}); err != nil || !cp.Quiesced {
 		t.Fatalf("%+v, %v", cp, err)
 	}

@@ -248,5 +248,5 @@ func (r *rollback) stopAgain(ctx context.Context) (string, error) {
 	if !r.stops() {
 		return r.runsOn(), errSkipped
 	}
-	return r.a.unit().Name() + " stopped", r.d.stopUnit(ctx, r.a)
+	return r.halts() + " stopped", r.halt(ctx)
 }

@@ -354,10 +354,10 @@ func (r *rollback) safetyCheckpoint(ctx context.Context) (string, error) {
 	cp, err := r.d.capture(ctx, r.a, r.safetyLayers(), still, false)
 	if errors.Is(err, snap.ErrChanged) && running && r.stops() {
 		// It won't hold still while the app runs.
-		if err := r.d.stopUnit(ctx, r.a); err != nil {
+		if err := r.halt(ctx); err != nil {
 			return "", err
 		}
-		cp, err = r.d.capture(ctx, r.a, r.safetyLayers(), stillness{all: true}, false)
+		cp, err = r.d.capture(ctx, r.a, r.safetyLayers(), stillness{all: r.stopsAll(), host: true}, false)
 	}
 	if err != nil {
 		return "", err
@@ -374,9 +374,34 @@ func (r *rollback) safetyCheckpoint(ctx context.Context) (string, error) {
 	return "id=" + string(cp.ID), r.writePlan(ctx, preparing)
 }
 
-// stops reports whether the unit is stopped for the time of the switch. A revert
+// stops reports whether something is stopped for the time of the switch. A revert
 // changes some files, as an editor does.
-func (r *rollback) stops() bool { return r.a.unit() != nil && r.plan.Revert == "" }
+func (r *rollback) stops() bool {
+	return r.plan.Revert == "" && r.a.unit() != nil && (r.stopsAll() || r.a.hostPart() != nil)
+}
+
+// stopsAll reports whether that is the whole app. A guest is stopped for its
+// disks only: for other layers, what runs on the host beside it is enough.
+func (r *rollback) stopsAll() bool {
+	m, ok := r.a.unit().(*machine)
+	return !ok || m.hostStarts || slices.Contains(r.plan.Layers, snap.Disk)
+}
+
+// halt stops it.
+func (r *rollback) halt(ctx context.Context) error {
+	if r.stopsAll() {
+		return r.d.stopUnit(ctx, r.a)
+	}
+	return r.d.pauseHost(ctx, r.a)
+}
+
+// halts is its name.
+func (r *rollback) halts() string {
+	if r.stopsAll() {
+		return r.a.unit().Name()
+	}
+	return r.a.hostPart().Name()
+}
 
 func (r *rollback) kind() string {
 	if r.plan.Revert != "" {
@@ -452,7 +477,7 @@ func (r *rollback) stop(ctx context.Context) (string, error) {
 		if err := r.lookOnceMore(ctx); err != nil {
 			return "", err
 		}
-		if err := r.d.stopUnit(ctx, r.a); err != nil {
+		if err := r.halt(ctx); err != nil {
 			return "", err
 		}
 	}
@@ -479,9 +504,9 @@ func (r *rollback) stop(ctx context.Context) (string, error) {
 	case !r.stops():
 		return r.runsOn(), errSkipped
 	case topped > 0:
-		return r.a.unit().Name() + " stopped; the safety checkpoint was brought up to date", nil
+		return r.halts() + " stopped; the safety checkpoint was brought up to date", nil
 	}
-	return r.a.unit().Name() + " stopped", nil
+	return r.halts() + " stopped", nil
 }
 
 // lookOnceMore has the databases note, while the app still runs, how they are now
@@ -635,7 +660,7 @@ func (r *rollback) start(ctx context.Context) (string, error) {
 			return "", err
 		}
 	}
-	return r.a.unit().Name() + " started", nil
+	return r.halts() + " started", nil
 }
 
 // staysUp watches a unit that says that it has started: many a program reads
@@ -724,7 +749,7 @@ func (r *rollback) undo(ctx context.Context) error {
 		return err
 	}
 	if r.stops() {
-		if err := r.d.stopUnit(ctx, r.a); err != nil {
+		if err := r.halt(ctx); err != nil {
 			return err
 		}
 	}
