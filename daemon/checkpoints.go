@@ -227,7 +227,7 @@ func (d *Daemon) Verify(ctx context.Context, who ipc.Caller, ref string, id ipc.
 	if err != nil {
 		return ipc.VerifyResult{}, err
 	}
-	res := ipc.VerifyResult{CheckpointID: id, OK: true, Problems: []ipc.VerifyProblem{}, Warnings: []string{}}
+	res := ipc.VerifyResult{CheckpointID: id, OK: true, Problems: []ipc.VerifyProblem{}}
 	for _, s := range cp.Snapshots {
 		l, ok := a.layer(s.Layer)
 		if !ok {

@@ -329,7 +329,7 @@ type VerifyResult struct {
 	CheckpointID CheckpointID    `json:"checkpoint_id"`
 	OK           bool            `json:"ok"`
 	Problems     []VerifyProblem `json:"problems"`
-	Warnings     []string        `json:"warnings"` // what was not checked
+	Warnings     []string        `json:"warnings,omitempty"` // what was not checked
 }
 
 // VerifyProblem is one fault that a verification found.
