@@ -54,9 +54,9 @@ deps:
 # servers, disks and guests: one package more at a time than there are processors.
 TEST_FLAGS := -count=1 -race -p $(shell expr $$(nproc) + 1) -timeout 60m $(TAGS)
 
-# Tests kill programs at moments that chance picks, on machines that may be busy: one or two that failed are run once more, and
+# Tests kill programs at moments that chance picks, on machines that may be busy: a few that failed are run once more, and
 # what the first run said of them is printed with the second. Never after a data race.
-RERUN := --rerun-fails=1 --rerun-fails-max-failures=2 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race
+RERUN := --rerun-fails=1 --rerun-fails-max-failures=5 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race
 
 test: deps
 	$(if $(ROOT),MULLIGAN_TEST_NOSKIP=1) $(GOTESTSUM) --format standard-quiet $(RERUN) --packages ./... -- $(TEST_FLAGS)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 func TestBoot(t *testing.T) {
@@ -17,8 +18,17 @@ func TestBoot(t *testing.T) {
 	if out, err := h.Exec("systemctl", "start", "hello.service"); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	if j := h.Journal("hello.service"); !strings.Contains(j, "good morning") {
-		t.Errorf("the journal has %q", j)
+	// What a unit writes is in the journal once journald has read it.
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(30 * time.Second); ; <-tick.C {
+		j := h.Journal("hello.service")
+		if strings.Contains(j, "good morning") {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the journal has %q", j)
+		}
 	}
 	if out, err := h.Exec("ps", "-p", "1", "-o", "comm="); err != nil || strings.TrimSpace(string(out)) != "systemd" {
 		t.Errorf("PID 1 is %q (%v)", out, err)
