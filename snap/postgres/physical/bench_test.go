@@ -48,7 +48,7 @@ func BenchmarkCluster(b *testing.B) {
 			b.Run(fmt.Sprintf("%s/%dMB", cmp.Or(filepath.Base("/"+dir), "plain"), mb), func(b *testing.B) {
 				at := dir
 				if dir == xfs {
-					at = mountXFS(b, int64(mb)*6+2000)
+					at = mountXFS(b, int64(mb)*12+2000)
 				}
 				benchCluster(b, at, mb)
 			})
