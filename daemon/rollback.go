@@ -474,9 +474,7 @@ const maxTopUps = 3
 // until then: nothing that the app did may be lost. Then comes the commit point.
 func (r *rollback) stop(ctx context.Context) (string, error) {
 	if r.stops() {
-		if err := r.lookOnceMore(ctx); err != nil {
-			return "", err
-		}
+		r.lookOnceMore(ctx)
 		if err := r.halt(ctx); err != nil {
 			return "", err
 		}
@@ -511,18 +509,14 @@ func (r *rollback) stop(ctx context.Context) (string, error) {
 
 // lookOnceMore has the databases note, while the app still runs, how they are now
 // that everything is prepared, which took its time: what else happened on a server
-// meanwhile need not be told from the app's writes while it is down. Whether they
-// were written to is asked again then.
-func (r *rollback) lookOnceMore(ctx context.Context) error {
+// meanwhile need not be told from the app's writes while it is down. It only saves
+// time: whether they were written to is asked again then, and what fails here is told there.
+func (r *rollback) lookOnceMore(ctx context.Context) {
 	for _, p := range r.parts {
-		if !p.isDB() {
-			continue
-		}
-		if _, err := p.sw.Stale(ctx); err != nil && !errors.Is(err, snap.ErrChanged) {
-			return err
+		if p.isDB() {
+			_, _ = p.sw.Stale(ctx)
 		}
 	}
-	return nil
 }
 
 // runsOn says why the unit is not stopped.
