@@ -187,8 +187,8 @@ func (b *builder) load(ctx context.Context, next <-chan int) error {
 			return err
 		}
 		_, err = c.PgConn().CopyFrom(ctx, r, t.copyIn(quoteAny))
-		if r.err != nil {
-			return r.err
+		if err := r.stop(); err != nil {
+			return err
 		}
 		if err != nil {
 			return fmt.Errorf("load table %s: %w", t.id(), err)

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"io"
 	"math/bits"
+	"sync"
 
 	"github.com/zeebo/blake3"
 
@@ -145,9 +146,10 @@ func (w *rowWriter) end() (cas.Hash, error) {
 // rowReader gives stored rows back, each piece checked against its hash.
 type rowReader struct {
 	store *cas.Store
+	mu    sync.Mutex // guards what follows: a COPY FROM that was cancelled may still be reading
 	refs  []cas.Hash
 	piece []byte
-	err   error // what went wrong, for COPY FROM tells it only to the server
+	err   error
 }
 
 func openRows(s *cas.Store, node cas.Hash) (*rowReader, error) {
@@ -157,6 +159,8 @@ func openRows(s *cas.Store, node cas.Hash) (*rowReader, error) {
 
 // Read gives the next bytes.
 func (r *rowReader) Read(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for len(r.piece) == 0 && r.err == nil {
 		if len(r.refs) == 0 {
 			return 0, io.EOF
@@ -170,4 +174,14 @@ func (r *rowReader) Read(p []byte) (int, error) {
 	n := copy(p, r.piece)
 	r.piece = r.piece[n:]
 	return n, nil
+}
+
+// stop ends all reading, also one under way, and gives what went wrong with
+// it: COPY FROM tells that only to the server.
+func (r *rowReader) stop() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	err := r.err
+	r.refs, r.piece, r.err = nil, nil, io.ErrClosedPipe
+	return err
 }

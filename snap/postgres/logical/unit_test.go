@@ -51,6 +51,52 @@ func write(t *testing.T, s *cas.Store, data []byte, bite int) (*rowWriter, []cas
 	return w, w.refs
 }
 
+// TestStoppedRows: a COPY FROM that was cancelled may read on after it has
+// returned, and gets nothing more once its rows were stopped.
+func TestStoppedRows(t *testing.T) {
+	s := openStore(t)
+	b := s.Begin()
+	defer b.Discard()
+	w := &rowWriter{batch: b}
+	for i := range 20_000 {
+		_, err := fmt.Fprintf(w, "%d\ta row\n", i)
+		check(t, err)
+	}
+	node, err := w.end()
+	check(t, err)
+	r, err := openRows(s, node)
+	check(t, err)
+	begun, ended := make(chan bool), make(chan error)
+	go func() {
+		p := make([]byte, 10)
+		for n := 0; ; n++ {
+			if _, err := r.Read(p); err != nil {
+				ended <- err
+				return
+			}
+			if n == 0 {
+				close(begun)
+			}
+		}
+	}()
+	<-begun
+	check(t, r.stop())
+	if _, err := r.Read(make([]byte, 10)); err != io.ErrClosedPipe {
+		t.Errorf("stopped rows are read: %v", err)
+	}
+	// Unless it had come to their end before.
+	if err := <-ended; err != io.ErrClosedPipe && err != io.EOF {
+		t.Errorf("who still read got %v", err)
+	}
+
+	// What went wrong is told to who stops.
+	r = &rowReader{store: s, refs: []cas.Hash{{1}}}
+	_, err = r.Read(make([]byte, 10))
+	if stopped := r.stop(); err == nil || stopped != err {
+		t.Errorf("reading failed with %v, and stop says %v", err, stopped)
+	}
+}
+
 func TestRows(t *testing.T) {
 	s := openStore(t)
 	random := make([]byte, 200<<10)
