@@ -474,7 +474,7 @@ const maxTopUps = 3
 // until then: nothing that the app did may be lost. Then comes the commit point.
 func (r *rollback) stop(ctx context.Context) (string, error) {
 	if r.stops() {
-		r.lookOnceMore(ctx)
+		r.warm(ctx)
 		if err := r.halt(ctx); err != nil {
 			return "", err
 		}
@@ -507,14 +507,13 @@ func (r *rollback) stop(ctx context.Context) (string, error) {
 	return r.halts() + " stopped", nil
 }
 
-// lookOnceMore has the databases note, while the app still runs, how they are now
-// that everything is prepared, which took its time: what else happened on a server
-// meanwhile need not be told from the app's writes while it is down. It only saves
-// time: whether they were written to is asked again then, and what fails here is told there.
-func (r *rollback) lookOnceMore(ctx context.Context) {
+// warm has the layers do what makes the time short that the app is down, now that
+// everything is prepared, which took its time. What fails here fails again there,
+// and is told then.
+func (r *rollback) warm(ctx context.Context) {
 	for _, p := range r.parts {
-		if p.isDB() {
-			_, _ = p.sw.Stale(ctx)
+		if w, ok := p.sw.(snap.Warmer); ok {
+			_ = w.Warm(ctx)
 		}
 	}
 }

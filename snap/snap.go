@@ -215,8 +215,9 @@ type ScopedPreparer interface {
 	PrepareScoped(ctx context.Context, req RestoreRequest, paths []string) (Switch, error)
 }
 
-// Warmer is a driver that can shorten the next Capture by doing part of its
-// work while the app still runs. Nothing is promised and no snapshot is made.
+// Warmer is a driver that can shorten the next Capture, or a Switch that can
+// shorten the Commit, by doing part of its work while the app still runs. Nothing
+// is promised, and no snapshot is made.
 type Warmer interface {
 	Warm(ctx context.Context) error
 }

@@ -162,12 +162,23 @@ func (h *harness) check(sw snap.Switch) snap.Proof {
 	return p
 }
 
+// stale checks whether the live state is the base, also once the switch has
+// done ahead what it can.
 func (h *harness) stale(sw snap.Switch, want bool) {
 	h.Helper()
-	got, err := sw.Stale(h.ctx)
-	h.must("Stale", err)
-	if got != want {
-		h.Fatalf("Stale is %t, want %t", got, want)
+	for _, when := range []string{"", " after Warm"} {
+		got, err := sw.Stale(h.ctx)
+		h.must("Stale"+when, err)
+		if got != want {
+			h.Fatalf("Stale%s is %t, want %t", when, got, want)
+		}
+		w, ok := sw.(snap.Warmer)
+		if !ok {
+			return
+		}
+		if when == "" {
+			h.must("Warm", w.Warm(h.ctx))
+		}
 	}
 }
 

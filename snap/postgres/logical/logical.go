@@ -62,6 +62,7 @@ var (
 	_ snap.Driver       = (*Driver)(nil)
 	_ snap.LiveCapturer = (*Driver)(nil)
 	_ snap.Differ       = (*Driver)(nil)
+	_ snap.Warmer       = (*dbSwitch)(nil)
 )
 
 // New makes the driver; it does not connect.

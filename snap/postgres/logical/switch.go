@@ -80,6 +80,13 @@ func (s *dbSwitch) Stale(ctx context.Context) (stale bool, err error) {
 	return stale, err
 }
 
+// Warm notes how the database is by now: what else has happened on its server
+// since Prepare need not be told from writes to it while the app is down.
+func (s *dbSwitch) Warm(ctx context.Context) error {
+	_, err := s.Stale(ctx)
+	return err
+}
+
 // stale compares the live state with the base, by its identity or, where that
 // has moved on, by reading it. In the plan it notes an identity that is good.
 func (d *Driver) stale(ctx context.Context, p *plan) (bool, error) {

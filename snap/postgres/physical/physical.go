@@ -74,6 +74,7 @@ type Driver struct {
 var (
 	_ snap.Driver       = (*Driver)(nil)
 	_ snap.LiveCapturer = (*Driver)(nil)
+	_ snap.Warmer       = (*dbSwitch)(nil)
 )
 
 // New makes the driver; it does not look at the cluster.

@@ -46,6 +46,21 @@ func (s *dbSwitch) Stale(ctx context.Context) (stale bool, err error) {
 	return stale, err
 }
 
+// Warm has the server write its buffers out, so that stopping it is quick.
+func (s *dbSwitch) Warm(ctx context.Context) error {
+	return s.with(ctx, "write out the buffers of cluster", func(*plan) error {
+		if s.d.status(s.d.cfg.DataDir) != "ready" {
+			return nil
+		}
+		c, err := s.d.connect(ctx)
+		if err != nil {
+			return err
+		}
+		defer c.close()
+		return c.exec(ctx, "CHECKPOINT")
+	})
+}
+
 // moved reports whether the live folder is past the base. The server may be down.
 func (d *Driver) moved(ctx context.Context, p *plan) (bool, error) {
 	now, err := inode(d.cfg.DataDir)
