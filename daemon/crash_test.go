@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -401,11 +402,15 @@ func pick(names []string) []int {
 // inPart reports whether a long run is to do its nth thing: all, or those that
 // MULLIGAN_TEST_PART=FROM-TO names.
 func inPart(n int) bool {
-	var from, to int
-	if _, err := fmt.Sscanf(os.Getenv("MULLIGAN_TEST_PART"), "%d-%d", &from, &to); err != nil {
-		return true
-	}
+	from, to := part()
 	return from <= n && n <= to
+}
+
+func part() (from, to int) {
+	if _, err := fmt.Sscanf(os.Getenv("MULLIGAN_TEST_PART"), "%d-%d", &from, &to); err != nil {
+		return 1, math.MaxInt
+	}
+	return from, to
 }
 
 // sample picks what a short run looks at. It picks the same each time: a run that
