@@ -381,7 +381,7 @@ func TestKilledInRollback(t *testing.T) {
 			step := 0
 			every := 1
 			if up && !long {
-				every = 5 // a boot each
+				every = 8 // a boot each
 			}
 			for n := 1; ; n += every {
 				op := newID()
@@ -493,9 +493,12 @@ func (c *crasher) present(t *testing.T, want string) string {
 func TestKilledInMerge(t *testing.T) {
 	c := newCrasher(t, disktest.GuestOptions{})
 	c.setup(t, true)
-	n := 0
+	n, every := 0, 2
+	if long {
+		every = 1
+	}
 	for range 100 {
-		n++
+		n += every
 		value := fmt.Sprintf("M%d", n)
 		c.open(t)
 		c.Do(t, "set "+value)
@@ -527,7 +530,7 @@ func TestKilledInMerge(t *testing.T) {
 			c.forget(t, 4)
 		}
 	}
-	if c.kills < 10 {
+	if c.kills < 10/every {
 		t.Errorf("only %d kills", c.kills)
 	}
 	t.Logf("%d kills", c.kills)

@@ -124,9 +124,9 @@ func TestWreck(t *testing.T) {
 	if os.Geteuid() != 0 {
 		skip(t, "only root can make devices and give files away")
 	}
-	n, huge := 20_000, int64(300<<20)
-	if testing.Short() {
-		n, huge = 1_500, 8<<20
+	n, huge := 4_000, int64(60<<20) // package cmd/mulligand has one of 20,000, and 300 MB
+	if long() {
+		n, huge = 20_000, 300<<20
 	}
 	s := newSite(t)
 	zoo(t, s.dir, n, huge)

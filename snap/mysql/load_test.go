@@ -16,6 +16,7 @@ import (
 	client "github.com/go-sql-driver/mysql"
 
 	"mulligan/snap"
+	"mulligan/snap/snaptest"
 )
 
 // open is a client's own connection, not the driver's.
@@ -130,7 +131,11 @@ func underLoad(t *testing.T, s *subject, logged bool) {
 	}
 	w.stop()
 	r := rand.New(rand.NewPCG(1, 2))
-	for i := range 16 {
+	visits := len(wrecks("")) // one after each
+	if snaptest.Long() {
+		visits = 16
+	}
+	for i := range visits {
 		m := all[r.IntN(len(all))]
 		s.restore(t, m.ID)
 		n, dump := s.count(t), s.dump(t, s.db)

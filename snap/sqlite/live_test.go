@@ -72,7 +72,11 @@ func TestCaptureUnderLoad(t *testing.T) {
 			}})
 			begun, done, stop := startWriter(t, s.path())
 			want := map[snap.SnapshotID]string{}
-			for i := range 12 {
+			captures, visits := 6, 2
+			if snaptest.Long() {
+				captures, visits = 12, 12
+			}
+			for i := range captures {
 				reached := done.Load() + 5
 				for done.Load() < reached {
 					if t.Context().Err() != nil {
@@ -84,11 +88,7 @@ func TestCaptureUnderLoad(t *testing.T) {
 				want[id] = captureUnderLoad(t, s, id, begun, done)
 			}
 			stop()
-			visits := 2
-			if snaptest.Long() {
-				visits = 12
-			}
-			for i, n := range rand.New(rand.NewPCG(1, 2)).Perm(12)[:visits] {
+			for i, n := range rand.New(rand.NewPCG(1, 2)).Perm(captures)[:visits] {
 				id, base := snap.SnapshotID(fmt.Sprintf("db-%d", n)), snap.SnapshotID(fmt.Sprintf("before-%d", i))
 				before := s.logical(t, s.path())
 				s.restore(t, id, base)

@@ -111,7 +111,11 @@ func TestMarkersUnderLoad(t *testing.T) {
 			run(t, s, "pgbench", "-q", "-i", "-s", "1", "app")
 			random := rand.New(rand.NewPCG(1, 7))
 			var marks []*mark
-			for len(marks) < 12 {
+			most, visits := 8, 3
+			if snaptest.Long() {
+				most, visits = 12, 12
+			}
+			for len(marks) < most {
 				marks = append(marks, s.markUnderLoad(t, len(marks)))
 				if len(marks)%3 == 0 {
 					check(t, s.driver.Maintain(t.Context()))
@@ -119,10 +123,6 @@ func TestMarkersUnderLoad(t *testing.T) {
 				if len(marks) > 3 && len(marks)%2 == 0 {
 					s.visit(t, marks[random.IntN(len(marks))])
 				}
-			}
-			visits := 6
-			if snaptest.Long() {
-				visits = len(marks)
 			}
 			for _, i := range random.Perm(len(marks))[:visits] {
 				s.visit(t, marks[i])
