@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"libvirt.org/go/libvirt"
 	"libvirt.org/go/libvirtxml"
 
@@ -58,6 +59,10 @@ func classify(what string, err error) error {
 	out := errs.New(errs.Failed, what, "libvirt says: %s", strings.ReplaceAll(e.Message, "\n", " "))
 	if e.Domain == libvirt.FROM_RPC { // the connection's own troubles, under any code
 		out.Kind, out.Hint = errs.Unavailable, "see whether libvirtd is running and may be reached"
+		return out
+	}
+	if strings.Contains(strings.ToLower(e.Message), unix.ENOSPC.Error()) { // under any code
+		out.Hint = makeRoom
 		return out
 	}
 	switch e.Code {

@@ -18,6 +18,8 @@ import (
 // overlay: the guest is going to write to it.
 const minFree = 64 << 20
 
+const makeRoom = "make room, or delete checkpoints: mulligan prune"
+
 // pool is the folder where a disk's overlays lie.
 func (d *Driver) pool(t *tree, dev string) string {
 	if d.cfg.PoolDir != "" {
@@ -65,7 +67,7 @@ func (d *Driver) room(op string) error {
 		}
 		if free < minFree {
 			return errs.New(errs.Failed, op, "no space left for overlays: %d MiB in %s", free>>20, dir).
-				WithHint("make room, or delete checkpoints: mulligan prune")
+				WithHint(makeRoom)
 		}
 	}
 	return nil

@@ -285,6 +285,81 @@ func TestDiskFillsMeanwhile(t *testing.T) {
 	rollback(t, s.d, last)
 }
 
+// The disk fills while the memory of a running guest is written to it: that is
+// said, and the guest goes on with its disks, as do captures once there is room.
+func TestDiskFillsUnderARunningGuest(t *testing.T) {
+	disktest.Need(t)
+	small := t.TempDir()
+	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", fmt.Sprint("size=", minFree+12<<20), "tmpfs", small).CombinedOutput(); err != nil {
+		t.Fatalf("mount: %v: %s", err, out)
+	}
+	t.Cleanup(func() { _ = exec.Command("umount", "-l", small).Run() })
+	h, err := disktest.Start(disktest.Options{}) // libvirtd sees what was mounted before it came
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := h.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	v := newVMOn(t, h, disktest.GuestOptions{Disks: 2})
+	v.boot(t)
+	d := v.driver(t, t.TempDir(), func(cfg *Config) { cfg.PoolDir = small })
+	v.Do(t, "set A")
+	first := capture(t, d).ID
+	v.Do(t, "set B")
+	v.Do(t, "sh echo up >/tmp/up; dd if=/dev/urandom of=/tmp/much bs=1M count=70 2>/dev/null") // more memory than there is room
+	lives := func(want string) {
+		t.Helper()
+		v.agrees(t, d)
+		if got := v.Do(t, "get") + " " + v.Do(t, "sh cat /tmp/up"); got != want+" up|" {
+			t.Fatalf("the guest has %q, and should have %q", got, want)
+		}
+	}
+	_, err = d.CaptureMemory(t.Context(), snap.CaptureRequest{ID: "vm-x"})
+	fails(t, err, errs.Failed)
+	if !strings.Contains(strings.ToLower(err.Error()), "no space") {
+		t.Errorf("the error is %q", err)
+	}
+	if err := d.Sweep(t.Context(), snap.Keep{Snapshots: []snap.SnapshotID{first}}); err != nil {
+		t.Fatal(err)
+	}
+	lives("B B")
+	v.Do(t, "set C")
+	lives("C C")
+
+	// Without memory there is room, until others take it.
+	second := capture(t, d).ID
+	filler := filepath.Join(small, "filler")
+	_ = exec.Command("dd", "if=/dev/zero", "of="+filler, "bs=4k").Run() // it ends as the disk is full
+	_, err = d.Capture(t.Context(), snap.CaptureRequest{ID: "vm-y"})
+	fails(t, err, errs.Failed)
+	if err := os.Remove(filler); err != nil {
+		t.Fatal(err)
+	}
+	lives("C C")
+	if out, err := exec.Command("mount", "-o", "remount,size=400m", small).CombinedOutput(); err != nil {
+		t.Fatalf("mount: %v: %s", err, out)
+	}
+	v.Do(t, "set D")
+	third, err := d.CaptureMemory(t.Context(), snap.CaptureRequest{ID: "vm-z"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, to := range []struct {
+		id   snap.SnapshotID
+		want string
+	}{{first, "A A"}, {second, "C C"}, {third.ID, "D D"}} {
+		rollback(t, d, to.id)
+		v.WaitReady(t)
+		if got := v.Do(t, "get"); got != to.want {
+			t.Errorf("the guest has %q, and should have %q", got, to.want)
+		}
+	}
+	lives("D D") // with its memory
+}
+
 // Disks that overlays cannot hold are refused by name; what the guest cannot
 // write to is left alone.
 func TestRefusals(t *testing.T) {
