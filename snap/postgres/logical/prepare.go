@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"mulligan/ipc/errs"
 	"mulligan/snap"
@@ -177,14 +178,33 @@ func (d *Driver) shut(ctx context.Context, out *conn, db string, proven identity
 	if err != nil || !proven.idleUntil(xid) {
 		return false, err
 	}
-	var inside int
-	err = out.QueryRow(ctx, `SELECT count(*) FROM pg_catalog.pg_stat_activity
-		WHERE datname = $1 AND backend_type IS DISTINCT FROM 'autovacuum worker'`, db).Scan(&inside)
-	if err != nil || inside > 0 {
+	if alone, err := out.alone(ctx, db); err != nil || !alone {
 		return false, err
 	}
 	now, err := out.identifyRows(ctx)
 	return now.idleUntil(xid + 1), err
+}
+
+// alone waits, if not for long, until nobody is in a database: the server takes
+// its time to end sessions that were closed, our own among them.
+func (out *conn) alone(ctx context.Context, db string) (bool, error) {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for over := time.After(2 * time.Second); ; {
+		var inside int
+		err := out.QueryRow(ctx, `SELECT count(*) FROM pg_catalog.pg_stat_activity
+			WHERE datname = $1 AND backend_type IS DISTINCT FROM 'autovacuum worker'`, db).Scan(&inside)
+		if err != nil || inside == 0 {
+			return err == nil, err
+		}
+		select {
+		case <-tick.C:
+		case <-over:
+			return false, nil
+		case <-ctx.Done():
+			return false, ctx.Err()
+		}
+	}
 }
 
 // isBase reports whether the live state is surely the base.
