@@ -352,8 +352,9 @@ func (r *rollback) safetyCheckpoint(ctx context.Context) (string, error) {
 	}
 	still := stillness{all: r.a.unit() != nil && !running, host: !onHost}
 	cp, err := r.d.capture(ctx, r.a, r.safetyLayers(), still, false)
+	halted := false
 	if errors.Is(err, snap.ErrChanged) && running && r.stops() {
-		// It won't hold still while the app runs.
+		halted = true // it won't hold still while the app runs
 		if err := r.halt(ctx); err != nil {
 			return "", err
 		}
@@ -370,6 +371,9 @@ func (r *rollback) safetyCheckpoint(ctx context.Context) (string, error) {
 	r.safety, r.plan.Safety = cp, cp.ID
 	if err := r.prepare(ctx, nil); err != nil {
 		return "", err
+	}
+	if running && !halted && r.stops() {
+		r.warm(ctx)
 	}
 	return "id=" + string(cp.ID), r.writePlan(ctx, preparing)
 }
@@ -474,7 +478,6 @@ const maxTopUps = 3
 // until then: nothing that the app did may be lost. Then comes the commit point.
 func (r *rollback) stop(ctx context.Context) (string, error) {
 	if r.stops() {
-		r.warm(ctx)
 		if err := r.halt(ctx); err != nil {
 			return "", err
 		}
