@@ -4,6 +4,7 @@ package daemon_test
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -25,7 +26,7 @@ func TestDomainKilled(t *testing.T) {
 		up    bool
 		every int // of a short run: the steps to die at are that far apart; 0: left to the long one
 	}{
-		{"create", false, 0}, {"rollback", false, 13}, {"delete", false, 0},
+		{"create", false, 0}, {"rollback", false, 13}, {"delete", false, 0}, {"prune", false, 0},
 		{"create", true, 14}, {"create-memory", true, 0}, {"rollback", true, 0},
 	} {
 		if tt.every == 0 && !long() {
@@ -129,6 +130,18 @@ func (k *killed) check(t *testing.T, op, what string) {
 		delete(k.known, k.target)
 		k.target = k.create(t, ipc.CreateRequest{}).ID
 		k.known[k.target] = k.word
+	}
+	if op == "prune" { // and to prune
+		if err := keepLast(t.Context(), k.d, 100); err != nil {
+			t.Fatal(err)
+		}
+		left := listed(t, k.d)
+		maps.DeleteFunc(k.known, func(id ipc.CheckpointID, _ string) bool {
+			return !slices.ContainsFunc(left, func(cp ipc.Checkpoint) bool { return cp.ID == id })
+		})
+		for range 2 {
+			k.known[k.create(t, ipc.CreateRequest{}).ID] = k.word
+		}
 	}
 	if k.guest {
 		k.next(t)
