@@ -510,9 +510,9 @@ func (r *rollback) stop(ctx context.Context) (string, error) {
 	return r.halts() + " stopped", nil
 }
 
-// warm has the layers do what makes the time short that the app is down, now that
-// everything is prepared, which took its time. What fails here fails again there,
-// and is told then.
+// warm has the layers do ahead what would lengthen the time that the app is down,
+// now that everything is prepared. It only saves time: what goes on failing is told
+// when it is needed.
 func (r *rollback) warm(ctx context.Context) {
 	for _, p := range r.parts {
 		if w, ok := p.sw.(snap.Warmer); ok {

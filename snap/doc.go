@@ -46,6 +46,7 @@
 //	    the live state (staged files, a second database, a new overlay). The app
 //	    still runs; the live state is not touched. The preparation is durable when
 //	    Prepare returns.
+//	  - A switch that is a [Warmer] then does ahead what would make Commit slower.
 //	  - [Switch.Stale] asks, with the app stopped, whether the live state is still
 //	    the base. If it isn't, the daemon captures a new base and prepares again:
 //	    what the app wrote in between must not be lost.

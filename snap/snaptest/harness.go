@@ -166,19 +166,18 @@ func (h *harness) check(sw snap.Switch) snap.Proof {
 // done ahead what it can.
 func (h *harness) stale(sw snap.Switch, want bool) {
 	h.Helper()
-	for _, when := range []string{"", " after Warm"} {
+	ask := func(op string) {
+		h.Helper()
 		got, err := sw.Stale(h.ctx)
-		h.must("Stale"+when, err)
+		h.must(op, err)
 		if got != want {
-			h.Fatalf("Stale%s is %t, want %t", when, got, want)
+			h.Fatalf("%s is %t, want %t", op, got, want)
 		}
-		w, ok := sw.(snap.Warmer)
-		if !ok {
-			return
-		}
-		if when == "" {
-			h.must("Warm", w.Warm(h.ctx))
-		}
+	}
+	ask("Stale")
+	if w, ok := sw.(snap.Warmer); ok {
+		h.must("Warm", w.Warm(h.ctx))
+		ask("Stale after Warm")
 	}
 }
 

@@ -185,12 +185,15 @@ func (d *Driver) shut(ctx context.Context, out *conn, db string, proven identity
 	return now.idleUntil(xid + 1), err
 }
 
-// alone waits, if not for long, until nobody is in a database: the server takes
-// its time to end sessions that were closed, our own among them.
+// aloneWithin is how long a busy server may take to end sessions that were closed.
+const aloneWithin = 2 * time.Second
+
+// alone waits until nobody is in a database: our own sessions were closed there
+// just now. It is false where somebody stays.
 func (out *conn) alone(ctx context.Context, db string) (bool, error) {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	for over := time.After(2 * time.Second); ; {
+	for over := time.After(aloneWithin); ; {
 		var inside int
 		err := out.QueryRow(ctx, `SELECT count(*) FROM pg_catalog.pg_stat_activity
 			WHERE datname = $1 AND backend_type IS DISTINCT FROM 'autovacuum worker'`, db).Scan(&inside)

@@ -49,15 +49,8 @@ func (s *dbSwitch) Stale(ctx context.Context) (stale bool, err error) {
 // Warm has the server write its buffers out, so that stopping it is quick.
 func (s *dbSwitch) Warm(ctx context.Context) error {
 	return s.with(ctx, "write out the buffers of cluster", func(*plan) error {
-		if s.d.status(s.d.cfg.DataDir) != "ready" {
-			return nil
-		}
-		c, err := s.d.connect(ctx)
-		if err != nil {
-			return err
-		}
-		defer c.close()
-		return c.exec(ctx, "CHECKPOINT")
+		_, err := s.d.writeOut(ctx)
+		return err
 	})
 }
 
@@ -178,15 +171,8 @@ func (d *Driver) swapIn(ctx context.Context, p *plan) error {
 // quiet refuses early where something was committed since the base, and else has
 // the server write its buffers out, so that stopping it is quick.
 func (d *Driver) quiet(ctx context.Context, p *plan) error {
-	if d.status(d.cfg.DataDir) != "ready" {
-		return nil // it is down, or dead; what its log holds is looked at later
-	}
-	c, err := d.connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer c.close()
-	if err := c.exec(ctx, "CHECKPOINT"); err != nil {
+	up, err := d.writeOut(ctx)
+	if err != nil || !up {
 		return err
 	}
 	moved, err := d.moved(ctx, p)
@@ -194,6 +180,20 @@ func (d *Driver) quiet(ctx context.Context, p *plan) error {
 		err = snap.Changed("", "cluster "+d.cfg.Name)
 	}
 	return err
+}
+
+// writeOut has the server write its buffers out, if it is up. One that is down,
+// or dead, is told by what its log holds.
+func (d *Driver) writeOut(ctx context.Context) (up bool, err error) {
+	if d.status(d.cfg.DataDir) != "ready" {
+		return false, nil
+	}
+	c, err := d.connect(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer c.close()
+	return true, c.exec(ctx, "CHECKPOINT")
 }
 
 // Undo exchanges the folders back, if Commit did exchange them. The folder from
