@@ -1,12 +1,14 @@
 package physical
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -406,4 +408,40 @@ func TestConfigOutside(t *testing.T) {
 	if s.fingerprint(t) != after {
 		t.Error("forward again, the state is another one")
 	}
+}
+
+// lateServer is a Server whose first Stop comes before a start that somebody
+// asked for, and was killed after, has begun.
+type lateServer struct {
+	PgCtl
+	stops int
+}
+
+func (l *lateServer) Stop(ctx context.Context) error {
+	l.stops++
+	if err := l.PgCtl.Stop(ctx); err != nil || l.stops > 1 {
+		return err
+	}
+	return l.Start(ctx)
+}
+
+// A server that a killed daemon's last request starts only now is stopped too.
+func TestStopOfLateStart(t *testing.T) {
+	t.Parallel()
+	s := newSubject(t, options{})
+	check(t, s.driver.stop(t.Context()))
+	late := &lateServer{PgCtl: s.cfg.Server.(PgCtl)}
+	s.cfg.Server = late
+	s.reopen(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	check(t, s.driver.stop(ctx))
+	if late.stops < 2 {
+		t.Error("the server was asked to stop once only")
+	}
+	if running, err := inUse(s.DataDir); err != nil || running {
+		t.Errorf("the server runs: %v, %v", running, err)
+	}
+	check(t, s.driver.start(t.Context()))
+	s.Psql(t, "app", "SELECT 1")
 }

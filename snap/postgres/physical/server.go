@@ -126,13 +126,38 @@ func (d *Driver) start(ctx context.Context) error {
 // startGrace is how long after Start the server's first process may take to show.
 const startGrace = 10 * time.Second
 
+// stopTimeout is how long a server may take until all of it is gone, its last
+// checkpoint included.
+const stopTimeout = 10 * time.Minute
+
+// askAgain is how long a server that goes on is waited for before it is asked to
+// stop once more.
+const askAgain = time.Second
+
 // stop stops the server and waits until all of it is gone. Whoever runs it is
-// told in any case, so that it is not started behind our back.
+// told in any case, so that it is not started behind our back; and told again
+// while it runs, since a start that a killed daemon asked for may come to be only
+// after we asked: a server that is yet to start is not there to be stopped.
 func (d *Driver) stop(ctx context.Context) error {
-	if err := d.cfg.Server.Stop(ctx); err != nil {
-		return errs.Wrap(errs.Failed, "stop the server", err)
+	const op = "stop the server"
+	ctx, cancel := context.WithTimeoutCause(ctx, stopTimeout,
+		errs.New(errs.Failed, op, "processes of it still work in %s after %v", d.cfg.DataDir, stopTimeout).WithHint("its own log says why"))
+	defer cancel()
+	var asked time.Time
+	err := await(ctx, func() (bool, error) {
+		if time.Since(asked) > askAgain {
+			if err := d.cfg.Server.Stop(ctx); err != nil {
+				return false, errs.Wrap(errs.Failed, op, err)
+			}
+			asked = time.Now()
+		}
+		running, err := inUse(d.cfg.DataDir)
+		return !running, err
+	})
+	if err != nil && ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
-	return d.awaitEnd(ctx, d.cfg.DataDir)
+	return err
 }
 
 // awaitEnd waits until no process works in dir.
