@@ -208,6 +208,9 @@ func verify(kind byte, h Hash, refs []Hash, data []byte) error {
 
 func blobHash(p []byte) Hash { return blake3.Sum256(p) }
 
+// NodeHash is the hash that [Batch.Node] gives the node of p and refs.
+func NodeHash(p []byte, refs []Hash) Hash { return nodeHash(p, refs) }
+
 // nodeHash is BLAKE3 in its key derivation mode, so that no blob has the hash
 // of a node, over the number of refs, the refs and the data.
 func nodeHash(p []byte, refs []Hash) (h Hash) {

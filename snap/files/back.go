@@ -7,7 +7,6 @@ import (
 
 	"mulligan/ipc/errs"
 	"mulligan/snap"
-	"mulligan/snap/cas"
 )
 
 // Most restores go from the present to a marker that lies a little behind it.
@@ -16,22 +15,21 @@ import (
 // but for the paths that changed between the two.
 
 // ends gives the manifests that a restore goes from and to, by today's rules.
-// What of them is not stored yet goes into b.
-func (d *Driver) ends(ctx context.Context, op string, base, target snap.SnapshotID, b *cas.Batch) (from, to *manifest, err error) {
-	from, at, err := d.standing(ctx, op, base, b)
+func (d *Driver) ends(ctx context.Context, op string, base, target snap.SnapshotID) (from, to *manifest, err error) {
+	from, at, err := d.standing(ctx, op, base)
 	if err != nil {
 		return nil, nil, err
 	}
-	if to, err = d.behind(ctx, op, target, from, at, b); err == nil && to == nil {
-		to, err = d.stored(ctx, op, target, b)
+	if to, err = d.behind(ctx, op, target, from, at); err == nil && to == nil {
+		to, err = d.stored(ctx, op, target)
 	}
 	return from, to, err
 }
 
 // standing gives a snapshot's manifest by today's rules, and its place in the
 // journal, "" where it has none.
-func (d *Driver) standing(ctx context.Context, op string, id snap.SnapshotID, b *cas.Batch) (*manifest, snap.Mark, error) {
-	_, about, err := d.root(op, id)
+func (d *Driver) standing(ctx context.Context, op string, id snap.SnapshotID) (*manifest, snap.Mark, error) {
+	r, about, err := d.root(op, id)
 	if err != nil {
 		return nil, "", err
 	}
@@ -43,17 +41,22 @@ func (d *Driver) standing(ctx context.Context, op string, id snap.SnapshotID, b 
 		at = ""
 	}
 	if about.Mark != "" && at != "" {
-		if m, err := d.atHead(ctx, at, b); m != nil || err != nil {
-			return m, at, wrapped(errs.Failed, op, err)
+		m, err := d.atHead(ctx, at)
+		if err != nil {
+			return nil, at, wrapped(errs.Failed, op, err)
+		}
+		if m != nil {
+			m.at = r.Hash
+			return m, at, nil
 		}
 	}
-	m, err := d.stored(ctx, op, id, b)
+	m, err := d.stored(ctx, op, id)
 	return m, at, err
 }
 
 // atHead gives the manifest of the tree in memory, if that is the state at the
 // place at, else nil.
-func (d *Driver) atHead(ctx context.Context, at snap.Mark, b *cas.Batch) (m *manifest, err error) {
+func (d *Driver) atHead(ctx context.Context, at snap.Mark) (m *manifest, err error) {
 	j := d.current()
 	if j == nil {
 		return nil, nil
@@ -61,11 +64,11 @@ func (d *Driver) atHead(ctx context.Context, at snap.Mark, b *cas.Batch) (m *man
 	err = j.do(ctx, func() error {
 		head, _, _, err := d.history.head()
 		if err == nil && at == head && j.live != nil {
-			m, err = j.live.seal(d.cfg.Store, b, map[snap.Hash][]entry{})
+			m = j.live.seal(d.cfg.Store)
 		}
 		return err
 	})
-	if errors.Is(err, errEnded) || damage(err) {
+	if errors.Is(err, errEnded) {
 		return nil, nil
 	}
 	return m, err
@@ -73,7 +76,7 @@ func (d *Driver) atHead(ctx context.Context, at snap.Mark, b *cas.Batch) (m *man
 
 // behind gives the manifest of a marker that lies behind from, the state at
 // the place at. nil: it does not, or there is a shorter way.
-func (d *Driver) behind(ctx context.Context, op string, id snap.SnapshotID, from *manifest, at snap.Mark, b *cas.Batch) (*manifest, error) {
+func (d *Driver) behind(ctx context.Context, op string, id snap.SnapshotID, from *manifest, at snap.Mark) (*manifest, error) {
 	r, about, err := d.root(op, id)
 	if err != nil || about.Mark == "" || at == "" || about.Rules != d.rules() {
 		return nil, err
@@ -82,8 +85,12 @@ func (d *Driver) behind(ctx context.Context, op string, id snap.SnapshotID, from
 	if err != nil || t == nil {
 		return nil, wrapped(errs.Corrupt, op, err)
 	}
-	m, err := edited(ctx, from, t, d.cfg.Store, b)
-	return m, wrapped(errs.Corrupt, op, err)
+	m, err := from.edited(ctx, t)
+	if err != nil {
+		return nil, wrapped(errs.Corrupt, op, err)
+	}
+	m.at = r.Hash
+	return m, nil
 }
 
 // back says what leads from the state at one place back to an earlier one,

@@ -37,17 +37,16 @@ func TestBack(t *testing.T) {
 	led, not := 0, 0
 	for _, base := range bases {
 		for i, target := range markers {
-			b := f.cas.Begin()
-			from, at, err := f.standing(t.Context(), "test", base, b)
+			from, at, err := f.standing(t.Context(), "test", base)
 			must(t, err)
-			want, err := f.stored(t.Context(), "test", base, b)
+			want, err := f.stored(t.Context(), "test", base)
 			must(t, err)
 			if from.hash != want.hash || at == "" {
 				t.Fatalf("%s at %q is %v, want %v", base, at, from.hash, want.hash)
 			}
-			to, err := f.behind(t.Context(), "test", target, from, at, b)
+			to, err := f.behind(t.Context(), "test", target, from, at)
 			must(t, err)
-			want, err = f.stored(t.Context(), "test", target, b)
+			want, err = f.stored(t.Context(), "test", target)
 			must(t, err)
 			switch {
 			case to == nil:
@@ -60,7 +59,6 @@ func TestBack(t *testing.T) {
 			default:
 				led++
 			}
-			b.Discard()
 		}
 	}
 	if led < 10 || not < 10 {

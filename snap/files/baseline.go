@@ -37,13 +37,17 @@ func (j *journal) readAll(ctx context.Context) error {
 	m := &merge{skipped: skipped}
 	m.pruneAll(".", root)
 	l := newLive(root)
-	top, err := l.seal(j.d.cfg.Store, b, nil)
-	if err != nil {
+	if err := root.seal(b, nil); err != nil {
 		return err
 	}
-	if err := j.join(ctx, b, top); err != nil {
+	top := newManifest(j.d.cfg.Store, root.entry, map[snap.Hash][]entry{})
+	if err := top.save(b); err != nil {
 		return err
 	}
+	if err := j.join(ctx, top); err != nil {
+		return err
+	}
+	l.begun()
 	j.live, j.todo = l, todo{}
 	for p := range skipped {
 		j.todo.path(p)
@@ -72,7 +76,7 @@ func (m *merge) pruneAll(path string, n *node) {
 
 // join continues the stored journal with the state top: by the changes that
 // lead there, where it is of the same folder and under the same rules.
-func (j *journal) join(ctx context.Context, b *cas.Batch, top *manifest) error {
+func (j *journal) join(ctx context.Context, top *manifest) error {
 	h := j.d.history
 	_, at, about, err := h.head()
 	if err != nil {
@@ -84,12 +88,12 @@ func (j *journal) join(ctx context.Context, b *cas.Batch, top *manifest) error {
 	}
 	gap := at.IsZero() || about.Rules != j.d.rules() || about.Root != id
 	if !gap {
-		old, err := resolve(ctx, j.d.cfg.Store, at, b)
+		old, err := resolve(ctx, j.d.cfg.Store, at)
 		if damage(err) {
 			gap = true
 		} else if err != nil {
 			return err
-		} else if err := j.catchUp(ctx, b, old, top); err != nil {
+		} else if err := j.catchUp(ctx, old, top); err != nil {
 			return err
 		}
 	}
@@ -102,7 +106,7 @@ func (j *journal) join(ctx context.Context, b *cas.Batch, top *manifest) error {
 }
 
 // catchUp records what changed while nobody followed.
-func (j *journal) catchUp(ctx context.Context, b *cas.Batch, old, now *manifest) error {
+func (j *journal) catchUp(ctx context.Context, old, now *manifest) error {
 	deltas, err := compare(ctx, old, now, nil)
 	if err != nil || len(deltas) == 0 {
 		return err

@@ -54,7 +54,7 @@ func (s *subject) Stored(t *testing.T) int64 {
 
 // Damage flips a byte of the content that each Mutate writes anew.
 func (s *subject) Damage(t *testing.T, id snap.SnapshotID) {
-	m, err := s.stored(t.Context(), "test", id, nil)
+	m, err := s.stored(t.Context(), "test", id)
 	must(t, err)
 	want, err := s.cas.Get(mustFind(t, m, "seed").hash)
 	must(t, err)

@@ -18,7 +18,7 @@ import (
 )
 
 // sink takes objects and says their hashes: a batch of the content store, or
-// something that only computes.
+// what puts versions of one thing into it.
 type sink interface {
 	Blob([]byte) (snap.Hash, error)
 	Node([]byte, []snap.Hash) (snap.Hash, error)

@@ -66,7 +66,7 @@ func (d *Driver) capture(ctx context.Context, op, root string, req snap.CaptureR
 	b := d.cfg.Store.Begin()
 	defer b.Discard()
 	created := time.Now().UTC()
-	v, err := d.present(ctx, op, b, nil, nil)
+	v, err := d.presentStored(ctx, op, b, nil)
 	if err != nil {
 		return snap.Snapshot{}, err
 	}
@@ -124,7 +124,7 @@ func (d *Driver) walk(ctx context.Context, op string, b *cas.Batch, sc scope, fr
 	if err != nil {
 		return nil, wrapped(errs.Failed, op, err)
 	}
-	m, err := sealTop(n, b)
+	m, err := sealTop(n, d.cfg.Store, b)
 	return &view{manifest: m, files: s.files.Load(), warnings: s.warned()}, wrapped(errs.Failed, op, err)
 }
 
@@ -214,13 +214,13 @@ func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []str
 	defer b.Discard()
 	side := func(id snap.SnapshotID) (*manifest, error) {
 		if id == "" {
-			v, err := d.present(ctx, op, b, sc, nil)
+			v, err := d.present(ctx, op, b, sc)
 			if err != nil {
 				return nil, err
 			}
 			return v.manifest, nil
 		}
-		return d.stored(ctx, op, id, b)
+		return d.stored(ctx, op, id)
 	}
 	old, err := side(from)
 	if err != nil {
@@ -237,19 +237,19 @@ func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []str
 
 // stored opens a snapshot's manifest by today's rules: what is excluded now is
 // not in it, also when it was captured under other rules. Such a manifest is
-// made anew, into b.
-func (d *Driver) stored(ctx context.Context, op string, id snap.SnapshotID, b *cas.Batch) (*manifest, error) {
+// made anew.
+func (d *Driver) stored(ctx context.Context, op string, id snap.SnapshotID) (*manifest, error) {
 	r, about, err := d.root(op, id)
 	if err != nil {
 		return nil, err
 	}
-	m, err := resolve(ctx, d.cfg.Store, r.Hash, b)
+	m, err := resolve(ctx, d.cfg.Store, r.Hash)
 	if err != nil || about.Rules == d.rules() {
 		return m, wrapped(errs.Corrupt, op, err)
 	}
 	n, err := m.without(ctx, d.exclude)
 	if err == nil {
-		m, err = sealTop(n, b)
+		m, err = sealTop(n, d.cfg.Store, nil)
 	}
 	return m, wrapped(errs.Failed, op, err)
 }

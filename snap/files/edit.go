@@ -56,8 +56,7 @@ func newest(links []*link) *edits {
 }
 
 // resolve gives the manifest of the state that h, a link or a manifest, stands for.
-// What of it is not stored yet goes into b.
-func resolve(ctx context.Context, s *cas.Store, h snap.Hash, b *cas.Batch) (*manifest, error) {
+func resolve(ctx context.Context, s *cas.Store, h snap.Hash) (*manifest, error) {
 	links, base, err := chain(s, h)
 	if err != nil {
 		return nil, err
@@ -66,12 +65,16 @@ func resolve(ctx context.Context, s *cas.Store, h snap.Hash, b *cas.Batch) (*man
 	if err != nil || len(links) == 0 {
 		return m, err
 	}
-	return edited(ctx, m, newest(links), s, b)
+	if m, err = m.edited(ctx, newest(links)); err != nil {
+		return nil, err
+	}
+	m.at = h
+	return m, nil
 }
 
-// edited gives the manifest that t makes of m. What of it is not stored yet goes into b.
-func edited(ctx context.Context, m *manifest, t *edits, s *cas.Store, b *cas.Batch) (*manifest, error) {
-	ed := &editor{ctx: ctx, m: m, s: b, known: map[snap.Hash][]entry{}}
+// edited gives the manifest that t makes of m. The two share what they know.
+func (m *manifest) edited(ctx context.Context, t *edits) (*manifest, error) {
+	ed := &editor{ctx: ctx, m: m}
 	root, err := ed.entry(t, &m.root, "")
 	if err != nil {
 		return nil, err
@@ -79,21 +82,13 @@ func edited(ctx context.Context, m *manifest, t *edits, s *cas.Store, b *cas.Bat
 	if root == nil || !root.isDir() {
 		return nil, damaged(m.hash, errManifest)
 	}
-	data, refs := encodeNode(sortTop, []*entry{root})
-	top, err := b.Node(data, refs)
-	if err != nil {
-		return nil, err
-	}
-	return loadKnowing(s, top, ed.known)
+	return newManifest(m.store, *root, m.known), nil
 }
 
 // editor makes one manifest of another; folders that nothing is changed in are shared.
 type editor struct {
 	ctx context.Context
 	m   *manifest
-	s   sink
-
-	known map[snap.Hash][]entry // the folders that were made
 }
 
 // entry gives what t makes of old, either of which may be nothing.
@@ -114,12 +109,12 @@ func (ed *editor) entry(t *edits, old *entry, name string) (*entry, error) {
 	}
 	x := *e
 	var err error
-	x.hash, err = ed.folder(t, old, name)
+	x.hash, err = ed.folder(t, old)
 	return &x, err
 }
 
 // folder makes a folder of old's entries and what t says of them.
-func (ed *editor) folder(t *edits, old *entry, name string) (snap.Hash, error) {
+func (ed *editor) folder(t *edits, old *entry) (snap.Hash, error) {
 	have, err := entriesOf(ed.m, old)
 	if err != nil {
 		return snap.Hash{}, err
@@ -149,9 +144,7 @@ func (ed *editor) folder(t *edits, old *entry, name string) (snap.Hash, error) {
 	for i := range out {
 		list[i] = &out[i]
 	}
-	h, err := versions(ed.s, folderName(name)).Node(encodeNode(sortFolder, list))
-	if err == nil {
-		ed.known[h] = out
-	}
-	return h, err
+	h := cas.NodeHash(encodeNode(sortFolder, list))
+	ed.m.known[h] = out
+	return h, nil
 }

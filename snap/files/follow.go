@@ -225,7 +225,7 @@ func (j *journal) flush(ctx context.Context, op string, fresh map[string]bool) e
 	}
 }
 
-// view seals the tree as it is after a flush.
+// view seals the tree as it is after a flush. b, where not nil, gets its manifest.
 func (j *journal) view(ctx context.Context, op string, b *cas.Batch, fresh map[string]bool) (v *view, err error) {
 	if err := j.flush(ctx, op, fresh); err != nil {
 		return nil, err
@@ -234,14 +234,18 @@ func (j *journal) view(ctx context.Context, op string, b *cas.Batch, fresh map[s
 		if err := j.d.seam("scanned"); err != nil {
 			return err
 		}
-		m, err := j.live.seal(j.d.cfg.Store, b, nil)
-		if damage(err) { // a content is gone from the store: read it again
-			if err = j.again(ctx, b); err == nil {
-				m, err = j.live.seal(j.d.cfg.Store, b, nil)
+		m := j.live.seal(j.d.cfg.Store)
+		if b != nil {
+			err := m.save(b)
+			if damage(err) { // something is gone from the store: read it again
+				if err = j.again(ctx); err == nil {
+					m = j.live.seal(j.d.cfg.Store)
+					err = m.save(b)
+				}
 			}
-		}
-		if err != nil {
-			return err
+			if err != nil {
+				return err
+			}
 		}
 		v = &view{manifest: m, files: j.live.files, warnings: j.d.mounted(sortedKeys(j.live.warn))}
 		v.place, _, _, err = j.d.history.head()

@@ -87,7 +87,7 @@ func (f *followed) exact(t testing.TB) {
 	f.flush(t)
 	b := f.cas.Begin()
 	defer b.Discard()
-	v, err := f.present(t.Context(), "test", b, nil, nil)
+	v, err := f.present(t.Context(), "test", b, nil)
 	must(t, err)
 	other, err := New(Config{App: "other", Dir: f.dir, StateDir: t.TempDir(), Store: f.cas, Owner: -1, Exclude: f.cfg.Exclude, Skip: f.cfg.Skip})
 	must(t, err)
@@ -95,7 +95,7 @@ func (f *followed) exact(t testing.TB) {
 	must(t, err)
 	_, at, _, err := f.history.head()
 	must(t, err)
-	j, err := resolve(t.Context(), f.cas, at, b)
+	j, err := resolve(t.Context(), f.cas, at)
 	must(t, err)
 	for what, m := range map[string]*manifest{"the tree": v.manifest, "the journal": j} {
 		if m.hash == w.hash {

@@ -134,15 +134,28 @@ type view struct {
 	warnings []string
 }
 
-// present reads the workspace into b: from the journal where that is current,
-// else by a walk of everything, or of sc. Paths for which fresh says so are
-// read from disk even if they seem to be known.
-func (d *Driver) present(ctx context.Context, op string, b *cas.Batch, sc scope, fresh map[string]bool) (*view, error) {
+// present reads the workspace: from the journal where that is current, else by a
+// walk of everything, or of sc, into b.
+func (d *Driver) present(ctx context.Context, op string, b *cas.Batch, sc scope) (*view, error) {
+	return d.presentFresh(ctx, op, b, sc, nil)
+}
+
+// presentFresh reads some paths from disk even if they seem to be known.
+func (d *Driver) presentFresh(ctx context.Context, op string, b *cas.Batch, sc scope, fresh map[string]bool) (*view, error) {
+	return d.read(ctx, op, b, sc, fresh, nil)
+}
+
+// presentStored puts the manifest into b, whoever reads it.
+func (d *Driver) presentStored(ctx context.Context, op string, b *cas.Batch, sc scope) (*view, error) {
+	return d.read(ctx, op, b, sc, nil, b)
+}
+
+func (d *Driver) read(ctx context.Context, op string, b *cas.Batch, sc scope, fresh map[string]bool, to *cas.Batch) (*view, error) {
 	j := d.current()
 	if j == nil {
 		return d.walk(ctx, op, b, sc, fresh)
 	}
-	v, err := j.view(ctx, op, b, fresh)
+	v, err := j.view(ctx, op, to, fresh)
 	if errors.Is(err, errEnded) {
 		return d.walk(ctx, op, b, sc, fresh)
 	}

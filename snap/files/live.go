@@ -20,11 +20,13 @@ type live struct {
 	files int64                      // how many names there are
 	warn  map[string]bool            // paths at which something is mounted
 	left  []*node                    // what went last: its other end may come with the next batch
+
+	drafts map[*node][]entry // of the folders that are hashed and not stored: copies that nobody changes
 }
 
 // newLive takes over a tree that was just read.
 func newLive(root *node) *live {
-	l := &live{root: root, names: map[string]map[string]bool{}, warn: map[string]bool{}}
+	l := &live{root: root, names: map[string]map[string]bool{}, warn: map[string]bool{}, drafts: map[*node][]entry{}}
 	tieGroups(root)
 	l.each(root, ".", l.enter)
 	return l
@@ -156,43 +158,47 @@ func (n *node) is(st stat) bool {
 		size == st.size && n.uid == st.uid && n.gid == st.gid
 }
 
-// reseal puts the folders that are not in the store as they are now into b, and
-// their entries into made, where not nil.
-func (n *node) reseal(b *cas.Batch, made map[snap.Hash][]entry) error {
-	if n.sealed && b.Keep(n.hash) {
-		return nil
-	}
-	entries := make([]*entry, len(n.kids))
-	for i, k := range n.kids {
-		if k.isDir() {
-			if err := k.reseal(b, made); err != nil {
-				return err
-			}
-		}
-		entries[i] = &k.entry
-	}
-	h, err := versions(b, folderName(n.name)).Node(encodeNode(sortFolder, entries))
-	if err != nil {
-		return err
-	}
-	n.hash, n.sealed = h, true
-	if made != nil {
-		made[h] = flat(entries)
-	}
-	return nil
+// seal gives the manifest of the tree as it is; the tree may move on. Nothing is
+// stored: that takes much longer, and few ask for it.
+func (l *live) seal(s *cas.Store) *manifest {
+	known := map[snap.Hash][]entry{}
+	l.hash(l.root, known)
+	return newManifest(s, l.root.entry, known)
 }
 
-// seal puts the whole tree into b and gives its manifest. made, where not nil,
-// gets the entries of each folder that changed since the last time.
-func (l *live) seal(s *cas.Store, b *cas.Batch, made map[snap.Hash][]entry) (*manifest, error) {
-	if err := l.root.reseal(b, made); err != nil {
-		return nil, err
+// hash sets the hashes of n and the folders below it, and enters into known those
+// that the epoch does not hold.
+func (l *live) hash(n *node, known map[snap.Hash][]entry) {
+	if n.sealed == stored {
+		return
 	}
-	root := l.root.entry
-	root.name = ""
-	h, err := versions(b, folderName("")).Node(encodeNode(sortTop, []*entry{&root}))
-	if err != nil {
-		return nil, err
+	for _, k := range n.kids {
+		if k.isDir() {
+			l.hash(k, known)
+		}
 	}
-	return loadKnowing(s, h, made)
+	if n.sealed == unsealed || l.drafts[n] == nil {
+		n.hash, n.sealed = cas.NodeHash(encodeNode(sortFolder, n.entries())), hashed
+		l.drafts[n] = n.flat()
+	}
+	known[n.hash] = l.drafts[n]
+}
+
+// begun notes that an epoch began with the tree as it was sealed last: the store
+// holds all of it now.
+func (l *live) begun() {
+	clear(l.drafts)
+	settle(l.root)
+}
+
+func settle(n *node) {
+	if n.sealed == stored {
+		return
+	}
+	n.sealed = stored
+	for _, k := range n.kids {
+		if k.isDir() {
+			settle(k)
+		}
+	}
 }

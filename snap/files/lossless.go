@@ -15,9 +15,9 @@ import (
 
 // mayReplace makes sure that nothing is lost that is in live: a Commit fails
 // if something is neither as the base nor as the target has it, an Undo stores it.
-func (c *change) mayReplace(ctx context.Context, op string, b sink, live *manifest, deltas []delta, base, target *manifest, done state) error {
+func (c *change) mayReplace(ctx context.Context, op string, live *manifest, deltas []delta, base, target *manifest, done state) error {
 	if c.plan.State == prepared {
-		path, err := c.moved(ctx, b, base, live)
+		path, err := c.moved(ctx, base, live)
 		if err == nil && path != "" {
 			err = snap.Changed(op, shown(c.d.cfg.Dir, path))
 		}

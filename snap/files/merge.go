@@ -100,7 +100,7 @@ func (m *merge) change(path string, old, new *node) {
 	m.undo = append(m.undo, func() {
 		kids := old.kids
 		*old = before
-		old.kids, old.sealed = kids, false
+		old.kids, old.sealed = kids, unsealed
 	})
 	if !same {
 		m.record(path, &before.entry, &old.entry)
@@ -216,7 +216,7 @@ func (m *merge) record(path string, before, after *entry) {
 // unseal notes that the folder that path lies in, and those above, are changed.
 func (m *merge) unseal(path string) {
 	n := m.l.root
-	n.sealed = false
+	n.sealed = unsealed
 	dir, _ := parent(path)
 	if dir == "." {
 		return
@@ -227,7 +227,7 @@ func (m *merge) unseal(path string) {
 		if n = n.kid(name); n == nil {
 			return
 		}
-		n.sealed = false
+		n.sealed = unsealed
 	}
 }
 

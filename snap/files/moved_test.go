@@ -41,7 +41,7 @@ func moveAFolder(t *testing.T, first func(*followed)) {
 	f.flush(t)
 	for f.unsure(t) { // until a write could not hide in the clock's tick
 		f.flush(t)
-		must(t, f.following().do(t.Context(), func() error { return f.following().again(t.Context(), nil) }))
+		must(t, f.following().do(t.Context(), func() error { return f.following().again(t.Context()) }))
 	}
 	before := bytesRead(t)
 	first(f)

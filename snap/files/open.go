@@ -28,9 +28,7 @@ func (d *Driver) OpenPath(ctx context.Context, id snap.SnapshotID, path string) 
 	if id == "" {
 		return d.openLive(op, path)
 	}
-	b := d.cfg.Store.Begin()
-	defer b.Discard()
-	m, err := d.stored(ctx, op, id, b)
+	m, err := d.stored(ctx, op, id)
 	if err != nil {
 		return nil, 0, err
 	}

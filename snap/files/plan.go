@@ -30,7 +30,7 @@ const (
 type plan struct {
 	Version int
 	State   state
-	Base    digest   // the tops of the manifests, kept by the switch's own roots
+	Base    digest   // the tops of the manifests; the switch's own roots say what they are made of
 	Target  digest   //
 	Scope   [][]byte // raw paths; empty: everything
 	Notes   []string // for the receipt

@@ -28,16 +28,16 @@ func (d *Driver) PrepareScoped(ctx context.Context, req snap.RestoreRequest, pat
 	if err != nil {
 		return nil, err
 	}
-	b := d.cfg.Store.Begin()
-	defer b.Discard()
-	base, target, err := d.ends(ctx, op, req.Base, req.Target, b)
+	base, target, err := d.ends(ctx, op, req.Base, req.Target)
 	if err != nil {
 		return nil, err
 	}
+	b := d.cfg.Store.Begin()
+	defer b.Discard()
 	return d.prepare(ctx, op, req.ID, base, target, sc, b)
 }
 
-// prepare makes ready to go from base to target, of which b may hold parts.
+// prepare makes ready to go from base to target, whose new contents b has.
 func (d *Driver) prepare(ctx context.Context, op string, id snap.RestoreID, base, target *manifest, sc scope, b *cas.Batch) (snap.Switch, error) {
 	deltas, err := compare(ctx, base, target, sc)
 	if err == nil {
@@ -50,14 +50,14 @@ func (d *Driver) prepare(ctx context.Context, op string, id snap.RestoreID, base
 	for _, s := range sc {
 		p.Scope = append(p.Scope, []byte(s))
 	}
-	if err := d.record(ctx, id, p, b); err != nil {
+	if err := d.record(ctx, id, p, base, target, b); err != nil {
 		return nil, wrapped(errs.Failed, op, err)
 	}
-	return &change{d: d, id: id, plan: p, deltas: deltas}, nil
+	return &change{d: d, id: id, plan: p, base: base, target: target, deltas: deltas}, nil
 }
 
 // record makes the preparation durable: what it needs, and the plan.
-func (d *Driver) record(ctx context.Context, id snap.RestoreID, p *plan, b *cas.Batch) error {
+func (d *Driver) record(ctx context.Context, id snap.RestoreID, p *plan, base, target *manifest, b *cas.Batch) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -65,8 +65,15 @@ func (d *Driver) record(ctx context.Context, id snap.RestoreID, p *plan, b *cas.
 	if err != nil {
 		return err
 	}
-	base, target := d.switchRoots(id)
-	if err := b.Commit(cas.Root{Name: base, Hash: snap.Hash(p.Base)}, cas.Root{Name: target, Hash: snap.Hash(p.Target)}, plan); err != nil {
+	for _, m := range []*manifest{base, target} {
+		if m.at.IsZero() {
+			if err := m.save(b); err != nil {
+				return err
+			}
+		}
+	}
+	from, to := d.switchRoots(id)
+	if err := b.Commit(cas.Root{Name: from, Hash: base.at}, cas.Root{Name: to, Hash: target.at}, plan); err != nil {
 		return err
 	}
 	return d.seam("switch planned")

@@ -55,20 +55,24 @@ func (j *journal) rest(ctx context.Context) {
 func (j *journal) keyframe() error {
 	b := j.d.cfg.Store.Begin()
 	defer b.Discard()
-	m, err := j.live.seal(j.d.cfg.Store, b, nil)
-	if err != nil {
+	m := j.live.seal(j.d.cfg.Store)
+	if err := m.save(b); err != nil {
 		return err
 	}
 	if err := j.d.seam("keyframe"); err != nil {
 		return err
 	}
-	return j.d.history.begin(b, m.hash, j.d.rules(), j.live.root.id.ino, false)
+	if err := j.d.history.begin(b, m.hash, j.d.rules(), j.live.root.id.ino, false); err != nil {
+		return err
+	}
+	j.live.begun()
+	return nil
 }
 
 // again reads everything anew whose content the store has lost, and forgets
 // which folders it has.
-func (j *journal) again(ctx context.Context, b *cas.Batch) error {
-	j.live.each(j.live.root, ".", func(_ string, n *node) { n.sealed = false })
+func (j *journal) again(ctx context.Context) error {
+	j.live.each(j.live.root, ".", func(_ string, n *node) { n.sealed = unsealed })
 	now := time.Now()
 	_, err := j.read(ctx, &todo{all: true, first: now, last: now}, nil)
 	return err
@@ -101,7 +105,10 @@ func (d *Driver) tidy(ctx context.Context) error {
 func (d *Driver) settleMarker(ctx context.Context, r cas.Root, about meta) error {
 	b := d.cfg.Store.Begin()
 	defer b.Discard()
-	m, err := resolve(ctx, d.cfg.Store, r.Hash, b)
+	m, err := resolve(ctx, d.cfg.Store, r.Hash)
+	if err == nil {
+		err = m.save(b)
+	}
 	if err != nil {
 		return err
 	}

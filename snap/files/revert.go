@@ -7,7 +7,6 @@ import (
 
 	"mulligan/ipc/errs"
 	"mulligan/snap"
-	"mulligan/snap/cas"
 )
 
 var _ snap.Reverter = (*Driver)(nil)
@@ -33,11 +32,11 @@ func (d *Driver) PrepareRevert(ctx context.Context, req snap.RevertRequest) (sna
 	}
 	b := d.cfg.Store.Begin()
 	defer b.Discard()
-	base, _, err := d.standing(ctx, op, req.Base, b)
+	base, _, err := d.standing(ctx, op, req.Base)
 	if err != nil {
 		return nil, none, err
 	}
-	tracks, err := d.trace(ctx, op, req.Writes, b)
+	tracks, err := d.trace(ctx, op, req.Writes)
 	if err != nil {
 		return nil, none, wrapped(errs.Failed, op, err)
 	}
@@ -50,7 +49,7 @@ func (d *Driver) PrepareRevert(ctx context.Context, req snap.RevertRequest) (sna
 	if len(how.Paths) == 0 {
 		return nil, how, nil
 	}
-	target, err := r.target(ctx, b)
+	target, err := r.target(ctx)
 	if err != nil {
 		return nil, none, wrapped(errs.Failed, op, err)
 	}
@@ -194,11 +193,11 @@ func (r *reverting) outcome() snap.Reverted {
 	return how
 }
 
-// target puts the manifest of the outcome into b.
-func (r *reverting) target(ctx context.Context, b *cas.Batch) (*manifest, error) {
+// target is the manifest of the outcome.
+func (r *reverting) target(ctx context.Context) (*manifest, error) {
 	t := &edits{}
 	for p, e := range r.to {
 		t.put(p, e)
 	}
-	return edited(ctx, r.base, t, r.d.cfg.Store, b)
+	return r.base.edited(ctx, t)
 }

@@ -23,6 +23,8 @@ type change struct {
 
 	mu       sync.Mutex
 	plan     *plan
+	base     *manifest // once worked out, as are
+	target   *manifest
 	deltas   []delta // from base to target, once worked out
 	unsynced bool    // an apply was cut short: not all that it changed is on the disk
 }
@@ -54,11 +56,33 @@ func (c *change) set(s state) error {
 	return c.d.seam(string(s))
 }
 
-func (c *change) manifests() (base, target *manifest, err error) {
-	if base, err = loadManifest(c.d.cfg.Store, snap.Hash(c.plan.Base)); err == nil {
-		target, err = loadManifest(c.d.cfg.Store, snap.Hash(c.plan.Target))
+// manifests gives what the restore goes from and to.
+func (c *change) manifests(ctx context.Context) (base, target *manifest, err error) {
+	if c.base != nil {
+		return c.base, c.target, nil
 	}
-	return base, target, err
+	from, to := c.d.switchRoots(c.id)
+	if base, err = c.manifest(ctx, from, c.plan.Base); err == nil {
+		target, err = c.manifest(ctx, to, c.plan.Target)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	c.base, c.target = base, target
+	return base, target, nil
+}
+
+// manifest makes a manifest anew of what the root of that name keeps.
+func (c *change) manifest(ctx context.Context, root string, want digest) (*manifest, error) {
+	r, err := c.d.cfg.Store.Root(root)
+	if err != nil {
+		return nil, err
+	}
+	m, err := resolve(ctx, c.d.cfg.Store, r.Hash)
+	if err == nil && m.hash != snap.Hash(want) {
+		err = damaged(r.Hash, fmt.Errorf("it leads to %v, not to %v", m.hash, snap.Hash(want)))
+	}
+	return m, err
 }
 
 // differences are the deltas from base to target.
@@ -66,7 +90,7 @@ func (c *change) differences(ctx context.Context) ([]delta, error) {
 	if c.deltas != nil {
 		return c.deltas, nil
 	}
-	base, target, err := c.manifests()
+	base, target, err := c.manifests(ctx)
 	if err == nil {
 		c.deltas, err = compare(ctx, base, target, c.plan.scope())
 	}
@@ -95,25 +119,25 @@ func (c *change) Stale(ctx context.Context) (bool, error) {
 	defer c.mu.Unlock()
 	b := c.d.cfg.Store.Begin()
 	defer b.Discard()
-	now, err := c.d.present(ctx, op, b, c.plan.scope(), nil)
+	now, err := c.d.present(ctx, op, b, c.plan.scope())
 	if err != nil {
 		return false, err
 	}
-	base, err := loadManifest(c.d.cfg.Store, snap.Hash(c.plan.Base))
+	base, _, err := c.manifests(ctx)
 	if err != nil {
 		return false, wrapped(errs.Corrupt, op, err)
 	}
-	moved, err := c.moved(ctx, b, base, now.manifest)
+	moved, err := c.moved(ctx, base, now.manifest)
 	return moved != "", wrapped(errs.Failed, op, err)
 }
 
 // moved names a path at which live is not as the base has it, "" if there is none.
-func (c *change) moved(ctx context.Context, s sink, base, live *manifest) (string, error) {
-	was, err := base.part(s, c.plan.scope())
+func (c *change) moved(ctx context.Context, base, live *manifest) (string, error) {
+	was, err := base.part(c.plan.scope())
 	if err != nil {
 		return "", err
 	}
-	is, err := live.part(s, c.plan.scope())
+	is, err := live.part(c.plan.scope())
 	if err != nil || was == is {
 		return "", err
 	}
@@ -193,7 +217,7 @@ func (c *change) Undo(ctx context.Context) error {
 func (c *change) converge(ctx context.Context, op string, going, done state) error {
 	b := c.d.cfg.Store.Begin()
 	defer b.Discard()
-	base, target, err := c.manifests()
+	base, target, err := c.manifests(ctx)
 	if err != nil {
 		return wrapped(errs.Corrupt, op, err)
 	}
@@ -204,7 +228,11 @@ func (c *change) converge(ctx context.Context, op string, going, done state) err
 	if err := c.sweepTemps(ctx); err != nil {
 		return wrapped(errs.Failed, op, err)
 	}
-	now, err := c.d.present(ctx, op, b, c.plan.scope(), nil)
+	look := c.d.present
+	if done == undone { // it may have to be kept
+		look = c.d.presentStored
+	}
+	now, err := look(ctx, op, b, c.plan.scope())
 	if err != nil {
 		return err
 	}
@@ -216,7 +244,7 @@ func (c *change) converge(ctx context.Context, op string, going, done state) err
 	if err := c.settleFrames(deltas, base); err != nil {
 		return wrapped(errs.Failed, op, err)
 	}
-	if err := c.mayReplace(ctx, op, b, live, deltas, base, target, done); err != nil {
+	if err := c.mayReplace(ctx, op, live, deltas, base, target, done); err != nil {
 		return err
 	}
 	defer c.d.restoring()()
@@ -302,7 +330,7 @@ func (c *change) Check(ctx context.Context) (snap.Proof, error) {
 	for _, d := range deltas {
 		touched[d.path] = true
 	}
-	base, target, err := c.manifests()
+	base, target, err := c.manifests(ctx)
 	if err != nil {
 		return snap.Proof{}, wrapped(errs.Corrupt, op, err)
 	}
@@ -312,17 +340,17 @@ func (c *change) Check(ctx context.Context) (snap.Proof, error) {
 	}
 	b := c.d.cfg.Store.Begin()
 	defer b.Discard()
-	now, err := c.d.present(ctx, op, b, c.plan.scope(), touched)
+	now, err := c.d.presentFresh(ctx, op, b, c.plan.scope(), touched)
 	if err != nil {
 		return snap.Proof{}, err
 	}
-	return c.proof(ctx, op, b, base, want, now.manifest)
+	return c.proof(ctx, op, base, want, now.manifest)
 }
 
-func (c *change) proof(ctx context.Context, op string, b *cas.Batch, base, want, live *manifest) (p snap.Proof, err error) {
+func (c *change) proof(ctx context.Context, op string, base, want, live *manifest) (p snap.Proof, err error) {
 	hashes := make([]snap.Hash, 3)
 	for i, m := range []*manifest{base, want, live} {
-		if hashes[i], err = m.part(b, c.plan.scope()); err != nil {
+		if hashes[i], err = m.part(c.plan.scope()); err != nil {
 			return p, wrapped(errs.Failed, op, err)
 		}
 	}

@@ -24,7 +24,6 @@ type stretch struct{ before, after *entry }
 type tracker struct {
 	ctx    context.Context
 	s      *cas.Store
-	b      *cas.Batch
 	wanted map[place]bool
 	tracks map[string]*track
 	states map[snap.Hash]*manifest // as looked up
@@ -37,8 +36,8 @@ type place struct {
 }
 
 // trace gives the tracks of writes, by path.
-func (d *Driver) trace(ctx context.Context, op string, writes []snap.Write, b *cas.Batch) (map[string]*track, error) {
-	t := &tracker{ctx: ctx, s: d.cfg.Store, b: b,
+func (d *Driver) trace(ctx context.Context, op string, writes []snap.Write) (map[string]*track, error) {
+	t := &tracker{ctx: ctx, s: d.cfg.Store,
 		wanted: map[place]bool{}, tracks: map[string]*track{}, states: map[snap.Hash]*manifest{}}
 	var first uint64
 	for i, w := range writes {
@@ -111,7 +110,7 @@ func (t *tracker) before(l *link, r *record) (*entry, error) {
 	m := t.states[l.prev]
 	if m == nil {
 		var err error
-		if m, err = resolve(t.ctx, t.s, l.prev, t.b); err != nil {
+		if m, err = resolve(t.ctx, t.s, l.prev); err != nil {
 			return nil, err
 		}
 		t.states[l.prev] = m

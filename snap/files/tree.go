@@ -16,12 +16,20 @@ type node struct {
 
 	// Of what was read from disk: what it can be recognised by, and whether
 	// nothing can have been written since without showing in it.
-	id    inode
-	ctime instant
-	sure  bool
-	// sealed: the hash of this folder is that of its entries. Journal only.
-	sealed bool
+	id     inode
+	ctime  instant
+	sure   bool
+	sealed sealing // of a folder. Journal only
 }
+
+// sealing is what is known of a folder's hash.
+type sealing uint8
+
+const (
+	unsealed sealing = iota // it is of entries that are no longer so
+	hashed                  // it is that of the entries
+	stored                  // and so are its node, and those below it, in the epoch that is being written
+)
 
 // tie gives every file that has several names in the tree its group: the path
 // of the first of them. A file whose other names are elsewhere has none.
@@ -56,79 +64,84 @@ func tieGroups(root *node) {
 	}
 }
 
-// seal puts the folders below n into s, deepest first, and sets their hashes.
-// kept, where not nil, gets each folder's entries by its hash.
-func (n *node) seal(s sink, kept map[snap.Hash][]entry) error {
+// seal sets the hashes of n and the folders below it, deepest first. b, where
+// not nil, gets their nodes, and kept, where not nil, their entries by hash.
+func (n *node) seal(b *cas.Batch, kept map[snap.Hash][]entry) error {
 	if !n.isDir() {
 		return nil
 	}
-	entries := make([]*entry, len(n.kids))
-	for i, k := range n.kids {
-		if err := k.seal(s, kept); err != nil {
+	for _, k := range n.kids {
+		if err := k.seal(b, kept); err != nil {
 			return err
 		}
-		entries[i] = &k.entry
 	}
-	data, refs := encodeNode(sortFolder, entries)
-	h, err := versions(s, folderName(n.name)).Node(data, refs)
-	if err != nil {
-		return err
+	data, refs := encodeNode(sortFolder, n.entries())
+	if b == nil {
+		n.hash = cas.NodeHash(data, refs)
+	} else {
+		h, err := b.Kin(folderName(n.name)).Node(data, refs)
+		if err != nil {
+			return err
+		}
+		n.hash = h
 	}
-	n.hash = h
 	if kept != nil {
-		kept[h] = flat(entries)
+		kept[n.hash] = n.flat()
 	}
 	return nil
 }
 
-func flat(entries []*entry) []entry {
-	out := make([]entry, len(entries))
-	for i, e := range entries {
-		out[i] = *e
+// entries are those of a folder.
+func (n *node) entries() []*entry {
+	list := make([]*entry, len(n.kids))
+	for i, k := range n.kids {
+		list[i] = &k.entry
 	}
-	return out
+	return list
+}
+
+// flat is a copy of a folder's entries.
+func (n *node) flat() []entry {
+	list := make([]entry, len(n.kids))
+	for i, k := range n.kids {
+		list[i] = k.entry
+	}
+	return list
 }
 
 // manifest is a sealed tree: its top's hash, the workspace folder's entry, and
-// how to get at a folder's entries. It is for one goroutine.
+// its folders' entries. It need not be in the store: of a restore's ends most are
+// there already, as links of the journal. It is for one goroutine.
 type manifest struct {
-	hash   snap.Hash
-	root   entry
-	folder func(snap.Hash) ([]entry, error)
+	hash  snap.Hash
+	root  entry
+	at    snap.Hash // the object in the store that it can be had from again: see resolve; zero: there is none
+	store *cas.Store
+	known map[snap.Hash][]entry // folders that were read, or that are not stored
 }
 
-// sealTop seals the whole tree.
-func sealTop(root *node, s sink) (*manifest, error) {
-	tieGroups(root)
+// newManifest is a manifest in memory.
+func newManifest(s *cas.Store, root entry, known map[snap.Hash][]entry) *manifest {
 	root.name = ""
-	kept := map[snap.Hash][]entry{}
-	if err := root.seal(s, kept); err != nil {
+	return &manifest{hash: cas.NodeHash(encodeNode(sortTop, []*entry{&root})), root: root, store: s, known: known}
+}
+
+// sealTop seals a tree that was just read or made. b, where not nil, gets the manifest.
+func sealTop(root *node, s *cas.Store, b *cas.Batch) (*manifest, error) {
+	tieGroups(root)
+	known := map[snap.Hash][]entry{}
+	if err := root.seal(b, known); err != nil {
 		return nil, err
 	}
-	data, refs := encodeNode(sortTop, []*entry{&root.entry})
-	h, err := s.Node(data, refs)
-	if err != nil {
-		return nil, err
+	m := newManifest(s, root.entry, known)
+	if b == nil {
+		return m, nil
 	}
-	return &manifest{h, root.entry, func(h snap.Hash) ([]entry, error) {
-		if e, ok := kept[h]; ok {
-			return e, nil
-		}
-		return nil, errs.New(errs.Internal, "read tree", "no folder %s", h)
-	}}, nil
+	return m, m.save(b)
 }
 
 // loadManifest opens the stored manifest whose top is h.
 func loadManifest(s *cas.Store, h snap.Hash) (*manifest, error) {
-	return loadKnowing(s, h, nil)
-}
-
-// loadKnowing is loadManifest for one some of whose folders may be known. What it
-// loads is known then, too.
-func loadKnowing(s *cas.Store, h snap.Hash, known map[snap.Hash][]entry) (*manifest, error) {
-	if known == nil {
-		known = map[snap.Hash][]entry{}
-	}
 	top, err := loadEntries(s, sortTop, h)
 	if err != nil {
 		return nil, err
@@ -136,16 +149,51 @@ func loadKnowing(s *cas.Store, h snap.Hash, known map[snap.Hash][]entry) (*manif
 	if !top[0].isDir() {
 		return nil, damaged(h, errManifest)
 	}
-	return &manifest{h, top[0], func(h snap.Hash) ([]entry, error) {
-		if e, ok := known[h]; ok {
-			return e, nil
+	return &manifest{hash: h, root: top[0], at: h, store: s, known: map[snap.Hash][]entry{}}, nil
+}
+
+// folder gives the entries of the folder whose hash is h.
+func (m *manifest) folder(h snap.Hash) ([]entry, error) {
+	if e, ok := m.known[h]; ok {
+		return e, nil
+	}
+	e, err := loadEntries(m.store, sortFolder, h)
+	if err == nil {
+		m.known[h] = e
+	}
+	return e, err
+}
+
+// save puts into b what the store does not hold of m.
+func (m *manifest) save(b *cas.Batch) error {
+	if err := m.saveFolder(b, &m.root); err != nil {
+		return err
+	}
+	if _, err := b.Kin(folderName("")).Node(encodeNode(sortTop, []*entry{&m.root})); err != nil {
+		return err
+	}
+	m.at = m.hash
+	return nil
+}
+
+func (m *manifest) saveFolder(b *cas.Batch, e *entry) error {
+	if b.Keep(e.hash) {
+		return nil
+	}
+	entries, err := m.folder(e.hash)
+	if err != nil {
+		return err
+	}
+	list := make([]*entry, len(entries))
+	for i := range entries {
+		if list[i] = &entries[i]; list[i].isDir() {
+			if err := m.saveFolder(b, list[i]); err != nil {
+				return err
+			}
 		}
-		e, err := loadEntries(s, sortFolder, h)
-		if err == nil {
-			known[h] = e
-		}
-		return e, err
-	}}, nil
+	}
+	_, err = b.Kin(folderName(e.name)).Node(encodeNode(sortFolder, list))
+	return err
 }
 
 func loadEntries(s *cas.Store, sort byte, h snap.Hash) ([]entry, error) {
@@ -225,7 +273,7 @@ func (m *manifest) without(ctx context.Context, x *excluder) (*node, error) {
 
 // part is the hash of what m has in the scope: the top's for all of it, else
 // that of a list of the scope's paths, in which hard-link groups don't count.
-func (m *manifest) part(s sink, sc scope) (snap.Hash, error) {
+func (m *manifest) part(sc scope) (snap.Hash, error) {
 	if len(sc) == 0 {
 		return m.hash, nil
 	}
@@ -240,7 +288,7 @@ func (m *manifest) part(s sink, sc scope) (snap.Hash, error) {
 		}
 		n, err := m.ungrouped(*e)
 		if err == nil {
-			err = n.seal(s, nil)
+			err = n.seal(nil, nil)
 		}
 		if err != nil {
 			return snap.Hash{}, err
@@ -248,8 +296,7 @@ func (m *manifest) part(s sink, sc scope) (snap.Hash, error) {
 		n.name = p
 		list = append(list, &n.entry)
 	}
-	data, refs := encodeNode(sortList, list)
-	return s.Node(data, refs)
+	return cas.NodeHash(encodeNode(sortList, list)), nil
 }
 
 // ungrouped loads e and what is below it, without hard-link groups.
