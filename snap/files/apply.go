@@ -30,6 +30,7 @@ type apply struct {
 	tmp   atomic.Int64    // the next temporary name's number
 	stays map[string]bool // folders that could not go, since not all in them is ours to remove
 	whole bool            // sync everything: an apply before this one was cut short
+	bulk  bool            // the files at hand are synced all at once
 
 	mu      sync.Mutex
 	notes   []string

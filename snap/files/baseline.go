@@ -40,7 +40,7 @@ func (j *journal) readAll(ctx context.Context) error {
 	if err := root.seal(b, nil); err != nil {
 		return err
 	}
-	top := newManifest(j.d.cfg.Store, root.entry, map[snap.Hash][]entry{})
+	top := newManifest(root.entry, newFolders(j.d.cfg.Store, map[snap.Hash][]entry{}))
 	if err := top.save(b); err != nil {
 		return err
 	}

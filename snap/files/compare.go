@@ -28,7 +28,13 @@ type comparison struct {
 	old, new *manifest
 	scope    scope
 	groups   bool // hard-link groups count
-	out      []delta
+}
+
+// branch is a path at which two manifests differ, with what differs below it.
+type branch struct {
+	delta
+	a, b *entry // what the manifests have there
+	kids []*branch
 }
 
 // compare lists where new differs from old, parents before what they hold.
@@ -38,8 +44,33 @@ func compare(ctx context.Context, old, new *manifest, sc scope) ([]delta, error)
 	if old.hash == new.hash {
 		return nil, nil
 	}
-	err := c.pair(".", &old.root, &new.root)
-	return c.out, err
+	top, err := c.pair(".", &old.root, &new.root)
+	if err != nil || top == nil {
+		return nil, err
+	}
+	for level := []*branch{top}; len(level) > 0; { // reading folders is what takes time
+		err := inRuns(len(level), func() (func(int) error, func()) {
+			return func(i int) error { return c.below(level[i]) }, func() {}
+		})
+		if err != nil {
+			return nil, err
+		}
+		var next []*branch
+		for _, t := range level {
+			next = append(next, t.kids...)
+		}
+		level = next
+	}
+	return top.list(nil), nil
+}
+
+// list appends the deltas of t and of what is below it.
+func (t *branch) list(out []delta) []delta {
+	out = append(out, t.delta)
+	for _, k := range t.kids {
+		out = k.list(out)
+	}
+	return out
 }
 
 // alike reports whether nothing at or below the two differs.
@@ -50,41 +81,41 @@ func (c *comparison) alike(a, b *entry) bool {
 	return a.sameMeta(b) && a.sameBody(b) && a.hash == b.hash && (a.group == b.group || !c.groups)
 }
 
-// pair compares what is at path on either side.
-func (c *comparison) pair(path string, old, new *entry) error {
+// pair compares what is at path on either side; nil: nothing is to be done there.
+func (c *comparison) pair(path string, old, new *entry) (*branch, error) {
 	if c.alike(old, new) {
-		return c.ctx.Err()
+		return nil, c.ctx.Err()
 	}
-	d := delta{path: path, old: old, new: new}
+	t := &branch{delta: delta{path: path, old: old, new: new}, a: old, b: new}
 	if !c.scope.holds(path) {
+		d := &t.delta
 		switch {
 		case new == nil, !new.isDir():
 			d.new = old // what is outside of the scope stays
 		case old != nil && !old.isDir():
-			return errs.New(errs.Conflict, "compare files", "%s is in the way of what is to be restored below it", path).
+			return nil, errs.New(errs.Conflict, "compare files", "%s is in the way of what is to be restored below it", path).
 				WithHint("widen the scope to %s", path)
 		case old != nil:
 			d.new = old
 		}
 		if d.new == nil || !d.new.isDir() {
-			return nil
+			return nil, nil
 		}
 		d.frame = old != nil
 	}
-	c.out = append(c.out, d)
-	if old != nil && old.mount || new != nil && new.mount {
-		return nil
-	}
-	return c.below(path, old, new)
+	return t, nil
 }
 
-// below compares the entries of two folders, either of which may be none.
-func (c *comparison) below(path string, old, new *entry) error {
-	a, err := entriesOf(c.old, old)
+// below compares the entries of t's folders, either of which may be none.
+func (c *comparison) below(t *branch) error {
+	if t.a != nil && t.a.mount || t.b != nil && t.b.mount {
+		return nil
+	}
+	a, err := entriesOf(c.old, t.a)
 	if err != nil {
 		return err
 	}
-	b, err := entriesOf(c.new, new)
+	b, err := entriesOf(c.new, t.b)
 	if err != nil {
 		return err
 	}
@@ -98,16 +129,20 @@ func (c *comparison) below(path string, old, new *entry) error {
 		}
 		var p string
 		if x != nil {
-			p, a = join(path, x.name), a[1:]
+			p, a = join(t.path, x.name), a[1:]
 		}
 		if y != nil {
-			p, b = join(path, y.name), b[1:]
+			p, b = join(t.path, y.name), b[1:]
 		}
 		if !c.scope.leads(p) {
 			continue
 		}
-		if err := c.pair(p, x, y); err != nil {
+		k, err := c.pair(p, x, y)
+		if err != nil {
 			return err
+		}
+		if k != nil {
+			t.kids = append(t.kids, k)
 		}
 	}
 	return nil

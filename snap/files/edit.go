@@ -82,7 +82,7 @@ func (m *manifest) edited(ctx context.Context, t *edits) (*manifest, error) {
 	if root == nil || !root.isDir() {
 		return nil, damaged(m.hash, errManifest)
 	}
-	return newManifest(m.store, *root, m.known), nil
+	return newManifest(*root, m.folders), nil
 }
 
 // editor makes one manifest of another; folders that nothing is changed in are shared.
@@ -145,6 +145,6 @@ func (ed *editor) folder(t *edits, old *entry) (snap.Hash, error) {
 		list[i] = &out[i]
 	}
 	h := cas.NodeHash(encodeNode(sortFolder, list))
-	ed.m.known[h] = out
+	ed.m.add(h, out)
 	return h, nil
 }

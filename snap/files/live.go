@@ -161,44 +161,66 @@ func (n *node) is(st stat) bool {
 // seal gives the manifest of the tree as it is; the tree may move on. Nothing is
 // stored: that takes much longer, and few ask for it.
 func (l *live) seal(s *cas.Store) *manifest {
+	var levels [][]*node
+	l.root.notStored(0, &levels)
 	known := map[snap.Hash][]entry{}
-	l.hash(l.root, known)
-	return newManifest(s, l.root.entry, known)
+	for _, level := range slices.Backward(levels) { // a folder's hash asks for those below it
+		l.hash(level)
+		for _, n := range level {
+			known[n.hash] = l.drafts[n]
+		}
+	}
+	return newManifest(l.root.entry, newFolders(s, known))
 }
 
-// hash sets the hashes of n and the folders below it, and enters into known those
-// that the epoch does not hold.
-func (l *live) hash(n *node, known map[snap.Hash][]entry) {
+// notStored puts the folders that the epoch does not hold into levels, by their depth.
+func (n *node) notStored(depth int, levels *[][]*node) {
 	if n.sealed == stored {
 		return
 	}
+	if depth == len(*levels) {
+		*levels = append(*levels, nil)
+	}
+	(*levels)[depth] = append((*levels)[depth], n)
 	for _, k := range n.kids {
 		if k.isDir() {
-			l.hash(k, known)
+			k.notStored(depth+1, levels)
 		}
 	}
-	if n.sealed == unsealed || l.drafts[n] == nil {
-		n.hash, n.sealed = cas.NodeHash(encodeNode(sortFolder, n.entries())), hashed
-		l.drafts[n] = n.flat()
+}
+
+// hash sets the hashes of folders none of which is in another one.
+func (l *live) hash(level []*node) {
+	level = slices.Clone(level)
+	level = slices.DeleteFunc(level, func(n *node) bool { return n.sealed == hashed && l.drafts[n] != nil })
+	drafts := make([][]entry, len(level))
+	_ = inRuns(len(level), func() (func(int) error, func()) { // none of it can fail
+		return func(i int) error {
+			n := level[i]
+			n.hash, drafts[i] = cas.NodeHash(encodeNode(sortFolder, n.entries())), n.flat()
+			return nil
+		}, func() {}
+	})
+	for i, n := range level {
+		n.sealed, l.drafts[n] = hashed, drafts[i]
 	}
-	known[n.hash] = l.drafts[n]
 }
 
 // begun notes that an epoch began with the tree as it was sealed last: the store
 // holds all of it now.
 func (l *live) begun() {
 	clear(l.drafts)
-	settle(l.root)
+	l.root.setStored()
 }
 
-func settle(n *node) {
+func (n *node) setStored() {
 	if n.sealed == stored {
 		return
 	}
 	n.sealed = stored
 	for _, k := range n.kids {
 		if k.isDir() {
-			settle(k)
+			k.setStored()
 		}
 	}
 }

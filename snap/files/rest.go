@@ -41,6 +41,7 @@ func (j *journal) rest(ctx context.Context) {
 	if err == nil {
 		err = j.save()
 	}
+	j.live.seal(j.d.cfg.Store) // so that whoever asks next finds the hashes made
 	for p, h := range j.held {
 		if time.Since(h.until) > 2*h.rest {
 			delete(j.held, p)

@@ -49,6 +49,7 @@ func (h *hand) rewriteFiles() error {
 	}
 	for batch := range slices.Chunk(list, batchFiles) {
 		done := make([]*staged, len(batch))
+		h.expect(len(batch))
 		err := h.sideBySide(len(batch), func(w *hand, i int) (err error) {
 			done[i] = &staged{d: batch[i]}
 			done[i].f, err = w.rewrite(batch[i])
@@ -134,7 +135,7 @@ func (h *hand) rewriteOpen(f *os.File, d *delta, st stat, text []byte) error {
 	if err == nil {
 		err = setMeta(fd, d.new)
 	}
-	unix.SyncFileRange(fd, 0, 0, unix.SYNC_FILE_RANGE_WRITE) // an early start; see createFile
+	h.startWriting(f)
 	return err
 }
 

@@ -64,6 +64,7 @@ func (h *hand) placeBatch(batch []*delta) error {
 // stageAll stages a batch, with several hands.
 func (h *hand) stageAll(batch []*delta) ([]*staged, error) {
 	out := make([]*staged, len(batch))
+	h.expect(len(batch))
 	err := h.sideBySide(len(batch), func(w *hand, i int) (err error) {
 		out[i], err = w.stage(batch[i])
 		return w.failed(batch[i].path, err)
@@ -207,10 +208,7 @@ func (h *hand) createFile(dir *beneath.Root, s *staged) error {
 	if err != nil {
 		return errors.Join(err, f.Close())
 	}
-	// Once all are on their way to the disk, the first fsync commits the
-	// filesystem's journal for the others too. This only asks for an early
-	// start, so its error does not matter: the fsync will meet it again.
-	unix.SyncFileRange(int(f.Fd()), 0, 0, unix.SYNC_FILE_RANGE_WRITE)
+	h.startWriting(f)
 	s.f = f
 	return nil
 }

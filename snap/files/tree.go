@@ -2,6 +2,7 @@ package files
 
 import (
 	"context"
+	"sync"
 
 	"mulligan/ipc/errs"
 	"mulligan/snap"
@@ -111,19 +112,49 @@ func (n *node) flat() []entry {
 
 // manifest is a sealed tree: its top's hash, the workspace folder's entry, and
 // its folders' entries. It need not be in the store: of a restore's ends most are
-// there already, as links of the journal. It is for one goroutine.
+// there already, as links of the journal.
 type manifest struct {
-	hash  snap.Hash
-	root  entry
-	at    snap.Hash // the object in the store that it can be had from again: see resolve; zero: there is none
-	store *cas.Store
-	known map[snap.Hash][]entry // folders that were read, or that are not stored
+	hash snap.Hash
+	root entry
+	at   snap.Hash // the object in the store that it can be had from again: see resolve; zero: there is none
+	*folders
 }
 
 // newManifest is a manifest in memory.
-func newManifest(s *cas.Store, root entry, known map[snap.Hash][]entry) *manifest {
+func newManifest(root entry, in *folders) *manifest {
 	root.name = ""
-	return &manifest{hash: cas.NodeHash(encodeNode(sortTop, []*entry{&root})), root: root, store: s, known: known}
+	return &manifest{hash: cas.NodeHash(encodeNode(sortTop, []*entry{&root})), root: root, folders: in}
+}
+
+// folders gives folders' entries by their hashes. Several may ask.
+type folders struct {
+	store *cas.Store
+	mu    sync.Mutex
+	known map[snap.Hash][]entry // what was read, or is not stored
+}
+
+func newFolders(s *cas.Store, known map[snap.Hash][]entry) *folders {
+	return &folders{store: s, known: known}
+}
+
+func (f *folders) folder(h snap.Hash) ([]entry, error) {
+	f.mu.Lock()
+	e, ok := f.known[h]
+	f.mu.Unlock()
+	if ok {
+		return e, nil
+	}
+	e, err := loadEntries(f.store, sortFolder, h)
+	if err == nil {
+		f.add(h, e)
+	}
+	return e, err
+}
+
+func (f *folders) add(h snap.Hash, e []entry) {
+	f.mu.Lock()
+	f.known[h] = e
+	f.mu.Unlock()
 }
 
 // sealTop seals a tree that was just read or made. b, where not nil, gets the manifest.
@@ -133,7 +164,7 @@ func sealTop(root *node, s *cas.Store, b *cas.Batch) (*manifest, error) {
 	if err := root.seal(b, known); err != nil {
 		return nil, err
 	}
-	m := newManifest(s, root.entry, known)
+	m := newManifest(root.entry, newFolders(s, known))
 	if b == nil {
 		return m, nil
 	}
@@ -149,19 +180,7 @@ func loadManifest(s *cas.Store, h snap.Hash) (*manifest, error) {
 	if !top[0].isDir() {
 		return nil, damaged(h, errManifest)
 	}
-	return &manifest{hash: h, root: top[0], at: h, store: s, known: map[snap.Hash][]entry{}}, nil
-}
-
-// folder gives the entries of the folder whose hash is h.
-func (m *manifest) folder(h snap.Hash) ([]entry, error) {
-	if e, ok := m.known[h]; ok {
-		return e, nil
-	}
-	e, err := loadEntries(m.store, sortFolder, h)
-	if err == nil {
-		m.known[h] = e
-	}
-	return e, err
+	return &manifest{hash: h, root: top[0], at: h, folders: newFolders(s, map[snap.Hash][]entry{})}, nil
 }
 
 // save puts into b what the store does not hold of m.
