@@ -11,7 +11,6 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"runtime/debug"
 
 	"golang.org/x/sys/unix"
 
@@ -42,14 +41,8 @@ MULLIGAN_SOCKET, which win over the configuration file.
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
-// collectAt is by how many percent the heap may grow before it is collected: a
-// daemon that watches large trees changes little and should take little.
-const collectAt = 50
-
 func run(args []string, stdout, stderr io.Writer) int {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(collectAt)
-	}
+	frugal()
 	user, flags, done, code := parse(args, stdout, stderr)
 	if done {
 		return code

@@ -292,6 +292,7 @@ func (s *Store) openSegment(seq uint32, last bool) (*scan, error) {
 	s.active = g
 	g.objects = sc.objects
 	s.enter(g, sc.objects)
+	g.dropRefs()
 	return sc, nil
 }
 

@@ -37,6 +37,7 @@ type segment struct {
 
 	// Of the active segment only; Store.wmu:
 	objects []object
+	dropped int   // objects whose refs are not kept
 	durable int64 // everything before this offset is on the disk
 	started int64 // everything before this offset is on its way there
 	alloc   int64 // the file system has set this much aside; -1: it doesn't do that
@@ -166,6 +167,31 @@ func (s *Store) sync() error {
 	}
 	g.durable = g.size.Load()
 	g.started = g.durable
+	g.dropRefs()
+	return nil
+}
+
+// dropRefs lets go of the refs of what is durable: only rewind and the index ask for
+// them, and that one can read them again.
+func (g *segment) dropRefs() {
+	for ; g.dropped < len(g.objects); g.dropped++ {
+		g.objects[g.dropped].refs = nil
+	}
+}
+
+// readRefs reads the refs of objects in g again.
+func (s *Store) readRefs(g *segment, objects []object) error {
+	for i := range objects {
+		o := &objects[i]
+		if o.kind != kindNode || o.bad {
+			continue
+		}
+		r, err := s.loadRecord(g, o.hash, entry{seg: g.seq, off: o.off, stored: o.stored})
+		if err != nil {
+			return err
+		}
+		o.refs = r.refList()
+	}
 	return nil
 }
 
@@ -190,7 +216,7 @@ func (s *Store) rewind() {
 		keep--
 	}
 	gone := g.objects[keep:]
-	g.objects = g.objects[:keep:keep]
+	g.objects, g.dropped = g.objects[:keep:keep], min(g.dropped, keep)
 
 	s.mu.Lock()
 	s.epoch++
@@ -224,11 +250,13 @@ func (s *Store) roll() error {
 	s.mu.Lock()
 	s.segs[next.seq] = next
 	s.active = next
-	old.objects = nil
+	old.objects, old.dropped = nil, 0
 	s.mu.Unlock()
 	// Give back what was set aside; a failure costs a little space.
 	_ = old.f.Truncate(old.size.Load())
-	_ = s.writeIndex(old, objects)
+	if s.readRefs(old, objects) == nil { // without an index the next opening reads the segment
+		_ = s.writeIndex(old, objects)
+	}
 	_ = s.setAside(next.size.Load())
 	return nil
 }

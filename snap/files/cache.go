@@ -50,7 +50,9 @@ func (c *statCache) find(st stat, e *entry) bool {
 	if !ok || k.mode != st.mode || k.size != st.size || k.mtime != st.mtime || k.ctime != st.ctime {
 		return false
 	}
-	e.link, e.xattrs, e.hash = k.link, k.xattrs, k.hash
+	e.setLink(k.link)
+	e.setXattrs(k.xattrs)
+	e.hash = k.hash
 	return true
 }
 
@@ -79,7 +81,7 @@ func (c *statCache) add(st stat, e *entry, read time.Time) {
 	if !settled(st, read) {
 		return
 	}
-	k := known{st.mode, st.size, st.mtime, st.ctime, e.link, e.xattrs, e.hash}
+	k := known{st.mode, st.size, st.mtime, st.ctime, e.link(), e.xattrs(), e.hash}
 	c.mu.Lock()
 	c.known[st.id] = k
 	c.fresh++
@@ -109,7 +111,7 @@ func (l *live) surely() iter.Seq2[inode, known] {
 		var visit func(n *node) bool
 		visit = func(n *node) bool {
 			if n.sure && !n.mount {
-				k := known{n.mode, n.size, n.mtime, n.ctime, n.link, n.xattrs, n.hash}
+				k := known{n.mode, n.size, n.mtime, n.ctime, n.link(), n.xattrs(), n.hash}
 				if n.isDir() {
 					k.hash = snap.Hash{}
 				}
@@ -220,7 +222,9 @@ func (k *known) append(b []byte, id inode) []byte {
 		b = binary.AppendUvarint(b, uint64(t.nsec))
 	}
 	b = append(b, k.hash[:]...)
-	e := entry{mode: k.mode, link: k.link, xattrs: k.xattrs}
+	e := entry{mode: k.mode}
+	e.setLink(k.link)
+	e.setXattrs(k.xattrs)
 	return e.append(b)
 }
 
@@ -240,7 +244,7 @@ func decodeCache(b []byte) (map[inode]known, error) {
 		if r.err != nil {
 			return nil, r.err
 		}
-		k.mode, k.link, k.xattrs = e.mode, e.link, e.xattrs
+		k.mode, k.link, k.xattrs = e.mode, e.link(), e.xattrs()
 		out[id] = k
 	}
 	return out, nil

@@ -78,7 +78,7 @@ func (c *comparison) alike(a, b *entry) bool {
 	if a == nil || b == nil {
 		return a == b
 	}
-	return a.sameMeta(b) && a.sameBody(b) && a.hash == b.hash && (a.group == b.group || !c.groups)
+	return a.sameMeta(b) && a.sameBody(b) && a.hash == b.hash && (a.group() == b.group() || !c.groups)
 }
 
 // pair compares what is at path on either side; nil: nothing is to be done there.
@@ -208,12 +208,12 @@ func (d *delta) summary() string {
 	}
 	say(a.size != b.size, "%s → %s", size(a.size), size(b.size))
 	say(a.isFile() && a.size == b.size && a.hash != b.hash, "content")
-	say(a.link != b.link, "target %q → %q", a.link, b.link)
-	say(a.rdev != b.rdev, "device %d → %d", a.rdev, b.rdev)
+	say(a.link() != b.link(), "target %q → %q", a.link(), b.link())
+	say(a.rdev() != b.rdev(), "device %d → %d", a.rdev(), b.rdev())
 	say(a.perm() != b.perm(), "mode %o→%o", a.perm(), b.perm())
 	say(a.uid != b.uid || a.gid != b.gid, "owner %d:%d→%d:%d", a.uid, a.gid, b.uid, b.gid)
 	say(!equalXattrs(a, b), "attributes")
-	say(a.group != b.group, "hard links")
+	say(a.group() != b.group(), "hard links")
 	say(len(s) == 0 && a.mtime != b.mtime && !a.isDir(), "time")
 	return strings.Join(s, ", ")
 }
@@ -227,7 +227,7 @@ func (e *entry) what() string {
 	case unix.S_IFDIR:
 		return "folder"
 	case unix.S_IFLNK:
-		return fmt.Sprintf("link to %q", e.link)
+		return fmt.Sprintf("link to %q", e.link())
 	case unix.S_IFIFO:
 		return "fifo"
 	case unix.S_IFSOCK:

@@ -144,9 +144,9 @@ func matches(e, m *entry) bool {
 // sameGroup reports whether the hard-link group stays the same.
 func (d *delta) sameGroup() bool {
 	if d.old == nil {
-		return d.new.group == ""
+		return d.new.group() == ""
 	}
-	return d.old.group == d.new.group
+	return d.old.group() == d.new.group()
 }
 
 // mounted reports whether a mount point stands, or stood, at the path: it is

@@ -51,7 +51,8 @@ func (e *entry) digest() snap.Hash {
 		return snap.Hash{}
 	}
 	x := *e
-	x.name, x.group = "", ""
+	x.name = ""
+	x.setGroup("")
 	if x.isDir() {
 		x.hash, x.mtime = snap.Hash{}, instant{}
 	}

@@ -109,8 +109,8 @@ func metaBetween(e *entry, from []*entry) bool {
 
 // xattrsBetween reports whether each of e's attributes is one of the others'.
 func xattrsBetween(e *entry, from []*entry) bool {
-	for _, x := range e.xattrs {
-		if !slices.ContainsFunc(from, func(f *entry) bool { return slices.Contains(f.xattrs, x) }) {
+	for _, x := range e.xattrs() {
+		if !slices.ContainsFunc(from, func(f *entry) bool { return slices.Contains(f.xattrs(), x) }) {
 			return false
 		}
 	}

@@ -48,12 +48,13 @@ const (
 var errManifest = errors.New("not a manifest of this version")
 
 func (e *entry) flags() (f uint64) {
+	odd := e.odds()
 	for _, x := range []struct {
 		on  bool
 		bit uint64
 	}{
-		{e.size != 0, hasSize}, {e.rdev != 0, hasRdev}, {e.link != "", hasLink}, {e.group != "", hasGroup},
-		{len(e.xattrs) > 0, hasXattrs}, {!e.hash.IsZero(), hasHash}, {e.mount, isMount}, {e.loose, isLoose},
+		{e.size != 0, hasSize}, {odd.rdev != 0, hasRdev}, {odd.link != "", hasLink}, {odd.group != "", hasGroup},
+		{len(odd.xattrs) > 0, hasXattrs}, {!e.hash.IsZero(), hasHash}, {e.mount, isMount}, {e.loose, isLoose},
 	} {
 		if x.on {
 			f |= x.bit
@@ -91,17 +92,17 @@ func (e *entry) append(b []byte) []byte {
 		b = binary.AppendUvarint(b, uint64(e.size))
 	}
 	if f&hasRdev != 0 {
-		b = binary.AppendUvarint(b, e.rdev)
+		b = binary.AppendUvarint(b, e.rdev())
 	}
 	if f&hasLink != 0 {
-		b = appendString(b, e.link)
+		b = appendString(b, e.link())
 	}
 	if f&hasGroup != 0 {
-		b = appendString(b, e.group)
+		b = appendString(b, e.group())
 	}
 	if f&hasXattrs != 0 {
-		b = binary.AppendUvarint(b, uint64(len(e.xattrs)))
-		for _, x := range e.xattrs {
+		b = binary.AppendUvarint(b, uint64(len(e.xattrs())))
+		for _, x := range e.xattrs() {
 			b = appendString(appendString(b, x.name), x.value)
 		}
 	}
@@ -238,35 +239,38 @@ func (r *reader) fields(e *entry) (f uint64) {
 	if f&hasSize != 0 {
 		e.size = int64(r.uvarint())
 	}
+	var odd rare
 	if f&hasRdev != 0 {
-		e.rdev = r.uvarint()
+		odd.rdev = r.uvarint()
 	}
 	if f&hasLink != 0 {
-		e.link = r.string()
+		odd.link = r.string()
 	}
 	if f&hasGroup != 0 {
-		e.group = r.string()
+		odd.group = r.string()
 	}
 	if f&hasXattrs != 0 {
-		r.xattrs(e)
+		odd.xattrs = r.xattrs()
 	}
+	e.set(func(r *rare) { *r = odd })
 	e.mount, e.loose = f&isMount != 0, f&isLoose != 0
 	return f
 }
 
-func (r *reader) xattrs(e *entry) {
+func (r *reader) xattrs() (list []xattr) {
 	n := r.uvarint()
 	if n > uint64(len(r.b)) {
 		r.fail("more attributes than the node has bytes")
-		return
+		return nil
 	}
 	for range n {
 		x := xattr{r.string(), r.string()}
-		if k := len(e.xattrs); k > 0 && e.xattrs[k-1].name >= x.name {
+		if k := len(list); k > 0 && list[k-1].name >= x.name {
 			r.fail("attributes out of order")
 		}
-		e.xattrs = append(e.xattrs, x)
+		list = append(list, x)
 	}
+	return list
 }
 
 // checkEntry refuses what encodeNode never writes.
@@ -276,7 +280,7 @@ func (r *reader) checkEntry(e *entry, f uint64) {
 		r.fail("an announced field is empty")
 	case e.size < 0 || e.mtime.nsec >= 1e9:
 		r.fail("a number out of range")
-	case e.group != "" && !validPath(e.group):
+	case e.group() != "" && !validPath(e.group()):
 		r.fail("a hard-link group that is no path")
 	case e.isDir() && e.hash.IsZero(), e.isFile() && (e.size > 0) == e.hash.IsZero():
 		r.fail("an entry without its content")

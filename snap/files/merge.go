@@ -93,7 +93,8 @@ func (m *merge) names(path string, old, new *node) {
 func (m *merge) change(path string, old, new *node) {
 	before := *old
 	fresh := new.entry
-	fresh.hash, fresh.group = old.hash, old.group
+	fresh.hash = old.hash
+	fresh.setGroup(old.group())
 	fresh.name = old.name
 	same := old.entry.sameMeta(&fresh) && old.entry.sameBody(&fresh)
 	old.entry, old.id, old.ctime, old.sure = fresh, new.id, new.ctime, new.sure
@@ -113,9 +114,9 @@ func (m *merge) change(path string, old, new *node) {
 // replace puts new in the place of old, both not folders, or one of them not.
 func (m *merge) replace(in *node, path string, old, new *node) {
 	m.prune(path, new)
-	new.group = ""
+	new.setGroup("")
 	if new.tie == old.tie && new.tie != "" {
-		new.group = old.group // regroup looks at it again
+		new.setGroup(old.group()) // regroup looks at it again
 	}
 	if !old.isDir() && old.tie == new.tie && old.entry.equal(&new.entry) {
 		old.id, old.ctime, old.sure = new.id, new.ctime, new.sure
@@ -167,7 +168,7 @@ func (m *merge) unlink(in *node, path string, n *node) {
 // came records n, which is new, and everything below it.
 func (m *merge) came(path string, n *node) {
 	m.prune(path, n)
-	n.group = ""
+	n.setGroup("")
 	m.l.enter(path, n)
 	m.note(n.tie)
 	m.undo = append(m.undo, func() { m.l.leave(path, n) })
@@ -242,12 +243,12 @@ func (m *merge) regroup() {
 		}
 		for _, p := range paths {
 			n := m.l.find(p)
-			if n == nil || n.group == group {
+			if n == nil || n.group() == group {
 				continue
 			}
 			before := n.entry
-			n.group = group
-			m.undo = append(m.undo, func() { n.group = before.group })
+			n.setGroup(group)
+			m.undo = append(m.undo, func() { n.setGroup(before.group()) })
 			m.record(p, &before, &n.entry)
 			m.unseal(p)
 		}

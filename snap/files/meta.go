@@ -27,7 +27,7 @@ func setMeta(fd int, want *entry) error {
 	}
 	path := procPath(fd)
 	for _, x := range have {
-		if !slices.ContainsFunc(want.xattrs, func(w xattr) bool { return w.name == x.name }) {
+		if !slices.ContainsFunc(want.xattrs(), func(w xattr) bool { return w.name == x.name }) {
 			if err := unix.Removexattr(path, x.name); err != nil && err != unix.ENODATA {
 				return err
 			}
@@ -38,7 +38,7 @@ func setMeta(fd int, want *entry) error {
 			return err
 		}
 	}
-	for _, x := range want.xattrs {
+	for _, x := range want.xattrs() {
 		if !slices.Contains(have, x) {
 			if err := unix.Setxattr(path, x.name, []byte(x.value), 0); err != nil {
 				return err

@@ -59,12 +59,12 @@ func TestRandom(t *testing.T) {
 
 func sampleEntries() []entry {
 	return []entry{
-		{name: "d", mode: unix.S_IFDIR | 0o1777, hash: snap.Hash{8}, loose: true, xattrs: []xattr{{"user.a", ""}, {"user.b", "\x00"}}},
-		{name: "dev", mode: unix.S_IFBLK | 0o600, rdev: unix.Mkdev(8, 300)},
+		{name: "d", mode: unix.S_IFDIR | 0o1777, hash: snap.Hash{8}, loose: true, rare: &rare{xattrs: []xattr{{"user.a", ""}, {"user.b", "\x00"}}}},
+		{name: "dev", mode: unix.S_IFBLK | 0o600, rare: &rare{rdev: unix.Mkdev(8, 300)}},
 		{name: "empty", mode: unix.S_IFREG},
-		{name: "link", mode: unix.S_IFLNK | 0o777, link: "../\xfe"},
+		{name: "link", mode: unix.S_IFLNK | 0o777, rare: &rare{link: "../\xfe"}},
 		{name: "mnt", mode: unix.S_IFDIR, mount: true},
-		{name: "\xff\n", mode: unix.S_IFREG | 0o4755, uid: 1, gid: 1 << 31, mtime: instant{-1, 999999999}, size: 1 << 40, hash: snap.Hash{9}, group: "a/b"},
+		{name: "\xff\n", mode: unix.S_IFREG | 0o4755, uid: 1, gid: 1 << 31, mtime: instant{-1, 999999999}, size: 1 << 40, hash: snap.Hash{9}, rare: &rare{group: "a/b"}},
 	}
 }
 

@@ -75,9 +75,11 @@ func (s *scan) readPrefix(dir *beneath.Root, path string, n *node) (st stat, ok 
 		return st, false, s.failed(path, err)
 	}
 	n.entry = newEntry(n.name, st)
-	if n.xattrs, err = readXattrs(fd); err != nil {
+	xattrs, err := readXattrs(fd)
+	if err != nil {
 		return st, false, s.failed(path, err)
 	}
+	n.setXattrs(xattrs)
 	var hashes [2]snap.Hash
 	for i := range hashes {
 		if hashes[i], err = readFirst(versions(s.sink, path), f, st.size); err != nil {
@@ -116,21 +118,25 @@ func (s *scan) readOnce(dir *beneath.Root, path string, n *node) (stat, error) {
 		return stat{}, errMoved
 	}
 	n.entry = newEntry(n.name, before)
+	var link string
+	var xattrs []xattr
 	switch {
 	case n.isFile():
 		if n.hash, err = readContent(versions(s.sink, path), f, before.size); err == nil {
-			n.xattrs, err = readXattrs(fd)
+			xattrs, err = readXattrs(fd)
 		}
 	case n.symlink():
-		if n.link, err = readlink(fd); err == nil {
-			n.xattrs, err = readXattrsPath(fd)
+		if link, err = readlink(fd); err == nil {
+			xattrs, err = readXattrsPath(fd)
 		}
 	default:
-		n.xattrs, err = readXattrsPath(fd)
+		xattrs, err = readXattrsPath(fd)
 	}
 	if err != nil {
 		return stat{}, s.failed(path, err)
 	}
+	n.setLink(link)
+	n.setXattrs(xattrs)
 	after, err := statAt(fd, "")
 	if err == nil && !before.same(after) {
 		err = errGrew

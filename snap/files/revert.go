@@ -111,7 +111,7 @@ func (r *reverting) set(p string, now, e *entry, merged bool) {
 	}
 	if e != nil {
 		x := *e
-		x.group = ""
+		x.setGroup("")
 		if isFolder(&x) && isFolder(now) { // its time is that of its entries
 			x.mtime, x.loose = now.mtime, now.loose
 		}

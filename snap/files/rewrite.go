@@ -25,7 +25,7 @@ const rewriteMost = 64 << 10
 
 // rewritable reports whether nothing that the manifests say speaks against it.
 func rewritable(a, b *entry) bool {
-	return a != nil && b != nil && a.isFile() && b.isFile() && a.group == "" && b.group == "" && a.hash != b.hash &&
+	return a != nil && b != nil && a.isFile() && b.isFile() && a.group() == "" && b.group() == "" && a.hash != b.hash &&
 		a.size > 0 && b.size > 0 && max(a.size, b.size) <= rewriteMost && (a.mode|b.mode)&0o6111 == 0
 }
 
@@ -144,7 +144,7 @@ func zeroFree(p []byte) bool { return bytes.IndexByte(p, 0) < 0 }
 // halfRewritten reports whether e can be what a rewriting between a and b left, in
 // either direction, when it was cut short.
 func halfRewritten(s *cas.Store, e, a, b *entry) (bool, error) {
-	if !rewritable(a, b) || !e.isFile() || e.group != "" || e.size > max(a.size, b.size) || !metaBetween(e, []*entry{a, b}) {
+	if !rewritable(a, b) || !e.isFile() || e.group() != "" || e.size > max(a.size, b.size) || !metaBetween(e, []*entry{a, b}) {
 		return false, nil
 	}
 	var texts [3][]byte

@@ -217,10 +217,11 @@ func (s *scan) own(fd int, path string, n *node, st stat) error {
 	n.id, n.ctime, n.sure = st.id, st.ctime, true
 	if !s.mind.find(path, st, &n.entry) {
 		at := time.Now()
-		var err error
-		if n.xattrs, err = readXattrs(fd); err != nil {
+		xattrs, err := readXattrs(fd)
+		if err != nil {
 			return s.failed(path, err)
 		}
+		n.setXattrs(xattrs)
 		s.mind.add(st, &n.entry, at)
 		n.sure = settled(st, at)
 	}

@@ -47,7 +47,9 @@ func (n *node) tells(st stat, e *entry) bool {
 	if !n.sure || !n.is(st) {
 		return false
 	}
-	e.link, e.xattrs, e.hash = n.link, n.xattrs, n.hash
+	e.setLink(n.link())
+	e.setXattrs(n.xattrs())
+	e.hash = n.hash
 	if n.isDir() {
 		e.hash = snap.Hash{}
 	}

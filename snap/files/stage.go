@@ -114,14 +114,14 @@ func (h *hand) stage(d *delta) (*staged, error) {
 // follows reports whether d's new thing is a further name of a file whose
 // first name this restore deals with, or leaves as it is.
 func (a *apply) follows(d *delta) bool {
-	if d.new.group == "" || d.new.group == d.path {
+	if d.new.group() == "" || d.new.group() == d.path {
 		return false
 	}
-	first := a.at[d.new.group]
+	first := a.at[d.new.group()]
 	if first == nil {
 		return !a.scoped() // unchanged, hence there
 	}
-	return first.new != nil && first.new.group == d.new.group
+	return first.new != nil && first.new.group() == d.new.group()
 }
 
 func (a *apply) scoped() bool { return len(a.reader.scope) > 0 }
@@ -163,9 +163,9 @@ func (h *hand) create(dir *beneath.Root, s *staged) error {
 	}
 	var err error
 	if e.symlink() {
-		err = unix.Symlinkat(e.link, dir.FD(), s.tmp)
+		err = unix.Symlinkat(e.link(), dir.FD(), s.tmp)
 	} else {
-		err = unix.Mknodat(dir.FD(), s.tmp, e.kind()|0o600, int(e.rdev))
+		err = unix.Mknodat(dir.FD(), s.tmp, e.kind()|0o600, int(e.rdev()))
 	}
 	if err != nil {
 		return err
@@ -189,7 +189,7 @@ func (a *apply) isOurs(f *os.File, e *entry) error {
 	if err != nil {
 		return err
 	}
-	if st.kind() != e.kind() || st.nlink != 1 || st.rdev != e.rdev || int(st.uid) != os.Geteuid() {
+	if st.kind() != e.kind() || st.nlink != 1 || st.rdev != e.rdev() || int(st.uid) != os.Geteuid() {
 		return errs.New(errs.Conflict, a.op, "somebody replaced a file that was being restored")
 	}
 	return nil
@@ -327,7 +327,7 @@ func (h *hand) link(d *delta) error {
 	if err != nil {
 		return err
 	}
-	folder, name := parent(d.new.group)
+	folder, name := parent(d.new.group())
 	from, err := openDeep(h.root, folder)
 	if err != nil {
 		return err
@@ -341,7 +341,7 @@ func (h *hand) link(d *delta) error {
 		return nil
 	}
 	if e := newEntry(name, first); e.mode != d.new.mode || e.size != d.new.size || e.mtime != d.new.mtime {
-		return h.changed(d.new.group)
+		return h.changed(d.new.group())
 	}
 	folder, _ = parent(d.path)
 	dir, err := h.writable(folder)

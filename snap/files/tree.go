@@ -42,7 +42,7 @@ func tieGroups(root *node) {
 	groups := map[string]*group{}
 	var visit func(n *node, path string)
 	visit = func(n *node, path string) {
-		n.group = ""
+		n.setGroup("")
 		if n.tie != "" {
 			g := groups[n.tie]
 			if g == nil {
@@ -59,7 +59,7 @@ func tieGroups(root *node) {
 	for _, g := range groups {
 		for _, n := range g.nodes {
 			if len(g.nodes) > 1 {
-				n.group = g.first
+				n.setGroup(g.first)
 			}
 		}
 	}
@@ -262,7 +262,7 @@ func (m *manifest) find(path string) (*entry, error) {
 func (m *manifest) without(ctx context.Context, x *excluder) (*node, error) {
 	var load func(e entry, path string) (*node, error)
 	load = func(e entry, path string) (*node, error) {
-		n := &node{entry: e, tie: e.group}
+		n := &node{entry: e, tie: e.group()}
 		if !e.isDir() {
 			return n, ctx.Err()
 		}
@@ -321,7 +321,7 @@ func (m *manifest) part(sc scope) (snap.Hash, error) {
 // ungrouped loads e and what is below it, without hard-link groups.
 func (m *manifest) ungrouped(e entry) (*node, error) {
 	n := &node{entry: e}
-	n.group = ""
+	n.setGroup("")
 	if !e.isDir() {
 		return n, nil
 	}

@@ -53,19 +53,23 @@ func alike(a, b *entry) bool {
 // merge unites three things of one type, a part at a time.
 func (u *uniter) merge(left, now, before *entry) (*entry, bool, snap.ClashReason, error) {
 	e := *now
-	e.group = ""
+	e.setGroup("")
+	link, rdev, xattrs := now.link(), now.rdev(), before.xattrs()
 	ok := three(&e.mode, left.mode, now.mode, before.mode) &&
 		three(&e.uid, left.uid, now.uid, before.uid) &&
 		three(&e.gid, left.gid, now.gid, before.gid) &&
-		three(&e.link, left.link, now.link, before.link) &&
-		three(&e.rdev, left.rdev, now.rdev, before.rdev)
-	if e.xattrs = before.xattrs; !equalXattrs(now, left) {
-		e.xattrs = now.xattrs
+		three(&link, left.link(), now.link(), before.link()) &&
+		three(&rdev, left.rdev(), now.rdev(), before.rdev())
+	if !equalXattrs(now, left) {
+		xattrs = now.xattrs()
 		ok = ok && (equalXattrs(left, before) || equalXattrs(now, before))
 	}
 	if !ok {
 		return nil, false, snap.Overlaps, nil
 	}
+	e.setLink(link)
+	e.setRdev(rdev)
+	e.setXattrs(xattrs)
 	if now.isFile() {
 		if why, err := u.content(&e, left, now, before); why != "" || err != nil {
 			return nil, false, why, err
