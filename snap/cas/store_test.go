@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"testing"
 
 	"mulligan/ipc/errs"
@@ -113,5 +114,35 @@ func TestRoundTrip(t *testing.T) {
 	expect(t, s, "a", blobs...)
 	if fi := must(os.Stat(dir)); fi.Mode().Perm() != 0o700 {
 		t.Errorf("the folder has mode %v", fi.Mode())
+	}
+}
+
+// The index beside a sealed segment says what the segment does: refs that were let
+// go of when they were durable are in it.
+func TestIndexOfSealed(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "store")
+	s := open(t, dir, Options{SegmentBytes: 64 << 10})
+	for i := range 40 {
+		save(t, s, fmt.Sprint(i), noise(3000+i), noise(100+i))
+		for _, o := range s.active.objects {
+			if len(o.refs) > 0 {
+				t.Fatal("the refs of a durable node are still in memory")
+			}
+		}
+	}
+	sealed := 0
+	for seq, g := range s.segs {
+		if g == s.active {
+			continue
+		}
+		sealed++
+		have := must(decodeIndex(must(os.ReadFile(g.indexPath())), s.salt, seq, g.size.Load()))
+		want := must(scanSegment(g.f, g.size.Load(), seq, s.salt, true)).objects
+		if !reflect.DeepEqual(have, want) {
+			t.Errorf("segment %d: the index has %d objects that differ from the %d in it", seq, len(have), len(want))
+		}
+	}
+	if sealed == 0 {
+		t.Fatal("no segment was sealed")
 	}
 }

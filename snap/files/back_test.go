@@ -1,6 +1,8 @@
 package files
 
 import (
+	"context"
+	"fmt"
 	"math/rand/v2"
 	"testing"
 
@@ -64,4 +66,48 @@ func TestBack(t *testing.T) {
 	if led < 10 || not < 10 {
 		t.Errorf("%d states were led to, %d not: want both", led, not)
 	}
+}
+
+// TestSwitchOfMarkers: a restore between markers stores next to nothing when it is
+// prepared, and is there after a restart when both are deleted and the journal has
+// forgotten them.
+func TestSwitchOfMarkers(t *testing.T) {
+	f := newFollowed(t)
+	for i := range 3000 {
+		write(t, fmt.Sprintf("%s/folder/%d", f.dir, i), fmt.Sprint(i))
+	}
+	f.flush(t)
+	must(t, f.following().do(t.Context(), f.following().keyframe))
+	target := f.at(t, f.flush(t))
+	write(t, f.dir+"/folder/1000", "changed")
+	base := f.at(t, f.flush(t))
+	before := f.cas.DiskUsage()
+	_, err := f.Prepare(t.Context(), snap.RestoreRequest{ID: "op", Target: target, Base: base})
+	must(t, err)
+	if n := f.cas.DiskUsage() - before; n > 8<<10 { // the folder's node alone takes 100 KB
+		t.Errorf("preparing a restore of one file stored %d bytes", n)
+	}
+
+	f.forget(t)
+	must(t, f.Delete(t.Context(), target))
+	must(t, f.Delete(t.Context(), base))
+	f.restart(t)
+	_, err = f.cas.Collect(t.Context())
+	must(t, err)
+	sw, err := f.Resume(t.Context(), "op")
+	must(t, err)
+	for _, step := range []struct {
+		do   func(context.Context) error
+		text string
+	}{{sw.Commit, "1000"}, {sw.Undo, "changed"}} {
+		must(t, step.do(t.Context()))
+		if proof, err := sw.Check(t.Context()); err != nil || !proof.Match {
+			t.Fatalf("%+v, %v", proof, err)
+		}
+		if text := f.read(t, "folder/1000"); text != step.text {
+			t.Fatalf("the file has %q, want %q", text, step.text)
+		}
+	}
+	must(t, sw.Finish(t.Context()))
+	f.exact(t)
 }
