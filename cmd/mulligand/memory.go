@@ -15,7 +15,7 @@ import (
 
 const (
 	collectAt = 50       // percent that the heap may grow before it is collected
-	headroom  = 16 << 20 // bytes beside the heap and its growth: stacks, and what packing takes
+	headroom  = 16 << 20 // bytes beside a heap that grows by a quarter: stacks, and what packing takes
 )
 
 // frugal sets the limit anew after each collection, unless the environment has it.
@@ -36,7 +36,10 @@ func follow(live *metrics.Sample) {
 	runtime.AddCleanup(&probe{}, follow, live)
 }
 
-// limit is how much memory the daemon may take that keeps so many bytes.
+// limit is how much memory the daemon may take that keeps so many bytes. A limit
+// that is too near makes the runtime collect all the time, and holes between objects count
+// as well: a large heap has as much room as collectAt gives it.
 func limit(live uint64) int64 {
-	return int64(min(live+live/4+headroom, math.MaxInt64))
+	room := max(live/4+headroom, live*collectAt/100)
+	return int64(min(live+room, math.MaxInt64))
 }

@@ -32,7 +32,7 @@ func TestMemoryLimit(t *testing.T) {
 	}
 	const much = 200 << 20
 	keep := bytes.Repeat([]byte{1}, much)
-	settle(func(limit, live int64) bool { return limit > live+live/8 && limit < 2*live && live > much })
+	settle(func(limit, live int64) bool { return limit > live+live/8 && limit < 2*live-live/4 && live > much })
 	runtime.KeepAlive(keep)
 	keep = nil
 	settle(func(limit, live int64) bool { return limit > live+live/8 && limit < much })
