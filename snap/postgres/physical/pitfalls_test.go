@@ -422,7 +422,10 @@ func (l *lateServer) Stop(ctx context.Context) error {
 	if err := l.PgCtl.Stop(ctx); err != nil || l.stops > 1 {
 		return err
 	}
-	return l.Start(ctx)
+	if err := l.Start(ctx); err != nil {
+		return err
+	}
+	return await(ctx, func() (bool, error) { return inUse(l.DataDir) })
 }
 
 // A server that a killed daemon's last request starts only now is stopped too.
