@@ -32,9 +32,13 @@ func (a *apply) expect(n int) {
 // syncsWhole reports whether syncfs makes everything durable on the filesystem
 // behind fd; where that is a process's own work (FUSE) it need not.
 func syncsWhole(fd int) bool {
+	return isOn(fd, unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.TMPFS_MAGIC)
+}
+
+// isOn reports whether what fd stands for is on one of these filesystems.
+func isOn(fd int, magics ...int64) bool {
 	var st unix.Statfs_t
-	return unix.Fstatfs(fd, &st) == nil &&
-		slices.Contains([]int64{unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.TMPFS_MAGIC}, int64(st.Type))
+	return unix.Fstatfs(fd, &st) == nil && slices.Contains(magics, int64(st.Type))
 }
 
 // dirty is how many bytes the host has in memory that are still to be written to

@@ -32,8 +32,7 @@ func rewritable(a, b *entry) bool {
 // overwrites reports whether the filesystem behind fd writes where the old
 // bytes are, so that it needs no room for it.
 func overwrites(fd int) bool {
-	var st unix.Statfs_t
-	return unix.Fstatfs(fd, &st) == nil && slices.Contains([]int64{unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.TMPFS_MAGIC}, int64(st.Type))
+	return isOn(fd, unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.TMPFS_MAGIC)
 }
 
 // rewriteFiles rewrites what can be. placeFiles replaces the rest.
