@@ -49,10 +49,14 @@ const (
 	fileTries   = 3
 )
 
+// walkers is how many folders are read at a time: more than there are processors,
+// since each of them waits for the disk now and then.
+var walkers = min(2*runtime.GOMAXPROCS(0), 8)
+
 // newScan prepares a walk that puts contents into s. keep says whether a
 // remembered content is still there, and holds it.
 func (d *Driver) newScan(ctx context.Context, op string, s sink, keep func(snap.Hash) bool) *scan {
-	return &scan{d: d, op: op, ctx: ctx, sink: s, has: keep, mind: byInode{d.cache}, slots: make(chan struct{}, min(runtime.GOMAXPROCS(0), 4)-1),
+	return &scan{d: d, op: op, ctx: ctx, sink: s, has: keep, mind: byInode{d.cache}, slots: make(chan struct{}, walkers-1),
 		seen: map[inode]bool{}, warnings: map[string]bool{}}
 }
 
