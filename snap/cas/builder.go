@@ -161,7 +161,7 @@ func (b *builder) flush() error {
 	if len(b.from) == 0 {
 		return nil
 	}
-	r := b.g.record(b.p.z)
+	r := b.g.record()
 	from, g := b.from, b.g
 	err := b.p.write(r, func(off int64) {
 		to := g.objects(&r.header, off)

@@ -272,7 +272,7 @@ func (c *change) record() *record {
 		r.kind = kindRoots
 	}
 	if c.all && len(p) > 4<<10 { // worth an encoder
-		if z := newZstd().EncodeAll(p[headerSize:], make([]byte, headerSize, headerSize+len(p)/2)); len(z) < len(p) {
+		if z := zstdOf(p[headerSize:], make([]byte, headerSize, headerSize+len(p)/2)); len(z) < len(p) {
 			r.codec, r.buf = codecZstd, z
 		}
 	}

@@ -49,7 +49,7 @@ func groupKind(kind byte) byte   { return kind - kindBlob + kindBlobs }
 func groupedKind(kind byte) byte { return kind - kindBlobs + kindBlob }
 
 // record makes the record of a group.
-func (g *group) record(z *zstd.Encoder) *record {
+func (g *group) record() *record {
 	p := make([]byte, headerSize, headerSize+len(g.table)*(memberSize+4)+len(g.stream)/2)
 	for i := range g.table {
 		p = append(p, g.table[i].hash[:]...)
@@ -63,7 +63,7 @@ func (g *group) record(z *zstd.Encoder) *record {
 	r := &record{header: header{kind: groupKind(g.kind), raw: uint32(len(g.stream)), refs: uint32(len(g.table))}}
 	tableHeader(r, p[headerSize:])
 	whole := len(p)
-	r.codec, p = codecZstd, z.EncodeAll(g.stream, p)
+	r.codec, p = codecZstd, zstdOf(g.stream, p)
 	if len(p)-whole >= len(g.stream) {
 		r.codec, p = codecRaw, append(p[:whole], g.stream...)
 	}
@@ -152,14 +152,23 @@ var zstdReader = sync.OnceValue(func() *zstd.Decoder {
 	return z
 })
 
-// newZstd is an encoder for one goroutine; it takes some 9 MB.
-func newZstd() *zstd.Encoder {
+// zstdWriters are encoders, each for one goroutine at a time. One takes some 9
+// MB, which is much to make anew for a few groups; those that nobody uses for a
+// while go.
+var zstdWriters = sync.Pool{New: func() any {
 	z, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedBetterCompression), zstd.WithEncoderConcurrency(1),
 		zstd.WithEncoderCRC(false), zstd.WithLowerEncoderMem(true), zstd.WithWindowSize(4<<20))
 	if err != nil {
 		panic(err) // the options are wrong
 	}
 	return z
+}}
+
+// zstdOf appends p to dst as one frame.
+func zstdOf(p, dst []byte) []byte {
+	z := zstdWriters.Get().(*zstd.Encoder)
+	defer zstdWriters.Put(z)
+	return z.EncodeAll(p, dst)
 }
 
 // unzstd decodes a frame that holds size bytes.

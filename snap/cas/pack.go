@@ -5,8 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/klauspost/compress/zstd"
-
 	"mulligan/ipc/errs"
 )
 
@@ -103,7 +101,7 @@ func (s *Store) smallPacks(loose []*segment) (small []*segment) {
 // packs, and removes them. Groups of other packs that hold versions of the same
 // things move with it. After an error each object is where it was, or in a pack.
 func (s *Store) repack(ctx context.Context, victims []*segment) (err error) {
-	p := &packing{s: s, ctx: ctx, z: newZstd(), commits: s.commits.Load()}
+	p := &packing{s: s, ctx: ctx, commits: s.commits.Load()}
 	defer p.close()
 	if err := p.gather(victims); err != nil {
 		return s.ioErrorOr(opPack, err)
@@ -138,7 +136,6 @@ func (s *Store) removeEmpty(g *segment) error {
 type packing struct {
 	s   *Store
 	ctx context.Context
-	z   *zstd.Encoder
 
 	items []item
 	whole []wholeGroup // of victims: these are copied as they are
@@ -165,7 +162,6 @@ func (p *packing) close() {
 	if p.out != nil {
 		p.out.abandon()
 	}
-	p.z.Close()
 }
 
 // run writes everything.
