@@ -54,12 +54,16 @@ deps:
 # servers, disks and guests: one package more at a time than there are processors.
 TEST_FLAGS := -count=1 -race -p $(shell expr $$(nproc) + 1) -timeout 60m $(TAGS)
 
+# Programs with the race detector wait a second at their end, unless told not to; and tests start many.
+# Memory is not short: collecting garbage less often leaves the processors to the tests.
+TEST_ENV := GORACE=atexit_sleep_ms=0 GOGC=400
+
 # Tests kill programs at moments that chance picks, on machines that may be busy: a few that failed are run once more, and
 # what the first run said of them is printed with the second. Never after a data race.
 RERUN := --rerun-fails=1 --rerun-fails-max-failures=5 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race
 
 test: deps
-	$(if $(ROOT),MULLIGAN_TEST_NOSKIP=1) $(GOTESTSUM) --format standard-quiet $(RERUN) --packages ./... -- $(TEST_FLAGS)
+	$(TEST_ENV) $(if $(ROOT),MULLIGAN_TEST_NOSKIP=1) $(GOTESTSUM) --format standard-quiet $(RERUN) --packages ./... -- $(TEST_FLAGS)
 
 lint:
 	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "gofmt:" $$unformatted; exit 1; }

@@ -37,6 +37,7 @@ func TestMain(m *testing.M) {
 		serveApp(os.Args[2:])
 		return
 	}
+	os.Unsetenv("GOGC") // for the daemons that tests start: they shall keep their memory small as users' do
 	os.Exit(testMain(m))
 }
 
