@@ -57,6 +57,9 @@ func (b *toolbox) find(ctx context.Context, server int) (tool, error) {
 		if err == nil && t.major >= server && (best.major == 0 || t.major < best.major) {
 			best = t
 		}
+		if best.major == server {
+			break // none fits better, and to ask a wrapper takes a while
+		}
 	}
 	if best.major == 0 {
 		return best, errs.New(errs.Unsupported, "", "no pg_dump and pg_restore of PostgreSQL %d or newer are installed", server).
