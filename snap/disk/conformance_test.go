@@ -107,9 +107,11 @@ func (s *subject) Fingerprint(t *testing.T) string {
 	h := sha256.New()
 	for _, image := range s.sources(t, libvirt.DOMAIN_XML_INACTIVE) {
 		content := map[int64][]byte{}
-		if err := readContent(image, content); err != nil {
+		size, err := readContent(image, content)
+		if err != nil {
 			t.Fatal(err)
 		}
+		fmt.Fprintln(h, "disk of", size)
 		for _, at := range slices.Sorted(maps.Keys(content)) {
 			if data := content[at]; !bytes.Equal(data, zeros[:len(data)]) {
 				fmt.Fprintln(h, at)
@@ -128,21 +130,22 @@ func (s *subject) Fingerprint(t *testing.T) string {
 var zeros [64 << 10]byte
 
 // readContent puts into content, by their offsets, the clusters that a guest
-// reads from a small qcow2 image and that content does not have yet. What is
-// nowhere reads as zeros. The suite asks so often that starting qemu-img for it
-// would take most of the time, as would whole images in memory.
-func readContent(path string, content map[int64][]byte) error {
+// reads from a small qcow2 image and that content does not have yet; what is
+// nowhere reads as zeros. It returns the disk's size in bytes. The suite asks so
+// often that starting qemu-img for it would take most of the time, as would
+// whole images in memory.
+func readContent(path string, content map[int64][]byte) (size int64, err error) {
 	img, f, err := openImage(path)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer f.Close()
 	if img.Cluster != int64(len(zeros)) {
-		return fmt.Errorf("%s has clusters of %d bytes, its disk's other images may have others", path, img.Cluster)
+		return 0, fmt.Errorf("%s has clusters of %d bytes, its disk's other images may have others", path, img.Cluster)
 	}
 	l1, err := readTable(f, img.l1At, img.l1Size*8)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	for i, e := range l1 {
 		if e&offsetMask == 0 {
@@ -150,7 +153,7 @@ func readContent(path string, content map[int64][]byte) error {
 		}
 		l2, err := readTable(f, int64(e&offsetMask), img.Cluster)
 		if err != nil {
-			return err
+			return 0, err
 		}
 		for j, e := range l2 {
 			at := int64(i)*img.span() + int64(j)*img.Cluster
@@ -161,21 +164,23 @@ func readContent(path string, content map[int64][]byte) error {
 				continue
 			}
 			if e&compressedFlag != 0 {
-				return fmt.Errorf("%s has compressed clusters", path)
+				return 0, fmt.Errorf("%s has compressed clusters", path)
 			}
 			data := make([]byte, min(img.Cluster, img.Size-at))
 			if e&1 == 0 { // else it reads as zeros
 				if _, err := f.ReadAt(data, int64(e&offsetMask)); err != nil {
-					return err
+					return 0, err
 				}
 			}
 			content[at] = data
 		}
 	}
-	if img.Backing == "" {
-		return nil
+	if img.Backing != "" {
+		if _, err := readContent(img.Backing, content); err != nil {
+			return 0, err
+		}
 	}
-	return readContent(img.Backing, content)
+	return img.Size, nil
 }
 
 func (s *subject) Damage(t *testing.T, id snap.SnapshotID) {
