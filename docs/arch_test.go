@@ -38,6 +38,7 @@ var rules = []rule{
 	{"cmd/mulligan/...", []string{"ipc/...", "mcpserver/...", "cmd/mulligan/agents/...", "cmd/mulligan/doctor/..."}},
 
 	{"systemd/...", []string{"ipc/errs", "systemd/..."}},
+	{"privsep", []string{"ipc/errs"}},
 
 	// The contract, and what drivers are made of, know no driver.
 	{"snap", []string{"ipc/errs"}},
@@ -46,10 +47,10 @@ var rules = []rule{
 	{"snap/records", []string{"ipc/errs", "snap", "snap/cas"}},
 	{"snap/snaptest/...", []string{"ipc/errs", "snap", "snap/beneath", "snap/cas/...", "snap/snaptest/..."}},
 	// A driver (snap/NAME) may import itself; see below.
-	{"snap/...", []string{"ipc/errs", "snap", "snap/beneath", "snap/cas/...", "snap/records"}},
+	{"snap/...", []string{"ipc/errs", "snap", "snap/beneath", "snap/cas/...", "snap/records", "privsep"}},
 
-	{"daemon/...", []string{"ipc/...", "snap/...", "systemd/...", "daemon/..."}},
-	{"cmd/mulligand/...", []string{"ipc/...", "snap/...", "systemd/...", "daemon/..."}},
+	{"daemon/...", []string{"ipc/...", "snap/...", "systemd/...", "daemon/...", "privsep"}},
+	{"cmd/mulligand/...", []string{"ipc/...", "snap/...", "systemd/...", "daemon/...", "privsep"}},
 
 	{"docs/demo/vm", []string{"ipc/...", "snap/disk/disktest"}}, // it brings a libvirtd and a guest
 	{"docs/...", []string{"ipc/..."}},                           // the demo is a user of mulligan

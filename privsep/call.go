@@ -1,0 +1,274 @@
+package privsep
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/ipc/errs"
+)
+
+// Func is a function that can be called as a user.
+type Func[A, R any] struct {
+	name string
+	do   func(context.Context, A) (R, error)
+}
+
+// functions are those that a worker can be asked for, by name.
+var functions = map[string]func(json.RawMessage) (json.RawMessage, []*os.File, error){}
+
+// Define makes a function callable as a user. It is called while packages are
+// initialised; the name is the package's and the function's. Argument and result
+// travel as JSON; a result that implements [Carrier] may hold open files too.
+// The function must keep no state between calls, and is ended with its process
+// when the caller's context ends.
+func Define[A, R any](name string, do func(context.Context, A) (R, error)) Func[A, R] {
+	if functions[name] != nil {
+		panic("privsep: two functions are called " + name)
+	}
+	functions[name] = func(raw json.RawMessage) (json.RawMessage, []*os.File, error) {
+		var arg A
+		if err := json.Unmarshal(raw, &arg); err != nil {
+			return nil, nil, err
+		}
+		result, err := do(context.Background(), arg)
+		if err != nil {
+			return nil, nil, err
+		}
+		var files []*os.File
+		if c, ok := any(&result).(Carrier); ok {
+			for _, f := range c.Files() {
+				files = append(files, *f)
+			}
+		}
+		text, err := json.Marshal(result)
+		return text, files, err
+	}
+	return Func[A, R]{name, do}
+}
+
+// Carrier is a result that holds open files: JSON leaves them out, and Files
+// says where they are. *R implements it.
+type Carrier interface{ Files() []**os.File }
+
+// Call calls f as the user: in a worker, or directly where the daemon is that user.
+func (f Func[A, R]) Call(ctx context.Context, u User, arg A) (result R, err error) {
+	if u.IsSelf() {
+		return f.do(ctx, arg)
+	}
+	raw, err := json.Marshal(arg)
+	if err != nil {
+		return result, err
+	}
+	r, files, err := pool.call(ctx, u, request{Func: f.name, Arg: raw})
+	if err == nil {
+		err = json.Unmarshal(r, &result)
+	}
+	var places []**os.File
+	if c, ok := any(&result).(Carrier); ok {
+		places = c.Files()
+	}
+	if err == nil && len(files) != len(places) {
+		err = errs.New(errs.Internal, "", "%s gave %d open files instead of %d", f.name, len(files), len(places))
+	}
+	if err != nil {
+		closeAll(files)
+		return result, err
+	}
+	for i := range places {
+		*places[i] = files[i]
+	}
+	return result, nil
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		_ = f.Close() // nobody has written to it
+	}
+}
+
+// How many workers of one user wait for calls at most, and how long.
+const (
+	maxIdle  = 4
+	idleTime = 10 * time.Minute
+)
+
+// workers are the processes that wait for calls, by user.
+type workers struct {
+	mu   sync.Mutex
+	idle map[string][]*worker
+}
+
+var pool = &workers{idle: map[string][]*worker{}}
+
+// worker is the daemon's side of one process.
+type worker struct {
+	conn  *net.UnixConn
+	cmd   *exec.Cmd
+	ended chan struct{} // closed when the process is gone
+	rest  *time.Timer   // ends the worker that has waited for long
+}
+
+// call has a worker of the user's do one call.
+func (p *workers) call(ctx context.Context, u User, r request) (json.RawMessage, []*os.File, error) {
+	w, err := p.take(ctx, u)
+	if err != nil {
+		return nil, nil, err
+	}
+	answer, files, err := w.exchange(ctx, r)
+	if err != nil {
+		closeAll(files)
+		w.end()
+		if ctx.Err() != nil {
+			return nil, nil, context.Cause(ctx)
+		}
+		return nil, nil, (&errs.Error{Kind: errs.Unavailable, Message: "the daemon's process that works for " + u.String() + " ended", Err: err}).
+			WithHint("try again; the user may have ended it")
+	}
+	p.put(u, w)
+	if answer.Err != nil {
+		closeAll(files)
+		return nil, nil, answer.Err.decode()
+	}
+	return answer.Result, files, nil
+}
+
+// exchange sends a request and waits for its answer. When ctx ends, so does the
+// worker: it may be waiting for something that never comes.
+func (w *worker) exchange(ctx context.Context, r request) (answer reply, files []*os.File, err error) {
+	stop := context.AfterFunc(ctx, w.kill)
+	defer func() {
+		if !stop() && err == nil {
+			err = context.Cause(ctx)
+		}
+	}()
+	if err := send(w.conn, r); err != nil {
+		return answer, nil, err
+	}
+	files, err = receive(w.conn, &answer)
+	return answer, files, err
+}
+
+// take gives a worker that waits, or a new one.
+func (p *workers) take(ctx context.Context, u User) (*worker, error) {
+	p.mu.Lock()
+	list := p.idle[u.key()]
+	for len(list) > 0 {
+		w := list[len(list)-1]
+		list = list[:len(list)-1]
+		p.idle[u.key()] = list
+		if w.rest.Stop() && w.alive() {
+			p.mu.Unlock()
+			return w, nil
+		}
+		w.end()
+	}
+	delete(p.idle, u.key())
+	p.mu.Unlock()
+	return start(ctx, u)
+}
+
+// put lets a worker wait for its next call.
+func (p *workers) put(u User, w *worker) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	key := u.key()
+	if len(p.idle[key]) >= maxIdle {
+		w.end()
+		return
+	}
+	p.idle[key] = append(p.idle[key], w)
+	w.rest = time.AfterFunc(idleTime, w.end)
+}
+
+// alive reports whether the process runs. One that the user ended between two
+// calls is thus not asked.
+func (w *worker) alive() bool {
+	select {
+	case <-w.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+func (w *worker) kill() { _ = w.cmd.Process.Kill() } // it has ended, or does now
+
+// end ends the worker, which may have ended before.
+func (w *worker) end() {
+	w.kill()
+	_ = w.conn.Close() // nothing more is said
+}
+
+// start starts a worker. It is the user's when start returns.
+func start(ctx context.Context, u User) (*worker, error) {
+	if err := u.mayBecome(); err != nil {
+		return nil, err
+	}
+	w, err := spawn()
+	if err != nil {
+		return nil, errs.Wrap(errs.Failed, "start a process for "+u.String(), err)
+	}
+	answer, files, err := w.exchange(ctx, request{User: &u})
+	closeAll(files)
+	if err == nil {
+		err = answer.Err.decode()
+	}
+	if err != nil {
+		w.end()
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		return nil, errs.Wrap(errs.Failed, "start a process for "+u.String(), err)
+	}
+	return w, nil
+}
+
+// spawn executes the daemon's program as a worker, which is still root.
+func spawn() (*worker, error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("socketpair", err)
+	}
+	ours, theirs := os.NewFile(uintptr(fds[0]), "worker"), os.NewFile(uintptr(fds[1]), "daemon")
+	defer theirs.Close() // the worker has a duplicate
+	c, err := net.FileConn(ours)
+	if err = errs.Also(err, ours.Close()); err != nil { // c has a duplicate
+		return nil, err
+	}
+	cmd := &exec.Cmd{Path: program, Args: []string{workerName}, Env: environment(), Dir: "/", ExtraFiles: []*os.File{theirs},
+		SysProcAttr: &syscall.SysProcAttr{Setpgid: true}}
+	if err := startConfined(cmd); err != nil {
+		return nil, errs.Also(err, c.Close())
+	}
+	w := &worker{conn: c.(*net.UnixConn), cmd: cmd, ended: make(chan struct{})}
+	go func() {
+		_ = cmd.Wait() // how it ended, its caller learns from the socket
+		close(w.ended)
+	}()
+	return w, nil
+}
+
+// startConfined starts cmd so that neither it nor what it executes gains rights
+// by set-user-ID programs. The kernel keeps no_new_privs (prctl(2)) for a thread and
+// gives it to what the thread starts: so it is set in a thread that ends.
+func startConfined(cmd *exec.Cmd) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // for good: the thread ends with the goroutine
+		err := os.NewSyscallError("prctl", unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+		if err == nil {
+			err = cmd.Start()
+		}
+		done <- err
+	}()
+	return <-done
+}

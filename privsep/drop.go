@@ -1,0 +1,54 @@
+package privsep
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// drop gives this process the user's ids and groups for ever. It is the one
+// place of mulligan that changes ids. The functions of package syscall change
+// them in all threads, which is right here: the process does nothing else.
+func drop(u User) error {
+	if err := syscall.Setgroups(u.Groups); err != nil {
+		return os.NewSyscallError("setgroups", err)
+	}
+	if err := syscall.Setresgid(u.GID, u.GID, u.GID); err != nil {
+		return os.NewSyscallError("setresgid", err)
+	}
+	if err := syscall.Setresuid(u.UID, u.UID, u.UID); err != nil {
+		return os.NewSyscallError("setresuid", err)
+	}
+	return isDropped(u)
+}
+
+// isDropped returns an error unless the kernel says that this process is u's and
+// has no capability left.
+func isDropped(u User) error {
+	r, e, s := unix.Getresuid()
+	if r != u.UID || e != u.UID || s != u.UID {
+		return fmt.Errorf("the process has uids %d, %d and %d instead of %d", r, e, s, u.UID)
+	}
+	f, err := os.Open("/proc/self/status")
+	if err != nil {
+		return err
+	}
+	defer f.Close() // it was only read
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		name, value, _ := strings.Cut(lines.Text(), ":")
+		value = strings.TrimSpace(value)
+		if (name == "CapPrm" || name == "CapEff" || name == "CapAmb") && strings.Trim(value, "0") != "" {
+			return fmt.Errorf("the process kept capabilities: %s %s", name, value)
+		}
+	}
+	return nil
+}
+
+// limit bounds what this process may use of a resource (setrlimit(2)).
+func limit(resource int, most uint64) error {
+	return os.NewSyscallError("setrlimit", unix.Setrlimit(resource, &unix.Rlimit{Cur: most, Max: most}))
+}

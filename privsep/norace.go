@@ -1,0 +1,5 @@
+//go:build !race
+
+package privsep
+
+const raceDetector = false

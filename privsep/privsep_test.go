@@ -1,0 +1,581 @@
+package privsep
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/ipc/errs"
+)
+
+// somebody is a user without an account, so that nothing else on the host is his.
+var somebody = User{UID: 54321, GID: 54322, Groups: []int{54323, 54324}}
+
+func TestMain(m *testing.M) {
+	Main()
+	if len(os.Args) > 1 && os.Args[1] == "signal-daemon" {
+		os.Exit(signalDaemon(os.Args[2]))
+	}
+	os.Exit(m.Run())
+}
+
+func needRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		if os.Getenv("MULLIGAN_TEST_NOSKIP") != "" {
+			t.Fatal("this test needs root")
+		}
+		t.Skip("only root works for others")
+	}
+}
+
+// folder makes a folder that somebody reaches; its entries are root's.
+func folder(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/tmp", "mulligan-privsep-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func write(t *testing.T, path, content string, owner User, mode os.FileMode) {
+	t.Helper()
+	if err := errors.Join(os.WriteFile(path, []byte(content), mode), os.Chmod(path, mode), os.Chown(path, owner.UID, owner.GID)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+var (
+	root = User{UID: 0, GID: 0}
+
+	status = Define("test.status", func(context.Context, struct{}) (string, error) {
+		all, err := filepath.Glob("/proc/self/task/*/status")
+		if err != nil {
+			return "", err
+		}
+		var out strings.Builder
+		for _, name := range all {
+			b, err := os.ReadFile(name)
+			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+				continue // the thread ended meanwhile
+			}
+			if err != nil {
+				return "", err
+			}
+			out.Write(b)
+		}
+		return out.String(), nil
+	})
+	never = Define("test.never", func(_ context.Context, fifo string) (int, error) {
+		f, err := os.OpenFile(fifo, os.O_RDONLY, 0) // nobody opens it for writing
+		if err != nil {
+			return 0, err
+		}
+		return 0, f.Close()
+	})
+	pid     = Define("test.pid", func(context.Context, struct{}) (int, error) { return os.Getpid(), nil })
+	panics  = Define("test.panics", func(context.Context, struct{}) (int, error) { panic("as it is told") })
+	unlinks = Define("test.unlinks", func(_ context.Context, path string) (bool, error) { return true, os.Remove(path) })
+	hoards  = Define("test.hoards", func(context.Context, struct{}) (int, error) {
+		var all [][]byte
+		for range 2 * maxMemory >> 20 {
+			b := make([]byte, 1<<20)
+			for i := range b {
+				b[i] = 1
+			}
+			all = append(all, b)
+		}
+		return len(all), nil
+	})
+)
+
+func TestWorkerIsTheUser(t *testing.T) {
+	needRoot(t)
+	said, err := status.Call(t.Context(), somebody, struct{}{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{
+		"Uid": "54321 54321 54321 54321", "Gid": "54322 54322 54322 54322", "Groups": "54323 54324",
+		"CapPrm": "0000000000000000", "CapEff": "0000000000000000", "CapAmb": "0000000000000000", "NoNewPrivs": "1",
+	}
+	seen := map[string]int{}
+	for line := range strings.Lines(said) {
+		name, value, _ := strings.Cut(line, ":")
+		if w, ok := want[name]; ok {
+			seen[name]++
+			if got := strings.Join(strings.Fields(value), " "); got != w {
+				t.Errorf("a thread of the worker has %s %q, want %q", name, got, w)
+			}
+		}
+	}
+	if len(seen) != len(want) || seen["Uid"] < 2 {
+		t.Errorf("looked at %v, want every line of several threads", seen)
+	}
+}
+
+func TestWorkersAreUsedAgain(t *testing.T) {
+	needRoot(t)
+	first, err := pid.Call(t.Context(), somebody, struct{}{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 10 {
+		again, err := pid.Call(t.Context(), somebody, struct{}{})
+		if err != nil || again != first {
+			t.Fatalf("call in process %d, the one before in %d: %v", again, first, err)
+		}
+	}
+	other := somebody
+	other.Groups = nil
+	if p, err := pid.Call(t.Context(), other, struct{}{}); err != nil || p == first {
+		t.Fatalf("a user with other groups was served by process %d too: %v", p, err)
+	}
+	if p, err := pid.Call(t.Context(), Self, struct{}{}); err != nil || p != os.Getpid() {
+		t.Fatalf("the daemon's own work was done by process %d: %v", p, err)
+	}
+}
+
+// A worker that its user ends spoils one call at most.
+func TestEndedWorker(t *testing.T) {
+	needRoot(t)
+	ctx := t.Context()
+	p, err := pid.Call(ctx, somebody, struct{}{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := (User{UID: somebody.UID, GID: somebody.GID, Groups: somebody.Groups}).ReadFile(ctx, "/etc/hostname"); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Kill(p, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pid.Call(ctx, somebody, struct{}{}); err != nil && errs.KindOf(err) != errs.Unavailable {
+		t.Fatalf("after the worker was killed: %v", err)
+	}
+	if again, err := pid.Call(ctx, somebody, struct{}{}); err != nil || again == p {
+		t.Fatalf("the next call, in process %d after %d: %v", again, p, err)
+	}
+}
+
+func TestPanicInWorker(t *testing.T) {
+	needRoot(t)
+	if _, err := panics.Call(t.Context(), somebody, struct{}{}); errs.KindOf(err) != errs.Internal || !strings.Contains(err.Error(), "as it is told") {
+		t.Fatalf("got %v", err)
+	}
+	if _, err := pid.Call(t.Context(), somebody, struct{}{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What never comes to an end is ended with the caller's context, and its process too.
+func TestCancelledCall(t *testing.T) {
+	needRoot(t)
+	dir := folder(t)
+	fifo := filepath.Join(dir, "fifo")
+	if err := errors.Join(unix.Mkfifo(fifo, 0o666), os.Chmod(fifo, 0o666)); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() {
+		_, err := never.Call(ctx, somebody, fifo)
+		done <- err
+	}()
+	var waiting []string
+	until(t, func() bool { waiting = processesOf(t, somebody.UID, "wait_for_partner"); return len(waiting) > 0 })
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Fatalf("got %v", err)
+	}
+	until(t, func() bool {
+		_, err := os.Stat("/proc/" + waiting[0])
+		return errors.Is(err, fs.ErrNotExist)
+	})
+}
+
+// processesOf lists the processes of a user in which a thread waits in a function of the kernel's.
+func processesOf(t *testing.T, uid int, channel string) (pids []string) {
+	t.Helper()
+	found, err := filepath.Glob("/proc/[0-9]*/task/*/wchan")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range found {
+		b, err := os.ReadFile(name)
+		p := strings.Split(name, "/")[2]
+		status, e := os.ReadFile("/proc/" + p + "/status")
+		if err == nil && e == nil && strings.Contains(string(b), channel) && strings.Contains(string(status), fmt.Sprintf("Uid:\t%d\t", uid)) {
+			pids = append(pids, p)
+		}
+	}
+	return pids
+}
+
+func until(t *testing.T, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("it did not come to pass within a minute")
+		}
+	}
+}
+
+func TestMemoryOfWorker(t *testing.T) {
+	needRoot(t)
+	if raceDetector {
+		t.Log("the race detector maps too much memory for a limit: nothing is shown here")
+		return
+	}
+	if n, err := hoards.Call(t.Context(), somebody, struct{}{}); err == nil {
+		t.Fatalf("a worker held %d MiB", n)
+	}
+	if _, err := pid.Call(t.Context(), somebody, struct{}{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestReadFile(t *testing.T) {
+	needRoot(t)
+	dir := folder(t)
+	write(t, dir+"/own", "mine", somebody, 0o600)
+	write(t, dir+"/secret", "root's", root, 0o600)
+	write(t, dir+"/group", "ours", User{UID: 0, GID: 54324}, 0o640)
+	write(t, dir+"/large", "", somebody, 0o600)
+	write(t, dir+"/full", strings.Repeat("x", MaxFile), somebody, 0o600)
+	if err := errors.Join(os.Truncate(dir+"/large", 1<<40), unix.Mkfifo(dir+"/fifo", 0o666), os.Chmod(dir+"/fifo", 0o666), os.Symlink("own", dir+"/link")); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name, want string
+		is         error
+		kind       errs.Kind
+	}{
+		{name: "own", want: "mine"}, {name: "link", want: "mine"}, {name: "group", want: "ours"}, {name: "full", want: strings.Repeat("x", MaxFile)},
+		{name: "secret", is: fs.ErrPermission}, {name: "none", is: fs.ErrNotExist},
+		{name: "large", kind: errs.Invalid}, {name: "fifo", kind: errs.Invalid}, {name: ".", kind: errs.Invalid}, {name: "../../dev/zero", kind: errs.Invalid},
+	} {
+		b, err := somebody.ReadFile(t.Context(), dir+"/"+tt.name)
+		switch {
+		case tt.is != nil:
+			if !errors.Is(err, tt.is) {
+				t.Errorf("%s: got %v, want %v", tt.name, err, tt.is)
+			}
+		case tt.kind != "":
+			if errs.KindOf(err) != tt.kind || errs.HintOf(err) == "" {
+				t.Errorf("%s: got %v, want one of kind %s with a hint", tt.name, err, tt.kind)
+			}
+		case err != nil || string(b) != tt.want:
+			t.Errorf("%s: %.20q, %v", tt.name, b, err)
+		}
+	}
+}
+
+func TestCreate(t *testing.T) {
+	needRoot(t)
+	dir := folder(t)
+	own := dir + "/own"
+	if err := errors.Join(os.Mkdir(own, 0o700), os.Chown(own, somebody.UID, somebody.GID), unix.Mkfifo(own+"/fifo", 0o666), os.Symlink(dir+"/target", own+"/link")); err != nil {
+		t.Fatal(err)
+	}
+	f, err := somebody.Create(t.Context(), own+"/log", 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteString("said"); err != nil {
+		t.Fatal(err)
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(own+"/log", &st); err != nil || st.Uid != uint32(somebody.UID) || st.Size != 4 {
+		t.Fatalf("the file belongs to %d and has %d bytes: %v", st.Uid, st.Size, err)
+	}
+	for _, name := range []string{"/own/fifo", "/own/link", "/log"} {
+		if f, err := somebody.Create(t.Context(), dir+name, 0o600); err == nil {
+			f.Close()
+			t.Errorf("%s was opened", name)
+		}
+	}
+}
+
+func TestDial(t *testing.T) {
+	needRoot(t)
+	dir := folder(t)
+	if err := os.Mkdir(dir+"/closed", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	caller := make(chan uint32, 1)
+	serve := func(network, addr string) net.Listener {
+		l, err := net.Listen(network, addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { l.Close() })
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				if u, ok := c.(*net.UnixConn); ok {
+					raw, _ := u.SyscallConn()
+					_ = raw.Control(func(fd uintptr) {
+						if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+							caller <- cred.Uid
+						}
+					})
+				}
+				_, _ = c.Write([]byte("hello"))
+				c.Close()
+			}
+		}()
+		return l
+	}
+	serve("unix", dir+"/open.sock")
+	serve("unix", dir+"/closed/x.sock")
+	if err := os.Chmod(dir+"/open.sock", 0o666); err != nil {
+		t.Fatal(err)
+	}
+	tcp := serve("tcp", "127.0.0.1:0").Addr().String()
+	for network, addr := range map[string]string{"unix": dir + "/open.sock", "tcp": tcp} {
+		c, err := somebody.Dial(t.Context(), network, addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := make([]byte, 5)
+		if err := c.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := c.Read(b); err != nil || string(b[:n]) != "hello" {
+			t.Errorf("%s: %q, %v", network, b[:n], err)
+		}
+		c.Close()
+	}
+	if got := <-caller; got != uint32(somebody.UID) {
+		t.Errorf("the server saw user %d", got)
+	}
+	if _, err := somebody.Dial(t.Context(), "unix", dir+"/closed/x.sock"); !errors.Is(err, unix.EACCES) {
+		t.Errorf("a socket in root's folder: %v", err)
+	}
+	var op *net.OpError
+	if _, err := somebody.Dial(t.Context(), "unix", dir+"/none.sock"); !errors.Is(err, unix.ENOENT) || !errors.As(err, &op) {
+		t.Errorf("no socket: %v", err)
+	}
+	if _, err := somebody.Dial(t.Context(), "tcp", "127.0.0.1:1"); !errors.Is(err, unix.ECONNREFUSED) {
+		t.Errorf("a port that nobody listens on: %v", err)
+	}
+}
+
+func TestErrorsCross(t *testing.T) {
+	needRoot(t)
+	_, err := unlinks.Call(t.Context(), somebody, folder(t)+"/none")
+	if !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("got %v", err)
+	}
+	in := errs.Wrap(errs.Failed, "copy", errs.New(errs.Conflict, "look", "two %s", "things").WithHint("choose"))
+	out := encodeError(in).decode()
+	if out.Error() != in.Error() || errs.KindOf(out) != errs.Conflict || errs.HintOf(out) != "choose" {
+		t.Errorf("got %v", out)
+	}
+	in = fmt.Errorf("about it: %w", in)
+	if out = encodeError(in).decode(); out.Error() != in.Error() || errs.KindOf(out) != errs.Conflict || errs.HintOf(out) != "choose" {
+		t.Errorf("got %v", out)
+	}
+	in = &errs.Error{Kind: errs.Failed, Message: "no room", Err: unix.ENOSPC}
+	if out = encodeError(in).decode(); out.Error() != in.Error() || !errors.Is(out, unix.ENOSPC) {
+		t.Errorf("got %v", out)
+	}
+}
+
+func TestStart(t *testing.T) {
+	needRoot(t)
+	dir := folder(t)
+	if err := errors.Join(os.Mkdir(dir+"/own", 0o700), os.Chown(dir+"/own", somebody.UID, somebody.GID)); err != nil {
+		t.Fatal(err)
+	}
+	extra, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer extra.Close()
+	if _, err := w.WriteString("a descriptor\n"); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	cmd := exec.Command("/bin/sh", "-c", `id -u; id -g; id -G; pwd; echo "$LD_DEBUG"; cat <&3; grep -E "^(CapEff|NoNewPrivs)" /proc/self/status; ls /proc/$$/fd | tr '\n' ' '`)
+	// The dynamic linker would obey these for any process that has them in its environment.
+	cmd.Env = []string{"PATH=/usr/bin:/bin", "LD_DEBUG=statistics", "LD_DEBUG_OUTPUT=" + dir + "/own/ld"}
+	cmd.Dir, cmd.ExtraFiles = dir+"/own", []*os.File{extra}
+	var out strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := somebody.Run(cmd, Options{}); err != nil {
+		t.Fatalf("%v: %s", err, out.String())
+	}
+	want := []string{"54321", "54322", "54322 54323 54324", dir + "/own", "statistics", "a descriptor"}
+	got := strings.Split(out.String(), "\n")
+	if len(got) < len(want) || !slices.Equal(got[:len(want)], want) {
+		t.Errorf("got %q, want %q first", got, want)
+	}
+	for _, line := range []string{"CapEff:\t0000000000000000", "NoNewPrivs:\t0"} {
+		if !slices.Contains(got, line) && !strings.Contains(out.String(), line) {
+			t.Errorf("no line %q in %q", line, got)
+		}
+	}
+	// What the test itself was started with, every child has.
+	plain := exec.Command("/bin/sh", "-c", `ls /proc/$$/fd | tr '\n' ' '`)
+	plain.ExtraFiles, plain.Env = []*os.File{extra}, []string{"PATH=/usr/bin:/bin", "LD_DEBUG=statistics", "LD_DEBUG_OUTPUT=" + dir + "/ld"}
+	if same, err := plain.Output(); err != nil || got[len(got)-1] != string(same) {
+		t.Errorf("the command has the descriptors %s, others have %s: %v", got[len(got)-1], same, err)
+	}
+	logs, err := filepath.Glob(dir + "/own/ld.*")
+	if err != nil || len(logs) == 0 {
+		t.Fatalf("the command did not obey its own environment: %v %v", logs, err)
+	}
+	for _, name := range logs {
+		var st unix.Stat_t
+		if err := unix.Stat(name, &st); err != nil || st.Uid != uint32(somebody.UID) {
+			t.Errorf("a process of user %d obeyed the user's environment: %v", st.Uid, err)
+		}
+	}
+}
+
+func TestStartFails(t *testing.T) {
+	needRoot(t)
+	dir := folder(t)
+	if err := os.Mkdir(dir+"/closed", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	write(t, dir+"/text", "no program", somebody, 0o644)
+	for _, tt := range []struct {
+		path, dir string
+		want      error
+	}{
+		{"/no/such/program", "/", fs.ErrNotExist}, {dir + "/text", "/", fs.ErrPermission}, {"/bin/true", dir + "/closed", fs.ErrPermission}, {"/bin/true", dir + "/none", fs.ErrNotExist},
+	} {
+		cmd := exec.Command(tt.path)
+		cmd.Dir = tt.dir
+		if err := somebody.Start(cmd, Options{}); !errors.Is(err, tt.want) {
+			t.Errorf("%s in %s: %v, want %v", tt.path, tt.dir, err, tt.want)
+		}
+	}
+}
+
+// A command that dies with the daemon's thread does so as another user's, too.
+func TestSignalAtTheDaemonsEnd(t *testing.T) {
+	needRoot(t)
+	cmd := exec.Command("/bin/sh", "-c", "exec sleep 1000")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	begin, begun := make(chan struct{}), make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		begun <- somebody.Start(cmd, Options{NoNewPrivs: true})
+		<-begin // the thread ends with the goroutine
+	}()
+	if err := <-begun; err != nil {
+		t.Fatal(err)
+	}
+	close(begin)
+	var exit *exec.ExitError
+	if err := cmd.Wait(); !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+		t.Fatalf("got %v", err)
+	}
+}
+
+// While workers and commands of a user start and end, the user may signal no
+// thread of the daemon.
+func TestUserCannotSignalTheDaemon(t *testing.T) {
+	needRoot(t)
+	attack := exec.Command(program, "signal-daemon", strconv.Itoa(os.Getpid()))
+	stop, err := attack.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var said strings.Builder
+	attack.Stdout = &said
+	if err := somebody.Start(attack, Options{}); err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			for range 15 {
+				w, err := start(t.Context(), somebody)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				w.end()
+				if err := somebody.Run(exec.Command("/bin/true"), Options{}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	stop.Close()
+	if err := attack.Wait(); err != nil {
+		t.Fatalf("%v: %s", err, said.String())
+	}
+	t.Log(said.String())
+}
+
+// signalDaemon tries, as a user, to signal each thread of a process until its
+// standard input ends.
+func signalDaemon(daemon string) int {
+	end := make(chan struct{})
+	go func() {
+		_, _ = os.Stdin.Read(make([]byte, 1))
+		close(end)
+	}()
+	p, _ := strconv.Atoi(daemon)
+	rounds, tries := 0, 0
+	for {
+		select {
+		case <-end:
+			fmt.Printf("%d tries at threads in %d rounds", tries, rounds)
+			if rounds == 0 {
+				return 1
+			}
+			return 0
+		default:
+		}
+		entries, err := os.ReadDir("/proc/" + daemon + "/task")
+		if err != nil {
+			fmt.Println(err)
+			return 1
+		}
+		for _, e := range entries {
+			tid, _ := strconv.Atoi(e.Name())
+			tries++
+			if err := unix.Tgkill(p, tid, 0); err == nil {
+				fmt.Printf("thread %d can be signalled", tid)
+				return 1
+			}
+		}
+		if err := unix.Kill(p, 0); err == nil {
+			fmt.Print("the process can be signalled")
+			return 1
+		}
+		rounds++
+	}
+}

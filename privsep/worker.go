@@ -1,0 +1,94 @@
+package privsep
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"runtime/debug"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/ipc/errs"
+)
+
+// socketFD is the worker's end of the socket.
+const socketFD = 3
+
+// Limits of a worker.
+const (
+	maxMemory = 512 << 20 // bytes of its own, beside the program
+	maxOpen   = 1024      // open files
+)
+
+// work serves calls until the daemon closes the socket. Its result is the exit status.
+func work() int {
+	unix.CloseOnExec(socketFD)
+	f := os.NewFile(socketFD, "daemon")
+	c, err := net.FileConn(f)
+	_ = f.Close() // c has a duplicate
+	conn, ok := c.(*net.UnixConn)
+	if err != nil || !ok {
+		return 2
+	}
+	var first request
+	if _, err := receive(conn, &first); err != nil || first.User == nil {
+		return 2
+	}
+	err = confine(*first.User)
+	if send(conn, reply{Err: encodeError(err)}) != nil || err != nil {
+		return 1
+	}
+	for {
+		var r request
+		if _, err := receive(conn, &r); err != nil {
+			return 0 // the daemon is gone, or needs this worker no more
+		}
+		result, files, err := r.serve()
+		err = send(conn, reply{Result: result, Err: encodeError(err)}, files...)
+		for _, f := range files {
+			_ = f.Close() // the daemon has it now
+		}
+		if err != nil {
+			return 1
+		}
+	}
+}
+
+// confine takes from this process what it does not need, and root's ids.
+func confine(u User) error {
+	debug.SetMemoryLimit(maxMemory / 2)
+	if err := limit(unix.RLIMIT_NOFILE, maxOpen); err != nil {
+		return err
+	}
+	if !raceDetector { // it maps far more than it uses
+		if err := limit(unix.RLIMIT_DATA, maxMemory); err != nil {
+			return err
+		}
+	}
+	if err := limit(unix.RLIMIT_CORE, 0); err != nil {
+		return err
+	}
+	if on, err := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0); err != nil || on != 1 {
+		return fmt.Errorf("the worker was started without no_new_privs: %d %w", on, err)
+	}
+	if err := drop(u); err != nil {
+		return err
+	}
+	// The change of ids has done so already; the kernel's default can be changed (fs.suid_dumpable).
+	return os.NewSyscallError("prctl", unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0))
+}
+
+// serve does one call.
+func (r request) serve() (result json.RawMessage, files []*os.File, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = errs.New(errs.Internal, "", "%s panicked: %v", r.Func, p)
+		}
+	}()
+	f, ok := functions[r.Func]
+	if !ok {
+		return nil, nil, errs.New(errs.Internal, "", "no function %q is defined", r.Func)
+	}
+	return f(r.Arg)
+}
