@@ -17,6 +17,7 @@ import (
 	"mulligan/ipc"
 	"mulligan/ipc/appfile"
 	"mulligan/ipc/errs"
+	"mulligan/privsep"
 	"mulligan/snap/beneath"
 	"mulligan/snap/files"
 	"mulligan/systemd"
@@ -40,7 +41,7 @@ func (d *Daemon) admit(ctx context.Context, who ipc.Caller, spec ipc.App) (store
 	if rec.Owner, rec.OwnerUID, err = d.ownerOf(who, spec); err != nil {
 		return store.App{}, err
 	}
-	if err := d.checkWorkspace(who, &rec); err != nil {
+	if err := d.checkWorkspace(ctx, who, &rec); err != nil {
 		return store.App{}, err
 	}
 	if err := d.checkUnit(ctx, who, &rec.App); err != nil {
@@ -84,17 +85,17 @@ func (d *Daemon) callerAccount(who ipc.Caller) account {
 // caller's rights, so that nobody learns from the answer what they could not see
 // themselves; and judged by the opened folder, not by its path. Every later
 // opening is judged anew.
-func (d *Daemon) checkWorkspace(who ipc.Caller, rec *store.App) error {
-	path := rec.Workspace
-	var err error
+func (d *Daemon) checkWorkspace(ctx context.Context, who ipc.Caller, rec *store.App) error {
 	if who.Guest != "" {
-		err = d.checkGuestFolder(who, rec)
+		if err := d.checkGuestFolder(ctx, who, rec); err != nil {
+			return err
+		}
 	} else {
-		err = d.callerAccount(who).as(func() error { return openFolder(&path, &rec.FolderUID) })
-		rec.Workspace = path
-	}
-	if err != nil {
-		return err
+		f, err := openFolder.Call(ctx, d.callerAccount(who).user(), rec.Workspace)
+		if err != nil {
+			return err
+		}
+		rec.Workspace, rec.FolderUID = f.Path, f.UID
 	}
 	if !d.administers(who) && rec.FolderUID != rec.OwnerUID {
 		return errs.New(errs.Denied, "", "workspace %q belongs to %s", rec.Workspace, userName(rec.FolderUID)).
@@ -110,37 +111,42 @@ func (d *Daemon) checkWorkspace(who ipc.Caller, rec *store.App) error {
 	return nil
 }
 
+// folder is a folder that was opened by a name from a user.
+type folder struct {
+	Path string // without links
+	UID  int    // whose it is
+}
+
 // openFolder opens the folder at path, resolves path, and says whose it is.
-func openFolder(path *string, uid *int) error {
-	real, err := filepath.EvalSymlinks(*path)
+var openFolder = privsep.Define("daemon.openFolder", func(_ context.Context, path string) (f folder, err error) {
+	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
-		return errs.New(errs.NotFound, "", "workspace %q: no such folder, or none that you may look into", *path).WithHint("check the path")
+		return f, errs.New(errs.NotFound, "", "workspace %q: no such folder, or none that you may look into", path).WithHint("check the path")
 	}
-	*path = real
 	root, err := beneath.Open(real)
 	if err != nil {
-		return err
+		return f, err
 	}
 	defer root.Close()
 	var st unix.Stat_t
 	err = unix.Fstat(root.FD(), &st)
-	*uid = int(st.Uid)
-	return err
-}
+	return folder{real, int(st.Uid)}, err
+})
 
 // checkGuestFolder makes sure that the workspace lies below the guest's folder,
 // without links on the way. Whatever is wrong, the answer is the same.
-func (d *Daemon) checkGuestFolder(who ipc.Caller, rec *store.App) error {
+func (d *Daemon) checkGuestFolder(ctx context.Context, who ipc.Caller, rec *store.App) error {
 	no := errs.New(errs.Denied, "", "workspace %q is not a folder of this guest's", rec.Workspace).
 		WithHint("ask an administrator for one below the guests' folder")
 	rel, err := filepath.Rel(filepath.Join(d.opt.Guests.Dir, who.Guest), rec.Workspace)
 	if err != nil || !filepath.IsLocal(rel) {
 		return no
 	}
-	path := rec.Workspace
-	if err := openFolder(&path, &rec.FolderUID); err != nil || path != rec.Workspace || rec.FolderUID != rec.OwnerUID {
+	f, err := openFolder.Call(ctx, privsep.Self, rec.Workspace)
+	if err != nil || f.Path != rec.Workspace || f.UID != rec.OwnerUID {
 		return no
 	}
+	rec.FolderUID = f.UID
 	return nil
 }
 
@@ -282,9 +288,8 @@ func (d *Daemon) checkDatabase(ctx context.Context, who ipc.Caller, spec ipc.App
 		return nil // what lies in the workspace is judged when it is opened
 	}
 	dir, _ := placeOf(spec.Workspace, db.DSN)
-	path, uid := dir, -1
-	err := d.callerAccount(who).as(func() error { return openFolder(&path, &uid) })
-	if err != nil || path != dir || uid != who.UID || within(d.opt.StateDir, dir) {
+	f, err := openFolder.Call(ctx, d.callerAccount(who).user(), dir)
+	if err != nil || f.Path != dir || f.UID != who.UID || within(d.opt.StateDir, dir) {
 		return errs.New(errs.Denied, "", "database %q lies in a folder that is not yours, or is reached by a link", db.Name).
 			WithHint("name one of your own by its real path, or %s", forRoot(spec))
 	}

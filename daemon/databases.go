@@ -45,11 +45,11 @@ func (d *Daemon) databaseLayer(ctx context.Context, rec store.App, db ipc.Databa
 		return l.bindPostgres(cfg, db.Why)
 	case "mysql":
 		l.driver, err = mysql.New(mysql.Config{
-			App: app, Name: db.Name, DSN: db.DSN, StateDir: dir, Store: contents, UID: acc.uid, GID: acc.gid, Home: acc.home, Seam: d.opt.Seam,
+			App: app, Name: db.Name, DSN: db.DSN, StateDir: dir, Store: contents, Owner: acc.user(), Home: acc.home, Seam: d.opt.Seam,
 		})
 	case "redis":
 		l.driver, err = redis.New(redis.Config{
-			App: app, Name: db.Name, DSN: db.DSN, StateDir: dir, Store: contents, UID: acc.uid, GID: acc.gid, Seam: d.opt.Seam,
+			App: app, Name: db.Name, DSN: db.DSN, StateDir: dir, Store: contents, Owner: acc.user(), Seam: d.opt.Seam,
 		})
 	default:
 		err = errs.New(errs.Unsupported, "open app", "%s databases are not supported by this build", db.Driver).

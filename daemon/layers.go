@@ -85,16 +85,14 @@ func (d *Daemon) unitOf(ctx context.Context, rec store.App) (systemd.Unit, error
 
 func (d *Daemon) supervised(rec store.App) (systemd.Unit, error) {
 	cfg := supervise.Config{
-		Name: rec.Slug, Command: rec.Run, Dir: rec.Workspace, UID: -1, GID: -1,
+		Name: rec.Slug, Command: rec.Run, Dir: rec.Workspace,
 		StateDir: filepath.Join(d.stateDir(rec.ID), "run"), StopTimeout: d.opt.StopTimeout,
 	}
-	if !d.opt.User {
-		acc, err := d.accountOf(rec)
-		if err != nil {
-			return nil, err
-		}
-		cfg.UID, cfg.GID, cfg.Groups = acc.uid, acc.gid, acc.groups
+	acc, err := d.accountOf(rec)
+	if err != nil {
+		return nil, err
 	}
+	cfg.Owner = acc.user()
 	return supervise.New(cfg)
 }
 

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -706,15 +705,11 @@ func (r *rollback) healthy(ctx context.Context) (string, error) {
 }
 
 func (d *Daemon) checkHealth(ctx context.Context, a *app) error {
-	opts := health.Options{UID: uint32(os.Getuid()), GID: uint32(os.Getgid()), Dir: a.rec().Workspace}
-	if !d.opt.User {
-		acc, err := d.accountOf(a.rec())
-		if err != nil {
-			return err
-		}
-		opts.UID, opts.GID = uint32(acc.uid), uint32(acc.gid)
+	acc, err := d.accountOf(a.rec())
+	if err != nil {
+		return err
 	}
-	return health.Check(ctx, *a.rec().Health, opts)
+	return health.Check(ctx, *a.rec().Health, health.Options{Owner: acc.user(), Dir: a.rec().Workspace})
 }
 
 // abandon ends a rollback that changed nothing.

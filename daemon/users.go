@@ -1,15 +1,11 @@
 package daemon
 
 import (
-	"os"
 	"os/user"
-	"runtime"
 	"strconv"
-	"unsafe"
-
-	"golang.org/x/sys/unix"
 
 	"mulligan/ipc/errs"
+	"mulligan/privsep"
 )
 
 // userName is the name of a uid, or its digits where it has none.
@@ -55,42 +51,10 @@ func lookup(name string) (account, error) {
 	return acc, nil
 }
 
-// as calls f on a thread that has the account's rights and no other, so that f
-// finds and opens nothing that its user could not. The thread never gets root's
-// rights back: it ends. f must start no goroutines.
-func (a account) as(f func() error) error {
-	if a.uid <= 0 || os.Geteuid() != 0 {
-		return f()
+// user is the account as the identity of processes.
+func (a account) user() privsep.User {
+	if a.uid < 0 {
+		return privsep.Self
 	}
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // for good: a goroutine that ends locked takes its thread along
-		err := a.assume()
-		if err == nil {
-			err = f()
-		}
-		done <- err
-	}()
-	return <-done
-}
-
-// assume gives the calling thread the account's rights. The functions of package
-// syscall would change all threads.
-func (a account) assume() error {
-	groups := make([]uint32, 0, len(a.groups)+1) // gid_t of setgroups(2)
-	for _, g := range a.groups {
-		groups = append(groups, uint32(g))
-	}
-	n := uintptr(len(groups))
-	groups = append(groups, 0) // so that there is an address to give
-	if _, _, e := unix.RawSyscall(unix.SYS_SETGROUPS, n, uintptr(unsafe.Pointer(&groups[0])), 0); e != 0 {
-		return os.NewSyscallError("setgroups", e)
-	}
-	if _, _, e := unix.RawSyscall(unix.SYS_SETRESGID, uintptr(a.gid), uintptr(a.gid), uintptr(a.gid)); e != 0 {
-		return os.NewSyscallError("setresgid", e)
-	}
-	if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(a.uid), uintptr(a.uid), uintptr(a.uid)); e != 0 {
-		return os.NewSyscallError("setresuid", e)
-	}
-	return nil
+	return privsep.User{UID: a.uid, GID: a.gid, Groups: a.groups}
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -17,17 +18,28 @@ import (
 // password file, a certificate, an option file.
 const MaxFile = 1 << 20
 
-var readFile = Define("privsep.readFile", func(_ context.Context, path string) ([]byte, error) { return readSmall(path) })
+type reading struct {
+	Path string
+	Own  bool // it must belong to the user
+}
+
+var readFile = Define("privsep.readFile", func(_ context.Context, r reading) ([]byte, error) { return r.small() })
 
 // ReadFile reads a small regular file with the user's rights. Anything else that
 // is there, and a file of more than [MaxFile] bytes, is errs.Invalid.
 func (u User) ReadFile(ctx context.Context, path string) ([]byte, error) {
-	return readFile.Call(ctx, u, path)
+	return readFile.Call(ctx, u, reading{Path: path})
 }
 
-// readSmall opens path without waiting, as a fifo would have it, and reads no
+// ReadOwnFile is ReadFile of a file that belongs to the user: another's is errs.Denied.
+func (u User) ReadOwnFile(ctx context.Context, path string) ([]byte, error) {
+	return readFile.Call(ctx, u, reading{path, true})
+}
+
+// small opens the file without waiting, as a fifo would have it, and reads no
 // more than it may.
-func readSmall(path string) ([]byte, error) {
+func (r reading) small() ([]byte, error) {
+	path := r.Path
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if err != nil {
 		return nil, err
@@ -39,6 +51,9 @@ func readSmall(path string) ([]byte, error) {
 	}
 	if !info.Mode().IsRegular() {
 		return nil, errs.New(errs.Invalid, "", "%q is not a regular file", path).WithHint("name a regular file")
+	}
+	if r.Own && int(info.Sys().(*syscall.Stat_t).Uid) != os.Geteuid() {
+		return nil, errs.New(errs.Denied, "", "%q is another user's file", path).WithHint("make it a file of your own")
 	}
 	data, err := io.ReadAll(io.LimitReader(f, MaxFile+1))
 	if err == nil && len(data) > MaxFile {

@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"time"
 	"unicode"
+
+	"mulligan/privsep"
 )
 
 const (
@@ -42,23 +44,13 @@ func (c command) try(ctx context.Context) error {
 	cmd.Args[0] = c.argv[0]
 	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = c.Dir, out, out, patience
 	cmd.Env = []string{"PATH=" + path, "LANG=C.UTF-8", "PWD=" + c.Dir}
-	cmd.SysProcAttr = c.attributes()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that all of it can be ended
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	err = cmd.Run()
+	err = c.Owner.Run(cmd, privsep.Options{})
 	if cmd.Process != nil { // what it left running goes too
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 	}
 	return c.outcome(ctx, err, out.line())
-}
-
-// attributes give the command a process group of its own, so that all of it can
-// be ended, and the owner's credentials without any other group.
-func (c command) attributes() *syscall.SysProcAttr {
-	attr := &syscall.SysProcAttr{Setpgid: true}
-	if os.Geteuid() == 0 {
-		attr.Credential = &syscall.Credential{Uid: c.UID, Gid: c.GID}
-	}
-	return attr
 }
 
 func (c command) outcome(ctx context.Context, err error, said string) error {

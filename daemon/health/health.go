@@ -10,6 +10,7 @@ import (
 
 	"mulligan/ipc"
 	"mulligan/ipc/errs"
+	"mulligan/privsep"
 )
 
 const (
@@ -24,8 +25,8 @@ const (
 
 // Options say as whom and where a health command runs.
 type Options struct {
-	UID, GID uint32
-	Dir      string // an absolute path: the workspace
+	Owner privsep.User
+	Dir   string // an absolute path: the workspace
 }
 
 // Check asks until the app says that it is well, and returns nil; or until the

@@ -17,7 +17,13 @@ import (
 
 	"mulligan/ipc"
 	"mulligan/ipc/errs"
+	"mulligan/privsep"
 )
+
+func TestMain(m *testing.M) {
+	privsep.Main()
+	os.Exit(m.Run())
+}
 
 func serve(t *testing.T, h http.HandlerFunc) string {
 	t.Helper()
@@ -32,7 +38,7 @@ func check(t *testing.T, h ipc.Health) error {
 }
 
 func me(t *testing.T) Options {
-	return Options{UID: uint32(os.Getuid()), GID: uint32(os.Getgid()), Dir: t.TempDir()}
+	return Options{Owner: privsep.Self, Dir: t.TempDir()}
 }
 
 func wantFailed(t *testing.T, err error, text string) {
@@ -226,7 +232,7 @@ func TestCommandRunsAsOwner(t *testing.T) {
 		t.Skip("needs root to become another user")
 	}
 	file := script(t, `echo "$(id -u) $(id -g) $(id -G) $(env | cut -d= -f1 | grep -v '^_$\|^SHLVL$\|^OLDPWD$' | sort | tr '\n' ' ')" >who`)
-	o := Options{UID: 65534, GID: 65533, Dir: filepath.Dir(file)}
+	o := Options{Owner: privsep.User{UID: 65534, GID: 65533}, Dir: filepath.Dir(file)}
 	if err := Check(t.Context(), ipc.Health{Command: []string{file}}, o); err != nil {
 		t.Fatal(err)
 	}

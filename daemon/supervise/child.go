@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/ipc/errs"
+	"mulligan/privsep"
 )
 
 // child is a running command: our own or an adopted one.
@@ -38,9 +39,9 @@ func (p *Process) spawn(id string) (*child, error) {
 	defer log.Close() // the command has its own descriptor
 	cmd := &exec.Cmd{
 		Path: path, Args: p.cfg.Command, Dir: p.cfg.Dir, Env: env, Stdout: log, Stderr: log,
-		SysProcAttr: &syscall.SysProcAttr{Setsid: true, Credential: p.credential()},
+		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
 	}
-	if err := cmd.Start(); err != nil {
+	if err := p.cfg.Owner.Start(cmd, privsep.Options{Visible: []string{marker + "=" + id}}); err != nil {
 		return nil, (&errs.Error{Kind: errs.Failed, Message: fmt.Sprintf("can't run %q in %s", p.cfg.Command[0], p.cfg.Dir), Err: err}).
 			WithHint("check the app's run command and its folder")
 	}
@@ -113,7 +114,7 @@ const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bi
 // environ is the command's whole environment. Later entries win.
 func (p *Process) environ(id string) []string {
 	env := []string{"PATH=" + defaultPath}
-	uid := p.cfg.UID
+	uid := p.cfg.Owner.UID
 	if uid < 0 {
 		uid = os.Geteuid()
 	}
@@ -146,25 +147,4 @@ func (p *Process) program(env []string) (string, error) {
 	}
 	return "", errs.New(errs.Failed, "", "the command %q was not found in %s", name, path).
 		WithHint("give its full path, or a PATH in the app's environment")
-}
-
-// credential is whom to run the command as; nil: as the daemon itself. Only
-// root can choose; for others the kernel refuses what is not their own.
-func (p *Process) credential() *syscall.Credential {
-	uid, gid := p.cfg.UID, p.cfg.GID
-	if uid < 0 {
-		uid = os.Geteuid()
-	}
-	if gid < 0 {
-		gid = os.Getegid()
-	}
-	own := uid == os.Geteuid() && gid == os.Getegid()
-	if own && (os.Geteuid() != 0 || p.cfg.UID < 0 && p.cfg.GID < 0) {
-		return nil
-	}
-	c := &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
-	for _, g := range p.cfg.Groups {
-		c.Groups = append(c.Groups, uint32(g))
-	}
-	return c
 }

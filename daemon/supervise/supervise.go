@@ -28,6 +28,7 @@ import (
 	"time"
 
 	"mulligan/ipc/errs"
+	"mulligan/privsep"
 	"mulligan/systemd"
 )
 
@@ -37,9 +38,7 @@ type Config struct {
 	Command []string // the program, looked for in Env's PATH or below Dir, and its arguments
 	Dir     string   // its working folder
 	Env     []string // "NAME=value"; nothing else of the daemon's environment is passed on
-	UID     int      // -1: the daemon's own
-	GID     int      // -1: the daemon's own
-	Groups  []int    // supplementary groups, used when UID or GID is given
+	Owner   privsep.User
 	// StateDir holds the record, the lock and run.log. It is made if missing,
 	// and belongs to this command alone.
 	StateDir string

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/ipc/errs"
+	"mulligan/privsep"
 	"mulligan/systemd"
 )
 
@@ -32,6 +33,7 @@ var quick = timings{
 
 // TestMain makes this binary also a daemon that supervises a command until it is killed.
 func TestMain(m *testing.M) {
+	privsep.Main()
 	dir := os.Getenv("SUPERVISE_DIR")
 	if dir == "" {
 		os.Exit(m.Run())
@@ -56,7 +58,7 @@ func TestMain(m *testing.M) {
 // script is the configuration of a shell script.
 func script(dir, text string) Config {
 	return Config{
-		Name: "shop", Command: []string{"sh", "-c", text}, Dir: "/", UID: -1, GID: -1,
+		Name: "shop", Command: []string{"sh", "-c", text}, Dir: "/", Owner: privsep.Self,
 		StateDir: dir, StopTimeout: 5 * time.Second,
 	}
 }
@@ -186,7 +188,7 @@ func TestEnvironment(t *testing.T) {
 	cfg.Env = []string{"OUT=env.txt", "COLOUR=green"}
 	root := os.Geteuid() == 0
 	if root {
-		cfg.UID, cfg.GID, cfg.Groups = 65534, 65533, []int{65532}
+		cfg.Owner = privsep.User{UID: 65534, GID: 65533, Groups: []int{65532}}
 	}
 	p := supervise(t, cfg)
 	must(t, p.Start(t.Context()))

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/ipc/errs"
+	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 )
@@ -109,7 +110,10 @@ func TestLogins(t *testing.T) {
 	}
 	s.sql(t, "", "CREATE OR REPLACE USER nobody@localhost IDENTIFIED VIA unix_socket; "+right+"nobody@localhost; GRANT SUPER ON *.* TO nobody@localhost; GRANT SELECT ON mysql.proc TO nobody@localhost")
 	check(t, os.Chmod(s.dir, 0o755))
-	s.cfg.UID, s.cfg.GID = 65534, 65534
+	for dir := s.cfg.Home; dir != "/tmp" && dir != "/"; dir = filepath.Dir(dir) {
+		check(t, os.Chmod(dir, 0o755)) // the owner shall see what is in it
+	}
+	s.cfg.Owner = privsep.User{UID: 65534, GID: 65534}
 	try("kernel", "nobody")
 	check(t, os.WriteFile(options, []byte("[client]\npassword="+secret+"\n"), 0o644)) // root's, not the owner's
 	s.cfg.DSN = s.dsn("nobody", s.socket())

@@ -4,19 +4,16 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"io"
 	"net"
 	"net/url"
 	"os"
 	"os/user"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"time"
 
 	client "github.com/go-sql-driver/mysql"
-	"golang.org/x/sys/unix"
 
 	"mulligan/ipc/errs"
 )
@@ -62,10 +59,10 @@ func parseDSN(dsn string) (login, error) {
 }
 
 // complete fills in what the DSN leaves open: from the owner's ~/.my.cnf, then by what is usual.
-func (d *Driver) complete() (login, error) {
+func (d *Driver) complete(ctx context.Context) (login, error) {
 	l := d.login
 	name, home := "", d.cfg.Home
-	uid := d.cfg.UID
+	uid := d.cfg.Owner.UID
 	if uid < 0 {
 		uid = os.Geteuid()
 	}
@@ -76,7 +73,7 @@ func (d *Driver) complete() (login, error) {
 		}
 	}
 	if l.password == "" && home != "" {
-		options, err := readOptions(filepath.Join(home, ".my.cnf"), uid)
+		options, err := d.readOptions(ctx, filepath.Join(home, ".my.cnf"))
 		if err != nil {
 			return l, err
 		}
@@ -109,27 +106,15 @@ func (d *Driver) complete() (login, error) {
 }
 
 // readOptions reads the client's sections of an option file
-// (https://mariadb.com/kb/en/configuring-mariadb-with-option-files/). It is only
-// believed if it is a plain file of the owner's: the daemon may be root.
-func readOptions(path string, uid int) (map[string]string, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if errors.Is(err, os.ErrNotExist) {
+// (https://mariadb.com/kb/en/configuring-mariadb-with-option-files/), which is
+// believed only if it is the owner's own.
+func (d *Driver) readOptions(ctx context.Context, path string) (map[string]string, error) {
+	data, err := d.cfg.Owner.ReadOwnFile(ctx, path)
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) { // as the server's own client has it
 		return nil, nil
 	}
 	if err != nil {
-		return nil, errs.New(errs.Denied, "", "%s cannot be read", path).WithHint("it must be a plain file, and no link")
-	}
-	defer f.Close() // only read
-	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-		return nil, err
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG || int(st.Uid) != uid {
-		return nil, errs.New(errs.Denied, "", "%s is not a plain file of the app's owner", path).WithHint("make it one")
-	}
-	data, err := io.ReadAll(io.LimitReader(f, 64<<10))
-	if err != nil {
-		return nil, err
+		return nil, errs.Wrap(errs.Denied, "", err)
 	}
 	m, ours := map[string]string{}, false
 	for line := range strings.Lines(string(data)) {
@@ -153,8 +138,8 @@ func unquote(s string) string {
 }
 
 // open gives a handle on the server, and no connection yet.
-func (d *Driver) open() (*sql.DB, error) {
-	l, err := d.complete()
+func (d *Driver) open(ctx context.Context) (*sql.DB, error) {
+	l, err := d.complete(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -166,47 +151,10 @@ func (d *Driver) open() (*sql.DB, error) {
 	}
 	cfg.Timeout, cfg.MaxAllowedPacket, cfg.InterpolateParams = 10*time.Second, 0, true
 	cfg.Logger = &client.NopLogger{}
-	cfg.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		dial := func() (net.Conn, error) {
-			return (&net.Dialer{Timeout: 10 * time.Second}).DialContext(ctx, network, addr)
-		}
-		if network == "unix" && os.Geteuid() == 0 && d.cfg.UID > 0 {
-			return asUser(d.cfg.UID, d.cfg.GID, dial)
-		}
-		return dial()
-	}
+	cfg.DialFunc = d.cfg.Owner.Dial
 	c, err := client.NewConnector(cfg)
 	if err != nil {
 		return nil, errs.New(errs.Invalid, "", "the login makes no sense").WithHint("check the dsn and ~/.my.cnf")
 	}
 	return sql.OpenDB(c), nil
-}
-
-// asUser calls f in a thread that has the rights of a user, and that ends with
-// it: the server asks the kernel who opened its socket.
-func asUser(uid, gid int, f func() (net.Conn, error)) (c net.Conn, err error) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread() // and never unlocked: the thread dies with the goroutine
-		if err = dropRights(uid, gid); err == nil {
-			c, err = f()
-		}
-	}()
-	<-done
-	return c, err
-}
-
-// dropRights takes root's rights from the calling thread alone.
-func dropRights(uid, gid int) error {
-	if _, _, e := unix.RawSyscall(unix.SYS_SETGROUPS, 0, 0, 0); e != 0 {
-		return e
-	}
-	if _, _, e := unix.RawSyscall(unix.SYS_SETRESGID, uintptr(gid), uintptr(gid), uintptr(gid)); e != 0 {
-		return e
-	}
-	if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(uid), uintptr(uid), uintptr(uid)); e != 0 {
-		return e
-	}
-	return nil
 }

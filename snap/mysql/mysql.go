@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"mulligan/ipc/errs"
+	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/records"
@@ -30,10 +31,9 @@ type Config struct {
 	DSN      string
 	StateDir string // absolute, the daemon's own, for this driver alone: switches under way
 	Store    *cas.Store
-	// UID and GID are the owner's, if they are not negative: with them ~/.my.cnf is
-	// believed, and a unix socket opened.
-	UID, GID int
-	// Home is where the owner's .my.cnf is: the home folder of UID if "".
+	// Owner is whose rights ~/.my.cnf is read and the server reached with.
+	Owner privsep.User
+	// Home is where the owner's .my.cnf is: the owner's home folder if "".
 	Home string
 	// BusyTimeout is how long to wait for other users of the tables: 30 s if 0.
 	BusyTimeout time.Duration

@@ -12,11 +12,14 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"mulligan/privsep"
 )
 
 // The writers and the daemons that get killed are processes of their own: the
 // test binary once more, told by the environment which part to play.
 func TestMain(m *testing.M) {
+	privsep.Main()
 	if role, ok := roles[os.Getenv("MYSQL_TEST_ROLE")]; ok {
 		role(os.Getenv("MYSQL_TEST_ARG"))
 		return

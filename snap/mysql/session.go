@@ -36,7 +36,7 @@ const settings = "SET NAMES binary, SESSION sql_mode = 'NO_AUTO_VALUE_ON_ZERO', 
 
 // connect opens sessions, as many as asked for, that end together with ctx or by the first's end.
 func (d *Driver) connect(ctx context.Context) (*session, error) {
-	db, err := d.open()
+	db, err := d.open(ctx)
 	if err != nil {
 		return nil, err
 	}

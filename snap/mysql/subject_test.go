@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/snaptest"
@@ -74,7 +75,7 @@ func newSubject(t testing.TB, srv *server) *subject {
 }
 
 func config(dir, socket, db string) Config {
-	return Config{App: "app-1", Name: "main", StateDir: filepath.Join(dir, "state"), UID: -1, GID: -1, Home: dir, BusyTimeout: 10 * time.Second,
+	return Config{App: "app-1", Name: "main", StateDir: filepath.Join(dir, "state"), Owner: privsep.Self, Home: dir, BusyTimeout: 10 * time.Second,
 		DSN: "mysql://root@localhost/" + db + "?socket=" + url.QueryEscape(socket)}
 }
 

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 
 	"mulligan/ipc/errs"
+	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/postgres/logical"
@@ -37,9 +38,7 @@ type Config struct {
 	Mode      Mode   // Auto if ""
 	StateDir  string // absolute; the daemon's own, for this layer alone
 	Store     *cas.Store
-	// UID and GID are the app's owner, for logical mode: whose rights are used
-	// to log in, when the daemon is root.
-	UID, GID int
+	Owner     privsep.User // whose rights are used to log in, in logical mode
 	// Cluster is the cluster that the daemon may manage, with its folder and how
 	// to start and stop it: nil where it may not. App, Name, DSN, StateDir and
 	// Seam are taken from here. It must have been taken into care: see [Choose].
@@ -72,7 +71,7 @@ func New(cfg Config) (*Driver, error) {
 	} else {
 		d.Driver, err = logical.New(logical.Config{
 			App: cfg.App, Name: cfg.Name, DSN: cfg.DSN, StateDir: cfg.dir(Logical), Store: cfg.Store,
-			UID: cfg.UID, GID: cfg.GID, Seam: cfg.Seam,
+			Owner: cfg.Owner, Seam: cfg.Seam,
 		})
 	}
 	if err != nil {

@@ -6,13 +6,9 @@ import (
 	"errors"
 	"net"
 	"net/url"
-	"os"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
-
-	"golang.org/x/sys/unix"
 
 	"mulligan/ipc/errs"
 )
@@ -66,19 +62,10 @@ func parseDSN(dsn string) (address, error) {
 	return a, nil
 }
 
-// connect opens a connection. A unix socket is opened with the owner's rights,
-// so that nobody gets at a server by way of the daemon that is closed to them.
+// connect opens a connection with the owner's rights, so that nobody gets at a
+// server by way of the daemon that is closed to them.
 func (d *Driver) connect(ctx context.Context) (net.Conn, error) {
-	dial := func() (net.Conn, error) {
-		return (&net.Dialer{Timeout: d.cfg.Timeout}).DialContext(ctx, d.server.network, d.server.addr)
-	}
-	var c net.Conn
-	var err error
-	if d.server.network == "unix" && os.Geteuid() == 0 && d.cfg.UID > 0 {
-		c, err = asUser(d.cfg.UID, d.cfg.GID, dial)
-	} else {
-		c, err = dial()
-	}
+	c, err := d.cfg.Owner.Dial(ctx, d.server.network, d.server.addr)
 	if err != nil || d.server.tls == nil {
 		return c, err
 	}
@@ -87,32 +74,4 @@ func (d *Driver) connect(ctx context.Context) (net.Conn, error) {
 		return nil, errors.Join(err, c.Close())
 	}
 	return t, nil
-}
-
-// asUser calls f in a thread that has the rights of a user, and that ends with it.
-func asUser(uid, gid int, f func() (net.Conn, error)) (c net.Conn, err error) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread() // and never unlocked: the thread dies with the goroutine
-		if err = dropRights(uid, gid); err == nil {
-			c, err = f()
-		}
-	}()
-	<-done
-	return c, err
-}
-
-// dropRights takes root's rights from the calling thread alone.
-func dropRights(uid, gid int) error {
-	if _, _, e := unix.RawSyscall(unix.SYS_SETGROUPS, 0, 0, 0); e != 0 {
-		return e
-	}
-	if _, _, e := unix.RawSyscall(unix.SYS_SETRESGID, uintptr(gid), uintptr(gid), uintptr(gid)); e != 0 {
-		return e
-	}
-	if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(uid), uintptr(uid), uintptr(uid)); e != 0 {
-		return e
-	}
-	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/ipc/errs"
+	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 )
@@ -81,7 +82,7 @@ func TestSocket(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can be somebody else")
 	}
-	s.cfg.UID, s.cfg.GID = 65534, 65534
+	s.cfg.Owner = privsep.User{UID: 65534, GID: 65534}
 	s.reopen(t)
 	refuses(t, s.capture("db-2"), errs.Denied)
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"mulligan/ipc/errs"
+	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/records"
@@ -32,8 +33,8 @@ type Config struct {
 	DSN      string
 	StateDir string // absolute, the daemon's own, for this driver alone: switches under way
 	Store    *cas.Store
-	// UID and GID are the owner's, if they are not negative: with them a unix socket is opened.
-	UID, GID int
+	// Owner is whose rights the server is reached with.
+	Owner privsep.User
 	// Timeout is how long the server may be silent: 60 s if 0.
 	Timeout time.Duration
 	// Seam, where set, is called before each step that lasts; an error stands

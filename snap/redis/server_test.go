@@ -15,11 +15,14 @@ import (
 	"time"
 
 	client "github.com/redis/go-redis/v9"
+
+	"mulligan/privsep"
 )
 
 // The writers and the daemons that get killed are processes of their own: the
 // test binary once more, told by the environment which part to play.
 func TestMain(m *testing.M) {
+	privsep.Main()
 	role, ok := roles[os.Getenv("REDIS_TEST_ROLE")]
 	if !ok {
 		os.Exit(m.Run())

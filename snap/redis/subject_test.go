@@ -14,6 +14,7 @@ import (
 
 	client "github.com/redis/go-redis/v9"
 
+	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/snaptest"
@@ -55,7 +56,7 @@ func newSubject(t testing.TB, args ...string) *subject {
 }
 
 func config(dir string) Config {
-	return Config{App: "app-1", Name: "cache", StateDir: filepath.Join(dir, "state"), UID: -1, GID: -1, Timeout: 20 * time.Second}
+	return Config{App: "app-1", Name: "cache", StateDir: filepath.Join(dir, "state"), Owner: privsep.Self, Timeout: 20 * time.Second}
 }
 
 func (s *subject) reopen(t testing.TB) {

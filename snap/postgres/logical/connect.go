@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"net"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -31,9 +32,12 @@ SET lc_monetary = 'C'; SET synchronize_seqscans = off; SET row_security = off; S
 SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0; SET default_transaction_read_only = off;
 SET synchronous_commit = on; SET client_min_messages = warning; SET default_tablespace = ''; SET quote_all_identifiers = off`
 
+// connectTimeout bounds how long a session takes to be closed.
+const connectTimeout = 10 * time.Second
+
 // connect opens a session in db.
 func (d *Driver) connect(ctx context.Context, db string) (*conn, error) {
-	cfg, err := d.config(db)
+	cfg, err := d.config(ctx, db)
 	if err != nil {
 		return nil, err
 	}

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/ipc/errs"
+	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/postgres/pgtest"
@@ -24,6 +25,7 @@ import (
 const victimEnv = "MULLIGAN_LOGICAL_VICTIM"
 
 func TestMain(m *testing.M) {
+	privsep.Main()
 	if arg := os.Getenv(victimEnv); arg != "" {
 		victim(arg)
 		return

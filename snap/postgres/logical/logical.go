@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"mulligan/ipc/errs"
+	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/records"
@@ -31,10 +32,9 @@ type Config struct {
 	DSN      string
 	StateDir string // absolute; the daemon's own, for this driver alone: switches under way
 	Store    *cas.Store
-	// UID and GID are the app's owner: with whose rights sockets and password
-	// files are opened and the dump programs run, when the daemon is root and
-	// UID is not 0.
-	UID, GID int
+	// Owner is whose rights the server is reached with, files that the DSN names
+	// are read with, and the dump programs run with.
+	Owner privsep.User
 	// BinDirs are where to look for pg_dump: the usual places and PATH if none.
 	BinDirs []string
 	// Jobs is how many connections read or write rows at once: by the CPUs if 0.

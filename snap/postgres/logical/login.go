@@ -1,6 +1,8 @@
 package logical
 
 import (
+	"bytes"
+	"context"
 	"fmt"
 	"net"
 	"net/url"
@@ -78,7 +80,7 @@ func (l *login) complete() error {
 	if n, err := strconv.Atoi(l.port); err != nil || n < 1 || n > 65535 || strings.Contains(l.host, ",") {
 		return badDSN("must name one host and one port")
 	}
-	for _, name := range []string{"sslrootcert", "sslcert", "sslkey"} {
+	for _, name := range certificates {
 		if v := l.tls[name]; v != "" && v != "system" && !filepath.IsAbs(v) {
 			return badDSN("has a %s that is not an absolute path", name)
 		}
@@ -93,10 +95,7 @@ func (l *login) complete() error {
 func (d *Driver) bind() error {
 	l := d.login
 	if l.user == "" {
-		uid := os.Geteuid()
-		if d.cfg.UID > 0 {
-			uid = d.cfg.UID
-		}
+		uid := d.uid()
 		u, err := user.LookupId(strconv.Itoa(uid))
 		if err != nil {
 			return badDSN("names no user, and user %d has no name", uid)
@@ -197,37 +196,37 @@ func keywords(dsn string) (map[string]string, error) {
 
 // secret is the password: the DSN's, or one from a password file that the
 // owner may read. "" means none.
-func (d *Driver) secret() string {
+func (d *Driver) secret(ctx context.Context) (string, error) {
 	l := d.login
 	if l.password != "" {
-		return l.password
+		return l.password, nil
 	}
 	path := l.passfile
 	if path == "" {
 		path = d.ownerPassfile()
 	}
+	text, err := d.cfg.Owner.ReadFile(ctx, path)
+	if errs.KindOf(err) == errs.Invalid && l.passfile != "" {
+		return "", errs.Wrap(errs.Invalid, "passfile", err)
+	}
+	if ctx.Err() != nil {
+		return "", context.Cause(ctx)
+	}
+	file, err := pgpassfile.ParsePassfile(bytes.NewReader(text))
+	if err != nil { // no file, no password: the server says whether one is needed
+		return "", nil
+	}
 	host := l.host
 	if strings.HasPrefix(host, "/") {
 		host = "localhost"
 	}
-	var found string
-	_ = d.asOwner(func() error { // no file, no password: the server says whether one is needed
-		file, err := pgpassfile.ReadPassfile(path)
-		if err == nil {
-			found = file.FindPassword(host, l.port, l.database, l.user)
-		}
-		return err
-	})
-	return found
+	return file.FindPassword(host, l.port, l.database, l.user), nil
 }
 
 // ownerPassfile is where the owner keeps passwords: PGPASSFILE counts only for
 // the daemon's own user.
 func (d *Driver) ownerPassfile() string {
-	uid := os.Geteuid()
-	if d.cfg.UID > 0 {
-		uid = d.cfg.UID
-	}
+	uid := d.uid()
 	if env := os.Getenv("PGPASSFILE"); env != "" && uid == os.Geteuid() {
 		return env
 	}
@@ -238,30 +237,73 @@ func (d *Driver) ownerPassfile() string {
 	return filepath.Join(u.HomeDir, ".pgpass")
 }
 
+// uid is the owner's, or the daemon's own.
+func (d *Driver) uid() int {
+	if d.cfg.Owner.UID < 0 {
+		return os.Geteuid()
+	}
+	return d.cfg.Owner.UID
+}
+
 // config is what pgx needs for db. Every setting that pgx would take from the
 // environment or a home folder is given.
-func (d *Driver) config(db string) (cfg *pgx.ConnConfig, err error) {
+func (d *Driver) config(ctx context.Context, db string) (*pgx.ConnConfig, error) {
 	l := d.login
+	password, err := d.secret(ctx)
+	if err != nil {
+		return nil, err
+	}
 	set := map[string]string{
 		"host": l.host, "port": l.port, "user": l.user, "dbname": db, "passfile": os.DevNull, "connect_timeout": "10",
-		"sslmode": l.tls["sslmode"], "sslrootcert": l.tls["sslrootcert"], "sslcert": l.tls["sslcert"], "sslkey": l.tls["sslkey"],
-		"target_session_attrs": "any", "password": d.secret(),
+		"sslmode": l.tls["sslmode"], "target_session_attrs": "any", "password": password,
+	}
+	for _, name := range certificates {
+		f, err := d.certificate(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		if f == nil {
+			set[name] = l.tls[name] // "" or "system"
+			continue
+		}
+		defer f.Close() // in memory
+		set[name] = fmt.Sprintf("/proc/self/fd/%d", f.Fd())
 	}
 	var text strings.Builder
 	for k, v := range set {
 		fmt.Fprintf(&text, "%s=%s ", k, quoteValue(v))
 	}
-	err = d.asOwner(func() error { // it reads certificates
-		cfg, err = pgx.ParseConfig(text.String())
-		return err
-	})
+	cfg, err := pgx.ParseConfig(text.String())
 	if err != nil {
 		return nil, badDSN("cannot be used: a certificate or its settings are not right")
 	}
 	cfg.RuntimeParams = map[string]string{"application_name": "mulligan", "client_encoding": "UTF8"}
-	cfg.DialFunc = d.dial
+	cfg.DialFunc = d.cfg.Owner.Dial
 	cfg.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
 	return cfg, nil
+}
+
+// certificates are the keys that name files, which libpq and pgx read whole.
+var certificates = []string{"sslrootcert", "sslcert", "sslkey"}
+
+// certificate reads one of these files with the owner's rights, and gives a copy
+// in memory for pgx, which takes only names. nil: the DSN names none.
+func (d *Driver) certificate(ctx context.Context, name string) (*os.File, error) {
+	path := d.login.tls[name]
+	if path == "" || path == "system" {
+		return nil, nil
+	}
+	text, err := d.cfg.Owner.ReadFile(ctx, path)
+	if errs.KindOf(err) == errs.Invalid {
+		return nil, errs.Wrap(errs.Invalid, name, err)
+	}
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		return nil, badDSN("cannot be used: its %s cannot be read by the app's owner", name)
+	}
+	return d.memory(name, text)
 }
 
 // quoteValue quotes a value for a keyword DSN.

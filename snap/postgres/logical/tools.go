@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/ipc/errs"
+	"mulligan/privsep"
 )
 
 // toolbox finds pg_dump and pg_restore.
@@ -131,7 +132,11 @@ const (
 
 // run runs a tool to its end, as the app's owner. It dies with the daemon.
 func (d *Driver) run(ctx context.Context, c child) error {
-	pass, err := d.memory("pass", []byte(d.passLine()))
+	line, err := d.passLine(ctx)
+	if err != nil {
+		return err
+	}
+	pass, err := d.memory("pass", []byte(line))
 	if err != nil {
 		return err
 	}
@@ -145,10 +150,10 @@ func (d *Driver) run(ctx context.Context, c child) error {
 	cmd.Dir, cmd.Env, cmd.ExtraFiles, cmd.Stdout = "/", d.login.env(passPath), []*os.File{pass, file}, c.out
 	stderr := &head{limit: 64 << 10}
 	cmd.Stderr = stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: d.credential(), Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	runtime.LockOSThread() // the kernel takes the end of the thread for the parent's
 	defer runtime.UnlockOSThread()
-	err = cmd.Run()
+	err = d.cfg.Owner.Run(cmd, privsep.Options{NoNewPrivs: true})
 	if err == nil || ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -160,12 +165,12 @@ func (d *Driver) run(ctx context.Context, c child) error {
 }
 
 // passLine is a password file that knows one password (libpq, "The Password File").
-func (d *Driver) passLine() string {
-	p := d.secret()
-	if p == "" {
-		return ""
+func (d *Driver) passLine(ctx context.Context) (string, error) {
+	p, err := d.secret(ctx)
+	if p == "" || err != nil {
+		return "", err
 	}
-	return "*:*:*:*:" + strings.NewReplacer(`\`, `\\`, `:`, `\:`).Replace(p) + "\n"
+	return "*:*:*:*:" + strings.NewReplacer(`\`, `\\`, `:`, `\:`).Replace(p) + "\n", nil
 }
 
 // memory makes a file without a name that the owner may read.
@@ -176,8 +181,8 @@ func (d *Driver) memory(name string, content []byte) (*os.File, error) {
 	}
 	f := os.NewFile(uintptr(fd), name)
 	err = f.Chmod(0o600)
-	if c := d.credential(); c != nil && err == nil {
-		err = f.Chown(int(c.Uid), int(c.Gid))
+	if u := d.cfg.Owner; !u.IsSelf() && err == nil {
+		err = f.Chown(u.UID, u.GID)
 	}
 	if err == nil {
 		_, err = f.Write(content)

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/ipc/errs"
+	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/postgres/pgtest"
@@ -306,7 +307,7 @@ func TestOwner(t *testing.T) {
 	c.Psql(t, "postgres", "CREATE ROLE nobody LOGIN CREATEDB PASSWORD 'x'; CREATE ROLE root LOGIN SUPERUSER; CREATE DATABASE mine OWNER nobody")
 	s := &subject{c: c, db: "mine"}
 	s.open(t, "host="+c.Socket+" port="+strconv.Itoa(c.Port)+" dbname=mine")
-	s.cfg.UID, s.cfg.GID = uid, gid
+	s.cfg.Owner = privsep.User{UID: uid, GID: gid}
 	s.Reopen(t)
 	c.Psql(t, "mine", "SET ROLE nobody; CREATE SCHEMA n; CREATE TABLE n.t AS SELECT 1 AS i")
 	good, before := s.capture(t), s.dump(t, "")

@@ -219,7 +219,7 @@ func TestEnvironmentIsLeftOut(t *testing.T) {
 	}
 	d, err := New(Config{App: "a", Name: "n", DSN: "host=h user=u dbname=d", StateDir: t.TempDir(), Store: openStore(t)})
 	check(t, err)
-	cfg, err := d.config("d")
+	cfg, err := d.config(t.Context(), "d")
 	check(t, err)
 	if cfg.Host != "h" || cfg.Port != 5432 || cfg.User != "u" || cfg.Database != "d" || cfg.Password != "" || len(cfg.RuntimeParams) != 2 {
 		t.Errorf("%+v", cfg.Config)
