@@ -38,7 +38,7 @@ var rules = []rule{
 	{"cmd/mulligan/...", []string{"ipc/...", "mcpserver/...", "cmd/mulligan/agents/...", "cmd/mulligan/doctor/..."}},
 
 	{"systemd/...", []string{"ipc/errs", "systemd/..."}},
-	{"privsep", []string{"ipc/errs"}},
+	{"privsep/...", []string{"ipc/errs"}},
 
 	// The contract, and what drivers are made of, know no driver.
 	{"snap", []string{"ipc/errs"}},

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/ipc/errs"
+	"mulligan/privsep/privseptest"
 )
 
 // somebody is a user without an account, so that nothing else on the host is his.
@@ -29,7 +30,16 @@ var somebody = User{UID: 54321, GID: 54322, Groups: []int{54323, 54324}}
 func TestMain(m *testing.M) {
 	Main()
 	if len(os.Args) > 1 && os.Args[1] == "signal-daemon" {
-		os.Exit(signalDaemon(os.Args[2]))
+		pid, _ := strconv.Atoi(os.Args[2])
+		tries, err := privseptest.SignalThreads(pid, os.Stdin)
+		fmt.Printf("%d tries at threads: %v", tries, err)
+		if err != nil || tries == 0 {
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	if len(os.Args) > 1 && os.Args[1] == "daemon-that-ends" {
+		os.Exit(endWithCommand())
 	}
 	os.Exit(m.Run())
 }
@@ -480,25 +490,32 @@ func TestStartFails(t *testing.T) {
 	}
 }
 
-// A command that dies with the daemon's thread does so as another user's, too.
+// A command that ends with the daemon does so as another user's, too.
 func TestSignalAtTheDaemonsEnd(t *testing.T) {
 	needRoot(t)
-	cmd := exec.Command("/bin/sh", "-c", "exec sleep 1000")
+	daemon := exec.Command(program, "daemon-that-ends")
+	out, err := daemon.Output()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	command := strings.TrimSpace(string(out))
+	until(t, func() bool {
+		status, err := os.ReadFile("/proc/" + command + "/status")
+		return err != nil || strings.Contains(string(status), "State:\tZ") // nobody may be there to reap it
+	})
+}
+
+// endWithCommand starts a command that lasts, says its process id, and ends.
+func endWithCommand() int {
+	runtime.LockOSThread() // the thread that starts it lasts as long as the process
+	cmd := exec.Command("/bin/sleep", "1000")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	begin, begun := make(chan struct{}), make(chan error)
-	go func() {
-		runtime.LockOSThread()
-		begun <- somebody.Start(cmd, Options{NoNewPrivs: true})
-		<-begin // the thread ends with the goroutine
-	}()
-	if err := <-begun; err != nil {
-		t.Fatal(err)
+	if err := somebody.Start(cmd, Options{NoNewPrivs: true}); err != nil {
+		fmt.Println(err)
+		return 1
 	}
-	close(begin)
-	var exit *exec.ExitError
-	if err := cmd.Wait(); !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
-		t.Fatalf("got %v", err)
-	}
+	fmt.Println(cmd.Process.Pid)
+	return 0
 }
 
 // While workers and commands of a user start and end, the user may signal no
@@ -537,45 +554,4 @@ func TestUserCannotSignalTheDaemon(t *testing.T) {
 		t.Fatalf("%v: %s", err, said.String())
 	}
 	t.Log(said.String())
-}
-
-// signalDaemon tries, as a user, to signal each thread of a process until its
-// standard input ends.
-func signalDaemon(daemon string) int {
-	end := make(chan struct{})
-	go func() {
-		_, _ = os.Stdin.Read(make([]byte, 1))
-		close(end)
-	}()
-	p, _ := strconv.Atoi(daemon)
-	rounds, tries := 0, 0
-	for {
-		select {
-		case <-end:
-			fmt.Printf("%d tries at threads in %d rounds", tries, rounds)
-			if rounds == 0 {
-				return 1
-			}
-			return 0
-		default:
-		}
-		entries, err := os.ReadDir("/proc/" + daemon + "/task")
-		if err != nil {
-			fmt.Println(err)
-			return 1
-		}
-		for _, e := range entries {
-			tid, _ := strconv.Atoi(e.Name())
-			tries++
-			if err := unix.Tgkill(p, tid, 0); err == nil {
-				fmt.Printf("thread %d can be signalled", tid)
-				return 1
-			}
-		}
-		if err := unix.Kill(p, 0); err == nil {
-			fmt.Print("the process can be signalled")
-			return 1
-		}
-		rounds++
-	}
 }
