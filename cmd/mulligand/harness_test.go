@@ -37,6 +37,9 @@ func TestMain(m *testing.M) {
 		serveApp(os.Args[2:])
 		return
 	}
+	if len(os.Args) > 1 && os.Args[1] == "signal-threads" {
+		signalThreads(os.Args[2:])
+	}
 	os.Unsetenv("GOGC") // for the daemons that tests start: they shall keep their memory small as users' do
 	os.Exit(testMain(m))
 }
