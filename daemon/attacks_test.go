@@ -13,8 +13,8 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -27,6 +27,7 @@ import (
 	"mulligan/daemon"
 	"mulligan/ipc"
 	"mulligan/ipc/errs"
+	"mulligan/privsep"
 )
 
 // The two users are accounts that every Debian has and nobody uses.
@@ -35,21 +36,17 @@ const (
 	bobUID   = 9 // news
 )
 
-// as does f on a thread with a user's rights.
-func as(uid int, f func() error) error {
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // for good: the thread ends with the goroutine
-		for _, call := range []struct{ trap, id uintptr }{{unix.SYS_SETGROUPS, 0}, {unix.SYS_SETRESGID, uintptr(uid)}, {unix.SYS_SETRESUID, uintptr(uid)}} {
-			a, b, c := call.id, call.id, call.id
-			if _, _, e := unix.RawSyscall(call.trap, a, b, c); e != 0 {
-				done <- e
-				return
-			}
-		}
-		done <- f()
-	}()
-	return <-done
+func account(uid int) privsep.User { return privsep.User{UID: uid, GID: uid} }
+
+// as runs a shell's command as a user; "$1" and so on are args.
+func as(uid int, command string, args ...string) error {
+	cmd := exec.Command("/bin/sh", append([]string{"-euc", "umask 022; " + command, "sh"}, args...)...)
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, &said
+	if err := account(uid).Run(cmd, privsep.Options{}); err != nil {
+		return fmt.Errorf("%w: %s", err, &said)
+	}
+	return nil
 }
 
 // person asks the daemon as somebody.
@@ -153,9 +150,8 @@ func newTown(t *testing.T) *town {
 
 // onSocket is a user on the socket.
 func (tw *town) onSocket(name string, uid int) *person {
-	dial := func(context.Context, string, string) (c net.Conn, err error) {
-		err = as(uid, func() error { c, err = net.Dial("unix", tw.socket); return err })
-		return c, err
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return account(uid).Dial(ctx, "unix", tw.socket)
 	}
 	p := &person{t: tw.t, name: name, base: "http://x", slug: "app-of-" + name, client: &http.Client{Transport: &http.Transport{DialContext: dial}}}
 	tw.people[name] = p
@@ -363,21 +359,21 @@ func (tw *town) registering(who, victim *person) {
 	home := filepath.Join(tw.dir, "bob")
 	folder := func(name string) string {
 		path := filepath.Join(home, name)
-		if err := as(bobUID, func() error { return os.Mkdir(path, 0o755) }); err != nil {
+		if err := as(bobUID, `mkdir "$1"`, path); err != nil {
 			t.Fatal(err)
 		}
 		return path
 	}
 	link := func(name, to string) string {
 		path := filepath.Join(home, name)
-		if err := as(bobUID, func() error { return os.Symlink(to, path) }); err != nil {
+		if err := as(bobUID, `ln -s "$1" "$2"`, to, path); err != nil {
 			t.Fatal(err)
 		}
 		return path
 	}
 	mine := folder("mine")
 	link("mine/db", filepath.Join(victim.ws, "data.db"))
-	if err := as(bobUID, func() error { return os.Link(filepath.Join(victim.ws, "private"), filepath.Join(mine, "hard")) }); err == nil {
+	if err := as(bobUID, `ln "$1" "$2"`, filepath.Join(victim.ws, "private"), filepath.Join(mine, "hard")); err == nil {
 		t.Error("the kernel lets anybody link anything")
 	}
 	sqlite := func(dsn string) []ipc.Database { return []ipc.Database{{Name: "x", Driver: "sqlite", DSN: dsn}} }
@@ -491,12 +487,12 @@ func TestRaces(t *testing.T) {
 	tw.settle(bob, bobUID, filepath.Join(tw.dir, "bob", "ws"))
 	for _, race := range []struct {
 		what string
-		swap func() error // there and back, by bob
+		swap swap
 	}{
-		{"the workspace for a link to alice's", exchange(bob.ws, bob.ws+".aside", alice.ws)},
-		{"a folder for a link to alice's", exchange(bob.ws+"/sub", bob.ws+"/aside", alice.ws+"/sub")},
-		{"a file for a link to alice's", exchange(bob.ws+"/private", bob.ws+"/aside2", alice.ws+"/private")},
-		{"the database for a link to alice's", exchange(bob.ws+"/data.db", bob.ws+"/aside.db", alice.ws+"/data.db")},
+		{"the workspace for a link to alice's", swapping(bob.ws, bob.ws+".aside", alice.ws)},
+		{"a folder for a link to alice's", swapping(bob.ws+"/sub", bob.ws+"/aside", alice.ws+"/sub")},
+		{"a file for a link to alice's", swapping(bob.ws+"/private", bob.ws+"/aside2", alice.ws+"/private")},
+		{"the database for a link to alice's", swapping(bob.ws+"/data.db", bob.ws+"/aside.db", alice.ws+"/data.db")},
 	} {
 		tw.race(bob, alice, race.what, race.swap)
 	}
@@ -505,40 +501,44 @@ func TestRaces(t *testing.T) {
 	t.Logf("%d attempts", tw.tried)
 }
 
-// exchange swaps path for a link to another, and back, and says whether it could:
-// a rollback puts things back meanwhile.
-func exchange(path, aside, to string) func() error {
-	return func() error {
-		err := errors.Join(os.Rename(path, aside), os.Symlink(to, path))
-		if err == nil {
-			err = os.Remove(path)
+// swap is what a user swaps: path, kept aside meanwhile, for a link to another
+// thing, and back, until there is something at Stop.
+type swap struct{ Path, Aside, To, Stop string }
+
+func swapping(path, aside, to string) swap { return swap{Path: path, Aside: aside, To: to} }
+
+// keepSwapping swaps, and says how often it could: a rollback puts things back meanwhile.
+var keepSwapping = privsep.Define("daemon_test.swap", func(_ context.Context, s swap) (times int, err error) {
+	for {
+		if _, err := os.Lstat(s.Stop); err == nil {
+			return times, nil
 		}
-		if os.Rename(aside, path) != nil {
-			err = errors.Join(err, os.RemoveAll(aside))
+		if s.once() == nil {
+			times++
 		}
-		return err
 	}
+})
+
+func (s swap) once() error {
+	err := errors.Join(os.Rename(s.Path, s.Aside), os.Symlink(s.To, s.Path))
+	if err == nil {
+		err = os.Remove(s.Path)
+	}
+	if os.Rename(s.Aside, s.Path) != nil {
+		err = errors.Join(err, os.RemoveAll(s.Aside))
+	}
+	return err
 }
 
 // race swaps for as long as three rounds of create, diff and rollback take.
-func (tw *town) race(who, victim *person, what string, swap func() error) {
+func (tw *town) race(who, victim *person, what string, s swap) {
 	tw.t.Helper()
-	stop := make(chan struct{})
+	s.Stop = filepath.Join(tw.dir, "stop")
 	var wg sync.WaitGroup
 	swaps := 0
 	wg.Go(func() {
-		if err := as(bobUID, func() error {
-			for {
-				select {
-				case <-stop:
-					return nil
-				default:
-				}
-				if swap() == nil {
-					swaps++
-				}
-			}
-		}); err != nil {
+		n, err := keepSwapping.Call(tw.t.Context(), account(bobUID), s)
+		if swaps = n; err != nil {
 			tw.t.Error(err)
 		}
 	})
@@ -555,8 +555,13 @@ func (tw *town) race(who, victim *person, what string, swap func() error) {
 			tw.t.Logf("%3d. %s swapped %s and tried %s %s: %d", tw.tried, who.name, what, try[0], try[1], got.status)
 		}
 	}
-	close(stop)
+	if err := os.WriteFile(s.Stop, nil, 0o600); err != nil {
+		tw.t.Fatal(err)
+	}
 	wg.Wait()
+	if err := os.Remove(s.Stop); err != nil {
+		tw.t.Fatal(err)
+	}
 	tw.t.Logf("     that is, %d times", swaps)
 	if swaps == 0 {
 		tw.t.Errorf("%s could not swap %s", who.name, what)
@@ -693,16 +698,14 @@ func (tw *town) foreignThings(who, victim *person) {
 	shared := filepath.Join(tw.dir, "shared")
 	mine, theirs := filepath.Join(shared, "mine"), filepath.Join(shared, "theirs")
 	for path, uid := range map[string]int{mine: bobUID, theirs: aliceUID} {
-		if err := as(uid, func() error {
-			return errors.Join(os.Mkdir(path, 0o700), os.WriteFile(path+"/file", []byte("secret-of-alice"), 0o600))
-		}); err != nil {
+		if err := as(uid, `umask 077; mkdir "$1"; printf secret-of-alice >"$1/file"`, path); err != nil {
 			t.Fatal(err)
 		}
 	}
 	var cp ipc.Checkpoint
 	who.must("POST", "/api/apps", ipc.App{Slug: "shared", Workspace: mine}, nil)
 	who.must("POST", "/api/apps/shared/checkpoints", nil, &cp)
-	if err := as(bobUID, func() error { return errors.Join(os.Rename(mine, mine+".aside"), os.Rename(theirs, mine)) }); err != nil {
+	if err := as(bobUID, `mv -T "$1" "$1.aside"; mv -T "$2" "$1"`, mine, theirs); err != nil {
 		t.Fatal(err)
 	}
 	for _, try := range [][2]string{
