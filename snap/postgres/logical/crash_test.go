@@ -4,10 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -89,11 +91,14 @@ func (f fate) run(ctx context.Context, d *Driver) error {
 	return sw.Finish(ctx)
 }
 
+// crashes numbers the databases: tests share a server, and run at the same instant.
+var crashes atomic.Int64
+
 // crashSubject has snapshots db-target and db-base, the present, and gives
 // their dumps.
 func crashSubject(t *testing.T, c *pgtest.Cluster) (s *subject, target, base string) {
 	t.Helper()
-	s = &subject{c: c, db: "crash" + time.Now().Format("150405000000000")}
+	s = &subject{c: c, db: fmt.Sprint("crash", crashes.Add(1))}
 	c.Psql(t, "postgres", "CREATE DATABASE "+s.db)
 	s.open(t, c.DSN(s.db))
 	c.Psql(t, s.db, "CREATE TABLE a (i int PRIMARY KEY, t text); INSERT INTO a SELECT g, md5(g::text) FROM generate_series(1, 300) g; CREATE TABLE b (i int); CREATE SEQUENCE q")

@@ -104,8 +104,13 @@ func (c *Cluster) Reload(t testing.TB) {
 // Kill ends the server with all its processes at once, as losing power would.
 func (c *Cluster) Kill(t testing.TB) {
 	t.Helper()
-	list := children(c.run.cmd.Process.Pid)
-	must(t, c.run.cmd.Process.Kill())
+	server := c.run.cmd.Process
+	// Once it is stopped it forks no more: a process that it starts after the list
+	// was made would outlive it, and keep its memory.
+	must(t, server.Signal(syscall.SIGSTOP))
+	waitFor(t, "the server's stop", func() bool { return state(server.Pid) != "R" && state(server.Pid) != "S" && state(server.Pid) != "D" })
+	list := children(server.Pid)
+	must(t, server.Kill())
 	<-c.run.done
 	for _, pid := range list {
 		_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended by itself
@@ -116,14 +121,29 @@ func (c *Cluster) Kill(t testing.TB) {
 	c.run = nil
 }
 
+// stat gives the fields of /proc/PID/stat from the state on; nil: there is no such process.
+func stat(path string) []string {
+	data, err := os.ReadFile(path)
+	_, rest, found := bytes.Cut(data, []byte(") ")) // past the name
+	if fields := strings.Fields(string(rest)); err == nil && found && len(fields) > 1 {
+		return fields
+	}
+	return nil
+}
+
+// state is a process's state, as proc(5) has it; "" is none.
+func state(pid int) string {
+	if fields := stat(fmt.Sprintf("/proc/%d/stat", pid)); fields != nil {
+		return fields[0]
+	}
+	return ""
+}
+
 // children lists the processes whose parent is pid.
 func children(pid int) (list []int) {
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat") // the pattern is good
 	for _, path := range stats {
-		data, err := os.ReadFile(path)
-		_, rest, found := bytes.Cut(data, []byte(") ")) // past the name
-		fields := strings.Fields(string(rest))
-		if err != nil || !found || len(fields) < 2 || fields[1] != strconv.Itoa(pid) {
+		if fields := stat(path); fields == nil || fields[1] != strconv.Itoa(pid) {
 			continue
 		}
 		if n, err := strconv.Atoi(filepath.Base(filepath.Dir(path))); err == nil {
