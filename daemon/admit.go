@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -117,6 +118,9 @@ type folder struct {
 	UID  int    // whose it is
 }
 
+// folderTimeout bounds how long a folder takes to be opened: its filesystem may be its owner's.
+const folderTimeout = 15 * time.Second
+
 // openFolder opens the folder at path, resolves path, and says whose it is.
 var openFolder = privsep.Define("daemon.openFolder", func(_ context.Context, path string) (f folder, err error) {
 	real, err := filepath.EvalSymlinks(path)
@@ -131,7 +135,7 @@ var openFolder = privsep.Define("daemon.openFolder", func(_ context.Context, pat
 	var st unix.Stat_t
 	err = unix.Fstat(root.FD(), &st)
 	return folder{real, int(st.Uid)}, err
-})
+}).Within(folderTimeout)
 
 // checkGuestFolder makes sure that the workspace lies below the guest's folder,
 // without links on the way. Whatever is wrong, the answer is the same.

@@ -18,8 +18,16 @@ import (
 
 // Func is a function that can be called as a user.
 type Func[A, R any] struct {
-	name string
-	do   func(context.Context, A) (R, error)
+	name   string
+	do     func(context.Context, A) (R, error)
+	within time.Duration // 0: as long as the caller's context lasts
+}
+
+// Within gives f with a limit of time: a call that takes longer is errs.Unavailable.
+// What a user names may lie on a filesystem of the user's that never answers.
+func (f Func[A, R]) Within(limit time.Duration) Func[A, R] {
+	f.within = limit
+	return f
 }
 
 // functions are those that a worker can be asked for, by name.
@@ -52,7 +60,7 @@ func Define[A, R any](name string, do func(context.Context, A) (R, error)) Func[
 		text, err := json.Marshal(result)
 		return text, files, err
 	}
-	return Func[A, R]{name, do}
+	return Func[A, R]{name: name, do: do}
 }
 
 // Carrier is a result that holds open files: JSON leaves them out, and Files
@@ -63,6 +71,12 @@ type Carrier interface{ Files() []**os.File }
 func (f Func[A, R]) Call(ctx context.Context, u User, arg A) (result R, err error) {
 	if u.IsSelf() {
 		return f.do(ctx, arg)
+	}
+	if f.within > 0 {
+		late := errs.New(errs.Unavailable, "", "%s for %s took longer than %s", f.name, u, f.within).WithHint("see whether the files that are named can be read")
+		limited, cancel := context.WithTimeoutCause(ctx, f.within, late)
+		defer cancel()
+		ctx = limited
 	}
 	raw, err := json.Marshal(arg)
 	if err != nil {

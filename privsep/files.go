@@ -18,12 +18,15 @@ import (
 // password file, a certificate, an option file.
 const MaxFile = 1 << 20
 
+// fileTimeout bounds how long a small file takes to be read, or made.
+const fileTimeout = 15 * time.Second
+
 type reading struct {
 	Path string
 	Own  bool // it must belong to the user
 }
 
-var readFile = Define("privsep.readFile", func(_ context.Context, r reading) ([]byte, error) { return r.small() })
+var readFile = Define("privsep.readFile", func(_ context.Context, r reading) ([]byte, error) { return r.small() }).Within(fileTimeout)
 
 // ReadFile reads a small regular file with the user's rights. Anything else that
 // is there, and a file of more than [MaxFile] bytes, is errs.Invalid.
@@ -77,7 +80,7 @@ func (f *file) Files() []**os.File { return []**os.File{&f.File} }
 var create = Define("privsep.create", func(_ context.Context, c creation) (file, error) {
 	f, err := os.OpenFile(c.Path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW|unix.O_NONBLOCK, c.Mode)
 	return file{f}, err
-})
+}).Within(fileTimeout)
 
 // Create makes a regular file, or empties the one that is there, with the user's rights.
 func (u User) Create(ctx context.Context, path string, mode os.FileMode) (*os.File, error) {

@@ -155,7 +155,9 @@ func launch() int {
 
 func become() error {
 	unix.CloseOnExec(statusFD)
-	text, err := io.ReadAll(os.NewFile(orderFD, "order"))
+	paper := os.NewFile(orderFD, "order")
+	defer runtime.KeepAlive(paper) // nothing closes its descriptor, which the command's files take the place of
+	text, err := io.ReadAll(paper)
 	if err != nil {
 		return err
 	}
