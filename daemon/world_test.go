@@ -24,11 +24,13 @@ import (
 	"mulligan/daemon"
 	"mulligan/daemon/sysfault"
 	"mulligan/ipc"
+	"mulligan/privsep"
 	"mulligan/snap/postgres/pgtest"
 	"mulligan/systemd/systemdtest"
 )
 
 func TestMain(m *testing.M) {
+	privsep.Main()
 	sysfault.Launch()
 	if plan := os.Getenv("MULLIGAN_TEST_VICTIM"); plan != "" {
 		victim(plan)

@@ -208,10 +208,30 @@ func TestCancelledCall(t *testing.T) {
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Fatalf("got %v", err)
 	}
-	until(t, func() bool {
-		_, err := os.Stat("/proc/" + waiting[0])
-		return errors.Is(err, fs.ErrNotExist)
-	})
+	if _, err := os.Stat("/proc/" + waiting[0]); !errors.Is(err, fs.ErrNotExist) {
+		t.Fatalf("the call has returned, and its process is there: %v", err)
+	}
+}
+
+// A worker in the middle of a call ends with the daemon, whatever it waits for.
+func TestWorkerEndsWithTheDaemon(t *testing.T) {
+	needRoot(t)
+	other := User{UID: somebody.UID + 10, GID: somebody.GID} // nobody else's calls are waited for here
+	fifo := filepath.Join(folder(t), "fifo")
+	if err := errors.Join(unix.Mkfifo(fifo, 0o666), os.Chmod(fifo, 0o666)); err != nil {
+		t.Fatal(err)
+	}
+	w, err := start(t.Context(), other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.kill()
+	if err := send(w.conn, request{Func: never.name, Arg: []byte(strconv.Quote(fifo))}); err != nil {
+		t.Fatal(err)
+	}
+	until(t, func() bool { return len(processesOf(t, other.UID, "wait_for_partner")) > 0 })
+	w.conn.Close() // as the kernel does when the daemon is killed
+	until(t, func() bool { return !w.alive() })
 }
 
 // processesOf lists the processes of a user in which a thread waits in a function of the kernel's.
@@ -422,7 +442,7 @@ func TestStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.Close()
-	cmd := exec.Command("/bin/sh", "-c", `id -u; id -g; id -G; pwd; echo "$LD_DEBUG"; cat <&3; grep -E "^(CapEff|NoNewPrivs)" /proc/self/status; ls /proc/$$/fd | tr '\n' ' '`)
+	cmd := exec.Command("/bin/sh", "-c", `id -u; id -g; id -G; pwd; echo "$LD_DEBUG"; cat <&3; grep -E "^(CapEff|NoNewPrivs)" /proc/self/status; cd /proc/$$/fd; printf '%s ' *`)
 	// The dynamic linker would obey these for any process that has them in its environment.
 	cmd.Env = []string{"PATH=/usr/bin:/bin", "LD_DEBUG=statistics", "LD_DEBUG_OUTPUT=" + dir + "/own/ld"}
 	cmd.Dir, cmd.ExtraFiles = dir+"/own", []*os.File{extra}
@@ -442,7 +462,7 @@ func TestStart(t *testing.T) {
 		}
 	}
 	// What the test itself was started with, every child has.
-	plain := exec.Command("/bin/sh", "-c", `ls /proc/$$/fd | tr '\n' ' '`)
+	plain := exec.Command("/bin/sh", "-c", `cd /proc/$$/fd; printf '%s ' *`)
 	plain.ExtraFiles, plain.Env = []*os.File{extra}, []string{"PATH=/usr/bin:/bin", "LD_DEBUG=statistics", "LD_DEBUG_OUTPUT=" + dir + "/ld"}
 	if same, err := plain.Output(); err != nil || got[len(got)-1] != string(same) {
 		t.Errorf("the command has the descriptors %s, others have %s: %v", got[len(got)-1], same, err)

@@ -16,6 +16,7 @@ import (
 
 	"mulligan/daemon/config"
 	"mulligan/ipc/errs"
+	"mulligan/privsep"
 	"mulligan/systemd"
 )
 
@@ -39,7 +40,10 @@ MULLIGAN_SOCKET, which win over the configuration file.
 
 `
 
-func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+func main() {
+	privsep.Main()
+	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
+}
 
 func run(args []string, stdout, stderr io.Writer) int {
 	frugal()
