@@ -228,6 +228,9 @@ const cleanTimeout = 10 * time.Minute
 
 // remove removes files and folders of the store, also when ctx has ended.
 func (d *Driver) remove(ctx context.Context, paths ...string) error {
+	if len(paths) == 0 {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
 	defer cancel()
 	_, err := removeAsOwner.Call(ctx, d.owner, paths)
