@@ -36,7 +36,7 @@ func (d *Daemon) postgresConfig(ctx context.Context, rec store.App, db ipc.Datab
 
 // clusterOf is the cluster of a database, with the unit that serves it.
 func (d *Daemon) clusterOf(ctx context.Context, db ipc.Database) (*physical.Config, error) {
-	at, err := physical.Locate(db.DataDir)
+	at, err := physical.Locate(ctx, db.DataDir)
 	if err != nil {
 		return nil, err
 	}
@@ -45,7 +45,7 @@ func (d *Daemon) clusterOf(ctx context.Context, db ipc.Database) (*physical.Conf
 		return nil, err
 	}
 	return &physical.Config{
-		DataDir: db.DataDir, Bin: at.Bin, UID: at.UID, GID: at.GID, Server: m.Unit(db.Unit), Log: d.opt.Log,
+		DataDir: db.DataDir, Bin: at.Bin, Owner: at.Owner, Server: m.Unit(db.Unit), Log: d.opt.Log,
 	}, nil
 }
 

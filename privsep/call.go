@@ -141,6 +141,7 @@ func (p *workers) call(ctx context.Context, u User, r request) (json.RawMessage,
 	if err != nil {
 		closeAll(files)
 		w.end()
+		w.awaitEnd()
 		if ctx.Err() != nil {
 			return nil, nil, context.Cause(ctx)
 		}
@@ -220,6 +221,19 @@ func (w *worker) kill() { _ = w.cmd.Process.Kill() } // it has ended, or does no
 func (w *worker) end() {
 	w.kill()
 	_ = w.conn.Close() // nothing more is said
+}
+
+// endTimeout bounds how long a process that was killed is waited for: one that is
+// in the middle of the kernel's work ends after that.
+const endTimeout = 10 * time.Second
+
+// awaitEnd waits until the process is gone, so that the caller meets nothing that
+// is still being done.
+func (w *worker) awaitEnd() {
+	select {
+	case <-w.ended:
+	case <-time.After(endTimeout):
+	}
 }
 
 // start starts a worker. It is the user's when start returns.

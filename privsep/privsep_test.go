@@ -218,13 +218,33 @@ func TestCancelledCall(t *testing.T) {
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Fatalf("got %v", err)
 	}
-	until(t, func() bool {
-		_, err := os.Stat("/proc/" + waiting[0])
-		return errors.Is(err, fs.ErrNotExist)
-	})
+	if _, err := os.Stat("/proc/" + waiting[0]); !errors.Is(err, fs.ErrNotExist) {
+		t.Fatalf("the call has returned, and its process is there: %v", err)
+	}
 	if _, err := never.Within(time.Millisecond).Call(t.Context(), somebody, fifo); errs.KindOf(err) != errs.Unavailable || !strings.Contains(err.Error(), "took longer than 1ms") {
 		t.Errorf("a call with a limit: %v", err)
 	}
+}
+
+// A worker in the middle of a call ends with the daemon, whatever it waits for.
+func TestWorkerEndsWithTheDaemon(t *testing.T) {
+	needRoot(t)
+	other := User{UID: somebody.UID + 10, GID: somebody.GID} // nobody else's calls are waited for here
+	fifo := filepath.Join(folder(t), "fifo")
+	if err := errors.Join(unix.Mkfifo(fifo, 0o666), os.Chmod(fifo, 0o666)); err != nil {
+		t.Fatal(err)
+	}
+	w, err := start(t.Context(), other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.kill()
+	if err := send(w.conn, request{Func: never.name, Arg: []byte(strconv.Quote(fifo))}); err != nil {
+		t.Fatal(err)
+	}
+	until(t, func() bool { return len(processesOf(t, other.UID, "wait_for_partner")) > 0 })
+	w.conn.Close() // as the kernel does when the daemon is killed
+	until(t, func() bool { return !w.alive() })
 }
 
 // processesOf lists the processes of a user in which a thread waits in a function of the kernel's.

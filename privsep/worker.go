@@ -39,11 +39,9 @@ func work() int {
 	if send(conn, reply{Err: encodeError(err)}) != nil || err != nil {
 		return 1
 	}
-	for {
-		var r request
-		if _, err := receive(conn, &r); err != nil {
-			return 0 // the daemon is gone, or needs this worker no more
-		}
+	requests := make(chan request)
+	go read(conn, requests)
+	for r := range requests {
 		result, files, err := r.serve()
 		err = send(conn, reply{Result: result, Err: encodeError(err)}, files...)
 		for _, f := range files {
@@ -52,6 +50,20 @@ func work() int {
 		if err != nil {
 			return 1
 		}
+	}
+	return 0
+}
+
+// read reads requests until the daemon is gone, or needs this worker no more.
+// Then the process ends, whatever it is at: a daemon that is started again must
+// not meet work of the one before.
+func read(conn *net.UnixConn, requests chan<- request) {
+	for {
+		var r request
+		if _, err := receive(conn, &r); err != nil {
+			os.Exit(0)
+		}
+		requests <- r
 	}
 }
 

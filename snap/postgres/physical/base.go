@@ -26,10 +26,10 @@ func (d *Driver) takeBase(ctx context.Context) (err error) {
 	defer c.close()
 	f, err := d.inspect(ctx, c)
 	if err == nil {
-		err = d.refuse(f)
+		err = d.refuse(ctx, f)
 	}
 	if err == nil {
-		err = d.room(d.cfg.DataDir)
+		err = d.room(ctx, d.cfg.DataDir)
 	}
 	if err != nil {
 		return err
@@ -39,7 +39,7 @@ func (d *Driver) takeBase(ctx context.Context) (err error) {
 	dir := d.stored("bases", b.ID)
 	defer func() {
 		if err != nil { // and if this fails too, the next Sweep does it
-			err = errs.Also(err, d.remove(dir))
+			err = errs.Also(err, d.remove(ctx, dir))
 		}
 	}()
 	defer d.copying.Store(nil)
@@ -78,7 +78,7 @@ func (d *Driver) copyBase(ctx context.Context, c conn, b *baseCopy, dir string) 
 	if err := d.seam("base: copy"); err != nil {
 		return nil, err
 	}
-	if err := d.owner.do(func() error { return copyCluster(ctx, d.cfg.DataDir, dir, transient) }); err != nil {
+	if _, err := copyAsOwner.Call(ctx, d.owner, clusterCopy{From: d.cfg.DataDir, To: dir, Live: true}); err != nil {
 		return nil, err
 	}
 	var label, spaces string
@@ -94,20 +94,16 @@ func (d *Driver) copyBase(ctx context.Context, c conn, b *baseCopy, dir string) 
 	if _, err := d.readControl(ctx, dir); err != nil { // it was read while the server may have been writing it
 		return nil, err
 	}
-	err = d.owner.do(func() (err error) {
-		if err := os.WriteFile(filepath.Join(dir, "backup_label"), []byte(label), 0o600); err != nil {
-			return err
-		}
-		if err := d.seam("base: sync"); err != nil {
-			return err
-		}
-		if err := syncFS(dir); err != nil {
-			return err
-		}
-		list, err = sums(ctx, dir)
-		return err
-	})
-	return list, err
+	if err := d.arrange(ctx, arrangement{Dir: dir, Files: map[string][]byte{"backup_label": []byte(label)}}); err != nil {
+		return nil, err
+	}
+	if err := d.seam("base: sync"); err != nil {
+		return nil, err
+	}
+	if err := d.arrange(ctx, arrangement{Dir: dir, Sync: true}); err != nil {
+		return nil, err
+	}
+	return d.sums(ctx, dir)
 }
 
 // readLabel takes where the base begins from its backup_label file.
@@ -142,11 +138,7 @@ func (d *Driver) checkBase(ctx context.Context, b baseCopy) error {
 	if sum := blake3.Sum256(want); hex.EncodeToString(sum[:]) != b.Sums {
 		return damaged
 	}
-	var got []byte
-	err = d.owner.do(func() (err error) {
-		got, err = sums(ctx, d.stored("bases", b.ID))
-		return err
-	})
+	got, err := d.sums(ctx, d.stored("bases", b.ID))
 	if err != nil {
 		return err
 	}
@@ -155,9 +147,4 @@ func (d *Driver) checkBase(ctx context.Context, b baseCopy) error {
 		return damaged
 	}
 	return nil
-}
-
-// remove removes a folder of the store.
-func (d *Driver) remove(dir string) error {
-	return d.owner.do(func() error { return os.RemoveAll(dir) })
 }

@@ -2,18 +2,21 @@ package physical
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/ipc/errs"
 )
 
 // firstChange reads the log of the live folder after p, up to the record at or
@@ -25,11 +28,11 @@ func (d *Driver) firstChange(ctx context.Context, p place, size segments, end ls
 	if end != 0 && end <= p.Start {
 		return 0, false, nil
 	}
-	dir, err := d.gather(p, size)
+	dir, err := d.gather(ctx, logLinks{First: size.name(p.TLI, size.number(p.Start)), Size: size})
 	if err != nil {
 		return 0, false, err
 	}
-	defer d.remove(dir)        // else the next Sweep does it
+	defer d.remove(ctx, dir)   // else the next Sweep does it
 	wrote := map[uint32]bool{} // transactions that wrote something that counts
 	reached := end == 0
 	why, err := d.readLog(ctx, dir, p.TLI, p.Start, func(rec record) bool {
@@ -37,6 +40,8 @@ func (d *Driver) firstChange(ctx context.Context, p place, size segments, end ls
 		case end != 0 && rec.at >= end:
 			reached = true
 		case rec.commits() && (rec.ownXID() || int32(rec.xid-p.XID) < 0 || wrote[rec.xid]):
+			at, changed = rec.at, true
+		case len(wrote) > maxOpen:
 			at, changed = rec.at, true
 		case rec.xid != 0 && rec.counts():
 			wrote[rec.xid] = true
@@ -57,19 +62,21 @@ func (d *Driver) readLog(ctx context.Context, dir string, t timeline, from lsn, 
 	inner, cancel := context.WithCancel(ctx)
 	defer cancel()
 	cmd := d.command(inner, "pg_waldump", "-p", dir, "-t", strconv.Itoa(int(t)), "-s", from.String())
-	var problem bytes.Buffer
-	cmd.Stderr, cmd.WaitDelay = &problem, time.Second
+	var problem printed
+	cmd.Stderr = &problem
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return "", err
 	}
-	if err := cmd.Start(); err != nil {
+	if err := d.owner.Start(cmd, confined); err != nil {
 		return "", err
 	}
 	lines := bufio.NewReaderSize(out, 1<<16)
 	for more := true; more && err == nil; {
 		var line string
-		if line, err = lines.ReadString('\n'); err != nil {
+		if line, err = readLine(lines); errors.Is(err, errLongLine) {
+			break
+		} else if err != nil {
 			err = nil // the end; how it came about is of no interest when all was read that should be
 			break
 		}
@@ -84,48 +91,89 @@ func (d *Driver) readLog(ctx context.Context, dir string, t timeline, from lsn, 
 	}
 	cancel()
 	_ = cmd.Wait() // it fails at the log's end, and when it is stopped before
-	return lastLine(problem.String()), errors.Join(err, ctx.Err())
+	return problem.lastLine(), errors.Join(err, ctx.Err())
 }
 
-// gather makes a folder of links to the log files of p's timeline from p on.
-// A file of the live server may be there for later use, empty or with what it
-// held under another name; pg_waldump stumbles over those.
-func (d *Driver) gather(p place, size segments) (dir string, err error) {
-	first := size.name(p.TLI, size.number(p.Start))
-	err = d.owner.do(func() error {
-		if dir, err = os.MkdirTemp(d.cfg.Store, "log-"); err != nil {
+// maxLine is how many bytes a line of pg_waldump may have. The commit of many
+// subtransactions has a long one.
+const maxLine = 64 << 20
+
+var errLongLine = fmt.Errorf("pg_waldump prints a line of more than %d MiB", maxLine>>20)
+
+// readLine reads a line with its end.
+func readLine(r *bufio.Reader) (string, error) {
+	var line []byte
+	for {
+		part, err := r.ReadSlice('\n')
+		line = append(line, part...)
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return string(line), err
+		}
+		if len(line) > maxLine {
+			return "", errLongLine
+		}
+	}
+}
+
+// maxOpen is how many transactions that have not committed are followed. With
+// more of them, the state counts as changed.
+const maxOpen = 1 << 20
+
+// gather makes a folder of links to log files, wherever they are.
+func (d *Driver) gather(ctx context.Context, l logLinks) (dir string, err error) {
+	l.Home, l.Dir = d.home(), d.stored("log-"+randomHex(8))
+	_, err = linkLogAsOwner.Call(ctx, d.owner, l)
+	if err != nil {
+		return "", errs.Also(err, d.remove(ctx, l.Dir))
+	}
+	return l.Dir, nil
+}
+
+// linkFrom links the log files of a timeline from l.First on. A file of the live
+// server may be there for later use, empty or with what it held under another
+// name; pg_waldump stumbles over those.
+func (l logLinks) linkFrom() error {
+	for _, from := range []string{l.Home.archive(), l.Home.wal()} {
+		list, err := names(from)
+		if err != nil {
 			return err
 		}
-		for _, from := range []string{d.archive(), filepath.Join(d.cfg.DataDir, "pg_wal")} {
-			entries, err := os.ReadDir(from)
-			if err != nil {
+		for _, name := range list {
+			if !isSegment(name) || name[:8] != l.First[:8] || name < l.First {
+				continue
+			}
+			path := filepath.Join(from, name)
+			if ok, err := l.Size.begins(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			} else if err != nil || !ok {
+				continue
+			}
+			if err := os.Symlink(path, filepath.Join(l.Dir, name)); err != nil && !errors.Is(err, fs.ErrExist) {
 				return err
 			}
-			for _, e := range entries {
-				name := e.Name()
-				if !isSegment(name) || name[:8] != first[:8] || name < first {
-					continue
-				}
-				if ok, err := size.begins(filepath.Join(from, name)); err != nil || !ok {
-					if err == nil || errors.Is(err, os.ErrNotExist) {
-						continue
-					}
-					return err
-				}
-				if err := os.Symlink(filepath.Join(from, name), filepath.Join(dir, name)); err != nil && !errors.Is(err, os.ErrExist) {
-					return err
-				}
-			}
 		}
-		return nil
-	})
-	return dir, err
+	}
+	return nil
+}
+
+// linkNamed links the log files in l.Names.
+func (l logLinks) linkNamed() error {
+	for i, name := range l.Names {
+		from := l.Home.locate(name)
+		if from == "" && i+1 < len(l.Names) { // the child's first file begins as the parent's last
+			from = l.Home.locate(l.Names[i+1])
+		}
+		if err := os.Symlink(from, filepath.Join(l.Dir, name)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // begins reports whether the log file holds the stretch of log that its name
 // says, by its first header (xlog_internal.h, XLogLongPageHeaderData).
 func (s segments) begins(path string) (bool, error) {
-	f, err := os.Open(path)
+	f, err := openRegular(path, unix.O_NOFOLLOW)
 	if err != nil {
 		return false, err
 	}

@@ -48,24 +48,14 @@ func (d *Driver) config() (*pgx.ConnConfig, error) {
 			WithHint("write it as postgres://user@/db?host=/run/postgresql")
 	}
 	if os.Geteuid() == 0 && cfg.User == "root" {
-		if u, err := user.LookupId(strconv.Itoa(d.cfg.UID)); err == nil {
+		if u, err := user.LookupId(strconv.Itoa(d.owner.UID)); err == nil {
 			if cfg.Database == cfg.User {
 				cfg.Database = u.Username
 			}
 			cfg.User = u.Username
 		}
 	}
-	cfg.DialFunc = func(ctx context.Context, network, addr string) (c net.Conn, err error) {
-		dialer := net.Dialer{Timeout: connectTimeout, KeepAlive: time.Minute}
-		if network != "unix" || d.owner.isSelf() {
-			return dialer.DialContext(ctx, network, addr)
-		}
-		err = d.owner.wholly(func() error {
-			c, err = dialer.Dial(network, addr) // without ctx, so that no other thread has a part in it
-			return err
-		})
-		return c, err
-	}
+	cfg.DialFunc = d.owner.Dial
 	return cfg, nil
 }
 
@@ -202,7 +192,7 @@ func (c conn) timeline(ctx context.Context) (timeline, error) {
 }
 
 // refuse says what keeps a cluster from being handled in this mode.
-func (d *Driver) refuse(f facts) error {
+func (d *Driver) refuse(ctx context.Context, f facts) error {
 	no := func(format string, args ...any) *errs.Error {
 		return errs.New(errs.Unsupported, "", format, args...).WithHint("use mode = logical")
 	}
@@ -223,24 +213,11 @@ func (d *Driver) refuse(f facts) error {
 		return errs.New(errs.Unsupported, "", "wal_level is minimal, with which the log cannot be replayed").
 			WithHint("set wal_level = replica and restart the server")
 	}
-	return d.refuseLayout()
+	_, err = layoutAsOwner.Call(ctx, d.owner, d.home())
+	return err
 }
 
-// refuseLayout checks what the data folder consists of.
-func (d *Driver) refuseLayout() error {
-	return d.owner.do(func() error {
-		wal, err := os.Lstat(d.cfg.DataDir + "/pg_wal")
-		if err != nil {
-			return err
-		}
-		if !wal.IsDir() {
-			return errs.New(errs.Unsupported, "", "pg_wal of %s is a link to another place", d.cfg.DataDir).WithHint("use mode = logical")
-		}
-		return canExchange(d.cfg.DataDir, d.cfg.Store)
-	})
-}
-
-// canExchange checks that the two folders can change places.
+// canExchange checks that the two folders can change places. It runs as the owner.
 func canExchange(data, store string) error {
 	var above, at, other unixStat
 	for path, st := range map[string]*unixStat{dirOf(data): &above, data: &at, store: &other} {
@@ -260,10 +237,14 @@ func canExchange(data, store string) error {
 		return errs.New(errs.Unsupported, "", "%s is not on the file system of %s", store, data).WithHint("choose a store beside the data folder")
 	}
 	if err := access(dirOf(data)); err != nil {
-		return errs.New(errs.Denied, "", "the server's user cannot write to %s, where the data folders are exchanged", dirOf(data)).
-			WithHint("chown the folder to the server's user")
+		return unwritable(dirOf(data))
 	}
 	return nil
+}
+
+func unwritable(dir string) error {
+	return errs.New(errs.Denied, "", "the server's user cannot write to %s, where the data folders are exchanged", dir).
+		WithHint("chown the folder to the server's user")
 }
 
 // ownDatabases lists the databases besides the DSN's and the maintenance one.

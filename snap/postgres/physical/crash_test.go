@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/ipc/errs"
+	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/snaptest"
 )
@@ -27,7 +28,7 @@ import (
 // fate is what a victim works on, and when it is killed.
 type fate struct {
 	Data, State, DSN, Bin, Log string
-	UID, GID                   int
+	Owner                      privsep.User
 	Round                      int
 	Step                       string // it is killed at this step, the Nth time; "" is the parent's business
 	Nth                        int
@@ -36,8 +37,8 @@ type fate struct {
 
 func (f fate) config() Config {
 	return Config{
-		App: "app-1", Name: "main", DSN: f.DSN, DataDir: f.Data, StateDir: f.State, Bin: f.Bin, UID: f.UID, GID: f.GID,
-		Server: PgCtl{Bin: f.Bin, DataDir: f.Data, Log: f.Log, UID: f.UID, GID: f.GID}, MaxReplay: 1, // a base each time
+		App: "app-1", Name: "main", DSN: f.DSN, DataDir: f.Data, StateDir: f.State, Bin: f.Bin, Owner: f.Owner,
+		Server: PgCtl{Bin: f.Bin, DataDir: f.Data, Log: f.Log, Owner: f.Owner}, MaxReplay: 1, // a base each time
 	}
 }
 
@@ -139,7 +140,7 @@ func TestKilledAtRandom(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 1))
 	for round := range rounds {
 		f := fate{
-			Data: s.DataDir, State: s.cfg.StateDir, DSN: s.cfg.DSN, Bin: s.Bin, Log: s.Log, UID: s.cfg.UID, GID: s.cfg.GID,
+			Data: s.DataDir, State: s.cfg.StateDir, DSN: s.cfg.DSN, Bin: s.Bin, Log: s.Log, Owner: s.cfg.Owner,
 			Round: round, Nth: 1, Target: pick(random, list),
 		}
 		how := s.dies(t, random, f, list)

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -69,11 +67,11 @@ func (d *Driver) describe(ctx context.Context, id snap.SnapshotID) (all map[stri
 
 // visit lets f read a marker's state, from a copy that is gone afterwards.
 func (d *Driver) visit(ctx context.Context, m marker, f facts, read func(connecter) error) error {
-	b, err := d.reachable(m, f.Segments)
+	b, err := d.reachable(ctx, m, f.Segments)
 	if err != nil {
 		return err
 	}
-	if err := d.room(d.stored("bases", b.ID)); err != nil {
+	if err := d.room(ctx, d.stored("bases", b.ID)); err != nil {
 		return err
 	}
 	dir := d.stored("forks", randomHex(8))
@@ -81,7 +79,7 @@ func (d *Driver) visit(ctx context.Context, m marker, f facts, read func(connect
 	if err == nil {
 		err = d.readFork(ctx, m, f, dir, read)
 	}
-	return errs.Also(err, d.remove(dir))
+	return errs.Also(err, d.remove(ctx, dir))
 }
 
 func (d *Driver) readFork(ctx context.Context, m marker, f facts, dir string, read func(connecter) error) error {
@@ -92,7 +90,7 @@ func (d *Driver) readFork(ctx context.Context, m marker, f facts, dir string, re
 	err = await(ctx, func() (bool, error) {
 		select {
 		case <-s.done:
-			return false, s.died()
+			return false, s.died(ctx)
 		default:
 		}
 		c, err := s.connect(ctx, "postgres")
@@ -112,17 +110,20 @@ func (d *Driver) readFork(ctx context.Context, m marker, f facts, dir string, re
 
 // clone makes a folder that replays the log from b up to m once it is started.
 func (d *Driver) clone(ctx context.Context, m marker, b baseCopy, dir string) error {
-	err := d.owner.do(func() error {
-		all := func(string) bool { return false }
-		if err := copyCluster(ctx, d.stored("bases", b.ID), dir, all); err != nil {
-			return err
-		}
-		return os.WriteFile(filepath.Join(dir, "recovery.signal"), nil, 0o600)
-	})
-	if err == nil {
-		err = d.putConf(m.Conf, dir)
+	var conf map[string][]byte
+	if err := d.get("conf", m.Conf, &conf); err != nil {
+		return errs.Wrap(errs.Corrupt, "", err)
 	}
-	return err
+	files := map[string][]byte{"recovery.signal": nil}
+	for _, name := range configured {
+		if data, found := conf[name]; found {
+			files[name] = data
+		}
+	}
+	if _, err := copyAsOwner.Call(ctx, d.owner, clusterCopy{From: d.stored("bases", b.ID), To: dir}); err != nil {
+		return err
+	}
+	return d.arrange(ctx, arrangement{Dir: dir, Drop: configured, Files: files})
 }
 
 // relation is a table, or anything else that a definition tells all of.

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -31,11 +32,11 @@ func (f fork) place() place { return place{f.End.TLI, f.End.Checkpoint, f.End.Ne
 
 // build makes a fork of m beside the live server, of which f tells.
 func (d *Driver) build(ctx context.Context, m marker, f facts) (fk fork, err error) {
-	b, err := d.reachable(m, f.Segments)
+	b, err := d.reachable(ctx, m, f.Segments)
 	if err != nil {
 		return fk, err
 	}
-	if err := d.room(d.stored("bases", b.ID)); err != nil {
+	if err := d.room(ctx, d.stored("bases", b.ID)); err != nil {
 		return fk, err
 	}
 	fk.Dir = randomHex(8)
@@ -47,32 +48,34 @@ func (d *Driver) build(ctx context.Context, m marker, f facts) (fk fork, err err
 		err = errs.Also(damage, err)
 	}
 	if err != nil {
-		return fk, errs.Also(err, d.remove(dir))
+		return fk, errs.Also(err, d.remove(ctx, dir))
 	}
 	fk.Inode, err = inode(dir)
 	return fk, err
 }
 
 // reachable finds m's base, given that all of the log between them is there.
-func (d *Driver) reachable(m marker, size segments) (b baseCopy, err error) {
+func (d *Driver) reachable(ctx context.Context, m marker, size segments) (baseCopy, error) {
+	b, _, err := d.findBase(ctx, m, size, nil)
+	return b, err
+}
+
+// findBase is reachable, and looks at the configuration too where conf names the
+// one that is recorded already.
+func (d *Driver) findBase(ctx context.Context, m marker, size segments, conf *string) (b baseCopy, found baseFound, err error) {
 	bases, err := d.bases()
 	if err != nil {
-		return b, err
+		return b, found, err
 	}
-	err = d.owner.do(func() error { // once: to become the owner takes a new thread, and captures come here
-		legs, err := d.readHistory(m.TLI)
-		if err == nil {
-			b, err = choose(bases, legs, m)
-		}
-		if err != nil {
-			return err
-		}
-		if n, err := inode(d.stored("bases", b.ID)); err != nil || n == 0 {
-			return errs.Also(errs.New(errs.Corrupt, "", "base copy %s is gone", b.ID).WithHint("use another checkpoint"), err)
-		}
-		return d.present(size.names(path(legs, b.TLI, b.Start, m.LSN)))
-	})
-	return b, err
+	found, err = findBaseAsOwner.Call(ctx, d.owner, baseQuery{Home: d.home(), Bases: bases, TLI: m.TLI, LSN: m.LSN, Size: size, Conf: conf})
+	if err != nil {
+		return b, found, err
+	}
+	i := slices.IndexFunc(bases, func(b baseCopy) bool { return b.ID == found.Base })
+	if i < 0 {
+		return b, found, errs.New(errs.Internal, "", "no base copy %q is recorded", found.Base)
+	}
+	return bases[i], found, nil
 }
 
 // grow clones the base, replays the log up to m on a new timeline, looks at what
@@ -134,28 +137,16 @@ func (d *Driver) settle(ctx context.Context, f facts, fk *fork) (err error) {
 		return errs.New(errs.Internal, "", "the fork of cluster %s is %q, of cluster %s", f.System, fk.End.State, fk.End.System)
 	}
 	history := fk.End.TLI.historyFile()
-	return d.owner.do(func() error {
-		for _, name := range []string{"postmaster.opts", "backup_label.old", "recovery.signal", hbaFile} {
-			if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return err
-			}
-		}
-		if f.ArchiveMode != "off" { // whoever archives gets the history too, when the fork is live
-			if err := os.WriteFile(filepath.Join(dir, "pg_wal", "archive_status", history+".ready"), nil, 0o600); err != nil {
-				return err
-			}
-		}
-		if err := syncFS(dir); err != nil {
-			return err
-		}
-		wal := filepath.Join(dir, "pg_wal")
-		if err := copyDurably(filepath.Join(wal, history), filepath.Join(d.archive(), history), false); err != nil {
-			return err
-		}
-		// Now the timeline is taken. What is finished of its log nobody will archive later.
-		end := fk.End.segments.name(fk.End.TLI, fk.End.segments.number(fk.End.Checkpoint))
-		return saveLog(ctx, wal, d.archive(), end[:8], end, "")
-	})
+	tidy := arrangement{Dir: dir, Drop: []string{"postmaster.opts", "backup_label.old", "recovery.signal", hbaFile}, Sync: true}
+	if f.ArchiveMode != "off" { // whoever archives gets the history too, when the fork is live
+		tidy.Files = map[string][]byte{filepath.Join("pg_wal", "archive_status", history+".ready"): nil}
+	}
+	if err := d.arrange(ctx, tidy); err != nil {
+		return err
+	}
+	// With the history the timeline is taken. What is finished of its log nobody will archive later.
+	end := fk.End.segments.name(fk.End.TLI, fk.End.segments.number(fk.End.Checkpoint))
+	return d.saveLog(ctx, logToSave{Wal: filepath.Join(dir, "pg_wal"), History: history, End: end})
 }
 
 // forkServer is the server of a fork that is being made. It takes connections on
@@ -180,18 +171,13 @@ const hbaFile = "mulligan_hba.conf"
 func (d *Driver) launch(ctx context.Context, m marker, f facts, dir string, more ...string) (*forkServer, error) {
 	s := &forkServer{d: d, dir: dir, role: f.Bootstrap, socket: d.stored("sock"), done: make(chan struct{})}
 	hba := filepath.Join(dir, hbaFile)
-	err := d.owner.do(func() (err error) {
-		if len(s.socket) > socketLimit {
-			s.socket, err = os.MkdirTemp("/tmp", "mulligan-")
-		} else if err = os.Mkdir(s.socket, 0o700); errors.Is(err, fs.ErrExist) {
-			err = nil
-		}
-		if err != nil {
-			return err
-		}
-		return os.WriteFile(hba, []byte("local all all trust\n"), 0o600)
-	})
-	if err != nil {
+	if len(s.socket) > socketLimit {
+		s.socket = filepath.Join("/tmp", "mulligan-"+randomHex(8))
+	}
+	if _, err := mkdirAsOwner.Call(ctx, d.owner, newFolder{Path: s.socket, Old: !s.elsewhere()}); err != nil {
+		return nil, err
+	}
+	if err := d.arrange(ctx, arrangement{Dir: dir, Files: map[string][]byte{hbaFile: []byte("local all all trust\n")}}); err != nil {
 		return nil, err
 	}
 	args := []string{"-D", dir}
@@ -199,8 +185,8 @@ func (d *Driver) launch(ctx context.Context, m marker, f facts, dir string, more
 		args = append(args, "-c", setting)
 	}
 	s.cmd = d.command(context.Background(), "postgres", args...)
-	s.cmd.SysProcAttr.Pdeathsig = syscall.SIGQUIT
-	if err := s.run(); err != nil {
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGQUIT}
+	if err := s.run(ctx); err != nil {
 		return nil, err
 	}
 	if err := s.ready(ctx); err != nil {
@@ -232,12 +218,8 @@ func (d *Driver) forkSettings(m marker, f facts, dir, hba, socket string) []stri
 
 // run starts the process so that the kernel ends it when the daemon ends. The
 // kernel goes by the thread that started it, so that one is kept.
-func (s *forkServer) run() error {
-	var log *os.File
-	err := s.d.owner.do(func() (err error) {
-		log, err = os.OpenFile(s.logFile(), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-		return err
-	})
+func (s *forkServer) run(ctx context.Context) error {
+	log, err := s.d.owner.Create(ctx, s.logFile(), 0o600)
 	if err != nil {
 		return err
 	}
@@ -246,7 +228,7 @@ func (s *forkServer) run() error {
 	go func() {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		err := s.cmd.Start()
+		err := s.d.owner.Start(s.cmd, confined)
 		started <- err
 		if err == nil {
 			_ = s.cmd.Wait() // how it ended is in its log and in the control file
@@ -258,26 +240,25 @@ func (s *forkServer) run() error {
 
 func (s *forkServer) logFile() string { return s.d.stored("fork.log") }
 
+// elsewhere reports whether the socket is in a folder outside of the store.
+func (s *forkServer) elsewhere() bool { return s.socket != s.d.stored("sock") }
+
 // ready waits until the server takes connections. With hot_standby = off that is
 // when it has left recovery; pg_ctl would return before.
 func (s *forkServer) ready(ctx context.Context) error {
 	return await(ctx, func() (bool, error) {
 		select {
 		case <-s.done:
-			return false, s.died()
+			return false, s.died(ctx)
 		default:
-			return s.d.status(s.dir) == "ready", nil
+			return s.d.status(ctx, s.dir) == "ready", nil
 		}
 	})
 }
 
 // died says why the server ended.
-func (s *forkServer) died() error {
-	var data []byte
-	err := s.d.owner.do(func() (err error) {
-		data, err = os.ReadFile(s.logFile())
-		return err
-	})
+func (s *forkServer) died(ctx context.Context) error {
+	data, err := tailAsOwner.Call(ctx, s.d.owner, s.logFile())
 	if err != nil {
 		return err
 	}
@@ -301,7 +282,7 @@ func (s *forkServer) connect(ctx context.Context, database string) (conn, error)
 		return conn{}, err
 	}
 	cfg.Host, cfg.Port, cfg.User, cfg.Password, cfg.Database = s.socket, 5432, s.role, "", database
-	cfg.TLSConfig, cfg.Fallbacks = nil, nil
+	cfg.TLSConfig, cfg.Fallbacks, cfg.DialFunc = nil, nil, s.d.owner.Dial
 	return open(ctx, cfg)
 }
 
@@ -338,12 +319,10 @@ func (s *forkServer) end(ctx context.Context, inOrder bool) error {
 		_ = s.cmd.Process.Signal(syscall.SIGQUIT)
 		<-s.done
 	}
-	return s.d.owner.do(func() error {
-		if s.socket != s.d.stored("sock") {
-			return os.RemoveAll(s.socket)
-		}
-		return nil
-	})
+	if s.elsewhere() {
+		return s.d.remove(ctx, s.socket)
+	}
+	return nil
 }
 
 // keptFork gives the folder that was swapped out at m, if it is still as it was.

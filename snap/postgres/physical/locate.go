@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -15,12 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/ipc/errs"
+	"mulligan/privsep"
 )
 
 // Place is what a data folder by itself says of its cluster.
 type Place struct {
-	Bin      string // folder of the programs of the server's version
-	UID, GID int    // who the server runs as: the folder's owner
+	Bin   string       // folder of the programs of the server's version
+	Owner privsep.User // who the server runs as: the folder's owner
 }
 
 // programs are where distributions keep them, %s being the version.
@@ -29,7 +29,7 @@ var programs = []string{"/usr/lib/postgresql/%s/bin", "/usr/pgsql-%s/bin", "/usr
 var versionSyntax = regexp.MustCompile(`^[1-9][0-9]$`)
 
 // Locate looks at a data folder. The server need not run.
-func Locate(dataDir string) (p Place, err error) {
+func Locate(ctx context.Context, dataDir string) (p Place, err error) {
 	const op = "look at data folder"
 	var st unix.Stat_t
 	if err := unix.Lstat(dataDir, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
@@ -38,43 +38,38 @@ func Locate(dataDir string) (p Place, err error) {
 	if st.Uid == 0 {
 		return p, errs.New(errs.Invalid, op, "%s belongs to root, whom no server runs as", dataDir).WithHint("name the cluster's data folder")
 	}
-	p.UID, p.GID = int(st.Uid), int(st.Gid)
-	version, err := owner{p.UID, p.GID}.version(dataDir)
+	p.Owner = privsep.User{UID: int(st.Uid), GID: int(st.Gid)}
+	version, err := versionOf(ctx, p.Owner, dataDir)
 	if err != nil {
 		return p, errs.Wrap(errs.Failed, op, err)
 	}
 	for _, pattern := range programs {
 		p.Bin = strings.ReplaceAll(pattern, "%s", version)
-		if canRun(p.Bin, version) {
+		if canRun(ctx, p.Bin, version) {
 			return p, nil
 		}
 	}
 	return p, errs.New(errs.NotFound, op, "the programs of PostgreSQL %s are not on this host", version).WithHint("apt-get install postgresql-%s", version)
 }
 
-// version reads PG_VERSION as the owner, who may have put anything there.
-func (o owner) version(dataDir string) (version string, err error) {
-	err = o.do(func() error {
-		f, err := os.OpenFile(filepath.Join(dataDir, "PG_VERSION"), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-		if errors.Is(err, fs.ErrNotExist) {
-			return errs.New(errs.NotFound, "", "%s is not the data folder of a cluster", dataDir).WithHint("name the folder that holds PG_VERSION")
-		} else if err != nil {
-			return err
-		}
-		defer f.Close() // it was only read
-		data, err := io.ReadAll(io.LimitReader(f, 16))
-		version = strings.TrimSpace(string(data))
-		if err == nil && !versionSyntax.MatchString(version) {
-			return errs.New(errs.Unsupported, "", "the cluster in %s has version %q", dataDir, version).WithHint("use mode = logical")
-		}
-		return err
-	})
-	return version, err
+// versionOf reads PG_VERSION as the owner, who may have put anything there.
+func versionOf(ctx context.Context, owner privsep.User, dataDir string) (string, error) {
+	data, err := owner.ReadFile(ctx, filepath.Join(dataDir, "PG_VERSION"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", errs.New(errs.NotFound, "", "%s is not the data folder of a cluster", dataDir).WithHint("name the folder that holds PG_VERSION")
+	} else if err != nil {
+		return "", err
+	}
+	version := strings.TrimSpace(string(data))
+	if !versionSyntax.MatchString(version) {
+		return "", errs.New(errs.Unsupported, "", "the cluster in %s has version %.20q", dataDir, version).WithHint("use mode = logical")
+	}
+	return version, nil
 }
 
 // canRun reports whether the programs in bin are all there. A folder that is not
 // named after a version is asked.
-func canRun(bin, version string) bool {
+func canRun(ctx context.Context, bin, version string) bool {
 	for _, name := range []string{"postgres", "pg_controldata", "pg_waldump"} {
 		if info, err := os.Stat(filepath.Join(bin, name)); err != nil || !info.Mode().IsRegular() || info.Sys().(*syscall.Stat_t).Uid != 0 {
 			return false
@@ -83,6 +78,6 @@ func canRun(bin, version string) bool {
 	if strings.Contains(bin, version) {
 		return true
 	}
-	out, err := (&Driver{cfg: Config{Bin: bin}, owner: owner{os.Geteuid(), os.Getegid()}}).output(context.Background(), "pg_controldata", "--version")
+	out, err := (&Driver{cfg: Config{Bin: bin}, owner: privsep.Self}).output(ctx, "pg_controldata", "--version")
 	return err == nil && strings.Contains(out, fmt.Sprintf(" %s.", version))
 }

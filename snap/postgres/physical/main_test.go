@@ -5,10 +5,13 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"mulligan/privsep"
 )
 
 // TestMain lets the test binary be a daemon that gets killed.
 func TestMain(m *testing.M) {
+	privsep.Main()
 	if arg := os.Getenv("MULLIGAN_TEST_VICTIM"); arg != "" {
 		victim(arg)
 		os.Exit(0)

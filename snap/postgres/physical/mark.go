@@ -4,15 +4,12 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
-
-	"github.com/zeebo/blake3"
 
 	"mulligan/ipc/errs"
 )
@@ -95,57 +92,28 @@ func randomHex(n int) string {
 // They are not in the log, so a marker keeps them.
 var configured = []string{"postgresql.conf", "postgresql.auto.conf", "pg_hba.conf", "pg_ident.conf"}
 
-// saveConf keeps the configuration that is in the data folder, once for equal
-// ones, and gives the name it has.
-func (d *Driver) saveConf() (string, error) {
+// survey looks at the base that m rests on, and keeps the configuration that is in
+// the data folder, once for equal ones. It gives the name that this has.
+func (d *Driver) survey(ctx context.Context, m marker) (conf string, err error) {
+	known := d.conf
+	if _, err := os.Lstat(filepath.Join(d.cfg.StateDir, "conf", known+".json")); err != nil {
+		known = "" // it was swept
+	}
+	_, found, err := d.findBase(ctx, m, m.segments, &known)
+	if err != nil || found.Same {
+		return known, err
+	}
 	files := map[string][]byte{}
-	err := d.owner.do(func() error {
-		for _, name := range configured {
-			data, err := os.ReadFile(filepath.Join(d.cfg.DataDir, name))
-			if errors.Is(err, fs.ErrNotExist) {
-				continue // it is elsewhere, as on Debian
-			} else if err != nil {
-				return err
-			}
+	for _, name := range configured {
+		if data, ok := found.Conf[name]; ok {
 			files[name] = data
 		}
-		return nil
-	})
-	if err != nil {
-		return "", err
 	}
-	data, err := json.Marshal(files)
-	if err != nil {
-		return "", err
+	d.conf = confDigest(files)
+	if err := d.get("conf", d.conf, &files); !errors.Is(err, fs.ErrNotExist) {
+		return d.conf, err
 	}
-	sum := blake3.Sum256(data)
-	id := hex.EncodeToString(sum[:16])
-	if err := d.get("conf", id, &files); !errors.Is(err, fs.ErrNotExist) {
-		return id, err
-	}
-	return id, d.put("conf", id, files)
-}
-
-// putConf writes a marker's configuration into a data folder.
-func (d *Driver) putConf(id, dir string) error {
-	var files map[string][]byte
-	if err := d.get("conf", id, &files); err != nil {
-		return errs.Wrap(errs.Corrupt, "", err)
-	}
-	return d.owner.do(func() error {
-		for _, name := range configured {
-			path := filepath.Join(dir, name)
-			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return err
-			}
-			if data, found := files[name]; found {
-				if err := os.WriteFile(path, data, 0o600); err != nil {
-					return err
-				}
-			}
-		}
-		return nil
-	})
+	return d.conf, d.put("conf", d.conf, files)
 }
 
 // barrier flushes all that was committed before the call, and gives a place

@@ -1,10 +1,7 @@
 package physical
 
 import (
-	"os"
-	"path/filepath"
 	"reflect"
-	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -126,33 +123,4 @@ func FuzzParseHistory(f *testing.F) {
 			t.Errorf("the history ends with %v", legs)
 		}
 	})
-}
-
-// The owner's folders are touched with the owner's rights: a link planted there
-// leads nowhere that the owner could not go.
-func TestOwnerRights(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("only root has more rights than the server's user")
-	}
-	dir := t.TempDir()
-	secret := filepath.Join(dir, "secret")
-	check(t, os.WriteFile(secret, []byte("secret"), 0o600))
-	o := owner{65534, 65534}
-	err := o.do(func() error {
-		_, err := os.ReadFile(secret)
-		return err
-	})
-	if !os.IsPermission(err) {
-		t.Errorf("reading root's file as nobody: %v", err)
-	}
-	data, src := filepath.Join(dir, "data"), filepath.Join(dir, "data", "base")
-	check(t, os.MkdirAll(src, 0o755))
-	check(t, os.Symlink(secret, filepath.Join(src, "1")))
-	err = copyCluster(t.Context(), data, filepath.Join(dir, "copy"), transient)
-	if err == nil || !strings.Contains(err.Error(), "is a link") {
-		t.Errorf("copying a link: %v", err)
-	}
-	if _, err := os.ReadFile(secret); err != nil {
-		t.Errorf("the test's own thread lost its rights: %v", err)
-	}
 }

@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/ipc/errs"
+	"mulligan/privsep"
 	"mulligan/snap"
 )
 
@@ -37,10 +38,10 @@ type Config struct {
 	StateDir string
 	// Store holds the archived log, bases and forks. The server's user owns and
 	// reaches it, and it is on DataDir's file system: DataDir + ".mulligan" if "".
-	Store    string
-	Server   Server
-	Bin      string // folder of the server's programs, as /usr/lib/postgresql/15/bin
-	UID, GID int    // who the server runs as
+	Store  string
+	Server Server
+	Bin    string       // folder of the server's programs, as /usr/lib/postgresql/15/bin
+	Owner  privsep.User // who the server runs as
 	// MaxReplay is how much log, in bytes, may follow a base before Maintain takes a
 	// new one. 0 is 128 MiB where files are cloned, and 1 GiB where they are copied.
 	MaxReplay int64
@@ -56,18 +57,19 @@ type Config struct {
 // Driver captures and restores one cluster.
 type Driver struct {
 	cfg   Config
-	owner owner
+	owner privsep.User
 
 	mu   sync.Mutex // held during each method but for the copying of a base
 	idle conn       // a connection that captures use again, perhaps a dead one
 	left bool       // the cluster was taken out of care: nothing is to be done to its server
+	conf string     // the name of the configuration that was recorded last, or ""
 	base sync.Mutex // held while a base is taken
 
 	copying atomic.Pointer[place] // where the base that is being taken begins
 
 	clones struct { // whether Store's file system shares extents
-		sync.Once
-		yes bool
+		sync.Mutex
+		known, yes bool
 	}
 }
 
@@ -108,7 +110,7 @@ func New(cfg Config) (*Driver, error) {
 	if err := makeFolders(cfg.StateDir); err != nil {
 		return nil, errs.Wrap(errs.Failed, op, err)
 	}
-	return &Driver{cfg: cfg, owner: owner{cfg.UID, cfg.GID}}, nil
+	return &Driver{cfg: cfg, owner: cfg.Owner}, nil
 }
 
 // makeFolders makes those of the records.
@@ -150,7 +152,7 @@ func (d *Driver) stored(parts ...string) string {
 	return filepath.Join(append([]string{d.cfg.Store}, parts...)...)
 }
 
-func (d *Driver) archive() string { return d.stored("archive") }
+func (d *Driver) archive() string { return d.home().archive() }
 
 // classify gives err a kind and op.
 func (d *Driver) classify(op string, err error) error {
@@ -187,21 +189,12 @@ func (d *Driver) capture(ctx context.Context, req snap.CaptureRequest) (marker, 
 	if err := d.seam("capture: mark"); err != nil {
 		return marker{}, nil, err
 	}
-	conf := make(chan error, 1)
-	var name string
-	go func() { // while the server writes the marker to the disk
-		var err error
-		name, err = d.saveConf()
-		conf <- err
-	}()
 	m, warnings, err := d.mark(ctx)
-	if e := <-conf; err == nil {
-		err = e
-	}
 	if err != nil {
 		return marker{}, nil, err
 	}
-	if _, err := d.reachable(m, m.segments); errs.KindOf(err) == errs.Corrupt {
+	m.Conf, err = d.survey(ctx, m)
+	if errs.KindOf(err) == errs.Corrupt {
 		// Only the first capture of a cluster comes here, and one after all were deleted.
 		if err := d.takeBase(ctx); err != nil {
 			return marker{}, nil, err
@@ -209,10 +202,12 @@ func (d *Driver) capture(ctx context.Context, req snap.CaptureRequest) (marker, 
 		if m, warnings, err = d.mark(ctx); err != nil {
 			return marker{}, nil, err
 		}
-	} else if err != nil {
+		m.Conf, err = d.survey(ctx, m)
+	}
+	if err != nil {
 		return marker{}, nil, err
 	}
-	m.ID, m.Quiesced, m.Created, m.Conf = req.ID, req.Quiesced, time.Now().UTC(), name
+	m.ID, m.Quiesced, m.Created = req.ID, req.Quiesced, time.Now().UTC()
 	if err := errors.Join(ctx.Err(), d.seam("capture: record")); err != nil {
 		return marker{}, nil, err
 	}

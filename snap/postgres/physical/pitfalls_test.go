@@ -128,7 +128,7 @@ func TestTablespacesAreRefused(t *testing.T) {
 	s := newSubject(t, options{})
 	dir := filepath.Join(filepath.Dir(s.DataDir), "space")
 	check(t, os.Mkdir(dir, 0o700))
-	check(t, os.Chown(dir, s.cfg.UID, s.cfg.GID))
+	check(t, os.Chown(dir, s.cfg.Owner.UID, s.cfg.Owner.GID))
 	s.Psql(t, "app", "CREATE TABLESPACE aside LOCATION '"+dir+"'")
 	_, err := s.driver.Capture(t.Context(), snap.CaptureRequest{ID: "db-a"})
 	fails(t, "Capture", err, errs.Unsupported, "tablespace")
@@ -221,7 +221,7 @@ func TestFailingArchive(t *testing.T) {
 	check(t, os.Remove(s.driver.archive()))
 	check(t, os.Rename(s.driver.archive()+"-away", s.driver.archive()))
 	got.ID = "db-a"
-	if got.Conf, err = s.driver.saveConf(); err != nil {
+	if got.Conf, err = s.driver.survey(t.Context(), got); err != nil {
 		t.Fatal(err)
 	}
 	check(t, s.driver.put("markers", "db-a", got))
@@ -242,7 +242,7 @@ func TestFailingArchive(t *testing.T) {
 func TestArchiveCommand(t *testing.T) {
 	t.Parallel()
 	s := newSubject(t, options{bare: true})
-	_, err := s.driver.claim()
+	_, err := s.driver.claim(t.Context())
 	check(t, err)
 	name := "0000000A0000000000000001"
 	src := filepath.Join(s.DataDir, name)
@@ -254,7 +254,7 @@ func TestArchiveCommand(t *testing.T) {
 	}
 	write := func(path, content string) {
 		check(t, os.WriteFile(path, []byte(content), 0o600))
-		check(t, os.Chown(path, s.cfg.UID, s.cfg.GID))
+		check(t, os.Chown(path, s.cfg.Owner.UID, s.cfg.Owner.GID))
 	}
 	write(src, strings.Repeat("log", 5000))
 	write(s.driver.stored("archive", ".new."+name), "cut")

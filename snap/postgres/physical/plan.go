@@ -150,7 +150,7 @@ func (d *Driver) prepare(ctx context.Context, req snap.RestoreRequest) (*plan, e
 	defer c.close()
 	f, err := d.inspect(ctx, c)
 	if err == nil {
-		err = d.refuse(f)
+		err = d.refuse(ctx, f)
 	}
 	if err == nil && f.TLI != base.TLI {
 		err = snap.Changed("", "cluster "+d.cfg.Name)
@@ -172,7 +172,7 @@ func (d *Driver) prepare(ctx context.Context, req snap.RestoreRequest) (*plan, e
 		return nil, err
 	}
 	if old != nil && old.Fork.Dir != p.Fork.Dir && !old.Kept {
-		return p, d.remove(d.stored("forks", old.Fork.Dir))
+		return p, d.remove(ctx, d.stored("forks", old.Fork.Dir))
 	}
 	return p, nil
 }
@@ -202,7 +202,7 @@ func (d *Driver) fill(ctx context.Context, p *plan, old *plan, target, base mark
 	p.Digest, p.Rows = p.Fork.Contents.digest(), p.Fork.Contents.Rows
 	now, err := readContents(ctx, d.connectTo, -1)
 	if err != nil {
-		return errs.Also(err, d.remove(d.stored("forks", p.Fork.Dir)))
+		return errs.Also(err, d.remove(ctx, d.stored("forks", p.Fork.Dir)))
 	}
 	p.setChanges(target, base, differences(p.Fork.Contents, now))
 	return nil

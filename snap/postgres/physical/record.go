@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"mulligan/ipc/errs"
 	"mulligan/snap"
 )
@@ -119,7 +121,7 @@ func (d *Driver) marker(id snap.SnapshotID) (m marker, err error) {
 // writeDurably replaces a file; it is there wholly or not at all.
 func writeDurably(path string, data []byte, mode os.FileMode) (err error) {
 	tmp := path + ".tmp"
-	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, mode)
+	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_WRONLY|os.O_TRUNC|unix.O_NOFOLLOW|unix.O_NONBLOCK, mode)
 	if err != nil {
 		return err
 	}

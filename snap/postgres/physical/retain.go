@@ -26,12 +26,14 @@ type holdings struct {
 	from map[snap.SnapshotID]baseCopy
 	log  map[string]bool // finished log files that are needed
 	open []place         // and these timelines' log from there on
+
+	legs map[timeline][]leg // histories that were read
 }
 
 // hold works out what is needed: by all markers but those in without, by the
 // folders that were swapped out, by restores under way, and by markers to come.
 func (d *Driver) hold(ctx context.Context, without ...snap.SnapshotID) (h holdings, err error) {
-	h.from, h.log = map[snap.SnapshotID]baseCopy{}, map[string]bool{}
+	h.from, h.log, h.legs = map[snap.SnapshotID]baseCopy{}, map[string]bool{}, map[timeline][]leg{}
 	all, err1 := d.markers()
 	plans, err2 := d.switches()
 	var err3, err4 error
@@ -53,13 +55,13 @@ func (d *Driver) hold(ctx context.Context, without ...snap.SnapshotID) (h holdin
 			continue
 		}
 		h.markers = append(h.markers, m)
-		if err := d.holdUpTo(&h, m.ID, m.TLI, m.LSN); err != nil {
+		if err := d.holdUpTo(ctx, &h, m.ID, m.TLI, m.LSN); err != nil {
 			return h, err
 		}
 	}
 	for _, k := range h.kept { // live again, it goes on from its end
 		if b, found := h.from[k.Marker]; found {
-			legs, err := d.history(k.End.TLI)
+			legs, err := d.historyIn(ctx, &h, k.End.TLI)
 			if errs.KindOf(err) == errs.Corrupt {
 				continue
 			} else if err != nil {
@@ -68,13 +70,25 @@ func (d *Driver) hold(ctx context.Context, without ...snap.SnapshotID) (h holdin
 			h.holdLog(legs, b, k.End.Checkpoint)
 		}
 	}
-	return h, d.holdUpTo(&h, "", h.live, endless)
+	return h, d.holdUpTo(ctx, &h, "", h.live, endless)
+}
+
+// historyIn is history, read once.
+func (d *Driver) historyIn(ctx context.Context, h *holdings, t timeline) ([]leg, error) {
+	if legs, found := h.legs[t]; found {
+		return legs, nil
+	}
+	legs, err := d.history(ctx, t)
+	if err == nil {
+		h.legs[t] = legs
+	}
+	return legs, err
 }
 
 // holdUpTo notes the base and the log that lead to a place. Without a base there
 // is nothing to be kept.
-func (d *Driver) holdUpTo(h *holdings, id snap.SnapshotID, t timeline, to lsn) error {
-	legs, err := d.history(t)
+func (d *Driver) holdUpTo(ctx context.Context, h *holdings, id snap.SnapshotID, t timeline, to lsn) error {
+	legs, err := d.historyIn(ctx, h, t)
 	var b baseCopy
 	if err == nil {
 		b, err = choose(h.bases, legs, marker{place: place{TLI: t}, LSN: to})
@@ -118,7 +132,7 @@ type garbage struct {
 
 // unneeded lists what nobody needs. With the last marker goes everything, also
 // what markers to come would begin with: last says that it is being deleted.
-func (d *Driver) unneeded(h holdings, last bool) (g garbage, err error) {
+func (d *Driver) unneeded(ctx context.Context, h holdings, last bool) (g garbage, err error) {
 	if last {
 		h.from, h.open = nil, nil
 	}
@@ -139,20 +153,12 @@ func (d *Driver) unneeded(h holdings, last bool) (g garbage, err error) {
 			g.kept = append(g.kept, k)
 		}
 	}
-	err = d.owner.do(func() error {
-		entries, err := os.ReadDir(d.archive())
-		if err != nil {
-			return err
+	list, err := namesAsOwner.Call(ctx, d.owner, d.archive())
+	for _, name := range list {
+		if len(name) >= 24 && isSegment(name[:24]) && validName(name) && !h.wants(name[:24]) {
+			g.log = append(g.log, name)
 		}
-		for _, e := range entries {
-			if name := e.Name(); len(name) > 24 && isSegment(name[:24]) || isSegment(name) {
-				if !h.wants(name[:24]) {
-					g.log = append(g.log, name)
-				}
-			}
-		}
-		return nil
-	})
+	}
 	return g, err
 }
 
@@ -167,11 +173,11 @@ func (d *Driver) freed(ctx context.Context, ids []snap.SnapshotID) (g garbage, e
 	if err != nil {
 		return g, err
 	}
-	already, err := d.unneeded(before, false)
+	already, err := d.unneeded(ctx, before, false)
 	if err != nil {
 		return g, err
 	}
-	g, err = d.unneeded(after, len(after.markers) == 0 && len(before.markers) > 0)
+	g, err = d.unneeded(ctx, after, len(after.markers) == 0 && len(before.markers) > 0)
 	g.bases = slices.DeleteFunc(g.bases, func(b baseCopy) bool { return slices.Contains(already.bases, b) })
 	g.kept = slices.DeleteFunc(g.kept, func(k kept) bool { return slices.Contains(already.kept, k) })
 	g.log = slices.DeleteFunc(g.log, func(name string) bool { return slices.Contains(already.log, name) })
@@ -207,38 +213,12 @@ func (d *Driver) Size(ctx context.Context, ids ...snap.SnapshotID) (int64, error
 	if err != nil {
 		return 0, d.classify(op, err)
 	}
-	n, err := d.measure(d.paths(g))
+	n, err := d.measure(ctx, d.paths(g))
 	return n, d.classify(op, err)
 }
 
-func (d *Driver) measure(gone []string) (total int64, err error) {
-	err = d.owner.do(func() error {
-		if !d.cloning() {
-			for _, p := range gone {
-				n, err := occupied(p)
-				if err != nil {
-					return err
-				}
-				total += n
-			}
-			return nil
-		}
-		stay := []string{d.cfg.DataDir}
-		for _, dir := range []string{"bases", "forks", "archive"} {
-			entries, err := os.ReadDir(d.stored(dir))
-			if err != nil {
-				return err
-			}
-			for _, e := range entries {
-				if p := d.stored(dir, e.Name()); !slices.Contains(gone, p) {
-					stay = append(stay, p)
-				}
-			}
-		}
-		total, err = freedBy(gone, stay)
-		return err
-	})
-	return total, err
+func (d *Driver) measure(ctx context.Context, gone []string) (int64, error) {
+	return measureAsOwner.Call(ctx, d.owner, measurement{Home: d.home(), Gone: gone, Shared: d.cloning(ctx)})
 }
 
 // Delete drops a snapshot, and what only it needed.
@@ -254,35 +234,28 @@ func (d *Driver) Delete(ctx context.Context, id snap.SnapshotID) error {
 		err = d.drop("markers", string(id))
 	}
 	if err == nil {
-		err = d.discard(g)
+		err = d.discard(ctx, g)
 	}
 	return d.classify(op, err)
 }
 
 // discard removes garbage: records first, so that none ever names what is gone.
 // What a crash leaves is found by the next prune or Sweep.
-func (d *Driver) discard(g garbage) error {
+func (d *Driver) discard(ctx context.Context, g garbage) error {
 	if err := d.seam("discard"); err != nil {
 		return err
 	}
 	for _, b := range g.bases {
-		if err := errors.Join(d.drop("bases", b.ID), removeDurably(d.sumsFile(b.ID)), d.remove(d.stored("bases", b.ID))); err != nil {
+		if err := errors.Join(d.drop("bases", b.ID), removeDurably(d.sumsFile(b.ID)), d.remove(ctx, d.stored("bases", b.ID))); err != nil {
 			return err
 		}
 	}
 	for _, k := range g.kept {
-		if err := errors.Join(d.drop("kept", string(k.Marker)), d.remove(d.stored("forks", k.Dir))); err != nil {
+		if err := errors.Join(d.drop("kept", string(k.Marker)), d.remove(ctx, d.stored("forks", k.Dir))); err != nil {
 			return err
 		}
 	}
-	return d.owner.do(func() error {
-		for _, name := range g.log {
-			if err := os.Remove(d.stored("archive", name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return err
-			}
-		}
-		return nil
-	})
+	return d.remove(ctx, d.paths(garbage{log: g.log})...)
 }
 
 // prune drops what nobody needs.
@@ -291,11 +264,11 @@ func (d *Driver) prune(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	g, err := d.unneeded(h, false)
+	g, err := d.unneeded(ctx, h, false)
 	if err != nil {
 		return err
 	}
-	return d.discard(g)
+	return d.discard(ctx, g)
 }
 
 // Sweep drops the snapshots and restores that are not in keep, and what is in
@@ -335,7 +308,7 @@ func (d *Driver) sweep(ctx context.Context, keep snap.Keep) error {
 			}
 		}
 	}
-	if err := d.sweepStore(); err != nil {
+	if err := d.sweepStore(ctx); err != nil {
 		return err
 	}
 	if _, err := os.Lstat(d.archive()); errors.Is(err, fs.ErrNotExist) {
@@ -359,8 +332,8 @@ func (d *Driver) abandon(ctx context.Context, p *plan) error {
 }
 
 // sweepStore removes what no record names.
-func (d *Driver) sweepStore() error {
-	known := map[string]bool{}
+func (d *Driver) sweepStore(ctx context.Context) error {
+	var known []string
 	bases, err1 := d.bases()
 	keeps, err2 := d.keptOnes()
 	plans, err3 := d.switches()
@@ -368,31 +341,16 @@ func (d *Driver) sweepStore() error {
 		return err
 	}
 	for _, b := range bases {
-		known["bases/"+b.ID] = true
+		known = append(known, "bases/"+b.ID)
 	}
 	for _, k := range keeps {
-		known["forks/"+k.Dir] = true
+		known = append(known, "forks/"+k.Dir)
 	}
 	for _, p := range plans {
-		known["forks/"+p.Fork.Dir] = true
+		known = append(known, "forks/"+p.Fork.Dir)
 	}
-	return d.owner.do(func() error {
-		for _, pattern := range []string{"bases/*", "forks/*", "log-*", "archive/.copy.*"} {
-			found, err := filepath.Glob(d.stored(pattern))
-			if err != nil {
-				return err
-			}
-			for _, path := range found {
-				rel, _ := filepath.Rel(d.cfg.Store, path)
-				if !known[rel] {
-					if err := os.RemoveAll(path); err != nil {
-						return err
-					}
-				}
-			}
-		}
-		return nil
-	})
+	_, err := sweepAsOwner.Call(ctx, d.owner, sweeping{d.cfg.Store, known})
+	return err
 }
 
 // sweepConf removes configurations that no marker names.
@@ -431,7 +389,7 @@ func (d *Driver) Verify(ctx context.Context, id snap.SnapshotID, depth snap.Dept
 	if err != nil {
 		return d.classify(op, err)
 	}
-	b, err := d.reachable(m, c.segments)
+	b, err := d.reachable(ctx, m, c.segments)
 	if err == nil && depth == snap.Full {
 		if err = d.checkBase(ctx, b); err == nil {
 			err = d.checkLog(ctx, m, b, c.segments)
@@ -443,16 +401,16 @@ func (d *Driver) Verify(ctx context.Context, id snap.SnapshotID, depth snap.Dept
 // checkLog reads the log between a base and a marker; each record has a checksum
 // and the place of the one before it.
 func (d *Driver) checkLog(ctx context.Context, m marker, b baseCopy, size segments) error {
-	legs, err := d.history(m.TLI)
+	legs, err := d.history(ctx, m.TLI)
 	if err != nil {
 		return err
 	}
 	spans := path(legs, b.TLI, b.Start, m.LSN)
-	dir, err := d.gatherAll(size.names(spans))
+	dir, err := d.gather(ctx, logLinks{Names: size.names(spans)})
 	if err != nil {
 		return err
 	}
-	defer d.remove(dir) // else the next Sweep does it
+	defer d.remove(ctx, dir) // else the next Sweep does it
 	for _, s := range spans {
 		if s.Start >= s.End {
 			continue
@@ -467,24 +425,4 @@ func (d *Driver) checkLog(ctx context.Context, m marker, b baseCopy, size segmen
 		}
 	}
 	return nil
-}
-
-// gatherAll makes a folder of links to log files, wherever they are.
-func (d *Driver) gatherAll(names []string) (dir string, err error) {
-	err = d.owner.do(func() error {
-		if dir, err = os.MkdirTemp(d.cfg.Store, "log-"); err != nil {
-			return err
-		}
-		for i, name := range names {
-			from := d.locate(name)
-			if from == "" && i+1 < len(names) { // the child's first file begins as the parent's last
-				from = d.locate(names[i+1])
-			}
-			if err := os.Symlink(from, filepath.Join(dir, name)); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	return dir, err
 }

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/ipc/errs"
+	"mulligan/privsep"
 )
 
 // Server starts and stops the cluster's server, as whoever runs it on this host
@@ -28,7 +29,7 @@ type Server interface {
 type PgCtl struct {
 	Bin, DataDir, Log string
 	Config            string // its configuration file, if that is not in DataDir
-	UID, GID          int
+	Owner             privsep.User
 }
 
 // Start starts the server in the background, with its own session.
@@ -51,10 +52,10 @@ func (p PgCtl) Stop(ctx context.Context) error {
 func (p PgCtl) run(ctx context.Context, verb string, args ...string) error {
 	cmd := exec.CommandContext(ctx, filepath.Join(p.Bin, "pg_ctl"), append([]string{verb, "-s", "-D", p.DataDir}, args...)...)
 	cmd.Dir, cmd.Env = "/", []string{"PATH=/usr/local/bin:/usr/bin:/bin", "LC_ALL=C.UTF-8"}
-	cmd.SysProcAttr = owner{p.UID, p.GID}.attr()
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("pg_ctl %s: %w: %s", verb, err, lastLine(string(out)))
+	var out printed
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := p.Owner.Run(cmd, privsep.Options{}); err != nil { // the server may need programs with rights of their own
+		return fmt.Errorf("pg_ctl %s: %w: %s", verb, err, out.lastLine())
 	}
 	return nil
 }
@@ -107,7 +108,7 @@ func (d *Driver) start(ctx context.Context) error {
 	defer cancel()
 	var started time.Time
 	return await(ctx, func() (bool, error) {
-		if d.status(d.cfg.DataDir) == "ready" {
+		if d.status(ctx, d.cfg.DataDir) == "ready" {
 			return true, nil
 		}
 		switch running, err := inUse(d.cfg.DataDir); {
@@ -172,12 +173,8 @@ func (d *Driver) awaitEnd(ctx context.Context, dir string) error {
 // postmaster.pid (miscadmin.h, LOCK_FILE_LINE_PM_STATUS): "ready" once it takes
 // connections. It is "" without a live process of the first line's number, which
 // may be one of a container's.
-func (d *Driver) status(dir string) string {
-	var data []byte
-	err := d.owner.do(func() (err error) {
-		data, err = os.ReadFile(filepath.Join(dir, "postmaster.pid"))
-		return err
-	})
+func (d *Driver) status(ctx context.Context, dir string) string {
+	data, err := d.owner.ReadFile(ctx, filepath.Join(dir, "postmaster.pid"))
 	lines := strings.Split(string(data), "\n")
 	if err != nil || len(lines) < 8 {
 		return ""

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mulligan/ipc/errs"
+	"mulligan/privsep"
 )
 
 // Enable takes the cluster into care. It says what it changed, in whole
@@ -38,17 +39,17 @@ func (d *Driver) enable(ctx context.Context) (changes []string, restart bool, er
 	if err != nil {
 		return nil, false, err
 	}
-	made, err := d.claim()
+	made, err := d.claim(ctx)
 	if err != nil {
 		return nil, false, err
 	}
-	if err := d.refuse(f); err != nil {
+	if err := d.refuse(ctx, f); err != nil {
 		if made { // nothing of the cluster's is in it yet
-			err = errs.Also(err, d.remove(d.cfg.Store))
+			err = errs.Also(err, d.remove(ctx, d.cfg.Store))
 		}
 		return nil, false, err
 	}
-	if err := d.put(".", "ward", ward{d.cfg.Store, d.cfg.UID, d.cfg.GID}); err != nil {
+	if err := d.put(".", "ward", ward{d.cfg.Store, d.owner.UID, d.owner.GID}); err != nil {
 		return nil, false, err
 	}
 	if made {
@@ -84,38 +85,8 @@ func (d *Driver) database() string {
 
 // claim makes the store, and marks it as this app's: two apps in one cluster
 // would take each other back.
-func (d *Driver) claim() (made bool, err error) {
-	if err := os.Mkdir(d.cfg.Store, 0o700); err == nil {
-		made = true
-		if err := os.Lchown(d.cfg.Store, d.cfg.UID, d.cfg.GID); err != nil {
-			return made, err
-		}
-	} else if !errors.Is(err, fs.ErrExist) {
-		return false, err
-	}
-	err = d.owner.do(func() error {
-		for _, dir := range []string{"archive", "bases", "forks"} {
-			if err := os.MkdirAll(d.stored(dir), 0o700); err != nil {
-				return err
-			}
-		}
-		mine := d.cfg.App + "/" + d.cfg.Name + "\n"
-		file := d.stored("claim")
-		switch data, err := os.ReadFile(file); {
-		case errors.Is(err, fs.ErrNotExist):
-			if err := writeDurably(file, []byte(mine), 0o600); err != nil {
-				return err
-			}
-			return syncDir(filepath.Dir(d.cfg.Store))
-		case err != nil:
-			return err
-		case string(data) != mine:
-			return errs.New(errs.Conflict, "", "the cluster is in the care of %s already", strings.TrimSpace(string(data))).
-				WithHint("in physical mode a cluster belongs to one app alone; use mode = logical for the other")
-		}
-		return nil
-	})
-	return made, err
+func (d *Driver) claim(ctx context.Context) (made bool, err error) {
+	return claimAsOwner.Call(ctx, d.owner, claim{d.cfg.Store, d.cfg.App + "/" + d.cfg.Name + "\n"})
 }
 
 // configure has the server fill the archive, unless it archives for somebody
@@ -273,7 +244,9 @@ func Purge(stateDir string) error {
 		if err := json.Unmarshal(data, &w); err != nil {
 			return errs.Wrap(errs.Corrupt, op, err)
 		}
-		if err := (owner{w.UID, w.GID}).do(func() error { return os.RemoveAll(w.Store) }); err != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), cleanTimeout)
+		defer cancel()
+		if _, err := removeAsOwner.Call(ctx, privsep.User{UID: w.UID, GID: w.GID}, []string{w.Store}); err != nil {
 			return errs.Wrap(errs.Failed, op, err)
 		}
 	}
@@ -322,18 +295,18 @@ func (d *Driver) tidy(ctx context.Context) (due bool, err error) {
 	if err := c.row(ctx, "SELECT pg_current_wal_flush_lsn()::text", lsnText{&end}); err != nil {
 		return false, err
 	}
-	b, err := d.reachable(marker{place: place{TLI: f.TLI}, LSN: end}, f.Segments)
+	b, err := d.reachable(ctx, marker{place: place{TLI: f.TLI}, LSN: end}, f.Segments)
 	if errs.KindOf(err) == errs.Corrupt {
 		return true, nil // there is none
 	}
-	return err == nil && int64(end-b.Start) > d.maxReplay(), err
+	return err == nil && int64(end-b.Start) > d.maxReplay(ctx), err
 }
 
-func (d *Driver) maxReplay() int64 {
+func (d *Driver) maxReplay(ctx context.Context) int64 {
 	switch {
 	case d.cfg.MaxReplay > 0:
 		return d.cfg.MaxReplay
-	case d.cloning():
+	case d.cloning(ctx):
 		return 128 << 20
 	}
 	return 1 << 30

@@ -141,7 +141,7 @@ func TestRefusals(t *testing.T) {
 		above := filepath.Dir(s.DataDir)
 		check(t, os.Chown(above, 0, 0))
 		fails(t, "a folder of root's", enable(func(*Config) {}), errs.Denied, "cannot write to")
-		check(t, os.Chown(above, s.cfg.UID, s.cfg.GID))
+		check(t, os.Chown(above, s.cfg.Owner.UID, s.cfg.Owner.GID))
 		check(t, s.driver.stop(t.Context()))
 		check(t, unix.Mount(s.DataDir, s.DataDir, "", unix.MS_BIND, ""))
 		check(t, s.driver.start(t.Context()))

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sys/unix"
 
+	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/postgres/pgtest"
 	"mulligan/snap/snaptest"
@@ -83,9 +84,10 @@ func newSubject(t testing.TB, o options) *subject {
 	}
 	c := pgtest.New(t, pgtest.Options{Dir: o.dir, Settings: settings, Init: o.init, Databases: []string{"app"}, Slim: isTest})
 	uid, gid := c.Owner()
+	owner := privsep.User{UID: uid, GID: gid}
 	s := &subject{Cluster: c, cfg: Config{
-		App: "app-1", Name: "main", DSN: c.DSN("app"), DataDir: c.DataDir, StateDir: t.TempDir(), Bin: c.Bin, UID: uid, GID: gid,
-		Server: PgCtl{Bin: c.Bin, DataDir: c.DataDir, Log: c.Log, UID: uid, GID: gid},
+		App: "app-1", Name: "main", DSN: c.DSN("app"), DataDir: c.DataDir, StateDir: t.TempDir(), Bin: c.Bin, Owner: owner,
+		Server: PgCtl{Bin: c.Bin, DataDir: c.DataDir, Log: c.Log, Owner: owner},
 	}}
 	t.Cleanup(func() { s.halt(t) })
 	s.reopen(t)
@@ -252,7 +254,7 @@ func (s *subject) Damage(t *testing.T, id snap.SnapshotID) {
 	t.Helper()
 	m, err := s.driver.marker(id)
 	check(t, err)
-	b, err := s.driver.reachable(m, 1<<20) // as newSubject makes its clusters
+	b, err := s.driver.reachable(t.Context(), m, 1<<20) // as newSubject makes its clusters
 	check(t, err)
 	flip(t, largest(t, s.driver.stored("bases", b.ID)), 4000)
 }
@@ -293,7 +295,7 @@ func (s *subject) Stored(t *testing.T) int64 {
 			all = append(all, s.driver.stored(dir, e.Name()))
 		}
 	}
-	n, err := s.driver.measure(slices.Clip(all))
+	n, err := s.driver.measure(t.Context(), slices.Clip(all))
 	check(t, err)
 	return n
 }

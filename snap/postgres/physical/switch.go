@@ -165,7 +165,7 @@ func (d *Driver) swapIn(ctx context.Context, p *plan) error {
 	if err != nil {
 		return err
 	}
-	return d.owner.do(func() error { return exchange(d.cfg.DataDir, fork) })
+	return d.exchange(ctx, fork)
 }
 
 // quiet refuses early where something was committed since the base, and else has
@@ -185,7 +185,7 @@ func (d *Driver) quiet(ctx context.Context, p *plan) error {
 // writeOut has the server write its buffers out, if it is up. One that is down,
 // or dead, is told by what its log holds.
 func (d *Driver) writeOut(ctx context.Context) (up bool, err error) {
-	if d.status(d.cfg.DataDir) != "ready" {
+	if d.status(ctx, d.cfg.DataDir) != "ready" {
 		return false, nil
 	}
 	c, err := d.connect(ctx)
@@ -224,8 +224,7 @@ func (s *dbSwitch) Undo(ctx context.Context) error {
 			if err := s.d.seam("undo: exchange"); err != nil {
 				return err
 			}
-			err := s.d.owner.do(func() error { return exchange(s.d.cfg.DataDir, s.d.stored("forks", p.Fork.Dir)) })
-			if err != nil {
+			if err := s.d.exchange(ctx, s.d.stored("forks", p.Fork.Dir)); err != nil {
 				return err
 			}
 		}
@@ -340,7 +339,7 @@ func (d *Driver) finish(ctx context.Context, p *plan) error {
 	case p.Kept:
 		err = d.keepAgain(ctx, p)
 	default:
-		err = d.remove(d.stored("forks", p.Fork.Dir))
+		err = d.remove(ctx, d.stored("forks", p.Fork.Dir))
 	}
 	if err != nil {
 		return err
@@ -362,7 +361,7 @@ func (d *Driver) keep(ctx context.Context, p *plan) error {
 		return err
 	}
 	if _, err := d.marker(p.Base); errs.KindOf(err) == errs.NotFound || end.State != shutDown {
-		return d.remove(dir)
+		return d.remove(ctx, dir)
 	} else if err != nil {
 		return err
 	}
@@ -379,5 +378,5 @@ func (d *Driver) keepAgain(ctx context.Context, p *plan) error {
 	if err := d.drop("kept", string(p.Target)); err != nil {
 		return err
 	}
-	return d.remove(d.stored("forks", p.Fork.Dir))
+	return d.remove(ctx, d.stored("forks", p.Fork.Dir))
 }

@@ -96,7 +96,7 @@ func copyDir(ctx context.Context, src, dst, rel string, omit func(string) bool) 
 
 // copyFile makes dst a copy of src, sharing its extents where that is possible.
 func copyFile(src, dst string) (err error) {
-	in, err := os.OpenFile(src, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	in, err := openRegular(src, unix.O_NOFOLLOW)
 	if err != nil {
 		return err
 	}
@@ -125,9 +125,9 @@ func syncFS(path string) error {
 }
 
 // sums lists the regular files below dir with their digests, one per line.
-func sums(ctx context.Context, dir string) ([]byte, error) {
-	var list bytes.Buffer
-	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+func sums(ctx context.Context, dir string, list io.Writer) error {
+	total := 0
+	return filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if err = errors.Join(err, ctx.Err()); err != nil || !e.Type().IsRegular() {
 			return err
 		}
@@ -136,14 +136,19 @@ func sums(ctx context.Context, dir string) ([]byte, error) {
 			return err
 		}
 		size, sum, err := sumFile(path)
-		_, _ = fmt.Fprintf(&list, "%s %d %q\n", sum, size, rel) // a buffer never fails
+		if err != nil {
+			return err
+		}
+		n, err := fmt.Fprintf(list, "%s %d %q\n", sum, size, rel)
+		if total += n; err == nil && total > maxSums {
+			err = tooManyFiles()
+		}
 		return err
 	})
-	return list.Bytes(), err
 }
 
 func sumFile(path string) (size int64, sum string, err error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	f, err := openRegular(path, unix.O_NOFOLLOW)
 	if err != nil {
 		return 0, "", err
 	}
@@ -195,49 +200,32 @@ func inode(path string) (uint64, error) {
 }
 
 // cloning reports whether the store's file system can share extents between files.
-func (d *Driver) cloning() bool {
-	d.clones.Do(func() {
-		_ = d.owner.do(func() error {
-			a, b := d.stored("probe-a"), d.stored("probe-b")
-			defer os.Remove(a)
-			defer os.Remove(b)
-			if err := os.WriteFile(a, []byte("probe"), 0o600); err != nil {
-				return err
-			}
-			in, err := os.Open(a)
-			if err != nil {
-				return err
-			}
-			defer in.Close()
-			out, err := os.Create(b)
-			if err != nil {
-				return err
-			}
-			defer out.Close()
-			d.clones.yes = unix.IoctlFileClone(int(out.Fd()), int(in.Fd())) == nil
-			return nil
-		})
-	})
+func (d *Driver) cloning(ctx context.Context) bool {
+	d.clones.Lock()
+	defer d.clones.Unlock()
+	if !d.clones.known {
+		yes, err := clonesAsOwner.Call(ctx, d.owner, d.cfg.Store)
+		if err != nil {
+			return false // copying is always possible; it is asked again
+		}
+		d.clones.known, d.clones.yes = true, yes
+	}
 	return d.clones.yes
 }
 
 // room makes sure that a copy of dir fits on the store's file system, with a
 // reserve: the server must not run out of space because of us.
-func (d *Driver) room(dir string) error {
-	var st unix.Statfs_t
-	if err := unix.Statfs(d.cfg.Store, &st); err != nil {
+func (d *Driver) room(ctx context.Context, dir string) error {
+	q := spaceQuery{Store: d.cfg.Store}
+	if !d.cloning(ctx) {
+		q.Dir = dir
+	}
+	s, err := spaceAsOwner.Call(ctx, d.owner, q)
+	if err != nil {
 		return err
 	}
-	need := int64(64 << 20)
-	if !d.cloning() {
-		n, err := occupied(dir)
-		if err != nil {
-			return err
-		}
-		need += n + n/16
-	}
-	if free := int64(st.Bavail) * st.Bsize; free < need {
-		return errs.New(errs.Failed, "", "%s has %d MB free, and %d MB are needed for a copy of the cluster", d.cfg.Store, free>>20, need>>20).
+	if need := 64<<20 + s.Taken + s.Taken/16; s.Free < need {
+		return errs.New(errs.Failed, "", "%s has %d MB free, and %d MB are needed for a copy of the cluster", d.cfg.Store, s.Free>>20, need>>20).
 			WithHint("free some space, or delete checkpoints")
 	}
 	return nil

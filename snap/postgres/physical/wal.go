@@ -54,10 +54,10 @@ func (d *Driver) collect(ctx context.Context, c conn, f facts) error {
 	if err := c.row(ctx, "SELECT pg_walfile_name(pg_current_wal_flush_lsn()), pg_current_wal_flush_lsn()::text", &current, lsnText{&flushed}); err != nil {
 		return err
 	}
-	err := d.owner.do(func() error {
-		return saveLog(ctx, filepath.Join(d.cfg.DataDir, "pg_wal"), d.archive(), current[:8], current, "")
-	})
-	if err != nil {
+	if !isSegment(current) {
+		return fmt.Errorf("the server's log file is called %.40q", current)
+	}
+	if err := d.saveLog(ctx, logToSave{Wal: d.home().wal(), End: current}); err != nil {
 		return fmt.Errorf("copy the log: %w", err)
 	}
 	switch start := lsn(f.Segments.number(flushed) * uint64(f.Segments)); {
@@ -84,28 +84,46 @@ func (l lsnText) Scan(v any) (err error) {
 	return err
 }
 
-// saveLog copies from a pg_wal folder what the archive lacks: histories, and the
-// log files of timeline tli (eight digits) that lie before the file called end.
-// Where partial is a file's name, that one is saved as far as it was written.
-func saveLog(ctx context.Context, wal, archive, tli, end, partial string) error {
-	entries, err := os.ReadDir(wal)
+// logToSave says what of a pg_wal folder the archive is to have.
+type logToSave struct {
+	Wal, Archive string
+	History      string // a history that must be there, and is copied before all else
+	// End is a log file: those before it on its timeline are finished, and copied.
+	End string
+	// Those from End to Until, which may be "", are saved as far as they were written.
+	Until string
+}
+
+func (d *Driver) saveLog(ctx context.Context, s logToSave) error {
+	s.Archive = d.archive()
+	_, err := saveLogAsOwner.Call(ctx, d.owner, s)
+	return err
+}
+
+// save copies what the archive lacks: histories, and log files.
+func (s logToSave) save(ctx context.Context) error {
+	if s.History != "" {
+		if err := copyDurably(filepath.Join(s.Wal, s.History), filepath.Join(s.Archive, s.History), false); err != nil {
+			return err
+		}
+	}
+	list, err := names(s.Wal)
 	if err != nil {
 		return err
 	}
-	for _, e := range entries {
-		name := e.Name()
-		finished := isSegment(name) && name[:8] == tli && name < end
+	for _, name := range list {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if _, err := os.Lstat(filepath.Join(archive, name)); err == nil {
+		if _, err := os.Lstat(filepath.Join(s.Archive, name)); err == nil {
 			continue
 		}
+		here := isSegment(name) && name[:8] == s.End[:8]
 		switch {
-		case isHistory(name) || finished:
-			err = copyDurably(filepath.Join(wal, name), filepath.Join(archive, name), false)
-		case name == partial:
-			err = copyDurably(filepath.Join(wal, name), filepath.Join(archive, name+".partial"), true)
+		case isHistory(name) || here && name < s.End:
+			err = copyDurably(filepath.Join(s.Wal, name), filepath.Join(s.Archive, name), false)
+		case here && name <= s.Until:
+			err = copyDurably(filepath.Join(s.Wal, name), filepath.Join(s.Archive, name+".partial"), true)
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) { // the server may have dropped or renamed it
 			return err
@@ -147,49 +165,28 @@ func copyDurably(src, dst string, replace bool) (err error) {
 // saveEnd saves all of the log of a stopped server, so that its folder may go.
 func (d *Driver) saveEnd(ctx context.Context, dir string, c control) error {
 	end := c.segments.name(c.TLI, c.segments.number(c.Checkpoint))
-	wal := filepath.Join(dir, "pg_wal")
-	return d.owner.do(func() error {
-		if c.State == shutDown {
-			return saveLog(ctx, wal, d.archive(), end[:8], end, end)
-		}
-		// It died. What lies behind its last checkpoint may be finished or not.
-		entries, err := os.ReadDir(wal)
-		if err != nil {
-			return err
-		}
-		for _, e := range entries {
-			if name := e.Name(); isSegment(name) && name[:8] == end[:8] && name >= end {
-				if err := saveLog(ctx, wal, d.archive(), end[:8], end, name); err != nil {
-					return err
-				}
-			}
-		}
-		return nil
-	})
-}
-
-// history reads how timeline t came about: from the archive, which gets each
-// history before anything is written on its timeline. Timeline 1 has none.
-func (d *Driver) history(t timeline) (legs []leg, err error) {
-	err = d.owner.do(func() (err error) {
-		legs, err = d.readHistory(t)
-		return err
-	})
-	return legs, err
-}
-
-// readHistory is history, for who is the owner already.
-func (d *Driver) readHistory(t timeline) ([]leg, error) {
-	for _, dir := range []string{d.archive(), filepath.Join(d.cfg.DataDir, "pg_wal")} {
-		data, err := os.ReadFile(filepath.Join(dir, t.historyFile()))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		} else if err != nil {
-			return nil, err
-		}
-		return parseHistory(t, data)
+	s := logToSave{Wal: filepath.Join(dir, "pg_wal"), End: end, Until: end}
+	if c.State != shutDown { // it died: what lies behind its last checkpoint may be finished or not
+		s.Until = end[:8] + strings.Repeat("F", len(end)-8)
 	}
-	if t != 1 {
+	return d.saveLog(ctx, s)
+}
+
+// history reads how timeline t came about.
+func (d *Driver) history(ctx context.Context, t timeline) ([]leg, error) {
+	data, err := historyAsOwner.Call(ctx, d.owner, historyQuery{d.home(), t})
+	if err != nil {
+		return nil, err
+	}
+	return legsOf(t, data)
+}
+
+// legsOf reads the history of timeline t, which is nil without one. Timeline 1 has none.
+func legsOf(t timeline, history []byte) ([]leg, error) {
+	switch {
+	case history != nil:
+		return parseHistory(t, history)
+	case t != 1:
 		return nil, errs.New(errs.Corrupt, "", "the history of timeline %d is missing", t).WithHint("use another checkpoint")
 	}
 	return []leg{{1, endless}}, nil
@@ -222,9 +219,9 @@ func (s segments) names(spans []span) (names []string) {
 }
 
 // locate finds a log file: finished, with the live server, or saved unfinished.
-func (d *Driver) locate(name string) string {
+func (h home) locate(name string) string {
 	for _, path := range []string{
-		filepath.Join(d.archive(), name), filepath.Join(d.cfg.DataDir, "pg_wal", name), filepath.Join(d.archive(), name+".partial"),
+		filepath.Join(h.archive(), name), filepath.Join(h.wal(), name), filepath.Join(h.archive(), name+".partial"),
 	} {
 		if _, err := os.Lstat(path); err == nil {
 			return path
@@ -236,12 +233,12 @@ func (d *Driver) locate(name string) string {
 // present checks that all log files are there. The child of a fork holds a copy
 // of its parent's last file, so either will do for a file that ends a leg. It
 // runs as the owner.
-func (d *Driver) present(names []string) error {
+func (h home) present(names []string) error {
 	for i, name := range names {
-		if d.locate(name) != "" {
+		if h.locate(name) != "" {
 			continue
 		}
-		if i+1 < len(names) && strings.HasSuffix(names[i+1], name[8:]) && d.locate(names[i+1]) != "" {
+		if i+1 < len(names) && strings.HasSuffix(names[i+1], name[8:]) && h.locate(names[i+1]) != "" {
 			continue
 		}
 		return errs.New(errs.Corrupt, "", "log file %s is gone", name).WithHint("use another checkpoint")

@@ -1,0 +1,300 @@
+package physical
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/ipc/errs"
+	"mulligan/privsep"
+	"mulligan/snap"
+)
+
+// somebody is a user without an account, whom no cluster belongs to.
+var somebody = privsep.User{UID: 54331, GID: 54331}
+
+func needRoot(t *testing.T) {
+	t.Helper()
+	if os.Getuid() == 0 {
+		return
+	}
+	if os.Getenv("MULLIGAN_TEST_NOSKIP") == "1" {
+		t.Fatal("this test needs root")
+	}
+	t.Skip("only root can be somebody else")
+}
+
+// reachable makes a folder of root's that everybody reaches.
+func reachable(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/tmp", "mulligan-physical-")
+	check(t, err)
+	t.Cleanup(func() { check(t, os.RemoveAll(dir)) })
+	check(t, os.Chmod(dir, 0o755))
+	return dir
+}
+
+// The owner's folders are touched with the owner's rights: a link planted there
+// leads nowhere that the owner could not go.
+func TestOwnerRights(t *testing.T) {
+	needRoot(t)
+	t.Parallel()
+	dir, ctx := reachable(t), t.Context()
+	data, secret := filepath.Join(dir, "data"), filepath.Join(dir, "secret")
+	check(t, os.WriteFile(secret, []byte("secret"), 0o600))
+	check(t, errors.Join(os.MkdirAll(filepath.Join(data, "base"), 0o755), os.MkdirAll(filepath.Join(data, "bases", "1"), 0o755)))
+	check(t, errors.Join(os.Mkdir(filepath.Join(data, "archive"), 0o755), os.WriteFile(filepath.Join(data, "archive", segments(1<<20).name(1, 0)), nil, 0o644)))
+	check(t, os.Symlink(secret, filepath.Join(data, "base", "1")))
+	check(t, os.Symlink(secret, filepath.Join(data, "postgresql.conf")))
+	check(t, os.Chown(data, somebody.UID, somebody.GID))
+	for name, err := range map[string]error{
+		"a file of root's": func() error { _, err := tailAsOwner.Call(ctx, somebody, secret); return err }(),
+		"a folder of root's": func() error {
+			_, err := mkdirAsOwner.Call(ctx, somebody, newFolder{Path: filepath.Join(dir, "new")})
+			return err
+		}(),
+		"removing": func() error { _, err := removeAsOwner.Call(ctx, somebody, []string{secret}); return err }(),
+	} {
+		if !errors.Is(err, fs.ErrPermission) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	_, err := copyAsOwner.Call(ctx, somebody, clusterCopy{From: data, To: filepath.Join(data, "copy")})
+	if errs.KindOf(err) != errs.Unsupported || !strings.Contains(err.Error(), "is a link") {
+		t.Errorf("copying a link: %v", err)
+	}
+	q := baseQuery{Home: home{Data: data, Store: data}, TLI: 1, LSN: 1, Size: 1 << 20, Conf: new(string)}
+	q.Bases = []baseCopy{{ID: "1", TLI: 1}}
+	if found, err := findBaseAsOwner.Call(ctx, somebody, q); !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("a configuration that is root's file: %q, %v", found.Conf, err)
+	}
+}
+
+// The store is made with the owner's rights too: in a folder that only root
+// writes to, nothing is made.
+func TestStoreIsTheOwners(t *testing.T) {
+	needRoot(t)
+	t.Parallel()
+	dir := reachable(t)
+	d := bare(t, filepath.Join(dir, "data"))
+	made, err := d.claim(t.Context())
+	fails(t, "a store in root's folder", err, errs.Denied, "cannot write to")
+	if _, e := os.Lstat(d.cfg.Store); made || !errors.Is(e, fs.ErrNotExist) {
+		t.Errorf("made: %t, %v", made, e)
+	}
+}
+
+// bare is a driver for a cluster of somebody's that need not be there.
+func bare(t *testing.T, data string) *Driver {
+	t.Helper()
+	d, err := New(Config{App: "app-1", Name: "main", DSN: "postgres://postgres@/app?host=/nowhere", DataDir: data,
+		StateDir: t.TempDir(), Bin: "/nowhere", Server: PgCtl{}, Owner: somebody})
+	check(t, err)
+	return d
+}
+
+// threads calls see with the ids of each thread of this process.
+func threads(t *testing.T, see func(line string)) {
+	t.Helper()
+	list, err := filepath.Glob("/proc/self/task/*/status")
+	check(t, err)
+	for _, path := range list {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			continue // the thread has ended
+		}
+		for line := range strings.Lines(string(data)) {
+			if strings.HasPrefix(line, "Uid:") || strings.HasPrefix(line, "Gid:") {
+				see(strings.TrimSpace(line))
+			}
+		}
+	}
+}
+
+// allRoot checks that no thread of this process has any id but root's: its user
+// could signal it, and the whole daemon with it.
+func allRoot(t *testing.T, when string) {
+	t.Helper()
+	seen := 0
+	threads(t, func(line string) {
+		seen++
+		for _, id := range strings.Fields(line)[1:] {
+			if id != "0" {
+				t.Errorf("%s, a thread of the daemon has %s", when, line)
+				return
+			}
+		}
+	})
+	if seen < 4 {
+		t.Errorf("%s, only %d lines were seen", when, seen)
+	}
+}
+
+// Whatever the driver is at, the daemon's threads stay root's.
+func TestThreadsKeepTheirIDs(t *testing.T) {
+	needRoot(t)
+	t.Parallel()
+	s := newSubject(t, options{})
+	s.cfg.MaxReplay = 1
+	s.cfg.Seam = func(step string) error {
+		allRoot(t, step)
+		return nil
+	}
+	s.reopen(t)
+	s.mutate(t, 1)
+	capture(t, s, "db-a")
+	check(t, s.driver.Maintain(t.Context())) // takes a base
+	s.mutate(t, 2)
+	capture(t, s, "db-b")
+	s.restore(t, "db-a", "db-b")
+}
+
+// While connections are opened as the owner, the daemon's threads stay root's.
+func TestThreadsWhileConnecting(t *testing.T) {
+	needRoot(t)
+	t.Parallel()
+	d := bare(t, filepath.Join(reachable(t), "data"))
+	cfg, err := d.config()
+	check(t, err)
+	done := make(chan error, 1)
+	go func() {
+		var err error
+		for range 1000 {
+			if _, err = cfg.DialFunc(t.Context(), "unix", filepath.Dir(d.cfg.DataDir)+"/.s.PGSQL.5432"); !errors.Is(err, fs.ErrNotExist) {
+				break
+			}
+		}
+		done <- err
+	}()
+	for {
+		allRoot(t, "connecting")
+		select {
+		case err := <-done:
+			if !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("connecting to no server: %v", err)
+			}
+			return
+		default:
+		}
+	}
+}
+
+// A fifo, where a file should be, is waited for by nobody.
+func TestFifos(t *testing.T) {
+	needRoot(t)
+	t.Parallel()
+	dir := reachable(t)
+	own := filepath.Join(dir, "own")
+	d := bare(t, filepath.Join(own, "data"))
+	segment, history, base := segments(1<<20).name(2, 3), timeline(2).historyFile(), "base"
+	grown := filepath.Join(own, "grown")
+	for _, path := range []string{own, grown, d.cfg.DataDir, d.home().wal(), d.cfg.Store, d.archive(), d.stored("bases"), d.stored("bases", base), d.stored("forks")} {
+		check(t, os.Mkdir(path, 0o700))
+		check(t, os.Chown(path, somebody.UID, somebody.GID))
+	}
+	fifo := func(path string) {
+		check(t, unix.Mkfifo(path, 0o600))
+		check(t, os.Chown(path, somebody.UID, somebody.GID))
+	}
+	for _, name := range []string{"postmaster.pid", "postgresql.conf", "PG_VERSION", "backup_label", "pg_wal/" + segment, "pg_wal/" + history} {
+		fifo(filepath.Join(d.cfg.DataDir, name))
+	}
+	fifo(filepath.Join(grown, segment))
+	fifo(d.stored("fork.log"))
+	fifo(d.stored("claim"))
+	fifo(d.stored("claim.tmp"))
+	check(t, os.WriteFile(d.stored("archive", segments(1<<20).name(1, 0)), nil, 0o644))
+	check(t, d.put("bases", base, baseCopy{ID: base, TLI: 1}))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for name, do := range map[string]func() error{
+		"the server's state": func() error { return errors.New(d.status(ctx, d.cfg.DataDir) + "is nothing") },
+		"its version":        func() error { _, err := versionOf(ctx, d.owner, d.cfg.DataDir); return err },
+		"its configuration": func() error {
+			_, err := d.survey(ctx, marker{place: place{TLI: 1}, LSN: 1, segments: 1 << 20})
+			return err
+		},
+		"a history":      func() error { _, err := d.history(ctx, 2); return err },
+		"copying it":     func() error { return d.saveLog(ctx, logToSave{Wal: d.home().wal(), End: segment}) },
+		"log that grows": func() error { return d.saveLog(ctx, logToSave{Wal: grown, End: segment, Until: segment}) },
+		"linking log": func() error {
+			_, err := d.gather(ctx, logLinks{First: segment, Size: 1 << 20})
+			return err
+		},
+		"a file that is written": func() error {
+			return d.arrange(ctx, arrangement{Dir: d.cfg.DataDir, Files: map[string][]byte{"backup_label": nil}})
+		},
+		"the log of a fork": func() error { return (&forkServer{d: d}).died(ctx) },
+		"its beginning":     func() error { return (&forkServer{d: d}).run(ctx) },
+		"the claim":         func() error { _, err := d.claim(ctx); return err },
+	} {
+		err := do()
+		if err == nil || ctx.Err() != nil {
+			t.Errorf("%s: %v, %v", name, err, ctx.Err())
+		}
+		t.Logf("%s: %v", name, err)
+	}
+}
+
+// A capture that is given up leaves nothing that goes on.
+func TestGivenUpCopy(t *testing.T) {
+	t.Parallel()
+	s := newSubject(t, options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	s.cfg.Seam = func(step string) error {
+		if step == "base: copy" {
+			cancel()
+		}
+		return nil
+	}
+	s.reopen(t)
+	if err := s.driver.takeBase(ctx); !errors.Is(err, context.Canceled) {
+		t.Fatalf("got %v", err)
+	}
+	dirs, err := os.ReadDir(s.driver.stored("bases"))
+	check(t, err)
+	if len(dirs) != 1 { // the subject's own
+		t.Errorf("there are %v", dirs)
+	}
+	s.cfg.Seam = nil
+	s.reopen(t)
+	capture(t, s, "db-a")
+	check(t, s.driver.Verify(t.Context(), "db-a", snap.Full))
+}
+
+// endless is what a program prints that its user has taken over.
+type endlessText struct{}
+
+func (endlessText) Read(b []byte) (int, error) {
+	for i := range b {
+		b[i] = 'x'
+	}
+	return len(b), nil
+}
+
+func TestEndlessOutput(t *testing.T) {
+	t.Parallel()
+	var p printed
+	if _, err := io.Copy(&p, endlessText{}); err == nil || p.buf.Len() > maxPrinted {
+		t.Errorf("%d bytes were kept, %v", p.buf.Len(), err)
+	}
+	if _, err := readLine(bufio.NewReader(endlessText{})); !errors.Is(err, errLongLine) {
+		t.Errorf("an endless line: %v", err)
+	}
+	r := bufio.NewReaderSize(strings.NewReader(strings.Repeat("y", 100)+"\nend"), 16)
+	if line, err := readLine(r); len(line) != 101 || err != nil {
+		t.Errorf("%q, %v", line, err)
+	}
+	if line, err := readLine(r); !errors.Is(err, io.EOF) {
+		t.Errorf("%q, %v", line, err)
+	}
+}

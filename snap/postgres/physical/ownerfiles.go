@@ -1,0 +1,539 @@
+package physical
+
+import (
+	"bufio"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/zeebo/blake3"
+	"golang.org/x/sys/unix"
+
+	"mulligan/ipc/errs"
+	"mulligan/privsep"
+)
+
+// The data folder and the store are the cluster owner's, who may put anything
+// there, and whoever is superuser of a database can act as the owner. So the
+// daemon itself opens nothing in them: the functions of this file do, each in a
+// process that is the owner (package privsep). They keep no state, and do not
+// wait where a file turns out to be a fifo. The driver takes what they answer as
+// something that the owner said.
+
+// none is the result of a function that has nothing to tell.
+type none struct{}
+
+// home is where the files of a cluster are.
+type home struct{ Data, Store string }
+
+func (h home) archive() string { return filepath.Join(h.Store, "archive") }
+func (h home) wal() string     { return filepath.Join(h.Data, "pg_wal") }
+
+func (d *Driver) home() home { return home{d.cfg.DataDir, d.cfg.Store} }
+
+// openRegular opens a regular file for reading. Another kind of file is an error,
+// and is not waited for.
+func openRegular(path string, flags int) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|flags, 0)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = errs.New(errs.Invalid, "", "%q is not a regular file", path).WithHint("remove it, if it is not the server's")
+	}
+	if err != nil {
+		return nil, errs.Also(err, f.Close())
+	}
+	return f, nil
+}
+
+// readBounded reads a regular file of at most so many bytes.
+func readBounded(path string, most int64, flags int) ([]byte, error) {
+	f, err := openRegular(path, flags)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() // it was only read
+	data, err := io.ReadAll(io.LimitReader(f, most+1))
+	if err == nil && int64(len(data)) > most {
+		err = errs.New(errs.Invalid, "", "the file %q has more than %d KiB", path, most>>10).WithHint("make it smaller, or use mode = logical")
+	}
+	return data, err
+}
+
+// writeFile makes a regular file, or replaces what is in the one that is there.
+func writeFile(path string, data []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	return errors.Join(err, f.Close())
+}
+
+// Folders
+
+type clusterCopy struct {
+	From, To string
+	Live     bool // From is a server's that runs: its transient files are left out
+}
+
+// copyAsOwner copies a data folder; To must not exist.
+var copyAsOwner = privsep.Define("physical.copy", func(ctx context.Context, c clusterCopy) (none, error) {
+	omit := func(string) bool { return false }
+	if c.Live {
+		omit = transient
+	}
+	return none{}, copyCluster(ctx, c.From, c.To, omit)
+})
+
+type arrangement struct {
+	Dir   string
+	Drop  []string          // files in Dir that are removed, if they are there
+	Files map[string][]byte // and then written
+	Sync  bool              // all that is in Dir is on the disk afterwards
+}
+
+// arrangeAsOwner removes and writes small files in a data folder.
+var arrangeAsOwner = privsep.Define("physical.arrange", func(_ context.Context, a arrangement) (none, error) {
+	for _, name := range a.Drop {
+		if err := os.Remove(filepath.Join(a.Dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return none{}, err
+		}
+	}
+	for name, data := range a.Files {
+		if err := writeFile(filepath.Join(a.Dir, name), data); err != nil {
+			return none{}, err
+		}
+	}
+	if a.Sync {
+		return none{}, syncFS(a.Dir)
+	}
+	return none{}, nil
+})
+
+func (d *Driver) arrange(ctx context.Context, a arrangement) error {
+	_, err := arrangeAsOwner.Call(ctx, d.owner, a)
+	return err
+}
+
+type exchangeOf struct{ A, B string }
+
+// exchangeAsOwner makes two folders change places.
+var exchangeAsOwner = privsep.Define("physical.exchange", func(_ context.Context, e exchangeOf) (none, error) {
+	return none{}, exchange(e.A, e.B)
+})
+
+// exchangeTimeout bounds an exchange of folders that are on the same file system.
+const exchangeTimeout = 10 * time.Minute
+
+// exchange makes the data folder and a fork change places. It is done, or not done,
+// whatever becomes of ctx: the server is down meanwhile.
+func (d *Driver) exchange(ctx context.Context, fork string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), exchangeTimeout)
+	defer cancel()
+	_, err := exchangeAsOwner.Call(ctx, d.owner, exchangeOf{d.cfg.DataDir, fork})
+	return err
+}
+
+// removeAsOwner removes files, and folders with all that is in them.
+var removeAsOwner = privsep.Define("physical.remove", func(_ context.Context, paths []string) (none, error) {
+	for _, p := range paths {
+		if err := os.RemoveAll(p); err != nil {
+			return none{}, err
+		}
+	}
+	return none{}, nil
+})
+
+type newFolder struct {
+	Path string
+	Old  bool // it may be there
+}
+
+// mkdirAsOwner makes a folder that nobody else enters.
+var mkdirAsOwner = privsep.Define("physical.mkdir", func(_ context.Context, n newFolder) (none, error) {
+	err := os.Mkdir(n.Path, 0o700)
+	if n.Old && errors.Is(err, fs.ErrExist) {
+		err = nil
+	}
+	return none{}, err
+})
+
+// namesAsOwner lists a folder.
+var namesAsOwner = privsep.Define("physical.names", func(_ context.Context, dir string) ([]string, error) { return names(dir) })
+
+func names(dir string) (list []string, err error) {
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		list = append(list, e.Name())
+	}
+	return list, err
+}
+
+// sumList is an open file with a list of sums, which may be longer than a message.
+type sumList struct {
+	File *os.File `json:"-"`
+}
+
+// Files implements privsep.Carrier.
+func (l *sumList) Files() []**os.File { return []**os.File{&l.File} }
+
+// maxSums is how many bytes a list of sums may have: it takes some 110 a file.
+const maxSums = 512 << 20
+
+func tooManyFiles() error {
+	return errs.New(errs.Unsupported, "", "the cluster has too many files: their sums take more than %d MiB", maxSums>>20).
+		WithHint("use mode = logical")
+}
+
+// sumsAsOwner lists the files of a data folder with their digests.
+var sumsAsOwner = privsep.Define("physical.sums", func(ctx context.Context, dir string) (l sumList, err error) {
+	fd, err := unix.MemfdCreate("mulligan-sums", unix.MFD_CLOEXEC)
+	if err != nil {
+		return l, os.NewSyscallError("memfd_create", err)
+	}
+	f := os.NewFile(uintptr(fd), "sums")
+	out := bufio.NewWriter(f)
+	if err = errors.Join(sums(ctx, dir, out), out.Flush()); err != nil {
+		return l, errs.Also(err, f.Close())
+	}
+	return sumList{f}, nil
+})
+
+func (d *Driver) sums(ctx context.Context, dir string) ([]byte, error) {
+	l, err := sumsAsOwner.Call(ctx, d.owner, dir)
+	if err != nil {
+		return nil, err
+	}
+	defer l.File.Close() // it was only read
+	data, err := io.ReadAll(io.NewSectionReader(l.File, 0, maxSums+1))
+	if err == nil && len(data) > maxSums {
+		err = tooManyFiles()
+	}
+	return data, err
+}
+
+// cleanTimeout bounds how long something is removed after the caller has gone.
+const cleanTimeout = 10 * time.Minute
+
+// remove removes files and folders of the store, also when ctx has ended.
+func (d *Driver) remove(ctx context.Context, paths ...string) error {
+	if len(paths) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
+	defer cancel()
+	_, err := removeAsOwner.Call(ctx, d.owner, paths)
+	return err
+}
+
+// The store
+
+type claim struct {
+	Store string
+	Mine  string // what the file that claims it holds
+}
+
+// claimAsOwner makes the store, unless it is there, and marks it as an app's; made
+// says that it was not there.
+var claimAsOwner = privsep.Define("physical.claim", func(_ context.Context, c claim) (made bool, err error) {
+	err = os.Mkdir(c.Store, 0o700)
+	made = err == nil
+	if errors.Is(err, fs.ErrPermission) {
+		return false, unwritable(filepath.Dir(c.Store))
+	}
+	if !made && !errors.Is(err, fs.ErrExist) {
+		return false, err
+	}
+	for _, dir := range []string{"archive", "bases", "forks"} {
+		if err := os.MkdirAll(filepath.Join(c.Store, dir), 0o700); err != nil {
+			return made, err
+		}
+	}
+	file := filepath.Join(c.Store, "claim")
+	switch data, err := readBounded(file, maxClaim, unix.O_NOFOLLOW); {
+	case errors.Is(err, fs.ErrNotExist):
+		if err := writeDurably(file, []byte(c.Mine), 0o600); err != nil {
+			return made, err
+		}
+		return made, syncDir(filepath.Dir(c.Store))
+	case err != nil:
+		return made, err
+	case string(data) != c.Mine:
+		return made, errs.New(errs.Conflict, "", "the cluster is in the care of %s already", strings.TrimSpace(string(data))).
+			WithHint("in physical mode a cluster belongs to one app alone; use mode = logical for the other")
+	}
+	return made, nil
+})
+
+// maxClaim is how many bytes the claim of a store may have.
+const maxClaim = 4 << 10
+
+// layoutAsOwner checks what the data folder consists of.
+var layoutAsOwner = privsep.Define("physical.layout", func(_ context.Context, h home) (none, error) {
+	wal, err := os.Lstat(h.wal())
+	if err != nil {
+		return none{}, err
+	}
+	if !wal.IsDir() {
+		return none{}, errs.New(errs.Unsupported, "", "pg_wal of %s is a link to another place", h.Data).WithHint("use mode = logical")
+	}
+	return none{}, canExchange(h.Data, h.Store)
+})
+
+// clonesAsOwner reports whether the file system of a folder can share extents between files.
+var clonesAsOwner = privsep.Define("physical.clones", func(_ context.Context, store string) (bool, error) {
+	in, err := os.CreateTemp(store, "probe-")
+	if err != nil {
+		return false, err
+	}
+	defer os.Remove(in.Name()) // else the next Sweep does it
+	defer in.Close()
+	if _, err := in.WriteString("probe"); err != nil {
+		return false, err
+	}
+	out, err := os.CreateTemp(store, "probe-")
+	if err != nil {
+		return false, err
+	}
+	defer os.Remove(out.Name())
+	defer out.Close()
+	return unix.IoctlFileClone(int(out.Fd()), int(in.Fd())) == nil, nil
+})
+
+type spaceQuery struct {
+	Store string
+	Dir   string // "" if it takes no space
+}
+
+type space struct{ Free, Taken int64 }
+
+// spaceAsOwner says how many bytes are free on the store's file system, and how
+// many Dir takes.
+var spaceAsOwner = privsep.Define("physical.space", func(_ context.Context, q spaceQuery) (s space, err error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(q.Store, &st); err != nil {
+		return s, &os.PathError{Op: "statfs", Path: q.Store, Err: err}
+	}
+	s.Free = int64(st.Bavail) * st.Bsize
+	if q.Dir != "" {
+		s.Taken, err = occupied(q.Dir)
+	}
+	return s, err
+})
+
+type measurement struct {
+	Home   home
+	Gone   []string // files and folders of the store
+	Shared bool     // files share extents
+}
+
+// measureAsOwner says how many bytes would be free without Gone.
+var measureAsOwner = privsep.Define("physical.measure", func(_ context.Context, m measurement) (total int64, err error) {
+	if !m.Shared {
+		for _, p := range m.Gone {
+			n, err := occupied(p)
+			if err != nil {
+				return 0, err
+			}
+			total += n
+		}
+		return total, nil
+	}
+	stay := []string{m.Home.Data}
+	for _, dir := range []string{"bases", "forks", "archive"} {
+		dir = filepath.Join(m.Home.Store, dir)
+		list, err := names(dir)
+		if err != nil {
+			return 0, err
+		}
+		for _, name := range list {
+			if p := filepath.Join(dir, name); !slices.Contains(m.Gone, p) {
+				stay = append(stay, p)
+			}
+		}
+	}
+	return freedBy(m.Gone, stay)
+})
+
+type sweeping struct {
+	Store string
+	Known []string // folders of bases and forks, as paths below Store
+}
+
+// leftovers are files and folders of the store that no record names: those of a
+// folder whose names begin so.
+var leftovers = []struct{ dir, prefix string }{{"bases", ""}, {"forks", ""}, {".", "log-"}, {".", "probe-"}, {"archive", ".copy."}}
+
+// sweepAsOwner removes what is in the store and not known.
+var sweepAsOwner = privsep.Define("physical.sweep", func(_ context.Context, s sweeping) (none, error) {
+	for _, l := range leftovers {
+		list, err := names(filepath.Join(s.Store, l.dir))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return none{}, err
+		}
+		for _, name := range list {
+			rel := filepath.Join(l.dir, name)
+			if !strings.HasPrefix(name, l.prefix) || slices.Contains(s.Known, rel) {
+				continue
+			}
+			if err := os.RemoveAll(filepath.Join(s.Store, rel)); err != nil {
+				return none{}, err
+			}
+		}
+	}
+	return none{}, nil
+})
+
+// The log
+
+// saveLogAsOwner copies log into the archive.
+var saveLogAsOwner = privsep.Define("physical.saveLog", func(ctx context.Context, s logToSave) (none, error) {
+	return none{}, s.save(ctx)
+})
+
+type historyQuery struct {
+	Home home
+	TLI  timeline
+}
+
+// maxHistory is how many bytes the history of a timeline may have.
+const maxHistory = 1 << 20
+
+// historyAsOwner reads how a timeline came about: from the archive, which gets each
+// history before anything is written on its timeline. Without one it gives nil.
+var historyAsOwner = privsep.Define("physical.history", func(_ context.Context, q historyQuery) ([]byte, error) {
+	return q.Home.history(q.TLI)
+})
+
+func (h home) history(t timeline) ([]byte, error) {
+	for _, dir := range []string{h.archive(), h.wal()} {
+		data, err := readBounded(filepath.Join(dir, t.historyFile()), maxHistory, unix.O_NOFOLLOW)
+		if !errors.Is(err, fs.ErrNotExist) {
+			return data, err
+		}
+	}
+	return nil, nil
+}
+
+type baseQuery struct {
+	Home  home
+	Bases []baseCopy
+	TLI   timeline // of the marker, and its place
+	LSN   lsn
+	Size  segments
+	// Conf, where it is set, asks for the configuration too. It is the digest of the
+	// one that the daemon has, or "".
+	Conf *string
+}
+
+type baseFound struct {
+	Base string // its ID
+	Same bool   // the configuration is the one that the daemon has; else it is Conf
+	Conf map[string][]byte
+}
+
+// findBaseAsOwner finds the base for a marker, given that all of the log between
+// the two is there. It is one function so that a capture makes one call.
+var findBaseAsOwner = privsep.Define("physical.findBase", func(_ context.Context, q baseQuery) (found baseFound, err error) {
+	if found.Base, err = q.find(); err != nil || q.Conf == nil {
+		return found, err
+	}
+	found.Conf, err = readConf(q.Home.Data)
+	if err == nil && confDigest(found.Conf) == *q.Conf {
+		found.Same, found.Conf = true, nil
+	}
+	return found, err
+})
+
+func (q baseQuery) find() (id string, err error) {
+	data, err := q.Home.history(q.TLI)
+	if err != nil {
+		return "", err
+	}
+	legs, err := legsOf(q.TLI, data)
+	if err != nil {
+		return "", err
+	}
+	b, err := choose(q.Bases, legs, marker{place: place{TLI: q.TLI}, LSN: q.LSN})
+	if err != nil {
+		return "", err
+	}
+	if n, err := inode(filepath.Join(q.Home.Store, "bases", b.ID)); err != nil || n == 0 {
+		return "", errs.Also(errs.New(errs.Corrupt, "", "base copy %s is gone", b.ID).WithHint("use another checkpoint"), err)
+	}
+	return b.ID, q.Home.present(q.Size.names(path(legs, b.TLI, b.Start, q.LSN)))
+}
+
+// maxConf is how many bytes a file of the server's configuration may have.
+const maxConf = 4 << 20
+
+// readConf reads the configuration that is in a data folder.
+func readConf(dataDir string) (map[string][]byte, error) {
+	files := map[string][]byte{}
+	for _, name := range configured {
+		data, err := readBounded(filepath.Join(dataDir, name), maxConf, 0)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // it is elsewhere, as on Debian
+		} else if err != nil {
+			return nil, err
+		}
+		files[name] = data
+	}
+	return files, nil
+}
+
+// confDigest names a configuration.
+func confDigest(files map[string][]byte) string {
+	data, err := json.Marshal(files)
+	if err != nil {
+		panic(err) // bytes always marshal
+	}
+	sum := blake3.Sum256(data)
+	return hex.EncodeToString(sum[:16])
+}
+
+type logLinks struct {
+	Home  home
+	Dir   string   // it must not exist
+	Names []string // the log files, or
+	First string   // all of its timeline from this one on, as far as they are log of
+	Size  segments // this size
+}
+
+// linkLogAsOwner makes a folder of links to log files, wherever they are.
+var linkLogAsOwner = privsep.Define("physical.linkLog", func(_ context.Context, l logLinks) (none, error) {
+	if err := os.Mkdir(l.Dir, 0o700); err != nil {
+		return none{}, err
+	}
+	if l.First != "" {
+		return none{}, l.linkFrom()
+	}
+	return none{}, l.linkNamed()
+})
+
+// tailAsOwner reads the end of a file that may be long: up to maxTail bytes.
+var tailAsOwner = privsep.Define("physical.tail", func(_ context.Context, path string) ([]byte, error) {
+	f, err := openRegular(path, unix.O_NOFOLLOW)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() // it was only read
+	size, err := f.Seek(0, io.SeekEnd)
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(io.NewSectionReader(f, max(0, size-maxTail), maxTail))
+})
+
+const maxTail = 1 << 20
