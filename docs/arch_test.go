@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -149,6 +150,41 @@ func TestRules(t *testing.T) {
 		if got := broken(tt.name, tt.imported); got != tt.broken {
 			t.Errorf("%s importing %s: refused %v, want %v", tt.name, tt.imported, got, tt.broken)
 		}
+	}
+}
+
+// changesIDs finds what changes the ids of a thread or a process.
+var changesIDs = regexp.MustCompile(`(?i)\bset(res|re|e|fs)?[ug]id\b\(|\bsetgroups\b\(|SYS_SET(RES|RE|FS)?[UG]ID|SYS_SETGROUPS`)
+
+// startsAsUser finds what starts a process that shares the starter's memory for an
+// instant with a user's ids. In tests it stands for a user's own shell.
+var startsAsUser = regexp.MustCompile(`\bCredential:`)
+
+// A thread of the daemon with a user's ids could be killed by that user, and the
+// daemon with it: so one file changes ids, in a process that does nothing else.
+func TestOnePlaceChangesIDs(t *testing.T) {
+	found := false
+	err := filepath.WalkDir("..", func(path string, e os.DirEntry, err error) error {
+		if err != nil || e.IsDir() || filepath.Ext(path) != ".go" {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		name := strings.TrimPrefix(path, "../")
+		if name == "privsep/drop.go" {
+			found = changesIDs.Match(text)
+			return err
+		}
+		if m := changesIDs.Find(text); m != nil && name != "docs/arch_test.go" {
+			t.Errorf("%s says %s: package privsep is the place for that", name, m)
+		}
+		kit := strings.HasSuffix(name, "_test.go") || strings.HasPrefix(name, "snap/postgres/pgtest/")
+		if m := startsAsUser.Find(text); m != nil && !kit {
+			t.Errorf("%s says %s use privsep.User.Start", name, m)
+		}
+		return err
+	})
+	if err != nil || !found {
+		t.Errorf("privsep/drop.go changes ids: %v; %v", found, err)
 	}
 }
 
