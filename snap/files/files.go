@@ -29,9 +29,9 @@ type Config struct {
 	Exclude []string // gitignore syntax; never captured, never touched by a restore
 	Skip    []string // paths below Dir that other drivers own: as if excluded
 
-	MaxFiles, MaxBytes int64 // a larger tree is refused; 0: DefaultMaxFiles, DefaultMaxBytes
-	Owner              int   // uid that Dir must belong to; -1: not checked
-	Reader             int   // uid whose eyes OpenPath is for, where the daemon sees more than they; 0: not checked
+	MaxFiles, MaxBytes int64  // a larger tree is refused; 0: DefaultMaxFiles, DefaultMaxBytes
+	Owner              int    // uid that Dir must belong to; -1: not checked
+	Reader             Reader // whose eyes names and contents are for
 
 	// Watch adjusts how the workspace is watched; nil: as it is best. For tests.
 	Watch func(*watch.Options)
