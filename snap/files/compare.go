@@ -19,7 +19,9 @@ type delta struct {
 	old, new *entry
 	frame    bool // a folder outside of the scope, on the way into it: stays as it is
 
-	rewritten bool // by an apply, in place
+	again     bool   // what is there goes, and is made anew: its folder changes hands
+	twin      string // where again: a name of the file that stays, to be linked to
+	rewritten bool   // by an apply, in place
 }
 
 // comparison walks two manifests side by side, into differing folders only.
@@ -119,30 +121,38 @@ func (c *comparison) below(t *branch) error {
 	if err != nil {
 		return err
 	}
+	return pairs(a, b, func(name string, x, y *entry) error {
+		p := join(t.path, name)
+		if !c.scope.leads(p) {
+			return nil
+		}
+		k, err := c.pair(p, x, y)
+		if k != nil {
+			t.kids = append(t.kids, k)
+		}
+		return err
+	})
+}
+
+// pairs calls do for each name in a or b, both of which are sorted, with its entries; nil: none.
+func pairs(a, b []entry, do func(name string, x, y *entry) error) error {
 	for len(a) > 0 || len(b) > 0 {
 		var x, y *entry
+		var name string
 		if len(b) == 0 || len(a) > 0 && a[0].name <= b[0].name {
 			x = &a[0]
 		}
 		if len(a) == 0 || len(b) > 0 && b[0].name <= a[0].name {
 			y = &b[0]
 		}
-		var p string
 		if x != nil {
-			p, a = join(t.path, x.name), a[1:]
+			name, a = x.name, a[1:]
 		}
 		if y != nil {
-			p, b = join(t.path, y.name), b[1:]
+			name, b = y.name, b[1:]
 		}
-		if !c.scope.leads(p) {
-			continue
-		}
-		k, err := c.pair(p, x, y)
-		if err != nil {
+		if err := do(name, x, y); err != nil {
 			return err
-		}
-		if k != nil {
-			t.kids = append(t.kids, k)
 		}
 	}
 	return nil

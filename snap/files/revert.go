@@ -40,7 +40,7 @@ func (d *Driver) PrepareRevert(ctx context.Context, req snap.RevertRequest) (sna
 	if err != nil {
 		return nil, none, wrapped(errs.Failed, op, err)
 	}
-	r := &reverting{d: d, base: base, force: req.Force, unite: &uniter{d.cfg.Store, b, time.Now()},
+	r := &reverting{d: d, base: base, force: req.Force, unite: &uniter{d.cfg.Store, b, d.holderOf(base.root.uid), time.Now()},
 		to: map[string]*entry{}, merged: map[string]bool{}, left: map[string]snap.ClashReason{}}
 	if err := r.all(ctx, tracks); err != nil {
 		return nil, none, wrapped(errs.Failed, op, err)

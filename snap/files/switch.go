@@ -247,6 +247,12 @@ func (c *change) converge(ctx context.Context, op string, going, done state) err
 	if err := c.mayReplace(ctx, op, live, deltas, base, target, done); err != nil {
 		return err
 	}
+	if err := c.d.checkWays(op, deltas, c.d.holderOf(live.root.uid), goal); err != nil {
+		return wrapped(errs.Failed, op, err)
+	}
+	if deltas, err = c.d.withRemade(ctx, deltas, live, goal, c.plan.scope()); err != nil {
+		return wrapped(errs.Failed, op, err)
+	}
 	defer c.d.restoring()()
 	a, err := c.applier(ctx, op, b, deltas)
 	if err != nil {
@@ -309,11 +315,33 @@ func sweepTempsIn(dir *beneath.Root, prefix string) error {
 		if !strings.HasPrefix(name, prefix) {
 			continue
 		}
-		if err := unix.Unlinkat(dir.FD(), name, 0); err != nil && err != unix.ENOENT && err != unix.EISDIR {
+		err := unix.Unlinkat(dir.FD(), name, 0)
+		if err == unix.EISDIR {
+			err = sweepBench(dir, name, prefix)
+		}
+		if err != nil && err != unix.ENOENT {
 			return err
 		}
 	}
 	return nil
+}
+
+// sweepBench removes a folder that hand.aside left, with what was made in it.
+func sweepBench(dir *beneath.Root, name, prefix string) error {
+	in, err := dir.OpenDir(name)
+	if err != nil {
+		return nil // not one of ours any more
+	}
+	defer in.Close()
+	names, err := list(in.FD())
+	for _, n := range names {
+		if strings.HasPrefix(n, prefix) {
+			_ = unix.Unlinkat(in.FD(), n, 0)
+			_ = unix.Unlinkat(in.FD(), n, unix.AT_REMOVEDIR)
+		}
+	}
+	_ = unix.Unlinkat(dir.FD(), name, unix.AT_REMOVEDIR) // it stays if it holds anything else
+	return err
 }
 
 // Check reads what was changed from disk again, looks at everything else, and
