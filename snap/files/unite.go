@@ -61,8 +61,6 @@ func (u *uniter) merge(left, now, before *entry) (*entry, bool, snap.ClashReason
 	e.setGroup("")
 	link, rdev, xattrs := now.link(), now.rdev(), before.xattrs()
 	ok := three(&e.mode, left.mode, now.mode, before.mode) &&
-		three(&e.uid, left.uid, now.uid, before.uid) &&
-		three(&e.gid, left.gid, now.gid, before.gid) &&
 		three(&link, left.link(), now.link(), before.link()) &&
 		three(&rdev, left.rdev(), now.rdev(), before.rdev())
 	if !equalXattrs(now, left) {
