@@ -31,7 +31,8 @@ type RevertRequest struct {
 	Force bool
 }
 
-// Reverted says what a revert comes to. Paths are in their order.
+// Reverted says what a revert comes to. Paths are in their order. What lies in a folder
+// that the app's owner may not look into is told by that folder's path.
 type Reverted struct {
 	Paths  []string // those that will be other than in base
 	Merged []string // those of them that will be what they never were

@@ -125,11 +125,19 @@ func (a *apply) failed(path string, err error) error {
 	if errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) {
 		kind = errs.Denied
 	}
-	return &errs.Error{Kind: kind, Op: a.op, Message: shown(a.d.cfg.Dir, path), Err: cause(err)}
+	return &errs.Error{Kind: kind, Op: a.op, Message: a.shown(path), Err: cause(err)}
 }
 
 func (a *apply) changed(path string) error {
-	return snap.Changed(a.op, shown(a.d.cfg.Dir, path))
+	return snap.Changed(a.op, a.shown(path))
+}
+
+// shown is path in full, as the reader may see it.
+func (a *apply) shown(path string) string {
+	if d := a.at[path]; d != nil {
+		path = d.seen()
+	}
+	return shown(a.d.cfg.Dir, path)
 }
 
 func (a *apply) note(format string, args ...any) {
@@ -143,7 +151,7 @@ func (h *hand) removeAll() error {
 	for i := len(h.deltas) - 1; i >= 0; i-- {
 		d := &h.deltas[i]
 		if d.mounted() {
-			h.note("%s is or was a mount point and is left as it is.", shown(h.d.cfg.Dir, d.path))
+			h.note("%s is or was a mount point and is left as it is.", h.shown(d.path))
 			continue
 		}
 		if !d.goes() {
@@ -215,7 +223,7 @@ func (h *hand) keepFolder(path string, busy error) error {
 		}
 	}
 	if d := h.at[path]; d != nil && d.again {
-		return h.d.heldError(h.op, path)
+		return h.d.heldError(h.op, d.seen())
 	}
 	h.stay(path)
 	return nil
@@ -223,7 +231,7 @@ func (h *hand) keepFolder(path string, busy error) error {
 
 func (a *apply) stay(path string) {
 	a.stays[path] = true
-	a.note("%s stays: what is excluded or mounted in it is not mulligan's to remove.", shown(a.d.cfg.Dir, path))
+	a.note("%s stays: what is excluded or mounted in it is not mulligan's to remove.", a.shown(path))
 }
 
 // makeFolders makes the folders that are only in new, outermost first. Their

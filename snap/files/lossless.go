@@ -77,7 +77,7 @@ func (c *change) unexplained(deltas []delta, base, target *manifest) ([]string, 
 			}
 		}
 		if !ours {
-			odd = append(odd, d.path)
+			odd = append(odd, d.seen())
 		}
 	}
 	return odd, nil

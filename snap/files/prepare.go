@@ -39,7 +39,7 @@ func (d *Driver) PrepareScoped(ctx context.Context, req snap.RestoreRequest, pat
 
 // prepare makes ready to go from base to target, whose new contents b has.
 func (d *Driver) prepare(ctx context.Context, op string, id snap.RestoreID, base, target *manifest, sc scope, b *cas.Batch) (snap.Switch, error) {
-	deltas, err := compare(ctx, base, target, sc)
+	deltas, err := d.compare(ctx, base, target, sc)
 	if err == nil {
 		err = d.checkPossible(ctx, op, deltas, base, target, sc)
 	}
@@ -113,7 +113,7 @@ func (d *Driver) checkContents(ctx context.Context, c *delta, holder holder) err
 			continue
 		}
 		if err := eachPiece(d.cfg.Store, e, nothing); err != nil {
-			return contentError(shown(d.cfg.Dir, c.path), err)
+			return contentError(shown(d.cfg.Dir, c.seen()), err)
 		}
 	}
 	return ctx.Err()

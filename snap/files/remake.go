@@ -17,20 +17,21 @@ type remaking struct {
 	old, new *manifest
 	scoped   bool
 	holder   holder
+	reader   Reader
 	out      []delta
 	groups   map[string]bool // hard-link groups of which a name is made anew
 }
 
 // withRemade gives deltas, from old to new, with all that is in folders that are made anew.
 func (d *Driver) withRemade(ctx context.Context, deltas []delta, old, new *manifest, sc scope) ([]delta, error) {
-	r := &remaking{ctx: ctx, old: old, new: new, scoped: len(sc) > 0, holder: d.holderOf(old.root.uid), groups: map[string]bool{}}
+	r := &remaking{ctx: ctx, old: old, new: new, scoped: len(sc) > 0, holder: d.holderOf(old.root.uid), reader: d.cfg.Reader, groups: map[string]bool{}}
 	top := "" // the folder made anew that the last delta was
 	for i := range deltas {
 		switch p := deltas[i].path; {
 		case top != "" && below(p, top):
 		case r.holder.remakes(&deltas[i]):
 			top = p
-			if err := r.add(p, deltas[i].old, deltas[i].new); err != nil {
+			if err := r.add(p, deltas[i].veil, deltas[i].old, deltas[i].new); err != nil {
 				return nil, err
 			}
 		default:
@@ -45,11 +46,11 @@ func (d *Driver) withRemade(ctx context.Context, deltas []delta, old, new *manif
 }
 
 // add adds what is at path, and below it, on either side.
-func (r *remaking) add(path string, old, new *entry) error {
+func (r *remaking) add(path, veil string, old, new *entry) error {
 	if err := r.ctx.Err(); err != nil {
 		return err
 	}
-	r.out = append(r.out, delta{path: path, old: old, new: new, again: old != nil && new != nil && !old.mount && !new.mount})
+	r.out = append(r.out, delta{path: path, veil: veil, old: old, new: new, again: old != nil && new != nil && !old.mount && !new.mount})
 	if new != nil && new.group() != "" {
 		r.groups[new.group()] = true
 	}
@@ -64,7 +65,11 @@ func (r *remaking) add(path string, old, new *entry) error {
 	if err != nil {
 		return err
 	}
-	return pairs(a, b, func(name string, x, y *entry) error { return r.add(join(path, name), x, y) })
+	sees := func(e *entry) bool { return !isFolder(e) || r.reader.seesInto(e) }
+	if veil == "" && !(sees(old) && sees(new)) {
+		veil = path
+	}
+	return pairs(a, b, func(name string, x, y *entry) error { return r.add(join(path, name), veil, x, y) })
 }
 
 // tieOutside has the first name of a file that is made anew linked to a name of that
@@ -110,7 +115,7 @@ func (d *Driver) checkHeld(op string, deltas []delta) error {
 			return err
 		}
 		if held != "" {
-			return d.heldError(op, deltas[i].path)
+			return d.heldError(op, deltas[i].seen())
 		}
 	}
 	return nil
@@ -154,8 +159,8 @@ func (d *Driver) checkWays(op string, deltas []delta, holder holder, goal *manif
 			return err
 		}
 		if isFolder(to) && !holder.keepsFolder(c.old, to) {
-			return errs.New(errs.Conflict, op, "%s has another owner, or other rights, than in what is to be restored below it", shown(d.cfg.Dir, c.path)).
-				WithHint("widen the scope to %s", c.path)
+			return errs.New(errs.Conflict, op, "%s has another owner, or other rights, than in what is to be restored below it", shown(d.cfg.Dir, c.seen())).
+				WithHint("widen the scope to %s", c.seen())
 		}
 	}
 	return nil

@@ -50,7 +50,8 @@ func (d *Driver) PrepareRevert(ctx context.Context, req snap.RevertRequest) (sna
 	}
 	how := r.outcome()
 	if len(how.Paths) == 0 {
-		return nil, how, nil
+		how, err = r.asSeen(how)
+		return nil, how, wrapped(errs.Failed, op, err)
 	}
 	target, err := r.target(ctx)
 	if err != nil {
@@ -61,6 +62,10 @@ func (d *Driver) PrepareRevert(ctx context.Context, req snap.RevertRequest) (sna
 		return nil, none, err
 	}
 	sw, err := d.prepare(ctx, op, req.ID, base, target, sc, b)
+	if err != nil {
+		return nil, none, err
+	}
+	how, err = r.asSeen(how)
 	return sw, how, err
 }
 

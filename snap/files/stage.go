@@ -104,7 +104,7 @@ func (h *hand) stage(d *delta) (*staged, error) {
 		err = errors.Join(err, e)
 	}
 	if errors.Is(err, unix.EPERM) && d.new.device() {
-		h.note("%s is a device and cannot be made here: %v.", shown(h.d.cfg.Dir, d.path), cause(err))
+		h.note("%s is a device and cannot be made here: %v.", h.shown(d.path), cause(err))
 		return nil, nil
 	}
 	return nil, err

@@ -92,7 +92,7 @@ func (c *change) differences(ctx context.Context) ([]delta, error) {
 	}
 	base, target, err := c.manifests(ctx)
 	if err == nil {
-		c.deltas, err = compare(ctx, base, target, c.plan.scope())
+		c.deltas, err = c.d.compare(ctx, base, target, c.plan.scope())
 	}
 	return c.deltas, err
 }
@@ -141,7 +141,7 @@ func (c *change) moved(ctx context.Context, base, live *manifest) (string, error
 	if err != nil || was == is {
 		return "", err
 	}
-	deltas, err := compare(ctx, base, live, c.plan.scope())
+	deltas, err := c.d.compare(ctx, base, live, c.plan.scope())
 	if err != nil {
 		return "", err
 	}
@@ -270,7 +270,7 @@ func (c *change) toGo(ctx context.Context, live, base, goal *manifest, done stat
 	if done == switched && live.hash == base.hash && c.deltas != nil {
 		return slices.Clone(c.deltas), nil // Prepare worked them out
 	}
-	return compare(ctx, live, goal, c.plan.scope())
+	return c.d.compare(ctx, live, goal, c.plan.scope())
 }
 
 // sweepTemps removes what an interrupted Commit or Undo of a scope left beside the
@@ -387,12 +387,10 @@ func (c *change) proof(ctx context.Context, op string, base, want, live *manifes
 	if p.Match {
 		return p, nil
 	}
-	deltas, err := compare(ctx, want, live, c.plan.scope())
-	for i, d := range deltas {
-		if i == 5 {
-			break
-		}
-		p.Notes = append(p.Notes, fmt.Sprintf("%s is not as it should be: %s.", shown(c.d.cfg.Dir, d.path), d.summary()))
+	deltas, err := c.d.compare(ctx, want, live, c.plan.scope())
+	list, _ := changes(deltas, 5)
+	for _, x := range list {
+		p.Notes = append(p.Notes, fmt.Sprintf("%s is not as it should be: %s.", shown(c.d.cfg.Dir, x.Path), x.Summary))
 	}
 	return p, wrapped(errs.Failed, op, err)
 }
