@@ -51,7 +51,7 @@ func (r Reader) may(e *entry, want uint32) bool {
 		return false
 	case int(e.uid) == r.UID:
 		return owner&want == want
-	case listed:
+	case listed && group != 0: // else the mask lets nothing through, and Linux goes by the mode alone
 		return r.mayByList(e, list, want, other)
 	case r.in(e.gid):
 		return group&want == want

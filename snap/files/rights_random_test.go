@@ -181,8 +181,13 @@ func (h *saga) rootsOwn() error {
 
 // aclText is an access list that lets one user do something.
 func aclText(uid uint32, perm uint16) []byte {
+	return encodeList([]aclEntry{{1, 6, ^uint32(0)}, {aclUser, uint32(perm), uid}, {aclGroupOwner, 4, ^uint32(0)}, {16, 7, ^uint32(0)}, {32, 0, ^uint32(0)}})
+}
+
+// encodeList is the reverse of accessList.
+func encodeList(list []aclEntry) []byte {
 	b := binary.LittleEndian.AppendUint32(nil, 2)
-	for _, e := range []aclEntry{{1, 6, ^uint32(0)}, {aclUser, uint32(perm), uid}, {aclGroupOwner, 4, ^uint32(0)}, {16, 7, ^uint32(0)}, {32, 0, ^uint32(0)}} {
+	for _, e := range list {
 		b = binary.LittleEndian.AppendUint16(b, e.tag)
 		b = binary.LittleEndian.AppendUint16(b, uint16(e.perm))
 		b = binary.LittleEndian.AppendUint32(b, e.id)
