@@ -37,11 +37,11 @@ func needed(e *entry) uint32 {
 // seesInto reports whether r can learn the names in the folder e. Its owner can,
 // whatever the mode is at present: he may change it.
 func (r Reader) seesInto(e *entry) bool {
-	return r.all() || !e.mount && int(e.uid) == r.UID || r.may(e, toRead|toSearch)
+	return r.all() || !e.mount && int(e.uid) == r.UID || r.may(e, toRead) && r.may(e, toSearch)
 }
 
-// may reports whether r has all the permissions of want on e: by its owner, group
-// and mode, and its access list, in the order that acl(5) gives.
+// may reports whether r has the permission want on e: by its owner, group and
+// mode, and its access list, in the order that acl(5) gives.
 func (r Reader) may(e *entry, want uint32) bool {
 	owner, group, other := e.mode>>6&7, e.mode>>3&7, e.mode&7
 	switch list, listed, ok := accessList(e); {
