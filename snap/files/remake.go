@@ -99,8 +99,14 @@ func (r *remaking) tieOutside() error {
 // excluded, or mounted: that stays where it is, and is not for the new owner.
 func (d *Driver) checkHeld(op string, deltas []delta) error {
 	var root *beneath.Root
+	top := "" // the folder made anew that was met last
 	for i := range deltas {
-		if !deltas[i].again || !isFolder(deltas[i].old) {
+		if top == "" || !below(deltas[i].path, top) {
+			if top = ""; deltas[i].again && isFolder(deltas[i].old) {
+				top = deltas[i].path
+			}
+		}
+		if top == "" || !isFolder(deltas[i].old) {
 			continue
 		}
 		if root == nil {
