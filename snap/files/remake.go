@@ -195,6 +195,11 @@ func (h *hand) aside(dir *beneath.Root, name string, do func(in *beneath.Root, n
 	}
 	inner := h.tmpName()
 	if err = do(in, inner); err == nil {
+		h.mu.Lock() // a seam is nobody's to share
+		err = h.d.seam("made aside")
+		h.mu.Unlock()
+	}
+	if err == nil {
 		err = renameNew(in.FD(), inner, dir.FD(), name)
 	}
 	if err != nil {
