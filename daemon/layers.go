@@ -35,10 +35,7 @@ func (d *Daemon) layersOf(ctx context.Context, rec store.App, disks *disk.Driver
 		rest = append(rest, l)
 		skip = append(skip, filesOf(rec.Workspace, db)...)
 	}
-	owner, reader := rec.FolderUID, rec.OwnerUID
-	if d.opt.User {
-		owner, reader = -1, 0 // what the daemon cannot reach as its user, it cannot reach
-	}
+	owner, reader := d.eyesOf(rec)
 	contents, err := d.contentsOf(rec)
 	if err != nil {
 		return nil, err
@@ -52,6 +49,19 @@ func (d *Daemon) layersOf(ctx context.Context, rec store.App, disks *disk.Driver
 		return nil, err
 	}
 	return append([]layer{{name: snap.Files, kind: "files", prefix: "fs-", driver: driver}}, rest...), nil
+}
+
+// eyesOf says whom an app's workspace must belong to (-1: it is not checked), and
+// what its owner may see in it.
+func (d *Daemon) eyesOf(rec store.App) (owner int, reader files.Reader) {
+	if d.opt.User {
+		return -1, files.Reader{} // what the daemon cannot reach as its user, it cannot reach
+	}
+	reader = files.Reader{UID: rec.OwnerUID, GID: -1}
+	if acc, err := d.accountOf(rec); err == nil && acc.uid == rec.OwnerUID { // else the account is gone: a uid without groups
+		reader.GID, reader.Groups = acc.gid, acc.groups
+	}
+	return rec.FolderUID, reader
 }
 
 // placeOf splits a database file's path into the folder that is trusted to be

@@ -246,7 +246,9 @@ func (v *revert) earliest(first store.Turn) (list []*stint) {
 func (v *revert) warnOfLater() {
 	paths := map[string][]string{}
 	for _, path := range slices.Sorted(maps.Keys(v.later)) {
-		for _, s := range v.later[path] {
+		by := v.later[path]
+		path = v.seen(path)
+		for _, s := range by {
 			if list := paths[s.name()]; len(list) == 0 || list[len(list)-1] != path {
 				paths[s.name()] = append(list, path)
 			}
@@ -261,6 +263,15 @@ func (v *revert) warnOfLater() {
 		}
 	}
 	slices.Sort(v.warnings)
+}
+
+// seen is a path as the app's owner may see it.
+func (v *revert) seen(path string) string {
+	list, err := v.a.seen([]string{path})
+	if err != nil || len(list) != 1 {
+		return "."
+	}
+	return list[0]
 }
 
 // name is the stint's for people.
@@ -362,7 +373,7 @@ func (v *revert) result(how snap.Reverted) ipc.RevertResult {
 	if !v.req.Force {
 		for _, path := range slices.Sorted(maps.Keys(v.shared)) {
 			res.Conflicts = append(res.Conflicts, ipc.RevertConflict{
-				Path: path, Reason: ipc.ReasonShared, Message: "another call ran at the same time and may have written it", Calls: callIDs(v.shared[path]),
+				Path: v.seen(path), Reason: ipc.ReasonShared, Message: "another call ran at the same time and may have written it", Calls: callIDs(v.shared[path]),
 			})
 		}
 	}

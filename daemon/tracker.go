@@ -508,6 +508,9 @@ func (t *tracker) endAt(ctx context.Context, o *openTurn, mark snap.Mark) (store
 		return store.Turn{}, err
 	}
 	changes := sumUp(writes)
+	if changes.Paths, err = t.a.seen(changes.Paths); err != nil {
+		return store.Turn{}, err
+	}
 	if len(writes) > 0 || t.databasesChanged(ctx, o) {
 		if err := t.checkpoint(ctx, o); err != nil {
 			return store.Turn{}, err
@@ -585,6 +588,15 @@ func (t *tracker) databasesChanged(ctx context.Context, o *openTurn) bool {
 		}
 	}
 	return false
+}
+
+// seen gives paths as the app's owner may see them.
+func (a *app) seen(paths []string) ([]string, error) {
+	l, _ := a.layer(snap.Files)
+	if v, ok := l.driver.(snap.Veiler); ok {
+		return v.Seen(paths)
+	}
+	return paths, nil
 }
 
 // sumUp counts what writes did to paths, over all: a path that was made and

@@ -13,8 +13,10 @@ type Reverter interface {
 	// PrepareRevert makes ready to take writes back from the state base. A path
 	// goes back to what it was before the first of its writes, if base has it as
 	// they left it. Where something else wrote to it, between them or since, the
-	// two are merged: attributes one by one, text by lines. What cannot be merged
-	// is left alone, and told. The switch's scope is the paths that change; it is
+	// two are merged: attributes one by one, text by lines, if it is an ordinary file
+	// of the app's owner; owner, special bits, capabilities and access lists go back
+	// with the content that they were recorded with, or not at all. What cannot be
+	// merged is left alone, and told. The switch's scope is the paths that change; it is
 	// nil where none does.
 	PrepareRevert(ctx context.Context, req RevertRequest) (Switch, Reverted, error)
 }
@@ -29,7 +31,8 @@ type RevertRequest struct {
 	Force bool
 }
 
-// Reverted says what a revert comes to. Paths are in their order.
+// Reverted says what a revert comes to. Paths are in their order. What lies in a folder
+// that the app's owner may not look into is told by that folder's path.
 type Reverted struct {
 	Paths  []string // those that will be other than in base
 	Merged []string // those of them that will be what they never were
@@ -45,8 +48,9 @@ type Clash struct {
 // ClashReason says why a path is left alone.
 type ClashReason string
 
-// The reasons. Those after Edited hold against Force too.
+// The reasons. Those after Edited hold against Force too, and so does Rights for a folder.
 const (
+	Rights   ClashReason = "rights"    // owner, special bits, capabilities or access list would come with a content that never had them
 	Overlaps ClashReason = "overlaps"  // the same lines, or attributes, were changed by others
 	Binary   ClashReason = "binary"    // others changed it, and it is not text
 	TooLarge ClashReason = "too_large" // others changed it, and it is too large to be merged
@@ -63,6 +67,8 @@ const (
 // Words is the reason as half a sentence about the path.
 func (r ClashReason) Words() string {
 	switch r {
+	case Rights:
+		return "its owner, special bits, capabilities or access list would come together with what they were never recorded with"
 	case Overlaps:
 		return "others changed the same lines or attributes"
 	case Binary:

@@ -208,6 +208,13 @@ type Differ interface {
 	Diff(ctx context.Context, from, to SnapshotID, paths []string) ([]Change, error)
 }
 
+// Veiler is a driver that sees more than the app's owner may.
+type Veiler interface {
+	// Seen gives paths, each once, as the app's owner may see them: one in a folder
+	// that the owner may not look into is given as that folder.
+	Seen(paths []string) ([]string, error)
+}
+
 // ScopedPreparer is a driver that can restore a part of a state.
 type ScopedPreparer interface {
 	// PrepareScoped is Prepare for only the given paths and what lies below

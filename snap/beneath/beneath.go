@@ -46,9 +46,13 @@ func (r *Root) Name() string { return r.f.Name() }
 
 // OpenFile opens rel, a slash-separated path relative to the folder ("." is
 // the folder itself), with the flags and mode of open(2). O_CLOEXEC and
-// O_NOFOLLOW are always added, and O_NONBLOCK so that a fifo never blocks.
+// O_NOFOLLOW are always added, and O_NONBLOCK so that a fifo never blocks. With
+// O_PATH nothing is opened that could block, and openat2(2) refuses O_NONBLOCK.
 func (r *Root) OpenFile(rel string, flags int, mode uint32) (*os.File, error) {
-	fd, err := openat2(r.FD(), rel, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK, mode,
+	if flags&unix.O_PATH == 0 {
+		flags |= unix.O_NONBLOCK
+	}
+	fd, err := openat2(r.FD(), rel, flags|unix.O_NOFOLLOW, mode,
 		unix.RESOLVE_BENEATH|unix.RESOLVE_NO_SYMLINKS|unix.RESOLVE_NO_MAGICLINKS|unix.RESOLVE_NO_XDEV)
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: path.Join(r.Name(), rel), Err: err}

@@ -18,14 +18,17 @@ import (
 // strictly by the deltas: a path that is neither as old nor as new has it is
 // left alone, and the error is snap.ErrChanged.
 type apply struct {
-	d      *Driver
-	op     string
-	id     snap.RestoreID
-	ctx    context.Context
-	root   *beneath.Root
-	deltas []delta
-	at     map[string]*delta // by path
-	reader *scan             // for looking at single paths
+	d       *Driver
+	op      string
+	id      snap.RestoreID
+	ctx     context.Context
+	root    *beneath.Root
+	deltas  []delta
+	at      map[string]*delta // by path
+	holder  holder
+	made    map[string]inode // folders that this apply made, by path
+	guarded map[string]bool  // folders that may keep somebody out, or lie behind such a one
+	reader  *scan            // for looking at single paths
 
 	tmp   atomic.Int64    // the next temporary name's number
 	stays map[string]bool // folders that could not go, since not all in them is ours to remove
@@ -46,12 +49,20 @@ func (d *Driver) newApply(ctx context.Context, op string, id snap.RestoreID, s s
 		return nil, err
 	}
 	a := &apply{d: d, op: op, id: id, ctx: ctx, root: root, deltas: deltas,
-		at: make(map[string]*delta, len(deltas)), stays: map[string]bool{}, touched: map[string]bool{}}
+		at: make(map[string]*delta, len(deltas)), stays: map[string]bool{}, touched: map[string]bool{},
+		made: map[string]inode{}, guarded: map[string]bool{}}
+	st, err := statAt(root.FD(), "")
+	if err != nil {
+		root.Close()
+		return nil, err
+	}
+	a.holder = d.holderOf(st.uid)
 	a.reader = d.newScan(ctx, op, s, keep)
 	a.reader.mind, a.reader.seen = d.recall(ctx, deltas), nil
 	for i := range deltas {
 		a.at[deltas[i].path] = &deltas[i]
 	}
+	a.guard()
 	return &hand{apply: a}, nil
 }
 
@@ -114,11 +125,19 @@ func (a *apply) failed(path string, err error) error {
 	if errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) {
 		kind = errs.Denied
 	}
-	return &errs.Error{Kind: kind, Op: a.op, Message: shown(a.d.cfg.Dir, path), Err: cause(err)}
+	return &errs.Error{Kind: kind, Op: a.op, Message: a.shown(path), Err: cause(err)}
 }
 
 func (a *apply) changed(path string) error {
-	return snap.Changed(a.op, shown(a.d.cfg.Dir, path))
+	return snap.Changed(a.op, a.shown(path))
+}
+
+// shown is path in full, as the reader may see it.
+func (a *apply) shown(path string) string {
+	if d := a.at[path]; d != nil {
+		path = d.seen()
+	}
+	return shown(a.d.cfg.Dir, path)
 }
 
 func (a *apply) note(format string, args ...any) {
@@ -132,7 +151,7 @@ func (h *hand) removeAll() error {
 	for i := len(h.deltas) - 1; i >= 0; i-- {
 		d := &h.deltas[i]
 		if d.mounted() {
-			h.note("%s is or was a mount point and is left as it is.", shown(h.d.cfg.Dir, d.path))
+			h.note("%s is or was a mount point and is left as it is.", h.shown(d.path))
 			continue
 		}
 		if !d.goes() {
@@ -203,13 +222,16 @@ func (h *hand) keepFolder(path string, busy error) error {
 			}
 		}
 	}
+	if d := h.at[path]; d != nil && d.again {
+		return h.d.heldError(h.op, d.seen())
+	}
 	h.stay(path)
 	return nil
 }
 
 func (a *apply) stay(path string) {
 	a.stays[path] = true
-	a.note("%s stays: what is excluded or mounted in it is not mulligan's to remove.", shown(a.d.cfg.Dir, path))
+	a.note("%s stays: what is excluded or mounted in it is not mulligan's to remove.", a.shown(path))
 }
 
 // makeFolders makes the folders that are only in new, outermost first. Their
@@ -223,14 +245,14 @@ func (h *hand) makeFolders() error {
 		if err := h.ctx.Err(); err != nil {
 			return err
 		}
-		if isFolder(d.old) || d.old != nil && d.old.mount {
+		if isFolder(d.old) && !d.again || d.old != nil && d.old.mount {
 			continue
 		}
 		folder, name := parent(d.path)
 		dir, err := h.writable(folder)
 		if err == nil {
 			h.touched[folder], h.touched[d.path] = true, true
-			err = unix.Mkdirat(dir.FD(), name, 0o700)
+			err = h.make(dir, name, d.path)
 		}
 		if err == unix.EEXIST {
 			if st, e := statAt(dir.FD(), name); e == nil && st.kind() == dirKind {
@@ -259,11 +281,11 @@ func (a *apply) settleFolders() error {
 		if d.new == nil || !d.new.isDir() || d.mounted() || a.idle(d) {
 			continue
 		}
-		dir, err := openDeep(a.root, d.path)
+		dir, err := a.openFolder(d.path)
 		if err != nil {
 			return a.failed(d.path, err)
 		}
-		err = setMeta(dir.FD(), d.new)
+		err = a.settleFolder(dir, d)
 		if err := errors.Join(err, dir.Close()); err != nil {
 			return a.failed(d.path, err)
 		}

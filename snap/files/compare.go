@@ -17,9 +17,12 @@ import (
 type delta struct {
 	path     string
 	old, new *entry
-	frame    bool // a folder outside of the scope, on the way into it: stays as it is
+	veil     string // the outermost folder above it that the reader may not look into; "": none
+	frame    bool   // a folder outside of the scope, on the way into it: stays as it is
 
-	rewritten bool // by an apply, in place
+	again     bool   // what is there goes, and is made anew: its folder changes hands
+	twin      string // where again: a name of the file that stays, to be linked to
+	rewritten bool   // by an apply, in place
 }
 
 // comparison walks two manifests side by side, into differing folders only.
@@ -27,6 +30,7 @@ type comparison struct {
 	ctx      context.Context
 	old, new *manifest
 	scope    scope
+	reader   Reader
 	groups   bool // hard-link groups count
 }
 
@@ -40,7 +44,16 @@ type branch struct {
 // compare lists where new differs from old, parents before what they hold.
 // Within a scope, hard-link groups do not count: they may reach out of it.
 func compare(ctx context.Context, old, new *manifest, sc scope) ([]delta, error) {
-	c := &comparison{ctx: ctx, old: old, new: new, scope: sc, groups: len(sc) == 0}
+	return compareFor(ctx, Reader{}, old, new, sc)
+}
+
+// compare compares, and notes what the app's owner may not see.
+func (d *Driver) compare(ctx context.Context, old, new *manifest, sc scope) ([]delta, error) {
+	return compareFor(ctx, d.cfg.Reader, old, new, sc)
+}
+
+func compareFor(ctx context.Context, reader Reader, old, new *manifest, sc scope) ([]delta, error) {
+	c := &comparison{ctx: ctx, old: old, new: new, scope: sc, reader: reader, groups: len(sc) == 0}
 	if old.hash == new.hash {
 		return nil, nil
 	}
@@ -119,30 +132,46 @@ func (c *comparison) below(t *branch) error {
 	if err != nil {
 		return err
 	}
+	veil := t.veil
+	if veil == "" && !(c.seesInto(t.a) && c.seesInto(t.b)) {
+		veil = t.path
+	}
+	return pairs(a, b, func(name string, x, y *entry) error {
+		p := join(t.path, name)
+		if !c.scope.leads(p) {
+			return nil
+		}
+		k, err := c.pair(p, x, y)
+		if k != nil {
+			k.veil = veil
+			t.kids = append(t.kids, k)
+		}
+		return err
+	})
+}
+
+// seesInto reports whether the reader may look into e, if it is a folder.
+func (c *comparison) seesInto(e *entry) bool { return !isFolder(e) || c.reader.seesInto(e) }
+
+// pairs calls do for each name in a or b, both of which are sorted, with its entries; nil: none.
+func pairs(a, b []entry, do func(name string, x, y *entry) error) error {
 	for len(a) > 0 || len(b) > 0 {
 		var x, y *entry
+		var name string
 		if len(b) == 0 || len(a) > 0 && a[0].name <= b[0].name {
 			x = &a[0]
 		}
 		if len(a) == 0 || len(b) > 0 && b[0].name <= a[0].name {
 			y = &b[0]
 		}
-		var p string
 		if x != nil {
-			p, a = join(t.path, x.name), a[1:]
+			name, a = x.name, a[1:]
 		}
 		if y != nil {
-			p, b = join(t.path, y.name), b[1:]
+			name, b = y.name, b[1:]
 		}
-		if !c.scope.leads(p) {
-			continue
-		}
-		k, err := c.pair(p, x, y)
-		if err != nil {
+		if err := do(name, x, y); err != nil {
 			return err
-		}
-		if k != nil {
-			t.kids = append(t.kids, k)
 		}
 	}
 	return nil
@@ -161,16 +190,27 @@ func telling(deltas []delta) string {
 	path := "."
 	for _, d := range deltas {
 		if !isFolder(d.old) || !isFolder(d.new) {
-			return d.path
+			return d.seen()
 		}
-		path = d.path
+		path = d.seen()
 	}
 	return path
 }
 
+// seen is the path as the reader may see it: what lies in a folder that the reader
+// may not look into is told by that folder's.
+func (d *delta) seen() string {
+	if d.veil != "" {
+		return d.veil
+	}
+	return d.path
+}
+
 // changes tells of what happened from old to new, for people: a folder whose
-// times alone moved, because something in it did, is left out.
+// times alone moved, because something in it did, is left out. Of what changed in a folder
+// that the reader may not look into only the number is told.
 func changes(deltas []delta, limit int) (list []snap.Change, total int) {
+	veiled := map[string]int{}
 	for _, d := range deltas {
 		c := snap.Change{Path: d.path, Operation: snap.Modify, Summary: d.summary()}
 		switch {
@@ -181,12 +221,37 @@ func changes(deltas []delta, limit int) (list []snap.Change, total int) {
 		case d.new == nil:
 			c.Operation = snap.Delete
 		}
+		if d.veil != "" {
+			veiled[d.veil]++
+			if veiled[d.veil] > 1 || len(list) > 0 && list[len(list)-1].Path == d.veil {
+				continue
+			}
+			c = snap.Change{Path: d.veil, Operation: snap.Modify}
+		}
 		total++
 		if len(list) < limit {
 			list = append(list, c)
 		}
 	}
+	for i := range list {
+		list[i].Summary = veiledSummary(list[i].Summary, veiled[list[i].Path])
+	}
 	return list, total
+}
+
+// veiledSummary adds to the summary of a folder's change that n things changed in it unseen.
+func veiledSummary(summary string, n int) string {
+	if n == 0 {
+		return summary
+	}
+	text := fmt.Sprintf("%d changes in it, where the app's owner may not look", n)
+	if n == 1 {
+		text = "1 change in it, where the app's owner may not look"
+	}
+	if summary == "" {
+		return text
+	}
+	return summary + "; " + text
 }
 
 func (d *delta) summary() string {

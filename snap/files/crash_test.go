@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
@@ -134,10 +136,26 @@ func newTorn(t *testing.T) *torn {
 	write(t, s.dir+"/d3", "a file")
 	must(t, os.Remove(s.dir+"/d4/f4"))
 	write(t, s.dir+"/d4/f4/deep/er", "a folder")
+	if os.Geteuid() == 0 {
+		changeHands(t, s.dir)
+	}
 	scramble(t, r, s.dir, 10)
 	x.base = listing(t, s.dir)
 	s.capture(t)
 	return x
+}
+
+// changeHands gives folders and a program to somebody else: one of the folders holds the first
+// name of a file that has another outside.
+func changeHands(t *testing.T, dir string) {
+	t.Helper()
+	for _, p := range []string{"d0", "d1"} {
+		must(t, os.Chown(dir+"/"+p, 5, 5))
+		must(t, os.Chmod(dir+"/"+p, 0o700))
+	}
+	write(t, dir+"/d0/program", "runs as another")
+	must(t, os.Chown(dir+"/d0/program", 5, 5))
+	must(t, unix.Chmod(dir+"/d0/program", 0o4755))
 }
 
 // settle goes on after a crash, one way or the other, and looks.

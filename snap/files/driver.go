@@ -230,7 +230,7 @@ func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []str
 	if err != nil {
 		return nil, err
 	}
-	deltas, err := compare(ctx, old, new, sc)
+	deltas, err := d.compare(ctx, old, new, sc)
 	list, _ := changes(deltas, len(deltas))
 	return list, wrapped(errs.Failed, op, err)
 }

@@ -29,9 +29,9 @@ type Config struct {
 	Exclude []string // gitignore syntax; never captured, never touched by a restore
 	Skip    []string // paths below Dir that other drivers own: as if excluded
 
-	MaxFiles, MaxBytes int64 // a larger tree is refused; 0: DefaultMaxFiles, DefaultMaxBytes
-	Owner              int   // uid that Dir must belong to; -1: not checked
-	Reader             int   // uid whose eyes OpenPath is for, where the daemon sees more than they; 0: not checked
+	MaxFiles, MaxBytes int64  // a larger tree is refused; 0: DefaultMaxFiles, DefaultMaxBytes
+	Owner              int    // uid that Dir must belong to; -1: not checked
+	Reader             Reader // whose eyes names and contents are for
 
 	// Watch adjusts how the workspace is watched; nil: as it is best. For tests.
 	Watch func(*watch.Options)
@@ -50,10 +50,11 @@ const (
 
 // Driver captures and restores one workspace.
 type Driver struct {
-	cfg     Config
-	exclude *excluder
-	cache   *statCache
-	history *history
+	cfg      Config
+	exclude  *excluder
+	cache    *statCache
+	history  *history
+	location location // where the workspace was when it was first protected
 
 	follow  sync.Mutex // held by Follow
 	mu      sync.Mutex
@@ -103,10 +104,13 @@ func New(c Config) (*Driver, error) {
 	}
 	d := &Driver{cfg: c, exclude: newExcluder(c.Exclude, c.Skip), cache: loadCache(c.StateDir)}
 	d.history = d.newHistory()
+	if err := d.noteLocation(); err != nil {
+		return nil, errs.Wrap(errs.Failed, op, err)
+	}
 	return d, nil
 }
 
-// open opens the workspace and checks whose it is.
+// open opens the workspace, and checks whose it is and that it is where it was.
 func (d *Driver) open() (*beneath.Root, error) {
 	root, err := beneath.Open(d.cfg.Dir)
 	if err != nil {
@@ -116,6 +120,9 @@ func (d *Driver) open() (*beneath.Root, error) {
 	if err == nil && !d.owned(st.uid) {
 		err = errs.New(errs.Denied, "open workspace", "%s belongs to uid %d, not to the app's owner (uid %d)", d.cfg.Dir, st.uid, d.cfg.Owner).
 			WithHint("give the folder back to its owner, or register the app anew")
+	}
+	if err == nil {
+		err = d.checkLocation(root)
 	}
 	if err != nil {
 		root.Close()

@@ -23,7 +23,7 @@ func (h *hand) folder(path string) (*beneath.Root, error) {
 		return h.dir, nil
 	}
 	h.forget()
-	dir, err := openDeep(h.root, path)
+	dir, err := h.openFolder(path)
 	if err != nil {
 		return nil, err
 	}
@@ -118,6 +118,10 @@ func (h *hand) judge(d *delta) (verdict, stat, error) {
 		e = &n.entry
 	}
 	switch {
+	case d.again && e == nil:
+		return isOld, st, nil
+	case d.again && isFolder(e) != isFolder(d.new):
+		return 0, st, h.changed(d.path)
 	case matches(e, d.new) && !isFolder(e):
 		return isNew, st, nil
 	case matches(e, d.old), e == nil && isFolder(d.old) != isFolder(d.new):
@@ -157,7 +161,7 @@ func (d *delta) mounted() bool {
 
 // goes reports whether the old thing must be away before the new can come.
 func (d *delta) goes() bool {
-	return d.old != nil && !d.mounted() && (d.new == nil || isFolder(d.old) != isFolder(d.new))
+	return d.old != nil && !d.mounted() && (d.new == nil || d.again || isFolder(d.old) != isFolder(d.new))
 }
 
 // sideBySide calls do for 0 to n-1, with several hands.

@@ -71,13 +71,13 @@ func (c *change) unexplained(deltas []delta, base, target *manifest) ([]string, 
 			return nil, err
 		}
 		ours := between(d.old, b, t)
-		if !ours {
+		if !ours && c.d.holderOf(base.root.uid).keeps(b, t) {
 			if ours, err = halfRewritten(c.d.cfg.Store, d.old, b, t); err != nil {
 				return nil, err
 			}
 		}
 		if !ours {
-			odd = append(odd, d.path)
+			odd = append(odd, d.seen())
 		}
 	}
 	return odd, nil

@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"os"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -56,43 +55,88 @@ func (d *Driver) noFile(op, path string) error {
 	return errs.New(errs.NotFound, op, "%s is no file there", shown(d.cfg.Dir, path))
 }
 
+// openLive opens a file of the workspace. It goes down folder by folder, and looks
+// at each thing before it opens it for reading: a device must not notice.
 func (d *Driver) openLive(op, path string) (io.ReadCloser, int64, error) {
 	root, err := d.open()
 	if err != nil {
 		return nil, 0, err
 	}
-	defer root.Close()
-	f, err := root.OpenFile(path, unix.O_RDONLY, 0)
-	if err != nil {
-		if os.IsPermission(err) {
-			return nil, 0, errs.Wrap(errs.Denied, op, err)
-		}
-		return nil, 0, d.noFile(op, path)
+	f, size, err := d.openFor(op, root, path)
+	return f, size, errs.Wrap(errs.Failed, op, errs.Also(err, root.Close()))
+}
+
+func (d *Driver) openFor(op string, root *beneath.Root, path string) (*os.File, int64, error) {
+	if err := d.checkReader(root.FD(), path); err != nil {
+		return nil, 0, err
 	}
-	st, err := statAt(int(f.Fd()), "")
-	if err == nil && st.kind() == unix.S_IFREG {
-		err = d.checkLive(root, path, st)
-	} else {
+	dir, rest := root, path
+	for {
+		name, below := cutPath(rest)
+		if below == "" {
+			break
+		}
+		next, err := dir.OpenDir(name)
+		if err != nil {
+			return nil, 0, d.notOpened(op, path, err)
+		}
+		defer next.Close()
+		if err := d.checkReader(next.FD(), path); err != nil {
+			return nil, 0, err
+		}
+		dir, rest = next, below
+	}
+	at, err := dir.OpenFile(rest, unix.O_PATH, 0)
+	if err != nil {
+		return nil, 0, d.notOpened(op, path, err)
+	}
+	defer at.Close()
+	st, err := statAt(int(at.Fd()), "")
+	if err == nil && st.kind() != unix.S_IFREG {
 		err = d.noFile(op, path)
 	}
+	if err == nil {
+		err = d.checkReader(int(at.Fd()), path)
+	}
 	if err != nil {
-		f.Close()
-		return nil, 0, errs.Wrap(errs.Failed, op, err)
+		return nil, 0, err
+	}
+	f, err := os.Open(procPath(int(at.Fd()))) // this very file, whatever has its name by now
+	if err != nil {
+		return nil, 0, d.notOpened(op, path, err)
 	}
 	return f, st.size, nil
 }
 
-// mayRead reports whether reader may read a file, or look up names in a folder, by
-// its owner and mode. Groups are passed over, to be on the safe side.
-func mayRead(reader int, uid, mode uint32) bool {
-	bit := uint32(4)
-	if mode&unix.S_IFMT == unix.S_IFDIR {
-		bit = 1
+// notOpened is the error for a path that could not be opened.
+func (d *Driver) notOpened(op, path string, err error) error {
+	if os.IsPermission(err) {
+		return errs.Wrap(errs.Denied, op, err)
 	}
-	if int(uid) == reader {
-		return mode&(bit<<6) != 0
+	return d.noFile(op, path)
+}
+
+// checkReader returns an error if the reader may not read the file, or look up
+// names in the folder, that is open behind fd.
+func (d *Driver) checkReader(fd int, path string) error {
+	if d.cfg.Reader.all() {
+		return nil
 	}
-	return reader == 0 || mode&bit != 0
+	st, err := statAt(fd, "")
+	if err != nil {
+		return err
+	}
+	xattrs, err := readXattrsPath(fd)
+	if err != nil {
+		return err
+	}
+	e := newEntry("", st)
+	e.mode, e.uid, e.gid = st.mode, st.uid, st.gid // also of a mount point
+	e.setXattrs(xattrs)
+	if !d.cfg.Reader.may(&e, needed(&e)) {
+		return notReadable(path)
+	}
+	return nil
 }
 
 func notReadable(path string) error {
@@ -100,57 +144,24 @@ func notReadable(path string) error {
 }
 
 // findFor is find for a reader who may not look everywhere.
-func (m *manifest) findFor(reader int, path string) (*entry, error) {
+func (m *manifest) findFor(reader Reader, path string) (*entry, error) {
 	for i := range len(path) + 1 {
-		if reader == 0 || i == 0 || i < len(path) && path[i] != '/' {
+		at := path[:i]
+		switch {
+		case reader.all(), i > 0 && i < len(path) && path[i] != '/':
 			continue
+		case i == 0:
+			at = "."
 		}
-		e, err := m.find(path[:i])
+		e, err := m.find(at)
 		if err != nil || e == nil {
 			return nil, err
 		}
-		if !mayRead(reader, e.uid, e.mode) {
+		if !reader.may(e, needed(e)) {
 			return nil, notReadable(path)
 		}
 	}
 	return m.find(path)
-}
-
-// checkLive makes sure that the reader may read a file of the workspace that was
-// opened by path: the file, and every folder on the way to this very file.
-func (d *Driver) checkLive(root *beneath.Root, path string, st stat) error {
-	if d.cfg.Reader == 0 {
-		return nil
-	}
-	if !mayRead(d.cfg.Reader, st.uid, st.mode) {
-		return notReadable(path)
-	}
-	dir := root
-	for i := range len(path) {
-		if path[i] != '/' {
-			continue
-		}
-		next, err := dir.OpenDir(path[strings.LastIndexByte(path[:i], '/')+1 : i])
-		if err != nil {
-			return notReadable(path)
-		}
-		defer next.Close()
-		in, err := statAt(next.FD(), "")
-		if err != nil || !mayRead(d.cfg.Reader, in.uid, in.mode) {
-			return notReadable(path)
-		}
-		dir = next
-	}
-	// The folders that were looked at must be those that lead to the file.
-	last, err := dir.OpenFile(path[strings.LastIndexByte(path, '/')+1:], unix.O_PATH, 0)
-	if err != nil {
-		return notReadable(path)
-	}
-	defer last.Close()
-	if again, err := statAt(int(last.Fd()), ""); err != nil || again.id != st.id {
-		return notReadable(path)
-	}
-	return nil
 }
 
 // stream reads a stored content, its holes as zeros.

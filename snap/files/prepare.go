@@ -39,9 +39,9 @@ func (d *Driver) PrepareScoped(ctx context.Context, req snap.RestoreRequest, pat
 
 // prepare makes ready to go from base to target, whose new contents b has.
 func (d *Driver) prepare(ctx context.Context, op string, id snap.RestoreID, base, target *manifest, sc scope, b *cas.Batch) (snap.Switch, error) {
-	deltas, err := compare(ctx, base, target, sc)
+	deltas, err := d.compare(ctx, base, target, sc)
 	if err == nil {
-		err = d.checkPossible(ctx, op, deltas)
+		err = d.checkPossible(ctx, op, deltas, base, target, sc)
 	}
 	if err != nil {
 		return nil, wrapped(errs.Failed, op, err)
@@ -80,8 +80,19 @@ func (d *Driver) record(ctx context.Context, id snap.RestoreID, p *plan, base, t
 }
 
 // checkPossible makes sure of what Commit and Undo will need: contents that
-// are whole, the right to give files to their owners, and room.
-func (d *Driver) checkPossible(ctx context.Context, op string, deltas []delta) error {
+// are whole, the right to give files to their owners, folders that may change hands, and room.
+func (d *Driver) checkPossible(ctx context.Context, op string, deltas []delta, base, target *manifest, sc scope) error {
+	holder := d.holderOf(base.root.uid)
+	if err := d.checkWays(op, deltas, holder, target); err != nil {
+		return err
+	}
+	deltas, err := d.withRemade(ctx, deltas, base, target, sc)
+	if err != nil {
+		return err
+	}
+	if err := d.checkHeld(op, deltas); err != nil {
+		return err
+	}
 	for i := range deltas {
 		if err := d.checkOwner(op, &deltas[i]); err != nil {
 			return err
@@ -91,18 +102,18 @@ func (d *Driver) checkPossible(ctx context.Context, op string, deltas []delta) e
 		return err
 	}
 	return inRuns(len(deltas), func() (func(int) error, func()) {
-		return func(i int) error { return d.checkContents(ctx, &deltas[i]) }, func() {}
+		return func(i int) error { return d.checkContents(ctx, &deltas[i], holder) }, func() {}
 	})
 }
 
-func (d *Driver) checkContents(ctx context.Context, c *delta) error {
+func (d *Driver) checkContents(ctx context.Context, c *delta, holder holder) error {
 	nothing := func(int64, []byte) error { return ctx.Err() }
 	for _, e := range []*entry{c.new, c.old} {
-		if e == nil || !e.isFile() || c.old != nil && c.new != nil && c.old.hash == c.new.hash {
+		if e == nil || !e.isFile() || !c.again && c.old != nil && c.new != nil && c.old.hash == c.new.hash && holder.keeps(c.old, c.new) {
 			continue
 		}
 		if err := eachPiece(d.cfg.Store, e, nothing); err != nil {
-			return contentError(shown(d.cfg.Dir, c.path), err)
+			return contentError(shown(d.cfg.Dir, c.seen()), err)
 		}
 	}
 	return ctx.Err()

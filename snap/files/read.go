@@ -91,7 +91,8 @@ func (s *scan) readPrefix(dir *beneath.Root, path string, n *node) (st stat, ok 
 		return st, false, s.failed(path, err)
 	}
 	n.hash = hashes[0]
-	return st, hashes[0] == hashes[1] && after.size >= st.size, nil
+	same := hashes[0] == hashes[1] && after.mode == st.mode && after.uid == st.uid && after.gid == st.gid
+	return st, same && after.size >= st.size, nil
 }
 
 func (s *scan) note(n *node, st stat) {

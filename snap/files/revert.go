@@ -20,6 +20,8 @@ type reverting struct {
 	to     map[string]*entry // paths that change, and what is there then; nil: nothing
 	merged map[string]bool
 	left   map[string]snap.ClashReason
+	since  map[string]snap.Hash    // by path: the state of the journal that to has it from
+	states map[snap.Hash]*manifest // as looked up
 }
 
 // PrepareRevert makes ready to take writes back. Hard links of files that it
@@ -40,14 +42,16 @@ func (d *Driver) PrepareRevert(ctx context.Context, req snap.RevertRequest) (sna
 	if err != nil {
 		return nil, none, wrapped(errs.Failed, op, err)
 	}
-	r := &reverting{d: d, base: base, force: req.Force, unite: &uniter{d.cfg.Store, b, time.Now()},
-		to: map[string]*entry{}, merged: map[string]bool{}, left: map[string]snap.ClashReason{}}
+	r := &reverting{d: d, base: base, force: req.Force, unite: &uniter{d.cfg.Store, b, d.holderOf(base.root.uid), time.Now()},
+		to: map[string]*entry{}, merged: map[string]bool{}, left: map[string]snap.ClashReason{},
+		since: map[string]snap.Hash{}, states: map[snap.Hash]*manifest{}}
 	if err := r.all(ctx, tracks); err != nil {
 		return nil, none, wrapped(errs.Failed, op, err)
 	}
 	how := r.outcome()
 	if len(how.Paths) == 0 {
-		return nil, how, nil
+		how, err = r.asSeen(how)
+		return nil, how, wrapped(errs.Failed, op, err)
 	}
 	target, err := r.target(ctx)
 	if err != nil {
@@ -58,6 +62,10 @@ func (d *Driver) PrepareRevert(ctx context.Context, req snap.RevertRequest) (sna
 		return nil, none, err
 	}
 	sw, err := d.prepare(ctx, op, req.ID, base, target, sc, b)
+	if err != nil {
+		return nil, none, err
+	}
+	how, err = r.asSeen(how)
 	return sw, how, err
 }
 
@@ -71,7 +79,7 @@ func (r *reverting) all(ctx context.Context, tracks map[string]*track) error {
 			return err
 		}
 	}
-	return r.fit()
+	return r.fit(ctx)
 }
 
 // path takes the runs of one path back, newest first.
@@ -96,7 +104,11 @@ func (r *reverting) path(p string, k *track) error {
 		}
 		if why != "" {
 			e, merged = k.runs[0].before, false
+			r.since[p] = k.runs[0].since
 			break
+		}
+		if next == run.before {
+			r.since[p] = run.since
 		}
 		e, merged = next, merged || m
 	}
@@ -125,12 +137,15 @@ func (r *reverting) set(p string, now, e *entry, merged bool) {
 
 // fit leaves alone what has no folder to be in, and folders that must go and
 // still hold something, until all the rest fits together.
-func (r *reverting) fit() error {
+func (r *reverting) fit(ctx context.Context) error {
 	for {
 		paths := sortedKeys(r.to)
 		n := len(paths)
 		for _, p := range paths {
 			why, err := r.misfit(p, r.to[p])
+			if err == nil && why == "" {
+				why, err = r.exposes(ctx, p, r.to[p])
+			}
 			if err != nil {
 				return err
 			}

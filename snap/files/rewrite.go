@@ -13,8 +13,8 @@ import (
 	"mulligan/snap/cas"
 )
 
-// Small texts are rewritten where they are, when nobody else has a name for
-// them: several times faster than making new files, and whoever has one open
+// Small texts that are ordinary files of the app's owner are rewritten where they are,
+// when nobody else has a name for them: several times faster than making new files, and whoever has one open
 // keeps it. It is not atomic: for some microseconds a reader can meet the
 // beginning of the new text and the end of the old, and a power cut can leave
 // that. Hence texts only: what has a zero byte or may be executed could be mapped into a process.
@@ -39,7 +39,7 @@ func overwrites(fd int) bool {
 func (h *hand) rewriteFiles() error {
 	var list []*delta
 	for i := range h.deltas {
-		if d := &h.deltas[i]; rewritable(d.old, d.new) && !d.mounted() {
+		if d := &h.deltas[i]; rewritable(d.old, d.new) && !d.mounted() && !d.again && h.holder.keeps(d.old, d.new) {
 			list = append(list, d)
 		}
 	}

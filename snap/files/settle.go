@@ -166,7 +166,7 @@ func (j *journal) open() (*beneath.Root, error) {
 	case err != nil || j.live == nil || st.id == j.live.root.id:
 	case st.id.dev != j.live.root.id.dev: // unmounted, or mounted over: nothing was deleted
 		err = errs.New(errs.Unavailable, "follow files", "%s is on another filesystem than before", j.d.cfg.Dir).
-			WithHint("mount the workspace again, or restart mulligand to take what is there now")
+			WithHint("mount the workspace again, or unmount what was mounted on it")
 	default:
 		err = errReplaced
 	}

@@ -9,7 +9,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
 	"mulligan/snap/beneath"
 )
 
@@ -105,7 +104,7 @@ func (h *hand) stage(d *delta) (*staged, error) {
 		err = errors.Join(err, e)
 	}
 	if errors.Is(err, unix.EPERM) && d.new.device() {
-		h.note("%s is a device and cannot be made here: %v.", shown(h.d.cfg.Dir, d.path), cause(err))
+		h.note("%s is a device and cannot be made here: %v.", h.shown(d.path), cause(err))
 		return nil, nil
 	}
 	return nil, err
@@ -114,6 +113,9 @@ func (h *hand) stage(d *delta) (*staged, error) {
 // follows reports whether d's new thing is a further name of a file whose
 // first name this restore deals with, or leaves as it is.
 func (a *apply) follows(d *delta) bool {
+	if d.twin != "" {
+		return true
+	}
 	if d.new.group() == "" || d.new.group() == d.path {
 		return false
 	}
@@ -126,10 +128,10 @@ func (a *apply) follows(d *delta) bool {
 
 func (a *apply) scoped() bool { return len(a.reader.scope) > 0 }
 
-// metaOnly changes owner, mode, attributes and times in place where that is
-// all, and where the file has no other name that would change with it.
+// metaOnly changes mode, attributes and times in place where that is all, where the
+// file is and stays an ordinary one of the holder's, and has no other name that would change with it.
 func (h *hand) metaOnly(d *delta, st stat) (bool, error) {
-	if d.old == nil || !d.old.isFile() || !d.old.sameBody(d.new) || st.nlink != 1 || d.new.symlink() {
+	if d.again || !h.holder.keeps(d.old, d.new) || !d.old.isFile() || !d.old.sameBody(d.new) || st.nlink != 1 {
 		return false, nil
 	}
 	folder, name := parent(d.path)
@@ -158,19 +160,29 @@ func (h *hand) metaOnly(d *delta, st stat) (bool, error) {
 // create makes the thing under its temporary name, complete.
 func (h *hand) create(dir *beneath.Root, s *staged) error {
 	e := s.d.new
+	do := h.createNode
 	if e.isFile() {
-		return h.createFile(dir, s)
+		do = h.createFile
 	}
+	if os.Geteuid() != 0 || e.symlink() || e.isFile() && h.holder.plain(e) {
+		return do(dir, s, s.tmp)
+	}
+	return h.aside(dir, s.tmp, func(in *beneath.Root, name string) error { return do(in, s, name) })
+}
+
+// createNode makes a link, fifo, socket or device.
+func (h *hand) createNode(dir *beneath.Root, s *staged, name string) error {
+	e := s.d.new
 	var err error
 	if e.symlink() {
-		err = unix.Symlinkat(e.link(), dir.FD(), s.tmp)
+		err = unix.Symlinkat(e.link(), dir.FD(), name)
 	} else {
-		err = unix.Mknodat(dir.FD(), s.tmp, e.kind()|0o600, int(e.rdev()))
+		err = unix.Mknodat(dir.FD(), name, e.kind()|0o600, int(e.rdev()))
 	}
 	if err != nil {
 		return err
 	}
-	f, err := openPath(dir, s.tmp)
+	f, err := openPath(dir, name)
 	if err != nil {
 		return err
 	}
@@ -190,14 +202,14 @@ func (a *apply) isOurs(f *os.File, e *entry) error {
 		return err
 	}
 	if st.kind() != e.kind() || st.nlink != 1 || st.rdev != e.rdev() || int(st.uid) != os.Geteuid() {
-		return errs.New(errs.Conflict, a.op, "somebody replaced a file that was being restored")
+		return a.replaced()
 	}
 	return nil
 }
 
-func (h *hand) createFile(dir *beneath.Root, s *staged) error {
+func (h *hand) createFile(dir *beneath.Root, s *staged, name string) error {
 	e := s.d.new
-	f, err := dir.OpenFile(s.tmp, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY, 0o600)
+	f, err := dir.OpenFile(name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
@@ -274,11 +286,7 @@ func (h *hand) rename(s *staged) error {
 		if err != unix.ENOENT {
 			return errors.Join(h.changed(s.d.path), err)
 		}
-		err = unix.Renameat2(fd, s.tmp, fd, name, unix.RENAME_NOREPLACE)
-		if err != unix.EINVAL { // some filesystems don't know the flag
-			return err
-		}
-		return unix.Renameat(fd, s.tmp, fd, name)
+		return renameNew(fd, s.tmp, fd, name)
 	}
 	if err != nil || !s.was.still(st) {
 		return errors.Join(h.changed(s.d.path), err)
@@ -327,7 +335,11 @@ func (h *hand) link(d *delta) error {
 	if err != nil {
 		return err
 	}
-	folder, name := parent(d.new.group())
+	group := d.new.group()
+	if d.twin != "" {
+		group = d.twin
+	}
+	folder, name := parent(group)
 	from, err := openDeep(h.root, folder)
 	if err != nil {
 		return err
@@ -340,8 +352,8 @@ func (h *hand) link(d *delta) error {
 	if first.id == was.id {
 		return nil
 	}
-	if e := newEntry(name, first); e.mode != d.new.mode || e.size != d.new.size || e.mtime != d.new.mtime {
-		return h.changed(d.new.group())
+	if e := newEntry(name, first); e.mode != d.new.mode || e.uid != d.new.uid || e.gid != d.new.gid || e.size != d.new.size || e.mtime != d.new.mtime {
+		return h.changed(group)
 	}
 	folder, _ = parent(d.path)
 	dir, err := h.writable(folder)

@@ -92,7 +92,7 @@ func (c *change) differences(ctx context.Context) ([]delta, error) {
 	}
 	base, target, err := c.manifests(ctx)
 	if err == nil {
-		c.deltas, err = compare(ctx, base, target, c.plan.scope())
+		c.deltas, err = c.d.compare(ctx, base, target, c.plan.scope())
 	}
 	return c.deltas, err
 }
@@ -141,7 +141,7 @@ func (c *change) moved(ctx context.Context, base, live *manifest) (string, error
 	if err != nil || was == is {
 		return "", err
 	}
-	deltas, err := compare(ctx, base, live, c.plan.scope())
+	deltas, err := c.d.compare(ctx, base, live, c.plan.scope())
 	if err != nil {
 		return "", err
 	}
@@ -247,6 +247,12 @@ func (c *change) converge(ctx context.Context, op string, going, done state) err
 	if err := c.mayReplace(ctx, op, live, deltas, base, target, done); err != nil {
 		return err
 	}
+	if err := c.d.checkWays(op, deltas, c.d.holderOf(live.root.uid), goal); err != nil {
+		return wrapped(errs.Failed, op, err)
+	}
+	if deltas, err = c.d.withRemade(ctx, deltas, live, goal, c.plan.scope()); err != nil {
+		return wrapped(errs.Failed, op, err)
+	}
 	defer c.d.restoring()()
 	a, err := c.applier(ctx, op, b, deltas)
 	if err != nil {
@@ -264,7 +270,7 @@ func (c *change) toGo(ctx context.Context, live, base, goal *manifest, done stat
 	if done == switched && live.hash == base.hash && c.deltas != nil {
 		return slices.Clone(c.deltas), nil // Prepare worked them out
 	}
-	return compare(ctx, live, goal, c.plan.scope())
+	return c.d.compare(ctx, live, goal, c.plan.scope())
 }
 
 // sweepTemps removes what an interrupted Commit or Undo of a scope left beside the
@@ -309,11 +315,33 @@ func sweepTempsIn(dir *beneath.Root, prefix string) error {
 		if !strings.HasPrefix(name, prefix) {
 			continue
 		}
-		if err := unix.Unlinkat(dir.FD(), name, 0); err != nil && err != unix.ENOENT && err != unix.EISDIR {
+		err := unix.Unlinkat(dir.FD(), name, 0)
+		if err == unix.EISDIR {
+			err = sweepBench(dir, name, prefix)
+		}
+		if err != nil && err != unix.ENOENT {
 			return err
 		}
 	}
 	return nil
+}
+
+// sweepBench removes a folder that hand.aside left, with what was made in it.
+func sweepBench(dir *beneath.Root, name, prefix string) error {
+	in, err := dir.OpenDir(name)
+	if err != nil {
+		return nil // not one of ours any more
+	}
+	defer in.Close()
+	names, err := list(in.FD())
+	for _, n := range names {
+		if strings.HasPrefix(n, prefix) {
+			_ = unix.Unlinkat(in.FD(), n, 0)
+			_ = unix.Unlinkat(in.FD(), n, unix.AT_REMOVEDIR)
+		}
+	}
+	_ = unix.Unlinkat(dir.FD(), name, unix.AT_REMOVEDIR) // it stays if it holds anything else
+	return err
 }
 
 // Check reads what was changed from disk again, looks at everything else, and
@@ -359,12 +387,10 @@ func (c *change) proof(ctx context.Context, op string, base, want, live *manifes
 	if p.Match {
 		return p, nil
 	}
-	deltas, err := compare(ctx, want, live, c.plan.scope())
-	for i, d := range deltas {
-		if i == 5 {
-			break
-		}
-		p.Notes = append(p.Notes, fmt.Sprintf("%s is not as it should be: %s.", shown(c.d.cfg.Dir, d.path), d.summary()))
+	deltas, err := c.d.compare(ctx, want, live, c.plan.scope())
+	list, _ := changes(deltas, 5)
+	for _, x := range list {
+		p.Notes = append(p.Notes, fmt.Sprintf("%s is not as it should be: %s.", shown(c.d.cfg.Dir, x.Path), x.Summary))
 	}
 	return p, wrapped(errs.Failed, op, err)
 }

@@ -18,7 +18,10 @@ type track struct {
 }
 
 // stretch is a row of writes: what there was before them, and what they left.
-type stretch struct{ before, after *entry }
+type stretch struct {
+	before, after *entry
+	since         snap.Hash // the link of the journal, or the manifest, that holds the state before them
+}
 
 // tracker follows paths through the journal.
 type tracker struct {
@@ -97,7 +100,7 @@ func (t *tracker) record(k *track, l *link, r *record) error {
 				return err
 			}
 		}
-		k.runs, k.open = append(k.runs, stretch{before, r.after}), true
+		k.runs, k.open = append(k.runs, stretch{before, r.after, l.prev}), true
 	}
 	return nil
 }

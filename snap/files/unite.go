@@ -13,9 +13,10 @@ import (
 
 // uniter takes writes back from single entries.
 type uniter struct {
-	s   *cas.Store
-	b   *cas.Batch // merged contents go there
-	now time.Time
+	s      *cas.Store
+	b      *cas.Batch // merged contents go there
+	holder holder     // whose ordinary things are merged
+	now    time.Time
 }
 
 // unite gives what is to be at a path where left was left by writes, before was
@@ -50,14 +51,16 @@ func alike(a, b *entry) bool {
 	return a.sameBody(b) && a.mode == b.mode && a.uid == b.uid && a.gid == b.gid && equalXattrs(a, b)
 }
 
-// merge unites three things of one type, a part at a time.
+// merge unites three things of one type, a part at a time, if nothing about them is
+// more than their owner, the holder, may give to any content. All else goes back as a whole or not at all.
 func (u *uniter) merge(left, now, before *entry) (*entry, bool, snap.ClashReason, error) {
+	if !u.mergeable(left, now, before) {
+		return nil, false, snap.Rights, nil
+	}
 	e := *now
 	e.setGroup("")
 	link, rdev, xattrs := now.link(), now.rdev(), before.xattrs()
 	ok := three(&e.mode, left.mode, now.mode, before.mode) &&
-		three(&e.uid, left.uid, now.uid, before.uid) &&
-		three(&e.gid, left.gid, now.gid, before.gid) &&
 		three(&link, left.link(), now.link(), before.link()) &&
 		three(&rdev, left.rdev(), now.rdev(), before.rdev())
 	if !equalXattrs(now, left) {
@@ -82,6 +85,16 @@ func (u *uniter) merge(left, now, before *entry) (*entry, bool, snap.ClashReason
 		e.mtime = instant{u.now.Unix(), uint32(u.now.Nanosecond())}
 	}
 	return &e, !alike(&e, now), "", nil
+}
+
+// mergeable reports whether all three are ordinary things of the holder's, with the same rights.
+func (u *uniter) mergeable(left, now, before *entry) bool {
+	for _, e := range []*entry{left, now, before} {
+		if !u.holder.plain(e) || !sameRights(e, now) {
+			return false
+		}
+	}
+	return true
 }
 
 // three sets to to what a change from left to before makes of now.

@@ -45,7 +45,7 @@ func (id identity) accepts(dir string, now identity) error {
 		return nil
 	}
 	return errs.New(errs.Unavailable, "watch files", "%s is on another filesystem than before", dir).
-		WithHint("mount the workspace again, or restart mulligand to take what is there now")
+		WithHint("mount the workspace again, or unmount what was mounted on it")
 }
 
 // trouble is the state of a watcher whose session ended with err.

@@ -1,0 +1,95 @@
+package files
+
+import (
+	"context"
+	"os"
+
+	"mulligan/snap"
+)
+
+// exposes says why e cannot be at p for the sake of what would lie open then: things
+// of others that only a folder's rights kept apart, if so.
+func (r *reverting) exposes(ctx context.Context, p string, e *entry) (snap.ClashReason, error) {
+	if e == nil || os.Geteuid() != 0 {
+		return "", nil
+	}
+	now, err := r.base.find(p)
+	if err != nil {
+		return "", err
+	}
+	if isFolder(now) && isFolder(e) && p != "." && !r.unite.holder.keepsFolder(now, e) {
+		return r.handsOver(p, now)
+	}
+	if e.uid == uint32(r.unite.holder) || r.since[p].IsZero() {
+		return "", nil
+	}
+	return r.movedApart(ctx, p)
+}
+
+// handsOver says why the folder p, which now is, cannot get other rights: it holds
+// something of others that is to stay, or that is excluded.
+func (r *reverting) handsOver(p string, now *entry) (snap.ClashReason, error) {
+	kids, err := entriesOf(r.base, now)
+	if err != nil {
+		return "", err
+	}
+	for i := range kids {
+		k := &kids[i]
+		path := join(p, k.name)
+		to, changes := r.to[path]
+		if !changes && (k.mount || k.uid != uint32(r.unite.holder)) {
+			return snap.Rights, nil
+		}
+		if isFolder(k) && (!changes || isFolder(to)) {
+			if why, err := r.handsOver(path, k); why != "" || err != nil {
+				return why, err
+			}
+		}
+	}
+	root, err := r.d.open()
+	if err != nil {
+		return "", err
+	}
+	defer root.Close()
+	held, err := r.d.held(root, p)
+	if held != "" {
+		return snap.Rights, err
+	}
+	return "", err
+}
+
+// movedApart says why a thing of somebody else's cannot come back to p: a folder on
+// the way there has other rights than it had when the thing was in it.
+func (r *reverting) movedApart(ctx context.Context, p string) (snap.ClashReason, error) {
+	then, err := r.state(ctx, r.since[p])
+	if err != nil {
+		return "", err
+	}
+	for dir := p; dir != "."; {
+		dir, _ = parent(dir)
+		was, err := then.find(dir)
+		if err != nil {
+			return "", err
+		}
+		is, err := r.at(dir)
+		if err != nil {
+			return "", err
+		}
+		if isFolder(was) && isFolder(is) && !r.unite.holder.keepsFolder(was, is) {
+			return snap.Rights, nil
+		}
+	}
+	return "", nil
+}
+
+// state is the manifest of a state of the journal.
+func (r *reverting) state(ctx context.Context, h snap.Hash) (*manifest, error) {
+	if m := r.states[h]; m != nil {
+		return m, nil
+	}
+	m, err := resolve(ctx, r.d.cfg.Store, h)
+	if err == nil {
+		r.states[h] = m
+	}
+	return m, err
+}

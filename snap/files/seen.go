@@ -1,0 +1,106 @@
+package files
+
+import (
+	"slices"
+
+	"mulligan/snap"
+	"mulligan/snap/beneath"
+)
+
+// asSeen is the outcome as the reader may see it.
+func (r *reverting) asSeen(how snap.Reverted) (snap.Reverted, error) {
+	if r.d.cfg.Reader.all() {
+		return how, nil
+	}
+	var err error
+	for _, list := range []*[]string{&how.Paths, &how.Merged} {
+		for i, p := range *list {
+			if (*list)[i], err = r.seen(p); err != nil {
+				return how, err
+			}
+		}
+		*list = slices.Compact(*list)
+	}
+	for i := range how.Left {
+		if how.Left[i].Path, err = r.seen(how.Left[i].Path); err != nil {
+			return how, err
+		}
+	}
+	how.Left = slices.Compact(how.Left)
+	return how, nil
+}
+
+// seen is p, or the outermost folder above it that the reader may not look into: as it is or as it will be.
+func (r *reverting) seen(p string) (string, error) {
+	for _, dir := range above(p) {
+		is, err := r.base.find(dir)
+		if err != nil {
+			return "", err
+		}
+		to, err := r.at(dir)
+		if err != nil {
+			return "", err
+		}
+		for _, e := range []*entry{is, to} {
+			if isFolder(e) && !r.d.cfg.Reader.seesInto(e) {
+				return dir, nil
+			}
+		}
+	}
+	return p, nil
+}
+
+// above lists the folders above p, outermost first.
+func above(p string) []string {
+	dirs := []string{"."}
+	for i := range len(p) {
+		if p[i] == '/' {
+			dirs = append(dirs, p[:i])
+		}
+	}
+	return dirs
+}
+
+var _ snap.Veiler = (*Driver)(nil)
+
+// Seen gives paths as the app's owner may see them at present.
+func (d *Driver) Seen(paths []string) ([]string, error) {
+	if d.cfg.Reader.all() || len(paths) == 0 {
+		return paths, nil
+	}
+	root, err := d.open()
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	known := map[string]bool{} // folders, and whether the reader sees into them
+	out := make([]string, 0, len(paths))
+	for _, p := range paths {
+		for _, dir := range above(p) {
+			sees, ok := known[dir]
+			if !ok {
+				sees = d.seesNow(root, dir)
+				known[dir] = sees
+			}
+			if !sees {
+				p = dir
+				break
+			}
+		}
+		if !slices.Contains(out, p) {
+			out = append(out, p)
+		}
+	}
+	return out, nil
+}
+
+// seesNow reports whether the reader may look into the folder dir, if it is there.
+func (d *Driver) seesNow(root *beneath.Root, dir string) bool {
+	in, err := openDeep(root, dir)
+	if err != nil {
+		return true
+	}
+	defer in.Close()
+	e, _, err := readOwn(in.FD())
+	return err == nil && d.cfg.Reader.seesInto(e)
+}
