@@ -60,6 +60,7 @@ type Daemon struct {
 	callers  callers
 	files    appFiles
 	metrics  *metrics
+	apiText  apiText
 
 	mu     sync.Mutex
 	apps   map[ipc.AppID]*app

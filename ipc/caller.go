@@ -75,6 +75,7 @@ func NewServer(h http.Handler, conns *Conns) *http.Server {
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
 		ConnState:         conns.state,
+		ConnContext:       withConn,
 		ErrorLog:          log.New(io.Discard, "", 0), // what clients do wrong is no news
 	}
 }
@@ -84,6 +85,7 @@ func NewServer(h http.Handler, conns *Conns) *http.Server {
 func NewHTTPServer(h http.Handler, conns *Conns) *http.Server {
 	srv := NewServer(h, conns)
 	srv.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
+		ctx = withConn(ctx, conn)
 		c, err := peerOf(conn)
 		if err != nil {
 			return ctx // nobody: the handlers refuse
