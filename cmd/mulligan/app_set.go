@@ -24,6 +24,8 @@ const appSetLong = `Change an app's settings. The keys are those of the app file
   retention.max_bytes=20GiB                       retention.expire_after=720h (0: never)
   database=SPEC           (adds it, or replaces the one of that name; empty: none at all; SPEC
                           as mulligan app add has it)
+  owner=NAME              (root, where the account of the app's uid has another name than it had:
+                          it is the same owner's)
 
 ` + valuesHelp + `
 
@@ -80,6 +82,7 @@ var setters = map[string]func(app *ipc.App, change *ipc.AppChange, value string)
 		change.Run = &app.Run
 		return err
 	},
+	"owner":    textKey(func(change *ipc.AppChange) **string { return &change.Owner }),
 	"domain":   textKey(func(change *ipc.AppChange) **string { return &change.Domain }),
 	"uri":      textKey(func(change *ipc.AppChange) **string { return &change.URI }),
 	"shutdown": textKey(func(change *ipc.AppChange) **string { return &change.Shutdown }),
