@@ -17,7 +17,7 @@ import (
 )
 
 // inOwnEtc has the test run in another process, for which /etc is a copy: there
-// accounts can be made and changed. It reports whether this is that process.
+// accounts can be made and changed, and nobody else has processes. It reports whether this is that process.
 func inOwnEtc(t *testing.T) bool {
 	t.Helper()
 	if os.Getenv("MULLIGAN_TEST_ETC") == t.Name() {
@@ -27,8 +27,8 @@ func inOwnEtc(t *testing.T) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), "unshare", "--mount", "--propagation", "private", "sh", "-ec",
-		`dir=$1; shift; cp -a /etc "$dir"; mount --bind "$dir/etc" /etc; exec "$@"`, "sh", t.TempDir(),
+	cmd := exec.CommandContext(t.Context(), "unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--mount-proc", "--kill-child", "sh", "-ec",
+		`dir=$1; shift; cp -a /etc "$dir"; mount --bind "$dir/etc" /etc; "$@"`, "sh", t.TempDir(),
 		self, "-test.run", "^"+regexp.QuoteMeta(t.Name())+"$", "-test.v")
 	cmd.Env = append(os.Environ(), "MULLIGAN_TEST_ETC="+t.Name())
 	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()) {
@@ -225,8 +225,8 @@ func TestUIDGoesToAnother(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	accounts(t, "userdel", "bob")
-	accounts(t, "usermod", "-u", fmt.Sprint(firstUID), "alice")
+	accounts(t, "userdel", "-f", "bob")
+	passwd(t, func(s string) string { return strings.ReplaceAll(s, ":61002:", ":61001:") })
 	h.until("it runs again", func() bool { return h.state().State == "running" })
 	h.visible(user(firstUID), true)
 	if _, err := h.d.Create(t.Context(), user(firstUID), "shop", ipc.CreateRequest{}); err != nil {
@@ -347,7 +347,7 @@ func TestUIDWithoutAccount(t *testing.T) {
 	accounts(t, "useradd", "-l", "-M", "-u", fmt.Sprint(firstUID), "bob")
 	h.visible(user(firstUID), false)
 	// An account whose name is those digits is somebody else, too.
-	accounts(t, "userdel", "bob")
+	accounts(t, "userdel", "-f", "bob")
 	h.visible(user(firstUID), true)
 	passwd(t, func(s string) string { return s + "61001:x:61002:61002::/:/bin/sh\n" })
 	h.visible(user(firstUID), true)
