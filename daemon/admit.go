@@ -54,7 +54,7 @@ func (d *Daemon) admit(ctx context.Context, who ipc.Caller, spec ipc.App) (store
 	if err := d.checkParts(ctx, who, rec.App, ipc.App{}); err != nil {
 		return store.App{}, err
 	}
-	old, err := d.store.RemovedApp(ctx, rec.Workspace, rec.Owner)
+	old, err := d.store.RemovedApp(ctx, rec.Workspace, rec.Owner, rec.OwnerUID)
 	switch errs.KindOf(err) {
 	case "":
 		rec.ID, rec.CreatedAt = old.ID, old.CreatedAt
@@ -75,7 +75,7 @@ func (d *Daemon) callerAccount(who ipc.Caller) account {
 	if who.Guest != "" || d.opt.User {
 		return account{uid: -1, gid: -1}
 	}
-	if acc, err := lookup(userName(who.UID)); err == nil {
+	if acc, err := lookup(userName(who.UID)); err == nil && acc.uid == who.UID {
 		return acc
 	}
 	return account{uid: who.UID, gid: noGroup}

@@ -23,17 +23,19 @@ import (
 type app struct {
 	now atomic.Pointer[setup] // replaced as a whole
 
-	recovered []string // what start-up finished or undid; guarded by Daemon.mu
+	asleep    atomic.Bool // it was not started, or stopped, for its owner is not who it was
+	recovered []string    // what start-up finished or undid; guarded by Daemon.mu
 
-	mu      sync.Mutex
-	holder  string        // who works on it, "" when nobody does
-	brief   bool          // who does will be done in a moment
-	freed   chan struct{} // closed when the holder lets go
-	tracker *tracker      // nil: it asks for no automatic checkpoints
-	settled bool          // leftovers of earlier processes are dealt with
-	broken  error         // why it cannot be worked with at present
-	sizes   map[ipc.CheckpointID]int64
-	total   int64
+	mu        sync.Mutex
+	holder    string        // who works on it, "" when nobody does
+	brief     bool          // who does will be done in a moment
+	freed     chan struct{} // closed when the holder lets go
+	tracker   *tracker      // nil: it asks for no automatic checkpoints
+	settled   bool          // leftovers of earlier processes are dealt with
+	broken    error         // why it cannot be worked with at present
+	ownerless error         // why its owner is not who it was
+	sizes     map[ipc.CheckpointID]int64
+	total     int64
 
 	neglected map[snap.Layer]string // what went wrong with a layer's upkeep
 }
@@ -155,6 +157,11 @@ func (d *Daemon) stateDir(id ipc.AppID) string {
 // wake makes an app ready at start: leftovers swept, operations that a crash
 // cut short finished or undone, a supervised command running.
 func (d *Daemon) wake(ctx context.Context, a *app) {
+	if err := a.noteOwner(d.checkOwner(a.rec())); err != nil {
+		a.asleep.Store(true)
+		d.opt.Log.Error("app is not ready", "app", a.rec().Slug, "err", err)
+		return
+	}
 	if err := d.settle(ctx, a); err != nil {
 		d.opt.Log.Error("app is not ready", "app", a.rec().Slug, "err", err)
 		return
@@ -180,6 +187,31 @@ func (d *Daemon) acquireBrief(ctx context.Context, a *app, what string) (release
 }
 
 func (d *Daemon) take(ctx context.Context, a *app, what string, who ipc.Caller, brief bool) (release func(), err error) {
+	if err := a.noteOwner(d.checkOwner(a.rec())); err != nil {
+		return nil, errs.Wrap(errs.Denied, what, err)
+	}
+	release, err = d.hold(ctx, a, what, who, brief)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.settle(ctx, a); err != nil {
+		release()
+		return nil, errs.Wrap(errs.Failed, what, err)
+	}
+	return release, nil
+}
+
+// noteOwner notes why the app's owner is not who it was, nil where it is, and returns it.
+func (a *app) noteOwner(err error) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.ownerless = err
+	return err
+}
+
+// hold is take for an app that cannot be worked with: what an earlier operation
+// left stays, and whose the app is doesn't matter.
+func (d *Daemon) hold(ctx context.Context, a *app, what string, who ipc.Caller, brief bool) (release func(), err error) {
 	d.mu.Lock()
 	if d.closed {
 		d.mu.Unlock()
@@ -191,15 +223,10 @@ func (d *Daemon) take(ctx context.Context, a *app, what string, who ipc.Caller, 
 		d.ops.Done()
 		return nil, err
 	}
-	release = func() {
+	return func() {
 		a.letGo()
 		d.ops.Done()
-	}
-	if err := d.settle(ctx, a); err != nil {
-		release()
-		return nil, errs.Wrap(errs.Failed, what, err)
-	}
-	return release, nil
+	}, nil
 }
 
 // hold waits until the app is free, or says who has it.
@@ -244,6 +271,9 @@ func (a *app) problems() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var list []string
+	if a.ownerless != nil {
+		list = append(list, a.ownerless.Error()+"; "+errs.HintOf(a.ownerless))
+	}
 	if a.broken != nil {
 		list = append(list, a.broken.Error())
 	}

@@ -3,10 +3,13 @@ package daemon
 import (
 	"cmp"
 	"context"
+	"errors"
 	"io"
 	"os"
 	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"mulligan/daemon/store"
 	"mulligan/ipc"
@@ -20,14 +23,15 @@ import (
 // several owners' is told to use the id.
 func (d *Daemon) find(who ipc.Caller, ref string) (*app, error) {
 	const op = "find app"
+	sees := d.sight(who)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if a := d.apps[ipc.AppID(ref)]; a != nil && d.sees(who, a) {
+	if a := d.apps[ipc.AppID(ref)]; a != nil && sees(a) {
 		return a, nil
 	}
 	var found *app
 	for _, a := range d.apps {
-		if a.rec().Slug != ref || !d.sees(who, a) {
+		if a.rec().Slug != ref || !sees(a) {
 			continue
 		}
 		if found != nil {
@@ -43,10 +47,11 @@ func (d *Daemon) find(who ipc.Caller, ref string) (*app, error) {
 
 // Apps lists the apps that the caller may see, by slug.
 func (d *Daemon) Apps(ctx context.Context, who ipc.Caller) []ipc.App {
+	sees := d.sight(who)
 	d.mu.Lock()
 	var seen []*app
 	for _, a := range d.apps {
-		if d.sees(who, a) {
+		if sees(a) {
 			seen = append(seen, a)
 		}
 	}
@@ -97,6 +102,7 @@ func (d *Daemon) AddApp(ctx context.Context, who ipc.Caller, spec ipc.App) (ipc.
 // claim puts an app among the registered ones, where its slug and workspace
 // don't clash with another's.
 func (d *Daemon) claim(a *app) error {
+	left := d.left(a.rec())
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
@@ -105,9 +111,9 @@ func (d *Daemon) claim(a *app) error {
 	for _, other := range d.apps {
 		ws := other.rec().Workspace
 		switch {
-		case other.rec().Slug == a.rec().Slug && other.rec().Owner == a.rec().Owner:
+		case other.rec().Slug == a.rec().Slug && other.rec().Owner == a.rec().Owner && other.rec().OwnerUID == a.rec().OwnerUID:
 			return errs.New(errs.Conflict, "", "the slug %s is taken", a.rec().Slug).WithHint("choose another with --slug")
-		case ws == a.rec().Workspace || within(ws, a.rec().Workspace) || within(a.rec().Workspace, ws):
+		case overlapping(ws, a.rec().Workspace) && !left[other.rec().ID]:
 			return errs.New(errs.Conflict, "", "workspace %q overlaps that of another app", a.rec().Workspace).
 				WithHint("a folder belongs to one app: mulligan app list")
 		}
@@ -115,6 +121,26 @@ func (d *Daemon) claim(a *app) error {
 	a.holder, a.freed = "being registered", make(chan struct{})
 	d.apps[a.rec().ID] = a
 	return nil
+}
+
+func overlapping(x, y string) bool { return x == y || within(x, y) || within(y, x) }
+
+// left are other owners' apps whose workspaces overlap with rec's and are no
+// longer theirs: the folder was removed, or is another's now. They stand in
+// nobody's way, and can't be worked with until they have a folder again.
+func (d *Daemon) left(rec store.App) map[ipc.AppID]bool {
+	left := map[ipc.AppID]bool{}
+	for _, other := range d.all() {
+		o := other.rec()
+		if o.OwnerUID == rec.OwnerUID && o.Owner == rec.Owner || !overlapping(o.Workspace, rec.Workspace) {
+			continue
+		}
+		var st unix.Stat_t
+		err := unix.Lstat(o.Workspace, &st)
+		gone := errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR)
+		left[o.ID] = gone || err == nil && o.FolderUID >= 0 && int(st.Uid) != o.FolderUID
+	}
+	return left
 }
 
 func (d *Daemon) disown(a *app) {
@@ -164,6 +190,12 @@ func (d *Daemon) SetApp(ctx context.Context, who ipc.Caller, ref string, ch ipc.
 	a, err := d.find(who, ref)
 	if err != nil {
 		return ipc.App{}, err
+	}
+	if ch.Owner != nil {
+		if err := d.reown(ctx, who, a, *ch.Owner); err != nil {
+			return ipc.App{}, errs.Wrap(errs.Invalid, op, err)
+		}
+		d.watchOwner(ctx, a)
 	}
 	release, err := d.acquire(ctx, a, op, who)
 	if err != nil {
@@ -299,6 +331,9 @@ func (d *Daemon) RemoveApp(ctx context.Context, who ipc.Caller, ref string, purg
 	}
 	ctx = context.WithoutCancel(ctx)
 	release, err := d.acquire(ctx, a, op, who)
+	if err != nil && a.noteOwner(d.checkOwner(a.rec())) != nil && (!purge || a.rec().Domain == "") {
+		release, err = d.hold(ctx, a, op, who, false) // nobody has to own it for that
+	}
 	if err != nil {
 		return err
 	}
@@ -311,7 +346,7 @@ func (d *Daemon) remove(ctx context.Context, who ipc.Caller, a *app, purge bool)
 		return err
 	}
 	d.stopTracker(a)
-	if len(a.rec().Run) > 0 {
+	if len(a.rec().Run) > 0 && a.hostPart() != nil {
 		if err := d.stopCommand(ctx, a); err != nil {
 			return err
 		}

@@ -180,11 +180,11 @@ func (d *Daemon) registerFile(ctx context.Context, path string) error {
 		return err
 	}
 	who := d.self()
-	owner, _, err := d.ownerOf(who, spec)
+	owner, uid, err := d.ownerOf(who, spec)
 	if err != nil {
 		return err
 	}
-	a := d.named(owner, spec.Slug)
+	a := d.named(owner, uid, spec.Slug)
 	if a == nil {
 		app, err := d.AddApp(ctx, who, spec)
 		d.logNotes(spec.Slug, app.Notes)
@@ -211,11 +211,11 @@ func (d *Daemon) registerFile(ctx context.Context, path string) error {
 }
 
 // named finds an owner's app; nil where it has none of that slug.
-func (d *Daemon) named(owner, slug string) *app {
+func (d *Daemon) named(owner string, uid int, slug string) *app {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, a := range d.apps {
-		if a.rec().Slug == slug && a.rec().Owner == owner {
+		if a.rec().Slug == slug && a.rec().Owner == owner && a.rec().OwnerUID == uid {
 			return a
 		}
 	}

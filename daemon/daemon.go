@@ -60,6 +60,7 @@ type Daemon struct {
 	callers  callers
 	files    appFiles
 	metrics  *metrics
+	apiText  apiText
 
 	mu     sync.Mutex
 	apps   map[ipc.AppID]*app
@@ -102,6 +103,9 @@ func Open(ctx context.Context, opt Options) (*Daemon, error) {
 	}
 	d.bg.Go(d.tendStore)
 	d.bg.Go(d.upkeep)
+	if !opt.User {
+		d.bg.Go(d.watchOwners)
+	}
 	return d, nil
 }
 
@@ -205,6 +209,7 @@ func (d *Daemon) Status(who ipc.Caller) ipc.Status {
 	if d.opt.User {
 		mode = "user"
 	}
+	sees := d.sight(who)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s := ipc.Status{
@@ -218,7 +223,7 @@ func (d *Daemon) Status(who ipc.Caller) ipc.Status {
 		s.Problems = append(s.Problems, d.files.problems()...)
 	}
 	for _, a := range d.apps {
-		if !d.sees(who, a) {
+		if !sees(a) {
 			continue
 		}
 		s.Apps++

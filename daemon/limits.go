@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"strconv"
 	"sync"
 	"time"
 
@@ -54,7 +55,11 @@ func (c *callers) admit(who ipc.Caller, l Limits, now time.Time) (done func(), e
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	u := c.of(ownerName(who), l) // not by token: an owner makes those at will
+	key := strconv.Itoa(who.UID) // not by token: an owner makes those at will
+	if who.Guest != "" {
+		key = guestPrefix + who.Guest
+	}
+	u := c.of(key, l)
 	if l.Rate > 0 && !u.rate.AllowN(now, 1) {
 		return nil, errs.New(errs.Busy, "serve", "more than %g requests a second", l.Rate).WithHint("wait a second and try again")
 	}
@@ -95,7 +100,11 @@ func (d *Daemon) checkAppQuota(ctx context.Context, who ipc.Caller) error {
 	if l.Apps == 0 {
 		return nil
 	}
-	n, err := d.store.CountApps(ctx, ownerName(who))
+	owner, err := d.callerName(who)
+	if err != nil {
+		return err
+	}
+	n, err := d.store.CountApps(ctx, owner, who.UID)
 	if err != nil || n < l.Apps {
 		return err
 	}
@@ -105,8 +114,12 @@ func (d *Daemon) checkAppQuota(ctx context.Context, who ipc.Caller) error {
 
 func (d *Daemon) checkQuota(ctx context.Context, who ipc.Caller) error {
 	l := d.limitsOf(who)
+	owner, err := d.callerName(who)
+	if err != nil {
+		return err
+	}
 	if l.Checkpoints > 0 {
-		n, err := d.store.CountCheckpoints(ctx, ownerName(who))
+		n, err := d.store.CountCheckpoints(ctx, owner, who.UID)
 		if err != nil {
 			return err
 		}
@@ -118,7 +131,7 @@ func (d *Daemon) checkQuota(ctx context.Context, who ipc.Caller) error {
 	if l.Bytes == 0 {
 		return nil
 	}
-	n, err := d.occupied(ctx, who)
+	n, err := d.occupied(ctx, owner, who.UID)
 	if err != nil || n < l.Bytes {
 		return err
 	}
@@ -127,10 +140,9 @@ func (d *Daemon) checkQuota(ctx context.Context, who ipc.Caller) error {
 }
 
 // occupied is what the checkpoints of all of an owner's apps occupy, in bytes.
-func (d *Daemon) occupied(ctx context.Context, who ipc.Caller) (total int64, err error) {
-	owner := ownerName(who)
+func (d *Daemon) occupied(ctx context.Context, owner string, uid int) (total int64, err error) {
 	for _, a := range d.all() {
-		if a.rec().Owner != owner {
+		if a.rec().Owner != owner || a.rec().OwnerUID != uid {
 			continue
 		}
 		cps, err := d.store.Checkpoints(ctx, a.rec().ID)

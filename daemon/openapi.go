@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/google/jsonschema-go/jsonschema"
 
@@ -19,8 +20,15 @@ import (
 // types that they read and answer with, so it can name nothing that is not there.
 
 func (d *Daemon) getOpenAPI(w http.ResponseWriter, _ *http.Request, _ ipc.Caller) error {
-	ipc.WriteJSON(w, http.StatusOK, d.openAPI())
-	return nil
+	d.apiText.Do(func() { d.apiText.text, d.apiText.err = json.Marshal(d.openAPI()) }) // once: anybody may ask, as often as they like
+	return answer(w, http.StatusOK, d.apiText.text, d.apiText.err)
+}
+
+// apiText is the OpenAPI document once it was asked for.
+type apiText struct {
+	sync.Once
+	text json.RawMessage
+	err  error
 }
 
 // node is an object of the document.

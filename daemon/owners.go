@@ -3,7 +3,7 @@ package daemon
 import (
 	"os"
 	"regexp"
-	"slices"
+	"strconv"
 	"strings"
 
 	"mulligan/daemon/store"
@@ -23,19 +23,6 @@ func (d *Daemon) administers(who ipc.Caller) bool {
 	return who.Guest == "" && (d.opt.User || who.UID == 0)
 }
 
-// sees reports whether the caller may know of the app.
-func (d *Daemon) sees(who ipc.Caller, a *app) bool {
-	rec := a.rec()
-	if g := who.Grant; g != nil && len(g.Apps) > 0 && !slices.Contains(g.Apps, rec.ID) {
-		return false
-	}
-	if d.administers(who) {
-		return true
-	}
-	guest, _ := guestOf(rec)
-	return who.Guest == guest && who.UID == rec.OwnerUID
-}
-
 const guestPrefix = "guest:"
 
 // guestOf is the guest that an app belongs to; "" where it is a user's.
@@ -44,14 +31,6 @@ func guestOf(rec store.App) (id string, ok bool) {
 		return "", false
 	}
 	return id, true
-}
-
-// ownerName is how a caller is named as an app's owner.
-func ownerName(who ipc.Caller) string {
-	if who.Guest != "" {
-		return guestPrefix + who.Guest
-	}
-	return userName(who.UID)
 }
 
 var guestSyntax = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
@@ -93,8 +72,8 @@ func (d *Daemon) guestAccount() (account, error) {
 func (d *Daemon) ownerOf(who ipc.Caller, spec ipc.App) (name string, uid int, err error) {
 	id, forGuest := strings.CutPrefix(spec.Owner, guestPrefix)
 	switch {
-	case who.Guest != "" && (spec.Owner == "" || spec.Owner == ownerName(who)):
-		return ownerName(who), who.UID, nil
+	case who.Guest != "" && (spec.Owner == "" || spec.Owner == guestPrefix+who.Guest):
+		return guestPrefix + who.Guest, who.UID, nil
 	case forGuest && d.administers(who):
 		if !guestSyntax.MatchString(id) {
 			return "", 0, errs.New(errs.Invalid, "", "%.64q is not a guest's id", id)
@@ -106,7 +85,8 @@ func (d *Daemon) ownerOf(who ipc.Caller, spec ipc.App) (name string, uid int, er
 	case d.opt.User:
 		return userName(os.Getuid()), os.Getuid(), nil
 	case spec.Owner == "":
-		return userName(who.UID), who.UID, nil
+		name, err = accountName(who.UID)
+		return name, who.UID, err
 	}
 	acc, err := lookup(spec.Owner)
 	if err != nil {
@@ -115,7 +95,8 @@ func (d *Daemon) ownerOf(who ipc.Caller, spec ipc.App) (name string, uid int, er
 	if who.UID != 0 && acc.uid != who.UID {
 		return "", 0, errs.New(errs.Denied, "", "only root registers apps for others").WithHint("leave out the owner")
 	}
-	return userName(acc.uid), acc.uid, nil
+	name, err = accountName(acc.uid)
+	return name, acc.uid, err
 }
 
 // accountOf is whose rights an app's processes have, and its databases are
@@ -124,12 +105,18 @@ func (d *Daemon) accountOf(rec store.App) (account, error) {
 	if d.opt.User {
 		return account{uid: -1, gid: -1}, nil // the daemon's own
 	}
+	if err := d.checkOwner(rec); err != nil {
+		return account{}, err
+	}
 	if _, guest := guestOf(rec); guest {
 		return d.guestAccount()
 	}
-	acc, err := lookup(rec.Owner)
-	if err != nil && rec.OwnerUID > 0 { // a uid without an account is a user, too
+	if rec.Owner == strconv.Itoa(rec.OwnerUID) { // a uid without an account is a user, too
 		return account{uid: rec.OwnerUID, gid: noGroup, home: "/"}, nil
+	}
+	acc, err := lookup(rec.Owner)
+	if err == nil && acc.uid != rec.OwnerUID { // it changed just now, or two accounts have that name
+		err = errs.New(errs.Denied, "", "owner %s had uid %d, and now has uid %d", rec.Owner, rec.OwnerUID, acc.uid)
 	}
 	return acc, err
 }

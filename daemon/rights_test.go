@@ -23,7 +23,7 @@ type workshop struct {
 func newWorkshop(t *testing.T, followed bool, prepare func(dir string)) *workshop {
 	tw := newTown(t)
 	w := &workshop{person: tw.onSocket("bob", bobUID), dir: filepath.Join(tw.dir, "bob", "shop")}
-	if err := as(bobUID, func() error { return os.Mkdir(w.dir, 0o755) }); err != nil {
+	if err := as(bobUID, `mkdir "$1"`, w.dir); err != nil {
 		t.Fatal(err)
 	}
 	prepare(w.dir)

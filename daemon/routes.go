@@ -131,6 +131,9 @@ func (d *Daemon) answer(rt route, w http.ResponseWriter, r *http.Request) error 
 		return errs.New(errs.Unauthenticated, "serve", "the caller is not known").
 			WithHint("use the daemon's unix socket, or send Authorization: Bearer with a token of `mulligan token add`")
 	}
+	if err := d.checkCaller(who); err != nil {
+		return err
+	}
 	if rt.local && !who.Local() {
 		return errs.New(errs.Denied, "serve", "%s is for the unix socket only", r.URL.Path).WithHint("use the mulligan command on the host")
 	}
@@ -168,7 +171,11 @@ func (d *Daemon) deleteSession(w http.ResponseWriter, r *http.Request, _ ipc.Cal
 }
 
 func (d *Daemon) postUI(w http.ResponseWriter, _ *http.Request, who ipc.Caller) error {
-	link, err := d.gate.Invite(who)
+	var link ipc.UILink
+	var err error
+	if who.Name, err = d.callerName(who); err == nil {
+		link, err = d.gate.Invite(who)
+	}
 	return answer(w, http.StatusCreated, link, err)
 }
 

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -338,5 +339,135 @@ func TestSlowClients(t *testing.T) {
 	fmt.Fprintf(conn, "POST /api/apps HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{")
 	if resp, err := http.ReadResponse(bufio.NewReader(conn), nil); err != nil || resp.StatusCode != 401 {
 		t.Error(resp, err)
+	}
+}
+
+// TestRefusedClientsHoldNothing: clients without credentials that send half a
+// request, or do not read their answers, hold more connections than there are.
+// Who has a token is answered meanwhile, and so is the socket; nobody who was
+// being answered is cut off.
+func TestRefusedClientsHoldNothing(t *testing.T) {
+	guests := &daemon.Guests{User: "nobody", Dir: t.TempDir()}
+	for name, text := range map[string]string{
+		"bodies that don't come":       "POST /api/apps HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{",
+		"large bodies that don't":      "POST /api/apps HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n{",
+		"chunks that don't":            "POST /api/apps HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{",
+		"a token that is made up":      "POST /api/apps HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer mlg_0123456789ab_x\r\nContent-Length: 1000\r\n\r\n{",
+		"another host's name":          "POST /api/apps HTTP/1.1\r\nHost: evil.example\r\nContent-Length: 1000\r\n\r\n{",
+		"what anybody may ask, unread": strings.Repeat("GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n", 200),
+		"bodies for what anybody may":  "GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n",
+		"guests whose bodies don't":    "POST /api/apps HTTP/1.1\r\nHost: localhost\r\nX-Guest-Id: %d\r\nContent-Length: 1000\r\n\r\n{",
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serveTCP(t, daemon.Options{Guests: guests})
+			socket := serveSocket(t, s.d)
+			if _, err := s.d.AddApp(t.Context(), root, ipc.App{Slug: "shop", Workspace: workspace(t)}); err != nil {
+				t.Fatal(err)
+			}
+			tok := s.token(root, ipc.TokenRequest{Scopes: ipc.Scopes}).Secret
+			events := s.follow("/api/apps/shop/events", tok)
+			for i := range 320 {
+				said := text
+				if strings.Contains(text, "%d") {
+					said = fmt.Sprintf(text, i)
+				}
+				s.hang(said)
+				if i%64 != 63 {
+					continue
+				}
+				if got := s.ask("POST", "/api/apps/shop/checkpoints", "{}", bearer(tok)...); got.status != 201 {
+					t.Fatalf("beside %d others, who has a token: %d %s", i+1, got.status, got.body)
+				}
+				if _, err := socket.Apps(t.Context()); err != nil {
+					t.Fatalf("beside %d others, the socket: %v", i+1, err)
+				}
+			}
+			for range 5 {
+				for line := ""; !strings.HasPrefix(line, "event: checkpoint"); {
+					var err error
+					if line, err = events.ReadString('\n'); err != nil {
+						t.Fatalf("who was listening: %v", err)
+					}
+				}
+			}
+		})
+	}
+}
+
+// hang opens a connection, says something on it, reads no answer, and stays
+// until the test is over.
+func (s *served) hang(text string) {
+	s.t.Helper()
+	conn, err := net.Dial("tcp", s.d.Gate().Addr().String())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { conn.Close() })
+	if err := conn.(*net.TCPConn).SetReadBuffer(4096); err != nil {
+		s.t.Fatal(err)
+	}
+	_, _ = io.WriteString(conn, text) // it may be cut off already
+}
+
+// follow opens a stream of events.
+func (s *served) follow(path, token string) *bufio.Reader {
+	s.t.Helper()
+	req, err := http.NewRequestWithContext(s.t.Context(), "GET", s.base+path, nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+token)
+	resp, err := http.DefaultTransport.RoundTrip(req)
+	if err != nil || resp.StatusCode != 200 {
+		s.t.Fatal(resp, err)
+	}
+	s.t.Cleanup(func() { resp.Body.Close() })
+	return bufio.NewReader(resp.Body)
+}
+
+// serveSocket serves a daemon on a socket, too.
+func serveSocket(t *testing.T, d *daemon.Daemon) *ipc.Client {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := ipc.Listen(path, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := ipc.NewHTTPServer(d.Handler(), ipc.NewConns(100, 100))
+	go srv.Serve(l)
+	t.Cleanup(func() { srv.Close() })
+	return ipc.NewClient(path)
+}
+
+// TestRefusedClientIsLetGo: a refusal ends the connection without the body that
+// was promised, and a client that sends all of its body reads the refusal.
+func TestRefusedClientIsLetGo(t *testing.T) {
+	s := serveTCP(t, daemon.Options{})
+	for _, sent := range []string{"", "{", strings.Repeat(" ", 100_000)} {
+		conn, err := net.Dial("tcp", s.d.Gate().Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		fmt.Fprintf(conn, "POST /api/apps HTTP/1.1\r\nHost: localhost\r\nContent-Length: 200000\r\n\r\n%s", sent)
+		r := bufio.NewReader(conn)
+		resp, err := http.ReadResponse(r, nil)
+		if err != nil || resp.StatusCode != 401 || !resp.Close {
+			t.Fatal(resp, err)
+		}
+		var e struct{ Error ipc.ErrorBody }
+		if err := json.NewDecoder(resp.Body).Decode(&e); err != nil || e.Error.Kind != errs.Unauthenticated {
+			t.Fatal(e, err)
+		}
+		// The body's own time is 30 s: who waits for that is not let go.
+		if err := conn.SetReadDeadline(time.Now().Add(15 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.Copy(io.Discard, r); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("after %d bytes the connection is still held", len(sent))
+		}
+	}
+	if got := s.ask("POST", "/api/apps", strings.Repeat(" ", 200_000)); got.status != 401 || got.kind() != errs.Unauthenticated {
+		t.Errorf("with its body: %d %s", got.status, got.body)
 	}
 }

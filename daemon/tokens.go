@@ -170,7 +170,7 @@ func (d *Daemon) bearer(ctx context.Context, secret string) (ipc.Caller, error) 
 	if subtle.ConstantTimeCompare(sum[:], t.Hash) != 1 || t.ExpiresAt != nil && !d.opt.Now().Before(*t.ExpiresAt) {
 		return ipc.Caller{}, no
 	}
-	who := ipc.Caller{UID: t.OwnerUID, GID: -1, Via: "token " + t.Name, Grant: &ipc.Grant{Token: t.ID, Scopes: t.Scopes, Apps: t.Apps}}
+	who := ipc.Caller{UID: t.OwnerUID, GID: -1, Name: t.Owner, Via: "token " + t.Name, Grant: &ipc.Grant{Token: t.ID, Scopes: t.Scopes, Apps: t.Apps}}
 	if t.Name == "" {
 		who.Via = string(t.ID)
 	}

@@ -23,6 +23,10 @@ type Caller struct {
 	UID, GID, PID int
 	Exe           string // its program, "" if unknown: for the record only, never to decide by
 
+	// Name is the account that a token or a page's session was made for: it is good
+	// only as long as that is the uid's. "" for those whom the kernel names.
+	Name string
+
 	// Guest is who a guest says it is, "" for everybody else. UID and GID are then
 	// those that guests' apps run with, and give the guest no right of theirs.
 	Guest string
@@ -40,6 +44,11 @@ type Grant struct {
 
 // May reports whether the caller's token, if it came by one, is good for s.
 func (c Caller) May(s Scope) bool { return c.Grant == nil || slices.Contains(c.Grant.Scopes, s) }
+
+// MayTouch reports whether the caller's token, if it came by one, is for the app.
+func (c Caller) MayTouch(app AppID) bool {
+	return c.Grant == nil || len(c.Grant.Apps) == 0 || slices.Contains(c.Grant.Apps, app)
+}
 
 // Local reports whether the caller is a process on the socket.
 func (c Caller) Local() bool { return c.Via == "" }
@@ -75,6 +84,7 @@ func NewServer(h http.Handler, conns *Conns) *http.Server {
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
 		ConnState:         conns.state,
+		ConnContext:       withConn,
 		ErrorLog:          log.New(io.Discard, "", 0), // what clients do wrong is no news
 	}
 }
@@ -84,6 +94,7 @@ func NewServer(h http.Handler, conns *Conns) *http.Server {
 func NewHTTPServer(h http.Handler, conns *Conns) *http.Server {
 	srv := NewServer(h, conns)
 	srv.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
+		ctx = withConn(ctx, conn)
 		c, err := peerOf(conn)
 		if err != nil {
 			return ctx // nobody: the handlers refuse

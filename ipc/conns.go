@@ -1,6 +1,8 @@
 package ipc
 
 import (
+	"cmp"
+	"context"
 	"crypto/tls"
 	"net"
 	"net/http"
@@ -9,10 +11,10 @@ import (
 )
 
 // Conns caps the connections of a server, in all and for each peer: a uid on a
-// unix socket, an address on TCP. Who connects when the cap is reached takes the
-// place of the oldest connection, of that peer or of the one with most, that
-// is not in the middle of a request: so clients that hold connections and say
-// nothing, or half of something, shut nobody out.
+// unix socket, an address on TCP. A connection that comes when a cap is reached
+// takes the place of another, of the same peer or, for the cap of all, of any:
+// the oldest of the lowest rank. So clients that hold connections and say
+// nothing, or half of something, or that nobody knows, shut nobody out.
 type Conns struct {
 	total, perPeer int
 
@@ -23,9 +25,37 @@ type Conns struct {
 }
 
 type held struct {
-	peer string
-	seq  int64 // the order of connecting
-	busy bool  // a whole request came, and its answer is not out
+	peer   string
+	seq    int64 // the order of connecting
+	busy   bool  // a request's headers came, and its answer is not out
+	caller standing
+}
+
+// standing is what is known of who uses a connection, from its last request.
+type standing int
+
+const (
+	nobody     standing = iota // sent no credentials yet, or wrong ones
+	guest                      // sent an id that anybody can make up
+	vouchedFor                 // sent good credentials, or is known to the kernel
+)
+
+// never is the rank of connections that keep their places.
+const never = 3
+
+// rank says which connections give way first. The requests of callers that
+// nobody knows end for a new connection; those of guests only where there is
+// nothing else to end; those of known callers don't.
+func (h *held) rank() int {
+	switch {
+	case h.caller == nobody:
+		return 0
+	case !h.busy:
+		return 1
+	case h.caller == guest:
+		return 2
+	}
+	return never
 }
 
 // NewConns makes caps of total connections, and of perPeer for each peer.
@@ -56,44 +86,49 @@ func (l *cappedListener) Accept() (net.Conn, error) {
 
 // add counts conn in, if need be for another; false where there is no room.
 func (c *Conns) add(conn net.Conn) bool {
-	peer := peerName(conn)
+	peer, caller := peerName(conn)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.per[peer] >= c.perPeer && !c.evict(peer) {
 		return false
 	}
-	if len(c.open) >= c.total && !c.evict(c.largest()) {
+	if len(c.open) >= c.total && !c.evict("") {
 		return false
 	}
 	c.seq++
-	c.open[conn] = &held{peer: peer, seq: c.seq}
+	c.open[conn] = &held{peer: peer, seq: c.seq, caller: caller}
 	c.per[peer]++
 	return true
 }
 
-// largest is the peer with most connections.
-func (c *Conns) largest() (peer string) {
-	for p, n := range c.per {
-		if n > c.per[peer] {
-			peer = p
-		}
-	}
-	return peer
-}
-
-// evict closes the peer's oldest connection that has no request under way.
+// evict closes the connection that gives way first, of the peer or, for "", of
+// all: of those with the lowest rank one of the peer that has most connections,
+// and of these the oldest.
 func (c *Conns) evict(peer string) bool {
-	var oldest net.Conn
+	var first net.Conn
+	order := func(conn net.Conn) (rank, others int, seq int64) {
+		h := c.open[conn]
+		return h.rank(), -c.per[h.peer], h.seq
+	}
 	for conn, h := range c.open {
-		if h.peer == peer && !h.busy && (oldest == nil || h.seq < c.open[oldest].seq) {
-			oldest = conn
+		if peer != "" && h.peer != peer || h.rank() == never {
+			continue
+		}
+		if first == nil {
+			first = conn
+			continue
+		}
+		r1, n1, s1 := order(conn)
+		r2, n2, s2 := order(first)
+		if cmp.Or(cmp.Compare(r1, r2), cmp.Compare(n1, n2), cmp.Compare(s1, s2)) < 0 {
+			first = conn
 		}
 	}
-	if oldest == nil {
+	if first == nil {
 		return false
 	}
-	c.remove(oldest)
-	oldest.Close() // the server notices
+	c.remove(first)
+	first.Close() // the server notices
 	return true
 }
 
@@ -111,11 +146,9 @@ func (c *Conns) remove(conn net.Conn) {
 // state follows what a server does with a connection. One is StateActive from
 // when its request's headers are read until the answer is written.
 func (c *Conns) state(conn net.Conn, s http.ConnState) {
-	if t, ok := conn.(*tls.Conn); ok {
-		conn = t.NetConn()
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	conn = underTLS(conn)
 	switch s {
 	case http.StateClosed, http.StateHijacked:
 		c.remove(conn)
@@ -126,13 +159,47 @@ func (c *Conns) state(conn net.Conn, s http.ConnState) {
 	}
 }
 
-func peerName(conn net.Conn) string {
+// Identify notes who the request with the context ctx comes from, nil for nobody
+// that is known. Until then its connection has the rank of the request before.
+func (c *Conns) Identify(ctx context.Context, who *Caller) {
+	conn, _ := ctx.Value(connKey{}).(net.Conn)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	h, ok := c.open[conn]
+	switch {
+	case !ok:
+	case who == nil:
+		h.caller = nobody
+	case who.Guest != "":
+		h.caller = guest
+	default:
+		h.caller = vouchedFor
+	}
+}
+
+type connKey struct{}
+
+// withConn is the context of a connection's requests, for Identify.
+func withConn(ctx context.Context, conn net.Conn) context.Context {
+	return context.WithValue(ctx, connKey{}, underTLS(conn))
+}
+
+// underTLS is the connection that was accepted.
+func underTLS(conn net.Conn) net.Conn {
+	if t, ok := conn.(*tls.Conn); ok {
+		return t.NetConn()
+	}
+	return conn
+}
+
+// peerName names the other end, and says what is known of it already.
+func peerName(conn net.Conn) (string, standing) {
 	if who, err := peerOf(conn); err == nil {
-		return "uid " + strconv.Itoa(who.UID)
+		return "uid " + strconv.Itoa(who.UID), vouchedFor
 	}
 	host, _, err := net.SplitHostPort(conn.RemoteAddr().String())
 	if err != nil {
-		return ""
+		host = "unknown"
 	}
-	return host
+	return host, nobody
 }

@@ -11,6 +11,9 @@ const (
 	headerTimeout = 10 * time.Second // to send a request's headers
 	bodyTimeout   = 30 * time.Second // to send its body
 	answerTimeout = 60 * time.Second // to read an answer, from its first byte; a stream of events has its own
+	// A client that is refused before its body came may still send that long: who
+	// is cut off while sending may miss the answer.
+	refusalLinger = 500 * time.Millisecond
 )
 
 // bounded bounds the time in which a request's body comes and its answer is
@@ -45,7 +48,8 @@ func (b *timedBody) Read(p []byte) (int, error) {
 }
 
 // timedAnswer sets the write deadline when the answer begins. A refusal does not
-// wait for the rest of a body that nobody wants: the connection ends with it.
+// wait longer than refusalLinger for the rest of a body that nobody wants: the
+// connection ends with it.
 type timedAnswer struct {
 	http.ResponseWriter
 	rc    *http.ResponseController
@@ -68,6 +72,7 @@ func (a *timedAnswer) WriteHeader(status int) {
 	a.begin()
 	if status >= 400 && a.body != nil && !a.body.read {
 		a.Header().Set("Connection", "close")
+		_ = a.rc.SetReadDeadline(time.Now().Add(refusalLinger)) // it could be set before
 	}
 	a.ResponseWriter.WriteHeader(status)
 }

@@ -119,6 +119,9 @@ type Database struct {
 
 // AppChange is a partial update of an app: nil leaves a thing as it is.
 type AppChange struct {
+	// Owner says, at the host's daemon and for root, that the account of this
+	// name, which has the app's uid now, is the same owner's as before.
+	Owner     *string     `json:"owner,omitempty"`
 	Unit      *string     `json:"unit,omitempty"`
 	Run       *[]string   `json:"run,omitempty"`
 	Domain    *string     `json:"domain,omitempty"`

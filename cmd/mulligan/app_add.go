@@ -106,7 +106,7 @@ func (f *appAddCmd) describe() (ipc.App, error) {
 		return ipc.App{}, err
 	}
 	app := ipc.App{Slug: f.slug, Workspace: dir, Unit: f.unit, Domain: f.domain, URI: f.uri, Retention: ipc.DefaultRetention()}
-	if app.Run, err = splitWords(f.run); err != nil {
+	if app.Run, err = commandWords(f.run); err != nil {
 		return ipc.App{}, err
 	}
 	if f.health != "" {

@@ -2,29 +2,32 @@ package main
 
 import (
 	"context"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
 
-	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
 	"mulligan/ipc"
 	"mulligan/ipc/appfile"
 	"mulligan/ipc/errs"
+	"mulligan/ipc/tomlfile"
 )
 
 const appSetLong = `Change an app's settings. The keys are those of the app file:
 
   unit=NAME.service       run='COMMAND ARG…'      auto=true|false
   domain=NAME             uri=URI                 shutdown=clean|destroy
-  exclude=PATTERN,…       (gitignore syntax; replaces all)
+  exclude=PATTERN,…       (gitignore syntax; replaces all; or a list: exclude=["PATTERN", …])
   health.url=URL          health.command='COMMAND ARG…'     health.timeout=10s
   retention.keep_last=N   retention.daily_days=N  retention.keep_turns=N
   retention.max_bytes=20GiB                       retention.expire_after=720h (0: never)
   database=SPEC           (adds it, or replaces the one of that name; empty: none at all; SPEC
                           as mulligan app add has it)
+  owner=NAME              (root, where the account of the app's uid has another name than it had:
+                          it is the same owner's)
+
+` + valuesHelp + `
 
 ` + wordsHelp + `
 
@@ -74,11 +77,12 @@ var setters = map[string]func(app *ipc.App, change *ipc.AppChange, value string)
 		return nil
 	},
 	"run": func(app *ipc.App, change *ipc.AppChange, v string) error {
-		words, err := splitWords(v)
+		words, err := commandWords(v)
 		app.Run = append([]string{}, words...) // not nil: that would be null, and change nothing
 		change.Run = &app.Run
 		return err
 	},
+	"owner":    textKey(func(change *ipc.AppChange) **string { return &change.Owner }),
 	"domain":   textKey(func(change *ipc.AppChange) **string { return &change.Domain }),
 	"uri":      textKey(func(change *ipc.AppChange) **string { return &change.URI }),
 	"shutdown": textKey(func(change *ipc.AppChange) **string { return &change.Shutdown }),
@@ -88,9 +92,10 @@ var setters = map[string]func(app *ipc.App, change *ipc.AppChange, value string)
 		return err
 	},
 	"exclude": func(app *ipc.App, change *ipc.AppChange, v string) error {
-		app.Exclude = slices.DeleteFunc(strings.Split(v, ","), func(p string) bool { return p == "" })
+		list, err := patternList(v)
+		app.Exclude = append([]string{}, list...)
 		change.Exclude = &app.Exclude
-		return nil
+		return err
 	},
 	"health.url": healthKey(func(h *ipc.Health, v string) error {
 		h.URL, h.Command = v, nil
@@ -98,7 +103,7 @@ var setters = map[string]func(app *ipc.App, change *ipc.AppChange, value string)
 	}),
 	"health.command": healthKey(func(h *ipc.Health, v string) (err error) {
 		h.URL = ""
-		h.Command, err = splitWords(v)
+		h.Command, err = commandWords(v)
 		return err
 	}),
 	"health.timeout": healthKey(func(h *ipc.Health, v string) error {
@@ -109,13 +114,13 @@ var setters = map[string]func(app *ipc.App, change *ipc.AppChange, value string)
 	"retention.daily_days": retentionCount(func(r *ipc.Retention) *int { return &r.DailyDays }),
 	"retention.keep_turns": retentionCount(func(r *ipc.Retention) *int { return &r.KeepTurns }),
 	"retention.max_bytes": func(app *ipc.App, change *ipc.AppChange, v string) error {
-		n, err := humanize.ParseBytes(v)
-		if n > math.MaxInt64 {
-			return strconv.ErrRange
+		n, ok := tomlfile.ParseSize(v)
+		if !ok {
+			return strconv.ErrSyntax
 		}
-		app.Retention.MaxBytes = int64(n)
+		app.Retention.MaxBytes = n
 		change.Retention = &app.Retention
-		return err
+		return nil
 	},
 	"retention.expire_after": func(app *ipc.App, change *ipc.AppChange, v string) error {
 		app.Retention.ExpireAfter = v
@@ -125,12 +130,21 @@ var setters = map[string]func(app *ipc.App, change *ipc.AppChange, value string)
 	"database": setDatabase,
 }
 
+// ownQuotes are keys whose values have rules of their own for quotation marks.
+var ownQuotes = []string{"run", "exclude", "health.command"}
+
 func setKey(app *ipc.App, change *ipc.AppChange, pair string) error {
 	const op = "app set"
 	key, value, found := strings.Cut(pair, "=")
 	set := setters[key]
 	if !found || set == nil {
 		return errs.New(errs.Invalid, op, "%q is not KEY=VALUE with a known key", pair).WithHint("see `mulligan app set --help`")
+	}
+	if !slices.Contains(ownQuotes, key) {
+		var err error
+		if value, err = plainText(key, value); err != nil {
+			return err
+		}
 	}
 	err := set(app, change, value)
 	if err != nil && errs.KindOf(err) == errs.Internal {

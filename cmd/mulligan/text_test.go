@@ -38,6 +38,67 @@ func TestSplitWords(t *testing.T) {
 	}
 }
 
+// TestValues: the lists and texts of an app file mean on the command line what
+// they mean there, and what could be meant otherwise is refused.
+func TestValues(t *testing.T) {
+	for _, c := range []struct {
+		read func(string) ([]string, error)
+		in   string
+		want []string // nil: an error
+	}{
+		{patternList, ``, []string{}},
+		{patternList, `a`, []string{"a"}},
+		{patternList, `*.log, tmp/,,`, []string{"*.log", "tmp/"}},
+		{patternList, `["a"]`, []string{"a"}},
+		{patternList, `["a",'b,c', "{d}", "[ef]", ]`, []string{"a", "b,c", "{d}", "[ef]"}},
+		{patternList, `[]`, []string{}},
+		{patternList, `"a"`, []string{"a"}},
+		{patternList, `'a,b'`, []string{"a", "b"}},
+		{patternList, `[ab].log`, []string{"[ab].log"}},
+		{patternList, `x[ab]`, []string{"x[ab]"}},
+		{patternList, `[ab]`, nil},
+		{patternList, `[a`, nil},
+		{patternList, `["a"`, nil},
+		{patternList, `"a"]`, nil},
+		{patternList, `["a"],["b"]`, nil},
+		{patternList, `["a", 1]`, nil},
+		{patternList, `[["a"]]`, nil},
+		{patternList, `"a","b"`, nil},
+		{patternList, `a,"b"`, nil},
+		{patternList, `*.{a,b}`, nil},
+		{patternList, `[a,b]x`, nil},
+		{patternList, "[\"a\"]\nvalue = [\"b\"]", nil},
+		{patternList, "[\"a\"]\nother = []", nil},
+		{commandWords, ``, []string{}},
+		{commandWords, `[]`, []string{}},
+		{commandWords, `["a b", 'c']`, []string{"a b", "c"}},
+		{commandWords, `[ -e x ]`, []string{"[", "-e", "x", "]"}},
+		{commandWords, `"a b" c`, []string{"a b", "c"}},
+		{commandWords, `["a"`, nil},
+		{commandWords, `["a", 1]`, nil},
+		{commandWords, `['a'] b`, nil},
+	} {
+		got, err := c.read(c.in)
+		if c.want == nil {
+			if errs.KindOf(err) != errs.Invalid || errs.HintOf(err) == "" {
+				t.Errorf("%q: %q, %v; want an error with a hint", c.in, got, err)
+			}
+		} else if err != nil || !slices.Equal(got, c.want) {
+			t.Errorf("%q: %q, %v; want %q", c.in, got, err, c.want)
+		}
+	}
+	for in, want := range map[string]string{`a`: `a`, `"a"`: `a`, `'a'`: `a`, `a"b`: `a"b`, `"a\"b"`: `a"b`, ``: ``} {
+		if got, err := plainText("k", in); err != nil || got != want {
+			t.Errorf("%s: %q, %v", in, got, err)
+		}
+	}
+	for _, in := range []string{`"a`, `'a"`, `"a" b`, `"s3cret"x`} {
+		if got, err := plainText("k", in); errs.KindOf(err) != errs.Invalid || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%s: %q, %v", in, got, err)
+		}
+	}
+}
+
 // What is quoted whole comes back whole.
 func FuzzSplitWords(f *testing.F) {
 	f.Add("a b", `c"d`)

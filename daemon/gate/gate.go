@@ -87,16 +87,19 @@ const opAdmit = "admit"
 // serve is what each door does with a request.
 func (g *Gate) serve(d *door, w http.ResponseWriter, r *http.Request) error {
 	setHeaders(w.Header())
-	if err := d.checkHost(r); err != nil {
-		return err
+	err := d.checkHost(r)
+	if err == nil {
+		err = checkOrigin(r)
 	}
-	if err := checkOrigin(r); err != nil {
+	if err != nil {
+		g.conns.Identify(r.Context(), nil)
 		return err
 	}
 	if r.URL.Path == loginPath {
 		return g.login(d, w, r)
 	}
 	who, s, err := g.identify(d, r)
+	g.conns.Identify(r.Context(), who)
 	if err != nil {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="mulligan"`)
 		return err

@@ -141,7 +141,7 @@ func (g *Gate) exchange(r *http.Request) (cookie string, s *session) {
 	trim(g.sessions, func(s *session) (bool, time.Time) { return s.who.UID == inv.who.UID, s.expires })
 	cookie = secret()
 	s = &session{host: inv.host, csrf: secret(), expires: now.Add(sessionLife)}
-	s.who = ipc.Caller{UID: inv.who.UID, GID: inv.who.GID, Via: "page", Grant: &ipc.Grant{
+	s.who = ipc.Caller{UID: inv.who.UID, GID: inv.who.GID, Name: inv.who.Name, Via: "page", Grant: &ipc.Grant{
 		Scopes: []ipc.Scope{ipc.ScopeRead, ipc.ScopeWrite}, Until: s.expires,
 	}}
 	g.sessions[digestOf(cookie)] = s

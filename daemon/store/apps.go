@@ -46,9 +46,9 @@ func (s *Store) AllApps(ctx context.Context) ([]App, error) {
 
 // RemovedApp finds the app that was last registered for a workspace and owner
 // and then removed: its checkpoints are still there. errs.NotFound without one.
-func (s *Store) RemovedApp(ctx context.Context, workspace, owner string) (App, error) {
-	apps, err := s.apps(ctx, `WHERE removed_at IS NOT NULL AND workspace = ? AND json_extract(spec, '$.owner') = ?
-		ORDER BY removed_at DESC LIMIT 1`, workspace, owner)
+func (s *Store) RemovedApp(ctx context.Context, workspace, owner string, uid int) (App, error) {
+	apps, err := s.apps(ctx, `WHERE removed_at IS NOT NULL AND workspace = ? AND json_extract(spec, '$.owner') = ? AND owner_uid = ?
+		ORDER BY removed_at DESC LIMIT 1`, workspace, owner, uid)
 	if err != nil {
 		return App{}, err
 	}
@@ -104,15 +104,15 @@ func (s *Store) PurgeApp(ctx context.Context, id ipc.AppID) error {
 }
 
 // CountApps counts an owner's apps, removed ones too.
-func (s *Store) CountApps(ctx context.Context, owner string) (n int, err error) {
-	err = s.r.QueryRowContext(ctx, `SELECT count(*) FROM apps WHERE json_extract(spec, '$.owner') = ?`, owner).Scan(&n)
+func (s *Store) CountApps(ctx context.Context, owner string, uid int) (n int, err error) {
+	err = s.r.QueryRowContext(ctx, `SELECT count(*) FROM apps WHERE json_extract(spec, '$.owner') = ? AND owner_uid = ?`, owner, uid).Scan(&n)
 	return n, errs.Wrap(errs.Failed, "read records", err)
 }
 
 // CountCheckpoints counts the checkpoints of all of an owner's apps, removed ones too.
-func (s *Store) CountCheckpoints(ctx context.Context, owner string) (n int, err error) {
+func (s *Store) CountCheckpoints(ctx context.Context, owner string, uid int) (n int, err error) {
 	err = s.r.QueryRowContext(ctx, `SELECT count(*) FROM checkpoints WHERE app_id IN
-		(SELECT id FROM apps WHERE json_extract(spec, '$.owner') = ?)`, owner).Scan(&n)
+		(SELECT id FROM apps WHERE json_extract(spec, '$.owner') = ? AND owner_uid = ?)`, owner, uid).Scan(&n)
 	return n, errs.Wrap(errs.Failed, "read records", err)
 }
 

@@ -40,10 +40,13 @@ func TestApps(t *testing.T) {
 	if apps, err := s.Apps(t.Context()); err != nil || len(apps) != 0 {
 		t.Errorf("%v, %v", apps, err)
 	}
-	if _, err := s.RemovedApp(t.Context(), "/srv/shop", "bob"); errs.KindOf(err) != errs.NotFound {
+	if _, err := s.RemovedApp(t.Context(), "/srv/shop", "bob", 7); errs.KindOf(err) != errs.NotFound {
 		t.Errorf("somebody else's: %v", err)
 	}
-	old, err := s.RemovedApp(t.Context(), "/srv/shop", "alice")
+	if _, err := s.RemovedApp(t.Context(), "/srv/shop", "alice", 8); errs.KindOf(err) != errs.NotFound {
+		t.Errorf("another alice's: %v", err)
+	}
+	old, err := s.RemovedApp(t.Context(), "/srv/shop", "alice", 7)
 	if err != nil || old.ID != "app-1" {
 		t.Fatalf("%v, %v", old, err)
 	}

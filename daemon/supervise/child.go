@@ -32,13 +32,16 @@ func (p *Process) spawn(id string) (*child, error) {
 	if err != nil {
 		return nil, err
 	}
-	log, err := os.OpenFile(p.LogPath(), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	out, err := p.newPipe()
 	if err != nil {
 		return nil, err
 	}
-	defer log.Close() // the command has its own descriptor
+	defer out.Close() // the command has its own descriptor
+	if err := p.follow(); err != nil {
+		return nil, err
+	}
 	cmd := &exec.Cmd{
-		Path: path, Args: p.cfg.Command, Dir: p.cfg.Dir, Env: env, Stdout: log, Stderr: log,
+		Path: path, Args: p.cfg.Command, Dir: p.cfg.Dir, Env: env, Stdout: out, Stderr: out,
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
 	}
 	if err := p.cfg.Owner.Start(cmd, privsep.Options{Visible: []string{marker + "=" + id}}); err != nil {

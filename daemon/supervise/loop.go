@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"time"
 
@@ -23,8 +24,6 @@ func (p *Process) loop(first func() error) {
 	if err := first(); err != nil && !errors.Is(err, errQuit) {
 		p.set("failed", "failed", err.Error())
 	}
-	trim := time.NewTicker(p.time.logEvery)
-	defer trim.Stop()
 	for {
 		var exited <-chan string
 		if p.child != nil {
@@ -39,8 +38,6 @@ func (p *Process) loop(first func() error) {
 			p.fell(how)
 		case <-p.again:
 			p.restart()
-		case <-trim.C:
-			p.trimLog()
 		}
 	}
 }
@@ -66,7 +63,11 @@ func (p *Process) resume() (first func() error, err error) {
 	case rec.Boot != boot:
 		p.set("inactive", "dead", "the machine was started anew")
 		return nothing, nil
-	case !rec.Up:
+	}
+	if err := p.follow(); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	if !rec.Up {
 		p.rest(rec)
 		list, err := members(rec)
 		if len(list) > 0 { // a stop was cut short
@@ -263,6 +264,7 @@ func (p *Process) end() error {
 		}
 		if len(known) == 0 {
 			p.child = nil
+			p.drain()
 			return nil
 		}
 		refused = signal(known, sig)

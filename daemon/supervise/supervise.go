@@ -1,9 +1,9 @@
 // Package supervise runs a command for hosts without systemd, behind the same
 // interface as a unit.
 //
-// The command outlives the daemon: it runs in a session of its own and writes
-// to a file, and a daemon that comes later adopts it. What there is to know of
-// it is in StateDir, durably and in this order:
+// The command outlives a daemon that dies: it runs in a session of its own and
+// writes into a pipe that has a name, and a daemon that comes later adopts it and
+// reads on. What there is to know of it is in StateDir, durably and in this order:
 //
 //	intent (a fresh run id)  →  fork, with MULLIGAN_RUN=id in its environment  →  pid and start time
 //
@@ -39,7 +39,7 @@ type Config struct {
 	Dir     string   // its working folder
 	Env     []string // "NAME=value"; nothing else of the daemon's environment is passed on
 	Owner   privsep.User
-	// StateDir holds the record, the lock and run.log. It is made if missing,
+	// StateDir holds the record, the lock, the pipe and run.log. It is made if missing,
 	// and belongs to this command alone.
 	StateDir string
 	// StopTimeout is how long a stop waits between SIGTERM and SIGKILL; default 10 s.
@@ -54,12 +54,12 @@ type timings struct {
 	window   time.Duration // …within this
 	killWait time.Duration // how long SIGKILL may take
 	logLimit int64         // bytes of run.log before it is rotated
-	logEvery time.Duration // between looks at its size
+	logRate  int           // bytes of output taken in a second
 }
 
 var defaults = timings{
 	settle: 100 * time.Millisecond, backoff: 200 * time.Millisecond, burst: 5, window: 30 * time.Second,
-	killWait: 10 * time.Second, logLimit: 8 << 20, logEvery: time.Second,
+	killWait: 10 * time.Second, logLimit: 8 << 20, logRate: 32 << 20,
 }
 
 // Process is a supervised command. It implements systemd.Unit. One goroutine
@@ -80,6 +80,7 @@ type Process struct {
 
 	// The goroutine's own.
 	child    *child           // the running command, or nil
+	out      *output          // what logs its output, or nil
 	again    <-chan time.Time // when to restart; nil: not at all
 	restarts []time.Time      // the recent automatic ones
 }
@@ -131,6 +132,7 @@ func open(cfg Config, t timings) (*Process, error) {
 	}
 	first, err := p.resume()
 	if err != nil {
+		p.out.close()
 		return nil, errors.Join(errs.Wrap(errs.Failed, "supervise "+cfg.Name, err), lock.Close())
 	}
 	charge.of[cfg.StateDir] = p
@@ -186,6 +188,7 @@ func (p *Process) close() error {
 		delete(charge.of, p.cfg.StateDir)
 		close(p.quit)
 		<-p.ended
+		p.out.close()
 		err = p.lock.Close()
 	})
 	return err

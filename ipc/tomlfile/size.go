@@ -2,6 +2,7 @@ package tomlfile
 
 import (
 	"math"
+	"strings"
 
 	"github.com/dustin/go-humanize"
 )
@@ -24,9 +25,18 @@ func (s *Size) UnmarshalTOML(v any) error {
 	case int64:
 		*s = Size{Bytes: v, Bad: v < 0}
 	case string:
-		if n, err := humanize.ParseBytes(v); err == nil && n <= math.MaxInt64 {
-			*s = Size{Bytes: int64(n)}
-		}
+		n, ok := ParseSize(v)
+		*s = Size{Bytes: n, Bad: !ok}
 	}
 	return nil
+}
+
+// ParseSize reads a size like "20GiB", or a number of bytes. A comma is none of
+// it: some divide thousands by it, and others fractions.
+func ParseSize(text string) (bytes int64, ok bool) {
+	n, err := humanize.ParseBytes(text)
+	if err != nil || n > math.MaxInt64 || strings.Contains(text, ",") {
+		return 0, false
+	}
+	return int64(n), true
 }

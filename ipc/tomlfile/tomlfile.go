@@ -2,6 +2,9 @@
 // refused with its line and the key that was probably meant, and so is every
 // other fault. What is wrong is said in one line that begins "FILE:LINE:".
 //
+// A file is measured before it is parsed, since the parser's work grows with the
+// square of how long keys are and how many tables there are.
+//
 // Messages never repeat a value of the file, since it may hold passwords.
 package tomlfile
 
@@ -54,6 +57,12 @@ func Read(op, path string) ([]byte, error) {
 // kind errs.Invalid.
 func Decode(op, name string, data []byte, v any) (*Doc, error) {
 	d := &Doc{op: op, name: name, lines: strings.Split(string(data), "\n")}
+	if len(data) > MaxSize {
+		return nil, d.at(0, "it is larger than %d bytes", MaxSize).WithHint("check that it is the right file")
+	}
+	if what, line := generous.measure(string(data)); what != "" {
+		return nil, d.at(line, "%s", what).WithHint("compare it with the documentation")
+	}
 	md, err := toml.Decode(string(data), v)
 	if err != nil {
 		return nil, d.syntax(err)
@@ -89,7 +98,7 @@ func (d *Doc) unknown(key toml.Key, t reflect.Type) error {
 	if near := Nearest(last, known); near != "" {
 		hint = fmt.Sprintf("did you mean %q?", near)
 	}
-	return d.at(d.line(key, 0), "unknown key %q%s", last, where).WithHint("%s", hint)
+	return d.at(d.line(key, 0), "unknown key %.64q%.256s", last, where).WithHint("%s", hint)
 }
 
 // syntax turns the TOML package's error into ours. Its text may quote what

@@ -74,7 +74,7 @@ func TestUnknownKeys(t *testing.T) {
 func TestSize(t *testing.T) {
 	for text, want := range map[string]Size{
 		"max = '20GiB'": {Bytes: 20 << 30}, "max = 7": {Bytes: 7}, "max = '1.5 kB'": {Bytes: 1500}, "max = '0'": {},
-		"max = -1": {Bytes: -1, Bad: true}, "max = '-1'": {Bad: true}, "max = 'x'": {Bad: true}, "max = true": {Bad: true}, "max = '16EiB'": {Bad: true},
+		"max = -1": {Bytes: -1, Bad: true}, "max = '-1'": {Bad: true}, "max = 'x'": {Bad: true}, "max = '1,5GB'": {Bad: true}, "max = true": {Bad: true}, "max = '16EiB'": {Bad: true},
 	} {
 		var l limits
 		if _, err := Decode("test", "f", []byte(text), &l); err != nil || l.Max != want {
