@@ -245,25 +245,28 @@ func TestFifos(t *testing.T) {
 	}
 }
 
-// A capture that is given up leaves nothing that goes on.
+// A base that is given up in the middle leaves nothing, though its caller has gone.
 func TestGivenUpCopy(t *testing.T) {
 	t.Parallel()
 	s := newSubject(t, options{})
-	ctx, cancel := context.WithCancel(t.Context())
-	s.cfg.Seam = func(step string) error {
-		if step == "base: copy" {
-			cancel()
+	for _, at := range []string{"base: copy", "base: sync", "base: record"} {
+		ctx, cancel := context.WithCancel(t.Context())
+		s.cfg.Seam = func(step string) error {
+			if step == at {
+				cancel()
+				return ctx.Err()
+			}
+			return nil
 		}
-		return nil
-	}
-	s.reopen(t)
-	if err := s.driver.takeBase(ctx); !errors.Is(err, context.Canceled) {
-		t.Fatalf("got %v", err)
-	}
-	dirs, err := os.ReadDir(s.driver.stored("bases"))
-	check(t, err)
-	if len(dirs) != 1 { // the subject's own
-		t.Errorf("there are %v", dirs)
+		s.reopen(t)
+		if err := s.driver.takeBase(ctx); !errors.Is(err, context.Canceled) {
+			t.Fatalf("%s: got %v", at, err)
+		}
+		dirs, err := os.ReadDir(s.driver.stored("bases"))
+		check(t, err)
+		if len(dirs) != 1 { // the subject's own
+			t.Errorf("%s: there are %v", at, dirs)
+		}
 	}
 	s.cfg.Seam = nil
 	s.reopen(t)
@@ -271,7 +274,7 @@ func TestGivenUpCopy(t *testing.T) {
 	check(t, s.driver.Verify(t.Context(), "db-a", snap.Full))
 }
 
-// endless is what a program prints that its user has taken over.
+// endlessText is what a program prints that its user has taken over.
 type endlessText struct{}
 
 func (endlessText) Read(b []byte) (int, error) {
