@@ -248,7 +248,6 @@ func TestOrdinaryFilesMerge(t *testing.T) {
 		o.owner.write(t, path, strings.Replace(poem, "two\n", "2\n", 1), 0o755)
 	})
 	o.owner.write(t, path, strings.NewReplacer("two\n", "2\n", "eight\n", "8\n").Replace(poem), 0o755)
-	ino := inodeOf(t, path)
 	if how := o.revert(t, false, turn); !slices.Contains(how.Merged, "text") {
 		t.Errorf("%+v", how)
 	}
@@ -256,7 +255,7 @@ func TestOrdinaryFilesMerge(t *testing.T) {
 		t.Errorf("it says %q", got)
 	}
 	base := o.site.capture(t)
-	ino = inodeOf(t, path)
+	ino := inodeOf(t, path)
 	o.owner.write(t, path, "other", 0o644)
 	o.restore(t, base.ID)
 	if inodeOf(t, path) != ino {
