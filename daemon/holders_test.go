@@ -169,6 +169,9 @@ func (h *holder) disputed(words ...string) {
 	}
 	for _, uid := range []int{firstUID, secondUID} {
 		h.visible(user(uid), false)
+		if list, err := h.d.Tokens(h.t.Context(), user(uid)); err != nil || len(list.Tokens) > 0 {
+			h.t.Errorf("uid %d sees tokens of alice's: %+v, %v", uid, list, err)
+		}
 	}
 	if got := h.ask("GET", "/api/apps", "", bearer(h.token)...); got.status != 401 {
 		h.t.Errorf("alice's token is good for: %d %s", got.status, got.body)

@@ -29,7 +29,10 @@ func (d *Daemon) AddToken(ctx context.Context, who ipc.Caller, req ipc.TokenRequ
 	const op = "add token"
 	t := store.Token{OwnerUID: who.UID}
 	t.ID, t.CreatedAt = ipc.TokenID(newID("tk-")), d.opt.Now().UTC()
-	t.Owner = userName(who.UID)
+	var err error
+	if t.Owner, err = d.callerName(who); err != nil {
+		return ipc.NewToken{}, errs.Wrap(errs.Failed, op, err)
+	}
 	for _, set := range []func(context.Context, ipc.Caller, ipc.TokenRequest, *store.Token) error{d.nameToken, d.scopeToken, d.limitToken} {
 		if err := set(ctx, who, req, &t); err != nil {
 			return ipc.NewToken{}, errs.Wrap(errs.Invalid, op, err)
@@ -59,7 +62,7 @@ func (d *Daemon) nameToken(ctx context.Context, who ipc.Caller, req ipc.TokenReq
 			return err
 		}
 	}
-	mine, err := d.tokensOf(ctx, who.UID)
+	mine, err := d.tokensOf(ctx, who)
 	if err == nil && len(mine) >= tokensPerUser {
 		err = errs.New(errs.Denied, "", "%s has %d tokens already", t.Owner, len(mine)).
 			WithHint("revoke some: mulligan token list, mulligan token revoke ID")
@@ -69,7 +72,7 @@ func (d *Daemon) nameToken(ctx context.Context, who ipc.Caller, req ipc.TokenReq
 
 // rotate ends the oldest tokens of a name, so that there is room for one more.
 func (d *Daemon) rotate(ctx context.Context, who ipc.Caller, name string) error {
-	mine, err := d.tokensOf(ctx, who.UID)
+	mine, err := d.tokensOf(ctx, who)
 	mine = slices.DeleteFunc(mine, func(t store.Token) bool { return t.Name != name })
 	for ; err == nil && len(mine) >= tokensPerName; mine = mine[1:] {
 		err = d.RevokeToken(ctx, who, mine[0].ID)
@@ -77,9 +80,20 @@ func (d *Daemon) rotate(ctx context.Context, who ipc.Caller, name string) error 
 	return err
 }
 
-func (d *Daemon) tokensOf(ctx context.Context, uid int) ([]store.Token, error) {
+func (d *Daemon) tokensOf(ctx context.Context, who ipc.Caller) ([]store.Token, error) {
+	mine, err := d.made(who)
+	if err != nil {
+		return nil, err
+	}
 	all, err := d.store.Tokens(ctx)
-	return slices.DeleteFunc(all, func(t store.Token) bool { return t.OwnerUID != uid }), err
+	return slices.DeleteFunc(all, func(t store.Token) bool { return !mine(t) }), err
+}
+
+// made returns what tells which tokens are the caller's, and not those of
+// somebody who had the uid before.
+func (d *Daemon) made(who ipc.Caller) (func(store.Token) bool, error) {
+	name, err := d.callerName(who)
+	return func(t store.Token) bool { return t.OwnerUID == who.UID && t.Owner == name }, err
 }
 
 func (d *Daemon) scopeToken(_ context.Context, who ipc.Caller, req ipc.TokenRequest, t *store.Token) error {
@@ -124,10 +138,14 @@ func (d *Daemon) limitToken(_ context.Context, who ipc.Caller, req ipc.TokenRequ
 
 // Tokens lists the caller's tokens; root, and the owner of a user's daemon, see all.
 func (d *Daemon) Tokens(ctx context.Context, who ipc.Caller) (ipc.TokenList, error) {
-	all, err := d.store.Tokens(ctx)
 	list := ipc.TokenList{Tokens: []ipc.Token{}}
+	mine, err := d.made(who)
+	if err != nil {
+		return list, err
+	}
+	all, err := d.store.Tokens(ctx)
 	for _, t := range all {
-		if t.OwnerUID == who.UID || d.administers(who) {
+		if mine(t) || d.administers(who) {
 			list.Tokens = append(list.Tokens, t.Token)
 		}
 	}
@@ -137,8 +155,12 @@ func (d *Daemon) Tokens(ctx context.Context, who ipc.Caller) (ipc.TokenList, err
 // RevokeToken ends a token, and cuts off whoever is being answered by it.
 func (d *Daemon) RevokeToken(ctx context.Context, who ipc.Caller, id ipc.TokenID) error {
 	const op = "revoke token"
+	mine, err := d.made(who)
+	if err != nil {
+		return errs.Wrap(errs.Failed, op, err)
+	}
 	t, err := d.store.Token(ctx, id)
-	if err == nil && t.OwnerUID != who.UID && !d.administers(who) {
+	if err == nil && !mine(t) && !d.administers(who) {
 		err = errs.New(errs.NotFound, "", "no token %.64q", string(id)).WithHint("mulligan token list shows those there are")
 	}
 	if err == nil {
