@@ -33,6 +33,7 @@ type app struct {
 	settled bool          // leftovers of earlier processes are dealt with
 	broken  error         // why it cannot be worked with at present
 	sizes   map[ipc.CheckpointID]int64
+	damage  map[ipc.CheckpointID]string // what is missing of checkpoints whose sizes are known
 	total   int64
 
 	neglected map[snap.Layer]string // what went wrong with a layer's upkeep

@@ -137,11 +137,11 @@ func (d *Daemon) occupied(ctx context.Context, who ipc.Caller) (total int64, err
 		if err != nil {
 			return 0, err
 		}
-		_, n, err := d.sized(ctx, a, cps)
+		s, err := d.sized(ctx, a, cps)
 		if err != nil {
 			return 0, err
 		}
-		total += n
+		total += s.total
 	}
 	return total, nil
 }
