@@ -214,7 +214,8 @@ func (r *records) strikeOff(ctx context.Context, list []store.Disposal) error {
 // openRecords opens mulligan.db, makes it anew where it is damaged (or where that is
 // asked for), and brings it and the descriptions into line.
 func openRecords(ctx context.Context, opt Options, contents *cas.Store, anew bool) (*records, error) {
-	db, err := store.OpenOrRepair(ctx, filepath.Join(opt.StateDir, "mulligan.db"), opt.Seam, opt.Now(), anew)
+	db, err := store.OpenOrRepair(ctx, filepath.Join(opt.StateDir, "mulligan.db"), opt.Seam,
+		store.How{Now: opt.Now(), Described: len(contents.Roots("record/")) > 0, Anew: anew})
 	if err != nil {
 		return nil, err
 	}
@@ -241,8 +242,11 @@ func (r *records) noteRepair() {
 	if rep.Anew {
 		word += " and was made anew"
 	}
+	if rep.Problem == "" {
+		word = "mulligan.db was made anew"
+	}
 	if len(rep.Kept) > 0 {
-		word += "; the damaged file is kept as " + strings.Join(rep.Kept, ", ")
+		word += "; the old one is kept as " + strings.Join(rep.Kept, ", ")
 	}
 	r.repaired = append(r.repaired, word)
 	if len(rep.Lost) > 0 {
@@ -260,8 +264,8 @@ func (r *records) problems() []string {
 	}
 	slices.Sort(kept)
 	for _, path := range kept {
-		list = append(list, fmt.Sprintf("mulligan.db was damaged, and made anew or read as far as it was good: mulligan log tells what was done; "+
-			"%s is what it was: check the disk, and remove that file when it is no longer needed", path))
+		list = append(list, fmt.Sprintf("mulligan.db was damaged, and was made anew or read as far as it is good (mulligan log tells more); "+
+			"what it was is kept as %s: check the disk, and remove that file when it is no longer needed", path))
 	}
 	return list
 }

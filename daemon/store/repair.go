@@ -28,18 +28,15 @@ type Repair struct {
 // OpenOrRepair is Open that makes a damaged database anew, from those of its rows that
 // can be read and are as they were written. The damaged files are kept beside it. What
 // was repaired is in Store.Repair. The content stores know the apps and checkpoints that
-// it may lack now; with anew, also one that seems whole is made anew.
-func OpenOrRepair(ctx context.Context, path string, seam func(step string) error, now time.Time, anew bool) (*Store, error) {
+// it may lack now.
+func OpenOrRepair(ctx context.Context, path string, seam func(step string) error, how How) (*Store, error) {
 	const op = "open records"
-	k := keeper{path: path, stamp: ".damaged-" + now.UTC().Format("20060102T150405.000000000Z")}
+	k := keeper{path: path, how: how, stamp: ".damaged-" + how.Now.UTC().Format("20060102T150405.000000000Z")}
 	if err := k.log(); err != nil {
 		return nil, errs.Wrap(errs.Failed, op, err)
 	}
 	s, err := openFile(ctx, path, seam)
-	if err == nil && anew {
-		err = errs.New(errs.Corrupt, "", "it was asked to be made anew")
-	}
-	if errs.KindOf(err) == errs.Corrupt {
+	if err == nil && how.Anew || errs.KindOf(err) == errs.Corrupt {
 		s, err = k.anew(ctx, s, err, seam)
 	}
 	if err != nil {
@@ -48,15 +45,25 @@ func OpenOrRepair(ctx context.Context, path string, seam func(step string) error
 		}
 		return nil, errs.Wrap(errs.Failed, op, err)
 	}
-	if k.rep.Problem != "" {
+	if k.rep.Problem != "" || k.rep.Anew {
 		s.Repair = &k.rep
 	}
 	return s, nil
 }
 
+// How says how a database may be repaired.
+type How struct {
+	Now time.Time // a part of the kept files' names
+	// Described: the content stores have descriptions of apps and checkpoints. Without any,
+	// a damaged database is made anew only where all of it can be read.
+	Described bool
+	Anew      bool // make it anew in any case
+}
+
 // keeper keeps damaged files.
 type keeper struct {
 	path, stamp string
+	how         How
 	rep         Repair
 }
 
@@ -83,9 +90,12 @@ func (k *keeper) keepLog(what string) error {
 // keep copies a file of the database beside it.
 func (k *keeper) keep(suffix string) error {
 	to := k.path + k.stamp + suffix
-	err := copyFile(k.path+suffix, to)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
+	info, err := os.Stat(k.path + suffix)
+	if errors.Is(err, os.ErrNotExist) || err == nil && info.Size() == 0 {
+		return nil // there is nothing to keep
+	}
+	if err == nil {
+		err = copyFile(k.path+suffix, to)
 	}
 	if err == nil {
 		k.rep.Kept = append(k.rep.Kept, filepath.Base(to))
@@ -125,17 +135,20 @@ func syncDir(path string) error {
 // anew makes the database anew. s, if not nil, is the damaged one, still open: SQLite
 // changes its files when it is closed, so they are copied before.
 func (k *keeper) anew(ctx context.Context, s *Store, why error, seam func(string) error) (*Store, error) {
-	err := k.keep("")
-	if len(k.rep.Kept) < 2 { // the log is not kept already
-		err = errs.Also(err, k.keep("-wal"))
+	var err error
+	if len(k.rep.Kept) == 0 { // else the log is kept already
+		err = k.keep("-wal")
 	}
+	err = errs.Also(err, k.keep(""))
 	if s != nil {
 		s.Close() // it is damaged: whether that works is of no interest
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%w, and could not be copied: %w", why, err)
+		return nil, fmt.Errorf("mulligan.db could not be copied: %w", errs.Also(err, why))
 	}
-	k.rep.Problem, k.rep.Anew = why.Error(), true
+	if k.rep.Anew = true; why != nil {
+		k.rep.Problem = why.Error()
+	}
 	next := k.path + ".new"
 	if err := removeDatabase(next); err != nil {
 		return nil, err
@@ -185,8 +198,8 @@ func (k *keeper) salvage(ctx context.Context, next string) (err error) {
 	}
 	defer old.Close()
 	old.SetMaxOpenConns(1)
-	if before, err := olderThanSums(ctx, old); before {
-		return k.vacuum(ctx, old, next, err)
+	if !k.how.Described {
+		return k.vacuum(ctx, old, next)
 	}
 	fresh, err := openFile(ctx, next, nil)
 	if err == nil {
@@ -217,23 +230,10 @@ func dsnLoose(path string) string {
 	return strings.Replace(dsn(path), "foreign_keys(1)", "foreign_keys(0)", 1)
 }
 
-// olderThanSums reports whether a damaged database is surely of a version without sums.
-func olderThanSums(ctx context.Context, old *sql.DB) (bool, error) {
-	var version, tables int
-	err := old.QueryRowContext(ctx, `PRAGMA user_version`).Scan(&version)
-	if err == nil {
-		err = old.QueryRowContext(ctx, `SELECT count(*) FROM sqlite_schema WHERE name IN ('snapshots', 'schema_version')
-			OR name = 'checkpoints' AND sql NOT LIKE '%snapshots%'`).Scan(&tables)
-	}
-	return err == nil && version > 0 && version < firstSummed && tables == 2, err
-}
-
-// vacuum makes the new database of one that has no sums: nothing tells which of
-// its rows are good, and no content store knows its apps, so all of it must be readable.
-func (k *keeper) vacuum(ctx context.Context, old *sql.DB, next string, err error) error {
-	if err == nil {
-		_, err = old.ExecContext(ctx, `VACUUM INTO ?`, next)
-	}
+// vacuum makes the new database of one whose apps no content store knows: that of an
+// older mulligan, say, where no row has a sum. All of it must be readable.
+func (k *keeper) vacuum(ctx context.Context, old *sql.DB, next string) error {
+	_, err := old.ExecContext(ctx, `VACUUM INTO ?`, next)
 	if err == nil {
 		var s *Store
 		if s, err = openFile(ctx, next, nil); s != nil {
@@ -241,7 +241,7 @@ func (k *keeper) vacuum(ctx context.Context, old *sql.DB, next string, err error
 		}
 	}
 	if err != nil {
-		return errs.New(errs.Corrupt, "", "the records are of an older mulligan and damaged: %s (%v)", k.rep.Problem, err).
+		return errs.New(errs.Corrupt, "", "mulligan.db is damaged, and the content store does not know what was in it: %s (%v)", k.rep.Problem, err).
 			WithHint("nothing was changed; put a backup of mulligan.db in its place, or what sqlite3's .recover makes of it")
 	}
 	return nil
