@@ -336,6 +336,7 @@ func (d *Daemon) remove(ctx context.Context, who ipc.Caller, a *app, purge bool)
 	if err := d.store.PurgeApp(ctx, a.rec().ID, &entry); err != nil {
 		return err
 	}
+	d.metrics.operations.WithLabelValues(entry.Action, resultOf(nil)).Inc()
 	d.disown(a)
 	d.wasDisposed(store.Disposal{Kind: store.DisposeApp, ID: string(a.rec().ID), AppID: a.rec().ID})
 	for _, cp := range cps {

@@ -312,6 +312,7 @@ func (d *Daemon) deleteCheckpoints(ctx context.Context, a *app, entry *ipc.Audit
 	if err := d.store.DeleteCheckpoints(ctx, entry, ids...); err != nil {
 		return err
 	}
+	d.metrics.operations.WithLabelValues(entry.Action, resultOf(nil)).Inc()
 	d.dropSizes(a)
 	if len(ids) > 0 {
 		d.feed.publish(a.rec().ID, "deleted", ids)
@@ -448,6 +449,7 @@ func (d *Daemon) Audit(ctx context.Context, who ipc.Caller, ref string, limit in
 // audit appends to the trail. That it fails is logged: by then the deed is done.
 func (d *Daemon) audit(ctx context.Context, a *app, who ipc.Caller, action, target, reason string, result error, detail any) {
 	e := d.entry(a, who, action, target, reason, result, detail)
+	d.metrics.operations.WithLabelValues(action, resultOf(result)).Inc()
 	if err := d.store.Audit(ctx, e); err != nil {
 		d.opt.Log.Error("audit entry not written", "app", a.rec().Slug, "action", action, "err", err)
 	}
@@ -461,7 +463,6 @@ func (d *Daemon) entry(a *app, who ipc.Caller, action, target, reason string, re
 	e := ipc.AuditEntry{
 		At: d.opt.Now().UTC(), AppID: a.rec().ID, Actor: actor(who), Action: action, Target: target, Reason: reason, Result: "ok",
 	}
-	d.metrics.operations.WithLabelValues(action, resultOf(result)).Inc()
 	if result != nil {
 		e.Result = string(errs.KindOf(result)) + ": " + result.Error()
 	}

@@ -15,10 +15,11 @@ import (
 )
 
 // createPlan is what a create leaves behind for recovery: whether the unit
-// must be started again. Its snapshots are garbage until the checkpoint is in
-// the store, and swept as such.
+// must be started again, and one of the snapshots that it makes. These are garbage until
+// the checkpoint is described, and have disposals until it is recorded.
 type createPlan struct {
-	Running bool `json:"running"`
+	Running bool   `json:"running"`
+	Makes   string `json:"makes,omitempty"`
 }
 
 const (
@@ -137,7 +138,7 @@ func (d *Daemon) quiesce(ctx context.Context, a *app, op ipc.OperationID, how ip
 			return false, still, err
 		}
 	}
-	plan, err := json.Marshal(createPlan{Running: stop})
+	plan, err := json.Marshal(createPlan{Running: stop, Makes: made[0].ID})
 	if err != nil {
 		return false, still, err
 	}

@@ -136,7 +136,15 @@ func (d *Daemon) recoverOperation(ctx context.Context, a *app, op store.Operatio
 		if err := d.startAgain(ctx, a, plan.Running); err != nil {
 			return "", err
 		}
-		return "a checkpoint that was cut short was dropped", d.store.EndOperation(ctx, op.ID)
+		held, err := d.heldBy(ctx, a, nil)
+		if err != nil {
+			return "", err
+		}
+		word := "a checkpoint that was cut short was dropped"
+		if held[plan.Makes] { // it was described, and so it was made
+			word = "a checkpoint that was cut short was finished"
+		}
+		return word, d.store.EndOperation(ctx, op.ID)
 	case kindRollback, kindRevert:
 		return d.recoverRollback(ctx, a, op)
 	}
