@@ -295,16 +295,15 @@ func (r *records) reconcile(ctx context.Context) error {
 	if err := errs.Also(l.apps(ctx), l.checkpoints(ctx)); err != nil {
 		return err
 	}
-	if err := r.contents.Delete(l.drop...); err != nil {
-		return err
+	err = r.contents.Delete(l.drop...)
+	if err == nil {
+		err = r.EndDisposals(ctx, done...)
 	}
-	if err := r.describe(l.describe...); err != nil {
-		return err
+	err = errs.Also(errs.Also(err, r.describe(l.describe...)), l.tell(ctx))
+	if err != nil && ctx.Err() == nil { // the disk may be full; the next start does it
+		r.trouble = append(r.trouble, "mulligan.db and the content store are not in line: "+err.Error())
 	}
-	if err := r.EndDisposals(ctx, done...); err != nil {
-		return err
-	}
-	return l.tell(ctx)
+	return ctx.Err()
 }
 
 // liner is the work of one reconcile.

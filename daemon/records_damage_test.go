@@ -377,3 +377,72 @@ func (w world) roots(t *testing.T, id string) (n int) {
 	}
 	return n
 }
+
+// TestOldRecords puts records back that were copied while an operation was under way, as
+// after the loss of all later changes: the operation is not done again, and what it made is there.
+func TestOldRecords(t *testing.T) {
+	t.Parallel()
+	for step, recovered := range map[string]string{
+		"capture files":   "was cut short was finished",
+		"commit files":    "had ended, and the records had forgotten that",
+		"commit db:shop":  "had ended, and the records had forgotten that",
+		"finish db:shop":  "was finished",
+		"drop snapshots":  "",
+		"write records 1": "",
+	} {
+		t.Run(step, func(t *testing.T) {
+			t.Parallel()
+			r := &recorded{world: newWorld(t, nil), random: seeded(t)}
+			one := r.twoPoints(t)
+			r.keepRecordsAt(t, step, one)
+			sh(t, `cd "$1" && rm -f mulligan.db* && cp -a old/. .`, r.state())
+			d := r.open(t)
+			defer r.close(t, d)
+			if word := r.word(t); word != "one" {
+				t.Errorf("the app is in state %q", word)
+			}
+			if said := strings.Join(d.Status(root).Recovered, "; "); !strings.Contains(said, recovered) {
+				t.Errorf("the daemon says %q, and not %q", said, recovered)
+			}
+			r.allListed(t, d, step)
+			for _, cp := range r.want {
+				if res, err := d.Verify(t.Context(), root, "shop", cp.ID, snap.Full); err != nil || !res.OK {
+					t.Errorf("%s is damaged: %+v, %v", cp.ID, res, err)
+				}
+			}
+		})
+	}
+}
+
+// keepRecordsAt makes and deletes checkpoints and rolls back, and copies the records when one of
+// these first comes to a step.
+func (r *recorded) keepRecordsAt(t *testing.T, step string, to ipc.CheckpointID) {
+	t.Helper()
+	name, _, _ := strings.Cut(step, " 1")
+	opt, copied, armed := r.options(), false, false
+	opt.Seam = func(at string) error {
+		if armed && at == name && !copied {
+			copied = true
+			sh(t, `cd "$1" && mkdir old && cp -a mulligan.db mulligan.db-wal old`, r.state())
+		}
+		return nil
+	}
+	d, err := daemon.Open(t.Context(), opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	armed = true
+	r.take(t, d, "two", ipc.CreateRequest{})
+	r.deleted = r.take(t, d, "two", ipc.CreateRequest{})
+	if err := d.Delete(t.Context(), root, "shop", r.deleted); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Rollback(t.Context(), root, "shop", to, ipc.RollbackRequest{}, nil); err != nil {
+		t.Fatal(err)
+	}
+	r.want = listed(t, d)
+	r.close(t, d)
+	if !copied {
+		t.Fatalf("no step is called %q", name)
+	}
+}

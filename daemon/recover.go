@@ -159,7 +159,11 @@ func (d *Daemon) recoverRollback(ctx context.Context, a *app, op store.Operation
 	r.again = r.plan.Phase == undoing
 	err := r.resume(ctx)
 	if r.forgotten(err) {
-		return "a " + r.words() + " had ended, and the records had forgotten that", d.store.EndOperation(ctx, op.ID)
+		word := "a " + r.words() + " had ended, and the records had forgotten that"
+		if err := d.startAgain(ctx, a, r.plan.Running && r.stops()); err != nil {
+			return "", err
+		}
+		return word, d.store.EndOperation(ctx, op.ID)
 	}
 	if err != nil {
 		return "", err

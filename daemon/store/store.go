@@ -88,10 +88,15 @@ func (s *Store) bringUp(ctx context.Context) error {
 		return err
 	}
 	// A bit of the header says that the database is not to be written to.
-	return s.tx(ctx, func(tx *sql.Tx) error {
+	err := s.tx(ctx, func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, `UPDATE schema_version SET version = version`)
 		return err
 	})
+	var e *sqlite.Error
+	if errors.As(err, &e) && e.Code()&0xff == lib.SQLITE_FULL {
+		return nil // a daemon on a full disk can still roll back to what there is
+	}
+	return err
 }
 
 // suspect makes a damage of what SQLite says of a file that it can read and
