@@ -190,10 +190,10 @@ func (d *Daemon) end(ctx context.Context, a *app, op ipc.OperationID) error {
 	return err
 }
 
-// announced are fresh ids for the snapshots of some layers, and the disposals of
-// what is captured under them. These are to be in the records before the captures begin: then a
-// capture that is cut short, or comes to nothing, leaves nothing. The record of a checkpoint
-// that holds a snapshot strikes its disposal off.
+// announced returns fresh ids for the snapshots of some layers, and the disposals of
+// these snapshots. The caller must write the disposals down before the captures begin, so that the
+// next start drops what a capture that was cut short has left. PutCheckpoint strikes the disposals
+// of its snapshots off.
 func announced(a *app, layers []layer) (ids []snap.SnapshotID, made []store.Disposal) {
 	for _, l := range layers {
 		id := newID(l.prefix)

@@ -19,9 +19,9 @@ import (
 	"mulligan/snap/cas"
 )
 
-// records are the daemon's records: mulligan.db, and beside it, in the content
-// store, a description of each app and checkpoint, from which mulligan.db can be made anew. A
-// description is written before the record that it is of. See store/DESIGN.md.
+// records holds the daemon's records: mulligan.db, and in the content store a
+// description of each app and checkpoint, from which mulligan.db can be made anew. A
+// description is written before the row that it describes. See store/DESIGN.md.
 type records struct {
 	*store.Store
 	contents *cas.Store
@@ -306,7 +306,7 @@ func (r *records) reconcile(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// liner is the work of one reconcile.
+// liner carries out one reconcile.
 type liner struct {
 	r        *records
 	gone     map[string]bool // names, and prefixes that end in a slash, of what was deleted

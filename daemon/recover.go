@@ -188,9 +188,9 @@ func (d *Daemon) recoverRollback(ctx context.Context, a *app, op store.Operation
 	return "", errs.New(errs.Unsupported, "", "unknown phase %q", r.plan.Phase)
 }
 
-// forgotten reports whether the operation ended before, and the records have lost
-// their last changes: layers are being switched by its plan, and no driver knows of it. err is
-// that of resume.
+// forgotten reports whether the operation had ended, and the records lost that change:
+// its plan says that layers are being switched, and no driver has a switch of it. err is
+// the error that resume returned.
 func (r *rollback) forgotten(err error) bool {
 	if err != nil && errs.KindOf(err) != errs.NotFound || r.plan.Phase != switching && r.plan.Phase != undoing {
 		return false

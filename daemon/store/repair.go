@@ -25,10 +25,10 @@ type Repair struct {
 	Lost    []string // what of the database could not be read
 }
 
-// OpenOrRepair is Open that makes a damaged database anew, from those of its rows that
-// can be read and are as they were written. The damaged files are kept beside it. What
-// was repaired is in Store.Repair. The content stores know the apps and checkpoints that
-// it may lack now.
+// OpenOrRepair opens the database like Open, and makes a damaged one anew from the rows
+// that can be read and are as they were written. The damaged files are kept beside the new one.
+// Store.Repair says what was repaired. The caller must then add the apps and checkpoints that
+// the content stores describe and the database lacks.
 func OpenOrRepair(ctx context.Context, path string, seam func(step string) error, how How) (*Store, error) {
 	const op = "open records"
 	k := keeper{path: path, how: how, stamp: ".damaged-" + how.Now.UTC().Format("20060102T150405.000000000Z")}
@@ -67,7 +67,7 @@ type keeper struct {
 	rep         Repair
 }
 
-// log keeps the write-ahead log if SQLite is not going to believe all of it.
+// log copies the write-ahead log aside if SQLite is not going to believe all of it.
 func (k *keeper) log() error {
 	wal := k.path + "-wal"
 	what, err := walDamaged(wal)
@@ -132,8 +132,8 @@ func syncDir(path string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// anew makes the database anew. s, if not nil, is the damaged one, still open: SQLite
-// changes its files when it is closed, so they are copied before.
+// anew replaces the database by a new one. s, if not nil, is the damaged database,
+// still open: SQLite changes the files when it closes them, so anew copies them first.
 func (k *keeper) anew(ctx context.Context, s *Store, why error, seam func(string) error) (*Store, error) {
 	var err error
 	if len(k.rep.Kept) == 0 { // else the log is kept already

@@ -50,7 +50,8 @@ func Open(ctx context.Context, path string, seam func(step string) error) (*Stor
 	return s, nil
 }
 
-// openFile opens and checks the database. With an error of what is in the file, the store is open.
+// openFile opens and checks the database. When the check fails, openFile returns
+// the open store with the error, and the caller must close it.
 func openFile(ctx context.Context, path string, seam func(step string) error) (*Store, error) {
 	if err := touch(path); err != nil {
 		return nil, err
@@ -99,8 +100,8 @@ func (s *Store) bringUp(ctx context.Context) error {
 	return err
 }
 
-// suspect makes a damage of what SQLite says of a file that it can read and
-// whose contents it does not understand.
+// suspect turns an error about what is in the file into errs.Corrupt. Errors of the
+// disk, of permissions or of the context stay what they are.
 func suspect(ctx context.Context, err error) error {
 	var own *errs.Error
 	var theirs *sqlite.Error

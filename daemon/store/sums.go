@@ -23,7 +23,7 @@ type summed struct {
 	cols []string // all but sum
 }
 
-// tables are those with sums. The audit trail is not among them: its chain of hashes does more.
+// tables lists the tables with sums. The audit trail has a chain of hashes instead, which also shows a missing row.
 var tables = []summed{
 	{"apps", []string{"id"}, []string{"id", "slug", "owner_uid", "workspace", "spec", "created_at", "removed_at", "folder_uid", "by_root", "rev"}},
 	{"checkpoints", []string{"seq"}, []string{"seq", "id", "app_id", "pinned", "body", "created_at", "snapshots", "rev"}},
@@ -83,7 +83,7 @@ func quoted(cols []string) (list []string) {
 	return list
 }
 
-// intact is the SQL expression for whether a table's row is as it was written.
+// intact returns the SQL expression that is 1 for a row that is as it was written.
 func intact(table string) string {
 	for _, t := range tables {
 		if t.name == table {
@@ -93,8 +93,9 @@ func intact(table string) string {
 	panic("no sums in " + table)
 }
 
-// triggers are the SQL that keeps a table's sums: a row gets one when it is written,
-// and one that is damaged is not changed, as a new sum would hide the damage.
+// triggers returns the SQL that gives every row its sum, and the triggers that keep the
+// sums: a row gets its sum when it is written, and a damaged row cannot be changed, because a new
+// sum would hide the damage.
 func (t summed) triggers() string {
 	var where []string
 	for _, k := range t.key {
@@ -123,7 +124,7 @@ func addSums(ctx context.Context, tx *sql.Tx) error {
 	return nil
 }
 
-// checkSums counts the rows that are not as they were written.
+// checkSums returns errs.Corrupt if any row is not as it was written.
 func (s *Store) checkSums(ctx context.Context) error {
 	var bad []string
 	for _, t := range tables {
@@ -142,7 +143,7 @@ func (s *Store) checkSums(ctx context.Context) error {
 	return nil
 }
 
-// rebuildHint is what to do about records that are damaged while the daemon runs.
+// rebuildHint tells what to do when the records turn out to be damaged while the daemon runs.
 const rebuildHint = "restart mulligand: it makes the records anew from what the content stores say"
 
 // damaged is the error that a record of that name is not as it was written.

@@ -16,8 +16,8 @@ const (
 )
 
 // walDamaged says what is wrong with a write-ahead log; "" is nothing. SQLite
-// believes the log up to its first frame that does not add up, and overwrites the rest: right
-// for an end that a power cut tore off, and a loss where something in the middle was damaged.
+// believes the log up to the first frame whose sum is wrong, and overwrites the rest. That is right
+// for an end that a power cut tore off, and loses changes where a frame in the middle was damaged.
 func walDamaged(path string) (what string, err error) {
 	f, err := os.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
