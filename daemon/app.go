@@ -35,6 +35,7 @@ type app struct {
 	broken    error         // why it cannot be worked with at present
 	ownerless error         // why its owner is not who it was
 	sizes     map[ipc.CheckpointID]int64
+	damage    map[ipc.CheckpointID]string // what is missing of checkpoints whose sizes are known
 	total     int64
 
 	neglected map[snap.Layer]string // what went wrong with a layer's upkeep

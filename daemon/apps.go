@@ -367,12 +367,15 @@ func (d *Daemon) remove(ctx context.Context, who ipc.Caller, a *app, purge bool)
 	if err != nil {
 		return err
 	}
-	if err := d.store.PurgeApp(ctx, a.rec().ID); err != nil {
+	entry := d.entry(a, who, "purge", a.rec().Slug, "", nil, nil)
+	if err := d.store.PurgeApp(ctx, a.rec().ID, &entry); err != nil {
 		return err
 	}
+	d.metrics.operations.WithLabelValues(entry.Action, resultOf(nil)).Inc()
 	d.disown(a)
-	d.audit(ctx, a, who, "purge", a.rec().Slug, "", nil, nil)
+	d.wasDisposed(store.Disposal{Kind: store.DisposeApp, ID: string(a.rec().ID), AppID: a.rec().ID})
 	for _, cp := range cps {
+		d.wasDisposed(store.Disposal{Kind: store.DisposeCheckpoint, ID: string(cp.ID), AppID: a.rec().ID})
 		if err := d.drop(ctx, a, cp.Snapshots); err != nil {
 			return err
 		}

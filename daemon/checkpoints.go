@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -43,12 +44,13 @@ func (d *Daemon) show(ctx context.Context, a *app, cp store.Checkpoint) (ipc.Che
 	v := public(cp)
 	a.mu.Lock()
 	size, known := a.sizes[cp.ID]
+	damage := a.damage[cp.ID]
 	a.mu.Unlock()
 	var err error
 	if !known {
-		size, err = a.size(ctx, cp)
+		size, damage, err = a.measure(ctx, "", cp)
 	}
-	v.SizeBytes = size
+	v.SizeBytes, v.Damaged = size, cmp.Or(v.Damaged, damage)
 	return v, err
 }
 
@@ -58,9 +60,14 @@ func (a *app) size(ctx context.Context, cps ...store.Checkpoint) (int64, error) 
 }
 
 // held is what deleting these checkpoints, and forgetting the journal before
-// the mark, would free together, in bytes.
+// the mark, would free together, in bytes. What is missing of them counts nothing.
 func (a *app) held(ctx context.Context, before snap.Mark, cps ...store.Checkpoint) (int64, error) {
-	var total int64
+	total, _, err := a.measure(ctx, before, cps...)
+	return total, err
+}
+
+// measure is held that also says what is missing.
+func (a *app) measure(ctx context.Context, before snap.Mark, cps ...store.Checkpoint) (total int64, missing string, err error) {
 	for _, l := range a.layers() {
 		var ids []snap.SnapshotID
 		for _, cp := range cps {
@@ -77,45 +84,65 @@ func (a *app) held(ctx context.Context, before snap.Mark, cps ...store.Checkpoin
 			continue
 		}
 		n, err := size(ctx, ids...)
+		if isDamage(err) {
+			missing = fmt.Sprintf("%s: %v", l.name, err)
+			n, err = size(ctx, slices.DeleteFunc(ids, func(id snap.SnapshotID) bool {
+				_, err := l.driver.Size(ctx, id)
+				return isDamage(err)
+			})...)
+		}
 		if err != nil {
-			return 0, err
+			return 0, "", err
 		}
 		total += n
 	}
-	return total, nil
+	return total, missing, nil
+}
+
+// isDamage reports whether something that a checkpoint names is not there, or not whole.
+func isDamage(err error) bool {
+	return err != nil && (errs.KindOf(err) == errs.NotFound || errs.KindOf(err) == errs.Corrupt)
+}
+
+// sizes are what checkpoints occupy.
+type sizes struct {
+	each   map[ipc.CheckpointID]int64
+	damage map[ipc.CheckpointID]string // of those of which something is missing, what
+	total  int64
 }
 
 // sized gives each checkpoint's size and that of all of them. They are kept
 // until the next operation on the app.
-func (d *Daemon) sized(ctx context.Context, a *app, cps []store.Checkpoint) (map[ipc.CheckpointID]int64, int64, error) {
+func (d *Daemon) sized(ctx context.Context, a *app, cps []store.Checkpoint) (sizes, error) {
 	a.mu.Lock()
-	sizes, total := a.sizes, a.total
+	s := sizes{a.sizes, a.damage, a.total}
 	a.mu.Unlock()
-	if sizes != nil && len(sizes) == len(cps) {
-		return sizes, total, nil
+	if s.each != nil && len(s.each) == len(cps) {
+		return s, nil
 	}
-	sizes = make(map[ipc.CheckpointID]int64, len(cps))
+	s = sizes{each: make(map[ipc.CheckpointID]int64, len(cps)), damage: map[ipc.CheckpointID]string{}}
 	for _, cp := range cps {
-		n, err := a.size(ctx, cp)
+		n, missing, err := a.measure(ctx, "", cp)
 		if err != nil {
-			return nil, 0, err
+			return s, err
 		}
-		sizes[cp.ID] = n
+		if s.each[cp.ID] = n; missing != "" {
+			s.damage[cp.ID] = missing
+		}
 	}
 	turns, err := d.store.Turns(ctx, a.rec().ID, 1)
-	if err != nil {
-		return nil, 0, err
+	if err != nil && errs.KindOf(err) != errs.Corrupt { // of a damaged one the journal's size is not known
+		return s, err
 	}
-	total, err = a.held(ctx, newestMark(turns), cps...)
-	if err != nil {
-		return nil, 0, err
+	if s.total, err = a.held(ctx, newestMark(turns), cps...); err != nil {
+		return s, err
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.holder == "" { // else they may be wrong in a moment
-		a.sizes, a.total = sizes, total
+		a.sizes, a.damage, a.total = s.each, s.damage, s.total
 	}
-	return sizes, total, nil
+	return s, nil
 }
 
 func (d *Daemon) dropSizes(a *app) {
@@ -126,17 +153,18 @@ func (d *Daemon) dropSizes(a *app) {
 
 // measured reads an app's checkpoints and their sizes. One that is deleted in
 // between is in the records and not in the store: they are read again then.
-func (d *Daemon) measured(ctx context.Context, a *app) (cps []store.Checkpoint, sizes map[ipc.CheckpointID]int64, total int64, err error) {
-	const tries = 10
+func (d *Daemon) measured(ctx context.Context, a *app) (cps []store.Checkpoint, s sizes, err error) {
+	const tries = 3
 	for range tries {
+		was := len(cps)
 		if cps, err = d.store.Checkpoints(ctx, a.rec().ID); err != nil {
-			return nil, nil, 0, err
+			return nil, s, err
 		}
-		if sizes, total, err = d.sized(ctx, a, cps); errs.KindOf(err) != errs.NotFound {
+		if s, err = d.sized(ctx, a, cps); err != nil || len(s.damage) == 0 || was == len(cps) {
 			break
 		}
 	}
-	return cps, sizes, total, err
+	return cps, s, err
 }
 
 // Checkpoints lists an app's checkpoints, newest first, and what they occupy.
@@ -145,12 +173,12 @@ func (d *Daemon) Checkpoints(ctx context.Context, who ipc.Caller, ref string, q 
 	if err != nil {
 		return ipc.CheckpointList{}, err
 	}
-	cps, sizes, total, err := d.measured(ctx, a)
+	cps, sizes, err := d.measured(ctx, a)
 	if err != nil {
 		return ipc.CheckpointList{}, err
 	}
 	list := ipc.CheckpointList{Checkpoints: []ipc.Checkpoint{}, StorageUsage: ipc.StorageUsage{
-		CheckpointCount: len(cps), TotalBytes: total,
+		CheckpointCount: len(cps), TotalBytes: sizes.total,
 		KeepLast: a.rec().Retention.KeepLast, DailyDays: a.rec().Retention.DailyDays,
 	}}
 	if q.Before != "" {
@@ -174,7 +202,7 @@ func (d *Daemon) Checkpoints(ctx context.Context, who ipc.Caller, ref string, q 
 			continue
 		}
 		v := public(cp)
-		v.SizeBytes = sizes[cp.ID]
+		v.SizeBytes, v.Damaged = sizes.each[cp.ID], cmp.Or(v.Damaged, sizes.damage[cp.ID])
 		list.Checkpoints = append(list.Checkpoints, v)
 	}
 	return list, nil
@@ -208,7 +236,7 @@ func (d *Daemon) Pin(ctx context.Context, who ipc.Caller, ref string, id ipc.Che
 	if pinned {
 		action = "pin"
 	}
-	if err := d.store.SetPinned(ctx, id, pinned); err != nil {
+	if err := d.store.SetPinned(ctx, a.rec().ID, id, pinned); err != nil {
 		return ipc.Checkpoint{}, err
 	}
 	d.audit(ctx, a, who, action, string(id), "", nil, nil)
@@ -262,30 +290,38 @@ func (d *Daemon) Delete(ctx context.Context, who ipc.Caller, ref string, id ipc.
 	defer release()
 	cp, err := d.store.Checkpoint(ctx, a.rec().ID, id)
 	if err == nil {
-		err = d.deleteCheckpoints(ctx, a, cp)
+		entry := d.entry(a, who, "delete", string(id), "", nil, nil)
+		err = d.deleteCheckpoints(ctx, a, &entry, cp)
 	}
-	d.audit(ctx, a, who, "delete", string(id), "", err, nil)
+	if err != nil {
+		d.audit(ctx, a, who, "delete", string(id), "", err, nil)
+	}
 	return errs.Wrap(errs.Failed, op, err)
 }
 
-// deleteCheckpoints forgets checkpoints, then drops their snapshots: what a
-// crash leaves in between is garbage that the next start sweeps.
-func (d *Daemon) deleteCheckpoints(ctx context.Context, a *app, cps ...store.Checkpoint) error {
+// deleteCheckpoints forgets checkpoints, then drops their snapshots. What a crash
+// leaves in between the next start drops, by the disposals that were written down
+// together with the entry of the audit trail.
+func (d *Daemon) deleteCheckpoints(ctx context.Context, a *app, entry *ipc.AuditEntry, cps ...store.Checkpoint) error {
 	var ids []ipc.CheckpointID
 	var snaps []store.Snapshot
 	for _, cp := range cps {
 		ids = append(ids, cp.ID)
 		snaps = append(snaps, cp.Snapshots...)
 	}
-	if err := d.store.DeleteCheckpoints(ctx, ids...); err != nil {
+	if err := d.store.DeleteCheckpoints(ctx, entry, ids...); err != nil {
 		return err
 	}
+	d.metrics.operations.WithLabelValues(entry.Action, resultOf(nil)).Inc()
 	d.dropSizes(a)
 	if len(ids) > 0 {
 		d.feed.publish(a.rec().ID, "deleted", ids)
 	}
 	if err := d.opt.Seam("drop snapshots"); err != nil {
 		return err
+	}
+	for _, id := range ids {
+		d.wasDisposed(store.Disposal{Kind: store.DisposeCheckpoint, ID: string(id), AppID: a.rec().ID})
 	}
 	return d.drop(ctx, a, snaps)
 }
@@ -303,8 +339,8 @@ func (d *Daemon) Prune(ctx context.Context, who ipc.Caller, ref string, dryRun b
 		return ipc.PruneResult{}, err
 	}
 	defer release()
-	res, err := d.prune(ctx, a, dryRun)
-	if !dryRun {
+	res, err := d.prune(ctx, a, who, dryRun)
+	if !dryRun && (err != nil || len(res.Deleted) == 0) {
 		d.audit(ctx, a, who, "prune", "", "", err, res)
 	}
 	return res, errs.Wrap(errs.Failed, op, err)
@@ -313,16 +349,15 @@ func (d *Daemon) Prune(ctx context.Context, who ipc.Caller, ref string, dryRun b
 // pruneAfter prunes behind an operation that is done already: trouble is
 // logged and does not make that operation a failure.
 func (d *Daemon) pruneAfter(ctx context.Context, a *app, who ipc.Caller, protected ...ipc.CheckpointID) {
-	res, err := d.prune(ctx, a, false, protected...)
+	res, err := d.prune(ctx, a, who, false, protected...)
 	if err != nil {
 		d.opt.Log.Error("pruning failed", "app", a.rec().Slug, "err", err)
-	}
-	if err != nil || len(res.Deleted) > 0 {
 		d.audit(ctx, a, who, "prune", "", "", err, res)
 	}
 }
 
-func (d *Daemon) prune(ctx context.Context, a *app, dryRun bool, protected ...ipc.CheckpointID) (ipc.PruneResult, error) {
+// prune applies the rules. What is deleted by them is in the audit trail as soon as it is decided.
+func (d *Daemon) prune(ctx context.Context, a *app, who ipc.Caller, dryRun bool, protected ...ipc.CheckpointID) (ipc.PruneResult, error) {
 	res := ipc.PruneResult{Deleted: []ipc.CheckpointID{}}
 	cps, err := d.store.Checkpoints(ctx, a.rec().ID)
 	if err != nil {
@@ -344,7 +379,8 @@ func (d *Daemon) prune(ctx context.Context, a *app, dryRun bool, protected ...ip
 		return res, nil
 	}
 	if len(drop) > 0 {
-		if err := d.deleteCheckpoints(ctx, a, drop...); err != nil {
+		entry := d.entry(a, who, "prune", "", "", nil, res)
+		if err := d.deleteCheckpoints(ctx, a, &entry, drop...); err != nil {
 			return res, err
 		}
 	}
@@ -359,7 +395,7 @@ func (d *Daemon) doomed(ctx context.Context, a *app, cps []store.Checkpoint, pro
 	for _, cp := range cps {
 		items = append(items, retention.Item{
 			ID: cp.ID, CreatedAt: cp.CreatedAt, Trigger: cp.Trigger, Turn: cp.TurnID != nil, Pinned: cp.Pinned,
-			ExpiresAt: cp.ExpiresAt, Protected: slices.Contains(protected, cp.ID),
+			ExpiresAt: cp.ExpiresAt, Protected: cp.Damaged != "" || slices.Contains(protected, cp.ID),
 		})
 	}
 	turns, err := d.store.Turns(ctx, a.rec().ID, 0)
@@ -412,10 +448,21 @@ func (d *Daemon) Audit(ctx context.Context, who ipc.Caller, ref string, limit in
 
 // audit appends to the trail. That it fails is logged: by then the deed is done.
 func (d *Daemon) audit(ctx context.Context, a *app, who ipc.Caller, action, target, reason string, result error, detail any) {
+	e := d.entry(a, who, action, target, reason, result, detail)
+	d.metrics.operations.WithLabelValues(action, resultOf(result)).Inc()
+	if err := d.store.Audit(ctx, e); err != nil {
+		d.opt.Log.Error("audit entry not written", "app", a.rec().Slug, "action", action, "err", err)
+	}
+	if result != nil {
+		d.opt.Log.Warn(action+" failed", "app", a.rec().Slug, "target", target, "err", result)
+	}
+}
+
+// entry is what the audit trail has of a deed.
+func (d *Daemon) entry(a *app, who ipc.Caller, action, target, reason string, result error, detail any) ipc.AuditEntry {
 	e := ipc.AuditEntry{
 		At: d.opt.Now().UTC(), AppID: a.rec().ID, Actor: actor(who), Action: action, Target: target, Reason: reason, Result: "ok",
 	}
-	d.metrics.operations.WithLabelValues(action, resultOf(result)).Inc()
 	if result != nil {
 		e.Result = string(errs.KindOf(result)) + ": " + result.Error()
 	}
@@ -426,10 +473,5 @@ func (d *Daemon) audit(ctx context.Context, a *app, who ipc.Caller, action, targ
 		}
 		e.Detail = body
 	}
-	if err := d.store.Audit(ctx, e); err != nil {
-		d.opt.Log.Error("audit entry not written", "app", a.rec().Slug, "action", action, "err", err)
-	}
-	if result != nil {
-		d.opt.Log.Warn(action+" failed", "app", a.rec().Slug, "target", target, "err", result)
-	}
+	return e
 }

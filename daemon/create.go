@@ -15,10 +15,11 @@ import (
 )
 
 // createPlan is what a create leaves behind for recovery: whether the unit
-// must be started again. Its snapshots are garbage until the checkpoint is in
-// the store, and swept as such.
+// must be started again, and one of the snapshots that it makes. These are garbage until
+// the checkpoint is described, and have disposals until it is recorded.
 type createPlan struct {
-	Running bool `json:"running"`
+	Running bool   `json:"running"`
+	Makes   string `json:"makes,omitempty"`
 }
 
 const (
@@ -91,11 +92,13 @@ func checkCreate(req *ipc.CreateRequest, rec store.App) error {
 // that the checkpoint stands and the unit did not start again.
 func (d *Daemon) create(ctx context.Context, a *app, req ipc.CreateRequest) (store.Checkpoint, error) {
 	op := ipc.OperationID(newID("op-"))
-	stopped, still, err := d.quiesce(ctx, a, op, req.Quiesce)
+	layers := a.layers()
+	ids, made := announced(a, layers)
+	stopped, still, err := d.quiesce(ctx, a, op, req.Quiesce, made)
 	if err != nil {
 		return store.Checkpoint{}, errs.Also(err, d.callOff(ctx, a, op, stopped))
 	}
-	cp, err := d.capture(ctx, a, a.layers(), still, req.WithMemory)
+	cp, err := d.captureAs(ctx, a, layers, ids, still, req.WithMemory)
 	startErr := d.startAgain(ctx, a, stopped)
 	if err != nil {
 		return store.Checkpoint{}, errs.Also(errs.Also(err, startErr), d.end(ctx, a, op))
@@ -115,8 +118,8 @@ type stillness struct {
 }
 
 // quiesce stops the app for a capture, having done beforehand what can be done
-// while it runs. It writes the operation down before it stops anything.
-func (d *Daemon) quiesce(ctx context.Context, a *app, op ipc.OperationID, how ipc.Quiesce) (stopped bool, still stillness, err error) {
+// while it runs. It writes the operation down before it stops anything, with what it is going to make.
+func (d *Daemon) quiesce(ctx context.Context, a *app, op ipc.OperationID, how ipc.Quiesce, made []store.Disposal) (stopped bool, still stillness, err error) {
 	running, err := a.running(ctx)
 	if err != nil {
 		return false, still, err
@@ -135,11 +138,11 @@ func (d *Daemon) quiesce(ctx context.Context, a *app, op ipc.OperationID, how ip
 			return false, still, err
 		}
 	}
-	plan, err := json.Marshal(createPlan{Running: stop})
+	plan, err := json.Marshal(createPlan{Running: stop, Makes: made[0].ID})
 	if err != nil {
 		return false, still, err
 	}
-	if err := d.store.PutOperation(ctx, store.Operation{ID: op, AppID: a.rec().ID, Kind: kindCreate, Plan: plan}, d.opt.Now()); err != nil {
+	if err := d.store.PutOperation(ctx, store.Operation{ID: op, AppID: a.rec().ID, Kind: kindCreate, Plan: plan}, d.opt.Now(), made...); err != nil {
 		return false, still, err
 	}
 	switch {
@@ -187,13 +190,35 @@ func (d *Daemon) end(ctx context.Context, a *app, op ipc.OperationID) error {
 	return err
 }
 
+// announced returns fresh ids for the snapshots of some layers, and the disposals of
+// these snapshots. The caller must write the disposals down before the captures begin, so that the
+// next start drops what a capture that was cut short has left. PutCheckpoint strikes the disposals
+// of its snapshots off.
+func announced(a *app, layers []layer) (ids []snap.SnapshotID, made []store.Disposal) {
+	for _, l := range layers {
+		id := newID(l.prefix)
+		ids = append(ids, snap.SnapshotID(id))
+		made = append(made, store.Disposal{Kind: store.DisposeSnapshot, ID: id, AppID: a.rec().ID, Layer: l.name, Cause: "a capture began"})
+	}
+	return ids, made
+}
+
 // capture takes a snapshot of each layer under a fresh checkpoint. When one
 // fails, those already taken are dropped.
 func (d *Daemon) capture(ctx context.Context, a *app, layers []layer, still stillness, memory bool) (store.Checkpoint, error) {
+	ids, made := announced(a, layers)
+	if err := d.store.PutDisposals(ctx, made...); err != nil {
+		return store.Checkpoint{}, err
+	}
+	return d.captureAs(ctx, a, layers, ids, still, memory)
+}
+
+// captureAs is capture under ids that are announced.
+func (d *Daemon) captureAs(ctx context.Context, a *app, layers []layer, ids []snap.SnapshotID, still stillness, memory bool) (store.Checkpoint, error) {
 	var cp store.Checkpoint
 	cp.ID, cp.AppID, cp.Quiesced = ipc.CheckpointID(newID("cp-")), a.rec().ID, still.all
-	for _, l := range layers {
-		s, warnings, err := d.captureLayer(ctx, l, still.all, memory)
+	for i, l := range layers {
+		s, warnings, err := d.captureLayerAs(ctx, l, ids[i], still.all, memory)
 		if err != nil {
 			return store.Checkpoint{}, errs.Also(err, d.drop(ctx, a, cp.Snapshots))
 		}
@@ -209,7 +234,16 @@ func (d *Daemon) capture(ctx context.Context, a *app, layers []layer, still stil
 	return cp, nil
 }
 
-func (d *Daemon) captureLayer(ctx context.Context, l layer, quiesced, memory bool) (store.Snapshot, []string, error) {
+// captureLayer takes a snapshot of one layer.
+func (d *Daemon) captureLayer(ctx context.Context, a *app, l layer, quiesced, memory bool) (store.Snapshot, []string, error) {
+	ids, made := announced(a, []layer{l})
+	if err := d.store.PutDisposals(ctx, made...); err != nil {
+		return store.Snapshot{}, nil, err
+	}
+	return d.captureLayerAs(ctx, l, ids[0], quiesced, memory)
+}
+
+func (d *Daemon) captureLayerAs(ctx context.Context, l layer, id snap.SnapshotID, quiesced, memory bool) (store.Snapshot, []string, error) {
 	if err := d.opt.Seam("capture " + string(l.name)); err != nil {
 		return store.Snapshot{}, nil, err
 	}
@@ -218,9 +252,9 @@ func (d *Daemon) captureLayer(ctx context.Context, l layer, quiesced, memory boo
 		take = m.CaptureMemory
 	}
 	began := time.Now()
-	s, err := take(ctx, snap.CaptureRequest{ID: snap.SnapshotID(newID(l.prefix)), Quiesced: quiesced})
+	s, err := take(ctx, snap.CaptureRequest{ID: id, Quiesced: quiesced})
 	d.metrics.captures.WithLabelValues(l.family(), resultOf(err)).Observe(since(began))
-	if err != nil {
+	if err != nil { // what it may have left is dropped at the next start
 		return store.Snapshot{}, nil, err
 	}
 	return store.Snapshot{
@@ -243,13 +277,19 @@ func (d *Daemon) record(ctx context.Context, a *app, cp *store.Checkpoint, op ip
 	return d.store.PutCheckpoint(ctx, *cp, op)
 }
 
-// drop deletes snapshots that no checkpoint holds.
+// drop deletes snapshots that no checkpoint holds: what has a disposal.
 func (d *Daemon) drop(ctx context.Context, a *app, snaps []store.Snapshot) error {
 	var all []error
 	for _, s := range snaps {
-		if l, ok := a.layer(s.Layer); ok {
-			all = append(all, l.driver.Delete(ctx, s.ID))
+		l, ok := a.layer(s.Layer)
+		if !ok {
+			continue
 		}
+		err := l.driver.Delete(ctx, s.ID)
+		if err == nil {
+			d.wasDisposed(store.Disposal{Kind: store.DisposeSnapshot, ID: string(s.ID)})
+		}
+		all = append(all, err)
 	}
 	if len(snaps) > 0 {
 		d.wakeCollector()

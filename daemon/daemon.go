@@ -52,7 +52,7 @@ type Options struct {
 // operations that change one app exclude each other.
 type Daemon struct {
 	opt      Options
-	store    *store.Store
+	store    *records
 	contents *contents
 	started  time.Time
 	feed     feed
@@ -62,9 +62,10 @@ type Daemon struct {
 	metrics  *metrics
 	apiText  apiText
 
-	mu     sync.Mutex
-	apps   map[ipc.AppID]*app
-	closed bool
+	mu       sync.Mutex
+	apps     map[ipc.AppID]*app
+	closed   bool
+	disposed []store.Disposal // carried out, to be struck off
 
 	bus     sync.Mutex
 	manager *systemd.Manager // nil until a unit is first needed
@@ -88,12 +89,12 @@ func Open(ctx context.Context, opt Options) (*Daemon, error) {
 	if err != nil {
 		return nil, err
 	}
-	records, err := store.Open(ctx, filepath.Join(opt.StateDir, "mulligan.db"), opt.Seam)
+	recs, err := openRecords(ctx, opt, contents.main, false)
 	if err != nil {
 		return nil, errs.Also(err, contents.close())
 	}
 	d := &Daemon{
-		opt: opt, store: records, contents: contents, started: opt.Now(),
+		opt: opt, store: recs, contents: contents, started: opt.Now(),
 		apps: map[ipc.AppID]*app{}, collect: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	d.metrics = newMetrics(d)
@@ -221,6 +222,8 @@ func (d *Daemon) Status(who ipc.Caller) ipc.Status {
 	}
 	if d.administers(who) {
 		s.Problems = append(s.Problems, d.files.problems()...)
+		s.Problems = append(s.Problems, d.store.problems()...)
+		s.Recovered = append(s.Recovered, d.store.repaired...)
 	}
 	for _, a := range d.apps {
 		if !sees(a) {
@@ -264,6 +267,7 @@ func (d *Daemon) tendStore() {
 		case <-d.done:
 			return
 		case <-d.collect:
+			d.strikeOff(ctx)
 			freed, err := d.contents.each(ctx, (*cas.Store).Collect)
 			d.tended(ctx, "garbage collection", freed, err)
 		case <-pack.C:

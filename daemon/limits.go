@@ -149,11 +149,11 @@ func (d *Daemon) occupied(ctx context.Context, owner string, uid int) (total int
 		if err != nil {
 			return 0, err
 		}
-		_, n, err := d.sized(ctx, a, cps)
+		s, err := d.sized(ctx, a, cps)
 		if err != nil {
 			return 0, err
 		}
-		total += n
+		total += s.total
 	}
 	return total, nil
 }

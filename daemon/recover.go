@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"math"
 	"os"
+	"slices"
 	"strings"
 
 	"mulligan/daemon/store"
@@ -62,28 +63,66 @@ func (d *Daemon) sweepAndRecover(ctx context.Context, a *app) error {
 	return nil
 }
 
-// sweep drops what no checkpoint and no operation holds.
+// sweep drops what a disposal names, and no checkpoint or operation holds.
 func (d *Daemon) sweep(ctx context.Context, a *app, left []store.Operation) error {
-	cps, err := d.store.Checkpoints(ctx, a.rec().ID)
+	all, err := d.store.Disposals(ctx)
 	if err != nil {
 		return err
 	}
+	held, err := d.heldBy(ctx, a, left)
+	if err != nil {
+		return err
+	}
+	gone := map[snap.Layer]*snap.Gone{}
 	for _, l := range a.layers() {
-		var keep snap.Keep
-		for _, cp := range cps {
-			if s, ok := cp.Snapshot(l.name); ok {
-				keep.Snapshots = append(keep.Snapshots, s.ID)
+		gone[l.name] = &snap.Gone{}
+	}
+	var done []store.Disposal
+	for _, o := range all {
+		layer := gone[o.Layer]
+		switch {
+		case o.AppID != a.rec().ID:
+			continue
+		case held[o.ID] && o.Kind == store.DisposeRestore:
+			continue
+		case held[o.ID]:
+		case o.Kind == store.DisposeRestore:
+			for _, g := range gone {
+				g.Restores = append(g.Restores, snap.RestoreID(o.ID))
 			}
+		case o.Kind == store.DisposeSnapshot && layer != nil:
+			layer.Snapshots = append(layer.Snapshots, snap.SnapshotID(o.ID))
+		default:
+			continue // of a layer that the app does not have at present
 		}
-		for _, op := range left {
-			keep.Restores = append(keep.Restores, snap.RestoreID(op.ID))
-		}
-		if err := l.driver.Sweep(ctx, keep); err != nil {
+		done = append(done, o)
+	}
+	for _, l := range a.layers() {
+		if err := l.driver.Sweep(ctx, *gone[l.name]); err != nil {
 			return err
 		}
 	}
 	d.wakeCollector()
-	return nil
+	return d.store.EndDisposals(ctx, done...)
+}
+
+// heldBy are the ids of the snapshots that an app's checkpoints hold, and of its
+// operations under way.
+func (d *Daemon) heldBy(ctx context.Context, a *app, left []store.Operation) (map[string]bool, error) {
+	cps, err := d.store.Checkpoints(ctx, a.rec().ID)
+	if err != nil {
+		return nil, err
+	}
+	held := map[string]bool{}
+	for _, cp := range cps {
+		for _, s := range cp.Snapshots {
+			held[string(s.ID)] = true
+		}
+	}
+	for _, op := range left {
+		held[string(op.ID)] = true
+	}
+	return held, nil
 }
 
 // recoverOperation finishes or undoes what a crash cut short, and says which.
@@ -97,7 +136,15 @@ func (d *Daemon) recoverOperation(ctx context.Context, a *app, op store.Operatio
 		if err := d.startAgain(ctx, a, plan.Running); err != nil {
 			return "", err
 		}
-		return "a checkpoint that was cut short was dropped", d.store.EndOperation(ctx, op.ID)
+		held, err := d.heldBy(ctx, a, nil)
+		if err != nil {
+			return "", err
+		}
+		word := "a checkpoint that was cut short was dropped"
+		if held[plan.Makes] { // it was described, and so it was made
+			word = "a checkpoint that was cut short was finished"
+		}
+		return word, d.store.EndOperation(ctx, op.ID)
 	case kindRollback, kindRevert:
 		return d.recoverRollback(ctx, a, op)
 	}
@@ -110,7 +157,15 @@ func (d *Daemon) recoverRollback(ctx context.Context, a *app, op store.Operation
 		return "", errs.Wrap(errs.Corrupt, "", err)
 	}
 	r.again = r.plan.Phase == undoing
-	if err := r.resume(ctx); err != nil {
+	err := r.resume(ctx)
+	if r.forgotten(err) {
+		word := "a " + r.words() + " had ended, and the records had forgotten that"
+		if err := d.startAgain(ctx, a, r.plan.Running && r.stops()); err != nil {
+			return "", err
+		}
+		return word, d.store.EndOperation(ctx, op.ID)
+	}
+	if err != nil {
 		return "", err
 	}
 	switch r.plan.Phase {
@@ -131,6 +186,16 @@ func (d *Daemon) recoverRollback(ctx context.Context, a *app, op store.Operation
 		return strings.Join(append([]string{"a " + r.words() + " was undone"}, r.warnings...), ". "), err
 	}
 	return "", errs.New(errs.Unsupported, "", "unknown phase %q", r.plan.Phase)
+}
+
+// forgotten reports whether the operation had ended, and the records lost that change:
+// its plan says that layers are being switched, and no driver has a switch of it. err is
+// the error that resume returned.
+func (r *rollback) forgotten(err error) bool {
+	if err != nil && errs.KindOf(err) != errs.NotFound || r.plan.Phase != switching && r.plan.Phase != undoing {
+		return false
+	}
+	return !slices.ContainsFunc(r.parts, func(p part) bool { return p.sw != nil })
 }
 
 // maxListed is how many changes of a layer are listed: of a revert, every path.
@@ -162,14 +227,15 @@ func (d *Daemon) self() ipc.Caller {
 
 // resume picks up the checkpoints and the switches of the plan.
 func (r *rollback) resume(ctx context.Context) (err error) {
+	var missing error
 	if r.plan.Revert == "" {
 		if r.target, err = r.d.store.Checkpoint(ctx, r.a.rec().ID, r.plan.Target); err != nil {
-			return err
+			missing = err
 		}
 	}
 	if r.plan.Safety != "" {
 		if r.safety, err = r.d.store.Checkpoint(ctx, r.a.rec().ID, r.plan.Safety); err != nil {
-			return err
+			missing = err
 		}
 	}
 	for _, name := range r.plan.Layers {
@@ -191,7 +257,7 @@ func (r *rollback) resume(ctx context.Context) (err error) {
 		}
 		r.parts = append(r.parts, p)
 	}
-	return nil
+	return missing
 }
 
 // goForward finishes a rollback whose commit point was passed.

@@ -303,16 +303,24 @@ func (v *revert) preview(ctx context.Context) (how snap.Reverted, err error) {
 	if err != nil {
 		return how, err
 	}
-	s, _, err := v.d.captureLayer(ctx, l, false, false)
+	op := ipc.OperationID(newID("op-"))
+	ids, made := announced(v.a, []layer{l})
+	made = append(made, store.Disposal{Kind: store.DisposeRestore, ID: string(op), AppID: v.a.rec().ID, Cause: "a preview"})
+	if err := v.d.store.PutDisposals(ctx, made...); err != nil {
+		return how, err
+	}
+	s, _, err := v.d.captureLayerAs(ctx, l, ids[0], false, false)
 	if err != nil {
 		return how, err
 	}
-	req := v.request(ipc.OperationID(newID("op-")), s.ID)
-	sw, how, err := r.PrepareRevert(ctx, req)
+	sw, how, err := r.PrepareRevert(ctx, v.request(op, s.ID))
 	if sw != nil {
 		err = errors.Join(err, sw.Finish(ctx))
 	}
-	return how, errs.Also(err, l.driver.Delete(ctx, s.ID))
+	if err = errs.Also(err, l.driver.Delete(ctx, s.ID)); err == nil {
+		v.d.wasDisposed(made...)
+	}
+	return how, err
 }
 
 func (v *revert) layer() (layer, snap.Reverter, error) {

@@ -562,7 +562,7 @@ func (r *rollback) topUp(ctx context.Context, stale map[snap.Layer]bool) error {
 			continue
 		}
 		l, _ := r.a.layer(s.Layer)
-		n, _, err := r.d.captureLayer(ctx, l, r.stops(), false)
+		n, _, err := r.d.captureLayer(ctx, r.a, l, r.stops(), false)
 		if err != nil {
 			return errs.Also(err, r.d.drop(ctx, r.a, fresh))
 		}
@@ -783,7 +783,11 @@ func (r *rollback) finish(ctx context.Context) error {
 	if err := r.finishParts(ctx); err != nil {
 		return err
 	}
-	return r.d.end(ctx, r.a, r.op)
+	if err := r.d.end(ctx, r.a, r.op); err != nil {
+		return err
+	}
+	r.d.wasDisposed(store.Disposal{Kind: store.DisposeRestore, ID: string(r.op)})
+	return nil
 }
 
 func (r *rollback) finishParts(ctx context.Context) error {

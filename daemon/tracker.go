@@ -416,7 +416,7 @@ func (t *tracker) captureRest(ctx context.Context, o *openTurn) {
 			o.lacks = append(o.lacks, string(l.name)+" is not in it: it can't be captured while the app runs")
 			continue
 		}
-		s, warnings, err := t.d.captureLayer(ctx, l, false, false)
+		s, warnings, err := t.d.captureLayer(ctx, t.a, l, false, false)
 		if err != nil {
 			o.lacks = append(o.lacks, string(l.name)+" is not in it: "+err.Error())
 			continue
@@ -468,7 +468,11 @@ func (t *tracker) captureAt(ctx context.Context, o *openTurn, start snap.Mark) (
 	if err := t.d.opt.Seam("capture turn"); err != nil {
 		return store.Checkpoint{}, err
 	}
-	s, err := t.driver.Capture(ctx, snap.CaptureRequest{ID: snap.SnapshotID(newID("fs-")), At: start})
+	ids, made := announced(t.a, []layer{{name: snap.Files, prefix: "fs-"}})
+	if err := t.d.store.PutDisposals(ctx, made...); err != nil {
+		return store.Checkpoint{}, err
+	}
+	s, err := t.driver.Capture(ctx, snap.CaptureRequest{ID: ids[0], At: start})
 	if err != nil {
 		return store.Checkpoint{}, err
 	}
@@ -575,12 +579,12 @@ func (t *tracker) databasesChanged(ctx context.Context, o *openTurn) bool {
 		if !l.isDB() {
 			return true // a guest writes by itself: what it wrote is taken for the turn's
 		}
-		now, _, err := t.d.captureLayer(ctx, l, false, false)
+		now, _, err := t.d.captureLayer(ctx, t.a, l, false, false)
 		if err != nil {
 			return true
 		}
 		changed := now.Hash != b.Hash || now.Hash.IsZero() && now.Position != b.Position
-		if err := l.driver.Delete(ctx, now.ID); err != nil {
+		if err := t.d.drop(ctx, t.a, []store.Snapshot{now}); err != nil {
 			t.note("drop a snapshot", err)
 		}
 		if changed {

@@ -156,6 +156,7 @@ type Checkpoint struct {
 	ExpiresAt      *time.Time   `json:"expires_at"`
 	CreatedAt      time.Time    `json:"created_at"`
 	Warnings       []string     `json:"warnings,omitempty"` // what it lacks
+	Damaged        string       `json:"damaged,omitempty"`  // why it cannot be gone back to as it is
 }
 
 // DBSnapshot is one database's part of a checkpoint.

@@ -25,7 +25,7 @@
 // the snapshot is durable, on its own, through a power cut. When it returns an
 // error, or never returns because the process died, the id names nothing and
 // whatever was written for it is garbage. [Driver.Sweep], called at start with
-// the ids that the daemon knows, drops that garbage. [Driver.Delete] takes
+// the ids that the daemon wrote down and that came to nothing, drops that garbage. [Driver.Delete] takes
 // snapshots away in any order; the others stay whole.
 //
 // A capture that failed is an error. A driver never answers with an older state

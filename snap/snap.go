@@ -88,10 +88,12 @@ type Driver interface {
 	// come back later, in the background.
 	Delete(ctx context.Context, id SnapshotID) error
 
-	// Sweep drops every snapshot and switch that is not in keep: leftovers of
-	// captures and restores that a crash cut short. The daemon calls it before
-	// it starts any other work on the layer.
-	Sweep(ctx context.Context, keep Keep) error
+	// Sweep drops the snapshots and switches that gone names, as far as they are
+	// there, and what a crash left half made: files that no record of the driver's own
+	// names. It drops no snapshot, and no switch that Resume would find, that is
+	// not named: not to be known is no reason to go. The daemon calls it before it starts any
+	// other work on the layer.
+	Sweep(ctx context.Context, gone Gone) error
 }
 
 // Switch is one restore under way. Each method may be called again.
@@ -195,8 +197,9 @@ const (
 	Full               // every byte is read and hashed
 )
 
-// Keep lists what a Sweep must leave.
-type Keep struct {
+// Gone lists what a Sweep drops: what was deleted, what a capture that was cut short
+// may have left, and the switches of operations that ended.
+type Gone struct {
 	Snapshots []SnapshotID
 	Restores  []RestoreID
 }

@@ -13,7 +13,8 @@ import (
 const listLong = `List the app's checkpoints, newest first.
 
 In a pipe, the fields are: checkpoint id, time, trigger, pinned (yes or no), size
-(what deleting it would free), git commit, notes.`
+(what deleting it would free), git commit, notes. The notes of one that is damaged
+begin with DAMAGED: mulligan verify says what of it is.`
 
 type listCmd struct {
 	*cli
@@ -92,8 +93,12 @@ func (c *cli) checkpointRow(cp ipc.Checkpoint) []string {
 			pin = "-"
 		}
 	}
+	notes := c.maybe(cp.Notes)
+	if cp.Damaged != "" {
+		notes = "DAMAGED " + notes
+	}
 	return []string{
-		c.text(string(cp.ID)), c.when(cp.CreatedAt), c.text(string(cp.Trigger)), pin, c.size(cp.SizeBytes), ref, c.maybe(cp.Notes),
+		c.text(string(cp.ID)), c.when(cp.CreatedAt), c.text(string(cp.Trigger)), pin, c.size(cp.SizeBytes), ref, notes,
 	}
 }
 

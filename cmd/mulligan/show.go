@@ -77,6 +77,9 @@ func (c *cli) checkpointFields(cp ipc.Checkpoint) [][2]string {
 		}
 		all = append(all, [2]string{"db_snapshot", c.text(strings.Join(parts, " "))})
 	}
+	if cp.Damaged != "" {
+		all = append(all, [2]string{"damaged", c.text(cp.Damaged)})
+	}
 	for _, w := range cp.Warnings {
 		all = append(all, [2]string{"warning", c.text(w)})
 	}

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mulligan/daemon"
 	"mulligan/daemon/config"
 	"mulligan/ipc/errs"
 	"mulligan/privsep"
@@ -33,10 +34,15 @@ const usage = `mulligand: checkpoints and rollbacks of running apps
 
 usage: mulligand [--user] [--config FILE] [--state-dir DIR] [--socket PATH]
                  [--http ADDR] [--log-level L] [--version]
+       mulligand rebuild [--user] [--config FILE] [--state-dir DIR]
 
 As root it serves this host; with --user it serves the projects of the user who
 starts it, and needs no privilege. Flags win over MULLIGAN_STATE_DIR and
 MULLIGAN_SOCKET, which win over the configuration file.
+
+rebuild, with no daemon running, makes the records (mulligan.db) anew: from what can
+be read of them, and from what the content stores say of apps and checkpoints. The
+old file is kept beside the new one. A start on damaged records does the same.
 
 `
 
@@ -47,6 +53,10 @@ func main() {
 
 func run(args []string, stdout, stderr io.Writer) int {
 	frugal()
+	rebuild := len(args) > 0 && args[0] == "rebuild"
+	if rebuild {
+		args = args[1:]
+	}
 	user, flags, done, code := parse(args, stdout, stderr)
 	if done {
 		return code
@@ -67,6 +77,15 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	log := slog.New(to)
 	slog.SetDefault(log)
+	if rebuild {
+		res, err := daemon.Rebuild(ctx, options(cfg, log))
+		if err != nil {
+			complain(stderr, err)
+			return exitFailed
+		}
+		fmt.Fprint(stdout, res)
+		return 0
+	}
 	if err := serve(ctx, cfg, log); err != nil {
 		complain(stderr, err)
 		return exitFailed

@@ -14,11 +14,13 @@ import (
 type App struct {
 	ipc.App
 	OwnerUID  int
-	FolderUID int  // whom the workspace belonged to when it was registered; -1: not noted
-	ByRoot    bool // root said what the app consists of
+	FolderUID int        // whom the workspace belonged to when it was registered; -1: not noted
+	ByRoot    bool       // root said what the app consists of
+	RemovedAt *time.Time // nil: it is registered
+	Rev       int64      // grows with each change of the record
 }
 
-// PutApp inserts an app, or replaces its spec; a removed one is registered again.
+// PutApp inserts an app, or replaces its record.
 func (s *Store) PutApp(ctx context.Context, a App) error {
 	spec, err := json.Marshal(a.App)
 	if err != nil {
@@ -26,12 +28,21 @@ func (s *Store) PutApp(ctx context.Context, a App) error {
 	}
 	return s.tx(ctx, func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, `
-			INSERT INTO apps (id, slug, owner_uid, workspace, spec, created_at, folder_uid, by_root) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
-			ON CONFLICT (id) DO UPDATE SET slug = excluded.slug, workspace = excluded.workspace,
-				spec = excluded.spec, removed_at = NULL, folder_uid = excluded.folder_uid, by_root = excluded.by_root`,
-			a.ID, a.Slug, a.OwnerUID, a.Workspace, string(spec), a.CreatedAt.UnixNano(), a.FolderUID, a.ByRoot)
+			INSERT INTO apps (id, slug, owner_uid, workspace, spec, created_at, removed_at, folder_uid, by_root, rev)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+			ON CONFLICT (id) DO UPDATE SET slug = excluded.slug, workspace = excluded.workspace, spec = excluded.spec,
+				removed_at = excluded.removed_at, folder_uid = excluded.folder_uid, by_root = excluded.by_root, rev = excluded.rev`,
+			a.ID, a.Slug, a.OwnerUID, a.Workspace, string(spec), a.CreatedAt.UnixNano(), nanos(a.RemovedAt), a.FolderUID, a.ByRoot, a.Rev)
 		return err
 	})
+}
+
+// nanos is a time as the database holds it: NULL for none.
+func nanos(at *time.Time) any {
+	if at == nil {
+		return nil
+	}
+	return at.UnixNano()
 }
 
 // Apps lists the registered apps by slug.
@@ -59,36 +70,62 @@ func (s *Store) RemovedApp(ctx context.Context, workspace, owner string, uid int
 }
 
 func (s *Store) apps(ctx context.Context, where string, args ...any) ([]App, error) {
-	rows, err := s.r.QueryContext(ctx, `SELECT owner_uid, spec, folder_uid, by_root FROM apps `+where, args...)
-	if err != nil {
-		return nil, errs.Wrap(errs.Failed, "read records", err)
-	}
-	defer rows.Close()
-	var apps []App
-	for rows.Next() {
-		var a App
-		var spec string
-		if err := rows.Scan(&a.OwnerUID, &spec, &a.FolderUID, &a.ByRoot); err != nil {
-			return nil, errs.Wrap(errs.Failed, "read records", err)
-		}
-		if err := json.Unmarshal([]byte(spec), &a.App); err != nil {
-			return nil, errs.Wrap(errs.Corrupt, "read records", err)
-		}
-		apps = append(apps, a)
-	}
-	return apps, errs.Wrap(errs.Failed, "read records", rows.Err())
+	return query(ctx, s.r, `SELECT owner_uid, spec, removed_at, folder_uid, by_root, rev, `+intact("apps")+` FROM apps `+where,
+		func(rows *sql.Rows) (a App, err error) {
+			var spec string
+			var removed sql.NullInt64
+			var intact bool
+			if err := rows.Scan(&a.OwnerUID, &spec, &removed, &a.FolderUID, &a.ByRoot, &a.Rev, &intact); err != nil {
+				return a, err
+			}
+			if !intact {
+				return a, damaged("an app")
+			}
+			if removed.Valid {
+				at := time.Unix(0, removed.Int64).UTC()
+				a.RemovedAt = &at
+			}
+			return a, corrupt(json.Unmarshal([]byte(spec), &a.App))
+		}, args...)
 }
+
+// App reads one, removed or not; errs.NotFound where there is none.
+func (s *Store) App(ctx context.Context, id ipc.AppID) (App, error) {
+	apps, err := s.apps(ctx, `WHERE id = ?`, id)
+	if err == nil && len(apps) == 0 {
+		err = errs.New(errs.NotFound, "read records", "no app %s", id)
+	}
+	if err != nil {
+		return App{}, err
+	}
+	return apps[0], nil
+}
+
+// corrupt makes of text that cannot be parsed a damage.
+func corrupt(err error) error { return errs.Wrap(errs.Corrupt, "read records", err) }
 
 // RemoveApp unregisters an app and keeps its checkpoints.
 func (s *Store) RemoveApp(ctx context.Context, id ipc.AppID, at time.Time) error {
-	return s.tx(ctx, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `UPDATE apps SET removed_at = ? WHERE id = ?`, at.UnixNano(), id)
+	a, err := s.App(ctx, id)
+	if err != nil {
 		return err
-	})
+	}
+	a.RemovedAt = &at
+	a.Rev++
+	return s.PutApp(ctx, a)
 }
 
-// PurgeApp forgets an app and its checkpoints. The audit trail stays.
-func (s *Store) PurgeApp(ctx context.Context, id ipc.AppID) error {
+// PurgeApp forgets an app and its checkpoints, of which all is to be dropped. The
+// audit trail stays, and has the entry of it.
+func (s *Store) PurgeApp(ctx context.Context, id ipc.AppID, entry *ipc.AuditEntry) error {
+	cps, err := s.Checkpoints(ctx, id)
+	if err != nil {
+		return err
+	}
+	gone := []Disposal{{Kind: DisposeApp, ID: string(id), AppID: id, Cause: "purge"}}
+	for _, cp := range cps {
+		gone = append(gone, cp.disposals("purge")...)
+	}
 	return s.tx(ctx, func(tx *sql.Tx) error {
 		for _, q := range []string{
 			`DELETE FROM operations WHERE app_id = ?`,
@@ -99,26 +136,26 @@ func (s *Store) PurgeApp(ctx context.Context, id ipc.AppID) error {
 				return err
 			}
 		}
-		return nil
+		return errs.Also(putDisposals(ctx, tx, gone), appendAudit(ctx, tx, entry))
 	})
 }
 
 // CountApps counts an owner's apps, removed ones too.
 func (s *Store) CountApps(ctx context.Context, owner string, uid int) (n int, err error) {
 	err = s.r.QueryRowContext(ctx, `SELECT count(*) FROM apps WHERE json_extract(spec, '$.owner') = ? AND owner_uid = ?`, owner, uid).Scan(&n)
-	return n, errs.Wrap(errs.Failed, "read records", err)
+	return n, reading(err)
 }
 
 // CountCheckpoints counts the checkpoints of all of an owner's apps, removed ones too.
 func (s *Store) CountCheckpoints(ctx context.Context, owner string, uid int) (n int, err error) {
 	err = s.r.QueryRowContext(ctx, `SELECT count(*) FROM checkpoints WHERE app_id IN
 		(SELECT id FROM apps WHERE json_extract(spec, '$.owner') = ? AND owner_uid = ?)`, owner, uid).Scan(&n)
-	return n, errs.Wrap(errs.Failed, "read records", err)
+	return n, reading(err)
 }
 
 // CountAll counts the checkpoints of registered apps.
 func (s *Store) CountAll(ctx context.Context) (n int, err error) {
 	err = s.r.QueryRowContext(ctx, `SELECT count(*) FROM checkpoints WHERE app_id IN
 		(SELECT id FROM apps WHERE removed_at IS NULL)`).Scan(&n)
-	return n, errs.Wrap(errs.Failed, "read records", err)
+	return n, reading(err)
 }

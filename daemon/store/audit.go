@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"time"
 
 	"github.com/zeebo/blake3"
 
@@ -18,21 +19,28 @@ import (
 // one before it, so that no entry can be changed or taken out of the middle
 // without all that follow showing it.
 func (s *Store) Audit(ctx context.Context, e ipc.AuditEntry) error {
+	return s.tx(ctx, func(tx *sql.Tx) error { return appendAudit(ctx, tx, &e) })
+}
+
+// appendAudit appends an entry in a transaction that does what it is about; nil is none.
+func appendAudit(ctx context.Context, tx *sql.Tx, entry *ipc.AuditEntry) error {
+	if entry == nil {
+		return nil
+	}
+	e := *entry
 	e.Seq = 0 // kept beside the body
 	body, err := json.Marshal(e)
 	if err != nil {
 		return err
 	}
-	return s.tx(ctx, func(tx *sql.Tx) error {
-		seq, prev, err := lastAudit(ctx, tx)
-		if err != nil {
-			return err
-		}
-		hash := chain(prev, seq+1, e.At.UnixNano(), string(e.AppID), string(body))
-		_, err = tx.ExecContext(ctx, `INSERT INTO audit (seq, at, app_id, body, hash) VALUES (?, ?, ?, ?, ?)`,
-			seq+1, e.At.UnixNano(), e.AppID, string(body), hash[:])
+	seq, prev, err := lastAudit(ctx, tx)
+	if err != nil {
 		return err
-	})
+	}
+	hash := chain(prev, seq+1, e.At.UnixNano(), string(e.AppID), string(body))
+	_, err = tx.ExecContext(ctx, `INSERT INTO audit (seq, at, app_id, body, hash) VALUES (?, ?, ?, ?, ?)`,
+		seq+1, e.At.UnixNano(), e.AppID, string(body), hash[:])
+	return err
 }
 
 func lastAudit(ctx context.Context, tx *sql.Tx) (seq int64, hash []byte, err error) {
@@ -59,20 +67,28 @@ func chain(prev []byte, seq, at int64, app, body string) (sum snap.Hash) {
 	return sum
 }
 
-// AuditTrail lists an app's newest entries, newest first; limit 0 is all.
+// AuditTrail lists an app's newest entries, newest first; limit 0 is all. An entry
+// that is not what was written says so in its result, and hides no other.
 func (s *Store) AuditTrail(ctx context.Context, app ipc.AppID, limit int) ([]ipc.AuditEntry, error) {
 	if limit <= 0 {
 		limit = -1
 	}
-	return query(ctx, s.r, `SELECT seq, body FROM audit WHERE app_id = ? ORDER BY seq DESC LIMIT ?`,
+	return query(ctx, s.r, `
+		SELECT e.seq, e.at, e.app_id, e.body, e.hash, before.hash FROM audit e LEFT JOIN audit before ON before.seq = e.seq - 1
+		WHERE e.app_id = ? ORDER BY e.seq DESC LIMIT ?`,
 		func(rows *sql.Rows) (e ipc.AuditEntry, err error) {
-			var seq int64
-			var body string
-			if err = rows.Scan(&seq, &body); err == nil {
-				err = json.Unmarshal([]byte(body), &e)
+			var seq, at int64
+			var app, body string
+			var hash, prev []byte
+			if err = rows.Scan(&seq, &at, &app, &body, &hash, &prev); err != nil {
+				return e, err
+			}
+			if want := chain(prev, seq, at, app, body); string(want[:]) != string(hash) || json.Unmarshal([]byte(body), &e) != nil {
+				e = ipc.AuditEntry{At: time.Unix(0, at).UTC(), AppID: ipc.AppID(app), Action: "unknown",
+					Result: string(errs.Corrupt) + ": this entry is not what was written, or the one before it is gone"}
 			}
 			e.Seq = seq
-			return e, err
+			return e, nil
 		}, app, limit)
 }
 
@@ -82,7 +98,7 @@ func (s *Store) AuditTrail(ctx context.Context, app ipc.AppID, limit int) ([]ipc
 func (s *Store) VerifyAudit(ctx context.Context) (entries int64, head snap.Hash, err error) {
 	rows, err := s.r.QueryContext(ctx, `SELECT seq, at, app_id, body, hash FROM audit ORDER BY seq`)
 	if err != nil {
-		return 0, head, errs.Wrap(errs.Failed, "read records", err)
+		return 0, head, reading(err)
 	}
 	defer rows.Close()
 	var prev []byte
@@ -91,7 +107,7 @@ func (s *Store) VerifyAudit(ctx context.Context) (entries int64, head snap.Hash,
 		var app, body string
 		var hash []byte
 		if err := rows.Scan(&seq, &at, &app, &body, &hash); err != nil {
-			return 0, head, errs.Wrap(errs.Failed, "read records", err)
+			return 0, head, reading(err)
 		}
 		entries++
 		head = chain(prev, seq, at, app, body)
@@ -101,5 +117,5 @@ func (s *Store) VerifyAudit(ctx context.Context) (entries int64, head snap.Hash,
 		}
 		prev = hash
 	}
-	return entries, head, errs.Wrap(errs.Failed, "read records", rows.Err())
+	return entries, head, reading(rows.Err())
 }

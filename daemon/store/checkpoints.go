@@ -3,8 +3,10 @@ package store
 import (
 	"context"
 	"database/sql"
+	"encoding/hex"
 	"encoding/json"
-	"errors"
+	"fmt"
+	"slices"
 
 	"mulligan/ipc"
 	"mulligan/ipc/errs"
@@ -21,10 +23,40 @@ type Snapshot struct {
 	Quiesced bool
 }
 
+// snapshotText is a Snapshot as JSON has it.
+type snapshotText struct {
+	Layer    snap.Layer      `json:"layer"`
+	ID       snap.SnapshotID `json:"id"`
+	Driver   string          `json:"driver"`
+	Hash     string          `json:"hash"` // in hex
+	Position string          `json:"position"`
+	Quiesced bool            `json:"quiesced"`
+}
+
+// MarshalJSON writes the hash in hex.
+func (s Snapshot) MarshalJSON() ([]byte, error) {
+	return json.Marshal(snapshotText{s.Layer, s.ID, s.Driver, hex.EncodeToString(s.Hash[:]), s.Position, s.Quiesced})
+}
+
+// UnmarshalJSON reads what MarshalJSON wrote.
+func (s *Snapshot) UnmarshalJSON(p []byte) error {
+	var t snapshotText
+	if err := json.Unmarshal(p, &t); err != nil {
+		return err
+	}
+	hash, err := hex.DecodeString(t.Hash)
+	if err != nil || len(hash) != len(s.Hash) {
+		return fmt.Errorf("snapshot %s has the hash %q", t.ID, t.Hash)
+	}
+	*s = Snapshot{t.Layer, t.ID, t.Driver, snap.Hash(hash), t.Position, t.Quiesced}
+	return nil
+}
+
 // Checkpoint is a checkpoint with its snapshots.
 type Checkpoint struct {
 	ipc.Checkpoint
 	Seq       int64 // grows with each one made
+	Rev       int64 // grows with each change of the record
 	Snapshots []Snapshot
 }
 
@@ -39,66 +71,123 @@ func (c Checkpoint) Snapshot(layer snap.Layer) (Snapshot, bool) {
 }
 
 // PutCheckpoint inserts a checkpoint, or replaces it (its seq stays), together
-// with its snapshots; with op not empty, that operation ends in the same transaction.
+// with its snapshots; with op not empty, that operation ends in the same
+// transaction. Its snapshots are no longer to be dropped; those that it had before and
+// has no more are.
 func (s *Store) PutCheckpoint(ctx context.Context, c Checkpoint, op ipc.OperationID) error {
 	body, err := json.Marshal(c.Checkpoint)
 	if err != nil {
 		return err
 	}
+	if c.Snapshots == nil {
+		c.Snapshots = []Snapshot{}
+	}
+	snapshots, err := json.Marshal(c.Snapshots)
+	if err != nil {
+		return err
+	}
+	var replaced []Disposal
+	switch old, err := s.Checkpoint(ctx, c.AppID, c.ID); errs.KindOf(err) {
+	case "":
+		replaced = old.replacedBy(c)
+	case errs.NotFound:
+	default:
+		return err
+	}
 	return s.tx(ctx, func(tx *sql.Tx) error {
 		if _, err := tx.ExecContext(ctx, `
-			INSERT INTO checkpoints (id, app_id, pinned, body, created_at) VALUES (?, ?, ?, ?, ?)
-			ON CONFLICT (id) DO UPDATE SET pinned = excluded.pinned, body = excluded.body`,
-			c.ID, c.AppID, c.Pinned, string(body), c.CreatedAt.UnixNano()); err != nil {
-			return err
-		}
-		if _, err := tx.ExecContext(ctx, `DELETE FROM snapshots WHERE checkpoint_id = ?`, c.ID); err != nil {
+			INSERT INTO checkpoints (seq, id, app_id, pinned, body, snapshots, rev, created_at) VALUES (nullif(?, 0), ?, ?, ?, ?, ?, ?, ?)
+			ON CONFLICT (id) DO UPDATE SET pinned = excluded.pinned, body = excluded.body, snapshots = excluded.snapshots, rev = excluded.rev`,
+			c.Seq, c.ID, c.AppID, c.Pinned, string(body), string(snapshots), c.Rev, c.CreatedAt.UnixNano()); err != nil {
 			return err
 		}
 		for _, p := range c.Snapshots {
-			if _, err := tx.ExecContext(ctx, `
-				INSERT INTO snapshots (checkpoint_id, layer, id, driver, hash, position, quiesced) VALUES (?, ?, ?, ?, ?, ?, ?)`,
-				c.ID, p.Layer, p.ID, p.Driver, p.Hash[:], p.Position, p.Quiesced); err != nil {
+			if err := endDisposal(ctx, tx, Disposal{Kind: DisposeSnapshot, ID: string(p.ID)}); err != nil {
 				return err
 			}
 		}
-		if op == "" {
-			return nil
+		if err := putDisposals(ctx, tx, replaced); err != nil || op == "" {
+			return err
 		}
 		_, err := tx.ExecContext(ctx, `DELETE FROM operations WHERE id = ?`, op)
 		return err
 	})
 }
 
+// replacedBy are the snapshots of c that its new record does not have.
+func (c Checkpoint) replacedBy(next Checkpoint) (list []Disposal) {
+	for _, d := range c.disposals("replaced by a newer one") {
+		kept := slices.ContainsFunc(next.Snapshots, func(s Snapshot) bool { return string(s.ID) == d.ID })
+		if d.Kind == DisposeSnapshot && !kept {
+			list = append(list, d)
+		}
+	}
+	return list
+}
+
+// disposals are what is to be dropped with c.
+func (c Checkpoint) disposals(cause string) []Disposal {
+	list := []Disposal{{Kind: DisposeCheckpoint, ID: string(c.ID), AppID: c.AppID, Cause: cause}}
+	for _, s := range c.Snapshots {
+		list = append(list, Disposal{Kind: DisposeSnapshot, ID: string(s.ID), AppID: c.AppID, Layer: s.Layer, Cause: cause + " " + string(c.ID)})
+	}
+	return list
+}
+
+// NextSeq is the seq of the next checkpoint to be made.
+func (s *Store) NextSeq(ctx context.Context) (seq int64, err error) {
+	err = s.r.QueryRowContext(ctx, `SELECT 1 + max(ifnull((SELECT max(seq) FROM checkpoints), 0),
+		ifnull((SELECT seq FROM sqlite_sequence WHERE name = 'checkpoints'), 0))`).Scan(&seq)
+	return seq, reading(err)
+}
+
 // SetPinned pins or unpins.
 func (s *Store) SetPinned(ctx context.Context, id ipc.CheckpointID, pinned bool) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `UPDATE checkpoints SET pinned = ? WHERE id = ?`, pinned, id)
+		_, err := tx.ExecContext(ctx, `UPDATE checkpoints SET pinned = ?, rev = rev + 1 WHERE id = ?`, pinned, id)
 		return err
 	})
 }
 
-// DeleteCheckpoints forgets checkpoints; their snapshots are then garbage to
-// the drivers. A pinned one stays, and is errs.Pinned: nothing is deleted then.
-func (s *Store) DeleteCheckpoints(ctx context.Context, ids ...ipc.CheckpointID) error {
+// DeleteCheckpoints forgets checkpoints, and writes down in the same transaction
+// that their snapshots are to be dropped, with the entry of the audit trail that says
+// why. A pinned one stays, and is errs.Pinned: nothing is deleted then. One whose record is
+// damaged stays too: nobody knows what it holds.
+func (s *Store) DeleteCheckpoints(ctx context.Context, entry *ipc.AuditEntry, ids ...ipc.CheckpointID) error {
+	cause := "delete"
+	if entry != nil {
+		cause = entry.Action
+	}
 	return s.tx(ctx, func(tx *sql.Tx) error {
 		for _, id := range ids {
-			var pinned bool
-			err := tx.QueryRowContext(ctx, `DELETE FROM checkpoints WHERE id = ? RETURNING pinned`, id).Scan(&pinned)
-			if err != nil && !errors.Is(err, sql.ErrNoRows) {
+			cps, err := readCheckpoints(ctx, tx, `id = ?`, id)
+			if err != nil {
 				return err
 			}
-			if pinned {
+			if len(cps) == 0 {
+				continue
+			}
+			switch {
+			case cps[0].Damaged != "":
+				return damaged("checkpoint " + string(id))
+			case cps[0].Pinned:
 				return errs.New(errs.Pinned, "", "%s is pinned", id).WithHint("unpin it first: mulligan unpin %s", id)
 			}
+			if _, err := tx.ExecContext(ctx, `DELETE FROM checkpoints WHERE id = ?`, id); err != nil {
+				return err
+			}
+			if err := putDisposals(ctx, tx, cps[0].disposals(cause)); err != nil {
+				return err
+			}
 		}
-		return nil
+		return appendAudit(ctx, tx, entry)
 	})
 }
 
-// Checkpoint reads one; errs.NotFound where the app has no such checkpoint.
+// Checkpoint reads one; errs.NotFound where the app has no such checkpoint, errs.Corrupt
+// where its record is damaged.
 func (s *Store) Checkpoint(ctx context.Context, app ipc.AppID, id ipc.CheckpointID) (Checkpoint, error) {
-	cps, err := s.checkpoints(ctx, `c.app_id = ? AND c.id = ?`, app, id)
+	cps, err := readCheckpoints(ctx, s.r, `app_id = ? AND id = ?`, app, id)
 	if err != nil {
 		return Checkpoint{}, err
 	}
@@ -106,60 +195,44 @@ func (s *Store) Checkpoint(ctx context.Context, app ipc.AppID, id ipc.Checkpoint
 		return Checkpoint{}, errs.New(errs.NotFound, "", "no checkpoint %.64q", string(id)).
 			WithHint("mulligan list shows those there are")
 	}
+	if cps[0].Damaged != "" {
+		return Checkpoint{}, damaged("checkpoint " + string(id))
+	}
 	return cps[0], nil
 }
 
-// Checkpoints lists an app's checkpoints, newest first.
+// Checkpoints lists an app's checkpoints, newest first. One whose record is damaged has
+// only its ids and says so in Damaged.
 func (s *Store) Checkpoints(ctx context.Context, app ipc.AppID) ([]Checkpoint, error) {
-	return s.checkpoints(ctx, `c.app_id = ?`, app)
+	return readCheckpoints(ctx, s.r, `app_id = ?`, app)
 }
 
-func (s *Store) checkpoints(ctx context.Context, where string, args ...any) ([]Checkpoint, error) {
-	rows, err := s.r.QueryContext(ctx, `
-		SELECT c.seq, c.pinned, c.body, p.layer, p.id, p.driver, p.hash, p.position, p.quiesced
-		FROM checkpoints c LEFT JOIN snapshots p ON p.checkpoint_id = c.id
-		WHERE `+where+` ORDER BY c.seq DESC, p.layer`, args...)
-	if err != nil {
-		return nil, errs.Wrap(errs.Failed, "read records", err)
-	}
-	defer rows.Close()
-	cps, err := scanCheckpoints(rows)
-	return cps, errs.Wrap(errs.Failed, "read records", err)
+// AllCheckpoints lists those of all apps, oldest first.
+func (s *Store) AllCheckpoints(ctx context.Context) ([]Checkpoint, error) {
+	cps, err := readCheckpoints(ctx, s.r, `1`)
+	slices.Reverse(cps)
+	return cps, err
 }
 
-func scanCheckpoints(rows *sql.Rows) ([]Checkpoint, error) {
-	var cps []Checkpoint
-	for rows.Next() {
-		var seq int64
-		var pinned bool
-		var body string
-		var layer, id, driver, position sql.NullString
-		var hash []byte
-		var quiesced sql.NullBool
-		if err := rows.Scan(&seq, &pinned, &body, &layer, &id, &driver, &hash, &position, &quiesced); err != nil {
-			return nil, err
-		}
-		if len(cps) == 0 || cps[len(cps)-1].Seq != seq {
-			c := Checkpoint{Seq: seq}
-			if err := json.Unmarshal([]byte(body), &c.Checkpoint); err != nil {
-				return nil, errs.Wrap(errs.Corrupt, "", err)
-			}
-			c.Pinned = pinned
-			cps = append(cps, c)
-		}
-		if !layer.Valid {
-			continue
-		}
-		p := Snapshot{
-			Layer: snap.Layer(layer.String), ID: snap.SnapshotID(id.String), Driver: driver.String,
-			Position: position.String, Quiesced: quiesced.Bool,
-		}
-		if len(hash) != len(p.Hash) {
-			return nil, errs.New(errs.Corrupt, "", "snapshot %s has a hash of %d bytes", p.ID, len(hash))
-		}
-		copy(p.Hash[:], hash)
-		c := &cps[len(cps)-1]
-		c.Snapshots = append(c.Snapshots, p)
+func readCheckpoints(ctx context.Context, db querier, where string, args ...any) ([]Checkpoint, error) {
+	return query(ctx, db, `SELECT seq, id, app_id, pinned, body, snapshots, rev, `+intact("checkpoints")+` FROM checkpoints
+		WHERE `+where+` ORDER BY seq DESC`, scanCheckpoint, args...)
+}
+
+func scanCheckpoint(rows *sql.Rows) (c Checkpoint, err error) {
+	var id, app, body, snapshots string
+	var pinned, whole bool
+	if err := rows.Scan(&c.Seq, &id, &app, &pinned, &body, &snapshots, &c.Rev, &whole); err != nil {
+		return c, err
 	}
-	return cps, rows.Err()
+	if whole {
+		whole = json.Unmarshal([]byte(body), &c.Checkpoint) == nil && json.Unmarshal([]byte(snapshots), &c.Snapshots) == nil
+	}
+	if !whole {
+		c = Checkpoint{Seq: c.Seq}
+		c.ID, c.AppID, c.Damaged = ipc.CheckpointID(id), ipc.AppID(app), "its record is damaged: "+rebuildHint
+		return c, nil
+	}
+	c.Pinned = pinned
+	return c, nil
 }

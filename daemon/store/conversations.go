@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/snap"
 )
 
@@ -32,13 +31,17 @@ func (s *Store) PutPointer(ctx context.Context, app ipc.AppID, conversation stri
 // Pointer reads a conversation's checkpoint; the zero Pointer where none was set.
 func (s *Store) Pointer(ctx context.Context, app ipc.AppID, conversation string) (p Pointer, err error) {
 	var at int64
-	err = s.r.QueryRowContext(ctx, `SELECT message_id, turn, set_at FROM conversations WHERE app_id = ? AND id = ?`, app, conversation).
-		Scan(&p.MessageID, &p.Turn, &at)
+	var whole bool
+	err = s.r.QueryRowContext(ctx, `SELECT message_id, turn, set_at, `+intact("conversations")+` FROM conversations WHERE app_id = ? AND id = ?`, app, conversation).
+		Scan(&p.MessageID, &p.Turn, &at, &whole)
 	if errors.Is(err, sql.ErrNoRows) {
 		return Pointer{}, nil
 	}
+	if err == nil && !whole {
+		return Pointer{}, damaged("a conversation's checkpoint")
+	}
 	p.SetAt = time.Unix(0, at).UTC()
-	return p, errs.Wrap(errs.Failed, "read records", err)
+	return p, reading(err)
 }
 
 // DropPointers forgets the checkpoints of conversations that lie before the turn seq
@@ -83,8 +86,11 @@ func (s *Store) EndOwnWrites(ctx context.Context, app ipc.AppID, seq int64, end 
 
 // OwnWrites lists the stretches in which mulligan wrote, oldest first.
 func (s *Store) OwnWrites(ctx context.Context, app ipc.AppID) ([]OwnWrites, error) {
-	return query(ctx, s.r, `SELECT seq, start, end FROM own_writes WHERE app_id = ? ORDER BY seq`, func(rows *sql.Rows) (w OwnWrites, err error) {
-		err = rows.Scan(&w.Seq, &w.Start, &w.End)
+	return query(ctx, s.r, `SELECT seq, start, end, `+intact("own_writes")+` FROM own_writes WHERE app_id = ? ORDER BY seq`, func(rows *sql.Rows) (w OwnWrites, err error) {
+		var whole bool
+		if err = rows.Scan(&w.Seq, &w.Start, &w.End, &whole); err == nil && !whole {
+			err = damaged("what mulligan wrote")
+		}
 		return w, err
 	}, app)
 }

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"time"
 
 	"mulligan/ipc"
@@ -17,39 +18,39 @@ type Operation struct {
 	Plan  []byte // JSON, the daemon's own
 }
 
-// PutOperation writes down an operation, or its new plan.
-func (s *Store) PutOperation(ctx context.Context, op Operation, at time.Time) error {
+// PutOperation writes down an operation, or its new plan, and what it is going to
+// make that is to be dropped unless a checkpoint comes to hold it.
+func (s *Store) PutOperation(ctx context.Context, op Operation, at time.Time, makes ...Disposal) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, `
 			INSERT INTO operations (id, app_id, kind, plan, created_at) VALUES (?, ?, ?, ?, ?)
 			ON CONFLICT (id) DO UPDATE SET plan = excluded.plan`,
 			op.ID, op.AppID, op.Kind, string(op.Plan), at.UnixNano())
-		return err
+		return errs.Also(err, putDisposals(ctx, tx, makes))
 	})
 }
 
-// EndOperation strikes an operation off.
+// EndOperation strikes an operation off. What drivers may still keep of its
+// restores is to be dropped.
 func (s *Store) EndOperation(ctx context.Context, id ipc.OperationID) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `DELETE FROM operations WHERE id = ?`, id)
-		return err
+		var app ipc.AppID
+		err := tx.QueryRowContext(ctx, `DELETE FROM operations WHERE id = ? RETURNING app_id`, id).Scan(&app)
+		if errors.Is(err, sql.ErrNoRows) {
+			return nil
+		}
+		return errs.Also(err, putDisposals(ctx, tx, []Disposal{{Kind: DisposeRestore, ID: string(id), AppID: app, Cause: "the operation ended"}}))
 	})
 }
 
 // Operations lists what is under way, oldest first.
 func (s *Store) Operations(ctx context.Context) ([]Operation, error) {
-	rows, err := s.r.QueryContext(ctx, `SELECT id, app_id, kind, plan FROM operations ORDER BY created_at, id`)
-	if err != nil {
-		return nil, errs.Wrap(errs.Failed, "read records", err)
-	}
-	defer rows.Close()
-	var ops []Operation
-	for rows.Next() {
-		var op Operation
-		if err := rows.Scan(&op.ID, &op.AppID, &op.Kind, &op.Plan); err != nil {
-			return nil, errs.Wrap(errs.Failed, "read records", err)
-		}
-		ops = append(ops, op)
-	}
-	return ops, errs.Wrap(errs.Failed, "read records", rows.Err())
+	return query(ctx, s.r, `SELECT id, app_id, kind, plan, `+intact("operations")+` FROM operations ORDER BY created_at, id`,
+		func(rows *sql.Rows) (op Operation, err error) {
+			var whole bool
+			if err = rows.Scan(&op.ID, &op.AppID, &op.Kind, &op.Plan, &whole); err == nil && !whole {
+				err = damaged("operation " + string(op.ID))
+			}
+			return op, err
+		})
 }

@@ -7,13 +7,17 @@ import (
 	"context"
 	"database/sql"
 	"embed"
+	"errors"
 	"fmt"
 	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
+	"sync"
 
-	_ "modernc.org/sqlite" // the database/sql driver
+	"modernc.org/sqlite" // the database/sql driver
+	lib "modernc.org/sqlite/lib"
 
 	"mulligan/ipc/errs"
 )
@@ -26,34 +30,94 @@ var migrations embed.FS
 type Store struct {
 	w, r *sql.DB
 	seam func(step string) error // called before each commit
+
+	Repair *Repair // what was wrong with the database when it was opened; nil: nothing
 }
 
 // Open opens the database at path, making it or bringing it to the present
-// schema as needed. One of a newer schema is errs.Unsupported and left alone.
+// schema as needed. One of a newer schema is errs.Unsupported and left alone; one that is
+// damaged anywhere is errs.Corrupt (see [OpenOrRepair]).
 // seam, if not nil, is called before each change becomes durable, for tests to
 // fail or to stop at.
 func Open(ctx context.Context, path string, seam func(step string) error) (*Store, error) {
-	const op = "open records"
+	s, err := openFile(ctx, path, seam)
+	if err != nil && s != nil {
+		s.Close()
+	}
+	if err != nil {
+		return nil, errs.Wrap(errs.Failed, "open records", err)
+	}
+	return s, nil
+}
+
+// openFile opens and checks the database. When the check fails, openFile returns
+// the open store with the error, and the caller must close it.
+func openFile(ctx context.Context, path string, seam func(step string) error) (*Store, error) {
 	if err := touch(path); err != nil {
-		return nil, errs.Wrap(errs.Failed, op, err)
+		return nil, err
 	}
 	w, err := sql.Open("sqlite", dsn(path, "_txlock=immediate"))
 	if err != nil {
-		return nil, errs.Wrap(errs.Failed, op, err)
+		return nil, err
 	}
 	w.SetMaxOpenConns(1)
 	r, err := sql.Open("sqlite", dsn(path))
 	if err != nil {
-		w.Close()
-		return nil, errs.Wrap(errs.Failed, op, err)
+		return nil, errs.Also(err, w.Close())
 	}
 	r.SetMaxOpenConns(4)
-	s := &Store{w: w, r: r, seam: seam}
-	if err := s.migrate(ctx); err != nil {
-		s.Close()
-		return nil, errs.Wrap(errs.Failed, op, err)
+	s := &Store{w: w, r: r}
+	if err := s.bringUp(ctx); err != nil {
+		return s, suspect(ctx, err)
 	}
+	s.seam = seam
 	return s, nil
+}
+
+// bringUp migrates the database and checks all of it, before and after.
+func (s *Store) bringUp(ctx context.Context) error {
+	if err := s.checkPages(ctx); err != nil {
+		return err
+	}
+	if err := s.migrate(ctx); err != nil {
+		return err
+	}
+	if err := s.checkSchema(ctx); err != nil {
+		return err
+	}
+	if err := s.checkSums(ctx); err != nil {
+		return err
+	}
+	// A bit of the header says that the database is not to be written to.
+	err := s.tx(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `UPDATE schema_version SET version = version`)
+		return err
+	})
+	var e *sqlite.Error
+	if errors.As(err, &e) && e.Code()&0xff == lib.SQLITE_FULL {
+		return nil // a daemon on a full disk can still roll back to what there is
+	}
+	return err
+}
+
+// suspect turns an error about what is in the file into errs.Corrupt. Errors of the
+// disk, of permissions or of the context stay what they are.
+func suspect(ctx context.Context, err error) error {
+	var own *errs.Error
+	var theirs *sqlite.Error
+	switch {
+	case ctx.Err() != nil:
+		return err
+	case errors.As(err, &theirs):
+		switch theirs.Code() & 0xff {
+		case lib.SQLITE_BUSY, lib.SQLITE_LOCKED, lib.SQLITE_NOMEM, lib.SQLITE_INTERRUPT, lib.SQLITE_IOERR, lib.SQLITE_FULL,
+			lib.SQLITE_CANTOPEN, lib.SQLITE_PERM, lib.SQLITE_AUTH:
+			return err
+		}
+	case errors.As(err, &own) && own.Kind == errs.Unsupported:
+		return err
+	}
+	return &errs.Error{Kind: errs.Corrupt, Err: err, Hint: "stop mulligand and run: mulligand rebuild"}
 }
 
 // touch makes sure that the file exists and is the daemon's alone: SQLite gives
@@ -83,6 +147,9 @@ func (s *Store) Close() error {
 	return rerr
 }
 
+// firstSummed is the version since which rows have sums, and the version is in the file twice.
+const firstSummed = 6
+
 // migrate runs the migrations that the database has not seen: file number n
 // brings it from version n-1 to n.
 func (s *Store) migrate(ctx context.Context) error {
@@ -90,8 +157,8 @@ func (s *Store) migrate(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var have int
-	if err := s.w.QueryRowContext(ctx, "PRAGMA user_version").Scan(&have); err != nil {
+	have, err := s.version(ctx)
+	if err != nil {
 		return err
 	}
 	if have > len(files) {
@@ -99,50 +166,133 @@ func (s *Store) migrate(ctx context.Context) error {
 			WithHint("install the newer mulligand again, or use another state folder")
 	}
 	for i, f := range files[have:] {
-		text, err := migrations.ReadFile(f)
-		if err != nil {
-			return err
-		}
-		err = s.tx(ctx, func(tx *sql.Tx) error {
-			if _, err := tx.ExecContext(ctx, string(text)); err != nil {
-				return fmt.Errorf("%s: %w", f, err)
-			}
-			_, err := tx.ExecContext(ctx, fmt.Sprintf("PRAGMA user_version = %d", have+i+1))
-			return err
-		})
-		if err != nil {
-			return err
+		if err := s.step(ctx, f, have+i+1); err != nil {
+			return fmt.Errorf("%s: %w", f, err)
 		}
 	}
 	return nil
+}
+
+// step runs the migration to version n.
+func (s *Store) step(ctx context.Context, file string, n int) error {
+	text, err := migrations.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	return s.tx(ctx, func(tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, string(text)); err != nil {
+			return err
+		}
+		if n == firstSummed {
+			if err := addSums(ctx, tx); err != nil {
+				return err
+			}
+		}
+		if n > firstSummed {
+			if _, err := tx.ExecContext(ctx, `UPDATE schema_version SET version = ?`, n); err != nil {
+				return err
+			}
+		}
+		_, err = tx.ExecContext(ctx, fmt.Sprintf("PRAGMA user_version = %d", n))
+		return err
+	})
+}
+
+// version reads the schema's version, from both places where it stands.
+func (s *Store) version(ctx context.Context) (have int, err error) {
+	if err := s.w.QueryRowContext(ctx, "PRAGMA user_version").Scan(&have); err != nil {
+		return 0, err
+	}
+	var table bool
+	if err := s.w.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_schema WHERE name = 'schema_version'").Scan(&table); err != nil {
+		return 0, err
+	}
+	again := min(have, firstSummed-1)
+	if table {
+		if err := s.w.QueryRowContext(ctx, "SELECT version FROM schema_version").Scan(&again); err != nil {
+			return 0, err
+		}
+	}
+	if again != have {
+		return 0, errs.New(errs.Corrupt, "", "the records have version %d in one place and %d in another", have, again)
+	}
+	return have, nil
+}
+
+// checkPages has SQLite check the database's structure: each page, each index.
+func (s *Store) checkPages(ctx context.Context) error {
+	var word string
+	if err := s.w.QueryRowContext(ctx, "PRAGMA integrity_check(1)").Scan(&word); err != nil {
+		return err
+	}
+	if word != "ok" {
+		return errs.New(errs.Corrupt, "", "%s", word)
+	}
+	return nil
+}
+
+// checkSchema compares the schema with that of a database just made.
+func (s *Store) checkSchema(ctx context.Context) error {
+	wantSchema.Do(func() {
+		w, err := sql.Open("sqlite", ":memory:")
+		if err != nil {
+			return
+		}
+		defer w.Close()
+		w.SetMaxOpenConns(1)
+		fresh := &Store{w: w, r: w}
+		if fresh.migrate(context.Background()) == nil {
+			wantSchema.text, _ = fresh.schema(context.Background())
+		}
+	})
+	have, err := s.schema(ctx)
+	if err == nil && !slices.Equal(have, wantSchema.text) {
+		err = errs.New(errs.Corrupt, "", "the schema is not what it should be")
+	}
+	return err
+}
+
+// wantSchema is the schema of a database just made.
+var wantSchema struct {
+	sync.Once
+	text []string
+}
+
+func (s *Store) schema(ctx context.Context) ([]string, error) {
+	return query(ctx, s.w, `SELECT type || ' ' || name || ' ' || tbl_name || ' ' || ifnull(sql, '') FROM sqlite_schema ORDER BY 1`,
+		func(rows *sql.Rows) (text string, err error) {
+			err = rows.Scan(&text)
+			return text, err
+		})
 }
 
 // tx runs f in a write transaction.
 func (s *Store) tx(ctx context.Context, f func(*sql.Tx) error) error {
+	const op = "write records"
 	tx, err := s.w.BeginTx(ctx, nil)
 	if err != nil {
-		return errs.Wrap(errs.Failed, "write records", err)
+		return classify(op, err)
 	}
 	defer tx.Rollback() // no effect after Commit
 	if err := f(tx); err != nil {
-		return errs.Wrap(errs.Failed, "write records", err)
+		return classify(op, err)
 	}
 	if s.seam != nil {
-		if err := s.seam("write records"); err != nil {
-			return errs.Wrap(errs.Failed, "write records", err)
+		if err := s.seam(op); err != nil {
+			return errs.Wrap(errs.Failed, op, err)
 		}
 	}
-	return errs.Wrap(errs.Failed, "write records", tx.Commit())
+	return classify(op, tx.Commit())
 }
 
-// Check asks SQLite whether the database is sound.
+// Check looks for damage anywhere in the database.
 func (s *Store) Check(ctx context.Context) error {
-	var word string
-	if err := s.r.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&word); err != nil {
-		return errs.Wrap(errs.Failed, "check records", err)
+	err := s.checkPages(ctx)
+	if err == nil {
+		err = s.checkSchema(ctx)
 	}
-	if word != "ok" {
-		return errs.New(errs.Corrupt, "check records", "%s", word)
+	if err == nil {
+		err = s.checkSums(ctx)
 	}
-	return nil
+	return classify("check records", err)
 }

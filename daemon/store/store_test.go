@@ -50,6 +50,7 @@ func TestApps(t *testing.T) {
 	if err != nil || old.ID != "app-1" {
 		t.Fatalf("%v, %v", old, err)
 	}
+	old.RemovedAt = nil
 	if err := s.PutApp(t.Context(), old); err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +87,7 @@ func TestCheckpoints(t *testing.T) {
 	if err := s.SetPinned(ctx, "cp-2", true); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.DeleteCheckpoints(ctx, "cp-1", "cp-2"); errs.KindOf(err) != errs.Pinned {
+	if err := s.DeleteCheckpoints(ctx, nil, "cp-1", "cp-2"); errs.KindOf(err) != errs.Pinned {
 		t.Errorf("a pinned one: %v", err)
 	}
 	cps, err := s.Checkpoints(ctx, "app-1")
@@ -97,7 +98,7 @@ func TestCheckpoints(t *testing.T) {
 	if want := checkpoint("cp-1").Snapshots[1]; !ok || got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
-	if err := s.DeleteCheckpoints(ctx, "cp-1"); err != nil {
+	if err := s.DeleteCheckpoints(ctx, nil, "cp-1"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.Checkpoint(ctx, "app-1", "cp-1"); errs.KindOf(err) != errs.NotFound {
@@ -183,7 +184,7 @@ func TestAuditTampering(t *testing.T) {
 
 func TestNewerSchema(t *testing.T) {
 	s, path := newStore(t)
-	if _, err := s.w.Exec(`PRAGMA user_version = 1000`); err != nil {
+	if _, err := s.w.Exec(`PRAGMA user_version = 1000; UPDATE schema_version SET version = 1000`); err != nil {
 		t.Fatal(err)
 	}
 	s.Close()

@@ -52,11 +52,8 @@ func (s *Store) Tokens(ctx context.Context) ([]Token, error) {
 }
 
 func (s *Store) tokens(ctx context.Context, where string, args ...any) ([]Token, error) {
-	return query(ctx, s.r, `SELECT owner_uid, hash, body FROM tokens `+where, func(rows *sql.Rows) (t Token, err error) {
-		var body string
-		if err = rows.Scan(&t.OwnerUID, &t.Hash, &body); err == nil {
-			err = json.Unmarshal([]byte(body), &t.Token)
-		}
+	return query(ctx, s.r, `SELECT owner_uid, hash, body, `+intact("tokens")+` FROM tokens `+where, func(rows *sql.Rows) (t Token, err error) {
+		err = scanBody(rows, "a token", &t.Token, &t.OwnerUID, &t.Hash)
 		return t, err
 	}, args...)
 }

@@ -82,12 +82,9 @@ func (s *Store) OpenTurns(ctx context.Context, app ipc.AppID) ([]Turn, error) {
 }
 
 func (s *Store) turns(ctx context.Context, where string, args ...any) ([]Turn, error) {
-	return query(ctx, s.r, `SELECT seq, body FROM turns `+where, func(rows *sql.Rows) (t Turn, err error) {
+	return query(ctx, s.r, `SELECT seq, body, `+intact("turns")+` FROM turns `+where, func(rows *sql.Rows) (t Turn, err error) {
 		var seq int64
-		var body string
-		if err = rows.Scan(&seq, &body); err == nil {
-			err = json.Unmarshal([]byte(body), &t)
-		}
+		err = scanBody(rows, "a turn", &t, &seq)
 		t.Seq = seq
 		return t, err
 	}, args...)
@@ -95,13 +92,23 @@ func (s *Store) turns(ctx context.Context, where string, args ...any) ([]Turn, e
 
 // Calls lists the calls of a turn, oldest first.
 func (s *Store) Calls(ctx context.Context, turn int64) ([]Call, error) {
-	return query(ctx, s.r, `SELECT body FROM calls WHERE turn = ? ORDER BY seq`, func(rows *sql.Rows) (c Call, err error) {
-		var body string
-		if err = rows.Scan(&body); err == nil {
-			err = json.Unmarshal([]byte(body), &c)
-		}
+	return query(ctx, s.r, `SELECT body, `+intact("calls")+` FROM calls WHERE turn = ? ORDER BY seq`, func(rows *sql.Rows) (c Call, err error) {
+		err = scanBody(rows, "a call", &c)
 		return c, err
 	}, turn)
+}
+
+// scanBody reads a row of some columns, a JSON text, and whether the row is intact.
+func scanBody(rows *sql.Rows, what string, into any, cols ...any) error {
+	var body string
+	var intact bool
+	if err := rows.Scan(append(cols, &body, &intact)...); err != nil {
+		return err
+	}
+	if !intact {
+		return damaged(what)
+	}
+	return corrupt(json.Unmarshal([]byte(body), into))
 }
 
 // Call finds the newest call of that id in an app, and its turn.
@@ -114,7 +121,7 @@ func (s *Store) Call(ctx context.Context, app ipc.AppID, id ipc.CallID) (Turn, C
 		return Turn{}, Call{}, errs.New(errs.NotFound, "", "no call %.64q", string(id)).WithHint("mulligan turns lists the turns and their calls")
 	}
 	if err != nil {
-		return Turn{}, Call{}, errs.Wrap(errs.Failed, "read records", err)
+		return Turn{}, Call{}, reading(err)
 	}
 	turns, err := s.turns(ctx, `WHERE seq = ?`, seq)
 	if err != nil || len(turns) == 0 {
@@ -140,20 +147,25 @@ func (s *Store) DropTurns(ctx context.Context, app ipc.AppID, seq int64) error {
 	})
 }
 
+// querier is the database, or a transaction.
+type querier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
 // query reads the rows of a statement.
-func query[T any](ctx context.Context, db *sql.DB, q string, scan func(*sql.Rows) (T, error), args ...any) ([]T, error) {
+func query[T any](ctx context.Context, db querier, q string, scan func(*sql.Rows) (T, error), args ...any) ([]T, error) {
 	rows, err := db.QueryContext(ctx, q, args...)
 	if err != nil {
-		return nil, errs.Wrap(errs.Failed, "read records", err)
+		return nil, reading(err)
 	}
 	defer rows.Close()
 	var all []T
 	for rows.Next() {
 		v, err := scan(rows)
 		if err != nil {
-			return nil, errs.Wrap(errs.Failed, "read records", err)
+			return nil, reading(err)
 		}
 		all = append(all, v)
 	}
-	return all, errs.Wrap(errs.Failed, "read records", rows.Err())
+	return all, reading(rows.Err())
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -158,13 +159,26 @@ func (c *crasher) spawn(t *testing.T, o order) (steps []string, killed bool) {
 	return nil, false
 }
 
-// keep is what the daemon's store knows.
-func (c *crasher) keep(restores ...snap.RestoreID) (k snap.Keep) {
-	for id := range c.known {
-		k.Snapshots = append(k.Snapshots, id)
+// gone is what the driver has and nobody wants: all but the known snapshots and these restores.
+func (c *crasher) gone(t *testing.T, restores ...snap.RestoreID) (g snap.Gone) {
+	t.Helper()
+	if err := c.d.load("look"); err != nil {
+		t.Fatal(err)
 	}
-	k.Restores = restores
-	return k
+	if c.d.tree == nil {
+		return g
+	}
+	for id := range c.d.tree.Snapshots {
+		if _, ok := c.known[id]; !ok {
+			g.Snapshots = append(g.Snapshots, id)
+		}
+	}
+	for id := range c.d.tree.Switches {
+		if !slices.Contains(restores, id) {
+			g.Restores = append(g.Restores, id)
+		}
+	}
+	return g
 }
 
 // whole checks everything that must hold once recovery is through.
@@ -275,7 +289,7 @@ func TestKilledInCapture(t *testing.T) {
 			c.setup(t, tt.up)
 			c.everyStep(t, order{Do: tt.do}, tt.all, func(at string) {
 				c.open(t)
-				if err := c.d.Sweep(t.Context(), c.keep()); err != nil {
+				if err := c.d.Sweep(t.Context(), c.gone(t)); err != nil {
 					t.Fatalf("%s: %v", at, err)
 				}
 				c.whole(t, at)
@@ -321,7 +335,7 @@ func TestKilledInMemory(t *testing.T) {
 		t.Fatal("it was through before it was killed")
 	}
 	c.open(t)
-	if err := c.d.Sweep(t.Context(), c.keep()); err != nil {
+	if err := c.d.Sweep(t.Context(), c.gone(t)); err != nil {
 		t.Fatal(err)
 	}
 	c.whole(t, "killed while memory is written")
@@ -420,16 +434,14 @@ func (c *crasher) afterRollback(t *testing.T, at string, op snap.RestoreID, forw
 	t.Helper()
 	c.open(t)
 	ctx := t.Context()
-	keep := c.keep(op)
 	if err := c.d.load(at); err != nil {
 		t.Fatal(err)
 	}
 	if p := c.d.tree.Switches[op]; p != nil {
 		c.known[p.Base] = present // the safety checkpoint
 		defer delete(c.known, p.Base)
-		keep = c.keep(op)
 	}
-	if err := c.d.Sweep(ctx, keep); err != nil {
+	if err := c.d.Sweep(ctx, c.gone(t, op)); err != nil {
 		t.Fatalf("%s: %v", at, err)
 	}
 	sw, err := c.d.Resume(ctx, op)
@@ -515,7 +527,7 @@ func TestKilledInMerge(t *testing.T) {
 		_, killed := c.spawn(t, order{Do: "merge", Target: gone, Die: n})
 		at := fmt.Sprintf("merge, killed at step %d", n)
 		c.open(t)
-		if err := c.d.Sweep(t.Context(), c.keep()); err != nil {
+		if err := c.d.Sweep(t.Context(), c.gone(t)); err != nil {
 			t.Fatalf("%s: %v", at, err)
 		}
 		c.whole(t, at)
@@ -567,7 +579,7 @@ func TestKilledLibvirtd(t *testing.T) {
 				c.killLibvirtdIn(t, i)
 				at := fmt.Sprintf("libvirtd killed, %d", i)
 				c.open(t)
-				if err := c.d.Sweep(t.Context(), c.keep()); err != nil {
+				if err := c.d.Sweep(t.Context(), c.gone(t)); err != nil {
 					t.Fatalf("%s: %v", at, err)
 				}
 				c.whole(t, at)
@@ -678,7 +690,7 @@ d=${0%/*}; echo >"$d/began"; read -r _ <"$d/go"; /bin/cp "$@"; echo >"$d/done"
 	})
 	c.d, c.known = s.d, map[snap.SnapshotID]string{first: "", third: ""}
 	ctx := t.Context()
-	if err := errors.Join(s.d.Sweep(ctx, c.keep()), s.d.Maintain(ctx)); err != nil {
+	if err := errors.Join(s.d.Sweep(ctx, c.gone(t)), s.d.Maintain(ctx)); err != nil {
 		t.Fatal(err)
 	}
 	if !came {
@@ -692,7 +704,7 @@ d=${0%/*}; echo >"$d/began"; read -r _ <"$d/go"; /bin/cp "$@"; echo >"$d/done"
 	if s.Fingerprint(t) != before {
 		t.Error("the domain was touched")
 	}
-	if err := s.d.Sweep(ctx, c.keep()); err != nil { // the copy is litter
+	if err := s.d.Sweep(ctx, c.gone(t)); err != nil { // the copy is litter
 		t.Fatal(err)
 	}
 	c.noLitter(t, "at the end")

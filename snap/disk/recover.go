@@ -298,9 +298,9 @@ func (d *Driver) recoverSwitch(op string, m machine, p power) error {
 	return nil
 }
 
-// Sweep drops the snapshots and switches that are not in keep, finishes what a
+// Sweep drops the snapshots and switches that gone names, finishes what a
 // crash left, and checks that the domain is as it should be.
-func (d *Driver) Sweep(ctx context.Context, keep snap.Keep) error {
+func (d *Driver) Sweep(ctx context.Context, gone snap.Gone) error {
 	const op = "sweep disk snapshots"
 	if err := d.begin(ctx, op); err != nil {
 		return err
@@ -315,7 +315,7 @@ func (d *Driver) Sweep(ctx context.Context, keep snap.Keep) error {
 		return err
 	}
 	defer m.Free()
-	if err := d.dropUnknown(keep); err != nil {
+	if err := d.dropGone(gone); err != nil {
 		return errs.Wrap(errs.Failed, op, err)
 	}
 	err = d.dropOrphans()
@@ -326,24 +326,13 @@ func (d *Driver) Sweep(ctx context.Context, keep snap.Keep) error {
 	return errs.Wrap(errs.Failed, op, err)
 }
 
-func (d *Driver) dropUnknown(keep snap.Keep) error {
-	snaps, restores := map[snap.SnapshotID]bool{}, map[snap.RestoreID]bool{}
-	for _, id := range keep.Snapshots {
-		snaps[id] = true
-	}
-	for _, id := range keep.Restores {
-		restores[id] = true
-	}
+func (d *Driver) dropGone(gone snap.Gone) error {
 	return d.update(func(t *tree) {
-		for id := range t.Snapshots {
-			if !snaps[id] {
-				delete(t.Snapshots, id)
-			}
+		for _, id := range gone.Snapshots {
+			delete(t.Snapshots, id)
 		}
-		for id := range t.Switches {
-			if !restores[id] {
-				delete(t.Switches, id)
-			}
+		for _, id := range gone.Restores {
+			delete(t.Switches, id)
 		}
 	})
 }

@@ -269,7 +269,7 @@ func TestDiskFillsMeanwhile(t *testing.T) {
 		if err := os.Remove(filler); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.d.Sweep(t.Context(), snap.Keep{Snapshots: []snap.SnapshotID{first}}); err != nil {
+		if err := s.d.Sweep(t.Context(), snap.Gone{Snapshots: []snap.SnapshotID{"vm-x"}}); err != nil {
 			t.Fatalf("%s: %v", step, err)
 		}
 		s.agrees(t, s.d)
@@ -322,7 +322,7 @@ func TestDiskFillsUnderARunningGuest(t *testing.T) {
 	if !strings.Contains(strings.ToLower(err.Error()), "no space") {
 		t.Errorf("the error is %q", err)
 	}
-	if err := d.Sweep(t.Context(), snap.Keep{Snapshots: []snap.SnapshotID{first}}); err != nil {
+	if err := d.Sweep(t.Context(), snap.Gone{Snapshots: []snap.SnapshotID{"vm-x"}}); err != nil {
 		t.Fatal(err)
 	}
 	lives("B B")

@@ -242,7 +242,7 @@ func TestKilledCapture(t *testing.T) {
 			must(t, err)
 			break
 		}
-		must(t, x.Sweep(t.Context(), snap.Keep{Snapshots: []snap.SnapshotID{"fs-1", "fs-2"}}))
+		must(t, x.Sweep(t.Context(), snap.Gone{Snapshots: []snap.SnapshotID{"fs-child"}}))
 	}
 }
 
@@ -264,7 +264,7 @@ func TestKilledPrepare(t *testing.T) {
 			must(t, err)
 			return
 		}
-		must(t, x.Sweep(t.Context(), snap.Keep{Snapshots: []snap.SnapshotID{"fs-1", "fs-2"}}))
+		must(t, x.Sweep(t.Context(), snap.Gone{Restores: []snap.RestoreID{"op-child"}}))
 		if roots := x.cas.Roots("files/app/switch/"); len(roots) > 0 {
 			t.Fatalf("Sweep left %v", roots)
 		}

@@ -180,9 +180,9 @@ func (d *Driver) Delete(ctx context.Context, id snap.SnapshotID) error {
 	return wrapped(errs.Failed, op, d.cfg.Store.Delete(d.rootName(id)))
 }
 
-// Sweep drops the snapshots and switches that are not in keep. What an Undo
+// Sweep drops the snapshots and switches that gone names. What an Undo
 // stored because it was nobody's (see Switch.Undo) stays.
-func (d *Driver) Sweep(ctx context.Context, keep snap.Keep) error {
+func (d *Driver) Sweep(ctx context.Context, gone snap.Gone) error {
 	const op = "sweep files"
 	var drop []string
 	for _, r := range d.cfg.Store.Roots(d.prefix()) {
@@ -190,10 +190,8 @@ func (d *Driver) Sweep(ctx context.Context, keep snap.Keep) error {
 		sort, rest, nested := strings.Cut(name, "/")
 		id, _, _ := strings.Cut(rest, "/")
 		switch {
-		case !nested && slices.Contains(keep.Snapshots, snap.SnapshotID(name)):
-		case nested && sort == "switch" && slices.Contains(keep.Restores, snap.RestoreID(id)):
-		case nested && (sort == "late" || sort == "journal"):
-		default:
+		case !nested && slices.Contains(gone.Snapshots, snap.SnapshotID(name)),
+			nested && sort == "switch" && slices.Contains(gone.Restores, snap.RestoreID(id)):
 			drop = append(drop, r.Name)
 		}
 	}

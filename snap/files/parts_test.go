@@ -170,7 +170,7 @@ func TestLate(t *testing.T) {
 		t.Errorf("the receipt is %+v", p)
 	}
 	must(t, sw.Finish(t.Context()))
-	must(t, s.Sweep(t.Context(), snap.Keep{}))
+	must(t, s.Sweep(t.Context(), snap.Gone{Restores: []snap.RestoreID{"op-late"}}))
 	r, err := s.cas.Root("files/app/late/op-late")
 	must(t, err)
 	m, err := loadManifest(s.cas, r.Hash)
@@ -228,7 +228,7 @@ func TestWarm(t *testing.T) {
 	s := newSite(t)
 	write(t, s.dir+"/f", "warm content")
 	must(t, s.Warm(t.Context()))
-	must(t, s.Sweep(t.Context(), snap.Keep{}))
+	must(t, s.Sweep(t.Context(), snap.Gone{}))
 	must(t, s.Warm(t.Context()))
 	before := s.cas.DiskUsage()
 	one := s.capture(t)

@@ -58,9 +58,9 @@ func (d *Driver) resumable(op string, id snap.RestoreID) (*plan, error) {
 	return p, err
 }
 
-// sweepSwitches drops the switches that are not in keep, and those that never got a plan.
+// sweepSwitches drops the switches that are gone, and those that never got a plan.
 // Where the server is away, their databases are dropped by a later sweep.
-func (d *Driver) sweepSwitches(ctx context.Context, keep []snap.RestoreID) error {
+func (d *Driver) sweepSwitches(ctx context.Context, gone []snap.RestoreID) error {
 	names, err := d.records.Switches()
 	if err != nil {
 		return err
@@ -71,7 +71,7 @@ func (d *Driver) sweepSwitches(ctx context.Context, keep []snap.RestoreID) error
 		switch {
 		case errs.KindOf(err) == errs.NotFound:
 			err = d.records.Drop(name)
-		case err == nil && !(slices.Contains(keep, id) && p.There()):
+		case err == nil && (slices.Contains(gone, id) || !p.There()):
 			err = d.drop(ctx, p)
 		}
 		if err != nil {

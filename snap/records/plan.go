@@ -181,6 +181,16 @@ func (r *Records) Switches() (names []string, err error) {
 	return names, err
 }
 
+// Whole reports whether a name that Switches gave is that of a switch with a plan,
+// whatever is in it.
+func (r *Records) Whole(name string) bool {
+	if !ValidName(name) {
+		return false
+	}
+	_, err := os.Lstat(filepath.Join(r.switches, name, planFile))
+	return !errors.Is(err, os.ErrNotExist)
+}
+
 // Drop removes the folder of that name: its plan first, so that a switch that
 // is half gone is gone.
 func (r *Records) Drop(name string) error {

@@ -105,12 +105,12 @@ func (r *Records) Delete(id snap.SnapshotID) error {
 	return errs.Wrap(errs.Failed, "delete database snapshot", r.store.Delete(r.SnapshotRoot(id)))
 }
 
-// Sweep drops the roots of the snapshots and switches that are not in keep.
-func (r *Records) Sweep(keep snap.Keep) error {
+// Sweep drops the roots of the snapshots and switches that gone names.
+func (r *Records) Sweep(gone snap.Gone) error {
 	return errs.Wrap(errs.Failed, "sweep database snapshots", r.drop(r.All(), func(name string) bool {
 		kind, id, _ := strings.Cut(strings.TrimPrefix(name, r.prefix), "/")
-		return kind == "snap" && slices.Contains(keep.Snapshots, snap.SnapshotID(id)) ||
-			kind == "switch" && slices.Contains(keep.Restores, snap.RestoreID(filepath.Dir(id)))
+		return !(kind == "snap" && slices.Contains(gone.Snapshots, snap.SnapshotID(id)) ||
+			kind == "switch" && slices.Contains(gone.Restores, snap.RestoreID(filepath.Dir(id))))
 	}))
 }
 

@@ -85,11 +85,15 @@ func TestEndsOutliveSnapshots(t *testing.T) {
 	if _, _, err := r.Held(&p); errs.KindOf(err) != errs.Corrupt {
 		t.Errorf("the base is gone, and is asked for without damage: %v", err)
 	}
-	must(t, r.Sweep(snap.Keep{Snapshots: []snap.SnapshotID{"b"}, Restores: []snap.RestoreID{"op"}}))
+	must(t, r.Sweep(snap.Gone{Snapshots: []snap.SnapshotID{"a"}, Restores: []snap.RestoreID{"other"}}))
 	if n := len(r.All()); n != 2 {
 		t.Errorf("%d roots where b and the switch's target are to stay", n)
 	}
-	must(t, r.Sweep(snap.Keep{}))
+	must(t, r.Sweep(snap.Gone{}))
+	if n := len(r.All()); n != 2 {
+		t.Errorf("%d roots after a sweep of nothing", n)
+	}
+	must(t, r.Sweep(snap.Gone{Snapshots: []snap.SnapshotID{"b"}, Restores: []snap.RestoreID{"op"}}))
 	if n := len(r.All()); n != 0 {
 		t.Errorf("%d roots that nobody wants", n)
 	}

@@ -31,8 +31,8 @@ func (d *Driver) loadPlan(op string, id snap.RestoreID) (*plan, error) {
 	return p, nil
 }
 
-// sweepSwitches drops the switches that are not in keep, and those that never got a plan.
-func (d *Driver) sweepSwitches(ctx context.Context, keep []snap.RestoreID) error {
+// sweepSwitches drops the switches that are gone, and those that never got a plan.
+func (d *Driver) sweepSwitches(ctx context.Context, gone []snap.RestoreID) error {
 	names, err := d.records.Switches()
 	if err != nil {
 		return err
@@ -44,7 +44,7 @@ func (d *Driver) sweepSwitches(ctx context.Context, keep []snap.RestoreID) error
 		case errs.KindOf(err) == errs.NotFound:
 		case err != nil:
 			return err
-		case slices.Contains(keep, id):
+		case !slices.Contains(gone, id):
 			continue
 		default:
 			if err := d.letGo(ctx, p); err != nil {

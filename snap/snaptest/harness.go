@@ -76,6 +76,15 @@ func (h *harness) restoreID() snap.RestoreID {
 	return snap.RestoreID(fmt.Sprintf("op-%012x", h.next))
 }
 
+// everything names all snapshots and switches that there ever were.
+func (h *harness) everything() (all snap.Gone) {
+	for i := 1; i <= h.next; i++ {
+		all.Snapshots = append(all.Snapshots, snap.SnapshotID(fmt.Sprintf("tt-%012x", i)))
+		all.Restores = append(all.Restores, snap.RestoreID(fmt.Sprintf("op-%012x", i)))
+	}
+	return all
+}
+
 // capture captures the live state, and checks that this does not disturb it.
 func (h *harness) capture() held {
 	h.Helper()

@@ -45,6 +45,7 @@ func TestFaultsAreFound(t *testing.T) {
 		"check-believes":   "UndoAfterWrites",
 		"finish-keeps":     "Resume$",
 		"sweep-nothing":    "Sweep",
+		"sweep-unnamed":    "Sweep",
 		"cancel-ignored":   "Cancelled",
 	}
 	for fault, where := range faults {
@@ -210,21 +211,21 @@ func (f *file) Delete(_ context.Context, id snap.SnapshotID) error {
 	return nil
 }
 
-func (f *file) Sweep(ctx context.Context, keep snap.Keep) error {
+func (f *file) Sweep(ctx context.Context, gone snap.Gone) error {
 	if f.fault == "sweep-nothing" {
 		return nil
 	}
 	list, err := os.ReadDir(f.path("snap"))
 	must(err)
 	for _, e := range list {
-		if id := snap.SnapshotID(strings.TrimSuffix(e.Name(), ".sum")); !slices.Contains(keep.Snapshots, id) {
+		if id := snap.SnapshotID(strings.TrimSuffix(e.Name(), ".sum")); slices.Contains(gone.Snapshots, id) || f.fault == "sweep-unnamed" {
 			must(f.Delete(ctx, id))
 		}
 	}
 	list, err = os.ReadDir(f.path("switch"))
 	must(err)
 	for _, e := range list {
-		if !slices.Contains(keep.Restores, snap.RestoreID(e.Name())) {
+		if slices.Contains(gone.Restores, snap.RestoreID(e.Name())) {
 			must(os.Remove(f.path("switch", e.Name())))
 		}
 	}

@@ -167,7 +167,7 @@ func unknown(h *harness) {
 	h.lives(present)
 }
 
-// sweep drops what nobody knows.
+// sweep drops what is named, and nothing else.
 func sweep(h *harness) {
 	var all []held
 	for range 3 {
@@ -175,9 +175,13 @@ func sweep(h *harness) {
 		h.mutate()
 	}
 	h.reopen()
-	keep := snap.Keep{Snapshots: []snap.SnapshotID{all[1].ID, "tt-never"}}
+	h.must("Sweep", h.driver().Sweep(h.ctx, snap.Gone{}))
+	for _, s := range all {
+		h.verify(s, snap.Full)
+	}
+	gone := snap.Gone{Snapshots: []snap.SnapshotID{all[0].ID, all[2].ID, "tt-never"}}
 	for range 2 {
-		h.must("Sweep", h.driver().Sweep(h.ctx, keep))
+		h.must("Sweep", h.driver().Sweep(h.ctx, gone))
 		h.missing(all[0].ID, all[1])
 		h.missing(all[2].ID, all[1])
 		h.verify(all[1], snap.Full)

@@ -219,15 +219,15 @@ func resumeUndo(h *harness) {
 	h.undo(h.resume(id), base)
 }
 
-// sweepSwitches drops the switches that nobody knows, and leaves the live state alone.
+// sweepSwitches drops the switches that are named, and leaves the live state alone.
 func sweepSwitches(h *harness) {
 	target, base := two(h)
 	id, _ := h.prepare(target, base)
-	keep := snap.Keep{Snapshots: []snap.SnapshotID{target.ID, base.ID}, Restores: []snap.RestoreID{id}}
+	var gone snap.Gone
 	sweep := func() {
 		h.Helper()
 		h.reopen()
-		h.must("Sweep", h.driver().Sweep(h.ctx, keep))
+		h.must("Sweep", h.driver().Sweep(h.ctx, gone))
 	}
 	sweep()
 	sw := h.resume(id)
@@ -239,7 +239,7 @@ func sweepSwitches(h *harness) {
 	h.must("Finish", sw.Finish(h.ctx))
 	id, sw = h.prepare(target, base)
 	h.commit(sw, base, target)
-	keep.Restores = nil
+	gone.Restores = []snap.RestoreID{id}
 	sweep()
 	h.gone(id)
 	h.lives(target)

@@ -131,7 +131,7 @@ func (s *subject) finishes(t *testing.T, do string, forward bool, target, base s
 	switch do {
 	case "capture":
 		ended = s.driver.Verify(ctx, "db-cut", snap.Full) == nil
-		check(t, s.driver.Sweep(ctx, snap.Keep{Snapshots: []snap.SnapshotID{"db-target", "db-base"}}))
+		check(t, s.driver.Sweep(ctx, snap.Gone{Snapshots: []snap.SnapshotID{"db-cut"}}))
 		if kind := errs.KindOf(s.driver.Verify(ctx, "db-cut", snap.Quick)); kind != errs.NotFound {
 			t.Errorf("after a sweep, the capture that was cut is %s", kind)
 		}
@@ -139,7 +139,7 @@ func (s *subject) finishes(t *testing.T, do string, forward bool, target, base s
 	case "prepare":
 		_, err := s.driver.Resume(ctx, "op-1")
 		ended = err == nil
-		check(t, s.driver.Sweep(ctx, snap.Keep{Snapshots: []snap.SnapshotID{"db-target", "db-base"}}))
+		check(t, s.driver.Sweep(ctx, snap.Gone{Restores: []snap.RestoreID{"op-1"}}))
 		_, err = s.driver.Resume(ctx, "op-1")
 		if list, _ := os.ReadDir(filepath.Join(s.cfg.StateDir, "switches")); len(list) != 0 || errs.KindOf(err) != errs.NotFound {
 			t.Errorf("after a sweep, there is %v, %v", list, err)

@@ -114,7 +114,7 @@ func TestSwappedForLink(t *testing.T) {
 			_ = sw.Commit(t.Context()) // it may well be refused
 			_ = sw.Undo(t.Context())
 			_ = sw.Finish(t.Context())
-			check(t, s.driver.Sweep(t.Context(), snap.Keep{Snapshots: []snap.SnapshotID{"db-own"}}))
+			check(t, s.driver.Sweep(t.Context(), snap.Gone{Snapshots: []snap.SnapshotID{"db-raced"}, Restores: []snap.RestoreID{"op-1"}}))
 		}
 	}
 	stop()

@@ -23,15 +23,15 @@ func (d *Driver) loadPlan(op string, id snap.RestoreID) (*plan, error) {
 	return p, nil
 }
 
-// sweepSwitches removes the folders of the switches that are not in keep, and
+// sweepSwitches removes the folders of the switches that are gone, and
 // those that were never finished or are half gone.
-func (d *Driver) sweepSwitches(keep []snap.RestoreID) error {
+func (d *Driver) sweepSwitches(gone []snap.RestoreID) error {
 	names, err := d.records.Switches()
 	if err != nil {
 		return err
 	}
 	for _, name := range names {
-		if slices.Contains(keep, snap.RestoreID(name)) {
+		if d.records.Whole(name) && !slices.Contains(gone, snap.RestoreID(name)) {
 			continue
 		}
 		err := d.removeTemp(snap.RestoreID(name))

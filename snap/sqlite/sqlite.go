@@ -229,16 +229,16 @@ func (d *Driver) Size(_ context.Context, ids ...snap.SnapshotID) (int64, error) 
 // Delete drops a snapshot.
 func (d *Driver) Delete(_ context.Context, id snap.SnapshotID) error { return d.records.Delete(id) }
 
-// Sweep drops the snapshots and switches that are not in keep.
-func (d *Driver) Sweep(ctx context.Context, keep snap.Keep) error {
+// Sweep drops the snapshots and switches that gone names.
+func (d *Driver) Sweep(ctx context.Context, gone snap.Gone) error {
 	const op = "sweep database snapshots"
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := ctx.Err(); err != nil {
 		return errs.Wrap(errs.Unavailable, op, err)
 	}
-	if err := d.sweepSwitches(keep.Restores); err != nil {
+	if err := d.sweepSwitches(gone.Restores); err != nil {
 		return d.classify(op, err)
 	}
-	return d.records.Sweep(keep)
+	return d.records.Sweep(gone)
 }

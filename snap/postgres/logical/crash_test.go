@@ -170,11 +170,11 @@ func killAt(t *testing.T, c *pgtest.Cluster, do string, step int) bool {
 func (s *subject) finishes(t *testing.T, do string, forward, killed bool, target, base string) {
 	t.Helper()
 	ctx := t.Context()
-	keep := snap.Keep{Snapshots: keepBoth, Restores: []snap.RestoreID{"op-1"}}
+	gone := snap.Gone{Snapshots: []snap.SnapshotID{"db-cut"}}
 	if do == "capture" || do == "prepare" {
-		keep.Restores = nil
+		gone.Restores = []snap.RestoreID{"op-1"}
 	}
-	check(t, s.driver.Sweep(ctx, keep))
+	check(t, s.driver.Sweep(ctx, gone))
 	sw, err := s.driver.Resume(ctx, "op-1")
 	want := base
 	switch do {

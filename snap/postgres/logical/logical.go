@@ -232,14 +232,14 @@ func (d *Driver) Size(_ context.Context, ids ...snap.SnapshotID) (int64, error) 
 // Delete drops a snapshot.
 func (d *Driver) Delete(_ context.Context, id snap.SnapshotID) error { return d.records.Delete(id) }
 
-// Sweep drops the snapshots and switches that are not in keep. The server is
+// Sweep drops the snapshots and switches that gone names. The server is
 // asked only when a switch has to go.
-func (d *Driver) Sweep(ctx context.Context, keep snap.Keep) error {
+func (d *Driver) Sweep(ctx context.Context, gone snap.Gone) error {
 	const op = "sweep database snapshots"
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := d.sweepSwitches(ctx, keep.Restores); err != nil {
+	if err := d.sweepSwitches(ctx, gone.Restores); err != nil {
 		return d.classify(op, err)
 	}
-	return d.records.Sweep(keep)
+	return d.records.Sweep(gone)
 }

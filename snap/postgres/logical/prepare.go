@@ -379,15 +379,15 @@ func (d *Driver) Resume(_ context.Context, id snap.RestoreID) (snap.Switch, erro
 	return &dbSwitch{d: d, id: id, changes: p.Changes}, nil
 }
 
-// sweepSwitches drops the switches that are not in keep, with their databases.
+// sweepSwitches drops the switches that are gone, and those without a plan, with their databases.
 // The live database stays what it is.
-func (d *Driver) sweepSwitches(ctx context.Context, keep []snap.RestoreID) error {
+func (d *Driver) sweepSwitches(ctx context.Context, gone []snap.RestoreID) error {
 	names, err := d.records.Switches()
 	if err != nil {
 		return err
 	}
 	for _, name := range names {
-		if slices.Contains(keep, snap.RestoreID(name)) {
+		if d.records.Whole(name) && !slices.Contains(gone, snap.RestoreID(name)) {
 			continue
 		}
 		if err := d.sweepSwitch(ctx, name); err != nil {

@@ -199,7 +199,8 @@ func TestDiskFull(t *testing.T) {
 		t.Error("a second database fits beside the first")
 	}
 	s.lives(t, "the server's disk is full", before)
-	check(t, s.driver.Sweep(t.Context(), snap.Keep{Snapshots: []snap.SnapshotID{good, big, base}}))
+	check(t, s.driver.Sweep(t.Context(), snap.Gone{Restores: []snap.RestoreID{"op-1"}}))
+	check(t, s.driver.Verify(t.Context(), good, snap.Full))
 	s.leftovers(t)
 }
 

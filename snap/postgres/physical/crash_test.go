@@ -289,11 +289,15 @@ func (s *subject) recovers(t *testing.T, random *rand.Rand, f fate, list map[sna
 		t.Fatal(err)
 	}
 	check(t, s.driver.start(ctx))
-	var keep snap.Keep
-	for id := range list {
-		keep.Snapshots = append(keep.Snapshots, id)
+	gone := snap.Gone{Restores: []snap.RestoreID{crashRestore}}
+	markers, err := s.driver.markers()
+	check(t, err)
+	for _, m := range markers {
+		if _, ok := list[m.ID]; !ok {
+			gone.Snapshots = append(gone.Snapshots, m.ID)
+		}
 	}
-	check(t, s.driver.Sweep(ctx, keep))
+	check(t, s.driver.Sweep(ctx, gone))
 	for id := range list {
 		if err := s.driver.Verify(ctx, id, snap.Quick); err != nil {
 			t.Fatalf("%s is lost: %v\n%s", id, err, s.inventory(t))

@@ -362,7 +362,7 @@ func TestNoSpaceInTheMiddle(t *testing.T) {
 	}
 	s.cfg.Seam = nil
 	s.reopen(t)
-	check(t, s.driver.Sweep(t.Context(), snap.Keep{Snapshots: []snap.SnapshotID{"db-a", "db-b"}}))
+	check(t, s.driver.Sweep(t.Context(), snap.Gone{Restores: []snap.RestoreID{"op-1"}}))
 	if forks, err := os.ReadDir(s.driver.stored("forks")); err != nil || len(forks) != 0 {
 		t.Errorf("after a sweep there are forks %v, %v", forks, err)
 	}

@@ -271,9 +271,9 @@ func (d *Driver) prune(ctx context.Context) error {
 	return d.discard(ctx, g)
 }
 
-// Sweep drops the snapshots and restores that are not in keep, and what is in
-// the store and in no record. The live state stays.
-func (d *Driver) Sweep(ctx context.Context, keep snap.Keep) error {
+// Sweep drops the snapshots and restores that gone names, and what is in
+// the store and in no record of the driver's own. The live state stays.
+func (d *Driver) Sweep(ctx context.Context, gone snap.Gone) error {
 	const op = "sweep cluster snapshots"
 	if err := ctx.Err(); err != nil {
 		return errs.Wrap(errs.Unavailable, op, err)
@@ -282,16 +282,16 @@ func (d *Driver) Sweep(ctx context.Context, keep snap.Keep) error {
 	defer d.base.Unlock()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.classify(op, d.sweep(ctx, keep))
+	return d.classify(op, d.sweep(ctx, gone))
 }
 
-func (d *Driver) sweep(ctx context.Context, keep snap.Keep) error {
+func (d *Driver) sweep(ctx context.Context, gone snap.Gone) error {
 	all, err := d.markers()
 	if err != nil {
 		return err
 	}
 	for _, m := range all {
-		if !slices.Contains(keep.Snapshots, m.ID) {
+		if slices.Contains(gone.Snapshots, m.ID) {
 			if err := d.drop("markers", string(m.ID)); err != nil {
 				return err
 			}
@@ -302,7 +302,7 @@ func (d *Driver) sweep(ctx context.Context, keep snap.Keep) error {
 		return err
 	}
 	for _, p := range plans {
-		if !slices.Contains(keep.Restores, p.ID) {
+		if slices.Contains(gone.Restores, p.ID) {
 			if err := d.abandon(ctx, &p); err != nil {
 				return err
 			}
