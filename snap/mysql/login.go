@@ -2,7 +2,6 @@ package mysql
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"io"
 	"net"
@@ -152,8 +151,8 @@ func unquote(s string) string {
 	return s
 }
 
-// open gives a handle on the server, and no connection yet.
-func (d *Driver) open() (*sql.DB, error) {
+// open says how to connect and to log in.
+func (d *Driver) open() (*client.Config, error) {
 	l, err := d.complete()
 	if err != nil {
 		return nil, err
@@ -164,7 +163,6 @@ func (d *Driver) open() (*sql.DB, error) {
 	if l.socket != "" {
 		cfg.Net, cfg.Addr = "unix", l.socket
 	}
-	cfg.Timeout, cfg.MaxAllowedPacket, cfg.InterpolateParams = 10*time.Second, 0, true
 	cfg.Logger = &client.NopLogger{}
 	cfg.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		dial := func() (net.Conn, error) {
@@ -175,11 +173,7 @@ func (d *Driver) open() (*sql.DB, error) {
 		}
 		return dial()
 	}
-	c, err := client.NewConnector(cfg)
-	if err != nil {
-		return nil, errs.New(errs.Invalid, "", "the login makes no sense").WithHint("check the dsn and ~/.my.cnf")
-	}
-	return sql.OpenDB(c), nil
+	return cfg, nil
 }
 
 // asUser calls f in a thread that has the rights of a user, and that ends with

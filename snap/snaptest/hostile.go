@@ -92,4 +92,3 @@ func Flood(c net.Conn, p []byte, total int64) {
 		}
 	}
 }
-
