@@ -91,7 +91,7 @@ const (
 // text is a text as packets have it.
 func text(s string) string {
 	if len(s) < 0xfb {
-		return string(rune(len(s))) + s
+		return string([]byte{byte(len(s))}) + s
 	}
 	return "\xfd" + string([]byte{byte(len(s)), byte(len(s) >> 8), byte(len(s) >> 16)}) + s
 }
@@ -111,8 +111,9 @@ func (f *fake) rows(columns int, rows ...string) {
 	f.send(eofPacket)
 }
 
-// endless sends a packet that never ends, and that begins so.
+// endless sends a packet that has no end, and that begins so. The connection ends after so many bytes.
 func (f *fake) endless(begin string, total int) {
+	defer f.Close()
 	piece := []byte(begin + strings.Repeat("x", maxPiece-len(begin)))
 	for ; total > 0; total -= maxPiece {
 		if _, err := f.Write(append([]byte{0xff, 0xff, 0xff, f.seq}, piece...)); err != nil {
@@ -123,8 +124,9 @@ func (f *fake) endless(begin string, total int) {
 	}
 }
 
-// many sends a packet again and again.
+// many sends a packet again and again, and ends the connection then.
 func (f *fake) many(p string, times int) {
+	defer f.Close()
 	w := bufio.NewWriterSize(f.Conn, 256<<10)
 	for range times {
 		_, _ = w.Write([]byte{byte(len(p)), byte(len(p) >> 8), byte(len(p) >> 16), f.seq})
@@ -219,17 +221,17 @@ func TestHostileServer(t *testing.T) {
 		"Column":    {attack{"SHOW GRANTS", func(f *fake) { f.send("\x01"); f.endless("\x03def", much) }}, errs.Unsupported, "a column's description of more than 64 KiB"},
 		"NoColumn":  {attack{"SELECT table_name, table_type", func(f *fake) { f.rows(1, text("t"), text("u")) }}, errs.Unsupported, "table t is"},
 		"File":      {attack{"SHOW GRANTS", func(f *fake) { f.send("\xfb/etc/passwd") }}, errs.Invalid, "does not keep to the protocol"},
-		"Answer":    {attack{"SHOW GRANTS", func(f *fake) { f.columns(1); f.endless(size(1<<29), much) }}, errs.Unsupported, "an answer of more than 16 MiB"},
-		"Answers":   {attack{"SHOW GRANTS", func(f *fake) { f.columns(4); f.many("\x00\x00\x00\x00", 20_000_000) }}, errs.Unsupported, "an answer of more than 16 MiB"},
+		"Answer":    {attack{"SHOW GRANTS", func(f *fake) { f.columns(1); f.endless(size(1<<29), much) }}, errs.Unsupported, "an answer of more than 32 MiB"},
+		"Answers":   {attack{"SHOW GRANTS", func(f *fake) { f.columns(4); f.many("\x00\x00\x00\x00", 20_000_000) }}, errs.Unsupported, "an answer of more than 32 MiB"},
 		"Tables": {attack{"SELECT table_name, table_type", func(f *fake) {
 			f.columns(4)
 			f.many(text("t")+text("BASE TABLE")+text("InnoDB")+"\x00", 5_000_000)
-		}}, errs.Unsupported, "an answer of more than 16 MiB"},
-		"Definitions": {attack{"SHOW CREATE TABLE", func(f *fake) { f.rows(2, text("t")+text(strings.Repeat("<", 900<<10))) }}, errs.Unsupported, "definitions of more than 24 MiB"},
+		}}, errs.Unsupported, "an answer of more than 32 MiB"},
+		"Definitions": {attack{"SHOW CREATE TABLE", func(f *fake) { f.rows(2, text("t")+text(strings.Repeat("<", 900<<10))) }}, errs.Unsupported, "definitions of more than 32 MiB"},
 		"Row":         {attack{table, func(f *fake) { f.columns(1); f.endless(size(1<<40), much) }}, errs.Unsupported, "a row of more than 1025 MiB"},
 		"LargeRow":    {attack{table, func(f *fake) { f.columns(1); f.endless(size(1<<30), much) }}, errs.Unavailable, ""},
 		"Rows":        {attack{table, func(f *fake) { f.columns(1); f.many("\x01x", 8_000_000) }}, errs.Unavailable, ""},
-		"LongRow":     {attack{table, func(f *fake) { f.columns(1); f.many("\x01xx", 1) }}, errs.Invalid, "does not keep to the protocol"},
+		"LongRow":     {attack{table, func(f *fake) { f.columns(1); f.send("\x01xx") }}, errs.Invalid, "does not keep to the protocol"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := snaptest.Attack(t, test.serve, func(port int) *exec.Cmd {

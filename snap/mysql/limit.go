@@ -11,8 +11,8 @@ const (
 	maxLogins  = 64       // packets before it is done
 	maxHead    = 1 << 20  // bytes of a packet that is neither of a row nor of a login
 	maxColumns = 4096     // of an answer: what servers allow in a table
-	maxAnswer  = 16 << 20 // bytes that the rows of an answer take in memory, tables' rows apart
-	maxKept    = 24 << 20 // bytes of all definitions together, as they are stored
+	maxAnswer  = 32 << 20 // bytes that the rows of an answer take in memory, tables' rows apart
+	maxKept    = 32 << 20 // bytes of all definitions together, as they are stored
 	maxRow     = 1<<30 + 1<<20
 	maxNumber  = 4 << 10 // bytes of a number, as text
 
