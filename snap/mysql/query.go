@@ -83,9 +83,12 @@ const (
 	kindDouble
 )
 
+// unsigned is the flag of a column without negative numbers.
+const unsigned = 1 << 5
+
 // kinds are the numbers among the protocol's types
 // (https://mariadb.com/kb/en/result-set-packets/#field-types).
-var kinds = map[byte]kind{1: kindSigned, 2: kindSigned, 3: kindSigned, 4: kindFloat, 5: kindDouble, 8: kindSigned, 9: kindSigned, 13: kindSigned}
+var kinds = map[byte]kind{1: kindSigned, 2: kindSigned, 3: kindSigned, 4: kindFloat, 5: kindDouble, 8: kindSigned, 9: kindSigned}
 
 // describe reads a column's description: five texts, the name and another, and what it is.
 func describe(p []byte) (name string, k kind, ok bool) {
@@ -103,7 +106,7 @@ func describe(p []byte) (name string, k kind, ok bool) {
 		return "", 0, false
 	}
 	k = kinds[p[7]]
-	if p[7] == 8 && binary.LittleEndian.Uint16(p[8:])&1<<5 != 0 {
+	if p[7] == 8 && binary.LittleEndian.Uint16(p[8:])&unsigned != 0 {
 		k = kindUnsigned
 	}
 	return name, k, true
