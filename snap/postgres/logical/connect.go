@@ -14,13 +14,15 @@ import (
 
 	"mulligan/ipc/errs"
 	"mulligan/snap"
+	"mulligan/snap/postgres/pgwire"
 )
 
 // conn is one session. Everything that a database's or a role's settings could
 // change in what is read or written is set.
 type conn struct {
 	*pgx.Conn
-	db string
+	db   string
+	kept pgwire.Kept // of what the server said of the database
 }
 
 // session is what pg_dump sets, and what would change the text of a value.
@@ -153,6 +155,10 @@ func isAbsent(err error) bool { return sqlState(err) == stateNoDatabase }
 
 // refused says why there is no session in db.
 func (d *Driver) refused(db string, err error) error {
+	var known *errs.Error
+	if errors.As(err, &known) {
+		return &errs.Error{Kind: known.Kind, Message: known.Message, Hint: known.Hint} // pgx repeats user, host and database around it
+	}
 	e := &errs.Error{Kind: errs.Unavailable, Message: "the server at " + d.login.place() + " does not answer", Err: cause(err),
 		Hint: "start PostgreSQL, or correct the dsn"}
 	switch sqlState(err) {

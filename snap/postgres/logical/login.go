@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mulligan/ipc/errs"
+	"mulligan/snap/postgres/pgwire"
 )
 
 // login is where the server is and as whom to enter: a DSN taken apart. What a
@@ -261,6 +262,7 @@ func (d *Driver) config(db string) (cfg *pgx.ConnConfig, err error) {
 	cfg.RuntimeParams = map[string]string{"application_name": "mulligan", "client_encoding": "UTF8"}
 	cfg.DialFunc = d.dial
 	cfg.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
+	pgwire.Guard(cfg)
 	return cfg, nil
 }
 

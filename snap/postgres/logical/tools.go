@@ -148,7 +148,7 @@ func (d *Driver) run(ctx context.Context, c child) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: d.credential(), Pdeathsig: syscall.SIGKILL}
 	runtime.LockOSThread() // the kernel takes the end of the thread for the parent's
 	defer runtime.UnlockOSThread()
-	err = cmd.Run()
+	err = runBounded(cmd)
 	if err == nil || ctx.Err() != nil {
 		return ctx.Err()
 	}

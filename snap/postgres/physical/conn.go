@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/ipc/errs"
+	"mulligan/snap/postgres/pgwire"
 )
 
 // conn is one connection, for one piece of work. Only captures keep theirs.
@@ -74,6 +75,7 @@ const connectTimeout = 10 * time.Second
 func open(ctx context.Context, cfg *pgx.ConnConfig) (conn, error) {
 	cfg.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
 	cfg.ConnectTimeout = connectTimeout
+	pgwire.Guard(cfg)
 	for k, v := range map[string]string{
 		"application_name": "mulligan", "log_min_error_statement": "panic", "search_path": "pg_catalog", "synchronous_commit": "on", "statement_timeout": "0",
 		"lock_timeout": "0", "default_transaction_read_only": "off", "extra_float_digits": "1", "DateStyle": "ISO", "bytea_output": "hex",
@@ -91,9 +93,12 @@ func open(ctx context.Context, cfg *pgx.ConnConfig) (conn, error) {
 func explain(err error) error {
 	var pg *pgconn.PgError
 	var connect *pgconn.ConnectError
+	var known *errs.Error
 	switch {
 	case err == nil, errors.Is(err, context.Canceled):
 		return err
+	case errors.As(err, &known):
+		return errs.Wrap(errs.Failed, "", err)
 	case errors.As(err, &pg) && pg.Code == "42501":
 		return errs.New(errs.Denied, "", "the role of the DSN is not a superuser, and only one can take a cluster back as a whole").
 			WithHint("give a DSN of a superuser, or use mode = logical")
