@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"mulligan/ipc/errs"
 )
 
@@ -19,6 +21,7 @@ const MostMemory = 256 << 20
 // Suffered is what a process tells that ran a driver against a hostile server.
 type Suffered struct {
 	Peak  int64     // the most memory that the process ever had, in bytes
+	Child int64     // the same of any of its children
 	Kind  errs.Kind // of the error; "" without one
 	Error string
 	Hint  string
@@ -37,7 +40,11 @@ func Tell(err error) {
 		_, e = fmt.Sscan(after, &kib)
 		s.Peak = kib << 10
 	}
+	var used unix.Rusage
 	if e == nil {
+		e = unix.Getrusage(unix.RUSAGE_CHILDREN, &used)
+	}
+	if s.Child = used.Maxrss << 10; e == nil {
 		e = json.NewEncoder(os.Stdout).Encode(s)
 	}
 	if e != nil {

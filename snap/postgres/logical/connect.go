@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"strings"
@@ -201,6 +202,7 @@ func cause(err error) error {
 // classify gives an error of the server or the system its kind.
 func (d *Driver) classify(op string, err error) error {
 	var known *errs.Error
+	err = d.refusal.Take(err)
 	e := &errs.Error{Op: op, Kind: errs.Failed, Err: err}
 	switch {
 	case err == nil:
@@ -243,7 +245,7 @@ func kindOfState(state string) (errs.Kind, string) {
 func brokenOff(err error) bool {
 	var n *net.OpError
 	var p *fs.PathError
-	return errors.As(err, &n) || (pgconn.SafeToRetry(err) && !errors.As(err, &p)) || errors.Is(err, net.ErrClosed)
+	return errors.As(err, &n) || (pgconn.SafeToRetry(err) && !errors.As(err, &p)) || errors.Is(err, net.ErrClosed) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 // identity tells one visible state of a server from all others. Two equal

@@ -262,7 +262,7 @@ func (d *Driver) config(db string) (cfg *pgx.ConnConfig, err error) {
 	cfg.RuntimeParams = map[string]string{"application_name": "mulligan", "client_encoding": "UTF8"}
 	cfg.DialFunc = d.dial
 	cfg.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
-	pgwire.Guard(cfg)
+	pgwire.Guard(cfg, &d.refusal)
 	return cfg, nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/binary"
+	"errors"
 	"net"
 	"sync/atomic"
 
@@ -30,9 +31,26 @@ const (
 	perRow, perField, perSetting = 40, 16, 200 // what they take in memory beside their bytes
 )
 
+// Refusal is why a connection was ended, if a limit was the reason: the client library's
+// own error may not say so. It is safe for concurrent use.
+type Refusal struct{ err atomic.Pointer[error] }
+
+// Take gives the newest refusal in the place of err, and forgets it. An err that is
+// of a kind already, or nil, is given back.
+func (r *Refusal) Take(err error) error {
+	var known *errs.Error
+	said := r.err.Swap(nil)
+	if err == nil || said == nil || errors.As(err, &known) {
+		return err
+	}
+	return *said
+}
+
 // Guard has the connections of a configuration bounded.
-func Guard(cfg *pgx.ConnConfig) {
-	cfg.AfterNetConnect = func(_ context.Context, _ *pgconn.Config, c net.Conn) (net.Conn, error) { return newConn(c), nil }
+func Guard(cfg *pgx.ConnConfig, refusal *Refusal) {
+	cfg.AfterNetConnect = func(_ context.Context, _ *pgconn.Config, c net.Conn) (net.Conn, error) {
+		return newConn(c, refusal), nil
+	}
 	cfg.OnNotification = func(*pgconn.PgConn, *pgconn.Notification) {} // or they would be kept
 }
 
@@ -46,12 +64,13 @@ type conn struct {
 	ready   bool   // the login is done
 	room    int    // for the rows of this answer, or what is told in the login
 	broken  error
+	refusal *Refusal
 	writing atomic.Bool
 	unread  int // bytes that were read during a write
 }
 
-func newConn(c net.Conn) *conn {
-	return &conn{Conn: c, r: bufio.NewReaderSize(c, 64<<10), room: MaxMessage}
+func newConn(c net.Conn, refusal *Refusal) *conn {
+	return &conn{Conn: c, r: bufio.NewReaderSize(c, 64<<10), room: MaxMessage, refusal: refusal}
 }
 
 // Write writes. A server that does not read may not send without end either: the
@@ -188,6 +207,7 @@ func (c *conn) admit(kind byte, size, fields int) error {
 // refuse ends the connection.
 func (c *conn) refuse(err error) error {
 	c.broken = err
+	c.refusal.err.Store(&err)
 	_ = c.Close() // err is the one to tell
 	return err
 }

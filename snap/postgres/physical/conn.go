@@ -20,7 +20,10 @@ import (
 )
 
 // conn is one connection, for one piece of work. Only captures keep theirs.
-type conn struct{ *pgx.Conn }
+type conn struct {
+	*pgx.Conn
+	refusal *pgwire.Refusal
+}
 
 // connect connects to the live server: to the maintenance database, so that the
 // app's can be dropped and made again meanwhile.
@@ -75,7 +78,8 @@ const connectTimeout = 10 * time.Second
 func open(ctx context.Context, cfg *pgx.ConnConfig) (conn, error) {
 	cfg.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
 	cfg.ConnectTimeout = connectTimeout
-	pgwire.Guard(cfg)
+	refusal := &pgwire.Refusal{}
+	pgwire.Guard(cfg, refusal)
 	for k, v := range map[string]string{
 		"application_name": "mulligan", "log_min_error_statement": "panic", "search_path": "pg_catalog", "synchronous_commit": "on", "statement_timeout": "0",
 		"lock_timeout": "0", "default_transaction_read_only": "off", "extra_float_digits": "1", "DateStyle": "ISO", "bytea_output": "hex",
@@ -84,9 +88,9 @@ func open(ctx context.Context, cfg *pgx.ConnConfig) (conn, error) {
 	}
 	c, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
-		return conn{}, explain(err)
+		return conn{}, explain(refusal.Take(err))
 	}
-	return conn{c}, nil
+	return conn{c, refusal}, nil
 }
 
 // explain gives a kind to what the server, or its absence, says.
@@ -127,7 +131,7 @@ func (c conn) exec(ctx context.Context, sql string) error {
 
 // explain also knows when the server died in the middle.
 func (c conn) explain(err error) error {
-	why := explain(err)
+	why := explain(c.refusal.Take(err))
 	if e := (*errs.Error)(nil); why != nil && c.IsClosed() && !errors.As(why, &e) && !errors.Is(why, context.Canceled) && !errors.Is(why, context.DeadlineExceeded) {
 		return &errs.Error{Kind: errs.Unavailable, Message: "the server ended the connection", Err: err, Hint: "see that the server runs and takes connections"}
 	}
