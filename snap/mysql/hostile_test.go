@@ -138,7 +138,7 @@ func (f *fake) many(p string, times int) {
 	_ = w.Flush()
 }
 
-const greeting = "\x0a10.11.0-fake\x00\x01\x00\x00\x00abcdefgh\x00\xff\xf7\x2d\x02\x00\xff\x81\x15\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00abcdefghijkl\x00mysql_native_password\x00"
+const greeting = "\x0a10.11.0-fake\x00\x01\x00\x00\x00abcdefgh\x00\xff\xf7\x2d\x02\x00\xff\x80\x15\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00abcdefghijkl\x00mysql_native_password\x00"
 
 // attack is what a hostile server answers to a statement that has a text in it; "greeting" and "login" come before any.
 type attack struct {
