@@ -2,11 +2,8 @@ package logical
 
 import (
 	"bytes"
+	"fmt"
 	"io"
-	"os"
-	"os/exec"
-
-	"golang.org/x/sys/unix"
 
 	"mulligan/ipc/errs"
 )
@@ -39,16 +36,10 @@ func (b *bounded) Write(p []byte) (int, error) {
 	return b.to.Write(p)
 }
 
-// runBounded runs a tool to its end, with a limit of its memory.
-func runBounded(cmd *exec.Cmd) error {
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	limit := &unix.Rlimit{Cur: toolMemory, Max: toolMemory}
-	if err := unix.Prlimit(cmd.Process.Pid, unix.RLIMIT_DATA, limit, nil); err != nil {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // err is the one to tell
-		return os.NewSyscallError("prlimit", err)
-	}
-	return cmd.Wait()
+// boundedTool is the command line that runs a tool with a limit of its memory. A
+// shell sets the limit, on itself, and becomes the tool: that takes no privilege, and
+// what the tool starts has the limit too.
+func boundedTool(path string, args []string) []string {
+	script := fmt.Sprintf(`ulimit -d %d; exec "$0" "$@"`, toolMemory>>10)
+	return append([]string{"/bin/sh", "-c", script, path}, args...)
 }

@@ -141,14 +141,15 @@ func (d *Driver) run(ctx context.Context, c child) error {
 		return err
 	}
 	defer file.Close()
-	cmd := exec.CommandContext(ctx, filepath.Join(c.tool.dir, c.name), c.args...)
+	line := boundedTool(filepath.Join(c.tool.dir, c.name), c.args)
+	cmd := exec.CommandContext(ctx, line[0], line[1:]...)
 	cmd.Dir, cmd.Env, cmd.ExtraFiles, cmd.Stdout = "/", d.login.env(passPath), []*os.File{pass, file}, c.out
 	stderr := &head{limit: 64 << 10}
 	cmd.Stderr = stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: d.credential(), Pdeathsig: syscall.SIGKILL}
 	runtime.LockOSThread() // the kernel takes the end of the thread for the parent's
 	defer runtime.UnlockOSThread()
-	err = runBounded(cmd)
+	err = cmd.Run()
 	if err == nil || ctx.Err() != nil {
 		return ctx.Err()
 	}
