@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"net/url"
 	"path/filepath"
 	"slices"
 
@@ -94,26 +93,11 @@ func filesOf(workspace string, db ipc.Database) []string {
 	return sqlite.Files(rel)
 }
 
-// redacted is a database's address without its password: what may be shown,
-// logged and audited.
-func redacted(dsn string) string {
-	u, err := url.Parse(dsn)
-	if err != nil || u.Scheme == "" {
-		return appfile.RedactPairs(dsn) // or a path
-	}
-	q := u.Query()
-	if q.Has("password") {
-		q.Set("password", "xxxxx")
-		u.RawQuery = q.Encode()
-	}
-	return u.Redacted()
-}
-
 // withoutSecrets is an app as it may be shown, logged and audited.
 func withoutSecrets(spec ipc.App) ipc.App {
 	spec.Databases = slices.Clone(spec.Databases)
 	for i := range spec.Databases {
-		spec.Databases[i].DSN = redacted(spec.Databases[i].DSN)
+		spec.Databases[i].DSN = appfile.Redact(spec.Databases[i])
 	}
 	return spec
 }
@@ -124,7 +108,7 @@ func withSecrets(dbs, known []ipc.Database) []ipc.Database {
 	dbs = slices.Clone(dbs)
 	for i, db := range dbs {
 		for _, k := range known {
-			if k.Name == db.Name && k.Driver == db.Driver && db.DSN == redacted(k.DSN) {
+			if k.Name == db.Name && k.Driver == db.Driver && db.DSN == appfile.Redact(k) {
 				dbs[i].DSN = k.DSN
 			}
 		}

@@ -7,6 +7,7 @@ import (
 
 	"mulligan/daemon/store"
 	"mulligan/ipc"
+	"mulligan/ipc/appfile"
 	"mulligan/ipc/errs"
 	"mulligan/snap/postgres"
 	"mulligan/snap/postgres/physical"
@@ -160,7 +161,7 @@ func (d *Daemon) purgeStores(id ipc.AppID) error {
 func (d *Daemon) checkCluster(ctx context.Context, who ipc.Caller, spec ipc.App, db ipc.Database) error {
 	if !d.administers(who) {
 		return errs.New(errs.Denied, "", "the cluster of database %q is named by root", db.Name).
-			WithHint("ask an administrator: mulligan app set --app %s 'database=%s=%s#mode=physical&data_dir=%s&unit=%s'", spec.Slug, db.Name, redacted(db.DSN), db.DataDir, db.Unit)
+			WithHint("ask an administrator: mulligan app set --app %s 'database=%s=%s#mode=physical&data_dir=%s&unit=%s'", spec.Slug, db.Name, appfile.Redact(db), db.DataDir, db.Unit)
 	}
 	if db.DataDir == spec.Workspace || within(db.DataDir, spec.Workspace) || within(spec.Workspace, db.DataDir) {
 		return errs.New(errs.Invalid, "", "the data folder %q and workspace %q lie in each other", db.DataDir, spec.Workspace).

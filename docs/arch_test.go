@@ -45,10 +45,11 @@ var rules = []rule{
 	{"snap", []string{"ipc/errs"}},
 	{"snap/beneath", []string{"ipc/errs"}},
 	{"snap/cas/...", []string{"ipc/errs", "snap", "snap/beneath", "snap/cas/..."}},
+	{"snap/extsort", []string{"ipc/errs"}},
 	{"snap/records", []string{"ipc/errs", "snap", "snap/cas"}},
 	{"snap/snaptest/...", []string{"ipc/errs", "snap", "snap/beneath", "snap/cas/...", "snap/snaptest/..."}},
 	// A driver (snap/NAME) may import itself; see below.
-	{"snap/...", []string{"ipc/errs", "snap", "snap/beneath", "snap/cas/...", "snap/records", "privsep"}},
+	{"snap/...", []string{"ipc/errs", "snap", "snap/beneath", "snap/cas/...", "snap/extsort", "snap/records", "privsep"}},
 
 	{"daemon/...", []string{"ipc/...", "snap/...", "systemd/...", "daemon/...", "privsep"}},
 	{"cmd/mulligand/...", []string{"ipc/...", "snap/...", "systemd/...", "daemon/...", "privsep"}},

@@ -60,7 +60,7 @@ func (c *cli) appFields(a ipc.App) [][2]string {
 		add("health.timeout", h.Timeout)
 	}
 	for _, db := range a.Databases {
-		add("database", strings.Join(nonEmpty(db.Name, db.Driver, redact(db.DSN), db.Mode, db.DataDir, db.Unit), " "))
+		add("database", strings.Join(nonEmpty(db.Name, db.Driver, appfile.Redact(db), db.Mode, db.DataDir, db.Unit), " "))
 	}
 	r := a.Retention
 	all = append(all,
@@ -79,25 +79,4 @@ func (c *cli) appFields(a ipc.App) [][2]string {
 
 func nonEmpty(words ...string) []string {
 	return slices.DeleteFunc(words, func(w string) bool { return w == "" })
-}
-
-// redact hides the password of a URL: what lies between the user's name and the
-// last @, and the query, where drivers take passwords too. It would rather hide
-// too much of what is no URL.
-func redact(dsn string) string {
-	scheme, rest, found := strings.Cut(dsn, "://")
-	if !found {
-		return appfile.RedactPairs(dsn)
-	}
-	user, host := "", rest
-	if at := strings.LastIndexByte(rest, '@'); at >= 0 {
-		user, host = rest[:at], rest[at:]
-	}
-	if end := strings.IndexAny(user, ":/?"); end >= 0 {
-		user = user[:end+1] + "…"
-	}
-	if query := strings.IndexByte(host, '?'); query >= 0 {
-		host = host[:query+1] + "…"
-	}
-	return scheme + "://" + user + host
 }

@@ -67,7 +67,7 @@ func databaseSpec(dir, url string) (spec string, isFile bool) {
 	switch scheme {
 	case "sqlite", "sqlite3", "file":
 	default:
-		return scheme + ":" + rest, false
+		return appfile.OnlyKnown(scheme + ":" + rest), false
 	}
 	path, _, _ := strings.Cut(rest, "?")
 	if after, ok := strings.CutPrefix(path, "//"); ok { // an empty host, and one / before the path

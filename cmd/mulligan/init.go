@@ -15,6 +15,7 @@ import (
 	"golang.org/x/term"
 
 	"mulligan/ipc"
+	"mulligan/ipc/appfile"
 	"mulligan/ipc/errs"
 )
 
@@ -145,7 +146,7 @@ func (f *initCmd) plan(dir string, found findings) {
 		pairs = append(pairs, [2]string{"protects", "git: the repository's state (.git) is part of the files"})
 	}
 	for _, db := range found.databases {
-		what := fmt.Sprintf("database %s: %s %s", db.Name, db.Driver, redact(db.DSN))
+		what := fmt.Sprintf("database %s: %s %s", db.Name, db.Driver, appfile.Redact(db.Database))
 		if db.Driver != "sqlite" {
 			what += ", if the daemon supports it"
 		}

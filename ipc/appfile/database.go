@@ -3,7 +3,6 @@ package appfile
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"net/url"
 	"path"
 	"slices"
@@ -157,10 +156,12 @@ func checkDatabase(db ipc.Database) *fault {
 		return &fault{key: "dsn", what: fmt.Sprintf("the dsn of database %s is not a URL for %s", db.Name, db.Driver),
 			hint: fmt.Sprintf("write %s://USER@HOST/DATABASE, special characters as %%XX", allowed[0])}
 	}
-	if f := checkMode(db); f != nil {
-		return f
+	for _, rule := range []func(ipc.Database) *fault{unknownParameter, checkMode, checkCluster} {
+		if f := rule(db); f != nil {
+			return f
+		}
 	}
-	return checkCluster(db)
+	return nil
 }
 
 func checkMode(db ipc.Database) *fault {
@@ -211,25 +212,6 @@ func pairs(dsn string) (set map[string]string, ok bool) {
 		set[key], rest = value, strings.TrimSpace(left)
 	}
 	return set, len(set) > 0
-}
-
-// RedactPairs is a connection string of key=value pairs without its passwords.
-// One that holds none, and anything else, is given back as it is.
-func RedactPairs(dsn string) string {
-	set, ok := pairs(dsn)
-	secret := func(key string) bool { return strings.Contains(key, "password") }
-	if !ok || !slices.ContainsFunc(slices.Collect(maps.Keys(set)), secret) {
-		return dsn
-	}
-	var all []string
-	for _, key := range slices.Sorted(maps.Keys(set)) {
-		value := "'" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(set[key]) + "'"
-		if secret(key) {
-			value = "xxxxx"
-		}
-		all = append(all, key+"="+value)
-	}
-	return strings.Join(all, " ")
 }
 
 var keySyntax = newSyntax(`^[a-z_]+$`)

@@ -2,7 +2,6 @@ package mysql
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"net"
 	"net/url"
@@ -11,7 +10,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 
 	client "github.com/go-sql-driver/mysql"
 
@@ -137,8 +135,8 @@ func unquote(s string) string {
 	return s
 }
 
-// open gives a handle on the server, and no connection yet.
-func (d *Driver) open(ctx context.Context) (*sql.DB, error) {
+// open says how to connect and to log in.
+func (d *Driver) open(ctx context.Context) (*client.Config, error) {
 	l, err := d.complete(ctx)
 	if err != nil {
 		return nil, err
@@ -149,12 +147,7 @@ func (d *Driver) open(ctx context.Context) (*sql.DB, error) {
 	if l.socket != "" {
 		cfg.Net, cfg.Addr = "unix", l.socket
 	}
-	cfg.Timeout, cfg.MaxAllowedPacket, cfg.InterpolateParams = 10*time.Second, 0, true
 	cfg.Logger = &client.NopLogger{}
 	cfg.DialFunc = d.cfg.Owner.Dial
-	c, err := client.NewConnector(cfg)
-	if err != nil {
-		return nil, errs.New(errs.Invalid, "", "the login makes no sense").WithHint("check the dsn and ~/.my.cnf")
-	}
-	return sql.OpenDB(c), nil
+	return cfg, nil
 }

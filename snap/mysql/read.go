@@ -140,7 +140,7 @@ func (s *session) begin(ctx context.Context) (m moment, err error) {
 	file, offset := place[0][1], place[1][1]
 	m.position = file + ":" + offset
 	gtid, err := s.rows(ctx, "SELECT IFNULL(BINLOG_GTID_POS(?, ?), '')", file, offset)
-	if err == nil && gtid[0][0] != "" {
+	if err == nil && len(gtid) == 1 && gtid[0][0] != "" {
 		m.position += " gtid " + gtid[0][0]
 	}
 	filters, err := s.rows(ctx, "SHOW MASTER STATUS")

@@ -1,20 +1,19 @@
 package mysql
 
 import (
-	"bytes"
 	"context"
-	"database/sql"
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"slices"
 	"strings"
 
 	"github.com/zeebo/blake3"
 
-	"mulligan/ipc/errs"
 	"mulligan/snap/cas"
+	"mulligan/snap/extsort"
 )
 
 // A row is kept as its values, each with its length and one as a uvarint; 0 is
@@ -29,50 +28,116 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// rowsOf digests rows, and stores them where it has a batch.
+// rowsOf digests rows as they come, and stores them where it has a batch. The
+// caller must close it.
 type rowsOf struct {
 	b      *cas.Batch // nil: only digest
 	sum    *blake3.Hasher
-	set    [][32]byte // of rows that have no order
+	one    *blake3.Hasher  // of a row that has no order
+	set    *extsort.Sorter // digests of rows that have no order
 	keyed  bool
 	n      int64
-	row    []byte
+	crc    uint32 // of the row
+	some   []byte // of the row, that waits to be digested
 	buf    []byte
 	chunks []cas.Hash
 	lists  []cas.Hash
 }
 
-func newRows(t *table, b *cas.Batch) *rowsOf {
-	return &rowsOf{b: b, sum: blake3.New(), keyed: len(t.Key) > 0}
+func newRows(t *table, b *cas.Batch, dir string) *rowsOf {
+	return &rowsOf{b: b, sum: blake3.New(), one: blake3.New(), set: extsort.New(dir), keyed: len(t.Key) > 0}
 }
 
-func (r *rowsOf) add(values []sql.RawBytes) error {
-	r.row = r.row[:0]
-	for _, v := range values {
-		if v == nil {
-			r.row = append(r.row, 0)
-			continue
+func (r *rowsOf) close() { r.set.Close() }
+
+// add takes a row, of which it never holds more than a part.
+func (r *rowsOf) add(row *row) error {
+	r.crc = 0
+	r.one.Reset()
+	for i := range row.names {
+		size, null, err := row.field()
+		switch {
+		case err != nil:
+			return err
+		case null:
+			r.some = append(r.some, 0)
+		case row.kinds[i] != kindText:
+			err = r.number(row, row.kinds[i], size)
+		default:
+			r.some = binary.AppendUvarint(r.some, uint64(size)+1)
+			err = r.copy(row, size)
 		}
-		r.row = binary.AppendUvarint(r.row, uint64(len(v))+1)
-		r.row = append(r.row, v...)
+		if err != nil {
+			return err
+		}
+	}
+	if err := r.put(); err != nil {
+		return err
 	}
 	r.n++
-	if r.keyed {
-		_, _ = r.sum.Write(r.row) // never fails
-	} else {
-		r.set = append(r.set, blake3.Sum256(r.row))
+	if !r.keyed {
+		if err := r.set.Add(r.one.Sum(nil), nil); err != nil {
+			return err
+		}
 	}
-	if r.b == nil {
-		return nil
+	if r.b != nil && len(r.buf) >= minChunk && (len(r.buf) > maxChunk/4 || r.crc&cutMask == 0) {
+		return r.cut(len(r.buf))
 	}
-	r.buf = append(r.buf, r.row...)
+	return nil
+}
+
+// number takes a field that is a number.
+func (r *rowsOf) number(row *row, k kind, size int64) error {
+	if size > maxNumber {
+		return tooLong("a number", maxNumber)
+	}
+	text := make([]byte, size)
+	if _, err := io.ReadFull(row, text); err != nil {
+		return unexpected(err)
+	}
+	text, err := k.number(text)
+	if err != nil {
+		return errProtocol
+	}
+	r.some = append(binary.AppendUvarint(r.some, uint64(len(text))+1), text...)
+	return nil
+}
+
+// copy takes a field of so many bytes.
+func (r *rowsOf) copy(row *row, size int64) error {
+	const atOnce = 64 << 10
+	for size > 0 {
+		n := int(min(size, atOnce))
+		at := len(r.some)
+		r.some = slices.Grow(r.some, n)[:at+n]
+		if _, err := io.ReadFull(row, r.some[at:]); err != nil {
+			return unexpected(err)
+		}
+		if size -= int64(n); len(r.some) >= atOnce {
+			if err := r.put(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// put digests and stores what waits.
+func (r *rowsOf) put() error {
+	into := r.sum
+	if !r.keyed {
+		into = r.one
+	}
+	_, _ = into.Write(r.some) // never fails
+	if r.b != nil {
+		r.crc = crc32.Update(r.crc, castagnoli, r.some)
+		r.buf = append(r.buf, r.some...)
+	}
+	r.some = r.some[:0]
 	for len(r.buf) > maxChunk {
 		if err := r.cut(maxChunk); err != nil {
 			return err
 		}
-	}
-	if len(r.buf) >= minChunk && (len(r.buf) > maxChunk/4 || crc32.Checksum(r.row, castagnoli)&cutMask == 0) {
-		return r.cut(len(r.buf))
 	}
 	return nil
 }
@@ -110,12 +175,12 @@ func (r *rowsOf) node() (cas.Hash, error) {
 }
 
 // digest is the same for the same rows, wherever they are kept.
-func (r *rowsOf) digest() string {
-	slices.SortFunc(r.set, func(a, b [32]byte) int { return bytes.Compare(a[:], b[:]) })
-	for _, one := range r.set {
-		_, _ = r.sum.Write(one[:]) // never fails
-	}
-	return hex.EncodeToString(r.sum.Sum(nil))
+func (r *rowsOf) digest() (string, error) {
+	err := r.set.Each(func(one, _ []byte) error {
+		_, _ = r.sum.Write(one) // never fails
+		return nil
+	})
+	return hex.EncodeToString(r.sum.Sum(nil)), err
 }
 
 // query reads a table's rows, in the order of its key.
@@ -143,118 +208,26 @@ func (t *table) query(db string) string {
 
 // readRows reads a table's rows as db has them, into t and, where there is one, the batch.
 func (s *session) readRows(ctx context.Context, db string, t *table, b *cas.Batch) (node cas.Hash, err error) {
-	r := newRows(t, b)
-	if err := s.each(ctx, t.query(db), nil, r.add); err != nil {
+	r := newRows(t, b, s.dir)
+	defer r.close()
+	columns := max(1, len(t.Columns))
+	err = s.during(ctx, func() error {
+		return s.query(t.query(db), func(row *row) error {
+			if len(row.names) != columns {
+				return errProtocol
+			}
+			return r.add(row)
+		})
+	})
+	if err != nil {
 		return node, err
 	}
-	t.Rows, t.Digest = r.n, r.digest()
+	t.Rows = r.n
+	if t.Digest, err = r.digest(); err != nil {
+		return node, err
+	}
 	if b != nil {
 		node, err = r.node()
 	}
 	return node, err
-}
-
-// Limits of one INSERT: the protocol's number of parameters, and a size that every server takes.
-const (
-	maxParams = 60000
-	maxInsert = 512 << 10
-)
-
-// insert writes stored rows into the table as db has it.
-type insert struct {
-	head, row string
-	columns   int
-	left      []byte // of a row that goes on in the next chunk
-	args      []any
-	size      int
-	send      func(query string, args []any) error
-}
-
-func (t *table) insert(db string, send func(string, []any) error) *insert {
-	var names, marks []string
-	for _, c := range t.Columns {
-		names = append(names, quote(c.Name))
-		if c.Text {
-			marks = append(marks, "CONVERT(? USING utf8mb4)")
-		} else {
-			marks = append(marks, "?")
-		}
-	}
-	n := len(names)
-	if n == 0 { // all columns are computed; a row has one value that says nothing
-		return &insert{head: "INSERT INTO " + in(db, t.Name) + " () VALUES ", row: "()", columns: 1, send: send}
-	}
-	return &insert{head: "INSERT INTO " + in(db, t.Name) + " (" + strings.Join(names, ", ") + ") VALUES ",
-		row: "(" + strings.Join(marks, ", ") + ")", columns: n, send: send}
-}
-
-// chunk writes the rows of one chunk.
-func (i *insert) chunk(data []byte) error {
-	p := append(i.left, data...)
-	for len(p) > 0 {
-		n, ok, err := i.one(p)
-		if err != nil {
-			return err
-		}
-		if !ok {
-			break
-		}
-		p = p[n:]
-		if len(i.args)+i.columns > maxParams || i.size > maxInsert {
-			if err := i.flush(); err != nil {
-				return err
-			}
-		}
-	}
-	i.left = append([]byte(nil), p...)
-	return nil
-}
-
-var errRows = errs.New(errs.Corrupt, "", "the stored rows cannot be read").WithHint("use another checkpoint")
-
-// one takes a row from the front of p, unless it is not all there.
-func (i *insert) one(p []byte) (n int, ok bool, err error) {
-	var args []any
-	for range i.columns {
-		size, w := binary.Uvarint(p[n:])
-		switch {
-		case w < 0:
-			return 0, false, errRows
-		case w == 0 || size > 0 && uint64(len(p)-n-w) < size-1:
-			return 0, false, nil
-		}
-		n += w
-		if size == 0 {
-			args = append(args, nil)
-			continue
-		}
-		args = append(args, p[n:n+int(size)-1])
-		n += int(size) - 1
-	}
-	i.args, i.size = append(i.args, args...), i.size+n
-	return n, true, nil
-}
-
-// flush sends what waits.
-func (i *insert) flush() error {
-	if len(i.args) == 0 {
-		return nil
-	}
-	rows := len(i.args) / i.columns
-	q := i.head + strings.Repeat(i.row+", ", rows-1) + i.row
-	args := i.args
-	if i.row == "()" {
-		args = nil
-	}
-	err := i.send(q, args)
-	i.args, i.size = nil, 0
-	return err
-}
-
-// end sends the last rows.
-func (i *insert) end() error {
-	if len(i.left) > 0 {
-		return errRows
-	}
-	return i.flush()
 }

@@ -3,6 +3,7 @@ package mysql
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"fmt"
 	"regexp"
 	"slices"
@@ -27,8 +28,12 @@ func (s *session) schema(ctx context.Context, db string) (*state, error) {
 	if len(found) == 0 {
 		return &state{Absent: true}, nil
 	}
+	s.kept = 0
 	st := &state{Charset: found[0][0], Collation: found[0][1]}
 	if st.Comment, err = s.comment(ctx, db); err != nil {
+		return nil, err
+	}
+	if err := s.kept.add(st.Charset, st.Collation, st.Comment); err != nil {
 		return nil, err
 	}
 	if err := s.exec(ctx, "USE "+quote(db)); err != nil {
@@ -98,7 +103,13 @@ func (s *session) describe(ctx context.Context, db string, t *table) error {
 	if err != nil {
 		return err
 	}
+	if len(create) != 1 {
+		return errProtocol
+	}
 	t.Create = create[0][1]
+	if err := s.kept.add(t.Name, t.Engine, t.Create); err != nil {
+		return err
+	}
 	if t.Sequence {
 		t.Columns = []column{{Name: "next_not_cached_value"}, {Name: "cycle_count"}}
 		return nil
@@ -110,11 +121,17 @@ func (s *session) describe(ctx context.Context, db string, t *table) error {
 	for _, c := range columns {
 		if c[2] == "" {
 			t.Columns = append(t.Columns, columnOf(c[0], c[1]))
+			if err := s.kept.add(c[0]); err != nil {
+				return err
+			}
 		}
 	}
 	key, err := s.rows(ctx, "SELECT column_name FROM information_schema.statistics WHERE table_schema = ? AND table_name = ? AND index_name = 'PRIMARY' ORDER BY seq_in_index", db, t.Name)
 	for _, k := range key {
 		t.Key = append(t.Key, k[0])
+		if err := s.kept.add(k[0]); err != nil {
+			return err
+		}
 	}
 	return err
 }
@@ -164,46 +181,37 @@ func (s *session) objects(ctx context.Context, db string) (all []object, err err
 
 // show reads an object's definition. The columns of the answer differ by kind, and have names.
 func (s *session) show(ctx context.Context, db string, o *object) error {
-	rows, err := s.QueryContext(ctx, "SHOW CREATE "+o.Kind+" "+in(db, o.Name))
+	rows, names, err := s.table(ctx, "SHOW CREATE "+o.Kind+" "+in(db, o.Name))
 	if err != nil {
 		return err
 	}
-	defer rows.Close() // its error is rows.Err's
-	names, err := rows.Columns()
-	if err != nil {
-		return err
-	}
-	values, into := make([][]byte, len(names)), make([]any, len(names))
-	for i := range values {
-		into[i] = &values[i]
-	}
-	if !rows.Next() {
+	if len(rows) == 0 {
 		return errs.New(errs.Conflict, "", "%s %s is gone", strings.ToLower(o.Kind), o.Name)
 	}
-	if err := rows.Scan(into...); err != nil {
-		return err
-	}
+	values := rows[0]
 	for i, name := range names {
 		switch v := values[i]; strings.ToLower(name) {
 		case "sql_mode":
-			o.SQLMode = string(v)
+			o.SQLMode = v
 		case "time_zone":
-			o.TimeZone = string(v)
+			o.TimeZone = v
 		case "character_set_client":
-			o.Client = string(v)
+			o.Client = v
 		case "collation_connection":
-			o.Connection = string(v)
+			o.Connection = v
 		case "database collation":
-			o.Database = string(v)
+			o.Database = v
 		case "sql original statement", "create " + strings.ToLower(o.Kind):
-			o.Create = v
+			o.Create = []byte(v)
 		}
 	}
 	if len(o.Create) == 0 {
 		return errs.New(errs.Denied, "", "the definition of %s %s cannot be read", strings.ToLower(o.Kind), o.Name).
 			WithHint("the user needs SHOW CREATE ROUTINE, or SELECT on mysql.proc")
 	}
-	return rows.Err()
+	text := base64.StdEncoding.EncodedLen(len(o.Create)) // as JSON writes it
+	s.kept += kept(text)
+	return s.kept.add(o.Kind, o.Name, o.Table, o.SQLMode, o.TimeZone, o.Client, o.Connection, o.Database)
 }
 
 // works sees whether a view can be used. The definition of one that can't is told

@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-var roles = map[string]func(arg string){"writer": write, "victim": victim}
+var roles = map[string]func(arg string){"writer": write, "victim": victim, "alone": alone}
 
 // command is a process of the test binary in a role.
 func command(t *testing.T, role string, arg any) *exec.Cmd {

@@ -2,8 +2,6 @@ package mysql
 
 import (
 	"context"
-	"database/sql"
-	"database/sql/driver"
 	"errors"
 	"fmt"
 	"io"
@@ -21,12 +19,13 @@ import (
 // session is one connection to the server. Texts go to and fro as the bytes that
 // the server has (SET NAMES binary): names and definitions are UTF-8 then.
 type session struct {
-	*sql.Conn
-	id     int64
+	*wire
+	id     string
 	db     string
-	maria  bool // it is MariaDB's server
-	locked bool // it holds locks on the tables that it reads, and no snapshot
-	end    func()
+	dir    string // for what is sorted beyond memory
+	maria  bool   // it is MariaDB's server
+	locked bool   // it holds locks on the tables that it reads, and no snapshot
+	kept   kept   // of the definitions that are being read
 }
 
 // settings make what is read, and how it is written, not depend on the server's own.
@@ -34,40 +33,52 @@ const settings = "SET NAMES binary, SESSION sql_mode = 'NO_AUTO_VALUE_ON_ZERO', 
 	"foreign_key_checks = 0, unique_checks = 0, auto_increment_increment = 1, auto_increment_offset = 1, innodb_strict_mode = 0, " +
 	"net_read_timeout = 3600, net_write_timeout = 3600, lock_wait_timeout = %[1]d, innodb_lock_wait_timeout = %[1]d"
 
-// connect opens sessions, as many as asked for, that end together with ctx or by the first's end.
+// connect opens a session. The caller must end it.
 func (d *Driver) connect(ctx context.Context) (*session, error) {
-	db, err := d.open(ctx)
+	cfg, err := d.open(ctx)
 	if err != nil {
 		return nil, err
 	}
-	c, err := db.Conn(ctx)
+	w, err := enter(ctx, cfg)
 	if err != nil {
-		return nil, errors.Join(err, db.Close())
+		return nil, err
 	}
-	s := &session{Conn: c, db: d.login.db}
-	s.end = func() { _ = c.Close(); _ = db.Close() } // nothing is lost by an error of it
-	seconds := max(1, int(d.cfg.BusyTimeout.Seconds()))
-	err = s.exec(ctx, fmt.Sprintf(settings, seconds))
-	if err == nil {
-		err = s.QueryRowContext(ctx, "SELECT CONNECTION_ID(), VERSION() LIKE '%MariaDB%'").Scan(&s.id, &s.maria)
-	}
-	// Not every server knows these.
-	for _, set := range []string{"check_constraint_checks = 0", "max_statement_time = 0", "max_execution_time = 0", "idle_transaction_timeout = 0"} {
-		if err == nil {
-			if e := s.exec(ctx, "SET SESSION "+set); e != nil && !isCode(e, 1193) {
-				err = e
-			}
-		}
-	}
-	if err != nil {
+	s := &session{wire: w, db: d.login.db, dir: d.cfg.StateDir}
+	if err := s.set(ctx, max(1, int(d.cfg.BusyTimeout.Seconds()))); err != nil {
 		s.end()
 		return nil, err
 	}
 	return s, nil
 }
 
-func (s *session) exec(ctx context.Context, query string, args ...any) error {
-	_, err := s.ExecContext(ctx, query, args...)
+// set makes the session's settings those that all work relies on.
+func (s *session) set(ctx context.Context, seconds int) error {
+	if err := s.exec(ctx, fmt.Sprintf(settings, seconds)); err != nil {
+		return err
+	}
+	who, err := s.rows(ctx, "SELECT CONNECTION_ID(), VERSION() LIKE '%MariaDB%'")
+	if err != nil {
+		return err
+	}
+	if len(who) != 1 {
+		return errProtocol
+	}
+	s.id, s.maria = who[0][0], who[0][1] == "1"
+	// Not every server knows these.
+	for _, set := range []string{"check_constraint_checks = 0", "max_statement_time = 0", "max_execution_time = 0", "idle_transaction_timeout = 0"} {
+		if err := s.exec(ctx, "SET SESSION "+set); err != nil && !isCode(err, 1193) {
+			return err
+		}
+	}
+	return nil
+}
+
+// end ends the session. What it had not committed is gone with it.
+func (s *session) end() { s.close() }
+
+// exec runs a statement whose answer is of no interest.
+func (s *session) exec(ctx context.Context, query string, args ...string) error {
+	_, _, err := s.table(ctx, query, args...)
 	return err
 }
 
@@ -81,44 +92,26 @@ func (s *session) all(ctx context.Context, queries ...string) error {
 	return nil
 }
 
-// rows runs a query and gives all of its answer; NULL is "".
-func (s *session) rows(ctx context.Context, query string, args ...any) ([][]string, error) {
-	var all [][]string
-	err := s.each(ctx, query, args, func(row []sql.RawBytes) error {
-		line := make([]string, len(row))
-		for i, v := range row {
-			line[i] = string(v)
-		}
-		all = append(all, line)
-		return nil
-	})
+// rows runs a query and gives all of its answer, in which NULL is "". Every line
+// has minColumns texts at least, whatever the server sent: so many may be
+// indexed. The answer takes at most maxAnswer.
+func (s *session) rows(ctx context.Context, query string, args ...string) ([][]string, error) {
+	all, _, err := s.table(ctx, query, args...)
 	return all, err
 }
 
-// each runs a query and calls f for every row of its answer.
-func (s *session) each(ctx context.Context, query string, args []any, f func([]sql.RawBytes) error) error {
-	rows, err := s.QueryContext(ctx, query, args...)
-	if err != nil {
-		return err
-	}
-	defer rows.Close() // its error is rows.Err's
-	names, err := rows.Columns()
-	if err != nil {
-		return err
-	}
-	values, into := make([]sql.RawBytes, len(names)), make([]any, len(names))
-	for i := range values {
-		into[i] = &values[i]
-	}
-	for rows.Next() {
-		if err := rows.Scan(into...); err != nil {
+// table is rows, with the names of the columns.
+func (s *session) table(ctx context.Context, query string, args ...string) (all [][]string, names []string, err error) {
+	room := int64(maxAnswer)
+	err = s.during(ctx, func() error {
+		return s.query(interpolate(query, args), func(r *row) error {
+			names = r.names
+			line, err := r.texts(&room)
+			all = append(all, line)
 			return err
-		}
-		if err := f(values); err != nil {
-			return err
-		}
-	}
-	return rows.Err()
+		})
+	})
+	return all, names, err
 }
 
 // quote makes a name of s, whatever it holds.
@@ -154,7 +147,7 @@ func (d *Driver) classify(op string, err error) error {
 		e.Kind, e.Hint = errs.Denied, d.grantHint()
 	case isCode(err, 1205, 1213, 1969):
 		e.Kind, e.Hint = errs.Busy, "a client holds a transaction or a lock on a table: let it end, and try again"
-	case isCode(err, 1040, 1053, 1152, 1927, 1158, 1159, 1160, 1161), errors.Is(err, client.ErrInvalidConn), errors.Is(err, driver.ErrBadConn):
+	case isCode(err, 1040, 1053, 1152, 1927, 1158, 1159, 1160, 1161), errors.Is(err, net.ErrClosed), errors.Is(err, client.ErrInvalidConn):
 		e.Kind, e.Hint = errs.Unavailable, "see whether the MariaDB or MySQL server runs, and look into its log"
 	case isCode(err, 1021, 1114, 3, 1030, 1026, 1180, 1005, 1006), errors.Is(err, unix.ENOSPC):
 		e.Hint = "is a disk full? free some space on the server's"

@@ -2,9 +2,7 @@ package mysql
 
 import (
 	"context"
-	"fmt"
 	"regexp"
-	"strconv"
 	"strings"
 
 	"mulligan/ipc/errs"
@@ -53,35 +51,20 @@ func (d *Driver) loadTable(ctx context.Context, s *session, db string, t *table,
 	if err := s.exec(ctx, "START TRANSACTION"); err != nil {
 		return err
 	}
-	rest := t.insert(db, func(query string, args []any) error {
-		if t.Sequence {
-			return s.setSequence(ctx, db, t.Name, args)
-		}
-		return s.exec(ctx, query, args...)
+	into := &insert{ctx: ctx, s: s, db: db, t: t}
+	err := d.chunks(ctx, rows, func(data []byte) error {
+		return s.during(ctx, func() error { return into.chunk(data) })
 	})
-	if err := d.chunks(ctx, rows, rest.chunk); err != nil {
-		return err
+	if err == nil {
+		err = s.during(ctx, into.end)
 	}
-	if err := rest.end(); err != nil {
+	if err != nil {
 		return err
 	}
 	if err := s.exec(ctx, "COMMIT"); err != nil {
 		return err
 	}
 	return d.seam("prepare: load")
-}
-
-// setSequence sets what number a sequence gives next, and how often it began anew.
-func (s *session) setSequence(ctx context.Context, db, name string, args []any) error {
-	var n [2]int64
-	for i := range n {
-		text, _ := args[i].([]byte)
-		var err error
-		if n[i], err = strconv.ParseInt(string(text), 10, 64); err != nil {
-			return errRows
-		}
-	}
-	return s.exec(ctx, fmt.Sprintf("SELECT SETVAL(%s, %d, 0, %d)", in(db, name), n[0], n[1]))
 }
 
 // verify compares what a database holds with what it should.

@@ -1,6 +1,9 @@
 package mysql
 
-import "context"
+import (
+	"context"
+	"strconv"
+)
 
 // Weigh is what the server says of the size of the database's tables, indexes and all.
 func (d *Driver) Weigh(ctx context.Context) (size int64, err error) {
@@ -12,7 +15,13 @@ func (d *Driver) Weigh(ctx context.Context) (size int64, err error) {
 		return 0, d.classify(op, err)
 	}
 	defer s.end()
-	err = s.QueryRowContext(ctx, `SELECT CAST(COALESCE(SUM(data_length + index_length), 0) AS SIGNED)
-		FROM information_schema.tables WHERE table_schema = ? AND table_type = 'BASE TABLE'`, s.db).Scan(&size)
+	sum, err := s.rows(ctx, `SELECT CAST(COALESCE(SUM(data_length + index_length), 0) AS SIGNED)
+		FROM information_schema.tables WHERE table_schema = ? AND table_type = 'BASE TABLE'`, s.db)
+	if err == nil && (len(sum) != 1) {
+		err = errProtocol
+	}
+	if err == nil {
+		size, err = strconv.ParseInt(sum[0][0], 10, 64)
+	}
 	return size, d.classify(op, err)
 }

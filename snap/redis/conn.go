@@ -115,7 +115,7 @@ func (c *conn) do(args ...string) (any, error) {
 	if err := c.send(args...); err != nil {
 		return nil, err
 	}
-	return c.answer(0)
+	return c.answer()
 }
 
 // text is do for an answer that is a string.
@@ -134,20 +134,31 @@ func (c *conn) text(args ...string) (string, error) {
 // line reads up to the next line end.
 func (c *conn) line() (string, error) {
 	s, err := c.r.ReadSlice('\n')
+	if errors.Is(err, bufio.ErrBufferFull) {
+		return "", errProtocol
+	}
 	if err != nil {
 		return "", err
 	}
 	return strings.TrimSuffix(strings.TrimSuffix(string(s), "\n"), "\r"), nil
 }
 
-const maxReply = 64 << 20 // what an answer may hold, in bytes or in elements; a snapshot is read elsewhere
-
 var errProtocol = errors.New("what answers there is not a Redis server")
 
-func (c *conn) answer(depth int) (any, error) {
+// answer reads an answer of at most maxReply.
+func (c *conn) answer() (any, error) {
+	room := int64(maxReply)
+	return c.element(0, &room)
+}
+
+// element reads an answer, or a part of one, for which there is so much room.
+func (c *conn) element(depth int, room *int64) (any, error) {
 	s, err := c.line()
 	if err != nil {
 		return nil, err
+	}
+	if *room -= int64(len(s)) + perItem; *room < 0 {
+		return nil, errLongReply
 	}
 	if s == "" || depth > 8 {
 		return nil, errProtocol
@@ -159,7 +170,7 @@ func (c *conn) answer(depth int) (any, error) {
 		return nil, serverError(s[1:])
 	}
 	n, err := strconv.ParseInt(s[1:], 10, 64)
-	if err != nil || s[0] != ':' && n > maxReply {
+	if err != nil {
 		return nil, errProtocol
 	}
 	switch {
@@ -167,14 +178,17 @@ func (c *conn) answer(depth int) (any, error) {
 		return n, nil
 	case n < 0:
 		return nil, nil
+	case n > *room:
+		return nil, errLongReply
 	case s[0] == '$':
+		*room -= n
 		p := make([]byte, n+2)
 		_, err := io.ReadFull(c.r, p)
 		return string(p[:n]), err
 	case s[0] == '*':
 		var list []any
 		for ; n > 0; n-- {
-			v, err := c.answer(depth + 1)
+			v, err := c.element(depth+1, room)
 			if err != nil {
 				return nil, err
 			}

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -11,8 +13,11 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/zeebo/blake3"
+
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/extsort"
 )
 
 // side is one of two states that are compared: a stored one, or the live one.
@@ -46,30 +51,17 @@ func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []str
 }
 
 // each calls f for every key of a side.
-func (d *Driver) each(ctx context.Context, s side, f func(item)) error {
+func (d *Driver) each(ctx context.Context, s side, f func(item) error) error {
 	if !s.live {
-		_, err := d.scanStored(ctx, s.root, f)
+		found, err := d.scanStored(ctx, s.root, f)
+		found.close()
 		return err
 	}
-	r, w := io.Pipe()
-	done := make(chan error, 1)
-	go func() {
-		_, err := scan(r, f)
-		done <- err
-		_, _ = io.Copy(io.Discard, r) // what is behind an error
-	}()
-	_, err := d.read(ctx, w)
-	_ = w.CloseWithError(cmp.Or(err, io.EOF)) // never fails
-	if e := <-done; err == nil {
-		err = e
+	found, err := d.read(ctx, io.Discard, f)
+	if err == nil {
+		found.scanned.close()
 	}
 	return err
-}
-
-// where is a key's name among all databases.
-type where struct {
-	db  int64
-	key string
 }
 
 // tally counts keys by their type.
@@ -81,47 +73,152 @@ type counts struct {
 	kept                    int
 }
 
-// before is what is remembered of a key of the first side.
-type before struct {
+// known is what is remembered of a key: its digest, what kind of value it has, and its group.
+type known struct {
 	sum  [32]byte
 	kind string
+	path string
 }
 
-// diff keeps the digests of all keys of one side in memory.
-func (d *Driver) diff(ctx context.Context, from, to side, paths []string) ([]snap.Change, error) {
-	old := map[where]before{}
-	if err := d.each(ctx, from, func(i item) { old[where{i.db, string(i.key)}] = before{i.sum, i.kind} }); err != nil {
+// record is how a Sorter holds k.
+func (k known) record() []byte {
+	return append(append(append(append([]byte(nil), k.sum[:]...), byte(len(k.kind))), k.kind...), k.path...)
+}
+
+func knownOf(record []byte) (k known) {
+	n := 33 + int(record[32])
+	return known{sum: [32]byte(record[:32]), kind: string(record[33:n]), path: string(record[n:])}
+}
+
+// keys sorts the keys of a side by a digest of their names.
+func (d *Driver) keys(ctx context.Context, s side) (*extsort.Sorter, error) {
+	sorted := extsort.New(d.cfg.StateDir)
+	err := d.each(ctx, s, func(i item) error {
+		name := blake3.Sum256(append(binary.LittleEndian.AppendUint64(nil, uint64(i.db)), i.key...))
+		return sorted.Add(name[:], known{i.sum, i.kind, pathOf(i.db, i.key)}.record())
+	})
+	if err != nil {
+		sorted.Close()
 		return nil, err
 	}
-	found := map[string]*counts{}
-	at := func(db int64, key []byte) *counts {
-		name := pathOf(db, key)
-		if found[name] == nil {
-			found[name] = &counts{added: tally{}, removed: tally{}, changed: tally{}}
-		}
-		return found[name]
-	}
-	err := d.each(ctx, to, func(i item) {
-		w := where{i.db, string(i.key)}
-		was, there := old[w]
-		delete(old, w)
-		switch c := at(i.db, i.key); {
-		case !there:
-			c.added[i.kind]++
-		case was.sum != i.sum:
-			c.changed[i.kind]++
-		default:
-			c.kept++
-		}
-	})
+	return sorted, nil
+}
+
+// diff sorts the keys of both sides and compares them one by one.
+func (d *Driver) diff(ctx context.Context, from, to side, paths []string) ([]snap.Change, error) {
+	a, err := d.keys(ctx, from)
 	if err != nil {
 		return nil, err
 	}
-	for w, was := range old {
-		at(w.db, []byte(w.key)).removed[was.kind]++
+	defer a.Close()
+	b, err := d.keys(ctx, to)
+	if err != nil {
+		return nil, err
+	}
+	defer b.Close()
+	found := groups{}
+	if err := join(a, b, found.count); err != nil {
+		return nil, err
 	}
 	return changes(found, paths), nil
 }
+
+// join calls f for every key of two sides: nil stands for one that a side has not.
+func join(a, b *extsort.Sorter, f func(old, now []byte)) error {
+	x, err := cursorOf(a)
+	if err != nil {
+		return err
+	}
+	y, err := cursorOf(b)
+	if err != nil {
+		return err
+	}
+	for !x.end || !y.end {
+		order := bytes.Compare(x.key, y.key)
+		switch {
+		case y.end || !x.end && order < 0:
+			f(x.value, nil)
+			err = x.next()
+		case x.end || order > 0:
+			f(nil, y.value)
+			err = y.next()
+		default:
+			f(x.value, y.value)
+			err = errors.Join(x.next(), y.next())
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// cursor is where a join is on one side.
+type cursor struct {
+	*extsort.Cursor
+	key, value []byte
+	end        bool
+}
+
+func cursorOf(s *extsort.Sorter) (*cursor, error) {
+	in, err := s.Cursor()
+	if err != nil {
+		return nil, err
+	}
+	c := &cursor{Cursor: in}
+	return c, c.next()
+}
+
+func (c *cursor) next() (err error) {
+	c.key, c.value, err = c.Next()
+	if c.end = errors.Is(err, io.EOF); c.end {
+		return nil
+	}
+	return err
+}
+
+// groups are the counts by the keys' groups.
+type groups map[string]*counts
+
+// count counts a key of one side or both.
+func (g groups) count(old, now []byte) {
+	var was, is known
+	if old != nil {
+		was = knownOf(old)
+	}
+	if now != nil {
+		is = knownOf(now)
+	}
+	c := g.at(cmp.Or(is.path, was.path))
+	switch {
+	case old == nil:
+		c.added[is.kind]++
+	case now == nil:
+		c.removed[was.kind]++
+	case was.sum != is.sum:
+		c.changed[is.kind]++
+	default:
+		c.kept++
+	}
+}
+
+// at gives the counts of a group. Groups beyond maxGroups are counted together.
+func (g groups) at(path string) *counts {
+	if g[path] == nil && len(g) >= maxGroups {
+		path, _, _ = strings.Cut(path, "/")
+		path += "/" + others
+	}
+	if g[path] == nil {
+		g[path] = &counts{added: tally{}, removed: tally{}, changed: tally{}}
+	}
+	return g[path]
+}
+
+const (
+	others    = "(others)"
+	maxGroups = 10_000
+	maxPrefix = 256 // bytes of a group's name
+)
 
 // pathOf names the group of a key: db0/session for session:12.
 func pathOf(db int64, key []byte) string {
@@ -129,8 +226,8 @@ func pathOf(db int64, key []byte) string {
 		return "functions"
 	}
 	prefix, _, _ := bytes.Cut(key, []byte(":"))
-	if len(prefix) == len(key) && len(key) > 24 || bytes.IndexByte(prefix, 0) >= 0 {
-		prefix = []byte("(others)")
+	if len(prefix) == len(key) && len(key) > 24 || len(prefix) > maxPrefix || bytes.IndexByte(prefix, 0) >= 0 {
+		prefix = []byte(others)
 	}
 	return "db" + strconv.FormatInt(db, 10) + "/" + string(prefix)
 }

@@ -334,9 +334,10 @@ func FuzzScan(f *testing.F) {
 	f.Add([]byte("REDIS0010\xff12345678"))
 	f.Add([]byte("REDIS0006\x00\x01k\xc3\x04\x08\x01ab\x00\x01\x10\x02zl\x0d\x0d\x00\x00\x00\x0a\x00\x00\x00\x00\x00\xff"))
 	f.Fuzz(func(t *testing.T, p []byte) {
-		s, err := scan(bytes.NewReader(p), nil)
+		s, err := scan(t.TempDir(), bytes.NewReader(p), nil)
 		if err == nil && s.hash().IsZero() {
 			t.Error("a state without a hash")
 		}
+		s.close()
 	})
 }

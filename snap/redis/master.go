@@ -56,7 +56,15 @@ func (d *Driver) lead(ctx context.Context, p *plan, root cas.Root, from *positio
 	m.from, m.begin, m.size = from, begin, meta.Size
 	m.content = func() (io.Reader, error) { return d.content(ctx, root) }
 	err = d.follow(ctx, c, p, m)
-	return errs.Also(err, d.letGo(context.WithoutCancel(ctx), p))
+	after, cancel := d.after(ctx)
+	defer cancel()
+	return errs.Also(err, d.letGo(after, p))
+}
+
+// after is a context for what is put back once ctx may have ended. It has an end of
+// its own: a server that answers a byte at a time is not waited for.
+func (d *Driver) after(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), 2*d.cfg.Timeout)
 }
 
 // listen opens the port that the server is to connect to: on the address that

@@ -1,68 +1,116 @@
 package redis
 
 import (
+	"bufio"
 	"encoding/binary"
+	"io"
 	"strconv"
 )
 
 var errPacked = badSnapshot("a packed value makes no sense")
 
-// unpack undoes LZF compression (http://oldhome.schmorp.de/marc/liblzf.html)
-// into exactly size bytes.
-func unpack(in []byte, size int64) ([]byte, error) {
-	if size < 0 || size > maxString || size > 300*int64(len(in)) { // a reference of 3 bytes stands for up to 264
-		return nil, errPacked
+// lzfReach is how far back a reference of LZF reaches.
+const lzfReach = 1 << 13
+
+// unpack undoes LZF compression (http://oldhome.schmorp.de/marc/liblzf.html) of
+// so many bytes of in, into exactly size bytes, which it writes to w as it goes.
+func unpack(w io.Writer, in *bufio.Reader, packed, size int64) error {
+	if size > 300*packed { // a reference of 3 bytes stands for up to 264
+		return errPacked
 	}
-	out := make([]byte, 0, size)
-	for i := 0; i < len(in); {
-		c := int(in[i])
-		i++
-		if c < 32 { // so many literals, and one
-			if i+c+1 > len(in) {
-				return nil, errPacked
-			}
-			out = append(out, in[i:i+c+1]...)
-			i += c + 1
-			continue
+	u := unpacker{in: in, left: packed, w: w, room: size, out: make([]byte, 0, min(size, 4*lzfReach)+300)}
+	for u.left > 0 && u.err == nil {
+		u.step()
+	}
+	if u.err == nil && u.room != 0 {
+		u.err = errPacked
+	}
+	if u.err == nil {
+		_, u.err = w.Write(u.out[u.written:])
+	}
+	return u.err
+}
+
+// unpacker is an unpacking under way.
+type unpacker struct {
+	in      *bufio.Reader
+	left    int64 // bytes of the input
+	w       io.Writer
+	room    int64  // bytes that are still to come out
+	out     []byte // the newest output
+	written int    // of out
+	err     error
+}
+
+func (u *unpacker) next() int {
+	if u.left--; u.left < 0 {
+		u.err = errPacked
+	}
+	if u.err != nil {
+		return 0
+	}
+	c, err := u.in.ReadByte()
+	u.err = err
+	return int(c)
+}
+
+// step takes one piece: some literals, or a reference.
+func (u *unpacker) step() {
+	c := u.next()
+	if c < 32 { // so many literals, and one
+		for range c + 1 {
+			u.put(byte(u.next()))
 		}
+	} else {
 		n := c >> 5
-		if n == 7 && i < len(in) {
-			n += int(in[i])
-			i++
+		if n == 7 {
+			n += u.next()
 		}
-		if i >= len(in) {
-			return nil, errPacked
-		}
-		from := len(out) - (c&0x1f)<<8 - int(in[i]) - 1
-		i++
-		if from < 0 || int64(len(out)+n+2) > size {
-			return nil, errPacked
+		from := len(u.out) - (c&0x1f)<<8 - u.next() - 1
+		if from < 0 {
+			u.err = errPacked
 		}
 		for range n + 2 { // it may reach into what it makes
-			out = append(out, out[from])
+			if u.err != nil {
+				return
+			}
+			u.put(u.out[from])
 			from++
 		}
 	}
-	if int64(len(out)) != size {
-		return nil, errPacked
+	if len(u.out) < 4*lzfReach || u.err != nil {
+		return
 	}
-	return out, nil
+	_, u.err = u.w.Write(u.out[u.written:])
+	u.written = copy(u.out, u.out[len(u.out)-lzfReach:])
+	u.out = u.out[:u.written]
+}
+
+func (u *unpacker) put(b byte) {
+	if u.room--; u.room < 0 {
+		u.err = errPacked
+	}
+	if u.err == nil {
+		u.out = append(u.out, b)
+	}
 }
 
 // intset decodes a sorted list of integers.
-func intset(b []byte) (list [][]byte, err error) {
+func intset(b []byte, f func([]byte) error) error {
 	if len(b) < 8 {
-		return nil, errPacked
+		return errPacked
 	}
 	width, n := int(binary.LittleEndian.Uint32(b)), int(binary.LittleEndian.Uint32(b[4:]))
 	b = b[8:]
-	if width != 2 && width != 4 && width != 8 || len(b) != width*n {
-		return nil, errPacked
+	if width != 2 && width != 4 && width != 8 || int64(len(b)) != int64(width)*int64(n) {
+		return errPacked
 	}
 	for ; len(b) > 0; b = b[width:] {
-		list = append(list, number(b[:width]))
+		if err := f(number(b[:width])); err != nil {
+			return err
+		}
 	}
-	return list, nil
+	return nil
 }
 
 // number is a little-endian signed integer as text.
@@ -76,34 +124,36 @@ func number(b []byte) []byte {
 }
 
 // listpack decodes a listpack (https://github.com/antirez/listpack/blob/master/listpack.md).
-func listpack(b []byte) (list [][]byte, err error) {
+func listpack(b []byte, f func([]byte) error) error {
 	if len(b) < 7 || int(binary.LittleEndian.Uint32(b)) != len(b) {
-		return nil, errPacked
+		return errPacked
 	}
 	b = b[6:]
 	for len(b) > 0 && b[0] != 0xff {
 		head, text, value := listpackEntry(b)
 		n := head + text
 		if head == 0 || n > len(b) {
-			return nil, errPacked
+			return errPacked
 		}
 		if value == nil {
 			value = b[head:n]
 		}
-		list = append(list, value)
+		if err := f(value); err != nil {
+			return err
+		}
 		back := 1 // the length once more, 7 bits to a byte
 		for rest := n >> 7; rest > 0; rest >>= 7 {
 			back++
 		}
 		if n+back > len(b) {
-			return nil, errPacked
+			return errPacked
 		}
 		b = b[n+back:]
 	}
 	if len(b) != 1 {
-		return nil, errPacked
+		return errPacked
 	}
-	return list, nil
+	return nil
 }
 
 // listpackEntry gives an entry's head and text lengths; value is set for a
@@ -134,9 +184,9 @@ func listpackEntry(b []byte) (head, text int, value []byte) {
 
 // ziplist decodes what came before listpacks
 // (https://github.com/redis/redis/blob/6.2/src/ziplist.c).
-func ziplist(b []byte) (list [][]byte, err error) {
+func ziplist(b []byte, f func([]byte) error) error {
 	if len(b) < 11 || int(binary.LittleEndian.Uint32(b)) != len(b) {
-		return nil, errPacked
+		return errPacked
 	}
 	b = b[10:]
 	for len(b) > 0 && b[0] != 0xff {
@@ -145,23 +195,25 @@ func ziplist(b []byte) (list [][]byte, err error) {
 			skip = 5
 		}
 		if len(b) <= skip {
-			return nil, errPacked
+			return errPacked
 		}
 		b = b[skip:]
 		head, text, value := ziplistEntry(b)
 		if head == 0 || head+text > len(b) {
-			return nil, errPacked
+			return errPacked
 		}
 		if value == nil {
 			value = b[head : head+text]
 		}
-		list = append(list, value)
+		if err := f(value); err != nil {
+			return err
+		}
 		b = b[head+text:]
 	}
 	if len(b) != 1 {
-		return nil, errPacked
+		return errPacked
 	}
-	return list, nil
+	return nil
 }
 
 // ziplistEntry is as listpackEntry.

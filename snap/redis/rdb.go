@@ -2,19 +2,18 @@ package redis
 
 import (
 	"bufio"
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"math"
-	"slices"
 	"strconv"
 
 	"github.com/zeebo/blake3"
 
 	"mulligan/ipc/errs"
 	"mulligan/snap"
+	"mulligan/snap/extsort"
 )
 
 // The types of values in an RDB file, and its marks between them
@@ -22,30 +21,29 @@ import (
 const (
 	typeString, typeList, typeSet, typeZset, typeHash, typeZset2 = 0, 1, 2, 3, 4, 5
 
-	typeIntset             = 11
-	typeZsetZiplist        = 12
-	typeHashZiplist        = 13
-	typeQuicklist          = 14
-	typeStream             = 15
-	typeHashListpack       = 16
-	typeZsetListpack       = 17
-	typeQuicklist2         = 18
-	typeStream2            = 19
-	typeSetListpack        = 20
-	typeStream3            = 21
-	markSlot               = 0xf4
-	markFunction           = 0xf5
-	markModule             = 0xf7
-	markIdle               = 0xf8
-	markFreq               = 0xf9
-	markAux                = 0xfa
-	markResize             = 0xfb
-	markExpireMS           = 0xfc
-	markExpire             = 0xfd
-	markDB                 = 0xfe
-	markEnd                = 0xff
-	formatName             = "mulligan redis state 1\n"
-	maxString        int64 = 1 << 30 // twice what a server allows by default
+	typeIntset       = 11
+	typeZsetZiplist  = 12
+	typeHashZiplist  = 13
+	typeQuicklist    = 14
+	typeStream       = 15
+	typeHashListpack = 16
+	typeZsetListpack = 17
+	typeQuicklist2   = 18
+	typeStream2      = 19
+	typeSetListpack  = 20
+	typeStream3      = 21
+	markSlot         = 0xf4
+	markFunction     = 0xf5
+	markModule       = 0xf7
+	markIdle         = 0xf8
+	markFreq         = 0xf9
+	markAux          = 0xfa
+	markResize       = 0xfb
+	markExpireMS     = 0xfc
+	markExpire       = 0xfd
+	markDB           = 0xfe
+	markEnd          = 0xff
+	formatName       = "mulligan redis state 1\n"
 )
 
 // item is one key with its value, or one library of functions (db is -1).
@@ -57,49 +55,45 @@ type item struct {
 	sum    [32]byte
 }
 
-// scanned is what a snapshot holds, without the values.
+// scanned is what a snapshot holds, without the values. The caller must close it.
 type scanned struct {
 	version int // of the format
-	items   []digest
+	sum     snap.Hash
+	items   *extsort.Sorter // keys' digests, each with its time of expiry
 }
 
-// digest is a key's digest, and when it ends.
-type digest struct {
-	sum    [32]byte
-	expire int64
+// close lets the digests go. It may be called on nil.
+func (s *scanned) close() {
+	if s != nil {
+		s.items.Close()
+	}
 }
 
 // hash is the digest of the state: that of all keys' digests, sorted. It does
 // not depend on where, in which order or in which encoding the server keeps them.
-func (s *scanned) hash() snap.Hash { return s.hashAt(0) }
+func (s *scanned) hash() snap.Hash { return s.sum }
 
-// hashAt is the hash without what has expired at the time (ms); 0 keeps all.
-func (s *scanned) hashAt(time int64) snap.Hash {
-	slices.SortFunc(s.items, func(a, b digest) int { return bytes.Compare(a.sum[:], b.sum[:]) })
+// hashAt is the hash without what has expired at the time (ms), of which it gives the number; 0 keeps all.
+func (s *scanned) hashAt(time int64) (sum snap.Hash, expired int, err error) {
 	h := blake3.New()
 	_, _ = h.WriteString(formatName) // never fails
-	for _, d := range s.items {
-		if d.expire == 0 || time == 0 || d.expire > time {
-			_, _ = h.Write(d.sum[:])
+	err = s.items.Each(func(sum, expire []byte) error {
+		if at := int64(binary.BigEndian.Uint64(expire)); at != 0 && time != 0 && at <= time {
+			expired++
+			return nil
 		}
-	}
-	return snap.Hash(h.Sum(nil))
-}
-
-// expired counts the keys that have expired at the time (ms).
-func (s *scanned) expired(time int64) (n int) {
-	for _, d := range s.items {
-		if d.expire != 0 && d.expire <= time {
-			n++
-		}
-	}
-	return n
+		_, _ = h.Write(sum)
+		return nil
+	})
+	return snap.Hash(h.Sum(nil)), expired, err
 }
 
 // parser reads an RDB file.
 type parser struct {
-	r   *bufio.Reader
-	err error
+	r      *bufio.Reader
+	err    error
+	digest *blake3.Hasher  // of the key that is being read
+	group  *extsort.Sorter // members of the key that is being read
 }
 
 var errSnapshot = errs.New(errs.Corrupt, "", "the snapshot cannot be read")
@@ -108,34 +102,51 @@ func badSnapshot(what string) error {
 	return &errs.Error{Kind: errs.Corrupt, Message: what, Err: errSnapshot}
 }
 
-// scan reads a whole RDB file, digests each key, and hands it to each.
-func scan(r io.Reader, each func(item)) (*scanned, error) {
-	p := &parser{r: bufio.NewReaderSize(r, 256<<10)}
-	var s scanned
-	magic := p.take(9)
-	if p.err != nil {
-		return nil, p.err
+// scan reads a whole RDB file, digests each key, and hands it to each. What does
+// not fit in memory is sorted in the folder dir.
+func scan(dir string, r io.Reader, each func(item) error) (*scanned, error) {
+	p := &parser{r: bufio.NewReaderSize(r, 256<<10), digest: blake3.New(), group: extsort.New(dir)}
+	defer p.group.Close()
+	s := &scanned{items: extsort.New(dir)}
+	err := p.file(s, each)
+	if err == nil {
+		s.sum, _, err = s.hashAt(0)
 	}
-	var err error
-	if s.version, err = strconv.Atoi(string(magic[5:])); err != nil || string(magic[:5]) != "REDIS" {
-		return nil, badSnapshot("it does not begin like one")
+	if err != nil {
+		s.close()
+		return nil, err
 	}
-	p.entries(s.version, func(i item) {
-		s.items = append(s.items, digest{i.sum, i.expire})
-		if each != nil {
-			each(i)
-		}
-	})
-	if p.err != nil {
-		return nil, p.err
-	}
-	if _, err := p.r.ReadByte(); !errors.Is(err, io.EOF) {
-		return nil, badSnapshot("it goes on behind its end")
-	}
-	return &s, nil
+	return s, nil
 }
 
-func (p *parser) entries(version int, each func(item)) {
+// file reads the file from its beginning to its end.
+func (p *parser) file(s *scanned, each func(item) error) (err error) {
+	magic := p.take(9)
+	if p.err != nil {
+		return p.err
+	}
+	if s.version, err = strconv.Atoi(string(magic[5:])); err != nil || string(magic[:5]) != "REDIS" {
+		return badSnapshot("it does not begin like one")
+	}
+	p.entries(s.version, func(i item) error {
+		var expire [8]byte
+		binary.BigEndian.PutUint64(expire[:], uint64(i.expire))
+		err := s.items.Add(i.sum[:], expire[:])
+		if err == nil && each != nil {
+			err = each(i)
+		}
+		return err
+	})
+	if p.err != nil {
+		return p.err
+	}
+	if _, err := p.r.ReadByte(); !errors.Is(err, io.EOF) {
+		return badSnapshot("it goes on behind its end")
+	}
+	return nil
+}
+
+func (p *parser) entries(version int, each func(item) error) {
 	var db, expire int64
 	for p.err == nil {
 		switch mark := p.byte(); mark {
@@ -160,7 +171,9 @@ func (p *parser) entries(version int, each func(item)) {
 		case markFreq:
 			p.byte()
 		case markFunction:
-			p.give(each, item{db: -1}, [][]byte{p.string()})
+			p.begin(item{db: -1})
+			p.copyPart()
+			p.give(each, item{db: -1})
 		case markModule:
 			p.fail(unsupported("data of a module"))
 		case markEnd:
@@ -169,9 +182,10 @@ func (p *parser) entries(version int, each func(item)) {
 			}
 			return
 		default:
-			key := p.string()
-			value := p.value(mark)
-			p.give(each, item{db: db, key: key, kind: kindOf(mark, value), expire: expire}, value)
+			i := item{db: db, key: p.string(), expire: expire}
+			p.begin(i)
+			i.kind = p.value(mark)
+			p.give(each, i)
 			expire = 0
 		}
 	}
@@ -182,107 +196,216 @@ func unsupported(what string) error {
 		WithHint("use a newer mulligan, or take it out of the server")
 }
 
-// give digests a key with its value: each part with its length, so that no two values look alike.
-func (p *parser) give(each func(item), i item, value [][]byte) {
+// begin begins the digest of a key with its value: each part with its length, so
+// that no two values look alike.
+func (p *parser) begin(i item) {
+	p.digest.Reset()
+	p.part(binary.LittleEndian.AppendUint64(nil, uint64(i.db)))
+	p.part(i.key)
+	p.part(binary.LittleEndian.AppendUint64(nil, uint64(i.expire)))
+}
+
+// part adds a part to the digest.
+func (p *parser) part(b []byte) {
+	p.partSize(int64(len(b)))
+	_, _ = p.digest.Write(b) // never fails
+}
+
+func (p *parser) partSize(n int64) {
+	var b [8]byte
+	binary.LittleEndian.PutUint64(b[:], uint64(n))
+	_, _ = p.digest.Write(b[:]) // never fails
+}
+
+// copyPart adds a string to the digest as it comes, however long it is.
+func (p *parser) copyPart() {
+	t := p.text()
+	p.partSize(t.size)
+	p.copy(t, p.digest)
+}
+
+// give ends the digest of a key, and hands the key on.
+func (p *parser) give(each func(item) error, i item) {
 	if p.err != nil {
 		return
 	}
-	h := blake3.New()
-	part := func(b []byte) {
-		var n [8]byte
-		binary.LittleEndian.PutUint64(n[:], uint64(len(b)))
-		_, _ = h.Write(n[:]) // never fails
-		_, _ = h.Write(b)
+	p.digest.Sum(i.sum[:0])
+	if err := each(i); err != nil {
+		p.fail(err)
 	}
-	part(binary.LittleEndian.AppendUint64(nil, uint64(i.db)))
-	part(i.key)
-	part(binary.LittleEndian.AppendUint64(nil, uint64(i.expire)))
-	for _, v := range value {
-		part(v)
-	}
-	h.Sum(i.sum[:0])
-	each(i)
 }
 
-// value reads a value and gives it in a form that does not depend on how the
-// server keeps it: what has no order is sorted.
-func (p *parser) value(kind byte) [][]byte {
-	switch kind {
+// value adds a value to the digest, in a form that does not depend on how the
+// server keeps it: what has no order is sorted. It gives the kind of the value.
+func (p *parser) value(mark byte) (kind string) {
+	switch mark {
 	case typeString:
-		return [][]byte{[]byte("string"), p.string()}
-	case typeList:
-		return tagged("list", p.strings(p.count()))
-	case typeQuicklist, typeQuicklist2:
-		return tagged("list", p.quicklist(kind))
-	case typeSet:
-		return tagged("set", sorted(p.strings(p.count()), 1))
-	case typeIntset:
-		return tagged("set", sorted(p.sub(intset), 1))
-	case typeSetListpack:
-		return tagged("set", sorted(p.sub(listpack), 1))
-	case typeHash:
-		return tagged("hash", sorted(p.strings(2*p.count()), 2))
-	case typeHashListpack:
-		return tagged("hash", sorted(p.sub(listpack), 2))
-	case typeHashZiplist:
-		return tagged("hash", sorted(p.sub(ziplist), 2))
-	case typeZset, typeZset2:
-		return tagged("zset", sorted(p.zset(kind), 2))
-	case typeZsetListpack:
-		return tagged("zset", sorted(p.scores(p.sub(listpack)), 2))
-	case typeZsetZiplist:
-		return tagged("zset", sorted(p.scores(p.sub(ziplist)), 2))
+		p.part([]byte("string"))
+		p.copyPart()
+		return "string"
+	case typeList, typeQuicklist, typeQuicklist2:
+		kind = "list"
+		p.list(mark)
+	case typeSet, typeIntset, typeSetListpack:
+		kind = "set"
+		p.set(mark)
+	case typeHash, typeHashListpack, typeHashZiplist:
+		kind = "hash"
+		p.hash(mark)
+	case typeZset, typeZset2, typeZsetListpack, typeZsetZiplist:
+		kind = "zset"
+		p.zset(mark)
 	case typeStream, typeStream2, typeStream3:
-		return tagged("stream", p.stream(kind))
+		kind = "stream"
+		p.stream(mark)
+	default:
+		p.fail(unsupported(fmt.Sprintf("values of type %d", mark)))
 	}
-	if p.err == nil {
-		p.fail(unsupported(fmt.Sprintf("values of type %d", kind)))
+	p.part([]byte(kind))
+	return kind
+}
+
+func (p *parser) list(mark byte) {
+	for n := p.count(); n > 0 && p.err == nil; n-- {
+		switch {
+		case mark == typeQuicklist:
+			p.sub(ziplist, p.element)
+		case mark == typeList, p.count() == 1: // one plain element
+			p.copyPart()
+		default:
+			p.sub(listpack, p.element)
+		}
 	}
+}
+
+func (p *parser) element(b []byte) error {
+	p.part(b)
 	return nil
 }
 
-// kindOf is what a value of p.value is.
-func kindOf(mark byte, value [][]byte) string {
-	if mark == typeString || len(value) == 0 {
-		return "string"
-	}
-	return string(value[len(value)-1]) // see tagged
-}
-
-func tagged(name string, parts [][]byte) [][]byte { return append(parts, []byte(name)) }
-
-// sorted sorts groups of n parts by the first of each.
-func sorted(parts [][]byte, n int) [][]byte {
-	groups := slices.Collect(slices.Chunk(parts, n))
-	slices.SortFunc(groups, func(a, b [][]byte) int { return bytes.Compare(a[0], b[0]) })
-	return slices.Concat(groups...)
-}
-
-func (p *parser) quicklist(kind byte) (all [][]byte) {
-	for n := p.count(); n > 0 && p.err == nil; n-- {
-		if kind == typeQuicklist {
-			all = append(all, p.sub(ziplist)...)
-			continue
-		}
-		if p.count() == 1 { // one plain element
-			all = append(all, p.string())
-		} else {
-			all = append(all, p.sub(listpack)...)
+func (p *parser) set(mark byte) {
+	add := func(b []byte) error { return p.group.Add(b, nil) }
+	switch mark {
+	case typeIntset:
+		p.sub(intset, add)
+	case typeSetListpack:
+		p.sub(listpack, add)
+	default:
+		for n := p.count(); n > 0 && p.err == nil; n-- {
+			p.member(p.string(), nil)
 		}
 	}
-	return all
+	p.sorted(false)
 }
 
-func (p *parser) zset(kind byte) (all [][]byte) {
-	for n := p.count(); n > 0 && p.err == nil; n-- {
-		member := p.string()
-		if kind == typeZset2 {
-			all = append(all, member, p.take(8))
-			continue
-		}
-		all = append(all, member, p.score(p.oldDouble()))
+// member adds a member, with its value, to the group that is sorted.
+func (p *parser) member(key, value []byte) {
+	if p.err == nil {
+		p.fail(p.group.Add(key, value))
 	}
-	return all
+}
+
+// sorted adds the group to the digest, in the order of its keys.
+func (p *parser) sorted(values bool) {
+	if p.err == nil {
+		p.fail(p.group.Each(func(key, value []byte) error {
+			p.part(key)
+			switch {
+			case !values:
+			case value[0] == inline:
+				p.part(value[1:])
+			default:
+				r, size := p.group.Kept(value[1:])
+				p.partSize(size)
+				_, err := io.Copy(p.digest, r)
+				return err
+			}
+			return nil
+		}))
+	}
+	p.group.Reset()
+}
+
+// How a value stands in a group: as it is, or as a reference to where it is kept.
+const (
+	inline    = 0
+	elsewhere = 1
+	maxInline = 64 << 10
+)
+
+func (p *parser) hash(mark byte) {
+	switch mark {
+	case typeHashListpack:
+		p.sub(listpack, pairs(func(k, v []byte) error { return p.group.Add(k, append([]byte{inline}, v...)) }))
+	case typeHashZiplist:
+		p.sub(ziplist, pairs(func(k, v []byte) error { return p.group.Add(k, append([]byte{inline}, v...)) }))
+	default:
+		for n := p.count(); n > 0 && p.err == nil; n-- {
+			p.member(p.string(), p.hashValue())
+		}
+	}
+	p.sorted(true)
+}
+
+// hashValue reads the value of a field, as it stands in a group.
+func (p *parser) hashValue() []byte {
+	t := p.text()
+	if t.size <= maxInline {
+		b := sliceWriter{inline}
+		p.copy(t, &b)
+		return b
+	}
+	ref, err := p.group.Keep(func(w io.Writer) error {
+		p.copy(t, w)
+		return p.err
+	})
+	p.fail(err)
+	return append([]byte{elsewhere}, ref...)
+}
+
+// sliceWriter keeps what is written to it.
+type sliceWriter []byte
+
+func (s *sliceWriter) Write(b []byte) (int, error) {
+	*s = append(*s, b...)
+	return len(b), nil
+}
+
+// pairs calls f with every two elements.
+func pairs(f func(key, value []byte) error) func([]byte) error {
+	var key []byte
+	odd := false
+	return func(b []byte) error {
+		if odd = !odd; odd {
+			key = append(key[:0], b...)
+			return nil
+		}
+		return f(key, b)
+	}
+}
+
+func (p *parser) zset(mark byte) {
+	scored := pairs(func(member, score []byte) error {
+		p.member(member, append([]byte{inline}, p.score(score)...))
+		return p.err
+	})
+	switch mark {
+	case typeZsetListpack:
+		p.sub(listpack, scored)
+	case typeZsetZiplist:
+		p.sub(ziplist, scored)
+	default:
+		for n := p.count(); n > 0 && p.err == nil; n-- {
+			member, score := p.string(), []byte(nil)
+			if mark == typeZset2 {
+				score = p.take(8)
+			} else {
+				score = p.score(p.oldDouble())
+			}
+			p.member(member, append([]byte{inline}, score...))
+		}
+	}
+	p.sorted(true)
 }
 
 // oldDouble is a number as text, with a length of one byte.
@@ -299,17 +422,10 @@ func (p *parser) oldDouble() []byte {
 	}
 }
 
-// scores makes the second of each pair, a number as text, its eight bytes.
-func (p *parser) scores(pairs [][]byte) [][]byte {
-	for i := 1; i < len(pairs); i += 2 {
-		pairs[i] = p.score(pairs[i])
-	}
-	return pairs
-}
-
+// score makes a number that is text its eight bytes.
 func (p *parser) score(text []byte) []byte {
 	f, err := strconv.ParseFloat(string(text), 64)
-	if err != nil && p.err == nil {
+	if err != nil {
 		p.fail(badSnapshot("a score is not a number"))
 	}
 	return binary.LittleEndian.AppendUint64(nil, math.Float64bits(f))
@@ -318,46 +434,45 @@ func (p *parser) score(text []byte) []byte {
 // stream reads a stream with its groups. When a consumer was last seen is no
 // part of the state: looking for nothing changes it. Nor is how many entries a
 // group has read: a server that replays its log after a crash no longer knows.
-func (p *parser) stream(kind byte) (all [][]byte) {
+func (p *parser) stream(mark byte) {
 	number := func() int64 {
 		n := p.count()
-		all = append(all, binary.LittleEndian.AppendUint64(nil, uint64(n)))
+		p.part(binary.LittleEndian.AppendUint64(nil, uint64(n)))
 		return n
 	}
-	raw := func(n int64) { all = append(all, p.take(n)) }
 	for n := number(); n > 0 && p.err == nil; n-- {
-		all = append(all, p.string(), p.string())
+		p.copyPart()
+		p.copyPart()
 	}
 	numbers := 3 // length, and the last id
-	if kind >= typeStream2 {
+	if mark >= typeStream2 {
 		numbers += 5 // the first id, the greatest that was deleted, how many were added
 	}
 	for range numbers {
 		number()
 	}
 	for groups := number(); groups > 0 && p.err == nil; groups-- {
-		all = append(all, p.string())
+		p.copyPart()
 		number()
 		number()
-		if kind >= typeStream2 {
+		if mark >= typeStream2 {
 			p.count()
 		}
 		for n := number(); n > 0 && p.err == nil; n-- {
-			raw(16 + 8)
+			p.part(p.take(16 + 8))
 			number()
 		}
 		for consumers := number(); consumers > 0 && p.err == nil; consumers-- {
-			all = append(all, p.string())
+			p.copyPart()
 			p.take(8)
-			if kind >= typeStream3 {
+			if mark >= typeStream3 {
 				p.take(8)
 			}
 			for n := number(); n > 0 && p.err == nil; n-- {
-				raw(16)
+				p.part(p.take(16))
 			}
 		}
 	}
-	return all
 }
 
 // fail remembers the first error.
@@ -374,7 +489,7 @@ func (p *parser) byte() byte { return p.take(1)[0] }
 
 // take reads n bytes. After an error it gives zeros, at least eight.
 func (p *parser) take(n int64) []byte {
-	if p.err == nil && (n < 0 || n > maxString) {
+	if n < 0 || n > maxPacked {
 		p.fail(badSnapshot("a length makes no sense"))
 	}
 	if p.err == nil && n <= 64<<10 {
@@ -386,10 +501,10 @@ func (p *parser) take(n int64) []byte {
 		p.fail(err)
 	}
 	if p.err == nil { // memory only for what really comes
-		var b bytes.Buffer
+		b := make(sliceWriter, 0, 64<<10)
 		_, err := io.CopyN(&b, p.r, n)
 		if err == nil {
-			return b.Bytes()
+			return b
 		}
 		p.fail(err)
 	}
@@ -426,18 +541,22 @@ func (p *parser) count() int64 {
 	return n
 }
 
-func (p *parser) strings(n int64) (list [][]byte) {
-	for ; n > 0 && p.err == nil; n-- {
-		list = append(list, p.string())
-	}
-	return list
+// text is a string whose head was read: it is short, or comes next, as it is or packed.
+type text struct {
+	size   int64
+	packed int64 // bytes of LZF that come; 0: none
+	short  []byte
 }
 
-// string reads a string, in whichever way it is packed.
-func (p *parser) string() []byte {
+// text reads the head of a string, in whichever way it is packed.
+func (p *parser) text() text {
 	n, special := p.length()
 	if !special {
-		return p.take(n)
+		if n < 0 || n > maxString {
+			p.fail(errTooLong)
+			return text{}
+		}
+		return text{size: n}
 	}
 	var v int64
 	switch n {
@@ -448,27 +567,53 @@ func (p *parser) string() []byte {
 	case 2:
 		v = int64(int32(binary.LittleEndian.Uint32(p.take(4))))
 	case 3:
-		packed, size := p.count(), p.count()
-		b, err := unpack(p.take(packed), size)
-		if err != nil {
-			p.fail(err)
+		t := text{packed: p.count(), size: p.count()}
+		if t.packed <= 0 || t.size < 0 || t.packed > maxString || t.size > maxString {
+			p.fail(errTooLong)
+			return text{}
 		}
-		return b
+		return t
 	default:
 		p.fail(badSnapshot("a string makes no sense"))
 	}
-	return strconv.AppendInt(nil, v, 10)
+	short := strconv.AppendInt(nil, v, 10)
+	return text{size: int64(len(short)), short: short}
 }
 
-// sub reads a string and decodes what is packed in it.
-func (p *parser) sub(decode func([]byte) ([][]byte, error)) [][]byte {
-	b := p.string()
+// copy writes a string to w as it comes.
+func (p *parser) copy(t text, w io.Writer) {
 	if p.err != nil {
-		return nil
+		return
 	}
-	list, err := decode(b)
-	if err != nil {
-		p.fail(err)
+	var err error
+	switch {
+	case t.short != nil:
+		_, err = w.Write(t.short)
+	case t.packed > 0:
+		err = unpack(w, p.r, t.packed, t.size)
+	default:
+		_, err = io.CopyN(w, p.r, t.size)
 	}
-	return list
+	p.fail(err)
+}
+
+// string reads a string that has to be held whole.
+func (p *parser) string() []byte { return p.whole(maxName, errLongName) }
+
+func (p *parser) whole(most int64, tooLong error) []byte {
+	t := p.text()
+	if t.size > most {
+		p.fail(tooLong)
+	}
+	b := make(sliceWriter, 0, min(t.size, 64<<10))
+	p.copy(t, &b)
+	return b
+}
+
+// sub reads a string and calls f for each element that is packed in it.
+func (p *parser) sub(decode func([]byte, func([]byte) error) error, f func([]byte) error) {
+	b := p.whole(maxPacked, errLongPacked)
+	if p.err == nil {
+		p.fail(decode(b, f))
+	}
 }

@@ -150,10 +150,11 @@ func (d *Driver) take(ctx context.Context, b *cas.Batch) (captured, error) {
 		return captured{}, err
 	}
 	s := newStorer(b)
-	sum, err := d.read(ctx, s)
+	sum, err := d.read(ctx, s, nil)
 	if err != nil {
 		return captured{}, err
 	}
+	defer sum.scanned.close()
 	node, err := s.node()
 	return captured{node: node, hash: sum.hash(), meta: sum.meta(), warnings: warnings}, err
 }
@@ -190,7 +191,8 @@ func (d *Driver) Verify(ctx context.Context, id snap.SnapshotID, depth snap.Dept
 		_, _, err = parseMeta(root)
 		return errs.Wrap(errs.Corrupt, op, err)
 	}
-	_, err = d.scanStored(ctx, root, nil)
+	s, err := d.scanStored(ctx, root, nil)
+	s.close()
 	return errs.Wrap(errs.Failed, op, err)
 }
 

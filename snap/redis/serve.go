@@ -104,7 +104,7 @@ func (c *conn) command() ([]string, error) {
 			break
 		}
 	}
-	v, err := c.answer(0)
+	v, err := c.answer()
 	if err != nil {
 		return nil, err
 	}

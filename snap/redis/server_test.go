@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	role(os.Getenv("REDIS_TEST_ARG"))
 }
 
-var roles = map[string]func(arg string){"writer": write, "victim": victim}
+var roles = map[string]func(arg string){"writer": write, "victim": victim, "hostile": captureHostile}
 
 // command is a process of the test binary in a role.
 func command(t *testing.T, role string, arg any) *exec.Cmd {

@@ -163,8 +163,9 @@ func (c *content) next() (err error) {
 	return records.Damaged(err)
 }
 
-// scanStored reads a stored snapshot and checks it against its hash.
-func (d *Driver) scanStored(ctx context.Context, root cas.Root, each func(item)) (*scanned, error) {
+// scanStored reads a stored snapshot and checks it against its hash. The caller
+// must close what it gives.
+func (d *Driver) scanStored(ctx context.Context, root cas.Root, each func(item) error) (*scanned, error) {
 	_, hash, err := parseMeta(root)
 	if err != nil {
 		return nil, err
@@ -173,11 +174,12 @@ func (d *Driver) scanStored(ctx context.Context, root cas.Root, each func(item))
 	if err != nil {
 		return nil, err
 	}
-	s, err := scan(c, each)
+	s, err := scan(d.cfg.StateDir, c, each)
 	if err != nil {
 		return nil, err
 	}
 	if got := s.hash(); got != hash {
+		s.close()
 		return nil, errs.New(errs.Corrupt, "", "the stored content hashes to %s, not to %s", got, hash).WithHint("use another checkpoint")
 	}
 	return s, nil

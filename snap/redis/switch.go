@@ -53,8 +53,14 @@ func (d *Driver) same(ctx context.Context, live summary, root cas.Root) (same bo
 	if err != nil {
 		return false, 0, err
 	}
+	defer stored.close()
 	now := live.read.UnixMilli()
-	return live.scanned.hashAt(now) == stored.hashAt(now), stored.expired(now), nil
+	want, gone, err := stored.hashAt(now)
+	if err != nil {
+		return false, 0, err
+	}
+	got, _, err := live.scanned.hashAt(now)
+	return err == nil && got == want, gone, err
 }
 
 // atBase finds out where in its history the server is, if its data there is
@@ -72,10 +78,11 @@ func (d *Driver) atBase(ctx context.Context, base cas.Root) (at position, is boo
 	if at, err = c.position(); err != nil || at == m.Position {
 		return at, err == nil, err
 	}
-	live, err := d.read(ctx, io.Discard)
+	live, err := d.read(ctx, io.Discard, nil)
 	if err != nil {
 		return at, false, err
 	}
+	defer live.scanned.close()
 	is, _, err = d.same(ctx, live, base)
 	return live.at, is, err
 }
@@ -127,10 +134,11 @@ func (d *Driver) alreadyAt(ctx context.Context, p *plan, target cas.Root) (bool,
 	if p.Phase != records.Committing {
 		return false, nil
 	}
-	live, err := d.read(ctx, io.Discard)
+	live, err := d.read(ctx, io.Discard, nil)
 	if err != nil {
 		return false, err
 	}
+	defer live.scanned.close()
 	is, _, err := d.same(ctx, live, target)
 	return is, err
 }
@@ -165,7 +173,8 @@ func (d *Driver) callOff(ctx context.Context, p *plan, at position, failed error
 	if failed == nil || p.Phase != records.Committing || p.Lead != nil {
 		return nil
 	}
-	ctx = context.WithoutCancel(ctx)
+	ctx, cancel := d.after(ctx)
+	defer cancel()
 	c, err := d.dial(ctx)
 	if err != nil {
 		return nil // the error that is told is the one before
@@ -219,10 +228,11 @@ func (s *dbSwitch) Check(ctx context.Context) (proof snap.Proof, err error) {
 		if p.Back() {
 			want = base
 		}
-		live, err := s.d.read(ctx, io.Discard)
+		live, err := s.d.read(ctx, io.Discard, nil)
 		if err != nil {
 			return err
 		}
+		defer live.scanned.close()
 		var gone int
 		if proof.Match, gone, err = s.d.same(ctx, live, want); err != nil {
 			return err

@@ -19,9 +19,10 @@ type summary struct {
 	scanned *scanned
 }
 
-// read asks the server for a snapshot, as a replica does, and copies it to w.
-// The server forks at once, and at is the position of that moment.
-func (d *Driver) read(ctx context.Context, w io.Writer) (s summary, err error) {
+// read asks the server for a snapshot, as a replica does, copies it to w, and hands
+// its keys to each. The server forks at once, and at is the position of that
+// moment. The caller must close what was scanned.
+func (d *Driver) read(ctx context.Context, w io.Writer, each func(item) error) (s summary, err error) {
 	c, err := d.dial(ctx)
 	if err != nil {
 		return s, err
@@ -36,12 +37,15 @@ func (d *Driver) read(ctx context.Context, w io.Writer) (s summary, err error) {
 	}
 	s.at, s.size = at, size
 	body := &io.LimitedReader{R: c.r, N: size}
-	s.scanned, err = scan(io.TeeReader(body, w), nil)
+	s.scanned, err = scan(d.cfg.StateDir, io.TeeReader(body, w), each)
 	if err == nil && body.N > 0 {
 		err = errs.New(errs.Unsupported, "", "the snapshot goes on for %d bytes behind its end", body.N)
 	}
 	if err == nil {
 		s.read, err = d.time(ctx)
+	}
+	if err != nil {
+		s.scanned.close()
 	}
 	return s, err
 }

@@ -273,7 +273,7 @@ func (c *conn) writeObjects(ctx context.Context, r *rowReader) error {
 // readLine gives the next line of r, buffered in buf; "" at the end.
 func readLine(r io.Reader, buf *bytes.Buffer) (string, error) {
 	for {
-		if i := indexNewline(buf.Bytes()); i >= 0 {
+		if i := bytes.IndexByte(buf.Bytes(), '\n'); i >= 0 {
 			return string(buf.Next(i + 1)), nil
 		}
 		n, err := io.CopyN(buf, r, 32<<10)

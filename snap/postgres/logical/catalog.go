@@ -3,6 +3,7 @@ package logical
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -45,6 +46,9 @@ func (c *conn) props(ctx context.Context) (p props, err error) {
 	if len(p.Settings) == 0 {
 		p.Settings = nil // as it is when it was stored and read again
 	}
+	for _, s := range p.Settings {
+		err = errors.Join(err, c.kept.Add(s.Role, s.Name, s.Value))
+	}
 	slices.SortStableFunc(p.Settings, func(a, b setting) int { return cmp.Compare(a.Role, b.Role) })
 	return p, err
 }
@@ -83,6 +87,9 @@ func (c *conn) relations(ctx context.Context) (list []*relation, err error) {
 		if size != nil {
 			r.bytes = *size
 		}
+		if err := c.kept.Add(r.table.Schema, r.table.Name, r.table.Where); err != nil {
+			return nil, err
+		}
 		list = append(list, r)
 	}
 	return list, rows.Err()
@@ -108,6 +115,9 @@ func (c *conn) columns(ctx context.Context, list []*relation) error {
 		var oid uint32
 		var col column
 		if err := rows.Scan(&oid, &col.Name, &col.Type, &col.Generated, &col.Rest); err != nil {
+			return err
+		}
+		if err := c.kept.Add(col.Name, col.Type, col.Rest); err != nil {
 			return err
 		}
 		if r := byOID[oid]; r != nil {
@@ -180,6 +190,12 @@ func (c *conn) sequences(ctx context.Context) (list []sequence, err error) {
 			return nil, err
 		}
 		for _, v := range values {
+			if v.At < i || v.At >= len(names) {
+				return nil, errs.New(errs.Failed, "", "the server answered with a sequence that it was not asked for").WithHint("look into the server's log")
+			}
+			if err := c.kept.Add(names[v.At].Schema, names[v.At].Name); err != nil {
+				return nil, err
+			}
 			list = append(list, sequence{names[v.At].Schema, names[v.At].Name, v.Last, v.Called})
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"strings"
@@ -15,13 +16,15 @@ import (
 
 	"mulligan/ipc/errs"
 	"mulligan/snap"
+	"mulligan/snap/postgres/pgwire"
 )
 
 // conn is one session. Everything that a database's or a role's settings could
 // change in what is read or written is set.
 type conn struct {
 	*pgx.Conn
-	db string
+	db   string
+	kept pgwire.Kept // of what the server said of the database
 }
 
 // session is what pg_dump sets, and what would change the text of a value.
@@ -157,6 +160,10 @@ func isAbsent(err error) bool { return sqlState(err) == stateNoDatabase }
 
 // refused says why there is no session in db.
 func (d *Driver) refused(db string, err error) error {
+	var known *errs.Error
+	if errors.As(err, &known) {
+		return &errs.Error{Kind: known.Kind, Message: known.Message, Hint: known.Hint} // pgx repeats user, host and database around it
+	}
 	e := &errs.Error{Kind: errs.Unavailable, Message: "the server at " + d.login.place() + " does not answer", Err: cause(err),
 		Hint: "start PostgreSQL, or correct the dsn"}
 	switch sqlState(err) {
@@ -199,6 +206,7 @@ func cause(err error) error {
 // classify gives an error of the server or the system its kind.
 func (d *Driver) classify(op string, err error) error {
 	var known *errs.Error
+	err = d.refusal.Take(err)
 	e := &errs.Error{Op: op, Kind: errs.Failed, Err: err}
 	switch {
 	case err == nil:
@@ -241,7 +249,7 @@ func kindOfState(state string) (errs.Kind, string) {
 func brokenOff(err error) bool {
 	var n *net.OpError
 	var p *fs.PathError
-	return errors.As(err, &n) || (pgconn.SafeToRetry(err) && !errors.As(err, &p)) || errors.Is(err, net.ErrClosed)
+	return errors.As(err, &n) || (pgconn.SafeToRetry(err) && !errors.As(err, &p)) || errors.Is(err, net.ErrClosed) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 // identity tells one visible state of a server from all others. Two equal

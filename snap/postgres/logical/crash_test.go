@@ -32,6 +32,10 @@ func TestMain(m *testing.M) {
 		victim(arg)
 		return
 	}
+	if arg := os.Getenv(aloneEnv); arg != "" {
+		alone(arg)
+		return
+	}
 	os.Exit(m.Run())
 }
 

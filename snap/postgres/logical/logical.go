@@ -19,6 +19,7 @@ import (
 	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/postgres/pgwire"
 	"mulligan/snap/records"
 )
 
@@ -54,6 +55,8 @@ type Driver struct {
 	tools   toolbox
 
 	mu sync.Mutex // held during each method: they are rare, and the state is one
+
+	refusal pgwire.Refusal // why the server's words were too much, for classify
 
 	exported func(snapshot string) // where set, told the server's name of the snapshot being read
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mulligan/ipc/errs"
+	"mulligan/snap/postgres/pgwire"
 )
 
 // login is where the server is and as whom to enter: a DSN taken apart. What a
@@ -280,6 +281,7 @@ func (d *Driver) config(ctx context.Context, db string) (*pgx.ConnConfig, error)
 	cfg.RuntimeParams = map[string]string{"application_name": "mulligan", "client_encoding": "UTF8"}
 	cfg.DialFunc = d.cfg.Owner.Dial
 	cfg.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
+	pgwire.Guard(cfg, &d.refusal)
 	return cfg, nil
 }
 

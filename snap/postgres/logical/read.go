@@ -187,11 +187,15 @@ func (r *reader) schemaArgs(format string) []string {
 // schema reads the schema's text, and an archive that pg_restore can work from.
 // A text that is known already stands for the archive that was made with it.
 func (r *reader) schema(ctx context.Context) error {
-	var text bytes.Buffer
-	if err := r.d.run(ctx, child{tool: r.tool, name: "pg_dump", args: r.schemaArgs("plain"), out: &text}); err != nil {
+	text := &bounded{most: maxSchema}
+	text.to = &text.buf
+	if err := r.d.run(ctx, child{tool: r.tool, name: "pg_dump", args: r.schemaArgs("plain"), out: text}); err != nil {
+		if text.err != nil {
+			return text.err
+		}
 		return err
 	}
-	tidied := tidy(text.Bytes())
+	tidied := tidy(text.buf.Bytes())
 	r.m.State.Schema, r.m.plain = digest(string(tidied)), tidied
 	if r.batch == nil {
 		return nil
@@ -206,7 +210,11 @@ func (r *reader) schema(ctx context.Context) error {
 	pipe, in := io.Pipe()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		err := r.d.run(ctx, child{tool: r.tool, name: "pg_dump", args: r.schemaArgs("custom"), out: in})
+		out := &bounded{to: in, most: maxArchive}
+		err := r.d.run(ctx, child{tool: r.tool, name: "pg_dump", args: r.schemaArgs("custom"), out: out})
+		if out.err != nil {
+			err = out.err
+		}
 		in.CloseWithError(err)
 		return err
 	})
@@ -296,6 +304,8 @@ func (r *reader) table(ctx context.Context, c *conn, i int) error {
 	return nil
 }
 
+var errPage = errs.New(errs.Invalid, "", "the server's words on a large object make no sense").WithHint("is it a PostgreSQL server? look into its log")
+
 // blobPage is how much of a large object is read at once: a row of its own.
 const blobPage = 64 << 10
 
@@ -337,9 +347,15 @@ func (c *conn) objects(ctx context.Context) (list []object, err error) {
 		Grants         []string
 	}])
 	for _, f := range found {
+		if err := c.kept.Add(append(f.Grants, f.Owner, f.Comment)...); err != nil {
+			return nil, err
+		}
 		o := object{OID: f.OID, Owner: f.Owner, Comment: f.Comment}
 		for _, g := range f.Grants {
 			part := strings.SplitN(g, " ", 3)
+			if len(part) < 3 {
+				return nil, errPage
+			}
 			o.Grants = append(o.Grants, grant{Role: part[2], Right: part[0], Grantable: part[1] == "t"})
 		}
 		list = append(list, o)
@@ -354,6 +370,9 @@ func (c *conn) copyObject(ctx context.Context, w io.Writer, oid uint32) error {
 		var page string
 		if err := c.QueryRow(ctx, fmt.Sprintf("SELECT pg_catalog.encode(pg_catalog.lo_get(%d, %d, %d), 'hex')", oid, off, blobPage)).Scan(&page); err != nil {
 			return err
+		}
+		if len(page) > 2*blobPage || strings.ContainsRune(page, '\n') {
+			return errPage
 		}
 		if page != "" || off == 0 {
 			if _, err := fmt.Fprintf(w, "%d %d %s\n", oid, off, page); err != nil {

@@ -1,6 +1,7 @@
 package logical
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
@@ -29,8 +30,10 @@ type rowSum struct {
 	sum  [4]uint64
 }
 
-func (s *rowSum) add(row []byte) (hash uint64) {
-	h := blake3.Sum256(row)
+func (s *rowSum) add(row []byte) (hash uint64) { return s.addSum(blake3.Sum256(row)) }
+
+// addSum adds a row by its hash.
+func (s *rowSum) addSum(h [32]byte) (hash uint64) {
 	var carry uint64
 	for i := range s.sum {
 		s.sum[i], carry = bits.Add64(s.sum[i], binary.LittleEndian.Uint64(h[8*i:]), carry)
@@ -48,12 +51,13 @@ func (s *rowSum) String() string {
 }
 
 // rowWriter takes what COPY TO gives: it sums the rows up and, with a batch,
-// stores them.
+// stores them. It holds no more of a row than a piece.
 type rowWriter struct {
 	rowSum
 	size  int64
-	batch *cas.Batch // nil: only sum
-	line  []byte     // the beginning of a row, without its end
+	batch *cas.Batch     // nil: only sum
+	begun int64          // bytes of a row whose end is still to come
+	hash  *blake3.Hasher // of them
 	piece []byte
 	refs  []cas.Hash
 	sizes []int
@@ -63,52 +67,63 @@ type rowWriter struct {
 func (w *rowWriter) Write(p []byte) (int, error) {
 	all := len(p)
 	for len(p) > 0 {
-		n := 1 + indexNewline(p)
+		n := 1 + bytes.IndexByte(p, '\n')
 		if n == 0 {
-			w.line = append(w.line, p...)
-			break
+			return all, w.part(p)
 		}
-		row := p[:n]
-		if len(w.line) > 0 {
-			w.line = append(w.line, row...)
-			row = w.line
-		}
-		if err := w.row(row); err != nil {
+		if err := w.row(p[:n]); err != nil {
 			return 0, err
 		}
-		w.line, p = w.line[:0], p[n:]
+		p = p[n:]
 	}
 	return all, nil
 }
 
-func indexNewline(p []byte) int {
-	for i, c := range p {
-		if c == '\n' {
-			return i
-		}
+// part takes a part of a row, but for its end.
+func (w *rowWriter) part(p []byte) error {
+	if w.hash == nil {
+		w.hash = blake3.New()
 	}
-	return -1
+	if w.begun == 0 {
+		w.hash.Reset()
+	}
+	w.begun += int64(len(p))
+	_, _ = w.hash.Write(p) // never fails
+	return w.keep(p)
 }
 
-// row takes one whole row.
+// row takes a row, or the end of one.
 func (w *rowWriter) row(row []byte) error {
-	hash := w.add(row)
-	w.size += int64(len(row))
-	if w.batch == nil {
-		return nil
+	size := w.begun + int64(len(row))
+	var hash uint64
+	if w.begun == 0 {
+		hash = w.add(row)
+	} else {
+		_, _ = w.hash.Write(row) // never fails
+		hash = w.addSum([32]byte(w.hash.Sum(nil)))
+		w.begun = 0
 	}
-	for rest := row; len(rest) > 0; {
-		n := min(len(rest), maxPiece-len(w.piece))
-		w.piece, rest = append(w.piece, rest[:n]...), rest[n:]
+	if err := w.keep(row); err != nil || w.batch == nil {
+		return err
+	}
+	// On average one cut in so many bytes, however long the rows are.
+	if rate := ^uint64(0) / (meanPiece - minPiece); len(w.piece) >= minPiece && hash/rate < uint64(size) {
+		return w.cut()
+	}
+	return nil
+}
+
+// keep stores bytes of a row.
+func (w *rowWriter) keep(p []byte) error {
+	w.size += int64(len(p))
+	for w.batch != nil && len(p) > 0 {
+		n := min(len(p), maxPiece-len(w.piece))
+		w.piece, p = append(w.piece, p[:n]...), p[n:]
 		if len(w.piece) == maxPiece {
 			if err := w.cut(); err != nil {
 				return err
 			}
 		}
-	}
-	// On average one cut in so many bytes, however long the rows are.
-	if rate := ^uint64(0) / (meanPiece - minPiece); len(w.piece) >= minPiece && hash/rate < uint64(len(row)) {
-		return w.cut()
 	}
 	return nil
 }
@@ -127,7 +142,7 @@ func (w *rowWriter) cut() error {
 
 // end says that there are no more rows, and gives the node that holds them.
 func (w *rowWriter) end() (cas.Hash, error) {
-	if len(w.line) > 0 {
+	if w.begun > 0 {
 		return cas.Hash{}, io.ErrUnexpectedEOF
 	}
 	if w.batch == nil {

@@ -146,7 +146,8 @@ func (d *Driver) run(ctx context.Context, c child) error {
 		return err
 	}
 	defer file.Close()
-	cmd := exec.CommandContext(ctx, filepath.Join(c.tool.dir, c.name), c.args...)
+	bounded := boundedTool(filepath.Join(c.tool.dir, c.name), c.args)
+	cmd := exec.CommandContext(ctx, bounded[0], bounded[1:]...)
 	cmd.Dir, cmd.Env, cmd.ExtraFiles, cmd.Stdout = "/", d.login.env(passPath), []*os.File{pass, file}, c.out
 	stderr := &head{limit: 64 << 10}
 	cmd.Stderr = stderr

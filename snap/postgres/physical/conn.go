@@ -16,10 +16,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/ipc/errs"
+	"mulligan/snap/postgres/pgwire"
 )
 
 // conn is one connection, for one piece of work. Only captures keep theirs.
-type conn struct{ *pgx.Conn }
+type conn struct {
+	*pgx.Conn
+	refusal *pgwire.Refusal
+}
 
 // connect connects to the live server: to the maintenance database, so that the
 // app's can be dropped and made again meanwhile.
@@ -64,6 +68,8 @@ const connectTimeout = 10 * time.Second
 func open(ctx context.Context, cfg *pgx.ConnConfig) (conn, error) {
 	cfg.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
 	cfg.ConnectTimeout = connectTimeout
+	refusal := &pgwire.Refusal{}
+	pgwire.Guard(cfg, refusal)
 	for k, v := range map[string]string{
 		"application_name": "mulligan", "log_min_error_statement": "panic", "search_path": "pg_catalog", "synchronous_commit": "on", "statement_timeout": "0",
 		"lock_timeout": "0", "default_transaction_read_only": "off", "extra_float_digits": "1", "DateStyle": "ISO", "bytea_output": "hex",
@@ -72,18 +78,21 @@ func open(ctx context.Context, cfg *pgx.ConnConfig) (conn, error) {
 	}
 	c, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
-		return conn{}, explain(err)
+		return conn{}, explain(refusal.Take(err))
 	}
-	return conn{c}, nil
+	return conn{c, refusal}, nil
 }
 
 // explain gives a kind to what the server, or its absence, says.
 func explain(err error) error {
 	var pg *pgconn.PgError
 	var connect *pgconn.ConnectError
+	var known *errs.Error
 	switch {
 	case err == nil, errors.Is(err, context.Canceled):
 		return err
+	case errors.As(err, &known):
+		return errs.Wrap(errs.Failed, "", err)
 	case errors.As(err, &pg) && pg.Code == "42501":
 		return errs.New(errs.Denied, "", "the role of the DSN is not a superuser, and only one can take a cluster back as a whole").
 			WithHint("give a DSN of a superuser, or use mode = logical")
@@ -112,7 +121,7 @@ func (c conn) exec(ctx context.Context, sql string) error {
 
 // explain also knows when the server died in the middle.
 func (c conn) explain(err error) error {
-	why := explain(err)
+	why := explain(c.refusal.Take(err))
 	if e := (*errs.Error)(nil); why != nil && c.IsClosed() && !errors.As(why, &e) && !errors.Is(why, context.Canceled) && !errors.Is(why, context.DeadlineExceeded) {
 		return &errs.Error{Kind: errs.Unavailable, Message: "the server ended the connection", Err: err, Hint: "see that the server runs and takes connections"}
 	}

@@ -1,0 +1,111 @@
+package extsort
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"mulligan/ipc/errs"
+)
+
+func seed(t *testing.T) uint64 {
+	t.Helper()
+	n := uint64(time.Now().UnixNano())
+	if s := os.Getenv("MULLIGAN_TEST_SEED"); s != "" {
+		var err error
+		if n, err = strconv.ParseUint(s, 10, 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("MULLIGAN_TEST_SEED=%d", n)
+		}
+	})
+	return n
+}
+
+// What comes out is what went in, in order, whether or not it fits in memory.
+func TestSorts(t *testing.T) {
+	r := rand.New(rand.NewPCG(seed(t), 1))
+	for _, count := range []int{0, 1, 1000, 600_000} {
+		s := New(t.TempDir())
+		var want [][]byte
+		for range count {
+			key := binary.BigEndian.AppendUint64(nil, r.Uint64N(1<<40))[3:]
+			value := bytes.Repeat([]byte{byte(r.Uint32())}, r.IntN(16))
+			if err := s.Add(key, value); err != nil {
+				t.Fatal(err)
+			}
+			want = append(want, append(key, value...))
+		}
+		slices.SortFunc(want, bytes.Compare)
+		for range 2 {
+			i := 0
+			err := s.Each(func(k, v []byte) error {
+				if got := append(slices.Clone(k), v...); !bytes.Equal(got, want[i]) {
+					return fmt.Errorf("record %d of %d is %x, not %x", i, count, got, want[i])
+				}
+				i++
+				return nil
+			})
+			if err != nil || i != count {
+				t.Fatalf("%d of %d records: %v", i, count, err)
+			}
+		}
+		if spilled := len(s.runs) > 1; spilled != (count > 100_000) {
+			t.Errorf("%d records made %d runs", count, len(s.runs))
+		}
+		s.Close()
+	}
+}
+
+// A short key comes before one that it begins, and large records are bounded.
+func TestKeysAndSizes(t *testing.T) {
+	s := New(t.TempDir())
+	defer s.Close()
+	big := make([]byte, MaxRecord-2)
+	keys := []string{"ab", "b", "a", "", "abc", "c", "d", "e", "ba", "bb", "bc", "bd", "be", "bf"}
+	for _, k := range keys {
+		if err := s.Add([]byte(k)[:min(2, len(k))], big); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ref, err := s.Keep(func(w io.Writer) error { _, err := io.WriteString(w, "kept"); return err })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, n := s.Kept(ref); n != 4 {
+		t.Errorf("%d bytes are kept", n)
+	} else if p, err := io.ReadAll(r); err != nil || string(p) != "kept" {
+		t.Errorf("%q is kept: %v", p, err)
+	}
+	runs := len(s.runs)
+	c, err := s.Cursor()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(s.runs) >= runs || len(s.runs) > merging/MaxRecord {
+		t.Errorf("%d runs of %d are merged at once", len(s.runs), runs)
+	}
+	for _, want := range []string{"", "a", "ab", "ab", "b", "ba", "bb", "bc", "bd", "be", "bf", "c", "d", "e"} {
+		k, v, err := c.Next()
+		if err != nil || string(k) != want || len(v) != len(big) {
+			t.Fatalf("%q with %d bytes instead of %q: %v", k, len(v), want, err)
+		}
+	}
+	if _, _, err := c.Next(); !errors.Is(err, io.EOF) {
+		t.Errorf("after the end: %v", err)
+	}
+	if err := s.Add(nil, make([]byte, MaxRecord+1)); errs.KindOf(err) != errs.Unsupported || errs.HintOf(err) == "" {
+		t.Errorf("a record that is too large: %v", err)
+	}
+}

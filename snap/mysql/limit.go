@@ -1,0 +1,52 @@
+package mysql
+
+import (
+	"mulligan/ipc/errs"
+)
+
+// Limits of what a server may send. Rows of tables are digested and stored as they
+// come and never held whole; all else is held, and bounded.
+const (
+	maxLogin   = 64 << 10 // bytes of a packet before the login is done
+	maxLogins  = 64       // packets before it is done
+	maxHead    = 1 << 20  // bytes of a packet that is neither of a row nor of a login
+	maxColumns = 4096     // of an answer: what servers allow in a table
+	maxAnswer  = 32 << 20 // bytes that the rows of an answer take in memory, tables' rows apart
+	maxKept    = 32 << 20 // bytes of all definitions together, as they are stored
+	maxRow     = 1<<30 + 1<<20
+	maxNumber  = 4 << 10 // bytes of a number, as text
+
+	perRow, perField = 24, 24 // what a row and a field of an answer take in memory beside their bytes
+	minColumns       = 8      // of an answer that is held: nothing here asks for more
+)
+
+func tooLong(what string, most int64) *errs.Error {
+	size, unit := most>>10, "KiB"
+	if size >= 1<<10 {
+		size, unit = size>>10, "MiB"
+	}
+	return errs.New(errs.Unsupported, "", "the server sent %s of more than %d %s", what, size, unit).
+		WithHint("is it the right server? if so, divide the database into several")
+}
+
+// kept counts what is kept of a database's definitions, as JSON writes it: some
+// characters take six bytes.
+type kept int
+
+func (k *kept) add(texts ...string) error {
+	for _, text := range texts {
+		*k += 64
+		for _, c := range []byte(text) {
+			switch {
+			case c < ' ', c >= 0x7f, c == '<', c == '>', c == '&':
+				*k += 6
+			default:
+				*k++
+			}
+		}
+	}
+	if *k > maxKept {
+		return tooLong("definitions", maxKept)
+	}
+	return nil
+}

@@ -1,0 +1,223 @@
+package mysql
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"time"
+
+	client "github.com/go-sql-driver/mysql"
+
+	"mulligan/ipc/errs"
+)
+
+// wire is a connection as the protocol divides it into packets
+// (https://mariadb.com/kb/en/0-packet/). The login is left to the client library, which
+// sees no more than that; commands and their answers are read here, so that
+// nothing is held that the server decides the size of. It is for one goroutine.
+type wire struct {
+	net.Conn // TLS, where that was agreed on
+	r        *bufio.Reader
+	seq      byte // of the next packet
+	left     int  // bytes that are left of the packet's present piece
+	more     bool // another piece follows
+	broken   error
+}
+
+// maxPiece is what a piece of a packet holds at most; one that is shorter is the last.
+const maxPiece = 1<<24 - 1
+
+var errProtocol = errs.New(errs.Invalid, "", "what answers there is not a MariaDB or MySQL server, or does not keep to the protocol").
+	WithHint("check the dsn's host and port")
+
+func newWire(c net.Conn) *wire { return &wire{Conn: c, r: bufio.NewReaderSize(c, 64<<10)} }
+
+// during calls f, and closes the connection if ctx ends meanwhile. After an error
+// that is not the server's own answer the connection is of no more use.
+func (w *wire) during(ctx context.Context, f func() error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if w.broken != nil {
+		return w.broken
+	}
+	stop := context.AfterFunc(ctx, func() { _ = w.Conn.Close() })
+	err := f()
+	if !stop() {
+		err = ctx.Err()
+	}
+	var said *client.MySQLError
+	if err != nil && !errors.As(err, &said) {
+		w.broken = err
+		_ = w.Conn.Close()
+	}
+	return err
+}
+
+// begin reads the head of a packet, or of its next piece.
+func (w *wire) begin() error {
+	var head [4]byte
+	if _, err := io.ReadFull(w.r, head[:]); err != nil {
+		return err
+	}
+	if head[3] != w.seq {
+		return errProtocol
+	}
+	w.seq++
+	w.left = int(head[0]) | int(head[1])<<8 | int(head[2])<<16
+	w.more = w.left == maxPiece
+	return nil
+}
+
+// Read reads on in the packet that begin began; io.EOF is the packet's end.
+func (w *wire) Read(p []byte) (int, error) {
+	for w.left == 0 {
+		if !w.more {
+			return 0, io.EOF
+		}
+		if err := w.begin(); err != nil {
+			return 0, unexpected(err)
+		}
+	}
+	n, err := w.r.Read(p[:min(len(p), w.left)])
+	w.left -= n
+	return n, unexpected(err)
+}
+
+func unexpected(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// packet reads a whole packet of at most so many bytes.
+func (w *wire) packet(what string, most int) ([]byte, error) {
+	if err := w.begin(); err != nil {
+		return nil, err
+	}
+	return w.rest(what, most)
+}
+
+// rest reads what is left of a packet.
+func (w *wire) rest(what string, most int) ([]byte, error) {
+	if w.left > most {
+		return nil, tooLong(what, int64(most))
+	}
+	p, err := io.ReadAll(io.LimitReader(w, int64(most)+1))
+	if err == nil && len(p) > most {
+		err = tooLong(what, int64(most))
+	}
+	return p, err
+}
+
+// peek gives the first byte of the packet that begin began, if there is one.
+func (w *wire) peek() (byte, bool, error) {
+	if w.left == 0 {
+		return 0, false, nil
+	}
+	p, err := w.r.Peek(1)
+	if err != nil {
+		return 0, false, unexpected(err)
+	}
+	return p[0], true, nil
+}
+
+// send writes a packet.
+func (w *wire) send(p []byte) error {
+	for {
+		n := min(len(p), maxPiece)
+		head := net.Buffers{{byte(n), byte(n >> 8), byte(n >> 16), w.seq}, p[:n]}
+		if _, err := head.WriteTo(w.Conn); err != nil {
+			return err
+		}
+		w.seq++
+		if p = p[n:]; n < maxPiece {
+			return nil
+		}
+	}
+}
+
+// command sends a command; its answer follows.
+func (w *wire) command(kind byte, p []byte) error {
+	w.seq = 0
+	return w.send(append([]byte{kind}, p...))
+}
+
+// Commands (https://mariadb.com/kb/en/2-text-protocol/).
+const (
+	comQuit        = 0x01
+	comQuery       = 0x03
+	comStmtPrepare = 0x16
+	comStmtExecute = 0x17
+	comStmtLong    = 0x18
+	comStmtClose   = 0x19
+)
+
+// close ends the session; nothing is lost by an error of it.
+func (w *wire) close() {
+	if w.broken == nil {
+		_ = w.SetWriteDeadline(time.Now().Add(time.Second))
+		_ = w.command(comQuit, nil)
+	}
+	w.broken = net.ErrClosed
+	_ = w.Conn.Close()
+}
+
+// What the first byte of an answer says.
+const (
+	headOK    = 0x00
+	headLocal = 0xfb
+	headEOF   = 0xfe
+	headError = 0xff
+)
+
+// refusal is what an error packet says.
+func refusal(p []byte) error {
+	if len(p) < 3 {
+		return errProtocol
+	}
+	e := &client.MySQLError{Number: binary.LittleEndian.Uint16(p[1:])}
+	p = p[3:]
+	if len(p) >= 6 && p[0] == '#' {
+		copy(e.SQLState[:], p[1:6])
+		p = p[6:]
+	}
+	e.Message = string(p[:min(len(p), 1<<10)]) // servers' are at most half as long
+	return e
+}
+
+// plain reads the answer to a command that gives no rows, and gives its packet.
+func (w *wire) plain() ([]byte, error) {
+	p, err := w.packet("an answer", maxHead)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(p) > 0 && p[0] == headError:
+		return nil, refusal(p)
+	case len(p) == 0 || p[0] != headOK:
+		return nil, errProtocol
+	}
+	return p, nil
+}
+
+// lenenc reads a length-encoded integer from the front of p; n is 0 where there is none.
+func lenenc(p []byte) (v uint64, n int) {
+	if len(p) == 0 {
+		return 0, 0
+	}
+	size := map[byte]int{0xfc: 2, 0xfd: 3, 0xfe: 8}[p[0]]
+	switch {
+	case p[0] < 0xfb:
+		return uint64(p[0]), 1
+	case size == 0 || len(p) < 1+size:
+		return 0, 0
+	}
+	for i := range size {
+		v |= uint64(p[1+i]) << (8 * i)
+	}
+	return v, 1 + size
+}

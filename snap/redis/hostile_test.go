@@ -1,0 +1,159 @@
+package redis
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+	"mulligan/snap/cas"
+	"mulligan/snap/snaptest"
+)
+
+// captureHostile is a process that captures from a hostile server.
+func captureHostile(arg string) {
+	var f fate
+	must(json.Unmarshal([]byte(arg), &f))
+	cfg := config(f.Dir)
+	var err error
+	cfg.Store, err = cas.Open(filepath.Join(f.Dir, "store"), cas.Options{})
+	must(err)
+	cfg.DSN = f.DSN
+	d, err := New(cfg)
+	must(err)
+	if f.Do == "diff" {
+		_, err = d.Diff(context.Background(), "", "", nil)
+	} else {
+		_, err = d.Capture(context.Background(), snap.CaptureRequest{ID: "db-1"})
+	}
+	snaptest.Tell(err)
+}
+
+// request reads a command of a client's, in a hostile server.
+func request(r *bufio.Reader) (words []string, err error) {
+	var n int
+	if _, err := fmt.Fscanf(r, "*%d\r\n", &n); err != nil {
+		return nil, err
+	}
+	for range n {
+		var size int
+		if _, err := fmt.Fscanf(r, "$%d\r\n", &size); err != nil {
+			return nil, err
+		}
+		p := make([]byte, size+2)
+		if _, err := io.ReadFull(r, p); err != nil {
+			return nil, err
+		}
+		words = append(words, string(p[:size]))
+	}
+	return words, nil
+}
+
+// bulk is a string as an answer has it.
+func bulk(s string) string { return fmt.Sprintf("$%d\r\n%s\r\n", len(s), s) }
+
+// hostile answers as a server does, but for the commands in answers.
+func hostile(answers map[string]func(net.Conn)) func(net.Conn) {
+	return func(c net.Conn) {
+		for r := bufio.NewReader(c); ; {
+			words, err := request(r)
+			if err != nil {
+				return
+			}
+			answer := "-ERR unknown command\r\n"
+			switch line := strings.Join(words, " "); {
+			case answers[line] != nil:
+				answers[line](c)
+				return
+			case line == "INFO replication":
+				answer = bulk("role:master\r\nmaster_replid:" + strings.Repeat("a", 40) + "\r\nmaster_repl_offset:7\r\n")
+			case words[0] == "INFO":
+				answer = bulk("redis_mode:standalone\r\n")
+			case words[0] == "TIME":
+				answer = "*2\r\n" + bulk("1700000000") + bulk("1")
+			}
+			if _, err := io.WriteString(c, answer); err != nil {
+				return
+			}
+		}
+	}
+}
+
+// snapshot answers PSYNC with an RDB file that has this at its beginning, and then repeats.
+func snapshot(begin string, repeat string, total int64) func(net.Conn) {
+	return hostile(map[string]func(net.Conn){"PSYNC ? -1": func(c net.Conn) {
+		head := "+FULLRESYNC " + strings.Repeat("a", 40) + " 7\r\n$4611686018427387904\r\nREDIS0011" + begin
+		if _, err := io.WriteString(c, head); err == nil {
+			snaptest.Flood(c, []byte(repeat), total)
+		}
+	}})
+}
+
+// long is the head of a string of so many bytes.
+func long(n uint64) string { return "\x81" + string(binary.BigEndian.AppendUint64(nil, n)) }
+
+// counted makes records that differ: the %08d of p.
+func counted(p string, n int) string {
+	var b bytes.Buffer
+	for i := range n {
+		fmt.Fprintf(&b, p, i)
+	}
+	return b.String()
+}
+
+// A server that never stops sending takes a bounded part of the daemon's memory,
+// at whatever place of the protocol it is.
+func TestHostileServer(t *testing.T) {
+	const much, many = 800 << 20, 400 << 20
+	answer := func(command, begin, repeat string) func(net.Conn) {
+		return hostile(map[string]func(net.Conn){command: func(c net.Conn) {
+			if _, err := io.WriteString(c, begin); err == nil {
+				snaptest.Flood(c, []byte(repeat), much)
+			}
+		}})
+	}
+	lzf := "\x00a" + strings.Repeat("\xe0\xff\x00", 1<<21) // each of the three bytes stands for 264
+	for name, test := range map[string]struct {
+		serve func(net.Conn)
+		kind  errs.Kind
+		says  string
+		do    string
+	}{
+		"Line":       {answer("INFO server", "$", "0"), errs.Invalid, "not a Redis server", ""},
+		"Error":      {answer("INFO server", "-ERR ", "x"), errs.Invalid, "not a Redis server", ""},
+		"Answer":     {answer("INFO server", "$67108864\r\n", "a:b\r\nc:d\r\n"), errs.Unsupported, "an answer of more than 1 MiB", ""},
+		"List":       {answer("INFO server", "*67108864\r\n", ":1\r\n"), errs.Unsupported, "an answer of more than 1 MiB", ""},
+		"Lists":      {answer("INFO server", "*67108864\r\n*9\r\n*9\r\n", "*0\r\n"), errs.Unsupported, "an answer of more than 1 MiB", ""},
+		"String":     {snapshot("\x00\x01k"+long(1<<30), "x", much), errs.Unavailable, "", ""},
+		"StringMore": {snapshot("\x00\x01k"+long(1<<31), "x", much), errs.Unsupported, "a string of more than 1024 MiB", ""},
+		"Key":        {snapshot("\x00"+long(1<<29), "x", much), errs.Unsupported, "a key, a member or a field of more", ""},
+		"Aux":        {snapshot("\xfa"+long(1<<29), "x", much), errs.Unsupported, "a key, a member or a field of more", ""},
+		"Packed":     {snapshot("\x10\x01k"+long(1<<29), "x", much), errs.Unsupported, "a packed value of more than 16 MiB", ""},
+		"Function":   {snapshot("\xf5"+long(1<<30), "x", much), errs.Unavailable, "", ""},
+		"Bomb":       {snapshot("\x00\x01k\xc3"+long(uint64(len(lzf)))+long(1+264<<21), lzf, int64(len(lzf))), errs.Unavailable, "", ""},
+		"Set":        {snapshot("\x02\x01k"+long(1<<60), counted("\x08%08d", 1<<20), many/5), errs.Unavailable, "", ""},
+		"List2":      {snapshot("\x01\x01k"+long(1<<60), "\x04abcd", many/5), errs.Unavailable, "", ""},
+		"HashValue":  {snapshot("\x04\x01k\x02\x01f"+long(1<<30), "x", much), errs.Unavailable, "", ""},
+		"Keys":       {snapshot("", counted("\x00\x08%08d\xc0\x01", 1<<20), many/5), errs.Unavailable, "", ""},
+		"DiffKeys":   {snapshot("", counted("\x00\x09%08d:\xc0\x01", 1<<20), many/8), errs.Unavailable, "", "diff"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := snaptest.Attack(t, test.serve, func(port int) *exec.Cmd {
+				return command(t, "hostile", fate{Dir: t.TempDir(), DSN: fmt.Sprintf("redis://127.0.0.1:%d", port), Do: test.do})
+			})
+			if s.Kind != test.kind || !strings.Contains(s.Error, test.says) || s.Hint == "" {
+				t.Errorf("want %s with %q, have %s: %s (%s)", test.kind, test.says, s.Kind, s.Error, s.Hint)
+			}
+		})
+	}
+}

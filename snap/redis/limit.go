@@ -1,0 +1,26 @@
+package redis
+
+import "mulligan/ipc/errs"
+
+// Limits of what a server may send, in bytes. Values of strings, of hashes' fields
+// and of lists' elements are digested as they come and never held whole; what has
+// to be sorted goes to a file beyond what package extsort has in memory.
+const (
+	maxReply  = 1 << 20  // an answer, with what it takes to hold it; a snapshot is read elsewhere
+	maxString = 1 << 30  // twice what a server allows by default
+	maxName   = 3 << 20  // a key, a member of a set, a field of a hash
+	maxPacked = 16 << 20 // a list, set or hash in one packed string; servers make them of some KiB
+	perItem   = 64       // what an element of an answer costs beside its bytes
+)
+
+func tooLong(what string, most int64) error {
+	return errs.New(errs.Unsupported, "", "the server sent %s of more than %d MiB", what, most>>20).
+		WithHint("is it the right server? if so, make it smaller")
+}
+
+var (
+	errTooLong    = tooLong("a string", maxString)
+	errLongName   = tooLong("a key, a member or a field", maxName)
+	errLongPacked = tooLong("a packed value", maxPacked)
+	errLongReply  = tooLong("an answer", maxReply)
+)

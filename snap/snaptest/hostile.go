@@ -1,0 +1,101 @@
+package snaptest
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/ipc/errs"
+)
+
+// MostMemory is what a process that runs a driver may take against a hostile server, in bytes.
+const MostMemory = 256 << 20
+
+// Suffered is what a process tells that ran a driver against a hostile server.
+type Suffered struct {
+	Peak  int64     // the most memory that the process ever had, in bytes
+	Child int64     // the same of any of its children
+	Kind  errs.Kind // of the error; "" without one
+	Error string
+	Hint  string
+}
+
+// Tell prints what err and the process' memory came to, for Attack to read.
+func Tell(err error) {
+	s := Suffered{Kind: errs.KindOf(err), Hint: errs.HintOf(err)}
+	if err != nil {
+		s.Error = err.Error()
+	}
+	status, e := os.ReadFile("/proc/self/status")
+	if e == nil {
+		_, after, _ := strings.Cut(string(status), "VmHWM:")
+		var kib int64
+		_, e = fmt.Sscan(after, &kib)
+		s.Peak = kib << 10
+	}
+	var used unix.Rusage
+	if e == nil {
+		e = unix.Getrusage(unix.RUSAGE_CHILDREN, &used)
+	}
+	if s.Child = used.Maxrss << 10; e == nil {
+		e = json.NewEncoder(os.Stdout).Encode(s)
+	}
+	if e != nil {
+		fmt.Fprintln(os.Stderr, "hostile test:", e)
+		os.Exit(1)
+	}
+}
+
+// Attack has serve answer every connection to a port of loopback, while victim, a
+// process that ends with Tell, runs a driver against it. It checks the memory.
+func Attack(t *testing.T, serve func(net.Conn), victim func(port int) *exec.Cmd) Suffered {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				serve(c)
+			}()
+		}
+	}()
+	cmd := victim(l.Addr().(*net.TCPAddr).Port)
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	var s Suffered
+	if err := json.Unmarshal(bytes.TrimSpace(out), &s); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	t.Logf("%d MiB; %s: %.300s (%s)", s.Peak>>20, s.Kind, s.Error, s.Hint)
+	if s.Peak == 0 || s.Peak > MostMemory {
+		t.Errorf("the process took %d MiB", s.Peak>>20)
+	}
+	return s
+}
+
+// Flood writes p again and again, until about total bytes are written or nobody reads any more.
+func Flood(c net.Conn, p []byte, total int64) {
+	block := bytes.Repeat(p, max(1, (256<<10)/len(p)))
+	for ; total > 0; total -= int64(len(block)) {
+		if _, err := c.Write(block); err != nil {
+			return
+		}
+	}
+}
