@@ -289,20 +289,16 @@ func plainState(s systemd.Status) string {
 	return "stopped"
 }
 
-// running reports whether the app's unit is up; an app without one never is.
-func (a *app) running(ctx context.Context) (bool, error) {
-	return up(ctx, a.unit())
+// status looks at the app's unit; of an app without one it is down.
+func (a *app) status(ctx context.Context) (systemd.Status, error) {
+	return statusOf(ctx, a.unit())
 }
 
-func up(ctx context.Context, u systemd.Unit) (bool, error) {
+func statusOf(ctx context.Context, u systemd.Unit) (systemd.Status, error) {
 	if u == nil {
-		return false, nil
+		return systemd.Status{Active: "inactive"}, nil
 	}
-	s, err := u.State(ctx)
-	if err != nil {
-		return false, err
-	}
-	return s.Running() || s.Active == "activating" || s.Active == "reloading", nil
+	return u.State(ctx)
 }
 
 // actor words a caller for people.

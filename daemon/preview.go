@@ -101,8 +101,8 @@ func (r *rollback) has(name snap.Layer) bool {
 
 // foreseeDowntime tells how long the app would be down: as long as at its last rollback.
 func (r *rollback) foreseeDowntime(ctx context.Context, p *ipc.Preview) error {
-	running, err := r.a.running(ctx)
-	if err != nil || !running {
+	now, err := r.a.status(ctx)
+	if err != nil || now.Down() {
 		zero := int64(0)
 		p.DowntimeMS, p.DowntimeFrom = &zero, "the app is not running as a unit"
 		return err

@@ -248,5 +248,13 @@ func (r *rollback) stopAgain(ctx context.Context) (string, error) {
 	if !r.stops() {
 		return r.runsOn(), errSkipped
 	}
-	return r.halts() + " stopped", r.halt(ctx)
+	now, err := r.a.status(ctx)
+	if err != nil {
+		return "", err
+	}
+	r.before = now
+	if err := r.halt(ctx); err != nil {
+		return "", err
+	}
+	return r.stopped()
 }

@@ -6,16 +6,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
-	"mulligan/daemon/health"
 	"mulligan/daemon/store"
 	"mulligan/ipc"
 	"mulligan/ipc/errs"
 	"mulligan/snap"
+	"mulligan/systemd"
 )
 
 // phase is how far a rollback got: what recovery goes by.
@@ -32,15 +31,23 @@ const (
 
 // rollbackPlan is the durable plan of a rollback.
 type rollbackPlan struct {
-	Phase   phase            `json:"phase"`
-	Target  ipc.CheckpointID `json:"target"`
-	Safety  ipc.CheckpointID `json:"safety"`
-	Running bool             `json:"running"` // the unit was up before
-	Layers  []snap.Layer     `json:"layers"`
-	Verify  bool             `json:"verify"`
-	Actor   string           `json:"actor"`
-	Reason  string           `json:"reason"`
-	Begun   time.Time        `json:"begun"`
+	Phase  phase            `json:"phase"`
+	Target ipc.CheckpointID `json:"target"`
+	Safety ipc.CheckpointID `json:"safety"`
+	// Running: the unit was up before, or going to be; putting the app back starts it.
+	Running bool `json:"running"`
+	// Limping: it was not well up, so that one which does not start when it is put back
+	// is as it was.
+	Limping bool `json:"limping,omitempty"`
+	// Start: the rollback starts the app at its end. WhyDown says why not. Without
+	// either, as in older plans, Running decides.
+	Start   bool         `json:"start,omitempty"`
+	WhyDown string       `json:"why_down,omitempty"`
+	Layers  []snap.Layer `json:"layers"`
+	Verify  bool         `json:"verify"`
+	Actor   string       `json:"actor"`
+	Reason  string       `json:"reason"`
+	Begun   time.Time    `json:"begun"`
 	// Revert is what a revert undoes, in words; "" for a rollback. It has no target,
 	// and leaves the unit alone.
 	Revert string `json:"revert,omitempty"`
@@ -55,6 +62,7 @@ type rollback struct {
 	plan   rollbackPlan
 	target store.Checkpoint
 	safety store.Checkpoint
+	before systemd.Status // of the unit
 	parts  []part
 	scope  []string // paths, when only some are asked for
 	stages []ipc.Stage
@@ -338,19 +346,20 @@ func (r *rollback) writePlan(ctx context.Context, p phase) error {
 // safetyCheckpoint captures the present state while the app still runs, and
 // prepares every layer beside it.
 func (r *rollback) safetyCheckpoint(ctx context.Context) (string, error) {
-	running, err := r.a.running(ctx)
+	now, err := r.a.status(ctx)
 	if err != nil {
 		return "", err
 	}
-	r.plan.Running = running
+	onHost, err := statusOf(ctx, r.a.hostPart())
+	if err != nil {
+		return "", err
+	}
+	r.intend(now)
 	if err := r.writePlan(ctx, preparing); err != nil {
 		return "", err
 	}
-	onHost, err := up(ctx, r.a.hostPart())
-	if err != nil {
-		return "", err
-	}
-	still := stillness{all: r.a.unit() != nil && !running, host: !onHost}
+	running := !now.Down()
+	still := stillness{all: r.a.unit() != nil && !running, host: onHost.Down()}
 	cp, err := r.d.capture(ctx, r.a, r.safetyLayers(), still, false)
 	halted := false
 	if errors.Is(err, snap.ErrChanged) && running && r.stops() {
@@ -363,6 +372,7 @@ func (r *rollback) safetyCheckpoint(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	r.d.note(ctx, r.a, now, &cp)
 	cp.Trigger = ipc.TriggerPreRollback
 	cp.Notes = optional("safety checkpoint before " + r.words())
 	if err := r.d.record(ctx, r.a, &cp, ""); err != nil {
@@ -376,6 +386,25 @@ func (r *rollback) safetyCheckpoint(ctx context.Context) (string, error) {
 		r.warm(ctx)
 	}
 	return "id=" + string(cp.ID), r.writePlan(ctx, preparing)
+}
+
+// intend notes how the app is before the rollback, and how it is to be after it.
+func (r *rollback) intend(now systemd.Status) {
+	r.before = now
+	r.plan.Running = !now.Down() && now.Intent() == systemd.Up
+	r.plan.Limping = !now.Running()
+	if !r.stops() {
+		return
+	}
+	r.plan.Start, r.plan.WhyDown = startsAfter(now, r.target, r.req.Start)
+	if !r.plan.Start {
+		r.warn("%s %s", r.halts(), r.plan.WhyDown)
+	}
+}
+
+// starts reports whether the app is started at the end.
+func (r *rollback) starts() bool {
+	return r.plan.Start || r.plan.WhyDown == "" && r.plan.Running
 }
 
 // stops reports whether something is stopped for the time of the switch. A revert
@@ -501,11 +530,22 @@ func (r *rollback) stop(ctx context.Context) (string, error) {
 	if err := r.writePlan(ctx, switching); err != nil {
 		return "", err
 	}
-	switch {
+	note, err := r.stopped()
+	if topped > 0 {
+		note, err = note+"; the safety checkpoint was brought up to date", nil
+	}
+	return note, err
+}
+
+// stopped says what became of the unit; errSkipped where there was nothing to stop.
+func (r *rollback) stopped() (string, error) {
+	switch now := r.before; {
 	case !r.stops():
 		return r.runsOn(), errSkipped
-	case topped > 0:
-		return r.halts() + " stopped; the safety checkpoint was brought up to date", nil
+	case now.Down():
+		return fmt.Sprintf("%s was not running (%s)", r.halts(), standing(now)), errSkipped
+	case !now.Running():
+		return fmt.Sprintf("%s was not up (%s), and is held down", r.halts(), standing(now)), nil
 	}
 	return r.halts() + " stopped", nil
 }
@@ -637,7 +677,7 @@ func (p *part) check(ctx context.Context) error {
 	return nil
 }
 
-// start brings the app up again, if it was up before.
+// start brings the app up, if it is meant to be up.
 func (r *rollback) start(ctx context.Context) (string, error) {
 	if err := r.writePlan(ctx, switched); err != nil {
 		return "", err
@@ -645,8 +685,8 @@ func (r *rollback) start(ctx context.Context) (string, error) {
 	switch {
 	case !r.stops():
 		return r.runsOn(), errSkipped
-	case !r.plan.Running:
-		return r.a.unit().Name() + " was not running before", errSkipped
+	case !r.starts():
+		return r.halts() + " " + cmp.Or(r.plan.WhyDown, "was not running before"), errSkipped
 	}
 	if err := r.d.startUnit(ctx, r.a); err != nil {
 		return "", err
@@ -693,7 +733,9 @@ func (r *rollback) healthy(ctx context.Context) (string, error) {
 		return r.runsOn(), errSkipped
 	case h == nil:
 		return "no health check is configured", errSkipped
-	case !r.plan.Running:
+	case r.stops() && !r.starts():
+		return "the app was not started", errSkipped
+	case !r.stops() && !r.plan.Running:
 		return "the app was not running before", errSkipped
 	}
 	if err := r.d.checkHealth(ctx, r.a); err != nil {
@@ -705,22 +747,13 @@ func (r *rollback) healthy(ctx context.Context) (string, error) {
 	return "healthy", nil
 }
 
-func (d *Daemon) checkHealth(ctx context.Context, a *app) error {
-	opts := health.Options{UID: uint32(os.Getuid()), GID: uint32(os.Getgid()), Dir: a.rec().Workspace}
-	if !d.opt.User {
-		acc, err := d.accountOf(a.rec())
-		if err != nil {
-			return err
-		}
-		opts.UID, opts.GID = uint32(acc.uid), uint32(acc.gid)
-	}
-	return health.Check(ctx, *a.rec().Health, opts)
-}
-
 // abandon ends a rollback that changed nothing.
 func (r *rollback) abandon(ctx context.Context) error {
-	err := r.finishParts(ctx) // what it leaves is swept at the next start
-	return errs.Also(err, r.d.callOff(ctx, r.a, r.op, r.plan.Running && r.stops()))
+	err := r.finishParts(ctx)                                     // what it leaves is swept at the next start
+	short, cancel := context.WithTimeout(ctx, r.d.stopLimit(r.a)) // as in callOff
+	defer cancel()
+	err = errs.Also(err, r.startAgain(short))
+	return errs.Also(err, r.d.end(ctx, r.a, r.op))
 }
 
 // putBack makes every layer the safety checkpoint's again and starts the app.
@@ -766,8 +799,19 @@ func (r *rollback) undo(ctx context.Context) error {
 			}
 		}
 	}
-	startErr := r.d.startAgain(ctx, r.a, r.plan.Running && r.stops())
+	startErr := r.startAgain(ctx)
 	return errs.Also(startErr, r.finish(ctx))
+}
+
+// startAgain starts the app that is put back, if it was up before. One that was not
+// well up may stay as it was.
+func (r *rollback) startAgain(ctx context.Context) error {
+	err := r.d.startAgain(ctx, r.a, r.plan.Running && r.stops())
+	if err != nil && r.plan.Limping {
+		r.warn("the app was not well up before, and does not start: %v", err)
+		return nil
+	}
+	return err
 }
 
 // foreign reports whether an undo that was tried before may end although a part

@@ -42,6 +42,8 @@ type openTurn struct {
 	dbs   []store.Snapshot // the databases at its start; no checkpoint holds them yet
 	lacks []string         // what they lack
 	ready chan struct{}    // closed once dbs is filled
+	// running and healthy are the app's at its start, once that is known.
+	running, healthy *bool
 }
 
 // startTracker starts following an app that asks for automatic checkpoints.
@@ -358,6 +360,7 @@ func (t *tracker) infer(ctx context.Context, b snap.Batch) error {
 	t.mu.Lock()
 	t.open[o.rec.ID] = o
 	t.mu.Unlock()
+	t.done.Go(func() { t.look(t.run, o) })
 	t.captureRest(ctx, o)
 	return nil
 }
@@ -396,6 +399,18 @@ func (t *tracker) endWhere(ctx context.Context, mark snap.Mark, over func(*openT
 			t.note("end a turn", err)
 		}
 	}
+}
+
+// look notes how the app is at a turn's start.
+func (t *tracker) look(ctx context.Context, o *openTurn) {
+	now, err := t.a.status(ctx)
+	if err != nil {
+		return
+	}
+	running, healthy := t.d.condition(ctx, t.a, now)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	o.running, o.healthy = running, healthy
 }
 
 // captureRest captures what is not files, as far as it can be captured while
@@ -476,6 +491,9 @@ func (t *tracker) captureAt(ctx context.Context, o *openTurn, start snap.Mark) (
 	cp.ID, cp.AppID, cp.Trigger, cp.Ref = ipc.CheckpointID(newID("cp-")), t.a.rec().ID, ipc.TriggerAgent, o.ref
 	cp.TurnID = optional(string(o.rec.ID))
 	cp.ConversationID, cp.MessageID = optional(o.rec.ConversationID), optional(o.rec.MessageID)
+	t.mu.Lock()
+	cp.Running, cp.Healthy = o.running, o.healthy
+	t.mu.Unlock()
 	cp.Warnings = append(append([]string{}, o.rec.Warnings...), o.lacks...)
 	cp.Warnings = append(cp.Warnings, s.Warnings...)
 	files := store.Snapshot{Layer: snap.Files, ID: s.ID, Driver: s.Driver, Hash: s.Hash, Position: s.Position}

@@ -66,6 +66,7 @@ func (t *tracker) begin(ctx context.Context, o *openTurn) error {
 	t.open[o.rec.ID] = o
 	t.last = time.Now()
 	t.mu.Unlock()
+	t.done.Go(func() { t.look(t.run, o) })
 	t.done.Go(func() { t.captureRest(t.run, o) })
 	return nil
 }

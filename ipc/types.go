@@ -143,6 +143,8 @@ type Checkpoint struct {
 	FilesSnapshot  *string      `json:"files_snapshot_id"`
 	FilesHash      *string      `json:"files_hash"`
 	Quiesced       bool         `json:"quiesced"`
+	Running        *bool        `json:"running"` // the app ran when it was made; null where it has no unit, or nobody looked
+	Healthy        *bool        `json:"healthy"` // it was well then; null where it has no health check, or nobody looked
 	Pinned         bool         `json:"pinned"`
 	SizeBytes      int64        `json:"size_bytes"` // what deleting it would free
 	Notes          *string      `json:"notes"`
@@ -210,6 +212,10 @@ type RollbackRequest struct {
 	// with its hashes before anything else. Without it, that all of it is there is
 	// checked first, and each byte that is needed when it is read.
 	CheckStored bool `json:"check_stored,omitempty"`
+	// Start starts the app at the end, or leaves it down. Without it, the app is started
+	// if it was meant to be up: it ran, was starting or had failed, or it is down for no
+	// known reason and ran when the checkpoint was made.
+	Start *bool `json:"start,omitempty"`
 	// Force goes back even where that takes along what another session's turn wrote
 	// at the same time, which is errs.Conflict otherwise.
 	Force bool `json:"force,omitempty"`

@@ -18,6 +18,7 @@ In a pipe, the same lines as mulligan rollback prints.`
 type redoCmd struct {
 	*cli
 	dryRun, force bool
+	start         startFlags
 }
 
 func newRedo(c *cli) *cobra.Command {
@@ -28,10 +29,16 @@ func newRedo(c *cli) *cobra.Command {
 		Long:    redoLong,
 		Example: "  mulligan undo && mulligan redo",
 		Args:    noArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context()) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := f.start.check(cmd); err != nil {
+				return err
+			}
+			return f.run(cmd.Context())
+		},
 	}
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "change nothing, say what would change")
 	cmd.Flags().BoolVar(&f.force, "force", false, forceHelp)
+	f.start.add(cmd)
 	return cmd
 }
 
@@ -52,7 +59,7 @@ func (f *redoCmd) run(ctx context.Context) error {
 	if !found {
 		return errs.New(errs.NotFound, "redo", "the app was not rolled back").WithHint("see `mulligan log`")
 	}
-	return f.rollback(ctx, client, app, id, ipc.RollbackRequest{Reason: "redo", DryRun: f.dryRun, Force: f.force})
+	return f.rollback(ctx, client, app, id, ipc.RollbackRequest{Reason: "redo", DryRun: f.dryRun, Force: f.force, Start: f.start.wish()})
 }
 
 // lastSafety is the safety checkpoint of the last rollback that changed the

@@ -18,6 +18,10 @@ Where it would take along what another agent's session wrote at the same time, i
 so and does nothing, unless --force is given: mulligan revert undoes the writes of one
 session only.
 
+The app is started at the end if it was meant to be up: it ran, was starting or had
+failed; or it is down for no known reason, and ran when the checkpoint was made. One
+that somebody stopped stays down. --start and --no-start decide otherwise.
+
 The daemon does the work: an interrupt ends only this program.
 
 In a pipe, a line per fact: rolled_back, dry_run, restored_to, safety_checkpoint,
@@ -34,6 +38,30 @@ type rollbackCmd struct {
 	req         ipc.RollbackRequest
 	noVerify    bool
 	onUnhealthy string
+	start       startFlags
+}
+
+// startFlags say whether the app is started at the end of a rollback.
+type startFlags struct{ start, noStart bool }
+
+func (s *startFlags) add(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&s.start, "start", false, "start the app at the end, also one that was stopped on purpose")
+	cmd.Flags().BoolVar(&s.noStart, "no-start", false, "leave the app down at the end")
+}
+
+func (s *startFlags) check(cmd *cobra.Command) error {
+	if s.start && s.noStart {
+		return usage(cmd, "--start and --no-start don't go together")
+	}
+	return nil
+}
+
+// wish is what a request says: nil where no flag was given.
+func (s *startFlags) wish() *bool {
+	if !s.start && !s.noStart {
+		return nil
+	}
+	return &s.start
 }
 
 func newRollback(c *cli) *cobra.Command {
@@ -45,7 +73,12 @@ func newRollback(c *cli) *cobra.Command {
 		Example:           "  mulligan rollback 1\n  mulligan rollback cp-4f2a --scope src/ --dry-run\n  mulligan rollback 2 --scope layer:db:main --reason 'bad migration'",
 		Args:              oneArg,
 		ValidArgsFunction: c.completeCheckpoints,
-		RunE:              func(cmd *cobra.Command, args []string) error { return f.run(cmd.Context(), args[0]) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := f.start.check(cmd); err != nil {
+				return err
+			}
+			return f.run(cmd.Context(), args[0])
+		},
 	}
 	cmd.Flags().StringArrayVar(&f.req.Scope, "scope", nil, "only this: a `PATH` in the workspace, or layer:NAME (layer:files, layer:db:main); may be repeated")
 	cmd.Flags().BoolVar(&f.req.DryRun, "dry-run", false, "change nothing, say what would change")
@@ -53,6 +86,7 @@ func newRollback(c *cli) *cobra.Command {
 	cmd.Flags().BoolVar(&f.noVerify, "no-verify", false, "don't hash the restored state and compare")
 	cmd.Flags().BoolVar(&f.req.CheckStored, "check-stored", false, "first read every byte that is stored for the checkpoint")
 	cmd.Flags().BoolVar(&f.req.Force, "force", false, forceHelp)
+	f.start.add(cmd)
 	cmd.Flags().StringVar(&f.onUnhealthy, "on-unhealthy", "", "`keep|undo`: what to do when the health check fails (default keep)")
 	return cmd
 }
@@ -66,6 +100,7 @@ func (f *rollbackCmd) run(ctx context.Context, name string) error {
 		f.req.VerifyRestore = new(bool)
 	}
 	f.req.OnUnhealthy = ipc.OnUnhealthy(f.onUnhealthy)
+	f.req.Start = f.start.wish()
 	return f.rollback(ctx, client, app, id, f.req)
 }
 

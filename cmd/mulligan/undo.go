@@ -23,6 +23,7 @@ In a pipe, the same lines as mulligan rollback prints.`
 type undoCmd struct {
 	*cli
 	dryRun, force bool
+	start         startFlags
 }
 
 func newUndo(c *cli) *cobra.Command {
@@ -33,10 +34,16 @@ func newUndo(c *cli) *cobra.Command {
 		Long:    undoLong,
 		Example: "  mulligan undo",
 		Args:    noArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context()) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := f.start.check(cmd); err != nil {
+				return err
+			}
+			return f.run(cmd.Context())
+		},
 	}
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "change nothing, say what would change")
 	cmd.Flags().BoolVar(&f.force, "force", false, forceHelp)
+	f.start.add(cmd)
 	return cmd
 }
 
@@ -59,7 +66,7 @@ func (f *undoCmd) run(ctx context.Context) error {
 		return errs.New(errs.NotFound, "undo", "there is no turn's checkpoint to go to").
 			WithHint("`mulligan rollback 1` goes to the newest checkpoint of any kind")
 	}
-	return f.rollback(ctx, client, app, cp.ID, ipc.RollbackRequest{Reason: "undo", DryRun: f.dryRun, Force: f.force, Scope: back[cp.ID]})
+	return f.rollback(ctx, client, app, cp.ID, ipc.RollbackRequest{Reason: "undo", DryRun: f.dryRun, Force: f.force, Start: f.start.wish(), Scope: back[cp.ID]})
 }
 
 // lastTurn walks list, newest first, to the newest turn's checkpoint that is
