@@ -36,6 +36,7 @@ type app struct {
 	total   int64
 
 	neglected map[snap.Layer]string // what went wrong with a layer's upkeep
+	oversize  []string              // that what is kept exceeds max_bytes
 }
 
 // setup is what an app consists of. It never changes: a changed app gets another.
@@ -250,10 +251,18 @@ func (a *app) problems() []string {
 	for _, name := range slices.Sorted(maps.Keys(a.neglected)) {
 		list = append(list, fmt.Sprintf("%s: %s", name, a.neglected[name]))
 	}
+	list = append(list, a.oversize...)
 	if a.tracker != nil {
 		list = append(list, a.tracker.problems()...)
 	}
 	return list
+}
+
+// noteSize keeps, for problems, that what is kept exceeds max_bytes.
+func (a *app) noteSize(words []string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.oversize = words
 }
 
 // view is the app as clients see it.

@@ -168,8 +168,9 @@ func (r *rollback) resume(ctx context.Context) (err error) {
 		}
 	}
 	if r.plan.Safety != "" {
-		if r.safety, err = r.d.store.Checkpoint(ctx, r.a.rec().ID, r.plan.Safety); err != nil {
-			return err
+		r.safety, err = r.d.store.Checkpoint(ctx, r.a.rec().ID, r.plan.Safety)
+		if err != nil && (r.plan.Phase != preparing || errs.KindOf(err) != errs.NotFound) {
+			return err // else it was not recorded yet, or dropped already
 		}
 	}
 	for _, name := range r.plan.Layers {
@@ -204,7 +205,7 @@ func (r *rollback) goForward(ctx context.Context) error {
 	if err := r.stagesInTurn(ctx, stages); err != nil {
 		return err
 	}
-	return r.finish(ctx)
+	return r.finishForward(ctx)
 }
 
 // recoverSwitched ends a rollback whose layers are all at the target. The app may
@@ -215,7 +216,7 @@ func (r *rollback) recoverSwitched(ctx context.Context) (string, error) {
 	if startErr != nil && r.unwritten(ctx) {
 		return "a " + r.words() + " was undone: " + startErr.Error(), r.undo(ctx)
 	}
-	if err := r.finish(ctx); err != nil {
+	if err := r.finishForward(ctx); err != nil {
 		return "", err
 	}
 	r.auditRecovered(ctx, startErr)

@@ -124,7 +124,9 @@ func (d *Daemon) Rollback(ctx context.Context, who ipc.Caller, ref string, id ip
 	res := r.receipt(ctx, err)
 	d.audit(ctx, a, who, "rollback", string(id), req.Reason, err, res)
 	d.feed.publish(a.rec().ID, "rollback", res)
-	d.pruneAfter(ctx, a, who, r.target.ID, r.safety.ID)
+	if res.RolledBack { // else nothing was gained that others should make room for
+		d.pruneAfter(ctx, a, who, r.target.ID, r.safety.ID)
+	}
 	return res, err
 }
 
@@ -149,8 +151,17 @@ func (d *Daemon) newRollback(ctx context.Context, a *app, id ipc.CheckpointID, r
 		Phase: preparing, Target: id, Begun: now.UTC(), Reason: req.Reason,
 		Verify: req.VerifyRestore == nil || *req.VerifyRestore,
 	}
+	if req.Start != nil && a.unit() == nil {
+		return nil, errs.New(errs.Invalid, "", "%s has no unit or command to start", a.rec().Slug).WithHint("leave start out")
+	}
 	if err := r.selectParts(); err != nil {
 		return nil, err
+	}
+	if err := r.checkScope(ctx); err != nil {
+		return nil, err
+	}
+	if target.CalledOff && !target.Quiesced {
+		r.warn("%s is the safety checkpoint of a rollback that was called off: it was made while the app ran, and its layers may be of different moments", id)
 	}
 	depth := snap.Quick
 	if req.CheckStored {
@@ -162,7 +173,10 @@ func (d *Daemon) newRollback(ctx context.Context, a *app, id ipc.CheckpointID, r
 		}
 		r.plan.Layers = append(r.plan.Layers, p.name)
 	}
-	return r, nil
+	if !req.DryRun {
+		err = d.hasFree(reserve)
+	}
+	return r, err
 }
 
 // stored says of damage in what is stored where it is and what to do.
@@ -275,10 +289,24 @@ func (r *rollback) run(ctx context.Context) error {
 // done ends a rollback that reached its target. Leftovers that cannot be dropped
 // now are no failure of it: the next operation or start sees to them.
 func (r *rollback) done(ctx context.Context) {
-	if err := r.finish(ctx); err != nil {
+	if err := r.finishForward(ctx); err != nil {
 		r.a.unsettle()
 		r.warn("what was kept for an undo could not be dropped yet: %v", err)
 	}
+}
+
+// finishForward is finish for a rollback whose layers are all at the target: its safety
+// checkpoint is a state to go forward to from now on.
+func (r *rollback) finishForward(ctx context.Context) (err error) {
+	if r.safety, err = r.d.store.Checkpoint(ctx, r.a.rec().ID, r.safety.ID); err != nil { // somebody may have pinned it
+		return err
+	}
+	r.safety.CalledOff = false
+	r.safety.Quiesced = r.safety.Quiesced || r.stops() && r.stopsAll() && len(r.parts) == len(r.safety.Snapshots)
+	if err := r.d.store.PutCheckpoint(ctx, r.safety, ""); err != nil {
+		return err
+	}
+	return r.finish(ctx)
 }
 
 // stageOf is a stage and what it does.
@@ -332,10 +360,10 @@ func (r *rollback) tell(s ipc.Stage) {
 
 // writePlan makes the plan durable, with a new phase.
 func (r *rollback) writePlan(ctx context.Context, p phase) error {
-	r.plan.Phase = p
 	if err := r.d.opt.Seam("plan " + string(p)); err != nil {
 		return err
 	}
+	r.plan.Phase = p
 	plan, err := json.Marshal(r.plan)
 	if err != nil {
 		return err
@@ -373,19 +401,24 @@ func (r *rollback) safetyCheckpoint(ctx context.Context) (string, error) {
 		return "", err
 	}
 	r.d.note(ctx, r.a, now, &cp)
-	cp.Trigger = ipc.TriggerPreRollback
+	cp.Trigger, cp.CalledOff = ipc.TriggerPreRollback, true // until the rollback is done
 	cp.Notes = optional("safety checkpoint before " + r.words())
-	if err := r.d.record(ctx, r.a, &cp, ""); err != nil {
+	r.plan.Safety = cp.ID
+	err = r.writePlan(ctx, preparing)
+	if err == nil {
+		err = r.d.record(ctx, r.a, &cp, "")
+	}
+	if err != nil {
 		return "", errs.Also(err, r.d.drop(ctx, r.a, cp.Snapshots))
 	}
-	r.safety, r.plan.Safety = cp, cp.ID
+	r.safety = cp
 	if err := r.prepare(ctx, nil); err != nil {
 		return "", err
 	}
 	if running && !halted && r.stops() {
 		r.warm(ctx)
 	}
-	return "id=" + string(cp.ID), r.writePlan(ctx, preparing)
+	return "id=" + string(cp.ID), nil
 }
 
 // intend notes how the app is before the rollback, and how it is to be after it.
@@ -752,8 +785,24 @@ func (r *rollback) abandon(ctx context.Context) error {
 	err := r.finishParts(ctx)                                     // what it leaves is swept at the next start
 	short, cancel := context.WithTimeout(ctx, r.d.stopLimit(r.a)) // as in callOff
 	defer cancel()
+	if err == nil {
+		r.dropSafety(ctx)
+	}
 	err = errs.Also(err, r.startAgain(short))
 	return errs.Also(err, r.d.end(ctx, r.a, r.op))
+}
+
+// dropSafety drops the safety checkpoint of a rollback that changed nothing: the app is
+// what it holds. One that cannot be dropped stays, and is marked as called off.
+func (r *rollback) dropSafety(ctx context.Context) {
+	if r.safety.ID == "" {
+		return
+	}
+	if err := r.d.deleteCheckpoints(ctx, r.a, r.safety); err != nil {
+		r.d.opt.Log.Warn("the safety checkpoint of a rollback that was called off stays", "app", r.a.rec().Slug, "checkpoint", r.safety.ID, "err", err)
+		return
+	}
+	r.safety = store.Checkpoint{}
 }
 
 // putBack makes every layer the safety checkpoint's again and starts the app.

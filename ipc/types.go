@@ -90,13 +90,26 @@ type Retention struct {
 	KeepLast    int    `json:"keep_last"`
 	DailyDays   int    `json:"daily_days"`
 	KeepTurns   int    `json:"keep_turns"`
+	KeepSafety  int    `json:"keep_safety"`
 	MaxBytes    int64  `json:"max_bytes"`    // 0: no limit
 	ExpireAfter string `json:"expire_after"` // a Go duration; "0": never
 }
 
 // DefaultRetention is what an app gets that says nothing.
 func DefaultRetention() Retention {
-	return Retention{KeepLast: 10, DailyDays: 7, KeepTurns: 50, MaxBytes: 20 << 30, ExpireAfter: "0"}
+	return Retention{KeepLast: 10, DailyDays: 7, KeepTurns: 50, KeepSafety: 10, MaxBytes: 20 << 30, ExpireAfter: "0"}
+}
+
+// UnmarshalJSON takes rules that say nothing of safety checkpoints, as older records
+// and clients do, to mean the default.
+func (r *Retention) UnmarshalJSON(text []byte) error {
+	type plain Retention
+	p := plain{KeepSafety: DefaultRetention().KeepSafety}
+	if err := json.Unmarshal(text, &p); err != nil {
+		return err
+	}
+	*r = Retention(p)
+	return nil
 }
 
 // Database is one database of an app.
@@ -155,6 +168,9 @@ type Checkpoint struct {
 	ExpiresAt      *time.Time   `json:"expires_at"`
 	CreatedAt      time.Time    `json:"created_at"`
 	Warnings       []string     `json:"warnings,omitempty"` // what it lacks
+	// CalledOff: it is the safety checkpoint of a rollback that was undone, or is under
+	// way. N does not count it, and redo passes it by.
+	CalledOff bool `json:"called_off,omitempty"`
 }
 
 // DBSnapshot is one database's part of a checkpoint.
@@ -326,8 +342,9 @@ type LayerPreview struct {
 
 // PruneResult says what pruning took away, or would take.
 type PruneResult struct {
-	Deleted []CheckpointID `json:"deleted"`
-	Kept    int            `json:"kept"`
+	Deleted  []CheckpointID `json:"deleted"`
+	Kept     int            `json:"kept"`
+	Warnings []string       `json:"warnings,omitempty"`
 }
 
 // VerifyResult says whether what is stored of a checkpoint is whole.

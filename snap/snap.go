@@ -257,3 +257,11 @@ type Opener interface {
 	// errs.NotFound.
 	OpenPath(ctx context.Context, id SnapshotID, path string) (io.ReadCloser, int64, error)
 }
+
+// Lister is a driver whose states consist of files in folders.
+type Lister interface {
+	// Names lists what lies directly in the folder dir, "." being the top, of a snapshot,
+	// or of the live state when id is empty, in no order. Where there is no such folder
+	// there are none. What the app's owner may not look into is errs.Denied.
+	Names(ctx context.Context, id SnapshotID, dir string) ([]string, error)
+}

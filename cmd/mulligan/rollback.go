@@ -2,6 +2,9 @@ package main
 
 import (
 	"context"
+	"os"
+	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -13,6 +16,10 @@ const rollbackLong = `Take the app to a checkpoint, in six stages: safety-checkp
 (the VM's disks and the workspace's files), db-restore, start-unit, health-check.
 The safety checkpoint holds the state before; mulligan redo goes back to it. A
 rollback that fails puts the app back where it was: exit code 6.
+
+A PATH of --scope is relative to the current folder, where that is in the app's
+workspace, else to the workspace. One that exists neither now nor in the checkpoint is
+refused, as is all else that can be known beforehand, before anything is done.
 
 Where it would take along what another agent's session wrote at the same time, it says
 so and does nothing, unless --force is given: mulligan revert undoes the writes of one
@@ -80,7 +87,7 @@ func newRollback(c *cli) *cobra.Command {
 			return f.run(cmd.Context(), args[0])
 		},
 	}
-	cmd.Flags().StringArrayVar(&f.req.Scope, "scope", nil, "only this: a `PATH` in the workspace, or layer:NAME (layer:files, layer:db:main); may be repeated")
+	cmd.Flags().StringArrayVar(&f.req.Scope, "scope", nil, "only this: a `PATH`, or layer:NAME (layer:files, layer:db:main); may be repeated")
 	cmd.Flags().BoolVar(&f.req.DryRun, "dry-run", false, "change nothing, say what would change")
 	cmd.Flags().StringVar(&f.req.Reason, "reason", "", "why, for the audit trail")
 	cmd.Flags().BoolVar(&f.noVerify, "no-verify", false, "don't hash the restored state and compare")
@@ -101,6 +108,9 @@ func (f *rollbackCmd) run(ctx context.Context, name string) error {
 	}
 	f.req.OnUnhealthy = ipc.OnUnhealthy(f.onUnhealthy)
 	f.req.Start = f.start.wish()
+	if f.req.Scope, err = scopeHere(ctx, client, app, f.req.Scope); err != nil {
+		return err
+	}
 	return f.rollback(ctx, client, app, id, f.req)
 }
 
@@ -134,4 +144,44 @@ func (c *cli) rollback(ctx context.Context, client *ipc.Client, app string, id i
 		return recovered{err}
 	}
 	return err
+}
+
+// scopeHere makes the paths of a scope, which a person gave in the current folder,
+// relative to the app's workspace.
+func scopeHere(ctx context.Context, client *ipc.Client, ref string, scope []string) ([]string, error) {
+	if len(scope) == 0 {
+		return nil, nil
+	}
+	app, err := client.App(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	here, err := os.Getwd()
+	if err == nil {
+		here, err = filepath.EvalSymlinks(here)
+	}
+	if rel, relErr := filepath.Rel(app.Workspace, here); err != nil || relErr != nil || !filepath.IsLocal(rel) {
+		here = app.Workspace
+	}
+	var all []string
+	for _, s := range scope {
+		if strings.HasPrefix(s, "layer:") || s == "" {
+			all = append(all, s)
+			continue
+		}
+		p := s
+		if !filepath.IsAbs(p) {
+			p = filepath.Join(here, p)
+		}
+		rel, err := filepath.Rel(app.Workspace, p)
+		if err != nil || !filepath.IsLocal(rel) {
+			return nil, errs.New(errs.Invalid, "rollback", "--scope %s is not in the workspace %s", s, app.Workspace).
+				WithHint("name paths below it, or layer:NAME")
+		}
+		if strings.HasPrefix(rel, "layer:") { // it is a file all the same
+			rel = "./" + rel
+		}
+		all = append(all, rel)
+	}
+	return all, nil
 }
