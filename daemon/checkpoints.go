@@ -366,14 +366,15 @@ func tooMuch(limit, over int64) []string {
 		"delete or unpin some, or raise retention.max_bytes", over, limit)}
 }
 
-// kindOf is what a checkpoint is for; turns are those of the app.
+// kindOf is what a checkpoint is for. turns are those of the app: a checkpoint that an
+// older daemon made does not say by itself that its turn was inferred.
 func kindOf(cp store.Checkpoint, turns []store.Turn) retention.Kind {
 	switch {
 	case cp.Trigger == ipc.TriggerPreRollback:
 		return retention.Safety
 	case cp.TurnID == nil:
 		return retention.Asked
-	case slices.ContainsFunc(turns, func(t store.Turn) bool { return t.Inferred && string(t.ID) == *cp.TurnID }):
+	case cp.Inferred, slices.ContainsFunc(turns, func(t store.Turn) bool { return t.Inferred && string(t.ID) == *cp.TurnID }):
 		return retention.Inferred
 	}
 	return retention.Turn

@@ -244,6 +244,9 @@ func (d *Daemon) record(ctx context.Context, a *app, cp *store.Checkpoint, op ip
 		at := now.Add(after)
 		cp.ExpiresAt = &at
 	}
+	if err := d.marks(ctx, a, cp); err != nil {
+		return err
+	}
 	if err := d.opt.Seam("record checkpoint"); err != nil {
 		return err
 	}

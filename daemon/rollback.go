@@ -45,6 +45,8 @@ type rollbackPlan struct {
 	WhyDown string       `json:"why_down,omitempty"`
 	Layers  []snap.Layer `json:"layers"`
 	Verify  bool         `json:"verify"`
+	Aimed   bool         `json:"aimed,omitempty"`  // it is an undo or a redo
+	Scoped  bool         `json:"scoped,omitempty"` // it is of a part of the app
 	Actor   string       `json:"actor"`
 	Reason  string       `json:"reason"`
 	Begun   time.Time    `json:"begun"`
@@ -88,22 +90,32 @@ type part struct {
 // maxChanges is how many changes a receipt lists.
 const maxChanges = 100
 
-// Rollback takes the app called ref to a checkpoint. When it ran and failed,
+// Rollback takes the app called ref to a checkpoint, or to where ipc.Undo or ipc.Redo
+// lead. When it ran and failed,
 // the result says how far it got and comes together with the error. onStage is
 // called as each stage starts and ends.
 func (d *Daemon) Rollback(ctx context.Context, who ipc.Caller, ref string, id ipc.CheckpointID, req ipc.RollbackRequest, onStage func(ipc.Stage)) (ipc.RollbackResult, error) {
-	const op = "roll back"
+	op := "roll back"
+	if id == ipc.Undo || id == ipc.Redo {
+		op = string(id)
+	}
 	a, err := d.find(who, ref)
 	if err != nil {
 		return ipc.RollbackResult{}, err
 	}
 	ctx = context.WithoutCancel(ctx) // a rollback that has begun is the daemon's
+	a.tracking().catchUp(ctx)
 	release, err := d.acquire(ctx, a, op, who)
 	if err != nil {
 		return ipc.RollbackResult{}, err
 	}
 	defer release()
-	r, err := d.newRollback(ctx, a, id, req)
+	aimed, err := d.aim(ctx, a, id, &req)
+	var r *rollback
+	if err == nil {
+		r, err = d.newRollback(ctx, a, aimed, req, aimed != id)
+		id = aimed
+	}
 	if err != nil {
 		if !req.DryRun {
 			d.audit(ctx, a, who, "rollback", string(id), req.Reason, err, nil)
@@ -111,7 +123,11 @@ func (d *Daemon) Rollback(ctx context.Context, who ipc.Caller, ref string, id ip
 		return ipc.RollbackResult{}, errs.Wrap(errs.Failed, op, err)
 	}
 	r.notify, r.plan.Actor = onStage, actor(who)
-	if err := r.alone(ctx); err != nil {
+	err = r.alone(ctx)
+	if err == nil {
+		err = r.spareOthers(ctx)
+	}
+	if err != nil {
 		d.audit(ctx, a, who, "rollback", string(id), req.Reason, err, nil)
 		return ipc.RollbackResult{}, errs.Wrap(errs.Failed, op, err)
 	}
@@ -130,8 +146,9 @@ func (d *Daemon) Rollback(ctx context.Context, who ipc.Caller, ref string, id ip
 	return res, err
 }
 
-// newRollback checks everything that can be checked before anything is done.
-func (d *Daemon) newRollback(ctx context.Context, a *app, id ipc.CheckpointID, req ipc.RollbackRequest) (*rollback, error) {
+// newRollback checks everything that can be checked before anything is done. aimed says
+// that it is an undo or a redo, whose scope is what it is.
+func (d *Daemon) newRollback(ctx context.Context, a *app, id ipc.CheckpointID, req ipc.RollbackRequest, aimed bool) (*rollback, error) {
 	switch req.OnUnhealthy {
 	case "", ipc.UnhealthyKeep, ipc.UnhealthyUndo:
 	default:
@@ -149,7 +166,7 @@ func (d *Daemon) newRollback(ctx context.Context, a *app, id ipc.CheckpointID, r
 	r := &rollback{d: d, a: a, op: ipc.OperationID(newID("op-")), req: req, target: target}
 	r.plan = rollbackPlan{
 		Phase: preparing, Target: id, Begun: now.UTC(), Reason: req.Reason,
-		Verify: req.VerifyRestore == nil || *req.VerifyRestore,
+		Verify: req.VerifyRestore == nil || *req.VerifyRestore, Aimed: aimed, Scoped: len(req.Scope) > 0,
 	}
 	if req.Start != nil && a.unit() == nil {
 		return nil, errs.New(errs.Invalid, "", "%s has no unit or command to start", a.rec().Slug).WithHint("leave start out")
@@ -157,7 +174,7 @@ func (d *Daemon) newRollback(ctx context.Context, a *app, id ipc.CheckpointID, r
 	if err := r.selectParts(); err != nil {
 		return nil, err
 	}
-	if err := r.checkScope(ctx); err != nil {
+	if err := r.checkScope(ctx, aimed); err != nil {
 		return nil, err
 	}
 	if target.CalledOff && !target.Quiesced {
@@ -301,11 +318,15 @@ func (r *rollback) finishForward(ctx context.Context) (err error) {
 	if r.safety, err = r.d.store.Checkpoint(ctx, r.a.rec().ID, r.safety.ID); err != nil { // somebody may have pinned it
 		return err
 	}
+	if r.safety.UndoNext, err = r.next(ctx); err != nil {
+		return err
+	}
 	r.safety.CalledOff = false
 	r.safety.Quiesced = r.safety.Quiesced || r.stops() && r.stopsAll() && len(r.parts) == len(r.safety.Snapshots)
 	if err := r.d.store.PutCheckpoint(ctx, r.safety, ""); err != nil {
 		return err
 	}
+	r.a.tracking().noteUndone(ctx)
 	return r.finish(ctx)
 }
 

@@ -13,8 +13,9 @@ import (
 )
 
 // checkScope makes the paths of a rollback's scope clean, and refuses one that leaves
-// the workspace, or that is neither in it now nor in the target.
-func (r *rollback) checkScope(ctx context.Context) error {
+// the workspace, or that is neither in it now nor in the target. The latter is fine where
+// the scope was not asked for, but follows from what is undone.
+func (r *rollback) checkScope(ctx context.Context, follows bool) error {
 	for i, s := range r.scope {
 		p := filepath.Clean(s)
 		if filepath.IsAbs(p) || p == ".." || strings.HasPrefix(p, "../") || strings.ContainsRune(p, 0) {
@@ -30,7 +31,7 @@ func (r *rollback) checkScope(ctx context.Context) error {
 	l, ok := r.a.layer(snap.Files)
 	lister, can := l.driver.(snap.Lister)
 	target, held := r.target.Snapshot(snap.Files)
-	if !ok || !can || !held {
+	if !ok || !can || !held || follows {
 		return nil
 	}
 	for _, p := range r.scope {

@@ -171,7 +171,20 @@ type Checkpoint struct {
 	// CalledOff: it is the safety checkpoint of a rollback that was undone, or is under
 	// way. N does not count it, and redo passes it by.
 	CalledOff bool `json:"called_off,omitempty"`
+	// Inferred: it is of a turn that nobody announced.
+	Inferred bool `json:"inferred,omitempty"`
+	// UndoTo is the checkpoint that undo goes to from this one's state, and UndoNext the
+	// one that it goes to from the state that followed. "" is none; null is not known.
+	UndoTo   *CheckpointID `json:"undo_to,omitempty"`
+	UndoNext *CheckpointID `json:"undo_next,omitempty"`
 }
+
+// Undo and Redo stand for a checkpoint where a rollback is asked for: the one before
+// the newest thing that an agent did, and the safety checkpoint of the last rollback.
+const (
+	Undo CheckpointID = "undo"
+	Redo CheckpointID = "redo"
+)
 
 // DBSnapshot is one database's part of a checkpoint.
 type DBSnapshot struct {
@@ -235,6 +248,11 @@ type RollbackRequest struct {
 	// Force goes back even where that takes along what another session's turn wrote
 	// at the same time, which is errs.Conflict otherwise.
 	Force bool `json:"force,omitempty"`
+	// Turns is how many turns Undo takes back; default 1. For other targets it is nothing.
+	Turns int `json:"turns,omitempty"`
+	// IncludeOthers has Undo take along what was written in between outside of all
+	// announced turns, which is errs.Conflict otherwise.
+	IncludeOthers bool `json:"include_others,omitempty"`
 	// ConversationID, or the call that asks, says which session is not another one.
 	ConversationID string `json:"conversation_id,omitempty"`
 	CallID         CallID `json:"call_id,omitempty"`
@@ -315,6 +333,7 @@ type RollbackResult struct {
 	Assumptions      []string      `json:"assumptions"`
 	Next             string        `json:"next"`
 	DryRun           bool          `json:"dry_run,omitempty"`
+	Scope            []string      `json:"scope,omitempty"`   // what it was limited to
 	Preview          *Preview      `json:"preview,omitempty"` // of a dry run
 	Error            *ErrorBody    `json:"error,omitempty"`   // why rolled_back is false
 }

@@ -118,6 +118,9 @@ func (c *cli) receiptForPeople(id ipc.CheckpointID, res ipc.RollbackResult) {
 // outcome says where the app is now.
 func (c *cli) outcome(id ipc.CheckpointID, res ipc.RollbackResult) string {
 	to := c.text(string(id))
+	if cp := res.RestoredTo; cp != nil {
+		to = c.text(string(cp.ID))
+	}
 	if cp := res.RestoredTo; cp != nil && res.RolledBack {
 		to = fmt.Sprintf("%s, made %s", c.text(string(cp.ID)), c.when(cp.CreatedAt))
 		if cp.Notes != nil {
