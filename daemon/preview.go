@@ -49,8 +49,10 @@ func (r *rollback) foresee(ctx context.Context, p *part) (ipc.LayerPreview, erro
 	if err != nil {
 		return v, err
 	}
-	p.total = len(list)
-	p.list = list[:min(len(list), maxChanges)]
+	p.list, p.total = list, len(list)
+	if p.name == snap.Files {
+		p.list, p.total = r.fold(list)
+	}
 	for _, c := range list {
 		switch c.Operation {
 		case snap.Create:
@@ -61,7 +63,7 @@ func (r *rollback) foresee(ctx context.Context, p *part) (ipc.LayerPreview, erro
 			v.Modify++
 		}
 	}
-	for _, c := range p.list {
+	for _, c := range p.list[:min(len(p.list), maxChanges)] {
 		v.Changes = append(v.Changes, shownChange(*p, c))
 	}
 	return v, nil

@@ -187,8 +187,8 @@ func (r *rollback) resume(ctx context.Context) (err error) {
 			return err
 		}
 		if err == nil {
-			p.sw = sw
-			p.list, p.total = sw.Changes(r.maxListed())
+			p.sw, p.touched = sw, r.plan.Phase != preparing
+			p.list, p.total = r.changesOf(p, sw)
 		}
 		r.parts = append(r.parts, p)
 	}

@@ -195,3 +195,76 @@ func TestExpiredTarget(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestRedoPassesCalledOff has the last rollback called off, before and after it changed
+// something: redo goes back over the one that was done before.
+func TestRedoPassesCalledOff(t *testing.T) {
+	w := newWorld(t, nil)
+	fail := ""
+	opt := w.options()
+	opt.Seam = func(step string) error {
+		if step == fail {
+			return unix.EIO
+		}
+		return nil
+	}
+	d := w.openAs(t, opt)
+	defer func() { w.close(t, d) }()
+	cp, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.set(t, "one")
+	for _, fail = range []string{"prepare db:shop", "commit db:shop"} {
+		if res, err := d.Rollback(t.Context(), root, "shop", cp.ID, ipc.RollbackRequest{}, nil); err == nil || res.RolledBack {
+			t.Fatalf("%v, %+v", err, res)
+		}
+		_, err := d.Rollback(t.Context(), root, "shop", ipc.Redo, ipc.RollbackRequest{}, nil)
+		if errs.KindOf(err) != errs.NotFound || fail == "commit db:shop" && !strings.Contains(errs.HintOf(err), "called off") {
+			t.Errorf("redo after %s: %v (%s)", fail, err, errs.HintOf(err))
+		}
+	}
+	calledOff := listed(t, d)[0].ID
+	fail = ""
+	goBack(t, d, cp.ID, ipc.RollbackRequest{})
+	w.set(t, "two")
+	fail = "commit db:shop"
+	if res, err := d.Rollback(t.Context(), root, "shop", cp.ID, ipc.RollbackRequest{}, nil); err == nil || !res.Recovered {
+		t.Fatalf("%v, %+v", err, res)
+	}
+	fail = ""
+	w.close(t, d)
+	d = w.openAs(t, opt)
+	goBack(t, d, ipc.Redo, ipc.RollbackRequest{})
+	if got := w.word(t); got != "one" {
+		t.Errorf("redo goes to %q", got)
+	}
+	// By its id, it can be gone to all the same, with a warning.
+	res := goBack(t, d, calledOff, ipc.RollbackRequest{})
+	if !strings.Contains(strings.Join(res.Warnings, "\n"), "different moments") {
+		t.Errorf("warnings: %q", res.Warnings)
+	}
+}
+
+// TestRedoOfPart goes back over a rollback of a part: what was written elsewhere since
+// stays.
+func TestRedoOfPart(t *testing.T) {
+	w := newWorld(t, nil)
+	d := w.open(t)
+	defer w.close(t, d)
+	cp, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.set(t, "one")
+	goBack(t, d, cp.ID, ipc.RollbackRequest{Scope: []string{"layer:files"}})
+	w.setSQLite(t, "two")
+	goBack(t, d, ipc.Redo, ipc.RollbackRequest{})
+	if files, db, _, err := w.words(); err != nil || files != "one" || db != "two" {
+		t.Errorf("the files say %q, SQLite says %q, %v", files, db, err)
+	}
+	goBack(t, d, ipc.Redo, ipc.RollbackRequest{})
+	if files, db, _, err := w.words(); err != nil || files != "zero" || db != "two" {
+		t.Errorf("the files say %q, SQLite says %q, %v", files, db, err)
+	}
+}

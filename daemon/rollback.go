@@ -73,7 +73,9 @@ type rollback struct {
 
 	warnings  []string
 	recovered bool
-	again     bool // an undo was begun before, by this daemon or one that died
+	// putBackWords say what an undo did, a line per layer.
+	putBackWords []string
+	again        bool // an undo was begun before, by this daemon or one that died
 }
 
 // part is one layer of a rollback.
@@ -85,6 +87,9 @@ type part struct {
 	proof  *snap.Proof
 	list   []snap.Change
 	total  int
+	// touched: its commit was begun, by this process or, as far as this one knows, by
+	// another.
+	touched bool
 }
 
 // maxChanges is how many changes a receipt lists.
@@ -137,8 +142,12 @@ func (d *Daemon) Rollback(ctx context.Context, who ipc.Caller, ref string, id ip
 	unmute := a.tracking().mute(ctx)
 	err = errs.Wrap(errs.Failed, op, r.run(ctx))
 	unmute(ctx)
+	if err == nil {
+		r.word(ctx)
+	}
 	res := r.receipt(ctx, err)
 	d.audit(ctx, a, who, "rollback", string(id), req.Reason, err, res)
+	res.EvidenceAnchors = append(res.EvidenceAnchors, d.auditNumber(ctx, a)...)
 	d.feed.publish(a.rec().ID, "rollback", res)
 	if res.RolledBack { // else nothing was gained that others should make room for
 		d.pruneAfter(ctx, a, who, r.target.ID, r.safety.ID)
@@ -528,7 +537,7 @@ func (r *rollback) prepare(ctx context.Context, only map[snap.Layer]bool) error 
 		if err := r.preparePart(ctx, p); err != nil {
 			return err
 		}
-		p.list, p.total = p.sw.Changes(maxChanges)
+		p.list, p.total = r.changesOf(*p, p.sw)
 	}
 	return nil
 }
@@ -704,6 +713,7 @@ func (r *rollback) switchPart(ctx context.Context, p *part) (note string, err er
 	if err := r.d.opt.Seam("commit " + string(p.name)); err != nil {
 		return "", err
 	}
+	p.touched = true
 	if err := p.sw.Commit(ctx); err != nil {
 		return "", err
 	}
@@ -713,6 +723,9 @@ func (r *rollback) switchPart(ctx context.Context, p *part) (note string, err er
 			return "", err
 		}
 		note += ", verified"
+		if p.proof.Shallow {
+			note = strings.TrimSuffix(note, "verified") + "compared without its contents"
+		}
 	}
 	return note, nil
 }
@@ -868,9 +881,23 @@ func (r *rollback) undo(ctx context.Context) error {
 				return err
 			}
 		}
+		r.putBackWords = append(r.putBackWords, p.back())
 	}
 	startErr := r.startAgain(ctx)
 	return errs.Also(startErr, r.finish(ctx))
+}
+
+// back says what an undo did to the part.
+func (p *part) back() string {
+	switch {
+	case !p.touched:
+		return string(p.name) + ": was not changed"
+	case p.proof == nil:
+		return string(p.name) + ": put back, and not compared"
+	case !p.proof.Match:
+		return string(p.name) + ": put back, and others have written to it"
+	}
+	return string(p.name) + ": put back, and compared with the state before"
 }
 
 // startAgain starts the app that is put back, if it was up before. One that was not

@@ -333,9 +333,10 @@ type RollbackResult struct {
 	Assumptions      []string      `json:"assumptions"`
 	Next             string        `json:"next"`
 	DryRun           bool          `json:"dry_run,omitempty"`
-	Scope            []string      `json:"scope,omitempty"`   // what it was limited to
-	Preview          *Preview      `json:"preview,omitempty"` // of a dry run
-	Error            *ErrorBody    `json:"error,omitempty"`   // why rolled_back is false
+	Scope            []string      `json:"scope,omitempty"`    // what it was limited to
+	PutBack          []string      `json:"put_back,omitempty"` // where it was undone: a line per layer
+	Preview          *Preview      `json:"preview,omitempty"`  // of a dry run
+	Error            *ErrorBody    `json:"error,omitempty"`    // why rolled_back is false
 }
 
 // Preview is what a dry run foresees.

@@ -182,6 +182,9 @@ type Proof struct {
 	Post  Hash // of the live state as just read
 	Want  Hash // the target's, or after Undo the base's
 	Match bool // Post equals Want
+	// Shallow: no contents were read. The hashes stand for marks of the state alone, as
+	// for a place in a log.
+	Shallow bool
 	// Notes are things that a reader of the receipt should know.
 	Notes []string
 }

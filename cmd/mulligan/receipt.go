@@ -37,6 +37,9 @@ func (c *cli) receiptLines(res ipc.RollbackResult) {
 	for _, ch := range res.ChangesReverted {
 		rows = append(rows, []string{"change", c.text(ch.Operation), c.text(ch.Path), c.text(ch.Summary)})
 	}
+	for _, l := range res.PutBack {
+		rows = append(rows, []string{"put_back", c.text(l)})
+	}
 	for _, w := range res.Warnings {
 		rows = append(rows, []string{"warning", c.text(w)})
 	}
@@ -96,6 +99,9 @@ func (c *cli) receiptForPeople(id ipc.CheckpointID, res ipc.RollbackResult) {
 	} else if res.RolledBack {
 		line("undone", "%s", count(res.ChangesTotal, "change"))
 		line("verified", "%s", verdictForPeople(res.Verification))
+	}
+	for _, l := range res.PutBack {
+		line("put back", "%s", c.text(l))
 	}
 	if cp := res.SafetyCheckpoint; cp != nil {
 		line("safety", "%s holds the state before", c.text(string(cp.ID)))

@@ -34,7 +34,8 @@ The daemon does the work: an interrupt ends only this program.
 In a pipe, a line per fact: rolled_back, dry_run, restored_to, safety_checkpoint,
 changes_total, verified (yes, no or skipped), recovered; then "stage", name, status, milliseconds,
 notes, six times; then "change", operation undone, path, summary (at most 100);
-"warning", text; "next", text. A dry run adds "layer", name and what was created,
+"put_back", what became of a layer of a rollback that was undone; "warning", text;
+"next", text. A dry run adds "layer", name and what was created,
 modified and deleted in it; "database", like "change"; "unaffected", what would stay as
 it is; "downtime", how long, from what. What is not known yet or at all is "-".`
 
