@@ -370,6 +370,8 @@ func tooMuch(limit, over int64) []string {
 // older daemon made does not say by itself that its turn was inferred.
 func kindOf(cp store.Checkpoint, turns []store.Turn) retention.Kind {
 	switch {
+	case cp.CalledOff:
+		return retention.CalledOff
 	case cp.Trigger == ipc.TriggerPreRollback:
 		return retention.Safety
 	case cp.TurnID == nil:

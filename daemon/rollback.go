@@ -149,7 +149,7 @@ func (d *Daemon) Rollback(ctx context.Context, who ipc.Caller, ref string, id ip
 	d.audit(ctx, a, who, "rollback", string(id), req.Reason, err, res)
 	res.EvidenceAnchors = append(res.EvidenceAnchors, d.auditNumber(ctx, a)...)
 	d.feed.publish(a.rec().ID, "rollback", res)
-	if res.RolledBack { // else nothing was gained that others should make room for
+	if r.safety.ID != "" { // else there is none more than before
 		d.pruneAfter(ctx, a, who, r.target.ID, r.safety.ID)
 	}
 	return res, err

@@ -14,10 +14,11 @@ type Kind int
 
 // The kinds. All but Asked are automatic.
 const (
-	Asked    Kind = iota // somebody asked for it: a person, a deploy, an agent
-	Turn                 // of a turn that an agent's hooks told of
-	Inferred             // of a turn that nobody told of
-	Safety               // of a rollback or a revert
+	Asked     Kind = iota // somebody asked for it: a person, a deploy, an agent
+	Turn                  // of a turn that an agent's hooks told of
+	Inferred              // of a turn that nobody told of
+	Safety                // of a rollback or a revert
+	CalledOff             // of one that was undone: nothing to go forward to
 )
 
 // Item is what the rules need to know of a checkpoint.
@@ -42,7 +43,8 @@ type Item struct {
 //     one of them); pinned ones count among them;
 //   - of the automatic ones of turns, the keep_turns newest stay; turns that nobody
 //     told of have an allowance of the same size of their own;
-//   - of the safety checkpoints, the keep_safety newest stay;
+//   - of the safety checkpoints, the keep_safety newest stay; those of rollbacks that
+//     were undone have an allowance of the same size of their own;
 //   - while what is left exceeds max_bytes, safety checkpoints go, then those of
 //     turns, the oldest first, but never the newest of all. One whose going turns out
 //     not to be needed stays. None that somebody asked for goes for its size.
@@ -62,6 +64,7 @@ func Plan(now time.Time, rules ipc.Retention, cps []Item, left func(drop []ipc.C
 	p.keepLast(rules.KeepTurns, Turn)
 	p.keepLast(rules.KeepTurns, Inferred)
 	p.keepLast(rules.KeepSafety, Safety)
+	p.keepLast(rules.KeepSafety, CalledOff)
 	if rules.MaxBytes > 0 {
 		if over, err = p.shrink(rules.MaxBytes, left); err != nil {
 			return nil, 0, err
@@ -195,7 +198,7 @@ func (p *plan) spare() (list []int) {
 	for _, safety := range []bool{true, false} {
 		for i := len(p.items) - 1; i > newest; i-- {
 			it := p.items[i]
-			if p.keep[i] && !it.Pinned && !it.Protected && it.Kind != Asked && (it.Kind == Safety) == safety {
+			if p.keep[i] && !it.Pinned && !it.Protected && it.Kind != Asked && (it.Kind >= Safety) == safety {
 				list = append(list, i)
 			}
 		}

@@ -58,6 +58,8 @@ func cp(id string, age time.Duration, what ...string) sized {
 			it.Kind = Turn
 		case "inferred":
 			it.Kind = Inferred
+		case "off":
+			it.Kind = CalledOff
 		case "safety":
 			it.Kind = Safety
 		case "expired":
@@ -121,6 +123,8 @@ func TestPlan(t *testing.T) {
 			[]sized{cp("t1", 9*hour, "turn"), cp("t2", 8*hour, "turn"), cp("i1", 5*hour, "inferred"), cp("i2", 4*hour, "inferred"), cp("i3", 3*hour, "inferred")}, "t1 i1 i2"},
 		{"safety checkpoints apart", ipc.Retention{KeepLast: 2, KeepSafety: 2, DailyDays: 1},
 			[]sized{cp("m1", 9*days), cp("KEEP ME", 8*days), cp("m3", 7*days), cp("s1", 5*hour, "safety"), cp("s2", 4*hour, "safety"), cp("s3", 3*hour, "safety")}, "m1 s1"},
+		{"those of rollbacks that were called off apart", ipc.Retention{KeepSafety: 1},
+			[]sized{cp("s1", 5*hour, "safety"), cp("s2", 4*hour, "safety"), cp("o1", 3*hour, "off"), cp("o2", 2*hour, "off"), cp("o3", 1*hour, "off")}, "s1 o1 o2"},
 		{"no safety checkpoint but the newest of all", ipc.Retention{KeepLast: 1}, []sized{cp("s1", 5*hour, "safety"), cp("a", 4*hour), cp("s2", 3*hour, "safety")}, "s1"},
 		{"size: exactly at the limit", ipc.Retention{KeepLast: 9, MaxBytes: 10}, []sized{cp("a", 2*hour, "size=5"), cp("b", 1*hour, "size=5")}, ""},
 		{"size: pinned count and stay", ipc.Retention{KeepLast: 9, MaxBytes: 10},
@@ -192,7 +196,7 @@ func naive(now time.Time, rules ipc.Retention, all []sized, it sized) bool {
 	if newerOfAll == 0 || it.Kind == Asked && newerOfKind == 0 {
 		return true
 	}
-	stays := newerOfKind < map[Kind]int{Asked: rules.KeepLast, Turn: rules.KeepTurns, Inferred: rules.KeepTurns, Safety: rules.KeepSafety}[it.Kind]
+	stays := newerOfKind < map[Kind]int{Asked: rules.KeepLast, Turn: rules.KeepTurns, Inferred: rules.KeepTurns, Safety: rules.KeepSafety, CalledOff: rules.KeepSafety}[it.Kind]
 	for d := range rules.DailyDays {
 		if it.Kind == Asked && olderOfDay == 0 && date(now.AddDate(0, 0, -d)) == date(it.CreatedAt) {
 			stays = true
@@ -239,7 +243,7 @@ func TestPlanAgainstModel(t *testing.T) {
 		items := make([]sized, n)
 		for i := range items {
 			it := cp(fmt.Sprintf("cp-%02d", i), time.Duration(rapid.IntRange(-30, 24*7).Draw(t, "age"))*hour)
-			it.Kind = Kind(rapid.IntRange(0, 3).Draw(t, "kind"))
+			it.Kind = Kind(rapid.IntRange(0, 4).Draw(t, "kind"))
 			it.Pinned = rapid.IntRange(0, 5).Draw(t, "pinned") == 0
 			it.Protected = rapid.IntRange(0, 7).Draw(t, "protected") == 0
 			it.size = rapid.Int64Range(0, 9).Draw(t, "size")
