@@ -12,8 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"mulligan/daemon"
 	"mulligan/ipc"
 	"mulligan/ipc/errs"
@@ -26,7 +24,7 @@ type history struct {
 	w    world
 	d    *daemon.Daemon
 	rnd  *rand.Rand
-	fail string // the step that fails
+	fail failpoint
 	n    int
 
 	now    string   // what the app is
@@ -72,12 +70,7 @@ func newHistory(t *testing.T, seed uint64) *history {
 }
 
 func (h *history) open() {
-	h.d = h.w.openAs(h.t, daemon.Options{StateDir: h.w.state(), User: true, QuietGap: time.Hour, Seam: func(step string) error {
-		if step == h.fail {
-			return unix.EIO
-		}
-		return nil
-	}})
+	h.d = h.w.openAs(h.t, daemon.Options{StateDir: h.w.state(), User: true, QuietGap: time.Hour, Seam: h.fail.step})
 }
 
 func (h *history) write(word string) {
@@ -246,10 +239,11 @@ func (h *history) fails() {
 	if h.rnd.IntN(3) == 0 {
 		to = []ipc.CheckpointID{ipc.Undo, ipc.Redo}[h.rnd.IntN(2)]
 	}
-	h.fail = []string{"prepare files", "plan switching", "commit files", "plan switched"}[h.rnd.IntN(4)]
+	step := []string{"prepare files", "plan switching", "commit files", "plan switched"}[h.rnd.IntN(4)]
+	h.fail.set(step)
 	res, err := h.d.Rollback(h.t.Context(), root, "shop", to, ipc.RollbackRequest{IncludeOthers: true}, nil)
-	h.say("to %s, with %q failing: %v", to, h.fail, err)
-	h.fail = ""
+	h.say("to %s, with %q failing: %v", to, step, err)
+	h.fail.set("")
 	if err == nil || res.RolledBack {
 		h.t.Fatalf("it did not fail: %+v, after\n%s", res, strings.Join(h.said, "\n"))
 	}

@@ -6,8 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"mulligan/ipc"
 )
 
@@ -67,14 +65,9 @@ func TestReceiptOfCommit(t *testing.T) {
 // TestReceiptOfCalledOff says what was put back, and nothing of changes or of a match.
 func TestReceiptOfCalledOff(t *testing.T) {
 	w := newWorld(t, nil)
-	fail := ""
+	var fail failpoint
 	opt := w.options()
-	opt.Seam = func(step string) error {
-		if step == fail {
-			return unix.EIO
-		}
-		return nil
-	}
+	opt.Seam = fail.step
 	d := w.openAs(t, opt)
 	defer w.close(t, d)
 	cp, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{})
@@ -89,7 +82,7 @@ func TestReceiptOfCalledOff(t *testing.T) {
 		{"prepare db:shop", nil},
 		{"commit db:shop", []string{"db:shop: was not changed", "files: put back, and compared with the state before"}},
 	} {
-		fail = c.step
+		fail.set(c.step)
 		res, err := d.Rollback(t.Context(), root, "shop", cp.ID, ipc.RollbackRequest{}, nil)
 		if err == nil || res.RolledBack || len(res.ChangesReverted) > 0 || res.ChangesTotal > 0 || res.Verification != nil || res.Confidence != 0 || !slices.Equal(res.PutBack, c.back) {
 			t.Errorf("%s: %v, %+v", c.step, err, res)
@@ -98,7 +91,7 @@ func TestReceiptOfCalledOff(t *testing.T) {
 			t.Errorf("%s: %q", c.step, res.EvidenceAnchors)
 		}
 	}
-	fail = ""
+	fail.set("")
 	no := false
 	if res := goBack(t, d, cp.ID, ipc.RollbackRequest{VerifyRestore: &no}); res.Confidence != 0.5 || res.Verification != nil {
 		t.Errorf("unverified: %+v", res)

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -20,6 +21,27 @@ func idsOf(cps []ipc.Checkpoint) (list []ipc.CheckpointID) {
 		list = append(list, cp.ID)
 	}
 	return list
+}
+
+// failpoint makes one step of a daemon fail, while it is set.
+type failpoint struct {
+	mu sync.Mutex
+	at string
+}
+
+func (f *failpoint) set(step string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.at = step
+}
+
+func (f *failpoint) step(name string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if name == f.at {
+		return unix.EIO
+	}
+	return nil
 }
 
 // TestRefusalsComeFirst asks for rollbacks that can't be: no checkpoint is made for
@@ -89,14 +111,9 @@ func TestRefusalsComeFirst(t *testing.T) {
 // the app runs and once when it is stopped, and one that is undone.
 func TestCalledOffLeavesNothing(t *testing.T) {
 	w := newWorld(t, nil)
-	fail := ""
+	var fail failpoint
 	opt := w.options()
-	opt.Seam = func(step string) error {
-		if step == fail {
-			return unix.ENOSPC
-		}
-		return nil
-	}
+	opt.Seam = fail.step
 	d := w.openAs(t, opt)
 	defer w.close(t, d)
 	cp, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{})
@@ -105,16 +122,17 @@ func TestCalledOffLeavesNothing(t *testing.T) {
 	}
 	w.set(t, "one")
 	before := idsOf(listed(t, d))
-	for _, fail = range []string{"prepare files", "prepare db:shop", "stop unit", "plan switching"} {
+	for _, step := range []string{"prepare files", "prepare db:shop", "stop unit", "plan switching"} {
+		fail.set(step)
 		res, err := d.Rollback(t.Context(), root, "shop", cp.ID, ipc.RollbackRequest{}, nil)
 		if err == nil || res.RolledBack || res.SafetyCheckpoint != nil {
-			t.Errorf("%s: %v, %+v", fail, err, res)
+			t.Errorf("%s: %v, %+v", step, err, res)
 		}
 		if got := idsOf(listed(t, d)); !slices.Equal(got, before) {
-			t.Errorf("%s: left are %v, there were %v", fail, got, before)
+			t.Errorf("%s: left are %v, there were %v", step, got, before)
 		}
 	}
-	fail = "commit db:shop"
+	fail.set("commit db:shop")
 	res, err := d.Rollback(t.Context(), root, "shop", cp.ID, ipc.RollbackRequest{}, nil)
 	if err == nil || !res.Recovered || res.SafetyCheckpoint == nil || !res.SafetyCheckpoint.CalledOff {
 		t.Errorf("%v, %+v", err, res)
@@ -122,7 +140,7 @@ func TestCalledOffLeavesNothing(t *testing.T) {
 	if all := listed(t, d); len(all) != len(before)+1 || !all[0].CalledOff || w.word(t) != "one" {
 		t.Errorf("%+v", all)
 	}
-	fail = ""
+	fail.set("")
 	res, err = d.Rollback(t.Context(), root, "shop", cp.ID, ipc.RollbackRequest{}, nil)
 	if err != nil || res.SafetyCheckpoint.CalledOff || !res.SafetyCheckpoint.Quiesced || listed(t, d)[0].CalledOff {
 		t.Errorf("%v, %+v", err, res.SafetyCheckpoint)
@@ -200,14 +218,9 @@ func TestExpiredTarget(t *testing.T) {
 // something: redo goes back over the one that was done before.
 func TestRedoPassesCalledOff(t *testing.T) {
 	w := newWorld(t, nil)
-	fail := ""
+	var fail failpoint
 	opt := w.options()
-	opt.Seam = func(step string) error {
-		if step == fail {
-			return unix.EIO
-		}
-		return nil
-	}
+	opt.Seam = fail.step
 	d := w.openAs(t, opt)
 	defer func() { w.close(t, d) }()
 	cp, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{})
@@ -215,24 +228,25 @@ func TestRedoPassesCalledOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.set(t, "one")
-	for _, fail = range []string{"prepare db:shop", "commit db:shop"} {
+	for _, step := range []string{"prepare db:shop", "commit db:shop"} {
+		fail.set(step)
 		if res, err := d.Rollback(t.Context(), root, "shop", cp.ID, ipc.RollbackRequest{}, nil); err == nil || res.RolledBack {
 			t.Fatalf("%v, %+v", err, res)
 		}
 		_, err := d.Rollback(t.Context(), root, "shop", ipc.Redo, ipc.RollbackRequest{}, nil)
-		if errs.KindOf(err) != errs.NotFound || fail == "commit db:shop" && !strings.Contains(errs.HintOf(err), "called off") {
-			t.Errorf("redo after %s: %v (%s)", fail, err, errs.HintOf(err))
+		if errs.KindOf(err) != errs.NotFound || step == "commit db:shop" && !strings.Contains(errs.HintOf(err), "called off") {
+			t.Errorf("redo after %s: %v (%s)", step, err, errs.HintOf(err))
 		}
 	}
 	calledOff := listed(t, d)[0].ID
-	fail = ""
+	fail.set("")
 	goBack(t, d, cp.ID, ipc.RollbackRequest{})
 	w.set(t, "two")
-	fail = "commit db:shop"
+	fail.set("commit db:shop")
 	if res, err := d.Rollback(t.Context(), root, "shop", cp.ID, ipc.RollbackRequest{}, nil); err == nil || !res.Recovered {
 		t.Fatalf("%v, %+v", err, res)
 	}
-	fail = ""
+	fail.set("")
 	w.close(t, d)
 	d = w.openAs(t, opt)
 	goBack(t, d, ipc.Redo, ipc.RollbackRequest{})
