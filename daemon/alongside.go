@@ -172,20 +172,24 @@ func (l *ledger) others(own string, since func(place) bool) []*neighbour {
 
 // undone tells which writes the rollback would undo: those in its scope, since the target.
 func (r *rollback) undone(ctx context.Context, t *tracker, now snap.Mark) (func(place) bool, error) {
-	s, _ := r.target.Snapshot(snap.Files)
 	late := map[place]bool{}
-	var writes []snap.Write
-	var err error
-	if s.Position != "" {
-		writes, err = t.j.Writes(ctx, snap.Mark(s.Position), now)
-	}
-	if s.Position == "" || errs.KindOf(err) == errs.NotFound && err != nil {
-		writes, err = r.later(ctx, t, now)
-	}
+	writes, err := r.lateWrites(ctx, t, now)
 	for _, w := range writes {
 		late[place{w.Path, w.At}] = true
 	}
 	return func(p place) bool { return late[p] && inScope(r.scope, p.path) }, err
+}
+
+// lateWrites lists the writes since the target.
+func (r *rollback) lateWrites(ctx context.Context, t *tracker, now snap.Mark) ([]snap.Write, error) {
+	s, _ := r.target.Snapshot(snap.Files)
+	if s.Position != "" {
+		writes, err := t.j.Writes(ctx, snap.Mark(s.Position), now)
+		if err == nil || errs.KindOf(err) != errs.NotFound {
+			return writes, err
+		}
+	}
+	return r.later(ctx, t, now)
 }
 
 // later lists the writes that were seen after the target was made.

@@ -210,7 +210,11 @@ func (d *Daemon) postRollback(w http.ResponseWriter, r *http.Request, who ipc.Ca
 // streamRollback answers with an event per stage and then the result. A client
 // that goes away misses them; the rollback goes on.
 func (d *Daemon) streamRollback(w http.ResponseWriter, r *http.Request, who ipc.Caller, ref string, id ipc.CheckpointID, req ipc.RollbackRequest) error {
-	if _, _, err := d.findCheckpoint(r.Context(), who, ref, id); err != nil {
+	if id == ipc.Undo || id == ipc.Redo {
+		if _, err := d.find(who, ref); err != nil {
+			return err
+		}
+	} else if _, _, err := d.findCheckpoint(r.Context(), who, ref, id); err != nil {
 		return err // while a plain answer is still possible
 	}
 	sse, err := ipc.NewSSE(w, r)

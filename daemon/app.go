@@ -39,6 +39,7 @@ type app struct {
 	total     int64
 
 	neglected map[snap.Layer]string // what went wrong with a layer's upkeep
+	oversize  []string              // that what is kept exceeds max_bytes
 }
 
 // setup is what an app consists of. It never changes: a changed app gets another.
@@ -281,10 +282,18 @@ func (a *app) problems() []string {
 	for _, name := range slices.Sorted(maps.Keys(a.neglected)) {
 		list = append(list, fmt.Sprintf("%s: %s", name, a.neglected[name]))
 	}
+	list = append(list, a.oversize...)
 	if a.tracker != nil {
 		list = append(list, a.tracker.problems()...)
 	}
 	return list
+}
+
+// noteSize keeps, for problems, that what is kept exceeds max_bytes.
+func (a *app) noteSize(words []string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.oversize = words
 }
 
 // view is the app as clients see it.
@@ -320,20 +329,16 @@ func plainState(s systemd.Status) string {
 	return "stopped"
 }
 
-// running reports whether the app's unit is up; an app without one never is.
-func (a *app) running(ctx context.Context) (bool, error) {
-	return up(ctx, a.unit())
+// status looks at the app's unit; of an app without one it is down.
+func (a *app) status(ctx context.Context) (systemd.Status, error) {
+	return statusOf(ctx, a.unit())
 }
 
-func up(ctx context.Context, u systemd.Unit) (bool, error) {
+func statusOf(ctx context.Context, u systemd.Unit) (systemd.Status, error) {
 	if u == nil {
-		return false, nil
+		return systemd.Status{Active: "inactive"}, nil
 	}
-	s, err := u.State(ctx)
-	if err != nil {
-		return false, err
-	}
-	return s.Running() || s.Active == "activating" || s.Active == "reloading", nil
+	return u.State(ctx)
 }
 
 // actor words a caller for people.

@@ -363,9 +363,12 @@ func (d *Daemon) prune(ctx context.Context, a *app, who ipc.Caller, dryRun bool,
 	if err != nil {
 		return res, err
 	}
-	doomed, err := d.doomed(ctx, a, cps, protected)
+	doomed, over, err := d.doomed(ctx, a, cps, protected)
 	if err != nil {
 		return res, err
+	}
+	if res.Warnings = tooMuch(a.rec().Retention.MaxBytes, over); !dryRun {
+		a.noteSize(res.Warnings)
 	}
 	var drop []store.Checkpoint
 	for _, cp := range cps {
@@ -389,18 +392,45 @@ func (d *Daemon) prune(ctx context.Context, a *app, who ipc.Caller, dryRun bool,
 	}))
 }
 
-// doomed applies the retention rules.
-func (d *Daemon) doomed(ctx context.Context, a *app, cps []store.Checkpoint, protected []ipc.CheckpointID) ([]ipc.CheckpointID, error) {
+// tooMuch says, in no or one sentence, that what somebody asked for needs more than
+// max_bytes.
+func tooMuch(limit, over int64) []string {
+	if over <= 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("what is kept needs %d bytes more than max_bytes, which is %d, and no checkpoint that somebody asked for goes for its size: "+
+		"delete or unpin some, or raise retention.max_bytes", over, limit)}
+}
+
+// kindOf is what a checkpoint is for. turns are those of the app: a checkpoint that an
+// older daemon made does not say by itself that its turn was inferred.
+func kindOf(cp store.Checkpoint, turns []store.Turn) retention.Kind {
+	switch {
+	case cp.CalledOff:
+		return retention.CalledOff
+	case cp.Trigger == ipc.TriggerPreRollback:
+		return retention.Safety
+	case cp.TurnID == nil:
+		return retention.Asked
+	case cp.Inferred, slices.ContainsFunc(turns, func(t store.Turn) bool { return t.Inferred && string(t.ID) == *cp.TurnID }):
+		return retention.Inferred
+	}
+	return retention.Turn
+}
+
+// doomed applies the retention rules. over is by how many bytes what stays exceeds
+// max_bytes.
+func (d *Daemon) doomed(ctx context.Context, a *app, cps []store.Checkpoint, protected []ipc.CheckpointID) (ids []ipc.CheckpointID, over int64, err error) {
+	turns, err := d.store.Turns(ctx, a.rec().ID, 0)
+	if err != nil {
+		return nil, 0, err
+	}
 	var items []retention.Item
 	for _, cp := range cps {
 		items = append(items, retention.Item{
-			ID: cp.ID, CreatedAt: cp.CreatedAt, Trigger: cp.Trigger, Turn: cp.TurnID != nil, Pinned: cp.Pinned,
+			ID: cp.ID, CreatedAt: cp.CreatedAt, Kind: kindOf(cp, turns), Pinned: cp.Pinned,
 			ExpiresAt: cp.ExpiresAt, Protected: cp.Damaged != "" || slices.Contains(protected, cp.ID),
 		})
-	}
-	turns, err := d.store.Turns(ctx, a.rec().ID, 0)
-	if err != nil {
-		return nil, err
 	}
 	all := int64(-1) // what all of them and the journal occupy, once it is asked for
 	return retention.Plan(d.opt.Now(), a.rec().Retention, items, func(drop []ipc.CheckpointID) (int64, error) {

@@ -97,7 +97,7 @@ func (f fate) run(ctx context.Context, d *daemon.Daemon) (err error) {
 
 func keepLast(ctx context.Context, d *daemon.Daemon, n int) error {
 	keep := ipc.DefaultRetention()
-	keep.KeepLast, keep.DailyDays = n, 0
+	keep.KeepLast, keep.KeepSafety, keep.DailyDays = n, n-1, 0
 	_, err := d.SetApp(ctx, root, "shop", ipc.AppChange{Retention: &keep})
 	return err
 }

@@ -12,6 +12,7 @@ import (
 	"mulligan/ipc"
 	"mulligan/ipc/errs"
 	"mulligan/snap"
+	"mulligan/systemd"
 )
 
 // createPlan is what a create leaves behind for recovery: whether the unit
@@ -94,7 +95,13 @@ func (d *Daemon) create(ctx context.Context, a *app, req ipc.CreateRequest) (sto
 	op := ipc.OperationID(newID("op-"))
 	layers := a.layers()
 	ids, made := announced(a, layers)
-	stopped, still, err := d.quiesce(ctx, a, op, req.Quiesce, made)
+	now, err := a.status(ctx)
+	if err != nil {
+		return store.Checkpoint{}, err
+	}
+	var was store.Checkpoint
+	d.note(ctx, a, now, &was)
+	stopped, still, err := d.quiesce(ctx, a, op, now, req.Quiesce, made)
 	if err != nil {
 		return store.Checkpoint{}, errs.Also(err, d.callOff(ctx, a, op, stopped))
 	}
@@ -103,6 +110,7 @@ func (d *Daemon) create(ctx context.Context, a *app, req ipc.CreateRequest) (sto
 	if err != nil {
 		return store.Checkpoint{}, errs.Also(errs.Also(err, startErr), d.end(ctx, a, op))
 	}
+	cp.Running, cp.Healthy = was.Running, was.Healthy
 	cp.Trigger, cp.Pinned = req.Trigger, req.Pinned
 	cp.Notes, cp.DeployID = optional(req.Notes), optional(req.DeployID)
 	if err := d.record(ctx, a, &cp, op); err != nil {
@@ -118,16 +126,15 @@ type stillness struct {
 }
 
 // quiesce stops the app for a capture, having done beforehand what can be done
-// while it runs. It writes the operation down before it stops anything, with what it is going to make.
-func (d *Daemon) quiesce(ctx context.Context, a *app, op ipc.OperationID, how ipc.Quiesce, made []store.Disposal) (stopped bool, still stillness, err error) {
-	running, err := a.running(ctx)
+// while it runs. It writes the operation down before it stops anything, with what it is
+// going to make. again says whether the app must be started afterwards: one that
+// somebody is stopping is not.
+func (d *Daemon) quiesce(ctx context.Context, a *app, op ipc.OperationID, now systemd.Status, how ipc.Quiesce, made []store.Disposal) (again bool, still stillness, err error) {
+	host, err := statusOf(ctx, a.hostPart())
 	if err != nil {
 		return false, still, err
 	}
-	onHost, err := up(ctx, a.hostPart())
-	if err != nil {
-		return false, still, err
-	}
+	running, onHost := !now.Down(), !host.Down()
 	all := how == ipc.QuiesceStop || a.rec().Domain == "" // and not only what runs on the host
 	stop := how != ipc.QuiesceNone && (onHost || all && running)
 	if err := d.fits(ctx, a); err != nil {
@@ -138,7 +145,8 @@ func (d *Daemon) quiesce(ctx context.Context, a *app, op ipc.OperationID, how ip
 			return false, still, err
 		}
 	}
-	plan, err := json.Marshal(createPlan{Running: stop, Makes: made[0].ID})
+	again = stop && now.Intent() == systemd.Up
+	plan, err := json.Marshal(createPlan{Running: again, Makes: made[0].ID})
 	if err != nil {
 		return false, still, err
 	}
@@ -153,7 +161,7 @@ func (d *Daemon) quiesce(ctx context.Context, a *app, op ipc.OperationID, how ip
 	}
 	still.all = a.unit() != nil && (!running || stop && all)
 	still.host = a.rec().Domain != "" && (!onHost || stop)
-	return stop, still, err
+	return again, still, err
 }
 
 // warm lets drivers do what they can before the app is stopped. A state that
@@ -270,6 +278,9 @@ func (d *Daemon) record(ctx context.Context, a *app, cp *store.Checkpoint, op ip
 	if after, err := time.ParseDuration(a.rec().Retention.ExpireAfter); err == nil && after > 0 {
 		at := now.Add(after)
 		cp.ExpiresAt = &at
+	}
+	if err := d.marks(ctx, a, cp); err != nil {
+		return err
 	}
 	if err := d.opt.Seam("record checkpoint"); err != nil {
 		return err

@@ -121,7 +121,7 @@ func (v domainUnit) Stop(ctx context.Context) error  { return v.u.Stop(ctx) }
 
 func (v domainUnit) State(ctx context.Context) (systemd.Status, error) {
 	s, err := v.u.State(ctx)
-	return systemd.Status{Active: s.Active, Sub: s.Sub}, err
+	return systemd.Status{Active: s.Active, Sub: s.Sub, Asked: s.Active == "inactive"}, err
 }
 
 // machine is an app's domain together with what runs on the host beside it.
@@ -151,14 +151,15 @@ func (m *machine) Name() string {
 	return m.host.Name() + " and " + m.vm.Name()
 }
 
-// State is running where either of the two is.
+// State is running where either of the two is; where neither runs, it is that of the
+// one that is meant to be up.
 func (m *machine) State(ctx context.Context) (systemd.Status, error) {
 	vm, err := m.vm.State(ctx)
 	if err != nil || m.host == nil || vm.Running() {
 		return vm, err
 	}
 	host, err := m.host.State(ctx)
-	if err != nil || host.Running() {
+	if err != nil || host.Running() || vm.Intent() != systemd.Up && host.Intent() == systemd.Up {
 		return host, err
 	}
 	return vm, nil
@@ -205,7 +206,7 @@ func (m *machine) remember(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		was.Host = was.Host || s.Running() || s.Active == "activating"
+		was.Host = was.Host || s.Intent() == systemd.Up
 	}
 	return m.write(was)
 }

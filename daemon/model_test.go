@@ -87,6 +87,7 @@ type point struct {
 	holds  content
 	pinned bool
 	bare   bool // it holds the files alone, as a revert's safety checkpoint does
+	safety bool // a rollback made it, or a revert
 }
 
 // call is an agent's, and what it did to files: their contents before and after;
@@ -117,7 +118,7 @@ func newModel(t *testing.T, rt *rapid.T, cluster *pgtest.Cluster) *model {
 	m := &model{w: newWorld(t, cluster), auto: rapid.Bool().Draw(rt, "auto"), keep: rapid.IntRange(2, 5).Draw(rt, "keep_last")}
 	m.open(rt)
 	keep := ipc.DefaultRetention()
-	keep.KeepLast, keep.DailyDays, keep.KeepTurns = m.keep, 0, 1000
+	keep.KeepLast, keep.KeepSafety, keep.DailyDays, keep.KeepTurns = m.keep, m.keep-1, 0, 1000
 	if _, err := m.d.SetApp(context.Background(), root, "shop", ipc.AppChange{Run: &[]string{}, Retention: &keep, Auto: &m.auto}); err != nil {
 		rt.Fatal(err)
 	}
@@ -239,14 +240,29 @@ func (m *model) add(p point, protected ...ipc.CheckpointID) {
 // their checkpoints prune behind them at any time.
 func (m *model) doomed(p point) bool {
 	i := slices.IndexFunc(m.cps, func(o point) bool { return o.id == p.id })
-	return i >= m.keep && !p.pinned
+	return i > 0 && !p.pinned && !m.allowed(i)
+}
+
+// allowed reports whether the i-th newest is among those of its kind that stay.
+func (m *model) allowed(i int) bool {
+	keep := m.keep
+	if m.cps[i].safety {
+		keep = m.keep - 1
+	}
+	newer := 0
+	for _, o := range m.cps[:i] {
+		if o.safety == m.cps[i].safety {
+			newer++
+		}
+	}
+	return newer < keep
 }
 
 // retain drops what is not among the newest, nor pinned, nor protected.
 func (m *model) retain(protected ...ipc.CheckpointID) {
 	var left []point
 	for i, p := range m.cps {
-		if i == 0 || i < m.keep || p.pinned || slices.Contains(protected, p.id) {
+		if i == 0 || m.allowed(i) || p.pinned || slices.Contains(protected, p.id) {
 			left = append(left, p)
 		}
 	}
@@ -325,12 +341,33 @@ func (p point) nothing(scope []string) bool {
 	})
 }
 
+// missing reports whether a path of the scope is neither there now nor in the point.
+func missing(now content, to point, scope []string) bool {
+	has := func(files map[string]string, s string) bool {
+		for p := range files {
+			if p == s || strings.HasPrefix(p, s+"/") {
+				return true
+			}
+		}
+		return false
+	}
+	return slices.ContainsFunc(scope, func(s string) bool {
+		return !strings.HasPrefix(s, "layer:") && !has(now.files, s) && !has(to.holds.files, s)
+	})
+}
+
 func (m *model) goTo(t *rapid.T, to point, scope []string) {
 	m.tally["rollback"]++
 	res, err := m.d.Rollback(context.Background(), root, "shop", to.id, ipc.RollbackRequest{Scope: scope}, nil)
 	if to.nothing(scope) {
 		if errs.KindOf(err) != errs.Conflict {
 			t.Fatalf("a rollback to nothing: %v", err)
+		}
+		return
+	}
+	if missing(m.now, to, scope) {
+		if errs.KindOf(err) != errs.NotFound {
+			t.Fatalf("a rollback of what is nowhere: %v", err)
 		}
 		return
 	}
@@ -342,7 +379,7 @@ func (m *model) goTo(t *rapid.T, to point, scope []string) {
 		t.Fatalf("the receipt says %+v", res)
 	}
 	m.last = res.SafetyCheckpoint.ID
-	m.add(point{id: m.last, holds: m.now}, to.id)
+	m.add(point{id: m.last, holds: m.now, safety: true}, to.id)
 	m.now = after
 }
 
@@ -493,7 +530,7 @@ func (m *model) revert(t *rapid.T) {
 	}
 	if len(restored) > 0 {
 		m.last = res.SafetyCheckpoint.ID
-		m.add(point{id: m.last, holds: before, bare: true})
+		m.add(point{id: m.last, holds: before, bare: true, safety: true})
 		m.tally["reverted"]++
 	}
 }
@@ -502,7 +539,7 @@ func (m *model) dryRun(t *rapid.T) {
 	to, scope := m.pick(t), rapid.SampledFrom(scopes).Draw(t, "scope")
 	m.tally["dry run"]++
 	res, err := m.d.Rollback(context.Background(), root, "shop", to.id, ipc.RollbackRequest{Scope: scope, DryRun: true}, nil)
-	if to.nothing(scope) && errs.KindOf(err) == errs.Conflict {
+	if to.nothing(scope) && errs.KindOf(err) == errs.Conflict || missing(m.now, *to, scope) && errs.KindOf(err) == errs.NotFound {
 		return
 	}
 	if err != nil {

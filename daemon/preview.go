@@ -49,8 +49,10 @@ func (r *rollback) foresee(ctx context.Context, p *part) (ipc.LayerPreview, erro
 	if err != nil {
 		return v, err
 	}
-	p.total = len(list)
-	p.list = list[:min(len(list), maxChanges)]
+	p.list, p.total = list, len(list)
+	if p.name == snap.Files {
+		p.list, p.total = r.fold(list)
+	}
 	for _, c := range list {
 		switch c.Operation {
 		case snap.Create:
@@ -61,7 +63,7 @@ func (r *rollback) foresee(ctx context.Context, p *part) (ipc.LayerPreview, erro
 			v.Modify++
 		}
 	}
-	for _, c := range p.list {
+	for _, c := range p.list[:min(len(p.list), maxChanges)] {
 		v.Changes = append(v.Changes, shownChange(*p, c))
 	}
 	return v, nil
@@ -101,8 +103,8 @@ func (r *rollback) has(name snap.Layer) bool {
 
 // foreseeDowntime tells how long the app would be down: as long as at its last rollback.
 func (r *rollback) foreseeDowntime(ctx context.Context, p *ipc.Preview) error {
-	running, err := r.a.running(ctx)
-	if err != nil || !running {
+	now, err := r.a.status(ctx)
+	if err != nil || now.Down() {
 		zero := int64(0)
 		p.DowntimeMS, p.DowntimeFrom = &zero, "the app is not running as a unit"
 		return err

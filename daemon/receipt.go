@@ -17,7 +17,7 @@ func (r *rollback) receipt(ctx context.Context, err error) ipc.RollbackResult {
 	res := ipc.RollbackResult{
 		RolledBack: err == nil || r.plan.Phase == switched && !r.recovered,
 		Stages:     r.allStages(), Recovered: r.recovered,
-		ChangesReverted: []ipc.Change{}, Warnings: append([]string{}, r.warnings...),
+		Scope: r.req.Scope, ChangesReverted: []ipc.Change{}, Warnings: append([]string{}, r.warnings...),
 	}
 	to := r.d.showOrBare(ctx, r.a, r.target)
 	res.RolledBackTo, res.RestoredTo = &to, &to
@@ -25,19 +25,17 @@ func (r *rollback) receipt(ctx context.Context, err error) ipc.RollbackResult {
 		safety := r.d.showOrBare(ctx, r.a, r.safety)
 		res.SafetyCheckpoint = &safety
 	}
+	if res.RolledBack || r.req.DryRun {
+		res.ChangesReverted, res.ChangesTotal = r.listed()
+		res.Warnings = append(res.Warnings, r.orphans()...)
+		res.Verification = r.verification()
+	}
+	res.PutBack = r.putBackWords
 	for _, p := range r.parts {
-		res.ChangesTotal += p.total
-		for _, c := range p.list {
-			if len(res.ChangesReverted) < maxChanges {
-				res.ChangesReverted = append(res.ChangesReverted, shownChange(p, c))
-			}
-		}
 		if p.proof != nil {
 			res.Warnings = append(res.Warnings, p.proof.Notes...)
 		}
 	}
-	res.Warnings = append(res.Warnings, r.orphans()...)
-	res.Verification = r.verification()
 	r.advise(&res, err)
 	return res
 }
@@ -129,10 +127,6 @@ func sum(h *blake3.Hasher) (s snap.Hash) {
 }
 
 // advise fills in how sure the receipt is and what to do next.
-//
-// Confidence is 1 when every layer was read back and its hash compared, 0.5
-// when verification was switched off or a layer could not prove itself, and 0
-// when the rollback failed.
 func (r *rollback) advise(res *ipc.RollbackResult, err error) {
 	res.NextActions, res.EvidenceAnchors, res.Assumptions = []string{}, []string{}, []string{}
 	slug := r.a.rec().Slug
@@ -140,22 +134,18 @@ func (r *rollback) advise(res *ipc.RollbackResult, err error) {
 		body := ipc.Body(err)
 		res.Error = &body
 	}
-	switch {
-	case !res.RolledBack:
-	case res.Verification != nil && res.Verification.Match && len(res.Verification.Layers) == len(r.parts):
-		res.Confidence = 1
-	default:
-		res.Confidence = 0.5
-		res.Assumptions = append(res.Assumptions, "what was restored is what the checkpoint holds: not every layer was read back")
+	v := r.verdict(res.RolledBack, err)
+	res.Confidence = v.confidence()
+	if v.done && v.compared < v.layers {
+		res.Assumptions = append(res.Assumptions, "what was restored is what the checkpoint holds: not every layer was read back and compared")
 	}
 	if !r.plan.Verify {
 		res.Warnings = append(res.Warnings, "verification was skipped on request")
 	}
 	if r.safety.ID != "" {
 		res.Next = fmt.Sprintf("To roll FORWARD (undo the rollback): rollback_app(app_id='%s', checkpoint_id='%s')", slug, r.safety.ID)
-		res.EvidenceAnchors = append(res.EvidenceAnchors, fmt.Sprintf("tool:bash:mulligan show %s --app %s", r.safety.ID, slug))
 	}
-	res.EvidenceAnchors = append(res.EvidenceAnchors, fmt.Sprintf("tool:bash:mulligan verify %s --app %s", r.target.ID, slug))
+	res.EvidenceAnchors = r.evidence()
 	switch {
 	case res.RolledBack && err == nil:
 		res.NextActions = append(res.NextActions, "verify: check that the app does what it should", "plan: find out why the change failed before trying it again")

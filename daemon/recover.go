@@ -234,8 +234,9 @@ func (r *rollback) resume(ctx context.Context) (err error) {
 		}
 	}
 	if r.plan.Safety != "" {
-		if r.safety, err = r.d.store.Checkpoint(ctx, r.a.rec().ID, r.plan.Safety); err != nil {
-			missing = err
+		r.safety, err = r.d.store.Checkpoint(ctx, r.a.rec().ID, r.plan.Safety)
+		if err != nil && (r.plan.Phase != preparing || errs.KindOf(err) != errs.NotFound) {
+			missing = err // else it was not recorded yet, or dropped already
 		}
 	}
 	for _, name := range r.plan.Layers {
@@ -252,8 +253,8 @@ func (r *rollback) resume(ctx context.Context) (err error) {
 			return err
 		}
 		if err == nil {
-			p.sw = sw
-			p.list, p.total = sw.Changes(r.maxListed())
+			p.sw, p.touched = sw, r.plan.Phase != preparing
+			p.list, p.total = r.changesOf(p, sw)
 		}
 		r.parts = append(r.parts, p)
 	}
@@ -270,7 +271,7 @@ func (r *rollback) goForward(ctx context.Context) error {
 	if err := r.stagesInTurn(ctx, stages); err != nil {
 		return err
 	}
-	return r.finish(ctx)
+	return r.finishForward(ctx)
 }
 
 // recoverSwitched ends a rollback whose layers are all at the target. The app may
@@ -281,7 +282,7 @@ func (r *rollback) recoverSwitched(ctx context.Context) (string, error) {
 	if startErr != nil && r.unwritten(ctx) {
 		return "a " + r.words() + " was undone: " + startErr.Error(), r.undo(ctx)
 	}
-	if err := r.finish(ctx); err != nil {
+	if err := r.finishForward(ctx); err != nil {
 		return "", err
 	}
 	r.auditRecovered(ctx, startErr)
@@ -314,5 +315,13 @@ func (r *rollback) stopAgain(ctx context.Context) (string, error) {
 	if !r.stops() {
 		return r.runsOn(), errSkipped
 	}
-	return r.halts() + " stopped", r.halt(ctx)
+	now, err := r.a.status(ctx)
+	if err != nil {
+		return "", err
+	}
+	r.before = now
+	if err := r.halt(ctx); err != nil {
+		return "", err
+	}
+	return r.stopped()
 }

@@ -10,11 +10,11 @@ import (
 	"strings"
 	"time"
 
-	"mulligan/daemon/health"
 	"mulligan/daemon/store"
 	"mulligan/ipc"
 	"mulligan/ipc/errs"
 	"mulligan/snap"
+	"mulligan/systemd"
 )
 
 // phase is how far a rollback got: what recovery goes by.
@@ -31,15 +31,25 @@ const (
 
 // rollbackPlan is the durable plan of a rollback.
 type rollbackPlan struct {
-	Phase   phase            `json:"phase"`
-	Target  ipc.CheckpointID `json:"target"`
-	Safety  ipc.CheckpointID `json:"safety"`
-	Running bool             `json:"running"` // the unit was up before
-	Layers  []snap.Layer     `json:"layers"`
-	Verify  bool             `json:"verify"`
-	Actor   string           `json:"actor"`
-	Reason  string           `json:"reason"`
-	Begun   time.Time        `json:"begun"`
+	Phase  phase            `json:"phase"`
+	Target ipc.CheckpointID `json:"target"`
+	Safety ipc.CheckpointID `json:"safety"`
+	// Running: the unit was up before, or going to be; putting the app back starts it.
+	Running bool `json:"running"`
+	// Limping: it was not well up, so that one which does not start when it is put back
+	// is as it was.
+	Limping bool `json:"limping,omitempty"`
+	// Start: the rollback starts the app at its end. WhyDown says why not. Without
+	// either, as in older plans, Running decides.
+	Start   bool         `json:"start,omitempty"`
+	WhyDown string       `json:"why_down,omitempty"`
+	Layers  []snap.Layer `json:"layers"`
+	Verify  bool         `json:"verify"`
+	Aimed   bool         `json:"aimed,omitempty"`  // it is an undo or a redo
+	Scoped  bool         `json:"scoped,omitempty"` // it is of a part of the app
+	Actor   string       `json:"actor"`
+	Reason  string       `json:"reason"`
+	Begun   time.Time    `json:"begun"`
 	// Revert is what a revert undoes, in words; "" for a rollback. It has no target,
 	// and leaves the unit alone.
 	Revert string `json:"revert,omitempty"`
@@ -54,6 +64,7 @@ type rollback struct {
 	plan   rollbackPlan
 	target store.Checkpoint
 	safety store.Checkpoint
+	before systemd.Status // of the unit
 	parts  []part
 	scope  []string // paths, when only some are asked for
 	stages []ipc.Stage
@@ -62,7 +73,9 @@ type rollback struct {
 
 	warnings  []string
 	recovered bool
-	again     bool // an undo was begun before, by this daemon or one that died
+	// putBackWords say what an undo did, a line per layer.
+	putBackWords []string
+	again        bool // an undo was begun before, by this daemon or one that died
 }
 
 // part is one layer of a rollback.
@@ -74,27 +87,40 @@ type part struct {
 	proof  *snap.Proof
 	list   []snap.Change
 	total  int
+	// touched: its commit was begun, by this process or, as far as this one knows, by
+	// another.
+	touched bool
 }
 
 // maxChanges is how many changes a receipt lists.
 const maxChanges = 100
 
-// Rollback takes the app called ref to a checkpoint. When it ran and failed,
+// Rollback takes the app called ref to a checkpoint, or to where ipc.Undo or ipc.Redo
+// lead. When it ran and failed,
 // the result says how far it got and comes together with the error. onStage is
 // called as each stage starts and ends.
 func (d *Daemon) Rollback(ctx context.Context, who ipc.Caller, ref string, id ipc.CheckpointID, req ipc.RollbackRequest, onStage func(ipc.Stage)) (ipc.RollbackResult, error) {
-	const op = "roll back"
+	op := "roll back"
+	if id == ipc.Undo || id == ipc.Redo {
+		op = string(id)
+	}
 	a, err := d.find(who, ref)
 	if err != nil {
 		return ipc.RollbackResult{}, err
 	}
 	ctx = context.WithoutCancel(ctx) // a rollback that has begun is the daemon's
+	a.tracking().catchUp(ctx)
 	release, err := d.acquire(ctx, a, op, who)
 	if err != nil {
 		return ipc.RollbackResult{}, err
 	}
 	defer release()
-	r, err := d.newRollback(ctx, a, id, req)
+	aimed, err := d.aim(ctx, a, id, &req)
+	var r *rollback
+	if err == nil {
+		r, err = d.newRollback(ctx, a, aimed, req, aimed != id)
+		id = aimed
+	}
 	if err != nil {
 		if !req.DryRun {
 			d.audit(ctx, a, who, "rollback", string(id), req.Reason, err, nil)
@@ -102,7 +128,11 @@ func (d *Daemon) Rollback(ctx context.Context, who ipc.Caller, ref string, id ip
 		return ipc.RollbackResult{}, errs.Wrap(errs.Failed, op, err)
 	}
 	r.notify, r.plan.Actor = onStage, actor(who)
-	if err := r.alone(ctx); err != nil {
+	err = r.alone(ctx)
+	if err == nil {
+		err = r.spareOthers(ctx)
+	}
+	if err != nil {
 		d.audit(ctx, a, who, "rollback", string(id), req.Reason, err, nil)
 		return ipc.RollbackResult{}, errs.Wrap(errs.Failed, op, err)
 	}
@@ -112,15 +142,22 @@ func (d *Daemon) Rollback(ctx context.Context, who ipc.Caller, ref string, id ip
 	unmute := a.tracking().mute(ctx)
 	err = errs.Wrap(errs.Failed, op, r.run(ctx))
 	unmute(ctx)
+	if err == nil {
+		r.word(ctx)
+	}
 	res := r.receipt(ctx, err)
 	d.audit(ctx, a, who, "rollback", string(id), req.Reason, err, res)
+	res.EvidenceAnchors = append(res.EvidenceAnchors, d.auditNumber(ctx, a)...)
 	d.feed.publish(a.rec().ID, "rollback", res)
-	d.pruneAfter(ctx, a, who, r.target.ID, r.safety.ID)
+	if r.safety.ID != "" { // else there is none more than before
+		d.pruneAfter(ctx, a, who, r.target.ID, r.safety.ID)
+	}
 	return res, err
 }
 
-// newRollback checks everything that can be checked before anything is done.
-func (d *Daemon) newRollback(ctx context.Context, a *app, id ipc.CheckpointID, req ipc.RollbackRequest) (*rollback, error) {
+// newRollback checks everything that can be checked before anything is done. aimed says
+// that it is an undo or a redo, whose scope is what it is.
+func (d *Daemon) newRollback(ctx context.Context, a *app, id ipc.CheckpointID, req ipc.RollbackRequest, aimed bool) (*rollback, error) {
 	switch req.OnUnhealthy {
 	case "", ipc.UnhealthyKeep, ipc.UnhealthyUndo:
 	default:
@@ -138,10 +175,19 @@ func (d *Daemon) newRollback(ctx context.Context, a *app, id ipc.CheckpointID, r
 	r := &rollback{d: d, a: a, op: ipc.OperationID(newID("op-")), req: req, target: target}
 	r.plan = rollbackPlan{
 		Phase: preparing, Target: id, Begun: now.UTC(), Reason: req.Reason,
-		Verify: req.VerifyRestore == nil || *req.VerifyRestore,
+		Verify: req.VerifyRestore == nil || *req.VerifyRestore, Aimed: aimed, Scoped: len(req.Scope) > 0,
+	}
+	if req.Start != nil && a.unit() == nil {
+		return nil, errs.New(errs.Invalid, "", "%s has no unit or command to start", a.rec().Slug).WithHint("leave start out")
 	}
 	if err := r.selectParts(); err != nil {
 		return nil, err
+	}
+	if err := r.checkScope(ctx, aimed); err != nil {
+		return nil, err
+	}
+	if target.CalledOff && !target.Quiesced {
+		r.warn("%s is the safety checkpoint of a rollback that was called off: it was made while the app ran, and its layers may be of different moments", id)
 	}
 	depth := snap.Quick
 	if req.CheckStored {
@@ -153,7 +199,10 @@ func (d *Daemon) newRollback(ctx context.Context, a *app, id ipc.CheckpointID, r
 		}
 		r.plan.Layers = append(r.plan.Layers, p.name)
 	}
-	return r, nil
+	if !req.DryRun {
+		err = d.hasFree(reserve)
+	}
+	return r, err
 }
 
 // stored says of damage in what is stored where it is and what to do.
@@ -266,10 +315,28 @@ func (r *rollback) run(ctx context.Context) error {
 // done ends a rollback that reached its target. Leftovers that cannot be dropped
 // now are no failure of it: the next operation or start sees to them.
 func (r *rollback) done(ctx context.Context) {
-	if err := r.finish(ctx); err != nil {
+	if err := r.finishForward(ctx); err != nil {
 		r.a.unsettle()
 		r.warn("what was kept for an undo could not be dropped yet: %v", err)
 	}
+}
+
+// finishForward is finish for a rollback whose layers are all at the target: its safety
+// checkpoint is a state to go forward to from now on.
+func (r *rollback) finishForward(ctx context.Context) (err error) {
+	if r.safety, err = r.d.store.Checkpoint(ctx, r.a.rec().ID, r.safety.ID); err != nil { // somebody may have pinned it
+		return err
+	}
+	if r.safety.UndoNext, err = r.next(ctx); err != nil {
+		return err
+	}
+	r.safety.CalledOff = false
+	r.safety.Quiesced = r.safety.Quiesced || r.stops() && r.stopsAll() && len(r.parts) == len(r.safety.Snapshots)
+	if err := r.d.store.PutCheckpoint(ctx, r.safety, ""); err != nil {
+		return err
+	}
+	r.a.tracking().noteUndone(ctx)
+	return r.finish(ctx)
 }
 
 // stageOf is a stage and what it does.
@@ -323,10 +390,10 @@ func (r *rollback) tell(s ipc.Stage) {
 
 // writePlan makes the plan durable, with a new phase.
 func (r *rollback) writePlan(ctx context.Context, p phase) error {
-	r.plan.Phase = p
 	if err := r.d.opt.Seam("plan " + string(p)); err != nil {
 		return err
 	}
+	r.plan.Phase = p
 	plan, err := json.Marshal(r.plan)
 	if err != nil {
 		return err
@@ -337,19 +404,20 @@ func (r *rollback) writePlan(ctx context.Context, p phase) error {
 // safetyCheckpoint captures the present state while the app still runs, and
 // prepares every layer beside it.
 func (r *rollback) safetyCheckpoint(ctx context.Context) (string, error) {
-	running, err := r.a.running(ctx)
+	now, err := r.a.status(ctx)
 	if err != nil {
 		return "", err
 	}
-	r.plan.Running = running
+	onHost, err := statusOf(ctx, r.a.hostPart())
+	if err != nil {
+		return "", err
+	}
+	r.intend(now)
 	if err := r.writePlan(ctx, preparing); err != nil {
 		return "", err
 	}
-	onHost, err := up(ctx, r.a.hostPart())
-	if err != nil {
-		return "", err
-	}
-	still := stillness{all: r.a.unit() != nil && !running, host: !onHost}
+	running := !now.Down()
+	still := stillness{all: r.a.unit() != nil && !running, host: onHost.Down()}
 	cp, err := r.d.capture(ctx, r.a, r.safetyLayers(), still, false)
 	halted := false
 	if errors.Is(err, snap.ErrChanged) && running && r.stops() {
@@ -362,19 +430,44 @@ func (r *rollback) safetyCheckpoint(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	cp.Trigger = ipc.TriggerPreRollback
+	r.d.note(ctx, r.a, now, &cp)
+	cp.Trigger, cp.CalledOff = ipc.TriggerPreRollback, true // until the rollback is done
 	cp.Notes = optional("safety checkpoint before " + r.words())
-	if err := r.d.record(ctx, r.a, &cp, ""); err != nil {
+	r.plan.Safety = cp.ID
+	err = r.writePlan(ctx, preparing)
+	if err == nil {
+		err = r.d.record(ctx, r.a, &cp, "")
+	}
+	if err != nil {
 		return "", errs.Also(err, r.d.drop(ctx, r.a, cp.Snapshots))
 	}
-	r.safety, r.plan.Safety = cp, cp.ID
+	r.safety = cp
 	if err := r.prepare(ctx, nil); err != nil {
 		return "", err
 	}
 	if running && !halted && r.stops() {
 		r.warm(ctx)
 	}
-	return "id=" + string(cp.ID), r.writePlan(ctx, preparing)
+	return "id=" + string(cp.ID), nil
+}
+
+// intend notes how the app is before the rollback, and how it is to be after it.
+func (r *rollback) intend(now systemd.Status) {
+	r.before = now
+	r.plan.Running = !now.Down() && now.Intent() == systemd.Up
+	r.plan.Limping = !now.Running()
+	if !r.stops() {
+		return
+	}
+	r.plan.Start, r.plan.WhyDown = startsAfter(now, r.target, r.req.Start)
+	if !r.plan.Start {
+		r.warn("%s %s", r.halts(), r.plan.WhyDown)
+	}
+}
+
+// starts reports whether the app is started at the end.
+func (r *rollback) starts() bool {
+	return r.plan.Start || r.plan.WhyDown == "" && r.plan.Running
 }
 
 // stops reports whether something is stopped for the time of the switch. A revert
@@ -444,7 +537,7 @@ func (r *rollback) prepare(ctx context.Context, only map[snap.Layer]bool) error 
 		if err := r.preparePart(ctx, p); err != nil {
 			return err
 		}
-		p.list, p.total = p.sw.Changes(maxChanges)
+		p.list, p.total = r.changesOf(*p, p.sw)
 	}
 	return nil
 }
@@ -500,11 +593,22 @@ func (r *rollback) stop(ctx context.Context) (string, error) {
 	if err := r.writePlan(ctx, switching); err != nil {
 		return "", err
 	}
-	switch {
+	note, err := r.stopped()
+	if topped > 0 {
+		note, err = note+"; the safety checkpoint was brought up to date", nil
+	}
+	return note, err
+}
+
+// stopped says what became of the unit; errSkipped where there was nothing to stop.
+func (r *rollback) stopped() (string, error) {
+	switch now := r.before; {
 	case !r.stops():
 		return r.runsOn(), errSkipped
-	case topped > 0:
-		return r.halts() + " stopped; the safety checkpoint was brought up to date", nil
+	case now.Down():
+		return fmt.Sprintf("%s was not running (%s)", r.halts(), standing(now)), errSkipped
+	case !now.Running():
+		return fmt.Sprintf("%s was not up (%s), and is held down", r.halts(), standing(now)), nil
 	}
 	return r.halts() + " stopped", nil
 }
@@ -609,6 +713,7 @@ func (r *rollback) switchPart(ctx context.Context, p *part) (note string, err er
 	if err := r.d.opt.Seam("commit " + string(p.name)); err != nil {
 		return "", err
 	}
+	p.touched = true
 	if err := p.sw.Commit(ctx); err != nil {
 		return "", err
 	}
@@ -618,6 +723,9 @@ func (r *rollback) switchPart(ctx context.Context, p *part) (note string, err er
 			return "", err
 		}
 		note += ", verified"
+		if p.proof.Shallow {
+			note = strings.TrimSuffix(note, "verified") + "compared without its contents"
+		}
 	}
 	return note, nil
 }
@@ -636,7 +744,7 @@ func (p *part) check(ctx context.Context) error {
 	return nil
 }
 
-// start brings the app up again, if it was up before.
+// start brings the app up, if it is meant to be up.
 func (r *rollback) start(ctx context.Context) (string, error) {
 	if err := r.writePlan(ctx, switched); err != nil {
 		return "", err
@@ -644,8 +752,8 @@ func (r *rollback) start(ctx context.Context) (string, error) {
 	switch {
 	case !r.stops():
 		return r.runsOn(), errSkipped
-	case !r.plan.Running:
-		return r.a.unit().Name() + " was not running before", errSkipped
+	case !r.starts():
+		return r.halts() + " " + cmp.Or(r.plan.WhyDown, "was not running before"), errSkipped
 	}
 	if err := r.d.startUnit(ctx, r.a); err != nil {
 		return "", err
@@ -692,7 +800,9 @@ func (r *rollback) healthy(ctx context.Context) (string, error) {
 		return r.runsOn(), errSkipped
 	case h == nil:
 		return "no health check is configured", errSkipped
-	case !r.plan.Running:
+	case r.stops() && !r.starts():
+		return "the app was not started", errSkipped
+	case !r.stops() && !r.plan.Running:
 		return "the app was not running before", errSkipped
 	}
 	if err := r.d.checkHealth(ctx, r.a); err != nil {
@@ -704,18 +814,30 @@ func (r *rollback) healthy(ctx context.Context) (string, error) {
 	return "healthy", nil
 }
 
-func (d *Daemon) checkHealth(ctx context.Context, a *app) error {
-	acc, err := d.accountOf(a.rec())
-	if err != nil {
-		return err
-	}
-	return health.Check(ctx, *a.rec().Health, health.Options{Owner: acc.user(), Dir: a.rec().Workspace})
-}
-
 // abandon ends a rollback that changed nothing.
 func (r *rollback) abandon(ctx context.Context) error {
-	err := r.finishParts(ctx) // what it leaves is swept at the next start
-	return errs.Also(err, r.d.callOff(ctx, r.a, r.op, r.plan.Running && r.stops()))
+	err := r.finishParts(ctx)                                     // what it leaves is swept at the next start
+	short, cancel := context.WithTimeout(ctx, r.d.stopLimit(r.a)) // as in callOff
+	defer cancel()
+	if err == nil {
+		r.dropSafety(ctx)
+	}
+	err = errs.Also(err, r.startAgain(short))
+	return errs.Also(err, r.d.end(ctx, r.a, r.op))
+}
+
+// dropSafety drops the safety checkpoint of a rollback that changed nothing: the app is
+// what it holds. One that cannot be dropped stays, and is marked as called off.
+func (r *rollback) dropSafety(ctx context.Context) {
+	if r.safety.ID == "" {
+		return
+	}
+	entry := r.d.entry(r.a, r.d.self(), "delete", string(r.safety.ID), "its rollback changed nothing", nil, nil)
+	if err := r.d.deleteCheckpoints(ctx, r.a, &entry, r.safety); err != nil {
+		r.d.opt.Log.Warn("the safety checkpoint of a rollback that was called off stays", "app", r.a.rec().Slug, "checkpoint", r.safety.ID, "err", err)
+		return
+	}
+	r.safety = store.Checkpoint{}
 }
 
 // putBack makes every layer the safety checkpoint's again and starts the app.
@@ -760,9 +882,34 @@ func (r *rollback) undo(ctx context.Context) error {
 				return err
 			}
 		}
+		r.putBackWords = append(r.putBackWords, p.back())
 	}
-	startErr := r.d.startAgain(ctx, r.a, r.plan.Running && r.stops())
+	startErr := r.startAgain(ctx)
 	return errs.Also(startErr, r.finish(ctx))
+}
+
+// back says what an undo did to the part.
+func (p *part) back() string {
+	switch {
+	case !p.touched:
+		return string(p.name) + ": was not changed"
+	case p.proof == nil:
+		return string(p.name) + ": put back, and not compared"
+	case !p.proof.Match:
+		return string(p.name) + ": put back, and others have written to it"
+	}
+	return string(p.name) + ": put back, and compared with the state before"
+}
+
+// startAgain starts the app that is put back, if it was up before. One that was not
+// well up may stay as it was.
+func (r *rollback) startAgain(ctx context.Context) error {
+	err := r.d.startAgain(ctx, r.a, r.plan.Running && r.stops())
+	if err != nil && r.plan.Limping {
+		r.warn("the app was not well up before, and does not start: %v", err)
+		return nil
+	}
+	return err
 }
 
 // foreign reports whether an undo that was tried before may end although a part

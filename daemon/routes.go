@@ -64,7 +64,7 @@ func (d *Daemon) routes() []route {
 		{pattern: "POST " + checkpoint + "/unpin", about: "Keep it no longer than others", need: write, answer: ipc.Checkpoint{}, serve: d.postUnpin},
 		{pattern: "POST " + checkpoint + "/verify", about: "Check what is stored of a checkpoint", need: read, answer: ipc.VerifyResult{}, serve: d.postVerify},
 		{pattern: "GET " + checkpoint + "/diff", about: "What differs from now, or from another checkpoint", need: read, query: "against path patch limit offset", answer: ipc.Diff{}, serve: d.getDiff},
-		{pattern: "POST " + checkpoint + "/rollback", about: "Take the app to a checkpoint", need: write, body: ipc.RollbackRequest{}, answer: ipc.RollbackResult{},
+		{pattern: "POST " + checkpoint + "/rollback", about: "Take the app to a checkpoint, or where `undo` or `redo` in place of its id leads", need: write, body: ipc.RollbackRequest{}, answer: ipc.RollbackResult{},
 			events: "with Accept: text/event-stream, a `stage` event as each stage starts and ends, then `result`, or `error` where nothing was begun", serve: d.postRollback},
 
 		{pattern: "GET " + turns, about: "Turns, newest first", need: read, query: "limit conversation", answer: ipc.TurnList{}, serve: d.getTurns},

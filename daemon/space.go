@@ -20,12 +20,22 @@ const (
 // itself; what a layer shares with its last snapshot costs nothing; so it is first
 // captures of databases that count, at the least that they could come to.
 func (d *Daemon) fits(ctx context.Context, a *app) error {
-	const op = "see what fits"
 	cps, err := d.store.Checkpoints(ctx, a.rec().ID)
 	if err != nil {
 		return err
 	}
-	need := int64(reserve)
+	need, err := d.firsts(ctx, a, cps)
+	if err != nil {
+		return err
+	}
+	if err := d.hasFree(need + reserve); err != nil {
+		return err
+	}
+	return d.fitsLimit(ctx, a, cps, need)
+}
+
+// firsts is what the first captures of the app's databases need at the least, in bytes.
+func (d *Daemon) firsts(ctx context.Context, a *app, cps []store.Checkpoint) (need int64, err error) {
 	for _, l := range a.layers() {
 		w, ok := l.driver.(snap.Weigher)
 		if !ok || len(cps) > 0 && holds(cps[0], l.name) {
@@ -33,10 +43,16 @@ func (d *Daemon) fits(ctx context.Context, a *app) error {
 		}
 		n, err := w.Weigh(ctx)
 		if err != nil {
-			return err
+			return 0, err
 		}
 		need += n / packing
 	}
+	return need, nil
+}
+
+// hasFree fails when the disk that the contents are stored on lacks room for need bytes.
+func (d *Daemon) hasFree(need int64) error {
+	const op = "see what fits"
 	var fs unix.Statfs_t
 	if err := unix.Statfs(d.opt.StateDir, &fs); err != nil {
 		return errs.Wrap(errs.Failed, op, err)
@@ -45,7 +61,7 @@ func (d *Daemon) fits(ctx context.Context, a *app) error {
 		return errs.New(errs.Failed, op, "no space: %s has %d MB free, and the checkpoint needs %d MB at the least", d.opt.StateDir, free>>20, need>>20).
 			WithHint("delete or unpin checkpoints, or make room; the app was not stopped")
 	}
-	return d.fitsLimit(ctx, a, cps, need-reserve)
+	return nil
 }
 
 // fitsLimit fails when what is pinned leaves no room within max_bytes, or the

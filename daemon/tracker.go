@@ -42,6 +42,11 @@ type openTurn struct {
 	dbs   []store.Snapshot // the databases at its start; no checkpoint holds them yet
 	lacks []string         // what they lack
 	ready chan struct{}    // closed once dbs is filled
+	// running and healthy are the app's at its start, once that is known.
+	running, healthy *bool
+	// undone: it was undone while it went on, and did nothing since.
+	undone bool
+	since  snap.Mark // where it was undone
 }
 
 // startTracker starts following an app that asks for automatic checkpoints.
@@ -250,6 +255,9 @@ func (t *tracker) mute(ctx context.Context) (unmute func(context.Context)) {
 			if o.rec.CheckpointID == nil && mark != "" {
 				o.rec.Start = mark
 			}
+			if o.undone {
+				o.since = mark
+			}
 		}
 	}
 }
@@ -309,8 +317,76 @@ func (t *tracker) handle(ctx context.Context) {
 			return
 		}
 	}
+	t.rejoin(ctx)
 	for _, o := range t.withoutCheckpoint() {
 		if err := t.checkpoint(ctx, o); err != nil && ctx.Err() == nil {
+			t.note("make the checkpoint of turn "+string(o.rec.ID), err)
+		}
+	}
+}
+
+// noteUndone notes which open turns are no longer in the app, now that a rollback was
+// done. A nil tracker has none.
+func (t *tracker) noteUndone(ctx context.Context) {
+	if t == nil {
+		return
+	}
+	l, err := t.d.lineOf(ctx, t.a)
+	if err != nil {
+		t.note("see what was undone", err)
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, o := range t.open {
+		o.undone = !o.rec.Inferred && o.rec.CheckpointID != nil && !l.holds(*o.rec.CheckpointID)
+	}
+}
+
+// rejoin takes open turns that were undone and go on for what they are: something to
+// be undone again.
+func (t *tracker) rejoin(ctx context.Context) {
+	t.mu.Lock()
+	var back []*openTurn
+	for _, o := range t.open {
+		if o.undone {
+			back = append(back, o)
+		}
+	}
+	t.mu.Unlock()
+	for _, o := range back {
+		if !t.changed(ctx, o.since) {
+			continue
+		}
+		release, err := t.d.acquireBrief(ctx, t.a, "note that a turn goes on")
+		if err == nil {
+			err = t.d.rejoin(ctx, t.a, *o.rec.CheckpointID)
+			release()
+		}
+		if err != nil {
+			t.note("note that a turn goes on", err)
+			continue
+		}
+		t.mu.Lock()
+		o.undone = false
+		t.mu.Unlock()
+	}
+}
+
+// catchUp makes the checkpoints that open turns lack by now: what was just written may
+// not have been looked at yet. A nil tracker has no turns.
+func (t *tracker) catchUp(ctx context.Context) {
+	if t == nil {
+		return
+	}
+	short, cancel := context.WithTimeout(ctx, flushDeadline)
+	defer cancel()
+	if _, err := t.flush(short); err != nil {
+		return // the files are being read, and nothing is recorded yet
+	}
+	t.rejoin(ctx)
+	for _, o := range t.withoutCheckpoint() {
+		if err := t.checkpoint(ctx, o); err != nil {
 			t.note("make the checkpoint of turn "+string(o.rec.ID), err)
 		}
 	}
@@ -358,6 +434,7 @@ func (t *tracker) infer(ctx context.Context, b snap.Batch) error {
 	t.mu.Lock()
 	t.open[o.rec.ID] = o
 	t.mu.Unlock()
+	t.done.Go(func() { t.look(t.run, o) })
 	t.captureRest(ctx, o)
 	return nil
 }
@@ -396,6 +473,18 @@ func (t *tracker) endWhere(ctx context.Context, mark snap.Mark, over func(*openT
 			t.note("end a turn", err)
 		}
 	}
+}
+
+// look notes how the app is at a turn's start.
+func (t *tracker) look(ctx context.Context, o *openTurn) {
+	now, err := t.a.status(ctx)
+	if err != nil {
+		return
+	}
+	running, healthy := t.d.condition(ctx, t.a, now)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	o.running, o.healthy = running, healthy
 }
 
 // captureRest captures what is not files, as far as it can be captured while
@@ -478,8 +567,11 @@ func (t *tracker) captureAt(ctx context.Context, o *openTurn, start snap.Mark) (
 	}
 	var cp store.Checkpoint
 	cp.ID, cp.AppID, cp.Trigger, cp.Ref = ipc.CheckpointID(newID("cp-")), t.a.rec().ID, ipc.TriggerAgent, o.ref
-	cp.TurnID = optional(string(o.rec.ID))
+	cp.TurnID, cp.Inferred = optional(string(o.rec.ID)), o.rec.Inferred
 	cp.ConversationID, cp.MessageID = optional(o.rec.ConversationID), optional(o.rec.MessageID)
+	t.mu.Lock()
+	cp.Running, cp.Healthy = o.running, o.healthy
+	t.mu.Unlock()
 	cp.Warnings = append(append([]string{}, o.rec.Warnings...), o.lacks...)
 	cp.Warnings = append(cp.Warnings, s.Warnings...)
 	files := store.Snapshot{Layer: snap.Files, ID: s.ID, Driver: s.Driver, Hash: s.Hash, Position: s.Position}
@@ -520,6 +612,7 @@ func (t *tracker) endAt(ctx context.Context, o *openTurn, mark snap.Mark) (store
 			return store.Turn{}, err
 		}
 	}
+	t.rejoin(ctx)
 	t.mu.Lock()
 	now := t.d.opt.Now().UTC()
 	o.rec.End, o.rec.EndedAt, o.rec.Changes = mark, &now, changes

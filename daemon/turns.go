@@ -66,6 +66,7 @@ func (t *tracker) begin(ctx context.Context, o *openTurn) error {
 	t.open[o.rec.ID] = o
 	t.last = time.Now()
 	t.mu.Unlock()
+	t.done.Go(func() { t.look(t.run, o) })
 	t.done.Go(func() { t.captureRest(t.run, o) })
 	return nil
 }
@@ -283,8 +284,9 @@ func (d *Daemon) trimTurns(ctx context.Context, a *app, kept []store.Checkpoint)
 	}
 	alive := aliveIn(kept)
 	oldest := -1
+	allowed := allowance(recs, a.rec().Retention.KeepTurns)
 	for i, rec := range recs {
-		if i < a.rec().Retention.KeepTurns || rec.EndedAt == nil || alive(rec) {
+		if allowed[i] || rec.EndedAt == nil || alive(rec) {
 			oldest = i
 		}
 	}
@@ -316,13 +318,24 @@ func (d *Daemon) dropTurns(ctx context.Context, a *app, oldest store.Turn) error
 // the oldest turn that is open, or has its checkpoint and is among the keep
 // newest. A checkpoint that is older than all of those needs no journal.
 func neededFrom(newestFirst []store.Turn, keep int, kept []store.Checkpoint) snap.Mark {
-	alive, from := aliveIn(kept), newestMark(newestFirst)
+	alive, from, allowed := aliveIn(kept), newestMark(newestFirst), allowance(newestFirst, keep)
 	for i, rec := range newestFirst {
-		if (rec.EndedAt == nil || i < keep && alive(rec)) && rec.Start != "" {
+		if (rec.EndedAt == nil || allowed[i] && alive(rec)) && rec.Start != "" {
 			from = rec.Start
 		}
 	}
 	return from
+}
+
+// allowance tells which turns are among the keep newest of their kind: those that
+// were told of, and those that were inferred.
+func allowance(newestFirst []store.Turn, keep int) []bool {
+	allowed, seen := make([]bool, len(newestFirst)), map[bool]int{}
+	for i, rec := range newestFirst {
+		allowed[i] = seen[rec.Inferred] < keep
+		seen[rec.Inferred]++
+	}
+	return allowed
 }
 
 // newestMark is the last position that is known of an app's journal, "" if none is.

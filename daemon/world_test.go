@@ -169,7 +169,12 @@ func (w world) options() daemon.Options {
 
 func (w world) open(t tester) *daemon.Daemon {
 	t.Helper()
-	d, err := daemon.Open(context.Background(), w.options())
+	return w.openAs(t, w.options())
+}
+
+func (w world) openAs(t tester, opt daemon.Options) *daemon.Daemon {
+	t.Helper()
+	d, err := daemon.Open(context.Background(), opt)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -73,7 +73,7 @@ func TestCalls(t *testing.T) {
 		{name: "odd name", method: "GET", uri: "/api/apps/a%2Fb%3F%20c", reply: app,
 			call: func(c *Client) (any, error) { return c.App(bg, "a/b? c") }},
 		{name: "add", method: "POST", uri: "/api/apps", status: 201, reply: app,
-			body: `{"app_id":"","slug":"shop","owner":"","workspace":"","auto":false,"retention":{"keep_last":0,"daily_days":0,"keep_turns":0,"max_bytes":0,"expire_after":""},"created_at":"0001-01-01T00:00:00Z"}`,
+			body: `{"app_id":"","slug":"shop","owner":"","workspace":"","auto":false,"retention":{"keep_last":0,"daily_days":0,"keep_turns":0,"keep_safety":0,"max_bytes":0,"expire_after":""},"created_at":"0001-01-01T00:00:00Z"}`,
 			call: func(c *Client) (any, error) { return c.AddApp(bg, App{Slug: "shop"}) }},
 		{name: "set", method: "PATCH", uri: "/api/apps/shop", body: `{"auto":true}`, reply: app,
 			call: func(c *Client) (any, error) { return c.SetApp(bg, "shop", AppChange{Auto: ptr(true)}) }},

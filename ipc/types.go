@@ -90,13 +90,26 @@ type Retention struct {
 	KeepLast    int    `json:"keep_last"`
 	DailyDays   int    `json:"daily_days"`
 	KeepTurns   int    `json:"keep_turns"`
+	KeepSafety  int    `json:"keep_safety"`
 	MaxBytes    int64  `json:"max_bytes"`    // 0: no limit
 	ExpireAfter string `json:"expire_after"` // a Go duration; "0": never
 }
 
 // DefaultRetention is what an app gets that says nothing.
 func DefaultRetention() Retention {
-	return Retention{KeepLast: 10, DailyDays: 7, KeepTurns: 50, MaxBytes: 20 << 30, ExpireAfter: "0"}
+	return Retention{KeepLast: 10, DailyDays: 7, KeepTurns: 50, KeepSafety: 10, MaxBytes: 20 << 30, ExpireAfter: "0"}
+}
+
+// UnmarshalJSON takes rules that say nothing of safety checkpoints, as older records
+// and clients do, to mean the default.
+func (r *Retention) UnmarshalJSON(text []byte) error {
+	type plain Retention
+	p := plain{KeepSafety: DefaultRetention().KeepSafety}
+	if err := json.Unmarshal(text, &p); err != nil {
+		return err
+	}
+	*r = Retention(p)
+	return nil
 }
 
 // Database is one database of an app.
@@ -146,6 +159,8 @@ type Checkpoint struct {
 	FilesSnapshot  *string      `json:"files_snapshot_id"`
 	FilesHash      *string      `json:"files_hash"`
 	Quiesced       bool         `json:"quiesced"`
+	Running        *bool        `json:"running"` // the app ran when it was made; null where it has no unit, or nobody looked
+	Healthy        *bool        `json:"healthy"` // it was well then; null where it has no health check, or nobody looked
 	Pinned         bool         `json:"pinned"`
 	SizeBytes      int64        `json:"size_bytes"` // what deleting it would free
 	Notes          *string      `json:"notes"`
@@ -157,7 +172,23 @@ type Checkpoint struct {
 	CreatedAt      time.Time    `json:"created_at"`
 	Warnings       []string     `json:"warnings,omitempty"` // what it lacks
 	Damaged        string       `json:"damaged,omitempty"`  // why it cannot be gone back to as it is
+	// CalledOff: it is the safety checkpoint of a rollback that was undone, or is under
+	// way. N does not count it, and redo passes it by.
+	CalledOff bool `json:"called_off,omitempty"`
+	// Inferred: it is of a turn that nobody announced.
+	Inferred bool `json:"inferred,omitempty"`
+	// UndoTo is the checkpoint that undo goes to from this one's state, and UndoNext the
+	// one that it goes to from the state that followed. "" is none; null is not known.
+	UndoTo   *CheckpointID `json:"undo_to,omitempty"`
+	UndoNext *CheckpointID `json:"undo_next,omitempty"`
 }
+
+// Undo and Redo stand for a checkpoint where a rollback is asked for: the one before
+// the newest thing that an agent did, and the safety checkpoint of the last rollback.
+const (
+	Undo CheckpointID = "undo"
+	Redo CheckpointID = "redo"
+)
 
 // DBSnapshot is one database's part of a checkpoint.
 type DBSnapshot struct {
@@ -214,9 +245,18 @@ type RollbackRequest struct {
 	// with its hashes before anything else. Without it, that all of it is there is
 	// checked first, and each byte that is needed when it is read.
 	CheckStored bool `json:"check_stored,omitempty"`
+	// Start starts the app at the end, or leaves it down. Without it, the app is started
+	// if it was meant to be up: it ran, was starting or had failed, or it is down for no
+	// known reason and ran when the checkpoint was made.
+	Start *bool `json:"start,omitempty"`
 	// Force goes back even where that takes along what another session's turn wrote
 	// at the same time, which is errs.Conflict otherwise.
 	Force bool `json:"force,omitempty"`
+	// Turns is how many turns Undo takes back; default 1. For other targets it is nothing.
+	Turns int `json:"turns,omitempty"`
+	// IncludeOthers has Undo take along what was written in between outside of all
+	// announced turns, which is errs.Conflict otherwise.
+	IncludeOthers bool `json:"include_others,omitempty"`
 	// ConversationID, or the call that asks, says which session is not another one.
 	ConversationID string `json:"conversation_id,omitempty"`
 	CallID         CallID `json:"call_id,omitempty"`
@@ -297,8 +337,10 @@ type RollbackResult struct {
 	Assumptions      []string      `json:"assumptions"`
 	Next             string        `json:"next"`
 	DryRun           bool          `json:"dry_run,omitempty"`
-	Preview          *Preview      `json:"preview,omitempty"` // of a dry run
-	Error            *ErrorBody    `json:"error,omitempty"`   // why rolled_back is false
+	Scope            []string      `json:"scope,omitempty"`    // what it was limited to
+	PutBack          []string      `json:"put_back,omitempty"` // where it was undone: a line per layer
+	Preview          *Preview      `json:"preview,omitempty"`  // of a dry run
+	Error            *ErrorBody    `json:"error,omitempty"`    // why rolled_back is false
 }
 
 // Preview is what a dry run foresees.
@@ -324,8 +366,9 @@ type LayerPreview struct {
 
 // PruneResult says what pruning took away, or would take.
 type PruneResult struct {
-	Deleted []CheckpointID `json:"deleted"`
-	Kept    int            `json:"kept"`
+	Deleted  []CheckpointID `json:"deleted"`
+	Kept     int            `json:"kept"`
+	Warnings []string       `json:"warnings,omitempty"`
 }
 
 // VerifyResult says whether what is stored of a checkpoint is whole.

@@ -3,6 +3,7 @@ package mcpserver
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -41,7 +42,7 @@ func (t tools) promptCheckpoint(_ context.Context, req *mcp.GetPromptRequest) (*
 func (t tools) promptRollback(ctx context.Context, req *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
 	const title = "Roll the app back"
 	wanted, reason := req.Params.Arguments["checkpoint"], req.Params.Arguments["reason"]
-	list := t.newest(ctx)
+	list := slices.DeleteFunc(t.newest(ctx), func(cp ipc.Checkpoint) bool { return cp.CalledOff })
 	if n, err := strconv.Atoi(wanted); err == nil && n >= 1 && n <= len(list) {
 		wanted = string(list[n-1].ID)
 	}

@@ -16,6 +16,7 @@ type rollbackIn struct {
 	VerifyRestore *bool            `json:"verify_restore,omitempty" jsonschema:"compare hashes after; default true"`
 	Reason        string           `json:"reason,omitempty" jsonschema:"for the audit trail"`
 	DryRun        bool             `json:"dry_run,omitempty" jsonschema:"only say what would change"`
+	Start         *bool            `json:"start,omitempty" jsonschema:"start the app after; default: if it was meant to be up"`
 }
 
 // rollbackOut is a receipt's own fields and what a result adds to them.
@@ -41,7 +42,7 @@ func (t tools) rollback(ctx context.Context, req *mcp.CallToolRequest, in rollba
 	}
 	conversation, call := asker(req.Params.Meta)
 	res, err := t.client.Rollback(ctx, string(app.ID), in.Checkpoint, ipc.RollbackRequest{
-		Scope: in.Scope, VerifyRestore: in.VerifyRestore, Reason: in.Reason, DryRun: in.DryRun,
+		Scope: in.Scope, VerifyRestore: in.VerifyRestore, Reason: in.Reason, DryRun: in.DryRun, Start: in.Start,
 		ConversationID: conversation, CallID: call,
 	}, progress(ctx, req))
 	if err != nil && len(res.Stages) == 0 { // it never began

@@ -21,7 +21,7 @@ import (
 var update = flag.Bool("update", false, "write the golden files anew")
 
 // listingBudget is what the listing of all eight tools may take, in bytes.
-const listingBudget = 8000
+const listingBudget = 8192
 
 // connect gives a session with a server for an agent that works in cwd.
 func connect(t *testing.T, client API, cwd string, opts *mcp.ClientOptions, session *mcp.ClientSessionOptions) *mcp.ClientSession {
@@ -118,7 +118,7 @@ func (a answer) errorBody(t *testing.T) ipc.ErrorBody {
 }
 
 const checkpointNames = "app_id checkpoint_id conversation_id created_at db_snapshot_id db_snapshots deploy_id expires_at files_hash " +
-	"files_snapshot_id message_id next notes pinned quiesced ref session_token size_bytes trigger turn_id vm_snapshot_id"
+	"files_snapshot_id healthy message_id next notes pinned quiesced ref running session_token size_bytes trigger turn_id vm_snapshot_id"
 
 func TestToolsOneAfterTheOther(t *testing.T) {
 	ws := shortDir(t)
@@ -250,7 +250,7 @@ func TestErrorsNameTheNextCall(t *testing.T) {
 		{here, "set_conversation_checkpoint", args{"conversation_id": "c"}, errs.Invalid, "set_conversation_checkpoint(app_id?, conversation_id, message_id)"},
 		{here, "revert_conversation_writes", nil, errs.Invalid, "revert_conversation_writes(app_id?, conversation_id, from_message_id?, to_message_id?, call_id?, dry_run?)"},
 		{elsewhere, "revert_conversation_writes", args{"conversation_id": "it's"}, errs.NotFound, `revert_conversation_writes(app_id='…', conversation_id='it\'s')`},
-		{here, "rollback_app", nil, errs.Invalid, "rollback_app(app_id?, checkpoint_id, scope?, verify_restore?, reason?, dry_run?)"},
+		{here, "rollback_app", nil, errs.Invalid, "rollback_app(app_id?, checkpoint_id, scope?, verify_restore?, reason?, dry_run?, start?)"},
 		{here, "create_checkpoint", args{"note": "x"}, errs.Invalid, "create_checkpoint(app_id?, notes?, pinned?)"},
 		{here, "create_checkpoint", args{"pinned": "yes"}, errs.Invalid, "create_checkpoint(app_id?, notes?, pinned?)"},
 		{here, "list_checkpoints", args{"trigger": "whim"}, errs.Invalid, "list_checkpoints(app_id?, trigger?, limit?)"},

@@ -184,6 +184,9 @@ type Proof struct {
 	Post  Hash // of the live state as just read
 	Want  Hash // the target's, or after Undo the base's
 	Match bool // Post equals Want
+	// Shallow: no contents were read. The hashes stand for marks of the state alone, as
+	// for a place in a log.
+	Shallow bool
 	// Notes are things that a reader of the receipt should know.
 	Notes []string
 }
@@ -266,4 +269,12 @@ type Opener interface {
 	// is empty, and gives its size in bytes. Anything else there, or nothing, is
 	// errs.NotFound.
 	OpenPath(ctx context.Context, id SnapshotID, path string) (io.ReadCloser, int64, error)
+}
+
+// Lister is a driver whose states consist of files in folders.
+type Lister interface {
+	// Names lists what lies directly in the folder dir, "." being the top, of a snapshot,
+	// or of the live state when id is empty, in no order. Where there is no such folder
+	// there are none. What the app's owner may not look into is errs.Denied.
+	Names(ctx context.Context, id SnapshotID, dir string) ([]string, error)
 }

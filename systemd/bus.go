@@ -30,6 +30,7 @@ type bus struct {
 
 	mu    sync.Mutex
 	waits map[*jobWait]struct{}
+	kept  map[string]bool // units that the manager was asked to remember
 }
 
 // dialTimeout bounds a handshake with something that listens and says nothing.
@@ -59,7 +60,7 @@ func handshake(ctx context.Context, address string) (*bus, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &bus{conn: conn, private: strings.HasSuffix(address, "/systemd/private"), waits: map[*jobWait]struct{}{}}
+	b := &bus{conn: conn, private: strings.HasSuffix(address, "/systemd/private"), waits: map[*jobWait]struct{}{}, kept: map[string]bool{}}
 	if err := b.greet(ctx); err != nil {
 		conn.Close()
 		return nil, err
@@ -122,6 +123,19 @@ func (b *bus) load(ctx context.Context, unit string) (dbus.ObjectPath, error) {
 	var path dbus.ObjectPath
 	err := b.manager(ctx, "LoadUnit", unit).Store(&path)
 	return path, err
+}
+
+// keep asks the manager, once per connection, to remember the unit: one that is down
+// and that nothing refers to is forgotten otherwise, and with it how it went down. A
+// manager that refuses tells less, which is no error.
+func (b *bus) keep(ctx context.Context, unit string) {
+	b.mu.Lock()
+	known := b.kept[unit]
+	b.kept[unit] = true
+	b.mu.Unlock()
+	if !known {
+		_ = b.manager(ctx, "RefUnit", unit).Err
+	}
 }
 
 // get reads one property into value, a pointer.

@@ -81,6 +81,19 @@ func (b *bus) job(ctx context.Context, method, unit string) (string, error) {
 	}
 }
 
+// pendingJob is a unit's property Job: what the manager is about to do with it. ID 0
+// is nothing.
+type pendingJob struct {
+	ID   uint32
+	Path dbus.ObjectPath
+}
+
+// stopping reports whether the job is somebody's stop.
+func (b *bus) stopping(ctx context.Context, job pendingJob) bool {
+	var typ string
+	return job.ID != 0 && b.get(ctx, job.Path, "org.freedesktop.systemd1.Job", "JobType", &typ) == nil && typ == "stop"
+}
+
 // pending reports whether the manager still has the job. An error other than
 // its plain absence counts as yes: there will be another look.
 func (b *bus) pending(ctx context.Context, job dbus.ObjectPath) bool {

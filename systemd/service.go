@@ -49,11 +49,13 @@ func (s *Service) Start(ctx context.Context) error {
 	if err := s.release(ctx); err != nil {
 		return err
 	}
+	if err := s.forgive(ctx); err != nil {
+		return err
+	}
 	d, result, err := s.run(ctx, "StartUnit")
 	if err == nil && !d.Running() && d.Result == "start-limit-hit" {
 		// Starting often is what checkpoints do; the limit is there for crashes.
-		reset := func(b *bus) error { return b.manager(ctx, "ResetFailedUnit", s.name).Err }
-		if err = s.m.do(ctx, reset); err == nil {
+		if err = s.m.do(ctx, s.reset(ctx)); err == nil {
 			d, result, err = s.run(ctx, "StartUnit")
 		}
 	}
@@ -71,6 +73,23 @@ func (s *Service) Start(ctx context.Context) error {
 	return s.error(errs.Failed, "start", "%s", d.whyDown(result)).WithHint("%s", s.m.journal(s.name))
 }
 
+// forgive has the manager forget the failures of a unit that is down: one that crashed
+// in a loop would not be started for a while otherwise.
+func (s *Service) forgive(ctx context.Context) error {
+	d, err := s.look(ctx)
+	if err == nil && d.Down() && d.Result != "" && d.Result != "success" {
+		err = s.m.do(ctx, s.reset(ctx))
+	}
+	if err != nil {
+		return s.m.failure("start", s.name, err)
+	}
+	return nil
+}
+
+func (s *Service) reset(ctx context.Context) func(*bus) error {
+	return func(b *bus) error { return b.manager(ctx, "ResetFailedUnit", s.name).Err }
+}
+
 // Stop stops the unit, also one that would be restarted, and before it the
 // sockets, timers and paths that would start it again. A unit that is not down
 // when ctx ends is errs.Failed.
@@ -86,7 +105,7 @@ func (s *Service) Stop(ctx context.Context) error {
 		return s.outOfTime(ctx, "stop", "deactivating")
 	case err != nil:
 		return s.m.failure("stop", s.name, err)
-	case d.down():
+	case d.Down():
 		return s.leftovers(ctx)
 	case result == "canceled":
 		return s.error(errs.Conflict, "stop", "another job took the place of the stop; the unit is %s", d.Active).
@@ -206,6 +225,10 @@ func (s *Service) lookOn(ctx context.Context, b *bus) (details, error) {
 		d       details
 		load    string
 		since   uint64
+		left    uint64 // when the unit last left the active state; this and the next two are monotonic
+		began   uint64 // when the main process was started last
+		ended   uint64 // when it ended
+		job     pendingJob
 		typ     string
 		pid, nr uint32
 		code    int32
@@ -215,6 +238,7 @@ func (s *Service) lookOn(ctx context.Context, b *bus) (details, error) {
 	if err != nil {
 		return d, err
 	}
+	b.keep(ctx, s.name)
 	type property struct {
 		iface, name string
 		value       any
@@ -222,11 +246,13 @@ func (s *Service) lookOn(ctx context.Context, b *bus) (details, error) {
 	list := []property{
 		{unitIf, "LoadState", &load}, {unitIf, "ActiveState", &d.Active}, {unitIf, "SubState", &d.Sub},
 		{unitIf, "StateChangeTimestamp", &since}, {unitIf, "ConditionResult", &d.conditions},
+		{unitIf, "Job", &job}, {unitIf, "ActiveExitTimestampMonotonic", &left},
 	}
 	if strings.HasSuffix(s.name, ".service") {
 		list = append(list, property{serviceIf, "Type", &typ}, property{serviceIf, "MainPID", &pid},
 			property{serviceIf, "NRestarts", &nr}, property{serviceIf, "Result", &d.Result},
-			property{serviceIf, "ExecMainCode", &code}, property{serviceIf, "ExecMainStatus", &status})
+			property{serviceIf, "ExecMainCode", &code}, property{serviceIf, "ExecMainStatus", &status},
+			property{serviceIf, "ExecMainStartTimestampMonotonic", &began}, property{serviceIf, "ExecMainExitTimestampMonotonic", &ended})
 	}
 	for _, p := range list {
 		if err := b.get(ctx, path, p.iface, p.name, p.value); err != nil {
@@ -242,6 +268,14 @@ func (s *Service) lookOn(ctx context.Context, b *bus) (details, error) {
 	}
 	d.oneshot, d.MainPID, d.Restarts = typ == "oneshot", int(pid), int(nr)
 	d.exitCode, d.exitStatus = int(code), int(status)
+	switch {
+	case d.Active == "deactivating":
+		d.Asked = b.stopping(ctx, job)
+	case d.Down() && began > 0 && d.Result != "watchdog":
+		// A process that ends by itself takes its unit down afterwards. Somebody's stop
+		// takes the unit down first, and with it the process.
+		d.Asked = began <= left && (left < ended || d.oneshot)
+	}
 	return d, nil
 }
 

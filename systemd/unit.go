@@ -41,13 +41,40 @@ type Status struct {
 	Restarts int       // automatic ones since it was last started on purpose
 	Since    time.Time // when it came into this state; zero: never was in another
 	Result   string    // why it last went down: success, exit-code, signal, timeout, watchdog, …
+	// Asked reports whether the service is down, or going down, because somebody
+	// stopped it.
+	Asked bool
 }
 
 // Running reports whether the service is up.
 func (s Status) Running() bool { return s.Active == "active" || s.Active == "reloading" }
 
-// down reports whether nothing of the service is meant to run.
-func (s Status) down() bool { return s.Active == "inactive" || s.Active == "failed" }
+// Down reports whether nothing of the service runs, nor is about to.
+func (s Status) Down() bool { return s.Active == "inactive" || s.Active == "failed" }
+
+// Intent is whether a service is meant to be up.
+type Intent int
+
+// The intents.
+const (
+	// Unknown: the service is down, and nothing says whether somebody wanted that.
+	Unknown Intent = iota
+	// Up: the service runs, is starting, is between two restarts, or failed.
+	Up
+	// Stopped: somebody stopped the service.
+	Stopped
+)
+
+// Intent tells from a service's state whether it is meant to be up.
+func (s Status) Intent() Intent {
+	switch {
+	case s.Asked:
+		return Stopped
+	case !s.Down(), s.Active == "failed", s.Result != "" && s.Result != "success":
+		return Up
+	}
+	return Unknown
+}
 
 // kinds are the sorts of unit that make sense as an app.
 var kinds = []string{".service", ".target", ".socket", ".timer", ".path"}

@@ -67,6 +67,7 @@ func (c *cli) appFields(a ipc.App) [][2]string {
 		[2]string{"retention.keep_last", strconv.Itoa(r.KeepLast)},
 		[2]string{"retention.daily_days", strconv.Itoa(r.DailyDays)},
 		[2]string{"retention.keep_turns", strconv.Itoa(r.KeepTurns)},
+		[2]string{"retention.keep_safety", strconv.Itoa(r.KeepSafety)},
 		[2]string{"retention.max_bytes", c.size(r.MaxBytes)},
 		[2]string{"retention.expire_after", c.text(r.ExpireAfter)},
 		[2]string{"created_at", c.when(a.CreatedAt)},

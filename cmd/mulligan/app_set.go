@@ -21,6 +21,7 @@ const appSetLong = `Change an app's settings. The keys are those of the app file
   exclude=PATTERN,…       (gitignore syntax; replaces all; or a list: exclude=["PATTERN", …])
   health.url=URL          health.command='COMMAND ARG…'     health.timeout=10s
   retention.keep_last=N   retention.daily_days=N  retention.keep_turns=N
+  retention.keep_safety=N
   retention.max_bytes=20GiB                       retention.expire_after=720h (0: never)
   database=SPEC           (adds it, or replaces the one of that name; empty: none at all; SPEC
                           as mulligan app add has it)
@@ -110,9 +111,10 @@ var setters = map[string]func(app *ipc.App, change *ipc.AppChange, value string)
 		h.Timeout = v
 		return nil
 	}),
-	"retention.keep_last":  retentionCount(func(r *ipc.Retention) *int { return &r.KeepLast }),
-	"retention.daily_days": retentionCount(func(r *ipc.Retention) *int { return &r.DailyDays }),
-	"retention.keep_turns": retentionCount(func(r *ipc.Retention) *int { return &r.KeepTurns }),
+	"retention.keep_last":   retentionCount(func(r *ipc.Retention) *int { return &r.KeepLast }),
+	"retention.daily_days":  retentionCount(func(r *ipc.Retention) *int { return &r.DailyDays }),
+	"retention.keep_turns":  retentionCount(func(r *ipc.Retention) *int { return &r.KeepTurns }),
+	"retention.keep_safety": retentionCount(func(r *ipc.Retention) *int { return &r.KeepSafety }),
 	"retention.max_bytes": func(app *ipc.App, change *ipc.AppChange, v string) error {
 		n, ok := tomlfile.ParseSize(v)
 		if !ok {

@@ -98,7 +98,8 @@ else by MULLIGAN_SOCKET, else the user's own, else the host's. Inside an app's
 workspace --app may be left out.
 
 CP names a checkpoint: its id, the beginning of its id, or N for the N-th newest
-(1 is the newest).
+(1 is the newest). The safety checkpoint of a rollback that was called off does not
+count: the app is what it holds.
 
 On a terminal, lists are tables. In a pipe they are lines of fields, separated
 by tabs, without a header; "-" stands for nothing; times are RFC 3339, sizes are

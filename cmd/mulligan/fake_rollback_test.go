@@ -21,6 +21,8 @@ func (f *fake) rollback(a *fakeApp, i int, w http.ResponseWriter, r *http.Reques
 	}
 	res := ipc.RollbackResult{DryRun: req.DryRun, ChangesReverted: differences(target.files, have)}
 	res.ChangesTotal = len(res.ChangesReverted)
+	cp := target.Checkpoint
+	res.RestoredTo = &cp
 	if req.DryRun {
 		for _, name := range ipc.Stages {
 			res.Stages = append(res.Stages, ipc.Stage{Stage: name, Status: ipc.StageSkipped})

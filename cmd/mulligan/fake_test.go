@@ -102,6 +102,12 @@ func (f *fake) one(handle func(*fakeApp, int, http.ResponseWriter, *http.Request
 	return func(a *fakeApp, w http.ResponseWriter, r *http.Request) error {
 		id := ipc.CheckpointID(r.PathValue("cp"))
 		i := slices.IndexFunc(a.points, func(p fakePoint) bool { return p.ID == id })
+		if id == ipc.Undo || id == ipc.Redo {
+			var err error
+			if i, err = f.aim(a, id); err != nil {
+				return err
+			}
+		}
 		if i < 0 {
 			return errs.New(errs.NotFound, "checkpoint", "there is no checkpoint %s", id).WithHint("see `mulligan list`")
 		}

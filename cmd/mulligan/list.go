@@ -75,10 +75,15 @@ func (c *cli) printCheckpoints(list []ipc.Checkpoint, numbered bool) {
 		header = append([]string{"N"}, header...)
 	}
 	var rows [][]string
-	for i, cp := range list {
-		row := c.checkpointRow(cp)
+	n := 0
+	for _, cp := range list {
+		row, number := c.checkpointRow(cp), "-"
+		if !cp.CalledOff {
+			n++
+			number = strconv.Itoa(n)
+		}
 		if numbered {
-			row = append([]string{strconv.Itoa(i + 1)}, row...)
+			row = append([]string{number}, row...)
 		}
 		rows = append(rows, row)
 	}
@@ -96,6 +101,9 @@ func (c *cli) checkpointRow(cp ipc.Checkpoint) []string {
 	notes := c.maybe(cp.Notes)
 	if cp.Damaged != "" {
 		notes = "DAMAGED " + notes
+	}
+	if cp.CalledOff {
+		notes += ", which was called off"
 	}
 	return []string{
 		c.text(string(cp.ID)), c.when(cp.CreatedAt), c.text(string(cp.Trigger)), pin, c.size(cp.SizeBytes), ref, notes,

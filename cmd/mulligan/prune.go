@@ -56,5 +56,8 @@ func (f *pruneCmd) run(ctx context.Context) error {
 	if f.terminal {
 		fmt.Fprintf(f.out, "%s %s, %d left\n", verb, count(len(res.Deleted), "checkpoint"), res.Kept)
 	}
+	for _, w := range res.Warnings {
+		fmt.Fprintf(f.err, "mulligan: prune: %s\n", escape(w))
+	}
 	return nil
 }

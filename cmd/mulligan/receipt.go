@@ -37,6 +37,9 @@ func (c *cli) receiptLines(res ipc.RollbackResult) {
 	for _, ch := range res.ChangesReverted {
 		rows = append(rows, []string{"change", c.text(ch.Operation), c.text(ch.Path), c.text(ch.Summary)})
 	}
+	for _, l := range res.PutBack {
+		rows = append(rows, []string{"put_back", c.text(l)})
+	}
 	for _, w := range res.Warnings {
 		rows = append(rows, []string{"warning", c.text(w)})
 	}
@@ -97,6 +100,9 @@ func (c *cli) receiptForPeople(id ipc.CheckpointID, res ipc.RollbackResult) {
 		line("undone", "%s", count(res.ChangesTotal, "change"))
 		line("verified", "%s", verdictForPeople(res.Verification))
 	}
+	for _, l := range res.PutBack {
+		line("put back", "%s", c.text(l))
+	}
 	if cp := res.SafetyCheckpoint; cp != nil {
 		line("safety", "%s holds the state before", c.text(string(cp.ID)))
 	}
@@ -118,6 +124,9 @@ func (c *cli) receiptForPeople(id ipc.CheckpointID, res ipc.RollbackResult) {
 // outcome says where the app is now.
 func (c *cli) outcome(id ipc.CheckpointID, res ipc.RollbackResult) string {
 	to := c.text(string(id))
+	if cp := res.RestoredTo; cp != nil {
+		to = c.text(string(cp.ID))
+	}
 	if cp := res.RestoredTo; cp != nil && res.RolledBack {
 		to = fmt.Sprintf("%s, made %s", c.text(string(cp.ID)), c.when(cp.CreatedAt))
 		if cp.Notes != nil {

@@ -33,15 +33,21 @@ func nthNewest(ctx context.Context, client *ipc.Client, app, digits string) (ipc
 	if err != nil || n < 1 {
 		return "", errs.New(errs.Invalid, opResolve, "%q is no checkpoint: 1 is the newest", digits).WithHint("see `mulligan list`")
 	}
-	list, err := client.Checkpoints(ctx, app, ipc.CheckpointQuery{Limit: n})
+	list, err := client.Checkpoints(ctx, app, ipc.CheckpointQuery{})
 	if err != nil {
 		return "", err
 	}
-	if have := len(list.Checkpoints); have < n {
-		return "", errs.New(errs.NotFound, opResolve, "there is no %s-th newest: the app has %s", digits, count(have, "checkpoint")).
-			WithHint("see `mulligan list`")
+	have := 0
+	for _, cp := range list.Checkpoints {
+		if cp.CalledOff { // where the app is anyway
+			continue
+		}
+		if have++; have == n {
+			return cp.ID, nil
+		}
 	}
-	return list.Checkpoints[n-1].ID, nil
+	return "", errs.New(errs.NotFound, opResolve, "there is no %s-th newest: the app has %s", digits, count(have, "checkpoint")).
+		WithHint("see `mulligan list`")
 }
 
 func byPrefix(ctx context.Context, client *ipc.Client, app, prefix string) (ipc.CheckpointID, error) {

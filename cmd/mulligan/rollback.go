@@ -2,6 +2,9 @@ package main
 
 import (
 	"context"
+	"os"
+	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -14,16 +17,25 @@ const rollbackLong = `Take the app to a checkpoint, in six stages: safety-checkp
 The safety checkpoint holds the state before; mulligan redo goes back to it. A
 rollback that fails puts the app back where it was: exit code 6.
 
+A PATH of --scope is relative to the current folder, where that is in the app's
+workspace, else to the workspace. One that exists neither now nor in the checkpoint is
+refused, as is all else that can be known beforehand, before anything is done.
+
 Where it would take along what another agent's session wrote at the same time, it says
 so and does nothing, unless --force is given: mulligan revert undoes the writes of one
 session only.
+
+The app is started at the end if it was meant to be up: it ran, was starting or had
+failed; or it is down for no known reason, and ran when the checkpoint was made. One
+that somebody stopped stays down. --start and --no-start decide otherwise.
 
 The daemon does the work: an interrupt ends only this program.
 
 In a pipe, a line per fact: rolled_back, dry_run, restored_to, safety_checkpoint,
 changes_total, verified (yes, no or skipped), recovered; then "stage", name, status, milliseconds,
 notes, six times; then "change", operation undone, path, summary (at most 100);
-"warning", text; "next", text. A dry run adds "layer", name and what was created,
+"put_back", what became of a layer of a rollback that was undone; "warning", text;
+"next", text. A dry run adds "layer", name and what was created,
 modified and deleted in it; "database", like "change"; "unaffected", what would stay as
 it is; "downtime", how long, from what. What is not known yet or at all is "-".`
 
@@ -34,6 +46,30 @@ type rollbackCmd struct {
 	req         ipc.RollbackRequest
 	noVerify    bool
 	onUnhealthy string
+	start       startFlags
+}
+
+// startFlags say whether the app is started at the end of a rollback.
+type startFlags struct{ start, noStart bool }
+
+func (s *startFlags) add(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&s.start, "start", false, "start the app at the end, also one that was stopped on purpose")
+	cmd.Flags().BoolVar(&s.noStart, "no-start", false, "leave the app down at the end")
+}
+
+func (s *startFlags) check(cmd *cobra.Command) error {
+	if s.start && s.noStart {
+		return usage(cmd, "--start and --no-start don't go together")
+	}
+	return nil
+}
+
+// wish is what a request says: nil where no flag was given.
+func (s *startFlags) wish() *bool {
+	if !s.start && !s.noStart {
+		return nil
+	}
+	return &s.start
 }
 
 func newRollback(c *cli) *cobra.Command {
@@ -45,14 +81,20 @@ func newRollback(c *cli) *cobra.Command {
 		Example:           "  mulligan rollback 1\n  mulligan rollback cp-4f2a --scope src/ --dry-run\n  mulligan rollback 2 --scope layer:db:main --reason 'bad migration'",
 		Args:              oneArg,
 		ValidArgsFunction: c.completeCheckpoints,
-		RunE:              func(cmd *cobra.Command, args []string) error { return f.run(cmd.Context(), args[0]) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := f.start.check(cmd); err != nil {
+				return err
+			}
+			return f.run(cmd.Context(), args[0])
+		},
 	}
-	cmd.Flags().StringArrayVar(&f.req.Scope, "scope", nil, "only this: a `PATH` in the workspace, or layer:NAME (layer:files, layer:db:main); may be repeated")
+	cmd.Flags().StringArrayVar(&f.req.Scope, "scope", nil, "only this: a `PATH`, or layer:NAME (layer:files, layer:db:main); may be repeated")
 	cmd.Flags().BoolVar(&f.req.DryRun, "dry-run", false, "change nothing, say what would change")
 	cmd.Flags().StringVar(&f.req.Reason, "reason", "", "why, for the audit trail")
 	cmd.Flags().BoolVar(&f.noVerify, "no-verify", false, "don't hash the restored state and compare")
 	cmd.Flags().BoolVar(&f.req.CheckStored, "check-stored", false, "first read every byte that is stored for the checkpoint")
 	cmd.Flags().BoolVar(&f.req.Force, "force", false, forceHelp)
+	f.start.add(cmd)
 	cmd.Flags().StringVar(&f.onUnhealthy, "on-unhealthy", "", "`keep|undo`: what to do when the health check fails (default keep)")
 	return cmd
 }
@@ -66,6 +108,10 @@ func (f *rollbackCmd) run(ctx context.Context, name string) error {
 		f.req.VerifyRestore = new(bool)
 	}
 	f.req.OnUnhealthy = ipc.OnUnhealthy(f.onUnhealthy)
+	f.req.Start = f.start.wish()
+	if f.req.Scope, err = scopeHere(ctx, client, app, f.req.Scope); err != nil {
+		return err
+	}
 	return f.rollback(ctx, client, app, id, f.req)
 }
 
@@ -99,4 +145,44 @@ func (c *cli) rollback(ctx context.Context, client *ipc.Client, app string, id i
 		return recovered{err}
 	}
 	return err
+}
+
+// scopeHere makes the paths of a scope, which a person gave in the current folder,
+// relative to the app's workspace.
+func scopeHere(ctx context.Context, client *ipc.Client, ref string, scope []string) ([]string, error) {
+	if len(scope) == 0 {
+		return nil, nil
+	}
+	app, err := client.App(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	here, err := os.Getwd()
+	if err == nil {
+		here, err = filepath.EvalSymlinks(here)
+	}
+	if rel, relErr := filepath.Rel(app.Workspace, here); err != nil || relErr != nil || !filepath.IsLocal(rel) {
+		here = app.Workspace
+	}
+	var all []string
+	for _, s := range scope {
+		if strings.HasPrefix(s, "layer:") || s == "" {
+			all = append(all, s)
+			continue
+		}
+		p := s
+		if !filepath.IsAbs(p) {
+			p = filepath.Join(here, p)
+		}
+		rel, err := filepath.Rel(app.Workspace, p)
+		if err != nil || !filepath.IsLocal(rel) {
+			return nil, errs.New(errs.Invalid, "rollback", "--scope %s is not in the workspace %s", s, app.Workspace).
+				WithHint("name paths below it, or layer:NAME")
+		}
+		if strings.HasPrefix(rel, "layer:") { // it is a file all the same
+			rel = "./" + rel
+		}
+		all = append(all, rel)
+	}
+	return all, nil
 }

@@ -58,6 +58,8 @@ func (c *cli) checkpointFields(cp ipc.Checkpoint) [][2]string {
 		{"trigger", c.text(string(cp.Trigger))},
 		{"pinned", yesNo(cp.Pinned)},
 		{"quiesced", yesNo(cp.Quiesced)},
+		{"running", known(cp.Running)},
+		{"healthy", known(cp.Healthy)},
 		{"size_bytes", c.size(cp.SizeBytes)},
 		{"notes", c.maybe(cp.Notes)},
 		{"ref", c.maybe(cp.Ref)},
@@ -84,4 +86,12 @@ func (c *cli) checkpointFields(cp ipc.Checkpoint) [][2]string {
 		all = append(all, [2]string{"warning", c.text(w)})
 	}
 	return all
+}
+
+// known is yes or no, or "-" where that is not known.
+func known(b *bool) string {
+	if b == nil {
+		return "-"
+	}
+	return yesNo(*b)
 }

@@ -12,11 +12,12 @@ import (
 
 const turnsLong = `List the turns of agents' work, newest first, with what each changed. A turn that
 changed something has a checkpoint of the state before it: mulligan undo goes to the
-newest of them, mulligan rollback CP to any; mulligan revert undoes only what one of
-them wrote. --json has the calls of each.
+newest that an agent told of, mulligan rollback CP to any; mulligan revert undoes only
+what one of them wrote. --json has the calls of each.
 
 Turns are recorded for apps with auto = true (mulligan app set auto=true): as their
-agents' hooks tell of them, else from the first write after a quiet time.
+agents' hooks tell of them, else from the first write after a quiet time. The latter are
+marked as inferred, count apart, and are not what undo takes back.
 
 In a pipe, the fields are: turn, time, agent, conversation, message, checkpoint,
 created, modified, deleted, state (open or ended), paths (some of them, separated by

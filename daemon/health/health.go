@@ -64,6 +64,18 @@ func Check(ctx context.Context, h ipc.Health, o Options) error {
 	}
 }
 
+// Ask asks the app once whether it is well, within the given time, and returns nil
+// if it says so.
+func Ask(ctx context.Context, h ipc.Health, o Options, within time.Duration) error {
+	p, err := newProbe(h, o)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	return errs.Wrap(errs.Failed, op, p.try(ctx))
+}
+
 // probe is one way to ask.
 type probe interface {
 	object() string // what is asked, for a reader

@@ -9,12 +9,23 @@ import (
 	"mulligan/ipc"
 )
 
+// Kind says what a checkpoint is for, and so which allowance it counts against.
+type Kind int
+
+// The kinds. All but Asked are automatic.
+const (
+	Asked     Kind = iota // somebody asked for it: a person, a deploy, an agent
+	Turn                  // of a turn that an agent's hooks told of
+	Inferred              // of a turn that nobody told of
+	Safety                // of a rollback or a revert
+	CalledOff             // of one that was undone: nothing to go forward to
+)
+
 // Item is what the rules need to know of a checkpoint.
 type Item struct {
 	ID        ipc.CheckpointID
 	CreatedAt time.Time
-	Trigger   ipc.Trigger
-	Turn      bool // an automatic checkpoint of a turn
+	Kind      Kind
 	Pinned    bool
 	ExpiresAt *time.Time // nil: never
 	Protected bool       // the target or the safety checkpoint of something under way
@@ -26,30 +37,40 @@ type Item struct {
 //
 //   - pinned and protected ones stay, whatever else is said;
 //   - of the others, those whose time is over go, and count for nothing below;
-//   - the newest of all stays;
-//   - the keep_last newest stay, regardless of age, and the oldest of each of
-//     the last daily_days days (of UTC, today being one of them); pinned ones
-//     count among them; automatic checkpoints of turns do not;
-//   - of the automatic checkpoints of turns, the keep_turns newest stay;
-//   - while what is left exceeds max_bytes, the oldest of it goes, but never
-//     the newest of all.
+//   - the newest of all stays, and the newest that somebody asked for;
+//   - of those that somebody asked for, the keep_last newest stay, regardless of
+//     age, and the oldest of each of the last daily_days days (of UTC, today being
+//     one of them); pinned ones count among them;
+//   - of the automatic ones of turns, the keep_turns newest stay; turns that nobody
+//     told of have an allowance of the same size of their own;
+//   - of the safety checkpoints, the keep_safety newest stay; those of rollbacks that
+//     were undone have an allowance of the same size of their own;
+//   - while what is left exceeds max_bytes, safety checkpoints go, then those of
+//     turns, the oldest first, but never the newest of all. One whose going turns out
+//     not to be needed stays. None that somebody asked for goes for its size.
+//
+// So no automatic checkpoint ever takes the place of one that was asked for.
 //
 // left says how many bytes the others occupy once drop is gone; checkpoints
 // share contents, so sizes don't add up. It is called only where max_bytes is
 // set, and its error ends the planning. ExpireAfter is not looked at: it sets
-// ExpiresAt when a checkpoint is made.
-func Plan(now time.Time, rules ipc.Retention, cps []Item, left func(drop []ipc.CheckpointID) (int64, error)) ([]ipc.CheckpointID, error) {
+// ExpiresAt when a checkpoint is made. over is by how many bytes what stays exceeds
+// max_bytes all the same.
+func Plan(now time.Time, rules ipc.Retention, cps []Item, left func(drop []ipc.CheckpointID) (int64, error)) (drop []ipc.CheckpointID, over int64, err error) {
 	p := newPlan(now, cps)
 	p.keepNewest()
-	p.keepLast(rules.KeepLast, false)
+	p.keepLast(max(1, rules.KeepLast), Asked)
 	p.keepDaily(rules.DailyDays)
-	p.keepLast(rules.KeepTurns, true)
+	p.keepLast(rules.KeepTurns, Turn)
+	p.keepLast(rules.KeepTurns, Inferred)
+	p.keepLast(rules.KeepSafety, Safety)
+	p.keepLast(rules.KeepSafety, CalledOff)
 	if rules.MaxBytes > 0 {
-		if err := p.shrink(rules.MaxBytes, left); err != nil {
-			return nil, err
+		if over, err = p.shrink(rules.MaxBytes, left); err != nil {
+			return nil, 0, err
 		}
 	}
-	return p.drop(), nil
+	return p.drop(), over, nil
 }
 
 // plan is the decision as it is made: keep goes with items, newest first.
@@ -89,12 +110,12 @@ func (p *plan) keepNewest() {
 	}
 }
 
-func (p *plan) keepLast(n int, turn bool) {
+func (p *plan) keepLast(n int, kind Kind) {
 	for i, it := range p.items {
 		if n <= 0 {
 			return
 		}
-		if it.Turn == turn && p.counts(i) {
+		if it.Kind == kind && p.counts(i) {
 			p.keep[i] = true
 			n--
 		}
@@ -109,7 +130,7 @@ func (p *plan) keepDaily(days int) {
 	oldest := map[int64]int{} // of each day; later indices are older
 	for i, it := range p.items {
 		d := day(it.CreatedAt)
-		if !it.Turn && p.counts(i) && d <= today && today-d < int64(days) {
+		if it.Kind == Asked && p.counts(i) && d <= today && today-d < int64(days) {
 			oldest[d] = i
 		}
 	}
@@ -139,19 +160,48 @@ func (p *plan) drop() []ipc.CheckpointID {
 	return ids
 }
 
-func (p *plan) shrink(limit int64, left func(drop []ipc.CheckpointID) (int64, error)) error {
-	newest := p.newest()
-	for i := len(p.items) - 1; ; i-- {
-		total, err := left(p.drop())
-		if err != nil || total <= limit {
-			return err
-		}
-		for i > newest && (!p.keep[i] || p.items[i].Pinned || p.items[i].Protected) {
-			i--
-		}
-		if i <= newest {
-			return nil
-		}
-		p.keep[i] = false
+// shrink drops automatic checkpoints until the others fit, and says by how much they
+// don't.
+func (p *plan) shrink(limit int64, left func(drop []ipc.CheckpointID) (int64, error)) (over int64, err error) {
+	total, err := left(p.drop())
+	if err != nil || total <= limit {
+		return 0, err
 	}
+	var gone []int
+	for _, i := range p.spare() {
+		p.keep[i] = false
+		gone = append(gone, i)
+		if total, err = left(p.drop()); err != nil {
+			return 0, err
+		}
+		if total <= limit {
+			break
+		}
+	}
+	// A large one may have gone after small ones that did not have to.
+	for _, i := range slices.Backward(gone) {
+		p.keep[i] = true
+		with, err := left(p.drop())
+		if err != nil {
+			return 0, err
+		}
+		if with > max(total, limit) {
+			p.keep[i] = false
+		}
+	}
+	return max(0, total-limit), nil
+}
+
+// spare lists what may go for its size, in that order.
+func (p *plan) spare() (list []int) {
+	newest := p.newest()
+	for _, safety := range []bool{true, false} {
+		for i := len(p.items) - 1; i > newest; i-- {
+			it := p.items[i]
+			if p.keep[i] && !it.Pinned && !it.Protected && it.Kind != Asked && (it.Kind >= Safety) == safety {
+				list = append(list, i)
+			}
+		}
+	}
+	return list
 }

@@ -30,7 +30,7 @@ func planned(t interface{ Fatal(...any) }, now time.Time, rules ipc.Retention, a
 	slices.SortFunc(items, func(a, b Item) int { // newest first
 		return cmp.Or(b.CreatedAt.Compare(a.CreatedAt), cmp.Compare(b.ID, a.ID))
 	})
-	drop, err := Plan(now, rules, items, func(drop []ipc.CheckpointID) (total int64, _ error) {
+	drop, _, err := Plan(now, rules, items, func(drop []ipc.CheckpointID) (total int64, _ error) {
 		for _, it := range all {
 			if !slices.Contains(drop, it.ID) {
 				total += it.size
@@ -47,7 +47,7 @@ func planned(t interface{ Fatal(...any) }, now time.Time, rules ipc.Retention, a
 // cp makes an item that is age old; what says "pinned", "protected", "turn",
 // "expired", "expiring" or "size=N".
 func cp(id string, age time.Duration, what ...string) sized {
-	it := sized{Item{ID: ipc.CheckpointID(id), CreatedAt: now.Add(-age), Trigger: ipc.TriggerManual}, 1}
+	it := sized{Item{ID: ipc.CheckpointID(id), CreatedAt: now.Add(-age)}, 1}
 	for _, w := range what {
 		switch w {
 		case "pinned":
@@ -55,7 +55,13 @@ func cp(id string, age time.Duration, what ...string) sized {
 		case "protected":
 			it.Protected = true
 		case "turn":
-			it.Turn, it.Trigger = true, ipc.TriggerAgent
+			it.Kind = Turn
+		case "inferred":
+			it.Kind = Inferred
+		case "off":
+			it.Kind = CalledOff
+		case "safety":
+			it.Kind = Safety
 		case "expired":
 			it.ExpiresAt = &now
 		case "expiring":
@@ -92,6 +98,7 @@ func TestPlan(t *testing.T) {
 		{"oldest of each day", ipc.Retention{KeepLast: 1, DailyDays: 2},
 			[]sized{cp("now", 0), cp("today2", 14*hour), cp("today1", 15*hour), cp("yesterday2", 15*hour+1), cp("yesterday1", 39*hour), cp("before", 39*hour+1)},
 			"before yesterday2 today2"},
+		{"the newest that was asked for", ipc.Retention{KeepSafety: 9}, []sized{cp("a", 2*days), cp("b", 1*days), cp("s", 1*hour, "safety")}, "a"},
 		{"daily days alone", ipc.Retention{DailyDays: 1}, []sized{cp("b", 1*hour), cp("a", 2*hour), cp("z", 1*days)}, "z"},
 		{"the newest always", ipc.Retention{}, []sized{cp("a", 2*days), cp("b", 1*days)}, "a"},
 		{"pinned stay", ipc.Retention{KeepLast: 1}, []sized{cp("a", 9*days, "pinned"), cp("b", 2*days), cp("c", 1*days)}, "b"},
@@ -103,11 +110,26 @@ func TestPlan(t *testing.T) {
 		{"turns apart", ipc.Retention{KeepLast: 1, KeepTurns: 2, DailyDays: 7},
 			[]sized{cp("m1", 9*days), cp("m2", 8*days), cp("t1", 5*hour, "turn"), cp("t2", 4*hour, "turn"), cp("t3", 3*hour, "turn")}, "m1 t1"},
 		{"size: the oldest go", ipc.Retention{KeepLast: 9, KeepTurns: 9, MaxBytes: 10},
-			[]sized{cp("a", 4*hour, "size=5"), cp("t", 3*hour, "size=5", "turn"), cp("b", 2*hour, "size=5"), cp("c", 1*hour, "size=5")}, "a t"},
+			[]sized{cp("t1", 4*hour, "size=5", "turn"), cp("t2", 3*hour, "size=5", "turn"), cp("b", 2*hour, "size=5"), cp("c", 1*hour, "size=5")}, "t1 t2"},
+		{"size: safety checkpoints before turns", ipc.Retention{KeepTurns: 9, KeepSafety: 9, MaxBytes: 10},
+			[]sized{cp("t", 4*hour, "size=5", "turn"), cp("s1", 3*hour, "size=5", "safety"), cp("s2", 2*hour, "size=5", "safety"), cp("c", 1*hour, "size=5")}, "s1 s2"},
+		{"size: what somebody asked for stays", ipc.Retention{KeepLast: 9, KeepTurns: 9, MaxBytes: 10},
+			[]sized{cp("a", 4*hour, "size=5"), cp("t", 3*hour, "size=5", "turn"), cp("b", 2*hour, "size=5"), cp("c", 1*hour, "size=5")}, "t"},
+		{"size: small ones beside a large one stay", ipc.Retention{KeepLast: 9, KeepTurns: 9, KeepSafety: 9, MaxBytes: 20},
+			[]sized{cp("s1", 5*hour, "size=2", "safety"), cp("t1", 4*hour, "size=2", "turn"), cp("s2", 3*hour, "size=90", "safety"), cp("b", 1*hour, "size=5")}, "s2"},
+		{"size: what frees nothing stays", ipc.Retention{KeepLast: 9, KeepSafety: 9, MaxBytes: 20},
+			[]sized{cp("s1", 5*hour, "size=0", "safety"), cp("s2", 4*hour, "size=1", "safety"), cp("b", 1*hour, "size=50")}, "s2"},
+		{"turns that were inferred apart", ipc.Retention{KeepTurns: 1},
+			[]sized{cp("t1", 9*hour, "turn"), cp("t2", 8*hour, "turn"), cp("i1", 5*hour, "inferred"), cp("i2", 4*hour, "inferred"), cp("i3", 3*hour, "inferred")}, "t1 i1 i2"},
+		{"safety checkpoints apart", ipc.Retention{KeepLast: 2, KeepSafety: 2, DailyDays: 1},
+			[]sized{cp("m1", 9*days), cp("KEEP ME", 8*days), cp("m3", 7*days), cp("s1", 5*hour, "safety"), cp("s2", 4*hour, "safety"), cp("s3", 3*hour, "safety")}, "m1 s1"},
+		{"those of rollbacks that were called off apart", ipc.Retention{KeepSafety: 1},
+			[]sized{cp("s1", 5*hour, "safety"), cp("s2", 4*hour, "safety"), cp("o1", 3*hour, "off"), cp("o2", 2*hour, "off"), cp("o3", 1*hour, "off")}, "s1 o1 o2"},
+		{"no safety checkpoint but the newest of all", ipc.Retention{KeepLast: 1}, []sized{cp("s1", 5*hour, "safety"), cp("a", 4*hour), cp("s2", 3*hour, "safety")}, "s1"},
 		{"size: exactly at the limit", ipc.Retention{KeepLast: 9, MaxBytes: 10}, []sized{cp("a", 2*hour, "size=5"), cp("b", 1*hour, "size=5")}, ""},
 		{"size: pinned count and stay", ipc.Retention{KeepLast: 9, MaxBytes: 10},
-			[]sized{cp("a", 4*hour, "size=9", "pinned"), cp("b", 3*hour, "size=1", "protected"), cp("c", 2*hour, "size=1"), cp("d", 1*hour, "size=1")}, "c"},
-		{"size: the newest stays", ipc.Retention{KeepLast: 9, MaxBytes: 1}, []sized{cp("a", 2*hour, "size=50"), cp("b", 1*hour, "size=50")}, "a"},
+			[]sized{cp("a", 4*hour, "size=9", "pinned"), cp("b", 3*hour, "size=1", "protected", "safety"), cp("c", 2*hour, "size=1", "turn"), cp("d", 1*hour, "size=1")}, "c"},
+		{"size: the newest stays", ipc.Retention{KeepTurns: 9, MaxBytes: 1}, []sized{cp("a", 2*hour, "size=50", "turn"), cp("b", 1*hour, "size=50", "turn")}, "a"},
 		{"size: what went already is not counted", ipc.Retention{KeepLast: 2, MaxBytes: 10},
 			[]sized{cp("a", 3*hour, "size=50"), cp("b", 2*hour, "size=5"), cp("c", 1*hour, "size=5")}, "a"},
 		{"from the future", ipc.Retention{KeepLast: 1, DailyDays: 7}, []sized{cp("a", 1*hour), cp("b", -50*hour)}, ""},
@@ -142,9 +164,9 @@ func TestPlanDaysAreUTC(t *testing.T) {
 	}
 }
 
-// naive says whether one item stays by looking at all the others, rule by rule,
-// sharing nothing with Plan but the meaning.
-func naive(now time.Time, rules ipc.Retention, all []sized, it sized, withSize bool) bool {
+// naive says whether one item stays by looking at all the others, rule by rule but
+// that of max_bytes, sharing nothing with Plan but the meaning.
+func naive(now time.Time, rules ipc.Retention, all []sized, it sized) bool {
 	held := func(x sized) bool { return x.Pinned || x.Protected }
 	alive := func(x sized) bool { return held(x) || x.ExpiresAt == nil || now.Before(*x.ExpiresAt) }
 	newer := func(x, y sized) bool {
@@ -164,46 +186,64 @@ func naive(now time.Time, rules ipc.Retention, all []sized, it sized, withSize b
 		}
 		if newer(x, it) {
 			newerOfAll++
-			if x.Turn == it.Turn {
+			if x.Kind == it.Kind {
 				newerOfKind++
 			}
-		} else if !x.Turn && date(x.CreatedAt) == date(it.CreatedAt) {
+		} else if x.Kind == Asked && date(x.CreatedAt) == date(it.CreatedAt) {
 			olderOfDay++
 		}
 	}
-	if newerOfAll == 0 {
+	if newerOfAll == 0 || it.Kind == Asked && newerOfKind == 0 {
 		return true
 	}
-	stays := it.Turn && newerOfKind < rules.KeepTurns || !it.Turn && newerOfKind < rules.KeepLast
+	stays := newerOfKind < map[Kind]int{Asked: rules.KeepLast, Turn: rules.KeepTurns, Inferred: rules.KeepTurns, Safety: rules.KeepSafety, CalledOff: rules.KeepSafety}[it.Kind]
 	for d := range rules.DailyDays {
-		if !it.Turn && olderOfDay == 0 && date(now.AddDate(0, 0, -d)) == date(it.CreatedAt) {
+		if it.Kind == Asked && olderOfDay == 0 && date(now.AddDate(0, 0, -d)) == date(it.CreatedAt) {
 			stays = true
 		}
 	}
-	if !stays || !withSize || rules.MaxBytes == 0 {
-		return stays
-	}
-	// It goes for its size if it and all that is newer, with what can't go, is too much.
+	return stays
+}
+
+// checkSizes holds what max_bytes took, beyond what the other rules did, to the words
+// of its rule.
+func checkSizes(t *rapid.T, rules ipc.Retention, kept, took []sized) {
 	var total int64
-	for _, x := range all {
-		if naive(now, rules, all, x, false) && (held(x) || x.ID == it.ID || newer(x, it)) {
-			total += x.size
+	for _, it := range kept {
+		total += it.size
+	}
+	if len(took) > 0 && rules.MaxBytes == 0 {
+		t.Fatalf("without a limit, %v went for their size", took)
+	}
+	newest := slices.MaxFunc(append(slices.Clone(kept), took...), func(a, b sized) int { // of all
+		return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.ID, b.ID))
+	})
+	for _, it := range took {
+		if it.Kind == Asked || it.Pinned || it.Protected || it.ID == newest.ID {
+			t.Fatalf("%+v went for its size", it)
+		}
+		if total+it.size <= rules.MaxBytes || it.size == 0 {
+			t.Fatalf("%+v did not have to go", it)
 		}
 	}
-	return total <= rules.MaxBytes
+	for _, it := range kept {
+		if rules.MaxBytes > 0 && total > rules.MaxBytes && it.size > 0 && it.Kind != Asked && !it.Pinned && !it.Protected && it.ID != newest.ID {
+			t.Fatalf("%+v stays, and %d is too much", it, total)
+		}
+	}
 }
 
 func TestPlanAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rules := ipc.Retention{
 			KeepLast: rapid.IntRange(0, 5).Draw(t, "keep_last"), DailyDays: rapid.IntRange(0, 5).Draw(t, "daily_days"),
-			KeepTurns: rapid.IntRange(0, 4).Draw(t, "keep_turns"), MaxBytes: rapid.Int64Range(0, 60).Draw(t, "max_bytes"),
+			KeepTurns: rapid.IntRange(0, 4).Draw(t, "keep_turns"), KeepSafety: rapid.IntRange(0, 3).Draw(t, "keep_safety"), MaxBytes: rapid.Int64Range(0, 60).Draw(t, "max_bytes"),
 		}
 		n := rapid.IntRange(0, 20).Draw(t, "n")
 		items := make([]sized, n)
 		for i := range items {
 			it := cp(fmt.Sprintf("cp-%02d", i), time.Duration(rapid.IntRange(-30, 24*7).Draw(t, "age"))*hour)
-			it.Turn = rapid.Bool().Draw(t, "turn")
+			it.Kind = Kind(rapid.IntRange(0, 4).Draw(t, "kind"))
 			it.Pinned = rapid.IntRange(0, 5).Draw(t, "pinned") == 0
 			it.Protected = rapid.IntRange(0, 7).Draw(t, "protected") == 0
 			it.size = rapid.Int64Range(0, 9).Draw(t, "size")
@@ -214,10 +254,28 @@ func TestPlanAgainstModel(t *testing.T) {
 			items[i] = it
 		}
 		dropped := planned(t, now, rules, items)
+		var kept, took []sized
 		for _, it := range items {
-			if got, want := !slices.Contains(dropped, it.ID), naive(now, rules, items, it, true); got != want {
-				t.Fatalf("%s stays: %v, the model says %v", it.ID, got, want)
+			gone := slices.Contains(dropped, it.ID)
+			switch stays := naive(now, rules, items, it); {
+			case !stays && !gone:
+				t.Fatalf("%s stays, the model says it goes", it.ID)
+			case stays && gone:
+				took = append(took, it)
+			case stays:
+				kept = append(kept, it)
 			}
+		}
+		if len(kept)+len(took) > 0 {
+			checkSizes(t, rules, kept, took)
+		}
+		// Automatic ones are nothing to those that were asked for.
+		asked := slices.DeleteFunc(slices.Clone(items), func(it sized) bool { return it.Kind != Asked })
+		without := planned(t, now, rules, asked)
+		if with := slices.DeleteFunc(slices.Clone(dropped), func(id ipc.CheckpointID) bool {
+			return !slices.ContainsFunc(asked, func(it sized) bool { return it.ID == id })
+		}); !slices.Equal(with, without) {
+			t.Fatalf("of those that were asked for, %v went, and without the others %v", with, without)
 		}
 		// What is done is done: a second look at what was left finds nothing more.
 		left := slices.DeleteFunc(slices.Clone(items), func(it sized) bool { return slices.Contains(dropped, it.ID) })
@@ -230,7 +288,7 @@ func TestPlanAgainstModel(t *testing.T) {
 // TestClockSetBack: the newest is the one that was made last, whatever its time says.
 func TestClockSetBack(t *testing.T) {
 	items := []Item{{ID: "last", CreatedAt: now.Add(-48 * time.Hour)}, {ID: "first", CreatedAt: now}}
-	drop, err := Plan(now, ipc.Retention{KeepLast: 1}, items, nil)
+	drop, _, err := Plan(now, ipc.Retention{KeepLast: 1}, items, nil)
 	if err != nil || !slices.Equal(drop, []ipc.CheckpointID{"first"}) {
 		t.Errorf("%v, %v", drop, err)
 	}

@@ -62,6 +62,7 @@ func (p *Process) resume() (first func() error, err error) {
 		return nothing, nil
 	case rec.Boot != boot:
 		p.set("inactive", "dead", "the machine was started anew")
+		p.status.Asked = !rec.Up && !rec.Failed
 		return nothing, nil
 	}
 	if err := p.follow(); err != nil && !errors.Is(err, fs.ErrNotExist) {

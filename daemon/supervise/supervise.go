@@ -240,6 +240,8 @@ func (p *Process) set(active, sub, result string) {
 	}
 	p.status.Active, p.status.Sub, p.status.Result = active, sub, result
 	p.status.MainPID, p.status.Restarts = 0, p.rec.Restarts
+	going := active == "inactive" || active == "deactivating"
+	p.status.Asked = going && p.rec.Run != "" && !p.rec.Up && !p.rec.Failed
 	if p.child != nil {
 		p.status.MainPID = p.child.PID
 	}

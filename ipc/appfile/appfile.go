@@ -39,6 +39,7 @@ type retention struct {
 	KeepLast    int           `toml:"keep_last"`
 	DailyDays   int           `toml:"daily_days"`
 	KeepTurns   int           `toml:"keep_turns"`
+	KeepSafety  int           `toml:"keep_safety"`
 	MaxBytes    tomlfile.Size `toml:"max_bytes"`
 	ExpireAfter string        `toml:"expire_after"`
 }
@@ -83,7 +84,7 @@ func parse(name string, data []byte) (ipc.App, error) {
 
 func defaults() retention {
 	d := ipc.DefaultRetention()
-	return retention{d.KeepLast, d.DailyDays, d.KeepTurns, tomlfile.Size{Bytes: d.MaxBytes}, d.ExpireAfter}
+	return retention{d.KeepLast, d.DailyDays, d.KeepTurns, d.KeepSafety, tomlfile.Size{Bytes: d.MaxBytes}, d.ExpireAfter}
 }
 
 func (f *file) app() (ipc.App, *fault) {
@@ -91,7 +92,7 @@ func (f *file) app() (ipc.App, *fault) {
 		Slug: f.Slug, Owner: f.Owner, Workspace: f.Workspace, Unit: f.Unit, Run: f.Run,
 		Domain: f.Domain, URI: f.URI, Shutdown: f.Shutdown, Auto: f.Auto, Exclude: f.Exclude,
 		Retention: ipc.Retention{
-			KeepLast: f.Retention.KeepLast, DailyDays: f.Retention.DailyDays, KeepTurns: f.Retention.KeepTurns,
+			KeepLast: f.Retention.KeepLast, DailyDays: f.Retention.DailyDays, KeepTurns: f.Retention.KeepTurns, KeepSafety: f.Retention.KeepSafety,
 			MaxBytes: f.Retention.MaxBytes.Bytes, ExpireAfter: f.Retention.ExpireAfter,
 		},
 	}

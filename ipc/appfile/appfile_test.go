@@ -54,7 +54,7 @@ func TestParse(t *testing.T) {
 		Slug: "shop", Owner: "alice", Workspace: "/srv/shop", Unit: "of-app-shop.service",
 		Domain: "of-app-shop", URI: "qemu:///system", Auto: true, Exclude: []string{"*.log"},
 		Health:    &ipc.Health{URL: "http://127.0.0.1:8080/healthz", Timeout: "10s"},
-		Retention: ipc.Retention{KeepLast: 3, DailyDays: 7, KeepTurns: 50, MaxBytes: 3 << 29, ExpireAfter: "720h"},
+		Retention: ipc.Retention{KeepLast: 3, DailyDays: 7, KeepTurns: 50, KeepSafety: 10, MaxBytes: 3 << 29, ExpireAfter: "720h"},
 		Databases: []ipc.Database{
 			{Name: "main", Driver: "postgres", DSN: "postgres:///shop", Mode: "physical",
 				DataDir: "/var/lib/postgresql/15/main", Unit: "postgresql@15-main.service"},

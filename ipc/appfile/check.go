@@ -112,7 +112,7 @@ func checkRetention(app ipc.App) *fault {
 		value int64
 	}{
 		{"keep_last", int64(r.KeepLast)}, {"daily_days", int64(r.DailyDays)},
-		{"keep_turns", int64(r.KeepTurns)}, {"max_bytes", r.MaxBytes},
+		{"keep_turns", int64(r.KeepTurns)}, {"keep_safety", int64(r.KeepSafety)}, {"max_bytes", r.MaxBytes},
 	} {
 		if n.value < 0 {
 			return &fault{key: "retention." + n.key, what: fmt.Sprintf("%s is negative (%d)", n.key, n.value), hint: "use 0 or more"}

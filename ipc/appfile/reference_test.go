@@ -24,10 +24,11 @@ func TestReference(t *testing.T) {
 		"health.command": {Doc: "the app is well when this command, run in the workspace as the owner, ends with 0"},
 		"health.timeout": {Doc: "how long it is asked again until it is well", Type: "time", Default: "`\"10s\"`"},
 
-		"retention.keep_last":    {Doc: "how many of the newest stay; those of turns are not counted"},
-		"retention.daily_days":   {Doc: "of each of so many days (in UTC, today is one of them) the oldest stays; those of turns are not counted"},
-		"retention.keep_turns":   {Doc: "how many of the newest checkpoints of turns stay"},
-		"retention.max_bytes":    {Doc: "while what is left occupies more, the oldest goes, but never the newest of all; `0` is no limit"},
+		"retention.keep_last":    {Doc: "how many of the newest stay; the automatic ones, of turns and of rollbacks, are not counted, and never take another's place"},
+		"retention.daily_days":   {Doc: "of each of so many days (in UTC, today is one of them) the oldest stays; automatic ones are not counted"},
+		"retention.keep_turns":   {Doc: "how many of the newest checkpoints of turns stay; turns that nobody told of have as many of their own"},
+		"retention.keep_safety":  {Doc: "how many of the newest safety checkpoints, which rollbacks and reverts make, stay"},
+		"retention.max_bytes":    {Doc: "while what is left occupies more, safety checkpoints go, then those of turns, the oldest first, but never the newest of all. What somebody asked for stays, and `mulligan status` says that it is too much. `0` is no limit"},
 		"retention.expire_after": {Doc: "the age at which a checkpoint goes, in hours; it counts for checkpoints that are made from then on. `\"0\"` is never", Type: "time"},
 
 		"database.name":     {Doc: "what it is called; its layer is `db:NAME`", Default: "the database's own"},
@@ -45,7 +46,7 @@ registers the app of one. A key that is not listed here is an error that names i
 
 A *text* is quoted; *texts* are a list of them; a *time* is a text like ` + "`\"90s\"` or `\"720h\"`" + `; a *size* is a number of bytes, or a text like ` + "`\"20GiB\"`" + `.`,
 		"health":    "## [health]\n\nHow to tell whether the app works: exactly one of `url` and `command`.",
-		"retention": "## [retention]\n\nWhat pruning leaves. Pinned checkpoints always stay, and so does the newest of all.",
+		"retention": "## [retention]\n\nWhat pruning leaves. Pinned checkpoints always stay, and so do the newest of all and the newest that somebody asked for.",
 		"database":  "## [[database]]\n\nOne table for each database.",
 	}))
 }

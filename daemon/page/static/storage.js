@@ -19,7 +19,7 @@ export async function storage(app, body, signal) {
     h("div", { class: "bar", role: "img", "aria-label": `${bytes(use.total_bytes)} used${limit ? ` of ${bytes(limit)}` : ""}` }, bar(parts, limit ? scale : use.total_bytes)),
     limit && use.total_bytes < limit / 20 ? [h("p", { class: "quiet small" }, "The same, without the free part:"), h("div", { class: "bar", "aria-hidden": "true" }, bar(parts, use.total_bytes))] : null,
     h("ul", { class: "legend" }, parts.map(([k, label, n]) => h("li", {}, h("span", { class: `swatch ${k}`, "aria-hidden": "true" }), `${label} ${bytes(n)}`))),
-    h("p", {}, `${count(use.checkpoint_count, "checkpoint")}, ${use.pinned_count} pinned. Kept are the newest ${use.keep_last}, one a day for ${count(use.daily_days, "day")}, and the newest ${app.retention.keep_turns} of turns.`),
+    h("p", {}, `${count(use.checkpoint_count, "checkpoint")}, ${use.pinned_count} pinned. Kept are the newest ${use.keep_last}, one a day for ${count(use.daily_days, "day")}, the newest ${app.retention.keep_turns} of turns, and the newest ${app.retention.keep_safety} from before rollbacks.`),
     h("h2", {}, "What each would free"), chart(list.slice(0, 120).reverse()),
     h("details", {}, h("summary", {}, "As a table"), h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Checkpoints by size" }, h("table", {},
       h("thead", {}, h("tr", {}, ["Checkpoint", "Made", "Kind", "Frees", "Notes"].map((t) => h("th", { scope: "col" }, t)))),

@@ -214,7 +214,7 @@ function pruneDialog(view) {
   dialog("Prune", (body, close) => {
     const out = h("div", { role: "status" }, h("p", { class: "quiet" }, "Looking what would go…"));
     const go = h("button", { type: "button", class: "danger", disabled: true }, "Prune");
-    body.append(h("p", {}, `Kept are pinned ones, the newest ${r.keep_last}, one a day for ${count(r.daily_days, "day")}, and the newest ${r.keep_turns} of turns.`),
+    body.append(h("p", {}, `Kept are pinned ones, the newest ${r.keep_last}, one a day for ${count(r.daily_days, "day")}, the newest ${r.keep_turns} of turns, and the newest ${r.keep_safety} from before rollbacks.`),
       out, h("p", { class: "row end" }, h("button", { type: "button", onclick: close }, "Cancel"), go));
     const failed = (err) => fill(out, trouble(err));
     api.prune(view.app.slug, true).then((res) => {

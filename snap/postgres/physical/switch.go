@@ -249,7 +249,7 @@ func (s *dbSwitch) Check(ctx context.Context) (proof snap.Proof, err error) {
 			from, digest, proof.Want = p.From, snap.Hash{}, p.baseHash()
 		}
 		proof.Post, err = s.d.liveHash(ctx, from, digest, p.Rows)
-		proof.Match = proof.Post == proof.Want
+		proof.Match, proof.Shallow = proof.Post == proof.Want, digest.IsZero()
 		return err
 	})
 	return proof, err

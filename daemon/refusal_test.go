@@ -1,0 +1,284 @@
+package daemon_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/ipc"
+	"mulligan/ipc/errs"
+)
+
+func idsOf(cps []ipc.Checkpoint) (list []ipc.CheckpointID) {
+	for _, cp := range cps {
+		list = append(list, cp.ID)
+	}
+	return list
+}
+
+// failpoint makes one step of a daemon fail, while it is set.
+type failpoint struct {
+	mu sync.Mutex
+	at string
+}
+
+func (f *failpoint) set(step string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.at = step
+}
+
+func (f *failpoint) step(name string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if name == f.at {
+		return unix.EIO
+	}
+	return nil
+}
+
+// TestRefusalsComeFirst asks for rollbacks that can't be: no checkpoint is made for
+// them, and none is pruned.
+func TestRefusalsComeFirst(t *testing.T) {
+	w := newWorld(t, nil)
+	d := w.open(t)
+	defer w.close(t, d)
+	sh(t, `mkdir -p "$1/src/deep" && echo x >"$1/src/main.go" && echo x >"$1/layer:odd"`, w.ws())
+	keep := ipc.DefaultRetention()
+	keep.KeepLast, keep.DailyDays, keep.KeepSafety = 3, 0, 2
+	if _, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Retention: &keep, Exclude: &[]string{"*.log"}}); err != nil {
+		t.Fatal(err)
+	}
+	w.set(t, "zero")
+	var cp ipc.Checkpoint
+	for i := range 3 {
+		var err error
+		if cp, err = d.Create(t.Context(), root, "shop", ipc.CreateRequest{Notes: fmt.Sprint("KEEP ME ", i)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sh(t, `rm -r "$1/src/deep" && echo y >"$1/new" && echo z >"$1/debug.log"`, w.ws())
+	before := idsOf(listed(t, d))
+	pid := w.pid(t)
+	for _, c := range []struct {
+		scope []string
+		kind  errs.Kind
+		hint  string
+	}{
+		{[]string{"../x"}, errs.Invalid, "below"}, {[]string{"/etc"}, errs.Invalid, "below"}, {[]string{"src/../../x"}, errs.Invalid, ""},
+		{[]string{""}, errs.Invalid, ""}, {[]string{"layer:nosuch"}, errs.Invalid, "db:shop"},
+		{[]string{"srd"}, errs.NotFound, `did you mean "src"?`}, {[]string{"src/mian.go"}, errs.NotFound, `did you mean "src/main.go"?`},
+		{[]string{"src", "src/nothing like it"}, errs.NotFound, "layer:NAME"}, {[]string{"shop"}, errs.NotFound, "layer:db:shop"},
+		{[]string{"files"}, errs.NotFound, "file"}, {[]string{"debug.log"}, errs.NotFound, "excluded"},
+		{[]string{"shop.db"}, errs.Invalid, "layer:db:shop"}, {[]string{"src/main.go/x"}, errs.NotFound, ""},
+	} {
+		for _, dry := range []bool{true, false} {
+			_, err := d.Rollback(t.Context(), root, "shop", cp.ID, ipc.RollbackRequest{Scope: c.scope, DryRun: dry}, nil)
+			if errs.KindOf(err) != c.kind || !strings.Contains(errs.HintOf(err), c.hint) {
+				t.Errorf("%q: %v (%s), of kind %s; want %s (%s)", c.scope, err, errs.HintOf(err), errs.KindOf(err), c.kind, c.hint)
+			}
+		}
+	}
+	if _, err := d.Rollback(t.Context(), root, "shop", cp.ID, ipc.RollbackRequest{OnUnhealthy: "whatever"}, nil); errs.KindOf(err) != errs.Invalid {
+		t.Errorf("on_unhealthy: %v", err)
+	}
+	if got := idsOf(listed(t, d)); !slices.Equal(got, before) {
+		t.Errorf("left are %v, there were %v", got, before)
+	}
+	if now := w.pid(t); now != pid {
+		t.Errorf("the program was started anew: pid %s, was %s", now, pid)
+	}
+	for _, scope := range [][]string{{"src/deep"}, {"new"}, {"./layer:odd"}, {"./src/"}, {"."}} { // on one side, or both
+		if _, err := d.Rollback(t.Context(), root, "shop", cp.ID, ipc.RollbackRequest{Scope: scope}, nil); err != nil {
+			t.Errorf("%q: %v", scope, err)
+		}
+	}
+	got := listed(t, d)
+	safety := slices.DeleteFunc(slices.Clone(got), func(cp ipc.Checkpoint) bool { return cp.Trigger != ipc.TriggerPreRollback })
+	if manual := slices.DeleteFunc(idsOf(got), func(id ipc.CheckpointID) bool { return !slices.Contains(before, id) }); !slices.Equal(manual, before) || len(safety) != 2 {
+		t.Errorf("after five rollbacks %d safety checkpoints are left, and of %v %v", len(safety), before, manual)
+	}
+}
+
+// TestCalledOffLeavesNothing has rollbacks fail before they change anything, once while
+// the app runs and once when it is stopped, and one that is undone.
+func TestCalledOffLeavesNothing(t *testing.T) {
+	w := newWorld(t, nil)
+	var fail failpoint
+	opt := w.options()
+	opt.Seam = fail.step
+	d := w.openAs(t, opt)
+	defer w.close(t, d)
+	cp, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.set(t, "one")
+	before := idsOf(listed(t, d))
+	for _, step := range []string{"prepare files", "prepare db:shop", "stop unit", "plan switching"} {
+		fail.set(step)
+		res, err := d.Rollback(t.Context(), root, "shop", cp.ID, ipc.RollbackRequest{}, nil)
+		if err == nil || res.RolledBack || res.SafetyCheckpoint != nil {
+			t.Errorf("%s: %v, %+v", step, err, res)
+		}
+		if got := idsOf(listed(t, d)); !slices.Equal(got, before) {
+			t.Errorf("%s: left are %v, there were %v", step, got, before)
+		}
+	}
+	fail.set("commit db:shop")
+	res, err := d.Rollback(t.Context(), root, "shop", cp.ID, ipc.RollbackRequest{}, nil)
+	if err == nil || !res.Recovered || res.SafetyCheckpoint == nil || !res.SafetyCheckpoint.CalledOff {
+		t.Errorf("%v, %+v", err, res)
+	}
+	if all := listed(t, d); len(all) != len(before)+1 || !all[0].CalledOff || w.word(t) != "one" {
+		t.Errorf("%+v", all)
+	}
+	fail.set("")
+	res, err = d.Rollback(t.Context(), root, "shop", cp.ID, ipc.RollbackRequest{}, nil)
+	if err != nil || res.SafetyCheckpoint.CalledOff || !res.SafetyCheckpoint.Quiesced || listed(t, d)[0].CalledOff {
+		t.Errorf("%v, %+v", err, res.SafetyCheckpoint)
+	}
+}
+
+// TestMaxBytes keeps what somebody asked for although it is too much, says so, and lets
+// automatic checkpoints go.
+func TestMaxBytes(t *testing.T) {
+	w := newWorld(t, nil)
+	d := w.open(t)
+	defer w.close(t, d)
+	keep := ipc.DefaultRetention()
+	keep.MaxBytes = 1 << 20
+	if _, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Retention: &keep}); err != nil {
+		t.Fatal(err)
+	}
+	noise := func() { sh(t, `head -c 700K /dev/urandom >"$1/noise"`, w.ws()) }
+	create := func() ipc.Checkpoint {
+		noise()
+		cp, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return cp
+	}
+	first := create()
+	noise()
+	goBack(t, d, first.ID, ipc.RollbackRequest{}) // its safety checkpoint is as large
+	second := create()
+	if got, want := idsOf(listed(t, d)), []ipc.CheckpointID{second.ID, first.ID}; !slices.Equal(got, want) {
+		t.Errorf("left are %v, want %v", got, want)
+	}
+	if p := d.Status(root).Problems; len(p) != 1 || !strings.Contains(p[0], "max_bytes") {
+		t.Errorf("problems: %q", p)
+	}
+	if err := d.Delete(t.Context(), root, "shop", first.ID); err != nil {
+		t.Fatal(err)
+	}
+	if res, err := d.Prune(t.Context(), root, "shop", false); err != nil || len(res.Warnings)+len(res.Deleted)+len(d.Status(root).Problems) > 0 {
+		t.Errorf("%+v, %v", res, err)
+	}
+}
+
+// TestExpiredTarget goes to a checkpoint whose time is over.
+func TestExpiredTarget(t *testing.T) {
+	w := newWorld(t, nil)
+	opt := w.options()
+	var skew time.Duration
+	opt.Now = func() time.Time { return time.Now().Add(skew) }
+	d := w.openAs(t, opt)
+	defer w.close(t, d)
+	keep := ipc.DefaultRetention()
+	keep.ExpireAfter = "1h"
+	if _, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Retention: &keep}); err != nil {
+		t.Fatal(err)
+	}
+	cp, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	skew = 2 * time.Hour
+	if _, err := d.Rollback(t.Context(), root, "shop", cp.ID, ipc.RollbackRequest{}, nil); errs.KindOf(err) != errs.Expired {
+		t.Errorf("%v", err)
+	}
+	if all := listed(t, d); len(all) != 1 {
+		t.Errorf("%v", idsOf(all))
+	}
+	if _, err := os.Stat(filepath.Join(w.ws(), "file0")); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRedoPassesCalledOff has the last rollback called off, before and after it changed
+// something: redo goes back over the one that was done before.
+func TestRedoPassesCalledOff(t *testing.T) {
+	w := newWorld(t, nil)
+	var fail failpoint
+	opt := w.options()
+	opt.Seam = fail.step
+	d := w.openAs(t, opt)
+	defer func() { w.close(t, d) }()
+	cp, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.set(t, "one")
+	for _, step := range []string{"prepare db:shop", "commit db:shop"} {
+		fail.set(step)
+		if res, err := d.Rollback(t.Context(), root, "shop", cp.ID, ipc.RollbackRequest{}, nil); err == nil || res.RolledBack {
+			t.Fatalf("%v, %+v", err, res)
+		}
+		_, err := d.Rollback(t.Context(), root, "shop", ipc.Redo, ipc.RollbackRequest{}, nil)
+		if errs.KindOf(err) != errs.NotFound || step == "commit db:shop" && !strings.Contains(errs.HintOf(err), "called off") {
+			t.Errorf("redo after %s: %v (%s)", step, err, errs.HintOf(err))
+		}
+	}
+	calledOff := listed(t, d)[0].ID
+	fail.set("")
+	goBack(t, d, cp.ID, ipc.RollbackRequest{})
+	w.set(t, "two")
+	fail.set("commit db:shop")
+	if res, err := d.Rollback(t.Context(), root, "shop", cp.ID, ipc.RollbackRequest{}, nil); err == nil || !res.Recovered {
+		t.Fatalf("%v, %+v", err, res)
+	}
+	fail.set("")
+	w.close(t, d)
+	d = w.openAs(t, opt)
+	goBack(t, d, ipc.Redo, ipc.RollbackRequest{})
+	if got := w.word(t); got != "one" {
+		t.Errorf("redo goes to %q", got)
+	}
+	// By its id, it can be gone to all the same, with a warning.
+	res := goBack(t, d, calledOff, ipc.RollbackRequest{})
+	if !strings.Contains(strings.Join(res.Warnings, "\n"), "different moments") {
+		t.Errorf("warnings: %q", res.Warnings)
+	}
+}
+
+// TestRedoOfPart goes back over a rollback of a part: what was written elsewhere since
+// stays.
+func TestRedoOfPart(t *testing.T) {
+	w := newWorld(t, nil)
+	d := w.open(t)
+	defer w.close(t, d)
+	cp, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.set(t, "one")
+	goBack(t, d, cp.ID, ipc.RollbackRequest{Scope: []string{"layer:files"}})
+	w.setSQLite(t, "two")
+	goBack(t, d, ipc.Redo, ipc.RollbackRequest{})
+	if files, db, _, err := w.words(); err != nil || files != "one" || db != "two" {
+		t.Errorf("the files say %q, SQLite says %q, %v", files, db, err)
+	}
+	goBack(t, d, ipc.Redo, ipc.RollbackRequest{})
+	if files, db, _, err := w.words(); err != nil || files != "zero" || db != "two" {
+		t.Errorf("the files say %q, SQLite says %q, %v", files, db, err)
+	}
+}

@@ -1,0 +1,195 @@
+package daemon_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"mulligan/daemon"
+	"mulligan/ipc"
+	"mulligan/ipc/errs"
+)
+
+// worked has an agent work for a turn that writes a word to the file "work".
+func worked(t *testing.T, d *daemon.Daemon, w world, word string) ipc.Turn {
+	t.Helper()
+	begin(t, d, ipc.TurnID(word))
+	write(t, w.ws(), "work", word)
+	turn := end(t, d, ipc.TurnID(word))
+	if turn.CheckpointID == nil {
+		t.Fatalf("turn %s left no checkpoint: %+v", word, turn)
+	}
+	return turn
+}
+
+// undoing goes back or forward and checks what is in the file "work".
+func undoing(t *testing.T, d *daemon.Daemon, w world, way ipc.CheckpointID, req ipc.RollbackRequest, want string) ipc.RollbackResult {
+	t.Helper()
+	if way == ipc.Undo && req.Turns == 0 {
+		req.Turns = 1
+	}
+	res := goBack(t, d, way, req)
+	if got := read(t, w.ws(), "work"); got != want {
+		t.Fatalf("after %s %d work says %q, want %q", way, req.Turns, got, want)
+	}
+	return res
+}
+
+// TestUndo goes from turn to turn, back and forward, by one and by several.
+func TestUndo(t *testing.T) {
+	d, w := openAuto(t, time.Hour)
+	refused := func(way ipc.CheckpointID, turns int, kind errs.Kind) {
+		t.Helper()
+		if _, err := d.Rollback(t.Context(), root, "shop", way, ipc.RollbackRequest{Turns: turns}, nil); errs.KindOf(err) != kind {
+			t.Fatalf("%s %d: %v", way, turns, err)
+		}
+	}
+	refused(ipc.Undo, 1, errs.NotFound)
+	refused(ipc.Redo, 0, errs.NotFound)
+	write(t, w.ws(), "work", "zero")
+	waitFor(t, "the write is a turn", func() bool { return len(agentCheckpoints(t, d)) == 1 })
+	refused(ipc.Undo, 1, errs.NotFound) // it is nobody's
+	for _, word := range []string{"one", "two", "three", "four"} {
+		worked(t, d, w, word)
+	}
+	refused(ipc.Undo, 5, errs.NotFound)
+	refused(ipc.Undo, -1, errs.Invalid)
+	undoing(t, d, w, ipc.Undo, ipc.RollbackRequest{}, "three")
+	undoing(t, d, w, ipc.Undo, ipc.RollbackRequest{Turns: 2}, "one")
+	undoing(t, d, w, ipc.Redo, ipc.RollbackRequest{}, "three")
+	undoing(t, d, w, ipc.Redo, ipc.RollbackRequest{}, "one")
+	undoing(t, d, w, ipc.Redo, ipc.RollbackRequest{}, "three")
+	undoing(t, d, w, ipc.Undo, ipc.RollbackRequest{}, "two")
+	worked(t, d, w, "five")
+	undoing(t, d, w, ipc.Undo, ipc.RollbackRequest{}, "two")
+	undoing(t, d, w, ipc.Undo, ipc.RollbackRequest{}, "one")
+	if _, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	undoing(t, d, w, ipc.Undo, ipc.RollbackRequest{}, "zero")
+	refused(ipc.Undo, 1, errs.NotFound)
+	// A rollback by hand is gone back over, and counts for where it went.
+	goBack(t, d, *mustTurn(t, d, "four").CheckpointID, ipc.RollbackRequest{})
+	undoing(t, d, w, ipc.Undo, ipc.RollbackRequest{}, "two")
+	undoing(t, d, w, ipc.Redo, ipc.RollbackRequest{}, "three")
+}
+
+func turnsOf(t *testing.T, d *daemon.Daemon) []ipc.Turn {
+	t.Helper()
+	turns, err := d.Turns(t.Context(), root, "shop", "", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return turns
+}
+
+func mustTurn(t *testing.T, d *daemon.Daemon, id ipc.TurnID) ipc.Turn {
+	t.Helper()
+	turns := turnsOf(t, d)
+	i := slices.IndexFunc(turns, func(o ipc.Turn) bool { return o.ID == id })
+	if i < 0 {
+		t.Fatalf("no turn %s among %+v", id, turns)
+	}
+	return turns[i]
+}
+
+// TestUndoOfTurnWithRollback has an agent roll back within its turn, and a person undo
+// a turn that goes on: one turn is one undo.
+func TestUndoOfTurnWithRollback(t *testing.T) {
+	d, w := openAuto(t, time.Hour)
+	write(t, w.ws(), "work", "zero")
+	worked(t, d, w, "one")
+	begin(t, d, "two")
+	write(t, w.ws(), "work", "a mess")
+	waitFor(t, "the turn has its checkpoint", func() bool { return mustTurn(t, d, "two").CheckpointID != nil })
+	goBack(t, d, *mustTurn(t, d, "two").CheckpointID, ipc.RollbackRequest{ConversationID: "c"})
+	write(t, w.ws(), "work", "better")
+	end(t, d, "two")
+	undoing(t, d, w, ipc.Undo, ipc.RollbackRequest{}, "one")
+	undoing(t, d, w, ipc.Redo, ipc.RollbackRequest{}, "better")
+	begin(t, d, "three")
+	write(t, w.ws(), "work", "worse")
+	waitFor(t, "the turn has its checkpoint", func() bool { return mustTurn(t, d, "three").CheckpointID != nil })
+	goBack(t, d, *mustTurn(t, d, "one").CheckpointID, ipc.RollbackRequest{}) // far back
+	write(t, w.ws(), "work", "worst")
+	end(t, d, "three")
+	undoing(t, d, w, ipc.Undo, ipc.RollbackRequest{}, "better")
+	begin(t, d, "four")
+	write(t, w.ws(), "work", "on and on")
+	undoing(t, d, w, ipc.Undo, ipc.RollbackRequest{}, "better")
+	write(t, w.ws(), "work", "and on")
+	end(t, d, "four")
+	undoing(t, d, w, ipc.Undo, ipc.RollbackRequest{}, "better")
+	undoing(t, d, w, ipc.Undo, ipc.RollbackRequest{}, "one")
+}
+
+// TestUndoSparesOthers has people and programs write after an agent's turn: git's own
+// refreshing is nothing, all else is named and asked for.
+func TestUndoSparesOthers(t *testing.T) {
+	d, w := openAuto(t, time.Millisecond)
+	sh(t, `cd "$1" && git init -q . && git -c user.name=x -c user.email=x@y add -A && git -c user.name=x -c user.email=x@y commit -qm one && touch -d '1 hour ago' file0`, w.ws())
+	write(t, w.ws(), "work", "zero")
+	worked(t, d, w, "one")
+	worked(t, d, w, "two")
+	before := len(agentCheckpoints(t, d))
+	sh(t, `cd "$1" && git status >/dev/null`, w.ws())
+	waitFor(t, "the refreshed index is a turn", func() bool { return len(agentCheckpoints(t, d)) > before })
+	undoing(t, d, w, ipc.Undo, ipc.RollbackRequest{}, "one")
+	undoing(t, d, w, ipc.Redo, ipc.RollbackRequest{}, "two")
+
+	write(t, w.ws(), "mine", "a person's")
+	_, err := d.Rollback(t.Context(), root, "shop", ipc.Undo, ipc.RollbackRequest{}, nil)
+	if errs.KindOf(err) != errs.Conflict || !strings.Contains(err.Error(), `"mine"`) || !strings.Contains(errs.HintOf(err), "--include-others") {
+		t.Errorf("%v (%s)", err, errs.HintOf(err))
+	}
+	res := goBack(t, d, ipc.Undo, ipc.RollbackRequest{DryRun: true})
+	if !strings.Contains(strings.Join(res.Warnings, "\n"), `"mine"`) || read(t, w.ws(), "work") != "two" {
+		t.Errorf("the preview says %q", res.Warnings)
+	}
+	res = undoing(t, d, w, ipc.Undo, ipc.RollbackRequest{IncludeOthers: true}, "one")
+	if !strings.Contains(strings.Join(res.Warnings, "\n"), `"mine"`) {
+		t.Errorf("the receipt says %q", res.Warnings)
+	}
+	undoing(t, d, w, ipc.Redo, ipc.RollbackRequest{}, "two")
+	if got := read(t, w.ws(), "mine"); got != "a person's" {
+		t.Errorf("mine says %q", got)
+	}
+}
+
+// TestInferredTurnsApart makes more turns that nobody told of than are kept: those that
+// agents told of stay.
+func TestInferredTurnsApart(t *testing.T) {
+	d, w := openAuto(t, time.Millisecond)
+	keep := ipc.DefaultRetention()
+	keep.KeepTurns = 2
+	if _, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Retention: &keep}); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "the files are followed", func() bool {
+		a, err := d.App(t.Context(), root, "shop")
+		return err == nil && a.Following == "watching"
+	})
+	write(t, w.ws(), "work", "zero")
+	first, second := worked(t, d, w, "one"), worked(t, d, w, "two")
+	for i := range 5 {
+		before := turnsOf(t, d)
+		write(t, w.ws(), "mine", strings.Repeat("x", i+1))
+		waitFor(t, "a turn is inferred, and ends", func() bool {
+			now := turnsOf(t, d)
+			return now[0].ID != before[0].ID && now[0].Inferred && now[0].EndedAt != nil && now[0].CheckpointID != nil
+		})
+	}
+	var inferred int
+	kept := map[ipc.CheckpointID]bool{}
+	for _, cp := range agentCheckpoints(t, d) {
+		kept[cp.ID] = true
+		if cp.Inferred {
+			inferred++
+		}
+	}
+	if inferred != 2 || !kept[*first.CheckpointID] || !kept[*second.CheckpointID] {
+		t.Errorf("%d inferred ones are kept, of the others %v and %v", inferred, kept[*first.CheckpointID], kept[*second.CheckpointID])
+	}
+	undoing(t, d, w, ipc.Undo, ipc.RollbackRequest{Turns: 2, IncludeOthers: true}, "zero")
+}

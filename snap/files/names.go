@@ -1,0 +1,106 @@
+package files
+
+import (
+	"context"
+	"errors"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+	"mulligan/snap/beneath"
+)
+
+var _ snap.Lister = (*Driver)(nil)
+
+// Names lists what lies in the folder dir of a snapshot, or of the workspace when id is
+// empty, less what is left out.
+func (d *Driver) Names(ctx context.Context, id snap.SnapshotID, dir string) ([]string, error) {
+	const op = "list folder"
+	if dir != "." && !validPath(dir) {
+		return nil, errs.New(errs.Invalid, op, "%q is no path in the workspace", dir)
+	}
+	if id == "" {
+		names, err := d.liveNames(dir)
+		return names, errs.Wrap(errs.Failed, op, err)
+	}
+	m, err := d.stored(ctx, op, id)
+	if err != nil {
+		return nil, err
+	}
+	e := &m.root
+	if dir != "." {
+		if e, err = m.findFor(d.cfg.Reader, dir); err != nil {
+			return nil, errs.Wrap(errs.Failed, op, err)
+		}
+	}
+	if e == nil || !e.isDir() {
+		return nil, nil
+	}
+	if !d.cfg.Reader.all() && !d.cfg.Reader.seesInto(e) {
+		return nil, notReadable(dir)
+	}
+	entries, err := m.folder(e.hash)
+	if err != nil {
+		return nil, errs.Wrap(errs.Failed, op, err)
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.name)
+	}
+	return names, nil
+}
+
+// liveNames walks to the folder step by step, as the app's owner could, and lists it.
+func (d *Driver) liveNames(dir string) ([]string, error) {
+	at, err := d.open()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { at.Close() }()
+	for rest := dir; rest != "" && dir != "."; {
+		var name string
+		name, rest = cutPath(rest)
+		if err := d.mayLookIn(at, dir); err != nil {
+			return nil, err
+		}
+		next, err := at.OpenDir(name)
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		at.Close()
+		at = next
+	}
+	if err := d.mayLookIn(at, dir); err != nil {
+		return nil, err
+	}
+	list, err := at.OpenFile(".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer list.Close()
+	entries, err := list.ReadDir(-1)
+	var names []string
+	for _, e := range entries {
+		if !d.exclude.excludes(join(dir, e.Name()), e.IsDir()) {
+			names = append(names, e.Name())
+		}
+	}
+	return names, err
+}
+
+// mayLookIn makes sure that the app's owner may look up names in an open folder.
+func (d *Driver) mayLookIn(dir *beneath.Root, path string) error {
+	if d.cfg.Reader.all() {
+		return nil
+	}
+	e, _, err := readOwn(dir.FD())
+	if err == nil && !d.cfg.Reader.seesInto(e) {
+		err = notReadable(path)
+	}
+	return err
+}
