@@ -41,19 +41,22 @@ const (
 )
 
 // never is the rank of connections that keep their places.
-const never = 3
+const never = 4
 
 // rank says which connections give way first. The requests of callers that
-// nobody knows end for a new connection; those of guests only where there is
-// nothing else to end; those of known callers don't.
+// nobody knows, and then those of guests, end for a new connection; those of known
+// callers don't. A known caller's connection without a request is the last to
+// go: its next request may be under way to it.
 func (h *held) rank() int {
 	switch {
 	case h.caller == nobody:
 		return 0
-	case !h.busy:
+	case h.caller == guest && !h.busy:
 		return 1
 	case h.caller == guest:
 		return 2
+	case !h.busy:
+		return 3
 	}
 	return never
 }

@@ -136,6 +136,7 @@ func (p *Process) drain() {
 	}
 	p.out.close()
 	p.out = nil
+	_ = os.Remove(p.pipePath()) // the next run makes its own anyway
 }
 
 // logFile is run.log, which becomes run.log.1 before it grows beyond limit
