@@ -122,6 +122,7 @@ func TestHostileServer(t *testing.T) {
 			}
 		}})
 	}
+	victim := snaptest.Victim(t)
 	lzf := "\x00a" + strings.Repeat("\xe0\xff\x00", 1<<21) // each of the three bytes stands for 264
 	for name, test := range map[string]struct {
 		serve func(net.Conn)
@@ -149,7 +150,9 @@ func TestHostileServer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := snaptest.Attack(t, test.serve, func(port int) *exec.Cmd {
-				return command(t, "hostile", fate{Dir: t.TempDir(), DSN: fmt.Sprintf("redis://127.0.0.1:%d", port), Do: test.do})
+				cmd := command(t, "hostile", fate{Dir: t.TempDir(), DSN: fmt.Sprintf("redis://127.0.0.1:%d", port), Do: test.do})
+				cmd.Path = victim
+				return cmd
 			})
 			if s.Kind != test.kind || !strings.Contains(s.Error, test.says) || s.Hint == "" {
 				t.Errorf("want %s with %q, have %s: %s (%s)", test.kind, test.says, s.Kind, s.Error, s.Hint)
