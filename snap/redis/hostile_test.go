@@ -160,3 +160,33 @@ func TestHostileServer(t *testing.T) {
 		})
 	}
 }
+
+// A server that says nothing is waited for until the context ends, and no longer.
+func TestSilentServer(t *testing.T) {
+	for _, at := range []string{"INFO server", "INFO replication", "PSYNC ? -1"} {
+		ctx, cancel := context.WithCancel(t.Context())
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		check(t, err)
+		go func() {
+			c, err := l.Accept()
+			for ; err == nil; c, err = l.Accept() {
+				go hostile(map[string]func(net.Conn){at: func(c net.Conn) {
+					cancel()
+					_, _ = io.Copy(io.Discard, c) // until the driver hangs up
+				}})(c)
+			}
+		}()
+		dir := t.TempDir()
+		cfg := config(dir)
+		cfg.DSN = "redis://" + l.Addr().String()
+		cfg.Store, err = cas.Open(filepath.Join(dir, "store"), cas.Options{})
+		check(t, err)
+		d, err := New(cfg)
+		check(t, err)
+		if _, err := d.Capture(ctx, snap.CaptureRequest{ID: "db-1"}); errs.KindOf(err) != errs.Unavailable {
+			t.Errorf("%s: %v", at, err)
+		}
+		check(t, l.Close())
+		check(t, cfg.Store.Close())
+	}
+}
