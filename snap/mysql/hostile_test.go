@@ -127,15 +127,11 @@ func (f *fake) endless(begin string, total int) {
 // many sends a packet again and again, and ends the connection then.
 func (f *fake) many(p string, times int) {
 	defer f.Close()
-	w := bufio.NewWriterSize(f.Conn, 256<<10)
-	for range times {
-		_, _ = w.Write([]byte{byte(len(p)), byte(len(p) >> 8), byte(len(p) >> 16), f.seq})
-		f.seq++
-		if _, err := w.WriteString(p); err != nil {
-			return
-		}
+	var block []byte
+	for i := range 256 { // then the numbers are the same again
+		block = append(append(block, byte(len(p)), byte(len(p)>>8), byte(len(p)>>16), f.seq+byte(i)), p...)
 	}
-	_ = w.Flush()
+	snaptest.Flood(f.Conn, block, int64(len(block))*int64(times/256))
 }
 
 const greeting = "\x0a10.11.0-fake\x00\x01\x00\x00\x00abcdefgh\x00\xff\xf7\x2d\x02\x00\xff\x80\x15\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00abcdefghijkl\x00mysql_native_password\x00"
@@ -204,6 +200,7 @@ func TestHostileServer(t *testing.T) {
 	const much = 800 << 20
 	size := func(n uint64) string { return "\xfe" + string(binary.LittleEndian.AppendUint64(nil, n)) }
 	const table = "FROM `app`.`t`"
+	victim := snaptest.Victim(t)
 	for name, test := range map[string]struct {
 		attack
 		kind errs.Kind
@@ -235,7 +232,9 @@ func TestHostileServer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := snaptest.Attack(t, test.serve, func(port int) *exec.Cmd {
-				return command(t, "alone", fate{Dir: t.TempDir(), Socket: fmt.Sprintf("mysql://root@127.0.0.1:%d/app", port), Do: "db-1"})
+				cmd := command(t, "alone", fate{Dir: t.TempDir(), Socket: fmt.Sprintf("mysql://root@127.0.0.1:%d/app", port), Do: "db-1"})
+				cmd.Path = victim
+				return cmd
 			})
 			if s.Kind != test.kind || !strings.Contains(s.Error, test.says) || s.Hint == "" {
 				t.Errorf("want %s with %q, have %s: %s (%s)", test.kind, test.says, s.Kind, s.Error, s.Hint)
@@ -253,10 +252,12 @@ func TestLargeRow(t *testing.T) {
 		return s.sql(t, s.db, "SELECT id, MD5(a), LENGTH(b), MD5(b), n IS NULL, LENGTH(e), MD5(j) FROM large ORDER BY id")
 	}
 	want := sum()
-	dir := t.TempDir()
+	dir, victim := t.TempDir(), snaptest.Victim(t)
 	run := func(do string) {
 		t.Helper()
-		out, err := command(t, "alone", fate{Dir: dir, Socket: s.socket(), DB: s.db, Do: do}).Output()
+		cmd := command(t, "alone", fate{Dir: dir, Socket: s.socket(), DB: s.db, Do: do})
+		cmd.Path = victim
+		out, err := cmd.Output()
 		check(t, err)
 		var told snaptest.Suffered
 		check(t, json.Unmarshal(out, &told))

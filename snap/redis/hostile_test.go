@@ -122,6 +122,7 @@ func TestHostileServer(t *testing.T) {
 			}
 		}})
 	}
+	victim := snaptest.Victim(t)
 	lzf := "\x00a" + strings.Repeat("\xe0\xff\x00", 1<<21) // each of the three bytes stands for 264
 	for name, test := range map[string]struct {
 		serve func(net.Conn)
@@ -149,11 +150,43 @@ func TestHostileServer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := snaptest.Attack(t, test.serve, func(port int) *exec.Cmd {
-				return command(t, "hostile", fate{Dir: t.TempDir(), DSN: fmt.Sprintf("redis://127.0.0.1:%d", port), Do: test.do})
+				cmd := command(t, "hostile", fate{Dir: t.TempDir(), DSN: fmt.Sprintf("redis://127.0.0.1:%d", port), Do: test.do})
+				cmd.Path = victim
+				return cmd
 			})
 			if s.Kind != test.kind || !strings.Contains(s.Error, test.says) || s.Hint == "" {
 				t.Errorf("want %s with %q, have %s: %s (%s)", test.kind, test.says, s.Kind, s.Error, s.Hint)
 			}
 		})
+	}
+}
+
+// A server that says nothing is waited for until the context ends, and no longer.
+func TestSilentServer(t *testing.T) {
+	for _, at := range []string{"INFO server", "INFO replication", "PSYNC ? -1"} {
+		ctx, cancel := context.WithCancel(t.Context())
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		check(t, err)
+		go func() {
+			c, err := l.Accept()
+			for ; err == nil; c, err = l.Accept() {
+				go hostile(map[string]func(net.Conn){at: func(c net.Conn) {
+					cancel()
+					_, _ = io.Copy(io.Discard, c) // until the driver hangs up
+				}})(c)
+			}
+		}()
+		dir := t.TempDir()
+		cfg := config(dir)
+		cfg.DSN = "redis://" + l.Addr().String()
+		cfg.Store, err = cas.Open(filepath.Join(dir, "store"), cas.Options{})
+		check(t, err)
+		d, err := New(cfg)
+		check(t, err)
+		if _, err := d.Capture(ctx, snap.CaptureRequest{ID: "db-1"}); errs.KindOf(err) != errs.Unavailable {
+			t.Errorf("%s: %v", at, err)
+		}
+		check(t, l.Close())
+		check(t, cfg.Store.Close())
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -51,6 +52,22 @@ func Tell(err error) {
 		fmt.Fprintln(os.Stderr, "hostile test:", e)
 		os.Exit(1)
 	}
+}
+
+// Victim is the test binary, for a process whose memory is measured: one without the
+// race detector, which would take several times as much, is built where there is none.
+func Victim(t *testing.T) string {
+	t.Helper()
+	if !race {
+		return os.Args[0]
+	}
+	path := filepath.Join(t.TempDir(), "victim")
+	cmd := exec.Command("go", "test", "-c", "-o", path, ".")
+	cmd.Env = append(os.Environ(), "GOFLAGS=")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("go test -c: %v: %s", err, out)
+	}
+	return path
 }
 
 // Attack has serve answer every connection to a port of loopback, while victim, a

@@ -49,11 +49,10 @@ func alone(arg string) {
 	must(store.Close())
 }
 
-func aloneCommand(t *testing.T, f fate) *exec.Cmd {
-	t.Helper()
+func aloneCommand(victim string, f fate) *exec.Cmd {
 	data, err := json.Marshal(f)
 	must(err)
-	cmd := exec.Command(os.Args[0])
+	cmd := exec.Command(victim)
 	cmd.Env = append(os.Environ(), aloneEnv+"="+string(data))
 	cmd.Stderr = os.Stderr
 	return cmd
@@ -176,6 +175,7 @@ func first(start, again string, total int64) func(net.Conn) {
 // at whatever place of the protocol it is; nor of its tools' memory.
 func TestHostileServer(t *testing.T) {
 	const much = 800 << 20
+	victim := snaptest.Victim(t)
 	const set, list, columns, copying = "SET standard_conforming_strings", "SELECT c.oid, n.nspname", "SELECT a.attrelid", "COPY "
 	for name, test := range map[string]struct {
 		attack
@@ -202,7 +202,7 @@ func TestHostileServer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := snaptest.Attack(t, test.serve, func(port int) *exec.Cmd {
-				return aloneCommand(t, fate{Dir: t.TempDir(), DSN: fmt.Sprintf("postgres://u@127.0.0.1:%d/app?sslmode=disable", port), Do: "db-1"})
+				return aloneCommand(victim, fate{Dir: t.TempDir(), DSN: fmt.Sprintf("postgres://u@127.0.0.1:%d/app?sslmode=disable", port), Do: "db-1"})
 			})
 			if s.Kind != test.kind || !strings.Contains(s.Error, test.says) || s.Hint == "" && s.Kind != errs.Failed {
 				t.Errorf("want %s with %q, have %s: %s (%s)", test.kind, test.says, s.Kind, s.Error, s.Hint)
@@ -225,14 +225,14 @@ func counted(part func(string) string) string {
 
 // A pg_dump without end, as a server may have it print, ends as well.
 func TestEndlessSchema(t *testing.T) {
-	dir := t.TempDir()
+	dir, victim := t.TempDir(), snaptest.Victim(t)
 	must(os.Mkdir(filepath.Join(dir, "bin"), 0o755))
 	script := "#!/bin/sh\nif [ \"$1\" = --version ]; then echo 'pg_dump (PostgreSQL) 15.18'; else exec yes 'CREATE TABLE t (a text);'; fi\n"
 	for _, name := range []string{"pg_dump", "pg_restore"} {
 		must(os.WriteFile(filepath.Join(dir, "bin", name), []byte(script), 0o755))
 	}
 	s := snaptest.Attack(t, attack{at: "nothing at all"}.serve, func(port int) *exec.Cmd {
-		return aloneCommand(t, fate{Dir: dir, DSN: fmt.Sprintf("postgres://u@127.0.0.1:%d/app?sslmode=disable", port), Do: "db-1"})
+		return aloneCommand(victim, fate{Dir: dir, DSN: fmt.Sprintf("postgres://u@127.0.0.1:%d/app?sslmode=disable", port), Do: "db-1"})
 	})
 	if s.Kind != errs.Unsupported || !strings.Contains(s.Error, "a schema of more than 24 MiB") || s.Hint == "" {
 		t.Errorf("%s: %s (%s)", s.Kind, s.Error, s.Hint)
@@ -277,10 +277,10 @@ func TestLargeRow(t *testing.T) {
 		return c.Psql(t, "large", "SELECT id, md5(b), length(b), md5(t) FROM l ORDER BY id")
 	}
 	want := sum()
-	dir := t.TempDir()
+	dir, victim := t.TempDir(), snaptest.Victim(t)
 	run := func(do string) {
 		t.Helper()
-		out, err := aloneCommand(t, fate{Dir: dir, DSN: c.DSN("large"), Do: do}).Output()
+		out, err := aloneCommand(victim, fate{Dir: dir, DSN: c.DSN("large"), Do: do}).Output()
 		must(err)
 		var told snaptest.Suffered
 		must(json.Unmarshal(out, &told))
