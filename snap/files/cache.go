@@ -69,7 +69,7 @@ func settled(st stat, read time.Time) bool {
 
 // over reports whether a write at the time now, or later, gets another stamp than t.
 func (t instant) over(now time.Time) bool {
-	return t.nanos()+int64(t.step()) < now.Add(-racy).UnixNano()
+	return t.nanos()+int64(t.step()) <= now.Add(-racy).UnixNano()
 }
 
 // step is the longest step of a clock that can have given t: ext4 with small

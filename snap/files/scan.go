@@ -22,15 +22,16 @@ import (
 
 // scan is one walk of the workspace.
 type scan struct {
-	d     *Driver
-	op    string
-	ctx   context.Context
-	sink  sink
-	has   func(snap.Hash) bool   // is a remembered content still stored
-	fresh func(path string) bool // these are read whatever the memory says; nil: none
-	scope scope
-	mind  memory
-	lax   func(path string, err error) // where set: what moves is left out and told, the rest is read
+	d      *Driver
+	op     string
+	ctx    context.Context
+	sink   sink
+	has    func(snap.Hash) bool   // is a remembered content still stored
+	fresh  func(path string) bool // these are read whatever the memory says; nil: none
+	mapped map[uint64]bool        // so are files with these inode numbers
+	scope  scope
+	mind   memory
+	lax    func(path string, err error) // where set: what moves is left out and told, the rest is read
 
 	slots        chan struct{} // walkers beside the first
 	files, bytes atomic.Int64
