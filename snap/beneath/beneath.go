@@ -48,12 +48,12 @@ func (r *Root) Name() string { return r.f.Name() }
 // the folder itself), with the flags and mode of open(2). O_CLOEXEC and
 // O_NOFOLLOW are always added, and O_NONBLOCK so that a fifo never blocks. With
 // O_PATH nothing is opened that could block, and openat2(2) refuses O_NONBLOCK.
+// rel may be longer than the kernel takes (PATH_MAX).
 func (r *Root) OpenFile(rel string, flags int, mode uint32) (*os.File, error) {
 	if flags&unix.O_PATH == 0 {
 		flags |= unix.O_NONBLOCK
 	}
-	fd, err := openat2(r.FD(), rel, flags|unix.O_NOFOLLOW, mode,
-		unix.RESOLVE_BENEATH|unix.RESOLVE_NO_SYMLINKS|unix.RESOLVE_NO_MAGICLINKS|unix.RESOLVE_NO_XDEV)
+	fd, err := openBelow(r.FD(), rel, flags|unix.O_NOFOLLOW, mode)
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: path.Join(r.Name(), rel), Err: err}
 	}
@@ -82,6 +82,37 @@ func (r *Root) Parent(rel string) (dir *Root, base string, err error) {
 	}
 	dir, err = r.OpenDir(folder)
 	return dir, base, err
+}
+
+// longest is up to how many bytes of a path are given to the kernel at once, which takes 4095.
+const longest = 3000
+
+// openBelow opens rel, in several steps where it is long.
+func openBelow(dirfd int, rel string, flags int, mode uint32) (int, error) {
+	const resolve = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV
+	at := dirfd
+	for len(rel) > longest {
+		cut := strings.LastIndexByte(rel[:longest], '/')
+		if cut <= 0 {
+			break // one name: the kernel says what it thinks of it
+		}
+		next, err := openat2(at, rel[:cut], unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0, resolve)
+		closeStep(at, dirfd)
+		if err != nil {
+			return -1, err
+		}
+		at, rel = next, rel[cut+1:]
+	}
+	fd, err := openat2(at, rel, flags, mode, resolve)
+	closeStep(at, dirfd)
+	return fd, err
+}
+
+// closeStep closes at, a step on the way from dirfd.
+func closeStep(at, dirfd int) {
+	if at != dirfd {
+		unix.Close(at) // it was not even opened for reading
+	}
 }
 
 func openat2(dirfd int, name string, flags int, mode uint32, resolve uint64) (int, error) {

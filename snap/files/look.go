@@ -126,7 +126,7 @@ func (g *looking) group(list []target) error {
 		return g.top(list[0])
 	}
 	dir, _ := parent(list[0].path)
-	in, err := openDeep(g.root, dir)
+	in, err := g.root.OpenDir(dir)
 	if err != nil {
 		err = g.s.failed(dir, err)
 		if errors.Is(err, errMoved) || errors.Is(err, unix.EXDEV) {

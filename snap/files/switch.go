@@ -295,7 +295,7 @@ func (c *change) sweepTemps(ctx context.Context) error {
 		folders[dir] = true
 	}
 	for _, path := range sortedKeys(folders) {
-		dir, err := openDeep(root, path)
+		dir, err := root.OpenDir(path)
 		if err != nil {
 			continue // it is not there any more, or not yet: nor is anything in it
 		}

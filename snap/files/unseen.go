@@ -134,7 +134,7 @@ func strays(ctx context.Context, root *beneath.Root, list []named) (out []string
 }
 
 func (f named) strays(root *beneath.Root) (out []string) {
-	dir, err := openDeep(root, f.path)
+	dir, err := root.OpenDir(f.path)
 	if err != nil {
 		return []string{f.path} // whoever looks there says why
 	}
