@@ -252,5 +252,6 @@ func (g *looking) folder(in *beneath.Root, t target, old, n *node, st stat) erro
 
 // unsettled says whether err is about a path that may be read another time.
 func unsettled(err error) bool {
-	return errors.Is(err, errMoved) || errors.Is(err, snap.ErrChanged) || errs.KindOf(err) == errs.Denied
+	kind := errs.KindOf(err)
+	return errors.Is(err, errMoved) || errors.Is(err, snap.ErrChanged) || kind == errs.Denied || kind == errs.Busy
 }
