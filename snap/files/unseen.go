@@ -69,14 +69,23 @@ func (l *live) withMapped(fresh map[string]bool) map[string]bool {
 		return fresh
 	}
 	fresh = maps.Clone(fresh)
-	for _, f := range l.allNames() {
-		for _, n := range f.names {
-			if n.isFile() && inodes[n.id.ino] {
-				fresh = with(fresh, join(f.path, n.name))
-			}
-		}
+	for _, p := range l.root.filesOf(inodes) {
+		fresh = with(fresh, p)
 	}
 	return fresh
+}
+
+// filesOf gives the paths below n of files with these inode numbers.
+func (n *node) filesOf(inodes map[uint64]bool) (out []string) {
+	for _, k := range n.kids {
+		if k.isFile() && inodes[k.id.ino] {
+			out = append(out, k.name)
+		}
+		for _, p := range k.filesOf(inodes) {
+			out = append(out, join(k.name, p))
+		}
+	}
+	return out
 }
 
 // named is some of the names in a folder.
