@@ -11,6 +11,7 @@ import (
 	"os"
 	"path"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -48,12 +49,13 @@ func (r *Root) Name() string { return r.f.Name() }
 // the folder itself), with the flags and mode of open(2). O_CLOEXEC and
 // O_NOFOLLOW are always added, and O_NONBLOCK so that a fifo never blocks. With
 // O_PATH nothing is opened that could block, and openat2(2) refuses O_NONBLOCK.
+// rel may be longer than the kernel takes (PATH_MAX). It fails with EAGAIN when
+// another process does not give up its lease of the file within two seconds.
 func (r *Root) OpenFile(rel string, flags int, mode uint32) (*os.File, error) {
 	if flags&unix.O_PATH == 0 {
 		flags |= unix.O_NONBLOCK
 	}
-	fd, err := openat2(r.FD(), rel, flags|unix.O_NOFOLLOW, mode,
-		unix.RESOLVE_BENEATH|unix.RESOLVE_NO_SYMLINKS|unix.RESOLVE_NO_MAGICLINKS|unix.RESOLVE_NO_XDEV)
+	fd, err := openBelow(r.FD(), rel, flags|unix.O_NOFOLLOW, mode)
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: path.Join(r.Name(), rel), Err: err}
 	}
@@ -84,18 +86,63 @@ func (r *Root) Parent(rel string) (dir *Root, base string, err error) {
 	return dir, base, err
 }
 
+// longest is up to how many bytes of a path are given to the kernel at once, which takes 4095.
+const longest = 3000
+
+// openBelow opens rel, in several steps where it is long.
+func openBelow(dirfd int, rel string, flags int, mode uint32) (int, error) {
+	const resolve = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV
+	at := dirfd
+	for len(rel) > longest {
+		cut := strings.LastIndexByte(rel[:longest], '/')
+		if cut <= 0 {
+			break // one name: the kernel says what it thinks of it
+		}
+		next, err := openat2(at, rel[:cut], unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0, resolve)
+		closeStep(at, dirfd)
+		if err != nil {
+			return -1, err
+		}
+		at, rel = next, rel[cut+1:]
+	}
+	fd, err := openat2(at, rel, flags, mode, resolve)
+	closeStep(at, dirfd)
+	return fd, err
+}
+
+// closeStep closes at, a step on the way from dirfd.
+func closeStep(at, dirfd int) {
+	if at != dirfd {
+		unix.Close(at) // it was not even opened for reading
+	}
+}
+
+// patience is how long openat2 asks again after EAGAIN. It has two causes, and
+// asking again is the remedy for both: a rename elsewhere raced the walk, and the
+// kernel could not prove that the path stayed beneath; or another process has a
+// lease of the file (fcntl(2)) and was told to give it up, which it may never do.
+const patience = 2 * time.Second
+
 func openat2(dirfd int, name string, flags int, mode uint32, resolve uint64) (int, error) {
 	how := unix.OpenHow{Flags: uint64(flags | unix.O_CLOEXEC), Resolve: resolve}
 	if flags&(unix.O_CREAT|unix.O_TMPFILE) != 0 {
 		how.Mode = uint64(mode)
 	}
-	for {
+	var began time.Time
+	for rest := time.Duration(0); ; {
 		fd, err := unix.Openat2(dirfd, name, &how)
-		// EAGAIN: a rename elsewhere raced the walk, and the kernel could not
-		// prove that the path stayed beneath. Asking again is the remedy.
-		if err != unix.EINTR && err != unix.EAGAIN {
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err != unix.EAGAIN:
+			return fd, err
+		case began.IsZero():
+			began = time.Now()
+		case time.Since(began) > patience:
 			return fd, err
 		}
+		time.Sleep(rest)
+		rest = min(2*rest+10*time.Microsecond, 10*time.Millisecond)
 	}
 }
 

@@ -3,6 +3,7 @@ package beneath
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -45,6 +46,45 @@ func TestOpenWithoutOpening(t *testing.T) {
 			case <-time.After(30 * time.Second):
 				t.Fatalf("%s with %#x is still being opened", name, flags)
 			}
+		}
+	}
+}
+
+// TestLongPaths: a path longer than the kernel takes at once is opened in steps,
+// and no step leaves the folder.
+func TestLongPaths(t *testing.T) {
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	name, at, path := strings.Repeat("d", 250), root, ""
+	for range 40 { // 10 kB
+		if err := unix.Mkdirat(at.FD(), name, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		path += name + "/"
+		if at, err = root.OpenDir(strings.TrimSuffix(path, "/")); err != nil {
+			t.Fatalf("at %d bytes: %v", len(path), err)
+		}
+		defer at.Close()
+	}
+	f, err := root.OpenFile(path+"leaf", unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	if err := unix.Symlinkat("/", at.FD(), "out"); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []string{path + "out", path + "out/tmp", path + strings.Repeat("../", 41) + "x"} {
+		if f, err := root.OpenFile(p, unix.O_RDONLY, 0); err == nil {
+			f.Close()
+			t.Errorf("…%s was opened", p[len(path):])
 		}
 	}
 }

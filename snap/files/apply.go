@@ -121,6 +121,9 @@ func (a *apply) failed(path string, err error) error {
 	if err == nil || errors.As(err, &e) || cancelled(err) {
 		return err
 	}
+	if errors.Is(err, unix.EAGAIN) {
+		return leased(a.op, a.shown(path))
+	}
 	kind := errs.Failed
 	if errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) {
 		kind = errs.Denied

@@ -82,11 +82,11 @@ func (j *journal) join(ctx context.Context, top *manifest) error {
 	if err != nil {
 		return err
 	}
-	id, err := j.d.rootInode()
+	id, err := j.d.rootID()
 	if err != nil {
 		return err
 	}
-	gap := at.IsZero() || about.Rules != j.d.rules() || about.Root != id
+	gap := at.IsZero() || about.Rules != j.d.rules() || about.Root != id.ino
 	if !gap {
 		old, err := resolve(ctx, j.d.cfg.Store, at)
 		if damage(err) {
@@ -102,7 +102,7 @@ func (j *journal) join(ctx context.Context, top *manifest) error {
 	if err := keep(fresh, top.hash); err != nil {
 		return err
 	}
-	return h.begin(fresh, top.hash, j.d.rules(), id, gap && !at.IsZero())
+	return h.begin(fresh, top.hash, j.d.rules(), id.ino, gap && !at.IsZero())
 }
 
 // catchUp records what changed while nobody followed.
@@ -132,15 +132,15 @@ func (j *journal) catchUp(ctx context.Context, old, now *manifest) error {
 	return j.d.history.add(link, work.first, records)
 }
 
-// rootInode is the workspace folder's inode number.
-func (d *Driver) rootInode() (uint64, error) {
+// rootID says which folder the workspace is.
+func (d *Driver) rootID() (inode, error) {
 	root, err := d.open()
 	if err != nil {
-		return 0, err
+		return inode{}, err
 	}
 	defer root.Close()
 	st, err := statAt(root.FD(), "")
-	return st.id.ino, err
+	return st.id, err
 }
 
 func keep(b *cas.Batch, h snap.Hash) error {

@@ -24,6 +24,9 @@ import (
 // same ctime.
 const racy = 10 * time.Millisecond
 
+// coarsest is the longest step of a filesystem's clock: FAT keeps even seconds.
+const coarsest = 2 * time.Second
+
 // known is what reading a file told, and the signs by which it is still true.
 type known struct {
 	mode         uint32
@@ -57,8 +60,34 @@ func (c *statCache) find(st stat, e *entry) bool {
 }
 
 // settled reports whether what was read at the time read, while st held, can
-// be told from what is written later.
-func settled(st stat, read time.Time) bool { return st.ctime.nanos() < read.Add(-racy).UnixNano() }
+// be told from what is written later. The mtime counts too: not every
+// filesystem keeps a ctime of its own.
+func settled(st stat, read time.Time) bool {
+	ahead := st.mtime.nanos() > read.UnixNano() // somebody chose it
+	return st.ctime.over(read) && (ahead || st.mtime.over(read))
+}
+
+// over reports whether a write at the time now, or later, gets another stamp than t.
+func (t instant) over(now time.Time) bool {
+	return t.nanos()+int64(t.step()) <= now.Add(-racy).UnixNano()
+}
+
+// step is the longest step of a clock that can have given t: ext4 with small
+// inodes keeps whole seconds, FAT even ones, NTFS 100 nanoseconds. A finer clock
+// gives such a time now and then; the file is then read once more than it must be.
+func (t instant) step() time.Duration {
+	if t.nsec == 0 {
+		if t.sec%2 == 0 {
+			return coarsest
+		}
+		return time.Second
+	}
+	step := uint32(1)
+	for t.nsec%(step*10) == 0 {
+		step *= 10
+	}
+	return time.Duration(step)
+}
 
 // memory is where a walk finds what it need not read, and leaves what it read.
 type memory interface {
@@ -143,7 +172,7 @@ func (c *statCache) retain(seen map[inode]bool) {
 
 const (
 	cacheName  = "stat-cache"
-	cacheMagic = "mulligan stat cache 1\n"
+	cacheMagic = "mulligan stat cache 2\n"
 )
 
 // loadCache reads what an earlier process saved; whatever is wrong with it

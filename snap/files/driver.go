@@ -66,7 +66,11 @@ func (d *Driver) capture(ctx context.Context, op, root string, req snap.CaptureR
 	b := d.cfg.Store.Begin()
 	defer b.Discard()
 	created := time.Now().UTC()
-	v, err := d.presentStored(ctx, op, b, nil)
+	how := doubtAll
+	if root == d.warmName() {
+		how = doubtNames // the Capture that follows doubts the rest
+	}
+	v, err := d.presentStored(ctx, op, b, nil, how)
 	if err != nil {
 		return snap.Snapshot{}, err
 	}
@@ -117,6 +121,9 @@ func (d *Driver) cool() error {
 func (d *Driver) walk(ctx context.Context, op string, b *cas.Batch, sc scope, fresh map[string]bool) (*view, error) {
 	s := d.newScan(ctx, op, b, b.Keep)
 	s.scope, s.fresh = sc, func(p string) bool { return fresh[p] }
+	if id, err := d.rootID(); err == nil { // if not, run says so
+		s.mapped = mappedToWrite(id.dev)
+	}
 	n, err := s.run()
 	if err == nil {
 		err = d.seam("scanned")

@@ -116,7 +116,7 @@ func (a *apply) syncOne(d *delta) error {
 	if !isFolder(d.new) {
 		folder, name = parent(d.path)
 	}
-	dir, err := openDeep(a.root, folder)
+	dir, err := a.root.OpenDir(folder)
 	if err != nil {
 		return a.failed(d.path, err)
 	}

@@ -200,9 +200,14 @@ func (j *journal) state() snap.Following {
 	return f
 }
 
-// flush takes in everything that changed before it was called, and reads fresh
-// whatever it looks like.
-func (j *journal) flush(ctx context.Context, op string, fresh map[string]bool) error {
+// flush takes in everything that changed before it was called and gave an event.
+func (j *journal) flush(ctx context.Context) error {
+	return j.takeIn(ctx, func() (map[string]bool, error) { return nil, nil })
+}
+
+// takeIn is flush, and reads what more gives, whatever it looks like. more is
+// called in the loop and may put more on the list.
+func (j *journal) takeIn(ctx context.Context, more func() (map[string]bool, error)) error {
 	if err := j.w.Barrier(ctx); err != nil {
 		return err
 	}
@@ -210,7 +215,10 @@ func (j *journal) flush(ctx context.Context, op string, fresh map[string]bool) e
 	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
 		err := j.do(ctx, func() error {
 			j.todo.take(j.w.Take())
-			err := j.settle(ctx, true, fresh)
+			fresh, err := more()
+			if err == nil {
+				err = j.settle(ctx, true, fresh)
+			}
 			j.fails(err)
 			return err
 		})
@@ -225,9 +233,11 @@ func (j *journal) flush(ctx context.Context, op string, fresh map[string]bool) e
 	}
 }
 
-// view seals the tree as it is after a flush. b, where not nil, gets its manifest.
-func (j *journal) view(ctx context.Context, op string, b *cas.Batch, fresh map[string]bool) (v *view, err error) {
-	if err := j.flush(ctx, op, fresh); err != nil {
+// view seals the tree as it is, also where events did not tell, as far as how says. b, where not nil,
+// gets its manifest.
+func (j *journal) view(ctx context.Context, b *cas.Batch, how doubt, fresh map[string]bool) (v *view, err error) {
+	err = j.takeIn(ctx, func() (map[string]bool, error) { return j.unseen(ctx, how, fresh) })
+	if err != nil {
 		return nil, err
 	}
 	err = j.do(ctx, func() error {

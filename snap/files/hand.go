@@ -3,7 +3,6 @@ package files
 import (
 	"errors"
 	"os"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -38,27 +37,6 @@ func (h *hand) forget() {
 		h.dir.Close() // opened for reading: nothing can be lost
 	}
 	h.dir = nil
-}
-
-// openDeep opens a folder however long its path is.
-func openDeep(root *beneath.Root, path string) (*beneath.Root, error) {
-	const most = 3000 // below PATH_MAX
-	dir := root
-	for {
-		head, rest := path, ""
-		if len(path) > most {
-			cut := strings.LastIndexByte(path[:most], '/')
-			head, rest = path[:cut], path[cut+1:]
-		}
-		next, err := dir.OpenDir(head)
-		if dir != root {
-			dir.Close()
-		}
-		if err != nil || rest == "" {
-			return next, err
-		}
-		dir, path = next, rest
-	}
 }
 
 // writable opens the folder path to change it. Where mulligand is not root, a

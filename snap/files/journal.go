@@ -61,7 +61,7 @@ func (d *Driver) Flush(ctx context.Context) (snap.Mark, error) {
 		}
 		return m, wrapped(errs.Failed, op, err)
 	}
-	err := j.flush(ctx, op, nil)
+	err := j.flush(ctx)
 	m, _, _, e := d.history.head()
 	return m, wrapped(errs.Failed, op, errors.Join(err, e))
 }
@@ -137,25 +137,25 @@ type view struct {
 // present reads the workspace: from the journal where that is current, else by a
 // walk of everything, or of sc, into b.
 func (d *Driver) present(ctx context.Context, op string, b *cas.Batch, sc scope) (*view, error) {
-	return d.presentFresh(ctx, op, b, sc, nil)
+	return d.read(ctx, op, b, sc, doubtNames, nil, nil)
 }
 
-// presentFresh reads some paths from disk even if they seem to be known.
+// presentFresh is present for a proof: it reads some paths from disk even if they seem to be known.
 func (d *Driver) presentFresh(ctx context.Context, op string, b *cas.Batch, sc scope, fresh map[string]bool) (*view, error) {
-	return d.read(ctx, op, b, sc, fresh, nil)
+	return d.read(ctx, op, b, sc, doubtStores, fresh, nil)
 }
 
 // presentStored puts the manifest into b, whoever reads it.
-func (d *Driver) presentStored(ctx context.Context, op string, b *cas.Batch, sc scope) (*view, error) {
-	return d.read(ctx, op, b, sc, nil, b)
+func (d *Driver) presentStored(ctx context.Context, op string, b *cas.Batch, sc scope, how doubt) (*view, error) {
+	return d.read(ctx, op, b, sc, how, nil, b)
 }
 
-func (d *Driver) read(ctx context.Context, op string, b *cas.Batch, sc scope, fresh map[string]bool, to *cas.Batch) (*view, error) {
+func (d *Driver) read(ctx context.Context, op string, b *cas.Batch, sc scope, how doubt, fresh map[string]bool, to *cas.Batch) (*view, error) {
 	j := d.current()
 	if j == nil {
 		return d.walk(ctx, op, b, sc, fresh)
 	}
-	v, err := j.view(ctx, op, to, fresh)
+	v, err := j.view(ctx, to, how, fresh)
 	if errors.Is(err, errEnded) {
 		return d.walk(ctx, op, b, sc, fresh)
 	}

@@ -126,7 +126,7 @@ func (g *looking) group(list []target) error {
 		return g.top(list[0])
 	}
 	dir, _ := parent(list[0].path)
-	in, err := openDeep(g.root, dir)
+	in, err := g.root.OpenDir(dir)
 	if err != nil {
 		err = g.s.failed(dir, err)
 		if errors.Is(err, errMoved) || errors.Is(err, unix.EXDEV) {
@@ -252,5 +252,6 @@ func (g *looking) folder(in *beneath.Root, t target, old, n *node, st stat) erro
 
 // unsettled says whether err is about a path that may be read another time.
 func unsettled(err error) bool {
-	return errors.Is(err, errMoved) || errors.Is(err, snap.ErrChanged) || errs.KindOf(err) == errs.Denied
+	kind := errs.KindOf(err)
+	return errors.Is(err, errMoved) || errors.Is(err, snap.ErrChanged) || kind == errs.Denied || kind == errs.Busy
 }

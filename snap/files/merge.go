@@ -119,7 +119,7 @@ func (m *merge) replace(in *node, path string, old, new *node) {
 		new.setGroup(old.group()) // regroup looks at it again
 	}
 	if !old.isDir() && old.tie == new.tie && old.entry.equal(&new.entry) {
-		old.id, old.ctime, old.sure = new.id, new.ctime, new.sure
+		old.id, old.ctime, old.nlink, old.sure = new.id, new.ctime, new.nlink, new.sure
 		return
 	}
 	i, _ := in.index(old.name)

@@ -328,7 +328,7 @@ func TestCache(t *testing.T) {
 	if s.cache.add(st, &e, read); s.cache.find(st, &e) {
 		t.Error("a file changed within the clock's tick is trusted")
 	}
-	if s.cache.add(st, &e, read.Add(1)); !s.cache.find(st, &e) {
+	if s.cache.add(st, &e, read.Add(coarsest)); !s.cache.find(st, &e) {
 		t.Error("a file that is long quiet is not remembered")
 	}
 	must(t, s.cache.save(s.state))

@@ -153,16 +153,33 @@ func (d *Driver) checkOwner(op string, c *delta) error {
 	return nil
 }
 
+// dataSize is how many bytes a restore writes for e: what is all zeros stays a hole.
+func (d *Driver) dataSize(e *entry) int64 {
+	if e.size <= cas.ChunkSize {
+		return e.size
+	}
+	data, refs, err := d.cfg.Store.Node(e.hash)
+	if err != nil {
+		return e.size // checkContents says what is wrong with it
+	}
+	l, err := decodeLarge(data, refs)
+	if err != nil {
+		return e.size
+	}
+	return min(e.size, int64(len(l.refs))*cas.ChunkSize)
+}
+
 // checkRoom compares what Commit will write with what the disk has. A batch
 // exists beside the files that it replaces, until they are gone.
 func (d *Driver) checkRoom(op string, deltas []delta) error {
 	var grows, writes int64
 	for _, c := range deltas {
 		if c.new != nil && c.new.isFile() && (c.old == nil || c.old.hash != c.new.hash) {
-			grows, writes = grows+c.new.size, writes+c.new.size
+			n := d.dataSize(c.new)
+			grows, writes = grows+n, writes+n
 		}
 		if c.old != nil && c.old.isFile() && (c.new == nil || c.old.hash != c.new.hash) {
-			grows -= c.old.size
+			grows -= d.dataSize(c.old)
 		}
 	}
 	root, err := d.open()
@@ -178,7 +195,7 @@ func (d *Driver) checkRoom(op string, deltas []delta) error {
 	if os.Geteuid() == 0 {
 		free = int64(fs.Bfree) * fs.Bsize
 	}
-	if writes == 0 || need <= free {
+	if writes == 0 || need <= free || fs.Blocks == 0 { // no blocks: the filesystem does not say (ramfs)
 		return nil
 	}
 	return errs.New(errs.Failed, op, "the restore needs %s on the disk of %s, which has %s left", size(need), d.cfg.Dir, size(free)).

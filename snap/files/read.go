@@ -32,7 +32,7 @@ func (s *scan) entry(dir *beneath.Root, path, name string, st stat) (*node, erro
 
 // read completes n with what lies behind stat: content, target, attributes.
 func (s *scan) read(dir *beneath.Root, path string, n *node, st stat) error {
-	if s.fresh == nil || !s.fresh(path) {
+	if (s.fresh == nil || !s.fresh(path)) && !s.mapped[st.id.ino] {
 		if s.mind.find(path, st, &n.entry) && (n.hash.IsZero() || s.has(n.hash)) {
 			s.note(n, st)
 			n.sure = true
@@ -97,7 +97,7 @@ func (s *scan) readPrefix(dir *beneath.Root, path string, n *node) (st stat, ok 
 
 func (s *scan) note(n *node, st stat) {
 	s.mark(st)
-	n.id, n.ctime = st.id, st.ctime
+	n.id, n.ctime, n.nlink = st.id, st.ctime, st.nlink
 	if st.nlink > 1 {
 		n.tie = fmt.Sprint(st.id.dev, ":", st.id.ino)
 	}

@@ -134,7 +134,7 @@ func (d *Driver) heldError(op, path string) error {
 
 // held names something in the folder path that is excluded or mounted, "" if there is nothing.
 func (d *Driver) held(root *beneath.Root, path string) (string, error) {
-	dir, err := openDeep(root, path)
+	dir, err := root.OpenDir(path)
 	if err != nil {
 		return "", nil // gone, or no folder any more: the restore itself will meet that
 	}
@@ -278,7 +278,7 @@ func (a *apply) guard() {
 // way, may keep somebody out, each is looked at when it is open.
 func (a *apply) openFolder(path string) (*beneath.Root, error) {
 	if !a.guarded[path] || os.Geteuid() != 0 {
-		return openDeep(a.root, path)
+		return a.root.OpenDir(path)
 	}
 	dir, err := a.root.OpenDir(".")
 	at := "."

@@ -22,15 +22,16 @@ import (
 
 // scan is one walk of the workspace.
 type scan struct {
-	d     *Driver
-	op    string
-	ctx   context.Context
-	sink  sink
-	has   func(snap.Hash) bool   // is a remembered content still stored
-	fresh func(path string) bool // these are read whatever the memory says; nil: none
-	scope scope
-	mind  memory
-	lax   func(path string, err error) // where set: what moves is left out and told, the rest is read
+	d      *Driver
+	op     string
+	ctx    context.Context
+	sink   sink
+	has    func(snap.Hash) bool   // is a remembered content still stored
+	fresh  func(path string) bool // these are read whatever the memory says; nil: none
+	mapped map[uint64]bool        // so are files with these inode numbers
+	scope  scope
+	mind   memory
+	lax    func(path string, err error) // where set: what moves is left out and told, the rest is read
 
 	slots        chan struct{} // walkers beside the first
 	files, bytes atomic.Int64
@@ -122,7 +123,7 @@ func (s *scan) passes(path string, err error) error {
 	if err == nil || s.lax == nil {
 		return err
 	}
-	if errors.Is(err, errMoved) || errors.Is(err, snap.ErrChanged) || errs.KindOf(err) == errs.Denied {
+	if unsettled(err) {
 		s.lax(path, err)
 		return nil
 	}
@@ -318,12 +319,20 @@ func (s *scan) failed(path string, err error) error {
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
 		return (&errs.Error{Kind: errs.Denied, Op: s.op, Message: "cannot read " + s.shown(path), Err: cause(err)}).
 			WithHint("make it readable for the user that mulligand runs as, or exclude it")
+	case errors.Is(err, unix.EAGAIN):
+		return leased(s.op, s.shown(path))
 	}
 	var e *errs.Error
 	if errors.As(err, &e) {
 		return err
 	}
 	return &errs.Error{Kind: errs.Failed, Op: s.op, Message: s.shown(path), Err: cause(err)}
+}
+
+// leased is the error for a file that another process has leased and does not give back.
+func leased(op, path string) error {
+	return errs.New(errs.Busy, op, "%s is leased by another program, which was asked to give it back and has not (fcntl F_SETLEASE)", path).
+		WithHint("stop that program (lslocks names it), or try again in a minute: the kernel ends the lease after fs.lease-break-time seconds")
 }
 
 // cause is the system's error without the path that the message has already.

@@ -96,7 +96,7 @@ func (d *Driver) Seen(paths []string) ([]string, error) {
 
 // seesNow reports whether the reader may look into the folder dir, if it is there.
 func (d *Driver) seesNow(root *beneath.Root, dir string) bool {
-	in, err := openDeep(root, dir)
+	in, err := root.OpenDir(dir)
 	if err != nil {
 		return true
 	}

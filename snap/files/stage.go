@@ -340,7 +340,7 @@ func (h *hand) link(d *delta) error {
 		group = d.twin
 	}
 	folder, name := parent(group)
-	from, err := openDeep(h.root, folder)
+	from, err := h.root.OpenDir(folder)
 	if err != nil {
 		return err
 	}

@@ -228,11 +228,12 @@ func (c *change) converge(ctx context.Context, op string, going, done state) err
 	if err := c.sweepTemps(ctx); err != nil {
 		return wrapped(errs.Failed, op, err)
 	}
-	look := c.d.present
+	var now *view
 	if done == undone { // it may have to be kept
-		look = c.d.presentStored
+		now, err = c.d.presentStored(ctx, op, b, c.plan.scope(), doubtAll)
+	} else {
+		now, err = c.d.present(ctx, op, b, c.plan.scope())
 	}
-	now, err := look(ctx, op, b, c.plan.scope())
 	if err != nil {
 		return err
 	}
@@ -294,7 +295,7 @@ func (c *change) sweepTemps(ctx context.Context) error {
 		folders[dir] = true
 	}
 	for _, path := range sortedKeys(folders) {
-		dir, err := openDeep(root, path)
+		dir, err := root.OpenDir(path)
 		if err != nil {
 			continue // it is not there any more, or not yet: nor is anything in it
 		}

@@ -19,6 +19,7 @@ type node struct {
 	// nothing can have been written since without showing in it.
 	id     inode
 	ctime  instant
+	nlink  uint32
 	sure   bool
 	sealed sealing // of a folder. Journal only
 }

@@ -75,7 +75,7 @@ func (s *session) probe(in *folder, name string) error {
 
 // probed tells an error that says something about the name from one of the watcher.
 func probed(err error) error {
-	for _, is := range []error{unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.EXDEV, unix.EACCES, unix.EPERM, unix.ESTALE, unix.ENAMETOOLONG, unix.EIO} {
+	for _, is := range []error{unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.EXDEV, unix.EACCES, unix.EPERM, unix.ESTALE, unix.EIO} {
 		if errors.Is(err, is) {
 			return nil
 		}

@@ -1,0 +1,152 @@
+package files
+
+import (
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/snap"
+)
+
+// content fails the test if the file has another content.
+func content(t *testing.T, path, want string) {
+	t.Helper()
+	if b, err := os.ReadFile(path); string(b) != want || err != nil {
+		t.Fatalf("%s: %q, %v; want %q", path, b, err, want)
+	}
+}
+
+// TestNamesOutside: a write through a name outside of the workspace gives no
+// event, and neither does making that name. A capture by hand sees both.
+func TestNamesOutside(t *testing.T) {
+	for _, follow := range []bool{false, true} {
+		for _, early := range []bool{false, true} { // the name outside is made before the checkpoint
+			t.Run(fmt.Sprintf("follow=%v,early=%v", follow, early), func(t *testing.T) {
+				f := &followed{site: newSite(t)}
+				in, out := f.dir+"/d/f", f.dir+"-outside"
+				write(t, in, "one")
+				if follow {
+					f.follow(t)
+				}
+				if early {
+					must(t, os.Link(in, out))
+				}
+				one := f.capture(t)
+				if !early {
+					must(t, os.Link(in, out))
+				}
+				write(t, out, "two")
+				two := f.capture(t)
+				if one.Hash == two.Hash {
+					t.Fatal("the capture misses what was written through a name outside")
+				}
+				f.restore(t, one.ID)
+				content(t, in, "one")
+				content(t, out, "two")
+				f.restore(t, two.ID)
+				content(t, in, "two")
+			})
+		}
+	}
+}
+
+// TestStaleThroughNamesOutside: what is written through a name outside after the base
+// was captured is seen by Stale, and by the proof.
+func TestStaleThroughNamesOutside(t *testing.T) {
+	f := newFollowed(t)
+	in, out := f.dir+"/f", f.dir+"-outside"
+	write(t, in, "one")
+	one := f.capture(t)
+	write(t, f.dir+"/g", "more")
+	must(t, os.Link(in, out))
+	base := f.capture(t)
+	sw, err := f.Prepare(t.Context(), snap.RestoreRequest{ID: "op-stale", Target: one.ID, Base: base.ID})
+	must(t, err)
+	write(t, out, "two")
+	if stale, err := sw.Stale(t.Context()); err != nil || !stale {
+		t.Fatalf("stale: %v, %v", stale, err)
+	}
+	write(t, out, "one")
+	base = f.capture(t)
+	sw, err = f.Prepare(t.Context(), snap.RestoreRequest{ID: "op-proof", Target: one.ID, Base: base.ID})
+	must(t, err)
+	must(t, sw.Commit(t.Context()))
+	write(t, out, "two")
+	if p, err := sw.Check(t.Context()); err != nil || p.Match && readsAs(in, "two") {
+		t.Fatalf("f says two, and the proof %+v, %v", p, err)
+	}
+}
+
+// settledNow reports whether what is read of the file now is believed later.
+func settledNow(t *testing.T, path string) bool { return settled(statOf(t, path), time.Now()) }
+
+func readsAs(path, want string) bool {
+	b, err := os.ReadFile(path)
+	return err == nil && string(b) == want
+}
+
+// mapShared maps the file at path for the time of the test.
+func mapShared(t *testing.T, path string, size int) []byte {
+	t.Helper()
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	must(t, err)
+	defer file.Close()
+	m, err := unix.Mmap(int(file.Fd()), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	must(t, err)
+	t.Cleanup(func() { unix.Munmap(m) })
+	return m
+}
+
+// TestStoresThroughMappings: a second store to a page shows neither as an event nor in a stat.
+func TestStoresThroughMappings(t *testing.T) {
+	for _, follow := range []bool{false, true} {
+		t.Run(fmt.Sprintf("follow=%v", follow), func(t *testing.T) {
+			f := &followed{site: newSite(t)}
+			path := f.dir + "/d/mapped"
+			write(t, path, "first")
+			if follow {
+				f.follow(t)
+			}
+			m := mapShared(t, path, 5)
+			copy(m, "other")
+			for f.capture(t); !settledNow(t, path); { // the capture that comes now could be believed
+			}
+			one := f.capture(t)
+			copy(m, "third")
+			two := f.capture(t)
+			if one.Hash == two.Hash {
+				t.Fatal("the capture misses a store through a mapping")
+			}
+			f.restore(t, one.ID)
+			content(t, path, "other")
+		})
+	}
+}
+
+// TestMappedToWrite: the question to the kernel and the text say the same.
+func TestMappedToWrite(t *testing.T) {
+	s := newSite(t)
+	write(t, s.dir+"/f", "first")
+	mapShared(t, s.dir+"/f", 5)
+	want := statOf(t, s.dir+"/f").id.ino
+	file, err := os.Open("/proc/self/maps")
+	must(t, err)
+	defer file.Close()
+	found := map[string]map[uint64]bool{"asked": {}, "read": {}}
+	in := func(how string) func(uint32, uint32, uint64) {
+		return func(_, _ uint32, ino uint64) { found[how][ino] = true }
+	}
+	readMaps(file, in("read"))
+	if !found["read"][want] {
+		t.Errorf("the text has no inode %d: %v", want, found["read"])
+	}
+	if askMaps(file, in("asked")) && fmt.Sprint(found["asked"]) != fmt.Sprint(found["read"]) {
+		t.Errorf("asked: %v, read: %v", found["asked"], found["read"])
+	}
+	if !mappedToWrite(statOf(t, s.dir).id.dev)[want] {
+		t.Error("the file is not found among all processes' mappings")
+	}
+}
