@@ -64,7 +64,7 @@ type killed struct {
 
 // newKilled gives an app with the checkpoints one and two, in the state three.
 func newKilled(t *testing.T, up bool) *killed {
-	k := &killed{vmWorld: newVMWorld(t, func(a *ipc.App) { a.Retention = ipc.Retention{KeepLast: 100, ExpireAfter: "0"} })}
+	k := &killed{vmWorld: newVMWorld(t, func(a *ipc.App) { a.Retention = ipc.Retention{KeepLast: 100, KeepSafety: 100, ExpireAfter: "0"} })}
 	k.known, k.guest = map[ipc.CheckpointID]string{}, up
 	for _, word := range []string{"one", "two"} {
 		k.put(t, word)

@@ -166,7 +166,7 @@ func stagesOf(res ipc.RollbackResult) string {
 // TestDomain goes back and forth between three states of an app with files, a
 // database and a guest, in random order: they always agree, and so do the two disks.
 func TestDomain(t *testing.T) {
-	w := newVMWorld(t, func(a *ipc.App) { a.Retention = ipc.Retention{KeepLast: 100, ExpireAfter: "0"} })
+	w := newVMWorld(t, func(a *ipc.App) { a.Retention = ipc.Retention{KeepLast: 100, KeepSafety: 100, ExpireAfter: "0"} })
 	states := map[ipc.CheckpointID]string{}
 	var ids []ipc.CheckpointID
 	for _, word := range []string{"one", "two", "three"} {

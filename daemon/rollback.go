@@ -827,9 +827,10 @@ func (r *rollback) abandon(ctx context.Context) error {
 }
 
 // dropSafety drops the safety checkpoint of a rollback that changed nothing: the app is
-// what it holds. One that cannot be dropped stays, and is marked as called off.
+// what it holds. One that cannot be dropped stays, and is marked as called off. One that is
+// not marked is of a rollback that was done, whose records lost that, and stays too.
 func (r *rollback) dropSafety(ctx context.Context) {
-	if r.safety.ID == "" {
+	if r.safety.ID == "" || !r.safety.CalledOff {
 		return
 	}
 	entry := r.d.entry(r.a, r.d.self(), "delete", string(r.safety.ID), "its rollback changed nothing", nil, nil)
