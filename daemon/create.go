@@ -178,11 +178,11 @@ func (d *Daemon) callOff(ctx context.Context, a *app, op ipc.OperationID, runnin
 	return errs.Also(err, d.end(ctx, a, op))
 }
 
-// end strikes an operation off. One that stays is seen to by whoever comes next.
+// end strikes an operation off. One that stays is seen to by pursue.
 func (d *Daemon) end(ctx context.Context, a *app, op ipc.OperationID) error {
 	err := d.store.EndOperation(ctx, op)
 	if err != nil {
-		a.unsettle()
+		a.unsettle(err)
 	}
 	return err
 }
