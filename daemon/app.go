@@ -49,7 +49,7 @@ type setup struct {
 }
 
 func newApp(rec store.App) *app {
-	a := &app{}
+	a := &app{rest: unfinished{poke: make(chan struct{}, 1)}}
 	a.now.Store(&setup{rec: rec})
 	return a
 }

@@ -279,7 +279,7 @@ func (d *Daemon) stopLimit(a *app) time.Duration {
 const startTimeout = 100 * time.Second
 
 // startAgain starts the unit if it was running before, and tries twice: there
-// is nothing else to be done about it.
+// is nothing else to be done about it, unless who starts it is away.
 func (d *Daemon) startAgain(ctx context.Context, a *app, running bool) error {
 	if a.unit() == nil || !running {
 		return nil
@@ -290,6 +290,7 @@ func (d *Daemon) startAgain(ctx context.Context, a *app, running bool) error {
 	if err != nil && ctx.Err() == nil {
 		err = d.startUnit(ctx, a)
 	}
+	a.oweStart(err)
 	return err
 }
 

@@ -756,8 +756,10 @@ func (r *rollback) undo(ctx context.Context) error {
 		return failed
 	}
 	startErr := r.d.startAgain(ctx, r.a, r.plan.Running && r.stops())
-	if err := r.writePlan(ctx, undone); err != nil { // else the app would be stopped to undo it again
-		return errs.Also(startErr, err)
+	if startErr == nil {
+		if err := r.writePlan(ctx, undone); err != nil { // else the app would be stopped to undo it again
+			return err
+		}
 	}
 	return errs.Also(startErr, r.finish(ctx))
 }

@@ -18,18 +18,21 @@ const (
 // unfinished is what keeps an app from being all that it should be, beside what
 // settle finds. It is guarded by app.mu.
 type unfinished struct {
-	pursued  bool     // a goroutine of pursue is at it
-	down     bool     // what runs whenever the daemon does has not been started
-	unlooked bool     // nobody asked the drivers for leftovers since the last operation
-	left     []string // those leftovers, and what kept the app from being started
-	told     string   // the error that the audit trail has last
+	pursued  bool          // a goroutine of pursue is at it
+	trying   bool          // and has the app
+	poke     chan struct{} // has it try again now
+	down     bool          // what runs whenever the daemon does has not been started
+	owed     bool          // an operation could not start the app, for who starts it is away
+	unlooked bool          // nobody asked the drivers for leftovers since the last operation
+	left     []string      // those leftovers, and what kept the app from being started
+	told     string        // the error that the audit trail has last
 }
 
 // owed reports whether anything about the app is unfinished, and whether the first
 // try at it need not wait. The caller holds a.mu.
 func (a *app) owed() (owed, atOnce bool) {
 	atOnce = a.broken == nil && len(a.rest.left) == 0
-	return !a.settled || a.broken != nil || a.rest.down || a.rest.unlooked || len(a.rest.left) > 0 || a.lags(), atOnce
+	return !a.settled || a.broken != nil || a.rest.down || a.rest.owed || a.rest.unlooked || len(a.rest.left) > 0 || a.lags(), atOnce
 }
 
 // lags reports whether the app's tracker follows by a driver that was replaced since.
@@ -86,6 +89,8 @@ func (d *Daemon) finishLater(a *app, wait time.Duration) {
 		case <-ctx.Done():
 			return
 		case <-time.After(wait):
+		case <-a.rest.poke:
+			wait = 0
 		}
 		err := d.finishNow(ctx, a)
 		if ctx.Err() != nil {
@@ -118,6 +123,7 @@ func (d *Daemon) finishNow(ctx context.Context, a *app) error {
 		return err
 	}
 	defer release()
+	defer a.try()()
 	if !d.registered(a) {
 		a.forgetRest()
 		return nil
@@ -139,6 +145,17 @@ func (d *Daemon) finishNow(ctx context.Context, a *app) error {
 	return err
 }
 
+// try notes that a try is under way, until the func that it returns is called.
+func (a *app) try() (end func()) {
+	set := func(trying bool) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.rest.trying = trying
+	}
+	set(true)
+	return func() { set(false) }
+}
+
 // registered reports whether the app was not removed meanwhile.
 func (d *Daemon) registered(a *app) bool {
 	d.mu.Lock()
@@ -151,7 +168,7 @@ func (a *app) forgetRest() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.settled, a.broken, a.tracker = true, nil, nil
-	a.rest = unfinished{pursued: a.rest.pursued}
+	a.rest = unfinished{pursued: a.rest.pursued, poke: a.rest.poke}
 }
 
 // leftovers asks the drivers that may have left something behind to drop it, and says
@@ -173,25 +190,28 @@ func (d *Daemon) leftovers(ctx context.Context, a *app) (left []string) {
 	return left
 }
 
-// rise starts what of the app runs whenever the daemon does: its supervised command,
-// and the tracker. The caller holds the app, which is settled.
+// rise starts what of the app runs whenever the daemon does, its supervised command and
+// the tracker, and what an operation could not start. The caller holds the app, which is settled.
 func (d *Daemon) rise(ctx context.Context, a *app) error {
 	a.mu.Lock()
-	down, lags := a.rest.down, a.lags()
+	down, owed, lags := a.rest.down, a.rest.owed, a.lags()
 	a.mu.Unlock()
-	if !down && !lags {
+	if !down && !owed && !lags {
 		return nil
 	}
 	var err error
 	if down && !a.asleep.Load() {
 		err = d.startCommand(ctx, a, true)
 	}
+	if owed && a.unit() != nil {
+		err = errs.Also(err, d.startUnit(ctx, a))
+	}
 	if lags || a.tracking() == nil {
 		d.startTracker(ctx, a)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.rest.down = err != nil
+	a.rest.down, a.rest.owed = down && err != nil, owed && err != nil
 	return err
 }
 
@@ -204,6 +224,24 @@ func (a *app) unsettle(why error) {
 	if why != nil {
 		a.broken = why
 	}
+	if !a.rest.trying {
+		select {
+		case a.rest.poke <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// oweStart has the app started by pursue, and its drivers opened anew, where err says that
+// who starts it is away. What else keeps an app from starting is the app's own.
+func (a *app) oweStart(err error) {
+	if errs.KindOf(err) != errs.Unavailable {
+		return
+	}
+	a.unsettle(err)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.rest.owed = true
 }
 
 // unfinishedWords says what is unfinished and tried again. The caller holds a.mu.

@@ -2,8 +2,11 @@ package daemon_test
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -184,4 +187,91 @@ func TestServerDiesInPrepare(t *testing.T) {
 		t.Errorf("copies are left: %s", left)
 	}
 	w.runs(t, d, "one")
+}
+
+// mariaDB starts a MariaDB server of the test's own with a database shop, and gives the
+// folder of its data, its socket, and a client.
+func mariaDB(t *testing.T) (data, socket string, sql func(text string) string) {
+	t.Helper()
+	for _, name := range []string{"mariadbd", "mariadb-install-db", "mariadb"} {
+		if _, err := exec.LookPath(name); err != nil {
+			if os.Getenv("MULLIGAN_TEST_NOSKIP") == "1" {
+				t.Fatal(err)
+			}
+			t.Skip("no MariaDB: install the package mariadb-server")
+		}
+	}
+	dir := worldDir(t)
+	data, socket = filepath.Join(dir, "data"), filepath.Join(dir, "s")
+	sh(t, `mariadb-install-db --no-defaults --datadir="$1" --skip-test-db --tmpdir="$2" --auth-root-authentication-method=normal --innodb-log-file-size=8M`, data, dir)
+	cmd := exec.Command("mariadbd", "--no-defaults", "--user=root", "--datadir="+data, "--socket="+socket, "--skip-networking",
+		"--pid-file="+dir+"/pid", "--tmpdir="+dir, "--innodb-buffer-pool-size=32M", "--innodb-log-file-size=8M")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	client := func(text string) ([]byte, error) {
+		cmd := exec.Command("mariadb", "--no-defaults", "-uroot", "-S", socket, "-N", "-B")
+		cmd.Stdin = strings.NewReader(text)
+		return cmd.CombinedOutput()
+	}
+	waitFor(t, "MariaDB answers", func() bool { _, err := client("SELECT 1"); return err == nil })
+	sql = func(text string) string {
+		t.Helper()
+		out, err := client(text)
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	sql("CREATE DATABASE shop; CREATE TABLE shop.words (i int PRIMARY KEY, word text); INSERT INTO shop.words VALUES (1, 'zero')")
+	return data, socket, sql
+}
+
+// A database that the server cannot remove is no failure of the rollback, and keeps none from
+// the next: it is told until it can be removed.
+func TestLeftoverOnTheServer(t *testing.T) {
+	t.Parallel()
+	data, socket, sql := mariaDB(t)
+	w := world{dir: worldDir(t)}.register(t, []ipc.Database{{Name: "main", Driver: "mysql", DSN: "mysql://root@localhost/shop?socket=" + socket}})
+	var file string
+	d := w.failing(t, func(step string) error {
+		if step != "finish db:main" || file != "" {
+			return nil
+		}
+		folders, err := filepath.Glob(filepath.Join(data, "shop__mulligan_*_old"))
+		if err != nil || len(folders) != 1 {
+			return fmt.Errorf("the databases put aside are %q, %v", folders, err)
+		}
+		file = filepath.Join(folders[0], "words.MAI~")
+		return os.WriteFile(file, nil, 0o600)
+	})
+	defer w.close(t, d)
+	cp, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, word := range []string{"one", "two"} {
+		sql("UPDATE shop.words SET word = '" + word + "'")
+		res, err := d.Rollback(t.Context(), root, "shop", cp.ID, ipc.RollbackRequest{}, nil)
+		if err != nil || !res.RolledBack {
+			t.Fatalf("%v, %+v", err, res)
+		}
+		if got := sql("SELECT word FROM shop.words"); got != "zero" {
+			t.Errorf("after the rollback the database says %q", got)
+		}
+		waitFor(t, "the leftover is told", func() bool {
+			return strings.Contains(strings.Join(d.Status(root).Problems, "\n"), filepath.Base(filepath.Dir(file)))
+		})
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	w.becomesWhole(t, d)
+	if left := sql(`SHOW DATABASES LIKE 'shop\_\_mulligan\_%'`); left != "" {
+		t.Errorf("databases are left: %s", left)
+	}
 }
