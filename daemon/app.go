@@ -40,6 +40,7 @@ type app struct {
 
 	neglected map[snap.Layer]string // what went wrong with a layer's upkeep
 	oversize  []string              // that what is kept exceeds max_bytes
+	rest      unfinished
 }
 
 // setup is what an app consists of. It never changes: a changed app gets another.
@@ -50,7 +51,7 @@ type setup struct {
 }
 
 func newApp(rec store.App) *app {
-	a := &app{}
+	a := &app{rest: unfinished{poke: make(chan struct{}, 1)}}
 	a.now.Store(&setup{rec: rec})
 	return a
 }
@@ -137,17 +138,19 @@ func (d *Daemon) closeDrivers(a *app) {
 	}
 }
 
-// open sets an app up. What is wrong with it is kept in broken: one app's
-// trouble is not another's.
+// open sets an app up. What is wrong with it is kept in broken, until settle has
+// done all of its work: one app's trouble is not another's.
 func (d *Daemon) open(ctx context.Context, a *app) error {
 	d.closeDrivers(a)
 	next, err := d.setUp(ctx, a.rec())
 	if err == nil {
 		a.now.Store(next)
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.broken = err
+	if err != nil {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.broken = err
+	}
 	return err
 }
 
@@ -164,16 +167,12 @@ func (d *Daemon) wake(ctx context.Context, a *app) {
 		d.opt.Log.Error("app is not ready", "app", a.rec().Slug, "err", err)
 		return
 	}
-	if err := d.settle(ctx, a); err != nil {
+	a.mu.Lock()
+	a.rest.down = true
+	a.mu.Unlock()
+	if err := d.finishNow(ctx, a); err != nil {
 		d.opt.Log.Error("app is not ready", "app", a.rec().Slug, "err", err)
-		return
 	}
-	if len(a.rec().Run) > 0 {
-		if err := a.hostPart().Start(ctx); err != nil {
-			d.opt.Log.Error("app could not be started", "app", a.rec().Slug, "err", err)
-		}
-	}
-	d.startTracker(ctx, a)
 }
 
 // acquire makes the caller the only one who changes the app, having settled
@@ -227,6 +226,7 @@ func (d *Daemon) hold(ctx context.Context, a *app, what string, who ipc.Caller, 
 	}
 	return func() {
 		a.letGo()
+		d.pursue(a)
 		d.ops.Done()
 	}, nil
 }
@@ -254,17 +254,11 @@ func (a *app) hold(ctx context.Context, what string, who ipc.Caller, brief bool,
 	}
 }
 
-// unsettle has the next operation, or start, see to what this one leaves.
-func (a *app) unsettle() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.settled = false
-}
-
 func (a *app) letGo() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.holder, a.sizes = "", nil
+	a.rest.unlooked = a.rest.unlooked || !a.brief && a.leaves()
 	close(a.freed)
 }
 
@@ -276,9 +270,7 @@ func (a *app) problems() []string {
 	if a.ownerless != nil {
 		list = append(list, a.ownerless.Error()+"; "+errs.HintOf(a.ownerless))
 	}
-	if a.broken != nil {
-		list = append(list, a.broken.Error())
-	}
+	list = append(list, a.unfinishedWords()...)
 	for _, name := range slices.Sorted(maps.Keys(a.neglected)) {
 		list = append(list, fmt.Sprintf("%s: %s", name, a.neglected[name]))
 	}

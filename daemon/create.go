@@ -189,11 +189,11 @@ func (d *Daemon) callOff(ctx context.Context, a *app, op ipc.OperationID, runnin
 	return errs.Also(err, d.end(ctx, a, op))
 }
 
-// end strikes an operation off. One that stays is seen to by whoever comes next.
+// end strikes an operation off. One that stays is seen to by pursue.
 func (d *Daemon) end(ctx context.Context, a *app, op ipc.OperationID) error {
 	err := d.store.EndOperation(ctx, op)
 	if err != nil {
-		a.unsettle()
+		a.unsettle(err)
 	}
 	return err
 }
@@ -330,7 +330,7 @@ func (d *Daemon) stopLimit(a *app) time.Duration {
 const startTimeout = 100 * time.Second
 
 // startAgain starts the unit if it was running before, and tries twice: there
-// is nothing else to be done about it.
+// is nothing else to be done about it, unless who starts it is away.
 func (d *Daemon) startAgain(ctx context.Context, a *app, running bool) error {
 	if a.unit() == nil || !running {
 		return nil
@@ -341,6 +341,7 @@ func (d *Daemon) startAgain(ctx context.Context, a *app, running bool) error {
 	if err != nil && ctx.Err() == nil {
 		err = d.startUnit(ctx, a)
 	}
+	a.oweStart(err)
 	return err
 }
 

@@ -162,7 +162,9 @@ func (d *Daemon) load(ctx context.Context) error {
 	for _, rec := range recs {
 		noteFolder(&rec)
 		a := newApp(rec)
+		d.mu.Lock()
 		d.apps[rec.ID] = a
+		d.mu.Unlock()
 		d.wake(ctx, a)
 	}
 	return nil

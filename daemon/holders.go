@@ -153,6 +153,7 @@ func (d *Daemon) watchOwner(ctx context.Context, a *app) {
 		a.asleep.Store(true)
 		err = d.stopCommand(ctx, a)
 	default:
+		d.pursue(a)
 		return
 	}
 	if err != nil && ctx.Err() == nil {

@@ -71,12 +71,13 @@ var (
 	checkpointsDesc = prometheus.NewDesc("mulligan_checkpoints", "Checkpoints of registered apps.", nil, nil)
 	pendingDesc     = prometheus.NewDesc("mulligan_operations_pending", "Operations under way, or cut short and not yet finished or undone.", nil, nil)
 	storeDesc       = prometheus.NewDesc("mulligan_store_bytes", "What the content stores occupy on disk.", nil, nil)
+	unfinishedDesc  = prometheus.NewDesc("mulligan_apps_unfinished", "Apps of which something is unfinished, and tried again until it is done.", nil, nil)
 	problemsDesc    = prometheus.NewDesc("mulligan_problems", "What mulligan status says needs attention.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (present) Describe(ch chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{infoDesc, appsDesc, checkpointsDesc, pendingDesc, storeDesc, problemsDesc} {
+	for _, desc := range []*prometheus.Desc{infoDesc, appsDesc, checkpointsDesc, pendingDesc, storeDesc, unfinishedDesc, problemsDesc} {
 		ch <- desc
 	}
 }
@@ -87,9 +88,14 @@ func (p present) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v, labels...)
 	}
 	states := map[string]int{"idle": 0, "busy": 0, "broken": 0}
+	unfinished := 0
 	for _, a := range p.d.all() {
 		states[a.doing()]++
+		if len(a.unfinishedBusiness()) > 0 {
+			unfinished++
+		}
 	}
+	gauge(unfinishedDesc, float64(unfinished))
 	for state, n := range states {
 		gauge(appsDesc, float64(n), state)
 	}

@@ -51,7 +51,9 @@ func (d *Daemon) sweepAndRecover(ctx context.Context, a *app) error {
 	}
 	for _, op := range left {
 		word, err := d.recoverOperation(ctx, a, op)
-		d.audit(ctx, a, d.self(), "recover", string(op.ID), "", err, map[string]string{"outcome": word})
+		if a.news(err) { // it may be the same for hours
+			d.audit(ctx, a, d.self(), "recover", string(op.ID), "", err, map[string]string{"outcome": word})
+		}
 		if err != nil {
 			return errs.Wrap(errs.Failed, "recover "+op.Kind, err)
 		}
@@ -173,6 +175,8 @@ func (d *Daemon) recoverRollback(ctx context.Context, a *app, op store.Operation
 		return "a " + r.words() + " was called off before it changed anything", r.abandon(ctx)
 	case switched:
 		return r.recoverSwitched(ctx)
+	case undone:
+		return "a " + r.words() + " was undone", r.finish(ctx)
 	case switching:
 		err := r.goForward(ctx)
 		if err == nil {

@@ -26,6 +26,7 @@ const (
 	preparing phase = "preparing" // no layer has been changed
 	switching phase = "switching" // some layers may have been
 	undoing   phase = "undoing"   // something failed: every layer goes back
+	undone    phase = "undone"    // all layers are back, the app may be up
 	switched  phase = "switched"  // all layers are at the target, the app may be up
 )
 
@@ -313,10 +314,10 @@ func (r *rollback) run(ctx context.Context) error {
 }
 
 // done ends a rollback that reached its target. Leftovers that cannot be dropped
-// now are no failure of it: the next operation or start sees to them.
+// now are no failure of it: pursue sees to them.
 func (r *rollback) done(ctx context.Context) {
 	if err := r.finishForward(ctx); err != nil {
-		r.a.unsettle()
+		r.a.unsettle(errs.Wrap(errs.Failed, "drop what was kept for an undo", err))
 		r.warn("what was kept for an undo could not be dropped yet: %v", err)
 	}
 }
@@ -558,6 +559,9 @@ func (r *rollback) preparePart(ctx context.Context, p *part) (err error) {
 		p.sw, err = scoped.PrepareScoped(ctx, req, r.scope)
 	} else {
 		p.sw, err = p.driver.Prepare(ctx, req)
+	}
+	if err != nil {
+		r.a.unsettle(nil) // it may have left something where it cannot reach it now
 	}
 	return r.stored(*p, err)
 }
@@ -816,7 +820,7 @@ func (r *rollback) healthy(ctx context.Context) (string, error) {
 
 // abandon ends a rollback that changed nothing.
 func (r *rollback) abandon(ctx context.Context) error {
-	err := r.finishParts(ctx)                                     // what it leaves is swept at the next start
+	err := r.finishParts(ctx)                                     // what it leaves is swept by pursue
 	short, cancel := context.WithTimeout(ctx, r.d.stopLimit(r.a)) // as in callOff
 	defer cancel()
 	if err == nil {
@@ -842,16 +846,16 @@ func (r *rollback) dropSafety(ctx context.Context) {
 }
 
 // putBack makes every layer the safety checkpoint's again and starts the app.
-// While it fails the plan stays, and the next operation or start tries again.
+// While it fails the plan stays, and pursue tries again.
 func (r *rollback) putBack(ctx context.Context) error {
 	if r.plan.Phase == preparing { // no layer was touched
 		err := r.abandon(ctx)
 		r.recovered = err == nil
 		return err
 	}
-	if err := r.undo(ctx); err != nil {
-		r.a.unsettle()
-		return errs.Wrap(errs.Failed, "put the app back", err)
+	if err := errs.Wrap(errs.Failed, "put the app back", r.undo(ctx)); err != nil {
+		r.a.unsettle(err)
+		return err
 	}
 	r.recovered = true
 	return nil
@@ -867,26 +871,40 @@ func (r *rollback) undo(ctx context.Context) error {
 			return err
 		}
 	}
-	for i := len(r.parts) - 1; i >= 0; i-- {
-		p := &r.parts[i]
-		if p.sw == nil {
-			continue
-		}
-		if err := r.d.opt.Seam("undo " + string(p.name)); err != nil {
-			return err
-		}
-		if err := p.sw.Undo(ctx); err != nil {
-			return err
-		}
-		if r.plan.Verify {
-			if err := p.check(ctx); err != nil && !r.foreign(p) {
-				return err
-			}
-		}
-		r.putBackWords = append(r.putBackWords, p.back())
+	var failed error
+	for i := len(r.parts) - 1; i >= 0; i-- { // one that fails keeps no other from its state
+		failed = errs.Also(failed, r.undoPart(ctx, &r.parts[i]))
+	}
+	if failed != nil {
+		return failed
 	}
 	startErr := r.startAgain(ctx)
+	if startErr == nil {
+		if err := r.writePlan(ctx, undone); err != nil { // else the app would be stopped to undo it again
+			return err
+		}
+	}
 	return errs.Also(startErr, r.finish(ctx))
+}
+
+// undoPart makes one layer the safety checkpoint's again.
+func (r *rollback) undoPart(ctx context.Context, p *part) error {
+	if p.sw == nil {
+		return nil
+	}
+	if err := r.d.opt.Seam("undo " + string(p.name)); err != nil {
+		return err
+	}
+	if err := p.sw.Undo(ctx); err != nil {
+		return err
+	}
+	if r.plan.Verify {
+		if err := p.check(ctx); err != nil && !r.foreign(p) {
+			return err
+		}
+	}
+	r.putBackWords = append(r.putBackWords, p.back())
+	return nil
 }
 
 // back says what an undo did to the part.
@@ -947,6 +965,7 @@ func (r *rollback) finishParts(ctx context.Context) error {
 			return err
 		}
 		if err := p.sw.Finish(ctx); err != nil {
+			r.a.unsettle(err)
 			return err
 		}
 	}

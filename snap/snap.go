@@ -242,6 +242,14 @@ type Maintainer interface {
 	Maintain(ctx context.Context) error
 }
 
+// Leaver is a driver that ends a restore although something of it cannot be dropped,
+// as where the server that holds it is away or refuses to.
+type Leaver interface {
+	// Leftovers tries again to drop what was left behind, and names what is still
+	// there and why, each in a phrase. Where nothing was left it is quick.
+	Leftovers(ctx context.Context) ([]string, error)
+}
+
 // Weigher is a driver that can tell how large the live state is without reading
 // it, so that a first capture that cannot fit is not begun.
 type Weigher interface {

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -212,6 +213,87 @@ func TestServerKilled(t *testing.T) {
 			}
 			s.recovers(t, do, true, target, base)
 		})
+	}
+}
+
+// A file that no table owns, as a server leaves it that dies in DROP DATABASE, keeps a
+// database of a switch from being removed. The restore ends all the same; what is left has a
+// name, and goes when it can.
+func TestFileInTheSide(t *testing.T) {
+	for _, do := range []string{"prepare", "commit", "undo"} {
+		t.Run(do, func(t *testing.T) {
+			srv := ownServer(t)
+			s, target, base := crashSubject(t, do, srv)
+			check(t, fate{Do: do}.run(s.driver))
+			db := map[string]string{"prepare": s.driver.side("op-1"), "commit": s.driver.old("op-1"), "undo": s.driver.gone("op-1")}[do]
+			file := filepath.Join(srv.dir, "data", db, "parts.MAI~")
+			check(t, os.WriteFile(file, []byte("x"), 0o600))
+			s.restart(t)
+			want := map[string]string{"prepare": base, "commit": target, "undo": base}[do]
+			if do != "prepare" {
+				sw, err := s.driver.Resume(t.Context(), "op-1")
+				check(t, err)
+				check(t, sw.Finish(t.Context()))
+				if _, err := s.driver.Resume(t.Context(), "op-1"); errs.KindOf(err) != errs.NotFound {
+					t.Errorf("after Finish, the switch is there: %v", err)
+				}
+			}
+			gone := snap.Gone{Restores: []snap.RestoreID{"op-1"}}
+			for range 2 { // and again
+				check(t, s.driver.Sweep(t.Context(), gone))
+				left, err := s.driver.Leftovers(t.Context())
+				check(t, err)
+				if len(left) != 1 || !strings.Contains(left[0], db) {
+					t.Fatalf("left behind is %q, want %s", left, db)
+				}
+			}
+			if s.dump(t, s.db) != want {
+				t.Error("the live state is not what it was taken to")
+			}
+			s.restores(t, target)
+			check(t, os.Remove(file))
+			left, err := s.driver.Leftovers(t.Context())
+			check(t, err)
+			if len(left) > 0 {
+				t.Errorf("left behind is %q, want nothing", left)
+			}
+			s.alone(t)
+		})
+	}
+}
+
+// A server that dies as it drops a trigger leaves a file of it, which keeps the
+// trigger from being made again.
+func TestTornTrigger(t *testing.T) {
+	srv := ownServer(t)
+	s, _, base := crashSubject(t, "undo", srv)
+	file := filepath.Join(srv.dir, "data", s.db, "second.TRN")
+	data, err := os.ReadFile(file)
+	check(t, err)
+	torn := false
+	s.driver.cfg.Seam = func(step string) error {
+		if step != "exchanged" {
+			return nil
+		}
+		torn = true
+		return os.WriteFile(file, data, 0o600)
+	}
+	check(t, fate{Do: "undo"}.run(s.driver))
+	if !torn || s.dump(t, s.db) != base {
+		t.Errorf("Undo, which met the file %v, did not get back to the base", torn)
+	}
+}
+
+// restores goes to db-target by another restore.
+func (s *subject) restores(t *testing.T, target string) {
+	t.Helper()
+	check(t, s.capture("db-now"))
+	sw, err := s.driver.Prepare(t.Context(), snap.RestoreRequest{ID: "op-2", Target: "db-target", Base: "db-now"})
+	check(t, err)
+	check(t, sw.Commit(t.Context()))
+	check(t, sw.Finish(t.Context()))
+	if s.dump(t, s.db) != target {
+		t.Error("another restore does not get to its target")
 	}
 }
 

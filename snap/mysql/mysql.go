@@ -63,6 +63,7 @@ var (
 	_ snap.Driver       = (*Driver)(nil)
 	_ snap.LiveCapturer = (*Driver)(nil)
 	_ snap.Differ       = (*Driver)(nil)
+	_ snap.Leaver       = (*Driver)(nil)
 )
 
 // New makes the driver; it does not speak to the server.

@@ -81,32 +81,77 @@ func (d *Driver) sweepSwitches(ctx context.Context, gone []snap.RestoreID) error
 	return nil
 }
 
-// drop drops a switch and its databases; these another time, where the server is away.
+// drop drops a switch and its databases. Where the server is away or cannot remove
+// one, the plan stays, as records.Dropped, for the next Sweep or Leftovers.
 func (d *Driver) drop(ctx context.Context, p *plan) error {
 	if err := d.records.Advance(p, records.Dropped); err != nil {
 		return err
 	}
-	err := d.dropSides(ctx, p.ID)
+	if err := d.records.Release(p.ID); err != nil {
+		return err
+	}
+	left, err := d.dropSides(ctx, p.ID)
 	if errs.KindOf(d.classify("", err)) == errs.Unavailable && ctx.Err() == nil {
 		return nil
 	}
-	if err != nil {
+	if err != nil || len(left) > 0 {
 		return err
 	}
 	return d.records.Drop(string(p.ID))
 }
 
-// dropSides drops the databases of a switch.
-func (d *Driver) dropSides(ctx context.Context, id snap.RestoreID) error {
+// errNotRemoved is the server's number for a DROP DATABASE that dropped all tables, and
+// could not remove the database's folder: there are files in it that are no table's.
+const errNotRemoved = 1010
+
+// dropSides drops the databases of a switch. left are those that are empty, and that
+// the server cannot remove: a crash of it may have left files there, which no
+// statement reaches.
+func (d *Driver) dropSides(ctx context.Context, id snap.RestoreID) (left []string, err error) {
 	s, err := d.connect(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer s.end()
 	for _, db := range []string{d.side(id), d.old(id), d.gone(id)} {
-		if err := s.exec(ctx, "DROP DATABASE IF EXISTS "+quote(db)); err != nil {
-			return err
+		err := s.exec(ctx, "DROP DATABASE IF EXISTS "+quote(db))
+		if isCode(err, errNotRemoved) {
+			left = append(left, fmt.Sprintf("database %s is empty, and the server cannot remove it (%v): remove the files in its folder, in the server's data folder", db, err))
+			continue
+		}
+		if err != nil {
+			return nil, err
 		}
 	}
-	return nil
+	return left, nil
+}
+
+// Leftovers drops the databases of switches that nobody wants any more, and names those
+// that are still there.
+func (d *Driver) Leftovers(ctx context.Context) (left []string, err error) {
+	const op = "drop what restores left on the server"
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	names, err := d.records.Switches()
+	if err != nil {
+		return nil, errs.Wrap(errs.Failed, op, err)
+	}
+	for _, name := range names {
+		p, err := d.loadPlan(op, snap.RestoreID(name))
+		if errs.KindOf(err) == errs.NotFound || err == nil && p.Phase != records.Dropped {
+			continue // half gone, or under way: for Sweep
+		}
+		var these []string
+		if err == nil {
+			these, err = d.dropSides(ctx, p.ID)
+		}
+		if err == nil && len(these) == 0 {
+			err = d.records.Drop(name)
+		}
+		if err != nil {
+			return left, d.classify(op, err)
+		}
+		left = append(left, these...)
+	}
+	return left, nil
 }

@@ -85,7 +85,7 @@ func (d *Driver) stage(ctx context.Context, p *plan, to *stored) error {
 	if err := d.records.Advance(p, records.Preparing); err != nil {
 		return err
 	}
-	if err := d.dropSides(ctx, p.ID); err != nil {
+	if _, err := d.dropSides(ctx, p.ID); err != nil { // one that stays is empty, as good as new
 		return err
 	}
 	s, err := d.connect(ctx)

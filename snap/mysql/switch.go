@@ -115,7 +115,8 @@ func (s *dbSwitch) Undo(ctx context.Context) error {
 // A foreign key to a table that was missing must not find one: it would follow it.
 func (d *Driver) back(ctx context.Context, p *plan, base *stored) error {
 	m := move{from: d.old(p.ID), away: d.gone(p.ID), want: base, drop: base.dangling()}
-	if err := d.exchange(ctx, m, func() error { return d.records.Advance(p, records.Undoing) }); err != nil {
+	err := d.exchange(ctx, m, func() error { return d.records.Advance(p, records.Undoing) })
+	if err != nil && !(base.Absent && isCode(err, errNotRemoved)) { // else it is empty: no try will do better
 		return err
 	}
 	return d.records.Advance(p, records.Undone)
@@ -138,21 +139,15 @@ func (s *dbSwitch) Check(ctx context.Context) (proof snap.Proof, err error) {
 	return proof, err
 }
 
-// Finish drops what was kept for Undo. A restore that is half done must be
-// committed or undone first.
+// Finish drops what was kept for Undo; what of it the server cannot drop now is left
+// for Leftovers. A restore that is half done must be committed or undone first.
 func (s *dbSwitch) Finish(ctx context.Context) error {
 	const op = "finish the restore of database"
 	err := s.with(ctx, op, func(p *plan) error {
 		if err := p.Ended(op); err != nil {
 			return err
 		}
-		if err := s.d.dropSides(ctx, p.ID); err != nil {
-			return err
-		}
-		if err := s.d.records.Drop(string(p.ID)); err != nil {
-			return err
-		}
-		return s.d.records.Release(p.ID)
+		return s.d.drop(ctx, p)
 	})
 	if errs.KindOf(err) == errs.NotFound {
 		return nil

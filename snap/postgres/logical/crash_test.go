@@ -256,3 +256,49 @@ func TestServerKilled(t *testing.T) {
 		s.leftovers(t)
 	}
 }
+
+// A server that dies in DROP DATABASE leaves the database invalid, which takes nothing
+// but another DROP: whatever is under way goes on from there.
+func TestServerKilledInDrop(t *testing.T) {
+	c := pgtest.Start(t, pgtest.Options{})
+	invalidate := func(name string) {
+		t.Helper()
+		c.Psql(t, "postgres", "UPDATE pg_database SET datconnlimit = -2 WHERE datname = '"+name+"'")
+		if got := c.Psql(t, "postgres", "SELECT datconnlimit FROM pg_database WHERE datname = '"+name+"'"); got != "-2" {
+			t.Fatalf("database %s has the connection limit %q, want -2", name, got)
+		}
+	}
+	for _, do := range []string{"prepare", "commit", "undo"} {
+		t.Run(do, func(t *testing.T) {
+			s, target, base := crashSubject(t, c)
+			p := func() *plan {
+				p, err := s.driver.loadPlan("", "op-1")
+				check(t, err)
+				return p
+			}
+			check(t, fate{Do: "prepare"}.run(t.Context(), s.driver))
+			gone, want := snap.Gone{Restores: []snap.RestoreID{"op-1"}}, base
+			if do != "prepare" {
+				check(t, fate{Do: "commit"}.run(t.Context(), s.driver))
+				gone.Restores = nil
+			}
+			switch do {
+			case "prepare":
+				invalidate(p().New)
+			case "commit":
+				invalidate(p().Old)
+				want = target
+			case "undo":
+				check(t, fate{Do: "undo"}.run(t.Context(), s.driver))
+				invalidate(p().New)
+			}
+			s.Reopen(t)
+			check(t, s.driver.Sweep(t.Context(), gone))
+			if do != "prepare" {
+				check(t, fate{Do: "finish"}.run(t.Context(), s.driver))
+			}
+			s.lives(t, do, want)
+			s.leftovers(t)
+		})
+	}
+}

@@ -261,13 +261,17 @@ func (d *Driver) empty(p *plan, m *manifest) {
 	}
 }
 
-// drop drops a database of ours, ending its sessions.
+// drop drops a database of ours, ending its sessions. A database whose DROP DATABASE
+// a crash cut short is invalid: the server refuses everything about it but another DROP.
 func (d *Driver) drop(ctx context.Context, out *conn, name string) error {
-	if oid, err := out.oidOf(ctx, name); err != nil || oid == 0 {
+	templates, err := out.list(ctx, "SELECT 't' FROM pg_catalog.pg_database WHERE datname = $1 AND datistemplate AND datconnlimit <> -2", name)
+	if err != nil {
 		return err
 	}
-	if err := out.exec(ctx, "ALTER DATABASE "+quote(name)+" IS_TEMPLATE false"); err != nil {
-		return err
+	if len(templates) > 0 {
+		if err := out.exec(ctx, "ALTER DATABASE "+quote(name)+" IS_TEMPLATE false"); err != nil {
+			return err
+		}
 	}
 	return out.exec(ctx, "DROP DATABASE IF EXISTS "+quote(name)+" WITH (FORCE)")
 }

@@ -1,0 +1,277 @@
+package daemon_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/daemon"
+	"mulligan/ipc"
+	"mulligan/snap/postgres/pgtest"
+)
+
+// becomesWhole waits until nothing is wrong any more, with no command given.
+func (w world) becomesWhole(t *testing.T, d *daemon.Daemon) {
+	t.Helper()
+	waitFor(t, "nothing is unfinished", func() bool { return len(d.Status(root).Problems) == 0 })
+}
+
+// unfinishedSeed is the seed of the moments at which daemons die: UNFINISHED_SEED, or 1.
+func unfinishedSeed(t *testing.T) uint64 {
+	t.Helper()
+	seed := uint64(1)
+	if s := os.Getenv("UNFINISHED_SEED"); s != "" {
+		var err error
+		if seed, err = strconv.ParseUint(s, 10, 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("UNFINISHED_SEED=%d", seed)
+		}
+	})
+	return seed
+}
+
+// A daemon dies in a rollback whose layers it was switching, and the database server with it.
+// The next daemon is up before the server: it says what it waits for, and finishes
+// when the server is there, with nobody asking for anything.
+func TestServerUpAfterTheDaemon(t *testing.T) {
+	t.Parallel()
+	rounds := 3
+	if long() {
+		rounds = 100
+	}
+	c := pgtest.Start(t, pgtest.Options{Dir: quickDir(t)})
+	r := newRound(t, newWorld(t, c))
+	r.prepare(t, "rollback")
+	names, _, _ := r.victim(t, 0, 0)
+	r.check(t, "rollback")
+	from, to := slices.Index(names, "plan switching"), slices.Index(names, "plan switched")
+	if from < 0 || to < from {
+		t.Fatalf("no switch among the steps %q", names)
+	}
+	rnd := rand.New(rand.NewPCG(unfinishedSeed(t), 1))
+	clear(r.tally)
+	for range rounds {
+		r.prepare(t, "rollback")
+		step := from + 2 + rnd.IntN(to-from) // the first step after the plan was written, to the last
+		if _, _, killed := r.victim(t, step, 0); !killed {
+			t.Fatalf("there is no step %d", step)
+		}
+		c.Kill(t)
+		d := r.open(t)
+		s := d.Status(root)
+		if all := strings.Join(s.Problems, "\n"); !strings.Contains(all, "shop: ") || !strings.Contains(all, "tries again") {
+			t.Fatalf("killed at %s, and the server is down: problems %q", names[step-1], s.Problems)
+		}
+		c.Start(t)
+		r.becomesWhole(t, d)
+		word := r.word(t)
+		if word != r.before && word != "zero" {
+			t.Fatalf("killed at %s: the app is in state %q", names[step-1], word)
+		}
+		r.runs(t, d, word)
+		r.close(t, d)
+		r.check(t, "killed at "+names[step-1])
+		progress(t, "killed at %s: %v", names[step-1], r.tally)
+	}
+	t.Logf("%d rounds: %v", rounds, r.tally)
+}
+
+// failing is a daemon whose steps fail for as long as they are told to.
+func (w world) failing(t *testing.T, fails func(step string) error) *daemon.Daemon {
+	t.Helper()
+	opt := w.options()
+	opt.Seam = fails
+	d, err := daemon.Open(t.Context(), opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// A rollback fails, and so does putting one of the layers back: the others are put back, the
+// app has a problem, and is whole and up once the last can be.
+func TestPutBackThatFails(t *testing.T) {
+	t.Parallel()
+	c := pgtest.Start(t, pgtest.Options{Dir: quickDir(t)})
+	w := newWorld(t, c)
+	var full atomic.Bool
+	d := w.failing(t, func(step string) error {
+		if full.Load() && (step == "commit db:main" || step == "undo db:shop") {
+			return unix.ENOSPC
+		}
+		return nil
+	})
+	defer w.close(t, d)
+	cp, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.set(t, "one")
+	full.Store(true)
+	_, err = d.Rollback(t.Context(), root, "shop", cp.ID, ipc.RollbackRequest{}, nil)
+	if !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("a rollback with a full disk: %v", err)
+	}
+	a, err := d.App(t.Context(), root, "shop")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, list := range map[string][]string{"status": d.Status(root).Problems, "the app": a.Problems} {
+		if !strings.Contains(strings.Join(list, "\n"), unix.ENOSPC.Error()) {
+			t.Errorf("the problems of %s are %q", what, list)
+		}
+	}
+	files, sqlite, pg, err := w.words()
+	if err != nil || files != "one" || sqlite != "zero" || pg != "one" {
+		t.Errorf("one layer cannot be put back: files %q, SQLite %q, Postgres %q, %v", files, sqlite, pg, err)
+	}
+	full.Store(false)
+	w.becomesWhole(t, d)
+	if got := w.word(t); got != "one" {
+		t.Errorf("the app is in state %q, want the one before", got)
+	}
+	w.runs(t, d, "one")
+}
+
+// The server dies while a copy is built there: the rollback is called off, and the copy
+// is dropped when the server is up again.
+func TestServerDiesInPrepare(t *testing.T) {
+	t.Parallel()
+	c := pgtest.Start(t, pgtest.Options{Dir: quickDir(t)})
+	w := newWorld(t, c)
+	copies := func() string {
+		return c.Psql(t, "postgres", `SELECT string_agg(datname, ' ') FROM pg_database WHERE datname LIKE '%\_\_mulligan\_%'`)
+	}
+	var armed atomic.Bool
+	d := w.failing(t, func(step string) error {
+		if strings.HasPrefix(step, "build: ") && armed.CompareAndSwap(true, false) {
+			if copies() == "" {
+				armed.Store(true) // it is not begun yet
+			} else {
+				c.Kill(t)
+			}
+		}
+		return nil
+	})
+	defer w.close(t, d)
+	cp, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.set(t, "one")
+	armed.Store(true)
+	if _, err = d.Rollback(t.Context(), root, "shop", cp.ID, ipc.RollbackRequest{}, nil); err == nil || armed.Load() {
+		t.Fatalf("the server died in a rollback (%v): %v", !armed.Load(), err)
+	}
+	waitFor(t, "what it waits for is said", func() bool { return len(d.Status(root).Problems) > 0 })
+	c.Start(t)
+	if copies() == "" {
+		t.Fatal("no copy was left: the test shows nothing")
+	}
+	w.becomesWhole(t, d)
+	if left := copies(); left != "" {
+		t.Errorf("copies are left: %s", left)
+	}
+	w.runs(t, d, "one")
+}
+
+// mariaDB starts a MariaDB server of the test's own with a database shop, and gives the
+// folder of its data, its socket, and a client.
+func mariaDB(t *testing.T) (data, socket string, sql func(text string) string) {
+	t.Helper()
+	for _, name := range []string{"mariadbd", "mariadb-install-db", "mariadb"} {
+		if _, err := exec.LookPath(name); err != nil {
+			if os.Getenv("MULLIGAN_TEST_NOSKIP") == "1" {
+				t.Fatal(err)
+			}
+			t.Skip("no MariaDB: install the package mariadb-server")
+		}
+	}
+	dir := worldDir(t)
+	data, socket = filepath.Join(dir, "data"), filepath.Join(dir, "s")
+	sh(t, `mariadb-install-db --no-defaults --datadir="$1" --skip-test-db --tmpdir="$2" --auth-root-authentication-method=normal --innodb-log-file-size=8M`, data, dir)
+	cmd := exec.Command("mariadbd", "--no-defaults", "--user=root", "--datadir="+data, "--socket="+socket, "--skip-networking",
+		"--pid-file="+dir+"/pid", "--tmpdir="+dir, "--innodb-buffer-pool-size=32M", "--innodb-log-file-size=8M")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	client := func(text string) ([]byte, error) {
+		cmd := exec.Command("mariadb", "--no-defaults", "-uroot", "-S", socket, "-N", "-B")
+		cmd.Stdin = strings.NewReader(text)
+		return cmd.CombinedOutput()
+	}
+	waitFor(t, "MariaDB answers", func() bool { _, err := client("SELECT 1"); return err == nil })
+	sql = func(text string) string {
+		t.Helper()
+		out, err := client(text)
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	sql("CREATE DATABASE shop; CREATE TABLE shop.words (i int PRIMARY KEY, word text); INSERT INTO shop.words VALUES (1, 'zero')")
+	return data, socket, sql
+}
+
+// A database that the server cannot remove is no failure of the rollback, and keeps none from
+// the next: it is told until it can be removed.
+func TestLeftoverOnTheServer(t *testing.T) {
+	t.Parallel()
+	data, socket, sql := mariaDB(t)
+	w := world{dir: worldDir(t)}.register(t, []ipc.Database{{Name: "main", Driver: "mysql", DSN: "mysql://root@localhost/shop?socket=" + socket}})
+	var file string
+	d := w.failing(t, func(step string) error {
+		if step != "finish db:main" || file != "" {
+			return nil
+		}
+		folders, err := filepath.Glob(filepath.Join(data, "shop__mulligan_*_old"))
+		if err != nil || len(folders) != 1 {
+			return fmt.Errorf("the databases put aside are %q, %v", folders, err)
+		}
+		file = filepath.Join(folders[0], "words.MAI~")
+		return os.WriteFile(file, nil, 0o600)
+	})
+	defer w.close(t, d)
+	cp, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, word := range []string{"one", "two"} {
+		sql("UPDATE shop.words SET word = '" + word + "'")
+		res, err := d.Rollback(t.Context(), root, "shop", cp.ID, ipc.RollbackRequest{}, nil)
+		if err != nil || !res.RolledBack {
+			t.Fatalf("%v, %+v", err, res)
+		}
+		if got := sql("SELECT word FROM shop.words"); got != "zero" {
+			t.Errorf("after the rollback the database says %q", got)
+		}
+		waitFor(t, "the leftover is told", func() bool {
+			return strings.Contains(strings.Join(d.Status(root).Problems, "\n"), filepath.Base(filepath.Dir(file)))
+		})
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	w.becomesWhole(t, d)
+	if left := sql(`SHOW DATABASES LIKE 'shop\_\_mulligan\_%'`); left != "" {
+		t.Errorf("databases are left: %s", left)
+	}
+}
