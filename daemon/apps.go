@@ -161,11 +161,13 @@ func (d *Daemon) bringUp(ctx context.Context, a *app) (notes []string, err error
 	if err == nil {
 		err = d.settle(ctx, a)
 	}
-	if err == nil && len(rec.Run) > 0 {
-		err = a.hostPart().Start(ctx)
-	}
-	if err == nil {
+	if err == nil { // before the command runs, which nobody would know of after a crash
 		err = d.store.PutApp(ctx, rec)
+	}
+	if err == nil && len(rec.Run) > 0 {
+		if err = a.hostPart().Start(ctx); err != nil {
+			err = errs.Also(err, d.store.RemoveApp(context.WithoutCancel(ctx), rec.ID, d.opt.Now()))
+		}
 	}
 	if err != nil {
 		_, e := d.release(ctx, a, rec, nil)

@@ -201,7 +201,7 @@ func (d *Daemon) newRollback(ctx context.Context, a *app, id ipc.CheckpointID, r
 		r.plan.Layers = append(r.plan.Layers, p.name)
 	}
 	if !req.DryRun {
-		err = d.hasFree(reserve)
+		err = d.hasFree(ctx, reserve)
 	}
 	return r, err
 }

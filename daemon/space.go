@@ -8,6 +8,7 @@ import (
 	"mulligan/daemon/store"
 	"mulligan/ipc/errs"
 	"mulligan/snap"
+	"mulligan/snap/cas"
 )
 
 const (
@@ -28,7 +29,7 @@ func (d *Daemon) fits(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	if err := d.hasFree(need + reserve); err != nil {
+	if err := d.hasFree(ctx, need+reserve); err != nil {
 		return err
 	}
 	return d.fitsLimit(ctx, a, cps, need)
@@ -50,18 +51,32 @@ func (d *Daemon) firsts(ctx context.Context, a *app, cps []store.Checkpoint) (ne
 	return need, nil
 }
 
-// hasFree fails when the disk that the contents are stored on lacks room for need bytes.
-func (d *Daemon) hasFree(need int64) error {
+// hasFree fails when the disk that the contents are stored on lacks room for need
+// bytes, also once the garbage is gone: a capture that filled the disk may just have left it.
+func (d *Daemon) hasFree(ctx context.Context, need int64) error {
 	const op = "see what fits"
-	var fs unix.Statfs_t
-	if err := unix.Statfs(d.opt.StateDir, &fs); err != nil {
+	free, err := d.free()
+	if err == nil && free < need {
+		if _, err := d.contents.each(ctx, (*cas.Store).Collect); err != nil {
+			d.opt.Log.Warn("garbage", "err", err)
+		}
+		free, err = d.free()
+	}
+	if err != nil {
 		return errs.Wrap(errs.Failed, op, err)
 	}
-	if free := int64(fs.Bavail) * fs.Bsize; free < need {
+	if free < need {
 		return errs.New(errs.Failed, op, "no space: %s has %d MB free, and the checkpoint needs %d MB at the least", d.opt.StateDir, free>>20, need>>20).
 			WithHint("delete or unpin checkpoints, or make room; the app was not stopped")
 	}
 	return nil
+}
+
+// free is how many bytes the disk that the contents are stored on has left.
+func (d *Daemon) free() (int64, error) {
+	var fs unix.Statfs_t
+	err := unix.Statfs(d.opt.StateDir, &fs)
+	return int64(fs.Bavail) * fs.Bsize, err
 }
 
 // fitsLimit fails when what is pinned leaves no room within max_bytes, or the
