@@ -337,6 +337,22 @@ func certificate(t *testing.T) (cert, key string) {
 	return cert, key
 }
 
+// The random bytes of an ed25519 login reach the client library as they are, also
+// where they end with a zero, which it takes for the end of a text.
+func TestEndOfRandomBytes(t *testing.T) {
+	for _, last := range []string{"\x00", "x"} {
+		random := strings.Repeat("r", 31) + last
+		p := ended([]byte("\xfeclient_ed25519\x00" + random))
+		if got := strings.TrimSuffix(string(p), "\x00"); got != "\xfeclient_ed25519\x00"+random {
+			t.Errorf("the library reads %q", got)
+		}
+	}
+	other := "\xfemysql_native_password\x00" + strings.Repeat("r", 20) + "\x00"
+	if got := string(ended([]byte(other))); got != other {
+		t.Errorf("another login is changed to %q", got)
+	}
+}
+
 // TLS is begun by the driver itself, and the login goes on above it.
 func TestTLS(t *testing.T) {
 	cert, key := certificate(t)
