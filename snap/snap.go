@@ -143,7 +143,9 @@ type Snapshot struct {
 	Position string
 	// Quiesced: nothing was writing while this was captured.
 	Quiesced bool
-	Created  time.Time
+	// Raw: the driver could not read the state, and kept the bytes that lie there.
+	Raw     bool
+	Created time.Time
 	// Warnings say what the snapshot lacks, in whole sentences.
 	Warnings []string
 }
@@ -248,6 +250,17 @@ type Leaver interface {
 	// Leftovers tries again to drop what was left behind, and names what is still
 	// there and why, each in a phrase. Where nothing was left it is quick.
 	Leftovers(ctx context.Context) ([]string, error)
+}
+
+// Salvager is a driver that can keep a live state that it cannot read, as of a database
+// whose file somebody wrote over.
+type Salvager interface {
+	// Salvage is Capture of the bytes that lie there, whatever they are, with the app
+	// stopped: nothing of them is read for its sense. Its Snapshot is Raw. A switch may
+	// have it as its base, so that Undo brings back just these bytes, and as its target.
+	// Nothing lying there is a state too. What cannot be kept even so is an error, as
+	// where the bytes are on a server that is away.
+	Salvage(ctx context.Context, req CaptureRequest) (Snapshot, error)
 }
 
 // Weigher is a driver that can tell how large the live state is without reading
