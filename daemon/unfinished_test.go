@@ -18,6 +18,7 @@ import (
 	"mulligan/daemon"
 	"mulligan/ipc"
 	"mulligan/snap/postgres/pgtest"
+	"mulligan/testkit"
 )
 
 // becomesWhole waits until nothing is wrong any more, with no command given.
@@ -193,14 +194,7 @@ func TestServerDiesInPrepare(t *testing.T) {
 // folder of its data, its socket, and a client.
 func mariaDB(t *testing.T) (data, socket string, sql func(text string) string) {
 	t.Helper()
-	for _, name := range []string{"mariadbd", "mariadb-install-db", "mariadb"} {
-		if _, err := exec.LookPath(name); err != nil {
-			if os.Getenv("MULLIGAN_TEST_NOSKIP") == "1" {
-				t.Fatal(err)
-			}
-			t.Skip("no MariaDB: install the package mariadb-server")
-		}
-	}
+	testkit.Need(t, "mariadb")
 	dir := worldDir(t)
 	data, socket = filepath.Join(dir, "data"), filepath.Join(dir, "s")
 	sh(t, `mariadb-install-db --no-defaults --datadir="$1" --skip-test-db --tmpdir="$2" --auth-root-authentication-method=normal --innodb-log-file-size=8M`, data, dir)
