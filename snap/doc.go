@@ -82,6 +82,7 @@
 //
 // What only some drivers can do is a small interface of its own, found by a type
 // assertion: [Differ], [ScopedPreparer], [Opener], [Lister], [Warmer], [Weigher], [Maintainer], [Leaver], [LiveCapturer], [MemoryCapturer],
+// [Salvager],
 // [Journal], [Reverter].
 //
 // # Conformance
