@@ -190,3 +190,141 @@ func TestResizedWhileOff(t *testing.T) {
 		t.Error("after a merge the disk is another")
 	}
 }
+
+// newDisk makes an image with a file system, and gives the XML that attaches it.
+func (v *vm) newDisk(t *testing.T, name, dev string) (path, xml string) {
+	t.Helper()
+	path = filepath.Join(filepath.Dir(v.Disks[0]), name+".qcow2")
+	script := `truncate -s 16M "$1.raw" && mke2fs -q -F -t ext4 -O ^has_journal "$1.raw" && qemu-img convert -O qcow2 "$1.raw" "$1" && rm "$1.raw"`
+	if out, err := exec.Command("sh", "-c", script, "sh", path).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return path, diskXML(path, dev)
+}
+
+func diskXML(path, dev string) string {
+	return fmt.Sprintf("<disk type='file' device='disk'><driver name='qemu' type='qcow2' cache='none'/><source file='%s'/><target dev='%s' bus='virtio'/></disk>", path, dev)
+}
+
+const ports = "<controller type='pci' model='pcie-root'/>" + "<controller type='pci' model='pcie-root-port'/>" + "<controller type='pci' model='pcie-root-port'/>" +
+	"<controller type='pci' model='pcie-root-port'/>" + "<controller type='pci' model='pcie-root-port'/>" + "<controller type='pci' model='pcie-root-port'/>"
+
+// Disks are attached to a running domain, and detached from it: from then on they are
+// captured, or are not. Rollbacks to checkpoints of other disks leave alone what those do not
+// have, and say so.
+func TestDisksComeAndGo(t *testing.T) {
+	v := newVM(t, disktest.GuestOptions{Devices: ports})
+	d := v.driver(t, t.TempDir(), nil)
+	v.boot(t)
+	const both = libvirt.DOMAIN_DEVICE_MODIFY_LIVE | libvirt.DOMAIN_DEVICE_MODIFY_CONFIG
+	v.Do(t, "set A")
+	one := capture(t, d)
+	other, xml := v.newDisk(t, "other", "vdb")
+	if err := v.lookup(t).AttachDeviceFlags(xml, both); err != nil {
+		t.Fatal(err)
+	}
+	v.Do(t, "sh while [ ! -e /dev/vdb ]; do usleep 50000; done; mount -t ext4 /dev/vdb /b")
+	v.Do(t, "set B")
+	two := capture(t, d)
+	if len(two.Warnings) != 1 || !strings.Contains(two.Warnings[0], "disk vdb was attached") {
+		t.Errorf("%q", two.Warnings)
+	}
+	v.Do(t, "set C")
+
+	// To before it was there: vda goes back, vdb stays.
+	safety := rollback(t, d, one.ID)
+	v.WaitReady(t)
+	if got := v.Do(t, "get"); got != "A C" {
+		t.Errorf("at the first checkpoint the guest reads %q", got)
+	}
+	for _, to := range []struct {
+		id   snap.SnapshotID
+		want string
+	}{{two.ID, "B B"}, {safety, "C C"}} {
+		rollback(t, d, to.id)
+		v.WaitReady(t)
+		if got := v.Do(t, "get"); got != to.want {
+			t.Errorf("%s: the guest reads %q, and not %q", to.id, got, to.want)
+		}
+	}
+
+	// Only half detached.
+	v.Do(t, "set D")
+	head := v.sources(t, 0)["vdb"]
+	if err := v.lookup(t).DetachDeviceFlags(diskXML(head, "vdb"), libvirt.DOMAIN_DEVICE_MODIFY_CONFIG); err != nil {
+		t.Fatal(err)
+	}
+	half := capture(t, d)
+	if len(half.Warnings) != 2 || !strings.Contains(strings.Join(half.Warnings, " "), "in the running domain and not in its persistent") {
+		t.Errorf("%q", half.Warnings)
+	}
+	v.Do(t, "sh umount /b")
+	if err := v.lookup(t).DetachDeviceFlags(diskXML(head, "vdb"), libvirt.DOMAIN_DEVICE_MODIFY_LIVE); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the guest lets go of the disk", func() bool { return v.sources(t, 0)["vdb"] == "" })
+	v.Do(t, "set E")
+	three := capture(t, d)
+	if len(three.Warnings) != 0 {
+		t.Errorf("%q", three.Warnings)
+	}
+	id := snap.RestoreID("op-notes")
+	base := capture(t, d)
+	sw, err := d.Prepare(t.Context(), snap.RestoreRequest{ID: id, Target: two.ID, Base: base.ID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	proof, err := sw.Check(t.Context())
+	if err != nil || len(proof.Notes) != 1 || !strings.Contains(proof.Notes[0], "holds disk vdb") {
+		t.Errorf("%+v, %v", proof, err)
+	}
+	if err := sw.Finish(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	rollback(t, d, two.ID)
+	v.WaitReady(t)
+	if got := v.Do(t, "get"); got != "B" {
+		t.Errorf("the guest reads %q", got)
+	}
+
+	// Its image may be used elsewhere, also when checkpoints go; and it may come back.
+	for _, id := range []snap.SnapshotID{half.ID, three.ID, base.ID, safety} {
+		if err := d.Delete(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := d.Sweep(t.Context(), snap.Gone{}); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := d.Maintain(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := d.Unit().Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := v.lookup(t).AttachDeviceFlags(diskXML(head, "vdb"), libvirt.DOMAIN_DEVICE_MODIFY_CONFIG); err != nil {
+		t.Fatal(err)
+	}
+	back := capture(t, d)
+	if got := v.read(t, d, back.ID); got != "B D" {
+		t.Errorf("with its disk again the domain has %q", got)
+	}
+	if err := d.Unit().Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	rollback(t, d, two.ID)
+	v.WaitReady(t)
+	if got := v.Do(t, "get"); got != "B B" {
+		t.Errorf("the guest reads %q", got)
+	}
+	for _, id := range []snap.SnapshotID{one.ID, two.ID, back.ID} {
+		if err := d.Verify(t.Context(), id, snap.Full); err != nil {
+			t.Error(err)
+		}
+	}
+	if !exists(other) {
+		t.Error("the image that was attached is gone")
+	}
+}
