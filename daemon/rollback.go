@@ -74,6 +74,7 @@ type rollback struct {
 
 	warnings  []string
 	recovered bool
+	ails      bool // the app does not start, and mayAil
 	// putBackWords say what an undo did, a line per layer.
 	putBackWords []string
 	again        bool // an undo was begun before, by this daemon or one that died
@@ -759,16 +760,31 @@ func (r *rollback) start(ctx context.Context) (string, error) {
 	case !r.starts():
 		return r.halts() + " " + cmp.Or(r.plan.WhyDown, "was not running before"), errSkipped
 	}
-	if err := r.d.startUnit(ctx, r.a); err != nil {
-		return "", err
-	}
-	if r.a.rec().Health == nil { // else that tells
-		if err := r.staysUp(ctx); err != nil {
+	if err := r.bringUp(ctx); err != nil {
+		if !r.mayAil() {
 			return "", err
 		}
+		r.ails = true
+		r.warn("the app does not start, and was not well when %s was made: %v", r.target.ID, err)
+		return r.halts() + " does not start, as when the checkpoint was made", errSkipped
 	}
 	return r.halts() + " started", nil
 }
+
+// bringUp starts the app, and watches it for a moment where no health check tells.
+func (r *rollback) bringUp(ctx context.Context) error {
+	if err := r.d.startUnit(ctx, r.a); err != nil {
+		return err
+	}
+	if r.a.rec().Health != nil {
+		return nil
+	}
+	return r.staysUp(ctx)
+}
+
+// mayAil reports whether an app that does not start, or is not well, is what was asked
+// for: the checkpoint is of such an app.
+func (r *rollback) mayAil() bool { return ailing(r.target) && r.req.OnUnhealthy != ipc.UnhealthyUndo }
 
 // staysUp watches a unit that says that it has started: many a program reads
 // what it can't bear only then.
@@ -808,6 +824,14 @@ func (r *rollback) healthy(ctx context.Context) (string, error) {
 		return "the app was not started", errSkipped
 	case !r.stops() && !r.plan.Running:
 		return "the app was not running before", errSkipped
+	case r.ails:
+		return "the app does not start", errSkipped
+	case r.mayAil():
+		if _, well := r.d.condition(ctx, r.a, systemd.Status{Active: "active"}); well == nil || !*well {
+			r.warn("the app is not well, and was not when %s was made", r.target.ID)
+			return "not well, as when the checkpoint was made", errSkipped
+		}
+		return "healthy", nil
 	}
 	if err := r.d.checkHealth(ctx, r.a); err != nil {
 		return "", err
