@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -130,7 +131,10 @@ func (d *Daemon) Rollback(ctx context.Context, who ipc.Caller, ref string, id ip
 		return ipc.RollbackResult{}, errs.Wrap(errs.Failed, op, err)
 	}
 	r.notify, r.plan.Actor = onStage, actor(who)
-	err = r.alone(ctx)
+	err = r.remakeWorkspace(ctx)
+	if err == nil {
+		err = r.alone(ctx)
+	}
 	if err == nil {
 		err = r.spareOthers(ctx)
 	}
@@ -453,6 +457,18 @@ func (r *rollback) safetyCheckpoint(ctx context.Context) (string, error) {
 	return "id=" + string(cp.ID), nil
 }
 
+// remakeWorkspace makes the workspace again if it was deleted and the files are to go back.
+func (r *rollback) remakeWorkspace(ctx context.Context) error {
+	if r.req.DryRun || !slices.Contains(r.plan.Layers, snap.Files) {
+		return nil
+	}
+	made, err := r.d.remakeWorkspace(ctx, r.a.rec())
+	if made {
+		r.warn("%s was not there any more, and was made anew", r.a.rec().Workspace)
+	}
+	return err
+}
+
 // intend notes how the app is before the rollback, and how it is to be after it.
 func (r *rollback) intend(now systemd.Status) {
 	r.before = now
@@ -762,7 +778,7 @@ func (r *rollback) start(ctx context.Context) (string, error) {
 	}
 	if err := r.bringUp(ctx); err != nil {
 		if !r.mayAil() {
-			return "", err
+			return "", r.orWithout(err)
 		}
 		r.ails = true
 		r.warn("the app does not start, and was not well when %s was made: %v", r.target.ID, err)
@@ -780,6 +796,33 @@ func (r *rollback) bringUp(ctx context.Context) error {
 		return nil
 	}
 	return r.staysUp(ctx)
+}
+
+// orWithout says of an app that does not start how to go there all the same.
+func (r *rollback) orWithout(err error) error {
+	hint := "`" + r.command("--no-start") + "` goes there without starting it"
+	if first := errs.HintOf(err); first != "" {
+		hint = first + "; " + hint
+	}
+	return &errs.Error{Kind: errs.KindOf(err), Err: err, Hint: hint}
+}
+
+// command is what a person types for this rollback, with a flag more.
+func (r *rollback) command(flag string) string {
+	words := []string{"mulligan", "rollback", string(r.plan.Target)}
+	switch {
+	case r.plan.Aimed && r.req.Turns == 0:
+		words = []string{"mulligan", "redo"}
+	case r.plan.Aimed && r.req.Turns == 1:
+		words = []string{"mulligan", "undo"}
+	case r.plan.Aimed:
+		words = []string{"mulligan", "undo", strconv.Itoa(r.req.Turns)}
+	default:
+		for _, s := range r.req.Scope {
+			words = append(words, "--scope", strconv.Quote(s))
+		}
+	}
+	return strings.Join(append(words, flag), " ")
 }
 
 // mayAil reports whether an app that does not start, or is not well, is what was asked

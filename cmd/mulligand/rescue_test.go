@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -48,7 +49,10 @@ var rescues = []struct {
 		v.sql("PRAGMA wal_checkpoint(TRUNCATE)")
 		v.shell(`dd if=/dev/zero of=shop.db bs=4096 seek=1 count=2 conv=notrunc status=none`)
 	}},
-	{"the SQLite file cut off", commandVictim, func(v *victim) { v.shell(`truncate -s 100 shop.db; rm -f shop.db-*`) }},
+	{"the SQLite file cut off", commandVictim, func(v *victim) { v.shell(`truncate -s 100 shop.db; rm -f shop.db-*`); v.killApp() }},
+	{"the SQLite file cut off while the app uses it", commandVictim, func(v *victim) {
+		v.shell(`truncate -s 100 shop.db; rm -f shop.db-*`)
+	}},
 	{"the SQLite file deleted", commandVictim, func(v *victim) { v.shell(`rm -f shop.db*`); v.killApp() }},
 	{"a folder in place of the SQLite file", commandVictim, func(v *victim) {
 		v.shell(`rm -f shop.db*; mkdir shop.db; echo '{}' >shop.db/config.json`)
@@ -84,6 +88,7 @@ var rescues = []struct {
 	{"Redis emptied", redisVictim, func(v *victim) { v.quit(); v.begin() }},
 	{"the workspace emptied", commandVictim, func(v *victim) { v.shell(`find . -mindepth 1 -delete`) }},
 	{"the workspace deleted", commandVictim, func(v *victim) { v.shell(`cd / && rm -r "$1"`, v.ws) }},
+	{"the workspace made anew", commandVictim, func(v *victim) { v.shell(`cd / && rm -r "$1" && mkdir "$1"`, v.ws) }},
 	{"the workspace of a unit emptied", unitVictim(givenUp), func(v *victim) {
 		v.shell(`find . -mindepth 1 -delete`)
 		v.unitBecomes("failed", "restart")
@@ -123,17 +128,22 @@ func TestRescue(t *testing.T) {
 			t.Parallel()
 			v := c.app(t)
 			v.turn("well", func() { v.put("one") })
-			before := v.note()
+			before, whole := v.note(), v.ruins()
 			v.turn("badly", func() { c.breaks(v) })
 			ruins := v.ruins()
+			if got := v.answer(); got == before.answer && slices.Equal(ruins, whole) {
+				t.Fatalf("nothing is broken: the app says %q", got)
+			}
 			v.rescue("undo")
 			v.is("undone", before)
 			v.sound()
-			v.rescue("redo")
-			sameListing(t, "redone", v.ruins(), ruins)
-			v.rescue("undo")
-			v.is("undone again", before)
-			v.sound()
+			if c.name != "the SQLite file cut off while the app uses it" { // it would not start, and ran then
+				v.rescue("redo")
+				sameListing(t, "redone", v.ruins(), ruins)
+				v.rescue("undo")
+				v.is("undone again", before)
+				v.sound()
+			}
 			v.rescue("undo") // of the turn before
 			if got := v.answers(); got != "page zero, database zero\n" {
 				t.Errorf("two turns undone, the app says %q", got)
