@@ -1,11 +1,14 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // rescues is what agents break, with the app that they break it in.
@@ -176,6 +179,50 @@ func TestRescueWithoutServer(t *testing.T) {
 			}
 			v.begin()
 			_ = before
+		})
+	}
+}
+
+// smallDisk has all that is the daemon's, and the workspace, on a small disk of its own.
+func (d *daemonProcess) smallDisk(megabytes int) {
+	d.t.Helper()
+	if err := unix.Mount("tmpfs", d.dir, "tmpfs", 0, fmt.Sprintf("size=%dm,mode=755", megabytes)); err != nil {
+		d.t.Fatal(err)
+	}
+	d.t.Cleanup(func() {
+		d.stop()
+		if err := unix.Unmount(d.dir, unix.MNT_DETACH); err != nil {
+			d.t.Error(err)
+		}
+	})
+}
+
+// TestRescueOnFullDisk has an agent fill the disk.
+func TestRescueOnFullDisk(t *testing.T) {
+	for _, c := range []struct{ name, fill string }{
+		{"in the workspace", `dd if=/dev/urandom of=src/core bs=1M 2>/dev/null || :`},
+		{"in many files of the workspace", `for i in $(seq 2000); do head -c 100000 /dev/urandom >src/core$i || break; done 2>/dev/null`},
+		{"elsewhere", `dd if=/dev/urandom of=../log bs=1M 2>/dev/null || :`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			d := newDaemon(t)
+			d.smallDisk(96)
+			d.start()
+			v := newVictim(t, d)
+			v.plantShop("sqlite:shop.db", "")
+			v.useSQLite()
+			v.add("--db", "sqlite:shop.db", "--run", "./serve.sh")
+			v.turn("well", func() { v.put("one") })
+			before := v.note()
+			v.turn("badly", func() {
+				v.badCode()
+				v.shell(c.fill)
+				v.killApp()
+			})
+			v.rescue("undo")
+			v.is("undone", before)
+			v.sound()
 		})
 	}
 }
