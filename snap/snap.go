@@ -278,6 +278,16 @@ type Foreseer interface {
 	Foresee(ctx context.Context, target SnapshotID, paths []string) error
 }
 
+// SalvagerOf returns the Salvager that d is. A driver that hands its work to another
+// one says by a method Salvager whether that is one.
+func SalvagerOf(d Driver) (Salvager, bool) {
+	if outer, ok := d.(interface{ Salvager() (Salvager, bool) }); ok {
+		return outer.Salvager()
+	}
+	s, ok := d.(Salvager)
+	return s, ok
+}
+
 // Weigher is a driver that can tell how large the live state is without reading
 // it, so that a first capture that cannot fit is not begun.
 type Weigher interface {
