@@ -111,6 +111,7 @@ func (d *Daemon) create(ctx context.Context, a *app, req ipc.CreateRequest) (sto
 		return store.Checkpoint{}, errs.Also(errs.Also(err, startErr), d.end(ctx, a, op))
 	}
 	cp.Running, cp.Healthy = was.Running, was.Healthy
+	cp.Warnings = append(cp.Warnings, repositoryWarnings(a.rec())...)
 	cp.Trigger, cp.Pinned = req.Trigger, req.Pinned
 	cp.Notes, cp.DeployID = optional(req.Notes), optional(req.DeployID)
 	if err := d.record(ctx, a, &cp, op); err != nil {

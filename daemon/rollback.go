@@ -211,10 +211,31 @@ func (d *Daemon) newRollback(ctx context.Context, a *app, id ipc.CheckpointID, r
 		}
 		r.plan.Layers = append(r.plan.Layers, p.name)
 	}
+	if err := r.foreseen(ctx); err != nil {
+		return nil, err
+	}
 	if !req.DryRun {
 		err = d.hasFree(ctx, reserve)
 	}
 	return r, err
+}
+
+// foreseen refuses what the layers can tell now that their Prepare would refuse.
+func (r *rollback) foreseen(ctx context.Context) error {
+	for _, p := range r.parts {
+		f, ok := p.driver.(snap.Foreseer)
+		if !ok {
+			continue
+		}
+		var paths []string
+		if p.name == snap.Files {
+			paths = r.scope
+		}
+		if err := f.Foresee(ctx, p.target, paths); err != nil {
+			return r.stored(p, err)
+		}
+	}
+	return nil
 }
 
 // stored says of damage in what is stored where it is and what to do.

@@ -72,10 +72,20 @@ type App struct {
 	Problems []string `json:"problems,omitempty"` // what needs a person's attention, in whole sentences
 	Covers   []string `json:"covers,omitempty"`   // what a checkpoint of it holds, a line per layer
 	Notes    []string `json:"notes,omitempty"`    // what registering or changing it changed outside of mulligan, in whole sentences
+	// Gaps are looked for when it is registered and when they are asked for.
+	Gaps []Gap `json:"gaps,omitempty"`
 	// Following says how its files are followed for automatic checkpoints: starting,
 	// watching, rescanning (events were lost, everything is being looked at) or
 	// degraded (Problems says why and what to do); "" where it is not asked for.
 	Following string `json:"following,omitempty"`
+}
+
+// Gap is something of an app that cannot be captured, or could not be given back.
+type Gap struct {
+	Layer  string `json:"layer"`
+	What   string `json:"what"`   // a whole sentence
+	Remedy string `json:"remedy"` // what to do about it
+	Blocks bool   `json:"blocks"` // no checkpoint can be made while it is there
 }
 
 // Health is how to tell whether the app works: exactly one of URL and Command.

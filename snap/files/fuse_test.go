@@ -69,7 +69,7 @@ func TestUserMounts(t *testing.T) {
 		}
 		list, err := f.Survey(t.Context())
 		must(t, err)
-		if len(list) != 1 || !strings.Contains(list[0], "/ws/mnt is a mount point") {
+		if len(list) != 1 || !strings.Contains(list[0].What, "/ws/mnt is a mount point") {
 			t.Errorf("dead=%v: the survey says %q", dead, list)
 		}
 		write(t, top+"/ws/f", "two")

@@ -110,9 +110,11 @@ func errand(top string, args []string) error {
 		s, err = d.Capture(ctx, snap.CaptureRequest{ID: snap.SnapshotID(args[1])})
 		fmt.Println(strings.Join(s.Warnings, "\n"))
 	case "survey":
-		var list []string
+		var list []snap.Gap
 		list, err = d.Survey(ctx)
-		fmt.Println(strings.Join(list, "\n"))
+		for _, g := range list {
+			fmt.Println(g, g.Blocks)
+		}
 	case "foresee":
 		err = d.Foresee(ctx, snap.SnapshotID(args[1]), args[2:])
 	case "restore":
