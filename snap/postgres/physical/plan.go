@@ -200,7 +200,11 @@ func (d *Driver) fill(ctx context.Context, p *plan, old *plan, target, base mark
 		return err
 	}
 	p.Digest, p.Rows = p.Fork.Contents.digest(), p.Fork.Contents.Rows
-	now, err := readContents(ctx, d.connectTo, -1)
+	limit := int64(-1)
+	if p.Rows {
+		limit = d.cfg.DigestLimit
+	}
+	now, err := readContents(ctx, d.connectTo, limit)
 	if err != nil {
 		return errs.Also(err, d.remove(ctx, d.stored("forks", p.Fork.Dir)))
 	}
