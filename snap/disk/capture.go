@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"mulligan/ipc/errs"
@@ -77,7 +78,7 @@ func (c *capturing) run(ctx context.Context) (err error) {
 	if c.survey, _, err = d.surveyOf(opCapture, c.m, c.up); err != nil {
 		return err
 	}
-	c.warnings = c.survey.Warnings
+	c.warnings = slices.Concat(c.survey.Warnings, d.tree.News, d.halfway)
 	if same, err := c.unchanged(); err != nil || same {
 		if err == nil {
 			err = c.name(d.tree.Layers[d.tree.Head].Parent)
@@ -116,7 +117,10 @@ func (c *capturing) unchanged() (bool, error) {
 	if c.up || head.Parent == "" {
 		return false, nil
 	}
-	if empty, err := d.headEmpty(d.tree.Head); err != nil || !empty {
+	if !slices.Equal(head.devices(), d.tree.Layers[head.Parent].devices()) {
+		return false, nil
+	}
+	if fresh, err := d.headFresh(); err != nil || !fresh {
 		return false, err
 	}
 	return d.sameNVRAM(c.survey.NVRAM, d.tree.Layers[head.Parent])
@@ -214,7 +218,7 @@ func (c *capturing) switchDisks(ctx context.Context, in *intent) error {
 	if err := d.seam("capture: overlays"); err != nil {
 		return err
 	}
-	size := d.headerSize(in.Old)
+	size := d.sizeBelow(in.New)
 	if c.up {
 		size = c.m.Capacity // the header of an image in use may be stale
 	}
@@ -243,7 +247,7 @@ func (c *capturing) copyNVRAM(ctx context.Context, in *intent) (err error) {
 // that can be had in time.
 func (c *capturing) switchLive(ctx context.Context, in *intent) error {
 	d := c.d
-	text := snapshotXML(d.tree.Disks, c.survey.Left, d.tree.Layers[in.New].paths(), in.Memory)
+	text := snapshotXML(d.tree.Disks, c.survey.others(d.tree.Disks), d.tree.Layers[in.New].paths(), in.Memory)
 	if in.Memory == "" { // libvirt pauses the guest itself while it writes its memory
 		warning := ""
 		c.quiesced, warning = d.quiesce(ctx, c.m, c.survey)
@@ -303,6 +307,7 @@ func (d *Driver) finishCapture(c *capturing, in *intent) error {
 		}
 		t.Head, t.Intent, t.Resume, t.Suspect = in.New, nil, nil, false
 		if c.id != "" {
+			t.News = nil
 			t.Snapshots[c.id] = &snapshot{Layer: in.Old, Created: time.Now().UTC(), Quiesced: c.quiesced, Memory: memory}
 		}
 	})
@@ -311,6 +316,7 @@ func (d *Driver) finishCapture(c *capturing, in *intent) error {
 // name records a snapshot of a layer that is frozen already.
 func (c *capturing) name(id layerID) error {
 	return c.d.update(func(t *tree) {
+		t.News = nil
 		t.Snapshots[c.id] = &snapshot{Layer: id, Created: time.Now().UTC(), Quiesced: true}
 	})
 }

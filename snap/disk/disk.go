@@ -72,6 +72,8 @@ type Driver struct {
 		conn hypervisor
 	}
 
+	halfway []string // sentences about disks that only one of the domain's definitions has
+
 	maxLive int // see the constant
 
 	maintain sync.Mutex // held during Maintain

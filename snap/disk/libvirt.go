@@ -78,9 +78,12 @@ func classify(what string, err error) error {
 
 type connection struct{ c *libvirt.Connect }
 
-// dial connects to libvirt.
+// dial connects to a libvirt of this host, and to no other.
 func dial(uri string) (hypervisor, error) {
 	const what = "connect to libvirt"
+	if err := localURI(uri); err != nil {
+		return nil, errs.Wrap(errs.Unsupported, what, err)
+	}
 	c, err := within(callLimit, what, func() (*libvirt.Connect, error) { return libvirt.NewConnect(uri) })
 	if err != nil {
 		out := errs.New(errs.KindOf(err), what, "%s", uri).WithHint("%s", errs.HintOf(err))
@@ -90,7 +93,30 @@ func dial(uri string) (hypervisor, error) {
 		}
 		return nil, out
 	}
+	if err := isLocal(c); err != nil {
+		_, _ = c.Close() // that it is not wanted is the error
+		return nil, errs.Wrap(errs.Unsupported, what, err)
+	}
 	return &connection{c}, nil
+}
+
+// isLocal refuses a connection that leads to another host, whatever its URI looked like:
+// libvirt's configuration may give any URI another name, and a server may hand on
+// what it is asked to another.
+func isLocal(c *libvirt.Connect) error {
+	const what = "ask libvirt which host it runs on"
+	uri, err := within(callLimit, what, c.GetURI)
+	if err == nil {
+		err = localURI(uri)
+	}
+	if err != nil {
+		return err
+	}
+	name, err := within(callLimit, what, c.GetHostname)
+	if err != nil {
+		return err
+	}
+	return sameHost(uri, name)
 }
 
 func (c *connection) Close() error {

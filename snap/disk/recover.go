@@ -394,5 +394,8 @@ func (t *tree) files() (list []string) {
 	if t.Resume != nil {
 		list = append(list, t.Resume.Memory.Path)
 	}
+	for _, o := range t.Out {
+		list = append(list, o.Path)
+	}
 	return list
 }
