@@ -28,6 +28,7 @@ import (
 	"mulligan/ipc"
 	"mulligan/ipc/errs"
 	"mulligan/privsep"
+	"mulligan/testkit"
 )
 
 // The two users are accounts that every Debian has and nobody uses.
@@ -117,9 +118,7 @@ type town struct {
 }
 
 func newTown(t *testing.T) *town {
-	if os.Getuid() != 0 {
-		t.Skip("it takes root to be several users")
-	}
+	testkit.Need(t, "root")
 	dir, err := os.MkdirTemp("/var/tmp", "town")
 	if err != nil {
 		t.Fatal(err)

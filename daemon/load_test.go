@@ -19,6 +19,7 @@ import (
 	"mulligan/daemon"
 	"mulligan/ipc"
 	"mulligan/ipc/errs"
+	"mulligan/testkit"
 )
 
 // crowd is a daemon on a socket with many apps.
@@ -75,9 +76,7 @@ func newCrowd(t testing.TB, apps int) *crowd {
 // others hold connections and say nothing: for a few seconds, or for five minutes
 // with MULLIGAN_TEST_LONG=1. Nothing fails but with busy, and memory stays flat.
 func TestLoad(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("workspaces are registered for root")
-	}
+	testkit.Need(t, "root")
 	long, clients := 4*time.Second, 100
 	if os.Getenv("MULLIGAN_TEST_LONG") == "1" {
 		long = 5 * time.Minute

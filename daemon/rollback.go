@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -74,6 +75,7 @@ type rollback struct {
 
 	warnings  []string
 	recovered bool
+	ails      bool // the app does not start, and mayAil
 	// putBackWords say what an undo did, a line per layer.
 	putBackWords []string
 	again        bool // an undo was begun before, by this daemon or one that died
@@ -129,7 +131,10 @@ func (d *Daemon) Rollback(ctx context.Context, who ipc.Caller, ref string, id ip
 		return ipc.RollbackResult{}, errs.Wrap(errs.Failed, op, err)
 	}
 	r.notify, r.plan.Actor = onStage, actor(who)
-	err = r.alone(ctx)
+	err = r.remakeWorkspace(ctx)
+	if err == nil {
+		err = r.alone(ctx)
+	}
 	if err == nil {
 		err = r.spareOthers(ctx)
 	}
@@ -452,6 +457,18 @@ func (r *rollback) safetyCheckpoint(ctx context.Context) (string, error) {
 	return "id=" + string(cp.ID), nil
 }
 
+// remakeWorkspace makes the workspace again if it was deleted and the files are to go back.
+func (r *rollback) remakeWorkspace(ctx context.Context) error {
+	if r.req.DryRun || !slices.Contains(r.plan.Layers, snap.Files) {
+		return nil
+	}
+	made, err := r.d.remakeWorkspace(ctx, r.a.rec())
+	if made {
+		r.warn("%s was not there any more, and was made anew", r.a.rec().Workspace)
+	}
+	return err
+}
+
 // intend notes how the app is before the rollback, and how it is to be after it.
 func (r *rollback) intend(now systemd.Status) {
 	r.before = now
@@ -759,16 +776,58 @@ func (r *rollback) start(ctx context.Context) (string, error) {
 	case !r.starts():
 		return r.halts() + " " + cmp.Or(r.plan.WhyDown, "was not running before"), errSkipped
 	}
-	if err := r.d.startUnit(ctx, r.a); err != nil {
-		return "", err
-	}
-	if r.a.rec().Health == nil { // else that tells
-		if err := r.staysUp(ctx); err != nil {
-			return "", err
+	if err := r.bringUp(ctx); err != nil {
+		if !r.mayAil() {
+			return "", r.orWithout(err)
 		}
+		r.ails = true
+		r.warn("the app does not start, and was not well when %s was made: %v", r.target.ID, err)
+		return r.halts() + " does not start, as when the checkpoint was made", errSkipped
 	}
 	return r.halts() + " started", nil
 }
+
+// bringUp starts the app, and watches it for a moment where no health check tells.
+func (r *rollback) bringUp(ctx context.Context) error {
+	if err := r.d.startUnit(ctx, r.a); err != nil {
+		return err
+	}
+	if r.a.rec().Health != nil {
+		return nil
+	}
+	return r.staysUp(ctx)
+}
+
+// orWithout says of an app that does not start how to go there all the same.
+func (r *rollback) orWithout(err error) error {
+	hint := "`" + r.command("--no-start") + "` goes there without starting it"
+	if first := errs.HintOf(err); first != "" {
+		hint = first + "; " + hint
+	}
+	return &errs.Error{Kind: errs.KindOf(err), Err: err, Hint: hint}
+}
+
+// command is what a person types for this rollback, with a flag more.
+func (r *rollback) command(flag string) string {
+	words := []string{"mulligan", "rollback", string(r.plan.Target)}
+	switch {
+	case r.plan.Aimed && r.req.Turns == 0:
+		words = []string{"mulligan", "redo"}
+	case r.plan.Aimed && r.req.Turns == 1:
+		words = []string{"mulligan", "undo"}
+	case r.plan.Aimed:
+		words = []string{"mulligan", "undo", strconv.Itoa(r.req.Turns)}
+	default:
+		for _, s := range r.req.Scope {
+			words = append(words, "--scope", strconv.Quote(s))
+		}
+	}
+	return strings.Join(append(words, flag), " ")
+}
+
+// mayAil reports whether an app that does not start, or is not well, is what was asked
+// for: the checkpoint is of such an app.
+func (r *rollback) mayAil() bool { return ailing(r.target) && r.req.OnUnhealthy != ipc.UnhealthyUndo }
 
 // staysUp watches a unit that says that it has started: many a program reads
 // what it can't bear only then.
@@ -808,6 +867,14 @@ func (r *rollback) healthy(ctx context.Context) (string, error) {
 		return "the app was not started", errSkipped
 	case !r.stops() && !r.plan.Running:
 		return "the app was not running before", errSkipped
+	case r.ails:
+		return "the app does not start", errSkipped
+	case r.mayAil():
+		if _, well := r.d.condition(ctx, r.a, systemd.Status{Active: "active"}); well == nil || !*well {
+			r.warn("the app is not well, and was not when %s was made", r.target.ID)
+			return "not well, as when the checkpoint was made", errSkipped
+		}
+		return "healthy", nil
 	}
 	if err := r.d.checkHealth(ctx, r.a); err != nil {
 		return "", err

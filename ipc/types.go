@@ -160,7 +160,7 @@ type Checkpoint struct {
 	FilesHash      *string      `json:"files_hash"`
 	Quiesced       bool         `json:"quiesced"`
 	Running        *bool        `json:"running"` // the app ran when it was made; null where it has no unit, or nobody looked
-	Healthy        *bool        `json:"healthy"` // it was well then; null where it has no health check, or nobody looked
+	Healthy        *bool        `json:"healthy"` // it was well then; null where nobody can tell: it has no health check, or somebody had stopped it
 	Pinned         bool         `json:"pinned"`
 	SizeBytes      int64        `json:"size_bytes"` // what deleting it would free
 	Notes          *string      `json:"notes"`

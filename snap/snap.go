@@ -263,6 +263,21 @@ type Salvager interface {
 	Salvage(ctx context.Context, req CaptureRequest) (Snapshot, error)
 }
 
+// Surveyor is a driver that can say of the live state, without reading contents, what of
+// it cannot be captured or could not be given back.
+type Surveyor interface {
+	// Survey gives whole sentences, each with its remedy. None: there is nothing of the kind.
+	Survey(ctx context.Context) ([]string, error)
+}
+
+// Foreseer is a driver that can tell early what Prepare would refuse.
+type Foreseer interface {
+	// Foresee returns the error that Prepare would, with the present state as its base, as
+	// far as that can be told cheaply: nil promises nothing. It makes no snapshot.
+	// paths, where given, are those of a scope.
+	Foresee(ctx context.Context, target SnapshotID, paths []string) error
+}
+
 // Weigher is a driver that can tell how large the live state is without reading
 // it, so that a first capture that cannot fit is not begun.
 type Weigher interface {

@@ -40,8 +40,11 @@ func child(what string) error {
 	if err != nil {
 		return err
 	}
-	if what == "user" {
+	switch what {
+	case "user":
 		return asUser(top)
+	case "errand":
+		return errand(top, os.Args[1:])
 	}
 	store, err := cas.Open(top+"/store", cas.Options{})
 	if err != nil {

@@ -75,6 +75,13 @@ func (d *Driver) capture(ctx context.Context, op, root string, req snap.CaptureR
 		return snap.Snapshot{}, err
 	}
 	warnings := v.warnings
+	if root != d.warmName() {
+		lacks, err := d.lacks(ctx)
+		if err != nil {
+			return snap.Snapshot{}, wrapped(errs.Failed, op, err)
+		}
+		warnings = append(warnings, lacks...)
+	}
 	if len(warnings) > maxWarnings {
 		warnings = append(warnings[:maxWarnings], "And more of the kind.")
 	}

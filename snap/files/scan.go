@@ -321,6 +321,9 @@ func (s *scan) failed(path string, err error) error {
 			WithHint("make it readable for the user that mulligand runs as, or exclude it")
 	case errors.Is(err, unix.EAGAIN):
 		return leased(s.op, s.shown(path))
+	case errors.Is(err, unix.EIO):
+		return (&errs.Error{Kind: errs.Failed, Op: s.op, Message: "cannot read " + s.shown(path), Err: cause(err)}).
+			WithHint("see what the kernel says of that disk (dmesg); exclude the file to protect the rest")
 	}
 	var e *errs.Error
 	if errors.As(err, &e) {

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"mulligan/testkit"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -121,9 +123,7 @@ const wreck = `
 
 // TestWreck is the promise: everything comes back, and goes forward again.
 func TestWreck(t *testing.T) {
-	if os.Geteuid() != 0 {
-		skip(t, "only root can make devices and give files away")
-	}
+	testkit.Need(t, "root")
 	n, huge := 4_000, int64(60<<20) // package cmd/mulligand has one of 20,000, and 300 MB
 	if long() {
 		n, huge = 20_000, 300<<20

@@ -16,6 +16,7 @@ import (
 	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/testkit"
 )
 
 const secret = "s3cret-word" // no error and no file may hold it
@@ -105,9 +106,7 @@ func TestLogins(t *testing.T) {
 	try("file", "carol")
 	check(t, os.Remove(options))
 
-	if os.Geteuid() != 0 {
-		t.Skip("only root can be somebody else")
-	}
+	testkit.Need(t, "root")
 	s.sql(t, "", "CREATE OR REPLACE USER nobody@localhost IDENTIFIED VIA unix_socket; "+right+"nobody@localhost; GRANT SUPER ON *.* TO nobody@localhost; GRANT SELECT ON mysql.proc TO nobody@localhost")
 	check(t, os.Chmod(s.dir, 0o755))
 	for dir := s.cfg.Home; dir != "/tmp" && dir != "/"; dir = filepath.Dir(dir) {
@@ -142,10 +141,7 @@ func tiny(t *testing.T, size int) string {
 	check(t, err)
 	t.Cleanup(func() { _ = os.Remove(dir) })
 	if err := unix.Mount("tiny", dir, "tmpfs", 0, fmt.Sprintf("size=%d", size)); err != nil {
-		if os.Getenv("MULLIGAN_TEST_NOSKIP") == "1" {
-			t.Fatal(err)
-		}
-		t.Skip("cannot mount a small file system: ", err)
+		testkit.Lack(t, "cannot mount a small file system: ", err)
 	}
 	t.Cleanup(func() { check(t, unix.Unmount(dir, unix.MNT_DETACH)) })
 	return dir

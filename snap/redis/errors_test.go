@@ -18,6 +18,7 @@ import (
 	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/testkit"
 )
 
 // refuses checks that err is of the kind, one line, with what to do, and without the password.
@@ -79,9 +80,7 @@ func TestSocket(t *testing.T) {
 	if s.digest(t) != want {
 		t.Error("not restored through the socket")
 	}
-	if os.Geteuid() != 0 {
-		t.Skip("only root can be somebody else")
-	}
+	testkit.Need(t, "root")
 	s.cfg.Owner = privsep.User{UID: 65534, GID: 65534}
 	s.reopen(t)
 	refuses(t, s.capture("db-2"), errs.Denied)
@@ -111,10 +110,7 @@ func tiny(t *testing.T, size int) string {
 	t.Helper()
 	dir := t.TempDir()
 	if err := unix.Mount("tiny", dir, "tmpfs", 0, fmt.Sprintf("size=%d", size)); err != nil {
-		if os.Getenv("MULLIGAN_TEST_NOSKIP") == "1" {
-			t.Fatal(err)
-		}
-		t.Skip("cannot mount a small file system: ", err)
+		testkit.Lack(t, "cannot mount a small file system: ", err)
 	}
 	t.Cleanup(func() { check(t, unix.Unmount(dir, unix.MNT_DETACH)) })
 	return dir

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"mulligan/snap"
+	"mulligan/testkit"
 )
 
 // What the driver folds is, byte for byte, what SQLite makes of the same files.
@@ -38,18 +39,12 @@ func TestFoldsAsSQLite(t *testing.T) {
 
 // The same with the C library, where its shell is installed.
 func TestFoldsAsShell(t *testing.T) {
-	shell, err := exec.LookPath("sqlite3")
-	if err != nil {
-		if os.Getenv("MULLIGAN_TEST_NOSKIP") == "1" {
-			t.Fatal(err)
-		}
-		t.Skip("sqlite3 is not installed")
-	}
+	testkit.Need(t, "sqlite3")
 	for _, how := range []string{"log", "journal"} {
 		s := newSubject(t, startClient(t), "DELETE")
 		s.leave(t, how)
 		got := s.fold(t)
-		out, err := exec.Command(shell, s.path(), "SELECT count(*) FROM kv; PRAGMA wal_checkpoint(TRUNCATE);").CombinedOutput()
+		out, err := exec.Command("sqlite3", s.path(), "SELECT count(*) FROM kv; PRAGMA wal_checkpoint(TRUNCATE);").CombinedOutput()
 		if err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}

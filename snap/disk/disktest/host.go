@@ -25,6 +25,8 @@ import (
 	"testing"
 	"time"
 
+	"mulligan/testkit"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -70,17 +72,12 @@ func Missing() string {
 	return ""
 }
 
-// Need skips the test, or fails it where MULLIGAN_TEST_NOSKIP is 1, when no host
-// can be started here.
+// Need ends the test as testkit.Lack does when no host can be started here.
 func Need(t testing.TB) {
 	t.Helper()
-	reason := Missing()
-	switch {
-	case reason == "":
-	case os.Getenv("MULLIGAN_TEST_NOSKIP") == "1":
-		t.Fatal("no libvirt for this test: " + reason)
-	default:
-		t.Skip("no libvirt for this test: " + reason)
+	testkit.Need(t, "root", "libvirt")
+	if why := Missing(); why != "" {
+		testkit.Lack(t, "no libvirt for this test: ", why)
 	}
 }
 
