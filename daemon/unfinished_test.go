@@ -3,12 +3,10 @@ package daemon_test
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -25,24 +23,6 @@ import (
 func (w world) becomesWhole(t *testing.T, d *daemon.Daemon) {
 	t.Helper()
 	waitFor(t, "nothing is unfinished", func() bool { return len(d.Status(root).Problems) == 0 })
-}
-
-// unfinishedSeed is the seed of the moments at which daemons die: UNFINISHED_SEED, or 1.
-func unfinishedSeed(t *testing.T) uint64 {
-	t.Helper()
-	seed := uint64(1)
-	if s := os.Getenv("UNFINISHED_SEED"); s != "" {
-		var err error
-		if seed, err = strconv.ParseUint(s, 10, 64); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("UNFINISHED_SEED=%d", seed)
-		}
-	})
-	return seed
 }
 
 // A daemon dies in a rollback whose layers it was switching, and the database server with it.
@@ -63,7 +43,7 @@ func TestServerUpAfterTheDaemon(t *testing.T) {
 	if from < 0 || to < from {
 		t.Fatalf("no switch among the steps %q", names)
 	}
-	rnd := rand.New(rand.NewPCG(unfinishedSeed(t), 1))
+	rnd := testkit.Rand(t)
 	clear(r.tally)
 	for range rounds {
 		r.prepare(t, "rollback")
