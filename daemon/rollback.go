@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -844,7 +843,7 @@ func (r *rollback) start(ctx context.Context) (string, error) {
 	}
 	if err := r.bringUp(ctx); err != nil {
 		if !r.mayAil() {
-			return "", r.orWithout(err)
+			return "", r.orNoStart(err)
 		}
 		r.ails = true
 		r.warn("the app does not start, and was not well when %s was made: %v", r.target.ID, err)
@@ -864,31 +863,14 @@ func (r *rollback) bringUp(ctx context.Context) error {
 	return r.staysUp(ctx)
 }
 
-// orWithout says of an app that does not start how to go there all the same.
-func (r *rollback) orWithout(err error) error {
+// orNoStart adds to the error of an app that does not start the command that goes there
+// without starting it.
+func (r *rollback) orNoStart(err error) error {
 	hint := "`" + r.command("--no-start") + "` goes there without starting it"
 	if first := errs.HintOf(err); first != "" {
 		hint = first + "; " + hint
 	}
 	return &errs.Error{Kind: errs.KindOf(err), Err: err, Hint: hint}
-}
-
-// command is what a person types for this rollback, with a flag more.
-func (r *rollback) command(flag string) string {
-	words := []string{"mulligan", "rollback", string(r.plan.Target)}
-	switch {
-	case r.plan.Aimed && r.req.Turns == 0:
-		words = []string{"mulligan", "redo"}
-	case r.plan.Aimed && r.req.Turns == 1:
-		words = []string{"mulligan", "undo"}
-	case r.plan.Aimed:
-		words = []string{"mulligan", "undo", strconv.Itoa(r.req.Turns)}
-	default:
-		for _, s := range r.req.Scope {
-			words = append(words, "--scope", strconv.Quote(s))
-		}
-	}
-	return strings.Join(append(words, flag), " ")
 }
 
 // mayAil reports whether an app that does not start, or is not well, is what was asked

@@ -1,6 +1,7 @@
 package files
 
 import (
+	"mulligan/testkit"
 	"os"
 	"os/exec"
 	"strings"
@@ -16,10 +17,10 @@ import (
 func fuse(t *testing.T, from, at string) *exec.Cmd {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		skip(t, "only root can become somebody else")
+		testkit.Lack(t, "only root can become somebody else")
 	}
 	if _, err := exec.LookPath("bindfs"); err != nil {
-		skip(t, "bindfs is not installed (apt-get install bindfs fuse3)")
+		testkit.Lack(t, "bindfs is not installed (apt-get install bindfs fuse3)")
 	}
 	for _, dir := range []string{from, at} {
 		must(t, os.Chown(dir, nobody, nobody))
