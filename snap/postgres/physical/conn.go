@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/ipc/errs"
+	"mulligan/snap/postgres/pglogin"
 	"mulligan/snap/postgres/pgwire"
 )
 
@@ -29,7 +30,7 @@ type conn struct {
 // connect connects to the live server: to the maintenance database, so that the
 // app's can be dropped and made again meanwhile.
 func (d *Driver) connect(ctx context.Context) (conn, error) {
-	cfg, err := d.config()
+	cfg, err := d.config(ctx)
 	if err != nil {
 		return conn{}, err
 	}
@@ -46,22 +47,65 @@ func (d *Driver) connect(ctx context.Context) (conn, error) {
 
 // config is the DSN read. Where it names no user, that is the server's own; on a
 // unix socket the server also sees it as that user (SO_PEERCRED), for peer login.
-func (d *Driver) config() (*pgx.ConnConfig, error) {
-	cfg, err := pgx.ParseConfig(d.cfg.DSN)
-	if err != nil { // the error would repeat it
-		return nil, errs.New(errs.Invalid, "", "the DSN of database %s cannot be read", d.cfg.Name).
-			WithHint("write it as postgres://user@/db?host=/run/postgresql")
+func (d *Driver) config(ctx context.Context) (*pgx.ConnConfig, error) {
+	l, err := d.login()
+	if err != nil {
+		return nil, err
 	}
-	if os.Geteuid() == 0 && cfg.User == "root" {
-		if u, err := user.LookupId(strconv.Itoa(d.owner.UID)); err == nil {
-			if cfg.Database == cfg.User {
-				cfg.Database = u.Username
-			}
-			cfg.User = u.Username
-		}
+	password, err := l.Secret(ctx, d.owner)
+	if err != nil {
+		return nil, err
+	}
+	cfg, err := configOf(map[string]string{
+		"host": l.Host, "port": l.Port, "user": l.User, "password": password, "dbname": l.Database, "sslmode": l.TLS["sslmode"],
+	})
+	if err != nil {
+		return nil, pglogin.Bad("of database %s cannot be used", d.cfg.Name)
 	}
 	cfg.DialFunc = d.owner.Dial
 	return cfg, nil
+}
+
+// login takes the DSN apart, and fills in the server's user where it names none.
+func (d *Driver) login() (*pglogin.Settings, error) {
+	l, err := pglogin.Parse(d.cfg.DSN)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range pglogin.Certificates {
+		if l.TLS[name] != "" {
+			return nil, errs.New(errs.Unsupported, "", "the dsn of database %s has %s, and a cluster on this host is reached without certificates", d.cfg.Name, name).
+				WithHint("name the server's socket: postgres://USER@/DATABASE?host=/run/postgresql")
+		}
+	}
+	if l.User == "" {
+		uid := d.owner.UID
+		if uid < 0 {
+			uid = os.Geteuid()
+		}
+		u, err := user.LookupId(strconv.Itoa(uid))
+		if err != nil {
+			return nil, pglogin.Bad("names no user, and user %d has no name", uid)
+		}
+		l.User = u.Username
+	}
+	if l.Database == "" {
+		l.Database = l.User
+	}
+	return l, nil
+}
+
+// configOf is what pgx makes of settings, and of nothing else: no file is read.
+func configOf(settings map[string]string) (*pgx.ConnConfig, error) {
+	text := "passfile=" + os.DevNull + " sslrootcert='' sslcert='' sslkey='' target_session_attrs=any"
+	for k, v := range settings {
+		text += " " + k + "=" + pglogin.Quote(v)
+	}
+	cfg, err := pgx.ParseConfig(text)
+	if err == nil {
+		cfg.RuntimeParams = map[string]string{}
+	}
+	return cfg, err
 }
 
 const connectTimeout = 10 * time.Second
@@ -270,7 +314,7 @@ func (f facts) others(own string) []string {
 
 // connectTo connects to one database of the live server.
 func (d *Driver) connectTo(ctx context.Context, database string) (conn, error) {
-	cfg, err := d.config()
+	cfg, err := d.config(ctx)
 	if err != nil {
 		return conn{}, err
 	}

@@ -163,7 +163,7 @@ func TestThreadsWhileConnecting(t *testing.T) {
 	needRoot(t)
 	t.Parallel()
 	d := bare(t, filepath.Join(reachable(t), "data"))
-	cfg, err := d.config()
+	cfg, err := d.config(t.Context())
 	check(t, err)
 	done := make(chan error, 1)
 	go func() {
@@ -300,4 +300,27 @@ func TestEndlessOutput(t *testing.T) {
 	if line, err := readLine(r); !errors.Is(err, io.EOF) {
 		t.Errorf("%q, %v", line, err)
 	}
+}
+
+// Neither files nor the environment of the daemon's user reach a connection, whatever a DSN names.
+func TestLoginReadsNothingOfTheDaemons(t *testing.T) {
+	needRoot(t)
+	home := t.TempDir()
+	check(t, os.WriteFile(filepath.Join(home, ".pgpass"), []byte("*:*:*:*:s3cret\n"), 0o600))
+	t.Setenv("HOME", home)
+	t.Setenv("PGPASSFILE", filepath.Join(home, ".pgpass"))
+	t.Setenv("PGPASSWORD", "s3cret")
+	t.Setenv("PGHOST", "elsewhere")
+	d := bare(t, filepath.Join(reachable(t), "data"))
+	for _, dsn := range []string{"postgres://postgres@/app?host=/nowhere", "postgres://postgres@127.0.0.1/app?passfile=" + home + "/.pgpass", "user=postgres dbname=app"} {
+		d.cfg.DSN = dsn
+		cfg, err := d.config(t.Context())
+		check(t, err)
+		if cfg.Password != "" || cfg.Host == "elsewhere" {
+			t.Errorf("%s: the password is %q, of host %s", dsn, cfg.Password, cfg.Host)
+		}
+	}
+	d.cfg.DSN = "postgres://postgres@127.0.0.1/app?sslmode=verify-full&sslrootcert=" + home + "/.pgpass"
+	_, err := d.config(t.Context())
+	fails(t, "a certificate", err, errs.Unsupported, "sslrootcert")
 }
