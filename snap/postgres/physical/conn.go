@@ -205,6 +205,8 @@ type facts struct {
 	Databases      []string
 	Size           int64 // of all databases, in bytes
 	Slot           bool  // whether ours is there
+	// Given are settings that the server has from its command line or environment.
+	Given []string
 }
 
 const factsSQL = `SELECT current_setting('server_version_num')::int, (SELECT system_identifier::text FROM pg_control_system()),
@@ -216,7 +218,8 @@ const factsSQL = `SELECT current_setting('server_version_num')::int, (SELECT sys
 	ARRAY(SELECT spcname::text FROM pg_tablespace WHERE spcname NOT IN ('pg_default', 'pg_global') ORDER BY 1),
 	ARRAY(SELECT datname::text FROM pg_database WHERE datallowconn AND NOT datistemplate ORDER BY 1),
 	(SELECT sum(pg_database_size(oid)) FROM pg_database)::bigint,
-	EXISTS(SELECT FROM pg_replication_slots WHERE slot_name = '` + slot + `')`
+	EXISTS(SELECT FROM pg_replication_slots WHERE slot_name = '` + slot + `'),
+	ARRAY(SELECT name::text FROM pg_settings WHERE source IN ('command line', 'environment variable') AND name NOT IN ('config_file', 'data_directory', 'client_encoding') ORDER BY 1)`
 
 // inspect asks the live server.
 func (d *Driver) inspect(ctx context.Context, c conn) (f facts, err error) {
@@ -230,7 +233,7 @@ func (d *Driver) inspect(ctx context.Context, c conn) (f facts, err error) {
 	}
 	err = c.row(ctx, factsSQL, &f.Version, &f.System, &f.DataDir, &f.ConfigFile, &f.Superuser, &f.Bootstrap,
 		&f.Standby, &f.ArchiveMode, &f.ArchiveCommand, &f.FileCommand, &f.ArchiveLibrary, &f.WALLevel, &f.Segments, &f.Fsync,
-		&f.Spaces, &f.Databases, &f.Size, &f.Slot)
+		&f.Spaces, &f.Databases, &f.Size, &f.Slot, &f.Given)
 	if err != nil {
 		return f, err
 	}
@@ -273,8 +276,27 @@ func (d *Driver) refuse(ctx context.Context, f facts) error {
 		return errs.New(errs.Unsupported, "", "wal_level is minimal, with which the log cannot be replayed").
 			WithHint("set wal_level = replica and restart the server")
 	}
-	_, err = layoutAsOwner.Call(ctx, d.owner, d.home())
-	return err
+	if _, err = layoutAsOwner.Call(ctx, d.owner, d.home()); err != nil {
+		return err
+	}
+	return d.refuseStarting(f)
+}
+
+// refuseStarting says what keeps the daemon from starting the server by itself, as it
+// was started by somebody else.
+func (d *Driver) refuseStarting(f facts) error {
+	p, ours := d.cfg.Server.(PgCtl)
+	switch {
+	case !ours:
+		return nil
+	case p.Config == "" && !f.Inside:
+		return errs.New(errs.Unsupported, "", "the configuration of the server is in %s, outside of its data folder, and no unit starts it", f.ConfigFile).
+			WithHint("have root name the unit that serves the cluster, or use mode = logical")
+	case len(f.Given) > 0:
+		return errs.New(errs.Unsupported, "", "the server was started with settings of its own (%s), which it would not have after a restore", strings.Join(f.Given, ", ")).
+			WithHint("write them into postgresql.conf and start the server without them, or use mode = logical")
+	}
+	return nil
 }
 
 // canExchange checks that the two folders can change places. It runs as the owner.

@@ -227,7 +227,7 @@ func (d *Driver) rememberAgain(f facts) error {
 
 // lasting leaves out what changes all the time.
 func (f facts) lasting() facts {
-	f.TLI, f.Spaces, f.Databases, f.Size, f.Slot = 0, nil, nil, 0, false
+	f.TLI, f.Spaces, f.Databases, f.Size, f.Slot, f.Given = 0, nil, nil, 0, false, nil
 	return f
 }
 
