@@ -73,7 +73,10 @@ func TestOwnerRights(t *testing.T) {
 		t.Errorf("copying a link: %v", err)
 	}
 	q := baseQuery{Home: home{Data: data, Store: data}, TLI: 1, LSN: 1, Size: 1 << 20, Conf: new(string)}
-	q.Bases = []baseCopy{{ID: "1", TLI: 1}}
+	q.Bases, q.System = []baseCopy{{ID: "1", TLI: 1}}, "0"
+	check(t, os.Mkdir(filepath.Join(data, "global"), 0o755))
+	check(t, os.WriteFile(filepath.Join(data, "global", "pg_control"), make([]byte, 8), 0o644))
+	check(t, os.WriteFile(filepath.Join(data, "PG_VERSION"), []byte("15\n"), 0o644))
 	if found, err := findBaseAsOwner.Call(ctx, somebody, q); !errors.Is(err, fs.ErrPermission) {
 		t.Errorf("a configuration that is root's file: %q, %v", found.Conf, err)
 	}

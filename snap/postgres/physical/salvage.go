@@ -197,7 +197,7 @@ func (d *Driver) revive(ctx context.Context, why error) error {
 		return why
 	}
 	if err := d.start(ctx); err != nil {
-		return &errs.Error{Kind: errs.Unavailable, Message: "the server is down and cannot be started", Err: err, Hint: "its own log says why"}
+		return &errs.Error{Kind: errs.Unavailable, Message: "the server is down and cannot be started", Err: errs.Also(why, err), Hint: "its own log says why"}
 	}
 	return nil
 }
