@@ -128,9 +128,10 @@ type Database struct {
 	Driver string `json:"driver"`         // postgres, mysql, sqlite, redis
 	DSN    string `json:"dsn"`            // for sqlite a path, relative to the workspace or absolute; for postgres a URL, or key=value pairs
 	Mode   string `json:"mode,omitempty"` // postgres: logical, physical, auto
-	// DataDir and Unit are a Postgres cluster's data folder and the systemd unit
-	// that serves it: with both, which only root names, the daemon may manage
-	// the cluster's files (mode physical).
+	// DataDir is a Postgres cluster's data folder: with it, the daemon may manage the
+	// cluster's files (mode physical). Unit is the systemd unit that serves it; without
+	// one the daemon starts and stops the server itself. Only root names a unit, and a
+	// folder that is not the app's owner's.
 	DataDir string `json:"data_dir,omitempty"`
 	Unit    string `json:"unit,omitempty"`
 
