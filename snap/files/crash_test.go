@@ -43,6 +43,8 @@ func child(what string) error {
 	switch what {
 	case "user":
 		return asUser(top)
+	case "deep":
+		return deepErrand(top, os.Args[1] == "yes")
 	case "errand":
 		return errand(top, os.Args[1:])
 	}
