@@ -178,7 +178,7 @@ func (d *Daemon) rehearseDue(ctx context.Context, a *app) (done []outcome, err e
 // newestOf finds the newest checkpoint that has the layer.
 func newestOf(cps []store.Checkpoint, name snap.Layer) (store.Checkpoint, store.Snapshot, bool) {
 	for _, cp := range cps {
-		if s, ok := cp.Snapshot(name); ok && cp.Damaged == "" {
+		if s, ok := cp.Snapshot(name); ok && cp.Damaged == "" && !s.Raw {
 			return cp, s, true
 		}
 	}

@@ -22,6 +22,7 @@ type Snapshot struct {
 	Hash     snap.Hash
 	Position string
 	Quiesced bool
+	Raw      bool // the state could not be read, and these are the bytes that lay there
 	// Rehearsal is what came of restoring it beside the live state; nil: nobody tried.
 	Rehearsal *Rehearsal
 }
@@ -51,13 +52,14 @@ type snapshotText struct {
 	Hash     string          `json:"hash"` // in hex
 	Position string          `json:"position"`
 	Quiesced bool            `json:"quiesced"`
+	Raw      bool            `json:"raw,omitempty"`
 
 	Rehearsal *Rehearsal `json:"rehearsal,omitempty"`
 }
 
 // MarshalJSON writes the hash in hex.
 func (s Snapshot) MarshalJSON() ([]byte, error) {
-	return json.Marshal(snapshotText{s.Layer, s.ID, s.Driver, hex.EncodeToString(s.Hash[:]), s.Position, s.Quiesced, s.Rehearsal})
+	return json.Marshal(snapshotText{s.Layer, s.ID, s.Driver, hex.EncodeToString(s.Hash[:]), s.Position, s.Quiesced, s.Raw, s.Rehearsal})
 }
 
 // UnmarshalJSON reads what MarshalJSON wrote.
@@ -70,7 +72,7 @@ func (s *Snapshot) UnmarshalJSON(p []byte) error {
 	if err != nil || len(hash) != len(s.Hash) {
 		return fmt.Errorf("snapshot %s has the hash %q", t.ID, t.Hash)
 	}
-	*s = Snapshot{t.Layer, t.ID, t.Driver, snap.Hash(hash), t.Position, t.Quiesced, t.Rehearsal}
+	*s = Snapshot{t.Layer, t.ID, t.Driver, snap.Hash(hash), t.Position, t.Quiesced, t.Raw, t.Rehearsal}
 	return nil
 }
 

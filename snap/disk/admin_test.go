@@ -328,3 +328,102 @@ func TestDisksComeAndGo(t *testing.T) {
 		t.Error("the image that was attached is gone")
 	}
 }
+
+// The disks of a guest whose QEMU was killed are not quiesced, whatever they are restored to
+// or captured again as; those of a guest that shut down are. It is still known when libvirtd
+// was restarted in between.
+func TestQuiescedWhenOff(t *testing.T) {
+	v := newVM(t, disktest.GuestOptions{})
+	d := v.driver(t, t.TempDir(), func(c *Config) { c.Shutdown, c.ShutdownTimeout = Clean, 2*time.Minute })
+	expect := func(quiesced bool, warning string) snap.SnapshotID {
+		t.Helper()
+		s := capture(t, d)
+		if s.Quiesced != quiesced || !strings.Contains(strings.Join(s.Warnings, " "), warning) {
+			t.Errorf("%+v; expected quiesced %t, and to be told: %s", s, quiesced, warning)
+		}
+		return s.ID
+	}
+	off := func() {
+		t.Helper()
+		eventually(t, "the domain is off", func() bool { return !v.up(t) })
+	}
+	expect(true, "")
+	if err := d.Unit().Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	v.WaitReady(t)
+	v.Do(t, "set A")
+	whole := expect(true, "")
+	v.Do(t, "set B")
+	if err := v.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	off()
+	torn := expect(false, "its QEMU died")
+	expect(false, "earlier checkpoint")
+	rollback(t, d, whole)
+	expect(true, "")
+	rollback(t, d, torn)
+	expect(false, "earlier checkpoint")
+	v.boot(t)
+	expect(true, "")
+	v.Do(t, "set C")
+	if err := v.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	off()
+	if err := v.host.KillLibvirtd(); err != nil {
+		t.Fatal(err)
+	}
+	v.connect(t)
+	expect(false, "nobody knows")
+	v.boot(t)
+	v.Do(t, "set D")
+	if err := d.Unit().Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	expect(true, "")
+}
+
+// A guest that is paused is captured without its agent's help, and is paused again after
+// a rollback, whether it boots or goes on from its memory.
+func TestPaused(t *testing.T) {
+	v := newVM(t, disktest.GuestOptions{})
+	d := v.driver(t, t.TempDir(), func(c *Config) { c.QuiesceTimeout = time.Minute })
+	v.boot(t)
+	v.Do(t, "set A")
+	booted := capture(t, d).ID
+	resumed, err := d.CaptureMemory(t.Context(), snap.CaptureRequest{ID: "vm-memory"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.Do(t, "set B")
+	for _, id := range []snap.SnapshotID{booted, resumed.ID} {
+		if err := v.lookup(t).Suspend(); err != nil {
+			t.Fatal(err)
+		}
+		if s := capture(t, d); s.Quiesced || len(s.Warnings) != 1 || !strings.Contains(s.Warnings[0], "paused") {
+			t.Errorf("%+v", s)
+		}
+		rollback(t, d, id)
+		for range 2 { // it may be asked to start again
+			if s, err := d.Unit().State(t.Context()); err != nil || s.Sub != "paused" {
+				t.Errorf("%s: %+v, %v", id, s, err)
+			}
+			if err := d.Unit().Start(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := v.lookup(t).Resume(); err != nil {
+			t.Fatal(err)
+		}
+		v.WaitReady(t)
+		if got := v.Do(t, "get"); got != "A" {
+			t.Errorf("%s: the guest reads %q", id, got)
+		}
+	}
+	rollback(t, d, booted) // from a guest that runs
+	if s, err := d.Unit().State(t.Context()); err != nil || s.Sub != "running" {
+		t.Errorf("%+v, %v", s, err)
+	}
+}

@@ -175,9 +175,13 @@ func (c *connection) SavedXML(path string) (string, error) {
 	})
 }
 
-func (c *connection) Restore(path, xml string) error {
+func (c *connection) Restore(path, xml string, paused bool) error {
+	flags := libvirt.DOMAIN_SAVE_RUNNING
+	if paused {
+		flags = libvirt.DOMAIN_SAVE_PAUSED
+	}
 	return do(longLimit, "resume the domain from memory", func() error {
-		return c.c.DomainRestoreFlags(path, xml, libvirt.DOMAIN_SAVE_RUNNING)
+		return c.c.DomainRestoreFlags(path, xml, flags)
 	})
 }
 
@@ -307,7 +311,27 @@ func (d *domain) Idle() (bool, error) {
 	})
 }
 
-func (d *domain) Start() error    { return do(callLimit, "start domain "+d.what, d.d.Create) }
+func (d *domain) Start(paused bool) error {
+	flags := libvirt.DOMAIN_NONE
+	if paused {
+		flags = libvirt.DOMAIN_START_PAUSED
+	}
+	return do(callLimit, "start domain "+d.what, func() error { return d.d.CreateWithFlags(flags) })
+}
+
+func (d *domain) Ended() (ending, error) {
+	return within(callLimit, "look at domain "+d.what, func() (ending, error) {
+		_, reason, err := d.d.GetState()
+		switch libvirt.DomainShutoffReason(reason) {
+		case libvirt.DOMAIN_SHUTOFF_SHUTDOWN:
+			return shutDown, err
+		case libvirt.DOMAIN_SHUTOFF_UNKNOWN:
+			return endUnknown, err
+		}
+		return switchedOff, err
+	})
+}
+
 func (d *domain) Unpause() error  { return do(callLimit, "resume domain "+d.what, d.d.Resume) }
 func (d *domain) Shutdown() error { return do(callLimit, "shut domain "+d.what+" down", d.d.Shutdown) }
 func (d *domain) Destroy() error  { return do(callLimit, "switch domain "+d.what+" off", d.d.Destroy) }

@@ -253,7 +253,7 @@ func (d *Driver) resumeReopened(op string, m machine) error {
 			d.cfg.Log.Warn("there is no memory to resume from", "domain", d.cfg.Domain, "err", err)
 			return d.forgetReopening()
 		}
-		if err := d.conn.Restore(memory, text); err != nil {
+		if err := d.conn.Restore(memory, text, false); err != nil {
 			return err
 		}
 	}

@@ -334,7 +334,7 @@ func (s *diskSwitch) move(op string, m machine, to phase, head, below layerID, m
 		return err
 	}
 	return d.update(func(t *tree) {
-		t.Head, t.Switches[s.id].Phase, t.Resume = head, to, nil
+		t.Head, t.Switches[s.id].Phase, t.Resume, t.Ran = head, to, nil, false
 		if memory != nil {
 			t.Resume = &resume{Layer: head, Memory: *memory}
 		}

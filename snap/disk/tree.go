@@ -32,6 +32,8 @@ type tree struct {
 	Suspect   bool     `json:",omitempty"` // a live switch was cut short: QEMU may have images open that libvirt does not know of
 	Resume    *resume  `json:",omitempty"`
 	Out       []out    `json:",omitempty"` // images of disks that were detached
+	Ran       bool     `json:",omitempty"` // the domain was seen running since its head was made
+	Paused    bool     `json:",omitempty"` // it was paused when it was stopped, and is started paused
 	News      []string `json:",omitempty"` // sentences that the next snapshot tells
 }
 
@@ -50,7 +52,10 @@ type layer struct {
 	Rests  map[string]string `json:",omitempty"`
 	NVRAM  *file             `json:",omitempty"` // a copy, made as the layer froze
 	Frozen bool
-	State  string `json:",omitempty"` // digest of what a guest reads from here down, see seal
+	// Torn: it froze while the guest's filesystems were not known to be still. A guest
+	// finds it as after a power cut.
+	Torn  bool   `json:",omitempty"`
+	State string `json:",omitempty"` // digest of what a guest reads from here down, see seal
 }
 
 // file is a file whose content is known.

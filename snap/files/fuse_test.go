@@ -1,6 +1,7 @@
 package files
 
 import (
+	"mulligan/testkit"
 	"os"
 	"os/exec"
 	"strings"
@@ -16,10 +17,10 @@ import (
 func fuse(t *testing.T, from, at string) *exec.Cmd {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		skip(t, "only root can become somebody else")
+		testkit.Lack(t, "only root can become somebody else")
 	}
 	if _, err := exec.LookPath("bindfs"); err != nil {
-		skip(t, "bindfs is not installed (apt-get install bindfs fuse3)")
+		testkit.Lack(t, "bindfs is not installed (apt-get install bindfs fuse3)")
 	}
 	for _, dir := range []string{from, at} {
 		must(t, os.Chown(dir, nobody, nobody))
@@ -69,7 +70,7 @@ func TestUserMounts(t *testing.T) {
 		}
 		list, err := f.Survey(t.Context())
 		must(t, err)
-		if len(list) != 1 || !strings.Contains(list[0], "/ws/mnt is a mount point") {
+		if len(list) != 1 || !strings.Contains(list[0].What, "/ws/mnt is a mount point") {
 			t.Errorf("dead=%v: the survey says %q", dead, list)
 		}
 		write(t, top+"/ws/f", "two")

@@ -135,7 +135,7 @@ func TestStoreDiskFull(t *testing.T) {
 	check(t, err)
 	s.cfg.Store = store
 	s.reopen(t)
-	check(t, s.db.Set(t.Context(), "noise:x", noise(random(9), 3<<20), 0).Err())
+	check(t, s.db.Set(t.Context(), "noise:x", noise(testkit.Rand(t), 3<<20), 0).Err())
 	before := s.digest(t)
 	if err := s.capture("db-1"); errs.KindOf(err) != errs.Failed || !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("a full disk is %s: %v", errs.KindOf(err), err)
@@ -151,7 +151,7 @@ func TestStoreDiskFull(t *testing.T) {
 func TestServerDiskFull(t *testing.T) {
 	dir := tiny(t, 4<<20)
 	s := newSubject(t, "--dir", dir)
-	check(t, s.db.Set(t.Context(), "noise:x", noise(random(9), 1<<20), 0).Err())
+	check(t, s.db.Set(t.Context(), "noise:x", noise(testkit.Rand(t), 1<<20), 0).Err())
 	check(t, s.capture("db-target"))
 	check(t, s.db.FlushAll(t.Context()).Err())
 	s.mutate(t, 4)

@@ -41,7 +41,7 @@ func (s *subject) capture(t *testing.T, id snap.SnapshotID) (snap.Snapshot, erro
 func TestRefused(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "secret.db")
 	c := startClient(t)
-	c.do(t, order{Path: secret, SQL: change(1)})
+	c.do(t, order{Path: secret, SQL: change(t, 1)})
 	cases := map[string]struct {
 		make func(s *subject) error
 		kind errs.Kind
@@ -98,7 +98,7 @@ func TestSwappedForLink(t *testing.T) {
 	_, err := s.capture(t, "db-own")
 	check(t, err)
 	outside := t.TempDir()
-	c.do(t, order{Path: filepath.Join(outside, "app.db"), SQL: append(change(1), "CREATE TABLE secret(x)")})
+	c.do(t, order{Path: filepath.Join(outside, "app.db"), SQL: append(change(t, 1), "CREATE TABLE secret(x)")})
 	secret, err := os.ReadFile(filepath.Join(outside, "app.db"))
 	check(t, err)
 	stop := swapping(t, filepath.Dir(s.path()), outside)

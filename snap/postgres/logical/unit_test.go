@@ -3,7 +3,6 @@ package logical
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"encoding/hex"
 	"fmt"
 	"io"
@@ -15,6 +14,7 @@ import (
 
 	"mulligan/ipc/errs"
 	"mulligan/snap/cas"
+	"mulligan/testkit"
 )
 
 func openStore(t *testing.T) *cas.Store {
@@ -99,9 +99,7 @@ func TestStoppedRows(t *testing.T) {
 
 func TestRows(t *testing.T) {
 	s := openStore(t)
-	random := make([]byte, 200<<10)
-	_, err := rand.Read(random)
-	check(t, err)
+	random := testkit.Bytes(t, 200<<10)
 	var rows []string
 	for i := 0; i+50 < len(random); i += 50 {
 		rows = append(rows, fmt.Sprintf("%d\t%s\n", i, hex.EncodeToString(random[i:i+50])))
@@ -154,7 +152,7 @@ func TestRows(t *testing.T) {
 		t.Errorf("no rows are in %d pieces", len(pieces))
 	}
 	torn := &rowWriter{}
-	_, err = torn.Write([]byte("no end"))
+	_, err := torn.Write([]byte("no end"))
 	check(t, err)
 	if _, err := torn.end(); err == nil {
 		t.Error("half a row passes for one")

@@ -45,10 +45,15 @@ func (d *Driver) describe(ctx context.Context, id snap.SnapshotID) (all map[stri
 	if id == "" {
 		return d.relations(ctx, d.connectTo)
 	}
-	m, err := d.marker(id)
+	s, err := d.state(id)
 	if err != nil {
 		return nil, err
 	}
+	if s.raw != nil {
+		return nil, errs.New(errs.Unsupported, "", "snapshot %s holds files that could not be read, which cannot be compared", id).
+			WithHint("roll back to it, or compare two other checkpoints")
+	}
+	m := s.marker
 	c, err := d.connect(ctx)
 	if err != nil {
 		return nil, err
