@@ -233,6 +233,7 @@ func (d *Daemon) captureAs(ctx context.Context, a *app, layers []layer, ids []sn
 			return store.Checkpoint{}, errs.Also(&captureError{l, err}, d.drop(ctx, a, cp.Snapshots))
 		}
 		cp.Snapshots = append(cp.Snapshots, s)
+		warnings = append(warnings, a.foretold(l, s.ID)...)
 		if l.name == snap.Disk {
 			cp.Quiesced = still.all || still.host && s.Quiesced
 		}
@@ -291,7 +292,11 @@ func (d *Daemon) record(ctx context.Context, a *app, cp *store.Checkpoint, op ip
 	if err := d.opt.Seam("record checkpoint"); err != nil {
 		return err
 	}
-	return d.store.PutCheckpoint(ctx, *cp, op)
+	if err := d.store.PutCheckpoint(ctx, *cp, op); err != nil {
+		return err
+	}
+	a.rehearsalDue()
+	return nil
 }
 
 // drop deletes snapshots that no checkpoint holds: what has a disposal.
