@@ -111,6 +111,7 @@ func (d *Daemon) create(ctx context.Context, a *app, req ipc.CreateRequest) (sto
 		return store.Checkpoint{}, errs.Also(errs.Also(err, startErr), d.end(ctx, a, op))
 	}
 	cp.Running, cp.Healthy = was.Running, was.Healthy
+	cp.Warnings = append(cp.Warnings, repositoryWarnings(a.rec())...)
 	cp.Trigger, cp.Pinned = req.Trigger, req.Pinned
 	cp.Notes, cp.DeployID = optional(req.Notes), optional(req.DeployID)
 	if err := d.record(ctx, a, &cp, op); err != nil {
@@ -232,6 +233,7 @@ func (d *Daemon) captureAs(ctx context.Context, a *app, layers []layer, ids []sn
 			return store.Checkpoint{}, errs.Also(&captureError{l, err}, d.drop(ctx, a, cp.Snapshots))
 		}
 		cp.Snapshots = append(cp.Snapshots, s)
+		warnings = append(warnings, a.foretold(l, s.ID)...)
 		if l.name == snap.Disk {
 			cp.Quiesced = still.all || still.host && s.Quiesced
 		}
@@ -290,7 +292,11 @@ func (d *Daemon) record(ctx context.Context, a *app, cp *store.Checkpoint, op ip
 	if err := d.opt.Seam("record checkpoint"); err != nil {
 		return err
 	}
-	return d.store.PutCheckpoint(ctx, *cp, op)
+	if err := d.store.PutCheckpoint(ctx, *cp, op); err != nil {
+		return err
+	}
+	a.rehearsalDue()
+	return nil
 }
 
 // drop deletes snapshots that no checkpoint holds: what has a disposal.

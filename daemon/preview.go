@@ -103,6 +103,11 @@ func (r *rollback) notCovered() []string {
 		list = append(list, fmt.Sprintf("files that match %s: excluded", pattern))
 	}
 	list = append(list, r.target.Warnings...)
+	for _, word := range repositoryWarnings(r.a.rec()) {
+		if !slices.Contains(list, word) {
+			list = append(list, word)
+		}
+	}
 	if r.a.rec().Domain == "" {
 		list = append(list, "anything outside the workspace and the registered databases: no VM disk is registered")
 	}

@@ -79,6 +79,7 @@ type rollback struct {
 
 	warnings  []string
 	recovered bool
+	ails      bool // the app does not start, and mayAil
 	// putBackWords say what an undo did, a line per layer.
 	putBackWords []string
 	again        bool // an undo was begun before, by this daemon or one that died
@@ -134,7 +135,10 @@ func (d *Daemon) Rollback(ctx context.Context, who ipc.Caller, ref string, id ip
 		return ipc.RollbackResult{}, errs.Wrap(errs.Failed, op, err)
 	}
 	r.notify, r.plan.Actor = onStage, actor(who)
-	err = r.alone(ctx)
+	err = r.remakeWorkspace(ctx)
+	if err == nil {
+		err = r.alone(ctx)
+	}
 	if err == nil {
 		err = r.spareOthers(ctx)
 	}
@@ -206,10 +210,31 @@ func (d *Daemon) newRollback(ctx context.Context, a *app, id ipc.CheckpointID, r
 		}
 		r.plan.Layers = append(r.plan.Layers, p.name)
 	}
+	if err := r.foreseen(ctx); err != nil {
+		return nil, err
+	}
 	if !req.DryRun {
 		err = d.hasFree(ctx, reserve)
 	}
 	return r, err
+}
+
+// foreseen refuses what the layers can tell now that their Prepare would refuse.
+func (r *rollback) foreseen(ctx context.Context) error {
+	for _, p := range r.parts {
+		f, ok := p.driver.(snap.Foreseer)
+		if !ok {
+			continue
+		}
+		var paths []string
+		if p.name == snap.Files {
+			paths = r.scope
+		}
+		if err := f.Foresee(ctx, p.target, paths); err != nil {
+			return r.stored(p, err)
+		}
+	}
+	return nil
 }
 
 // stored says of damage in what is stored where it is and what to do.
@@ -467,6 +492,18 @@ func (r *rollback) safetyCheckpoint(ctx context.Context) (string, error) {
 		r.warm(ctx)
 	}
 	return "id=" + string(cp.ID), nil
+}
+
+// remakeWorkspace makes the workspace again if it was deleted and the files are to go back.
+func (r *rollback) remakeWorkspace(ctx context.Context) error {
+	if r.req.DryRun || !slices.Contains(r.plan.Layers, snap.Files) {
+		return nil
+	}
+	made, err := r.d.remakeWorkspace(ctx, r.a.rec())
+	if made {
+		r.warn("%s was not there any more, and was made anew", r.a.rec().Workspace)
+	}
+	return err
 }
 
 // intend notes how the app is before the rollback, and how it is to be after it.
@@ -804,16 +841,41 @@ func (r *rollback) start(ctx context.Context) (string, error) {
 	case !r.starts():
 		return r.halts() + " " + cmp.Or(r.plan.WhyDown, "was not running before"), errSkipped
 	}
-	if err := r.d.startUnit(ctx, r.a); err != nil {
-		return "", err
-	}
-	if r.a.rec().Health == nil { // else that tells
-		if err := r.staysUp(ctx); err != nil {
-			return "", err
+	if err := r.bringUp(ctx); err != nil {
+		if !r.mayAil() {
+			return "", r.orNoStart(err)
 		}
+		r.ails = true
+		r.warn("the app does not start, and was not well when %s was made: %v", r.target.ID, err)
+		return r.halts() + " does not start, as when the checkpoint was made", errSkipped
 	}
 	return r.halts() + " started", nil
 }
+
+// bringUp starts the app, and watches it for a moment where no health check tells.
+func (r *rollback) bringUp(ctx context.Context) error {
+	if err := r.d.startUnit(ctx, r.a); err != nil {
+		return err
+	}
+	if r.a.rec().Health != nil {
+		return nil
+	}
+	return r.staysUp(ctx)
+}
+
+// orNoStart adds to the error of an app that does not start the command that goes there
+// without starting it.
+func (r *rollback) orNoStart(err error) error {
+	hint := "`" + r.command("--no-start") + "` goes there without starting it"
+	if first := errs.HintOf(err); first != "" {
+		hint = first + "; " + hint
+	}
+	return &errs.Error{Kind: errs.KindOf(err), Err: err, Hint: hint}
+}
+
+// mayAil reports whether an app that does not start, or is not well, is what was asked
+// for: the checkpoint is of such an app.
+func (r *rollback) mayAil() bool { return ailing(r.target) && r.req.OnUnhealthy != ipc.UnhealthyUndo }
 
 // staysUp watches a unit that says that it has started: many a program reads
 // what it can't bear only then.
@@ -853,6 +915,14 @@ func (r *rollback) healthy(ctx context.Context) (string, error) {
 		return "the app was not started", errSkipped
 	case !r.stops() && !r.plan.Running:
 		return "the app was not running before", errSkipped
+	case r.ails:
+		return "the app does not start", errSkipped
+	case r.mayAil():
+		if _, well := r.d.condition(ctx, r.a, systemd.Status{Active: "active"}); well == nil || !*well {
+			r.warn("the app is not well, and was not when %s was made", r.target.ID)
+			return "not well, as when the checkpoint was made", errSkipped
+		}
+		return "healthy", nil
 	}
 	if err := r.d.checkHealth(ctx, r.a); err != nil {
 		return "", err

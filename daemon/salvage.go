@@ -128,15 +128,15 @@ func (r *rollback) orWithout(err error) error {
 	if len(rest) == 0 {
 		return err
 	}
-	hint := r.command(e.layer.name) + " takes the rest back and leaves " + string(e.layer.name) + " as it is"
+	hint := r.command("--without", shellWord(string(e.layer.name))) + " takes the rest back and leaves " + string(e.layer.name) + " as it is"
 	if first := errs.HintOf(err); first != "" {
 		hint = first + "; or: " + hint
 	}
 	return &errs.Error{Kind: errs.KindOf(err), Err: err, Hint: hint}
 }
 
-// command is the client's command for what was asked for, without one more layer.
-func (r *rollback) command(without snap.Layer) string {
+// command is the client's command for what was asked for, with more words.
+func (r *rollback) command(more ...string) string {
 	words := []string{"mulligan"}
 	switch {
 	case r.plan.Aimed && r.req.Turns > 1:
@@ -151,10 +151,10 @@ func (r *rollback) command(without snap.Layer) string {
 			words = append(words, "--scope", shellWord(s))
 		}
 	}
-	for _, l := range append(slices.Clone(r.req.Without), string(without)) {
+	for _, l := range r.req.Without {
 		words = append(words, "--without", shellWord(l))
 	}
-	return strings.Join(words, " ")
+	return strings.Join(append(words, more...), " ")
 }
 
 // shellWord is s as a shell reads it.

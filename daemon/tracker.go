@@ -250,6 +250,9 @@ func (t *tracker) mute(ctx context.Context) (unmute func(context.Context)) {
 		}
 		t.mu.Lock()
 		defer t.mu.Unlock()
+		if err == nil {
+			t.failed = ""
+		}
 		t.muted--
 		for _, o := range t.open {
 			if o.rec.CheckpointID == nil && mark != "" {

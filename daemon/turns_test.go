@@ -228,7 +228,18 @@ func TestTurnOverARestart(t *testing.T) {
 
 func waitFor(t *testing.T, what string, f func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	waitWithin(t, 30*time.Second, what, f)
+}
+
+// waitLong is waitFor for what may be between two tries that lie a minute apart.
+func waitLong(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	waitWithin(t, 3*time.Minute, what, f)
+}
+
+func waitWithin(t *testing.T, limit time.Duration, what string, f func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(limit)
 	for !f() {
 		if time.Now().After(deadline) {
 			t.Fatalf("waited in vain: %s", what)

@@ -149,8 +149,8 @@ func (d *Daemon) aim(ctx context.Context, a *app, id ipc.CheckpointID, req *ipc.
 	if len(req.Scope) == 0 && (id == ipc.Redo || req.Turns <= 1) {
 		req.Scope = scope
 	}
-	if cp := l[l.find(to)]; id == ipc.Redo && req.Start == nil && cp.Running != nil && !*cp.Running && a.unit() != nil {
-		req.Start = cp.Running // the app was down then, and may well not start
+	if cp := l[l.find(to)]; id == ipc.Redo && req.Start == nil && cp.Running != nil && !*cp.Running && !ailing(cp) && a.unit() != nil {
+		req.Start = cp.Running // somebody had stopped the app
 	}
 	return to, err
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
 
@@ -120,14 +121,17 @@ func (c *cli) printCheckpoint(cp ipc.Checkpoint) error {
 		return c.printJSON(cp)
 	}
 	c.printCheckpoints([]ipc.Checkpoint{cp}, false)
-	if c.terminal {
-		c.warn(cp.Warnings)
-	}
+	c.warn(cp.Warnings)
 	return nil
 }
 
+// warn prints warnings: in a pipe, whose lines are for programs, on standard error.
 func (c *cli) warn(warnings []string) {
+	var to io.Writer = c.out
+	if !c.terminal {
+		to = c.err
+	}
 	for _, w := range warnings {
-		fmt.Fprintf(c.out, "warning: %s\n", c.text(w))
+		fmt.Fprintf(to, "warning: %s\n", c.text(w))
 	}
 }
