@@ -49,6 +49,7 @@ type rollbackPlan struct {
 	Verify  bool         `json:"verify"`
 	Aimed   bool         `json:"aimed,omitempty"`  // it is an undo or a redo
 	Scoped  bool         `json:"scoped,omitempty"` // it is of a part of the app
+	Turn    ipc.TurnID   `json:"turn,omitempty"`   // an agent's that begins with it
 	Actor   string       `json:"actor"`
 	Reason  string       `json:"reason"`
 	Begun   time.Time    `json:"begun"`
@@ -131,7 +132,9 @@ func (d *Daemon) Rollback(ctx context.Context, who ipc.Caller, ref string, id ip
 		return ipc.RollbackResult{}, errs.Wrap(errs.Failed, op, err)
 	}
 	r.notify, r.plan.Actor = onStage, actor(who)
-	err = r.remakeWorkspace(ctx)
+	if r.plan.Turn, err = r.opens(ctx); err == nil {
+		err = r.remakeWorkspace(ctx)
+	}
 	if err == nil {
 		err = r.alone(ctx)
 	}
