@@ -104,6 +104,7 @@ func Open(ctx context.Context, opt Options) (*Daemon, error) {
 	}
 	d.bg.Go(d.tendStore)
 	d.bg.Go(d.upkeep)
+	d.bg.Go(func() { d.reweigh(context.WithoutCancel(ctx)) })
 	if !opt.User {
 		d.bg.Go(d.watchOwners)
 	}
