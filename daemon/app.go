@@ -39,6 +39,7 @@ type app struct {
 	total     int64
 
 	neglected map[snap.Layer]string // what went wrong with a layer's upkeep
+	behind    []string              // that layers stayed behind at a rollback
 	oversize  []string              // that what is kept exceeds max_bytes
 	rest      unfinished
 }
@@ -274,6 +275,7 @@ func (a *app) problems() []string {
 	for _, name := range slices.Sorted(maps.Keys(a.neglected)) {
 		list = append(list, fmt.Sprintf("%s: %s", name, a.neglected[name]))
 	}
+	list = append(list, a.behind...)
 	list = append(list, a.oversize...)
 	if a.tracker != nil {
 		list = append(list, a.tracker.problems()...)

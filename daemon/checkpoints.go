@@ -21,6 +21,9 @@ func public(cp store.Checkpoint) ipc.Checkpoint {
 	v.VMSnapshotID, v.DBSnapshotID, v.FilesSnapshot, v.FilesHash = nil, nil, nil, nil
 	for _, s := range cp.Snapshots {
 		id := string(s.ID)
+		if s.Raw {
+			v.Raw = append(v.Raw, string(s.Layer))
+		}
 		switch s.Layer {
 		case snap.Files:
 			hash := s.Hash.String()

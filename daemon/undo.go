@@ -310,7 +310,7 @@ func (d *Daemon) rejoin(ctx context.Context, a *app, act ipc.CheckpointID) error
 // nobody's turn, unless it is to. A dry run says so.
 func (r *rollback) spareOthers(ctx context.Context) error {
 	t := r.a.tracking()
-	if t == nil || !r.plan.Aimed || r.req.Turns == 0 {
+	if t == nil || !r.plan.Aimed || r.req.Turns == 0 || !r.has(snap.Files) {
 		return nil
 	}
 	paths, err := r.unannounced(ctx, t)

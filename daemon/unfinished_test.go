@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -19,30 +18,13 @@ import (
 	"mulligan/daemon"
 	"mulligan/ipc"
 	"mulligan/snap/postgres/pgtest"
+	"mulligan/testkit"
 )
 
 // becomesWhole waits until nothing is wrong any more, with no command given.
 func (w world) becomesWhole(t *testing.T, d *daemon.Daemon) {
 	t.Helper()
 	waitLong(t, "nothing is unfinished", func() bool { return len(d.Status(root).Problems) == 0 })
-}
-
-// unfinishedSeed is the seed of the moments at which daemons die: UNFINISHED_SEED, or 1.
-func unfinishedSeed(t *testing.T) uint64 {
-	t.Helper()
-	seed := uint64(1)
-	if s := os.Getenv("UNFINISHED_SEED"); s != "" {
-		var err error
-		if seed, err = strconv.ParseUint(s, 10, 64); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("UNFINISHED_SEED=%d", seed)
-		}
-	})
-	return seed
 }
 
 // A daemon dies in a rollback whose layers it was switching, and the database server with it.
@@ -57,11 +39,10 @@ func TestServerUpAfterTheDaemon(t *testing.T) {
 	if long() {
 		apps, rounds, late = 10, 10, 30*time.Second
 	}
-	seed := unfinishedSeed(t)
 	for app := range apps {
 		t.Run(fmt.Sprint("app ", app), func(t *testing.T) {
 			t.Parallel()
-			diesWithServer(t, rand.New(rand.NewPCG(seed, uint64(app+1))), rounds, late)
+			diesWithServer(t, testkit.Rand(t), rounds, late)
 		})
 	}
 }
@@ -220,14 +201,7 @@ func TestServerDiesInPrepare(t *testing.T) {
 // folder of its data, its socket, and a client.
 func mariaDB(t *testing.T) (data, socket string, sql func(text string) string) {
 	t.Helper()
-	for _, name := range []string{"mariadbd", "mariadb-install-db", "mariadb"} {
-		if _, err := exec.LookPath(name); err != nil {
-			if os.Getenv("MULLIGAN_TEST_NOSKIP") == "1" {
-				t.Fatal(err)
-			}
-			t.Skip("no MariaDB: install the package mariadb-server")
-		}
-	}
+	testkit.Need(t, "mariadb")
 	dir := worldDir(t)
 	data, socket = filepath.Join(dir, "data"), filepath.Join(dir, "s")
 	sh(t, `mariadb-install-db --no-defaults --datadir="$1" --skip-test-db --tmpdir="$2" --auth-root-authentication-method=normal --innodb-log-file-size=8M`, data, dir)

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"io"
+	"strings"
 	"time"
 
 	"mulligan/ipc/errs"
@@ -261,6 +262,40 @@ type Salvager interface {
 	// Nothing lying there is a state too. What cannot be kept even so is an error, as
 	// where the bytes are on a server that is away.
 	Salvage(ctx context.Context, req CaptureRequest) (Snapshot, error)
+}
+
+// Surveyor is a driver that can say of the live state, without reading contents, what of
+// it cannot be captured or could not be given back.
+type Surveyor interface {
+	Survey(ctx context.Context) ([]Gap, error)
+}
+
+// Gap is something that a Survey found.
+type Gap struct {
+	What   string // a whole sentence
+	Remedy string // what to do about it, as a sentence without its end
+	Blocks bool   // no snapshot can be taken while it is there
+}
+
+// String is the gap as one sentence.
+func (g Gap) String() string { return strings.TrimSuffix(g.What, ".") + ": " + g.Remedy + "." }
+
+// Foreseer is a driver that can tell early what Prepare would refuse.
+type Foreseer interface {
+	// Foresee returns the error that Prepare would, with the present state as its base, as
+	// far as that can be told cheaply: nil promises nothing. It makes no snapshot.
+	// paths, where given, are those of a scope.
+	Foresee(ctx context.Context, target SnapshotID, paths []string) error
+}
+
+// SalvagerOf returns the Salvager that d is. A driver that hands its work to another
+// one says by a method Salvager whether that is one.
+func SalvagerOf(d Driver) (Salvager, bool) {
+	if outer, ok := d.(interface{ Salvager() (Salvager, bool) }); ok {
+		return outer.Salvager()
+	}
+	s, ok := d.(Salvager)
+	return s, ok
 }
 
 // Weigher is a driver that can tell how large the live state is without reading

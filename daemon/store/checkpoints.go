@@ -21,6 +21,7 @@ type Snapshot struct {
 	Hash     snap.Hash
 	Position string
 	Quiesced bool
+	Raw      bool // the state could not be read, and these are the bytes that lay there
 }
 
 // snapshotText is a Snapshot as JSON has it.
@@ -31,11 +32,12 @@ type snapshotText struct {
 	Hash     string          `json:"hash"` // in hex
 	Position string          `json:"position"`
 	Quiesced bool            `json:"quiesced"`
+	Raw      bool            `json:"raw,omitempty"`
 }
 
 // MarshalJSON writes the hash in hex.
 func (s Snapshot) MarshalJSON() ([]byte, error) {
-	return json.Marshal(snapshotText{s.Layer, s.ID, s.Driver, hex.EncodeToString(s.Hash[:]), s.Position, s.Quiesced})
+	return json.Marshal(snapshotText{s.Layer, s.ID, s.Driver, hex.EncodeToString(s.Hash[:]), s.Position, s.Quiesced, s.Raw})
 }
 
 // UnmarshalJSON reads what MarshalJSON wrote.
@@ -48,7 +50,7 @@ func (s *Snapshot) UnmarshalJSON(p []byte) error {
 	if err != nil || len(hash) != len(s.Hash) {
 		return fmt.Errorf("snapshot %s has the hash %q", t.ID, t.Hash)
 	}
-	*s = Snapshot{t.Layer, t.ID, t.Driver, snap.Hash(hash), t.Position, t.Quiesced}
+	*s = Snapshot{t.Layer, t.ID, t.Driver, snap.Hash(hash), t.Position, t.Quiesced, t.Raw}
 	return nil
 }
 

@@ -22,16 +22,17 @@ import (
 
 // scan is one walk of the workspace.
 type scan struct {
-	d      *Driver
-	op     string
-	ctx    context.Context
-	sink   sink
-	has    func(snap.Hash) bool   // is a remembered content still stored
-	fresh  func(path string) bool // these are read whatever the memory says; nil: none
-	mapped map[uint64]bool        // so are files with these inode numbers
-	scope  scope
-	mind   memory
-	lax    func(path string, err error) // where set: what moves is left out and told, the rest is read
+	d         *Driver
+	op        string
+	ctx       context.Context
+	sink      sink
+	has       func(snap.Hash) bool   // is a remembered content still stored
+	fresh     func(path string) bool // these are read whatever the memory says; nil: none
+	mapped    map[uint64]bool        // so are files with these inode numbers
+	scope     scope
+	mind      memory
+	oneMoment bool                         // git repositories are read again until each is of one moment
+	lax       func(path string, err error) // where set: what moves is left out and told, the rest is read
 
 	slots        chan struct{} // walkers beside the first
 	files, bytes atomic.Int64
@@ -68,8 +69,12 @@ func (s *scan) run() (*node, error) {
 		return nil, wrapped(errs.Failed, s.op, err)
 	}
 	defer root.Close()
-	n := &node{}
-	if err := s.folder(root, ".", n); err != nil {
+	n, began := &node{}, time.Now()
+	err = s.folder(root, ".", n)
+	if err == nil && s.oneMoment {
+		err = s.settleRepositories(root, n, began)
+	}
+	if err != nil {
 		if errors.Is(err, errMoved) {
 			err = snap.Changed(s.op, s.d.cfg.Dir)
 		}
@@ -321,6 +326,9 @@ func (s *scan) failed(path string, err error) error {
 			WithHint("make it readable for the user that mulligand runs as, or exclude it")
 	case errors.Is(err, unix.EAGAIN):
 		return leased(s.op, s.shown(path))
+	case errors.Is(err, unix.EIO):
+		return (&errs.Error{Kind: errs.Failed, Op: s.op, Message: "cannot read " + s.shown(path), Err: cause(err)}).
+			WithHint("see what the kernel says of that disk (dmesg); exclude the file to protect the rest")
 	}
 	var e *errs.Error
 	if errors.As(err, &e) {

@@ -172,6 +172,9 @@ func (d *Driver) Weigh(ctx context.Context) (int64, error) {
 	return 0, nil
 }
 
+// Salvager returns the driver of the mode, where that can keep what it cannot read.
+func (d *Driver) Salvager() (snap.Salvager, bool) { return snap.SalvagerOf(d.Driver) }
+
 // Purge removes what is stored outside of stateDir for a database that had it.
 func Purge(stateDir string) error { return physical.Purge(filepath.Join(stateDir, string(Physical))) }
 

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"os/user"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -144,6 +145,7 @@ type facts struct {
 	System         string // the cluster's identifier
 	DataDir        string
 	ConfigFile     string
+	Inside         bool // ConfigFile is in the data folder
 	Superuser      bool
 	Bootstrap      string // the role that the cluster was made with, which is in every state of it
 	Standby        bool
@@ -154,7 +156,7 @@ type facts struct {
 	WALLevel       string
 	Segments       segments
 	Fsync          bool
-	TLI            timeline
+	TLI            timeline `json:",omitzero"`
 	Spaces         []string // tablespaces of its own
 	Databases      []string
 	Size           int64 // of all databases, in bytes
@@ -185,8 +187,13 @@ func (d *Driver) inspect(ctx context.Context, c conn) (f facts, err error) {
 	err = c.row(ctx, factsSQL, &f.Version, &f.System, &f.DataDir, &f.ConfigFile, &f.Superuser, &f.Bootstrap,
 		&f.Standby, &f.ArchiveMode, &f.ArchiveCommand, &f.FileCommand, &f.ArchiveLibrary, &f.WALLevel, &f.Segments, &f.Fsync,
 		&f.Spaces, &f.Databases, &f.Size, &f.Slot)
-	if err != nil || f.Standby {
+	if err != nil {
 		return f, err
+	}
+	same, err := sameFile(filepath.Dir(f.ConfigFile), d.cfg.DataDir)
+	f.Inside = err == nil && same || filepath.Dir(f.ConfigFile) == d.cfg.DataDir
+	if f.Standby {
+		return f, nil
 	}
 	f.TLI, err = c.timeline(ctx)
 	return f, err
