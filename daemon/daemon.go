@@ -108,6 +108,7 @@ func Open(ctx context.Context, opt Options) (*Daemon, error) {
 	if opt.RehearseMax > 0 {
 		d.bg.Go(d.rehearseAll)
 	}
+	d.bg.Go(func() { d.reweigh(context.WithoutCancel(ctx)) })
 	if !opt.User {
 		d.bg.Go(d.watchOwners)
 	}

@@ -48,6 +48,7 @@ type rollbackPlan struct {
 	Verify  bool         `json:"verify"`
 	Aimed   bool         `json:"aimed,omitempty"`  // it is an undo or a redo
 	Scoped  bool         `json:"scoped,omitempty"` // it is of a part of the app
+	Turn    ipc.TurnID   `json:"turn,omitempty"`   // an agent's that begins with it
 	Paths   bool         `json:"paths,omitempty"`  // it is of some paths of the files
 	// Without are the layers that were asked to stay as they are. Behind are these and
 	// those in scope that the target holds nothing of.
@@ -135,7 +136,9 @@ func (d *Daemon) Rollback(ctx context.Context, who ipc.Caller, ref string, id ip
 		return ipc.RollbackResult{}, errs.Wrap(errs.Failed, op, err)
 	}
 	r.notify, r.plan.Actor = onStage, actor(who)
-	err = r.remakeWorkspace(ctx)
+	if r.plan.Turn, err = r.opens(ctx); err == nil {
+		err = r.remakeWorkspace(ctx)
+	}
 	if err == nil {
 		err = r.alone(ctx)
 	}
