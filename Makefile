@@ -17,7 +17,7 @@ BUILD   := go build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$(
 
 GOTESTSUM   := go run gotest.tools/gotestsum@v1.13.0
 STATICCHECK := go run honnef.co/go/tools/cmd/staticcheck@v0.8.2
-PACKAGES    := git gcc libc6-dev systemd dbus dbus-user-session util-linux groff-base sqlite3 postgresql mariadb-server redis-server xfsprogs e2fsprogs passwd mount perl chromium
+PACKAGES    := git gcc libc6-dev systemd dbus dbus-user-session util-linux groff-base sqlite3 postgresql mariadb-server redis-server xfsprogs e2fsprogs passwd mount perl chromium btrfs-progs stress-ng bindfs fuse3 fuse-overlayfs
 # A private libvirtd and its tiny guests.
 LIBVIRT     := libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients qemu-system-x86 qemu-utils qemu-guest-agent \
                busybox-static cpio linux-image-cloud-amd64
@@ -58,12 +58,17 @@ TEST_FLAGS := -count=1 -race -p $(shell expr $$(nproc) + 1) -timeout 60m $(TAGS)
 # Memory is not short: collecting garbage less often leaves the processors to the tests.
 TEST_ENV := GORACE=atexit_sleep_ms=0 GOGC=400
 
-# Tests kill programs at moments that chance picks, on machines that may be busy: a few that failed are run once more, and
-# what the first run said of them is printed with the second. Never after a data race.
-RERUN := --rerun-fails=1 --rerun-fails-max-failures=5 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race
+# What tests draw at random comes from one seed, another one in each run. Its last 16 bits count the runs on
+# this machine, so that tests which take a sample take the next one. MULLIGAN_TEST_SEED=N make test draws as
+# the run with seed N did; nothing is run twice.
+CACHE := $(or $(MULLIGAN_TEST_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/mulligan-test)
+SEED  := mkdir -p $(CACHE); run=$$(cat $(CACHE)/run 2>/dev/null || od -An -N2 -tu2 /dev/urandom); run=$$(((run + 1) % 65536)); \
+         echo $$run >$(CACHE)/run; export MULLIGAN_TEST_SEED=$${MULLIGAN_TEST_SEED:-$$(($$(od -An -N5 -tu8 /dev/urandom) * 65536 + 65536 + run))}; \
+         echo "MULLIGAN_TEST_SEED=$$MULLIGAN_TEST_SEED"
 
 test: deps
-	$(TEST_ENV) $(if $(ROOT),MULLIGAN_TEST_NOSKIP=1) $(GOTESTSUM) --format standard-quiet $(RERUN) --packages ./... -- $(TEST_FLAGS)
+	@$(SEED); set -x; \
+	$(TEST_ENV) $(if $(ROOT),MULLIGAN_TEST_NOSKIP=1) $(GOTESTSUM) --format standard-quiet --packages ./... -- $(TEST_FLAGS)
 
 lint:
 	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "gofmt:" $$unformatted; exit 1; }

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"slices"
@@ -21,6 +20,7 @@ import (
 	"mulligan/ipc"
 	"mulligan/snap"
 	"mulligan/snap/postgres/pgtest"
+	"mulligan/testkit"
 )
 
 // fate is what a victim does, and the step that it dies at.
@@ -241,8 +241,8 @@ func (r *round) check(t *testing.T, what string) {
 // then to each of them.
 func (r *round) restore(t *testing.T, d *daemon.Daemon, list []ipc.Checkpoint) {
 	t.Helper()
-	if !long() || rand.IntN(8) > 0 {
-		i := rand.IntN(len(list))
+	if rnd := testkit.Rand(t, "restore"); !long() || rnd.IntN(8) > 0 {
+		i := rnd.IntN(len(list))
 		list = list[i : i+1]
 	}
 	var pinned []ipc.CheckpointID
@@ -290,13 +290,13 @@ func TestKillAtEveryStepWithCluster(t *testing.T) {
 		r.killAtEveryStep(t, operations, pick)
 		return
 	}
-	r.killAtEveryStep(t, []string{"rollback"}, func(names []string) []int {
+	r.killAtEveryStep(t, []string{"rollback"}, func(_ *testing.T, names []string) []int {
 		return []int{1 + slices.Index(names, "commit: start")}
 	})
 }
 
 // killAtEveryStep kills daemons in each of the operations, at the steps that are picked.
-func (r *round) killAtEveryStep(t *testing.T, operations []string, pick func(names []string) []int) {
+func (r *round) killAtEveryStep(t *testing.T, operations []string, pick func(t *testing.T, names []string) []int) {
 	for _, do := range operations {
 		t.Run(do, func(t *testing.T) {
 			clear(r.tally)
@@ -306,7 +306,7 @@ func (r *round) killAtEveryStep(t *testing.T, operations []string, pick func(nam
 				t.Fatalf("steps %q, killed %v", names, killed)
 			}
 			r.check(t, do)
-			steps := pick(names)
+			steps := pick(t, names)
 			kills := 0
 			for _, step := range steps {
 				r.prepare(t, do)
@@ -336,13 +336,13 @@ func TestKillAtAnyMoment(t *testing.T) {
 		r.check(t, do)
 	}
 	clear(r.tally)
-	kills := 0
+	kills, rnd := 0, testkit.Rand(t)
 	for n := range moments {
 		if !inPart(n + 1) {
 			continue
 		}
-		do := operations[rand.IntN(len(operations))]
-		after := 1 + time.Duration(rand.Int64N(int64(takes[do])*11/10))
+		do := operations[rnd.IntN(len(operations))]
+		after := 1 + time.Duration(rnd.Int64N(int64(takes[do])*11/10))
 		r.prepare(t, do)
 		_, _, killed := r.victim(t, 0, after)
 		if killed {
@@ -374,7 +374,7 @@ func kind(name string) string {
 
 // pick chooses the steps to die at, counted from 1: one of each kind in a
 // part of the kinds, and all where there is time.
-func pick(names []string) []int {
+func pick(t *testing.T, names []string) []int {
 	var steps []int
 	seen := map[string][]int{}
 	var order []string
@@ -391,7 +391,7 @@ func pick(names []string) []int {
 	if long() {
 		return steps
 	}
-	rnd := sample()
+	rnd := testkit.Rand(t)
 	for _, i := range rnd.Perm(len(order))[:(len(order)+11)/12] {
 		of := seen[order[i]]
 		steps = append(steps, of[rnd.IntN(len(of))])
@@ -412,7 +412,3 @@ func part() (from, to int) {
 	}
 	return from, to
 }
-
-// sample picks what a short run looks at. It picks the same each time: a run that
-// fails can be repeated, and the long one leaves nothing out.
-func sample() *rand.Rand { return rand.New(rand.NewPCG(1, 2)) }

@@ -4,7 +4,6 @@ package daemon_test
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,6 +15,7 @@ import (
 	"mulligan/ipc"
 	"mulligan/ipc/errs"
 	"mulligan/snap"
+	"mulligan/testkit"
 )
 
 // TestFlippedByteOfOverlay changes single bytes of a guest's stored disk: verify names
@@ -38,8 +38,9 @@ func TestFlippedByteOfOverlay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	rnd := testkit.Rand(t)
 	for range 300 {
-		at := rand.Int64N(fi.Size())
+		at := rnd.Int64N(fi.Size())
 		back := flip(t, overlay, at)
 		w.foundIn(t, two.ID, "disk", fmt.Sprintf("byte %d of %s", at, filepath.Base(overlay)))
 		back()

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,6 +18,7 @@ import (
 	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/snap/postgres/pgtest"
+	"mulligan/testkit"
 )
 
 // TestFlippedByte changes single bytes of what is stored: contents of files and
@@ -94,7 +94,7 @@ func pickByte(t *testing.T, dir string) (path string, at int64) {
 	if err != nil || total == 0 {
 		t.Fatalf("%d bytes are stored, %v", total, err)
 	}
-	at = rand.Int64N(total)
+	at = testkit.Rand(t, "byte").Int64N(total)
 	i := 0
 	for ; at >= sizes[i]; i++ {
 		at -= sizes[i]
@@ -115,7 +115,7 @@ func flip(t *testing.T, path string, at int64) (back func()) {
 		t.Fatal(err)
 	}
 	was := b
-	b[0] ^= byte(1 + rand.IntN(255))
+	b[0] ^= byte(1 + testkit.Rand(t, "flip").IntN(255))
 	if _, err := f.WriteAt(b[:], at); err != nil {
 		t.Fatal(err)
 	}
@@ -147,9 +147,9 @@ func TestFlippedByteOfCluster(t *testing.T) {
 	from := w.newSegment(t)
 	target := w.twoPoints(t)
 	log, begin, end := w.archived(t, from)
-	tally := map[string]int{}
+	tally, rnd := map[string]int{}, testkit.Rand(t)
 	for n := range flips {
-		path, at := log, begin+rand.Int64N(end-begin)
+		path, at := log, begin+rnd.Int64N(end-begin)
 		if n%4 == 3 {
 			path, at = pickByte(t, filepath.Join(log, "../../bases"))
 		}

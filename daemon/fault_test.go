@@ -24,6 +24,7 @@ import (
 	"mulligan/ipc"
 	"mulligan/ipc/errs"
 	"mulligan/snap/postgres/pgtest"
+	"mulligan/testkit"
 )
 
 // faults are the ways in which a call or a step fails.
@@ -344,7 +345,7 @@ func TestFaultAtEveryStep(t *testing.T) {
 			res, err := o.operate(t.Context())
 			names := o.seams(t, 0, 0)
 			o.check(t, do, res, err)
-			steps := pick(names)
+			steps := pick(t, names)
 			for i, at := range steps {
 				for j := range faults {
 					if !long() && j > 0 {
@@ -385,7 +386,7 @@ func TestFaultOfEverySystemCall(t *testing.T) {
 			seen := o.p.Disarm()
 			o.check(t, do, res, err)
 			hits := 0
-			chosen, all := pickCalls(seen.Calls)
+			chosen, all := pickCalls(t, seen.Calls)
 			if do == "create" {
 				chosen = append(chosen, offenders...)
 			}
@@ -418,7 +419,7 @@ var offenders = []sysfault.Fault{
 
 // pickCalls chooses the calls to fail: where there is time the first, the last
 // and one between of each kind; else one of some kinds.
-func pickCalls(calls []string) (chosen []sysfault.Fault, kinds int) {
+func pickCalls(t *testing.T, calls []string) (chosen []sysfault.Fault, kinds int) {
 	count := map[string]int{}
 	var order []string
 	for _, c := range calls {
@@ -427,7 +428,7 @@ func pickCalls(calls []string) (chosen []sysfault.Fault, kinds int) {
 		}
 		count[c]++
 	}
-	rnd := sample()
+	rnd := testkit.Rand(t)
 	for _, i := range rnd.Perm(len(order)) {
 		c := order[i]
 		nths := []int{1, count[c], 1 + rnd.IntN(count[c])}

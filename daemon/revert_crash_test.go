@@ -84,7 +84,7 @@ func TestKillInRevert(t *testing.T) {
 	}
 	r.undoRevert(t, before)
 	kills := 0
-	for _, step := range pick(names) {
+	for _, step := range pick(t, names) {
 		if _, _, killed := r.victim(t, step, 0); killed {
 			kills++
 		}

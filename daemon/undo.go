@@ -149,8 +149,8 @@ func (d *Daemon) aim(ctx context.Context, a *app, id ipc.CheckpointID, req *ipc.
 	if len(req.Scope) == 0 && (id == ipc.Redo || req.Turns <= 1) {
 		req.Scope = scope
 	}
-	if cp := l[l.find(to)]; id == ipc.Redo && req.Start == nil && cp.Running != nil && !*cp.Running && a.unit() != nil {
-		req.Start = cp.Running // the app was down then, and may well not start
+	if cp := l[l.find(to)]; id == ipc.Redo && req.Start == nil && cp.Running != nil && !*cp.Running && !ailing(cp) && a.unit() != nil {
+		req.Start = cp.Running // somebody had stopped the app
 	}
 	return to, err
 }
@@ -255,7 +255,7 @@ func (d *Daemon) rejoin(ctx context.Context, a *app, act ipc.CheckpointID) error
 // nobody's turn, unless it is to. A dry run says so.
 func (r *rollback) spareOthers(ctx context.Context) error {
 	t := r.a.tracking()
-	if t == nil || !r.plan.Aimed || r.req.Turns == 0 {
+	if t == nil || !r.plan.Aimed || r.req.Turns == 0 || !r.has(snap.Files) {
 		return nil
 	}
 	paths, err := r.unannounced(ctx, t)

@@ -146,8 +146,11 @@ func (f *initCmd) plan(dir string, found findings) {
 		return
 	}
 	pairs := [][2]string{{"protects", "files: everything in " + f.text(dir) + ", ignored files included"}}
-	if found.git {
+	switch found.git {
+	case ownRepository:
 		pairs = append(pairs, [2]string{"protects", "git: the repository's state (.git) is part of the files"})
+	case repositoryElsewhere:
+		pairs = append(pairs, [2]string{"leaves_out", "git: the repository lies outside of the folder (it is a worktree or a submodule): HEAD, index, branches and commits stay as they are in a rollback"})
 	}
 	for _, db := range found.databases {
 		what := fmt.Sprintf("database %s: %s %s", db.Name, db.Driver, appfile.Redact(db.Database))
@@ -238,6 +241,9 @@ func (f *initCmd) register(ctx context.Context, client *ipc.Client, dir string, 
 	}
 	if f.json || !f.terminal {
 		return f.result("added", added)
+	}
+	for _, g := range added.Gaps {
+		fmt.Fprintf(f.out, "warning: %s\n", f.text(gapWords(g)))
 	}
 	fmt.Fprintf(f.out, "%s is the app %s now; `mulligan create` makes a checkpoint of it\n", f.text(dir), f.text(added.Slug))
 	return nil

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"mulligan/ipc"
+	"mulligan/testkit"
 )
 
 const kills = 20
@@ -49,7 +50,7 @@ func TestKillInCreate(t *testing.T) {
 	began := time.Now()
 	a.create()
 	takes := time.Since(began)
-	rng := rand.New(rand.NewPCG(1, uint64(began.UnixNano())))
+	rng := testkit.Rand(t)
 	for i := range kills {
 		word := "create-" + string(rune('a'+i))
 		a.set(t, word)
@@ -78,7 +79,7 @@ func TestKillInRollback(t *testing.T) {
 		t.Fatal(err)
 	}
 	takes := time.Since(began)
-	rng := rand.New(rand.NewPCG(2, uint64(began.UnixNano())))
+	rng := testkit.Rand(t)
 	forward := 0
 	for i := range kills {
 		word := "bad-" + string(rune('a'+i))

@@ -18,6 +18,7 @@ import (
 	"mulligan/snap/postgres/pgtest"
 	"mulligan/snap/snaptest"
 	"mulligan/systemd/systemdtest"
+	"mulligan/testkit"
 )
 
 // dbApp is an app with a unit, files, a SQLite file, and a Postgres database
@@ -209,9 +210,8 @@ func (a *dbApp) survivesKills(t *testing.T, rounds int) {
 	a.learn(t, "zero")
 	a.put(t, "one")
 	takes["rollback"] = timed(func() { a.goTo(t, first.ID) })
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d; operations take %v", seed, takes)
-	rng := rand.New(rand.NewPCG(4, seed))
+	t.Logf("operations take %v", takes)
+	rng := testkit.Rand(t)
 	for i := range rounds {
 		t.Logf("%d: %s", i, a.disturb(t, rng, i, takes))
 		a.goTo(t, a.pick(rng))

@@ -16,6 +16,7 @@ import (
 	"unicode/utf8"
 
 	"mulligan/ipc"
+	"mulligan/testkit"
 )
 
 // A conversation of twelve messages, thirty calls of it writing by edits and by shell
@@ -346,7 +347,7 @@ func TestRevertInAConversation(t *testing.T) {
 	ranges := 0
 	for i, from := range messages {
 		for j := i; j < len(messages); j++ {
-			if (i+j)%3 != 0 && os.Getenv("MULLIGAN_TEST_LONG") != "1" {
+			if (i+j)%3 != 0 && !testkit.Long() {
 				continue
 			}
 			ranges++

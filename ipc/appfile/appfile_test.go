@@ -102,6 +102,7 @@ func TestParseRefuses(t *testing.T) {
 		{"unit", `"of-app-shop.service"`, `"of-app-shop"`, "app file:4: ", "shop.service"},
 		{"unit and run", "auto =", "run = ['x']\nauto =", "app file:7: the app has both", ""},
 		{"uri alone", `domain = "of-app-shop"`, "", "app file:6: uri is set", "domain"},
+		{"uri of another host", `uri = "qemu:///system"`, `uri = "qemu+ssh://db2/system"`, "app file:6: uri \"qemu+ssh://db2/system\" is not of", "qemu:///system"},
 		{"exclude", `["*.log"]`, `[""]`, "app file:8: exclude", ""},
 		{"health both", "timeout = \"10s\"", "command = ['x']", "app file:10: a health check", "exactly one"},
 		{"health url", `"http://127.0.0.1:8080/healthz"`, `"ftp://h/"`, "app file:11: the health url", "http://"},

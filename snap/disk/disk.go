@@ -72,6 +72,8 @@ type Driver struct {
 		conn hypervisor
 	}
 
+	halfway []string // sentences about disks that only one of the domain's definitions has
+
 	maxLive int // see the constant
 
 	maintain sync.Mutex // held during Maintain
@@ -264,11 +266,28 @@ func (d *Driver) open(ctx context.Context, op string) (machine, error) {
 	if err == nil {
 		err = d.agree(op, m)
 	}
+	if err == nil {
+		err = d.noteRun(m)
+	}
 	if err != nil {
 		m.Free()
 		return nil, errs.Wrap(errs.Failed, op, err)
 	}
 	return m, nil
+}
+
+// noteRun writes down that the domain runs, if it does: after a restart of libvirtd nobody
+// else knows.
+func (d *Driver) noteRun(m machine) error {
+	p, err := m.Power()
+	if err != nil || !p.up() || d.tree.Ran || d.tree.Intent != nil {
+		return err
+	}
+	if len(d.tree.Layers) == 1 { // it was adopted just now, and the tree is not written down yet
+		d.tree.Ran = true
+		return nil
+	}
+	return d.update(func(t *tree) { t.Ran = true })
 }
 
 // snapshot finds a snapshot.

@@ -3,7 +3,6 @@ package mysql
 import (
 	"context"
 	"encoding/json"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/snaptest"
+	"mulligan/testkit"
 )
 
 // fate is what a victim does, and the step that it dies at.
@@ -181,7 +181,7 @@ func TestServerKilled(t *testing.T) {
 			t.Parallel()
 			s, target, base := crashSubject(t, do, ownServer(t))
 			before := s.dump(t, s.db)
-			r := rand.New(rand.NewPCG(uint64(len(do)), 3))
+			r := testkit.Rand(t)
 			for range 6 {
 				pid := s.cmd.Process
 				timer := time.AfterFunc(time.Duration(r.IntN(400))*time.Millisecond, func() { _ = pid.Kill() })

@@ -175,6 +175,9 @@ func (d *Driver) Weigh(ctx context.Context) (int64, error) {
 	return 0, nil
 }
 
+// Salvager returns the driver of the mode, where that can keep what it cannot read.
+func (d *Driver) Salvager() (snap.Salvager, bool) { return snap.SalvagerOf(d.Driver) }
+
 // Purge removes what is stored outside of stateDir for a database that had it.
 func Purge(stateDir string) error { return physical.Purge(filepath.Join(stateDir, string(Physical))) }
 
@@ -194,9 +197,28 @@ func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []str
 	return differ.Diff(ctx, from, to, paths)
 }
 
+// Shape names the schema of a snapshot, in the mode that rehearses.
+func (d *Driver) Shape(id snap.SnapshotID) (string, error) {
+	if r, ok := d.Driver.(snap.Rehearser); ok {
+		return r.Shape(id)
+	}
+	return "", nil
+}
+
+// Rehearse restores a snapshot beside the live database, in the mode that can.
+func (d *Driver) Rehearse(ctx context.Context, as snap.RestoreID, id snap.SnapshotID) error {
+	r, ok := d.Driver.(snap.Rehearser)
+	if !ok {
+		return errs.New(errs.Unsupported, "rehearse the restore of database", "mode %s does not rehearse", d.mode).
+			WithHint("nothing needs to be done: a restore in this mode replays the server's own log")
+	}
+	return r.Rehearse(ctx, as, id)
+}
+
 var (
 	_ snap.Driver       = (*Driver)(nil)
 	_ snap.LiveCapturer = (*Driver)(nil)
 	_ snap.Differ       = (*Driver)(nil)
 	_ snap.Maintainer   = (*Driver)(nil)
+	_ snap.Rehearser    = (*Driver)(nil)
 )

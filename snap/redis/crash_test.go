@@ -14,6 +14,7 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/snaptest"
+	"mulligan/testkit"
 )
 
 // fate is what a victim does, and the step that it dies at.
@@ -182,7 +183,7 @@ func TestServerKilled(t *testing.T) {
 			t.Parallel()
 			s, target, base := crashSubject(t, do, "--appendonly", "yes", "--appendfsync", "always")
 			before := s.digest(t)
-			r := random(int64(len(do)))
+			r := testkit.Rand(t)
 			for range 6 {
 				pid := s.cmd.Process
 				timer := time.AfterFunc(time.Duration(r.IntN(250))*time.Millisecond, func() { _ = pid.Kill() })

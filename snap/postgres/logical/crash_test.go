@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,6 +21,7 @@ import (
 	"mulligan/snap/cas"
 	"mulligan/snap/postgres/pgtest"
 	"mulligan/snap/snaptest"
+	"mulligan/testkit"
 )
 
 const victimEnv = "MULLIGAN_LOGICAL_VICTIM"
@@ -217,7 +217,7 @@ func (s *subject) finishes(t *testing.T, do string, forward, killed bool, target
 // restore is finished or undone.
 func TestServerKilled(t *testing.T) {
 	c := pgtest.Start(t, pgtest.Options{Settings: map[string]string{"restart_after_crash": "off"}})
-	random := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 1))
+	random := testkit.Rand(t)
 	for round, do := range []string{"capture", "prepare", "commit", "commit", "undo", "prepare", "commit", "undo"} {
 		s, target, base := crashSubject(t, c)
 		if do == "commit" || do == "undo" {

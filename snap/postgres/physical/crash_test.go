@@ -23,6 +23,7 @@ import (
 	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/snaptest"
+	"mulligan/testkit"
 )
 
 // fate is what a victim works on, and when it is killed.
@@ -137,7 +138,7 @@ func TestKilledAtRandom(t *testing.T) {
 	s.Psql(t, "app", "INSERT INTO counted VALUES (1)")
 	list := map[snap.SnapshotID]int64{"db-first": 1}
 	capture(t, s, "db-first")
-	random := rand.New(rand.NewPCG(3, 1))
+	random := testkit.Rand(t)
 	for round := range rounds {
 		f := fate{
 			Data: s.DataDir, State: s.cfg.StateDir, DSN: s.cfg.DSN, Bin: s.Bin, Log: s.Log, Owner: s.cfg.Owner,

@@ -17,21 +17,11 @@ import (
 	"mulligan/ipc/errs"
 	"mulligan/privsep"
 	"mulligan/snap"
+	"mulligan/testkit"
 )
 
 // somebody is a user without an account, whom no cluster belongs to.
 var somebody = privsep.User{UID: 54331, GID: 54331}
-
-func needRoot(t *testing.T) {
-	t.Helper()
-	if os.Getuid() == 0 {
-		return
-	}
-	if os.Getenv("MULLIGAN_TEST_NOSKIP") == "1" {
-		t.Fatal("this test needs root")
-	}
-	t.Skip("only root can be somebody else")
-}
 
 // reachable makes a folder of root's that everybody reaches.
 func reachable(t *testing.T) string {
@@ -46,7 +36,7 @@ func reachable(t *testing.T) string {
 // The owner's folders are touched with the owner's rights: a link planted there
 // leads nowhere that the owner could not go.
 func TestOwnerRights(t *testing.T) {
-	needRoot(t)
+	testkit.Need(t, "root")
 	t.Parallel()
 	dir, ctx := reachable(t), t.Context()
 	data, secret := filepath.Join(dir, "data"), filepath.Join(dir, "secret")
@@ -85,7 +75,7 @@ func TestOwnerRights(t *testing.T) {
 // The store is made with the owner's rights too: in a folder that only root
 // writes to, nothing is made.
 func TestStoreIsTheOwners(t *testing.T) {
-	needRoot(t)
+	testkit.Need(t, "root")
 	t.Parallel()
 	dir := reachable(t)
 	d := bare(t, filepath.Join(dir, "data"))
@@ -144,7 +134,7 @@ func allRoot(t *testing.T, when string) {
 
 // Whatever the driver is at, the daemon's threads stay root's.
 func TestThreadsKeepTheirIDs(t *testing.T) {
-	needRoot(t)
+	testkit.Need(t, "root")
 	t.Parallel()
 	s := newSubject(t, options{})
 	s.cfg.MaxReplay = 1
@@ -163,7 +153,7 @@ func TestThreadsKeepTheirIDs(t *testing.T) {
 
 // While connections are opened as the owner, the daemon's threads stay root's.
 func TestThreadsWhileConnecting(t *testing.T) {
-	needRoot(t)
+	testkit.Need(t, "root")
 	t.Parallel()
 	d := bare(t, filepath.Join(reachable(t), "data"))
 	cfg, err := d.config(t.Context())
@@ -193,7 +183,7 @@ func TestThreadsWhileConnecting(t *testing.T) {
 
 // A fifo, where a file should be, is waited for by nobody.
 func TestFifos(t *testing.T) {
-	needRoot(t)
+	testkit.Need(t, "root")
 	t.Parallel()
 	dir := reachable(t)
 	own := filepath.Join(dir, "own")

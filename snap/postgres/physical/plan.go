@@ -242,7 +242,11 @@ func (d *Driver) fill(ctx context.Context, p *plan, old *plan, target, base stat
 		p.setChanges(target, base, nil)
 		return nil
 	}
-	now, err := readContents(ctx, d.connectTo, -1)
+	limit := int64(-1)
+	if p.Rows {
+		limit = d.cfg.DigestLimit
+	}
+	now, err := readContents(ctx, d.connectTo, limit)
 	if err != nil {
 		return errs.Also(err, d.remove(ctx, d.stored("forks", p.Fork.Dir)))
 	}

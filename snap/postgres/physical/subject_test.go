@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,6 +17,7 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/postgres/pgtest"
 	"mulligan/snap/snaptest"
+	"mulligan/testkit"
 )
 
 func TestConformance(t *testing.T) {
@@ -174,11 +174,7 @@ func (s *subject) mutate(t testing.TB, seed int64) {
 	t.Helper()
 	c := s.dial(t, "app")
 	defer c.Close(t.Context())
-	r := rand.New(rand.NewPCG(uint64(seed), 1))
-	noise := make([]byte, 48<<10)
-	for i := range noise {
-		noise[i] = byte(r.Uint32())
-	}
+	noise := testkit.Bytes(t, 48<<10)
 	run := func(sql string, args ...any) {
 		t.Helper()
 		_, err := c.Exec(t.Context(), sql, args...)
