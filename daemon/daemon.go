@@ -63,6 +63,8 @@ type Daemon struct {
 	metrics  *metrics
 	apiText  apiText
 
+	domains domains
+
 	mu       sync.Mutex
 	apps     map[ipc.AppID]*app
 	closed   bool
