@@ -317,3 +317,38 @@ func TestTornTable(t *testing.T) {
 		})
 	}
 }
+
+// What a process that dies in a rehearsal leaves is dropped by Sweep, as that of a restore.
+func TestDiesInRehearsal(t *testing.T) {
+	s := newSubject(t, sharedServer(t))
+	check(t, s.capture("db-1"))
+	id, before := snap.SnapshotID("db-1"), s.dump(t, s.db)
+	s.cfg.Seam = func(step string) error {
+		if step == "prepare: load" {
+			panic(step)
+		}
+		return nil
+	}
+	s.reopen(t)
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("it did not come to that")
+			}
+		}()
+		_ = s.driver.Rehearse(t.Context(), "rehearse-0123456789ab", id)
+	}()
+	ours := "SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name LIKE '" + s.db + "\\_\\_mulligan%'"
+	if left := s.sql(t, "", ours); left != "1" {
+		t.Fatalf("%s databases are left, not one", left)
+	}
+	s.cfg.Seam = nil
+	s.reopen(t)
+	check(t, s.driver.Sweep(t.Context(), snap.Gone{}))
+	if left := s.sql(t, "", ours); left != "0" {
+		t.Errorf("%s databases are left", left)
+	}
+	if s.dump(t, s.db) != before {
+		t.Error("the live database is another")
+	}
+}
