@@ -178,7 +178,7 @@ func (a *administered) snapshot(t *testing.T) {
 	a.refused(t)
 	overlays := a.sources(t, 0)
 	for _, dev := range []string{"vda", "vdb"} {
-		a.virsh(t, "blockcommit", a.Name, dev, "--active", "--pivot", "--wait")
+		a.virsh(t, "blockcommit", a.Name, dev, "--active", "--shallow", "--pivot", "--wait")
 		if err := os.Remove(overlays[dev]); err != nil {
 			t.Fatal(err)
 		}
