@@ -74,6 +74,17 @@ func (d *Daemon) App(ctx context.Context, who ipc.Caller, ref string) (ipc.App, 
 	return a.view(ctx), nil
 }
 
+// AppWithGaps gives one, with what of it cannot be captured or could not be given back.
+func (d *Daemon) AppWithGaps(ctx context.Context, who ipc.Caller, ref string) (ipc.App, error) {
+	a, err := d.find(who, ref)
+	if err != nil {
+		return ipc.App{}, err
+	}
+	v := a.view(ctx)
+	v.Gaps = a.gaps(ctx)
+	return v, nil
+}
+
 // AddApp registers an app. A workspace whose app was removed before gets that
 // app's id and checkpoints back.
 func (d *Daemon) AddApp(ctx context.Context, who ipc.Caller, spec ipc.App) (ipc.App, error) {
@@ -95,7 +106,9 @@ func (d *Daemon) AddApp(ctx context.Context, who ipc.Caller, spec ipc.App) (ipc.
 		return ipc.App{}, errs.Wrap(errs.Failed, op, err)
 	}
 	d.audit(ctx, a, who, "register", a.rec().Slug, "", nil, withoutSecrets(a.rec().App))
-	return noted(a.view(ctx), notes), nil
+	v := noted(a.view(ctx), notes)
+	v.Gaps = a.gaps(ctx)
+	return v, nil
 }
 
 // claim puts an app among the registered ones, where its slug and workspace

@@ -3,7 +3,6 @@ package daemon_test
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"database/sql"
 	"encoding/base64"
 	"encoding/json"
@@ -448,9 +447,7 @@ func (tw *town) guestRegistering(who, neighbour, user *person) {
 // measuring guesses a content of the victim's and looks whether keeping it
 // costs less than it would if nobody had it.
 func (tw *town) measuring(who, victim *person) {
-	var b [1 << 20]byte
-	rand.Read(b[:])
-	content := base64.StdEncoding.EncodeToString(b[:])
+	content := base64.StdEncoding.EncodeToString(testkit.Bytes(tw.t, 1<<20))
 	sizes := map[string]int64{}
 	for _, p := range []*person{victim, who} {
 		path := filepath.Join(p.ws, "guess")

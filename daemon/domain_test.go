@@ -5,7 +5,6 @@ package daemon_test
 import (
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,6 +19,7 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/disk/disktest"
 	"mulligan/systemd/systemdtest"
+	"mulligan/testkit"
 )
 
 // atLeast is n, or all of it where there is time.
@@ -189,11 +189,11 @@ func TestDomain(t *testing.T) {
 	if b, err := os.ReadFile(filepath.Join(w.ws(), "file0")); err != nil || string(b) != "one" {
 		t.Fatalf("file0 has %q, %v", b, err)
 	}
-	n := atLeast(2, 30)
+	n, rnd := atLeast(2, 30), testkit.Rand(t)
 	for i := range n {
 		word := fmt.Sprintf("later%d", i)
 		w.put(t, word)
-		id := ids[rand.IntN(len(ids))]
+		id := ids[rnd.IntN(len(ids))]
 		res := w.rollback(t, id)
 		w.WaitReady(t)
 		if got := w.all(t); got != states[id] {

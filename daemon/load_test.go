@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -78,7 +77,7 @@ func newCrowd(t testing.TB, apps int) *crowd {
 func TestLoad(t *testing.T) {
 	testkit.Need(t, "root")
 	long, clients := 4*time.Second, 100
-	if os.Getenv("MULLIGAN_TEST_LONG") == "1" {
+	if testkit.Long() {
 		long = 5 * time.Minute
 	}
 	c := newCrowd(t, 200)
@@ -100,8 +99,8 @@ func TestLoad(t *testing.T) {
 	var took []time.Duration
 	for n := range clients {
 		wg.Go(func() { c.watch(ctx, t, n, &events) })
+		rnd := testkit.Rand(t, "client", n)
 		wg.Go(func() {
-			rnd := rand.New(rand.NewPCG(uint64(n), 1))
 			for ctx.Err() == nil {
 				i := rnd.IntN(len(c.slugs))
 				if rnd.IntN(4) == 0 {

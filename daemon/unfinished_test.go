@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -28,24 +27,6 @@ func (w world) becomesWhole(t *testing.T, d *daemon.Daemon) {
 	waitLong(t, "nothing is unfinished", func() bool { return len(d.Status(root).Problems) == 0 })
 }
 
-// unfinishedSeed is the seed of the moments at which daemons die: UNFINISHED_SEED, or 1.
-func unfinishedSeed(t *testing.T) uint64 {
-	t.Helper()
-	seed := uint64(1)
-	if s := os.Getenv("UNFINISHED_SEED"); s != "" {
-		var err error
-		if seed, err = strconv.ParseUint(s, 10, 64); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("UNFINISHED_SEED=%d", seed)
-		}
-	})
-	return seed
-}
-
 // A daemon dies in a rollback whose layers it was switching, and the database server with it.
 // The next daemon is up before the server: it says what it waits for, and finishes
 // when the server is there, with nobody asking for anything.
@@ -58,11 +39,10 @@ func TestServerUpAfterTheDaemon(t *testing.T) {
 	if long() {
 		apps, rounds, late = 10, 10, 30*time.Second
 	}
-	seed := unfinishedSeed(t)
 	for app := range apps {
 		t.Run(fmt.Sprint("app ", app), func(t *testing.T) {
 			t.Parallel()
-			diesWithServer(t, rand.New(rand.NewPCG(seed, uint64(app+1))), rounds, late)
+			diesWithServer(t, testkit.Rand(t), rounds, late)
 		})
 	}
 }

@@ -1,5 +1,5 @@
 // Package testkit is what the tests of all packages share: what a test needs of
-// the host it runs on.
+// the host it runs on, and the seed of what it draws at random.
 package testkit
 
 import (

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"mulligan/testkit"
+
 	"bufio"
 	"bytes"
 	"context"
@@ -293,7 +295,7 @@ func (s *server) stop() {
 
 // redisVictim is an app whose words are in a Redis server.
 func redisVictim(t *testing.T) *victim {
-	missing(t, "redis-server", "redis-server")
+	testkit.Need(t, "redis")
 	addr := freeAddr(t)
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -321,7 +323,7 @@ func redisVictim(t *testing.T) *victim {
 
 // mariaVictim is an app with a database on a MariaDB server.
 func mariaVictim(t *testing.T) *victim {
-	missing(t, "mariadbd", "mariadb-server")
+	testkit.Need(t, "mariadb")
 	dir, err := os.MkdirTemp("/tmp", "mg-maria") // a socket's path must be short
 	if err != nil {
 		t.Fatal(err)

@@ -52,7 +52,7 @@ func TestFullDisk(t *testing.T) {
 					}
 				}
 				noErr(t, hog.Close())
-				_, err := s.Begin().Blob(noise(900 << 10))
+				_, err := s.Begin().Blob(noise(t, 900<<10))
 				wantKind(t, err, errs.Failed)
 				if errs.HintOf(err) == "" {
 					t.Errorf("no hint: %v", err)
@@ -87,7 +87,7 @@ func TestFullDisk(t *testing.T) {
 			}
 			noErr(t, s.Close())
 			s = open(t, dir, Options{})
-			save(t, s, "after", noise(500<<10))
+			save(t, s, "after", noise(t, 500<<10))
 		})
 	}
 }
@@ -96,7 +96,7 @@ func TestFullDisk(t *testing.T) {
 func fillUp(t *testing.T, s *Store, from int) (saved [][]byte) {
 	t.Helper()
 	for {
-		p := noise(100 << 10)
+		p := noise(t, 100<<10)
 		b := s.Begin()
 		h, err := b.Blob(p)
 		var n Hash

@@ -3,6 +3,7 @@ package files
 import (
 	"context"
 	"fmt"
+	"mulligan/testkit"
 	"os"
 	"os/exec"
 	"strings"
@@ -29,7 +30,7 @@ type userSite struct {
 func newUserSite(t *testing.T) *userSite {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		skip(t, "only root can become somebody else")
+		testkit.Lack(t, "only root can become somebody else")
 	}
 	top, err := os.MkdirTemp("/tmp", "mulligan-files-")
 	must(t, err)
@@ -110,9 +111,11 @@ func errand(top string, args []string) error {
 		s, err = d.Capture(ctx, snap.CaptureRequest{ID: snap.SnapshotID(args[1])})
 		fmt.Println(strings.Join(s.Warnings, "\n"))
 	case "survey":
-		var list []string
+		var list []snap.Gap
 		list, err = d.Survey(ctx)
-		fmt.Println(strings.Join(list, "\n"))
+		for _, g := range list {
+			fmt.Println(g, g.Blocks)
+		}
 	case "foresee":
 		err = d.Foresee(ctx, snap.SnapshotID(args[1]), args[2:])
 	case "restore":

@@ -23,31 +23,46 @@ const surveyed = 500_000
 type survey struct {
 	d     *Driver
 	ctx   context.Context
+	top   *beneath.Root
 	giver giver
 	left  int // names that are still to be looked at
 	gaps  []*gap
 }
 
-// gap is one reason why things cannot be captured or given back.
+// gap is one reason why things cannot be captured or given back, and how often it was met.
 type gap struct {
-	one, many string // what is so, after a path and after a number of paths
-	remedy    string
-	first     string // a path
-	n         int
+	*reason
+	one   string // what is so, after the path
+	first string // that path
+	n     int
 }
 
-// Survey says what of the workspace cannot be captured, or could not be given back, in
-// whole sentences with a remedy. It reads no contents.
-func (d *Driver) Survey(ctx context.Context) ([]string, error) {
+// reason is why things cannot be captured or given back.
+type reason struct {
+	many   string // what is so, after a number of paths
+	remedy string
+	blocks bool
+}
+
+var (
+	unreadable = &reason{"cannot be read", "no checkpoint can be made until the user that mulligand runs as may read it, or it is excluded (mulligan app set exclude=PATTERN)", true}
+	mounted    = &reason{"are mount points, and what is mounted there is not captured", "protect that as an app of its own, or as a database", false}
+	ungivable  = &reason{"belong to others, or have what only root can give", "a rollback that has to make or replace such a path is refused; " +
+		"chown or chgrp it to yourself, exclude it, or protect this app with the host daemon (root)", false}
+)
+
+// Survey says what of the workspace cannot be captured, or could not be given back. It
+// reads no contents.
+func (d *Driver) Survey(ctx context.Context) ([]snap.Gap, error) {
 	s, err := d.survey(ctx)
 	if err != nil {
 		return nil, wrapped(errs.Failed, "look at files", err)
 	}
-	return s.words(s.gaps)
+	return s.told(s.gaps)
 }
 
 // lacks are the sentences that a snapshot bears: what of it this process could not give back.
-func (d *Driver) lacks(ctx context.Context) ([]string, error) {
+func (d *Driver) lacks(ctx context.Context) (words []string, err error) {
 	if os.Geteuid() == 0 {
 		return nil, nil
 	}
@@ -55,7 +70,11 @@ func (d *Driver) lacks(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.words(slices.DeleteFunc(s.gaps, func(g *gap) bool { return g.remedy != ungivable }))
+	list, err := s.told(slices.DeleteFunc(s.gaps, func(g *gap) bool { return g.reason != ungivable }))
+	for _, g := range list {
+		words = append(words, g.String())
+	}
+	return words, err
 }
 
 // survey looks at every name of the workspace.
@@ -70,57 +89,69 @@ func (d *Driver) survey(ctx context.Context) (*survey, error) {
 		return nil, err
 	}
 	defer root.Close()
-	return s, s.folder(root, ".")
+	s.top = root
+	return s, s.folder(".")
 }
 
-// words makes sentences of gaps.
-func (s *survey) words(gaps []*gap) (list []string, err error) {
+// told gives gaps as the app's owner may see them.
+func (s *survey) told(gaps []*gap) (list []snap.Gap, err error) {
 	for _, g := range gaps {
-		path := g.first
-		if seen, err := s.d.Seen([]string{path}); err != nil {
+		seen, err := s.d.Seen([]string{g.first})
+		if err != nil {
 			return nil, err
-		} else if len(seen) == 1 {
-			path = seen[0]
 		}
-		subject := shown(s.d.cfg.Dir, path) + " " + g.one
+		path := shown(s.d.cfg.Dir, seen[0])
+		what := path + " " + g.one + "."
 		if g.n > 1 {
-			subject = fmt.Sprintf("%d paths %s, the first of them %s", g.n, g.many, shown(s.d.cfg.Dir, path))
+			what = fmt.Sprintf("%d paths %s, the first of them %s.", g.n, g.many, path)
 		}
-		list = append(list, subject+": "+g.remedy+".")
+		list = append(list, snap.Gap{What: what, Remedy: g.remedy, Blocks: g.blocks})
 	}
 	if s.left <= 0 {
-		list = append(list, fmt.Sprintf("Only the first %d names of %s were looked at.", surveyed, s.d.cfg.Dir))
+		list = append(list, snap.Gap{What: fmt.Sprintf("Only the first %d names of %s were looked at.", surveyed, s.d.cfg.Dir), Remedy: "exclude what need not go back"})
 	}
 	return list, nil
 }
 
-// note counts path to the gap of that kind.
-func (s *survey) note(path, one, many, remedy string) {
+// note counts path to the gap of that reason.
+func (s *survey) note(path, one string, why *reason) {
 	for _, g := range s.gaps {
-		if g.remedy == remedy {
+		if g.reason == why {
 			g.n++
 			return
 		}
 	}
-	s.gaps = append(s.gaps, &gap{one, many, remedy, path, 1})
+	s.gaps = append(s.gaps, &gap{why, one, path, 1})
 }
 
-func (s *survey) unreadable(path string) {
-	s.note(path, "cannot be read", "cannot be read",
-		"no checkpoint can be made until the user that mulligand runs as may read it, or it is excluded (mulligan app set exclude=PATTERN)")
-}
+func (s *survey) unreadable(path string) { s.note(path, "cannot be read", unreadable) }
 
-// folder looks at what is in the open folder dir.
-func (s *survey) folder(dir *beneath.Root, path string) error {
-	names, err := list(dir.FD())
+// folder looks at what is in the folder path, which is not open any more while it looks below.
+func (s *survey) folder(path string) error {
+	dir, err := s.top.OpenDir(path)
 	if err != nil {
 		return s.passes(path, err)
 	}
+	names, err := list(dir.FD())
+	var below []string
 	for _, name := range names {
-		if s.left--; s.left < 0 || s.ctx.Err() != nil {
-			return s.ctx.Err()
+		if s.left--; err != nil || s.left < 0 || s.ctx.Err() != nil {
+			break
 		}
-		if err := s.one(dir, join(path, name), name); err != nil {
+		var isDir bool
+		if isDir, err = s.one(dir, join(path, name), name); isDir {
+			below = append(below, join(path, name))
+		}
+	}
+	dir.Close() // opened for reading
+	if err == nil {
+		err = s.ctx.Err()
+	}
+	if err != nil {
+		return s.passes(path, err)
+	}
+	for _, p := range below {
+		if err := s.folder(p); err != nil {
 			return err
 		}
 	}
@@ -139,28 +170,20 @@ func (s *survey) passes(path string, err error) error {
 	return err
 }
 
-// one looks at one name.
-func (s *survey) one(dir *beneath.Root, path, name string) error {
+// one looks at one name, and reports whether it is a folder to be looked into.
+func (s *survey) one(dir *beneath.Root, path, name string) (isDir bool, err error) {
 	st, err := statAt(dir.FD(), name)
 	if err != nil {
-		return s.passes(path, err)
+		return false, s.passes(path, err)
 	}
 	if s.d.exclude.excludes(path, st.kind() == dirKind) {
-		return nil
+		return false, nil
 	}
 	if st.mount {
-		s.note(path, "is a mount point", "are mount points", "what is mounted there is not captured; protect it as an app of its own, or as a database")
-		return nil
+		s.note(path, "is a mount point, and what is mounted there is not captured", mounted)
+		return false, nil
 	}
-	if err := s.rights(dir, path, name, st); err != nil || st.kind() != dirKind {
-		return err
-	}
-	in, err := dir.OpenDir(name)
-	if err != nil {
-		return s.passes(path, err)
-	}
-	defer in.Close()
-	return s.folder(in, path)
+	return st.kind() == dirKind, s.rights(dir, path, name, st)
 }
 
 // rights notes what a daemon that is not root could not read or give back.
@@ -179,7 +202,7 @@ func (s *survey) rights(dir *beneath.Root, path, name string, st stat) error {
 		return s.passes(path, err)
 	}
 	if word := s.giver.refuses(e); word != "" {
-		s.note(path, word, "belong to others, or have what only root can give", ungivable)
+		s.note(path, word, ungivable)
 	}
 	return nil
 }
@@ -199,6 +222,3 @@ func (s *survey) entry(dir *beneath.Root, name string, st stat) (*entry, error) 
 	e.setXattrs(xattrs)
 	return &e, err
 }
-
-// ungivable is the remedy for what a restore by this process cannot make anew.
-const ungivable = "a rollback that has to make or replace such a path is refused; chown or chgrp it to yourself, exclude it, or protect this app with the host daemon (root)"

@@ -2,7 +2,6 @@ package files
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -31,7 +30,7 @@ func run(t testing.TB, dir, script string) string {
 // zoo makes a workspace with one of everything, and n plain files.
 func zoo(t testing.TB, dir string, n int, huge int64) {
 	t.Helper()
-	r := rand.New(rand.NewPCG(7, 7))
+	r := testkit.Rand(t)
 	for i := range n {
 		p := fmt.Sprintf("%s/src/%02x/%d/f%d.txt", dir, i%97, i%5, i)
 		if i < 485 {

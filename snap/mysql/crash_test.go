@@ -3,7 +3,6 @@ package mysql
 import (
 	"context"
 	"encoding/json"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/snaptest"
+	"mulligan/testkit"
 )
 
 // fate is what a victim does, and the step that it dies at.
@@ -181,11 +181,12 @@ func TestServerKilled(t *testing.T) {
 			t.Parallel()
 			s, target, base := crashSubject(t, do, ownServer(t))
 			before := s.dump(t, s.db)
-			r := rand.New(rand.NewPCG(uint64(len(do)), 3))
-			for range 6 {
+			m := testkit.NewMoments(t, 400*time.Millisecond, 4)
+			for m.Next() {
 				pid := s.cmd.Process
-				timer := time.AfterFunc(time.Duration(r.IntN(400))*time.Millisecond, func() { _ = pid.Kill() })
+				timer := time.AfterFunc(m.After(), func() { _ = pid.Kill() })
 				err := fate{Do: do}.run(s.driver)
+				m.Hit(err != nil)
 				if err == nil {
 					timer.Stop()
 				} else if kind := errs.KindOf(err); kind != errs.Unavailable && kind != errs.Failed && kind != errs.Busy {

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,6 +17,7 @@ import (
 
 	"mulligan/ipc/errs"
 	"mulligan/snap"
+	"mulligan/testkit"
 )
 
 // The suite is tested with the simplest driver there can be, of a layer that
@@ -129,12 +129,8 @@ func (f *file) live() string                { return f.path("live") }
 func (f *file) Driver() snap.Driver { return f }
 func (f *file) Reopen(*testing.T)   { f.fault = strings.Clone(f.fault) }
 
-func (f *file) Mutate(_ *testing.T, seed int64) {
-	data := make([]byte, unique+8)
-	random := rand.New(rand.NewPCG(uint64(seed), 0))
-	for i := range data {
-		data[i] = byte(random.Uint32())
-	}
+func (f *file) Mutate(t *testing.T, _ int64) {
+	data := testkit.Bytes(t, unique+8)
 	must(os.WriteFile(f.live(), data, 0o600))
 }
 

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,7 +22,7 @@ func TestFoldsAsSQLite(t *testing.T) {
 	c := startClient(t)
 	for seed := int64(1); seed <= 24; seed++ {
 		s := newSubject(t, c, "DELETE")
-		c.do(t, order{Path: s.path(), SQL: change(seed)})
+		c.do(t, order{Path: s.path(), SQL: change(t, seed)})
 		s.leave(t, []string{"log", "journal"}[seed%2])
 		got := s.fold(t)
 		// A reader is enough: it plays a journal back, and the last one to
@@ -104,7 +103,7 @@ func TestAbsent(t *testing.T) {
 	take("no-file")
 	check(t, os.WriteFile(s.path(), nil, 0o640))
 	take("empty")
-	c.do(t, order{Path: s.path(), SQL: append([]string{"PRAGMA journal_mode=WAL"}, change(1)...)})
+	c.do(t, order{Path: s.path(), SQL: append([]string{"PRAGMA journal_mode=WAL"}, change(t, 1)...)})
 	take("full")
 	n := 0
 	for _, target := range []snap.SnapshotID{"no-file", "full", "empty", "no-folder", "full", "no-folder", "empty", "no-file"} {
@@ -222,7 +221,7 @@ func FuzzFold(f *testing.F) {
 // The same with bytes of the seeds changed at random: the fuzzing engine is slow in a
 // binary that has SQLite in it.
 func TestFoldDamaged(t *testing.T) {
-	random := rand.New(rand.NewPCG(5, 6))
+	random := testkit.Rand(t)
 	for _, seed := range fuzzSeeds(t) {
 		for range 3000 {
 			data := bytes.Repeat(seed, 1+random.IntN(3))

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -19,6 +18,7 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/postgres/pgtest"
 	"mulligan/snap/snaptest"
+	"mulligan/testkit"
 )
 
 var ids atomic.Int64
@@ -114,7 +114,7 @@ func TestUnderLoad(t *testing.T) {
 	if err := bench.Wait(); err != nil && !errors.As(err, &exit) {
 		t.Fatal(err)
 	}
-	random := rand.New(rand.NewPCG(7, 8))
+	random := testkit.Rand(t)
 	order := random.Perm(captures)
 	if !snaptest.Long() {
 		order = order[:4]
