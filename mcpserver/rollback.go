@@ -100,6 +100,9 @@ func progress(ctx context.Context, req *mcp.CallToolRequest) func(ipc.Stage) {
 		if st.Status == ipc.StageRunning {
 			now -= 0.5
 		}
+		if st.Status == ipc.StageRunning && st.Notes != "" && now >= done-0.4 {
+			now = max(now, done+0.001) // how far a stage is
+		}
 		if now <= done {
 			return
 		}
