@@ -33,7 +33,7 @@ func (d *Daemon) admit(ctx context.Context, who ipc.Caller, spec ipc.App) (store
 	if spec.Retention == (ipc.Retention{}) {
 		spec.Retention = ipc.DefaultRetention()
 	}
-	spec.State, spec.Busy, spec.Problems, spec.Covers, spec.Following, spec.Notes = "", "", nil, nil, "", nil
+	spec.State, spec.Busy, spec.Problems, spec.Covers, spec.Following, spec.Notes, spec.Gaps = "", "", nil, nil, "", nil, nil
 	if err := appfile.Validate(spec); err != nil {
 		return store.App{}, err
 	}

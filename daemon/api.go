@@ -83,7 +83,15 @@ func (d *Daemon) postApp(w http.ResponseWriter, r *http.Request, who ipc.Caller)
 }
 
 func (d *Daemon) getApp(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
-	a, err := d.App(r.Context(), who, r.PathValue("app"))
+	gaps, err := flag(r, "gaps")
+	if err != nil {
+		return err
+	}
+	get := d.App
+	if gaps {
+		get = d.AppWithGaps
+	}
+	a, err := get(r.Context(), who, r.PathValue("app"))
 	return answer(w, http.StatusOK, a, err)
 }
 

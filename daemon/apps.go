@@ -15,7 +15,6 @@ import (
 	"mulligan/ipc"
 	"mulligan/ipc/appfile"
 	"mulligan/ipc/errs"
-	"mulligan/snap"
 )
 
 // find finds an app by its id or slug. One that the caller does not own is as
@@ -75,6 +74,17 @@ func (d *Daemon) App(ctx context.Context, who ipc.Caller, ref string) (ipc.App, 
 	return a.view(ctx), nil
 }
 
+// AppWithGaps gives one, with what of it cannot be captured or could not be given back.
+func (d *Daemon) AppWithGaps(ctx context.Context, who ipc.Caller, ref string) (ipc.App, error) {
+	a, err := d.find(who, ref)
+	if err != nil {
+		return ipc.App{}, err
+	}
+	v := a.view(ctx)
+	v.Gaps = a.gaps(ctx)
+	return v, nil
+}
+
 // AddApp registers an app. A workspace whose app was removed before gets that
 // app's id and checkpoints back.
 func (d *Daemon) AddApp(ctx context.Context, who ipc.Caller, spec ipc.App) (ipc.App, error) {
@@ -96,7 +106,9 @@ func (d *Daemon) AddApp(ctx context.Context, who ipc.Caller, spec ipc.App) (ipc.
 		return ipc.App{}, errs.Wrap(errs.Failed, op, err)
 	}
 	d.audit(ctx, a, who, "register", a.rec().Slug, "", nil, withoutSecrets(a.rec().App))
-	return noted(a.view(ctx), notes), nil
+	v := noted(a.view(ctx), notes)
+	v.Gaps = a.gaps(ctx)
+	return v, nil
 }
 
 // claim puts an app among the registered ones, where its slug and workspace
@@ -147,6 +159,7 @@ func (d *Daemon) disown(a *app) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.apps, a.rec().ID)
+	d.domains.drop(a.rec().ID)
 }
 
 // bringUp opens a new app's drivers, records it, and starts what the daemon
@@ -344,6 +357,11 @@ func (d *Daemon) RemoveApp(ctx context.Context, who ipc.Caller, ref string, purg
 }
 
 func (d *Daemon) remove(ctx context.Context, who ipc.Caller, a *app, purge bool) error {
+	if purge {
+		if err := d.foldDisks(ctx, a, true); err != nil {
+			return err
+		}
+	}
 	if _, err := d.release(ctx, a, a.rec(), nil); err != nil {
 		return err
 	}
@@ -382,16 +400,14 @@ func (d *Daemon) remove(ctx context.Context, who ipc.Caller, a *app, purge bool)
 			return err
 		}
 	}
-	for _, l := range a.layers() { // the record of what is left to do will be gone
-		if m, ok := l.driver.(snap.Maintainer); ok && l.name == snap.Disk {
-			if err := m.Maintain(ctx); err != nil {
-				d.opt.Log.Warn("layers of a purged app's disks stay", "app", a.rec().Slug, "err", err)
-			}
-		}
-	}
+	folded := d.foldDisks(ctx, a, false)
 	d.closeDrivers(a)
 	if err := d.purgeStores(a.rec().ID); err != nil {
 		return err
 	}
-	return os.RemoveAll(d.stateDir(a.rec().ID))
+	err = os.RemoveAll(d.stateDir(a.rec().ID))
+	if folded != nil {
+		err = errs.Also(errs.Wrap(errs.Failed, "the app is removed, and its domain's disks stay a chain of images", folded), err)
+	}
+	return err
 }

@@ -152,6 +152,7 @@ var queryAbout = map[string][2]string{
 	"conversation": {"string", "only those of this conversation"},
 	"dry_run":      {"integer", "1: only say what would be done"},
 	"purge":        {"integer", "1: its checkpoints go too"},
+	"gaps":         {"integer", "1: look at every file for what cannot be captured or given back"},
 	"verify":       {"integer", "1: check the whole trail's hashes"},
 	"against":      {"string", "now, or a checkpoint's id"},
 	"path":         {"array", "only this and what lies below it; may be given several times"},

@@ -51,7 +51,7 @@ func (d *Daemon) routes() []route {
 
 		{pattern: "GET /api/apps", about: "The caller's apps", need: read, answer: ipc.AppList{}, serve: d.getApps},
 		{pattern: "POST /api/apps", about: "Register an app", need: manage, body: ipc.App{}, status: http.StatusCreated, answer: ipc.App{}, serve: d.postApp},
-		{pattern: "GET " + apps, about: "One app", need: read, answer: ipc.App{}, serve: d.getApp},
+		{pattern: "GET " + apps, about: "One app", need: read, query: "gaps", answer: ipc.App{}, serve: d.getApp},
 		{pattern: "PATCH " + apps, about: "Change an app", need: manage, body: ipc.AppChange{}, answer: ipc.App{}, serve: d.patchApp},
 		{pattern: "DELETE " + apps, about: "Unregister an app", need: manage, query: "purge", status: http.StatusNoContent, serve: d.deleteApp},
 

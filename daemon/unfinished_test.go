@@ -3,6 +3,7 @@ package daemon_test
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -22,18 +24,32 @@ import (
 // becomesWhole waits until nothing is wrong any more, with no command given.
 func (w world) becomesWhole(t *testing.T, d *daemon.Daemon) {
 	t.Helper()
-	waitFor(t, "nothing is unfinished", func() bool { return len(d.Status(root).Problems) == 0 })
+	waitLong(t, "nothing is unfinished", func() bool { return len(d.Status(root).Problems) == 0 })
 }
 
 // A daemon dies in a rollback whose layers it was switching, and the database server with it.
 // The next daemon is up before the server: it says what it waits for, and finishes
 // when the server is there, with nobody asking for anything.
+//
+// With MULLIGAN_TEST_LONG=1 that is a hundred times, in ten apps with a server each, and
+// the server is up 30 seconds after the daemon: "-parallel 10" has them wait together.
 func TestServerUpAfterTheDaemon(t *testing.T) {
 	t.Parallel()
-	rounds := 3
+	apps, rounds, late := 1, 3, time.Duration(0)
 	if long() {
-		rounds = 100
+		apps, rounds, late = 10, 10, 30*time.Second
 	}
+	for app := range apps {
+		t.Run(fmt.Sprint("app ", app), func(t *testing.T) {
+			t.Parallel()
+			diesWithServer(t, testkit.Rand(t), rounds, late)
+		})
+	}
+}
+
+// diesWithServer has a daemon and its app's server die in the switch of a rollback, some
+// rounds long, and the server come up some time after the next daemon.
+func diesWithServer(t *testing.T, rnd *rand.Rand, rounds int, late time.Duration) {
 	c := pgtest.Start(t, pgtest.Options{Dir: quickDir(t)})
 	r := newRound(t, newWorld(t, c))
 	r.prepare(t, "rollback")
@@ -43,7 +59,6 @@ func TestServerUpAfterTheDaemon(t *testing.T) {
 	if from < 0 || to < from {
 		t.Fatalf("no switch among the steps %q", names)
 	}
-	rnd := testkit.Rand(t)
 	clear(r.tally)
 	for range rounds {
 		r.prepare(t, "rollback")
@@ -53,10 +68,7 @@ func TestServerUpAfterTheDaemon(t *testing.T) {
 		}
 		c.Kill(t)
 		d := r.open(t)
-		s := d.Status(root)
-		if all := strings.Join(s.Problems, "\n"); !strings.Contains(all, "shop: ") || !strings.Contains(all, "tries again") {
-			t.Fatalf("killed at %s, and the server is down: problems %q", names[step-1], s.Problems)
-		}
+		r.waitsForServer(t, d, "killed at "+names[step-1], late)
 		c.Start(t)
 		r.becomesWhole(t, d)
 		word := r.word(t)
@@ -69,6 +81,21 @@ func TestServerUpAfterTheDaemon(t *testing.T) {
 		progress(t, "killed at %s: %v", names[step-1], r.tally)
 	}
 	t.Logf("%d rounds: %v", rounds, r.tally)
+}
+
+// waitsForServer checks that a daemon says that it waits for the app's server, at once
+// and for as long as the server takes.
+func (r *round) waitsForServer(t *testing.T, d *daemon.Daemon, what string, late time.Duration) {
+	t.Helper()
+	for began := time.Now(); ; time.Sleep(min(late, time.Second)) { // the server's lateness is the point
+		problems := d.Status(root).Problems
+		if all := strings.Join(problems, "\n"); !strings.Contains(all, "shop: ") || !strings.Contains(all, "tries again") {
+			t.Fatalf("%s, and the server is down: problems %q", what, problems)
+		}
+		if time.Since(began) >= late {
+			return
+		}
+	}
 }
 
 // failing is a daemon whose steps fail for as long as they are told to.

@@ -26,6 +26,12 @@ func (c *Client) App(ctx context.Context, app string) (App, error) {
 	return askApp[App](ctx, c, http.MethodGet, app, nil, nil)
 }
 
+// AppWithGaps is App, with what of it cannot be captured or could not be given back: the
+// daemon looks at every file for that.
+func (c *Client) AppWithGaps(ctx context.Context, app string) (App, error) {
+	return askApp[App](ctx, c, http.MethodGet, app, url.Values{"gaps": {"1"}}, nil)
+}
+
 // AddApp registers an app.
 func (c *Client) AddApp(ctx context.Context, app App) (App, error) {
 	return ask[App](ctx, c, http.MethodPost, "/api/apps", app)

@@ -81,7 +81,8 @@
 // # Optional powers
 //
 // What only some drivers can do is a small interface of its own, found by a type
-// assertion: [Differ], [ScopedPreparer], [Opener], [Lister], [Warmer], [Weigher], [Maintainer], [Leaver], [LiveCapturer], [MemoryCapturer],
+// assertion: [Differ], [ScopedPreparer], [Opener], [Lister], [Rehearser], [Warmer], [Weigher], [Surveyor], [Foreseer], [Maintainer],
+// [Leaver], [LiveCapturer], [MemoryCapturer], [Salvager],
 // [Journal], [Reverter].
 //
 // # Conformance

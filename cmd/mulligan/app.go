@@ -31,7 +31,7 @@ func (c *cli) printApp(a ipc.App) error {
 }
 
 const appFieldsHelp = `In a pipe: a line per field, its name (as in the app file) and its value; database,
-exclude, covers, note (what the command changed elsewhere) and problem once per item. Passwords in URLs are not shown, except by --json.`
+exclude, covers, gap (what of it cannot be captured or given back), note (what the command changed elsewhere) and problem once per item. Passwords in URLs are not shown, except by --json.`
 
 func (c *cli) appFields(a ipc.App) [][2]string {
 	all := [][2]string{
@@ -73,10 +73,16 @@ func (c *cli) appFields(a ipc.App) [][2]string {
 		[2]string{"created_at", c.when(a.CreatedAt)},
 	)
 	add("covers", a.Covers...)
+	for _, g := range a.Gaps {
+		add("gap", gapWords(g))
+	}
 	add("note", a.Notes...)
 	add("problem", a.Problems...)
 	return all
 }
+
+// gapWords is a gap in one line.
+func gapWords(g ipc.Gap) string { return g.Layer + ": " + g.What + " What to do: " + g.Remedy + "." }
 
 func nonEmpty(words ...string) []string {
 	return slices.DeleteFunc(words, func(w string) bool { return w == "" })

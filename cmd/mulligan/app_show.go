@@ -25,7 +25,7 @@ func (f *appShowCmd) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	a, err := client.App(ctx, app)
+	a, err := client.AppWithGaps(ctx, app)
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,8 @@ The app's unit is stopped for it and started again, unless --quiesce none.
 A domain (VM) goes on running: its guest agent freezes its filesystems for a
 moment. --quiesce stop, given, shuts the guest down for it and starts it again.
 
-In a pipe: one line with the fields of mulligan list.`
+In a pipe: one line with the fields of mulligan list; what the checkpoint lacks is on standard
+error, a line that begins with "warning:" for each.`
 
 type createCmd struct {
 	*cli

@@ -19,10 +19,19 @@ import (
 
 // findings is what init sees in a folder.
 type findings struct {
-	git         bool
+	git         repository
 	databases   []foundDB
 	unprotected []string // what will not be protected, in whole sentences
 }
+
+// repository is how a folder's git repository lies.
+type repository int
+
+const (
+	noRepository repository = iota
+	ownRepository
+	repositoryElsewhere // the folder is a worktree or a submodule of one
+)
 
 type foundDB struct {
 	ipc.Database
@@ -52,14 +61,39 @@ func detect(ctx context.Context, dir string) (findings, error) {
 	}
 	defer root.Close()
 	var f findings
-	_, err = root.Lstat(".git")
-	f.git = err == nil
+	f.git = findGit(root, dir)
 	if err := f.findSQLite(ctx, root); err != nil {
 		return findings{}, err
 	}
 	f.findURLs(root, dir)
 	f.findServices(root)
 	return f, nil
+}
+
+// findGit looks whether .git is the repository, or the file that says where it is. The daemon
+// looks more closely once the folder is an app.
+func findGit(root *os.Root, dir string) repository {
+	fi, err := root.Lstat(".git")
+	if err != nil {
+		return noRepository
+	}
+	if fi.IsDir() {
+		return ownRepository
+	}
+	head, err := readHead(root, ".git", maxEnvFile)
+	target, ok := strings.CutPrefix(string(head), "gitdir:")
+	if target = strings.TrimSpace(target); err != nil || !ok {
+		return repositoryElsewhere
+	}
+	if filepath.IsAbs(target) {
+		if target, err = filepath.Rel(dir, target); err != nil {
+			return repositoryElsewhere
+		}
+	}
+	if filepath.IsLocal(target) {
+		return ownRepository
+	}
+	return repositoryElsewhere
 }
 
 // findSQLite walks the tree for files with SQLite's header.

@@ -90,7 +90,7 @@ func TestDetect(t *testing.T) {
 		"redis redis redis://localhost REDIS_URL in .env",
 		"shop postgres postgres://u:pw@h/shop DATABASE_URL in .env.local",
 	}
-	if !slices.Equal(got, want) || found.git {
+	if !slices.Equal(got, want) || found.git != noRepository {
 		t.Errorf("found %q", got)
 	}
 	said := strings.Join(found.unprotected, "\n")
@@ -124,5 +124,27 @@ func write(t *testing.T, dir, name, content string) {
 	}
 	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestDetectGit: a .git file may lead out of the folder.
+func TestDetectGit(t *testing.T) {
+	for content, want := range map[string]repository{
+		"":                              repositoryElsewhere,
+		"gitdir: ../repo/.git/x\n":      repositoryElsewhere,
+		"gitdir: /srv/repo/.git/wt/x\n": repositoryElsewhere,
+		"gitdir: meta/repo\n":           ownRepository,
+	} {
+		dir := t.TempDir()
+		write(t, dir, ".git", content)
+		found, err := detect(t.Context(), dir)
+		if err != nil || found.git != want {
+			t.Errorf("%q: %v, %v", content, found.git, err)
+		}
+	}
+	dir := t.TempDir()
+	write(t, dir, ".git", "gitdir: "+dir+"/meta\n")
+	if found, err := detect(t.Context(), dir); err != nil || found.git != ownRepository {
+		t.Errorf("by an absolute path: %v, %v", found.git, err)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"mulligan/cmd/mulligan/doctor"
 	"mulligan/ipc"
 	"mulligan/ipc/appfile"
 	"mulligan/ipc/errs"
@@ -29,7 +30,10 @@ DATABASE_URL in .env, and for databases that a compose file serves on a port of 
 already is left as it is. It also asks whether to make checkpoints by itself, at the
 first write of every turn of an agent's work (--auto; mulligan app set auto=false ends it).
 
-In a pipe: "protects" and "leaves_out" lines with what was found, then "result" (added or
+A Postgres server of your own that serves such a URL is named, with how its checkpoints
+become marks in its log (mode physical).
+
+In a pipe: "protects", "offers" and "leaves_out" lines with what was found, then "result" (added or
 unchanged), then the app's fields as mulligan app show prints them.`
 
 type initCmd struct {
@@ -142,8 +146,11 @@ func (f *initCmd) plan(dir string, found findings) {
 		return
 	}
 	pairs := [][2]string{{"protects", "files: everything in " + f.text(dir) + ", ignored files included"}}
-	if found.git {
+	switch found.git {
+	case ownRepository:
 		pairs = append(pairs, [2]string{"protects", "git: the repository's state (.git) is part of the files"})
+	case repositoryElsewhere:
+		pairs = append(pairs, [2]string{"leaves_out", "git: the repository lies outside of the folder (it is a worktree or a submodule): HEAD, index, branches and commits stay as they are in a rollback"})
 	}
 	for _, db := range found.databases {
 		what := fmt.Sprintf("database %s: %s %s", db.Name, db.Driver, appfile.Redact(db.Database))
@@ -154,6 +161,11 @@ func (f *initCmd) plan(dir string, found findings) {
 			what += " (" + db.source + ")"
 		}
 		pairs = append(pairs, [2]string{"protects", f.text(what)})
+	}
+	for _, db := range found.databases {
+		if dir := doctor.OwnCluster("/proc", os.Getuid(), db.Database); dir != "" {
+			pairs = append(pairs, [2]string{"offers", f.text(doctor.MarkerAdvice(dir, db.Database))})
+		}
 	}
 	for _, s := range found.unprotected {
 		pairs = append(pairs, [2]string{"leaves_out", f.text(s)})
@@ -229,6 +241,9 @@ func (f *initCmd) register(ctx context.Context, client *ipc.Client, dir string, 
 	}
 	if f.json || !f.terminal {
 		return f.result("added", added)
+	}
+	for _, g := range added.Gaps {
+		fmt.Fprintf(f.out, "warning: %s\n", f.text(gapWords(g)))
 	}
 	fmt.Fprintf(f.out, "%s is the app %s now; `mulligan create` makes a checkpoint of it\n", f.text(dir), f.text(added.Slug))
 	return nil

@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -105,6 +107,9 @@ func (c *cli) checkpointRow(cp ipc.Checkpoint) []string {
 	if cp.CalledOff {
 		notes += ", which was called off"
 	}
+	if len(cp.Raw) > 0 {
+		notes += " (raw bytes of " + c.text(strings.Join(cp.Raw, ", ")) + ")"
+	}
 	return []string{
 		c.text(string(cp.ID)), c.when(cp.CreatedAt), c.text(string(cp.Trigger)), pin, c.size(cp.SizeBytes), ref, notes,
 	}
@@ -116,14 +121,17 @@ func (c *cli) printCheckpoint(cp ipc.Checkpoint) error {
 		return c.printJSON(cp)
 	}
 	c.printCheckpoints([]ipc.Checkpoint{cp}, false)
-	if c.terminal {
-		c.warn(cp.Warnings)
-	}
+	c.warn(cp.Warnings)
 	return nil
 }
 
+// warn prints warnings: in a pipe, whose lines are for programs, on standard error.
 func (c *cli) warn(warnings []string) {
+	var to io.Writer = c.out
+	if !c.terminal {
+		to = c.err
+	}
 	for _, w := range warnings {
-		fmt.Fprintf(c.out, "warning: %s\n", c.text(w))
+		fmt.Fprintf(to, "warning: %s\n", c.text(w))
 	}
 }

@@ -40,8 +40,13 @@ func child(what string) error {
 	if err != nil {
 		return err
 	}
-	if what == "user" {
+	switch what {
+	case "user":
 		return asUser(top)
+	case "deep":
+		return deepErrand(top, os.Args[1] == "yes")
+	case "errand":
+		return errand(top, os.Args[1:])
 	}
 	store, err := cas.Open(top+"/store", cas.Options{})
 	if err != nil {

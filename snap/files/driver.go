@@ -75,6 +75,13 @@ func (d *Driver) capture(ctx context.Context, op, root string, req snap.CaptureR
 		return snap.Snapshot{}, err
 	}
 	warnings := v.warnings
+	if root != d.warmName() {
+		lacks, err := d.lacks(ctx)
+		if err != nil {
+			return snap.Snapshot{}, wrapped(errs.Failed, op, err)
+		}
+		warnings = append(warnings, lacks...)
+	}
 	if len(warnings) > maxWarnings {
 		warnings = append(warnings[:maxWarnings], "And more of the kind.")
 	}
@@ -117,9 +124,10 @@ func (d *Driver) cool() error {
 	return d.cfg.Store.Delete(d.warmName())
 }
 
-// walk reads the workspace, or sc of it, into b.
-func (d *Driver) walk(ctx context.Context, op string, b *cas.Batch, sc scope, fresh map[string]bool) (*view, error) {
+// walk reads the workspace, or sc of it, into b. With oneMoment, each git repository is of one moment.
+func (d *Driver) walk(ctx context.Context, op string, b *cas.Batch, sc scope, fresh map[string]bool, oneMoment bool) (*view, error) {
 	s := d.newScan(ctx, op, b, b.Keep)
+	s.oneMoment = oneMoment
 	s.scope, s.fresh = sc, func(p string) bool { return fresh[p] }
 	if id, err := d.rootID(); err == nil { // if not, run says so
 		s.mapped = mappedToWrite(id.dev)

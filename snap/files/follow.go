@@ -202,20 +202,52 @@ func (j *journal) state() snap.Following {
 
 // flush takes in everything that changed before it was called and gave an event.
 func (j *journal) flush(ctx context.Context) error {
-	return j.takeIn(ctx, func() (map[string]bool, error) { return nil, nil })
+	_, err := j.takeIn(ctx, false, func() (map[string]bool, error) { return nil, nil })
+	return err
 }
 
 // takeIn is flush, and reads what more gives, whatever it looks like. more is
-// called in the loop and may put more on the list.
-func (j *journal) takeIn(ctx context.Context, more func() (map[string]bool, error)) error {
+// called in the loop and may put more on the list. What changed in a git repository, or with
+// all every repository, is read again until it is of one moment; busy are those that never held still.
+func (j *journal) takeIn(ctx context.Context, all bool, more func() (map[string]bool, error)) (busy []string, err error) {
+	for until := time.Now().Add(gitPatience); ; {
+		began := time.Now()
+		touched, err := j.takeInOnce(ctx, more)
+		if all = all || touched; err != nil || !all {
+			return nil, err
+		}
+		var moved, held []string
+		err = j.do(ctx, func() error {
+			moved, held, err = j.moving(ctx, began)
+			return err
+		})
+		if busy = append(moved, held...); err != nil || len(busy) == 0 || time.Now().After(until) {
+			return busy, err
+		}
+		if err := pause(ctx, gitPause); err != nil {
+			return nil, err
+		}
+		more = func() (map[string]bool, error) {
+			for _, p := range moved {
+				j.todo.tree(p)
+			}
+			j.todo.seen(began, time.Now())
+			return nil, nil
+		}
+	}
+}
+
+// takeInOnce is takeIn, and leaves repositories as they are read. touched says that something may have changed in one.
+func (j *journal) takeInOnce(ctx context.Context, more func() (map[string]bool, error)) (touched bool, err error) {
 	if err := j.w.Barrier(ctx); err != nil {
-		return err
+		return false, err
 	}
 	until := time.Now().Add(settleTime)
 	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
 		err := j.do(ctx, func() error {
 			j.todo.take(j.w.Take())
 			fresh, err := more()
+			touched = touched || j.todo.touchesRepository()
 			if err == nil {
 				err = j.settle(ctx, true, fresh)
 			}
@@ -223,12 +255,12 @@ func (j *journal) takeIn(ctx context.Context, more func() (map[string]bool, erro
 			return err
 		})
 		if err == nil || !unsettled(err) || errs.KindOf(err) == errs.Denied || time.Now().After(until) {
-			return err
+			return touched, err
 		}
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
-			return errors.Join(err, ctx.Err())
+			return touched, errors.Join(err, ctx.Err())
 		}
 	}
 }
@@ -236,7 +268,7 @@ func (j *journal) takeIn(ctx context.Context, more func() (map[string]bool, erro
 // view seals the tree as it is, also where events did not tell, as far as how says. b, where not nil,
 // gets its manifest.
 func (j *journal) view(ctx context.Context, b *cas.Batch, how doubt, fresh map[string]bool) (v *view, err error) {
-	err = j.takeIn(ctx, func() (map[string]bool, error) { return j.unseen(ctx, how, fresh) })
+	busy, err := j.takeIn(ctx, b != nil, func() (map[string]bool, error) { return j.unseen(ctx, how, fresh) })
 	if err != nil {
 		return nil, err
 	}
@@ -258,6 +290,9 @@ func (j *journal) view(ctx context.Context, b *cas.Batch, how doubt, fresh map[s
 			}
 		}
 		v = &view{manifest: m, files: j.live.files, warnings: j.d.mounted(sortedKeys(j.live.warn))}
+		for _, p := range busy {
+			v.warnings = append(v.warnings, busyRepository(shown(j.d.cfg.Dir, p)))
+		}
 		v.place, _, _, err = j.d.history.head()
 		return err
 	})

@@ -153,11 +153,11 @@ func (d *Driver) presentStored(ctx context.Context, op string, b *cas.Batch, sc 
 func (d *Driver) read(ctx context.Context, op string, b *cas.Batch, sc scope, how doubt, fresh map[string]bool, to *cas.Batch) (*view, error) {
 	j := d.current()
 	if j == nil {
-		return d.walk(ctx, op, b, sc, fresh)
+		return d.walk(ctx, op, b, sc, fresh, to != nil)
 	}
 	v, err := j.view(ctx, to, how, fresh)
 	if errors.Is(err, errEnded) {
-		return d.walk(ctx, op, b, sc, fresh)
+		return d.walk(ctx, op, b, sc, fresh, to != nil)
 	}
 	return v, wrapped(errs.Failed, op, err)
 }

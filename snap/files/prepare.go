@@ -3,7 +3,6 @@ package files
 import (
 	"context"
 	"os"
-	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -56,6 +55,31 @@ func (d *Driver) prepare(ctx context.Context, op string, id snap.RestoreID, base
 	return &change{d: d, id: id, plan: p, base: base, target: target, deltas: deltas}, nil
 }
 
+// Foresee refuses what Prepare would refuse for its rights, its room or what is excluded. What
+// does not hold still, or can't be read, is for the capture to tell.
+func (d *Driver) Foresee(ctx context.Context, target snap.SnapshotID, paths []string) error {
+	const op = "prepare files"
+	sc, err := makeScope(op, paths)
+	if err != nil {
+		return err
+	}
+	to, err := d.stored(ctx, op, target)
+	if err != nil {
+		return err
+	}
+	b := d.cfg.Store.Begin()
+	defer b.Discard()
+	now, err := d.present(ctx, op, b, sc)
+	if err != nil {
+		return nil
+	}
+	deltas, err := d.compare(ctx, now.manifest, to, sc)
+	if err == nil {
+		_, err = d.allowed(ctx, op, deltas, d.holderOf(now.root.uid), now.manifest, to, sc)
+	}
+	return wrapped(errs.Failed, op, err)
+}
+
 // record makes the preparation durable: what it needs, and the plan.
 func (d *Driver) record(ctx context.Context, id snap.RestoreID, p *plan, base, target *manifest, b *cas.Batch) error {
 	if err := ctx.Err(); err != nil {
@@ -83,27 +107,32 @@ func (d *Driver) record(ctx context.Context, id snap.RestoreID, p *plan, base, t
 // are whole, the right to give files to their owners, folders that may change hands, and room.
 func (d *Driver) checkPossible(ctx context.Context, op string, deltas []delta, base, target *manifest, sc scope) error {
 	holder := d.holderOf(base.root.uid)
-	if err := d.checkWays(op, deltas, holder, target); err != nil {
-		return err
-	}
-	deltas, err := d.withRemade(ctx, deltas, base, target, sc)
+	deltas, err := d.allowed(ctx, op, deltas, holder, base, target, sc)
 	if err != nil {
-		return err
-	}
-	if err := d.checkHeld(op, deltas); err != nil {
-		return err
-	}
-	for i := range deltas {
-		if err := d.checkOwner(op, &deltas[i]); err != nil {
-			return err
-		}
-	}
-	if err := d.checkRoom(op, deltas); err != nil {
 		return err
 	}
 	return inRuns(len(deltas), func() (func(int) error, func()) {
 		return func(i int) error { return d.checkContents(ctx, &deltas[i], holder) }, func() {}
 	})
+}
+
+// allowed makes sure of everything but stored contents. It returns deltas with what must be
+// made anew because its folder changes hands.
+func (d *Driver) allowed(ctx context.Context, op string, deltas []delta, holder holder, base, target *manifest, sc scope) ([]delta, error) {
+	if err := d.checkWays(op, deltas, holder, target); err != nil {
+		return nil, err
+	}
+	deltas, err := d.withRemade(ctx, deltas, base, target, sc)
+	if err == nil {
+		err = d.checkHeld(op, deltas)
+	}
+	if err == nil {
+		err = d.checkGiven(op, deltas)
+	}
+	if err == nil {
+		err = d.checkRoom(op, deltas)
+	}
+	return deltas, err
 }
 
 func (d *Driver) checkContents(ctx context.Context, c *delta, holder holder) error {
@@ -130,27 +159,6 @@ func contentError(path string, err error) error {
 	}
 	return &errs.Error{Kind: errs.Corrupt, Message: "the stored content of " + path, Err: err,
 		Hint: "choose another checkpoint; mulligan verify says which are whole"}
-}
-
-// checkOwner refuses early what only root could do.
-func (d *Driver) checkOwner(op string, c *delta) error {
-	if os.Geteuid() == 0 {
-		return nil
-	}
-	groups, err := os.Getgroups()
-	if err != nil {
-		return err
-	}
-	for _, e := range []*entry{c.old, c.new} {
-		if e == nil || e.mount || c.frame {
-			continue
-		}
-		if int(e.uid) != os.Geteuid() || int(e.gid) != os.Getegid() && !slices.Contains(groups, int(e.gid)) {
-			return errs.New(errs.Denied, op, "%s belongs to %d:%d and only root can give it back", shown(d.cfg.Dir, c.path), e.uid, e.gid).
-				WithHint("exclude it, or protect this app with the host daemon (root)")
-		}
-	}
-	return nil
 }
 
 // dataSize is how many bytes a restore writes for e: what is all zeros stays a hole.

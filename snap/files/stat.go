@@ -48,9 +48,13 @@ func statAt(dir int, name string) (stat, error) {
 		if err == nil {
 			break
 		}
-		if err != unix.EINTR {
-			return stat{}, err
+		if err == unix.EINTR {
+			continue
 		}
+		if name != "" && err != unix.ENOENT && mountedThere(dir, name) {
+			return stat{mode: unix.S_IFDIR, mount: true}, nil
+		}
+		return stat{}, err
 	}
 	return stat{
 		mode: uint32(x.Mode), uid: x.Uid, gid: x.Gid, nlink: x.Nlink,
@@ -60,6 +64,15 @@ func statAt(dir int, name string) (stat, error) {
 		id:    inode{unix.Mkdev(x.Dev_major, x.Dev_minor), x.Ino},
 		mount: x.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0,
 	}, nil
+}
+
+// mountedThere reports whether name in dir is a mount point, without asking the filesystem
+// that is mounted: it may serve only the user who mounted it (FUSE), or nobody any more.
+func mountedThere(dir int, name string) bool {
+	const flags = unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC
+	var x unix.Statx_t
+	err := unix.Statx(dir, name, flags, 0, &x)
+	return err == nil && x.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
 }
 
 // same reports whether nothing that the kernel keeps account of differs.

@@ -327,4 +327,13 @@ func TestDiff(t *testing.T) {
 	if fmt.Sprint(list) != want {
 		t.Errorf("have %v\nwant %s", list, want)
 	}
+	s.sql(t, s.db, "CREATE TABLE turned (a INT, b INT, c INT)")
+	check(t, s.capture("db-2"))
+	s.sql(t, s.db, "ALTER TABLE turned MODIFY COLUMN a INT AFTER b; ALTER TABLE kinds AUTO_INCREMENT = 4711")
+	list, err = s.driver.Diff(t.Context(), "db-2", "", nil)
+	check(t, err)
+	if said := fmt.Sprint(list); len(list) != 2 || !strings.Contains(said, "{turned modify its columns are in another order: CREATE TABLE `turned` ( `b` int(11) DEFAULT NULL, `a` int(11)") ||
+		!strings.Contains(said, "{kinds modify next number 4711, was ") {
+		t.Errorf("of what is in no column: %v", list)
+	}
 }

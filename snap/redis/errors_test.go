@@ -310,6 +310,20 @@ func TestDiff(t *testing.T) {
 	if fmt.Sprint(list) != "[{db0/user delete 1 hash, 2 strings removed}]" {
 		t.Errorf("backwards: %v", list)
 	}
+	load := func(name, code string) {
+		check(t, s.db.FunctionLoadReplace(t.Context(), fmt.Sprintf("#!lua name=%s\nredis.register_function('%s_f', function() return %s end)", name, name, code)).Err())
+	}
+	load("one", "1")
+	load("three", "3")
+	check(t, s.capture("db-2"))
+	check(t, s.db.FunctionDelete(t.Context(), "one").Err())
+	load("two", "2")
+	load("three", "4")
+	list, err = s.driver.Diff(t.Context(), "db-2", "", nil)
+	check(t, err)
+	if want := "[{functions/one delete 1 library removed} {functions/three modify 1 library changed} {functions/two create 1 library added}]"; fmt.Sprint(list) != want {
+		t.Errorf("have %v, want %s", list, want)
+	}
 }
 
 // FuzzScan: whatever a server sends, the parser ends with a state or an error.

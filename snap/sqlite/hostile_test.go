@@ -46,8 +46,8 @@ func TestRefused(t *testing.T) {
 		make func(s *subject) error
 		kind errs.Kind
 	}{
-		"link":     {func(s *subject) error { return os.Symlink(secret, s.path()) }, errs.Denied},
-		"log link": {func(s *subject) error { return errs2(copyFile(secret, s.path()), os.Symlink(secret, s.path()+"-wal")) }, errs.Denied},
+		"link":     {func(s *subject) error { return os.Symlink(secret, s.path()) }, errs.Invalid},
+		"log link": {func(s *subject) error { return errs2(copyFile(secret, s.path()), os.Symlink(secret, s.path()+"-wal")) }, errs.Invalid},
 		"not one":  {func(s *subject) error { return os.WriteFile(s.path(), bytes.Repeat([]byte("x"), 5000), 0o600) }, errs.Invalid},
 		"short":    {func(s *subject) error { return os.WriteFile(s.path(), []byte("SQLite format 3\x00"), 0o600) }, errs.Invalid},
 		"folder":   {func(s *subject) error { return os.Mkdir(s.path(), 0o700) }, errs.Invalid},

@@ -43,6 +43,7 @@ type Report struct {
 type Daemon interface {
 	Status(ctx context.Context) (ipc.Status, error)
 	Apps(ctx context.Context) ([]ipc.App, error)
+	AppWithGaps(ctx context.Context, app string) (ipc.App, error)
 	Socket() string
 }
 
@@ -79,7 +80,7 @@ func Examine(ctx context.Context, o Options) Report {
 	e.databases(ctx)
 	e.state()
 	e.agents()
-	e.appList()
+	e.appList(ctx)
 	e.report.OK = e.report.Problems == 0
 	return e.report
 }

@@ -22,7 +22,15 @@ type fakeDaemon struct {
 
 func (d fakeDaemon) Status(context.Context) (ipc.Status, error) { return d.status, d.err }
 func (d fakeDaemon) Apps(context.Context) ([]ipc.App, error)    { return d.apps, d.err }
-func (d fakeDaemon) Socket() string                             { return "/run/s.sock" }
+func (d fakeDaemon) AppWithGaps(_ context.Context, app string) (ipc.App, error) {
+	for _, a := range d.apps {
+		if string(a.ID) == app {
+			return a, d.err
+		}
+	}
+	return ipc.App{}, d.err
+}
+func (d fakeDaemon) Socket() string { return "/run/s.sock" }
 
 // host is a made-up host: a folder that stands for its root.
 type host struct {
@@ -306,4 +314,13 @@ func TestApps(t *testing.T) {
 	h.expect("shop", Problem, "systemctl status shop.service")
 	h = newHost(t, ipc.App{Slug: "shop", Following: "degraded"})
 	h.expect("shop", Problem, "not followed")
+}
+
+// TestGaps: what blocks a checkpoint is a problem, what would only stay behind an advice.
+func TestGaps(t *testing.T) {
+	h := newHost(t, ipc.App{ID: "app-1", Slug: "shop", Gaps: []ipc.Gap{{Layer: "files", What: "/ws/f cannot be read.", Remedy: "chmod it", Blocks: true}}})
+	h.expect("shop's files", Problem, "/ws/f cannot be read", "chmod it")
+	h = newHost(t, ipc.App{ID: "app-1", Slug: "shop", Gaps: []ipc.Gap{{Layer: "files", What: "The repository is elsewhere.", Remedy: "git reflog"}}})
+	h.expect("shop's files", Advice, "elsewhere", "git reflog")
+	h.expect("shop", OK)
 }

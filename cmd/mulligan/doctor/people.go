@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"strings"
@@ -80,9 +81,10 @@ func (e *exam) hookLog() {
 }
 
 // appList says how each app is.
-func (e *exam) appList() {
+func (e *exam) appList(ctx context.Context) {
 	for _, a := range e.apps {
 		e.app(a)
+		e.gaps(ctx, a)
 	}
 	if len(e.apps) == 0 && e.report.NoDaemon == nil {
 		e.add("apps", "apps", Advice, "there are none yet", "mulligan init, in an app's folder")
@@ -116,6 +118,23 @@ func (e *exam) app(a ipc.App) {
 		words = append(words, "covers "+strings.Join(a.Covers, ", "))
 	}
 	e.add("apps", a.Slug, OK, strings.Join(words, "; "), "")
+}
+
+// gapPatience bounds how long the daemon looks for an app's gaps.
+const gapPatience = time.Minute
+
+// gaps says what of an app cannot be captured or given back. An app without any is not spoken of.
+func (e *exam) gaps(ctx context.Context, a ipc.App) {
+	short, cancel := context.WithTimeout(ctx, gapPatience)
+	defer cancel()
+	full, err := e.Daemon.AppWithGaps(short, string(a.ID))
+	if err != nil {
+		e.add("apps", a.Slug, Advice, "what of it cannot be captured was not found out: "+plain(err), "see `mulligan app show "+a.Slug+"`")
+		return
+	}
+	for _, g := range full.Gaps {
+		e.add("apps", a.Slug+"'s "+g.Layer, needed(g.Blocks), g.What, g.Remedy)
+	}
 }
 
 func unitRemedy(a ipc.App) string {

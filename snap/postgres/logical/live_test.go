@@ -57,7 +57,12 @@ func (s *subject) restore(t *testing.T, target snap.SnapshotID) {
 // lives fails unless the live state is want, and shows where they part.
 func (s *subject) lives(t *testing.T, what, want string) {
 	t.Helper()
-	got := s.dump(t, "")
+	sameLines(t, what, s.dump(t, ""), want)
+}
+
+// sameLines fails unless got is want, and shows where they part.
+func sameLines(t *testing.T, what, got, want string) {
+	t.Helper()
 	if got == want {
 		return
 	}

@@ -163,7 +163,7 @@ func (d *Driver) construct(ctx context.Context, out *conn, old, p *plan, e ends)
 	if idle {
 		// Building moved the transaction counter on. A look at the live state
 		// now saves one while the app is stopped.
-		if now, err := d.readLive(ctx, nil); err == nil && e.base.post(now) == e.base.State.hash() {
+		if now, err := d.readLive(ctx, nil, &e.base.State); err == nil && e.base.post(now) == e.base.State.hash() {
 			p.Clean = now.Identity
 		}
 	}

@@ -1,0 +1,87 @@
+package files
+
+import (
+	"mulligan/testkit"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// fuse has a program, run as uid, mount a folder at the folder at, for the time of the test. It
+// gives the process that serves the mount.
+func fuse(t *testing.T, uid uint32, at, program string, args ...string) *exec.Cmd {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		testkit.Lack(t, "only root can become somebody else")
+	}
+	if _, err := exec.LookPath(program); err != nil {
+		testkit.Lack(t, program+" is not installed (apt-get install bindfs fuse-overlayfs fuse3)")
+	}
+	c := exec.Command(program, args...)
+	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+	must(t, c.Start())
+	t.Cleanup(func() {
+		unix.Unmount(at, unix.MNT_DETACH)
+		c.Process.Kill()
+		c.Wait()
+	})
+	for end := time.Now().Add(time.Minute); !mountedThere(unix.AT_FDCWD, at); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s does not come up", program)
+		}
+	}
+	return c
+}
+
+// TestUserMounts: what a user has mounted for himself alone in a workspace, or what nobody
+// serves any more, is left out like any mount. Root may not even look at it.
+func TestUserMounts(t *testing.T) {
+	for _, dead := range []bool{false, true} {
+		top, err := os.MkdirTemp("/tmp", "mulligan-files-")
+		must(t, err)
+		t.Cleanup(func() { os.RemoveAll(top) })
+		must(t, os.Chmod(top, 0o755))
+		for _, dir := range []string{"ws", "ws/mnt", "src"} {
+			must(t, os.Mkdir(top+"/"+dir, 0o755))
+		}
+		f := &followed{site: newSite(t, func(c *Config) { c.Dir = top + "/ws" })}
+		write(t, top+"/ws/f", "one")
+		write(t, top+"/src/secret", "not ours")
+		for _, dir := range []string{"/src", "/ws/mnt"} {
+			must(t, os.Chown(top+dir, nobody, nobody))
+		}
+		server := fuse(t, nobody, top+"/ws/mnt", "bindfs", "-f", "--no-allow-other", top+"/src", top+"/ws/mnt")
+		if dead {
+			must(t, server.Process.Kill())
+			server.Wait()
+		}
+		if _, err := os.Lstat(top + "/ws/mnt"); err == nil {
+			t.Fatal("root may look at the mount: this shows nothing")
+		}
+		one := f.capture(t)
+		if len(one.Warnings) != 1 || !strings.Contains(one.Warnings[0], "/ws/mnt is a mount point") {
+			t.Errorf("dead=%v: warnings: %q", dead, one.Warnings)
+		}
+		list, err := f.Survey(t.Context())
+		must(t, err)
+		if len(list) != 1 || !strings.Contains(list[0].What, "/ws/mnt is a mount point") {
+			t.Errorf("dead=%v: the survey says %q", dead, list)
+		}
+		write(t, top+"/ws/f", "two")
+		f.restore(t, one.ID)
+		content(t, top+"/ws/f", "one")
+		f.follow(t)
+		write(t, top+"/ws/f", "three")
+		f.restore(t, one.ID)
+		content(t, top+"/ws/f", "one")
+		if s := f.Following(); s.State != "watching" {
+			t.Errorf("dead=%v: %+v", dead, s)
+		}
+		f.stop()
+	}
+}

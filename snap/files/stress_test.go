@@ -1,0 +1,159 @@
+package files
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"mulligan/testkit"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// loopOn makes a filesystem of that many MB with a program and its options, and mounts it
+// for the time of the test.
+func loopOn(t *testing.T, megabytes int64, mkfs string, options ...string) (dir string) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		testkit.Lack(t, "only root can mount")
+	}
+	top, err := filepath.EvalSymlinks(t.TempDir())
+	must(t, err)
+	image, dir := top+"/image", top+"/mnt"
+	must(t, os.WriteFile(image, nil, 0o600))
+	must(t, os.Truncate(image, megabytes<<20))
+	must(t, os.Mkdir(dir, 0o755))
+	if out, err := exec.Command(mkfs, append(options, image)...).CombinedOutput(); err != nil {
+		testkit.Lack(t, fmt.Sprintf("%s: %v: %s", mkfs, err, out))
+	}
+	if out, err := exec.Command("mount", "-o", "loop", image, dir).CombinedOutput(); err != nil {
+		testkit.Lack(t, fmt.Sprintf("mount: %v: %s", err, out))
+	}
+	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
+	return dir
+}
+
+// filesystems are those that the support page says to be exact. Each gives a folder on one.
+var filesystems = []struct {
+	name string
+	make func(t *testing.T) (dir string)
+}{
+	{"tmpfs", func(t *testing.T) string {
+		dir := t.TempDir()
+		mount(t, "none", dir, "tmpfs", 0, "size=512m")
+		return dir
+	}},
+	{"ext4", func(t *testing.T) string { return loopOn(t, 512, "mkfs.ext4", "-q", "-F", "-I", "256") }},
+	{"ext4 with inodes of 128 bytes", func(t *testing.T) string { return loopOn(t, 512, "mkfs.ext4", "-q", "-F", "-I", "128") }},
+	{"xfs", func(t *testing.T) string { return loopOn(t, 512, "mkfs.xfs", "-q", "-f") }},
+	{"btrfs", func(t *testing.T) string { return loopOn(t, 512, "mkfs.btrfs", "-q", "-f") }},
+	{"overlayfs", func(t *testing.T) string {
+		top := loopOn(t, 512, "mkfs.ext4", "-q", "-F")
+		for _, d := range []string{"lower/ws/sub", "upper", "work", "merged"} {
+			must(t, os.MkdirAll(top+"/"+d, 0o755))
+		}
+		for i := range 40 { // what is changed of these is copied up
+			write(t, fmt.Sprintf("%s/lower/ws/sub/f%d", top, i), fmt.Sprint("lower ", i))
+		}
+		merged := top + "/merged"
+		mount(t, "none", merged, "overlay", 0, fmt.Sprintf("lowerdir=%s/lower,upperdir=%s/upper,workdir=%s/work", top, top, top))
+		return merged
+	}},
+	{"fuse-overlayfs", func(t *testing.T) string {
+		top := t.TempDir()
+		for _, d := range []string{"lower/ws/sub", "upper", "work", "merged"} {
+			must(t, os.MkdirAll(top+"/"+d, 0o755))
+		}
+		for i := range 40 {
+			write(t, fmt.Sprintf("%s/lower/ws/sub/f%d", top, i), fmt.Sprint("lower ", i))
+		}
+		fuse(t, 0, top+"/merged", "fuse-overlayfs", "-f", "-o", fmt.Sprintf("lowerdir=%s/lower,upperdir=%s/upper,workdir=%s/work", top, top, top), top+"/merged")
+		return top + "/merged"
+	}},
+	{"bindfs", func(t *testing.T) string {
+		top := t.TempDir()
+		must(t, os.Mkdir(top+"/source", 0o755))
+		must(t, os.Mkdir(top+"/mnt", 0o755))
+		fuse(t, 0, top+"/mnt", "bindfs", "-f", "-o", "attr_timeout=0,entry_timeout=0", top+"/source", top+"/mnt") // else a file written by one name looks old by another
+		return top + "/mnt"
+	}},
+}
+
+// stressors are those of stress-ng that work on files. They leave what they made.
+var stressors = []string{
+	"access", "chdir", "chmod", "chown", "copy-file", "dentry", "dir", "dirdeep", "dirmany", "dup", "fallocate", "fcntl", "fiemap",
+	"file-ioctl", "filename", "flock", "fpunch", "fsize", "hdd", "iomix", "lease", "link", "locka", "mknod", "open", "rename", "seek",
+	"sendfile", "symlink", "sync-file", "touch", "utime", "xattr",
+}
+
+// smaller keep stressors from filling the disk.
+var smaller = []string{"--chdir-dirs", "64", "--fallocate-bytes", "4M", "--iomix-bytes", "4M", "--sync-file-bytes", "4M", "--hdd-bytes", "2M"}
+
+// stress lets one of stress-ng's stressors work in dir. What it can't do there it leaves.
+func stress(t *testing.T, dir, stressor string, seed uint64) {
+	t.Helper()
+	args := append([]string{"--" + stressor, "1", "--" + stressor + "-ops", "10", "--timeout", "2", "--keep-files", "--temp-path", dir,
+		"--seed", strconv.FormatUint(seed>>1, 10), "--quiet"}, smaller...)
+	out, err := exec.Command("stress-ng", args...).CombinedOutput()
+	if err != nil {
+		t.Logf("stress-ng %s: %v: %.300s", stressor, err, out) // what a filesystem lacks is no failure
+	}
+	if strings.Contains(string(out), "--help") {
+		t.Fatal("stress-ng does not know what it was asked for")
+	}
+}
+
+// TestStressed: whatever stress-ng's file stressors did in a turn, each state comes back as an
+// independent record of it says, on each filesystem, with and without a journal.
+func TestStressed(t *testing.T) {
+	if _, err := exec.LookPath("stress-ng"); err != nil {
+		testkit.Lack(t, "stress-ng is not installed")
+	}
+	n := 2
+	if os.Getenv("MULLIGAN_TEST_LONG") != "" {
+		n = len(stressors)
+	}
+	for _, fs := range filesystems {
+		t.Run(fs.name, func(t *testing.T) {
+			dir := fs.make(t)
+			r := rand.New(rand.NewPCG(seed(t), 0))
+			for _, follow := range []bool{false, true} {
+				order := r.Perm(len(stressors))[:n]
+				stressTurns(t, dir+"/ws", follow, r, order)
+			}
+		})
+	}
+}
+
+// stressTurns does a turn for each stressor, and goes back and forth over each.
+func stressTurns(t *testing.T, ws string, follow bool, r *rand.Rand, order []int) {
+	t.Helper()
+	must(t, os.MkdirAll(ws, 0o755))
+	f := &followed{site: newSite(t, func(c *Config) { c.Dir = ws })}
+	if follow {
+		f.follow(t)
+		defer f.stop()
+	}
+	changed := 0
+	for _, i := range order {
+		before, one := listing(t, ws), f.capture(t)
+		stress(t, ws, stressors[i], r.Uint64())
+		scramble(t, r, ws, 10)
+		after, two := listing(t, ws), f.capture(t)
+		if strings.Join(before, "\n") != strings.Join(after, "\n") {
+			changed++
+		}
+		what := fmt.Sprintf("follow=%v, %s", follow, stressors[i])
+		f.restore(t, one.ID)
+		same(t, what+": back", listing(t, ws), before)
+		f.restore(t, two.ID)
+		same(t, what+": forth", listing(t, ws), after)
+	}
+	if changed == 0 {
+		t.Error("nothing was changed: this shows nothing")
+	}
+}

@@ -1,0 +1,224 @@
+package files
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+	"mulligan/snap/beneath"
+)
+
+var _ snap.Surveyor = (*Driver)(nil)
+
+// surveyed is how many names a survey looks at.
+const surveyed = 500_000
+
+// survey is one look at what of a workspace cannot be captured or given back.
+type survey struct {
+	d     *Driver
+	ctx   context.Context
+	top   *beneath.Root
+	giver giver
+	left  int // names that are still to be looked at
+	gaps  []*gap
+}
+
+// gap is one reason why things cannot be captured or given back, and how often it was met.
+type gap struct {
+	*reason
+	one   string // what is so, after the path
+	first string // that path
+	n     int
+}
+
+// reason is why things cannot be captured or given back.
+type reason struct {
+	many   string // what is so, after a number of paths
+	remedy string
+	blocks bool
+}
+
+var (
+	unreadable = &reason{"cannot be read", "no checkpoint can be made until the user that mulligand runs as may read it, or it is excluded (mulligan app set exclude=PATTERN)", true}
+	mounted    = &reason{"are mount points, and what is mounted there is not captured", "protect that as an app of its own, or as a database", false}
+	ungivable  = &reason{"belong to others, or have what only root can give", "a rollback that has to make or replace such a path is refused; " +
+		"chown or chgrp it to yourself, exclude it, or protect this app with the host daemon (root)", false}
+)
+
+// Survey says what of the workspace cannot be captured, or could not be given back. It
+// reads no contents.
+func (d *Driver) Survey(ctx context.Context) ([]snap.Gap, error) {
+	s, err := d.survey(ctx)
+	if err != nil {
+		return nil, wrapped(errs.Failed, "look at files", err)
+	}
+	return s.told(s.gaps)
+}
+
+// lacks are the sentences that a snapshot bears: what of it this process could not give back.
+func (d *Driver) lacks(ctx context.Context) (words []string, err error) {
+	if os.Geteuid() == 0 {
+		return nil, nil
+	}
+	s, err := d.survey(ctx)
+	if err != nil {
+		return nil, err
+	}
+	list, err := s.told(slices.DeleteFunc(s.gaps, func(g *gap) bool { return g.reason != ungivable }))
+	for _, g := range list {
+		words = append(words, g.String())
+	}
+	return words, err
+}
+
+// survey looks at every name of the workspace.
+func (d *Driver) survey(ctx context.Context) (*survey, error) {
+	s := &survey{d: d, ctx: ctx, left: surveyed}
+	var err error
+	if s.giver, err = self(); err != nil {
+		return nil, err
+	}
+	root, err := d.open()
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	s.top = root
+	return s, s.folder(".")
+}
+
+// told gives gaps as the app's owner may see them.
+func (s *survey) told(gaps []*gap) (list []snap.Gap, err error) {
+	for _, g := range gaps {
+		seen, err := s.d.Seen([]string{g.first})
+		if err != nil {
+			return nil, err
+		}
+		path := shown(s.d.cfg.Dir, seen[0])
+		what := path + " " + g.one + "."
+		if g.n > 1 {
+			what = fmt.Sprintf("%d paths %s, the first of them %s.", g.n, g.many, path)
+		}
+		list = append(list, snap.Gap{What: what, Remedy: g.remedy, Blocks: g.blocks})
+	}
+	if s.left <= 0 {
+		list = append(list, snap.Gap{What: fmt.Sprintf("Only the first %d names of %s were looked at.", surveyed, s.d.cfg.Dir), Remedy: "exclude what need not go back"})
+	}
+	return list, nil
+}
+
+// note counts path to the gap of that reason.
+func (s *survey) note(path, one string, why *reason) {
+	for _, g := range s.gaps {
+		if g.reason == why {
+			g.n++
+			return
+		}
+	}
+	s.gaps = append(s.gaps, &gap{why, one, path, 1})
+}
+
+func (s *survey) unreadable(path string) { s.note(path, "cannot be read", unreadable) }
+
+// folder looks at what is in the folder path, which is not open any more while it looks below.
+func (s *survey) folder(path string) error {
+	dir, err := s.top.OpenDir(path)
+	if err != nil {
+		return s.passes(path, err)
+	}
+	names, err := list(dir.FD())
+	var below []string
+	for _, name := range names {
+		if s.left--; err != nil || s.left < 0 || s.ctx.Err() != nil {
+			break
+		}
+		var isDir bool
+		if isDir, err = s.one(dir, join(path, name), name); isDir {
+			below = append(below, join(path, name))
+		}
+	}
+	dir.Close() // opened for reading
+	if err == nil {
+		err = s.ctx.Err()
+	}
+	if err != nil {
+		return s.passes(path, err)
+	}
+	for _, p := range below {
+		if err := s.folder(p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// passes takes an error that says something about the path as a finding.
+func (s *survey) passes(path string, err error) error {
+	switch {
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP), errors.Is(err, unix.EXDEV), errors.Is(err, unix.ESTALE):
+		return nil // it changed meanwhile
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM), errors.Is(err, unix.EIO):
+		s.unreadable(path)
+		return nil
+	}
+	return err
+}
+
+// one looks at one name, and reports whether it is a folder to be looked into.
+func (s *survey) one(dir *beneath.Root, path, name string) (isDir bool, err error) {
+	st, err := statAt(dir.FD(), name)
+	if err != nil {
+		return false, s.passes(path, err)
+	}
+	if s.d.exclude.excludes(path, st.kind() == dirKind) {
+		return false, nil
+	}
+	if st.mount {
+		s.note(path, "is a mount point, and what is mounted there is not captured", mounted)
+		return false, nil
+	}
+	return st.kind() == dirKind, s.rights(dir, path, name, st)
+}
+
+// rights notes what a daemon that is not root could not read or give back.
+func (s *survey) rights(dir *beneath.Root, path, name string, st stat) error {
+	if s.giver.root {
+		return nil
+	}
+	if kind := st.kind(); kind == unix.S_IFREG {
+		if unix.Faccessat(dir.FD(), name, unix.R_OK, unix.AT_EACCESS|unix.AT_SYMLINK_NOFOLLOW) == unix.EACCES {
+			s.unreadable(path)
+			return nil
+		}
+	}
+	e, err := s.entry(dir, name, st)
+	if err != nil {
+		return s.passes(path, err)
+	}
+	if word := s.giver.refuses(e); word != "" {
+		s.note(path, word, ungivable)
+	}
+	return nil
+}
+
+// entry is what a survey knows of a name. Only what may be executed is asked for capabilities.
+func (s *survey) entry(dir *beneath.Root, name string, st stat) (*entry, error) {
+	e := newEntry(name, st)
+	if !e.isFile() || st.mode&0o111 == 0 {
+		return &e, nil
+	}
+	f, err := openPath(dir, name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	xattrs, err := readXattrsPath(int(f.Fd()))
+	e.setXattrs(xattrs)
+	return &e, err
+}
