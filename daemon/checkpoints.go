@@ -32,8 +32,14 @@ func public(cp store.Checkpoint) ipc.Checkpoint {
 			v.VMSnapshotID = &id
 		default:
 			v.DBSnapshots = append(v.DBSnapshots, ipc.DBSnapshot{
-				Database: string(s.Layer)[len("db:"):], SnapshotID: id, Driver: s.Driver, Position: s.Position,
+				Database: string(s.Layer)[len("db:"):], SnapshotID: id, Driver: s.Driver, Position: s.Position, Rehearsed: s.Rehearsed(),
 			})
+			if ok := s.Rehearsed(); ok != nil && (v.Rehearsed == nil || *v.Rehearsed) {
+				v.Rehearsed = ok
+			}
+			if r := s.Rehearsal; r != nil && r.Problem != "" {
+				v.Warnings = append(slices.Clip(v.Warnings), string(s.Layer)+": "+cannotBeRestored(r.Problem))
+			}
 		}
 	}
 	if len(v.DBSnapshots) > 0 {

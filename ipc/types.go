@@ -128,9 +128,10 @@ type Database struct {
 	Driver string `json:"driver"`         // postgres, mysql, sqlite, redis
 	DSN    string `json:"dsn"`            // for sqlite a path, relative to the workspace or absolute; for postgres a URL, or key=value pairs
 	Mode   string `json:"mode,omitempty"` // postgres: logical, physical, auto
-	// DataDir and Unit are a Postgres cluster's data folder and the systemd unit
-	// that serves it: with both, which only root names, the daemon may manage
-	// the cluster's files (mode physical).
+	// DataDir is a Postgres cluster's data folder: with it, the daemon may manage the
+	// cluster's files (mode physical). Unit is the systemd unit that serves it; without
+	// one the daemon starts and stops the server itself. Only root names a unit, and a
+	// folder that is not the app's owner's.
 	DataDir string `json:"data_dir,omitempty"`
 	Unit    string `json:"unit,omitempty"`
 
@@ -169,8 +170,9 @@ type Checkpoint struct {
 	FilesSnapshot  *string      `json:"files_snapshot_id"`
 	FilesHash      *string      `json:"files_hash"`
 	Quiesced       bool         `json:"quiesced"`
-	Running        *bool        `json:"running"` // the app ran when it was made; null where it has no unit, or nobody looked
-	Healthy        *bool        `json:"healthy"` // it was well then; null where nobody can tell: it has no health check, or somebody had stopped it
+	Running        *bool        `json:"running"`   // the app ran when it was made; null where it has no unit, or nobody looked
+	Healthy        *bool        `json:"healthy"`   // it was well then; null where nobody can tell: it has no health check, or somebody had stopped it
+	Rehearsed      *bool        `json:"rehearsed"` // its databases could be restored beside the live ones when that was tried; null where nobody tried
 	Pinned         bool         `json:"pinned"`
 	SizeBytes      int64        `json:"size_bytes"` // what deleting it would free
 	Notes          *string      `json:"notes"`
@@ -211,6 +213,7 @@ type DBSnapshot struct {
 	SnapshotID string `json:"snapshot_id"`
 	Driver     string `json:"driver"`
 	Position   string `json:"position"`
+	Rehearsed  *bool  `json:"rehearsed"` // it could be restored beside the live one when that was tried; null where nobody tried
 }
 
 // CreateRequest asks for a checkpoint.

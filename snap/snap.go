@@ -319,6 +319,21 @@ type MemoryCapturer interface {
 	CaptureMemory(ctx context.Context, req CaptureRequest) (Snapshot, error)
 }
 
+// Rehearser is a driver that can restore a snapshot beside the live state, to find out
+// whether it can be restored.
+type Rehearser interface {
+	// Shape names what decides, beside contents, whether a snapshot can be restored, as a
+	// database's schema: of snapshots with equal shapes one rehearsal is enough. "" is a
+	// snapshot that is not rehearsed.
+	Shape(id SnapshotID) (string, error)
+
+	// Rehearse makes the snapshot's state beside the live one, compares the two states, and
+	// drops what it made, also where it fails. The live state is not touched. as must be
+	// fresh: it is the id of no switch, before and afterwards. Rehearse may run beside all
+	// methods but Sweep, which drops what a process that died in a rehearsal left.
+	Rehearse(ctx context.Context, as RestoreID, id SnapshotID) error
+}
+
 // Opener is a driver whose states consist of files that can be read one by one.
 type Opener interface {
 	// OpenPath opens a regular file of a snapshot, or of the live state when id

@@ -61,6 +61,7 @@ func (c *cli) checkpointFields(cp ipc.Checkpoint) [][2]string {
 		{"quiesced", yesNo(cp.Quiesced)},
 		{"running", known(cp.Running)},
 		{"healthy", known(cp.Healthy)},
+		{"rehearsed", known(cp.Rehearsed)},
 		{"size_bytes", c.size(cp.SizeBytes)},
 		{"notes", c.maybe(cp.Notes)},
 		{"ref", c.maybe(cp.Ref)},

@@ -115,7 +115,7 @@ func TestParseRefuses(t *testing.T) {
 		{"unknown driver", `driver = "sqlite"`, `driver = "oracle"`, "app file:30: ", "postgres"},
 		{"unnamable", `"var/Cache.db"`, `"var/.db"`, "app file:29: the database needs a name", ""},
 		{"mode", `"physical"`, `"magic"`, "app file:25: database main has no such mode", "logical"},
-		{"physical without a cluster", "data_dir =", "#", "app file:21: database main has one of data_dir and unit", "unit ="},
+		{"physical without a cluster", "data_dir =", "#", "app file:21: database main has a unit, and no data_dir", "unit ="},
 		{"relative data folder", `"/var/lib/postgresql/15/main"`, `"pg"`, "app file:26: data_dir of database main", "data_dir ="},
 		{"unit of a cluster", `"postgresql@15-main.service"`, `"postgresql"`, "app file:27: unit of database main", "unit ="},
 		{"cluster of another", "driver = \"sqlite\"", "driver = \"sqlite\"\nunit = \"a.service\"", "data_dir and unit are for postgres", ""},
@@ -156,6 +156,7 @@ func TestParseDatabase(t *testing.T) {
 		{"postgres:dbname=Shop", ipc.Database{Name: "shop", Driver: "postgres", DSN: "dbname=Shop"}},
 		{"postgres:///shop?host=/s#mode=physical&data_dir=/d/15&unit=pg@15-main.service", ipc.Database{Name: "shop", Driver: "postgres",
 			DSN: "postgres:///shop?host=/s", Mode: "physical", DataDir: "/d/15", Unit: "pg@15-main.service"}},
+		{"postgres:///shop#data_dir=/d/15", ipc.Database{Name: "shop", Driver: "postgres", DSN: "postgres:///shop", DataDir: "/d/15"}},
 		{"redis://localhost/3", ipc.Database{Name: "redis-3", Driver: "redis", DSN: "redis://localhost/3"}},
 		{"redis://localhost", ipc.Database{Name: "redis", Driver: "redis", DSN: "redis://localhost"}},
 	}

@@ -34,6 +34,7 @@ type scan struct {
 	oneMoment bool                         // git repositories are read again until each is of one moment
 	lax       func(path string, err error) // where set: what moves is left out and told, the rest is read
 
+	top          *beneath.Root // the workspace: what is deep is opened from there
 	slots        chan struct{} // walkers beside the first
 	files, bytes atomic.Int64
 	mu           sync.Mutex
@@ -69,6 +70,7 @@ func (s *scan) run() (*node, error) {
 		return nil, wrapped(errs.Failed, s.op, err)
 	}
 	defer root.Close()
+	s.top = root
 	n, began := &node{}, time.Now()
 	err = s.folder(root, ".", n)
 	if err == nil && s.oneMoment {
@@ -101,6 +103,10 @@ func (s *scan) warned() []string {
 	return out
 }
 
+// heldOpen is down to which depth a walk keeps the folders open that it is in. Below, each is
+// opened from the top when its turn comes, so that depth does not cost open files.
+const heldOpen = 16
+
 // folder reads the open folder dir and everything below it into n.
 func (s *scan) folder(dir *beneath.Root, path string, n *node) error {
 	name := n.name
@@ -120,6 +126,31 @@ func (s *scan) folder(dir *beneath.Root, path string, n *node) error {
 			return errMoved
 		}
 	}
+	return snap.Changed(s.op, s.shown(path))
+}
+
+// deepFolder is folder for dir, a folder that it does not keep open while it reads those below.
+func (s *scan) deepFolder(dir *beneath.Root, path string, n *node) error {
+	name := n.name
+	for range folderTries {
+		if err := s.ctx.Err(); err != nil {
+			dir.Close()
+			return err
+		}
+		*n = node{entry: entry{name: name}}
+		err := s.listing(dir, path, n)
+		dir.Close()
+		if err == nil {
+			err = s.subfolders(nil, path, n)
+		}
+		if !errors.Is(err, errMoved) || s.lax != nil {
+			return err
+		}
+		if dir, err = s.top.OpenDir(path); err != nil {
+			return s.failed(path, err)
+		}
+	}
+	dir.Close()
 	return snap.Changed(s.op, s.shown(path))
 }
 
@@ -250,7 +281,8 @@ func (s *scan) mark(st stat) {
 	s.mu.Unlock()
 }
 
-// subfolders walks the folders among n's kids, some of them beside this walker.
+// subfolders walks the folders among n's kids, some of them beside this walker. Without a
+// dir they are opened from the top.
 func (s *scan) subfolders(dir *beneath.Root, path string, n *node) error {
 	var wg sync.WaitGroup
 	var once sync.Once
@@ -280,13 +312,20 @@ func (s *scan) subfolders(dir *beneath.Root, path string, n *node) error {
 }
 
 func (s *scan) subfolder(dir *beneath.Root, path string, n *node) error {
-	sub, err := dir.OpenDir(n.name)
+	from, rel := dir, n.name
+	if dir == nil {
+		from, rel = s.top, path
+	}
+	sub, err := from.OpenDir(rel)
 	if errors.Is(err, unix.EXDEV) {
 		s.mounted(path, n)
 		return nil
 	}
 	if err != nil {
 		return s.failed(path, err)
+	}
+	if s.top != nil && strings.Count(path, "/") >= heldOpen {
+		return s.deepFolder(sub, path, n)
 	}
 	defer sub.Close()
 	return s.folder(sub, path, n)
@@ -326,6 +365,9 @@ func (s *scan) failed(path string, err error) error {
 			WithHint("make it readable for the user that mulligand runs as, or exclude it")
 	case errors.Is(err, unix.EAGAIN):
 		return leased(s.op, s.shown(path))
+	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
+		return (&errs.Error{Kind: errs.Failed, Op: s.op, Message: "cannot read " + s.shown(path), Err: cause(err)}).
+			WithHint("allow mulligand more open files (LimitNOFILE= in its unit, ulimit -n in a shell)")
 	case errors.Is(err, unix.EIO):
 		return (&errs.Error{Kind: errs.Failed, Op: s.op, Message: "cannot read " + s.shown(path), Err: cause(err)}).
 			WithHint("see what the kernel says of that disk (dmesg); exclude the file to protect the rest")

@@ -182,6 +182,7 @@ var errReplaced = errors.New("the workspace was replaced by another folder")
 
 func (j *journal) looking(ctx context.Context, b *cas.Batch, root *beneath.Root, work *todo, fresh map[string]bool) *looking {
 	s := j.d.newScan(ctx, "follow files", b, b.Keep)
+	s.top = root
 	s.mind, s.seen = &remembered{live: j.live, since: work.first}, nil
 	s.fresh = func(p string) bool { return fresh[p] }
 	g := &looking{l: j.live, s: s, root: root, fresh: fresh, skipped: map[string]error{}, again: map[string]bool{}}

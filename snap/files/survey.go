@@ -23,6 +23,7 @@ const surveyed = 500_000
 type survey struct {
 	d     *Driver
 	ctx   context.Context
+	top   *beneath.Root
 	giver giver
 	left  int // names that are still to be looked at
 	gaps  []*gap
@@ -88,7 +89,8 @@ func (d *Driver) survey(ctx context.Context) (*survey, error) {
 		return nil, err
 	}
 	defer root.Close()
-	return s, s.folder(root, ".")
+	s.top = root
+	return s, s.folder(".")
 }
 
 // told gives gaps as the app's owner may see them.
@@ -124,17 +126,32 @@ func (s *survey) note(path, one string, why *reason) {
 
 func (s *survey) unreadable(path string) { s.note(path, "cannot be read", unreadable) }
 
-// folder looks at what is in the open folder dir.
-func (s *survey) folder(dir *beneath.Root, path string) error {
-	names, err := list(dir.FD())
+// folder looks at what is in the folder path, which is not open any more while it looks below.
+func (s *survey) folder(path string) error {
+	dir, err := s.top.OpenDir(path)
 	if err != nil {
 		return s.passes(path, err)
 	}
+	names, err := list(dir.FD())
+	var below []string
 	for _, name := range names {
-		if s.left--; s.left < 0 || s.ctx.Err() != nil {
-			return s.ctx.Err()
+		if s.left--; err != nil || s.left < 0 || s.ctx.Err() != nil {
+			break
 		}
-		if err := s.one(dir, join(path, name), name); err != nil {
+		var isDir bool
+		if isDir, err = s.one(dir, join(path, name), name); isDir {
+			below = append(below, join(path, name))
+		}
+	}
+	dir.Close() // opened for reading
+	if err == nil {
+		err = s.ctx.Err()
+	}
+	if err != nil {
+		return s.passes(path, err)
+	}
+	for _, p := range below {
+		if err := s.folder(p); err != nil {
 			return err
 		}
 	}
@@ -153,28 +170,20 @@ func (s *survey) passes(path string, err error) error {
 	return err
 }
 
-// one looks at one name.
-func (s *survey) one(dir *beneath.Root, path, name string) error {
+// one looks at one name, and reports whether it is a folder to be looked into.
+func (s *survey) one(dir *beneath.Root, path, name string) (isDir bool, err error) {
 	st, err := statAt(dir.FD(), name)
 	if err != nil {
-		return s.passes(path, err)
+		return false, s.passes(path, err)
 	}
 	if s.d.exclude.excludes(path, st.kind() == dirKind) {
-		return nil
+		return false, nil
 	}
 	if st.mount {
 		s.note(path, "is a mount point, and what is mounted there is not captured", mounted)
-		return nil
+		return false, nil
 	}
-	if err := s.rights(dir, path, name, st); err != nil || st.kind() != dirKind {
-		return err
-	}
-	in, err := dir.OpenDir(name)
-	if err != nil {
-		return s.passes(path, err)
-	}
-	defer in.Close()
-	return s.folder(in, path)
+	return st.kind() == dirKind, s.rights(dir, path, name, st)
 }
 
 // rights notes what a daemon that is not root could not read or give back.

@@ -142,6 +142,15 @@ func (s *state) dangling() (list []string) {
 	return list
 }
 
+// referred refuses a state in which a foreign key refers to what is not there.
+func (s *state) referred() error {
+	if list := s.dangling(); len(list) > 0 {
+		return errs.New(errs.Unsupported, "", "a foreign key of the snapshot refers to table %s, which is not there", list[0]).
+			WithHint("use a checkpoint in which it is")
+	}
+	return nil
+}
+
 // broken refuses where a view would have to be made that does not work: the
 // target's by Commit, or the base's by Undo.
 func broken(target, base *state) error {

@@ -111,6 +111,7 @@ var cases = []struct {
 	{"Unknown", unknown},
 	{"Sweep", sweep},
 	{"CancelledCapture", cancelledCapture},
+	{"Rehearse", rehearse},
 	{"Prepare", prepare},
 	{"PrepareAgain", prepareAgain},
 	{"SameState", sameState},

@@ -12,6 +12,7 @@ import (
 
 	"mulligan/ipc/errs"
 	"mulligan/snap"
+	"mulligan/snap/postgres/pglogin"
 	"mulligan/snap/records"
 )
 
@@ -149,7 +150,7 @@ func (b *builder) archive() ([]byte, error) {
 func (b *builder) restore(ctx context.Context, archive []byte, section string, jobs int) error {
 	return b.d.run(ctx, child{tool: b.tool, name: "pg_restore", file: archive, out: io.Discard, args: []string{
 		"--exit-on-error", "--no-password", "--section=" + section, fmt.Sprint("--jobs=", jobs),
-		"--dbname=dbname=" + quoteValue(b.name), "--format=custom", filePath,
+		"--dbname=dbname=" + pglogin.Quote(b.name), "--format=custom", filePath,
 	}})
 }
 

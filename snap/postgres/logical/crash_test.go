@@ -217,8 +217,21 @@ func (s *subject) finishes(t *testing.T, do string, forward, killed bool, target
 // restore is finished or undone.
 func TestServerKilled(t *testing.T) {
 	c := pgtest.Start(t, pgtest.Options{Settings: map[string]string{"restart_after_crash": "off"}})
-	random := testkit.Rand(t)
-	for round, do := range []string{"capture", "prepare", "commit", "commit", "undo", "prepare", "commit", "undo"} {
+	moments := map[string]*testkit.Moments{}
+	for do, within := range map[string]time.Duration{"capture": 300, "prepare": 1500, "commit": 150, "undo": 80} {
+		moments[do] = testkit.NewMoments(t, within*time.Millisecond, 2)
+	}
+	round := 0
+	next := func() string {
+		for _, do := range []string{"capture", "prepare", "commit", "undo"} {
+			if moments[do].Next() {
+				round++
+				return do
+			}
+		}
+		return ""
+	}
+	for do := next(); do != ""; do = next() {
 		s, target, base := crashSubject(t, c)
 		if do == "commit" || do == "undo" {
 			check(t, fate{Do: "prepare"}.run(t.Context(), s.driver))
@@ -226,8 +239,7 @@ func TestServerKilled(t *testing.T) {
 		if do == "undo" {
 			check(t, fate{Do: "commit"}.run(t.Context(), s.driver))
 		}
-		within := map[string]int{"capture": 300, "prepare": 1500, "commit": 150, "undo": 80}[do]
-		after := time.Duration(random.IntN(within)) * time.Millisecond
+		after := moments[do].After()
 		done := make(chan error, 1)
 		began := time.Now()
 		go func() { done <- fate{Do: do}.run(context.Background(), s.driver) }()
@@ -239,6 +251,7 @@ func TestServerKilled(t *testing.T) {
 		case <-time.After(after):
 		}
 		c.Kill(t)
+		moments[do].Hit(!ended)
 		if !ended {
 			err = <-done
 		}

@@ -17,6 +17,7 @@ import (
 	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/postgres/pglogin"
 )
 
 // errMoved says that a table was rewritten or dropped under the reader.
@@ -187,7 +188,7 @@ func (r *reader) schemaArgs(format string) []string {
 	return []string{
 		"--format=" + format, "--compress=0", "--section=pre-data", "--section=post-data", "--no-blobs", "--no-password",
 		"--lock-wait-timeout=" + strconv.FormatInt(r.d.cfg.LockTimeout.Milliseconds(), 10),
-		"--snapshot=" + r.snapshot, "--dbname=dbname=" + quoteValue(r.db),
+		"--snapshot=" + r.snapshot, "--dbname=dbname=" + pglogin.Quote(r.db),
 	}
 }
 

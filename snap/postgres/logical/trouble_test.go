@@ -15,6 +15,7 @@ import (
 	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/postgres/pglogin"
 	"mulligan/snap/postgres/pgtest"
 	"mulligan/testkit"
 )
@@ -271,7 +272,7 @@ func TestEncodings(t *testing.T) {
 }
 
 // dsnDB is the database for psql, which takes a name with "=" for a DSN.
-func (s *subject) dsnDB() string { return "dbname=" + quoteValue(s.db) }
+func (s *subject) dsnDB() string { return "dbname=" + pglogin.Quote(s.db) }
 
 // rowsOf is what independent SQL says of the database.
 func (s *subject) rowsOf(t *testing.T) string {

@@ -14,6 +14,7 @@ import (
 
 	"mulligan/ipc/errs"
 	"mulligan/snap/cas"
+	"mulligan/snap/postgres/pglogin"
 	"mulligan/testkit"
 )
 
@@ -195,9 +196,9 @@ func FuzzParseDSN(f *testing.F) {
 	f.Add(`host=h password='s\'`, "x")
 	f.Add("postgres://u:p@h/d", "secret")
 	f.Fuzz(func(t *testing.T, dsn, secret string) {
-		_, err := parseDSN("password=" + quoteValue(secret) + " " + dsn)
+		_, err := parseDSN("password=" + pglogin.Quote(secret) + " " + dsn)
 		if err == nil && !strings.Contains(dsn, "password") {
-			l, _ := parseDSN("password=" + quoteValue(secret) + " " + dsn)
+			l, _ := parseDSN("password=" + pglogin.Quote(secret) + " " + dsn)
 			if l.password != secret {
 				t.Errorf("%q comes out as %q", secret, l.password)
 			}

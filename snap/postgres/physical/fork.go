@@ -13,8 +13,6 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/jackc/pgx/v5"
-
 	"mulligan/ipc/errs"
 	"mulligan/snap"
 )
@@ -277,12 +275,11 @@ func (s *forkServer) died(ctx context.Context) error {
 
 // connect connects to one of the fork's databases.
 func (s *forkServer) connect(ctx context.Context, database string) (conn, error) {
-	cfg, err := pgx.ParseConfig("")
+	cfg, err := configOf(map[string]string{"host": s.socket, "port": "5432", "user": s.role, "password": "", "dbname": database, "sslmode": "disable"})
 	if err != nil {
 		return conn{}, err
 	}
-	cfg.Host, cfg.Port, cfg.User, cfg.Password, cfg.Database = s.socket, 5432, s.role, "", database
-	cfg.TLSConfig, cfg.Fallbacks, cfg.DialFunc = nil, nil, s.d.owner.Dial
+	cfg.DialFunc = s.d.owner.Dial
 	return open(ctx, cfg)
 }
 

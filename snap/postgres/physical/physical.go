@@ -89,7 +89,7 @@ func New(cfg Config) (*Driver, error) {
 		}
 	}
 	if cfg.Store == "" {
-		cfg.Store = cfg.DataDir + ".mulligan"
+		cfg.Store = storeOf(cfg.DataDir)
 	}
 	for _, dir := range []string{cfg.DataDir, cfg.Store, cfg.StateDir, cfg.Bin} {
 		if !filepath.IsAbs(dir) || filepath.Clean(dir) != dir {

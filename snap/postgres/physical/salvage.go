@@ -197,7 +197,7 @@ func (d *Driver) revive(ctx context.Context, why error) error {
 		return why
 	}
 	if err := d.start(ctx); err != nil {
-		return &errs.Error{Kind: errs.Unavailable, Message: "the server is down and cannot be started", Err: err, Hint: "its own log says why"}
+		return &errs.Error{Kind: errs.Unavailable, Message: "the server is down and cannot be started", Err: errs.Also(why, err), Hint: "its own log says why"}
 	}
 	return nil
 }
@@ -227,7 +227,7 @@ func (d *Driver) rememberAgain(f facts) error {
 
 // lasting leaves out what changes all the time.
 func (f facts) lasting() facts {
-	f.TLI, f.Spaces, f.Databases, f.Size, f.Slot = 0, nil, nil, 0, false
+	f.TLI, f.Spaces, f.Databases, f.Size, f.Slot, f.Given = 0, nil, nil, 0, false, nil
 	return f
 }
 

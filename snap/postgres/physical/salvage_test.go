@@ -44,10 +44,12 @@ var ruins = []ruin{
 	{"link in its place", true, func(t *testing.T, s *subject) {
 		check(t, os.RemoveAll(s.DataDir))
 		check(t, os.Symlink("/", s.DataDir))
+		check(t, os.Lchown(s.DataDir, s.cfg.Owner.UID, s.cfg.Owner.GID))
 	}},
 	{"file in its place", true, func(t *testing.T, s *subject) {
 		check(t, os.RemoveAll(s.DataDir))
 		check(t, os.WriteFile(s.DataDir, []byte("oops"), 0o644))
+		check(t, os.Lchown(s.DataDir, s.cfg.Owner.UID, s.cfg.Owner.GID))
 	}},
 	{"another cluster in its place", false, func(t *testing.T, s *subject) {
 		check(t, os.RemoveAll(s.DataDir))
@@ -90,10 +92,11 @@ func TestSalvageConformance(t *testing.T) {
 	})
 }
 
-// Wrecks are all ruins, or the two that differ most.
+// Wrecks are all ruins of which there are several, or one of them.
 func (s *subject) Wrecks() (ways []string) {
 	for i, how := range ruins {
-		if snaptest.Long() || i == 0 || how.name == "folder deleted" {
+		one := slices.Contains([]string{"folder deleted", "folder moved away", "no PG_VERSION"}, how.name)
+		if snaptest.Long() && !one || i == 0 {
 			ways = append(ways, how.name)
 		}
 	}
@@ -104,10 +107,21 @@ func (s *subject) Wreck(t *testing.T, way string, seed int64) {
 	t.Helper()
 	check(t, s.driver.start(t.Context()))
 	check(t, s.driver.stop(t.Context()))
-	check(t, os.WriteFile(s.DataDir+"/seed", fmt.Append(nil, seed), 0o600))
-	check(t, os.Chown(s.DataDir+"/seed", s.cfg.Owner.UID, s.cfg.Owner.GID))
 	i := slices.IndexFunc(ruins, func(r ruin) bool { return r.name == way })
 	ruins[i].do(t, s)
+	info, err := os.Lstat(s.DataDir)
+	check(t, err)
+	switch {
+	case info.IsDir():
+		check(t, os.WriteFile(s.DataDir+"/seed", fmt.Append(nil, seed), 0o600))
+		check(t, os.Chown(s.DataDir+"/seed", s.cfg.Owner.UID, s.cfg.Owner.GID))
+	case info.Mode().IsRegular():
+		check(t, os.WriteFile(s.DataDir, fmt.Append(nil, seed), 0o600))
+	default:
+		check(t, os.Remove(s.DataDir))
+		check(t, os.Symlink(fmt.Sprintf("/nowhere-%d", seed), s.DataDir))
+		check(t, os.Lchown(s.DataDir, s.cfg.Owner.UID, s.cfg.Owner.GID))
+	}
 }
 
 func (s *subject) Bytes(t *testing.T) string {

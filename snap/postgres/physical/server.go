@@ -26,12 +26,19 @@ type Server interface {
 	Stop(ctx context.Context) error // without waiting for clients ("fast")
 }
 
-// PgCtl is the Server of a cluster that nobody else runs.
+// PgCtl is the Server of a cluster that nobody else runs. It gives the server no
+// settings: where it listens and logs is said in the cluster's own configuration.
 type PgCtl struct {
-	Bin, DataDir, Log string
-	Config            string // its configuration file, if that is not in DataDir
-	Owner             privsep.User
+	Bin, DataDir string
+	Log          string // gets what the server says elsewhere than its own configuration has it
+	Config       string // its configuration file, if that is not in DataDir
+	Owner        privsep.User
 }
+
+// LogFile is where the output of a server goes that the daemon starts itself.
+func LogFile(dataDir string) string { return filepath.Join(storeOf(dataDir), "server.log") }
+
+func storeOf(dataDir string) string { return dataDir + ".mulligan" }
 
 // Start starts the server in the background, with its own session. A server that
 // ends at once is an error.

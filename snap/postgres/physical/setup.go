@@ -10,8 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/jackc/pgx/v5"
-
 	"mulligan/ipc/errs"
 	"mulligan/privsep"
 )
@@ -79,11 +77,11 @@ func (d *Driver) enable(ctx context.Context) (changes []string, restart bool, er
 }
 
 func (d *Driver) database() string {
-	cfg, err := pgx.ParseConfig(d.cfg.DSN)
+	l, err := d.login()
 	if err != nil {
 		return ""
 	}
-	return cfg.Database
+	return l.Database
 }
 
 // claim makes the store, and marks it as this app's: two apps in one cluster

@@ -184,7 +184,11 @@ func TestLogins(t *testing.T) {
 	tries("another user", errs.Denied, "does not let us in")
 	s.as(t, fmt.Sprintf("host=%s port=%d dbname=app", s.Socket, s.Port))
 	check(t, s.driver.stop(t.Context()))
+	conf, err := os.ReadFile(s.DataDir + "/postgresql.conf")
+	check(t, err)
+	s.put(t, "postgresql.conf", "port = many\n") // else it would be started
 	tries("the server is down", errs.Unavailable, s.Socket)
+	s.put(t, "postgresql.conf", string(conf))
 	check(t, s.driver.start(t.Context()))
 	s.restore(t, "db-a", "db-b")
 }

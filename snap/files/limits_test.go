@@ -1,0 +1,75 @@
+package files
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"mulligan/snap"
+	"mulligan/snap/cas"
+)
+
+// deepErrand goes back and forth between two states of a deep folder, each step of which ends.
+func deepErrand(top string, follow bool) error {
+	store, err := cas.Open(top+"/store", cas.Options{})
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	d, err := New(Config{App: "app", Dir: top + "/ws", StateDir: top + "/state", Store: store, Owner: -1})
+	if err != nil {
+		return err
+	}
+	ctx := context.Background()
+	if follow {
+		following, end := context.WithCancel(ctx)
+		done := make(chan error, 1)
+		go func() { done <- d.Follow(following, func(snap.Batch) {}) }()
+		defer func() { end(); <-done }()
+		for d.following() == nil {
+			select {
+			case err := <-done:
+				return err
+			default:
+			}
+		}
+	}
+	if _, err := d.Survey(ctx); err != nil {
+		return err
+	}
+	if _, err := d.Capture(ctx, snap.CaptureRequest{ID: "fs-1"}); err != nil {
+		return err
+	}
+	if out, err := exec.Command("rm", "-r", top+"/ws/d").CombinedOutput(); err != nil { // os.RemoveAll opens every folder on the way
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	if err := restoreErrand(ctx, d, "fs-1", "fs-2", nil); err != nil {
+		return err
+	}
+	if err := restoreErrand(ctx, d, "fs-2", "fs-3", nil); err != nil {
+		return err
+	}
+	return restoreErrand(ctx, d, "fs-1", "fs-4", nil)
+}
+
+// TestFewOpenFiles: how deep a folder is does not cost open files.
+func TestFewOpenFiles(t *testing.T) {
+	for _, follow := range []string{"no", "yes"} {
+		top, err := filepath.EvalSymlinks(t.TempDir())
+		must(t, err)
+		deep := top + "/ws" + strings.Repeat("/d", 80)
+		must(t, os.MkdirAll(deep, 0o755))
+		write(t, deep+"/leaf", "one")
+		before := listing(t, top+"/ws")
+		c := exec.Command("sh", "-c", `ulimit -n 64 && exec "$0" "$1"`, os.Args[0], follow)
+		c.Env = append(os.Environ(), "MULLIGAN_FILES_CHILD=deep", "MULLIGAN_FILES_TOP="+top, "MULLIGAN_FILES_SEAM=-1")
+		if out, err := c.CombinedOutput(); err != nil {
+			t.Fatalf("follow=%s: %v\n%s", follow, err, out)
+		}
+		same(t, fmt.Sprintf("follow=%s", follow), listing(t, top+"/ws"), before)
+	}
+}
