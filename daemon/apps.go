@@ -15,7 +15,6 @@ import (
 	"mulligan/ipc"
 	"mulligan/ipc/appfile"
 	"mulligan/ipc/errs"
-	"mulligan/snap"
 )
 
 // find finds an app by its id or slug. One that the caller does not own is as
@@ -160,6 +159,7 @@ func (d *Daemon) disown(a *app) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.apps, a.rec().ID)
+	d.domains.drop(a.rec().ID)
 }
 
 // bringUp opens a new app's drivers, records it, and starts what the daemon
@@ -373,6 +373,11 @@ func (d *Daemon) RemoveApp(ctx context.Context, who ipc.Caller, ref string, purg
 }
 
 func (d *Daemon) remove(ctx context.Context, who ipc.Caller, a *app, purge bool) error {
+	if purge {
+		if err := d.foldDisks(ctx, a, true); err != nil {
+			return err
+		}
+	}
 	if _, err := d.release(ctx, a, a.rec(), nil); err != nil {
 		return err
 	}
@@ -411,16 +416,14 @@ func (d *Daemon) remove(ctx context.Context, who ipc.Caller, a *app, purge bool)
 			return err
 		}
 	}
-	for _, l := range a.layers() { // the record of what is left to do will be gone
-		if m, ok := l.driver.(snap.Maintainer); ok && l.name == snap.Disk {
-			if err := m.Maintain(ctx); err != nil {
-				d.opt.Log.Warn("layers of a purged app's disks stay", "app", a.rec().Slug, "err", err)
-			}
-		}
-	}
+	folded := d.foldDisks(ctx, a, false)
 	d.closeDrivers(a)
 	if err := d.purgeStores(a.rec().ID); err != nil {
 		return err
 	}
-	return os.RemoveAll(d.stateDir(a.rec().ID))
+	err = os.RemoveAll(d.stateDir(a.rec().ID))
+	if folded != nil {
+		err = errs.Also(errs.Wrap(errs.Failed, "the app is removed, and its domain's disks stay a chain of images", folded), err)
+	}
+	return err
 }

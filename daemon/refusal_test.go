@@ -153,7 +153,7 @@ func TestCalledOffLeavesNothing(t *testing.T) {
 func TestMaxBytes(t *testing.T) {
 	w := newWorld(t, nil)
 	d := w.open(t)
-	defer w.close(t, d)
+	defer func() { w.close(t, d) }()
 	keep := ipc.DefaultRetention()
 	keep.MaxBytes = 1 << 20
 	if _, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Retention: &keep}); err != nil {
@@ -178,6 +178,9 @@ func TestMaxBytes(t *testing.T) {
 	if p := d.Status(root).Problems; len(p) != 1 || !strings.Contains(p[0], "max_bytes") {
 		t.Errorf("problems: %q", p)
 	}
+	w.close(t, d)
+	d = w.open(t)
+	waitFor(t, "the next daemon says so too", func() bool { return strings.Contains(strings.Join(d.Status(root).Problems, ""), "max_bytes") })
 	if err := d.Delete(t.Context(), root, "shop", first.ID); err != nil {
 		t.Fatal(err)
 	}
