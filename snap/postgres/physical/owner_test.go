@@ -297,7 +297,7 @@ func TestEndlessOutput(t *testing.T) {
 
 // Neither files nor the environment of the daemon's user reach a connection, whatever a DSN names.
 func TestLoginReadsNothingOfTheDaemons(t *testing.T) {
-	needRoot(t)
+	testkit.Need(t, "root")
 	home := t.TempDir()
 	check(t, os.WriteFile(filepath.Join(home, ".pgpass"), []byte("*:*:*:*:s3cret\n"), 0o600))
 	t.Setenv("HOME", home)
