@@ -106,7 +106,9 @@ func awayMariaDB(t *testing.T) *awayServer {
 			made = true
 		}
 	}
-	s.set = func(t *testing.T, word string) { sql(t, "DELETE FROM shop.words; INSERT INTO shop.words VALUES ('"+word+"')") }
+	s.set = func(t *testing.T, word string) {
+		sql(t, "DELETE FROM shop.words; INSERT INTO shop.words VALUES ('"+word+"')")
+	}
 	s.get = func(t *testing.T) string { return sql(t, "SELECT word FROM shop.words") }
 	return s
 }
@@ -124,7 +126,9 @@ func awayPostgres(t *testing.T) *awayServer {
 		}
 	}
 	s.stop = func(t *testing.T) { c.Kill(t) }
-	s.set = func(t *testing.T, word string) { c.Psql(t, "shop", "DELETE FROM words; INSERT INTO words VALUES ('"+word+"')") }
+	s.set = func(t *testing.T, word string) {
+		c.Psql(t, "shop", "DELETE FROM words; INSERT INTO words VALUES ('"+word+"')")
+	}
 	s.get = func(t *testing.T) string { return strings.TrimSpace(c.Psql(t, "shop", "SELECT word FROM words")) }
 	return s
 }

@@ -401,6 +401,41 @@ func (d *Daemon) prune(ctx context.Context, a *app, who ipc.Caller, dryRun bool,
 	}))
 }
 
+// reweigh finds out once, when the daemon has started, which apps exceed max_bytes: the
+// prunes of the daemon before knew.
+func (d *Daemon) reweigh(ctx context.Context) {
+	for _, a := range d.all() {
+		select {
+		case <-d.done:
+			return
+		default:
+		}
+		if a.rec().Retention.MaxBytes <= 0 {
+			continue
+		}
+		if err := d.reweighApp(ctx, a); err != nil {
+			d.opt.Log.Warn("see whether what is kept exceeds max_bytes", "app", a.rec().Slug, "err", err)
+		}
+	}
+}
+
+func (d *Daemon) reweighApp(ctx context.Context, a *app) error {
+	release, err := d.acquireBrief(ctx, a, "see what is kept")
+	if err != nil {
+		return err
+	}
+	defer release()
+	cps, err := d.store.Checkpoints(ctx, a.rec().ID)
+	if err != nil {
+		return err
+	}
+	_, over, err := d.doomed(ctx, a, cps, nil)
+	if err == nil {
+		a.noteSize(tooMuch(a.rec().Retention.MaxBytes, over))
+	}
+	return err
+}
+
 // tooMuch says, in no or one sentence, that what somebody asked for needs more than
 // max_bytes.
 func tooMuch(limit, over int64) []string {

@@ -235,7 +235,7 @@ func (d *Daemon) captureAs(ctx context.Context, a *app, layers []layer, ids []sn
 		cp.Snapshots = append(cp.Snapshots, s)
 		warnings = append(warnings, a.foretold(l, s.ID)...)
 		if l.name == snap.Disk {
-			cp.Quiesced = still.all || still.host && s.Quiesced
+			cp.Quiesced = (still.all || still.host) && s.Quiesced
 		}
 		for _, w := range warnings {
 			cp.Warnings = append(cp.Warnings, string(l.name)+": "+w)
@@ -329,10 +329,11 @@ func (d *Daemon) stopUnit(ctx context.Context, a *app) error {
 	return a.unit().Stop(ctx)
 }
 
-// stopLimit is how long an app may take to stop: a guest takes its time.
+// stopLimit is how long an app may take to stop. A guest has stop_timeout to go down, beside what
+// runs on the host, and a driver asks a guest for three quarters of the time that is left.
 func (d *Daemon) stopLimit(a *app) time.Duration {
 	if a.rec().Domain != "" {
-		return d.opt.StopTimeout + domainStop
+		return d.opt.StopTimeout + d.opt.StopTimeout*4/3 + switchOff
 	}
 	return d.opt.StopTimeout
 }

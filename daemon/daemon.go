@@ -63,6 +63,8 @@ type Daemon struct {
 	metrics  *metrics
 	apiText  apiText
 
+	domains domains
+
 	mu       sync.Mutex
 	apps     map[ipc.AppID]*app
 	closed   bool
@@ -108,6 +110,7 @@ func Open(ctx context.Context, opt Options) (*Daemon, error) {
 	if opt.RehearseMax > 0 {
 		d.bg.Go(d.rehearseAll)
 	}
+	d.bg.Go(func() { d.reweigh(context.WithoutCancel(ctx)) })
 	if !opt.User {
 		d.bg.Go(d.watchOwners)
 	}

@@ -48,6 +48,7 @@ type rollbackPlan struct {
 	Verify  bool         `json:"verify"`
 	Aimed   bool         `json:"aimed,omitempty"`  // it is an undo or a redo
 	Scoped  bool         `json:"scoped,omitempty"` // it is of a part of the app
+	Turn    ipc.TurnID   `json:"turn,omitempty"`   // an agent's that begins with it
 	Paths   bool         `json:"paths,omitempty"`  // it is of some paths of the files
 	// Without are the layers that were asked to stay as they are. Behind are these and
 	// those in scope that the target holds nothing of.
@@ -135,7 +136,9 @@ func (d *Daemon) Rollback(ctx context.Context, who ipc.Caller, ref string, id ip
 		return ipc.RollbackResult{}, errs.Wrap(errs.Failed, op, err)
 	}
 	r.notify, r.plan.Actor = onStage, actor(who)
-	err = r.remakeWorkspace(ctx)
+	if r.plan.Turn, err = r.opens(ctx); err == nil {
+		err = r.remakeWorkspace(ctx)
+	}
 	if err == nil {
 		err = r.alone(ctx)
 	}
@@ -379,13 +382,19 @@ func (r *rollback) finishForward(ctx context.Context) (err error) {
 		}
 	}
 	r.safety.CalledOff = false
-	r.safety.Quiesced = r.safety.Quiesced || r.stops() && r.stopsAll() && len(r.parts) == len(r.safety.Snapshots)
+	r.safety.Quiesced = r.safety.Quiesced || r.stops() && r.stopsAll() && len(r.parts) == len(r.safety.Snapshots) && !r.tornDisk()
 	if err := r.d.store.PutCheckpoint(ctx, r.safety, ""); err != nil {
 		return err
 	}
 	r.d.noteBehind(ctx, r.a)
 	r.a.tracking().noteUndone(ctx)
 	return r.finish(ctx)
+}
+
+// tornDisk reports whether the safety checkpoint has a guest's disks as after a power cut.
+func (r *rollback) tornDisk() bool {
+	s, ok := r.safety.Snapshot(snap.Disk)
+	return ok && !s.Quiesced
 }
 
 // stageOf is a stage and what it does.
@@ -411,6 +420,11 @@ var errSkipped = errors.New("skipped")
 func (r *rollback) stage(ctx context.Context, name ipc.StageName, do func(context.Context) (string, error)) error {
 	s := ipc.Stage{Stage: name, Status: ipc.StageRunning, TS: r.d.opt.Now().UTC()}
 	r.tell(s)
+	ctx = snap.WithProgress(ctx, func(words string) {
+		now := s
+		now.Notes = words
+		r.tell(now)
+	})
 	began := time.Now()
 	err := r.d.opt.Seam("stage " + string(name))
 	if err == nil {
@@ -849,8 +863,14 @@ func (r *rollback) start(ctx context.Context) (string, error) {
 		r.warn("the app does not start, and was not well when %s was made: %v", r.target.ID, err)
 		return r.halts() + " does not start, as when the checkpoint was made", errSkipped
 	}
+	if s, err := r.a.status(ctx); err == nil && isPaused(s) {
+		return r.halts() + " started, and paused as it was before", nil
+	}
 	return r.halts() + " started", nil
 }
+
+// isPaused reports whether a guest is there that does not run on.
+func isPaused(s systemd.Status) bool { return s.Sub == "paused" }
 
 // bringUp starts the app, and watches it for a moment where no health check tells.
 func (r *rollback) bringUp(ctx context.Context) error {
@@ -913,6 +933,8 @@ func (r *rollback) healthy(ctx context.Context) (string, error) {
 		return "no health check is configured", errSkipped
 	case r.stops() && !r.starts():
 		return "the app was not started", errSkipped
+	case isPaused(r.before):
+		return "the guest is paused", errSkipped
 	case !r.stops() && !r.plan.Running:
 		return "the app was not running before", errSkipped
 	case r.ails:

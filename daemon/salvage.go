@@ -128,7 +128,7 @@ func (r *rollback) orWithout(err error) error {
 	if len(rest) == 0 {
 		return err
 	}
-	hint := r.command("--without", shellWord(string(e.layer.name))) + " takes the rest back and leaves " + string(e.layer.name) + " as it is"
+	hint := "`" + r.command("--without", shellWord(string(e.layer.name))) + "` takes the rest back and leaves " + string(e.layer.name) + " as it is"
 	if first := errs.HintOf(err); first != "" {
 		hint = first + "; or: " + hint
 	}

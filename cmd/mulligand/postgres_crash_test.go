@@ -16,7 +16,6 @@ import (
 
 	"mulligan/ipc"
 	"mulligan/snap/postgres/pgtest"
-	"mulligan/snap/snaptest"
 	"mulligan/systemd/systemdtest"
 	"mulligan/testkit"
 )
@@ -178,27 +177,13 @@ func (a *dbApp) needsBase(t *testing.T) {
 	eventually(t, "a base copy begins", func() bool { return a.bases(t) > n })
 }
 
-// TestKillPostgres kills the daemon, the server of its app's database, or both, at
+// TestLongKillPostgres kills the daemon, the server of its app's database, or both, at
 // random moments of captures, base copies and rollbacks. Then the app is wholly as
 // before or as asked, and each checkpoint that was listed brings back its state.
-//
-// MULLIGAN_TEST_KILLS is how often; 30 times with MULLIGAN_TEST_LONG=1, else never.
-func TestKillPostgres(t *testing.T) {
-	rounds := 0
-	if snaptest.Long() {
-		rounds = 30
-	}
-	if n := os.Getenv("MULLIGAN_TEST_KILLS"); n != "" {
-		var err error
-		if rounds, err = strconv.Atoi(n); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if rounds == 0 {
-		t.Skip("takes minutes: set MULLIGAN_TEST_KILLS=30")
-	}
+func TestLongKillPostgres(t *testing.T) {
+	testkit.NeedLong(t)
 	for _, owned := range []bool{false, true} {
-		t.Run(fmt.Sprintf("owned=%t", owned), func(t *testing.T) { newDBApp(t, owned).survivesKills(t, rounds) })
+		t.Run(fmt.Sprintf("owned=%t", owned), func(t *testing.T) { newDBApp(t, owned).survivesKills(t, 30) })
 	}
 }
 

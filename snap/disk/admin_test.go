@@ -427,3 +427,60 @@ func TestPaused(t *testing.T) {
 		t.Errorf("%+v, %v", s, err)
 	}
 }
+
+// Flatten leaves the domain with the disks that it came with, and nothing else, also where
+// a disk was resized, or pulled together; a crash at any step leaves what the domain reads as it was.
+func TestFlatten(t *testing.T) {
+	for _, how := range []string{"plain", "larger", "smaller", "pulled"} {
+		t.Run(how, func(t *testing.T) {
+			s, first, _ := newOff(t)
+			image := func() string { return s.sources(t, libvirt.DOMAIN_XML_INACTIVE)["vda"] }
+			switch how {
+			case "larger":
+				qemuImg(t, "resize", "-q", "-f", "qcow2", image(), "96M")
+			case "smaller":
+				qemuImg(t, "resize", "-q", "--shrink", "-f", "qcow2", image(), "32M")
+			case "pulled":
+				qemuImg(t, "rebase", "-b", "", image())
+			}
+			before := s.Fingerprint(t)
+			for step := 1; ; step++ {
+				steps := 0
+				s.d.cfg.Seam = func(string) error {
+					if steps++; steps == step {
+						return errs.New(errs.Failed, "", "a fault at step %d", step)
+					}
+					return nil
+				}
+				err := s.d.Flatten(t.Context())
+				if s.Fingerprint(t) != before {
+					t.Fatalf("after %d steps (%v) the domain reads something else", step, err)
+				}
+				if err != nil && steps < step {
+					t.Fatal(err)
+				}
+				s.Reopen(t) // as after a crash
+				if err == nil {
+					break
+				}
+			}
+			if image() != s.Disks[0] {
+				t.Errorf("its disk is %s", image())
+			}
+			if exists(filepath.Join(filepath.Dir(s.Disks[0]), "mulligan")) {
+				t.Error("layers are left")
+			}
+			if err := s.d.Verify(t.Context(), first, snap.Quick); errs.KindOf(err) != errs.NotFound {
+				t.Errorf("a snapshot is left: %v", err)
+			}
+			s.Mutate(t, 9) // its images can be written to
+			before = s.Fingerprint(t)
+			again := capture(t, s.d).ID
+			s.Mutate(t, 10)
+			rollback(t, s.d, again)
+			if s.Fingerprint(t) != before {
+				t.Error("a checkpoint of a new history does not restore")
+			}
+		})
+	}
+}

@@ -49,6 +49,7 @@ func (d *Driver) adopt(op string, m machine) error {
 		Version: version, Domain: d.cfg.Domain, UUID: uuid, Disks: s.Disks, Seq: 1, Head: "L000001",
 		Layers: map[layerID]*layer{"L000001": root}, Snapshots: map[snap.SnapshotID]*snapshot{}, Switches: map[snap.RestoreID]*plan{},
 	}
+	d.claim.Store(t.claim())
 	d.tree = t // what agree looks at; it is saved with the first change
 	return nil
 }
@@ -172,7 +173,7 @@ func (d *Driver) agrees(op, which string, s survey, head *layer) error {
 		hint := "nothing is lost: virsh edit it back; or app remove and app add, which starts a new history"
 		if img, f, err := openImage(now); err == nil && img.Backing == should {
 			f.Close() // only read
-			hint = fmt.Sprintf("somebody put an overlay on it: virsh blockcommit %s %s --active --pivot takes it in again, while the domain runs", d.cfg.Domain, dev)
+			hint = fmt.Sprintf("somebody put an overlay on it: virsh blockcommit %s %s --active --shallow --pivot takes it in again, while the domain runs", d.cfg.Domain, dev)
 		}
 		return errs.New(errs.Conflict, op, "domain %s was redefined: disk %s is %s in its %s definition, and should be %s",
 			d.cfg.Domain, dev, now, which, should).WithHint("%s", hint)

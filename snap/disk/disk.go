@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"mulligan/ipc/errs"
@@ -72,6 +73,7 @@ type Driver struct {
 		conn hypervisor
 	}
 
+	claim   atomic.Pointer[Claim]
 	halfway []string // sentences about disks that only one of the domain's definitions has
 
 	maxLive int // see the constant
@@ -258,10 +260,11 @@ func (d *Driver) open(ctx context.Context, op string) (machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	if d.tree == nil {
-		err = d.adopt(op, m)
-	} else {
+	if d.tree != nil {
 		err = d.recover(ctx, op, m)
+	}
+	if err == nil && d.tree == nil {
+		err = d.adopt(op, m)
 	}
 	if err == nil {
 		err = d.agree(op, m)

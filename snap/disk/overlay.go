@@ -39,9 +39,10 @@ func (d *Driver) pool(t *tree, dev string) string {
 }
 
 // owns reports whether the file at path is one that the driver made.
-func (d *Driver) owns(path string) bool {
-	return ours(filepath.Base(path)) && filepath.Base(filepath.Dir(path)) == d.cfg.App
-}
+func (d *Driver) owns(path string) bool { return ours(filepath.Base(path)) && d.inPool(path) }
+
+// inPool reports whether a file lies in a folder of the app's layers.
+func (d *Driver) inPool(path string) bool { return filepath.Base(filepath.Dir(path)) == d.cfg.App }
 
 // foreign reports whether an image of the layer is not the driver's.
 func (d *Driver) foreign(l *layer) bool {

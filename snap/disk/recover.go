@@ -29,6 +29,10 @@ func (d *Driver) recover(ctx context.Context, op string, m machine) error {
 		switch in.Op {
 		case "merge":
 			err = d.finishMerge()
+		case "flatten":
+			if err = d.finishFlatten(m); d.tree == nil {
+				return err // and that was all
+			}
 		default:
 			err = d.recoverCapture(ctx, op, m, p, in)
 		}

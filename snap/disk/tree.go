@@ -81,7 +81,7 @@ type snapshot struct {
 
 // intent is a change of the tree that has begun.
 type intent struct {
-	Op       string // capture, merge
+	Op       string // capture, merge, flatten
 	Old, New layerID
 	Running  bool `json:",omitempty"`
 	// Of a merge: Old is merged into New ("": New is only put on another parent),
@@ -90,7 +90,8 @@ type intent struct {
 	Parent layerID           `json:",omitempty"`
 	Files  map[string]*file  `json:",omitempty"`
 	Suffix string            `json:",omitempty"`
-	Rests  map[string]string `json:",omitempty"` // what those files rest on
+	Rests  map[string]string `json:",omitempty"` // what those files rest on; of flatten, the images that the disks become
+	Kept   []string          `json:",omitempty"` // of flatten: other files that stay
 	Memory string            `json:",omitempty"` // of a capture: the file being written
 }
 
@@ -134,6 +135,7 @@ func (d *Driver) load(op string) error {
 		return errs.New(errs.Unsupported, op, "%s has version %d", d.treeFile(), t.Version).WithHint("a newer mulligan wrote it: use that one")
 	}
 	d.tree = t
+	d.claim.Store(t.claim())
 	return nil
 }
 
@@ -159,6 +161,7 @@ func (d *Driver) save(next *tree) error {
 		return err
 	}
 	d.tree = next
+	d.claim.Store(next.claim())
 	return nil
 }
 

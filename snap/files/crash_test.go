@@ -226,11 +226,11 @@ func TestKilledAnyTime(t *testing.T) {
 	if testing.Short() {
 		rounds = 8
 	}
-	r := testkit.Rand(t)
-	for i := range rounds {
+	m := testkit.NewMoments(t, took, rounds)
+	for i := 0; m.Next(); i++ {
 		x.prepare(t)
-		after := 1 + time.Duration(r.Int64N(int64(took)))
-		x.play(t, "commit", -1, after)
+		after := m.After()
+		m.Hit(x.play(t, "commit", -1, after))
 		x.settle(t, fmt.Sprintf("commit killed after %v of %v", after, took), i%2 == 0)
 	}
 }

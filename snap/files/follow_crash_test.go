@@ -70,14 +70,19 @@ func TestKilledFollowing(t *testing.T) {
 	if testing.Short() {
 		rounds = 3
 	}
-	r := testkit.Rand(t)
+	r, kills := testkit.Rand(t), 0
 	for i := range rounds {
-		if i%2 == 0 {
-			s.play(t, "follow", 2+r.IntN(60), 0)
-		} else {
-			s.play(t, "follow", -1, time.Duration(r.Int64N(int64(time.Second))))
+		step, after := 2+r.IntN(60), time.Duration(0)
+		if i%2 == 1 {
+			step, after = -1, time.Duration(1+r.Int64N(int64(time.Second)))
+		}
+		if s.play(t, "follow", step, after) {
+			kills++
+		} else if i%2 == 0 {
+			t.Errorf("the daemon that follows never came to step %d", step)
 		}
 	}
+	testkit.Tally(t, "kills", kills)
 	f := &followed{site: s}
 	f.follow(t)
 	f.exact(t)

@@ -12,22 +12,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fuse has nobody mount folder from at folder at, for nobody alone, for the time of the test. It gives
-// the process that serves the mount.
-func fuse(t *testing.T, from, at string) *exec.Cmd {
+// fuse has a program, run as uid, mount a folder at the folder at, for the time of the test. It
+// gives the process that serves the mount.
+func fuse(t *testing.T, uid uint32, at, program string, args ...string) *exec.Cmd {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		testkit.Lack(t, "only root can become somebody else")
 	}
-	if _, err := exec.LookPath("bindfs"); err != nil {
-		testkit.Lack(t, "bindfs is not installed (apt-get install bindfs fuse3)")
+	if _, err := exec.LookPath(program); err != nil {
+		testkit.Lack(t, program+" is not installed (apt-get install bindfs fuse-overlayfs fuse3)")
 	}
-	for _, dir := range []string{from, at} {
-		must(t, os.Chown(dir, nobody, nobody))
-	}
-	c := exec.Command("bindfs", "-f", "--no-allow-other", from, at)
-	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
-	c.Stderr = os.Stderr
+	c := exec.Command(program, args...)
+	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
 	must(t, c.Start())
 	t.Cleanup(func() {
 		unix.Unmount(at, unix.MNT_DETACH)
@@ -36,7 +32,7 @@ func fuse(t *testing.T, from, at string) *exec.Cmd {
 	})
 	for end := time.Now().Add(time.Minute); !mountedThere(unix.AT_FDCWD, at); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatal("bindfs does not come up")
+			t.Fatalf("%s does not come up", program)
 		}
 	}
 	return c
@@ -56,7 +52,10 @@ func TestUserMounts(t *testing.T) {
 		f := &followed{site: newSite(t, func(c *Config) { c.Dir = top + "/ws" })}
 		write(t, top+"/ws/f", "one")
 		write(t, top+"/src/secret", "not ours")
-		server := fuse(t, top+"/src", top+"/ws/mnt")
+		for _, dir := range []string{"/src", "/ws/mnt"} {
+			must(t, os.Chown(top+dir, nobody, nobody))
+		}
+		server := fuse(t, nobody, top+"/ws/mnt", "bindfs", "-f", "--no-allow-other", top+"/src", top+"/ws/mnt")
 		if dead {
 			must(t, server.Process.Kill())
 			server.Wait()

@@ -51,8 +51,17 @@ func setMeta(fd int, want *entry) error {
 	return setTime(fd, want.mtime)
 }
 
-// setTime sets the mtime and leaves the atime.
+// setTime sets the mtime and leaves the atime. A filesystem that does not know how to
+// leave one and says nothing (bindfs) is given both.
 func setTime(fd int, t instant) error {
 	ts := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, t.spec()}
+	if err := unix.UtimesNanoAt(fd, "", ts, unix.AT_EMPTY_PATH); err != nil {
+		return err
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Mtim == ts[1] {
+		return err
+	}
+	ts[0] = st.Atim
 	return unix.UtimesNanoAt(fd, "", ts, unix.AT_EMPTY_PATH)
 }

@@ -74,11 +74,8 @@ var wrecks = map[string]func(path, seed string) error{
 	"link": func(path, seed string) error { return errs2(os.Remove(path), os.Symlink("/etc/"+seed, path)) },
 }
 
-func (s *breakable) Wrecks() (list []string) {
-	for _, name := range []string{"text", "text beside logs", "header", "folder", "folder for a log", "fifo", "link"} {
-		list = append(list, name)
-	}
-	return list
+func (s *breakable) Wrecks() []string {
+	return []string{"folder", "text beside logs", "text", "header", "folder for a log", "fifo", "link"}
 }
 
 func (s *breakable) Wreck(t *testing.T, way string, seed int64) {
