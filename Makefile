@@ -26,7 +26,7 @@ PACKAGES    += $(LIBVIRT)
 # As root nothing is missing that a test could need, so no test may skip.
 ROOT := $(filter 0,$(shell id -u))
 
-.PHONY: build deps test lint bench fuzz demo demo-vm reference man install uninstall deb sbom clean
+.PHONY: build deps test test-long soak lint bench fuzz demo demo-vm reference man install uninstall deb sbom clean
 
 build:
 	CGO_ENABLED=0 $(BUILD) -o bin/mulligan ./cmd/mulligan
@@ -58,16 +58,46 @@ TEST_FLAGS := -count=1 -race -p $(shell expr $$(nproc) + 1) -timeout 60m $(TAGS)
 # Memory is not short: collecting garbage less often leaves the processors to the tests.
 TEST_ENV := GORACE=atexit_sleep_ms=0 GOGC=400
 
-# Tests kill programs at moments that chance picks, on machines that may be busy: a few that failed are run once more, and
-# what the first run said of them is printed with the second. Never after a data race.
-RERUN := --rerun-fails=1 --rerun-fails-max-failures=5 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race
+# What tests draw at random comes from one seed, another one in each run. Its last 16 bits count the runs on
+# this machine, so that tests which take a sample take the next one. MULLIGAN_TEST_SEED=N make test draws as
+# the run with seed N did; nothing is run twice.
+CACHE := $(or $(MULLIGAN_TEST_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/mulligan-test)
+SEED  := mkdir -p $(CACHE); run=$$(cat $(CACHE)/run 2>/dev/null || od -An -N2 -tu2 /dev/urandom); run=$$(((run + 1) % 65536)); \
+         echo $$run >$(CACHE)/run; export MULLIGAN_TEST_SEED=$${MULLIGAN_TEST_SEED:-$$(($$(od -An -N5 -tu8 /dev/urandom) * 65536 + 65536 + run))}; \
+         echo "MULLIGAN_TEST_SEED=$$MULLIGAN_TEST_SEED"
 
+# What a change must pass. Tests whose names begin with TestLong or TestSoak are in the long run and the soak alone.
+# At the end: where the time went.
 test: deps
-	$(TEST_ENV) $(if $(ROOT),MULLIGAN_TEST_NOSKIP=1) $(GOTESTSUM) --format standard-quiet $(RERUN) --packages ./... -- $(TEST_FLAGS)
+	@$(SEED); mkdir -p bin; rm -f bin/test.json; \
+	$(TEST_ENV) $(if $(ROOT),MULLIGAN_TEST_NOSKIP=1) $(GOTESTSUM) --format standard-quiet --jsonfile bin/test.json --packages ./... -- $(TEST_FLAGS) -skip '^Test(Long|Soak)'; \
+	code=$$?; echo "the slowest ten:"; $(GOTESTSUM) tool slowest --jsonfile bin/test.json --num 10 || exit 1; exit $$code
+
+# All kills, faults and flips of which make test takes samples, package by package. A run that was stopped goes on with
+# the packages that are left; PART=3/8 does the third of eight parts of each. bin/long has what each package
+# said, and the numbers of kills, faults and flips. TMPDIR needs some GB.
+LONG = bin/long$(if $(PART),/$(subst /,of,$(PART)))
+test-long: deps
+	@$(SEED); mkdir -p $(LONG); export MULLIGAN_TEST_LONG=1 MULLIGAN_TEST_PART=$(PART) MULLIGAN_TEST_TALLY=$(CURDIR)/$(LONG)/tally; failed=; \
+	for p in $$(go list $(TAGS) ./...); do \
+	  log=$(LONG)/$$(echo $$p | tr / -); [ ! -e $$log.ok ] || continue; echo "== $$p"; \
+	  if $(TEST_ENV) $(if $(ROOT),MULLIGAN_TEST_NOSKIP=1) go test -count=1 -timeout 2h $(TAGS) -v -skip '^TestSoak' $$p >$$log.txt 2>&1; \
+	  then mv $$log.txt $$log.ok; else grep -E -A40 -e '--- FAIL|^panic|^FAIL' $$log.txt | head -200; failed="$$failed $$p"; fi; \
+	done; \
+	[ ! -e $(LONG)/tally ] || awk '{n[$$1] += $$2} END {for (what in n) print n[what], what}' $(LONG)/tally; \
+	[ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }; \
+	rm -rf $(LONG).done; mv $(LONG) $(LONG).done
+
+# A day of agents at work on an app whose daemon and programs are killed, for as long as SOAK says.
+SOAK ?= 10m
+soak: deps
+	@$(SEED); $(TEST_ENV) $(if $(ROOT),MULLIGAN_TEST_NOSKIP=1) MULLIGAN_TEST_SOAK=$(SOAK) \
+	  go test -count=1 -timeout 0 $(TAGS) -v -run '^TestSoak' ./cmd/mulligand
 
 lint:
 	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "gofmt:" $$unformatted; exit 1; }
 	go vet $(TAGS) ./...
+	go mod tidy -diff
 	$(STATICCHECK) $(TAGS) ./...
 
 # The files driver beside a shadow git repository, and every benchmark. BENCH_FILES=1000 is quick.
@@ -75,11 +105,17 @@ bench:
 	go run $(TAGS) ./snap/files/filesbench
 	go test $(TAGS) -run '^$$' -bench . -benchmem ./...
 
-# Every fuzz test for a short while.
+# Every fuzz test for a short while, from what it was given and what earlier runs found. Of what is found, a few small inputs
+# go to the package's testdata/fuzz, for everybody: make test runs all that is there.
 fuzz:
-	@set -euo pipefail; \
+	@set -euo pipefail; cache=$$(go env GOCACHE)/fuzz; \
 	grep -rEo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]+' . | sort | while IFS=: read -r file func; do \
-	  go test $(TAGS) -run '^$$' -fuzz "^$${func#func }$$" -fuzztime $(FUZZTIME) "$$(dirname "$$file")"; \
+	  dir=$$(dirname "$$file"); func=$${func#func }; \
+	  go test $(TAGS) -run '^$$' -fuzz "^$$func$$" -fuzztime $(FUZZTIME) "$$dir"; \
+	  kept="$$dir/testdata/fuzz/$$func"; found="$$cache/$$(go list $(TAGS) "$$dir")/$$func"; \
+	  [ -d "$$found" ] || continue; mkdir -p "$$kept"; \
+	  room=$$((16 - $$(ls "$$kept" | wc -l))); [ $$room -gt 0 ] || continue; \
+	  find "$$found" -type f -size -3 | sort | head -n $$room | xargs -r cp -n -t "$$kept"; \
 	done
 
 demo: build

@@ -39,8 +39,11 @@ type app struct {
 	total     int64
 
 	neglected map[snap.Layer]string // what went wrong with a layer's upkeep
+	behind    []string              // that layers stayed behind at a rollback
 	oversize  []string              // that what is kept exceeds max_bytes
 	rest      unfinished
+
+	rehearsals rehearsals
 }
 
 // setup is what an app consists of. It never changes: a changed app gets another.
@@ -51,7 +54,7 @@ type setup struct {
 }
 
 func newApp(rec store.App) *app {
-	a := &app{rest: unfinished{poke: make(chan struct{}, 1)}}
+	a := &app{rest: unfinished{poke: make(chan struct{}, 1)}, rehearsals: rehearsals{due: true}}
 	a.now.Store(&setup{rec: rec})
 	return a
 }
@@ -224,6 +227,7 @@ func (d *Daemon) hold(ctx context.Context, a *app, what string, who ipc.Caller, 
 		d.ops.Done()
 		return nil, err
 	}
+	a.cutRehearsal()
 	return func() {
 		a.letGo()
 		d.pursue(a)
@@ -274,6 +278,8 @@ func (a *app) problems() []string {
 	for _, name := range slices.Sorted(maps.Keys(a.neglected)) {
 		list = append(list, fmt.Sprintf("%s: %s", name, a.neglected[name]))
 	}
+	list = append(list, a.rehearsalProblems()...)
+	list = append(list, a.behind...)
 	list = append(list, a.oversize...)
 	if a.tracker != nil {
 		list = append(list, a.tracker.problems()...)

@@ -15,7 +15,6 @@ import (
 	"mulligan/ipc"
 	"mulligan/ipc/appfile"
 	"mulligan/ipc/errs"
-	"mulligan/snap"
 )
 
 // find finds an app by its id or slug. One that the caller does not own is as
@@ -160,6 +159,7 @@ func (d *Daemon) disown(a *app) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.apps, a.rec().ID)
+	d.domains.drop(a.rec().ID)
 }
 
 // bringUp opens a new app's drivers, records it, and starts what the daemon
@@ -179,7 +179,7 @@ func (d *Daemon) bringUp(ctx context.Context, a *app) (notes []string, err error
 	}
 	if err == nil && len(rec.Run) > 0 {
 		if err = a.hostPart().Start(ctx); err != nil {
-			err = errs.Also(err, d.store.RemoveApp(context.WithoutCancel(ctx), rec.ID, d.opt.Now()))
+			err = errs.Also(err, d.unrecord(context.WithoutCancel(ctx), a))
 		}
 	}
 	if err != nil {
@@ -191,6 +191,22 @@ func (d *Daemon) bringUp(ctx context.Context, a *app) (notes []string, err error
 	d.startTracker(ctx, a)
 	a.tracking().await(ctx)
 	return notes, nil
+}
+
+// unrecord takes back the record of an app that did not come up. It is kept only where
+// the app has checkpoints, from before it was removed: a removed app counts for its owner.
+func (d *Daemon) unrecord(ctx context.Context, a *app) error {
+	id := a.rec().ID
+	cps, err := d.store.Checkpoints(ctx, id)
+	if err != nil || len(cps) > 0 {
+		return errs.Also(err, d.store.RemoveApp(ctx, id, d.opt.Now()))
+	}
+	entry := d.entry(a, d.self(), "purge", a.rec().Slug, "its registration failed", nil, nil)
+	if err := d.store.PurgeApp(ctx, id, &entry); err != nil {
+		return err
+	}
+	d.wasDisposed(store.Disposal{Kind: store.DisposeApp, ID: string(id), AppID: id})
+	return nil
 }
 
 // noted is an app with what changing it changed elsewhere.
@@ -357,6 +373,11 @@ func (d *Daemon) RemoveApp(ctx context.Context, who ipc.Caller, ref string, purg
 }
 
 func (d *Daemon) remove(ctx context.Context, who ipc.Caller, a *app, purge bool) error {
+	if purge {
+		if err := d.foldDisks(ctx, a, true); err != nil {
+			return err
+		}
+	}
 	if _, err := d.release(ctx, a, a.rec(), nil); err != nil {
 		return err
 	}
@@ -395,16 +416,14 @@ func (d *Daemon) remove(ctx context.Context, who ipc.Caller, a *app, purge bool)
 			return err
 		}
 	}
-	for _, l := range a.layers() { // the record of what is left to do will be gone
-		if m, ok := l.driver.(snap.Maintainer); ok && l.name == snap.Disk {
-			if err := m.Maintain(ctx); err != nil {
-				d.opt.Log.Warn("layers of a purged app's disks stay", "app", a.rec().Slug, "err", err)
-			}
-		}
-	}
+	folded := d.foldDisks(ctx, a, false)
 	d.closeDrivers(a)
 	if err := d.purgeStores(a.rec().ID); err != nil {
 		return err
 	}
-	return os.RemoveAll(d.stateDir(a.rec().ID))
+	err = os.RemoveAll(d.stateDir(a.rec().ID))
+	if folded != nil {
+		err = errs.Also(errs.Wrap(errs.Failed, "the app is removed, and its domain's disks stay a chain of images", folded), err)
+	}
+	return err
 }

@@ -3,7 +3,6 @@ package daemon_test
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"database/sql"
 	"encoding/base64"
 	"encoding/json"
@@ -28,6 +27,7 @@ import (
 	"mulligan/ipc"
 	"mulligan/ipc/errs"
 	"mulligan/privsep"
+	"mulligan/testkit"
 )
 
 // The two users are accounts that every Debian has and nobody uses.
@@ -117,9 +117,7 @@ type town struct {
 }
 
 func newTown(t *testing.T) *town {
-	if os.Getuid() != 0 {
-		t.Skip("it takes root to be several users")
-	}
+	testkit.Need(t, "root")
 	dir, err := os.MkdirTemp("/var/tmp", "town")
 	if err != nil {
 		t.Fatal(err)
@@ -449,9 +447,7 @@ func (tw *town) guestRegistering(who, neighbour, user *person) {
 // measuring guesses a content of the victim's and looks whether keeping it
 // costs less than it would if nobody had it.
 func (tw *town) measuring(who, victim *person) {
-	var b [1 << 20]byte
-	rand.Read(b[:])
-	content := base64.StdEncoding.EncodeToString(b[:])
+	content := base64.StdEncoding.EncodeToString(testkit.Bytes(tw.t, 1<<20))
 	sizes := map[string]int64{}
 	for _, p := range []*person{victim, who} {
 		path := filepath.Join(p.ws, "guess")

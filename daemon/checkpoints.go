@@ -21,6 +21,9 @@ func public(cp store.Checkpoint) ipc.Checkpoint {
 	v.VMSnapshotID, v.DBSnapshotID, v.FilesSnapshot, v.FilesHash = nil, nil, nil, nil
 	for _, s := range cp.Snapshots {
 		id := string(s.ID)
+		if s.Raw {
+			v.Raw = append(v.Raw, string(s.Layer))
+		}
 		switch s.Layer {
 		case snap.Files:
 			hash := s.Hash.String()
@@ -29,8 +32,14 @@ func public(cp store.Checkpoint) ipc.Checkpoint {
 			v.VMSnapshotID = &id
 		default:
 			v.DBSnapshots = append(v.DBSnapshots, ipc.DBSnapshot{
-				Database: string(s.Layer)[len("db:"):], SnapshotID: id, Driver: s.Driver, Position: s.Position,
+				Database: string(s.Layer)[len("db:"):], SnapshotID: id, Driver: s.Driver, Position: s.Position, Rehearsed: s.Rehearsed(),
 			})
+			if ok := s.Rehearsed(); ok != nil && (v.Rehearsed == nil || *v.Rehearsed) {
+				v.Rehearsed = ok
+			}
+			if r := s.Rehearsal; r != nil && r.Problem != "" {
+				v.Warnings = append(slices.Clip(v.Warnings), string(s.Layer)+": "+cannotBeRestored(r.Problem))
+			}
 		}
 	}
 	if len(v.DBSnapshots) > 0 {
@@ -390,6 +399,41 @@ func (d *Daemon) prune(ctx context.Context, a *app, who ipc.Caller, dryRun bool,
 	return res, d.trimTurns(ctx, a, slices.DeleteFunc(cps, func(cp store.Checkpoint) bool {
 		return slices.Contains(res.Deleted, cp.ID)
 	}))
+}
+
+// reweigh finds out once, when the daemon has started, which apps exceed max_bytes: the
+// prunes of the daemon before knew.
+func (d *Daemon) reweigh(ctx context.Context) {
+	for _, a := range d.all() {
+		select {
+		case <-d.done:
+			return
+		default:
+		}
+		if a.rec().Retention.MaxBytes <= 0 {
+			continue
+		}
+		if err := d.reweighApp(ctx, a); err != nil {
+			d.opt.Log.Warn("see whether what is kept exceeds max_bytes", "app", a.rec().Slug, "err", err)
+		}
+	}
+}
+
+func (d *Daemon) reweighApp(ctx context.Context, a *app) error {
+	release, err := d.acquireBrief(ctx, a, "see what is kept")
+	if err != nil {
+		return err
+	}
+	defer release()
+	cps, err := d.store.Checkpoints(ctx, a.rec().ID)
+	if err != nil {
+		return err
+	}
+	_, over, err := d.doomed(ctx, a, cps, nil)
+	if err == nil {
+		a.noteSize(tooMuch(a.rec().Retention.MaxBytes, over))
+	}
+	return err
 }
 
 // tooMuch says, in no or one sentence, that what somebody asked for needs more than

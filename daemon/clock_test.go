@@ -9,6 +9,7 @@ import (
 
 	"mulligan/daemon"
 	"mulligan/ipc"
+	"mulligan/testkit"
 )
 
 // TestClockJumps has the host's clock jump by years, back and forth, each time that
@@ -20,7 +21,7 @@ func TestClockJumps(t *testing.T) {
 		rounds = 100
 	}
 	w := newWorld(t, nil)
-	rnd, mu := sample(), sync.Mutex{}
+	rnd, mu := testkit.Rand(t), sync.Mutex{}
 	opt := w.options()
 	opt.Now = func() time.Time {
 		mu.Lock()

@@ -1,7 +1,6 @@
 package daemon_test
 
 import (
-	"crypto/rand"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,6 +10,7 @@ import (
 	"mulligan/ipc"
 	"mulligan/ipc/errs"
 	"mulligan/snap"
+	"mulligan/testkit"
 )
 
 // TestOwnersShareNothing: one user keeps a secret, another stores the same
@@ -24,9 +24,7 @@ func TestOwnersShareNothing(t *testing.T) {
 	}
 	defer d.Close(t.Context())
 	victim, spy := ipc.Caller{UID: 65534, PID: 2}, ipc.Caller{UID: 65533, PID: 3}
-	secret, other := make([]byte, 1<<20), make([]byte, 1<<20)
-	rand.Read(secret)
-	rand.Read(other)
+	secret, other := testkit.Bytes(t, 1<<20), testkit.Bytes(t, 1<<20)
 
 	kept := keep(t, d, victim, "diary", secret)
 	right, wrong := keep(t, d, spy, "right", secret), keep(t, d, spy, "wrong", other)

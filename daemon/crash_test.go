@@ -6,12 +6,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"math"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -21,6 +18,7 @@ import (
 	"mulligan/ipc"
 	"mulligan/snap"
 	"mulligan/snap/postgres/pgtest"
+	"mulligan/testkit"
 )
 
 // fate is what a victim does, and the step that it dies at.
@@ -29,7 +27,8 @@ type fate struct {
 	Bus    string
 	Do     string // create, rollback, delete, prune, revert
 	Target ipc.CheckpointID
-	Step   int // counted from 1; 0: none
+	Step   int    // counted from 1; 0: none
+	Kind   string // count steps of this kind only; "": all
 }
 
 // operations are those that are cut short.
@@ -42,13 +41,16 @@ func victim(plan string) {
 	must(json.Unmarshal([]byte(plan), &f))
 	var mu sync.Mutex // also keeps a victim that is dying from going on
 	var names []string
-	armed := false
+	armed, n := false, 0
 	seam := func(step string) error {
 		mu.Lock()
 		defer mu.Unlock()
 		if armed {
 			names = append(names, step)
-			if len(names) == f.Step {
+			if f.Kind == "" || kind(step) == f.Kind {
+				n++
+			}
+			if n == f.Step {
 				must(syscall.Kill(os.Getpid(), syscall.SIGKILL))
 				select {}
 			}
@@ -241,8 +243,8 @@ func (r *round) check(t *testing.T, what string) {
 // then to each of them.
 func (r *round) restore(t *testing.T, d *daemon.Daemon, list []ipc.Checkpoint) {
 	t.Helper()
-	if !long() || rand.IntN(8) > 0 {
-		i := rand.IntN(len(list))
+	if rnd := testkit.Rand(t, "restore"); !long() || rnd.IntN(8) > 0 {
+		i := rnd.IntN(len(list))
 		list = list[i : i+1]
 	}
 	var pinned []ipc.CheckpointID
@@ -273,8 +275,32 @@ func (r *round) restore(t *testing.T, d *daemon.Daemon, list []ipc.Checkpoint) {
 	}
 }
 
+// kill has the victim do what was prepared and die at the step names[i], wherever the order of
+// concurrent steps puts it this time. It reports whether the victim came there.
+func (r *round) kill(t *testing.T, names []string, i int) bool {
+	t.Helper()
+	r.plan.Kind = kind(names[i])
+	_, _, killed := r.victim(t, nth(names, i), 0)
+	r.plan.Kind = ""
+	return killed
+}
+
+// nth is the how manieth of its kind names[i] is, counted from 1.
+func nth(names []string, i int) (n int) {
+	for _, name := range names[:i+1] {
+		if kind(name) == kind(names[i]) {
+			n++
+		}
+	}
+	return n
+}
+
+// misses is how often an operation may not come to a step that it came to before: what
+// runs beside it decides how often it does some things.
+const misses = 5
+
 // TestKillAtEveryStep kills a daemon at the steps that the code itself has in
-// each operation: by default at one of each kind, with MULLIGAN_TEST_LONG=1 at all.
+// each operation: at a sample of them, which rotates, and in a long run at all.
 func TestKillAtEveryStep(t *testing.T) {
 	t.Parallel()
 	r := newRound(t, newWorld(t, pgtest.Start(t, pgtest.Options{Dir: quickDir(t)})))
@@ -282,7 +308,8 @@ func TestKillAtEveryStep(t *testing.T) {
 }
 
 // TestKillAtEveryStepWithCluster is the same where the Postgres is handled as files.
-// By default a daemon dies between the cluster's two folders changing places.
+// A short run does a rollback only, where a daemon dies between the cluster's two
+// folders changing places.
 func TestKillAtEveryStepWithCluster(t *testing.T) {
 	t.Parallel()
 	r := newRound(t, newWorldOfCluster(t))
@@ -290,13 +317,13 @@ func TestKillAtEveryStepWithCluster(t *testing.T) {
 		r.killAtEveryStep(t, operations, pick)
 		return
 	}
-	r.killAtEveryStep(t, []string{"rollback"}, func(names []string) []int {
-		return []int{1 + slices.Index(names, "commit: start")}
+	r.killAtEveryStep(t, []string{"rollback"}, func(t *testing.T, names []string) []int {
+		return []int{slices.Index(names, "commit: start")}
 	})
 }
 
 // killAtEveryStep kills daemons in each of the operations, at the steps that are picked.
-func (r *round) killAtEveryStep(t *testing.T, operations []string, pick func(names []string) []int) {
+func (r *round) killAtEveryStep(t *testing.T, operations []string, pick func(t *testing.T, names []string) []int) {
 	for _, do := range operations {
 		t.Run(do, func(t *testing.T) {
 			clear(r.tally)
@@ -306,17 +333,25 @@ func (r *round) killAtEveryStep(t *testing.T, operations []string, pick func(nam
 				t.Fatalf("steps %q, killed %v", names, killed)
 			}
 			r.check(t, do)
-			steps := pick(names)
-			kills := 0
-			for _, step := range steps {
-				r.prepare(t, do)
-				if _, _, killed := r.victim(t, step, 0); killed {
-					kills++ // else there were fewer steps this time: the order of concurrent ones varies
+			steps := pick(t, names)
+			for _, i := range steps {
+				where := fmt.Sprintf("step %d of %d (%s)", i+1, len(names), names[i])
+				killed := false
+				for range misses {
+					r.prepare(t, do)
+					killed = r.kill(t, names, i)
+					r.check(t, fmt.Sprintf("%s killed at %s: %v", do, where, killed))
+					if killed {
+						break
+					}
 				}
-				r.check(t, fmt.Sprintf("%s killed at step %d (%s)", do, step, names[step-1]))
-				progress(t, "%s: step %d of %d (%s): %v", do, step, len(names), names[step-1], r.tally)
+				if !killed {
+					t.Errorf("%s never came to %s again", do, where)
+				}
+				progress(t, "%s: %s: %v", do, where, r.tally)
 			}
-			t.Logf("%d steps of %d kinds; %d kills: %v", len(names), kinds(names), kills, r.tally)
+			testkit.Tally(t, "kills", len(steps))
+			t.Logf("%d of %d steps, which are of %d kinds: %v", len(steps), len(names), kinds(names), r.tally)
 		})
 	}
 }
@@ -336,13 +371,10 @@ func TestKillAtAnyMoment(t *testing.T) {
 		r.check(t, do)
 	}
 	clear(r.tally)
-	kills := 0
-	for n := range moments {
-		if !inPart(n + 1) {
-			continue
-		}
-		do := operations[rand.IntN(len(operations))]
-		after := 1 + time.Duration(rand.Int64N(int64(takes[do])*11/10))
+	kills, rnd := 0, testkit.Rand(t)
+	for range testkit.Sample(t, "moments", moments, moments) {
+		do := operations[rnd.IntN(len(operations))]
+		after := 1 + time.Duration(rnd.Int64N(int64(takes[do])*11/10))
 		r.prepare(t, do)
 		_, _, killed := r.victim(t, 0, after)
 		if killed {
@@ -351,7 +383,11 @@ func TestKillAtAnyMoment(t *testing.T) {
 		r.check(t, fmt.Sprintf("%s, killed %v after %v", do, killed, after))
 		progress(t, "%s, killed %v after %v: %v", do, killed, after, r.tally)
 	}
-	t.Logf("%d moments, %d kills within (operations take %v): %v", moments, kills, takes, r.tally)
+	testkit.Tally(t, "kills", kills)
+	t.Logf("%d kills within operations, which take %v: %v", kills, takes, r.tally)
+	if kills == 0 {
+		t.Errorf("none of the daemons was killed: operations take %v", takes)
+	}
 }
 
 func kinds(names []string) int {
@@ -363,56 +399,10 @@ func kinds(names []string) int {
 }
 
 // kind is a step's name without the ids in it.
-func kind(name string) string {
-	return strings.Map(func(r rune) rune {
-		if r >= '0' && r <= '9' {
-			return -1
-		}
-		return r
-	}, name)
-}
+func kind(name string) string { return ids.ReplaceAllString(name, "#") }
 
-// pick chooses the steps to die at, counted from 1: one of each kind in a
-// part of the kinds, and all where there is time.
-func pick(names []string) []int {
-	var steps []int
-	seen := map[string][]int{}
-	var order []string
-	for i, n := range names {
-		k := kind(n)
-		if seen[k] == nil {
-			order = append(order, k)
-		}
-		seen[k] = append(seen[k], i+1)
-		if long() && inPart(i+1) {
-			steps = append(steps, i+1)
-		}
-	}
-	if long() {
-		return steps
-	}
-	rnd := sample()
-	for _, i := range rnd.Perm(len(order))[:(len(order)+11)/12] {
-		of := seen[order[i]]
-		steps = append(steps, of[rnd.IntN(len(of))])
-	}
-	return steps
+// pick chooses the steps to die at, counted from 0: one for twelve kinds of steps, and all where there is time.
+func pick(t *testing.T, names []string) []int {
+	t.Helper()
+	return testkit.Sample(t, "steps", len(names), (kinds(names)+11)/12)
 }
-
-// inPart reports whether a long run is to do its nth thing: all, or those that
-// MULLIGAN_TEST_PART=FROM-TO names.
-func inPart(n int) bool {
-	from, to := part()
-	return from <= n && n <= to
-}
-
-func part() (from, to int) {
-	if _, err := fmt.Sscanf(os.Getenv("MULLIGAN_TEST_PART"), "%d-%d", &from, &to); err != nil {
-		return 1, math.MaxInt
-	}
-	return from, to
-}
-
-// sample picks what a short run looks at. It picks the same each time: a run that
-// fails can be repeated, and the long one leaves nothing out.
-func sample() *rand.Rand { return rand.New(rand.NewPCG(1, 2)) }

@@ -105,7 +105,7 @@ func (d *Daemon) create(ctx context.Context, a *app, req ipc.CreateRequest) (sto
 	if err != nil {
 		return store.Checkpoint{}, errs.Also(err, d.callOff(ctx, a, op, stopped))
 	}
-	cp, err := d.captureAs(ctx, a, layers, ids, still, req.WithMemory)
+	cp, err := d.captureAs(ctx, a, layers, ids, taking{still: still, memory: req.WithMemory})
 	startErr := d.startAgain(ctx, a, stopped)
 	if err != nil {
 		return store.Checkpoint{}, errs.Also(errs.Also(err, startErr), d.end(ctx, a, op))
@@ -214,26 +214,28 @@ func announced(a *app, layers []layer) (ids []snap.SnapshotID, made []store.Disp
 
 // capture takes a snapshot of each layer under a fresh checkpoint. When one
 // fails, those already taken are dropped.
-func (d *Daemon) capture(ctx context.Context, a *app, layers []layer, still stillness, memory bool) (store.Checkpoint, error) {
+func (d *Daemon) capture(ctx context.Context, a *app, layers []layer, how taking) (store.Checkpoint, error) {
 	ids, made := announced(a, layers)
 	if err := d.store.PutDisposals(ctx, made...); err != nil {
 		return store.Checkpoint{}, err
 	}
-	return d.captureAs(ctx, a, layers, ids, still, memory)
+	return d.captureAs(ctx, a, layers, ids, how)
 }
 
 // captureAs is capture under ids that are announced.
-func (d *Daemon) captureAs(ctx context.Context, a *app, layers []layer, ids []snap.SnapshotID, still stillness, memory bool) (store.Checkpoint, error) {
+func (d *Daemon) captureAs(ctx context.Context, a *app, layers []layer, ids []snap.SnapshotID, how taking) (store.Checkpoint, error) {
 	var cp store.Checkpoint
+	still := how.still
 	cp.ID, cp.AppID, cp.Quiesced = ipc.CheckpointID(newID("cp-")), a.rec().ID, still.all
 	for i, l := range layers {
-		s, warnings, err := d.captureLayerAs(ctx, l, ids[i], still.all, memory)
+		s, warnings, err := d.captureLayerAs(ctx, l, ids[i], how)
 		if err != nil {
-			return store.Checkpoint{}, errs.Also(err, d.drop(ctx, a, cp.Snapshots))
+			return store.Checkpoint{}, errs.Also(&captureError{l, err}, d.drop(ctx, a, cp.Snapshots))
 		}
 		cp.Snapshots = append(cp.Snapshots, s)
+		warnings = append(warnings, a.foretold(l, s.ID)...)
 		if l.name == snap.Disk {
-			cp.Quiesced = still.all || still.host && s.Quiesced
+			cp.Quiesced = (still.all || still.host) && s.Quiesced
 		}
 		for _, w := range warnings {
 			cp.Warnings = append(cp.Warnings, string(l.name)+": "+w)
@@ -244,30 +246,34 @@ func (d *Daemon) captureAs(ctx context.Context, a *app, layers []layer, ids []sn
 }
 
 // captureLayer takes a snapshot of one layer.
-func (d *Daemon) captureLayer(ctx context.Context, a *app, l layer, quiesced, memory bool) (store.Snapshot, []string, error) {
+func (d *Daemon) captureLayer(ctx context.Context, a *app, l layer, how taking) (store.Snapshot, []string, error) {
 	ids, made := announced(a, []layer{l})
 	if err := d.store.PutDisposals(ctx, made...); err != nil {
 		return store.Snapshot{}, nil, err
 	}
-	return d.captureLayerAs(ctx, l, ids[0], quiesced, memory)
+	return d.captureLayerAs(ctx, l, ids[0], how)
 }
 
-func (d *Daemon) captureLayerAs(ctx context.Context, l layer, id snap.SnapshotID, quiesced, memory bool) (store.Snapshot, []string, error) {
+func (d *Daemon) captureLayerAs(ctx context.Context, l layer, id snap.SnapshotID, how taking) (store.Snapshot, []string, error) {
 	if err := d.opt.Seam("capture " + string(l.name)); err != nil {
 		return store.Snapshot{}, nil, err
 	}
 	take := l.driver.Capture
-	if m, ok := l.driver.(snap.MemoryCapturer); ok && memory {
+	if m, ok := l.driver.(snap.MemoryCapturer); ok && how.memory {
 		take = m.CaptureMemory
 	}
 	began := time.Now()
-	s, err := take(ctx, snap.CaptureRequest{ID: id, Quiesced: quiesced})
+	req := snap.CaptureRequest{ID: id, Quiesced: how.still.all}
+	s, err := take(ctx, req)
+	if err != nil && how.salvage && unreadable(err) {
+		s, err = salvage(ctx, l, req, err)
+	}
 	d.metrics.captures.WithLabelValues(l.family(), resultOf(err)).Observe(since(began))
 	if err != nil { // what it may have left is dropped at the next start
 		return store.Snapshot{}, nil, err
 	}
 	return store.Snapshot{
-		Layer: l.name, ID: s.ID, Driver: s.Driver, Hash: s.Hash, Position: s.Position, Quiesced: s.Quiesced,
+		Layer: l.name, ID: s.ID, Driver: s.Driver, Hash: s.Hash, Position: s.Position, Quiesced: s.Quiesced, Raw: s.Raw,
 	}, s.Warnings, nil
 }
 
@@ -286,7 +292,11 @@ func (d *Daemon) record(ctx context.Context, a *app, cp *store.Checkpoint, op ip
 	if err := d.opt.Seam("record checkpoint"); err != nil {
 		return err
 	}
-	return d.store.PutCheckpoint(ctx, *cp, op)
+	if err := d.store.PutCheckpoint(ctx, *cp, op); err != nil {
+		return err
+	}
+	a.rehearsalDue()
+	return nil
 }
 
 // drop deletes snapshots that no checkpoint holds: what has a disposal.
@@ -319,10 +329,11 @@ func (d *Daemon) stopUnit(ctx context.Context, a *app) error {
 	return a.unit().Stop(ctx)
 }
 
-// stopLimit is how long an app may take to stop: a guest takes its time.
+// stopLimit is how long an app may take to stop. A guest has stop_timeout to go down, beside what
+// runs on the host, and a driver asks a guest for three quarters of the time that is left.
 func (d *Daemon) stopLimit(a *app) time.Duration {
 	if a.rec().Domain != "" {
-		return d.opt.StopTimeout + domainStop
+		return d.opt.StopTimeout + d.opt.StopTimeout*4/3 + switchOff
 	}
 	return d.opt.StopTimeout
 }

@@ -34,6 +34,7 @@ type Options struct {
 	MaxBytes    int64
 	Steady      time.Duration // how long a unit without a health check is watched after a rollback; default 1 s
 	QuietGap    time.Duration // after which a write begins a turn that nobody announced; default 60 s
+	RehearseMax int64         // bytes; larger databases are not rehearsed: 0 is none
 	UpkeepEvery time.Duration // between looks after what drivers do in the background; default 5 s
 	BusAddress  string        // of systemd's D-Bus; default the system's or the user's
 	Log         *slog.Logger
@@ -61,6 +62,8 @@ type Daemon struct {
 	files    appFiles
 	metrics  *metrics
 	apiText  apiText
+
+	domains domains
 
 	mu       sync.Mutex
 	apps     map[ipc.AppID]*app
@@ -104,6 +107,10 @@ func Open(ctx context.Context, opt Options) (*Daemon, error) {
 	}
 	d.bg.Go(d.tendStore)
 	d.bg.Go(d.upkeep)
+	if opt.RehearseMax > 0 {
+		d.bg.Go(d.rehearseAll)
+	}
+	d.bg.Go(func() { d.reweigh(context.WithoutCancel(ctx)) })
 	if !opt.User {
 		d.bg.Go(d.watchOwners)
 	}

@@ -4,7 +4,6 @@ package daemon_test
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,14 +15,13 @@ import (
 	"mulligan/ipc"
 	"mulligan/ipc/errs"
 	"mulligan/snap"
+	"mulligan/testkit"
 )
 
-// TestFlippedByteOfOverlay changes single bytes of a guest's stored disk: verify names
+// TestLongFlippedByteOfOverlay changes single bytes of a guest's stored disk: verify names
 // the checkpoint and the layer, and a rollback finds it before it touches anything.
-func TestFlippedByteOfOverlay(t *testing.T) {
-	if !long() {
-		t.Skip("it boots guests: with MULLIGAN_TEST_LONG=1; package snap/disk has TestDamagedLayers")
-	}
+func TestLongFlippedByteOfOverlay(t *testing.T) {
+	testkit.NeedLong(t)
 	t.Parallel()
 	w := newVMWorld(t, nil)
 	w.put(t, "one")
@@ -38,8 +36,10 @@ func TestFlippedByteOfOverlay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 300 {
-		at := rand.Int64N(fi.Size())
+	rnd := testkit.Rand(t)
+	const flips = 300
+	for range flips {
+		at := rnd.Int64N(fi.Size())
 		back := flip(t, overlay, at)
 		w.foundIn(t, two.ID, "disk", fmt.Sprintf("byte %d of %s", at, filepath.Base(overlay)))
 		back()
@@ -47,6 +47,7 @@ func TestFlippedByteOfOverlay(t *testing.T) {
 			return
 		}
 	}
+	testkit.Tally(t, "flips", flips)
 	if got := w.all(t); got != "one" {
 		t.Errorf("the app is in state %q", got)
 	}

@@ -1,6 +1,7 @@
 package daemon_test
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -18,39 +19,135 @@ import (
 	"mulligan/ipc"
 	"mulligan/ipc/errs"
 	"mulligan/snap"
+	"mulligan/snap/cas"
 	"mulligan/snap/postgres/pgtest"
+	"mulligan/testkit"
 )
 
 // TestFlippedByte changes single bytes of what is stored: contents of files and
-// databases, manifests and dumps. A byte that a checkpoint needs is found by
+// databases, manifests and dumps. Each byte that a checkpoint needs is found by
 // verify, which names the checkpoint and the layer, and by a rollback before it
-// touches anything.
+// touches anything. Free are the bytes of stretches that no checkpoint rests on; see
+// stretches. A few of those are changed as well, and harm nothing.
 func TestFlippedByte(t *testing.T) {
 	t.Parallel()
-	flips := 8
+	flips, free := 8, 2
 	if long() {
-		flips = 1500
+		flips, free = 1200, 300
 	}
 	w := newWorld(t, pgtest.Start(t, pgtest.Options{Dir: quickDir(t)}))
 	target := w.twoPoints(t)
+	needed, spare := stretches(t, filepath.Join(w.state(), "store"))
 	sh(t, `mkdir "$1/template" && cp -a "$1/ws" "$1/state" "$1/template"`, w.dir)
 	tally := map[string]int{}
-	for range flips {
-		path, at := pickByte(t, filepath.Join(w.state(), "store"))
+	rnd := testkit.Rand(t)
+	for i := range flips + free {
+		of := needed
+		if i >= flips {
+			of = spare
+		}
+		path, at, what := pickIn(rnd, of)
 		flip(t, path, at)
-		where := fmt.Sprintf("byte %d of %s", at, strings.TrimPrefix(path, w.state()))
+		where := fmt.Sprintf("byte %d of %s (%s)", at, filepath.Base(path), what)
 		result := w.flipped(t, target, where)
 		tally[result]++
+		if i < flips && result == "nobody's" {
+			t.Errorf("%s: a checkpoint needs it, and nobody found it", where)
+		}
 		if t.Failed() {
 			return
 		}
 		w.set(t, "two")
 		sh(t, `rm -rf "$1/ws" "$1/state" && cp -a "$1/template/ws" "$1/template/state" "$1"`, w.dir)
 	}
-	t.Logf("%d flips: %v", flips, tally)
-	if tally["nobody's"] == flips {
-		t.Error("no flip was found: what does this test flip?")
+	testkit.Tally(t, "flips", flips+free)
+	t.Logf("%d flips in what checkpoints need, %d elsewhere: %v", flips, free, tally)
+}
+
+// stretch is a part of a file that is one thing.
+type stretch struct {
+	path       string
+	begin, end int64
+	what       string
+}
+
+// stretches takes the segments of a store apart, as snap/cas/DESIGN.md has their format: into
+// what the snapshots of checkpoints need, and what is spare. Spare are the head of a segment; the
+// lists of roots and their changes, each of which is there twice; objects that no root leads to; and
+// the description of checkpoints, of which mulligan.db has the original.
+func stretches(t *testing.T, dir string) (needed, spare []stretch) {
+	t.Helper()
+	s, err := cas.Open(dir, cas.Options{})
+	if err != nil {
+		t.Fatal(err)
 	}
+	live := map[cas.Hash]bool{}
+	for _, r := range s.Roots("") {
+		if !strings.HasPrefix(r.Name, "record/") {
+			reach(t, s, r.Hash, live)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	paths, err := filepath.Glob(dir + "/*.seg")
+	if err != nil || len(paths) == 0 || len(live) == 0 {
+		t.Fatalf("segments %v, %v, with %d objects", paths, err, len(live))
+	}
+	found := 0
+	for _, path := range paths {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		const head, record = 32, 64
+		spare = append(spare, stretch{path, 0, head, "the segment's head"})
+		for at := int64(head); at < int64(len(data)); {
+			kind, size := data[at+8], record+int64(binary.LittleEndian.Uint32(data[at+12:]))
+			part := stretch{path, at, at + size, fmt.Sprintf("record of kind %d", kind)}
+			if (kind == 1 || kind == 2) && live[cas.Hash(data[at+24:at+56])] {
+				needed = append(needed, part)
+				found++
+			} else {
+				spare = append(spare, part)
+			}
+			at += size
+		}
+	}
+	if found != len(live) {
+		t.Fatalf("the segments have %d of %d objects", found, len(live))
+	}
+	return needed, spare
+}
+
+// reach adds to live what an object leads to.
+func reach(t *testing.T, s *cas.Store, h cas.Hash, live map[cas.Hash]bool) {
+	t.Helper()
+	if live[h] {
+		return
+	}
+	live[h] = true
+	if _, refs, err := s.Node(h); err == nil { // else it is a blob
+		for _, r := range refs {
+			reach(t, s, r, live)
+		}
+	}
+}
+
+// pickIn draws one of the bytes of some stretches.
+func pickIn(rnd *rand.Rand, of []stretch) (path string, at int64, what string) {
+	total := int64(0)
+	for _, p := range of {
+		total += p.end - p.begin
+	}
+	n := rnd.Int64N(total)
+	for _, p := range of {
+		if n < p.end-p.begin {
+			return p.path, p.begin + n, p.what
+		}
+		n -= p.end - p.begin
+	}
+	panic("unreachable")
 }
 
 // twoPoints makes a checkpoint of the state one and another of the state two,
@@ -94,7 +191,7 @@ func pickByte(t *testing.T, dir string) (path string, at int64) {
 	if err != nil || total == 0 {
 		t.Fatalf("%d bytes are stored, %v", total, err)
 	}
-	at = rand.Int64N(total)
+	at = testkit.Rand(t, "byte").Int64N(total)
 	i := 0
 	for ; at >= sizes[i]; i++ {
 		at -= sizes[i]
@@ -115,7 +212,7 @@ func flip(t *testing.T, path string, at int64) (back func()) {
 		t.Fatal(err)
 	}
 	was := b
-	b[0] ^= byte(1 + rand.IntN(255))
+	b[0] ^= byte(1 + testkit.Rand(t, "flip").IntN(255))
 	if _, err := f.WriteAt(b[:], at); err != nil {
 		t.Fatal(err)
 	}
@@ -131,10 +228,11 @@ func flip(t *testing.T, path string, at int64) (back func()) {
 }
 
 // TestFlippedByteOfCluster does the same to a cluster's log, between the base copy
-// and the checkpoints that rest on it, and to the base copy.
+// and the checkpoints that rest on it, and to the base copy. Free are the bytes that fill a record of the
+// log, or the head of one of its pages, up to eight.
 func TestFlippedByteOfCluster(t *testing.T) {
 	t.Parallel()
-	flips := 1
+	flips := 2
 	if long() {
 		flips = 60
 	}
@@ -147,24 +245,62 @@ func TestFlippedByteOfCluster(t *testing.T) {
 	from := w.newSegment(t)
 	target := w.twoPoints(t)
 	log, begin, end := w.archived(t, from)
-	tally := map[string]int{}
+	records := logRecords(t, log, begin, end)
+	tally, rnd := map[string]int{}, testkit.Rand(t)
 	for n := range flips {
-		path, at := log, begin+rand.Int64N(end-begin)
-		if n%4 == 3 {
+		path, at, what := pickIn(rnd, records)
+		if n%2 == 1 {
 			path, at = pickByte(t, filepath.Join(log, "../../bases"))
+			what = "of a base copy"
 		}
+		where := fmt.Sprintf("byte %d of %s (%s)", at, filepath.Base(path), what)
 		back := flip(t, path, at)
-		tally[w.flipped(t, target, fmt.Sprintf("byte %d of %s", at, filepath.Base(path)))]++
+		result := w.flipped(t, target, where)
+		tally[result]++
+		if result == "nobody's" {
+			t.Errorf("%s: checkpoints rest on it, and nobody found it", where)
+		}
 		back()
 		if t.Failed() {
 			return
 		}
 		w.set(t, "two")
 	}
+	testkit.Tally(t, "flips", flips)
 	t.Logf("%d flips: %v", flips, tally)
-	if n := tally["nobody's"]; n > 1+flips/4 { // what fills a record up to eight bytes is nobody's
-		t.Error("hardly a flip was found")
+}
+
+// logRecords takes a file of a cluster's log apart, from begin to end: into the records, without
+// what fills each up to eight bytes, and the heads of pages that lie in them.
+func logRecords(t *testing.T, path string, begin, end int64) (list []stretch) {
+	t.Helper()
+	const page, head, headUsed = 8192, 24, 20
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
 	}
+	for at := begin; at < end; {
+		if at%page == 0 { // a record never begins in a page's head
+			list = append(list, stretch{path, at, at + headUsed, "page's head"})
+			at += head
+		}
+		left := int64(binary.LittleEndian.Uint32(data[at:]))
+		if left < 24 || left > end-begin {
+			t.Fatalf("there is no record at byte %d of %s", at, path)
+		}
+		for {
+			n := min(left, page-at%page)
+			list = append(list, stretch{path, at, at + n, "record of the log"})
+			at += n
+			if left -= n; left == 0 {
+				break
+			}
+			list = append(list, stretch{path, at, at + headUsed, "page's head"})
+			at += head
+		}
+		at = (at + 7) / 8 * 8
+	}
+	return list
 }
 
 // newSegment begins a new file of the cluster's log, and gives the place.

@@ -3,6 +3,7 @@ package daemon
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"strings"
 	"unicode/utf8"
@@ -61,6 +62,10 @@ func (d *Daemon) diffLayer(ctx context.Context, l layer, from, to store.Checkpoi
 		return nil
 	}
 	changes, err := differ.Diff(ctx, a.ID, b.ID, q.Paths)
+	if err != nil && (to.ID == "" || a.Raw || b.Raw) && l.name != snap.Files && unreadable(err) { // the others are told all the same
+		res.Unreadable = append(res.Unreadable, fmt.Sprintf("%s cannot be read, so what changed in it is not told: %v", l.name, err))
+		return nil
+	}
 	if err != nil {
 		return err
 	}

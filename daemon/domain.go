@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"mulligan/daemon/store"
@@ -18,27 +19,102 @@ import (
 	"mulligan/systemd"
 )
 
-// domainStop is how long a domain may take to go down: its guest is asked
-// first, and switched off when three quarters of this are over.
-const domainStop = 80 * time.Second
+// switchOff is how long it may take to switch a domain off whose guest did not go down.
+const switchOff = 20 * time.Second
 
 // disksOf opens the driver of an app's domain; nil where it has none. A domain
 // that cannot be captured, or a host without libvirt, is an error that says why.
 func (d *Daemon) disksOf(ctx context.Context, rec store.App) (*disk.Driver, error) {
 	if rec.Domain == "" {
+		d.domains.drop(rec.ID)
 		return nil, nil
 	}
-	driver, err := disk.New(disk.Config{
-		App: string(rec.ID), Domain: rec.Domain, URI: d.libvirtURI(rec), StateDir: filepath.Join(d.stateDir(rec.ID), "disk"),
-		Shutdown: disk.Shutdown(rec.Shutdown), ShutdownTimeout: domainStop, Seam: d.opt.Seam, Log: d.opt.Log,
-	})
+	driver, err := disk.New(d.diskConfig(rec))
 	if err != nil {
 		return nil, err
 	}
-	if _, err := driver.Domain(ctx); err != nil {
+	_, err = driver.Domain(ctx)
+	if err == nil {
+		err = d.claimDisks(rec, driver)
+	}
+	if err != nil {
 		return nil, errs.Also(errs.Wrap(errs.Failed, "domain "+rec.Domain, err), driver.Close())
 	}
 	return driver, nil
+}
+
+// diskConfig says how the driver of an app's domain works.
+func (d *Daemon) diskConfig(rec store.App) disk.Config {
+	return disk.Config{
+		App: string(rec.ID), Domain: rec.Domain, URI: d.libvirtURI(rec), StateDir: d.diskState(rec.ID),
+		Shutdown: disk.Shutdown(rec.Shutdown), ShutdownTimeout: d.opt.StopTimeout, Seam: d.opt.Seam, Log: d.opt.Log,
+	}
+}
+
+// diskState is the folder of the records of an app's domain.
+func (d *Daemon) diskState(id ipc.AppID) string { return filepath.Join(d.stateDir(id), "disk") }
+
+// domains are the drivers of the apps' domains, as far as they are open. Safe for concurrent use.
+type domains struct {
+	mu sync.Mutex
+	of map[ipc.AppID]*disk.Driver
+}
+
+func (s *domains) drop(id ipc.AppID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.of, id)
+}
+
+// claimDisks notes that the images of a domain's disks are the app's, and refuses a domain
+// with an image that another app's domain has: the two would go on from it apart.
+func (d *Daemon) claimDisks(rec store.App, driver *disk.Driver) error {
+	apps := d.all()
+	d.domains.mu.Lock()
+	defer d.domains.mu.Unlock()
+	mine := driver.Claim()
+	for _, a := range apps {
+		other := a.rec()
+		if other.ID == rec.ID || other.Domain == "" {
+			continue
+		}
+		var theirs disk.Claim
+		if open := d.domains.of[other.ID]; open != nil {
+			theirs = open.Claim()
+		} else if recorded, err := disk.Recorded(d.diskState(other.ID)); err == nil { // else that app says so itself
+			theirs = recorded
+		}
+		if path := mine.Clash(theirs); path != "" {
+			return errs.New(errs.Conflict, "", "its disk image %s belongs to the domain %s of the app %s too", path, other.Domain, other.Slug).
+				WithHint("a disk has one app; give this domain a copy of its own: qemu-img convert -O qcow2")
+		}
+	}
+	if d.domains.of == nil {
+		d.domains.of = map[ipc.AppID]*disk.Driver{}
+	}
+	d.domains.of[rec.ID] = driver
+	return nil
+}
+
+// foldDisks gives the domain of an app that is purged the disks back that it came with;
+// begin: it says whether that can be done.
+func (d *Daemon) foldDisks(ctx context.Context, a *app, begin bool) error {
+	l, _ := a.layer(snap.Disk)
+	driver, ok := l.driver.(*disk.Driver)
+	if !ok {
+		return nil
+	}
+	fold := driver.Flatten
+	if begin {
+		fold = driver.Flattens
+	}
+	err := fold(ctx)
+	switch errs.KindOf(err) {
+	case errs.Conflict, errs.NotFound, errs.Unavailable: // the domain is not the one that it was: its disks are not the app's
+		d.opt.Log.Warn("the disks of a purged app's domain stay as they are", "app", a.rec().Slug, "err", err)
+		return nil
+	}
+	return err
 }
 
 // libvirtURI is where an app's domain is looked for.

@@ -14,6 +14,7 @@ import (
 
 	"mulligan/ipc"
 	"mulligan/snap"
+	"mulligan/testkit"
 )
 
 // TestDomainKilled kills a daemon at the steps of its operations on an app with
@@ -21,31 +22,35 @@ import (
 // point, the guest able to write, libvirt's definitions agreeing, and every
 // listed checkpoint with the content that it was made of.
 func TestDomainKilled(t *testing.T) {
-	for _, tt := range []struct {
-		op    string
-		up    bool
-		every int // of a short run: the steps to die at are that far apart; 0: left to the long one
+	operations := []struct {
+		op string
+		up bool
 	}{
-		{"create", false, 0}, {"rollback", false, 13}, {"delete", false, 0}, {"prune", false, 0},
-		{"create", true, 14}, {"create-memory", true, 0}, {"rollback", true, 0},
-	} {
-		if tt.every == 0 && !long() {
-			continue
-		}
+		{"rollback", false}, {"create", true}, {"create", false}, {"rollback", true}, {"delete", false}, {"create-memory", true}, {"prune", false},
+	}
+	for _, i := range testkit.Sample(t, "operations", len(operations), 2) {
+		tt := operations[i]
 		t.Run(fmt.Sprintf("%s/up=%t", tt.op, tt.up), func(t *testing.T) {
 			k := newKilled(t, tt.up)
-			kills := 0
-			from, to := part()
-			for step := from; step <= to; step += atLeast(tt.every, 1) {
-				names, killed := k.run(t, tt.op, step)
-				if !killed {
-					t.Logf("%d kills at %d steps", kills, len(names))
-					return
-				}
-				kills++
-				k.check(t, tt.op, fmt.Sprintf("%s killed at step %d", tt.op, step))
-				progress(t, "%s, up=%t: killed at step %d", tt.op, tt.up, step)
+			names, killed := k.run(t, tt.op, nil, 0)
+			if killed || len(names) < 2 {
+				t.Fatalf("steps %q, killed %v", names, killed)
 			}
+			k.check(t, tt.op, tt.op)
+			steps := testkit.Sample(t, "steps", len(names), 2)
+			for _, i := range steps {
+				where := fmt.Sprintf("%s killed at step %d (%s)", tt.op, i+1, names[i])
+				killed := false
+				for tries := 0; !killed && tries < misses; tries++ {
+					_, killed = k.run(t, tt.op, names, i)
+					k.check(t, tt.op, where)
+				}
+				if !killed {
+					t.Errorf("never %s", where)
+				}
+				progress(t, "up=%t: %s", tt.up, where)
+			}
+			testkit.Tally(t, "kills", len(steps))
 		})
 	}
 }
@@ -92,13 +97,17 @@ func (k *killed) next(t *testing.T) {
 	k.put(t, k.word)
 }
 
-// run lets go of the daemon that lives and has a victim do op.
-func (k *killed) run(t *testing.T, op string, step int) ([]string, bool) {
+// run lets go of the daemon that lives and has a victim do op, and die at the step
+// names[i] unless names is nil.
+func (k *killed) run(t *testing.T, op string, names []string, i int) ([]string, bool) {
 	t.Helper()
 	k.world.close(t, k.d)
 	k.d = nil
 	r := round{world: k.world, plan: fate{State: k.state(), Do: op, Target: k.target}}
-	names, _, killed := r.victim(t, step, 0)
+	if names != nil {
+		return nil, r.kill(t, names, i)
+	}
+	names, _, killed := r.victim(t, 0, 0)
 	return names, killed
 }
 

@@ -5,7 +5,6 @@ package daemon_test
 import (
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,6 +19,7 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/disk/disktest"
 	"mulligan/systemd/systemdtest"
+	"mulligan/testkit"
 )
 
 // atLeast is n, or all of it where there is time.
@@ -189,11 +189,11 @@ func TestDomain(t *testing.T) {
 	if b, err := os.ReadFile(filepath.Join(w.ws(), "file0")); err != nil || string(b) != "one" {
 		t.Fatalf("file0 has %q, %v", b, err)
 	}
-	n := atLeast(2, 30)
+	n, rnd := atLeast(2, 30), testkit.Rand(t)
 	for i := range n {
 		word := fmt.Sprintf("later%d", i)
 		w.put(t, word)
-		id := ids[rand.IntN(len(ids))]
+		id := ids[rnd.IntN(len(ids))]
 		res := w.rollback(t, id)
 		w.WaitReady(t)
 		if got := w.all(t); got != states[id] {
@@ -313,6 +313,46 @@ func TestDomainRefusals(t *testing.T) {
 		t.Errorf("no libvirtd: %v", err)
 	}
 
+	// The same by another spelling, and another domain with the same disk.
+	spelled := strings.Replace(w.host.URI, "qemu:", "qemu+unix:", 1)
+	if _, err := w.d.AddApp(t.Context(), root, ipc.App{Slug: "other", Workspace: other, Domain: w.Name, URI: spelled}); errs.KindOf(err) != errs.Conflict || !strings.Contains(err.Error(), w.Disks[0]) {
+		t.Errorf("a domain of another app, spelled differently: %v", err)
+	}
+	w.create(t, ipc.CreateRequest{})
+	twin := w.host.NewGuest(t, "twin", disktest.GuestOptions{SizeMiB: 4, KeepBare: true})
+	link := filepath.Join(filepath.Dir(twin.Disks[0]), "link.qcow2")
+	if err := os.Link(w.Disks[0], link); err == nil { // an immutable file has no more names
+		t.Error("a frozen image was given another name")
+	}
+	if err := os.Symlink(w.Disks[0], link); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{w.Disks[0], link, w.head(t)} {
+		if _, err := w.conn.DomainDefineXML(strings.Replace(twin.XML, twin.Disks[0], path, 1)); err != nil {
+			t.Fatal(err)
+		}
+		_, err := w.d.AddApp(t.Context(), root, ipc.App{Slug: "other", Workspace: other, Domain: "twin", URI: w.host.URI})
+		if errs.KindOf(err) != errs.Conflict || !strings.Contains(err.Error(), "the app shop") || errs.HintOf(err) == "" {
+			t.Errorf("another domain with the disk %s: %v", path, err)
+		}
+		old, err := w.conn.LookupDomainByName("twin")
+		if err == nil {
+			err = old.Undefine()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := w.conn.DomainDefineXML(twin.XML); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.d.AddApp(t.Context(), root, ipc.App{Slug: "other", Workspace: other, Domain: "twin", URI: w.host.URI}); err != nil {
+		t.Errorf("a domain with a disk of its own: %v", err)
+	}
+	if err := w.d.RemoveApp(t.Context(), root, "other", true); err != nil {
+		t.Error(err)
+	}
+
 	host, err := daemon.Open(t.Context(), daemon.Options{StateDir: filepath.Join(t.TempDir(), "state")})
 	if err != nil {
 		t.Fatal(err)
@@ -335,6 +375,46 @@ func TestDomainRefusals(t *testing.T) {
 	}
 	if _, err := host.App(t.Context(), ipc.Caller{UID: 65533, PID: 3}, "other"); errs.KindOf(err) != errs.NotFound {
 		t.Errorf("another user sees the app: %v", err)
+	}
+}
+
+// TestPurgedDomain: an app that is purged gives its domain the disks back that it came with,
+// holding what the guest wrote last, once the domain is off.
+func TestPurgedDomain(t *testing.T) {
+	w := newVMWorld(t, nil)
+	for _, word := range []string{"one", "two"} {
+		w.put(t, word)
+		w.create(t, ipc.CreateRequest{})
+	}
+	w.put(t, "three")
+	pool := filepath.Dir(w.head(t))
+	err := w.d.RemoveApp(t.Context(), root, "shop", true)
+	if errs.KindOf(err) != errs.Busy || !strings.Contains(errs.HintOf(err), "virsh shutdown") {
+		t.Errorf("purged while the guest runs: %v", err)
+	}
+	if cps := listed(t, w.d); len(cps) != 2 {
+		t.Errorf("%d checkpoints are left", len(cps))
+	}
+	if err := w.domain(t).Destroy(); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.d.RemoveApp(t.Context(), root, "shop", true); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.head(t); got != w.Disks[0] {
+		t.Errorf("the domain's disk is %s, and was %s", got, w.Disks[0])
+	}
+	if left, err := os.ReadDir(pool); err == nil {
+		t.Errorf("files are left: %v", left)
+	}
+	for _, path := range w.Disks { // it can be written to, and rests on nothing
+		if out, err := exec.Command("qemu-img", "info", path).CombinedOutput(); err != nil || strings.Contains(string(out), "backing") {
+			t.Errorf("%s, %v", out, err)
+		}
+	}
+	w.boot(t)
+	if got := w.Do(t, "get"); got != "three three" {
+		t.Errorf("the guest reads %q", got)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -24,6 +25,7 @@ import (
 	"mulligan/ipc"
 	"mulligan/ipc/errs"
 	"mulligan/snap/postgres/pgtest"
+	"mulligan/testkit"
 )
 
 // faults are the ways in which a call or a step fails.
@@ -107,7 +109,9 @@ func serveHostage(dir string) {
 type seam struct {
 	mu    sync.Mutex
 	names []string
-	at    int // counted from 1; 0: none
+	kind  string
+	at    int // counted from 1 among the steps of that kind; 0: none
+	n     int // steps of that kind so far
 	errno unix.Errno
 }
 
@@ -115,7 +119,10 @@ func (s *seam) step(name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.names = append(s.names, name)
-	if len(s.names) == s.at {
+	if kind(name) == s.kind {
+		s.n++
+	}
+	if kind(name) == s.kind && s.n == s.at {
 		return &os.PathError{Op: name, Path: "seam", Err: s.errno}
 	}
 	return nil
@@ -130,14 +137,14 @@ func (s *seam) arm(w http.ResponseWriter, r *http.Request) {
 	must(err)
 	errno, err := strconv.Atoi(r.URL.Query().Get("errno"))
 	must(err)
-	s.names, s.at, s.errno = nil, at, unix.Errno(errno)
+	s.names, s.kind, s.at, s.n, s.errno = nil, r.URL.Query().Get("kind"), at, 0, unix.Errno(errno)
 }
 
 // seams arms the daemon's seam.
-func (h *hostage) seams(t *testing.T, at int, errno unix.Errno) (names []string) {
+func (h *hostage) seams(t *testing.T, kind string, at int, errno unix.Errno) (names []string) {
 	t.Helper()
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial(h.Socket())}}
-	resp, err := client.Post(fmt.Sprintf("http://daemon/seam?at=%d&errno=%d", at, int(errno)), "", nil)
+	resp, err := client.Post(fmt.Sprintf("http://daemon/seam?kind=%s&at=%d&errno=%d", url.QueryEscape(kind), at, int(errno)), "", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -331,8 +338,8 @@ func (o *ordeal) restart(t *testing.T) {
 	}
 }
 
-// TestFaultAtEveryStep fails each step that the code has a name for, once. By
-// default it picks some.
+// TestFaultAtEveryStep fails the steps that the code has names for, one at a time: a sample of
+// them, which rotates, and in a long run all.
 func TestFaultAtEveryStep(t *testing.T) {
 	t.Parallel()
 	o := newOrdeal(t)
@@ -340,39 +347,61 @@ func TestFaultAtEveryStep(t *testing.T) {
 		t.Run(do, func(t *testing.T) {
 			clear(o.tally)
 			o.prepare(t, do)
-			o.seams(t, 0, 0)
+			o.seams(t, "", 0, 0)
 			res, err := o.operate(t.Context())
-			names := o.seams(t, 0, 0)
+			names := o.seams(t, "", 0, 0)
 			o.check(t, do, res, err)
-			steps := pick(names)
-			for i, at := range steps {
+			steps := pick(t, names)
+			hits := 0
+			for n, i := range steps {
 				for j := range faults {
 					if !long() && j > 0 {
 						break
 					}
-					errno := faults[(i+j)%len(faults)]
-					o.try(t, fmt.Sprintf("%d %s %v", at, names[at-1], errno), func(t *testing.T) {
-						o.prepare(t, do)
-						o.seams(t, at, errno)
-						res, err := o.operate(t.Context())
-						name := "none"
-						if did := o.seams(t, 0, 0); len(did) >= at {
-							name = did[at-1]
-						}
-						o.check(t, name, res, err)
+					errno := faults[(n+j)%len(faults)]
+					o.try(t, fmt.Sprintf("%d %s %v", i+1, names[i], errno), func(t *testing.T) {
+						o.failStep(t, do, names, i, errno)
+						hits++
 					})
 				}
 			}
-			t.Logf("%d steps of %d kinds, %d of them failed: %v", len(names), kinds(names), len(steps), o.tally)
+			testkit.Tally(t, "faults", hits)
+			t.Logf("%d of %d steps, which are of %d kinds: %v", len(steps), len(names), kinds(names), o.tally)
 			o.restart(t)
 		})
 	}
 	o.stop(t)
 }
 
-// TestFaultOfEverySystemCall fails each system call that an operation makes on
+// failStep has an operation fail at the step names[i], wherever that is this time.
+func (o *ordeal) failStep(t *testing.T, do string, names []string, i int, errno unix.Errno) {
+	t.Helper()
+	for range misses {
+		o.prepare(t, do)
+		o.seams(t, kind(names[i]), nth(names, i), errno)
+		res, err := o.operate(t.Context())
+		did := o.seams(t, "", 0, 0)
+		o.check(t, names[i], res, err)
+		if slices.Contains(kindsOf(did), fmt.Sprint(kind(names[i]), nth(names, i))) {
+			return
+		}
+	}
+	t.Errorf("%s never came to step %d (%s) again", do, i+1, names[i])
+}
+
+// kindsOf gives the kinds of steps, each with its number among those of its kind.
+func kindsOf(names []string) (list []string) {
+	count := map[string]int{}
+	for _, name := range names {
+		count[kind(name)]++
+		list = append(list, fmt.Sprint(kind(name), count[kind(name)]))
+	}
+	return list
+}
+
+// TestFaultOfEverySystemCall fails system calls that an operation makes on
 // files, connections and programs, the daemon's own and those of the tools that
-// it starts. By default it picks some.
+// it starts: a sample of their kinds, which rotates, and in a long run all kinds.
 func TestFaultOfEverySystemCall(t *testing.T) {
 	t.Parallel()
 	o := newOrdeal(t)
@@ -385,28 +414,41 @@ func TestFaultOfEverySystemCall(t *testing.T) {
 			seen := o.p.Disarm()
 			o.check(t, do, res, err)
 			hits := 0
-			chosen, all := pickCalls(seen.Calls)
+			chosen := pickCalls(t, seen.Calls)
 			if do == "create" {
 				chosen = append(chosen, offenders...)
 			}
 			for i, f := range chosen {
 				f.Errno = faults[i%len(faults)]
 				o.try(t, fmt.Sprintf("%s %d %v", f.Call, f.Nth, f.Errno), func(t *testing.T) {
-					o.prepare(t, do)
-					o.p.Arm(f)
-					res, err := o.operate(t.Context())
-					hit := o.p.Disarm().Hit
-					if hit {
-						hits++
-					}
-					o.check(t, fmt.Sprintf("hit %v", hit), res, err)
+					o.failCall(t, do, f)
+					hits++
 				})
 			}
-			t.Logf("%d calls of %d kinds, %d of them failed: %v", len(seen.Calls), all, hits, o.tally)
+			testkit.Tally(t, "faults", hits)
+			t.Logf("%d calls, %d of them failed: %v", len(seen.Calls), hits, o.tally)
 			o.restart(t)
 		})
 	}
 	o.stop(t)
+}
+
+// failCall has an operation fail at a system call. Some calls are made more often at one time
+// than at another: where there is no nth, an earlier one fails.
+func (o *ordeal) failCall(t *testing.T, do string, f sysfault.Fault) {
+	t.Helper()
+	for range 2 * misses {
+		o.prepare(t, do)
+		o.p.Arm(f)
+		res, err := o.operate(t.Context())
+		hit := o.p.Disarm().Hit
+		o.check(t, fmt.Sprintf("%v, hit %v", f, hit), res, err)
+		if hit {
+			return
+		}
+		f.Nth = max(1, f.Nth/2)
+	}
+	t.Errorf("%s made no call %q again", do, f.Call)
 }
 
 // offenders are calls whose failing once left a program that was not stopped, or
@@ -418,7 +460,8 @@ var offenders = []sysfault.Fault{
 
 // pickCalls chooses the calls to fail: where there is time the first, the last
 // and one between of each kind; else one of some kinds.
-func pickCalls(calls []string) (chosen []sysfault.Fault, kinds int) {
+func pickCalls(t *testing.T, calls []string) (chosen []sysfault.Fault) {
+	t.Helper()
 	count := map[string]int{}
 	var order []string
 	for _, c := range calls {
@@ -427,8 +470,9 @@ func pickCalls(calls []string) (chosen []sysfault.Fault, kinds int) {
 		}
 		count[c]++
 	}
-	rnd := sample()
-	for _, i := range rnd.Perm(len(order)) {
+	slices.Sort(order) // concurrent calls come in any order
+	rnd := testkit.Rand(t)
+	for _, i := range testkit.Sample(t, "kinds of calls", len(order), 3) {
 		c := order[i]
 		nths := []int{1, count[c], 1 + rnd.IntN(count[c])}
 		if !long() {
@@ -438,9 +482,6 @@ func pickCalls(calls []string) (chosen []sysfault.Fault, kinds int) {
 		for _, nth := range slices.Compact(nths) {
 			chosen = append(chosen, sysfault.Fault{Call: c, Nth: nth})
 		}
-		if !long() && len(chosen) >= 3 {
-			break
-		}
 	}
-	return chosen, len(order)
+	return chosen
 }

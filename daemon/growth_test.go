@@ -1,7 +1,6 @@
 package daemon_test
 
 import (
-	"crypto/rand"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,6 +9,7 @@ import (
 
 	"mulligan/daemon"
 	"mulligan/ipc"
+	"mulligan/testkit"
 )
 
 // TestGrowthIsBounded: however many turns there are, what their rules let go of
@@ -70,8 +70,7 @@ func spend(t *testing.T, d *daemon.Daemon, w world, i, bytes int) {
 	t.Helper()
 	id := ipc.TurnID(fmt.Sprintf("turn%d", i))
 	begin(t, d, id)
-	p := make([]byte, bytes)
-	rand.Read(p)
+	p := testkit.Bytes(t, bytes)
 	if err := os.WriteFile(filepath.Join(w.ws(), "large"), p, 0o644); err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"mulligan/daemon"
 	"mulligan/ipc"
 	"mulligan/ipc/errs"
+	"mulligan/testkit"
 )
 
 // history is an app to which things happen, and a model of where undo and redo go and
@@ -51,8 +51,8 @@ type moment struct {
 
 const keepAsked, keepSafety = 4, 3
 
-func newHistory(t *testing.T, seed uint64) *history {
-	h := &history{t: t, rnd: rand.New(rand.NewPCG(seed, 1)), points: map[ipc.CheckpointID]moment{}, w: world{dir: t.TempDir()}}
+func newHistory(t *testing.T) *history {
+	h := &history{t: t, rnd: testkit.Rand(t), points: map[ipc.CheckpointID]moment{}, w: world{dir: t.TempDir()}}
 	if err := os.Mkdir(h.w.ws(), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -259,32 +259,17 @@ func (h *history) restart() {
 }
 
 // TestHistories has things happen at random: undo and redo go where the model says, and
-// what people made goes for nothing but more of it. MULLIGAN_TEST_SEED gives the first
-// seed.
+// what people made goes for nothing but more of it.
 func TestHistories(t *testing.T) {
 	histories, steps := 6, 25
 	if long() {
 		histories, steps = 200, 40
 	}
-	seed := uint64(time.Now().UnixNano())
-	if s := os.Getenv("MULLIGAN_TEST_SEED"); s != "" {
-		var err error
-		if seed, err = strconv.ParseUint(s, 10, 64); err != nil {
-			t.Fatal(err)
-		}
-		histories = 1
-	}
 	for i := range histories {
-		seed := seed + uint64(i)
-		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			t.Parallel()
-			h := newHistory(t, seed)
+			h := newHistory(t)
 			defer func() { must(h.d.Close(context.Background())) }()
-			defer func() {
-				if t.Failed() {
-					t.Logf("MULLIGAN_TEST_SEED=%d", seed)
-				}
-			}()
 			things := []func(){h.create, h.turn, h.turn, h.turn, h.person, h.goTo, h.undo, h.undo, h.undo, h.redo, h.redo, h.refused, h.fails, h.fails, h.restart}
 			for range steps {
 				things[h.rnd.IntN(len(things))]()

@@ -55,27 +55,34 @@ func (d *Daemon) note(ctx context.Context, a *app, now systemd.Status, cp *store
 	cp.Running, cp.Healthy = d.condition(ctx, a, now)
 }
 
-// condition tells whether the app runs and is well, as far as it has a unit and a
-// health check. An app whose unit is down is not asked: another process may answer.
+// condition tells whether the app runs and is well. One that is down is not asked, for
+// another process may answer: it is not well if it is meant to be up, and of one that
+// somebody stopped nobody knows. Of one that runs, its health check tells, if it has one.
 func (d *Daemon) condition(ctx context.Context, a *app, now systemd.Status) (running, healthy *bool) {
-	up := now.Running()
+	up, well := now.Running(), false
 	if a.unit() != nil {
 		running = &up
+	}
+	if running != nil && !up {
+		if now.Intent() == systemd.Up {
+			healthy = &well
+		}
+		return running, healthy
 	}
 	h := a.rec().Health
 	if h == nil {
 		return running, nil
 	}
-	well := false
-	if a.unit() == nil || up {
-		opts, err := d.healthOptions(a)
-		if err != nil {
-			return running, nil
-		}
-		well = health.Ask(ctx, *h, opts, healthPatience) == nil
+	opts, err := d.healthOptions(a)
+	if err != nil {
+		return running, nil
 	}
+	well = health.Ask(ctx, *h, opts, healthPatience) == nil
 	return running, &well
 }
+
+// ailing reports whether the app was not well when the checkpoint was made.
+func ailing(cp store.Checkpoint) bool { return cp.Healthy != nil && !*cp.Healthy }
 
 func (d *Daemon) checkHealth(ctx context.Context, a *app) error {
 	opts, err := d.healthOptions(a)

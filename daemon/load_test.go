@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -19,6 +18,7 @@ import (
 	"mulligan/daemon"
 	"mulligan/ipc"
 	"mulligan/ipc/errs"
+	"mulligan/testkit"
 )
 
 // crowd is a daemon on a socket with many apps.
@@ -75,11 +75,9 @@ func newCrowd(t testing.TB, apps int) *crowd {
 // others hold connections and say nothing: for a few seconds, or for five minutes
 // with MULLIGAN_TEST_LONG=1. Nothing fails but with busy, and memory stays flat.
 func TestLoad(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("workspaces are registered for root")
-	}
+	testkit.Need(t, "root")
 	long, clients := 4*time.Second, 100
-	if os.Getenv("MULLIGAN_TEST_LONG") == "1" {
+	if testkit.Long() {
 		long = 5 * time.Minute
 	}
 	c := newCrowd(t, 200)
@@ -101,8 +99,8 @@ func TestLoad(t *testing.T) {
 	var took []time.Duration
 	for n := range clients {
 		wg.Go(func() { c.watch(ctx, t, n, &events) })
+		rnd := testkit.Rand(t, "client", n)
 		wg.Go(func() {
-			rnd := rand.New(rand.NewPCG(uint64(n), 1))
 			for ctx.Err() == nil {
 				i := rnd.IntN(len(c.slugs))
 				if rnd.IntN(4) == 0 {

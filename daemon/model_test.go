@@ -19,6 +19,7 @@ import (
 	"mulligan/ipc"
 	"mulligan/ipc/errs"
 	"mulligan/snap/postgres/pgtest"
+	"mulligan/testkit"
 )
 
 // TestModel walks at random through what people and agents do with an app, and
@@ -32,6 +33,7 @@ func TestModel(t *testing.T) {
 	setFlag(t, "rapid.steps", steps)
 	cluster := pgtest.Start(t, pgtest.Options{Dir: quickDir(t)})
 	tally := map[string]int{}
+	testkit.Rapid(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		m := newModel(t, rt, cluster)
 		defer m.end()

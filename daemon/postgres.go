@@ -2,13 +2,18 @@ package daemon
 
 import (
 	"context"
+	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 
 	"mulligan/daemon/store"
 	"mulligan/ipc"
 	"mulligan/ipc/appfile"
 	"mulligan/ipc/errs"
+	"mulligan/privsep"
 	"mulligan/snap/postgres"
 	"mulligan/snap/postgres/physical"
 	"mulligan/systemd"
@@ -31,15 +36,23 @@ func (d *Daemon) postgresConfig(ctx context.Context, rec store.App, db ipc.Datab
 	if db.DataDir == "" || cfg.Mode == postgres.Logical || db.Chosen == string(postgres.Logical) {
 		return cfg, nil
 	}
-	cfg.Cluster, err = d.clusterOf(ctx, db)
+	cfg.Cluster, err = d.clusterOf(ctx, rec, db, cfg)
 	return cfg, err
 }
 
-// clusterOf is the cluster of a database, with the unit that serves it.
-func (d *Daemon) clusterOf(ctx context.Context, db ipc.Database) (*physical.Config, error) {
+// clusterOf is the cluster of a database, with what starts and stops its server: a unit,
+// or the server's own program. A cluster in care is known although its folder is broken
+// or was replaced.
+func (d *Daemon) clusterOf(ctx context.Context, rec store.App, db ipc.Database, cfg postgres.Config) (*physical.Config, error) {
 	at, err := physical.Locate(ctx, db.DataDir)
+	if known, found := cfg.Recall(); found && (err != nil || at.Owner.UID != known.Owner.UID) {
+		at, err = known, nil
+	}
 	if err != nil {
 		return nil, err
+	}
+	if db.Unit == "" {
+		return d.ownCluster(rec, db, at, cfg.Owner)
 	}
 	m, err := d.systemd(ctx)
 	if err != nil {
@@ -48,6 +61,26 @@ func (d *Daemon) clusterOf(ctx context.Context, db ipc.Database) (*physical.Conf
 	return &physical.Config{
 		DataDir: db.DataDir, Bin: at.Bin, Owner: at.Owner, Server: m.Unit(db.Unit), Log: d.opt.Log,
 	}, nil
+}
+
+// ownCluster is a cluster that no unit serves: its server is started and stopped as the
+// folder's owner, who could do that too.
+func (d *Daemon) ownCluster(rec store.App, db ipc.Database, at physical.Place, owner privsep.User) (*physical.Config, error) {
+	uid := rec.OwnerUID
+	if d.opt.User {
+		uid = os.Geteuid()
+	}
+	switch {
+	case at.Owner.UID == uid && d.opt.User:
+	case at.Owner.UID == uid:
+		at.Owner = owner // with all groups
+	case !rec.ByRoot || os.Geteuid() != 0:
+		return nil, errs.New(errs.Denied, "", "the data folder %q of database %q belongs to %s, not to the app's owner", db.DataDir, db.Name, userName(at.Owner.UID)).
+			WithHint("have root name it")
+	}
+	return &physical.Config{DataDir: db.DataDir, Bin: at.Bin, Owner: at.Owner, Log: d.opt.Log, Server: physical.PgCtl{
+		Bin: at.Bin, DataDir: db.DataDir, Log: physical.LogFile(db.DataDir), Owner: at.Owner,
+	}}, nil
 }
 
 // chooseModes settles, for each database with a cluster, the mode that it is
@@ -159,13 +192,16 @@ func (d *Daemon) purgeStores(id ipc.AppID) error {
 
 // checkCluster makes sure that who names a cluster may, and that its unit is one.
 func (d *Daemon) checkCluster(ctx context.Context, who ipc.Caller, spec ipc.App, db ipc.Database) error {
-	if !d.administers(who) {
+	if !d.administers(who) && (db.Unit != "" || who.Guest != "") {
 		return errs.New(errs.Denied, "", "the cluster of database %q is named by root", db.Name).
 			WithHint("ask an administrator: mulligan app set --app %s 'database=%s=%s#mode=physical&data_dir=%s&unit=%s'", spec.Slug, db.Name, appfile.Redact(db), db.DataDir, db.Unit)
 	}
 	if db.DataDir == spec.Workspace || within(db.DataDir, spec.Workspace) || within(spec.Workspace, db.DataDir) {
 		return errs.New(errs.Invalid, "", "the data folder %q and workspace %q lie in each other", db.DataDir, spec.Workspace).
 			WithHint("move the cluster out of the workspace, or use mode = logical without data_dir")
+	}
+	if db.Unit == "" {
+		return d.checkOwnCluster(ctx, who, spec, db)
 	}
 	if db.Unit == spec.Unit {
 		return errs.New(errs.Invalid, "", "database %q and the app have one unit, %s", db.Name, db.Unit).
@@ -184,3 +220,58 @@ func (d *Daemon) checkCluster(ctx context.Context, who ipc.Caller, spec ipc.App,
 	}
 	return err
 }
+
+// checkOwnCluster makes sure that a data folder which no unit serves may be handled as
+// its owner: it is the caller's, or one that root names.
+func (d *Daemon) checkOwnCluster(ctx context.Context, who ipc.Caller, spec ipc.App, db ipc.Database) error {
+	user := d.callerAccount(who).user()
+	if d.administers(who) && os.Geteuid() == 0 {
+		at, err := physical.Locate(ctx, db.DataDir)
+		if err != nil {
+			return err
+		}
+		user = at.Owner
+	}
+	if _, err := clusterFolder.Call(ctx, user, db.DataDir); err != nil {
+		if errs.KindOf(err) == errs.Denied && !d.administers(who) {
+			err = &errs.Error{Kind: errs.Denied, Err: err, Hint: "name a data folder of your own, or " + forRoot(spec)}
+		}
+		return err
+	}
+	return nil
+}
+
+// clusterFolder checks, as whom a server is to run, that a data folder is this user's
+// alone, and that nobody else can put another one into its place.
+var clusterFolder = privsep.Define("daemon.clusterFolder", func(_ context.Context, path string) (mode fs.FileMode, err error) {
+	denied := func(format string, args ...any) (fs.FileMode, error) {
+		return 0, errs.New(errs.Denied, "", "the data folder %q %s", path, fmt.Sprintf(format, args...))
+	}
+	if real, err := filepath.EvalSymlinks(path); err != nil || real != path {
+		return denied("is not there, not yours to look into, or reached by a link")
+	}
+	me := os.Geteuid()
+	for at := path; ; at = filepath.Dir(at) {
+		info, err := os.Lstat(at)
+		if err != nil {
+			return 0, err
+		}
+		uid, open := int(info.Sys().(*syscall.Stat_t).Uid), info.Mode()&fs.ModeSticky == 0
+		switch perm := info.Mode().Perm(); {
+		case at == path && (!info.IsDir() || uid != me):
+			return denied("is not a folder of the user that the server would run as")
+		case at == path && perm&^0o750 != 0:
+			return denied("may be entered by others")
+		case uid != me && uid != 0:
+			return denied("lies in %q, a folder of another user's", at)
+		case at != path && open && (perm&0o002 != 0 || uid == 0 && me != 0 && perm&0o020 != 0):
+			return denied("lies in %q, where others may replace it", at)
+		}
+		if at == path {
+			mode = info.Mode()
+		}
+		if at == "/" {
+			return mode, nil
+		}
+	}
+}).Within(folderTimeout)

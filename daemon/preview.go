@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"mulligan/ipc"
+	"mulligan/ipc/errs"
 	"mulligan/snap"
 )
 
@@ -47,6 +48,9 @@ func (r *rollback) foresee(ctx context.Context, p *part) (ipc.LayerPreview, erro
 		paths = r.scope
 	}
 	list, err := differ.Diff(ctx, p.target, "", paths)
+	if err != nil && unreadable(err) {
+		return r.foreseeUnreadable(v, p, err), nil
+	}
 	if err != nil {
 		return v, err
 	}
@@ -70,12 +74,24 @@ func (r *rollback) foresee(ctx context.Context, p *part) (ipc.LayerPreview, erro
 	return v, nil
 }
 
+// foreseeUnreadable says what would become of a layer whose present cannot be read.
+func (r *rollback) foreseeUnreadable(v ipc.LayerPreview, p *part, why error) ipc.LayerPreview {
+	if _, kept := snap.SalvagerOf(p.driver); kept {
+		r.warn("%s cannot be read (%v): its bytes would be kept as they lie there, and it would go back", p.name, why)
+		return v
+	}
+	r.warn("%s cannot be read (%v), and the rollback would be refused: %s", p.name, why, errs.HintOf(r.orWithout(&captureError{p.layer, why})))
+	return v
+}
+
 // notCovered lists what would stay as it is, whatever was done to it since.
 func (r *rollback) notCovered() []string {
 	list := []string{}
 	for _, l := range r.a.layers() {
 		if _, ok := r.target.Snapshot(l.name); !ok {
 			list = append(list, fmt.Sprintf("%s: %s holds nothing of it", l.name, r.target.ID))
+		} else if slices.Contains(r.plan.Without, string(l.name)) {
+			list = append(list, fmt.Sprintf("%s: left out on request", l.name))
 		} else if !r.has(l.name) {
 			list = append(list, fmt.Sprintf("%s: outside the scope", l.name))
 		}

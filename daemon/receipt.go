@@ -17,7 +17,7 @@ func (r *rollback) receipt(ctx context.Context, err error) ipc.RollbackResult {
 	res := ipc.RollbackResult{
 		RolledBack: err == nil || r.plan.Phase == switched && !r.recovered,
 		Stages:     r.allStages(), Recovered: r.recovered,
-		Scope: r.req.Scope, ChangesReverted: []ipc.Change{}, Warnings: append([]string{}, r.warnings...),
+		Scope: r.req.Scope, StayedBehind: r.plan.Behind, ChangesReverted: []ipc.Change{}, Warnings: append([]string{}, r.warnings...),
 	}
 	to := r.d.showOrBare(ctx, r.a, r.target)
 	res.RolledBackTo, res.RestoredTo = &to, &to

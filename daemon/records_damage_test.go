@@ -6,36 +6,16 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"mulligan/daemon"
 	"mulligan/ipc"
 	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/testkit"
 )
-
-// seeded is a source of chance whose seed is told when the test fails, and can be given.
-func seeded(t *testing.T) *rand.Rand {
-	t.Helper()
-	seed := uint64(time.Now().UnixNano())
-	if s := os.Getenv("MULLIGAN_TEST_SEED"); s != "" {
-		n, err := strconv.ParseUint(s, 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
-		seed = n
-	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("again with MULLIGAN_TEST_SEED=%d", seed)
-		}
-	})
-	return rand.New(rand.NewPCG(seed, 0))
-}
 
 // recorded is an app with checkpoints whose records are going to be damaged: what
 // mulligan.db, and its log, are like when the daemon is killed.
@@ -50,7 +30,7 @@ type recorded struct {
 // the database, those of the second in its log.
 func newRecorded(t *testing.T) *recorded {
 	t.Helper()
-	r := &recorded{world: newWorld(t, nil), random: seeded(t)}
+	r := &recorded{world: newWorld(t, nil), random: testkit.Rand(t)}
 	d := r.open(t)
 	keep := ipc.DefaultRetention()
 	if _, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Run: &[]string{}, Retention: &keep}); err != nil {
@@ -392,7 +372,7 @@ func TestOldRecords(t *testing.T) {
 	} {
 		t.Run(step, func(t *testing.T) {
 			t.Parallel()
-			r := &recorded{world: newWorld(t, nil), random: seeded(t)}
+			r := &recorded{world: newWorld(t, nil), random: testkit.Rand(t)}
 			one := r.twoPoints(t)
 			r.keepRecordsAt(t, step, one)
 			sh(t, `cd "$1" && rm -f mulligan.db* && cp -a old/. .`, r.state())

@@ -29,6 +29,7 @@ func (d *Daemon) settle(ctx context.Context, a *app) error {
 		return err
 	}
 	err := d.sweepAndRecover(ctx, a)
+	d.noteBehind(ctx, a)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.settled, a.broken = err == nil, err

@@ -309,7 +309,7 @@ func (v *revert) preview(ctx context.Context) (how snap.Reverted, err error) {
 	if err := v.d.store.PutDisposals(ctx, made...); err != nil {
 		return how, err
 	}
-	s, _, err := v.d.captureLayerAs(ctx, l, ids[0], false, false)
+	s, _, err := v.d.captureLayerAs(ctx, l, ids[0], taking{})
 	if err != nil {
 		return how, err
 	}

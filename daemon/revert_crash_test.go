@@ -14,6 +14,7 @@ import (
 
 	"mulligan/daemon"
 	"mulligan/ipc"
+	"mulligan/testkit"
 )
 
 // followed waits until the app's files are followed.
@@ -83,12 +84,17 @@ func TestKillInRevert(t *testing.T) {
 		t.Fatalf("reverted to %v", after)
 	}
 	r.undoRevert(t, before)
-	kills := 0
-	for _, step := range pick(names) {
-		if _, _, killed := r.victim(t, step, 0); killed {
-			kills++
+	steps := pick(t, names)
+	for _, i := range steps {
+		what := fmt.Sprintf("killed at step %d (%s)", i+1, names[i])
+		killed := r.kill(t, names, i)
+		for tries := 1; !killed && tries < misses; tries++ {
+			r.undoRevert(t, before)
+			killed = r.kill(t, names, i)
 		}
-		what := fmt.Sprintf("killed at step %d (%s)", step, names[step-1])
+		if !killed {
+			t.Fatalf("never %s", what)
+		}
 		d := w.openWith(t, time.Hour)
 		if s := d.Status(root); len(s.Problems) > 0 {
 			t.Errorf("%s: problems: %v", what, s.Problems)
@@ -105,9 +111,10 @@ func TestKillInRevert(t *testing.T) {
 			t.Fatalf("%s: neither before nor after: %v", what, got)
 		}
 	}
-	t.Logf("%d steps of %d kinds; %d kills: %v", len(names), kinds(names), kills, r.tally)
+	testkit.Tally(t, "kills", len(steps))
+	t.Logf("%d of %d steps, which are of %d kinds: %v", len(steps), len(names), kinds(names), r.tally)
 	const enough = 16 // of fewer steps, picked at random, all may be on one side
-	if kills > enough && (r.tally["back"] == 0 || r.tally["forward"] == 0) {
+	if len(steps) > enough && (r.tally["back"] == 0 || r.tally["forward"] == 0) {
 		t.Error("all went one way")
 	}
 }

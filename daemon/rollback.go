@@ -48,9 +48,15 @@ type rollbackPlan struct {
 	Verify  bool         `json:"verify"`
 	Aimed   bool         `json:"aimed,omitempty"`  // it is an undo or a redo
 	Scoped  bool         `json:"scoped,omitempty"` // it is of a part of the app
-	Actor   string       `json:"actor"`
-	Reason  string       `json:"reason"`
-	Begun   time.Time    `json:"begun"`
+	Turn    ipc.TurnID   `json:"turn,omitempty"`   // an agent's that begins with it
+	Paths   bool         `json:"paths,omitempty"`  // it is of some paths of the files
+	// Without are the layers that were asked to stay as they are. Behind are these and
+	// those in scope that the target holds nothing of.
+	Without []string  `json:"without,omitempty"`
+	Behind  []string  `json:"behind,omitempty"`
+	Actor   string    `json:"actor"`
+	Reason  string    `json:"reason"`
+	Begun   time.Time `json:"begun"`
 	// Revert is what a revert undoes, in words; "" for a rollback. It has no target,
 	// and leaves the unit alone.
 	Revert string `json:"revert,omitempty"`
@@ -74,6 +80,7 @@ type rollback struct {
 
 	warnings  []string
 	recovered bool
+	ails      bool // the app does not start, and mayAil
 	// putBackWords say what an undo did, a line per layer.
 	putBackWords []string
 	again        bool // an undo was begun before, by this daemon or one that died
@@ -129,7 +136,12 @@ func (d *Daemon) Rollback(ctx context.Context, who ipc.Caller, ref string, id ip
 		return ipc.RollbackResult{}, errs.Wrap(errs.Failed, op, err)
 	}
 	r.notify, r.plan.Actor = onStage, actor(who)
-	err = r.alone(ctx)
+	if r.plan.Turn, err = r.opens(ctx); err == nil {
+		err = r.remakeWorkspace(ctx)
+	}
+	if err == nil {
+		err = r.alone(ctx)
+	}
 	if err == nil {
 		err = r.spareOthers(ctx)
 	}
@@ -187,6 +199,7 @@ func (d *Daemon) newRollback(ctx context.Context, a *app, id ipc.CheckpointID, r
 	if err := r.checkScope(ctx, aimed); err != nil {
 		return nil, err
 	}
+	r.plan.Paths = len(r.scope) > 0
 	if target.CalledOff && !target.Quiesced {
 		r.warn("%s is the safety checkpoint of a rollback that was called off: it was made while the app ran, and its layers may be of different moments", id)
 	}
@@ -254,13 +267,24 @@ func (r *rollback) selectParts() error {
 	if slices.Contains(r.req.Scope, "layer:"+string(snap.Files)) {
 		r.scope = nil // all of it
 	}
+	left, err := r.withoutLayers()
+	if err != nil {
+		return err
+	}
 	for _, l := range r.a.layers() {
 		if len(r.req.Scope) > 0 && !wanted[l.name] {
 			continue
 		}
 		s, ok := r.target.Snapshot(l.name)
-		if !ok {
+		switch {
+		case left[l.name]:
+			r.warn("%s stays as it is, as was asked for: it may not agree with what is restored", l.name)
+			r.plan.Without = append(r.plan.Without, string(l.name))
+		case !ok:
 			r.warn("%s holds nothing of %s, which stays as it is", r.target.ID, l.name)
+		}
+		if left[l.name] || !ok {
+			r.plan.Behind = append(r.plan.Behind, string(l.name))
 			continue
 		}
 		r.parts = append(r.parts, part{layer: l, target: s.ID})
@@ -273,7 +297,7 @@ func (r *rollback) selectParts() error {
 	if len(r.parts) == 0 {
 		return errs.New(errs.Conflict, "", "%s holds nothing that could be restored", r.target.ID).WithHint("choose another checkpoint, or a wider scope")
 	}
-	if len(r.req.Scope) > 0 && len(r.parts) < len(r.a.layers()) {
+	if len(r.req.Scope) > 0 && len(r.parts)+len(r.plan.Behind) < len(r.a.layers()) {
 		r.warn("only %s restored: layers outside the scope stay as they are and may not agree", r.partNames())
 	}
 	return nil
@@ -352,13 +376,25 @@ func (r *rollback) finishForward(ctx context.Context) (err error) {
 	if r.safety.UndoNext, err = r.next(ctx); err != nil {
 		return err
 	}
+	if r.plan.Revert == "" {
+		if r.safety.StayedBehind, err = r.behind(ctx); err != nil {
+			return err
+		}
+	}
 	r.safety.CalledOff = false
-	r.safety.Quiesced = r.safety.Quiesced || r.stops() && r.stopsAll() && len(r.parts) == len(r.safety.Snapshots)
+	r.safety.Quiesced = r.safety.Quiesced || r.stops() && r.stopsAll() && len(r.parts) == len(r.safety.Snapshots) && !r.tornDisk()
 	if err := r.d.store.PutCheckpoint(ctx, r.safety, ""); err != nil {
 		return err
 	}
+	r.d.noteBehind(ctx, r.a)
 	r.a.tracking().noteUndone(ctx)
 	return r.finish(ctx)
+}
+
+// tornDisk reports whether the safety checkpoint has a guest's disks as after a power cut.
+func (r *rollback) tornDisk() bool {
+	s, ok := r.safety.Snapshot(snap.Disk)
+	return ok && !s.Quiesced
 }
 
 // stageOf is a stage and what it does.
@@ -384,6 +420,11 @@ var errSkipped = errors.New("skipped")
 func (r *rollback) stage(ctx context.Context, name ipc.StageName, do func(context.Context) (string, error)) error {
 	s := ipc.Stage{Stage: name, Status: ipc.StageRunning, TS: r.d.opt.Now().UTC()}
 	r.tell(s)
+	ctx = snap.WithProgress(ctx, func(words string) {
+		now := s
+		now.Notes = words
+		r.tell(now)
+	})
 	began := time.Now()
 	err := r.d.opt.Seam("stage " + string(name))
 	if err == nil {
@@ -440,21 +481,14 @@ func (r *rollback) safetyCheckpoint(ctx context.Context) (string, error) {
 	}
 	running := !now.Down()
 	still := stillness{all: r.a.unit() != nil && !running, host: onHost.Down()}
-	cp, err := r.d.capture(ctx, r.a, r.safetyLayers(), still, false)
-	halted := false
-	if errors.Is(err, snap.ErrChanged) && running && r.stops() {
-		halted = true // it won't hold still while the app runs
-		if err := r.halt(ctx); err != nil {
-			return "", err
-		}
-		cp, err = r.d.capture(ctx, r.a, r.safetyLayers(), stillness{all: r.stopsAll(), host: true}, false)
-	}
+	cp, halted, err := r.captureBase(ctx, still, running)
 	if err != nil {
 		return "", err
 	}
 	r.d.note(ctx, r.a, now, &cp)
 	cp.Trigger, cp.CalledOff = ipc.TriggerPreRollback, true // until the rollback is done
 	cp.Notes = optional("safety checkpoint before " + r.words())
+	cp.Warnings = append(cp.Warnings, r.lacks()...)
 	r.plan.Safety = cp.ID
 	err = r.writePlan(ctx, preparing)
 	if err == nil {
@@ -464,6 +498,7 @@ func (r *rollback) safetyCheckpoint(ctx context.Context) (string, error) {
 		return "", errs.Also(err, r.d.drop(ctx, r.a, cp.Snapshots))
 	}
 	r.safety = cp
+	r.noteRaw()
 	if err := r.prepare(ctx, nil); err != nil {
 		return "", err
 	}
@@ -471,6 +506,18 @@ func (r *rollback) safetyCheckpoint(ctx context.Context) (string, error) {
 		r.warm(ctx)
 	}
 	return "id=" + string(cp.ID), nil
+}
+
+// remakeWorkspace makes the workspace again if it was deleted and the files are to go back.
+func (r *rollback) remakeWorkspace(ctx context.Context) error {
+	if r.req.DryRun || !slices.Contains(r.plan.Layers, snap.Files) {
+		return nil
+	}
+	made, err := r.d.remakeWorkspace(ctx, r.a.rec())
+	if made {
+		r.warn("%s was not there any more, and was made anew", r.a.rec().Workspace)
+	}
+	return err
 }
 
 // intend notes how the app is before the rollback, and how it is to be after it.
@@ -536,11 +583,26 @@ func (r *rollback) words() string {
 	return "rollback to " + string(r.plan.Target)
 }
 
-func (r *rollback) safetyLayers() []layer {
-	if r.plan.Revert == "" {
-		return r.a.layers()
+// safetyLayers are the layers that the safety checkpoint holds: those that are switched.
+// The others stay as they are, and are not looked at.
+func (r *rollback) safetyLayers() (list []layer) {
+	for _, p := range r.parts {
+		list = append(list, p.layer)
 	}
-	return []layer{r.parts[0].layer}
+	return list
+}
+
+// lacks says which layers the safety checkpoint holds nothing of.
+func (r *rollback) lacks() (list []string) {
+	if r.plan.Revert != "" {
+		return nil // it is for the revert alone
+	}
+	for _, l := range r.a.layers() {
+		if !r.has(l.name) {
+			list = append(list, fmt.Sprintf("%s is not in it: the rollback left it as it was", l.name))
+		}
+	}
+	return list
 }
 
 // prepare prepares the parts whose base is not the safety checkpoint's present
@@ -661,8 +723,11 @@ func (r *rollback) stale(ctx context.Context) (map[snap.Layer]bool, error) {
 	stale := map[snap.Layer]bool{}
 	for _, p := range r.parts {
 		is, err := p.sw.Stale(ctx)
+		if _, kept := snap.SalvagerOf(p.driver); err != nil && kept && unreadable(err) {
+			is, err = true, nil // it could be read when it was captured
+		}
 		if err != nil {
-			return nil, err
+			return nil, r.orWithout(&captureError{p.layer, err})
 		}
 		if is {
 			stale[p.name] = true
@@ -686,14 +751,21 @@ func (r *rollback) topUp(ctx context.Context, stale map[snap.Layer]bool) error {
 	cp := r.safety
 	cp.Snapshots = slices.Clone(cp.Snapshots)
 	var old, fresh []store.Snapshot
+	var raw []snap.Layer
 	for i, s := range cp.Snapshots {
 		if !stale[s.Layer] {
 			continue
 		}
 		l, _ := r.a.layer(s.Layer)
-		n, _, err := r.d.captureLayer(ctx, r.a, l, r.stops(), false)
+		n, warnings, err := r.d.captureLayer(ctx, r.a, l, taking{still: stillness{all: r.stops()}, salvage: true})
 		if err != nil {
 			return errs.Also(err, r.d.drop(ctx, r.a, fresh))
+		}
+		if n.Raw && !s.Raw {
+			for _, w := range warnings {
+				cp.Warnings = append(cp.Warnings, string(l.name)+": "+w)
+			}
+			raw = append(raw, l.name)
 		}
 		old, fresh = append(old, s), append(fresh, n)
 		cp.Snapshots[i] = n
@@ -703,6 +775,9 @@ func (r *rollback) topUp(ctx context.Context, stale map[snap.Layer]bool) error {
 		return errs.Also(err, r.d.drop(ctx, r.a, fresh))
 	}
 	r.safety = cp
+	if len(raw) > 0 {
+		r.noteRaw(raw...)
+	}
 	if err := r.prepare(ctx, stale); err != nil {
 		return err
 	}
@@ -780,16 +855,47 @@ func (r *rollback) start(ctx context.Context) (string, error) {
 	case !r.starts():
 		return r.halts() + " " + cmp.Or(r.plan.WhyDown, "was not running before"), errSkipped
 	}
-	if err := r.d.startUnit(ctx, r.a); err != nil {
-		return "", err
-	}
-	if r.a.rec().Health == nil { // else that tells
-		if err := r.staysUp(ctx); err != nil {
-			return "", err
+	if err := r.bringUp(ctx); err != nil {
+		if !r.mayAil() {
+			return "", r.orNoStart(err)
 		}
+		r.ails = true
+		r.warn("the app does not start, and was not well when %s was made: %v", r.target.ID, err)
+		return r.halts() + " does not start, as when the checkpoint was made", errSkipped
+	}
+	if s, err := r.a.status(ctx); err == nil && isPaused(s) {
+		return r.halts() + " started, and paused as it was before", nil
 	}
 	return r.halts() + " started", nil
 }
+
+// isPaused reports whether a guest is there that does not run on.
+func isPaused(s systemd.Status) bool { return s.Sub == "paused" }
+
+// bringUp starts the app, and watches it for a moment where no health check tells.
+func (r *rollback) bringUp(ctx context.Context) error {
+	if err := r.d.startUnit(ctx, r.a); err != nil {
+		return err
+	}
+	if r.a.rec().Health != nil {
+		return nil
+	}
+	return r.staysUp(ctx)
+}
+
+// orNoStart adds to the error of an app that does not start the command that goes there
+// without starting it.
+func (r *rollback) orNoStart(err error) error {
+	hint := "`" + r.command("--no-start") + "` goes there without starting it"
+	if first := errs.HintOf(err); first != "" {
+		hint = first + "; " + hint
+	}
+	return &errs.Error{Kind: errs.KindOf(err), Err: err, Hint: hint}
+}
+
+// mayAil reports whether an app that does not start, or is not well, is what was asked
+// for: the checkpoint is of such an app.
+func (r *rollback) mayAil() bool { return ailing(r.target) && r.req.OnUnhealthy != ipc.UnhealthyUndo }
 
 // staysUp watches a unit that says that it has started: many a program reads
 // what it can't bear only then.
@@ -827,8 +933,18 @@ func (r *rollback) healthy(ctx context.Context) (string, error) {
 		return "no health check is configured", errSkipped
 	case r.stops() && !r.starts():
 		return "the app was not started", errSkipped
+	case isPaused(r.before):
+		return "the guest is paused", errSkipped
 	case !r.stops() && !r.plan.Running:
 		return "the app was not running before", errSkipped
+	case r.ails:
+		return "the app does not start", errSkipped
+	case r.mayAil():
+		if _, well := r.d.condition(ctx, r.a, systemd.Status{Active: "active"}); well == nil || !*well {
+			r.warn("the app is not well, and was not when %s was made", r.target.ID)
+			return "not well, as when the checkpoint was made", errSkipped
+		}
+		return "healthy", nil
 	}
 	if err := r.d.checkHealth(ctx, r.a); err != nil {
 		return "", err

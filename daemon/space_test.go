@@ -10,13 +10,12 @@ import (
 
 	"mulligan/ipc"
 	"mulligan/ipc/errs"
+	"mulligan/testkit"
 )
 
 // TestDoesNotFit asks for checkpoints that cannot fit: the program is not even stopped.
 func TestDoesNotFit(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to mount a small file system")
-	}
+	testkit.Need(t, "root")
 	w := newWorld(t, nil)
 	small := filepath.Join(w.dir, "small")
 	sh(t, `mkdir "$1"`, small)

@@ -250,6 +250,9 @@ func (t *tracker) mute(ctx context.Context) (unmute func(context.Context)) {
 		}
 		t.mu.Lock()
 		defer t.mu.Unlock()
+		if err == nil {
+			t.failed = ""
+		}
 		t.muted--
 		for _, o := range t.open {
 			if o.rec.CheckpointID == nil && mark != "" {
@@ -505,7 +508,7 @@ func (t *tracker) captureRest(ctx context.Context, o *openTurn) {
 			o.lacks = append(o.lacks, string(l.name)+" is not in it: it can't be captured while the app runs")
 			continue
 		}
-		s, warnings, err := t.d.captureLayer(ctx, t.a, l, false, false)
+		s, warnings, err := t.d.captureLayer(ctx, t.a, l, taking{})
 		if err != nil {
 			o.lacks = append(o.lacks, string(l.name)+" is not in it: "+err.Error())
 			continue
@@ -672,7 +675,7 @@ func (t *tracker) databasesChanged(ctx context.Context, o *openTurn) bool {
 		if !l.isDB() {
 			return true // a guest writes by itself: what it wrote is taken for the turn's
 		}
-		now, _, err := t.d.captureLayer(ctx, t.a, l, false, false)
+		now, _, err := t.d.captureLayer(ctx, t.a, l, taking{})
 		if err != nil {
 			return true
 		}

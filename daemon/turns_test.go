@@ -17,6 +17,12 @@ import (
 // openAuto opens a user's daemon with one app that asks for automatic checkpoints.
 func openAuto(t *testing.T, gap time.Duration) (*daemon.Daemon, world) {
 	t.Helper()
+	return openAutoWith(t, gap, ipc.Database{Name: "shop", Driver: "sqlite", DSN: "shop.db"})
+}
+
+// openAutoWith is openAuto for an app with this database.
+func openAutoWith(t *testing.T, gap time.Duration, db ipc.Database) (*daemon.Daemon, world) {
+	t.Helper()
 	w := world{dir: t.TempDir()}
 	if err := os.Mkdir(w.ws(), 0o755); err != nil {
 		t.Fatal(err)
@@ -25,7 +31,7 @@ func openAuto(t *testing.T, gap time.Duration) (*daemon.Daemon, world) {
 	d := w.openWith(t, gap)
 	if _, err := d.AddApp(t.Context(), root, ipc.App{
 		Slug: "shop", Workspace: w.ws(), Auto: true,
-		Databases: []ipc.Database{{Name: "shop", Driver: "sqlite", DSN: "shop.db"}},
+		Databases: []ipc.Database{db},
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -222,7 +228,18 @@ func TestTurnOverARestart(t *testing.T) {
 
 func waitFor(t *testing.T, what string, f func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	waitWithin(t, 30*time.Second, what, f)
+}
+
+// waitLong is waitFor for what may be between two tries that lie a minute apart.
+func waitLong(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	waitWithin(t, 3*time.Minute, what, f)
+}
+
+func waitWithin(t *testing.T, limit time.Duration, what string, f func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(limit)
 	for !f() {
 		if time.Now().After(deadline) {
 			t.Fatalf("waited in vain: %s", what)

@@ -145,14 +145,23 @@ func (d *Daemon) aim(ctx context.Context, a *app, id ipc.CheckpointID, req *ipc.
 	if err != nil {
 		return "", err
 	}
-	scope, err := d.scopeOf(ctx, a, to)
+	var scope []string
+	if id == ipc.Redo || !d.isTurns(ctx, a, to) { // a turn is undone as a whole
+		scope, err = d.scopeOf(ctx, a, to)
+	}
 	if len(req.Scope) == 0 && (id == ipc.Redo || req.Turns <= 1) {
 		req.Scope = scope
 	}
-	if cp := l[l.find(to)]; id == ipc.Redo && req.Start == nil && cp.Running != nil && !*cp.Running && a.unit() != nil {
-		req.Start = cp.Running // the app was down then, and may well not start
+	if cp := l[l.find(to)]; id == ipc.Redo && req.Start == nil && cp.Running != nil && !*cp.Running && !ailing(cp) && a.unit() != nil {
+		req.Start = cp.Running // somebody had stopped the app
 	}
 	return to, err
+}
+
+// isTurns reports whether the checkpoint is the one of a turn.
+func (d *Daemon) isTurns(ctx context.Context, a *app, id ipc.CheckpointID) bool {
+	turns, err := d.store.Turns(ctx, a.rec().ID, 0)
+	return err == nil && slices.ContainsFunc(turns, func(t store.Turn) bool { return t.CheckpointID != nil && *t.CheckpointID == id })
 }
 
 // scopeOf is what a safety checkpoint's rollback or revert was of; nil is everything.
@@ -222,6 +231,8 @@ func (d *Daemon) marks(ctx context.Context, a *app, cp *store.Checkpoint) error 
 func (r *rollback) next(ctx context.Context) (*ipc.CheckpointID, error) {
 	back := r.target.UndoTo
 	switch {
+	case r.plan.Turn != "":
+		return &r.safety.ID, r.d.adopt(ctx, r.a, r.plan.Turn, r.safety.ID)
 	case r.plan.Revert != "":
 		return &r.safety.ID, nil
 	case r.plan.Aimed:
@@ -240,6 +251,50 @@ func (r *rollback) next(ctx context.Context) (*ipc.CheckpointID, error) {
 	return back, err
 }
 
+// opens is the turn that begins with this rollback, if one does: an agent's that is open
+// and changed nothing so far. The agent says who it is, or it is in the middle of a call.
+func (r *rollback) opens(ctx context.Context) (ipc.TurnID, error) {
+	open, err := r.d.store.OpenTurns(ctx, r.a.rec().ID)
+	if err != nil {
+		return "", err
+	}
+	for _, t := range slices.Backward(open) {
+		if t.Inferred || t.CheckpointID != nil {
+			continue
+		}
+		calls, err := r.d.store.Calls(ctx, t.Seq)
+		if err != nil {
+			return "", err
+		}
+		said := r.req.ConversationID != "" && r.req.ConversationID == t.ConversationID ||
+			slices.ContainsFunc(calls, func(c store.Call) bool { return r.req.CallID != "" && c.ID == r.req.CallID })
+		at := slices.ContainsFunc(calls, func(c store.Call) bool { return c.EndedAt == nil })
+		if said || at && !r.plan.Aimed { // an undo in the middle of a call is likely a person's
+			return t.ID, nil
+		}
+	}
+	return "", nil
+}
+
+// adopt takes the safety checkpoint of the rollback that a turn began with for the turn's
+// checkpoint: one undo takes back the rollback and what the turn did after it.
+func (d *Daemon) adopt(ctx context.Context, a *app, turn ipc.TurnID, cp ipc.CheckpointID) error {
+	rec, err := d.store.Turn(ctx, a.rec().ID, turn)
+	if err != nil {
+		return err
+	}
+	if t := a.tracking(); t != nil {
+		if o := t.openTurn(turn); o != nil {
+			t.mu.Lock()
+			o.rec.CheckpointID = &cp
+			rec = o.rec
+			t.mu.Unlock()
+		}
+	}
+	rec.CheckpointID = &cp
+	return d.store.PutTurn(ctx, &rec)
+}
+
 // rejoin notes that a turn that was undone while it went on did something again.
 func (d *Daemon) rejoin(ctx context.Context, a *app, act ipc.CheckpointID) error {
 	l, err := d.lineOf(ctx, a)
@@ -255,7 +310,7 @@ func (d *Daemon) rejoin(ctx context.Context, a *app, act ipc.CheckpointID) error
 // nobody's turn, unless it is to. A dry run says so.
 func (r *rollback) spareOthers(ctx context.Context) error {
 	t := r.a.tracking()
-	if t == nil || !r.plan.Aimed || r.req.Turns == 0 {
+	if t == nil || !r.plan.Aimed || r.req.Turns == 0 || !r.has(snap.Files) {
 		return nil
 	}
 	paths, err := r.unannounced(ctx, t)

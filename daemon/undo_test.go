@@ -1,6 +1,8 @@
 package daemon_test
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -122,6 +124,56 @@ func TestUndoOfTurnWithRollback(t *testing.T) {
 	end(t, d, "four")
 	undoing(t, d, w, ipc.Undo, ipc.RollbackRequest{}, "better")
 	undoing(t, d, w, ipc.Undo, ipc.RollbackRequest{}, "one")
+}
+
+func endCall(t *testing.T, d *daemon.Daemon, id ipc.CallID) {
+	t.Helper()
+	if _, err := d.EndCall(t.Context(), root, "shop", "", id); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestUndoOfTurnThatBeginsWithRollback has agents begin a turn with a rollback, of the
+// whole app or of a part, that they say is theirs or make within a call: one turn is
+// one undo. What a person rolls back while an agent thinks is no part of the turn.
+func TestUndoOfTurnThatBeginsWithRollback(t *testing.T) {
+	for name, req := range map[string]ipc.RollbackRequest{
+		"the agent says who it is": {ConversationID: "c"}, "in a call": {}, "of a part": {ConversationID: "c", Scope: []string{"work"}}, "of the call": {CallID: "first-three"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, w := openAuto(t, time.Hour)
+			write(t, w.ws(), "work", "zero")
+			worked(t, d, w, "one")
+			worked(t, d, w, "two")
+			begin(t, d, "three")
+			if name != "in a call" && req.CallID == "" {
+				endCall(t, d, "first-three")
+			}
+			goBack(t, d, *mustTurn(t, d, "one").CheckpointID, req)
+			if got := read(t, w.ws(), "work"); got != "zero" {
+				t.Fatalf("the agent's own rollback is to %q", got)
+			}
+			write(t, w.ws(), "work", "three")
+			write(t, w.ws(), "more", "of it")
+			end(t, d, "three")
+			undoing(t, d, w, ipc.Undo, ipc.RollbackRequest{}, "two")
+			if _, err := os.Stat(filepath.Join(w.ws(), "more")); !os.IsNotExist(err) {
+				t.Errorf("the turn is undone in part: %v", err)
+			}
+			undoing(t, d, w, ipc.Redo, ipc.RollbackRequest{}, "three")
+			undoing(t, d, w, ipc.Undo, ipc.RollbackRequest{}, "two")
+			undoing(t, d, w, ipc.Undo, ipc.RollbackRequest{}, "one")
+		})
+	}
+	d, w := openAuto(t, time.Hour)
+	write(t, w.ws(), "work", "zero")
+	worked(t, d, w, "one")
+	begin(t, d, "two")
+	endCall(t, d, "first-two")
+	goBack(t, d, *mustTurn(t, d, "one").CheckpointID, ipc.RollbackRequest{})
+	write(t, w.ws(), "work", "two")
+	end(t, d, "two")
+	undoing(t, d, w, ipc.Undo, ipc.RollbackRequest{}, "zero")
 }
 
 // TestUndoSparesOthers has people and programs write after an agent's turn: git's own

@@ -8,51 +8,48 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"mulligan/daemon"
 	"mulligan/ipc"
 	"mulligan/snap/postgres/pgtest"
+	"mulligan/testkit"
 )
 
 // becomesWhole waits until nothing is wrong any more, with no command given.
 func (w world) becomesWhole(t *testing.T, d *daemon.Daemon) {
 	t.Helper()
-	waitFor(t, "nothing is unfinished", func() bool { return len(d.Status(root).Problems) == 0 })
-}
-
-// unfinishedSeed is the seed of the moments at which daemons die: UNFINISHED_SEED, or 1.
-func unfinishedSeed(t *testing.T) uint64 {
-	t.Helper()
-	seed := uint64(1)
-	if s := os.Getenv("UNFINISHED_SEED"); s != "" {
-		var err error
-		if seed, err = strconv.ParseUint(s, 10, 64); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("UNFINISHED_SEED=%d", seed)
-		}
-	})
-	return seed
+	waitLong(t, "nothing is unfinished", func() bool { return len(d.Status(root).Problems) == 0 })
 }
 
 // A daemon dies in a rollback whose layers it was switching, and the database server with it.
 // The next daemon is up before the server: it says what it waits for, and finishes
 // when the server is there, with nobody asking for anything.
+//
+// With MULLIGAN_TEST_LONG=1 that is a hundred times, in ten apps with a server each, and
+// the server is up 30 seconds after the daemon: "-parallel 10" has them wait together.
 func TestServerUpAfterTheDaemon(t *testing.T) {
 	t.Parallel()
-	rounds := 3
+	apps, rounds, late := 1, 3, time.Duration(0)
 	if long() {
-		rounds = 100
+		apps, rounds, late = 10, 10, 30*time.Second
 	}
+	for app := range apps {
+		t.Run(fmt.Sprint("app ", app), func(t *testing.T) {
+			t.Parallel()
+			diesWithServer(t, testkit.Rand(t), rounds, late)
+		})
+	}
+}
+
+// diesWithServer has a daemon and its app's server die in the switch of a rollback, some
+// rounds long, and the server come up some time after the next daemon.
+func diesWithServer(t *testing.T, rnd *rand.Rand, rounds int, late time.Duration) {
 	c := pgtest.Start(t, pgtest.Options{Dir: quickDir(t)})
 	r := newRound(t, newWorld(t, c))
 	r.prepare(t, "rollback")
@@ -62,7 +59,6 @@ func TestServerUpAfterTheDaemon(t *testing.T) {
 	if from < 0 || to < from {
 		t.Fatalf("no switch among the steps %q", names)
 	}
-	rnd := rand.New(rand.NewPCG(unfinishedSeed(t), 1))
 	clear(r.tally)
 	for range rounds {
 		r.prepare(t, "rollback")
@@ -72,10 +68,7 @@ func TestServerUpAfterTheDaemon(t *testing.T) {
 		}
 		c.Kill(t)
 		d := r.open(t)
-		s := d.Status(root)
-		if all := strings.Join(s.Problems, "\n"); !strings.Contains(all, "shop: ") || !strings.Contains(all, "tries again") {
-			t.Fatalf("killed at %s, and the server is down: problems %q", names[step-1], s.Problems)
-		}
+		r.waitsForServer(t, d, "killed at "+names[step-1], late)
 		c.Start(t)
 		r.becomesWhole(t, d)
 		word := r.word(t)
@@ -88,6 +81,21 @@ func TestServerUpAfterTheDaemon(t *testing.T) {
 		progress(t, "killed at %s: %v", names[step-1], r.tally)
 	}
 	t.Logf("%d rounds: %v", rounds, r.tally)
+}
+
+// waitsForServer checks that a daemon says that it waits for the app's server, at once
+// and for as long as the server takes.
+func (r *round) waitsForServer(t *testing.T, d *daemon.Daemon, what string, late time.Duration) {
+	t.Helper()
+	for began := time.Now(); ; time.Sleep(min(late, time.Second)) { // the server's lateness is the point
+		problems := d.Status(root).Problems
+		if all := strings.Join(problems, "\n"); !strings.Contains(all, "shop: ") || !strings.Contains(all, "tries again") {
+			t.Fatalf("%s, and the server is down: problems %q", what, problems)
+		}
+		if time.Since(began) >= late {
+			return
+		}
+	}
 }
 
 // failing is a daemon whose steps fail for as long as they are told to.
@@ -193,14 +201,7 @@ func TestServerDiesInPrepare(t *testing.T) {
 // folder of its data, its socket, and a client.
 func mariaDB(t *testing.T) (data, socket string, sql func(text string) string) {
 	t.Helper()
-	for _, name := range []string{"mariadbd", "mariadb-install-db", "mariadb"} {
-		if _, err := exec.LookPath(name); err != nil {
-			if os.Getenv("MULLIGAN_TEST_NOSKIP") == "1" {
-				t.Fatal(err)
-			}
-			t.Skip("no MariaDB: install the package mariadb-server")
-		}
-	}
+	testkit.Need(t, "mariadb")
 	dir := worldDir(t)
 	data, socket = filepath.Join(dir, "data"), filepath.Join(dir, "s")
 	sh(t, `mariadb-install-db --no-defaults --datadir="$1" --skip-test-db --tmpdir="$2" --auth-root-authentication-method=normal --innodb-log-file-size=8M`, data, dir)

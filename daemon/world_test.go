@@ -27,6 +27,7 @@ import (
 	"mulligan/privsep"
 	"mulligan/snap/postgres/pgtest"
 	"mulligan/systemd/systemdtest"
+	"mulligan/testkit"
 )
 
 func TestMain(m *testing.M) {
@@ -413,4 +414,4 @@ func progress(t *testing.T, format string, args ...any) {
 }
 
 // long reports whether tests are to do all that they can.
-func long() bool { return os.Getenv("MULLIGAN_TEST_LONG") == "1" }
+func long() bool { return testkit.Long() }

@@ -38,6 +38,8 @@ var rules = []rule{
 	{"cmd/mulligan/doctor/...", []string{"ipc/...", "cmd/mulligan/agents/...", "cmd/mulligan/doctor/..."}},
 	{"cmd/mulligan/...", []string{"ipc/...", "mcpserver/...", "cmd/mulligan/agents/...", "cmd/mulligan/doctor/..."}},
 
+	{"testkit", nil},
+	{"systemd/systemdtest", []string{"ipc/errs", "testkit"}},
 	{"systemd/...", []string{"ipc/errs", "systemd/..."}},
 	{"privsep/...", []string{"ipc/errs"}},
 
@@ -47,7 +49,9 @@ var rules = []rule{
 	{"snap/cas/...", []string{"ipc/errs", "snap", "snap/beneath", "snap/cas/..."}},
 	{"snap/extsort", []string{"ipc/errs"}},
 	{"snap/records", []string{"ipc/errs", "snap", "snap/cas"}},
-	{"snap/snaptest/...", []string{"ipc/errs", "snap", "snap/beneath", "snap/cas/...", "snap/snaptest/..."}},
+	{"snap/snaptest/...", []string{"ipc/errs", "snap", "snap/beneath", "snap/cas/...", "snap/snaptest/...", "testkit"}},
+	{"snap/disk/disktest", []string{"testkit"}},
+	{"snap/postgres/pgtest", []string{"testkit"}},
 	// A driver (snap/NAME) may import itself; see below.
 	{"snap/...", []string{"ipc/errs", "snap", "snap/beneath", "snap/cas/...", "snap/extsort", "snap/records", "privsep"}},
 

@@ -27,6 +27,8 @@ type Diff struct {
 	Total   int          `json:"total"` // also those that are not in Changes
 	// Unknown names the layers that can't tell what differs.
 	Unknown []string `json:"unknown"`
+	// Unreadable says of layers that cannot be read why, a line for each.
+	Unreadable []string `json:"unreadable,omitempty"`
 }
 
 // DiffChange is one thing that differs.

@@ -139,7 +139,7 @@ func TestHandle(t *testing.T) {
 // The contract's field names, no more and no fewer.
 func TestFieldNames(t *testing.T) {
 	checkpoint := `checkpoint_id app_id ref trigger vm_snapshot_id db_snapshot_id db_snapshots files_snapshot_id files_hash
-		quiesced running healthy pinned size_bytes notes deploy_id conversation_id message_id turn_id expires_at created_at`
+		quiesced running healthy rehearsed pinned size_bytes notes deploy_id conversation_id message_id turn_id expires_at created_at`
 	result := `rolled_back rolled_back_to restored_to safety_checkpoint stages changes_reverted changes_total verification
 		recovered warnings next_actions confidence evidence_anchors assumptions next`
 	tests := []struct {

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"mulligan/ipc/errs"
+	"mulligan/testkit"
 )
 
 func TestListenModes(t *testing.T) {
@@ -174,12 +175,7 @@ func TestCallerIsTheKernelsWord(t *testing.T) {
 		t.Errorf("%+v, %v", st, err)
 	}
 
-	if os.Getuid() != 0 {
-		if os.Getenv("MULLIGAN_TEST_NOSKIP") == "1" {
-			t.Fatal("needs root to become another user")
-		}
-		t.Skip("needs root to become another user")
-	}
+	testkit.Need(t, "root")
 	// The test binary lies in a folder of root's: nobody runs it by descriptor.
 	if err := os.Chmod(filepath.Dir(c.Socket()), 0o711); err != nil {
 		t.Fatal(err)

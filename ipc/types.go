@@ -128,9 +128,10 @@ type Database struct {
 	Driver string `json:"driver"`         // postgres, mysql, sqlite, redis
 	DSN    string `json:"dsn"`            // for sqlite a path, relative to the workspace or absolute; for postgres a URL, or key=value pairs
 	Mode   string `json:"mode,omitempty"` // postgres: logical, physical, auto
-	// DataDir and Unit are a Postgres cluster's data folder and the systemd unit
-	// that serves it: with both, which only root names, the daemon may manage
-	// the cluster's files (mode physical).
+	// DataDir is a Postgres cluster's data folder: with it, the daemon may manage the
+	// cluster's files (mode physical). Unit is the systemd unit that serves it; without
+	// one the daemon starts and stops the server itself. Only root names a unit, and a
+	// folder that is not the app's owner's.
 	DataDir string `json:"data_dir,omitempty"`
 	Unit    string `json:"unit,omitempty"`
 
@@ -169,8 +170,9 @@ type Checkpoint struct {
 	FilesSnapshot  *string      `json:"files_snapshot_id"`
 	FilesHash      *string      `json:"files_hash"`
 	Quiesced       bool         `json:"quiesced"`
-	Running        *bool        `json:"running"` // the app ran when it was made; null where it has no unit, or nobody looked
-	Healthy        *bool        `json:"healthy"` // it was well then; null where it has no health check, or nobody looked
+	Running        *bool        `json:"running"`   // the app ran when it was made; null where it has no unit, or nobody looked
+	Healthy        *bool        `json:"healthy"`   // it was well then; null where nobody can tell: it has no health check, or somebody had stopped it
+	Rehearsed      *bool        `json:"rehearsed"` // its databases could be restored beside the live ones when that was tried; null where nobody tried
 	Pinned         bool         `json:"pinned"`
 	SizeBytes      int64        `json:"size_bytes"` // what deleting it would free
 	Notes          *string      `json:"notes"`
@@ -181,12 +183,17 @@ type Checkpoint struct {
 	ExpiresAt      *time.Time   `json:"expires_at"`
 	CreatedAt      time.Time    `json:"created_at"`
 	Warnings       []string     `json:"warnings,omitempty"` // what it lacks
-	Damaged        string       `json:"damaged,omitempty"`  // why it cannot be gone back to as it is
+	// Raw names the layers whose state could not be read: it holds the bytes that lay there.
+	Raw     []string `json:"raw,omitempty"`
+	Damaged string   `json:"damaged,omitempty"` // why it cannot be gone back to as it is
 	// CalledOff: it is the safety checkpoint of a rollback that was undone, or is under
 	// way. N does not count it, and redo passes it by.
 	CalledOff bool `json:"called_off,omitempty"`
 	// Inferred: it is of a turn that nobody announced.
 	Inferred bool `json:"inferred,omitempty"`
+	// StayedBehind, of a safety checkpoint whose rollback was done, names the layers that
+	// are as they were since that rollback or an earlier one, while others went back.
+	StayedBehind []string `json:"stayed_behind,omitempty"`
 	// UndoTo is the checkpoint that undo goes to from this one's state, and UndoNext the
 	// one that it goes to from the state that followed. "" is none; null is not known.
 	UndoTo   *CheckpointID `json:"undo_to,omitempty"`
@@ -206,6 +213,7 @@ type DBSnapshot struct {
 	SnapshotID string `json:"snapshot_id"`
 	Driver     string `json:"driver"`
 	Position   string `json:"position"`
+	Rehearsed  *bool  `json:"rehearsed"` // it could be restored beside the live one when that was tried; null where nobody tried
 }
 
 // CreateRequest asks for a checkpoint.
@@ -246,7 +254,10 @@ type StorageUsage struct {
 
 // RollbackRequest asks to go to a checkpoint.
 type RollbackRequest struct {
-	Scope         []string    `json:"scope,omitempty"`          // paths in the workspace, and "layer:NAME"
+	Scope []string `json:"scope,omitempty"` // paths in the workspace, and "layer:NAME"
+	// Without leaves layers ("db:main", "files", "disk", "db" for all databases) as they
+	// are, and does not look at them: those whose state can be neither read nor kept.
+	Without       []string    `json:"without,omitempty"`
 	VerifyRestore *bool       `json:"verify_restore,omitempty"` // default true
 	Reason        string      `json:"reason,omitempty"`
 	DryRun        bool        `json:"dry_run,omitempty"`
@@ -347,10 +358,13 @@ type RollbackResult struct {
 	Assumptions      []string      `json:"assumptions"`
 	Next             string        `json:"next"`
 	DryRun           bool          `json:"dry_run,omitempty"`
-	Scope            []string      `json:"scope,omitempty"`    // what it was limited to
-	PutBack          []string      `json:"put_back,omitempty"` // where it was undone: a line per layer
-	Preview          *Preview      `json:"preview,omitempty"`  // of a dry run
-	Error            *ErrorBody    `json:"error,omitempty"`    // why rolled_back is false
+	Scope            []string      `json:"scope,omitempty"` // what it was limited to
+	// StayedBehind names the layers that are as they were, though they are in the scope:
+	// those of Without, and those that the checkpoint holds nothing of.
+	StayedBehind []string   `json:"stayed_behind,omitempty"`
+	PutBack      []string   `json:"put_back,omitempty"` // where it was undone: a line per layer
+	Preview      *Preview   `json:"preview,omitempty"`  // of a dry run
+	Error        *ErrorBody `json:"error,omitempty"`    // why rolled_back is false
 }
 
 // Preview is what a dry run foresees.

@@ -68,6 +68,9 @@ func elicitation(app ipc.App, in rollbackIn) *mcp.ElicitParams {
 	if len(in.Scope) > 0 {
 		part = fmt.Sprintf("only %q", in.Scope)
 	}
+	if len(in.Without) > 0 {
+		part += fmt.Sprintf(" without %q", in.Without)
+	}
 	return &mcp.ElicitParams{
 		Mode:    "form",
 		Message: fmt.Sprintf("Roll %s back to %s (%s)? The present state becomes a safety checkpoint first.", app.Slug, in.Checkpoint, part),

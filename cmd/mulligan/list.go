@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -105,6 +106,9 @@ func (c *cli) checkpointRow(cp ipc.Checkpoint) []string {
 	}
 	if cp.CalledOff {
 		notes += ", which was called off"
+	}
+	if len(cp.Raw) > 0 {
+		notes += " (raw bytes of " + c.text(strings.Join(cp.Raw, ", ")) + ")"
 	}
 	return []string{
 		c.text(string(cp.ID)), c.when(cp.CreatedAt), c.text(string(cp.Trigger)), pin, c.size(cp.SizeBytes), ref, notes,

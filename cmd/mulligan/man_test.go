@@ -7,16 +7,15 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"mulligan/testkit"
 )
 
 // Every command has a page that says all its help does, in clean roff.
 func TestManualPages(t *testing.T) {
 	root := newRoot(newCLI(), nil)
 	root.InitDefaultHelpCmd()
-	groff, err := exec.LookPath("groff")
-	if err != nil && os.Getenv("MULLIGAN_TEST_NOSKIP") == "1" {
-		t.Fatal(err)
-	}
+	testkit.Need(t, "groff")
 	list := pages(root)
 	if len(list) < 30 {
 		t.Errorf("%d pages", len(list))
@@ -29,11 +28,8 @@ func TestManualPages(t *testing.T) {
 				t.Errorf("%s: a request: %s", cmd.CommandPath(), line)
 			}
 		}
-		if groff == "" {
-			continue
-		}
 		var out, problems bytes.Buffer
-		run := exec.CommandContext(t.Context(), groff, "-man", "-ww", "-Kutf8", "-Tutf8", "-P-cbou", "-rLL=10000n")
+		run := exec.CommandContext(t.Context(), "groff", "-man", "-ww", "-Kutf8", "-Tutf8", "-P-cbou", "-rLL=10000n")
 		run.Stdin, run.Stdout, run.Stderr = strings.NewReader(text), &out, &problems
 		if err := run.Run(); err != nil || problems.Len() > 0 {
 			t.Errorf("%s: %v: %s\n%s", cmd.CommandPath(), err, &problems, text)

@@ -37,6 +37,9 @@ func (c *cli) receiptLines(res ipc.RollbackResult) {
 	for _, ch := range res.ChangesReverted {
 		rows = append(rows, []string{"change", c.text(ch.Operation), c.text(ch.Path), c.text(ch.Summary)})
 	}
+	for _, l := range res.StayedBehind {
+		rows = append(rows, []string{"stayed_behind", c.text(l)})
+	}
 	for _, l := range res.PutBack {
 		rows = append(rows, []string{"put_back", c.text(l)})
 	}
@@ -99,6 +102,9 @@ func (c *cli) receiptForPeople(id ipc.CheckpointID, res ipc.RollbackResult) {
 	} else if res.RolledBack {
 		line("undone", "%s", count(res.ChangesTotal, "change"))
 		line("verified", "%s", verdictForPeople(res.Verification))
+	}
+	if len(res.StayedBehind) > 0 {
+		line("unchanged", "%s stayed as it was", c.text(strings.Join(res.StayedBehind, ", ")))
 	}
 	for _, l := range res.PutBack {
 		line("put back", "%s", c.text(l))

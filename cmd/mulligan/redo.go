@@ -38,6 +38,7 @@ func newRedo(c *cli) *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&f.req.DryRun, "dry-run", false, "change nothing, say what would change")
 	cmd.Flags().BoolVar(&f.req.Force, "force", false, forceHelp)
+	addWithout(cmd, &f.req)
 	f.start.add(cmd)
 	return cmd
 }

@@ -21,6 +21,12 @@ A PATH of --scope is relative to the current folder, where that is in the app's
 workspace, else to the workspace. One that exists neither now nor in the checkpoint is
 refused, as is all else that can be known beforehand, before anything is done.
 
+Each layer (files, disk, db:NAME) is safe by itself: one that is out of scope is not
+looked at. One that cannot be read, as a database file that was written over, is kept as
+the bytes that lie there, and goes back all the same. Where even that cannot be, as of a
+server that is away, nothing is done: --without db:main, which the error names, takes the
+rest back. mulligan app show says then what stayed behind.
+
 Where it would take along what another agent's session wrote at the same time, it says
 so and does nothing, unless --force is given: mulligan revert undoes the writes of one
 session only.
@@ -34,10 +40,15 @@ The daemon does the work: an interrupt ends only this program.
 In a pipe, a line per fact: rolled_back, dry_run, restored_to, safety_checkpoint,
 changes_total, verified (yes, no or skipped), recovered; then "stage", name, status, milliseconds,
 notes, six times; then "change", operation undone, path, summary (at most 100);
-"put_back", what became of a layer of a rollback that was undone; "warning", text;
+"stayed_behind", a layer in scope that is as it was; "put_back", what became of a layer of a rollback that was undone; "warning", text;
 "next", text. A dry run adds "layer", name and what was created,
 modified and deleted in it; "database", like "change"; "unaffected", what would stay as
 it is; "downtime", how long, from what. What is not known yet or at all is "-".`
+
+// addWithout adds the flag for the layers that a rollback leaves as they are.
+func addWithout(cmd *cobra.Command, req *ipc.RollbackRequest) {
+	cmd.Flags().StringArrayVar(&req.Without, "without", nil, "leave this `LAYER` (db:main, files, disk) as it is, and don't look at it; may be repeated")
+}
 
 const forceHelp = "take along what another session wrote at the same time"
 
@@ -94,6 +105,7 @@ func newRollback(c *cli) *cobra.Command {
 	cmd.Flags().BoolVar(&f.noVerify, "no-verify", false, "don't hash the restored state and compare")
 	cmd.Flags().BoolVar(&f.req.CheckStored, "check-stored", false, "first read every byte that is stored for the checkpoint")
 	cmd.Flags().BoolVar(&f.req.Force, "force", false, forceHelp)
+	addWithout(cmd, &f.req)
 	f.start.add(cmd)
 	cmd.Flags().StringVar(&f.onUnhealthy, "on-unhealthy", "", "`keep|undo`: what to do when the health check fails (default keep)")
 	return cmd

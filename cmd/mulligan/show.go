@@ -12,8 +12,9 @@ import (
 
 const showLong = `Show all that is known of one checkpoint.
 
-In a pipe: a line per field, its name (as in the API) and its value; db_snapshot and
-warning once per database and warning.`
+In a pipe: a line per field, its name (as in the API) and its value; db_snapshot, raw (a
+layer that could not be read, kept as bytes), stayed_behind (a layer that the rollback
+after it left as it was) and warning once for each.`
 
 type showCmd struct{ *cli }
 
@@ -60,6 +61,7 @@ func (c *cli) checkpointFields(cp ipc.Checkpoint) [][2]string {
 		{"quiesced", yesNo(cp.Quiesced)},
 		{"running", known(cp.Running)},
 		{"healthy", known(cp.Healthy)},
+		{"rehearsed", known(cp.Rehearsed)},
 		{"size_bytes", c.size(cp.SizeBytes)},
 		{"notes", c.maybe(cp.Notes)},
 		{"ref", c.maybe(cp.Ref)},
@@ -78,6 +80,12 @@ func (c *cli) checkpointFields(cp ipc.Checkpoint) [][2]string {
 			parts = append(parts, db.Position)
 		}
 		all = append(all, [2]string{"db_snapshot", c.text(strings.Join(parts, " "))})
+	}
+	for _, l := range cp.Raw {
+		all = append(all, [2]string{"raw", c.text(l)})
+	}
+	for _, l := range cp.StayedBehind {
+		all = append(all, [2]string{"stayed_behind", c.text(l)})
 	}
 	if cp.Damaged != "" {
 		all = append(all, [2]string{"damaged", c.text(cp.Damaged)})

@@ -18,6 +18,9 @@ undone: the paths that it changed. mulligan redo goes forward again.
 What was written to files in between, outside of all turns, would be taken along: undo
 then names a path of it and does nothing, unless --include-others is given.
 
+Where a layer can be neither read nor kept, as of a database server that is away, the
+error names the flag that undoes the rest: --without db:main.
+
 In a pipe, the same lines as mulligan rollback prints.`
 
 type undoCmd struct {
@@ -52,6 +55,7 @@ func newUndo(c *cli) *cobra.Command {
 	cmd.Flags().BoolVar(&f.req.DryRun, "dry-run", false, "change nothing, say what would change")
 	cmd.Flags().BoolVar(&f.req.IncludeOthers, "include-others", false, "take along what was written in between outside of all turns")
 	cmd.Flags().BoolVar(&f.req.Force, "force", false, forceHelp)
+	addWithout(cmd, &f.req)
 	f.start.add(cmd)
 	return cmd
 }

@@ -1,26 +1,26 @@
 package main
 
 import (
-	"math/rand/v2"
+	"fmt"
 	"testing"
 	"time"
 
 	"mulligan/ipc"
+	"mulligan/testkit"
 )
 
 const kills = 20
 
-// killDuring runs f, kills the daemon at a random moment within about the time
-// that f takes undisturbed, and starts it again.
-func killDuring(d *daemonProcess, rng *rand.Rand, takes time.Duration, f func()) (after time.Duration) {
-	after = time.Duration(rng.Int64N(int64(takes)*12/10 + 1))
-	done := make(chan struct{})
-	go func() { defer close(done); f() }()
+// killDuring runs f, kills the daemon after some time, and starts it again. It reports
+// whether f was cut short.
+func killDuring(d *daemonProcess, after time.Duration, f func() error) (cut bool) {
+	done := make(chan error, 1)
+	go func() { done <- f() }()
 	time.Sleep(after) // the moment is the point of the test
 	d.kill()
-	<-done
+	cut = <-done != nil
 	d.start()
-	return after
+	return cut
 }
 
 // sound checks what must hold after any crash: the app runs, in one state; all
@@ -49,12 +49,16 @@ func TestKillInCreate(t *testing.T) {
 	began := time.Now()
 	a.create()
 	takes := time.Since(began)
-	rng := rand.New(rand.NewPCG(1, uint64(began.UnixNano())))
-	for i := range kills {
-		word := "create-" + string(rune('a'+i))
+	m := testkit.NewMoments(t, takes, kills)
+	for i := 0; m.Next(); i++ {
+		word := fmt.Sprint("create-", i)
 		a.set(t, word)
 		before, listed := a.files(t), len(a.checkpoints())
-		after := killDuring(d, rng, takes, func() { d.client.CreateCheckpoint(t.Context(), "shop", ipc.CreateRequest{Pinned: true}) })
+		after := m.After()
+		m.Hit(killDuring(d, after, func() error {
+			_, err := d.client.CreateCheckpoint(t.Context(), "shop", ipc.CreateRequest{Pinned: true})
+			return err
+		}))
 		if got := a.sound(t); got != word {
 			t.Fatalf("killed after %v: the app says %q, want %q", after, got, word)
 		}
@@ -78,13 +82,17 @@ func TestKillInRollback(t *testing.T) {
 		t.Fatal(err)
 	}
 	takes := time.Since(began)
-	rng := rand.New(rand.NewPCG(2, uint64(began.UnixNano())))
+	m := testkit.NewMoments(t, takes, kills)
 	forward := 0
-	for i := range kills {
-		word := "bad-" + string(rune('a'+i))
+	for i := 0; m.Next(); i++ {
+		word := fmt.Sprint("bad-", i)
 		a.set(t, word)
 		before := a.files(t)
-		after := killDuring(d, rng, takes, func() { d.client.Rollback(t.Context(), "shop", cp.ID, ipc.RollbackRequest{}, nil) })
+		after := m.After()
+		m.Hit(killDuring(d, after, func() error {
+			_, err := d.client.Rollback(t.Context(), "shop", cp.ID, ipc.RollbackRequest{}, nil)
+			return err
+		}))
 		switch got := a.sound(t); got {
 		case "good":
 			forward++

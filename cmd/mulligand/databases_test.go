@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -112,7 +113,7 @@ func TestPostgres(t *testing.T) {
 	c.Psql(t, "postgres", `CREATE ROLE shopper LOGIN CREATEDB PASSWORD 'hunter2'; CREATE DATABASE shop OWNER shopper`)
 	c.Psql(t, "shop", shopSQL)
 	d.must("app", "set", fmt.Sprintf("database=main=postgres:host=127.0.0.1 port=%d user=shopper password=hunter2 dbname=shop sslmode=disable", c.Port), "--app", "shop")
-	if shown := d.must("app", "show", "--app", "shop"); !strings.Contains(shown, "db:main (postgres, logical: no data folder and unit") {
+	if shown := d.must("app", "show", "--app", "shop"); !strings.Contains(shown, "db:main (postgres, logical: no data folder of its cluster") {
 		t.Errorf("app show does not say how the database is covered:\n%s", shown)
 	}
 	a.survivePostgres(t, c)
@@ -150,8 +151,8 @@ func TestPostgresPhysical(t *testing.T) {
 	if _, stderr, code := set("&unit=nosuch.service"); code != 3 || !strings.Contains(stderr, "nosuch.service") {
 		t.Errorf("no unit: exit %d, %s", code, stderr)
 	}
-	if _, stderr, code := set("&mode=physical"); code != 2 || !strings.Contains(stderr, "one of data_dir and unit") {
-		t.Errorf("one of two: exit %d, %s", code, stderr)
+	if _, stderr, code := d.mulligan("app", "set", "database=main="+dsn+"#unit=pg.service", "--app", "shop"); code != 2 || !strings.Contains(stderr, "has a unit, and no data_dir") {
+		t.Errorf("a unit alone: exit %d, %s", code, stderr)
 	}
 	d.refusesOthers(t, c)
 	plain := "database=main=" + c.DSNAs("shopper", "shop") + "#data_dir=" + c.DataDir + "&unit=pg.service"
@@ -249,6 +250,159 @@ func (d *daemonProcess) refusesOthers(t *testing.T, c *pgtest.Cluster) {
 	defer func() { d.cred = nil }()
 	_, stderr, code := d.mulligan("app", "add", "--slug", "theirs", "--dir", ws, "--db", c.TCP("mule", "hunter2", "shop")+"#data_dir="+c.DataDir+"&unit=pg.service")
 	if code != 5 || !strings.Contains(stderr, "named by root") || !strings.Contains(stderr, "ask an administrator: mulligan app set") || strings.Contains(stderr, "hunter2") {
+		t.Errorf("another user: exit %d, %s", code, stderr)
+	}
+}
+
+// ownServer starts the server of a cluster as its owner would, by pg_ctl.
+func ownServer(t *testing.T, c *pgtest.Cluster) {
+	t.Helper()
+	pgCtl(t, c, "start")
+	t.Cleanup(func() {
+		_ = c.Command("pg_ctl", "stop", "-s", "-m", "immediate", "-D", c.DataDir).Run() // it may be down
+	})
+}
+
+func pgCtl(t *testing.T, c *pgtest.Cluster, verb string) {
+	t.Helper()
+	args := []string{verb, "-w", "-s", "-D", c.DataDir}
+	if verb != "stop" {
+		args = append(args, "-l", c.Log)
+	}
+	cmd := c.Command("pg_ctl", args...)
+	if err := cmd.Run(); err != nil { // without pipes, which the server would keep open
+		t.Fatalf("pg_ctl %s: %v", verb, err)
+	}
+}
+
+// postmaster is the first line of the server's postmaster.pid.
+func postmaster(t *testing.T, c *pgtest.Cluster) string {
+	t.Helper()
+	text, err := os.ReadFile(c.DataDir + "/postmaster.pid")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, _, _ := strings.Cut(string(text), "\n")
+	return pid
+}
+
+// TestPostgresOwned takes a cluster back that its owner started, without systemd and
+// without a word of root's: at a daemon of the owner's own, and at the host's.
+func TestPostgresOwned(t *testing.T) {
+	for name, daemon := range map[string]func(t *testing.T, cred *syscall.Credential) *daemonProcess{
+		"rootless": func(t *testing.T, cred *syscall.Credential) *daemonProcess {
+			d := newDaemon(t)
+			if err := os.Chown(d.dir, int(cred.Uid), int(cred.Gid)); err != nil {
+				t.Fatal(err)
+			}
+			d.cred = cred
+			d.start()
+			return d
+		},
+		"host": func(t *testing.T, cred *syscall.Credential) *daemonProcess {
+			d := hostDaemon(t)
+			d.cred = cred
+			return d
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := pgtest.New(t, pgtest.Options{Settings: map[string]string{"wal_level": "replica"}})
+			ownServer(t, c)
+			c.Psql(t, "postgres", "CREATE ROLE shopper LOGIN; CREATE DATABASE shop OWNER shopper")
+			c.Psql(t, "shop", shopSQL)
+			uid, gid := c.Owner()
+			d := daemon(t, &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)})
+			a := newApp(t, d, 5)
+			if name == "host" {
+				d.refusesFolders(t, c)
+			}
+			said := d.must("app", "set", "database=main="+c.DSN("shop")+"#data_dir="+c.DataDir, "--app", "shop")
+			for _, word := range []string{"db:main (postgres, physical: ", "Restart the server once"} {
+				if !strings.Contains(said, word) {
+					t.Errorf("app set says nothing of %q:\n%s", word, said)
+				}
+			}
+			pgCtl(t, c, "restart")
+			a.survivesOwned(t, c)
+			d.must("app", "remove", "shop", "--purge")
+			if _, err := os.Lstat(c.DataDir + ".mulligan"); !os.IsNotExist(err) {
+				t.Errorf("purged, the store is left: %v", err)
+			}
+			c.Psql(t, "postgres", "SELECT 1")
+		})
+	}
+}
+
+func (a *testApp) survivesOwned(t *testing.T, c *pgtest.Cluster) {
+	t.Helper()
+	d := a.d
+	before := lookPostgres(t, c)
+	cp := a.create()
+	c.Psql(t, "postgres", "DROP DATABASE shop WITH (FORCE)")
+	to := func(id ipc.CheckpointID, want string) ipc.RollbackResult {
+		t.Helper()
+		res := ask[ipc.RollbackResult](d, "rollback", string(id), "--app", "shop")
+		if got := lookPostgres(t, c); !res.RolledBack || got != want {
+			t.Fatalf("rolled back to\n%s\nwant\n%s\n%+v", got, want, res)
+		}
+		return res
+	}
+	back := to(cp.ID, before)
+	to(back.SafetyCheckpoint.ID, "no database")
+	to(cp.ID, before)
+
+	// The daemon's end is not the server's, and the next daemon knows it.
+	server := postmaster(t, c)
+	d.kill()
+	if now := postmaster(t, c); now != server {
+		t.Errorf("the server was %s, and is %s", server, now)
+	}
+	c.Psql(t, "shop", "DELETE FROM orders")
+	cred := d.cred
+	if d.args != nil { // the host's
+		d.cred = nil
+	}
+	d.start()
+	d.cred = cred
+	to(cp.ID, before)
+
+	// A server that is down is started where it is needed.
+	pgCtl(t, c, "stop")
+	a.create()
+	if got := lookPostgres(t, c); got != before {
+		t.Errorf("started for a checkpoint, there is\n%s\nwant\n%s", got, before)
+	}
+}
+
+// refusesFolders checks that nobody has the daemon handle a folder that is another's, or
+// can be put in the place of another.
+func (d *daemonProcess) refusesFolders(t *testing.T, c *pgtest.Cluster) {
+	t.Helper()
+	link := filepath.Join(d.dir, "link")
+	open := filepath.Join(d.dir, "open")
+	if err := errors.Join(os.Symlink(c.DataDir, link), os.MkdirAll(open+"/data", 0o700), os.Chmod(open, 0o777),
+		os.Chown(open+"/data", int(d.cred.Uid), int(d.cred.Gid))); err != nil {
+		t.Fatal(err)
+	}
+	refused := func(dir string) {
+		t.Helper()
+		_, stderr, code := d.mulligan("app", "set", "database=main="+c.DSN("shop")+"#data_dir="+dir, "--app", "shop")
+		if code != 5 || !strings.Contains(stderr, "the data folder") {
+			t.Errorf("%s: exit %d, %s", dir, code, stderr)
+		}
+	}
+	for _, dir := range []string{"/root", "/etc", link, open + "/data", "/nowhere"} {
+		refused(dir)
+	}
+	mine := d.cred
+	d.cred = &syscall.Credential{Uid: stranger, Gid: stranger}
+	defer func() { d.cred = mine }()
+	ws := filepath.Join(d.dir, "theirs")
+	if err := errors.Join(os.Mkdir(ws, 0o755), os.Chown(ws, stranger, stranger)); err != nil {
+		t.Fatal(err)
+	}
+	_, stderr, code := d.mulligan("app", "add", "--slug", "theirs", "--dir", ws, "--db", "main="+c.DSN("shop")+"#mode=physical&data_dir="+c.DataDir)
+	if code != 5 || !strings.Contains(stderr, "the data folder") {
 		t.Errorf("another user: exit %d, %s", code, stderr)
 	}
 }

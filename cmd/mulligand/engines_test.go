@@ -9,19 +9,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-)
 
-// missing skips a test that lacks a program, or fails it where nothing may be skipped.
-func missing(t *testing.T, program, pkg string) {
-	t.Helper()
-	if _, err := exec.LookPath(program); err == nil {
-		return
-	}
-	if os.Getenv("MULLIGAN_TEST_NOSKIP") == "1" {
-		t.Fatalf("no %s: apt-get install %s", program, pkg)
-	}
-	t.Skipf("no %s: install the package %s", program, pkg)
-}
+	"mulligan/testkit"
+)
 
 // engine starts a server that ends with the test, and waits until ready.
 func engine(t *testing.T, ready func() bool, program string, args ...string) {
@@ -52,7 +42,7 @@ func output(t *testing.T, input, program string, args ...string) string {
 
 // TestMariaDB rolls a whole app with a MariaDB database back and forward.
 func TestMariaDB(t *testing.T) {
-	missing(t, "mariadbd", "mariadb-server")
+	testkit.Need(t, "mariadb")
 	dir, err := os.MkdirTemp("/tmp", "mg-maria") // a socket's path must be short
 	if err != nil {
 		t.Fatal(err)
@@ -95,7 +85,7 @@ func TestMariaDB(t *testing.T) {
 
 // TestRedis rolls a whole app with a Redis server back and forward.
 func TestRedis(t *testing.T) {
-	missing(t, "redis-server", "redis-server")
+	testkit.Need(t, "redis")
 	dir := t.TempDir()
 	_, port, err := net.SplitHostPort(freeAddr(t))
 	if err != nil {

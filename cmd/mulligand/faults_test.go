@@ -16,6 +16,7 @@ import (
 
 	"mulligan/ipc"
 	"mulligan/ipc/errs"
+	"mulligan/testkit"
 )
 
 // refused runs the client, which must fail with the exit code and one line
@@ -176,9 +177,7 @@ func TestFileThatKeepsChanging(t *testing.T) {
 }
 
 func TestUnreadableFile(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to make a file that another user cannot read")
-	}
+	testkit.Need(t, "root")
 	d := newDaemon(t)
 	d.cred = &syscall.Credential{Uid: 65534, Gid: 65534}
 	shell(t, d.dir, "chown 65534:65534 . && chmod 755 .")
@@ -200,9 +199,7 @@ func TestUnreadableFile(t *testing.T) {
 func (d *daemonProcess) tmpfs(dir string, mb int) {
 	t := d.t
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to mount a small file system")
-	}
+	testkit.Need(t, "root")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -6,14 +6,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"mulligan/testkit"
 )
 
 // TestInspector has mcpserver's Inspector test talk to the real programs:
 // mulligan mcp over a real daemon and a real app.
 func TestInspector(t *testing.T) {
-	if os.Getenv("MULLIGAN_TEST_NOSKIP") != "1" {
-		t.Skip("the MCP Inspector is some 300 MB from npm: set MULLIGAN_TEST_NOSKIP=1 to have it fetched")
-	}
+	testkit.NPM(t, "../../mcpserver/testdata/inspector", 300)
 	a, h := newHooked(t, "claude-code")
 	d := a.d
 	// The conversation that it reverts a call of.

@@ -7,14 +7,14 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"mulligan/testkit"
 )
 
 // Settings that can't be written, in a folder that is read-only, stay as they
 // are, all of them; a file that is read-only itself is replaced and stays so.
 func TestInstallReadOnly(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("needs root, to be somebody whom modes bind")
-	}
+	testkit.Need(t, "root")
 	const nobody = 65534
 	d := newDaemon(t) // for its folder only
 	home := filepath.Join(d.dir, "home")

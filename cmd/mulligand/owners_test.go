@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/privsep/privseptest"
+	"mulligan/testkit"
 )
 
 // stranger is a user without an account: nothing on the host is theirs but what a test makes.
@@ -43,12 +44,7 @@ func signalThreads(args []string) {
 // hostDaemon starts a daemon of root's.
 func hostDaemon(t *testing.T) *daemonProcess {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		if os.Getenv("MULLIGAN_TEST_NOSKIP") == "1" {
-			t.Fatal("this test needs root")
-		}
-		t.Skip("only root runs a host's daemon")
-	}
+	testkit.Need(t, "root")
 	d := newDaemon(t)
 	d.args = []string{}
 	d.start()

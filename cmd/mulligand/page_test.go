@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -19,6 +18,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"mulligan/ipc"
+	"mulligan/testkit"
 )
 
 // hostile is a file's name that would run if it ever became markup, and that
@@ -134,19 +134,13 @@ type browser struct {
 
 func newBrowser(t *testing.T) *browser {
 	t.Helper()
-	path, err := exec.LookPath("chromium")
-	if err != nil {
-		if os.Getenv("MULLIGAN_TEST_NOSKIP") == "1" {
-			t.Fatal(err)
-		}
-		t.Skip("there is no chromium: apt-get install chromium")
-	}
+	testkit.Need(t, "chromium")
 	axe, err := os.ReadFile(filepath.Join(fromNPM(t, "axe", 3), "axe-core", "axe.min.js"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	b := &browser{t: t, axe: string(axe)}
-	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox,
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath("chromium"), chromedp.NoSandbox,
 		chromedp.WSURLReadTimeout(2*time.Minute), chromedp.Flag("disable-dev-shm-usage", true))
 	ctx, cancel := chromedp.NewExecAllocator(t.Context(), options...)
 	t.Cleanup(cancel)

@@ -12,10 +12,12 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"mulligan/ipc"
 	"mulligan/snap/postgres/pgtest"
-	"mulligan/snap/snaptest"
 	"mulligan/systemd/systemdtest"
+	"mulligan/testkit"
 )
 
 // dbApp is an app with a unit, files, a SQLite file, and a Postgres database
@@ -24,17 +26,22 @@ type dbApp struct {
 	*testApp
 	h     *systemdtest.Host
 	c     *pgtest.Cluster
+	owned bool                        // no unit serves the cluster
 	words map[ipc.CheckpointID]string // the state that each listed checkpoint holds
 }
 
 // rows is how many each of the shop's tables has, of a kilobyte.
 const rows = 3000
 
-func newDBApp(t *testing.T) *dbApp {
+func newDBApp(t *testing.T, owned bool) *dbApp {
 	t.Helper()
 	c := pgtest.New(t, pgtest.Options{Slim: true, Settings: map[string]string{"wal_level": "replica", "max_wal_size": "128MB"}})
 	h := systemdtest.Boot(t)
-	clusterUnit(t, h, c, "pg.service")
+	if owned {
+		ownServer(t, c)
+	} else {
+		clusterUnit(t, h, c, "pg.service")
+	}
 	c.Psql(t, "postgres", "CREATE DATABASE shop")
 	c.Psql(t, "shop", fmt.Sprintf(`CREATE TABLE one (id int PRIMARY KEY, word text, pad text);
 		INSERT INTO one SELECT i, 'none', repeat(md5(i::text), 30) FROM generate_series(1, %d) i;
@@ -42,11 +49,50 @@ func newDBApp(t *testing.T) *dbApp {
 		CREATE EXTENSION amcheck`, rows))
 	d := newHostDaemon(t, h)
 	d.start()
-	a := &dbApp{newUnitApp(t, h, d), h, c, map[ipc.CheckpointID]string{}}
+	a := &dbApp{newUnitApp(t, h, d), h, c, owned, map[ipc.CheckpointID]string{}}
 	a.put(t, "zero")
-	d.must("app", "set", "database=main="+c.DSN("shop")+"#mode=physical&data_dir="+c.DataDir+"&unit=pg.service", "retention.keep_last=1000", "--app", "shop")
-	a.systemctl(t, "restart", "pg.service")
+	settings := "#mode=physical&data_dir=" + c.DataDir
+	if !owned {
+		settings += "&unit=pg.service"
+	}
+	d.must("app", "set", "database=main="+c.DSN("shop")+settings, "retention.keep_last=1000", "--app", "shop")
+	if owned {
+		pgCtl(t, c, "restart")
+	} else {
+		a.systemctl(t, "restart", "pg.service")
+	}
 	return a
+}
+
+// killServer kills the cluster's server, which may be down at this moment, at once.
+func (a *dbApp) killServer() {
+	if !a.owned {
+		_, _ = a.h.Exec("systemctl", "kill", "-s", "KILL", "pg.service")
+		return
+	}
+	links, _ := filepath.Glob("/proc/[0-9]*/cwd") // the pattern is good
+	for _, link := range links {
+		if at, err := os.Readlink(link); err == nil && at == a.c.DataDir {
+			if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(link))); err == nil {
+				_ = unix.Kill(pid, unix.SIGKILL)
+			}
+		}
+	}
+}
+
+// startServer starts it as an administrator, or its owner, would, where it is down.
+func (a *dbApp) startServer(t *testing.T) {
+	t.Helper()
+	if a.owned {
+		eventually(t, "the server starts, or runs", func() bool { // the daemon may be starting or stopping it
+			_ = a.c.Command("pg_ctl", "start", "-w", "-s", "-D", a.c.DataDir, "-l", a.c.Log).Run()
+			_, err := a.c.TryPsql("postgres", "SELECT 1")
+			return err == nil
+		})
+		return
+	}
+	_, _ = a.h.Exec("systemctl", "reset-failed", "pg.service") // it need not have failed
+	a.systemctl(t, "start", "pg.service")
 }
 
 func (a *dbApp) systemctl(t *testing.T, args ...string) {
@@ -131,35 +177,26 @@ func (a *dbApp) needsBase(t *testing.T) {
 	eventually(t, "a base copy begins", func() bool { return a.bases(t) > n })
 }
 
-// TestKillPostgres kills the daemon, the server of its app's database, or both, at
+// TestLongKillPostgres kills the daemon, the server of its app's database, or both, at
 // random moments of captures, base copies and rollbacks. Then the app is wholly as
 // before or as asked, and each checkpoint that was listed brings back its state.
-//
-// MULLIGAN_TEST_KILLS is how often; 30 times with MULLIGAN_TEST_LONG=1, else never.
-func TestKillPostgres(t *testing.T) {
-	rounds := 0
-	if snaptest.Long() {
-		rounds = 30
+func TestLongKillPostgres(t *testing.T) {
+	testkit.NeedLong(t)
+	for _, owned := range []bool{false, true} {
+		t.Run(fmt.Sprintf("owned=%t", owned), func(t *testing.T) { newDBApp(t, owned).survivesKills(t, 30) })
 	}
-	if n := os.Getenv("MULLIGAN_TEST_KILLS"); n != "" {
-		var err error
-		if rounds, err = strconv.Atoi(n); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if rounds == 0 {
-		t.Skip("takes minutes: set MULLIGAN_TEST_KILLS=30")
-	}
-	a := newDBApp(t)
+}
+
+func (a *dbApp) survivesKills(t *testing.T, rounds int) {
+	t.Helper()
 	first := a.create() // takes the first base
 	takes := map[string]time.Duration{"base": time.Second}
 	takes["capture"] = timed(func() { a.create() })
 	a.learn(t, "zero")
 	a.put(t, "one")
 	takes["rollback"] = timed(func() { a.goTo(t, first.ID) })
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d; operations take %v", seed, takes)
-	rng := rand.New(rand.NewPCG(4, seed))
+	t.Logf("operations take %v", takes)
+	rng := testkit.Rand(t)
 	for i := range rounds {
 		t.Logf("%d: %s", i, a.disturb(t, rng, i, takes))
 		a.goTo(t, a.pick(rng))
@@ -200,7 +237,7 @@ func (a *dbApp) disturb(t *testing.T, rng *rand.Rand, n int, takes map[string]ti
 	victim := []string{"daemon", "server", "both"}[rng.IntN(3)]
 	how = fmt.Sprintf("%s, %s killed after %v, at %v", op, victim, after.Round(time.Millisecond), stage.Load())
 	if victim != "daemon" {
-		_, _ = a.h.Exec("systemctl", "kill", "-s", "KILL", "pg.service") // it may be down at this moment
+		a.killServer()
 	}
 	if victim != "server" {
 		a.d.kill()
@@ -249,10 +286,7 @@ func (a *dbApp) whole(t *testing.T, word string) {
 // mend starts what was killed, as systemd and an administrator would.
 func (a *dbApp) mend(t *testing.T, victim string, daemonFirst bool) {
 	t.Helper()
-	server := func() {
-		_, _ = a.h.Exec("systemctl", "reset-failed", "pg.service") // it need not have failed
-		a.systemctl(t, "start", "pg.service")
-	}
+	server := func() { a.startServer(t) }
 	if !daemonFirst {
 		server()
 	}

@@ -16,6 +16,7 @@ import (
 	"unicode/utf8"
 
 	"mulligan/ipc"
+	"mulligan/testkit"
 )
 
 // A conversation of twelve messages, thirty calls of it writing by edits and by shell
@@ -324,7 +325,7 @@ func (o *oracle) fit(now, to things, left map[string]string) {
 }
 
 // TestRevertInAConversation reverts each single call of the conversation, and a third of
-// the ranges of its messages (with MULLIGAN_TEST_LONG=1 all 78), and compares all that is
+// the 78 ranges of its messages, another third in the next run,, and compares all that is
 // in the workspace with the test's own record.
 func TestRevertInAConversation(t *testing.T) {
 	a, h := newHooked(t, "claude-code")
@@ -343,19 +344,20 @@ func TestRevertInAConversation(t *testing.T) {
 			o.try(a, end, tally, ipc.RevertRequest{CallID: ipc.CallID(s.call)}, func(x step) bool { return x.call == s.call })
 		}
 	}
-	ranges := 0
-	for i, from := range messages {
+	var all [][2]int
+	for i := range messages {
 		for j := i; j < len(messages); j++ {
-			if (i+j)%3 != 0 && os.Getenv("MULLIGAN_TEST_LONG") != "1" {
-				continue
-			}
-			ranges++
-			in := messages[i : j+1]
-			o.try(a, end, tally, ipc.RevertRequest{ConversationID: "s1", FromMessageID: turns[from], ToMessageID: turns[messages[j]]},
-				func(x step) bool { return x.call != "" && slices.Contains(in, x.message) })
+			all = append(all, [2]int{i, j})
 		}
 	}
-	t.Logf("%d calls and %d ranges: %v", calls, ranges, tally)
+	ranges := testkit.Sample(t, "ranges", len(all), len(all)/3)
+	for _, k := range ranges {
+		from, to := all[k][0], all[k][1]
+		in := messages[from : to+1]
+		o.try(a, end, tally, ipc.RevertRequest{ConversationID: "s1", FromMessageID: turns[messages[from]], ToMessageID: turns[messages[to]]},
+			func(x step) bool { return x.call != "" && slices.Contains(in, x.message) })
+	}
+	t.Logf("%d calls and %d ranges: %v", calls, len(ranges), tally)
 	if calls != 30 {
 		t.Errorf("%d calls", calls)
 	}
@@ -569,17 +571,13 @@ func TestKillInRevert(t *testing.T) {
 	after := look(t, a.ws)
 	undo("undisturbed")
 	forward := 0
-	for i := range 12 {
-		at := takes * time.Duration(i+1) / 12
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			_, _ = a.d.client.Revert(t.Context(), "shop", ipc.RevertRequest{CallID: "toolu_1"})
-		}()
-		time.Sleep(at) // the moment is the point of the test
-		a.d.kill()
-		<-done
-		a.d.start()
+	m := testkit.NewMoments(t, takes, 12)
+	for m.Next() {
+		at := m.After()
+		m.Hit(killDuring(a.d, at, func() error {
+			_, err := a.d.client.Revert(t.Context(), "shop", ipc.RevertRequest{CallID: "toolu_1"})
+			return err
+		}))
 		eventually(t, "the files are followed", func() bool {
 			app, err := a.d.client.App(t.Context(), "shop")
 			return err == nil && app.Following == "watching"
@@ -592,7 +590,7 @@ func TestKillInRevert(t *testing.T) {
 		(&oracle{t: t}).compare(fmt.Sprintf("killed after %v", at), got, after)
 		undo(fmt.Sprintf("killed after %v", at))
 	}
-	t.Logf("%d of 12 went forward; it takes %v", forward, takes)
+	t.Logf("%d went forward; it takes %v", forward, takes)
 	if s := ask[ipc.Status](a.d, "status"); len(s.Problems) > 0 {
 		t.Errorf("the daemon has problems: %v", s.Problems)
 	}

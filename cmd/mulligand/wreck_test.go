@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"mulligan/ipc"
+	"mulligan/testkit"
 )
 
 // plant makes a workspace with everything that a tree can hold. $1 is the
@@ -65,9 +66,7 @@ touch -d '2002-02-02' src/d5/f5.txt
 // TestWreck is the promise: whatever was there is there again, and whatever
 // was made of it can be had back too.
 func TestWreck(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("files of mode 0000 and foreign owners need root")
-	}
+	testkit.Need(t, "root")
 	count, mb := "20000", "300"
 	if testing.Short() {
 		count, mb = "1000", "3"

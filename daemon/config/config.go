@@ -32,6 +32,7 @@ type Config struct {
 	Guests      Guests
 	StopTimeout time.Duration // how long an app may take to stop
 	QuietGap    time.Duration // after which a write begins a turn that nobody announced
+	RehearseMax int64         // bytes of the largest database whose restore is rehearsed; 0: none is
 }
 
 // Limits are what a workspace may hold; a larger one is refused.
@@ -75,6 +76,11 @@ type file struct {
 	Limits      limits   `toml:"limits"`
 	Quota       quota    `toml:"quota"`
 	Guests      guests   `toml:"guests"`
+	Rehearse    rehearse `toml:"rehearse"`
+}
+
+type rehearse struct {
+	MaxBytes tomlfile.Size `toml:"max_bytes"`
 }
 
 type limits struct {
@@ -88,6 +94,7 @@ func defaultFile() file {
 		LogLevel: "info", StopTimeout: "30s", QuietGap: "60s",
 		Limits: limits{MaxFiles: 1_000_000, MaxBytes: tomlfile.Size{Bytes: 100 << 30}},
 		Quota:  defaultQuota(), Guests: defaultGuests(),
+		Rehearse: rehearse{MaxBytes: tomlfile.Size{Bytes: 1 << 30}},
 	}
 }
 
@@ -139,7 +146,7 @@ func (s *settings) read() error {
 func (s *settings) config(user bool) (Config, error) {
 	c := Config{User: user, File: s.paths.file, AppsDir: s.paths.apps()}
 	for _, set := range []func(*Config) error{
-		s.setStateDir, s.setSocket, s.setHTTP, s.setLogLevel, s.setTimes, s.setLimits, s.setQuota, s.setGuests,
+		s.setStateDir, s.setSocket, s.setHTTP, s.setLogLevel, s.setTimes, s.setLimits, s.setQuota, s.setGuests, s.setRehearse,
 	} {
 		if err := set(&c); err != nil {
 			return Config{}, err
@@ -202,6 +209,15 @@ func (s *settings) time(key, text string) (time.Duration, error) {
 		return 0, s.fault(value{key: key}, "%s %q is not a time", key, text).WithHint(`write a time like "30s"`)
 	}
 	return d, nil
+}
+
+func (s *settings) setRehearse(c *Config) error {
+	m := s.file.Rehearse.MaxBytes
+	if m.Bad || m.Bytes < 0 {
+		return s.fault(value{key: "rehearse.max_bytes"}, "max_bytes is not a size").WithHint(`write a size like "1GiB"; 0 switches rehearsals off`)
+	}
+	c.RehearseMax = m.Bytes
+	return nil
 }
 
 func (s *settings) setLimits(c *Config) error {

@@ -23,6 +23,8 @@ func TestReference(t *testing.T) {
 		"limits.max_files": {Doc: "entries of a workspace, folders included"},
 		"limits.max_bytes": {Doc: "what a workspace's files may hold together"},
 
+		"rehearse.max_bytes": {Doc: "databases up to this size, as their servers tell it, are rehearsed; `0` switches rehearsals off"},
+
 		"guests.allow": {Doc: "whether callers on TCP may name themselves by `X-Guest-Id`"},
 		"guests.user":  {Doc: "whose rights guests' apps have; not root"},
 		"guests.dir":   {Doc: "each guest's folders are below `DIR/ID`"},
@@ -54,6 +56,9 @@ Flags: ` + "`--user`, `--config FILE`, `--state-dir DIR`, `--socket PATH`, `--ht
 A *text* is quoted; *texts* are a list of them; a *time* is a text like ` + "`\"90s\"`" + `; a *size* is a number of bytes, or a text like ` + "`\"20GiB\"`" + `.
 Paths are absolute.`,
 		"limits": "## [limits]\n\nA workspace that holds more is refused.",
+		"rehearse": "## [rehearse]\n\nAfter the first checkpoint of a Postgres (mode logical), MySQL or MariaDB database, and after one whose schema is another than before, the daemon restores it once in the background: beside the\n" +
+			"live database, on the same server, compares the two and drops the copy. It takes the size of the database on the server for as long as that lasts, one database at a time, and ends at once when an\n" +
+			"operation wants the app. What cannot be restored is a problem of the app and a warning of its checkpoints.",
 		"quota":  "## [quota]\n\nWhat each owner may have and ask for, root excepted. `0` is no limit.",
 		"guests": "## [guests]\n\nCallers on TCP whom nobody knows but by the id that they send. The numbers are of each guest; `0` is no limit.",
 	}))

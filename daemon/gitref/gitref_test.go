@@ -10,17 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/snap/beneath"
+	"mulligan/testkit"
 )
-
-func needGit(t *testing.T) {
-	t.Helper()
-	if _, err := exec.LookPath("git"); err != nil {
-		if os.Getenv("MULLIGAN_TEST_NOSKIP") == "1" {
-			t.Fatal("git is not installed (apt-get install git)")
-		}
-		t.Skip("git is not installed")
-	}
-}
 
 // git runs git in dir, away from this machine's configuration, and gives its output.
 func git(t *testing.T, dir string, args ...string) string {
@@ -73,7 +64,7 @@ func wantNone(t *testing.T, dir string) {
 }
 
 func TestHead(t *testing.T) {
-	needGit(t)
+	testkit.Need(t, "git")
 	for _, format := range []string{"sha1", "sha256"} {
 		t.Run(format, func(t *testing.T) {
 			dir := t.TempDir()
@@ -99,7 +90,7 @@ func TestHead(t *testing.T) {
 }
 
 func TestHeadOfWorktreesAndSubmodules(t *testing.T) {
-	needGit(t)
+	testkit.Need(t, "git")
 	dir := t.TempDir()
 	git(t, dir, "init", "-q", "-b", "main")
 	first := commit(t, dir)

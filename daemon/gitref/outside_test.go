@@ -1,6 +1,7 @@
 package gitref
 
 import (
+	"mulligan/testkit"
 	"os"
 	"path/filepath"
 	"strings"
@@ -28,7 +29,7 @@ func outside(t *testing.T, dir string) string {
 }
 
 func TestOutside(t *testing.T) {
-	needGit(t)
+	testkit.Need(t, "git")
 	top := t.TempDir()
 	dir, tree := filepath.Join(top, "repo"), filepath.Join(top, "tree")
 	if err := os.Mkdir(dir, 0o755); err != nil {

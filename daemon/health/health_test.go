@@ -18,6 +18,7 @@ import (
 	"mulligan/ipc"
 	"mulligan/ipc/errs"
 	"mulligan/privsep"
+	"mulligan/testkit"
 )
 
 func TestMain(m *testing.M) {
@@ -225,12 +226,7 @@ func wantGone(t *testing.T, file string) {
 }
 
 func TestCommandRunsAsOwner(t *testing.T) {
-	if os.Getuid() != 0 {
-		if os.Getenv("MULLIGAN_TEST_NOSKIP") == "1" {
-			t.Fatal("needs root")
-		}
-		t.Skip("needs root to become another user")
-	}
+	testkit.Need(t, "root")
 	file := script(t, `echo "$(id -u) $(id -g) $(id -G) $(env | cut -d= -f1 | grep -v '^_$\|^SHLVL$\|^OLDPWD$' | sort | tr '\n' ' ')" >who`)
 	o := Options{Owner: privsep.User{UID: 65534, GID: 65533}, Dir: filepath.Dir(file)}
 	if err := Check(t.Context(), ipc.Health{Command: []string{file}}, o); err != nil {

@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"mulligan/ipc"
+	"mulligan/testkit"
 )
 
 var now = time.Date(2026, 3, 10, 15, 0, 0, 0, time.UTC)
@@ -234,6 +235,7 @@ func checkSizes(t *rapid.T, rules ipc.Retention, kept, took []sized) {
 }
 
 func TestPlanAgainstModel(t *testing.T) {
+	testkit.Rapid(t)
 	rapid.Check(t, func(t *rapid.T) {
 		rules := ipc.Retention{
 			KeepLast: rapid.IntRange(0, 5).Draw(t, "keep_last"), DailyDays: rapid.IntRange(0, 5).Draw(t, "daily_days"),

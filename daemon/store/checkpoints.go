@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"time"
 
 	"mulligan/ipc"
 	"mulligan/ipc/errs"
@@ -21,6 +22,26 @@ type Snapshot struct {
 	Hash     snap.Hash
 	Position string
 	Quiesced bool
+	Raw      bool // the state could not be read, and these are the bytes that lay there
+	// Rehearsal is what came of restoring it beside the live state; nil: nobody tried.
+	Rehearsal *Rehearsal
+}
+
+// Rehearsal is what came of restoring a snapshot beside the live state.
+type Rehearsal struct {
+	At      time.Time `json:"at"`
+	Shape   string    `json:"shape"`             // in the driver's words
+	Problem string    `json:"problem,omitempty"` // why it could not be restored; "": it could
+}
+
+// Rehearsed reports whether the snapshot could be restored beside the live state; nil
+// is that nobody tried.
+func (s Snapshot) Rehearsed() *bool {
+	if s.Rehearsal == nil {
+		return nil
+	}
+	could := s.Rehearsal.Problem == ""
+	return &could
 }
 
 // snapshotText is a Snapshot as JSON has it.
@@ -31,11 +52,14 @@ type snapshotText struct {
 	Hash     string          `json:"hash"` // in hex
 	Position string          `json:"position"`
 	Quiesced bool            `json:"quiesced"`
+	Raw      bool            `json:"raw,omitempty"`
+
+	Rehearsal *Rehearsal `json:"rehearsal,omitempty"`
 }
 
 // MarshalJSON writes the hash in hex.
 func (s Snapshot) MarshalJSON() ([]byte, error) {
-	return json.Marshal(snapshotText{s.Layer, s.ID, s.Driver, hex.EncodeToString(s.Hash[:]), s.Position, s.Quiesced})
+	return json.Marshal(snapshotText{s.Layer, s.ID, s.Driver, hex.EncodeToString(s.Hash[:]), s.Position, s.Quiesced, s.Raw, s.Rehearsal})
 }
 
 // UnmarshalJSON reads what MarshalJSON wrote.
@@ -48,7 +72,7 @@ func (s *Snapshot) UnmarshalJSON(p []byte) error {
 	if err != nil || len(hash) != len(s.Hash) {
 		return fmt.Errorf("snapshot %s has the hash %q", t.ID, t.Hash)
 	}
-	*s = Snapshot{t.Layer, t.ID, t.Driver, snap.Hash(hash), t.Position, t.Quiesced}
+	*s = Snapshot{t.Layer, t.ID, t.Driver, snap.Hash(hash), t.Position, t.Quiesced, t.Raw, t.Rehearsal}
 	return nil
 }
 

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/privsep"
+	"mulligan/testkit"
 )
 
 // logged is what was logged of a command's output, as far as it is kept.
@@ -66,12 +67,7 @@ func fill() {
 
 // TestLogCannotBeFilled has another user's command do its worst to its log.
 func TestLogCannotBeFilled(t *testing.T) {
-	if os.Geteuid() != 0 {
-		if os.Getenv("MULLIGAN_TEST_NOSKIP") == "1" {
-			t.Fatal("needs root to become another user")
-		}
-		t.Skip("needs root to become another user")
-	}
+	testkit.Need(t, "root")
 	bin := helperBinary(t)
 	cfg := script(t.TempDir(), "exec "+bin)
 	cfg.Env = []string{"SUPERVISE_FILL=1", "SUPERVISE_DIR=-"}

@@ -46,10 +46,24 @@ func checkNames(app ipc.App) *fault {
 		return &fault{key: "shutdown", what: "shutdown is set, and domain is not", hint: "name the domain, or drop shutdown"}
 	case unprintable(app.URI):
 		return &fault{key: "uri", what: "uri is not one line", hint: `write it like uri = "qemu:///system"`}
+	case app.URI != "" && !isLocalURI(app.URI):
+		return &fault{key: "uri", what: fmt.Sprintf("uri %q is not of a libvirt on this host", app.URI),
+			hint: `a domain's disks are captured where they are: uri = "qemu:///system", or "qemu:///system?socket=/PATH"`}
 	case app.Shutdown != "" && app.Shutdown != "clean" && app.Shutdown != "destroy":
 		return &fault{key: "shutdown", what: fmt.Sprintf("%q is no way of shutting a domain down", app.Shutdown), hint: "use clean (the guest is asked) or destroy"}
 	}
 	return nil
+}
+
+// isLocalURI reports whether a URI of libvirt's names no other host and no way to one.
+// The driver asks libvirt itself, too, once it is connected.
+func isLocalURI(uri string) bool {
+	u, err := url.Parse(uri)
+	if err != nil || u.Host != "" {
+		return false
+	}
+	_, transport, _ := strings.Cut(u.Scheme, "+")
+	return transport == "" || transport == "unix"
 }
 
 func checkWorkspace(app ipc.App) *fault {

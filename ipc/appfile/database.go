@@ -177,19 +177,19 @@ func checkMode(db ipc.Database) *fault {
 
 // checkCluster checks what says that the daemon may manage a cluster's files.
 func checkCluster(db ipc.Database) *fault {
-	const hint = `name both: data_dir = "/var/lib/postgresql/15/main" and unit = "postgresql@15-main.service"`
+	const hint = `name the cluster's folder, and the unit that serves it, if there is one: data_dir = "/var/lib/postgresql/15/main" and unit = "postgresql@15-main.service"`
 	switch {
 	case db.Driver != "postgres" && (db.DataDir != "" || db.Unit != ""):
 		return &fault{key: "data_dir", what: fmt.Sprintf("data_dir and unit are for postgres, and database %s is not", db.Name), hint: "leave them out"}
-	case (db.DataDir == "") != (db.Unit == ""):
-		return &fault{key: "data_dir", what: fmt.Sprintf("database %s has one of data_dir and unit, and not the other", db.Name), hint: hint}
+	case db.Unit != "" && db.DataDir == "":
+		return &fault{key: "data_dir", what: fmt.Sprintf("database %s has a unit, and no data_dir that it serves", db.Name), hint: hint}
 	case db.Mode == "physical" && db.DataDir == "":
-		return &fault{key: "mode", what: fmt.Sprintf("database %s: mode physical needs the cluster's data folder and unit", db.Name), hint: hint}
+		return &fault{key: "mode", what: fmt.Sprintf("database %s: mode physical needs the cluster's data folder", db.Name), hint: hint}
 	case db.DataDir == "":
 		return nil
 	case !path.IsAbs(db.DataDir) || path.Clean(db.DataDir) != db.DataDir || db.DataDir == "/" || unprintable(db.DataDir):
 		return &fault{key: "data_dir", what: fmt.Sprintf("data_dir of database %s is not a plain absolute path", db.Name), hint: hint}
-	case !unitSyntax.MatchString(db.Unit):
+	case db.Unit != "" && !unitSyntax.MatchString(db.Unit):
 		return &fault{key: "unit", what: fmt.Sprintf("unit of database %s is not a systemd service's name", db.Name), hint: hint}
 	}
 	return nil

@@ -13,7 +13,7 @@ func BenchmarkBlob(b *testing.B) {
 				s := open(b, b.TempDir(), Options{})
 				p := bytes.Repeat([]byte("func (s *Store) Get(h Hash) ([]byte, error) {\n"), size/45)[:size/45*45]
 				if kind == "noise" {
-					p = noise(size)
+					p = noise(b, size)
 				}
 				b.SetBytes(int64(len(p)))
 				batch := s.Begin()
@@ -33,7 +33,7 @@ func BenchmarkBlobThere(b *testing.B) {
 	s := open(b, b.TempDir(), Options{})
 	batch := s.Begin()
 	defer batch.Discard()
-	p := noise(9 << 10)
+	p := noise(b, 9<<10)
 	for b.Loop() {
 		must(batch.Blob(p))
 	}
@@ -45,7 +45,7 @@ func BenchmarkGet(b *testing.B) {
 			s := open(b, b.TempDir(), Options{})
 			batch := s.Begin()
 			defer batch.Discard()
-			h := must(batch.Blob(noise(size)))
+			h := must(batch.Blob(noise(b, size)))
 			b.SetBytes(int64(size))
 			for b.Loop() {
 				must(s.Get(h))
@@ -58,7 +58,7 @@ func BenchmarkCommit(b *testing.B) {
 	s := open(b, b.TempDir(), Options{})
 	for b.Loop() {
 		batch := s.Begin()
-		n := must(batch.Node(nil, []Hash{must(batch.Blob(noise(4 << 10)))}))
+		n := must(batch.Node(nil, []Hash{must(batch.Blob(noise(b, 4<<10)))}))
 		noErr(b, batch.Commit(Root{Name: "r", Hash: n}))
 	}
 }
@@ -69,7 +69,7 @@ func BenchmarkOpen(b *testing.B) {
 	batch := s.Begin()
 	var refs []Hash
 	for range 100_000 {
-		refs = append(refs, must(batch.Blob(noise(512))))
+		refs = append(refs, must(batch.Blob(noise(b, 512))))
 	}
 	noErr(b, batch.Commit(Root{Name: "r", Hash: must(batch.Node(nil, refs))}))
 	noErr(b, s.Close())

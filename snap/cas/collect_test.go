@@ -39,11 +39,11 @@ func removeIndexes(dir string) {
 
 func TestDeleteFreesWhatUniqueSaid(t *testing.T) {
 	s := open(t, t.TempDir(), small)
-	shared := noise(6 << 10)
+	shared := noise(t, 6<<10)
 	var own [4][][]byte
 	for i := range own {
 		for range 8 {
-			own[i] = append(own[i], noise(4<<10))
+			own[i] = append(own[i], noise(t, 4<<10))
 		}
 		save(t, s, fmt.Sprint(i), append([][]byte{shared}, own[i]...)...)
 	}
@@ -79,7 +79,7 @@ func TestDeleteFreesWhatUniqueSaid(t *testing.T) {
 func TestReplacedRootFreesTheOldOne(t *testing.T) {
 	s := open(t, t.TempDir(), small)
 	for range 20 {
-		save(t, s, "r", noise(16<<10))
+		save(t, s, "r", noise(t, 16<<10))
 	}
 	must(s.Collect(context.Background()))
 	if n := onDisk(t, s); n > 20<<10 {
@@ -93,7 +93,7 @@ func TestConcurrentBatchesAndCollect(t *testing.T) {
 	s := open(t, dir, Options{SegmentBytes: 32 << 10, PackBytes: 1})
 	contents := make([][]byte, 40)
 	for i := range contents {
-		contents[i] = noise(2 << 10)
+		contents[i] = noise(t, 2<<10)
 	}
 	var writers, collector sync.WaitGroup
 	stop := make(chan struct{})
@@ -151,7 +151,7 @@ func TestParallelBlobsAreStoredOnce(t *testing.T) {
 	s := open(t, t.TempDir(), Options{})
 	b := s.Begin()
 	defer b.Discard()
-	p := noise(64 << 10)
+	p := noise(t, 64<<10)
 	var wg sync.WaitGroup
 	for range 16 {
 		wg.Go(func() {

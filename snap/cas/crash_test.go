@@ -3,9 +3,11 @@ package cas
 import (
 	"bufio"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -146,9 +148,9 @@ func text(i int) []byte {
 func TestCrashAtEveryStep(t *testing.T) {
 	t.Parallel() // it waits for the disk
 	h := newHistory(t)
-	shared := noise(3 << 10)
+	shared := noise(t, 3<<10)
 	for i := range 6 {
-		h.save(fmt.Sprint(i), shared, noise(2<<10), noise(1<<10))
+		h.save(fmt.Sprint(i), shared, noise(t, 2<<10), noise(t, 1<<10))
 	}
 	for _, name := range []string{"0", "2", "3"} {
 		h.delete(name)
@@ -162,7 +164,7 @@ func TestCrashAtEveryStep(t *testing.T) {
 	h.delete("later 1")
 	h.collect()
 	for i := range 6 {
-		h.save(fmt.Sprint("loose ", i), noise(3<<10))
+		h.save(fmt.Sprint("loose ", i), noise(t, 3<<10))
 	}
 	h.full = true
 	for _, name := range []string{"1", "5", "loose 0", "loose 1", "loose 3", "loose 4"} {
@@ -170,7 +172,7 @@ func TestCrashAtEveryStep(t *testing.T) {
 	}
 	h.collect()
 	h.full = false
-	h.save("7", shared, noise(5<<10))
+	h.save("7", shared, noise(t, 5<<10))
 	h.pack()
 	h.delete("7")
 	h.delete("later 2")
@@ -229,9 +231,9 @@ func TestEveryStepMayFail(t *testing.T) {
 		}
 		dir := t.TempDir()
 		s := open(t, dir, o)
-		old := [][]byte{noise(3 << 10), noise(3 << 10)}
+		old := [][]byte{noise(t, 3<<10), noise(t, 3<<10)}
 		save(t, s, "keep", old[1], []byte("k"))
-		oldest := [][]byte{noise(9 << 10)}
+		oldest := [][]byte{noise(t, 9<<10)}
 		save(t, s, "oldest", oldest...)
 		must(s.Pack(context.Background()))
 		save(t, s, "old", old...)
@@ -244,7 +246,7 @@ func TestEveryStepMayFail(t *testing.T) {
 			}
 		}
 		b := s.Begin()
-		blob := noise(5 << 10)
+		blob := noise(t, 5<<10)
 		h, err := b.Blob(blob)
 		if try(err); err == nil {
 			node, err := b.Node([]byte("node of new"), []Hash{h})
@@ -310,9 +312,9 @@ func TestTornTailAtEveryByte(t *testing.T) {
 	t.Parallel() // it waits for the disk
 	dir := t.TempDir()
 	s := open(t, dir, Options{})
-	save(t, s, "first", []byte("one"), noise(200))
+	save(t, s, "first", []byte("one"), noise(t, 200))
 	b := s.Begin()
-	blob := noise(150)
+	blob := noise(t, 150)
 	n := must(b.Node([]byte("node of second"), []Hash{must(b.Blob(blob))}))
 	start := s.active.size.Load()
 	commitEnd := int64(0)
@@ -407,7 +409,9 @@ func victim(dir string) {
 	for i := 0; ; i++ {
 		name := fmt.Sprintf("%d-%d", os.Getpid(), i)
 		b := s.Begin()
-		n := must(b.Node(nil, []Hash{must(b.Blob(noise(1000))), must(b.Kin("text").Blob(append(text(i%9), name...)))}))
+		content := make([]byte, 1000)
+		must(rand.NewChaCha8(sha256.Sum256([]byte(name))).Read(content))
+		n := must(b.Node(nil, []Hash{must(b.Blob(content)), must(b.Kin("text").Blob(append(text(i%9), name...)))}))
 		if err := b.Commit(Root{Name: name, Hash: n}); err != nil {
 			panic(err)
 		}

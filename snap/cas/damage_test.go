@@ -28,7 +28,7 @@ func TestFlippedByteAnywhere(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			s := open(t, dir, Options{})
-			blobs := [][]byte{noise(40), bytes.Repeat([]byte("z"), 300), []byte("k")}
+			blobs := [][]byte{noise(t, 40), bytes.Repeat([]byte("z"), 300), []byte("k")}
 			save(t, s, "a", blobs...)
 			save(t, s, "b", blobs[2])
 			size := s.active.size.Load()
@@ -103,7 +103,7 @@ func testDamage(t *testing.T, dir string, off int64, blobs [][]byte) {
 func TestDamageWhileOpen(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir, Options{})
-	p := noise(1000)
+	p := noise(t, 1000)
 	save(t, s, "a", p)
 	h := blobHash(p)
 	flipOpen := func(off int64) {
@@ -133,9 +133,9 @@ func TestDamageWhileOpen(t *testing.T) {
 // A collection copies nothing twice that it can't copy whole.
 func TestCollectBesideDamage(t *testing.T) {
 	s := open(t, t.TempDir(), Options{})
-	good, bad := noise(1000), noise(1000)
+	good, bad := noise(t, 1000), noise(t, 1000)
 	save(t, s, "a", good, bad)
-	save(t, s, "b", noise(20000))
+	save(t, s, "b", noise(t, 20000))
 	at := int64(s.index[blobHash(bad)].off)
 	must(s.active.f.WriteAt([]byte("damage"), at+headerSize+100))
 	noErr(t, s.Delete("b"))
@@ -162,7 +162,7 @@ func TestCollectBesideDamage(t *testing.T) {
 func TestMissingSegment(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir, small)
-	a, b := noise(9<<10), noise(9<<10)
+	a, b := noise(t, 9<<10), noise(t, 9<<10)
 	save(t, s, "a", a)
 	save(t, s, "b", b)
 	noErr(t, s.Close())

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/ipc/errs"
+	"mulligan/testkit"
 )
 
 // tmpfs mounts a file system of size bytes.
@@ -16,10 +17,7 @@ func tmpfs(t *testing.T, size int) string {
 	t.Helper()
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%d", size)); err != nil {
-		if os.Getenv("MULLIGAN_TEST_NOSKIP") == "1" {
-			t.Fatal("mount tmpfs:", err)
-		}
-		t.Skip("mounting a tmpfs needs root: ", err)
+		testkit.Lack(t, "cannot mount a small file system: ", err)
 	}
 	t.Cleanup(func() {
 		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
@@ -54,7 +52,7 @@ func TestFullDisk(t *testing.T) {
 					}
 				}
 				noErr(t, hog.Close())
-				_, err := s.Begin().Blob(noise(900 << 10))
+				_, err := s.Begin().Blob(noise(t, 900<<10))
 				wantKind(t, err, errs.Failed)
 				if errs.HintOf(err) == "" {
 					t.Errorf("no hint: %v", err)
@@ -89,7 +87,7 @@ func TestFullDisk(t *testing.T) {
 			}
 			noErr(t, s.Close())
 			s = open(t, dir, Options{})
-			save(t, s, "after", noise(500<<10))
+			save(t, s, "after", noise(t, 500<<10))
 		})
 	}
 }
@@ -98,7 +96,7 @@ func TestFullDisk(t *testing.T) {
 func fillUp(t *testing.T, s *Store, from int) (saved [][]byte) {
 	t.Helper()
 	for {
-		p := noise(100 << 10)
+		p := noise(t, 100<<10)
 		b := s.Begin()
 		h, err := b.Blob(p)
 		var n Hash

@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"mulligan/ipc/errs"
+	"mulligan/testkit"
 )
 
 // model is what a store should hold: objects by hash, and roots.
@@ -135,6 +136,7 @@ func (m *model) fill(t *rapid.T, b *Batch) []Hash {
 
 func TestModel(t *testing.T) {
 	t.Parallel() // it waits for the disk
+	testkit.Rapid(t)
 	rapid.Check(t, func(t *rapid.T) {
 		dir := must(os.MkdirTemp("", "cas-model"))
 		defer os.RemoveAll(dir)

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/ipc/errs"
+	"mulligan/testkit"
 )
 
 // essay gives versions of something that is edited again and again.
@@ -20,8 +21,8 @@ type essay struct {
 	p []byte
 }
 
-func newEssay(seed uint64, size int) *essay {
-	e := &essay{r: rand.New(rand.NewPCG(seed, 1))}
+func newEssay(t testing.TB, size int) *essay {
+	e := &essay{r: testkit.Rand(t)}
 	for len(e.p) < size {
 		e.p = fmt.Appendf(e.p, "%x is what was found at %d\n", e.r.Uint64(), len(e.p))
 	}
@@ -41,8 +42,8 @@ func TestPackVersions(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir, Options{PackBytes: 1})
 	var things []*essay
-	for i := range 20 {
-		things = append(things, newEssay(uint64(i), 8<<10))
+	for range 20 {
+		things = append(things, newEssay(t, 8<<10))
 	}
 	want := map[Hash][]byte{}
 	for round := range 5 {
@@ -184,9 +185,9 @@ func TestPackOnFullDisk(t *testing.T) {
 	t.Parallel()
 	mount := tmpfs(t, 8<<20)
 	s := open(t, mount+"/store", Options{PackBytes: 1})
-	p := noise(100 << 10)
+	p := noise(t, 100<<10)
 	for i := range 30 {
-		save(t, s, fmt.Sprint(i), append(p[:len(p)-8:len(p)-8], fmt.Sprintf("%08d", i)...), noise(50<<10))
+		save(t, s, fmt.Sprint(i), append(p[:len(p)-8:len(p)-8], fmt.Sprintf("%08d", i)...), noise(t, 50<<10))
 	}
 	hog := must(os.Create(mount + "/hog"))
 	var fs unix.Statfs_t
@@ -217,7 +218,7 @@ func TestPackOnFullDisk(t *testing.T) {
 // What is made of a base and a delta is what the delta was made for, and no
 // other delta reaches out of its base.
 func FuzzDelta(f *testing.F) {
-	e := newEssay(1, 900)
+	e := newEssay(f, 900)
 	f.Add(bytes.Clone(e.p), e.edit(), []byte{3, 1})
 	f.Add([]byte{}, []byte("x"), []byte{})
 	f.Fuzz(func(t *testing.T, base, p, other []byte) {

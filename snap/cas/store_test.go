@@ -3,7 +3,6 @@ package cas
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,6 +10,7 @@ import (
 	"testing"
 
 	"mulligan/ipc/errs"
+	"mulligan/testkit"
 )
 
 // small are options under which a few kilobytes fill several segments.
@@ -52,11 +52,7 @@ func wantKind(t testing.TB, err error, kind errs.Kind) {
 }
 
 // noise is n bytes that do not compress.
-func noise(n int) []byte {
-	p := make([]byte, n)
-	rand.Read(p)
-	return p
-}
+func noise(t testing.TB, n int) []byte { return testkit.Bytes(t, n) }
 
 // save commits blobs under one node under the root name.
 func save(t testing.TB, s *Store, name string, blobs ...[]byte) Hash {
@@ -99,7 +95,7 @@ func TestRoundTrip(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "store")
 	s := open(t, dir, Options{})
 	text := bytes.Repeat([]byte("compressible "), 5000)
-	blobs := [][]byte{{}, []byte("x"), text, noise(MaxObject)}
+	blobs := [][]byte{{}, []byte("x"), text, noise(t, MaxObject)}
 	save(t, s, "a", blobs...)
 	expect(t, s, "a", blobs...)
 	if n := s.DiskUsage(); n > MaxObject+10<<10 {
@@ -123,7 +119,7 @@ func TestIndexOfSealed(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "store")
 	s := open(t, dir, Options{SegmentBytes: 64 << 10})
 	for i := range 40 {
-		save(t, s, fmt.Sprint(i), noise(3000+i), noise(100+i))
+		save(t, s, fmt.Sprint(i), noise(t, 3000+i), noise(t, 100+i))
 		for _, o := range s.active.objects {
 			if len(o.refs) > 0 {
 				t.Fatal("the refs of a durable node are still in memory")

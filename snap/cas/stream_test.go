@@ -14,8 +14,8 @@ func TestStream(t *testing.T) {
 	s := open(t, t.TempDir(), Options{})
 	zeros := make([]byte, 8192)
 	contents := map[string][]byte{
-		"empty": {}, "short": []byte("short"), "one chunk": noise(4096), "more": noise(4096*3 + 17),
-		"hole":  append(append(noise(4096), zeros...), noise(100)...),
+		"empty": {}, "short": []byte("short"), "one chunk": noise(t, 4096), "more": noise(t, 4096*3+17),
+		"hole":  append(append(noise(t, 4096), zeros...), noise(t, 100)...),
 		"zeros": zeros,
 	}
 	for name, p := range contents {

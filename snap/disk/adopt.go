@@ -1,8 +1,8 @@
 package disk
 
 import (
+	"fmt"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"mulligan/ipc/errs"
@@ -49,6 +49,7 @@ func (d *Driver) adopt(op string, m machine) error {
 		Version: version, Domain: d.cfg.Domain, UUID: uuid, Disks: s.Disks, Seq: 1, Head: "L000001",
 		Layers: map[layerID]*layer{"L000001": root}, Snapshots: map[snap.SnapshotID]*snapshot{}, Switches: map[snap.RestoreID]*plan{},
 	}
+	d.claim.Store(t.claim())
 	d.tree = t // what agree looks at; it is saved with the first change
 	return nil
 }
@@ -117,20 +118,28 @@ func (d *Driver) agree(op string, m machine) error {
 		return errs.New(errs.Conflict, op, "domain %s has %s", d.cfg.Domain, foreign).
 			WithHint("remove that with virsh; mulligan and libvirt's own snapshots do not mix")
 	}
-	head := d.tree.Layers[d.tree.Head]
-	for _, live := range []bool{false, true} {
-		s, up, err := d.surveyOf(op, m, live)
-		if err != nil {
-			return err
-		}
-		if live && !up {
-			return nil
-		}
-		if err := d.agrees(op, live, s, head); err != nil {
-			return err
-		}
+	kept, _, err := d.surveyOf(op, m, false)
+	if err != nil {
+		return err
 	}
-	return nil
+	live, up, err := d.surveyOf(op, m, true)
+	if err != nil {
+		return err
+	}
+	if !up {
+		live = kept
+	}
+	if err := d.followDisks(op, kept, live); err != nil {
+		return err
+	}
+	head := d.tree.Layers[d.tree.Head]
+	if err := d.agrees(op, "persistent", kept, head); err != nil {
+		return err
+	}
+	if err := d.agrees(op, "live", live, head); err != nil {
+		return err
+	}
+	return d.followChains(op)
 }
 
 // surveyOf inspects a definition; up is whether the domain runs.
@@ -150,22 +159,24 @@ func (d *Driver) surveyOf(op string, m machine, live bool) (s survey, up bool, e
 	return s, p.up(), err
 }
 
-func (d *Driver) agrees(op string, live bool, s survey, head *layer) error {
-	which := "persistent"
-	if live {
-		which = "live"
-	}
-	if !slices.Equal(s.Disks, d.tree.Disks) {
-		return errs.New(errs.Conflict, op, "domain %s was redefined: its %s definition has disks %s, and %s are protected",
-			d.cfg.Domain, which, strings.Join(s.Disks, " "), strings.Join(d.tree.Disks, " ")).
-			WithHint("virsh edit it back; or app remove and app add, which starts a new history")
-	}
+func (d *Driver) agrees(op, which string, s survey, head *layer) error {
 	for _, dev := range d.tree.Disks {
-		if s.Sources[dev] != head.Files[dev].Path {
-			return errs.New(errs.Conflict, op, "domain %s was redefined: disk %s is %s in its %s definition, and should be %s",
-				d.cfg.Domain, dev, s.Sources[dev], which, head.Files[dev].Path).
-				WithHint("nothing is lost: virsh edit it back; or app remove and app add, which starts a new history")
+		now, should := s.Sources[dev], head.Files[dev].Path
+		switch {
+		case now == should:
+			continue
+		case now == "":
+			return errs.New(errs.Conflict, op, "domain %s was redefined: its %s definition has disks %s, and %s are protected",
+				d.cfg.Domain, which, strings.Join(s.Disks, " "), strings.Join(d.tree.Disks, " ")).
+				WithHint("a rollback of it is under way: attach the disk again, and detach it when that is done")
 		}
+		hint := "nothing is lost: virsh edit it back; or app remove and app add, which starts a new history"
+		if img, f, err := openImage(now); err == nil && img.Backing == should {
+			f.Close() // only read
+			hint = fmt.Sprintf("somebody put an overlay on it: virsh blockcommit %s %s --active --pivot takes it in again, while the domain runs", d.cfg.Domain, dev)
+		}
+		return errs.New(errs.Conflict, op, "domain %s was redefined: disk %s is %s in its %s definition, and should be %s",
+			d.cfg.Domain, dev, now, which, should).WithHint("%s", hint)
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"mulligan/ipc/errs"
@@ -62,6 +63,7 @@ type capturing struct {
 	memory   bool
 	survey   survey // of the definition that counts
 	up       bool
+	paused   bool
 	nvram    *file
 	quiesced bool
 	warnings []string
@@ -73,11 +75,11 @@ func (c *capturing) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	c.up = p.up()
+	c.up, c.paused = p.up(), p == paused
 	if c.survey, _, err = d.surveyOf(opCapture, c.m, c.up); err != nil {
 		return err
 	}
-	c.warnings = c.survey.Warnings
+	c.warnings = slices.Concat(c.survey.Warnings, d.tree.News, d.halfway)
 	if same, err := c.unchanged(); err != nil || same {
 		if err == nil {
 			err = c.name(d.tree.Layers[d.tree.Head].Parent)
@@ -116,7 +118,10 @@ func (c *capturing) unchanged() (bool, error) {
 	if c.up || head.Parent == "" {
 		return false, nil
 	}
-	if empty, err := d.headEmpty(d.tree.Head); err != nil || !empty {
+	if !slices.Equal(head.devices(), d.tree.Layers[head.Parent].devices()) {
+		return false, nil
+	}
+	if fresh, err := d.headFresh(); err != nil || !fresh {
 		return false, err
 	}
 	return d.sameNVRAM(c.survey.NVRAM, d.tree.Layers[head.Parent])
@@ -214,7 +219,7 @@ func (c *capturing) switchDisks(ctx context.Context, in *intent) error {
 	if err := d.seam("capture: overlays"); err != nil {
 		return err
 	}
-	size := d.headerSize(in.Old)
+	size := d.sizeBelow(in.New)
 	if c.up {
 		size = c.m.Capacity // the header of an image in use may be stale
 	}
@@ -227,11 +232,31 @@ func (c *capturing) switchDisks(ctx context.Context, in *intent) error {
 	if c.up {
 		return c.switchLive(ctx, in)
 	}
-	c.quiesced = true
+	if err := c.still(); err != nil {
+		return err
+	}
 	if err := c.copyNVRAM(ctx, in); err != nil {
 		return err
 	}
 	return d.define(opCapture, c.m, in.New)
+}
+
+// still works out whether the guest's filesystems are whole on the disks of a domain that
+// is off: whether its guest went down by itself.
+func (c *capturing) still() error {
+	ended, err := c.m.Ended()
+	if err != nil {
+		return err
+	}
+	c.quiesced = ended == shutDown || ended == endUnknown && !c.d.tree.Ran
+	switch {
+	case c.quiesced:
+	case ended == endUnknown:
+		c.warnings = append(c.warnings, "nobody knows how the guest went down, for libvirtd was restarted since."+afterPowerCut)
+	default:
+		c.warnings = append(c.warnings, "the guest did not shut down: it was switched off, or its QEMU died."+afterPowerCut)
+	}
+	return nil
 }
 
 func (c *capturing) copyNVRAM(ctx context.Context, in *intent) (err error) {
@@ -243,8 +268,10 @@ func (c *capturing) copyNVRAM(ctx context.Context, in *intent) (err error) {
 // that can be had in time.
 func (c *capturing) switchLive(ctx context.Context, in *intent) error {
 	d := c.d
-	text := snapshotXML(d.tree.Disks, c.survey.Left, d.tree.Layers[in.New].paths(), in.Memory)
-	if in.Memory == "" { // libvirt pauses the guest itself while it writes its memory
+	text := snapshotXML(d.tree.Disks, c.survey.others(d.tree.Disks), d.tree.Layers[in.New].paths(), in.Memory)
+	if in.Memory == "" && c.paused {
+		c.warnings = append(c.warnings, "the guest is paused, and cannot be asked to write out what it has in memory."+afterPowerCut)
+	} else if in.Memory == "" { // libvirt pauses the guest itself while it writes its memory
 		warning := ""
 		c.quiesced, warning = d.quiesce(ctx, c.m, c.survey)
 		if warning != "" {
@@ -261,7 +288,7 @@ func (c *capturing) switchLive(ctx context.Context, in *intent) error {
 	if err == nil {
 		err = d.seam("capture: thaw")
 	}
-	if in.Memory == "" && c.survey.Agent {
+	if in.Memory == "" && c.survey.Agent && !c.paused {
 		if e := d.thaw(c.m); e != nil {
 			c.warnings = append(c.warnings, "the guest's agent does not answer: its filesystems may be frozen until it does. mulligan keeps trying to thaw them.")
 		}
@@ -301,8 +328,11 @@ func (d *Driver) finishCapture(c *capturing, in *intent) error {
 		if c.nvram != nil {
 			old.NVRAM = c.nvram
 		}
+		old.Torn = !c.quiesced && in.Memory == "" // with its memory a guest goes on where it was
+		t.Ran = in.Running
 		t.Head, t.Intent, t.Resume, t.Suspect = in.New, nil, nil, false
 		if c.id != "" {
+			t.News = nil
 			t.Snapshots[c.id] = &snapshot{Layer: in.Old, Created: time.Now().UTC(), Quiesced: c.quiesced, Memory: memory}
 		}
 	})
@@ -310,8 +340,12 @@ func (d *Driver) finishCapture(c *capturing, in *intent) error {
 
 // name records a snapshot of a layer that is frozen already.
 func (c *capturing) name(id layerID) error {
+	if c.d.tree.Layers[id].Torn {
+		c.warnings = append(c.warnings, "the disks are as in an earlier checkpoint that was made without the guest's filesystems being still."+afterPowerCut)
+	}
 	return c.d.update(func(t *tree) {
-		t.Snapshots[c.id] = &snapshot{Layer: id, Created: time.Now().UTC(), Quiesced: true}
+		t.News = nil
+		t.Snapshots[c.id] = &snapshot{Layer: id, Created: time.Now().UTC(), Quiesced: !t.Layers[id].Torn}
 	})
 }
 

@@ -8,7 +8,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,6 +19,7 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/disk/disktest"
 	"mulligan/snap/snaptest"
+	"mulligan/testkit"
 )
 
 func TestConformance(t *testing.T) {
@@ -74,12 +74,9 @@ func (s *subject) Reopen(t *testing.T) {
 
 // Mutate overwrites a few clusters.
 func (s *subject) Mutate(t *testing.T, seed int64) {
-	random := rand.New(rand.NewPCG(uint64(seed), 0))
+	random := testkit.Rand(t)
 	pattern := filepath.Join(t.TempDir(), "pattern")
-	var key [32]byte
-	copy(key[:], fmt.Sprintf("seed %d", seed))
-	data := make([]byte, 64<<10)
-	rand.NewChaCha8(key).Read(data)
+	data := testkit.Bytes(t, 64<<10)
 	if err := os.WriteFile(pattern, data, 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -21,6 +21,7 @@ import (
 	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/snap/disk/disktest"
+	"mulligan/testkit"
 )
 
 // childEnv makes the test binary a daemon that dies at a step.
@@ -309,10 +310,8 @@ func TestKilledInCapture(t *testing.T) {
 
 // The daemon is killed while libvirt writes a guest's memory for it: libvirt goes
 // on, and switches the disks at the end.
-func TestKilledInMemory(t *testing.T) {
-	if !long {
-		t.Skip("a boot and a memory image: MULLIGAN_TEST_LONG=1")
-	}
+func TestLongKilledInMemory(t *testing.T) {
+	testkit.NeedLong(t)
 	c := newCrasher(t, disktest.GuestOptions{RAM: 512})
 	c.setup(t, true)
 	c.Do(t, "sh yes | head -c 20000000 >/tmp/much")

@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"mulligan/ipc/errs"
@@ -71,6 +72,9 @@ type Driver struct {
 		sync.Mutex
 		conn hypervisor
 	}
+
+	claim   atomic.Pointer[Claim]
+	halfway []string // sentences about disks that only one of the domain's definitions has
 
 	maxLive int // see the constant
 
@@ -256,19 +260,37 @@ func (d *Driver) open(ctx context.Context, op string) (machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	if d.tree == nil {
-		err = d.adopt(op, m)
-	} else {
+	if d.tree != nil {
 		err = d.recover(ctx, op, m)
+	}
+	if err == nil && d.tree == nil {
+		err = d.adopt(op, m)
 	}
 	if err == nil {
 		err = d.agree(op, m)
+	}
+	if err == nil {
+		err = d.noteRun(m)
 	}
 	if err != nil {
 		m.Free()
 		return nil, errs.Wrap(errs.Failed, op, err)
 	}
 	return m, nil
+}
+
+// noteRun writes down that the domain runs, if it does: after a restart of libvirtd nobody
+// else knows.
+func (d *Driver) noteRun(m machine) error {
+	p, err := m.Power()
+	if err != nil || !p.up() || d.tree.Ran || d.tree.Intent != nil {
+		return err
+	}
+	if len(d.tree.Layers) == 1 { // it was adopted just now, and the tree is not written down yet
+		d.tree.Ran = true
+		return nil
+	}
+	return d.update(func(t *tree) { t.Ran = true })
 }
 
 // snapshot finds a snapshot.

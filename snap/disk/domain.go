@@ -27,6 +27,11 @@ type survey struct {
 	Warnings []string
 }
 
+// others lists the definition's disks that are not among those that are captured.
+func (s survey) others(captured []string) []string {
+	return slices.DeleteFunc(slices.Concat(s.Left, s.Disks), func(dev string) bool { return slices.Contains(captured, dev) })
+}
+
 // agentChannel is the name of the port that qemu-ga listens on.
 const agentChannel = "org.qemu.guest_agent.0"
 

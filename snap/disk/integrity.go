@@ -53,25 +53,24 @@ func (d *Driver) checkChain(ctx context.Context, op string, id layerID, full boo
 		}
 		return err
 	}
-	chain := d.tree.chain(id)
-	for _, id := range chain {
-		l := d.tree.Layers[id]
-		for _, dev := range d.tree.Disks {
-			if err := check(l.Files[dev]); err != nil {
+	l := d.tree.Layers[id]
+	for _, dev := range l.devices() {
+		for _, k := range d.tree.images(id, dev) {
+			if err := check(k.of.Files[k.dev]); err != nil {
 				return err
 			}
-			if err := d.checkLink(op, l, dev); err != nil {
+			if err := d.checkLink(op, k.of, k.dev); err != nil {
 				return err
 			}
-			for _, f := range l.Below[dev] {
+			for _, f := range k.of.Below[k.dev] {
 				if err := check(f); err != nil {
 					return err
 				}
 			}
 		}
-		if err := check(l.NVRAM); err != nil {
-			return err
-		}
+	}
+	if err := check(l.NVRAM); err != nil {
+		return err
 	}
 	return d.learn(fresh)
 }
@@ -138,22 +137,24 @@ func (d *Driver) checkFile(ctx context.Context, op string, f file, full bool) (f
 
 // checkLink checks that an image rests on the one that the tree has below it.
 func (d *Driver) checkLink(op string, l *layer, dev string) error {
-	below := ""
-	if l.Parent != "" { // else it rests on what others made, or on nothing
-		below = d.tree.Layers[l.Parent].Files[dev].Path
+	path := l.Files[dev].Path
+	if below, known := d.tree.backing(l, dev); known {
+		return restsOn(op, path, below)
 	}
-	return restsOn(op, l.Files[dev].Path, below)
+	if _, err := imageSize(path); err != nil {
+		return corrupt(op, "%v", err)
+	}
+	return nil
 }
 
-// restsOn checks that an image is one, and that its backing file is below, if
-// that is not "".
+// restsOn checks that an image is one, and that its backing file is below; "": it has none.
 func restsOn(op, path, below string) error {
 	img, f, err := openImage(path)
 	if err != nil {
 		return corrupt(op, "%v", err)
 	}
 	f.Close() // only read
-	if below != "" && img.Backing != below {
+	if img.Backing != below {
 		return corrupt(op, "%s rests on %q, and should on %s", path, img.Backing, below)
 	}
 	return nil
@@ -162,7 +163,7 @@ func restsOn(op, path, below string) error {
 // seal hashes whatever of a chain was not hashed yet, and gives its layers
 // their states.
 func (d *Driver) seal(ctx context.Context, op string, id layerID) error {
-	chain := d.tree.chain(id)
+	chain := d.tree.closure(id)
 	fresh := map[string]file{}
 	for _, id := range chain {
 		for _, f := range d.tree.Layers[id].all() {
@@ -182,18 +183,19 @@ func (d *Driver) seal(ctx context.Context, op string, id layerID) error {
 	return d.giveStates(chain)
 }
 
-// giveStates computes the states of the chain's layers that have none.
-func (d *Driver) giveStates(chain []layerID) error {
+// giveStates computes the states of layers that have none; list has a layer before those
+// that rest on it.
+func (d *Driver) giveStates(list []layerID) error {
 	missing := false
-	for _, id := range chain {
+	for _, id := range list {
 		missing = missing || d.tree.Layers[id].State == ""
 	}
 	if !missing {
 		return nil
 	}
 	return d.update(func(t *tree) {
-		for i := len(chain) - 1; i >= 0; i-- {
-			if l := t.Layers[chain[i]]; l.State == "" {
+		for _, id := range list {
+			if l := t.Layers[id]; l.State == "" {
 				l.State = t.state(l)
 			}
 		}
@@ -227,9 +229,12 @@ func (t *tree) state(l *layer) string {
 	if p := t.Layers[l.Parent]; p != nil {
 		put(p.State)
 	}
-	for _, dev := range t.Disks {
+	for _, dev := range l.devices() {
 		put(dev)
 		put(l.Files[dev].Hash)
+		if o := t.Layers[t.owner(l.Rests[dev])]; o != nil {
+			put(o.State)
+		}
 		for _, f := range l.Below[dev] {
 			put(f.Hash)
 		}

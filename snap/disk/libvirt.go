@@ -78,9 +78,12 @@ func classify(what string, err error) error {
 
 type connection struct{ c *libvirt.Connect }
 
-// dial connects to libvirt.
+// dial connects to a libvirt of this host, and to no other.
 func dial(uri string) (hypervisor, error) {
 	const what = "connect to libvirt"
+	if err := localURI(uri); err != nil {
+		return nil, errs.Wrap(errs.Unsupported, what, err)
+	}
 	c, err := within(callLimit, what, func() (*libvirt.Connect, error) { return libvirt.NewConnect(uri) })
 	if err != nil {
 		out := errs.New(errs.KindOf(err), what, "%s", uri).WithHint("%s", errs.HintOf(err))
@@ -90,7 +93,30 @@ func dial(uri string) (hypervisor, error) {
 		}
 		return nil, out
 	}
+	if err := isLocal(c); err != nil {
+		_, _ = c.Close() // that it is not wanted is the error
+		return nil, errs.Wrap(errs.Unsupported, what, err)
+	}
 	return &connection{c}, nil
+}
+
+// isLocal refuses a connection that leads to another host, whatever its URI looked like:
+// libvirt's configuration may give any URI another name, and a server may hand on
+// what it is asked to another.
+func isLocal(c *libvirt.Connect) error {
+	const what = "ask libvirt which host it runs on"
+	uri, err := within(callLimit, what, c.GetURI)
+	if err == nil {
+		err = localURI(uri)
+	}
+	if err != nil {
+		return err
+	}
+	name, err := within(callLimit, what, c.GetHostname)
+	if err != nil {
+		return err
+	}
+	return sameHost(uri, name)
 }
 
 func (c *connection) Close() error {
@@ -149,9 +175,13 @@ func (c *connection) SavedXML(path string) (string, error) {
 	})
 }
 
-func (c *connection) Restore(path, xml string) error {
+func (c *connection) Restore(path, xml string, paused bool) error {
+	flags := libvirt.DOMAIN_SAVE_RUNNING
+	if paused {
+		flags = libvirt.DOMAIN_SAVE_PAUSED
+	}
 	return do(longLimit, "resume the domain from memory", func() error {
-		return c.c.DomainRestoreFlags(path, xml, libvirt.DOMAIN_SAVE_RUNNING)
+		return c.c.DomainRestoreFlags(path, xml, flags)
 	})
 }
 
@@ -281,7 +311,27 @@ func (d *domain) Idle() (bool, error) {
 	})
 }
 
-func (d *domain) Start() error    { return do(callLimit, "start domain "+d.what, d.d.Create) }
+func (d *domain) Start(paused bool) error {
+	flags := libvirt.DOMAIN_NONE
+	if paused {
+		flags = libvirt.DOMAIN_START_PAUSED
+	}
+	return do(callLimit, "start domain "+d.what, func() error { return d.d.CreateWithFlags(flags) })
+}
+
+func (d *domain) Ended() (ending, error) {
+	return within(callLimit, "look at domain "+d.what, func() (ending, error) {
+		_, reason, err := d.d.GetState()
+		switch libvirt.DomainShutoffReason(reason) {
+		case libvirt.DOMAIN_SHUTOFF_SHUTDOWN:
+			return shutDown, err
+		case libvirt.DOMAIN_SHUTOFF_UNKNOWN:
+			return endUnknown, err
+		}
+		return switchedOff, err
+	})
+}
+
 func (d *domain) Unpause() error  { return do(callLimit, "resume domain "+d.what, d.d.Resume) }
 func (d *domain) Shutdown() error { return do(callLimit, "shut domain "+d.what+" down", d.d.Shutdown) }
 func (d *domain) Destroy() error  { return do(callLimit, "switch domain "+d.what+" off", d.d.Destroy) }

@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -20,10 +18,11 @@ import (
 
 	"mulligan/snap"
 	"mulligan/snap/disk/disktest"
+	"mulligan/testkit"
 )
 
 // long is whether to take the time for everything, and not a sample.
-var long = os.Getenv("MULLIGAN_TEST_LONG") == "1"
+var long = testkit.Long()
 
 // atLeast is n, or all of it where there is time.
 func atLeast(sample, all int) int {
@@ -167,7 +166,7 @@ func TestRollbacksOfARunningGuest(t *testing.T) {
 		wrote[s.ID] = value
 		all = append(all, s.ID)
 	}
-	random := rand.New(rand.NewPCG(1, 1))
+	random := testkit.Rand(t)
 	for i := range atLeast(6, 30) {
 		target := all[random.IntN(len(all))]
 		lost := fmt.Sprintf("lost-%d", i)
@@ -335,7 +334,7 @@ func TestDeleteWhileTheGuestWrites(t *testing.T) {
 	n := atLeast(24, 64)
 	wrote := map[snap.SnapshotID]string{}
 	var all []snap.SnapshotID
-	random := rand.New(rand.NewPCG(2, 2))
+	random := testkit.Rand(t)
 	remove := func(i int) {
 		if err := d.Delete(t.Context(), all[i]); err != nil {
 			t.Fatal(err)

@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -22,10 +23,10 @@ const mergeSuffix = ".merge-"
 // merges lists the layers that nobody names and that could go into the one
 // layer that rests on each. What is not frozen is never touched; nor are the
 // images that the domain came with.
-func (t *tree) merges() (list []job) {
+func (t *tree) merges(foreign func(*layer) bool) (list []job) {
 	named := t.named()
 	for id, l := range t.Layers {
-		if named[id] || !l.Frozen || l.Parent == "" {
+		if named[id] || !l.Frozen || l.Parent == "" || foreign(l) {
 			continue
 		}
 		children := t.children(id)
@@ -35,6 +36,47 @@ func (t *tree) merges() (list []job) {
 	}
 	slices.SortFunc(list, func(a, b job) int { return cmpID(a.from, b.from) })
 	return list
+}
+
+// linked lists the disks whose images in j.into rest on those of j.from, or, without
+// one, of its present parent: what a merge is about.
+func (t *tree) linked(j job) (list []string) {
+	into := t.Layers[j.into]
+	from := t.Layers[cmp.Or(j.from, into.Parent)]
+	for _, dev := range into.devices() {
+		if _, own := into.Rests[dev]; !own && from.Files[dev] != nil {
+			list = append(list, dev)
+		}
+	}
+	return list
+}
+
+// under is the image that a disk's image rests on once j is done.
+func (t *tree) under(j job, dev string) string {
+	if j.from == "" {
+		return t.Layers[j.parent].Files[dev].Path
+	}
+	path, _ := t.backing(t.Layers[j.from], dev)
+	return path
+}
+
+// put takes from out of the tree, if there is one: into rests on parent then, and where
+// single images of from rested on others, its own do.
+func (t *tree) put(into, from, parent layerID) {
+	l := t.Layers[into]
+	gone := t.Layers[from]
+	if gone != nil {
+		for _, dev := range t.linked(job{from: from, into: into}) {
+			if path, ok := gone.Rests[dev]; ok {
+				if l.Rests == nil {
+					l.Rests = map[string]string{}
+				}
+				l.Rests[dev] = path
+			}
+		}
+	}
+	l.Parent = parent
+	delete(t.Layers, from)
 }
 
 func cmpID(a, b layerID) int {
@@ -70,13 +112,25 @@ func (t *tree) shortcut(limit int) *job {
 	}
 	for _, id := range chain[1:] {
 		if t.depth(id) <= max(limit/2, t.depth(chain[len(chain)-1])) {
-			if t.Layers[into].Parent == id {
-				return nil // it is there already
+			if t.Layers[into].Parent == id || !t.plain(into, id) {
+				return nil // it is there already, or cannot be put there
 			}
 			return &job{"", into, id}
 		}
 	}
 	return nil
+}
+
+// plain reports whether between two layers of a chain every image rests on its layer's
+// parent's.
+func (t *tree) plain(from, to layerID) bool {
+	for id := from; id != to; id = t.Layers[id].Parent {
+		l := t.Layers[id]
+		if len(l.Rests) > 0 || !slices.Equal(l.devices(), t.Layers[to].devices()) {
+			return false
+		}
+	}
+	return true
 }
 
 // Maintain does what can wait: it hashes what was frozen since, merges away
@@ -154,7 +208,7 @@ func (d *Driver) stateAll() error {
 	}
 	for _, id := range d.tree.sortedLayers() {
 		ready := true
-		chain := d.tree.chain(id)
+		chain := d.tree.closure(id)
 		for _, id := range chain {
 			for _, f := range d.tree.Layers[id].all() {
 				ready = ready && f.Hash != ""
@@ -186,6 +240,9 @@ func (d *Driver) nextJob(ctx context.Context, op string) (*job, error) {
 	if d.tree == nil || d.tree.Intent != nil {
 		return nil, nil
 	}
+	if err := d.forgetOut(); err != nil {
+		return nil, err
+	}
 	if err := d.dropOrphans(); err != nil {
 		return nil, err
 	}
@@ -213,12 +270,16 @@ func (d *Driver) merge(ctx context.Context, op string, j job) (err error) {
 	}()
 	d.mu.Lock()
 	in := &intent{Op: "merge", Old: j.from, New: j.into, Parent: j.parent, Files: map[string]*file{}, Suffix: mergeSuffix + random()}
-	images, parents := d.tree.Layers[j.into].paths(), d.tree.Layers[j.parent].paths()
+	in.Rests = map[string]string{}
+	images := map[string]string{}
+	for _, dev := range d.tree.linked(j) {
+		images[dev], in.Rests[dev] = d.tree.Layers[j.into].Files[dev].Path, d.tree.under(j, dev)
+	}
 	d.mu.Unlock()
 	for dev, path := range images {
 		temp := path + in.Suffix
 		temps = append(temps, temp)
-		hash, err := d.rebased(ctx, op, path, temp, parents[dev])
+		hash, err := d.rebased(ctx, op, path, temp, in.Rests[dev])
 		if err != nil {
 			return err
 		}
@@ -287,7 +348,7 @@ func (d *Driver) rebased(ctx context.Context, op, path, temp, parent string) (st
 	if err := d.seam("merge: rebase"); err != nil {
 		return "", err
 	}
-	if _, err := run(ctx, "qemu-img", "rebase", "-f", "qcow2", "-F", "qcow2", "-b", parent, temp); err != nil {
+	if err := rebase(ctx, temp, parent); err != nil {
 		return "", err
 	}
 	if err := d.seam("merge: compare"); err != nil {
@@ -309,13 +370,24 @@ func (d *Driver) rebased(ctx context.Context, op, path, temp, parent string) (st
 	return hashFile(ctx, temp)
 }
 
+// rebase puts the image at path on another, parent, or on none, and leaves what is read
+// from it as it was.
+func rebase(ctx context.Context, path, parent string) error {
+	args := []string{"rebase", "-f", "qcow2", "-b", parent}
+	if parent != "" {
+		args = append(args, "-F", "qcow2")
+	}
+	_, err := run(ctx, "qemu-img", append(args, path)...)
+	return err
+}
+
 // finishMerge exchanges the images of the merge that the tree speaks of. Those
 // for which this was done before have no new file any more.
 func (d *Driver) finishMerge() error {
 	in := d.tree.Intent
 	stats := map[string]stat{}
-	for _, dev := range d.tree.Disks {
-		path := in.Files[dev].Path
+	for dev, f := range in.Files {
+		path := f.Path
 		if err := d.seam("merge: exchange"); err != nil {
 			return err
 		}
@@ -331,7 +403,7 @@ func (d *Driver) finishMerge() error {
 			return err
 		}
 		// What it rested on is going to be unlinked.
-		if err := restsOn("merge layers", path, d.tree.Layers[in.Parent].Files[dev].Path); err != nil {
+		if err := restsOn("merge layers", path, in.under(d.tree, dev)); err != nil {
 			return err
 		}
 		st, err := statOf(path)
@@ -346,11 +418,11 @@ func (d *Driver) finishMerge() error {
 	gone := d.tree.Layers[in.Old]
 	err := d.update(func(t *tree) {
 		into := t.Layers[in.New]
-		into.Parent, t.Intent = in.Parent, nil
 		for dev, f := range in.Files {
 			into.Files[dev] = &file{Path: f.Path, Hash: f.Hash, Stat: stats[dev]}
 		}
-		delete(t.Layers, in.Old)
+		t.put(in.New, in.Old, in.Parent)
+		t.Intent = nil
 	})
 	if err != nil || gone == nil {
 		return err
@@ -358,9 +430,14 @@ func (d *Driver) finishMerge() error {
 	if err := d.seam("merge: unlink"); err != nil {
 		return err
 	}
-	var all []error
-	for _, f := range gone.all() {
-		all = append(all, remove(f.Path))
+	return d.unlink(gone)
+}
+
+// under is what a merged image rests on. An older mulligan did not write that down: its
+// layers had no images that did not rest on their parents'.
+func (in *intent) under(t *tree, dev string) string {
+	if path, ok := in.Rests[dev]; ok {
+		return path
 	}
-	return errors.Join(all...)
+	return t.Layers[in.Parent].Files[dev].Path
 }

@@ -25,14 +25,33 @@ func (d *Driver) pool(t *tree, dev string) string {
 	if d.cfg.PoolDir != "" {
 		return filepath.Join(d.cfg.PoolDir, d.cfg.App)
 	}
-	chain := t.chain(t.Head)
-	root := t.Layers[chain[len(chain)-1]]
-	dir := filepath.Dir(root.Files[dev].Path)
+	dir := ""
+	for _, id := range t.chain(t.Head) { // the lowest layer that has the disk
+		if f := t.Layers[id].Files[dev]; f != nil {
+			dir = filepath.Dir(f.Path)
+		}
+	}
 	own := filepath.Join("mulligan", d.cfg.App)
 	if strings.HasSuffix(dir, "/"+own) {
 		return dir // the root was merged into an overlay
 	}
 	return filepath.Join(dir, own)
+}
+
+// owns reports whether the file at path is one that the driver made.
+func (d *Driver) owns(path string) bool { return ours(filepath.Base(path)) && d.inPool(path) }
+
+// inPool reports whether a file lies in a folder of the app's layers.
+func (d *Driver) inPool(path string) bool { return filepath.Base(filepath.Dir(path)) == d.cfg.App }
+
+// foreign reports whether an image of the layer is not the driver's.
+func (d *Driver) foreign(l *layer) bool {
+	for _, f := range l.Files {
+		if !d.owns(f.Path) {
+			return true
+		}
+	}
+	return false
 }
 
 // random is what makes a name one that never was.
@@ -77,8 +96,8 @@ func (d *Driver) room(op string) error {
 // tells how big a disk is.
 func (d *Driver) createOverlays(ctx context.Context, op string, id layerID, size func(dev string) (int64, error)) error {
 	l := d.tree.Layers[id]
-	parent := d.tree.Layers[l.Parent]
-	for _, dev := range d.tree.Disks {
+	for _, dev := range l.devices() {
+		backing, _ := d.tree.backing(l, dev)
 		n, err := size(dev)
 		if err != nil {
 			return err
@@ -86,7 +105,7 @@ func (d *Driver) createOverlays(ctx context.Context, op string, id layerID, size
 		if err := d.seam("overlay " + dev); err != nil {
 			return err
 		}
-		if err := d.createOverlay(ctx, l.Files[dev].Path, parent.Files[dev].Path, n); err != nil {
+		if err := d.createOverlay(ctx, l.Files[dev].Path, backing, n); err != nil {
 			return errs.Wrap(errs.Failed, op, err)
 		}
 	}
@@ -140,15 +159,22 @@ func (d *Driver) giveToQEMU(path string) error {
 // owner is whom QEMU runs as.
 type owner struct{ uid, gid int }
 
-// headerSize is a disk's size as the header of a frozen image has it.
-func (d *Driver) headerSize(id layerID) func(dev string) (int64, error) {
+// sizeBelow gives the size of a disk as the header of the frozen image has it that the
+// layer's image rests on.
+func (d *Driver) sizeBelow(id layerID) func(dev string) (int64, error) {
 	return func(dev string) (int64, error) {
-		img, f, err := openImage(d.tree.Layers[id].Files[dev].Path)
-		if err != nil {
-			return 0, err
-		}
-		return img.Size, f.Close()
+		path, _ := d.tree.backing(d.tree.Layers[id], dev)
+		return imageSize(path)
 	}
+}
+
+// imageSize is the size of the disk that the image at path holds, in bytes.
+func imageSize(path string) (int64, error) {
+	img, f, err := openImage(path)
+	if err != nil {
+		return 0, err
+	}
+	return img.Size, f.Close()
 }
 
 // freezeFiles makes the files of a layer that nobody writes to any more
@@ -209,9 +235,24 @@ func (d *Driver) dropOrphans() error {
 	}
 	var all []error
 	for _, l := range gone {
-		for _, f := range l.all() {
+		all = append(all, d.unlink(l))
+	}
+	return errors.Join(all...)
+}
+
+// unlink removes the files of a layer that the tree has no more. Images that the driver
+// did not make stay, and can be written to again.
+func (d *Driver) unlink(l *layer) error {
+	var all []error
+	for _, f := range l.Files {
+		if d.owns(f.Path) {
 			all = append(all, remove(f.Path))
+		} else {
+			all = append(all, setImmutable(f.Path, false))
 		}
+	}
+	if l.NVRAM != nil {
+		all = append(all, remove(l.NVRAM.Path))
 	}
 	return errors.Join(all...)
 }
@@ -220,6 +261,29 @@ func (d *Driver) dropOrphans() error {
 func (d *Driver) headEmpty(id layerID) (bool, error) {
 	for _, f := range d.tree.Layers[id].Files {
 		if empty, err := emptyImage(f.Path); err != nil || !empty {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// headFresh reports whether the head is what was put on the layers below: nothing was
+// written to it, and no disk has another size.
+func (d *Driver) headFresh() (bool, error) {
+	if empty, err := d.headEmpty(d.tree.Head); err != nil || !empty {
+		return false, err
+	}
+	head := d.tree.Layers[d.tree.Head]
+	for _, dev := range head.devices() {
+		below, _ := d.tree.backing(head, dev)
+		if below == "" {
+			return false, nil
+		}
+		was, err := imageSize(below)
+		if err != nil {
+			return false, err
+		}
+		if now, err := imageSize(head.Files[dev].Path); err != nil || now != was {
 			return false, err
 		}
 	}

@@ -8,11 +8,14 @@ import (
 	"mulligan/ipc/errs"
 )
 
+// afterPowerCut ends the warnings of captures that the guest did not prepare for.
+const afterPowerCut = " The disks are captured as after a power cut."
+
 // quiesce freezes the guest's filesystems. Where that does not come about in
 // time the capture goes on without, and a thaw follows for certain: a freeze
 // that the guest gets to only later must not stay.
 func (d *Driver) quiesce(ctx context.Context, m machine, s survey) (quiesced bool, warning string) {
-	const crash = " The disks are captured as after a power cut."
+	const crash = afterPowerCut
 	switch {
 	case !s.Agent:
 		return false, "the domain has no channel for a guest agent." + crash

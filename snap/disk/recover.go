@@ -29,6 +29,10 @@ func (d *Driver) recover(ctx context.Context, op string, m machine) error {
 		switch in.Op {
 		case "merge":
 			err = d.finishMerge()
+		case "flatten":
+			if err = d.finishFlatten(m); d.tree == nil {
+				return err // and that was all
+			}
 		default:
 			err = d.recoverCapture(ctx, op, m, p, in)
 		}
@@ -253,7 +257,7 @@ func (d *Driver) resumeReopened(op string, m machine) error {
 			d.cfg.Log.Warn("there is no memory to resume from", "domain", d.cfg.Domain, "err", err)
 			return d.forgetReopening()
 		}
-		if err := d.conn.Restore(memory, text); err != nil {
+		if err := d.conn.Restore(memory, text, false); err != nil {
 			return err
 		}
 	}
@@ -393,6 +397,9 @@ func (t *tree) files() (list []string) {
 	}
 	if t.Resume != nil {
 		list = append(list, t.Resume.Memory.Path)
+	}
+	for _, o := range t.Out {
+		list = append(list, o.Path)
 	}
 	return list
 }

@@ -3,6 +3,7 @@ package disk
 import (
 	"context"
 	"os"
+	"slices"
 	"sync"
 
 	"mulligan/ipc/errs"
@@ -101,6 +102,9 @@ func (l *ledger) settle() error {
 	for {
 		for _, gone := range l.t.prune() {
 			for _, f := range gone.all() {
+				if !l.d.owns(f.Path) {
+					continue
+				}
 				if a, ok := l.maps[f.Path]; ok {
 					l.freed += a.blocks
 				} else {
@@ -113,7 +117,7 @@ func (l *ledger) settle() error {
 			return err
 		}
 		l.freed += gain
-		l.t.Layers[j.into].Parent = j.parent
+		l.t.put(j.into, j.from, j.parent)
 		delete(l.t.Layers, j.from)
 	}
 }
@@ -121,7 +125,7 @@ func (l *ledger) settle() error {
 // next finds a merge that is worth it, notes what the images become, and gives
 // the bytes that it frees.
 func (l *ledger) next() (*job, int64, error) {
-	for _, j := range l.t.merges() {
+	for _, j := range l.t.merges(l.d.foreign) {
 		gain, cost, err := l.weigh(j)
 		if err != nil {
 			return nil, 0, err
@@ -136,10 +140,15 @@ func (l *ledger) next() (*job, int64, error) {
 
 // weigh gives what a merge frees and what it has to write, in bytes.
 func (l *ledger) weigh(j job) (gain, cost int64, err error) {
-	for _, dev := range l.t.Disks {
-		p, err := l.mapOf(l.t.Layers[j.from].Files[dev])
+	linked := l.t.linked(j)
+	for dev, f := range l.t.Layers[j.from].Files {
+		p, err := l.mapOf(f)
 		if err != nil {
 			return 0, 0, err
+		}
+		if !slices.Contains(linked, dev) {
+			gain += p.blocks
+			continue
 		}
 		c, err := l.mapOf(l.t.Layers[j.into].Files[dev])
 		if err != nil {
@@ -153,7 +162,7 @@ func (l *ledger) weigh(j job) (gain, cost int64, err error) {
 }
 
 func (l *ledger) apply(j job) error {
-	for _, dev := range l.t.Disks {
+	for _, dev := range l.t.linked(j) {
 		p, err := l.mapOf(l.t.Layers[j.from].Files[dev])
 		if err != nil {
 			return err

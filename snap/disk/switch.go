@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/zeebo/blake3"
 
@@ -90,6 +91,12 @@ func (d *Driver) prepare(ctx context.Context, op string, id snap.RestoreID, p *p
 		}
 		p.TargetMemory = &now
 	}
+	if notes := d.otherDisks(p); len(notes) > 0 {
+		if err := d.someDisks(op, p); err != nil {
+			return err
+		}
+		p.TargetMemory = nil // it goes with the disks that there were
+	}
 	p.TargetState, p.BaseState = d.tree.Layers[p.TargetLayer].State, d.tree.Layers[p.BaseLayer].State
 	if p.Changes, err = d.changes(p.BaseLayer, p.TargetLayer); err != nil {
 		return err
@@ -97,10 +104,10 @@ func (d *Driver) prepare(ctx context.Context, op string, id snap.RestoreID, p *p
 	if err := d.room(op); err != nil {
 		return err
 	}
-	if err := d.update(func(t *tree) { p.New = d.addLayer(t, p.TargetLayer) }); err != nil {
+	if err := d.update(func(t *tree) { p.New = d.addTarget(t, p) }); err != nil {
 		return err
 	}
-	if err := d.createOverlays(ctx, op, p.New, d.headerSize(p.TargetLayer)); err != nil {
+	if err := d.createOverlays(ctx, op, p.New, d.sizeBelow(p.New)); err != nil {
 		return err
 	}
 	if err := d.seam("prepare: record"); err != nil {
@@ -110,6 +117,57 @@ func (d *Driver) prepare(ctx context.Context, op string, id snap.RestoreID, p *p
 		return err
 	}
 	return d.dropOrphans() // an older preparation under the same id
+}
+
+// addTarget adds the layer that the domain is going to write to. A disk that the target
+// does not have, for it was attached later, goes on from the base.
+func (d *Driver) addTarget(t *tree, p *plan) layerID {
+	id := d.addLayer(t, p.TargetLayer)
+	l, target, base := t.Layers[id], t.Layers[p.TargetLayer], t.Layers[p.BaseLayer]
+	for _, dev := range t.Disks {
+		if target.Files[dev] == nil && base.Files[dev] != nil {
+			if l.Rests == nil {
+				l.Rests = map[string]string{}
+			}
+			l.Rests[dev] = base.Files[dev].Path
+		}
+	}
+	return id
+}
+
+// someDisks refuses a restore that would restore nothing, or whose base is not of the
+// disks that the domain has.
+func (d *Driver) someDisks(op string, p *plan) error {
+	target, base := d.tree.Layers[p.TargetLayer], d.tree.Layers[p.BaseLayer]
+	some := false
+	for _, dev := range d.tree.Disks {
+		if target.Files[dev] != nil {
+			some = true
+		} else if base.Files[dev] == nil {
+			return snap.Changed(op, "domain "+d.cfg.Domain)
+		}
+	}
+	if !some {
+		return errs.New(errs.Conflict, op, "the checkpoint holds the disks %s of domain %s, which has only %s now", strings.Join(target.devices(), " "), d.cfg.Domain, strings.Join(d.tree.Disks, " ")).
+			WithHint("attach them again under these names, or restore the other layers only: --scope layer:files")
+	}
+	return nil
+}
+
+// otherDisks says of a restore which disks the snapshot and the domain do not both have.
+func (d *Driver) otherDisks(p *plan) (notes []string) {
+	target := d.tree.Layers[p.TargetLayer]
+	for _, dev := range d.tree.Disks {
+		if target.Files[dev] == nil {
+			notes = append(notes, fmt.Sprintf("disk %s was attached after the checkpoint was made: it stays as it is.", dev))
+		}
+	}
+	for _, dev := range target.devices() {
+		if !slices.Contains(d.tree.Disks, dev) {
+			notes = append(notes, fmt.Sprintf("the checkpoint holds disk %s, which domain %s does not have now: it was not restored.", dev, d.cfg.Domain))
+		}
+	}
+	return notes
 }
 
 // Resume returns a switch that was prepared before.
@@ -172,8 +230,8 @@ func (d *Driver) moved(m machine, from layerID) (bool, error) {
 	if head.Parent != from {
 		return true, nil
 	}
-	empty, err := d.headEmpty(d.tree.Head)
-	if err != nil || !empty {
+	fresh, err := d.headFresh()
+	if err != nil || !fresh {
 		return true, err
 	}
 	s, _, err := d.surveyOf("", m, false)
@@ -188,9 +246,15 @@ func (d *Driver) moved(m machine, from layerID) (bool, error) {
 func (s *diskSwitch) Stale(ctx context.Context) (stale bool, err error) {
 	err = s.with(ctx, "look for later writes to disks", func(p *plan, m machine) (err error) {
 		stale, err = s.d.moved(m, p.BaseLayer)
+		stale = stale || !s.d.fitsDisks(p)
 		return err
 	})
 	return stale, err
+}
+
+// fitsDisks reports whether the domain has the disks that it had when p was prepared.
+func (d *Driver) fitsDisks(p *plan) bool {
+	return slices.Equal(d.tree.Layers[p.New].devices(), d.tree.Disks)
 }
 
 // needOff refuses a domain that runs: its disks cannot be exchanged.
@@ -224,7 +288,7 @@ func (s *diskSwitch) Commit(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			if stale || d.tree.Head != p.Old {
+			if stale || d.tree.Head != p.Old || !d.fitsDisks(p) {
 				return snap.Changed(op, "domain "+d.cfg.Domain)
 			}
 		}
@@ -270,7 +334,7 @@ func (s *diskSwitch) move(op string, m machine, to phase, head, below layerID, m
 		return err
 	}
 	return d.update(func(t *tree) {
-		t.Head, t.Switches[s.id].Phase, t.Resume = head, to, nil
+		t.Head, t.Switches[s.id].Phase, t.Resume, t.Ran = head, to, nil, false
 		if memory != nil {
 			t.Resume = &resume{Layer: head, Memory: *memory}
 		}
@@ -319,6 +383,9 @@ func (s *diskSwitch) Check(ctx context.Context) (proof snap.Proof, err error) {
 			return err
 		}
 		proof = snap.Proof{Pre: hashOf(p.BaseState), Post: hashOf(want), Want: hashOf(want), Match: !moved}
+		if layer == p.TargetLayer {
+			proof.Notes = d.otherDisks(p)
+		}
 		if moved {
 			proof.Post, err = d.presentHash(ctx)
 		}
@@ -405,15 +472,35 @@ func (d *Driver) changes(a, b layerID) (list []snap.Change, err error) {
 	}
 	for _, dev := range d.tree.Disks {
 		var written []extent
+		if d.tree.Layers[a].Files[dev] == nil || d.tree.Layers[b].Files[dev] == nil {
+			continue // a restore leaves it alone
+		}
 		for _, id := range append(slices.Clone(ca), cb...) {
-			m, err := d.mapOf(d.tree.Layers[id].Files[dev])
+			f := d.tree.Layers[id].Files[dev]
+			if f == nil {
+				continue
+			}
+			m, err := d.mapOf(f)
 			if err != nil {
 				return nil, err
 			}
 			written = union(written, m.list)
 		}
+		var words []string
 		if n := total(written); n > 0 {
-			list = append(list, snap.Change{Path: dev, Operation: snap.Modify, Summary: "up to " + humanBytes(n) + " written in between"})
+			words = append(words, "up to "+humanBytes(n)+" written in between")
+		}
+		was, err := imageSize(d.tree.Layers[b].Files[dev].Path)
+		if err != nil {
+			return nil, err
+		}
+		if now, err := imageSize(d.tree.Layers[a].Files[dev].Path); err != nil {
+			return nil, err
+		} else if now != was {
+			words = append(words, "size "+humanBytes(was)+", and "+humanBytes(now))
+		}
+		if len(words) > 0 {
+			list = append(list, snap.Change{Path: dev, Operation: snap.Modify, Summary: strings.Join(words, "; ")})
 		}
 	}
 	return list, nil

@@ -3,6 +3,7 @@ package disk
 import (
 	"encoding/json"
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -26,21 +27,35 @@ type tree struct {
 	Layers    map[layerID]*layer
 	Snapshots map[snap.SnapshotID]*snapshot
 	Switches  map[snap.RestoreID]*plan
-	Intent    *intent `json:",omitempty"`
-	Thaw      bool    `json:",omitempty"` // the guest may be frozen, and must not stay so
-	Suspect   bool    `json:",omitempty"` // a live switch was cut short: QEMU may have images open that libvirt does not know of
-	Resume    *resume `json:",omitempty"`
+	Intent    *intent  `json:",omitempty"`
+	Thaw      bool     `json:",omitempty"` // the guest may be frozen, and must not stay so
+	Suspect   bool     `json:",omitempty"` // a live switch was cut short: QEMU may have images open that libvirt does not know of
+	Resume    *resume  `json:",omitempty"`
+	Out       []out    `json:",omitempty"` // images of disks that were detached
+	Ran       bool     `json:",omitempty"` // the domain was seen running since its head was made
+	Paused    bool     `json:",omitempty"` // it was paused when it was stopped, and is started paused
+	News      []string `json:",omitempty"` // sentences that the next snapshot tells
 }
+
+// out is the driver's image that a disk had when it was detached from the domain. It is
+// not touched any more: whoever detached it may use it elsewhere.
+type out struct{ Path, Rests string }
 
 // layer is one image per disk: what was written between two moments. Once
 // frozen it never changes in content; what is below it may be merged into it.
 type layer struct {
 	Parent layerID            `json:",omitempty"`
 	Files  map[string]*file   // by target device
-	Below  map[string][]*file `json:",omitempty"` // of a layer without a parent: images of others that it rests on, nearest first
-	NVRAM  *file              `json:",omitempty"` // a copy, made as the layer froze
+	Below  map[string][]*file `json:",omitempty"` // images of others that the layer's own rest on, nearest first
+	// Rests is what single images rest on where that is not the parent's image of the
+	// same disk: the backing file as the image's header has it, "" for none.
+	Rests  map[string]string `json:",omitempty"`
+	NVRAM  *file             `json:",omitempty"` // a copy, made as the layer froze
 	Frozen bool
-	State  string `json:",omitempty"` // digest of what a guest reads from here down, see seal
+	// Torn: it froze while the guest's filesystems were not known to be still. A guest
+	// finds it as after a power cut.
+	Torn  bool   `json:",omitempty"`
+	State string `json:",omitempty"` // digest of what a guest reads from here down, see seal
 }
 
 // file is a file whose content is known.
@@ -66,16 +81,18 @@ type snapshot struct {
 
 // intent is a change of the tree that has begun.
 type intent struct {
-	Op       string // capture, merge
+	Op       string // capture, merge, flatten
 	Old, New layerID
 	Running  bool `json:",omitempty"`
 	// Of a merge: Old is merged into New ("": New is only put on another parent),
 	// whose parent becomes Parent, and whose files become Files.
 	// They lie beside those of the same name, with Suffix.
-	Parent layerID          `json:",omitempty"`
-	Files  map[string]*file `json:",omitempty"`
-	Suffix string           `json:",omitempty"`
-	Memory string           `json:",omitempty"` // of a capture: the file being written
+	Parent layerID           `json:",omitempty"`
+	Files  map[string]*file  `json:",omitempty"`
+	Suffix string            `json:",omitempty"`
+	Rests  map[string]string `json:",omitempty"` // what those files rest on; of flatten, the images that the disks become
+	Kept   []string          `json:",omitempty"` // of flatten: other files that stay
+	Memory string            `json:",omitempty"` // of a capture: the file being written
 }
 
 // resume says that starting the domain means to go on from a memory image, as
@@ -118,6 +135,7 @@ func (d *Driver) load(op string) error {
 		return errs.New(errs.Unsupported, op, "%s has version %d", d.treeFile(), t.Version).WithHint("a newer mulligan wrote it: use that one")
 	}
 	d.tree = t
+	d.claim.Store(t.claim())
 	return nil
 }
 
@@ -143,8 +161,12 @@ func (d *Driver) save(next *tree) error {
 		return err
 	}
 	d.tree = next
+	d.claim.Store(next.claim())
 	return nil
 }
+
+// devices lists a layer's disks, in order.
+func (l *layer) devices() []string { return slices.Sorted(maps.Keys(l.Files)) }
 
 // chain lists the layers from id down to the root.
 func (t *tree) chain(id layerID) (list []layerID) {
@@ -155,16 +177,69 @@ func (t *tree) chain(id layerID) (list []layerID) {
 	return list
 }
 
-// depth is how many images a reader of the layer has to open.
-func (t *tree) depth(id layerID) int {
-	chain := t.chain(id)
-	below := 0
-	if len(chain) > 0 {
-		for _, list := range t.Layers[chain[len(chain)-1]].Below {
-			below = max(below, len(list))
+// link is a layer's image of one disk.
+type link struct {
+	of  *layer
+	dev string
+}
+
+// images lists a layer's image of a disk and all that it rests on, down to those of others.
+func (t *tree) images(id layerID, dev string) (list []link) {
+	l := t.Layers[id]
+	for l != nil && l.Files[dev] != nil && len(list) <= len(t.Layers) {
+		list = append(list, link{l, dev})
+		path, own := l.Rests[dev]
+		if !own {
+			l = t.Layers[l.Parent]
+			continue
+		}
+		l = t.Layers[t.owner(path)]
+		for name, f := range l.files() {
+			if f.Path == path { // the disk had another name then
+				dev = name
+			}
 		}
 	}
-	return len(chain) + below
+	return list
+}
+
+// files is the layer's, if there is a layer.
+func (l *layer) files() map[string]*file {
+	if l == nil {
+		return nil
+	}
+	return l.Files
+}
+
+// depth is how many images a reader of the layer has to open, at most.
+func (t *tree) depth(id layerID) (most int) {
+	for dev := range t.Layers[id].files() {
+		list := t.images(id, dev)
+		last := list[len(list)-1]
+		most = max(most, len(list)+len(last.of.Below[last.dev]))
+	}
+	return most
+}
+
+// closure lists the layers that a layer's images rest on, and itself. A layer comes before
+// those that rest on it.
+func (t *tree) closure(id layerID) (list []layerID) {
+	seen := map[layerID]bool{}
+	var visit func(id layerID)
+	visit = func(id layerID) {
+		l := t.Layers[id]
+		if l == nil || seen[id] {
+			return
+		}
+		seen[id] = true
+		visit(l.Parent)
+		for _, dev := range slices.Sorted(maps.Keys(l.Rests)) {
+			visit(t.owner(l.Rests[dev]))
+		}
+		list = append(list, id)
+	}
+	visit(id)
+	return list
 }
 
 func (t *tree) children(id layerID) (list []layerID) {
@@ -177,10 +252,42 @@ func (t *tree) children(id layerID) (list []layerID) {
 	return list
 }
 
+// backing is the image that a layer's image of a disk rests on, "" for none. It is not known
+// of images that others made.
+func (t *tree) backing(l *layer, dev string) (path string, known bool) {
+	if path, ok := l.Rests[dev]; ok {
+		return path, true
+	}
+	if p := t.Layers[l.Parent]; p != nil && p.Files[dev] != nil {
+		return p.Files[dev].Path, true
+	}
+	return "", false
+}
+
+// owner finds the layer that has the image at path; "" if there is none.
+func (t *tree) owner(path string) layerID {
+	for id, l := range t.Layers {
+		for _, f := range l.Files {
+			if f.Path == path {
+				return id
+			}
+		}
+	}
+	return ""
+}
+
 // named lists the layers that must stay as they are: snapshots' layers, heads,
-// and what switches go between.
+// what switches go between, and what images rest on that are not on their parents'.
 func (t *tree) named() map[layerID]bool {
 	named := map[layerID]bool{t.Head: true}
+	for _, l := range t.Layers {
+		for _, path := range l.Rests {
+			named[t.owner(path)] = true
+		}
+	}
+	for _, o := range t.Out {
+		named[t.owner(o.Path)], named[t.owner(o.Rests)] = true, true
+	}
 	for _, s := range t.Snapshots {
 		named[s.Layer] = true
 	}

@@ -2,6 +2,7 @@ package disk
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"mulligan/ipc/errs"
@@ -103,8 +104,10 @@ func (u *Unit) Start(ctx context.Context) error {
 
 func (d *Driver) start(ctx context.Context, op string, m machine, p power) error {
 	switch {
+	case p == paused && d.tree.Paused: // as it was before it was stopped
+		return nil
 	case p == paused:
-		return orRuns(m, m.Unpause())
+		return orRuns(m, m.Unpause(), running)
 	case p == running:
 		return nil
 	case d.tree.Resume != nil:
@@ -113,13 +116,14 @@ func (d *Driver) start(ctx context.Context, op string, m machine, p power) error
 	if err := d.definePersistent(op, m, d.tree.Head); err != nil {
 		return err
 	}
-	return orRuns(m, m.Start())
+	return orRuns(m, m.Start(d.tree.Paused), running, paused)
 }
 
-// orRuns forgives the failure to start a domain that somebody else was faster with.
-func orRuns(m machine, err error) error {
+// orRuns forgives the failure to bring a domain into a state that somebody else was faster
+// to bring it into.
+func orRuns(m machine, err error, wanted ...power) error {
 	if err != nil {
-		if p, e := m.Power(); e == nil && p == running {
+		if p, e := m.Power(); e == nil && slices.Contains(wanted, p) {
 			return nil
 		}
 	}
@@ -149,7 +153,7 @@ func (d *Driver) resumeMemory(ctx context.Context, op string, m machine) error {
 		if err := d.seam("resume: restore"); err != nil {
 			return err
 		}
-		if err := d.conn.Restore(r.Memory.Path, text); err != nil {
+		if err := d.conn.Restore(r.Memory.Path, text, d.tree.Paused); err != nil {
 			return err
 		}
 		if err := d.seam("resume: record"); err != nil {
@@ -161,12 +165,12 @@ func (d *Driver) resumeMemory(ctx context.Context, op string, m machine) error {
 		return err
 	}
 	d.cfg.Log.Warn("the disks were written to since they were restored: the domain boots", "domain", d.cfg.Domain)
-	return m.Start()
+	return m.Start(d.tree.Paused)
 }
 
 // Stop switches the domain off, in the way of the configuration. When ctx or
 // the time for a clean shutdown ends, it is switched off hard. One that is off
-// already is fine.
+// already is fine. One that was paused is started paused again.
 func (u *Unit) Stop(ctx context.Context) error {
 	const op = "stop the domain"
 	d := u.d
@@ -182,6 +186,11 @@ func (u *Unit) Stop(ctx context.Context) error {
 	p, err := m.Power()
 	if err != nil || !p.up() {
 		return errs.Wrap(errs.Failed, op, err)
+	}
+	if d.tree != nil && d.tree.Paused != (p == paused) {
+		if err := d.update(func(t *tree) { t.Paused = p == paused }); err != nil {
+			return errs.Wrap(errs.Failed, op, err)
+		}
 	}
 	if d.cfg.Shutdown == Clean && p == running {
 		if down := d.shutDown(ctx, m); down {

@@ -14,7 +14,8 @@ type hypervisor interface {
 	// SavedXML is the definition inside a memory image.
 	SavedXML(path string) (string, error)
 	// Restore starts a domain from a memory image, with xml for its definition.
-	Restore(path, xml string) error
+	// paused: its guest does not run yet.
+	Restore(path, xml string, paused bool) error
 	Close() error
 }
 
@@ -36,7 +37,10 @@ type machine interface {
 	// Idle reports whether libvirt is through with what takes it long, writing
 	// the guest's memory above all. Of a domain that is off it fails.
 	Idle() (bool, error)
-	Start() error
+	// Ended says how a domain that is off went off.
+	Ended() (ending, error)
+	// Start boots the domain; paused: its guest does not run yet.
+	Start(paused bool) error
 	Unpause() error
 	Shutdown() error
 	Destroy() error
@@ -55,6 +59,15 @@ const (
 	running
 	paused
 	crashed // off, and not by its own will
+)
+
+// ending is how a domain went off.
+type ending int
+
+const (
+	endUnknown  ending = iota // since libvirtd was started it has not run
+	shutDown                  // the guest went down by itself
+	switchedOff               // somebody switched it off, or its QEMU died
 )
 
 func (p power) up() bool { return p == running || p == paused }

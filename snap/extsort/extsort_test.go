@@ -6,36 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
 	"testing"
-	"time"
 
 	"mulligan/ipc/errs"
+	"mulligan/testkit"
 )
-
-func seed(t *testing.T) uint64 {
-	t.Helper()
-	n := uint64(time.Now().UnixNano())
-	if s := os.Getenv("MULLIGAN_TEST_SEED"); s != "" {
-		var err error
-		if n, err = strconv.ParseUint(s, 10, 64); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("MULLIGAN_TEST_SEED=%d", n)
-		}
-	})
-	return n
-}
 
 // What comes out is what went in, in order, whether or not it fits in memory.
 func TestSorts(t *testing.T) {
-	r := rand.New(rand.NewPCG(seed(t), 1))
+	r := testkit.Rand(t)
 	for _, count := range []int{0, 1, 1000, 300_000} {
 		s := New(t.TempDir())
 		var want [][]byte

@@ -3,10 +3,10 @@ package files
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"testing"
 
 	"mulligan/snap"
+	"mulligan/testkit"
 )
 
 // TestBack: the manifest that the journal leads back to is the one that a
@@ -15,7 +15,7 @@ import (
 // not over a gap.
 func TestBack(t *testing.T) {
 	f := newFollowed(t)
-	r := rand.New(rand.NewPCG(5, 9))
+	r := testkit.Rand(t)
 	j := f.following()
 	scramble(t, r, f.dir, 60)
 	var markers, bases []snap.SnapshotID

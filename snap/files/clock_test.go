@@ -8,15 +8,15 @@ import (
 	"testing"
 	"time"
 
+	"mulligan/testkit"
+
 	"golang.org/x/sys/unix"
 )
 
 // ext4On makes an ext4 of 32 MB with options of mkfs and mounts it for the time of the test.
 func ext4On(t *testing.T, options ...string) (dir string) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		skip(t, "only root can mount")
-	}
+	testkit.Need(t, "root")
 	top, err := filepath.EvalSymlinks(t.TempDir())
 	must(t, err)
 	image, dir := top+"/image", top+"/mnt"
@@ -24,10 +24,10 @@ func ext4On(t *testing.T, options ...string) (dir string) {
 	must(t, os.Truncate(image, 32<<20))
 	must(t, os.Mkdir(dir, 0o755))
 	if out, err := exec.Command("mkfs.ext4", append(append([]string{"-q", "-F"}, options...), image)...).CombinedOutput(); err != nil {
-		skip(t, fmt.Sprintf("mkfs.ext4: %v: %s", err, out))
+		testkit.Lack(t, fmt.Sprintf("mkfs.ext4: %v: %s", err, out))
 	}
 	if out, err := exec.Command("mount", "-o", "loop", image, dir).CombinedOutput(); err != nil {
-		skip(t, fmt.Sprintf("mount: %v: %s", err, out))
+		testkit.Lack(t, fmt.Sprintf("mount: %v: %s", err, out))
 	}
 	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
 	return dir

@@ -3,7 +3,6 @@ package files
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,7 +10,12 @@ import (
 
 	"mulligan/snap"
 	"mulligan/snap/snaptest"
+	"mulligan/testkit"
 )
+
+// smallSegments have a collection free nearly all that is dead: it leaves those segments
+// that are being written alone until half of what they hold is dead.
+const smallSegments = 8 << 10
 
 // subject puts the driver through the suite that all drivers pass.
 type subject struct {
@@ -22,6 +26,8 @@ type subject struct {
 func TestConformance(t *testing.T) {
 	snaptest.Run(t, func(t *testing.T) snaptest.Subject {
 		s := &subject{newSite(t), t}
+		s.casOptions.SegmentBytes = smallSegments
+		s.open(t)
 		write(t, s.dir+"/always/here", "from the start")
 		return s
 	})
@@ -34,7 +40,7 @@ func (s *subject) Reopen(t *testing.T) { s.open(t) }
 func (s *subject) Fingerprint(t *testing.T) string { return strings.Join(listing(t, s.dir), "\n") }
 
 func (s *subject) Mutate(t *testing.T, seed int64) {
-	r := rand.New(rand.NewPCG(uint64(seed), 1))
+	r := testkit.Rand(t)
 	big := make([]byte, 32<<10)
 	for i := range big {
 		big[i] = byte(r.Uint32())

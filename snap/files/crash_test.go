@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,6 +17,7 @@ import (
 	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/testkit"
 )
 
 // TestMain lets the test binary play a daemon that gets killed.
@@ -97,7 +97,8 @@ func (s *site) play(t *testing.T, what string, seam int, after time.Duration) (k
 	s.cas.Close()
 	defer s.open(t)
 	c := exec.Command(os.Args[0])
-	c.Env = append(os.Environ(), "MULLIGAN_FILES_CHILD="+what, "MULLIGAN_FILES_TOP="+filepath.Dir(s.dir), "MULLIGAN_FILES_SEAM="+strconv.Itoa(seam))
+	c.Env = append(os.Environ(), "MULLIGAN_FILES_CHILD="+what, "MULLIGAN_FILES_TOP="+filepath.Dir(s.dir), "MULLIGAN_FILES_SEAM="+strconv.Itoa(seam),
+		fmt.Sprint("MULLIGAN_FILES_SEED=", testkit.Rand(t, "child").Uint64()))
 	c.Stderr = os.Stderr
 	must(t, c.Start())
 	if after > 0 {
@@ -121,7 +122,7 @@ type torn struct {
 
 func newTorn(t *testing.T) *torn {
 	s := newSite(t)
-	r := rand.New(rand.NewPCG(5, 5))
+	r := testkit.Rand(t)
 	for i := range 60 {
 		write(t, fmt.Sprintf("%s/d%d/f%d", s.dir, i%6, i), fmt.Sprint("first ", i))
 	}
@@ -225,10 +226,11 @@ func TestKilledAnyTime(t *testing.T) {
 	if testing.Short() {
 		rounds = 8
 	}
-	for i := range rounds {
+	m := testkit.NewMoments(t, took, rounds)
+	for i := 0; m.Next(); i++ {
 		x.prepare(t)
-		after := 1 + time.Duration(rand.Int64N(int64(took)))
-		x.play(t, "commit", -1, after)
+		after := m.After()
+		m.Hit(x.play(t, "commit", -1, after))
 		x.settle(t, fmt.Sprintf("commit killed after %v of %v", after, took), i%2 == 0)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"mulligan/snap"
+	"mulligan/testkit"
 )
 
 // TestDay replays a day's work: a turn for each commit of a repository's
@@ -27,7 +28,7 @@ import (
 // commits by first parents, or MULLIGAN_BENCH_TURNS of them).
 func TestDay(t *testing.T) {
 	turns := 150
-	if os.Getenv("MULLIGAN_TEST_LONG") != "" {
+	if testkit.Long() {
 		turns = 2000
 	}
 	repo := os.Getenv("MULLIGAN_BENCH_REPO")

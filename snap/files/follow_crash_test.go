@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/snap"
+	"mulligan/testkit"
 )
 
 // childFollows writes, makes a marker, and notes what it is of, over and over.
@@ -22,8 +24,12 @@ func childFollows(d *Driver, ctx context.Context) error {
 	go d.Follow(ctx, func(snap.Batch) {})
 	for d.following() == nil {
 	}
+	seed, err := strconv.ParseUint(os.Getenv("MULLIGAN_FILES_SEED"), 10, 64)
+	if err != nil {
+		return err
+	}
 	dir, notes := d.cfg.Dir, filepath.Join(filepath.Dir(d.cfg.Dir), "notes")
-	r := rand.New(rand.NewPCG(uint64(os.Getpid()), 3))
+	r := rand.New(rand.NewPCG(seed, 3))
 	var t testing.T
 	for i := range 25 {
 		scramble(&t, r, dir, 4)
@@ -64,13 +70,19 @@ func TestKilledFollowing(t *testing.T) {
 	if testing.Short() {
 		rounds = 3
 	}
+	r, kills := testkit.Rand(t), 0
 	for i := range rounds {
-		if i%2 == 0 {
-			s.play(t, "follow", 2+rand.IntN(60), 0)
-		} else {
-			s.play(t, "follow", -1, time.Duration(rand.Int64N(int64(time.Second))))
+		step, after := 2+r.IntN(60), time.Duration(0)
+		if i%2 == 1 {
+			step, after = -1, time.Duration(1+r.Int64N(int64(time.Second)))
+		}
+		if s.play(t, "follow", step, after) {
+			kills++
+		} else if i%2 == 0 {
+			t.Errorf("the daemon that follows never came to step %d", step)
 		}
 	}
+	testkit.Tally(t, "kills", kills)
 	f := &followed{site: s}
 	f.follow(t)
 	f.exact(t)
@@ -83,7 +95,7 @@ func TestKilledFollowing(t *testing.T) {
 		want, err := os.ReadFile(notes + "/" + e.Name())
 		must(t, err)
 		must(t, f.Verify(t.Context(), snap.SnapshotID(e.Name()), snap.Full))
-		if rand.IntN(4) == 0 {
+		if r.IntN(4) == 0 {
 			f.restore(t, snap.SnapshotID(e.Name()))
 			same(t, e.Name(), listing(t, f.dir), strings.Split(string(want), "\n"))
 		}
@@ -105,7 +117,7 @@ func TestJournalFullDisk(t *testing.T) {
 	s.open(t)
 	f := &followed{site: s}
 	f.follow(t)
-	r := rand.New(rand.NewPCG(4, 4))
+	r := testkit.Rand(t)
 	for range 6 {
 		scramble(t, r, f.dir, 10)
 		id, state := f.at(t, f.flush(t)), listing(t, f.dir)

@@ -3,7 +3,6 @@ package files
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"slices"
 	"sync"
@@ -11,6 +10,7 @@ import (
 
 	"mulligan/snap"
 	"mulligan/snap/snaptest"
+	"mulligan/testkit"
 )
 
 // followed is a site whose journal is being written.
@@ -119,6 +119,8 @@ type followedSubject struct {
 func TestConformanceFollowing(t *testing.T) {
 	snaptest.Run(t, func(t *testing.T) snaptest.Subject {
 		f := newFollowed(t)
+		f.casOptions.SegmentBytes = smallSegments
+		f.restart(t)
 		write(t, f.dir+"/always/here", "from the start")
 		return &followedSubject{subject{f.site, t}, f}
 	})
@@ -146,7 +148,7 @@ func (f *followed) forget(t testing.TB) {
 // TestMarkers: every marker is the state that an independent look saw at the time.
 func TestMarkers(t *testing.T) {
 	f := newFollowed(t)
-	r := rand.New(rand.NewPCG(7, 7))
+	r := testkit.Rand(t)
 	type turn struct {
 		id    snap.SnapshotID
 		state []string

@@ -1,6 +1,7 @@
 package files
 
 import (
+	"mulligan/testkit"
 	"os"
 	"os/exec"
 	"strings"
@@ -20,10 +21,10 @@ import (
 func fuse(t *testing.T, uid uint32, at, program string, args ...string) *exec.Cmd {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		skip(t, "only root can become somebody else")
+		testkit.Lack(t, "only root can become somebody else")
 	}
 	if _, err := exec.LookPath(program); err != nil {
-		skip(t, program+" is not installed (apt-get install bindfs fuse-overlayfs fuse3)")
+		testkit.Lack(t, program+" is not installed (apt-get install bindfs fuse-overlayfs fuse3)")
 	}
 	c := exec.Command(program, args...)
 	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}

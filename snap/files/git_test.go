@@ -3,6 +3,7 @@ package files
 import (
 	"fmt"
 	"math/rand/v2"
+	"mulligan/testkit"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -72,7 +73,7 @@ func gitWork(r *rand.Rand, dir string, n int) error {
 // what comes back.
 func TestGitAtWork(t *testing.T) {
 	if _, err := exec.LookPath("git"); err != nil {
-		skip(t, "git is not installed")
+		testkit.Lack(t, "git is not installed")
 	}
 	rounds := 2
 	if os.Getenv("MULLIGAN_TEST_LONG") != "" {

@@ -3,6 +3,7 @@ package files
 import (
 	"context"
 	"fmt"
+	"mulligan/testkit"
 	"os"
 	"os/exec"
 	"strings"
@@ -29,7 +30,7 @@ type userSite struct {
 func newUserSite(t *testing.T) *userSite {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		skip(t, "only root can become somebody else")
+		testkit.Lack(t, "only root can become somebody else")
 	}
 	top, err := os.MkdirTemp("/tmp", "mulligan-files-")
 	must(t, err)

@@ -15,26 +15,17 @@ import (
 	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/testkit"
 )
 
 // mount mounts something for the time of the test.
 func mount(t *testing.T, source, target, kind string, flags uintptr, data string) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		skip(t, "only root can mount")
-	}
+	testkit.Need(t, "root")
 	if err := unix.Mount(source, target, kind, flags, data); err != nil {
-		skip(t, fmt.Sprintf("mount: %v", err))
+		testkit.Lack(t, "mount: ", err)
 	}
 	t.Cleanup(func() { unix.Unmount(target, unix.MNT_DETACH) })
-}
-
-func skip(t *testing.T, why string) {
-	t.Helper()
-	if os.Getenv("MULLIGAN_TEST_NOSKIP") == "1" {
-		t.Fatal("may not be skipped here: " + why)
-	}
-	t.Skip(why)
 }
 
 // TestMounts: what is mounted in a workspace is neither read, changed nor
@@ -128,9 +119,7 @@ func TestDiskFull(t *testing.T) {
 
 // TestPlainUser runs asUser as nobody.
 func TestPlainUser(t *testing.T) {
-	if os.Geteuid() != 0 {
-		skip(t, "only root can become somebody else")
-	}
+	testkit.Need(t, "root")
 	top, err := os.MkdirTemp("/tmp", "mulligan-files-")
 	must(t, err)
 	t.Cleanup(func() { os.RemoveAll(top) })

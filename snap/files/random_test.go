@@ -12,11 +12,13 @@ import (
 	"pgregory.net/rapid"
 
 	"mulligan/snap"
+	"mulligan/testkit"
 )
 
 // TestRandom goes back and forth between random states of random trees, with
 // some of the switches undone and some left to a new process.
 func TestRandom(t *testing.T) {
+	testkit.Rapid(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		s := newSite(t)
 		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 1))

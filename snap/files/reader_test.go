@@ -9,21 +9,19 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"mulligan/ipc/errs"
 	"mulligan/snap"
+	"mulligan/testkit"
 )
 
 // TestReaderAgainstTheKernel: for files and folders of random owners, modes and access
 // lists, Reader says what the kernel says when that user opens them.
 func TestReaderAgainstTheKernel(t *testing.T) {
 	o := newOwn(t)
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	r := rand.New(rand.NewPCG(seed, 1))
+	r := testkit.Rand(t)
 	const group1, group2 = 6061, 6062
 	user := newSomebody(t, otherID, group1, group2)
 	reader := Reader{UID: otherID, GID: otherID, Groups: []int{group1, group2}}
@@ -49,7 +47,7 @@ func TestReaderAgainstTheKernel(t *testing.T) {
 		for _, want := range []uint32{toRead, toSearch} {
 			err := user.do(func() error { return tries(path, e, want) })
 			if got := reader.may(e, want); got != (err == nil) {
-				t.Fatalf("seed %d: %o of %d:%d %x: may(%o) is %v, and the kernel says %v", seed, e.mode, e.uid, e.gid, e.xattrs(), want, got, err)
+				t.Fatalf("%o of %d:%d %x: may(%o) is %v, and the kernel says %v", e.mode, e.uid, e.gid, e.xattrs(), want, got, err)
 			}
 			if err == nil {
 				granted++

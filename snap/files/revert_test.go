@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/snap"
+	"mulligan/testkit"
 )
 
 // during gives the writes that f makes.
@@ -359,7 +360,7 @@ func untimed(lines []string, path string) []string {
 // TestMergeText compares with git, on texts at random: what is merged here, git
 // merges to the same.
 func TestMergeText(t *testing.T) {
-	r := rand.New(rand.NewPCG(7, 7))
+	r := testkit.Rand(t)
 	dir := t.TempDir()
 	var merged, clashes, stricter int
 	for range 300 {

@@ -14,6 +14,7 @@ import (
 
 	"mulligan/ipc/errs"
 	"mulligan/snap"
+	"mulligan/testkit"
 )
 
 // The owner of a workspace in these tests, and somebody else.
@@ -101,9 +102,7 @@ const capNetRaw = "\x01\x00\x00\x02\x00\x20\x00\x00\x00\x00\x00\x00\x00\x00\x00\
 
 // owned gives the site a workspace of the owner's that the owner can reach.
 func owned(t testing.TB) func(*Config) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root has other users' files")
-	}
+	testkit.Need(t, "root")
 	top, err := os.MkdirTemp("/var/tmp", "mulligan-rights-")
 	must(t, err)
 	t.Cleanup(func() { os.RemoveAll(top) })

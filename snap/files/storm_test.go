@@ -2,7 +2,6 @@ package files
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,6 +10,7 @@ import (
 
 	"mulligan/snap"
 	"mulligan/snap/files/watch"
+	"mulligan/testkit"
 )
 
 // TestStorms: whatever happened, however many events were lost, when it is over
@@ -69,13 +69,13 @@ func TestTwoWriters(t *testing.T) {
 		copy []string
 	}
 	var turns []turn
-	for i := range rounds {
+	for range rounds {
 		before := listing(t, f.dir)
 		start := f.flush(t)
 		var wg sync.WaitGroup
 		for k, name := range []string{"one", "two"} {
+			r := testkit.Rand(t, "writer", k)
 			wg.Go(func() {
-				r := rand.New(rand.NewPCG(uint64(i), uint64(k)))
 				scramble(t, r, f.dir+"/"+name, 1+r.IntN(8))
 			})
 		}
@@ -83,7 +83,7 @@ func TestTwoWriters(t *testing.T) {
 		wg.Wait()
 	}
 	f.exact(t)
-	r := rand.New(rand.NewPCG(9, 9))
+	r := testkit.Rand(t)
 	for range 12 {
 		x := turns[r.IntN(len(turns))]
 		f.restore(t, x.id)

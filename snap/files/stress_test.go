@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
+	"mulligan/testkit"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,7 +20,7 @@ import (
 func loopOn(t *testing.T, megabytes int64, mkfs string, options ...string) (dir string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		skip(t, "only root can mount")
+		testkit.Lack(t, "only root can mount")
 	}
 	top, err := filepath.EvalSymlinks(t.TempDir())
 	must(t, err)
@@ -28,10 +29,10 @@ func loopOn(t *testing.T, megabytes int64, mkfs string, options ...string) (dir 
 	must(t, os.Truncate(image, megabytes<<20))
 	must(t, os.Mkdir(dir, 0o755))
 	if out, err := exec.Command(mkfs, append(options, image)...).CombinedOutput(); err != nil {
-		skip(t, fmt.Sprintf("%s: %v: %s", mkfs, err, out))
+		testkit.Lack(t, fmt.Sprintf("%s: %v: %s", mkfs, err, out))
 	}
 	if out, err := exec.Command("mount", "-o", "loop", image, dir).CombinedOutput(); err != nil {
-		skip(t, fmt.Sprintf("mount: %v: %s", err, out))
+		testkit.Lack(t, fmt.Sprintf("mount: %v: %s", err, out))
 	}
 	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
 	return dir
@@ -125,7 +126,7 @@ func shorten(t *testing.T, dir string) {
 // independent record of it says, on each filesystem, with and without a journal.
 func TestStressed(t *testing.T) {
 	if _, err := exec.LookPath("stress-ng"); err != nil {
-		skip(t, "stress-ng is not installed")
+		testkit.Lack(t, "stress-ng is not installed")
 	}
 	n := 2
 	if os.Getenv("MULLIGAN_TEST_LONG") != "" {

@@ -14,10 +14,11 @@ import (
 
 	"mulligan/snap"
 	"mulligan/snap/files/watch"
+	"mulligan/testkit"
 )
 
 // long says that the long form of a test is asked for.
-func long() bool { return os.Getenv("MULLIGAN_TEST_LONG") != "" }
+func long() bool { return testkit.Long() }
 
 // TestTurnsOfTwoWriters: two writers work in every turn as people and their
 // tools do: edits by rename, in place, by truncation, appending and through
@@ -29,11 +30,11 @@ func TestTurnsOfTwoWriters(t *testing.T) {
 	if long() {
 		turns = 500
 	}
-	f := newFollowed(t)
+	f, r := newFollowed(t), testkit.Rand(t)
 	for _, name := range []string{"one", "two"} {
 		must(t, os.Mkdir(filepath.Join(f.dir, name), 0o755))
 		for i := range 30 {
-			write(t, fmt.Sprintf("%s/%s/src%d/file%d", f.dir, name, i%4, i), string(random(rand.New(rand.NewPCG(1, uint64(i))), 3000)))
+			write(t, fmt.Sprintf("%s/%s/src%d/file%d", f.dir, name, i%4, i), string(random(r, 3000)))
 		}
 		sh(t, filepath.Join(f.dir, name), gitDo+"git init -q . && git add -A && git commit -qm first")
 	}
@@ -47,8 +48,8 @@ func TestTurnsOfTwoWriters(t *testing.T) {
 		start := f.flush(t)
 		var wg sync.WaitGroup
 		for k, name := range []string{"one", "two"} {
+			r := testkit.Rand(t, "writer", k)
 			wg.Go(func() {
-				r := rand.New(rand.NewPCG(uint64(i), uint64(k)))
 				for range 1 + r.IntN(6) {
 					work(t, r, filepath.Join(f.dir, name))
 				}
@@ -63,7 +64,6 @@ func TestTurnsOfTwoWriters(t *testing.T) {
 		}
 	}
 	f.exact(t)
-	r := rand.New(rand.NewPCG(3, 3))
 	r.Shuffle(len(all), func(i, k int) { all[i], all[k] = all[k], all[i] })
 	for _, x := range all {
 		f.restore(t, x.id)
@@ -208,10 +208,7 @@ func limitQueue(t *testing.T, n int) (restore func()) {
 	old, err := os.ReadFile(path)
 	must(t, err)
 	if err := os.WriteFile(path, fmt.Append(nil, n), 0); err != nil {
-		if os.Getenv("MULLIGAN_TEST_NOSKIP") == "1" {
-			t.Fatal(err)
-		}
-		t.Skip("limiting the queue needs root: ", err)
+		testkit.Lack(t, "cannot limit the queue: ", err)
 	}
 	restore = sync.OnceFunc(func() { must(t, os.WriteFile(path, old, 0)) })
 	t.Cleanup(restore)

@@ -1,6 +1,8 @@
 package files
 
 import (
+	"mulligan/testkit"
+
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -26,7 +28,7 @@ func TestFewWatches(t *testing.T) {
 		return
 	}
 	if os.Geteuid() != 0 {
-		skip(t, "only root gives a user namespace its limits")
+		testkit.Lack(t, "only root gives a user namespace its limits")
 	}
 	for _, limit := range []int{16, 30, 500} {
 		t.Run(fmt.Sprint(limit), func(t *testing.T) {

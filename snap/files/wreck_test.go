@@ -2,12 +2,13 @@ package files
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"mulligan/testkit"
 
 	"golang.org/x/sys/unix"
 )
@@ -29,7 +30,7 @@ func run(t testing.TB, dir, script string) string {
 // zoo makes a workspace with one of everything, and n plain files.
 func zoo(t testing.TB, dir string, n int, huge int64) {
 	t.Helper()
-	r := rand.New(rand.NewPCG(7, 7))
+	r := testkit.Rand(t)
 	for i := range n {
 		p := fmt.Sprintf("%s/src/%02x/%d/f%d.txt", dir, i%97, i%5, i)
 		if i < 485 {
@@ -121,9 +122,7 @@ const wreck = `
 
 // TestWreck is the promise: everything comes back, and goes forward again.
 func TestWreck(t *testing.T) {
-	if os.Geteuid() != 0 {
-		skip(t, "only root can make devices and give files away")
-	}
+	testkit.Need(t, "root")
 	n, huge := 4_000, int64(60<<20) // package cmd/mulligand has one of 20,000, and 300 MB
 	if long() {
 		n, huge = 20_000, 300<<20

@@ -3,7 +3,6 @@ package mysql
 import (
 	"context"
 	"encoding/json"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/snaptest"
+	"mulligan/testkit"
 )
 
 // fate is what a victim does, and the step that it dies at.
@@ -181,11 +181,12 @@ func TestServerKilled(t *testing.T) {
 			t.Parallel()
 			s, target, base := crashSubject(t, do, ownServer(t))
 			before := s.dump(t, s.db)
-			r := rand.New(rand.NewPCG(uint64(len(do)), 3))
-			for range 6 {
+			m := testkit.NewMoments(t, 400*time.Millisecond, 4)
+			for m.Next() {
 				pid := s.cmd.Process
-				timer := time.AfterFunc(time.Duration(r.IntN(400))*time.Millisecond, func() { _ = pid.Kill() })
+				timer := time.AfterFunc(m.After(), func() { _ = pid.Kill() })
 				err := fate{Do: do}.run(s.driver)
+				m.Hit(err != nil)
 				if err == nil {
 					timer.Stop()
 				} else if kind := errs.KindOf(err); kind != errs.Unavailable && kind != errs.Failed && kind != errs.Busy {
@@ -314,5 +315,40 @@ func TestTornTable(t *testing.T) {
 				t.Error("Undo did not get back to the base")
 			}
 		})
+	}
+}
+
+// What a process that dies in a rehearsal leaves is dropped by Sweep, as that of a restore.
+func TestDiesInRehearsal(t *testing.T) {
+	s := newSubject(t, sharedServer(t))
+	check(t, s.capture("db-1"))
+	id, before := snap.SnapshotID("db-1"), s.dump(t, s.db)
+	s.cfg.Seam = func(step string) error {
+		if step == "prepare: load" {
+			panic(step)
+		}
+		return nil
+	}
+	s.reopen(t)
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("it did not come to that")
+			}
+		}()
+		_ = s.driver.Rehearse(t.Context(), "rehearse-0123456789ab", id)
+	}()
+	ours := "SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name LIKE '" + s.db + "\\_\\_mulligan%'"
+	if left := s.sql(t, "", ours); left != "1" {
+		t.Fatalf("%s databases are left, not one", left)
+	}
+	s.cfg.Seam = nil
+	s.reopen(t)
+	check(t, s.driver.Sweep(t.Context(), snap.Gone{}))
+	if left := s.sql(t, "", ours); left != "0" {
+		t.Errorf("%s databases are left", left)
+	}
+	if s.dump(t, s.db) != before {
+		t.Error("the live database is another")
 	}
 }

@@ -121,10 +121,27 @@ func (t *table) differences(b *table) (list []string) {
 	case t.Digest != b.Digest && len(list) == 0:
 		list = append(list, rows(b.Rows)+", as many as before, with other content")
 	}
-	if len(list) == 0 {
-		list = append(list, "next number")
+	switch {
+	case len(list) > 0:
+	case nextNumber.FindString(t.Create) != nextNumber.FindString(b.Create):
+		list = append(list, fmt.Sprintf("next number %s, was %s", number(b.Create), number(t.Create)))
+	case t.Create != b.Create:
+		list = append(list, "its columns are in another order: "+short(b.Create))
+	case t.Engine != b.Engine:
+		list = append(list, fmt.Sprintf("ENGINE=%s, was %s", b.Engine, t.Engine))
+	default:
+		list = append(list, "the key by which its rows are read")
 	}
 	return list
+}
+
+// number is the next number of a table's definition, or "none".
+func number(create string) string {
+	_, n, found := strings.Cut(nextNumber.FindString(create), "=")
+	if !found {
+		return "none"
+	}
+	return n
 }
 
 // definitions takes SHOW CREATE TABLE's answer apart, which has a line for each

@@ -16,6 +16,7 @@ import (
 	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/testkit"
 )
 
 const secret = "s3cret-word" // no error and no file may hold it
@@ -105,9 +106,7 @@ func TestLogins(t *testing.T) {
 	try("file", "carol")
 	check(t, os.Remove(options))
 
-	if os.Geteuid() != 0 {
-		t.Skip("only root can be somebody else")
-	}
+	testkit.Need(t, "root")
 	s.sql(t, "", "CREATE OR REPLACE USER nobody@localhost IDENTIFIED VIA unix_socket; "+right+"nobody@localhost; GRANT SUPER ON *.* TO nobody@localhost; GRANT SELECT ON mysql.proc TO nobody@localhost")
 	check(t, os.Chmod(s.dir, 0o755))
 	for dir := s.cfg.Home; dir != "/tmp" && dir != "/"; dir = filepath.Dir(dir) {
@@ -142,10 +141,7 @@ func tiny(t *testing.T, size int) string {
 	check(t, err)
 	t.Cleanup(func() { _ = os.Remove(dir) })
 	if err := unix.Mount("tiny", dir, "tmpfs", 0, fmt.Sprintf("size=%d", size)); err != nil {
-		if os.Getenv("MULLIGAN_TEST_NOSKIP") == "1" {
-			t.Fatal(err)
-		}
-		t.Skip("cannot mount a small file system: ", err)
+		testkit.Lack(t, "cannot mount a small file system: ", err)
 	}
 	t.Cleanup(func() { check(t, unix.Unmount(dir, unix.MNT_DETACH)) })
 	return dir
@@ -330,5 +326,14 @@ func TestDiff(t *testing.T) {
 		"COLLATE=utf8mb4_general_ci; 0 rows} {parts modify ALTER TABLE `parts` ADD COLUMN `x` int(11) DEFAULT NULL} {old delete DROP TABLE `old`; it had 0 rows} {view aa delete DROP VIEW `aa`}]"
 	if fmt.Sprint(list) != want {
 		t.Errorf("have %v\nwant %s", list, want)
+	}
+	s.sql(t, s.db, "CREATE TABLE turned (a INT, b INT, c INT)")
+	check(t, s.capture("db-2"))
+	s.sql(t, s.db, "ALTER TABLE turned MODIFY COLUMN a INT AFTER b; ALTER TABLE kinds AUTO_INCREMENT = 4711")
+	list, err = s.driver.Diff(t.Context(), "db-2", "", nil)
+	check(t, err)
+	if said := fmt.Sprint(list); len(list) != 2 || !strings.Contains(said, "{turned modify its columns are in another order: CREATE TABLE `turned` ( `b` int(11) DEFAULT NULL, `a` int(11)") ||
+		!strings.Contains(said, "{kinds modify next number 4711, was ") {
+		t.Errorf("of what is in no column: %v", list)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 	"os/exec"
 	"strings"
 	"sync"
@@ -17,6 +16,7 @@ import (
 
 	"mulligan/snap"
 	"mulligan/snap/snaptest"
+	"mulligan/testkit"
 )
 
 // open is a client's own connection, not the driver's.
@@ -130,7 +130,7 @@ func underLoad(t *testing.T, s *subject, logged bool) {
 		all = append(all, m)
 	}
 	w.stop()
-	r := rand.New(rand.NewPCG(1, 2))
+	r := testkit.Rand(t)
 	visits := len(wrecks("")) // one after each
 	if snaptest.Long() {
 		visits = 16

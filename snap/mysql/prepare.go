@@ -59,9 +59,8 @@ func (d *Driver) prepare(ctx context.Context, req snap.RestoreRequest, old *plan
 	if err := broken(&to.state, &from.state); err != nil {
 		return nil, err
 	}
-	if list := to.dangling(); len(list) > 0 {
-		return nil, errs.New(errs.Unsupported, "", "a foreign key of the snapshot refers to table %s, which is not there", list[0]).
-			WithHint("use a checkpoint in which it is")
+	if err := to.referred(); err != nil {
+		return nil, err
 	}
 	p := &plan{Plan: records.NewPlan(req, records.Preparing, compare(&to.state, &from.state, nil))}
 	if old == nil || old.Loaded != to.sum.String() {

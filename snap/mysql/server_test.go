@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"mulligan/privsep"
+	"mulligan/testkit"
 )
 
 // The writers and the daemons that get killed are processes of their own: the
@@ -92,14 +93,7 @@ func makeTemplate() {
 // newServer starts a server in the folder dir; args are settings.
 func newServer(t testing.TB, dir string, args ...string) *server {
 	t.Helper()
-	for _, name := range []string{"mariadbd", "mariadb-install-db", "mariadb-dump"} {
-		if _, err := exec.LookPath(name); err != nil {
-			if os.Getenv("MULLIGAN_TEST_NOSKIP") == "1" {
-				t.Fatal(err)
-			}
-			t.Skip("no MariaDB: install the package mariadb-server")
-		}
-	}
+	testkit.Need(t, "mariadb")
 	template.once.Do(makeTemplate)
 	check(t, template.err)
 	s := &server{dir: dir, args: args}

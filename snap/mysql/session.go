@@ -31,6 +31,7 @@ type session struct {
 // settings make what is read, and how it is written, not depend on the server's own.
 const settings = "SET NAMES binary, SESSION sql_mode = 'NO_AUTO_VALUE_ON_ZERO', time_zone = '+00:00', sql_quote_show_create = 1, " +
 	"foreign_key_checks = 0, unique_checks = 0, auto_increment_increment = 1, auto_increment_offset = 1, innodb_strict_mode = 0, " +
+	"sql_select_limit = 18446744073709551615, sql_big_selects = 1, sql_safe_updates = 0, autocommit = 1, completion_type = 0, " +
 	"net_read_timeout = 3600, net_write_timeout = 3600, lock_wait_timeout = %[1]d, innodb_lock_wait_timeout = %[1]d"
 
 // connect opens a session. The caller must end it.
@@ -64,9 +65,11 @@ func (s *session) set(ctx context.Context, seconds int) error {
 		return errProtocol
 	}
 	s.id, s.maria = who[0][0], who[0][1] == "1"
-	// Not every server knows these.
-	for _, set := range []string{"check_constraint_checks = 0", "max_statement_time = 0", "max_execution_time = 0", "idle_transaction_timeout = 0"} {
-		if err := s.exec(ctx, "SET SESSION "+set); err != nil && !isCode(err, 1193) {
+	// Not every server knows these, or lets a session or this user set them.
+	for _, set := range []string{"check_constraint_checks = 0", "max_statement_time = 0", "max_execution_time = 0", "idle_transaction_timeout = 0", "TRANSACTION READ WRITE",
+		"explicit_defaults_for_timestamp = 1", "sql_if_exists = 0", "sql_generate_invisible_primary_key = 0", "sql_require_primary_key = 0",
+		"show_gipk_in_create_table_and_information_schema = 1"} {
+		if err := s.exec(ctx, "SET SESSION "+set); err != nil && !isCode(err, 1193, 1227, 1238) {
 			return err
 		}
 	}

@@ -87,11 +87,7 @@ func (s *session) verify(ctx context.Context, db string, want *state) error {
 			return err
 		}
 		if got.Create != t.Create || got.Digest != t.Digest || got.Rows != t.Rows {
-			what := "rows"
-			if got.Create != t.Create {
-				what = "definition"
-			}
-			return errs.New(errs.Failed, "", "this server does not give table %s the %s that it was captured with", t.Name, what).
+			return errs.New(errs.Failed, "", "this server does not give back table %s as it was captured: %s", t.Name, strings.Join(t.differences(&got), "; ")).
 				WithHint("restore it with the server that it was captured from")
 		}
 	}
@@ -144,6 +140,15 @@ func (s *state) dangling() (list []string) {
 		}
 	}
 	return list
+}
+
+// referred refuses a state in which a foreign key refers to what is not there.
+func (s *state) referred() error {
+	if list := s.dangling(); len(list) > 0 {
+		return errs.New(errs.Unsupported, "", "a foreign key of the snapshot refers to table %s, which is not there", list[0]).
+			WithHint("use a checkpoint in which it is")
+	}
+	return nil
 }
 
 // broken refuses where a view would have to be made that does not work: the

@@ -18,6 +18,7 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/snaptest"
+	"mulligan/testkit"
 )
 
 func TestConformance(t *testing.T) {
@@ -102,7 +103,7 @@ func noise(r *rand.Rand, n int) string {
 // mutate writes values of many types, and changes the schema.
 func (s *subject) mutate(t testing.TB, seed int64) {
 	t.Helper()
-	r := rand.New(rand.NewPCG(uint64(seed), 7))
+	r := testkit.Rand(t)
 	var b strings.Builder
 	say := func(format string, args ...any) { fmt.Fprintf(&b, format+";\n", args...) }
 	say("CREATE TABLE IF NOT EXISTS kinds (id INT AUTO_INCREMENT PRIMARY KEY, f FLOAT, b BLOB)")

@@ -85,13 +85,13 @@ func choose(cfg Config) (mode Mode, why string, err error) {
 	switch {
 	case cfg.Mode == Physical && cfg.Cluster == nil:
 		return "", "", errs.New(errs.Denied, opOpen, "mode physical needs a cluster whose files the daemon may manage").
-			WithHint("have root name its data folder and its unit, or use mode logical")
+			WithHint("name its data folder as data_dir, and the unit that serves it if there is one, or use mode logical")
 	case cfg.Mode == Logical, cfg.Mode == Physical:
 		return cfg.Mode, "as the app asks", nil
 	case cfg.Mode != Auto && cfg.Mode != "":
 		return "", "", errs.New(errs.Invalid, opOpen, "there is no mode %q", string(cfg.Mode)).WithHint("use logical, physical or auto")
 	case cfg.Cluster == nil:
-		return Logical, "no data folder and unit of its cluster are named", nil
+		return Logical, "no data folder of its cluster is named", nil
 	}
 	return Physical, "the daemon may manage the files of its cluster", nil
 }
@@ -138,6 +138,9 @@ func (cfg Config) physical() (*physical.Driver, error) {
 	return physical.New(c)
 }
 
+// Recall gives what is known of the cluster since it was taken into care.
+func (cfg Config) Recall() (physical.Place, bool) { return physical.Recall(cfg.dir(Physical)) }
+
 // dir is where a mode keeps its state: each in a folder of its own, so that a
 // change of mode leaves nothing that the other one would take for its own.
 func (cfg Config) dir(m Mode) string { return filepath.Join(cfg.StateDir, string(m)) }
@@ -172,6 +175,9 @@ func (d *Driver) Weigh(ctx context.Context) (int64, error) {
 	return 0, nil
 }
 
+// Salvager returns the driver of the mode, where that can keep what it cannot read.
+func (d *Driver) Salvager() (snap.Salvager, bool) { return snap.SalvagerOf(d.Driver) }
+
 // Purge removes what is stored outside of stateDir for a database that had it.
 func Purge(stateDir string) error { return physical.Purge(filepath.Join(stateDir, string(Physical))) }
 
@@ -191,9 +197,28 @@ func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []str
 	return differ.Diff(ctx, from, to, paths)
 }
 
+// Shape names the schema of a snapshot, in the mode that rehearses.
+func (d *Driver) Shape(id snap.SnapshotID) (string, error) {
+	if r, ok := d.Driver.(snap.Rehearser); ok {
+		return r.Shape(id)
+	}
+	return "", nil
+}
+
+// Rehearse restores a snapshot beside the live database, in the mode that can.
+func (d *Driver) Rehearse(ctx context.Context, as snap.RestoreID, id snap.SnapshotID) error {
+	r, ok := d.Driver.(snap.Rehearser)
+	if !ok {
+		return errs.New(errs.Unsupported, "rehearse the restore of database", "mode %s does not rehearse", d.mode).
+			WithHint("nothing needs to be done: a restore in this mode replays the server's own log")
+	}
+	return r.Rehearse(ctx, as, id)
+}
+
 var (
 	_ snap.Driver       = (*Driver)(nil)
 	_ snap.LiveCapturer = (*Driver)(nil)
 	_ snap.Differ       = (*Driver)(nil)
 	_ snap.Maintainer   = (*Driver)(nil)
+	_ snap.Rehearser    = (*Driver)(nil)
 )

@@ -14,6 +14,7 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/snaptest"
+	"mulligan/testkit"
 )
 
 // fate is what a victim does, and the step that it dies at.
@@ -182,11 +183,12 @@ func TestServerKilled(t *testing.T) {
 			t.Parallel()
 			s, target, base := crashSubject(t, do, "--appendonly", "yes", "--appendfsync", "always")
 			before := s.digest(t)
-			r := random(int64(len(do)))
-			for range 6 {
+			m := testkit.NewMoments(t, 250*time.Millisecond, 4)
+			for m.Next() {
 				pid := s.cmd.Process
-				timer := time.AfterFunc(time.Duration(r.IntN(250))*time.Millisecond, func() { _ = pid.Kill() })
+				timer := time.AfterFunc(m.After(), func() { _ = pid.Kill() })
 				err := fate{Do: do}.run(s.driver)
+				m.Hit(err != nil)
 				if err == nil {
 					timer.Stop()
 				} else if kind := errs.KindOf(err); kind != errs.Unavailable && kind != errs.Failed && kind != errs.Busy {

@@ -220,10 +220,10 @@ const (
 	maxPrefix = 256 // bytes of a group's name
 )
 
-// pathOf names the group of a key: db0/session for session:12.
+// pathOf names the group of a key: db0/session for session:12. A library of functions is a group of its own.
 func pathOf(db int64, key []byte) string {
 	if db < 0 {
-		return "functions"
+		return "functions/" + string(key)
 	}
 	prefix, _, _ := bytes.Cut(key, []byte(":"))
 	if len(prefix) == len(key) && len(key) > 24 || len(prefix) > maxPrefix || bytes.IndexByte(prefix, 0) >= 0 {

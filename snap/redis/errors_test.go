@@ -18,6 +18,7 @@ import (
 	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/testkit"
 )
 
 // refuses checks that err is of the kind, one line, with what to do, and without the password.
@@ -79,9 +80,7 @@ func TestSocket(t *testing.T) {
 	if s.digest(t) != want {
 		t.Error("not restored through the socket")
 	}
-	if os.Geteuid() != 0 {
-		t.Skip("only root can be somebody else")
-	}
+	testkit.Need(t, "root")
 	s.cfg.Owner = privsep.User{UID: 65534, GID: 65534}
 	s.reopen(t)
 	refuses(t, s.capture("db-2"), errs.Denied)
@@ -111,10 +110,7 @@ func tiny(t *testing.T, size int) string {
 	t.Helper()
 	dir := t.TempDir()
 	if err := unix.Mount("tiny", dir, "tmpfs", 0, fmt.Sprintf("size=%d", size)); err != nil {
-		if os.Getenv("MULLIGAN_TEST_NOSKIP") == "1" {
-			t.Fatal(err)
-		}
-		t.Skip("cannot mount a small file system: ", err)
+		testkit.Lack(t, "cannot mount a small file system: ", err)
 	}
 	t.Cleanup(func() { check(t, unix.Unmount(dir, unix.MNT_DETACH)) })
 	return dir
@@ -139,7 +135,7 @@ func TestStoreDiskFull(t *testing.T) {
 	check(t, err)
 	s.cfg.Store = store
 	s.reopen(t)
-	check(t, s.db.Set(t.Context(), "noise:x", noise(random(9), 3<<20), 0).Err())
+	check(t, s.db.Set(t.Context(), "noise:x", noise(testkit.Rand(t), 3<<20), 0).Err())
 	before := s.digest(t)
 	if err := s.capture("db-1"); errs.KindOf(err) != errs.Failed || !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("a full disk is %s: %v", errs.KindOf(err), err)
@@ -155,7 +151,7 @@ func TestStoreDiskFull(t *testing.T) {
 func TestServerDiskFull(t *testing.T) {
 	dir := tiny(t, 4<<20)
 	s := newSubject(t, "--dir", dir)
-	check(t, s.db.Set(t.Context(), "noise:x", noise(random(9), 1<<20), 0).Err())
+	check(t, s.db.Set(t.Context(), "noise:x", noise(testkit.Rand(t), 1<<20), 0).Err())
 	check(t, s.capture("db-target"))
 	check(t, s.db.FlushAll(t.Context()).Err())
 	s.mutate(t, 4)
@@ -313,6 +309,20 @@ func TestDiff(t *testing.T) {
 	check(t, err)
 	if fmt.Sprint(list) != "[{db0/user delete 1 hash, 2 strings removed}]" {
 		t.Errorf("backwards: %v", list)
+	}
+	load := func(name, code string) {
+		check(t, s.db.FunctionLoadReplace(t.Context(), fmt.Sprintf("#!lua name=%s\nredis.register_function('%s_f', function() return %s end)", name, name, code)).Err())
+	}
+	load("one", "1")
+	load("three", "3")
+	check(t, s.capture("db-2"))
+	check(t, s.db.FunctionDelete(t.Context(), "one").Err())
+	load("two", "2")
+	load("three", "4")
+	list, err = s.driver.Diff(t.Context(), "db-2", "", nil)
+	check(t, err)
+	if want := "[{functions/one delete 1 library removed} {functions/three modify 1 library changed} {functions/two create 1 library added}]"; fmt.Sprint(list) != want {
+		t.Errorf("have %v, want %s", list, want)
 	}
 }
 

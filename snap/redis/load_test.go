@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 	"os/exec"
 	"strings"
 	"sync"
@@ -16,6 +15,7 @@ import (
 	client "github.com/redis/go-redis/v9"
 
 	"mulligan/snap"
+	"mulligan/testkit"
 )
 
 // write is a client in a process of its own, which says what it begins and what is done.
@@ -119,7 +119,7 @@ func TestUnderLoad(t *testing.T) {
 		all = append(all, m)
 	}
 	w.stop()
-	r := rand.New(rand.NewPCG(1, 2))
+	r := testkit.Rand(t)
 	for range 20 {
 		m := all[r.IntN(len(all))]
 		s.restore(t, m.ID)

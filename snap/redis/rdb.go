@@ -2,6 +2,7 @@ package redis
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -46,7 +47,7 @@ const (
 	formatName       = "mulligan redis state 1\n"
 )
 
-// item is one key with its value, or one library of functions (db is -1).
+// item is one key with its value, or one library of functions (db is -1, and key its name).
 type item struct {
 	db     int64
 	key    []byte
@@ -172,8 +173,7 @@ func (p *parser) entries(version int, each func(item) error) {
 			p.byte()
 		case markFunction:
 			p.begin(item{db: -1})
-			p.copyPart()
-			p.give(each, item{db: -1})
+			p.give(each, item{db: -1, key: p.library()})
 		case markModule:
 			p.fail(unsupported("data of a module"))
 		case markEnd:
@@ -222,6 +222,35 @@ func (p *parser) copyPart() {
 	t := p.text()
 	p.partSize(t.size)
 	p.copy(t, p.digest)
+}
+
+// library adds a library of functions to the digest, and gives its name.
+func (p *parser) library() []byte {
+	t := p.text()
+	p.partSize(t.size)
+	var first prefix
+	p.copy(t, io.MultiWriter(p.digest, &first))
+	return libraryName(first)
+}
+
+// prefix keeps the first bytes of what is written to it.
+type prefix []byte
+
+func (h *prefix) Write(b []byte) (int, error) {
+	const most = 1024
+	*h = append(*h, b[:min(len(b), most-len(*h))]...)
+	return len(b), nil
+}
+
+// libraryName is what the first line of a library's code calls it: "#!lua name=NAME".
+func libraryName(code []byte) []byte {
+	line, _, _ := bytes.Cut(code, []byte("\n"))
+	for _, word := range bytes.Fields(line) {
+		if name, ok := bytes.CutPrefix(word, []byte("name=")); ok {
+			return bytes.ReplaceAll(bytes.Trim(name, `"'`), []byte{0}, nil)
+		}
+	}
+	return nil
 }
 
 // give ends the digest of a key, and hands the key on.

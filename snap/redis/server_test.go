@@ -17,6 +17,7 @@ import (
 	client "github.com/redis/go-redis/v9"
 
 	"mulligan/privsep"
+	"mulligan/testkit"
 )
 
 // The writers and the daemons that get killed are processes of their own: the
@@ -71,12 +72,7 @@ type server struct {
 // startServer starts a server in a folder of its own; args are settings.
 func startServer(t testing.TB, args ...string) *server {
 	t.Helper()
-	if _, err := exec.LookPath("redis-server"); err != nil {
-		if os.Getenv("MULLIGAN_TEST_NOSKIP") == "1" {
-			t.Fatal(err)
-		}
-		t.Skip("no redis-server: install the package redis-server")
-	}
+	testkit.Need(t, "redis")
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	check(t, err)
 	_, port, err := net.SplitHostPort(l.Addr().String())

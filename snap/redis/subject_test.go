@@ -18,6 +18,7 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/snaptest"
+	"mulligan/testkit"
 )
 
 func TestConformance(t *testing.T) {
@@ -71,7 +72,6 @@ func (s *subject) Reopen(t *testing.T)             { s.reopen(t) }
 func (s *subject) Mutate(t *testing.T, seed int64) { s.mutate(t, seed) }
 func (s *subject) Fingerprint(t *testing.T) string { return s.digest(t) }
 func sortedStrings(list []string) []string         { slices.Sort(list); return list }
-func random(seed int64) *rand.Rand                 { return rand.New(rand.NewPCG(uint64(seed), 7)) }
 func noise(r *rand.Rand, n int) string {
 	b := make([]byte, n)
 	for i := range b {
@@ -84,7 +84,7 @@ func noise(r *rand.Rand, n int) string {
 // several databases, with and without an end.
 func (s *subject) mutate(t testing.TB, seed int64) {
 	t.Helper()
-	ctx, r := context.Background(), random(seed)
+	ctx, r := context.Background(), testkit.Rand(t)
 	name := func(kind string) string { return fmt.Sprintf("%s:%d", kind, r.IntN(6)) }
 	for _, db := range []int{0, r.IntN(3)} {
 		c := s.client(db)

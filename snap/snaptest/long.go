@@ -1,9 +1,9 @@
 package snaptest
 
-import "os"
+import "mulligan/testkit"
 
 // Long says that all is asked for, however long it takes: MULLIGAN_TEST_LONG=1.
-func Long() bool { return os.Getenv("MULLIGAN_TEST_LONG") == "1" }
+func Long() bool { return testkit.Long() }
 
 // EachStep calls killAt with 1, 2, 3, … until it says that there is no such step
 // to be killed at, and gives that number. Unless all is asked for it leaves out two

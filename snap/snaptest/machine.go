@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"mulligan/snap"
+	"mulligan/testkit"
 )
 
 // machineRuns is how many random walks are taken, unless -rapid.checks says
@@ -23,6 +24,7 @@ func machine(h *harness) {
 		runs = 1
 	}
 	defer limitRuns(h.t, runs)()
+	testkit.Rapid(h.t)
 	rapid.Check(h.t, func(t *rapid.T) {
 		h.tester = t
 		defer func() { h.tester = h.t }()

@@ -40,6 +40,9 @@
 //     shared by several snapshots may damage all of those snapshots with it.
 //
 // [Stored], [Slow] and [Layered] are optional.
+//
+// The subject of a driver that is a [snap.Salvager] is a [Breakable] and passes
+// [RunSalvage] too, in a test of its own.
 package snaptest
 
 import (
@@ -108,6 +111,7 @@ var cases = []struct {
 	{"Unknown", unknown},
 	{"Sweep", sweep},
 	{"CancelledCapture", cancelledCapture},
+	{"Rehearse", rehearse},
 	{"Prepare", prepare},
 	{"PrepareAgain", prepareAgain},
 	{"SameState", sameState},

@@ -5,7 +5,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
-	"math/rand/v2"
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 
 	"mulligan/ipc/errs"
 	"mulligan/snap"
+	"mulligan/testkit"
 )
 
 // The suite is tested with the simplest driver there can be, of a layer that
@@ -23,6 +25,42 @@ import (
 func TestReference(t *testing.T) {
 	fault := os.Getenv("SNAPTEST_FAULT")
 	Run(t, func(t *testing.T) Subject { return newFile(t, fault) })
+}
+
+func TestReferenceSalvage(t *testing.T) {
+	fault := os.Getenv("SNAPTEST_FAULT")
+	RunSalvage(t, func(t *testing.T) Breakable { return newFile(t, fault) })
+}
+
+// TestSalvageFaultsAreFound: each fault of a Salvager fails its case.
+func TestSalvageFaultsAreFound(t *testing.T) {
+	faults := map[string]string{
+		"capture-broken":     "Kept",
+		"salvage-not-raw":    "Kept",
+		"salvage-touches":    "Kept",
+		"salvage-keeps-none": "GoodOver",
+		"sweep-unnamed":      "KillSalvage",
+		"never-stale":        "Changed",
+		"commit-always":      "Changed",
+		"undo-nothing":       "GoodOver",
+		"undo-half":          "GoodOver",
+		"redo-nothing":       "Redo",
+		"prepare-blind":      "Damage",
+		"cancel-ignored":     "Cancelled",
+		"kill-tears":         "KillSwitch",
+		"kill-tears-redo":    "KillRedo",
+	}
+	for fault, where := range faults {
+		t.Run(fault, func(t *testing.T) {
+			t.Parallel()
+			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestReferenceSalvage$/text/^"+where+"$")
+			cmd.Env = append(os.Environ(), "SNAPTEST_FAULT="+fault)
+			out, err := cmd.CombinedOutput()
+			if err == nil || !bytes.Contains(out, []byte("--- FAIL: TestReferenceSalvage/")) {
+				t.Errorf("%s does not find the fault: %v\n%s", where, err, out)
+			}
+		})
+	}
 }
 
 func TestFaultsAreFound(t *testing.T) {
@@ -64,10 +102,14 @@ func TestFaultsAreFound(t *testing.T) {
 }
 
 // file is a layer that is one file, and its driver at once.
-type file struct{ dir, fault string }
+type file struct {
+	dir, fault string
+	kill       int // the step that fails; 0: none
+	steps      int // since KillAt
+}
 
 func newFile(t *testing.T, fault string) *file {
-	f := &file{t.TempDir(), fault}
+	f := &file{dir: t.TempDir(), fault: fault}
 	for _, name := range []string{"snap", "switch"} {
 		must(os.Mkdir(f.path(name), 0o700))
 	}
@@ -87,13 +129,32 @@ func (f *file) live() string                { return f.path("live") }
 func (f *file) Driver() snap.Driver { return f }
 func (f *file) Reopen(*testing.T)   { f.fault = strings.Clone(f.fault) }
 
-func (f *file) Mutate(_ *testing.T, seed int64) {
-	data := make([]byte, unique+8)
-	random := rand.New(rand.NewPCG(uint64(seed), 0))
-	for i := range data {
-		data[i] = byte(random.Uint32())
-	}
+func (f *file) Mutate(t *testing.T, _ int64) {
+	data := testkit.Bytes(t, unique+8)
 	must(os.WriteFile(f.live(), data, 0o600))
+}
+
+// broken begins the content that the driver cannot read.
+const broken = "broken "
+
+func (f *file) Wrecks() []string { return []string{"text"} }
+
+func (f *file) Wreck(_ *testing.T, _ string, seed int64) {
+	must(os.WriteFile(f.live(), fmt.Appendf(nil, "%s%0*d", broken, unique, seed), 0o600))
+}
+
+func (f *file) Bytes(*testing.T) string { return f.hash(f.live()).String() }
+
+func (f *file) KillAt(n int) { f.kill, f.steps = n, 0 }
+func (f *file) Killed() bool { return f.kill > 0 && f.steps >= f.kill }
+
+// step is where the driver can be killed.
+func (f *file) step() error {
+	f.steps++
+	if f.Killed() {
+		return errs.New(errs.Failed, "step", "killed")
+	}
+	return nil
 }
 
 func (f *file) Fingerprint(*testing.T) string { return f.hash(f.live()).String() }
@@ -135,10 +196,42 @@ func (f *file) ctx(ctx context.Context) error {
 	return ctx.Err()
 }
 
+// unreadable reports whether the file at path is broken.
+func (f *file) unreadable(path string) bool {
+	data, err := os.ReadFile(path)
+	must(err)
+	return bytes.HasPrefix(data, []byte(broken))
+}
+
+// Salvage keeps the file whatever is in it.
+func (f *file) Salvage(ctx context.Context, req snap.CaptureRequest) (snap.Snapshot, error) {
+	if err := errors.Join(f.ctx(ctx), f.step()); err != nil {
+		return snap.Snapshot{}, err
+	}
+	s, err := f.keep(req)
+	switch f.fault {
+	case "salvage-touches":
+		must(os.WriteFile(f.live(), []byte(broken), 0o600))
+	case "salvage-keeps-none":
+		path := f.path("snap", string(req.ID))
+		must(os.WriteFile(path, []byte(broken), 0o600))
+		must(os.WriteFile(path+".sum", []byte(f.hash(path).String()), 0o600))
+	}
+	s.Raw = f.fault != "salvage-not-raw"
+	return s, errors.Join(err, f.step())
+}
+
 func (f *file) Capture(ctx context.Context, req snap.CaptureRequest) (snap.Snapshot, error) {
 	if err := f.ctx(ctx); err != nil {
 		return snap.Snapshot{}, err
 	}
+	if f.unreadable(f.live()) && f.fault != "capture-broken" {
+		return snap.Snapshot{}, errs.New(errs.Invalid, "capture", "the file is broken")
+	}
+	return f.keep(req)
+}
+
+func (f *file) keep(req snap.CaptureRequest) (snap.Snapshot, error) {
 	path, hash := f.path("snap", string(req.ID)), f.hash(f.live())
 	f.copy(f.live(), path)
 	must(os.WriteFile(path+".sum", []byte(hash.String()), 0o600))
@@ -263,6 +356,9 @@ func (f *file) Prepare(ctx context.Context, req snap.RestoreRequest) (snap.Switc
 		}
 	}
 	s := &fileSwitch{f: f, Req: req}
+	if err := f.step(); err != nil {
+		return nil, err
+	}
 	s.save()
 	if f.fault == "prepare-commits" {
 		f.copy(f.path("snap", string(req.Target)), f.live())
@@ -300,12 +396,21 @@ func (s *fileSwitch) Commit(ctx context.Context) error {
 	if live := s.f.hash(s.f.live()); s.f.fault != "commit-always" && live != s.f.hash(s.stored(s.Req.Base)) && live != s.f.hash(s.stored(s.Req.Target)) {
 		return snap.Changed("restore", "live")
 	}
+	if s.f.fault == "kill-tears-redo" && s.f.unreadable(s.stored(s.Req.Target)) || s.f.fault == "kill-tears" {
+		must(os.WriteFile(s.f.live(), []byte(broken), 0o600))
+	}
+	if err := s.f.step(); err != nil {
+		return err
+	}
 	s.Began = true
 	s.save()
-	if s.f.fault != "commit-nothing" {
+	if err := s.f.step(); err != nil {
+		return err
+	}
+	if s.f.fault != "commit-nothing" && !(s.f.fault == "redo-nothing" && s.f.unreadable(s.stored(s.Req.Target))) {
 		s.f.copy(s.stored(s.Req.Target), s.f.live())
 	}
-	return nil
+	return s.f.step()
 }
 
 func (s *fileSwitch) Undo(ctx context.Context) error {
@@ -314,6 +419,12 @@ func (s *fileSwitch) Undo(ctx context.Context) error {
 	}
 	if (s.Began || s.f.fault == "undo-always") && s.f.fault != "undo-nothing" {
 		s.f.copy(s.stored(s.Req.Base), s.f.live())
+	}
+	if s.f.fault == "undo-half" && s.f.unreadable(s.f.live()) {
+		must(os.Truncate(s.f.live(), int64(len(broken))))
+	}
+	if err := s.f.step(); err != nil {
+		return err
 	}
 	s.BackAgain = true
 	s.save()

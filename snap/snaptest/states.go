@@ -2,10 +2,10 @@ package snaptest
 
 import (
 	"context"
-	"math/rand/v2"
 
 	"mulligan/ipc/errs"
 	"mulligan/snap"
+	"mulligan/testkit"
 )
 
 // roundTrip captures states in a row, and visits them in random order.
@@ -15,7 +15,7 @@ func roundTrip(h *harness) {
 		all = append(all, h.capture())
 		h.mutate()
 	}
-	random := rand.New(rand.NewPCG(1, 2))
+	random := testkit.Rand(h.t)
 	for i := range h.fewer(8) {
 		h.restore(all[random.IntN(len(all))])
 		if i%2 == 0 {
@@ -49,7 +49,7 @@ func deleteInAnyOrder(h *harness) {
 			h.mutate()
 		}
 	}
-	random := rand.New(rand.NewPCG(3, 4))
+	random := testkit.Rand(h.t)
 	random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	for len(all) > 1 {
 		gone := all[0]
@@ -113,7 +113,8 @@ func freed(h *harness) {
 		h.mutate()
 	}
 	for _, set := range [][]held{all[1:2], {all[0], all[2]}, all[3:]} {
-		said, before := h.size(set...), s.Stored(h.t)
+		before := s.Stored(h.t) // which may make a snapshot the last holder of something
+		said := h.size(set...)
 		for _, snapshot := range set {
 			h.delete(snapshot)
 		}

@@ -11,6 +11,8 @@ import (
 	"os/exec"
 	"testing"
 
+	"mulligan/testkit"
+
 	"golang.org/x/sys/unix"
 	_ "modernc.org/sqlite"
 )
@@ -142,10 +144,10 @@ func open(path string) *sql.DB {
 	return db
 }
 
-// change is a transaction, and more, that depends on seed only; it leaves at
+// change is a transaction, and more, drawn at random; it leaves at
 // least 40 KiB that were not there before.
-func change(seed int64) []string {
-	random := rand.New(rand.NewPCG(uint64(seed), 7))
+func change(t testing.TB, seed int64) []string {
+	random := testkit.Rand(t)
 	list := []string{
 		"CREATE TABLE IF NOT EXISTS kv(k INTEGER PRIMARY KEY, seed INT, v BLOB)",
 		"BEGIN",

@@ -16,6 +16,7 @@ import (
 // side is one of two states that are compared.
 type side struct {
 	state   state
+	raw     *rawState // it was not read as a database
 	chunks  []cas.Hash
 	objects []object
 	known   bool // the objects were read
@@ -50,7 +51,7 @@ func (d *Driver) side(ctx context.Context, op string, id snap.SnapshotID) (s sid
 		if err != nil {
 			return s, err
 		}
-		if s, err = d.storedSide(root); err == nil {
+		if s, err = d.storedSide(root); err == nil && s.raw == nil {
 			err = s.readObjects(ctx, s.stored(d.cfg.Store))
 		}
 		return s, err
@@ -63,6 +64,8 @@ func (d *Driver) side(ctx context.Context, op string, id snap.SnapshotID) (s sid
 	})
 	return s, err
 }
+
+func (s side) hash() snap.Hash { return record{State: s.state, Raw: s.raw}.hash() }
 
 // readObjects fills in what the side holds, where that can be read.
 func (s *side) readObjects(ctx context.Context, read func([]byte, int64) (int, error)) (err error) {
@@ -92,7 +95,7 @@ func (d *Driver) storedSide(root cas.Root) (side, error) {
 		return side{}, records.Damaged(err)
 	}
 	chunks, err := s.chunks()
-	return side{state: s.State, chunks: chunks}, err
+	return side{state: s.State, raw: s.Raw, chunks: chunks}, err
 }
 
 func (d *Driver) diffRoots(from, to cas.Root) ([]snap.Change, error) {
@@ -111,8 +114,14 @@ func (d *Driver) diffRoots(from, to cas.Root) ([]snap.Change, error) {
 func (d *Driver) compare(a, b side) []snap.Change {
 	c := snap.Change{Path: d.cfg.Name, Operation: snap.Modify}
 	switch {
-	case a.state.hash() == b.state.hash():
+	case a.hash() == b.hash():
 		return nil
+	case a.raw != nil && b.raw != nil:
+		c.Summary = b.raw.summary() + ", was " + a.raw.summary()
+	case b.raw != nil:
+		c.Summary = "no database that can be read any more: " + b.raw.summary()
+	case a.raw != nil:
+		c.Summary = "was no database that can be read: " + a.raw.summary()
 	case a.state.Absent:
 		c.Operation, c.Summary = snap.Create, size(b.state.Size)
 	case b.state.Absent:

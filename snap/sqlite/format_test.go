@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +14,7 @@ import (
 	"time"
 
 	"mulligan/snap"
+	"mulligan/testkit"
 )
 
 // What the driver folds is, byte for byte, what SQLite makes of the same files.
@@ -22,7 +22,7 @@ func TestFoldsAsSQLite(t *testing.T) {
 	c := startClient(t)
 	for seed := int64(1); seed <= 24; seed++ {
 		s := newSubject(t, c, "DELETE")
-		c.do(t, order{Path: s.path(), SQL: change(seed)})
+		c.do(t, order{Path: s.path(), SQL: change(t, seed)})
 		s.leave(t, []string{"log", "journal"}[seed%2])
 		got := s.fold(t)
 		// A reader is enough: it plays a journal back, and the last one to
@@ -38,18 +38,12 @@ func TestFoldsAsSQLite(t *testing.T) {
 
 // The same with the C library, where its shell is installed.
 func TestFoldsAsShell(t *testing.T) {
-	shell, err := exec.LookPath("sqlite3")
-	if err != nil {
-		if os.Getenv("MULLIGAN_TEST_NOSKIP") == "1" {
-			t.Fatal(err)
-		}
-		t.Skip("sqlite3 is not installed")
-	}
+	testkit.Need(t, "sqlite3")
 	for _, how := range []string{"log", "journal"} {
 		s := newSubject(t, startClient(t), "DELETE")
 		s.leave(t, how)
 		got := s.fold(t)
-		out, err := exec.Command(shell, s.path(), "SELECT count(*) FROM kv; PRAGMA wal_checkpoint(TRUNCATE);").CombinedOutput()
+		out, err := exec.Command("sqlite3", s.path(), "SELECT count(*) FROM kv; PRAGMA wal_checkpoint(TRUNCATE);").CombinedOutput()
 		if err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
@@ -109,7 +103,7 @@ func TestAbsent(t *testing.T) {
 	take("no-file")
 	check(t, os.WriteFile(s.path(), nil, 0o640))
 	take("empty")
-	c.do(t, order{Path: s.path(), SQL: append([]string{"PRAGMA journal_mode=WAL"}, change(1)...)})
+	c.do(t, order{Path: s.path(), SQL: append([]string{"PRAGMA journal_mode=WAL"}, change(t, 1)...)})
 	take("full")
 	n := 0
 	for _, target := range []snap.SnapshotID{"no-file", "full", "empty", "no-folder", "full", "no-folder", "empty", "no-file"} {
@@ -227,7 +221,7 @@ func FuzzFold(f *testing.F) {
 // The same with bytes of the seeds changed at random: the fuzzing engine is slow in a
 // binary that has SQLite in it.
 func TestFoldDamaged(t *testing.T) {
-	random := rand.New(rand.NewPCG(5, 6))
+	random := testkit.Rand(t)
 	for _, seed := range fuzzSeeds(t) {
 		for range 3000 {
 			data := bytes.Repeat(seed, 1+random.IntN(3))

@@ -104,6 +104,9 @@ func (l *live) open(cfg Config, alone bool) (err error) {
 	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}
+	if errors.Is(err, unix.ELOOP) {
+		return aLink(cfg.Path)
+	}
 	if err != nil {
 		return err
 	}
@@ -285,6 +288,9 @@ func (l *live) beside(suffix string) (*os.File, int64, error) {
 	if errors.Is(err, unix.ENOENT) {
 		return nil, 0, nil
 	}
+	if errors.Is(err, unix.ELOOP) {
+		err = aLink(l.name + suffix)
+	}
 	if err != nil {
 		return nil, 0, err
 	}
@@ -292,6 +298,11 @@ func (l *live) beside(suffix string) (*os.File, int64, error) {
 	var st unix.Stat_t
 	err = regular(f, &st)
 	return f, st.Size, err
+}
+
+// aLink says that a symbolic link lies where a file of the database should.
+func aLink(path string) error {
+	return errs.New(errs.Invalid, "", "%s is a symbolic link", path).WithHint(pathHint)
 }
 
 const pathHint = "the path must lead to a regular file, through folders and no links"

@@ -6,7 +6,6 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"sync"
@@ -17,6 +16,7 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/snaptest"
+	"mulligan/testkit"
 )
 
 // write is a process that writes without pause, until its input ends. Before
@@ -88,7 +88,7 @@ func TestCaptureUnderLoad(t *testing.T) {
 				want[id] = captureUnderLoad(t, s, id, begun, done)
 			}
 			stop()
-			for i, n := range rand.New(rand.NewPCG(1, 2)).Perm(captures)[:visits] {
+			for i, n := range testkit.Rand(t).Perm(captures)[:visits] {
 				id, base := snap.SnapshotID(fmt.Sprintf("db-%d", n)), snap.SnapshotID(fmt.Sprintf("before-%d", i))
 				before := s.logical(t, s.path())
 				s.restore(t, id, base)

@@ -78,7 +78,11 @@ func (d *Driver) stage(ctx context.Context, id snap.RestoreID, target cas.Root) 
 	if err != nil {
 		return dir, err
 	}
-	err = s.writeTo(ctx, f)
+	if s.Raw != nil {
+		err = s.checkStored(ctx) // it is made beside the database, when it is committed
+	} else {
+		err = s.writeTo(ctx, f)
+	}
 	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return dir, err
 	}

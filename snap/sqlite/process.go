@@ -39,6 +39,9 @@ func opener(file unix.Stat_t) int {
 	return 0
 }
 
+// procPath names the file behind a descriptor of this process.
+func procPath(fd int) string { return fmt.Sprintf("/proc/self/fd/%d", fd) }
+
 // mapped reports whether a process may have the file mapped into its memory,
 // where it could write without a trace in the file's times. A process that
 // can't be looked into counts, if the file's mode lets others write; only

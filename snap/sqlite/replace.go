@@ -134,6 +134,12 @@ func (d *Driver) remove(l *live, r record) error {
 	if err := unix.Fsync(l.dir.FD()); err != nil || !r.Missing {
 		return err
 	}
+	return d.removeFolders(l, r)
+}
+
+// removeFolders removes the folders above the database that r does not have, as far as
+// they are empty.
+func (d *Driver) removeFolders(l *live, r record) error {
 	parts := strings.Split(d.cfg.Path, "/")
 	for n := len(parts) - 1; n > len(r.Folders); n-- {
 		err := removeFolder(l.root, strings.Join(parts[:n], "/"))
@@ -234,7 +240,11 @@ func (d *Driver) removeTemp(id snap.RestoreID) error {
 		return ignoreMissing(err)
 	}
 	defer dir.Close()
-	return ignoreMissing(unix.Unlinkat(dir.FD(), tempName(id), 0))
+	all := []error{ignoreMissing(unix.Unlinkat(dir.FD(), tempName(id), 0))}
+	for _, suffix := range suffixes {
+		all = append(all, d.removeTree(dir, builtName(id, suffix), 0), d.removeTree(dir, movedName(id, suffix), 0))
+	}
+	return errors.Join(all...)
 }
 
 func ignoreMissing(err error) error {

@@ -55,6 +55,7 @@ var (
 	_ snap.Driver       = (*Driver)(nil)
 	_ snap.LiveCapturer = (*Driver)(nil)
 	_ snap.Differ       = (*Driver)(nil)
+	_ snap.Salvager     = (*Driver)(nil)
 )
 
 // New makes the driver; it does not look at the database.
@@ -107,22 +108,26 @@ func (d *Driver) Capture(ctx context.Context, req snap.CaptureRequest) (snap.Sna
 	if err != nil {
 		return snap.Snapshot{}, d.classify(op, err)
 	}
-	data, err := json.Marshal(meta{c.hash.String(), c.identity})
-	if err != nil {
-		return snap.Snapshot{}, errs.Wrap(errs.Internal, op, err)
-	}
-	if err := errors.Join(ctx.Err(), d.seam("capture: commit")); err != nil {
-		return snap.Snapshot{}, errs.Wrap(errs.Failed, op, err)
-	}
-	root := d.records.SnapshotRoot(req.ID)
-	if err := b.Commit(cas.Root{Name: root, Hash: c.node, Meta: data}); err != nil {
-		return snap.Snapshot{}, errs.Wrap(errs.Failed, op, err)
+	if err := d.commitSnapshot(ctx, op, b, req.ID, c.node, meta{c.hash.String(), c.identity}); err != nil {
+		return snap.Snapshot{}, err
 	}
 	d.last = c
 	return snap.Snapshot{
 		ID: req.ID, Driver: driverName, Hash: c.hash, Position: c.position,
 		Quiesced: req.Quiesced, Created: time.Now().UTC(), Warnings: c.warnings,
 	}, nil
+}
+
+// commitSnapshot makes what is in b durable under a snapshot's name.
+func (d *Driver) commitSnapshot(ctx context.Context, op string, b *cas.Batch, id snap.SnapshotID, node cas.Hash, m meta) error {
+	data, err := json.Marshal(m)
+	if err != nil {
+		return errs.Wrap(errs.Internal, op, err)
+	}
+	if err := errors.Join(ctx.Err(), d.seam("capture: commit")); err != nil {
+		return errs.Wrap(errs.Failed, op, err)
+	}
+	return errs.Wrap(errs.Failed, op, b.Commit(cas.Root{Name: d.records.SnapshotRoot(id), Hash: node, Meta: data}))
 }
 
 // captured is a live state that is in a batch.
@@ -214,7 +219,7 @@ func (d *Driver) Verify(ctx context.Context, id snap.SnapshotID, depth snap.Dept
 	if err != nil {
 		return errs.Wrap(errs.Failed, op, records.Damaged(err))
 	}
-	if _, hash, err := parseMeta(root); err != nil || hash != s.State.hash() {
+	if _, hash, err := parseMeta(root); err != nil || hash != s.hash() {
 		return errs.New(errs.Corrupt, op, "snapshot %s does not have the hash it was captured with", id).
 			WithHint("use another checkpoint")
 	}

@@ -53,6 +53,8 @@ type record struct {
 	State   state    `json:"state"`
 	Folders []folder `json:"folders"` // from the outermost below Dir; up to the first that is missing
 	Missing bool     `json:"missing"` // the folder of the database did not exist
+	// Raw is what lay there where it was not to be read as a database; State is nothing then.
+	Raw *rawState `json:"raw,omitempty"`
 }
 
 type folder struct {
@@ -156,24 +158,29 @@ func (l *live) store(ctx context.Context, b *cas.Batch, path string, known func(
 	if err != nil {
 		return cas.Hash{}, s, nil, err
 	}
-	var lists []cas.Hash
-	for list := range slices.Chunk(chunks, listLength) {
-		h, err := b.Node(nil, list)
-		if err != nil {
-			return cas.Hash{}, s, nil, err
-		}
-		lists = append(lists, h)
-	}
 	folders, err := l.folders(path)
 	if err != nil {
 		return cas.Hash{}, s, nil, err
 	}
-	data, err := json.Marshal(record{State: s, Folders: folders, Missing: l.dir == nil})
-	if err != nil {
-		return cas.Hash{}, s, nil, err
-	}
-	h, err := b.Node(data, lists)
+	h, err := storeRecord(b, record{State: s, Folders: folders, Missing: l.dir == nil}, chunks)
 	return h, s, chunks, err
+}
+
+// storeRecord puts a record into the batch, with lists of the chunks of its content.
+func storeRecord(b *cas.Batch, r record, chunks []cas.Hash) (cas.Hash, error) {
+	var lists []cas.Hash
+	for list := range slices.Chunk(chunks, listLength) {
+		h, err := b.Node(nil, list)
+		if err != nil {
+			return cas.Hash{}, err
+		}
+		lists = append(lists, h)
+	}
+	data, err := json.Marshal(r)
+	if err != nil {
+		return cas.Hash{}, err
+	}
+	return b.Node(data, lists)
 }
 
 // stored is a snapshot as the store has it.
@@ -215,6 +222,11 @@ func (s *stored) writeTo(ctx context.Context, w io.Writer) error {
 	if err != nil {
 		return err
 	}
+	return s.writeChunks(ctx, w, chunks)
+}
+
+// writeChunks writes chunks to w and checks them against the state's digest.
+func (s *stored) writeChunks(ctx context.Context, w io.Writer, chunks []cas.Hash) error {
 	digest := blake3.New()
 	for _, h := range chunks {
 		if err := ctx.Err(); err != nil {

@@ -45,7 +45,7 @@ func newSubject(t *testing.T, c *client, mode string) *subject {
 	t.Helper()
 	s := emptySubject(t, c)
 	check(t, os.Mkdir(filepath.Join(s.cfg.Dir, "data"), 0o755))
-	c.do(t, order{Path: s.path(), SQL: append([]string{"PRAGMA journal_mode=" + mode}, change(1000)...)})
+	c.do(t, order{Path: s.path(), SQL: append([]string{"PRAGMA journal_mode=" + mode}, change(t, 1000)...)})
 	return s
 }
 
@@ -81,7 +81,7 @@ func (s *subject) Reopen(t *testing.T) {
 // around the file; now and then the client dies and leaves its log or a hot journal.
 func (s *subject) Mutate(t *testing.T, seed int64) {
 	t.Helper()
-	s.client.do(t, order{Path: s.path(), SQL: change(seed)})
+	s.client.do(t, order{Path: s.path(), SQL: change(t, seed)})
 	check(t, os.Chmod(s.path(), os.FileMode(0o600|seed%8)))
 	check(t, unix.Setxattr(s.path(), "user.seed", fmt.Append(nil, seed), 0))
 	switch seed % 4 {
@@ -89,7 +89,7 @@ func (s *subject) Mutate(t *testing.T, seed int64) {
 		startClient(t).do(t, order{Path: s.path(), SQL: halfway(seed), Die: true})
 	case 3:
 		last := fmt.Sprintf("INSERT INTO kv(seed) VALUES(%d)", seed)
-		startClient(t).do(t, order{Path: s.path(), SQL: append(change(-seed), last), Die: true})
+		startClient(t).do(t, order{Path: s.path(), SQL: append(change(t, -seed), last), Die: true})
 	}
 }
 

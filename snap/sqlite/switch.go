@@ -69,6 +69,11 @@ func (s *dbSwitch) Stale(ctx context.Context) (stale bool, err error) {
 		if err != nil {
 			return err
 		}
+		if base.Raw != nil {
+			same, err := s.d.lies(ctx, op, base.record)
+			stale = !same
+			return err
+		}
 		return s.d.withLive(ctx, op, false, func(l *live) error {
 			hash, err := l.liveHash(ctx, p, base)
 			stale = hash != base.State.hash()
@@ -84,7 +89,7 @@ func (s *dbSwitch) Commit(ctx context.Context) error {
 	const op = "restore database"
 	return s.with(ctx, op, func(p *plan) error {
 		if p.Phase == records.Committed {
-			return nil
+			return s.d.removeTemp(p.ID)
 		}
 		if err := p.Forward(op); err != nil {
 			return err
@@ -92,6 +97,9 @@ func (s *dbSwitch) Commit(ctx context.Context) error {
 		target, base, err := s.d.ends(p)
 		if err != nil {
 			return err
+		}
+		if target.Raw != nil || base.Raw != nil {
+			return s.commitRaw(ctx, op, p, target, base)
 		}
 		return s.d.withLive(ctx, op, true, func(l *live) error {
 			hash, err := l.liveHash(ctx, p, base)
@@ -115,6 +123,53 @@ func (s *dbSwitch) Commit(ctx context.Context) error {
 	})
 }
 
+// commitRaw is Commit where one of the two ends was not read as a database.
+func (s *dbSwitch) commitRaw(ctx context.Context, op string, p *plan, target, base *stored) error {
+	begun := false
+	if p.Phase == records.Committing {
+		var err error
+		if begun, err = s.d.between(ctx, op, target.record, base.record); err != nil {
+			return err
+		}
+	}
+	if !begun {
+		same, err := s.d.lies(ctx, op, base.record)
+		if err != nil {
+			return err
+		}
+		if !same {
+			return snap.Changed(op, "database "+s.d.cfg.Path)
+		}
+	}
+	if err := s.d.records.Advance(p, records.Committing); err != nil {
+		return err
+	}
+	if !begun && base.Raw == nil { // what lies there becomes the base as it is stored: one file
+		if err := s.d.fold(ctx, op, p.ID); err != nil {
+			return err
+		}
+	}
+	if err := s.d.install(ctx, op, p.ID, target); err != nil {
+		return err
+	}
+	if err := s.d.records.Advance(p, records.Committed); err != nil {
+		return err
+	}
+	return s.d.removeTemp(p.ID)
+}
+
+// fold puts journal and log into the database file, and removes them. The state stays.
+func (d *Driver) fold(ctx context.Context, op string, id snap.RestoreID) error {
+	return d.withLive(ctx, op, true, func(l *live) error {
+		if len(l.layers) > 0 {
+			if err := d.settle(ctx, l, id); err != nil {
+				return err
+			}
+		}
+		return l.clear()
+	})
+}
+
 // copyStaged writes the content that Prepare put beside the plan.
 func (s *dbSwitch) copyStaged(f *os.File) error {
 	staged, err := os.Open(filepath.Join(s.d.records.Folder(s.id), "target"))
@@ -133,30 +188,47 @@ func (s *dbSwitch) Undo(ctx context.Context) error {
 	return s.with(ctx, op, func(p *plan) error {
 		switch p.Phase {
 		case records.Undone:
-			return nil
+			return s.d.removeTemp(p.ID)
 		case records.Prepared:
 			return s.d.records.Advance(p, records.Undone)
 		}
-		_, base, err := s.d.ends(p)
+		target, base, err := s.d.ends(p)
 		if err != nil {
 			return err
 		}
 		if err := s.d.records.Advance(p, records.Undoing); err != nil {
 			return err
 		}
-		return s.d.withLive(ctx, op, true, func(l *live) error {
-			hash, err := l.liveHash(ctx, p, base)
-			if err != nil {
+		if target.Raw == nil && base.Raw == nil {
+			err := s.undoRead(ctx, op, p, base)
+			if !s.d.unreadable(op, err) {
 				return err
 			}
-			if hash != base.State.hash() {
-				write := func(f *os.File) error { return base.writeTo(ctx, f) }
-				if err := s.d.replace(ctx, l, p.ID, base.record, write); err != nil {
-					return err
-				}
+		}
+		if err := s.d.install(ctx, op, p.ID, base); err != nil {
+			return err
+		}
+		if err := s.d.records.Advance(p, records.Undone); err != nil {
+			return err
+		}
+		return s.d.removeTemp(p.ID)
+	})
+}
+
+// undoRead is Undo from a state that can be read, to one that could be.
+func (s *dbSwitch) undoRead(ctx context.Context, op string, p *plan, base *stored) error {
+	return s.d.withLive(ctx, op, true, func(l *live) error {
+		hash, err := l.liveHash(ctx, p, base)
+		if err != nil {
+			return err
+		}
+		if hash != base.State.hash() {
+			write := func(f *os.File) error { return base.writeTo(ctx, f) }
+			if err := s.d.replace(ctx, l, p.ID, base.record, write); err != nil {
+				return err
 			}
-			return s.d.records.Advance(p, records.Undone)
-		})
+		}
+		return s.d.records.Advance(p, records.Undone)
 	})
 }
 
@@ -172,15 +244,25 @@ func (s *dbSwitch) Check(ctx context.Context) (proof snap.Proof, err error) {
 		if p.Back() {
 			want = base
 		}
-		return s.d.withLive(ctx, op, false, func(l *live) error {
-			now, _, err := l.readState(ctx)
-			if err != nil {
+		proof = snap.Proof{Pre: base.hash(), Want: want.hash()}
+		read := errMoved
+		if want.Raw == nil {
+			read = s.d.withLive(ctx, op, false, func(l *live) error {
+				now, _, err := l.readState(ctx)
+				proof.Post, proof.Notes = now.hash(), l.warnings
+				return err
+			})
+		}
+		if want.Raw != nil || s.d.unreadable(op, read) {
+			now, _, err := s.d.readRaw(ctx, op, sum)
+			if proof.Post = now.hash(); err != nil {
 				return err
 			}
-			proof = snap.Proof{Pre: base.State.hash(), Post: now.hash(), Want: want.State.hash(), Notes: l.warnings}
-			proof.Match = proof.Post == proof.Want
-			return nil
-		})
+		} else if read != nil {
+			return read
+		}
+		proof.Match = proof.Post == proof.Want
+		return nil
 	})
 	return proof, err
 }

@@ -3,13 +3,13 @@ package sqlite
 import (
 	"encoding/binary"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"mulligan/ipc/errs"
+	"mulligan/testkit"
 )
 
 // What is read from the b-trees is what SQLite itself says.
@@ -86,7 +86,7 @@ func TestObjectsOfAnything(t *testing.T) {
 	s := newSubject(t, c, "DELETE")
 	seed, err := os.ReadFile(s.path())
 	check(t, err)
-	random := rand.New(rand.NewPCG(8, 9))
+	random := testkit.Rand(t)
 	for range 2000 {
 		data := append([]byte(nil), seed...)
 		for range 1 + random.IntN(20) {

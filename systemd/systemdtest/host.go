@@ -25,6 +25,8 @@ import (
 	"testing"
 	"time"
 
+	"mulligan/testkit"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -50,16 +52,13 @@ type Host struct {
 }
 
 // Boot starts an instance and returns when the manager is "running". Where
-// that is not possible the test is skipped, or fails if MULLIGAN_TEST_NOSKIP
-// is 1. It is cleaned up with the test.
+// that is not possible the test ends as testkit.Lack says. The instance is cleaned up with the test.
 func Boot(t testing.TB) *Host {
 	t.Helper()
+	testkit.Need(t, "root", "systemd")
 	hierarchy, reason := possible()
 	if reason != "" {
-		if os.Getenv("MULLIGAN_TEST_NOSKIP") == "1" {
-			t.Fatal("no systemd for this test: " + reason)
-		}
-		t.Skip("no systemd for this test: " + reason)
+		testkit.Lack(t, "no systemd for this test: ", reason)
 	}
 	sweep(hierarchy)
 	h, err := create(hierarchy)

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"mulligan/testkit"
 )
 
 // User is a user's manager (systemd --user) inside a Host. Its user is the one
@@ -31,18 +33,12 @@ Environment=SYSTEMD_UNIT_PATH=` + userDir + `/units:` + userDir + `/lib SYSTEMD_
 ExecStart=` + manager + ` --user
 `
 
-// StartUser starts the user's manager, which ends with the Host. Where the
-// host has no bus for users the test is skipped, or fails if
-// MULLIGAN_TEST_NOSKIP is 1.
+// StartUser starts the user's manager, which ends with the Host. The host
+// needs a bus for users; see testkit.Need.
 func (h *Host) StartUser(t testing.TB) *User {
 	t.Helper()
 	const lib = "/usr/lib/systemd/user"
-	if !exists(lib + "/dbus.socket") {
-		if os.Getenv("MULLIGAN_TEST_NOSKIP") == "1" {
-			t.Fatal(lib + "/dbus.socket is missing (package dbus-user-session)")
-		}
-		t.Skip(lib + "/dbus.socket is missing (package dbus-user-session)")
-	}
+	testkit.Need(t, "user-bus")
 	dir := filepath.Join(h.RunDir, strings.TrimPrefix(userDir, "/run/"))
 	u := &User{Address: "unix:path=" + dir + "/bus", UnitDir: dir + "/units", RuntimeDir: dir}
 	for _, d := range []string{u.UnitDir, dir + "/home", dir + "/lib/sockets.target.wants"} {

@@ -6,18 +6,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"mulligan/testkit"
 )
 
 // The plugin, in a JavaScript engine, calls the hook with what the parser reads,
 // in order, and survives a program that is not there.
 func TestOpenCodePlugin(t *testing.T) {
-	node, err := exec.LookPath("node")
-	if err != nil {
-		if os.Getenv("MULLIGAN_TEST_NOSKIP") == "1" {
-			t.Fatal(err)
-		}
-		t.Skip("there is no node")
-	}
+	testkit.Need(t, "node")
 	dir := t.TempDir()
 	write := func(name, text string, mode os.FileMode) string {
 		t.Helper()
@@ -43,7 +39,7 @@ for (const plugin of ["./mulligan.mjs", "./gone.mjs"]) {
   await hooks.event({ event: { type: "session.idle", properties: { sessionID: "ses_1" } } })
 }
 `, 0o600)
-	cmd := exec.CommandContext(t.Context(), node, script)
+	cmd := exec.CommandContext(t.Context(), "node", script)
 	cmd.Dir = dir
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)

@@ -26,6 +26,9 @@ func (e *exam) databases(ctx context.Context) {
 	for _, a := range e.apps {
 		for _, db := range a.Databases {
 			e.server(a, db)
+			if dir := OwnCluster(e.Root+"/proc", os.Getuid(), db); dir != "" {
+				e.add("databases", a.Slug+"'s "+db.Name+" as marks", Advice, MarkerAdvice(dir, db), "")
+			}
 		}
 	}
 }

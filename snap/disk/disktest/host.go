@@ -25,6 +25,8 @@ import (
 	"testing"
 	"time"
 
+	"mulligan/testkit"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -36,8 +38,9 @@ var guestScript string
 
 // Host is a private libvirtd.
 type Host struct {
-	URI string
-	Dir string // a folder for disks and sockets; it goes with the host
+	URI  string
+	Dir  string // a folder for disks and sockets; it goes with the host
+	Port int    // of the loopback interface; 0: none
 
 	cmd    *exec.Cmd
 	stop   io.Closer // its end ends everything
@@ -48,7 +51,9 @@ type Host struct {
 
 // Options are what a host can differ in.
 type Options struct {
-	Owners bool // libvirt changes and remembers the owners of images, as on a stock host
+	Owners   bool   // libvirt changes and remembers the owners of images, as on a stock host
+	Hostname string // what libvirtd takes for the host's name, where that is not this host's
+	TCP      bool   // libvirtd also listens on a port of the loopback interface: see Host.Port
 }
 
 // Missing says why no host can be started here; "" if one can.
@@ -67,17 +72,12 @@ func Missing() string {
 	return ""
 }
 
-// Need skips the test, or fails it where MULLIGAN_TEST_NOSKIP is 1, when no host
-// can be started here.
+// Need ends the test as testkit.Lack does when no host can be started here.
 func Need(t testing.TB) {
 	t.Helper()
-	reason := Missing()
-	switch {
-	case reason == "":
-	case os.Getenv("MULLIGAN_TEST_NOSKIP") == "1":
-		t.Fatal("no libvirt for this test: " + reason)
-	default:
-		t.Skip("no libvirt for this test: " + reason)
+	testkit.Need(t, "root", "libvirt")
+	if why := Missing(); why != "" {
+		testkit.Lack(t, "no libvirt for this test: ", why)
 	}
 }
 
@@ -118,10 +118,15 @@ func Start(opt Options) (*Host, error) {
 		}
 		return out, nil
 	})
+	if opt.TCP {
+		if h.Port, err = freePort(); err != nil {
+			return nil, errors.Join(err, os.RemoveAll(dir))
+		}
+	}
 	if err := h.configure(opt); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
-	if err := h.launch(); err != nil {
+	if err := h.launch(opt); err != nil {
 		return nil, errors.Join(err, h.Close())
 	}
 	return h, nil
@@ -146,14 +151,30 @@ stdio_handler = "file"
 max_core = 0
 `
 	daemon := "listen_tls = 0\nauth_unix_rw = \"none\"\nauth_unix_ro = \"none\"\nunix_sock_rw_perms = \"0700\"\n"
+	if h.Port != 0 {
+		daemon += fmt.Sprintf("listen_tcp = 1\nauth_tcp = \"none\"\nlisten_addr = \"127.0.0.1\"\ntcp_port = \"%d\"\n", h.Port)
+	}
 	return errors.Join(
 		os.WriteFile(filepath.Join(h.Dir, "etc", "qemu.conf"), []byte(conf), 0o644),
 		os.WriteFile(filepath.Join(h.Dir, "etc", "libvirtd.conf"), []byte(daemon), 0o644),
 	)
 }
 
-func (h *Host) launch() error {
-	h.cmd = exec.Command("unshare", "--mount", "sh", "-c", hostScript, "host.sh", h.Dir)
+// freePort finds a port of the loopback interface that nobody listens on.
+func freePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	return l.Addr().(*net.TCPAddr).Port, l.Close()
+}
+
+func (h *Host) launch(opt Options) error {
+	listen := ""
+	if h.Port != 0 {
+		listen = "--listen"
+	}
+	h.cmd = exec.Command("unshare", "--mount", "--uts", "sh", "-c", hostScript, "host.sh", h.Dir, opt.Hostname, listen)
 	in, err := h.cmd.StdinPipe()
 	if err != nil {
 		return err
@@ -200,6 +221,15 @@ func poll(ctx context.Context, f func() error) error {
 		case <-tick.C:
 		}
 	}
+}
+
+// Hold keeps libvirtd from coming up again once it is killed, until it is let go.
+func (h *Host) Hold(down bool) error {
+	path := filepath.Join(h.Dir, "hold")
+	if !down {
+		return os.Remove(path)
+	}
+	return os.WriteFile(path, nil, 0o600)
 }
 
 // KillLibvirtd kills libvirtd with SIGKILL; it comes up again at once (see WaitUp).

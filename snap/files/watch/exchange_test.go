@@ -2,20 +2,22 @@ package watch
 
 import (
 	"fmt"
-	"math/rand"
 	"os"
 	"path/filepath"
+	"testing"
+
+	"mulligan/testkit"
 
 	"golang.org/x/sys/unix"
 )
 
 // exchange swaps folders by one call and writes into them.
-func exchange(seed int64, n int) func(dir string) {
+func exchange(t testing.TB, n int) func(dir string) {
+	r := testkit.Rand(t)
 	return func(dir string) {
-		r := rand.New(rand.NewSource(seed))
 		path := func() string {
-			p := filepath.Join(dir, string(rune('p'+r.Intn(3))))
-			if r.Intn(2) == 0 {
+			p := filepath.Join(dir, string(rune('p'+r.IntN(3))))
+			if r.IntN(2) == 0 {
 				p = filepath.Join(p, "k")
 			}
 			return p

@@ -18,6 +18,7 @@ import (
 
 	"mulligan/ipc/errs"
 	"mulligan/snap"
+	"mulligan/testkit"
 )
 
 // A folder is swapped for a link to a foreign one over and over, while things
@@ -207,23 +208,8 @@ func TestRootMadeAnew(t *testing.T) {
 	}
 }
 
-func needRoot(t *testing.T) {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		skip(t, "only root may mount")
-	}
-}
-
-func skip(t *testing.T, why string) {
-	t.Helper()
-	if os.Getenv("MULLIGAN_TEST_NOSKIP") == "1" {
-		t.Fatal(why)
-	}
-	t.Skip(why)
-}
-
 func TestRootMountedOver(t *testing.T) {
-	needRoot(t)
+	testkit.Need(t, "root")
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "f"), "x")
 	w, _ := follow(t, Options{Dir: dir})
@@ -251,7 +237,7 @@ func TestRootMountedOver(t *testing.T) {
 }
 
 func TestMountsAreLeftOut(t *testing.T) {
-	needRoot(t)
+	testkit.Need(t, "root")
 	dir, other := t.TempDir(), t.TempDir()
 	for _, m := range []string{"tmp", "bind"} {
 		mkdir(t, filepath.Join(dir, m))
@@ -281,7 +267,7 @@ func TestNotEnoughWatches(t *testing.T) {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: me(os.Getuid()), GidMappings: me(os.Getgid())}
 		out, err := cmd.CombinedOutput()
 		if errors.Is(err, syscall.EPERM) {
-			skip(t, "this user may not make a user namespace")
+			testkit.Lack(t, "this user may not make a user namespace")
 		}
 		if err != nil {
 			t.Fatalf("%v\n%s", err, out)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/snap"
+	"mulligan/testkit"
 )
 
 func TestBarrierIsNeverEarly(t *testing.T) {
@@ -142,9 +142,9 @@ func TestStorms(t *testing.T) {
 			"tar and rm":           {untar("x")},
 			"tar beside tar":       {untar("x"), untar("y")},
 			"chains":               {chains},
-			"renames":              {scramble(1, 1500), scramble(2, 1500)},
-			"renames and chains":   {scramble(3, 1500), chains},
-			"exchanges of folders": {exchange(4, 400), exchange(5, 400)},
+			"renames":              {scramble(t, 1500), scramble(t, 1500)},
+			"renames and chains":   {scramble(t, 1500), chains},
+			"exchanges of folders": {exchange(t, 400), exchange(t, 400)},
 		} {
 			t.Run(fmt.Sprintf("%s, queue %d", name, queue), func(t *testing.T) {
 				t.Parallel()
@@ -165,28 +165,28 @@ func run(t *testing.T, dir string, args ...string) {
 
 // scramble makes, writes, moves and removes files and folders at random among
 // few names, so that several writers meet; what fails for that is no matter.
-func scramble(seed int64, n int) func(dir string) {
+func scramble(t testing.TB, n int) func(dir string) {
+	r := testkit.Rand(t)
 	return func(dir string) {
-		r := rand.New(rand.NewSource(seed))
 		path := func() string {
 			p := dir
-			for range 1 + r.Intn(4) {
-				p = filepath.Join(p, string(rune('a'+r.Intn(5))))
+			for range 1 + r.IntN(4) {
+				p = filepath.Join(p, string(rune('a'+r.IntN(5))))
 			}
 			return p
 		}
 		for i := range n {
-			switch r.Intn(10) {
+			switch r.IntN(10) {
 			case 0, 1:
 				_ = os.MkdirAll(path(), 0o755)
 			case 2, 3, 4:
-				_ = os.WriteFile(path(), []byte(fmt.Sprint(seed, i)), 0o644)
+				_ = os.WriteFile(path(), []byte(fmt.Sprint(r.Uint32(), i)), 0o644)
 			case 5, 6, 7:
 				_ = os.Rename(path(), path())
 			case 8:
 				_ = os.RemoveAll(path())
 			case 9:
-				_ = os.Chmod(path(), os.FileMode(0o700+r.Intn(64)))
+				_ = os.Chmod(path(), os.FileMode(0o700+r.IntN(64)))
 			}
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"mulligan/ipc/errs"
 	"mulligan/snap"
+	"mulligan/snap/postgres/pglogin"
 	"mulligan/snap/records"
 )
 
@@ -149,7 +150,7 @@ func (b *builder) archive() ([]byte, error) {
 func (b *builder) restore(ctx context.Context, archive []byte, section string, jobs int) error {
 	return b.d.run(ctx, child{tool: b.tool, name: "pg_restore", file: archive, out: io.Discard, args: []string{
 		"--exit-on-error", "--no-password", "--section=" + section, fmt.Sprint("--jobs=", jobs),
-		"--dbname=dbname=" + quoteValue(b.name), "--format=custom", filePath,
+		"--dbname=dbname=" + pglogin.Quote(b.name), "--format=custom", filePath,
 	}})
 }
 
@@ -348,7 +349,7 @@ func quoteSetting(name string) string {
 
 // prove reads the database back and compares it with the snapshot.
 func (b *builder) prove(ctx context.Context) (identity, error) {
-	got, err := b.d.read(ctx, b.name, nil)
+	got, err := b.d.read(ctx, b.name, nil, &b.m.State)
 	if err != nil {
 		return identity{}, err
 	}
@@ -356,8 +357,24 @@ func (b *builder) prove(ctx context.Context) (identity, error) {
 	if b.m.post(got) == b.m.State.hash() {
 		return got.Identity, nil
 	}
-	return identity{}, errs.New(errs.Failed, "", "the database that was built is not the snapshot's: %s", summarize(differences(&b.m.State, &got.State))).
+	list, err := b.apart(got)
+	if err != nil {
+		return identity{}, err
+	}
+	return identity{}, errs.New(errs.Failed, "", "the database that was built is not the snapshot's: %s", summarize(list)).
 		WithHint("the live database is untouched; restore another checkpoint")
+}
+
+// apart says in what the database that was built and read as got is not the snapshot's.
+func (b *builder) apart(got *manifest) ([]snap.Change, error) {
+	if !b.m.comparable(got) {
+		return differences(&b.m.State, &got.State), nil
+	}
+	want, err := b.d.storedSide(b.m)
+	if err != nil {
+		return nil, err
+	}
+	return compare(b.d.login.database, want, &side{&got.State, got.plain}), nil
 }
 
 // post is the hash of a state that was read now, to compare with m's. Where
@@ -365,6 +382,9 @@ func (b *builder) prove(ctx context.Context) (identity, error) {
 // compared, and the tables, columns and rows must do.
 func (m *manifest) post(now *manifest) snap.Hash {
 	s := now.State
+	if m.Form == 0 {
+		s.Schema = now.asWritten
+	}
 	if !m.comparable(now) {
 		s.Schema, s.Props.Provider, s.Props.Locale = m.State.Schema, m.State.Props.Provider, m.State.Props.Locale
 	}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,6 +21,7 @@ import (
 	"mulligan/snap/cas"
 	"mulligan/snap/postgres/pgtest"
 	"mulligan/snap/snaptest"
+	"mulligan/testkit"
 )
 
 const victimEnv = "MULLIGAN_LOGICAL_VICTIM"
@@ -217,8 +217,21 @@ func (s *subject) finishes(t *testing.T, do string, forward, killed bool, target
 // restore is finished or undone.
 func TestServerKilled(t *testing.T) {
 	c := pgtest.Start(t, pgtest.Options{Settings: map[string]string{"restart_after_crash": "off"}})
-	random := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 1))
-	for round, do := range []string{"capture", "prepare", "commit", "commit", "undo", "prepare", "commit", "undo"} {
+	moments := map[string]*testkit.Moments{}
+	for do, within := range map[string]time.Duration{"capture": 300, "prepare": 1500, "commit": 150, "undo": 80} {
+		moments[do] = testkit.NewMoments(t, within*time.Millisecond, 2)
+	}
+	round := 0
+	next := func() string {
+		for _, do := range []string{"capture", "prepare", "commit", "undo"} {
+			if moments[do].Next() {
+				round++
+				return do
+			}
+		}
+		return ""
+	}
+	for do := next(); do != ""; do = next() {
 		s, target, base := crashSubject(t, c)
 		if do == "commit" || do == "undo" {
 			check(t, fate{Do: "prepare"}.run(t.Context(), s.driver))
@@ -226,8 +239,7 @@ func TestServerKilled(t *testing.T) {
 		if do == "undo" {
 			check(t, fate{Do: "commit"}.run(t.Context(), s.driver))
 		}
-		within := map[string]int{"capture": 300, "prepare": 1500, "commit": 150, "undo": 80}[do]
-		after := time.Duration(random.IntN(within)) * time.Millisecond
+		after := moments[do].After()
 		done := make(chan error, 1)
 		began := time.Now()
 		go func() { done <- fate{Do: do}.run(context.Background(), s.driver) }()
@@ -239,6 +251,7 @@ func TestServerKilled(t *testing.T) {
 		case <-time.After(after):
 		}
 		c.Kill(t)
+		moments[do].Hit(!ended)
 		if !ended {
 			err = <-done
 		}
@@ -301,4 +314,34 @@ func TestServerKilledInDrop(t *testing.T) {
 			s.leftovers(t)
 		})
 	}
+}
+
+// What a process that dies in a rehearsal leaves is dropped by Sweep, as that of a restore.
+func TestDiesInRehearsal(t *testing.T) {
+	s := newSubject(t, pgtest.Start(t, pgtest.Options{}))
+	s.Mutate(t, 1)
+	id, before := s.capture(t), s.dump(t, "")
+	s.cfg.Seam = func(step string) error {
+		if step == "build: dress" {
+			panic(step)
+		}
+		return nil
+	}
+	s.Reopen(t)
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("it did not come to that")
+			}
+		}()
+		_ = s.driver.Rehearse(t.Context(), "rehearse-0123456789ab", id)
+	}()
+	if left := s.c.Psql(t, "postgres", `SELECT count(*) FROM pg_database WHERE datname LIKE '%\_\_mulligan\_%'`); left != "1" {
+		t.Fatalf("%s databases are left, not one", left)
+	}
+	s.cfg.Seam = nil
+	s.Reopen(t)
+	check(t, s.driver.Sweep(t.Context(), snap.Gone{}))
+	s.leftovers(t)
+	s.lives(t, "after the sweep", before)
 }

@@ -24,7 +24,7 @@ func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []str
 	var sides [2]*side
 	for i, id := range []snap.SnapshotID{from, to} {
 		var err error
-		if sides[i], err = d.side(ctx, op, id); err != nil {
+		if sides[i], err = d.side(ctx, op, id, sides[0]); err != nil {
 			return nil, d.classify(op, err)
 		}
 	}
@@ -39,11 +39,12 @@ func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []str
 
 // side is one of two states that are compared.
 type side struct {
-	state   *state
-	entries map[string]entry // of the schema's text
+	state *state
+	text  []byte // of the schema
 }
 
-func (d *Driver) side(ctx context.Context, op string, id snap.SnapshotID) (*side, error) {
+// side gives a stored state, or the live one, which is to be compared with other, if there is one.
+func (d *Driver) side(ctx context.Context, op string, id snap.SnapshotID, other *side) (*side, error) {
 	if id != "" {
 		root, err := d.records.Snapshot(op, id)
 		if err != nil {
@@ -55,11 +56,15 @@ func (d *Driver) side(ctx context.Context, op string, id snap.SnapshotID) (*side
 		}
 		return d.storedSide(m)
 	}
-	m, err := d.readLive(ctx, nil)
+	var like *state
+	if other != nil {
+		like = other.state
+	}
+	m, err := d.readLive(ctx, nil, like)
 	if err != nil {
 		return nil, err
 	}
-	return &side{&m.State, entriesOf(m.plain)}, nil
+	return &side{&m.State, m.plain}, nil
 }
 
 func (d *Driver) storedSide(m *manifest) (*side, error) {
@@ -71,28 +76,33 @@ func (d *Driver) storedSide(m *manifest) (*side, error) {
 		return nil, records.Damaged(err)
 	}
 	text, err := io.ReadAll(r)
-	return &side{&m.State, entriesOf(text)}, records.Damaged(err)
+	return &side{&m.State, text}, records.Damaged(err)
 }
 
 // entry is one object of the schema.
 type entry struct {
 	kind, schema, name string
 	sql                string
+	same               string // sql for comparisons
 }
+
+// partMark begins an object's part of pg_dump's text.
+const partMark = "\n--\n-- Name: "
 
 // entriesOf takes pg_dump's text apart at the comment that begins each object's
 // part: "-- Name: N; Type: T; Schema: S; Owner: O".
 func entriesOf(text []byte) map[string]entry {
 	list := map[string]entry{}
-	for _, part := range bytes.Split(text, []byte("\n--\n-- Name: "))[min(1, len(text)):] {
+	for _, part := range bytes.Split(text, []byte(partMark))[min(1, len(text)):] {
 		head, body, _ := strings.Cut(string(part), "\n")
 		e := entry{sql: withoutSets(strings.TrimPrefix(body, "--\n"))}
 		e.name, head, _ = strings.Cut(head, "; Type: ")
 		e.kind, head, _ = strings.Cut(head, "; Schema: ")
 		e.schema, _, _ = strings.Cut(head, "; Owner: ")
+		e.same = sortedTable(e.kind, e.sql)
 		key := e.kind + " " + e.schema + "." + e.name
 		if old, ok := list[key]; ok {
-			e.sql = old.sql + "\n" + e.sql
+			e.sql, e.same = old.sql+"\n"+e.sql, old.same+"\n"+e.same
 		}
 		list[key] = e
 	}
@@ -126,9 +136,13 @@ func compare(db string, a, b *side) []snap.Change {
 	for _, c := range list {
 		told[c.Path] = true
 	}
-	list = append(list, objectChanges(a.entries, b.entries, told)...)
+	before, after := entriesOf(a.text), entriesOf(b.text)
+	list = append(list, objectChanges(before, after, told, false)...)
+	if len(list) == 0 { // something that goes with a table, and the table is the same
+		list = objectChanges(before, after, nil, true)
+	}
 	if len(list) == 0 {
-		list = []snap.Change{{Path: db, Operation: snap.Modify, Summary: "the schema is written differently"}}
+		list = []snap.Change{{Path: db, Operation: snap.Modify, Summary: textChange(canonical(a.text), canonical(b.text))}}
 	}
 	return list
 }
@@ -155,6 +169,37 @@ func differences(a, b *state) (list []snap.Change) {
 	return append(append(list, sequenceChanges(a, b)...), otherChanges(a, b)...)
 }
 
+// textChange says where two texts of a schema part that have the same objects.
+func textChange(a, b []byte) string {
+	before, after := strings.Split(string(a), partMark), strings.Split(string(b), partMark)
+	head := func(parts []string, i int) string {
+		if i >= len(parts) {
+			return "the end of the dump"
+		}
+		name, rest, _ := strings.Cut(parts[i], "; Type: ")
+		kind, _, _ := strings.Cut(rest, "; Schema: ")
+		return kind + " " + name
+	}
+	if before[0] != after[0] {
+		was, is := strings.Split(before[0], "\n"), strings.Split(after[0], "\n")
+		for i := range min(len(was), len(is)) {
+			if was[i] != is[i] {
+				return fmt.Sprintf("the dump begins with %q, was %q", is[i], was[i])
+			}
+		}
+		return "the dump begins with other settings"
+	}
+	for i := 1; i < max(len(before), len(after)); i++ {
+		if i >= min(len(before), len(after)) || before[i] != after[i] {
+			if was, is := head(before, i), head(after, i); was != is {
+				return fmt.Sprintf("the dump has %s where it had %s", is, was)
+			}
+			return "the definition of " + head(after, i) + " is another"
+		}
+	}
+	return "the digest of the schema is another, and its text is the same"
+}
+
 func tablesOf(s *state) map[string]table {
 	m := map[string]table{}
 	for _, t := range s.Tables {
@@ -178,6 +223,9 @@ func tableChange(a, b table) string {
 		if !slices.ContainsFunc(a.Columns, func(o column) bool { return o.Name == c.Name }) {
 			said = append(said, fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s", name, c.text()))
 		}
+	}
+	if len(said) == 0 && !slices.Equal(a.Columns, b.Columns) {
+		said = append(said, fmt.Sprintf("its columns are in the order %s, were %s", namesOf(b.Columns), namesOf(a.Columns)))
 	}
 	switch {
 	case b.Rows != a.Rows:
@@ -233,10 +281,10 @@ var secret = map[string]bool{"USER MAPPING": true, "SERVER": true, "SUBSCRIPTION
 var parts = map[string]bool{"DEFAULT": true, "SEQUENCE OWNED BY": true, "SEQUENCE SET": true, "TABLE ATTACH": true, "MATERIALIZED VIEW DATA": true}
 
 // objectChanges are those of everything else that the schema's text has. told
-// are the paths of tables that need no further word.
-func objectChanges(a, b map[string]entry, told map[string]bool) (list []snap.Change) {
+// are the paths of tables that need no further word; all wants what goes with tables, too.
+func objectChanges(a, b map[string]entry, told map[string]bool, all bool) (list []snap.Change) {
 	skip := func(e entry) bool {
-		return parts[e.kind] || (e.kind == "TABLE" || about[e.kind] != "") && told[e.path()]
+		return parts[e.kind] && !all || (e.kind == "TABLE" || about[e.kind] != "") && told[e.path()]
 	}
 	for _, key := range slices.Sorted(maps.Keys(a)) {
 		if e := a[key]; b[key].kind == "" && !skip(e) {
@@ -247,7 +295,7 @@ func objectChanges(a, b map[string]entry, told map[string]bool) (list []snap.Cha
 		e := b[key]
 		old, was := a[key]
 		switch {
-		case skip(e) || was && old.sql == e.sql:
+		case skip(e) || was && old.same == e.same:
 		case was:
 			list = append(list, snap.Change{Path: e.path(), Operation: snap.Modify, Summary: e.phrase("ALTER")})
 		default:
@@ -299,8 +347,8 @@ func summarize(list []snap.Change) string {
 	for _, c := range list[:min(3, len(list))] {
 		said = append(said, c.Path+": "+c.Summary)
 	}
-	if len(list) == 0 {
-		return "its schema is written differently"
+	if n := len(list) - len(said); n > 0 {
+		said = append(said, fmt.Sprintf("and %d more", n))
 	}
 	return strings.Join(said, "; ")
 }

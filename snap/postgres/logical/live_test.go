@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -19,6 +18,7 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/postgres/pgtest"
 	"mulligan/snap/snaptest"
+	"mulligan/testkit"
 )
 
 var ids atomic.Int64
@@ -57,7 +57,12 @@ func (s *subject) restore(t *testing.T, target snap.SnapshotID) {
 // lives fails unless the live state is want, and shows where they part.
 func (s *subject) lives(t *testing.T, what, want string) {
 	t.Helper()
-	got := s.dump(t, "")
+	sameLines(t, what, s.dump(t, ""), want)
+}
+
+// sameLines fails unless got is want, and shows where they part.
+func sameLines(t *testing.T, what, got, want string) {
+	t.Helper()
 	if got == want {
 		return
 	}
@@ -109,7 +114,7 @@ func TestUnderLoad(t *testing.T) {
 	if err := bench.Wait(); err != nil && !errors.As(err, &exit) {
 		t.Fatal(err)
 	}
-	random := rand.New(rand.NewPCG(7, 8))
+	random := testkit.Rand(t)
 	order := random.Perm(captures)
 	if !snaptest.Long() {
 		order = order[:4]

@@ -158,7 +158,7 @@ func (d *Driver) take(ctx context.Context, b *cas.Batch) (captured, error) {
 	if c, err := d.unchanged(ctx, b); err != nil || !c.node.IsZero() {
 		return c, err
 	}
-	m, err := d.readLive(ctx, b)
+	m, err := d.readLive(ctx, b, nil)
 	if err != nil {
 		return captured{}, err
 	}

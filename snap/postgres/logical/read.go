@@ -17,14 +17,15 @@ import (
 	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/postgres/pglogin"
 )
 
 // errMoved says that a table was rewritten or dropped under the reader.
 var errMoved = errors.New("a table was rewritten meanwhile")
 
-// readLive reads the database, which may be absent.
-func (d *Driver) readLive(ctx context.Context, b *cas.Batch) (*manifest, error) {
-	m, err := d.read(ctx, d.login.database, b)
+// readLive reads the database, which may be absent; b and like are read's.
+func (d *Driver) readLive(ctx context.Context, b *cas.Batch, like *state) (*manifest, error) {
+	m, err := d.read(ctx, d.login.database, b, like)
 	if isAbsent(err) {
 		return d.readAbsent(ctx)
 	}
@@ -45,17 +46,17 @@ func (d *Driver) readAbsent(ctx context.Context) (*manifest, error) {
 	if len(found) > 0 {
 		return nil, errs.New(errs.Busy, "", "database %s was just renamed or created", d.login.database).WithHint("try again")
 	}
-	m := &manifest{State: state{Absent: true}}
+	m := &manifest{State: state{Absent: true}, Form: 1}
 	i, err := c.identifyRows(ctx)
 	m.Position = i.Position
 	return m, err
 }
 
 // read reads the state of the database db at one instant, and puts its content
-// into b, if there is one.
-func (d *Driver) read(ctx context.Context, db string, b *cas.Batch) (*manifest, error) {
+// into b, if there is one. like, if there is one, is the state that it is to be compared with.
+func (d *Driver) read(ctx context.Context, db string, b *cas.Batch, like *state) (*manifest, error) {
 	for tries := 1; ; tries++ {
-		r := &reader{d: d, db: db, batch: b}
+		r := &reader{d: d, db: db, batch: b, like: like}
 		m, err := r.run(ctx)
 		if !errors.Is(err, errMoved) {
 			return m, err
@@ -71,6 +72,7 @@ type reader struct {
 	d        *Driver
 	db       string
 	batch    *cas.Batch
+	like     *state
 	lead     *conn // holds the snapshot and the locks until the end
 	snapshot string
 	encoding string
@@ -120,7 +122,7 @@ func lsnOf(position string) string {
 // begin takes the snapshot that everything is read in. The statement takes it
 // before it asks for the position, so whatever the snapshot sees lies before that.
 func (r *reader) begin(ctx context.Context) (err error) {
-	r.m = &manifest{}
+	r.m = &manifest{Form: 1}
 	if r.m.Server, err = r.lead.version(ctx); err != nil {
 		return err
 	}
@@ -165,6 +167,12 @@ func (r *reader) catalog(ctx context.Context) (rels []*relation, err error) {
 	if r.m.Notes, err = r.lead.notes(ctx); err != nil {
 		return nil, err
 	}
+	moved, err := r.lead.arrange(ctx, rels)
+	if err != nil {
+		return nil, err
+	}
+	r.m.Notes = append(r.m.Notes, moved...)
+	follow(r.like, rels)
 	for _, rel := range rels {
 		if !utf8.ValidString(rel.table.id()) {
 			return nil, errs.New(errs.Unsupported, "", "the name of table %q is not UTF-8", rel.table.id()).WithHint("rename it")
@@ -180,7 +188,7 @@ func (r *reader) schemaArgs(format string) []string {
 	return []string{
 		"--format=" + format, "--compress=0", "--section=pre-data", "--section=post-data", "--no-blobs", "--no-password",
 		"--lock-wait-timeout=" + strconv.FormatInt(r.d.cfg.LockTimeout.Milliseconds(), 10),
-		"--snapshot=" + r.snapshot, "--dbname=dbname=" + quoteValue(r.db),
+		"--snapshot=" + r.snapshot, "--dbname=dbname=" + pglogin.Quote(r.db),
 	}
 }
 
@@ -196,7 +204,7 @@ func (r *reader) schema(ctx context.Context) error {
 		return err
 	}
 	tidied := tidy(text.buf.Bytes())
-	r.m.State.Schema, r.m.plain = digest(string(tidied)), tidied
+	r.m.State.Schema, r.m.asWritten, r.m.plain = digest(string(canonical(tidied))), digest(string(tidied)), tidied
 	if r.batch == nil {
 		return nil
 	}

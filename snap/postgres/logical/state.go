@@ -22,7 +22,7 @@ type state struct {
 	Props     props      // of the database as a whole
 	Public    bool       // there is a schema "public", which every new database begins with
 	Plpgsql   bool       // likewise this extension
-	Schema    string     // digest of the schema's text
+	Schema    string     // digest of the schema's text, in its canonical form
 	Tables    []table    `json:",omitempty"`
 	Sequences []sequence `json:",omitempty"`
 	Objects   []object   `json:",omitempty"`
@@ -116,8 +116,10 @@ type manifest struct {
 	Major    int    // of that pg_dump
 	Roles    []role
 	Notes    []string `json:",omitempty"` // what is not captured
+	Form     int      `json:",omitempty"` // 0: State.Schema is the digest of the text as it was written; 1: of its canonical form
 
 	plain         []byte // the schema's text, where it was just read
+	asWritten     string // its digest as it was written
 	text, archive cas.Hash
 	rows          []cas.Hash // one for each table
 	blobs         cas.Hash

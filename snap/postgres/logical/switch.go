@@ -98,7 +98,7 @@ func (d *Driver) stale(ctx context.Context, p *plan) (bool, error) {
 	if err != nil || same {
 		return false, err
 	}
-	now, err := d.readLive(ctx, nil)
+	now, err := d.readLive(ctx, nil, &e.base.State)
 	if err != nil {
 		return false, err
 	}
@@ -198,7 +198,7 @@ func (d *Driver) forwardAside(ctx context.Context, out *conn, p *plan) error {
 	if err := d.seam("aside: read"); err != nil {
 		return err
 	}
-	now, err := d.read(ctx, p.Old, nil)
+	now, err := d.read(ctx, p.Old, nil, &e.base.State)
 	if err == nil {
 		now.State.Props.Comment = p.BaseComment // or ours, after a mark
 	}
@@ -268,7 +268,7 @@ func (s *dbSwitch) Check(ctx context.Context) (proof snap.Proof, err error) {
 			proof = snap.Proof{Pre: e.base.State.hash(), Post: want.State.hash(), Want: want.State.hash(), Match: true, Notes: want.Notes}
 			return err
 		}
-		now, err := s.d.readLive(ctx, nil)
+		now, err := s.d.readLive(ctx, nil, &want.State)
 		if err != nil {
 			return err
 		}

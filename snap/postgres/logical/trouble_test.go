@@ -15,7 +15,9 @@ import (
 	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/postgres/pglogin"
 	"mulligan/snap/postgres/pgtest"
+	"mulligan/testkit"
 )
 
 const password = `it's:secret\`
@@ -33,15 +35,6 @@ func fails(t *testing.T, what string, err error, kind errs.Kind, hint string) {
 	case strings.Contains(err.Error(), "\n"), strings.Contains(err.Error(), password), strings.Contains(err.Error(), "secret"):
 		t.Errorf("%s: %q", what, err)
 	}
-}
-
-// skip skips the test, or fails where none may be skipped.
-func skip(t *testing.T, why string) {
-	t.Helper()
-	if os.Getenv("MULLIGAN_TEST_NOSKIP") == "1" {
-		t.Fatal(why)
-	}
-	t.Skip(why)
 }
 
 // with gives a driver of the same state with another configuration.
@@ -154,14 +147,12 @@ func TestTroubles(t *testing.T) {
 
 // Where the store's disk or the server's is full, nothing is half there.
 func TestDiskFull(t *testing.T) {
-	if os.Geteuid() != 0 {
-		skip(t, "only root can mount a small file system")
-	}
+	testkit.Need(t, "root")
 	mount := func(size string) string {
 		dir := t.TempDir()
 		check(t, os.Chmod(filepath.Dir(dir), 0o755))
 		if err := unix.Mount("small", dir, "tmpfs", 0, "mode=0777,size="+size); err != nil {
-			skip(t, "cannot mount a small file system here: "+err.Error())
+			testkit.Lack(t, "cannot mount a small file system here: ", err)
 		}
 		t.Cleanup(func() { check(t, unix.Unmount(dir, unix.MNT_DETACH)) })
 		return dir
@@ -281,7 +272,7 @@ func TestEncodings(t *testing.T) {
 }
 
 // dsnDB is the database for psql, which takes a name with "=" for a DSN.
-func (s *subject) dsnDB() string { return "dbname=" + quoteValue(s.db) }
+func (s *subject) dsnDB() string { return "dbname=" + pglogin.Quote(s.db) }
 
 // rowsOf is what independent SQL says of the database.
 func (s *subject) rowsOf(t *testing.T) string {
@@ -294,9 +285,7 @@ func (s *subject) rowsOf(t *testing.T) string {
 // As root, the daemon enters by the owner's peer login and reads the owner's
 // password file, and never its own.
 func TestOwner(t *testing.T) {
-	if os.Geteuid() != 0 {
-		skip(t, "only root can be somebody else")
-	}
+	testkit.Need(t, "root")
 	nobody, err := user.Lookup("nobody")
 	check(t, err)
 	uid, err := strconv.Atoi(nobody.Uid)

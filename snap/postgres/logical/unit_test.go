@@ -3,7 +3,6 @@ package logical
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"encoding/hex"
 	"fmt"
 	"io"
@@ -15,6 +14,8 @@ import (
 
 	"mulligan/ipc/errs"
 	"mulligan/snap/cas"
+	"mulligan/snap/postgres/pglogin"
+	"mulligan/testkit"
 )
 
 func openStore(t *testing.T) *cas.Store {
@@ -99,9 +100,7 @@ func TestStoppedRows(t *testing.T) {
 
 func TestRows(t *testing.T) {
 	s := openStore(t)
-	random := make([]byte, 200<<10)
-	_, err := rand.Read(random)
-	check(t, err)
+	random := testkit.Bytes(t, 200<<10)
 	var rows []string
 	for i := 0; i+50 < len(random); i += 50 {
 		rows = append(rows, fmt.Sprintf("%d\t%s\n", i, hex.EncodeToString(random[i:i+50])))
@@ -154,7 +153,7 @@ func TestRows(t *testing.T) {
 		t.Errorf("no rows are in %d pieces", len(pieces))
 	}
 	torn := &rowWriter{}
-	_, err = torn.Write([]byte("no end"))
+	_, err := torn.Write([]byte("no end"))
 	check(t, err)
 	if _, err := torn.end(); err == nil {
 		t.Error("half a row passes for one")
@@ -197,9 +196,9 @@ func FuzzParseDSN(f *testing.F) {
 	f.Add(`host=h password='s\'`, "x")
 	f.Add("postgres://u:p@h/d", "secret")
 	f.Fuzz(func(t *testing.T, dsn, secret string) {
-		_, err := parseDSN("password=" + quoteValue(secret) + " " + dsn)
+		_, err := parseDSN("password=" + pglogin.Quote(secret) + " " + dsn)
 		if err == nil && !strings.Contains(dsn, "password") {
-			l, _ := parseDSN("password=" + quoteValue(secret) + " " + dsn)
+			l, _ := parseDSN("password=" + pglogin.Quote(secret) + " " + dsn)
 			if l.password != secret {
 				t.Errorf("%q comes out as %q", secret, l.password)
 			}
@@ -244,6 +243,30 @@ func TestTidy(t *testing.T) {
 		if !strings.Contains(got, kept) {
 			t.Errorf("%q is gone", kept)
 		}
+	}
+}
+
+// What two schemas differ in is named, also where tables, rows and the usual objects are the same.
+func TestSaysWhatDiffers(t *testing.T) {
+	part := func(name, kind, sql string) string {
+		return "\n--\n-- Name: " + name + "; Type: " + kind + "; Schema: public; Owner: me\n--\n\n" + sql + "\n\n"
+	}
+	head := "--\n-- PostgreSQL database dump\n--\n\nSET check_function_bodies = false;\n"
+	base := head + part("t", "TABLE", "CREATE TABLE t (\n    a integer\n);") + part("t a", "DEFAULT", "ALTER TABLE ONLY t ALTER COLUMN a SET DEFAULT 1;")
+	for _, tt := range []struct{ text, want string }{
+		{strings.Replace(base, "DEFAULT 1", "DEFAULT 2", 1), "public.t a: ALTER DEFAULT t a"},
+		{strings.Replace(base, "bodies = false", "bodies = true", 1), `db: the dump begins with "SET check_function_bodies = true;", was "SET check_function_bodies = false;"`},
+		{strings.Replace(base, "    a integer\n", "    a integer,\n    CHECK (a > 0)\n", 1), "public.t: ALTER TABLE t"},
+		{head + part("t a", "DEFAULT", "ALTER TABLE ONLY t ALTER COLUMN a SET DEFAULT 1;") + part("t", "TABLE", "CREATE TABLE t (\n    a integer\n);"), "db: the dump has DEFAULT t a where it had TABLE t"},
+	} {
+		a, b := &side{&state{Schema: "1"}, []byte(base)}, &side{&state{Schema: "2"}, []byte(tt.text)}
+		if got := summarize(compare("db", a, b)); got != tt.want {
+			t.Errorf("got %q, want %q", got, tt.want)
+		}
+	}
+	a, b := state{Tables: []table{{Name: "t", Columns: []column{{Name: "a"}, {Name: "b"}}}}}, state{Tables: []table{{Name: "t", Columns: []column{{Name: "b"}, {Name: "a"}}}}}
+	if got, want := summarize(differences(&a, &b)), ".t: its columns are in the order b, a, were a, b"; got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 

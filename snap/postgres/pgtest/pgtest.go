@@ -25,6 +25,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"mulligan/testkit"
 )
 
 // Superuser is the role that owns the cluster. On the socket it needs no password.
@@ -72,7 +74,7 @@ var defaults = map[string]string{
 const defaultHBA = "local all all trust\nlocal replication all trust\nhost all all 127.0.0.1/32 scram-sha-256\n"
 
 // Start makes a cluster and starts it. Without PostgreSQL on the host the test
-// is skipped, or fails where MULLIGAN_TEST_NOSKIP=1.
+// is skipped, or installs it; see testkit.Need.
 func Start(t testing.TB, o Options) *Cluster {
 	t.Helper()
 	c := New(t, o)
@@ -101,15 +103,10 @@ func New(t testing.TB, o Options) *Cluster {
 // the test is skipped.
 func Bin(t testing.TB) string {
 	t.Helper()
+	testkit.Need(t, "postgres")
 	list, err := filepath.Glob("/usr/lib/postgresql/*/bin/postgres")
 	must(t, err)
 	slices.SortFunc(list, func(a, b string) int { return version(a) - version(b) })
-	if len(list) == 0 {
-		if os.Getenv("MULLIGAN_TEST_NOSKIP") == "1" {
-			t.Fatal("no PostgreSQL server in /usr/lib/postgresql: apt-get install postgresql")
-		}
-		t.Skip("no PostgreSQL server in /usr/lib/postgresql")
-	}
 	return filepath.Dir(list[len(list)-1])
 }
 

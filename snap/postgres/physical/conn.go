@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"os/user"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/ipc/errs"
+	"mulligan/snap/postgres/pglogin"
 	"mulligan/snap/postgres/pgwire"
 )
 
@@ -28,7 +30,7 @@ type conn struct {
 // connect connects to the live server: to the maintenance database, so that the
 // app's can be dropped and made again meanwhile.
 func (d *Driver) connect(ctx context.Context) (conn, error) {
-	cfg, err := d.config()
+	cfg, err := d.config(ctx)
 	if err != nil {
 		return conn{}, err
 	}
@@ -45,22 +47,65 @@ func (d *Driver) connect(ctx context.Context) (conn, error) {
 
 // config is the DSN read. Where it names no user, that is the server's own; on a
 // unix socket the server also sees it as that user (SO_PEERCRED), for peer login.
-func (d *Driver) config() (*pgx.ConnConfig, error) {
-	cfg, err := pgx.ParseConfig(d.cfg.DSN)
-	if err != nil { // the error would repeat it
-		return nil, errs.New(errs.Invalid, "", "the DSN of database %s cannot be read", d.cfg.Name).
-			WithHint("write it as postgres://user@/db?host=/run/postgresql")
+func (d *Driver) config(ctx context.Context) (*pgx.ConnConfig, error) {
+	l, err := d.login()
+	if err != nil {
+		return nil, err
 	}
-	if os.Geteuid() == 0 && cfg.User == "root" {
-		if u, err := user.LookupId(strconv.Itoa(d.owner.UID)); err == nil {
-			if cfg.Database == cfg.User {
-				cfg.Database = u.Username
-			}
-			cfg.User = u.Username
-		}
+	password, err := l.Secret(ctx, d.owner)
+	if err != nil {
+		return nil, err
+	}
+	cfg, err := configOf(map[string]string{
+		"host": l.Host, "port": l.Port, "user": l.User, "password": password, "dbname": l.Database, "sslmode": l.TLS["sslmode"],
+	})
+	if err != nil {
+		return nil, pglogin.Bad("of database %s cannot be used", d.cfg.Name)
 	}
 	cfg.DialFunc = d.owner.Dial
 	return cfg, nil
+}
+
+// login takes the DSN apart, and fills in the server's user where it names none.
+func (d *Driver) login() (*pglogin.Settings, error) {
+	l, err := pglogin.Parse(d.cfg.DSN)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range pglogin.Certificates {
+		if l.TLS[name] != "" {
+			return nil, errs.New(errs.Unsupported, "", "the dsn of database %s has %s, and a cluster on this host is reached without certificates", d.cfg.Name, name).
+				WithHint("name the server's socket: postgres://USER@/DATABASE?host=/run/postgresql")
+		}
+	}
+	if l.User == "" {
+		uid := d.owner.UID
+		if uid < 0 {
+			uid = os.Geteuid()
+		}
+		u, err := user.LookupId(strconv.Itoa(uid))
+		if err != nil {
+			return nil, pglogin.Bad("names no user, and user %d has no name", uid)
+		}
+		l.User = u.Username
+	}
+	if l.Database == "" {
+		l.Database = l.User
+	}
+	return l, nil
+}
+
+// configOf is what pgx makes of settings, and of nothing else: no file is read.
+func configOf(settings map[string]string) (*pgx.ConnConfig, error) {
+	text := "passfile=" + os.DevNull + " sslrootcert='' sslcert='' sslkey='' target_session_attrs=any"
+	for k, v := range settings {
+		text += " " + k + "=" + pglogin.Quote(v)
+	}
+	cfg, err := pgx.ParseConfig(text)
+	if err == nil {
+		cfg.RuntimeParams = map[string]string{}
+	}
+	return cfg, err
 }
 
 const connectTimeout = 10 * time.Second
@@ -144,6 +189,7 @@ type facts struct {
 	System         string // the cluster's identifier
 	DataDir        string
 	ConfigFile     string
+	Inside         bool // ConfigFile is in the data folder
 	Superuser      bool
 	Bootstrap      string // the role that the cluster was made with, which is in every state of it
 	Standby        bool
@@ -154,11 +200,13 @@ type facts struct {
 	WALLevel       string
 	Segments       segments
 	Fsync          bool
-	TLI            timeline
+	TLI            timeline `json:",omitzero"`
 	Spaces         []string // tablespaces of its own
 	Databases      []string
 	Size           int64 // of all databases, in bytes
 	Slot           bool  // whether ours is there
+	// Given are settings that the server has from its command line or environment.
+	Given []string
 }
 
 const factsSQL = `SELECT current_setting('server_version_num')::int, (SELECT system_identifier::text FROM pg_control_system()),
@@ -170,7 +218,8 @@ const factsSQL = `SELECT current_setting('server_version_num')::int, (SELECT sys
 	ARRAY(SELECT spcname::text FROM pg_tablespace WHERE spcname NOT IN ('pg_default', 'pg_global') ORDER BY 1),
 	ARRAY(SELECT datname::text FROM pg_database WHERE datallowconn AND NOT datistemplate ORDER BY 1),
 	(SELECT sum(pg_database_size(oid)) FROM pg_database)::bigint,
-	EXISTS(SELECT FROM pg_replication_slots WHERE slot_name = '` + slot + `')`
+	EXISTS(SELECT FROM pg_replication_slots WHERE slot_name = '` + slot + `'),
+	ARRAY(SELECT name::text FROM pg_settings WHERE source IN ('command line', 'environment variable') AND name NOT IN ('config_file', 'data_directory', 'client_encoding') ORDER BY 1)`
 
 // inspect asks the live server.
 func (d *Driver) inspect(ctx context.Context, c conn) (f facts, err error) {
@@ -184,9 +233,14 @@ func (d *Driver) inspect(ctx context.Context, c conn) (f facts, err error) {
 	}
 	err = c.row(ctx, factsSQL, &f.Version, &f.System, &f.DataDir, &f.ConfigFile, &f.Superuser, &f.Bootstrap,
 		&f.Standby, &f.ArchiveMode, &f.ArchiveCommand, &f.FileCommand, &f.ArchiveLibrary, &f.WALLevel, &f.Segments, &f.Fsync,
-		&f.Spaces, &f.Databases, &f.Size, &f.Slot)
-	if err != nil || f.Standby {
+		&f.Spaces, &f.Databases, &f.Size, &f.Slot, &f.Given)
+	if err != nil {
 		return f, err
+	}
+	same, err := sameFile(filepath.Dir(f.ConfigFile), d.cfg.DataDir)
+	f.Inside = err == nil && same || filepath.Dir(f.ConfigFile) == d.cfg.DataDir
+	if f.Standby {
+		return f, nil
 	}
 	f.TLI, err = c.timeline(ctx)
 	return f, err
@@ -222,8 +276,27 @@ func (d *Driver) refuse(ctx context.Context, f facts) error {
 		return errs.New(errs.Unsupported, "", "wal_level is minimal, with which the log cannot be replayed").
 			WithHint("set wal_level = replica and restart the server")
 	}
-	_, err = layoutAsOwner.Call(ctx, d.owner, d.home())
-	return err
+	if _, err = layoutAsOwner.Call(ctx, d.owner, d.home()); err != nil {
+		return err
+	}
+	return d.refuseStarting(f)
+}
+
+// refuseStarting says what keeps the daemon from starting the server by itself, as it
+// was started by somebody else.
+func (d *Driver) refuseStarting(f facts) error {
+	p, ours := d.cfg.Server.(PgCtl)
+	switch {
+	case !ours:
+		return nil
+	case p.Config == "" && !f.Inside:
+		return errs.New(errs.Unsupported, "", "the configuration of the server is in %s, outside of its data folder, and no unit starts it", f.ConfigFile).
+			WithHint("have root name the unit that serves the cluster, or use mode = logical")
+	case len(f.Given) > 0:
+		return errs.New(errs.Unsupported, "", "the server was started with settings of its own (%s), which it would not have after a restore", strings.Join(f.Given, ", ")).
+			WithHint("write them into postgresql.conf and start the server without them, or use mode = logical")
+	}
+	return nil
 }
 
 // canExchange checks that the two folders can change places. It runs as the owner.
@@ -263,7 +336,7 @@ func (f facts) others(own string) []string {
 
 // connectTo connects to one database of the live server.
 func (d *Driver) connectTo(ctx context.Context, database string) (conn, error) {
-	cfg, err := d.config()
+	cfg, err := d.config(ctx)
 	if err != nil {
 		return conn{}, err
 	}

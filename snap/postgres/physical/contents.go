@@ -1,6 +1,7 @@
 package physical
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -127,32 +128,58 @@ func differences(target, base *contents) (list []snap.Change) {
 	for _, t := range target.Tables {
 		old[t.path()] = t
 	}
+	counted := target.Rows && base.Rows
 	for _, t := range base.Tables {
 		was, found := old[t.path()]
 		delete(old, t.path())
 		switch {
 		case !found:
-			list = append(list, snap.Change{Path: t.path(), Operation: snap.Create, Summary: "it is in the present only"})
-		case was.summary(t) != "":
-			list = append(list, snap.Change{Path: t.path(), Operation: snap.Modify, Summary: was.summary(t)})
+			list = append(list, snap.Change{Path: t.path(), Operation: snap.Create, Summary: "CREATE " + t.kind() + " " + sqlName(t.path()) + t.holding("; ", base.Rows)})
+		case was.summary(t, counted) != "":
+			list = append(list, snap.Change{Path: t.path(), Operation: snap.Modify, Summary: was.summary(t, counted)})
 		}
 	}
 	for _, t := range target.Tables {
 		if _, found := old[t.path()]; found {
-			list = append(list, snap.Change{Path: t.path(), Operation: snap.Delete, Summary: "it comes back"})
+			list = append(list, snap.Change{Path: t.path(), Operation: snap.Delete, Summary: "DROP " + t.kind() + " " + sqlName(t.path()) + t.holding("; it had ", target.Rows)})
 		}
 	}
 	return list
 }
 
-// summary says in a few words how now differs from t, or "".
-func (t table) summary(now table) string {
+// kinds are the relations' kinds in words.
+var kinds = map[string]string{"v": "VIEW", "m": "MATERIALIZED VIEW", "S": "SEQUENCE", "f": "FOREIGN TABLE"}
+
+func (t table) kind() string { return cmp.Or(kinds[t.Kind], "TABLE") }
+
+// rows is what Diff says the rows of a table with.
+func (t table) rows() relation {
+	return relation{Kind: t.kind(), Size: t.Size, Rows: t.Count, Sum: t.Sum}
+}
+
+// holding is the number of a table's rows behind a word, where they were counted.
+func (t table) holding(word string, counted bool) string {
+	if !counted || t.kind() != "TABLE" || t.Sum == "" {
+		return ""
+	}
+	return word + t.rows().count()
+}
+
+// summary says in a few words how now differs from t, or "": in numbers of rows where they
+// were counted, else by the sizes.
+func (t table) summary(now table, counted bool) string {
 	var words []string
 	if t.Columns != now.Columns || t.Kind != now.Kind {
 		words = append(words, "definition")
 	}
 	if t.Node != now.Node {
 		words = append(words, "rewritten")
+	}
+	if counted && t.Kind == "r" && now.Kind == "r" {
+		if said := t.rows().rowsBecame(now.rows(), len(words) == 0); said != "" {
+			words = append(words, said)
+		}
+		return strings.Join(words, ", ")
 	}
 	switch {
 	case now.Size > t.Size:

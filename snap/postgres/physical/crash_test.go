@@ -23,6 +23,7 @@ import (
 	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/snaptest"
+	"mulligan/testkit"
 )
 
 // fate is what a victim works on, and when it is killed.
@@ -119,31 +120,31 @@ var crashSteps = []string{
 
 // Whatever moment the daemon, or the server, is killed at: the database is the
 // old or the restored one, whole, and no listed marker is lost.
-//
-// MULLIGAN_TEST_KILLS is how often; 5 times if unset, 30 with MULLIGAN_TEST_LONG=1.
 func TestKilledAtRandom(t *testing.T) {
 	t.Parallel()
-	rounds := 5
+	kills, most := 4, 12 // of some rounds the victim comes to its end
 	if snaptest.Long() {
-		rounds = 30
-	}
-	if n := os.Getenv("MULLIGAN_TEST_KILLS"); n != "" {
-		var err error
-		rounds, err = strconv.Atoi(n)
-		check(t, err)
+		kills, most = 30, 90
 	}
 	s := newSubject(t, options{})
 	s.Psql(t, "app", "CREATE TABLE counted (id bigint PRIMARY KEY)")
 	s.Psql(t, "app", "INSERT INTO counted VALUES (1)")
 	list := map[snap.SnapshotID]int64{"db-first": 1}
 	capture(t, s, "db-first")
-	random := rand.New(rand.NewPCG(3, 1))
-	for round := range rounds {
+	random := testkit.Rand(t)
+	killed := 0
+	for round := 0; killed < kills; round++ {
+		if round == most {
+			t.Fatalf("%d of %d victims were killed, want %d", killed, most, kills)
+		}
 		f := fate{
 			Data: s.DataDir, State: s.cfg.StateDir, DSN: s.cfg.DSN, Bin: s.Bin, Log: s.Log, Owner: s.cfg.Owner,
 			Round: round, Nth: 1, Target: pick(random, list),
 		}
-		how := s.dies(t, random, f, list)
+		how, hit := s.dies(t, random, f, list)
+		if hit {
+			killed++
+		}
 		t.Logf("round %d: %s", round, how)
 		s.recovers(t, random, f, list)
 		for len(list) > 6 { // retention
@@ -152,6 +153,7 @@ func TestKilledAtRandom(t *testing.T) {
 			delete(list, id)
 		}
 	}
+	testkit.Tally(t, "kills", killed)
 	for id := range list {
 		check(t, s.driver.Verify(t.Context(), id, snap.Full))
 	}
@@ -178,7 +180,7 @@ func pick(r *rand.Rand, list map[snap.SnapshotID]int64) snap.SnapshotID {
 
 // dies runs a victim until it, or the server, or both are killed: at a step or at
 // any moment. What it told before is in the list.
-func (s *subject) dies(t *testing.T, random *rand.Rand, f fate, list map[snap.SnapshotID]int64) (how string) {
+func (s *subject) dies(t *testing.T, random *rand.Rand, f fate, list map[snap.SnapshotID]int64) (how string, hit bool) {
 	t.Helper()
 	var after time.Duration
 	if random.IntN(2) == 0 {
@@ -230,7 +232,7 @@ func (s *subject) dies(t *testing.T, random *rand.Rand, f fate, list map[snap.Sn
 		s.killServer()
 		how += ", and then the server"
 	}
-	return how + fmt.Sprintf(" (%v %s)", err, strings.TrimSpace(problem.String()))
+	return how + fmt.Sprintf(" (%v %s)", err, strings.TrimSpace(problem.String())), err != nil
 }
 
 // killServer kills all processes of the live server at once, as losing power would.

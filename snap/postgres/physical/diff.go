@@ -45,10 +45,15 @@ func (d *Driver) describe(ctx context.Context, id snap.SnapshotID) (all map[stri
 	if id == "" {
 		return d.relations(ctx, d.connectTo)
 	}
-	m, err := d.marker(id)
+	s, err := d.state(id)
 	if err != nil {
 		return nil, err
 	}
+	if s.raw != nil {
+		return nil, errs.New(errs.Unsupported, "", "snapshot %s holds files that could not be read, which cannot be compared", id).
+			WithHint("roll back to it, or compare two other checkpoints")
+	}
+	m := s.marker
 	c, err := d.connect(ctx)
 	if err != nil {
 		return nil, err
@@ -292,16 +297,27 @@ func (r relation) became(now relation, path string) string {
 			said = append(said, alter+" ADD COLUMN "+now.Columns[i])
 		}
 	}
-	switch {
-	case r.Kind != "TABLE":
-	case now.Rows != r.Rows:
-		said = append(said, fmt.Sprintf("%s, were %d (%+d)", now.count(), r.Rows, now.Rows-r.Rows))
-	case now.Sum != r.Sum && len(said) == 0:
-		said = append(said, now.count()+", as many as before, with other content")
-	case now.Sum == "" && now.Size != r.Size && len(said) == 0:
-		said = append(said, fmt.Sprintf("%d kB, were %d", now.Size>>10, r.Size>>10))
+	if words := r.rowsBecame(now, len(said) == 0); words != "" {
+		said = append(said, words)
 	}
 	return strings.Join(said, "; ")
+}
+
+// rowsBecame says how a table's rows changed, or "". That as many of them are others is
+// said only where nothing else is.
+func (r relation) rowsBecame(now relation, alone bool) string {
+	switch {
+	case r.Kind != "TABLE":
+	case now.Rows > r.Rows:
+		return fmt.Sprintf("%s, were %d (%d more)", now.count(), r.Rows, now.Rows-r.Rows)
+	case now.Rows < r.Rows:
+		return fmt.Sprintf("%s, were %d (%d fewer)", now.count(), r.Rows, r.Rows-now.Rows)
+	case now.Sum != r.Sum && alone:
+		return now.count() + ", as many as before, with other content"
+	case now.Sum == "" && now.Size != r.Size && alone:
+		return fmt.Sprintf("%d kB, were %d", now.Size>>10, r.Size>>10)
+	}
+	return ""
 }
 
 var _ snap.Differ = (*Driver)(nil)

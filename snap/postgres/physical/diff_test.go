@@ -28,7 +28,7 @@ func TestDiff(t *testing.T) {
 		"delete other: DROP DATABASE \"other\"",
 		"create app/public.fresh: CREATE TABLE \"public\".\"fresh\" (y text DEFAULT 'z'::text); 1 row",
 		"modify app/public.items: ALTER TABLE \"public\".\"items\" ALTER COLUMN name character varying(99) NOT NULL (was name text NOT NULL); " +
-			"ALTER TABLE \"public\".\"items\" DROP COLUMN price; ALTER TABLE \"public\".\"items\" ADD COLUMN note text; 100 rows, were 300 (-200)",
+			"ALTER TABLE \"public\".\"items\" DROP COLUMN price; ALTER TABLE \"public\".\"items\" ADD COLUMN note text; 100 rows, were 300 (200 fewer)",
 		"modify app/public.same: 1 row, as many as before, with other content",
 		"create app/public.seen: CREATE VIEW \"public\".\"seen\" AS SELECT fresh.y FROM public.fresh;",
 		"create role rolled: CREATE ROLE \"rolled\"",
@@ -51,4 +51,34 @@ func TestDiff(t *testing.T) {
 		t.Errorf("timelines were used up: %v, %v", histories, err)
 	}
 	s.restore(t, "db-a", "db-b") // and nothing is in the way
+}
+
+// A receipt speaks of rows in the words of the dry run before it.
+func TestReceiptLikeDryRun(t *testing.T) {
+	t.Parallel()
+	s := newSubject(t, options{})
+	s.Psql(t, "app", `CREATE TABLE more (x int); CREATE TABLE fewer (x int); CREATE TABLE same (x int); CREATE TABLE other (x int); CREATE TABLE gone (x int);
+		INSERT INTO more VALUES (1); INSERT INTO fewer SELECT generate_series(1, 9); INSERT INTO same VALUES (1); INSERT INTO other VALUES (1); INSERT INTO gone VALUES (1), (2)`)
+	capture(t, s, "db-a")
+	s.Psql(t, "app", "INSERT INTO more VALUES (2), (3); DELETE FROM fewer WHERE x > 4; UPDATE other SET x = 2; DROP TABLE gone; CREATE TABLE fresh AS SELECT 1 AS x")
+	capture(t, s, "db-b")
+	dry, err := s.driver.Diff(t.Context(), "db-a", "", nil)
+	check(t, err)
+	sw, err := s.driver.Prepare(t.Context(), snap.RestoreRequest{ID: "op-1", Target: "db-a", Base: "db-b"})
+	check(t, err)
+	receipt, _ := sw.Changes(100)
+	check(t, sw.Undo(t.Context()))
+	check(t, sw.Finish(t.Context()))
+	for _, list := range [][]snap.Change{dry, receipt} {
+		said := map[string]string{}
+		for _, c := range list {
+			said[c.Path] = strings.ReplaceAll(c.Summary, " (x integer)", "")
+		}
+		for path, want := range map[string]string{"app/public.more": "3 rows, were 1 (2 more)", "app/public.fewer": "4 rows, were 9 (5 fewer)", "app/public.same": "",
+			"app/public.other": "1 row, as many as before, with other content", "app/public.gone": `DROP TABLE "public"."gone"; it had 2 rows`, "app/public.fresh": `CREATE TABLE "public"."fresh"; 1 row`} {
+			if said[path] != want {
+				t.Errorf("of %s: %q, want %q", path, said[path], want)
+			}
+		}
+	}
 }

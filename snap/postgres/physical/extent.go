@@ -14,24 +14,27 @@ import (
 )
 
 // occupied is the number of bytes on disk that the files below dir take,
-// whether they share them or not.
+// whether they share them or not. A file with another name besides is left out.
 func occupied(dir string) (total int64, err error) {
 	err = eachFile(dir, func(path string) error {
 		var st unix.Stat_t
 		err := unix.Lstat(path, &st)
-		total += st.Blocks * 512
+		if st.Nlink == 1 {
+			total += st.Blocks * 512
+		}
 		return err
 	})
 	return total, err
 }
 
-// eachFile calls f for each regular file below the paths; what vanishes meanwhile is passed over.
+// eachFile calls f for each regular file below path. What vanishes meanwhile, or lies in a
+// folder that cannot be entered, is passed over.
 func eachFile(path string, f func(path string) error) error {
 	return filepath.WalkDir(path, func(path string, e fs.DirEntry, err error) error {
 		if err == nil && e.Type().IsRegular() {
 			err = f(path)
 		}
-		if errors.Is(err, fs.ErrNotExist) {
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
 			return nil
 		}
 		return err

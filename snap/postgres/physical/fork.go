@@ -13,8 +13,6 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/jackc/pgx/v5"
-
 	"mulligan/ipc/errs"
 	"mulligan/snap"
 )
@@ -23,7 +21,7 @@ import (
 type fork struct {
 	Dir      string    `json:"dir"` // its name in forks/
 	Inode    uint64    `json:"inode"`
-	End      control   `json:"end"`
+	End      control   `json:"end,omitzero"`
 	Contents *contents `json:"-"` // nil when its server was not asked
 }
 
@@ -67,7 +65,7 @@ func (d *Driver) findBase(ctx context.Context, m marker, size segments, conf *st
 	if err != nil {
 		return b, found, err
 	}
-	found, err = findBaseAsOwner.Call(ctx, d.owner, baseQuery{Home: d.home(), Bases: bases, TLI: m.TLI, LSN: m.LSN, Size: size, Conf: conf})
+	found, err = findBaseAsOwner.Call(ctx, d.owner, baseQuery{Home: d.home(), Bases: bases, TLI: m.TLI, LSN: m.LSN, Size: size, Conf: conf, System: m.system})
 	if err != nil {
 		return b, found, err
 	}
@@ -210,7 +208,7 @@ func (d *Driver) forkSettings(m marker, f facts, dir, hba, socket string) []stri
 		"shared_buffers=128MB", "huge_pages=off", "ssl=off", "logging_collector=off", "log_destination=stderr", "log_min_messages=warning",
 		"fsync=off", "checkpoint_timeout=1d", "max_wal_size=1TB", "wal_keep_size=1TB", "synchronous_standby_names=", "cluster_name=mulligan", "default_transaction_read_only=off",
 	}
-	if inside, err := sameFile(filepath.Dir(f.ConfigFile), d.cfg.DataDir); err != nil || !inside { // as on Debian
+	if !f.Inside { // as on Debian
 		list = append(list, "config_file="+f.ConfigFile)
 	}
 	return list
@@ -277,12 +275,11 @@ func (s *forkServer) died(ctx context.Context) error {
 
 // connect connects to one of the fork's databases.
 func (s *forkServer) connect(ctx context.Context, database string) (conn, error) {
-	cfg, err := pgx.ParseConfig("")
+	cfg, err := configOf(map[string]string{"host": s.socket, "port": "5432", "user": s.role, "password": "", "dbname": database, "sslmode": "disable"})
 	if err != nil {
 		return conn{}, err
 	}
-	cfg.Host, cfg.Port, cfg.User, cfg.Password, cfg.Database = s.socket, 5432, s.role, "", database
-	cfg.TLSConfig, cfg.Fallbacks, cfg.DialFunc = nil, nil, s.d.owner.Dial
+	cfg.DialFunc = s.d.owner.Dial
 	return open(ctx, cfg)
 }
 

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -15,6 +14,7 @@ import (
 
 	"mulligan/snap"
 	"mulligan/snap/snaptest"
+	"mulligan/testkit"
 )
 
 // counter is a client that commits the numbers 1, 2, 3, … one by one.
@@ -109,7 +109,7 @@ func TestMarkersUnderLoad(t *testing.T) {
 			s := newSubject(t, options{slot: mode == "slot"})
 			s.Psql(t, "app", "CREATE TABLE counted (id bigint PRIMARY KEY)")
 			run(t, s, "pgbench", "-q", "-i", "-s", "1", "app")
-			random := rand.New(rand.NewPCG(1, 7))
+			random := testkit.Rand(t)
 			var marks []*mark
 			most, visits := 8, 3
 			if snaptest.Long() {

@@ -70,8 +70,9 @@ func versionOf(ctx context.Context, owner privsep.User, dataDir string) (string,
 // canRun reports whether the programs in bin are all there. A folder that is not
 // named after a version is asked.
 func canRun(ctx context.Context, bin, version string) bool {
-	for _, name := range []string{"postgres", "pg_controldata", "pg_waldump"} {
-		if info, err := os.Stat(filepath.Join(bin, name)); err != nil || !info.Mode().IsRegular() || info.Sys().(*syscall.Stat_t).Uid != 0 {
+	for _, name := range []string{"postgres", "pg_controldata", "pg_waldump", "pg_ctl"} {
+		info, err := os.Stat(filepath.Join(bin, name))
+		if err != nil || !info.Mode().IsRegular() || info.Mode()&0o022 != 0 || info.Sys().(*syscall.Stat_t).Uid != 0 {
 			return false
 		}
 	}

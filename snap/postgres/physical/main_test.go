@@ -16,6 +16,10 @@ func TestMain(m *testing.M) {
 		victim(arg)
 		os.Exit(0)
 	}
+	if arg := os.Getenv("MULLIGAN_TEST_RESCUER"); arg != "" {
+		rescuer(arg)
+		os.Exit(0)
+	}
 	// Servers that are killed become our children, and can be buried: where nobody
 	// does that, their numbers stay taken, and the next server thinks that they live.
 	must(unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))

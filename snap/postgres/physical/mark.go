@@ -21,7 +21,7 @@ const markSQL = `SELECT pg_current_wal_insert_lsn()::text, (txid_current() & 429
 	pg_walfile_name(pg_current_wal_insert_lsn()), current_setting('archive_mode') <> 'off', current_setting('fsync')::bool,
 	pg_size_bytes(current_setting('wal_segment_size')), (SELECT count(*) FROM pg_prepared_xacts), (SELECT count(*) FROM pg_tablespace WHERE oid NOT IN (1663, 1664)),
 	(SELECT last_failed_wal FROM pg_stat_archiver WHERE last_failed_time > coalesce(last_archived_time, '-infinity')),
-	(SELECT coalesce(wal_status, '') FROM pg_replication_slots WHERE slot_name = '` + slot + `')`
+	(SELECT coalesce(wal_status, '') FROM pg_replication_slots WHERE slot_name = '` + slot + `'), (SELECT system_identifier::text FROM pg_control_system())`
 
 // mark makes a marker. Its part of the log is on the disk when this returns, and
 // the server keeps it there until it is in the archive; the warnings say where
@@ -48,7 +48,7 @@ func (d *Driver) markOn(ctx context.Context, c conn) (m marker, warnings []strin
 		xid              int64
 	)
 	err = c.row(ctx, fmt.Sprintf(markSQL, m.Point), lsnText{&m.Start}, &xid, lsnText{&m.LSN}, &name, &archiving, &fsync,
-		&m.segments, &prepared, &spaces, &failing, &kept)
+		&m.segments, &prepared, &spaces, &failing, &kept, &m.system)
 	if err != nil {
 		return m, nil, err
 	}

@@ -17,21 +17,11 @@ import (
 	"mulligan/ipc/errs"
 	"mulligan/privsep"
 	"mulligan/snap"
+	"mulligan/testkit"
 )
 
 // somebody is a user without an account, whom no cluster belongs to.
 var somebody = privsep.User{UID: 54331, GID: 54331}
-
-func needRoot(t *testing.T) {
-	t.Helper()
-	if os.Getuid() == 0 {
-		return
-	}
-	if os.Getenv("MULLIGAN_TEST_NOSKIP") == "1" {
-		t.Fatal("this test needs root")
-	}
-	t.Skip("only root can be somebody else")
-}
 
 // reachable makes a folder of root's that everybody reaches.
 func reachable(t *testing.T) string {
@@ -46,7 +36,7 @@ func reachable(t *testing.T) string {
 // The owner's folders are touched with the owner's rights: a link planted there
 // leads nowhere that the owner could not go.
 func TestOwnerRights(t *testing.T) {
-	needRoot(t)
+	testkit.Need(t, "root")
 	t.Parallel()
 	dir, ctx := reachable(t), t.Context()
 	data, secret := filepath.Join(dir, "data"), filepath.Join(dir, "secret")
@@ -73,7 +63,10 @@ func TestOwnerRights(t *testing.T) {
 		t.Errorf("copying a link: %v", err)
 	}
 	q := baseQuery{Home: home{Data: data, Store: data}, TLI: 1, LSN: 1, Size: 1 << 20, Conf: new(string)}
-	q.Bases = []baseCopy{{ID: "1", TLI: 1}}
+	q.Bases, q.System = []baseCopy{{ID: "1", TLI: 1}}, "0"
+	check(t, os.Mkdir(filepath.Join(data, "global"), 0o755))
+	check(t, os.WriteFile(filepath.Join(data, "global", "pg_control"), make([]byte, 8), 0o644))
+	check(t, os.WriteFile(filepath.Join(data, "PG_VERSION"), []byte("15\n"), 0o644))
 	if found, err := findBaseAsOwner.Call(ctx, somebody, q); !errors.Is(err, fs.ErrPermission) {
 		t.Errorf("a configuration that is root's file: %q, %v", found.Conf, err)
 	}
@@ -82,7 +75,7 @@ func TestOwnerRights(t *testing.T) {
 // The store is made with the owner's rights too: in a folder that only root
 // writes to, nothing is made.
 func TestStoreIsTheOwners(t *testing.T) {
-	needRoot(t)
+	testkit.Need(t, "root")
 	t.Parallel()
 	dir := reachable(t)
 	d := bare(t, filepath.Join(dir, "data"))
@@ -141,7 +134,7 @@ func allRoot(t *testing.T, when string) {
 
 // Whatever the driver is at, the daemon's threads stay root's.
 func TestThreadsKeepTheirIDs(t *testing.T) {
-	needRoot(t)
+	testkit.Need(t, "root")
 	t.Parallel()
 	s := newSubject(t, options{})
 	s.cfg.MaxReplay = 1
@@ -160,10 +153,10 @@ func TestThreadsKeepTheirIDs(t *testing.T) {
 
 // While connections are opened as the owner, the daemon's threads stay root's.
 func TestThreadsWhileConnecting(t *testing.T) {
-	needRoot(t)
+	testkit.Need(t, "root")
 	t.Parallel()
 	d := bare(t, filepath.Join(reachable(t), "data"))
-	cfg, err := d.config()
+	cfg, err := d.config(t.Context())
 	check(t, err)
 	done := make(chan error, 1)
 	go func() {
@@ -190,7 +183,7 @@ func TestThreadsWhileConnecting(t *testing.T) {
 
 // A fifo, where a file should be, is waited for by nobody.
 func TestFifos(t *testing.T) {
-	needRoot(t)
+	testkit.Need(t, "root")
 	t.Parallel()
 	dir := reachable(t)
 	own := filepath.Join(dir, "own")
@@ -300,4 +293,27 @@ func TestEndlessOutput(t *testing.T) {
 	if line, err := readLine(r); !errors.Is(err, io.EOF) {
 		t.Errorf("%q, %v", line, err)
 	}
+}
+
+// Neither files nor the environment of the daemon's user reach a connection, whatever a DSN names.
+func TestLoginReadsNothingOfTheDaemons(t *testing.T) {
+	testkit.Need(t, "root")
+	home := t.TempDir()
+	check(t, os.WriteFile(filepath.Join(home, ".pgpass"), []byte("*:*:*:*:s3cret\n"), 0o600))
+	t.Setenv("HOME", home)
+	t.Setenv("PGPASSFILE", filepath.Join(home, ".pgpass"))
+	t.Setenv("PGPASSWORD", "s3cret")
+	t.Setenv("PGHOST", "elsewhere")
+	d := bare(t, filepath.Join(reachable(t), "data"))
+	for _, dsn := range []string{"postgres://postgres@/app?host=/nowhere", "postgres://postgres@127.0.0.1/app?passfile=" + home + "/.pgpass", "user=postgres dbname=app"} {
+		d.cfg.DSN = dsn
+		cfg, err := d.config(t.Context())
+		check(t, err)
+		if cfg.Password != "" || cfg.Host == "elsewhere" {
+			t.Errorf("%s: the password is %q, of host %s", dsn, cfg.Password, cfg.Host)
+		}
+	}
+	d.cfg.DSN = "postgres://postgres@127.0.0.1/app?sslmode=verify-full&sslrootcert=" + home + "/.pgpass"
+	_, err := d.config(t.Context())
+	fails(t, "a certificate", err, errs.Unsupported, "sslrootcert")
 }

@@ -3,6 +3,7 @@ package physical
 import (
 	"bufio"
 	"context"
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -128,9 +130,9 @@ func (d *Driver) arrange(ctx context.Context, a arrangement) error {
 
 type exchangeOf struct{ A, B string }
 
-// exchangeAsOwner makes two folders change places.
+// exchangeAsOwner makes two folders change places, or whatever lies there.
 var exchangeAsOwner = privsep.Define("physical.exchange", func(_ context.Context, e exchangeOf) (none, error) {
-	return none{}, exchange(e.A, e.B)
+	return none{}, swap(e.A, e.B)
 })
 
 // exchangeTimeout bounds an exchange of folders that are on the same file system.
@@ -148,7 +150,7 @@ func (d *Driver) exchange(ctx context.Context, fork string) error {
 // removeAsOwner removes files, and folders with all that is in them.
 var removeAsOwner = privsep.Define("physical.remove", func(_ context.Context, paths []string) (none, error) {
 	for _, p := range paths {
-		if err := os.RemoveAll(p); err != nil {
+		if err := removeAll(p); err != nil {
 			return none{}, err
 		}
 	}
@@ -351,10 +353,10 @@ var measureAsOwner = privsep.Define("physical.measure", func(_ context.Context, 
 		return total, nil
 	}
 	stay := []string{m.Home.Data}
-	for _, dir := range []string{"bases", "forks", "archive"} {
+	for _, dir := range []string{"bases", "forks", "archive", "raws"} {
 		dir = filepath.Join(m.Home.Store, dir)
 		list, err := names(dir)
-		if err != nil {
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return 0, err
 		}
 		for _, name := range list {
@@ -373,7 +375,7 @@ type sweeping struct {
 
 // leftovers are files and folders of the store that no record names: those of a
 // folder whose names begin so.
-var leftovers = []struct{ dir, prefix string }{{"bases", ""}, {"forks", ""}, {".", "log-"}, {".", "probe-"}, {"archive", ".copy."}}
+var leftovers = []struct{ dir, prefix string }{{"bases", ""}, {"forks", ""}, {"raws", ""}, {".", "log-"}, {".", "probe-"}, {"archive", ".copy."}}
 
 // sweepAsOwner removes what is in the store and not known.
 var sweepAsOwner = privsep.Define("physical.sweep", func(_ context.Context, s sweeping) (none, error) {
@@ -387,7 +389,7 @@ var sweepAsOwner = privsep.Define("physical.sweep", func(_ context.Context, s sw
 			if !strings.HasPrefix(name, l.prefix) || slices.Contains(s.Known, rel) {
 				continue
 			}
-			if err := os.RemoveAll(filepath.Join(s.Store, rel)); err != nil {
+			if err := removeAll(filepath.Join(s.Store, rel)); err != nil {
 				return none{}, err
 			}
 		}
@@ -419,7 +421,7 @@ var historyAsOwner = privsep.Define("physical.history", func(_ context.Context, 
 func (h home) history(t timeline) ([]byte, error) {
 	for _, dir := range []string{h.archive(), h.wal()} {
 		data, err := readBounded(filepath.Join(dir, t.historyFile()), maxHistory, unix.O_NOFOLLOW)
-		if !errors.Is(err, fs.ErrNotExist) {
+		if !absent(err) && !errors.Is(err, fs.ErrPermission) {
 			return data, err
 		}
 	}
@@ -432,9 +434,10 @@ type baseQuery struct {
 	TLI   timeline // of the marker, and its place
 	LSN   lsn
 	Size  segments
-	// Conf, where it is set, asks for the configuration too. It is the digest of the
-	// one that the daemon has, or "".
-	Conf *string
+	// Conf is set where the live state is captured. It asks for the configuration too, and
+	// is the digest of the one that the daemon has, or "".
+	Conf   *string
+	System string // then: the server's cluster
 }
 
 type baseFound struct {
@@ -446,6 +449,11 @@ type baseFound struct {
 // findBaseAsOwner finds the base for a marker, given that all of the log between
 // the two is there. It is one function so that a capture makes one call.
 var findBaseAsOwner = privsep.Define("physical.findBase", func(_ context.Context, q baseQuery) (found baseFound, err error) {
+	if q.Conf != nil {
+		if err := q.Home.whole(q.System); err != nil {
+			return found, err
+		}
+	}
 	if found.Base, err = q.find(); err != nil || q.Conf == nil {
 		return found, err
 	}
@@ -472,7 +480,32 @@ func (q baseQuery) find() (id string, err error) {
 	if n, err := inode(filepath.Join(q.Home.Store, "bases", b.ID)); err != nil || n == 0 {
 		return "", errs.Also(errs.New(errs.Corrupt, "", "base copy %s is gone", b.ID).WithHint("use another checkpoint"), err)
 	}
-	return b.ID, q.Home.present(q.Size.names(path(legs, b.TLI, b.Start, q.LSN)))
+	names := q.Size.names(path(legs, b.TLI, b.Start, q.LSN))
+	if err := q.Home.present(names); err != nil || q.Conf == nil {
+		return b.ID, err
+	}
+	return b.ID, q.Home.link(names)
+}
+
+// whole checks that the data folder is the one of the server that runs, which goes on
+// for a while when its folder is removed or replaced. It runs as the owner.
+func (h home) whole(system string) error {
+	lost := errs.New(errs.Failed, "", "the server of cluster %s runs, and %s is no longer its data folder", system, h.Data).
+		WithHint("put the folder back")
+	f, err := openRegular(filepath.Join(h.Data, "global", "pg_control"), unix.O_NOFOLLOW)
+	if err != nil {
+		return errs.Also(lost, err)
+	}
+	defer f.Close() // it was only read
+	var id [8]byte  // the first field (catalog/pg_control.h, ControlFileData)
+	if _, err := io.ReadFull(f, id[:]); err != nil || strconv.FormatUint(binary.NativeEndian.Uint64(id[:]), 10) != system {
+		return errs.Also(lost, err)
+	}
+	if info, err := os.Lstat(filepath.Join(h.Data, "PG_VERSION")); err != nil || !info.Mode().IsRegular() {
+		return errs.Also(errs.New(errs.Failed, "", "%s has no file PG_VERSION, without which its server cannot be started again", h.Data).
+			WithHint("put the file back"), err)
+	}
+	return nil
 }
 
 // maxConf is how many bytes a file of the server's configuration may have.

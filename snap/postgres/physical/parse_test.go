@@ -4,10 +4,13 @@ import (
 	"reflect"
 	"testing"
 
+	"mulligan/testkit"
+
 	"pgregory.net/rapid"
 )
 
 func TestLSN(t *testing.T) {
+	testkit.Rapid(t)
 	rapid.Check(t, func(t *rapid.T) {
 		l := lsn(rapid.Uint64().Draw(t, "lsn"))
 		if got, err := parseLSN(l.String()); err != nil || got != l {

@@ -76,6 +76,7 @@ type Driver struct {
 var (
 	_ snap.Driver       = (*Driver)(nil)
 	_ snap.LiveCapturer = (*Driver)(nil)
+	_ snap.Salvager     = (*Driver)(nil)
 	_ snap.Warmer       = (*dbSwitch)(nil)
 )
 
@@ -88,7 +89,7 @@ func New(cfg Config) (*Driver, error) {
 		}
 	}
 	if cfg.Store == "" {
-		cfg.Store = cfg.DataDir + ".mulligan"
+		cfg.Store = storeOf(cfg.DataDir)
 	}
 	for _, dir := range []string{cfg.DataDir, cfg.Store, cfg.StateDir, cfg.Bin} {
 		if !filepath.IsAbs(dir) || filepath.Clean(dir) != dir {
@@ -115,7 +116,7 @@ func New(cfg Config) (*Driver, error) {
 
 // makeFolders makes those of the records.
 func makeFolders(stateDir string) error {
-	for _, dir := range []string{"markers", "bases", "kept", "switches", "conf"} {
+	for _, dir := range []string{"markers", "bases", "kept", "switches", "conf", "raws"} {
 		if err := os.MkdirAll(filepath.Join(stateDir, dir), 0o700); err != nil {
 			return err
 		}
@@ -190,6 +191,12 @@ func (d *Driver) capture(ctx context.Context, req snap.CaptureRequest) (marker, 
 		return marker{}, nil, err
 	}
 	m, warnings, err := d.mark(ctx)
+	if errs.KindOf(err) == errs.Unavailable {
+		if err = d.revive(ctx, err); err == nil {
+			m, warnings, err = d.mark(ctx)
+			warnings = append(warnings, "The server was down, and was started.")
+		}
+	}
 	if err != nil {
 		return marker{}, nil, err
 	}

@@ -14,6 +14,7 @@ import (
 
 	"mulligan/ipc/errs"
 	"mulligan/snap"
+	"mulligan/testkit"
 )
 
 // fails checks an error's kind, and that it says something to go by.
@@ -277,9 +278,7 @@ func TestArchiveCommand(t *testing.T) {
 // A full disk is an error that says so; the server goes on, and so do captures
 // once there is room.
 func TestFullDisk(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("only root can mount a small file system")
-	}
+	testkit.Need(t, "root")
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "small")
 	check(t, os.Mkdir(dir, 0o755))

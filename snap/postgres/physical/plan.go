@@ -34,10 +34,14 @@ type plan struct {
 	System string          `json:"system"`
 	Live   uint64          `json:"live"` // inode of the data folder that is the base
 	Fork   fork            `json:"fork"`
-	Kept   bool            `json:"kept"`   // the fork is the folder that was swapped out at Target
-	Digest snap.Hash       `json:"digest"` // of the fork's contents; zero where they were not asked for
-	Rows   bool            `json:"rows"`   // the digest is over every row
-	From   place           `json:"from"`   // of the base's marker
+	Kept   bool            `json:"kept"`          // the fork is the folder that was swapped out at Target
+	Digest snap.Hash       `json:"digest"`        // of the fork's contents; zero where they were not asked for
+	Rows   bool            `json:"rows"`          // the digest is over every row
+	From   place           `json:"from,omitzero"` // of the base's marker
+	// The base and the target, where they were kept raw; From and Digest are nothing then.
+	RawBase   *raw      `json:"raw_base"`
+	RawTarget *raw      `json:"raw_target"`
+	Read      snap.Hash `json:"read"` // of raw files that became live, before a server was started in them
 
 	Changes []snap.Change `json:"changes"`
 	Total   int           `json:"total"`
@@ -46,8 +50,8 @@ type plan struct {
 // maxChanges is how many changes a plan lists.
 const maxChanges = 1000
 
-func (p *plan) setChanges(target, base marker, differ []snap.Change) {
-	summary := fmt.Sprintf("from %s on timeline %d to %s on timeline %d", base.LSN, base.TLI, target.LSN, target.TLI)
+func (p *plan) setChanges(target, base state, differ []snap.Change) {
+	summary := fmt.Sprintf("from %s to %s", base, target)
 	p.Changes = append([]snap.Change{{Path: "cluster", Operation: snap.Modify, Summary: summary}}, differ...)
 	p.Total = len(p.Changes)
 	p.Changes = p.Changes[:min(len(p.Changes), maxChanges)]
@@ -82,6 +86,15 @@ func (d *Driver) exchanged(p *plan) (bool, error) {
 	case n == p.Live:
 		return false, nil
 	}
+	// Somebody removed or replaced what is live; the other one tells which that was.
+	switch n, err := inode(d.stored("forks", p.Fork.Dir)); {
+	case err != nil:
+		return false, err
+	case n != 0 && n == p.Live:
+		return true, nil
+	case n != 0 && n == p.Fork.Inode:
+		return false, nil
+	}
 	return false, errs.New(errs.Conflict, "", "the data folder %s is neither the one from before the restore nor the restored one", d.cfg.DataDir).
 		WithHint("somebody else replaced it; put it back")
 }
@@ -98,10 +111,16 @@ func stateHash(system string, t timeline, at lsn, digest snap.Hash) snap.Hash {
 }
 
 func (p *plan) baseHash() snap.Hash {
+	if p.RawBase != nil {
+		return p.RawBase.Hash
+	}
 	return stateHash(p.System, p.From.TLI, p.From.Start, snap.Hash{})
 }
 
 func (p *plan) targetHash() snap.Hash {
+	if p.RawTarget != nil {
+		return p.RawTarget.Hash
+	}
 	return stateHash(p.System, p.Fork.End.TLI, p.Fork.End.Checkpoint, p.Digest)
 }
 
@@ -125,11 +144,11 @@ func (d *Driver) Prepare(ctx context.Context, req snap.RestoreRequest) (snap.Swi
 }
 
 func (d *Driver) prepare(ctx context.Context, req snap.RestoreRequest) (*plan, error) {
-	target, err := d.marker(req.Target)
+	target, err := d.state(req.Target)
 	if err != nil {
 		return nil, err
 	}
-	base, err := d.marker(req.Base)
+	base, err := d.state(req.Base)
 	if err != nil {
 		return nil, err
 	}
@@ -143,25 +162,11 @@ func (d *Driver) prepare(ctx context.Context, req snap.RestoreRequest) (*plan, e
 	if old != nil && old.Phase != prepared {
 		return nil, errs.New(errs.Conflict, "", "restore %s is %s already", req.ID, old.Phase).WithHint("finish it first")
 	}
-	c, err := d.connect(ctx)
+	f, err := d.survivor(ctx, base)
 	if err != nil {
 		return nil, err
 	}
-	defer c.close()
-	f, err := d.inspect(ctx, c)
-	if err == nil {
-		err = d.refuse(ctx, f)
-	}
-	if err == nil && f.TLI != base.TLI {
-		err = snap.Changed("", "cluster "+d.cfg.Name)
-	}
-	if err == nil { // so that little is left to be done while the server is down
-		err = d.collect(ctx, c, f)
-	}
-	if err != nil {
-		return nil, err
-	}
-	p := &plan{ID: req.ID, Target: req.Target, Base: req.Base, Phase: prepared, System: f.System, From: base.place}
+	p := &plan{ID: req.ID, Target: req.Target, Base: req.Base, Phase: prepared, System: f.System, From: base.place, RawBase: base.raw, RawTarget: target.raw}
 	if p.Live, err = inode(d.cfg.DataDir); err != nil {
 		return nil, err
 	}
@@ -177,9 +182,42 @@ func (d *Driver) prepare(ctx context.Context, req snap.RestoreRequest) (*plan, e
 	return p, nil
 }
 
+// survivor checks that a restore can begin with base, and says what the fork has to
+// know of the server: as it says itself, or as it was recorded before it broke.
+func (d *Driver) survivor(ctx context.Context, base state) (f facts, err error) {
+	if base.raw != nil {
+		return d.known()
+	}
+	c, err := d.connect(ctx)
+	if errs.KindOf(err) == errs.Unavailable {
+		if err = d.revive(ctx, err); err == nil {
+			c, err = d.connect(ctx)
+		}
+	}
+	if err != nil {
+		return f, err
+	}
+	defer c.close()
+	if f, err = d.inspect(ctx, c); err != nil {
+		return f, err
+	}
+	if err := d.refuse(ctx, f); err != nil {
+		return f, err
+	}
+	if f.TLI != base.TLI {
+		return f, snap.Changed("", "cluster "+d.cfg.Name)
+	}
+	return f, d.collect(ctx, c, f) // so that little is left to be done while the server is down
+}
+
 // fill gives the plan a fork: the one of the last preparation, the folder that
 // was kept, or a new one.
-func (d *Driver) fill(ctx context.Context, p *plan, old *plan, target, base marker, f facts) error {
+func (d *Driver) fill(ctx context.Context, p *plan, old *plan, target, base state, f facts) (err error) {
+	if target.raw != nil {
+		p.setChanges(target, base, nil)
+		p.Fork, err = d.rawFork(ctx, *target.raw)
+		return err
+	}
 	if old != nil && old.Target == p.Target {
 		if now, err := d.readControl(ctx, d.stored("forks", old.Fork.Dir)); err == nil && now.same(old.Fork.End) {
 			p.Fork, p.Kept, p.Digest, p.Rows = old.Fork, old.Kept, old.Digest, old.Rows
@@ -196,11 +234,19 @@ func (d *Driver) fill(ctx context.Context, p *plan, old *plan, target, base mark
 		p.setChanges(target, base, nil)
 		return nil
 	}
-	if p.Fork, err = d.build(ctx, target, f); err != nil {
+	if p.Fork, err = d.build(ctx, target.marker, f); err != nil {
 		return err
 	}
 	p.Digest, p.Rows = p.Fork.Contents.digest(), p.Fork.Contents.Rows
-	now, err := readContents(ctx, d.connectTo, -1)
+	if base.raw != nil {
+		p.setChanges(target, base, nil)
+		return nil
+	}
+	limit := int64(-1)
+	if p.Rows {
+		limit = d.cfg.DigestLimit
+	}
+	now, err := readContents(ctx, d.connectTo, limit)
 	if err != nil {
 		return errs.Also(err, d.remove(ctx, d.stored("forks", p.Fork.Dir)))
 	}

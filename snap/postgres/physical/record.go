@@ -3,6 +3,7 @@ package physical
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -34,6 +35,7 @@ type marker struct {
 	Created  time.Time `json:"created"`
 
 	segments segments // of the cluster's log, when it was just made
+	system   string   // the cluster's identifier, then
 }
 
 // baseCopy is a copy of the data folder from which the log can be replayed.
@@ -52,6 +54,18 @@ type kept struct {
 	Dir    string          `json:"dir"` // its name in forks/
 	Inode  uint64          `json:"inode"`
 	End    control         `json:"end"` // what its control file said
+}
+
+// raw is a snapshot of what lay where the data folder should be, byte by byte.
+type raw struct {
+	ID       snap.SnapshotID `json:"id"`
+	Dir      string          `json:"dir"`   // its name in raws/; "" where nothing lay there
+	Hash     snap.Hash       `json:"hash"`  // of names, modes and contents
+	Stamp    string          `json:"stamp"` // of what lay there, as stamp gives it
+	Ran      bool            `json:"ran"`   // a server ran in it
+	Quiesced bool            `json:"quiesced"`
+	Created  time.Time       `json:"created"`
+	Warnings []string        `json:"warnings"`
 }
 
 // put writes a record durably.
@@ -108,6 +122,33 @@ func (d *Driver) bases() ([]baseCopy, error) { return list[baseCopy](d, "bases")
 func (d *Driver) markers() ([]marker, error) { return list[marker](d, "markers") }
 func (d *Driver) keptOnes() ([]kept, error)  { return list[kept](d, "kept") }
 func (d *Driver) switches() ([]plan, error)  { return list[plan](d, "switches") }
+func (d *Driver) raws() ([]raw, error)       { return list[raw](d, "raws") }
+
+// state is a snapshot of either kind: a marker, or one that was kept raw.
+type state struct {
+	marker
+	raw *raw
+}
+
+// state finds a snapshot.
+func (d *Driver) state(id snap.SnapshotID) (s state, err error) {
+	var r raw
+	if err := d.get("raws", string(id), &r); err == nil {
+		return state{raw: &r}, nil
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return s, err
+	}
+	s.marker, err = d.marker(id)
+	return s, err
+}
+
+// String says in a few words which state it is.
+func (s state) String() string {
+	if s.raw != nil {
+		return "the files as they lay there"
+	}
+	return fmt.Sprintf("%s on timeline %d", s.LSN, s.TLI)
+}
 
 // marker finds a snapshot.
 func (d *Driver) marker(id snap.SnapshotID) (m marker, err error) {

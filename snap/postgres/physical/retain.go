@@ -25,7 +25,9 @@ type holdings struct {
 	// What restores begin with: by marker, and "" for markers to come.
 	from map[snap.SnapshotID]baseCopy
 	log  map[string]bool // finished log files that are needed
-	open []place         // and these timelines' log from there on
+	// The live folder cannot be read, so all bases and all log may be needed.
+	blind bool
+	open  []place // and these timelines' log from there on
 
 	legs map[timeline][]leg // histories that were read
 }
@@ -42,11 +44,9 @@ func (d *Driver) hold(ctx context.Context, without ...snap.SnapshotID) (h holdin
 	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		return h, err
 	}
-	c, err := d.readControl(ctx, d.cfg.DataDir)
-	if err != nil {
+	if err := d.holdLive(ctx, &h); err != nil {
 		return h, err
 	}
-	h.live, h.size = c.TLI, c.segments
 	for _, p := range plans {
 		h.open = append(h.open, p.From, p.Fork.place())
 	}
@@ -70,7 +70,28 @@ func (d *Driver) hold(ctx context.Context, without ...snap.SnapshotID) (h holdin
 			h.holdLog(legs, b, k.End.Checkpoint)
 		}
 	}
+	if h.blind {
+		return h, nil
+	}
 	return h, d.holdUpTo(ctx, &h, "", h.live, endless)
+}
+
+// holdLive looks where the live folder stands. One that is broken, or another cluster's, says nothing.
+func (d *Driver) holdLive(ctx context.Context, h *holdings) error {
+	c, err := d.readControl(ctx, d.cfg.DataDir)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	f, unknown := d.known()
+	if err == nil && (unknown != nil || f.System == c.System) {
+		h.live, h.size = c.TLI, c.segments
+		return nil
+	}
+	if unknown != nil {
+		return errs.Also(err, unknown)
+	}
+	h.blind, h.size = true, f.Segments
+	return nil
 }
 
 // historyIn is history, read once.
@@ -128,13 +149,14 @@ type garbage struct {
 	bases []baseCopy
 	kept  []kept
 	log   []string
+	raws  []raw
 }
 
 // unneeded lists what nobody needs. With the last marker goes everything, also
 // what markers to come would begin with: last says that it is being deleted.
 func (d *Driver) unneeded(ctx context.Context, h holdings, last bool) (g garbage, err error) {
 	if last {
-		h.from, h.open = nil, nil
+		h.from, h.open, h.blind = nil, nil, false
 	}
 	if p := d.copying.Load(); p != nil {
 		h.open = append(h.open, *p)
@@ -144,7 +166,7 @@ func (d *Driver) unneeded(ctx context.Context, h holdings, last bool) (g garbage
 		used[b.ID] = true
 	}
 	for _, b := range h.bases {
-		if !used[b.ID] {
+		if !used[b.ID] && !h.blind {
 			g.bases = append(g.bases, b)
 		}
 	}
@@ -155,7 +177,11 @@ func (d *Driver) unneeded(ctx context.Context, h holdings, last bool) (g garbage
 	}
 	list, err := namesAsOwner.Call(ctx, d.owner, d.archive())
 	for _, name := range list {
-		if len(name) >= 24 && isSegment(name[:24]) && validName(name) && !h.wants(name[:24]) {
+		if len(name) < 24 || !isSegment(name[:24]) || !validName(name) {
+			continue
+		}
+		copied := name[24:] == linked && slices.Contains(list, name[:24])
+		if copied || !h.blind && !h.wants(name[:24]) {
 			g.log = append(g.log, name)
 		}
 	}
@@ -181,6 +207,9 @@ func (d *Driver) freed(ctx context.Context, ids []snap.SnapshotID) (g garbage, e
 	g.bases = slices.DeleteFunc(g.bases, func(b baseCopy) bool { return slices.Contains(already.bases, b) })
 	g.kept = slices.DeleteFunc(g.kept, func(k kept) bool { return slices.Contains(already.kept, k) })
 	g.log = slices.DeleteFunc(g.log, func(name string) bool { return slices.Contains(already.log, name) })
+	if err == nil {
+		g.raws, err = d.rawsOf(ids)
+	}
 	return g, err
 }
 
@@ -195,6 +224,11 @@ func (d *Driver) paths(g garbage) (all []string) {
 	for _, name := range g.log {
 		all = append(all, d.stored("archive", name))
 	}
+	for _, r := range g.raws {
+		if r.Dir != "" {
+			all = append(all, d.stored("raws", r.Dir))
+		}
+	}
 	return all
 }
 
@@ -205,7 +239,7 @@ func (d *Driver) Size(ctx context.Context, ids ...snap.SnapshotID) (int64, error
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, id := range ids {
-		if _, err := d.marker(id); err != nil {
+		if _, err := d.state(id); err != nil {
 			return 0, d.classify(op, err)
 		}
 	}
@@ -226,8 +260,12 @@ func (d *Driver) Delete(ctx context.Context, id snap.SnapshotID) error {
 	const op = "delete cluster snapshot"
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if _, err := d.marker(id); errs.KindOf(err) == errs.NotFound {
+	s, err := d.state(id)
+	if errs.KindOf(err) == errs.NotFound {
 		return nil
+	}
+	if s.raw != nil { // nothing else rests on it
+		return d.classify(op, d.discard(ctx, garbage{raws: []raw{*s.raw}}))
 	}
 	g, err := d.freed(ctx, []snap.SnapshotID{id})
 	if err == nil {
@@ -252,6 +290,11 @@ func (d *Driver) discard(ctx context.Context, g garbage) error {
 	}
 	for _, k := range g.kept {
 		if err := errors.Join(d.drop("kept", string(k.Marker)), d.remove(ctx, d.stored("forks", k.Dir))); err != nil {
+			return err
+		}
+	}
+	for _, r := range g.raws {
+		if err := errors.Join(d.drop("raws", string(r.ID)), d.remove(ctx, d.paths(garbage{raws: []raw{r}})...)); err != nil {
 			return err
 		}
 	}
@@ -297,6 +340,15 @@ func (d *Driver) sweep(ctx context.Context, gone snap.Gone) error {
 			}
 		}
 	}
+	raws, err := d.rawsOf(gone.Snapshots)
+	if err != nil {
+		return err
+	}
+	for _, r := range raws {
+		if err := d.drop("raws", string(r.ID)); err != nil {
+			return err
+		}
+	}
 	plans, err := d.switches()
 	if err != nil {
 		return err
@@ -322,13 +374,17 @@ func (d *Driver) sweep(ctx context.Context, gone snap.Gone) error {
 
 // abandon ends a restore that nobody knows of, wherever it stands.
 func (d *Driver) abandon(ctx context.Context, p *plan) error {
-	if err := d.finish(ctx, p); err != nil {
+	done, err := d.exchanged(p)
+	if err == nil {
+		err = d.finish(ctx, p)
+	}
+	if err != nil || p.Phase != committing && p.Phase != undoing {
 		return err
 	}
-	if p.Phase == committing || p.Phase == undoing {
-		return d.start(ctx)
+	if r := p.wanted(!done); r != nil {
+		return d.startRaw(ctx, r)
 	}
-	return nil
+	return d.start(ctx)
 }
 
 // sweepStore removes what no record names.
@@ -337,8 +393,12 @@ func (d *Driver) sweepStore(ctx context.Context) error {
 	bases, err1 := d.bases()
 	keeps, err2 := d.keptOnes()
 	plans, err3 := d.switches()
-	if err := errors.Join(err1, err2, err3); err != nil {
+	raws, err4 := d.raws()
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		return err
+	}
+	for _, r := range raws {
+		known = append(known, "raws/"+r.Dir)
 	}
 	for _, b := range bases {
 		known = append(known, "bases/"+b.ID)
@@ -381,21 +441,38 @@ func (d *Driver) Verify(ctx context.Context, id snap.SnapshotID, depth snap.Dept
 	const op = "verify cluster snapshot"
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	m, err := d.marker(id)
-	if err != nil {
-		return d.classify(op, err)
-	}
-	c, err := d.readControl(ctx, d.cfg.DataDir)
-	if err != nil {
-		return d.classify(op, err)
-	}
-	b, err := d.reachable(ctx, m, c.segments)
-	if err == nil && depth == snap.Full {
-		if err = d.checkBase(ctx, b); err == nil {
-			err = d.checkLog(ctx, m, b, c.segments)
-		}
+	s, err := d.state(id)
+	switch {
+	case err != nil:
+	case s.raw != nil:
+		err = d.verifyRaw(ctx, *s.raw, depth)
+	default:
+		err = d.verify(ctx, s.marker, depth)
 	}
 	return d.classify(op, err)
+}
+
+func (d *Driver) verify(ctx context.Context, m marker, depth snap.Depth) error {
+	size, err := d.segmentSize(ctx)
+	if err != nil {
+		return err
+	}
+	b, err := d.reachable(ctx, m, size)
+	if err == nil && depth == snap.Full {
+		if err = d.checkBase(ctx, b); err == nil {
+			err = d.checkLog(ctx, m, b, size)
+		}
+	}
+	return err
+}
+
+// segmentSize is how large the log's files are, which never changes.
+func (d *Driver) segmentSize(ctx context.Context) (segments, error) {
+	if f, err := d.known(); err == nil {
+		return f.Segments, nil
+	}
+	c, err := d.readControl(ctx, d.cfg.DataDir)
+	return c.segments, err
 }
 
 // checkLog reads the log between a base and a marker; each record has a checksum

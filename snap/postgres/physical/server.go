@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,28 +26,49 @@ type Server interface {
 	Stop(ctx context.Context) error // without waiting for clients ("fast")
 }
 
-// PgCtl is the Server of a cluster that nobody else runs.
+// PgCtl is the Server of a cluster that nobody else runs. It gives the server no
+// settings: where it listens and logs is said in the cluster's own configuration.
 type PgCtl struct {
-	Bin, DataDir, Log string
-	Config            string // its configuration file, if that is not in DataDir
-	Owner             privsep.User
+	Bin, DataDir string
+	Log          string // gets what the server says elsewhere than its own configuration has it
+	Config       string // its configuration file, if that is not in DataDir
+	Owner        privsep.User
 }
 
-// Start starts the server in the background, with its own session.
+// LogFile is where the output of a server goes that the daemon starts itself.
+func LogFile(dataDir string) string { return filepath.Join(storeOf(dataDir), "server.log") }
+
+func storeOf(dataDir string) string { return dataDir + ".mulligan" }
+
+// Start starts the server in the background, with its own session. A server that
+// ends at once is an error.
 func (p PgCtl) Start(ctx context.Context) error {
-	args := []string{"-W", "-l", p.Log}
+	args := []string{"-w", "-t", strconv.Itoa(int(startTimeout / time.Second)), "-l", p.Log}
 	if p.Config != "" {
 		args = append(args, "-o", "-c config_file="+p.Config)
 	}
 	return p.run(ctx, "start", args...)
 }
 
-// Stop asks the server to stop at once.
+// Stop asks the server to stop at once, also one whose folder is no longer its own.
 func (p PgCtl) Stop(ctx context.Context) error {
-	if exit := (*exec.ExitError)(nil); errors.As(p.run(ctx, "status"), &exit) && exit.ExitCode() == 3 { // no server
-		return nil
+	if exit := (*exec.ExitError)(nil); errors.As(p.run(ctx, "status"), &exit) { // no server, or nothing that is a data folder
+		return p.endStrays(ctx)
 	}
 	return p.run(ctx, "stop", "-W", "-m", "fast")
+}
+
+// patience is for how long a server whose folder was removed may take to stop in order.
+const patience = 5 * time.Second
+
+// endStrays ends servers that pg_ctl does not find, since the folder that they were
+// started in was removed, moved away or emptied, and waits for their end.
+func (p PgCtl) endStrays(ctx context.Context) error {
+	began := time.Now()
+	return await(ctx, func() (bool, error) {
+		left, err := endStraysAsOwner.Call(ctx, p.Owner, strays{p.Bin, p.DataDir, time.Since(began) > patience})
+		return left == 0, err
+	})
 }
 
 func (p PgCtl) run(ctx context.Context, verb string, args ...string) error {
@@ -80,11 +102,17 @@ func await(ctx context.Context, ok func() (bool, error)) error {
 }
 
 // inUse reports whether a process has its working folder in dir, as each of a
-// server's processes has: also those that outlive it for a moment.
+// server's processes has: also those that outlive it, or the folder, for a moment.
+// Nothing need be there any more.
 func inUse(dir string) (bool, error) {
 	var st unix.Stat_t
-	if err := unix.Stat(dir, &st); err != nil {
-		return false, err
+	err := unix.Lstat(dir, &st)
+	if err != nil && !absent(err) {
+		return false, &os.PathError{Op: "lstat", Path: dir, Err: err}
+	}
+	servers := err == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK // it may lead to where anybody works
+	if version := (unix.Stat_t{}); servers && unix.Lstat(filepath.Join(dir, "PG_VERSION"), &version) == nil {
+		_ = unix.Stat(dir, &st) // else only the link itself is compared, in which nobody works
 	}
 	links, err := filepath.Glob("/proc/[0-9]*/cwd")
 	if err != nil {
@@ -92,11 +120,31 @@ func inUse(dir string) (bool, error) {
 	}
 	for _, link := range links {
 		var at unix.Stat_t // of what the link leads to; processes that end, or are not ours, are passed over
-		if unix.Stat(link, &at) == nil && at.Ino == st.Ino && at.Dev == st.Dev {
+		if unix.Stat(link, &at) != nil {
+			continue
+		}
+		if at.Ino == st.Ino && at.Dev == st.Dev && (!servers || isServer(filepath.Dir(link))) {
+			return true, nil
+		}
+		if name, err := os.Readlink(link); err == nil && name == dir+gone {
 			return true, nil
 		}
 	}
 	return false, nil
+}
+
+// gone ends the name of a process's working folder, or program, that was removed (proc(5)).
+const gone = " (deleted)"
+
+// isServer reports whether the process with that folder in /proc runs a program called postgres.
+func isServer(proc string) bool {
+	program, err := os.Readlink(filepath.Join(proc, "exe"))
+	return err == nil && strings.TrimSuffix(filepath.Base(program), gone) == "postgres"
+}
+
+// absent reports whether the error says that nothing is at a path, or that nothing can be.
+func absent(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
 }
 
 // startTimeout is how long a server may take until it answers, crash recovery included.

@@ -10,8 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/jackc/pgx/v5"
-
 	"mulligan/ipc/errs"
 	"mulligan/privsep"
 )
@@ -49,7 +47,7 @@ func (d *Driver) enable(ctx context.Context) (changes []string, restart bool, er
 		}
 		return nil, false, err
 	}
-	if err := d.put(".", "ward", ward{d.cfg.Store, d.owner.UID, d.owner.GID}); err != nil {
+	if err := d.remember(f); err != nil {
 		return nil, false, err
 	}
 	if made {
@@ -66,6 +64,9 @@ func (d *Driver) enable(ctx context.Context) (changes []string, restart bool, er
 	if f, err = d.inspect(ctx, c); err != nil {
 		return nil, false, err
 	}
+	if err := d.remember(f); err != nil {
+		return nil, false, err
+	}
 	if err := d.collect(ctx, c, f); err != nil { // makes the slot where it is needed
 		return nil, false, err
 	}
@@ -76,11 +77,11 @@ func (d *Driver) enable(ctx context.Context) (changes []string, restart bool, er
 }
 
 func (d *Driver) database() string {
-	cfg, err := pgx.ParseConfig(d.cfg.DSN)
+	l, err := d.login()
 	if err != nil {
 		return ""
 	}
-	return cfg.Database
+	return l.Database
 }
 
 // claim makes the store, and marks it as this app's: two apps in one cluster
@@ -229,6 +230,7 @@ func (d *Driver) saveAll(ctx context.Context, c conn, f facts) error {
 type ward struct {
 	Store    string `json:"store"`
 	UID, GID int
+	Bin      string // folder of the server's programs
 }
 
 // Purge removes everything that is stored for the cluster with this StateDir, be
@@ -280,6 +282,9 @@ func (d *Driver) tidy(ctx context.Context) (due bool, err error) {
 	defer c.close()
 	f, err := d.inspect(ctx, c)
 	if err != nil {
+		return false, err
+	}
+	if err := d.rememberAgain(f); err != nil {
 		return false, err
 	}
 	if err := d.collect(ctx, c, f); err != nil {

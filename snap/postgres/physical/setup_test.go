@@ -12,6 +12,7 @@ import (
 
 	"mulligan/ipc/errs"
 	"mulligan/snap"
+	"mulligan/testkit"
 )
 
 // Enabling says what it changes, needs one restart, and can be taken back.
@@ -106,7 +107,7 @@ func otherFS(t *testing.T, path string) string {
 			return filepath.Join(dir, "mulligan-"+randomHex(4))
 		}
 	}
-	t.Skip("the host has one file system only")
+	testkit.Lack(t, "the host has one file system only")
 	return ""
 }
 
@@ -157,9 +158,7 @@ func TestRefusals(t *testing.T) {
 // As root, the daemon enters by the peer login of the server's user. A server that
 // is down, or lets us in no more, is one clear error, and nothing is changed.
 func TestLogins(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("only root can be somebody else")
-	}
+	testkit.Need(t, "root")
 	t.Parallel()
 	s := newSubject(t, options{})
 	s.WriteHBA(t, "local all all peer\nhost all all 127.0.0.1/32 scram-sha-256\n")
@@ -185,7 +184,11 @@ func TestLogins(t *testing.T) {
 	tries("another user", errs.Denied, "does not let us in")
 	s.as(t, fmt.Sprintf("host=%s port=%d dbname=app", s.Socket, s.Port))
 	check(t, s.driver.stop(t.Context()))
+	conf, err := os.ReadFile(s.DataDir + "/postgresql.conf")
+	check(t, err)
+	s.put(t, "postgresql.conf", "port = many\n") // else it would be started
 	tries("the server is down", errs.Unavailable, s.Socket)
+	s.put(t, "postgresql.conf", string(conf))
 	check(t, s.driver.start(t.Context()))
 	s.restore(t, "db-a", "db-b")
 }

@@ -2,8 +2,8 @@ package physical
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,6 +17,7 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/postgres/pgtest"
 	"mulligan/snap/snaptest"
+	"mulligan/testkit"
 )
 
 func TestConformance(t *testing.T) {
@@ -48,6 +49,20 @@ type subject struct {
 	*pgtest.Cluster
 	cfg    Config
 	driver *Driver
+	kill   killer
+}
+
+// killer has the driver stop at a step.
+type killer struct{ at, seen int }
+
+func (s *subject) KillAt(n int) { s.kill = killer{at: n} }
+func (s *subject) Killed() bool { return s.kill.at > 0 && s.kill.seen >= s.kill.at }
+
+func (s *subject) seam(string) error {
+	if s.kill.seen++; s.Killed() {
+		return errors.New("killed")
+	}
+	return nil
 }
 
 type options struct {
@@ -89,6 +104,7 @@ func newSubject(t testing.TB, o options) *subject {
 		App: "app-1", Name: "main", DSN: c.DSN("app"), DataDir: c.DataDir, StateDir: t.TempDir(), Bin: c.Bin, Owner: owner,
 		Server: PgCtl{Bin: c.Bin, DataDir: c.DataDir, Log: c.Log, Owner: owner},
 	}}
+	s.cfg.Seam = s.seam
 	t.Cleanup(func() { s.halt(t) })
 	s.reopen(t)
 	check(t, s.driver.start(t.Context()))
@@ -158,11 +174,7 @@ func (s *subject) mutate(t testing.TB, seed int64) {
 	t.Helper()
 	c := s.dial(t, "app")
 	defer c.Close(t.Context())
-	r := rand.New(rand.NewPCG(uint64(seed), 1))
-	noise := make([]byte, 48<<10)
-	for i := range noise {
-		noise[i] = byte(r.Uint32())
-	}
+	noise := testkit.Bytes(t, 48<<10)
 	run := func(sql string, args ...any) {
 		t.Helper()
 		_, err := c.Exec(t.Context(), sql, args...)
@@ -252,6 +264,10 @@ func (s *subject) dial(t testing.TB, db string) *pgx.Conn {
 // Damage flips a byte in the largest file of the snapshot's base.
 func (s *subject) Damage(t *testing.T, id snap.SnapshotID) {
 	t.Helper()
+	if r := (raw{}); s.driver.get("raws", string(id), &r) == nil {
+		s.damageRaw(t, r)
+		return
+	}
 	m, err := s.driver.marker(id)
 	check(t, err)
 	b, err := s.driver.reachable(t.Context(), m, 1<<20) // as newSubject makes its clusters

@@ -60,6 +60,9 @@ func (d *Driver) moved(ctx context.Context, p *plan) (bool, error) {
 	if err != nil || now != p.Live {
 		return true, err
 	}
+	if p.RawBase != nil {
+		return d.movedRaw(ctx, p.RawBase)
+	}
 	t, size, end, err := d.head(ctx)
 	if err != nil || t != p.From.TLI {
 		return true, err
@@ -99,7 +102,7 @@ func (s *dbSwitch) Commit(ctx context.Context) error {
 	return s.with(ctx, op, func(p *plan) error {
 		switch p.Phase {
 		case committed:
-			return s.d.start(ctx)
+			return s.d.bringUp(ctx, p, p.RawTarget)
 		case undoing, undone:
 			return errs.New(errs.Conflict, "", "restore %s was undone", p.ID).WithHint("restore again")
 		}
@@ -115,7 +118,7 @@ func (s *dbSwitch) Commit(ctx context.Context) error {
 		if err := s.d.seam("commit: start"); err != nil {
 			return err
 		}
-		if err := s.d.start(ctx); err != nil {
+		if err := s.d.bringUp(ctx, p, p.RawTarget); err != nil {
 			return err
 		}
 		return s.d.advance(p, committed)
@@ -125,17 +128,13 @@ func (s *dbSwitch) Commit(ctx context.Context) error {
 // swapIn makes the fork the live folder, with the server down. If something was
 // committed since the base, the server goes on as it was.
 func (d *Driver) swapIn(ctx context.Context, p *plan) error {
-	fork := d.stored("forks", p.Fork.Dir)
-	now, err := d.readControl(ctx, fork)
-	if err != nil {
+	if err := d.checkFork(ctx, p); err != nil {
 		return err
-	}
-	if n, err := inode(fork); err != nil || n != p.Fork.Inode || !now.same(p.Fork.End) {
-		return errs.Also(errs.New(errs.Corrupt, "", "the prepared folder %s is not as it was left", fork).WithHint("restore again"), err)
 	}
 	if err := d.quiet(ctx, p); err != nil {
 		return err
 	}
+	p.Read = snap.Hash{}
 	if err := d.advance(p, committing); err != nil {
 		return err
 	}
@@ -150,30 +149,62 @@ func (d *Driver) swapIn(ctx context.Context, p *plan) error {
 		return err
 	}
 	if moved {
-		return errs.Also(snap.Changed("", "cluster "+d.cfg.Name), errs.Also(d.start(ctx), d.advance(p, prepared)))
+		return errs.Also(snap.Changed("", "cluster "+d.cfg.Name), errs.Also(d.bringUp(ctx, p, p.RawBase), d.advance(p, prepared)))
 	}
+	if err := d.seam("commit: save log"); err != nil {
+		return err
+	}
+	if err := d.saveLive(ctx, p); err != nil {
+		return err
+	}
+	if err := d.seam("commit: exchange"); err != nil {
+		return err
+	}
+	return d.exchange(ctx, d.stored("forks", p.Fork.Dir))
+}
+
+// checkFork makes sure that the fork is as it was left.
+func (d *Driver) checkFork(ctx context.Context, p *plan) error {
+	fork := d.stored("forks", p.Fork.Dir)
+	n, err := inode(fork)
+	same := err == nil && n == p.Fork.Inode
+	if same && p.RawTarget == nil {
+		var now control
+		now, err = d.readControl(ctx, fork)
+		same = err == nil && now.same(p.Fork.End)
+	}
+	if !same {
+		return errs.Also(errs.New(errs.Corrupt, "", "the prepared folder %s is not as it was left", fork).WithHint("restore again"), err)
+	}
+	return nil
+}
+
+// saveLive saves the log of the live folder, whose server was stopped. Of a folder that
+// was kept raw it saves what it can: of the log that markers need, the archive has
+// links at least.
+func (d *Driver) saveLive(ctx context.Context, p *plan) error {
 	ctl, err := d.readControl(ctx, d.cfg.DataDir)
-	if err == nil {
-		err = d.seam("commit: save log")
-	}
-	if err == nil {
-		err = d.saveEnd(ctx, d.cfg.DataDir, ctl)
-	}
-	if err == nil {
-		err = d.seam("commit: exchange")
+	if p.RawBase != nil && (err != nil || ctl.System != p.System) {
+		return ctx.Err()
 	}
 	if err != nil {
 		return err
 	}
-	return d.exchange(ctx, fork)
+	err = d.saveEnd(ctx, d.cfg.DataDir, ctl)
+	if p.RawBase != nil && err != nil && ctx.Err() == nil {
+		d.cfg.Log.Warn("the log of a broken cluster could not be saved", "cluster", d.cfg.Name, "err", err)
+		return nil
+	}
+	return err
 }
 
 // quiet refuses early where something was committed since the base, and else has
 // the server write its buffers out, so that stopping it is quick.
 func (d *Driver) quiet(ctx context.Context, p *plan) error {
-	up, err := d.writeOut(ctx)
-	if err != nil || !up {
-		return err
+	if p.RawBase == nil {
+		if up, err := d.writeOut(ctx); err != nil || !up {
+			return err
+		}
 	}
 	moved, err := d.moved(ctx, p)
 	if moved && err == nil {
@@ -205,7 +236,15 @@ func (s *dbSwitch) Undo(ctx context.Context) error {
 		case undone:
 			return nil
 		case prepared:
+			if p.RawBase != nil {
+				if err := s.d.bringUp(ctx, p, p.RawBase); err != nil {
+					return err
+				}
+			}
 			return s.d.advance(p, undone)
+		}
+		if p.Phase != undoing {
+			p.Read = snap.Hash{}
 		}
 		if err := s.d.advance(p, undoing); err != nil {
 			return err
@@ -231,7 +270,7 @@ func (s *dbSwitch) Undo(ctx context.Context) error {
 		if err := s.d.seam("undo: start"); err != nil {
 			return err
 		}
-		if err := s.d.start(ctx); err != nil {
+		if err := s.d.bringUp(ctx, p, p.RawBase); err != nil {
 			return err
 		}
 		return s.d.advance(p, undone)
@@ -245,6 +284,9 @@ func (s *dbSwitch) Check(ctx context.Context) (proof snap.Proof, err error) {
 		back := p.Phase == undoing || p.Phase == undone
 		from, digest := p.Fork.place(), p.Digest
 		proof = snap.Proof{Pre: p.baseHash(), Want: p.targetHash(), Notes: p.notes(back)}
+		if r := p.wanted(back); r != nil {
+			return s.d.rawProof(ctx, p, r, &proof)
+		}
 		if back {
 			from, digest, proof.Want = p.From, snap.Hash{}, p.baseHash()
 		}
@@ -253,6 +295,14 @@ func (s *dbSwitch) Check(ctx context.Context) (proof snap.Proof, err error) {
 		return err
 	})
 	return proof, err
+}
+
+// wanted is what should be live, if it was kept raw.
+func (p *plan) wanted(back bool) *raw {
+	if back {
+		return p.RawBase
+	}
+	return p.RawTarget
 }
 
 func (p *plan) notes(back bool) []string {
@@ -355,6 +405,9 @@ func (d *Driver) keep(ctx context.Context, p *plan) error {
 		if err := d.drop("kept", string(p.Target)); err != nil {
 			return err
 		}
+	}
+	if p.RawBase != nil { // a copy of it is kept
+		return d.remove(ctx, dir)
 	}
 	end, err := d.readControl(ctx, dir)
 	if err != nil {

@@ -27,8 +27,8 @@ func (d *Driver) archiveCommand() string {
 // live server has yet, then what was saved of unfinished ones. Histories come
 // from the archive alone, which has them all.
 func (d *Driver) restoreCommand() string {
-	return fmt.Sprintf("cp '%s/%%f' %%p 2>/dev/null || case %%f in *.history) false;; *) cp '%s/pg_wal/%%f' %%p 2>/dev/null || cp '%s/%%f.partial' %%p 2>/dev/null;; esac",
-		d.archive(), d.cfg.DataDir, d.archive())
+	return fmt.Sprintf("cp '%[1]s/%%f' %%p 2>/dev/null || case %%f in *.history) false;; *) cp '%[1]s/%%f%[3]s' %%p 2>/dev/null || cp '%[2]s/pg_wal/%%f' %%p 2>/dev/null || cp '%[1]s/%%f.partial' %%p 2>/dev/null;; esac",
+		d.archive(), d.cfg.DataDir, linked)
 }
 
 // archives reports whether the server itself fills our archive.
@@ -218,10 +218,40 @@ func (s segments) names(spans []span) (names []string) {
 	return names
 }
 
+// linked ends the names of log files in the archive that are the live server's own
+// files under a second name, so that they outlive its folder. The server takes a file
+// for something else only when the archive has a copy, which goes before the link.
+const linked = ".live"
+
+// link gives those of the log files that only the live server has a second name in
+// the archive. Where the file system has no links, there is only the first.
+func (h home) link(names []string) error {
+	for _, name := range names {
+		if _, err := os.Lstat(filepath.Join(h.archive(), name)); err == nil {
+			continue
+		}
+		from, to := filepath.Join(h.wal(), name), filepath.Join(h.archive(), name+linked)
+		err := os.Link(from, to)
+		if !errors.Is(err, fs.ErrExist) {
+			continue
+		}
+		if same, err := sameFile(from, to); err != nil || same {
+			continue // or the live server has it no more
+		}
+		if err := os.Remove(to); err != nil {
+			return err
+		}
+		if err := os.Link(from, to); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // locate finds a log file: finished, with the live server, or saved unfinished.
 func (h home) locate(name string) string {
 	for _, path := range []string{
-		filepath.Join(h.archive(), name), filepath.Join(h.wal(), name), filepath.Join(h.archive(), name+".partial"),
+		filepath.Join(h.archive(), name), filepath.Join(h.archive(), name+linked), filepath.Join(h.wal(), name), filepath.Join(h.archive(), name+".partial"),
 	} {
 		if _, err := os.Lstat(path); err == nil {
 			return path

@@ -1,0 +1,228 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// rescues is what agents break, with the app that they break it in.
+var rescues = []struct {
+	name   string
+	app    func(*testing.T) *victim
+	breaks func(*victim)
+}{
+	{"a unit that was given up", unitVictim(givenUp), func(v *victim) {
+		v.badCode()
+		v.unitBecomes("failed", "restart")
+	}},
+	{"a unit in a crash loop", unitVictim(looping), func(v *victim) {
+		v.badCode()
+		v.unitBecomes("activating", "restart", "--no-block")
+	}},
+	{"a unit that failed once", unitVictim(once), func(v *victim) {
+		v.badCode()
+		v.unitBecomes("failed", "restart")
+	}},
+	{"a command that failed", commandVictim, func(v *victim) {
+		v.badCode()
+		v.killApp()
+		eventually(v.t, "the command is given up", func() bool {
+			app, err := v.d.client.App(v.t.Context(), "shop")
+			return err == nil && app.State == "failed"
+		})
+	}},
+	{"a command in a crash loop", commandVictim, func(v *victim) {
+		v.badCode()
+		v.killApp()
+	}},
+	{"text over the SQLite file", commandVictim, func(v *victim) {
+		v.shell(`rm -f shop.db-wal shop.db-shm; echo 'SELECT 1; -- oops' >shop.db`)
+	}},
+	{"text over the SQLite file, its companions left", commandVictim, func(v *victim) {
+		v.shell(`echo 'SELECT 1; -- oops' >shop.db`)
+		v.killApp()
+	}},
+	{"zeros in the middle of the SQLite file", commandVictim, func(v *victim) {
+		v.sql("PRAGMA wal_checkpoint(TRUNCATE)")
+		v.shell(`dd if=/dev/zero of=shop.db bs=4096 seek=1 count=2 conv=notrunc status=none`)
+	}},
+	{"the SQLite file cut off", commandVictim, func(v *victim) { v.shell(`truncate -s 100 shop.db; rm -f shop.db-*`); v.killApp() }},
+	{"the SQLite file cut off while the app uses it", commandVictim, func(v *victim) {
+		v.shell(`truncate -s 100 shop.db; rm -f shop.db-*`)
+	}},
+	{"the SQLite file deleted", commandVictim, func(v *victim) { v.shell(`rm -f shop.db*`); v.killApp() }},
+	{"a folder in place of the SQLite file", commandVictim, func(v *victim) {
+		v.shell(`rm -f shop.db*; mkdir shop.db; echo '{}' >shop.db/config.json`)
+		v.killApp()
+	}},
+	{"a link in place of the SQLite file", commandVictim, func(v *victim) {
+		v.shell(`mv shop.db ../moved.db; rm -f shop.db-*; ln -s ../moved.db shop.db`)
+		v.killApp()
+	}},
+	{"Postgres stopped", physicalVictim, func(v *victim) { v.systemctl("stop", "pg.service") }},
+	{"Postgres killed", physicalVictim, func(v *victim) { v.systemctl("kill", "-s", "KILL", "pg.service") }},
+	{"Postgres with a configuration that it does not start with", physicalVictim, func(v *victim) {
+		v.shell(`echo 'shared_buffers = lots' >>"$1/postgresql.conf"`, v.c.DataDir)
+		v.h.Exec("systemctl", "restart", "pg.service") // it fails
+	}},
+	{"Postgres without its control file", physicalVictim, func(v *victim) {
+		v.systemctl("stop", "pg.service")
+		v.shell(`rm "$1/global/pg_control"`, v.c.DataDir)
+		v.h.Exec("systemctl", "start", "pg.service") // it fails
+	}},
+	{"Postgres without its data folder", physicalVictim, func(v *victim) {
+		v.systemctl("stop", "pg.service")
+		v.shell(`rm -r "$1"`, v.c.DataDir)
+		v.h.Exec("systemctl", "start", "pg.service") // it fails
+	}},
+	{"Postgres whose data folder was deleted under it", physicalVictim, func(v *victim) {
+		v.shell(`rm -rf "$1"; :`, v.c.DataDir)
+	}},
+	{"Postgres with an empty data folder", physicalVictim, func(v *victim) {
+		v.systemctl("stop", "pg.service")
+		v.shell(`rm -r "$1"/*`, v.c.DataDir)
+	}},
+	{"Redis emptied", redisVictim, func(v *victim) { v.quit(); v.begin() }},
+	{"the workspace emptied", commandVictim, func(v *victim) { v.shell(`find . -mindepth 1 -delete`) }},
+	{"the workspace deleted", commandVictim, func(v *victim) { v.shell(`cd / && rm -r "$1"`, v.ws) }},
+	{"the workspace made anew", commandVictim, func(v *victim) { v.shell(`cd / && rm -r "$1" && mkdir "$1"`, v.ws) }},
+	{"the workspace of a unit emptied", unitVictim(givenUp), func(v *victim) {
+		v.shell(`find . -mindepth 1 -delete`)
+		v.unitBecomes("failed", "restart")
+	}},
+	{".git deleted", commandVictim, func(v *victim) { v.shell(`rm -r .git; echo zwei >page.html`) }},
+}
+
+func (v *victim) shell(script string, args ...string) {
+	v.t.Helper()
+	shell(v.t, v.ws, script, args...)
+}
+
+// badCode makes of the app's program one that ends at once.
+func (v *victim) badCode() { v.write("serve.sh", "#!/bin/sh\nexit 3\n") }
+
+// killApp ends the processes of the app.
+func (v *victim) killApp() {
+	v.shell(`for p in /proc/[0-9]*; do tr '\0' ' ' <"$p/cmdline" 2>/dev/null | grep -q "serve-shop $1 " && kill -9 "${p#/proc/}"; done; :`, v.addr)
+}
+
+// unitBecomes does something to the unit, and waits for what comes of it.
+func (v *victim) unitBecomes(active string, do ...string) {
+	v.t.Helper()
+	v.h.Exec(append(append([]string{"systemctl"}, do...), "shop.service")...) // it may well fail
+	eventually(v.t, "the unit is "+active, func() bool {
+		out, _ := v.h.Exec("systemctl", "is-active", "shop.service")
+		return strings.TrimSpace(string(out)) == active
+	})
+}
+
+// TestRescue breaks apps as agents do. One undo takes the app to what it was before
+// that turn, answering; redo takes it to just what the agent left; and another
+// undo back.
+func TestRescue(t *testing.T) {
+	for _, c := range rescues {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			v := c.app(t)
+			v.turn("well", func() { v.put("one") })
+			before, whole := v.note(), v.ruins()
+			v.turn("badly", func() { c.breaks(v) })
+			ruins := v.ruins()
+			if got := v.answer(); got == before.answer && slices.Equal(ruins, whole) {
+				t.Fatalf("nothing is broken: the app says %q", got)
+			}
+			v.rescue("undo")
+			v.is("undone", before)
+			v.sound()
+			if c.name != "the SQLite file cut off while the app uses it" { // it would not start, and ran then
+				v.rescue("redo")
+				sameListing(t, "redone", v.ruins(), ruins)
+				v.rescue("undo")
+				v.is("undone again", before)
+				v.sound()
+			}
+			v.rescue("undo") // of the turn before
+			if got := v.answers(); got != "page zero, database zero\n" {
+				t.Errorf("two turns undone, the app says %q", got)
+			}
+		})
+	}
+}
+
+// TestRescueWithoutServer undoes a turn while a server that mulligan cannot start is
+// away: the command that the error names takes back all that can be reached, and what
+// was left can be taken back when the server is there again.
+func TestRescueWithoutServer(t *testing.T) {
+	for name, app := range map[string]func(*testing.T) *victim{"Postgres": logicalVictim, "MariaDB": mariaVictim, "Redis": redisVictim} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			v := app(t)
+			v.turn("well", func() { v.put("one") })
+			before := v.note()
+			v.turn("badly", func() {
+				v.put("two")
+				v.shell(`rm -r src`)
+				v.quit()
+			})
+			v.rescue("undo")
+			if got := v.answers(); got != "page one, database away\n" {
+				t.Errorf("the app says %q", got)
+			}
+			if _, err := os.Stat(filepath.Join(v.ws, "src/d1/f1")); err != nil {
+				t.Error(err)
+			}
+			v.begin()
+			_ = before
+		})
+	}
+}
+
+// smallDisk has all that is the daemon's, and the workspace, on a small disk of its own.
+func (d *daemonProcess) smallDisk(megabytes int) {
+	d.t.Helper()
+	if err := unix.Mount("tmpfs", d.dir, "tmpfs", 0, fmt.Sprintf("size=%dm,mode=755", megabytes)); err != nil {
+		d.t.Fatal(err)
+	}
+	d.t.Cleanup(func() {
+		d.stop()
+		if err := unix.Unmount(d.dir, unix.MNT_DETACH); err != nil {
+			d.t.Error(err)
+		}
+	})
+}
+
+// TestRescueOnFullDisk has an agent fill the disk.
+func TestRescueOnFullDisk(t *testing.T) {
+	for _, c := range []struct{ name, fill string }{
+		{"in the workspace", `dd if=/dev/urandom of=src/core bs=1M 2>/dev/null || :`},
+		{"in many files of the workspace", `for i in $(seq 2000); do head -c 100000 /dev/urandom >src/core$i || break; done 2>/dev/null`},
+		{"elsewhere", `dd if=/dev/urandom of=../log bs=1M 2>/dev/null || :`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			d := newDaemon(t)
+			d.smallDisk(96)
+			d.start()
+			v := newVictim(t, d)
+			v.plantShop("sqlite:shop.db", "")
+			v.useSQLite()
+			v.add("--db", "sqlite:shop.db", "--run", "./serve.sh")
+			v.turn("well", func() { v.put("one") })
+			before := v.note()
+			v.turn("badly", func() {
+				v.badCode()
+				v.shell(c.fill)
+				v.killApp()
+			})
+			v.rescue("undo")
+			v.is("undone", before)
+			v.sound()
+		})
+	}
+}

@@ -1,0 +1,172 @@
+package daemon_test
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"mulligan/ipc"
+	"mulligan/ipc/errs"
+)
+
+// ruins are what an agent leaves where the app's SQLite file was.
+var ruins = map[string]string{
+	"text":             `echo oops >"$1/shop.db"`,
+	"text beside logs": `head -c 300000 /dev/zero | tr '\0' x >"$1/shop.db"; echo log >"$1/shop.db-wal"; mkdir "$1/shop.db-journal"`,
+	"folder":           `rm "$1/shop.db"; mkdir -m 750 "$1/shop.db"; echo hi >"$1/shop.db/f"; ln -s /etc/passwd "$1/shop.db/link"`,
+	"fifo":             `rm "$1/shop.db"; mkfifo -m 640 "$1/shop.db"`,
+	"link":             `rm "$1/shop.db"; ln -s /etc/passwd "$1/shop.db"`,
+	"no header":        `dd if=/dev/zero of="$1/shop.db" bs=100 count=1 conv=notrunc status=none`,
+}
+
+// lies lists what lies at the database's names: kinds, modes, owners and contents.
+func lies(t *testing.T, w world) string {
+	t.Helper()
+	return says(t, "", "bash", "-euc", `cd "$1"; find . -path './shop.db*' -printf '%p %y %m %U %G %s %l\n' | sort; find . -path './shop.db*' -type f -exec sha256sum {} + | sort`, "bash", w.ws())
+}
+
+// TestRuinedDatabase has an agent ruin the database of a running app: it can be compared
+// and taken back like any other, what lay there is kept, and redo brings just that.
+func TestRuinedDatabase(t *testing.T) {
+	for name, ruin := range ruins {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, nil)
+			d := w.open(t)
+			defer func() { w.close(t, d) }()
+			w.runs(t, d, "zero")
+			cp := create(t, d)
+			w.setFiles(t, "one")
+			sh(t, ruin, w.ws())
+			before := lies(t, w)
+
+			if _, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{}); err == nil || !strings.Contains(err.Error(), "shop.db") {
+				t.Errorf("a checkpoint of it: %v", err)
+			}
+			diff, err := d.Diff(t.Context(), root, "shop", cp, ipc.DiffQuery{})
+			if err != nil || len(diff.Changes) == 0 || len(diff.Unreadable) != 1 || !strings.HasPrefix(diff.Unreadable[0], "db:shop ") {
+				t.Errorf("diff: %d changes, %q, %v", len(diff.Changes), diff.Unreadable, err)
+			}
+			dry := goBack(t, d, cp, ipc.RollbackRequest{DryRun: true})
+			if words := strings.Join(dry.Warnings, "\n"); !strings.Contains(words, "bytes would be kept") {
+				t.Errorf("a dry run says %q", words)
+			}
+			goBack(t, d, cp, ipc.RollbackRequest{Scope: []string{"file1"}})
+			goBack(t, d, ipc.Redo, ipc.RollbackRequest{})
+			if got := lies(t, w); got != before {
+				t.Fatalf("a rollback of a file touched the database: %s", got)
+			}
+
+			res := goBack(t, d, cp, ipc.RollbackRequest{})
+			w.runs(t, d, "zero")
+			safety := res.SafetyCheckpoint
+			if !slices.Equal(safety.Raw, []string{"db:shop"}) || !strings.Contains(strings.Join(safety.Warnings, "\n"), "db:shop: its state could not be read") {
+				t.Errorf("the safety checkpoint: raw %q, %q", safety.Raw, safety.Warnings)
+			}
+			if words := strings.Join(res.Warnings, "\n"); !strings.Contains(words, "db:shop could not be read; its bytes were kept") {
+				t.Errorf("the receipt says %q", words)
+			}
+			if !res.Verification.Match || res.Confidence != 1 || len(res.StayedBehind) > 0 {
+				t.Errorf("%+v, confidence %v, left behind %q", res.Verification, res.Confidence, res.StayedBehind)
+			}
+			if v, err := d.Verify(t.Context(), root, "shop", safety.ID, 1); err != nil || !v.OK {
+				t.Errorf("%+v, %v", v, err)
+			}
+
+			no := false
+			goBack(t, d, ipc.Redo, ipc.RollbackRequest{Start: &no})
+			if got := lies(t, w); got != before {
+				t.Fatalf("after redo there is:\n%s\nwant:\n%s", got, before)
+			}
+			yes := true
+			goBack(t, d, ipc.Redo, ipc.RollbackRequest{Start: &yes})
+			w.runs(t, d, "zero")
+
+			// The records know it again, made anew.
+			w.close(t, d)
+			for _, name := range []string{"mulligan.db", "mulligan.db-wal", "mulligan.db-shm"} {
+				os.Remove(filepath.Join(w.state(), name))
+			}
+			d = w.open(t)
+			if again, err := d.Checkpoint(t.Context(), root, "shop", safety.ID); err != nil || !slices.Equal(again.Raw, []string{"db:shop"}) {
+				t.Errorf("after a rebuild: %q, %v", again.Raw, err)
+			}
+		})
+	}
+}
+
+// TestRuinedTurn: a turn that ruins the database is one undo away; the turn after it has a
+// checkpoint that says what it lacks.
+func TestRuinedTurn(t *testing.T) {
+	d, w := openAuto(t, time.Hour)
+	worked(t, d, w, "one")
+	begin(t, d, "ruin")
+	write(t, w.ws(), "work", "ruin")
+	sh(t, ruins["folder"], w.ws())
+	end(t, d, "ruin")
+	turn := worked(t, d, w, "after")
+	cp, err := d.Checkpoint(t.Context(), root, "shop", *turn.CheckpointID)
+	if err != nil || len(cp.DBSnapshots) != 0 || !strings.Contains(strings.Join(cp.Warnings, "\n"), "db:shop is not in it") {
+		t.Errorf("%+v, %v", cp, err)
+	}
+	before := lies(t, w)
+	undoing(t, d, w, ipc.Undo, ipc.RollbackRequest{Turns: 2}, "one")
+	if word, err := w.sqliteSays(); err != nil || word != "zero" {
+		t.Errorf("the database says %q, %v", word, err)
+	}
+	undoing(t, d, w, ipc.Redo, ipc.RollbackRequest{}, "after")
+	if got := lies(t, w); got != before {
+		t.Errorf("after redo there is:\n%s\nwant:\n%s", got, before)
+	}
+}
+
+// TestRuinCutShort cuts a rollback over a ruined database short at steps of it, and has the
+// next daemon end it: the database is at one of its two states, and goes to the other.
+func TestRuinCutShort(t *testing.T) {
+	w := newWorld(t, nil)
+	whole := func(step int) {
+		t.Helper()
+		if word, err := w.sqliteSays(); err != nil || word != "zero" {
+			t.Fatalf("step %d: the database says %q, %v", step, word, err)
+		}
+	}
+	stride := 12
+	if long() {
+		stride = 1
+	}
+	for step := 1; ; step += stride {
+		d := w.open(t)
+		cp := create(t, d)
+		w.close(t, d)
+		sh(t, ruins["text beside logs"], w.ws())
+		before := lies(t, w)
+		opt := w.options()
+		var on atomic.Bool
+		var at atomic.Int64
+		opt.Seam = func(string) error {
+			if on.Load() && at.Add(1) >= int64(step) {
+				return errs.New(errs.Failed, "step", "cut")
+			}
+			return nil
+		}
+		d = w.openAs(t, opt)
+		on.Store(true)
+		_, err := d.Rollback(t.Context(), root, "shop", cp, ipc.RollbackRequest{}, nil)
+		on.Store(false)
+		w.close(t, d)
+		d = w.open(t)
+		if word, says := w.sqliteSays(); (says != nil || word != "zero") && lies(t, w) != before {
+			t.Fatalf("step %d: the database is neither what it was nor what it should be: %q, %v\n%s", step, word, says, lies(t, w))
+		}
+		goBack(t, d, cp, ipc.RollbackRequest{})
+		whole(step)
+		w.close(t, d)
+		if err == nil {
+			return
+		}
+	}
+}

@@ -1,0 +1,267 @@
+package disk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"mulligan/ipc/errs"
+)
+
+const opFlatten = "put disks together"
+
+// Flattens returns an error where Flatten could not begin: the domain runs.
+func (d *Driver) Flattens(ctx context.Context) error {
+	if err := d.begin(ctx, opFlatten); err != nil {
+		return err
+	}
+	defer d.mu.Unlock()
+	m, err := d.open(ctx, opFlatten)
+	if err != nil {
+		return err
+	}
+	defer m.Free()
+	return d.flattens(m)
+}
+
+func (d *Driver) flattens(m machine) error {
+	p, err := m.Power()
+	if err == nil && p.up() {
+		err = errs.New(errs.Busy, opFlatten, "domain %s is running: its disks can be put together again only while it is off", d.cfg.Domain).
+			WithHint("virsh shutdown %s, and try again", d.cfg.Domain)
+	}
+	return err
+}
+
+// Flatten gives a domain that is off the disks back that it came with, holding what the
+// present ones hold, and drops everything else that the driver has made: all snapshots
+// with it. At each step the domain reads the same.
+func (d *Driver) Flatten(ctx context.Context) error {
+	d.maintain.Lock()
+	defer d.maintain.Unlock()
+	if err := d.begin(ctx, opFlatten); err != nil {
+		return err
+	}
+	defer d.mu.Unlock()
+	m, err := d.open(ctx, opFlatten)
+	if err != nil {
+		return err
+	}
+	defer m.Free()
+	if err := d.flattens(m); err != nil {
+		return err
+	}
+	if err := d.flatten(ctx, m); err != nil {
+		return errs.Wrap(errs.Failed, opFlatten, err)
+	}
+	return nil
+}
+
+func (d *Driver) flatten(ctx context.Context, m machine) error {
+	head := d.tree.Layers[d.tree.Head]
+	kept := d.underDetached()
+	to := map[string]string{}
+	for _, dev := range d.tree.Disks {
+		top, bottom := head.Files[dev].Path, d.bottom(dev)
+		to[dev] = top
+		if bottom == "" || bottom == top || slices.Contains(kept, bottom) { // it is flat already, or others rest on it
+			for _, k := range d.tree.images(d.tree.Head, dev) {
+				kept = append(kept, k.of.Files[k.dev].Path)
+			}
+			continue
+		}
+		if err := d.fold(ctx, dev, top, bottom); err != nil {
+			return err
+		}
+		to[dev] = bottom
+	}
+	if err := d.update(func(t *tree) { t.Intent = &intent{Op: "flatten", Rests: to, Kept: kept} }); err != nil {
+		return err
+	}
+	if err := d.seam("flatten: define"); err != nil {
+		return err
+	}
+	text, err := m.XML(false)
+	if err == nil {
+		text, err = redirect(text, to)
+	}
+	if err == nil {
+		err = d.conn.Define(text)
+	}
+	if err != nil {
+		return err
+	}
+	if err := d.finishFlatten(m); err != nil || d.tree == nil {
+		return err
+	}
+	return errs.New(errs.Failed, opFlatten, "libvirt did not keep the definition of %s", d.cfg.Domain)
+}
+
+// finishFlatten ends what flatten began: where the domain is defined with the disks that it
+// came with, everything else is dropped, the tree too; else all stays.
+func (d *Driver) finishFlatten(m machine) error {
+	in := d.tree.Intent
+	s, _, err := d.surveyOf(opFlatten, m, false)
+	switch {
+	case err != nil:
+		return err
+	case samePaths(s.Sources, in.Rests, d.tree.Disks):
+		return d.forget(append(in.Kept, pathsOf(in.Rests)...))
+	}
+	return d.update(func(t *tree) { t.Intent = nil })
+}
+
+func pathsOf(m map[string]string) (list []string) {
+	for _, path := range m {
+		list = append(list, path)
+	}
+	return list
+}
+
+// bottom is the image of others that a disk's present image rests on, or once rested on.
+func (d *Driver) bottom(dev string) (path string) {
+	for _, k := range d.tree.images(d.tree.Head, dev) {
+		if f := k.of.Files[k.dev]; !d.owns(f.Path) {
+			return f.Path
+		}
+	}
+	for _, id := range d.tree.chain(d.tree.Head) { // somebody pulled it together
+		if f := d.tree.Layers[id].Files[dev]; f != nil && !d.owns(f.Path) {
+			path = f.Path
+		}
+	}
+	return path
+}
+
+// fold puts what top holds into bottom. The domain, which is on top, reads the same all the
+// time: what changes below is what lies above it anyway.
+func (d *Driver) fold(ctx context.Context, dev, top, bottom string) error {
+	links := d.tree.images(d.tree.Head, dev)
+	last := links[len(links)-1]
+	if err := setImmutable(bottom, false); err != nil {
+		return err
+	}
+	if err := d.seam("flatten: fold"); err != nil {
+		return err
+	}
+	if last.of.Files[last.dev].Path != bottom {
+		return d.replace(ctx, top, bottom)
+	}
+	need := int64(minFree)
+	for _, k := range links[:len(links)-1] {
+		need += blocks(k.of.Files[k.dev].Path)
+	}
+	if err := enough(filepath.Dir(bottom), need); err != nil {
+		return err
+	}
+	if _, err := run(ctx, "qemu-img", "commit", "-q", "-d", "-f", "qcow2", "-b", bottom, top); err != nil {
+		return err
+	}
+	size, err := imageSize(top)
+	if err != nil {
+		return err
+	}
+	if now, err := imageSize(bottom); err != nil || now == size {
+		return errors.Join(err, d.sameContent(ctx, top, bottom))
+	}
+	if _, err := run(ctx, "qemu-img", "resize", "-q", "--shrink", "-f", "qcow2", bottom, fmt.Sprint(size)); err != nil {
+		return err
+	}
+	return d.sameContent(ctx, top, bottom)
+}
+
+// replace puts a copy of top, which rests on nothing, in the place of bottom, which nothing rests on.
+func (d *Driver) replace(ctx context.Context, top, bottom string) error {
+	temp := filepath.Join(filepath.Dir(top), filepath.Base(top)+mergeSuffix+random()) // Sweep knows what that is
+	if err := enough(filepath.Dir(top), blocks(top)+minFree); err != nil {
+		return err
+	}
+	if _, err := run(ctx, "qemu-img", "convert", "-f", "qcow2", "-O", "qcow2", top, temp); err != nil {
+		return errors.Join(err, remove(temp))
+	}
+	err := errors.Join(d.sameContent(ctx, top, temp), chownLike(temp, top), syncFile(temp))
+	if err == nil {
+		err = os.Rename(temp, bottom)
+	}
+	if err != nil {
+		return errors.Join(err, remove(temp))
+	}
+	return syncDir(filepath.Dir(bottom))
+}
+
+// sameContent proves that a guest reads the same from two images.
+func (d *Driver) sameContent(ctx context.Context, a, b string) error {
+	if _, err := run(ctx, "qemu-img", "compare", "-q", "-f", "qcow2", "-F", "qcow2", a, b); err != nil {
+		return errs.Wrap(errs.Corrupt, opFlatten, err)
+	}
+	return syncFile(b)
+}
+
+func enough(dir string, need int64) error {
+	free, err := freeBytes(dir)
+	if err == nil && free < need {
+		err = errs.New(errs.Failed, opFlatten, "no space left to put disks together: %d MiB are needed in %s, %d are there", need>>20, dir, free>>20).WithHint(makeRoom)
+	}
+	return err
+}
+
+// underDetached lists the images that images of detached disks rest on, and these
+// themselves: whoever detached them may use them.
+func (d *Driver) underDetached() (list []string) {
+	for _, o := range d.tree.Out {
+		if !exists(o.Path) {
+			continue
+		}
+		list = append(list, o.Path)
+		id := d.tree.owner(o.Rests)
+		for dev, f := range d.tree.Layers[id].files() {
+			if f.Path != o.Rests {
+				continue
+			}
+			for _, k := range d.tree.images(id, dev) {
+				list = append(list, k.of.Files[k.dev].Path)
+			}
+		}
+	}
+	return list
+}
+
+// forget drops the record and every file that the driver has made, except those kept.
+// Images of others can be written to again, where nothing rests on them.
+func (d *Driver) forget(kept []string) error {
+	old := d.tree
+	if err := d.seam("flatten: forget"); err != nil {
+		return err
+	}
+	if err := os.Remove(d.treeFile()); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err := syncDir(d.cfg.StateDir); err != nil {
+		return err
+	}
+	d.tree = nil
+	var all []error
+	dirs := map[string]bool{}
+	for _, path := range old.files() {
+		switch {
+		case slices.Contains(kept, path):
+			if !slices.ContainsFunc(old.Out, func(o out) bool { return exists(o.Path) && o.Rests == path }) {
+				all = append(all, setImmutable(path, false))
+			}
+		case d.owns(path) || strings.HasSuffix(path, ".nvram") && d.inPool(path):
+			all = append(all, remove(path))
+			dirs[filepath.Dir(path)] = true
+		default:
+			all = append(all, setImmutable(path, false))
+		}
+	}
+	for dir := range dirs { // those that hold more stay
+		_ = os.Remove(dir)
+		_ = os.Remove(filepath.Dir(dir))
+	}
+	return errors.Join(all...)
+}

@@ -1,0 +1,204 @@
+package disk
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	"mulligan/ipc/errs"
+)
+
+// followDisks makes the disks that are captured those of the domain: disks that were
+// attached since are adopted, disks that were detached are let go. A disk that only one of
+// the domain's definitions has is not captured: it would not be there, or would come
+// back, with the next start.
+func (d *Driver) followDisks(op string, kept, live survey) error {
+	var now []string
+	d.halfway = nil
+	for _, dev := range slices.Compact(slices.Sorted(slices.Values(slices.Concat(kept.Disks, live.Disks)))) {
+		inKept, inLive := slices.Contains(kept.Disks, dev), slices.Contains(live.Disks, dev)
+		switch {
+		case inKept && inLive:
+			now = append(now, dev)
+		case inLive:
+			d.halfway = append(d.halfway, fmt.Sprintf("disk %s is in the running domain and not in its persistent definition: it is neither captured nor restored (virsh attach-disk --config adds it).", dev))
+		default:
+			d.halfway = append(d.halfway, fmt.Sprintf("disk %s is in the persistent definition and not in the running domain: it is neither captured nor restored until the next start.", dev))
+		}
+	}
+	if slices.Equal(now, d.tree.Disks) || d.tree.switching() {
+		return nil
+	}
+	if len(now) == 0 {
+		return errs.New(errs.Conflict, op, "domain %s has no disk any more that is in both its live and its persistent definition", d.cfg.Domain).
+			WithHint("virsh attach-disk --config; or register the app without the domain")
+	}
+	next, err := d.tree.clone()
+	if err != nil {
+		return err
+	}
+	for _, dev := range d.tree.Disks {
+		if !slices.Contains(now, dev) {
+			d.letGo(next, dev)
+		}
+	}
+	for _, dev := range now {
+		if slices.Contains(d.tree.Disks, dev) {
+			continue
+		}
+		if err := d.takeOn(op, next, dev, kept.Sources[dev]); err != nil {
+			return err
+		}
+	}
+	next.Disks = now
+	return d.save(next)
+}
+
+// switching reports whether a restore has begun that must find the disks that it was
+// prepared for.
+func (t *tree) switching() bool {
+	for _, p := range t.Switches {
+		if p.Phase != prepared && p.Phase != undone {
+			return true
+		}
+	}
+	return t.Intent != nil
+}
+
+// letGo takes a disk that was detached out of the head. The layers below keep what they
+// have of it, and its image stays as it is.
+func (d *Driver) letGo(t *tree, dev string) {
+	head := t.Layers[t.Head]
+	path := head.Files[dev].Path
+	if d.owns(path) {
+		below, _ := t.backing(head, dev)
+		t.Out = append(t.Out, out{Path: path, Rests: below})
+	}
+	delete(head.Files, dev)
+	delete(head.Below, dev)
+	delete(head.Rests, dev)
+	t.News = append(t.News, fmt.Sprintf("disk %s was detached from domain %s, or is not to be captured any more: its image %s stays as it is, and older checkpoints keep what they hold of it.", dev, d.cfg.Domain, path))
+}
+
+// takeOn adds a disk that was attached to the head: its image as it is, or the one that it
+// had when it was detached.
+func (d *Driver) takeOn(op string, t *tree, dev, path string) error {
+	if err := d.trusted(op, filepath.Dir(path)); err != nil {
+		return err
+	}
+	below, err := foundation(op, dev, path)
+	if err != nil {
+		return err
+	}
+	backing, err := backingOf(path)
+	if err != nil {
+		return errs.Wrap(errs.Failed, op, err)
+	}
+	if t.owner(path) != "" {
+		return errs.New(errs.Conflict, op, "disk %s of domain %s was attached with %s, which is a layer of older checkpoints", dev, d.cfg.Domain, path).
+			WithHint("detach it, and attach a copy: qemu-img convert -O qcow2")
+	}
+	head := t.Layers[t.Head]
+	head.Files[dev] = &file{Path: path}
+	if head.Rests == nil {
+		head.Rests = map[string]string{}
+	}
+	head.Rests[dev] = backing
+	if d.owns(path) {
+		t.Out = slices.DeleteFunc(t.Out, func(o out) bool { return o.Path == path })
+	} else if len(below) > 0 {
+		if head.Below == nil {
+			head.Below = map[string][]*file{}
+		}
+		head.Below[dev] = below
+	}
+	t.News = append(t.News, fmt.Sprintf("disk %s was attached to domain %s: it is captured from now on, and checkpoints made before leave it alone.", dev, d.cfg.Domain))
+	return nil
+}
+
+// followChains looks what the images that the domain writes to rest on: a block pull,
+// and a rebase, take images from below them, and leave what the guest reads as it was.
+func (d *Driver) followChains(op string) error {
+	head := d.tree.Layers[d.tree.Head]
+	rests, below := map[string]string{}, map[string][]*file{}
+	for _, dev := range d.tree.Disks {
+		path := head.Files[dev].Path
+		now, err := backingOf(path)
+		if err != nil {
+			return errs.Wrap(errs.Failed, op, err)
+		}
+		was, known := d.tree.backing(head, dev)
+		switch {
+		case known && now == was:
+		case known && now != "" && !d.knows(now):
+			return errs.New(errs.Conflict, op, "disk %s of domain %s was put on %s, which mulligan does not know, and rested on %q", dev, d.cfg.Domain, now, was).
+				WithHint("with the domain off: qemu-img rebase -F qcow2 -b %s %s", was, path)
+		case known:
+			rests[dev] = now
+		}
+		if d.owns(path) {
+			continue
+		}
+		list, err := foundation(op, dev, path) // of an image that the domain came with
+		if err != nil {
+			return err
+		}
+		if !sameFiles(list, head.Below[dev]) {
+			below[dev] = list
+		}
+	}
+	if len(rests)+len(below) == 0 {
+		return nil
+	}
+	return d.update(func(t *tree) {
+		head := t.Layers[t.Head]
+		for dev, path := range rests {
+			if head.Rests == nil {
+				head.Rests = map[string]string{}
+			}
+			head.Rests[dev] = path
+			t.News = append(t.News, fmt.Sprintf("the image of disk %s was pulled together by somebody: this checkpoint holds all of it once more.", dev))
+		}
+		for dev, list := range below {
+			if head.Below == nil {
+				head.Below = map[string][]*file{}
+			}
+			head.Below[dev] = list
+		}
+	})
+}
+
+// knows reports whether an image is in the tree, or below it.
+func (d *Driver) knows(path string) bool {
+	for _, l := range d.tree.Layers {
+		for _, f := range l.all() {
+			if f.Path == path {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func sameFiles(a, b []*file) bool {
+	return slices.EqualFunc(a, b, func(x, y *file) bool { return x.Path == y.Path })
+}
+
+// backingOf is the backing file that the header of the image at path names; "" for none.
+func backingOf(path string) (string, error) {
+	img, f, err := openImage(path)
+	if err != nil {
+		return "", err
+	}
+	return img.Backing, f.Close()
+}
+
+// forgetOut strikes off the images of detached disks that somebody has removed: what they
+// rested on is held for them no more.
+func (d *Driver) forgetOut() error {
+	gone := func(o out) bool { return !exists(o.Path) }
+	if !slices.ContainsFunc(d.tree.Out, gone) {
+		return nil
+	}
+	return d.update(func(t *tree) { t.Out = slices.DeleteFunc(t.Out, gone) })
+}

@@ -1,0 +1,234 @@
+package logical
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// A table that inherits from another cannot always be made again with its columns
+// in the same places: a column that its parent got later comes last in it, and a
+// dump, which names the parent and the table's own columns, makes the inherited ones
+// first. So the columns of such tables are held in the order that a dump gives them,
+// wherever they lie, and their definitions are compared line by line in any order.
+
+// lineage is what is needed to tell in which order a dump makes columns.
+type lineage struct {
+	parents map[uint32][]uint32
+	columns map[uint32][]heir // as they lie
+	done    map[uint32][]string
+}
+
+// heir is a column of a table that inherits, or is inherited from.
+type heir struct {
+	name string
+	own  bool // a dump writes it with the table's own columns
+}
+
+// lineage reads which tables inherit from which.
+func (c *conn) lineage(ctx context.Context) (*lineage, error) {
+	l := &lineage{parents: map[uint32][]uint32{}, columns: map[uint32][]heir{}, done: map[uint32][]string{}}
+	const links = `FROM pg_catalog.pg_inherits i JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid WHERE c.relkind IN ('r', 'f') AND NOT c.relispartition`
+	rows, err := c.Query(ctx, `SELECT i.inhrelid, i.inhparent `+links+` ORDER BY i.inhrelid, i.inhseqno`)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var child, parent uint32
+		if err := rows.Scan(&child, &parent); err != nil {
+			return nil, err
+		}
+		if err := c.kept.Add("an oid"); err != nil {
+			return nil, err
+		}
+		l.parents[child] = append(l.parents[child], parent)
+	}
+	if rows.Err() != nil || len(l.parents) == 0 {
+		return l, rows.Err()
+	}
+	rows, err = c.Query(ctx, `SELECT a.attrelid, a.attname, a.attislocal FROM pg_catalog.pg_attribute a WHERE a.attnum > 0 AND NOT a.attisdropped
+		AND a.attrelid IN (SELECT i.inhrelid `+links+` UNION SELECT i.inhparent `+links+`) ORDER BY a.attrelid, a.attnum`)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var oid uint32
+		var h heir
+		if err := rows.Scan(&oid, &h.name, &h.own); err != nil {
+			return nil, err
+		}
+		if err := c.kept.Add(h.name); err != nil {
+			return nil, err
+		}
+		l.columns[oid] = append(l.columns[oid], h)
+	}
+	return l, rows.Err()
+}
+
+// order gives the names of a table's columns in the order in which a dump makes them:
+// those of its parents, and then its own.
+func (l *lineage) order(oid uint32) []string {
+	if names, ok := l.done[oid]; ok {
+		return names
+	}
+	l.done[oid] = nil // a circle, which no real server has, ends here
+	parents := l.parents[oid]
+	var names []string
+	have := map[string]bool{}
+	add := func(name string) {
+		if !have[name] {
+			have[name] = true
+			names = append(names, name)
+		}
+	}
+	for _, p := range parents {
+		for _, name := range l.order(p) {
+			add(name)
+		}
+	}
+	for _, h := range l.columns[oid] {
+		if h.own || len(parents) == 0 {
+			add(h.name)
+		}
+	}
+	l.done[oid] = names
+	return names
+}
+
+// arrange puts the columns of tables that inherit into the order of a dump, and says
+// which lie in another.
+func (c *conn) arrange(ctx context.Context, list []*relation) (notes []string, err error) {
+	l, err := c.lineage(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var moved []string
+	for _, r := range list {
+		if len(l.parents[r.OID]) == 0 {
+			continue
+		}
+		if now := r.table.Columns; r.table.reorder(l.order(r.OID)) {
+			moved = append(moved, fmt.Sprintf("%s (%s instead of %s)", r.table.id(), namesOf(r.table.Columns), namesOf(now)))
+		}
+	}
+	const most = 3
+	if n := len(moved); n > 0 {
+		text := strings.Join(moved[:min(n, most)], ", ")
+		if n > most {
+			text += fmt.Sprintf(" and %d tables more", n-most)
+		}
+		notes = append(notes, "A dump cannot keep the places of columns that a parent table got later: a restore gives the same columns in another order in "+text+
+			". Statements that name their columns are not affected.")
+	}
+	return notes, nil
+}
+
+func namesOf(columns []column) string {
+	var names []string
+	for _, c := range columns {
+		names = append(names, c.Name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// reorder puts the columns into the order of names, and reports whether they were in another.
+// Columns that are not named come last.
+func (t *table) reorder(names []string) bool {
+	rank := map[string]int{}
+	for i, name := range names {
+		rank[name] = i - len(names)
+	}
+	sorted := slices.Clone(t.Columns)
+	slices.SortStableFunc(sorted, func(a, b column) int { return cmp.Compare(rank[a.Name], rank[b.Name]) })
+	if slices.Equal(sorted, t.Columns) {
+		return false
+	}
+	t.Columns = sorted
+	return true
+}
+
+// follow puts the columns of tables into the order in which the state s has them, where
+// they are the same: an earlier version of this program stored them as they lay.
+func follow(s *state, list []*relation) {
+	if s == nil {
+		return
+	}
+	tables := tablesOf(s)
+	for _, r := range list {
+		was, ok := tables[r.table.id()]
+		if !ok || len(was.Columns) != len(r.table.Columns) {
+			continue
+		}
+		var names []string
+		for _, c := range was.Columns {
+			names = append(names, c.Name)
+		}
+		r.table.reorder(names)
+	}
+}
+
+const inherits = "\nINHERITS ("
+
+// canonical is pg_dump's text for comparisons: where tables inherit, the objects and the
+// lines of those tables' definitions are sorted, for their order goes by the places of columns.
+// Each object has the settings before it that are in force for it.
+func canonical(text []byte) []byte {
+	if !bytes.Contains(text, []byte(inherits)) {
+		return text
+	}
+	parts := strings.Split(string(text), partMark)
+	settings := map[string]string{}
+	var list []string
+	for i, part := range parts {
+		before := strings.Join(slices.Sorted(maps.Values(settings)), "")
+		lines := strings.SplitAfter(strings.TrimRight(part, "\n"), "\n")
+		end := len(lines)
+		for end > 0 && (strings.HasPrefix(lines[end-1], "SET default_") || strings.TrimSpace(lines[end-1]) == "") {
+			end--
+		}
+		for _, line := range lines[end:] {
+			if name, _, ok := strings.Cut(line, " = "); ok {
+				settings[name] = strings.TrimSpace(line) + "\n"
+			}
+		}
+		body := strings.TrimRight(strings.Join(lines[:end], ""), "\n")
+		if i == 0 {
+			list = append(list, body)
+			continue
+		}
+		kind := kindOf(body)
+		if kind != "COMMENT" && kind != "ACL" && kind != "DEFAULT" {
+			body = before + body
+		}
+		list = append(list, sortedTable(kind, body))
+	}
+	slices.Sort(list[1:])
+	return []byte(strings.Join(list, partMark))
+}
+
+// kindOf is the type that pg_dump's comment gives to the object that begins with it.
+func kindOf(part string) string {
+	head, _, _ := strings.Cut(part, "\n")
+	_, kind, _ := strings.Cut(head, "; Type: ")
+	kind, _, _ = strings.Cut(kind, "; Schema: ")
+	return kind
+}
+
+// sortedTable sorts the lines of a table's definition if it inherits.
+func sortedTable(kind, sql string) string {
+	if kind != "TABLE" && kind != "FOREIGN TABLE" || !strings.Contains(sql, inherits) {
+		return sql
+	}
+	lines := strings.Split(sql, "\n")
+	for i, line := range lines {
+		lines[i] = strings.TrimSuffix(line, ",")
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}

@@ -1,0 +1,71 @@
+package logical
+
+import (
+	"context"
+
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+	"mulligan/snap/records"
+)
+
+var _ snap.Rehearser = (*Driver)(nil)
+
+// Shape names a snapshot's schema. It is "" where there was no database.
+func (d *Driver) Shape(id snap.SnapshotID) (string, error) {
+	const op = "read a snapshot"
+	root, err := d.records.Snapshot(op, id)
+	if err != nil {
+		return "", err
+	}
+	m, err := load(d.cfg.Store, root.Hash)
+	if err != nil || m.State.Absent {
+		return "", errs.Wrap(errs.Failed, op, err)
+	}
+	bare := m.State // all but what is in tables, sequences and large objects
+	bare.Sequences, bare.Objects, bare.Blobs, bare.Tables = nil, nil, content{}, nil
+	for _, t := range m.State.Tables {
+		t.content = content{}
+		bare.Tables = append(bare.Tables, t)
+	}
+	return bare.hash().String(), nil
+}
+
+// Rehearse builds the snapshot's database beside the live one, as Prepare does, proves it
+// and drops it again. It holds no lock of the driver: a restore need not wait for it.
+func (d *Driver) Rehearse(ctx context.Context, as snap.RestoreID, id snap.SnapshotID) error {
+	const op = "rehearse the restore of database"
+	if len(beside("", as, "new")) > 63 {
+		return errs.New(errs.Invalid, op, "%q is not a restore id", as)
+	}
+	root, err := d.records.Snapshot(op, id)
+	if err != nil {
+		return err
+	}
+	m, err := load(d.cfg.Store, root.Hash)
+	if err != nil || m.State.Absent {
+		return errs.Wrap(errs.Failed, op, err)
+	}
+	out, err := d.outside(ctx)
+	if err != nil {
+		return d.classify(op, err)
+	}
+	defer out.close()
+	p := &plan{
+		Plan: records.NewPlan(snap.RestoreRequest{ID: as, Target: id, Base: id}, records.Preparing, nil),
+		New:  beside(d.login.database, as, "new"), Old: beside(d.login.database, as, "old"),
+	}
+	if err := d.allowed(ctx, out, ends{target: m, base: m}); err != nil {
+		return d.classify(op, err)
+	}
+	if err := d.records.Advance(p, records.Preparing); err != nil {
+		return d.classify(op, err)
+	}
+	err = d.makeRoles(ctx, out, p, m.Roles)
+	if err == nil {
+		_, err = d.build(ctx, out, p.New, d.note(p), m)
+	}
+	if sqlState(err) == stateDiskFull {
+		d.empty(p, m)
+	}
+	return d.classify(op, errs.Also(err, d.abort(out, p)))
+}

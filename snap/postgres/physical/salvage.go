@@ -1,0 +1,259 @@
+package physical
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"mulligan/ipc/errs"
+	"mulligan/privsep"
+	"mulligan/snap"
+)
+
+// Salvage stops the server and keeps what lies where the data folder should be, byte
+// by byte: a folder that no server can be started in, a file, a link, or nothing.
+func (d *Driver) Salvage(ctx context.Context, req snap.CaptureRequest) (snap.Snapshot, error) {
+	const op = "keep the files of cluster"
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !validName(string(req.ID)) {
+		return snap.Snapshot{}, errs.New(errs.Invalid, op, "%q is not a snapshot id", req.ID)
+	}
+	r, err := d.salvage(ctx, req)
+	if err != nil {
+		return snap.Snapshot{}, d.classify(op, err)
+	}
+	return snap.Snapshot{ID: r.ID, Driver: driverName, Hash: r.Hash, Quiesced: true, Raw: true, Created: r.Created, Warnings: r.Warnings}, nil
+}
+
+func (d *Driver) salvage(ctx context.Context, req snap.CaptureRequest) (r raw, err error) {
+	if d.idle.Conn != nil {
+		d.idle.close()
+		d.idle = conn{}
+	}
+	r = raw{ID: req.ID, Quiesced: true, Created: time.Now().UTC(), Ran: d.status(ctx, d.cfg.DataDir) != ""}
+	if err := d.seam("salvage: stop"); err != nil {
+		return r, err
+	}
+	if err := d.stop(ctx); err != nil {
+		return r, err
+	}
+	dir := randomHex(8)
+	got, err := d.copyRaw(ctx, d.cfg.DataDir, d.stored("raws", dir))
+	if err != nil {
+		return r, err
+	}
+	r.Hash, r.Stamp, r.Warnings = got.Hash, got.Stamp, got.warnings()
+	if got.There {
+		r.Dir = dir
+	}
+	if err := errors.Join(ctx.Err(), d.seam("salvage: record")); err != nil {
+		return r, err
+	}
+	return r, d.put("raws", string(r.ID), r)
+}
+
+func (c rawCopied) warnings() (list []string) {
+	list = []string{"The cluster could not be read, so its files were kept as they are."}
+	if !c.There {
+		list = []string{"The cluster's data folder is gone: there was nothing to be kept."}
+	}
+	if c.Leaves > 0 {
+		list = append(list, fmt.Sprintf("%d links were kept as links: what they lead to is not part of the snapshot.", c.Leaves))
+	}
+	if c.Lacks > 0 {
+		list = append(list, fmt.Sprintf("%d sockets, fifos or devices were left out.", c.Lacks))
+	}
+	return list
+}
+
+// copyRaw copies whatever lies at from into the store, or leaves nothing there.
+func (d *Driver) copyRaw(ctx context.Context, from, to string) (c rawCopied, err error) {
+	if info, e := os.Lstat(from); e == nil && info.IsDir() {
+		err = d.room(ctx, from)
+	}
+	if err == nil {
+		err = d.seam("raw: copy")
+	}
+	if err == nil {
+		c, err = copyRawAsOwner.Call(ctx, d.owner, exchangeOf{from, to})
+	}
+	if err != nil {
+		return c, errs.Also(err, d.remove(ctx, to))
+	}
+	return c, nil
+}
+
+// verifyRaw checks what is stored of a snapshot that was kept raw.
+func (d *Driver) verifyRaw(ctx context.Context, r raw, depth snap.Depth) error {
+	if r.Dir == "" {
+		return nil
+	}
+	damaged := errs.New(errs.Corrupt, "", "the kept files of snapshot %s are damaged", r.ID).WithHint("use another checkpoint")
+	if n, err := inode(d.stored("raws", r.Dir)); err != nil || n == 0 {
+		return errs.Also(damaged, err)
+	}
+	if depth != snap.Full {
+		return nil
+	}
+	now, err := hashRawAsOwner.Call(ctx, d.owner, d.stored("raws", r.Dir))
+	if err == nil && now != r.Hash {
+		err = damaged
+	}
+	return err
+}
+
+// rawFork makes a copy of a snapshot that was kept raw, which is to change places
+// with the live folder.
+func (d *Driver) rawFork(ctx context.Context, r raw) (fk fork, err error) {
+	fk.Dir = randomHex(8)
+	if r.Dir == "" {
+		return fk, nil
+	}
+	dir := d.stored("forks", fk.Dir)
+	c, err := d.copyRaw(ctx, d.stored("raws", r.Dir), dir)
+	if err != nil {
+		return fk, err
+	}
+	if c.Hash != r.Hash {
+		err := errs.New(errs.Corrupt, "", "the kept files of snapshot %s are damaged", r.ID).WithHint("use another checkpoint")
+		return fk, errs.Also(err, d.remove(ctx, dir))
+	}
+	fk.Inode, err = inode(dir)
+	return fk, err
+}
+
+// movedRaw reports whether what lies where the data folder should be is no longer
+// what was kept raw.
+func (d *Driver) movedRaw(ctx context.Context, r *raw) (bool, error) {
+	if running, err := inUse(d.cfg.DataDir); err != nil || running {
+		return true, err
+	}
+	now, err := stampAsOwner.Call(ctx, d.owner, d.cfg.DataDir)
+	return now != r.Stamp, err
+}
+
+// bringUp starts the server after what a snapshot holds has become live. Files that
+// were kept raw are left as they are, unless a server ran in them: then they are
+// hashed first, and it is started if that can be.
+func (d *Driver) bringUp(ctx context.Context, p *plan, r *raw) error {
+	if r == nil {
+		return d.start(ctx)
+	}
+	if !r.Ran {
+		return nil
+	}
+	if p.Read.IsZero() {
+		now, err := hashRawAsOwner.Call(ctx, d.owner, d.cfg.DataDir)
+		if err != nil {
+			return err
+		}
+		p.Read = now
+		if err := d.put("switches", string(p.ID), p); err != nil {
+			return err
+		}
+	}
+	return d.startRaw(ctx, r)
+}
+
+// startRaw starts the server in files that were kept raw, if one ran in them and can.
+func (d *Driver) startRaw(ctx context.Context, r *raw) error {
+	if !r.Ran {
+		return nil
+	}
+	err := d.start(ctx)
+	if err != nil && ctx.Err() == nil {
+		d.cfg.Log.Warn("a server that ran before its files were kept cannot be started", "cluster", d.cfg.Name, "err", err)
+		err = nil
+	}
+	return err
+}
+
+// rawProof compares what lies where the data folder should be with r.
+func (d *Driver) rawProof(ctx context.Context, p *plan, r *raw, proof *snap.Proof) (err error) {
+	proof.Post = p.Read // before the server was started
+	if proof.Post.IsZero() {
+		proof.Post, err = hashRawAsOwner.Call(ctx, d.owner, d.cfg.DataDir)
+	}
+	proof.Want, proof.Match = r.Hash, proof.Post == r.Hash
+	proof.Notes = []string{"Compared: the names, modes and contents of all files where the data folder should be. The snapshot was kept without being read."}
+	return err
+}
+
+// revive starts a server that is down. why says how it was found so, and is the error
+// of one that runs all the same.
+func (d *Driver) revive(ctx context.Context, why error) error {
+	running, err := inUse(d.cfg.DataDir)
+	if err != nil {
+		return err
+	}
+	if running {
+		return why
+	}
+	if err := d.start(ctx); err != nil {
+		return &errs.Error{Kind: errs.Unavailable, Message: "the server is down and cannot be started", Err: errs.Also(why, err), Hint: "its own log says why"}
+	}
+	return nil
+}
+
+// remember keeps what a restore has to know of the server while it cannot be asked.
+func (d *Driver) remember(f facts) error {
+	if err := d.put(".", "ward", ward{Store: d.cfg.Store, UID: d.owner.UID, GID: d.owner.GID, Bin: d.cfg.Bin}); err != nil {
+		return err
+	}
+	return d.put(".", "facts", f.lasting())
+}
+
+// rememberAgain is remember where something is new.
+func (d *Driver) rememberAgain(f facts) error {
+	var old facts
+	err := d.get(".", "facts", &old)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	a, err1 := json.Marshal(old)
+	b, err2 := json.Marshal(f.lasting())
+	if err == nil && errors.Join(err1, err2) == nil && string(a) == string(b) {
+		return nil
+	}
+	return d.remember(f)
+}
+
+// lasting leaves out what changes all the time.
+func (f facts) lasting() facts {
+	f.TLI, f.Spaces, f.Databases, f.Size, f.Slot, f.Given = 0, nil, nil, 0, false, nil
+	return f
+}
+
+// known is what was remembered of the server.
+func (d *Driver) known() (f facts, err error) {
+	err = d.get(".", "facts", &f)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = errs.New(errs.Unavailable, "", "the server of cluster %s is down, and nothing was recorded of it yet", d.cfg.Name).
+			WithHint("start it once")
+	}
+	return f, err
+}
+
+// Recall gives what was recorded of the cluster with this StateDir when it was last
+// well: for a driver whose cluster has no data folder to [Locate].
+func Recall(stateDir string) (p Place, found bool) {
+	var w ward
+	data, err := os.ReadFile(filepath.Join(stateDir, "ward.json"))
+	if err != nil || json.Unmarshal(data, &w) != nil || w.Bin == "" {
+		return p, false
+	}
+	return Place{Bin: w.Bin, Owner: privsep.User{UID: w.UID, GID: w.GID}}, true
+}
+
+// rawsOf picks some of the snapshots that were kept raw.
+func (d *Driver) rawsOf(ids []snap.SnapshotID) ([]raw, error) {
+	all, err := d.raws()
+	return slices.DeleteFunc(all, func(r raw) bool { return !slices.Contains(ids, r.ID) }), err
+}

@@ -1,0 +1,481 @@
+package snaptest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+)
+
+// Breakable is a Subject whose driver is a [snap.Salvager]. RunSalvage needs it.
+type Breakable interface {
+	Subject
+
+	// Wrecks names the ways in which Wreck can break the live state. The driver can
+	// capture none of them. Of a slow subject, only the first ones meet kills.
+	Wrecks() []string
+
+	// Wreck breaks a live state that is whole, in one of these ways. Two seeds leave
+	// different bytes. The app, and the engine, are stopped when it returns.
+	Wreck(t *testing.T, way string, seed int64)
+
+	// Bytes reads the live state as it lies there, whole or broken, without the
+	// engine: names, kinds, modes, owners and contents of all that a Salvage keeps.
+	Bytes(t *testing.T) string
+}
+
+// Killable is a Breakable whose driver can be cut short at each of its steps.
+type Killable interface {
+	// KillAt has the driver stop at its nth step from now on, counted from 1, and at each
+	// one after that, with an error that stands for the process' end. 0 lets it work on.
+	KillAt(n int)
+
+	// Killed reports whether the step that KillAt named was reached.
+	Killed() bool
+}
+
+// RunSalvage puts a driver that is a [snap.Salvager] through what it promises of states
+// that it cannot read.
+func RunSalvage(t *testing.T, newSubject func(t *testing.T) Breakable) {
+	first := newSubject(t)
+	_, killable := first.(Killable)
+	slow, isSlow := first.(Slow)
+	for i, way := range first.Wrecks() {
+		for _, c := range salvageCases {
+			if c.kills && (!killable || i >= mostKilled && isSlow && slow.Slow()) {
+				continue
+			}
+			t.Run(way+"/"+c.name, func(t *testing.T) {
+				s := newSubject(t)
+				c.run(&salvage{harness: newHarness(t, s), subject: s, way: way})
+			})
+		}
+	}
+}
+
+// mostKilled is of how many ways a slow subject gets killed.
+const mostKilled = 2
+
+var salvageCases = []struct {
+	name  string
+	run   func(*salvage)
+	kills bool // it needs a Killable
+}{
+	{"Kept", salvageKept, false},
+	{"GoodOver", salvageGoodOver, false},
+	{"Redo", salvageRedo, false},
+	{"RawOverRaw", salvageRawOverRaw, false},
+	{"Changed", salvageChanged, false},
+	{"Damage", salvageDamage, false},
+	{"Cancelled", salvageCancelled, false},
+	{"KillSalvage", salvageKilled, true},
+	{"KillSwitch", salvageKilledSwitch, true},
+	{"KillRedo", salvageKilledRedo, true},
+}
+
+// salvage is a harness for states that are read by their bytes.
+type salvage struct {
+	*harness
+	subject Breakable
+	way     string
+}
+
+func (s *salvage) bytes() string { return s.subject.Bytes(s.t) }
+
+// good captures a state that is whole.
+func (s *salvage) good() held {
+	s.Helper()
+	s.mutate()
+	return s.capture()
+}
+
+// wreck breaks the live state, and checks that it cannot be captured.
+func (s *salvage) wreck() string {
+	s.Helper()
+	s.seed++
+	s.subject.Wreck(s.t, s.way, s.seed)
+	before, id := s.bytes(), s.snapshotID()
+	if got, err := s.driver().Capture(s.ctx, snap.CaptureRequest{ID: id, Quiesced: true}); err == nil {
+		s.Fatalf("Capture of a state that cannot be read gives %+v", got)
+	} else if errors.Is(err, snap.ErrChanged) {
+		s.Errorf("Capture says that the state changes, where it cannot be read: %v", err)
+	}
+	s.fails("Verify of a capture that failed", s.driver().Verify(s.ctx, id, snap.Quick), errs.NotFound)
+	s.lies(before, "a Capture that failed")
+	return before
+}
+
+// lies checks that the bytes of the live state are want.
+func (s *salvage) lies(want, after string) {
+	s.Helper()
+	if got := s.bytes(); got != want {
+		s.Fatalf("%s left other bytes:\n%.2000s\nwant:\n%.2000s", after, got, want)
+	}
+}
+
+// keep salvages the live state, and checks that this leaves it alone.
+func (s *salvage) keep() held {
+	s.Helper()
+	before, id := s.bytes(), s.snapshotID()
+	got, err := s.driver().(snap.Salvager).Salvage(s.ctx, snap.CaptureRequest{ID: id, Quiesced: true})
+	s.must("Salvage", err)
+	if got.ID != id || got.Driver == "" || got.Created.IsZero() || !got.Quiesced || !got.Raw {
+		s.Errorf("Salvage(%s) returned an incomplete snapshot: %+v", id, got)
+	}
+	s.lies(before, "Salvage")
+	return held{got, before}
+}
+
+// ready prepares a switch from the live state, which base holds.
+func (s *salvage) ready(target, base held) (snap.RestoreID, snap.Switch) {
+	s.Helper()
+	before, id := s.bytes(), s.restoreID()
+	sw, err := s.driver().Prepare(s.ctx, snap.RestoreRequest{ID: id, Target: target.ID, Base: base.ID})
+	s.must("Prepare", err)
+	s.lies(before, "Prepare")
+	stale, err := sw.Stale(s.ctx)
+	s.must("Stale", err)
+	if stale {
+		s.Fatalf("a base that was just taken is stale")
+	}
+	return id, sw
+}
+
+// proved checks that Check finds the live state to be what the switch made it.
+func (s *salvage) proved(sw snap.Switch) {
+	s.Helper()
+	if p := s.check(sw); !p.Match || p.Post != p.Want {
+		s.Errorf("Check does not find the state restored: %+v", p)
+	}
+}
+
+// alike checks that two snapshots of the same bytes have the same hash.
+func (s *salvage) alike(a, b held) {
+	s.Helper()
+	if a.Hash != b.Hash && !a.Hash.IsZero() && !b.Hash.IsZero() {
+		s.Errorf("the same bytes have hash %s, then %s", a.Hash, b.Hash)
+	}
+}
+
+// salvageKept: the bytes are stored, durably, and go when they are deleted.
+func salvageKept(s *salvage) {
+	good := s.good()
+	s.wreck()
+	raw := s.keep()
+	s.alike(raw, s.keep())
+	for range 2 {
+		s.verify(raw, snap.Quick)
+		s.verify(raw, snap.Full)
+		s.size(raw)
+		s.reopen()
+	}
+	s.must("Sweep", s.driver().Sweep(s.ctx, snap.Gone{}))
+	s.verify(raw, snap.Full)
+	s.delete(raw)
+	s.fails("Verify of what was deleted", s.driver().Verify(s.ctx, raw.ID, snap.Quick), errs.NotFound)
+	s.verify(good, snap.Full)
+}
+
+// salvageGoodOver: a state that is whole replaces the broken one, and Undo brings back
+// just these bytes, in this process and the next.
+func salvageGoodOver(s *salvage) {
+	good := s.good()
+	broken := s.wreck()
+	raw := s.keep()
+	for _, crash := range []bool{false, true} {
+		id, sw := s.ready(good, raw)
+		next := func() {
+			if crash {
+				s.reopen()
+				sw = s.resume(id)
+			}
+		}
+		if _, total := sw.Changes(1); total < 1 {
+			s.Errorf("Changes are none between what is broken and what is whole")
+		}
+		next()
+		for range 2 {
+			s.must("Commit", sw.Commit(s.ctx))
+			s.proved(sw)
+			next()
+		}
+		s.lives(good)
+		next()
+		for range 2 {
+			s.must("Undo", sw.Undo(s.ctx))
+			s.lies(broken, "Undo")
+			s.proved(sw)
+			next()
+		}
+		s.must("Finish", sw.Finish(s.ctx))
+		s.gone(id)
+		s.lies(broken, "Finish")
+		again := s.keep()
+		s.alike(raw, again)
+		raw = again
+	}
+	_, sw := s.ready(good, raw)
+	s.must("Undo of a switch that is only prepared", sw.Undo(s.ctx))
+	s.lies(broken, "Undo of a switch that is only prepared")
+	s.must("Finish", sw.Finish(s.ctx))
+	s.over(good, raw)
+	s.restore(s.good())
+}
+
+// over takes the live state from raw to good for good.
+func (s *salvage) over(good, raw held) {
+	s.Helper()
+	_, sw := s.ready(good, raw)
+	s.must("Commit", sw.Commit(s.ctx))
+	s.must("Finish", sw.Finish(s.ctx))
+	s.lives(good)
+}
+
+// salvageRedo: the broken state is one that can be gone back to.
+func salvageRedo(s *salvage) {
+	good := s.good()
+	broken := s.wreck()
+	raw := s.keep()
+	s.over(good, raw)
+	base := s.capture()
+	s.alike(good, base)
+	_, sw := s.ready(raw, base)
+	s.must("Commit", sw.Commit(s.ctx))
+	s.lies(broken, "Commit to it")
+	s.proved(sw)
+	s.must("Undo", sw.Undo(s.ctx))
+	s.lives(base)
+	s.proved(sw)
+	s.must("Finish", sw.Finish(s.ctx))
+
+	base = s.capture()
+	id, _ := s.ready(raw, base)
+	s.reopen()
+	sw = s.resume(id)
+	s.must("Commit", sw.Commit(s.ctx))
+	s.must("Finish", sw.Finish(s.ctx))
+	s.lies(broken, "Commit to it")
+	again := s.keep()
+	s.alike(raw, again)
+	s.over(good, again)
+}
+
+// salvageRawOverRaw goes from one broken state to another, and back.
+func salvageRawOverRaw(s *salvage) {
+	good := s.good()
+	first := s.wreck()
+	one := s.keep()
+	s.over(good, one)
+	second := s.wreck()
+	if first == second {
+		s.Fatalf("two seeds break the live state alike")
+	}
+	two := s.keep()
+	if one.Hash == two.Hash && !one.Hash.IsZero() {
+		s.Errorf("different bytes have the same hash %s", one.Hash)
+	}
+	_, sw := s.ready(one, two)
+	s.must("Commit", sw.Commit(s.ctx))
+	s.lies(first, "Commit")
+	s.must("Undo", sw.Undo(s.ctx))
+	s.lies(second, "Undo")
+	s.must("Finish", sw.Finish(s.ctx))
+	s.over(good, s.keep())
+}
+
+// salvageChanged: what came after the base is noticed, and not replaced.
+func salvageChanged(s *salvage) {
+	good := s.good()
+	s.wreck()
+	raw := s.keep()
+	s.over(good, raw)
+	s.wreck()
+	raw = s.keep()
+	_, other := s.ready(good, raw)
+	s.must("Commit", other.Commit(s.ctx))
+	s.must("Finish", other.Finish(s.ctx))
+	now := s.wreck()
+	id := s.restoreID()
+	sw, err := s.driver().Prepare(s.ctx, snap.RestoreRequest{ID: id, Target: good.ID, Base: raw.ID})
+	s.must("Prepare", err)
+	for range 2 {
+		stale, err := sw.Stale(s.ctx)
+		s.must("Stale", err)
+		if !stale {
+			s.Fatalf("other bytes lie there than the base has, and it is not stale")
+		}
+		err = sw.Commit(s.ctx)
+		s.fails("Commit over a later change", err, errs.Conflict)
+		if !errors.Is(err, snap.ErrChanged) {
+			s.Errorf("Commit over a later change: %v is not ErrChanged", err)
+		}
+		s.lies(now, "a Commit that refused")
+		s.must("Undo", sw.Undo(s.ctx))
+		s.lies(now, "Undo of a Commit that refused")
+		s.reopen()
+		if sw, err = s.driver().Prepare(s.ctx, snap.RestoreRequest{ID: s.restoreID(), Target: good.ID, Base: raw.ID}); err != nil {
+			s.Fatalf("Prepare: %v", err)
+		}
+	}
+	s.over(good, s.keep())
+}
+
+// salvageDamage: what is stored of the bytes is checked before it is restored.
+func salvageDamage(s *salvage) {
+	good := s.good()
+	s.wreck()
+	raw := s.keep()
+	s.over(good, raw)
+	base := s.capture()
+	s.subject.Damage(s.t, raw.ID)
+	s.fails("Verify(Full) of damaged bytes", s.driver().Verify(s.ctx, raw.ID, snap.Full), errs.Corrupt)
+	id := s.restoreID()
+	_, err := s.driver().Prepare(s.ctx, snap.RestoreRequest{ID: id, Target: raw.ID, Base: base.ID})
+	s.fails("Prepare of damaged bytes", err, errs.Corrupt)
+	s.gone(id)
+	s.lives(base)
+}
+
+// salvageCancelled: a caller that left gets an error.
+func salvageCancelled(s *salvage) {
+	s.good()
+	broken := s.wreck()
+	ctx, cancel := context.WithCancel(s.ctx)
+	cancel()
+	id := s.snapshotID()
+	if _, err := s.driver().(snap.Salvager).Salvage(ctx, snap.CaptureRequest{ID: id, Quiesced: true}); err == nil {
+		s.Errorf("Salvage ignores that its context is cancelled")
+	}
+	s.fails("Verify of a salvage that failed", s.driver().Verify(s.ctx, id, snap.Quick), errs.NotFound)
+	s.lies(broken, "a Salvage that failed")
+}
+
+// mostSteps is more than any method of a driver has.
+const mostSteps = 200
+
+// kills calls do with each number of steps until all of its steps were done. do begins
+// anew each time, and calls cut around what is to be cut short.
+func (s *salvage) kills(what string, do func(cut func(func() error))) {
+	k := s.subject.(Killable) // else no case calls this
+	for n := 1; n <= mostSteps; n++ {
+		done := false
+		do(func(f func() error) {
+			k.KillAt(n)
+			err := f()
+			done = !k.Killed()
+			k.KillAt(0)
+			if done {
+				s.must(what, err)
+			} else if err == nil {
+				s.Errorf("%s was killed at step %d, and gives no error", what, n)
+			}
+			s.reopen()
+		})
+		if done {
+			if n == 1 {
+				s.Fatalf("%s has no step to be killed at", what)
+			}
+			return
+		}
+	}
+	s.Fatalf("%s has more than %d steps", what, mostSteps)
+}
+
+// salvageKilled: one that was cut short leaves nothing that counts.
+func salvageKilled(s *salvage) {
+	good := s.good()
+	broken := s.wreck()
+	s.kills("Salvage", func(cut func(func() error)) {
+		id := s.snapshotID()
+		cut(func() error {
+			_, err := s.driver().(snap.Salvager).Salvage(s.ctx, snap.CaptureRequest{ID: id, Quiesced: true})
+			return err
+		})
+		s.lies(broken, "a Salvage that was killed")
+		s.must("Sweep", s.driver().Sweep(s.ctx, snap.Gone{Snapshots: []snap.SnapshotID{id}}))
+		s.fails("Verify of what was swept", s.driver().Verify(s.ctx, id, snap.Quick), errs.NotFound)
+		s.lies(broken, "Sweep")
+	})
+	s.over(good, s.keep())
+}
+
+// salvageKilledSwitch: whenever a switch away from the broken state is cut short, the next
+// process can go on, and can turn back.
+func salvageKilledSwitch(s *salvage) {
+	good := s.good()
+	broken := s.wreck()
+	back := func(id snap.RestoreID) {
+		s.Helper()
+		sw := s.resume(id)
+		s.must("Undo", sw.Undo(s.ctx))
+		s.proved(sw)
+		s.lies(broken, "Undo")
+		s.must("Finish", sw.Finish(s.ctx))
+		s.gone(id)
+		s.lies(broken, "Finish")
+	}
+	s.kills("Prepare", func(cut func(func() error)) {
+		raw, id := s.keep(), s.restoreID()
+		cut(func() error {
+			_, err := s.driver().Prepare(s.ctx, snap.RestoreRequest{ID: id, Target: good.ID, Base: raw.ID})
+			return err
+		})
+		s.lies(broken, "a Prepare that was killed")
+		s.must("Sweep", s.driver().Sweep(s.ctx, snap.Gone{Restores: []snap.RestoreID{id}}))
+		s.gone(id)
+		s.delete(raw)
+	})
+	for _, on := range []bool{false, true} {
+		s.kills("Commit", func(cut func(func() error)) {
+			raw := s.keep()
+			id, sw := s.ready(good, raw)
+			cut(func() error { return sw.Commit(s.ctx) })
+			if on {
+				sw = s.resume(id)
+				s.must("Commit again", sw.Commit(s.ctx))
+				s.proved(sw)
+				s.lives(good)
+			}
+			back(id)
+			s.delete(raw)
+		})
+	}
+	s.kills("Undo", func(cut func(func() error)) {
+		raw := s.keep()
+		id, sw := s.ready(good, raw)
+		s.must("Commit", sw.Commit(s.ctx))
+		cut(func() error { return sw.Undo(s.ctx) })
+		back(id)
+		s.delete(raw)
+	})
+	s.over(good, s.keep())
+}
+
+// salvageKilledRedo is the same for a switch to the broken state.
+func salvageKilledRedo(s *salvage) {
+	good := s.good()
+	broken := s.wreck()
+	raw := s.keep()
+	s.over(good, raw)
+	for _, on := range []bool{false, true} {
+		s.kills(fmt.Sprintf("Commit to it, going on %t", on), func(cut func(func() error)) {
+			base := s.capture()
+			id, sw := s.ready(raw, base)
+			cut(func() error { return sw.Commit(s.ctx) })
+			sw = s.resume(id)
+			if on {
+				s.must("Commit again", sw.Commit(s.ctx))
+				s.proved(sw)
+				s.lies(broken, "Commit")
+			}
+			s.must("Undo", sw.Undo(s.ctx))
+			s.proved(sw)
+			s.must("Finish", sw.Finish(s.ctx))
+			s.lives(base)
+			s.delete(base)
+		})
+	}
+}

@@ -1,0 +1,399 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+	"mulligan/snap/beneath"
+	"mulligan/snap/cas"
+)
+
+// A switch with a raw end goes by the names of the database, one after the other. Each
+// holds the base's entry, the target's, or nothing at any instant; what is new is built
+// whole beside it and renamed into its place.
+
+// builtName and movedName are entries beside the database that a switch makes: what is to
+// come to one of its names, and what was there.
+func builtName(id snap.RestoreID, suffix string) string { return tempName(id) + "-new" + suffix }
+func movedName(id snap.RestoreID, suffix string) string { return tempName(id) + "-old" + suffix }
+
+// between reports whether each of the database's names holds the entry of one of the
+// states, or nothing.
+func (d *Driver) between(ctx context.Context, op string, states ...record) (bool, error) {
+	now, _, err := d.readRaw(ctx, op, sum)
+	if err != nil {
+		return false, err
+	}
+	for _, suffix := range suffixes {
+		here := at(now.entries(), suffix)
+		known := len(here) == 0
+		for _, s := range states {
+			known = known || sameEntries(here, at(s.entries(), suffix))
+		}
+		if !known {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// lies reports whether the live state is r.
+func (d *Driver) lies(ctx context.Context, op string, r record) (bool, error) {
+	if r.Raw != nil {
+		now, _, err := d.readRaw(ctx, op, sum)
+		return err == nil && now.hash() == r.hash(), err
+	}
+	same := false
+	err := d.withLive(ctx, op, false, func(l *live) error {
+		s, _, err := l.readState(ctx)
+		same = s.hash() == r.hash()
+		return err
+	})
+	if d.unreadable(op, err) {
+		return false, nil
+	}
+	return same, err
+}
+
+// unreadable reports whether err says that what lies there is no database that can be read.
+func (d *Driver) unreadable(op string, err error) bool {
+	switch errs.KindOf(d.classify(op, err)) {
+	case errs.Invalid, errs.Conflict:
+		return err != nil && !errors.Is(err, snap.ErrChanged)
+	}
+	return false
+}
+
+// installer puts a state in the place of the live one.
+type installer struct {
+	d    *Driver
+	ctx  context.Context
+	id   snap.RestoreID
+	l    *live
+	want *stored
+}
+
+// install makes the live state want, whatever lies there now. It may be called again.
+func (d *Driver) install(ctx context.Context, op string, id snap.RestoreID, want *stored) (err error) {
+	in := &installer{d: d, ctx: ctx, id: id, l: &live{}, want: want}
+	defer func() { err = errors.Join(err, in.l.close()) }()
+	if err := in.open(); err != nil {
+		return err
+	}
+	if in.l.dir == nil {
+		return nil // nothing is to be, and nothing is
+	}
+	if err := in.unused(op); err != nil {
+		return err
+	}
+	differs, err := in.build(op)
+	if err != nil {
+		return err
+	}
+	for _, suffix := range []string{"-shm", "-journal", "-wal", ""} { // what goes first goes before the database
+		if differs[suffix] && (suffix == "" || len(at(want.entries(), suffix)) == 0) {
+			if err := in.swap(suffix); err != nil {
+				return err
+			}
+		}
+	}
+	for _, suffix := range suffixes[1:] {
+		if differs[suffix] && len(at(want.entries(), suffix)) > 0 {
+			if err := in.swap(suffix); err != nil {
+				return err
+			}
+		}
+	}
+	if err := unix.Fsync(in.l.dir.FD()); err != nil {
+		return err
+	}
+	if want.State.Absent && want.Missing {
+		return d.removeFolders(in.l, want.record)
+	}
+	return nil
+}
+
+// open opens the database's folder, and makes it where it is missing and needed.
+func (in *installer) open() (err error) {
+	l := in.l
+	if l.root, err = openDir(in.d.cfg); err != nil {
+		return err
+	}
+	l.dir, l.name, err = l.root.Parent(in.d.cfg.Path)
+	switch {
+	case err == nil:
+		return nil
+	case len(in.want.entries()) == 0 && noFolder(err):
+		l.dir = nil
+		return nil
+	case !errors.Is(err, unix.ENOENT):
+		return err
+	}
+	l.name = in.d.cfg.Path[strings.LastIndexByte(in.d.cfg.Path, '/')+1:]
+	return l.makeFolders(in.d.cfg.Path, in.want.Folders)
+}
+
+// unused waits until nobody has one of the files open: he would go on with a file that
+// has no name any more.
+func (in *installer) unused(op string) error {
+	return retry(in.ctx, in.d.cfg.BusyTimeout, op, in.d.cfg.Path, func() error {
+		for _, suffix := range suffixes {
+			var st unix.Stat_t
+			err := unix.Fstatat(in.l.dir.FD(), in.l.name+suffix, &st, unix.AT_SYMLINK_NOFOLLOW)
+			if err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+				continue
+			}
+			if pid := opener(st); pid != 0 {
+				return &lockedError{in.l.name + suffix, pid}
+			}
+		}
+		return nil
+	})
+}
+
+// build makes beside the database what is to come to each of its names and is not there,
+// and tells which names differ.
+func (in *installer) build(op string) (differs map[string]bool, err error) {
+	now, _, err := in.d.readRaw(in.ctx, op, sum)
+	if err != nil {
+		return nil, err
+	}
+	chunks, err := in.want.chunks()
+	if err != nil {
+		return nil, err
+	}
+	of := map[string][]cas.Hash{} // an entry's chunks
+	for _, e := range in.want.entries() {
+		n := min(e.Chunks, len(chunks))
+		of[string(e.Path)], chunks = chunks[:n], chunks[n:]
+	}
+	differs = map[string]bool{}
+	for _, suffix := range suffixes {
+		list := at(in.want.entries(), suffix)
+		if sameEntries(at(now.entries(), suffix), list) {
+			continue
+		}
+		differs[suffix] = true
+		name := builtName(in.id, suffix)
+		if err := in.d.removeTree(in.l.dir, name, 0); err != nil {
+			return nil, err
+		}
+		if len(list) == 0 {
+			continue
+		}
+		if err := in.make(in.l.dir, name, list, of); err != nil {
+			return nil, err
+		}
+	}
+	if err := unix.Fsync(in.l.dir.FD()); err != nil {
+		return nil, err
+	}
+	return differs, in.d.seam("install: built")
+}
+
+// make makes the first entry of list under name, and the others in it.
+func (in *installer) make(dir *beneath.Root, name string, list []rawEntry, chunks map[string][]cas.Hash) error {
+	if err := in.ctx.Err(); err != nil {
+		return err
+	}
+	e := list[0]
+	switch e.Kind {
+	case rawFile:
+		f, err := dir.OpenFile(name, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL, 0o600)
+		if err != nil {
+			return err
+		}
+		err = in.want.writeEntry(in.ctx, f, e, chunks[string(e.Path)])
+		if err == nil {
+			err = errors.Join(e.attributes().apply(f), f.Sync())
+		}
+		return errors.Join(err, f.Close())
+	case rawLink:
+		if err := unix.Symlinkat(string(e.Target), dir.FD(), name); err != nil {
+			return err
+		}
+		return in.own(dir, name, e, unix.S_IFLNK)
+	case rawFifo:
+		if err := unix.Mknodat(dir.FD(), name, unix.S_IFIFO|0o600, 0); err != nil {
+			return err
+		}
+		return in.own(dir, name, e, unix.S_IFIFO)
+	case rawFolder:
+		return in.makeFolder(dir, name, list, chunks)
+	}
+	return errs.New(errs.Corrupt, "read a snapshot", "%q is no kind of entry", e.Kind)
+}
+
+// attributes are the entry's owner, mode and attributes.
+func (e rawEntry) attributes() state {
+	return state{Mode: e.Mode, UID: e.UID, GID: e.GID, Xattrs: e.Xattrs}
+}
+
+// made opens what was just made under name, without following it. It is an error where
+// somebody has put something else there.
+func made(dir *beneath.Root, name string, kind uint32) (*os.File, error) {
+	f, err := dir.OpenFile(name, unix.O_PATH, 0)
+	if err != nil {
+		return nil, err
+	}
+	var st unix.Stat_t
+	err = unix.Fstat(int(f.Fd()), &st)
+	if err == nil && (st.Mode&unix.S_IFMT != kind || int(st.Uid) != os.Geteuid() || kind != unix.S_IFDIR && st.Nlink != 1) {
+		err = snap.Changed("restore database", f.Name())
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// own gives a link or a fifo that was just made its owner and mode.
+func (in *installer) own(dir *beneath.Root, name string, e rawEntry, kind uint32) error {
+	f, err := made(dir, name, kind)
+	if err != nil {
+		return err
+	}
+	fd := int(f.Fd())
+	err = unix.Fchownat(fd, "", int(e.UID), int(e.GID), unix.AT_EMPTY_PATH)
+	if err == nil && kind == unix.S_IFIFO {
+		err = unix.Chmod(procPath(fd), e.Mode) // the descriptor's own file, wherever it lies
+	}
+	return errors.Join(err, f.Close())
+}
+
+func (in *installer) makeFolder(dir *beneath.Root, name string, list []rawEntry, chunks map[string][]cas.Hash) error {
+	if err := unix.Mkdirat(dir.FD(), name, 0o700); err != nil {
+		return err
+	}
+	check, err := made(dir, name, unix.S_IFDIR)
+	if err != nil {
+		return err
+	}
+	if err := check.Close(); err != nil {
+		return err
+	}
+	sub, err := dir.OpenDir(name)
+	if err != nil {
+		return err
+	}
+	f, err := sub.OpenFile(".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return errors.Join(err, sub.Close())
+	}
+	err = in.fill(sub, list, chunks)
+	if err == nil {
+		err = errors.Join(list[0].attributes().apply(f), f.Sync())
+	}
+	return errors.Join(err, f.Close(), sub.Close())
+}
+
+// fill makes the entries of a folder, which is the first of list.
+func (in *installer) fill(sub *beneath.Root, list []rawEntry, chunks map[string][]cas.Hash) error {
+	top := string(list[0].Path) + "/"
+	for rest := list[1:]; len(rest) > 0; {
+		path := string(rest[0].Path)
+		name, ok := strings.CutPrefix(path, top)
+		if !ok || name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\x00") {
+			return errs.New(errs.Corrupt, "read a snapshot", "%q is no entry of %q", path, top)
+		}
+		n := 1
+		for n < len(rest) && strings.HasPrefix(string(rest[n].Path), path+"/") {
+			n++
+		}
+		if err := in.make(sub, name, rest[:n], chunks); err != nil {
+			return err
+		}
+		rest = rest[n:]
+	}
+	return nil
+}
+
+// swap puts what was built for one of the database's names there, or nothing.
+func (in *installer) swap(suffix string) error {
+	dir, name := in.l.dir.FD(), in.l.name+suffix
+	list := at(in.want.entries(), suffix)
+	var st unix.Stat_t
+	err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	there := err == nil
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return err
+	}
+	isFolder := there && st.Mode&unix.S_IFMT == unix.S_IFDIR
+	switch {
+	case isFolder || there && len(list) > 0 && list[0].Kind == rawFolder: // it cannot be renamed over
+		old := movedName(in.id, suffix)
+		if err := in.d.removeTree(in.l.dir, old, 0); err != nil {
+			return err
+		}
+		if err := unix.Renameat(dir, name, dir, old); err != nil {
+			return err
+		}
+		if err := in.d.seam("install: moved " + suffix); err != nil {
+			return err
+		}
+	case there && len(list) == 0:
+		if err := in.l.unlink(name, 0); err != nil {
+			return err
+		}
+	}
+	if len(list) > 0 {
+		if err := unix.Renameat(dir, builtName(in.id, suffix), dir, name); err != nil {
+			return err
+		}
+	}
+	return in.d.seam("install: swapped " + suffix)
+}
+
+// removeTree removes the entry called name, with all that is in it. One that is not
+// there is no error.
+func (d *Driver) removeTree(dir *beneath.Root, name string, depth int) error {
+	err := unix.Unlinkat(dir.FD(), name, 0)
+	if err == nil || errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EPERM) {
+		return err
+	}
+	if depth > 2*mostDepth {
+		return errs.New(errs.Unsupported, "", "%s is too deep to be removed", dir.Name()).WithHint("remove it by hand")
+	}
+	sub, err := dir.OpenDir(name)
+	if err != nil {
+		return err
+	}
+	if err := d.emptyFolder(sub, depth); err != nil {
+		return errors.Join(err, sub.Close())
+	}
+	return errors.Join(unix.Unlinkat(dir.FD(), name, unix.AT_REMOVEDIR), sub.Close())
+}
+
+func (d *Driver) emptyFolder(sub *beneath.Root, depth int) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(sub.FD(), &st); err != nil {
+		return err
+	}
+	if !d.cfg.owns(st) && int(st.Uid) != os.Geteuid() {
+		return foreign(sub.Name())
+	}
+	f, err := sub.OpenFile(".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	names, err := f.Readdirnames(-1)
+	if err := errors.Join(err, f.Close()); err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	for _, name := range names {
+		if err := d.removeTree(sub, name, depth+1); err != nil {
+			return err
+		}
+	}
+	return nil
+}

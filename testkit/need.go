@@ -1,0 +1,146 @@
+// Package testkit is what the tests of all packages share: what a test needs of
+// the host it runs on, and the seed of what it draws at random.
+package testkit
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// NoSkip says that nothing may be missing on this host: make test sets
+// MULLIGAN_TEST_NOSKIP=1 for root.
+func NoSkip() bool { return os.Getenv("MULLIGAN_TEST_NOSKIP") == "1" }
+
+// need is one thing that tests ask for by its name.
+type need struct {
+	packages []string // Debian packages that bring it
+	found    []string // programs in PATH, and patterns of absolute paths, that are there with it
+}
+
+// needs are the things that Need knows. "root" is not among them: nothing brings it.
+var needs = map[string]need{
+	"chromium": {[]string{"chromium"}, []string{"chromium"}},
+	"ext4":     {[]string{"e2fsprogs"}, []string{"mkfs.ext4"}},
+	"git":      {[]string{"git"}, []string{"git"}},
+	"groff":    {[]string{"groff-base"}, []string{"groff"}},
+	"libvirt": {
+		[]string{"libvirt-daemon", "libvirt-daemon-driver-qemu", "libvirt-clients", "qemu-system-x86", "qemu-utils", "qemu-guest-agent",
+			"busybox-static", "cpio", "linux-image-cloud-amd64", "e2fsprogs"},
+		[]string{"libvirtd", "qemu-system-x86_64", "qemu-img", "busybox", "unshare", "mke2fs", "cpio", "/boot/vmlinuz-*"},
+	},
+	"mariadb":  {[]string{"mariadb-server"}, []string{"mariadbd", "mariadb-install-db", "mariadb", "mariadb-dump"}},
+	"node":     {[]string{"npm"}, []string{"node"}},
+	"npm":      {[]string{"npm"}, []string{"npm"}},
+	"postgres": {[]string{"postgresql"}, []string{"/usr/lib/postgresql/*/bin/postgres"}},
+	"redis":    {[]string{"redis-server"}, []string{"redis-server"}},
+	"sqlite3":  {[]string{"sqlite3"}, []string{"sqlite3"}},
+	"systemd":  {[]string{"systemd", "dbus", "util-linux"}, []string{"/lib/systemd/systemd", "dbus-daemon", "unshare"}},
+	"user-bus": {[]string{"dbus-user-session"}, []string{"/usr/lib/systemd/user/dbus.socket"}},
+	"xfs":      {[]string{"xfsprogs"}, []string{"mkfs.xfs"}},
+}
+
+// Packages lists the Debian packages that Need may install.
+func Packages() []string {
+	var all []string
+	for _, n := range needs {
+		all = append(all, n.packages...)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// Need returns if the host has everything that is named: "root" for the rights of
+// root, or a key of needs. Where nothing may be missing, root has what is missing
+// installed, and the test fails if that is not possible. Elsewhere the test is
+// skipped, with the reason.
+func Need(t testing.TB, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		if name == "root" {
+			if os.Geteuid() != 0 {
+				Lack(t, "this test needs root")
+			}
+			continue
+		}
+		n, known := needs[name]
+		if !known {
+			t.Fatalf("testkit.Need doesn't know %q", name)
+		}
+		why := n.missing()
+		if why != "" && NoSkip() && os.Geteuid() == 0 {
+			if err := install(n.packages); err != nil {
+				t.Fatalf("%s: %v", why, err)
+			}
+			why = n.missing()
+		}
+		if why != "" {
+			Lack(t, why)
+		}
+	}
+}
+
+// Lack ends a test that lacks something which Need doesn't know: the test is
+// skipped, and fails where nothing may be missing.
+func Lack(t testing.TB, why ...any) {
+	t.Helper()
+	if NoSkip() {
+		t.Fatal(append([]any{"nothing may be missing here: "}, why...)...)
+	}
+	t.Skip(why...)
+}
+
+// missing says what of n the host doesn't have, and what brings it; "" if it has all.
+func (n need) missing() string {
+	for _, name := range n.found {
+		if !there(name) {
+			return fmt.Sprintf("%s is missing (apt-get install %s)", name, strings.Join(n.packages, " "))
+		}
+	}
+	return ""
+}
+
+func there(name string) bool {
+	if filepath.IsAbs(name) {
+		list, err := filepath.Glob(name)
+		return err == nil && len(list) > 0
+	}
+	_, err := exec.LookPath(name)
+	return err == nil
+}
+
+// installing has one test of this process install at a time.
+var installing sync.Mutex
+
+// install installs Debian packages. The lock keeps other processes that test from
+// doing so at the same time.
+var install = func(packages []string) error {
+	installing.Lock()
+	defer installing.Unlock()
+	lock, err := os.Open("/var/lib/apt")
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		return err
+	}
+	for _, args := range [][]string{
+		{"-q", "update"},
+		append([]string{"-q", "-y", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=600", "install"}, packages...),
+	} {
+		cmd := exec.Command("apt-get", args...)
+		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("apt-get %s: %w: %s", strings.Join(args, " "), err, out)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,163 @@
+package testkit
+
+import (
+	crand "crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path"
+	"regexp"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// seedEnv is the environment variable that holds the seed of all draws of a run.
+const seedEnv = "MULLIGAN_TEST_SEED"
+
+// Rand returns the source of a test's random draws. Every run has a new seed, unless
+// MULLIGAN_TEST_SEED has one; the log of a test that fails begins with the command that draws
+// the same again. The source depends on the seed, the name of the test, the labels, and how
+// many sources with these labels the test took before. A source must not be used by two
+// goroutines at once: each takes one of its own, with a label that tells it from the others.
+func Rand(t testing.TB, labels ...any) *rand.Rand {
+	t.Helper()
+	sum := draws.of(t).next(fmt.Sprint(t.Name(), labels))
+	return rand.New(rand.NewPCG(binary.LittleEndian.Uint64(sum[:]), binary.LittleEndian.Uint64(sum[8:])))
+}
+
+// Rapid has the next rapid.Check of the test draw from the seed of the run. Tests that
+// call Rapid must not be parallel to each other: rapid's seed is a flag.
+func Rapid(t testing.TB) {
+	t.Helper()
+	f := flag.Lookup("rapid.seed")
+	if given("rapid.seed") {
+		return
+	}
+	if err := f.Value.Set(strconv.FormatUint(Rand(t, "rapid").Uint64()|1, 10)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// given says whether a flag stands on the command line.
+func given(name string) (found bool) {
+	flag.Visit(func(f *flag.Flag) { found = found || f.Name == name })
+	return found
+}
+
+// draws holds the state of the draws of all tests in this process.
+var draws = &sources{tests: map[string]*testSource{}}
+
+type sources struct {
+	mu    sync.Mutex
+	seed  uint64 // 0 until it is known
+	tests map[string]*testSource
+}
+
+// testSource is where the draws of one test come from.
+type testSource struct {
+	t     testing.TB
+	seed  uint64
+	mu    sync.Mutex
+	taken map[string]int // by labels
+}
+
+// of returns the testSource of t. A test that runs several times in one process
+// (go test -count) has another seed each time.
+func (s *sources) of(t testing.TB) *testSource {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.seed == 0 {
+		s.seed = firstSeed(t)
+	}
+	old := s.tests[t.Name()]
+	if old != nil && old.t == t {
+		return old
+	}
+	now := &testSource{t: t, seed: s.seed, taken: map[string]int{}}
+	if old != nil {
+		now.seed = old.seed + 1
+	}
+	s.tests[t.Name()] = now
+	if _, bench := t.(*testing.B); !bench { // a benchmark's log is printed even if it succeeds
+		t.Logf("the same draws again: %s", command(t.Name(), now.seed))
+	}
+	return now
+}
+
+// next returns what the next source with these labels begins with.
+func (s *testSource) next(labels string) [sha256.Size]byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.taken[labels]
+	s.taken[labels]++
+	return sha256.Sum256(fmt.Append(nil, s.seed, n, labels))
+}
+
+// firstSeed is the seed of this process.
+func firstSeed(t testing.TB) uint64 {
+	t.Helper()
+	text := os.Getenv(seedEnv)
+	if text == "" {
+		var b [8]byte
+		crand.Read(b[:])
+		return binary.LittleEndian.Uint64(b[:])>>1 | 1<<62 // -count adds to it
+	}
+	seed, err := strconv.ParseUint(text, 0, 64)
+	if err != nil || seed == 0 {
+		t.Fatalf("%s=%s: it must be a number above 0", seedEnv, text)
+	}
+	return seed
+}
+
+// command is the command line that runs one test with a seed, as it ran here.
+func command(name string, seed uint64) string {
+	words := []string{fmt.Sprintf("%s=%d", seedEnv, seed)}
+	for _, v := range slices.Sorted(slices.Values(os.Environ())) {
+		if key, value, _ := strings.Cut(v, "="); strings.HasPrefix(key, "MULLIGAN_TEST_") && key != seedEnv && key != tallyEnv {
+			words = append(words, key+"="+quoted(value))
+		}
+	}
+	words = append(words, "go", "test", "-count=1")
+	pkg := path.Base(os.Args[0])
+	if info, ok := debug.ReadBuildInfo(); ok {
+		pkg = strings.TrimSuffix(info.Path, ".test")
+		for _, s := range info.Settings {
+			switch {
+			case s.Key == "-tags" && s.Value != "":
+				words = append(words, "-tags="+s.Value)
+			case s.Key == "-race" && s.Value == "true":
+				words = append(words, "-race")
+			}
+		}
+	}
+	parts := strings.Split(name, "/")
+	for i, p := range parts {
+		parts[i] = "^" + regexp.QuoteMeta(p) + "$"
+	}
+	return strings.Join(append(words, "-run", quoted(strings.Join(parts, "/")), pkg), " ")
+}
+
+// quoted is a word as a shell reads it.
+func quoted(word string) string {
+	if !regexp.MustCompile(`[^\w=./:,-]`).MatchString(word) {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+}
+
+// Bytes returns n random bytes, which don't compress, from a source of their own.
+func Bytes(t testing.TB, n int, labels ...any) []byte {
+	t.Helper()
+	sum := draws.of(t).next(fmt.Sprint(t.Name(), labels))
+	p := make([]byte, n)
+	_, _ = rand.NewChaCha8(sum).Read(p) // it cannot fail
+	return p
+}

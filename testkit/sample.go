@@ -1,0 +1,68 @@
+package testkit
+
+import (
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+)
+
+// Sample returns the points of a matrix that this run takes, of all of them, in order and
+// counted from 0: about few of them, and all in a long run. The next run (by the last 16 bits of the seed,
+// as make test counts them) takes the next ones, so that successive runs take every point. A
+// long run takes the part that MULLIGAN_TEST_PART names, such as 3/8 for the third of eight parts.
+// What was taken is said in the test's log.
+func Sample(t testing.TB, what string, all, few int) []int {
+	t.Helper()
+	if all <= 0 || few <= 0 {
+		t.Fatalf("a sample of %d of %d %s", few, all, what)
+	}
+	parts := (all + few - 1) / few
+	part := int(draws.of(t).seed % (1 << 16) % uint64(parts))
+	if Long() {
+		part, parts = longPart(t)
+	}
+	var taken []int
+	for i := part; i < all; i += parts {
+		taken = append(taken, i)
+	}
+	if parts > 1 {
+		t.Logf("takes %d of %d %s: part %d of %d", len(taken), all, what, part+1, parts)
+	}
+	return taken
+}
+
+// longPart is the part, counted from 0, that MULLIGAN_TEST_PART names.
+func longPart(t testing.TB) (part, parts int) {
+	t.Helper()
+	text := os.Getenv("MULLIGAN_TEST_PART")
+	if text == "" {
+		return 0, 1
+	}
+	if _, err := fmt.Sscanf(text, "%d/%d", &part, &parts); err != nil || part < 1 || part > parts {
+		t.Fatalf("MULLIGAN_TEST_PART=%s: want the number of a part, and of all, as in 3/8", text)
+	}
+	return part - 1, parts
+}
+
+// tallyEnv names the file in which make test-long counts what its tests did.
+const tallyEnv = "MULLIGAN_TEST_TALLY"
+
+var tallying sync.Mutex
+
+// Tally counts n kills, faults or flips that the test made.
+func Tally(t testing.TB, what string, n int) {
+	t.Helper()
+	t.Logf("%d %s", n, what)
+	path := os.Getenv(tallyEnv)
+	if path == "" || n == 0 {
+		return
+	}
+	tallying.Lock()
+	defer tallying.Unlock()
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	must(t, err)
+	_, err = fmt.Fprintf(f, "%s %d %s\n", what, n, t.Name())
+	must(t, err)
+	must(t, f.Close())
+}
