@@ -1,7 +1,6 @@
 package files
 
 import (
-	"mulligan/testkit"
 	"os"
 	"os/exec"
 	"strings"
@@ -14,18 +13,14 @@ import (
 	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/testkit"
 )
 
 // fuse has a program, run as uid, mount a folder at the folder at, for the time of the test. It
 // gives the process that serves the mount.
 func fuse(t *testing.T, uid uint32, at, program string, args ...string) *exec.Cmd {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		testkit.Lack(t, "only root can become somebody else")
-	}
-	if _, err := exec.LookPath(program); err != nil {
-		testkit.Lack(t, program+" is not installed (apt-get install bindfs fuse-overlayfs fuse3)")
-	}
+	testkit.Need(t, "root", program)
 	c := exec.Command(program, args...)
 	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
 	must(t, c.Start())
