@@ -123,7 +123,7 @@ func TestKilledAtEachStep(t *testing.T) {
 	c := pgtest.Start(t, pgtest.Options{})
 	for _, do := range []string{"capture", "prepare", "commit", "undo", "finish"} {
 		t.Run(do, func(t *testing.T) {
-			if step := snaptest.EachStep(len(do), func(step int) bool { return killAt(t, c, do, step) }); step < 3 {
+			if step := snaptest.EachStep(t, func(step int) bool { return killAt(t, c, do, step) }); step < 3 {
 				t.Errorf("%s has only %d steps", do, step)
 			}
 		})
