@@ -31,7 +31,6 @@ type administered struct {
 	size   int64 // of vda, in MiB
 	points []point
 	stale  string // a definition from before the last checkpoint
-	other  string // the image of vdc, while that is attached
 }
 
 // point is a checkpoint, and what the guest had then.
