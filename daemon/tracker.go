@@ -44,6 +44,7 @@ type openTurn struct {
 	ready chan struct{}    // closed once dbs is filled
 	// running and healthy are the app's at its start, once that is known.
 	running, healthy *bool
+	late             bool // a call began before dbs was filled
 	// undone: it was undone while it went on, and did nothing since.
 	undone bool
 	since  snap.Mark // where it was undone
@@ -574,8 +575,12 @@ func (t *tracker) captureAt(ctx context.Context, o *openTurn, start snap.Mark) (
 	cp.ConversationID, cp.MessageID = optional(o.rec.ConversationID), optional(o.rec.MessageID)
 	t.mu.Lock()
 	cp.Running, cp.Healthy = o.running, o.healthy
+	late := o.late && len(o.dbs) > 0
 	t.mu.Unlock()
 	cp.Warnings = append(append([]string{}, o.rec.Warnings...), o.lacks...)
+	if late {
+		cp.Warnings = append(cp.Warnings, "the turn's first call did not wait until its databases were captured: what it wrote to them at once may be in this checkpoint")
+	}
 	cp.Warnings = append(cp.Warnings, s.Warnings...)
 	files := store.Snapshot{Layer: snap.Files, ID: s.ID, Driver: s.Driver, Hash: s.Hash, Position: s.Position}
 	cp.Snapshots = append([]store.Snapshot{files}, o.dbs...)

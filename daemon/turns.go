@@ -173,7 +173,8 @@ func (d *Daemon) BeginCall(ctx context.Context, who ipc.Caller, ref string, turn
 		short, cancel := context.WithTimeout(ctx, wait)
 		defer cancel()
 		c.Start, err = t.flush(short)
-		c.Exact = err == nil && t.restReady(short, turn)
+		ready := t.restReady(short, turn)
+		c.Exact = err == nil && ready
 	}
 	return c.Call, errs.Wrap(errs.Failed, op, d.store.PutCall(ctx, rec.Seq, c))
 }
@@ -187,7 +188,15 @@ func (t *tracker) restReady(ctx context.Context, turn ipc.TurnID) bool {
 	select {
 	case <-o.ready:
 		return true
+	default:
+	}
+	select {
+	case <-o.ready:
+		return true
 	case <-ctx.Done():
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		o.late = true
 		return false
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -245,5 +247,45 @@ func waitWithin(t *testing.T, limit time.Duration, what string, f func() bool) {
 			t.Fatalf("waited in vain: %s", what)
 		}
 		time.Sleep(10 * time.Millisecond) // nothing reports it
+	}
+}
+
+// TestLateCapture has an agent not wait until its turn's databases are captured: the
+// turn's checkpoint says so.
+func TestLateCapture(t *testing.T) {
+	w := newWorld(t, nil)
+	hold, held := make(chan struct{}), make(chan struct{})
+	var armed atomic.Bool
+	d := w.failing(t, func(step string) error {
+		if step == "capture db:shop" && armed.CompareAndSwap(true, false) {
+			close(held)
+			<-hold
+		}
+		return nil
+	})
+	defer w.close(t, d)
+	auto := true
+	if _, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Auto: &auto}); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "the files are followed", func() bool {
+		a, err := d.App(t.Context(), root, "shop")
+		return err == nil && a.Following == "watching"
+	})
+	armed.Store(true)
+	if _, err := d.BeginTurn(t.Context(), root, "shop", ipc.BeginTurn{TurnID: "t", ConversationID: "c", Agent: "test"}); err != nil {
+		t.Fatal(err)
+	}
+	<-held
+	call, err := d.BeginCall(t.Context(), root, "shop", "t", ipc.BeginCall{CallID: "call", Before: true, DeadlineMS: 1})
+	if err != nil || call.Exact {
+		t.Fatalf("%+v, %v", call, err)
+	}
+	close(hold)
+	write(t, w.ws(), "work", "one")
+	end(t, d, "t")
+	cps := agentCheckpoints(t, d)
+	if len(cps) != 1 || !strings.Contains(strings.Join(cps[0].Warnings, "\n"), "did not wait") {
+		t.Errorf("%+v", cps)
 	}
 }
