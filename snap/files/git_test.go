@@ -3,12 +3,13 @@ package files
 import (
 	"fmt"
 	"math/rand/v2"
-	"mulligan/testkit"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"mulligan/testkit"
 
 	"mulligan/snap"
 )
@@ -82,7 +83,7 @@ func TestGitAtWork(t *testing.T) {
 	for _, follow := range []bool{false, true} {
 		t.Run(fmt.Sprintf("follow=%v", follow), func(t *testing.T) {
 			f := &followed{site: newSite(t)}
-			r := rand.New(rand.NewPCG(seed(t), 0))
+			r := testkit.Rand(t)
 			mustGit(t, f.dir, "init", "-q", "-b", "main")
 			for i := range 12 {
 				write(t, fmt.Sprintf("%s/f%d", f.dir, i), fmt.Sprint("first ", i))

@@ -3,13 +3,14 @@ package files
 import (
 	"fmt"
 	"math/rand/v2"
-	"mulligan/testkit"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
+
+	"mulligan/testkit"
 
 	"golang.org/x/sys/unix"
 )
@@ -120,7 +121,7 @@ func TestStressed(t *testing.T) {
 	for _, fs := range filesystems {
 		t.Run(fs.name, func(t *testing.T) {
 			dir := fs.make(t)
-			r := rand.New(rand.NewPCG(seed(t), 0))
+			r := testkit.Rand(t)
 			for _, follow := range []bool{false, true} {
 				order := r.Perm(len(stressors))[:n]
 				stressTurns(t, dir+"/ws", follow, r, order)

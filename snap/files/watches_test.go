@@ -4,7 +4,6 @@ import (
 	"mulligan/testkit"
 
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"strconv"
@@ -33,7 +32,7 @@ func TestFewWatches(t *testing.T) {
 	for _, limit := range []int{16, 30, 500} {
 		t.Run(fmt.Sprint(limit), func(t *testing.T) {
 			c := exec.Command(os.Args[0], "-test.run", "^TestFewWatches$", "-test.v", "-test.timeout", "30m")
-			c.Env = append(os.Environ(), fmt.Sprintf("%s=%d", watchesEnv, limit), fmt.Sprintf("MULLIGAN_TEST_SEED=%d", seed(t)))
+			c.Env = append(os.Environ(), fmt.Sprintf("%s=%d", watchesEnv, limit), testkit.SeedEnv(t))
 			own := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1}}
 			c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: own, GidMappings: own}
 			if out, err := c.CombinedOutput(); err != nil {
@@ -46,7 +45,7 @@ func TestFewWatches(t *testing.T) {
 // fewWatches is the test in a user namespace with that many watches.
 func fewWatches(t *testing.T, limit int) {
 	must(t, os.WriteFile("/proc/sys/user/max_inotify_watches", []byte(strconv.Itoa(limit)), 0))
-	r := rand.New(rand.NewPCG(seed(t), 0))
+	r := testkit.Rand(t)
 	f := &followed{site: newSite(t, func(c *Config) { c.Watch = func(o *watch.Options) { o.Queue = 16 } })}
 	for i := range limit + 50 {
 		write(t, fmt.Sprintf("%s/d%d/in/f", f.dir, i), fmt.Sprint("first ", i))

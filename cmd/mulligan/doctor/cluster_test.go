@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"mulligan/ipc"
+	"mulligan/testkit"
 )
 
 func TestOwnCluster(t *testing.T) {
@@ -23,7 +24,7 @@ func TestOwnCluster(t *testing.T) {
 	must(os.Symlink(data, proc+"/17/cwd"))
 	must(os.WriteFile(data+"/postmaster.pid", []byte("17\n"+data+"\n1\n5433\n/tmp/sockets\nlocalhost\n1 2\nready\n"), 0o600))
 	if os.Chown(data, uid, uid) != nil {
-		t.Skip("only root can give a folder to another user")
+		testkit.Need(t, "root")
 	}
 	for _, tt := range []struct {
 		dsn, mode string
