@@ -31,7 +31,7 @@ func TestFewWatches(t *testing.T) {
 	for _, limit := range []int{16, 30, 500} {
 		t.Run(fmt.Sprint(limit), func(t *testing.T) {
 			c := exec.Command(os.Args[0], "-test.run", "^TestFewWatches$", "-test.v", "-test.timeout", "30m")
-			c.Env = append(os.Environ(), fmt.Sprintf("%s=%d", watchesEnv, limit), fmt.Sprintf("MULLIGAN_TEST_SEED=%d", testkit.Rand(t).Uint64()))
+			c.Env = append(os.Environ(), fmt.Sprintf("%s=%d", watchesEnv, limit), testkit.SeedEnv(t))
 			own := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1}}
 			c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: own, GidMappings: own}
 			if out, err := c.CombinedOutput(); err != nil {
