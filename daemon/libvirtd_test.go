@@ -88,7 +88,7 @@ func TestLibvirtdRestarted(t *testing.T) {
 		}
 		if p.away {
 			problems := strings.Join(w.d.Status(root).Problems, "\n")
-			if !strings.Contains(problems, "tries again") && p.step != "stage safety-checkpoint" { // nothing has begun there
+			if err != nil && !strings.Contains(problems, "tries again") && p.step != "stage safety-checkpoint" { // where nothing has begun
 				t.Errorf("%s: the rollback said %v, and the problems are %q", what, err, problems)
 			}
 			if err := w.host.Hold(false); err != nil {
