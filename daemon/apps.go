@@ -179,7 +179,7 @@ func (d *Daemon) bringUp(ctx context.Context, a *app) (notes []string, err error
 	}
 	if err == nil && len(rec.Run) > 0 {
 		if err = a.hostPart().Start(ctx); err != nil {
-			err = errs.Also(err, d.store.RemoveApp(context.WithoutCancel(ctx), rec.ID, d.opt.Now()))
+			err = errs.Also(err, d.unrecord(context.WithoutCancel(ctx), a))
 		}
 	}
 	if err != nil {
@@ -191,6 +191,22 @@ func (d *Daemon) bringUp(ctx context.Context, a *app) (notes []string, err error
 	d.startTracker(ctx, a)
 	a.tracking().await(ctx)
 	return notes, nil
+}
+
+// unrecord takes back the record of an app that did not come up. It is kept only where
+// the app has checkpoints, from before it was removed: a removed app counts for its owner.
+func (d *Daemon) unrecord(ctx context.Context, a *app) error {
+	id := a.rec().ID
+	cps, err := d.store.Checkpoints(ctx, id)
+	if err != nil || len(cps) > 0 {
+		return errs.Also(err, d.store.RemoveApp(ctx, id, d.opt.Now()))
+	}
+	entry := d.entry(a, d.self(), "purge", a.rec().Slug, "its registration failed", nil, nil)
+	if err := d.store.PurgeApp(ctx, id, &entry); err != nil {
+		return err
+	}
+	d.wasDisposed(store.Disposal{Kind: store.DisposeApp, ID: string(id), AppID: id})
+	return nil
 }
 
 // noted is an app with what changing it changed elsewhere.

@@ -1,6 +1,7 @@
 package daemon_test
 
 import (
+	"database/sql"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -284,4 +285,49 @@ func TestRedoOfPart(t *testing.T) {
 	if files, db, _, err := w.words(); err != nil || files != "zero" || db != "two" {
 		t.Errorf("the files say %q, SQLite says %q, %v", files, db, err)
 	}
+}
+
+// TestFailedRegistrationLeavesNoRecord: an app whose command does not start is none, and
+// does not count for its owner; one that has checkpoints of before keeps them.
+func TestFailedRegistrationLeavesNoRecord(t *testing.T) {
+	w := world{dir: worldDir(t)}
+	d := w.open(t)
+	bad := ipc.App{Slug: "shop", Workspace: w.ws(), Run: []string{"/nonexistent/program"}}
+	if _, err := d.AddApp(t.Context(), root, bad); err == nil {
+		t.Fatal("it was registered")
+	}
+	w.close(t, d)
+	records := func() (n int) {
+		t.Helper()
+		db, err := sql.Open("sqlite", filepath.Join(w.state(), "mulligan.db"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		if err := db.QueryRow(`SELECT count(*) FROM apps`).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	if n := records(); n != 0 {
+		t.Errorf("%d records of apps", n)
+	}
+	d = w.open(t)
+	if _, err := d.AddApp(t.Context(), root, ipc.App{Slug: "shop", Workspace: w.ws()}); err != nil {
+		t.Fatal(err)
+	}
+	cp := create(t, d)
+	if err := d.RemoveApp(t.Context(), root, "shop", false); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.AddApp(t.Context(), root, bad); err == nil {
+		t.Fatal("it was registered")
+	}
+	if _, err := d.AddApp(t.Context(), root, ipc.App{Slug: "shop", Workspace: w.ws()}); err != nil {
+		t.Fatal(err)
+	}
+	if list := listed(t, d); len(list) != 1 || list[0].ID != cp {
+		t.Errorf("%+v", list)
+	}
+	w.close(t, d)
 }

@@ -219,6 +219,9 @@ func (d *Daemon) smallEnough(ctx context.Context, l layer) (bool, error) {
 	if !ok {
 		return true, nil
 	}
+	if err := d.opt.Seam("weigh " + string(l.name) + " for a rehearsal"); err != nil {
+		return false, err
+	}
 	size, err := w.Weigh(ctx)
 	return size <= d.opt.RehearseMax, err
 }

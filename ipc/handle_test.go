@@ -148,7 +148,7 @@ func TestFieldNames(t *testing.T) {
 	}{
 		{Checkpoint{}, checkpoint},
 		{&Checkpoint{}, checkpoint},
-		{DBSnapshot{}, "database snapshot_id driver position"},
+		{DBSnapshot{}, "database snapshot_id driver position rehearsed"},
 		{RollbackResult{}, result},
 		{Stage{}, "stage status ts duration_ms notes"},
 		{Change{}, "path operation summary"},

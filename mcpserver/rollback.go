@@ -13,11 +13,11 @@ type rollbackIn struct {
 	App           ipc.AppID        `json:"app_id,omitempty" jsonschema:"default: this folder's"`
 	Checkpoint    ipc.CheckpointID `json:"checkpoint_id"`
 	Scope         []string         `json:"scope,omitempty" jsonschema:"only these: paths in the workspace, layer:files, layer:disk, layer:db"`
-	Without       []string         `json:"without,omitempty" jsonschema:"leave these layers as they are: db:NAME, files, disk"`
+	Without       []string         `json:"without,omitempty" jsonschema:"leave as is: db:NAME, files, disk"`
 	VerifyRestore *bool            `json:"verify_restore,omitempty" jsonschema:"compare hashes after; default true"`
 	Reason        string           `json:"reason,omitempty" jsonschema:"for the audit trail"`
 	DryRun        bool             `json:"dry_run,omitempty" jsonschema:"only say what would change"`
-	Start         *bool            `json:"start,omitempty" jsonschema:"start the app after; default: if it was meant to be up"`
+	Start         *bool            `json:"start,omitempty" jsonschema:"start the app; default: if meant to be up"`
 }
 
 // rollbackOut is a receipt's own fields and what a result adds to them.
@@ -99,6 +99,9 @@ func progress(ctx context.Context, req *mcp.CallToolRequest) func(ipc.Stage) {
 		now := float64(slices.Index(ipc.Stages, st.Stage)) + 1
 		if st.Status == ipc.StageRunning {
 			now -= 0.5
+		}
+		if st.Status == ipc.StageRunning && st.Notes != "" && now >= done-0.4 {
+			now = max(now, done+0.001) // how far a stage is
 		}
 		if now <= done {
 			return

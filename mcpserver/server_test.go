@@ -250,7 +250,7 @@ func TestErrorsNameTheNextCall(t *testing.T) {
 		{here, "set_conversation_checkpoint", args{"conversation_id": "c"}, errs.Invalid, "set_conversation_checkpoint(app_id?, conversation_id, message_id)"},
 		{here, "revert_conversation_writes", nil, errs.Invalid, "revert_conversation_writes(app_id?, conversation_id, from_message_id?, to_message_id?, call_id?, dry_run?)"},
 		{elsewhere, "revert_conversation_writes", args{"conversation_id": "it's"}, errs.NotFound, `revert_conversation_writes(app_id='…', conversation_id='it\'s')`},
-		{here, "rollback_app", nil, errs.Invalid, "rollback_app(app_id?, checkpoint_id, scope?, verify_restore?, reason?, dry_run?, start?)"},
+		{here, "rollback_app", nil, errs.Invalid, "rollback_app(app_id?, checkpoint_id, scope?, without?, verify_restore?, reason?, dry_run?, start?)"},
 		{here, "create_checkpoint", args{"note": "x"}, errs.Invalid, "create_checkpoint(app_id?, notes?, pinned?)"},
 		{here, "create_checkpoint", args{"pinned": "yes"}, errs.Invalid, "create_checkpoint(app_id?, notes?, pinned?)"},
 		{here, "list_checkpoints", args{"trigger": "whim"}, errs.Invalid, "list_checkpoints(app_id?, trigger?, limit?)"},

@@ -16,6 +16,8 @@
 //     keeps a log of the layer and the snapshot is a position in that log.
 //   - base: the snapshot of a layer's live state as it was just before a restore.
 //     It is what makes the restore undoable and loses nothing.
+//   - rehearsal: a restore of a snapshot beside the live state, that is compared and
+//     dropped again. It shows that the snapshot can be restored.
 //   - switch: one restore under way, between its preparation and its end.
 //
 // # Life of a snapshot

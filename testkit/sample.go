@@ -17,11 +17,7 @@ func Sample(t testing.TB, what string, all, few int) []int {
 	if all <= 0 || few <= 0 {
 		t.Fatalf("a sample of %d of %d %s", few, all, what)
 	}
-	parts := (all + few - 1) / few
-	part := int(draws.of(t).seed % (1 << 16) % uint64(parts))
-	if Long() {
-		part, parts = longPart(t)
-	}
+	part, parts := Part(t, (all+few-1)/few)
 	var taken []int
 	for i := part; i < all; i += parts {
 		taken = append(taken, i)
@@ -30,6 +26,16 @@ func Sample(t testing.TB, what string, all, few int) []int {
 		t.Logf("takes %d of %d %s: part %d of %d", len(taken), all, what, part+1, parts)
 	}
 	return taken
+}
+
+// Part returns the part that this run takes of a matrix in so many parts, counted from 0: of a
+// long run the one that it is told, and all if it is told nothing.
+func Part(t testing.TB, of int) (part, parts int) {
+	t.Helper()
+	if Long() {
+		return longPart(t)
+	}
+	return int(draws.of(t).seed % (1 << 16) % uint64(of)), of
 }
 
 // longPart is the part, counted from 0, that MULLIGAN_TEST_PART names.

@@ -3,7 +3,9 @@ package main
 import (
 	"fmt"
 	"io"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"mulligan/ipc"
 )
@@ -14,6 +16,7 @@ import (
 type progress struct {
 	w    io.Writer
 	open ipc.StageName // the stage whose line has no end yet
+	wide int           // letters of that line
 }
 
 // stage shows st, which has just started or ended.
@@ -23,11 +26,16 @@ func (p *progress) stage(st ipc.Stage) {
 	case st.Stage:
 		fmt.Fprint(p.w, "\r")
 	default:
+		p.wide = 0
 		fmt.Fprintln(p.w)
 	}
 	if st.Status == ipc.StageRunning {
 		p.open = st.Stage
-		fmt.Fprintf(p.w, "  %-18s %s", escape(string(st.Stage)), st.Status)
+		line := fmt.Sprintf("  %-18s %s", escape(string(st.Stage)), st.Status)
+		if st.Notes != "" {
+			line += "  " + escape(st.Notes)
+		}
+		p.write(line)
 		return
 	}
 	p.open = ""
@@ -35,7 +43,16 @@ func (p *progress) stage(st ipc.Stage) {
 	if st.Status == ipc.StageSkipped {
 		took = "-"
 	}
-	fmt.Fprintf(p.w, "  %-18s %-8s %7s  %s\n", escape(string(st.Stage)), escape(string(st.Status)), took, escape(st.Notes))
+	p.write(fmt.Sprintf("  %-18s %-8s %7s  %s", escape(string(st.Stage)), escape(string(st.Status)), took, escape(st.Notes)))
+	p.wide = 0
+	fmt.Fprintln(p.w)
+}
+
+// write writes over the line that stands there.
+func (p *progress) write(line string) {
+	n := utf8.RuneCountInString(line)
+	fmt.Fprint(p.w, line, strings.Repeat(" ", max(0, p.wide-n)))
+	p.wide = n
 }
 
 // end leaves the cursor at the beginning of a line.

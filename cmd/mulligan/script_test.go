@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/creack/pty"
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"mulligan/ipc"
@@ -59,6 +61,9 @@ func fakeMain() {
 //	                  the result is the standard output
 //	fake FAULT        let the fake daemon fail: a kind of error, "hold", "damage",
 //	                  "rollback recovered", "rollback broken", "unrecorded", "warn", "none"
+//	terminal CMD…     run CMD in a terminal that nobody types at, and which is its standard output;
+//	                  what the terminal shows is the standard output
+//	answer FILE CMD…  the same with FILE typed, and the terminal as standard input too
 //	interrupt CMD…    run CMD, interrupt it when the fake daemon holds its
 //	                  rollback; it must exit with 130; its errors go to the file stderr.txt
 func TestScripts(t *testing.T) {
@@ -75,6 +80,7 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"start": start, "code": code, "keep": keep, "lines": lines, "call": call, "fake": setFault, "interrupt": interrupt,
+			"terminal": terminal, "answer": answer,
 		},
 	})
 }
@@ -179,6 +185,54 @@ func setFault(ts *testscript.TestScript, _ bool, args []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.fault = strings.Join(args, " ")
+}
+
+func terminal(ts *testscript.TestScript, neg bool, args []string) {
+	runInTerminal(ts, neg, exec.Command(args[0], args[1:]...))
+}
+
+func answer(ts *testscript.TestScript, neg bool, args []string) {
+	cmd := exec.Command(args[1], args[2:]...)
+	typed := ts.ReadFile(args[0])
+	f := runningIn(ts, cmd, true)
+	_, err := f.WriteString(typed + "\x04") // the end of what is typed
+	ts.Check(err)
+	endTerminal(ts, neg, cmd, f)
+}
+
+func runInTerminal(ts *testscript.TestScript, neg bool, cmd *exec.Cmd) {
+	endTerminal(ts, neg, cmd, runningIn(ts, cmd, false))
+}
+
+// runningIn starts cmd in a new terminal, and gives the end of it where a person sits.
+// testscript's own ttyin is of no use: it closes that end before all that was shown is read.
+func runningIn(ts *testscript.TestScript, cmd *exec.Cmd, typing bool) *os.File {
+	here, there, err := pty.Open()
+	ts.Check(err)
+	defer there.Close() // the program has its own
+	cmd.Dir = ts.MkAbs(".")
+	cmd.Env = os.Environ()
+	for _, name := range []string{"HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "GORACE"} {
+		cmd.Env = append(cmd.Env, name+"="+ts.Getenv(name))
+	}
+	cmd.Stdout, cmd.Stderr = there, ts.Stderr()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 1}
+	if typing {
+		cmd.Stdin = there
+	}
+	ts.Check(cmd.Start())
+	return here
+}
+
+// endTerminal reads what the terminal shows until no program has it any more.
+func endTerminal(ts *testscript.TestScript, neg bool, cmd *exec.Cmd, here *os.File) {
+	defer here.Close()
+	if _, err := io.Copy(ts.Stdout(), here); err != nil && !errors.Is(err, syscall.EIO) { // as a terminal ends
+		ts.Check(err)
+	}
+	if err := cmd.Wait(); (err == nil) == neg {
+		ts.Fatalf("%s: %v", cmd, err)
+	}
 }
 
 func interrupt(ts *testscript.TestScript, _ bool, args []string) {

@@ -17,7 +17,7 @@ func TestReference(t *testing.T) {
 		"tls_key":      {Doc: "the file of its key; with `tls_cert`"},
 		"hosts":        {Doc: "names that TCP is reached by, beside its address"},
 		"log_level":    {Doc: "`debug`, `info`, `warn` or `error` (`--log-level`)"},
-		"stop_timeout": {Doc: "how long an app may take to stop; a supervised command is then killed", Type: "time"},
+		"stop_timeout": {Doc: "how long an app may take to stop; a supervised command is then killed, and a domain switched off, whose guest has this time of its own", Type: "time"},
 		"quiet_gap":    {Doc: "after so long without a write, the next one begins a turn of an agent that nobody announced", Type: "time"},
 
 		"limits.max_files": {Doc: "entries of a workspace, folders included"},

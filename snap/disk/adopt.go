@@ -173,7 +173,7 @@ func (d *Driver) agrees(op, which string, s survey, head *layer) error {
 		hint := "nothing is lost: virsh edit it back; or app remove and app add, which starts a new history"
 		if img, f, err := openImage(now); err == nil && img.Backing == should {
 			f.Close() // only read
-			hint = fmt.Sprintf("somebody put an overlay on it: virsh blockcommit %s %s --active --pivot takes it in again, while the domain runs", d.cfg.Domain, dev)
+			hint = fmt.Sprintf("somebody put an overlay on it: virsh blockcommit %s %s --active --shallow --pivot takes it in again, while the domain runs", d.cfg.Domain, dev)
 		}
 		return errs.New(errs.Conflict, op, "domain %s was redefined: disk %s is %s in its %s definition, and should be %s",
 			d.cfg.Domain, dev, now, which, should).WithHint("%s", hint)

@@ -87,7 +87,9 @@ func (r reader) Read(p []byte) (int, error) {
 	if err := r.ctx.Err(); err != nil {
 		return 0, err
 	}
-	return r.f.Read(p)
+	n, err := r.f.Read(p)
+	measure(r.ctx, n)
+	return n, err
 }
 
 // immutableFlag is FS_IMMUTABLE_FL of linux/fs.h.

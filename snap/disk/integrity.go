@@ -160,27 +160,35 @@ func restsOn(op, path, below string) error {
 	return nil
 }
 
-// seal hashes whatever of a chain was not hashed yet, and gives its layers
-// their states.
-func (d *Driver) seal(ctx context.Context, op string, id layerID) error {
-	chain := d.tree.closure(id)
-	fresh := map[string]file{}
-	for _, id := range chain {
+// seal hashes whatever layers rest on and was not hashed yet, and gives these their states. It
+// tells its progress: the first time it reads all of a disk.
+func (d *Driver) seal(ctx context.Context, op string, ids ...layerID) error {
+	var list []layerID
+	for _, id := range ids {
+		list = append(list, d.tree.closure(id)...)
+	}
+	todo := map[string]file{}
+	size := int64(0)
+	for _, id := range list {
 		for _, f := range d.tree.Layers[id].all() {
-			if f.Hash != "" {
-				continue
+			if _, known := todo[f.Path]; f.Hash == "" && !known {
+				todo[f.Path] = *f
+				size += f.Stat.Size
 			}
-			now, err := d.checkFile(ctx, op, *f, true)
-			if err != nil {
-				return err
-			}
-			fresh[f.Path] = now
 		}
 	}
-	if err := d.learn(fresh); err != nil {
+	ctx = metered(ctx, size)
+	for path, f := range todo {
+		now, err := d.checkFile(ctx, op, f, true)
+		if err != nil {
+			return err
+		}
+		todo[path] = now
+	}
+	if err := d.learn(todo); err != nil {
 		return err
 	}
-	return d.giveStates(chain)
+	return d.giveStates(list)
 }
 
 // giveStates computes the states of layers that have none; list has a layer before those

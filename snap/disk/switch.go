@@ -80,9 +80,9 @@ func (d *Driver) prepare(ctx context.Context, op string, id snap.RestoreID, p *p
 		if err := d.checkChain(ctx, op, id, false); err != nil {
 			return err
 		}
-		if err := d.seal(ctx, op, id); err != nil {
-			return err
-		}
+	}
+	if err := d.seal(ctx, op, p.TargetLayer, p.BaseLayer); err != nil {
+		return err
 	}
 	if p.TargetMemory != nil {
 		now, err := d.checkFile(ctx, op, *p.TargetMemory, false)

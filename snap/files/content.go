@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -99,18 +101,29 @@ func readFirst(s sink, f *os.File, size int64) (snap.Hash, error) {
 // readers is how many pieces of one file are read and hashed at a time.
 var readers = min(runtime.GOMAXPROCS(0), 4)
 
+// maxFile is the size of the largest file that is captured, holes and all: memory and the store
+// hold a bit for each of its pieces.
+const maxFile = 64 << 40
+
+// pieceList collects the pieces of one file that are not all zeros. Safe for concurrent use.
+type pieceList struct {
+	total int64
+	next  atomic.Int64 // the piece that is read next
+
+	mu     sync.Mutex
+	hashes map[int64]snap.Hash
+}
+
 // readLarge reads a file in pieces, several at a time.
 func readLarge(s sink, f *os.File, size int64) (snap.Hash, error) {
-	l := large{size: size, bits: make([]byte, (pieces(size)+7)/8)}
-	hashes := make([]snap.Hash, pieces(size))
-	var next atomic.Int64
+	list := &pieceList{total: pieces(size), hashes: map[int64]snap.Hash{}}
 	var failed error
 	var once sync.Once
 	var wg sync.WaitGroup
 	for range readers {
 		wg.Go(func() {
-			if err := readPieces(s, f, size, &next, hashes); err != nil {
-				next.Store(pieces(size))
+			if err := list.read(s, f, size); err != nil {
+				list.skipTo(list.total)
 				once.Do(func() { failed = err })
 			}
 		})
@@ -119,24 +132,32 @@ func readLarge(s sink, f *os.File, size int64) (snap.Hash, error) {
 	if failed != nil {
 		return snap.Hash{}, failed
 	}
-	for i, h := range hashes {
-		if !h.IsZero() {
-			l.bits[i/8] |= 1 << (i % 8)
-			l.refs = append(l.refs, h)
-		}
+	l := large{size: size, bits: make([]byte, (list.total+7)/8)}
+	for _, i := range slices.Sorted(maps.Keys(list.hashes)) {
+		l.bits[i/8] |= 1 << (i % 8)
+		l.refs = append(l.refs, list.hashes[i])
 	}
 	return s.Node(l.encode(), l.refs)
 }
 
-// readPieces takes the next pieces of f until there are no more; those of
-// zeros get no hash.
-func readPieces(s sink, f *os.File, size int64, next *atomic.Int64, hashes []snap.Hash) error {
+// skipTo lets the piece i, or a later one, be the next.
+func (l *pieceList) skipTo(i int64) {
+	for {
+		now := l.next.Load()
+		if now >= i || l.next.CompareAndSwap(now, i) {
+			return
+		}
+	}
+}
+
+// read takes the next pieces of f until there are no more.
+func (l *pieceList) read(s sink, f *os.File, size int64) error {
 	buf := buffers.Get().(*[]byte)
 	defer buffers.Put(buf)
 	data := int64(0) // the next byte that is not in a hole, as far as known
 	for {
-		i := next.Add(1) - 1
-		if i >= pieces(size) {
+		i := l.next.Add(1) - 1
+		if i >= l.total {
 			return nil
 		}
 		off := i * cas.ChunkSize
@@ -145,6 +166,7 @@ func readPieces(s sink, f *os.File, size int64, next *atomic.Int64, hashes []sna
 			data = nextData(f, off, size)
 		}
 		if data >= off+int64(len(piece)) {
+			l.skipTo(min(data/cas.ChunkSize, l.total)) // the rest of a hole, which may be long
 			continue
 		}
 		n, err := f.ReadAt(piece, off)
@@ -157,9 +179,13 @@ func readPieces(s sink, f *os.File, size int64, next *atomic.Int64, hashes []sna
 		if bytes.Equal(piece, zeros[:len(piece)]) {
 			continue
 		}
-		if hashes[i], err = part(s, i).Blob(piece); err != nil {
+		h, err := part(s, i).Blob(piece)
+		if err != nil {
 			return err
 		}
+		l.mu.Lock()
+		l.hashes[i] = h
+		l.mu.Unlock()
 	}
 }
 
@@ -201,7 +227,7 @@ func decodeLarge(data []byte, refs []snap.Hash) (*large, error) {
 	if r.err != nil {
 		return nil, r.err
 	}
-	if l.size <= cas.ChunkSize || l.size > 1<<62 || int64(len(l.bits)) != (pieces(l.size)+7)/8 {
+	if l.size <= cas.ChunkSize || l.size > maxFile || int64(len(l.bits)) != (pieces(l.size)+7)/8 {
 		return nil, fmt.Errorf("%w: a large file of impossible size", errManifest)
 	}
 	n := 0

@@ -3,11 +3,11 @@ package files
 import (
 	"crypto/sha256"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -138,7 +138,7 @@ func describe(p, dir string, groups map[inode]string) (string, error) {
 	more := ""
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
-		b, err := os.ReadFile(p)
+		sum, err := contentOf(p)
 		if err != nil {
 			return "", err
 		}
@@ -146,7 +146,7 @@ func describe(p, dir string, groups map[inode]string) (string, error) {
 		if groups[id] == "" {
 			groups[id] = rel
 		}
-		more = fmt.Sprintf("%d %x first=%q", st.Size, sha256.Sum256(b), groups[id])
+		more = fmt.Sprintf("%d %x first=%q", st.Size, sum, groups[id])
 	case unix.S_IFLNK:
 		target, err := os.Readlink(p)
 		if err != nil {
@@ -155,6 +155,42 @@ func describe(p, dir string, groups map[inode]string) (string, error) {
 		more = fmt.Sprintf("-> %q", target)
 	}
 	return fmt.Sprintf("%q %o %d:%d %d.%09d rdev=%x %s %s", rel, st.Mode, st.Uid, st.Gid, st.Mtim.Sec, st.Mtim.Nsec, st.Rdev, more, attrs(p)), nil
+}
+
+// contentOf is a digest of all blocks of the file that are not zero, and where they are: holes
+// may be of terabytes.
+func contentOf(p string) ([]byte, error) {
+	f, err := os.Open(p)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	h, block := sha256.New(), make([]byte, 4096)
+	for off := int64(0); ; {
+		data, err := unix.Seek(int(f.Fd()), off, unix.SEEK_DATA)
+		if err == unix.ENXIO {
+			return h.Sum(nil), nil
+		}
+		if err == unix.EINVAL { // a filesystem without holes
+			data, err = off, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		off = data &^ 4095
+		n, err := f.ReadAt(block, off)
+		if n > 0 && !cas.AllZero(block[:n]) {
+			fmt.Fprintf(h, "%d:", off)
+			h.Write(block[:n])
+		}
+		if err == io.EOF {
+			return h.Sum(nil), nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		off += int64(n)
+	}
 }
 
 func attrs(p string) string {
@@ -204,20 +240,3 @@ func write(t testing.TB, path, content string) {
 var stamp = time.Date(2003, 3, 3, 3, 3, 3, 333333333, time.UTC)
 
 func time0(t instant) time.Time { return time.Unix(t.sec, int64(t.nsec)) }
-
-// seed is what a test draws from: MULLIGAN_TEST_SEED, or a number that is told where the test fails.
-func seed(t testing.TB) uint64 {
-	t.Helper()
-	n := uint64(time.Now().UnixNano())
-	if text := os.Getenv("MULLIGAN_TEST_SEED"); text != "" {
-		var err error
-		n, err = strconv.ParseUint(text, 10, 64)
-		must(t, err)
-	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("MULLIGAN_TEST_SEED=%d draws the same", n)
-		}
-	})
-	return n
-}

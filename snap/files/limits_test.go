@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 )
@@ -71,5 +72,35 @@ func TestFewOpenFiles(t *testing.T) {
 			t.Fatalf("follow=%s: %v\n%s", follow, err, out)
 		}
 		same(t, fmt.Sprintf("follow=%s", follow), listing(t, top+"/ws"), before)
+	}
+}
+
+// TestEndlessFiles: a file of nothing but a hole costs no memory, however large it is; one that is
+// too large is refused.
+func TestEndlessFiles(t *testing.T) {
+	s, _ := small(t, "8m")
+	path := s.cfg.Dir + "/sparse"
+	write(t, path, "begin")
+	must(t, os.Truncate(path, 60<<40))
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	must(t, err)
+	_, err = f.WriteAt([]byte("far"), 40<<40+5)
+	must(t, err)
+	must(t, f.Close())
+	before := listing(t, s.cfg.Dir)
+	one := s.capture(t)
+	must(t, os.Remove(path))
+	s.restore(t, one.ID)
+	same(t, "back", listing(t, s.cfg.Dir), before)
+
+	must(t, os.Truncate(path, 1<<62))
+	_, err = s.Capture(t.Context(), snap.CaptureRequest{ID: "fs-endless"})
+	if errs.KindOf(err) != errs.Invalid || !strings.Contains(err.Error(), path) || errs.HintOf(err) == "" {
+		t.Errorf("a file of 4 EiB: %v (%s)", err, errs.HintOf(err))
+	}
+	gaps, err := s.Survey(t.Context())
+	must(t, err)
+	if len(gaps) != 1 || !gaps[0].Blocks || !strings.Contains(gaps[0].What, path) {
+		t.Errorf("the survey says %+v", gaps)
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/snap/beneath"
 )
@@ -117,6 +118,10 @@ func (s *scan) readOnce(dir *beneath.Root, path string, n *node) (stat, error) {
 	}
 	if before.kind() != n.kind() {
 		return stat{}, errMoved
+	}
+	if n.isFile() && before.size > maxFile {
+		return stat{}, errs.New(errs.Invalid, s.op, "%s has a size of %d bytes, holes included, and a file may have %d", s.shown(path), before.size, int64(maxFile)).
+			WithHint("truncate it, or exclude it")
 	}
 	n.entry = newEntry(n.name, before)
 	var link string

@@ -46,6 +46,7 @@ type reason struct {
 
 var (
 	unreadable = &reason{"cannot be read", "no checkpoint can be made until the user that mulligand runs as may read it, or it is excluded (mulligan app set exclude=PATTERN)", true}
+	endless    = &reason{"are larger than any file may be, holes included", "no checkpoint can be made until it is truncated or excluded (mulligan app set exclude=PATTERN)", true}
 	mounted    = &reason{"are mount points, and what is mounted there is not captured", "protect that as an app of its own, or as a database", false}
 	ungivable  = &reason{"belong to others, or have what only root can give", "a rollback that has to make or replace such a path is refused; " +
 		"chown or chgrp it to yourself, exclude it, or protect this app with the host daemon (root)", false}
@@ -182,6 +183,9 @@ func (s *survey) one(dir *beneath.Root, path, name string) (isDir bool, err erro
 	if st.mount {
 		s.note(path, "is a mount point, and what is mounted there is not captured", mounted)
 		return false, nil
+	}
+	if st.kind() == unix.S_IFREG && st.size > maxFile {
+		s.note(path, fmt.Sprintf("has a size of %d bytes, holes included, and a file may have %d", st.size, int64(maxFile)), endless)
 	}
 	return st.kind() == dirKind, s.rights(dir, path, name, st)
 }

@@ -1,20 +1,35 @@
 package snaptest
 
-import "mulligan/testkit"
+import (
+	"testing"
+
+	"mulligan/testkit"
+)
 
 // Long says that all is asked for, however long it takes: MULLIGAN_TEST_LONG=1.
 func Long() bool { return testkit.Long() }
 
-// EachStep calls killAt with 1, 2, 3, … until it says that there is no such step
-// to be killed at, and gives that number. Unless all is asked for it leaves out two
-// of three; salt says which.
-func EachStep(salt int, killAt func(step int) bool) int {
-	step, stride := 1, 1
-	if !Long() {
-		step, stride = 1+salt%3, 3
+// EachStep calls killAt with the numbers of steps, counted from 1, until it says that there
+// is no such step to be killed at, and gives that number. It leaves out two of three, other
+// ones in the next run, and none in a long run. The test fails if nothing was killed.
+func EachStep(t *testing.T, killAt func(step int) bool) int {
+	t.Helper()
+	const most = 1000
+	start, stride := testkit.Part(t, 3)
+	step, kills := 1+start, 0
+	for ; killAt(step); step += stride {
+		if kills++; step > most {
+			t.Fatalf("still killed at step %d", step)
+		}
 	}
-	for killAt(step) {
-		step += stride
+	if kills == 0 && step > 1 { // there are fewer steps than parts
+		for step = 1; killAt(step); step++ {
+			kills++
+		}
 	}
+	if kills == 0 {
+		t.Error("nothing was killed")
+	}
+	testkit.Tally(t, "kills", kills)
 	return step
 }

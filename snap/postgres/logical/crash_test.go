@@ -123,7 +123,7 @@ func TestKilledAtEachStep(t *testing.T) {
 	c := pgtest.Start(t, pgtest.Options{})
 	for _, do := range []string{"capture", "prepare", "commit", "undo", "finish"} {
 		t.Run(do, func(t *testing.T) {
-			if step := snaptest.EachStep(len(do), func(step int) bool { return killAt(t, c, do, step) }); step < 3 {
+			if step := snaptest.EachStep(t, func(step int) bool { return killAt(t, c, do, step) }); step < 3 {
 				t.Errorf("%s has only %d steps", do, step)
 			}
 		})
@@ -314,4 +314,34 @@ func TestServerKilledInDrop(t *testing.T) {
 			s.leftovers(t)
 		})
 	}
+}
+
+// What a process that dies in a rehearsal leaves is dropped by Sweep, as that of a restore.
+func TestDiesInRehearsal(t *testing.T) {
+	s := newSubject(t, pgtest.Start(t, pgtest.Options{}))
+	s.Mutate(t, 1)
+	id, before := s.capture(t), s.dump(t, "")
+	s.cfg.Seam = func(step string) error {
+		if step == "build: dress" {
+			panic(step)
+		}
+		return nil
+	}
+	s.Reopen(t)
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("it did not come to that")
+			}
+		}()
+		_ = s.driver.Rehearse(t.Context(), "rehearse-0123456789ab", id)
+	}()
+	if left := s.c.Psql(t, "postgres", `SELECT count(*) FROM pg_database WHERE datname LIKE '%\_\_mulligan\_%'`); left != "1" {
+		t.Fatalf("%s databases are left, not one", left)
+	}
+	s.cfg.Seam = nil
+	s.Reopen(t)
+	check(t, s.driver.Sweep(t.Context(), snap.Gone{}))
+	s.leftovers(t)
+	s.lives(t, "after the sweep", before)
 }

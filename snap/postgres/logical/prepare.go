@@ -383,7 +383,7 @@ func (d *Driver) Resume(_ context.Context, id snap.RestoreID) (snap.Switch, erro
 	return &dbSwitch{d: d, id: id, changes: p.Changes}, nil
 }
 
-// sweepSwitches drops the switches that are gone, and those without a plan, with their databases.
+// sweepSwitches drops the switches that are gone, and those without a plan or that were never prepared, with their databases.
 // The live database stays what it is.
 func (d *Driver) sweepSwitches(ctx context.Context, gone []snap.RestoreID) error {
 	names, err := d.records.Switches()
@@ -391,7 +391,7 @@ func (d *Driver) sweepSwitches(ctx context.Context, gone []snap.RestoreID) error
 		return err
 	}
 	for _, name := range names {
-		if d.records.Whole(name) && !slices.Contains(gone, snap.RestoreID(name)) {
+		if d.records.Whole(name) && !slices.Contains(gone, snap.RestoreID(name)) && !d.unprepared(snap.RestoreID(name)) {
 			continue
 		}
 		if err := d.sweepSwitch(ctx, name); err != nil {
@@ -399,6 +399,12 @@ func (d *Driver) sweepSwitches(ctx context.Context, gone []snap.RestoreID) error
 		}
 	}
 	return nil
+}
+
+// unprepared reports whether a preparation, or a rehearsal, was cut short: Resume finds no such switch.
+func (d *Driver) unprepared(id snap.RestoreID) bool {
+	p, err := d.readPlan("", id)
+	return err == nil && !p.There()
 }
 
 func (d *Driver) sweepSwitch(ctx context.Context, name string) error {

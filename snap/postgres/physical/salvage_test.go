@@ -274,6 +274,14 @@ func TestDownServerIsStarted(t *testing.T) {
 	check(t, sw.Finish(t.Context()))
 }
 
+// What a server that does not start says of it is in the error.
+func TestWhyAServerDoesNotStart(t *testing.T) {
+	t.Parallel()
+	s := ruined(t, ruins[0])
+	_, err := s.driver.Capture(t.Context(), snap.CaptureRequest{ID: "db-a"})
+	fails(t, "Capture", err, errs.Unavailable, "contains errors")
+}
+
 // What was written to a broken cluster after it was kept is not lost.
 func TestRawBaseGrowsStale(t *testing.T) {
 	t.Parallel()
@@ -366,14 +374,14 @@ func rescuer(arg string) {
 // At whatever step the daemon is killed: the cluster is the ruin, byte by byte, or the good one.
 func TestKilledRescuing(t *testing.T) {
 	t.Parallel()
-	for i, how := range []ruin{ruins[0], ruins[6], ruins[9]} { // a conf, no folder, a link
+	for _, how := range []ruin{ruins[0], ruins[6], ruins[9]} { // a conf, no folder, a link
 		t.Run(how.name, func(t *testing.T) {
 			t.Parallel()
 			s := ruined(t, how)
 			check(t, s.cfg.Server.Stop(t.Context()))
 			was := s.there(t)
 			for round := range 2 { // 1 undoes
-				steps := snaptest.EachStep(i+round, func(step int) bool { return s.rescueKilled(t, round, step, was) })
+				steps := snaptest.EachStep(t, func(step int) bool { return s.rescueKilled(t, round, step, was) })
 				t.Logf("round %d: %d steps", round, steps)
 			}
 			_, err := s.driver.Salvage(t.Context(), snap.CaptureRequest{ID: "db-raw", Quiesced: true})

@@ -1,0 +1,193 @@
+package daemon_test
+
+import (
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"mulligan/daemon"
+	"mulligan/ipc"
+	"mulligan/snap/postgres/pgtest"
+)
+
+// rehearsing is a daemon that rehearses databases of up to so many bytes.
+func (w world) rehearsing(t *testing.T, most int64, seam func(step string) error) *daemon.Daemon {
+	t.Helper()
+	opt := w.options()
+	opt.RehearseMax, opt.UpkeepEvery, opt.Seam = most, 10*time.Millisecond, seam
+	return w.openAs(t, opt)
+}
+
+// checkpoint makes a checkpoint.
+func checkpoint(t *testing.T, d *daemon.Daemon) ipc.Checkpoint {
+	t.Helper()
+	cp, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{Pinned: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cp
+}
+
+// rehearsed waits until a checkpoint was rehearsed, and gives it.
+func rehearsed(t *testing.T, d *daemon.Daemon, id ipc.CheckpointID) ipc.Checkpoint {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		cp, err := d.Checkpoint(t.Context(), root, "shop", id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if cp.Rehearsed != nil {
+			return cp
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%s is never rehearsed; problems: %q", id, d.Status(root).Problems)
+		}
+	}
+}
+
+// aside are the databases on the server that restores and rehearsals made.
+func aside(t *testing.T, c *pgtest.Cluster) string {
+	t.Helper()
+	return c.Psql(t, "postgres", `SELECT datname FROM pg_database WHERE datname LIKE '%\_\_mulligan\_%'`)
+}
+
+// The first checkpoint of a database is rehearsed, and the first of another schema, and no other;
+// that stays known. What could not be restored is a problem at once, and none any more when it can be.
+func TestRehearsed(t *testing.T) {
+	t.Parallel()
+	c := pgtest.Start(t, pgtest.Options{Dir: quickDir(t)})
+	w := newWorld(t, c)
+	db := c.Psql(t, "postgres", "SELECT datname FROM pg_database WHERE datname LIKE 'mt%'")
+	d := w.rehearsing(t, 1<<30, nil)
+	first := checkpoint(t, d)
+	if cp := rehearsed(t, d, first.ID); !*cp.Rehearsed || len(cp.DBSnapshots) != 2 {
+		t.Errorf("a plain database cannot be restored: %+v", cp)
+	} else {
+		for _, s := range cp.DBSnapshots {
+			if want := s.Database == "main"; (s.Rehearsed != nil) != want {
+				t.Errorf("database %s: rehearsed %v", s.Database, s.Rehearsed)
+			}
+		}
+	}
+	w.set(t, "one")
+	same := checkpoint(t, d)
+
+	// pg_dump's text names nothing that a function's body needs, and no search_path finds it.
+	c.Psql(t, db, `CREATE TABLE public.most (n int); INSERT INTO public.most VALUES (9);
+		CREATE FUNCTION public.allowed(i int) RETURNS bool LANGUAGE plpgsql AS $$ BEGIN RETURN i <= (SELECT max(n) FROM most); END $$;
+		CREATE TABLE public.checked (i int CHECK (public.allowed(i))); INSERT INTO public.checked VALUES (7)`)
+	bad := checkpoint(t, d)
+	cp := rehearsed(t, d, bad.ID)
+	if said := strings.Join(cp.Warnings, "\n"); *cp.Rehearsed || !strings.Contains(said, "db:main: A rehearsal could not restore it") || !strings.Contains(said, "checked") {
+		t.Errorf("what cannot be restored: rehearsed %v, warnings %q", *cp.Rehearsed, cp.Warnings)
+	}
+	if said := strings.Join(d.Status(root).Problems, "\n"); !strings.Contains(said, "shop: db:main: A rehearsal could not restore it") {
+		t.Errorf("problems: %q", said)
+	}
+	if cp, err := d.Checkpoint(t.Context(), root, "shop", same.ID); err != nil || cp.Rehearsed != nil {
+		t.Errorf("one with a schema that is known was rehearsed again: %v, %v", cp.Rehearsed, err)
+	}
+	if again := checkpoint(t, d); !strings.Contains(strings.Join(again.Warnings, "\n"), "A rehearsal could not restore it") {
+		t.Errorf("the next one warns of %q", again.Warnings)
+	}
+	w.close(t, d)
+	if left := aside(t, c); left != "" {
+		t.Errorf("left on the server: %s", left)
+	}
+
+	d = w.rehearsing(t, 1<<30, nil)
+	for id, want := range map[ipc.CheckpointID]bool{first.ID: true, bad.ID: false} {
+		if cp, err := d.Checkpoint(t.Context(), root, "shop", id); err != nil || cp.Rehearsed == nil || *cp.Rehearsed != want {
+			t.Errorf("of %s a new daemon knows %v, %v", id, cp.Rehearsed, err)
+		}
+	}
+	c.Psql(t, db, "CREATE OR REPLACE FUNCTION public.allowed(i int) RETURNS bool LANGUAGE plpgsql AS $$ BEGIN RETURN i < 10; END $$")
+	mended := checkpoint(t, d)
+	if cp := rehearsed(t, d, mended.ID); !*cp.Rehearsed || len(d.Status(root).Problems) > 0 {
+		t.Errorf("mended: %+v, %q", cp, d.Status(root).Problems)
+	}
+	w.close(t, d)
+}
+
+// An operation waits for no rehearsal: it ends it, and what was made for it is gone. The rehearsal is
+// begun again when nobody has the app.
+func TestRehearsalGivesWay(t *testing.T) {
+	t.Parallel()
+	c := pgtest.Start(t, pgtest.Options{Dir: quickDir(t)})
+	w := newWorld(t, c)
+	begun, goOn := make(chan string), make(chan bool)
+	var times atomic.Int32
+	d := w.rehearsing(t, 1<<30, func(step string) error {
+		if step == "build: table" && times.Add(1) == 1 {
+			begun <- step
+			<-goOn
+		}
+		return nil
+	})
+	defer w.close(t, d)
+	first := checkpoint(t, d)
+	<-begun
+	if aside(t, c) == "" {
+		t.Error("nothing is built beside the live database")
+	}
+	made := make(chan error)
+	go func() {
+		_, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{})
+		made <- err
+	}()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) { // until it has the app, and waits
+		a, err := d.App(t.Context(), root, "shop")
+		if err != nil || time.Now().After(end) {
+			t.Fatalf("nobody has the app: %v", err)
+		}
+		if a.Busy != "" {
+			break
+		}
+	}
+	close(goOn)
+	if err := <-made; err != nil {
+		t.Fatal(err)
+	}
+	cp, err := d.Checkpoint(t.Context(), root, "shop", first.ID)
+	if err != nil || cp.Rehearsed != nil {
+		t.Errorf("a rehearsal that was cut short counts: %v, %v", cp.Rehearsed, err)
+	}
+	list, err := d.Checkpoints(t.Context(), root, "shop", ipc.CheckpointQuery{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cp := rehearsed(t, d, list.Checkpoints[0].ID); !*cp.Rehearsed {
+		t.Errorf("begun again: %+v", cp)
+	}
+	if left := aside(t, c); left != "" {
+		t.Errorf("left on the server: %s", left)
+	}
+}
+
+// A database that is larger than the limit is left alone, and is no problem.
+func TestTooLargeToRehearse(t *testing.T) {
+	t.Parallel()
+	c := pgtest.Start(t, pgtest.Options{Dir: quickDir(t)})
+	w := newWorld(t, c)
+	var built atomic.Int32
+	looked := make(chan bool, 1)
+	d := w.rehearsing(t, 1, func(step string) error {
+		switch {
+		case step == "weigh db:main for a rehearsal":
+			looked <- true
+		case strings.HasPrefix(step, "build: "):
+			built.Add(1)
+		}
+		return nil
+	})
+	cp := checkpoint(t, d)
+	<-looked
+	problems := d.Status(root).Problems
+	w.close(t, d) // waits for what was begun
+	d = w.open(t)
+	defer w.close(t, d)
+	if now, err := d.Checkpoint(t.Context(), root, "shop", cp.ID); err != nil || now.Rehearsed != nil || built.Load() > 0 || len(problems) > 0 {
+		t.Errorf("%v, %v, built %d times, problems %q", now.Rehearsed, err, built.Load(), problems)
+	}
+}
