@@ -116,7 +116,7 @@ func (r *rollback) noteRaw(layers ...snap.Layer) {
 // that leaves it out.
 func (r *rollback) orWithout(err error) error {
 	var e *captureError
-	if !errors.As(err, &e) || r.plan.Revert != "" || errors.Is(err, context.Canceled) {
+	if !errors.As(err, &e) || r.plan.Revert != "" || errors.Is(err, context.Canceled) || noRoom(err) {
 		return err
 	}
 	var rest []layer
