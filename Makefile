@@ -26,7 +26,7 @@ PACKAGES    += $(LIBVIRT)
 # As root nothing is missing that a test could need, so no test may skip.
 ROOT := $(filter 0,$(shell id -u))
 
-.PHONY: build deps test test-long soak lint bench fuzz demo demo-vm reference man install uninstall deb sbom clean
+.PHONY: build deps test test-long soak mutants lint bench fuzz demo demo-vm reference man install uninstall deb sbom clean
 
 build:
 	CGO_ENABLED=0 $(BUILD) -o bin/mulligan ./cmd/mulligan
@@ -117,6 +117,10 @@ fuzz:
 	  room=$$((16 - $$(ls "$$kept" | wc -l))); [ $$room -gt 0 ] || continue; \
 	  find "$$found" -type f -size -3 | sort | head -n $$room | xargs -r cp -n -t "$$kept"; \
 	done
+
+# Deliberate faults, which the tests must find.
+mutants: deps
+	$(TEST_ENV) go run ./testkit/mutants
 
 demo: build
 	CGO_ENABLED=0 $(BUILD) -o bin/demo/ ./docs/demo ./docs/demo/guestbook

@@ -16,6 +16,7 @@ import (
 	"mulligan/ipc"
 	"mulligan/ipc/errs"
 	"mulligan/snap/postgres/pgtest"
+	"mulligan/testkit"
 )
 
 // awayServer is a server that holds an app's database, and can be stopped.
@@ -35,10 +36,7 @@ func process(t *testing.T, ready func() bool, program string, args ...string) (s
 	cmd := exec.Command(program, args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
-		if os.Getenv("MULLIGAN_TEST_NOSKIP") == "1" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
+		testkit.Lack(t, err)
 	}
 	stop = func(*testing.T) {
 		_ = cmd.Process.Kill() // it may have ended

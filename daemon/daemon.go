@@ -271,6 +271,7 @@ func (d *Daemon) tendStore() {
 	go func() { <-d.done; cancel() }()
 	pack := time.NewTimer(packEvery)
 	defer pack.Stop()
+	d.fillBallast()
 	for {
 		select {
 		case <-d.done:
@@ -280,6 +281,7 @@ func (d *Daemon) tendStore() {
 			freed, err := d.contents.each(ctx, (*cas.Store).Collect)
 			d.tended(ctx, "garbage collection", freed, err)
 		case <-pack.C:
+			d.fillBallast()
 			saved, err := d.contents.each(ctx, (*cas.Store).Pack)
 			d.tended(ctx, "packing", saved, err)
 			if err != nil {

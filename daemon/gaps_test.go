@@ -11,6 +11,7 @@ import (
 
 	"mulligan/ipc"
 	"mulligan/ipc/errs"
+	"mulligan/testkit"
 )
 
 // TestWorktree: that a worktree's repository is not captured is said when it is
@@ -61,9 +62,7 @@ func TestWorktree(t *testing.T) {
 // TestForeseen: what Prepare would refuse for its rights is refused before the safety
 // checkpoint is begun.
 func TestForeseen(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("only root gives files away")
-	}
+	testkit.Need(t, "root")
 	w := newWorld(t, nil)
 	opt := w.options()
 	var mu sync.Mutex

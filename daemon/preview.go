@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -80,7 +81,7 @@ func (r *rollback) foreseeUnreadable(v ipc.LayerPreview, p *part, why error) ipc
 		r.warn("%s cannot be read (%v): its bytes would be kept as they lie there, and it would go back", p.name, why)
 		return v
 	}
-	r.warn("%s cannot be read (%v), and the rollback would be refused: %s", p.name, why, errs.HintOf(r.orWithout(&captureError{p.layer, why})))
+	r.warn("%s cannot be read (%v), and the rollback would be refused: %s", p.name, why, cmp.Or(errs.HintOf(r.orWithout(&captureError{p.layer, why})), "nothing else would be restored"))
 	return v
 }
 

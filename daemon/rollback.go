@@ -117,6 +117,10 @@ func (d *Daemon) Rollback(ctx context.Context, who ipc.Caller, ref string, id ip
 		return ipc.RollbackResult{}, err
 	}
 	ctx = context.WithoutCancel(ctx) // a rollback that has begun is the daemon's
+	d.giveBallast()
+	if err := d.discard(ctx, who, a, id, req); err != nil {
+		return ipc.RollbackResult{}, errs.Wrap(errs.Failed, op, err)
+	}
 	a.tracking().catchUp(ctx)
 	release, err := d.acquire(ctx, a, op, who)
 	if err != nil {
@@ -141,6 +145,9 @@ func (d *Daemon) Rollback(ctx context.Context, who ipc.Caller, ref string, id ip
 	}
 	if err == nil {
 		err = r.alone(ctx)
+	}
+	if err == nil {
+		err = r.orDiscard(ctx, r.allTurns(ctx))
 	}
 	if err == nil {
 		err = r.spareOthers(ctx)
@@ -217,7 +224,7 @@ func (d *Daemon) newRollback(ctx context.Context, a *app, id ipc.CheckpointID, r
 		return nil, err
 	}
 	if !req.DryRun {
-		err = d.hasFree(ctx, reserve)
+		err = r.orDiscard(ctx, d.hasFree(ctx, reserve))
 	}
 	return r, err
 }
@@ -339,7 +346,7 @@ func (r *rollback) warn(format string, args ...any) {
 func (r *rollback) run(ctx context.Context) error {
 	err := r.stage(ctx, ipc.StageSafety, r.safetyCheckpoint)
 	if err != nil {
-		return errs.Also(err, r.abandon(ctx))
+		return errs.Also(r.orDiscard(ctx, err), r.abandon(ctx))
 	}
 	err = r.stagesInTurn(ctx, []stageOf{
 		{ipc.StageStop, r.stop}, {ipc.StageVM, r.switchFiles}, {ipc.StageDB, r.switchDBs}, {ipc.StageStart, r.start},

@@ -116,7 +116,7 @@ func (r *rollback) noteRaw(layers ...snap.Layer) {
 // that leaves it out.
 func (r *rollback) orWithout(err error) error {
 	var e *captureError
-	if !errors.As(err, &e) || r.plan.Revert != "" || errors.Is(err, context.Canceled) {
+	if !errors.As(err, &e) || r.plan.Revert != "" || errors.Is(err, context.Canceled) || noRoom(err) {
 		return err
 	}
 	var rest []layer
@@ -162,7 +162,7 @@ func shellWord(s string) string {
 	plain := func(c rune) bool {
 		return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.ContainsRune("-_./:,+=@%", c)
 	}
-	if s != "" && strings.TrimFunc(s, plain) == "" && !strings.ContainsFunc(s, func(c rune) bool { return !plain(c) }) {
+	if s != "" && !strings.ContainsFunc(s, func(c rune) bool { return !plain(c) }) {
 		return s
 	}
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"fmt"
 
 	"golang.org/x/sys/unix"
 
@@ -66,8 +67,9 @@ func (d *Daemon) hasFree(ctx context.Context, need int64) error {
 		return errs.Wrap(errs.Failed, op, err)
 	}
 	if free < need {
-		return errs.New(errs.Failed, op, "no space: %s has %d MB free, and the checkpoint needs %d MB at the least", d.opt.StateDir, free>>20, need>>20).
-			WithHint("delete or unpin checkpoints, or make room; the app was not stopped")
+		return &errs.Error{Kind: errs.Failed, Op: op, Err: errNoRoom,
+			Message: fmt.Sprintf("%s has %d MB free, and the checkpoint needs %d MB at the least", d.opt.StateDir, free>>20, need>>20),
+			Hint:    "delete or unpin checkpoints, or make room; the app was not stopped"}
 	}
 	return nil
 }

@@ -238,6 +238,7 @@ func (t *tracker) mute(ctx context.Context) (unmute func(context.Context)) {
 	if err != nil {
 		t.note("note what mulligan itself writes", err)
 	}
+	owing := t.withoutCheckpoint() // on a full disk, say: their checkpoints are still of their beginnings
 	t.mu.Lock()
 	t.muted++
 	t.mu.Unlock()
@@ -256,7 +257,7 @@ func (t *tracker) mute(ctx context.Context) (unmute func(context.Context)) {
 		}
 		t.muted--
 		for _, o := range t.open {
-			if o.rec.CheckpointID == nil && mark != "" {
+			if o.rec.CheckpointID == nil && mark != "" && !slices.Contains(owing, o) {
 				o.rec.Start = mark
 			}
 			if o.undone {

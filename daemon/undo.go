@@ -1,8 +1,10 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -304,6 +306,31 @@ func (d *Daemon) rejoin(ctx context.Context, a *app, act ipc.CheckpointID) error
 	newest := l[0]
 	newest.UndoNext = &act
 	return d.store.PutCheckpoint(ctx, newest, "")
+}
+
+// allTurns refuses an undo while the newest turn's checkpoint could not be made: it would
+// undo the turn before that one.
+func (r *rollback) allTurns(ctx context.Context) error {
+	t := r.a.tracking()
+	if t == nil || !r.plan.Aimed || r.req.Turns == 0 {
+		return nil
+	}
+	for _, o := range t.withoutCheckpoint() {
+		if o.rec.Inferred {
+			continue
+		}
+		short, cancel := context.WithTimeout(ctx, flushLong)
+		_, err := t.flush(short)
+		cancel()
+		if err == nil {
+			t.mu.Lock()
+			err = errors.New(cmp.Or(t.failed, "it was not made so far"))
+			t.mu.Unlock()
+		}
+		return (&errs.Error{Kind: errs.Failed, Op: "make the checkpoint of the newest turn", Err: err}).
+			WithHint("%s", cmp.Or(errs.HintOf(err), "try again; mulligan list shows what there is to go back to"))
+	}
+	return nil
 }
 
 // spareOthers refuses an undo that would take along what was written in between by

@@ -25,7 +25,7 @@ import (
 // line of … for any lines. A comment <!-- before … --> holds commands that set
 // the stage, and a command that ends in "# exit N" ends so.
 func TestExamples(t *testing.T) {
-	for _, page := range []string{"../README.md", "tutorial.md", "how-to/agents.md", "how-to/dev-container.md"} {
+	for _, page := range []string{"../README.md", "tutorial.md", "how-to/agents.md", "how-to/dev-container.md", "how-to/rescue.md"} {
 		t.Run(filepath.Base(page), func(t *testing.T) {
 			text, err := os.ReadFile(page)
 			if err != nil {

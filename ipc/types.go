@@ -257,7 +257,10 @@ type RollbackRequest struct {
 	Scope []string `json:"scope,omitempty"` // paths in the workspace, and "layer:NAME"
 	// Without leaves layers ("db:main", "files", "disk", "db" for all databases) as they
 	// are, and does not look at them: those whose state can be neither read nor kept.
-	Without       []string    `json:"without,omitempty"`
+	Without []string `json:"without,omitempty"`
+	// Discard names files in the workspace that were made since the checkpoint. They are
+	// deleted for good before anything else: on a full disk there is no room to keep it.
+	Discard       []string    `json:"discard,omitempty"`
 	VerifyRestore *bool       `json:"verify_restore,omitempty"` // default true
 	Reason        string      `json:"reason,omitempty"`
 	DryRun        bool        `json:"dry_run,omitempty"`

@@ -4,6 +4,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 )
 
 // Long says that all is asked for, and not a sample: make test-long sets
@@ -20,4 +21,17 @@ func NeedLong(t testing.TB) {
 	if !Long() {
 		t.Skip("part of make test-long")
 	}
+}
+
+// NeedSoak skips a test that is part of the soak alone, and returns how long it shall go on:
+// make soak sets MULLIGAN_TEST_SOAK.
+func NeedSoak(t testing.TB) time.Duration {
+	t.Helper()
+	text := os.Getenv("MULLIGAN_TEST_SOAK")
+	if text == "" {
+		t.Skip("part of make soak")
+	}
+	length, err := time.ParseDuration(text)
+	must(t, err)
+	return length
 }

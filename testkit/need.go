@@ -27,10 +27,14 @@ type need struct {
 
 // needs are the things that Need knows. "root" is not among them: nothing brings it.
 var needs = map[string]need{
-	"chromium": {[]string{"chromium"}, []string{"chromium"}},
-	"ext4":     {[]string{"e2fsprogs"}, []string{"mkfs.ext4"}},
-	"git":      {[]string{"git"}, []string{"git"}},
-	"groff":    {[]string{"groff-base"}, []string{"groff"}},
+	"bindfs":         {[]string{"bindfs", "fuse3"}, []string{"bindfs"}},
+	"btrfs":          {[]string{"btrfs-progs"}, []string{"mkfs.btrfs"}},
+	"fuse-overlayfs": {[]string{"fuse-overlayfs", "fuse3"}, []string{"fuse-overlayfs"}},
+	"stress-ng":      {[]string{"stress-ng"}, []string{"stress-ng"}},
+	"chromium":       {[]string{"chromium"}, []string{"chromium"}},
+	"ext4":           {[]string{"e2fsprogs"}, []string{"mkfs.ext4"}},
+	"git":            {[]string{"git"}, []string{"git"}},
+	"groff":          {[]string{"groff-base"}, []string{"groff"}},
 	"libvirt": {
 		[]string{"libvirt-daemon", "libvirt-daemon-driver-qemu", "libvirt-clients", "qemu-system-x86", "qemu-utils", "qemu-guest-agent",
 			"busybox-static", "cpio", "linux-image-cloud-amd64", "e2fsprogs"},

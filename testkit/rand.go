@@ -32,6 +32,12 @@ func Rand(t testing.TB, labels ...any) *rand.Rand {
 	return rand.New(rand.NewPCG(binary.LittleEndian.Uint64(sum[:]), binary.LittleEndian.Uint64(sum[8:])))
 }
 
+// SeedEnv is the variable that hands the seed of a test to a process which draws too.
+func SeedEnv(t testing.TB) string {
+	t.Helper()
+	return fmt.Sprintf("%s=%d", seedEnv, draws.of(t).seed)
+}
+
 // Rapid has the next rapid.Check of the test draw from the seed of the run. Tests that
 // call Rapid must not be parallel to each other: rapid's seed is a flag.
 func Rapid(t testing.TB) {

@@ -19,7 +19,7 @@ func (f *fake) rollback(a *fakeApp, i int, w http.ResponseWriter, r *http.Reques
 	if err != nil {
 		return err
 	}
-	res := ipc.RollbackResult{DryRun: req.DryRun, ChangesReverted: differences(target.files, have)}
+	res := ipc.RollbackResult{DryRun: req.DryRun, StayedBehind: req.Without, ChangesReverted: differences(target.files, have)}
 	res.ChangesTotal = len(res.ChangesReverted)
 	cp := target.Checkpoint
 	res.RestoredTo = &cp

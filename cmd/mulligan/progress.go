@@ -33,7 +33,7 @@ func (p *progress) stage(st ipc.Stage) {
 		p.open = st.Stage
 		line := fmt.Sprintf("  %-18s %s", escape(string(st.Stage)), st.Status)
 		if st.Notes != "" {
-			line += "           " + escape(st.Notes) // below the notes of the stages that ended
+			line += "  " + escape(st.Notes)
 		}
 		p.write(line)
 		return

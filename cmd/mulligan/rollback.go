@@ -45,6 +45,11 @@ notes, six times; then "change", operation undone, path, summary (at most 100);
 modified and deleted in it; "database", like "change"; "unaffected", what would stay as
 it is; "downtime", how long, from what. What is not known yet or at all is "-".`
 
+// addDiscard adds the flag for what a full disk has no room to keep.
+func addDiscard(cmd *cobra.Command, req *ipc.RollbackRequest) {
+	cmd.Flags().StringArrayVar(&req.Discard, "discard", nil, "first delete for good the file `PATH`, made since, for which a full disk has no room; may be repeated")
+}
+
 // addWithout adds the flag for the layers that a rollback leaves as they are.
 func addWithout(cmd *cobra.Command, req *ipc.RollbackRequest) {
 	cmd.Flags().StringArrayVar(&req.Without, "without", nil, "leave this `LAYER` (db:main, files, disk) as it is, and don't look at it; may be repeated")
@@ -106,6 +111,7 @@ func newRollback(c *cli) *cobra.Command {
 	cmd.Flags().BoolVar(&f.req.CheckStored, "check-stored", false, "first read every byte that is stored for the checkpoint")
 	cmd.Flags().BoolVar(&f.req.Force, "force", false, forceHelp)
 	addWithout(cmd, &f.req)
+	addDiscard(cmd, &f.req)
 	f.start.add(cmd)
 	cmd.Flags().StringVar(&f.onUnhealthy, "on-unhealthy", "", "`keep|undo`: what to do when the health check fails (default keep)")
 	return cmd

@@ -56,6 +56,7 @@ func newUndo(c *cli) *cobra.Command {
 	cmd.Flags().BoolVar(&f.req.IncludeOthers, "include-others", false, "take along what was written in between outside of all turns")
 	cmd.Flags().BoolVar(&f.req.Force, "force", false, forceHelp)
 	addWithout(cmd, &f.req)
+	addDiscard(cmd, &f.req)
 	f.start.add(cmd)
 	return cmd
 }

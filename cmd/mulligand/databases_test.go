@@ -308,6 +308,11 @@ func TestPostgresOwned(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := pgtest.New(t, pgtest.Options{Settings: map[string]string{"wal_level": "replica"}})
 			ownServer(t, c)
+			t.Cleanup(func() {
+				if text, err := os.ReadFile(c.DataDir + ".mulligan/server.log"); err == nil && t.Failed() {
+					t.Logf("the log of the server that the daemon started:\n%s", text)
+				}
+			})
 			c.Psql(t, "postgres", "CREATE ROLE shopper LOGIN; CREATE DATABASE shop OWNER shopper")
 			c.Psql(t, "shop", shopSQL)
 			uid, gid := c.Owner()
@@ -371,6 +376,24 @@ func (a *testApp) survivesOwned(t *testing.T, c *pgtest.Cluster) {
 	a.create()
 	if got := lookPostgres(t, c); got != before {
 		t.Errorf("started for a checkpoint, there is\n%s\nwant\n%s", got, before)
+	}
+
+	// A cluster that nothing can start any more goes back all the same.
+	for _, ruin := range []func() error{
+		func() error { return os.RemoveAll(c.DataDir) }, // under the running server
+		func() error {
+			pgCtl(t, c, "stop")
+			return os.WriteFile(c.DataDir+"/postgresql.conf", []byte("port = many\n"), 0o600)
+		},
+	} {
+		if err := ruin(); err != nil {
+			t.Fatal(err)
+		}
+		back := to(cp.ID, before)
+		a.up(t)
+		if warned := strings.Join(back.Warnings, " "); !strings.Contains(warned, "bytes were kept") {
+			t.Errorf("the receipt does not say that files were kept as they are: %q", warned)
+		}
 	}
 }
 

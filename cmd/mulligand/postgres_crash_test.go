@@ -55,7 +55,7 @@ func newDBApp(t *testing.T, owned bool) *dbApp {
 	if !owned {
 		settings += "&unit=pg.service"
 	}
-	d.must("app", "set", "database=main="+c.DSN("shop")+settings, "retention.keep_last=1000", "--app", "shop")
+	d.must("app", "set", "database=main="+c.DSN("shop")+settings, "retention.keep_last=1000", "retention.keep_safety=1000", "--app", "shop")
 	if owned {
 		pgCtl(t, c, "restart")
 	} else {

@@ -180,7 +180,11 @@ func TestRescueWithoutServer(t *testing.T) {
 				t.Error(err)
 			}
 			v.begin()
-			_ = before
+			if said, code := v.try("rollback", "2", "--scope", "layer:db:main"); code != 0 { // 1 is the undo's safety checkpoint
+				t.Fatal(said)
+			}
+			v.is("with the server, and its layer gone back to", before)
+			v.sound()
 		})
 	}
 }

@@ -73,7 +73,8 @@ func path(arg int) func(*notification) (string, bool) {
 func openFile(arg int) func(*notification) (string, bool) {
 	return func(n *notification) (string, bool) {
 		to, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", n.pid, int32(n.args[arg])))
-		if err != nil || strings.HasPrefix(to, "pipe:") || strings.HasPrefix(to, "anon_inode:") || strings.HasPrefix(to, "/dev/") {
+		if err != nil || strings.HasPrefix(to, "pipe:") || strings.HasPrefix(to, "anon_inode:") ||
+			strings.HasPrefix(to, "/dev/") && !strings.HasPrefix(to, "/dev/shm/") {
 			return "", false
 		}
 		return to, true

@@ -31,7 +31,7 @@ func metered(ctx context.Context, size int64) context.Context {
 
 func (m *meter) say() {
 	m.told = m.read
-	m.tell(fmt.Sprintf("disk: images are read for the first time, %s of %s", humanBytes(m.read), humanBytes(m.all)))
+	m.tell(fmt.Sprintf("disks read for the first time: %s of %s", humanBytes(m.read), humanBytes(m.all)))
 }
 
 // measure notes that n bytes were read, where somebody counts.

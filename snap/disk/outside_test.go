@@ -31,7 +31,6 @@ type administered struct {
 	size   int64 // of vda, in MiB
 	points []point
 	stale  string // a definition from before the last checkpoint
-	other  string // the image of vdc, while that is attached
 }
 
 // point is a checkpoint, and what the guest had then.
@@ -81,11 +80,11 @@ func TestAdministered(t *testing.T) {
 	names = slices.DeleteFunc(names, func(name string) bool { return name == "resize off" && !long }) // TestResizedWhileOff does that without a boot
 	for range atLeast(1, 6) {
 		a.rnd.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
-		for i, name := range names {
+		for i, name := range names[:atLeast(5, len(names))] {
 			t.Log(name)
 			works[name](a, t)
 			a.take(t)
-			if long && i%2 == 0 || i == len(names)/2 {
+			if long && i%2 == 0 {
 				a.back(t, a.points[a.rnd.IntN(len(a.points))])
 			}
 			if err := a.d.Maintain(t.Context()); err != nil {

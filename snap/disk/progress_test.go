@@ -31,8 +31,8 @@ func TestFirstRestoreTellsItsProgress(t *testing.T) {
 		if round > 0 {
 			continue
 		}
-		whole := slices.IndexFunc(said, func(w string) bool { // "…, N of N"
-			_, of, _ := strings.Cut(w, ", ")
+		whole := slices.IndexFunc(said, func(w string) bool { // "…: N of N"
+			_, of, _ := strings.Cut(w, ": ")
 			read, all, _ := strings.Cut(of, " of ")
 			return read == all
 		})

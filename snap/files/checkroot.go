@@ -57,6 +57,10 @@ func checkTrue(op, dir string) error {
 	if errors.Is(err, os.ErrNotExist) {
 		return errs.New(errs.NotFound, op, "%s is not there", dir).WithHint("check the path")
 	}
+	if errors.Is(err, os.ErrPermission) {
+		return errs.New(errs.Denied, op, "%s cannot be looked into by the user that mulligand runs as", dir).
+			WithHint("a FUSE filesystem needs the option allow_other or allow_root for that; or protect the folder with your own daemon (mulligan init)")
+	}
 	if err != nil {
 		return errs.Wrap(errs.Failed, op, err)
 	}

@@ -1,7 +1,6 @@
 package files
 
 import (
-	"mulligan/testkit"
 	"os"
 	"os/exec"
 	"strings"
@@ -10,18 +9,18 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+	"mulligan/snap/cas"
+	"mulligan/testkit"
 )
 
 // fuse has a program, run as uid, mount a folder at the folder at, for the time of the test. It
 // gives the process that serves the mount.
 func fuse(t *testing.T, uid uint32, at, program string, args ...string) *exec.Cmd {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		testkit.Lack(t, "only root can become somebody else")
-	}
-	if _, err := exec.LookPath(program); err != nil {
-		testkit.Lack(t, program+" is not installed (apt-get install bindfs fuse-overlayfs fuse3)")
-	}
+	testkit.Need(t, "root", program)
 	c := exec.Command(program, args...)
 	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
 	must(t, c.Start())
@@ -84,4 +83,54 @@ func TestUserMounts(t *testing.T) {
 		}
 		f.stop()
 	}
+}
+
+// TestForeignWorkspace: a workspace that root may not look into is refused.
+func TestForeignWorkspace(t *testing.T) {
+	top, err := os.MkdirTemp("/tmp", "mulligan-files-")
+	must(t, err)
+	t.Cleanup(func() { os.RemoveAll(top) })
+	must(t, os.Chmod(top, 0o755))
+	for _, dir := range []string{"/src", "/ws"} {
+		must(t, os.Mkdir(top+dir, 0o755))
+		must(t, os.Chown(top+dir, nobody, nobody))
+	}
+	fuse(t, nobody, top+"/ws", "bindfs", "-f", "--no-allow-other", top+"/src", top+"/ws")
+	store, err := cas.Open(t.TempDir(), cas.Options{})
+	must(t, err)
+	defer store.Close()
+	_, err = New(Config{App: "app", Dir: top + "/ws", StateDir: t.TempDir(), Store: store, Owner: -1})
+	if errs.KindOf(err) != errs.Denied || !strings.Contains(err.Error(), top+"/ws") {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestImmutable: a file that may not be changed keeps a rollback from its work, by name, and what
+// was done is undone.
+func TestImmutable(t *testing.T) {
+	dir := loopOn(t, 64, "mkfs.ext4", "-q", "-F")
+	must(t, os.Mkdir(dir+"/ws", 0o755))
+	s := newSite(t, func(c *Config) { c.Dir = dir + "/ws" })
+	write(t, dir+"/ws/a", "one")
+	write(t, dir+"/ws/held", strings.Repeat("one\x00", 100))
+	one := s.capture(t)
+	write(t, dir+"/ws/a", "two")
+	write(t, dir+"/ws/held", strings.Repeat("two\x00", 100))
+	before := listing(t, dir+"/ws")
+	flag := func(how string) {
+		if out, err := exec.Command("chattr", how, dir+"/ws/held").CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	flag("+i")
+	defer flag("-i")
+	base := s.capture(t)
+	sw, err := s.Prepare(t.Context(), snap.RestoreRequest{ID: "op-i", Target: one.ID, Base: base.ID})
+	must(t, err)
+	if err := sw.Commit(t.Context()); errs.KindOf(err) != errs.Denied || !strings.Contains(err.Error(), "/ws/held") {
+		t.Fatalf("an immutable file: %v", err)
+	}
+	must(t, sw.Undo(t.Context()))
+	same(t, "undone", listing(t, dir+"/ws"), before)
+	must(t, sw.Finish(t.Context()))
 }

@@ -3,7 +3,6 @@ package files
 import (
 	"fmt"
 	"math/rand/v2"
-	"mulligan/testkit"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,6 +10,7 @@ import (
 	"testing"
 
 	"mulligan/snap"
+	"mulligan/testkit"
 )
 
 // gitIn runs git in dir, away from this machine's configuration.
@@ -72,17 +72,15 @@ func gitWork(r *rand.Rand, dir string, n int) error {
 // of one moment of the repository, or says that it may not be: git finds nothing missing in
 // what comes back.
 func TestGitAtWork(t *testing.T) {
-	if _, err := exec.LookPath("git"); err != nil {
-		testkit.Lack(t, "git is not installed")
-	}
+	testkit.Need(t, "git")
 	rounds := 2
-	if os.Getenv("MULLIGAN_TEST_LONG") != "" {
+	if testkit.Long() {
 		rounds = 40
 	}
 	for _, follow := range []bool{false, true} {
 		t.Run(fmt.Sprintf("follow=%v", follow), func(t *testing.T) {
 			f := &followed{site: newSite(t)}
-			r := rand.New(rand.NewPCG(seed(t), 0))
+			r := testkit.Rand(t, follow)
 			mustGit(t, f.dir, "init", "-q", "-b", "main")
 			for i := range 12 {
 				write(t, fmt.Sprintf("%s/f%d", f.dir, i), fmt.Sprint("first ", i))

@@ -3,7 +3,6 @@ package files
 import (
 	"context"
 	"fmt"
-	"mulligan/testkit"
 	"os"
 	"os/exec"
 	"strings"
@@ -15,6 +14,7 @@ import (
 	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/testkit"
 )
 
 // nobody is an ordinary user, in no other group than that of the same number.

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -241,20 +240,3 @@ func write(t testing.TB, path, content string) {
 var stamp = time.Date(2003, 3, 3, 3, 3, 3, 333333333, time.UTC)
 
 func time0(t instant) time.Time { return time.Unix(t.sec, int64(t.nsec)) }
-
-// seed is what a test draws from: MULLIGAN_TEST_SEED, or a number that is told where the test fails.
-func seed(t testing.TB) uint64 {
-	t.Helper()
-	n := uint64(time.Now().UnixNano())
-	if text := os.Getenv("MULLIGAN_TEST_SEED"); text != "" {
-		var err error
-		n, err = strconv.ParseUint(text, 10, 64)
-		must(t, err)
-	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("MULLIGAN_TEST_SEED=%d draws the same", n)
-		}
-	})
-	return n
-}

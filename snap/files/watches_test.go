@@ -1,10 +1,7 @@
 package files
 
 import (
-	"mulligan/testkit"
-
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"strconv"
@@ -13,6 +10,7 @@ import (
 
 	"mulligan/snap"
 	"mulligan/snap/files/watch"
+	"mulligan/testkit"
 )
 
 const watchesEnv = "MULLIGAN_FILES_WATCHES"
@@ -33,7 +31,7 @@ func TestFewWatches(t *testing.T) {
 	for _, limit := range []int{16, 30, 500} {
 		t.Run(fmt.Sprint(limit), func(t *testing.T) {
 			c := exec.Command(os.Args[0], "-test.run", "^TestFewWatches$", "-test.v", "-test.timeout", "30m")
-			c.Env = append(os.Environ(), fmt.Sprintf("%s=%d", watchesEnv, limit), fmt.Sprintf("MULLIGAN_TEST_SEED=%d", seed(t)))
+			c.Env = append(os.Environ(), fmt.Sprintf("%s=%d", watchesEnv, limit), testkit.SeedEnv(t))
 			own := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1}}
 			c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: own, GidMappings: own}
 			if out, err := c.CombinedOutput(); err != nil {
@@ -46,7 +44,7 @@ func TestFewWatches(t *testing.T) {
 // fewWatches is the test in a user namespace with that many watches.
 func fewWatches(t *testing.T, limit int) {
 	must(t, os.WriteFile("/proc/sys/user/max_inotify_watches", []byte(strconv.Itoa(limit)), 0))
-	r := rand.New(rand.NewPCG(seed(t), 0))
+	r := testkit.Rand(t)
 	f := &followed{site: newSite(t, func(c *Config) { c.Watch = func(o *watch.Options) { o.Queue = 16 } })}
 	for i := range limit + 50 {
 		write(t, fmt.Sprintf("%s/d%d/in/f", f.dir, i), fmt.Sprint("first ", i))
@@ -61,7 +59,7 @@ func fewWatches(t *testing.T, limit int) {
 	}
 	var turns []turn
 	rounds := 6
-	if os.Getenv("MULLIGAN_TEST_LONG") != "" {
+	if testkit.Long() {
 		rounds = 42
 	}
 	for range rounds {
@@ -69,7 +67,8 @@ func fewWatches(t *testing.T, limit int) {
 		turns = append(turns, turn{f.at(t, f.flush(t)), before})
 		scramble(t, r, f.dir, 1+r.IntN(8))
 		for range 3 { // where there is no watch, mostly
-			write(t, fmt.Sprintf("%s/d%d/in/f", f.dir, r.IntN(limit+50)), fmt.Sprint(r.Uint64()))
+			path := fmt.Sprintf("%s/d%d/in/f", f.dir, r.IntN(limit+50))
+			_ = os.WriteFile(path, fmt.Append(nil, r.Uint64()), 0o644) // it may be gone, or a folder
 		}
 		turns = append(turns, turn{f.capture(t).ID, listing(t, f.dir)})
 	}

@@ -127,7 +127,7 @@ func sharedServer(t testing.TB) *server {
 		shared.server = newServer(t, dir, "--log-bin=log")
 	})
 	if shared.server == nil {
-		t.Skip("there is no server")
+		testkit.Lack(t, "there is no server")
 	}
 	return shared.server
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"mulligan/ipc"
+	"mulligan/testkit"
 )
 
 func TestOwnCluster(t *testing.T) {
@@ -17,14 +18,13 @@ func TestOwnCluster(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	testkit.Need(t, "root")
 	const uid = 4321
 	must(os.MkdirAll(proc+"/17", 0o755))
 	must(os.Mkdir(data, 0o700))
 	must(os.Symlink(data, proc+"/17/cwd"))
 	must(os.WriteFile(data+"/postmaster.pid", []byte("17\n"+data+"\n1\n5433\n/tmp/sockets\nlocalhost\n1 2\nready\n"), 0o600))
-	if os.Chown(data, uid, uid) != nil {
-		t.Skip("only root can give a folder to another user")
-	}
+	must(os.Chown(data, uid, uid))
 	for _, tt := range []struct {
 		dsn, mode string
 		uid       int

@@ -11,7 +11,7 @@ import (
 
 	"mulligan/snap"
 	"mulligan/snap/postgres/pgtest"
-	"mulligan/snap/snaptest"
+	"mulligan/testkit"
 )
 
 // source is PostgreSQL's own source, of the distribution's package for this server.
@@ -70,10 +70,8 @@ func scripts(t *testing.T, regress string) (list []string) {
 
 // The database that PostgreSQL's own regression test leaves behind has nearly everything that a database
 // can have. It goes back and forward, and pg_dump says the same of it.
-func TestRegressionDatabase(t *testing.T) {
-	if !snaptest.Long() {
-		t.Skip("fetches PostgreSQL's source")
-	}
+func TestLongRegressionDatabase(t *testing.T) {
+	testkit.NeedLong(t)
 	c := pgtest.Start(t, pgtest.Options{Settings: map[string]string{"max_prepared_transactions": "2", "max_worker_processes": "8"}})
 	c.Psql(t, "postgres", `CREATE DATABASE regression TEMPLATE template0;
 		ALTER DATABASE regression SET lc_messages TO 'C'; ALTER DATABASE regression SET timezone_abbreviations TO 'Default';`)

@@ -274,6 +274,14 @@ func TestDownServerIsStarted(t *testing.T) {
 	check(t, sw.Finish(t.Context()))
 }
 
+// What a server that does not start says of it is in the error.
+func TestWhyAServerDoesNotStart(t *testing.T) {
+	t.Parallel()
+	s := ruined(t, ruins[0])
+	_, err := s.driver.Capture(t.Context(), snap.CaptureRequest{ID: "db-a"})
+	fails(t, "Capture", err, errs.Unavailable, "contains errors")
+}
+
 // What was written to a broken cluster after it was kept is not lost.
 func TestRawBaseGrowsStale(t *testing.T) {
 	t.Parallel()

@@ -47,7 +47,31 @@ func (p PgCtl) Start(ctx context.Context) error {
 	if p.Config != "" {
 		args = append(args, "-o", "-c config_file="+p.Config)
 	}
-	return p.run(ctx, "start", args...)
+	err := p.run(ctx, "start", args...)
+	if text, e := tailAsOwner.Call(ctx, p.Owner, p.Log); err != nil && e == nil {
+		if why := fatal(lastLines(string(text), 20)); why != "" {
+			err = fmt.Errorf("%w: %.300s", err, why)
+		}
+	}
+	return err
+}
+
+// lastLines gives the last n lines of a text, or all.
+func lastLines(text string, n int) string {
+	lines := strings.SplitAfter(text, "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "")
+}
+
+// fatal is what a server's log says that it ended of, or "".
+func fatal(log string) (why string) {
+	for line := range strings.Lines(log) {
+		for _, level := range []string{"FATAL:", "PANIC:"} {
+			if _, text, found := strings.Cut(line, level); found {
+				why = strings.TrimSpace(text)
+			}
+		}
+	}
+	return why
 }
 
 // Stop asks the server to stop at once, also one whose folder is no longer its own.
