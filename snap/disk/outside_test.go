@@ -19,6 +19,7 @@ import (
 	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/snap/disk/disktest"
+	"mulligan/testkit"
 )
 
 // administered is a guest that somebody works on with virsh and qemu-img between checkpoints.
@@ -72,7 +73,7 @@ func TestAdministered(t *testing.T) {
 			t.Logf("VMADMIN_SEED=%d", seed)
 		}
 	})
-	a := &administered{vm: newVM(t, disktest.GuestOptions{Disks: 2, Devices: ports}), rnd: rand.New(rand.NewPCG(seed, 0)), size: 64}
+	a := &administered{vm: newVM(t, disktest.GuestOptions{Disks: 2, Devices: ports}), rnd: testkit.Rand(t), size: 64}
 	a.d = a.driver(t, t.TempDir(), func(c *Config) { c.Depth = 8 })
 	a.boot(t)
 	a.take(t)
