@@ -88,3 +88,30 @@ func TestLongPaths(t *testing.T) {
 		}
 	}
 }
+
+// No link is followed, not even one to another folder below.
+func TestLinksBelow(t *testing.T) {
+	dir := t.TempDir()
+	for _, err := range []error{os.Mkdir(dir+"/real", 0o755), os.WriteFile(dir+"/real/file", nil, 0o644), os.Symlink("real", dir+"/link"),
+		os.Symlink("real/file", dir+"/name")} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	root, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	f, err := root.OpenFile("real/file", unix.O_RDONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	for _, path := range []string{"link/file", "link", "name"} {
+		if f, err := root.OpenFile(path, unix.O_RDONLY, 0); err == nil {
+			f.Close()
+			t.Errorf("%s was opened through a link", path)
+		}
+	}
+}

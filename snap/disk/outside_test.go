@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -19,6 +18,7 @@ import (
 	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/snap/disk/disktest"
+	"mulligan/testkit"
 )
 
 // administered is a guest that somebody works on with virsh and qemu-img between checkpoints.
@@ -58,21 +58,9 @@ var works = map[string]func(*administered, *testing.T){
 // a sentence until it is taken back as that says; and every checkpoint restores, back and forth,
 // to what the guest had written, with the sizes that its disks had.
 //
-// VMADMIN_SEED sets the order; with MULLIGAN_TEST_LONG=1 there are more works and rollbacks.
+// In a long run there are more works and rollbacks.
 func TestAdministered(t *testing.T) {
-	seed := uint64(1)
-	if s := os.Getenv("VMADMIN_SEED"); s != "" {
-		var err error
-		if seed, err = strconv.ParseUint(s, 10, 64); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("VMADMIN_SEED=%d", seed)
-		}
-	})
-	a := &administered{vm: newVM(t, disktest.GuestOptions{Disks: 2, Devices: ports}), rnd: rand.New(rand.NewPCG(seed, 0)), size: 64}
+	a := &administered{vm: newVM(t, disktest.GuestOptions{Disks: 2, Devices: ports}), rnd: testkit.Rand(t), size: 64}
 	a.d = a.driver(t, t.TempDir(), func(c *Config) { c.Depth = 8 })
 	a.boot(t)
 	a.take(t)

@@ -89,3 +89,28 @@ func TestKeysAndSizes(t *testing.T) {
 		t.Errorf("a record that is too large: %v", err)
 	}
 }
+
+// Records with one key come in the order of their values, also out of several runs.
+func TestSortsValues(t *testing.T) {
+	s := New(t.TempDir())
+	r := testkit.Rand(t)
+	const count = 400_000
+	for range count {
+		if err := s.Add([]byte("key"), binary.BigEndian.AppendUint64(nil, r.Uint64())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var last []byte
+	n := 0
+	err := s.Each(func(_, v []byte) error {
+		if bytes.Compare(last, v) > 0 {
+			return fmt.Errorf("value %d, %x, comes after %x", n, v, last)
+		}
+		last = append(last[:0], v...)
+		n++
+		return nil
+	})
+	if err != nil || n != count {
+		t.Errorf("%d of %d values: %v", n, count, err)
+	}
+}

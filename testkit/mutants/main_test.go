@@ -20,7 +20,7 @@ func TestFaultsApply(t *testing.T) {
 		}
 		packages[f.pkg] = true
 	}
-	if len(faults) < 20 || len(packages) < 14 {
+	if len(faults) < 15 || len(packages) < 14 {
 		t.Errorf("%d faults in %d packages", len(faults), len(packages))
 	}
 }
