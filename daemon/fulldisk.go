@@ -23,7 +23,7 @@ import (
 const ballastFile = "ballast"
 
 // ballastMost bounds the ballast, in bytes. It is at most a 16th of the disk.
-const ballastMost = 32 << 20
+const ballastMost = 16 << 20
 
 // fillBallast makes the ballast if there is plenty of room. What it cannot hold, it does not.
 func (d *Daemon) fillBallast() {

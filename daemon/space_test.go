@@ -27,7 +27,7 @@ func TestDoesNotFit(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	sh(t, `mv "$1/state" "$1/small/state" && ln -s small/state "$1/state"`, w.dir)
+	sh(t, `rm -f "$1/state/ballast" && mv "$1/state" "$1/small/state" && ln -s small/state "$1/state"`, w.dir)
 	sh(t, `sqlite3 "$1/shop.db" "CREATE TABLE big (b BLOB); INSERT INTO big WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n WHERE i < 250) SELECT zeroblob(1000000) FROM n"`, w.ws())
 	d := w.open(t)
 	defer w.close(t, d)
