@@ -229,7 +229,8 @@ func (d *Daemon) smallEnough(ctx context.Context, l layer) (bool, error) {
 // passes reports whether a rehearsal ended for a reason that says nothing of the snapshot.
 func passes(ctx context.Context, err error) bool {
 	kind := errs.KindOf(err)
-	return err != nil && (ctx.Err() != nil || errors.Is(err, context.Canceled) || kind == errs.Unavailable || kind == errs.Busy || kind == errs.NotFound)
+	return err != nil && (ctx.Err() != nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) ||
+		kind == errs.Unavailable || kind == errs.Busy || kind == errs.NotFound)
 }
 
 // noteRehearsal writes an outcome down. A checkpoint that is gone meanwhile needs none.

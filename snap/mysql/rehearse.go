@@ -2,6 +2,7 @@ package mysql
 
 import (
 	"context"
+	"time"
 
 	"mulligan/snap"
 	"mulligan/snap/records"
@@ -22,6 +23,10 @@ func (d *Driver) Shape(id snap.SnapshotID) (string, error) {
 	return st.shape(), nil
 }
 
+// rehearsalDrop bounds how long the copy that a rehearsal made is dropped: an operation
+// may be waiting for the end of the rehearsal. A sweep drops what is left.
+const rehearsalDrop = 20 * time.Second
+
 // Rehearse loads the snapshot beside the live database, as Prepare does, compares it and
 // drops it again. It holds no lock of the driver: a restore need not wait for it.
 func (d *Driver) Rehearse(ctx context.Context, as snap.RestoreID, id snap.SnapshotID) error {
@@ -39,7 +44,9 @@ func (d *Driver) Rehearse(ctx context.Context, as snap.RestoreID, id snap.Snapsh
 	}
 	p := &plan{Plan: records.NewPlan(snap.RestoreRequest{ID: as, Target: id, Base: id}, records.Preparing, nil)}
 	err = d.stage(ctx, p, st)
-	if e := d.drop(context.WithoutCancel(ctx), p); err == nil {
+	short, cancel := context.WithTimeout(context.WithoutCancel(ctx), rehearsalDrop)
+	defer cancel()
+	if e := d.drop(short, p); err == nil {
 		err = e
 	}
 	return d.classify(op, err)
