@@ -1,6 +1,7 @@
 package daemon_test
 
 import (
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,9 +15,9 @@ import (
 // is pinned: whoever pins it wants to keep it.
 func TestExpiry(t *testing.T) {
 	w := newWorld(t, nil)
-	now := time.Now()
 	opt := w.options()
-	opt.Now = func() time.Time { return now }
+	var skew atomic.Int64 // the daemon asks for the time in the background too
+	opt.Now = func() time.Time { return time.Now().Add(time.Duration(skew.Load())) }
 	d, err := daemon.Open(t.Context(), opt)
 	if err != nil {
 		t.Fatal(err)
@@ -32,7 +33,7 @@ func TestExpiry(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.set(t, "one")
-	now = now.Add(2 * time.Hour)
+	skew.Add(int64(2 * time.Hour))
 	back := func() error {
 		_, err := d.Rollback(t.Context(), root, "shop", cp.ID, ipc.RollbackRequest{}, nil)
 		return err

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -105,7 +106,7 @@ type call struct {
 type model struct {
 	w     world
 	d     *daemon.Daemon
-	skew  time.Duration // of the clock
+	skew  atomic.Int64 // of the clock, in nanoseconds
 	now   content
 	cps   []point // newest first
 	calls []call  // newest last
@@ -131,7 +132,7 @@ func newModel(t *testing.T, rt *rapid.T, cluster *pgtest.Cluster) *model {
 func (m *model) open(t tester) {
 	t.Helper()
 	opt := m.w.options()
-	opt.Now = func() time.Time { return time.Now().Add(m.skew) }
+	opt.Now = func() time.Time { return time.Now().Add(time.Duration(m.skew.Load())) }
 	d, err := daemon.Open(context.Background(), opt)
 	if err != nil {
 		t.Fatal(err)
@@ -594,5 +595,5 @@ func (m *model) restart(t *rapid.T) {
 // clock sets the host's clock, back too.
 func (m *model) clock(t *rapid.T) {
 	m.tally["clock"]++
-	m.skew += time.Duration(rapid.IntRange(-3, 3).Draw(t, "hours")) * time.Hour
+	m.skew.Add(int64(time.Duration(rapid.IntRange(-3, 3).Draw(t, "hours")) * time.Hour))
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -193,8 +194,8 @@ func TestMaxBytes(t *testing.T) {
 func TestExpiredTarget(t *testing.T) {
 	w := newWorld(t, nil)
 	opt := w.options()
-	var skew time.Duration
-	opt.Now = func() time.Time { return time.Now().Add(skew) }
+	var skew atomic.Int64 // the daemon asks for the time in the background too
+	opt.Now = func() time.Time { return time.Now().Add(time.Duration(skew.Load())) }
 	d := w.openAs(t, opt)
 	defer w.close(t, d)
 	keep := ipc.DefaultRetention()
@@ -206,7 +207,7 @@ func TestExpiredTarget(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	skew = 2 * time.Hour
+	skew.Store(int64(2 * time.Hour))
 	if _, err := d.Rollback(t.Context(), root, "shop", cp.ID, ipc.RollbackRequest{}, nil); errs.KindOf(err) != errs.Expired {
 		t.Errorf("%v", err)
 	}

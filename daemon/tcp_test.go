@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -164,8 +165,8 @@ func TestTCPCallers(t *testing.T) {
 // TestTokenEnds: a token that is revoked or expired is not good, and who is
 // connected by it is cut off.
 func TestTokenEnds(t *testing.T) {
-	now := time.Now()
-	s := serveTCP(t, daemon.Options{Now: func() time.Time { return now }})
+	var skew atomic.Int64 // the daemon asks for the time in the background too
+	s := serveTCP(t, daemon.Options{Now: func() time.Time { return time.Now().Add(time.Duration(skew.Load())) }})
 	if _, err := s.d.AddApp(t.Context(), root, ipc.App{Slug: "shop", Workspace: workspace(t)}); err != nil {
 		t.Fatal(err)
 	}
@@ -190,7 +191,7 @@ func TestTokenEnds(t *testing.T) {
 		t.Errorf("revoked: %d", got.status)
 	}
 	old := s.token(root, ipc.TokenRequest{Expires: "1h"})
-	now = now.Add(time.Hour)
+	skew.Add(int64(time.Hour))
 	if got := s.ask("GET", "/api/apps", "", bearer(old.Secret)...); got.status != 401 {
 		t.Errorf("expired: %d", got.status)
 	}
