@@ -27,6 +27,7 @@ type app struct {
 	recovered []string    // what start-up finished or undid; guarded by Daemon.mu
 
 	mu        sync.Mutex
+	gone      bool          // it is no longer registered
 	holder    string        // who works on it, "" when nobody does
 	brief     bool          // who does will be done in a moment
 	freed     chan struct{} // closed when the holder lets go
@@ -239,6 +240,10 @@ func (d *Daemon) hold(ctx context.Context, a *app, what string, who ipc.Caller, 
 func (a *app) hold(ctx context.Context, what string, who ipc.Caller, brief bool, now time.Time) error {
 	for {
 		a.mu.Lock()
+		if a.gone {
+			a.mu.Unlock()
+			return errs.New(errs.NotFound, what, "%s is no longer registered", a.rec().Slug)
+		}
 		if a.holder == "" {
 			a.holder = fmt.Sprintf("%s by %s since %s", what, actor(who), now.UTC().Format(time.RFC3339))
 			a.brief, a.freed = brief, make(chan struct{})

@@ -103,6 +103,7 @@ func (d *Daemon) AddApp(ctx context.Context, who ipc.Caller, spec ipc.App) (ipc.
 	notes, err := d.bringUp(ctx, a)
 	if err != nil {
 		d.disown(a)
+		a.letGo()
 		return ipc.App{}, errs.Wrap(errs.Failed, op, err)
 	}
 	d.audit(ctx, a, who, "register", a.rec().Slug, "", nil, withoutSecrets(a.rec().App))
@@ -155,7 +156,12 @@ func (d *Daemon) left(rec store.App) map[ipc.AppID]bool {
 	return left
 }
 
+// disown takes an app, which the caller holds, from the registered ones. Who waits for it
+// is told that it is gone.
 func (d *Daemon) disown(a *app) {
+	a.mu.Lock()
+	a.gone = true
+	a.mu.Unlock()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.apps, a.rec().ID)

@@ -403,17 +403,15 @@ func (d *Daemon) prune(ctx context.Context, a *app, who ipc.Caller, dryRun bool,
 
 // reweigh finds out once, when the daemon has started, which apps exceed max_bytes: the
 // prunes of the daemon before knew.
-func (d *Daemon) reweigh(ctx context.Context) {
+func (d *Daemon) reweigh() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() { <-d.done; cancel() }()
 	for _, a := range d.all() {
-		select {
-		case <-d.done:
-			return
-		default:
-		}
 		if a.rec().Retention.MaxBytes <= 0 {
 			continue
 		}
-		if err := d.reweighApp(ctx, a); err != nil {
+		if err := d.reweighApp(ctx, a); err != nil && ctx.Err() == nil {
 			d.opt.Log.Warn("see whether what is kept exceeds max_bytes", "app", a.rec().Slug, "err", err)
 		}
 	}

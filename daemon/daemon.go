@@ -110,7 +110,7 @@ func Open(ctx context.Context, opt Options) (*Daemon, error) {
 	if opt.RehearseMax > 0 {
 		d.bg.Go(d.rehearseAll)
 	}
-	d.bg.Go(func() { d.reweigh(context.WithoutCancel(ctx)) })
+	d.bg.Go(d.reweigh)
 	if !opt.User {
 		d.bg.Go(d.watchOwners)
 	}

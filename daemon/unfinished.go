@@ -106,13 +106,13 @@ func (d *Daemon) finishLater(a *app, wait time.Duration) {
 	}
 }
 
-// restFinished ends the pursuit where nothing is unfinished, or the app's owner is not
-// who it was: that is watchOwner's.
+// restFinished ends the pursuit where nothing is unfinished, where the app is no longer
+// registered, or where its owner is not who it was: that is watchOwner's.
 func (a *app) restFinished() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	owed, _ := a.owed()
-	a.rest.pursued = owed && a.ownerless == nil
+	a.rest.pursued = owed && a.ownerless == nil && !a.gone
 	return !a.rest.pursued
 }
 

@@ -1,0 +1,30 @@
+package daemon
+
+import (
+	"testing"
+	"time"
+
+	"mulligan/daemon/store"
+	"mulligan/ipc"
+	"mulligan/ipc/errs"
+)
+
+// TestGoneAppIsNotWaitedFor: the daemon's own work waits for an app that is being
+// registered; if that fails, nobody would ever let go of it.
+func TestGoneAppIsNotWaitedFor(t *testing.T) {
+	a := newApp(store.App{App: ipc.App{ID: "app-1", Slug: "shop"}})
+	d := &Daemon{apps: map[ipc.AppID]*app{"app-1": a}}
+	a.holder, a.freed = "being registered", make(chan struct{})
+	waited := make(chan error, 1)
+	go func() { waited <- a.hold(t.Context(), "see what is kept", ipc.Caller{}, true, time.Now()) }()
+	d.disown(a)
+	a.letGo()
+	select {
+	case err := <-waited:
+		if errs.KindOf(err) != errs.NotFound {
+			t.Errorf("%v", err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("it waits without end")
+	}
+}
