@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"mulligan/snap"
 	"mulligan/snap/snaptest"
 	"mulligan/testkit"
@@ -190,6 +192,36 @@ func TestMarkers(t *testing.T) {
 			must(t, f.tidy(t.Context()))
 			f.restart(t)
 		}
+	}
+}
+
+// TestSecondName: a thing that gets a second name, and loses it, is in the journal with the names
+// that it has, whatever it is. The folder of its first name has no event for it.
+func TestSecondName(t *testing.T) {
+	kinds := map[string]func(path string) error{
+		"file":   func(p string) error { return os.WriteFile(p, []byte("x"), 0o644) },
+		"link":   func(p string) error { return os.Symlink("target", p) },
+		"fifo":   func(p string) error { return unix.Mkfifo(p, 0o644) },
+		"socket": func(p string) error { return unix.Mknod(p, unix.S_IFSOCK|0o644, 0) },
+	}
+	for kind, create := range kinds {
+		t.Run(kind, func(t *testing.T) {
+			f := newFollowed(t)
+			must(t, os.Mkdir(f.dir+"/d", 0o755))
+			must(t, create(f.dir+"/first"))
+			alone, state := f.at(t, f.flush(t)), listing(t, f.dir)
+			must(t, os.Link(f.dir+"/first", f.dir+"/d/second"))
+			f.exact(t)
+			both, states := f.at(t, f.flush(t)), listing(t, f.dir)
+			must(t, os.Remove(f.dir+"/d/second"))
+			f.exact(t)
+			f.restore(t, both)
+			same(t, "with both names", listing(t, f.dir), states)
+			f.exact(t)
+			f.restore(t, alone)
+			same(t, "with one name", listing(t, f.dir), state)
+			f.exact(t)
+		})
 	}
 }
 

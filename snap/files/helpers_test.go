@@ -142,17 +142,19 @@ func describe(p, dir string, groups map[inode]string) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		id := inode{st.Dev, st.Ino}
-		if groups[id] == "" {
-			groups[id] = rel
-		}
-		more = fmt.Sprintf("%d %x first=%q", st.Size, sum, groups[id])
+		more = fmt.Sprintf("%d %x", st.Size, sum)
 	case unix.S_IFLNK:
 		target, err := os.Readlink(p)
 		if err != nil {
 			return "", err
 		}
 		more = fmt.Sprintf("-> %q", target)
+	}
+	if id := (inode{st.Dev, st.Ino}); st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		if groups[id] == "" {
+			groups[id] = rel
+		}
+		more += fmt.Sprintf(" first=%q", groups[id])
 	}
 	return fmt.Sprintf("%q %o %d:%d %d.%09d rdev=%x %s %s", rel, st.Mode, st.Uid, st.Gid, st.Mtim.Sec, st.Mtim.Nsec, st.Rdev, more, attrs(p)), nil
 }

@@ -16,6 +16,7 @@ import (
 // shell script could do. What cannot be done to a path is simply not done.
 func scramble(t testing.TB, r *rand.Rand, dir string, n int) {
 	t.Helper()
+	linked := map[string]uint64{} // inodes by the further names that came
 	for range n {
 		var files, folders []string
 		must(t, filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
@@ -34,7 +35,38 @@ func scramble(t testing.TB, r *rand.Rand, dir string, n int) {
 		}
 		fresh := fmt.Sprintf("%s/n%d", pick(folders), r.IntN(1000))
 		act(r, dir, pick(files), pick(folders), pick(files), fresh)
+		var st unix.Stat_t
+		if unix.Lstat(fresh, &st) == nil && st.Nlink > 1 && st.Mode&unix.S_IFMT == unix.S_IFREG {
+			linked[fresh] = st.Ino
+		}
 	}
+	stir(t, dir, linked)
+}
+
+// stir gives an event to the names of files that had a further name for so short a time that
+// nobody may have seen it: what was written through that name gave none to the others.
+func stir(t testing.TB, dir string, linked map[string]uint64) {
+	t.Helper()
+	gone := map[uint64]bool{}
+	for p, ino := range linked {
+		var st unix.Stat_t
+		if unix.Lstat(p, &st) != nil || st.Ino != ino {
+			gone[ino] = true
+		}
+	}
+	if len(gone) == 0 {
+		return
+	}
+	must(t, filepath.WalkDir(dir, func(p string, _ fs.DirEntry, err error) error {
+		var st unix.Stat_t
+		if err == nil {
+			err = unix.Lstat(p, &st)
+		}
+		if err == nil && gone[st.Ino] && st.Mode&unix.S_IFMT == unix.S_IFREG {
+			err = unix.Chmod(p, st.Mode&0o7777)
+		}
+		return err
+	}))
 }
 
 func act(r *rand.Rand, dir, file, folder, other, fresh string) {

@@ -289,7 +289,7 @@ func (l *live) untied(ties map[string]inode) {
 		return
 	}
 	l.each(l.root, ".", func(path string, n *node) {
-		if tie, ok := byInode[n.id]; ok && n.tie == "" && n.isFile() {
+		if tie, ok := byInode[n.id]; ok && n.tie == "" && !n.isDir() && !n.mount {
 			n.tie = tie
 			if l.names[tie] == nil {
 				l.names[tie] = map[string]bool{}

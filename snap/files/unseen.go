@@ -10,8 +10,8 @@ import (
 )
 
 // Some changes give no event in the workspace's folders: a new name outside of
-// it for a file, a write through such a name, a store to a page that a process
-// has mapped. What is captured by hand or for a restore, and a restore's proof,
+// it for a file, a write through such a name, or through one inside that is gone
+// before it is looked at, a store to a page that a process has mapped. What is captured by hand or for a restore, and a restore's proof,
 // does not rest on events alone. A Flush, and so the checkpoint of a turn, does.
 
 // doubt is how far a view goes beyond events. Each step includes those before it.

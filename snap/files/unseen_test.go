@@ -150,3 +150,21 @@ func TestMappedToWrite(t *testing.T) {
 		t.Error("the file is not found among all processes' mappings")
 	}
 }
+
+// TestGoneName: what was written through a further name that nobody saw before it was gone gave no
+// event to the first one. A capture by hand has it all the same.
+func TestGoneName(t *testing.T) {
+	f := newFollowed(t)
+	write(t, f.dir+"/first", "one")
+	f.flush(t)
+	for i := range 10 {
+		must(t, os.Link(f.dir+"/first", f.dir+"/second"))
+		must(t, os.WriteFile(f.dir+"/second", fmt.Append(nil, "more ", i), 0o644))
+		must(t, os.Remove(f.dir+"/second"))
+		s, state := f.capture(t), listing(t, f.dir)
+		f.exact(t)
+		write(t, f.dir+"/first", "another")
+		f.restore(t, s.ID)
+		same(t, "restored", listing(t, f.dir), state)
+	}
+}
