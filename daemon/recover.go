@@ -330,7 +330,7 @@ func (r *rollback) stopAgain(ctx context.Context) (string, error) {
 	if !r.stops() {
 		return r.runsOn(), errSkipped
 	}
-	now, err := r.a.status(ctx)
+	now, err := r.status(ctx)
 	if err != nil {
 		return "", err
 	}
