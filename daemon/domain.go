@@ -243,7 +243,7 @@ func (m *machine) State(ctx context.Context) (systemd.Status, error) {
 
 // Stop stops the unit, then the domain where that did not.
 func (m *machine) Stop(ctx context.Context) error {
-	if err := m.remember(ctx); err != nil {
+	if err := m.remember(ctx, true); err != nil {
 		return err
 	}
 	if m.host != nil {
@@ -259,24 +259,24 @@ func (m *machine) Pause(ctx context.Context) error {
 	if m.host == nil {
 		return nil
 	}
-	if err := m.remember(ctx); err != nil {
+	if err := m.remember(ctx, false); err != nil {
 		return err
 	}
 	return m.host.Stop(ctx)
 }
 
 // remember notes what is running, in addition to what an earlier stop noted
-// that nobody started since.
-func (m *machine) remember(ctx context.Context) error {
+// that nobody started since. Only where the domain is to be stopped must its state be known.
+func (m *machine) remember(ctx context.Context, stopsVM bool) error {
 	was, err := m.remembered()
 	if err != nil {
 		return err
 	}
 	s, err := m.vm.State(ctx)
-	if err != nil {
+	if err != nil && (stopsVM || errs.KindOf(err) != errs.Unavailable) {
 		return err
 	}
-	was.VM = was.VM || s.Running()
+	was.VM = was.VM || err == nil && s.Running()
 	if m.host != nil {
 		s, err := m.host.State(ctx)
 		if err != nil {

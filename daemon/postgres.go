@@ -160,7 +160,11 @@ func (d *Daemon) release(ctx context.Context, a *app, rec store.App, stay []ipc.
 
 func (d *Daemon) releaseOne(ctx context.Context, a *app, rec store.App, db ipc.Database) ([]string, error) {
 	if l, ok := a.layer(dbLayer(db)); ok {
-		if p, ok := l.driver.(*postgres.Driver); ok && p.Mode() == postgres.Physical {
+		driver := l.driver
+		if h, held := driver.(*heldUp); held {
+			driver = h.Driver
+		}
+		if p, ok := driver.(*postgres.Driver); ok && p.Mode() == postgres.Physical {
 			return p.Release(ctx)
 		}
 	}

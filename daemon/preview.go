@@ -126,7 +126,7 @@ func (r *rollback) has(name snap.Layer) bool {
 
 // foreseeDowntime tells how long the app would be down: as long as at its last rollback.
 func (r *rollback) foreseeDowntime(ctx context.Context, p *ipc.Preview) error {
-	now, err := r.a.status(ctx)
+	now, err := r.status(ctx)
 	if err != nil || now.Down() {
 		zero := int64(0)
 		p.DowntimeMS, p.DowntimeFrom = &zero, "the app is not running as a unit"

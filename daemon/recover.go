@@ -66,7 +66,8 @@ func (d *Daemon) sweepAndRecover(ctx context.Context, a *app) error {
 	return nil
 }
 
-// sweep drops what a disposal names, and no checkpoint or operation holds.
+// sweep drops what a disposal names, and no checkpoint or operation holds. A layer whose
+// driver cannot do that is held up, and the others are not.
 func (d *Daemon) sweep(ctx context.Context, a *app, left []store.Operation) error {
 	all, err := d.store.Disposals(ctx)
 	if err != nil {
@@ -100,11 +101,20 @@ func (d *Daemon) sweep(ctx context.Context, a *app, left []store.Operation) erro
 		}
 		done = append(done, o)
 	}
+	var drivers []snap.Driver
 	for _, l := range a.layers() {
-		if err := l.driver.Sweep(ctx, *gone[l.name]); err != nil {
-			return err
-		}
+		drivers = append(drivers, sweepLayer(ctx, l.driver, *gone[l.name]))
 	}
+	if err := ctx.Err(); err != nil {
+		return errs.Wrap(errs.Unavailable, "sweep", err)
+	}
+	a.rebind(drivers)
+	done = slices.DeleteFunc(done, func(o store.Disposal) bool { // those of a layer that is held up wait
+		return slices.ContainsFunc(a.layers(), func(l layer) bool {
+			_, held := l.driver.(*heldUp)
+			return held && (o.Kind == store.DisposeRestore || o.Layer == l.name)
+		})
+	})
 	d.wakeCollector()
 	return d.store.EndDisposals(ctx, done...)
 }
@@ -320,7 +330,7 @@ func (r *rollback) stopAgain(ctx context.Context) (string, error) {
 	if !r.stops() {
 		return r.runsOn(), errSkipped
 	}
-	now, err := r.a.status(ctx)
+	now, err := r.status(ctx)
 	if err != nil {
 		return "", err
 	}

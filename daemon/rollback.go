@@ -81,6 +81,7 @@ type rollback struct {
 	warnings  []string
 	recovered bool
 	ails      bool // the app does not start, and mayAil
+	unseen    bool // whether the domain runs could not be told, and a warning says so
 	// putBackWords say what an undo did, a line per layer.
 	putBackWords []string
 	again        bool // an undo was begun before, by this daemon or one that died
@@ -474,7 +475,7 @@ func (r *rollback) writePlan(ctx context.Context, p phase) error {
 // safetyCheckpoint captures the present state while the app still runs, and
 // prepares every layer beside it.
 func (r *rollback) safetyCheckpoint(ctx context.Context) (string, error) {
-	now, err := r.a.status(ctx)
+	now, err := r.status(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -513,6 +514,28 @@ func (r *rollback) safetyCheckpoint(ctx context.Context) (string, error) {
 		r.warm(ctx)
 	}
 	return "id=" + string(cp.ID), nil
+}
+
+// status looks at the app's unit. A domain that the rollback leaves alone may be out of
+// reach: then the status is that of the app's part on the host.
+func (r *rollback) status(ctx context.Context) (systemd.Status, error) {
+	now, err := r.a.status(ctx)
+	if errs.KindOf(err) != errs.Unavailable {
+		return now, err
+	}
+	m, ok := r.a.unit().(*machine)
+	switch {
+	case ok && r.stopsAll() && r.has(snap.Disk):
+		l, _ := r.a.layer(snap.Disk)
+		return now, r.orWithout(&captureError{l, err})
+	case !ok || r.stopsAll():
+		return now, err
+	}
+	if !r.unseen { // else it was said
+		r.warn("whether the %s runs is not known, and it is left as it is: %v", m.vm.Name(), err)
+	}
+	r.unseen = true
+	return statusOf(ctx, m.host)
 }
 
 // remakeWorkspace makes the workspace again if it was deleted and the files are to go back.
@@ -907,14 +930,14 @@ func (r *rollback) mayAil() bool { return ailing(r.target) && r.req.OnUnhealthy 
 // staysUp watches a unit that says that it has started: many a program reads
 // what it can't bear only then.
 func (r *rollback) staysUp(ctx context.Context) error {
-	first, err := r.a.unit().State(ctx)
+	first, err := r.status(ctx)
 	if err != nil {
 		return err
 	}
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for over := time.After(r.d.opt.Steady); ; {
-		now, err := r.a.unit().State(ctx)
+		now, err := r.status(ctx)
 		if err != nil {
 			return err
 		}

@@ -58,6 +58,10 @@ func (d *Daemon) startTracker(ctx context.Context, a *app) {
 		return
 	}
 	j, ok := l.driver.(snap.Journal)
+	_, held := l.driver.(*heldUp)
+	a.mu.Lock()
+	a.rest.untracked = held
+	a.mu.Unlock()
 	if !ok {
 		return
 	}

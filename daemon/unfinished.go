@@ -18,27 +18,33 @@ const (
 // unfinished is what keeps an app from being all that it should be, beside what
 // settle finds. It is guarded by app.mu.
 type unfinished struct {
-	pursued  bool          // a goroutine of pursue is at it
-	trying   bool          // and has the app
-	poke     chan struct{} // has it try again now
-	down     bool          // what runs whenever the daemon does has not been started
-	owed     bool          // an operation could not start the app, for who starts it is away
-	unlooked bool          // nobody asked the drivers for leftovers since the last operation
-	left     []string      // those leftovers, and what kept the app from being started
-	told     string        // the error that the audit trail has last
+	pursued   bool          // a goroutine of pursue is at it
+	trying    bool          // and has the app
+	poke      chan struct{} // has it try again now
+	down      bool          // what runs whenever the daemon does has not been started
+	owed      bool          // an operation could not start the app, for who starts it is away
+	unlooked  bool          // nobody asked the drivers for leftovers since the last operation
+	untracked bool          // the tracker was not started, for the files layer was held up
+	left      []string      // those leftovers, and what kept the app from being started
+	told      string        // the error that the audit trail has last
 }
 
 // owed reports whether anything about the app is unfinished, and whether the first
 // try at it need not wait. The caller holds a.mu.
 func (a *app) owed() (owed, atOnce bool) {
-	atOnce = a.broken == nil && len(a.rest.left) == 0
-	return !a.settled || a.broken != nil || a.rest.down || a.rest.owed || a.rest.unlooked || len(a.rest.left) > 0 || a.lags(), atOnce
+	held := len(a.heldWords()) > 0
+	atOnce = a.broken == nil && len(a.rest.left) == 0 && !held
+	return held || !a.settled || a.broken != nil || a.rest.down || a.rest.owed || a.rest.unlooked || len(a.rest.left) > 0 || a.lags(), atOnce
 }
 
-// lags reports whether the app's tracker follows by a driver that was replaced since.
+// lags reports whether the app's tracker follows by a driver that was replaced since, or
+// was not started because the files layer was held up. The caller holds a.mu.
 func (a *app) lags() bool {
 	l, ok := a.layer(snap.Files)
-	return ok && a.tracker != nil && a.tracker.driver != l.driver
+	if _, held := l.driver.(*heldUp); !ok || held {
+		return false
+	}
+	return a.rest.untracked || a.tracker != nil && a.tracker.driver != l.driver
 }
 
 // leaves reports whether a driver of the app may leave something behind.
@@ -132,6 +138,9 @@ func (d *Daemon) finishNow(ctx context.Context, a *app) error {
 		return err
 	}
 	if err := d.settle(ctx, a); err != nil {
+		return err
+	}
+	if err := d.sweepHeld(ctx, a); err != nil {
 		return err
 	}
 	err = d.rise(ctx, a)
@@ -252,7 +261,7 @@ func (a *app) unfinishedWords() (list []string) {
 	} else if a.rest.down && len(a.rest.left) == 0 {
 		list = append(list, "the app is not started yet; mulligand is at it")
 	}
-	for _, w := range a.rest.left {
+	for _, w := range append(a.heldWords(), a.rest.left...) {
 		list = append(list, w+again)
 	}
 	return list

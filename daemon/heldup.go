@@ -1,0 +1,91 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"mulligan/ipc/errs"
+	"mulligan/snap"
+)
+
+// heldUp is the driver of a layer that cannot be worked on yet, because what an earlier
+// process left of it could not be swept. The app's other layers can be used meanwhile.
+// What is stored can still be verified and measured.
+type heldUp struct {
+	snap.Driver
+	why error // the error of the sweep
+}
+
+// unfit is the error of what has to wait. It is never errs.NotFound: of a switch, that
+// would say that it ended.
+func (h *heldUp) unfit() error {
+	return &errs.Error{Kind: errs.Unavailable, Message: "the layer cannot be used yet", Err: h.why, Hint: errs.HintOf(h.why)}
+}
+
+// Capture returns why the layer is held up.
+func (h *heldUp) Capture(context.Context, snap.CaptureRequest) (snap.Snapshot, error) {
+	return snap.Snapshot{}, h.unfit()
+}
+
+// Prepare returns why the layer is held up.
+func (h *heldUp) Prepare(context.Context, snap.RestoreRequest) (snap.Switch, error) {
+	return nil, h.unfit()
+}
+
+// Resume returns why the layer is held up.
+func (h *heldUp) Resume(context.Context, snap.RestoreID) (snap.Switch, error) {
+	return nil, h.unfit()
+}
+
+// Delete returns why the layer is held up.
+func (h *heldUp) Delete(context.Context, snap.SnapshotID) error { return h.unfit() }
+
+// Close closes the driver itself.
+func (h *heldUp) Close() error {
+	if c, ok := h.Driver.(io.Closer); ok {
+		return c.Close()
+	}
+	return nil
+}
+
+// sweepLayer sweeps one layer of an app, and returns the driver that is to be used from
+// then on: a heldUp where the sweep failed.
+func sweepLayer(ctx context.Context, driver snap.Driver, gone snap.Gone) snap.Driver {
+	if h, ok := driver.(*heldUp); ok {
+		driver = h.Driver
+	}
+	if err := driver.Sweep(ctx, gone); err != nil {
+		return &heldUp{driver, err}
+	}
+	return driver
+}
+
+// rebind has the app's layers use these drivers, in the order of the layers.
+func (a *app) rebind(drivers []snap.Driver) {
+	next := *a.now.Load()
+	next.layers = append([]layer(nil), next.layers...)
+	for i, driver := range drivers {
+		next.layers[i].driver = driver
+	}
+	a.now.Store(&next)
+}
+
+// heldWords says which layers are held up, and why.
+func (a *app) heldWords() (list []string) {
+	for _, l := range a.layers() {
+		if h, ok := l.driver.(*heldUp); ok {
+			list = append(list, fmt.Sprintf("%s cannot be used yet: %s", l.name, withHint(h.why)))
+		}
+	}
+	return list
+}
+
+// sweepHeld sweeps the app again where a layer is held up. The caller holds the app, which
+// is settled.
+func (d *Daemon) sweepHeld(ctx context.Context, a *app) error {
+	if len(a.heldWords()) == 0 {
+		return nil
+	}
+	return d.sweep(ctx, a, nil)
+}
