@@ -105,7 +105,7 @@ func (k *killed) run(t *testing.T, op string, names []string, i int) ([]string, 
 	k.d = nil
 	r := round{world: k.world, plan: fate{State: k.state(), Do: op, Target: k.target}}
 	if names != nil {
-		return nil, r.kill(t, names, i)
+		return r.kill(t, names, i)
 	}
 	names, _, killed := r.victim(t, 0, 0)
 	return names, killed

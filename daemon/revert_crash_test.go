@@ -87,10 +87,10 @@ func TestKillInRevert(t *testing.T) {
 	steps := pick(t, names)
 	for _, i := range steps {
 		what := fmt.Sprintf("killed at step %d (%s)", i+1, names[i])
-		killed := r.kill(t, names, i)
+		_, killed := r.kill(t, names, i)
 		for tries := 1; !killed && tries < misses; tries++ {
 			r.undoRevert(t, before)
-			killed = r.kill(t, names, i)
+			_, killed = r.kill(t, names, i)
 		}
 		if !killed {
 			t.Fatalf("never %s", what)
