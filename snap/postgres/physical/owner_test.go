@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -316,4 +317,35 @@ func TestLoginReadsNothingOfTheDaemons(t *testing.T) {
 	d.cfg.DSN = "postgres://postgres@127.0.0.1/app?sslmode=verify-full&sslrootcert=" + home + "/.pgpass"
 	_, err := d.config(t.Context())
 	fails(t, "a certificate", err, errs.Unsupported, "sslrootcert")
+}
+
+// A server starts although the process of the one before it is still known to the kernel.
+func TestStartWhileTheOldServerEnds(t *testing.T) {
+	t.Parallel()
+	s := newSubject(t, options{})
+	check(t, s.driver.stop(t.Context()))
+	old := s.Command("pg_ctl", "--version")
+	old.Path, old.Args = "/bin/sh", []string{"sh", "-c", "read x"}
+	in, err := old.StdinPipe()
+	check(t, err)
+	check(t, old.Start())
+	lock := fmt.Sprintf("%s/.s.PGSQL.%d.lock", s.Socket, s.Port)
+	check(t, os.WriteFile(lock, fmt.Appendf(nil, "%d\n%s\n1\n%d\n%s\n", old.Process.Pid, s.DataDir, s.Port, s.Socket), 0o600))
+	check(t, os.Chown(lock, s.cfg.Owner.UID, s.cfg.Owner.GID))
+	p := s.cfg.Server.(PgCtl)
+	if err := p.startOnce(t.Context()); err == nil || !strings.Contains(err.Error(), "lock file") {
+		t.Fatalf("beside a process that has the socket's lock: %v", err)
+	}
+	check(t, in.Close())
+	go func() { // what has ended is known until somebody waits for it
+		_ = await(t.Context(), func() (bool, error) {
+			log, err := os.ReadFile(s.Log)
+			return strings.Count(string(log), lock) > 1, err
+		})
+		_ = old.Wait()
+	}()
+	check(t, p.Start(t.Context()))
+	if s.driver.status(t.Context(), s.DataDir) != "ready" {
+		t.Error("no server is up")
+	}
 }

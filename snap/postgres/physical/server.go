@@ -41,8 +41,23 @@ func LogFile(dataDir string) string { return filepath.Join(storeOf(dataDir), "se
 func storeOf(dataDir string) string { return dataDir + ".mulligan" }
 
 // Start starts the server in the background, with its own session. A server that
-// ends at once is an error.
+// ends at once is an error. What is left of the server before may hold the lock of its
+// socket for a moment: until its parent takes note of its end, its process id is in use.
 func (p PgCtl) Start(ctx context.Context) error {
+	for began := time.Now(); ; {
+		err := p.startOnce(ctx)
+		if err == nil || !strings.Contains(err.Error(), "lock file") || time.Since(began) > patience {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(patience / 10):
+		}
+	}
+}
+
+func (p PgCtl) startOnce(ctx context.Context) error {
 	args := []string{"-w", "-t", strconv.Itoa(int(startTimeout / time.Second)), "-l", p.Log}
 	if p.Config != "" {
 		args = append(args, "-o", "-c config_file="+p.Config)
