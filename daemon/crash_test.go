@@ -275,15 +275,36 @@ func (r *round) restore(t *testing.T, d *daemon.Daemon, list []ipc.Checkpoint) {
 	}
 }
 
-// kill has the victim do what was prepared and die at the step names[i], wherever the order of
-// concurrent steps puts it this time. It reports the steps that the victim came to, and
-// whether it died there.
-func (r *round) kill(t *testing.T, names []string, i int) (came []string, killed bool) {
+// aim is a step that victims are to die at.
+type aim struct {
+	names  []string // of the steps that a victim came to which was not killed
+	i      int      // the step, counted from 0
+	tries  int
+	fewest int // steps that a victim came to
+	hit    bool
+}
+
+func aimAt(names []string, i int) *aim { return &aim{names: names, i: i, fewest: len(names)} }
+
+// over reports whether it was tried often enough.
+func (a *aim) over() bool { return a.tries >= 2*misses }
+
+// fire has the victim do what was prepared and die at the step, wherever the order of
+// concurrent steps puts it this time. Where what runs beside the operation did not lead
+// there in some tries, the victim is to die at the step of that number, or one just before.
+func (r *round) fire(t *testing.T, a *aim) {
 	t.Helper()
-	r.plan.Kind = kind(names[i])
-	came, _, killed = r.victim(t, nth(names, i), 0)
-	r.plan.Kind = ""
-	return came, killed
+	var came []string
+	if a.tries < misses {
+		r.plan.Kind = kind(a.names[a.i])
+		came, _, a.hit = r.victim(t, nth(a.names, a.i), 0)
+		r.plan.Kind = ""
+	} else {
+		came, _, a.hit = r.victim(t, max(1, min(a.i+1, a.fewest-(a.tries-misses))), 0)
+	}
+	if a.tries++; !a.hit {
+		a.fewest = min(a.fewest, len(came))
+	}
 }
 
 // nth is the how manieth of its kind names[i] is, counted from 1.
@@ -337,19 +358,13 @@ func (r *round) killAtEveryStep(t *testing.T, operations []string, pick func(t *
 			steps := pick(t, names)
 			for _, i := range steps {
 				where := fmt.Sprintf("step %d of %d (%s)", i+1, len(names), names[i])
-				killed, fewest := false, len(names)
-				for try := 0; !killed && try < 2*misses; try++ {
+				a := aimAt(names, i)
+				for !a.hit && !a.over() {
 					r.prepare(t, do)
-					var came []string
-					if try < misses {
-						came, killed = r.kill(t, names, i)
-					} else { // what decides otherwise now never leads there: at the step of this number, if there are as many
-						came, _, killed = r.victim(t, min(i+1, fewest-(try-misses)), 0)
-					}
-					fewest = min(fewest, len(came))
-					r.check(t, fmt.Sprintf("%s killed at %s: %v", do, where, killed))
+					r.fire(t, a)
+					r.check(t, fmt.Sprintf("%s killed at %s: %v", do, where, a.hit))
 				}
-				if !killed {
+				if !a.hit {
 					t.Errorf("%s never came to %s again", do, where)
 				}
 				progress(t, "%s: %s: %v", do, where, r.tally)

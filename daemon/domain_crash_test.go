@@ -32,7 +32,7 @@ func TestDomainKilled(t *testing.T) {
 		tt := operations[i]
 		t.Run(fmt.Sprintf("%s/up=%t", tt.op, tt.up), func(t *testing.T) {
 			k := newKilled(t, tt.up)
-			names, killed := k.run(t, tt.op, nil, 0)
+			names, killed := k.run(t, tt.op, nil)
 			if killed || len(names) < 2 {
 				t.Fatalf("steps %q, killed %v", names, killed)
 			}
@@ -40,12 +40,12 @@ func TestDomainKilled(t *testing.T) {
 			steps := testkit.Sample(t, "steps", len(names), 2)
 			for _, i := range steps {
 				where := fmt.Sprintf("%s killed at step %d (%s)", tt.op, i+1, names[i])
-				killed := false
-				for tries := 0; !killed && tries < misses; tries++ {
-					_, killed = k.run(t, tt.op, names, i)
+				a := aimAt(names, i)
+				for !a.hit && !a.over() {
+					k.run(t, tt.op, a)
 					k.check(t, tt.op, where)
 				}
-				if !killed {
+				if !a.hit {
 					t.Errorf("never %s", where)
 				}
 				progress(t, "up=%t: %s", tt.up, where)
@@ -97,18 +97,19 @@ func (k *killed) next(t *testing.T) {
 	k.put(t, k.word)
 }
 
-// run lets go of the daemon that lives and has a victim do op, and die at the step
-// names[i] unless names is nil.
-func (k *killed) run(t *testing.T, op string, names []string, i int) ([]string, bool) {
+// run lets go of the daemon that lives and has a victim do op, and die where a says unless
+// it is nil.
+func (k *killed) run(t *testing.T, op string, a *aim) (names []string, died bool) {
 	t.Helper()
 	k.world.close(t, k.d)
 	k.d = nil
 	r := round{world: k.world, plan: fate{State: k.state(), Do: op, Target: k.target}}
-	if names != nil {
-		return r.kill(t, names, i)
+	if a != nil {
+		r.fire(t, a)
+		return nil, a.hit
 	}
-	names, _, killed := r.victim(t, 0, 0)
-	return names, killed
+	names, _, died = r.victim(t, 0, 0)
+	return names, died
 }
 
 // check starts the daemon that comes after.

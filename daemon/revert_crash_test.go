@@ -87,12 +87,11 @@ func TestKillInRevert(t *testing.T) {
 	steps := pick(t, names)
 	for _, i := range steps {
 		what := fmt.Sprintf("killed at step %d (%s)", i+1, names[i])
-		_, killed := r.kill(t, names, i)
-		for tries := 1; !killed && tries < misses; tries++ {
+		a := aimAt(names, i)
+		for r.fire(t, a); !a.hit && !a.over(); r.fire(t, a) {
 			r.undoRevert(t, before)
-			_, killed = r.kill(t, names, i)
 		}
-		if !killed {
+		if !a.hit {
 			t.Fatalf("never %s", what)
 		}
 		d := w.openWith(t, time.Hour)
