@@ -89,8 +89,8 @@ type point struct {
 	id     ipc.CheckpointID
 	holds  content
 	pinned bool
-	bare   bool // it holds the files alone, as a revert's safety checkpoint does
-	safety bool // a rollback made it, or a revert
+	lacks  wanted // the layers that it does not hold: a safety checkpoint is of what its rollback switches
+	safety bool   // a rollback made it, or a revert
 }
 
 // call is an agent's, and what it did to files: their contents before and after;
@@ -301,8 +301,14 @@ var scopes = [][]string{nil, nil, {"layer:files"}, {"layer:db:main"}, {"layer:db
 // merged is what a rollback to a point with a scope makes of now.
 func merged(now content, p point, scope []string) content {
 	to := p.holds
-	if p.bare {
-		to.sqlite, to.pg = now.sqlite, now.pg
+	if p.lacks.files {
+		to.files = now.files
+	}
+	if p.lacks.sqlite {
+		to.sqlite = now.sqlite
+	}
+	if p.lacks.pg {
+		to.pg = now.pg
 	}
 	if scope == nil {
 		return to
@@ -337,12 +343,37 @@ func (m *model) rollback(t *rapid.T) {
 	m.goTo(t, *m.pick(t), rapid.SampledFrom(scopes).Draw(t, "scope"))
 }
 
-// nothing reports whether the point holds nothing of what is in scope.
-func (p point) nothing(scope []string) bool {
-	return p.bare && len(scope) > 0 && !slices.ContainsFunc(scope, func(s string) bool {
-		return s == "layer:files" || !strings.HasPrefix(s, "layer:")
-	})
+// wanted are layers: those that a scope is of, or that a point lacks.
+type wanted struct{ files, sqlite, pg bool }
+
+// layersOf gives the layers that a scope is of.
+func layersOf(scope []string) wanted {
+	if len(scope) == 0 {
+		return wanted{true, true, true}
+	}
+	var w wanted
+	for _, s := range scope {
+		switch s {
+		case "layer:db:main":
+			w.pg = true
+		case "layer:shop":
+			w.sqlite = true
+		case "layer:db":
+			w.pg, w.sqlite = true, true
+		default:
+			w.files = true
+		}
+	}
+	return w
 }
+
+// less gives the layers of w that o has not.
+func (w wanted) less(o wanted) wanted {
+	return wanted{w.files && !o.files, w.sqlite && !o.sqlite, w.pg && !o.pg}
+}
+
+// nothing reports whether the point holds nothing of what is in scope.
+func (p point) nothing(scope []string) bool { return layersOf(scope).less(p.lacks) == wanted{} }
 
 // missing reports whether a path of the scope is neither there now nor in the point.
 func missing(now content, to point, scope []string) bool {
@@ -355,7 +386,7 @@ func missing(now content, to point, scope []string) bool {
 		return false
 	}
 	return slices.ContainsFunc(scope, func(s string) bool {
-		return !strings.HasPrefix(s, "layer:") && !has(now.files, s) && !has(to.holds.files, s)
+		return !to.lacks.files && !strings.HasPrefix(s, "layer:") && !has(now.files, s) && !has(to.holds.files, s)
 	})
 }
 
@@ -382,7 +413,8 @@ func (m *model) goTo(t *rapid.T, to point, scope []string) {
 		t.Fatalf("the receipt says %+v", res)
 	}
 	m.last = res.SafetyCheckpoint.ID
-	m.add(point{id: m.last, holds: m.now, safety: true}, to.id)
+	all := wanted{true, true, true}
+	m.add(point{id: m.last, holds: m.now, lacks: all.less(layersOf(scope).less(to.lacks)), safety: true}, to.id)
 	m.now = after
 }
 
@@ -533,7 +565,7 @@ func (m *model) revert(t *rapid.T) {
 	}
 	if len(restored) > 0 {
 		m.last = res.SafetyCheckpoint.ID
-		m.add(point{id: m.last, holds: before, bare: true, safety: true})
+		m.add(point{id: m.last, holds: before, lacks: wanted{sqlite: true, pg: true}, safety: true})
 		m.tally["reverted"]++
 	}
 }
