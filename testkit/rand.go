@@ -18,6 +18,10 @@ import (
 	"testing"
 )
 
+// runEnv is the environment variable with the number of the run on this machine: a seed that
+// is drawn ends with it, so that samples rotate.
+const runEnv = "MULLIGAN_TEST_RUN"
+
 // seedEnv is the environment variable that holds the seed of all draws of a run.
 const seedEnv = "MULLIGAN_TEST_SEED"
 
@@ -114,7 +118,11 @@ func firstSeed(t testing.TB) uint64 {
 	if text == "" {
 		var b [8]byte
 		crand.Read(b[:])
-		return binary.LittleEndian.Uint64(b[:])>>1 | 1<<62 // -count adds to it
+		seed := binary.LittleEndian.Uint64(b[:])>>1 | 1<<62 // -count adds to it
+		if run, err := strconv.ParseUint(os.Getenv(runEnv), 10, 16); err == nil {
+			seed = seed&^(1<<16-1) | run
+		}
+		return seed
 	}
 	seed, err := strconv.ParseUint(text, 0, 64)
 	if err != nil || seed == 0 {
@@ -127,7 +135,7 @@ func firstSeed(t testing.TB) uint64 {
 func command(name string, seed uint64) string {
 	words := []string{fmt.Sprintf("%s=%d", seedEnv, seed)}
 	for _, v := range slices.Sorted(slices.Values(os.Environ())) {
-		if key, value, _ := strings.Cut(v, "="); strings.HasPrefix(key, "MULLIGAN_TEST_") && key != seedEnv && key != tallyEnv {
+		if key, value, _ := strings.Cut(v, "="); strings.HasPrefix(key, "MULLIGAN_TEST_") && key != seedEnv && key != runEnv && key != tallyEnv {
 			words = append(words, key+"="+quoted(value))
 		}
 	}
