@@ -224,7 +224,7 @@ func (r *rollback) orDiscard(ctx context.Context, err error) error {
 	if first := errs.HintOf(err); first != "" {
 		hint = first + "; or: " + hint
 	}
-	return &errs.Error{Kind: errs.KindOf(err), Err: err, Hint: hint}
+	return hinted(err, hint)
 }
 
 // mostDiscarded bounds how many files are named to be deleted.

@@ -920,7 +920,7 @@ func (r *rollback) orNoStart(err error) error {
 	if first := errs.HintOf(err); first != "" {
 		hint = first + "; " + hint
 	}
-	return &errs.Error{Kind: errs.KindOf(err), Err: err, Hint: hint}
+	return hinted(err, hint)
 }
 
 // mayAil reports whether an app that does not start, or is not well, is what was asked

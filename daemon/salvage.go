@@ -112,6 +112,12 @@ func (r *rollback) noteRaw(layers ...snap.Layer) {
 	}
 }
 
+// hinted is err with a hint in place of its own. An error of no kind is errs.Failed.
+func hinted(err error, hint string) error {
+	err = errs.Wrap(errs.Failed, "", err)
+	return &errs.Error{Kind: errs.KindOf(err), Err: err, Hint: hint}
+}
+
 // orWithout adds to the error of a layer that can be neither read nor kept the command
 // that leaves it out.
 func (r *rollback) orWithout(err error) error {
@@ -132,7 +138,7 @@ func (r *rollback) orWithout(err error) error {
 	if first := errs.HintOf(err); first != "" {
 		hint = first + "; or: " + hint
 	}
-	return &errs.Error{Kind: errs.KindOf(err), Err: err, Hint: hint}
+	return hinted(err, hint)
 }
 
 // command is the client's command for what was asked for, with more words.
