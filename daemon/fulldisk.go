@@ -184,7 +184,7 @@ func (d *Daemon) discard(ctx context.Context, who ipc.Caller, a *app, id ipc.Che
 		return err
 	}
 	defer root.Close()
-	for _, p := range req.Discard {
+	for _, p := range req.Discard { // all of them, before the first is deleted
 		if !filepath.IsLocal(p) {
 			return errs.New(errs.Invalid, "", "%q is no path in the workspace", p).WithHint("name a path below it")
 		}
@@ -195,7 +195,9 @@ func (d *Daemon) discard(ctx context.Context, who ipc.Caller, a *app, id ipc.Che
 		if len(list) != 1 || list[0].path != path.Clean(p) {
 			return errs.New(errs.NotFound, "", "%q is no file that was made since %s", p, aimed).WithHint("leave out --discard, or name a file that is to go for good")
 		}
-		err = atParent(root, path.Clean(p), func(dir int, base string) error { return unix.Unlinkat(dir, base, 0) })
+	}
+	for _, p := range req.Discard {
+		err := atParent(root, path.Clean(p), func(dir int, base string) error { return unix.Unlinkat(dir, base, 0) })
 		d.audit(ctx, a, who, "discard", string(aimed), fmt.Sprintf("%.512q was deleted for good, to make room", p), err, nil)
 		if err != nil {
 			return errs.Wrap(errs.Failed, "delete "+p, err)
@@ -221,9 +223,6 @@ func (r *rollback) orDiscard(ctx context.Context, err error) error {
 		size += f.size
 	}
 	hint := fmt.Sprintf("`%s` first deletes for good what was made there since, %d MB", r.command(words...), size>>20)
-	if first := errs.HintOf(err); first != "" {
-		hint = first + "; or: " + hint
-	}
 	return hinted(err, hint)
 }
 

@@ -332,3 +332,23 @@ func TestFailedRegistrationLeavesNoRecord(t *testing.T) {
 	}
 	w.close(t, d)
 }
+
+// TestDiscardIsRefusedWhole: a file that is to be deleted for good stays where the request
+// also names one that cannot be.
+func TestDiscardIsRefusedWhole(t *testing.T) {
+	w := newWorld(t, nil)
+	d := w.open(t)
+	defer w.close(t, d)
+	cp := create(t, d)
+	made := filepath.Join(w.ws(), "made")
+	if err := os.WriteFile(made, []byte("since"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	_, err := d.Rollback(t.Context(), root, "shop", cp, ipc.RollbackRequest{Discard: []string{"made", "nosuch"}}, nil)
+	if errs.KindOf(err) != errs.NotFound || !strings.Contains(err.Error(), "nosuch") {
+		t.Errorf("%v", err)
+	}
+	if _, err := os.Stat(made); err != nil {
+		t.Errorf("a request that was refused deleted a file: %v", err)
+	}
+}

@@ -917,9 +917,6 @@ func (r *rollback) bringUp(ctx context.Context) error {
 // without starting it.
 func (r *rollback) orNoStart(err error) error {
 	hint := "`" + r.command("--no-start") + "` goes there without starting it"
-	if first := errs.HintOf(err); first != "" {
-		hint = first + "; " + hint
-	}
 	return hinted(err, hint)
 }
 

@@ -112,9 +112,12 @@ func (r *rollback) noteRaw(layers ...snap.Layer) {
 	}
 }
 
-// hinted is err with a hint in place of its own. An error of no kind is errs.Failed.
+// hinted returns err with one more hint, after its own. An error of no kind becomes errs.Failed.
 func hinted(err error, hint string) error {
 	err = errs.Wrap(errs.Failed, "", err)
+	if first := errs.HintOf(err); first != "" {
+		hint = first + "; or: " + hint
+	}
 	return &errs.Error{Kind: errs.KindOf(err), Err: err, Hint: hint}
 }
 
@@ -135,9 +138,6 @@ func (r *rollback) orWithout(err error) error {
 		return err
 	}
 	hint := "`" + r.command("--without", shellWord(string(e.layer.name))) + "` takes the rest back and leaves " + string(e.layer.name) + " as it is"
-	if first := errs.HintOf(err); first != "" {
-		hint = first + "; or: " + hint
-	}
 	return hinted(err, hint)
 }
 
