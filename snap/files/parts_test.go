@@ -10,6 +10,7 @@ import (
 
 	"mulligan/ipc/errs"
 	"mulligan/snap"
+	"mulligan/snap/filetime"
 )
 
 // TestExcluded: what is excluded, or another driver's, is neither captured nor
@@ -324,11 +325,11 @@ func TestCache(t *testing.T) {
 	st, err := statAt(unix.AT_FDCWD, s.dir+"/old")
 	must(t, err)
 	e := entry{hash: snap.Hash{1}}
-	read := time0(st.ctime).Add(racy)
+	read := time0(st.ctime).Add(filetime.Tick)
 	if s.cache.add(st, &e, read); s.cache.find(st, &e) {
 		t.Error("a file changed within the clock's tick is trusted")
 	}
-	if s.cache.add(st, &e, read.Add(coarsest)); !s.cache.find(st, &e) {
+	if s.cache.add(st, &e, read.Add(filetime.Coarsest)); !s.cache.find(st, &e) {
 		t.Error("a file that is long quiet is not remembered")
 	}
 	must(t, s.cache.save(s.state))

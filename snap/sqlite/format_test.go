@@ -187,7 +187,7 @@ func TestReadsWhatChanged(t *testing.T) {
 func (s *subject) settle(t *testing.T) {
 	t.Helper()
 	check(t, s.driver.withLive(t.Context(), "test", false, func(l *live) error {
-		for id := l.identity.DB; !id.Settled; id = newFileID(l.stat) {
+		for id := l.identity.DB; !id.Distinct; id = newFileID(l.stat) {
 			time.Sleep(time.Millisecond)
 		}
 		return nil

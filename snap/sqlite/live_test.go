@@ -15,6 +15,7 @@ import (
 
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/filetime"
 	"mulligan/snap/snaptest"
 	"mulligan/testkit"
 )
@@ -241,7 +242,7 @@ func BenchmarkCapture(b *testing.B) {
 				b.StopTimer()
 				if kind != "first" && i == -2 { // two, so that one of them is settled
 					benchmarkCapture(b, d, i)
-					time.Sleep(2 * clockGrain)
+					time.Sleep(filetime.Coarsest + 2*filetime.Tick)
 					benchmarkCapture(b, d, i+1)
 				}
 				for _, q := range write {
