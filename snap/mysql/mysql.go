@@ -17,7 +17,7 @@ import (
 	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/cas"
-	"mulligan/snap/records"
+	"mulligan/snap/database"
 )
 
 const driverName = "mysql"
@@ -46,7 +46,7 @@ type Config struct {
 type Driver struct {
 	cfg     Config
 	login   login
-	records *records.Records
+	records *database.Records
 
 	mu     sync.Mutex // held during each method: they are rare, and the state is one
 	proved proof      // the newest reading of the live state by this process
@@ -76,7 +76,7 @@ func New(cfg Config) (*Driver, error) {
 	if cfg.BusyTimeout == 0 {
 		cfg.BusyTimeout = 30 * time.Second
 	}
-	r, err := records.Open(records.Config{
+	r, err := database.Open(database.Config{
 		Driver: driverName, App: cfg.App, Name: cfg.Name, Store: cfg.Store, StateDir: cfg.StateDir, Seam: cfg.Seam,
 	})
 	if err != nil {
@@ -102,7 +102,7 @@ func (d *Driver) Capture(ctx context.Context, req snap.CaptureRequest) (snap.Sna
 	const op = "capture database"
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !records.ValidName(string(req.ID)) {
+	if !database.ValidName(string(req.ID)) {
 		return snap.Snapshot{}, errs.New(errs.Invalid, op, "%q is not a snapshot id", req.ID)
 	}
 	if err := ctx.Err(); err != nil {

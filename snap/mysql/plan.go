@@ -9,12 +9,12 @@ import (
 
 	"mulligan/ipc/errs"
 	"mulligan/snap"
-	"mulligan/snap/records"
+	"mulligan/snap/database"
 )
 
 // plan is what is kept of a switch.
 type plan struct {
-	records.Plan
+	database.Plan
 	Loaded string // the hash of the state whose tables are in the side database
 }
 
@@ -82,9 +82,9 @@ func (d *Driver) sweepSwitches(ctx context.Context, gone []snap.RestoreID) error
 }
 
 // drop drops a switch and its databases. Where the server is away or cannot remove
-// one, the plan stays, as records.Dropped, for the next Sweep or Leftovers.
+// one, the plan stays, as database.Dropped, for the next Sweep or Leftovers.
 func (d *Driver) drop(ctx context.Context, p *plan) error {
-	if err := d.records.Advance(p, records.Dropped); err != nil {
+	if err := d.records.Advance(p, database.Dropped); err != nil {
 		return err
 	}
 	if err := d.records.Release(p.ID); err != nil {
@@ -138,7 +138,7 @@ func (d *Driver) Leftovers(ctx context.Context) (left []string, err error) {
 	}
 	for _, name := range names {
 		p, err := d.loadPlan(op, snap.RestoreID(name))
-		if errs.KindOf(err) == errs.NotFound || err == nil && p.Phase != records.Dropped {
+		if errs.KindOf(err) == errs.NotFound || err == nil && p.Phase != database.Dropped {
 			continue // half gone, or under way: for Sweep
 		}
 		var these []string

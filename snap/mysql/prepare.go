@@ -6,7 +6,7 @@ import (
 	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
-	"mulligan/snap/records"
+	"mulligan/snap/database"
 )
 
 // Prepare writes the target's tables into a database beside the live one, checks
@@ -16,7 +16,7 @@ func (d *Driver) Prepare(ctx context.Context, req snap.RestoreRequest) (snap.Swi
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	old, err := d.resumable(op, req.ID)
-	var head *records.Plan
+	var head *database.Plan
 	if err == nil {
 		head = old.Head()
 	}
@@ -62,7 +62,7 @@ func (d *Driver) prepare(ctx context.Context, req snap.RestoreRequest, old *plan
 	if err := to.referred(); err != nil {
 		return nil, err
 	}
-	p := &plan{Plan: records.NewPlan(req, records.Preparing, compare(&to.state, &from.state, nil))}
+	p := &plan{Plan: database.NewPlan(req, database.Preparing, compare(&to.state, &from.state, nil))}
 	if old == nil || old.Loaded != to.sum.String() {
 		if err := d.stage(ctx, p, to); err != nil {
 			// What is left of it is swept, if it cannot be dropped now.
@@ -73,7 +73,7 @@ func (d *Driver) prepare(ctx context.Context, req snap.RestoreRequest, old *plan
 	if err := d.records.Hold(p.Head(), target, base); err != nil {
 		return nil, err
 	}
-	if err := d.records.Advance(p, records.Prepared); err != nil {
+	if err := d.records.Advance(p, database.Prepared); err != nil {
 		return nil, err
 	}
 	return p, d.records.Release(p.ID, p.Target, p.Base)
@@ -81,7 +81,7 @@ func (d *Driver) prepare(ctx context.Context, req snap.RestoreRequest, old *plan
 
 // stage loads the target beside the live database.
 func (d *Driver) stage(ctx context.Context, p *plan, to *stored) error {
-	if err := d.records.Advance(p, records.Preparing); err != nil {
+	if err := d.records.Advance(p, database.Preparing); err != nil {
 		return err
 	}
 	if _, err := d.dropSides(ctx, p.ID); err != nil { // one that stays is empty, as good as new

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"mulligan/snap"
-	"mulligan/snap/records"
+	"mulligan/snap/database"
 )
 
 var _ snap.Rehearser = (*Driver)(nil)
@@ -42,7 +42,7 @@ func (d *Driver) Rehearse(ctx context.Context, as snap.RestoreID, id snap.Snapsh
 	if err := d.restorable(ctx, &st.state); err != nil {
 		return d.classify(op, err)
 	}
-	p := &plan{Plan: records.NewPlan(snap.RestoreRequest{ID: as, Target: id, Base: id}, records.Preparing, nil)}
+	p := &plan{Plan: database.NewPlan(snap.RestoreRequest{ID: as, Target: id, Base: id}, database.Preparing, nil)}
 	err = d.stage(ctx, p, st)
 	short, cancel := context.WithTimeout(context.WithoutCancel(ctx), rehearsalDrop)
 	defer cancel()

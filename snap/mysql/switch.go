@@ -6,7 +6,7 @@ import (
 
 	"mulligan/ipc/errs"
 	"mulligan/snap"
-	"mulligan/snap/records"
+	"mulligan/snap/database"
 )
 
 // dbSwitch is a restore under way. What it knows is on disk, in the plan.
@@ -66,7 +66,7 @@ func (s *dbSwitch) Stale(ctx context.Context) (stale bool, err error) {
 func (s *dbSwitch) Commit(ctx context.Context) error {
 	const op = "restore database"
 	return s.with(ctx, op, func(p *plan) error {
-		if p.Phase == records.Committed {
+		if p.Phase == database.Committed {
 			return nil
 		}
 		if err := p.Forward(op); err != nil {
@@ -78,9 +78,9 @@ func (s *dbSwitch) Commit(ctx context.Context) error {
 		}
 		m := move{from: s.d.side(p.ID), away: s.d.old(p.ID), want: target, base: &base.state}
 		begin := func() error { return nil }
-		if p.Phase == records.Prepared {
+		if p.Phase == database.Prepared {
 			m.lock = func(ctx context.Context, holder *session) error { return s.d.stillBase(ctx, holder, base.sum) }
-			begin = func() error { return s.d.records.Advance(p, records.Committing) }
+			begin = func() error { return s.d.records.Advance(p, database.Committing) }
 		}
 		err = s.d.exchange(ctx, m, begin)
 		if errors.Is(err, errLate) {
@@ -89,7 +89,7 @@ func (s *dbSwitch) Commit(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		return s.d.records.Advance(p, records.Committed)
+		return s.d.records.Advance(p, database.Committed)
 	})
 }
 
@@ -98,10 +98,10 @@ func (s *dbSwitch) Commit(ctx context.Context) error {
 func (s *dbSwitch) Undo(ctx context.Context) error {
 	return s.with(ctx, "undo the restore of database", func(p *plan) error {
 		switch p.Phase {
-		case records.Undone:
+		case database.Undone:
 			return nil
-		case records.Prepared:
-			return s.d.records.Advance(p, records.Undone)
+		case database.Prepared:
+			return s.d.records.Advance(p, database.Undone)
 		}
 		_, base, err := s.d.ends(p)
 		if err != nil {
@@ -115,11 +115,11 @@ func (s *dbSwitch) Undo(ctx context.Context) error {
 // A foreign key to a table that was missing must not find one: it would follow it.
 func (d *Driver) back(ctx context.Context, p *plan, base *stored) error {
 	m := move{from: d.old(p.ID), away: d.gone(p.ID), want: base, drop: base.dangling()}
-	err := d.exchange(ctx, m, func() error { return d.records.Advance(p, records.Undoing) })
+	err := d.exchange(ctx, m, func() error { return d.records.Advance(p, database.Undoing) })
 	if err != nil && !(base.Absent && isCode(err, errNotRemoved)) { // else it is empty: no try will do better
 		return err
 	}
-	return d.records.Advance(p, records.Undone)
+	return d.records.Advance(p, database.Undone)
 }
 
 // Check reads the live database again and compares.

@@ -6,12 +6,12 @@ import (
 
 	"mulligan/ipc/errs"
 	"mulligan/snap"
-	"mulligan/snap/records"
+	"mulligan/snap/database"
 )
 
 // plan is what is kept of a switch.
 type plan struct {
-	records.Plan
+	database.Plan
 	Lead *lead // set while the server may be following
 }
 

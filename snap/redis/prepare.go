@@ -6,7 +6,7 @@ import (
 	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
-	"mulligan/snap/records"
+	"mulligan/snap/database"
 )
 
 // Prepare reads target and base to their ends, checking them against their hashes,
@@ -15,7 +15,7 @@ func (d *Driver) Prepare(ctx context.Context, req snap.RestoreRequest) (snap.Swi
 	const op = "prepare redis restore"
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	var old *records.Plan
+	var old *database.Plan
 	if p, err := d.loadPlan(op, req.ID); err == nil {
 		old = p.Head()
 	}
@@ -46,7 +46,7 @@ func (d *Driver) prepare(ctx context.Context, req snap.RestoreRequest, target, b
 			return nil, err
 		}
 	}
-	p := &plan{Plan: records.NewPlan(req, records.Prepared, changes)}
+	p := &plan{Plan: database.NewPlan(req, database.Prepared, changes)}
 	if err := d.records.Hold(p.Head(), target, base); err != nil {
 		return nil, err
 	}

@@ -19,7 +19,7 @@ import (
 	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/cas"
-	"mulligan/snap/records"
+	"mulligan/snap/database"
 )
 
 const driverName = "redis"
@@ -46,7 +46,7 @@ type Config struct {
 type Driver struct {
 	cfg     Config
 	server  address
-	records *records.Records
+	records *database.Records
 
 	mu   sync.Mutex // held during each method: they are rare, and the state is one
 	last string     // the root of the newest capture of this process
@@ -68,7 +68,7 @@ func New(cfg Config) (*Driver, error) {
 	if cfg.Timeout == 0 {
 		cfg.Timeout = time.Minute
 	}
-	r, err := records.Open(records.Config{
+	r, err := database.Open(database.Config{
 		Driver: driverName, App: cfg.App, Name: cfg.Name, Store: cfg.Store, StateDir: cfg.StateDir, Seam: cfg.Seam,
 	})
 	if err != nil {
@@ -93,7 +93,7 @@ func (d *Driver) Capture(ctx context.Context, req snap.CaptureRequest) (snap.Sna
 	const op = "capture redis"
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !records.ValidName(string(req.ID)) {
+	if !database.ValidName(string(req.ID)) {
 		return snap.Snapshot{}, errs.New(errs.Invalid, op, "%q is not a snapshot id", req.ID)
 	}
 	b := d.cfg.Store.Begin()

@@ -10,7 +10,7 @@ import (
 	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
-	"mulligan/snap/records"
+	"mulligan/snap/database"
 )
 
 // meta is what a snapshot's root says of it.
@@ -131,7 +131,7 @@ type content struct {
 
 func (d *Driver) content(ctx context.Context, root cas.Root) (*content, error) {
 	_, lists, err := d.cfg.Store.Node(root.Hash)
-	return &content{ctx: ctx, store: d.cfg.Store, lists: lists}, records.Damaged(err)
+	return &content{ctx: ctx, store: d.cfg.Store, lists: lists}, database.Damaged(err)
 }
 
 func (c *content) Read(p []byte) (int, error) {
@@ -160,7 +160,7 @@ func (c *content) next() (err error) {
 	default:
 		return io.EOF
 	}
-	return records.Damaged(err)
+	return database.Damaged(err)
 }
 
 // scanStored reads a stored snapshot and checks it against its hash. The caller

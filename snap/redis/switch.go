@@ -9,7 +9,7 @@ import (
 	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
-	"mulligan/snap/records"
+	"mulligan/snap/database"
 )
 
 // dbSwitch is a restore under way. What it knows is on disk, in the plan.
@@ -105,7 +105,7 @@ func (s *dbSwitch) Stale(ctx context.Context) (stale bool, err error) {
 func (s *dbSwitch) Commit(ctx context.Context) error {
 	const op = "restore redis"
 	return s.with(ctx, op, func(p *plan) error {
-		if p.Phase == records.Committed {
+		if p.Phase == database.Committed {
 			return nil
 		}
 		if err := p.Forward(op); err != nil {
@@ -125,13 +125,13 @@ func (s *dbSwitch) Commit(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		return s.d.records.Advance(p, records.Committed)
+		return s.d.records.Advance(p, database.Committed)
 	})
 }
 
 // alreadyAt reports whether an earlier Commit, cut short, got to the target.
 func (d *Driver) alreadyAt(ctx context.Context, p *plan, target cas.Root) (bool, error) {
-	if p.Phase != records.Committing {
+	if p.Phase != database.Committing {
 		return false, nil
 	}
 	live, err := d.read(ctx, io.Discard, nil)
@@ -157,7 +157,7 @@ func (d *Driver) replace(ctx context.Context, op string, p *plan, target, base c
 		if !is {
 			break
 		}
-		err = d.lead(ctx, p, target, &at, func() error { return d.records.Advance(p, records.Committing) })
+		err = d.lead(ctx, p, target, &at, func() error { return d.records.Advance(p, database.Committing) })
 		if !errors.Is(err, errMoved) {
 			return errs.Also(err, d.callOff(ctx, p, at, err))
 		}
@@ -170,7 +170,7 @@ func (d *Driver) replace(ctx context.Context, op string, p *plan, target, base c
 // brings it back. A server that is a master again remembers whose history its
 // data came from: its own of before, or that of the master that it followed.
 func (d *Driver) callOff(ctx context.Context, p *plan, at position, failed error) error {
-	if failed == nil || p.Phase != records.Committing || p.Lead != nil {
+	if failed == nil || p.Phase != database.Committing || p.Lead != nil {
 		return nil
 	}
 	ctx, cancel := d.after(ctx)
@@ -184,7 +184,7 @@ func (d *Driver) callOff(ctx context.Context, p *plan, at position, failed error
 	if err != nil || r["master_replid2"] != at.ID {
 		return nil
 	}
-	return d.records.Advance(p, records.Prepared)
+	return d.records.Advance(p, database.Prepared)
 }
 
 // Undo makes the server load the base, if a Commit began. What was written
@@ -192,16 +192,16 @@ func (d *Driver) callOff(ctx context.Context, p *plan, at position, failed error
 func (s *dbSwitch) Undo(ctx context.Context) error {
 	return s.with(ctx, "undo the restore of redis", func(p *plan) error {
 		switch p.Phase {
-		case records.Undone:
+		case database.Undone:
 			return nil
-		case records.Prepared:
-			return s.d.records.Advance(p, records.Undone)
+		case database.Prepared:
+			return s.d.records.Advance(p, database.Undone)
 		}
 		_, base, err := s.d.records.Held(p.Head())
 		if err != nil {
 			return err
 		}
-		if err := s.d.records.Advance(p, records.Undoing); err != nil {
+		if err := s.d.records.Advance(p, database.Undoing); err != nil {
 			return err
 		}
 		_, is, err := s.d.atBase(ctx, base)
@@ -214,7 +214,7 @@ func (s *dbSwitch) Undo(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		return s.d.records.Advance(p, records.Undone)
+		return s.d.records.Advance(p, database.Undone)
 	})
 }
 

@@ -15,7 +15,7 @@ import (
 	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
-	"mulligan/snap/records"
+	"mulligan/snap/database"
 	"mulligan/snap/snaptest"
 )
 
@@ -151,7 +151,7 @@ func (s *subject) finishes(t *testing.T, do string, forward bool, target, base s
 	}
 	p, err := s.driver.loadPlan("test", "op-1")
 	check(t, err)
-	ended = p.Phase == records.Committed && do == "commit" || p.Phase == records.Undone
+	ended = p.Phase == database.Committed && do == "commit" || p.Phase == database.Undone
 	sw, err := s.driver.Resume(ctx, "op-1")
 	check(t, err)
 	want := base

@@ -10,7 +10,7 @@ import (
 
 	"mulligan/snap"
 	"mulligan/snap/cas"
-	"mulligan/snap/records"
+	"mulligan/snap/database"
 )
 
 // side is one of two states that are compared.
@@ -85,14 +85,14 @@ func (s *side) stored(store *cas.Store) func([]byte, int64) (int, error) {
 			return 0, errBTree
 		}
 		data, err := store.Get(s.chunks[i])
-		return copy(buf, data), records.Damaged(err)
+		return copy(buf, data), database.Damaged(err)
 	}
 }
 
 func (d *Driver) storedSide(root cas.Root) (side, error) {
 	s, err := load(d.cfg.Store, root.Hash)
 	if err != nil {
-		return side{}, records.Damaged(err)
+		return side{}, database.Damaged(err)
 	}
 	chunks, err := s.chunks()
 	return side{state: s.State, raw: s.Raw, chunks: chunks}, err

@@ -5,12 +5,12 @@ import (
 	"slices"
 
 	"mulligan/snap"
-	"mulligan/snap/records"
+	"mulligan/snap/database"
 )
 
 // plan is what is kept of a switch, beside the target's content.
 type plan struct {
-	records.Plan
+	database.Plan
 	BaseIdentity identity // of the live files when the base was captured
 }
 

@@ -9,7 +9,7 @@ import (
 	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
-	"mulligan/snap/records"
+	"mulligan/snap/database"
 )
 
 // Prepare writes the target's content to the state folder, checking it against its digest,
@@ -18,7 +18,7 @@ func (d *Driver) Prepare(ctx context.Context, req snap.RestoreRequest) (snap.Swi
 	const op = "prepare database restore"
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	var old *records.Plan
+	var old *database.Plan
 	if p, err := d.loadPlan(op, req.ID); err == nil {
 		old = p.Head()
 	}
@@ -48,7 +48,7 @@ func (d *Driver) prepare(ctx context.Context, req snap.RestoreRequest, target, b
 	if err != nil {
 		return nil, err
 	}
-	p := &plan{Plan: records.NewPlan(req, records.Prepared, changes), BaseIdentity: m.Identity}
+	p := &plan{Plan: database.NewPlan(req, database.Prepared, changes), BaseIdentity: m.Identity}
 	staged, err := d.stage(ctx, req.ID, target)
 	if err == nil {
 		err = d.records.Hold(p.Head(), target, base)
@@ -72,7 +72,7 @@ func (d *Driver) stage(ctx context.Context, id snap.RestoreID, target cas.Root) 
 	}
 	s, err := load(d.cfg.Store, target.Hash)
 	if err != nil {
-		return dir, records.Damaged(err)
+		return dir, database.Damaged(err)
 	}
 	f, err := os.OpenFile(filepath.Join(dir, "target"), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/beneath"
 	"mulligan/snap/cas"
-	"mulligan/snap/records"
+	"mulligan/snap/database"
 )
 
 // rawState is what lies at a database's names, whatever it is: an entry for the database
@@ -112,7 +112,7 @@ func (d *Driver) Salvage(ctx context.Context, req snap.CaptureRequest) (snap.Sna
 	const op = "keep the bytes of database"
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !records.ValidName(string(req.ID)) {
+	if !database.ValidName(string(req.ID)) {
 		return snap.Snapshot{}, errs.New(errs.Invalid, op, "%q is not a snapshot id", req.ID)
 	}
 	b := d.cfg.Store.Begin()

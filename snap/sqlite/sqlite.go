@@ -20,7 +20,7 @@ import (
 	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
-	"mulligan/snap/records"
+	"mulligan/snap/database"
 )
 
 const driverName = "sqlite"
@@ -45,7 +45,7 @@ type Config struct {
 // Driver captures and restores one database.
 type Driver struct {
 	cfg     Config
-	records *records.Records
+	records *database.Records
 
 	mu   sync.Mutex // held during each method: they are rare, and the state is one
 	last *captured  // the newest capture of this process
@@ -68,7 +68,7 @@ func New(cfg Config) (*Driver, error) {
 	if cfg.BusyTimeout == 0 {
 		cfg.BusyTimeout = 5 * time.Second
 	}
-	r, err := records.Open(records.Config{
+	r, err := database.Open(database.Config{
 		Driver: driverName, App: cfg.App, Name: cfg.Name, Store: cfg.Store, StateDir: cfg.StateDir, Seam: cfg.Seam,
 	})
 	if err != nil {
@@ -99,7 +99,7 @@ func (d *Driver) Capture(ctx context.Context, req snap.CaptureRequest) (snap.Sna
 	const op = "capture database"
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !records.ValidName(string(req.ID)) {
+	if !database.ValidName(string(req.ID)) {
 		return snap.Snapshot{}, errs.New(errs.Invalid, op, "%q is not a snapshot id", req.ID)
 	}
 	b := d.cfg.Store.Begin()
@@ -217,7 +217,7 @@ func (d *Driver) Verify(ctx context.Context, id snap.SnapshotID, depth snap.Dept
 	}
 	s, err := load(d.cfg.Store, root.Hash)
 	if err != nil {
-		return errs.Wrap(errs.Failed, op, records.Damaged(err))
+		return errs.Wrap(errs.Failed, op, database.Damaged(err))
 	}
 	if _, hash, err := parseMeta(root); err != nil || hash != s.hash() {
 		return errs.New(errs.Corrupt, op, "snapshot %s does not have the hash it was captured with", id).

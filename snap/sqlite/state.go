@@ -17,7 +17,7 @@ import (
 	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
-	"mulligan/snap/records"
+	"mulligan/snap/database"
 )
 
 const (
@@ -209,7 +209,7 @@ func (s *stored) chunks() ([]cas.Hash, error) {
 	for _, list := range s.lists {
 		_, refs, err := s.store.Node(list)
 		if err != nil {
-			return nil, records.Damaged(err)
+			return nil, database.Damaged(err)
 		}
 		all = append(all, refs...)
 	}
@@ -234,7 +234,7 @@ func (s *stored) writeChunks(ctx context.Context, w io.Writer, chunks []cas.Hash
 		}
 		data, err := s.store.Get(h)
 		if err != nil {
-			return records.Damaged(err)
+			return database.Damaged(err)
 		}
 		own := blake3.Sum256(data)
 		_, _ = digest.Write(own[:]) // never fails

@@ -8,7 +8,7 @@ import (
 
 	"mulligan/ipc/errs"
 	"mulligan/snap"
-	"mulligan/snap/records"
+	"mulligan/snap/database"
 )
 
 // dbSwitch is a restore under way. What it knows is on disk, in the plan.
@@ -49,7 +49,7 @@ func (d *Driver) ends(p *plan) (target, base *stored, err error) {
 	if target, err = load(d.cfg.Store, t.Hash); err == nil {
 		base, err = load(d.cfg.Store, b.Hash)
 	}
-	return target, base, records.Damaged(err)
+	return target, base, database.Damaged(err)
 }
 
 // liveHash is the hash of the live state: that of base where the files' identity proves it.
@@ -88,7 +88,7 @@ func (s *dbSwitch) Stale(ctx context.Context) (stale bool, err error) {
 func (s *dbSwitch) Commit(ctx context.Context) error {
 	const op = "restore database"
 	return s.with(ctx, op, func(p *plan) error {
-		if p.Phase == records.Committed {
+		if p.Phase == database.Committed {
 			return s.d.removeTemp(p.ID)
 		}
 		if err := p.Forward(op); err != nil {
@@ -107,10 +107,10 @@ func (s *dbSwitch) Commit(ctx context.Context) error {
 				return err
 			}
 			done := hash == target.State.hash()
-			if hash != base.State.hash() && !(done && p.Phase == records.Committing) {
+			if hash != base.State.hash() && !(done && p.Phase == database.Committing) {
 				return snap.Changed(op, "database "+s.d.cfg.Path)
 			}
-			if err := s.d.records.Advance(p, records.Committing); err != nil {
+			if err := s.d.records.Advance(p, database.Committing); err != nil {
 				return err
 			}
 			if !done {
@@ -118,7 +118,7 @@ func (s *dbSwitch) Commit(ctx context.Context) error {
 					return err
 				}
 			}
-			return s.d.records.Advance(p, records.Committed)
+			return s.d.records.Advance(p, database.Committed)
 		})
 	})
 }
@@ -126,7 +126,7 @@ func (s *dbSwitch) Commit(ctx context.Context) error {
 // commitRaw is Commit where one of the two ends was not read as a database.
 func (s *dbSwitch) commitRaw(ctx context.Context, op string, p *plan, target, base *stored) error {
 	begun := false
-	if p.Phase == records.Committing {
+	if p.Phase == database.Committing {
 		var err error
 		if begun, err = s.d.between(ctx, op, target.record, base.record); err != nil {
 			return err
@@ -141,7 +141,7 @@ func (s *dbSwitch) commitRaw(ctx context.Context, op string, p *plan, target, ba
 			return snap.Changed(op, "database "+s.d.cfg.Path)
 		}
 	}
-	if err := s.d.records.Advance(p, records.Committing); err != nil {
+	if err := s.d.records.Advance(p, database.Committing); err != nil {
 		return err
 	}
 	if !begun && base.Raw == nil { // what lies there becomes the base as it is stored: one file
@@ -152,7 +152,7 @@ func (s *dbSwitch) commitRaw(ctx context.Context, op string, p *plan, target, ba
 	if err := s.d.install(ctx, op, p.ID, target); err != nil {
 		return err
 	}
-	if err := s.d.records.Advance(p, records.Committed); err != nil {
+	if err := s.d.records.Advance(p, database.Committed); err != nil {
 		return err
 	}
 	return s.d.removeTemp(p.ID)
@@ -187,16 +187,16 @@ func (s *dbSwitch) Undo(ctx context.Context) error {
 	const op = "undo the restore of database"
 	return s.with(ctx, op, func(p *plan) error {
 		switch p.Phase {
-		case records.Undone:
+		case database.Undone:
 			return s.d.removeTemp(p.ID)
-		case records.Prepared:
-			return s.d.records.Advance(p, records.Undone)
+		case database.Prepared:
+			return s.d.records.Advance(p, database.Undone)
 		}
 		target, base, err := s.d.ends(p)
 		if err != nil {
 			return err
 		}
-		if err := s.d.records.Advance(p, records.Undoing); err != nil {
+		if err := s.d.records.Advance(p, database.Undoing); err != nil {
 			return err
 		}
 		if target.Raw == nil && base.Raw == nil {
@@ -208,7 +208,7 @@ func (s *dbSwitch) Undo(ctx context.Context) error {
 		if err := s.d.install(ctx, op, p.ID, base); err != nil {
 			return err
 		}
-		if err := s.d.records.Advance(p, records.Undone); err != nil {
+		if err := s.d.records.Advance(p, database.Undone); err != nil {
 			return err
 		}
 		return s.d.removeTemp(p.ID)
@@ -228,7 +228,7 @@ func (s *dbSwitch) undoRead(ctx context.Context, op string, p *plan, base *store
 				return err
 			}
 		}
-		return s.d.records.Advance(p, records.Undone)
+		return s.d.records.Advance(p, database.Undone)
 	})
 }
 

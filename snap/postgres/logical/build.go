@@ -13,7 +13,7 @@ import (
 	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/snap/postgres/pglogin"
-	"mulligan/snap/records"
+	"mulligan/snap/database"
 )
 
 // builder makes a database out of a snapshot, under a name of our own.
@@ -141,10 +141,10 @@ func (b *builder) bare(ctx context.Context) error {
 func (b *builder) archive() ([]byte, error) {
 	r, err := b.d.cfg.Store.OpenStream(b.m.archive)
 	if err != nil {
-		return nil, records.Damaged(err)
+		return nil, database.Damaged(err)
 	}
 	data, err := io.ReadAll(r)
-	return data, records.Damaged(err)
+	return data, database.Damaged(err)
 }
 
 func (b *builder) restore(ctx context.Context, archive []byte, section string, jobs int) error {

@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"mulligan/snap"
-	"mulligan/snap/records"
+	"mulligan/snap/database"
 )
 
 // Diff says what happened to the database from one snapshot to another, or to
@@ -73,10 +73,10 @@ func (d *Driver) storedSide(m *manifest) (*side, error) {
 	}
 	r, err := d.cfg.Store.OpenStream(m.text)
 	if err != nil {
-		return nil, records.Damaged(err)
+		return nil, database.Damaged(err)
 	}
 	text, err := io.ReadAll(r)
-	return &side{&m.State, text}, records.Damaged(err)
+	return &side{&m.State, text}, database.Damaged(err)
 }
 
 // entry is one object of the schema.

@@ -20,7 +20,7 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/postgres/pgwire"
-	"mulligan/snap/records"
+	"mulligan/snap/database"
 )
 
 const driverName = "postgres"
@@ -51,7 +51,7 @@ type Config struct {
 type Driver struct {
 	cfg     Config
 	login   *login
-	records *records.Records
+	records *database.Records
 	tools   toolbox
 
 	mu sync.Mutex // held during each method: they are rare, and the state is one
@@ -81,7 +81,7 @@ func New(cfg Config) (*Driver, error) {
 	if cfg.LockTimeout <= 0 {
 		cfg.LockTimeout = 10 * time.Second
 	}
-	r, err := records.Open(records.Config{
+	r, err := database.Open(database.Config{
 		Driver: driverName, App: cfg.App, Name: cfg.Name, Store: cfg.Store, StateDir: cfg.StateDir, Seam: cfg.Seam,
 	})
 	if err != nil {
@@ -120,7 +120,7 @@ func (d *Driver) Capture(ctx context.Context, req snap.CaptureRequest) (snap.Sna
 	const op = "capture database"
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !records.ValidName(string(req.ID)) {
+	if !database.ValidName(string(req.ID)) {
 		return snap.Snapshot{}, errs.New(errs.Invalid, op, "%q is not a snapshot id", req.ID)
 	}
 	b := d.cfg.Store.Begin()

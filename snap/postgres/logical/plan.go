@@ -4,13 +4,13 @@ import (
 	"unicode/utf8"
 
 	"mulligan/snap"
-	"mulligan/snap/records"
+	"mulligan/snap/database"
 )
 
 // plan is what is kept of a switch. It is written before anything is made on the
 // server, so that what a crash leaves there is known.
 type plan struct {
-	records.Plan
+	database.Plan
 	TargetHash  string
 	New, Old    string   // names: of the new database before the switch, of the live one after it
 	NewOID      uint32   // 0: the target is that there is none

@@ -11,7 +11,7 @@ import (
 	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
-	"mulligan/snap/records"
+	"mulligan/snap/database"
 )
 
 // Prepare builds the target as a second database on the server, and proves it.
@@ -24,7 +24,7 @@ func (d *Driver) Prepare(ctx context.Context, req snap.RestoreRequest) (snap.Swi
 		return nil, errs.New(errs.Invalid, op, "%q is not a restore id", req.ID)
 	}
 	old, err := d.readPlan(op, req.ID)
-	var head *records.Plan
+	var head *database.Plan
 	if err == nil {
 		head = old.Head()
 	}
@@ -66,7 +66,7 @@ func (d *Driver) prepare(ctx context.Context, req snap.RestoreRequest, old *plan
 		return nil, err
 	}
 	p = &plan{
-		Plan: records.NewPlan(req, records.Preparing, changes), TargetHash: e.target.State.hash().String(),
+		Plan: database.NewPlan(req, database.Preparing, changes), TargetHash: e.target.State.hash().String(),
 		New: beside(d.login.database, req.ID, "new"), Old: beside(d.login.database, req.ID, "old"),
 		Comment: e.target.State.Props.Comment, BaseComment: e.base.State.Props.Comment, Clean: e.base.Identity,
 	}
@@ -96,7 +96,7 @@ func (d *Driver) prepare(ctx context.Context, req snap.RestoreRequest, old *plan
 	if err := d.seam("prepare: install"); err != nil {
 		return nil, err
 	}
-	if err := d.records.Advance(p, records.Prepared); err != nil {
+	if err := d.records.Advance(p, database.Prepared); err != nil {
 		return nil, err
 	}
 	return p, d.records.Release(req.ID, req.Target, req.Base)
@@ -117,7 +117,7 @@ func (d *Driver) changes(e ends) ([]snap.Change, error) {
 
 // reusable reports whether what old built is what p wants, and is still there.
 func (d *Driver) reusable(ctx context.Context, out *conn, old, p *plan) (bool, error) {
-	if old == nil || old.Phase != records.Prepared || old.TargetHash != p.TargetHash || old.NewOID == 0 {
+	if old == nil || old.Phase != database.Prepared || old.TargetHash != p.TargetHash || old.NewOID == 0 {
 		return false, nil
 	}
 	oid, err := out.oidOf(ctx, p.New)
@@ -132,7 +132,7 @@ func (d *Driver) construct(ctx context.Context, out *conn, old, p *plan, e ends)
 	if err := d.allowed(ctx, out, e); err != nil {
 		return err
 	}
-	if err := d.records.Advance(p, records.Preparing); err != nil {
+	if err := d.records.Advance(p, database.Preparing); err != nil {
 		return err
 	}
 	if err := d.drop(ctx, out, p.New); err != nil {
@@ -424,13 +424,13 @@ func (d *Driver) sweepSwitch(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	if p.Phase != records.Committed && p.away(at) && !p.there(at) { // half: what was live is put back
+	if p.Phase != database.Committed && p.away(at) && !p.there(at) { // half: what was live is put back
 		if _, err := d.exchange(ctx, out, d.backSteps(p, at), nil); err != nil {
 			return err
 		}
 		at = position{}
 	}
-	return d.clear(ctx, out, p, p.Phase == records.Committed || p.there(at))
+	return d.clear(ctx, out, p, p.Phase == database.Committed || p.there(at))
 }
 
 // clear drops the databases of a switch that are not the live one, and what is

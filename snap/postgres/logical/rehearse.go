@@ -5,7 +5,7 @@ import (
 
 	"mulligan/ipc/errs"
 	"mulligan/snap"
-	"mulligan/snap/records"
+	"mulligan/snap/database"
 )
 
 var _ snap.Rehearser = (*Driver)(nil)
@@ -51,13 +51,13 @@ func (d *Driver) Rehearse(ctx context.Context, as snap.RestoreID, id snap.Snapsh
 	}
 	defer out.close()
 	p := &plan{
-		Plan: records.NewPlan(snap.RestoreRequest{ID: as, Target: id, Base: id}, records.Preparing, nil),
+		Plan: database.NewPlan(snap.RestoreRequest{ID: as, Target: id, Base: id}, database.Preparing, nil),
 		New:  beside(d.login.database, as, "new"), Old: beside(d.login.database, as, "old"),
 	}
 	if err := d.allowed(ctx, out, ends{target: m, base: m}); err != nil {
 		return d.classify(op, err)
 	}
-	if err := d.records.Advance(p, records.Preparing); err != nil {
+	if err := d.records.Advance(p, database.Preparing); err != nil {
 		return d.classify(op, err)
 	}
 	err = d.makeRoles(ctx, out, p, m.Roles)

@@ -8,7 +8,7 @@ import (
 
 	"mulligan/ipc/errs"
 	"mulligan/snap"
-	"mulligan/snap/records"
+	"mulligan/snap/database"
 )
 
 // dbSwitch is a restore under way. What it knows is on disk, in the plan; how
@@ -113,7 +113,7 @@ func (d *Driver) stale(ctx context.Context, p *plan) (bool, error) {
 func (s *dbSwitch) Commit(ctx context.Context) error {
 	const op = "restore database"
 	return s.with(ctx, op, func(p *plan) error {
-		if p.Phase == records.Committed {
+		if p.Phase == database.Committed {
 			return nil
 		}
 		if err := p.Forward(op); err != nil {
@@ -129,7 +129,7 @@ func (s *dbSwitch) Commit(ctx context.Context) error {
 			return err
 		}
 		if p.there(at) {
-			return s.d.records.Advance(p, records.Committed)
+			return s.d.records.Advance(p, database.Committed)
 		}
 		if p.away(at) { // half, and the process died
 			if _, err := s.d.exchange(ctx, out, s.d.backSteps(p, at), nil); err != nil {
@@ -139,7 +139,7 @@ func (s *dbSwitch) Commit(ctx context.Context) error {
 		if err := s.d.forward(ctx, out, p); err != nil {
 			return err
 		}
-		return s.d.records.Advance(p, records.Committed)
+		return s.d.records.Advance(p, database.Committed)
 	})
 }
 
@@ -157,7 +157,7 @@ func (d *Driver) forward(ctx context.Context, out *conn, p *plan) error {
 		if stale {
 			return snap.Changed("", "database "+d.login.database)
 		}
-		if err := d.records.Advance(p, records.Committing); err != nil {
+		if err := d.records.Advance(p, database.Committing); err != nil {
 			return err
 		}
 		p.Exchanged, err = d.exchange(ctx, out, d.forwardSteps(p), func(eye *conn) error { return d.still(ctx, eye, p) })
@@ -226,10 +226,10 @@ func (d *Driver) forwardAside(ctx context.Context, out *conn, p *plan) error {
 func (s *dbSwitch) Undo(ctx context.Context) error {
 	return s.with(ctx, "undo the restore of database", func(p *plan) error {
 		switch p.Phase {
-		case records.Undone:
+		case database.Undone:
 			return nil
-		case records.Prepared:
-			return s.d.records.Advance(p, records.Undone)
+		case database.Prepared:
+			return s.d.records.Advance(p, database.Undone)
 		}
 		out, err := s.d.outside(ctx)
 		if err != nil {
@@ -241,14 +241,14 @@ func (s *dbSwitch) Undo(ctx context.Context) error {
 			return err
 		}
 		if p.away(at) {
-			if err := s.d.records.Advance(p, records.Undoing); err != nil {
+			if err := s.d.records.Advance(p, database.Undoing); err != nil {
 				return err
 			}
 			if _, err := s.d.exchange(ctx, out, s.d.backSteps(p, at), nil); err != nil {
 				return err
 			}
 		}
-		return s.d.records.Advance(p, records.Undone)
+		return s.d.records.Advance(p, database.Undone)
 	})
 }
 
@@ -327,7 +327,7 @@ func (s *dbSwitch) Finish(ctx context.Context) error {
 		if err := p.Ended(op); err != nil {
 			return err
 		}
-		return s.d.clear(ctx, out, p, p.Phase == records.Committed)
+		return s.d.clear(ctx, out, p, p.Phase == database.Committed)
 	})
 	if errs.KindOf(err) == errs.NotFound {
 		return nil

@@ -9,7 +9,7 @@
 // A snapshot may be deleted while a switch needs it: that has roots of its own.
 // Without a plan there is no switch, so a plan is the last thing to be written
 // and the first to be removed.
-package records
+package database
 
 import (
 	"os"
