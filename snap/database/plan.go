@@ -30,6 +30,7 @@ type Plan struct {
 	Target, Base snap.SnapshotID
 	Phase        Phase
 	Changes      []snap.Change
+	Reached      Phase `json:",omitempty"` // the phase that the switch was in when it was dropped
 }
 
 // NewPlan begins a switch's plan.
@@ -135,10 +136,7 @@ func (r *Records) Advance(p Planned, to Phase) error {
 		head.Phase = from
 		return err
 	}
-	if r.seam == nil {
-		return nil
-	}
-	return r.seam("phase: " + string(to))
+	return r.reach("phase: " + string(to))
 }
 
 // Stage makes an empty folder in which a driver gathers what belongs to a

@@ -12,6 +12,7 @@
 package database
 
 import (
+	"cmp"
 	"os"
 	"path/filepath"
 	"slices"
@@ -25,6 +26,7 @@ import (
 // Config says whose records they are.
 type Config struct {
 	Driver    string
+	Noun      string // what the operations call it: "database" if ""
 	App, Name string // no slashes, and no dot in front
 	Store     *cas.Store
 	StateDir  string // absolute, the daemon's own, for this database alone
@@ -36,6 +38,8 @@ type Config struct {
 // Records are those of one database.
 type Records struct {
 	store    *cas.Store
+	driver   string
+	noun     string
 	name     string // of the database, in errors
 	prefix   string // of the names of its roots
 	switches string // the folder of its plans
@@ -54,10 +58,18 @@ func Open(c Config) (*Records, error) {
 		return nil, errs.New(errs.Invalid, op, "a store and an absolute state folder are needed")
 	}
 	r := &Records{
-		store: c.Store, name: c.Name, prefix: c.Driver + "/" + c.App + "/" + c.Name + "/",
+		store: c.Store, driver: c.Driver, noun: cmp.Or(c.Noun, "database"), name: c.Name, prefix: c.Driver + "/" + c.App + "/" + c.Name + "/",
 		switches: filepath.Join(c.StateDir, "switches"), seam: c.Seam,
 	}
 	return r, errs.Wrap(errs.Failed, op, os.MkdirAll(r.switches, 0o700))
+}
+
+// reach is called when a step is reached.
+func (r *Records) reach(step string) error {
+	if r.seam == nil {
+		return nil
+	}
+	return r.seam(step)
 }
 
 // ValidName reports whether s can be part of a root's name, and a file's.
