@@ -263,7 +263,7 @@ func (d *Daemon) captureLayerAs(ctx context.Context, l layer, id snap.SnapshotID
 		take = m.CaptureMemory
 	}
 	began := time.Now()
-	req := snap.CaptureRequest{ID: id, Quiesced: how.still.all}
+	req := snap.CaptureRequest{ID: id, Quiesced: how.still.all, Revive: how.revive}
 	s, err := take(ctx, req)
 	if err != nil && how.salvage && unreadable(err) {
 		s, err = salvage(ctx, l, req, err)
