@@ -147,6 +147,7 @@ func (d *Daemon) open(ctx context.Context, a *app) error {
 	d.closeDrivers(a)
 	next, err := d.setUp(ctx, a.rec())
 	if err == nil {
+		next.keepHeld(a.now.Load())
 		a.now.Store(next)
 	}
 	if err != nil {

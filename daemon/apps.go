@@ -343,6 +343,7 @@ func (d *Daemon) enforce(ctx context.Context, a *app, rec store.App) error {
 		return errs.Also(err, d.startCommand(ctx, a, rerun))
 	}
 	next.adopt(a.now.Load())
+	next.keepHeld(a.now.Load())
 	a.now.Store(next)
 	d.startTracker(ctx, a)
 	return d.startCommand(ctx, a, rerun)

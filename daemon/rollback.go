@@ -788,7 +788,7 @@ func (r *rollback) topUp(ctx context.Context, stale map[snap.Layer]bool) error {
 			continue
 		}
 		l, _ := r.a.layer(s.Layer)
-		n, warnings, err := r.d.captureLayer(ctx, r.a, l, taking{still: stillness{all: r.stops()}, salvage: true})
+		n, warnings, err := r.d.captureLayer(ctx, r.a, l, taking{still: stillness{all: r.stops()}, revive: true, salvage: true})
 		if err != nil {
 			return errs.Also(err, r.d.drop(ctx, r.a, fresh))
 		}
