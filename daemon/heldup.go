@@ -78,7 +78,7 @@ func (s *setup) keepHeld(old *setup) {
 		}
 		h, held := old.layers[at].driver.(*heldUp)
 		if _, already := l.driver.(*heldUp); held && !already {
-			s.layers[i].driver = &heldUp{l.driver, h.why}
+			s.layers[i].driver = &heldUp{Driver: l.driver, why: h.why}
 		}
 	}
 }
