@@ -149,7 +149,7 @@ func (s *subject) finishes(t *testing.T, do string, forward bool, target, base s
 		}
 		return ended
 	}
-	p, err := s.driver.loadPlan("test", "op-1")
+	p, err := s.driver.Resumable("test", "op-1")
 	check(t, err)
 	ended = p.Phase == database.Committed && do == "commit" || p.Phase == database.Undone
 	sw, err := s.driver.Resume(ctx, "op-1")

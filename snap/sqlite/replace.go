@@ -220,7 +220,7 @@ func (d *Driver) alone(ctx context.Context, l *live) error {
 	if l.db == nil {
 		return nil
 	}
-	return retry(ctx, d.cfg.BusyTimeout, "", d.cfg.Path, func() error {
+	return retry(ctx, d.cfg.BusyTimeout, d.cfg.Path, func() error {
 		if pid := opener(l.stat); pid != 0 {
 			return &lockedError{l.db.Name(), pid}
 		}
