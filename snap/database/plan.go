@@ -139,36 +139,6 @@ func (r *Records) Advance(p Planned, to Phase) error {
 	return r.reach("phase: " + string(to))
 }
 
-// Stage makes an empty folder in which a driver gathers what belongs to a
-// switch, until Install puts it in its place.
-func (r *Records) Stage(id snap.RestoreID) (dir string, err error) {
-	dir = filepath.Join(r.switches, ".new-"+string(id))
-	if err := os.RemoveAll(dir); err != nil {
-		return "", err
-	}
-	return dir, os.Mkdir(dir, 0o700)
-}
-
-// Install puts p into the staged folder and makes that the switch's, in the
-// place of an older one. What was staged must be durable.
-func (r *Records) Install(p Planned, staged string) error {
-	if err := writePlan(staged, p); err != nil {
-		return err
-	}
-	id := p.Head().ID
-	old := filepath.Join(r.switches, ".old-"+string(id))
-	if err := os.RemoveAll(old); err != nil {
-		return err
-	}
-	if err := os.Rename(r.Folder(id), old); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	if err := os.Rename(staged, r.Folder(id)); err != nil {
-		return err
-	}
-	return errors.Join(syncDir(r.switches), os.RemoveAll(old))
-}
-
 // Switches lists the names in the plans' folder: of switches, and of what a
 // crash left of some.
 func (r *Records) Switches() (names []string, err error) {
@@ -177,16 +147,6 @@ func (r *Records) Switches() (names []string, err error) {
 		names = append(names, e.Name())
 	}
 	return names, err
-}
-
-// Whole reports whether a name that Switches gave is that of a switch with a plan,
-// whatever is in it.
-func (r *Records) Whole(name string) bool {
-	if !ValidName(name) {
-		return false
-	}
-	_, err := os.Lstat(filepath.Join(r.switches, name, planFile))
-	return !errors.Is(err, os.ErrNotExist)
 }
 
 // Drop removes the folder of that name: its plan first, so that a switch that

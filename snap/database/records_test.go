@@ -3,7 +3,6 @@ package database
 import (
 	"errors"
 	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 
@@ -140,30 +139,4 @@ func TestAdvance(t *testing.T) {
 	if !slices.Equal(steps, []string{"phase: prepared", "phase: committing"}) {
 		t.Error("steps", steps)
 	}
-}
-
-// TestInstall: what was staged is the switch as a whole, in the place of an older one.
-func TestInstall(t *testing.T) {
-	r, _ := open(t, nil)
-	for _, content := range []string{"one", "two"} {
-		staged, err := r.Stage("op")
-		must(t, err)
-		must(t, os.WriteFile(filepath.Join(staged, "target"), []byte(content), 0o600))
-		must(t, r.Install(&own{Plan: NewPlan(snap.RestoreRequest{ID: "op"}, Prepared, nil), Extra: content}, staged))
-		var p own
-		must(t, r.Load("", "op", &p))
-		data, err := os.ReadFile(filepath.Join(r.Folder("op"), "target"))
-		must(t, err)
-		if string(data) != content || p.Extra != content {
-			t.Errorf("the switch has %q, its plan %q, want %q", data, p.Extra, content)
-		}
-	}
-	names, err := r.Switches()
-	must(t, err)
-	if !slices.Equal(names, []string{"op"}) {
-		t.Error("left over:", names)
-	}
-	must(t, r.Drop("op"))
-	must(t, r.Drop("op"))
-	kind(t, r.Load("", "op", &own{}), errs.NotFound)
 }

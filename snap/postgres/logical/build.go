@@ -12,8 +12,8 @@ import (
 
 	"mulligan/ipc/errs"
 	"mulligan/snap"
-	"mulligan/snap/postgres/pglogin"
 	"mulligan/snap/database"
+	"mulligan/snap/postgres/pglogin"
 )
 
 // builder makes a database out of a snapshot, under a name of our own.

@@ -285,7 +285,7 @@ func TestServerKilledInDrop(t *testing.T) {
 		t.Run(do, func(t *testing.T) {
 			s, target, base := crashSubject(t, c)
 			p := func() *plan {
-				p, err := s.driver.loadPlan("", "op-1")
+				p, err := s.driver.Resumable("", "op-1")
 				check(t, err)
 				return p
 			}

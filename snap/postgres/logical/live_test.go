@@ -38,6 +38,7 @@ func (s *subject) prepare(t *testing.T, target snap.SnapshotID) snap.Switch {
 	id := snap.RestoreID(fmt.Sprintf("op-%012d", ids.Add(1)))
 	sw, err := s.driver.Prepare(t.Context(), snap.RestoreRequest{ID: id, Target: target, Base: s.capture(t)})
 	check(t, err)
+	s.prepared = id
 	return sw
 }
 
@@ -394,7 +395,7 @@ func TestBusyServer(t *testing.T) {
 		return nil
 	}
 	s.Reopen(t)
-	sw, err := s.driver.Resume(t.Context(), sw.(*dbSwitch).id)
+	sw, err := s.driver.Resume(t.Context(), s.prepared)
 	check(t, err)
 	check(t, sw.Commit(t.Context()))
 	s.lives(t, "committed", before)
@@ -408,7 +409,7 @@ func TestBusyServer(t *testing.T) {
 	// A crash while it is aside, and a write that came too late to be seen before.
 	for _, crash := range []bool{true, false} {
 		sw = s.prepare(t, good)
-		id := sw.(*dbSwitch).id
+		id := s.prepared
 		broken := errors.New("broken")
 		s.cfg.Seam = func(step string) error {
 			switch {
@@ -416,7 +417,7 @@ func TestBusyServer(t *testing.T) {
 			case crash:
 				panic(broken)
 			default:
-				p, err := s.driver.readPlan("", id)
+				p, err := s.driver.Resumable("", id)
 				check(t, err)
 				c.Psql(t, p.Old, "INSERT INTO public.fast VALUES (77)")
 			}
