@@ -97,7 +97,7 @@ func (d *Daemon) create(ctx context.Context, a *app, req ipc.CreateRequest) (sto
 	ids, made := announced(a, layers)
 	now, err := a.status(ctx)
 	if err != nil {
-		return store.Checkpoint{}, err
+		return store.Checkpoint{}, a.ofGuest(ctx, err)
 	}
 	var was store.Checkpoint
 	d.note(ctx, a, now, &was)
@@ -263,7 +263,7 @@ func (d *Daemon) captureLayerAs(ctx context.Context, l layer, id snap.SnapshotID
 		take = m.CaptureMemory
 	}
 	began := time.Now()
-	req := snap.CaptureRequest{ID: id, Quiesced: how.still.all}
+	req := snap.CaptureRequest{ID: id, Quiesced: how.still.all, Revive: how.revive}
 	s, err := take(ctx, req)
 	if err != nil && how.salvage && unreadable(err) {
 		s, err = salvage(ctx, l, req, err)
@@ -299,12 +299,13 @@ func (d *Daemon) record(ctx context.Context, a *app, cp *store.Checkpoint, op ip
 	return nil
 }
 
-// drop deletes snapshots that no checkpoint holds: what has a disposal.
+// drop deletes snapshots that no checkpoint holds: what has a disposal. Those of a layer that is
+// held up wait for its sweep.
 func (d *Daemon) drop(ctx context.Context, a *app, snaps []store.Snapshot) error {
 	var all []error
 	for _, s := range snaps {
 		l, ok := a.layer(s.Layer)
-		if !ok {
+		if _, held := l.driver.(*heldUp); !ok || held {
 			continue
 		}
 		err := l.driver.Delete(ctx, s.ID)

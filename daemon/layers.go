@@ -10,21 +10,17 @@ import (
 	"mulligan/daemon/supervise"
 	"mulligan/ipc/errs"
 	"mulligan/snap"
-	"mulligan/snap/disk"
 	"mulligan/snap/files"
 	"mulligan/systemd"
 )
 
 // layersOf binds the drivers of an app's layers to it, in the order in which
-// they are captured: files, disks (nil: there are none), databases.
-func (d *Daemon) layersOf(ctx context.Context, rec store.App, disks *disk.Driver) ([]layer, error) {
+// they are captured: files, a guest's disks (nil: there is no guest), databases.
+func (d *Daemon) layersOf(ctx context.Context, rec store.App, g *guest) ([]layer, error) {
 	var rest []layer
 	var skip []string
-	if disks != nil {
-		l, own, err := diskLayer(ctx, rec, disks)
-		if err != nil {
-			return nil, err
-		}
+	if g != nil {
+		l, own := d.diskLayer(rec, g)
 		rest, skip = append(rest, l), own
 	}
 	for _, db := range rec.Databases {

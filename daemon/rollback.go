@@ -520,19 +520,20 @@ func (r *rollback) safetyCheckpoint(ctx context.Context) (string, error) {
 // reach: then the status is that of the app's part on the host.
 func (r *rollback) status(ctx context.Context) (systemd.Status, error) {
 	now, err := r.a.status(ctx)
-	if errs.KindOf(err) != errs.Unavailable {
-		return now, err
+	if err == nil {
+		return now, nil
 	}
-	m, ok := r.a.unit().(*machine)
+	err = r.a.ofGuest(ctx, err)
+	var away *captureError
 	switch {
-	case ok && r.stopsAll() && r.has(snap.Disk):
-		l, _ := r.a.layer(snap.Disk)
-		return now, r.orWithout(&captureError{l, err})
-	case !ok || r.stopsAll():
+	case r.stopsAll() && r.has(snap.Disk):
+		return now, r.orWithout(err)
+	case r.stopsAll() || !errors.As(err, &away):
 		return now, err
 	}
+	m := r.a.unit().(*machine)
 	if !r.unseen { // else it was said
-		r.warn("whether the %s runs is not known, and it is left as it is: %v", m.vm.Name(), err)
+		r.warn("whether the %s runs is not known, and it is left as it is: %v", m.vm.Name(), away.err)
 	}
 	r.unseen = true
 	return statusOf(ctx, m.host)
@@ -787,7 +788,7 @@ func (r *rollback) topUp(ctx context.Context, stale map[snap.Layer]bool) error {
 			continue
 		}
 		l, _ := r.a.layer(s.Layer)
-		n, warnings, err := r.d.captureLayer(ctx, r.a, l, taking{still: stillness{all: r.stops()}, salvage: true})
+		n, warnings, err := r.d.captureLayer(ctx, r.a, l, taking{still: stillness{all: r.stops()}, revive: true, salvage: true})
 		if err != nil {
 			return errs.Also(err, r.d.drop(ctx, r.a, fresh))
 		}

@@ -510,6 +510,10 @@ func (t *tracker) captureRest(ctx context.Context, o *openTurn) {
 		if l.name == snap.Files {
 			continue
 		}
+		if h, ok := l.driver.(*heldUp); ok {
+			o.lacks = append(o.lacks, string(l.name)+" is not in it: "+h.unfit().Error())
+			continue
+		}
 		if lc, ok := l.driver.(snap.LiveCapturer); !ok || !lc.CapturesLive() {
 			o.lacks = append(o.lacks, string(l.name)+" is not in it: it can't be captured while the app runs")
 			continue

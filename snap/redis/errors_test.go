@@ -210,7 +210,7 @@ func TestExpired(t *testing.T) {
 	check(t, s.db.Set(t.Context(), "long", "x", time.Hour).Err())
 	check(t, s.capture("db-target"))
 	check(t, s.db.Del(t.Context(), "long").Err())
-	eventually(t, "it expires", func() bool { return s.db.Exists(t.Context(), "short").Val() == 0 })
+	testkit.Eventually(t, "it expires", func() bool { return s.db.Exists(t.Context(), "short").Val() == 0 })
 	check(t, s.capture("db-base"))
 	check(t, fate{Do: "prepare"}.run(s.driver))
 	check(t, fate{Do: "commit"}.run(s.driver))

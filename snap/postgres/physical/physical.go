@@ -192,7 +192,7 @@ func (d *Driver) capture(ctx context.Context, req snap.CaptureRequest) (marker, 
 	}
 	m, warnings, err := d.mark(ctx)
 	if errs.KindOf(err) == errs.Unavailable {
-		if err = d.revive(ctx, err); err == nil {
+		if err = d.revive(ctx, req.Revive, err); err == nil {
 			m, warnings, err = d.mark(ctx)
 			warnings = append(warnings, "The server was down, and was started.")
 		}

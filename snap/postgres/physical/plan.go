@@ -190,7 +190,7 @@ func (d *Driver) survivor(ctx context.Context, base state) (f facts, err error) 
 	}
 	c, err := d.connect(ctx)
 	if errs.KindOf(err) == errs.Unavailable {
-		if err = d.revive(ctx, err); err == nil {
+		if err = d.revive(ctx, true, err); err == nil {
 			c, err = d.connect(ctx)
 		}
 	}
