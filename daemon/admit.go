@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/daemon/store"
+	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/ipc/appfile"
-	"mulligan/ipc/errs"
 	"mulligan/privsep"
 	"mulligan/snap/beneath"
 	"mulligan/snap/files"

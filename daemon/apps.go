@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/daemon/store"
+	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/ipc/appfile"
-	"mulligan/ipc/errs"
 )
 
 // find finds an app by its id or slug. One that the caller does not own is as

@@ -12,8 +12,8 @@ import (
 	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
 
+	"mulligan/errs"
 	"mulligan/ipc/appfile"
-	"mulligan/ipc/errs"
 )
 
 // appFiles is what became of the files that describe apps.

@@ -8,9 +8,9 @@ import (
 	"slices"
 
 	"mulligan/daemon/store"
+	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/ipc/appfile"
-	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/snap/mysql"
 	"mulligan/snap/postgres"

@@ -10,9 +10,9 @@ import (
 	"syscall"
 
 	"mulligan/daemon/store"
+	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/ipc/appfile"
-	"mulligan/ipc/errs"
 	"mulligan/privsep"
 	"mulligan/snap/postgres"
 	"mulligan/snap/postgres/physical"

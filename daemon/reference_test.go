@@ -11,8 +11,8 @@ import (
 
 	"github.com/google/jsonschema-go/jsonschema"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/ipc/refdoc"
 )
 

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/daemon/store"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/ipc/tomlfile"
 	"mulligan/snap"
 )

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/ipc/tomlfile"
 	"mulligan/snap"
 )

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"unicode"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // markdown lists the pages, as paths from the repository's top.

@@ -8,9 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/ipc/appfile"
-	"mulligan/ipc/errs"
 	"mulligan/ipc/tomlfile"
 )
 

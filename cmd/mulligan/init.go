@@ -15,9 +15,9 @@ import (
 	"golang.org/x/term"
 
 	"mulligan/cmd/mulligan/doctor"
+	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/ipc/appfile"
-	"mulligan/ipc/errs"
 )
 
 const initLong = `Register a folder (the current one, if none is named) as an app of your own daemon,

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"mulligan/cmd/mulligan/agents"
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 const installLong = `Write mulligan's MCP server and hooks into a coding agent's own settings, so that

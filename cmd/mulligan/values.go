@@ -4,7 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/ipc/tomlfile"
 )
 

@@ -7,7 +7,7 @@ import (
 	"log/slog"
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/ipc/tomlfile"
 )
 

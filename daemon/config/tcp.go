@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"mulligan/daemon/gate"
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/ipc/tomlfile"
 )
 

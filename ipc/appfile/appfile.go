@@ -5,8 +5,8 @@
 package appfile
 
 import (
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/ipc/tomlfile"
 )
 

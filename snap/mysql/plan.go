@@ -7,7 +7,7 @@ import (
 
 	"github.com/zeebo/blake3"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/records"
 )

@@ -4,7 +4,7 @@ import (
 	"context"
 	"slices"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/records"
 )

@@ -18,7 +18,7 @@ import (
 	"sync"
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/cas"

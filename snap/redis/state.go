@@ -7,7 +7,7 @@ import (
 	"io"
 	"strings"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/records"

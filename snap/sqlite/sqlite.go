@@ -17,7 +17,7 @@ import (
 	"sync"
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/records"

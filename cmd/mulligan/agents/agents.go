@@ -16,7 +16,7 @@ package agents
 import (
 	"slices"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // Agent is one coding agent.

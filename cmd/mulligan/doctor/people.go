@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"mulligan/cmd/mulligan/agents"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 // agents looks at each coding agent that is on this machine.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/records"
