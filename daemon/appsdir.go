@@ -12,8 +12,8 @@ import (
 	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
 
+	"mulligan/appfile"
 	"mulligan/errs"
-	"mulligan/ipc/appfile"
 )
 
 // appFiles is what became of the files that describe apps.

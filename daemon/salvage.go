@@ -13,8 +13,8 @@ import (
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/tomlfile"
 	"mulligan/snap"
+	"mulligan/tomlfile"
 )
 
 // Each layer of an app is safe by itself. A rollback captures, and looks at, only the

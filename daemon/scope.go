@@ -8,8 +8,8 @@ import (
 	"strings"
 
 	"mulligan/errs"
-	"mulligan/ipc/tomlfile"
 	"mulligan/snap"
+	"mulligan/tomlfile"
 )
 
 // checkScope makes the paths of a rollback's scope clean, and refuses one that leaves

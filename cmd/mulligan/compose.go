@@ -14,8 +14,8 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"mulligan/appfile"
 	"mulligan/ipc"
-	"mulligan/ipc/appfile"
 )
 
 // service is what detection wants to know of a service in a compose file. Package compose-go is

@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"mulligan/errs"
-	"mulligan/ipc/tomlfile"
+	"mulligan/tomlfile"
 )
 
 // valuesHelp is how values are written on the command line, for help texts.

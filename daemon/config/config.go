@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"mulligan/errs"
-	"mulligan/ipc/tomlfile"
+	"mulligan/tomlfile"
 )
 
 const op = "read configuration"

@@ -7,7 +7,7 @@ import (
 
 	"mulligan/daemon/gate"
 	"mulligan/errs"
-	"mulligan/ipc/tomlfile"
+	"mulligan/tomlfile"
 )
 
 // quota is [quota], and the same keys in [guests].

@@ -7,7 +7,7 @@ package appfile
 import (
 	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/tomlfile"
+	"mulligan/tomlfile"
 )
 
 const op = "read app"
