@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"mulligan/cmd/mulligan/agents"
+	"mulligan/agents"
 	"mulligan/cmd/mulligan/doctor"
 	"mulligan/errs"
 	"mulligan/ipc"

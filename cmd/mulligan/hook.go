@@ -14,7 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"mulligan/cmd/mulligan/agents"
+	"mulligan/agents"
 	"mulligan/errs"
 	"mulligan/ipc"
 )

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"mulligan/cmd/mulligan/agents"
+	"mulligan/agents"
 	"mulligan/errs"
 	"mulligan/ipc"
 )
