@@ -14,10 +14,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mulligan/appfile"
 	"mulligan/daemon/store"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/appfile"
-	"mulligan/ipc/errs"
 	"mulligan/privsep"
 	"mulligan/snap/beneath"
 	"mulligan/snap/files"

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"mulligan/daemon/store"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/systemd"
 )

@@ -11,10 +11,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mulligan/appfile"
 	"mulligan/daemon/store"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/appfile"
-	"mulligan/ipc/errs"
 )
 
 // find finds an app by its id or slug. One that the caller does not own is as

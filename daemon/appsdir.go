@@ -12,8 +12,8 @@ import (
 	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/appfile"
-	"mulligan/ipc/errs"
+	"mulligan/appfile"
+	"mulligan/errs"
 )
 
 // appFiles is what became of the files that describe apps.

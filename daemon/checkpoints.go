@@ -9,8 +9,8 @@ import (
 
 	"mulligan/daemon/retention"
 	"mulligan/daemon/store"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/snap"
 )
 

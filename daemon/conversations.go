@@ -5,8 +5,8 @@ import (
 	"slices"
 
 	"mulligan/daemon/store"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 // SetConversationCheckpoint moves a conversation's checkpoint to behind a message.

@@ -17,8 +17,8 @@ import (
 
 	"mulligan/daemon/gate"
 	"mulligan/daemon/store"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/snap/cas"
 	"mulligan/systemd"
 )

@@ -7,10 +7,10 @@ import (
 	"path/filepath"
 	"slices"
 
+	"mulligan/appfile"
 	"mulligan/daemon/store"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/appfile"
-	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/snap/mysql"
 	"mulligan/snap/postgres"

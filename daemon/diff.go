@@ -11,8 +11,8 @@ import (
 	"github.com/aymanbagabas/go-udiff"
 
 	"mulligan/daemon/store"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/snap"
 )
 

@@ -22,8 +22,8 @@ import (
 
 	"mulligan/daemon"
 	"mulligan/daemon/sysfault"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/snap/postgres/pgtest"
 	"mulligan/testkit"
 )

@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/snap/beneath"
 )

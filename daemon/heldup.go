@@ -6,7 +6,7 @@ import (
 	"io"
 	"slices"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 )
 

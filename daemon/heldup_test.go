@@ -10,8 +10,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 // TestLayerHeldUp: what one layer's driver left cannot be read when the daemon starts. That

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"mulligan/daemon/store"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 // Holders. A uid is given to another account now and then (usermod -u; userdel and

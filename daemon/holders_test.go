@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"mulligan/daemon"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 // inOwnEtc has the test run in another process, for which /etc is a copy: there

@@ -8,7 +8,7 @@ import (
 
 	"mulligan/daemon/store"
 	"mulligan/daemon/supervise"
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/files"
 	"mulligan/systemd"

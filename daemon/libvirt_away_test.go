@@ -11,8 +11,8 @@ import (
 	"syscall"
 	"testing"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 // TestLibvirtdAway: with libvirtd away, what is not of the domain can be taken back, and the

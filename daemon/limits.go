@@ -8,8 +8,8 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 // Limits are what one owner may have, and how much one caller may ask for. 0 is

@@ -9,8 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 // metrics is what GET /metrics tells, for Prometheus: counts and durations

@@ -9,10 +9,10 @@ import (
 	"slices"
 	"syscall"
 
+	"mulligan/appfile"
 	"mulligan/daemon/store"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/appfile"
-	"mulligan/ipc/errs"
 	"mulligan/privsep"
 	"mulligan/snap/postgres"
 	"mulligan/snap/postgres/physical"

@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"slices"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/snap"
 )
 

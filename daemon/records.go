@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"mulligan/daemon/store"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/snap/cas"
 )
 

@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"mulligan/daemon"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/testkit"

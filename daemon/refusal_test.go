@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 func idsOf(cps []ipc.Checkpoint) (list []ipc.CheckpointID) {

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"mulligan/daemon/store"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/systemd"
 )

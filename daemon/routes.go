@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"mulligan/daemon/gate"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 // route is one operation of the API: how it is found, who may use it, what does

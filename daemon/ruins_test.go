@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 // ruins are what an agent leaves where the app's SQLite file was.

@@ -7,9 +7,9 @@ import (
 	"slices"
 	"strings"
 
-	"mulligan/ipc/errs"
-	"mulligan/ipc/tomlfile"
+	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/tomlfile"
 )
 
 // checkScope makes the paths of a rollback's scope clean, and refuses one that leaves

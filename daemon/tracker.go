@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"mulligan/daemon/store"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/snap"
 )
 

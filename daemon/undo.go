@@ -10,8 +10,8 @@ import (
 	"unicode/utf8"
 
 	"mulligan/daemon/store"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/snap"
 )
 

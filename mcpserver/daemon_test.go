@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 // script is a daemon with one app, shop, whose checkpoints are records alone.

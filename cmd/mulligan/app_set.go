@@ -8,10 +8,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"mulligan/appfile"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/appfile"
-	"mulligan/ipc/errs"
-	"mulligan/ipc/tomlfile"
+	"mulligan/tomlfile"
 )
 
 const appSetLong = `Change an app's settings. The keys are those of the app file:

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 const completionLong = `Print the script that has a shell complete mulligan's commands, flags and the names of

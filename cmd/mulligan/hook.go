@@ -14,9 +14,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"mulligan/cmd/mulligan/agents"
+	"mulligan/agents"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 const hookLong = `Be a hook of a coding agent: read what the agent says on standard input, tell the

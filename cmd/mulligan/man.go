@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 const manLong = `Write a manual page for each command, mulligan.1, mulligan-create.1 and so on, into

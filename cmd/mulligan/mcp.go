@@ -6,8 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/mcpserver"
 )
 

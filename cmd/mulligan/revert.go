@@ -6,8 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 const revertLong = `Undo what one tool call, one turn, or a range of a conversation's messages wrote to

@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 const rollbackLong = `Take the app to a checkpoint, in six stages: safety-checkpoint, stop-unit, vm-revert

@@ -4,8 +4,8 @@ import (
 	"slices"
 	"strings"
 
-	"mulligan/ipc/errs"
-	"mulligan/ipc/tomlfile"
+	"mulligan/errs"
+	"mulligan/tomlfile"
 )
 
 // valuesHelp is how values are written on the command line, for help texts.

@@ -29,8 +29,8 @@ import (
 	"sync"
 	"time"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 // Config says whom the gate lets in. Nobody, where everything is left out.

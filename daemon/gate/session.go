@@ -12,8 +12,8 @@ import (
 	"net/http"
 	"time"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 const (

@@ -9,7 +9,7 @@ import (
 	"net/url"
 	"syscall"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 const (

@@ -14,7 +14,7 @@ import (
 	"modernc.org/sqlite"
 	lib "modernc.org/sqlite/lib"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // Repair says what was wrong with the database and what was done about it.

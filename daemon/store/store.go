@@ -19,7 +19,7 @@ import (
 	"modernc.org/sqlite" // the database/sql driver
 	lib "modernc.org/sqlite/lib"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 //go:embed migrations/*.sql

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // record is what is kept of a run across daemons, in run.json.

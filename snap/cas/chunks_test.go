@@ -7,7 +7,7 @@ import (
 	"io"
 	"testing"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/testkit"
 )
 

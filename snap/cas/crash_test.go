@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // copyDir makes an image of a store's folder, as a process killed now leaves it.

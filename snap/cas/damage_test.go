@@ -7,7 +7,7 @@ import (
 	"os"
 	"testing"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // flip changes one byte of a file.

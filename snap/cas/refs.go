@@ -3,7 +3,7 @@ package cas
 import (
 	"errors"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // insert enters an object just written. mu is held.

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 )

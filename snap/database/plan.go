@@ -6,7 +6,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 )
 

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 )

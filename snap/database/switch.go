@@ -3,7 +3,7 @@ package database
 import (
 	"context"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 )

@@ -12,7 +12,7 @@ import (
 
 	"libvirt.org/go/libvirt"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/disk/disktest"
 )

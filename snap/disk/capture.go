@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 )
 

@@ -19,7 +19,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 )
 

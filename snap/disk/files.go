@@ -15,7 +15,7 @@ import (
 	"github.com/zeebo/blake3"
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // writeDurably replaces the file at path: it is there as a whole, or as it was.

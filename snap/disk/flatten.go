@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 const opFlatten = "put disks together"

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // job is one merge: what only from holds goes into the layer above it, which

@@ -11,7 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // minFree is the room that must be left on a pool's filesystem for a new

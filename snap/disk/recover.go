@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 )
 

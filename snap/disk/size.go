@@ -6,7 +6,7 @@ import (
 	"slices"
 	"sync"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 )
 

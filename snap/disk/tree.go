@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 )
 

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // Unit is the domain as a service that can be started and stopped.

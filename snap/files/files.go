@@ -12,7 +12,7 @@ import (
 	"strings"
 	"sync"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/beneath"
 	"mulligan/snap/cas"

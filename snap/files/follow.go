@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/files/watch"

@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap/beneath"
 )
 

@@ -9,7 +9,7 @@ package mysql
 import (
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/cas"

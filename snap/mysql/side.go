@@ -5,7 +5,7 @@ import (
 	"regexp"
 	"strings"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap/cas"
 )
 

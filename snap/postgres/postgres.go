@@ -13,7 +13,7 @@ import (
 	"context"
 	"path/filepath"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/cas"

@@ -9,7 +9,7 @@ import (
 	"net"
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap/cas"
 )
 

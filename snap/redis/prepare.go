@@ -3,7 +3,7 @@ package redis
 import (
 	"context"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap/cas"
 )
 

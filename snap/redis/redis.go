@@ -6,12 +6,15 @@
 // server follows it, clients cannot write, and the first thing the server says
 // is the position that its own data ended at: so a restore begins either at
 // exactly the state that it may replace, or not at all. DESIGN.md has the invariants.
+//
+// The package has an RDB reader of its own because a hostile server may send values of any size: each is digested as it
+// comes, in bounded memory, and is never held whole.
 package redis
 
 import (
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/cas"

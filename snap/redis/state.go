@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"io"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/database"

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"io"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/database"

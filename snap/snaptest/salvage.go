@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"testing"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/testkit"
 )

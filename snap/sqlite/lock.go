@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // SQLite's locks are POSIX locks on bytes that hold no data: in the database

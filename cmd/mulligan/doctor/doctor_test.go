@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 // fakeDaemon answers with what a test says.

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"mulligan/cmd/mulligan/agents"
+	"mulligan/agents"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 // agents looks at each coding agent that is on this machine.

@@ -11,7 +11,7 @@ import (
 	"runtime"
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/cas"

@@ -3,7 +3,7 @@ package logical
 import (
 	"context"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 )
 

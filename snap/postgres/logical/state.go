@@ -9,7 +9,7 @@ import (
 
 	"github.com/zeebo/blake3"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/database"

@@ -11,7 +11,7 @@ import (
 
 	"github.com/zeebo/blake3"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // takeBase copies the data folder of the running server ("Making a Base Backup

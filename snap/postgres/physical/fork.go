@@ -13,7 +13,7 @@ import (
 	"strings"
 	"syscall"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 )
 

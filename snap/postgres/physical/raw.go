@@ -15,7 +15,7 @@ import (
 	"github.com/zeebo/blake3"
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/privsep"
 	"mulligan/snap"
 )

@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"strings"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 )
 

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/privsep"
 	"mulligan/snap"
 )

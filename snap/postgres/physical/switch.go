@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 )
 

@@ -18,7 +18,7 @@ import (
 	"github.com/zeebo/blake3"
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // The folders of a cluster whose content a base leaves out: the server makes it

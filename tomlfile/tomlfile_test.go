@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 func TestNearest(t *testing.T) {

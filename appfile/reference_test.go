@@ -3,7 +3,7 @@ package appfile
 import (
 	"testing"
 
-	"mulligan/ipc/refdoc"
+	"mulligan/docs/refdoc"
 )
 
 // TestReference holds docs/reference/app-file.md to the keys that are read.

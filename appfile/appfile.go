@@ -5,9 +5,9 @@
 package appfile
 
 import (
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
-	"mulligan/ipc/tomlfile"
+	"mulligan/tomlfile"
 )
 
 const op = "read app"

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // Kind is what an event means to the daemon.

@@ -5,7 +5,7 @@ import (
 
 	"github.com/BurntSushi/toml"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // tomlEdit puts a table at the end of a TOML file. The text is cut at lines;

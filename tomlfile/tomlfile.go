@@ -19,7 +19,7 @@ import (
 
 	"github.com/BurntSushi/toml"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // MaxSize is the largest file that is read, in bytes.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/tailscale/hujson"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // jsonEdit puts members and elements into a file of JSON, with comments and

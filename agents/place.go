@@ -4,7 +4,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // Scope is whose settings are meant.

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 // Daemon is what a hook needs of the daemon; *ipc.Client has it.

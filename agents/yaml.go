@@ -3,7 +3,7 @@ package agents
 import (
 	"strings"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // yamlEdit puts an entry into a mapping at the top of a YAML file that is

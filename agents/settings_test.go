@@ -11,7 +11,7 @@ import (
 
 	"github.com/tailscale/hujson"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // bench is a home and a project of the test's own.

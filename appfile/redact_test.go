@@ -4,8 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 const word = "s3cret"

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 var nameSyntax = newSyntax(`^[a-z0-9][a-z0-9_-]{0,62}$`)

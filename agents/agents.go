@@ -8,12 +8,15 @@
 //
 // Each agent has a file here, with its events and fields. Where a comment says
 // "second-hand", the agent's own documentation did not say so.
+//
+// Settings are edited as text at the places that a parser finds, not by hujson.Patch or a YAML encoder:
+// what is put in stands in the style of the file, and what is taken out leaves the bytes that were there before.
 package agents
 
 import (
 	"slices"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // Agent is one coding agent.

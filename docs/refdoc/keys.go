@@ -8,7 +8,7 @@ import (
 
 	"github.com/dustin/go-humanize"
 
-	"mulligan/ipc/tomlfile"
+	"mulligan/tomlfile"
 )
 
 // Key says what a key of a TOML file is.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/aymanbagabas/go-udiff"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 var wholeConflict = errs.New(errs.Conflict, opSettings, "it is there already, and not mulligan's").WithHint("move it away")

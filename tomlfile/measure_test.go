@@ -7,7 +7,7 @@ import (
 
 	"github.com/BurntSushi/toml"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // many is text with numbers in it, again and again, up to size bytes.

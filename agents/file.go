@@ -11,7 +11,7 @@ import (
 	"strings"
 	"syscall"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // settingsFile is a file of settings as it was found.

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 // fakeDaemon writes down what it is told, and knows two apps.
