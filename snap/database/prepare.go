@@ -14,7 +14,7 @@ import (
 func (d *Driver[T, P]) Prepare(ctx context.Context, req snap.RestoreRequest) (snap.Switch, error) {
 	op := "prepare " + d.records.noun + " restore"
 	s := &dbSwitch[T, P]{d: d, id: req.ID}
-	return s, d.Do(ctx, op, func() error {
+	err := d.Do(ctx, op, func() error {
 		old, err := d.load(op, req.ID)
 		var head *Plan
 		if err == nil && old.Head().Phase != Dropped {
@@ -34,6 +34,10 @@ func (d *Driver[T, P]) Prepare(ctx context.Context, req snap.RestoreRequest) (sn
 		s.changes = p.Head().Changes
 		return nil
 	})
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 func (d *Driver[T, P]) prepare(ctx context.Context, p, old P, target, base cas.Root) error {

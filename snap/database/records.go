@@ -1,6 +1,8 @@
-// Package records is the bookkeeping that the database drivers share: the names
-// under which the store holds a database's snapshots and the two ends of its
-// switches, and the plans of those switches, on disk.
+// Package database is what all database drivers share. A [Driver] takes the steps of
+// captures and switches in their order, and sees to what is on the disk before each; an
+// [Engine] does in each step what its kind of database needs. [Records] are the names under
+// which the store holds a database's snapshots and the two ends of its switches, and the
+// plans of those switches, on disk.
 //
 //	<driver>/<app>/<database>/snap/<snapshot>              root of a snapshot
 //	<driver>/<app>/<database>/switch/<restore>/<snapshot>  root of a switch's target or base
