@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"mulligan/durable"
 	"mulligan/errs"
 	"mulligan/snap"
 )
@@ -359,7 +360,7 @@ func (c *capturing) name(id layerID) error {
 }
 
 func freezeMemory(path string) (*file, error) {
-	if err := errors.Join(syncFile(path), syncDir(filepath.Dir(path)), setImmutable(path, true)); err != nil {
+	if err := errors.Join(durable.Sync(path), durable.Sync(filepath.Dir(path)), setImmutable(path, true)); err != nil {
 		return nil, err
 	}
 	st, err := statOf(path)

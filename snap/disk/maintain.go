@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"mulligan/durable"
 	"mulligan/errs"
 )
 
@@ -364,7 +365,7 @@ func (d *Driver) rebased(ctx context.Context, op, path, temp, parent string) (st
 	if err := chownLike(temp, path); err != nil {
 		return "", err
 	}
-	if err := errors.Join(syncFile(temp), syncDir(filepath.Dir(temp))); err != nil {
+	if err := errors.Join(durable.Sync(temp), durable.Sync(filepath.Dir(temp))); err != nil {
 		return "", err
 	}
 	return hashFile(ctx, temp)
@@ -399,7 +400,7 @@ func (d *Driver) finishMerge() error {
 				return err
 			}
 		}
-		if err := errors.Join(syncDir(filepath.Dir(path)), setImmutable(path, true)); err != nil {
+		if err := errors.Join(durable.Sync(filepath.Dir(path)), setImmutable(path, true)); err != nil {
 			return err
 		}
 		// What it rested on is going to be unlinked.

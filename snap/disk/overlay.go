@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"mulligan/durable"
 	"mulligan/errs"
 )
 
@@ -126,7 +127,7 @@ func (d *Driver) createOverlay(ctx context.Context, path, backing string, size i
 	if err := d.giveToQEMU(path); err != nil {
 		return err
 	}
-	if err := errors.Join(syncFile(path), syncDir(filepath.Dir(path))); err != nil {
+	if err := errors.Join(durable.Sync(path), durable.Sync(filepath.Dir(path))); err != nil {
 		return err
 	}
 	img, f, err := openImage(path)
@@ -192,7 +193,7 @@ func (d *Driver) freezeFiles(id layerID, raw bool) (map[string]stat, error) {
 		if err := d.giveToQEMU(f.Path); err != nil && !errors.Is(err, os.ErrPermission) { // frozen before
 			return nil, err
 		}
-		if err := errors.Join(syncFile(f.Path), setImmutable(f.Path, true)); err != nil {
+		if err := errors.Join(durable.Sync(f.Path), setImmutable(f.Path, true)); err != nil {
 			return nil, err
 		}
 		st, err := statOf(f.Path)
@@ -317,7 +318,7 @@ func (d *Driver) copyNVRAM(ctx context.Context, path string, id layerID) (*file,
 	if err := setImmutable(copied.Path, false); err != nil {
 		return nil, err
 	}
-	if err := writeDurably(copied.Path, data, 0o600); err != nil {
+	if err := durable.WriteFile(copied.Path, data, 0o600); err != nil {
 		return nil, err
 	}
 	if err := setImmutable(copied.Path, true); err != nil {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"mulligan/durable"
 	"mulligan/errs"
 	"mulligan/snap"
 )
@@ -162,7 +163,7 @@ func (d *Driver) save(next *tree) error {
 	if err := d.seam("save"); err != nil {
 		return err
 	}
-	if err := writeDurably(d.treeFile(), data, 0o600); err != nil {
+	if err := durable.WriteFile(d.treeFile(), data, 0o600); err != nil {
 		return err
 	}
 	d.tree = next
