@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"mulligan/daemon/store"
+	"mulligan/durable"
 	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/snap"
@@ -331,23 +332,7 @@ func (m *machine) write(was wasUp) error {
 	if err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(m.note), ".machine-*")
-	if err != nil {
-		return errs.Wrap(errs.Failed, "note what ran", err)
-	}
-	_, err = f.Write(data)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), m.note)
-	}
-	if err != nil {
-		return errs.Wrap(errs.Failed, "note what ran", errors.Join(err, os.Remove(f.Name())))
-	}
-	dir, err := os.Open(filepath.Dir(m.note))
-	if err != nil {
-		return errs.Wrap(errs.Failed, "note what ran", err)
-	}
-	return errs.Wrap(errs.Failed, "note what ran", errors.Join(dir.Sync(), dir.Close()))
+	return errs.Wrap(errs.Failed, "note what ran", durable.WriteFile(m.note, data, 0o600))
 }
 
 // Start starts what Stop found running; without a Stop before it, all. A guest

@@ -14,6 +14,7 @@ import (
 	"modernc.org/sqlite"
 	lib "modernc.org/sqlite/lib"
 
+	"mulligan/durable"
 	"mulligan/errs"
 )
 
@@ -116,20 +117,12 @@ func copyFile(from, to string) error {
 	}
 	_, err = io.Copy(out, in)
 	if err = errors.Join(err, out.Sync(), out.Close()); err == nil {
-		err = syncDir(filepath.Dir(to))
+		err = durable.Sync(filepath.Dir(to))
 	}
 	if err != nil {
 		os.Remove(to)
 	}
 	return err
-}
-
-func syncDir(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
 }
 
 // anew replaces the database by a new one. s, if not nil, is the damaged database,
@@ -165,7 +158,7 @@ func (k *keeper) anew(ctx context.Context, s *Store, why error, seam func(string
 	if err := os.Rename(next, k.path); err != nil {
 		return nil, err
 	}
-	if err := syncDir(filepath.Dir(k.path)); err != nil {
+	if err := durable.Sync(filepath.Dir(k.path)); err != nil {
 		return nil, err
 	}
 	return openFile(ctx, k.path, seam)

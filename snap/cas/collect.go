@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mulligan/durable"
 	"mulligan/errs"
 )
 
@@ -46,7 +47,7 @@ func (s *Store) Collect(ctx context.Context) (freed int64, err error) {
 			return freed, err
 		}
 	}
-	return freed, s.ioError(opCollect, syncDir(s.dir))
+	return freed, s.ioError(opCollect, durable.Sync(s.dir))
 }
 
 // vacateSegment moves what lives in g elsewhere and removes g.
@@ -274,7 +275,7 @@ func (s *Store) punch(g *segment) (freed int64, err error) {
 		return 0, s.ioError(opCollect, err)
 	}
 	g.indexSize.Store(0)
-	if err := syncDir(s.dir); err != nil {
+	if err := durable.Sync(s.dir); err != nil {
 		return 0, s.ioError(opCollect, err)
 	}
 	if err := s.seam("punch-segment"); err != nil {

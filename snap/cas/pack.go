@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"mulligan/durable"
 	"mulligan/errs"
 )
 
@@ -45,7 +46,7 @@ func (s *Store) Pack(ctx context.Context) (saved int64, err error) {
 			return 0, err
 		}
 	}
-	return 0, s.ioError(opPack, syncDir(s.dir))
+	return 0, s.ioError(opPack, durable.Sync(s.dir))
 }
 
 func (s *Store) worthPacking() bool {

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+
+	"mulligan/durable"
 )
 
 // A pack is a segment that is written at once and never grows: a file
@@ -82,7 +84,7 @@ func (w *packWriter) finish() error {
 	if err := os.Rename(w.g.path+".tmp", w.g.path); err != nil {
 		return err
 	}
-	if err := syncDir(w.s.dir); err != nil {
+	if err := durable.Sync(w.s.dir); err != nil {
 		os.Remove(w.g.path)
 		return err
 	}

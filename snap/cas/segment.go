@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mulligan/durable"
 	"mulligan/errs"
 )
 
@@ -279,7 +280,7 @@ func (s *Store) create(seq uint32) (*segment, error) {
 		os.Remove(path + ".tmp")
 		return nil, err
 	}
-	if err := syncDir(s.dir); err != nil {
+	if err := durable.Sync(s.dir); err != nil {
 		f.Close()
 		os.Remove(path)
 		return nil, err
@@ -317,15 +318,6 @@ func (s *Store) fill(g *segment) error {
 		return err
 	}
 	return os.Rename(g.path+".tmp", g.path)
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
 }
 
 // remove unlinks a segment and its index.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"mulligan/durable"
 	"mulligan/errs"
 	"mulligan/snap"
 )
@@ -102,7 +103,7 @@ func (r *Records) Save(p Planned) error {
 	if err := writePlan(dir, p); err != nil {
 		return err
 	}
-	return syncDir(r.switches)
+	return durable.Sync(r.switches)
 }
 
 const planFile = "plan.json"
@@ -112,19 +113,7 @@ func writePlan(dir string, p Planned) error {
 	if err != nil {
 		return err
 	}
-	temp := filepath.Join(dir, "plan.new")
-	f, err := os.OpenFile(temp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(temp, filepath.Join(dir, planFile)); err != nil {
-		return err
-	}
-	return syncDir(dir)
+	return durable.WriteFile(filepath.Join(dir, planFile), data, 0o600)
 }
 
 // Advance takes a switch to a phase, durably; where that fails it stays in the one that it was in.
@@ -156,13 +145,5 @@ func (r *Records) Drop(name string) error {
 	if err := os.Remove(filepath.Join(dir, planFile)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	return errors.Join(os.RemoveAll(dir), syncDir(r.switches))
-}
-
-func syncDir(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
+	return errors.Join(os.RemoveAll(dir), durable.Sync(r.switches))
 }

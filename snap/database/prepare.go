@@ -78,9 +78,9 @@ func (d *Driver[T, P]) dropWithin(ctx context.Context, limit time.Duration, p P)
 	return d.drop(ctx, p)
 }
 
-// rehearsalDrop bounds how long the copy that a rehearsal made is dropped: an operation
-// may be waiting for the end of the rehearsal. A sweep drops what is left.
-const rehearsalDrop = 20 * time.Second
+// rehearsalDrop bounds how long the copy that a rehearsal made is dropped. A sweep drops what
+// is left.
+const rehearsalDrop = 10 * time.Second
 
 // RehearseWith has build make the target of a switch called as beside the live state, and drops
 // it again. Other methods but Sweep may run meanwhile.

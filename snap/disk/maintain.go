@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"mulligan/durable"
 	"mulligan/errs"
 )
 
@@ -26,7 +27,7 @@ const mergeSuffix = ".merge-"
 func (t *tree) merges(foreign func(*layer) bool) (list []job) {
 	named := t.named()
 	for id, l := range t.Layers {
-		if named[id] || !l.Frozen || l.Parent == "" || foreign(l) {
+		if named[id] || !l.Frozen || l.Raw || l.Parent == "" || foreign(l) {
 			continue
 		}
 		children := t.children(id)
@@ -107,7 +108,7 @@ func (t *tree) shortcut(limit int) *job {
 	}
 	into := head.Parent
 	chain := t.chain(into)
-	if l := t.Layers[into]; l == nil || !l.Frozen {
+	if l := t.Layers[into]; l == nil || !l.Frozen || l.Raw {
 		return nil
 	}
 	for _, id := range chain[1:] {
@@ -126,7 +127,7 @@ func (t *tree) shortcut(limit int) *job {
 func (t *tree) plain(from, to layerID) bool {
 	for id := from; id != to; id = t.Layers[id].Parent {
 		l := t.Layers[id]
-		if len(l.Rests) > 0 || !slices.Equal(l.devices(), t.Layers[to].devices()) {
+		if l.Raw || len(l.Rests) > 0 || !slices.Equal(l.devices(), t.Layers[to].devices()) {
 			return false
 		}
 	}
@@ -364,7 +365,7 @@ func (d *Driver) rebased(ctx context.Context, op, path, temp, parent string) (st
 	if err := chownLike(temp, path); err != nil {
 		return "", err
 	}
-	if err := errors.Join(syncFile(temp), syncDir(filepath.Dir(temp))); err != nil {
+	if err := errors.Join(durable.Sync(temp), durable.Sync(filepath.Dir(temp))); err != nil {
 		return "", err
 	}
 	return hashFile(ctx, temp)
@@ -399,7 +400,7 @@ func (d *Driver) finishMerge() error {
 				return err
 			}
 		}
-		if err := errors.Join(syncDir(filepath.Dir(path)), setImmutable(path, true)); err != nil {
+		if err := errors.Join(durable.Sync(filepath.Dir(path)), setImmutable(path, true)); err != nil {
 			return err
 		}
 		// What it rested on is going to be unlinked.

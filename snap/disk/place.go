@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mulligan/durable"
 	"mulligan/errs"
 )
 
@@ -50,7 +51,7 @@ func (d *Driver) Places(ctx context.Context) (list []string, err error) {
 		return nil, err
 	}
 	defer d.mu.Unlock()
-	m, err := d.open(ctx, op)
+	m, err := d.openAnyhow(ctx, op)
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +79,7 @@ func (d *Driver) recordPlaces(list []string) error {
 	if was, err := os.ReadFile(d.placesFile()); err == nil && bytes.Equal(was, data) {
 		return nil
 	}
-	return writeDurably(d.placesFile(), data, 0o600)
+	return durable.WriteFile(d.placesFile(), data, 0o600)
 }
 
 // RecordedPlaces is what Places found last, and where the layers are that were made since:

@@ -313,7 +313,7 @@ func (d *Driver) Sweep(ctx context.Context, gone snap.Gone) error {
 	if d.tree == nil {
 		return nil // nothing of ours is anywhere
 	}
-	m, err := d.open(ctx, op)
+	m, err := d.openAnyhow(ctx, op)
 	if err != nil {
 		d.thawSoon()
 		return err
@@ -372,7 +372,7 @@ func (d *Driver) sweepPools() error {
 
 // ours reports whether a file's name is of a kind that the driver makes.
 func ours(name string) bool {
-	for _, pattern := range []string{"L??????-*.qcow2", "L??????-*.qcow2.merge-*", "L??????-*.nvram", "L??????-*.nvram.new", "*.memory"} {
+	for _, pattern := range []string{"L??????-*.qcow2", "L??????-*.qcow2.merge-*", "L??????-*.nvram", "L??????-*.nvram.tmp", "L??????-*.nvram.new", "*.memory"} {
 		if ok, _ := filepath.Match(pattern, name); ok {
 			return true
 		}

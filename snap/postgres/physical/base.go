@@ -11,6 +11,7 @@ import (
 
 	"github.com/zeebo/blake3"
 
+	"mulligan/durable"
 	"mulligan/errs"
 )
 
@@ -52,7 +53,7 @@ func (d *Driver) takeBase(ctx context.Context) (err error) {
 	if err := d.seam("base: record"); err != nil {
 		return err
 	}
-	if err := writeDurably(d.sumsFile(b.ID), list, 0o600); err != nil {
+	if err := durable.WriteFile(d.sumsFile(b.ID), list, 0o600); err != nil {
 		return err
 	}
 	d.cfg.Log.Debug("base taken", "cluster", d.cfg.Name, "base", b.ID, "timeline", b.TLI, "lsn", b.Stop.String(), "took", age(began))

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mulligan/durable"
 	"mulligan/errs"
 )
 
@@ -159,7 +160,7 @@ func copyDurably(src, dst string, replace bool) (err error) {
 	if err != nil {
 		return errs.Also(err, os.RemoveAll(tmp))
 	}
-	return syncDir(filepath.Dir(dst))
+	return durable.Sync(filepath.Dir(dst))
 }
 
 // saveEnd saves all of the log of a stopped server, so that its folder may go.
