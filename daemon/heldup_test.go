@@ -70,7 +70,7 @@ func TestLayerHeldUp(t *testing.T) {
 	if err := os.RemoveAll(left); err != nil {
 		t.Fatal(err)
 	}
-	waitLong(t, "the layer is not held up", func() bool { return !strings.Contains(problemsOf(t, d), "cannot be used yet") })
+	waitFor(t, "the layer is not held up", func() bool { return !strings.Contains(problemsOf(t, d), "cannot be used yet") })
 	goBack(t, d, cp, ipc.RollbackRequest{})
 	if got := s.get(t); got != "zero" {
 		t.Errorf("the database says %q, want zero", got)
