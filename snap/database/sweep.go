@@ -29,16 +29,14 @@ func (d *Driver[T, P]) Sweep(ctx context.Context, gone snap.Gone) error {
 	})
 }
 
-// sweep drops the switch of that name where nobody wants it. A plan that cannot be read is left
-// as it is, unless it is to go: then that is an error.
+// sweep drops the switch of that name where nobody wants it. A plan that cannot be read is an
+// error: nobody knows where the live state is.
 func (d *Driver[T, P]) sweep(ctx context.Context, name string, gone []snap.RestoreID) error {
 	id := snap.RestoreID(name)
 	p, err := d.load("", id)
 	switch {
 	case errs.KindOf(err) == errs.NotFound:
 		return d.records.Drop(name) // half gone
-	case err != nil && !slices.Contains(gone, id):
-		return nil
 	case err != nil:
 		return err
 	case slices.Contains(gone, id) || !p.Head().There():

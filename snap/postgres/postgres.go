@@ -215,10 +215,19 @@ func (d *Driver) Rehearse(ctx context.Context, as snap.RestoreID, id snap.Snapsh
 	return r.Rehearse(ctx, as, id)
 }
 
+// Leftovers drops what restores left on the server, in mode logical.
+func (d *Driver) Leftovers(ctx context.Context) ([]string, error) {
+	if l, ok := d.Driver.(snap.Leaver); ok {
+		return l.Leftovers(ctx)
+	}
+	return nil, nil
+}
+
 var (
 	_ snap.Driver       = (*Driver)(nil)
 	_ snap.LiveCapturer = (*Driver)(nil)
 	_ snap.Differ       = (*Driver)(nil)
 	_ snap.Maintainer   = (*Driver)(nil)
 	_ snap.Rehearser    = (*Driver)(nil)
+	_ snap.Leaver       = (*Driver)(nil)
 )
