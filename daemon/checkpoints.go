@@ -326,7 +326,7 @@ func (d *Daemon) deleteCheckpoints(ctx context.Context, a *app, entry *ipc.Audit
 	if len(ids) > 0 {
 		d.feed.publish(a.rec().ID, "deleted", ids)
 	}
-	if err := d.opt.Seam("drop snapshots"); err != nil {
+	if err := d.opt.Failpoint.At("drop snapshots"); err != nil {
 		return err
 	}
 	for _, id := range ids {

@@ -31,7 +31,7 @@ func (d *Daemon) postgresConfig(ctx context.Context, rec store.App, db ipc.Datab
 	}
 	cfg := postgres.Config{
 		App: string(rec.ID), Name: db.Name, DSN: db.DSN, Mode: postgres.Mode(db.Mode),
-		StateDir: filepath.Join(d.stateDir(rec.ID), "db-"+db.Name), Store: contents, Owner: acc.user(), Seam: d.opt.Seam,
+		StateDir: filepath.Join(d.stateDir(rec.ID), "db-"+db.Name), Store: contents, Owner: acc.user(), Failpoint: d.opt.Failpoint,
 	}
 	if db.DataDir == "" || cfg.Mode == postgres.Logical || db.Chosen == string(postgres.Logical) {
 		return cfg, nil

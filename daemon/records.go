@@ -214,7 +214,7 @@ func (r *records) strikeOff(ctx context.Context, list []store.Disposal) error {
 // openRecords opens mulligan.db, makes it anew where it is damaged (or where that is
 // asked for), and brings it and the descriptions into line.
 func openRecords(ctx context.Context, opt Options, contents *cas.Store, anew bool) (*records, error) {
-	db, err := store.OpenOrRepair(ctx, filepath.Join(opt.StateDir, "mulligan.db"), opt.Seam,
+	db, err := store.OpenOrRepair(ctx, filepath.Join(opt.StateDir, "mulligan.db"), opt.Failpoint,
 		store.How{Now: opt.Now(), Described: len(contents.Roots("record/")) > 0, Anew: anew})
 	if err != nil {
 		return nil, err

@@ -434,7 +434,7 @@ func (r *rollback) stage(ctx context.Context, name ipc.StageName, do func(contex
 		r.tell(now)
 	})
 	began := time.Now()
-	err := r.d.opt.Seam("stage " + string(name))
+	err := r.d.opt.Failpoint.At("stage " + string(name))
 	if err == nil {
 		s.Notes, err = do(ctx)
 	}
@@ -461,7 +461,7 @@ func (r *rollback) tell(s ipc.Stage) {
 
 // writePlan makes the plan durable, with a new phase.
 func (r *rollback) writePlan(ctx context.Context, p phase) error {
-	if err := r.d.opt.Seam("plan " + string(p)); err != nil {
+	if err := r.d.opt.Failpoint.At("plan " + string(p)); err != nil {
 		return err
 	}
 	r.plan.Phase = p
@@ -658,7 +658,7 @@ func (r *rollback) prepare(ctx context.Context, only map[snap.Layer]bool) error 
 }
 
 func (r *rollback) preparePart(ctx context.Context, p *part) (err error) {
-	if err := r.d.opt.Seam("prepare " + string(p.name)); err != nil {
+	if err := r.d.opt.Failpoint.At("prepare " + string(p.name)); err != nil {
 		return err
 	}
 	if r.back != nil {
@@ -841,7 +841,7 @@ func (r *rollback) switchParts(ctx context.Context, dbs bool) (string, error) {
 }
 
 func (r *rollback) switchPart(ctx context.Context, p *part) (note string, err error) {
-	if err := r.d.opt.Seam("commit " + string(p.name)); err != nil {
+	if err := r.d.opt.Failpoint.At("commit " + string(p.name)); err != nil {
 		return "", err
 	}
 	p.touched = true
@@ -1057,7 +1057,7 @@ func (r *rollback) undoPart(ctx context.Context, p *part) error {
 	if p.sw == nil {
 		return nil
 	}
-	if err := r.d.opt.Seam("undo " + string(p.name)); err != nil {
+	if err := r.d.opt.Failpoint.At("undo " + string(p.name)); err != nil {
 		return err
 	}
 	if err := p.sw.Undo(ctx); err != nil {
@@ -1126,7 +1126,7 @@ func (r *rollback) finishParts(ctx context.Context) error {
 		if p.sw == nil {
 			continue
 		}
-		if err := r.d.opt.Seam("finish " + string(p.name)); err != nil {
+		if err := r.d.opt.Failpoint.At("finish " + string(p.name)); err != nil {
 			return err
 		}
 		if err := p.sw.Finish(ctx); err != nil {

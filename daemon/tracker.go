@@ -567,7 +567,7 @@ func (t *tracker) checkpoint(ctx context.Context, o *openTurn) error {
 // captureAt records a checkpoint of the files at a mark, with the databases as
 // they were captured at the turn's start.
 func (t *tracker) captureAt(ctx context.Context, o *openTurn, start snap.Mark) (store.Checkpoint, error) {
-	if err := t.d.opt.Seam("capture turn"); err != nil {
+	if err := t.d.opt.Failpoint.At("capture turn"); err != nil {
 		return store.Checkpoint{}, err
 	}
 	ids, made := announced(t.a, []layer{{name: snap.Files, prefix: "fs-"}})

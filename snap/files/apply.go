@@ -85,7 +85,7 @@ func (h *hand) run() error {
 		if err := s.do(); err != nil {
 			return h.wrap(err)
 		}
-		if err := h.d.seam(s.name); err != nil {
+		if err := h.d.cfg.Failpoint.At(s.name); err != nil {
 			return err
 		}
 	}

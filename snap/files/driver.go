@@ -91,13 +91,13 @@ func (d *Driver) capture(ctx context.Context, op, root string, req snap.CaptureR
 		err = ctx.Err()
 	}
 	if err == nil {
-		err = d.seam("captured")
+		err = d.cfg.Failpoint.At("captured")
 	}
 	if err == nil {
 		err = b.Commit(r)
 	}
 	if err == nil {
-		err = d.seam("stored")
+		err = d.cfg.Failpoint.At("stored")
 	}
 	if err == nil && root != d.warmName() {
 		err = d.cool()
@@ -134,7 +134,7 @@ func (d *Driver) walk(ctx context.Context, op string, b *cas.Batch, sc scope, fr
 	}
 	n, err := s.run()
 	if err == nil {
-		err = d.seam("scanned")
+		err = d.cfg.Failpoint.At("scanned")
 	}
 	if err != nil {
 		return nil, wrapped(errs.Failed, op, err)

@@ -108,13 +108,13 @@ func (d *Driver) captureAt(op string, req snap.CaptureRequest) (snap.Snapshot, e
 	defer b.Discard()
 	r, err := about.root(d.rootName(req.ID), at)
 	if err == nil {
-		err = d.seam("captured")
+		err = d.cfg.Failpoint.At("captured")
 	}
 	if err == nil {
 		err = b.Commit(r)
 	}
 	if err == nil {
-		err = d.seam("stored")
+		err = d.cfg.Failpoint.At("stored")
 	}
 	if err != nil {
 		return snap.Snapshot{}, wrapped(errs.Failed, op, err)
