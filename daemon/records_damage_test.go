@@ -364,8 +364,8 @@ func TestOldRecords(t *testing.T) {
 	t.Parallel()
 	for step, recovered := range map[string]string{
 		"capture files":   "was cut short was finished",
-		"commit files":    "had ended, and the records had forgotten that",
-		"commit db:shop":  "had ended, and the records had forgotten that",
+		"commit files":    "had ended, but the records did not say so",
+		"commit db:shop":  "had ended, but the records did not say so",
 		"finish db:shop":  "was finished",
 		"drop snapshots":  "",
 		"write records 1": "",

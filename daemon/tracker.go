@@ -435,7 +435,7 @@ func (t *tracker) infer(ctx context.Context, b snap.Batch) error {
 	}
 	o.rec.Start = b.Before
 	if len(t.a.layers()) > 1 {
-		o.lacks = append(o.lacks, "nobody said that the turn began: what is not a file was captured after its first write")
+		o.lacks = append(o.lacks, "the start of the turn was not reported: the layers other than files were captured after its first write")
 	}
 	if err := t.d.store.PutTurn(ctx, &o.rec); err != nil {
 		return err

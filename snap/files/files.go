@@ -89,7 +89,7 @@ func New(c Config) (*Driver, error) {
 	for i, p := range c.Skip {
 		c.Skip[i] = strings.TrimPrefix(filepath.Clean(p), "./")
 		if !validPath(c.Skip[i]) {
-			return nil, errs.New(errs.Invalid, op, "%q is no path in the workspace", p)
+			return nil, errs.New(errs.Invalid, op, "%q is not a path in the workspace", p)
 		}
 	}
 	if c.MaxFiles == 0 {

@@ -57,7 +57,7 @@ func (d *Driver) Flush(ctx context.Context) (snap.Mark, error) {
 	if j == nil {
 		m, _, _, err := d.history.head()
 		if err == nil {
-			err = errs.New(errs.Unavailable, op, "nobody follows %s", d.cfg.Dir)
+			err = errs.New(errs.Unavailable, op, "the files of %s are not being followed", d.cfg.Dir)
 		}
 		return m, wrapped(errs.Failed, op, err)
 	}

@@ -128,7 +128,7 @@ func (d *Driver) checkHeld(op string, deltas []delta) error {
 }
 
 func (d *Driver) heldError(op, path string) error {
-	return errs.New(errs.Conflict, op, "%s would get another owner or other rights, and holds what is excluded or mounted", shown(d.cfg.Dir, path)).
+	return errs.New(errs.Conflict, op, "%s would get another owner or mode, but holds something excluded or mounted", shown(d.cfg.Dir, path)).
 		WithHint("move what is excluded out of it, or let an administrator give the folder the owner and mode that it had; then try again")
 }
 
