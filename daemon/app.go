@@ -136,6 +136,7 @@ func (s *setup) adopt(old *setup) {
 
 // closeDrivers closes what the present drivers hold open, before others take their place.
 func (d *Daemon) closeDrivers(a *app) {
+	a.awaitRehearsal()
 	if err := a.now.Load().close(); err != nil {
 		d.opt.Log.Warn("a driver did not close", "app", a.rec().Slug, "err", err)
 	}

@@ -420,8 +420,8 @@ func kinds(names []string) int {
 // kind is a step's name without the ids in it.
 func kind(name string) string { return ids.ReplaceAllString(name, "#") }
 
-// pick chooses the steps to die at, counted from 0: one for twelve kinds of steps, and all where there is time.
+// pick chooses the steps to die at, counted from 0: one for 24 kinds of steps, and all where there is time.
 func pick(t *testing.T, names []string) []int {
 	t.Helper()
-	return testkit.Sample(t, "steps", len(names), (kinds(names)+11)/12)
+	return testkit.Sample(t, "steps", len(names), (kinds(names)+23)/24)
 }

@@ -69,6 +69,7 @@ func (d *Daemon) sweepAndRecover(ctx context.Context, a *app) error {
 // sweep drops what a disposal names, and no checkpoint or operation holds. A layer whose
 // driver cannot do that is held up, and the others are not.
 func (d *Daemon) sweep(ctx context.Context, a *app, left []store.Operation) error {
+	a.awaitRehearsal()
 	all, err := d.store.Disposals(ctx)
 	if err != nil {
 		return err

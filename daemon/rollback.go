@@ -253,8 +253,8 @@ func (r *rollback) stored(p part, err error) error {
 	if errs.KindOf(err) != errs.Corrupt {
 		return err
 	}
-	return &errs.Error{Kind: errs.Corrupt, Op: fmt.Sprintf("check %s of %s", p.name, r.target.ID), Err: err,
-		Hint: "nothing was changed; mulligan verify tells which checkpoints are whole"}
+	return r.orWithout(&captureError{p.layer, &errs.Error{Kind: errs.Corrupt, Op: fmt.Sprintf("check %s of %s", p.name, r.target.ID), Err: err,
+		Hint: "nothing was changed; mulligan verify tells which checkpoints are whole"}})
 }
 
 // selectParts works out which layers take part, from the request's scope.

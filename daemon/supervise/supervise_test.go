@@ -21,9 +21,10 @@ import (
 	"mulligan/errs"
 	"mulligan/privsep"
 	"mulligan/systemd"
+	"mulligan/testkit"
 )
 
-const patience = 30 * time.Second
+const patience = testkit.Patience
 
 // quick are timings for tests.
 var quick = timings{

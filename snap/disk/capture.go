@@ -45,6 +45,9 @@ func (d *Driver) capture(ctx context.Context, req snap.CaptureRequest, memory bo
 		return snap.Snapshot{}, err
 	}
 	defer m.Free()
+	if err := d.onRaw(opCapture); err != nil {
+		return snap.Snapshot{}, err
+	}
 	c := &capturing{d: d, m: m, id: req.ID, memory: memory}
 	if err := c.run(ctx); err != nil {
 		// What has happened to the domain is found out when it is opened next.
@@ -62,6 +65,7 @@ type capturing struct {
 	m        machine
 	id       snap.SnapshotID
 	memory   bool
+	raw      bool   // the images cannot be read
 	survey   survey // of the definition that counts
 	up       bool
 	paused   bool
@@ -177,7 +181,7 @@ func (c *capturing) freeze(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	in := &intent{Op: "capture", Old: next.Head, Running: c.up}
+	in := &intent{Op: "capture", Old: next.Head, Running: c.up, Raw: c.raw}
 	in.New = d.addLayer(next, next.Head)
 	if c.memory && c.up {
 		in.Memory = filepath.Join(d.pool(next, next.Disks[0]), string(c.id)+".memory")
@@ -233,8 +237,10 @@ func (c *capturing) switchDisks(ctx context.Context, in *intent) error {
 	if c.up {
 		return c.switchLive(ctx, in)
 	}
-	if err := c.still(); err != nil {
-		return err
+	if !c.raw {
+		if err := c.still(); err != nil {
+			return err
+		}
 	}
 	if err := c.copyNVRAM(ctx, in); err != nil {
 		return err
@@ -307,7 +313,7 @@ func (d *Driver) finishCapture(c *capturing, in *intent) error {
 	if err := d.cfg.Failpoint.At("capture: freeze"); err != nil {
 		return err
 	}
-	stats, err := d.freezeFiles(in.Old)
+	stats, err := d.freezeFiles(in.Old, in.Raw)
 	if err != nil {
 		return err
 	}
@@ -326,10 +332,13 @@ func (d *Driver) finishCapture(c *capturing, in *intent) error {
 		for dev, st := range stats {
 			old.Files[dev].Stat = st
 		}
+		if in.Raw {
+			old.keepRaw(stats)
+		}
 		if c.nvram != nil {
 			old.NVRAM = c.nvram
 		}
-		old.Torn = !c.quiesced && in.Memory == "" // with its memory a guest goes on where it was
+		old.Torn = !c.quiesced && !in.Raw && in.Memory == "" // with its memory a guest goes on where it was
 		t.Ran = in.Running
 		t.Head, t.Intent, t.Resume, t.Suspect = in.New, nil, nil, false
 		if c.id != "" {

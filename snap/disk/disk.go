@@ -93,6 +93,8 @@ var (
 	_ snap.Maintainer   = (*Driver)(nil)
 
 	_ snap.MemoryCapturer = (*Driver)(nil)
+	_ snap.Salvager       = (*Driver)(nil)
+	_ snap.Surveyor       = (*Driver)(nil)
 )
 
 // New makes the driver; it does not look at the domain.
@@ -244,10 +246,24 @@ func (d *Driver) sameDomain(op string, m machine) error {
 	return nil
 }
 
-// open gives the machine of a domain that the tree agrees with, having
-// recovered what an earlier process left; a domain seen for the first time is
-// adopted. The caller holds the lock, and frees the machine.
+// open is openAnyhow of a domain whose present images can be read.
 func (d *Driver) open(ctx context.Context, op string) (machine, error) {
+	m, err := d.openAnyhow(ctx, op)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.followChains(op); err != nil {
+		m.Free()
+		return nil, errs.Wrap(errs.Failed, op, err)
+	}
+	return m, nil
+}
+
+// openAnyhow gives the machine of a domain that the tree agrees with, having
+// recovered what an earlier process left; a domain seen for the first time is
+// adopted. Whether its present images can be read is not looked at. The caller holds the
+// lock, and frees the machine.
+func (d *Driver) openAnyhow(ctx context.Context, op string) (machine, error) {
 	m, err := d.machine(op)
 	if err != nil {
 		return nil, err

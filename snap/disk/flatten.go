@@ -30,6 +30,9 @@ func (d *Driver) Flattens(ctx context.Context) error {
 }
 
 func (d *Driver) flattens(m machine) error {
+	if err := d.onRaw(opFlatten); err != nil {
+		return err
+	}
 	p, err := m.Power()
 	if err == nil && p.up() {
 		err = errs.New(errs.Busy, opFlatten, "domain %s is running: its disks can be put together again only while it is off", d.cfg.Domain).

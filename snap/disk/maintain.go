@@ -27,7 +27,7 @@ const mergeSuffix = ".merge-"
 func (t *tree) merges(foreign func(*layer) bool) (list []job) {
 	named := t.named()
 	for id, l := range t.Layers {
-		if named[id] || !l.Frozen || l.Parent == "" || foreign(l) {
+		if named[id] || !l.Frozen || l.Raw || l.Parent == "" || foreign(l) {
 			continue
 		}
 		children := t.children(id)
@@ -108,7 +108,7 @@ func (t *tree) shortcut(limit int) *job {
 	}
 	into := head.Parent
 	chain := t.chain(into)
-	if l := t.Layers[into]; l == nil || !l.Frozen {
+	if l := t.Layers[into]; l == nil || !l.Frozen || l.Raw {
 		return nil
 	}
 	for _, id := range chain[1:] {
@@ -127,7 +127,7 @@ func (t *tree) shortcut(limit int) *job {
 func (t *tree) plain(from, to layerID) bool {
 	for id := from; id != to; id = t.Layers[id].Parent {
 		l := t.Layers[id]
-		if len(l.Rests) > 0 || !slices.Equal(l.devices(), t.Layers[to].devices()) {
+		if l.Raw || len(l.Rests) > 0 || !slices.Equal(l.devices(), t.Layers[to].devices()) {
 			return false
 		}
 	}

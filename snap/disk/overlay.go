@@ -163,8 +163,12 @@ type owner struct{ uid, gid int }
 // sizeBelow gives the size of a disk as the header of the frozen image has it that the
 // layer's image rests on.
 func (d *Driver) sizeBelow(id layerID) func(dev string) (int64, error) {
+	l, in := d.tree.Layers[id], d.tree.Intent
+	if p := d.tree.Layers[l.Parent]; p != nil && (p.Raw || in != nil && in.Raw && in.New == id) {
+		return func(dev string) (int64, error) { return d.rawSize(l.Parent, dev), nil }
+	}
 	return func(dev string) (int64, error) {
-		path, _ := d.tree.backing(d.tree.Layers[id], dev)
+		path, _ := d.tree.backing(l, dev)
 		return imageSize(path)
 	}
 }
@@ -179,10 +183,13 @@ func imageSize(path string) (int64, error) {
 }
 
 // freezeFiles makes the files of a layer that nobody writes to any more
-// immutable and says what they look like.
-func (d *Driver) freezeFiles(id layerID) (map[string]stat, error) {
+// immutable and says what they look like. Of a raw layer, some may not be there.
+func (d *Driver) freezeFiles(id layerID, raw bool) (map[string]stat, error) {
 	stats := map[string]stat{}
 	for dev, f := range d.tree.Layers[id].Files {
+		if raw && !exists(f.Path) {
+			continue
+		}
 		if err := d.giveToQEMU(f.Path); err != nil && !errors.Is(err, os.ErrPermission) { // frozen before
 			return nil, err
 		}
@@ -279,6 +286,9 @@ func (d *Driver) headFresh() (bool, error) {
 		below, _ := d.tree.backing(head, dev)
 		if below == "" {
 			return false, nil
+		}
+		if d.tree.rests(head) {
+			continue // on what has no size
 		}
 		was, err := imageSize(below)
 		if err != nil {

@@ -51,7 +51,7 @@ func (d *Driver) Places(ctx context.Context) (list []string, err error) {
 		return nil, err
 	}
 	defer d.mu.Unlock()
-	m, err := d.open(ctx, op)
+	m, err := d.openAnyhow(ctx, op)
 	if err != nil {
 		return nil, err
 	}

@@ -313,7 +313,7 @@ func (d *Driver) Sweep(ctx context.Context, gone snap.Gone) error {
 	if d.tree == nil {
 		return nil // nothing of ours is anywhere
 	}
-	m, err := d.open(ctx, op)
+	m, err := d.openAnyhow(ctx, op)
 	if err != nil {
 		d.thawSoon()
 		return err

@@ -23,9 +23,9 @@ func (d *Driver) Shape(id snap.SnapshotID) (string, error) {
 	return st.shape(), nil
 }
 
-// rehearsalDrop bounds how long the copy that a rehearsal made is dropped: an operation
-// may be waiting for the end of the rehearsal. A sweep drops what is left.
-const rehearsalDrop = 20 * time.Second
+// rehearsalDrop bounds how long the copy that a rehearsal made is dropped. A sweep drops what
+// is left.
+const rehearsalDrop = 10 * time.Second
 
 // Rehearse loads the snapshot beside the live database, as Prepare does, compares it and
 // drops it again. It holds no lock of the driver: a restore need not wait for it.

@@ -88,10 +88,10 @@ func (d *Driver) prepare(ctx context.Context, req snap.RestoreRequest, old *plan
 		if sqlState(err) == stateDiskFull {
 			d.empty(p, e.target)
 		}
-		return nil, errs.Also(err, d.abort(out, p))
+		return nil, errs.Also(err, d.abort(out, p, 6*connectTimeout))
 	}
 	if err := d.records.Hold(p.Head(), target, base); err != nil {
-		return nil, errs.Also(err, d.abort(out, p))
+		return nil, errs.Also(err, d.abort(out, p, 6*connectTimeout))
 	}
 	if err := d.seam("prepare: install"); err != nil {
 		return nil, err
@@ -225,8 +225,8 @@ func (d *Driver) isBase(ctx context.Context, base *manifest) (bool, error) {
 }
 
 // abort drops what a preparation that failed has made, with a context of its own.
-func (d *Driver) abort(out *conn, p *plan) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 6*connectTimeout)
+func (d *Driver) abort(out *conn, p *plan, within time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
 	if out.IsClosed() {
 		again, err := d.outside(ctx)

@@ -10,6 +10,10 @@ import (
 
 var _ snap.Rehearser = (*Driver)(nil)
 
+// rehearsalDrop bounds how long the copy that a rehearsal made is dropped. What stays is for
+// Sweep, by the plan.
+const rehearsalDrop = connectTimeout
+
 // Shape names a snapshot's schema. It is "" where there was no database.
 func (d *Driver) Shape(id snap.SnapshotID) (string, error) {
 	const op = "read a snapshot"
@@ -67,5 +71,5 @@ func (d *Driver) Rehearse(ctx context.Context, as snap.RestoreID, id snap.Snapsh
 	if sqlState(err) == stateDiskFull {
 		d.empty(p, m)
 	}
-	return d.classify(op, errs.Also(err, d.abort(out, p)))
+	return d.classify(op, errs.Also(err, d.abort(out, p, rehearsalDrop)))
 }
