@@ -115,11 +115,11 @@ func TestParseRefuses(t *testing.T) {
 		{"unknown driver", `driver = "sqlite"`, `driver = "oracle"`, "app file:30: ", "postgres"},
 		{"unnamable", `"var/Cache.db"`, `"var/.db"`, "app file:29: the database needs a name", ""},
 		{"mode", `"physical"`, `"magic"`, "app file:25: database main has no such mode", "logical"},
-		{"physical without a cluster", "data_dir =", "#", "app file:21: database main has a unit, and no data_dir", "unit ="},
+		{"physical without a cluster", "data_dir =", "#", "app file:21: database main has a unit, but no data_dir", "unit ="},
 		{"relative data folder", `"/var/lib/postgresql/15/main"`, `"pg"`, "app file:26: data_dir of database main", "data_dir ="},
 		{"unit of a cluster", `"postgresql@15-main.service"`, `"postgresql"`, "app file:27: unit of database main", "unit ="},
 		{"cluster of another", "driver = \"sqlite\"", "driver = \"sqlite\"\nunit = \"a.service\"", "data_dir and unit are for postgres", ""},
-		{"mode of another", "driver = \"sqlite\"", "driver = \"sqlite\"\nmode = \"logical\"", "sqlite has none", "leave mode out"},
+		{"mode of another", "driver = \"sqlite\"", "driver = \"sqlite\"\nmode = \"logical\"", "sqlite has only one way", "leave mode out"},
 		{"pairs that are none", `"postgres:///shop"`, `"dbname"`, "app file:24: the dsn", "dbname=DATABASE"},
 		{"scheme of another", `"postgres:///shop"`, `"mysql:///shop"`, "app file:24: the dsn", "postgres://"},
 	}

@@ -50,7 +50,7 @@ func checkNames(app ipc.App) *fault {
 		return &fault{key: "uri", what: fmt.Sprintf("uri %q is not of a libvirt on this host", app.URI),
 			hint: `a domain's disks are captured where they are: uri = "qemu:///system", or "qemu:///system?socket=/PATH"`}
 	case app.Shutdown != "" && app.Shutdown != "clean" && app.Shutdown != "destroy":
-		return &fault{key: "shutdown", what: fmt.Sprintf("%q is no way of shutting a domain down", app.Shutdown), hint: "use clean (the guest is asked) or destroy"}
+		return &fault{key: "shutdown", what: fmt.Sprintf("%q is not a way to shut a domain down", app.Shutdown), hint: "use clean (the guest is asked) or destroy"}
 	}
 	return nil
 }
@@ -106,7 +106,7 @@ func checkHealth(app ipc.App) *fault {
 	case (h.URL == "") == (len(h.Command) == 0):
 		return &fault{key: "health", what: "a health check is either a url or a command", hint: "set exactly one of the two"}
 	case h.URL != "" && !isWebURL(h.URL):
-		return &fault{key: "health.url", what: "the health url is not one", hint: "write it like http://127.0.0.1:8080/healthz"}
+		return &fault{key: "health.url", what: "the health url is not an http or https URL", hint: "write it like http://127.0.0.1:8080/healthz"}
 	case len(h.Command) > 0 && !isCommand(h.Command):
 		return &fault{key: "health.command", what: "the health command is not a command", hint: `write program and arguments apart: command = ["curl", "-f", "…"]`}
 	}

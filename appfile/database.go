@@ -105,7 +105,7 @@ func complete(db ipc.Database) (ipc.Database, *fault) {
 	if _, known := schemes[db.Driver]; known && db.Name == "" {
 		db.Name = defaultName(db)
 		if !nameSyntax.MatchString(db.Name) {
-			return db, &fault{key: "name", what: "the database needs a name: its own is not usable as one", hint: nameHint}
+			return db, &fault{key: "name", what: "the database needs a name: the one in its address cannot be used", hint: nameHint}
 		}
 	}
 	return db, nil
@@ -170,7 +170,7 @@ func checkMode(db ipc.Database) *fault {
 		return nil
 	}
 	if db.Driver != "postgres" {
-		return &fault{key: "mode", what: fmt.Sprintf("database %s has a mode, and %s has none to choose from", db.Name, db.Driver), hint: "leave mode out"}
+		return &fault{key: "mode", what: fmt.Sprintf("database %s has a mode, but %s has only one way", db.Name, db.Driver), hint: "leave mode out"}
 	}
 	return &fault{key: "mode", what: fmt.Sprintf("database %s has no such mode", db.Name), hint: "use logical, physical or auto"}
 }
@@ -182,7 +182,7 @@ func checkCluster(db ipc.Database) *fault {
 	case db.Driver != "postgres" && (db.DataDir != "" || db.Unit != ""):
 		return &fault{key: "data_dir", what: fmt.Sprintf("data_dir and unit are for postgres, and database %s is not", db.Name), hint: "leave them out"}
 	case db.Unit != "" && db.DataDir == "":
-		return &fault{key: "data_dir", what: fmt.Sprintf("database %s has a unit, and no data_dir that it serves", db.Name), hint: hint}
+		return &fault{key: "data_dir", what: fmt.Sprintf("database %s has a unit, but no data_dir that the unit serves", db.Name), hint: hint}
 	case db.Mode == "physical" && db.DataDir == "":
 		return &fault{key: "mode", what: fmt.Sprintf("database %s: mode physical needs the cluster's data folder", db.Name), hint: hint}
 	case db.DataDir == "":

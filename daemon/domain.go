@@ -69,7 +69,7 @@ func (d *Daemon) reach(ctx context.Context, rec store.App, driver *disk.Driver) 
 func (d *Daemon) diskConfig(rec store.App) disk.Config {
 	return disk.Config{
 		App: string(rec.ID), Domain: rec.Domain, URI: d.libvirtURI(rec), StateDir: d.diskState(rec.ID),
-		Shutdown: disk.Shutdown(rec.Shutdown), ShutdownTimeout: d.opt.StopTimeout, Seam: d.opt.Seam, Log: d.opt.Log,
+		Shutdown: disk.Shutdown(rec.Shutdown), ShutdownTimeout: d.opt.StopTimeout, Failpoint: d.opt.Failpoint, Log: d.opt.Log,
 	}
 }
 
@@ -401,7 +401,7 @@ func (d *Daemon) pauseHost(ctx context.Context, a *app) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, d.opt.StopTimeout)
 	defer cancel()
-	if err := d.opt.Seam("stop unit"); err != nil {
+	if err := d.opt.Failpoint.At("stop unit"); err != nil {
 		return err
 	}
 	return m.Pause(ctx)

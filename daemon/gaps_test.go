@@ -67,7 +67,7 @@ func TestForeseen(t *testing.T) {
 	opt := w.options()
 	var mu sync.Mutex
 	var steps []string
-	opt.Seam = func(step string) error {
+	opt.Failpoint = func(step string) error {
 		mu.Lock()
 		defer mu.Unlock()
 		steps = append(steps, step)

@@ -102,7 +102,7 @@ func TestFilesHeldUp(t *testing.T) {
 	w := newWorld(t, nil)
 	opt := w.options()
 	var failing, held atomic.Bool
-	opt.Seam = func(step string) error {
+	opt.Failpoint = func(step string) error {
 		switch {
 		case failing.Load() && (step == "record checkpoint" || step == "append-change" && calledBy("files.(*Driver).Delete")),
 			held.Load() && step == "append-change" && calledBy("files.(*Driver).Sweep"):

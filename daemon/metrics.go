@@ -128,7 +128,7 @@ func (a *app) doing() string {
 
 func (d *Daemon) getMetrics(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	if !d.administers(who) {
-		return errs.New(errs.Denied, "show metrics", "metrics are of all apps, and only root sees those").
+		return errs.New(errs.Denied, "show metrics", "metrics cover all apps, and only root may see those").
 			WithHint("ask an administrator for a token: mulligan token add --scope metrics")
 	}
 	promhttp.HandlerFor(d.metrics.registry, promhttp.HandlerOpts{}).ServeHTTP(w, r)

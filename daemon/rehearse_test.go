@@ -19,10 +19,10 @@ import (
 )
 
 // rehearsing is a daemon that rehearses databases of up to so many bytes.
-func (w world) rehearsing(t *testing.T, most int64, seam func(step string) error) *daemon.Daemon {
+func (w world) rehearsing(t *testing.T, most int64, hook func(step string) error) *daemon.Daemon {
 	t.Helper()
 	opt := w.options()
-	opt.RehearseMax, opt.UpkeepEvery, opt.Seam = most, 10*time.Millisecond, seam
+	opt.RehearseMax, opt.UpkeepEvery, opt.Failpoint = most, 10*time.Millisecond, hook
 	return w.openAs(t, opt)
 }
 

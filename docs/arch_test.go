@@ -32,7 +32,7 @@ type rule struct {
 }
 
 // everybodys may be imported by all.
-var everybodys = []string{"durable", "errs"}
+var everybodys = []string{"durable", "errs", "failpoint"}
 
 // readRules reads the table.
 func readRules(t *testing.T) (rules []rule) {

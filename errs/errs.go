@@ -16,7 +16,7 @@ type Kind string
 // The kinds. The set is fixed: scripts and agents rely on it.
 const (
 	Invalid         Kind = "invalid"         // the request makes no sense
-	Unauthenticated Kind = "unauthenticated" // nobody knows who is asking
+	Unauthenticated Kind = "unauthenticated" // the request does not say who sends it
 	Denied          Kind = "denied"          // known, and not allowed
 	NotFound        Kind = "not_found"       // no such thing, or not the caller's
 	Pinned          Kind = "pinned"          // a pinned checkpoint cannot go

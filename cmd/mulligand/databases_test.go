@@ -149,13 +149,13 @@ func TestPostgresPhysical(t *testing.T) {
 	set := func(settings string) (string, string, int) {
 		return d.mulligan("app", "set", "database=main="+dsn+"#data_dir="+c.DataDir+settings, "--app", "shop")
 	}
-	if _, stderr, code := set("&unit=shop.service"); code != 2 || !strings.Contains(stderr, "have one unit") {
+	if _, stderr, code := set("&unit=shop.service"); code != 2 || !strings.Contains(stderr, "have the same unit") {
 		t.Errorf("the app's own unit: exit %d, %s", code, stderr)
 	}
 	if _, stderr, code := set("&unit=nosuch.service"); code != 3 || !strings.Contains(stderr, "nosuch.service") {
 		t.Errorf("no unit: exit %d, %s", code, stderr)
 	}
-	if _, stderr, code := d.mulligan("app", "set", "database=main="+dsn+"#unit=pg.service", "--app", "shop"); code != 2 || !strings.Contains(stderr, "has a unit, and no data_dir") {
+	if _, stderr, code := d.mulligan("app", "set", "database=main="+dsn+"#unit=pg.service", "--app", "shop"); code != 2 || !strings.Contains(stderr, "has a unit, but no data_dir") {
 		t.Errorf("a unit alone: exit %d, %s", code, stderr)
 	}
 	d.refusesOthers(t, c)

@@ -120,7 +120,7 @@ func (s *Store) evacuate(ctx context.Context, g *segment) (freed int64, err erro
 			return -copied, err
 		}
 	}
-	if err := s.seam("remove-segment"); err != nil {
+	if err := s.opt.Failpoint.At("remove-segment"); err != nil {
 		return -copied, s.ioError(opCollect, err)
 	}
 	freed = g.onDisk() + g.indexSize.Load() - copied
@@ -183,7 +183,7 @@ func (s *Store) copyAll(ctx context.Context, g *segment, objects []object) (copi
 	}
 	s.wmu.Lock()
 	defer s.wmu.Unlock()
-	if err := s.seam("sync-copies"); err != nil {
+	if err := s.opt.Failpoint.At("sync-copies"); err != nil {
 		return copied, s.ioError(opCollect, err)
 	}
 	if err := s.sync(); err != nil {
@@ -278,7 +278,7 @@ func (s *Store) punch(g *segment) (freed int64, err error) {
 	if err := durable.Sync(s.dir); err != nil {
 		return 0, s.ioError(opCollect, err)
 	}
-	if err := s.seam("punch-segment"); err != nil {
+	if err := s.opt.Failpoint.At("punch-segment"); err != nil {
 		return 0, s.ioError(opCollect, err)
 	}
 	for len(dead) > 0 {

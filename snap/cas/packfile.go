@@ -58,7 +58,7 @@ func (s *Store) newPack() (*packWriter, error) {
 
 // add writes a record at the end.
 func (w *packWriter) add(r *record) (off int64, err error) {
-	if err := w.s.seam("pack-group"); err != nil {
+	if err := w.s.opt.Failpoint.At("pack-group"); err != nil {
 		return 0, err
 	}
 	off = w.g.size.Load()
@@ -72,13 +72,13 @@ func (w *packWriter) add(r *record) (off int64, err error) {
 
 // finish makes the pack durable and gives it its name.
 func (w *packWriter) finish() error {
-	if err := w.s.seam("sync-pack"); err != nil {
+	if err := w.s.opt.Failpoint.At("sync-pack"); err != nil {
 		return err
 	}
 	if err := fdatasync(w.g.f); err != nil {
 		return err
 	}
-	if err := w.s.seam("name-pack"); err != nil {
+	if err := w.s.opt.Failpoint.At("name-pack"); err != nil {
 		return err
 	}
 	if err := os.Rename(w.g.path+".tmp", w.g.path); err != nil {

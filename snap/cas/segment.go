@@ -117,7 +117,7 @@ func (s *Store) appendObject(r *record) (object, error) {
 			return object{}, err
 		}
 	}
-	if err := s.seam("append-object"); err != nil {
+	if err := s.opt.Failpoint.At("append-object"); err != nil {
 		return object{}, err
 	}
 	if err := s.setAside(s.active.size.Load() + r.size()); err != nil {
@@ -158,7 +158,7 @@ func (s *Store) write(r *record) (off int64, err error) {
 // what is on the disk, and everything since the last sync is given up. wmu is held.
 func (s *Store) sync() error {
 	g := s.active
-	err := s.seam("sync")
+	err := s.opt.Failpoint.At("sync")
 	if err == nil {
 		err = fdatasync(g.f)
 	}
@@ -267,7 +267,7 @@ func (s *Store) roll() error {
 func (s *Store) create(seq uint32) (*segment, error) {
 	path := segPath(s.dir, seq)
 	g := &segment{seq: seq, path: path}
-	if err := s.seam("create-segment"); err != nil {
+	if err := s.opt.Failpoint.At("create-segment"); err != nil {
 		return nil, err
 	}
 	f, err := os.OpenFile(path+".tmp", os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
@@ -306,7 +306,7 @@ func (s *Store) fill(g *segment) error {
 		}
 		end += r.size()
 	}
-	if err := s.seam("sync-segment"); err != nil {
+	if err := s.opt.Failpoint.At("sync-segment"); err != nil {
 		return err
 	}
 	if err := fdatasync(g.f); err != nil {
@@ -314,7 +314,7 @@ func (s *Store) fill(g *segment) error {
 	}
 	g.size.Store(end)
 	g.durable, g.alloc = g.size.Load(), g.size.Load()
-	if err := s.seam("name-segment"); err != nil {
+	if err := s.opt.Failpoint.At("name-segment"); err != nil {
 		return err
 	}
 	return os.Rename(g.path+".tmp", g.path)

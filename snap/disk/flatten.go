@@ -86,7 +86,7 @@ func (d *Driver) flatten(ctx context.Context, m machine) error {
 	if err := d.update(func(t *tree) { t.Intent = &intent{Op: "flatten", Rests: to, Kept: kept} }); err != nil {
 		return err
 	}
-	if err := d.seam("flatten: define"); err != nil {
+	if err := d.cfg.Failpoint.At("flatten: define"); err != nil {
 		return err
 	}
 	text, err := m.XML(false)
@@ -149,7 +149,7 @@ func (d *Driver) fold(ctx context.Context, dev, top, bottom string) error {
 	if err := setImmutable(bottom, false); err != nil {
 		return err
 	}
-	if err := d.seam("flatten: fold"); err != nil {
+	if err := d.cfg.Failpoint.At("flatten: fold"); err != nil {
 		return err
 	}
 	if last.of.Files[last.dev].Path != bottom {
@@ -238,7 +238,7 @@ func (d *Driver) underDetached() (list []string) {
 // Images of others can be written to again, where nothing rests on them.
 func (d *Driver) forget(kept []string) error {
 	old := d.tree
-	if err := d.seam("flatten: forget"); err != nil {
+	if err := d.cfg.Failpoint.At("flatten: forget"); err != nil {
 		return err
 	}
 	if err := os.Remove(d.treeFile()); err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -103,7 +103,7 @@ func (d *Driver) createOverlays(ctx context.Context, op string, id layerID, size
 		if err != nil {
 			return err
 		}
-		if err := d.seam("overlay " + dev); err != nil {
+		if err := d.cfg.Failpoint.At("overlay " + dev); err != nil {
 			return err
 		}
 		if err := d.createOverlay(ctx, l.Files[dev].Path, backing, n); err != nil {
@@ -238,7 +238,7 @@ func (d *Driver) dropOrphans() error {
 	if err := d.save(next); err != nil {
 		return err
 	}
-	if err := d.seam("unlink"); err != nil {
+	if err := d.cfg.Failpoint.At("unlink"); err != nil {
 		return err
 	}
 	var all []error

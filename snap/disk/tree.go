@@ -160,7 +160,7 @@ func (d *Driver) save(next *tree) error {
 	if err != nil {
 		return err
 	}
-	if err := d.seam("save"); err != nil {
+	if err := d.cfg.Failpoint.At("save"); err != nil {
 		return err
 	}
 	if err := durable.WriteFile(d.treeFile(), data, 0o600); err != nil {

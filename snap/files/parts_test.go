@@ -120,12 +120,12 @@ func TestScopeInterrupted(t *testing.T) {
 	base := s.capture(t)
 	for stop := 1; stop < 12; stop++ {
 		n := 0
-		s.cfg.Seam = nil
+		s.cfg.Failpoint = nil
 		s.open(t)
 		_, err := s.PrepareScoped(t.Context(), snap.RestoreRequest{ID: "op-s", Target: target.ID, Base: base.ID}, []string{"top/in"})
 		must(t, err)
 		cut := errors.New("cut")
-		s.cfg.Seam = func(string) error {
+		s.cfg.Failpoint = func(string) error {
 			if n++; n == stop {
 				return cut
 			}
@@ -137,7 +137,7 @@ func TestScopeInterrupted(t *testing.T) {
 		if err := sw.Commit(t.Context()); err != nil && !errors.Is(err, cut) {
 			t.Fatal(err)
 		}
-		s.cfg.Seam = nil
+		s.cfg.Failpoint = nil
 		s.open(t)
 		sw, err = s.Resume(t.Context(), "op-s")
 		must(t, err)
@@ -195,7 +195,7 @@ func TestLateTwice(t *testing.T) {
 	must(t, sw.Commit(t.Context()))
 	write(t, s.dir+"/f", "first find")
 	cut := errors.New("cut")
-	s.Driver.cfg.Seam = func(step string) error {
+	s.Driver.cfg.Failpoint = func(step string) error {
 		if step == "synced" {
 			return cut
 		}

@@ -59,7 +59,7 @@ func victim(arg string) {
 	must(json.Unmarshal([]byte(arg), &f))
 	cfg := f.config()
 	seen := 0
-	cfg.Seam = func(step string) error {
+	cfg.Failpoint = func(step string) error {
 		if step == f.Step {
 			if seen++; seen == f.Nth {
 				must(unix.Kill(os.Getpid(), unix.SIGKILL))
