@@ -138,7 +138,7 @@ func (d *Driver[T, P]) store(ctx context.Context, b *cas.Batch, id snap.Snapshot
 	if err != nil {
 		return errs.Wrap(errs.Internal, "", err)
 	}
-	if err := errors.Join(ctx.Err(), d.records.reach("capture: commit")); err != nil {
+	if err := errors.Join(ctx.Err(), d.records.failpoint.At("capture: commit")); err != nil {
 		return err
 	}
 	root := cas.Root{Name: d.records.SnapshotRoot(id), Hash: s.Node, Meta: data}

@@ -125,7 +125,7 @@ func (r *Records) Advance(p Planned, to Phase) error {
 		head.Phase = from
 		return err
 	}
-	return r.reach("phase: " + string(to))
+	return r.failpoint.At("phase: " + string(to))
 }
 
 // Switches lists the names in the plans' folder: of switches, and of what a

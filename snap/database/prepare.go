@@ -55,7 +55,7 @@ func (d *Driver[T, P]) prepare(ctx context.Context, p, old P, target, base cas.R
 		err = d.records.Hold(p.Head(), target, base)
 	}
 	if err == nil {
-		err = d.records.reach("prepare: install")
+		err = d.records.failpoint.At("prepare: install")
 	}
 	if err == nil {
 		err = d.records.Advance(p, Prepared)

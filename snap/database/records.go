@@ -21,6 +21,7 @@ import (
 	"strings"
 
 	"mulligan/errs"
+	"mulligan/failpoint"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 )
@@ -31,21 +32,19 @@ type Config struct {
 	Noun      string // what the operations call it: "database" if ""
 	App, Name string // no slashes, and no dot in front
 	Store     *cas.Store
-	StateDir  string // absolute, the daemon's own, for this database alone
-	// Seam, where set, is called when a plan has reached a phase; an error
-	// stands for a failure there.
-	Seam func(step string) error
+	StateDir  string         // absolute, the daemon's own, for this database alone
+	Failpoint failpoint.Hook // for tests
 }
 
 // Records are those of one database.
 type Records struct {
-	store    *cas.Store
-	driver   string
-	noun     string
-	name     string // of the database, in errors
-	prefix   string // of the names of its roots
-	switches string // the folder of its plans
-	seam     func(step string) error
+	store     *cas.Store
+	driver    string
+	noun      string
+	name      string // of the database, in errors
+	prefix    string // of the names of its roots
+	switches  string // the folder of its plans
+	failpoint failpoint.Hook
 }
 
 // Open makes the folder of the plans if there is none.
@@ -61,17 +60,9 @@ func Open(c Config) (*Records, error) {
 	}
 	r := &Records{
 		store: c.Store, driver: c.Driver, noun: cmp.Or(c.Noun, "database"), name: c.Name, prefix: c.Driver + "/" + c.App + "/" + c.Name + "/",
-		switches: filepath.Join(c.StateDir, "switches"), seam: c.Seam,
+		switches: filepath.Join(c.StateDir, "switches"), failpoint: c.Failpoint,
 	}
 	return r, errs.Wrap(errs.Failed, op, os.MkdirAll(r.switches, 0o700))
-}
-
-// reach is called when a step is reached.
-func (r *Records) reach(step string) error {
-	if r.seam == nil {
-		return nil
-	}
-	return r.seam(step)
 }
 
 // ValidName reports whether s can be part of a root's name, and a file's.

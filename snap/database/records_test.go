@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"mulligan/errs"
+	"mulligan/failpoint"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 )
@@ -24,12 +25,12 @@ func must(t *testing.T, err error) {
 	}
 }
 
-func open(t *testing.T, seam func(string) error) (*Records, *cas.Store) {
+func open(t *testing.T, hook failpoint.Hook) (*Records, *cas.Store) {
 	t.Helper()
 	store, err := cas.Open(t.TempDir(), cas.Options{})
 	must(t, err)
 	t.Cleanup(func() { must(t, store.Close()) })
-	r, err := Open(Config{Driver: "some", App: "app", Name: "main", Store: store, StateDir: t.TempDir(), Seam: seam})
+	r, err := Open(Config{Driver: "some", App: "app", Name: "main", Store: store, StateDir: t.TempDir(), Failpoint: hook})
 	must(t, err)
 	return r, store
 }
@@ -124,7 +125,7 @@ func TestAdvance(t *testing.T) {
 	p := &own{Plan: NewPlan(snap.RestoreRequest{ID: "op", Target: "a", Base: "b"}, Preparing, nil), Extra: "more"}
 	must(t, r.Advance(p, Prepared))
 	if err := r.Advance(p, Committing); !errors.Is(err, broken) {
-		t.Fatal("the seam's error is lost:", err)
+		t.Fatal("the failpoint's error is lost:", err)
 	}
 	var back own
 	must(t, r.Load("", "op", &back))

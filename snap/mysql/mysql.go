@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"mulligan/errs"
+	"mulligan/failpoint"
 	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/cas"
@@ -33,9 +34,7 @@ type Config struct {
 	Home string
 	// BusyTimeout is how long to wait for other users of the tables: 30 s if 0.
 	BusyTimeout time.Duration
-	// Seam, where set, is called before each step that lasts; an error stands
-	// for the step's failure.
-	Seam func(step string) error
+	Failpoint   failpoint.Hook // for tests
 }
 
 // Driver captures and restores one database. A capture of a running app is the state after
@@ -73,7 +72,7 @@ func New(cfg Config) (*Driver, error) {
 		cfg.BusyTimeout = 30 * time.Second
 	}
 	r, err := database.Open(database.Config{
-		Driver: driverName, App: cfg.App, Name: cfg.Name, Store: cfg.Store, StateDir: cfg.StateDir, Seam: cfg.Seam,
+		Driver: driverName, App: cfg.App, Name: cfg.Name, Store: cfg.Store, StateDir: cfg.StateDir, Failpoint: cfg.Failpoint,
 	})
 	if err != nil {
 		return nil, errs.Wrap(errs.Failed, op, err)
@@ -81,11 +80,4 @@ func New(cfg Config) (*Driver, error) {
 	d := &Driver{cfg: cfg, login: l, records: r}
 	d.Driver = database.NewDriver(r, engine{d})
 	return d, nil
-}
-
-func (d *Driver) seam(step string) error {
-	if d.cfg.Seam == nil {
-		return nil
-	}
-	return d.cfg.Seam(step)
 }

@@ -72,7 +72,7 @@ func New(cfg Config) (*Driver, error) {
 	} else {
 		d.Driver, err = logical.New(logical.Config{
 			App: cfg.App, Name: cfg.Name, DSN: cfg.DSN, StateDir: cfg.dir(Logical), Store: cfg.Store,
-			Owner: cfg.Owner, Seam: cfg.Failpoint,
+			Owner: cfg.Owner, Failpoint: cfg.Failpoint,
 		})
 	}
 	if err != nil {

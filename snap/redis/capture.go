@@ -57,7 +57,7 @@ func (e engine) unchanged(c *conn, b *cas.Batch) (s database.State, ok bool) {
 }
 
 func (e engine) readAll(ctx context.Context, b *cas.Batch) (s database.State, err error) {
-	if err := e.d.seam("capture: read"); err != nil {
+	if err := e.d.cfg.Failpoint.At("capture: read"); err != nil {
 		return s, err
 	}
 	into := newStorer(b)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"mulligan/errs"
+	"mulligan/failpoint"
 	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/cas"
@@ -35,10 +36,8 @@ type Config struct {
 	// Owner is whose rights the server is reached with.
 	Owner privsep.User
 	// Timeout is how long the server may be silent: 60 s if 0.
-	Timeout time.Duration
-	// Seam, where set, is called before each step that lasts; an error stands
-	// for the step's failure.
-	Seam func(step string) error
+	Timeout   time.Duration
+	Failpoint failpoint.Hook // for tests
 }
 
 // Driver captures and restores one server. For a capture the server forks, and writes down
@@ -69,7 +68,7 @@ func New(cfg Config) (*Driver, error) {
 		cfg.Timeout = time.Minute
 	}
 	r, err := database.Open(database.Config{
-		Driver: driverName, Noun: "redis", App: cfg.App, Name: cfg.Name, Store: cfg.Store, StateDir: cfg.StateDir, Seam: cfg.Seam,
+		Driver: driverName, Noun: "redis", App: cfg.App, Name: cfg.Name, Store: cfg.Store, StateDir: cfg.StateDir, Failpoint: cfg.Failpoint,
 	})
 	if err != nil {
 		return nil, errs.Wrap(errs.Failed, op, err)
@@ -77,11 +76,4 @@ func New(cfg Config) (*Driver, error) {
 	d := &Driver{cfg: cfg, server: server, records: r}
 	d.Driver = database.NewDriver(r, engine{d})
 	return d, nil
-}
-
-func (d *Driver) seam(step string) error {
-	if d.cfg.Seam == nil {
-		return nil
-	}
-	return d.cfg.Seam(step)
 }

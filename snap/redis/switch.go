@@ -149,7 +149,7 @@ func (e engine) Undo(ctx context.Context, p *plan, _, base cas.Root) error {
 	}
 	_, is, err := e.d.atBase(ctx, base)
 	if err == nil && !is {
-		err = e.d.lead(ctx, p, base, nil, func() error { return e.d.seam("undo: load") })
+		err = e.d.lead(ctx, p, base, nil, func() error { return e.d.cfg.Failpoint.At("undo: load") })
 	}
 	if err != nil {
 		return err

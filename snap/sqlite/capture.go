@@ -58,7 +58,7 @@ type captured struct {
 // take puts the live state into b. The locks are gone when it returns.
 func (d *Driver) take(ctx context.Context, b *cas.Batch) (c *captured, err error) {
 	err = d.withLive(ctx, false, func(l *live) (err error) {
-		if err := d.seam("capture: read"); err != nil {
+		if err := d.cfg.Failpoint.At("capture: read"); err != nil {
 			return err
 		}
 		c = &captured{identity: l.identity, position: l.position, warnings: l.warnings}

@@ -41,7 +41,7 @@ func victim(arg string) {
 	cfg.Store, err = cas.Open(filepath.Join(f.Dir, "store"), cas.Options{SegmentBytes: 64 << 10})
 	must(err)
 	steps := 0
-	cfg.Seam = func(string) error {
+	cfg.Failpoint = func(string) error {
 		if steps++; steps == f.Step {
 			must(unix.Kill(os.Getpid(), unix.SIGKILL))
 			select {}
@@ -218,7 +218,7 @@ func TestFailingSteps(t *testing.T) {
 	for step := 1; ; step++ {
 		s, _, base := crashSubject(t, "log")
 		steps := 0
-		s.cfg.Seam = func(string) error {
+		s.cfg.Failpoint = func(string) error {
 			if steps++; steps == step {
 				return broken
 			}

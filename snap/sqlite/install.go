@@ -195,7 +195,7 @@ func (in *installer) build() (differs map[string]bool, err error) {
 	if err := unix.Fsync(in.l.dir.FD()); err != nil {
 		return nil, err
 	}
-	return differs, in.d.seam("install: built")
+	return differs, in.d.cfg.Failpoint.At("install: built")
 }
 
 // make makes the first entry of list under name, and the others in it.
@@ -335,7 +335,7 @@ func (in *installer) swap(suffix string) error {
 		if err := unix.Renameat(dir, name, dir, old); err != nil {
 			return err
 		}
-		if err := in.d.seam("install: moved " + suffix); err != nil {
+		if err := in.d.cfg.Failpoint.At("install: moved " + suffix); err != nil {
 			return err
 		}
 	case there && len(list) == 0:
@@ -348,7 +348,7 @@ func (in *installer) swap(suffix string) error {
 			return err
 		}
 	}
-	return in.d.seam("install: swapped " + suffix)
+	return in.d.cfg.Failpoint.At("install: swapped " + suffix)
 }
 
 // removeTree removes the entry called name, with all that is in it. One that is not

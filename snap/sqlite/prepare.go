@@ -37,7 +37,7 @@ func (e engine) Build(ctx context.Context, p, _ *plan, target, _ cas.Root) error
 	} else {
 		err = s.writeTo(ctx, f)
 	}
-	return errors.Join(err, f.Sync(), f.Close(), e.d.seam("prepare: stage"))
+	return errors.Join(err, f.Sync(), f.Close(), e.d.cfg.Failpoint.At("prepare: stage"))
 }
 
 // staged is the file with the target's content.

@@ -158,7 +158,7 @@ func (d *Driver) tryRaw(ctx context.Context, put func([]byte) (cas.Hash, error))
 		}
 	}
 	r.Raw.Entries = append(r.Raw.Entries, w.entries...)
-	return r, w.chunks, d.seam("salvage: read")
+	return r, w.chunks, d.cfg.Failpoint.At("salvage: read")
 }
 
 // noFolder reports whether err says that there is no folder for the database: nothing, or

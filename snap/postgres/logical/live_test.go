@@ -248,7 +248,7 @@ func (s *subject) clients(t *testing.T, n int, sql string) (stop func() int64) {
 func (s *subject) countReads(t *testing.T) *int {
 	t.Helper()
 	reads := new(int)
-	s.cfg.Seam = func(step string) error {
+	s.cfg.Failpoint = func(step string) error {
 		if step == "read: rows" {
 			*reads++
 		}
@@ -388,7 +388,7 @@ func TestBusyServer(t *testing.T) {
 	stop := other.clients(t, 3, "INSERT INTO t VALUES (1)")
 	defer stop()
 	asides := 0
-	s.cfg.Seam = func(step string) error {
+	s.cfg.Failpoint = func(step string) error {
 		if step == "aside: read" {
 			asides++
 		}
@@ -411,7 +411,7 @@ func TestBusyServer(t *testing.T) {
 		sw = s.prepare(t, good)
 		id := s.prepared
 		broken := errors.New("broken")
-		s.cfg.Seam = func(step string) error {
+		s.cfg.Failpoint = func(step string) error {
 			switch {
 			case step != "aside: read":
 			case crash:
@@ -434,7 +434,7 @@ func TestBusyServer(t *testing.T) {
 			}()
 			err = sw.Commit(t.Context())
 		}()
-		s.cfg.Seam = nil
+		s.cfg.Failpoint = nil
 		s.Reopen(t)
 		sw, resumeErr := s.driver.Resume(t.Context(), id)
 		check(t, resumeErr)

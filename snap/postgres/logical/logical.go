@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"mulligan/errs"
+	"mulligan/failpoint"
 	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/cas"
@@ -38,9 +39,7 @@ type Config struct {
 	Jobs int
 	// LockTimeout is how long to wait for a table that a migration has locked: 10 s if 0.
 	LockTimeout time.Duration
-	// Seam, where set, is called before each step that lasts; an error stands
-	// for the step's failure.
-	Seam func(step string) error
+	Failpoint   failpoint.Hook // for tests
 }
 
 // Driver captures and restores one database. A capture of a running app sees what was
@@ -78,7 +77,7 @@ func New(cfg Config) (*Driver, error) {
 		cfg.LockTimeout = 10 * time.Second
 	}
 	r, err := database.Open(database.Config{
-		Driver: driverName, App: cfg.App, Name: cfg.Name, Store: cfg.Store, StateDir: cfg.StateDir, Seam: cfg.Seam,
+		Driver: driverName, App: cfg.App, Name: cfg.Name, Store: cfg.Store, StateDir: cfg.StateDir, Failpoint: cfg.Failpoint,
 	})
 	if err != nil {
 		return nil, errs.Wrap(errs.Failed, op, err)
@@ -86,11 +85,4 @@ func New(cfg Config) (*Driver, error) {
 	d := &Driver{cfg: cfg, login: l, records: r, tools: toolbox{dirs: cfg.BinDirs}}
 	d.Driver = database.NewDriver(r, engine{d})
 	return d, errs.Wrap(errs.Invalid, op, d.bind())
-}
-
-func (d *Driver) seam(step string) error {
-	if d.cfg.Seam == nil {
-		return nil
-	}
-	return d.cfg.Seam(step)
 }

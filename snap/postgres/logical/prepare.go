@@ -343,7 +343,7 @@ func (e engine) Drop(ctx context.Context, p *plan) (left []string, err error) {
 // clear drops the databases of a switch that are not the live one. done tells whether the
 // target is live for good; otherwise the roles that were made for it go too.
 func (d *Driver) clear(ctx context.Context, out *conn, p *plan, done bool) error {
-	if err := d.seam("clear: databases"); err != nil {
+	if err := d.cfg.Failpoint.At("clear: databases"); err != nil {
 		return err
 	}
 	if err := d.dropOurs(ctx, out, p.New, p.NewOID); err != nil {
@@ -356,7 +356,7 @@ func (d *Driver) clear(ctx context.Context, out *conn, p *plan, done bool) error
 	} else if err := d.dropRoles(ctx, out, p); err != nil {
 		return err
 	}
-	return d.seam("clear: plan")
+	return d.cfg.Failpoint.At("clear: plan")
 }
 
 // dropOurs drops a database by its name, if it is the one with the OID. A

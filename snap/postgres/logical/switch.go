@@ -144,7 +144,7 @@ func (d *Driver) forwardAside(ctx context.Context, out *conn, p *plan, base *man
 	if _, err := d.exchange(ctx, out, steps[:1], nil); err != nil {
 		return err
 	}
-	if err := d.seam("aside: read"); err != nil {
+	if err := d.cfg.Failpoint.At("aside: read"); err != nil {
 		return err
 	}
 	now, err := d.read(ctx, p.Old, nil, &base.State)
@@ -303,7 +303,7 @@ func (d *Driver) exchange(ctx context.Context, out *conn, steps []step, sure fun
 		return 0, err
 	}
 	defer eye.close()
-	if err := d.seam("exchange: begin"); err != nil {
+	if err := d.cfg.Failpoint.At("exchange: begin"); err != nil {
 		return 0, err
 	}
 	if err := d.takeAlone(ctx, out, eye, steps[0]); err != nil {
@@ -316,7 +316,7 @@ func (d *Driver) exchange(ctx context.Context, out *conn, steps []step, sure fun
 		xid, err = out.finish(ctx, steps[1:]...)
 	}
 	if err == nil {
-		err = d.seam("exchange: commit")
+		err = d.cfg.Failpoint.At("exchange: commit")
 	}
 	if err != nil {
 		return 0, errs.Also(err, out.exec(ctx, "ROLLBACK"))
@@ -324,7 +324,7 @@ func (d *Driver) exchange(ctx context.Context, out *conn, steps []step, sure fun
 	if err := out.exec(ctx, "COMMIT"); err != nil {
 		return 0, err
 	}
-	return xid, d.seam("exchange: done")
+	return xid, d.cfg.Failpoint.At("exchange: done")
 }
 
 // takeAlone begins the transaction with its first step, which the server
