@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"mulligan/daemon/store"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/systemd"
 )
@@ -136,6 +136,7 @@ func (s *setup) adopt(old *setup) {
 
 // closeDrivers closes what the present drivers hold open, before others take their place.
 func (d *Daemon) closeDrivers(a *app) {
+	a.awaitRehearsal()
 	if err := a.now.Load().close(); err != nil {
 		d.opt.Log.Warn("a driver did not close", "app", a.rec().Slug, "err", err)
 	}
@@ -147,6 +148,7 @@ func (d *Daemon) open(ctx context.Context, a *app) error {
 	d.closeDrivers(a)
 	next, err := d.setUp(ctx, a.rec())
 	if err == nil {
+		next.keepHeld(a.now.Load())
 		a.now.Store(next)
 	}
 	if err != nil {

@@ -11,10 +11,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mulligan/appfile"
 	"mulligan/daemon/store"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/appfile"
-	"mulligan/ipc/errs"
 )
 
 // find finds an app by its id or slug. One that the caller does not own is as
@@ -343,6 +343,7 @@ func (d *Daemon) enforce(ctx context.Context, a *app, rec store.App) error {
 		return errs.Also(err, d.startCommand(ctx, a, rerun))
 	}
 	next.adopt(a.now.Load())
+	next.keepHeld(a.now.Load())
 	a.now.Store(next)
 	d.startTracker(ctx, a)
 	return d.startCommand(ctx, a, rerun)

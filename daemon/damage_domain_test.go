@@ -12,8 +12,8 @@ import (
 
 	"libvirt.org/go/libvirt"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/testkit"
 )

@@ -12,8 +12,9 @@ import (
 	"time"
 
 	"mulligan/daemon/store"
+	"mulligan/durable"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/snap/disk"
 	"mulligan/systemd"
@@ -68,7 +69,7 @@ func (d *Daemon) reach(ctx context.Context, rec store.App, driver *disk.Driver) 
 func (d *Daemon) diskConfig(rec store.App) disk.Config {
 	return disk.Config{
 		App: string(rec.ID), Domain: rec.Domain, URI: d.libvirtURI(rec), StateDir: d.diskState(rec.ID),
-		Shutdown: disk.Shutdown(rec.Shutdown), ShutdownTimeout: d.opt.StopTimeout, Seam: d.opt.Seam, Log: d.opt.Log,
+		Shutdown: disk.Shutdown(rec.Shutdown), ShutdownTimeout: d.opt.StopTimeout, Failpoint: d.opt.Failpoint, Log: d.opt.Log,
 	}
 }
 
@@ -331,23 +332,7 @@ func (m *machine) write(was wasUp) error {
 	if err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(m.note), ".machine-*")
-	if err != nil {
-		return errs.Wrap(errs.Failed, "note what ran", err)
-	}
-	_, err = f.Write(data)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), m.note)
-	}
-	if err != nil {
-		return errs.Wrap(errs.Failed, "note what ran", errors.Join(err, os.Remove(f.Name())))
-	}
-	dir, err := os.Open(filepath.Dir(m.note))
-	if err != nil {
-		return errs.Wrap(errs.Failed, "note what ran", err)
-	}
-	return errs.Wrap(errs.Failed, "note what ran", errors.Join(dir.Sync(), dir.Close()))
+	return errs.Wrap(errs.Failed, "note what ran", durable.WriteFile(m.note, data, 0o600))
 }
 
 // Start starts what Stop found running; without a Stop before it, all. A guest
@@ -416,7 +401,7 @@ func (d *Daemon) pauseHost(ctx context.Context, a *app) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, d.opt.StopTimeout)
 	defer cancel()
-	if err := d.opt.Seam("stop unit"); err != nil {
+	if err := d.opt.Failpoint.At("stop unit"); err != nil {
 		return err
 	}
 	return m.Pause(ctx)

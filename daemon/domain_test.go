@@ -15,8 +15,8 @@ import (
 	"libvirt.org/go/libvirt"
 
 	"mulligan/daemon"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/snap/disk/disktest"
 	"mulligan/systemd/systemdtest"

@@ -4,8 +4,9 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 )
 
@@ -65,6 +66,21 @@ func sweepLayer(ctx context.Context, driver snap.Driver, gone snap.Gone) snap.Dr
 		return &heldUp{Driver: driver, why: err}
 	}
 	return driver
+}
+
+// keepHeld holds up the layers that an earlier setup of the app held up: nobody has swept them
+// since.
+func (s *setup) keepHeld(old *setup) {
+	for i, l := range s.layers {
+		at := slices.IndexFunc(old.layers, func(o layer) bool { return o.name == l.name })
+		if at < 0 {
+			continue
+		}
+		h, held := old.layers[at].driver.(*heldUp)
+		if _, already := l.driver.(*heldUp); held && !already {
+			s.layers[i].driver = &heldUp{Driver: l.driver, why: h.why}
+		}
+	}
 }
 
 // rebind has the app's layers use these drivers, in the order of the layers.

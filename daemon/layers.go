@@ -8,7 +8,7 @@ import (
 
 	"mulligan/daemon/store"
 	"mulligan/daemon/supervise"
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/files"
 	"mulligan/systemd"
@@ -39,7 +39,7 @@ func (d *Daemon) layersOf(ctx context.Context, rec store.App, g *guest) ([]layer
 	driver, err := files.New(files.Config{
 		App: string(rec.ID), Dir: rec.Workspace, StateDir: filepath.Join(d.stateDir(rec.ID), "files"),
 		Store: contents, Exclude: rec.Exclude, Skip: skip,
-		MaxFiles: d.opt.MaxFiles, MaxBytes: d.opt.MaxBytes, Owner: owner, Reader: reader, Seam: d.opt.Seam,
+		MaxFiles: d.opt.MaxFiles, MaxBytes: d.opt.MaxBytes, Owner: owner, Reader: reader, Failpoint: d.opt.Failpoint,
 	})
 	if err != nil {
 		return nil, err

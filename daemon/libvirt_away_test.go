@@ -11,8 +11,8 @@ import (
 	"syscall"
 	"testing"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 // TestLibvirtdAway: with libvirtd away, what is not of the domain can be taken back, and the
@@ -87,7 +87,7 @@ func TestStartedWithoutLibvirtd(t *testing.T) {
 	w.d = w.open(t)
 	w.saysAway(t)
 	w.beginLibvirtd(t)
-	waitLong(t, "the disks can be used", func() bool { return !strings.Contains(problemsOf(t, w.d), "cannot be used yet") })
+	waitFor(t, "the disks can be used", func() bool { return !strings.Contains(problemsOf(t, w.d), "cannot be used yet") })
 	w.put(t, "one")
 	cp := w.create(t, ipc.CreateRequest{Pinned: true}).ID
 	w.put(t, "two")
@@ -130,7 +130,7 @@ func TestStartedWithoutLibvirtd(t *testing.T) {
 	}
 
 	w.beginLibvirtd(t)
-	waitLong(t, "the disks can be used", func() bool { return !strings.Contains(problemsOf(t, w.d), "cannot be used yet") })
+	waitFor(t, "the disks can be used", func() bool { return !strings.Contains(problemsOf(t, w.d), "cannot be used yet") })
 	w.put(t, "three")
 	w.rollback(t, cp)
 	w.WaitReady(t)

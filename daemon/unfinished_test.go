@@ -24,7 +24,7 @@ import (
 // becomesWhole waits until nothing is wrong any more, with no command given.
 func (w world) becomesWhole(t *testing.T, d *daemon.Daemon) {
 	t.Helper()
-	waitLong(t, "nothing is unfinished", func() bool { return len(d.Status(root).Problems) == 0 })
+	waitFor(t, "nothing is unfinished", func() bool { return len(d.Status(root).Problems) == 0 })
 }
 
 // A daemon dies in a rollback whose layers it was switching, and the database server with it.
@@ -35,7 +35,7 @@ func (w world) becomesWhole(t *testing.T, d *daemon.Daemon) {
 // the server is up 30 seconds after the daemon: "-parallel 10" has them wait together.
 func TestServerUpAfterTheDaemon(t *testing.T) {
 	t.Parallel()
-	apps, rounds, late := 1, 3, time.Duration(0)
+	apps, rounds, late := 1, 2, time.Duration(0)
 	if long() {
 		apps, rounds, late = 10, 10, 30*time.Second
 	}
@@ -102,7 +102,7 @@ func (r *round) waitsForServer(t *testing.T, d *daemon.Daemon, what string, late
 func (w world) failing(t *testing.T, fails func(step string) error) *daemon.Daemon {
 	t.Helper()
 	opt := w.options()
-	opt.Seam = fails
+	opt.Failpoint = fails
 	d, err := daemon.Open(t.Context(), opt)
 	if err != nil {
 		t.Fatal(err)

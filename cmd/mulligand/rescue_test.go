@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -9,6 +10,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"mulligan/testkit"
 )
 
 // rescues is what agents break, with the app that they break it in.
@@ -65,29 +68,19 @@ var rescues = []struct {
 		v.shell(`mv shop.db ../moved.db; rm -f shop.db-*; ln -s ../moved.db shop.db`)
 		v.killApp()
 	}},
-	{"Postgres stopped", physicalVictim, func(v *victim) { v.systemctl("stop", "pg.service") }},
+	{"Postgres stopped", physicalVictim, serverStopped},
 	{"Postgres killed", physicalVictim, func(v *victim) { v.systemctl("kill", "-s", "KILL", "pg.service") }},
-	{"Postgres with a configuration that it does not start with", physicalVictim, func(v *victim) {
-		v.shell(`echo 'shared_buffers = lots' >>"$1/postgresql.conf"`, v.c.DataDir)
-		v.h.Exec("systemctl", "restart", "pg.service") // it fails
-	}},
-	{"Postgres without its control file", physicalVictim, func(v *victim) {
-		v.systemctl("stop", "pg.service")
-		v.shell(`rm "$1/global/pg_control"`, v.c.DataDir)
-		v.h.Exec("systemctl", "start", "pg.service") // it fails
-	}},
-	{"Postgres without its data folder", physicalVictim, func(v *victim) {
-		v.systemctl("stop", "pg.service")
-		v.shell(`rm -r "$1"`, v.c.DataDir)
-		v.h.Exec("systemctl", "start", "pg.service") // it fails
-	}},
-	{"Postgres whose data folder was deleted under it", physicalVictim, func(v *victim) {
-		v.shell(`rm -rf "$1"; :`, v.c.DataDir)
-	}},
-	{"Postgres with an empty data folder", physicalVictim, func(v *victim) {
-		v.systemctl("stop", "pg.service")
-		v.shell(`rm -r "$1"/*`, v.c.DataDir)
-	}},
+	{"Postgres with a configuration that it does not start with", physicalVictim, badConfiguration},
+	{"Postgres without its control file", physicalVictim, noControlFile},
+	{"Postgres without its data folder", physicalVictim, folderDeleted},
+	{"Postgres whose data folder was deleted under it", physicalVictim, folderDeletedUnder},
+	{"Postgres with an empty data folder", physicalVictim, folderEmptied},
+	{"Postgres without a unit, stopped", ownedVictim, serverStopped},
+	{"Postgres without a unit, with a configuration that it does not start with", ownedVictim, badConfiguration},
+	{"Postgres without a unit and its control file", ownedVictim, noControlFile},
+	{"Postgres without a unit and its data folder", ownedVictim, folderDeleted},
+	{"Postgres without a unit, whose data folder was deleted under it", ownedVictim, folderDeletedUnder},
+	{"Postgres without a unit, with an empty data folder", ownedVictim, folderEmptied},
 	{"Redis emptied", redisVictim, func(v *victim) { v.quit(); v.begin() }},
 	{"the workspace emptied", commandVictim, func(v *victim) { v.shell(`find . -mindepth 1 -delete`) }},
 	{"the workspace deleted", commandVictim, func(v *victim) { v.shell(`cd / && rm -r "$1"`, v.ws) }},
@@ -97,6 +90,46 @@ var rescues = []struct {
 		v.unitBecomes("failed", "restart")
 	}},
 	{".git deleted", commandVictim, func(v *victim) { v.shell(`rm -r .git; echo zwei >page.html`) }},
+}
+
+// What agents do to a cluster.
+func serverStopped(v *victim) { v.quit() }
+
+func badConfiguration(v *victim) {
+	v.shell(`echo 'shared_buffers = lots' >>"$1/postgresql.conf"`, v.c.DataDir)
+	v.restartInVain()
+}
+
+func noControlFile(v *victim) {
+	v.quit()
+	v.shell(`rm "$1/global/pg_control"`, v.c.DataDir)
+	v.restartInVain()
+}
+
+func folderDeleted(v *victim) {
+	v.quit()
+	v.shell(`rm -r "$1"`, v.c.DataDir)
+	v.restartInVain()
+}
+
+func folderDeletedUnder(v *victim) { v.shell(`rm -rf "$1"; :`, v.c.DataDir) }
+
+func folderEmptied(v *victim) {
+	v.quit()
+	v.shell(`rm -r "$1"/*`, v.c.DataDir)
+}
+
+// restartInVain has whoever serves the cluster try to start it again, which fails.
+func (v *victim) restartInVain() {
+	v.t.Helper()
+	if v.h != nil {
+		v.h.Exec("systemctl", "restart", "pg.service")
+	} else {
+		_ = v.c.Command("pg_ctl", "restart", "-w", "-s", "-D", v.c.DataDir, "-l", v.c.Log).Run()
+	}
+	if v.serverUp() {
+		v.t.Fatal("the ruined cluster has a server")
+	}
 }
 
 func (v *victim) shell(script string, args ...string) {
@@ -122,11 +155,12 @@ func (v *victim) unitBecomes(active string, do ...string) {
 	})
 }
 
-// TestRescue breaks apps as agents do. One undo takes the app to what it was before
+// TestRescue breaks apps as agents do, in nine ways of all, which rotate. One undo takes the app to what it was before
 // that turn, answering; redo takes it to just what the agent left; and another
 // undo back.
 func TestRescue(t *testing.T) {
-	for _, c := range rescues {
+	for _, i := range testkit.Sample(t, "ways to break an app", len(rescues), 9) {
+		c := rescues[i]
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			v := c.app(t)
@@ -139,12 +173,21 @@ func TestRescue(t *testing.T) {
 				}
 			})
 			ruins := v.ruins()
+			var cluster []string // of one that is ruined; else the redo finds a server that is up
+			if v.c != nil && !v.serverUp() && !v.startable() {
+				cluster = v.clusterFiles()
+			}
 			v.rescue("undo")
 			v.is("undone", before)
 			v.sound()
 			if c.name != "the SQLite file cut off while the app uses it" { // it would not start, and ran then
 				v.rescue("redo")
 				sameListing(t, "redone", v.ruins(), ruins)
+				if cluster != nil {
+					sameListing(t, "redone, the cluster", v.clusterFiles(), cluster)
+				} else if v.c != nil && v.dump() != before.data {
+					t.Error("redone, the database is not what the agent left")
+				}
 				v.rescue("undo")
 				v.is("undone again", before)
 				v.sound()
@@ -157,14 +200,34 @@ func TestRescue(t *testing.T) {
 	}
 }
 
+// startable reports whether a server that is down could be started, by a copy of its folder.
+func (v *victim) startable() bool {
+	v.t.Helper()
+	dir := filepath.Join(filepath.Dir(v.c.DataDir), "copy")
+	if err := v.c.Command("cp", "-a", "--reflink=auto", v.c.DataDir, dir).Run(); err != nil {
+		return false
+	}
+	defer os.RemoveAll(dir)
+	ctl := func(args ...string) error { return v.c.Command("pg_ctl", append(args, "-w", "-s", "-D", dir)...).Run() }
+	if ctl("start", "-l", dir+".log") != nil {
+		return false
+	}
+	if err := ctl("stop", "-m", "immediate"); err != nil {
+		v.t.Fatal(err)
+	}
+	return true
+}
+
 // TestRescueWithoutServer undoes a turn while a server that mulligan cannot start is
 // away: the command that the error names takes back all that can be reached, and what
-// was left can be taken back when the server is there again.
+// was left can be taken back when the server is there again. Each run takes one of the servers.
 func TestRescueWithoutServer(t *testing.T) {
-	for name, app := range map[string]func(*testing.T) *victim{"Postgres": logicalVictim, "MariaDB": mariaVictim, "Redis": redisVictim} {
-		t.Run(name, func(t *testing.T) {
+	apps := map[string]func(*testing.T) *victim{"Postgres": logicalVictim, "MariaDB": mariaVictim, "Redis": redisVictim}
+	names := slices.Sorted(maps.Keys(apps))
+	for _, i := range testkit.Sample(t, "servers", len(names), 1) {
+		t.Run(names[i], func(t *testing.T) {
 			t.Parallel()
-			v := app(t)
+			v := apps[names[i]](t)
 			v.turn("well", func() { v.put("one") })
 			before := v.note()
 			v.turn("badly", func() {
@@ -203,13 +266,15 @@ func (d *daemonProcess) smallDisk(megabytes int) {
 	})
 }
 
-// TestRescueOnFullDisk has an agent fill the disk.
+// TestRescueOnFullDisk has an agent fill the disk, in one way a run.
 func TestRescueOnFullDisk(t *testing.T) {
-	for _, c := range []struct{ name, fill string }{
+	ways := []struct{ name, fill string }{
 		{"in the workspace", `dd if=/dev/urandom of=src/core bs=1M 2>/dev/null || :`},
 		{"in many files of the workspace", `for i in $(seq 2000); do head -c 100000 /dev/urandom >src/core$i || break; done 2>/dev/null`},
 		{"elsewhere", `dd if=/dev/urandom of=../log bs=1M 2>/dev/null || :`},
-	} {
+	}
+	for _, i := range testkit.Sample(t, "ways to fill it", len(ways), 1) {
+		c := ways[i]
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			d := newDaemon(t)

@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 )
 

@@ -8,7 +8,8 @@ import (
 	"slices"
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/durable"
+	"mulligan/errs"
 	"mulligan/snap"
 )
 
@@ -194,7 +195,7 @@ func (c *capturing) freeze(ctx context.Context) error {
 		// Nobody knows how far libvirt got: ask it, and give the answer after.
 		return errs.Also(err, d.settle(context.WithoutCancel(ctx), err))
 	}
-	if err := d.seam("capture: switched"); err != nil {
+	if err := d.cfg.Failpoint.At("capture: switched"); err != nil {
 		return err
 	}
 	return d.finishCapture(c, in)
@@ -220,7 +221,7 @@ func (d *Driver) settle(ctx context.Context, cause error) error {
 
 func (c *capturing) switchDisks(ctx context.Context, in *intent) error {
 	d := c.d
-	if err := d.seam("capture: overlays"); err != nil {
+	if err := d.cfg.Failpoint.At("capture: overlays"); err != nil {
 		return err
 	}
 	size := d.sizeBelow(in.New)
@@ -230,7 +231,7 @@ func (c *capturing) switchDisks(ctx context.Context, in *intent) error {
 	if err := d.createOverlays(ctx, opCapture, in.New, size); err != nil {
 		return err
 	}
-	if err := d.seam("capture: switch"); err != nil {
+	if err := d.cfg.Failpoint.At("capture: switch"); err != nil {
 		return err
 	}
 	if c.up {
@@ -284,7 +285,7 @@ func (c *capturing) switchLive(ctx context.Context, in *intent) error {
 			c.warnings = append(c.warnings, warning)
 		}
 	}
-	err := d.seam("capture: frozen")
+	err := d.cfg.Failpoint.At("capture: frozen")
 	if err == nil {
 		err = c.copyNVRAM(ctx, in)
 	}
@@ -292,7 +293,7 @@ func (c *capturing) switchLive(ctx context.Context, in *intent) error {
 		err = c.m.Snapshot(text, in.Memory == "")
 	}
 	if err == nil {
-		err = d.seam("capture: thaw")
+		err = d.cfg.Failpoint.At("capture: thaw")
 	}
 	if in.Memory == "" && c.survey.Agent && !c.paused {
 		if e := d.thaw(c.m); e != nil {
@@ -309,7 +310,7 @@ func (d *Driver) finishCapture(c *capturing, in *intent) error {
 	if err := d.definePersistent(opCapture, m, in.New); err != nil {
 		return err
 	}
-	if err := d.seam("capture: freeze"); err != nil {
+	if err := d.cfg.Failpoint.At("capture: freeze"); err != nil {
 		return err
 	}
 	stats, err := d.freezeFiles(in.Old, in.Raw)
@@ -322,7 +323,7 @@ func (d *Driver) finishCapture(c *capturing, in *intent) error {
 			return err
 		}
 	}
-	if err := d.seam("capture: record"); err != nil {
+	if err := d.cfg.Failpoint.At("capture: record"); err != nil {
 		return err
 	}
 	return d.update(func(t *tree) {
@@ -359,7 +360,7 @@ func (c *capturing) name(id layerID) error {
 }
 
 func freezeMemory(path string) (*file, error) {
-	if err := errors.Join(syncFile(path), syncDir(filepath.Dir(path)), setImmutable(path, true)); err != nil {
+	if err := errors.Join(durable.Sync(path), durable.Sync(filepath.Dir(path)), setImmutable(path, true)); err != nil {
 		return nil, err
 	}
 	st, err := statOf(path)

@@ -19,7 +19,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
+	"mulligan/failpoint"
 	"mulligan/snap"
 )
 
@@ -51,11 +52,9 @@ type Config struct {
 	// filesystems, and to thaw them: 5 s if 0.
 	QuiesceTimeout time.Duration
 	// Depth is how many images may lie upon each other before they are merged: 32 if 0.
-	Depth int
-	// Seam, where set, is called before each step that lasts; an error stands
-	// for the step's failure.
-	Seam func(step string) error
-	Log  *slog.Logger
+	Depth     int
+	Failpoint failpoint.Hook // for tests: called ahead of each step that lasts
+	Log       *slog.Logger
 }
 
 // Driver captures and restores the disks of one domain.
@@ -166,13 +165,6 @@ func (d *Driver) Close() error {
 		}
 	}
 	return errors.Join(all...)
-}
-
-func (d *Driver) seam(step string) error {
-	if d.cfg.Seam == nil {
-		return nil
-	}
-	return d.cfg.Seam(step)
 }
 
 // CapturesLive is true: a capture of a running domain switches all its disks at

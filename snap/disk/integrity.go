@@ -8,7 +8,7 @@ import (
 
 	"github.com/zeebo/blake3"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 )
 

@@ -11,7 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	"mulligan/ipc/errs"
+	"mulligan/durable"
+	"mulligan/errs"
 )
 
 // minFree is the room that must be left on a pool's filesystem for a new
@@ -102,7 +103,7 @@ func (d *Driver) createOverlays(ctx context.Context, op string, id layerID, size
 		if err != nil {
 			return err
 		}
-		if err := d.seam("overlay " + dev); err != nil {
+		if err := d.cfg.Failpoint.At("overlay " + dev); err != nil {
 			return err
 		}
 		if err := d.createOverlay(ctx, l.Files[dev].Path, backing, n); err != nil {
@@ -126,7 +127,7 @@ func (d *Driver) createOverlay(ctx context.Context, path, backing string, size i
 	if err := d.giveToQEMU(path); err != nil {
 		return err
 	}
-	if err := errors.Join(syncFile(path), syncDir(filepath.Dir(path))); err != nil {
+	if err := errors.Join(durable.Sync(path), durable.Sync(filepath.Dir(path))); err != nil {
 		return err
 	}
 	img, f, err := openImage(path)
@@ -192,7 +193,7 @@ func (d *Driver) freezeFiles(id layerID, raw bool) (map[string]stat, error) {
 		if err := d.giveToQEMU(f.Path); err != nil && !errors.Is(err, os.ErrPermission) { // frozen before
 			return nil, err
 		}
-		if err := errors.Join(syncFile(f.Path), setImmutable(f.Path, true)); err != nil {
+		if err := errors.Join(durable.Sync(f.Path), setImmutable(f.Path, true)); err != nil {
 			return nil, err
 		}
 		st, err := statOf(f.Path)
@@ -237,7 +238,7 @@ func (d *Driver) dropOrphans() error {
 	if err := d.save(next); err != nil {
 		return err
 	}
-	if err := d.seam("unlink"); err != nil {
+	if err := d.cfg.Failpoint.At("unlink"); err != nil {
 		return err
 	}
 	var all []error
@@ -317,7 +318,7 @@ func (d *Driver) copyNVRAM(ctx context.Context, path string, id layerID) (*file,
 	if err := setImmutable(copied.Path, false); err != nil {
 		return nil, err
 	}
-	if err := writeDurably(copied.Path, data, 0o600); err != nil {
+	if err := durable.WriteFile(copied.Path, data, 0o600); err != nil {
 		return nil, err
 	}
 	if err := setImmutable(copied.Path, true); err != nil {

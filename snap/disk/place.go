@@ -11,7 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/durable"
+	"mulligan/errs"
 )
 
 // trusted refuses a folder in which somebody else could put a link in the place
@@ -78,7 +79,7 @@ func (d *Driver) recordPlaces(list []string) error {
 	if was, err := os.ReadFile(d.placesFile()); err == nil && bytes.Equal(was, data) {
 		return nil
 	}
-	return writeDurably(d.placesFile(), data, 0o600)
+	return durable.WriteFile(d.placesFile(), data, 0o600)
 }
 
 // RecordedPlaces is what Places found last, and where the layers are that were made since:

@@ -4,7 +4,7 @@ import (
 	"context"
 	"os"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 )
 

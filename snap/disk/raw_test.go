@@ -15,7 +15,7 @@ import (
 
 	"libvirt.org/go/libvirt"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/disk/disktest"
 	"mulligan/snap/snaptest"
@@ -67,7 +67,7 @@ func (s *wreckable) Reopen(t *testing.T) {
 		_ = s.d.Close() // of which only the connection is let go
 	}
 	s.d = s.driver(t, s.state, func(c *Config) {
-		c.Seam = func(string) error {
+		c.Failpoint = func(string) error {
 			s.steps++
 			if s.kill > 0 && s.steps >= s.kill {
 				return errs.New(errs.Internal, "", "killed")

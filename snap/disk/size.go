@@ -6,7 +6,7 @@ import (
 	"slices"
 	"sync"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 )
 
@@ -253,7 +253,7 @@ func (d *Driver) Delete(ctx context.Context, id snap.SnapshotID) error {
 	if err != nil {
 		return nil // it is gone
 	}
-	if err := d.seam("delete"); err != nil {
+	if err := d.cfg.Failpoint.At("delete"); err != nil {
 		return errs.Wrap(errs.Failed, op, err)
 	}
 	if err := d.update(func(t *tree) { delete(t.Snapshots, id) }); err != nil {

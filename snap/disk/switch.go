@@ -10,7 +10,7 @@ import (
 
 	"github.com/zeebo/blake3"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 )
 
@@ -120,7 +120,7 @@ func (d *Driver) prepare(ctx context.Context, op string, id snap.RestoreID, p *p
 	if err := d.createOverlays(ctx, op, p.New, d.sizeBelow(p.New)); err != nil {
 		return err
 	}
-	if err := d.seam("prepare: record"); err != nil {
+	if err := d.cfg.Failpoint.At("prepare: record"); err != nil {
 		return err
 	}
 	if err := d.update(func(t *tree) { t.Switches[id] = p }); err != nil {
@@ -317,7 +317,7 @@ func (s *diskSwitch) Commit(ctx context.Context) error {
 
 // advance takes the switch to the phase, durably.
 func (s *diskSwitch) advance(to phase) error {
-	if err := s.d.seam("phase " + string(to)); err != nil {
+	if err := s.d.cfg.Failpoint.At("phase " + string(to)); err != nil {
 		return err
 	}
 	return s.d.update(func(t *tree) { t.Switches[s.id].Phase = to })
@@ -331,19 +331,19 @@ func (s *diskSwitch) move(op string, m machine, to phase, head, below layerID, m
 	if err != nil {
 		return err
 	}
-	if err := d.seam("switch: nvram"); err != nil {
+	if err := d.cfg.Failpoint.At("switch: nvram"); err != nil {
 		return err
 	}
 	if err := putNVRAM(v.NVRAM, d.tree.Layers[below].NVRAM); err != nil {
 		return err
 	}
-	if err := d.seam("switch: define"); err != nil {
+	if err := d.cfg.Failpoint.At("switch: define"); err != nil {
 		return err
 	}
 	if err := d.define(op, m, head); err != nil {
 		return err
 	}
-	if err := d.seam("switch: record"); err != nil {
+	if err := d.cfg.Failpoint.At("switch: record"); err != nil {
 		return err
 	}
 	return d.update(func(t *tree) {
@@ -447,7 +447,7 @@ func (s *diskSwitch) Finish(ctx context.Context) error {
 	if p.Phase == committing || p.Phase == undoing {
 		return errs.New(errs.Conflict, op, "restore %s is half done", s.id).WithHint("commit it again, or undo it")
 	}
-	if err := s.d.seam("finish"); err != nil {
+	if err := s.d.cfg.Failpoint.At("finish"); err != nil {
 		return err
 	}
 	err = s.d.update(func(t *tree) { delete(t.Switches, s.id) })

@@ -9,7 +9,8 @@ import (
 	"slices"
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/durable"
+	"mulligan/errs"
 	"mulligan/snap"
 )
 
@@ -159,10 +160,10 @@ func (d *Driver) save(next *tree) error {
 	if err != nil {
 		return err
 	}
-	if err := d.seam("save"); err != nil {
+	if err := d.cfg.Failpoint.At("save"); err != nil {
 		return err
 	}
-	if err := writeDurably(d.treeFile(), data, 0o600); err != nil {
+	if err := durable.WriteFile(d.treeFile(), data, 0o600); err != nil {
 		return err
 	}
 	d.tree = next

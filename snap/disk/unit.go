@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // Unit is the domain as a service that can be started and stopped.
@@ -150,13 +150,13 @@ func (d *Driver) resumeMemory(ctx context.Context, op string, m machine) error {
 		if err != nil {
 			return err
 		}
-		if err := d.seam("resume: restore"); err != nil {
+		if err := d.cfg.Failpoint.At("resume: restore"); err != nil {
 			return err
 		}
 		if err := d.conn.Restore(r.Memory.Path, text, d.tree.Paused); err != nil {
 			return err
 		}
-		if err := d.seam("resume: record"); err != nil {
+		if err := d.cfg.Failpoint.At("resume: record"); err != nil {
 			return err
 		}
 	}

@@ -24,10 +24,11 @@ import (
 	"testing"
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/snaptest"
+	"mulligan/testkit"
 )
 
 // alone is a process that runs a driver and nothing else, and tells what that came to.
@@ -232,7 +233,7 @@ func TestHostileServer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := snaptest.Attack(t, test.serve, func(port int) *exec.Cmd {
-				cmd := command(t, "alone", fate{Dir: t.TempDir(), Socket: fmt.Sprintf("mysql://root@127.0.0.1:%d/app", port), Do: "db-1"})
+				cmd := command(t, "alone", fate{Dir: testkit.TempDir(t), Socket: fmt.Sprintf("mysql://root@127.0.0.1:%d/app", port), Do: "db-1"})
 				cmd.Path = victim
 				return cmd
 			})
@@ -252,7 +253,7 @@ func TestLargeRow(t *testing.T) {
 		return s.sql(t, s.db, "SELECT id, MD5(a), LENGTH(b), MD5(b), n IS NULL, LENGTH(e), MD5(j) FROM large ORDER BY id")
 	}
 	want := sum()
-	dir, victim := t.TempDir(), snaptest.Victim(t)
+	dir, victim := testkit.TempDir(t), snaptest.Victim(t)
 	run := func(do string) {
 		t.Helper()
 		cmd := command(t, "alone", fate{Dir: dir, Socket: s.socket(), DB: s.db, Do: do})

@@ -116,7 +116,7 @@ func underLoad(t *testing.T, s *subject, logged bool) {
 	}
 	var all []*moment
 	for i := range 12 {
-		eventually(t, "the writer goes on", func() bool { return w.done.Load() > int64(20*i) })
+		testkit.Eventually(t, "the writer goes on", func() bool { return w.done.Load() > int64(20*i) })
 		m := &moment{from: w.done.Load()}
 		var err error
 		m.Snapshot, err = s.driver.Capture(t.Context(), snap.CaptureRequest{ID: snap.SnapshotID(fmt.Sprint("db-", i))})
@@ -125,7 +125,7 @@ func underLoad(t *testing.T, s *subject, logged bool) {
 			t.Errorf("the position is %q", m.Position)
 		}
 		at := w.begun.Load()
-		eventually(t, "the writer's word arrives", func() bool { return w.begun.Load() > at })
+		testkit.Eventually(t, "the writer's word arrives", func() bool { return w.begun.Load() > at })
 		m.to = w.begun.Load()
 		all = append(all, m)
 	}
@@ -243,10 +243,10 @@ func TestManyClients(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "the clients are there", func() bool { return reads.Load() > 500 })
+	testkit.Eventually(t, "the clients are there", func() bool { return reads.Load() > 500 })
 	s.restore(t, "db-target")
 	seen := reads.Load()
-	eventually(t, "the clients go on", func() bool { return reads.Load() > seen+500 })
+	testkit.Eventually(t, "the clients go on", func() bool { return reads.Load() > seen+500 })
 	cancel()
 	all.Wait()
 	if s.dump(t, s.db) != want || torn.Load()+failed.Load() != 0 {
