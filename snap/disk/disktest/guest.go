@@ -102,7 +102,7 @@ func (h *Host) MakeGuest(name string, opt GuestOptions) (*Guest, error) {
     <cmdline>console=ttyS0 quiet panic=-1 mitigations=off nokaslr random.trust_cpu=on no_timer_check lpj=4000000 tsc=reliable cryptomgr.notests nowatchdog</cmdline>
   </os>
   <features><acpi/><apic/></features>
-  <cpu mode='custom' match='exact' check='none'><model>qemu64</model><feature policy='require' name='rdrand'/></cpu>
+  <cpu mode='custom' match='exact'><model>qemu64</model><feature policy='require' name='rdrand'/></cpu>
   <on_poweroff>destroy</on_poweroff><on_reboot>restart</on_reboot><on_crash>destroy</on_crash>
   <devices>
     <emulator>/usr/bin/qemu-system-x86_64</emulator>%s
