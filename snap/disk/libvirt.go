@@ -232,6 +232,13 @@ func (d *domain) XML(live bool) (string, error) {
 	return within(callLimit, "read the definition of "+d.what, func() (string, error) { return d.d.GetXMLDesc(flags) })
 }
 
+// SavableXML has the processor as it was defined, and not as QEMU has filled it in: libvirt refuses to
+// save a guest with the latter.
+func (d *domain) SavableXML() (string, error) {
+	const flags = libvirt.DOMAIN_XML_SECURE | libvirt.DOMAIN_XML_MIGRATABLE
+	return within(callLimit, "read the definition of "+d.what, func() (string, error) { return d.d.GetXMLDesc(flags) })
+}
+
 func (d *domain) Foreign() (string, error) {
 	return within(callLimit, "look at domain "+d.what, func() (string, error) {
 		snaps, err := d.d.SnapshotListNames(0)

@@ -19,6 +19,7 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/disk/disktest"
 	"mulligan/snap/snaptest"
+	"mulligan/testkit"
 )
 
 // imageWrecks are what people, and accidents, leave in an image's place.
@@ -141,7 +142,9 @@ func TestRescueOfGuest(t *testing.T) {
 	v.boot(t)
 	v.Do(t, "set zero")
 	first := capture(t, d).ID
-	for _, way := range slices.Sorted(maps.Keys(imageWrecks)) {
+	ways := slices.Sorted(maps.Keys(imageWrecks)) // TestSalvage breaks images in all of them, without a guest
+	for _, i := range testkit.Sample(t, "wrecks", len(ways), 2) {
+		way := ways[i]
 		t.Run(way, func(t *testing.T) {
 			v.Do(t, "set one")
 			good := capture(t, d).ID

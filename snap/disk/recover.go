@@ -210,7 +210,7 @@ func (d *Driver) reopen(op string, m machine, head layerID) error {
 	if err := d.definePersistent(op, m, head); err != nil {
 		return err
 	}
-	text, err := m.XML(true)
+	text, err := m.SavableXML()
 	if err != nil {
 		return err
 	}

@@ -80,15 +80,13 @@ func (d *Driver) prepare(ctx context.Context, op string, id snap.RestoreID, p *p
 	if err := d.checkChain(ctx, op, p.TargetLayer, false); err != nil {
 		return err
 	}
-	if err := d.seal(ctx, op, p.TargetLayer); err != nil {
-		return err
-	}
+	whole := []layerID{p.TargetLayer, p.BaseLayer}
 	err = d.checkChain(ctx, op, p.BaseLayer, false)
-	if err == nil {
-		err = d.seal(ctx, op, p.BaseLayer)
-	}
 	if errs.KindOf(err) == errs.Corrupt { // it may be what the restore is for
-		p.BaseDamage, err = err.Error(), nil
+		p.BaseDamage, err, whole = err.Error(), nil, whole[:1]
+	}
+	if err == nil {
+		err = d.seal(ctx, op, whole...)
 	}
 	if err != nil {
 		return err
