@@ -22,8 +22,9 @@ type harness struct {
 	t       *testing.T
 	subject Subject
 	ctx     context.Context
-	seed    int64 // the last one given to Mutate
-	next    int   // counts ids
+	seed    int64  // the last one given to Mutate
+	next    int    // counts ids
+	last    string // the fingerprint that was taken last
 }
 
 func newHarness(t *testing.T, s Subject) *harness {
@@ -50,13 +51,28 @@ func (h *harness) slow() bool {
 }
 
 func (h *harness) driver() snap.Driver { return h.subject.Driver() }
-func (h *harness) print() string       { return h.subject.Fingerprint(h.t) }
 func (h *harness) reopen()             { h.subject.Reopen(h.t) }
+
+// print takes the live state's fingerprint.
+func (h *harness) print() string {
+	h.last = h.subject.Fingerprint(h.t)
+	return h.last
+}
+
+// present is the live state's fingerprint as it was taken last: each step that may change the
+// state takes a fingerprint after it. If another step changed it all the same, the next
+// fingerprint differs from this one, and the test fails.
+func (h *harness) present() string {
+	if h.last == "" {
+		return h.print()
+	}
+	return h.last
+}
 
 // mutate changes the live state and gives its new fingerprint.
 func (h *harness) mutate() string {
 	h.Helper()
-	before := h.print()
+	before := h.present()
 	h.seed++
 	h.subject.Mutate(h.t, h.seed)
 	after := h.print()
@@ -88,7 +104,7 @@ func (h *harness) everything() (all snap.Gone) {
 // capture captures the live state, and checks that this does not disturb it.
 func (h *harness) capture() held {
 	h.Helper()
-	before := h.print()
+	before := h.present()
 	id := h.snapshotID()
 	s, err := h.driver().Capture(h.ctx, snap.CaptureRequest{ID: id, Quiesced: true})
 	h.must("Capture", err)
@@ -121,7 +137,7 @@ func (h *harness) prepare(target, base held) (snap.RestoreID, snap.Switch) {
 // prepareAs prepares under id, and checks that this leaves the live state alone.
 func (h *harness) prepareAs(id snap.RestoreID, target, base held) snap.Switch {
 	h.Helper()
-	before := h.print()
+	before := h.present()
 	sw, err := h.driver().Prepare(h.ctx, snap.RestoreRequest{ID: id, Target: target.ID, Base: base.ID})
 	h.must("Prepare", err)
 	if h.print() != before {

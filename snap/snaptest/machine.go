@@ -184,7 +184,7 @@ func (m *model) reopen(*rapid.T) {
 // commit succeeds exactly when the base is the present, or it already did.
 func (m *model) commit(t *rapid.T) {
 	m.at(t, prepared)
-	before := m.h.print()
+	before := m.h.present()
 	err := m.sw.Commit(m.h.ctx)
 	if (err == nil) != (before == m.sw.base.print) {
 		m.h.Fatalf("Commit says %v; the base is the present: %t", err, before == m.sw.base.print)
@@ -205,7 +205,7 @@ func (m *model) undo(t *rapid.T) {
 	if m.sw.point == committed {
 		m.h.undo(m.sw, m.sw.base)
 	} else {
-		before := m.h.print()
+		before := m.h.present()
 		m.h.must("Undo", m.sw.Undo(m.h.ctx))
 		if m.h.print() != before {
 			m.h.Fatalf("Undo without a Commit changed the live state")
@@ -216,7 +216,7 @@ func (m *model) undo(t *rapid.T) {
 
 func (m *model) finish(t *rapid.T) {
 	m.at(t, committed, undone)
-	before := m.h.print()
+	before := m.h.present()
 	m.h.must("Finish", m.sw.Finish(m.h.ctx))
 	m.h.gone(m.sw.id)
 	if m.h.print() != before {

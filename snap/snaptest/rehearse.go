@@ -17,7 +17,7 @@ func rehearse(h *harness) {
 	h.mutate()
 	first := h.capture()
 	h.mutate()
-	before := h.print()
+	before := h.present()
 	shape, err := r.Shape(first.ID)
 	h.must("Shape", err)
 	if again, err := r.Shape(first.ID); err != nil || again != shape {

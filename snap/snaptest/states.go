@@ -194,7 +194,7 @@ func sweep(h *harness) {
 func cancelledCapture(h *harness) {
 	present := h.capture()
 	h.mutate()
-	before := h.print()
+	before := h.present()
 	ctx, cancel := context.WithCancel(h.ctx)
 	cancel()
 	id := h.snapshotID()

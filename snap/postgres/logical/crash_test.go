@@ -120,7 +120,7 @@ var keepBoth = []snap.SnapshotID{"db-target", "db-base"}
 // A daemon that is killed at any step of anything leaves the old state or the
 // new one, whole, and the next daemon goes either way from there.
 func TestKilledAtEachStep(t *testing.T) {
-	c := pgtest.Start(t, pgtest.Options{})
+	c := startCluster(t, pgtest.Options{})
 	for _, do := range []string{"capture", "prepare", "commit", "undo", "finish"} {
 		t.Run(do, func(t *testing.T) {
 			if step := snaptest.EachStep(t, func(step int) bool { return killAt(t, c, do, step) }); step < 3 {
@@ -216,7 +216,7 @@ func (s *subject) finishes(t *testing.T, do string, forward, killed bool, target
 // PostgreSQL is killed at random moments of a restore; when it is up again, the
 // restore is finished or undone.
 func TestServerKilled(t *testing.T) {
-	c := pgtest.Start(t, pgtest.Options{Settings: map[string]string{"restart_after_crash": "off"}})
+	c := startCluster(t, pgtest.Options{Settings: map[string]string{"restart_after_crash": "off"}})
 	moments := map[string]*testkit.Moments{}
 	for do, within := range map[string]time.Duration{"capture": 300, "prepare": 1500, "commit": 150, "undo": 80} {
 		moments[do] = testkit.NewMoments(t, within*time.Millisecond, 2)
@@ -273,7 +273,7 @@ func TestServerKilled(t *testing.T) {
 // A server that dies in DROP DATABASE leaves the database invalid, which takes nothing
 // but another DROP: whatever is under way goes on from there.
 func TestServerKilledInDrop(t *testing.T) {
-	c := pgtest.Start(t, pgtest.Options{})
+	c := startCluster(t, pgtest.Options{})
 	invalidate := func(name string) {
 		t.Helper()
 		c.Psql(t, "postgres", "UPDATE pg_database SET datconnlimit = -2 WHERE datname = '"+name+"'")
@@ -318,7 +318,7 @@ func TestServerKilledInDrop(t *testing.T) {
 
 // What a process that dies in a rehearsal leaves is dropped by Sweep, as that of a restore.
 func TestDiesInRehearsal(t *testing.T) {
-	s := newSubject(t, pgtest.Start(t, pgtest.Options{}))
+	s := newSubject(t, startCluster(t, pgtest.Options{}))
 	s.Mutate(t, 1)
 	id, before := s.capture(t), s.dump(t, "")
 	s.cfg.Failpoint = func(step string) error {

@@ -72,7 +72,7 @@ func scripts(t *testing.T, regress string) (list []string) {
 // can have. It goes back and forward, and pg_dump says the same of it.
 func TestLongRegressionDatabase(t *testing.T) {
 	testkit.NeedLong(t)
-	c := pgtest.Start(t, pgtest.Options{Settings: map[string]string{"max_prepared_transactions": "2", "max_worker_processes": "8"}})
+	c := startCluster(t, pgtest.Options{Settings: map[string]string{"max_prepared_transactions": "2", "max_worker_processes": "8"}})
 	c.Psql(t, "postgres", `CREATE DATABASE regression TEMPLATE template0;
 		ALTER DATABASE regression SET lc_messages TO 'C'; ALTER DATABASE regression SET timezone_abbreviations TO 'Default';`)
 	regress := source(t, filepath.Base(filepath.Dir(c.Bin)))
@@ -159,7 +159,7 @@ func pick(values []string, rank []int) string {
 // A parent that got a column later: the child's columns cannot be given back in their places, and are
 // given back by their names. The capture says so.
 func TestInherited(t *testing.T) {
-	c := pgtest.Start(t, pgtest.Options{})
+	c := startCluster(t, pgtest.Options{})
 	s := newSubject(t, c)
 	s.as(t, `CREATE TABLE public.p (a int, q text DEFAULT 'q'); CREATE TABLE public.p2 (a int, x int);
 		CREATE TABLE public.c (d int DEFAULT 4, b int DEFAULT 7, CHECK (b < 100)) INHERITS (public.p, public.p2);

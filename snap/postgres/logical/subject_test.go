@@ -21,12 +21,22 @@ import (
 )
 
 func TestConformance(t *testing.T) {
-	c := pgtest.Start(t, pgtest.Options{})
+	c := startCluster(t, pgtest.Options{})
 	snaptest.Run(t, func(t *testing.T) snaptest.Subject {
 		s := newSubject(t, c)
 		s.Mutate(t, 1000)
 		return s
 	})
+}
+
+// startCluster starts a cluster on a file system in memory where there is room, unless the test
+// names a folder: no test here is about power cuts, and making files on a disk takes long.
+func startCluster(t *testing.T, o pgtest.Options) *pgtest.Cluster {
+	t.Helper()
+	if o.Dir == "" {
+		o.Dir = pgtest.Memory()
+	}
+	return pgtest.Start(t, o)
 }
 
 // Slow has the suite take fewer of its steps.

@@ -57,7 +57,7 @@ func tryCapture(t *testing.T, d *Driver) error {
 
 // Whatever is wrong, there is one clear error, and the live database is as it was.
 func TestTroubles(t *testing.T) {
-	c := pgtest.Start(t, pgtest.Options{})
+	c := startCluster(t, pgtest.Options{})
 	s := newSubject(t, c)
 	s.Mutate(t, 1)
 	good := s.capture(t)
@@ -159,7 +159,7 @@ func TestDiskFull(t *testing.T) {
 	}
 	small, disk := mount("3m"), mount("400m")
 	wal := mount("200m") // apart: where that is full, PostgreSQL itself stops
-	c := pgtest.Start(t, pgtest.Options{Dir: disk, Init: []string{"--waldir=" + filepath.Join(wal, "wal")}})
+	c := startCluster(t, pgtest.Options{Dir: disk, Init: []string{"--waldir=" + filepath.Join(wal, "wal")}})
 	s := newSubject(t, c)
 	s.Mutate(t, 1)
 	good := s.capture(t)
@@ -207,7 +207,7 @@ func fill(t *testing.T, dir string, leave uint64) {
 
 // A role that is gone comes back with what it had.
 func TestRoles(t *testing.T) {
-	c := pgtest.Start(t, pgtest.Options{})
+	c := startCluster(t, pgtest.Options{})
 	s := newSubject(t, c)
 	s.cfg.DSN = c.DSN(s.db) // a superuser may make roles
 	s.Reopen(t)
@@ -246,7 +246,7 @@ func TestRoles(t *testing.T) {
 
 // Encodings, collations and names of all sorts come back.
 func TestEncodings(t *testing.T) {
-	c := pgtest.Start(t, pgtest.Options{})
+	c := startCluster(t, pgtest.Options{})
 	for i, tt := range []struct{ create, sql string }{
 		{"ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'", "CREATE TABLE \"größe\" (\"é\" text); INSERT INTO \"größe\" VALUES ('äöü'), (chr(255))"},
 		{"ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C'", `CREATE TABLE t (x text); INSERT INTO t VALUES (E'\xff\xfe'), ('ok')`},
@@ -292,7 +292,7 @@ func TestOwner(t *testing.T) {
 	check(t, err)
 	gid, err := strconv.Atoi(nobody.Gid)
 	check(t, err)
-	c := pgtest.Start(t, pgtest.Options{HBA: "local all postgres trust\nlocal all all peer\nhost all all 127.0.0.1/32 scram-sha-256\n"})
+	c := startCluster(t, pgtest.Options{HBA: "local all postgres trust\nlocal all all peer\nhost all all 127.0.0.1/32 scram-sha-256\n"})
 	c.Psql(t, "postgres", "CREATE ROLE nobody LOGIN CREATEDB PASSWORD 'x'; CREATE ROLE root LOGIN SUPERUSER; CREATE DATABASE mine OWNER nobody")
 	s := &subject{c: c, db: "mine"}
 	s.open(t, "host="+c.Socket+" port="+strconv.Itoa(c.Port)+" dbname=mine")

@@ -26,6 +26,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"mulligan/testkit"
 )
 
@@ -97,6 +99,17 @@ func New(t testing.TB, o Options) *Cluster {
 	c.command(t, "cp", "-a", "--reflink=auto", template(t, c, o), c.DataDir)
 	c.configure(t, o)
 	return c
+}
+
+// Memory is a folder on a file system in memory, where there is room: for tests that are not
+// about power cuts. "" is none.
+func Memory() string {
+	const dir, room = "/dev/shm", 4 << 30
+	var st unix.Statfs_t
+	if unix.Statfs(dir, &st) != nil || st.Type != unix.TMPFS_MAGIC || st.Bavail*uint64(st.Bsize) < room {
+		return ""
+	}
+	return dir
 }
 
 // Bin is the folder of the newest server programs on this host. Without any,

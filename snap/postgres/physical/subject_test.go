@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-	"golang.org/x/sys/unix"
 
 	"mulligan/privsep"
 	"mulligan/snap"
@@ -95,7 +94,7 @@ func newSubject(t testing.TB, o options) *subject {
 		o.init = append(o.init, "--wal-segsize=1") // less to be copied
 	}
 	if isTest && o.dir == "" {
-		o.dir = memory()
+		o.dir = pgtest.Memory()
 	}
 	c := pgtest.New(t, pgtest.Options{Dir: o.dir, Settings: settings, Init: o.init, Databases: []string{"app"}, Slim: isTest})
 	uid, gid := c.Owner()
@@ -113,17 +112,6 @@ func newSubject(t testing.TB, o options) *subject {
 		check(t, s.driver.Maintain(t.Context()))
 	}
 	return s
-}
-
-// memory is a folder on a file system in memory, where there is room: no test here
-// is about power cuts, and syncing a busy host's disk takes long. "" is none.
-func memory() string {
-	const dir, room = "/dev/shm", 4 << 30
-	var st unix.Statfs_t
-	if unix.Statfs(dir, &st) != nil || st.Type != unix.TMPFS_MAGIC || st.Bavail*uint64(st.Bsize) < room {
-		return ""
-	}
-	return dir
 }
 
 // enable takes the cluster into care, with the restart that this may need.
