@@ -23,7 +23,7 @@ func TestWholeSeconds(t *testing.T) {
 			if follow {
 				f.follow(t)
 			}
-			deadline := time.Now().Add(time.Minute)
+			deadline := time.Now().Add(testkit.Patience)
 			for !withinOneSecond(t, f, ws) {
 				if time.Now().After(deadline) {
 					t.Fatal("two writes and a checkpoint never fell into one second")

@@ -193,19 +193,21 @@ func (x *torn) prepare(t *testing.T) {
 	must(t, err)
 }
 
-// TestKilledAtSeams kills Commit at each of its steps, and then Undo as well.
+// TestKilledAtSeams kills Commit at one in five of its steps, which rotate, and then Undo as well.
 func TestKilledAtSeams(t *testing.T) {
 	x := newTorn(t)
-	step := 1
-	if testing.Short() {
-		step = 5
-	}
-	for n := 1; ; n += step {
+	part, parts := testkit.Part(t, 5)
+	for n, kills := 1+part, 0; ; n += parts {
 		x.prepare(t)
 		if !x.play(t, "commit", n, 0) {
 			x.settle(t, "never killed", true)
+			if kills == 0 {
+				t.Errorf("Commit has no %d steps", n)
+			}
+			testkit.Tally(t, "kills", kills)
 			break
 		}
+		kills++
 		if n%3 == 0 && x.play(t, "undo", n, 0) {
 			x.settle(t, fmt.Sprintf("commit and undo killed at step %d", n), n%2 == 0)
 			continue
@@ -222,9 +224,9 @@ func TestKilledAnyTime(t *testing.T) {
 	x.play(t, "commit", -1, 0)
 	took := time.Since(start)
 	x.settle(t, "not killed", true)
-	rounds := 40
-	if testing.Short() {
-		rounds = 8
+	rounds := 12
+	if long() {
+		rounds = 100
 	}
 	m := testkit.NewMoments(t, took, rounds)
 	for i := 0; m.Next(); i++ {

@@ -72,7 +72,7 @@ func New(cfg Config) (*Driver, error) {
 	} else {
 		d.Driver, err = logical.New(logical.Config{
 			App: cfg.App, Name: cfg.Name, DSN: cfg.DSN, StateDir: cfg.dir(Logical), Store: cfg.Store,
-			Owner: cfg.Owner, Seam: cfg.Failpoint,
+			Owner: cfg.Owner, Failpoint: cfg.Failpoint,
 		})
 	}
 	if err != nil {
@@ -216,10 +216,19 @@ func (d *Driver) Rehearse(ctx context.Context, as snap.RestoreID, id snap.Snapsh
 	return r.Rehearse(ctx, as, id)
 }
 
+// Leftovers drops what restores left on the server, in mode logical.
+func (d *Driver) Leftovers(ctx context.Context) ([]string, error) {
+	if l, ok := d.Driver.(snap.Leaver); ok {
+		return l.Leftovers(ctx)
+	}
+	return nil, nil
+}
+
 var (
 	_ snap.Driver       = (*Driver)(nil)
 	_ snap.LiveCapturer = (*Driver)(nil)
 	_ snap.Differ       = (*Driver)(nil)
 	_ snap.Maintainer   = (*Driver)(nil)
 	_ snap.Rehearser    = (*Driver)(nil)
+	_ snap.Leaver       = (*Driver)(nil)
 )

@@ -204,7 +204,7 @@ func TestLogBegunAnew(t *testing.T) {
 	holder.do(t, order{Path: s.path(), Hold: true, SQL: []string{"SELECT count(*) FROM n"}})
 	writer.do(t, order{Path: s.path(), SQL: []string{"UPDATE n SET n = 1", "UPDATE kv SET v = randomblob(9000)", "PRAGMA wal_checkpoint(FULL)"}})
 	reads := 0
-	s.cfg.Seam = func(step string) error {
+	s.cfg.Failpoint = func(step string) error {
 		if step == "capture: read" {
 			reads++
 			writer.do(t, order{Path: s.path(), SQL: []string{fmt.Sprintf("UPDATE n SET n = %d", 10*reads)}})

@@ -1,13 +1,13 @@
-package records
+package database
 
 import (
 	"errors"
 	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 
 	"mulligan/errs"
+	"mulligan/failpoint"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 )
@@ -25,12 +25,12 @@ func must(t *testing.T, err error) {
 	}
 }
 
-func open(t *testing.T, seam func(string) error) (*Records, *cas.Store) {
+func open(t *testing.T, hook failpoint.Hook) (*Records, *cas.Store) {
 	t.Helper()
 	store, err := cas.Open(t.TempDir(), cas.Options{})
 	must(t, err)
 	t.Cleanup(func() { must(t, store.Close()) })
-	r, err := Open(Config{Driver: "some", App: "app", Name: "main", Store: store, StateDir: t.TempDir(), Seam: seam})
+	r, err := Open(Config{Driver: "some", App: "app", Name: "main", Store: store, StateDir: t.TempDir(), Failpoint: hook})
 	must(t, err)
 	return r, store
 }
@@ -125,7 +125,7 @@ func TestAdvance(t *testing.T) {
 	p := &own{Plan: NewPlan(snap.RestoreRequest{ID: "op", Target: "a", Base: "b"}, Preparing, nil), Extra: "more"}
 	must(t, r.Advance(p, Prepared))
 	if err := r.Advance(p, Committing); !errors.Is(err, broken) {
-		t.Fatal("the seam's error is lost:", err)
+		t.Fatal("the failpoint's error is lost:", err)
 	}
 	var back own
 	must(t, r.Load("", "op", &back))
@@ -140,30 +140,4 @@ func TestAdvance(t *testing.T) {
 	if !slices.Equal(steps, []string{"phase: prepared", "phase: committing"}) {
 		t.Error("steps", steps)
 	}
-}
-
-// TestInstall: what was staged is the switch as a whole, in the place of an older one.
-func TestInstall(t *testing.T) {
-	r, _ := open(t, nil)
-	for _, content := range []string{"one", "two"} {
-		staged, err := r.Stage("op")
-		must(t, err)
-		must(t, os.WriteFile(filepath.Join(staged, "target"), []byte(content), 0o600))
-		must(t, r.Install(&own{Plan: NewPlan(snap.RestoreRequest{ID: "op"}, Prepared, nil), Extra: content}, staged))
-		var p own
-		must(t, r.Load("", "op", &p))
-		data, err := os.ReadFile(filepath.Join(r.Folder("op"), "target"))
-		must(t, err)
-		if string(data) != content || p.Extra != content {
-			t.Errorf("the switch has %q, its plan %q, want %q", data, p.Extra, content)
-		}
-	}
-	names, err := r.Switches()
-	must(t, err)
-	if !slices.Equal(names, []string{"op"}) {
-		t.Error("left over:", names)
-	}
-	must(t, r.Drop("op"))
-	must(t, r.Drop("op"))
-	kind(t, r.Load("", "op", &own{}), errs.NotFound)
 }

@@ -1,4 +1,4 @@
-package records
+package database
 
 import (
 	"encoding/json"
@@ -31,6 +31,7 @@ type Plan struct {
 	Target, Base snap.SnapshotID
 	Phase        Phase
 	Changes      []snap.Change
+	Reached      Phase `json:",omitempty"` // the phase that the switch was in when it was dropped
 }
 
 // NewPlan begins a switch's plan.
@@ -124,40 +125,7 @@ func (r *Records) Advance(p Planned, to Phase) error {
 		head.Phase = from
 		return err
 	}
-	if r.seam == nil {
-		return nil
-	}
-	return r.seam("phase: " + string(to))
-}
-
-// Stage makes an empty folder in which a driver gathers what belongs to a
-// switch, until Install puts it in its place.
-func (r *Records) Stage(id snap.RestoreID) (dir string, err error) {
-	dir = filepath.Join(r.switches, ".new-"+string(id))
-	if err := os.RemoveAll(dir); err != nil {
-		return "", err
-	}
-	return dir, os.Mkdir(dir, 0o700)
-}
-
-// Install puts p into the staged folder and makes that the switch's, in the
-// place of an older one. What was staged must be durable.
-func (r *Records) Install(p Planned, staged string) error {
-	if err := writePlan(staged, p); err != nil {
-		return err
-	}
-	id := p.Head().ID
-	old := filepath.Join(r.switches, ".old-"+string(id))
-	if err := os.RemoveAll(old); err != nil {
-		return err
-	}
-	if err := os.Rename(r.Folder(id), old); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	if err := os.Rename(staged, r.Folder(id)); err != nil {
-		return err
-	}
-	return errors.Join(durable.Sync(r.switches), os.RemoveAll(old))
+	return r.failpoint.At("phase: " + string(to))
 }
 
 // Switches lists the names in the plans' folder: of switches, and of what a
@@ -168,16 +136,6 @@ func (r *Records) Switches() (names []string, err error) {
 		names = append(names, e.Name())
 	}
 	return names, err
-}
-
-// Whole reports whether a name that Switches gave is that of a switch with a plan,
-// whatever is in it.
-func (r *Records) Whole(name string) bool {
-	if !ValidName(name) {
-		return false
-	}
-	_, err := os.Lstat(filepath.Join(r.switches, name, planFile))
-	return !errors.Is(err, os.ErrNotExist)
 }
 
 // Drop removes the folder of that name: its plan first, so that a switch that

@@ -1,6 +1,8 @@
-// Package records is the bookkeeping that the database drivers share: the names
-// under which the store holds a database's snapshots and the two ends of its
-// switches, and the plans of those switches, on disk.
+// Package database is what all database drivers share. A [Driver] takes the steps of
+// captures and switches in their order, and sees to what is on the disk before each; an
+// [Engine] does in each step what its kind of database needs. [Records] are the names under
+// which the store holds a database's snapshots and the two ends of its switches, and the
+// plans of those switches, on disk.
 //
 //	<driver>/<app>/<database>/snap/<snapshot>              root of a snapshot
 //	<driver>/<app>/<database>/switch/<restore>/<snapshot>  root of a switch's target or base
@@ -9,15 +11,17 @@
 // A snapshot may be deleted while a switch needs it: that has roots of its own.
 // Without a plan there is no switch, so a plan is the last thing to be written
 // and the first to be removed.
-package records
+package database
 
 import (
+	"cmp"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"mulligan/errs"
+	"mulligan/failpoint"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 )
@@ -25,21 +29,22 @@ import (
 // Config says whose records they are.
 type Config struct {
 	Driver    string
+	Noun      string // what the operations call it: "database" if ""
 	App, Name string // no slashes, and no dot in front
 	Store     *cas.Store
-	StateDir  string // absolute, the daemon's own, for this database alone
-	// Seam, where set, is called when a plan has reached a phase; an error
-	// stands for a failure there.
-	Seam func(step string) error
+	StateDir  string         // absolute, the daemon's own, for this database alone
+	Failpoint failpoint.Hook // for tests
 }
 
 // Records are those of one database.
 type Records struct {
-	store    *cas.Store
-	name     string // of the database, in errors
-	prefix   string // of the names of its roots
-	switches string // the folder of its plans
-	seam     func(step string) error
+	store     *cas.Store
+	driver    string
+	noun      string
+	name      string // of the database, in errors
+	prefix    string // of the names of its roots
+	switches  string // the folder of its plans
+	failpoint failpoint.Hook
 }
 
 // Open makes the folder of the plans if there is none.
@@ -54,8 +59,8 @@ func Open(c Config) (*Records, error) {
 		return nil, errs.New(errs.Invalid, op, "a store and an absolute state folder are needed")
 	}
 	r := &Records{
-		store: c.Store, name: c.Name, prefix: c.Driver + "/" + c.App + "/" + c.Name + "/",
-		switches: filepath.Join(c.StateDir, "switches"), seam: c.Seam,
+		store: c.Store, driver: c.Driver, noun: cmp.Or(c.Noun, "database"), name: c.Name, prefix: c.Driver + "/" + c.App + "/" + c.Name + "/",
+		switches: filepath.Join(c.StateDir, "switches"), failpoint: c.Failpoint,
 	}
 	return r, errs.Wrap(errs.Failed, op, os.MkdirAll(r.switches, 0o700))
 }
