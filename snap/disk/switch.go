@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dustin/go-humanize"
 	"github.com/zeebo/blake3"
 
 	"mulligan/errs"
@@ -530,14 +531,4 @@ func (d *Driver) changesOf(dev string, a, b layerID, between []layerID) (string,
 	return strings.Join(words, "; "), err
 }
 
-func humanBytes(n int64) string {
-	for _, u := range []struct {
-		of   int64
-		name string
-	}{{1 << 30, "GiB"}, {1 << 20, "MiB"}, {1 << 10, "KiB"}} {
-		if n >= u.of {
-			return fmt.Sprintf("%.1f %s", float64(n)/float64(u.of), u.name)
-		}
-	}
-	return fmt.Sprintf("%d bytes", n)
-}
+func humanBytes(n int64) string { return humanize.IBytes(uint64(n)) }

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dustin/go-humanize"
+
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/database"
@@ -161,18 +163,8 @@ func (a side) differences(b side) (list []string) {
 	return list
 }
 
-// size is a number of bytes, readable.
-func size(n int64) string {
-	switch {
-	case n < 1<<10:
-		return fmt.Sprintf("%d bytes", n)
-	case n < 1<<20:
-		return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
-	case n < 1<<30:
-		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
-	}
-	return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
-}
+// size is a number of bytes for people.
+func size(n int64) string { return humanize.IBytes(uint64(n)) }
 
 // compareObjects says what happened to the objects of a schema, from a to b.
 func compareObjects(a, b []object) (list []snap.Change) {
