@@ -54,10 +54,28 @@ func (d *Driver) noteLocation() error {
 	if text, err = json.Marshal(d.location); err != nil {
 		return err
 	}
-	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
+	return keepLocation(path, text)
+}
+
+// keepLocation writes the note durably: after a power cut the workspace may not be mounted, and the empty
+// folder below must not be noted in its place.
+func keepLocation(path string, text []byte) error {
+	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
 		return err
 	}
-	return os.Rename(path+".new", path) // after a power cut it is noted anew
+	_, err = f.Write(text)
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
 }
 
 // checkLocation makes sure that the opened workspace is where it was.
