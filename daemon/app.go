@@ -12,10 +12,9 @@ import (
 	"time"
 
 	"mulligan/daemon/store"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/snap"
-	"mulligan/snap/disk"
 	"mulligan/systemd"
 )
 
@@ -91,26 +90,26 @@ func (a *app) layer(name snap.Layer) (layer, bool) {
 
 // setUp builds the drivers and the unit of an app.
 func (d *Daemon) setUp(ctx context.Context, rec store.App) (*setup, error) {
-	disks, err := d.disksOf(ctx, rec)
+	g, err := d.guestOf(ctx, rec)
 	if err != nil {
 		return nil, err
 	}
-	s, err := d.assemble(ctx, rec, disks)
-	if err != nil && disks != nil {
-		err = errs.Also(err, disks.Close())
+	s, err := d.assemble(ctx, rec, g)
+	if err != nil && g != nil {
+		err = errs.Also(err, g.driver.Close())
 	}
 	return s, err
 }
 
-func (d *Daemon) assemble(ctx context.Context, rec store.App, disks *disk.Driver) (*setup, error) {
+func (d *Daemon) assemble(ctx context.Context, rec store.App, g *guest) (*setup, error) {
 	unit, err := d.unitOf(ctx, rec)
-	if err == nil && disks != nil {
-		unit, err = d.withDomain(ctx, rec, unit, disks)
+	if err == nil && g != nil {
+		unit, err = d.withDomain(ctx, rec, unit, g.driver)
 	}
 	if err != nil {
 		return nil, err
 	}
-	layers, err := d.layersOf(ctx, rec, disks)
+	layers, err := d.layersOf(ctx, rec, g)
 	if err != nil {
 		return nil, err
 	}
@@ -137,6 +136,7 @@ func (s *setup) adopt(old *setup) {
 
 // closeDrivers closes what the present drivers hold open, before others take their place.
 func (d *Daemon) closeDrivers(a *app) {
+	a.awaitRehearsal()
 	if err := a.now.Load().close(); err != nil {
 		d.opt.Log.Warn("a driver did not close", "app", a.rec().Slug, "err", err)
 	}
@@ -148,6 +148,7 @@ func (d *Daemon) open(ctx context.Context, a *app) error {
 	d.closeDrivers(a)
 	next, err := d.setUp(ctx, a.rec())
 	if err == nil {
+		next.keepHeld(a.now.Load())
 		a.now.Store(next)
 	}
 	if err != nil {
@@ -199,7 +200,11 @@ func (d *Daemon) take(ctx context.Context, a *app, what string, who ipc.Caller, 
 	if err != nil {
 		return nil, err
 	}
-	if err := d.settle(ctx, a); err != nil {
+	err = d.settle(ctx, a)
+	if err == nil {
+		err = d.reachAgain(ctx, a)
+	}
+	if err != nil {
 		release()
 		return nil, errs.Wrap(errs.Failed, what, err)
 	}

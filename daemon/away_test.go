@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"mulligan/daemon"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/snap/postgres/pgtest"
 	"mulligan/testkit"
 )
@@ -25,6 +25,9 @@ type awayServer struct {
 	start, stop func(t *testing.T)
 	set         func(t *testing.T, word string)
 	get         func(t *testing.T) string
+	ask         func(t *testing.T, sql string) string // of MariaDB
+	folder      string                                // that its processes work in, where the test needs it
+	rehearses   string                                // how a step begins that a rehearsal takes beside the live database
 }
 
 // awayServers start a server of each kind that is none of a folder's.
@@ -86,7 +89,7 @@ func awayMariaDB(t *testing.T) *awayServer {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	socket, data := filepath.Join(dir, "s"), filepath.Join(dir, "data")
-	s := &awayServer{db: ipc.Database{Name: "main", Driver: "mysql", DSN: "mysql://root@localhost/shop?socket=" + socket}}
+	s := &awayServer{db: ipc.Database{Name: "main", Driver: "mysql", DSN: "mysql://root@localhost/shop?socket=" + socket}, folder: data, rehearses: "prepare: load"}
 	made := false
 	sql := func(t *testing.T, text string) string {
 		return says(t, text, "mariadb", "--no-defaults", "--socket="+socket, "--user=root", "--batch", "--skip-column-names")
@@ -104,6 +107,7 @@ func awayMariaDB(t *testing.T) *awayServer {
 			made = true
 		}
 	}
+	s.ask = sql
 	s.set = func(t *testing.T, word string) {
 		sql(t, "DELETE FROM shop.words; INSERT INTO shop.words VALUES ('"+word+"')")
 	}
@@ -112,8 +116,11 @@ func awayMariaDB(t *testing.T) *awayServer {
 }
 
 func awayPostgres(t *testing.T) *awayServer {
-	c := pgtest.New(t, pgtest.Options{Dir: quickDir(t)})
-	s := &awayServer{db: ipc.Database{Name: "main", Driver: "postgres", DSN: c.DSN("postgres"), Mode: "logical"}}
+	return awayPostgresOf(pgtest.New(t, pgtest.Options{Dir: quickDir(t)}))
+}
+
+func awayPostgresOf(c *pgtest.Cluster) *awayServer {
+	s := &awayServer{db: ipc.Database{Name: "main", Driver: "postgres", DSN: c.DSN("postgres"), Mode: "logical"}, rehearses: "build: table"}
 	made := false
 	s.start = func(t *testing.T) {
 		c.Start(t)

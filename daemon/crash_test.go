@@ -42,7 +42,7 @@ func victim(plan string) {
 	var mu sync.Mutex // also keeps a victim that is dying from going on
 	var names []string
 	armed, n := false, 0
-	seam := func(step string) error {
+	hook := func(step string) error {
 		mu.Lock()
 		defer mu.Unlock()
 		if armed {
@@ -59,7 +59,7 @@ func victim(plan string) {
 	}
 	ctx := context.Background()
 	opt := world{bus: f.Bus}.options()
-	opt.StateDir, opt.Seam = f.State, seam
+	opt.StateDir, opt.Failpoint = f.State, hook
 	d, err := daemon.Open(ctx, opt)
 	must(err)
 	if f.Do == "prune" {

@@ -22,8 +22,8 @@ import (
 
 	"mulligan/daemon"
 	"mulligan/daemon/sysfault"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/snap/postgres/pgtest"
 	"mulligan/testkit"
 )
@@ -94,14 +94,14 @@ func (h *hostage) stop(t *testing.T) {
 
 // serveHostage is the hostage's process.
 func serveHostage(dir string) {
-	var seam seam
+	var point armed
 	opt := world{dir: dir}.options()
-	opt.Seam = seam.step
+	opt.Failpoint = point.step
 	d, err := daemon.Open(context.Background(), opt)
 	must(err)
 	mux := http.NewServeMux()
 	mux.Handle("/", d.Handler())
-	mux.HandleFunc("POST /seam", seam.arm)
+	mux.HandleFunc("POST /failpoint", point.arm)
 	l, err := ipc.Listen(filepath.Join(dir, "api.sock"), 0o600)
 	must(err)
 	srv := ipc.NewHTTPServer(mux, nil)
@@ -112,8 +112,8 @@ func serveHostage(dir string) {
 	must(srv.Close())
 }
 
-// seam is the daemon's: it fails at one step.
-type seam struct {
+// armed is the daemon's failpoint: it fails at one step.
+type armed struct {
 	mu    sync.Mutex
 	names []string
 	kind  string
@@ -122,7 +122,7 @@ type seam struct {
 	errno unix.Errno
 }
 
-func (s *seam) step(name string) error {
+func (s *armed) step(name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.names = append(s.names, name)
@@ -130,13 +130,13 @@ func (s *seam) step(name string) error {
 		s.n++
 	}
 	if kind(name) == s.kind && s.n == s.at {
-		return &os.PathError{Op: name, Path: "seam", Err: s.errno}
+		return &os.PathError{Op: name, Path: "failpoint", Err: s.errno}
 	}
 	return nil
 }
 
 // arm begins a new count, and answers with the names of the one before.
-func (s *seam) arm(w http.ResponseWriter, r *http.Request) {
+func (s *armed) arm(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	must(json.NewEncoder(w).Encode(s.names))
@@ -147,11 +147,11 @@ func (s *seam) arm(w http.ResponseWriter, r *http.Request) {
 	s.names, s.kind, s.at, s.n, s.errno = nil, r.URL.Query().Get("kind"), at, 0, unix.Errno(errno)
 }
 
-// seams arms the daemon's seam.
-func (h *hostage) seams(t *testing.T, kind string, at int, errno unix.Errno) (names []string) {
+// failpoints arms the daemon's failpoint.
+func (h *hostage) failpoints(t *testing.T, kind string, at int, errno unix.Errno) (names []string) {
 	t.Helper()
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial(h.Socket())}}
-	resp, err := client.Post(fmt.Sprintf("http://daemon/seam?kind=%s&at=%d&errno=%d", url.QueryEscape(kind), at, int(errno)), "", nil)
+	resp, err := client.Post(fmt.Sprintf("http://daemon/failpoint?kind=%s&at=%d&errno=%d", url.QueryEscape(kind), at, int(errno)), "", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -354,9 +354,9 @@ func TestFaultAtEveryStep(t *testing.T) {
 		t.Run(do, func(t *testing.T) {
 			clear(o.tally)
 			o.prepare(t, do)
-			o.seams(t, "", 0, 0)
+			o.failpoints(t, "", 0, 0)
 			res, err := o.operate(t.Context())
-			names := o.seams(t, "", 0, 0)
+			names := o.failpoints(t, "", 0, 0)
 			o.check(t, do, res, err)
 			steps := pick(t, names)
 			hits := 0
@@ -385,9 +385,9 @@ func (o *ordeal) failStep(t *testing.T, do string, names []string, i int, errno 
 	t.Helper()
 	for range misses {
 		o.prepare(t, do)
-		o.seams(t, kind(names[i]), nth(names, i), errno)
+		o.failpoints(t, kind(names[i]), nth(names, i), errno)
 		res, err := o.operate(t.Context())
-		did := o.seams(t, "", 0, 0)
+		did := o.failpoints(t, "", 0, 0)
 		o.check(t, names[i], res, err)
 		if slices.Contains(kindsOf(did), fmt.Sprint(kind(names[i]), nth(names, i))) {
 			return

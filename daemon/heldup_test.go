@@ -1,14 +1,17 @@
 package daemon_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 // TestLayerHeldUp: what one layer's driver left cannot be read when the daemon starts. That
@@ -74,5 +77,105 @@ func TestLayerHeldUp(t *testing.T) {
 	goBack(t, d, cp, ipc.RollbackRequest{})
 	if got := s.get(t); got != "zero" {
 		t.Errorf("the database says %q, want zero", got)
+	}
+}
+
+// calledBy reports whether a function whose name ends like this called the caller.
+func calledBy(name string) bool {
+	pcs := make([]uintptr, 64)
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs)])
+	for {
+		f, more := frames.Next()
+		if strings.HasSuffix(f.Function, name) {
+			return true
+		}
+		if !more {
+			return false
+		}
+	}
+}
+
+// TestFilesHeldUp: what a create that was cut short left of the files cannot be dropped when the
+// daemon starts. The files wait, the database goes back, and checkpoints can be deleted and
+// pruned meanwhile: what is stored of their files is dropped later.
+func TestFilesHeldUp(t *testing.T) {
+	w := newWorld(t, nil)
+	opt := w.options()
+	var failing, held atomic.Bool
+	opt.Failpoint = func(step string) error {
+		switch {
+		case failing.Load() && (step == "record checkpoint" || step == "append-change" && calledBy("files.(*Driver).Delete")),
+			held.Load() && step == "append-change" && calledBy("files.(*Driver).Sweep"):
+			return errs.New(errs.Failed, step, "no").WithHint("mend the disk")
+		}
+		return nil
+	}
+	d := w.openAs(t, opt)
+	defer func() { w.close(t, d) }()
+	if err := keepLast(t.Context(), d, 10); err != nil {
+		t.Fatal(err)
+	}
+	var ids []ipc.CheckpointID
+	var files []string // their snapshots' ids
+	for i := range 4 {
+		w.set(t, fmt.Sprint("word-", i))
+		ids = append(ids, create(t, d))
+		files = append(files, *listed(t, d)[0].FilesSnapshot)
+	}
+	w.set(t, "one")
+	failing.Store(true)
+	if _, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{}); err == nil {
+		t.Fatal("the create was not cut short")
+	}
+	w.close(t, d)
+	failing.Store(false)
+	held.Store(true)
+	d = w.openAs(t, opt)
+	if p := problemsOf(t, d); !strings.Contains(p, "files cannot be used yet") || !strings.Contains(p, "mend the disk") {
+		t.Errorf("the problems are %q", p)
+	}
+	_, err := d.Rollback(t.Context(), root, "shop", ids[3], ipc.RollbackRequest{}, nil)
+	if err == nil || !strings.Contains(errs.HintOf(err), "--without files") {
+		t.Fatalf("a whole rollback: %v (%s)", err, errs.HintOf(err))
+	}
+	if _, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{}); err == nil || !strings.Contains(err.Error(), "files") {
+		t.Errorf("a checkpoint: %v", err)
+	}
+	for _, req := range []ipc.RollbackRequest{{Scope: []string{"layer:db"}}, {Without: []string{"files"}}} {
+		goBack(t, d, ids[3], req)
+		if word, err := w.sqliteSays(); err != nil || word != "word-3" {
+			t.Errorf("the database says %q, %v", word, err)
+		}
+		if got := read(t, w.ws(), "file0"); got != "one" {
+			t.Errorf("files that are held up say %q", got)
+		}
+		goBack(t, d, ipc.Redo, ipc.RollbackRequest{})
+	}
+
+	if err := d.Delete(t.Context(), root, "shop", ids[0]); err != nil {
+		t.Errorf("delete: %v", err)
+	}
+	if err := keepLast(t.Context(), d, 1); err != nil {
+		t.Fatal(err)
+	}
+	if p := problemsOf(t, d); !strings.Contains(p, "files cannot be used yet") {
+		t.Errorf("a change of the app's settings ended what held its files up: %q", p)
+	}
+	res, err := d.Prune(t.Context(), root, "shop", false)
+	if err != nil || !slices.Contains(res.Deleted, ids[1]) || !slices.Contains(res.Deleted, ids[2]) {
+		t.Errorf("prune: %+v, %v", res, err)
+	}
+	for _, cp := range listed(t, d) {
+		if slices.Contains(ids[:3], cp.ID) {
+			t.Errorf("%s was deleted, and is listed", cp.ID)
+		}
+	}
+
+	held.Store(false)
+	waitFor(t, "the files are not held up", func() bool { return !strings.Contains(problemsOf(t, d), "cannot be used yet") })
+	goBack(t, d, ids[3], ipc.RollbackRequest{})
+	w.runs(t, d, "word-3")
+	for _, id := range files[:3] {
+		waitFor(t, "what was deleted is dropped: "+id, func() bool { return w.roots(t, id) == 0 })
 	}
 }

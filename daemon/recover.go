@@ -9,8 +9,8 @@ import (
 	"strings"
 
 	"mulligan/daemon/store"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/snap"
 )
 
@@ -69,6 +69,7 @@ func (d *Daemon) sweepAndRecover(ctx context.Context, a *app) error {
 // sweep drops what a disposal names, and no checkpoint or operation holds. A layer whose
 // driver cannot do that is held up, and the others are not.
 func (d *Daemon) sweep(ctx context.Context, a *app, left []store.Operation) error {
+	a.awaitRehearsal()
 	all, err := d.store.Disposals(ctx)
 	if err != nil {
 		return err
@@ -172,7 +173,7 @@ func (d *Daemon) recoverRollback(ctx context.Context, a *app, op store.Operation
 	r.again = r.plan.Phase == undoing
 	err := r.resume(ctx)
 	if r.forgotten(err) {
-		word := "a " + r.words() + " had ended, and the records had forgotten that"
+		word := "a " + r.words() + " had ended, but the records did not say so"
 		if err := d.startAgain(ctx, a, r.plan.Running && r.stops()); err != nil {
 			return "", err
 		}

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"mulligan/daemon/store"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/snap"
 )
 
@@ -28,6 +28,7 @@ type rehearsals struct {
 	due   bool          // a checkpoint was made, or the daemon started, since all was looked at
 	cut   func()        // ends the one that is under way; nil: none is
 	ended chan struct{} // closed when it has ended
+	dirty bool          // one was cut short, and what it made may be left on the server
 	after time.Time     // when it may be tried again
 	wait  time.Duration
 	known map[snap.Layer]rehearsed
@@ -75,6 +76,7 @@ func (d *Daemon) rehearse(ctx context.Context, a *app) error {
 		}
 	}
 	a.restRehearsals(err)
+	d.pursue(a)
 	return err
 }
 
@@ -102,27 +104,53 @@ func (a *app) beginRehearsal(ctx context.Context) (inner context.Context, end fu
 	}
 }
 
-// cutRehearsal ends the rehearsal that is under way, and waits until it has cleared up. The
+// clearUpGrace is how long an operation waits for a rehearsal that it cut short. One that
+// still waits for its server then, as for a frozen one, goes on clearing up beside the operation.
+const clearUpGrace = time.Second
+
+// cutRehearsal ends the rehearsal that is under way, and gives it a moment to clear up. The
 // caller holds the app, so that no other begins.
 func (a *app) cutRehearsal() {
 	a.mu.Lock()
 	cut, ended := a.rehearsals.cut, a.rehearsals.ended
 	a.mu.Unlock()
-	if cut != nil {
-		cut()
+	if cut == nil {
+		return
+	}
+	cut()
+	select {
+	case <-ended:
+	case <-time.After(clearUpGrace):
+	}
+}
+
+// awaitRehearsal waits until a rehearsal that was cut short has ended: its driver may be
+// neither swept nor closed before. The caller holds the app.
+func (a *app) awaitRehearsal() {
+	a.mu.Lock()
+	under, ended := a.rehearsals.cut != nil, a.rehearsals.ended
+	a.mu.Unlock()
+	if under {
 		<-ended
 	}
 }
 
-// restRehearsals has what failed for a reason that passes tried again, later and later.
+// restRehearsals has what failed for a reason that passes tried again, later and later. Once
+// nothing failed any more, the server is there: what rehearsals before left on it is swept.
 func (a *app) restRehearsals(err error) {
 	a.mu.Lock()
-	defer a.mu.Unlock()
 	r := &a.rehearsals
+	dirty := r.dirty
+	r.dirty = err != nil
 	if err == nil {
 		r.wait = 0
+		a.mu.Unlock()
+		if dirty {
+			a.unsettle(nil)
+		}
 		return
 	}
+	defer a.mu.Unlock()
 	r.due, r.wait = true, min(max(2*r.wait, rehearseAgain), rehearseMost)
 	r.after = time.Now().Add(r.wait)
 	a.rest.unlooked = a.rest.unlooked || a.leaves()
@@ -219,7 +247,7 @@ func (d *Daemon) smallEnough(ctx context.Context, l layer) (bool, error) {
 	if !ok {
 		return true, nil
 	}
-	if err := d.opt.Seam("weigh " + string(l.name) + " for a rehearsal"); err != nil {
+	if err := d.opt.Failpoint.At("weigh " + string(l.name) + " for a rehearsal"); err != nil {
 		return false, err
 	}
 	size, err := w.Weigh(ctx)
@@ -252,7 +280,7 @@ func (d *Daemon) noteRehearsal(ctx context.Context, a *app, o outcome) error {
 			cp.Snapshots[i].Rehearsal = &o.Rehearsal
 		}
 	}
-	if err := d.opt.Seam("record rehearsal"); err != nil {
+	if err := d.opt.Failpoint.At("record rehearsal"); err != nil {
 		return err
 	}
 	if err := d.store.PutCheckpoint(ctx, cp, ""); err != nil {

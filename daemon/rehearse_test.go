@@ -1,8 +1,14 @@
 package daemon_test
 
 import (
+	"context"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -13,10 +19,10 @@ import (
 )
 
 // rehearsing is a daemon that rehearses databases of up to so many bytes.
-func (w world) rehearsing(t *testing.T, most int64, seam func(step string) error) *daemon.Daemon {
+func (w world) rehearsing(t *testing.T, most int64, hook func(step string) error) *daemon.Daemon {
 	t.Helper()
 	opt := w.options()
-	opt.RehearseMax, opt.UpkeepEvery, opt.Seam = most, 10*time.Millisecond, seam
+	opt.RehearseMax, opt.UpkeepEvery, opt.Failpoint = most, 10*time.Millisecond, hook
 	return w.openAs(t, opt)
 }
 
@@ -163,6 +169,108 @@ func TestRehearsalGivesWay(t *testing.T) {
 	}
 	if left := aside(t, c); left != "" {
 		t.Errorf("left on the server: %s", left)
+	}
+}
+
+// freeze stops the processes of a server that works in a folder, and returns what lets them go on.
+func freeze(t *testing.T, dir string) (thaw func()) {
+	t.Helper()
+	var stopped []int
+	links, _ := filepath.Glob("/proc/[0-9]*/cwd") // the pattern is good
+	for _, link := range links {
+		if at, err := os.Readlink(link); err != nil || at != dir {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(link)))
+		if err == nil && syscall.Kill(pid, syscall.SIGSTOP) == nil {
+			stopped = append(stopped, pid)
+		}
+	}
+	if len(stopped) == 0 {
+		t.Errorf("no process works in %s", dir)
+	}
+	return sync.OnceFunc(func() {
+		for _, pid := range stopped {
+			_ = syscall.Kill(pid, syscall.SIGCONT) // it may have ended
+		}
+	})
+}
+
+// A server freezes in a rehearsal, and the rehearsal does not come to its end: what can be rolled back
+// without that server is rolled back all the same. When the server goes on, what the rehearsal left
+// on it is dropped, and the rehearsal is begun again, without a restart.
+func TestRescueBesideFrozenRehearsal(t *testing.T) {
+	for name, start := range map[string]func(t *testing.T) (s *awayServer, folder func() string, aside func() string){
+		"Postgres": func(t *testing.T) (*awayServer, func() string, func() string) {
+			c := pgtest.New(t, pgtest.Options{Dir: quickDir(t)})
+			s := awayPostgresOf(c)
+			return s, func() string { return c.DataDir }, func() string { return aside(t, c) }
+		},
+		"MariaDB": func(t *testing.T) (*awayServer, func() string, func() string) {
+			s := awayMariaDB(t)
+			return s, func() string { return s.folder }, func() string {
+				return s.ask(t, "SELECT schema_name FROM information_schema.schemata WHERE schema_name LIKE '%mulligan%'")
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, folder, aside := start(t)
+			s.start(t)
+			s.set(t, "zero")
+			w := world{dir: worldDir(t)}
+			write(t, w.ws(), "work", "zero")
+			frozen, goOn := make(chan bool), make(chan bool)
+			var times atomic.Int32
+			var thaw func()
+			d := w.rehearsing(t, 1<<30, func(step string) error {
+				if strings.HasPrefix(step, s.rehearses) && times.Add(1) == 1 {
+					thaw = freeze(t, folder())
+					close(frozen)
+					<-goOn
+				}
+				return nil
+			})
+			defer w.close(t, d)
+			release := sync.OnceFunc(func() { close(goOn) })
+			defer release()
+			if _, err := d.AddApp(t.Context(), root, ipc.App{Slug: "shop", Workspace: w.ws(), Databases: []ipc.Database{s.db}}); err != nil {
+				t.Fatal(err)
+			}
+			cp := create(t, d)
+			<-frozen
+			defer thaw()
+			write(t, w.ws(), "work", "one")
+			done := make(chan error, 1)
+			go func() {
+				_, err := d.Rollback(context.Background(), root, "shop", cp, ipc.RollbackRequest{Without: []string{"db:main"}}, nil)
+				done <- err
+			}()
+			select {
+			case err := <-done:
+				if err != nil {
+					t.Fatal(err)
+				}
+			case <-time.After(2 * time.Minute):
+				t.Fatal("the rollback waits for a rehearsal that does not end")
+			}
+			if got := read(t, w.ws(), "work"); got != "zero" {
+				t.Errorf("work says %q", got)
+			}
+			release()
+			if err := keepLast(t.Context(), d, 3); err != nil { // it waits until the rehearsal has given up
+				t.Fatal(err)
+			}
+			thaw()
+			if aside() == "" {
+				t.Error("the rehearsal left nothing on the frozen server")
+			}
+			if cp := rehearsed(t, d, cp); !*cp.Rehearsed {
+				t.Errorf("begun again: %+v", cp)
+			}
+			waitFor(t, "nothing is left on the server", func() bool { return aside() == "" })
+			goBack(t, d, cp, ipc.RollbackRequest{})
+		})
 	}
 }
 

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/testkit"
 )
 
@@ -149,7 +149,7 @@ func TestRuinCutShort(t *testing.T) {
 		opt := w.options()
 		var on atomic.Bool
 		var at atomic.Int64
-		opt.Seam = func(string) error {
+		opt.Failpoint = func(string) error {
 			if on.Load() && at.Add(1) >= int64(step) {
 				return errs.New(errs.Failed, "step", "cut")
 			}

@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/daemon/store"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
-	"mulligan/ipc/tomlfile"
 	"mulligan/snap"
+	"mulligan/tomlfile"
 )
 
 // Each layer of an app is safe by itself. A rollback captures, and looks at, only the
@@ -35,6 +35,7 @@ func (e *captureError) Unwrap() error { return e.err }
 type taking struct {
 	still   stillness
 	memory  bool // of a domain
+	revive  bool // a layer's server that is down may be started, as for a rollback
 	salvage bool // a layer that cannot be read is kept as raw bytes
 }
 
@@ -85,7 +86,7 @@ func salvage(ctx context.Context, l layer, req snap.CaptureRequest, why error) (
 // that the app had to be stopped for that: it would not hold still while it ran, or a layer
 // cannot be read, and its bytes are kept.
 func (r *rollback) captureBase(ctx context.Context, still stillness, running bool) (cp store.Checkpoint, halted bool, err error) {
-	cp, err = r.d.capture(ctx, r.a, r.safetyLayers(), taking{still: still})
+	cp, err = r.d.capture(ctx, r.a, r.safetyLayers(), taking{still: still, revive: true})
 	moving, kept := errors.Is(err, snap.ErrChanged), salvageable(err)
 	switch {
 	case err == nil:
@@ -99,7 +100,7 @@ func (r *rollback) captureBase(ctx context.Context, still stillness, running boo
 	case !kept:
 		return cp, false, r.orWithout(err)
 	}
-	cp, err = r.d.capture(ctx, r.a, r.safetyLayers(), taking{still: still, salvage: true})
+	cp, err = r.d.capture(ctx, r.a, r.safetyLayers(), taking{still: still, revive: true, salvage: true})
 	return cp, halted, r.orWithout(err)
 }
 

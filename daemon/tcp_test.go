@@ -19,8 +19,8 @@ import (
 
 	"mulligan/daemon"
 	"mulligan/daemon/gate"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 // served is a daemon that serves TCP on a port of loopback.

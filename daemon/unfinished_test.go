@@ -102,7 +102,7 @@ func (r *round) waitsForServer(t *testing.T, d *daemon.Daemon, what string, late
 func (w world) failing(t *testing.T, fails func(step string) error) *daemon.Daemon {
 	t.Helper()
 	opt := w.options()
-	opt.Seam = fails
+	opt.Failpoint = fails
 	d, err := daemon.Open(t.Context(), opt)
 	if err != nil {
 		t.Fatal(err)

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // Layer names one layer of an app: "files", "disk", or "db:" and the database's name.
@@ -128,6 +128,9 @@ type CaptureRequest struct {
 	ID SnapshotID
 	// Quiesced tells the driver that the app is stopped.
 	Quiesced bool
+	// Revive allows the driver to start a server of the layer that is down. Only a rollback
+	// sets it: what is down may have been stopped on purpose, and no other capture is worth starting it.
+	Revive bool
 	// At asks a Journal for the state at an earlier position; "" is the present.
 	At Mark
 }

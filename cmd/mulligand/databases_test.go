@@ -149,13 +149,13 @@ func TestPostgresPhysical(t *testing.T) {
 	set := func(settings string) (string, string, int) {
 		return d.mulligan("app", "set", "database=main="+dsn+"#data_dir="+c.DataDir+settings, "--app", "shop")
 	}
-	if _, stderr, code := set("&unit=shop.service"); code != 2 || !strings.Contains(stderr, "have one unit") {
+	if _, stderr, code := set("&unit=shop.service"); code != 2 || !strings.Contains(stderr, "have the same unit") {
 		t.Errorf("the app's own unit: exit %d, %s", code, stderr)
 	}
 	if _, stderr, code := set("&unit=nosuch.service"); code != 3 || !strings.Contains(stderr, "nosuch.service") {
 		t.Errorf("no unit: exit %d, %s", code, stderr)
 	}
-	if _, stderr, code := d.mulligan("app", "set", "database=main="+dsn+"#unit=pg.service", "--app", "shop"); code != 2 || !strings.Contains(stderr, "has a unit, and no data_dir") {
+	if _, stderr, code := d.mulligan("app", "set", "database=main="+dsn+"#unit=pg.service", "--app", "shop"); code != 2 || !strings.Contains(stderr, "has a unit, but no data_dir") {
 		t.Errorf("a unit alone: exit %d, %s", code, stderr)
 	}
 	d.refusesOthers(t, c)
@@ -379,12 +379,9 @@ func (a *testApp) survivesOwned(t *testing.T, c *pgtest.Cluster) {
 	d.cred = cred
 	to(cp.ID, before)
 
-	// A server that is down is started where it is needed.
+	// A server that is down is started by a rollback.
 	pgCtl(t, c, "stop")
-	a.create()
-	if got := lookPostgres(t, c); got != before {
-		t.Errorf("started for a checkpoint, there is\n%s\nwant\n%s", got, before)
-	}
+	to(cp.ID, before)
 
 	// A cluster that nothing can start any more goes back all the same.
 	for _, ruin := range []func() error{

@@ -68,29 +68,19 @@ var rescues = []struct {
 		v.shell(`mv shop.db ../moved.db; rm -f shop.db-*; ln -s ../moved.db shop.db`)
 		v.killApp()
 	}},
-	{"Postgres stopped", physicalVictim, func(v *victim) { v.systemctl("stop", "pg.service") }},
+	{"Postgres stopped", physicalVictim, serverStopped},
 	{"Postgres killed", physicalVictim, func(v *victim) { v.systemctl("kill", "-s", "KILL", "pg.service") }},
-	{"Postgres with a configuration that it does not start with", physicalVictim, func(v *victim) {
-		v.shell(`echo 'shared_buffers = lots' >>"$1/postgresql.conf"`, v.c.DataDir)
-		v.h.Exec("systemctl", "restart", "pg.service") // it fails
-	}},
-	{"Postgres without its control file", physicalVictim, func(v *victim) {
-		v.systemctl("stop", "pg.service")
-		v.shell(`rm "$1/global/pg_control"`, v.c.DataDir)
-		v.h.Exec("systemctl", "start", "pg.service") // it fails
-	}},
-	{"Postgres without its data folder", physicalVictim, func(v *victim) {
-		v.systemctl("stop", "pg.service")
-		v.shell(`rm -r "$1"`, v.c.DataDir)
-		v.h.Exec("systemctl", "start", "pg.service") // it fails
-	}},
-	{"Postgres whose data folder was deleted under it", physicalVictim, func(v *victim) {
-		v.shell(`rm -rf "$1"; :`, v.c.DataDir)
-	}},
-	{"Postgres with an empty data folder", physicalVictim, func(v *victim) {
-		v.systemctl("stop", "pg.service")
-		v.shell(`rm -r "$1"/*`, v.c.DataDir)
-	}},
+	{"Postgres with a configuration that it does not start with", physicalVictim, badConfiguration},
+	{"Postgres without its control file", physicalVictim, noControlFile},
+	{"Postgres without its data folder", physicalVictim, folderDeleted},
+	{"Postgres whose data folder was deleted under it", physicalVictim, folderDeletedUnder},
+	{"Postgres with an empty data folder", physicalVictim, folderEmptied},
+	{"Postgres without a unit, stopped", ownedVictim, serverStopped},
+	{"Postgres without a unit, with a configuration that it does not start with", ownedVictim, badConfiguration},
+	{"Postgres without a unit and its control file", ownedVictim, noControlFile},
+	{"Postgres without a unit and its data folder", ownedVictim, folderDeleted},
+	{"Postgres without a unit, whose data folder was deleted under it", ownedVictim, folderDeletedUnder},
+	{"Postgres without a unit, with an empty data folder", ownedVictim, folderEmptied},
 	{"Redis emptied", redisVictim, func(v *victim) { v.quit(); v.begin() }},
 	{"the workspace emptied", commandVictim, func(v *victim) { v.shell(`find . -mindepth 1 -delete`) }},
 	{"the workspace deleted", commandVictim, func(v *victim) { v.shell(`cd / && rm -r "$1"`, v.ws) }},
@@ -100,6 +90,46 @@ var rescues = []struct {
 		v.unitBecomes("failed", "restart")
 	}},
 	{".git deleted", commandVictim, func(v *victim) { v.shell(`rm -r .git; echo zwei >page.html`) }},
+}
+
+// What agents do to a cluster.
+func serverStopped(v *victim) { v.quit() }
+
+func badConfiguration(v *victim) {
+	v.shell(`echo 'shared_buffers = lots' >>"$1/postgresql.conf"`, v.c.DataDir)
+	v.restartInVain()
+}
+
+func noControlFile(v *victim) {
+	v.quit()
+	v.shell(`rm "$1/global/pg_control"`, v.c.DataDir)
+	v.restartInVain()
+}
+
+func folderDeleted(v *victim) {
+	v.quit()
+	v.shell(`rm -r "$1"`, v.c.DataDir)
+	v.restartInVain()
+}
+
+func folderDeletedUnder(v *victim) { v.shell(`rm -rf "$1"; :`, v.c.DataDir) }
+
+func folderEmptied(v *victim) {
+	v.quit()
+	v.shell(`rm -r "$1"/*`, v.c.DataDir)
+}
+
+// restartInVain has whoever serves the cluster try to start it again, which fails.
+func (v *victim) restartInVain() {
+	v.t.Helper()
+	if v.h != nil {
+		v.h.Exec("systemctl", "restart", "pg.service")
+	} else {
+		_ = v.c.Command("pg_ctl", "restart", "-w", "-s", "-D", v.c.DataDir, "-l", v.c.Log).Run()
+	}
+	if v.serverUp() {
+		v.t.Fatal("the ruined cluster has a server")
+	}
 }
 
 func (v *victim) shell(script string, args ...string) {
@@ -143,12 +173,21 @@ func TestRescue(t *testing.T) {
 				}
 			})
 			ruins := v.ruins()
+			var cluster []string // of one that is ruined; else the redo finds a server that is up
+			if v.c != nil && !v.serverUp() && !v.startable() {
+				cluster = v.clusterFiles()
+			}
 			v.rescue("undo")
 			v.is("undone", before)
 			v.sound()
 			if c.name != "the SQLite file cut off while the app uses it" { // it would not start, and ran then
 				v.rescue("redo")
 				sameListing(t, "redone", v.ruins(), ruins)
+				if cluster != nil {
+					sameListing(t, "redone, the cluster", v.clusterFiles(), cluster)
+				} else if v.c != nil && v.dump() != before.data {
+					t.Error("redone, the database is not what the agent left")
+				}
 				v.rescue("undo")
 				v.is("undone again", before)
 				v.sound()
@@ -159,6 +198,24 @@ func TestRescue(t *testing.T) {
 			}
 		})
 	}
+}
+
+// startable reports whether a server that is down could be started, by a copy of its folder.
+func (v *victim) startable() bool {
+	v.t.Helper()
+	dir := filepath.Join(filepath.Dir(v.c.DataDir), "copy")
+	if err := v.c.Command("cp", "-a", "--reflink=auto", v.c.DataDir, dir).Run(); err != nil {
+		return false
+	}
+	defer os.RemoveAll(dir)
+	ctl := func(args ...string) error { return v.c.Command("pg_ctl", append(args, "-w", "-s", "-D", dir)...).Run() }
+	if ctl("start", "-l", dir+".log") != nil {
+		return false
+	}
+	if err := ctl("stop", "-m", "immediate"); err != nil {
+		v.t.Fatal(err)
+	}
+	return true
 }
 
 // TestRescueWithoutServer undoes a turn while a server that mulligan cannot start is

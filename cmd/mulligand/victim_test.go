@@ -239,7 +239,10 @@ func (v *victim) usePostgres(c *pgtest.Cluster) {
 var unrestrict = regexp.MustCompile(`(?m)^\\(un)?restrict .*$`)
 
 // physicalVictim is an app with a Postgres cluster in the daemon's care, both units.
-func physicalVictim(t *testing.T) *victim {
+func physicalVictim(t *testing.T) *victim { return unitsVictim(t, "") }
+
+func unitsVictim(t *testing.T, without string) *victim {
+	t.Helper()
 	c := pgtest.New(t, pgtest.Options{Slim: true, Settings: map[string]string{"wal_level": "replica"}})
 	h := systemdtest.Boot(t)
 	clusterUnit(t, h, c, "pg.service")
@@ -248,13 +251,49 @@ func physicalVictim(t *testing.T) *victim {
 	v := newVictim(t, d)
 	v.h = h
 	v.usePostgres(c)
-	v.plantShop(c.DSN("shop"), "")
+	v.plantShop(c.DSN("shop"), without)
 	v.unit(givenUp)
+	v.quit, v.begin = func() { v.systemctl("stop", "pg.service") }, func() { v.systemctl("start", "pg.service") }
 	v.add("--unit", "shop.service", "--db", "main="+c.DSN("shop")+"#mode=physical&data_dir="+c.DataDir+"&unit=pg.service")
 	v.systemctl("restart", "pg.service") // the log is kept from now on
 	v.systemctl("restart", "shop.service")
 	v.answers()
 	return v
+}
+
+// ownedVictim is an app that the daemon runs, with a Postgres cluster in its care that no unit serves.
+func ownedVictim(t *testing.T) *victim { return commandsVictim(t, "") }
+
+func commandsVictim(t *testing.T, without string) *victim {
+	t.Helper()
+	c := pgtest.New(t, pgtest.Options{Slim: true, Settings: map[string]string{"wal_level": "replica", "archive_mode": "on"}})
+	ownServer(t, c)
+	v := newVictim(t, hostDaemon(t))
+	v.usePostgres(c)
+	v.plantShop(c.DSN("shop"), without)
+	v.quit, v.begin = func() { pgCtl(t, c, "stop") }, func() { pgCtl(t, c, "start") }
+	v.add("--run", "./serve.sh", "--db", "main="+c.DSN("shop")+"#mode=physical&data_dir="+c.DataDir)
+	return v
+}
+
+// serverUp reports whether the cluster's server takes connections.
+func (v *victim) serverUp() bool {
+	_, err := v.c.TryPsql("postgres", "SELECT 1")
+	return err == nil
+}
+
+// clusterFiles describes what lies where the cluster's data folder should be, but for times,
+// and for links from elsewhere: the store keeps files of the log as links to them.
+func (v *victim) clusterFiles() []string {
+	v.t.Helper()
+	if _, err := os.Lstat(v.c.DataDir); errors.Is(err, os.ErrNotExist) {
+		return []string{"nothing"}
+	}
+	lines := listing(v.t, v.c.DataDir)
+	for i, l := range lines {
+		lines[i], _, _ = strings.Cut(times.ReplaceAllString(l, ""), ` ="`)
+	}
+	return lines
 }
 
 // logicalVictim is an app with a database on a Postgres server that mulligan only connects to.

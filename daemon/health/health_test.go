@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/privsep"
 	"mulligan/testkit"
 )

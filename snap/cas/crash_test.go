@@ -17,8 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
-
+	"mulligan/errs"
 	"mulligan/testkit"
 )
 
@@ -63,11 +62,11 @@ type image struct {
 
 func newHistory(t *testing.T) *history {
 	h := &history{t: t, dir: testkit.TempDir(t), blobs: map[string][][]byte{}, step: map[string]int{}}
-	h.s = open(t, h.dir, Options{SegmentBytes: 8 << 10, PackBytes: 1, Seam: h.seam})
+	h.s = open(t, h.dir, Options{SegmentBytes: 8 << 10, PackBytes: 1, Failpoint: h.failpoint})
 	return h
 }
 
-func (h *history) seam(step string) error {
+func (h *history) failpoint(step string) error {
 	if h.s == nil {
 		return nil // the store is being made
 	}
@@ -223,7 +222,7 @@ func TestEveryStepMayFail(t *testing.T) {
 		count, failed := 0, ""
 		o := small
 		armed := false
-		o.Seam = func(step string) error {
+		o.Failpoint = func(step string) error {
 			if !armed {
 				return nil
 			}
@@ -322,7 +321,7 @@ func TestTornTailAtEveryByte(t *testing.T) {
 	n := must(b.Node([]byte("node of second"), []Hash{must(b.Blob(blob))}))
 	start := s.active.size.Load()
 	commitEnd := int64(0)
-	s.opt.Seam = func(step string) error {
+	s.opt.Failpoint = func(step string) error {
 		if step == "sync" && commitEnd == 0 {
 			commitEnd = s.active.size.Load()
 		}

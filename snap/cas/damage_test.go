@@ -7,8 +7,7 @@ import (
 	"os"
 	"testing"
 
-	"mulligan/ipc/errs"
-
+	"mulligan/errs"
 	"mulligan/testkit"
 )
 

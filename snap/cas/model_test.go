@@ -10,7 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/testkit"
 )
 

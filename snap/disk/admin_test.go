@@ -12,7 +12,7 @@ import (
 
 	"libvirt.org/go/libvirt"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/disk/disktest"
 )
@@ -446,7 +446,7 @@ func TestFlatten(t *testing.T) {
 			before := s.Fingerprint(t)
 			for step := 1; ; step++ {
 				steps := 0
-				s.d.cfg.Seam = func(string) error {
+				s.d.cfg.Failpoint = func(string) error {
 					if steps++; steps == step {
 						return errs.New(errs.Failed, "", "a fault at step %d", step)
 					}

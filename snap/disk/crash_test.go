@@ -18,7 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/disk/disktest"
 	"mulligan/testkit"
@@ -46,7 +46,7 @@ func child() {
 	steps := 0
 	d, err := New(Config{
 		App: o.Config.App, Domain: o.Config.Domain, URI: o.Config.URI, StateDir: o.Config.StateDir, Shutdown: Destroy, Depth: 3,
-		Seam: func(step string) error {
+		Failpoint: func(step string) error {
 			if steps++; steps == o.Die {
 				_ = unix.Kill(os.Getpid(), unix.SIGKILL)
 				select {}
@@ -618,7 +618,7 @@ func (c *crasher) takeEvenIfLost(t *testing.T, value string) {
 func (c *crasher) killLibvirtdIn(t *testing.T, i int) {
 	t.Helper()
 	killed := make(chan error, 1)
-	c.d.cfg.Seam = func(step string) error {
+	c.d.cfg.Failpoint = func(step string) error {
 		if step == "capture: frozen" {
 			time.AfterFunc(time.Duration(i)*6*time.Millisecond, func() { killed <- c.host.KillLibvirtd() })
 		}
@@ -676,7 +676,7 @@ d=${0%/*}; echo >"$d/began"; read -r _ <"$d/go"; /bin/cp "$@"; echo >"$d/done"
 
 	came := false
 	s.d = s.driver(t, s.state, func(cfg *Config) {
-		cfg.Seam = func(step string) error {
+		cfg.Failpoint = func(step string) error {
 			if step == "merge: compare" && !came {
 				came = true
 				if err := os.WriteFile(filepath.Join(dir, "go"), []byte("\n"), 0); err != nil {

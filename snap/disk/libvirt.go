@@ -14,7 +14,7 @@ import (
 	"libvirt.org/go/libvirt"
 	"libvirt.org/go/libvirtxml"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // How long libvirt may take to answer. A hung one must not hang the daemon.

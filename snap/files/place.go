@@ -9,7 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/durable"
+	"mulligan/errs"
 	"mulligan/snap/beneath"
 )
 
@@ -54,28 +55,7 @@ func (d *Driver) noteLocation() error {
 	if text, err = json.Marshal(d.location); err != nil {
 		return err
 	}
-	return keepLocation(path, text)
-}
-
-// keepLocation writes the note durably: after a power cut the workspace may not be mounted, and the empty
-// folder below must not be noted in its place.
-func keepLocation(path string, text []byte) error {
-	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		return err
-	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
+	return durable.WriteFile(path, text, 0o600)
 }
 
 // checkLocation makes sure that the opened workspace is where it was.

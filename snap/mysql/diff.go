@@ -14,14 +14,15 @@ import (
 // object's has its kind before it ("view v").
 func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []string) ([]snap.Change, error) {
 	const op = "compare database snapshots"
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	var sides [2]*state
-	for i, id := range []snap.SnapshotID{from, to} {
-		var err error
-		if sides[i], err = d.state(ctx, op, id); err != nil {
-			return nil, d.classify(op, err)
+	err := d.Do(ctx, op, func() (err error) {
+		if sides[0], err = d.state(ctx, op, from); err == nil {
+			sides[1], err = d.state(ctx, op, to)
 		}
+		return err
+	})
+	if err != nil {
+		return nil, err
 	}
 	return compare(sides[0], sides[1], paths), nil
 }

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/cas"
@@ -202,7 +202,7 @@ func TestWriteAtTheLastMoment(t *testing.T) {
 	s, _, _ := crashSubject(t, "commit", sharedServer(t))
 	done := make(chan error, 1)
 	once := false
-	s.driver.cfg.Seam = func(step string) error {
+	s.driver.cfg.Failpoint = func(step string) error {
 		if step != "exchange" || once {
 			return nil
 		}
@@ -295,16 +295,16 @@ func TestUsersStay(t *testing.T) {
 
 func TestShared(t *testing.T) {
 	s := newSubject(t, ownServer(t, "--log-bin=log"))
-	seam := func(step string) error {
+	failpoint := func(step string) error {
 		if step == "capture: read" {
 			return errors.New("it reads what did not change")
 		}
 		return nil
 	}
 	testkit.Eventually(t, "a capture is shared, once the server is done with its statistics", func() bool {
-		s.driver.cfg.Seam = nil
+		s.driver.cfg.Failpoint = nil
 		check(t, s.capture("db-1"))
-		s.driver.cfg.Seam = seam
+		s.driver.cfg.Failpoint = failpoint
 		return s.capture("db-2") == nil
 	})
 	s.sql(t, s.db, "SET sql_log_bin = 0; INSERT INTO loose VALUES (1, 'unlogged')")

@@ -5,7 +5,7 @@ import (
 	"regexp"
 	"strings"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap/cas"
 )
 
@@ -64,7 +64,7 @@ func (d *Driver) loadTable(ctx context.Context, s *session, db string, t *table,
 	if err := s.exec(ctx, "COMMIT"); err != nil {
 		return err
 	}
-	return d.seam("prepare: load")
+	return d.cfg.Failpoint.At("prepare: load")
 }
 
 // verify compares what a database holds with what it should.

@@ -126,14 +126,11 @@ func (s *subject) Damage(t *testing.T, id snap.SnapshotID) {
 	t.Helper()
 	root, err := s.cfg.Store.Root(s.driver.records.SnapshotRoot(id))
 	check(t, err)
-	c, err := s.driver.content(t.Context(), root)
+	_, lists, err := s.cfg.Store.Node(root.Hash)
 	check(t, err)
-	var hash cas.Hash
-	for _, l := range c.lists {
-		_, chunks, err := s.cfg.Store.Node(l)
-		check(t, err)
-		hash = chunks[len(chunks)-1]
-	}
+	chunks, err := s.cfg.Store.Chunks(t.Context(), lists).Hashes()
+	check(t, err)
+	hash := chunks[len(chunks)-1]
 	files, err := filepath.Glob(filepath.Join(filepath.Dir(s.cfg.StateDir), "store", "*.seg"))
 	check(t, err)
 	for _, path := range files {

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"testing"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/testkit"
 )
@@ -106,7 +106,7 @@ func (s *salvage) wreck() string {
 	s.seed++
 	s.subject.Wreck(s.t, s.way, s.seed)
 	before, id := s.bytes(), s.snapshotID()
-	if got, err := s.driver().Capture(s.ctx, snap.CaptureRequest{ID: id, Quiesced: true}); err == nil {
+	if got, err := s.driver().Capture(s.ctx, snap.CaptureRequest{ID: id, Quiesced: true, Revive: true}); err == nil {
 		s.Fatalf("Capture of a state that cannot be read gives %+v", got)
 	} else if errors.Is(err, snap.ErrChanged) {
 		s.Errorf("Capture says that the state changes, where it cannot be read: %v", err)

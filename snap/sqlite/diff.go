@@ -10,7 +10,7 @@ import (
 
 	"mulligan/snap"
 	"mulligan/snap/cas"
-	"mulligan/snap/records"
+	"mulligan/snap/database"
 )
 
 // side is one of two states that are compared.
@@ -27,14 +27,15 @@ type side struct {
 // differs, it tells by blocks what does.
 func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []string) ([]snap.Change, error) {
 	const op = "compare database snapshots"
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	var sides [2]side
-	for i, id := range []snap.SnapshotID{from, to} {
-		var err error
-		if sides[i], err = d.side(ctx, op, id); err != nil {
-			return nil, d.classify(op, err)
+	err := d.Do(ctx, op, func() (err error) {
+		if sides[0], err = d.side(ctx, from); err == nil {
+			sides[1], err = d.side(ctx, to)
 		}
+		return err
+	})
+	if err != nil {
+		return nil, err
 	}
 	list := d.compare(sides[0], sides[1])
 	if len(list) == 1 && list[0].Operation == snap.Modify && sides[0].known && sides[1].known {
@@ -45,9 +46,9 @@ func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []str
 	return slices.DeleteFunc(list, func(c snap.Change) bool { return len(paths) > 0 && !slices.Contains(paths, c.Path) }), nil
 }
 
-func (d *Driver) side(ctx context.Context, op string, id snap.SnapshotID) (s side, err error) {
+func (d *Driver) side(ctx context.Context, id snap.SnapshotID) (s side, err error) {
 	if id != "" {
-		root, err := d.records.Snapshot(op, id)
+		root, err := d.records.Snapshot("", id)
 		if err != nil {
 			return s, err
 		}
@@ -56,7 +57,7 @@ func (d *Driver) side(ctx context.Context, op string, id snap.SnapshotID) (s sid
 		}
 		return s, err
 	}
-	err = d.withLive(ctx, op, false, func(l *live) (err error) {
+	err = d.withLive(ctx, false, func(l *live) (err error) {
 		if s.state, s.chunks, err = l.readState(ctx); err == nil {
 			err = s.readObjects(ctx, l.readAt)
 		}
@@ -85,14 +86,14 @@ func (s *side) stored(store *cas.Store) func([]byte, int64) (int, error) {
 			return 0, errBTree
 		}
 		data, err := store.Get(s.chunks[i])
-		return copy(buf, data), records.Damaged(err)
+		return copy(buf, data), database.Damaged(err)
 	}
 }
 
 func (d *Driver) storedSide(root cas.Root) (side, error) {
 	s, err := load(d.cfg.Store, root.Hash)
 	if err != nil {
-		return side{}, records.Damaged(err)
+		return side{}, database.Damaged(err)
 	}
 	chunks, err := s.chunks()
 	return side{state: s.State, raw: s.Raw, chunks: chunks}, err

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/snaptest"
 )
@@ -32,7 +32,7 @@ type breakable struct {
 
 func newBreakable(t *testing.T, c *client) *breakable {
 	s := &breakable{subject: newSubject(t, c, "WAL")}
-	s.cfg.Seam = func(string) error {
+	s.cfg.Failpoint = func(string) error {
 		if s.steps++; s.kill > 0 && s.steps >= s.kill {
 			return errors.New("killed")
 		}

@@ -13,7 +13,8 @@ import (
 )
 
 // What a database holds is read here straight from its b-trees (section 2 of the
-// file format), because SQLite itself is never let at a file that a stranger wrote.
+// file format), because SQLite itself is never let at a file that a stranger wrote. To let it read a
+// private copy, without rights, each comparison would first write both databases out whole.
 // Whatever is not as it should be ends the reading: it only serves to tell people.
 
 // countLimit is up to what size, in bytes, rows are counted too.

@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"mulligan/snap"
-	"mulligan/snap/records"
+	"mulligan/snap/database"
 )
 
 // Diff says what happened to the database from one snapshot to another, or to
@@ -19,14 +19,15 @@ import (
 // or of tables as SCHEMA.TABLE.
 func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []string) ([]snap.Change, error) {
 	const op = "compare database snapshots"
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	var sides [2]*side
-	for i, id := range []snap.SnapshotID{from, to} {
-		var err error
-		if sides[i], err = d.side(ctx, op, id, sides[0]); err != nil {
-			return nil, d.classify(op, err)
+	err := d.Do(ctx, op, func() (err error) {
+		if sides[0], err = d.side(ctx, from, nil); err == nil {
+			sides[1], err = d.side(ctx, to, sides[0])
 		}
+		return err
+	})
+	if err != nil {
+		return nil, err
 	}
 	list := compare(d.login.database, sides[0], sides[1])
 	if len(paths) == 0 {
@@ -44,9 +45,9 @@ type side struct {
 }
 
 // side gives a stored state, or the live one, which is to be compared with other, if there is one.
-func (d *Driver) side(ctx context.Context, op string, id snap.SnapshotID, other *side) (*side, error) {
+func (d *Driver) side(ctx context.Context, id snap.SnapshotID, other *side) (*side, error) {
 	if id != "" {
-		root, err := d.records.Snapshot(op, id)
+		root, err := d.records.Snapshot("", id)
 		if err != nil {
 			return nil, err
 		}
@@ -73,10 +74,10 @@ func (d *Driver) storedSide(m *manifest) (*side, error) {
 	}
 	r, err := d.cfg.Store.OpenStream(m.text)
 	if err != nil {
-		return nil, records.Damaged(err)
+		return nil, database.Damaged(err)
 	}
 	text, err := io.ReadAll(r)
-	return &side{&m.State, text}, records.Damaged(err)
+	return &side{&m.State, text}, database.Damaged(err)
 }
 
 // entry is one object of the schema.

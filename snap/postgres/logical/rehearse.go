@@ -3,9 +3,8 @@ package logical
 import (
 	"context"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
-	"mulligan/snap/records"
 )
 
 var _ snap.Rehearser = (*Driver)(nil)
@@ -50,22 +49,18 @@ func (d *Driver) Rehearse(ctx context.Context, as snap.RestoreID, id snap.Snapsh
 		return d.classify(op, err)
 	}
 	defer out.close()
-	p := &plan{
-		Plan: records.NewPlan(snap.RestoreRequest{ID: as, Target: id, Base: id}, records.Preparing, nil),
-		New:  beside(d.login.database, as, "new"), Old: beside(d.login.database, as, "old"),
-	}
 	if err := d.allowed(ctx, out, ends{target: m, base: m}); err != nil {
 		return d.classify(op, err)
 	}
-	if err := d.records.Advance(p, records.Preparing); err != nil {
-		return d.classify(op, err)
-	}
-	err = d.makeRoles(ctx, out, p, m.Roles)
-	if err == nil {
-		_, err = d.build(ctx, out, p.New, d.note(p), m)
-	}
-	if sqlState(err) == stateDiskFull {
-		d.empty(p, m)
-	}
-	return d.classify(op, errs.Also(err, d.abort(out, p)))
+	return d.RehearseWith(ctx, as, id, func(p *plan) error {
+		d.name(p)
+		err := d.makeRoles(ctx, out, p, m.Roles)
+		if err == nil {
+			_, err = d.build(ctx, out, p.New, d.note(p), m)
+		}
+		if sqlState(err) == stateDiskFull {
+			d.empty(p, m)
+		}
+		return err
+	})
 }

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/privsep"
 	"mulligan/snap"
 )
@@ -38,7 +38,7 @@ func (d *Driver) salvage(ctx context.Context, req snap.CaptureRequest) (r raw, e
 		d.idle = conn{}
 	}
 	r = raw{ID: req.ID, Quiesced: true, Created: time.Now().UTC(), Ran: d.status(ctx, d.cfg.DataDir) != ""}
-	if err := d.seam("salvage: stop"); err != nil {
+	if err := d.cfg.Failpoint.At("salvage: stop"); err != nil {
 		return r, err
 	}
 	if err := d.stop(ctx); err != nil {
@@ -53,7 +53,7 @@ func (d *Driver) salvage(ctx context.Context, req snap.CaptureRequest) (r raw, e
 	if got.There {
 		r.Dir = dir
 	}
-	if err := errors.Join(ctx.Err(), d.seam("salvage: record")); err != nil {
+	if err := errors.Join(ctx.Err(), d.cfg.Failpoint.At("salvage: record")); err != nil {
 		return r, err
 	}
 	return r, d.put("raws", string(r.ID), r)
@@ -79,7 +79,7 @@ func (d *Driver) copyRaw(ctx context.Context, from, to string) (c rawCopied, err
 		err = d.room(ctx, from)
 	}
 	if err == nil {
-		err = d.seam("raw: copy")
+		err = d.cfg.Failpoint.At("raw: copy")
 	}
 	if err == nil {
 		c, err = copyRawAsOwner.Call(ctx, d.owner, exchangeOf{from, to})
@@ -186,15 +186,19 @@ func (d *Driver) rawProof(ctx context.Context, p *plan, r *raw, proof *snap.Proo
 	return err
 }
 
-// revive starts a server that is down. why says how it was found so, and is the error
-// of one that runs all the same.
-func (d *Driver) revive(ctx context.Context, why error) error {
+// revive starts a server that is down, if it may. why says how it was found so, and is the
+// error of one that runs all the same.
+func (d *Driver) revive(ctx context.Context, may bool, why error) error {
 	running, err := inUse(d.cfg.DataDir)
 	if err != nil {
 		return err
 	}
 	if running {
 		return why
+	}
+	if !may {
+		return &errs.Error{Kind: errs.Unavailable, Message: "the server of cluster " + d.cfg.Name + " is down", Err: why,
+			Hint: "start it, if it is not down on purpose: only a rollback starts it by itself"}
 	}
 	if err := d.start(ctx); err != nil {
 		return &errs.Error{Kind: errs.Unavailable, Message: "the server is down and cannot be started", Err: errs.Also(why, err), Hint: "its own log says why"}

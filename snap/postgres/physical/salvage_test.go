@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/snaptest"
 )
@@ -194,7 +194,7 @@ func TestRuinedClustersAreRestored(t *testing.T) {
 			s := ruined(t, how)
 			ctx := t.Context()
 			s.reopen(t)
-			if _, err := s.driver.Capture(ctx, snap.CaptureRequest{ID: "db-bad"}); err == nil {
+			if _, err := s.driver.Capture(ctx, snap.CaptureRequest{ID: "db-bad", Revive: true}); err == nil {
 				t.Fatal("the ruin was captured as if it were well")
 			}
 			check(t, s.driver.Sweep(ctx, snap.Gone{Snapshots: []snap.SnapshotID{"db-bad"}}))
@@ -258,13 +258,19 @@ func (s *subject) goTo(t *testing.T, target, base snap.SnapshotID) snap.Switch {
 	return sw
 }
 
-// A server that is only down is started for a capture.
+// A server that is only down is started for a rollback, and for nothing else.
 func TestDownServerIsStarted(t *testing.T) {
 	t.Parallel()
 	s := newSubject(t, options{})
 	s.mutate(t, 1)
 	check(t, s.driver.stop(t.Context()))
-	got := capture(t, s, "db-a")
+	_, err := s.driver.Capture(t.Context(), snap.CaptureRequest{ID: "db-0", Quiesced: true})
+	fails(t, "Capture", err, errs.Unavailable, "is down")
+	if running, err := inUse(s.DataDir); err != nil || running {
+		t.Fatalf("a capture started the server: %t, %v", running, err)
+	}
+	got, err := s.driver.Capture(t.Context(), snap.CaptureRequest{ID: "db-a", Revive: true})
+	check(t, err)
 	if !strings.Contains(strings.Join(got.Warnings, " "), "was started") {
 		t.Errorf("the warnings are %q", got.Warnings)
 	}
@@ -278,7 +284,7 @@ func TestDownServerIsStarted(t *testing.T) {
 func TestWhyAServerDoesNotStart(t *testing.T) {
 	t.Parallel()
 	s := ruined(t, ruins[0])
-	_, err := s.driver.Capture(t.Context(), snap.CaptureRequest{ID: "db-a"})
+	_, err := s.driver.Capture(t.Context(), snap.CaptureRequest{ID: "db-a", Revive: true})
 	fails(t, "Capture", err, errs.Unavailable, "contains errors")
 }
 
@@ -348,7 +354,7 @@ func rescuer(arg string) {
 	must(json.Unmarshal([]byte(arg), &r))
 	cfg := r.config()
 	seen := 0
-	cfg.Seam = func(string) error {
+	cfg.Failpoint = func(string) error {
 		if seen++; seen == r.Nth {
 			must(unix.Kill(os.Getpid(), unix.SIGKILL))
 			select {}
