@@ -94,7 +94,7 @@ test-long: deps
 	[ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }; \
 	rm -rf $(LONG).done; mv $(LONG) $(LONG).done
 
-# A day of agents at work on an app whose daemon and programs are killed, for as long as SOAK says.
+# A day of agents at work on an app whose daemon and programs are killed and whose disk fills up, for as long as SOAK says.
 SOAK ?= 10m
 soak: deps
 	@$(SEED); $(TEST_ENV) $(if $(ROOT),MULLIGAN_TEST_NOSKIP=1) MULLIGAN_TEST_SOAK=$(SOAK) \

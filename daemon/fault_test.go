@@ -43,6 +43,12 @@ type hostage struct {
 // startHostage starts a daemon on w.
 func startHostage(t *testing.T, w world) *hostage {
 	t.Helper()
+	return watchHostage(t, w, func(*sysfault.Process) {})
+}
+
+// watchHostage is startHostage with something done before the daemon opens its state.
+func watchHostage(t *testing.T, w world, first func(*sysfault.Process)) *hostage {
+	t.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), "MULLIGAN_TEST_HOSTAGE="+w.dir)
 	var stderr bytes.Buffer
@@ -58,6 +64,7 @@ func startHostage(t *testing.T, w world) *hostage {
 	if err != nil {
 		t.Fatal(err)
 	}
+	first(p)
 	if _, err := stdout.Read(make([]byte, 1)); err != nil {
 		t.Fatalf("%v\n%s", errors.Join(err, cmd.Wait()), stderr.String())
 	}

@@ -155,6 +155,48 @@ func TestPutBackThatFails(t *testing.T) {
 	w.runs(t, d, "one")
 }
 
+// A rollback fails, and so does the end of putting its files back, where they are made durable:
+// although they are all there, the app has a problem until that succeeds too.
+func TestPutBackThatFailsAtItsEnd(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	var failing, undoing atomic.Bool
+	var failed atomic.Int64
+	d := w.failing(t, func(step string) error {
+		undoing.CompareAndSwap(false, step == "undo files")
+		if failing.Load() && (step == "commit db:shop" || step == "synced" && undoing.Load()) {
+			if step == "synced" {
+				failed.Add(1)
+			}
+			return unix.EIO
+		}
+		return nil
+	})
+	defer w.close(t, d)
+	cp, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.set(t, "one")
+	failing.Store(true)
+	res, err := d.Rollback(t.Context(), root, "shop", cp.ID, ipc.RollbackRequest{}, nil)
+	if failed.Load() == 0 || !errors.Is(err, unix.EIO) || res.Recovered {
+		t.Fatalf("the undo failed %d times: recovered %v, %v", failed.Load(), res.Recovered, err)
+	}
+	if got := w.word(t); got != "one" {
+		t.Fatalf("the app is in state %q: the undo failed before its end, and this shows nothing", got)
+	}
+	if problems := strings.Join(d.Status(root).Problems, "\n"); !strings.Contains(problems, unix.EIO.Error()) {
+		t.Errorf("the problems are %q", problems)
+	}
+	failing.Store(false)
+	w.becomesWhole(t, d)
+	if got := w.word(t); got != "one" {
+		t.Errorf("the app is in state %q, want the one before", got)
+	}
+	w.runs(t, d, "one")
+}
+
 // The server dies while a copy is built there: the rollback is called off, and the copy
 // is dropped when the server is up again.
 func TestServerDiesInPrepare(t *testing.T) {

@@ -67,7 +67,7 @@ touch -d '2002-02-02' src/d5/f5.txt
 // was made of it can be had back too.
 func TestWreck(t *testing.T) {
 	testkit.Need(t, "root")
-	count, mb := "6000", "60"
+	count, mb := "4000", "20"
 	if testkit.Long() {
 		count, mb = "20000", "300"
 	}

@@ -173,6 +173,14 @@ func (s *subject) alone(t *testing.T) {
 	}
 }
 
+// serverKills is how often a server is killed in each operation.
+func serverKills() int {
+	if testkit.Long() {
+		return 20
+	}
+	return 2
+}
+
 // A server that dies at whichever moment comes back with the old or the new
 // state, and the switch can go either way.
 func TestServerKilled(t *testing.T) {
@@ -181,7 +189,7 @@ func TestServerKilled(t *testing.T) {
 			t.Parallel()
 			s, target, base := crashSubject(t, do, ownServer(t))
 			before := s.dump(t, s.db)
-			m := testkit.NewMoments(t, 400*time.Millisecond, 4)
+			m := testkit.NewMoments(t, 400*time.Millisecond, serverKills())
 			for m.Next() {
 				pid := s.cmd.Process
 				timer := time.AfterFunc(m.After(), func() { _ = pid.Kill() })

@@ -202,6 +202,8 @@ func TestHostileServer(t *testing.T) {
 	size := func(n uint64) string { return "\xfe" + string(binary.LittleEndian.AppendUint64(nil, n)) }
 	const table = "FROM `app`.`t`"
 	victim := snaptest.Victim(t)
+	heavy := []string{"LargeRow", "Rows"} // these send all that they have
+	taken := testkit.Sample(t, "heavy attacks", len(heavy), 1)
 	for name, test := range map[string]struct {
 		attack
 		kind errs.Kind
@@ -231,6 +233,9 @@ func TestHostileServer(t *testing.T) {
 		"Rows":        {attack{table, func(f *fake) { f.columns(1); f.many("\x01x", 8_000_000) }}, errs.Unavailable, ""},
 		"LongRow":     {attack{table, func(f *fake) { f.columns(1); f.send("\x01xx") }}, errs.Invalid, "does not keep to the protocol"},
 	} {
+		if i := slices.Index(heavy, name); i >= 0 && !slices.Contains(taken, i) {
+			continue
+		}
 		t.Run(name, func(t *testing.T) {
 			s := snaptest.Attack(t, test.serve, func(port int) *exec.Cmd {
 				cmd := command(t, "alone", fate{Dir: testkit.TempDir(t), Socket: fmt.Sprintf("mysql://root@127.0.0.1:%d/app", port), Do: "db-1"})

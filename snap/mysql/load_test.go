@@ -97,9 +97,12 @@ func (s *subject) count(t *testing.T) (n int64) {
 }
 
 // Captured while a second process writes, and restored in any order, each
-// state is that of its moment: what was done before is there, what began after is not.
+// state is that of its moment: what was done before is there, what began after is not. One
+// run is with a log of the server's, the next without.
 func TestUnderLoad(t *testing.T) {
-	for _, args := range [][]string{{"--log-bin=log"}, nil} {
+	logs := [][]string{{"--log-bin=log"}, nil}
+	for _, i := range testkit.Sample(t, "servers", len(logs), 1) {
+		args := logs[i]
 		t.Run(fmt.Sprint(args), func(t *testing.T) {
 			t.Parallel()
 			underLoad(t, newSubject(t, ownServer(t, args...)), len(args) > 0)
@@ -180,10 +183,12 @@ func (s *subject) restore(t *testing.T, target snap.SnapshotID) {
 	check(t, s.driver.Delete(ctx, base))
 }
 
-// Each kind of damage, there and back: restored, and undone to the damaged state exactly.
+// Each kind of damage, two of them in a run, there and back: restored, and undone to the damaged state exactly.
 func TestWrecks(t *testing.T) {
 	srv := sharedServer(t)
-	for _, wreck := range wrecks("DB") {
+	all := wrecks("DB")
+	for _, i := range testkit.Sample(t, "wrecks", len(all), 2) {
+		wreck := all[i]
 		t.Run(wreck, func(t *testing.T) {
 			s := newSubject(t, srv)
 			_, err := s.driver.Capture(t.Context(), snap.CaptureRequest{ID: "db-target"})
