@@ -87,7 +87,7 @@ func (s *session) verify(ctx context.Context, db string, want *state) error {
 			return err
 		}
 		if got.Create != t.Create || got.Digest != t.Digest || got.Rows != t.Rows {
-			return errs.New(errs.Failed, "", "this server does not give back table %s as it was captured: %s", t.Name, strings.Join(t.differences(&got), "; ")).
+			return errs.New(errs.Failed, "", "this server does not give back table %s as it was captured: %s", t.Name, changesOf(t, got)).
 				WithHint("restore it with the server that it was captured from")
 		}
 	}

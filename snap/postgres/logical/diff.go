@@ -150,23 +150,7 @@ func compare(db string, a, b *side) []snap.Change {
 
 // differences are those of tables, sequences, large objects and the database's properties.
 func differences(a, b *state) (list []snap.Change) {
-	before, after := tablesOf(a), tablesOf(b)
-	for _, id := range slices.Sorted(maps.Keys(before)) {
-		if t := before[id]; after[id].Name == "" {
-			list = append(list, snap.Change{Path: id, Operation: snap.Delete,
-				Summary: fmt.Sprintf("DROP TABLE %s; it had %s", sqlName(t.Schema, t.Name), count(t.Rows))})
-		}
-	}
-	for _, id := range slices.Sorted(maps.Keys(after)) {
-		t := after[id]
-		old, was := before[id]
-		if !was {
-			list = append(list, snap.Change{Path: id, Operation: snap.Create,
-				Summary: fmt.Sprintf("CREATE TABLE %s (%s); %s", sqlName(t.Schema, t.Name), columnText(t.Columns), count(t.Rows))})
-		} else if said := tableChange(old, t); said != "" {
-			list = append(list, snap.Change{Path: id, Operation: snap.Modify, Summary: said})
-		}
-	}
+	list = database.Compare(tablesOf(a), tablesOf(b), "ALTER COLUMN")
 	return append(append(list, sequenceChanges(a, b)...), otherChanges(a, b)...)
 }
 
@@ -201,44 +185,20 @@ func textChange(a, b []byte) string {
 	return "the digest of the schema is another, and its text is the same"
 }
 
-func tablesOf(s *state) map[string]table {
-	m := map[string]table{}
+// tablesOf are the tables as database.Compare wants them.
+func tablesOf(s *state) (list []database.Object) {
 	for _, t := range s.Tables {
-		m[t.id()] = t
-	}
-	return m
-}
-
-// tableChange says how a table changed, or "".
-func tableChange(a, b table) string {
-	var said []string
-	name := sqlName(a.Schema, a.Name)
-	for _, c := range a.Columns {
-		if i := slices.IndexFunc(b.Columns, func(o column) bool { return o.Name == c.Name }); i < 0 {
-			said = append(said, fmt.Sprintf("ALTER TABLE %s DROP COLUMN %s", name, ident(c.Name)))
-		} else if o := b.Columns[i]; o != c {
-			said = append(said, fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s (was %s)", name, o.text(), c.text()))
+		o := database.Object{Path: t.id(), Kind: "TABLE", Name: sqlName(t.Schema, t.Name), Table: &database.Table{
+			Rows: database.Rows{N: t.Rows, Sum: t.Sum}, Details: []database.Detail{{Name: "its rows that are captured are those", Value: t.Where}},
+		}}
+		o.Create = fmt.Sprintf("CREATE TABLE %s (%s)", o.Name, columnText(t.Columns))
+		for _, c := range t.Columns {
+			o.Columns = append(o.Columns, database.Column{Name: ident(c.Name), Definition: c.text()})
 		}
+		list = append(list, o)
 	}
-	for _, c := range b.Columns {
-		if !slices.ContainsFunc(a.Columns, func(o column) bool { return o.Name == c.Name }) {
-			said = append(said, fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s", name, c.text()))
-		}
-	}
-	if len(said) == 0 && !slices.Equal(a.Columns, b.Columns) {
-		said = append(said, fmt.Sprintf("its columns are in the order %s, were %s", namesOf(b.Columns), namesOf(a.Columns)))
-	}
-	switch {
-	case b.Rows != a.Rows:
-		more := fmt.Sprintf("%d more", b.Rows-a.Rows)
-		if b.Rows < a.Rows {
-			more = fmt.Sprintf("%d fewer", a.Rows-b.Rows)
-		}
-		said = append(said, fmt.Sprintf("%s, were %d (%s)", count(b.Rows), a.Rows, more))
-	case b.Sum != a.Sum && len(said) == 0:
-		said = append(said, fmt.Sprintf("%s, as many as before, with other content", count(b.Rows)))
-	}
-	return strings.Join(said, "; ")
+	slices.SortFunc(list, func(a, b database.Object) int { return strings.Compare(a.Path, b.Path) })
+	return list
 }
 
 func sequenceChanges(a, b *state) (list []snap.Change) {
@@ -352,13 +312,6 @@ func summarize(list []snap.Change) string {
 		said = append(said, fmt.Sprintf("and %d more", n))
 	}
 	return strings.Join(said, "; ")
-}
-
-func count(n int64) string {
-	if n == 1 {
-		return "1 row"
-	}
-	return fmt.Sprintf("%d rows", n)
 }
 
 func (c column) text() string { return ident(c.Name) + " " + c.Type + c.Rest }
