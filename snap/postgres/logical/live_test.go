@@ -380,7 +380,7 @@ func TestBusyServer(t *testing.T) {
 	good, before := s.capture(t), s.dump(t, "")
 	s.Mutate(t, 2)
 	after := s.dump(t, "")
-	sw := s.prepare(t, good)
+	s.prepare(t, good)
 
 	c.Psql(t, "postgres", "CREATE DATABASE other")
 	c.Psql(t, "other", "CREATE TABLE t (i int)")
