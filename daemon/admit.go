@@ -14,10 +14,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mulligan/appfile"
 	"mulligan/daemon/store"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/appfile"
-	"mulligan/ipc/errs"
 	"mulligan/privsep"
 	"mulligan/snap/beneath"
 	"mulligan/snap/files"
@@ -106,7 +106,7 @@ func (d *Daemon) checkWorkspace(ctx context.Context, who ipc.Caller, rec *store.
 		return err
 	}
 	if rec.Workspace == d.opt.StateDir || within(d.opt.StateDir, rec.Workspace) || within(rec.Workspace, d.opt.StateDir) {
-		return errs.New(errs.Invalid, "", "workspace %q and the state folder %q lie in each other", rec.Workspace, d.opt.StateDir).
+		return errs.New(errs.Invalid, "", "workspace %q and the state folder %q must not contain each other", rec.Workspace, d.opt.StateDir).
 			WithHint("choose another --state-dir or workspace")
 	}
 	return nil
@@ -125,7 +125,7 @@ const folderTimeout = 15 * time.Second
 var openFolder = privsep.Define("daemon.openFolder", func(_ context.Context, path string) (f folder, err error) {
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
-		return f, errs.New(errs.NotFound, "", "workspace %q: no such folder, or none that you may look into", path).WithHint("check the path")
+		return f, errs.New(errs.NotFound, "", "workspace %q does not exist, or you may not look into it", path).WithHint("check the path")
 	}
 	root, err := beneath.Open(real)
 	if err != nil {
@@ -140,7 +140,7 @@ var openFolder = privsep.Define("daemon.openFolder", func(_ context.Context, pat
 // checkGuestFolder makes sure that the workspace lies below the guest's folder,
 // without links on the way. Whatever is wrong, the answer is the same.
 func (d *Daemon) checkGuestFolder(ctx context.Context, who ipc.Caller, rec *store.App) error {
-	no := errs.New(errs.Denied, "", "workspace %q is not a folder of this guest's", rec.Workspace).
+	no := errs.New(errs.Denied, "", "workspace %q is not below this guest's folder", rec.Workspace).
 		WithHint("ask an administrator for one below the guests' folder")
 	rel, err := filepath.Rel(filepath.Join(d.opt.Guests.Dir, who.Guest), rec.Workspace)
 	if err != nil || !filepath.IsLocal(rel) {
@@ -257,8 +257,8 @@ func checkHealthURL(h *ipc.Health) error {
 	if err == nil && (u.Hostname() == "localhost" || isLoopback(u.Hostname())) {
 		return nil
 	}
-	return errs.New(errs.Denied, "", "a health url that a user names is on this host").
-		WithHint("write it like http://127.0.0.1:8080/healthz, or ask an administrator to set another")
+	return errs.New(errs.Denied, "", "a health url must lead to this host").
+		WithHint("write it like http://127.0.0.1:8080/healthz, or ask an administrator to set one elsewhere")
 }
 
 func isLoopback(host string) bool {

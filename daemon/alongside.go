@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"mulligan/daemon/store"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/snap"
 )
 
@@ -27,7 +27,7 @@ func (r *rollback) alone(ctx context.Context) error {
 	}
 	others, err := r.alongside(ctx, t)
 	if err != nil { // what is in the way of telling must not be in the way of a rollback
-		r.warn("whether another session's work goes along could not be told: %v", err)
+		r.warn("mulligan could not find out whether this also undoes another session's work: %v", err)
 	}
 	if len(others) == 0 {
 		return nil
@@ -37,11 +37,11 @@ func (r *rollback) alone(ctx context.Context) error {
 		what += fmt.Sprintf(", and %d more", n)
 	}
 	if r.req.DryRun {
-		r.warn("it would take along %s", what)
+		r.warn("it would also undo %s", what)
 		return nil
 	}
-	return errs.New(errs.Conflict, "", "it would take along %s", what).
-		WithHint("mulligan revert --conversation ID undoes the writes of one session only; mulligan rollback %s --force takes the others' along", r.target.ID)
+	return errs.New(errs.Conflict, "", "it would also undo %s", what).
+		WithHint("mulligan revert --conversation ID undoes the writes of one session only; mulligan rollback %s --force undoes the others' too", r.target.ID)
 }
 
 // neighbour is another session's turn, and the paths that it wrote to.

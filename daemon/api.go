@@ -6,8 +6,8 @@ import (
 	"net/http"
 	"strconv"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/snap"
 )
 

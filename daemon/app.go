@@ -12,10 +12,9 @@ import (
 	"time"
 
 	"mulligan/daemon/store"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/snap"
-	"mulligan/snap/disk"
 	"mulligan/systemd"
 )
 
@@ -91,26 +90,26 @@ func (a *app) layer(name snap.Layer) (layer, bool) {
 
 // setUp builds the drivers and the unit of an app.
 func (d *Daemon) setUp(ctx context.Context, rec store.App) (*setup, error) {
-	disks, err := d.disksOf(ctx, rec)
+	g, err := d.guestOf(ctx, rec)
 	if err != nil {
 		return nil, err
 	}
-	s, err := d.assemble(ctx, rec, disks)
-	if err != nil && disks != nil {
-		err = errs.Also(err, disks.Close())
+	s, err := d.assemble(ctx, rec, g)
+	if err != nil && g != nil {
+		err = errs.Also(err, g.driver.Close())
 	}
 	return s, err
 }
 
-func (d *Daemon) assemble(ctx context.Context, rec store.App, disks *disk.Driver) (*setup, error) {
+func (d *Daemon) assemble(ctx context.Context, rec store.App, g *guest) (*setup, error) {
 	unit, err := d.unitOf(ctx, rec)
-	if err == nil && disks != nil {
-		unit, err = d.withDomain(ctx, rec, unit, disks)
+	if err == nil && g != nil {
+		unit, err = d.withDomain(ctx, rec, unit, g.driver)
 	}
 	if err != nil {
 		return nil, err
 	}
-	layers, err := d.layersOf(ctx, rec, disks)
+	layers, err := d.layersOf(ctx, rec, g)
 	if err != nil {
 		return nil, err
 	}
@@ -201,7 +200,11 @@ func (d *Daemon) take(ctx context.Context, a *app, what string, who ipc.Caller, 
 	if err != nil {
 		return nil, err
 	}
-	if err := d.settle(ctx, a); err != nil {
+	err = d.settle(ctx, a)
+	if err == nil {
+		err = d.reachAgain(ctx, a)
+	}
+	if err != nil {
 		release()
 		return nil, errs.Wrap(errs.Failed, what, err)
 	}

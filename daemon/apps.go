@@ -11,10 +11,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mulligan/appfile"
 	"mulligan/daemon/store"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/appfile"
-	"mulligan/ipc/errs"
 )
 
 // find finds an app by its id or slug. One that the caller does not own is as
@@ -180,6 +180,9 @@ func (d *Daemon) bringUp(ctx context.Context, a *app) (notes []string, err error
 	if err == nil {
 		err = d.settle(ctx, a)
 	}
+	if err == nil {
+		err = a.now.Load().unreached()
+	}
 	if err == nil { // before the command runs, which nobody would know of after a crash
 		err = d.store.PutApp(ctx, rec)
 	}
@@ -326,6 +329,11 @@ func (d *Daemon) enforce(ctx context.Context, a *app, rec store.App) error {
 	}
 	d.closeDrivers(a)
 	next, err := d.setUp(ctx, rec)
+	if err == nil && (rec.Domain != a.rec().Domain || rec.URI != a.rec().URI) {
+		if err = next.unreached(); err != nil {
+			err = errs.Also(err, next.close())
+		}
+	}
 	if err == nil {
 		err = d.store.PutApp(ctx, rec)
 	}

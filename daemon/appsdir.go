@@ -12,8 +12,8 @@ import (
 	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/appfile"
-	"mulligan/ipc/errs"
+	"mulligan/appfile"
+	"mulligan/errs"
 )
 
 // appFiles is what became of the files that describe apps.
@@ -169,7 +169,7 @@ func trusted(path string) (stamp, error) {
 	}
 	at := stamp{st.Ino, st.Size, st.Mtim, st.Ctim}
 	if int(st.Uid) != os.Geteuid() || st.Mode&0o022 != 0 {
-		return at, errs.New(errs.Denied, "read app file", "others than its owner, or than root, may write it").WithHint("chown root: it, and chmod go-w it")
+		return at, errs.New(errs.Denied, "read app file", "users other than its owner and root may write to it").WithHint("run chown root: and chmod go-w on it")
 	}
 	return at, nil
 }

@@ -24,8 +24,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/daemon"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/privsep"
 	"mulligan/testkit"
 )

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"mulligan/daemon"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/snap/postgres/pgtest"
 	"mulligan/testkit"
 )

@@ -14,6 +14,7 @@ import (
 
 	"mulligan/ipc"
 	"mulligan/snap/postgres/pgtest"
+	"mulligan/testkit"
 )
 
 // BenchmarkRollbackDowntime has an app with 20,000 files and a Postgres database
@@ -123,7 +124,7 @@ func (w world) outage(b *testing.B, f func()) time.Duration {
 
 func waitUntil(b *testing.B, f func() bool) {
 	b.Helper()
-	for over := time.Now().Add(time.Minute); !f(); time.Sleep(time.Millisecond) {
+	for over := time.Now().Add(testkit.Patience); !f(); time.Sleep(time.Millisecond) {
 		if time.Now().After(over) {
 			b.Fatal("the app is not back")
 		}

@@ -9,8 +9,8 @@ import (
 
 	"mulligan/daemon/retention"
 	"mulligan/daemon/store"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/snap"
 )
 
@@ -326,7 +326,7 @@ func (d *Daemon) deleteCheckpoints(ctx context.Context, a *app, entry *ipc.Audit
 	if len(ids) > 0 {
 		d.feed.publish(a.rec().ID, "deleted", ids)
 	}
-	if err := d.opt.Seam("drop snapshots"); err != nil {
+	if err := d.opt.Failpoint.At("drop snapshots"); err != nil {
 		return err
 	}
 	for _, id := range ids {
@@ -440,7 +440,7 @@ func tooMuch(limit, over int64) []string {
 	if over <= 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("what is kept needs %d bytes more than max_bytes, which is %d, and no checkpoint that somebody asked for goes for its size: "+
+	return []string{fmt.Sprintf("the checkpoints take %d bytes more than max_bytes (%d), and those that somebody asked for are not deleted for their size: "+
 		"delete or unpin some, or raise retention.max_bytes", over, limit)}
 }
 

@@ -11,8 +11,8 @@ import (
 	"sync"
 
 	"mulligan/daemon/store"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/snap/cas"
 )
 

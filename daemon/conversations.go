@@ -5,8 +5,8 @@ import (
 	"slices"
 
 	"mulligan/daemon/store"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 // SetConversationCheckpoint moves a conversation's checkpoint to behind a message.
@@ -35,7 +35,7 @@ func (d *Daemon) SetConversationCheckpoint(ctx context.Context, who ipc.Caller, 
 	if i := lastOf(turns, message); i >= 0 {
 		p.Turn = turns[i].Seq
 	} else {
-		c.Warnings = append(c.Warnings, "no turn is known of that message: everything up to now counts as before the checkpoint")
+		c.Warnings = append(c.Warnings, "no turn is known for that message: everything written until now counts as before the checkpoint")
 		if len(turns) > 0 {
 			p.Turn = turns[len(turns)-1].Seq
 		}
@@ -86,7 +86,7 @@ func (d *Daemon) candidates(ctx context.Context, a *app, req ipc.RevertRequest) 
 	if req.TurnID != "" {
 		t, err := d.store.Turn(ctx, a.rec().ID, req.TurnID)
 		if err == nil && req.ConversationID != "" && t.ConversationID != req.ConversationID {
-			err = errs.New(errs.NotFound, "", "turn %.64q is not of that conversation", string(req.TurnID))
+			err = errs.New(errs.NotFound, "", "turn %.64q does not belong to that conversation", string(req.TurnID))
 		}
 		return []store.Turn{t}, err
 	}

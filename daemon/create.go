@@ -9,8 +9,8 @@ import (
 
 	"mulligan/daemon/gitref"
 	"mulligan/daemon/store"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/systemd"
 )
@@ -97,7 +97,7 @@ func (d *Daemon) create(ctx context.Context, a *app, req ipc.CreateRequest) (sto
 	ids, made := announced(a, layers)
 	now, err := a.status(ctx)
 	if err != nil {
-		return store.Checkpoint{}, err
+		return store.Checkpoint{}, a.ofGuest(ctx, err)
 	}
 	var was store.Checkpoint
 	d.note(ctx, a, now, &was)
@@ -255,7 +255,7 @@ func (d *Daemon) captureLayer(ctx context.Context, a *app, l layer, how taking) 
 }
 
 func (d *Daemon) captureLayerAs(ctx context.Context, l layer, id snap.SnapshotID, how taking) (store.Snapshot, []string, error) {
-	if err := d.opt.Seam("capture " + string(l.name)); err != nil {
+	if err := d.opt.Failpoint.At("capture " + string(l.name)); err != nil {
 		return store.Snapshot{}, nil, err
 	}
 	take := l.driver.Capture
@@ -289,7 +289,7 @@ func (d *Daemon) record(ctx context.Context, a *app, cp *store.Checkpoint, op ip
 	if err := d.marks(ctx, a, cp); err != nil {
 		return err
 	}
-	if err := d.opt.Seam("record checkpoint"); err != nil {
+	if err := d.opt.Failpoint.At("record checkpoint"); err != nil {
 		return err
 	}
 	if err := d.store.PutCheckpoint(ctx, *cp, op); err != nil {
@@ -324,7 +324,7 @@ func (d *Daemon) drop(ctx context.Context, a *app, snaps []store.Snapshot) error
 func (d *Daemon) stopUnit(ctx context.Context, a *app) error {
 	ctx, cancel := context.WithTimeout(ctx, d.stopLimit(a))
 	defer cancel()
-	if err := d.opt.Seam("stop unit"); err != nil {
+	if err := d.opt.Failpoint.At("stop unit"); err != nil {
 		return err
 	}
 	return a.unit().Stop(ctx)
@@ -361,7 +361,7 @@ func (d *Daemon) startAgain(ctx context.Context, a *app, running bool) error {
 func (d *Daemon) startUnit(ctx context.Context, a *app) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	if err := d.opt.Seam("start unit"); err != nil {
+	if err := d.opt.Failpoint.At("start unit"); err != nil {
 		return err
 	}
 	return a.unit().Start(ctx)

@@ -17,13 +17,14 @@ import (
 
 	"mulligan/daemon/gate"
 	"mulligan/daemon/store"
+	"mulligan/errs"
+	"mulligan/failpoint"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/snap/cas"
 	"mulligan/systemd"
 )
 
-// Options says how a daemon runs. Zero values of the seams mean the real thing.
+// Options says how a daemon runs.
 type Options struct {
 	StateDir    string        // the daemon's own folder, absolute
 	Socket      string        // shown by status
@@ -45,8 +46,8 @@ type Options struct {
 	Hosts       []string     // names that TCP is reached by, beside its address
 	Page        http.Handler // the web page's own files; nil: there is none
 
-	Now  func() time.Time        // the clock
-	Seam func(step string) error // called before each durable step of an operation
+	Now       func() time.Time // the clock
+	Failpoint failpoint.Hook   // for tests: called ahead of each step that lasts
 }
 
 // Daemon is a running daemon. Its methods may be called from many goroutines;
@@ -88,7 +89,7 @@ func Open(ctx context.Context, opt Options) (*Daemon, error) {
 			return nil, errs.Wrap(errs.Failed, "open state folder", err)
 		}
 	}
-	contents, err := openContents(opt.StateDir, cas.Options{Seam: opt.Seam})
+	contents, err := openContents(opt.StateDir, cas.Options{Failpoint: opt.Failpoint})
 	if err != nil {
 		return nil, err
 	}
@@ -154,9 +155,6 @@ func (o *Options) setDefaults() {
 	}
 	if o.Now == nil {
 		o.Now = time.Now
-	}
-	if o.Seam == nil {
-		o.Seam = func(string) error { return nil }
 	}
 }
 

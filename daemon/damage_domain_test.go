@@ -12,8 +12,8 @@ import (
 
 	"libvirt.org/go/libvirt"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/testkit"
 )
@@ -53,6 +53,72 @@ func TestLongFlippedByteOfOverlay(t *testing.T) {
 	}
 	if res, err := w.d.Verify(t.Context(), root, "shop", two.ID, snap.Full); err != nil || !res.OK {
 		t.Errorf("with all bytes as they were: %+v, %v", res, err)
+	}
+}
+
+// TestBrokenGuest writes text over the image of a running guest, and restarts the daemon. A rollback
+// brings the guest back with the rest, what lay there is kept, and redo and undo go there and back.
+// A domain that was undefined can be left out.
+func TestBrokenGuest(t *testing.T) {
+	w := newVMWorld(t, nil)
+	w.put(t, "one")
+	cp := w.create(t, ipc.CreateRequest{Pinned: true}).ID
+	w.put(t, "two")
+	image := w.head(t)
+	if err := os.WriteFile(image, []byte("oops"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.close(t, w.d)
+	w.d = w.open(t)
+	if _, err := w.d.Create(t.Context(), root, "shop", ipc.CreateRequest{}); err == nil || !strings.Contains(err.Error(), image) {
+		t.Errorf("a checkpoint: %v", err)
+	}
+	if a, err := w.d.AppWithGaps(t.Context(), root, "shop"); err != nil || len(a.Gaps) != 1 || !a.Gaps[0].Blocks || !strings.Contains(a.Gaps[0].What, image) {
+		t.Errorf("the gaps are %+v, %v", a.Gaps, err)
+	}
+	res := w.rollback(t, cp)
+	if !strings.Contains(strings.Join(res.Warnings, "\n"), "disk could not be read; its bytes were kept") {
+		t.Errorf("the warnings are %q", res.Warnings)
+	}
+	if kept := read(t, filepath.Dir(image), filepath.Base(image)); kept != "oops" {
+		t.Errorf("what lay there is %q", kept)
+	}
+	if _, err := w.d.Rollback(t.Context(), root, "shop", ipc.Redo, ipc.RollbackRequest{Start: new(bool)}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.word(t); got != "two" || w.up(t) {
+		t.Errorf("redone, files and rows are in state %q, and the guest runs: %t", got, w.up(t))
+	}
+	start := true
+	if _, err := w.d.Rollback(t.Context(), root, "shop", cp, ipc.RollbackRequest{Start: &start}, nil); err != nil {
+		t.Fatal(err)
+	}
+	w.WaitReady(t)
+	if got := w.all(t); got != "one" {
+		t.Errorf("the app is in state %q", got)
+	}
+
+	w.set(t, "three")
+	if err := w.domain(t).Destroy(); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.domain(t).Undefine(); err != nil {
+		t.Fatal(err)
+	}
+	for _, restart := range []bool{false, true} {
+		if restart {
+			w.close(t, w.d)
+			w.d = w.open(t)
+		}
+		_, err := w.d.Rollback(t.Context(), root, "shop", cp, ipc.RollbackRequest{}, nil)
+		if err == nil || !strings.Contains(errs.HintOf(err), "--without disk") {
+			t.Errorf("a rollback of what is undefined: %v (%s)", err, errs.HintOf(err))
+		}
+		goBack(t, w.d, cp, ipc.RollbackRequest{Without: []string{"disk"}})
+		if got := w.word(t); got != "one" {
+			t.Errorf("files and rows are in state %q", got)
+		}
+		w.set(t, "three")
 	}
 }
 

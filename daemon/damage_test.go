@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/daemon"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/postgres/pgtest"
@@ -31,7 +31,7 @@ import (
 // stretches. A few of those are changed as well, and harm nothing.
 func TestFlippedByte(t *testing.T) {
 	t.Parallel()
-	flips, free := 8, 2
+	flips, free := 6, 1
 	if long() {
 		flips, free = 1200, 300
 	}

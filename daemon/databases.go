@@ -7,10 +7,10 @@ import (
 	"path/filepath"
 	"slices"
 
+	"mulligan/appfile"
 	"mulligan/daemon/store"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/appfile"
-	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/snap/mysql"
 	"mulligan/snap/postgres"
@@ -34,7 +34,7 @@ func (d *Daemon) databaseLayer(ctx context.Context, rec store.App, db ipc.Databa
 	case "sqlite":
 		folder, rel := placeOf(rec.Workspace, db.DSN)
 		l.driver, err = sqlite.New(sqlite.Config{
-			App: app, Name: db.Name, Dir: folder, Path: rel, StateDir: dir, Store: contents, Owner: d.ownerOfFiles(rec), Seam: d.opt.Seam,
+			App: app, Name: db.Name, Dir: folder, Path: rel, StateDir: dir, Store: contents, Owner: d.ownerOfFiles(rec), Failpoint: d.opt.Failpoint,
 		})
 	case "postgres":
 		cfg, err := d.postgresConfig(ctx, rec, db)
@@ -44,11 +44,11 @@ func (d *Daemon) databaseLayer(ctx context.Context, rec store.App, db ipc.Databa
 		return l.bindPostgres(cfg, db.Why)
 	case "mysql":
 		l.driver, err = mysql.New(mysql.Config{
-			App: app, Name: db.Name, DSN: db.DSN, StateDir: dir, Store: contents, Owner: acc.user(), Home: acc.home, Seam: d.opt.Seam,
+			App: app, Name: db.Name, DSN: db.DSN, StateDir: dir, Store: contents, Owner: acc.user(), Home: acc.home, Failpoint: d.opt.Failpoint,
 		})
 	case "redis":
 		l.driver, err = redis.New(redis.Config{
-			App: app, Name: db.Name, DSN: db.DSN, StateDir: dir, Store: contents, Owner: acc.user(), Seam: d.opt.Seam,
+			App: app, Name: db.Name, DSN: db.DSN, StateDir: dir, Store: contents, Owner: acc.user(), Failpoint: d.opt.Failpoint,
 		})
 	default:
 		err = errs.New(errs.Unsupported, "open app", "%s databases are not supported by this build", db.Driver).

@@ -11,8 +11,8 @@ import (
 	"github.com/aymanbagabas/go-udiff"
 
 	"mulligan/daemon/store"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/snap"
 )
 
@@ -63,7 +63,7 @@ func (d *Daemon) diffLayer(ctx context.Context, l layer, from, to store.Checkpoi
 	}
 	changes, err := differ.Diff(ctx, a.ID, b.ID, q.Paths)
 	if err != nil && (to.ID == "" || a.Raw || b.Raw) && l.name != snap.Files && unreadable(err) { // the others are told all the same
-		res.Unreadable = append(res.Unreadable, fmt.Sprintf("%s cannot be read, so what changed in it is not told: %v", l.name, err))
+		res.Unreadable = append(res.Unreadable, fmt.Sprintf("%s cannot be read, so its changes are not listed: %v", l.name, err))
 		return nil
 	}
 	if err != nil {
@@ -130,7 +130,7 @@ func text(ctx context.Context, o snap.Opener, id snap.SnapshotID, path string, a
 	case errs.NotFound:
 		return "", "", nil // a folder, a link, or gone meanwhile
 	case errs.Denied:
-		return "", "not the owner's to read", nil
+		return "", "the app's owner may not read this file", nil
 	}
 	if err != nil {
 		return "", "", err

@@ -12,8 +12,9 @@ import (
 	"time"
 
 	"mulligan/daemon/store"
+	"mulligan/durable"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/snap/disk"
 	"mulligan/systemd"
@@ -22,9 +23,18 @@ import (
 // switchOff is how long it may take to switch a domain off whose guest did not go down.
 const switchOff = 20 * time.Second
 
-// disksOf opens the driver of an app's domain; nil where it has none. A domain
-// that cannot be captured, or a host without libvirt, is an error that says why.
-func (d *Daemon) disksOf(ctx context.Context, rec store.App) (*disk.Driver, error) {
+// guest is the driver of an app's domain.
+type guest struct {
+	driver *disk.Driver
+	places []string // paths on the host that are the domain's and not the files layer's
+	// away is why the domain cannot be worked with at present: libvirt cannot be reached,
+	// or the domain cannot be captured as it is. The places are those of the records then.
+	away error
+}
+
+// guestOf opens the driver of an app's domain; nil where the app has none. A domain that
+// cannot be worked with, and was never known, is an error that says why.
+func (d *Daemon) guestOf(ctx context.Context, rec store.App) (*guest, error) {
 	if rec.Domain == "" {
 		d.domains.drop(rec.ID)
 		return nil, nil
@@ -33,21 +43,33 @@ func (d *Daemon) disksOf(ctx context.Context, rec store.App) (*disk.Driver, erro
 	if err != nil {
 		return nil, err
 	}
+	g := &guest{driver: driver}
+	if g.places, g.away = d.reach(ctx, rec, driver); g.away == nil {
+		return g, nil
+	}
+	if g.places, err = driver.RecordedPlaces(); err != nil {
+		return nil, errs.Also(g.away, driver.Close())
+	}
+	return g, nil
+}
+
+// reach looks whether an app's domain can be worked with, and notes that its disks are the app's.
+func (d *Daemon) reach(ctx context.Context, rec store.App, driver *disk.Driver) (places []string, err error) {
 	_, err = driver.Domain(ctx)
 	if err == nil {
 		err = d.claimDisks(rec, driver)
 	}
-	if err != nil {
-		return nil, errs.Also(errs.Wrap(errs.Failed, "domain "+rec.Domain, err), driver.Close())
+	if err == nil {
+		places, err = driver.Places(ctx)
 	}
-	return driver, nil
+	return places, errs.Wrap(errs.Failed, "domain "+rec.Domain, err)
 }
 
 // diskConfig says how the driver of an app's domain works.
 func (d *Daemon) diskConfig(rec store.App) disk.Config {
 	return disk.Config{
 		App: string(rec.ID), Domain: rec.Domain, URI: d.libvirtURI(rec), StateDir: d.diskState(rec.ID),
-		Shutdown: disk.Shutdown(rec.Shutdown), ShutdownTimeout: d.opt.StopTimeout, Seam: d.opt.Seam, Log: d.opt.Log,
+		Shutdown: disk.Shutdown(rec.Shutdown), ShutdownTimeout: d.opt.StopTimeout, Failpoint: d.opt.Failpoint, Log: d.opt.Log,
 	}
 }
 
@@ -100,6 +122,9 @@ func (d *Daemon) claimDisks(rec store.App, driver *disk.Driver) error {
 // begin: it says whether that can be done.
 func (d *Daemon) foldDisks(ctx context.Context, a *app, begin bool) error {
 	l, _ := a.layer(snap.Disk)
+	if h, ok := l.driver.(*heldUp); ok {
+		l.driver = h.Driver
+	}
 	driver, ok := l.driver.(*disk.Driver)
 	if !ok {
 		return nil
@@ -130,18 +155,21 @@ func (d *Daemon) libvirtURI(rec store.App) string {
 
 // diskLayer is the layer of an app's domain, and the paths in the workspace
 // that are its and not the files layer's.
-func diskLayer(ctx context.Context, rec store.App, driver *disk.Driver) (layer, []string, error) {
-	places, err := driver.Places(ctx)
-	if err != nil {
-		return layer{}, nil, err
-	}
+func (d *Daemon) diskLayer(rec store.App, g *guest) (layer, []string) {
 	var skip []string
-	for _, p := range places {
+	for _, p := range g.places {
 		if below, ok := strings.CutPrefix(p, rec.Workspace+"/"); ok {
 			skip = append(skip, below)
 		}
 	}
-	return layer{name: snap.Disk, kind: "libvirt domain " + rec.Domain, prefix: "vm-", driver: driver}, skip, nil
+	l := layer{name: snap.Disk, kind: "libvirt domain " + rec.Domain, prefix: "vm-", driver: g.driver}
+	if g.away != nil {
+		l.driver = &heldUp{Driver: g.driver, why: g.away, reach: func(ctx context.Context) error {
+			_, err := d.reach(ctx, rec, g.driver)
+			return err
+		}}
+	}
+	return l, skip
 }
 
 // checkDomain makes sure that the caller may name the domain, and that no other
@@ -273,7 +301,7 @@ func (m *machine) remember(ctx context.Context, stopsVM bool) error {
 		return err
 	}
 	s, err := m.vm.State(ctx)
-	if err != nil && (stopsVM || errs.KindOf(err) != errs.Unavailable) {
+	if err != nil && stopsVM {
 		return err
 	}
 	was.VM = was.VM || err == nil && s.Running()
@@ -304,23 +332,7 @@ func (m *machine) write(was wasUp) error {
 	if err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(m.note), ".machine-*")
-	if err != nil {
-		return errs.Wrap(errs.Failed, "note what ran", err)
-	}
-	_, err = f.Write(data)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), m.note)
-	}
-	if err != nil {
-		return errs.Wrap(errs.Failed, "note what ran", errors.Join(err, os.Remove(f.Name())))
-	}
-	dir, err := os.Open(filepath.Dir(m.note))
-	if err != nil {
-		return errs.Wrap(errs.Failed, "note what ran", err)
-	}
-	return errs.Wrap(errs.Failed, "note what ran", errors.Join(dir.Sync(), dir.Close()))
+	return errs.Wrap(errs.Failed, "note what ran", durable.WriteFile(m.note, data, 0o600))
 }
 
 // Start starts what Stop found running; without a Stop before it, all. A guest
@@ -367,6 +379,20 @@ func (a *app) hostPart() systemd.Unit {
 	return a.unit()
 }
 
+// ofGuest returns err, with which the app's unit was looked at, as an error of the layer of its
+// domain where it is the domain that cannot be looked at.
+func (a *app) ofGuest(ctx context.Context, err error) error {
+	m, ok := a.unit().(*machine)
+	l, disks := a.layer(snap.Disk)
+	if !ok || !disks {
+		return err
+	}
+	if _, e := m.vm.State(ctx); e == nil {
+		return err
+	}
+	return &captureError{l, err}
+}
+
 // pauseHost stops what of an app runs on the host, and not its domain.
 func (d *Daemon) pauseHost(ctx context.Context, a *app) error {
 	m, ok := a.unit().(*machine)
@@ -375,7 +401,7 @@ func (d *Daemon) pauseHost(ctx context.Context, a *app) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, d.opt.StopTimeout)
 	defer cancel()
-	if err := d.opt.Seam("stop unit"); err != nil {
+	if err := d.opt.Failpoint.At("stop unit"); err != nil {
 		return err
 	}
 	return m.Pause(ctx)

@@ -15,8 +15,8 @@ import (
 	"libvirt.org/go/libvirt"
 
 	"mulligan/daemon"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/snap/disk/disktest"
 	"mulligan/systemd/systemdtest"
@@ -62,6 +62,12 @@ func newVMWorld(t *testing.T, change func(*ipc.App)) *vmWorld {
 // newDomain starts a libvirtd, and defines and boots a guest on it.
 func newDomain(t *testing.T, name string) *vmWorld {
 	t.Helper()
+	return newDomainIn(t, name, "")
+}
+
+// newDomainIn is newDomain with the guest's images in a folder of the workspace.
+func newDomainIn(t *testing.T, name, folder string) *vmWorld {
+	t.Helper()
 	disktest.Need(t)
 	h, err := disktest.Start(disktest.Options{})
 	if err != nil {
@@ -72,10 +78,16 @@ func newDomain(t *testing.T, name string) *vmWorld {
 			t.Error(err)
 		}
 	})
-	w := &vmWorld{world: world{dir: t.TempDir()}, host: h, Guest: h.NewGuest(t, name, disktest.GuestOptions{Disks: 2})}
+	w := &vmWorld{world: world{dir: t.TempDir()}, host: h}
 	if err := os.Mkdir(w.ws(), 0o755); err != nil {
 		t.Fatal(err)
 	}
+	opt := disktest.GuestOptions{Disks: 2}
+	if folder != "" {
+		opt.Dir = filepath.Join(w.ws(), folder)
+		t.Cleanup(func() { sh(t, `chattr -R -i "$1"`, w.ws()) }) // where frozen images lie
+	}
+	w.Guest = h.NewGuest(t, name, opt)
 	if w.conn, err = libvirt.NewConnect(h.URI); err != nil {
 		t.Fatal(err)
 	}

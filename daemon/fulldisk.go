@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/snap/beneath"
 )
@@ -186,14 +186,14 @@ func (d *Daemon) discard(ctx context.Context, who ipc.Caller, a *app, id ipc.Che
 	defer root.Close()
 	for _, p := range req.Discard { // all of them, before the first is deleted
 		if !filepath.IsLocal(p) {
-			return errs.New(errs.Invalid, "", "%q is no path in the workspace", p).WithHint("name a path below it")
+			return errs.New(errs.Invalid, "", "%q is not a path in the workspace", p).WithHint("name a path below it")
 		}
 		list, err := r.madeSince(ctx, p)
 		if err != nil {
 			return err
 		}
 		if len(list) != 1 || list[0].path != path.Clean(p) {
-			return errs.New(errs.NotFound, "", "%q is no file that was made since %s", p, aimed).WithHint("leave out --discard, or name a file that is to go for good")
+			return errs.New(errs.NotFound, "", "%q is not a file that was made after %s", p, aimed).WithHint("leave out --discard, or name a file that is to go for good")
 		}
 	}
 	for _, p := range req.Discard {

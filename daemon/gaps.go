@@ -19,7 +19,7 @@ func (a *app) gaps(ctx context.Context) (list []ipc.Gap) {
 		}
 		found, err := s.Survey(ctx)
 		if err != nil {
-			found = []snap.Gap{{What: fmt.Sprintf("What cannot be captured was not found out: %v.", err), Remedy: "try again"}}
+			found = []snap.Gap{{What: fmt.Sprintf("mulligan could not find out what it cannot capture: %v.", err), Remedy: "try again"}}
 		}
 		for _, g := range found {
 			list = append(list, ipc.Gap{Layer: string(l.name), What: g.What, Remedy: g.Remedy, Blocks: g.Blocks})

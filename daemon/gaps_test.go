@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/testkit"
 )
 
@@ -67,7 +67,7 @@ func TestForeseen(t *testing.T) {
 	opt := w.options()
 	var mu sync.Mutex
 	var steps []string
-	opt.Seam = func(step string) error {
+	opt.Failpoint = func(step string) error {
 		mu.Lock()
 		defer mu.Unlock()
 		steps = append(steps, step)

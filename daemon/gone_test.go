@@ -5,8 +5,9 @@ import (
 	"time"
 
 	"mulligan/daemon/store"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
+	"mulligan/testkit"
 )
 
 // TestGoneAppIsNotWaitedFor: the daemon's own work waits for an app that is being
@@ -24,7 +25,7 @@ func TestGoneAppIsNotWaitedFor(t *testing.T) {
 		if errs.KindOf(err) != errs.NotFound {
 			t.Errorf("%v", err)
 		}
-	case <-time.After(time.Minute):
+	case <-time.After(testkit.Patience):
 		t.Fatal("it waits without end")
 	}
 }

@@ -6,16 +6,19 @@ import (
 	"io"
 	"slices"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 )
 
-// heldUp is the driver of a layer that cannot be worked on yet, because what an earlier
-// process left of it could not be swept. The app's other layers can be used meanwhile.
-// What is stored can still be verified and measured.
+// heldUp is the driver of a layer that cannot be worked on yet: what an earlier
+// process left of it could not be swept, or its domain cannot be reached. The app's other
+// layers can be used meanwhile. What is stored can still be verified and measured.
 type heldUp struct {
 	snap.Driver
-	why error // the error of the sweep
+	why error // the error of the sweep, or of reach
+	// reach tries whether the layer's domain can be reached, which it could not when the app
+	// was set up; nil for a layer that is to be swept.
+	reach func(context.Context) error
 }
 
 // unfit is the error of what has to wait. It is never errs.NotFound: of a switch, that
@@ -54,10 +57,13 @@ func (h *heldUp) Close() error {
 // then on: a heldUp where the sweep failed.
 func sweepLayer(ctx context.Context, driver snap.Driver, gone snap.Gone) snap.Driver {
 	if h, ok := driver.(*heldUp); ok {
+		if h.reach != nil {
+			return h // it is swept once the app was set up anew
+		}
 		driver = h.Driver
 	}
 	if err := driver.Sweep(ctx, gone); err != nil {
-		return &heldUp{driver, err}
+		return &heldUp{Driver: driver, why: err}
 	}
 	return driver
 }
@@ -72,7 +78,7 @@ func (s *setup) keepHeld(old *setup) {
 		}
 		h, held := old.layers[at].driver.(*heldUp)
 		if _, already := l.driver.(*heldUp); held && !already {
-			s.layers[i].driver = &heldUp{l.driver, h.why}
+			s.layers[i].driver = &heldUp{Driver: l.driver, why: h.why}
 		}
 	}
 }
@@ -97,11 +103,55 @@ func (a *app) heldWords() (list []string) {
 	return list
 }
 
+// unreached returns why the domain of the app cannot be reached; nil where it can, or there
+// is none.
+func (s *setup) unreached() error {
+	for _, l := range s.layers {
+		if h, ok := l.driver.(*heldUp); ok && h.reach != nil {
+			return h.why
+		}
+	}
+	return nil
+}
+
+// reachAgain sets the app up anew where its domain could not be reached, and can be now. The
+// caller holds the app, which is settled. It returns an error only where the app could not be
+// settled again.
+func (d *Daemon) reachAgain(ctx context.Context, a *app) error {
+	var drivers []snap.Driver
+	again, was := false, a.now.Load().unreached()
+	if was == nil {
+		return nil
+	}
+	for _, l := range a.layers() {
+		driver := l.driver
+		if h, ok := driver.(*heldUp); ok && h.reach != nil {
+			err := h.reach(ctx)
+			again = again || err == nil
+			if err != nil {
+				driver = &heldUp{Driver: h.Driver, why: err, reach: h.reach}
+			}
+		}
+		drivers = append(drivers, driver)
+	}
+	if !again {
+		a.rebind(drivers)
+		return nil
+	}
+	a.mu.Lock()
+	a.settled = false
+	a.mu.Unlock()
+	return d.settle(ctx, a)
+}
+
 // sweepHeld sweeps the app again where a layer is held up. The caller holds the app, which
 // is settled.
 func (d *Daemon) sweepHeld(ctx context.Context, a *app) error {
 	if len(a.heldWords()) == 0 {
 		return nil
+	}
+	if err := d.reachAgain(ctx, a); err != nil {
+		return err
 	}
 	return d.sweep(ctx, a, nil)
 }

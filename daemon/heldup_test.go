@@ -10,8 +10,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 // TestLayerHeldUp: what one layer's driver left cannot be read when the daemon starts. That
@@ -73,7 +73,7 @@ func TestLayerHeldUp(t *testing.T) {
 	if err := os.RemoveAll(left); err != nil {
 		t.Fatal(err)
 	}
-	waitLong(t, "the layer is not held up", func() bool { return !strings.Contains(problemsOf(t, d), "cannot be used yet") })
+	waitFor(t, "the layer is not held up", func() bool { return !strings.Contains(problemsOf(t, d), "cannot be used yet") })
 	goBack(t, d, cp, ipc.RollbackRequest{})
 	if got := s.get(t); got != "zero" {
 		t.Errorf("the database says %q, want zero", got)
@@ -102,7 +102,7 @@ func TestFilesHeldUp(t *testing.T) {
 	w := newWorld(t, nil)
 	opt := w.options()
 	var failing, held atomic.Bool
-	opt.Seam = func(step string) error {
+	opt.Failpoint = func(step string) error {
 		switch {
 		case failing.Load() && (step == "record checkpoint" || step == "append-change" && calledBy("files.(*Driver).Delete")),
 			held.Load() && step == "append-change" && calledBy("files.(*Driver).Sweep"):
@@ -172,7 +172,7 @@ func TestFilesHeldUp(t *testing.T) {
 	}
 
 	held.Store(false)
-	waitLong(t, "the files are not held up", func() bool { return !strings.Contains(problemsOf(t, d), "cannot be used yet") })
+	waitFor(t, "the files are not held up", func() bool { return !strings.Contains(problemsOf(t, d), "cannot be used yet") })
 	goBack(t, d, ids[3], ipc.RollbackRequest{})
 	w.runs(t, d, "word-3")
 	for _, id := range files[:3] {

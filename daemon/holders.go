@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"mulligan/daemon/store"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 // Holders. A uid is given to another account now and then (usermod -u; userdel and
@@ -30,7 +30,7 @@ func accountName(uid int) (string, error) {
 	case errors.As(err, &none):
 		return id, nil
 	}
-	return "", errs.New(errs.Unavailable, "look up user", "nobody can tell whose uid %d is: %v", uid, err).
+	return "", errs.New(errs.Unavailable, "look up user", "the user database does not say whose uid %d is: %v", uid, err).
 		WithHint("see that the host's user database answers (getent passwd %d), and try again", uid)
 }
 
@@ -72,7 +72,7 @@ func (d *Daemon) checkOwner(rec store.App) error {
 	}
 	err := stillHolds(rec.Owner, rec.OwnerUID)
 	if e := (*errs.Error)(nil); errors.As(err, &e) && e.Hint == "" {
-		e.Hint = "if the uid is the same person's: mulligan app set --app " + string(rec.ID) + " owner=NAME, as root; " +
+		e.Hint = "if the uid still belongs to the same person: mulligan app set --app " + string(rec.ID) + " owner=NAME, as root; " +
 			"else give the uid back (usermod -u), or remove the app: mulligan app remove " + string(rec.ID)
 	}
 	return err
@@ -179,14 +179,14 @@ func (d *Daemon) rouse(ctx context.Context, a *app) error {
 // hold belongs to the one that it has.
 func (d *Daemon) reown(ctx context.Context, who ipc.Caller, a *app, name string) error {
 	if !d.administers(who) || d.opt.User {
-		return errs.New(errs.Denied, "", "whose an app is says root, at the host's daemon").WithHint("ask an administrator")
+		return errs.New(errs.Denied, "", "only root, at the host's daemon, changes the owner of an app").WithHint("ask an administrator")
 	}
 	acc, err := lookup(name)
 	if err != nil {
 		return err
 	}
 	if _, guest := guestOf(a.rec()); guest || acc.uid != a.rec().OwnerUID {
-		return errs.New(errs.Denied, "", "the app is uid %d's, and %.64s has uid %d", a.rec().OwnerUID, name, acc.uid).
+		return errs.New(errs.Denied, "", "the app belongs to uid %d, but %.64s has uid %d", a.rec().OwnerUID, name, acc.uid).
 			WithHint("remove it and register it anew: its checkpoints hold files of that uid")
 	}
 	if name, err = accountName(acc.uid); err != nil {

@@ -12,8 +12,9 @@ import (
 	"time"
 
 	"mulligan/daemon"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
+	"mulligan/testkit"
 )
 
 // inOwnEtc has the test run in another process, for which /etc is a copy: there
@@ -148,7 +149,7 @@ func (h *holder) state() ipc.App {
 // until waits for what the daemon does by itself.
 func (h *holder) until(what string, ok func() bool) {
 	h.t.Helper()
-	for over := time.Now().Add(time.Minute); !ok(); <-time.After(2 * time.Millisecond) {
+	for over := time.Now().Add(testkit.Patience); !ok(); <-time.After(2 * time.Millisecond) {
 		if time.Now().After(over) {
 			h.t.Fatalf("in vain: waited until %s; %+v", what, h.state())
 		}

@@ -18,7 +18,7 @@ func startsAfter(now systemd.Status, target store.Checkpoint, asked *bool) (star
 		if *asked {
 			return true, ""
 		}
-		return false, "is left down, as was asked for"
+		return false, "is left down, as requested"
 	}
 	const hint = "; --start starts it"
 	switch now.Intent() {
@@ -30,7 +30,7 @@ func startsAfter(now systemd.Status, target store.Checkpoint, asked *bool) (star
 	if target.Running != nil && *target.Running {
 		return true, ""
 	}
-	return false, fmt.Sprintf("was not running, and %s is not of a running app: it stays down%s", target.ID, hint)
+	return false, fmt.Sprintf("was not running, and did not run when %s was made: it stays down%s", target.ID, hint)
 }
 
 // standing words how a unit is doing, for people.

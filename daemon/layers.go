@@ -8,23 +8,19 @@ import (
 
 	"mulligan/daemon/store"
 	"mulligan/daemon/supervise"
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
-	"mulligan/snap/disk"
 	"mulligan/snap/files"
 	"mulligan/systemd"
 )
 
 // layersOf binds the drivers of an app's layers to it, in the order in which
-// they are captured: files, disks (nil: there are none), databases.
-func (d *Daemon) layersOf(ctx context.Context, rec store.App, disks *disk.Driver) ([]layer, error) {
+// they are captured: files, a guest's disks (nil: there is no guest), databases.
+func (d *Daemon) layersOf(ctx context.Context, rec store.App, g *guest) ([]layer, error) {
 	var rest []layer
 	var skip []string
-	if disks != nil {
-		l, own, err := diskLayer(ctx, rec, disks)
-		if err != nil {
-			return nil, err
-		}
+	if g != nil {
+		l, own := d.diskLayer(rec, g)
 		rest, skip = append(rest, l), own
 	}
 	for _, db := range rec.Databases {
@@ -43,7 +39,7 @@ func (d *Daemon) layersOf(ctx context.Context, rec store.App, disks *disk.Driver
 	driver, err := files.New(files.Config{
 		App: string(rec.ID), Dir: rec.Workspace, StateDir: filepath.Join(d.stateDir(rec.ID), "files"),
 		Store: contents, Exclude: rec.Exclude, Skip: skip,
-		MaxFiles: d.opt.MaxFiles, MaxBytes: d.opt.MaxBytes, Owner: owner, Reader: reader, Seam: d.opt.Seam,
+		MaxFiles: d.opt.MaxFiles, MaxBytes: d.opt.MaxBytes, Owner: owner, Reader: reader, Failpoint: d.opt.Failpoint,
 	})
 	if err != nil {
 		return nil, err

@@ -6,8 +6,8 @@ import (
 	"strings"
 
 	"mulligan/daemon/store"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/snap"
 )
 
@@ -120,8 +120,8 @@ func (l *ledger) add(ctx context.Context, s *stint, needed bool) error {
 		if !needed {
 			return nil
 		}
-		return errs.New(errs.Expired, "", "what turn %.64q wrote is no longer kept", string(s.turn.ID)).
-			WithHint("mulligan list shows the checkpoints that can be gone back to")
+		return errs.New(errs.Expired, "", "what turn %.64q wrote is no longer recorded", string(s.turn.ID)).
+			WithHint("mulligan list shows the checkpoints that you can go back to")
 	}
 	if err != nil {
 		return err

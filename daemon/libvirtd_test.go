@@ -116,7 +116,7 @@ func (w *vmWorld) reconnect(t *testing.T) {
 	if err := w.host.WaitUp(); err != nil {
 		t.Fatal(err)
 	}
-	waitLong(t, "libvirtd takes connections", func() bool {
+	waitFor(t, "libvirtd takes connections", func() bool {
 		conn, err := libvirt.NewConnect(w.host.URI)
 		if err == nil {
 			w.conn = conn

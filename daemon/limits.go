@@ -8,8 +8,8 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 // Limits are what one owner may have, and how much one caller may ask for. 0 is
@@ -108,7 +108,7 @@ func (d *Daemon) checkAppQuota(ctx context.Context, who ipc.Caller) error {
 	if err != nil || n < l.Apps {
 		return err
 	}
-	return errs.New(errs.Denied, "", "you have %d apps, removed ones that keep their checkpoints among them, and may have no more", n).
+	return errs.New(errs.Denied, "", "you have %d apps, counting removed ones whose checkpoints are kept, and may have no more", n).
 		WithHint("remove one for good (mulligan app remove SLUG --purge), or ask an administrator to raise [quota] apps in mulligand.toml")
 }
 

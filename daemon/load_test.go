@@ -16,8 +16,8 @@ import (
 	"time"
 
 	"mulligan/daemon"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/testkit"
 )
 

@@ -17,8 +17,8 @@ import (
 	"pgregory.net/rapid"
 
 	"mulligan/daemon"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/snap/postgres/pgtest"
 	"mulligan/testkit"
 )

@@ -7,8 +7,8 @@ import (
 	"strings"
 
 	"mulligan/daemon/store"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 // Owners. On the socket a caller is the uid that the kernel names; on TCP it is

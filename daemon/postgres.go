@@ -9,10 +9,10 @@ import (
 	"slices"
 	"syscall"
 
+	"mulligan/appfile"
 	"mulligan/daemon/store"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/appfile"
-	"mulligan/ipc/errs"
 	"mulligan/privsep"
 	"mulligan/snap/postgres"
 	"mulligan/snap/postgres/physical"
@@ -31,7 +31,7 @@ func (d *Daemon) postgresConfig(ctx context.Context, rec store.App, db ipc.Datab
 	}
 	cfg := postgres.Config{
 		App: string(rec.ID), Name: db.Name, DSN: db.DSN, Mode: postgres.Mode(db.Mode),
-		StateDir: filepath.Join(d.stateDir(rec.ID), "db-"+db.Name), Store: contents, Owner: acc.user(), Seam: d.opt.Seam,
+		StateDir: filepath.Join(d.stateDir(rec.ID), "db-"+db.Name), Store: contents, Owner: acc.user(), Failpoint: d.opt.Failpoint,
 	}
 	if db.DataDir == "" || cfg.Mode == postgres.Logical || db.Chosen == string(postgres.Logical) {
 		return cfg, nil
@@ -76,7 +76,7 @@ func (d *Daemon) ownCluster(rec store.App, db ipc.Database, at physical.Place, o
 		at.Owner = owner // with all groups
 	case !rec.ByRoot || os.Geteuid() != 0:
 		return nil, errs.New(errs.Denied, "", "the data folder %q of database %q belongs to %s, not to the app's owner", db.DataDir, db.Name, userName(at.Owner.UID)).
-			WithHint("have root name it")
+			WithHint("ask root to name it")
 	}
 	return &physical.Config{DataDir: db.DataDir, Bin: at.Bin, Owner: at.Owner, Log: d.opt.Log, Server: physical.PgCtl{
 		Bin: at.Bin, DataDir: db.DataDir, Log: physical.LogFile(db.DataDir), Owner: at.Owner,
@@ -201,14 +201,14 @@ func (d *Daemon) checkCluster(ctx context.Context, who ipc.Caller, spec ipc.App,
 			WithHint("ask an administrator: mulligan app set --app %s 'database=%s=%s#mode=physical&data_dir=%s&unit=%s'", spec.Slug, db.Name, appfile.Redact(db), db.DataDir, db.Unit)
 	}
 	if db.DataDir == spec.Workspace || within(db.DataDir, spec.Workspace) || within(spec.Workspace, db.DataDir) {
-		return errs.New(errs.Invalid, "", "the data folder %q and workspace %q lie in each other", db.DataDir, spec.Workspace).
+		return errs.New(errs.Invalid, "", "the data folder %q and workspace %q must not contain each other", db.DataDir, spec.Workspace).
 			WithHint("move the cluster out of the workspace, or use mode = logical without data_dir")
 	}
 	if db.Unit == "" {
 		return d.checkOwnCluster(ctx, who, spec, db)
 	}
 	if db.Unit == spec.Unit {
-		return errs.New(errs.Invalid, "", "database %q and the app have one unit, %s", db.Name, db.Unit).
+		return errs.New(errs.Invalid, "", "database %q and the app have the same unit, %s", db.Name, db.Unit).
 			WithHint("name the unit that serves the database: it is stopped apart from the app")
 	}
 	if _, err := systemd.ParseName(db.Unit); err != nil {

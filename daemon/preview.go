@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"slices"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/snap"
 )
 
@@ -41,7 +41,7 @@ func (r *rollback) foresee(ctx context.Context, p *part) (ipc.LayerPreview, erro
 	v := ipc.LayerPreview{Layer: string(p.name), Changes: []ipc.Change{}}
 	differ, ok := p.driver.(snap.Differ)
 	if !ok {
-		r.warn("%s: what would change cannot be told beforehand", p.name)
+		r.warn("%s: its changes cannot be listed beforehand", p.name)
 		return v, nil
 	}
 	var paths []string
@@ -78,7 +78,7 @@ func (r *rollback) foresee(ctx context.Context, p *part) (ipc.LayerPreview, erro
 // foreseeUnreadable says what would become of a layer whose present cannot be read.
 func (r *rollback) foreseeUnreadable(v ipc.LayerPreview, p *part, why error) ipc.LayerPreview {
 	if _, kept := snap.SalvagerOf(p.driver); kept {
-		r.warn("%s cannot be read (%v): its bytes would be kept as they lie there, and it would go back", p.name, why)
+		r.warn("%s cannot be read (%v): its raw bytes would be kept, and it would be restored", p.name, why)
 		return v
 	}
 	r.warn("%s cannot be read (%v), and the rollback would be refused: %s", p.name, why, cmp.Or(errs.HintOf(r.orWithout(&captureError{p.layer, why})), "nothing else would be restored"))
@@ -90,7 +90,7 @@ func (r *rollback) notCovered() []string {
 	list := []string{}
 	for _, l := range r.a.layers() {
 		if _, ok := r.target.Snapshot(l.name); !ok {
-			list = append(list, fmt.Sprintf("%s: %s holds nothing of it", l.name, r.target.ID))
+			list = append(list, fmt.Sprintf("%s: %s does not hold it", l.name, r.target.ID))
 		} else if slices.Contains(r.plan.Without, string(l.name)) {
 			list = append(list, fmt.Sprintf("%s: left out on request", l.name))
 		} else if !r.has(l.name) {

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap/cas"
 )
 

@@ -137,7 +137,7 @@ func (r *rollback) advise(res *ipc.RollbackResult, err error) {
 	v := r.verdict(res.RolledBack, err)
 	res.Confidence = v.confidence()
 	if v.done && v.compared < v.layers {
-		res.Assumptions = append(res.Assumptions, "what was restored is what the checkpoint holds: not every layer was read back and compared")
+		res.Assumptions = append(res.Assumptions, "the restored state is the checkpoint's: not every layer was read back and compared")
 	}
 	if !r.plan.Verify {
 		res.Warnings = append(res.Warnings, "verification was skipped on request")

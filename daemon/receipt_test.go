@@ -67,7 +67,7 @@ func TestReceiptOfCalledOff(t *testing.T) {
 	w := newWorld(t, nil)
 	var fail failpoint
 	opt := w.options()
-	opt.Seam = fail.step
+	opt.Failpoint = fail.step
 	d := w.openAs(t, opt)
 	defer w.close(t, d)
 	cp, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{})

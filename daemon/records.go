@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"mulligan/daemon/store"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/snap/cas"
 )
 
@@ -214,7 +214,7 @@ func (r *records) strikeOff(ctx context.Context, list []store.Disposal) error {
 // openRecords opens mulligan.db, makes it anew where it is damaged (or where that is
 // asked for), and brings it and the descriptions into line.
 func openRecords(ctx context.Context, opt Options, contents *cas.Store, anew bool) (*records, error) {
-	db, err := store.OpenOrRepair(ctx, filepath.Join(opt.StateDir, "mulligan.db"), opt.Seam,
+	db, err := store.OpenOrRepair(ctx, filepath.Join(opt.StateDir, "mulligan.db"), opt.Failpoint,
 		store.How{Now: opt.Now(), Described: len(contents.Roots("record/")) > 0, Anew: anew})
 	if err != nil {
 		return nil, err
@@ -250,7 +250,7 @@ func (r *records) noteRepair() {
 	}
 	r.repaired = append(r.repaired, word)
 	if len(rep.Lost) > 0 {
-		r.repaired = append(r.repaired, "what could not be read of mulligan.db, and no content store knows, is lost: rows of "+strings.Join(rep.Lost, ", "))
+		r.repaired = append(r.repaired, "lost, because mulligan.db could not be read and no content store has them: rows of "+strings.Join(rep.Lost, ", "))
 	}
 }
 
@@ -264,8 +264,8 @@ func (r *records) problems() []string {
 	}
 	slices.Sort(kept)
 	for _, path := range kept {
-		list = append(list, fmt.Sprintf("mulligan.db was damaged, and was made anew or read as far as it is good (mulligan log tells more); "+
-			"what it was is kept as %s: check the disk, and remove that file when it is no longer needed", path))
+		list = append(list, fmt.Sprintf("mulligan.db was damaged; it was made anew, or read as far as it is good (see mulligan log); "+
+			"the damaged file is kept as %s: check the disk, and remove that file when it is no longer needed", path))
 	}
 	return list
 }
@@ -301,7 +301,7 @@ func (r *records) reconcile(ctx context.Context) error {
 	}
 	err = errs.Also(errs.Also(err, r.describe(l.describe...)), l.tell(ctx))
 	if err != nil && ctx.Err() == nil { // the disk may be full; the next start does it
-		r.trouble = append(r.trouble, "mulligan.db and the content store are not in line: "+err.Error())
+		r.trouble = append(r.trouble, "mulligan.db and the content store disagree: "+err.Error())
 	}
 	return ctx.Err()
 }
@@ -409,7 +409,7 @@ func (l *liner) read(root cas.Root, into any) error {
 // failed notes what could not be taken from its description. It stays in the content store.
 func (l *liner) failed(ctx context.Context, what string, err error) bool {
 	if err != nil && ctx.Err() == nil {
-		l.r.trouble = append(l.r.trouble, what+" is in the content store, and could not be put into the records: "+err.Error())
+		l.r.trouble = append(l.r.trouble, what+" is in the content store, but could not be put into the records: "+err.Error())
 	}
 	return err != nil
 }

@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"mulligan/daemon"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/testkit"
@@ -293,7 +293,7 @@ func TestDeleteCutShort(t *testing.T) {
 	t.Parallel()
 	r := newRecorded(t)
 	opt := r.options()
-	opt.Seam = func(step string) error {
+	opt.Failpoint = func(step string) error {
 		if step == "drop snapshots" {
 			return errs.New(errs.Failed, "", "killed")
 		}
@@ -364,8 +364,8 @@ func TestOldRecords(t *testing.T) {
 	t.Parallel()
 	for step, recovered := range map[string]string{
 		"capture files":   "was cut short was finished",
-		"commit files":    "had ended, and the records had forgotten that",
-		"commit db:shop":  "had ended, and the records had forgotten that",
+		"commit files":    "had ended, but the records did not say so",
+		"commit db:shop":  "had ended, but the records did not say so",
 		"finish db:shop":  "was finished",
 		"drop snapshots":  "",
 		"write records 1": "",
@@ -400,7 +400,7 @@ func (r *recorded) keepRecordsAt(t *testing.T, step string, to ipc.CheckpointID)
 	t.Helper()
 	name, _, _ := strings.Cut(step, " 1")
 	opt, copied, armed := r.options(), false, false
-	opt.Seam = func(at string) error {
+	opt.Failpoint = func(at string) error {
 		if armed && at == name && !copied {
 			copied = true
 			sh(t, `cd "$1" && mkdir old && cp -a mulligan.db mulligan.db-wal old`, r.state())

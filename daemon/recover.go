@@ -9,8 +9,8 @@ import (
 	"strings"
 
 	"mulligan/daemon/store"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/snap"
 )
 
@@ -173,7 +173,7 @@ func (d *Daemon) recoverRollback(ctx context.Context, a *app, op store.Operation
 	r.again = r.plan.Phase == undoing
 	err := r.resume(ctx)
 	if r.forgotten(err) {
-		word := "a " + r.words() + " had ended, and the records had forgotten that"
+		word := "a " + r.words() + " had ended, but the records did not say so"
 		if err := d.startAgain(ctx, a, r.plan.Running && r.stops()); err != nil {
 			return "", err
 		}

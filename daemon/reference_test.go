@@ -11,9 +11,9 @@ import (
 
 	"github.com/google/jsonschema-go/jsonschema"
 
+	"mulligan/docs/refdoc"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
-	"mulligan/ipc/refdoc"
 )
 
 // document is the OpenAPI document, as far as the page tells it.

@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 func idsOf(cps []ipc.Checkpoint) (list []ipc.CheckpointID) {
@@ -115,7 +115,7 @@ func TestCalledOffLeavesNothing(t *testing.T) {
 	w := newWorld(t, nil)
 	var fail failpoint
 	opt := w.options()
-	opt.Seam = fail.step
+	opt.Failpoint = fail.step
 	d := w.openAs(t, opt)
 	defer w.close(t, d)
 	cp, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{})
@@ -225,7 +225,7 @@ func TestRedoPassesCalledOff(t *testing.T) {
 	w := newWorld(t, nil)
 	var fail failpoint
 	opt := w.options()
-	opt.Seam = fail.step
+	opt.Failpoint = fail.step
 	d := w.openAs(t, opt)
 	defer func() { w.close(t, d) }()
 	cp, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{})

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"mulligan/daemon/store"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/snap"
 )
 
@@ -247,7 +247,7 @@ func (d *Daemon) smallEnough(ctx context.Context, l layer) (bool, error) {
 	if !ok {
 		return true, nil
 	}
-	if err := d.opt.Seam("weigh " + string(l.name) + " for a rehearsal"); err != nil {
+	if err := d.opt.Failpoint.At("weigh " + string(l.name) + " for a rehearsal"); err != nil {
 		return false, err
 	}
 	size, err := w.Weigh(ctx)
@@ -280,7 +280,7 @@ func (d *Daemon) noteRehearsal(ctx context.Context, a *app, o outcome) error {
 			cp.Snapshots[i].Rehearsal = &o.Rehearsal
 		}
 	}
-	if err := d.opt.Seam("record rehearsal"); err != nil {
+	if err := d.opt.Failpoint.At("record rehearsal"); err != nil {
 		return err
 	}
 	if err := d.store.PutCheckpoint(ctx, cp, ""); err != nil {

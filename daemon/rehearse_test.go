@@ -15,13 +15,14 @@ import (
 	"mulligan/daemon"
 	"mulligan/ipc"
 	"mulligan/snap/postgres/pgtest"
+	"mulligan/testkit"
 )
 
 // rehearsing is a daemon that rehearses databases of up to so many bytes.
-func (w world) rehearsing(t *testing.T, most int64, seam func(step string) error) *daemon.Daemon {
+func (w world) rehearsing(t *testing.T, most int64, hook func(step string) error) *daemon.Daemon {
 	t.Helper()
 	opt := w.options()
-	opt.RehearseMax, opt.UpkeepEvery, opt.Seam = most, 10*time.Millisecond, seam
+	opt.RehearseMax, opt.UpkeepEvery, opt.Failpoint = most, 10*time.Millisecond, hook
 	return w.openAs(t, opt)
 }
 
@@ -38,7 +39,7 @@ func checkpoint(t *testing.T, d *daemon.Daemon) ipc.Checkpoint {
 // rehearsed waits until a checkpoint was rehearsed, and gives it.
 func rehearsed(t *testing.T, d *daemon.Daemon, id ipc.CheckpointID) ipc.Checkpoint {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(testkit.Patience); ; time.Sleep(10 * time.Millisecond) {
 		cp, err := d.Checkpoint(t.Context(), root, "shop", id)
 		if err != nil {
 			t.Fatal(err)
@@ -142,7 +143,7 @@ func TestRehearsalGivesWay(t *testing.T) {
 		_, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{})
 		made <- err
 	}()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) { // until it has the app, and waits
+	for end := time.Now().Add(testkit.Patience); ; time.Sleep(time.Millisecond) { // until it has the app, and waits
 		a, err := d.App(t.Context(), root, "shop")
 		if err != nil || time.Now().After(end) {
 			t.Fatalf("nobody has the app: %v", err)
@@ -267,7 +268,7 @@ func TestRescueBesideFrozenRehearsal(t *testing.T) {
 			if cp := rehearsed(t, d, cp); !*cp.Rehearsed {
 				t.Errorf("begun again: %+v", cp)
 			}
-			waitLong(t, "nothing is left on the server", func() bool { return aside() == "" })
+			waitFor(t, "nothing is left on the server", func() bool { return aside() == "" })
 			goBack(t, d, cp, ipc.RollbackRequest{})
 		})
 	}

@@ -200,8 +200,9 @@ func TestRescueOfCommand(t *testing.T) {
 			sh(t, `kill -9 $(pgrep -f "answer.sock" | while read p; do [ "$(readlink /proc/$p/cwd)" = "$1" ] && echo $p; done)`, w.ws())
 			waitFor(t, want, func() bool { return state(t, d) == want })
 			res := goBack(t, d, cp.ID, ipc.RollbackRequest{})
-			if !answers(w.ws()) || state(t, d) != "running" {
-				t.Errorf("the app is %s: %+v", state(t, d), res.Stages)
+			waitFor(t, "the app answers", func() bool { return answers(w.ws()) }) // to its health check, it may be up a little earlier
+			if got := state(t, d); got != "running" {
+				t.Errorf("the app is %s: %+v", got, res.Stages)
 			}
 			if s := stage(res, ipc.StageStop); strings.Contains(s.Notes, "shop stopped") {
 				t.Errorf("it was not running: %+v", s)

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"mulligan/daemon/store"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/snap"
 )
 
@@ -72,11 +72,11 @@ func checkRevert(req ipc.RevertRequest) error {
 	messages := req.FromMessageID != "" || req.ToMessageID != ""
 	switch {
 	case req.ConversationID == "" && req.TurnID == "" && req.CallID == "":
-		return errs.New(errs.Invalid, op, "nothing is named whose writes are to be undone").WithHint("name a call, a turn or a conversation")
+		return errs.New(errs.Invalid, op, "the request does not say whose writes to undo").WithHint("name a call, a turn or a conversation")
 	case messages && (req.TurnID != "" || req.CallID != ""):
-		return errs.New(errs.Invalid, op, "a range of messages and a single turn or call are both named").WithHint("name one of them")
+		return errs.New(errs.Invalid, op, "the request names both a range of messages and a single turn or call").WithHint("name one of them")
 	case messages && req.ConversationID == "":
-		return errs.New(errs.Invalid, op, "messages are named, and no conversation").WithHint("name the conversation that they are of")
+		return errs.New(errs.Invalid, op, "the request names messages, but not their conversation").WithHint("name the conversation too")
 	}
 	return nil
 }
@@ -129,8 +129,8 @@ func (v *revert) choose(ctx context.Context) error {
 		return err
 	}
 	if v.t == nil {
-		return errs.New(errs.Conflict, "", "nobody records who writes what in %s: automatic checkpoints are off", v.a.rec().Slug).
-			WithHint("mulligan app set auto=true --app %s, for what is written from then on", v.a.rec().Slug)
+		return errs.New(errs.Conflict, "", "the writes in %s are not recorded: automatic checkpoints are off", v.a.rec().Slug).
+			WithHint("mulligan app set auto=true --app %s records what is written from then on", v.a.rec().Slug)
 	}
 	if len(turns) == 0 {
 		v.warn("the conversation has no message after its checkpoint")
@@ -175,7 +175,7 @@ func (v *revert) stints(ctx context.Context, turns []store.Turn, now snap.Mark) 
 		all = append(all, list...)
 	}
 	if len(v.chosen) == 0 {
-		return nil, errs.New(errs.Conflict, "", "of %s nobody recorded what it wrote", target(v.req)).
+		return nil, errs.New(errs.Conflict, "", "the writes of %s were not recorded", target(v.req)).
 			WithHint("automatic checkpoints were off then, or the daemon was not ready yet")
 	}
 	return all, nil
@@ -259,7 +259,7 @@ func (v *revert) warnOfLater() {
 	}
 	for s := range v.chosen {
 		if s.loose && s.call.ID != "" {
-			v.warn("nobody said when call %s ended: what was written until the next one began counts as its", s.call.ID)
+			v.warn("the end of call %s was not reported: what was written until the next call began counts as its writes", s.call.ID)
 		}
 	}
 	slices.Sort(v.warnings)
@@ -361,7 +361,7 @@ func (b *takeBack) prepare(ctx context.Context, op ipc.OperationID, p *part) err
 	}
 	sw, how, err := r.PrepareRevert(ctx, b.v.request(op, p.base))
 	if err == nil && sw == nil {
-		err = errs.New(errs.Conflict, "", "what was to be undone changed meanwhile").WithHint("try again")
+		err = errs.New(errs.Conflict, "", "the files to undo changed meanwhile").WithHint("try again")
 	}
 	p.sw, b.how = sw, how
 	return err

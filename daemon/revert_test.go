@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"mulligan/daemon"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 // talk is a session with an agent: its conversation, and the turn under way.

@@ -111,7 +111,7 @@ func TestUsersDiff(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s := string(told); !strings.Contains(s, "+my-own-line") || !strings.Contains(s, "the owner's to read") || !strings.Contains(s, "1 change in it") {
+	if s := string(told); !strings.Contains(s, "+my-own-line") || !strings.Contains(s, "owner may not read") || !strings.Contains(s, "1 change in it") {
 		t.Errorf("the diff lacks something: %s", s)
 	}
 	all := string(told)

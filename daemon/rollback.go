@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"mulligan/daemon/store"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/snap"
 	"mulligan/systemd"
 )
@@ -191,7 +191,7 @@ func (d *Daemon) newRollback(ctx context.Context, a *app, id ipc.CheckpointID, r
 	now := d.opt.Now()
 	if target.ExpiresAt != nil && target.ExpiresAt.Before(now) && !target.Pinned {
 		return nil, errs.New(errs.Expired, "", "%s expired at %s", id, target.ExpiresAt.Format(time.RFC3339)).
-			WithHint("mulligan pin %s keeps it and lets it be gone back to all the same, until the next prune drops it", id)
+			WithHint("mulligan pin %s keeps it, so that you can still go back to it; without that, the next prune deletes it", id)
 	}
 	r := &rollback{d: d, a: a, op: ipc.OperationID(newID("op-")), req: req, target: target}
 	r.plan = rollbackPlan{
@@ -253,8 +253,8 @@ func (r *rollback) stored(p part, err error) error {
 	if errs.KindOf(err) != errs.Corrupt {
 		return err
 	}
-	return &errs.Error{Kind: errs.Corrupt, Op: fmt.Sprintf("check %s of %s", p.name, r.target.ID), Err: err,
-		Hint: "nothing was changed; mulligan verify tells which checkpoints are whole"}
+	return r.orWithout(&captureError{p.layer, &errs.Error{Kind: errs.Corrupt, Op: fmt.Sprintf("check %s of %s", p.name, r.target.ID), Err: err,
+		Hint: "nothing was changed; mulligan verify tells which checkpoints are whole"}})
 }
 
 // selectParts works out which layers take part, from the request's scope.
@@ -286,10 +286,10 @@ func (r *rollback) selectParts() error {
 		s, ok := r.target.Snapshot(l.name)
 		switch {
 		case left[l.name]:
-			r.warn("%s stays as it is, as was asked for: it may not agree with what is restored", l.name)
+			r.warn("%s stays as it is, as requested: it may not agree with what is restored", l.name)
 			r.plan.Without = append(r.plan.Without, string(l.name))
 		case !ok:
-			r.warn("%s holds nothing of %s, which stays as it is", r.target.ID, l.name)
+			r.warn("%s does not hold %s, which stays as it is", r.target.ID, l.name)
 		}
 		if left[l.name] || !ok {
 			r.plan.Behind = append(r.plan.Behind, string(l.name))
@@ -371,7 +371,7 @@ func (r *rollback) run(ctx context.Context) error {
 func (r *rollback) done(ctx context.Context) {
 	if err := r.finishForward(ctx); err != nil {
 		r.a.unsettle(errs.Wrap(errs.Failed, "drop what was kept for an undo", err))
-		r.warn("what was kept for an undo could not be dropped yet: %v", err)
+		r.warn("the data kept for an undo could not be deleted yet: %v", err)
 	}
 }
 
@@ -434,7 +434,7 @@ func (r *rollback) stage(ctx context.Context, name ipc.StageName, do func(contex
 		r.tell(now)
 	})
 	began := time.Now()
-	err := r.d.opt.Seam("stage " + string(name))
+	err := r.d.opt.Failpoint.At("stage " + string(name))
 	if err == nil {
 		s.Notes, err = do(ctx)
 	}
@@ -461,7 +461,7 @@ func (r *rollback) tell(s ipc.Stage) {
 
 // writePlan makes the plan durable, with a new phase.
 func (r *rollback) writePlan(ctx context.Context, p phase) error {
-	if err := r.d.opt.Seam("plan " + string(p)); err != nil {
+	if err := r.d.opt.Failpoint.At("plan " + string(p)); err != nil {
 		return err
 	}
 	r.plan.Phase = p
@@ -520,19 +520,20 @@ func (r *rollback) safetyCheckpoint(ctx context.Context) (string, error) {
 // reach: then the status is that of the app's part on the host.
 func (r *rollback) status(ctx context.Context) (systemd.Status, error) {
 	now, err := r.a.status(ctx)
-	if errs.KindOf(err) != errs.Unavailable {
-		return now, err
+	if err == nil {
+		return now, nil
 	}
-	m, ok := r.a.unit().(*machine)
+	err = r.a.ofGuest(ctx, err)
+	var away *captureError
 	switch {
-	case ok && r.stopsAll() && r.has(snap.Disk):
-		l, _ := r.a.layer(snap.Disk)
-		return now, r.orWithout(&captureError{l, err})
-	case !ok || r.stopsAll():
+	case r.stopsAll() && r.has(snap.Disk):
+		return now, r.orWithout(err)
+	case r.stopsAll() || !errors.As(err, &away):
 		return now, err
 	}
+	m := r.a.unit().(*machine)
 	if !r.unseen { // else it was said
-		r.warn("whether the %s runs is not known, and it is left as it is: %v", m.vm.Name(), err)
+		r.warn("it is not known whether the %s runs, so it is left as it is: %v", m.vm.Name(), away.err)
 	}
 	r.unseen = true
 	return statusOf(ctx, m.host)
@@ -657,7 +658,7 @@ func (r *rollback) prepare(ctx context.Context, only map[snap.Layer]bool) error 
 }
 
 func (r *rollback) preparePart(ctx context.Context, p *part) (err error) {
-	if err := r.d.opt.Seam("prepare " + string(p.name)); err != nil {
+	if err := r.d.opt.Failpoint.At("prepare " + string(p.name)); err != nil {
 		return err
 	}
 	if r.back != nil {
@@ -840,7 +841,7 @@ func (r *rollback) switchParts(ctx context.Context, dbs bool) (string, error) {
 }
 
 func (r *rollback) switchPart(ctx context.Context, p *part) (note string, err error) {
-	if err := r.d.opt.Seam("commit " + string(p.name)); err != nil {
+	if err := r.d.opt.Failpoint.At("commit " + string(p.name)); err != nil {
 		return "", err
 	}
 	p.touched = true
@@ -977,7 +978,7 @@ func (r *rollback) healthy(ctx context.Context) (string, error) {
 		return "", err
 	}
 	if s, err := r.a.unit().State(ctx); err == nil && !s.Running() {
-		return "", errs.New(errs.Failed, "check health", "somebody answers, and %s is %s: %s", r.a.unit().Name(), s.Active, s.Result)
+		return "", errs.New(errs.Failed, "check health", "the health check passed, but %s is %s (%s): another process may be answering", r.a.unit().Name(), s.Active, s.Result)
 	}
 	return "healthy", nil
 }
@@ -1056,7 +1057,7 @@ func (r *rollback) undoPart(ctx context.Context, p *part) error {
 	if p.sw == nil {
 		return nil
 	}
-	if err := r.d.opt.Seam("undo " + string(p.name)); err != nil {
+	if err := r.d.opt.Failpoint.At("undo " + string(p.name)); err != nil {
 		return err
 	}
 	if err := p.sw.Undo(ctx); err != nil {
@@ -1104,7 +1105,7 @@ func (r *rollback) foreign(p *part) bool {
 		return false
 	}
 	r.d.opt.Log.Warn("a rollback is undone, and others have written meanwhile", "app", r.a.rec().Slug, "layer", string(p.name), "before", r.safety.ID)
-	r.warnings = append(r.warnings, fmt.Sprintf("Others have written to %s meanwhile; as it was before, it is in %s.", p.name, r.safety.ID))
+	r.warnings = append(r.warnings, fmt.Sprintf("Others have written to %s meanwhile. Its state before that is in %s.", p.name, r.safety.ID))
 	return true
 }
 
@@ -1125,7 +1126,7 @@ func (r *rollback) finishParts(ctx context.Context) error {
 		if p.sw == nil {
 			continue
 		}
-		if err := r.d.opt.Seam("finish " + string(p.name)); err != nil {
+		if err := r.d.opt.Failpoint.At("finish " + string(p.name)); err != nil {
 			return err
 		}
 		if err := p.sw.Finish(ctx); err != nil {

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"mulligan/daemon/gate"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 // route is one operation of the API: how it is found, who may use it, what does
@@ -40,7 +40,7 @@ func (d *Daemon) routes() []route {
 		{pattern: "GET /healthz", about: "Whether the daemon can do its work", answer: map[string]string{}, serve: d.getHealth},
 		{pattern: "GET /openapi.json", about: "This document", answer: map[string]any{}, serve: d.getOpenAPI},
 		{pattern: "GET /metrics", about: "Counts and durations over all apps, for Prometheus", need: ipc.ScopeMetrics, text: true, serve: d.getMetrics},
-		{pattern: "GET /api/status", about: "The daemon's word on itself", need: read, answer: ipc.Status{}, serve: d.getStatus},
+		{pattern: "GET /api/status", about: "The daemon's own status", need: read, answer: ipc.Status{}, serve: d.getStatus},
 		{pattern: "GET /api/session", about: "Who the page belongs to", need: read, answer: ipc.Session{}, serve: d.getSession},
 		{pattern: "DELETE /api/session", about: "End the page's session", need: read, status: http.StatusNoContent, serve: d.deleteSession},
 		{pattern: "POST /api/ui", about: "A link that opens the page once", local: true, status: http.StatusCreated, answer: ipc.UILink{}, serve: d.postUI},
@@ -138,8 +138,8 @@ func (d *Daemon) answer(rt route, w http.ResponseWriter, r *http.Request) error 
 		return errs.New(errs.Denied, "serve", "%s is for the unix socket only", r.URL.Path).WithHint("use the mulligan command on the host")
 	}
 	if rt.need != "" && !who.May(rt.need) {
-		return errs.New(errs.Denied, "serve", "this token is not good for that: it lacks the scope %q", rt.need).
-			WithHint("make one that is: mulligan token add --scope %s", rt.need)
+		return errs.New(errs.Denied, "serve", "this token lacks the scope %q", rt.need).
+			WithHint("make one that has it: mulligan token add --scope %s", rt.need)
 	}
 	done, err := d.callers.admit(who, d.limitsOf(who), d.opt.Now())
 	if err != nil {

@@ -1,6 +1,7 @@
 package daemon_test
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -9,8 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
+	"mulligan/testkit"
 )
 
 // ruins are what an agent leaves where the app's SQLite file was.
@@ -30,10 +32,13 @@ func lies(t *testing.T, w world) string {
 }
 
 // TestRuinedDatabase has an agent ruin the database of a running app: it can be compared
-// and taken back like any other, what lay there is kept, and redo brings just that.
+// and taken back like any other, what lay there is kept, and redo brings just that. A run takes some
+// of the ruins, and the next run the next ones.
 func TestRuinedDatabase(t *testing.T) {
-	for name, ruin := range ruins {
-		t.Run(name, func(t *testing.T) {
+	names := slices.Sorted(maps.Keys(ruins))
+	for _, i := range testkit.Sample(t, "ruins", len(names), 2) {
+		ruin := ruins[names[i]]
+		t.Run(names[i], func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, nil)
 			d := w.open(t)
@@ -124,7 +129,7 @@ func TestRuinedTurn(t *testing.T) {
 	}
 }
 
-// TestRuinCutShort cuts a rollback over a ruined database short at steps of it, and has the
+// TestRuinCutShort cuts a rollback over a ruined database short at one in 24 of its steps, which rotate, and has the
 // next daemon end it: the database is at one of its two states, and goes to the other.
 func TestRuinCutShort(t *testing.T) {
 	w := newWorld(t, nil)
@@ -134,11 +139,8 @@ func TestRuinCutShort(t *testing.T) {
 			t.Fatalf("step %d: the database says %q, %v", step, word, err)
 		}
 	}
-	stride := 12
-	if long() {
-		stride = 1
-	}
-	for step := 1; ; step += stride {
+	part, parts := testkit.Part(t, 24)
+	for step, cuts := 1+part, 0; ; step += parts {
 		d := w.open(t)
 		cp := create(t, d)
 		w.close(t, d)
@@ -147,7 +149,7 @@ func TestRuinCutShort(t *testing.T) {
 		opt := w.options()
 		var on atomic.Bool
 		var at atomic.Int64
-		opt.Seam = func(string) error {
+		opt.Failpoint = func(string) error {
 			if on.Load() && at.Add(1) >= int64(step) {
 				return errs.New(errs.Failed, "step", "cut")
 			}
@@ -166,7 +168,12 @@ func TestRuinCutShort(t *testing.T) {
 		whole(step)
 		w.close(t, d)
 		if err == nil {
+			testkit.Tally(t, "cuts", cuts)
+			if cuts == 0 {
+				t.Errorf("the rollback has no %d steps", step)
+			}
 			return
 		}
+		cuts++
 	}
 }

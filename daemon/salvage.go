@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/daemon/store"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
-	"mulligan/ipc/tomlfile"
 	"mulligan/snap"
+	"mulligan/tomlfile"
 )
 
 // Each layer of an app is safe by itself. A rollback captures, and looks at, only the

@@ -7,9 +7,9 @@ import (
 	"slices"
 	"strings"
 
-	"mulligan/ipc/errs"
-	"mulligan/ipc/tomlfile"
+	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/tomlfile"
 )
 
 // checkScope makes the paths of a rollback's scope clean, and refuses one that leaves
@@ -63,7 +63,7 @@ func (s sides) names(ctx context.Context, dir string) ([]string, error) {
 // is taken.
 func (r *rollback) checkPath(ctx context.Context, s sides, p string) error {
 	if db, ok := r.databaseAt(p); ok {
-		return errs.New(errs.Invalid, "", "%q belongs to a database, and is no part of the files", p).WithHint("use --scope layer:%s", db)
+		return errs.New(errs.Invalid, "", "%q belongs to a database, not to the files", p).WithHint("use --scope layer:%s", db)
 	}
 	dir := "."
 	for _, name := range strings.Split(p, "/") {

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/daemon/store"
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 )

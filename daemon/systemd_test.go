@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"mulligan/daemon"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/systemd/systemdtest"
 )
 

@@ -19,8 +19,8 @@ import (
 
 	"mulligan/daemon"
 	"mulligan/daemon/gate"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 // served is a daemon that serves TCP on a port of loopback.
@@ -460,7 +460,7 @@ func TestRefusedClientIsLetGo(t *testing.T) {
 			t.Fatal(e, err)
 		}
 		// The body's own time is 30 s: who waits for that is not let go.
-		if err := conn.SetReadDeadline(time.Now().Add(15 * time.Second)); err != nil {
+		if err := conn.SetReadDeadline(time.Now().Add(25 * time.Second)); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := io.Copy(io.Discard, r); errors.Is(err, os.ErrDeadlineExceeded) {

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"mulligan/daemon/store"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 const (
@@ -106,7 +106,7 @@ func (d *Daemon) scopeToken(_ context.Context, who ipc.Caller, req ipc.TokenRequ
 			return errs.New(errs.Invalid, "", "unknown scope %.64q", string(s)).WithHint("use read, write, manage or metrics")
 		}
 		if s == ipc.ScopeMetrics && !d.administers(who) {
-			return errs.New(errs.Denied, "", "metrics are of all apps, and only root sees those").
+			return errs.New(errs.Denied, "", "metrics cover all apps, and only root may see those").
 				WithHint("ask an administrator: mulligan token add --scope metrics")
 		}
 	}
@@ -176,7 +176,7 @@ func (d *Daemon) RevokeToken(ctx context.Context, who ipc.Caller, id ipc.TokenID
 // bearer finds who a token stands for. Whatever is wrong with it, the answer is
 // the same.
 func (d *Daemon) bearer(ctx context.Context, secret string) (ipc.Caller, error) {
-	no := errs.New(errs.Unauthenticated, "admit", "this token is not good, or no longer").WithHint("make another: mulligan token add")
+	no := errs.New(errs.Unauthenticated, "admit", "this token is not valid, or no longer").WithHint("make another: mulligan token add")
 	id, _, ok := strings.Cut(strings.TrimPrefix(secret, tokenMark), "_")
 	if !ok || len(secret) > 256 || !strings.HasPrefix(secret, tokenMark) {
 		return ipc.Caller{}, no

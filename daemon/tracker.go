@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"mulligan/daemon/store"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/snap"
 )
 
@@ -435,7 +435,7 @@ func (t *tracker) infer(ctx context.Context, b snap.Batch) error {
 	}
 	o.rec.Start = b.Before
 	if len(t.a.layers()) > 1 {
-		o.lacks = append(o.lacks, "nobody said that the turn began: what is not a file was captured after its first write")
+		o.lacks = append(o.lacks, "the start of the turn was not reported: the layers other than files were captured after its first write")
 	}
 	if err := t.d.store.PutTurn(ctx, &o.rec); err != nil {
 		return err
@@ -510,6 +510,10 @@ func (t *tracker) captureRest(ctx context.Context, o *openTurn) {
 		if l.name == snap.Files {
 			continue
 		}
+		if h, ok := l.driver.(*heldUp); ok {
+			o.lacks = append(o.lacks, string(l.name)+" is not in it: "+h.unfit().Error())
+			continue
+		}
 		if lc, ok := l.driver.(snap.LiveCapturer); !ok || !lc.CapturesLive() {
 			o.lacks = append(o.lacks, string(l.name)+" is not in it: it can't be captured while the app runs")
 			continue
@@ -563,7 +567,7 @@ func (t *tracker) checkpoint(ctx context.Context, o *openTurn) error {
 // captureAt records a checkpoint of the files at a mark, with the databases as
 // they were captured at the turn's start.
 func (t *tracker) captureAt(ctx context.Context, o *openTurn, start snap.Mark) (store.Checkpoint, error) {
-	if err := t.d.opt.Seam("capture turn"); err != nil {
+	if err := t.d.opt.Failpoint.At("capture turn"); err != nil {
 		return store.Checkpoint{}, err
 	}
 	ids, made := announced(t.a, []layer{{name: snap.Files, prefix: "fs-"}})

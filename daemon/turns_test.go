@@ -14,6 +14,7 @@ import (
 
 	"mulligan/daemon"
 	"mulligan/ipc"
+	"mulligan/testkit"
 )
 
 // openAuto opens a user's daemon with one app that asks for automatic checkpoints.
@@ -230,24 +231,7 @@ func TestTurnOverARestart(t *testing.T) {
 
 func waitFor(t *testing.T, what string, f func() bool) {
 	t.Helper()
-	waitWithin(t, 30*time.Second, what, f)
-}
-
-// waitLong is waitFor for what may be between two tries that lie a minute apart.
-func waitLong(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	waitWithin(t, 3*time.Minute, what, f)
-}
-
-func waitWithin(t *testing.T, limit time.Duration, what string, f func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(limit)
-	for !f() {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain: %s", what)
-		}
-		time.Sleep(10 * time.Millisecond) // nothing reports it
-	}
+	testkit.Eventually(t, what, f)
 }
 
 // TestLateCapture has an agent not wait until its turn's databases are captured: the

@@ -10,8 +10,8 @@ import (
 	"unicode/utf8"
 
 	"mulligan/daemon/store"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/snap"
 )
 
@@ -99,7 +99,7 @@ func (l line) redo() (ipc.CheckpointID, error) {
 	}
 	e := errs.New(errs.NotFound, "", "the app was not rolled back")
 	if called {
-		return "", e.WithHint("the last rollback was called off, so there is nothing to go forward over: see `mulligan log`")
+		return "", e.WithHint("the last rollback was called off, so there is nothing to redo: see `mulligan log`")
 	}
 	return "", e.WithHint("see `mulligan log`")
 }
@@ -135,7 +135,7 @@ func (d *Daemon) aim(ctx context.Context, a *app, id ipc.CheckpointID, req *ipc.
 		req.Reason = string(id)
 	}
 	if req.Turns < 0 || id == ipc.Redo && req.Turns > 1 {
-		return "", errs.New(errs.Invalid, "", "%d turns make no sense", req.Turns).WithHint("undo takes 1 or more, redo goes over one rollback")
+		return "", errs.New(errs.Invalid, "", "%d is not a number of turns", req.Turns).WithHint("undo takes 1 or more, redo goes over one rollback")
 	}
 	to, err := l.redo()
 	if id == ipc.Undo {
@@ -324,7 +324,7 @@ func (r *rollback) allTurns(ctx context.Context) error {
 		cancel()
 		if err == nil {
 			t.mu.Lock()
-			err = errors.New(cmp.Or(t.failed, "it was not made so far"))
+			err = errors.New(cmp.Or(t.failed, "it is not made yet"))
 			t.mu.Unlock()
 		}
 		return (&errs.Error{Kind: errs.Failed, Op: "make the checkpoint of the newest turn", Err: err}).
@@ -342,7 +342,7 @@ func (r *rollback) spareOthers(ctx context.Context) error {
 	}
 	paths, err := r.unannounced(ctx, t)
 	if err != nil {
-		r.warn("whether anything was written in between without an agent could not be told: %v", err)
+		r.warn("mulligan could not find out what was written in between without an agent: %v", err)
 		return nil
 	}
 	if len(paths) == 0 {
@@ -351,12 +351,12 @@ func (r *rollback) spareOthers(ctx context.Context) error {
 	what := "what was written in between without an agent: " + few(paths)
 	switch {
 	case r.req.IncludeOthers:
-		r.warn("taken along is %s", what)
+		r.warn("it also undoes %s", what)
 	case r.req.DryRun:
-		r.warn("it would take along %s; it is done with --include-others only", what)
+		r.warn("it would also undo %s; only --include-others does that", what)
 	default:
-		return errs.New(errs.Conflict, "", "it would take along %s", what).
-			WithHint("mulligan undo --dry-run shows what; mulligan undo --include-others takes it along; mulligan revert undoes an agent's writes alone")
+		return errs.New(errs.Conflict, "", "it would also undo %s", what).
+			WithHint("mulligan undo --dry-run shows what; mulligan undo --include-others undoes it too; mulligan revert undoes an agent's writes alone")
 	}
 	return nil
 }

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"mulligan/daemon"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 // worked has an agent work for a turn that writes a word to the file "work".

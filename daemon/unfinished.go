@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 )
 
@@ -259,7 +259,7 @@ func (a *app) unfinishedWords() (list []string) {
 	if a.broken != nil {
 		list = append(list, withHint(a.broken)+again)
 	} else if a.rest.down && len(a.rest.left) == 0 {
-		list = append(list, "the app is not started yet; mulligand is at it")
+		list = append(list, "the app is not started yet; mulligand keeps trying")
 	}
 	for _, w := range append(a.heldWords(), a.rest.left...) {
 		list = append(list, w+again)

@@ -24,7 +24,7 @@ import (
 // becomesWhole waits until nothing is wrong any more, with no command given.
 func (w world) becomesWhole(t *testing.T, d *daemon.Daemon) {
 	t.Helper()
-	waitLong(t, "nothing is unfinished", func() bool { return len(d.Status(root).Problems) == 0 })
+	waitFor(t, "nothing is unfinished", func() bool { return len(d.Status(root).Problems) == 0 })
 }
 
 // A daemon dies in a rollback whose layers it was switching, and the database server with it.
@@ -35,7 +35,7 @@ func (w world) becomesWhole(t *testing.T, d *daemon.Daemon) {
 // the server is up 30 seconds after the daemon: "-parallel 10" has them wait together.
 func TestServerUpAfterTheDaemon(t *testing.T) {
 	t.Parallel()
-	apps, rounds, late := 1, 3, time.Duration(0)
+	apps, rounds, late := 1, 2, time.Duration(0)
 	if long() {
 		apps, rounds, late = 10, 10, 30*time.Second
 	}
@@ -102,7 +102,7 @@ func (r *round) waitsForServer(t *testing.T, d *daemon.Daemon, what string, late
 func (w world) failing(t *testing.T, fails func(step string) error) *daemon.Daemon {
 	t.Helper()
 	opt := w.options()
-	opt.Seam = fails
+	opt.Failpoint = fails
 	d, err := daemon.Open(t.Context(), opt)
 	if err != nil {
 		t.Fatal(err)
@@ -148,6 +148,48 @@ func TestPutBackThatFails(t *testing.T) {
 		t.Errorf("one layer cannot be put back: files %q, SQLite %q, Postgres %q, %v", files, sqlite, pg, err)
 	}
 	full.Store(false)
+	w.becomesWhole(t, d)
+	if got := w.word(t); got != "one" {
+		t.Errorf("the app is in state %q, want the one before", got)
+	}
+	w.runs(t, d, "one")
+}
+
+// A rollback fails, and so does the end of putting its files back, where they are made durable:
+// although they are all there, the app has a problem until that succeeds too.
+func TestPutBackThatFailsAtItsEnd(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	var failing, undoing atomic.Bool
+	var failed atomic.Int64
+	d := w.failing(t, func(step string) error {
+		undoing.CompareAndSwap(false, step == "undo files")
+		if failing.Load() && (step == "commit db:shop" || step == "synced" && undoing.Load()) {
+			if step == "synced" {
+				failed.Add(1)
+			}
+			return unix.EIO
+		}
+		return nil
+	})
+	defer w.close(t, d)
+	cp, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.set(t, "one")
+	failing.Store(true)
+	res, err := d.Rollback(t.Context(), root, "shop", cp.ID, ipc.RollbackRequest{}, nil)
+	if failed.Load() == 0 || !errors.Is(err, unix.EIO) || res.Recovered {
+		t.Fatalf("the undo failed %d times: recovered %v, %v", failed.Load(), res.Recovered, err)
+	}
+	if got := w.word(t); got != "one" {
+		t.Fatalf("the app is in state %q: the undo failed before its end, and this shows nothing", got)
+	}
+	if problems := strings.Join(d.Status(root).Problems, "\n"); !strings.Contains(problems, unix.EIO.Error()) {
+		t.Errorf("the problems are %q", problems)
+	}
+	failing.Store(false)
 	w.becomesWhole(t, d)
 	if got := w.word(t); got != "one" {
 		t.Errorf("the app is in state %q, want the one before", got)

@@ -4,7 +4,7 @@ import (
 	"os/user"
 	"strconv"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/privsep"
 )
 

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/daemon/store"
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/privsep"
 	"mulligan/snap/beneath"
 )

@@ -337,7 +337,7 @@ func (w world) socket() string { return filepath.Join(w.dir, "app.sock") }
 
 // visit asks the app; "" where nobody answers.
 func (w world) visit() string {
-	client := http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial(w.socket())}}
+	client := http.Client{Timeout: testkit.Patience, Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial(w.socket())}}
 	resp, err := client.Get("http://app/")
 	if err != nil {
 		return ""
@@ -357,7 +357,7 @@ func (w world) runs(t tester, d *daemon.Daemon, word string) {
 	if err != nil || a.State != "running" {
 		t.Fatalf("the app is %q, %v", a.State, err)
 	}
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(testkit.Patience)
 	for {
 		got := w.visit()
 		if got == word+"<nil>" {

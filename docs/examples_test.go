@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/creack/pty"
+	"mulligan/testkit"
 )
 
 // TestExamples runs every console block of the pages that teach by example, in
@@ -151,7 +152,7 @@ func stopDaemon(t *testing.T, home string) {
 		return // none was started
 	}
 	_ = syscall.Kill(st.PID, syscall.SIGTERM)
-	for deadline := time.Now().Add(time.Minute); syscall.Kill(st.PID, 0) == nil; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(testkit.Patience); syscall.Kill(st.PID, 0) == nil; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Errorf("the daemon, pid %d, does not end", st.PID)
 			return

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"unicode"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // markdown lists the pages, as paths from the repository's top.
@@ -119,7 +119,7 @@ func TestMessages(t *testing.T) {
 func sources(t *testing.T) string {
 	t.Helper()
 	var b strings.Builder
-	for _, top := range []string{"../cmd", "../daemon", "../ipc", "../mcpserver", "../snap", "../systemd"} {
+	for _, top := range []string{"../agents", "../appfile", "../cmd", "../daemon", "../ipc", "../mcpserver", "../privsep", "../snap", "../systemd", "../tomlfile"} {
 		err := filepath.WalkDir(top, func(path string, e fs.DirEntry, err error) error {
 			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 				return err

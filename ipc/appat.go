@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // AppAt is the app whose workspace holds the folder dir: the innermost one. No

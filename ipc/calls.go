@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // Status is the daemon's word on itself.

@@ -12,7 +12,7 @@ import (
 	"net/url"
 	"slices"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // Client asks a daemon. It holds no state and no connection: every call dials,

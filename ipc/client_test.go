@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"testing"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 func TestEveryKindSurvivesTheSocket(t *testing.T) {

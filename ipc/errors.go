@@ -3,7 +3,7 @@ package ipc
 import (
 	"net/http"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // ErrorBody is what an error looks like on the wire, inside {"error": …}.

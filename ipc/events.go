@@ -5,7 +5,7 @@ import (
 	"bytes"
 	"io"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // maxEvent bounds an event's data and each line, in bytes.

@@ -10,7 +10,7 @@ import (
 	"runtime/debug"
 	"strings"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // MaxBody is how large a request's body may be where a handler has no need of

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 func TestReadJSON(t *testing.T) {

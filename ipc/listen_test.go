@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"testing"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/testkit"
 )
 

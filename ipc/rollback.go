@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // The names of the events in a rollback's stream.

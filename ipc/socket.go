@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"syscall"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // HostSocket is where the host's daemon, run by root, listens.

@@ -14,7 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 func readAll(t *testing.T, r io.Reader) []Event {

@@ -10,8 +10,8 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 // confirmer has the client's person confirm rollbacks. The question goes out as the
@@ -46,7 +46,7 @@ func (c *confirmer) ask(req *mcp.CallToolRequest, app ipc.App, in rollbackIn) (*
 		return &mcp.CallToolResult{InputRequests: mcp.InputRequestMap{question: elicitation(app, in)}, RequestState: state}, nil
 	}
 	if !hmac.Equal([]byte(state), []byte(req.Params.RequestState)) {
-		return nil, errs.New(errs.Invalid, "confirm rollback", "the confirmation is of another rollback").WithHint("ask again")
+		return nil, errs.New(errs.Invalid, "confirm rollback", "the confirmation belongs to another rollback").WithHint("ask again")
 	}
 	if yes, _ := answer.Content[question].(bool); answer.Action != "accept" || !yes {
 		return nil, errs.New(errs.Denied, "confirm rollback", "the user did not confirm it").WithHint("ask the user what to do instead")

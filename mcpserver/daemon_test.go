@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 // script is a daemon with one app, shop, whose checkpoints are records alone.
@@ -218,7 +218,7 @@ func (s *script) rollback(w http.ResponseWriter, r *http.Request) error {
 		return errs.New(errs.Expired, "rollback", "%s expired", cp.ID)
 	case "others":
 		if !req.Force {
-			return errs.New(errs.Conflict, "rollback", "it would take along turn t in session s").WithHint("mulligan revert --conversation ID")
+			return errs.New(errs.Conflict, "rollback", "it would also undo turn t in session s").WithHint("mulligan revert --conversation ID")
 		}
 	case "busy":
 		return errs.New(errs.Busy, "rollback", "another rollback of shop runs")

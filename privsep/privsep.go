@@ -32,7 +32,7 @@ import (
 	"slices"
 	"sync/atomic"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // User is whom a process works for: one user's ids and all groups that count.

@@ -20,7 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/privsep/privseptest"
 	"mulligan/testkit"
 )

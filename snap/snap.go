@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // Layer names one layer of an app: "files", "disk", or "db:" and the database's name.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/godbus/dbus/v5"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // failure makes an *errs.Error of what a call about unit (empty: none) failed with.

@@ -5,7 +5,7 @@ import (
 
 	"github.com/coreos/go-systemd/v22/activation"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // Listeners gives the sockets that the manager opened for this process, by

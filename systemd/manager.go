@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // reconnectFor is how long a call tries to find a manager again whose

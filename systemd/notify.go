@@ -7,7 +7,7 @@ import (
 
 	"github.com/coreos/go-systemd/v22/daemon"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // Notify tells the manager that started this process something about it, in

@@ -11,7 +11,7 @@ import (
 
 	"github.com/godbus/dbus/v5"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // leftoverGrace is how long processes that a stopped unit left behind

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/systemd"
 	"mulligan/systemd/systemdtest"
 )

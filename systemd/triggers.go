@@ -4,7 +4,7 @@ import (
 	"context"
 	"slices"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // A socket, timer or path unit that is active can start its service at any

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // Unit is a service that can be started and stopped: a systemd unit, or a

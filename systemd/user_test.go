@@ -3,7 +3,7 @@ package systemd_test
 import (
 	"testing"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/systemd"
 )
 

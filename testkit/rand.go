@@ -55,6 +55,22 @@ func Rapid(t testing.TB) {
 	}
 }
 
+// Checks limits the rapid.Checks of the test to n each, unless the command line says how many, or
+// the run is a long one.
+func Checks(t testing.TB, n int) {
+	t.Helper()
+	f := flag.Lookup("rapid.checks")
+	if checksGiven() || Long() {
+		return
+	}
+	old := f.Value.String()
+	must(t, f.Value.Set(strconv.Itoa(n)))
+	t.Cleanup(func() { must(t, f.Value.Set(old)) })
+}
+
+// checksGiven is asked once, before a test sets the flag.
+var checksGiven = sync.OnceValue(func() bool { return given("rapid.checks") })
+
 // given says whether a flag stands on the command line.
 func given(name string) (found bool) {
 	flag.Visit(func(f *flag.Flag) { found = found || f.Name == name })

@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"mulligan/appfile"
 	"mulligan/ipc"
-	"mulligan/ipc/appfile"
 )
 
 func newApp(c *cli) *cobra.Command {

@@ -6,9 +6,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"mulligan/appfile"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/appfile"
-	"mulligan/ipc/errs"
 )
 
 const appAddLong = `Register an app, from an app file or from flags.

@@ -8,10 +8,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"mulligan/appfile"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/appfile"
-	"mulligan/ipc/errs"
-	"mulligan/ipc/tomlfile"
+	"mulligan/tomlfile"
 )
 
 const appSetLong = `Change an app's settings. The keys are those of the app file:
@@ -150,7 +150,7 @@ func setKey(app *ipc.App, change *ipc.AppChange, pair string) error {
 	}
 	err := set(app, change, value)
 	if err != nil && errs.KindOf(err) == errs.Internal {
-		return errs.New(errs.Invalid, op, "%q is no value for %s", value, key).WithHint("see `mulligan app set --help`")
+		return errs.New(errs.Invalid, op, "%q is not a value for %s", value, key).WithHint("see `mulligan app set --help`")
 	}
 	return err
 }

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 const completionLong = `Print the script that has a shell complete mulligan's commands, flags and the names of
@@ -43,7 +43,7 @@ func newCompletion(c *cli) *cobra.Command {
 				"fish": func(w io.Writer) error { return cmd.Root().GenFishCompletion(w, true) },
 			}[args[0]]
 			if !ok {
-				return usage(cmd, "there is no script for %q, but for %s", args[0], strings.Join(shells, ", "))
+				return usage(cmd, "there is no script for %q; there is one for %s", args[0], strings.Join(shells, ", "))
 			}
 			return errs.Wrap(errs.Failed, "completion", script(f.out))
 		},

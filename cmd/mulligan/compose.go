@@ -12,15 +12,52 @@ import (
 	"strconv"
 	"strings"
 
+	"go.yaml.in/yaml/v3"
+
+	"mulligan/appfile"
 	"mulligan/ipc"
-	"mulligan/ipc/appfile"
 )
 
-// service is what detection wants to know of a service in a compose file.
+// service is what detection wants to know of a service in a compose file. Package compose-go is
+// not used: it makes the client a quarter larger, follows the paths that a file names, and refuses a file as a
+// whole for one word that it does not know.
 type service struct {
-	name, image string
-	ports       []string
-	env         map[string]string
+	name        string
+	Image       string
+	Ports       []portMapping
+	Environment environment
+}
+
+// portMapping is a port of this host and a port of the container, as in "127.0.0.1:8080:80/tcp".
+type portMapping string
+
+// UnmarshalYAML reads the short form and the long form (target, published).
+func (p *portMapping) UnmarshalYAML(n *yaml.Node) error {
+	if n.Kind != yaml.MappingNode {
+		*p = portMapping(n.Value)
+		return nil
+	}
+	var long struct{ Target, Published string }
+	err := n.Decode(&long)
+	*p = portMapping(long.Published + ":" + long.Target)
+	return err
+}
+
+type environment map[string]string
+
+// UnmarshalYAML reads a mapping, or a list of KEY=VALUE.
+func (e *environment) UnmarshalYAML(n *yaml.Node) error {
+	if n.Kind != yaml.SequenceNode {
+		return n.Decode((*map[string]string)(e))
+	}
+	var list []string
+	err := n.Decode(&list)
+	*e = environment{}
+	for _, line := range list {
+		key, value, _ := strings.Cut(line, "=")
+		(*e)[key] = value
+	}
+	return err
 }
 
 var composeFiles = []string{"compose.yaml", "compose.yml", "docker-compose.yaml", "docker-compose.yml"}
@@ -33,6 +70,10 @@ func (f *findings) findServices(root *os.Root) {
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
+		var services []service
+		if err == nil {
+			services, err = parseCompose(data)
+		}
 		if err != nil {
 			f.unprotected = append(f.unprotected, fmt.Sprintf("databases of %s: it could not be read", name))
 			return
@@ -43,7 +84,7 @@ func (f *findings) findServices(root *os.Root) {
 				vars[v.key] = v.value
 			}
 		}
-		for _, s := range parseCompose(string(data)) {
+		for _, s := range services {
 			f.addService(s, vars, name)
 		}
 		return
@@ -66,18 +107,18 @@ var engines = []struct {
 
 func (f *findings) addService(s service, vars map[string]string, file string) {
 	for _, e := range engines {
-		if !strings.Contains(s.image, e.word) {
+		if !strings.Contains(s.Image, e.word) {
 			continue
 		}
 		source := "service " + s.name + " in " + file
-		port := hostPort(s.ports, e.port, vars)
+		port := hostPort(s.Ports, e.port, vars)
 		if port == "" {
 			f.unprotected = append(f.unprotected, fmt.Sprintf("the %s database of %s: it has no port on this host; publish one on 127.0.0.1", e.driver, source))
 			return
 		}
 		get := func(keys []string) (v string) {
 			for _, k := range keys {
-				v = cmp.Or(v, expand(s.env[k], vars))
+				v = cmp.Or(v, expand(s.Environment[k], vars))
 			}
 			return v
 		}
@@ -117,9 +158,9 @@ func (f *findings) served(db ipc.Database, port string) bool {
 
 // hostPort is the port of this host that leads to a container's port. Of "8080:80",
 // "127.0.0.1:8080:80/tcp" and "80" the last is given a port that nobody knows.
-func hostPort(ports []string, target string, vars map[string]string) string {
+func hostPort(ports []portMapping, target string, vars map[string]string) string {
 	for _, p := range ports {
-		parts := strings.Split(strings.TrimSuffix(expand(p, vars), "/tcp"), ":")
+		parts := strings.Split(strings.TrimSuffix(expand(string(p), vars), "/tcp"), ":")
 		n := len(parts)
 		if n < 2 || parts[n-1] != target {
 			continue
@@ -141,61 +182,21 @@ func expand(s string, vars map[string]string) string {
 	})
 }
 
-// parseCompose reads as much of a compose file as is needed, in YAML's block
-// style: services with image, ports and environment. What is written otherwise is
-// not found.
-func parseCompose(data string) (all []service) {
-	var path []string // keys above the line
-	var indents []int
-	for line := range strings.Lines(data) {
-		text := strings.TrimRight(line, " \t\r\n")
-		body := strings.TrimLeft(text, " ")
-		if body == "" || body[0] == '#' {
-			continue
-		}
-		indent := len(text) - len(body)
-		item, isItem := strings.CutPrefix(body, "- ")
-		for len(indents) > 0 && (indents[len(indents)-1] > indent || indents[len(indents)-1] == indent && !isItem) {
-			path, indents = path[:len(path)-1], indents[:len(indents)-1]
-		}
-		key, value, _ := strings.Cut(body, ":")
-		if !isItem {
-			path, indents = append(path, scalar(key)), append(indents, indent)
-		}
-		if len(path) < 2 || path[0] != "services" {
-			continue
-		}
-		if len(all) == 0 || all[len(all)-1].name != path[1] {
-			all = append(all, service{name: path[1], env: map[string]string{}})
-		}
-		all[len(all)-1].take(path[2:], scalar(item), scalar(value), isItem)
+// parseCompose returns the services of a compose file in their order. A part of a service that is not of
+// the expected shape is left out.
+func parseCompose(data []byte) ([]service, error) {
+	var file struct{ Services yaml.Node }
+	if err := yaml.Unmarshal(data, &file); err != nil {
+		return nil, err
 	}
-	return all
-}
-
-// take takes what a line of a service says: a value below keys, or an item of a list.
-func (s *service) take(keys []string, item, value string, isItem bool) {
-	switch {
-	case len(keys) == 1 && keys[0] == "image" && !isItem:
-		s.image = value
-	case len(keys) == 1 && keys[0] == "ports" && isItem:
-		s.ports = append(s.ports, item)
-	case len(keys) == 1 && keys[0] == "environment" && isItem:
-		if k, v, found := strings.Cut(item, "="); found {
-			s.env[k] = v
+	var all []service
+	for i := 1; i < len(file.Services.Content); i += 2 {
+		s := service{name: file.Services.Content[i-1].Value}
+		var shape *yaml.TypeError
+		if err := file.Services.Content[i].Decode(&s); err != nil && !errors.As(err, &shape) {
+			return nil, err
 		}
-	case len(keys) == 2 && keys[0] == "environment":
-		s.env[keys[1]] = value
+		all = append(all, s)
 	}
-}
-
-// scalar is a plain or quoted value without its comment.
-func scalar(s string) string {
-	s = strings.TrimSpace(s)
-	if q := strings.IndexAny(s, `"'`); q == 0 {
-		value, _, _ := strings.Cut(s[1:], s[:1])
-		return value
-	}
-	value, _, _ := strings.Cut(s, " #")
-	return strings.TrimSpace(value)
+	return all, nil
 }

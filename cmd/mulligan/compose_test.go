@@ -38,7 +38,18 @@ services:
     image: mysql:8
   other:
     image: postgres
+    environment: &common {POSTGRES_USER: shop}
     ports: ["5432:5432"]
+  long:
+    image: valkey
+    ports: [{target: 6379, published: "6381", host_ip: 127.0.0.1}]
+  merged:
+    image: postgis/postgis
+    environment: {<<: *common, POSTGRES_DB: maps}
+    ports: ["5434:5432"]
+  odd:
+    image: [postgres]
+    ports: 5432
 volumes:
   data:
 `
@@ -59,21 +70,37 @@ func TestDetectCompose(t *testing.T) {
 		"books mysql://u@localhost:3307/books DATABASE_URL in .env",
 		"store postgres://shop:hunter2@127.0.0.1:5433/store service db in docker-compose.yml",
 		"redis redis://127.0.0.1:6380 service cache in docker-compose.yml",
+		"shop postgres://shop@127.0.0.1:5432/shop service other in docker-compose.yml",
+		"redis-2 redis://127.0.0.1:6381 service long in docker-compose.yml",
+		"maps postgres://shop@127.0.0.1:5434/maps service merged in docker-compose.yml",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("found %q", got)
 	}
-	if said := strings.Join(found.unprotected, "\n"); !strings.Contains(said, "service hidden in docker-compose.yml: it has no port") || !strings.Contains(said, "service other") {
+	if said := strings.Join(found.unprotected, "\n"); !strings.Contains(said, "service hidden in docker-compose.yml: it has no port") {
 		t.Errorf("said: %s", said)
+	}
+}
+
+// A file that is no YAML is said to be unread.
+func TestDetectBrokenCompose(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "compose.yaml", "services:\n\tdb: {")
+	found, err := detect(t.Context(), dir)
+	if err != nil || !slices.Equal(found.unprotected, []string{"databases of compose.yaml: it could not be read"}) {
+		t.Errorf("%q, %v", found.unprotected, err)
 	}
 }
 
 func FuzzParseCompose(f *testing.F) {
 	f.Add(compose)
 	f.Add("services:\n- a\n  b: c\n")
+	f.Add("services: &s {a: {environment: *s, ports: [*s]}}")
+	f.Add("services: {a: }")
 	f.Fuzz(func(t *testing.T, data string) {
 		var found findings
-		for _, s := range parseCompose(data) {
+		services, _ := parseCompose([]byte(data)) // what is no YAML has none
+		for _, s := range services {
 			found.addService(s, map[string]string{"A": "1"}, "x")
 		}
 	})

@@ -12,9 +12,9 @@ import (
 	"syscall"
 	"unicode/utf8"
 
+	"mulligan/appfile"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/appfile"
-	"mulligan/ipc/errs"
 )
 
 // findings is what init sees in a folder.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"mulligan/ipc/appfile"
+	"mulligan/appfile"
 )
 
 func TestParseDotenv(t *testing.T) {

@@ -90,7 +90,7 @@ func (f *diffCmd) run(ctx context.Context, points, paths []string) error {
 		fmt.Fprintf(f.err, "mulligan: diff: %s\n", escape(l))
 	}
 	for _, l := range res.Unknown {
-		fmt.Fprintf(f.err, "mulligan: diff: what changed in %s can't be told\n", escape(l))
+		fmt.Fprintf(f.err, "mulligan: diff: the changes in %s cannot be listed\n", escape(l))
 	}
 	return nil
 }

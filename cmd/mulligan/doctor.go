@@ -8,10 +8,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"mulligan/cmd/mulligan/agents"
+	"mulligan/agents"
 	"mulligan/cmd/mulligan/doctor"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 const doctorLong = `Look at everything that mulligan needs, and say of what is missing how to get it: the

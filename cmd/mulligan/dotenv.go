@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"mulligan/ipc/appfile"
+	"mulligan/appfile"
 )
 
 // databaseKeys are the variables that are known to hold a database's URL.

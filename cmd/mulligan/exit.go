@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"strings"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 // The exit codes. Scripts rely on them.

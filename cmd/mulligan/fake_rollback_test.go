@@ -5,8 +5,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 func (f *fake) rollback(a *fakeApp, i int, w http.ResponseWriter, r *http.Request) error {

@@ -12,8 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 // fake is a daemon in memory: it speaks the API, and checkpoints the regular

@@ -3,8 +3,8 @@ package main
 import (
 	"encoding/json"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 // aim is the point that undo or redo goes to. The fake's turns are the checkpoints that

@@ -14,12 +14,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"mulligan/cmd/mulligan/agents"
+	"mulligan/agents"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
-const hookLong = `Be a hook of a coding agent: read what the agent says on standard input, tell the
+const hookLong = `Serve as a hook of a coding agent: read what the agent says on standard input, tell the
 daemon of the turns and tool calls in it, and print what the agent expects.
 
 It is for agents to run (mulligan install AGENT sets it up), at every event of theirs. It
@@ -45,7 +45,7 @@ func newHook(c *cli) *cobra.Command {
 	f := &hookCmd{cli: c}
 	return &cobra.Command{
 		Use:     "hook AGENT [EVENT]",
-		Short:   "Be a hook of a coding agent",
+		Short:   "Serve as a hook of a coding agent",
 		Long:    hookLong,
 		Example: "  mulligan hook claude-code <event.json",
 		Args:    func(cmd *cobra.Command, args []string) error { return countArgs(cmd, args, 1, 2) },

@@ -14,10 +14,10 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"mulligan/appfile"
 	"mulligan/cmd/mulligan/doctor"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/appfile"
-	"mulligan/ipc/errs"
 )
 
 const initLong = `Register a folder (the current one, if none is named) as an app of your own daemon,

@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"mulligan/cmd/mulligan/agents"
-	"mulligan/ipc/errs"
+	"mulligan/agents"
+	"mulligan/errs"
 )
 
 const installLong = `Write mulligan's MCP server and hooks into a coding agent's own settings, so that

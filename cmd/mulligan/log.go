@@ -6,8 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 const logLong = `Print the app's audit trail, newest first: who did what, when, to which checkpoint,

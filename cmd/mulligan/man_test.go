@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -21,13 +22,11 @@ func TestManualPages(t *testing.T) {
 		t.Errorf("%d pages", len(list))
 	}
 	for _, cmd := range list {
-		text := manual(cmd)
-		for line := range strings.Lines(text) {
-			if strings.HasPrefix(line, ".") && !strings.HasPrefix(line, ".TH ") && !strings.HasPrefix(line, ".SH ") && !strings.HasPrefix(line, ".B") &&
-				!strings.Contains(".PP\n.nf\n.fi\n.TP\n", line) {
-				t.Errorf("%s: a request: %s", cmd.CommandPath(), line)
-			}
+		var page bytes.Buffer
+		if err := writeManual(&page, cmd); err != nil {
+			t.Fatal(err)
 		}
+		text := page.String()
 		var out, problems bytes.Buffer
 		run := exec.CommandContext(t.Context(), "groff", "-man", "-ww", "-Kutf8", "-Tutf8", "-P-cbou", "-rLL=10000n")
 		run.Stdin, run.Stdout, run.Stderr = strings.NewReader(text), &out, &problems
@@ -38,6 +37,12 @@ func TestManualPages(t *testing.T) {
 		for _, part := range []string{cmd.Short[1:], cmd.Long, cmd.Example, cmd.UseLine()} {
 			if !strings.Contains(shown, spoken(part)) {
 				t.Errorf("%s: the page lacks %q:\n%s", cmd.CommandPath(), part, shown)
+			}
+		}
+		lines := strings.Split(out.String(), "\n")
+		for line := range strings.Lines(cmd.Long + "\n" + cmd.Example) {
+			if strings.HasPrefix(line, " ") && !slices.ContainsFunc(lines, func(l string) bool { return spoken(l) == spoken(line) }) {
+				t.Errorf("%s: the page joins the line %q with others:\n%s", cmd.CommandPath(), line, &out)
 			}
 		}
 	}

@@ -6,8 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/mcpserver"
 )
 
@@ -28,7 +28,7 @@ func newMCP(c *cli) *cobra.Command {
 	f := &mcpCmd{cli: c}
 	cmd := &cobra.Command{
 		Use:     "mcp",
-		Short:   "Be an agent's MCP server, on standard input and output",
+		Short:   "Serve MCP to an agent, on standard input and output",
 		Long:    mcpLong,
 		Example: "  claude mcp add mulligan -- mulligan mcp",
 		Args:    noArgs,

@@ -30,7 +30,7 @@ func newUnpin(c *cli) *cobra.Command {
 	return &cobra.Command{
 		Use:               "unpin CP",
 		Short:             "No longer keep a checkpoint",
-		Long:              "Let pruning and deleting have a checkpoint again.\n\nIn a pipe: one line with the fields of mulligan list.",
+		Long:              "Let a checkpoint be pruned and deleted again.\n\nIn a pipe: one line with the fields of mulligan list.",
 		Example:           "  mulligan unpin cp-4f2a",
 		Args:              oneArg,
 		ValidArgsFunction: c.completeCheckpoints,

@@ -10,7 +10,7 @@ import (
 
 	"github.com/dustin/go-humanize"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // printJSON prints v as the API writes it, indented for a terminal.

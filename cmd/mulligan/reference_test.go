@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"mulligan/ipc/refdoc"
+	"mulligan/docs/refdoc"
 )
 
 // TestReference holds docs/reference/commands.md to what the commands say of themselves.

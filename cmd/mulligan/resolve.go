@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 // checkpoint finds the app that a command is about and the checkpoint that cp

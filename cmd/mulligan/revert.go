@@ -6,8 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 const revertLong = `Undo what one tool call, one turn, or a range of a conversation's messages wrote to
@@ -60,7 +60,7 @@ func (f *revertCmd) run(cmd *cobra.Command) error {
 	ctx := cmd.Context()
 	f.req.CallID, f.req.TurnID = ipc.CallID(f.call), ipc.TurnID(f.turn)
 	if f.call == "" && f.turn == "" && f.req.ConversationID == "" {
-		return usage(cmd, "say whose writes: --call, --turn or --conversation")
+		return usage(cmd, "say whose writes to undo: --call, --turn or --conversation")
 	}
 	client, app, err := f.target(ctx)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 const rollbackLong = `Take the app to a checkpoint, in six stages: safety-checkpoint, stop-unit, vm-revert
@@ -151,7 +151,7 @@ func (c *cli) rollback(ctx context.Context, client *ipc.Client, app string, id i
 		}
 	}
 	if err == nil && !res.RolledBack && !res.DryRun && !req.DryRun {
-		err = errs.New(errs.Internal, "rollback", "the daemon says neither that it was done nor why not").WithHint("see `mulligan log`")
+		err = errs.New(errs.Internal, "rollback", "the daemon did not say how it ended").WithHint("see `mulligan log`")
 	}
 	if err != nil && len(res.Stages) == 0 {
 		return err // nothing was begun: there is no receipt

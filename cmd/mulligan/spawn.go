@@ -10,8 +10,8 @@ import (
 	"syscall"
 	"time"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 const (

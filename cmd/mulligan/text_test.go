@@ -6,7 +6,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 func TestSplitWords(t *testing.T) {

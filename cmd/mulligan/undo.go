@@ -45,7 +45,7 @@ func newUndo(c *cli) *cobra.Command {
 			if len(args) == 1 {
 				n, err := strconv.Atoi(args[0])
 				if err != nil || n < 1 {
-					return usage(cmd, "%q is no number of turns", args[0])
+					return usage(cmd, "%q is not a number of turns", args[0])
 				}
 				f.req.Turns = n
 			}

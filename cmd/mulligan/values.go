@@ -4,8 +4,8 @@ import (
 	"slices"
 	"strings"
 
-	"mulligan/ipc/errs"
-	"mulligan/ipc/tomlfile"
+	"mulligan/errs"
+	"mulligan/tomlfile"
 )
 
 // valuesHelp is how values are written on the command line, for help texts.
@@ -55,7 +55,7 @@ func patternList(v string) ([]string, error) {
 		list[i] = strings.TrimSpace(p)
 		if strings.ContainsAny(p, "\"'`{}") || strings.Count(p, "[") != strings.Count(p, "]") {
 			return nil, errs.New(errs.Invalid, "app set", "the pattern %q can be understood in several ways", p).
-				WithHint(`write patterns as a list: exclude=["*.log", "tmp/"]; braces are nothing special in them`)
+				WithHint(`write patterns as a list: exclude=["*.log", "tmp/"]; braces have no special meaning in them`)
 		}
 	}
 	return slices.DeleteFunc(list, func(p string) bool { return p == "" }), nil

@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 const verifyLong = `Read everything that is stored for a checkpoint and compare it with its hashes.

@@ -3,7 +3,7 @@ package main
 import (
 	"strings"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // wordsHelp is the rule of splitWords, for help texts.

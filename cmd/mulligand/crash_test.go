@@ -9,7 +9,13 @@ import (
 	"mulligan/testkit"
 )
 
-const kills = 20
+// kills is how often a daemon is killed in one kind of operation.
+func kills() int {
+	if testkit.Long() {
+		return 40
+	}
+	return 7
+}
 
 // killDuring runs f, kills the daemon after some time, and starts it again. It reports
 // whether f was cut short.
@@ -49,7 +55,7 @@ func TestKillInCreate(t *testing.T) {
 	began := time.Now()
 	a.create()
 	takes := time.Since(began)
-	m := testkit.NewMoments(t, takes, kills)
+	m := testkit.NewMoments(t, takes, kills())
 	for i := 0; m.Next(); i++ {
 		word := fmt.Sprint("create-", i)
 		a.set(t, word)
@@ -82,7 +88,7 @@ func TestKillInRollback(t *testing.T) {
 		t.Fatal(err)
 	}
 	takes := time.Since(began)
-	m := testkit.NewMoments(t, takes, kills)
+	m := testkit.NewMoments(t, takes, kills())
 	forward := 0
 	for i := 0; m.Next(); i++ {
 		word := fmt.Sprint("bad-", i)
@@ -103,5 +109,5 @@ func TestKillInRollback(t *testing.T) {
 			t.Fatalf("killed after %v: the app says %q, want good or %q", after, got, word)
 		}
 	}
-	t.Logf("%d of %d went forward", forward, kills)
+	t.Logf("%d of %d went forward", forward, kills())
 }

@@ -3,8 +3,10 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -12,6 +14,7 @@ import (
 	"mulligan/ipc"
 	"mulligan/snap/postgres/pgtest"
 	"mulligan/systemd/systemdtest"
+	"mulligan/testkit"
 )
 
 const shopSQL = `SET ROLE shopper;
@@ -43,8 +46,8 @@ func lookPostgres(t *testing.T, c *pgtest.Cluster) string {
 			FROM information_schema.tables WHERE table_schema = 'public' ORDER BY 1`)
 }
 
-// survive rolls the whole app back over each disaster, forward into it again, and
-// back once more. cause brings it about; look reads the database.
+// survive rolls the whole app back over disasters, two of them in a run, which rotate, forward
+// into each again, and back once more. cause brings it about; look reads the database.
 func (a *testApp) survive(t *testing.T, disasters []string, layers int, cause func(n int), look func() string) {
 	t.Helper()
 	d := a.d
@@ -53,7 +56,8 @@ func (a *testApp) survive(t *testing.T, disasters []string, layers int, cause fu
 	if len(cp.DBSnapshots) != layers-1 {
 		t.Fatalf("the checkpoint holds %+v", cp.DBSnapshots)
 	}
-	for n, disaster := range disasters {
+	for _, n := range testkit.Sample(t, "disasters", len(disasters), 2) {
+		disaster := disasters[n]
 		cause(n)
 		a.set(t, "later")
 		after := look()
@@ -145,13 +149,13 @@ func TestPostgresPhysical(t *testing.T) {
 	set := func(settings string) (string, string, int) {
 		return d.mulligan("app", "set", "database=main="+dsn+"#data_dir="+c.DataDir+settings, "--app", "shop")
 	}
-	if _, stderr, code := set("&unit=shop.service"); code != 2 || !strings.Contains(stderr, "have one unit") {
+	if _, stderr, code := set("&unit=shop.service"); code != 2 || !strings.Contains(stderr, "have the same unit") {
 		t.Errorf("the app's own unit: exit %d, %s", code, stderr)
 	}
 	if _, stderr, code := set("&unit=nosuch.service"); code != 3 || !strings.Contains(stderr, "nosuch.service") {
 		t.Errorf("no unit: exit %d, %s", code, stderr)
 	}
-	if _, stderr, code := d.mulligan("app", "set", "database=main="+dsn+"#unit=pg.service", "--app", "shop"); code != 2 || !strings.Contains(stderr, "has a unit, and no data_dir") {
+	if _, stderr, code := d.mulligan("app", "set", "database=main="+dsn+"#unit=pg.service", "--app", "shop"); code != 2 || !strings.Contains(stderr, "has a unit, but no data_dir") {
 		t.Errorf("a unit alone: exit %d, %s", code, stderr)
 	}
 	d.refusesOthers(t, c)
@@ -287,9 +291,10 @@ func postmaster(t *testing.T, c *pgtest.Cluster) string {
 }
 
 // TestPostgresOwned takes a cluster back that its owner started, without systemd and
-// without a word of root's: at a daemon of the owner's own, and at the host's.
+// without a word of root's: at a daemon of the owner's own, or at the host's; the next run
+// takes the other.
 func TestPostgresOwned(t *testing.T) {
-	for name, daemon := range map[string]func(t *testing.T, cred *syscall.Credential) *daemonProcess{
+	daemons := map[string]func(t *testing.T, cred *syscall.Credential) *daemonProcess{
 		"rootless": func(t *testing.T, cred *syscall.Credential) *daemonProcess {
 			d := newDaemon(t)
 			if err := os.Chown(d.dir, int(cred.Uid), int(cred.Gid)); err != nil {
@@ -304,7 +309,10 @@ func TestPostgresOwned(t *testing.T) {
 			d.cred = cred
 			return d
 		},
-	} {
+	}
+	names := slices.Sorted(maps.Keys(daemons))
+	for _, i := range testkit.Sample(t, "daemons", len(names), 1) {
+		name := names[i]
 		t.Run(name, func(t *testing.T) {
 			c := pgtest.New(t, pgtest.Options{Settings: map[string]string{"wal_level": "replica"}})
 			ownServer(t, c)
@@ -316,7 +324,7 @@ func TestPostgresOwned(t *testing.T) {
 			c.Psql(t, "postgres", "CREATE ROLE shopper LOGIN; CREATE DATABASE shop OWNER shopper")
 			c.Psql(t, "shop", shopSQL)
 			uid, gid := c.Owner()
-			d := daemon(t, &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)})
+			d := daemons[name](t, &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)})
 			a := newApp(t, d, 5)
 			if name == "host" {
 				d.refusesFolders(t, c)

@@ -25,6 +25,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/ipc"
+	"mulligan/testkit"
 )
 
 // The tests here use mulligan as its users do: the real programs, built for the
@@ -170,7 +171,7 @@ func (d *daemonProcess) start() {
 	if err := d.cmd.Start(); err != nil {
 		d.t.Fatal(err)
 	}
-	deadline := time.Now().Add(60 * time.Second)
+	deadline := time.Now().Add(testkit.Patience)
 	for {
 		_, err := d.client.Status(d.t.Context())
 		if err == nil {
@@ -271,13 +272,7 @@ func visit(ctx context.Context, addr string) string {
 // eventually waits for something that no call reports.
 func eventually(t testing.TB, what string, f func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
-	for !f() {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain: %s", what)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	testkit.Eventually(t, what, f)
 }
 
 // listing describes everything below dir, a line each: type, mode, owner,

@@ -66,7 +66,12 @@ func (h hooks) turns() []ipc.Turn {
 // newHooked is an app with automatic checkpoints, and an agent's hooks in it.
 func newHooked(t testing.TB, agent string) (*testApp, hooks) {
 	t.Helper()
-	d := startDaemon(t)
+	return newHookedAt(t, startDaemon(t), agent)
+}
+
+// newHookedAt is newHooked at a daemon that runs already.
+func newHookedAt(t testing.TB, d *daemonProcess, agent string) (*testApp, hooks) {
+	t.Helper()
 	a := newApp(t, d, 20)
 	d.must("app", "set", "--app", "shop", "auto=true")
 	eventually(t, "the files are followed", func() bool {

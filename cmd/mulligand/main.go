@@ -16,7 +16,7 @@ import (
 
 	"mulligan/daemon"
 	"mulligan/daemon/config"
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/privsep"
 	"mulligan/systemd"
 )

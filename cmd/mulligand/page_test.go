@@ -196,7 +196,7 @@ func (b *browser) do(actions ...chromedp.Action) {
 // from one page to another, nothing can be asked.
 func (b *browser) until(what, expression string) {
 	b.t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(testkit.Patience); ; time.Sleep(10 * time.Millisecond) {
 		var ok bool
 		err := chromedp.Run(b.ctx, chromedp.Evaluate("!!("+expression+")", &ok))
 		if ok && err == nil {

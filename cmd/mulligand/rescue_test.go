@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -9,6 +10,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"mulligan/testkit"
 )
 
 // rescues is what agents break, with the app that they break it in.
@@ -152,11 +155,12 @@ func (v *victim) unitBecomes(active string, do ...string) {
 	})
 }
 
-// TestRescue breaks apps as agents do. One undo takes the app to what it was before
+// TestRescue breaks apps as agents do, in nine ways of all, which rotate. One undo takes the app to what it was before
 // that turn, answering; redo takes it to just what the agent left; and another
 // undo back.
 func TestRescue(t *testing.T) {
-	for _, c := range rescues {
+	for _, i := range testkit.Sample(t, "ways to break an app", len(rescues), 9) {
+		c := rescues[i]
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			v := c.app(t)
@@ -216,12 +220,14 @@ func (v *victim) startable() bool {
 
 // TestRescueWithoutServer undoes a turn while a server that mulligan cannot start is
 // away: the command that the error names takes back all that can be reached, and what
-// was left can be taken back when the server is there again.
+// was left can be taken back when the server is there again. Each run takes one of the servers.
 func TestRescueWithoutServer(t *testing.T) {
-	for name, app := range map[string]func(*testing.T) *victim{"Postgres": logicalVictim, "MariaDB": mariaVictim, "Redis": redisVictim} {
-		t.Run(name, func(t *testing.T) {
+	apps := map[string]func(*testing.T) *victim{"Postgres": logicalVictim, "MariaDB": mariaVictim, "Redis": redisVictim}
+	names := slices.Sorted(maps.Keys(apps))
+	for _, i := range testkit.Sample(t, "servers", len(names), 1) {
+		t.Run(names[i], func(t *testing.T) {
 			t.Parallel()
-			v := app(t)
+			v := apps[names[i]](t)
 			v.turn("well", func() { v.put("one") })
 			before := v.note()
 			v.turn("badly", func() {
@@ -260,13 +266,15 @@ func (d *daemonProcess) smallDisk(megabytes int) {
 	})
 }
 
-// TestRescueOnFullDisk has an agent fill the disk.
+// TestRescueOnFullDisk has an agent fill the disk, in one way a run.
 func TestRescueOnFullDisk(t *testing.T) {
-	for _, c := range []struct{ name, fill string }{
+	ways := []struct{ name, fill string }{
 		{"in the workspace", `dd if=/dev/urandom of=src/core bs=1M 2>/dev/null || :`},
 		{"in many files of the workspace", `for i in $(seq 2000); do head -c 100000 /dev/urandom >src/core$i || break; done 2>/dev/null`},
 		{"elsewhere", `dd if=/dev/urandom of=../log bs=1M 2>/dev/null || :`},
-	} {
+	}
+	for _, i := range testkit.Sample(t, "ways to fill it", len(ways), 1) {
+		c := ways[i]
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			d := newDaemon(t)

@@ -420,7 +420,7 @@ func (h hooks) seen(turn string) {
 // ended waits until a call's end is recorded.
 func (h hooks) ended(call string) {
 	h.t.Helper()
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(testkit.Patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		for _, turn := range h.turns() {
 			if slices.ContainsFunc(turn.Calls, func(c ipc.Call) bool { return string(c.ID) == call && c.EndedAt != nil }) {
 				return

@@ -12,8 +12,8 @@ import (
 	"mulligan/daemon/config"
 	"mulligan/daemon/gate"
 	"mulligan/daemon/page"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/systemd"
 )
 

@@ -14,6 +14,7 @@ import (
 
 	"mulligan/ipc"
 	"mulligan/systemd/systemdtest"
+	"mulligan/testkit"
 )
 
 // installed is mulligan as a service of a booted host.
@@ -102,7 +103,7 @@ func (h *installed) again(before ipc.Status) {
 // until waits for what happens by itself.
 func (h *installed) until(what string, ok func() bool) {
 	h.t.Helper()
-	for deadline := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(testkit.Patience); !ok(); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			h.t.Fatalf("in vain: waited until %s", what)
 		}

@@ -67,9 +67,9 @@ touch -d '2002-02-02' src/d5/f5.txt
 // was made of it can be had back too.
 func TestWreck(t *testing.T) {
 	testkit.Need(t, "root")
-	count, mb := "20000", "300"
-	if testing.Short() {
-		count, mb = "1000", "3"
+	count, mb := "4000", "20"
+	if testkit.Long() {
+		count, mb = "20000", "300"
 	}
 	d := startDaemon(t)
 	ws, outside := filepath.Join(d.dir, "ws"), filepath.Join(d.dir, "outside")

@@ -7,8 +7,8 @@ import (
 	"log/slog"
 	"time"
 
-	"mulligan/ipc/errs"
-	"mulligan/ipc/tomlfile"
+	"mulligan/errs"
+	"mulligan/tomlfile"
 )
 
 const op = "read configuration"

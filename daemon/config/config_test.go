@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 func environment(vars map[string]string) func(string) string {

@@ -5,7 +5,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // maxSocket is the longest path that a unix socket can be bound to: sun_path

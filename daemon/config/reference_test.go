@@ -4,7 +4,7 @@ import (
 	"maps"
 	"testing"
 
-	"mulligan/ipc/refdoc"
+	"mulligan/docs/refdoc"
 )
 
 // TestReference holds docs/reference/config.md to the keys that are read.

@@ -6,8 +6,8 @@ import (
 	"strings"
 
 	"mulligan/daemon/gate"
-	"mulligan/ipc/errs"
-	"mulligan/ipc/tomlfile"
+	"mulligan/errs"
+	"mulligan/tomlfile"
 )
 
 // quota is [quota], and the same keys in [guests].

@@ -9,8 +9,8 @@ import (
 	"net/netip"
 	"time"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 // door is one TCP listener.

@@ -29,8 +29,8 @@ import (
 	"sync"
 	"time"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 // Config says whom the gate lets in. Nobody, where everything is left out.
@@ -161,7 +161,7 @@ func (g *Gate) guest(id string) (*ipc.Caller, error) {
 }
 
 func unknown(hint string) error {
-	return errs.New(errs.Unauthenticated, opAdmit, "nobody knows who is asking").WithHint("%s", hint)
+	return errs.New(errs.Unauthenticated, opAdmit, "the request does not say who sends it").WithHint("%s", hint)
 }
 
 // request is one that is being answered.

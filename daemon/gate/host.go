@@ -7,7 +7,7 @@ import (
 	"net/url"
 	"strings"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // checkHost refuses names that are not the daemon's: a page elsewhere can have

@@ -12,8 +12,8 @@ import (
 	"net/http"
 	"time"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 const (
@@ -106,7 +106,7 @@ func (g *Gate) sweep(now time.Time) {
 // itself: after a redirect from elsewhere a browser would keep a Strict cookie back.
 func (g *Gate) login(d *door, w http.ResponseWriter, r *http.Request) error {
 	if r.Method != http.MethodGet {
-		return errs.New(errs.Invalid, "log in", "%s is not how a link is followed", r.Method)
+		return errs.New(errs.Invalid, "log in", "a link is followed with GET, not %s", r.Method)
 	}
 	cookie, s := g.exchange(r)
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")

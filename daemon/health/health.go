@@ -8,8 +8,8 @@ import (
 	"fmt"
 	"time"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/privsep"
 )
 

@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/privsep"
 	"mulligan/testkit"
 )
@@ -214,7 +214,7 @@ func wantGone(t *testing.T, file string) {
 		t.Fatal(err)
 	}
 	pid := strings.TrimSpace(string(text))
-	for deadline := time.Now().Add(5 * time.Second); ; <-time.After(time.Millisecond) {
+	for deadline := time.Now().Add(testkit.Patience); ; <-time.After(time.Millisecond) {
 		stat, err := os.ReadFile("/proc/" + pid + "/stat")
 		if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH) || err == nil && strings.Contains(string(stat), ") Z ") {
 			return

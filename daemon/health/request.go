@@ -9,7 +9,7 @@ import (
 	"net/url"
 	"syscall"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 const (
@@ -37,7 +37,7 @@ type request struct{ url *url.URL }
 func newRequest(text string) (probe, error) {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
-		return nil, errs.New(errs.Invalid, op, "the health url is not one of http or https").
+		return nil, errs.New(errs.Invalid, op, "the health url is not an http or https URL").
 			WithHint("write it like http://127.0.0.1:8080/healthz")
 	}
 	return request{u}, nil

@@ -6,8 +6,8 @@ import (
 	"encoding/json"
 	"time"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 // App is a registered app with what only the daemon needs to know.

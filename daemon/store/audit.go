@@ -10,8 +10,8 @@ import (
 
 	"github.com/zeebo/blake3"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/snap"
 )
 

@@ -6,8 +6,8 @@ import (
 	"errors"
 	"time"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 // Operation is something under way: what must be finished or undone after a crash.

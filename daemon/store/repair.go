@@ -14,7 +14,9 @@ import (
 	"modernc.org/sqlite"
 	lib "modernc.org/sqlite/lib"
 
-	"mulligan/ipc/errs"
+	"mulligan/durable"
+	"mulligan/errs"
+	"mulligan/failpoint"
 )
 
 // Repair says what was wrong with the database and what was done about it.
@@ -29,15 +31,15 @@ type Repair struct {
 // that can be read and are as they were written. The damaged files are kept beside the new one.
 // Store.Repair says what was repaired. The caller must then add the apps and checkpoints that
 // the content stores describe and the database lacks.
-func OpenOrRepair(ctx context.Context, path string, seam func(step string) error, how How) (*Store, error) {
+func OpenOrRepair(ctx context.Context, path string, hook failpoint.Hook, how How) (*Store, error) {
 	const op = "open records"
 	k := keeper{path: path, how: how, stamp: ".damaged-" + how.Now.UTC().Format("20060102T150405.000000000Z")}
 	if err := k.log(); err != nil {
 		return nil, errs.Wrap(errs.Failed, op, err)
 	}
-	s, err := openFile(ctx, path, seam)
+	s, err := openFile(ctx, path, hook)
 	if err == nil && how.Anew || errs.KindOf(err) == errs.Corrupt {
-		s, err = k.anew(ctx, s, err, seam)
+		s, err = k.anew(ctx, s, err, hook)
 	}
 	if err != nil {
 		if s != nil {
@@ -116,7 +118,7 @@ func copyFile(from, to string) error {
 	}
 	_, err = io.Copy(out, in)
 	if err = errors.Join(err, out.Sync(), out.Close()); err == nil {
-		err = syncDir(filepath.Dir(to))
+		err = durable.Sync(filepath.Dir(to))
 	}
 	if err != nil {
 		os.Remove(to)
@@ -124,17 +126,9 @@ func copyFile(from, to string) error {
 	return err
 }
 
-func syncDir(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
-}
-
 // anew replaces the database by a new one. s, if not nil, is the damaged database,
 // still open: SQLite changes the files when it closes them, so anew copies them first.
-func (k *keeper) anew(ctx context.Context, s *Store, why error, seam func(string) error) (*Store, error) {
+func (k *keeper) anew(ctx context.Context, s *Store, why error, hook failpoint.Hook) (*Store, error) {
 	var err error
 	if len(k.rep.Kept) == 0 { // else the log is kept already
 		err = k.keep("-wal")
@@ -165,10 +159,10 @@ func (k *keeper) anew(ctx context.Context, s *Store, why error, seam func(string
 	if err := os.Rename(next, k.path); err != nil {
 		return nil, err
 	}
-	if err := syncDir(filepath.Dir(k.path)); err != nil {
+	if err := durable.Sync(filepath.Dir(k.path)); err != nil {
 		return nil, err
 	}
-	return openFile(ctx, k.path, seam)
+	return openFile(ctx, k.path, hook)
 }
 
 func removeDatabase(path string) error {

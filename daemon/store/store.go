@@ -19,7 +19,8 @@ import (
 	"modernc.org/sqlite" // the database/sql driver
 	lib "modernc.org/sqlite/lib"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
+	"mulligan/failpoint"
 )
 
 //go:embed migrations/*.sql
@@ -28,8 +29,8 @@ var migrations embed.FS
 // Store is the open database. Writes go through one connection, one at a time;
 // reads don't wait for them.
 type Store struct {
-	w, r *sql.DB
-	seam func(step string) error // called before each commit
+	w, r      *sql.DB
+	failpoint failpoint.Hook // called before each commit
 
 	Repair *Repair // what was wrong with the database when it was opened; nil: nothing
 }
@@ -37,10 +38,9 @@ type Store struct {
 // Open opens the database at path, making it or bringing it to the present
 // schema as needed. One of a newer schema is errs.Unsupported and left alone; one that is
 // damaged anywhere is errs.Corrupt (see [OpenOrRepair]).
-// seam, if not nil, is called before each change becomes durable, for tests to
-// fail or to stop at.
-func Open(ctx context.Context, path string, seam func(step string) error) (*Store, error) {
-	s, err := openFile(ctx, path, seam)
+// Tests pass a hook, which is called before each change becomes durable.
+func Open(ctx context.Context, path string, hook failpoint.Hook) (*Store, error) {
+	s, err := openFile(ctx, path, hook)
 	if err != nil && s != nil {
 		s.Close()
 	}
@@ -52,7 +52,7 @@ func Open(ctx context.Context, path string, seam func(step string) error) (*Stor
 
 // openFile opens and checks the database. When the check fails, openFile returns
 // the open store with the error, and the caller must close it.
-func openFile(ctx context.Context, path string, seam func(step string) error) (*Store, error) {
+func openFile(ctx context.Context, path string, hook failpoint.Hook) (*Store, error) {
 	if err := touch(path); err != nil {
 		return nil, err
 	}
@@ -70,7 +70,7 @@ func openFile(ctx context.Context, path string, seam func(step string) error) (*
 	if err := s.bringUp(ctx); err != nil {
 		return s, suspect(ctx, err)
 	}
-	s.seam = seam
+	s.failpoint = hook
 	return s, nil
 }
 
@@ -277,10 +277,8 @@ func (s *Store) tx(ctx context.Context, f func(*sql.Tx) error) error {
 	if err := f(tx); err != nil {
 		return classify(op, err)
 	}
-	if s.seam != nil {
-		if err := s.seam(op); err != nil {
-			return errs.Wrap(errs.Failed, op, err)
-		}
+	if err := s.failpoint.At(op); err != nil {
+		return errs.Wrap(errs.Failed, op, err)
 	}
 	return classify(op, tx.Commit())
 }

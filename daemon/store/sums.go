@@ -13,7 +13,7 @@ import (
 	"modernc.org/sqlite"
 	lib "modernc.org/sqlite/lib"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // summed is a table whose rows have a sum over their other columns.

@@ -6,8 +6,8 @@ import (
 	"encoding/json"
 	"time"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 // Token is a token with what only the daemon needs to know.

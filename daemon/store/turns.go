@@ -6,8 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 	"mulligan/snap"
 )
 

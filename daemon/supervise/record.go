@@ -10,7 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/durable"
+	"mulligan/errs"
 )
 
 // record is what is kept of a run across daemons, in run.json.
@@ -34,7 +35,7 @@ func (p *Process) save(rec record) error {
 	if err != nil {
 		return err
 	}
-	if err := writeDurably(filepath.Join(p.cfg.StateDir, "run.json"), text); err != nil {
+	if err := durable.WriteFile(filepath.Join(p.cfg.StateDir, "run.json"), text, 0o600); err != nil {
 		return errs.Wrap(errs.Failed, "write down the run", err)
 	}
 	p.mu.Lock()
@@ -58,29 +59,6 @@ func (p *Process) load() (rec record, err error) {
 			WithHint("end the app's processes by hand and remove the file")
 	}
 	return rec, nil
-}
-
-// writeDurably replaces the file at path: after it, power may fail.
-func writeDurably(path string, text []byte) (err error) {
-	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err := errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		return err
-	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
 }
 
 // lockPatience is how long a predecessor may take to let go of the lock: one

@@ -18,12 +18,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/privsep"
 	"mulligan/systemd"
+	"mulligan/testkit"
 )
 
-const patience = 30 * time.Second
+const patience = testkit.Patience
 
 // quick are timings for tests.
 var quick = timings{

@@ -31,7 +31,7 @@ var calls = map[int32]call{
 	unix.SYS_FALLOCATE:       {"allocate", openFile(0)},
 	unix.SYS_FSYNC:           {"sync", openFile(0)},
 	unix.SYS_FDATASYNC:       {"sync", openFile(0)},
-	unix.SYS_SYNCFS:          {"sync", openFile(0)},
+	unix.SYS_SYNCFS:          {"syncfs", openFile(0)},
 	unix.SYS_FCHMOD:          {"chmod", openFile(0)},
 	unix.SYS_FCHMODAT:        {"chmod", pathAt(0, 1)},
 	unix.SYS_FCHOWNAT:        {"chown", pathAt(0, 1)},

@@ -2,7 +2,7 @@
 // nothing of it. The kernel asks the test about each call that touches files,
 // connections or programs (seccomp's user notification, see
 // seccomp_unotify(2)); the test lets it through, or answers in the kernel's
-// place with an error. So the seams of a program are those that it really has,
+// place with an error. So the failpoints of a program are its real system calls,
 // enumerated by its running, those in libraries and in the tools that it starts
 // among them, and the program that is shipped pays nothing for them.
 //

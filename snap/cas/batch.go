@@ -5,7 +5,7 @@ import (
 	"hash/crc32"
 	"sync"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // Batch puts objects into the store and makes them durable under roots, all at

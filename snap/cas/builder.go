@@ -3,7 +3,7 @@ package cas
 import (
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // builder makes groups of items that come in the order of packing.items.

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // Check sees whether everything that the root called name reaches is there: each

@@ -9,7 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/durable"
+	"mulligan/errs"
 )
 
 const opCollect = "collect the store's garbage"
@@ -46,7 +47,7 @@ func (s *Store) Collect(ctx context.Context) (freed int64, err error) {
 			return freed, err
 		}
 	}
-	return freed, s.ioError(opCollect, syncDir(s.dir))
+	return freed, s.ioError(opCollect, durable.Sync(s.dir))
 }
 
 // vacateSegment moves what lives in g elsewhere and removes g.
@@ -119,7 +120,7 @@ func (s *Store) evacuate(ctx context.Context, g *segment) (freed int64, err erro
 			return -copied, err
 		}
 	}
-	if err := s.seam("remove-segment"); err != nil {
+	if err := s.opt.Failpoint.At("remove-segment"); err != nil {
 		return -copied, s.ioError(opCollect, err)
 	}
 	freed = g.onDisk() + g.indexSize.Load() - copied
@@ -182,7 +183,7 @@ func (s *Store) copyAll(ctx context.Context, g *segment, objects []object) (copi
 	}
 	s.wmu.Lock()
 	defer s.wmu.Unlock()
-	if err := s.seam("sync-copies"); err != nil {
+	if err := s.opt.Failpoint.At("sync-copies"); err != nil {
 		return copied, s.ioError(opCollect, err)
 	}
 	if err := s.sync(); err != nil {
@@ -274,10 +275,10 @@ func (s *Store) punch(g *segment) (freed int64, err error) {
 		return 0, s.ioError(opCollect, err)
 	}
 	g.indexSize.Store(0)
-	if err := syncDir(s.dir); err != nil {
+	if err := durable.Sync(s.dir); err != nil {
 		return 0, s.ioError(opCollect, err)
 	}
-	if err := s.seam("punch-segment"); err != nil {
+	if err := s.opt.Failpoint.At("punch-segment"); err != nil {
 		return 0, s.ioError(opCollect, err)
 	}
 	for len(dead) > 0 {

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"mulligan/testkit"
 )
 
 type fataler interface{ Fatalf(string, ...any) }
@@ -38,7 +40,7 @@ func removeIndexes(dir string) {
 }
 
 func TestDeleteFreesWhatUniqueSaid(t *testing.T) {
-	s := open(t, t.TempDir(), small)
+	s := open(t, testkit.TempDir(t), small)
 	shared := noise(t, 6<<10)
 	var own [4][][]byte
 	for i := range own {
@@ -77,7 +79,7 @@ func TestDeleteFreesWhatUniqueSaid(t *testing.T) {
 }
 
 func TestReplacedRootFreesTheOldOne(t *testing.T) {
-	s := open(t, t.TempDir(), small)
+	s := open(t, testkit.TempDir(t), small)
 	for range 20 {
 		save(t, s, "r", noise(t, 16<<10))
 	}
@@ -89,7 +91,7 @@ func TestReplacedRootFreesTheOldOne(t *testing.T) {
 
 // Captures with much in common, deletions and collections, all at once.
 func TestConcurrentBatchesAndCollect(t *testing.T) {
-	dir := t.TempDir()
+	dir := testkit.TempDir(t)
 	s := open(t, dir, Options{SegmentBytes: 32 << 10, PackBytes: 1})
 	contents := make([][]byte, 40)
 	for i := range contents {
@@ -148,7 +150,7 @@ func TestConcurrentBatchesAndCollect(t *testing.T) {
 }
 
 func TestParallelBlobsAreStoredOnce(t *testing.T) {
-	s := open(t, t.TempDir(), Options{})
+	s := open(t, testkit.TempDir(t), Options{})
 	b := s.Begin()
 	defer b.Discard()
 	p := noise(t, 64<<10)

@@ -7,7 +7,8 @@ import (
 	"os"
 	"testing"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
+	"mulligan/testkit"
 )
 
 // flip changes one byte of a file.
@@ -26,7 +27,7 @@ func TestFlippedByteAnywhere(t *testing.T) {
 	for _, sealed := range []bool{false, true} {
 		t.Run(fmt.Sprintf("sealed=%v", sealed), func(t *testing.T) {
 			t.Parallel()
-			dir := t.TempDir()
+			dir := testkit.TempDir(t)
 			s := open(t, dir, Options{})
 			blobs := [][]byte{noise(t, 40), bytes.Repeat([]byte("z"), 300), []byte("k")}
 			save(t, s, "a", blobs...)
@@ -101,7 +102,7 @@ func testDamage(t *testing.T, dir string, off int64, blobs [][]byte) {
 
 // Damage that comes while the store is open is found by Get and both checks.
 func TestDamageWhileOpen(t *testing.T) {
-	dir := t.TempDir()
+	dir := testkit.TempDir(t)
 	s := open(t, dir, Options{})
 	p := noise(t, 1000)
 	save(t, s, "a", p)
@@ -132,7 +133,7 @@ func TestDamageWhileOpen(t *testing.T) {
 
 // A collection copies nothing twice that it can't copy whole.
 func TestCollectBesideDamage(t *testing.T) {
-	s := open(t, t.TempDir(), Options{})
+	s := open(t, testkit.TempDir(t), Options{})
 	good, bad := noise(t, 1000), noise(t, 1000)
 	save(t, s, "a", good, bad)
 	save(t, s, "b", noise(t, 20000))
@@ -160,7 +161,7 @@ func TestCollectBesideDamage(t *testing.T) {
 
 // A segment that is gone takes only its own objects with it.
 func TestMissingSegment(t *testing.T) {
-	dir := t.TempDir()
+	dir := testkit.TempDir(t)
 	s := open(t, dir, small)
 	a, b := noise(t, 9<<10), noise(t, 9<<10)
 	save(t, s, "a", a)

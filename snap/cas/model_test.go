@@ -10,7 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/testkit"
 )
 
@@ -138,7 +138,7 @@ func TestModel(t *testing.T) {
 	t.Parallel() // it waits for the disk
 	testkit.Rapid(t)
 	rapid.Check(t, func(t *rapid.T) {
-		dir := must(os.MkdirTemp("", "cas-model"))
+		dir := must(os.MkdirTemp(testkit.Quick(), "cas-model"))
 		defer os.RemoveAll(dir)
 		s := must(Open(dir, Options{SegmentBytes: 2 << 10, PackBytes: 1}))
 		defer func() { s.Close() }()
@@ -232,7 +232,7 @@ func TestModel(t *testing.T) {
 }
 
 func TestBatchRules(t *testing.T) {
-	s := open(t, t.TempDir(), small)
+	s := open(t, testkit.TempDir(t), small)
 	b := s.Begin()
 	_, err := b.Blob(make([]byte, MaxObject+1))
 	wantKind(t, err, errs.Invalid)
@@ -253,7 +253,7 @@ func TestBatchRules(t *testing.T) {
 
 // A dead node's children may have been collected: it must not count as there.
 func TestDeadNodeIsNotThere(t *testing.T) {
-	s := open(t, t.TempDir(), Options{})
+	s := open(t, testkit.TempDir(t), Options{})
 	h := save(t, s, "a", []byte("child"))
 	child := blobHash([]byte("child"))
 	if !s.Has(h) || !s.Has(child) {
@@ -276,14 +276,14 @@ func TestDeadNodeIsNotThere(t *testing.T) {
 }
 
 func TestOpenTwice(t *testing.T) {
-	dir := t.TempDir()
+	dir := testkit.TempDir(t)
 	open(t, dir, small)
 	_, err := Open(dir, small)
 	wantKind(t, err, errs.Busy)
 }
 
 func TestUnknownFormat(t *testing.T) {
-	dir := t.TempDir()
+	dir := testkit.TempDir(t)
 	noErr(t, open(t, dir, small).Close())
 	noErr(t, os.WriteFile(dir+"/format", []byte("mulligan-cas 99 future\n"), 0o600))
 	_, err := Open(dir, small)

@@ -15,7 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/durable"
+	"mulligan/errs"
 )
 
 const opOpen = "open the store"
@@ -209,7 +210,7 @@ func (s *Store) format(fresh bool) error {
 		if err := s.writeFormat(path); err != nil {
 			return err
 		}
-		return syncDir(filepath.Dir(s.dir)) // the folder may be new
+		return durable.Sync(filepath.Dir(s.dir)) // the folder may be new
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return errs.New(errs.Corrupt, opOpen, "%s is missing, and there are segments", path).
@@ -240,25 +241,7 @@ func (s *Store) format(fresh bool) error {
 }
 
 func (s *Store) writeFormat(path string) error {
-	return s.writeDurably(path, fmt.Appendf(nil, "mulligan-cas %d %x\n", version, s.salt))
-}
-
-func (s *Store) writeDurably(path string, p []byte) error {
-	f, err := os.OpenFile(path+".tmp", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(p)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(path+".tmp", path); err != nil {
-		return err
-	}
-	return syncDir(s.dir)
+	return durable.WriteFile(path, fmt.Appendf(nil, "mulligan-cas %d %x\n", version, s.salt), 0o600)
 }
 
 // openSegment opens one segment and enters its objects into the index. For the

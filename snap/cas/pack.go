@@ -5,7 +5,8 @@ import (
 	"slices"
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/durable"
+	"mulligan/errs"
 )
 
 const opPack = "pack the store"
@@ -45,7 +46,7 @@ func (s *Store) Pack(ctx context.Context) (saved int64, err error) {
 			return 0, err
 		}
 	}
-	return 0, s.ioError(opPack, syncDir(s.dir))
+	return 0, s.ioError(opPack, durable.Sync(s.dir))
 }
 
 func (s *Store) worthPacking() bool {
@@ -126,7 +127,7 @@ func (s *Store) removeEmpty(g *segment) error {
 	if _, gone := s.vacate(g, objects); !gone {
 		return nil
 	}
-	if err := s.seam("remove-segment"); err != nil {
+	if err := s.opt.Failpoint.At("remove-segment"); err != nil {
 		return s.ioError(opPack, err)
 	}
 	return s.ioError(opPack, g.remove())
@@ -241,7 +242,7 @@ func (p *packing) publish() error {
 		return err
 	}
 	s, g := p.s, p.out.g
-	if err := s.seam("publish-pack"); err != nil {
+	if err := s.opt.Failpoint.At("publish-pack"); err != nil {
 		// It is there, and of no use: the next opening would find copies.
 		return err
 	}

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/testkit"
 )
 
@@ -39,7 +39,7 @@ func (e *essay) edit() []byte {
 // Versions of the same thing take little more than what is different in them,
 // whenever they were packed; each reads back.
 func TestPackVersions(t *testing.T) {
-	dir := t.TempDir()
+	dir := testkit.TempDir(t)
 	s := open(t, dir, Options{PackBytes: 1})
 	var things []*essay
 	for range 20 {
@@ -93,7 +93,7 @@ func TestPackVersions(t *testing.T) {
 // named, all else can be read, and bringing the contents again heals it.
 func TestFlippedByteInPack(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
+	dir := testkit.TempDir(t)
 	s := open(t, dir, small)
 	var blobs [][]byte
 	for i := range 4 {

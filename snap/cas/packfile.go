@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+
+	"mulligan/durable"
 )
 
 // A pack is a segment that is written at once and never grows: a file
@@ -56,7 +58,7 @@ func (s *Store) newPack() (*packWriter, error) {
 
 // add writes a record at the end.
 func (w *packWriter) add(r *record) (off int64, err error) {
-	if err := w.s.seam("pack-group"); err != nil {
+	if err := w.s.opt.Failpoint.At("pack-group"); err != nil {
 		return 0, err
 	}
 	off = w.g.size.Load()
@@ -70,19 +72,19 @@ func (w *packWriter) add(r *record) (off int64, err error) {
 
 // finish makes the pack durable and gives it its name.
 func (w *packWriter) finish() error {
-	if err := w.s.seam("sync-pack"); err != nil {
+	if err := w.s.opt.Failpoint.At("sync-pack"); err != nil {
 		return err
 	}
 	if err := fdatasync(w.g.f); err != nil {
 		return err
 	}
-	if err := w.s.seam("name-pack"); err != nil {
+	if err := w.s.opt.Failpoint.At("name-pack"); err != nil {
 		return err
 	}
 	if err := os.Rename(w.g.path+".tmp", w.g.path); err != nil {
 		return err
 	}
-	if err := syncDir(w.s.dir); err != nil {
+	if err := durable.Sync(w.s.dir); err != nil {
 		os.Remove(w.g.path)
 		return err
 	}

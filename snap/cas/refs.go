@@ -3,7 +3,7 @@ package cas
 import (
 	"errors"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // insert enters an object just written. mu is held.
@@ -187,7 +187,7 @@ func (s *Store) append(prepare func(*change) error) (gone []Hash, err error) {
 	if err := prepare(&c); err != nil {
 		return nil, err
 	}
-	if err := s.seam("append-change"); err != nil {
+	if err := s.opt.Failpoint.At("append-change"); err != nil {
 		return nil, err
 	}
 	if _, err := s.write(c.record()); err != nil {
@@ -208,7 +208,7 @@ func (s *Store) append(prepare func(*change) error) (gone []Hash, err error) {
 // power cut that is what tells damage from a torn end. It is not waited for,
 // and the store is whole without it.
 func (s *Store) again(c change) {
-	if s.seam("append-again") != nil {
+	if s.opt.Failpoint.At("append-again") != nil {
 		return
 	}
 	c.durable = s.active.durable

@@ -11,7 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/durable"
+	"mulligan/errs"
 )
 
 const (
@@ -116,7 +117,7 @@ func (s *Store) appendObject(r *record) (object, error) {
 			return object{}, err
 		}
 	}
-	if err := s.seam("append-object"); err != nil {
+	if err := s.opt.Failpoint.At("append-object"); err != nil {
 		return object{}, err
 	}
 	if err := s.setAside(s.active.size.Load() + r.size()); err != nil {
@@ -157,7 +158,7 @@ func (s *Store) write(r *record) (off int64, err error) {
 // what is on the disk, and everything since the last sync is given up. wmu is held.
 func (s *Store) sync() error {
 	g := s.active
-	err := s.seam("sync")
+	err := s.opt.Failpoint.At("sync")
 	if err == nil {
 		err = fdatasync(g.f)
 	}
@@ -266,7 +267,7 @@ func (s *Store) roll() error {
 func (s *Store) create(seq uint32) (*segment, error) {
 	path := segPath(s.dir, seq)
 	g := &segment{seq: seq, path: path}
-	if err := s.seam("create-segment"); err != nil {
+	if err := s.opt.Failpoint.At("create-segment"); err != nil {
 		return nil, err
 	}
 	f, err := os.OpenFile(path+".tmp", os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
@@ -279,7 +280,7 @@ func (s *Store) create(seq uint32) (*segment, error) {
 		os.Remove(path + ".tmp")
 		return nil, err
 	}
-	if err := syncDir(s.dir); err != nil {
+	if err := durable.Sync(s.dir); err != nil {
 		f.Close()
 		os.Remove(path)
 		return nil, err
@@ -305,7 +306,7 @@ func (s *Store) fill(g *segment) error {
 		}
 		end += r.size()
 	}
-	if err := s.seam("sync-segment"); err != nil {
+	if err := s.opt.Failpoint.At("sync-segment"); err != nil {
 		return err
 	}
 	if err := fdatasync(g.f); err != nil {
@@ -313,19 +314,10 @@ func (s *Store) fill(g *segment) error {
 	}
 	g.size.Store(end)
 	g.durable, g.alloc = g.size.Load(), g.size.Load()
-	if err := s.seam("name-segment"); err != nil {
+	if err := s.opt.Failpoint.At("name-segment"); err != nil {
 		return err
 	}
 	return os.Rename(g.path+".tmp", g.path)
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
 }
 
 // remove unlinks a segment and its index.

@@ -11,7 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
+	"mulligan/failpoint"
 	"mulligan/snap"
 )
 
@@ -46,9 +47,7 @@ type Options struct {
 	// PackBytes is how much must lie loose at least before Pack does something:
 	// 256 KiB if 0.
 	PackBytes int64
-	// Seam, where set, is called before each durable step with the step's
-	// name; an error stands for the step's failure.
-	Seam func(step string) error
+	Failpoint failpoint.Hook // for tests: called ahead of each step that lasts
 }
 
 // Store is an open content-addressed store. Its methods are safe for concurrent use.
@@ -117,14 +116,6 @@ func (e entry) there() bool {
 // closedError is what every method of a closed store answers with.
 func closedError(op string) error {
 	return errs.New(errs.Unavailable, op, "the store is closed")
-}
-
-// seam gives a test its chance to fail a step.
-func (s *Store) seam(step string) error {
-	if s.opt.Seam == nil {
-		return nil
-	}
-	return s.opt.Seam(step)
 }
 
 // Close makes the store's folder free for others. Batches that are open are

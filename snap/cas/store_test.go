@@ -9,7 +9,7 @@ import (
 	"reflect"
 	"testing"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/testkit"
 )
 

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"io"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 const opStream = "store a stream"

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"testing/iotest"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 func TestStream(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 
 	"libvirt.org/go/libvirt"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/disk/disktest"
 )
@@ -42,17 +42,26 @@ func eventually(t *testing.T, what string, so func() bool) {
 	}
 }
 
-// backAndForward takes the domain, which runs, to each snapshot and looks whether the
-// guest reads what it wrote.
+// backAndForward takes the domain to each snapshot and looks whether its disks hold what the
+// guest wrote, the last time by the guest itself.
 func (v *vm) backAndForward(t *testing.T, d *Driver, ids []snap.SnapshotID, wrote map[snap.SnapshotID]string) {
 	t.Helper()
+	if err := d.Unit().Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	for _, id := range ids {
 		rollback(t, d, id)
 		v.agrees(t, d)
-		v.WaitReady(t)
-		if got := v.Do(t, "get"); got != wrote[id] {
-			t.Errorf("%s: the guest reads %q, and wrote %q", id, got, wrote[id])
+		if got := v.holds(t, d); got != wrote[id] {
+			t.Errorf("%s: the disks hold %q, and the guest wrote %q", id, got, wrote[id])
 		}
+	}
+	if err := d.Unit().Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	v.WaitReady(t)
+	if got := v.Do(t, "get"); got != wrote[ids[len(ids)-1]] {
+		t.Errorf("the guest reads %q, and wrote %q", got, wrote[ids[len(ids)-1]])
 	}
 	for _, id := range ids {
 		if err := d.Verify(t.Context(), id, snap.Full); err != nil {
@@ -241,11 +250,17 @@ func TestDisksComeAndGo(t *testing.T) {
 		id   snap.SnapshotID
 		want string
 	}{{two.ID, "B B"}, {safety, "C C"}} {
-		rollback(t, d, to.id)
-		v.WaitReady(t)
-		if got := v.Do(t, "get"); got != to.want {
-			t.Errorf("%s: the guest reads %q, and not %q", to.id, got, to.want)
+		if err := d.Unit().Stop(t.Context()); err != nil {
+			t.Fatal(err)
 		}
+		rollback(t, d, to.id)
+		if got := v.holds(t, d); got != to.want {
+			t.Errorf("%s: the disks hold %q, and not %q", to.id, got, to.want)
+		}
+	}
+	v.boot(t)
+	if got := v.Do(t, "get"); got != "C C" {
+		t.Errorf("the guest reads %q", got)
 	}
 
 	// Only half detached.
@@ -311,13 +326,9 @@ func TestDisksComeAndGo(t *testing.T) {
 	if got := v.read(t, d, back.ID); got != "B D" {
 		t.Errorf("with its disk again the domain has %q", got)
 	}
-	if err := d.Unit().Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
 	rollback(t, d, two.ID)
-	v.WaitReady(t)
-	if got := v.Do(t, "get"); got != "B B" {
-		t.Errorf("the guest reads %q", got)
+	if got := v.holds(t, d); got != "B B" {
+		t.Errorf("the disks hold %q", got)
 	}
 	for _, id := range []snap.SnapshotID{one.ID, two.ID, back.ID} {
 		if err := d.Verify(t.Context(), id, snap.Full); err != nil {
@@ -446,7 +457,7 @@ func TestFlatten(t *testing.T) {
 			before := s.Fingerprint(t)
 			for step := 1; ; step++ {
 				steps := 0
-				s.d.cfg.Seam = func(string) error {
+				s.d.cfg.Failpoint = func(string) error {
 					if steps++; steps == step {
 						return errs.New(errs.Failed, "", "a fault at step %d", step)
 					}

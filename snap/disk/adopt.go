@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 )
 
@@ -136,10 +136,7 @@ func (d *Driver) agree(op string, m machine) error {
 	if err := d.agrees(op, "persistent", kept, head); err != nil {
 		return err
 	}
-	if err := d.agrees(op, "live", live, head); err != nil {
-		return err
-	}
-	return d.followChains(op)
+	return d.agrees(op, "live", live, head)
 }
 
 // surveyOf inspects a definition; up is whether the domain runs.

@@ -64,7 +64,7 @@ func (g *benchGuest) all(b *testing.B) (live time.Duration) {
 	b.Run("copy", g.copy)
 	g.boot(b)
 	b.Run("internal", g.internal)
-	g.d = g.driver(b, b.TempDir(), func(c *Config) { c.Seam = g.step })
+	g.d = g.driver(b, b.TempDir(), func(c *Config) { c.Failpoint = g.step })
 	b.Run("live", func(b *testing.B) { live = g.live(b) })
 	b.Run("live-with-memory", g.memory)
 	b.Run("restore", func(b *testing.B) { g.restore(b, false) })

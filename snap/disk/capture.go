@@ -8,7 +8,8 @@ import (
 	"slices"
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/durable"
+	"mulligan/errs"
 	"mulligan/snap"
 )
 
@@ -44,6 +45,9 @@ func (d *Driver) capture(ctx context.Context, req snap.CaptureRequest, memory bo
 		return snap.Snapshot{}, err
 	}
 	defer m.Free()
+	if err := d.onRaw(opCapture); err != nil {
+		return snap.Snapshot{}, err
+	}
 	c := &capturing{d: d, m: m, id: req.ID, memory: memory}
 	if err := c.run(ctx); err != nil {
 		// What has happened to the domain is found out when it is opened next.
@@ -61,6 +65,7 @@ type capturing struct {
 	m        machine
 	id       snap.SnapshotID
 	memory   bool
+	raw      bool   // the images cannot be read
 	survey   survey // of the definition that counts
 	up       bool
 	paused   bool
@@ -176,7 +181,7 @@ func (c *capturing) freeze(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	in := &intent{Op: "capture", Old: next.Head, Running: c.up}
+	in := &intent{Op: "capture", Old: next.Head, Running: c.up, Raw: c.raw}
 	in.New = d.addLayer(next, next.Head)
 	if c.memory && c.up {
 		in.Memory = filepath.Join(d.pool(next, next.Disks[0]), string(c.id)+".memory")
@@ -190,7 +195,7 @@ func (c *capturing) freeze(ctx context.Context) error {
 		// Nobody knows how far libvirt got: ask it, and give the answer after.
 		return errs.Also(err, d.settle(context.WithoutCancel(ctx), err))
 	}
-	if err := d.seam("capture: switched"); err != nil {
+	if err := d.cfg.Failpoint.At("capture: switched"); err != nil {
 		return err
 	}
 	return d.finishCapture(c, in)
@@ -216,7 +221,7 @@ func (d *Driver) settle(ctx context.Context, cause error) error {
 
 func (c *capturing) switchDisks(ctx context.Context, in *intent) error {
 	d := c.d
-	if err := d.seam("capture: overlays"); err != nil {
+	if err := d.cfg.Failpoint.At("capture: overlays"); err != nil {
 		return err
 	}
 	size := d.sizeBelow(in.New)
@@ -226,14 +231,16 @@ func (c *capturing) switchDisks(ctx context.Context, in *intent) error {
 	if err := d.createOverlays(ctx, opCapture, in.New, size); err != nil {
 		return err
 	}
-	if err := d.seam("capture: switch"); err != nil {
+	if err := d.cfg.Failpoint.At("capture: switch"); err != nil {
 		return err
 	}
 	if c.up {
 		return c.switchLive(ctx, in)
 	}
-	if err := c.still(); err != nil {
-		return err
+	if !c.raw {
+		if err := c.still(); err != nil {
+			return err
+		}
 	}
 	if err := c.copyNVRAM(ctx, in); err != nil {
 		return err
@@ -278,7 +285,7 @@ func (c *capturing) switchLive(ctx context.Context, in *intent) error {
 			c.warnings = append(c.warnings, warning)
 		}
 	}
-	err := d.seam("capture: frozen")
+	err := d.cfg.Failpoint.At("capture: frozen")
 	if err == nil {
 		err = c.copyNVRAM(ctx, in)
 	}
@@ -286,7 +293,7 @@ func (c *capturing) switchLive(ctx context.Context, in *intent) error {
 		err = c.m.Snapshot(text, in.Memory == "")
 	}
 	if err == nil {
-		err = d.seam("capture: thaw")
+		err = d.cfg.Failpoint.At("capture: thaw")
 	}
 	if in.Memory == "" && c.survey.Agent && !c.paused {
 		if e := d.thaw(c.m); e != nil {
@@ -303,10 +310,10 @@ func (d *Driver) finishCapture(c *capturing, in *intent) error {
 	if err := d.definePersistent(opCapture, m, in.New); err != nil {
 		return err
 	}
-	if err := d.seam("capture: freeze"); err != nil {
+	if err := d.cfg.Failpoint.At("capture: freeze"); err != nil {
 		return err
 	}
-	stats, err := d.freezeFiles(in.Old)
+	stats, err := d.freezeFiles(in.Old, in.Raw)
 	if err != nil {
 		return err
 	}
@@ -316,7 +323,7 @@ func (d *Driver) finishCapture(c *capturing, in *intent) error {
 			return err
 		}
 	}
-	if err := d.seam("capture: record"); err != nil {
+	if err := d.cfg.Failpoint.At("capture: record"); err != nil {
 		return err
 	}
 	return d.update(func(t *tree) {
@@ -325,10 +332,13 @@ func (d *Driver) finishCapture(c *capturing, in *intent) error {
 		for dev, st := range stats {
 			old.Files[dev].Stat = st
 		}
+		if in.Raw {
+			old.keepRaw(stats)
+		}
 		if c.nvram != nil {
 			old.NVRAM = c.nvram
 		}
-		old.Torn = !c.quiesced && in.Memory == "" // with its memory a guest goes on where it was
+		old.Torn = !c.quiesced && !in.Raw && in.Memory == "" // with its memory a guest goes on where it was
 		t.Ran = in.Running
 		t.Head, t.Intent, t.Resume, t.Suspect = in.New, nil, nil, false
 		if c.id != "" {
@@ -350,7 +360,7 @@ func (c *capturing) name(id layerID) error {
 }
 
 func freezeMemory(path string) (*file, error) {
-	if err := errors.Join(syncFile(path), syncDir(filepath.Dir(path)), setImmutable(path, true)); err != nil {
+	if err := errors.Join(durable.Sync(path), durable.Sync(filepath.Dir(path)), setImmutable(path, true)); err != nil {
 		return nil, err
 	}
 	st, err := statOf(path)

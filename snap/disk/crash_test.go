@@ -18,7 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/disk/disktest"
 	"mulligan/testkit"
@@ -46,7 +46,7 @@ func child() {
 	steps := 0
 	d, err := New(Config{
 		App: o.Config.App, Domain: o.Config.Domain, URI: o.Config.URI, StateDir: o.Config.StateDir, Shutdown: Destroy, Depth: 3,
-		Seam: func(step string) error {
+		Failpoint: func(step string) error {
 			if steps++; steps == o.Die {
 				_ = unix.Kill(os.Getpid(), unix.SIGKILL)
 				select {}
@@ -274,37 +274,49 @@ func (c *crasher) turnOff(t *testing.T) {
 	}
 }
 
-// The daemon is killed at each step of a capture, with the domain running and off.
+// The daemon is killed at each step of a capture, with the domain running and off. A short run
+// takes some of the steps, and the next one the next.
 func TestKilledInCapture(t *testing.T) {
-	for _, tt := range []struct {
-		name, do       string
-		up, agent, all bool
-	}{
-		{"off", "capture", false, true, true},
-		{"quiesced", "capture", true, true, true},
-		{"unquiesced", "capture", true, false, long},
-		{"memory", "memory", true, true, long},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			c := newCrasher(t, disktest.GuestOptions{NoAgent: !tt.agent})
-			c.setup(t, tt.up)
-			c.everyStep(t, order{Do: tt.do}, tt.all, func(at string) {
+	type row struct {
+		name, do string
+		up       bool
+		of       int // a short run takes one step of so many
+	}
+	kill := func(t *testing.T, c *crasher, r row) {
+		t.Run(r.name, func(t *testing.T) {
+			if !r.up {
+				c.turnOff(t)
+			}
+			c.everyStep(t, order{Do: r.do}, r.of, func(at string) {
 				c.open(t)
 				if err := c.d.Sweep(t.Context(), c.gone(t)); err != nil {
 					t.Fatalf("%s: %v", at, err)
 				}
 				c.whole(t, at)
-				if !tt.up { // what is written decides whether there is anything to freeze
+				if !r.up { // what is written decides whether there is anything to freeze
 					(&subject{vm: c.vm}).touch(t)
 				}
 			})
-			t.Logf("%d kills", c.kills)
-			if tt.up {
+			if r.up {
+				c.again(t)
 				if got := c.Do(t, "get"); got != "C C" {
 					t.Errorf("the guest reads %q", got)
 				}
 			}
 		})
+	}
+	hard := testkit.Sample(t, "guests that are hard to hold still", 2, 1)
+	c := newCrasher(t, disktest.GuestOptions{})
+	c.setup(t, true)
+	kill(t, c, row{"quiesced", "capture", true, 2})
+	if slices.Contains(hard, 0) {
+		kill(t, c, row{"memory", "memory", true, 4})
+	}
+	kill(t, c, row{"off", "capture", false, 2})
+	if slices.Contains(hard, 1) {
+		c := newCrasher(t, disktest.GuestOptions{NoAgent: true})
+		c.setup(t, true)
+		kill(t, c, row{"unquiesced", "capture", true, 4})
 	}
 }
 
@@ -350,22 +362,24 @@ func TestLongKilledInMemory(t *testing.T) {
 	}
 }
 
-// everyStep has a child killed at each step that it would go through, or at
-// some of them, and calls after each time.
-func (c *crasher) everyStep(t *testing.T, o order, all bool, after func(at string)) {
+// everyStep has a child killed at each step that it would go through, or, in a short run, at one
+// of so many, and calls after each time. One run at least must be cut short.
+func (c *crasher) everyStep(t *testing.T, o order, of int, after func(at string)) {
 	t.Helper()
-	o.ID = newID()
-	for n := 1; ; n++ {
-		if !all && n%3 != 1 {
-			continue
-		}
+	part, parts := testkit.Part(t, of)
+	o.ID, c.kills = newID(), 0
+	for n := 1 + part; ; n += parts {
 		o.Die = n
 		_, killed := c.spawn(t, o)
 		if !killed {
-			return
+			break
 		}
 		after(fmt.Sprintf("%s, killed at step %d", o.Do, n))
 	}
+	if c.kills == 0 {
+		t.Errorf("nothing was killed")
+	}
+	testkit.Tally(t, "kills", c.kills)
 }
 
 // touch writes to the last cluster of a domain's first disk, where its filesystem has nothing.
@@ -380,50 +394,63 @@ func (s *subject) touch(t *testing.T) {
 // The daemon is killed at each step of a rollback and of its undo; the next one
 // finishes it or takes it back, as the daemon's store would have it.
 func TestKilledInRollback(t *testing.T) {
-	for _, up := range []bool{false, true} {
+	c := newCrasher(t, disktest.GuestOptions{})
+	c.setup(t, true)
+	present := "C"
+	for _, up := range []bool{true, false} {
 		t.Run(fmt.Sprintf("up=%t", up), func(t *testing.T) {
-			c := newCrasher(t, disktest.GuestOptions{})
-			c.setup(t, up)
-			var target snap.SnapshotID
-			for id, value := range c.known {
-				if value == "A" {
-					target = id
-				}
+			of := 12 // a boot each
+			if !up {
+				c.turnOff(t)
+				of = 3
 			}
-			present := "C"
-			step := 0
-			every := 1
-			if up && !long {
-				every = 8 // a boot each
-			}
-			for n := 1; ; n += every {
-				op := newID()
-				if up {
-					c.Do(t, "sh touch /tmp/ran")
-				}
-				_, killed := c.spawn(t, order{Do: "rollback", ID: op, Target: target, Die: n})
-				if !killed {
-					break
-				}
-				step++
-				at := fmt.Sprintf("rollback, killed at step %d", n)
-				present = c.afterRollback(t, at, snap.RestoreID(op), step%2 == 0, present)
-				if up {
-					if err := c.d.Unit().Start(t.Context()); err != nil {
-						t.Fatalf("%s: %v", at, err)
-					}
-					c.WaitReady(t)
-					if got := c.Do(t, "get"); got != both(present) {
-						t.Fatalf("%s: the guest reads %q, and should %q", at, got, present)
-					}
-					present = fmt.Sprintf("D%d", n)
-					c.Do(t, "set "+present)
-				}
-				c.whole(t, at)
-			}
-			t.Logf("%d kills", c.kills)
+			present = c.killInRollback(t, up, of, present)
 		})
 	}
+}
+
+// killInRollback has the daemon killed at steps of rollbacks of a domain that has present, and
+// says what it has at the end.
+func (c *crasher) killInRollback(t *testing.T, up bool, of int, present string) string {
+	t.Helper()
+	var target snap.SnapshotID
+	for id, value := range c.known {
+		if value == "A" {
+			target = id
+		}
+	}
+	part, parts := testkit.Part(t, of)
+	c.kills = 0
+	for n := 1 + part; ; n += parts {
+		op := newID()
+		if up {
+			c.Do(t, "sh touch /tmp/ran")
+		}
+		_, killed := c.spawn(t, order{Do: "rollback", ID: op, Target: target, Die: n})
+		if !killed {
+			break
+		}
+		at := fmt.Sprintf("rollback, killed at step %d", n)
+		present = c.afterRollback(t, at, snap.RestoreID(op), c.kills%2 == 0, present)
+		if up {
+			if err := c.d.Unit().Start(t.Context()); err != nil {
+				t.Fatalf("%s: %v", at, err)
+			}
+			c.WaitReady(t)
+			if got := c.Do(t, "get"); got != both(present) {
+				t.Fatalf("%s: the guest reads %q, and should %q", at, got, present)
+			}
+			present = fmt.Sprintf("D%d", n)
+			c.Do(t, "set "+present)
+		}
+		c.whole(t, at)
+	}
+	if c.kills < 2 {
+		t.Errorf("only %d kills", c.kills)
+	}
+	testkit.Tally(t, "kills", c.kills)
+	c.open(t)
+	return "A" // the last one was not cut short
 }
 
 // afterRollback does as the daemon does after a crash: a switch that has begun
@@ -488,9 +515,7 @@ func (c *crasher) present(t *testing.T, want string) string {
 		}
 		return "A"
 	}
-	c.d.tree.Snapshots["vm-present"] = &snapshot{Layer: c.d.tree.Head}
-	got := c.read(t, c.d, "vm-present")
-	delete(c.d.tree.Snapshots, "vm-present")
+	got := c.holds(t, c.d)
 	if got != both(want) {
 		if got == "A A" { // the child was through with everything that counts
 			return "A"
@@ -504,10 +529,8 @@ func (c *crasher) present(t *testing.T, want string) string {
 func TestKilledInMerge(t *testing.T) {
 	c := newCrasher(t, disktest.GuestOptions{})
 	c.setup(t, true)
-	n, every := 0, 2
-	if long {
-		every = 1
-	}
+	part, every := testkit.Part(t, 4)
+	n := 1 + part - every
 	for range 100 {
 		n += every
 		value := fmt.Sprintf("M%d", n)
@@ -544,7 +567,7 @@ func TestKilledInMerge(t *testing.T) {
 	if c.kills < 10/every {
 		t.Errorf("only %d kills", c.kills)
 	}
-	t.Logf("%d kills", c.kills)
+	testkit.Tally(t, "kills", c.kills)
 }
 
 // forget deletes all but n snapshots.
@@ -573,7 +596,7 @@ func TestKilledLibvirtd(t *testing.T) {
 					t.Logf("QEMU says: %s", log[max(0, len(log)-300):])
 				}
 			}()
-			for i := range atLeast(5, 15) {
+			for _, i := range testkit.Sample(t, "moments", 15, 3) {
 				c.open(t)
 				c.killLibvirtdIn(t, i)
 				at := fmt.Sprintf("libvirtd killed, %d", i)
@@ -590,7 +613,7 @@ func TestKilledLibvirtd(t *testing.T) {
 				c.whole(t, at+", and captured")
 				c.forget(t, 3)
 			}
-			t.Logf("%d kills", c.kills)
+			testkit.Tally(t, "kills", c.kills)
 		})
 	}
 }
@@ -618,7 +641,7 @@ func (c *crasher) takeEvenIfLost(t *testing.T, value string) {
 func (c *crasher) killLibvirtdIn(t *testing.T, i int) {
 	t.Helper()
 	killed := make(chan error, 1)
-	c.d.cfg.Seam = func(step string) error {
+	c.d.cfg.Failpoint = func(step string) error {
 		if step == "capture: frozen" {
 			time.AfterFunc(time.Duration(i)*6*time.Millisecond, func() { killed <- c.host.KillLibvirtd() })
 		}
@@ -676,7 +699,7 @@ d=${0%/*}; echo >"$d/began"; read -r _ <"$d/go"; /bin/cp "$@"; echo >"$d/done"
 
 	came := false
 	s.d = s.driver(t, s.state, func(cfg *Config) {
-		cfg.Seam = func(step string) error {
+		cfg.Failpoint = func(step string) error {
 			if step == "merge: compare" && !came {
 				came = true
 				if err := os.WriteFile(filepath.Join(dir, "go"), []byte("\n"), 0); err != nil {

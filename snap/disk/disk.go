@@ -19,7 +19,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
+	"mulligan/failpoint"
 	"mulligan/snap"
 )
 
@@ -51,11 +52,9 @@ type Config struct {
 	// filesystems, and to thaw them: 5 s if 0.
 	QuiesceTimeout time.Duration
 	// Depth is how many images may lie upon each other before they are merged: 32 if 0.
-	Depth int
-	// Seam, where set, is called before each step that lasts; an error stands
-	// for the step's failure.
-	Seam func(step string) error
-	Log  *slog.Logger
+	Depth     int
+	Failpoint failpoint.Hook // for tests: called ahead of each step that lasts
+	Log       *slog.Logger
 }
 
 // Driver captures and restores the disks of one domain.
@@ -94,6 +93,8 @@ var (
 	_ snap.Maintainer   = (*Driver)(nil)
 
 	_ snap.MemoryCapturer = (*Driver)(nil)
+	_ snap.Salvager       = (*Driver)(nil)
+	_ snap.Surveyor       = (*Driver)(nil)
 )
 
 // New makes the driver; it does not look at the domain.
@@ -164,13 +165,6 @@ func (d *Driver) Close() error {
 		}
 	}
 	return errors.Join(all...)
-}
-
-func (d *Driver) seam(step string) error {
-	if d.cfg.Seam == nil {
-		return nil
-	}
-	return d.cfg.Seam(step)
 }
 
 // CapturesLive is true: a capture of a running domain switches all its disks at
@@ -252,10 +246,24 @@ func (d *Driver) sameDomain(op string, m machine) error {
 	return nil
 }
 
-// open gives the machine of a domain that the tree agrees with, having
-// recovered what an earlier process left; a domain seen for the first time is
-// adopted. The caller holds the lock, and frees the machine.
+// open is openAnyhow of a domain whose present images can be read.
 func (d *Driver) open(ctx context.Context, op string) (machine, error) {
+	m, err := d.openAnyhow(ctx, op)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.followChains(op); err != nil {
+		m.Free()
+		return nil, errs.Wrap(errs.Failed, op, err)
+	}
+	return m, nil
+}
+
+// openAnyhow gives the machine of a domain that the tree agrees with, having
+// recovered what an earlier process left; a domain seen for the first time is
+// adopted. Whether its present images can be read is not looked at. The caller holds the
+// lock, and frees the machine.
+func (d *Driver) openAnyhow(ctx context.Context, op string) (machine, error) {
 	m, err := d.machine(op)
 	if err != nil {
 		return nil, err

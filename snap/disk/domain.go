@@ -12,7 +12,7 @@ import (
 
 	"libvirt.org/go/libvirtxml"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // survey is what of a domain's definition concerns the driver.

@@ -9,7 +9,8 @@ import (
 	"slices"
 	"strings"
 
-	"mulligan/ipc/errs"
+	"mulligan/durable"
+	"mulligan/errs"
 )
 
 const opFlatten = "put disks together"
@@ -29,6 +30,9 @@ func (d *Driver) Flattens(ctx context.Context) error {
 }
 
 func (d *Driver) flattens(m machine) error {
+	if err := d.onRaw(opFlatten); err != nil {
+		return err
+	}
 	p, err := m.Power()
 	if err == nil && p.up() {
 		err = errs.New(errs.Busy, opFlatten, "domain %s is running: its disks can be put together again only while it is off", d.cfg.Domain).
@@ -82,7 +86,7 @@ func (d *Driver) flatten(ctx context.Context, m machine) error {
 	if err := d.update(func(t *tree) { t.Intent = &intent{Op: "flatten", Rests: to, Kept: kept} }); err != nil {
 		return err
 	}
-	if err := d.seam("flatten: define"); err != nil {
+	if err := d.cfg.Failpoint.At("flatten: define"); err != nil {
 		return err
 	}
 	text, err := m.XML(false)
@@ -145,7 +149,7 @@ func (d *Driver) fold(ctx context.Context, dev, top, bottom string) error {
 	if err := setImmutable(bottom, false); err != nil {
 		return err
 	}
-	if err := d.seam("flatten: fold"); err != nil {
+	if err := d.cfg.Failpoint.At("flatten: fold"); err != nil {
 		return err
 	}
 	if last.of.Files[last.dev].Path != bottom {
@@ -183,14 +187,14 @@ func (d *Driver) replace(ctx context.Context, top, bottom string) error {
 	if _, err := run(ctx, "qemu-img", "convert", "-f", "qcow2", "-O", "qcow2", top, temp); err != nil {
 		return errors.Join(err, remove(temp))
 	}
-	err := errors.Join(d.sameContent(ctx, top, temp), chownLike(temp, top), syncFile(temp))
+	err := errors.Join(d.sameContent(ctx, top, temp), chownLike(temp, top), durable.Sync(temp))
 	if err == nil {
 		err = os.Rename(temp, bottom)
 	}
 	if err != nil {
 		return errors.Join(err, remove(temp))
 	}
-	return syncDir(filepath.Dir(bottom))
+	return durable.Sync(filepath.Dir(bottom))
 }
 
 // sameContent proves that a guest reads the same from two images.
@@ -198,7 +202,7 @@ func (d *Driver) sameContent(ctx context.Context, a, b string) error {
 	if _, err := run(ctx, "qemu-img", "compare", "-q", "-f", "qcow2", "-F", "qcow2", a, b); err != nil {
 		return errs.Wrap(errs.Corrupt, opFlatten, err)
 	}
-	return syncFile(b)
+	return durable.Sync(b)
 }
 
 func enough(dir string, need int64) error {
@@ -234,13 +238,13 @@ func (d *Driver) underDetached() (list []string) {
 // Images of others can be written to again, where nothing rests on them.
 func (d *Driver) forget(kept []string) error {
 	old := d.tree
-	if err := d.seam("flatten: forget"); err != nil {
+	if err := d.cfg.Failpoint.At("flatten: forget"); err != nil {
 		return err
 	}
 	if err := os.Remove(d.treeFile()); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	if err := syncDir(d.cfg.StateDir); err != nil {
+	if err := durable.Sync(d.cfg.StateDir); err != nil {
 		return err
 	}
 	d.tree = nil

@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // followDisks makes the disks that are captured those of the domain: disks that were

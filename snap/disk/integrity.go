@@ -8,7 +8,7 @@ import (
 
 	"github.com/zeebo/blake3"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 )
 
@@ -58,6 +58,9 @@ func (d *Driver) checkChain(ctx context.Context, op string, id layerID, full boo
 		for _, k := range d.tree.images(id, dev) {
 			if err := check(k.of.Files[k.dev]); err != nil {
 				return err
+			}
+			if k.of.Raw {
+				continue
 			}
 			if err := d.checkLink(op, k.of, k.dev); err != nil {
 				return err
@@ -109,6 +112,12 @@ func (d *Driver) learn(fresh map[string]file) error {
 // checkFile checks one frozen file and gives what is now known of it.
 func (d *Driver) checkFile(ctx context.Context, op string, f file, full bool) (file, error) {
 	st, err := statOf(f.Path)
+	if f.Absent {
+		if err == nil {
+			return f, corrupt(op, "%s is there, and was not when this was kept", f.Path)
+		}
+		return f, nil
+	}
 	if errors.Is(err, os.ErrNotExist) {
 		return f, corrupt(op, "%s is missing", f.Path)
 	}
@@ -234,7 +243,7 @@ func (t *tree) state(l *layer) string {
 		_, _ = h.Write([]byte{0})
 	}
 	put("mulligan disks 1")
-	if p := t.Layers[l.Parent]; p != nil {
+	if p := t.Layers[l.Parent]; p != nil && !l.Raw {
 		put(p.State)
 	}
 	for _, dev := range l.devices() {

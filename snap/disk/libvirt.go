@@ -14,7 +14,7 @@ import (
 	"libvirt.org/go/libvirt"
 	"libvirt.org/go/libvirtxml"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // How long libvirt may take to answer. A hung one must not hang the daemon.
@@ -229,6 +229,13 @@ func (d *domain) XML(live bool) (string, error) {
 	if !live {
 		flags |= libvirt.DOMAIN_XML_INACTIVE
 	}
+	return within(callLimit, "read the definition of "+d.what, func() (string, error) { return d.d.GetXMLDesc(flags) })
+}
+
+// SavableXML has the processor as it was defined, and not as QEMU has filled it in: libvirt refuses to
+// save a guest with the latter.
+func (d *domain) SavableXML() (string, error) {
+	const flags = libvirt.DOMAIN_XML_SECURE | libvirt.DOMAIN_XML_MIGRATABLE
 	return within(callLimit, "read the definition of "+d.what, func() (string, error) { return d.d.GetXMLDesc(flags) })
 }
 

@@ -5,7 +5,7 @@ import (
 	"os"
 	"strings"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 const onlyLocal = `use a libvirt of this host, over its socket: qemu:///system, or qemu:///system?socket=/PATH`

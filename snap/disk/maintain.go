@@ -8,7 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 
-	"mulligan/ipc/errs"
+	"mulligan/durable"
+	"mulligan/errs"
 )
 
 // job is one merge: what only from holds goes into the layer above it, which
@@ -26,7 +27,7 @@ const mergeSuffix = ".merge-"
 func (t *tree) merges(foreign func(*layer) bool) (list []job) {
 	named := t.named()
 	for id, l := range t.Layers {
-		if named[id] || !l.Frozen || l.Parent == "" || foreign(l) {
+		if named[id] || !l.Frozen || l.Raw || l.Parent == "" || foreign(l) {
 			continue
 		}
 		children := t.children(id)
@@ -107,7 +108,7 @@ func (t *tree) shortcut(limit int) *job {
 	}
 	into := head.Parent
 	chain := t.chain(into)
-	if l := t.Layers[into]; l == nil || !l.Frozen {
+	if l := t.Layers[into]; l == nil || !l.Frozen || l.Raw {
 		return nil
 	}
 	for _, id := range chain[1:] {
@@ -126,7 +127,7 @@ func (t *tree) shortcut(limit int) *job {
 func (t *tree) plain(from, to layerID) bool {
 	for id := from; id != to; id = t.Layers[id].Parent {
 		l := t.Layers[id]
-		if len(l.Rests) > 0 || !slices.Equal(l.devices(), t.Layers[to].devices()) {
+		if l.Raw || len(l.Rests) > 0 || !slices.Equal(l.devices(), t.Layers[to].devices()) {
 			return false
 		}
 	}
@@ -292,7 +293,7 @@ func (d *Driver) merge(ctx context.Context, op string, j job) (err error) {
 	if !d.tree.fits(j) {
 		return d.discard(temps)
 	}
-	if err := d.seam("merge: intent"); err != nil {
+	if err := d.cfg.Failpoint.At("merge: intent"); err != nil {
 		return err
 	}
 	if err := d.update(func(t *tree) { t.Intent = in }); err != nil {
@@ -339,19 +340,19 @@ func (d *Driver) rebased(ctx context.Context, op, path, temp, parent string) (st
 	if need := 2*blocks(path) + minFree; free < need {
 		return "", errs.New(errs.Failed, op, "no space left to merge %s: %d MiB are needed, %d are there", path, need>>20, free>>20)
 	}
-	if err := d.seam("merge: copy"); err != nil {
+	if err := d.cfg.Failpoint.At("merge: copy"); err != nil {
 		return "", err
 	}
 	if err := copyFile(ctx, path, temp); err != nil {
 		return "", err
 	}
-	if err := d.seam("merge: rebase"); err != nil {
+	if err := d.cfg.Failpoint.At("merge: rebase"); err != nil {
 		return "", err
 	}
 	if err := rebase(ctx, temp, parent); err != nil {
 		return "", err
 	}
-	if err := d.seam("merge: compare"); err != nil {
+	if err := d.cfg.Failpoint.At("merge: compare"); err != nil {
 		return "", err
 	}
 	if _, err := run(ctx, "qemu-img", "compare", "-q", "-U", "-f", "qcow2", "-F", "qcow2", path, temp); err != nil {
@@ -364,7 +365,7 @@ func (d *Driver) rebased(ctx context.Context, op, path, temp, parent string) (st
 	if err := chownLike(temp, path); err != nil {
 		return "", err
 	}
-	if err := errors.Join(syncFile(temp), syncDir(filepath.Dir(temp))); err != nil {
+	if err := errors.Join(durable.Sync(temp), durable.Sync(filepath.Dir(temp))); err != nil {
 		return "", err
 	}
 	return hashFile(ctx, temp)
@@ -388,7 +389,7 @@ func (d *Driver) finishMerge() error {
 	stats := map[string]stat{}
 	for dev, f := range in.Files {
 		path := f.Path
-		if err := d.seam("merge: exchange"); err != nil {
+		if err := d.cfg.Failpoint.At("merge: exchange"); err != nil {
 			return err
 		}
 		if exists(path + in.Suffix) {
@@ -399,7 +400,7 @@ func (d *Driver) finishMerge() error {
 				return err
 			}
 		}
-		if err := errors.Join(syncDir(filepath.Dir(path)), setImmutable(path, true)); err != nil {
+		if err := errors.Join(durable.Sync(filepath.Dir(path)), setImmutable(path, true)); err != nil {
 			return err
 		}
 		// What it rested on is going to be unlinked.
@@ -412,7 +413,7 @@ func (d *Driver) finishMerge() error {
 		}
 		stats[dev] = st
 	}
-	if err := d.seam("merge: record"); err != nil {
+	if err := d.cfg.Failpoint.At("merge: record"); err != nil {
 		return err
 	}
 	gone := d.tree.Layers[in.Old]
@@ -427,7 +428,7 @@ func (d *Driver) finishMerge() error {
 	if err != nil || gone == nil {
 		return err
 	}
-	if err := d.seam("merge: unlink"); err != nil {
+	if err := d.cfg.Failpoint.At("merge: unlink"); err != nil {
 		return err
 	}
 	return d.unlink(gone)

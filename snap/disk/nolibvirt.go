@@ -2,7 +2,7 @@
 
 package disk
 
-import "mulligan/ipc/errs"
+import "mulligan/errs"
 
 // dial says that this build cannot reach libvirt.
 func dial(string) (hypervisor, error) {

@@ -15,7 +15,7 @@ import (
 
 	"libvirt.org/go/libvirt"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/disk/disktest"
 	"mulligan/testkit"

@@ -11,7 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	"mulligan/ipc/errs"
+	"mulligan/durable"
+	"mulligan/errs"
 )
 
 // minFree is the room that must be left on a pool's filesystem for a new
@@ -102,7 +103,7 @@ func (d *Driver) createOverlays(ctx context.Context, op string, id layerID, size
 		if err != nil {
 			return err
 		}
-		if err := d.seam("overlay " + dev); err != nil {
+		if err := d.cfg.Failpoint.At("overlay " + dev); err != nil {
 			return err
 		}
 		if err := d.createOverlay(ctx, l.Files[dev].Path, backing, n); err != nil {
@@ -126,7 +127,7 @@ func (d *Driver) createOverlay(ctx context.Context, path, backing string, size i
 	if err := d.giveToQEMU(path); err != nil {
 		return err
 	}
-	if err := errors.Join(syncFile(path), syncDir(filepath.Dir(path))); err != nil {
+	if err := errors.Join(durable.Sync(path), durable.Sync(filepath.Dir(path))); err != nil {
 		return err
 	}
 	img, f, err := openImage(path)
@@ -162,8 +163,12 @@ type owner struct{ uid, gid int }
 // sizeBelow gives the size of a disk as the header of the frozen image has it that the
 // layer's image rests on.
 func (d *Driver) sizeBelow(id layerID) func(dev string) (int64, error) {
+	l, in := d.tree.Layers[id], d.tree.Intent
+	if p := d.tree.Layers[l.Parent]; p != nil && (p.Raw || in != nil && in.Raw && in.New == id) {
+		return func(dev string) (int64, error) { return d.rawSize(l.Parent, dev), nil }
+	}
 	return func(dev string) (int64, error) {
-		path, _ := d.tree.backing(d.tree.Layers[id], dev)
+		path, _ := d.tree.backing(l, dev)
 		return imageSize(path)
 	}
 }
@@ -178,14 +183,17 @@ func imageSize(path string) (int64, error) {
 }
 
 // freezeFiles makes the files of a layer that nobody writes to any more
-// immutable and says what they look like.
-func (d *Driver) freezeFiles(id layerID) (map[string]stat, error) {
+// immutable and says what they look like. Of a raw layer, some may not be there.
+func (d *Driver) freezeFiles(id layerID, raw bool) (map[string]stat, error) {
 	stats := map[string]stat{}
 	for dev, f := range d.tree.Layers[id].Files {
+		if raw && !exists(f.Path) {
+			continue
+		}
 		if err := d.giveToQEMU(f.Path); err != nil && !errors.Is(err, os.ErrPermission) { // frozen before
 			return nil, err
 		}
-		if err := errors.Join(syncFile(f.Path), setImmutable(f.Path, true)); err != nil {
+		if err := errors.Join(durable.Sync(f.Path), setImmutable(f.Path, true)); err != nil {
 			return nil, err
 		}
 		st, err := statOf(f.Path)
@@ -230,7 +238,7 @@ func (d *Driver) dropOrphans() error {
 	if err := d.save(next); err != nil {
 		return err
 	}
-	if err := d.seam("unlink"); err != nil {
+	if err := d.cfg.Failpoint.At("unlink"); err != nil {
 		return err
 	}
 	var all []error
@@ -279,6 +287,9 @@ func (d *Driver) headFresh() (bool, error) {
 		if below == "" {
 			return false, nil
 		}
+		if d.tree.rests(head) {
+			continue // on what has no size
+		}
 		was, err := imageSize(below)
 		if err != nil {
 			return false, err
@@ -307,7 +318,7 @@ func (d *Driver) copyNVRAM(ctx context.Context, path string, id layerID) (*file,
 	if err := setImmutable(copied.Path, false); err != nil {
 		return nil, err
 	}
-	if err := writeDurably(copied.Path, data, 0o600); err != nil {
+	if err := durable.WriteFile(copied.Path, data, 0o600); err != nil {
 		return nil, err
 	}
 	if err := setImmutable(copied.Path, true); err != nil {

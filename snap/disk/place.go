@@ -1,13 +1,18 @@
 package disk
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/durable"
+	"mulligan/errs"
 )
 
 // trusted refuses a folder in which somebody else could put a link in the place
@@ -46,22 +51,75 @@ func (d *Driver) Places(ctx context.Context) (list []string, err error) {
 		return nil, err
 	}
 	defer d.mu.Unlock()
-	m, err := d.open(ctx, op)
+	m, err := d.openAnyhow(ctx, op)
 	if err != nil {
 		return nil, err
 	}
 	defer m.Free()
-	for _, l := range d.tree.Layers {
-		for _, f := range l.all() {
-			list = append(list, f.Path)
-		}
-	}
-	for _, dev := range d.tree.Disks {
-		list = append(list, d.pool(d.tree, dev))
-	}
+	list = d.tree.places(d)
 	s, _, err := d.surveyOf(op, m, false)
 	if s.NVRAM != "" {
 		list = append(list, s.NVRAM)
 	}
-	return list, err
+	if err == nil {
+		err = d.recordPlaces(list)
+	}
+	return list, errs.Wrap(errs.Failed, op, err)
+}
+
+// placesFile is the record of what Places found.
+func (d *Driver) placesFile() string { return filepath.Join(d.cfg.StateDir, "places.json") }
+
+// recordPlaces writes down what Places found, where the record says something else.
+func (d *Driver) recordPlaces(list []string) error {
+	data, err := json.Marshal(list)
+	if err != nil {
+		return err
+	}
+	if was, err := os.ReadFile(d.placesFile()); err == nil && bytes.Equal(was, data) {
+		return nil
+	}
+	return durable.WriteFile(d.placesFile(), data, 0o600)
+}
+
+// RecordedPlaces is what Places found last, and where the layers are that were made since:
+// it reads the driver's records alone. Without records it returns errs.NotFound.
+func (d *Driver) RecordedPlaces() ([]string, error) {
+	const op = "read where the disks are"
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var list []string
+	data, err := os.ReadFile(d.placesFile())
+	if err == nil {
+		err = json.Unmarshal(data, &list)
+	}
+	if damaged := d.load(op); damaged == nil && d.tree != nil {
+		list = append(list, d.tree.places(d)...)
+		if errors.Is(err, os.ErrNotExist) {
+			err = nil // an older version made no such record
+		}
+	}
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, errs.New(errs.NotFound, op, "nothing is known of the disks of domain %s", d.cfg.Domain)
+	}
+	return list, errs.Wrap(errs.Failed, op, err)
+}
+
+// places lists the images of all layers, and the folders that drivers keep layers in. Beside the
+// images that is the folder of all apps' pools: it is made with the first capture.
+func (t *tree) places(d *Driver) (list []string) {
+	for _, l := range t.Layers {
+		for _, f := range l.all() {
+			list = append(list, f.Path)
+		}
+	}
+	for _, dev := range t.Disks {
+		pool := d.pool(t, dev)
+		if d.cfg.PoolDir == "" {
+			pool = filepath.Dir(pool)
+		}
+		list = append(list, pool)
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
 }

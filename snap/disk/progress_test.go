@@ -36,7 +36,7 @@ func TestFirstRestoreTellsItsProgress(t *testing.T) {
 			read, all, _ := strings.Cut(of, " of ")
 			return read == all
 		})
-		if len(said) < 2 || !strings.Contains(said[0], "0 bytes of ") || whole != len(said)-1 {
+		if len(said) < 2 || !strings.Contains(said[0], "0 B of ") || whole != len(said)-1 {
 			t.Errorf("it said %q", said)
 		}
 	}

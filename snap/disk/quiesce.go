@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // afterPowerCut ends the warnings of captures that the guest did not prepare for.

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 )
 
@@ -210,7 +210,7 @@ func (d *Driver) reopen(op string, m machine, head layerID) error {
 	if err := d.definePersistent(op, m, head); err != nil {
 		return err
 	}
-	text, err := m.XML(true)
+	text, err := m.SavableXML()
 	if err != nil {
 		return err
 	}
@@ -225,7 +225,7 @@ func (d *Driver) reopen(op string, m machine, head layerID) error {
 	if err != nil {
 		return err
 	}
-	if err := d.seam("reopen: save"); err != nil {
+	if err := d.cfg.Failpoint.At("reopen: save"); err != nil {
 		return err
 	}
 	if err := m.Save(memory, text); err != nil && errs.KindOf(err) != errs.Unavailable {
@@ -245,7 +245,7 @@ func (d *Driver) resumeReopened(op string, m machine) error {
 		return err
 	}
 	if !p.up() {
-		if err := d.seam("reopen: resume"); err != nil {
+		if err := d.cfg.Failpoint.At("reopen: resume"); err != nil {
 			return err
 		}
 		text, err := d.conn.SavedXML(memory)
@@ -313,7 +313,7 @@ func (d *Driver) Sweep(ctx context.Context, gone snap.Gone) error {
 	if d.tree == nil {
 		return nil // nothing of ours is anywhere
 	}
-	m, err := d.open(ctx, op)
+	m, err := d.openAnyhow(ctx, op)
 	if err != nil {
 		d.thawSoon()
 		return err
@@ -372,7 +372,7 @@ func (d *Driver) sweepPools() error {
 
 // ours reports whether a file's name is of a kind that the driver makes.
 func ours(name string) bool {
-	for _, pattern := range []string{"L??????-*.qcow2", "L??????-*.qcow2.merge-*", "L??????-*.nvram", "L??????-*.nvram.new", "*.memory"} {
+	for _, pattern := range []string{"L??????-*.qcow2", "L??????-*.qcow2.merge-*", "L??????-*.nvram", "L??????-*.nvram.tmp", "L??????-*.nvram.new", "*.memory"} {
 		if ok, _ := filepath.Match(pattern, name); ok {
 			return true
 		}

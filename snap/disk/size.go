@@ -6,7 +6,7 @@ import (
 	"slices"
 	"sync"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 )
 
@@ -61,25 +61,44 @@ func (d *Driver) mapOf(f *file) (allocation, error) {
 	return a, nil
 }
 
+// page is the piece of a file that takes room or is a hole, in bytes.
+const page = 4 << 10
+
 // over is what an image becomes when p, which it rests on, is merged into it.
 func (a allocation) over(p allocation) allocation {
 	m := a
 	brought := without(p.data, a.list)
 	m.list, m.data = union(a.list, p.list), union(a.data, brought)
-	m.tables = 0
+	m.tables = windows(m.list, a.span)
+	full := max(a.blocks-total(a.data), 0) + int64(m.tables-a.tables)*a.cluster
+	m.blocks = total(m.data) + min(full, m.thin(brought))
+	return m
+}
+
+// thin is what the tables of an image take, in bytes, that was copied with holes where the
+// original has zeros, and then had brought written to it: QEMU writes the header and the tables
+// that it changes as whole clusters.
+func (a allocation) thin(brought []extent) int64 {
+	pages := 2 + windows(a.list, a.span*page/a.cluster) // of the two top tables, and the L2 tables
+	pages += int((total(a.data)/a.cluster)*2/page) + 1  // of the reference counts, 2 bytes each
+	written := 0
+	if len(brought) > 0 {
+		written = 1 + windows(brought, a.span)
+	}
+	return a.cluster + int64(pages)*page + int64(written)*(a.cluster-page)
+}
+
+// windows counts the windows of size bytes, one behind the other, that extents reach into.
+func windows(list []extent, size int64) (n int) {
 	last := int64(-1)
-	for _, e := range m.list {
-		first, end := e.from/a.span, (e.to-1)/a.span
-		if first == last {
-			first++
-		}
+	for _, e := range list {
+		first, end := max(e.from/size, last+1), (e.to-1)/size
 		if end >= first {
-			m.tables += int(end - first + 1)
+			n += int(end - first + 1)
 			last = end
 		}
 	}
-	m.blocks = a.blocks + total(brought) + int64(m.tables-a.tables)*a.cluster
-	return m
+	return n
 }
 
 // ledger works out what collection would free, on a tree of its own.
@@ -234,7 +253,7 @@ func (d *Driver) Delete(ctx context.Context, id snap.SnapshotID) error {
 	if err != nil {
 		return nil // it is gone
 	}
-	if err := d.seam("delete"); err != nil {
+	if err := d.cfg.Failpoint.At("delete"); err != nil {
 		return errs.Wrap(errs.Failed, op, err)
 	}
 	if err := d.update(func(t *tree) { delete(t.Snapshots, id) }); err != nil {

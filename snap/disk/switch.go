@@ -8,9 +8,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dustin/go-humanize"
 	"github.com/zeebo/blake3"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 )
 
@@ -34,7 +35,8 @@ type plan struct {
 	Phase                  phase
 	Changes                []snap.Change
 	TargetState, BaseState string
-	TargetMemory           *file `json:",omitempty"`
+	TargetMemory           *file  `json:",omitempty"`
+	BaseDamage             string `json:",omitempty"` // what is wrong with what the base rests on; BaseState is "" then
 }
 
 // diskSwitch is a restore under way. What it knows is in the tree.
@@ -60,7 +62,7 @@ func (d *Driver) Prepare(ctx context.Context, req snap.RestoreRequest) (snap.Swi
 	if err != nil {
 		return nil, err
 	}
-	m, err := d.open(ctx, op)
+	m, err := d.openAnyhow(ctx, op)
 	if err != nil {
 		return nil, err
 	}
@@ -76,12 +78,18 @@ func (d *Driver) Prepare(ctx context.Context, req snap.RestoreRequest) (snap.Swi
 }
 
 func (d *Driver) prepare(ctx context.Context, op string, id snap.RestoreID, p *plan) (err error) {
-	for _, id := range []layerID{p.TargetLayer, p.BaseLayer} {
-		if err := d.checkChain(ctx, op, id, false); err != nil {
-			return err
-		}
+	if err := d.checkChain(ctx, op, p.TargetLayer, false); err != nil {
+		return err
 	}
-	if err := d.seal(ctx, op, p.TargetLayer, p.BaseLayer); err != nil {
+	whole := []layerID{p.TargetLayer, p.BaseLayer}
+	err = d.checkChain(ctx, op, p.BaseLayer, false)
+	if errs.KindOf(err) == errs.Corrupt { // it may be what the restore is for
+		p.BaseDamage, err, whole = err.Error(), nil, whole[:1]
+	}
+	if err == nil {
+		err = d.seal(ctx, op, whole...)
+	}
+	if err != nil {
 		return err
 	}
 	if p.TargetMemory != nil {
@@ -97,10 +105,11 @@ func (d *Driver) prepare(ctx context.Context, op string, id snap.RestoreID, p *p
 		}
 		p.TargetMemory = nil // it goes with the disks that there were
 	}
-	p.TargetState, p.BaseState = d.tree.Layers[p.TargetLayer].State, d.tree.Layers[p.BaseLayer].State
-	if p.Changes, err = d.changes(p.BaseLayer, p.TargetLayer); err != nil {
-		return err
+	p.TargetState = d.tree.Layers[p.TargetLayer].State
+	if p.BaseDamage == "" {
+		p.BaseState = d.tree.Layers[p.BaseLayer].State
 	}
+	p.Changes = d.changes(p.BaseLayer, p.TargetLayer)
 	if err := d.room(op); err != nil {
 		return err
 	}
@@ -110,7 +119,7 @@ func (d *Driver) prepare(ctx context.Context, op string, id snap.RestoreID, p *p
 	if err := d.createOverlays(ctx, op, p.New, d.sizeBelow(p.New)); err != nil {
 		return err
 	}
-	if err := d.seam("prepare: record"); err != nil {
+	if err := d.cfg.Failpoint.At("prepare: record"); err != nil {
 		return err
 	}
 	if err := d.update(func(t *tree) { t.Switches[id] = p }); err != nil {
@@ -208,7 +217,7 @@ func (s *diskSwitch) with(ctx context.Context, op string, f func(p *plan, m mach
 	if _, err := d.plan(op, s.id); err != nil {
 		return err
 	}
-	m, err := d.open(ctx, op)
+	m, err := d.openAnyhow(ctx, op)
 	if err != nil {
 		return err
 	}
@@ -224,8 +233,11 @@ func (s *diskSwitch) with(ctx context.Context, op string, f func(p *plan, m mach
 }
 
 // moved reports whether the domain's disks are no longer the state of a layer:
-// the head does not rest on it, or was written to.
+// the head does not rest on it, was written to, or cannot be read any more.
 func (d *Driver) moved(m machine, from layerID) (bool, error) {
+	if err := d.followChains("look for later writes to disks"); err != nil {
+		return true, nil
+	}
 	head := d.tree.Layers[d.tree.Head]
 	if head.Parent != from {
 		return true, nil
@@ -304,7 +316,7 @@ func (s *diskSwitch) Commit(ctx context.Context) error {
 
 // advance takes the switch to the phase, durably.
 func (s *diskSwitch) advance(to phase) error {
-	if err := s.d.seam("phase " + string(to)); err != nil {
+	if err := s.d.cfg.Failpoint.At("phase " + string(to)); err != nil {
 		return err
 	}
 	return s.d.update(func(t *tree) { t.Switches[s.id].Phase = to })
@@ -318,19 +330,19 @@ func (s *diskSwitch) move(op string, m machine, to phase, head, below layerID, m
 	if err != nil {
 		return err
 	}
-	if err := d.seam("switch: nvram"); err != nil {
+	if err := d.cfg.Failpoint.At("switch: nvram"); err != nil {
 		return err
 	}
 	if err := putNVRAM(v.NVRAM, d.tree.Layers[below].NVRAM); err != nil {
 		return err
 	}
-	if err := d.seam("switch: define"); err != nil {
+	if err := d.cfg.Failpoint.At("switch: define"); err != nil {
 		return err
 	}
 	if err := d.define(op, m, head); err != nil {
 		return err
 	}
-	if err := d.seam("switch: record"); err != nil {
+	if err := d.cfg.Failpoint.At("switch: record"); err != nil {
 		return err
 	}
 	return d.update(func(t *tree) {
@@ -355,8 +367,10 @@ func (s *diskSwitch) Undo(ctx context.Context) error {
 		if err := needOff(op, m); err != nil {
 			return err
 		}
-		if err := s.d.checkChain(ctx, op, p.BaseLayer, false); err != nil {
-			return err
+		if p.BaseDamage == "" {
+			if err := s.d.checkChain(ctx, op, p.BaseLayer, false); err != nil {
+				return err
+			}
 		}
 		if err := s.advance(undoing); err != nil {
 			return err
@@ -375,8 +389,10 @@ func (s *diskSwitch) Check(ctx context.Context) (proof snap.Proof, err error) {
 		if p.Phase == undoing || p.Phase == undone {
 			layer, want = p.BaseLayer, p.BaseState
 		}
-		if err := d.checkChain(ctx, op, layer, false); err != nil {
-			return err
+		if layer == p.TargetLayer || p.BaseDamage == "" {
+			if err := d.checkChain(ctx, op, layer, false); err != nil {
+				return err
+			}
 		}
 		moved, err := d.moved(m, layer)
 		if err != nil {
@@ -385,6 +401,9 @@ func (s *diskSwitch) Check(ctx context.Context) (proof snap.Proof, err error) {
 		proof = snap.Proof{Pre: hashOf(p.BaseState), Post: hashOf(want), Want: hashOf(want), Match: !moved}
 		if layer == p.TargetLayer {
 			proof.Notes = d.otherDisks(p)
+			if p.BaseDamage != "" {
+				proof.Notes = append(proof.Notes, "what the disks rested on before is damaged: "+p.BaseDamage+".")
+			}
 		}
 		if moved {
 			proof.Post, err = d.presentHash(ctx)
@@ -427,7 +446,7 @@ func (s *diskSwitch) Finish(ctx context.Context) error {
 	if p.Phase == committing || p.Phase == undoing {
 		return errs.New(errs.Conflict, op, "restore %s is half done", s.id).WithHint("commit it again, or undo it")
 	}
-	if err := s.d.seam("finish"); err != nil {
+	if err := s.d.cfg.Failpoint.At("finish"); err != nil {
 		return err
 	}
 	err = s.d.update(func(t *tree) { delete(t.Switches, s.id) })
@@ -453,10 +472,7 @@ func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []str
 		}
 		ends[i] = s.Layer
 	}
-	list, err := d.changes(ends[0], ends[1])
-	if err != nil {
-		return nil, errs.Wrap(errs.Failed, op, err)
-	}
+	list := d.changes(ends[0], ends[1])
 	if len(paths) > 0 {
 		list = slices.DeleteFunc(list, func(c snap.Change) bool { return !slices.Contains(paths, c.Path) })
 	}
@@ -465,55 +481,54 @@ func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []str
 
 // changes says which disks have something written between two layers and the
 // nearest layer below both.
-func (d *Driver) changes(a, b layerID) (list []snap.Change, err error) {
+func (d *Driver) changes(a, b layerID) (list []snap.Change) {
 	ca, cb := d.tree.chain(a), d.tree.chain(b)
 	for len(ca) > 0 && len(cb) > 0 && ca[len(ca)-1] == cb[len(cb)-1] {
 		ca, cb = ca[:len(ca)-1], cb[:len(cb)-1]
 	}
 	for _, dev := range d.tree.Disks {
-		var written []extent
 		if d.tree.Layers[a].Files[dev] == nil || d.tree.Layers[b].Files[dev] == nil {
 			continue // a restore leaves it alone
 		}
-		for _, id := range append(slices.Clone(ca), cb...) {
-			f := d.tree.Layers[id].Files[dev]
-			if f == nil {
-				continue
-			}
-			m, err := d.mapOf(f)
-			if err != nil {
-				return nil, err
-			}
-			written = union(written, m.list)
-		}
-		var words []string
-		if n := total(written); n > 0 {
-			words = append(words, "up to "+humanBytes(n)+" written in between")
-		}
-		was, err := imageSize(d.tree.Layers[b].Files[dev].Path)
+		words, err := d.changesOf(dev, a, b, append(slices.Clone(ca), cb...))
 		if err != nil {
-			return nil, err
+			words = "an image cannot be read"
 		}
-		if now, err := imageSize(d.tree.Layers[a].Files[dev].Path); err != nil {
-			return nil, err
-		} else if now != was {
-			words = append(words, "size "+humanBytes(was)+", and "+humanBytes(now))
-		}
-		if len(words) > 0 {
-			list = append(list, snap.Change{Path: dev, Operation: snap.Modify, Summary: strings.Join(words, "; ")})
+		if words != "" {
+			list = append(list, snap.Change{Path: dev, Operation: snap.Modify, Summary: words})
 		}
 	}
-	return list, nil
+	return list
 }
 
-func humanBytes(n int64) string {
-	for _, u := range []struct {
-		of   int64
-		name string
-	}{{1 << 30, "GiB"}, {1 << 20, "MiB"}, {1 << 10, "KiB"}} {
-		if n >= u.of {
-			return fmt.Sprintf("%.1f %s", float64(n)/float64(u.of), u.name)
+// changesOf says in a few words what of one disk differs between layers a and b; "" where
+// nothing does. between are those above the nearest layer that is below both.
+func (d *Driver) changesOf(dev string, a, b layerID, between []layerID) (string, error) {
+	var written []extent
+	for _, id := range between {
+		f := d.tree.Layers[id].Files[dev]
+		if f == nil {
+			continue
 		}
+		m, err := d.mapOf(f)
+		if err != nil {
+			return "", err
+		}
+		written = union(written, m.list)
 	}
-	return fmt.Sprintf("%d bytes", n)
+	var words []string
+	if n := total(written); n > 0 {
+		words = append(words, "up to "+humanBytes(n)+" written in between")
+	}
+	was, err := imageSize(d.tree.Layers[b].Files[dev].Path)
+	if err != nil {
+		return "", err
+	}
+	now, err := imageSize(d.tree.Layers[a].Files[dev].Path)
+	if err == nil && now != was {
+		words = append(words, "size "+humanBytes(was)+", and "+humanBytes(now))
+	}
+	return strings.Join(words, "; "), err
 }
+
+func humanBytes(n int64) string { return humanize.IBytes(uint64(n)) }

@@ -9,7 +9,8 @@ import (
 	"slices"
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/durable"
+	"mulligan/errs"
 	"mulligan/snap"
 )
 
@@ -56,6 +57,9 @@ type layer struct {
 	// finds it as after a power cut.
 	Torn  bool   `json:",omitempty"`
 	State string `json:",omitempty"` // digest of what a guest reads from here down, see seal
+	// Raw: its images could not be read, and are kept as the bytes that lay there. What
+	// they were meant to rest on stays, and is not looked at.
+	Raw bool `json:",omitempty"`
 }
 
 // file is a file whose content is known.
@@ -64,6 +68,7 @@ type file struct {
 	Format string `json:",omitempty"` // of an image of others: qcow2 or raw
 	Stat   stat
 	Hash   string `json:",omitempty"` // BLAKE3 in hex; "" until it was computed
+	Absent bool   `json:",omitempty"` // of a raw layer: nothing lay there
 }
 
 // stat tells whether a file may have changed.
@@ -93,6 +98,7 @@ type intent struct {
 	Rests  map[string]string `json:",omitempty"` // what those files rest on; of flatten, the images that the disks become
 	Kept   []string          `json:",omitempty"` // of flatten: other files that stay
 	Memory string            `json:",omitempty"` // of a capture: the file being written
+	Raw    bool              `json:",omitempty"` // of a capture: what Old holds cannot be read
 }
 
 // resume says that starting the domain means to go on from a memory image, as
@@ -154,10 +160,10 @@ func (d *Driver) save(next *tree) error {
 	if err != nil {
 		return err
 	}
-	if err := d.seam("save"); err != nil {
+	if err := d.cfg.Failpoint.At("save"); err != nil {
 		return err
 	}
-	if err := writeDurably(d.treeFile(), data, 0o600); err != nil {
+	if err := durable.WriteFile(d.treeFile(), data, 0o600); err != nil {
 		return err
 	}
 	d.tree = next
@@ -183,11 +189,15 @@ type link struct {
 	dev string
 }
 
-// images lists a layer's image of a disk and all that it rests on, down to those of others.
+// images lists a layer's image of a disk and all that it rests on, down to those of others,
+// or to one that cannot be read.
 func (t *tree) images(id layerID, dev string) (list []link) {
 	l := t.Layers[id]
 	for l != nil && l.Files[dev] != nil && len(list) <= len(t.Layers) {
 		list = append(list, link{l, dev})
+		if l.Raw {
+			return list
+		}
 		path, own := l.Rests[dev]
 		if !own {
 			l = t.Layers[l.Parent]
@@ -232,9 +242,11 @@ func (t *tree) closure(id layerID) (list []layerID) {
 			return
 		}
 		seen[id] = true
-		visit(l.Parent)
-		for _, dev := range slices.Sorted(maps.Keys(l.Rests)) {
-			visit(t.owner(l.Rests[dev]))
+		if !l.Raw {
+			visit(l.Parent)
+			for _, dev := range slices.Sorted(maps.Keys(l.Rests)) {
+				visit(t.owner(l.Rests[dev]))
+			}
 		}
 		list = append(list, id)
 	}
@@ -283,6 +295,9 @@ func (t *tree) named() map[layerID]bool {
 	for _, l := range t.Layers {
 		for _, path := range l.Rests {
 			named[t.owner(path)] = true
+		}
+		if l.Raw {
+			named[l.Parent] = true
 		}
 	}
 	for _, o := range t.Out {

@@ -13,7 +13,7 @@ import (
 
 	"libvirt.org/go/libvirt"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/disk/disktest"
 )
@@ -251,7 +251,7 @@ func TestDiskFillsMeanwhile(t *testing.T) {
 		s.Mutate(t, int64(i)+1)
 		before := s.Fingerprint(t)
 		reached := false
-		s.d.cfg.Seam = func(at string) error {
+		s.d.cfg.Failpoint = func(at string) error {
 			if at == step {
 				reached = true
 				_ = exec.Command("dd", "if=/dev/zero", "of="+filler, "bs=64k").Run() // it ends as the disk is full
@@ -259,7 +259,7 @@ func TestDiskFillsMeanwhile(t *testing.T) {
 			return nil
 		}
 		_, err := s.d.Capture(t.Context(), snap.CaptureRequest{ID: "vm-x"})
-		s.d.cfg.Seam = nil
+		s.d.cfg.Failpoint = nil
 		if !reached || err == nil || !strings.Contains(strings.ToLower(err.Error()), "no space left") {
 			t.Fatalf("%s (reached: %t): %v", step, reached, err)
 		}

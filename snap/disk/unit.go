@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // Unit is the domain as a service that can be started and stopped.
@@ -150,13 +150,13 @@ func (d *Driver) resumeMemory(ctx context.Context, op string, m machine) error {
 		if err != nil {
 			return err
 		}
-		if err := d.seam("resume: restore"); err != nil {
+		if err := d.cfg.Failpoint.At("resume: restore"); err != nil {
 			return err
 		}
 		if err := d.conn.Restore(r.Memory.Path, text, d.tree.Paused); err != nil {
 			return err
 		}
-		if err := d.seam("resume: record"); err != nil {
+		if err := d.cfg.Failpoint.At("resume: record"); err != nil {
 			return err
 		}
 	}
@@ -258,14 +258,14 @@ type DiskInfo struct {
 }
 
 // Domain looks at the domain. A domain that cannot be captured is an error that
-// says why.
+// says why, but for images that cannot be read: of these Survey tells.
 func (d *Driver) Domain(ctx context.Context) (Info, error) {
 	const op = "look at the domain"
 	if err := d.begin(ctx, op); err != nil {
 		return Info{}, err
 	}
 	defer d.mu.Unlock()
-	m, err := d.open(ctx, op)
+	m, err := d.openAnyhow(ctx, op)
 	if err != nil {
 		return Info{}, err
 	}
@@ -287,6 +287,9 @@ func (d *Driver) Domain(ctx context.Context) (Info, error) {
 	}
 	for _, dev := range d.tree.Disks {
 		n, err := m.Capacity(dev)
+		if errs.KindOf(err) == errs.Failed { // its image cannot be read
+			info.Warnings, err = append(info.Warnings, err.Error()+"."), nil
+		}
 		if err != nil {
 			return Info{}, errs.Wrap(errs.Failed, op, err)
 		}

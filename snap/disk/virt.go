@@ -27,6 +27,8 @@ type machine interface {
 	Persistent() (bool, error)
 	// XML is the live definition, or the persistent one.
 	XML(live bool) (string, error)
+	// SavableXML is the live definition as Save takes it.
+	SavableXML() (string, error)
 	// Foreign names what of libvirt's own makes the domain unfit: snapshots,
 	// checkpoints, a managed save image; "" if nothing does.
 	Foreign() (string, error)

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"testing"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/testkit"
 )
 

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/beneath"
 )
@@ -85,7 +85,7 @@ func (h *hand) run() error {
 		if err := s.do(); err != nil {
 			return h.wrap(err)
 		}
-		if err := h.d.seam(s.name); err != nil {
+		if err := h.d.cfg.Failpoint.At(s.name); err != nil {
 			return err
 		}
 	}
@@ -234,7 +234,7 @@ func (h *hand) keepFolder(path string, busy error) error {
 
 func (a *apply) stay(path string) {
 	a.stays[path] = true
-	a.note("%s stays: what is excluded or mounted in it is not mulligan's to remove.", a.shown(path))
+	a.note("%s stays: mulligan does not remove what is excluded or mounted in it.", a.shown(path))
 }
 
 // makeFolders makes the folders that are only in new, outermost first. Their

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"slices"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 )
 

@@ -16,16 +16,8 @@ import (
 	"github.com/zeebo/blake3"
 
 	"mulligan/snap"
+	"mulligan/snap/filetime"
 )
-
-// racy is how far before the reading a file's ctime must lie for the reading
-// to be believed later: kernels before 6.13 stamp ctimes with a clock that
-// ticks every 1 to 10 ms, so a write right after the reading could leave the
-// same ctime.
-const racy = 10 * time.Millisecond
-
-// coarsest is the longest step of a filesystem's clock: FAT keeps even seconds.
-const coarsest = 2 * time.Second
 
 // known is what reading a file told, and the signs by which it is still true.
 type known struct {
@@ -68,26 +60,7 @@ func settled(st stat, read time.Time) bool {
 }
 
 // over reports whether a write at the time now, or later, gets another stamp than t.
-func (t instant) over(now time.Time) bool {
-	return t.nanos()+int64(t.step()) <= now.Add(-racy).UnixNano()
-}
-
-// step is the longest step of a clock that can have given t: ext4 with small
-// inodes keeps whole seconds, FAT even ones, NTFS 100 nanoseconds. A finer clock
-// gives such a time now and then; the file is then read once more than it must be.
-func (t instant) step() time.Duration {
-	if t.nsec == 0 {
-		if t.sec%2 == 0 {
-			return coarsest
-		}
-		return time.Second
-	}
-	step := uint32(1)
-	for t.nsec%(step*10) == 0 {
-		step *= 10
-	}
-	return time.Duration(step)
-}
+func (t instant) over(now time.Time) bool { return filetime.Settled(t.sec, t.nsec, now) }
 
 // memory is where a walk finds what it need not read, and leaves what it read.
 type memory interface {

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // Folders that are never a workspace: themselves, or with all that is in them.

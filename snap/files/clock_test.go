@@ -3,40 +3,18 @@ package files
 import (
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"testing"
 	"time"
 
-	"mulligan/testkit"
-
 	"golang.org/x/sys/unix"
-)
 
-// ext4On makes an ext4 of 32 MB with options of mkfs and mounts it for the time of the test.
-func ext4On(t *testing.T, options ...string) (dir string) {
-	t.Helper()
-	testkit.Need(t, "root")
-	top, err := filepath.EvalSymlinks(t.TempDir())
-	must(t, err)
-	image, dir := top+"/image", top+"/mnt"
-	must(t, os.WriteFile(image, nil, 0o600))
-	must(t, os.Truncate(image, 32<<20))
-	must(t, os.Mkdir(dir, 0o755))
-	if out, err := exec.Command("mkfs.ext4", append(append([]string{"-q", "-F"}, options...), image)...).CombinedOutput(); err != nil {
-		testkit.Lack(t, fmt.Sprintf("mkfs.ext4: %v: %s", err, out))
-	}
-	if out, err := exec.Command("mount", "-o", "loop", image, dir).CombinedOutput(); err != nil {
-		testkit.Lack(t, fmt.Sprintf("mount: %v: %s", err, out))
-	}
-	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
-	return dir
-}
+	"mulligan/testkit"
+)
 
 // TestWholeSeconds: where the filesystem keeps whole seconds, a file that is
 // written twice within one is still seen to have changed.
 func TestWholeSeconds(t *testing.T) {
-	mnt := ext4On(t, "-I", "128")
+	mnt := testkit.Loop(t, 32, "mkfs.ext4", "-q", "-F", "-I", "128")
 	for _, follow := range []bool{false, true} {
 		t.Run(fmt.Sprintf("follow=%v", follow), func(t *testing.T) {
 			ws := fmt.Sprintf("%s/ws-%v", mnt, follow)
@@ -45,7 +23,7 @@ func TestWholeSeconds(t *testing.T) {
 			if follow {
 				f.follow(t)
 			}
-			deadline := time.Now().Add(time.Minute)
+			deadline := time.Now().Add(testkit.Patience)
 			for !withinOneSecond(t, f, ws) {
 				if time.Now().After(deadline) {
 					t.Fatal("two writes and a checkpoint never fell into one second")

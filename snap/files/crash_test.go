@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/testkit"
@@ -33,10 +33,10 @@ func TestMain(m *testing.M) {
 }
 
 // child does one thing in the site that the environment names, and kills
-// itself at the n-th seam.
+// itself at the n-th failpoint.
 func child(what string) error {
 	top, n := os.Getenv("MULLIGAN_FILES_TOP"), 0
-	stop, err := strconv.Atoi(os.Getenv("MULLIGAN_FILES_SEAM"))
+	stop, err := strconv.Atoi(os.Getenv("MULLIGAN_FILES_FAILPOINT"))
 	if err != nil {
 		return err
 	}
@@ -52,7 +52,7 @@ func child(what string) error {
 	if err != nil {
 		return err
 	}
-	d, err := New(Config{App: "app", Dir: top + "/ws", StateDir: top + "/state", Store: store, Owner: -1, Seam: func(string) error {
+	d, err := New(Config{App: "app", Dir: top + "/ws", StateDir: top + "/state", Store: store, Owner: -1, Failpoint: func(string) error {
 		if n++; n == stop {
 			syscall.Kill(os.Getpid(), syscall.SIGKILL)
 			select {} // the signal comes at its own time
@@ -90,14 +90,14 @@ func childDoes(d *Driver, what string) error {
 	return errors.New("no such part")
 }
 
-// play runs a child that is killed at the n-th seam, or after the delay, and
+// play runs a child that is killed at the n-th failpoint, or after the delay, and
 // reports whether it was.
-func (s *site) play(t *testing.T, what string, seam int, after time.Duration) (killed bool) {
+func (s *site) play(t *testing.T, what string, nth int, after time.Duration) (killed bool) {
 	t.Helper()
 	s.cas.Close()
 	defer s.open(t)
 	c := exec.Command(os.Args[0])
-	c.Env = append(os.Environ(), "MULLIGAN_FILES_CHILD="+what, "MULLIGAN_FILES_TOP="+filepath.Dir(s.dir), "MULLIGAN_FILES_SEAM="+strconv.Itoa(seam),
+	c.Env = append(os.Environ(), "MULLIGAN_FILES_CHILD="+what, "MULLIGAN_FILES_TOP="+filepath.Dir(s.dir), "MULLIGAN_FILES_FAILPOINT="+strconv.Itoa(nth),
 		fmt.Sprint("MULLIGAN_FILES_SEED=", testkit.Rand(t, "child").Uint64()))
 	c.Stderr = os.Stderr
 	must(t, c.Start())
@@ -193,19 +193,21 @@ func (x *torn) prepare(t *testing.T) {
 	must(t, err)
 }
 
-// TestKilledAtSeams kills Commit at each of its steps, and then Undo as well.
+// TestKilledAtSeams kills Commit at one in five of its steps, which rotate, and then Undo as well.
 func TestKilledAtSeams(t *testing.T) {
 	x := newTorn(t)
-	step := 1
-	if testing.Short() {
-		step = 5
-	}
-	for n := 1; ; n += step {
+	part, parts := testkit.Part(t, 5)
+	for n, kills := 1+part, 0; ; n += parts {
 		x.prepare(t)
 		if !x.play(t, "commit", n, 0) {
 			x.settle(t, "never killed", true)
+			if kills == 0 {
+				t.Errorf("Commit has no %d steps", n)
+			}
+			testkit.Tally(t, "kills", kills)
 			break
 		}
+		kills++
 		if n%3 == 0 && x.play(t, "undo", n, 0) {
 			x.settle(t, fmt.Sprintf("commit and undo killed at step %d", n), n%2 == 0)
 			continue
@@ -222,9 +224,9 @@ func TestKilledAnyTime(t *testing.T) {
 	x.play(t, "commit", -1, 0)
 	took := time.Since(start)
 	x.settle(t, "not killed", true)
-	rounds := 40
-	if testing.Short() {
-		rounds = 8
+	rounds := 12
+	if long() {
+		rounds = 100
 	}
 	m := testkit.NewMoments(t, took, rounds)
 	for i := 0; m.Next(); i++ {

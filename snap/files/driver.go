@@ -11,7 +11,7 @@ import (
 
 	"github.com/zeebo/blake3"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 )
@@ -91,13 +91,13 @@ func (d *Driver) capture(ctx context.Context, op, root string, req snap.CaptureR
 		err = ctx.Err()
 	}
 	if err == nil {
-		err = d.seam("captured")
+		err = d.cfg.Failpoint.At("captured")
 	}
 	if err == nil {
 		err = b.Commit(r)
 	}
 	if err == nil {
-		err = d.seam("stored")
+		err = d.cfg.Failpoint.At("stored")
 	}
 	if err == nil && root != d.warmName() {
 		err = d.cool()
@@ -106,7 +106,7 @@ func (d *Driver) capture(ctx context.Context, op, root string, req snap.CaptureR
 		return snap.Snapshot{}, wrapped(errs.Failed, op, err)
 	}
 	if err := d.cache.save(d.cfg.StateDir); err != nil {
-		warnings = append(warnings, fmt.Sprintf("What was read could not be noted (%v): after a restart every file is read again.", err))
+		warnings = append(warnings, fmt.Sprintf("The cache of read files could not be saved (%v): after a restart every file is read again.", err))
 	}
 	return snap.Snapshot{ID: req.ID, Driver: "files", Hash: v.hash, Quiesced: req.Quiesced, Created: created, Warnings: warnings}, nil
 }
@@ -134,7 +134,7 @@ func (d *Driver) walk(ctx context.Context, op string, b *cas.Batch, sc scope, fr
 	}
 	n, err := s.run()
 	if err == nil {
-		err = d.seam("scanned")
+		err = d.cfg.Failpoint.At("scanned")
 	}
 	if err != nil {
 		return nil, wrapped(errs.Failed, op, err)
@@ -276,7 +276,7 @@ func makeScope(op string, paths []string) (scope, error) {
 			return nil, nil
 		}
 		if !validPath(c) {
-			return nil, errs.New(errs.Invalid, op, "%q is no path in the workspace", p).
+			return nil, errs.New(errs.Invalid, op, "%q is not a path in the workspace", p).
 				WithHint("give paths relative to the workspace, without ..")
 		}
 		sc = append(sc, c)

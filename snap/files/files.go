@@ -12,7 +12,8 @@ import (
 	"strings"
 	"sync"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
+	"mulligan/failpoint"
 	"mulligan/snap"
 	"mulligan/snap/beneath"
 	"mulligan/snap/cas"
@@ -37,9 +38,7 @@ type Config struct {
 	Watch func(*watch.Options)
 	Log   *slog.Logger // of what the watcher has to say; nil: none
 
-	// Seam, where set, is called between the steps of the work, named; an
-	// error from it stops the work there. For tests.
-	Seam func(step string) error
+	Failpoint failpoint.Hook // for tests: called ahead of each step that lasts
 }
 
 // The limits of a workspace where Config sets none.
@@ -90,7 +89,7 @@ func New(c Config) (*Driver, error) {
 	for i, p := range c.Skip {
 		c.Skip[i] = strings.TrimPrefix(filepath.Clean(p), "./")
 		if !validPath(c.Skip[i]) {
-			return nil, errs.New(errs.Invalid, op, "%q is no path in the workspace", p)
+			return nil, errs.New(errs.Invalid, op, "%q is not a path in the workspace", p)
 		}
 	}
 	if c.MaxFiles == 0 {
@@ -133,16 +132,6 @@ func (d *Driver) open() (*beneath.Root, error) {
 
 func (d *Driver) owned(uid uint32) bool {
 	return d.cfg.Owner < 0 || int(uid) == d.cfg.Owner
-}
-
-func (d *Driver) seam(step string) error {
-	if d.cfg.Seam == nil {
-		return nil
-	}
-	if err := d.cfg.Seam(step); err != nil {
-		return fmt.Errorf("at %q: %w", step, err)
-	}
-	return nil
 }
 
 // The names of roots in the store.

@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/files/watch"
@@ -273,7 +273,7 @@ func (j *journal) view(ctx context.Context, b *cas.Batch, how doubt, fresh map[s
 		return nil, err
 	}
 	err = j.do(ctx, func() error {
-		if err := j.d.seam("scanned"); err != nil {
+		if err := j.d.cfg.Failpoint.At("scanned"); err != nil {
 			return err
 		}
 		m := j.live.seal(j.d.cfg.Store)

@@ -108,7 +108,7 @@ func TestKilledFollowing(t *testing.T) {
 func TestJournalFullDisk(t *testing.T) {
 	var full atomic.Bool
 	s := newSite(t)
-	s.casOptions.Seam = func(step string) error {
+	s.casOptions.Failpoint = func(step string) error {
 		if full.Load() && (step == "append-object" || step == "append-change") {
 			return unix.ENOSPC
 		}

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/testkit"
@@ -29,7 +29,7 @@ func fuse(t *testing.T, uid uint32, at, program string, args ...string) *exec.Cm
 		c.Process.Kill()
 		c.Wait()
 	})
-	for end := time.Now().Add(time.Minute); !mountedThere(unix.AT_FDCWD, at); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(testkit.Patience); !mountedThere(unix.AT_FDCWD, at); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%s does not come up", program)
 		}
@@ -108,7 +108,7 @@ func TestForeignWorkspace(t *testing.T) {
 // TestImmutable: a file that may not be changed keeps a rollback from its work, by name, and what
 // was done is undone.
 func TestImmutable(t *testing.T) {
-	dir := loopOn(t, 64, "mkfs.ext4", "-q", "-F")
+	dir := testkit.Loop(t, 64, "mkfs.ext4", "-q", "-F")
 	must(t, os.Mkdir(dir+"/ws", 0o755))
 	s := newSite(t, func(c *Config) { c.Dir = dir + "/ws" })
 	write(t, dir+"/ws/a", "one")

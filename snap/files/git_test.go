@@ -70,14 +70,15 @@ func gitWork(r *rand.Rand, dir string, n int) error {
 
 // TestGitAtWork: a checkpoint that is made while git commits, rebases and collects garbage is
 // of one moment of the repository, or says that it may not be: git finds nothing missing in
-// what comes back.
+// what comes back. One run follows the workspace, the next doesn't.
 func TestGitAtWork(t *testing.T) {
 	testkit.Need(t, "git")
 	rounds := 2
 	if testkit.Long() {
 		rounds = 40
 	}
-	for _, follow := range []bool{false, true} {
+	for _, i := range testkit.Sample(t, "ways to capture", 2, 1) {
+		follow := i == 1
 		t.Run(fmt.Sprintf("follow=%v", follow), func(t *testing.T) {
 			f := &followed{site: newSite(t)}
 			r := testkit.Rand(t, follow)

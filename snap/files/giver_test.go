@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/testkit"
@@ -62,7 +62,7 @@ func (u *userSite) file(rel, text string, uid, gid int) {
 func (u *userSite) does(errand ...string) (string, error) {
 	u.t.Helper()
 	c := exec.Command(u.exe, errand...)
-	c.Env = []string{"MULLIGAN_FILES_CHILD=errand", "MULLIGAN_FILES_TOP=" + u.top, "MULLIGAN_FILES_SEAM=-1", "HOME=/nonexistent"}
+	c.Env = []string{"MULLIGAN_FILES_CHILD=errand", "MULLIGAN_FILES_TOP=" + u.top, "MULLIGAN_FILES_FAILPOINT=-1", "HOME=/nonexistent"}
 	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 	out, err := c.CombinedOutput()
 	return string(out), err

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/testkit"
@@ -135,7 +135,7 @@ func TestPlainUser(t *testing.T) {
 	write(t, top+"/mine/ws/roots", "not to be read")
 	must(t, os.Chmod(top+"/mine/ws/roots", 0o600))
 	c := exec.Command(exe)
-	c.Env = []string{"MULLIGAN_FILES_CHILD=user", "MULLIGAN_FILES_TOP=" + top + "/mine", "MULLIGAN_FILES_SEAM=-1", "HOME=/nonexistent"}
+	c.Env = []string{"MULLIGAN_FILES_CHILD=user", "MULLIGAN_FILES_TOP=" + top + "/mine", "MULLIGAN_FILES_FAILPOINT=-1", "HOME=/nonexistent"}
 	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	if out, err := c.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 )
@@ -57,7 +57,7 @@ func (d *Driver) Flush(ctx context.Context) (snap.Mark, error) {
 	if j == nil {
 		m, _, _, err := d.history.head()
 		if err == nil {
-			err = errs.New(errs.Unavailable, op, "nobody follows %s", d.cfg.Dir)
+			err = errs.New(errs.Unavailable, op, "the files of %s are not being followed", d.cfg.Dir)
 		}
 		return m, wrapped(errs.Failed, op, err)
 	}
@@ -108,13 +108,13 @@ func (d *Driver) captureAt(op string, req snap.CaptureRequest) (snap.Snapshot, e
 	defer b.Discard()
 	r, err := about.root(d.rootName(req.ID), at)
 	if err == nil {
-		err = d.seam("captured")
+		err = d.cfg.Failpoint.At("captured")
 	}
 	if err == nil {
 		err = b.Commit(r)
 	}
 	if err == nil {
-		err = d.seam("stored")
+		err = d.cfg.Failpoint.At("stored")
 	}
 	if err != nil {
 		return snap.Snapshot{}, wrapped(errs.Failed, op, err)

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 )
@@ -67,7 +67,7 @@ func TestFewOpenFiles(t *testing.T) {
 		write(t, deep+"/leaf", "one")
 		before := listing(t, top+"/ws")
 		c := exec.Command("sh", "-c", `ulimit -n 64 && exec "$0" "$1"`, os.Args[0], follow)
-		c.Env = append(os.Environ(), "MULLIGAN_FILES_CHILD=deep", "MULLIGAN_FILES_TOP="+top, "MULLIGAN_FILES_SEAM=-1")
+		c.Env = append(os.Environ(), "MULLIGAN_FILES_CHILD=deep", "MULLIGAN_FILES_TOP="+top, "MULLIGAN_FILES_FAILPOINT=-1")
 		if out, err := c.CombinedOutput(); err != nil {
 			t.Fatalf("follow=%s: %v\n%s", follow, err, out)
 		}

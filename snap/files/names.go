@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/beneath"
 )
@@ -19,7 +19,7 @@ var _ snap.Lister = (*Driver)(nil)
 func (d *Driver) Names(ctx context.Context, id snap.SnapshotID, dir string) ([]string, error) {
 	const op = "list folder"
 	if dir != "." && !validPath(dir) {
-		return nil, errs.New(errs.Invalid, op, "%q is no path in the workspace", dir)
+		return nil, errs.New(errs.Invalid, op, "%q is not a path in the workspace", dir)
 	}
 	if id == "" {
 		names, err := d.liveNames(dir)

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 )
 

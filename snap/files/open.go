@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/beneath"
 )
@@ -19,7 +19,7 @@ var _ snap.Opener = (*Driver)(nil)
 func (d *Driver) OpenPath(ctx context.Context, id snap.SnapshotID, path string) (io.ReadCloser, int64, error) {
 	const op = "open file"
 	if !validPath(path) {
-		return nil, 0, errs.New(errs.Invalid, op, "%q is no path in the workspace", path)
+		return nil, 0, errs.New(errs.Invalid, op, "%q is not a path in the workspace", path)
 	}
 	if d.exclude.covers(path) {
 		return nil, 0, d.noFile(op, path)
@@ -140,7 +140,7 @@ func (d *Driver) checkReader(fd int, path string) error {
 }
 
 func notReadable(path string) error {
-	return errs.New(errs.Denied, "", "%q is not for the app's owner to read", path).WithHint("ask root, whose it is to show")
+	return errs.New(errs.Denied, "", "%q may not be read by the app's owner", path).WithHint("ask root to read it")
 }
 
 // findFor is find for a reader who may not look everywhere.

@@ -8,8 +8,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/filetime"
 )
 
 // TestExcluded: what is excluded, or another driver's, is neither captured nor
@@ -119,12 +120,12 @@ func TestScopeInterrupted(t *testing.T) {
 	base := s.capture(t)
 	for stop := 1; stop < 12; stop++ {
 		n := 0
-		s.cfg.Seam = nil
+		s.cfg.Failpoint = nil
 		s.open(t)
 		_, err := s.PrepareScoped(t.Context(), snap.RestoreRequest{ID: "op-s", Target: target.ID, Base: base.ID}, []string{"top/in"})
 		must(t, err)
 		cut := errors.New("cut")
-		s.cfg.Seam = func(string) error {
+		s.cfg.Failpoint = func(string) error {
 			if n++; n == stop {
 				return cut
 			}
@@ -136,7 +137,7 @@ func TestScopeInterrupted(t *testing.T) {
 		if err := sw.Commit(t.Context()); err != nil && !errors.Is(err, cut) {
 			t.Fatal(err)
 		}
-		s.cfg.Seam = nil
+		s.cfg.Failpoint = nil
 		s.open(t)
 		sw, err = s.Resume(t.Context(), "op-s")
 		must(t, err)
@@ -194,7 +195,7 @@ func TestLateTwice(t *testing.T) {
 	must(t, sw.Commit(t.Context()))
 	write(t, s.dir+"/f", "first find")
 	cut := errors.New("cut")
-	s.Driver.cfg.Seam = func(step string) error {
+	s.Driver.cfg.Failpoint = func(step string) error {
 		if step == "synced" {
 			return cut
 		}
@@ -324,11 +325,11 @@ func TestCache(t *testing.T) {
 	st, err := statAt(unix.AT_FDCWD, s.dir+"/old")
 	must(t, err)
 	e := entry{hash: snap.Hash{1}}
-	read := time0(st.ctime).Add(racy)
+	read := time0(st.ctime).Add(filetime.Tick)
 	if s.cache.add(st, &e, read); s.cache.find(st, &e) {
 		t.Error("a file changed within the clock's tick is trusted")
 	}
-	if s.cache.add(st, &e, read.Add(coarsest)); !s.cache.find(st, &e) {
+	if s.cache.add(st, &e, read.Add(filetime.Coarsest)); !s.cache.find(st, &e) {
 		t.Error("a file that is long quiet is not remembered")
 	}
 	must(t, s.cache.save(s.state))

@@ -9,7 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/durable"
+	"mulligan/errs"
 	"mulligan/snap/beneath"
 )
 
@@ -54,10 +55,7 @@ func (d *Driver) noteLocation() error {
 	if text, err = json.Marshal(d.location); err != nil {
 		return err
 	}
-	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(path+".new", path) // after a power cut it is noted anew
+	return durable.WriteFile(path, text, 0o600)
 }
 
 // checkLocation makes sure that the opened workspace is where it was.

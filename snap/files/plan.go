@@ -71,7 +71,7 @@ func decodePlan(b []byte) (*plan, error) {
 	}
 	for _, s := range p.Scope {
 		if string(s) != "." && !validPath(string(s)) {
-			return nil, fmt.Errorf("%q is no path in the workspace", s)
+			return nil, fmt.Errorf("%q is not a path in the workspace", s)
 		}
 	}
 	return &p, nil

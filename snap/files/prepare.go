@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 )
@@ -100,7 +100,7 @@ func (d *Driver) record(ctx context.Context, id snap.RestoreID, p *plan, base, t
 	if err := b.Commit(cas.Root{Name: from, Hash: base.at}, cas.Root{Name: to, Hash: target.at}, plan); err != nil {
 		return err
 	}
-	return d.seam("switch planned")
+	return d.cfg.Failpoint.At("switch planned")
 }
 
 // checkPossible makes sure of what Commit and Undo will need: contents that

@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap/beneath"
 )
 
@@ -128,7 +128,7 @@ func (d *Driver) checkHeld(op string, deltas []delta) error {
 }
 
 func (d *Driver) heldError(op, path string) error {
-	return errs.New(errs.Conflict, op, "%s would get another owner or other rights, and holds what is excluded or mounted", shown(d.cfg.Dir, path)).
+	return errs.New(errs.Conflict, op, "%s would get another owner or mode, but holds something excluded or mounted", shown(d.cfg.Dir, path)).
 		WithHint("move what is excluded out of it, or let an administrator give the folder the owner and mode that it had; then try again")
 }
 
@@ -195,8 +195,8 @@ func (h *hand) aside(dir *beneath.Root, name string, do func(in *beneath.Root, n
 	}
 	inner := h.tmpName()
 	if err = do(in, inner); err == nil {
-		h.mu.Lock() // a seam is nobody's to share
-		err = h.d.seam("made aside")
+		h.mu.Lock() // hooks are called one at a time
+		err = h.d.cfg.Failpoint.At("made aside")
 		h.mu.Unlock()
 	}
 	if err == nil {

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap/beneath"
 )
 

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 )
@@ -60,7 +60,7 @@ func (j *journal) keyframe() error {
 	if err := m.save(b); err != nil {
 		return err
 	}
-	if err := j.d.seam("keyframe"); err != nil {
+	if err := j.d.cfg.Failpoint.At("keyframe"); err != nil {
 		return err
 	}
 	if err := j.d.history.begin(b, m.hash, j.d.rules(), j.live.root.id.ino, false); err != nil {

@@ -295,7 +295,7 @@ func TestRevertUndone(t *testing.T) {
 	same(t, "undone", timeless(listing(t, f.dir)), timeless(before))
 }
 
-// TestKilledScope kills restores of single paths at every seam: whichever way they then
+// TestKilledScope kills restores of single paths at every failpoint: whichever way they then
 // go, nothing of theirs stays beside the paths.
 func TestKilledScope(t *testing.T) {
 	s := newSite(t)
@@ -322,18 +322,18 @@ func TestKilledScope(t *testing.T) {
 		if n%2 == 0 { // forward, and then back all the same
 			must(t, sw.Commit(t.Context()))
 			if got := listing(t, s.dir); len(got) != len(before)+1 {
-				t.Fatalf("killed at seam %d, and forward: %q", n, got)
+				t.Fatalf("killed at failpoint %d, and forward: %q", n, got)
 			}
 		}
 		must(t, sw.Undo(t.Context()))
 		p, err := sw.Check(t.Context())
 		must(t, err)
 		if !p.Match {
-			t.Fatalf("killed at seam %d: %+v", n, p)
+			t.Fatalf("killed at failpoint %d: %+v", n, p)
 		}
 		must(t, sw.Finish(t.Context()))
 		write(t, filepath.Join(s.dir, "beside"), "old beside")
-		same(t, fmt.Sprintf("killed at seam %d", n), untimed(timeless(listing(t, s.dir)), "beside"), untimed(before, "beside"))
+		same(t, fmt.Sprintf("killed at failpoint %d", n), untimed(timeless(listing(t, s.dir)), "beside"), untimed(before, "beside"))
 		if !killed {
 			break
 		}
@@ -341,7 +341,7 @@ func TestKilledScope(t *testing.T) {
 	}
 	t.Logf("%v", ways)
 	if ways["forward"] < 3 {
-		t.Error("too few seams")
+		t.Error("too few failpoints")
 	}
 }
 

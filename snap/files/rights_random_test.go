@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/testkit"
 )
@@ -31,7 +31,7 @@ import (
 //
 // 40 histories, 2000 with MULLIGAN_TEST_LONG=1.
 func TestRightsStayWithContents(t *testing.T) {
-	histories := 40
+	histories := 15
 	if long() {
 		histories = 2000
 	}

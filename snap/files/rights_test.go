@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/testkit"
 )
@@ -410,7 +410,7 @@ func TestSecretStaysBehindItsFolder(t *testing.T) {
 		target := o.site.capture(t)
 		must(t, os.Remove(o.in("data/secret")))
 		base := o.site.capture(t)
-		o.cfg.Seam = func(step string) error {
+		o.cfg.Failpoint = func(step string) error {
 			if step == "files rewritten" {
 				swap(t, o)
 			}

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/beneath"
 	"mulligan/snap/cas"
@@ -140,7 +140,7 @@ func (j *journal) commit(b *cas.Batch, m *merge, work *todo) error {
 	if len(m.records) == 0 {
 		return nil
 	}
-	if err := j.d.seam("journal"); err != nil {
+	if err := j.d.cfg.Failpoint.At("journal"); err != nil {
 		return err
 	}
 	if err := j.d.history.add(b, work.first, m.records); err != nil {
@@ -152,7 +152,7 @@ func (j *journal) commit(b *cas.Batch, m *merge, work *todo) error {
 			j.warm(m.records[i].path)
 		}
 	}
-	return j.d.seam("journalled")
+	return j.d.cfg.Failpoint.At("journalled")
 }
 
 // open opens the workspace, if it is the one that the journal is of.

@@ -250,7 +250,7 @@ func (h *hand) place(batch []*staged) error {
 	if len(batch) == 0 {
 		return nil
 	}
-	err := h.d.seam("files staged")
+	err := h.d.cfg.Failpoint.At("files staged")
 	if err == nil {
 		err = h.settle(batch)
 	}
@@ -262,7 +262,7 @@ func (h *hand) place(batch []*staged) error {
 			err = h.failed(batch[i].d.path, h.rename(batch[i]))
 		}
 		if err == nil {
-			err = h.d.seam("file placed")
+			err = h.d.cfg.Failpoint.At("file placed")
 		}
 		if err != nil {
 			return errors.Join(err, h.unstage(batch[i:]))

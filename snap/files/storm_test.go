@@ -16,9 +16,9 @@ import (
 // TestStorms: whatever happened, however many events were lost, when it is over
 // the journal has what is on disk.
 func TestStorms(t *testing.T) {
-	n := 3000
-	if testing.Short() {
-		n = 600
+	n := 1000
+	if long() {
+		n = 3000
 	}
 	f := newFollowed(t, func(c *Config) { c.Watch = func(o *watch.Options) { o.Queue = 16 } })
 	src := t.TempDir()
@@ -57,9 +57,9 @@ func sh(t testing.TB, dir, script string) {
 // TestTwoWriters: each turn's checkpoint is what an independent copy, taken
 // before the turn began, says; two writers are at work in every turn.
 func TestTwoWriters(t *testing.T) {
-	rounds := 60
-	if testing.Short() {
-		rounds = 12
+	rounds := 20
+	if long() {
+		rounds = 60
 	}
 	f := newFollowed(t)
 	must(t, os.Mkdir(f.dir+"/one", 0o755))

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/beneath"
 	"mulligan/snap/cas"
@@ -53,7 +53,7 @@ func (c *change) set(s state) error {
 		return err
 	}
 	c.plan = &p
-	return c.d.seam(string(s))
+	return c.d.cfg.Failpoint.At(string(s))
 }
 
 // manifests gives what the restore goes from and to.
@@ -190,7 +190,7 @@ func (c *change) finish(a *hand, done state) error {
 	p := *c.plan
 	p.State = done
 	c.plan = &p
-	return wrapped(errs.Failed, a.op, c.d.seam(string(done)))
+	return wrapped(errs.Failed, a.op, c.d.cfg.Failpoint.At(string(done)))
 }
 
 // Undo makes the workspace the base again, wherever it is between. A path that

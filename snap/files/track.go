@@ -3,7 +3,7 @@ package files
 import (
 	"context"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 )

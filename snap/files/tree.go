@@ -4,7 +4,7 @@ import (
 	"context"
 	"sync"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 )

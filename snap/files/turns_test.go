@@ -24,9 +24,9 @@ func long() bool { return testkit.Long() }
 // tools do: edits by rename, in place, by truncation, appending and through
 // mappings, shell commands, git in repositories within repositories, modes.
 // Every turn's checkpoint is what an independent look saw before it began.
-// 40 turns, or 500 with MULLIGAN_TEST_LONG=1.
+// 16 turns, or 500 with MULLIGAN_TEST_LONG=1.
 func TestTurnsOfTwoWriters(t *testing.T) {
-	turns := 40
+	turns := 16
 	if long() {
 		turns = 500
 	}
@@ -57,7 +57,7 @@ func TestTurnsOfTwoWriters(t *testing.T) {
 		}
 		wg.Go(func() { all = append(all, turn{f.at(t, start), before}) })
 		wg.Wait()
-		if i%20 == 19 {
+		if i%8 == 7 {
 			f.exact(t)
 			_, err := f.cas.Pack(t.Context())
 			must(t, err)

@@ -123,7 +123,7 @@ const wreck = `
 // TestWreck is the promise: everything comes back, and goes forward again.
 func TestWreck(t *testing.T) {
 	testkit.Need(t, "root")
-	n, huge := 4_000, int64(60<<20) // package cmd/mulligand has one of 20,000, and 300 MB
+	n, huge := 2_000, int64(20<<20)
 	if long() {
 		n, huge = 20_000, 300<<20
 	}

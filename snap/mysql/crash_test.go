@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/snaptest"
@@ -35,7 +35,7 @@ func victim(arg string) {
 	cfg.Store, err = cas.Open(filepath.Join(f.Dir, "store"), cas.Options{SegmentBytes: 64 << 10})
 	must(err)
 	steps := 0
-	cfg.Seam = func(string) error {
+	cfg.Failpoint = func(string) error {
 		if steps++; steps == f.Step {
 			must(unix.Kill(os.Getpid(), unix.SIGKILL))
 			select {}
@@ -173,6 +173,14 @@ func (s *subject) alone(t *testing.T) {
 	}
 }
 
+// serverKills is how often a server is killed in each operation.
+func serverKills() int {
+	if testkit.Long() {
+		return 20
+	}
+	return 2
+}
+
 // A server that dies at whichever moment comes back with the old or the new
 // state, and the switch can go either way.
 func TestServerKilled(t *testing.T) {
@@ -181,7 +189,7 @@ func TestServerKilled(t *testing.T) {
 			t.Parallel()
 			s, target, base := crashSubject(t, do, ownServer(t))
 			before := s.dump(t, s.db)
-			m := testkit.NewMoments(t, 400*time.Millisecond, 4)
+			m := testkit.NewMoments(t, 400*time.Millisecond, serverKills())
 			for m.Next() {
 				pid := s.cmd.Process
 				timer := time.AfterFunc(m.After(), func() { _ = pid.Kill() })
@@ -270,7 +278,7 @@ func TestTornTrigger(t *testing.T) {
 	data, err := os.ReadFile(file)
 	check(t, err)
 	torn := false
-	s.driver.cfg.Seam = func(step string) error {
+	s.driver.cfg.Failpoint = func(step string) error {
 		if step != "exchanged" {
 			return nil
 		}
@@ -321,7 +329,7 @@ func TestDiesInRehearsal(t *testing.T) {
 	s := newSubject(t, sharedServer(t))
 	check(t, s.capture("db-1"))
 	id, before := snap.SnapshotID("db-1"), s.dump(t, s.db)
-	s.cfg.Seam = func(step string) error {
+	s.cfg.Failpoint = func(step string) error {
 		if step == "prepare: load" {
 			panic(step)
 		}
@@ -340,7 +348,7 @@ func TestDiesInRehearsal(t *testing.T) {
 	if left := s.sql(t, "", ours); left != "1" {
 		t.Fatalf("%s databases are left, not one", left)
 	}
-	s.cfg.Seam = nil
+	s.cfg.Failpoint = nil
 	s.reopen(t)
 	check(t, s.driver.Sweep(t.Context(), snap.Gone{}))
 	if left := s.sql(t, "", ours); left != "0" {

@@ -3,25 +3,26 @@ package mysql
 import (
 	"context"
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 
 	"mulligan/snap"
+	"mulligan/snap/database"
 )
 
 // Diff lists the tables and objects that differ. paths are their names; an
 // object's has its kind before it ("view v").
 func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []string) ([]snap.Change, error) {
 	const op = "compare database snapshots"
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	var sides [2]*state
-	for i, id := range []snap.SnapshotID{from, to} {
-		var err error
-		if sides[i], err = d.state(ctx, op, id); err != nil {
-			return nil, d.classify(op, err)
+	err := d.Do(ctx, op, func() (err error) {
+		if sides[0], err = d.state(ctx, op, from); err == nil {
+			sides[1], err = d.state(ctx, op, to)
 		}
+		return err
+	})
+	if err != nil {
+		return nil, err
 	}
 	return compare(sides[0], sides[1], paths), nil
 }
@@ -69,148 +70,59 @@ func compare(a, b *state, paths []string) []snap.Change {
 			list[len(list)-1].Operation = snap.Delete
 		}
 	}
-	for _, t := range b.Tables {
-		old := a.table(t.Name)
-		switch {
-		case old == nil:
-			say(t.Name, snap.Create, short(t.Create)+"; "+rows(t.Rows))
-		case !reflect.DeepEqual(*old, t):
-			say(t.Name, snap.Modify, strings.Join(old.differences(&t), "; "))
-		}
-	}
-	for _, t := range a.Tables {
-		if b.table(t.Name) == nil {
-			say(t.Name, snap.Delete, "DROP TABLE "+quote(t.Name)+"; it had "+rows(t.Rows))
-		}
-	}
-	compareObjects(a, b, say)
-	return list
-}
-
-func compareObjects(a, b *state, say func(string, snap.Operation, string)) {
-	same := func(o object) func(object) bool {
-		return func(p object) bool { return p.Kind == o.Kind && p.Name == o.Name }
-	}
-	for _, o := range b.Objects {
-		path := strings.ToLower(o.Kind) + " " + o.Name
-		switch i := slices.IndexFunc(a.Objects, same(o)); {
-		case i < 0:
-			say(path, snap.Create, short(string(o.Create)))
-		case !reflect.DeepEqual(a.Objects[i], o):
-			say(path, snap.Modify, short(string(o.Create)))
-		}
-	}
-	for _, o := range a.Objects {
-		if !slices.ContainsFunc(b.Objects, same(o)) {
-			say(strings.ToLower(o.Kind)+" "+o.Name, snap.Delete, "DROP "+strings.ToUpper(o.Kind)+" "+quote(o.Name))
-		}
-	}
-}
-
-// differences says in which ways a table differs from what it became.
-func (t *table) differences(b *table) (list []string) {
-	list = t.columnChanges(b)
-	if len(list) == 0 && nextNumber.ReplaceAllString(t.Create, "") != nextNumber.ReplaceAllString(b.Create, "") {
-		list = append(list, t.otherChanges(b)...)
-	}
-	switch n := b.Rows - t.Rows; {
-	case n > 0:
-		list = append(list, fmt.Sprintf("%s, were %d (%d more)", rows(b.Rows), t.Rows, n))
-	case n < 0:
-		list = append(list, fmt.Sprintf("%s, were %d (%d fewer)", rows(b.Rows), t.Rows, -n))
-	case t.Digest != b.Digest && len(list) == 0:
-		list = append(list, rows(b.Rows)+", as many as before, with other content")
-	}
-	switch {
-	case len(list) > 0:
-	case nextNumber.FindString(t.Create) != nextNumber.FindString(b.Create):
-		list = append(list, fmt.Sprintf("next number %s, was %s", number(b.Create), number(t.Create)))
-	case t.Create != b.Create:
-		list = append(list, "its columns are in another order: "+short(b.Create))
-	case t.Engine != b.Engine:
-		list = append(list, fmt.Sprintf("ENGINE=%s, was %s", b.Engine, t.Engine))
-	default:
-		list = append(list, "the key by which its rows are read")
+	for _, c := range database.Compare(a.comparable(), b.comparable(), "MODIFY COLUMN") {
+		say(c.Path, c.Operation, c.Summary)
 	}
 	return list
 }
 
-// number is the next number of a table's definition, or "none".
-func number(create string) string {
-	_, n, found := strings.Cut(nextNumber.FindString(create), "=")
-	if !found {
-		return "none"
+// comparable is the state as database.Compare wants it.
+func (s *state) comparable() (list []database.Object) {
+	for i := range s.Tables {
+		list = append(list, s.Tables[i].comparable())
 	}
-	return n
+	for _, o := range s.Objects {
+		list = append(list, database.Object{
+			Path: strings.ToLower(o.Kind) + " " + o.Name, Kind: strings.ToUpper(o.Kind), Name: quote(o.Name), Create: string(o.Create),
+			Same: fmt.Sprint(o), // with the settings that were in force when it was made
+		})
+	}
+	return list
 }
 
-// definitions takes SHOW CREATE TABLE's answer apart, which has a line for each
-// column and each key: columns by name, in order, and the other lines.
-func (t *table) definitions() (names []string, def map[string]string, others []string) {
-	def = map[string]string{}
-	for line := range strings.Lines(nextNumber.ReplaceAllString(t.Create, "")) {
+// comparable takes SHOW CREATE TABLE's answer apart, which has a line for each column and
+// each key.
+func (t *table) comparable() database.Object {
+	o := database.Object{Path: t.Name, Kind: "TABLE", Name: quote(t.Name), Create: t.Create, Table: &database.Table{
+		Rows: database.Rows{N: t.Rows, Sum: t.Digest},
+	}}
+	definition := nextNumber.ReplaceAllString(t.Create, "")
+	if t.Sequence {
+		o.Kind = "SEQUENCE"
+		o.Clauses = []string{")" + strings.TrimPrefix(definition, "CREATE SEQUENCE "+o.Name)}
+		return o
+	}
+	for line := range strings.Lines(definition) {
 		line = strings.TrimSuffix(strings.TrimSpace(line), ",")
-		if !strings.HasPrefix(line, "`") {
-			others = append(others, line)
-			continue
+		if name, _, found := strings.Cut(line, "` "); found && strings.HasPrefix(line, "`") {
+			o.Columns = append(o.Columns, database.Column{Name: name + "`", Definition: line})
+		} else {
+			o.Clauses = append(o.Clauses, line)
 		}
-		name, _, _ := strings.Cut(line, "` ")
-		names = append(names, name+"`")
-		def[name+"`"] = line
 	}
-	return names, def, others
+	_, next, found := strings.Cut(nextNumber.FindString(t.Create), "=")
+	if !found {
+		next = "none"
+	}
+	o.Details = []database.Detail{{Name: "next number", Value: next}, {Name: "ENGINE", Value: t.Engine}, {Name: "the key by which its rows are read is", Value: strings.Join(t.Key, ", ")}}
+	return o
 }
 
-func (t *table) columnChanges(b *table) (list []string) {
-	names, before, _ := t.definitions()
-	newNames, after, _ := b.definitions()
-	alter := "ALTER TABLE " + quote(t.Name)
-	for _, n := range names {
-		if def, found := after[n]; !found {
-			list = append(list, alter+" DROP COLUMN "+n)
-		} else if def != before[n] {
-			list = append(list, fmt.Sprintf("%s MODIFY COLUMN %s (was %s)", alter, def, before[n]))
-		}
+// changesOf says in which ways a table differs from what it became.
+func changesOf(t, now table) string {
+	list := database.Compare([]database.Object{t.comparable()}, []database.Object{now.comparable()}, "MODIFY COLUMN")
+	if len(list) == 0 {
+		return "its definition is written differently"
 	}
-	for _, n := range newNames {
-		if _, found := before[n]; !found {
-			list = append(list, alter+" ADD COLUMN "+after[n])
-		}
-	}
-	return list
-}
-
-// otherChanges are those of keys, constraints and options.
-func (t *table) otherChanges(b *table) (list []string) {
-	_, _, before := t.definitions()
-	_, _, after := b.definitions()
-	alter := "ALTER TABLE " + quote(t.Name)
-	for _, line := range before {
-		if !slices.Contains(after, line) && !strings.HasPrefix(line, ")") {
-			list = append(list, alter+" DROP "+line)
-		}
-	}
-	for _, line := range after {
-		if !slices.Contains(before, line) {
-			list = append(list, strings.Replace(alter+" ADD "+line, "ADD ) ", "", 1))
-		}
-	}
-	return list
-}
-
-// short is a definition on one line, cut where it is long.
-func short(sql string) string {
-	const most = 400
-	text := strings.Join(strings.Fields(sql), " ")
-	if len(text) > most {
-		text = text[:most] + "…"
-	}
-	return strings.ToValidUTF8(text, "")
-}
-
-func rows(n int64) string {
-	if n == 1 {
-		return "1 row"
-	}
-	return fmt.Sprintf("%d rows", n)
+	return list[0].Summary
 }

@@ -12,7 +12,7 @@ import (
 
 	client "github.com/go-sql-driver/mysql"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // Capabilities that are told in the server's greeting

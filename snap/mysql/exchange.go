@@ -89,7 +89,7 @@ func (d *Driver) exchange(ctx context.Context, m move, begin func() error) error
 	if err != nil {
 		return err
 	}
-	if err := d.seam("exchanged"); err != nil {
+	if err := d.cfg.Failpoint.At("exchanged"); err != nil {
 		return err
 	}
 	if m.want.Absent {
@@ -122,7 +122,7 @@ func (d *Driver) move(ctx context.Context, s, holder *session, m move, begin fun
 			return err
 		}
 	}
-	if err := d.seam("exchange"); err != nil {
+	if err := d.cfg.Failpoint.At("exchange"); err != nil {
 		return err
 	}
 	if holder == s {

@@ -24,10 +24,11 @@ import (
 	"testing"
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/snaptest"
+	"mulligan/testkit"
 )
 
 // alone is a process that runs a driver and nothing else, and tells what that came to.
@@ -201,6 +202,8 @@ func TestHostileServer(t *testing.T) {
 	size := func(n uint64) string { return "\xfe" + string(binary.LittleEndian.AppendUint64(nil, n)) }
 	const table = "FROM `app`.`t`"
 	victim := snaptest.Victim(t)
+	heavy := []string{"LargeRow", "Rows"} // these send all that they have
+	taken := testkit.Sample(t, "heavy attacks", len(heavy), 1)
 	for name, test := range map[string]struct {
 		attack
 		kind errs.Kind
@@ -230,9 +233,12 @@ func TestHostileServer(t *testing.T) {
 		"Rows":        {attack{table, func(f *fake) { f.columns(1); f.many("\x01x", 8_000_000) }}, errs.Unavailable, ""},
 		"LongRow":     {attack{table, func(f *fake) { f.columns(1); f.send("\x01xx") }}, errs.Invalid, "does not keep to the protocol"},
 	} {
+		if i := slices.Index(heavy, name); i >= 0 && !slices.Contains(taken, i) {
+			continue
+		}
 		t.Run(name, func(t *testing.T) {
 			s := snaptest.Attack(t, test.serve, func(port int) *exec.Cmd {
-				cmd := command(t, "alone", fate{Dir: t.TempDir(), Socket: fmt.Sprintf("mysql://root@127.0.0.1:%d/app", port), Do: "db-1"})
+				cmd := command(t, "alone", fate{Dir: testkit.TempDir(t), Socket: fmt.Sprintf("mysql://root@127.0.0.1:%d/app", port), Do: "db-1"})
 				cmd.Path = victim
 				return cmd
 			})
@@ -252,7 +258,7 @@ func TestLargeRow(t *testing.T) {
 		return s.sql(t, s.db, "SELECT id, MD5(a), LENGTH(b), MD5(b), n IS NULL, LENGTH(e), MD5(j) FROM large ORDER BY id")
 	}
 	want := sum()
-	dir, victim := t.TempDir(), snaptest.Victim(t)
+	dir, victim := testkit.TempDir(t), snaptest.Victim(t)
 	run := func(do string) {
 		t.Helper()
 		cmd := command(t, "alone", fate{Dir: dir, Socket: s.socket(), DB: s.db, Do: do})

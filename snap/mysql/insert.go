@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // Limits of one INSERT: a size that every server takes, and the size of a row from

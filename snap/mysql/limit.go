@@ -1,7 +1,7 @@
 package mysql
 
 import (
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // Limits of what a server may send. Rows of tables are digested and stored as they

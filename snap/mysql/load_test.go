@@ -97,9 +97,12 @@ func (s *subject) count(t *testing.T) (n int64) {
 }
 
 // Captured while a second process writes, and restored in any order, each
-// state is that of its moment: what was done before is there, what began after is not.
+// state is that of its moment: what was done before is there, what began after is not. One
+// run is with a log of the server's, the next without.
 func TestUnderLoad(t *testing.T) {
-	for _, args := range [][]string{{"--log-bin=log"}, nil} {
+	logs := [][]string{{"--log-bin=log"}, nil}
+	for _, i := range testkit.Sample(t, "servers", len(logs), 1) {
+		args := logs[i]
 		t.Run(fmt.Sprint(args), func(t *testing.T) {
 			t.Parallel()
 			underLoad(t, newSubject(t, ownServer(t, args...)), len(args) > 0)
@@ -116,7 +119,7 @@ func underLoad(t *testing.T, s *subject, logged bool) {
 	}
 	var all []*moment
 	for i := range 12 {
-		eventually(t, "the writer goes on", func() bool { return w.done.Load() > int64(20*i) })
+		testkit.Eventually(t, "the writer goes on", func() bool { return w.done.Load() > int64(20*i) })
 		m := &moment{from: w.done.Load()}
 		var err error
 		m.Snapshot, err = s.driver.Capture(t.Context(), snap.CaptureRequest{ID: snap.SnapshotID(fmt.Sprint("db-", i))})
@@ -125,7 +128,7 @@ func underLoad(t *testing.T, s *subject, logged bool) {
 			t.Errorf("the position is %q", m.Position)
 		}
 		at := w.begun.Load()
-		eventually(t, "the writer's word arrives", func() bool { return w.begun.Load() > at })
+		testkit.Eventually(t, "the writer's word arrives", func() bool { return w.begun.Load() > at })
 		m.to = w.begun.Load()
 		all = append(all, m)
 	}
@@ -180,10 +183,12 @@ func (s *subject) restore(t *testing.T, target snap.SnapshotID) {
 	check(t, s.driver.Delete(ctx, base))
 }
 
-// Each kind of damage, there and back: restored, and undone to the damaged state exactly.
+// Each kind of damage, two of them in a run, there and back: restored, and undone to the damaged state exactly.
 func TestWrecks(t *testing.T) {
 	srv := sharedServer(t)
-	for _, wreck := range wrecks("DB") {
+	all := wrecks("DB")
+	for _, i := range testkit.Sample(t, "wrecks", len(all), 2) {
+		wreck := all[i]
 		t.Run(wreck, func(t *testing.T) {
 			s := newSubject(t, srv)
 			_, err := s.driver.Capture(t.Context(), snap.CaptureRequest{ID: "db-target"})
@@ -243,10 +248,10 @@ func TestManyClients(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "the clients are there", func() bool { return reads.Load() > 500 })
+	testkit.Eventually(t, "the clients are there", func() bool { return reads.Load() > 500 })
 	s.restore(t, "db-target")
 	seen := reads.Load()
-	eventually(t, "the clients go on", func() bool { return reads.Load() > seen+500 })
+	testkit.Eventually(t, "the clients go on", func() bool { return reads.Load() > seen+500 })
 	cancel()
 	all.Wait()
 	if s.dump(t, s.db) != want || torn.Load()+failed.Load() != 0 {

@@ -13,7 +13,7 @@ import (
 
 	client "github.com/go-sql-driver/mysql"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // login is where a server is, and how to log in.

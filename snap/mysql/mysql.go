@@ -7,17 +7,14 @@
 package mysql
 
 import (
-	"context"
-	"encoding/json"
-	"errors"
-	"sync"
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
+	"mulligan/failpoint"
 	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/cas"
-	"mulligan/snap/records"
+	"mulligan/snap/database"
 )
 
 const driverName = "mysql"
@@ -37,19 +34,17 @@ type Config struct {
 	Home string
 	// BusyTimeout is how long to wait for other users of the tables: 30 s if 0.
 	BusyTimeout time.Duration
-	// Seam, where set, is called before each step that lasts; an error stands
-	// for the step's failure.
-	Seam func(step string) error
+	Failpoint   failpoint.Hook // for tests
 }
 
-// Driver captures and restores one database.
+// Driver captures and restores one database. A capture of a running app is the state after
+// a transaction, as far as the tables are InnoDB's; others are warned of.
 type Driver struct {
+	*database.Driver[plan, *plan]
 	cfg     Config
 	login   login
-	records *records.Records
-
-	mu     sync.Mutex // held during each method: they are rare, and the state is one
-	proved proof      // the newest reading of the live state by this process
+	records *database.Records
+	proved  proof // the newest reading of the live state by this process
 }
 
 // proof is a state that the live one surely is for as long as the server's log stands where it stood.
@@ -76,94 +71,13 @@ func New(cfg Config) (*Driver, error) {
 	if cfg.BusyTimeout == 0 {
 		cfg.BusyTimeout = 30 * time.Second
 	}
-	r, err := records.Open(records.Config{
-		Driver: driverName, App: cfg.App, Name: cfg.Name, Store: cfg.Store, StateDir: cfg.StateDir, Seam: cfg.Seam,
+	r, err := database.Open(database.Config{
+		Driver: driverName, App: cfg.App, Name: cfg.Name, Store: cfg.Store, StateDir: cfg.StateDir, Failpoint: cfg.Failpoint,
 	})
 	if err != nil {
 		return nil, errs.Wrap(errs.Failed, op, err)
 	}
-	return &Driver{cfg: cfg, login: l, records: r}, nil
-}
-
-func (d *Driver) seam(step string) error {
-	if d.cfg.Seam == nil {
-		return nil
-	}
-	return d.cfg.Seam(step)
-}
-
-// CapturesLive is true: a capture of a running app is the state after a
-// transaction, as far as the tables are InnoDB's; others are warned of.
-func (d *Driver) CapturesLive() bool { return true }
-
-// Capture stores the live state under req.ID: what was committed at one moment
-// between the call and the return, which Position names where the server keeps a log.
-func (d *Driver) Capture(ctx context.Context, req snap.CaptureRequest) (snap.Snapshot, error) {
-	const op = "capture database"
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if !records.ValidName(string(req.ID)) {
-		return snap.Snapshot{}, errs.New(errs.Invalid, op, "%q is not a snapshot id", req.ID)
-	}
-	if err := ctx.Err(); err != nil {
-		return snap.Snapshot{}, errs.Wrap(errs.Unavailable, op, err)
-	}
-	b := d.cfg.Store.Begin()
-	defer b.Discard()
-	r, err := d.take(ctx, b)
-	if err == nil {
-		err = errors.Join(ctx.Err(), d.seam("capture: commit"))
-	}
-	if err != nil {
-		return snap.Snapshot{}, d.classify(op, err)
-	}
-	data, err := json.Marshal(meta{Hash: r.hash.String()})
-	if err != nil {
-		return snap.Snapshot{}, errs.Wrap(errs.Internal, op, err)
-	}
-	root := d.records.SnapshotRoot(req.ID)
-	if err := b.Commit(cas.Root{Name: root, Hash: r.node, Meta: data}); err != nil {
-		return snap.Snapshot{}, d.classify(op, err)
-	}
-	d.proved = proof{r.at.proof, r.hash, root}
-	return snap.Snapshot{
-		ID: req.ID, Driver: driverName, Hash: r.hash, Position: r.at.position,
-		Quiesced: req.Quiesced, Created: time.Now().UTC(), Warnings: r.warnings,
-	}, nil
-}
-
-// Verify checks what is stored for a snapshot.
-func (d *Driver) Verify(ctx context.Context, id snap.SnapshotID, depth snap.Depth) error {
-	const op = "verify database snapshot"
-	root, err := d.records.Snapshot(op, id)
-	if err != nil {
-		return err
-	}
-	if err := d.cfg.Store.Check(ctx, root.Name, depth == snap.Full); err != nil {
-		return errs.Wrap(errs.Failed, op, err)
-	}
-	_, err = d.load(root)
-	return errs.Wrap(errs.Failed, op, err)
-}
-
-// Size is what deleting exactly these snapshots together would free, in bytes.
-func (d *Driver) Size(_ context.Context, ids ...snap.SnapshotID) (int64, error) {
-	return d.records.Size(ids...)
-}
-
-// Delete drops a snapshot.
-func (d *Driver) Delete(_ context.Context, id snap.SnapshotID) error { return d.records.Delete(id) }
-
-// Sweep drops the snapshots and switches that gone names.
-func (d *Driver) Sweep(ctx context.Context, gone snap.Gone) error {
-	const op = "sweep database snapshots"
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if err := ctx.Err(); err != nil {
-		return errs.Wrap(errs.Unavailable, op, err)
-	}
-	if err := d.sweepSwitches(ctx, gone.Restores); err != nil {
-		return d.classify(op, err)
-	}
-	return d.records.Sweep(gone)
+	d := &Driver{cfg: cfg, login: l, records: r}
+	d.Driver = database.NewDriver(r, engine{d})
+	return d, nil
 }

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // has reports whether the state has exactly this object. That a view works

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 )
@@ -48,7 +48,7 @@ func (d *Driver) take(ctx context.Context, b *cas.Batch) (*reading, error) {
 			r.warnings, err = s.warnings(ctx, s.db, st)
 			return err
 		}
-		if err := d.seam("capture: read"); err != nil {
+		if err := d.cfg.Failpoint.At("capture: read"); err != nil {
 			return err
 		}
 		r, err = s.read(ctx, b, s)

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // nextNumber is where SHOW CREATE TABLE says what number comes next.

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"mulligan/privsep"
 	"mulligan/testkit"
@@ -79,7 +78,7 @@ var template struct {
 }
 
 func makeTemplate() {
-	dir, err := os.MkdirTemp("", "mulligan-mysql-template")
+	dir, err := os.MkdirTemp(testkit.Quick(), "mulligan-mysql-template")
 	template.dir, template.err = dir, err
 	if err == nil {
 		out, err := exec.Command("mariadb-install-db", "--no-defaults", "--datadir="+dir+"/data", "--skip-test-db", "--tmpdir="+dir,
@@ -105,7 +104,7 @@ func newServer(t testing.TB, dir string, args ...string) *server {
 // ownServer is a server of the test's own.
 func ownServer(t testing.TB, args ...string) *server {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "mulligan-mysql") // a socket's path must be short
+	dir, err := os.MkdirTemp(testkit.Quick(), "mulligan-mysql") // a socket's path must be short
 	check(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	s := newServer(t, dir, args...)
@@ -122,7 +121,7 @@ var shared struct {
 func sharedServer(t testing.TB) *server {
 	t.Helper()
 	shared.once.Do(func() {
-		dir, err := os.MkdirTemp("", "mulligan-mysql")
+		dir, err := os.MkdirTemp(testkit.Quick(), "mulligan-mysql")
 		check(t, err)
 		shared.server = newServer(t, dir, "--log-bin=log")
 	})
@@ -145,7 +144,7 @@ func (s *server) start(t testing.TB) {
 	s.cmd.Stdout, s.cmd.Stderr = log, log
 	check(t, s.cmd.Start())
 	check(t, log.Close())
-	eventually(t, "the server answers", func() bool {
+	testkit.Eventually(t, "the server answers", func() bool {
 		return exec.Command("mariadb-admin", "--no-defaults", "-uroot", "-S", s.socket(), "ping").Run() == nil
 	})
 }
@@ -194,17 +193,6 @@ func (s *server) dump(t testing.TB, db string) string {
 		sums = s.sql(t, "", "CHECKSUM TABLE "+tables+" EXTENDED") // FLOATs to the last bit
 	}
 	return fmt.Sprintf("%x %s", sha256.Sum256(out.Bytes()), sums)
-}
-
-// eventually waits until f holds.
-func eventually(t testing.TB, what string, f func() bool) {
-	t.Helper()
-	for end := time.Now().Add(60 * time.Second); !f(); {
-		if time.Now().After(end) {
-			t.Fatalf("never: %s", what)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
 }
 
 // restart is a crash and a new start.

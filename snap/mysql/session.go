@@ -13,7 +13,7 @@ import (
 	client "github.com/go-sql-driver/mysql"
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // session is one connection to the server. Texts go to and fro as the bytes that

@@ -5,7 +5,7 @@ import (
 	"regexp"
 	"strings"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap/cas"
 )
 
@@ -64,7 +64,7 @@ func (d *Driver) loadTable(ctx context.Context, s *session, db string, t *table,
 	if err := s.exec(ctx, "COMMIT"); err != nil {
 		return err
 	}
-	return d.seam("prepare: load")
+	return d.cfg.Failpoint.At("prepare: load")
 }
 
 // verify compares what a database holds with what it should.
@@ -87,7 +87,7 @@ func (s *session) verify(ctx context.Context, db string, want *state) error {
 			return err
 		}
 		if got.Create != t.Create || got.Digest != t.Digest || got.Rows != t.Rows {
-			return errs.New(errs.Failed, "", "this server does not give back table %s as it was captured: %s", t.Name, strings.Join(t.differences(&got), "; ")).
+			return errs.New(errs.Failed, "", "this server does not give back table %s as it was captured: %s", t.Name, changesOf(t, got)).
 				WithHint("restore it with the server that it was captured from")
 		}
 	}

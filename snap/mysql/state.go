@@ -8,10 +8,10 @@ import (
 
 	"github.com/zeebo/blake3"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
-	"mulligan/snap/records"
+	"mulligan/snap/database"
 )
 
 const formatName = "mulligan mysql state 1\n"
@@ -113,7 +113,7 @@ func (d *Driver) load(root cas.Root) (*stored, error) {
 	}
 	data, rows, err := d.cfg.Store.Node(root.Hash)
 	if err != nil {
-		return nil, records.Damaged(err)
+		return nil, database.Damaged(err)
 	}
 	s := &stored{rows: rows}
 	if err := json.Unmarshal(data, &s.state); err != nil {
@@ -130,12 +130,12 @@ func (d *Driver) load(root cas.Root) (*stored, error) {
 func (d *Driver) chunks(ctx context.Context, rows cas.Hash, f func([]byte) error) error {
 	_, lists, err := d.cfg.Store.Node(rows)
 	if err != nil {
-		return records.Damaged(err)
+		return database.Damaged(err)
 	}
 	for _, list := range lists {
 		_, chunks, err := d.cfg.Store.Node(list)
 		if err != nil {
-			return records.Damaged(err)
+			return database.Damaged(err)
 		}
 		for _, h := range chunks {
 			if err := ctx.Err(); err != nil {
@@ -146,7 +146,7 @@ func (d *Driver) chunks(ctx context.Context, rows cas.Hash, f func([]byte) error
 				err = f(data)
 			}
 			if err != nil {
-				return records.Damaged(err)
+				return database.Damaged(err)
 			}
 		}
 	}

@@ -40,7 +40,7 @@ var databases atomic.Int64
 
 func newSubject(t testing.TB, srv *server) *subject {
 	t.Helper()
-	dir := t.TempDir()
+	dir := testkit.TempDir(t)
 	store, err := cas.Open(filepath.Join(dir, "store"), cas.Options{SegmentBytes: 64 << 10})
 	check(t, err)
 	s := &subject{server: srv, db: fmt.Sprint("app_", databases.Add(1))}

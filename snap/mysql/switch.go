@@ -4,153 +4,75 @@ import (
 	"context"
 	"errors"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
-	"mulligan/snap/records"
+	"mulligan/snap/cas"
+	"mulligan/snap/database"
 )
 
-// dbSwitch is a restore under way. What it knows is on disk, in the plan.
-type dbSwitch struct {
-	d       *Driver
-	id      snap.RestoreID
-	changes []snap.Change
-}
-
-// Changes lists the tables and objects that differ.
-func (s *dbSwitch) Changes(limit int) ([]snap.Change, int) {
-	return s.changes[:max(0, min(limit, len(s.changes)))], len(s.changes)
-}
-
-// with calls f with the plan, one at a time, and gives its error a kind.
-func (s *dbSwitch) with(ctx context.Context, op string, f func(*plan) error) error {
-	s.d.mu.Lock()
-	defer s.d.mu.Unlock()
-	if err := ctx.Err(); err != nil {
-		return errs.Wrap(errs.Unavailable, op, err)
-	}
-	p, err := s.d.resumable(op, s.id)
-	if err == nil {
-		err = f(p)
-	}
-	return s.d.classify(op, err)
-}
-
-// ends gives target and base.
-func (d *Driver) ends(p *plan) (target, base *stored, err error) {
-	t, b, err := d.records.Held(p.Head())
+// Stale compares the live state with the base.
+func (e engine) Stale(ctx context.Context, _ *plan, base cas.Root) (bool, error) {
+	want, err := database.HashOf(base)
 	if err != nil {
-		return nil, nil, err
+		return false, err
 	}
-	if target, err = d.load(t); err == nil {
-		base, err = d.load(b)
-	}
-	return target, base, err
-}
-
-// Stale reports whether the live state is no longer the base.
-func (s *dbSwitch) Stale(ctx context.Context) (stale bool, err error) {
-	err = s.with(ctx, "look for later writes to database", func(p *plan) error {
-		_, base, err := s.d.ends(p)
-		if err != nil {
-			return err
-		}
-		now, err := s.d.hashLive(ctx, true)
-		stale = now != base.sum
-		return err
-	})
-	return stale, err
+	now, err := e.d.hashLive(ctx, true)
+	return now != want, err
 }
 
 // Commit exchanges the live tables for the target's, with all of them locked from
 // the last look at them on.
-func (s *dbSwitch) Commit(ctx context.Context) error {
-	const op = "restore database"
-	return s.with(ctx, op, func(p *plan) error {
-		if p.Phase == records.Committed {
-			return nil
-		}
-		if err := p.Forward(op); err != nil {
-			return err
-		}
-		target, base, err := s.d.ends(p)
-		if err != nil {
-			return err
-		}
-		m := move{from: s.d.side(p.ID), away: s.d.old(p.ID), want: target, base: &base.state}
-		begin := func() error { return nil }
-		if p.Phase == records.Prepared {
-			m.lock = func(ctx context.Context, holder *session) error { return s.d.stillBase(ctx, holder, base.sum) }
-			begin = func() error { return s.d.records.Advance(p, records.Committing) }
-		}
-		err = s.d.exchange(ctx, m, begin)
-		if errors.Is(err, errLate) {
-			return errs.Also(snap.Changed(op, s.d.login.String()), s.d.back(ctx, p, base))
-		}
-		if err != nil {
-			return err
-		}
-		return s.d.records.Advance(p, records.Committed)
-	})
-}
-
-// Undo brings the base's own tables back, if a Commit began. What was written
-// after Commit is lost; what was written while there was no Commit stays.
-func (s *dbSwitch) Undo(ctx context.Context) error {
-	return s.with(ctx, "undo the restore of database", func(p *plan) error {
-		switch p.Phase {
-		case records.Undone:
-			return nil
-		case records.Prepared:
-			return s.d.records.Advance(p, records.Undone)
-		}
-		_, base, err := s.d.ends(p)
-		if err != nil {
-			return err
-		}
-		return s.d.back(ctx, p, base)
-	})
-}
-
-// back makes the tables that Commit put aside the live ones again, as they are.
-// A foreign key to a table that was missing must not find one: it would follow it.
-func (d *Driver) back(ctx context.Context, p *plan, base *stored) error {
-	m := move{from: d.old(p.ID), away: d.gone(p.ID), want: base, drop: base.dangling()}
-	err := d.exchange(ctx, m, func() error { return d.records.Advance(p, records.Undoing) })
-	if err != nil && !(base.Absent && isCode(err, errNotRemoved)) { // else it is empty: no try will do better
+func (e engine) Commit(ctx context.Context, p *plan, target, base cas.Root) error {
+	to, from, err := e.d.ends(target, base)
+	if err != nil {
 		return err
 	}
-	return d.records.Advance(p, records.Undone)
+	m := move{from: e.d.side(p.ID), away: e.d.old(p.ID), want: to, base: &from.state}
+	begin := func() error { return nil }
+	if p.Phase == database.Prepared {
+		m.lock = func(ctx context.Context, holder *session) error { return e.d.stillBase(ctx, holder, from.sum) }
+		begin = func() error { return e.d.records.Advance(p, database.Committing) }
+	}
+	err = e.d.exchange(ctx, m, begin)
+	if errors.Is(err, errLate) {
+		return errs.Also(snap.Changed("", e.d.login.String()), e.back(ctx, p, from))
+	}
+	return err
 }
 
-// Check reads the live database again and compares.
-func (s *dbSwitch) Check(ctx context.Context) (proof snap.Proof, err error) {
-	err = s.with(ctx, "check the restore of database", func(p *plan) error {
-		want, base, err := s.d.ends(p)
-		if err != nil {
-			return err
-		}
-		if p.Back() {
-			want = base
-		}
-		now, err := s.d.hashLive(ctx, false)
-		proof = snap.Proof{Pre: base.sum, Post: now, Want: want.sum, Match: now == want.sum}
+// back takes an exchange that came too late back.
+func (e engine) back(ctx context.Context, p *plan, base *stored) error {
+	if err := e.d.records.Advance(p, database.Undoing); err != nil {
 		return err
-	})
-	return proof, err
+	}
+	if err := e.putBack(ctx, p, base); err != nil {
+		return err
+	}
+	return e.d.records.Advance(p, database.Undone)
 }
 
-// Finish drops what was kept for Undo; what of it the server cannot drop now is left
-// for Leftovers. A restore that is half done must be committed or undone first.
-func (s *dbSwitch) Finish(ctx context.Context) error {
-	const op = "finish the restore of database"
-	err := s.with(ctx, op, func(p *plan) error {
-		if err := p.Ended(op); err != nil {
-			return err
-		}
-		return s.d.drop(ctx, p)
-	})
-	if errs.KindOf(err) == errs.NotFound {
+// Undo brings the base's own tables back.
+func (e engine) Undo(ctx context.Context, p *plan, _, base cas.Root) error {
+	from, err := e.d.load(base)
+	if err != nil {
+		return err
+	}
+	return e.putBack(ctx, p, from)
+}
+
+// putBack makes the tables that Commit put aside the live ones again, as they are.
+// A foreign key to a table that was missing must not find one: it would follow it.
+func (e engine) putBack(ctx context.Context, p *plan, base *stored) error {
+	m := move{from: e.d.old(p.ID), away: e.d.gone(p.ID), want: base, drop: base.dangling()}
+	err := e.d.exchange(ctx, m, func() error { return nil })
+	if base.Absent && isCode(err, errNotRemoved) { // it is empty: no try will do better
 		return nil
 	}
 	return err
+}
+
+// ReadBack reads the live database.
+func (e engine) ReadBack(ctx context.Context, _ *plan, _ cas.Root) (snap.Hash, []string, error) {
+	now, err := e.d.hashLive(ctx, false)
+	return now, nil, err
 }

@@ -11,7 +11,7 @@ import (
 
 	client "github.com/go-sql-driver/mysql"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // wire is a connection as the protocol divides it into packets

@@ -13,7 +13,8 @@ import (
 	"context"
 	"path/filepath"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
+	"mulligan/failpoint"
 	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/cas"
@@ -41,9 +42,9 @@ type Config struct {
 	Owner     privsep.User // whose rights are used to log in, in logical mode
 	// Cluster is the cluster that the daemon may manage, with its folder and how
 	// to start and stop it: nil where it may not. App, Name, DSN, StateDir and
-	// Seam are taken from here. It must have been taken into care: see [Choose].
-	Cluster *physical.Config
-	Seam    func(step string) error
+	// Failpoint are taken from here. It must have been taken into care: see [Choose].
+	Cluster   *physical.Config
+	Failpoint failpoint.Hook
 }
 
 // Driver captures and restores the database in the mode that was chosen.
@@ -71,7 +72,7 @@ func New(cfg Config) (*Driver, error) {
 	} else {
 		d.Driver, err = logical.New(logical.Config{
 			App: cfg.App, Name: cfg.Name, DSN: cfg.DSN, StateDir: cfg.dir(Logical), Store: cfg.Store,
-			Owner: cfg.Owner, Seam: cfg.Seam,
+			Owner: cfg.Owner, Failpoint: cfg.Failpoint,
 		})
 	}
 	if err != nil {
@@ -134,7 +135,7 @@ func Choose(ctx context.Context, cfg Config) (o Outcome, err error) {
 
 func (cfg Config) physical() (*physical.Driver, error) {
 	c := *cfg.Cluster
-	c.App, c.Name, c.DSN, c.StateDir, c.Seam = cfg.App, cfg.Name, cfg.DSN, cfg.dir(Physical), cfg.Seam
+	c.App, c.Name, c.DSN, c.StateDir, c.Failpoint = cfg.App, cfg.Name, cfg.DSN, cfg.dir(Physical), cfg.Failpoint
 	return physical.New(c)
 }
 
@@ -215,10 +216,19 @@ func (d *Driver) Rehearse(ctx context.Context, as snap.RestoreID, id snap.Snapsh
 	return r.Rehearse(ctx, as, id)
 }
 
+// Leftovers drops what restores left on the server, in mode logical.
+func (d *Driver) Leftovers(ctx context.Context) ([]string, error) {
+	if l, ok := d.Driver.(snap.Leaver); ok {
+		return l.Leftovers(ctx)
+	}
+	return nil, nil
+}
+
 var (
 	_ snap.Driver       = (*Driver)(nil)
 	_ snap.LiveCapturer = (*Driver)(nil)
 	_ snap.Differ       = (*Driver)(nil)
 	_ snap.Maintainer   = (*Driver)(nil)
 	_ snap.Rehearser    = (*Driver)(nil)
+	_ snap.Leaver       = (*Driver)(nil)
 )

@@ -3,7 +3,7 @@ package postgres
 import (
 	"testing"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap/cas"
 	"mulligan/snap/postgres/physical"
 )

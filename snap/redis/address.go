@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // address is where a server is, and how to log in.

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // conn speaks the protocol called RESP2 (https://redis.io/docs/latest/develop/reference/protocol-spec/),

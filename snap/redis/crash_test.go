@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/snaptest"
@@ -35,7 +35,7 @@ func victim(arg string) {
 	must(err)
 	cfg.DSN = f.DSN
 	steps := 0
-	cfg.Seam = func(string) error {
+	cfg.Failpoint = func(string) error {
 		if steps++; steps == f.Step {
 			must(unix.Kill(os.Getpid(), unix.SIGKILL))
 			select {}

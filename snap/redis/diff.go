@@ -30,10 +30,8 @@ func storedSide(root cas.Root) side { return side{root: root} }
 
 // Diff counts the keys that differ, by type and by prefix: the part of their names
 // up to the first colon. paths are prefixes, or a database (db0) and a prefix below it.
-func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []string) ([]snap.Change, error) {
+func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []string) (list []snap.Change, err error) {
 	const op = "compare redis snapshots"
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	var sides [2]side
 	for i, id := range []snap.SnapshotID{from, to} {
 		if id == "" {
@@ -46,8 +44,11 @@ func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []str
 		}
 		sides[i].root = root
 	}
-	list, err := d.diff(ctx, sides[0], sides[1], paths)
-	return list, d.classify(op, err)
+	err = d.Do(ctx, op, func() error {
+		list, err = d.diff(ctx, sides[0], sides[1], paths)
+		return err
+	})
+	return list, err
 }
 
 // each calls f for every key of a side.

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/cas"
@@ -181,7 +181,7 @@ func TestServerDiskFull(t *testing.T) {
 // A write between the last look and the switch is noticed by the server's own word.
 func TestWriteAtTheLastMoment(t *testing.T) {
 	s, _, _ := crashSubject(t, "commit")
-	s.cfg.Seam = func(step string) error {
+	s.cfg.Failpoint = func(step string) error {
 		if step == "follow" {
 			return s.db.Incr(context.Background(), "counter").Err()
 		}
@@ -210,7 +210,7 @@ func TestExpired(t *testing.T) {
 	check(t, s.db.Set(t.Context(), "long", "x", time.Hour).Err())
 	check(t, s.capture("db-target"))
 	check(t, s.db.Del(t.Context(), "long").Err())
-	eventually(t, "it expires", func() bool { return s.db.Exists(t.Context(), "short").Val() == 0 })
+	testkit.Eventually(t, "it expires", func() bool { return s.db.Exists(t.Context(), "short").Val() == 0 })
 	check(t, s.capture("db-base"))
 	check(t, fate{Do: "prepare"}.run(s.driver))
 	check(t, fate{Do: "commit"}.run(s.driver))
@@ -248,7 +248,7 @@ func TestStrangerAtThePort(t *testing.T) {
 
 func TestNothingSecretIsKept(t *testing.T) {
 	s, _, _ := crashSubject(t, "commit")
-	s.cfg.Seam = func(step string) error {
+	s.cfg.Failpoint = func(step string) error {
 		if step == "follow" {
 			return errors.New("cut")
 		}
@@ -275,7 +275,7 @@ func TestShared(t *testing.T) {
 	check(t, s.capture("db-1"))
 	one, err := s.driver.Size(t.Context(), "db-1")
 	check(t, err)
-	s.cfg.Seam = func(step string) error {
+	s.cfg.Failpoint = func(step string) error {
 		if step == "capture: read" {
 			return errors.New("it reads what did not change")
 		}

@@ -11,13 +11,15 @@ import (
 	"net"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/snaptest"
+	"mulligan/testkit"
 )
 
 // captureHostile is a process that captures from a hostile server.
@@ -123,6 +125,8 @@ func TestHostileServer(t *testing.T) {
 		}})
 	}
 	victim := snaptest.Victim(t)
+	heavy := []string{"Keys", "DiffKeys", "Set", "HashValue", "String", "List2", "Function", "Bomb"} // these send all that they have
+	taken := testkit.Sample(t, "heavy attacks", len(heavy), 2)
 	lzf := "\x00a" + strings.Repeat("\xe0\xff\x00", 1<<21) // each of the three bytes stands for 264
 	for name, test := range map[string]struct {
 		serve func(net.Conn)
@@ -148,9 +152,12 @@ func TestHostileServer(t *testing.T) {
 		"Keys":       {snapshot("", counted("\x00\x08%08d\xc0\x01", 1<<20), many/5), errs.Unavailable, "", ""},
 		"DiffKeys":   {snapshot("", counted("\x00\x09%08d:\xc0\x01", 1<<20), many/8), errs.Unavailable, "", "diff"},
 	} {
+		if i := slices.Index(heavy, name); i >= 0 && !slices.Contains(taken, i) {
+			continue
+		}
 		t.Run(name, func(t *testing.T) {
 			s := snaptest.Attack(t, test.serve, func(port int) *exec.Cmd {
-				cmd := command(t, "hostile", fate{Dir: t.TempDir(), DSN: fmt.Sprintf("redis://127.0.0.1:%d", port), Do: test.do})
+				cmd := command(t, "hostile", fate{Dir: testkit.TempDir(t), DSN: fmt.Sprintf("redis://127.0.0.1:%d", port), Do: test.do})
 				cmd.Path = victim
 				return cmd
 			})
@@ -176,7 +183,7 @@ func TestSilentServer(t *testing.T) {
 				}})(c)
 			}
 		}()
-		dir := t.TempDir()
+		dir := testkit.TempDir(t)
 		cfg := config(dir)
 		cfg.DSN = "redis://" + l.Addr().String()
 		cfg.Store, err = cas.Open(filepath.Join(dir, "store"), cas.Options{})

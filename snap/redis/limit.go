@@ -1,6 +1,6 @@
 package redis
 
-import "mulligan/ipc/errs"
+import "mulligan/errs"
 
 // Limits of what a server may send, in bytes. Values of strings, of hashes' fields
 // and of lists' elements are digested as they come and never held whole; what has

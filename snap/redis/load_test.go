@@ -108,13 +108,13 @@ func TestUnderLoad(t *testing.T) {
 	}
 	var all []*moment
 	for i := range 12 {
-		eventually(t, "the writer goes on", func() bool { return w.done.Load() > int64(50*i) })
+		testkit.Eventually(t, "the writer goes on", func() bool { return w.done.Load() > int64(50*i) })
 		m := &moment{from: w.done.Load()}
 		var err error
 		m.Snapshot, err = s.driver.Capture(t.Context(), snap.CaptureRequest{ID: snap.SnapshotID(fmt.Sprint("db-", i))})
 		check(t, err)
 		at := w.begun.Load()
-		eventually(t, "the writer's word arrives", func() bool { return w.begun.Load() > at })
+		testkit.Eventually(t, "the writer's word arrives", func() bool { return w.begun.Load() > at })
 		m.to = w.begun.Load()
 		all = append(all, m)
 	}
@@ -188,10 +188,10 @@ func TestManyClients(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "the clients are there", func() bool { return reads.Load() > 500 })
+	testkit.Eventually(t, "the clients are there", func() bool { return reads.Load() > 500 })
 	s.restore(t, "db-target")
 	seen := reads.Load()
-	eventually(t, "the clients go on", func() bool { return reads.Load() > seen+500 })
+	testkit.Eventually(t, "the clients go on", func() bool { return reads.Load() > seen+500 })
 	cancel()
 	all.Wait()
 	if got := s.digest(t); got != want || other.Load() != 0 {

@@ -9,7 +9,7 @@ import (
 	"net"
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap/cas"
 )
 
@@ -97,7 +97,7 @@ func (d *Driver) follow(ctx context.Context, c *conn, p *plan, m *master) error 
 	if err := d.note(c, p, m); err != nil {
 		return err
 	}
-	if err := d.seam("follow"); err != nil {
+	if err := d.cfg.Failpoint.At("follow"); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)

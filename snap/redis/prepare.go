@@ -3,65 +3,26 @@ package redis
 import (
 	"context"
 
-	"mulligan/ipc/errs"
-	"mulligan/snap"
+	"mulligan/errs"
 	"mulligan/snap/cas"
-	"mulligan/snap/records"
 )
 
-// Prepare reads target and base to their ends, checking them against their hashes,
-// and keeps them in the store until Finish. Nothing has to be made ready beside the server.
-func (d *Driver) Prepare(ctx context.Context, req snap.RestoreRequest) (snap.Switch, error) {
-	const op = "prepare redis restore"
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	var old *records.Plan
-	if p, err := d.loadPlan(op, req.ID); err == nil {
-		old = p.Head()
+// Plan reads target and base to their ends, checking them against their hashes. Nothing
+// has to be made ready beside the server.
+func (e engine) Plan(ctx context.Context, p, old *plan, target, base cas.Root) (err error) {
+	if err := loadable(target, base); err != nil {
+		return err
 	}
-	target, base, err := d.records.Ends(op, req, old)
-	if err != nil {
-		return nil, err
+	if old != nil {
+		p.Lead = old.Lead
 	}
-	if err := ctx.Err(); err != nil {
-		return nil, errs.Wrap(errs.Unavailable, op, err)
-	}
-	p, err := d.prepare(ctx, req, target, base)
-	if err != nil {
-		return nil, d.classify(op, err)
-	}
-	return &dbSwitch{d: d, id: req.ID, changes: p.Changes}, nil
-}
-
-func (d *Driver) prepare(ctx context.Context, req snap.RestoreRequest, target, base cas.Root) (*plan, error) {
-	if err := d.loadable(target, base); err != nil {
-		return nil, err
-	}
-	changes, err := d.diff(ctx, storedSide(target), storedSide(base), nil)
-	if err != nil {
-		return nil, err
-	}
-	if old, err := d.loadPlan("", req.ID); err == nil {
-		if err := d.letGo(ctx, old); err != nil {
-			return nil, err
-		}
-	}
-	p := &plan{Plan: records.NewPlan(req, records.Prepared, changes)}
-	if err := d.records.Hold(p.Head(), target, base); err != nil {
-		return nil, err
-	}
-	if err := d.seam("prepare: plan"); err != nil {
-		return nil, err
-	}
-	if err := d.records.Save(p); err != nil {
-		return nil, err
-	}
-	return p, d.records.Release(p.ID, p.Target, p.Base)
+	p.Changes, err = e.d.diff(ctx, storedSide(target), storedSide(base), nil)
+	return err
 }
 
 // loadable refuses a target that a newer server wrote: a server that cannot
 // load what it was sent is left with nothing.
-func (d *Driver) loadable(target, base cas.Root) error {
+func loadable(target, base cas.Root) error {
 	t, _, err := parseMeta(target)
 	if err != nil {
 		return err
@@ -74,13 +35,12 @@ func (d *Driver) loadable(target, base cas.Root) error {
 	return err
 }
 
-// Resume returns the switch that an earlier process prepared.
-func (d *Driver) Resume(_ context.Context, id snap.RestoreID) (snap.Switch, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	p, err := d.loadPlan("resume redis restore", id)
-	if err != nil {
-		return nil, err
-	}
-	return &dbSwitch{d: d, id: id, changes: p.Changes}, nil
+// Build lets the server go where an earlier preparation left it following.
+func (e engine) Build(ctx context.Context, p, _ *plan, _, _ cas.Root) error {
+	return e.d.letGo(ctx, p)
+}
+
+// Drop lets the server go, if it still follows.
+func (e engine) Drop(ctx context.Context, p *plan) (left []string, err error) {
+	return nil, e.d.letGo(ctx, p)
 }

@@ -15,7 +15,7 @@ import (
 	"sync"
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 var errBrokenOff = errs.New(errs.Failed, "", "the server broke off the transfer").

@@ -12,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	client "github.com/redis/go-redis/v9"
 
@@ -78,7 +77,7 @@ func startServer(t testing.TB, args ...string) *server {
 	_, port, err := net.SplitHostPort(l.Addr().String())
 	check(t, err)
 	check(t, l.Close())
-	s := &server{dir: t.TempDir(), port: port, args: args}
+	s := &server{dir: testkit.TempDir(t), port: port, args: args}
 	conf := fmt.Sprintf("bind 127.0.0.1\nport %s\ndir %s\nunixsocket %s\nrequirepass %s\nhz 100\nenable-debug-command yes\nlogfile %s\n",
 		port, s.dir, s.socket(), secret, filepath.Join(s.dir, "log"))
 	check(t, os.WriteFile(filepath.Join(s.dir, "conf"), []byte(conf), 0o600))
@@ -155,15 +154,4 @@ func (s *server) digest(t testing.TB) string {
 		check(t, c.Close())
 	}
 	return fmt.Sprintf("%s %x %d %s", sum, functions, len(ends), strings.Join(sortedStrings(ends), " "))
-}
-
-// eventually waits until f holds.
-func eventually(t testing.TB, what string, f func() bool) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !f(); {
-		if time.Now().After(end) {
-			t.Fatalf("never: %s", what)
-		}
-		time.Sleep(poll)
-	}
 }

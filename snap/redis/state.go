@@ -2,15 +2,13 @@ package redis
 
 import (
 	"context"
-	"encoding/hex"
 	"encoding/json"
 	"io"
-	"strings"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
-	"mulligan/snap/records"
+	"mulligan/snap/database"
 )
 
 // meta is what a snapshot's root says of it.
@@ -28,15 +26,11 @@ func (s summary) meta() meta {
 }
 
 func parseMeta(root cas.Root) (m meta, h snap.Hash, err error) {
-	const op = "read a snapshot"
 	if err := json.Unmarshal(root.Meta, &m); err != nil {
-		return m, h, errs.Wrap(errs.Corrupt, op, err)
+		return m, h, errs.Wrap(errs.Corrupt, "read a snapshot", err)
 	}
-	raw, err := hex.DecodeString(strings.TrimPrefix(m.Hash, "blake3:"))
-	if err != nil || copy(h[:], raw) != len(h) {
-		return m, h, errs.New(errs.Corrupt, op, "%q is not a hash", m.Hash)
-	}
-	return m, h, nil
+	h, err = database.HashOf(root)
+	return m, h, err
 }
 
 // Chunks of an RDB file end where its bytes say so, so that a key that grows
@@ -45,7 +39,6 @@ const (
 	minChunk  = 16 << 10
 	maxChunk  = 512 << 10
 	cutMask   = 1<<16 - 1 // on average after 64 KiB more
-	perList   = 1024      // chunks in a list
 	hashShift = 48        // the topmost bits of the rolling hash know the last 64 bytes
 )
 
@@ -66,14 +59,14 @@ var gear = func() (t [256]uint64) {
 
 // storer puts what is written to it into a batch.
 type storer struct {
-	b      *cas.Batch
+	chunks *cas.ChunkWriter
 	buf    []byte
 	sum    uint64
-	chunks []cas.Hash
-	lists  []cas.Hash
 }
 
-func newStorer(b *cas.Batch) *storer { return &storer{b: b, buf: make([]byte, 0, maxChunk)} }
+func newStorer(b *cas.Batch) *storer {
+	return &storer{chunks: b.Chunks(), buf: make([]byte, 0, maxChunk)}
+}
 
 // Write stores the chunks that p completes.
 func (s *storer) Write(p []byte) (int, error) {
@@ -90,18 +83,8 @@ func (s *storer) Write(p []byte) (int, error) {
 }
 
 func (s *storer) cut() error {
-	h, err := s.b.Blob(s.buf)
+	err := s.chunks.Put(s.buf)
 	s.buf, s.sum = s.buf[:0], 0
-	s.chunks = append(s.chunks, h)
-	if err == nil && len(s.chunks) == perList {
-		err = s.list()
-	}
-	return err
-}
-
-func (s *storer) list() error {
-	h, err := s.b.Node(nil, s.chunks)
-	s.lists, s.chunks = append(s.lists, h), s.chunks[:0]
 	return err
 }
 
@@ -112,55 +95,13 @@ func (s *storer) node() (cas.Hash, error) {
 			return cas.Hash{}, err
 		}
 	}
-	if len(s.chunks) > 0 {
-		if err := s.list(); err != nil {
-			return cas.Hash{}, err
-		}
-	}
-	return s.b.Node([]byte("mulligan redis 1"), s.lists)
+	return s.chunks.End([]byte("mulligan redis 1"))
 }
 
 // content reads a stored RDB file.
-type content struct {
-	ctx    context.Context
-	store  *cas.Store
-	lists  []cas.Hash
-	chunks []cas.Hash
-	rest   []byte
-}
-
-func (d *Driver) content(ctx context.Context, root cas.Root) (*content, error) {
+func (d *Driver) content(ctx context.Context, root cas.Root) (io.Reader, error) {
 	_, lists, err := d.cfg.Store.Node(root.Hash)
-	return &content{ctx: ctx, store: d.cfg.Store, lists: lists}, records.Damaged(err)
-}
-
-func (c *content) Read(p []byte) (int, error) {
-	for len(c.rest) == 0 {
-		if err := c.next(); err != nil {
-			return 0, err
-		}
-	}
-	n := copy(p, c.rest)
-	c.rest = c.rest[n:]
-	return n, nil
-}
-
-// next reads the next chunk, or the next list of chunks.
-func (c *content) next() (err error) {
-	if err := c.ctx.Err(); err != nil {
-		return err
-	}
-	switch {
-	case len(c.chunks) > 0:
-		c.rest, err = c.store.Get(c.chunks[0])
-		c.chunks = c.chunks[1:]
-	case len(c.lists) > 0:
-		_, c.chunks, err = c.store.Node(c.lists[0])
-		c.lists = c.lists[1:]
-	default:
-		return io.EOF
-	}
-	return records.Damaged(err)
+	return d.cfg.Store.Chunks(ctx, lists), database.Damaged(err)
 }
 
 // scanStored reads a stored snapshot and checks it against its hash. The caller
@@ -176,7 +117,7 @@ func (d *Driver) scanStored(ctx context.Context, root cas.Root, each func(item) 
 	}
 	s, err := scan(d.cfg.StateDir, c, each)
 	if err != nil {
-		return nil, err
+		return nil, database.Damaged(err)
 	}
 	if got := s.hash(); got != hash {
 		s.close()

@@ -22,21 +22,19 @@ import (
 )
 
 func TestConformance(t *testing.T) {
-	for name, args := range map[string][]string{
+	args := map[string][]string{
 		"AppendOnly": {"--appendonly", "yes", "--save", "3600 1"},
 		"Plain":      {"--save", ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			snaptest.Run(t, func(t *testing.T) snaptest.Subject { return newSubject(t, args...) })
-		})
 	}
+	snaptest.RunVariants(t, []string{"AppendOnly", "Plain"}, func(t *testing.T, variant string) snaptest.Subject {
+		return newSubject(t, args[variant]...)
+	})
 }
 
-// subject is a server with a driver over it.
 // Slow has the suite take fewer of its steps.
 func (s *subject) Slow() bool { return !snaptest.Long() }
 
+// subject is a server with a driver over it.
 type subject struct {
 	*server
 	cfg    Config
@@ -45,7 +43,7 @@ type subject struct {
 
 func newSubject(t testing.TB, args ...string) *subject {
 	t.Helper()
-	dir := t.TempDir()
+	dir := testkit.TempDir(t)
 	store, err := cas.Open(filepath.Join(dir, "store"), cas.Options{SegmentBytes: 64 << 10})
 	check(t, err)
 	s := &subject{server: startServer(t, args...), cfg: config(dir)}
@@ -128,14 +126,11 @@ func (s *subject) Damage(t *testing.T, id snap.SnapshotID) {
 	t.Helper()
 	root, err := s.cfg.Store.Root(s.driver.records.SnapshotRoot(id))
 	check(t, err)
-	c, err := s.driver.content(t.Context(), root)
+	_, lists, err := s.cfg.Store.Node(root.Hash)
 	check(t, err)
-	var hash cas.Hash
-	for _, l := range c.lists {
-		_, chunks, err := s.cfg.Store.Node(l)
-		check(t, err)
-		hash = chunks[len(chunks)-1]
-	}
+	chunks, err := s.cfg.Store.Chunks(t.Context(), lists).Hashes()
+	check(t, err)
+	hash := chunks[len(chunks)-1]
 	files, err := filepath.Glob(filepath.Join(filepath.Dir(s.cfg.StateDir), "store", "*.seg"))
 	check(t, err)
 	for _, path := range files {

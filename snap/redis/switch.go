@@ -6,41 +6,14 @@ import (
 	"fmt"
 	"io"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
-	"mulligan/snap/records"
+	"mulligan/snap/database"
 )
 
-// dbSwitch is a restore under way. What it knows is on disk, in the plan.
-type dbSwitch struct {
-	d       *Driver
-	id      snap.RestoreID
-	changes []snap.Change
-}
-
-// Changes counts the keys that differ, by the part of their names up to the first colon.
-func (s *dbSwitch) Changes(limit int) ([]snap.Change, int) {
-	return s.changes[:max(0, min(limit, len(s.changes)))], len(s.changes)
-}
-
-// with calls f with the plan, one at a time, and gives its error a kind. If
-// a process died while the server followed it, the server is let go first.
-func (s *dbSwitch) with(ctx context.Context, op string, f func(*plan) error) error {
-	s.d.mu.Lock()
-	defer s.d.mu.Unlock()
-	if err := ctx.Err(); err != nil {
-		return errs.Wrap(errs.Unavailable, op, err)
-	}
-	p, err := s.d.loadPlan(op, s.id)
-	if err == nil {
-		err = s.d.letGo(ctx, p)
-	}
-	if err == nil {
-		err = f(p)
-	}
-	return s.d.classify(op, err)
-}
+// Every step begins with letting the server go, where a process died while the server
+// followed it.
 
 // same reports whether the live state is the stored one, but for keys that have
 // expired since and that the server dropped, or is about to: gone counts the stored ones.
@@ -87,51 +60,33 @@ func (d *Driver) atBase(ctx context.Context, base cas.Root) (at position, is boo
 	return live.at, is, err
 }
 
-// Stale reports whether the live state is no longer the base.
-func (s *dbSwitch) Stale(ctx context.Context) (stale bool, err error) {
-	err = s.with(ctx, "look for later writes to redis", func(p *plan) error {
-		_, base, err := s.d.records.Held(p.Head())
-		if err != nil {
-			return err
-		}
-		_, is, err := s.d.atBase(ctx, base)
-		stale = !is
-		return err
-	})
-	return stale, err
+// Stale compares the live state with the base.
+func (e engine) Stale(ctx context.Context, p *plan, base cas.Root) (bool, error) {
+	if err := e.d.letGo(ctx, p); err != nil {
+		return false, err
+	}
+	_, is, err := e.d.atBase(ctx, base)
+	return !is, err
 }
 
 // Commit makes the server load the target.
-func (s *dbSwitch) Commit(ctx context.Context) error {
-	const op = "restore redis"
-	return s.with(ctx, op, func(p *plan) error {
-		if p.Phase == records.Committed {
-			return nil
-		}
-		if err := p.Forward(op); err != nil {
-			return err
-		}
-		target, base, err := s.d.records.Held(p.Head())
-		if err != nil {
-			return err
-		}
-		done, err := s.d.alreadyAt(ctx, p, target)
-		if err == nil && !done {
-			err = s.d.replace(ctx, op, p, target, base)
-		}
-		if err == nil {
-			err = s.d.settle(ctx)
-		}
-		if err != nil {
-			return err
-		}
-		return s.d.records.Advance(p, records.Committed)
-	})
+func (e engine) Commit(ctx context.Context, p *plan, target, base cas.Root) error {
+	if err := e.d.letGo(ctx, p); err != nil {
+		return err
+	}
+	done, err := e.d.alreadyAt(ctx, p, target)
+	if err == nil && !done {
+		err = e.d.replace(ctx, p, target, base)
+	}
+	if err != nil {
+		return err
+	}
+	return e.d.settle(ctx)
 }
 
 // alreadyAt reports whether an earlier Commit, cut short, got to the target.
 func (d *Driver) alreadyAt(ctx context.Context, p *plan, target cas.Root) (bool, error) {
-	if p.Phase != records.Committing {
+	if p.Phase != database.Committing {
 		return false, nil
 	}
 	live, err := d.read(ctx, io.Discard, nil)
@@ -148,7 +103,7 @@ func (d *Driver) alreadyAt(ctx context.Context, p *plan, target cas.Root) (bool,
 const tries = 5
 
 // replace makes the server load the target, if it has the base.
-func (d *Driver) replace(ctx context.Context, op string, p *plan, target, base cas.Root) error {
+func (d *Driver) replace(ctx context.Context, p *plan, target, base cas.Root) error {
 	for range tries {
 		at, is, err := d.atBase(ctx, base)
 		if err != nil {
@@ -157,12 +112,12 @@ func (d *Driver) replace(ctx context.Context, op string, p *plan, target, base c
 		if !is {
 			break
 		}
-		err = d.lead(ctx, p, target, &at, func() error { return d.records.Advance(p, records.Committing) })
+		err = d.lead(ctx, p, target, &at, func() error { return d.records.Advance(p, database.Committing) })
 		if !errors.Is(err, errMoved) {
 			return errs.Also(err, d.callOff(ctx, p, at, err))
 		}
 	}
-	return snap.Changed(op, "the server at "+d.server.String())
+	return snap.Changed("", "the server at "+d.server.String())
 }
 
 // callOff takes the plan back to prepared where a Commit failed and the server
@@ -170,7 +125,7 @@ func (d *Driver) replace(ctx context.Context, op string, p *plan, target, base c
 // brings it back. A server that is a master again remembers whose history its
 // data came from: its own of before, or that of the master that it followed.
 func (d *Driver) callOff(ctx context.Context, p *plan, at position, failed error) error {
-	if failed == nil || p.Phase != records.Committing || p.Lead != nil {
+	if failed == nil || p.Phase != database.Committing || p.Lead != nil {
 		return nil
 	}
 	ctx, cancel := d.after(ctx)
@@ -184,89 +139,45 @@ func (d *Driver) callOff(ctx context.Context, p *plan, at position, failed error
 	if err != nil || r["master_replid2"] != at.ID {
 		return nil
 	}
-	return d.records.Advance(p, records.Prepared)
+	return d.records.Advance(p, database.Prepared)
 }
 
-// Undo makes the server load the base, if a Commit began. What was written
-// after Commit is lost; what was written while there was no Commit stays.
-func (s *dbSwitch) Undo(ctx context.Context) error {
-	return s.with(ctx, "undo the restore of redis", func(p *plan) error {
-		switch p.Phase {
-		case records.Undone:
-			return nil
-		case records.Prepared:
-			return s.d.records.Advance(p, records.Undone)
-		}
-		_, base, err := s.d.records.Held(p.Head())
-		if err != nil {
-			return err
-		}
-		if err := s.d.records.Advance(p, records.Undoing); err != nil {
-			return err
-		}
-		_, is, err := s.d.atBase(ctx, base)
-		if err == nil && !is {
-			err = s.d.lead(ctx, p, base, nil, func() error { return s.d.seam("undo: load") })
-		}
-		if err == nil {
-			err = s.d.settle(ctx)
-		}
-		if err != nil {
-			return err
-		}
-		return s.d.records.Advance(p, records.Undone)
-	})
-}
-
-// Check reads the live state again and compares.
-func (s *dbSwitch) Check(ctx context.Context) (proof snap.Proof, err error) {
-	err = s.with(ctx, "check the restore of redis", func(p *plan) error {
-		want, base, err := s.d.records.Held(p.Head())
-		if err != nil {
-			return err
-		}
-		if p.Back() {
-			want = base
-		}
-		live, err := s.d.read(ctx, io.Discard, nil)
-		if err != nil {
-			return err
-		}
-		defer live.scanned.close()
-		var gone int
-		if proof.Match, gone, err = s.d.same(ctx, live, want); err != nil {
-			return err
-		}
-		if _, proof.Want, err = parseMeta(want); err != nil {
-			return err
-		}
-		if proof.Post = live.hash(); proof.Match {
-			proof.Post = proof.Want
-		}
-		if gone > 0 {
-			proof.Notes = append(proof.Notes, fmt.Sprintf("%d keys of that state have expired since.", gone))
-		}
-		_, proof.Pre, err = parseMeta(base)
+// Undo makes the server load the base.
+func (e engine) Undo(ctx context.Context, p *plan, _, base cas.Root) error {
+	if err := e.d.letGo(ctx, p); err != nil {
 		return err
-	})
-	return proof, err
+	}
+	_, is, err := e.d.atBase(ctx, base)
+	if err == nil && !is {
+		err = e.d.lead(ctx, p, base, nil, func() error { return e.d.cfg.Failpoint.At("undo: load") })
+	}
+	if err != nil {
+		return err
+	}
+	return e.d.settle(ctx)
 }
 
-// Finish drops what was kept for Undo. A restore that is half done must be
-// committed or undone first.
-func (s *dbSwitch) Finish(ctx context.Context) error {
-	const op = "finish the restore of redis"
-	err := s.with(ctx, op, func(p *plan) error {
-		if err := p.Ended(op); err != nil {
-			return err
-		}
-		if err := s.d.records.Drop(string(p.ID)); err != nil {
-			return err
-		}
-		return s.d.records.Release(p.ID)
-	})
-	if errs.KindOf(err) == errs.NotFound {
-		return nil
+// ReadBack reads the live state. Keys that have expired since want was captured are no
+// difference.
+func (e engine) ReadBack(ctx context.Context, p *plan, want cas.Root) (hash snap.Hash, notes []string, err error) {
+	if err := e.d.letGo(ctx, p); err != nil {
+		return hash, nil, err
 	}
-	return err
+	live, err := e.d.read(ctx, io.Discard, nil)
+	if err != nil {
+		return hash, nil, err
+	}
+	defer live.scanned.close()
+	match, gone, err := e.d.same(ctx, live, want)
+	if err != nil {
+		return hash, nil, err
+	}
+	if gone > 0 {
+		notes = append(notes, fmt.Sprintf("%d keys of that state have expired since.", gone))
+	}
+	if !match {
+		return live.hash(), notes, nil
+	}
+	hash, err = database.HashOf(want)
+	return hash, notes, err
 }

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // summary is what one reading of a snapshot found.

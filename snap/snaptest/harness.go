@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"testing"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 )
 

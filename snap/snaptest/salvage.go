@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"testing"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/testkit"
 )
@@ -16,7 +16,7 @@ type Breakable interface {
 	Subject
 
 	// Wrecks names the ways in which Wreck can break the live state. The driver can
-	// capture none of them. Of a slow subject, only the first ones meet kills.
+	// capture none of them. Of a slow subject, each case takes one or two, and the next run the next ones.
 	Wrecks() []string
 
 	// Wreck breaks a live state that is whole, in one of these ways. Two seeds leave
@@ -44,9 +44,11 @@ func RunSalvage(t *testing.T, newSubject func(t *testing.T) Breakable) {
 	first := newSubject(t)
 	_, killable := first.(Killable)
 	slow, isSlow := first.(Slow)
-	for i, way := range first.Wrecks() {
-		for _, c := range salvageCases {
-			if c.kills && (!killable || i >= mostKilled && isSlow && slow.Slow()) {
+	ways := first.Wrecks()
+	turn, turns := testkit.Part(t, len(ways))
+	for i, c := range salvageCases {
+		for j, way := range ways {
+			if c.kills && !killable || isSlow && slow.Slow() && (i+j+turn)%turns >= slowWays(c.kills) {
 				continue
 			}
 			t.Run(way+"/"+c.name, func(t *testing.T) {
@@ -57,8 +59,13 @@ func RunSalvage(t *testing.T, newSubject func(t *testing.T) Breakable) {
 	}
 }
 
-// mostKilled is of how many ways a slow subject gets killed.
-const mostKilled = 2
+// slowWays is of how many ways a slow subject goes through a case. The next run takes the next ones.
+func slowWays(kills bool) int {
+	if kills {
+		return 1
+	}
+	return 2
+}
 
 var salvageCases = []struct {
 	name  string

@@ -49,6 +49,7 @@ import (
 	"testing"
 
 	"mulligan/snap"
+	"mulligan/testkit"
 )
 
 // Subject is one driver under test, with hands on what it protects.
@@ -94,6 +95,23 @@ type Layered interface {
 func Run(t *testing.T, newSubject func(t *testing.T) Subject) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) { c.run(newHarness(t, newSubject(t))) })
+	}
+}
+
+// RunVariants is Run for a driver whose layer comes in variants, such as the modes of a journal.
+// Each case of the suite takes one of the variants, and the next run the next one; a long run
+// takes all of them.
+func RunVariants(t *testing.T, variants []string, newSubject func(t *testing.T, variant string) Subject) {
+	turn, turns := testkit.Part(t, len(variants))
+	if testkit.Long() {
+		turn, turns = 0, 1
+	}
+	for i, c := range cases {
+		for j, variant := range variants {
+			if (i+turn)%turns == j%turns {
+				t.Run(c.name+"/"+variant, func(t *testing.T) { c.run(newHarness(t, newSubject(t, variant))) })
+			}
+		}
 	}
 }
 

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 )
 

@@ -12,10 +12,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
-	"mulligan/snap/records"
+	"mulligan/snap/database"
 	"mulligan/snap/snaptest"
 )
 
@@ -41,7 +41,7 @@ func victim(arg string) {
 	cfg.Store, err = cas.Open(filepath.Join(f.Dir, "store"), cas.Options{SegmentBytes: 64 << 10})
 	must(err)
 	steps := 0
-	cfg.Seam = func(string) error {
+	cfg.Failpoint = func(string) error {
 		if steps++; steps == f.Step {
 			must(unix.Kill(os.Getpid(), unix.SIGKILL))
 			select {}
@@ -149,9 +149,9 @@ func (s *subject) finishes(t *testing.T, do string, forward bool, target, base s
 		}
 		return ended
 	}
-	p, err := s.driver.loadPlan("test", "op-1")
+	p, err := s.driver.Resumable("test", "op-1")
 	check(t, err)
-	ended = p.Phase == records.Committed && do == "commit" || p.Phase == records.Undone
+	ended = p.Phase == database.Committed && do == "commit" || p.Phase == database.Undone
 	sw, err := s.driver.Resume(ctx, "op-1")
 	check(t, err)
 	want := base
@@ -218,7 +218,7 @@ func TestFailingSteps(t *testing.T) {
 	for step := 1; ; step++ {
 		s, _, base := crashSubject(t, "log")
 		steps := 0
-		s.cfg.Seam = func(string) error {
+		s.cfg.Failpoint = func(string) error {
 			if steps++; steps == step {
 				return broken
 			}

@@ -8,9 +8,11 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dustin/go-humanize"
+
 	"mulligan/snap"
 	"mulligan/snap/cas"
-	"mulligan/snap/records"
+	"mulligan/snap/database"
 )
 
 // side is one of two states that are compared.
@@ -27,27 +29,28 @@ type side struct {
 // differs, it tells by blocks what does.
 func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []string) ([]snap.Change, error) {
 	const op = "compare database snapshots"
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	var sides [2]side
-	for i, id := range []snap.SnapshotID{from, to} {
-		var err error
-		if sides[i], err = d.side(ctx, op, id); err != nil {
-			return nil, d.classify(op, err)
+	err := d.Do(ctx, op, func() (err error) {
+		if sides[0], err = d.side(ctx, from); err == nil {
+			sides[1], err = d.side(ctx, to)
 		}
+		return err
+	})
+	if err != nil {
+		return nil, err
 	}
 	list := d.compare(sides[0], sides[1])
 	if len(list) == 1 && list[0].Operation == snap.Modify && sides[0].known && sides[1].known {
-		if tables := compareObjects(sides[0].objects, sides[1].objects); len(tables) > 0 {
+		if tables := database.Compare(comparable(sides[0].objects), comparable(sides[1].objects), "ALTER COLUMN"); len(tables) > 0 {
 			list = tables
 		}
 	}
 	return slices.DeleteFunc(list, func(c snap.Change) bool { return len(paths) > 0 && !slices.Contains(paths, c.Path) }), nil
 }
 
-func (d *Driver) side(ctx context.Context, op string, id snap.SnapshotID) (s side, err error) {
+func (d *Driver) side(ctx context.Context, id snap.SnapshotID) (s side, err error) {
 	if id != "" {
-		root, err := d.records.Snapshot(op, id)
+		root, err := d.records.Snapshot("", id)
 		if err != nil {
 			return s, err
 		}
@@ -56,7 +59,7 @@ func (d *Driver) side(ctx context.Context, op string, id snap.SnapshotID) (s sid
 		}
 		return s, err
 	}
-	err = d.withLive(ctx, op, false, func(l *live) (err error) {
+	err = d.withLive(ctx, false, func(l *live) (err error) {
 		if s.state, s.chunks, err = l.readState(ctx); err == nil {
 			err = s.readObjects(ctx, l.readAt)
 		}
@@ -85,14 +88,14 @@ func (s *side) stored(store *cas.Store) func([]byte, int64) (int, error) {
 			return 0, errBTree
 		}
 		data, err := store.Get(s.chunks[i])
-		return copy(buf, data), records.Damaged(err)
+		return copy(buf, data), database.Damaged(err)
 	}
 }
 
 func (d *Driver) storedSide(root cas.Root) (side, error) {
 	s, err := load(d.cfg.Store, root.Hash)
 	if err != nil {
-		return side{}, records.Damaged(err)
+		return side{}, database.Damaged(err)
 	}
 	chunks, err := s.chunks()
 	return side{state: s.State, raw: s.Raw, chunks: chunks}, err
@@ -160,111 +163,23 @@ func (a side) differences(b side) (list []string) {
 	return list
 }
 
-// size is a number of bytes, readable.
-func size(n int64) string {
-	switch {
-	case n < 1<<10:
-		return fmt.Sprintf("%d bytes", n)
-	case n < 1<<20:
-		return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
-	case n < 1<<30:
-		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
-	}
-	return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
-}
+// size is a number of bytes for people.
+func size(n int64) string { return humanize.IBytes(uint64(n)) }
 
-// compareObjects says what happened to the objects of a schema, from a to b.
-func compareObjects(a, b []object) (list []snap.Change) {
-	find := func(all []object, o object) *object {
-		i := slices.IndexFunc(all, func(x object) bool { return x.kind == o.kind && x.name == o.name })
-		if i < 0 {
-			return nil
+// comparable are the objects of a schema as database.Compare wants them, but for SQLite's own.
+func comparable(objects []object) (list []database.Object) {
+	for _, o := range objects {
+		if strings.HasPrefix(o.name, "sqlite_") {
+			continue
 		}
-		return &all[i]
-	}
-	say := func(o object, op snap.Operation, what string) {
-		if !strings.HasPrefix(o.name, "sqlite_") { // SQLite's own
-			list = append(list, snap.Change{Path: o.name, Operation: op, Summary: what})
+		c := database.Object{Path: o.name, Kind: strings.ToUpper(o.kind), Name: ident(o.name), Create: o.sql}
+		if o.kind == "table" {
+			c.Table = tableOf(o.sql)
+			c.Rows = database.Rows{N: o.rows, Sum: string(o.sum[:])}
 		}
-	}
-	for _, o := range a {
-		if find(b, o) == nil {
-			say(o, snap.Delete, o.dropped())
-		}
-	}
-	for _, o := range b {
-		old := find(a, o)
-		switch {
-		case old == nil:
-			say(o, snap.Create, o.created())
-		case old.sql != o.sql && o.kind != "table":
-			say(o, snap.Modify, o.created())
-		default:
-			if what := old.became(o); what != "" {
-				say(o, snap.Modify, what)
-			}
-		}
+		list = append(list, c)
 	}
 	return list
-}
-
-func (o object) dropped() string {
-	text := "DROP " + strings.ToUpper(o.kind) + " " + ident(o.name)
-	if o.rows >= 0 && o.kind == "table" {
-		text += "; it had " + rows(o.rows)
-	}
-	return text
-}
-
-func (o object) created() string {
-	const most = 400
-	text := plain(o.sql)
-	if len(text) > most {
-		text = strings.ToValidUTF8(text[:most], "") + "…"
-	}
-	if o.rows >= 0 && o.kind == "table" {
-		text += "; " + rows(o.rows)
-	}
-	return text
-}
-
-// became says how a table changed, or "".
-func (o object) became(now object) string {
-	var said []string
-	names, before, rest := columnsOf(o.sql)
-	newNames, after, newRest := columnsOf(now.sql)
-	for _, n := range names {
-		if def, found := after[n]; !found {
-			said = append(said, "ALTER TABLE "+ident(o.name)+" DROP COLUMN "+ident(n))
-		} else if def != before[n] {
-			said = append(said, fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s (was %s)", ident(o.name), def, before[n]))
-		}
-	}
-	for _, n := range newNames {
-		if _, found := before[n]; !found {
-			said = append(said, "ALTER TABLE "+ident(o.name)+" ADD COLUMN "+after[n])
-		}
-	}
-	if len(said) == 0 && rest != newRest {
-		said = append(said, now.created())
-	}
-	switch n := now.rows - o.rows; {
-	case now.rows < 0 || o.rows < 0:
-	case n > 0:
-		said = append(said, fmt.Sprintf("%s, were %d (%d more)", rows(now.rows), o.rows, n))
-	case n < 0:
-		said = append(said, fmt.Sprintf("%s, were %d (%d fewer)", rows(now.rows), o.rows, -n))
-	case now.sum != o.sum && len(said) == 0:
-		said = append(said, rows(now.rows)+", as many as before, with other content")
-	}
-	return strings.Join(said, "; ")
-}
-
-func rows(n int64) string {
-	if n == 1 {
-		return "1 row"
-	}
-	return fmt.Sprintf("%d rows", n)
 }
 
 // ident quotes a name where SQL asks for it.

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/testkit"
 )
@@ -98,7 +98,7 @@ func TestSwappedForLink(t *testing.T) {
 	_, err := s.capture(t, "db-own")
 	check(t, err)
 	outside := t.TempDir()
-	c.do(t, order{Path: filepath.Join(outside, "app.db"), SQL: append(change(t, 1), "CREATE TABLE secret(x)")})
+	c.do(t, order{Path: filepath.Join(outside, "app.db"), SQL: append(change(t, 1), "PRAGMA journal_mode=DELETE", "CREATE TABLE secret(x)")})
 	secret, err := os.ReadFile(filepath.Join(outside, "app.db"))
 	check(t, err)
 	stop := swapping(t, filepath.Dir(s.path()), outside)

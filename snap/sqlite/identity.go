@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"mulligan/snap/filetime"
 )
 
 // identity tells, without reading, that a database is still what it was.
@@ -16,27 +18,26 @@ type identity struct {
 type fileID struct {
 	Dev, Ino           uint64
 	Size, Mtime, Ctime int64 // bytes; nanoseconds
-	// Settled: the newest change was old enough, so that any later one shows
-	// in the times, however coarse the kernel's clock is.
-	Settled bool
+	// Distinct: a write after this was read leaves other times. (Snapshots of older
+	// versions say Settled instead, which was wrong where a filesystem keeps whole seconds.)
+	Distinct bool
 }
 
-// clockGrain is more than a kernel without fine-grained times takes to notice
-// that time went on.
-const clockGrain = 10 * time.Millisecond
-
 func newFileID(st unix.Stat_t) fileID {
-	f := fileID{Dev: uint64(st.Dev), Ino: st.Ino, Size: st.Size, Mtime: st.Mtim.Nano(), Ctime: st.Ctim.Nano()}
-	f.Settled = time.Now().UnixNano()-max(f.Mtime, f.Ctime) > int64(clockGrain)
-	return f
+	now := time.Now()
+	distinct := func(t unix.Timespec) bool { return filetime.Settled(t.Sec, uint32(t.Nsec), now) }
+	return fileID{
+		Dev: uint64(st.Dev), Ino: st.Ino, Size: st.Size, Mtime: st.Mtim.Nano(), Ctime: st.Ctim.Nano(),
+		Distinct: distinct(st.Mtim) && distinct(st.Ctim),
+	}
 }
 
 // proves reports whether a file that stat describes as now surely has the
 // content that it had when stat described it as f.
 func (f fileID) proves(now fileID) bool {
-	settled := f.Settled || f == fileID{}
-	f.Settled, now.Settled = false, false
-	return settled && f == now
+	distinct := f.Distinct || f == fileID{}
+	f.Distinct, now.Distinct = false, false
+	return distinct && f == now
 }
 
 // mapCheck is the size in bytes from which looking for processes that map the

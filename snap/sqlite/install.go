@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/beneath"
 	"mulligan/snap/cas"
@@ -26,8 +26,8 @@ func movedName(id snap.RestoreID, suffix string) string { return tempName(id) + 
 
 // between reports whether each of the database's names holds the entry of one of the
 // states, or nothing.
-func (d *Driver) between(ctx context.Context, op string, states ...record) (bool, error) {
-	now, _, err := d.readRaw(ctx, op, sum)
+func (d *Driver) between(ctx context.Context, states ...record) (bool, error) {
+	now, _, err := d.readRaw(ctx, sum)
 	if err != nil {
 		return false, err
 	}
@@ -45,26 +45,26 @@ func (d *Driver) between(ctx context.Context, op string, states ...record) (bool
 }
 
 // lies reports whether the live state is r.
-func (d *Driver) lies(ctx context.Context, op string, r record) (bool, error) {
+func (d *Driver) lies(ctx context.Context, r record) (bool, error) {
 	if r.Raw != nil {
-		now, _, err := d.readRaw(ctx, op, sum)
+		now, _, err := d.readRaw(ctx, sum)
 		return err == nil && now.hash() == r.hash(), err
 	}
 	same := false
-	err := d.withLive(ctx, op, false, func(l *live) error {
+	err := d.withLive(ctx, false, func(l *live) error {
 		s, _, err := l.readState(ctx)
 		same = s.hash() == r.hash()
 		return err
 	})
-	if d.unreadable(op, err) {
+	if d.unreadable(err) {
 		return false, nil
 	}
 	return same, err
 }
 
 // unreadable reports whether err says that what lies there is no database that can be read.
-func (d *Driver) unreadable(op string, err error) bool {
-	switch errs.KindOf(d.classify(op, err)) {
+func (d *Driver) unreadable(err error) bool {
+	switch errs.KindOf(d.classify("", err)) {
 	case errs.Invalid, errs.Conflict:
 		return err != nil && !errors.Is(err, snap.ErrChanged)
 	}
@@ -81,7 +81,7 @@ type installer struct {
 }
 
 // install makes the live state want, whatever lies there now. It may be called again.
-func (d *Driver) install(ctx context.Context, op string, id snap.RestoreID, want *stored) (err error) {
+func (d *Driver) install(ctx context.Context, id snap.RestoreID, want *stored) (err error) {
 	in := &installer{d: d, ctx: ctx, id: id, l: &live{}, want: want}
 	defer func() { err = errors.Join(err, in.l.close()) }()
 	if err := in.open(); err != nil {
@@ -90,10 +90,10 @@ func (d *Driver) install(ctx context.Context, op string, id snap.RestoreID, want
 	if in.l.dir == nil {
 		return nil // nothing is to be, and nothing is
 	}
-	if err := in.unused(op); err != nil {
+	if err := in.unused(); err != nil {
 		return err
 	}
-	differs, err := in.build(op)
+	differs, err := in.build()
 	if err != nil {
 		return err
 	}
@@ -142,8 +142,8 @@ func (in *installer) open() (err error) {
 
 // unused waits until nobody has one of the files open: he would go on with a file that
 // has no name any more.
-func (in *installer) unused(op string) error {
-	return retry(in.ctx, in.d.cfg.BusyTimeout, op, in.d.cfg.Path, func() error {
+func (in *installer) unused() error {
+	return retry(in.ctx, in.d.cfg.BusyTimeout, in.d.cfg.Path, func() error {
 		for _, suffix := range suffixes {
 			var st unix.Stat_t
 			err := unix.Fstatat(in.l.dir.FD(), in.l.name+suffix, &st, unix.AT_SYMLINK_NOFOLLOW)
@@ -160,8 +160,8 @@ func (in *installer) unused(op string) error {
 
 // build makes beside the database what is to come to each of its names and is not there,
 // and tells which names differ.
-func (in *installer) build(op string) (differs map[string]bool, err error) {
-	now, _, err := in.d.readRaw(in.ctx, op, sum)
+func (in *installer) build() (differs map[string]bool, err error) {
+	now, _, err := in.d.readRaw(in.ctx, sum)
 	if err != nil {
 		return nil, err
 	}
@@ -195,7 +195,7 @@ func (in *installer) build(op string) (differs map[string]bool, err error) {
 	if err := unix.Fsync(in.l.dir.FD()); err != nil {
 		return nil, err
 	}
-	return differs, in.d.seam("install: built")
+	return differs, in.d.cfg.Failpoint.At("install: built")
 }
 
 // make makes the first entry of list under name, and the others in it.
@@ -335,7 +335,7 @@ func (in *installer) swap(suffix string) error {
 		if err := unix.Renameat(dir, name, dir, old); err != nil {
 			return err
 		}
-		if err := in.d.seam("install: moved " + suffix); err != nil {
+		if err := in.d.cfg.Failpoint.At("install: moved " + suffix); err != nil {
 			return err
 		}
 	case there && len(list) == 0:
@@ -348,7 +348,7 @@ func (in *installer) swap(suffix string) error {
 			return err
 		}
 	}
-	return in.d.seam("install: swapped " + suffix)
+	return in.d.cfg.Failpoint.At("install: swapped " + suffix)
 }
 
 // removeTree removes the entry called name, with all that is in it. One that is not

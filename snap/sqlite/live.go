@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap/beneath"
 )
 
@@ -28,14 +28,14 @@ type live struct {
 
 // openLive opens and locks the live database, waiting for others for as long as the
 // configuration says. With alone, nobody else can be using it until close.
-func (d *Driver) openLive(ctx context.Context, op string, alone bool) (*live, error) {
+func (d *Driver) openLive(ctx context.Context, alone bool) (*live, error) {
 	var l *live
-	err := retry(ctx, d.cfg.BusyTimeout, op, d.cfg.Path, func() (err error) {
+	err := retry(ctx, d.cfg.BusyTimeout, d.cfg.Path, func() (err error) {
 		l, err = d.tryOpen(alone)
 		return err
 	})
 	if err != nil {
-		return nil, d.classify(op, err)
+		return nil, d.classify("", err)
 	}
 	return l, nil
 }

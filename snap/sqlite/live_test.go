@@ -15,6 +15,7 @@ import (
 
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/filetime"
 	"mulligan/snap/snaptest"
 	"mulligan/testkit"
 )
@@ -203,7 +204,7 @@ func TestLogBegunAnew(t *testing.T) {
 	holder.do(t, order{Path: s.path(), Hold: true, SQL: []string{"SELECT count(*) FROM n"}})
 	writer.do(t, order{Path: s.path(), SQL: []string{"UPDATE n SET n = 1", "UPDATE kv SET v = randomblob(9000)", "PRAGMA wal_checkpoint(FULL)"}})
 	reads := 0
-	s.cfg.Seam = func(step string) error {
+	s.cfg.Failpoint = func(step string) error {
 		if step == "capture: read" {
 			reads++
 			writer.do(t, order{Path: s.path(), SQL: []string{fmt.Sprintf("UPDATE n SET n = %d", 10*reads)}})
@@ -241,7 +242,7 @@ func BenchmarkCapture(b *testing.B) {
 				b.StopTimer()
 				if kind != "first" && i == -2 { // two, so that one of them is settled
 					benchmarkCapture(b, d, i)
-					time.Sleep(2 * clockGrain)
+					time.Sleep(filetime.Coarsest + 2*filetime.Tick)
 					benchmarkCapture(b, d, i+1)
 				}
 				for _, q := range write {

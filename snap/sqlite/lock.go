@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // SQLite's locks are POSIX locks on bytes that hold no data: in the database
@@ -76,11 +76,11 @@ func lockExclusive(f *os.File) error {
 
 // retry calls try until it fails for another reason than a lock, or d has
 // passed: then the error is of kind busy and names object and the holder.
-func retry(ctx context.Context, d time.Duration, op, object string, try func() error) error {
+func retry(ctx context.Context, d time.Duration, object string, try func() error) error {
 	deadline := time.Now().Add(d)
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
 		if err := ctx.Err(); err != nil {
-			return errs.Wrap(errs.Unavailable, op, err)
+			return errs.Wrap(errs.Unavailable, "", err)
 		}
 		err := try()
 		var locked *lockedError
@@ -88,7 +88,7 @@ func retry(ctx context.Context, d time.Duration, op, object string, try func() e
 			return err
 		}
 		if time.Now().After(deadline) {
-			return errs.New(errs.Busy, op, "database %s is in use%s", object, by(locked.pid)).
+			return errs.New(errs.Busy, "", "database %s is in use%s", object, by(locked.pid)).
 				WithHint("stop what uses it, or try again")
 		}
 		select {

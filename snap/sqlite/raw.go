@@ -10,16 +10,15 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/zeebo/blake3"
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/beneath"
 	"mulligan/snap/cas"
-	"mulligan/snap/records"
+	"mulligan/snap/database"
 )
 
 // rawState is what lies at a database's names, whatever it is: an entry for the database
@@ -109,41 +108,26 @@ func sameEntries(a, b []rawEntry) bool {
 // Salvage stores what lies at the database's names under req.ID, and reads none of it as
 // a database.
 func (d *Driver) Salvage(ctx context.Context, req snap.CaptureRequest) (snap.Snapshot, error) {
-	const op = "keep the bytes of database"
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if !records.ValidName(string(req.ID)) {
-		return snap.Snapshot{}, errs.New(errs.Invalid, op, "%q is not a snapshot id", req.ID)
-	}
-	b := d.cfg.Store.Begin()
-	defer b.Discard()
-	r, chunks, err := d.readRaw(ctx, op, b.Blob)
-	if err != nil {
-		return snap.Snapshot{}, d.classify(op, err)
-	}
-	node, err := storeRecord(b, r, chunks)
-	if err != nil {
-		return snap.Snapshot{}, d.classify(op, err)
-	}
-	if err := d.commitSnapshot(ctx, op, b, req.ID, node, meta{Hash: r.hash().String()}); err != nil {
-		return snap.Snapshot{}, err
-	}
-	return snap.Snapshot{
-		ID: req.ID, Driver: driverName, Hash: r.hash(), Position: "raw bytes", Raw: true,
-		Quiesced: req.Quiesced, Created: time.Now().UTC(),
-	}, nil
+	return d.CaptureWith(ctx, "keep the bytes of database", req, func(ctx context.Context, b *cas.Batch) (database.State, error) {
+		r, chunks, err := d.readRaw(ctx, b.Blob)
+		if err != nil {
+			return database.State{}, err
+		}
+		node, err := storeRecord(b, r, chunks)
+		return database.State{Node: node, Hash: r.hash(), Meta: meta{Hash: r.hash().String()}, Position: "raw bytes", Raw: true}, err
+	})
 }
 
 // readRaw reads what lies at the database's names, again where it moved meanwhile. put
 // gets each chunk of a file.
-func (d *Driver) readRaw(ctx context.Context, op string, put func([]byte) (cas.Hash, error)) (record, []cas.Hash, error) {
+func (d *Driver) readRaw(ctx context.Context, put func([]byte) (cas.Hash, error)) (record, []cas.Hash, error) {
 	for tries := 0; ; tries++ {
 		r, chunks, err := d.tryRaw(ctx, put)
 		if !errors.Is(err, errMoved) {
 			return r, chunks, err
 		}
 		if tries == 10 {
-			return r, nil, snap.Changed(op, "database "+d.cfg.Path)
+			return r, nil, snap.Changed("", "database "+d.cfg.Path)
 		}
 	}
 }
@@ -174,7 +158,7 @@ func (d *Driver) tryRaw(ctx context.Context, put func([]byte) (cas.Hash, error))
 		}
 	}
 	r.Raw.Entries = append(r.Raw.Entries, w.entries...)
-	return r, w.chunks, d.seam("salvage: read")
+	return r, w.chunks, d.cfg.Failpoint.At("salvage: read")
 }
 
 // noFolder reports whether err says that there is no folder for the database: nothing, or

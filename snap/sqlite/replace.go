@@ -33,7 +33,7 @@ func (d *Driver) replace(ctx context.Context, l *live, id snap.RestoreID, r reco
 	if err := l.clear(); err != nil {
 		return err
 	}
-	if err := d.seam("replace: cleared"); err != nil {
+	if err := d.cfg.Failpoint.At("replace: cleared"); err != nil {
 		return err
 	}
 	if r.State.Absent {
@@ -84,7 +84,7 @@ func (d *Driver) put(l *live, id snap.RestoreID, s state, write func(*os.File) e
 	if err != nil {
 		return errors.Join(err, l.unlink(temp, 0))
 	}
-	if err := d.seam("replace: renamed"); err != nil {
+	if err := d.cfg.Failpoint.At("replace: renamed"); err != nil {
 		return err
 	}
 	return unix.Fsync(l.dir.FD())
@@ -103,7 +103,7 @@ func (d *Driver) fill(f *os.File, s state, write func(*os.File) error) error {
 	if err := f.Sync(); err != nil {
 		return err
 	}
-	return d.seam("replace: written")
+	return d.cfg.Failpoint.At("replace: written")
 }
 
 // clear removes what lies beside the database and belongs to it.
@@ -128,7 +128,7 @@ func (d *Driver) remove(l *live, r record) error {
 	if err := l.unlink(l.name, 0); err != nil {
 		return err
 	}
-	if err := d.seam("replace: removed"); err != nil {
+	if err := d.cfg.Failpoint.At("replace: removed"); err != nil {
 		return err
 	}
 	if err := unix.Fsync(l.dir.FD()); err != nil || !r.Missing {
@@ -220,7 +220,7 @@ func (d *Driver) alone(ctx context.Context, l *live) error {
 	if l.db == nil {
 		return nil
 	}
-	return retry(ctx, d.cfg.BusyTimeout, "", d.cfg.Path, func() error {
+	return retry(ctx, d.cfg.BusyTimeout, d.cfg.Path, func() error {
 		if pid := opener(l.stat); pid != 0 {
 			return &lockedError{l.db.Name(), pid}
 		}

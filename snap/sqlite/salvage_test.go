@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/snaptest"
 )
@@ -32,7 +32,7 @@ type breakable struct {
 
 func newBreakable(t *testing.T, c *client) *breakable {
 	s := &breakable{subject: newSubject(t, c, "WAL")}
-	s.cfg.Seam = func(string) error {
+	s.cfg.Failpoint = func(string) error {
 		if s.steps++; s.kill > 0 && s.steps >= s.kill {
 			return errors.New("killed")
 		}
@@ -74,23 +74,15 @@ var wrecks = map[string]func(path, seed string) error{
 	"link": func(path, seed string) error { return errs2(os.Remove(path), os.Symlink("/etc/"+seed, path)) },
 }
 
-// ways are all wrecks, those first that need most of the driver.
+// ways are all wrecks.
 var ways = []string{"folder", "text beside logs", "folder for a log", "link", "text", "header", "fifo"}
 
-// fully is how many of the ways go through the whole suite where not all is asked for.
-const fully = 4
+func (s *breakable) Wrecks() []string { return ways }
 
-func (s *breakable) Wrecks() []string {
-	if !s.Slow() {
-		return ways
-	}
-	return ways[:fully]
-}
-
-// TestSalvageAndBack goes from the other wrecks to a good state, and back to just them.
+// TestSalvageAndBack goes from each of the wrecks to a good state, and back to just them.
 func TestSalvageAndBack(t *testing.T) {
 	c := startClient(t)
-	for _, way := range ways[fully:] {
+	for _, way := range ways {
 		s := newBreakable(t, c)
 		_, err := s.capture(t, "db-good")
 		check(t, err)

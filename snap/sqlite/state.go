@@ -8,21 +8,19 @@ import (
 	"errors"
 	"io"
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/zeebo/blake3"
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
-	"mulligan/snap/records"
+	"mulligan/snap/database"
 )
 
 const (
 	chunkSize  = 64 << 10 // bytes of content in a blob; every page size divides it
-	listLength = 1024     // chunks in a list
 	formatName = "mulligan sqlite state 1\n"
 )
 
@@ -168,19 +166,17 @@ func (l *live) store(ctx context.Context, b *cas.Batch, path string, known func(
 
 // storeRecord puts a record into the batch, with lists of the chunks of its content.
 func storeRecord(b *cas.Batch, r record, chunks []cas.Hash) (cas.Hash, error) {
-	var lists []cas.Hash
-	for list := range slices.Chunk(chunks, listLength) {
-		h, err := b.Node(nil, list)
-		if err != nil {
-			return cas.Hash{}, err
-		}
-		lists = append(lists, h)
-	}
 	data, err := json.Marshal(r)
 	if err != nil {
 		return cas.Hash{}, err
 	}
-	return b.Node(data, lists)
+	w := b.Chunks()
+	for _, h := range chunks {
+		if err := w.Add(h); err != nil {
+			return cas.Hash{}, err
+		}
+	}
+	return w.End(data)
 }
 
 // stored is a snapshot as the store has it.
@@ -205,15 +201,8 @@ func load(store *cas.Store, h cas.Hash) (*stored, error) {
 
 // chunks lists the content's chunks in order.
 func (s *stored) chunks() ([]cas.Hash, error) {
-	var all []cas.Hash
-	for _, list := range s.lists {
-		_, refs, err := s.store.Node(list)
-		if err != nil {
-			return nil, records.Damaged(err)
-		}
-		all = append(all, refs...)
-	}
-	return all, nil
+	all, err := s.store.Chunks(context.Background(), s.lists).Hashes()
+	return all, database.Damaged(err)
 }
 
 // writeTo writes the content to w and checks it against its digest.
@@ -234,7 +223,7 @@ func (s *stored) writeChunks(ctx context.Context, w io.Writer, chunks []cas.Hash
 		}
 		data, err := s.store.Get(h)
 		if err != nil {
-			return records.Damaged(err)
+			return database.Damaged(err)
 		}
 		own := blake3.Sum256(data)
 		_, _ = digest.Write(own[:]) // never fails

@@ -18,15 +18,12 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/snaptest"
+	"mulligan/testkit"
 )
 
 func TestConformance(t *testing.T) {
-	for _, mode := range []string{"DELETE", "WAL"} {
-		t.Run(mode, func(t *testing.T) {
-			c := startClient(t)
-			snaptest.Run(t, func(t *testing.T) snaptest.Subject { return newSubject(t, c, mode) })
-		})
-	}
+	c := startClient(t)
+	snaptest.RunVariants(t, []string{"DELETE", "WAL"}, func(t *testing.T, mode string) snaptest.Subject { return newSubject(t, c, mode) })
 }
 
 // Slow has the suite take fewer of its steps.
@@ -51,7 +48,7 @@ func newSubject(t *testing.T, c *client, mode string) *subject {
 
 func emptySubject(t *testing.T, c *client) *subject {
 	t.Helper()
-	dir := t.TempDir()
+	dir := testkit.TempDir(t)
 	for _, name := range []string{"app", "state"} {
 		check(t, os.Mkdir(filepath.Join(dir, name), 0o755))
 	}
@@ -110,7 +107,7 @@ func (s *subject) Fingerprint(t *testing.T) string {
 // logical is a digest of all that SQLite sees in the database at path.
 func (s *subject) logical(t testing.TB, path string) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "fingerprint")
+	dir, err := os.MkdirTemp(testkit.Quick(), "fingerprint")
 	check(t, err)
 	defer os.RemoveAll(dir)
 	bytes := sha256.New()

@@ -4,16 +4,18 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"hash"
 	"strings"
 	"unicode/utf16"
 
 	"github.com/zeebo/blake3"
+
+	"mulligan/snap/database"
 )
 
 // What a database holds is read here straight from its b-trees (section 2 of the
-// file format), because SQLite itself is never let at a file that a stranger wrote.
+// file format), because SQLite itself is never let at a file that a stranger wrote. To let it read a
+// private copy, without rights, each comparison would first write both databases out whole.
 // Whatever is not as it should be ends the reading: it only serves to tell people.
 
 // countLimit is up to what size, in bytes, rows are counted too.
@@ -298,29 +300,27 @@ func (p *pages) text(b []byte) string {
 	return string(utf16.Decode(units))
 }
 
-// columnsOf takes the definition of a table apart: each column by name, in order,
-// and the rest as it is.
-func columnsOf(sql string) (names []string, def map[string]string, rest string) {
-	def = map[string]string{}
+// tableOf takes the definition of a table apart.
+func tableOf(sql string) *database.Table {
+	t := &database.Table{}
 	before, body, found := cutAtParen(sql)
+	t.Details = []database.Detail{{Name: "definition", Value: database.Short(before)}}
 	if !found {
-		return nil, def, plain(sql)
+		return t
 	}
 	parts, after := splitTop(body)
-	var others []string
 	for _, part := range parts {
 		part = plain(part)
 		word := firstWord(part)
 		switch strings.ToUpper(word) {
 		case "CONSTRAINT", "PRIMARY", "UNIQUE", "CHECK", "FOREIGN":
-			others = append(others, part)
-			continue
+			t.Clauses = append(t.Clauses, part)
+		default:
+			t.Columns = append(t.Columns, database.Column{Name: ident(strings.ToLower(unquote(word))), Definition: part})
 		}
-		name := strings.ToLower(unquote(word))
-		names = append(names, name)
-		def[name] = part
 	}
-	return names, def, fmt.Sprint(plain(before), others, plain(after))
+	t.Clauses = append(t.Clauses, ")"+plain(after))
+	return t
 }
 
 // cutAtParen cuts at the first parenthesis that is not in quotes.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/testkit"
 )
 
@@ -105,7 +105,7 @@ func TestObjectsOfAnything(t *testing.T) {
 func TestForgedLog(t *testing.T) {
 	c := startClient(t)
 	s := newSubject(t, c, "WAL")
-	startClient(t).do(t, order{Path: s.path(), SQL: []string{"INSERT INTO kv(seed) VALUES (1)"}, Die: true})
+	startClient(t).do(t, order{Path: s.path(), SQL: []string{"PRAGMA journal_mode=WAL", "INSERT INTO kv(seed) VALUES (1)"}, Die: true})
 	path := s.path() + "-wal"
 	data, err := os.ReadFile(path)
 	check(t, err)

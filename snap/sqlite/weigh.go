@@ -4,14 +4,13 @@ import "context"
 
 // Weigh is the size of the database.
 func (d *Driver) Weigh(ctx context.Context) (size int64, err error) {
-	const op = "weigh database"
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	err = d.withLive(ctx, op, false, func(l *live) error {
-		if l.db != nil {
-			size = l.length()
-		}
-		return nil
+	err = d.Do(ctx, "weigh database", func() error {
+		return d.withLive(ctx, false, func(l *live) error {
+			if l.db != nil {
+				size = l.length()
+			}
+			return nil
+		})
 	})
-	return size, d.classify(op, err)
+	return size, err
 }

@@ -3,7 +3,9 @@ package main
 // faults are spread over all packages. A change of the product that moves one of these
 // lines moves it here too: a test sees to that.
 var faults = []fault{
-	{"a plan is not synced", "snap/records/plan.go", "errors.Join(err, f.Sync(), f.Close())", "errors.Join(err, f.Close())", "RenamesAreSynced", "./daemon"},
+	{"a plan is not synced", "durable/durable.go", "\t\terr = f.Sync()\n", "\t\terr = nil\n", "RenamesAreSynced", "./daemon"},
+	{"a folder is not synced", "durable/durable.go", "	return errors.Join(f.Sync(), f.Close())\n", "	return f.Close()\n", "IsSynced|AreSynced", "./daemon"},
+	{"restored files are not synced", "snap/files/durable.go", "			err = f.Sync()\n		}\n		return a.failed(batch", "		}\n		return a.failed(batch", "AreSynced", "./daemon"},
 	{"the sum of a record's header is not compared", "snap/cas/format.go", " || le.Uint32(p[60:]) != headerSum(p, seq, off)", "", "Flipped|Torn|Damage", "./snap/cas"},
 	{"protected checkpoints are pruned", "daemon/retention/retention.go", "it.Pinned || it.Protected\n", "it.Pinned\n", ".", "./daemon/retention"},
 	{"a day more is kept", "daemon/retention/retention.go", "today-d < int64(days)", "today-d <= int64(days)", ".", "./daemon/retention"},
@@ -19,6 +21,6 @@ var faults = []fault{
 	{"tables are exchanged while they may be written", "snap/mysql/exchange.go", "	err := holder.exec(ctx, \"UNLOCK TABLES\")\n	if e := <-done; e != nil {", "	err := error(nil)\n	if e := error(nil); e != nil {", "Conformance/(RoundTrip|Undo)", "./snap/mysql"},
 	{"frozen disks may be written to", "snap/disk/files.go", "	want := flags | immutableFlag\n", "	want := flags\n", "Immutable|Frozen|Capture|Conformance|Stale|Damaged", "./snap/disk"},
 	{"records are sorted by their keys alone", "snap/extsort/extsort.go", "return cmp.Or(bytes.Compare(a.key, b.key), bytes.Compare(a.value, b.value)) < 0", "return bytes.Compare(a.key, b.key) < 0", ".", "./snap/extsort"},
-	{"an agent's settings get another mode", "cmd/mulligan/agents/file.go", "		err = file.Chmod(mode)\n", "		err = nil\n", ".", "./cmd/mulligan/agents"},
+	{"an agent's settings get another mode", "agents/file.go", "		err = file.Chmod(mode)\n", "		err = nil\n", ".", "./agents"},
 	{"a rollback that failed is no error to an agent", "mcpserver/rollback.go", "&mcp.CallToolResult{IsError: true}, rollbackOut", "&mcp.CallToolResult{}, rollbackOut", ".", "./mcpserver"},
 }

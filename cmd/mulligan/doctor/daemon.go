@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // daemon asks whether it answers, and for what it knows.

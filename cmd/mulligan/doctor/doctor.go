@@ -7,7 +7,7 @@ import (
 	"context"
 	"time"
 
-	"mulligan/cmd/mulligan/agents"
+	"mulligan/agents"
 	"mulligan/ipc"
 )
 

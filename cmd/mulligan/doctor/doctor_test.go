@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 // fakeDaemon answers with what a test says.
@@ -231,7 +231,7 @@ func TestLibvirt(t *testing.T) {
 	h.expect("libvirt "+vm.URI, OK)
 	vm.URI = "qemu+ssh://elsewhere/system"
 	h.Daemon = fakeDaemon{apps: []ipc.App{vm}}
-	h.expect("libvirt "+vm.URI, OK, "not this host's")
+	h.expect("libvirt "+vm.URI, OK, "on another host")
 }
 
 func TestDatabases(t *testing.T) {

@@ -61,7 +61,7 @@ func (e *exam) libvirtd(uri string, wanted State) {
 	case err == nil && u.Query().Get("socket") != "":
 		sockets = []string{u.Query().Get("socket")}
 	case err != nil || u.Host != "" || u.Path != "/system":
-		e.add("host", name, OK, "it is not this host's own: not looked at", "")
+		e.add("host", name, OK, "it is on another host, so it was not checked", "")
 		return
 	}
 	for _, s := range sockets {
@@ -70,7 +70,7 @@ func (e *exam) libvirtd(uri string, wanted State) {
 			e.add("host", name, OK, "it answers on "+s, "")
 			return
 		case errors.Is(err, os.ErrPermission) && e.hostMode():
-			e.add("host", name, OK, s+" is there, and for root, whose daemon uses it", "")
+			e.add("host", name, OK, s+" is there, for root's daemon alone", "")
 			return
 		case errors.Is(err, os.ErrPermission):
 			e.add("host", name, wanted, s+" does not let you in", "sudo usermod -aG libvirt $USER, and log in anew")
@@ -153,7 +153,7 @@ func (e *exam) definition(ctx context.Context, v virsh, name, domain, info strin
 		e.add("host", name, Problem, finding, remedy)
 	}
 	if field(info, "Persistent") == "no" {
-		refused("it is transient: off, it is gone", v.say("dumpxml", domain)+" >vm.xml && "+v.say("define", "vm.xml"))
+		refused("it is transient: once it is off, it is gone", v.say("dumpxml", domain)+" >vm.xml && "+v.say("define", "vm.xml"))
 	}
 	if field(info, "Managed save") == "yes" {
 		refused("it has a managed save image, which only fits its present disks", v.say("managedsave-remove", domain)+", or start it")
@@ -190,11 +190,11 @@ func (e *exam) images(ctx context.Context, v virsh, name, domain string) {
 			continue
 		}
 		if at, ok := e.exchangeable(filepath.Dir(strings.Join(f[3:], " ")), trusted); ok {
-			e.add("host", name, Problem, "users other than root can exchange what is in "+at, "move the images to a folder of root's, like /var/lib/libvirt/images")
+			e.add("host", name, Problem, "users other than root can replace what is in "+at, "move the images to a folder of root's, like /var/lib/libvirt/images")
 			return
 		}
 	}
-	e.add("host", name, OK, "they lie where only root can exchange them", "")
+	e.add("host", name, OK, "they lie where only root can replace them", "")
 }
 
 // qemuUser is QEMU's user in libvirt's capabilities.

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"mulligan/cmd/mulligan/agents"
+	"mulligan/agents"
+	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/ipc/errs"
 )
 
 // agents looks at each coding agent that is on this machine.
@@ -129,7 +129,7 @@ func (e *exam) gaps(ctx context.Context, a ipc.App) {
 	defer cancel()
 	full, err := e.Daemon.AppWithGaps(short, string(a.ID))
 	if err != nil {
-		e.add("apps", a.Slug, Advice, "what of it cannot be captured was not found out: "+plain(err), "see `mulligan app show "+a.Slug+"`")
+		e.add("apps", a.Slug, Advice, "mulligan could not find out what of it cannot be captured: "+plain(err), "see `mulligan app show "+a.Slug+"`")
 		return
 	}
 	for _, g := range full.Gaps {

@@ -99,10 +99,10 @@ func (h *Host) MakeGuest(name string, opt GuestOptions) (*Guest, error) {
   <os><type arch='x86_64' machine='q35'>hvm</type>%s
     <kernel>%s</kernel>
     <initrd>%s</initrd>
-    <cmdline>console=ttyS0 quiet panic=-1 mitigations=off nokaslr random.trust_cpu=on</cmdline>
+    <cmdline>console=ttyS0 quiet panic=-1 mitigations=off nokaslr random.trust_cpu=on no_timer_check lpj=4000000 tsc=reliable cryptomgr.notests nowatchdog</cmdline>
   </os>
   <features><acpi/><apic/></features>
-  <cpu mode='maximum'/>
+  <cpu mode='custom' match='exact'><model>qemu64</model><feature policy='require' name='rdrand'/></cpu>
   <on_poweroff>destroy</on_poweroff><on_reboot>restart</on_reboot><on_crash>destroy</on_crash>
   <devices>
     <emulator>/usr/bin/qemu-system-x86_64</emulator>%s

@@ -65,4 +65,4 @@ while :; do
 done
 INIT
 chmod +x init
-find . | cpio -o -H newc 2>/dev/null | gzip -1 >"$out"
+find . | cpio -o -H newc 2>/dev/null >"$out" # an emulated processor would be long at unpacking it

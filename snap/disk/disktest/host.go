@@ -111,7 +111,7 @@ func Start(opt Options) (*Host, error) {
 	}
 	h := &Host{Dir: dir, URI: "qemu:///system?socket=" + dir + "/run/libvirt-sock", kernel: kernel}
 	h.initrd = sync.OnceValues(func() (string, error) {
-		out := filepath.Join(dir, "initrd.gz")
+		out := filepath.Join(dir, "initrd")
 		text, err := exec.Command("sh", "-c", guestScript, "guest.sh", version, out).CombinedOutput()
 		if err != nil {
 			return "", fmt.Errorf("build the guest: %w: %s", err, text)
@@ -123,7 +123,7 @@ func Start(opt Options) (*Host, error) {
 			return nil, errors.Join(err, os.RemoveAll(dir))
 		}
 	}
-	if err := h.configure(opt); err != nil {
+	if err := errors.Join(h.configure(opt), h.knowQEMU()); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	if err := h.launch(opt); err != nil {
@@ -158,6 +158,60 @@ max_core = 0
 		os.WriteFile(filepath.Join(h.Dir, "etc", "qemu.conf"), []byte(conf), 0o644),
 		os.WriteFile(filepath.Join(h.Dir, "etc", "libvirtd.conf"), []byte(daemon), 0o644),
 	)
+}
+
+// probes is the folder, below the host's, in which libvirtd keeps what it found out of QEMU.
+func (h *Host) probes() string { return filepath.Join(h.Dir, "cache", "qemu", "capabilities") }
+
+// kept is the folder in which that is kept for the next host; "" if there can be none.
+func kept() string {
+	root := os.Getenv("MULLIGAN_TEST_CACHE")
+	if root == "" {
+		cache, err := os.UserCacheDir()
+		if err != nil {
+			return ""
+		}
+		root = filepath.Join(cache, "mulligan-test")
+	}
+	return filepath.Join(root, "qemu-probes")
+}
+
+// knowQEMU gives libvirtd what an earlier one found out of QEMU, so that it need not start each
+// QEMU to ask. libvirtd itself finds whether that still holds.
+func (h *Host) knowQEMU() error {
+	from := kept()
+	if from == "" || !exists(from) {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(h.probes()), 0o755); err != nil {
+		return err
+	}
+	return os.CopyFS(h.probes(), os.DirFS(from))
+}
+
+// keepProbes keeps what libvirtd found out of QEMU, if nothing is kept. Made beside its place and
+// renamed, the folder is whole or not there. That it is not kept costs time alone.
+func (h *Host) keepProbes() {
+	to := kept()
+	if to == "" || exists(to) || os.MkdirAll(filepath.Dir(to), 0o755) != nil {
+		return
+	}
+	temp, err := os.MkdirTemp(filepath.Dir(to), "probes-")
+	if err != nil {
+		return
+	}
+	defer os.RemoveAll(temp)
+	if found, err := os.ReadDir(h.probes()); err != nil || len(found) == 0 {
+		return
+	}
+	if os.CopyFS(temp, os.DirFS(h.probes())) == nil {
+		_ = os.Rename(temp, to) // another may have been faster
+	}
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 // freePort finds a port of the loopback interface that nobody listens on.
@@ -264,6 +318,7 @@ func (h *Host) Close() error {
 	if h.cmd != nil && h.cmd.Process != nil {
 		_ = h.stop.Close()
 		_ = h.cmd.Wait() // killed: that is no news
+		h.keepProbes()
 	}
 	_ = exec.Command("chattr", "-R", "-i", h.Dir).Run() // layers are immutable
 	return os.RemoveAll(h.Dir)

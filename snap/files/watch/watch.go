@@ -24,7 +24,7 @@ import (
 	"sync"
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 )
 

@@ -10,10 +10,10 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/database"
 	"mulligan/snap/postgres/pglogin"
-	"mulligan/snap/records"
 )
 
 // builder makes a database out of a snapshot, under a name of our own.
@@ -43,7 +43,7 @@ func (d *Driver) build(ctx context.Context, out *conn, name, note string, m *man
 	if err := b.fill(ctx); err != nil {
 		return proven, err
 	}
-	if err := d.seam("build: dress"); err != nil {
+	if err := d.cfg.Failpoint.At("build: dress"); err != nil {
 		return proven, err
 	}
 	if err := b.dress(ctx); err != nil {
@@ -79,7 +79,7 @@ func (b *builder) create(ctx context.Context, note string) error {
 	if err := b.out.exec(ctx, sql); err != nil {
 		return err
 	}
-	if err := b.d.seam("build: created"); err != nil {
+	if err := b.d.cfg.Failpoint.At("build: created"); err != nil {
 		return err
 	}
 	return b.out.exec(ctx, "COMMENT ON DATABASE "+quote(b.name)+" IS "+literal(note))
@@ -141,10 +141,10 @@ func (b *builder) bare(ctx context.Context) error {
 func (b *builder) archive() ([]byte, error) {
 	r, err := b.d.cfg.Store.OpenStream(b.m.archive)
 	if err != nil {
-		return nil, records.Damaged(err)
+		return nil, database.Damaged(err)
 	}
 	data, err := io.ReadAll(r)
-	return data, records.Damaged(err)
+	return data, database.Damaged(err)
 }
 
 func (b *builder) restore(ctx context.Context, archive []byte, section string, jobs int) error {
@@ -180,7 +180,7 @@ func (b *builder) load(ctx context.Context, next <-chan int) error {
 	}
 	for i := range next {
 		t := b.m.State.Tables[i]
-		if err := b.d.seam("build: table"); err != nil {
+		if err := b.d.cfg.Failpoint.At("build: table"); err != nil {
 			return err
 		}
 		r, err := openRows(b.d.cfg.Store, b.m.rows[i])

@@ -11,7 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // props reads the properties of the session's database; absent ones of older

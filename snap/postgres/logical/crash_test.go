@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/cas"
@@ -55,7 +55,7 @@ func victim(arg string) {
 	must(err)
 	steps := 0
 	d, err := New(Config{App: "app-1", Name: "main", DSN: f.DSN, StateDir: filepath.Join(f.Dir, "state"), Store: store, Jobs: 1,
-		Seam: func(string) error {
+		Failpoint: func(string) error {
 			if steps++; steps == f.Step {
 				must(unix.Kill(os.Getpid(), unix.SIGKILL))
 				select {}
@@ -288,7 +288,7 @@ func TestServerKilledInDrop(t *testing.T) {
 		t.Run(do, func(t *testing.T) {
 			s, target, base := crashSubject(t, c)
 			p := func() *plan {
-				p, err := s.driver.loadPlan("", "op-1")
+				p, err := s.driver.Resumable("", "op-1")
 				check(t, err)
 				return p
 			}
@@ -324,7 +324,7 @@ func TestDiesInRehearsal(t *testing.T) {
 	s := newSubject(t, startCluster(t, pgtest.Options{}))
 	s.Mutate(t, 1)
 	id, before := s.capture(t), s.dump(t, "")
-	s.cfg.Seam = func(step string) error {
+	s.cfg.Failpoint = func(step string) error {
 		if step == "build: dress" {
 			panic(step)
 		}
@@ -342,7 +342,7 @@ func TestDiesInRehearsal(t *testing.T) {
 	if left := s.c.Psql(t, "postgres", `SELECT count(*) FROM pg_database WHERE datname LIKE '%\_\_mulligan\_%'`); left != "1" {
 		t.Fatalf("%s databases are left, not one", left)
 	}
-	s.cfg.Seam = nil
+	s.cfg.Failpoint = nil
 	s.Reopen(t)
 	check(t, s.driver.Sweep(t.Context(), snap.Gone{}))
 	s.leftovers(t)

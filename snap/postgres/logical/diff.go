@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"mulligan/snap"
-	"mulligan/snap/records"
+	"mulligan/snap/database"
 )
 
 // Diff says what happened to the database from one snapshot to another, or to
@@ -19,14 +19,15 @@ import (
 // or of tables as SCHEMA.TABLE.
 func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []string) ([]snap.Change, error) {
 	const op = "compare database snapshots"
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	var sides [2]*side
-	for i, id := range []snap.SnapshotID{from, to} {
-		var err error
-		if sides[i], err = d.side(ctx, op, id, sides[0]); err != nil {
-			return nil, d.classify(op, err)
+	err := d.Do(ctx, op, func() (err error) {
+		if sides[0], err = d.side(ctx, from, nil); err == nil {
+			sides[1], err = d.side(ctx, to, sides[0])
 		}
+		return err
+	})
+	if err != nil {
+		return nil, err
 	}
 	list := compare(d.login.database, sides[0], sides[1])
 	if len(paths) == 0 {
@@ -44,9 +45,9 @@ type side struct {
 }
 
 // side gives a stored state, or the live one, which is to be compared with other, if there is one.
-func (d *Driver) side(ctx context.Context, op string, id snap.SnapshotID, other *side) (*side, error) {
+func (d *Driver) side(ctx context.Context, id snap.SnapshotID, other *side) (*side, error) {
 	if id != "" {
-		root, err := d.records.Snapshot(op, id)
+		root, err := d.records.Snapshot("", id)
 		if err != nil {
 			return nil, err
 		}
@@ -73,10 +74,10 @@ func (d *Driver) storedSide(m *manifest) (*side, error) {
 	}
 	r, err := d.cfg.Store.OpenStream(m.text)
 	if err != nil {
-		return nil, records.Damaged(err)
+		return nil, database.Damaged(err)
 	}
 	text, err := io.ReadAll(r)
-	return &side{&m.State, text}, records.Damaged(err)
+	return &side{&m.State, text}, database.Damaged(err)
 }
 
 // entry is one object of the schema.
@@ -149,23 +150,7 @@ func compare(db string, a, b *side) []snap.Change {
 
 // differences are those of tables, sequences, large objects and the database's properties.
 func differences(a, b *state) (list []snap.Change) {
-	before, after := tablesOf(a), tablesOf(b)
-	for _, id := range slices.Sorted(maps.Keys(before)) {
-		if t := before[id]; after[id].Name == "" {
-			list = append(list, snap.Change{Path: id, Operation: snap.Delete,
-				Summary: fmt.Sprintf("DROP TABLE %s; it had %s", sqlName(t.Schema, t.Name), count(t.Rows))})
-		}
-	}
-	for _, id := range slices.Sorted(maps.Keys(after)) {
-		t := after[id]
-		old, was := before[id]
-		if !was {
-			list = append(list, snap.Change{Path: id, Operation: snap.Create,
-				Summary: fmt.Sprintf("CREATE TABLE %s (%s); %s", sqlName(t.Schema, t.Name), columnText(t.Columns), count(t.Rows))})
-		} else if said := tableChange(old, t); said != "" {
-			list = append(list, snap.Change{Path: id, Operation: snap.Modify, Summary: said})
-		}
-	}
+	list = database.Compare(tablesOf(a), tablesOf(b), "ALTER COLUMN")
 	return append(append(list, sequenceChanges(a, b)...), otherChanges(a, b)...)
 }
 
@@ -200,44 +185,20 @@ func textChange(a, b []byte) string {
 	return "the digest of the schema is another, and its text is the same"
 }
 
-func tablesOf(s *state) map[string]table {
-	m := map[string]table{}
+// tablesOf are the tables as database.Compare wants them.
+func tablesOf(s *state) (list []database.Object) {
 	for _, t := range s.Tables {
-		m[t.id()] = t
-	}
-	return m
-}
-
-// tableChange says how a table changed, or "".
-func tableChange(a, b table) string {
-	var said []string
-	name := sqlName(a.Schema, a.Name)
-	for _, c := range a.Columns {
-		if i := slices.IndexFunc(b.Columns, func(o column) bool { return o.Name == c.Name }); i < 0 {
-			said = append(said, fmt.Sprintf("ALTER TABLE %s DROP COLUMN %s", name, ident(c.Name)))
-		} else if o := b.Columns[i]; o != c {
-			said = append(said, fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s (was %s)", name, o.text(), c.text()))
+		o := database.Object{Path: t.id(), Kind: "TABLE", Name: sqlName(t.Schema, t.Name), Table: &database.Table{
+			Rows: database.Rows{N: t.Rows, Sum: t.Sum}, Details: []database.Detail{{Name: "its rows that are captured are those", Value: t.Where}},
+		}}
+		o.Create = fmt.Sprintf("CREATE TABLE %s (%s)", o.Name, columnText(t.Columns))
+		for _, c := range t.Columns {
+			o.Columns = append(o.Columns, database.Column{Name: ident(c.Name), Definition: c.text()})
 		}
+		list = append(list, o)
 	}
-	for _, c := range b.Columns {
-		if !slices.ContainsFunc(a.Columns, func(o column) bool { return o.Name == c.Name }) {
-			said = append(said, fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s", name, c.text()))
-		}
-	}
-	if len(said) == 0 && !slices.Equal(a.Columns, b.Columns) {
-		said = append(said, fmt.Sprintf("its columns are in the order %s, were %s", namesOf(b.Columns), namesOf(a.Columns)))
-	}
-	switch {
-	case b.Rows != a.Rows:
-		more := fmt.Sprintf("%d more", b.Rows-a.Rows)
-		if b.Rows < a.Rows {
-			more = fmt.Sprintf("%d fewer", a.Rows-b.Rows)
-		}
-		said = append(said, fmt.Sprintf("%s, were %d (%s)", count(b.Rows), a.Rows, more))
-	case b.Sum != a.Sum && len(said) == 0:
-		said = append(said, fmt.Sprintf("%s, as many as before, with other content", count(b.Rows)))
-	}
-	return strings.Join(said, "; ")
+	slices.SortFunc(list, func(a, b database.Object) int { return strings.Compare(a.Path, b.Path) })
+	return list
 }
 
 func sequenceChanges(a, b *state) (list []snap.Change) {
@@ -351,13 +312,6 @@ func summarize(list []snap.Change) string {
 		said = append(said, fmt.Sprintf("and %d more", n))
 	}
 	return strings.Join(said, "; ")
-}
-
-func count(n int64) string {
-	if n == 1 {
-		return "1 row"
-	}
-	return fmt.Sprintf("%d rows", n)
 }
 
 func (c column) text() string { return ident(c.Name) + " " + c.Type + c.Rest }

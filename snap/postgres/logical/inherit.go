@@ -159,7 +159,10 @@ func follow(s *state, list []*relation) {
 	if s == nil {
 		return
 	}
-	tables := tablesOf(s)
+	tables := map[string]table{}
+	for _, t := range s.Tables {
+		tables[t.id()] = t
+	}
 	for _, r := range list {
 		was, ok := tables[r.table.id()]
 		if !ok || len(was.Columns) != len(r.table.Columns) {

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"io"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // Limits of what comes from a server by way of pg_dump, in bytes, and of the

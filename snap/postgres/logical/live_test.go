@@ -14,7 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/postgres/pgtest"
 	"mulligan/snap/snaptest"
@@ -38,6 +38,7 @@ func (s *subject) prepare(t *testing.T, target snap.SnapshotID) snap.Switch {
 	id := snap.RestoreID(fmt.Sprintf("op-%012d", ids.Add(1)))
 	sw, err := s.driver.Prepare(t.Context(), snap.RestoreRequest{ID: id, Target: target, Base: s.capture(t)})
 	check(t, err)
+	s.prepared = id
 	return sw
 }
 
@@ -250,7 +251,7 @@ func (s *subject) clients(t *testing.T, n int, sql string) (stop func() int64) {
 func (s *subject) countReads(t *testing.T) *int {
 	t.Helper()
 	reads := new(int)
-	s.cfg.Seam = func(step string) error {
+	s.cfg.Failpoint = func(step string) error {
 		if step == "read: rows" {
 			*reads++
 		}
@@ -394,14 +395,14 @@ func TestBusyServer(t *testing.T) {
 	stop := other.clients(t, 3, "INSERT INTO t VALUES (1)")
 	defer stop()
 	asides := 0
-	s.cfg.Seam = func(step string) error {
+	s.cfg.Failpoint = func(step string) error {
 		if step == "aside: read" {
 			asides++
 		}
 		return nil
 	}
 	s.Reopen(t)
-	sw, err := s.driver.Resume(t.Context(), sw.(*dbSwitch).id)
+	sw, err := s.driver.Resume(t.Context(), s.prepared)
 	check(t, err)
 	check(t, sw.Commit(t.Context()))
 	s.lives(t, "committed", before)
@@ -415,15 +416,15 @@ func TestBusyServer(t *testing.T) {
 	// A crash while it is aside, and a write that came too late to be seen before.
 	for _, crash := range []bool{true, false} {
 		sw = s.prepare(t, good)
-		id := sw.(*dbSwitch).id
+		id := s.prepared
 		broken := errors.New("broken")
-		s.cfg.Seam = func(step string) error {
+		s.cfg.Failpoint = func(step string) error {
 			switch {
 			case step != "aside: read":
 			case crash:
 				panic(broken)
 			default:
-				p, err := s.driver.readPlan("", id)
+				p, err := s.driver.Resumable("", id)
 				check(t, err)
 				c.Psql(t, p.Old, "INSERT INTO public.fast VALUES (77)")
 			}
@@ -440,7 +441,7 @@ func TestBusyServer(t *testing.T) {
 			}()
 			err = sw.Commit(t.Context())
 		}()
-		s.cfg.Seam = nil
+		s.cfg.Failpoint = nil
 		s.Reopen(t)
 		sw, resumeErr := s.driver.Resume(t.Context(), id)
 		check(t, resumeErr)

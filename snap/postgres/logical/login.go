@@ -12,7 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap/postgres/pglogin"
 	"mulligan/snap/postgres/pgwire"
 )

@@ -4,13 +4,13 @@ import (
 	"unicode/utf8"
 
 	"mulligan/snap"
-	"mulligan/snap/records"
+	"mulligan/snap/database"
 )
 
 // plan is what is kept of a switch. It is written before anything is made on the
 // server, so that what a crash leaves there is known.
 type plan struct {
-	records.Plan
+	database.Plan
 	TargetHash  string
 	New, Old    string   // names: of the new database before the switch, of the live one after it
 	NewOID      uint32   // 0: the target is that there is none
@@ -23,23 +23,6 @@ type plan struct {
 	Exchanged   uint64   // id of the transaction that made the new database live; 0: not known
 }
 
-// loadPlan reads the plan of a switch that is prepared at least.
-func (d *Driver) loadPlan(op string, id snap.RestoreID) (*plan, error) {
-	p, err := d.readPlan(op, id)
-	if err == nil && !p.There() {
-		return nil, d.records.NoSwitch(op, id)
-	}
-	return p, err
-}
-
-func (d *Driver) readPlan(op string, id snap.RestoreID) (*plan, error) {
-	p := &plan{}
-	if err := d.records.Load(op, id, p); err != nil {
-		return nil, err
-	}
-	return p, nil
-}
-
 // beside is the name of a database beside db that belongs to a switch. The
 // server allows 63 bytes.
 func beside(db string, id snap.RestoreID, which string) string {
@@ -49,6 +32,11 @@ func beside(db string, id snap.RestoreID, which string) string {
 		keep--
 	}
 	return db[:keep] + suffix
+}
+
+// name fills in the names of the switch's databases.
+func (d *Driver) name(p *plan) {
+	p.New, p.Old = beside(d.login.database, p.ID, "new"), beside(d.login.database, p.ID, "old")
 }
 
 // note is the comment on a database of ours.

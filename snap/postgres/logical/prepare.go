@@ -2,44 +2,43 @@ package logical
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
-	"mulligan/snap/records"
+	"mulligan/snap/database"
 )
 
-// Prepare builds the target as a second database on the server, and proves it.
-// Under an id that has one of the same content already, only the base is new.
-func (d *Driver) Prepare(ctx context.Context, req snap.RestoreRequest) (snap.Switch, error) {
-	const op = "prepare database restore"
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if len(beside("", req.ID, "new")) > 63 {
-		return nil, errs.New(errs.Invalid, op, "%q is not a restore id", req.ID)
+// Plan says what differs, finds the live database, and refuses what the role may not do.
+func (e engine) Plan(ctx context.Context, p, old *plan, target, base cas.Root) error {
+	e.d.name(p)
+	if len(beside("", p.ID, "new")) > 63 {
+		return errs.New(errs.Invalid, "", "%q is not a restore id", p.ID)
 	}
-	old, err := d.readPlan(op, req.ID)
-	var head *records.Plan
-	if err == nil {
-		head = old.Head()
-	}
-	target, base, err := d.records.Ends(op, req, head)
+	end, err := e.d.loadEnds(target, base)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if err := ctx.Err(); err != nil {
-		return nil, errs.Wrap(errs.Unavailable, op, err)
+	if p.Changes, err = e.d.changes(end); err != nil {
+		return err
 	}
-	p, err := d.prepare(ctx, req, old, target, base)
+	p.TargetHash = end.target.State.hash().String()
+	p.Comment, p.BaseComment, p.Clean = end.target.State.Props.Comment, end.base.State.Props.Comment, end.base.Identity
+	if old != nil {
+		p.Roles = old.Roles
+	}
+	out, err := e.d.outside(ctx)
 	if err != nil {
-		return nil, d.classify(op, err)
+		return err
 	}
-	return &dbSwitch{d: d, id: req.ID, changes: p.Changes}, nil
+	defer out.close()
+	if p.BaseOID, err = out.oidOf(ctx, e.d.login.database); err != nil {
+		return err
+	}
+	return e.d.allowed(ctx, out, end)
 }
 
 // ends are the two states of a switch.
@@ -53,53 +52,31 @@ func (d *Driver) loadEnds(target, base cas.Root) (e ends, err error) {
 	return e, err
 }
 
-func (d *Driver) prepare(ctx context.Context, req snap.RestoreRequest, old *plan, target, base cas.Root) (p *plan, err error) {
-	e, err := d.loadEnds(target, base)
+// Build makes the target as a second database on the server, and proves it. Where old has one
+// of the same content already, that is taken.
+func (e engine) Build(ctx context.Context, p, old *plan, target, base cas.Root) error {
+	end, err := e.d.loadEnds(target, base)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if err := d.cfg.Store.Check(ctx, base.Name, false); err != nil {
-		return nil, err
-	}
-	changes, err := d.changes(e)
+	out, err := e.d.outside(ctx)
 	if err != nil {
-		return nil, err
-	}
-	p = &plan{
-		Plan: records.NewPlan(req, records.Preparing, changes), TargetHash: e.target.State.hash().String(),
-		New: beside(d.login.database, req.ID, "new"), Old: beside(d.login.database, req.ID, "old"),
-		Comment: e.target.State.Props.Comment, BaseComment: e.base.State.Props.Comment, Clean: e.base.Identity,
-	}
-	out, err := d.outside(ctx)
-	if err != nil {
-		return nil, err
+		return err
 	}
 	defer out.close()
-	if p.BaseOID, err = out.oidOf(ctx, d.login.database); err != nil {
-		return nil, err
-	}
-	reuse, err := d.reusable(ctx, out, old, p)
+	reuse, err := e.d.reusable(ctx, out, old, p)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if reuse {
-		p.NewOID, p.Proven, p.Roles = old.NewOID, old.Proven, old.Roles
-	} else if err := d.construct(ctx, out, old, p, e); err != nil {
-		if sqlState(err) == stateDiskFull {
-			d.empty(p, e.target)
-		}
-		return nil, errs.Also(err, d.abort(out, p, 6*connectTimeout))
+		p.NewOID, p.Proven = old.NewOID, old.Proven
+		return nil
 	}
-	if err := d.records.Hold(p.Head(), target, base); err != nil {
-		return nil, errs.Also(err, d.abort(out, p, 6*connectTimeout))
+	err = e.d.construct(ctx, out, p, end)
+	if sqlState(err) == stateDiskFull {
+		e.d.empty(p, end.target)
 	}
-	if err := d.seam("prepare: install"); err != nil {
-		return nil, err
-	}
-	if err := d.records.Advance(p, records.Prepared); err != nil {
-		return nil, err
-	}
-	return p, d.records.Release(req.ID, req.Target, req.Base)
+	return err
 }
 
 // changes says what happened from the target to the base: what the restore undoes.
@@ -117,7 +94,7 @@ func (d *Driver) changes(e ends) ([]snap.Change, error) {
 
 // reusable reports whether what old built is what p wants, and is still there.
 func (d *Driver) reusable(ctx context.Context, out *conn, old, p *plan) (bool, error) {
-	if old == nil || old.Phase != records.Prepared || old.TargetHash != p.TargetHash || old.NewOID == 0 {
+	if old == nil || old.Phase != database.Prepared || old.TargetHash != p.TargetHash || old.NewOID == 0 {
 		return false, nil
 	}
 	oid, err := out.oidOf(ctx, p.New)
@@ -125,16 +102,7 @@ func (d *Driver) reusable(ctx context.Context, out *conn, old, p *plan) (bool, e
 }
 
 // construct builds the target's database.
-func (d *Driver) construct(ctx context.Context, out *conn, old, p *plan, e ends) error {
-	if old != nil {
-		p.Roles = old.Roles
-	}
-	if err := d.allowed(ctx, out, e); err != nil {
-		return err
-	}
-	if err := d.records.Advance(p, records.Preparing); err != nil {
-		return err
-	}
+func (d *Driver) construct(ctx context.Context, out *conn, p *plan, e ends) error {
 	if err := d.drop(ctx, out, p.New); err != nil {
 		return err
 	}
@@ -222,28 +190,6 @@ func (d *Driver) isBase(ctx context.Context, base *manifest) (bool, error) {
 	defer c.close()
 	now, err := c.identify(ctx)
 	return now.surely(base.Identity), err
-}
-
-// abort drops what a preparation that failed has made, with a context of its own.
-func (d *Driver) abort(out *conn, p *plan, within time.Duration) error {
-	ctx, cancel := context.WithTimeout(context.Background(), within)
-	defer cancel()
-	if out.IsClosed() {
-		again, err := d.outside(ctx)
-		if err != nil {
-			return nil // the server is gone: Sweep will do it, by the plan
-		}
-		defer again.close()
-		out = again
-	}
-	err := d.drop(ctx, out, p.New)
-	if err == nil {
-		err = d.dropRoles(ctx, out, p)
-	}
-	if out.IsClosed() {
-		return nil // likewise
-	}
-	return errs.Also(err, errors.Join(d.records.Release(p.ID), d.records.Drop(string(p.ID))))
 }
 
 // empty frees the space that tables took, on a disk that is full: to drop a
@@ -372,71 +318,32 @@ func (d *Driver) dropRoles(ctx context.Context, out *conn, p *plan) error {
 	return nil
 }
 
-// Resume returns the switch that an earlier process prepared.
-func (d *Driver) Resume(_ context.Context, id snap.RestoreID) (snap.Switch, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	p, err := d.loadPlan("resume database restore", id)
+// Drop drops the databases of a switch that are not the live one. Where the live one was
+// on its way, it is put back.
+func (e engine) Drop(ctx context.Context, p *plan) (left []string, err error) {
+	e.d.name(p)
+	out, err := e.d.outside(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return &dbSwitch{d: d, id: id, changes: p.Changes}, nil
-}
-
-// sweepSwitches drops the switches that are gone, and those without a plan or that were never prepared, with their databases.
-// The live database stays what it is.
-func (d *Driver) sweepSwitches(ctx context.Context, gone []snap.RestoreID) error {
-	names, err := d.records.Switches()
-	if err != nil {
-		return err
-	}
-	for _, name := range names {
-		if d.records.Whole(name) && !slices.Contains(gone, snap.RestoreID(name)) && !d.unprepared(snap.RestoreID(name)) {
-			continue
-		}
-		if err := d.sweepSwitch(ctx, name); err != nil {
-			return fmt.Errorf("restore %s: %w", strings.ToValidUTF8(name, "?"), err)
-		}
-	}
-	return nil
-}
-
-// unprepared reports whether a preparation, or a rehearsal, was cut short: Resume finds no such switch.
-func (d *Driver) unprepared(id snap.RestoreID) bool {
-	p, err := d.readPlan("", id)
-	return err == nil && !p.There()
-}
-
-func (d *Driver) sweepSwitch(ctx context.Context, name string) error {
-	p, err := d.readPlan("", snap.RestoreID(name))
-	if errs.KindOf(err) == errs.NotFound {
-		return d.records.Drop(name) // half gone
-	}
-	if err != nil {
-		return err
-	}
-	out, err := d.outside(ctx)
-	if err != nil {
-		return err
-	}
 	defer out.close()
-	at, err := d.look(ctx, out, p)
+	at, err := e.d.look(ctx, out, p)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if p.Phase != records.Committed && p.away(at) && !p.there(at) { // half: what was live is put back
-		if _, err := d.exchange(ctx, out, d.backSteps(p, at), nil); err != nil {
-			return err
+	if p.Reached != database.Committed && p.away(at) && !p.there(at) {
+		if _, err := e.d.exchange(ctx, out, e.d.backSteps(p, at), nil); err != nil {
+			return nil, err
 		}
 		at = position{}
 	}
-	return d.clear(ctx, out, p, p.Phase == records.Committed || p.there(at))
+	return nil, e.d.clear(ctx, out, p, p.Reached == database.Committed || p.there(at))
 }
 
-// clear drops the databases of a switch that are not the live one, and what is
-// known of it. done tells whether the target is live for good.
+// clear drops the databases of a switch that are not the live one. done tells whether the
+// target is live for good; otherwise the roles that were made for it go too.
 func (d *Driver) clear(ctx context.Context, out *conn, p *plan, done bool) error {
-	if err := d.seam("clear: databases"); err != nil {
+	if err := d.cfg.Failpoint.At("clear: databases"); err != nil {
 		return err
 	}
 	if err := d.dropOurs(ctx, out, p.New, p.NewOID); err != nil {
@@ -449,10 +356,7 @@ func (d *Driver) clear(ctx context.Context, out *conn, p *plan, done bool) error
 	} else if err := d.dropRoles(ctx, out, p); err != nil {
 		return err
 	}
-	if err := d.seam("clear: plan"); err != nil {
-		return err
-	}
-	return errors.Join(d.records.Drop(string(p.ID)), d.records.Release(p.ID))
+	return d.cfg.Failpoint.At("clear: plan")
 }
 
 // dropOurs drops a database by its name, if it is the one with the OID. A

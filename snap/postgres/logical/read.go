@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/postgres/pglogin"
@@ -92,7 +92,7 @@ func (r *reader) run(ctx context.Context) (m *manifest, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := r.d.seam("read: rows"); err != nil {
+	if err := r.d.cfg.Failpoint.At("read: rows"); err != nil {
 		return nil, err
 	}
 	group, gctx := errgroup.WithContext(ctx)
@@ -143,7 +143,7 @@ func (r *reader) begin(ctx context.Context) (err error) {
 	if r.d.exported != nil {
 		r.d.exported(r.snapshot)
 	}
-	return r.d.seam("read: snapshot")
+	return r.d.cfg.Failpoint.At("read: snapshot")
 }
 
 // catalog reads all but rows and the schema's text, with the tables locked.

@@ -3,16 +3,11 @@ package logical
 import (
 	"context"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
-	"mulligan/snap/records"
 )
 
 var _ snap.Rehearser = (*Driver)(nil)
-
-// rehearsalDrop bounds how long the copy that a rehearsal made is dropped. What stays is for
-// Sweep, by the plan.
-const rehearsalDrop = connectTimeout
 
 // Shape names a snapshot's schema. It is "" where there was no database.
 func (d *Driver) Shape(id snap.SnapshotID) (string, error) {
@@ -54,22 +49,18 @@ func (d *Driver) Rehearse(ctx context.Context, as snap.RestoreID, id snap.Snapsh
 		return d.classify(op, err)
 	}
 	defer out.close()
-	p := &plan{
-		Plan: records.NewPlan(snap.RestoreRequest{ID: as, Target: id, Base: id}, records.Preparing, nil),
-		New:  beside(d.login.database, as, "new"), Old: beside(d.login.database, as, "old"),
-	}
 	if err := d.allowed(ctx, out, ends{target: m, base: m}); err != nil {
 		return d.classify(op, err)
 	}
-	if err := d.records.Advance(p, records.Preparing); err != nil {
-		return d.classify(op, err)
-	}
-	err = d.makeRoles(ctx, out, p, m.Roles)
-	if err == nil {
-		_, err = d.build(ctx, out, p.New, d.note(p), m)
-	}
-	if sqlState(err) == stateDiskFull {
-		d.empty(p, m)
-	}
-	return d.classify(op, errs.Also(err, d.abort(out, p, rehearsalDrop)))
+	return d.RehearseWith(ctx, as, id, func(p *plan) error {
+		d.name(p)
+		err := d.makeRoles(ctx, out, p, m.Roles)
+		if err == nil {
+			_, err = d.build(ctx, out, p.New, d.note(p), m)
+		}
+		if sqlState(err) == stateDiskFull {
+			d.empty(p, m)
+		}
+		return err
+	})
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/zeebo/blake3"
 
 	"mulligan/snap/cas"
-	"mulligan/snap/records"
+	"mulligan/snap/database"
 )
 
 // Rows are kept as COPY writes them, cut into pieces where a row's hash says
@@ -169,7 +169,7 @@ type rowReader struct {
 
 func openRows(s *cas.Store, node cas.Hash) (*rowReader, error) {
 	_, refs, err := s.Node(node)
-	return &rowReader{store: s, refs: refs}, records.Damaged(err)
+	return &rowReader{store: s, refs: refs}, database.Damaged(err)
 }
 
 // Read gives the next bytes.
@@ -181,7 +181,7 @@ func (r *rowReader) Read(p []byte) (int, error) {
 			return 0, io.EOF
 		}
 		r.piece, r.err = r.store.Get(r.refs[0])
-		r.refs, r.err = r.refs[1:], records.Damaged(r.err)
+		r.refs, r.err = r.refs[1:], database.Damaged(r.err)
 	}
 	if r.err != nil {
 		return 0, r.err

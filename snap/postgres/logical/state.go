@@ -9,10 +9,10 @@ import (
 
 	"github.com/zeebo/blake3"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
-	"mulligan/snap/records"
+	"mulligan/snap/database"
 )
 
 // state is everything of a database that a restore brings back. Equal states
@@ -145,7 +145,7 @@ func (m *manifest) store(b *cas.Batch) (cas.Hash, error) {
 func load(s *cas.Store, node cas.Hash) (*manifest, error) {
 	data, refs, err := s.Node(node)
 	if err != nil {
-		return nil, records.Damaged(err)
+		return nil, database.Damaged(err)
 	}
 	m := &manifest{}
 	if err := json.Unmarshal(data, m); err != nil || len(refs) != 3+len(m.State.Tables) {

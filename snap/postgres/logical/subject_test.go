@@ -45,10 +45,11 @@ func (s *subject) Slow() bool { return !snaptest.Long() }
 
 // subject is a database of an app, whose owner is no superuser, with a driver over it.
 type subject struct {
-	c      *pgtest.Cluster
-	db     string
-	cfg    Config
-	driver *Driver
+	prepared snap.RestoreID // by prepare, the last time
+	c        *pgtest.Cluster
+	db       string
+	cfg      Config
+	driver   *Driver
 }
 
 var subjects atomic.Int64

@@ -6,45 +6,13 @@ import (
 	"slices"
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
-	"mulligan/snap/records"
+	"mulligan/snap/cas"
+	"mulligan/snap/database"
 )
 
-// dbSwitch is a restore under way. What it knows is on disk, in the plan; how
-// far it got is in the databases' names.
-type dbSwitch struct {
-	d       *Driver
-	id      snap.RestoreID
-	changes []snap.Change
-}
-
-// Changes says what happened to the database since the target.
-func (s *dbSwitch) Changes(limit int) ([]snap.Change, int) {
-	return s.changes[:max(0, min(limit, len(s.changes)))], len(s.changes)
-}
-
-// with calls f with the plan, one at a time, and gives its error a kind.
-func (s *dbSwitch) with(ctx context.Context, op string, f func(*plan) error) error {
-	s.d.mu.Lock()
-	defer s.d.mu.Unlock()
-	if err := ctx.Err(); err != nil {
-		return errs.Wrap(errs.Unavailable, op, err)
-	}
-	p, err := s.d.loadPlan(op, s.id)
-	if err == nil {
-		err = f(p)
-	}
-	return s.d.classify(op, err)
-}
-
-func (d *Driver) planEnds(p *plan) (e ends, err error) {
-	target, base, err := d.records.Held(p.Head())
-	if err != nil {
-		return e, err
-	}
-	return d.loadEnds(target, base)
-}
+// How far a switch got is in the databases' names.
 
 // position is where the databases of a switch are: the OIDs that the live name
 // and the old name stand for, 0 for none.
@@ -71,38 +39,34 @@ func (p *plan) there(at position) bool {
 	return p.away(at) && (p.NewOID == 0 || at.live == p.NewOID)
 }
 
-// Stale reports whether the live state is no longer the base.
-func (s *dbSwitch) Stale(ctx context.Context) (stale bool, err error) {
-	err = s.with(ctx, "look for later writes to database", func(p *plan) error {
-		stale, err = s.d.stale(ctx, p)
-		return err
-	})
-	return stale, err
+// Stale compares the live state with the base.
+func (e engine) Stale(ctx context.Context, p *plan, base cas.Root) (bool, error) {
+	from, err := load(e.d.cfg.Store, base.Hash)
+	if err != nil {
+		return false, err
+	}
+	return e.d.stale(ctx, p, from)
 }
 
 // Warm notes how the database is by now: what else has happened on its server
 // since Prepare need not be told from writes to it while the app is down.
-func (s *dbSwitch) Warm(ctx context.Context) error {
-	_, err := s.Stale(ctx)
+func (e engine) Warm(ctx context.Context, p *plan, base cas.Root) error {
+	_, err := e.Stale(ctx, p, base)
 	return err
 }
 
 // stale compares the live state with the base, by its identity or, where that
 // has moved on, by reading it. In the plan it notes an identity that is good.
-func (d *Driver) stale(ctx context.Context, p *plan) (bool, error) {
-	e, err := d.planEnds(p)
-	if err != nil {
-		return false, err
-	}
+func (d *Driver) stale(ctx context.Context, p *plan, base *manifest) (bool, error) {
 	same, err := d.isBase(ctx, &manifest{Identity: p.Clean})
 	if err != nil || same {
 		return false, err
 	}
-	now, err := d.readLive(ctx, nil, &e.base.State)
+	now, err := d.readLive(ctx, nil, &base.State)
 	if err != nil {
 		return false, err
 	}
-	if e.base.post(now) != e.base.State.hash() {
+	if base.post(now) != base.State.hash() {
 		return true, nil
 	}
 	p.Clean = now.Identity
@@ -110,37 +74,26 @@ func (d *Driver) stale(ctx context.Context, p *plan) (bool, error) {
 }
 
 // Commit exchanges the databases' names, ending every session of the live one.
-func (s *dbSwitch) Commit(ctx context.Context) error {
-	const op = "restore database"
-	return s.with(ctx, op, func(p *plan) error {
-		if p.Phase == records.Committed {
-			return nil
-		}
-		if err := p.Forward(op); err != nil {
+func (e engine) Commit(ctx context.Context, p *plan, _, base cas.Root) error {
+	from, err := load(e.d.cfg.Store, base.Hash)
+	if err != nil {
+		return err
+	}
+	out, err := e.d.outside(ctx)
+	if err != nil {
+		return err
+	}
+	defer out.close()
+	at, err := e.d.look(ctx, out, p)
+	if err != nil || p.there(at) {
+		return err
+	}
+	if p.away(at) { // half, and the process died
+		if _, err := e.d.exchange(ctx, out, e.d.backSteps(p, at), nil); err != nil {
 			return err
 		}
-		out, err := s.d.outside(ctx)
-		if err != nil {
-			return err
-		}
-		defer out.close()
-		at, err := s.d.look(ctx, out, p)
-		if err != nil {
-			return err
-		}
-		if p.there(at) {
-			return s.d.records.Advance(p, records.Committed)
-		}
-		if p.away(at) { // half, and the process died
-			if _, err := s.d.exchange(ctx, out, s.d.backSteps(p, at), nil); err != nil {
-				return err
-			}
-		}
-		if err := s.d.forward(ctx, out, p); err != nil {
-			return err
-		}
-		return s.d.records.Advance(p, records.Committed)
-	})
+	}
+	return e.d.forward(ctx, out, p, from)
 }
 
 // quickTries is how often an exchange is begun again because somebody wrote to
@@ -148,16 +101,16 @@ func (s *dbSwitch) Commit(ctx context.Context) error {
 const quickTries = 3
 
 // forward makes the target live, if what is live is still the base then.
-func (d *Driver) forward(ctx context.Context, out *conn, p *plan) error {
+func (d *Driver) forward(ctx context.Context, out *conn, p *plan, base *manifest) error {
 	for range quickTries {
-		stale, err := d.stale(ctx, p)
+		stale, err := d.stale(ctx, p, base)
 		if err != nil {
 			return err
 		}
 		if stale {
 			return snap.Changed("", "database "+d.login.database)
 		}
-		if err := d.records.Advance(p, records.Committing); err != nil {
+		if err := d.records.Advance(p, database.Committing); err != nil {
 			return err
 		}
 		p.Exchanged, err = d.exchange(ctx, out, d.forwardSteps(p), func(eye *conn) error { return d.still(ctx, eye, p) })
@@ -168,7 +121,7 @@ func (d *Driver) forward(ctx context.Context, out *conn, p *plan) error {
 	if p.NewOID == 0 {
 		return errs.New(errs.Busy, "", "other databases of the server are being written to all the time").WithHint("try again when they are quiet")
 	}
-	return d.forwardAside(ctx, out, p)
+	return d.forwardAside(ctx, out, p, base)
 }
 
 // still fails with errMoved when anything was committed on the server since the
@@ -186,23 +139,19 @@ func (d *Driver) still(ctx context.Context, eye *conn, p *plan) error {
 
 // forwardAside is forward for a server whose other databases are never quiet:
 // it moves the live database aside, where no client finds it, and looks at it there.
-func (d *Driver) forwardAside(ctx context.Context, out *conn, p *plan) error {
-	e, err := d.planEnds(p)
-	if err != nil {
-		return err
-	}
+func (d *Driver) forwardAside(ctx context.Context, out *conn, p *plan, base *manifest) error {
 	steps := d.forwardSteps(p)
 	if _, err := d.exchange(ctx, out, steps[:1], nil); err != nil {
 		return err
 	}
-	if err := d.seam("aside: read"); err != nil {
+	if err := d.cfg.Failpoint.At("aside: read"); err != nil {
 		return err
 	}
-	now, err := d.read(ctx, p.Old, nil, &e.base.State)
+	now, err := d.read(ctx, p.Old, nil, &base.State)
 	if err == nil {
 		now.State.Props.Comment = p.BaseComment // or ours, after a mark
 	}
-	if err == nil && e.base.post(now) != e.base.State.hash() {
+	if err == nil && base.post(now) != base.State.hash() {
 		err = snap.Changed("", "database "+d.login.database)
 	}
 	if err == nil {
@@ -221,66 +170,42 @@ func (d *Driver) forwardAside(ctx context.Context, out *conn, p *plan) error {
 	return nil
 }
 
-// Undo gives the names back, if a Commit exchanged them. What was written after
-// Commit is lost; what was written while there was no Commit stays.
-func (s *dbSwitch) Undo(ctx context.Context) error {
-	return s.with(ctx, "undo the restore of database", func(p *plan) error {
-		switch p.Phase {
-		case records.Undone:
-			return nil
-		case records.Prepared:
-			return s.d.records.Advance(p, records.Undone)
-		}
-		out, err := s.d.outside(ctx)
-		if err != nil {
-			return err
-		}
-		defer out.close()
-		at, err := s.d.look(ctx, out, p)
-		if err != nil {
-			return err
-		}
-		if p.away(at) {
-			if err := s.d.records.Advance(p, records.Undoing); err != nil {
-				return err
-			}
-			if _, err := s.d.exchange(ctx, out, s.d.backSteps(p, at), nil); err != nil {
-				return err
-			}
-		}
-		return s.d.records.Advance(p, records.Undone)
-	})
+// Undo gives the names back, if a Commit exchanged them.
+func (e engine) Undo(ctx context.Context, p *plan, _, _ cas.Root) error {
+	out, err := e.d.outside(ctx)
+	if err != nil {
+		return err
+	}
+	defer out.close()
+	at, err := e.d.look(ctx, out, p)
+	if err != nil || !p.away(at) {
+		return err
+	}
+	_, err = e.d.exchange(ctx, out, e.d.backSteps(p, at), nil)
+	return err
 }
 
-// Check compares what is live with what it is to be. It reads all of it again,
-// unless nothing can have changed since Prepare read it: on a large database
-// that is most of the time that the app is down.
-func (s *dbSwitch) Check(ctx context.Context) (proof snap.Proof, err error) {
-	err = s.with(ctx, "check the restore of database", func(p *plan) error {
-		e, err := s.d.planEnds(p)
-		if err != nil {
-			return err
+// ReadBack reads what is live, unless nothing can have changed since Prepare read it: on a
+// large database that is most of the time that the app is down.
+func (e engine) ReadBack(ctx context.Context, p *plan, root cas.Root) (hash snap.Hash, notes []string, err error) {
+	want, err := load(e.d.cfg.Store, root.Hash)
+	if err != nil {
+		return hash, nil, err
+	}
+	if !p.Back() {
+		if same, err := e.d.untouched(ctx, p); err != nil || same {
+			return want.State.hash(), want.Notes, err
 		}
-		want := e.target
-		if p.Back() {
-			want = e.base
-		} else if same, err := s.d.untouched(ctx, p); err != nil || same {
-			proof = snap.Proof{Pre: e.base.State.hash(), Post: want.State.hash(), Want: want.State.hash(), Match: true, Notes: want.Notes}
-			return err
-		}
-		now, err := s.d.readLive(ctx, nil, &want.State)
-		if err != nil {
-			return err
-		}
-		proof = snap.Proof{Pre: e.base.State.hash(), Post: want.post(now), Want: want.State.hash()}
-		proof.Match = proof.Post == proof.Want
-		proof.Notes = append(want.rolesChanged(now), want.Notes...)
-		if !want.comparable(now) {
-			proof.Notes = append(proof.Notes, "Another version of PostgreSQL captured this: tables, columns and rows were compared, and not the text of the schema.")
-		}
-		return nil
-	})
-	return proof, err
+	}
+	now, err := e.d.readLive(ctx, nil, &want.State)
+	if err != nil {
+		return hash, nil, err
+	}
+	notes = append(want.rolesChanged(now), want.Notes...)
+	if !want.comparable(now) {
+		notes = append(notes, "Another version of PostgreSQL captured this: tables, columns and rows were compared, and not the text of the schema.")
+	}
+	return want.post(now), notes, nil
 }
 
 // untouched reports whether what is live is surely the new database as Prepare
@@ -312,27 +237,6 @@ func (m *manifest) rolesChanged(now *manifest) (notes []string) {
 		}
 	}
 	return notes
-}
-
-// Finish drops what was kept for Undo. A restore that is half done must be
-// committed or undone first.
-func (s *dbSwitch) Finish(ctx context.Context) error {
-	const op = "finish the restore of database"
-	err := s.with(ctx, op, func(p *plan) error {
-		out, err := s.d.outside(ctx)
-		if err != nil {
-			return err
-		}
-		defer out.close()
-		if err := p.Ended(op); err != nil {
-			return err
-		}
-		return s.d.clear(ctx, out, p, p.Phase == records.Committed)
-	})
-	if errs.KindOf(err) == errs.NotFound {
-		return nil
-	}
-	return err
 }
 
 // step is one statement about a database.
@@ -399,7 +303,7 @@ func (d *Driver) exchange(ctx context.Context, out *conn, steps []step, sure fun
 		return 0, err
 	}
 	defer eye.close()
-	if err := d.seam("exchange: begin"); err != nil {
+	if err := d.cfg.Failpoint.At("exchange: begin"); err != nil {
 		return 0, err
 	}
 	if err := d.takeAlone(ctx, out, eye, steps[0]); err != nil {
@@ -412,7 +316,7 @@ func (d *Driver) exchange(ctx context.Context, out *conn, steps []step, sure fun
 		xid, err = out.finish(ctx, steps[1:]...)
 	}
 	if err == nil {
-		err = d.seam("exchange: commit")
+		err = d.cfg.Failpoint.At("exchange: commit")
 	}
 	if err != nil {
 		return 0, errs.Also(err, out.exec(ctx, "ROLLBACK"))
@@ -420,7 +324,7 @@ func (d *Driver) exchange(ctx context.Context, out *conn, steps []step, sure fun
 	if err := out.exec(ctx, "COMMIT"); err != nil {
 		return 0, err
 	}
-	return xid, d.seam("exchange: done")
+	return xid, d.cfg.Failpoint.At("exchange: done")
 }
 
 // takeAlone begins the transaction with its first step, which the server

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"testing/iotest"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap/cas"
 	"mulligan/snap/postgres/pglogin"
 	"mulligan/testkit"

@@ -15,7 +15,7 @@ import (
 
 	"github.com/jackc/pgpassfile"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/privsep"
 )
 

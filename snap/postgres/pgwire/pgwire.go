@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // Limits of what a server may send, in bytes. The rows of COPY are not held: the

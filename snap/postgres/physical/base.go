@@ -11,7 +11,8 @@ import (
 
 	"github.com/zeebo/blake3"
 
-	"mulligan/ipc/errs"
+	"mulligan/durable"
+	"mulligan/errs"
 )
 
 // takeBase copies the data folder of the running server ("Making a Base Backup
@@ -49,10 +50,10 @@ func (d *Driver) takeBase(ctx context.Context) (err error) {
 	}
 	sum := blake3.Sum256(list)
 	b.Sums = hex.EncodeToString(sum[:])
-	if err := d.seam("base: record"); err != nil {
+	if err := d.cfg.Failpoint.At("base: record"); err != nil {
 		return err
 	}
-	if err := writeDurably(d.sumsFile(b.ID), list, 0o600); err != nil {
+	if err := durable.WriteFile(d.sumsFile(b.ID), list, 0o600); err != nil {
 		return err
 	}
 	d.cfg.Log.Debug("base taken", "cluster", d.cfg.Name, "base", b.ID, "timeline", b.TLI, "lsn", b.Stop.String(), "took", age(began))
@@ -65,7 +66,7 @@ func (d *Driver) sumsFile(id string) string {
 
 // copyBase makes the copy, durably, and gives the sums of its files.
 func (d *Driver) copyBase(ctx context.Context, c conn, b *baseCopy, dir string) (list []byte, err error) {
-	if err := d.seam("base: begin"); err != nil {
+	if err := d.cfg.Failpoint.At("base: begin"); err != nil {
 		return nil, err
 	}
 	if err := c.row(ctx, fmt.Sprintf("SELECT pg_backup_start('mulligan %s', true)::text", b.ID), lsnText{&b.Start}); err != nil {
@@ -75,7 +76,7 @@ func (d *Driver) copyBase(ctx context.Context, c conn, b *baseCopy, dir string) 
 		return nil, err
 	}
 	d.copying.Store(&place{TLI: b.TLI, Start: b.Start})
-	if err := d.seam("base: copy"); err != nil {
+	if err := d.cfg.Failpoint.At("base: copy"); err != nil {
 		return nil, err
 	}
 	if _, err := copyAsOwner.Call(ctx, d.owner, clusterCopy{From: d.cfg.DataDir, To: dir, Live: true}); err != nil {
@@ -97,7 +98,7 @@ func (d *Driver) copyBase(ctx context.Context, c conn, b *baseCopy, dir string) 
 	if err := d.arrange(ctx, arrangement{Dir: dir, Files: map[string][]byte{"backup_label": []byte(label)}}); err != nil {
 		return nil, err
 	}
-	if err := d.seam("base: sync"); err != nil {
+	if err := d.cfg.Failpoint.At("base: sync"); err != nil {
 		return nil, err
 	}
 	if err := d.arrange(ctx, arrangement{Dir: dir, Sync: true}); err != nil {

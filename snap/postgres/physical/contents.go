@@ -11,6 +11,7 @@ import (
 	"github.com/zeebo/blake3"
 
 	"mulligan/snap"
+	"mulligan/snap/database"
 )
 
 // contents is what a server says that its databases hold.
@@ -152,9 +153,9 @@ var kinds = map[string]string{"v": "VIEW", "m": "MATERIALIZED VIEW", "S": "SEQUE
 
 func (t table) kind() string { return cmp.Or(kinds[t.Kind], "TABLE") }
 
-// rows is what Diff says the rows of a table with.
-func (t table) rows() relation {
-	return relation{Kind: t.kind(), Size: t.Size, Rows: t.Count, Sum: t.Sum}
+// rows are those of a table.
+func (t table) rows() database.Rows {
+	return database.Rows{N: t.Count, Sum: t.Sum, About: t.Sum == ""}
 }
 
 // holding is the number of a table's rows behind a word, where they were counted.
@@ -162,7 +163,7 @@ func (t table) holding(word string, counted bool) string {
 	if !counted || t.kind() != "TABLE" || t.Sum == "" {
 		return ""
 	}
-	return word + t.rows().count()
+	return word + t.rows().String()
 }
 
 // summary says in a few words how now differs from t, or "": in numbers of rows where they
@@ -176,7 +177,7 @@ func (t table) summary(now table, counted bool) string {
 		words = append(words, "rewritten")
 	}
 	if counted && t.Kind == "r" && now.Kind == "r" {
-		if said := t.rows().rowsBecame(now.rows(), len(words) == 0); said != "" {
+		if said := t.rows().Became(now.rows(), len(words) == 0); said != "" {
 			words = append(words, said)
 		}
 		return strings.Join(words, ", ")

@@ -19,7 +19,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/durable"
+	"mulligan/errs"
 	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/snaptest"
@@ -58,7 +59,7 @@ func victim(arg string) {
 	must(json.Unmarshal([]byte(arg), &f))
 	cfg := f.config()
 	seen := 0
-	cfg.Seam = func(step string) error {
+	cfg.Failpoint = func(step string) error {
 		if step == f.Step {
 			if seen++; seen == f.Nth {
 				must(unix.Kill(os.Getpid(), unix.SIGKILL))
@@ -364,9 +365,9 @@ func (s *subject) counts(t *testing.T, low, top int64) {
 func TestRecordsAreAtomic(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a.json")
-	check(t, writeDurably(path, []byte("old"), 0o600))
+	check(t, durable.WriteFile(path, []byte("old"), 0o600))
 	check(t, os.Mkdir(path+".tmp", 0o700))
-	if err := writeDurably(path, []byte("new"), 0o600); err == nil || errors.Is(err, fs.ErrNotExist) {
+	if err := durable.WriteFile(path, []byte("new"), 0o600); err == nil || errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the error is %v", err)
 	}
 	if data, err := os.ReadFile(path); err != nil || string(data) != "old" {

@@ -9,8 +9,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/database"
 )
 
 // Diff says in SQL what happened to all databases of the cluster, with the
@@ -211,19 +212,16 @@ func (d *Driver) relationsIn(ctx context.Context, to connecter, database string,
 }
 
 // compare says what happened from a to b.
-func compare(a, b map[string]relation) (list []snap.Change) {
-	for _, path := range slices.Sorted(maps.Keys(a)) {
-		if _, found := b[path]; !found && !within(path, b) {
-			list = append(list, snap.Change{Path: path, Operation: snap.Delete, Summary: a[path].dropped(path)})
-		}
-	}
-	for _, path := range slices.Sorted(maps.Keys(b)) {
-		old, found := a[path]
-		switch what := old.became(b[path], path); {
-		case !found:
-			list = append(list, snap.Change{Path: path, Operation: snap.Create, Summary: b[path].created(path)})
-		case what != "":
-			list = append(list, snap.Change{Path: path, Operation: snap.Modify, Summary: what})
+func compare(a, b map[string]relation) []snap.Change {
+	return database.Compare(comparable(a, b), comparable(b, b), "ALTER COLUMN")
+}
+
+// comparable are relations as database.Compare wants them. What lies in a database that other
+// has not is left out: the database's own entry says enough.
+func comparable(all, other map[string]relation) (list []database.Object) {
+	for _, path := range slices.Sorted(maps.Keys(all)) {
+		if _, found := other[path]; found || !within(path, other) {
+			list = append(list, all[path].comparable(path))
 		}
 	}
 	return list
@@ -246,78 +244,26 @@ func sqlName(path string) string {
 	return pgx.Identifier{strings.TrimPrefix(path, "role ")}.Sanitize()
 }
 
-func (r relation) dropped(path string) string {
-	text := "DROP " + r.Kind + " " + sqlName(path)
-	if r.Kind == "TABLE" {
-		text += "; it had " + r.count()
-	}
-	return text
-}
-
-func (r relation) created(path string) string {
+func (r relation) comparable(path string) database.Object {
+	o := database.Object{Path: path, Kind: r.Kind, Name: sqlName(path), Create: r.SQL}
 	switch r.Kind {
 	case "TABLE", "FOREIGN TABLE":
-		return fmt.Sprintf("CREATE %s %s (%s); %s", r.Kind, sqlName(path), strings.Join(r.Columns, ", "), r.count())
+		o.Create = fmt.Sprintf("CREATE %s %s (%s)", r.Kind, o.Name, strings.Join(r.Columns, ", "))
+		o.Table = &database.Table{Rows: database.Rows{N: r.Rows, Sum: r.Sum, About: r.Sum == ""}}
+		for i, name := range r.Names {
+			o.Columns = append(o.Columns, database.Column{Name: name, Definition: r.Columns[i]})
+		}
+		if r.Kind != "TABLE" {
+			o.Rows.N = -1
+		} else if r.Sum == "" {
+			o.Details = []database.Detail{{Name: "size", Value: fmt.Sprintf("%d kB", r.Size>>10)}}
+		}
 	case "VIEW", "MATERIALIZED VIEW":
-		return fmt.Sprintf("CREATE %s %s AS %s", r.Kind, sqlName(path), strings.Join(strings.Fields(r.SQL), " "))
+		o.Create = fmt.Sprintf("CREATE %s %s AS %s", r.Kind, o.Name, r.SQL)
 	case "SEQUENCE":
-		return "CREATE SEQUENCE " + sqlName(path)
+		o.Create = "CREATE SEQUENCE " + o.Name
 	}
-	return r.SQL
-}
-
-// count is the number of rows, in words.
-func (r relation) count() string {
-	word := fmt.Sprintf("%d rows", r.Rows)
-	if r.Rows == 1 {
-		word = "1 row"
-	}
-	if r.Sum == "" {
-		return "about " + word
-	}
-	return word
-}
-
-// became says how a relation changed, or "".
-func (r relation) became(now relation, path string) string {
-	if r.Kind != now.Kind || r.SQL != now.SQL {
-		return now.created(path)
-	}
-	var said []string
-	alter := "ALTER " + r.Kind + " " + sqlName(path)
-	for i, n := range r.Names {
-		if at := slices.Index(now.Names, n); at < 0 {
-			said = append(said, alter+" DROP COLUMN "+n)
-		} else if now.Columns[at] != r.Columns[i] {
-			said = append(said, fmt.Sprintf("%s ALTER COLUMN %s (was %s)", alter, now.Columns[at], r.Columns[i]))
-		}
-	}
-	for i, n := range now.Names {
-		if !slices.Contains(r.Names, n) {
-			said = append(said, alter+" ADD COLUMN "+now.Columns[i])
-		}
-	}
-	if words := r.rowsBecame(now, len(said) == 0); words != "" {
-		said = append(said, words)
-	}
-	return strings.Join(said, "; ")
-}
-
-// rowsBecame says how a table's rows changed, or "". That as many of them are others is
-// said only where nothing else is.
-func (r relation) rowsBecame(now relation, alone bool) string {
-	switch {
-	case r.Kind != "TABLE":
-	case now.Rows > r.Rows:
-		return fmt.Sprintf("%s, were %d (%d more)", now.count(), r.Rows, now.Rows-r.Rows)
-	case now.Rows < r.Rows:
-		return fmt.Sprintf("%s, were %d (%d fewer)", now.count(), r.Rows, r.Rows-now.Rows)
-	case now.Sum != r.Sum && alone:
-		return now.count() + ", as many as before, with other content"
-	case now.Sum == "" && now.Size != r.Size && alone:
-		return fmt.Sprintf("%d kB, were %d", now.Size>>10, r.Size>>10)
-	}
-	return ""
+	return o
 }
 
 var _ snap.Differ = (*Driver)(nil)

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"syscall"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 )
 
@@ -80,12 +80,12 @@ func (d *Driver) findBase(ctx context.Context, m marker, size segments, conf *st
 // came out, and shuts it down.
 func (d *Driver) grow(ctx context.Context, m marker, f facts, b baseCopy, fk *fork) error {
 	dir := d.stored("forks", fk.Dir)
-	if err := d.seam("fork: clone"); err != nil {
+	if err := d.cfg.Failpoint.At("fork: clone"); err != nil {
 		return err
 	}
 	err := d.clone(ctx, m, b, dir)
 	if err == nil {
-		err = d.seam("fork: replay")
+		err = d.cfg.Failpoint.At("fork: replay")
 	}
 	if err != nil {
 		return err
@@ -99,7 +99,7 @@ func (d *Driver) grow(ctx context.Context, m marker, f facts, b baseCopy, fk *fo
 		err = e
 	}
 	if err == nil {
-		err = d.seam("fork: settle")
+		err = d.cfg.Failpoint.At("fork: settle")
 	}
 	if err != nil {
 		return err

@@ -11,7 +11,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 )
 
 // markSQL puts a named restore point into the log, and commits a transaction

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/privsep"
 )
 

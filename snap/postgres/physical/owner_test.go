@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/testkit"
@@ -139,7 +139,7 @@ func TestThreadsKeepTheirIDs(t *testing.T) {
 	t.Parallel()
 	s := newSubject(t, options{})
 	s.cfg.MaxReplay = 1
-	s.cfg.Seam = func(step string) error {
+	s.cfg.Failpoint = func(step string) error {
 		allRoot(t, step)
 		return nil
 	}
@@ -245,7 +245,7 @@ func TestGivenUpCopy(t *testing.T) {
 	s := newSubject(t, options{})
 	for _, at := range []string{"base: copy", "base: sync", "base: record"} {
 		ctx, cancel := context.WithCancel(t.Context())
-		s.cfg.Seam = func(step string) error {
+		s.cfg.Failpoint = func(step string) error {
 			if step == at {
 				cancel()
 				return ctx.Err()
@@ -262,7 +262,7 @@ func TestGivenUpCopy(t *testing.T) {
 			t.Errorf("%s: there are %v", at, dirs)
 		}
 	}
-	s.cfg.Seam = nil
+	s.cfg.Failpoint = nil
 	s.reopen(t)
 	capture(t, s, "db-a")
 	check(t, s.driver.Verify(t.Context(), "db-a", snap.Full))

@@ -19,7 +19,8 @@ import (
 	"github.com/zeebo/blake3"
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/durable"
+	"mulligan/errs"
 	"mulligan/privsep"
 )
 
@@ -265,10 +266,10 @@ var claimAsOwner = privsep.Define("physical.claim", func(_ context.Context, c cl
 	file := filepath.Join(c.Store, "claim")
 	switch data, err := readBounded(file, maxClaim, unix.O_NOFOLLOW); {
 	case errors.Is(err, fs.ErrNotExist):
-		if err := writeDurably(file, []byte(c.Mine), 0o600); err != nil {
+		if err := durable.WriteFile(file, []byte(c.Mine), 0o600); err != nil {
 			return made, err
 		}
-		return made, syncDir(filepath.Dir(c.Store))
+		return made, durable.Sync(filepath.Dir(c.Store))
 	case err != nil:
 		return made, err
 	case string(data) != c.Mine:

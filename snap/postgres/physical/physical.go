@@ -21,7 +21,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
+	"mulligan/failpoint"
 	"mulligan/privsep"
 	"mulligan/snap"
 )
@@ -48,10 +49,8 @@ type Config struct {
 	// DigestLimit is up to what size of all databases together, in bytes, a restore's
 	// proof also compares every row: 64 MiB if 0, never if negative.
 	DigestLimit int64
-	// Seam, where set, is called before each step that lasts; an error stands
-	// for the step's failure.
-	Seam func(step string) error
-	Log  *slog.Logger // slog.Default() if nil
+	Failpoint   failpoint.Hook // for tests: called ahead of each step that lasts
+	Log         *slog.Logger   // slog.Default() if nil
 }
 
 // Driver captures and restores one cluster.
@@ -141,13 +140,6 @@ func (d *Driver) Close() {
 // CapturesLive is true: a marker of a running app is the state after a transaction.
 func (d *Driver) CapturesLive() bool { return true }
 
-func (d *Driver) seam(step string) error {
-	if d.cfg.Seam == nil {
-		return nil
-	}
-	return d.cfg.Seam(step)
-}
-
 // stored gives a path in the store.
 func (d *Driver) stored(parts ...string) string {
 	return filepath.Join(append([]string{d.cfg.Store}, parts...)...)
@@ -187,7 +179,7 @@ func (d *Driver) Capture(ctx context.Context, req snap.CaptureRequest) (snap.Sna
 }
 
 func (d *Driver) capture(ctx context.Context, req snap.CaptureRequest) (marker, []string, error) {
-	if err := d.seam("capture: mark"); err != nil {
+	if err := d.cfg.Failpoint.At("capture: mark"); err != nil {
 		return marker{}, nil, err
 	}
 	m, warnings, err := d.mark(ctx)
@@ -215,7 +207,7 @@ func (d *Driver) capture(ctx context.Context, req snap.CaptureRequest) (marker, 
 		return marker{}, nil, err
 	}
 	m.ID, m.Quiesced, m.Created = req.ID, req.Quiesced, time.Now().UTC()
-	if err := errors.Join(ctx.Err(), d.seam("capture: record")); err != nil {
+	if err := errors.Join(ctx.Err(), d.cfg.Failpoint.At("capture: record")); err != nil {
 		return marker{}, nil, err
 	}
 	return m, warnings, d.put("markers", string(m.ID), m)

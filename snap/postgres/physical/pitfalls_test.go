@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/testkit"
 )
@@ -335,7 +335,7 @@ func TestNoSpaceInTheMiddle(t *testing.T) {
 	s.mutate(t, 2)
 	capture(t, s, "db-b")
 	for _, step := range []string{"base: copy", "base: sync", "base: record", "fork: replay", "fork: settle", "plan: prepared"} {
-		s.cfg.Seam = func(at string) error {
+		s.cfg.Failpoint = func(at string) error {
 			if at == step {
 				return &os.PathError{Op: "write", Path: at, Err: unix.ENOSPC}
 			}
@@ -359,7 +359,7 @@ func TestNoSpaceInTheMiddle(t *testing.T) {
 			t.Errorf("%s: %d bases, but folders %v; forks %v", step, len(bases), dirs, forks)
 		}
 	}
-	s.cfg.Seam = nil
+	s.cfg.Failpoint = nil
 	s.reopen(t)
 	check(t, s.driver.Sweep(t.Context(), snap.Gone{Restores: []snap.RestoreID{"op-1"}}))
 	if forks, err := os.ReadDir(s.driver.stored("forks")); err != nil || len(forks) != 0 {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/zeebo/blake3"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 )
 
@@ -68,7 +68,7 @@ func (d *Driver) loadPlan(op string, id snap.RestoreID) (*plan, error) {
 
 // advance records a phase.
 func (d *Driver) advance(p *plan, to phase) error {
-	if err := d.seam("plan: " + string(to)); err != nil {
+	if err := d.cfg.Failpoint.At("plan: " + string(to)); err != nil {
 		return err
 	}
 	p.Phase = to

@@ -15,7 +15,8 @@ import (
 	"github.com/zeebo/blake3"
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/durable"
+	"mulligan/errs"
 	"mulligan/privsep"
 	"mulligan/snap"
 )
@@ -257,7 +258,7 @@ func moveTo(from, to string) error {
 	if err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_NOREPLACE); err != nil {
 		return &os.LinkError{Op: "move", Old: from, New: to, Err: err}
 	}
-	return errors.Join(syncDir(filepath.Dir(from)), syncDir(filepath.Dir(to)))
+	return errors.Join(durable.Sync(filepath.Dir(from)), durable.Sync(filepath.Dir(to)))
 }
 
 // removeAll is os.RemoveAll for folders that the owner took rights on away from.

@@ -10,9 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"mulligan/ipc/errs"
+	"mulligan/durable"
+	"mulligan/errs"
 	"mulligan/snap"
 )
 
@@ -74,7 +73,7 @@ func (d *Driver) put(kind, id string, v any) error {
 	if err != nil {
 		return err
 	}
-	return writeDurably(filepath.Join(d.cfg.StateDir, kind, id+".json"), data, 0o600)
+	return durable.WriteFile(filepath.Join(d.cfg.StateDir, kind, id+".json"), data, 0o600)
 }
 
 // get reads a record; without one the error is fs.ErrNotExist.
@@ -159,42 +158,11 @@ func (d *Driver) marker(id snap.SnapshotID) (m marker, err error) {
 	return m, err
 }
 
-// writeDurably replaces a file; it is there wholly or not at all.
-func writeDurably(path string, data []byte, mode os.FileMode) (err error) {
-	tmp := path + ".tmp"
-	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_WRONLY|os.O_TRUNC|unix.O_NOFOLLOW|unix.O_NONBLOCK, mode)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	if err == nil {
-		err = f.Sync()
-	}
-	if e := f.Close(); err == nil {
-		err = e
-	}
-	if err == nil {
-		err = os.Rename(tmp, path)
-	}
-	if err != nil {
-		return errs.Also(err, os.RemoveAll(tmp))
-	}
-	return syncDir(filepath.Dir(path))
-}
-
 func removeDurably(path string) error {
 	if err := os.Remove(path); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	} else if err != nil {
 		return err
 	}
-	return syncDir(filepath.Dir(path))
-}
-
-func syncDir(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
+	return durable.Sync(filepath.Dir(path))
 }

@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"strings"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 )
 
@@ -280,7 +280,7 @@ func (d *Driver) Delete(ctx context.Context, id snap.SnapshotID) error {
 // discard removes garbage: records first, so that none ever names what is gone.
 // What a crash leaves is found by the next prune or Sweep.
 func (d *Driver) discard(ctx context.Context, g garbage) error {
-	if err := d.seam("discard"); err != nil {
+	if err := d.cfg.Failpoint.At("discard"); err != nil {
 		return err
 	}
 	for _, b := range g.bases {

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"time"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/privsep"
 	"mulligan/snap"
 )
@@ -38,7 +38,7 @@ func (d *Driver) salvage(ctx context.Context, req snap.CaptureRequest) (r raw, e
 		d.idle = conn{}
 	}
 	r = raw{ID: req.ID, Quiesced: true, Created: time.Now().UTC(), Ran: d.status(ctx, d.cfg.DataDir) != ""}
-	if err := d.seam("salvage: stop"); err != nil {
+	if err := d.cfg.Failpoint.At("salvage: stop"); err != nil {
 		return r, err
 	}
 	if err := d.stop(ctx); err != nil {
@@ -53,7 +53,7 @@ func (d *Driver) salvage(ctx context.Context, req snap.CaptureRequest) (r raw, e
 	if got.There {
 		r.Dir = dir
 	}
-	if err := errors.Join(ctx.Err(), d.seam("salvage: record")); err != nil {
+	if err := errors.Join(ctx.Err(), d.cfg.Failpoint.At("salvage: record")); err != nil {
 		return r, err
 	}
 	return r, d.put("raws", string(r.ID), r)
@@ -79,7 +79,7 @@ func (d *Driver) copyRaw(ctx context.Context, from, to string) (c rawCopied, err
 		err = d.room(ctx, from)
 	}
 	if err == nil {
-		err = d.seam("raw: copy")
+		err = d.cfg.Failpoint.At("raw: copy")
 	}
 	if err == nil {
 		c, err = copyRawAsOwner.Call(ctx, d.owner, exchangeOf{from, to})

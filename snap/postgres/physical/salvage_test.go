@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/snaptest"
 )
@@ -354,7 +354,7 @@ func rescuer(arg string) {
 	must(json.Unmarshal([]byte(arg), &r))
 	cfg := r.config()
 	seen := 0
-	cfg.Seam = func(string) error {
+	cfg.Failpoint = func(string) error {
 		if seen++; seen == r.Nth {
 			must(unix.Kill(os.Getpid(), unix.SIGKILL))
 			select {}

@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/privsep"
 )
 

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/testkit"
 )
@@ -272,7 +272,7 @@ func TestCaptureWhileBaseIsTaken(t *testing.T) {
 	s := newSubject(t, options{})
 	s.mutate(t, 1)
 	reached, goOn := make(chan struct{}), make(chan struct{})
-	s.cfg.Seam = func(step string) error {
+	s.cfg.Failpoint = func(step string) error {
 		if step == "base: sync" {
 			close(reached)
 			<-goOn

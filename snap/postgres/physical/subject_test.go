@@ -57,7 +57,7 @@ type killer struct{ at, seen int }
 func (s *subject) KillAt(n int) { s.kill = killer{at: n} }
 func (s *subject) Killed() bool { return s.kill.at > 0 && s.kill.seen >= s.kill.at }
 
-func (s *subject) seam(string) error {
+func (s *subject) failpoint(string) error {
 	if s.kill.seen++; s.Killed() {
 		return errors.New("killed")
 	}
@@ -103,7 +103,7 @@ func newSubject(t testing.TB, o options) *subject {
 		App: "app-1", Name: "main", DSN: c.DSN("app"), DataDir: c.DataDir, StateDir: t.TempDir(), Bin: c.Bin, Owner: owner,
 		Server: PgCtl{Bin: c.Bin, DataDir: c.DataDir, Log: c.Log, Owner: owner},
 	}}
-	s.cfg.Seam = s.seam
+	s.cfg.Failpoint = s.failpoint
 	t.Cleanup(func() { s.halt(t) })
 	s.reopen(t)
 	check(t, s.driver.start(t.Context()))

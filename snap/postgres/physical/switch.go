@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"mulligan/ipc/errs"
+	"mulligan/errs"
 	"mulligan/snap"
 )
 
@@ -115,7 +115,7 @@ func (s *dbSwitch) Commit(ctx context.Context) error {
 				return err
 			}
 		}
-		if err := s.d.seam("commit: start"); err != nil {
+		if err := s.d.cfg.Failpoint.At("commit: start"); err != nil {
 			return err
 		}
 		if err := s.d.bringUp(ctx, p, p.RawTarget); err != nil {
@@ -138,7 +138,7 @@ func (d *Driver) swapIn(ctx context.Context, p *plan) error {
 	if err := d.advance(p, committing); err != nil {
 		return err
 	}
-	if err := d.seam("commit: stop"); err != nil {
+	if err := d.cfg.Failpoint.At("commit: stop"); err != nil {
 		return err
 	}
 	if err := d.stop(ctx); err != nil {
@@ -151,13 +151,13 @@ func (d *Driver) swapIn(ctx context.Context, p *plan) error {
 	if moved {
 		return errs.Also(snap.Changed("", "cluster "+d.cfg.Name), errs.Also(d.bringUp(ctx, p, p.RawBase), d.advance(p, prepared)))
 	}
-	if err := d.seam("commit: save log"); err != nil {
+	if err := d.cfg.Failpoint.At("commit: save log"); err != nil {
 		return err
 	}
 	if err := d.saveLive(ctx, p); err != nil {
 		return err
 	}
-	if err := d.seam("commit: exchange"); err != nil {
+	if err := d.cfg.Failpoint.At("commit: exchange"); err != nil {
 		return err
 	}
 	return d.exchange(ctx, d.stored("forks", p.Fork.Dir))
@@ -254,20 +254,20 @@ func (s *dbSwitch) Undo(ctx context.Context) error {
 			return err
 		}
 		if done {
-			if err := s.d.seam("undo: stop"); err != nil {
+			if err := s.d.cfg.Failpoint.At("undo: stop"); err != nil {
 				return err
 			}
 			if err := s.d.stop(ctx); err != nil {
 				return err
 			}
-			if err := s.d.seam("undo: exchange"); err != nil {
+			if err := s.d.cfg.Failpoint.At("undo: exchange"); err != nil {
 				return err
 			}
 			if err := s.d.exchange(ctx, s.d.stored("forks", p.Fork.Dir)); err != nil {
 				return err
 			}
 		}
-		if err := s.d.seam("undo: start"); err != nil {
+		if err := s.d.cfg.Failpoint.At("undo: start"); err != nil {
 			return err
 		}
 		if err := s.d.bringUp(ctx, p, p.RawBase); err != nil {
@@ -376,7 +376,7 @@ func (s *dbSwitch) Finish(ctx context.Context) error {
 }
 
 func (d *Driver) finish(ctx context.Context, p *plan) error {
-	if err := d.seam("finish"); err != nil {
+	if err := d.cfg.Failpoint.At("finish"); err != nil {
 		return err
 	}
 	live, err := d.exchanged(p)

@@ -18,7 +18,8 @@ import (
 	"github.com/zeebo/blake3"
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/durable"
+	"mulligan/errs"
 )
 
 // The folders of a cluster whose content a base leaves out: the server makes it
@@ -186,7 +187,7 @@ func exchange(a, b string) error {
 	if err := unix.Renameat2(unix.AT_FDCWD, a, unix.AT_FDCWD, b, unix.RENAME_EXCHANGE); err != nil {
 		return &os.LinkError{Op: "exchange", Old: a, New: b, Err: err}
 	}
-	return errors.Join(syncDir(filepath.Dir(a)), syncDir(filepath.Dir(b)))
+	return errors.Join(durable.Sync(filepath.Dir(a)), durable.Sync(filepath.Dir(b)))
 }
 
 // inode tells folders apart whatever they are called; 0 means there is none.

@@ -11,7 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/ipc/errs"
+	"mulligan/durable"
+	"mulligan/errs"
 )
 
 // archiveCommand is what the server runs for each finished log file. It needs
@@ -159,7 +160,7 @@ func copyDurably(src, dst string, replace bool) (err error) {
 	if err != nil {
 		return errs.Also(err, os.RemoveAll(tmp))
 	}
-	return syncDir(filepath.Dir(dst))
+	return durable.Sync(filepath.Dir(dst))
 }
 
 // saveEnd saves all of the log of a stopped server, so that its folder may go.

@@ -1,0 +1,138 @@
+package agents
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"mulligan/errs"
+)
+
+// Kind is what an event means to the daemon.
+type Kind int
+
+// The kinds of events.
+const (
+	Other Kind = iota // nothing to tell
+	TurnBegins
+	TurnEnds // also: whatever turn the session left open is over
+	CallBegins
+	CallEnds
+)
+
+// Event is what an agent's hook says.
+type Event struct {
+	Kind    Kind
+	Name    string   // the agent's name of the event
+	Session string   // the conversation's id
+	Turn    string   // the agent's id of the turn, "" if it has none
+	Message string   // the agent's id of the prompt, "" if it has none
+	Call    string   // the agent's id of the call, "" if it has none
+	Tool    string   // its name
+	Args    []byte   // its arguments, as JSON
+	Dirs    []string // where the agent works, the likeliest first
+}
+
+// Read makes an event of what an agent wrote to its hook. The name is that of
+// the event where the payload has none. Junk is errs.Invalid.
+func (a *Agent) Read(name string, payload []byte) (Event, error) {
+	ev, err := a.read(name, payload)
+	if err != nil {
+		return Event{}, errs.New(errs.Invalid, "read the hook's input", "it is not what %s writes: %s", a.Title, err)
+	}
+	if ev.Kind == CallBegins || ev.Kind == CallEnds {
+		// Mulligan's own tools are the daemon's doing, not the agent's.
+		if slices.Contains(a.looks, ev.Tool) || strings.HasPrefix(ev.Tool, "mcp__mulligan__") {
+			ev.Kind = Other
+		}
+	}
+	dirs := ev.Dirs
+	ev.Dirs = nil
+	for _, d := range dirs {
+		if d != "" {
+			ev.Dirs = append(ev.Dirs, d)
+		}
+	}
+	if ev.Session == "" && len(ev.Dirs) > 0 {
+		ev.Session = "at-" + digest(ev.Dirs[0]) // one agent at a time in a folder is the best guess
+	}
+	return ev, nil
+}
+
+// Reply is what a hook of the event must print, whatever happened.
+func (a *Agent) Reply(event string) string {
+	if a.reply == nil {
+		return ""
+	}
+	return a.reply(event)
+}
+
+// snake is the payload that several agents share, after Claude Code's.
+type snake struct {
+	Event     string          `json:"hook_event_name"`
+	Session   string          `json:"session_id"`
+	Turn      string          `json:"turn_id"`
+	Prompt    string          `json:"prompt_id"`
+	Cwd       string          `json:"cwd"`
+	Source    string          `json:"source"`
+	Tool      string          `json:"tool_name"`
+	ToolInput json.RawMessage `json:"tool_input"`
+	ToolUse   string          `json:"tool_use_id"`
+}
+
+// event is the payload as an event, of the kind that kinds gives its name.
+func (p snake) event(name string, kinds map[string]Kind) Event {
+	if p.Event != "" {
+		name = p.Event
+	}
+	return Event{
+		Kind: kinds[name], Name: name, Session: p.Session, Message: p.Prompt,
+		Call: p.ToolUse, Tool: p.Tool, Args: p.ToolInput, Dirs: []string{p.Cwd},
+	}
+}
+
+// decode reads a payload: one JSON object.
+func decode[T any](payload []byte) (p T, err error) {
+	// null would decode into anything
+	if trimmed := bytes.TrimSpace(payload); len(trimmed) == 0 || trimmed[0] != '{' {
+		return p, errs.New(errs.Invalid, "", "there is no JSON object")
+	}
+	err = json.Unmarshal(payload, &p)
+	return p, err
+}
+
+// sameArgs is a tool's arguments without what may differ between the hooks
+// before and after it: spaces, and the order of names.
+func sameArgs(raw []byte) string {
+	var v any
+	if json.Unmarshal(raw, &v) != nil {
+		return string(raw)
+	}
+	b, err := json.Marshal(v)
+	if err != nil {
+		return string(raw)
+	}
+	return string(b)
+}
+
+// digest is a short name for words.
+func digest(words ...string) string {
+	h := sha256.New()
+	for _, w := range words {
+		h.Write([]byte(w))
+		h.Write([]byte{0})
+	}
+	return hex.EncodeToString(h.Sum(nil)[:8])
+}
+
+// id is an agent's id as the daemon takes it: of bounded length, and one that
+// can stand in a path.
+func id(s string) string {
+	if len(s) > 200 || s == "." || s == ".." || strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\uFFFD' }) {
+		return "id-" + digest(s)
+	}
+	return s
+}

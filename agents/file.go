@@ -1,0 +1,239 @@
+package agents
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"mulligan/errs"
+)
+
+// settingsFile is a file of settings as it was found.
+type settingsFile struct {
+	path   string // for people
+	name   string // below the root; links are resolved
+	exists bool
+	text   string
+	mode   os.FileMode
+}
+
+// maxSettings bounds a file of settings, in bytes.
+const maxSettings = 64 << 20
+
+// readSettings reads a file without leaving its root. Links within the root are
+// followed, as people link their dotfiles; one that leads out of it is refused,
+// and so is a file that belongs to somebody else. Should a link be put in the way
+// meanwhile, the root still holds.
+func readSettings(c Change) (settingsFile, error) {
+	f := settingsFile{path: filepath.Join(c.Root, c.Path), name: c.Path, mode: c.Mode}
+	root, err := os.OpenRoot(c.Root)
+	if errors.Is(err, fs.ErrNotExist) {
+		return f, nil
+	}
+	if err != nil {
+		return f, errs.Wrap(errs.Failed, opSettings, err)
+	}
+	defer root.Close()
+	if f.name, err = unlink(c.Root, c.Path); err != nil {
+		return f, about(f.path, err)
+	}
+	file, err := root.OpenFile(f.name, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return f, nil
+	case err != nil:
+		return f, errs.Wrap(errs.Failed, opSettings, err)
+	}
+	defer file.Close()
+	fi, err := file.Stat()
+	if err != nil {
+		return f, errs.Wrap(errs.Failed, opSettings, err)
+	}
+	st, ok := fi.Sys().(*syscall.Stat_t)
+	switch {
+	case !fi.Mode().IsRegular():
+		return f, errs.New(errs.Invalid, opSettings, "%s is not a regular file", f.path).WithHint("move it away")
+	case !ok || int(st.Uid) != os.Geteuid():
+		return f, errs.New(errs.Denied, opSettings, "%s belongs to another user", f.path).WithHint("run this as that user")
+	case fi.Size() > maxSettings:
+		return f, errs.New(errs.Invalid, opSettings, "%s is larger than settings are", f.path).WithHint("look at what is in it")
+	}
+	text, err := io.ReadAll(file)
+	f.exists, f.text, f.mode = true, string(text), fi.Mode().Perm()
+	return f, errs.Wrap(errs.Failed, opSettings, err)
+}
+
+// unlink gives the name that links lead to, of folders on the way and of the
+// file itself, below the root at dir.
+func unlink(dir, name string) (string, error) {
+	outside := errs.New(errs.Denied, opSettings, "it is a link that leads out of %s", dir).
+		WithHint("edit the file that it leads to yourself, or put a file in its place")
+	real, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(real, name)
+	for range 10 {
+		if path, err = realFolder(path); err != nil {
+			return "", outside
+		}
+		fi, err := os.Lstat(path)
+		switch {
+		case err != nil && !errors.Is(err, fs.ErrNotExist):
+			return "", err
+		case err != nil || fi.Mode()&fs.ModeSymlink == 0:
+			below, err := filepath.Rel(real, path)
+			if err != nil || !filepath.IsLocal(below) {
+				return "", outside
+			}
+			return below, nil
+		}
+		to, err := os.Readlink(path)
+		if err != nil {
+			return "", err
+		}
+		if !filepath.IsAbs(to) {
+			to = filepath.Join(filepath.Dir(path), to)
+		}
+		path = to
+	}
+	return "", outside
+}
+
+// realFolder is path with the links in its folder followed, as far as there is one.
+func realFolder(path string) (string, error) {
+	dir, rest := filepath.Dir(path), filepath.Base(path)
+	for {
+		real, err := filepath.EvalSymlinks(dir)
+		if !errors.Is(err, fs.ErrNotExist) || dir == "/" {
+			return filepath.Join(real, rest), err
+		}
+		dir, rest = filepath.Dir(dir), filepath.Join(filepath.Base(dir), rest)
+	}
+}
+
+// writeSettings replaces a file as a whole. Its mode stays.
+func writeSettings(c Change, f settingsFile, text string) error {
+	if err := os.MkdirAll(c.Root, 0o755); err != nil {
+		return unwritten(err)
+	}
+	root, err := os.OpenRoot(c.Root)
+	if err != nil {
+		return unwritten(err)
+	}
+	defer root.Close()
+	if err := root.MkdirAll(filepath.Dir(f.name), folderMode(c.Mode)); err != nil {
+		return unwritten(err)
+	}
+	return unwritten(replace(root, f.name, []byte(text), f.mode))
+}
+
+// unwritten is the error of a file that could not be written because of err.
+func unwritten(err error) error {
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) {
+		e := errs.New(errs.Denied, opSettings, "its folder can't be written to").
+			WithHint("make the folder writable, or make the change yourself: --dry-run prints it")
+		e.Err = err
+		return e
+	}
+	return errs.Wrap(errs.Failed, opSettings, err)
+}
+
+// folderMode is the mode of folders for files of a mode.
+func folderMode(mode os.FileMode) os.FileMode {
+	if mode&0o044 == 0 {
+		return 0o700
+	}
+	return 0o755
+}
+
+// replace writes a file beside name and renames it, durably.
+func replace(root *os.Root, name string, text []byte, mode os.FileMode) (err error) {
+	b := make([]byte, 6)
+	_, _ = rand.Read(b) // never fails
+	tmp := filepath.Join(filepath.Dir(name), ".mulligan-"+hex.EncodeToString(b))
+	file, err := root.OpenFile(tmp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = root.Remove(tmp) // the first error is the one to tell
+		}
+	}()
+	_, err = file.Write(text)
+	if err == nil {
+		err = file.Chmod(mode)
+	}
+	if err == nil {
+		err = file.Sync()
+	}
+	if closed := file.Close(); err == nil {
+		err = closed
+	}
+	if err == nil {
+		err = root.Rename(tmp, name)
+	}
+	if err != nil {
+		return err
+	}
+	return syncFolder(root, filepath.Dir(name))
+}
+
+func syncFolder(root *os.Root, name string) error {
+	dir, err := root.Open(name)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return dir.Sync()
+}
+
+// missing lists the folders, below the root, that the file needs and that are
+// not there, outermost first.
+func missing(c Change, f settingsFile) ([]string, error) {
+	root, err := os.OpenRoot(c.Root)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, errs.Wrap(errs.Failed, opSettings, err)
+	}
+	defer root.Close()
+	var made []string
+	dir := filepath.Dir(f.name)
+	for i := range len(dir) + 1 {
+		if i < len(dir) && dir[i] != '/' {
+			continue
+		}
+		if _, err := root.Lstat(dir[:i]); errors.Is(err, fs.ErrNotExist) {
+			made = append(made, dir[:i])
+		}
+	}
+	return made, nil
+}
+
+// removeSettings removes a file, and the folders that were made for it as far
+// as they are empty.
+func removeSettings(c Change, f settingsFile, folders []string) error {
+	root, err := os.OpenRoot(c.Root)
+	if err != nil {
+		return errs.Wrap(errs.Failed, opSettings, err)
+	}
+	defer root.Close()
+	if err := root.Remove(f.name); err != nil {
+		return unwritten(err)
+	}
+	for i := len(folders) - 1; i >= 0; i-- {
+		if filepath.IsLocal(folders[i]) && strings.HasPrefix(f.name, folders[i]+"/") {
+			_ = root.Remove(folders[i]) // one that is not empty stays
+		}
+	}
+	return nil
+}

@@ -1,0 +1,182 @@
+package agents
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"github.com/tailscale/hujson"
+
+	"mulligan/errs"
+)
+
+// jsonEdit puts members and elements into a file of JSON, with comments and
+// trailing commas as people write them. It cuts and pastes text at the places
+// that a parser finds, so that all else keeps its bytes.
+type jsonEdit []jsonPart
+
+// jsonPart is one of them.
+type jsonPart struct {
+	path    []string // names of objects' members, down to the value
+	value   string   // in JSON
+	element bool     // the value is an element of the array at path
+	stays   bool     // the file needs it, mulligan or not: it is not taken out again
+	// ours tells whether what is in the file, at names, is mulligan's. The name of
+	// an array's element is "*".
+	ours func(names []string, v *hujson.Value) bool
+}
+
+const opSettings = "edit the settings"
+
+// Insert puts the parts in, in place of older ones.
+func (e jsonEdit) Insert(text string) (string, error) {
+	if done, err := e.complete(text); done || err != nil {
+		return text, err
+	}
+	text, err := e.Remove(text)
+	if err != nil {
+		return "", err
+	}
+	if isBlank(text) {
+		text = "{}\n"
+	}
+	for _, p := range e {
+		if text, err = p.insert(text); err != nil {
+			return "", err
+		}
+	}
+	return text, nil
+}
+
+// Remove takes out what is mulligan's, and what that leaves empty.
+func (e jsonEdit) Remove(text string) (string, error) {
+	if isBlank(text) {
+		return text, nil
+	}
+	for {
+		root, err := parseJSON(text)
+		if err != nil {
+			return "", err
+		}
+		found, ok := find(&root, e.owned)
+		if !ok {
+			return text, nil
+		}
+		text = found.cut(text)
+	}
+}
+
+func (e jsonEdit) owned(names []string, v *hujson.Value) bool {
+	return slices.ContainsFunc(e, func(p jsonPart) bool { return p.ours != nil && p.ours(names, v) })
+}
+
+// complete tells whether all parts are there as they should be.
+func (e jsonEdit) complete(text string) (bool, error) {
+	if isBlank(text) {
+		return false, nil
+	}
+	root, err := parseJSON(text)
+	if err != nil {
+		return false, err
+	}
+	for _, p := range e {
+		names := p.path
+		if p.element {
+			names = append(slices.Clone(names), "*")
+		}
+		_, ok := find(&root, func(at []string, v *hujson.Value) bool {
+			return slices.Equal(at, names) && (p.stays || minimal(v) == compact(p.value))
+		})
+		if !ok {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// isBlank tells whether text is nothing but what JSON takes for space.
+func isBlank(text string) bool { return strings.Trim(text, " \t\r\n") == "" }
+
+func parseJSON(text string) (hujson.Value, error) {
+	root, err := hujson.Parse([]byte(text))
+	if err != nil {
+		return root, errs.New(errs.Invalid, opSettings, "%s", strings.TrimPrefix(err.Error(), "hujson: "))
+	}
+	if _, ok := root.Value.(*hujson.Object); !ok {
+		return root, errs.New(errs.Invalid, opSettings, "it holds no JSON object")
+	}
+	return root, nil
+}
+
+// insert puts the part into text.
+func (p jsonPart) insert(text string) (string, error) {
+	root, err := parseJSON(text)
+	if err != nil {
+		return "", err
+	}
+	at, depth := &root, 0
+	for ; depth < len(p.path); depth++ {
+		o, ok := at.Value.(*hujson.Object)
+		if !ok {
+			return "", wrongShape(p.path[:depth], "an object")
+		}
+		next := member(o, p.path[depth])
+		if next == nil {
+			break
+		}
+		at = next
+	}
+	value := p.value
+	if p.element {
+		if depth == len(p.path) {
+			if _, ok := at.Value.(*hujson.Array); !ok {
+				return "", wrongShape(p.path, "a list")
+			}
+			return paste(text, at, value), nil
+		}
+		value = "[" + value + "]"
+	}
+	if depth == len(p.path) {
+		if p.stays {
+			return text, nil
+		}
+		return "", errs.New(errs.Conflict, opSettings, "it has %s already, and that is not mulligan's", strings.Join(p.path, ".")).
+			WithHint("rename that one")
+	}
+	for i := len(p.path) - 1; i > depth; i-- {
+		value = "{" + literal(p.path[i]) + ":" + value + "}"
+	}
+	return paste(text, at, literal(p.path[depth])+":"+value), nil
+}
+
+func wrongShape(path []string, want string) error {
+	return errs.New(errs.Invalid, opSettings, "%s is not %s", strings.Join(path, "."), want)
+}
+
+func literal(s string) string { return string(hujson.String(s)) }
+
+// member is the value of a name; nil: there is none.
+func member(o *hujson.Object, name string) *hujson.Value {
+	for i := range o.Members {
+		if l, ok := o.Members[i].Name.Value.(hujson.Literal); ok && l.String() == name {
+			return &o.Members[i].Value
+		}
+	}
+	return nil
+}
+
+// minimal is a value without spaces, comments and trailing commas.
+func minimal(v *hujson.Value) string {
+	c := v.Clone()
+	c.Minimize()
+	return strings.TrimSpace(c.String())
+}
+
+func compact(raw string) string {
+	var b bytes.Buffer
+	if json.Compact(&b, []byte(raw)) != nil {
+		return raw
+	}
+	return b.String()
+}

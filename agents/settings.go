@@ -1,0 +1,244 @@
+package agents
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/aymanbagabas/go-udiff"
+
+	"mulligan/errs"
+)
+
+var wholeConflict = errs.New(errs.Conflict, opSettings, "it is there already, and not mulligan's").WithHint("move it away")
+
+// Backups keeps, in a folder of the user's own, what settings files were before
+// mulligan's part was put into them: uninstalling gives them back byte for byte,
+// unless somebody has changed them since.
+type Backups struct{ Dir string }
+
+// backup is what is kept of one file, for one agent.
+type backup struct {
+	Path    string `json:"path"`
+	Existed bool   `json:"existed"`
+	Before  []byte `json:"before"`
+	After   string `json:"after"` // SHA-256 of what mulligan made of it
+	// Folders are those that were made for it, below the root, outermost first.
+	Folders []string `json:"folders,omitempty"`
+}
+
+// Edited is what happens to one file.
+type Edited struct {
+	Path   string `json:"path"`
+	Action string `json:"action"` // created, changed, removed, unchanged
+	Diff   string `json:"diff,omitempty"`
+	Backup string `json:"backup,omitempty"` // where what it was is kept
+
+	change Change
+	file   settingsFile
+	text   string // what it becomes
+	gone   bool   // it is removed
+	kept   backup
+	known  bool // there was a backup of it before
+}
+
+// Install plans what installing an agent's settings does to each file.
+func (a *Agent) Install(p Place, b Backups) ([]Edited, error) {
+	return a.plan(p, func(c Change, f settingsFile) (Edited, error) {
+		e := Edited{change: c, file: f, Backup: b.path(a.Name, f.path)}
+		old, known := b.load(e.Backup)
+		e.known = known
+		if known && f.exists && old.After == sum(f.text) {
+			base, err := c.Edit.Insert(string(old.Before))
+			e.text, e.kept = base, old
+			return e, err
+		}
+		base, err := c.Edit.Remove(f.text)
+		if err != nil {
+			return e, err
+		}
+		if e.text, err = c.Edit.Insert(f.text); err != nil {
+			return e, err
+		}
+		e.kept = backup{Path: f.path, Existed: f.exists && !(base == "" && f.text != ""), Before: []byte(base)}
+		if known {
+			e.kept.Folders = old.Folders
+		}
+		return e, nil
+	})
+}
+
+// Uninstall plans what uninstalling does to each file.
+func (a *Agent) Uninstall(p Place, b Backups) ([]Edited, error) {
+	return a.plan(p, func(c Change, f settingsFile) (Edited, error) {
+		e := Edited{change: c, file: f, Backup: b.path(a.Name, f.path)}
+		old, known := b.load(e.Backup)
+		e.kept = old
+		if known && f.exists && old.After == sum(f.text) {
+			e.text, e.gone = string(old.Before), !old.Existed
+			return e, nil
+		}
+		text, err := c.Edit.Remove(f.text)
+		e.text = text
+		e.gone = f.text != "" && (text == "" || known && !old.Existed && compact(text) == "{}")
+		return e, err
+	})
+}
+
+// plan reads each file and says what becomes of it. Nothing is written.
+func (a *Agent) plan(p Place, edit func(Change, settingsFile) (Edited, error)) ([]Edited, error) {
+	var list []Edited
+	for _, c := range a.settings(p) {
+		c.Edit = plain{c.Edit}
+		f, err := readSettings(c)
+		if err != nil {
+			return nil, err
+		}
+		e, err := edit(c, f)
+		if err != nil {
+			return nil, about(f.path, err)
+		}
+		e.Path = f.path
+		e.Action = "changed"
+		switch {
+		case e.gone && f.exists:
+			e.Action, e.text = "removed", ""
+		case e.gone, e.text == f.text:
+			e.Action = "unchanged"
+		case !f.exists:
+			e.Action = "created"
+		}
+		if e.Action != "unchanged" {
+			e.Diff = udiff.Unified(f.path, f.path, f.text, e.text)
+		}
+		list = append(list, e)
+	}
+	return list, nil
+}
+
+// about says which file an error is about. About nothing it is nothing.
+func about(path string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var e *errs.Error
+	if !errors.As(err, &e) {
+		return errs.Wrap(errs.Failed, opSettings, err)
+	}
+	return &errs.Error{Kind: e.Kind, Op: e.Op, Message: path + ": " + e.Message, Hint: e.Hint, Err: e.Err}
+}
+
+// Apply carries plans of Install out. What a file was is safe before it changes.
+// Where one fails, those before it become again what they were.
+func (b Backups) Apply(list []Edited) error {
+	for i := range list {
+		if list[i].Action == "unchanged" {
+			continue
+		}
+		if err := b.apply(&list[i]); err != nil {
+			for _, done := range slices.Backward(list[:i+1]) {
+				err = errs.Also(err, b.putBack(done))
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+func (b Backups) apply(e *Edited) error {
+	e.kept.After = sum(e.text)
+	made, err := missing(e.change, e.file)
+	if err != nil {
+		return err
+	}
+	if len(made) > 0 {
+		e.kept.Folders = made
+	}
+	if err := b.save(e.Backup, e.kept); err != nil {
+		return err
+	}
+	return about(e.Path, writeSettings(e.change, e.file, e.text))
+}
+
+// putBack undoes what apply did to the file, as far as it got.
+func (b Backups) putBack(e Edited) error {
+	now, err := readSettings(e.change)
+	switch {
+	case err != nil || now.text != e.text: // it did not get there
+	case e.Action == "created":
+		err = removeSettings(e.change, e.file, e.kept.Folders)
+	case e.Action == "changed":
+		err = writeSettings(e.change, e.file, e.file.text)
+	}
+	if err != nil {
+		return about(e.Path, err)
+	}
+	if e.known {
+		e.kept.After = sum(e.file.text)
+		return b.save(e.Backup, e.kept)
+	}
+	if err := os.Remove(e.Backup); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return errs.Wrap(errs.Failed, opSettings, err)
+	}
+	return nil
+}
+
+// Undo carries plans of Uninstall out, the last file first: the first was
+// perhaps what a folder was made for.
+func (b Backups) Undo(list []Edited) error {
+	for _, e := range slices.Backward(list) {
+		var err error
+		switch e.Action {
+		case "removed":
+			err = removeSettings(e.change, e.file, e.kept.Folders)
+		case "changed":
+			err = writeSettings(e.change, e.file, e.text)
+		}
+		if err != nil {
+			return about(e.Path, err)
+		}
+		if err := os.Remove(e.Backup); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return errs.Wrap(errs.Failed, opSettings, err)
+		}
+	}
+	return nil
+}
+
+func (b Backups) path(agent, file string) string {
+	return filepath.Join(b.Dir, agent+"-"+digest(file)+".json")
+}
+
+func (b Backups) load(path string) (backup, bool) {
+	var kept backup
+	text, err := os.ReadFile(path)
+	if err != nil || json.Unmarshal(text, &kept) != nil {
+		return backup{}, false
+	}
+	return kept, true
+}
+
+func (b Backups) save(path string, kept backup) error {
+	text, err := json.Marshal(kept)
+	if err == nil {
+		err = os.MkdirAll(b.Dir, 0o700)
+	}
+	if err != nil {
+		return errs.Wrap(errs.Failed, "keep a backup", err)
+	}
+	root, err := os.OpenRoot(b.Dir)
+	if err != nil {
+		return errs.Wrap(errs.Failed, "keep a backup", err)
+	}
+	defer root.Close()
+	return errs.Wrap(errs.Failed, "keep a backup", replace(root, filepath.Base(path), text, 0o600))
+}
+
+func sum(text string) string {
+	h := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(h[:])
+}

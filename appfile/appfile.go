@@ -1,0 +1,136 @@
+// Package appfile reads the file that describes an app (apps.d/*.toml, and
+// `mulligan app add --file`) and holds the rules that any description of an app
+// must meet, wherever it came from. Every error is errs.Invalid (or says why a
+// file could not be read), one line, and never shows a password.
+package appfile
+
+import (
+	"mulligan/errs"
+	"mulligan/ipc"
+	"mulligan/tomlfile"
+)
+
+const op = "read app"
+
+// file is the app file as it is written.
+type file struct {
+	Slug      string      `toml:"slug"`
+	Owner     string      `toml:"owner"`
+	Workspace string      `toml:"workspace"`
+	Unit      string      `toml:"unit"`
+	Run       []string    `toml:"run"`
+	Domain    string      `toml:"domain"`
+	URI       string      `toml:"uri"`
+	Shutdown  string      `toml:"shutdown"`
+	Auto      bool        `toml:"auto"`
+	Exclude   []string    `toml:"exclude"`
+	Health    *health     `toml:"health"`
+	Retention retention   `toml:"retention"`
+	Databases []*database `toml:"database"`
+}
+
+type health struct {
+	URL     string   `toml:"url"`
+	Command []string `toml:"command"`
+	Timeout string   `toml:"timeout"`
+}
+
+type retention struct {
+	KeepLast    int           `toml:"keep_last"`
+	DailyDays   int           `toml:"daily_days"`
+	KeepTurns   int           `toml:"keep_turns"`
+	KeepSafety  int           `toml:"keep_safety"`
+	MaxBytes    tomlfile.Size `toml:"max_bytes"`
+	ExpireAfter string        `toml:"expire_after"`
+}
+
+type database struct {
+	Name    string `toml:"name"`
+	Driver  string `toml:"driver"`
+	DSN     string `toml:"dsn"`
+	Mode    string `toml:"mode"`
+	DataDir string `toml:"data_dir"`
+	Unit    string `toml:"unit"`
+}
+
+// Parse reads an app file's content. What the file leaves out has its default;
+// what it gets wrong is errs.Invalid with the line.
+func Parse(data []byte) (ipc.App, error) { return parse("app file", data) }
+
+// Load reads the app file at path.
+func Load(path string) (ipc.App, error) {
+	data, err := tomlfile.Read(op, path)
+	if err != nil {
+		return ipc.App{}, err
+	}
+	return parse(path, data)
+}
+
+func parse(name string, data []byte) (ipc.App, error) {
+	f := file{Retention: defaults()}
+	doc, err := tomlfile.Decode(op, name, data, &f)
+	if err != nil {
+		return ipc.App{}, err
+	}
+	app, fault := f.app()
+	if fault == nil {
+		fault = check(app)
+	}
+	if fault != nil {
+		return ipc.App{}, doc.Errorf(fault.key, fault.nth, "%s", fault.what).WithHint("%s", fault.hint)
+	}
+	return app, nil
+}
+
+func defaults() retention {
+	d := ipc.DefaultRetention()
+	return retention{d.KeepLast, d.DailyDays, d.KeepTurns, d.KeepSafety, tomlfile.Size{Bytes: d.MaxBytes}, d.ExpireAfter}
+}
+
+func (f *file) app() (ipc.App, *fault) {
+	app := ipc.App{
+		Slug: f.Slug, Owner: f.Owner, Workspace: f.Workspace, Unit: f.Unit, Run: f.Run,
+		Domain: f.Domain, URI: f.URI, Shutdown: f.Shutdown, Auto: f.Auto, Exclude: f.Exclude,
+		Retention: ipc.Retention{
+			KeepLast: f.Retention.KeepLast, DailyDays: f.Retention.DailyDays, KeepTurns: f.Retention.KeepTurns, KeepSafety: f.Retention.KeepSafety,
+			MaxBytes: f.Retention.MaxBytes.Bytes, ExpireAfter: f.Retention.ExpireAfter,
+		},
+	}
+	if f.Retention.MaxBytes.Bad {
+		return app, &fault{key: "retention.max_bytes", what: "max_bytes is not a size", hint: tomlfile.SizeHint}
+	}
+	if f.Health != nil {
+		app.Health = &ipc.Health{URL: f.Health.URL, Command: f.Health.Command, Timeout: f.Health.Timeout}
+	}
+	for i, d := range f.Databases {
+		db, problem := complete(ipc.Database{Name: d.Name, Driver: d.Driver, DSN: d.DSN, Mode: d.Mode, DataDir: d.DataDir, Unit: d.Unit})
+		if problem != nil {
+			return app, problem.in(i)
+		}
+		app.Databases = append(app.Databases, db)
+	}
+	return app, nil
+}
+
+// fault is one thing wrong with an app: where (the key in an app file, and in
+// which of several databases), what, and what to do.
+type fault struct {
+	key        string
+	nth        int
+	what, hint string
+}
+
+// in is f, in the nth [[database]].
+func (f fault) in(nth int) *fault {
+	f.key, f.nth = "database."+f.key, nth
+	return &f
+}
+
+// Validate checks an app against the rules that an app file is held to,
+// whatever made it.
+func Validate(app ipc.App) error {
+	if f := check(app); f != nil {
+		return errs.New(errs.Invalid, "check app", "%s", f.what).WithHint("%s", f.hint)
+	}
+	return nil
+}

@@ -1,0 +1,173 @@
+package appfile
+
+import (
+	"fmt"
+	"net/url"
+	"path"
+	"strings"
+	"time"
+
+	"mulligan/ipc"
+)
+
+var (
+	slugSyntax  = newSyntax(`^[a-z0-9][a-z0-9-]{0,62}$`)
+	ownerSyntax = newSyntax(`^([0-9]{1,10}|[A-Za-z_][A-Za-z0-9_.-]{0,254}\$?|guest:[A-Za-z0-9][A-Za-z0-9._-]{0,127})$`)
+	// What systemd.unit(5) allows in a name; an app is one service, or a target that groups several.
+	unitSyntax   = newSyntax(`^[A-Za-z0-9:_.@\\][A-Za-z0-9:_.@\\-]{0,240}\.(service|target)$`)
+	domainSyntax = newSyntax(`^[A-Za-z0-9_.+:@][A-Za-z0-9_.+:@-]{0,254}$`)
+)
+
+func check(app ipc.App) *fault {
+	for _, rule := range []func(ipc.App) *fault{
+		checkNames, checkWorkspace, checkProcess, checkHealth, checkRetention, checkDatabases,
+	} {
+		if f := rule(app); f != nil {
+			return f
+		}
+	}
+	return nil
+}
+
+func checkNames(app ipc.App) *fault {
+	switch {
+	case app.Slug == "":
+		return &fault{key: "slug", what: "the app has no slug", hint: `name it: slug = "shop"`}
+	case !slugSyntax.MatchString(app.Slug):
+		return &fault{key: "slug", what: fmt.Sprintf("%q is not a slug", app.Slug),
+			hint: "use lower-case letters, digits and -, at most 63, beginning with a letter or digit"}
+	case app.Owner != "" && !ownerSyntax.MatchString(app.Owner):
+		return &fault{key: "owner", what: fmt.Sprintf("%q is not a user's name", app.Owner), hint: "name a user of this host, or its uid, or guest:ID"}
+	case app.Domain != "" && !domainSyntax.MatchString(app.Domain):
+		return &fault{key: "domain", what: fmt.Sprintf("%q is not a libvirt domain's name", app.Domain), hint: "`virsh list --all` shows the names"}
+	case app.Domain == "" && app.URI != "":
+		return &fault{key: "uri", what: "uri is set, and domain is not", hint: "name the domain, or drop uri"}
+	case app.Domain == "" && app.Shutdown != "":
+		return &fault{key: "shutdown", what: "shutdown is set, and domain is not", hint: "name the domain, or drop shutdown"}
+	case unprintable(app.URI):
+		return &fault{key: "uri", what: "uri is not one line", hint: `write it like uri = "qemu:///system"`}
+	case app.URI != "" && !isLocalURI(app.URI):
+		return &fault{key: "uri", what: fmt.Sprintf("uri %q is not of a libvirt on this host", app.URI),
+			hint: `a domain's disks are captured where they are: uri = "qemu:///system", or "qemu:///system?socket=/PATH"`}
+	case app.Shutdown != "" && app.Shutdown != "clean" && app.Shutdown != "destroy":
+		return &fault{key: "shutdown", what: fmt.Sprintf("%q is not a way to shut a domain down", app.Shutdown), hint: "use clean (the guest is asked) or destroy"}
+	}
+	return nil
+}
+
+// isLocalURI reports whether a URI of libvirt's names no other host and no way to one.
+// The driver asks libvirt itself, too, once it is connected.
+func isLocalURI(uri string) bool {
+	u, err := url.Parse(uri)
+	if err != nil || u.Host != "" {
+		return false
+	}
+	_, transport, _ := strings.Cut(u.Scheme, "+")
+	return transport == "" || transport == "unix"
+}
+
+func checkWorkspace(app ipc.App) *fault {
+	const hint = "give the app's folder as an absolute path"
+	w := app.Workspace
+	switch {
+	case w == "":
+		return &fault{key: "workspace", what: "the app has no workspace", hint: hint}
+	case !path.IsAbs(w) || path.Clean(w) != w || unprintable(w):
+		return &fault{key: "workspace", what: fmt.Sprintf("workspace %q is not a plain absolute path", w), hint: hint + `, without "..", "//" or a / at its end`}
+	case w == "/":
+		return &fault{key: "workspace", what: "workspace / is the whole host", hint: hint}
+	}
+	for _, e := range app.Exclude {
+		if e == "" || unprintable(e) {
+			return &fault{key: "exclude", what: fmt.Sprintf("exclude pattern %q is not one line of a .gitignore", e), hint: `write patterns like "*.log"`}
+		}
+	}
+	return nil
+}
+
+func checkProcess(app ipc.App) *fault {
+	switch {
+	case app.Unit != "" && len(app.Run) > 0:
+		return &fault{key: "run", what: "the app has both a unit and a run command", hint: "keep the one that starts it"}
+	case app.Unit != "" && !unitSyntax.MatchString(app.Unit):
+		return &fault{key: "unit", what: fmt.Sprintf("%q is not a systemd service's name", app.Unit), hint: `write it in full: unit = "shop.service"`}
+	case len(app.Run) > 0 && !isCommand(app.Run):
+		return &fault{key: "run", what: "run is not a command", hint: `write program and arguments apart: run = ["./server", "--port", "8080"]`}
+	}
+	return nil
+}
+
+func checkHealth(app ipc.App) *fault {
+	h := app.Health
+	if h == nil {
+		return nil
+	}
+	switch {
+	case (h.URL == "") == (len(h.Command) == 0):
+		return &fault{key: "health", what: "a health check is either a url or a command", hint: "set exactly one of the two"}
+	case h.URL != "" && !isWebURL(h.URL):
+		return &fault{key: "health.url", what: "the health url is not an http or https URL", hint: "write it like http://127.0.0.1:8080/healthz"}
+	case len(h.Command) > 0 && !isCommand(h.Command):
+		return &fault{key: "health.command", what: "the health command is not a command", hint: `write program and arguments apart: command = ["curl", "-f", "…"]`}
+	}
+	if h.Timeout == "" {
+		return nil
+	}
+	if d, err := time.ParseDuration(h.Timeout); err != nil || d <= 0 {
+		return &fault{key: "health.timeout", what: fmt.Sprintf("health timeout %q is not a time", h.Timeout), hint: `write a time like "10s" or "1m30s"`}
+	}
+	return nil
+}
+
+func checkRetention(app ipc.App) *fault {
+	r := app.Retention
+	for _, n := range []struct {
+		key   string
+		value int64
+	}{
+		{"keep_last", int64(r.KeepLast)}, {"daily_days", int64(r.DailyDays)},
+		{"keep_turns", int64(r.KeepTurns)}, {"keep_safety", int64(r.KeepSafety)}, {"max_bytes", r.MaxBytes},
+	} {
+		if n.value < 0 {
+			return &fault{key: "retention." + n.key, what: fmt.Sprintf("%s is negative (%d)", n.key, n.value), hint: "use 0 or more"}
+		}
+	}
+	if r.ExpireAfter == "" {
+		return nil
+	}
+	if d, err := time.ParseDuration(r.ExpireAfter); err != nil || d < 0 {
+		return &fault{key: "retention.expire_after", what: fmt.Sprintf("expire_after %q is not a time", r.ExpireAfter),
+			hint: `write hours, like "720h" for 30 days; "0" is never`}
+	}
+	return nil
+}
+
+func checkDatabases(app ipc.App) *fault {
+	seen := map[string]bool{}
+	for i, db := range app.Databases {
+		if f := checkDatabase(db); f != nil {
+			return f.in(i)
+		}
+		if seen[db.Name] {
+			return fault{key: "name", what: fmt.Sprintf("two databases are called %q", db.Name), hint: "give each a name of its own"}.in(i)
+		}
+		seen[db.Name] = true
+	}
+	return nil
+}
+
+func isCommand(argv []string) bool {
+	for _, a := range argv {
+		if strings.ContainsRune(a, 0) {
+			return false
+		}
+	}
+	return len(argv) > 0 && strings.TrimSpace(argv[0]) != ""
+}
+
+func isWebURL(s string) bool {
+	u, err := url.Parse(s)
+	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != ""
+}
+
+func unprintable(s string) bool { return strings.ContainsAny(s, "\x00\n\r") }

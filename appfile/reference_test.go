@@ -1,0 +1,52 @@
+package appfile
+
+import (
+	"testing"
+
+	"mulligan/docs/refdoc"
+)
+
+// TestReference holds docs/reference/app-file.md to the keys that are read.
+func TestReference(t *testing.T) {
+	refdoc.Check(t, "app-file.md", refdoc.Keys(t, file{Retention: defaults()}, map[string]refdoc.Key{
+		"slug":      {Doc: "the name that commands and the API know it by: lower-case letters, digits and `-`, at most 63, beginning with a letter or digit. Required", Default: "–"},
+		"owner":     {Doc: "the user it belongs to, or `guest:ID`; others than the caller are named by root", Default: "who registers it"},
+		"workspace": {Doc: "the folder that is protected: an absolute path, no symbolic link in it. Required", Default: "–"},
+		"unit":      {Doc: "the systemd service that is stopped and started", Default: "`of-app-SLUG.service`, where there is one and nothing else is named"},
+		"run":       {Doc: "where there is no unit: a command that the daemon runs in the workspace, as the owner; program and arguments apart"},
+		"domain":    {Doc: "the libvirt domain that the app lives in ([how](../how-to/vm.md))"},
+		"uri":       {Doc: "libvirt's address", Default: "`\"qemu:///system\"`; `\"qemu:///session\"` at a user's own daemon"},
+		"shutdown":  {Doc: "how the domain goes down: `clean` (the guest is asked) or `destroy` (it is switched off)", Default: "`\"clean\"`"},
+		"auto":      {Doc: "whether the files are followed, and a checkpoint made before the first write of each turn"},
+		"exclude":   {Doc: "patterns in the syntax of `.gitignore`: what they match is never captured, and never touched by a restore"},
+
+		"health.url":     {Doc: "the app is well when a GET of it is answered with a status of 2xx or 3xx"},
+		"health.command": {Doc: "the app is well when this command, run in the workspace as the owner, ends with 0"},
+		"health.timeout": {Doc: "how long it is asked again until it is well", Type: "time", Default: "`\"10s\"`"},
+
+		"retention.keep_last":    {Doc: "how many of the newest stay; the automatic ones, of turns and of rollbacks, are not counted, and never take another's place"},
+		"retention.daily_days":   {Doc: "of each of so many days (in UTC, today is one of them) the oldest stays; automatic ones are not counted"},
+		"retention.keep_turns":   {Doc: "how many of the newest checkpoints of turns stay; turns that nobody told of have as many of their own"},
+		"retention.keep_safety":  {Doc: "how many of the newest safety checkpoints, which rollbacks and reverts make, stay"},
+		"retention.max_bytes":    {Doc: "while what is left occupies more, safety checkpoints go, then those of turns, the oldest first, but never the newest of all. What somebody asked for stays, and `mulligan status` says that it is too much. `0` is no limit"},
+		"retention.expire_after": {Doc: "the age at which a checkpoint goes, in hours; it counts for checkpoints that are made from then on. `\"0\"` is never", Type: "time"},
+
+		"database.name":     {Doc: "what it is called; its layer is `db:NAME`", Default: "the database's own"},
+		"database.driver":   {Doc: driverNames(), Default: "what the URL of `dsn` says"},
+		"database.dsn":      {Doc: "where it is: a URL; for postgres `key=value` pairs will do; for sqlite a path in the workspace, or an absolute one. Required", Default: "–"},
+		"database.mode":     {Doc: "for postgres: `logical`, `physical` or `auto` ([what that means](../how-to/postgres.md))", Default: "`\"auto\"`"},
+		"database.data_dir": {Doc: "for postgres: the cluster's data folder, which mode `physical` needs. Root names one that is not the app's owner's"},
+		"database.unit":     {Doc: "for postgres, with `data_dir`: the systemd service of the cluster. Root names it. Without one the daemon starts and stops the server itself, by `pg_ctl`, as the folder's owner"},
+	}, map[string]string{
+		"": `# The app file
+
+An app file says what an app consists of. The host's daemon reads every ` + "`*.toml`" + ` in ` + "`/etc/mulligan/apps.d`" + `; ` + "`mulligan app add --file FILE`" + `
+registers the app of one. A key that is not listed here is an error that names its line. What is registered without a file
+(` + "`mulligan app add --slug …`, `mulligan app set KEY=VALUE`" + `) is held to the same rules.
+
+A *text* is quoted; *texts* are a list of them; a *time* is a text like ` + "`\"90s\"` or `\"720h\"`" + `; a *size* is a number of bytes, or a text like ` + "`\"20GiB\"`" + `.`,
+		"health":    "## [health]\n\nHow to tell whether the app works: exactly one of `url` and `command`.",
+		"retention": "## [retention]\n\nWhat pruning leaves. Pinned checkpoints always stay, and so do the newest of all and the newest that somebody asked for.",
+		"database":  "## [[database]]\n\nOne table for each database.",
+	}))
+}

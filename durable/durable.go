@@ -1,0 +1,47 @@
+// Package durable writes files that survive a power cut.
+package durable
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// tempSuffix ends the name of the file that WriteFile renames. After a crash such a file may be left; the next WriteFile
+// of the same path overwrites it.
+const tempSuffix = ".tmp"
+
+// WriteFile atomically replaces the file at path by one that holds data. When it returns nil, the new content survives a
+// power cut. After an error or a crash the file holds either its old content or data, whole. A symbolic link or a fifo at
+// the temporary name is refused. The caller must not write to the same path concurrently.
+func WriteFile(path string, data []byte, mode fs.FileMode) error {
+	temp := path + tempSuffix
+	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW|unix.O_NONBLOCK, mode)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(temp, path)
+	}
+	if err != nil {
+		_ = os.Remove(temp) // what is left, the next WriteFile overwrites
+		return err
+	}
+	return Sync(filepath.Dir(path))
+}
+
+// Sync makes the content of the file at path, or the names in the folder at path, survive a power cut.
+func Sync(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}

@@ -1,0 +1,216 @@
+package database
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"mulligan/snap"
+)
+
+// Object is a table of a database, or anything else in it that its definition tells all of.
+type Object struct {
+	Path   string // in a Change
+	Kind   string // as SQL calls it: "TABLE", "VIEW"
+	Name   string // as SQL writes it
+	Create string // the statement that makes it
+	Same   string // compared instead of Create, where that does not tell all; of no table
+	*Table        // nil: it is none
+}
+
+// Table is what a table consists of.
+type Table struct {
+	Columns []Column
+	Clauses []string // keys, constraints and options, as its definition has them
+	Rows    Rows
+	Details []Detail // told where nothing else is
+}
+
+// Column is a column of a table.
+type Column struct {
+	Name       string // as SQL writes it
+	Definition string // with the name
+}
+
+// Rows are those of a table.
+type Rows struct {
+	N     int64  // -1: not known
+	Sum   string // equal where they are the same rows; "": not known
+	About bool   // N is an estimate
+}
+
+// Detail is something about a table, as its next number.
+type Detail struct{ Name, Value string }
+
+// String says how many rows there are.
+func (r Rows) String() string {
+	text := fmt.Sprintf("%d rows", r.N)
+	if r.N == 1 {
+		text = "1 row"
+	}
+	if r.About {
+		return "about " + text
+	}
+	return text
+}
+
+// Short is a statement on one line, cut where it is long.
+func Short(sql string) string {
+	const most = 400
+	text := strings.Join(strings.Fields(sql), " ")
+	if len(text) > most {
+		text = text[:most] + "…"
+	}
+	return strings.ToValidUTF8(text, "")
+}
+
+// Compare says in SQL what happened to a database's objects from a to b, with the numbers of
+// rows. alterColumn is how the database's SQL says that a column is another: "ALTER COLUMN".
+func Compare(a, b []Object, alterColumn string) (list []snap.Change) {
+	before, after := byPath(a), byPath(b)
+	for _, o := range a {
+		if _, there := after[o.Path]; !there {
+			list = append(list, snap.Change{Path: o.Path, Operation: snap.Delete, Summary: o.dropped()})
+		}
+	}
+	for _, o := range b {
+		old, was := before[o.Path]
+		if !was {
+			list = append(list, snap.Change{Path: o.Path, Operation: snap.Create, Summary: o.created()})
+		} else if said := old.became(o, alterColumn); said != "" {
+			list = append(list, snap.Change{Path: o.Path, Operation: snap.Modify, Summary: said})
+		}
+	}
+	return list
+}
+
+func byPath(list []Object) map[string]Object {
+	m := map[string]Object{}
+	for _, o := range list {
+		m[o.Path] = o
+	}
+	return m
+}
+
+func (o Object) dropped() string {
+	text := "DROP " + o.Kind + " " + o.Name
+	if o.Table != nil && o.Rows.N >= 0 {
+		text += "; it had " + o.Rows.String()
+	}
+	return text
+}
+
+func (o Object) created() string {
+	text := Short(o.Create)
+	if o.Table != nil && o.Rows.N >= 0 {
+		text += "; " + o.Rows.String()
+	}
+	return text
+}
+
+// became says how an object changed, or "".
+func (o Object) became(now Object, alterColumn string) string {
+	if o.Table == nil || now.Table == nil || o.Kind != now.Kind {
+		if o.Kind == now.Kind && o.Create == now.Create && o.Same == now.Same {
+			return ""
+		}
+		return now.created()
+	}
+	said := o.columnChanges(now, alterColumn)
+	if len(said) == 0 {
+		said = o.clauseChanges(now)
+	}
+	if words := o.Rows.Became(now.Rows, len(said) == 0); words != "" {
+		said = append(said, words)
+	}
+	if len(said) == 0 {
+		said = o.detailChanges(now)
+	}
+	return strings.Join(said, "; ")
+}
+
+func (t *Table) column(name string) (Column, bool) {
+	i := slices.IndexFunc(t.Columns, func(c Column) bool { return c.Name == name })
+	if i < 0 {
+		return Column{}, false
+	}
+	return t.Columns[i], true
+}
+
+// columnChanges says which columns went, came or are others; and where none is, in which order they are now.
+func (o Object) columnChanges(now Object, alterColumn string) (said []string) {
+	alter := "ALTER " + o.Kind + " " + o.Name
+	for _, c := range o.Columns {
+		if new, found := now.column(c.Name); !found {
+			said = append(said, alter+" DROP COLUMN "+c.Name)
+		} else if new != c {
+			said = append(said, fmt.Sprintf("%s %s %s (was %s)", alter, alterColumn, new.Definition, c.Definition))
+		}
+	}
+	for _, c := range now.Columns {
+		if _, found := o.column(c.Name); !found {
+			said = append(said, alter+" ADD COLUMN "+c.Definition)
+		}
+	}
+	if len(said) == 0 && !slices.Equal(o.Columns, now.Columns) {
+		said = append(said, fmt.Sprintf("its columns are in the order %s, were %s", namesOf(now.Columns), namesOf(o.Columns)))
+	}
+	return said
+}
+
+func namesOf(list []Column) string {
+	var names []string
+	for _, c := range list {
+		names = append(names, c.Name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// clauseChanges says which keys, constraints and options went or came. An option is replaced by
+// another one: that it went says nothing.
+func (o Object) clauseChanges(now Object) (said []string) {
+	alter := "ALTER " + o.Kind + " " + o.Name
+	for _, c := range o.Clauses {
+		if !slices.Contains(now.Clauses, c) && !isOption(c) {
+			said = append(said, alter+" DROP "+c)
+		}
+	}
+	for _, c := range now.Clauses {
+		switch {
+		case slices.Contains(o.Clauses, c):
+		case isOption(c):
+			said = append(said, alter+" "+strings.TrimSpace(strings.TrimPrefix(c, ")")))
+		default:
+			said = append(said, alter+" ADD "+c)
+		}
+	}
+	return said
+}
+
+// isOption reports whether a clause stands behind the parenthesis that closes the definition.
+func isOption(clause string) bool { return strings.HasPrefix(clause, ")") }
+
+// Became says how the rows changed, or "". That as many of them are others is said only
+// where nothing else is.
+func (r Rows) Became(now Rows, alone bool) string {
+	switch n := now.N - r.N; {
+	case r.N < 0 || now.N < 0:
+	case n > 0:
+		return fmt.Sprintf("%s, were %d (%d more)", now, r.N, n)
+	case n < 0:
+		return fmt.Sprintf("%s, were %d (%d fewer)", now, r.N, -n)
+	case alone && r.Sum != now.Sum && r.Sum != "" && now.Sum != "":
+		return now.String() + ", as many as before, with other content"
+	}
+	return ""
+}
+
+func (o Object) detailChanges(now Object) (said []string) {
+	for _, d := range now.Details {
+		i := slices.IndexFunc(o.Details, func(old Detail) bool { return old.Name == d.Name })
+		if i >= 0 && o.Details[i].Value != d.Value {
+			said = append(said, fmt.Sprintf("%s %s, was %s", d.Name, d.Value, o.Details[i].Value))
+		}
+	}
+	return said
+}

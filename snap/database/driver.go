@@ -1,0 +1,191 @@
+package database
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"strings"
+	"sync"
+	"time"
+
+	"mulligan/errs"
+	"mulligan/snap"
+	"mulligan/snap/cas"
+)
+
+// Engine is what a kind of database does in its own way. P is a pointer to its plan.
+// A Driver calls one method at a time. Errors need no kind: Classify gives them one.
+type Engine[P Planned] interface {
+	// Read puts the live state into b.
+	Read(ctx context.Context, b *cas.Batch) (State, error)
+
+	// CheckStored checks what a snapshot's root holds, beyond what the store checks itself:
+	// that its parts fit together.
+	CheckStored(ctx context.Context, root cas.Root, depth snap.Depth) error
+
+	// Plan fills in p, which is not saved yet, and refuses what could not be restored. It
+	// changes nothing. old is the plan of an earlier preparation under the same id, or nil.
+	Plan(ctx context.Context, p, old P, target, base cas.Root) error
+
+	// Build makes the target ready beside the live state, durably. p was saved before, so that
+	// Drop, which is called after an error, finds what is there. What old built may be used again.
+	Build(ctx context.Context, p, old P, target, base cas.Root) error
+
+	// Stale reports whether the live state is no longer the base.
+	Stale(ctx context.Context, p P, base cas.Root) (bool, error)
+
+	// Commit makes the live state the target, if it is still the base, or where an earlier
+	// Commit left it. It saves p as Committing before the live state changes, and not before.
+	Commit(ctx context.Context, p P, target, base cas.Root) error
+
+	// Undo makes the live state the base again, from wherever Commit or Undo left it.
+	// p is saved as Undoing.
+	Undo(ctx context.Context, p P, target, base cas.Root) error
+
+	// ReadBack reads the live state and returns its hash: that of want wherever the two are
+	// equal by the engine's own rules. The notes are for the reader of the proof.
+	ReadBack(ctx context.Context, p P, want cas.Root) (hash snap.Hash, notes []string, err error)
+
+	// Drop drops what the switch has beside the live state, whatever of it is there. A live
+	// state that is neither base nor target becomes the base again: p.Reached tells how far the
+	// switch got. left names what the server cannot drop, each in a phrase.
+	Drop(ctx context.Context, p P) (left []string, err error)
+
+	// Classify gives err a kind and a hint, where it has none, and the operation. nil stays nil.
+	Classify(op string, err error) error
+}
+
+// State is a live state that was read into a batch.
+type State struct {
+	Node     cas.Hash // what holds it
+	Hash     snap.Hash
+	Meta     any // what the snapshot's root says of it, as JSON with a field "hash"
+	Position string
+	Raw      bool
+	Warnings []string
+	// Stored, where set, is called with the name of the snapshot's root once it is durable.
+	Stored func(root string)
+}
+
+// planPointer is a pointer to a plan T.
+type planPointer[T any] interface {
+	*T
+	Planned
+}
+
+// Driver is the part of a driver that is the same for every engine: the order of
+// the steps of captures and switches, and what is on the disk before each of them.
+type Driver[T any, P planPointer[T]] struct {
+	engine  Engine[P]
+	records *Records
+	mu      sync.Mutex // held during each method: they are rare, and the state is one
+}
+
+// NewDriver makes the driver of the database whose records r are.
+func NewDriver[T any, P planPointer[T]](r *Records, e Engine[P]) *Driver[T, P] {
+	return &Driver[T, P]{engine: e, records: r}
+}
+
+// Do calls f while no other method of the driver runs, and classifies its error.
+func (d *Driver[T, P]) Do(ctx context.Context, op string, f func() error) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return errs.Wrap(errs.Unavailable, op, err)
+	}
+	return d.engine.Classify(op, f())
+}
+
+// CapturesLive is true: the state that a capture reads is that of one moment.
+func (d *Driver[T, P]) CapturesLive() bool { return true }
+
+// Capture stores the live state under req.ID: that of one moment between the call and
+// the return.
+func (d *Driver[T, P]) Capture(ctx context.Context, req snap.CaptureRequest) (s snap.Snapshot, err error) {
+	return d.CaptureWith(ctx, "capture "+d.records.noun, req, d.engine.Read)
+}
+
+// CaptureWith is Capture with another way to read the live state.
+func (d *Driver[T, P]) CaptureWith(ctx context.Context, op string, req snap.CaptureRequest,
+	read func(context.Context, *cas.Batch) (State, error),
+) (s snap.Snapshot, err error) {
+	if !ValidName(string(req.ID)) {
+		return s, errs.New(errs.Invalid, op, "%q is not a snapshot id", req.ID)
+	}
+	err = d.Do(ctx, op, func() error {
+		b := d.records.store.Begin()
+		defer b.Discard()
+		now, err := read(ctx, b)
+		if err != nil {
+			return err
+		}
+		if err := d.store(ctx, b, req.ID, now); err != nil {
+			return err
+		}
+		s = snap.Snapshot{
+			ID: req.ID, Driver: d.records.driver, Hash: now.Hash, Position: now.Position, Raw: now.Raw,
+			Quiesced: req.Quiesced, Created: time.Now().UTC(), Warnings: now.Warnings,
+		}
+		return nil
+	})
+	return s, err
+}
+
+// store makes what is in b durable under a snapshot's name.
+func (d *Driver[T, P]) store(ctx context.Context, b *cas.Batch, id snap.SnapshotID, s State) error {
+	data, err := json.Marshal(s.Meta)
+	if err != nil {
+		return errs.Wrap(errs.Internal, "", err)
+	}
+	if err := errors.Join(ctx.Err(), d.records.failpoint.At("capture: commit")); err != nil {
+		return err
+	}
+	root := cas.Root{Name: d.records.SnapshotRoot(id), Hash: s.Node, Meta: data}
+	if err := b.Commit(root); err != nil {
+		return err
+	}
+	if s.Stored != nil {
+		s.Stored(root.Name)
+	}
+	return nil
+}
+
+// HashOf is the hash of the state that a root holds.
+func HashOf(root cas.Root) (h snap.Hash, err error) {
+	const op = "read a snapshot"
+	var m struct {
+		Hash string `json:"hash"`
+	}
+	if err := json.Unmarshal(root.Meta, &m); err != nil {
+		return h, errs.Wrap(errs.Corrupt, op, err)
+	}
+	raw, err := hex.DecodeString(strings.TrimPrefix(m.Hash, "blake3:"))
+	if err != nil || len(raw) != len(h) {
+		return h, errs.New(errs.Corrupt, op, "%q is not a hash", m.Hash).WithHint("use another checkpoint")
+	}
+	return snap.Hash(raw), nil
+}
+
+// Verify checks what is stored for a snapshot.
+func (d *Driver[T, P]) Verify(ctx context.Context, id snap.SnapshotID, depth snap.Depth) error {
+	op := "verify " + d.records.noun + " snapshot"
+	root, err := d.records.Snapshot(op, id)
+	if err != nil {
+		return err
+	}
+	if err := d.records.store.Check(ctx, root.Name, depth == snap.Full); err != nil {
+		return errs.Wrap(errs.Failed, op, err)
+	}
+	return errs.Wrap(errs.Failed, op, Damaged(d.engine.CheckStored(ctx, root, depth)))
+}
+
+// Size is the number of bytes that deleting exactly these snapshots together would free.
+func (d *Driver[T, P]) Size(_ context.Context, ids ...snap.SnapshotID) (int64, error) {
+	return d.records.Size(ids...)
+}
+
+// Delete drops a snapshot.
+func (d *Driver[T, P]) Delete(_ context.Context, id snap.SnapshotID) error {
+	return d.records.Delete(id)
+}

@@ -1,0 +1,187 @@
+// Package database is what all database drivers share. A [Driver] takes the steps of
+// captures and switches in their order, and sees to what is on the disk before each; an
+// [Engine] does in each step what its kind of database needs. [Records] are the names under
+// which the store holds a database's snapshots and the two ends of its switches, and the
+// plans of those switches, on disk.
+//
+//	<driver>/<app>/<database>/snap/<snapshot>              root of a snapshot
+//	<driver>/<app>/<database>/switch/<restore>/<snapshot>  root of a switch's target or base
+//	<state folder>/switches/<restore>/plan.json            its plan; a driver may keep more beside it
+//
+// A snapshot may be deleted while a switch needs it: that has roots of its own.
+// Without a plan there is no switch, so a plan is the last thing to be written
+// and the first to be removed.
+package database
+
+import (
+	"cmp"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"mulligan/errs"
+	"mulligan/failpoint"
+	"mulligan/snap"
+	"mulligan/snap/cas"
+)
+
+// Config says whose records they are.
+type Config struct {
+	Driver    string
+	Noun      string // what the operations call it: "database" if ""
+	App, Name string // no slashes, and no dot in front
+	Store     *cas.Store
+	StateDir  string         // absolute, the daemon's own, for this database alone
+	Failpoint failpoint.Hook // for tests
+}
+
+// Records are those of one database.
+type Records struct {
+	store     *cas.Store
+	driver    string
+	noun      string
+	name      string // of the database, in errors
+	prefix    string // of the names of its roots
+	switches  string // the folder of its plans
+	failpoint failpoint.Hook
+}
+
+// Open makes the folder of the plans if there is none.
+func Open(c Config) (*Records, error) {
+	const op = "open the records of a database"
+	for _, name := range []string{c.App, c.Name} {
+		if !ValidName(name) {
+			return nil, errs.New(errs.Invalid, op, "%q is not a name", name)
+		}
+	}
+	if c.Store == nil || !filepath.IsAbs(c.StateDir) {
+		return nil, errs.New(errs.Invalid, op, "a store and an absolute state folder are needed")
+	}
+	r := &Records{
+		store: c.Store, driver: c.Driver, noun: cmp.Or(c.Noun, "database"), name: c.Name, prefix: c.Driver + "/" + c.App + "/" + c.Name + "/",
+		switches: filepath.Join(c.StateDir, "switches"), failpoint: c.Failpoint,
+	}
+	return r, errs.Wrap(errs.Failed, op, os.MkdirAll(r.switches, 0o700))
+}
+
+// ValidName reports whether s can be part of a root's name, and a file's.
+func ValidName(s string) bool {
+	return s != "" && s[0] != '.' && !strings.ContainsAny(s, "/\x00")
+}
+
+// SnapshotRoot is the name of a snapshot's root.
+func (r *Records) SnapshotRoot(id snap.SnapshotID) string { return r.prefix + "snap/" + string(id) }
+
+// Snapshots are the roots of all snapshots.
+func (r *Records) Snapshots() []cas.Root { return r.store.Roots(r.prefix + "snap/") }
+
+// All are the roots of all snapshots and switches.
+func (r *Records) All() []cas.Root { return r.store.Roots(r.prefix) }
+
+// Snapshot finds a snapshot's root: errs.NotFound where there is none.
+func (r *Records) Snapshot(op string, id snap.SnapshotID) (cas.Root, error) {
+	root, err := r.store.Root(r.SnapshotRoot(id))
+	if errs.KindOf(err) == errs.NotFound {
+		return root, errs.New(errs.NotFound, op, "no snapshot %s of database %s", id, r.name).
+			WithHint("list the checkpoints to see which there are")
+	}
+	return root, errs.Wrap(errs.Failed, op, err)
+}
+
+// Size is what deleting exactly these snapshots together would free, in bytes.
+func (r *Records) Size(ids ...snap.SnapshotID) (int64, error) {
+	const op = "measure database snapshots"
+	var names []string
+	for _, id := range ids {
+		root, err := r.Snapshot(op, id)
+		if err != nil {
+			return 0, err
+		}
+		names = append(names, root.Name)
+	}
+	slices.Sort(names)
+	n, err := r.store.Unique(slices.Compact(names)...)
+	return n, errs.Wrap(errs.Failed, op, err)
+}
+
+// Delete drops a snapshot.
+func (r *Records) Delete(id snap.SnapshotID) error {
+	return errs.Wrap(errs.Failed, "delete database snapshot", r.store.Delete(r.SnapshotRoot(id)))
+}
+
+// Sweep drops the roots of the snapshots and switches that gone names.
+func (r *Records) Sweep(gone snap.Gone) error {
+	return errs.Wrap(errs.Failed, "sweep database snapshots", r.drop(r.All(), func(name string) bool {
+		kind, id, _ := strings.Cut(strings.TrimPrefix(name, r.prefix), "/")
+		return !(kind == "snap" && slices.Contains(gone.Snapshots, snap.SnapshotID(id)) ||
+			kind == "switch" && slices.Contains(gone.Restores, snap.RestoreID(filepath.Dir(id))))
+	}))
+}
+
+// drop drops those of roots that are not to be kept.
+func (r *Records) drop(roots []cas.Root, keep func(name string) bool) error {
+	var names []string
+	for _, root := range roots {
+		if !keep(root.Name) {
+			names = append(names, root.Name)
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	return r.store.Delete(names...)
+}
+
+func (r *Records) endRoot(id snap.RestoreID, of snap.SnapshotID) string {
+	return r.prefix + "switch/" + string(id) + "/" + string(of)
+}
+
+// Ends finds the snapshots that req is about, if a switch may be prepared under
+// its id: old is the plan that it has already, or nil.
+func (r *Records) Ends(op string, req snap.RestoreRequest, old *Plan) (target, base cas.Root, err error) {
+	if !ValidName(string(req.ID)) {
+		return target, base, errs.New(errs.Invalid, op, "%q is not a restore id", req.ID)
+	}
+	if old != nil && old.Phase != Prepared && old.Phase != Preparing {
+		return target, base, errs.New(errs.Conflict, op, "restore %s is %s already", req.ID, old.Phase).
+			WithHint("undo or finish it first")
+	}
+	if target, err = r.Snapshot(op, req.Target); err == nil {
+		base, err = r.Snapshot(op, req.Base)
+	}
+	return target, base, err
+}
+
+// Hold keeps target and base in the store under the switch's own name.
+func (r *Records) Hold(p *Plan, target, base cas.Root) error {
+	b := r.store.Begin()
+	defer b.Discard()
+	return b.Commit(
+		cas.Root{Name: r.endRoot(p.ID, p.Target), Hash: target.Hash, Meta: target.Meta},
+		cas.Root{Name: r.endRoot(p.ID, p.Base), Hash: base.Hash, Meta: base.Meta},
+	)
+}
+
+// Held gives the roots of a switch's target and base. That one is missing is damage.
+func (r *Records) Held(p *Plan) (target, base cas.Root, err error) {
+	if target, err = r.store.Root(r.endRoot(p.ID, p.Target)); err == nil {
+		base, err = r.store.Root(r.endRoot(p.ID, p.Base))
+	}
+	return target, base, Damaged(err)
+}
+
+// Damaged makes what is referred to and not there a damage.
+func Damaged(err error) error {
+	if errs.KindOf(err) == errs.NotFound {
+		return &errs.Error{Kind: errs.Corrupt, Message: "a part is missing", Hint: "use another checkpoint", Err: err}
+	}
+	return err
+}
+
+// Release drops the roots of a switch but for those of keep.
+func (r *Records) Release(id snap.RestoreID, keep ...snap.SnapshotID) error {
+	return r.drop(r.store.Roots(r.endRoot(id, "")), func(name string) bool {
+		return slices.ContainsFunc(keep, func(s snap.SnapshotID) bool { return name == r.endRoot(id, s) })
+	})
+}

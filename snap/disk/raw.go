@@ -1,0 +1,127 @@
+package disk
+
+import (
+	"context"
+	"os"
+
+	"mulligan/errs"
+	"mulligan/snap"
+)
+
+// A layer is raw where its images could not be read when it froze: somebody wrote over them,
+// cut them off or deleted them. It is kept as it lay there, with an overlay on it as on any other layer: a
+// domain that is put on that overlay starts no more than it did before.
+
+// absent is the hash of a file that is not there.
+const absent = "absent"
+
+// Salvage freezes what lies at the names of the domain's present images, whatever it is,
+// under req.ID. The domain must be off.
+func (d *Driver) Salvage(ctx context.Context, req snap.CaptureRequest) (snap.Snapshot, error) {
+	const op = "keep the bytes of disks"
+	if err := d.begin(ctx, op); err != nil {
+		return snap.Snapshot{}, err
+	}
+	defer d.mu.Unlock()
+	if !validName(string(req.ID)) {
+		return snap.Snapshot{}, errs.New(errs.Invalid, op, "%q is not a snapshot that disks can have", req.ID)
+	}
+	m, err := d.openAnyhow(ctx, op)
+	if err != nil {
+		return snap.Snapshot{}, err
+	}
+	defer m.Free()
+	c := &capturing{d: d, m: m, id: req.ID, raw: true, quiesced: true}
+	if err := c.salvage(ctx, op); err != nil {
+		return snap.Snapshot{}, errs.Wrap(errs.Failed, op, err)
+	}
+	s := d.tree.Snapshots[req.ID]
+	return snap.Snapshot{ID: req.ID, Driver: driverName, Position: string(s.Layer), Raw: true, Quiesced: s.Quiesced, Created: s.Created, Warnings: c.warnings}, nil
+}
+
+func (c *capturing) salvage(ctx context.Context, op string) (err error) {
+	d := c.d
+	if err := needOff(op, c.m); err != nil {
+		return err
+	}
+	if c.survey, _, err = d.surveyOf(op, c.m, false); err != nil {
+		return err
+	}
+	head := d.tree.Layers[d.tree.Head]
+	if fresh, err := d.headFresh(); err == nil && fresh && d.tree.rests(head) {
+		return c.name(head.Parent) // it was kept before
+	}
+	for _, f := range head.Files {
+		if fi, err := os.Lstat(f.Path); err == nil && !fi.Mode().IsRegular() {
+			return errs.New(errs.Unsupported, op, "%s is not a file", f.Path).WithHint("move it away")
+		}
+	}
+	if err := d.room(op); err != nil {
+		return err
+	}
+	return c.freeze(ctx)
+}
+
+// keepRaw makes of a layer that froze a raw one; stats are of the files that are there.
+func (l *layer) keepRaw(stats map[string]stat) {
+	l.Raw, l.Below = true, nil
+	for dev, f := range l.Files {
+		if _, there := stats[dev]; !there {
+			f.Absent, f.Hash = true, absent
+		}
+	}
+}
+
+// rests reports whether a layer is an overlay on a raw one.
+func (t *tree) rests(l *layer) bool {
+	p := t.Layers[l.Parent]
+	return p != nil && p.Raw
+}
+
+// onRaw returns an error where the domain's present images are overlays on what cannot be read.
+func (d *Driver) onRaw(op string) error {
+	if !d.tree.rests(d.tree.Layers[d.tree.Head]) {
+		return nil
+	}
+	return errs.New(errs.Conflict, op, "the disks of domain %s are on images that cannot be read, which were kept as they lay there", d.cfg.Domain).
+		WithHint("go back to a checkpoint that was made before")
+}
+
+// rawSize is the size that a disk had, in bytes: as the nearest image says that is a layer's,
+// from id down, and can be read.
+func (d *Driver) rawSize(id layerID, dev string) int64 {
+	for _, id := range d.tree.chain(id) {
+		if f := d.tree.Layers[id].Files[dev]; f != nil {
+			if size, err := imageSize(f.Path); err == nil {
+				return size
+			}
+		}
+	}
+	return 1 << 20 // nothing can be read of it
+}
+
+// Survey tells of present images that cannot be read.
+func (d *Driver) Survey(ctx context.Context) ([]snap.Gap, error) {
+	const op = "look at the disks"
+	if err := d.begin(ctx, op); err != nil {
+		return nil, err
+	}
+	defer d.mu.Unlock()
+	m, err := d.openAnyhow(ctx, op)
+	if err != nil {
+		return nil, err
+	}
+	defer m.Free()
+	err = d.followChains(op)
+	if err == nil {
+		err = d.onRaw(op)
+	}
+	if err == nil {
+		return nil, nil
+	}
+	remedy := errs.HintOf(err)
+	if remedy == "" {
+		remedy = "go back to a checkpoint"
+	}
+	return []snap.Gap{{What: err.Error(), Remedy: remedy, Blocks: true}}, nil
+}

@@ -1,0 +1,114 @@
+package logical
+
+import (
+	"context"
+	"encoding/json"
+
+	"mulligan/errs"
+	"mulligan/snap"
+	"mulligan/snap/cas"
+	"mulligan/snap/database"
+)
+
+// engine is the driver, as the steps of captures and switches see it.
+type engine struct{ d *Driver }
+
+var _ database.Engine[*plan] = engine{}
+
+// Classify gives err a kind and a hint.
+func (e engine) Classify(op string, err error) error { return e.d.classify(op, err) }
+
+// meta is what a snapshot's root says of it.
+type meta struct {
+	Hash     string   `json:"hash"`
+	Position string   `json:"position"`
+	Identity identity `json:"identity"`
+	Schema   string   `json:"schema"` // digest of the schema's text
+}
+
+// maxTries bounds how often a capture begins again because tables were
+// rewritten or dropped between its snapshot and its locks.
+const maxTries = 5
+
+// Read reads what is committed in the database. When nothing was written to the server since
+// an earlier capture, it finds that one's content and reads nothing.
+func (e engine) Read(ctx context.Context, b *cas.Batch) (database.State, error) {
+	c, err := e.d.take(ctx, b)
+	if err != nil {
+		return database.State{}, err
+	}
+	hash, err := parseHash(c.meta.Hash)
+	return database.State{Node: c.node, Hash: hash, Meta: c.meta, Position: c.meta.Position, Warnings: c.warnings}, err
+}
+
+// captured is a live state that is in a batch.
+type captured struct {
+	node     cas.Hash
+	meta     meta
+	warnings []string
+}
+
+// take puts the live state into b.
+func (d *Driver) take(ctx context.Context, b *cas.Batch) (captured, error) {
+	if c, err := d.unchanged(ctx, b); err != nil || !c.node.IsZero() {
+		return c, err
+	}
+	m, err := d.readLive(ctx, b, nil)
+	if err != nil {
+		return captured{}, err
+	}
+	if m.State.Absent && len(d.records.Snapshots()) == 0 {
+		return captured{}, errs.New(errs.NotFound, "", "the server has no database %s", d.login.database).
+			WithHint("create it, or correct the dsn")
+	}
+	node, err := m.store(b)
+	return captured{node: node, warnings: m.warnings(), meta: meta{
+		Hash: m.State.hash().String(), Position: m.Position, Identity: m.Identity, Schema: m.State.Schema,
+	}}, err
+}
+
+// unchanged finds a capture's node that surely holds the present state.
+func (d *Driver) unchanged(ctx context.Context, b *cas.Batch) (captured, error) {
+	conn, err := d.connect(ctx, d.login.database)
+	if isAbsent(err) {
+		return captured{}, nil
+	}
+	if err != nil {
+		return captured{}, err
+	}
+	defer conn.close()
+	now, err := conn.identify(ctx)
+	if err != nil {
+		return captured{}, err
+	}
+	for _, root := range d.records.Snapshots() {
+		m, err := parseMeta(root)
+		if err != nil || !now.surely(m.Identity) || !b.Keep(root.Hash) {
+			continue
+		}
+		held, err := load(d.cfg.Store, root.Hash)
+		if err != nil {
+			continue // damaged: read it anew
+		}
+		m.Position = now.Position
+		return captured{node: root.Hash, meta: m, warnings: held.warnings()}, nil
+	}
+	return captured{}, nil
+}
+
+func parseMeta(root cas.Root) (m meta, err error) {
+	err = json.Unmarshal(root.Meta, &m)
+	return m, errs.Wrap(errs.Corrupt, "read a snapshot", err)
+}
+
+// CheckStored compares the manifest of a snapshot with the hash of its root.
+func (e engine) CheckStored(_ context.Context, root cas.Root, _ snap.Depth) error {
+	m, err := load(e.d.cfg.Store, root.Hash)
+	if err != nil {
+		return err
+	}
+	if hash, err := database.HashOf(root); err != nil || hash != m.State.hash() {
+		return errs.New(errs.Corrupt, "", "the snapshot does not have the hash it was captured with").WithHint("use another checkpoint")
+	}
+	return nil
+}
