@@ -120,6 +120,7 @@ var keepBoth = []snap.SnapshotID{"db-target", "db-base"}
 // A daemon that is killed at any step of anything leaves the old state or the
 // new one, whole, and the next daemon goes either way from there.
 func TestKilledAtEachStep(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, pgtest.Options{})
 	for _, do := range []string{"capture", "prepare", "commit", "undo", "finish"} {
 		t.Run(do, func(t *testing.T) {
@@ -216,6 +217,7 @@ func (s *subject) finishes(t *testing.T, do string, forward, killed bool, target
 // PostgreSQL is killed at random moments of a restore; when it is up again, the
 // restore is finished or undone.
 func TestServerKilled(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, pgtest.Options{Settings: map[string]string{"restart_after_crash": "off"}})
 	moments := map[string]*testkit.Moments{}
 	for do, within := range map[string]time.Duration{"capture": 300, "prepare": 1500, "commit": 150, "undo": 80} {
@@ -273,6 +275,7 @@ func TestServerKilled(t *testing.T) {
 // A server that dies in DROP DATABASE leaves the database invalid, which takes nothing
 // but another DROP: whatever is under way goes on from there.
 func TestServerKilledInDrop(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, pgtest.Options{})
 	invalidate := func(name string) {
 		t.Helper()

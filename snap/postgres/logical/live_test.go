@@ -88,6 +88,7 @@ func (s *subject) leftovers(t *testing.T) {
 // of the same server snapshot holds, with what was committed before it and
 // without what came after. Every one of them can be gone back to.
 func TestUnderLoad(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, pgtest.Options{})
 	s := newSubject(t, c)
 	s.as(t, "CREATE TABLE public.marks (n int, side text)")
@@ -136,6 +137,7 @@ func TestUnderLoad(t *testing.T) {
 
 // Each of these is undone, and done again, exactly.
 func TestDisasters(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, pgtest.Options{})
 	for name, sql := range map[string]string{
 		"drop column":          "ALTER TABLE api.docs DROP COLUMN body CASCADE",
@@ -174,6 +176,7 @@ func TestDisasters(t *testing.T) {
 // Clients that only read, and come back whenever they are thrown out, are no
 // obstacle; those that write are told of.
 func TestFiftyClients(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, pgtest.Options{})
 	s := newSubject(t, c)
 	s.Mutate(t, 1)
@@ -261,6 +264,7 @@ func (s *subject) countReads(t *testing.T) *int {
 // A capture shares the last one's content when nothing was written, and never
 // when something was.
 func TestUnchanged(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, pgtest.Options{})
 	s := newSubject(t, c)
 	s.Mutate(t, 1)
@@ -300,6 +304,7 @@ func TestUnchanged(t *testing.T) {
 // What Prepare proved is not read again where nothing can have changed it, and
 // a write of any kind after the exchange is seen.
 func TestCheckOfTheUntouched(t *testing.T) {
+	t.Parallel()
 	// A worker of autovacuum may write, and so have it read again, at any moment.
 	c := startCluster(t, pgtest.Options{Settings: map[string]string{"autovacuum": "off"}})
 	s := newSubject(t, c)
@@ -328,6 +333,7 @@ func TestCheckOfTheUntouched(t *testing.T) {
 
 // Changes are named in SQL.
 func TestDiff(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, pgtest.Options{})
 	s := newSubject(t, c)
 	s.as(t, `CREATE TABLE public.users (id int NOT NULL, mail text, age int); INSERT INTO public.users VALUES (1), (2), (3); CREATE TABLE public.gone (i int)`)
@@ -374,6 +380,7 @@ func TestDiff(t *testing.T) {
 // On a server whose other databases are never quiet, the live database is moved
 // aside and looked at there.
 func TestBusyServer(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, pgtest.Options{})
 	s := newSubject(t, c)
 	s.Mutate(t, 1)

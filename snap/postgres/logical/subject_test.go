@@ -21,6 +21,7 @@ import (
 )
 
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, pgtest.Options{})
 	snaptest.Run(t, func(t *testing.T) snaptest.Subject {
 		s := newSubject(t, c)

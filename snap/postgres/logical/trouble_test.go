@@ -57,6 +57,7 @@ func tryCapture(t *testing.T, d *Driver) error {
 
 // Whatever is wrong, there is one clear error, and the live database is as it was.
 func TestTroubles(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, pgtest.Options{})
 	s := newSubject(t, c)
 	s.Mutate(t, 1)
@@ -207,6 +208,7 @@ func fill(t *testing.T, dir string, leave uint64) {
 
 // A role that is gone comes back with what it had.
 func TestRoles(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, pgtest.Options{})
 	s := newSubject(t, c)
 	s.cfg.DSN = c.DSN(s.db) // a superuser may make roles
@@ -246,6 +248,7 @@ func TestRoles(t *testing.T) {
 
 // Encodings, collations and names of all sorts come back.
 func TestEncodings(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, pgtest.Options{})
 	for i, tt := range []struct{ create, sql string }{
 		{"ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'", "CREATE TABLE \"größe\" (\"é\" text); INSERT INTO \"größe\" VALUES ('äöü'), (chr(255))"},
@@ -285,6 +288,7 @@ func (s *subject) rowsOf(t *testing.T) string {
 // As root, the daemon enters by the owner's peer login and reads the owner's
 // password file, and never its own.
 func TestOwner(t *testing.T) {
+	t.Parallel()
 	testkit.Need(t, "root")
 	nobody, err := user.Lookup("nobody")
 	check(t, err)
