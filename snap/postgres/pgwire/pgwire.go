@@ -9,6 +9,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"net"
+	"sync"
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
@@ -57,6 +58,7 @@ func Guard(cfg *pgx.ConnConfig, refusal *Refusal) {
 // conn is a connection on which messages are told apart. It is for one reader and one writer.
 type conn struct {
 	net.Conn
+	reading sync.Mutex // held by Read, as of a net.Conn it may be called by several goroutines; guards what follows
 	r       *bufio.Reader
 	head    []byte // of a message, that is still to be read
 	left    int    // of its body
@@ -83,6 +85,8 @@ func (c *conn) Write(p []byte) (int, error) {
 
 // Read gives messages as they are, but for rows of COPY.
 func (c *conn) Read(p []byte) (int, error) {
+	c.reading.Lock()
+	defer c.reading.Unlock()
 	if c.broken != nil {
 		return 0, c.broken
 	}
