@@ -3,6 +3,7 @@ package files
 import (
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -133,4 +134,42 @@ func TestImmutable(t *testing.T) {
 	must(t, sw.Undo(t.Context()))
 	same(t, "undone", listing(t, dir+"/ws"), before)
 	must(t, sw.Finish(t.Context()))
+}
+
+// TestInodeFlags: a survey names what has inode flags, which no checkpoint holds.
+func TestInodeFlags(t *testing.T) {
+	dir := testkit.Loop(t, 64, "mkfs.ext4", "-q", "-F")
+	must(t, os.Mkdir(dir+"/ws", 0o755))
+	s := newSite(t, func(c *Config) { c.Dir = dir + "/ws" })
+	says := func(want ...string) {
+		t.Helper()
+		list, err := s.Survey(t.Context())
+		must(t, err)
+		var got []string
+		for _, g := range list {
+			if g.Blocks || !strings.Contains(g.Remedy, "chattr") {
+				t.Errorf("%+v", g)
+			}
+			got = append(got, g.What)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("the survey says %q, want %q", got, want)
+		}
+	}
+	chattr := func(how, path string) {
+		t.Helper()
+		if out, err := exec.Command("chattr", how, path).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	write(t, dir+"/ws/sub/f", "one")
+	write(t, dir+"/ws/plain", "one")
+	says()
+	chattr("+d", dir+"/ws/sub/f")
+	chattr("+a", dir+"/ws/sub/f")
+	defer chattr("-a", dir+"/ws/sub/f")
+	says(dir + "/ws/sub/f has inode flags (chattr) that are not part of a checkpoint: append-only, no dump.")
+	chattr("+i", dir+"/ws")
+	defer chattr("-i", dir+"/ws")
+	says("2 paths have inode flags (chattr) that are not part of a checkpoint, the first of them " + dir + "/ws.")
 }

@@ -17,7 +17,8 @@ type stat struct {
 	rdev                  uint64
 	mtime, ctime          instant
 	id                    inode
-	mount                 bool // something is mounted here
+	mount                 bool   // something is mounted here
+	attributes            uint64 // STATX_ATTR_*
 }
 
 // inode tells files apart, for as long as the machine runs.
@@ -62,7 +63,7 @@ func statAt(dir int, name string) (stat, error) {
 		rdev:  unix.Mkdev(x.Rdev_major, x.Rdev_minor),
 		mtime: instant{x.Mtime.Sec, x.Mtime.Nsec}, ctime: instant{x.Ctime.Sec, x.Ctime.Nsec},
 		id:    inode{unix.Mkdev(x.Dev_major, x.Dev_minor), x.Ino},
-		mount: x.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0,
+		mount: x.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, attributes: x.Attributes,
 	}, nil
 }
 
@@ -88,6 +89,22 @@ func (s stat) still(t stat) bool {
 		s.ctime, t.ctime = instant{}, instant{}
 	}
 	return s.same(t)
+}
+
+// flags names the inode flags (chattr) that statx tells of and that are not part of a state.
+func (s stat) flags() (names []string) {
+	for _, f := range []struct {
+		bit  uint64
+		name string
+	}{
+		{unix.STATX_ATTR_IMMUTABLE, "immutable"}, {unix.STATX_ATTR_APPEND, "append-only"},
+		{unix.STATX_ATTR_NODUMP, "no dump"}, {unix.STATX_ATTR_COMPRESSED, "compressed"},
+	} {
+		if s.attributes&f.bit != 0 {
+			names = append(names, f.name)
+		}
+	}
+	return names
 }
 
 func (s stat) kind() uint32 { return s.mode & unix.S_IFMT }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -48,7 +49,9 @@ var (
 	unreadable = &reason{"cannot be read", "no checkpoint can be made until the user that mulligand runs as may read it, or it is excluded (mulligan app set exclude=PATTERN)", true}
 	endless    = &reason{"are larger than any file may be, holes included", "no checkpoint can be made until it is truncated or excluded (mulligan app set exclude=PATTERN)", true}
 	mounted    = &reason{"are mount points, and what is mounted there is not captured", "protect that as an app of its own, or as a database", false}
-	ungivable  = &reason{"belong to others, or have what only root can give", "a rollback that has to make or replace such a path is refused; " +
+	flagged    = &reason{"have inode flags (chattr) that are not part of a checkpoint", "a rollback that makes such a path anew leaves it without them: set them again with chattr. " +
+		"One that has to change an immutable or append-only path fails and is undone: take the flag off first, or exclude the path", false}
+	ungivable = &reason{"belong to others, or have what only root can give", "a rollback that has to make or replace such a path is refused; " +
 		"chown or chgrp it to yourself, exclude it, or protect this app with the host daemon (root)", false}
 )
 
@@ -91,6 +94,11 @@ func (d *Driver) survey(ctx context.Context) (*survey, error) {
 	}
 	defer root.Close()
 	s.top = root
+	st, err := statAt(root.FD(), "")
+	if err != nil {
+		return nil, err
+	}
+	s.flags(".", st)
 	return s, s.folder(".")
 }
 
@@ -187,7 +195,15 @@ func (s *survey) one(dir *beneath.Root, path, name string) (isDir bool, err erro
 	if st.kind() == unix.S_IFREG && st.size > maxFile {
 		s.note(path, fmt.Sprintf("has a size of %d bytes, holes included, and a file may have %d", st.size, int64(maxFile)), endless)
 	}
+	s.flags(path, st)
 	return st.kind() == dirKind, s.rights(dir, path, name, st)
+}
+
+// flags notes inode flags that a rollback does not set.
+func (s *survey) flags(path string, st stat) {
+	if names := st.flags(); len(names) > 0 {
+		s.note(path, "has inode flags (chattr) that are not part of a checkpoint: "+strings.Join(names, ", "), flagged)
+	}
 }
 
 // rights notes what a daemon that is not root could not read or give back.
