@@ -13,7 +13,9 @@ root=${MULLIGAN_TEST_CACHE:-$HOME/.cache/mulligan-test}/$release-$(echo "$packag
 if [ ! -e "$root/made" ]; then
 	rm -rf "$root"
 	mkdir -p "$root"
-	debootstrap --variant=minbase "--include=$packages" "$release" "$root" http://deb.debian.org/debian
+	script=/usr/share/debootstrap/scripts/$release # a release may be newer than debootstrap
+	[ -e "$script" ] || script=/usr/share/debootstrap/scripts/sid
+	debootstrap --variant=minbase "--include=$packages" "$release" "$root" http://deb.debian.org/debian "$script"
 	touch "$root/made"
 fi
 program=$(mktemp)
