@@ -11,6 +11,7 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -67,8 +68,8 @@ type conn struct {
 	room    int    // for the rows of this answer, or what is told in the login
 	broken  error
 	refusal *Refusal
-	writing atomic.Bool
-	unread  int // bytes that were read during a write
+	writing atomic.Pointer[chan struct{}] // closed at the end of the write under way; nil: there is none
+	unread  int                           // bytes that were read during a write
 }
 
 func newConn(c net.Conn, refusal *Refusal) *conn {
@@ -78,8 +79,12 @@ func newConn(c net.Conn, refusal *Refusal) *conn {
 // Write writes. A server that does not read may not send without end either: the
 // library keeps what comes meanwhile.
 func (c *conn) Write(p []byte) (int, error) {
-	c.writing.Store(true)
-	defer c.writing.Store(false)
+	done := make(chan struct{})
+	c.writing.Store(&done)
+	defer func() {
+		c.writing.Store(nil)
+		close(done)
+	}()
 	return c.Conn.Write(p)
 }
 
@@ -96,12 +101,31 @@ func (c *conn) Read(p []byte) (int, error) {
 		}
 	}
 	n, err := c.some(p)
-	if !c.writing.Load() {
+	if write := c.writing.Load(); write == nil {
 		c.unread = 0
 	} else if c.unread += max(n, len(p)); c.unread > maxUnread {
-		return 0, c.refuse(tooLong("an answer to what it does not read", maxUnread))
+		if !ended(*write) {
+			return 0, c.refuse(tooLong("an answer to what it does not read", maxUnread))
+		}
+		c.unread = 0
 	}
 	return n, err
+}
+
+// writeTime is how long a write may go on after the server has answered a lot. One that the server
+// has read is over at once, as soon as the host comes to it.
+const writeTime = 5 * time.Second
+
+// ended waits for the end of a write, and reports whether it came.
+func ended(write <-chan struct{}) bool {
+	limit := time.NewTimer(writeTime)
+	defer limit.Stop()
+	select {
+	case <-write:
+		return true
+	case <-limit.C:
+		return false
+	}
 }
 
 // some gives more of the present message.
