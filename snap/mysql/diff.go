@@ -114,7 +114,10 @@ func (t *table) comparable() database.Object {
 	if !found {
 		next = "none"
 	}
-	o.Details = []database.Detail{{Name: "next number", Value: next}, {Name: "ENGINE", Value: t.Engine}, {Name: "the key by which its rows are read is", Value: strings.Join(t.Key, ", ")}}
+	o.Details = []database.Detail{
+		{Name: "next number", Value: next}, {Name: "ENGINE", Value: t.Engine}, {Name: "the key by which its rows are read is", Value: strings.Join(t.Key, ", ")},
+		{Name: "its definition is", Value: strings.Join(strings.Fields(definition), " ")},
+	}
 	return o
 }
 
@@ -122,7 +125,7 @@ func (t *table) comparable() database.Object {
 func changesOf(t, now table) string {
 	list := database.Compare([]database.Object{t.comparable()}, []database.Object{now.comparable()}, "MODIFY COLUMN")
 	if len(list) == 0 {
-		return "its definition is written differently"
+		return fmt.Sprintf("it is made by %q, was by %q", now.Create, t.Create)
 	}
 	return list[0].Summary
 }
