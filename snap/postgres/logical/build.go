@@ -34,7 +34,7 @@ func (d *Driver) build(ctx context.Context, out *conn, name, note string, m *man
 	if err != nil {
 		return proven, err
 	}
-	if b.tool, err = d.tools.find(ctx, max(server, m.Major)); err != nil {
+	if b.tool, err = d.toolsFor(ctx, out, max(server, m.Major)); err != nil {
 		return proven, err
 	}
 	if err := b.create(ctx, note); err != nil {
