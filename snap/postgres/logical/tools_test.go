@@ -1,11 +1,14 @@
 package logical
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"mulligan/privsep"
+	"mulligan/snap"
 	"mulligan/snap/postgres/pgtest"
 	"mulligan/testkit"
 )
@@ -115,6 +118,58 @@ func TestPrograms(t *testing.T) {
 	for _, pid := range []int{os.Getpid(), 1 << 30} { // no server, and no process
 		if got := serverFolder(pid); got != "" {
 			t.Errorf("process %d: %q", pid, got)
+		}
+	}
+}
+
+// wrap makes a tool of another version out of the server's: a script that ends with the lines.
+func wrap(t *testing.T, dir, bin, name, lines string) {
+	t.Helper()
+	script := fmt.Sprintf("#!/bin/sh\n[ \"$1\" != --version ] || { echo '%s (PostgreSQL) 17.1'; exit 0; }\n%s/%[1]s \"$@\" || exit\n%[3]s\n", name, bin, lines)
+	check(t, os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755))
+}
+
+// From version 17 on, pg_restore sets transaction_timeout, which older servers don't know. A restore doesn't fail for that,
+// and fails for everything else.
+func TestNewerTools(t *testing.T) {
+	const ignored = `cat >&2 <<'END'
+pg_restore: error: could not execute query: ERROR:  unrecognized configuration parameter "transaction_timeout"
+Command was: SET transaction_timeout = 0;
+END
+`
+	c := startCluster(t, pgtest.Options{})
+	s := newSubject(t, c)
+	dir := openFolder(t)
+	s.cfg.BinDirs = []string{dir}
+	s.Reopen(t)
+	wrap(t, dir, c.Bin, "pg_dump", "")
+	wrap(t, dir, c.Bin, "pg_restore", ignored+"echo 'pg_restore: warning: errors ignored on restore: 1' >&2; exit 1")
+	s.Mutate(t, 1)
+	good, before := s.capture(t), s.dump(t, "")
+	s.Mutate(t, 2)
+	s.restore(t, good)
+	s.lives(t, "with newer tools", before)
+	s.Mutate(t, 2)
+	later := s.dump(t, "")
+	wrap(t, dir, c.Bin, "pg_restore", ignored+`cat >&2 <<'END'
+pg_restore: error: could not execute query: ERROR:  no room
+Command was: CREATE TABLE x ();
+pg_restore: warning: errors ignored on restore: 2
+END
+exit 1`)
+	_, err := s.driver.Prepare(t.Context(), snap.RestoreRequest{ID: "op-1", Target: good, Base: good})
+	if err == nil || !strings.Contains(err.Error(), "no room") {
+		t.Errorf("pg_restore failed at a table: %v", err)
+	}
+	s.lives(t, "after a restore that failed", later)
+	for said, want := range map[string]bool{
+		"": false, "pg_restore: warning: errors ignored on restore: 0\n": false,
+		"Command was: SET transaction_timeout = 0;\n":                                                                                                 false,
+		"Command was: SET transaction_timeout = 0;\npg_restore: warning: errors ignored on restore: 2\n":                                              false,
+		"Command was: SET transaction_timeout = 0;\nCommand was: SET transaction_timeout = 0;\n\npg_restore: warning: errors ignored on restore: 2\n": true,
+	} {
+		if got := onlyUnknownSetting(said); got != want {
+			t.Errorf("%q: %v", said, got)
 		}
 	}
 }
