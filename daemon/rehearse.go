@@ -243,14 +243,14 @@ func (a *app) learn(name snap.Layer, k rehearsed) {
 
 // smallEnough reports whether a database may be rehearsed for its size.
 func (d *Daemon) smallEnough(ctx context.Context, l layer) (bool, error) {
-	w, ok := l.driver.(snap.Weigher)
+	w, ok := l.driver.(snap.SizeEstimator)
 	if !ok {
 		return true, nil
 	}
-	if err := d.opt.Failpoint.At("weigh " + string(l.name) + " for a rehearsal"); err != nil {
+	if err := d.opt.Failpoint.At("estimate the size of " + string(l.name) + " for a rehearsal"); err != nil {
 		return false, err
 	}
-	size, err := w.Weigh(ctx)
+	size, err := w.EstimateSize(ctx)
 	return size <= d.opt.RehearseMax, err
 }
 

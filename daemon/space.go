@@ -39,11 +39,11 @@ func (d *Daemon) fits(ctx context.Context, a *app) error {
 // firsts is what the first captures of the app's databases need at the least, in bytes.
 func (d *Daemon) firsts(ctx context.Context, a *app, cps []store.Checkpoint) (need int64, err error) {
 	for _, l := range a.layers() {
-		w, ok := l.driver.(snap.Weigher)
+		w, ok := l.driver.(snap.SizeEstimator)
 		if !ok || len(cps) > 0 && holds(cps[0], l.name) {
 			continue
 		}
-		n, err := w.Weigh(ctx)
+		n, err := w.EstimateSize(ctx)
 		if err != nil {
 			return 0, err
 		}
