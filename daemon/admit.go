@@ -69,18 +69,6 @@ func (d *Daemon) admit(ctx context.Context, who ipc.Caller, spec ipc.App) (store
 	return rec, nil
 }
 
-// callerAccount is whose rights a caller has on this host. The uid of a process
-// need not have an account.
-func (d *Daemon) callerAccount(who ipc.Caller) account {
-	if who.Guest != "" || d.opt.User {
-		return account{uid: -1, gid: -1}
-	}
-	if acc, err := lookup(userName(who.UID)); err == nil && acc.uid == who.UID {
-		return acc
-	}
-	return account{uid: who.UID, gid: noGroup}
-}
-
 // checkWorkspace makes sure that the folder is there, may be protected at all,
 // and is the caller's where the caller is not root. It is looked for with the
 // caller's rights, so that nobody learns from the answer what they could not see

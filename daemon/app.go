@@ -189,7 +189,7 @@ func (d *Daemon) acquire(ctx context.Context, a *app, what string, who ipc.Calle
 // acquireBrief is acquire for the daemon's own short work: it waits for others,
 // and others wait for it instead of being turned away.
 func (d *Daemon) acquireBrief(ctx context.Context, a *app, what string) (release func(), err error) {
-	return d.take(ctx, a, what, d.self(), true)
+	return d.take(ctx, a, what, self(), true)
 }
 
 func (d *Daemon) take(ctx context.Context, a *app, what string, who ipc.Caller, brief bool) (release func(), err error) {
@@ -347,21 +347,4 @@ func statusOf(ctx context.Context, u systemd.Unit) (systemd.Status, error) {
 		return systemd.Status{Active: "inactive"}, nil
 	}
 	return u.State(ctx)
-}
-
-// actor words a caller for people.
-func actor(c ipc.Caller) string {
-	name := userName(c.UID)
-	switch {
-	case c.Guest != "":
-		return "guest " + c.Guest
-	case c.Via != "":
-		return fmt.Sprintf("%s (%s)", name, c.Via)
-	case c.PID == 0:
-		return name
-	}
-	if c.Exe == "" {
-		return fmt.Sprintf("%s (pid %d)", name, c.PID)
-	}
-	return fmt.Sprintf("%s (pid %d, %s)", name, c.PID, filepath.Base(c.Exe))
 }

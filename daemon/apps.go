@@ -210,7 +210,7 @@ func (d *Daemon) unrecord(ctx context.Context, a *app) error {
 	if err != nil || len(cps) > 0 {
 		return errs.Also(err, d.store.RemoveApp(ctx, id, d.opt.Now()))
 	}
-	entry := d.entry(a, d.self(), "purge", a.rec().Slug, "its registration failed", nil, nil)
+	entry := d.entry(a, self(), "purge", a.rec().Slug, "its registration failed", nil, nil)
 	if err := d.store.PurgeApp(ctx, id, &entry); err != nil {
 		return err
 	}

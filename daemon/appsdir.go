@@ -179,7 +179,7 @@ func (d *Daemon) registerFile(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	who := d.self()
+	who := self()
 	owner, uid, err := d.ownerOf(who, spec)
 	if err != nil {
 		return err

@@ -6,9 +6,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"log/slog"
 	"maps"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,44 +14,26 @@ import (
 	"time"
 
 	"mulligan/daemon/gate"
+	"mulligan/daemon/settings"
 	"mulligan/daemon/store"
 	"mulligan/errs"
-	"mulligan/failpoint"
 	"mulligan/ipc"
 	"mulligan/snap/cas"
 	"mulligan/systemd"
 )
 
-// Options says how a daemon runs.
-type Options struct {
-	StateDir    string        // the daemon's own folder, absolute
-	Socket      string        // shown by status
-	User        bool          // serves one user's projects, without privilege
-	Version     string        // shown by status
-	StopTimeout time.Duration // how long a unit may take to stop; default 30 s
-	MaxFiles    int64         // largest workspace; 0: the files driver's default
-	MaxBytes    int64
-	Steady      time.Duration // how long a unit without a health check is watched after a rollback; default 1 s
-	QuietGap    time.Duration // after which a write begins a turn that nobody announced; default 60 s
-	RehearseMax int64         // bytes; larger databases are not rehearsed: 0 is none
-	UpkeepEvery time.Duration // between looks after what drivers do in the background; default 5 s
-	BusAddress  string        // of systemd's D-Bus; default the system's or the user's
-	Log         *slog.Logger
-
-	Guests      *Guests      // nil: there are none
-	UserLimits  Limits       // of each owner but root
-	GuestLimits Limits       // of each guest
-	Hosts       []string     // names that TCP is reached by, beside its address
-	Page        http.Handler // the web page's own files; nil: there is none
-
-	Now       func() time.Time // the clock
-	Failpoint failpoint.Hook   // for tests: called ahead of each step that lasts
-}
+// What a daemon is opened with.
+type (
+	Options = settings.Options
+	Guests  = settings.Guests
+	Limits  = settings.Limits
+)
 
 // Daemon is a running daemon. Its methods may be called from many goroutines;
 // operations that change one app exclude each other.
 type Daemon struct {
-	opt      Options
+	*Owners
+	opt      *Options
 	store    *records
 	contents *contents
 	started  time.Time
@@ -83,7 +63,7 @@ type Daemon struct {
 // Open opens the state folder, finishes or undoes what a crash cut short, and
 // starts the apps that it supervises itself.
 func Open(ctx context.Context, opt Options) (*Daemon, error) {
-	opt.setDefaults()
+	opt.SetDefaults()
 	for _, dir := range []string{opt.StateDir, filepath.Join(opt.StateDir, "apps")} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, errs.Wrap(errs.Failed, "open state folder", err)
@@ -98,7 +78,7 @@ func Open(ctx context.Context, opt Options) (*Daemon, error) {
 		return nil, errs.Also(err, contents.close())
 	}
 	d := &Daemon{
-		opt: opt, store: recs, contents: contents, started: opt.Now(),
+		Owners: NewOwners(&opt), opt: &opt, store: recs, contents: contents, started: opt.Now(),
 		apps: map[ipc.AppID]*app{}, collect: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	d.metrics = newMetrics(d)
@@ -135,27 +115,6 @@ func (d *Daemon) all() []*app {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Collect(maps.Values(d.apps))
-}
-
-func (o *Options) setDefaults() {
-	if o.StopTimeout == 0 {
-		o.StopTimeout = 30 * time.Second
-	}
-	if o.Steady == 0 {
-		o.Steady = time.Second
-	}
-	if o.QuietGap == 0 {
-		o.QuietGap = 60 * time.Second
-	}
-	if o.UpkeepEvery == 0 {
-		o.UpkeepEvery = 5 * time.Second
-	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	if o.Now == nil {
-		o.Now = time.Now
-	}
 }
 
 // load brings the registered apps to life and recovers each.

@@ -100,8 +100,8 @@ func (p present) Collect(ch chan<- prometheus.Metric) {
 		gauge(appsDesc, float64(n), state)
 	}
 	gauge(infoDesc, 1, p.d.opt.Version)
-	gauge(storeDesc, float64(p.d.visible(p.d.self())))
-	gauge(problemsDesc, float64(len(p.d.Status(p.d.self()).Problems)))
+	gauge(storeDesc, float64(p.d.visible(self())))
+	gauge(problemsDesc, float64(len(p.d.Status(self()).Problems)))
 	// A scrape has a time limit of its own, so a store that hangs is not waited for.
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()

@@ -26,7 +26,7 @@ var NotRebuilt = []string{"turns and their calls", "conversations' checkpoints",
 // the descriptions of apps and checkpoints in the content store. The old file is kept beside it.
 func Rebuild(ctx context.Context, opt Options) (res Rebuilt, err error) {
 	const op = "rebuild records"
-	opt.setDefaults()
+	opt.SetDefaults()
 	if _, err := os.Stat(filepath.Join(opt.StateDir, "store")); err != nil {
 		return res, errs.New(errs.NotFound, op, "%s is no state folder of mulligand: %v", opt.StateDir, err).WithHint("name it with --state-dir")
 	}

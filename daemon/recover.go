@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"math"
-	"os"
 	"slices"
 	"strings"
 
@@ -53,7 +52,7 @@ func (d *Daemon) sweepAndRecover(ctx context.Context, a *app) error {
 	for _, op := range left {
 		word, err := d.recoverOperation(ctx, a, op)
 		if a.news(err) { // it may be the same for hours
-			d.audit(ctx, a, d.self(), "recover", string(op.ID), "", err, map[string]string{"outcome": word})
+			d.audit(ctx, a, self(), "recover", string(op.ID), "", err, map[string]string{"outcome": word})
 		}
 		if err != nil {
 			return errs.Wrap(errs.Failed, "recover "+op.Kind, err)
@@ -225,7 +224,7 @@ func (r *rollback) maxListed() int {
 // auditRecovered writes down what was finished.
 func (r *rollback) auditRecovered(ctx context.Context, err error) {
 	if r.plan.Revert == "" {
-		r.d.audit(ctx, r.a, r.d.self(), kindRollback, string(r.plan.Target), r.plan.Reason, err, r.receipt(ctx, err))
+		r.d.audit(ctx, r.a, self(), kindRollback, string(r.plan.Target), r.plan.Reason, err, r.receipt(ctx, err))
 		return
 	}
 	safety := r.d.showOrBare(ctx, r.a, r.safety)
@@ -233,12 +232,7 @@ func (r *rollback) auditRecovered(ctx context.Context, err error) {
 	for _, c := range r.parts[0].list {
 		res.RestoredPaths = append(res.RestoredPaths, c.Path)
 	}
-	r.d.audit(ctx, r.a, r.d.self(), kindRevert, r.plan.Revert, r.plan.Reason, err, res)
-}
-
-// self is the daemon as one who acts.
-func (d *Daemon) self() ipc.Caller {
-	return ipc.Caller{UID: os.Geteuid(), PID: os.Getpid(), Exe: "mulligand"}
+	r.d.audit(ctx, r.a, self(), kindRevert, r.plan.Revert, r.plan.Reason, err, res)
 }
 
 // resume picks up the checkpoints and the switches of the plan.

@@ -1002,7 +1002,7 @@ func (r *rollback) dropSafety(ctx context.Context) {
 	if r.safety.ID == "" || !r.safety.CalledOff {
 		return
 	}
-	entry := r.d.entry(r.a, r.d.self(), "delete", string(r.safety.ID), "its rollback changed nothing", nil, nil)
+	entry := r.d.entry(r.a, self(), "delete", string(r.safety.ID), "its rollback changed nothing", nil, nil)
 	if err := r.d.deleteCheckpoints(ctx, r.a, &entry, r.safety); err != nil {
 		r.d.opt.Log.Warn("the safety checkpoint of a rollback that was called off stays", "app", r.a.rec().Slug, "checkpoint", r.safety.ID, "err", err)
 		return

@@ -560,7 +560,7 @@ func (t *tracker) checkpoint(ctx context.Context, o *openTurn) error {
 		return err
 	}
 	t.d.feed.publish(t.a.rec().ID, "checkpoint", public(cp))
-	t.d.pruneAfter(ctx, t.a, t.d.self(), cp.ID)
+	t.d.pruneAfter(ctx, t.a, self(), cp.ID)
 	return nil
 }
 

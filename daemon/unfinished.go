@@ -124,7 +124,7 @@ func (a *app) restFinished() bool {
 
 // finishNow is one try.
 func (d *Daemon) finishNow(ctx context.Context, a *app) error {
-	release, err := d.hold(ctx, a, "finish what is unfinished", d.self(), true)
+	release, err := d.hold(ctx, a, "finish what is unfinished", self(), true)
 	if err != nil {
 		return err
 	}
