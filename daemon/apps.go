@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/appfile"
+	"mulligan/daemon/accounts"
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -210,7 +211,7 @@ func (d *Daemon) unrecord(ctx context.Context, a *app) error {
 	if err != nil || len(cps) > 0 {
 		return errs.Also(err, d.store.RemoveApp(ctx, id, d.opt.Now()))
 	}
-	entry := d.entry(a, self(), "purge", a.rec().Slug, "its registration failed", nil, nil)
+	entry := d.entry(a, accounts.Self(), "purge", a.rec().Slug, "its registration failed", nil, nil)
 	if err := d.store.PurgeApp(ctx, id, &entry); err != nil {
 		return err
 	}
@@ -377,7 +378,7 @@ func (d *Daemon) RemoveApp(ctx context.Context, who ipc.Caller, ref string, purg
 	}
 	ctx = context.WithoutCancel(ctx)
 	release, err := d.acquire(ctx, a, op, who)
-	if err != nil && a.noteOwner(d.checkOwner(a.rec())) != nil && (!purge || a.rec().Domain == "") {
+	if err != nil && a.noteOwner(d.CheckOwner(a.rec())) != nil && (!purge || a.rec().Domain == "") {
 		release, err = d.hold(ctx, a, op, who, false) // nobody has to own it for that
 	}
 	if err != nil {

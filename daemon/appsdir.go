@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/appfile"
+	"mulligan/daemon/accounts"
 	"mulligan/errs"
 )
 
@@ -179,8 +180,8 @@ func (d *Daemon) registerFile(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	who := self()
-	owner, uid, err := d.ownerOf(who, spec)
+	who := accounts.Self()
+	owner, uid, err := d.OwnerOf(who, spec)
 	if err != nil {
 		return err
 	}

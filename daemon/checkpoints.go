@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	"mulligan/daemon/accounts"
 	"mulligan/daemon/retention"
 	"mulligan/daemon/store"
 	"mulligan/errs"
@@ -533,7 +534,7 @@ func (d *Daemon) audit(ctx context.Context, a *app, who ipc.Caller, action, targ
 // entry is what the audit trail has of a deed.
 func (d *Daemon) entry(a *app, who ipc.Caller, action, target, reason string, result error, detail any) ipc.AuditEntry {
 	e := ipc.AuditEntry{
-		At: d.opt.Now().UTC(), AppID: a.rec().ID, Actor: actor(who), Action: action, Target: target, Reason: reason, Result: "ok",
+		At: d.opt.Now().UTC(), AppID: a.rec().ID, Actor: accounts.Actor(who), Action: action, Target: target, Reason: reason, Result: "ok",
 	}
 	if result != nil {
 		e.Result = string(errs.KindOf(result)) + ": " + result.Error()

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"sync"
 
+	"mulligan/daemon/accounts"
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -44,7 +45,7 @@ func openContents(dir string, opt cas.Options) (*contents, error) {
 // contentsOf is the store of an app's contents.
 func (d *Daemon) contentsOf(rec store.App) (*cas.Store, error) {
 	c := d.contents
-	guest, _ := guestOf(rec)
+	guest, _ := accounts.GuestOf(rec)
 	owner := d.ownerKey(rec.OwnerUID, guest)
 	if owner == "" || len(c.main.Roots("files/"+string(rec.ID)+"/")) > 0 {
 		return c.main, nil

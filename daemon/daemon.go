@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"mulligan/daemon/accounts"
 	"mulligan/daemon/gate"
 	"mulligan/daemon/settings"
 	"mulligan/daemon/store"
@@ -32,14 +33,14 @@ type (
 // Daemon is a running daemon. Its methods may be called from many goroutines;
 // operations that change one app exclude each other.
 type Daemon struct {
-	*Owners
+	*accounts.Owners
 	opt      *Options
 	store    *records
 	contents *contents
 	started  time.Time
 	feed     feed
 	gate     *gate.Gate
-	callers  callers
+	callers  accounts.Callers
 	files    appFiles
 	metrics  *metrics
 	apiText  apiText
@@ -78,7 +79,7 @@ func Open(ctx context.Context, opt Options) (*Daemon, error) {
 		return nil, errs.Also(err, contents.close())
 	}
 	d := &Daemon{
-		Owners: NewOwners(&opt), opt: &opt, store: recs, contents: contents, started: opt.Now(),
+		Owners: accounts.New(&opt), opt: &opt, store: recs, contents: contents, started: opt.Now(),
 		apps: map[ipc.AppID]*app{}, collect: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	d.metrics = newMetrics(d)
@@ -101,7 +102,7 @@ func Open(ctx context.Context, opt Options) (*Daemon, error) {
 func (d *Daemon) newGate() *gate.Gate {
 	cfg := gate.Config{Tokens: d.bearer, Hosts: d.opt.Hosts, Log: d.opt.Log, Now: d.opt.Now}
 	if d.opt.Guests != nil {
-		cfg.Guests = d.guest
+		cfg.Guests = d.Guest
 	}
 	return gate.New(cfg, d.Handler())
 }
@@ -186,7 +187,7 @@ func (d *Daemon) Status(who ipc.Caller) ipc.Status {
 	if addr := d.gate.Addr(); addr != nil {
 		s.HTTP = addr.String()
 	}
-	if d.administers(who) {
+	if d.Administers(who) {
 		s.Problems = append(s.Problems, d.files.problems()...)
 		s.Problems = append(s.Problems, d.store.problems()...)
 		s.Recovered = append(s.Recovered, d.store.repaired...)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"mulligan/daemon/accounts"
 	"mulligan/errs"
 	"mulligan/ipc"
 )
@@ -11,7 +12,7 @@ import (
 // sight returns what tells which apps the caller may know of. It may have to ask
 // the host's user database: it must not be called with d.mu held.
 func (d *Daemon) sight(who ipc.Caller) func(*app) bool {
-	sees := d.sees(who)
+	sees := d.Sees(who)
 	return func(a *app) bool { return sees(a.rec()) }
 }
 
@@ -41,7 +42,7 @@ func (d *Daemon) watchOwner(ctx context.Context, a *app) {
 	a.mu.Lock()
 	was := a.ownerless
 	a.mu.Unlock()
-	err := a.noteOwner(d.checkOwner(a.rec()))
+	err := a.noteOwner(d.CheckOwner(a.rec()))
 	if err != nil && was == nil {
 		d.opt.Log.Error("an app's owner is not who it was", "app", a.rec().Slug, "err", err)
 	}
@@ -77,18 +78,18 @@ func (d *Daemon) rouse(ctx context.Context, a *app) error {
 // is the same owner's. Another uid it can't become, since what its checkpoints
 // hold belongs to the one that it has.
 func (d *Daemon) reown(ctx context.Context, who ipc.Caller, a *app, name string) error {
-	if !d.administers(who) || d.opt.User {
+	if !d.Administers(who) || d.opt.User {
 		return errs.New(errs.Denied, "", "only root, at the host's daemon, changes the owner of an app").WithHint("ask an administrator")
 	}
-	acc, err := lookup(name)
+	acc, err := accounts.Lookup(name)
 	if err != nil {
 		return err
 	}
-	if _, guest := guestOf(a.rec()); guest || acc.uid != a.rec().OwnerUID {
-		return errs.New(errs.Denied, "", "the app belongs to uid %d, but %.64s has uid %d", a.rec().OwnerUID, name, acc.uid).
+	if _, guest := accounts.GuestOf(a.rec()); guest || acc.UID != a.rec().OwnerUID {
+		return errs.New(errs.Denied, "", "the app belongs to uid %d, but %.64s has uid %d", a.rec().OwnerUID, name, acc.UID).
 			WithHint("remove it and register it anew: its checkpoints hold files of that uid")
 	}
-	if name, err = accountName(acc.uid); err != nil {
+	if name, err = accounts.AccountName(acc.UID); err != nil {
 		return err
 	}
 	release, err := d.hold(ctx, a, "change app", who, false)

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"mulligan/daemon/accounts"
 	"mulligan/errs"
 	"mulligan/ipc"
 )
@@ -100,8 +101,8 @@ func (p present) Collect(ch chan<- prometheus.Metric) {
 		gauge(appsDesc, float64(n), state)
 	}
 	gauge(infoDesc, 1, p.d.opt.Version)
-	gauge(storeDesc, float64(p.d.visible(self())))
-	gauge(problemsDesc, float64(len(p.d.Status(self()).Problems)))
+	gauge(storeDesc, float64(p.d.visible(accounts.Self())))
+	gauge(problemsDesc, float64(len(p.d.Status(accounts.Self()).Problems)))
 	// A scrape has a time limit of its own, so a store that hangs is not waited for.
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -127,7 +128,7 @@ func (a *app) doing() string {
 }
 
 func (d *Daemon) getMetrics(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
-	if !d.administers(who) {
+	if !d.Administers(who) {
 		return errs.New(errs.Denied, "show metrics", "metrics cover all apps, and only root may see those").
 			WithHint("ask an administrator for a token: mulligan token add --scope metrics")
 	}

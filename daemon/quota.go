@@ -11,11 +11,11 @@ import (
 // as it may. Safety checkpoints and those of turns are not refused for it: the
 // retention of an app bounds them.
 func (d *Daemon) checkAppQuota(ctx context.Context, who ipc.Caller) error {
-	l := d.limitsOf(who)
+	l := d.LimitsOf(who)
 	if l.Apps == 0 {
 		return nil
 	}
-	owner, err := d.callerName(who)
+	owner, err := d.CallerName(who)
 	if err != nil {
 		return err
 	}
@@ -28,8 +28,8 @@ func (d *Daemon) checkAppQuota(ctx context.Context, who ipc.Caller) error {
 }
 
 func (d *Daemon) checkQuota(ctx context.Context, who ipc.Caller) error {
-	l := d.limitsOf(who)
-	owner, err := d.callerName(who)
+	l := d.LimitsOf(who)
+	owner, err := d.CallerName(who)
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"mulligan/daemon/accounts"
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -49,7 +50,7 @@ func (d *Daemon) Revert(ctx context.Context, who ipc.Caller, ref string, req ipc
 	}
 	defer release()
 	v := &revert{d: d, a: a, t: a.tracking(), req: req, chosen: map[*stint]bool{}, shared: map[string][]*stint{}, later: map[string][]*stint{}}
-	res, err := v.run(ctx, actor(who))
+	res, err := v.run(ctx, accounts.Actor(who))
 	err = errs.Wrap(errs.Failed, op, err)
 	if !req.DryRun {
 		d.audit(ctx, a, who, "revert", target(req), req.Reason, err, res)

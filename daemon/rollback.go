@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"mulligan/daemon/accounts"
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -140,7 +141,7 @@ func (d *Daemon) Rollback(ctx context.Context, who ipc.Caller, ref string, id ip
 		}
 		return ipc.RollbackResult{}, errs.Wrap(errs.Failed, op, err)
 	}
-	r.notify, r.plan.Actor = onStage, actor(who)
+	r.notify, r.plan.Actor = onStage, accounts.Actor(who)
 	if r.plan.Turn, err = r.opens(ctx); err == nil {
 		err = r.remakeWorkspace(ctx)
 	}
@@ -1002,7 +1003,7 @@ func (r *rollback) dropSafety(ctx context.Context) {
 	if r.safety.ID == "" || !r.safety.CalledOff {
 		return
 	}
-	entry := r.d.entry(r.a, self(), "delete", string(r.safety.ID), "its rollback changed nothing", nil, nil)
+	entry := r.d.entry(r.a, accounts.Self(), "delete", string(r.safety.ID), "its rollback changed nothing", nil, nil)
 	if err := r.d.deleteCheckpoints(ctx, r.a, &entry, r.safety); err != nil {
 		r.d.opt.Log.Warn("the safety checkpoint of a rollback that was called off stays", "app", r.a.rec().Slug, "checkpoint", r.safety.ID, "err", err)
 		return

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"mulligan/daemon/accounts"
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -560,7 +561,7 @@ func (t *tracker) checkpoint(ctx context.Context, o *openTurn) error {
 		return err
 	}
 	t.d.feed.publish(t.a.rec().ID, "checkpoint", public(cp))
-	t.d.pruneAfter(ctx, t.a, self(), cp.ID)
+	t.d.pruneAfter(ctx, t.a, accounts.Self(), cp.ID)
 	return nil
 }
 

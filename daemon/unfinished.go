@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"mulligan/daemon/accounts"
 	"mulligan/errs"
 	"mulligan/snap"
 )
@@ -124,7 +125,7 @@ func (a *app) restFinished() bool {
 
 // finishNow is one try.
 func (d *Daemon) finishNow(ctx context.Context, a *app) error {
-	release, err := d.hold(ctx, a, "finish what is unfinished", self(), true)
+	release, err := d.hold(ctx, a, "finish what is unfinished", accounts.Self(), true)
 	if err != nil {
 		return err
 	}
@@ -134,7 +135,7 @@ func (d *Daemon) finishNow(ctx context.Context, a *app) error {
 		a.forgetRest()
 		return nil
 	}
-	if err := a.noteOwner(d.checkOwner(a.rec())); err != nil {
+	if err := a.noteOwner(d.CheckOwner(a.rec())); err != nil {
 		return err
 	}
 	if err := d.settle(ctx, a); err != nil {

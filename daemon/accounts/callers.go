@@ -1,4 +1,4 @@
-package daemon
+package accounts
 
 import (
 	"strconv"
@@ -12,10 +12,10 @@ import (
 	"mulligan/ipc"
 )
 
-// limitsOf are a caller's. Who administers the daemon has none.
-func (o *Owners) limitsOf(who ipc.Caller) settings.Limits {
+// LimitsOf are a caller's. Who administers the daemon has none.
+func (o *Owners) LimitsOf(who ipc.Caller) settings.Limits {
 	switch {
-	case o.administers(who):
+	case o.Administers(who):
 		return settings.Limits{}
 	case who.Guest != "":
 		return o.opt.GuestLimits
@@ -23,8 +23,8 @@ func (o *Owners) limitsOf(who ipc.Caller) settings.Limits {
 	return o.opt.UserLimits
 }
 
-// callers counts what each owner asks for.
-type callers struct {
+// Callers counts what each owner asks for.
+type Callers struct {
 	mu  sync.Mutex
 	all map[string]*usage
 }
@@ -38,8 +38,8 @@ type usage struct {
 // under way are forgotten: a guest can make up ids without end.
 const maxCallers = 4096
 
-// admit counts a request in, or refuses it. Done, it is counted out.
-func (c *callers) admit(who ipc.Caller, l settings.Limits, now time.Time) (done func(), err error) {
+// Admit counts a request in, or refuses it. Done, it is counted out.
+func (c *Callers) Admit(who ipc.Caller, l settings.Limits, now time.Time) (done func(), err error) {
 	if l.Rate == 0 && l.Concurrent == 0 {
 		return func() {}, nil
 	}
@@ -64,7 +64,7 @@ func (c *callers) admit(who ipc.Caller, l settings.Limits, now time.Time) (done 
 	}, nil
 }
 
-func (c *callers) of(key string, l settings.Limits) *usage {
+func (c *Callers) of(key string, l settings.Limits) *usage {
 	if u := c.all[key]; u != nil {
 		return u
 	}

@@ -1,4 +1,4 @@
-package daemon
+package accounts
 
 import (
 	"errors"
@@ -20,8 +20,8 @@ import (
 // runs, until root says whose it is. The same holds while nobody can tell, since
 // the service that knows the names doesn't answer.
 
-// accountName is the name that a uid has now: its digits where it has no account.
-func accountName(uid int) (string, error) {
+// AccountName is the name that a uid has now: its digits where it has no account.
+func AccountName(uid int) (string, error) {
 	id := strconv.Itoa(uid)
 	u, err := user.LookupId(id)
 	var none user.UnknownUserIdError
@@ -39,7 +39,7 @@ func accountName(uid int) (string, error) {
 // name. It is errs.Denied where the uid or the name has gone to another, and
 // errs.Unavailable where it may come back by itself.
 func stillHolds(name string, uid int) error {
-	now, err := accountName(uid)
+	now, err := AccountName(uid)
 	if err != nil {
 		return err
 	}
@@ -49,24 +49,24 @@ func stillHolds(name string, uid int) error {
 	if now != strconv.Itoa(uid) {
 		return errs.New(errs.Denied, "", "owner %s had uid %d, and now %s has it", name, uid, now)
 	}
-	if acc, err := lookup(name); err == nil && acc.uid != uid {
-		return errs.New(errs.Denied, "", "owner %s had uid %d, and now has uid %d", name, uid, acc.uid)
+	if acc, err := Lookup(name); err == nil && acc.UID != uid {
+		return errs.New(errs.Denied, "", "owner %s had uid %d, and now has uid %d", name, uid, acc.UID)
 	}
 	return errs.New(errs.Unavailable, "", "owner %s had uid %d, and now no account has it", name, uid)
 }
 
-// checkOwner makes sure that an app's owner is who it was when it was registered.
-func (o *Owners) checkOwner(rec store.App) error {
+// CheckOwner makes sure that an app's owner is who it was when it was registered.
+func (o *Owners) CheckOwner(rec store.App) error {
 	if o.opt.User {
 		return nil // all apps are the daemon's own user's
 	}
-	if _, guest := guestOf(rec); guest {
+	if _, guest := GuestOf(rec); guest {
 		if o.opt.Guests == nil {
 			return nil // nobody comes as a guest, and nothing runs as one
 		}
 		acc, err := o.guestAccount()
-		if err == nil && acc.uid != rec.OwnerUID {
-			err = errs.New(errs.Denied, "", "guests' apps had uid %d, and now have uid %d", rec.OwnerUID, acc.uid).
+		if err == nil && acc.UID != rec.OwnerUID {
+			err = errs.New(errs.Denied, "", "guests' apps had uid %d, and now have uid %d", rec.OwnerUID, acc.UID).
 				WithHint("set [guests] user in mulligand.toml back, or remove the app: mulligan app remove %s", rec.ID)
 		}
 		return err
@@ -79,20 +79,20 @@ func (o *Owners) checkOwner(rec store.App) error {
 	return err
 }
 
-// callerName is how a caller is named as an app's owner.
-func (o *Owners) callerName(who ipc.Caller) (string, error) {
+// CallerName is how a caller is named as an app's owner.
+func (o *Owners) CallerName(who ipc.Caller) (string, error) {
 	switch {
 	case who.Guest != "":
 		return guestPrefix + who.Guest, nil
 	case o.opt.User:
-		return userName(who.UID), nil
+		return UserName(who.UID), nil
 	}
-	return accountName(who.UID)
+	return AccountName(who.UID)
 }
 
-// checkCaller refuses a caller whose token, or page's session, was made for
+// CheckCaller refuses a caller whose token, or page's session, was made for
 // somebody who had the uid before.
-func (o *Owners) checkCaller(who ipc.Caller) error {
+func (o *Owners) CheckCaller(who ipc.Caller) error {
 	if o.opt.User || who.Name == "" || stillHolds(who.Name, who.UID) == nil {
 		return nil
 	}
@@ -100,21 +100,21 @@ func (o *Owners) checkCaller(who ipc.Caller) error {
 		WithHint("make another token (mulligan token add), or open the page again (mulligan ui)")
 }
 
-// callerAccount is whose rights a caller has on this host. The uid of a process
+// CallerAccount is whose rights a caller has on this host. The uid of a process
 // need not have an account.
-func (o *Owners) callerAccount(who ipc.Caller) account {
+func (o *Owners) CallerAccount(who ipc.Caller) Account {
 	if who.Guest != "" || o.opt.User {
-		return account{uid: -1, gid: -1}
+		return Account{UID: -1, GID: -1}
 	}
-	if acc, err := lookup(userName(who.UID)); err == nil && acc.uid == who.UID {
+	if acc, err := Lookup(UserName(who.UID)); err == nil && acc.UID == who.UID {
 		return acc
 	}
-	return account{uid: who.UID, gid: noGroup}
+	return Account{UID: who.UID, GID: noGroup}
 }
 
-// actor words a caller for people.
-func actor(c ipc.Caller) string {
-	name := userName(c.UID)
+// Actor words a caller for people.
+func Actor(c ipc.Caller) string {
+	name := UserName(c.UID)
 	switch {
 	case c.Guest != "":
 		return "guest " + c.Guest
@@ -129,18 +129,18 @@ func actor(c ipc.Caller) string {
 	return fmt.Sprintf("%s (pid %d, %s)", name, c.PID, filepath.Base(c.Exe))
 }
 
-// self is the daemon as one who acts.
-func self() ipc.Caller {
+// Self is the daemon as one who acts.
+func Self() ipc.Caller {
 	return ipc.Caller{UID: os.Geteuid(), PID: os.Getpid(), Exe: "mulligand"}
 }
 
-// sees returns what tells which apps the caller may know of. It may have to ask
+// Sees returns what tells which apps the caller may know of. It may have to ask
 // the host's user database: the caller must not hold a lock that others wait for.
-func (o *Owners) sees(who ipc.Caller) func(store.App) bool {
-	all := o.administers(who)
+func (o *Owners) Sees(who ipc.Caller) func(store.App) bool {
+	all := o.Administers(who)
 	name := ""
 	if !all {
-		name, _ = o.callerName(who) // "" owns nothing
+		name, _ = o.CallerName(who) // "" owns nothing
 	}
 	return func(rec store.App) bool {
 		if !who.MayTouch(rec.ID) {
