@@ -215,7 +215,7 @@ func (d *Daemon) unrecord(ctx context.Context, a *app) error {
 	if err := d.store.PurgeApp(ctx, id, &entry); err != nil {
 		return err
 	}
-	d.wasDisposed(store.Disposal{Kind: store.DisposeApp, ID: string(id), AppID: id})
+	d.store.wasDisposed(store.Disposal{Kind: store.DisposeApp, ID: string(id), AppID: id})
 	return nil
 }
 
@@ -425,9 +425,9 @@ func (d *Daemon) remove(ctx context.Context, who ipc.Caller, a *app, purge bool)
 	}
 	d.metrics.operations.WithLabelValues(entry.Action, resultOf(nil)).Inc()
 	d.disown(a)
-	d.wasDisposed(store.Disposal{Kind: store.DisposeApp, ID: string(a.rec().ID), AppID: a.rec().ID})
+	d.store.wasDisposed(store.Disposal{Kind: store.DisposeApp, ID: string(a.rec().ID), AppID: a.rec().ID})
 	for _, cp := range cps {
-		d.wasDisposed(store.Disposal{Kind: store.DisposeCheckpoint, ID: string(cp.ID), AppID: a.rec().ID})
+		d.store.wasDisposed(store.Disposal{Kind: store.DisposeCheckpoint, ID: string(cp.ID), AppID: a.rec().ID})
 		if err := d.drop(ctx, a, cp.Snapshots); err != nil {
 			return err
 		}

@@ -331,7 +331,7 @@ func (d *Daemon) deleteCheckpoints(ctx context.Context, a *app, entry *ipc.Audit
 		return err
 	}
 	for _, id := range ids {
-		d.wasDisposed(store.Disposal{Kind: store.DisposeCheckpoint, ID: string(id), AppID: a.rec().ID})
+		d.store.wasDisposed(store.Disposal{Kind: store.DisposeCheckpoint, ID: string(id), AppID: a.rec().ID})
 	}
 	return d.drop(ctx, a, snaps)
 }
@@ -404,10 +404,7 @@ func (d *Daemon) prune(ctx context.Context, a *app, who ipc.Caller, dryRun bool,
 
 // reweigh finds out once, when the daemon has started, which apps exceed max_bytes: the
 // prunes of the daemon before knew.
-func (d *Daemon) reweigh() {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	go func() { <-d.done; cancel() }()
+func (d *Daemon) reweigh(ctx context.Context) {
 	for _, a := range d.all() {
 		if a.rec().Retention.MaxBytes <= 0 {
 			continue

@@ -26,27 +26,25 @@ import (
 // store-UID, and guests' store-guest- with a hash of the guest's id. An app that has contents in the first one, from before there were
 // others, stays with it.
 type contents struct {
-	dir string
-	opt cas.Options
+	opt *Options
 
 	mu   sync.Mutex
 	main *cas.Store
 	of   map[string]*cas.Store // by owner; not the first one
 }
 
-func openContents(dir string, opt cas.Options) (*contents, error) {
-	first, err := cas.Open(filepath.Join(dir, "store"), opt)
+func openContents(opt *Options) (*contents, error) {
+	first, err := cas.Open(filepath.Join(opt.StateDir, "store"), cas.Options{Failpoint: opt.Failpoint})
 	if err != nil {
 		return nil, err
 	}
-	return &contents{dir: dir, opt: opt, main: first, of: map[string]*cas.Store{}}, nil
+	return &contents{opt: opt, main: first, of: map[string]*cas.Store{}}, nil
 }
 
-// contentsOf is the store of an app's contents.
-func (d *Daemon) contentsOf(rec store.App) (*cas.Store, error) {
-	c := d.contents
+// ofApp is the store of an app's contents.
+func (c *contents) ofApp(rec store.App) (*cas.Store, error) {
 	guest, _ := accounts.GuestOf(rec)
-	owner := d.ownerKey(rec.OwnerUID, guest)
+	owner := c.ownerKey(rec.OwnerUID, guest)
 	if owner == "" || len(c.main.Roots("files/"+string(rec.ID)+"/")) > 0 {
 		return c.main, nil
 	}
@@ -55,7 +53,7 @@ func (d *Daemon) contentsOf(rec store.App) (*cas.Store, error) {
 	if s := c.of[owner]; s != nil {
 		return s, nil
 	}
-	s, err := cas.Open(filepath.Join(c.dir, "store-"+owner), c.opt)
+	s, err := cas.Open(filepath.Join(c.opt.StateDir, "store-"+owner), cas.Options{Failpoint: c.opt.Failpoint})
 	if err == nil {
 		c.of[owner] = s
 	}
@@ -63,12 +61,12 @@ func (d *Daemon) contentsOf(rec store.App) (*cas.Store, error) {
 }
 
 // ownerKey names an owner's store; "" is the first one.
-func (d *Daemon) ownerKey(uid int, guest string) string {
+func (c *contents) ownerKey(uid int, guest string) string {
 	switch {
 	case guest != "":
 		sum := sha256.Sum256([]byte(guest))
 		return "guest-" + hex.EncodeToString(sum[:16])
-	case d.opt.User || uid <= 0:
+	case c.opt.User || uid <= 0:
 		return ""
 	}
 	return strconv.Itoa(uid)
@@ -93,9 +91,8 @@ func (c *contents) each(ctx context.Context, f func(*cas.Store, context.Context)
 }
 
 // visible is how many bytes the caller may know of: of all stores, or of his own.
-func (d *Daemon) visible(who ipc.Caller) (sum int64) {
-	c := d.contents
-	owner := d.ownerKey(who.UID, who.Guest)
+func (c *contents) visible(who ipc.Caller) (sum int64) {
+	owner := c.ownerKey(who.UID, who.Guest)
 	if owner == "" {
 		for _, s := range c.all() {
 			sum += s.DiskUsage()

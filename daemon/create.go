@@ -310,12 +310,12 @@ func (d *Daemon) drop(ctx context.Context, a *app, snaps []store.Snapshot) error
 		}
 		err := l.driver.Delete(ctx, s.ID)
 		if err == nil {
-			d.wasDisposed(store.Disposal{Kind: store.DisposeSnapshot, ID: string(s.ID)})
+			d.store.wasDisposed(store.Disposal{Kind: store.DisposeSnapshot, ID: string(s.ID)})
 		}
 		all = append(all, err)
 	}
 	if len(snaps) > 0 {
-		d.wakeCollector()
+		d.store.wakeCollector()
 	}
 	return errors.Join(all...)
 }

@@ -4,8 +4,6 @@ package daemon
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"maps"
 	"os"
 	"path/filepath"
@@ -16,10 +14,8 @@ import (
 	"mulligan/daemon/accounts"
 	"mulligan/daemon/gate"
 	"mulligan/daemon/settings"
-	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/snap/cas"
 	"mulligan/systemd"
 )
 
@@ -34,31 +30,30 @@ type (
 // operations that change one app exclude each other.
 type Daemon struct {
 	*accounts.Owners
-	opt      *Options
-	store    *records
-	contents *contents
-	started  time.Time
-	feed     feed
-	gate     *gate.Gate
-	callers  accounts.Callers
-	files    appFiles
-	metrics  *metrics
-	apiText  apiText
+	opt     *Options
+	store   *records
+	started time.Time
+	feed    feed
+	gate    *gate.Gate
+	callers accounts.Callers
+	files   appFiles
+	metrics *metrics
+	apiText apiText
 
 	domains domains
 
-	mu       sync.Mutex
-	apps     map[ipc.AppID]*app
-	closed   bool
-	disposed []store.Disposal // carried out, to be struck off
+	mu     sync.Mutex
+	apps   map[ipc.AppID]*app
+	closed bool
 
 	bus     sync.Mutex
 	manager *systemd.Manager // nil until a unit is first needed
 
-	ops     sync.WaitGroup // operations under way
-	collect chan struct{}  // wakes the garbage collector
-	done    chan struct{}  // closed by Close
-	bg      sync.WaitGroup
+	ops  sync.WaitGroup  // operations under way
+	done chan struct{}   // closed by Close
+	run  context.Context // ends with Close
+	stop context.CancelFunc
+	bg   sync.WaitGroup
 }
 
 // Open opens the state folder, finishes or undoes what a crash cut short, and
@@ -70,31 +65,28 @@ func Open(ctx context.Context, opt Options) (*Daemon, error) {
 			return nil, errs.Wrap(errs.Failed, "open state folder", err)
 		}
 	}
-	contents, err := openContents(opt.StateDir, cas.Options{Failpoint: opt.Failpoint})
+	recs, err := openRecords(ctx, &opt, false)
 	if err != nil {
 		return nil, err
 	}
-	recs, err := openRecords(ctx, opt, contents.main, false)
-	if err != nil {
-		return nil, errs.Also(err, contents.close())
-	}
 	d := &Daemon{
-		Owners: accounts.New(&opt), opt: &opt, store: recs, contents: contents, started: opt.Now(),
-		apps: map[ipc.AppID]*app{}, collect: make(chan struct{}, 1), done: make(chan struct{}),
+		Owners: accounts.New(&opt), opt: &opt, store: recs, started: opt.Now(),
+		apps: map[ipc.AppID]*app{},
 	}
+	d.run, d.stop = context.WithCancel(context.WithoutCancel(ctx))
 	d.metrics = newMetrics(d)
 	d.gate = d.newGate()
 	if err := d.load(ctx); err != nil {
 		return nil, errs.Also(err, d.Close(ctx))
 	}
-	d.bg.Go(d.tendStore)
-	d.bg.Go(d.upkeep)
+	d.bg.Go(func() { d.store.tend(d.run) })
+	d.bg.Go(func() { d.upkeep(d.run) })
 	if opt.RehearseMax > 0 {
-		d.bg.Go(d.rehearseAll)
+		d.bg.Go(func() { d.rehearseAll(d.run) })
 	}
-	d.bg.Go(d.reweigh)
+	d.bg.Go(func() { d.reweigh(d.run) })
 	if !opt.User {
-		d.bg.Go(d.watchOwners)
+		d.bg.Go(func() { d.watchOwners(d.run) })
 	}
 	return d, nil
 }
@@ -146,7 +138,7 @@ func (d *Daemon) Close(ctx context.Context) error {
 	}
 	d.closed = true
 	d.mu.Unlock()
-	close(d.done)
+	d.stop()
 	d.feed.close()
 	for _, a := range d.all() {
 		d.stopTracker(a)
@@ -168,7 +160,7 @@ func (d *Daemon) Close(ctx context.Context) error {
 	if d.manager != nil {
 		d.manager.Close()
 	}
-	return errs.Also(err, errs.Also(d.store.Close(), d.contents.close()))
+	return errs.Also(err, d.store.Close())
 }
 
 // Status tells how the daemon is: of apps, only what the caller may see.
@@ -182,7 +174,7 @@ func (d *Daemon) Status(who ipc.Caller) ipc.Status {
 	defer d.mu.Unlock()
 	s := ipc.Status{
 		Version: d.opt.Version, PID: os.Getpid(), Mode: mode, Socket: d.opt.Socket, StateDir: d.opt.StateDir,
-		StartedAt: d.started.UTC(), StoreBytes: d.visible(who), Recovered: []string{}, Problems: []string{},
+		StartedAt: d.started.UTC(), StoreBytes: d.store.Contents.visible(who), Recovered: []string{}, Problems: []string{},
 	}
 	if addr := d.gate.Addr(); addr != nil {
 		s.HTTP = addr.String()
@@ -190,7 +182,7 @@ func (d *Daemon) Status(who ipc.Caller) ipc.Status {
 	if d.Administers(who) {
 		s.Problems = append(s.Problems, d.files.problems()...)
 		s.Problems = append(s.Problems, d.store.problems()...)
-		s.Recovered = append(s.Recovered, d.store.repaired...)
+		s.Recovered = append(s.Recovered, d.store.Repaired...)
 	}
 	for _, a := range d.apps {
 		if !sees(a) {
@@ -205,63 +197,4 @@ func (d *Daemon) Status(who ipc.Caller) ipc.Status {
 		}
 	}
 	return s
-}
-
-// wakeCollector asks for a garbage collection, soon and in the background.
-func (d *Daemon) wakeCollector() {
-	select {
-	case d.collect <- struct{}{}:
-	default: // one is asked for already
-	}
-}
-
-// packEvery is how often the store is asked whether there is enough to pack, and
-// packAgain how long it is left alone after it failed (the disk is full, say).
-const (
-	packEvery = time.Minute
-	packAgain = time.Hour
-)
-
-// tendStore collects garbage when it is asked for, and packs what lies loose.
-func (d *Daemon) tendStore() {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	go func() { <-d.done; cancel() }()
-	pack := time.NewTimer(packEvery)
-	defer pack.Stop()
-	d.fillBallast()
-	for {
-		select {
-		case <-d.done:
-			return
-		case <-d.collect:
-			d.strikeOff(ctx)
-			freed, err := d.contents.each(ctx, (*cas.Store).Collect)
-			d.tended(ctx, "garbage collection", freed, err)
-		case <-pack.C:
-			d.fillBallast()
-			saved, err := d.contents.each(ctx, (*cas.Store).Pack)
-			d.tended(ctx, "packing", saved, err)
-			if err != nil {
-				pack.Reset(packAgain)
-			} else {
-				pack.Reset(packEvery)
-			}
-		}
-	}
-}
-
-func (d *Daemon) tended(ctx context.Context, what string, bytes int64, err error) {
-	if err != nil && ctx.Err() == nil {
-		d.opt.Log.Warn(what+" failed", "err", err)
-	} else if bytes > 0 {
-		d.opt.Log.Debug(what, "freed_bytes", bytes)
-	}
-}
-
-// newID makes an id that has not been given before: the prefix and 12 hex digits.
-func newID(prefix string) string {
-	var b [6]byte
-	rand.Read(b[:]) // never fails
-	return prefix + hex.EncodeToString(b[:])
 }

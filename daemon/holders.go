@@ -18,15 +18,12 @@ func (d *Daemon) sight(who ipc.Caller) func(*app) bool {
 
 // watchOwners looks every few seconds whether the apps' owners are who they were,
 // until the daemon closes.
-func (d *Daemon) watchOwners() {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	go func() { <-d.done; cancel() }()
+func (d *Daemon) watchOwners(ctx context.Context) {
 	tick := time.NewTicker(d.opt.UpkeepEvery)
 	defer tick.Stop()
 	for {
 		select {
-		case <-d.done:
+		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}

@@ -101,7 +101,7 @@ func (p present) Collect(ch chan<- prometheus.Metric) {
 		gauge(appsDesc, float64(n), state)
 	}
 	gauge(infoDesc, 1, p.d.opt.Version)
-	gauge(storeDesc, float64(p.d.visible(accounts.Self())))
+	gauge(storeDesc, float64(p.d.store.Contents.visible(accounts.Self())))
 	gauge(problemsDesc, float64(len(p.d.Status(accounts.Self()).Problems)))
 	// A scrape has a time limit of its own, so a store that hangs is not waited for.
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)

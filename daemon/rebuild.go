@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"mulligan/errs"
-	"mulligan/snap/cas"
 )
 
 // Rebuilt is what Rebuild did.
@@ -30,15 +29,10 @@ func Rebuild(ctx context.Context, opt Options) (res Rebuilt, err error) {
 	if _, err := os.Stat(filepath.Join(opt.StateDir, "store")); err != nil {
 		return res, errs.New(errs.NotFound, op, "%s is no state folder of mulligand: %v", opt.StateDir, err).WithHint("name it with --state-dir")
 	}
-	contents, err := openContents(opt.StateDir, cas.Options{})
+	r, err := openRecords(ctx, &opt, true)
 	if errs.KindOf(err) == errs.Busy {
 		return res, errs.New(errs.Busy, op, "a mulligand is running on %s", opt.StateDir).WithHint("stop it first")
 	}
-	if err != nil {
-		return res, errs.Wrap(errs.Failed, op, err)
-	}
-	defer func() { err = errs.Also(err, contents.close()) }()
-	r, err := openRecords(ctx, opt, contents.main, true)
 	if err != nil {
 		return res, errs.Wrap(errs.Failed, op, err)
 	}
@@ -51,7 +45,7 @@ func Rebuild(ctx context.Context, opt Options) (res Rebuilt, err error) {
 	if err != nil {
 		return res, err
 	}
-	return Rebuilt{Apps: len(apps), Checkpoints: len(cps), Done: r.repaired, Problems: r.trouble}, nil
+	return Rebuilt{Apps: len(apps), Checkpoints: len(cps), Done: r.Repaired, Problems: r.trouble}, nil
 }
 
 // String words it for people.

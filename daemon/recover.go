@@ -116,7 +116,7 @@ func (d *Daemon) sweep(ctx context.Context, a *app, left []store.Operation) erro
 			return held && (o.Kind == store.DisposeRestore || o.Layer == l.name)
 		})
 	})
-	d.wakeCollector()
+	d.store.wakeCollector()
 	return d.store.EndDisposals(ctx, done...)
 }
 

@@ -41,10 +41,7 @@ type rehearsed struct {
 }
 
 // rehearseAll rehearses what is due, one database at a time, until the daemon closes.
-func (d *Daemon) rehearseAll() {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	go func() { <-d.done; cancel() }()
+func (d *Daemon) rehearseAll(ctx context.Context) {
 	tick := time.NewTicker(d.opt.UpkeepEvery)
 	defer tick.Stop()
 	for {
@@ -54,7 +51,7 @@ func (d *Daemon) rehearseAll() {
 			}
 		}
 		select {
-		case <-d.done:
+		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}

@@ -319,7 +319,7 @@ func (v *revert) preview(ctx context.Context) (how snap.Reverted, err error) {
 		err = errors.Join(err, sw.Finish(ctx))
 	}
 	if err = errs.Also(err, l.driver.Delete(ctx, s.ID)); err == nil {
-		v.d.wasDisposed(made...)
+		v.d.store.wasDisposed(made...)
 	}
 	return how, err
 }

@@ -119,7 +119,7 @@ func (d *Daemon) Rollback(ctx context.Context, who ipc.Caller, ref string, id ip
 		return ipc.RollbackResult{}, err
 	}
 	ctx = context.WithoutCancel(ctx) // a rollback that has begun is the daemon's
-	d.giveBallast()
+	d.store.giveBallast()
 	if err := d.discard(ctx, who, a, id, req); err != nil {
 		return ipc.RollbackResult{}, errs.Wrap(errs.Failed, op, err)
 	}
@@ -226,7 +226,7 @@ func (d *Daemon) newRollback(ctx context.Context, a *app, id ipc.CheckpointID, r
 		return nil, err
 	}
 	if !req.DryRun {
-		err = r.orDiscard(ctx, d.hasFree(ctx, reserve))
+		err = r.orDiscard(ctx, d.store.hasFree(ctx, reserve))
 	}
 	return r, err
 }
@@ -1118,7 +1118,7 @@ func (r *rollback) finish(ctx context.Context) error {
 	if err := r.d.end(ctx, r.a, r.op); err != nil {
 		return err
 	}
-	r.d.wasDisposed(store.Disposal{Kind: store.DisposeRestore, ID: string(r.op)})
+	r.d.store.wasDisposed(store.Disposal{Kind: store.DisposeRestore, ID: string(r.op)})
 	return nil
 }
 

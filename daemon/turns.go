@@ -308,7 +308,7 @@ func (d *Daemon) trimTurns(ctx context.Context, a *app, kept []store.Checkpoint)
 	if t == nil || from == "" {
 		return nil
 	}
-	d.wakeCollector()
+	d.store.wakeCollector()
 	return t.j.Trim(ctx, from)
 }
 

@@ -76,21 +76,12 @@ func (d *Daemon) pursue(a *app) {
 	if atOnce {
 		wait = 0
 	}
-	d.bg.Go(func() { d.finishLater(a, wait) })
+	d.bg.Go(func() { d.finishLater(d.run, a, wait) })
 }
 
 // finishLater tries to finish what is unfinished about the app, again and again, until
 // nothing is, or the daemon closes.
-func (d *Daemon) finishLater(a *app, wait time.Duration) {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	go func() {
-		select {
-		case <-d.done:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
+func (d *Daemon) finishLater(ctx context.Context, a *app, wait time.Duration) {
 	for {
 		select {
 		case <-ctx.Done():
