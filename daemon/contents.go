@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"mulligan/daemon/accounts"
+	"mulligan/daemon/settings"
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -26,14 +27,14 @@ import (
 // store-UID, and guests' store-guest- with a hash of the guest's id. An app that has contents in the first one, from before there were
 // others, stays with it.
 type contents struct {
-	opt *Options
+	opt *settings.Options
 
 	mu   sync.Mutex
 	main *cas.Store
 	of   map[string]*cas.Store // by owner; not the first one
 }
 
-func openContents(opt *Options) (*contents, error) {
+func openContents(opt *settings.Options) (*contents, error) {
 	first, err := cas.Open(filepath.Join(opt.StateDir, "store"), cas.Options{Failpoint: opt.Failpoint})
 	if err != nil {
 		return nil, err

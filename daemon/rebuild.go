@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"mulligan/daemon/settings"
 	"mulligan/errs"
 )
 
@@ -23,7 +24,7 @@ var NotRebuilt = []string{"turns and their calls", "conversations' checkpoints",
 
 // Rebuild makes mulligan.db anew, with no daemon running: from what can be read of it, and from
 // the descriptions of apps and checkpoints in the content store. The old file is kept beside it.
-func Rebuild(ctx context.Context, opt Options) (res Rebuilt, err error) {
+func Rebuild(ctx context.Context, opt settings.Options) (res Rebuilt, err error) {
 	const op = "rebuild records"
 	opt.SetDefaults()
 	if _, err := os.Stat(filepath.Join(opt.StateDir, "store")); err != nil {

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"mulligan/daemon/settings"
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -23,7 +24,7 @@ import (
 type records struct {
 	*store.Store
 	Contents *contents
-	opt      *Options
+	opt      *settings.Options
 
 	mu       sync.Mutex
 	disposed []store.Disposal // carried out, to be struck off
@@ -215,7 +216,7 @@ func (r *records) endDescribed(ctx context.Context, list []store.Disposal) error
 
 // openRecords opens the content stores and mulligan.db, makes the latter anew where it is
 // damaged (or where that is asked for), and brings it and the descriptions into line.
-func openRecords(ctx context.Context, opt *Options, anew bool) (*records, error) {
+func openRecords(ctx context.Context, opt *settings.Options, anew bool) (*records, error) {
 	contents, err := openContents(opt)
 	if err != nil {
 		return nil, err

@@ -56,10 +56,8 @@ func noRoom(err error) bool {
 	return errors.Is(err, errNoRoom) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
 }
 
-const (
-	reserve = 4 << 20 // bytes that the daemon's own records may need
-	packing = 8       // how many times smaller than the live state a capture is at best
-)
+// reserve is how many bytes the daemon's own records may need.
+const reserve = 4 << 20
 
 // hasFree fails when the disk that the contents are stored on lacks room for need
 // bytes, also once the garbage is gone: a capture that filled the disk may just have left it.

@@ -8,6 +8,9 @@ import (
 	"mulligan/snap"
 )
 
+// packing is how many times smaller than the live state a capture is at best.
+const packing = 8
+
 // fits fails when a checkpoint of the app surely cannot be stored: then its
 // unit need not be stopped to find out. Warm stores the files next, and fails by
 // itself; what a layer shares with its last snapshot costs nothing; so it is first
