@@ -16,6 +16,7 @@ import (
 
 	"mulligan/appfile"
 	"mulligan/daemon/accounts"
+	"mulligan/daemon/records"
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -63,7 +64,7 @@ func (d *Daemon) admit(ctx context.Context, who ipc.Caller, spec ipc.App) (store
 		if err := d.checkAppQuota(ctx, who); err != nil {
 			return store.App{}, err
 		}
-		rec.ID, rec.CreatedAt = ipc.AppID(newID("app-")), d.opt.Now().UTC()
+		rec.ID, rec.CreatedAt = ipc.AppID(records.NewID("app-")), d.opt.Now().UTC()
 	default:
 		return store.App{}, err
 	}

@@ -13,6 +13,7 @@ import (
 
 	"mulligan/daemon/accounts"
 	"mulligan/daemon/gate"
+	"mulligan/daemon/records"
 	"mulligan/daemon/settings"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -31,13 +32,12 @@ type (
 type Daemon struct {
 	*accounts.Owners
 	opt     *Options
-	store   *records
+	store   *records.Records
 	started time.Time
-	feed    feed
+	*Events
 	gate    *gate.Gate
 	callers accounts.Callers
 	files   appFiles
-	metrics *metrics
 	apiText apiText
 
 	domains domains
@@ -65,7 +65,7 @@ func Open(ctx context.Context, opt Options) (*Daemon, error) {
 			return nil, errs.Wrap(errs.Failed, "open state folder", err)
 		}
 	}
-	recs, err := openRecords(ctx, &opt, false)
+	recs, err := records.Open(ctx, &opt, false)
 	if err != nil {
 		return nil, err
 	}
@@ -74,12 +74,13 @@ func Open(ctx context.Context, opt Options) (*Daemon, error) {
 		apps: map[ipc.AppID]*app{},
 	}
 	d.run, d.stop = context.WithCancel(context.WithoutCancel(ctx))
-	d.metrics = newMetrics(d)
+	d.Events = newEvents(&opt, recs)
+	d.registry.MustRegister(present{d})
 	d.gate = d.newGate()
 	if err := d.load(ctx); err != nil {
 		return nil, errs.Also(err, d.Close(ctx))
 	}
-	d.bg.Go(func() { d.store.tend(d.run) })
+	d.bg.Go(func() { d.store.Tend(d.run) })
 	d.bg.Go(func() { d.upkeep(d.run) })
 	if opt.RehearseMax > 0 {
 		d.bg.Go(func() { d.rehearseAll(d.run) })
@@ -139,7 +140,7 @@ func (d *Daemon) Close(ctx context.Context) error {
 	d.closed = true
 	d.mu.Unlock()
 	d.stop()
-	d.feed.close()
+	d.closeFeed()
 	for _, a := range d.all() {
 		d.stopTracker(a)
 	}
@@ -174,14 +175,14 @@ func (d *Daemon) Status(who ipc.Caller) ipc.Status {
 	defer d.mu.Unlock()
 	s := ipc.Status{
 		Version: d.opt.Version, PID: os.Getpid(), Mode: mode, Socket: d.opt.Socket, StateDir: d.opt.StateDir,
-		StartedAt: d.started.UTC(), StoreBytes: d.store.Contents.visible(who), Recovered: []string{}, Problems: []string{},
+		StartedAt: d.started.UTC(), StoreBytes: d.store.Contents.Visible(who), Recovered: []string{}, Problems: []string{},
 	}
 	if addr := d.gate.Addr(); addr != nil {
 		s.HTTP = addr.String()
 	}
 	if d.Administers(who) {
 		s.Problems = append(s.Problems, d.files.problems()...)
-		s.Problems = append(s.Problems, d.store.problems()...)
+		s.Problems = append(s.Problems, d.store.Problems()...)
 		s.Recovered = append(s.Recovered, d.store.Repaired...)
 	}
 	for _, a := range d.apps {

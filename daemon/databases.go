@@ -26,7 +26,7 @@ func (d *Daemon) databaseLayer(ctx context.Context, rec store.App, db ipc.Databa
 	if err != nil {
 		return layer{}, err
 	}
-	contents, err := d.store.Contents.ofApp(rec)
+	contents, err := d.store.Contents.OfApp(rec)
 	if err != nil {
 		return layer{}, err
 	}

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mulligan/daemon/records"
 	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/snap"
@@ -161,7 +162,7 @@ func (d *Daemon) discard(ctx context.Context, who ipc.Caller, a *app, id ipc.Che
 	}
 	for _, p := range req.Discard {
 		err := atParent(root, path.Clean(p), func(dir int, base string) error { return unix.Unlinkat(dir, base, 0) })
-		d.audit(ctx, a, who, "discard", string(aimed), fmt.Sprintf("%.512q was deleted for good, to make room", p), err, nil)
+		d.audit(ctx, a.rec(), who, "discard", string(aimed), fmt.Sprintf("%.512q was deleted for good, to make room", p), err, nil)
 		if err != nil {
 			return errs.Wrap(errs.Failed, "delete "+p, err)
 		}
@@ -171,7 +172,7 @@ func (d *Daemon) discard(ctx context.Context, who ipc.Caller, a *app, id ipc.Che
 
 // orDiscard adds to the error of a full disk the command that makes room.
 func (r *rollback) orDiscard(ctx context.Context, err error) error {
-	if !noRoom(err) || r.plan.Revert != "" || len(r.req.Discard) > 0 {
+	if !records.NoRoom(err) || r.plan.Revert != "" || len(r.req.Discard) > 0 {
 		return err
 	}
 	list, walkErr := r.madeSince(ctx, ".")

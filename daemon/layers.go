@@ -32,7 +32,7 @@ func (d *Daemon) layersOf(ctx context.Context, rec store.App, g *guest) ([]layer
 		skip = append(skip, filesOf(rec.Workspace, db)...)
 	}
 	owner, reader := d.eyesOf(rec)
-	contents, err := d.store.Contents.ofApp(rec)
+	contents, err := d.store.Contents.OfApp(rec)
 	if err != nil {
 		return nil, err
 	}

@@ -26,7 +26,7 @@ func (d *Daemon) postgresConfig(ctx context.Context, rec store.App, db ipc.Datab
 	if err != nil {
 		return postgres.Config{}, err
 	}
-	contents, err := d.store.Contents.ofApp(rec)
+	contents, err := d.store.Contents.OfApp(rec)
 	if err != nil {
 		return postgres.Config{}, err
 	}

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"mulligan/daemon/records"
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -187,7 +188,7 @@ func (d *Daemon) rehearseDue(ctx context.Context, a *app) (done []outcome, err e
 			a.learn(l.name, rehearsed{shape: shape})
 			continue
 		}
-		err = r.Rehearse(ctx, snap.RestoreID(newID("rehearse-")), s.ID)
+		err = r.Rehearse(ctx, snap.RestoreID(records.NewID("rehearse-")), s.ID)
 		if passes(ctx, err) {
 			return done, err
 		}
@@ -287,7 +288,7 @@ func (d *Daemon) noteRehearsal(ctx context.Context, a *app, o outcome) error {
 	if o.Problem != "" {
 		d.opt.Log.Warn("a checkpoint cannot be restored", "app", a.rec().Slug, "checkpoint", o.cp, "layer", o.layer, "err", o.Problem)
 	}
-	d.feed.publish(a.rec().ID, "checkpoint", public(cp))
+	d.publish(a.rec().ID, "checkpoint", public(cp))
 	return nil
 }
 

@@ -115,7 +115,7 @@ func (d *Daemon) handle(rt route) http.Handler {
 		began := time.Now()
 		err := d.answer(rt, w, r)
 		if rt.pattern != "" {
-			d.metrics.requests.WithLabelValues(rt.pattern, resultOf(err)).Observe(since(began))
+			d.requests.WithLabelValues(rt.pattern, resultOf(err)).Observe(since(began))
 		}
 		return err
 	})

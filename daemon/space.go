@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 
+	"mulligan/daemon/records"
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/snap"
@@ -24,7 +25,7 @@ func (d *Daemon) fits(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	if err := d.store.hasFree(ctx, need+reserve); err != nil {
+	if err := d.store.HasFree(ctx, need+records.Reserve); err != nil {
 		return err
 	}
 	return d.fitsLimit(ctx, a, cps, need)

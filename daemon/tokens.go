@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"mulligan/daemon/records"
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -28,7 +29,7 @@ const (
 func (d *Daemon) AddToken(ctx context.Context, who ipc.Caller, req ipc.TokenRequest) (ipc.NewToken, error) {
 	const op = "add token"
 	t := store.Token{OwnerUID: who.UID}
-	t.ID, t.CreatedAt = ipc.TokenID(newID("tk-")), d.opt.Now().UTC()
+	t.ID, t.CreatedAt = ipc.TokenID(records.NewID("tk-")), d.opt.Now().UTC()
 	var err error
 	if t.Owner, err = d.CallerName(who); err != nil {
 		return ipc.NewToken{}, errs.Wrap(errs.Failed, op, err)

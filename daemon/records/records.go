@@ -1,4 +1,7 @@
-package daemon
+// Package records holds what must survive of apps and checkpoints: mulligan.db, and the content
+// stores that have what was captured and a description of each app and checkpoint. It brings
+// the two into line, collects garbage, and watches how much room the disk has left.
+package records
 
 import (
 	"context"
@@ -18,12 +21,12 @@ import (
 	"mulligan/snap/cas"
 )
 
-// records holds the daemon's records: mulligan.db, and in the content store a
+// Records holds the daemon's records: mulligan.db, and in the content store a
 // description of each app and checkpoint, from which mulligan.db can be made anew. A
 // description is written before the row that it describes. See store/DESIGN.md.
-type records struct {
+type Records struct {
 	*store.Store
-	Contents *contents
+	Contents *Contents
 	opt      *settings.Options
 
 	mu       sync.Mutex
@@ -82,7 +85,7 @@ func describeCheckpoint(c store.Checkpoint) description {
 }
 
 // describe writes descriptions, durably and all at once.
-func (r *records) describe(list ...description) error {
+func (r *Records) describe(list ...description) error {
 	if len(list) == 0 {
 		return nil
 	}
@@ -113,14 +116,14 @@ func revOf(root cas.Root) int64 {
 }
 
 // PutCheckpoint is that of the store, with the description.
-func (r *records) PutCheckpoint(ctx context.Context, c store.Checkpoint, op ipc.OperationID) error {
+func (r *Records) PutCheckpoint(ctx context.Context, c store.Checkpoint, op ipc.OperationID) error {
 	r.one.Lock()
 	defer r.one.Unlock()
 	return r.put(ctx, c, op)
 }
 
 // put is PutCheckpoint with one held.
-func (r *records) put(ctx context.Context, c store.Checkpoint, op ipc.OperationID) error {
+func (r *Records) put(ctx context.Context, c store.Checkpoint, op ipc.OperationID) error {
 	old, err := r.Store.Checkpoint(ctx, c.AppID, c.ID)
 	back := func() error { return r.describe(describeCheckpoint(old)) }
 	switch errs.KindOf(err) {
@@ -146,7 +149,7 @@ func (r *records) put(ctx context.Context, c store.Checkpoint, op ipc.OperationI
 }
 
 // SetPinned pins or unpins a checkpoint of an app.
-func (r *records) SetPinned(ctx context.Context, app ipc.AppID, id ipc.CheckpointID, pinned bool) error {
+func (r *Records) SetPinned(ctx context.Context, app ipc.AppID, id ipc.CheckpointID, pinned bool) error {
 	r.one.Lock()
 	defer r.one.Unlock()
 	cp, err := r.Store.Checkpoint(ctx, app, id)
@@ -158,13 +161,13 @@ func (r *records) SetPinned(ctx context.Context, app ipc.AppID, id ipc.Checkpoin
 }
 
 // PutApp is that of the store, with the description.
-func (r *records) PutApp(ctx context.Context, a store.App) error {
+func (r *Records) PutApp(ctx context.Context, a store.App) error {
 	r.one.Lock()
 	defer r.one.Unlock()
 	return r.putApp(ctx, a)
 }
 
-func (r *records) putApp(ctx context.Context, a store.App) error {
+func (r *Records) putApp(ctx context.Context, a store.App) error {
 	old, err := r.App(ctx, a.ID)
 	if err != nil && errs.KindOf(err) != errs.NotFound {
 		return err
@@ -186,7 +189,7 @@ func (r *records) putApp(ctx context.Context, a store.App) error {
 }
 
 // RemoveApp unregisters an app and keeps its checkpoints.
-func (r *records) RemoveApp(ctx context.Context, id ipc.AppID, at time.Time) error {
+func (r *Records) RemoveApp(ctx context.Context, id ipc.AppID, at time.Time) error {
 	r.one.Lock()
 	defer r.one.Unlock()
 	a, err := r.App(ctx, id)
@@ -198,7 +201,7 @@ func (r *records) RemoveApp(ctx context.Context, id ipc.AppID, at time.Time) err
 }
 
 // endDescribed drops the descriptions that carried-out disposals are about, and strikes these off.
-func (r *records) endDescribed(ctx context.Context, list []store.Disposal) error {
+func (r *Records) endDescribed(ctx context.Context, list []store.Disposal) error {
 	var roots []string
 	for _, o := range list {
 		switch o.Kind {
@@ -214,9 +217,9 @@ func (r *records) endDescribed(ctx context.Context, list []store.Disposal) error
 	return r.EndDisposals(ctx, list...)
 }
 
-// openRecords opens the content stores and mulligan.db, makes the latter anew where it is
+// Open opens the content stores and mulligan.db, makes the latter anew where it is
 // damaged (or where that is asked for), and brings it and the descriptions into line.
-func openRecords(ctx context.Context, opt *settings.Options, anew bool) (*records, error) {
+func Open(ctx context.Context, opt *settings.Options, anew bool) (*Records, error) {
 	contents, err := openContents(opt)
 	if err != nil {
 		return nil, err
@@ -226,7 +229,7 @@ func openRecords(ctx context.Context, opt *settings.Options, anew bool) (*record
 	if err != nil {
 		return nil, errs.Also(err, contents.close())
 	}
-	r := &records{Store: db, Contents: contents, opt: opt, collect: make(chan struct{}, 1)}
+	r := &Records{Store: db, Contents: contents, opt: opt, collect: make(chan struct{}, 1)}
 	r.noteRepair()
 	if err := r.reconcile(ctx); err != nil {
 		return nil, errs.Also(err, r.Close())
@@ -241,9 +244,9 @@ func openRecords(ctx context.Context, opt *settings.Options, anew bool) (*record
 }
 
 // Close closes mulligan.db and the content stores.
-func (r *records) Close() error { return errs.Also(r.Store.Close(), r.Contents.close()) }
+func (r *Records) Close() error { return errs.Also(r.Store.Close(), r.Contents.close()) }
 
-func (r *records) noteRepair() {
+func (r *Records) noteRepair() {
 	rep := r.Repair
 	if rep == nil {
 		return
@@ -264,9 +267,9 @@ func (r *records) noteRepair() {
 	}
 }
 
-// problems says what about the records needs a person's attention: damaged files are
+// Problems says what about the records needs a person's attention: damaged files are
 // kept until somebody removes them.
-func (r *records) problems() []string {
+func (r *Records) Problems() []string {
 	list := slices.Clone(r.trouble)
 	kept, err := filepath.Glob(filepath.Join(r.opt.StateDir, "mulligan.db.damaged-*"))
 	if err != nil {

@@ -1,4 +1,4 @@
-package daemon
+package records
 
 import (
 	"context"
@@ -10,8 +10,8 @@ import (
 	"mulligan/snap/cas"
 )
 
-// wakeCollector asks for a garbage collection, soon and in the background.
-func (r *records) wakeCollector() {
+// WakeCollector asks for a garbage collection, soon and in the background.
+func (r *Records) WakeCollector() {
 	select {
 	case r.collect <- struct{}{}:
 	default: // one is asked for already
@@ -25,8 +25,8 @@ const (
 	packAgain = time.Hour
 )
 
-// tend collects garbage when it is asked for, and packs what lies loose, until ctx ends.
-func (r *records) tend(ctx context.Context) {
+// Tend collects garbage when it is asked for, and packs what lies loose, until ctx ends.
+func (r *Records) Tend(ctx context.Context) {
 	pack := time.NewTimer(packEvery)
 	defer pack.Stop()
 	r.fillBallast()
@@ -51,7 +51,7 @@ func (r *records) tend(ctx context.Context) {
 	}
 }
 
-func (r *records) tended(ctx context.Context, what string, bytes int64, err error) {
+func (r *Records) tended(ctx context.Context, what string, bytes int64, err error) {
 	if err != nil && ctx.Err() == nil {
 		r.opt.Log.Warn(what+" failed", "err", err)
 	} else if bytes > 0 {
@@ -59,25 +59,25 @@ func (r *records) tended(ctx context.Context, what string, bytes int64, err erro
 	}
 }
 
-// newID makes an id that has not been given before: the prefix and 12 hex digits.
-func newID(prefix string) string {
+// NewID makes an id that has not been given before: the prefix and 12 hex digits.
+func NewID(prefix string) string {
 	var b [6]byte
 	rand.Read(b[:]) // never fails
 	return prefix + hex.EncodeToString(b[:])
 }
 
-// wasDisposed notes that disposals are carried out. They are struck off soon, in the
+// WasDisposed notes that disposals are carried out. They are struck off soon, in the
 // background: one that a crash leaves is carried out again.
-func (r *records) wasDisposed(list ...store.Disposal) {
+func (r *Records) WasDisposed(list ...store.Disposal) {
 	r.mu.Lock()
 	r.disposed = append(r.disposed, list...)
 	r.mu.Unlock()
-	r.wakeCollector()
+	r.WakeCollector()
 }
 
 // strikeOff strikes off what was carried out, and takes the descriptions of
 // deleted checkpoints out of the content store.
-func (r *records) strikeOff(ctx context.Context) {
+func (r *Records) strikeOff(ctx context.Context) {
 	r.mu.Lock()
 	list := r.disposed
 	r.disposed = nil

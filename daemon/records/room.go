@@ -1,4 +1,4 @@
-package daemon
+package records
 
 import (
 	"context"
@@ -21,7 +21,7 @@ const ballastFile = "ballast"
 const ballastMost = 16 << 20
 
 // fillBallast makes the ballast if there is plenty of room. What it cannot hold, it does not.
-func (r *records) fillBallast() {
+func (r *Records) fillBallast() {
 	var disk unix.Statfs_t
 	if unix.Statfs(r.opt.StateDir, &disk) != nil {
 		return
@@ -39,9 +39,9 @@ func (r *records) fillBallast() {
 	_ = unix.Fallocate(int(f.Fd()), 0, 0, size) // a file system that cannot holds no room
 }
 
-// giveBallast gives the ballast's room to whoever writes next, if there is no other.
-func (r *records) giveBallast() {
-	if free, err := r.free(); err != nil || free >= 2*reserve {
+// GiveBallast gives the ballast's room to whoever writes next, if there is no other.
+func (r *Records) GiveBallast() {
+	if free, err := r.free(); err != nil || free >= 2*Reserve {
 		return
 	}
 	if err := os.Truncate(filepath.Join(r.opt.StateDir, ballastFile), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -52,16 +52,16 @@ func (r *records) giveBallast() {
 // errNoRoom is in the error of a disk that lacks room for an operation.
 var errNoRoom = errors.New("no space")
 
-func noRoom(err error) bool {
+func NoRoom(err error) bool {
 	return errors.Is(err, errNoRoom) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
 }
 
-// reserve is how many bytes the daemon's own records may need.
-const reserve = 4 << 20
+// Reserve is how many bytes the daemon's own records may need.
+const Reserve = 4 << 20
 
-// hasFree fails when the disk that the contents are stored on lacks room for need
+// HasFree fails when the disk that the contents are stored on lacks room for need
 // bytes, also once the garbage is gone: a capture that filled the disk may just have left it.
-func (r *records) hasFree(ctx context.Context, need int64) error {
+func (r *Records) HasFree(ctx context.Context, need int64) error {
 	const op = "see what fits"
 	free, err := r.free()
 	if err == nil && free < need {
@@ -82,7 +82,7 @@ func (r *records) hasFree(ctx context.Context, need int64) error {
 }
 
 // free is how many bytes the disk that the contents are stored on has left.
-func (r *records) free() (int64, error) {
+func (r *Records) free() (int64, error) {
 	var fs unix.Statfs_t
 	err := unix.Statfs(r.opt.StateDir, &fs)
 	return int64(fs.Bavail) * fs.Bsize, err

@@ -1,4 +1,4 @@
-package daemon
+package records
 
 import (
 	"context"
@@ -30,7 +30,7 @@ func Rebuild(ctx context.Context, opt settings.Options) (res Rebuilt, err error)
 	if _, err := os.Stat(filepath.Join(opt.StateDir, "store")); err != nil {
 		return res, errs.New(errs.NotFound, op, "%s is no state folder of mulligand: %v", opt.StateDir, err).WithHint("name it with --state-dir")
 	}
-	r, err := openRecords(ctx, &opt, true)
+	r, err := Open(ctx, &opt, true)
 	if errs.KindOf(err) == errs.Busy {
 		return res, errs.New(errs.Busy, op, "a mulligand is running on %s", opt.StateDir).WithHint("stop it first")
 	}

@@ -1,4 +1,4 @@
-package daemon
+package records
 
 import (
 	"cmp"
@@ -19,7 +19,7 @@ import (
 // reconcile brings records and descriptions into line: the newer of the two is right.
 // mulligan.db may lack its last changes, or everything; the descriptions are missing where
 // an older mulligan wrote the records.
-func (r *records) reconcile(ctx context.Context) error {
+func (r *Records) reconcile(ctx context.Context) error {
 	l := liner{r: r, gone: map[string]bool{}}
 	orders, err := r.Disposals(ctx)
 	if err != nil {
@@ -54,7 +54,7 @@ func (r *records) reconcile(ctx context.Context) error {
 
 // liner carries out one reconcile.
 type liner struct {
-	r        *records
+	r        *Records
 	gone     map[string]bool // names, and prefixes that end in a slash, of what was deleted
 	drop     []string        // descriptions of that
 	describe []description   // records without a description, or with an older one
