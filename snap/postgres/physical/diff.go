@@ -21,17 +21,18 @@ import (
 // for as long as it lasts. paths are names of databases, or DATABASE/SCHEMA.TABLE.
 func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []string) ([]snap.Change, error) {
 	const op = "compare cluster snapshots"
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	if from == to {
+		return nil, nil
+	}
 	var sides [2]map[string]relation
-	for i, id := range []snap.SnapshotID{from, to} {
-		if i == 1 && id == from {
-			return nil, nil
+	err := d.Do(ctx, op, func() (err error) {
+		if sides[0], err = d.describe(ctx, from); err == nil {
+			sides[1], err = d.describe(ctx, to)
 		}
-		var err error
-		if sides[i], err = d.describe(ctx, id); err != nil {
-			return nil, d.classify(op, err)
-		}
+		return err
+	})
+	if err != nil {
+		return nil, err
 	}
 	return slices.DeleteFunc(compare(sides[0], sides[1]), func(c snap.Change) bool {
 		return len(paths) > 0 && !slices.ContainsFunc(paths, func(p string) bool { return c.Path == p || strings.HasPrefix(c.Path, p+"/") })

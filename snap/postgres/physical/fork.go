@@ -28,8 +28,8 @@ type fork struct {
 // start of reading the log for what was changed since the fork was shut down.
 func (f fork) place() place { return place{f.End.TLI, f.End.Checkpoint, f.End.NextXID} }
 
-// build makes a fork of m beside the live server, of which f tells.
-func (d *Driver) build(ctx context.Context, m marker, f facts) (fk fork, err error) {
+// build makes a fork of m, in the folder of that name in forks/, beside the live server, of which f tells.
+func (d *Driver) build(ctx context.Context, m marker, f facts, name string) (fk fork, err error) {
 	b, err := d.reachable(ctx, m, f.Segments)
 	if err != nil {
 		return fk, err
@@ -37,7 +37,7 @@ func (d *Driver) build(ctx context.Context, m marker, f facts) (fk fork, err err
 	if err := d.room(ctx, d.stored("bases", b.ID)); err != nil {
 		return fk, err
 	}
-	fk.Dir = randomHex(8)
+	fk.Dir = name
 	dir := d.stored("forks", fk.Dir)
 	checked := make(chan error, 1)
 	go func() { checked <- d.checkBase(ctx, b) }() // while the log is replayed

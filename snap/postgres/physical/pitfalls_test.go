@@ -109,7 +109,7 @@ func TestTimelinesNeverCollide(t *testing.T) {
 	for _, id := range []snap.RestoreID{"op-1", "op-2", "op-3"} {
 		sw, err := s.driver.Prepare(t.Context(), snap.RestoreRequest{ID: id, Target: "db-a", Base: "db-b"})
 		check(t, err)
-		p, err := s.driver.loadPlan("", id)
+		p, err := s.driver.Resumable("", id)
 		check(t, err)
 		if slices.Contains(taken, p.Fork.End.TLI) {
 			t.Fatalf("timeline %d is given twice, after %v", p.Fork.End.TLI, taken)
@@ -334,7 +334,7 @@ func TestNoSpaceInTheMiddle(t *testing.T) {
 	capture(t, s, "db-a")
 	s.mutate(t, 2)
 	capture(t, s, "db-b")
-	for _, step := range []string{"base: copy", "base: sync", "base: record", "fork: replay", "fork: settle", "plan: prepared"} {
+	for _, step := range []string{"base: copy", "base: sync", "base: record", "fork: replay", "fork: settle", "phase: prepared"} {
 		s.cfg.Failpoint = func(at string) error {
 			if at == step {
 				return &os.PathError{Op: "write", Path: at, Err: unix.ENOSPC}
@@ -355,7 +355,7 @@ func TestNoSpaceInTheMiddle(t *testing.T) {
 		check(t, err)
 		forks, err := os.ReadDir(s.driver.stored("forks"))
 		check(t, err)
-		if len(dirs) != len(bases) || len(forks) != 0 && step != "plan: prepared" {
+		if len(dirs) != len(bases) || len(forks) != 0 && step != "phase: prepared" {
 			t.Errorf("%s: %d bases, but folders %v; forks %v", step, len(bases), dirs, forks)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"mulligan/durable"
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/database"
 )
 
 // place is where in the history something is, and what is needed to tell later
@@ -78,7 +79,7 @@ func (d *Driver) put(kind, id string, v any) error {
 
 // get reads a record; without one the error is fs.ErrNotExist.
 func (d *Driver) get(kind, id string, v any) error {
-	if !validName(id) {
+	if !database.ValidName(id) {
 		return fs.ErrNotExist
 	}
 	data, err := os.ReadFile(filepath.Join(d.cfg.StateDir, kind, id+".json"))
@@ -120,8 +121,20 @@ func list[T any](d *Driver, kind string) ([]T, error) {
 func (d *Driver) bases() ([]baseCopy, error) { return list[baseCopy](d, "bases") }
 func (d *Driver) markers() ([]marker, error) { return list[marker](d, "markers") }
 func (d *Driver) keptOnes() ([]kept, error)  { return list[kept](d, "kept") }
-func (d *Driver) switches() ([]plan, error)  { return list[plan](d, "switches") }
 func (d *Driver) raws() ([]raw, error)       { return list[raw](d, "raws") }
+
+// switches reads the plans of all restores.
+func (d *Driver) switches() (all []plan, err error) {
+	names, err := d.plans.Switches()
+	for _, name := range names {
+		var p plan
+		if e := d.plans.Load("", snap.RestoreID(name), &p); e != nil {
+			return nil, e
+		}
+		all = append(all, p)
+	}
+	return all, err
+}
 
 // state is a snapshot of either kind: a marker, or one that was kept raw.
 type state struct {

@@ -13,6 +13,7 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/database"
 )
 
 // holdings is what is stored, and which markers need what of it.
@@ -177,7 +178,7 @@ func (d *Driver) unneeded(ctx context.Context, h holdings, last bool) (g garbage
 	}
 	list, err := namesAsOwner.Call(ctx, d.owner, d.archive())
 	for _, name := range list {
-		if len(name) < 24 || !isSegment(name[:24]) || !validName(name) {
+		if len(name) < 24 || !isSegment(name[:24]) || !database.ValidName(name) {
 			continue
 		}
 		copied := name[24:] == linked && slices.Contains(list, name[:24])
@@ -236,19 +237,20 @@ func (d *Driver) paths(g garbage) (all []string) {
 // Where files are cloned, what they share with others is left out.
 func (d *Driver) Size(ctx context.Context, ids ...snap.SnapshotID) (int64, error) {
 	const op = "measure cluster snapshots"
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, id := range ids {
-		if _, err := d.state(id); err != nil {
-			return 0, d.classify(op, err)
+	var n int64
+	err := d.Do(ctx, op, func() error {
+		for _, id := range ids {
+			if _, err := d.state(id); err != nil {
+				return err
+			}
 		}
-	}
-	g, err := d.freed(ctx, ids)
-	if err != nil {
-		return 0, d.classify(op, err)
-	}
-	n, err := d.measure(ctx, d.paths(g))
-	return n, d.classify(op, err)
+		g, err := d.freed(ctx, ids)
+		if err == nil {
+			n, err = d.measure(ctx, d.paths(g))
+		}
+		return err
+	})
+	return n, err
 }
 
 func (d *Driver) measure(ctx context.Context, gone []string) (int64, error) {
@@ -257,24 +259,23 @@ func (d *Driver) measure(ctx context.Context, gone []string) (int64, error) {
 
 // Delete drops a snapshot, and what only it needed.
 func (d *Driver) Delete(ctx context.Context, id snap.SnapshotID) error {
-	const op = "delete cluster snapshot"
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	s, err := d.state(id)
-	if errs.KindOf(err) == errs.NotFound {
-		return nil
-	}
-	if s.raw != nil { // nothing else rests on it
-		return d.classify(op, d.discard(ctx, garbage{raws: []raw{*s.raw}}))
-	}
-	g, err := d.freed(ctx, []snap.SnapshotID{id})
-	if err == nil {
-		err = d.drop("markers", string(id))
-	}
-	if err == nil {
-		err = d.discard(ctx, g)
-	}
-	return d.classify(op, err)
+	return d.Do(ctx, "delete cluster snapshot", func() error {
+		s, err := d.state(id)
+		if errs.KindOf(err) == errs.NotFound {
+			return nil
+		}
+		if s.raw != nil { // nothing else rests on it
+			return d.discard(ctx, garbage{raws: []raw{*s.raw}})
+		}
+		g, err := d.freed(ctx, []snap.SnapshotID{id})
+		if err == nil {
+			err = d.drop("markers", string(id))
+		}
+		if err == nil {
+			err = d.discard(ctx, g)
+		}
+		return err
+	})
 }
 
 // discard removes garbage: records first, so that none ever names what is gone.
@@ -318,14 +319,9 @@ func (d *Driver) prune(ctx context.Context) error {
 // the store and in no record of the driver's own. The live state stays.
 func (d *Driver) Sweep(ctx context.Context, gone snap.Gone) error {
 	const op = "sweep cluster snapshots"
-	if err := ctx.Err(); err != nil {
-		return errs.Wrap(errs.Unavailable, op, err)
-	}
 	d.base.Lock() // what is being copied is in no record yet
 	defer d.base.Unlock()
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.classify(op, d.sweep(ctx, gone))
+	return d.Do(ctx, op, func() error { return d.sweep(ctx, gone) })
 }
 
 func (d *Driver) sweep(ctx context.Context, gone snap.Gone) error {
@@ -349,16 +345,8 @@ func (d *Driver) sweep(ctx context.Context, gone snap.Gone) error {
 			return err
 		}
 	}
-	plans, err := d.switches()
-	if err != nil {
+	if err := d.SweepSwitches(ctx, gone.Restores); err != nil {
 		return err
-	}
-	for _, p := range plans {
-		if slices.Contains(gone.Restores, p.ID) {
-			if err := d.abandon(ctx, &p); err != nil {
-				return err
-			}
-		}
 	}
 	if err := d.sweepStore(ctx); err != nil {
 		return err
@@ -370,21 +358,6 @@ func (d *Driver) sweep(ctx context.Context, gone snap.Gone) error {
 		return err
 	}
 	return d.prune(ctx)
-}
-
-// abandon ends a restore that nobody knows of, wherever it stands.
-func (d *Driver) abandon(ctx context.Context, p *plan) error {
-	done, err := d.exchanged(p)
-	if err == nil {
-		err = d.finish(ctx, p)
-	}
-	if err != nil || p.Phase != committing && p.Phase != undoing {
-		return err
-	}
-	if r := p.wanted(!done); r != nil {
-		return d.startRaw(ctx, r)
-	}
-	return d.start(ctx)
 }
 
 // sweepStore removes what no record names.
@@ -438,18 +411,16 @@ func (d *Driver) sweepConf() error {
 // between them are there, and with Full that each byte of them is as it was
 // written. The folder that was swapped out at a marker is only a shorter way.
 func (d *Driver) Verify(ctx context.Context, id snap.SnapshotID, depth snap.Depth) error {
-	const op = "verify cluster snapshot"
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	s, err := d.state(id)
-	switch {
-	case err != nil:
-	case s.raw != nil:
-		err = d.verifyRaw(ctx, *s.raw, depth)
-	default:
-		err = d.verify(ctx, s.marker, depth)
-	}
-	return d.classify(op, err)
+	return d.Do(ctx, "verify cluster snapshot", func() error {
+		s, err := d.state(id)
+		switch {
+		case err != nil:
+			return err
+		case s.raw != nil:
+			return d.verifyRaw(ctx, *s.raw, depth)
+		}
+		return d.verify(ctx, s.marker, depth)
+	})
 }
 
 func (d *Driver) verify(ctx context.Context, m marker, depth snap.Depth) error {

@@ -14,29 +14,29 @@ import (
 	"mulligan/errs"
 	"mulligan/privsep"
 	"mulligan/snap"
+	"mulligan/snap/database"
 )
 
 // Salvage stops the server and keeps what lies where the data folder should be, byte
 // by byte: a folder that no server can be started in, a file, a link, or nothing.
 func (d *Driver) Salvage(ctx context.Context, req snap.CaptureRequest) (snap.Snapshot, error) {
 	const op = "keep the files of cluster"
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if !validName(string(req.ID)) {
+	if !database.ValidName(string(req.ID)) {
 		return snap.Snapshot{}, errs.New(errs.Invalid, op, "%q is not a snapshot id", req.ID)
 	}
-	r, err := d.salvage(ctx, req)
+	var r raw
+	err := d.Do(ctx, op, func() (err error) {
+		r, err = d.salvage(ctx, req)
+		return err
+	})
 	if err != nil {
-		return snap.Snapshot{}, d.classify(op, err)
+		return snap.Snapshot{}, err
 	}
 	return snap.Snapshot{ID: r.ID, Driver: driverName, Hash: r.Hash, Quiesced: true, Raw: true, Created: r.Created, Warnings: r.Warnings}, nil
 }
 
 func (d *Driver) salvage(ctx context.Context, req snap.CaptureRequest) (r raw, err error) {
-	if d.idle.Conn != nil {
-		d.idle.close()
-		d.idle = conn{}
-	}
+	d.hangUp()
 	r = raw{ID: req.ID, Quiesced: true, Created: time.Now().UTC(), Ran: d.status(ctx, d.cfg.DataDir) != ""}
 	if err := d.cfg.Failpoint.At("salvage: stop"); err != nil {
 		return r, err
@@ -110,9 +110,9 @@ func (d *Driver) verifyRaw(ctx context.Context, r raw, depth snap.Depth) error {
 }
 
 // rawFork makes a copy of a snapshot that was kept raw, which is to change places
-// with the live folder.
-func (d *Driver) rawFork(ctx context.Context, r raw) (fk fork, err error) {
-	fk.Dir = randomHex(8)
+// with the live folder, in the folder of that name in forks/.
+func (d *Driver) rawFork(ctx context.Context, r raw, name string) (fk fork, err error) {
+	fk.Dir = name
 	if r.Dir == "" {
 		return fk, nil
 	}
@@ -155,7 +155,7 @@ func (d *Driver) bringUp(ctx context.Context, p *plan, r *raw) error {
 			return err
 		}
 		p.Read = now
-		if err := d.put("switches", string(p.ID), p); err != nil {
+		if err := d.plans.Save(p); err != nil {
 			return err
 		}
 	}
