@@ -213,15 +213,15 @@ func (s *subject) benchCopy(b *testing.B, f figures) {
 		check(b, syncFS(to))
 	}
 	f.seconds(b, "stopcopy", func() {
-		check(b, s.driver.stop(b.Context()))
+		check(b, s.driver.server.stop(b.Context()))
 		cp(s.DataDir, aside)
-		check(b, s.driver.start(b.Context()))
+		check(b, s.driver.server.start(b.Context()))
 	})
 	f.seconds(b, "copyback", func() {
-		check(b, s.driver.stop(b.Context()))
+		check(b, s.driver.server.stop(b.Context()))
 		check(b, os.RemoveAll(s.DataDir))
 		cp(aside, s.DataDir)
-		check(b, s.driver.start(b.Context()))
+		check(b, s.driver.server.start(b.Context()))
 	})
 	check(b, os.RemoveAll(aside))
 }

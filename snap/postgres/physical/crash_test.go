@@ -279,7 +279,7 @@ func (s *subject) recovers(t *testing.T, random *rand.Rand, f fate, list map[sna
 		} else {
 			check(t, sw.Undo(ctx))
 		}
-		check(t, s.driver.start(ctx))
+		check(t, s.driver.server.start(ctx))
 		if began {
 			proof, err := sw.Check(ctx)
 			check(t, err)
@@ -292,7 +292,7 @@ func (s *subject) recovers(t *testing.T, random *rand.Rand, f fate, list map[sna
 	} else if errs.KindOf(err) != errs.NotFound {
 		t.Fatal(err)
 	}
-	check(t, s.driver.start(ctx))
+	check(t, s.driver.server.start(ctx))
 	gone := snap.Gone{Restores: []snap.RestoreID{crashRestore}}
 	markers, err := s.driver.markers()
 	check(t, err)

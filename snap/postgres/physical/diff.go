@@ -12,6 +12,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/database"
+	"mulligan/snap/postgres/physical/wal"
 )
 
 // Diff says in SQL what happened to all databases of the cluster, with the
@@ -116,7 +117,7 @@ func (d *Driver) readFork(ctx context.Context, m marker, f facts, dir string, re
 }
 
 // clone makes a folder that replays the log from b up to m once it is started.
-func (d *Driver) clone(ctx context.Context, m marker, b baseCopy, dir string) error {
+func (d *Driver) clone(ctx context.Context, m marker, b wal.Base, dir string) error {
 	var conf map[string][]byte
 	if err := d.get("conf", m.Conf, &conf); err != nil {
 		return errs.Wrap(errs.Corrupt, "", err)

@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/zeebo/blake3"
 	"golang.org/x/sys/unix"
@@ -22,6 +21,7 @@ import (
 	"mulligan/durable"
 	"mulligan/errs"
 	"mulligan/privsep"
+	"mulligan/snap/postgres/physical/wal"
 )
 
 // The data folder and the store are the cluster owner's, who may put anything
@@ -39,8 +39,6 @@ type home struct{ Data, Store string }
 
 func (h home) archive() string { return filepath.Join(h.Store, "archive") }
 func (h home) wal() string     { return filepath.Join(h.Data, "pg_wal") }
-
-func (d *Driver) home() home { return home{d.cfg.DataDir, d.cfg.Store} }
 
 // openRegular opens a regular file for reading. Another kind of file is an error,
 // and is not waited for.
@@ -124,29 +122,12 @@ var arrangeAsOwner = privsep.Define("physical.arrange", func(_ context.Context, 
 	return none{}, nil
 })
 
-func (d *Driver) arrange(ctx context.Context, a arrangement) error {
-	_, err := arrangeAsOwner.Call(ctx, d.owner, a)
-	return err
-}
-
 type exchangeOf struct{ A, B string }
 
 // exchangeAsOwner makes two folders change places, or whatever lies there.
 var exchangeAsOwner = privsep.Define("physical.exchange", func(_ context.Context, e exchangeOf) (none, error) {
 	return none{}, swap(e.A, e.B)
 })
-
-// exchangeTimeout bounds an exchange of folders that are on the same file system.
-const exchangeTimeout = 10 * time.Minute
-
-// exchange makes the data folder and a fork change places. It is done, or not done,
-// whatever becomes of ctx: the server is down meanwhile.
-func (d *Driver) exchange(ctx context.Context, fork string) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), exchangeTimeout)
-	defer cancel()
-	_, err := exchangeAsOwner.Call(ctx, d.owner, exchangeOf{d.cfg.DataDir, fork})
-	return err
-}
 
 // removeAsOwner removes files, and folders with all that is in them.
 var removeAsOwner = privsep.Define("physical.remove", func(_ context.Context, paths []string) (none, error) {
@@ -212,33 +193,6 @@ var sumsAsOwner = privsep.Define("physical.sums", func(ctx context.Context, dir 
 	}
 	return sumList{f}, nil
 })
-
-func (d *Driver) sums(ctx context.Context, dir string) ([]byte, error) {
-	l, err := sumsAsOwner.Call(ctx, d.owner, dir)
-	if err != nil {
-		return nil, err
-	}
-	defer l.File.Close() // it was only read
-	data, err := io.ReadAll(io.NewSectionReader(l.File, 0, maxSums+1))
-	if err == nil && len(data) > maxSums {
-		err = tooManyFiles()
-	}
-	return data, err
-}
-
-// cleanTimeout bounds how long something is removed after the caller has gone.
-const cleanTimeout = 10 * time.Minute
-
-// remove removes files and folders of the store, also when ctx has ended.
-func (d *Driver) remove(ctx context.Context, paths ...string) error {
-	if len(paths) == 0 {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
-	defer cancel()
-	_, err := removeAsOwner.Call(ctx, d.owner, paths)
-	return err
-}
 
 // The store
 
@@ -407,7 +361,7 @@ var saveLogAsOwner = privsep.Define("physical.saveLog", func(ctx context.Context
 
 type historyQuery struct {
 	Home home
-	TLI  timeline
+	TLI  wal.Timeline
 }
 
 // maxHistory is how many bytes the history of a timeline may have.
@@ -419,9 +373,9 @@ var historyAsOwner = privsep.Define("physical.history", func(_ context.Context, 
 	return q.Home.history(q.TLI)
 })
 
-func (h home) history(t timeline) ([]byte, error) {
+func (h home) history(t wal.Timeline) ([]byte, error) {
 	for _, dir := range []string{h.archive(), h.wal()} {
-		data, err := readBounded(filepath.Join(dir, t.historyFile()), maxHistory, unix.O_NOFOLLOW)
+		data, err := readBounded(filepath.Join(dir, t.HistoryFile()), maxHistory, unix.O_NOFOLLOW)
 		if !absent(err) && !errors.Is(err, fs.ErrPermission) {
 			return data, err
 		}
@@ -431,10 +385,10 @@ func (h home) history(t timeline) ([]byte, error) {
 
 type baseQuery struct {
 	Home  home
-	Bases []baseCopy
-	TLI   timeline // of the marker, and its place
-	LSN   lsn
-	Size  segments
+	Bases []wal.Base
+	TLI   wal.Timeline // of the marker, and its place
+	LSN   wal.LSN
+	Size  wal.Segments
 	// Conf is set where the live state is captured. It asks for the configuration too, and
 	// is the digest of the one that the daemon has, or "".
 	Conf   *string
@@ -470,18 +424,18 @@ func (q baseQuery) find() (id string, err error) {
 	if err != nil {
 		return "", err
 	}
-	legs, err := legsOf(q.TLI, data)
+	legs, err := wal.LegsOf(q.TLI, data)
 	if err != nil {
 		return "", err
 	}
-	b, err := choose(q.Bases, legs, marker{place: place{TLI: q.TLI}, LSN: q.LSN})
+	b, err := wal.Choose(q.Bases, legs, q.TLI, q.LSN)
 	if err != nil {
 		return "", err
 	}
 	if n, err := inode(filepath.Join(q.Home.Store, "bases", b.ID)); err != nil || n == 0 {
 		return "", errs.Also(errs.New(errs.Corrupt, "", "base copy %s is gone", b.ID).WithHint("use another checkpoint"), err)
 	}
-	names := q.Size.names(path(legs, b.TLI, b.Start, q.LSN))
+	names := q.Size.Names(wal.Path(legs, b.TLI, b.Start, q.LSN))
 	if err := q.Home.present(names); err != nil || q.Conf == nil {
 		return b.ID, err
 	}
@@ -539,10 +493,10 @@ func confDigest(files map[string][]byte) string {
 
 type logLinks struct {
 	Home  home
-	Dir   string   // it must not exist
-	Names []string // the log files, or
-	First string   // all of its timeline from this one on, as far as they are log of
-	Size  segments // this size
+	Dir   string       // it must not exist
+	Names []string     // the log files, or
+	First string       // all of its timeline from this one on, as far as they are log of
+	Size  wal.Segments // this size
 }
 
 // linkLogAsOwner makes a folder of links to log files, wherever they are.
@@ -571,3 +525,42 @@ var tailAsOwner = privsep.Define("physical.tail", func(_ context.Context, path s
 })
 
 const maxTail = 1 << 20
+
+// canExchange checks that the two folders can change places. It runs as the owner.
+func canExchange(data, store string) error {
+	var above, at, other unixStat
+	for path, st := range map[string]*unixStat{dirOf(data): &above, data: &at, store: &other} {
+		if err := lstat(path, st); err != nil {
+			return err
+		}
+	}
+	var x unix.Statx_t
+	if err := unix.Statx(unix.AT_FDCWD, data, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_BASIC_STATS, &x); err != nil {
+		return &os.PathError{Op: "statx", Path: data, Err: err}
+	}
+	switch {
+	case above.Dev != at.Dev, x.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0:
+		return errs.New(errs.Unsupported, "", "the data folder %s is a mount point, which cannot be exchanged", data).
+			WithHint("move the cluster into a folder below the mount point, or use mode = logical")
+	case other.Dev != at.Dev:
+		return errs.New(errs.Unsupported, "", "%s is not on the file system of %s", store, data).WithHint("choose a store beside the data folder")
+	}
+	if err := access(dirOf(data)); err != nil {
+		return unwritable(dirOf(data))
+	}
+	return nil
+}
+
+func unwritable(dir string) error {
+	return errs.New(errs.Denied, "", "the server's user cannot write to %s, where the data folders are exchanged", dir).
+		WithHint("chown the folder to the server's user")
+}
+
+// absent reports whether the error says that nothing is at a path, or that nothing can be.
+func absent(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
+}
+
+// configured are the files in the data folder that say how the server runs.
+// They are not in the log, so a marker keeps them.
+var configured = []string{"postgresql.conf", "postgresql.auto.conf", "pg_hba.conf", "pg_ident.conf"}

@@ -59,6 +59,7 @@ type Driver struct {
 	*database.Switcher[plan, *plan, state] // its Do is called by each method but for the copying of a base
 	cfg                                    Config
 	owner                                  privsep.User
+	server                                 cluster
 	plans                                  *database.Plans
 
 	idle conn       // a connection that captures use again, perhaps a dead one
@@ -113,6 +114,7 @@ func New(cfg Config) (*Driver, error) {
 		return nil, errs.Wrap(errs.Failed, op, err)
 	}
 	d := &Driver{cfg: cfg, owner: cfg.Owner}
+	d.server = cluster{programs{cfg.Bin, cfg.Owner}, cfg.DataDir, cfg.Server}
 	d.plans = database.FlatPlans(filepath.Join(cfg.StateDir, "switches"), "cluster", cfg.Name, cfg.Failpoint)
 	d.Switcher = database.NewSwitcher[plan](d.plans, engine{d}, engine{d}, d.check)
 	return d, nil

@@ -14,6 +14,7 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/postgres/physical/wal"
 	"mulligan/testkit"
 )
 
@@ -105,7 +106,7 @@ func TestTimelinesNeverCollide(t *testing.T) {
 	capture(t, s, "db-a")
 	s.mutate(t, 2)
 	capture(t, s, "db-b")
-	var taken []timeline
+	var taken []wal.Timeline
 	for _, id := range []snap.RestoreID{"op-1", "op-2", "op-3"} {
 		sw, err := s.driver.Prepare(t.Context(), snap.RestoreRequest{ID: id, Target: "db-a", Base: "db-b"})
 		check(t, err)
@@ -374,7 +375,7 @@ func TestNoSpaceInTheMiddle(t *testing.T) {
 func TestConfigOutside(t *testing.T) {
 	t.Parallel()
 	s := newSubject(t, options{bare: true})
-	check(t, s.driver.stop(t.Context()))
+	check(t, s.driver.server.stop(t.Context()))
 	etc := filepath.Join(filepath.Dir(s.DataDir), "etc")
 	check(t, os.Mkdir(etc, 0o755))
 	for _, name := range []string{"postgresql.conf", "pg_hba.conf", "pg_ident.conf"} {
@@ -389,7 +390,7 @@ func TestConfigOutside(t *testing.T) {
 	server.Config = conf
 	s.cfg.Server = server
 	s.reopen(t)
-	check(t, s.driver.start(t.Context()))
+	check(t, s.driver.server.start(t.Context()))
 	s.enable(t)
 	check(t, s.driver.Maintain(t.Context()))
 	s.mutate(t, 6) // also ALTER SYSTEM
@@ -431,19 +432,19 @@ func (l *lateServer) Stop(ctx context.Context) error {
 func TestStopOfLateStart(t *testing.T) {
 	t.Parallel()
 	s := newSubject(t, options{})
-	check(t, s.driver.stop(t.Context()))
+	check(t, s.driver.server.stop(t.Context()))
 	late := &lateServer{PgCtl: s.cfg.Server.(PgCtl)}
 	s.cfg.Server = late
 	s.reopen(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	check(t, s.driver.stop(ctx))
+	check(t, s.driver.server.stop(ctx))
 	if late.stops < 2 {
 		t.Error("the server was asked to stop once only")
 	}
 	if running, err := inUse(s.DataDir); err != nil || running {
 		t.Errorf("the server runs: %v, %v", running, err)
 	}
-	check(t, s.driver.start(t.Context()))
+	check(t, s.driver.server.start(t.Context()))
 	s.Psql(t, "app", "SELECT 1")
 }

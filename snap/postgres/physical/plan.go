@@ -10,6 +10,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/database"
+	"mulligan/snap/postgres/physical/wal"
 )
 
 // plan is the durable record of a restore. Which folder is live is not in it:
@@ -70,7 +71,7 @@ func (d *Driver) exchanged(p *plan) (bool, error) {
 // stateHash stands for a state by where in the history it is: the cluster, the
 // timeline, which the server gives to one fork only, and the place in the log up
 // to which nothing was changed; and by its contents, where they were read.
-func stateHash(system string, t timeline, at lsn, digest snap.Hash) snap.Hash {
+func stateHash(system string, t wal.Timeline, at wal.LSN, digest snap.Hash) snap.Hash {
 	h := blake3.New()
 	_, _ = fmt.Fprintf(h, "mulligan postgres state 1\n%s\n", system) // never fails
 	_, _ = h.Write(binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint32(nil, uint32(t)), uint64(at)))
@@ -109,7 +110,7 @@ func (e engine) Plan(ctx context.Context, p, old *plan, target, base state) erro
 		return nil
 	}
 	if old != nil && old.Phase == database.Prepared && old.Target == p.Target {
-		if now, err := e.d.readControl(ctx, e.d.stored("forks", old.Fork.Dir)); err == nil && now.same(old.Fork.End) {
+		if now, err := e.d.server.readControl(ctx, e.d.stored("forks", old.Fork.Dir)); err == nil && now.same(old.Fork.End) {
 			p.Fork, p.Kept, p.Digest, p.Rows, p.reuses = old.Fork, old.Kept, old.Digest, old.Rows, true
 			p.setChanges(target, base, old.Changes[1:])
 			return nil

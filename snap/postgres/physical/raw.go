@@ -7,9 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
-	"strings"
 	"syscall"
 
 	"github.com/zeebo/blake3"
@@ -61,6 +59,21 @@ type rawCopied struct {
 	There  bool      // something was
 	Lacks  int       // sockets and the like, which were left out
 	Leaves int       // links that lead out of the folder
+}
+
+// warnings say what a snapshot of these files lacks, in whole sentences.
+func (c rawCopied) warnings() (list []string) {
+	list = []string{"The cluster could not be read, so its files were kept as they are."}
+	if !c.There {
+		list = []string{"The cluster's data folder is gone: there was nothing to be kept."}
+	}
+	if c.Leaves > 0 {
+		list = append(list, fmt.Sprintf("%d links were kept as links: what they lead to is not part of the snapshot.", c.Leaves))
+	}
+	if c.Lacks > 0 {
+		list = append(list, fmt.Sprintf("%d sockets, fifos or devices were left out.", c.Lacks))
+	}
+	return list
 }
 
 // copyRawAsOwner copies whatever lies at From to To, where nothing may be.
@@ -274,50 +287,4 @@ func removeAll(path string) error {
 		return err
 	})
 	return errs.Also(os.RemoveAll(path), walked)
-}
-
-// strays are servers of a cluster that its folder says nothing of.
-type strays struct {
-	Bin, DataDir string
-	AtOnce       bool // without any order
-}
-
-// endStraysAsOwner asks the strays to stop, and says how many processes are left.
-var endStraysAsOwner = privsep.Define("physical.endStrays", func(_ context.Context, s strays) (int, error) {
-	found, err := s.find()
-	sig := unix.SIGINT // fast
-	if s.AtOnce {
-		sig = unix.SIGQUIT
-	}
-	for _, pid := range found {
-		if _, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err == nil {
-			_ = unix.Kill(pid, sig) // it may have ended
-		}
-	}
-	return len(found), err
-})
-
-// find lists the first processes of servers that run the cluster's program and were
-// started for its folder, or work in it.
-func (s strays) find() (pids []int, err error) {
-	procs, err := filepath.Glob("/proc/[0-9]*")
-	if err != nil {
-		return nil, err
-	}
-	for _, proc := range procs {
-		pid, err := strconv.Atoi(filepath.Base(proc))
-		if err != nil || pid == os.Getpid() {
-			continue
-		}
-		program, err := os.Readlink(filepath.Join(proc, "exe"))
-		if err != nil || strings.TrimSuffix(program, gone) != filepath.Join(s.Bin, "postgres") {
-			continue
-		}
-		line, err := os.ReadFile(filepath.Join(proc, "cmdline"))
-		args := strings.Split(string(line), "\x00")
-		if i := slices.Index(args, "-D"); err == nil && i >= 0 && i+1 < len(args) && args[i+1] == s.DataDir {
-			pids = append(pids, pid)
-		}
-	}
-	return pids, nil
 }

@@ -14,29 +14,30 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/database"
+	"mulligan/snap/postgres/physical/wal"
 )
 
 // holdings is what is stored, and which markers need what of it.
 type holdings struct {
 	markers []marker
-	bases   []baseCopy
+	bases   []wal.Base
 	kept    []kept
-	live    timeline // of the data folder
-	size    segments // of the log's files
+	live    wal.Timeline // of the data folder
+	size    wal.Segments // of the log's files
 	// What restores begin with: by marker, and "" for markers to come.
-	from map[snap.SnapshotID]baseCopy
+	from map[snap.SnapshotID]wal.Base
 	log  map[string]bool // finished log files that are needed
 	// The live folder cannot be read, so all bases and all log may be needed.
 	blind bool
 	open  []place // and these timelines' log from there on
 
-	legs map[timeline][]leg // histories that were read
+	legs map[wal.Timeline][]wal.Leg // histories that were read
 }
 
 // hold works out what is needed: by all markers but those in without, by the
 // folders that were swapped out, by restores under way, and by markers to come.
 func (d *Driver) hold(ctx context.Context, without ...snap.SnapshotID) (h holdings, err error) {
-	h.from, h.log, h.legs = map[snap.SnapshotID]baseCopy{}, map[string]bool{}, map[timeline][]leg{}
+	h.from, h.log, h.legs = map[snap.SnapshotID]wal.Base{}, map[string]bool{}, map[wal.Timeline][]wal.Leg{}
 	all, err1 := d.markers()
 	plans, err2 := d.switches()
 	var err3, err4 error
@@ -74,12 +75,12 @@ func (d *Driver) hold(ctx context.Context, without ...snap.SnapshotID) (h holdin
 	if h.blind {
 		return h, nil
 	}
-	return h, d.holdUpTo(ctx, &h, "", h.live, endless)
+	return h, d.holdUpTo(ctx, &h, "", h.live, wal.Endless)
 }
 
 // holdLive looks where the live folder stands. One that is broken, or another cluster's, says nothing.
 func (d *Driver) holdLive(ctx context.Context, h *holdings) error {
-	c, err := d.readControl(ctx, d.cfg.DataDir)
+	c, err := d.server.readControl(ctx, d.cfg.DataDir)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -96,7 +97,7 @@ func (d *Driver) holdLive(ctx context.Context, h *holdings) error {
 }
 
 // historyIn is history, read once.
-func (d *Driver) historyIn(ctx context.Context, h *holdings, t timeline) ([]leg, error) {
+func (d *Driver) historyIn(ctx context.Context, h *holdings, t wal.Timeline) ([]wal.Leg, error) {
 	if legs, found := h.legs[t]; found {
 		return legs, nil
 	}
@@ -109,11 +110,11 @@ func (d *Driver) historyIn(ctx context.Context, h *holdings, t timeline) ([]leg,
 
 // holdUpTo notes the base and the log that lead to a place. Without a base there
 // is nothing to be kept.
-func (d *Driver) holdUpTo(ctx context.Context, h *holdings, id snap.SnapshotID, t timeline, to lsn) error {
+func (d *Driver) holdUpTo(ctx context.Context, h *holdings, id snap.SnapshotID, t wal.Timeline, to wal.LSN) error {
 	legs, err := d.historyIn(ctx, h, t)
-	var b baseCopy
+	var b wal.Base
 	if err == nil {
-		b, err = choose(h.bases, legs, marker{place: place{TLI: t}, LSN: to})
+		b, err = wal.Choose(h.bases, legs, t, to)
 	}
 	if errs.KindOf(err) == errs.Corrupt {
 		return nil
@@ -126,13 +127,13 @@ func (d *Driver) holdUpTo(ctx context.Context, h *holdings, id snap.SnapshotID, 
 }
 
 // holdLog notes the log that leads from b to a place on the last of legs.
-func (h *holdings) holdLog(legs []leg, b baseCopy, to lsn) {
-	spans := path(legs, b.TLI, b.Start, to)
-	if n := len(spans); n > 0 && to == endless {
+func (h *holdings) holdLog(legs []wal.Leg, b wal.Base, to wal.LSN) {
+	spans := wal.Path(legs, b.TLI, b.Start, to)
+	if n := len(spans); n > 0 && to == wal.Endless {
 		h.open = append(h.open, place{TLI: spans[n-1].TLI, Start: spans[n-1].Start})
 		spans = spans[:n-1]
 	}
-	for _, name := range h.size.names(spans) {
+	for _, name := range h.size.Names(spans) {
 		h.log[name] = true
 	}
 }
@@ -140,14 +141,14 @@ func (h *holdings) holdLog(legs []leg, b baseCopy, to lsn) {
 // wants reports whether a log file is needed.
 func (h holdings) wants(name string) bool {
 	return h.log[name] || slices.ContainsFunc(h.open, func(p place) bool {
-		first := h.size.name(p.TLI, h.size.number(p.Start))
+		first := h.size.Name(p.TLI, h.size.Number(p.Start))
 		return name[:8] == first[:8] && name >= first
 	})
 }
 
 // garbage is what can go: bases, kept folders, and files in the archive.
 type garbage struct {
-	bases []baseCopy
+	bases []wal.Base
 	kept  []kept
 	log   []string
 	raws  []raw
@@ -178,7 +179,7 @@ func (d *Driver) unneeded(ctx context.Context, h holdings, last bool) (g garbage
 	}
 	list, err := namesAsOwner.Call(ctx, d.owner, d.archive())
 	for _, name := range list {
-		if len(name) < 24 || !isSegment(name[:24]) || !database.ValidName(name) {
+		if len(name) < 24 || !wal.IsSegment(name[:24]) || !database.ValidName(name) {
 			continue
 		}
 		copied := name[24:] == linked && slices.Contains(list, name[:24])
@@ -205,7 +206,7 @@ func (d *Driver) freed(ctx context.Context, ids []snap.SnapshotID) (g garbage, e
 		return g, err
 	}
 	g, err = d.unneeded(ctx, after, len(after.markers) == 0 && len(before.markers) > 0)
-	g.bases = slices.DeleteFunc(g.bases, func(b baseCopy) bool { return slices.Contains(already.bases, b) })
+	g.bases = slices.DeleteFunc(g.bases, func(b wal.Base) bool { return slices.Contains(already.bases, b) })
 	g.kept = slices.DeleteFunc(g.kept, func(k kept) bool { return slices.Contains(already.kept, k) })
 	g.log = slices.DeleteFunc(g.log, func(name string) bool { return slices.Contains(already.log, name) })
 	if err == nil {
@@ -438,23 +439,23 @@ func (d *Driver) verify(ctx context.Context, m marker, depth snap.Depth) error {
 }
 
 // segmentSize is how large the log's files are, which never changes.
-func (d *Driver) segmentSize(ctx context.Context) (segments, error) {
+func (d *Driver) segmentSize(ctx context.Context) (wal.Segments, error) {
 	if f, err := d.known(); err == nil {
 		return f.Segments, nil
 	}
-	c, err := d.readControl(ctx, d.cfg.DataDir)
+	c, err := d.server.readControl(ctx, d.cfg.DataDir)
 	return c.segments, err
 }
 
 // checkLog reads the log between a base and a marker; each record has a checksum
 // and the place of the one before it.
-func (d *Driver) checkLog(ctx context.Context, m marker, b baseCopy, size segments) error {
+func (d *Driver) checkLog(ctx context.Context, m marker, b wal.Base, size wal.Segments) error {
 	legs, err := d.history(ctx, m.TLI)
 	if err != nil {
 		return err
 	}
-	spans := path(legs, b.TLI, b.Start, m.LSN)
-	dir, err := d.gather(ctx, logLinks{Names: size.names(spans)})
+	spans := wal.Path(legs, b.TLI, b.Start, m.LSN)
+	dir, err := d.gather(ctx, logLinks{Names: size.Names(spans)})
 	if err != nil {
 		return err
 	}
@@ -464,7 +465,7 @@ func (d *Driver) checkLog(ctx context.Context, m marker, b baseCopy, size segmen
 			continue
 		}
 		// Quiet, it fails at the first record before the end that is not whole.
-		_, err := d.output(ctx, "pg_waldump", "-q", "-p", dir, "-t", strconv.Itoa(int(s.TLI)), "-s", s.Start.String(), "-e", s.End.String())
+		_, err := d.server.output(ctx, "pg_waldump", "-q", "-p", dir, "-t", strconv.Itoa(int(s.TLI)), "-s", s.Start.String(), "-e", s.End.String())
 		if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && ctx.Err() == nil {
 			return errs.New(errs.Corrupt, "", "the log of timeline %d from %s to %s is damaged: %v", s.TLI, s.Start, s.End, err).
 				WithHint("use another checkpoint")

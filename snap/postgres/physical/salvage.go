@@ -37,11 +37,11 @@ func (d *Driver) Salvage(ctx context.Context, req snap.CaptureRequest) (snap.Sna
 
 func (d *Driver) salvage(ctx context.Context, req snap.CaptureRequest) (r raw, err error) {
 	d.hangUp()
-	r = raw{ID: req.ID, Quiesced: true, Created: time.Now().UTC(), Ran: d.status(ctx, d.cfg.DataDir) != ""}
+	r = raw{ID: req.ID, Quiesced: true, Created: time.Now().UTC(), Ran: d.server.status(ctx, d.cfg.DataDir) != ""}
 	if err := d.cfg.Failpoint.At("salvage: stop"); err != nil {
 		return r, err
 	}
-	if err := d.stop(ctx); err != nil {
+	if err := d.server.stop(ctx); err != nil {
 		return r, err
 	}
 	dir := randomHex(8)
@@ -57,20 +57,6 @@ func (d *Driver) salvage(ctx context.Context, req snap.CaptureRequest) (r raw, e
 		return r, err
 	}
 	return r, d.put("raws", string(r.ID), r)
-}
-
-func (c rawCopied) warnings() (list []string) {
-	list = []string{"The cluster could not be read, so its files were kept as they are."}
-	if !c.There {
-		list = []string{"The cluster's data folder is gone: there was nothing to be kept."}
-	}
-	if c.Leaves > 0 {
-		list = append(list, fmt.Sprintf("%d links were kept as links: what they lead to is not part of the snapshot.", c.Leaves))
-	}
-	if c.Lacks > 0 {
-		list = append(list, fmt.Sprintf("%d sockets, fifos or devices were left out.", c.Lacks))
-	}
-	return list
 }
 
 // copyRaw copies whatever lies at from into the store, or leaves nothing there.
@@ -144,7 +130,7 @@ func (d *Driver) movedRaw(ctx context.Context, r *raw) (bool, error) {
 // hashed first, and it is started if that can be.
 func (d *Driver) bringUp(ctx context.Context, p *plan, r *raw) error {
 	if r == nil {
-		return d.start(ctx)
+		return d.server.start(ctx)
 	}
 	if !r.Ran {
 		return nil
@@ -167,7 +153,7 @@ func (d *Driver) startRaw(ctx context.Context, r *raw) error {
 	if !r.Ran {
 		return nil
 	}
-	err := d.start(ctx)
+	err := d.server.start(ctx)
 	if err != nil && ctx.Err() == nil {
 		d.cfg.Log.Warn("a server that ran before its files were kept cannot be started", "cluster", d.cfg.Name, "err", err)
 		err = nil
@@ -200,7 +186,7 @@ func (d *Driver) revive(ctx context.Context, may bool, why error) error {
 		return &errs.Error{Kind: errs.Unavailable, Message: "the server of cluster " + d.cfg.Name + " is down", Err: why,
 			Hint: "start it, if it is not down on purpose: only a rollback starts it by itself"}
 	}
-	if err := d.start(ctx); err != nil {
+	if err := d.server.start(ctx); err != nil {
 		return &errs.Error{Kind: errs.Unavailable, Message: "the server is down and cannot be started", Err: errs.Also(why, err), Hint: "its own log says why"}
 	}
 	return nil

@@ -106,8 +106,8 @@ func (s *subject) Wrecks() (ways []string) {
 
 func (s *subject) Wreck(t *testing.T, way string, seed int64) {
 	t.Helper()
-	check(t, s.driver.start(t.Context()))
-	check(t, s.driver.stop(t.Context()))
+	check(t, s.driver.server.start(t.Context()))
+	check(t, s.driver.server.stop(t.Context()))
 	i := slices.IndexFunc(ruins, func(r ruin) bool { return r.name == way })
 	ruins[i].do(t, s)
 	info, err := os.Lstat(s.DataDir)
@@ -180,7 +180,7 @@ func ruined(t *testing.T, how ruin) *subject {
 	capture(t, s, "db-good")
 	s.Psql(t, "app", "DROP TABLE counted")
 	if how.down {
-		check(t, s.driver.stop(t.Context()))
+		check(t, s.driver.server.stop(t.Context()))
 	}
 	how.do(t, s)
 	t.Cleanup(func() { check(t, s.cfg.Server.Stop(context.Background())) })
@@ -264,7 +264,7 @@ func TestDownServerIsStarted(t *testing.T) {
 	t.Parallel()
 	s := newSubject(t, options{})
 	s.mutate(t, 1)
-	check(t, s.driver.stop(t.Context()))
+	check(t, s.driver.server.stop(t.Context()))
 	_, err := s.driver.Capture(t.Context(), snap.CaptureRequest{ID: "db-0", Quiesced: true})
 	fails(t, "Capture", err, errs.Unavailable, "is down")
 	if running, err := inUse(s.DataDir); err != nil || running {
@@ -275,7 +275,7 @@ func TestDownServerIsStarted(t *testing.T) {
 	if !strings.Contains(strings.Join(got.Warnings, " "), "was started") {
 		t.Errorf("the warnings are %q", got.Warnings)
 	}
-	check(t, s.driver.stop(t.Context()))
+	check(t, s.driver.server.stop(t.Context()))
 	sw, err := s.driver.Prepare(t.Context(), snap.RestoreRequest{ID: "op-1", Target: "db-a", Base: "db-a"})
 	check(t, err)
 	check(t, sw.Finish(t.Context()))

@@ -13,6 +13,7 @@ import (
 
 	"mulligan/errs"
 	"mulligan/privsep"
+	"mulligan/snap/postgres/physical/wal"
 )
 
 // Enable takes the cluster into care. It says what it changed, in whole
@@ -299,8 +300,8 @@ func (d *Driver) tidy(ctx context.Context) (due bool, err error) {
 	if err := d.prune(ctx); err != nil {
 		return false, err
 	}
-	var end lsn
-	if err := c.row(ctx, "SELECT pg_current_wal_flush_lsn()::text", lsnText{&end}); err != nil {
+	var end wal.LSN
+	if err := c.row(ctx, "SELECT pg_current_wal_flush_lsn()::text", &end); err != nil {
 		return false, err
 	}
 	b, err := d.reachable(ctx, marker{place: place{TLI: f.TLI}, LSN: end}, f.Segments)

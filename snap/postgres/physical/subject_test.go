@@ -106,7 +106,7 @@ func newSubject(t testing.TB, o options) *subject {
 	s.cfg.Failpoint = s.failpoint
 	t.Cleanup(func() { s.halt(t) })
 	s.reopen(t)
-	check(t, s.driver.start(t.Context()))
+	check(t, s.driver.server.start(t.Context()))
 	if !o.bare {
 		s.enable(t)
 		check(t, s.driver.Maintain(t.Context()))
@@ -120,8 +120,8 @@ func (s *subject) enable(t testing.TB) {
 	_, restart, err := s.driver.Enable(t.Context())
 	check(t, err)
 	if restart {
-		check(t, s.driver.stop(t.Context()))
-		check(t, s.driver.start(t.Context()))
+		check(t, s.driver.server.stop(t.Context()))
+		check(t, s.driver.server.start(t.Context()))
 	}
 }
 
@@ -131,7 +131,7 @@ func (s *subject) halt(t testing.TB) {
 	for _, dir := range append(forks, s.cfg.DataDir) {
 		if running, err := inUse(dir); err == nil && running {
 			_ = s.Command("pg_ctl", "stop", "-W", "-m", "immediate", "-D", dir).Run() // it may have ended by itself
-			check(t, s.driver.awaitEnd(context.Background(), dir))
+			check(t, awaitEnd(context.Background(), dir))
 		}
 	}
 	if t.Failed() {
@@ -208,7 +208,7 @@ func (s *subject) Fingerprint(t *testing.T) string { return s.fingerprint(t) }
 
 func (s *subject) fingerprint(t testing.TB) string {
 	t.Helper()
-	check(t, s.driver.start(t.Context()))
+	check(t, s.driver.server.start(t.Context()))
 	c := s.dial(t, "postgres")
 	names, err := collect(t, c, "SELECT datname::text, '' FROM pg_database WHERE NOT datistemplate ORDER BY 1")
 	check(t, err)

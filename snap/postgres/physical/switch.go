@@ -7,6 +7,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/database"
+	"mulligan/snap/postgres/physical/wal"
 )
 
 // engine takes the steps of a restore, in the order that package database has for all drivers,
@@ -57,12 +58,12 @@ func (d *Driver) moved(ctx context.Context, p *plan) (bool, error) {
 
 // head is where the live folder's log ends: timeline and place. The place is 0
 // after a crash of the server, when only reading tells.
-func (d *Driver) head(ctx context.Context) (t timeline, size segments, end lsn, err error) {
+func (d *Driver) head(ctx context.Context) (t wal.Timeline, size wal.Segments, end wal.LSN, err error) {
 	running, err := inUse(d.cfg.DataDir)
 	if err != nil {
 		return 0, 0, 0, err
 	}
-	ctl, err := d.readControl(ctx, d.cfg.DataDir)
+	ctl, err := d.server.readControl(ctx, d.cfg.DataDir)
 	if err != nil || !running {
 		if ctl.State == shutDown {
 			end = ctl.Checkpoint // only that record is left
@@ -126,7 +127,7 @@ func (d *Driver) swapIn(ctx context.Context, p *plan) error {
 	if err := d.cfg.Failpoint.At("commit: stop"); err != nil {
 		return err
 	}
-	if err := d.stop(ctx); err != nil {
+	if err := d.server.stop(ctx); err != nil {
 		return err
 	}
 	moved, err := d.moved(ctx, p)
@@ -155,7 +156,7 @@ func (d *Driver) checkFork(ctx context.Context, p *plan) error {
 	same := err == nil && n == p.Fork.Inode
 	if same && p.RawTarget == nil {
 		var now control
-		now, err = d.readControl(ctx, fork)
+		now, err = d.server.readControl(ctx, fork)
 		same = err == nil && now.same(p.Fork.End)
 	}
 	if !same {
@@ -168,7 +169,7 @@ func (d *Driver) checkFork(ctx context.Context, p *plan) error {
 // was kept raw it saves what it can: of the log that markers need, the archive has
 // links at least.
 func (d *Driver) saveLive(ctx context.Context, p *plan) error {
-	ctl, err := d.readControl(ctx, d.cfg.DataDir)
+	ctl, err := d.server.readControl(ctx, d.cfg.DataDir)
 	if p.RawBase != nil && (err != nil || ctl.System != p.System) {
 		return ctx.Err()
 	}
@@ -201,7 +202,7 @@ func (d *Driver) quiet(ctx context.Context, p *plan) error {
 // writeOut has the server write its buffers out, if it is up. One that is down,
 // or dead, is told by what its log holds.
 func (d *Driver) writeOut(ctx context.Context) (up bool, err error) {
-	if d.status(ctx, d.cfg.DataDir) != "ready" {
+	if d.server.status(ctx, d.cfg.DataDir) != "ready" {
 		return false, nil
 	}
 	c, err := d.connect(ctx)
@@ -233,7 +234,7 @@ func (d *Driver) swapBack(ctx context.Context, p *plan) error {
 	if err := d.cfg.Failpoint.At("undo: stop"); err != nil {
 		return err
 	}
-	if err := d.stop(ctx); err != nil {
+	if err := d.server.stop(ctx); err != nil {
 		return err
 	}
 	if !p.Read.IsZero() { // of the target
@@ -354,7 +355,7 @@ func (e engine) Drop(ctx context.Context, p *plan) (left []string, err error) {
 	if r := p.wanted(!live); r != nil {
 		return nil, e.d.startRaw(ctx, r)
 	}
-	return nil, e.d.start(ctx)
+	return nil, e.d.server.start(ctx)
 }
 
 // keep records the folder that was swapped out as its marker's, and forgets that
@@ -369,7 +370,7 @@ func (d *Driver) keep(ctx context.Context, p *plan) error {
 	if p.RawBase != nil { // a copy of it is kept
 		return d.remove(ctx, dir)
 	}
-	end, err := d.readControl(ctx, dir)
+	end, err := d.server.readControl(ctx, dir)
 	if err != nil {
 		return err
 	}
@@ -384,7 +385,7 @@ func (d *Driver) keep(ctx context.Context, p *plan) error {
 // keepAgain keeps a folder that was live between Commit and Undo only if nothing
 // was changed in it meanwhile.
 func (d *Driver) keepAgain(ctx context.Context, p *plan) error {
-	now, err := d.readControl(ctx, d.stored("forks", p.Fork.Dir))
+	now, err := d.server.readControl(ctx, d.stored("forks", p.Fork.Dir))
 	if err == nil && now.same(p.Fork.End) {
 		return nil
 	}

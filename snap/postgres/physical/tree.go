@@ -200,38 +200,6 @@ func inode(path string) (uint64, error) {
 	return st.Ino, err
 }
 
-// cloning reports whether the store's file system can share extents between files.
-func (d *Driver) cloning(ctx context.Context) bool {
-	d.clones.Lock()
-	defer d.clones.Unlock()
-	if !d.clones.known {
-		yes, err := clonesAsOwner.Call(ctx, d.owner, d.cfg.Store)
-		if err != nil {
-			return false // copying is always possible; it is asked again
-		}
-		d.clones.known, d.clones.yes = true, yes
-	}
-	return d.clones.yes
-}
-
-// room makes sure that a copy of dir fits on the store's file system, with a
-// reserve: the server must not run out of space because of us.
-func (d *Driver) room(ctx context.Context, dir string) error {
-	q := spaceQuery{Store: d.cfg.Store}
-	if !d.cloning(ctx) {
-		q.Dir = dir
-	}
-	s, err := spaceAsOwner.Call(ctx, d.owner, q)
-	if err != nil {
-		return err
-	}
-	if need := 64<<20 + s.Taken + s.Taken/16; s.Free < need {
-		return errs.New(errs.Failed, "", "%s has %d MB free, and %d MB are needed for a copy of the cluster", d.cfg.Store, s.Free>>20, need>>20).
-			WithHint("free some space, or delete checkpoints")
-	}
-	return nil
-}
-
 type unixStat = unix.Stat_t
 
 func dirOf(path string) string { return filepath.Dir(path) }
