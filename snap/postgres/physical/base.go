@@ -13,6 +13,7 @@ import (
 
 	"mulligan/durable"
 	"mulligan/errs"
+	"mulligan/snap/postgres/physical/asowner"
 	"mulligan/snap/postgres/physical/wal"
 )
 
@@ -80,7 +81,7 @@ func (d *Driver) copyBase(ctx context.Context, c conn, b *wal.Base, dir string) 
 	if err := d.cfg.Failpoint.At("base: copy"); err != nil {
 		return nil, err
 	}
-	if _, err := copyAsOwner.Call(ctx, d.owner, clusterCopy{From: d.cfg.DataDir, To: dir, Live: true}); err != nil {
+	if _, err := asowner.Copy.Call(ctx, d.owner, asowner.ClusterCopy{From: d.cfg.DataDir, To: dir, Live: true}); err != nil {
 		return nil, err
 	}
 	var label, spaces string
@@ -96,13 +97,13 @@ func (d *Driver) copyBase(ctx context.Context, c conn, b *wal.Base, dir string) 
 	if _, err := d.server.readControl(ctx, dir); err != nil { // it was read while the server may have been writing it
 		return nil, err
 	}
-	if err := d.arrange(ctx, arrangement{Dir: dir, Files: map[string][]byte{"backup_label": []byte(label)}}); err != nil {
+	if err := d.arrange(ctx, asowner.Arrangement{Dir: dir, Files: map[string][]byte{"backup_label": []byte(label)}}); err != nil {
 		return nil, err
 	}
 	if err := d.cfg.Failpoint.At("base: sync"); err != nil {
 		return nil, err
 	}
-	if err := d.arrange(ctx, arrangement{Dir: dir, Sync: true}); err != nil {
+	if err := d.arrange(ctx, asowner.Arrangement{Dir: dir, Sync: true}); err != nil {
 		return nil, err
 	}
 	return d.sums(ctx, dir)
@@ -122,7 +123,7 @@ func (d *Driver) checkBase(ctx context.Context, b wal.Base) error {
 	if err != nil {
 		return err
 	}
-	if name := firstDifference(want, got); name != "" {
+	if name := asowner.FirstDifference(want, got); name != "" {
 		damaged.Message += ": " + name
 		return damaged
 	}

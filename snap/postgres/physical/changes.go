@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"mulligan/errs"
+	"mulligan/snap/postgres/physical/asowner"
 	"mulligan/snap/postgres/physical/wal"
 )
 
@@ -21,7 +22,7 @@ func (d *Driver) firstChange(ctx context.Context, p place, size wal.Segments, en
 	if end != 0 && end <= p.Start {
 		return 0, false, nil
 	}
-	dir, err := d.gather(ctx, logLinks{First: size.Name(p.TLI, size.Number(p.Start)), Size: size})
+	dir, err := d.gather(ctx, asowner.LogLinks{First: size.Name(p.TLI, size.Number(p.Start)), Size: size})
 	if err != nil {
 		return 0, false, err
 	}
@@ -92,9 +93,9 @@ func (d *Driver) readLog(ctx context.Context, dir string, t wal.Timeline, from w
 const maxOpen = 1 << 20
 
 // gather makes a folder of links to log files, wherever they are.
-func (d *Driver) gather(ctx context.Context, l logLinks) (dir string, err error) {
+func (d *Driver) gather(ctx context.Context, l asowner.LogLinks) (dir string, err error) {
 	l.Home, l.Dir = d.home(), d.stored("log-"+randomHex(8))
-	_, err = linkLogAsOwner.Call(ctx, d.owner, l)
+	_, err = asowner.LinkLog.Call(ctx, d.owner, l)
 	if err != nil {
 		return "", errs.Also(err, d.remove(ctx, l.Dir))
 	}

@@ -18,6 +18,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap/postgres/pglogin"
 	"mulligan/snap/postgres/pgwire"
+	"mulligan/snap/postgres/physical/asowner"
 	"mulligan/snap/postgres/physical/wal"
 )
 
@@ -237,7 +238,7 @@ func (d *Driver) inspect(ctx context.Context, c conn) (f facts, err error) {
 	if err != nil {
 		return f, err
 	}
-	same, err := sameFile(filepath.Dir(f.ConfigFile), d.cfg.DataDir)
+	same, err := asowner.SameFile(filepath.Dir(f.ConfigFile), d.cfg.DataDir)
 	f.Inside = err == nil && same || filepath.Dir(f.ConfigFile) == d.cfg.DataDir
 	if f.Standby {
 		return f, nil
@@ -259,7 +260,7 @@ func (d *Driver) refuse(ctx context.Context, f facts) error {
 	no := func(format string, args ...any) *errs.Error {
 		return errs.New(errs.Unsupported, "", format, args...).WithHint("use mode = logical")
 	}
-	same, err := sameFile(f.DataDir, d.cfg.DataDir)
+	same, err := asowner.SameFile(f.DataDir, d.cfg.DataDir)
 	switch {
 	case err != nil:
 		return err
@@ -276,7 +277,7 @@ func (d *Driver) refuse(ctx context.Context, f facts) error {
 		return errs.New(errs.Unsupported, "", "wal_level is minimal, with which the log cannot be replayed").
 			WithHint("set wal_level = replica and restart the server")
 	}
-	if _, err = layoutAsOwner.Call(ctx, d.owner, d.home()); err != nil {
+	if _, err = asowner.Layout.Call(ctx, d.owner, d.home()); err != nil {
 		return err
 	}
 	return d.refuseStarting(f)

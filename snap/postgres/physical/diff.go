@@ -12,6 +12,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/database"
+	"mulligan/snap/postgres/physical/asowner"
 	"mulligan/snap/postgres/physical/wal"
 )
 
@@ -123,15 +124,15 @@ func (d *Driver) clone(ctx context.Context, m marker, b wal.Base, dir string) er
 		return errs.Wrap(errs.Corrupt, "", err)
 	}
 	files := map[string][]byte{"recovery.signal": nil}
-	for _, name := range configured {
+	for _, name := range asowner.Configured {
 		if data, found := conf[name]; found {
 			files[name] = data
 		}
 	}
-	if _, err := copyAsOwner.Call(ctx, d.owner, clusterCopy{From: d.stored("bases", b.ID), To: dir}); err != nil {
+	if _, err := asowner.Copy.Call(ctx, d.owner, asowner.ClusterCopy{From: d.stored("bases", b.ID), To: dir}); err != nil {
 		return err
 	}
-	return d.arrange(ctx, arrangement{Dir: dir, Drop: configured, Files: files})
+	return d.arrange(ctx, asowner.Arrangement{Dir: dir, Drop: asowner.Configured, Files: files})
 }
 
 // relation is a table, or anything else that a definition tells all of.

@@ -15,6 +15,7 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/postgres/physical/asowner"
 	"mulligan/snap/postgres/physical/wal"
 )
 
@@ -29,28 +30,25 @@ type fork struct {
 // start of reading the log for what was changed since the fork was shut down.
 func (f fork) place() place { return place{f.End.TLI, f.End.Checkpoint, f.End.NextXID} }
 
-// build makes a fork of m, in the folder of that name in forks/, beside the live server, of which f tells.
-func (d *Driver) build(ctx context.Context, m marker, f facts, name string) (fk fork, err error) {
+// build makes a fork of m beside the live server, of which f tells.
+func (d *Driver) build(ctx context.Context, m marker, f facts, fk *fork) error {
 	b, err := d.reachable(ctx, m, f.Segments)
 	if err != nil {
-		return fk, err
+		return err
 	}
 	if err := d.room(ctx, d.stored("bases", b.ID)); err != nil {
-		return fk, err
+		return err
 	}
-	fk.Dir = name
-	dir := d.stored("forks", fk.Dir)
 	checked := make(chan error, 1)
 	go func() { checked <- d.checkBase(ctx, b) }() // while the log is replayed
-	err = d.grow(ctx, m, f, b, &fk)
+	err = d.grow(ctx, m, f, b, fk)
 	if damage := <-checked; errs.KindOf(damage) == errs.Corrupt || err == nil {
 		err = errs.Also(damage, err)
 	}
-	if err != nil {
-		return fk, errs.Also(err, d.remove(ctx, dir))
+	if err == nil {
+		fk.Inode, err = asowner.Inode(d.stored("forks", fk.Dir))
 	}
-	fk.Inode, err = inode(dir)
-	return fk, err
+	return err
 }
 
 // reachable finds m's base, given that all of the log between them is there.
@@ -61,12 +59,12 @@ func (d *Driver) reachable(ctx context.Context, m marker, size wal.Segments) (wa
 
 // findBase is reachable, and looks at the configuration too where conf names the
 // one that is recorded already.
-func (d *Driver) findBase(ctx context.Context, m marker, size wal.Segments, conf *string) (b wal.Base, found baseFound, err error) {
+func (d *Driver) findBase(ctx context.Context, m marker, size wal.Segments, conf *string) (b wal.Base, found asowner.BaseFound, err error) {
 	bases, err := d.bases()
 	if err != nil {
 		return b, found, err
 	}
-	found, err = findBaseAsOwner.Call(ctx, d.owner, baseQuery{Home: d.home(), Bases: bases, TLI: m.TLI, LSN: m.LSN, Size: size, Conf: conf, System: m.system})
+	found, err = asowner.FindBase.Call(ctx, d.owner, asowner.BaseQuery{Home: d.home(), Bases: bases, TLI: m.TLI, LSN: m.LSN, Size: size, Conf: conf, System: m.system})
 	if err != nil {
 		return b, found, err
 	}
@@ -136,7 +134,7 @@ func (d *Driver) settle(ctx context.Context, f facts, fk *fork) (err error) {
 		return errs.New(errs.Internal, "", "the fork of cluster %s is %q, of cluster %s", f.System, fk.End.State, fk.End.System)
 	}
 	history := fk.End.TLI.HistoryFile()
-	tidy := arrangement{Dir: dir, Drop: []string{"postmaster.opts", "backup_label.old", "recovery.signal", hbaFile}, Sync: true}
+	tidy := asowner.Arrangement{Dir: dir, Drop: []string{"postmaster.opts", "backup_label.old", "recovery.signal", hbaFile}, Sync: true}
 	if f.ArchiveMode != "off" { // whoever archives gets the history too, when the fork is live
 		tidy.Files = map[string][]byte{filepath.Join("pg_wal", "archive_status", history+".ready"): nil}
 	}
@@ -145,7 +143,7 @@ func (d *Driver) settle(ctx context.Context, f facts, fk *fork) (err error) {
 	}
 	// With the history the timeline is taken. What is finished of its log nobody will archive later.
 	end := fk.End.segments.Name(fk.End.TLI, fk.End.segments.Number(fk.End.Checkpoint))
-	return d.saveLog(ctx, logToSave{Wal: filepath.Join(dir, "pg_wal"), History: history, End: end})
+	return d.saveLog(ctx, asowner.LogToSave{Wal: filepath.Join(dir, "pg_wal"), History: history, End: end})
 }
 
 // forkServer is the server of a fork that is being made. It takes connections on
@@ -173,10 +171,10 @@ func (d *Driver) launch(ctx context.Context, m marker, f facts, dir string, more
 	if len(s.socket) > socketLimit {
 		s.socket = filepath.Join("/tmp", "mulligan-"+randomHex(8))
 	}
-	if _, err := mkdirAsOwner.Call(ctx, d.owner, newFolder{Path: s.socket, Old: !s.elsewhere()}); err != nil {
+	if _, err := asowner.Mkdir.Call(ctx, d.owner, asowner.NewFolder{Path: s.socket, Old: !s.elsewhere()}); err != nil {
 		return nil, err
 	}
-	if err := d.arrange(ctx, arrangement{Dir: dir, Files: map[string][]byte{hbaFile: []byte("local all all trust\n")}}); err != nil {
+	if err := d.arrange(ctx, asowner.Arrangement{Dir: dir, Files: map[string][]byte{hbaFile: []byte("local all all trust\n")}}); err != nil {
 		return nil, err
 	}
 	args := []string{"-D", dir}
@@ -257,7 +255,7 @@ func (s *forkServer) ready(ctx context.Context) error {
 
 // died says why the server ended.
 func (s *forkServer) died(ctx context.Context) error {
-	data, err := tailAsOwner.Call(ctx, s.d.owner, s.logFile())
+	data, err := asowner.Tail.Call(ctx, s.d.owner, s.logFile())
 	if err != nil {
 		return err
 	}
@@ -332,7 +330,7 @@ func (d *Driver) keptFork(ctx context.Context, id snap.SnapshotID) (fk fork, fou
 		return fk, false, err
 	}
 	dir := d.stored("forks", k.Dir)
-	if n, err := inode(dir); err != nil || n != k.Inode {
+	if n, err := asowner.Inode(dir); err != nil || n != k.Inode {
 		return fk, false, err
 	}
 	now, err := d.server.readControl(ctx, dir)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"mulligan/errs"
+	"mulligan/snap/postgres/physical/asowner"
 	"mulligan/snap/postgres/physical/wal"
 )
 
@@ -101,12 +102,12 @@ func (d *Driver) survey(ctx context.Context, m marker) (conf string, err error) 
 		return known, err
 	}
 	files := map[string][]byte{}
-	for _, name := range configured {
+	for _, name := range asowner.Configured {
 		if data, ok := found.Conf[name]; ok {
 			files[name] = data
 		}
 	}
-	d.conf = confDigest(files)
+	d.conf = asowner.ConfDigest(files)
 	if err := d.get("conf", d.conf, &files); !errors.Is(err, fs.ErrNotExist) {
 		return d.conf, err
 	}

@@ -18,6 +18,7 @@ import (
 	"mulligan/errs"
 	"mulligan/privsep"
 	"mulligan/snap"
+	"mulligan/snap/postgres/physical/asowner"
 	"mulligan/snap/postgres/physical/wal"
 	"mulligan/testkit"
 )
@@ -49,27 +50,27 @@ func TestOwnerRights(t *testing.T) {
 	check(t, os.Symlink(secret, filepath.Join(data, "postgresql.conf")))
 	check(t, os.Chown(data, somebody.UID, somebody.GID))
 	for name, err := range map[string]error{
-		"a file of root's": func() error { _, err := tailAsOwner.Call(ctx, somebody, secret); return err }(),
+		"a file of root's": func() error { _, err := asowner.Tail.Call(ctx, somebody, secret); return err }(),
 		"a folder of root's": func() error {
-			_, err := mkdirAsOwner.Call(ctx, somebody, newFolder{Path: filepath.Join(dir, "new")})
+			_, err := asowner.Mkdir.Call(ctx, somebody, asowner.NewFolder{Path: filepath.Join(dir, "new")})
 			return err
 		}(),
-		"removing": func() error { _, err := removeAsOwner.Call(ctx, somebody, []string{secret}); return err }(),
+		"removing": func() error { _, err := asowner.Remove.Call(ctx, somebody, []string{secret}); return err }(),
 	} {
 		if !errors.Is(err, fs.ErrPermission) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	_, err := copyAsOwner.Call(ctx, somebody, clusterCopy{From: data, To: filepath.Join(data, "copy")})
+	_, err := asowner.Copy.Call(ctx, somebody, asowner.ClusterCopy{From: data, To: filepath.Join(data, "copy")})
 	if errs.KindOf(err) != errs.Unsupported || !strings.Contains(err.Error(), "is a link") {
 		t.Errorf("copying a link: %v", err)
 	}
-	q := baseQuery{Home: home{Data: data, Store: data}, TLI: 1, LSN: 1, Size: 1 << 20, Conf: new(string)}
+	q := asowner.BaseQuery{Home: asowner.Home{Data: data, Store: data}, TLI: 1, LSN: 1, Size: 1 << 20, Conf: new(string)}
 	q.Bases, q.System = []wal.Base{{ID: "1", TLI: 1}}, "0"
 	check(t, os.Mkdir(filepath.Join(data, "global"), 0o755))
 	check(t, os.WriteFile(filepath.Join(data, "global", "pg_control"), make([]byte, 8), 0o644))
 	check(t, os.WriteFile(filepath.Join(data, "PG_VERSION"), []byte("15\n"), 0o644))
-	if found, err := findBaseAsOwner.Call(ctx, somebody, q); !errors.Is(err, fs.ErrPermission) {
+	if found, err := asowner.FindBase.Call(ctx, somebody, q); !errors.Is(err, fs.ErrPermission) {
 		t.Errorf("a configuration that is root's file: %q, %v", found.Conf, err)
 	}
 }
@@ -192,7 +193,7 @@ func TestFifos(t *testing.T) {
 	d := bare(t, filepath.Join(own, "data"))
 	segment, history, base := wal.Segments(1<<20).Name(2, 3), wal.Timeline(2).HistoryFile(), "base"
 	grown := filepath.Join(own, "grown")
-	for _, path := range []string{own, grown, d.cfg.DataDir, d.home().wal(), d.cfg.Store, d.archive(), d.stored("bases"), d.stored("bases", base), d.stored("forks")} {
+	for _, path := range []string{own, grown, d.cfg.DataDir, d.home().WAL(), d.cfg.Store, d.archive(), d.stored("bases"), d.stored("bases", base), d.stored("forks")} {
 		check(t, os.Mkdir(path, 0o700))
 		check(t, os.Chown(path, somebody.UID, somebody.GID))
 	}
@@ -219,14 +220,14 @@ func TestFifos(t *testing.T) {
 			return err
 		},
 		"a history":      func() error { _, err := d.history(ctx, 2); return err },
-		"copying it":     func() error { return d.saveLog(ctx, logToSave{Wal: d.home().wal(), End: segment}) },
-		"log that grows": func() error { return d.saveLog(ctx, logToSave{Wal: grown, End: segment, Until: segment}) },
+		"copying it":     func() error { return d.saveLog(ctx, asowner.LogToSave{Wal: d.home().WAL(), End: segment}) },
+		"log that grows": func() error { return d.saveLog(ctx, asowner.LogToSave{Wal: grown, End: segment, Until: segment}) },
 		"linking log": func() error {
-			_, err := d.gather(ctx, logLinks{First: segment, Size: 1 << 20})
+			_, err := d.gather(ctx, asowner.LogLinks{First: segment, Size: 1 << 20})
 			return err
 		},
 		"a file that is written": func() error {
-			return d.arrange(ctx, arrangement{Dir: d.cfg.DataDir, Files: map[string][]byte{"backup_label": nil}})
+			return d.arrange(ctx, asowner.Arrangement{Dir: d.cfg.DataDir, Files: map[string][]byte{"backup_label": nil}})
 		},
 		"the log of a fork": func() error { return (&forkServer{d: d}).died(ctx) },
 		"its beginning":     func() error { return (&forkServer{d: d}).run(ctx) },

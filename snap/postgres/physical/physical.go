@@ -154,7 +154,7 @@ func (d *Driver) stored(parts ...string) string {
 	return filepath.Join(append([]string{d.cfg.Store}, parts...)...)
 }
 
-func (d *Driver) archive() string { return d.home().archive() }
+func (d *Driver) archive() string { return d.home().Archive() }
 
 // classify gives err a kind and op.
 func (d *Driver) classify(op string, err error) error {

@@ -10,6 +10,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/database"
+	"mulligan/snap/postgres/physical/asowner"
 	"mulligan/snap/postgres/physical/wal"
 )
 
@@ -46,7 +47,7 @@ func (p *plan) setChanges(target, base state, differ []snap.Change) {
 
 // exchanged reports whether the fork is where the server looks for its data.
 func (d *Driver) exchanged(p *plan) (bool, error) {
-	n, err := inode(d.cfg.DataDir)
+	n, err := asowner.Inode(d.cfg.DataDir)
 	switch {
 	case err != nil:
 		return false, err
@@ -56,7 +57,7 @@ func (d *Driver) exchanged(p *plan) (bool, error) {
 		return false, nil
 	}
 	// Somebody removed or replaced what is live; the other one tells which that was.
-	switch n, err := inode(d.stored("forks", p.Fork.Dir)); {
+	switch n, err := asowner.Inode(d.stored("forks", p.Fork.Dir)); {
 	case err != nil:
 		return false, err
 	case n != 0 && n == p.Live:
@@ -101,7 +102,7 @@ func (e engine) Plan(ctx context.Context, p, old *plan, target, base state) erro
 		return err
 	}
 	p.facts, p.System, p.From, p.RawBase, p.RawTarget = f, f.System, base.place, base.raw, target.raw
-	if p.Live, err = inode(e.d.cfg.DataDir); err != nil {
+	if p.Live, err = asowner.Inode(e.d.cfg.DataDir); err != nil {
 		return err
 	}
 	p.setChanges(target, base, nil)
@@ -165,12 +166,11 @@ func (d *Driver) survivor(ctx context.Context, base state) (f facts, err error) 
 }
 
 // fill makes the fork, and finds what differs between it and the live state.
-func (d *Driver) fill(ctx context.Context, p *plan, target, base state) (err error) {
+func (d *Driver) fill(ctx context.Context, p *plan, target, base state) error {
 	if target.raw != nil {
-		p.Fork, err = d.rawFork(ctx, *target.raw, p.Fork.Dir)
-		return err
+		return d.rawFork(ctx, *target.raw, &p.Fork)
 	}
-	if p.Fork, err = d.build(ctx, target.marker, p.facts, p.Fork.Dir); err != nil {
+	if err := d.build(ctx, target.marker, p.facts, &p.Fork); err != nil {
 		return err
 	}
 	p.Digest, p.Rows = p.Fork.Contents.digest(), p.Fork.Contents.Rows

@@ -14,6 +14,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/database"
+	"mulligan/snap/postgres/physical/asowner"
 	"mulligan/snap/postgres/physical/wal"
 )
 
@@ -177,12 +178,12 @@ func (d *Driver) unneeded(ctx context.Context, h holdings, last bool) (g garbage
 			g.kept = append(g.kept, k)
 		}
 	}
-	list, err := namesAsOwner.Call(ctx, d.owner, d.archive())
+	list, err := asowner.Names.Call(ctx, d.owner, d.archive())
 	for _, name := range list {
 		if len(name) < 24 || !wal.IsSegment(name[:24]) || !database.ValidName(name) {
 			continue
 		}
-		copied := name[24:] == linked && slices.Contains(list, name[:24])
+		copied := name[24:] == asowner.Linked && slices.Contains(list, name[:24])
 		if copied || !h.blind && !h.wants(name[:24]) {
 			g.log = append(g.log, name)
 		}
@@ -255,7 +256,7 @@ func (d *Driver) Size(ctx context.Context, ids ...snap.SnapshotID) (int64, error
 }
 
 func (d *Driver) measure(ctx context.Context, gone []string) (int64, error) {
-	return measureAsOwner.Call(ctx, d.owner, measurement{Home: d.home(), Gone: gone, Shared: d.cloning(ctx)})
+	return asowner.Measure.Call(ctx, d.owner, asowner.Measurement{Home: d.home(), Gone: gone, Shared: d.cloning(ctx)})
 }
 
 // Delete drops a snapshot, and what only it needed.
@@ -383,7 +384,7 @@ func (d *Driver) sweepStore(ctx context.Context) error {
 	for _, p := range plans {
 		known = append(known, "forks/"+p.Fork.Dir)
 	}
-	_, err := sweepAsOwner.Call(ctx, d.owner, sweeping{d.cfg.Store, known})
+	_, err := asowner.Sweep.Call(ctx, d.owner, asowner.Sweeping{Store: d.cfg.Store, Known: known})
 	return err
 }
 
@@ -455,7 +456,7 @@ func (d *Driver) checkLog(ctx context.Context, m marker, b wal.Base, size wal.Se
 		return err
 	}
 	spans := wal.Path(legs, b.TLI, b.Start, m.LSN)
-	dir, err := d.gather(ctx, logLinks{Names: size.Names(spans)})
+	dir, err := d.gather(ctx, asowner.LogLinks{Names: size.Names(spans)})
 	if err != nil {
 		return err
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -15,6 +14,7 @@ import (
 	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/database"
+	"mulligan/snap/postgres/physical/asowner"
 )
 
 // Salvage stops the server and keeps what lies where the data folder should be, byte
@@ -49,7 +49,7 @@ func (d *Driver) salvage(ctx context.Context, req snap.CaptureRequest) (r raw, e
 	if err != nil {
 		return r, err
 	}
-	r.Hash, r.Stamp, r.Warnings = got.Hash, got.Stamp, got.warnings()
+	r.Hash, r.Stamp, r.Warnings = got.Hash, got.Stamp, got.Warnings()
 	if got.There {
 		r.Dir = dir
 	}
@@ -60,7 +60,7 @@ func (d *Driver) salvage(ctx context.Context, req snap.CaptureRequest) (r raw, e
 }
 
 // copyRaw copies whatever lies at from into the store, or leaves nothing there.
-func (d *Driver) copyRaw(ctx context.Context, from, to string) (c rawCopied, err error) {
+func (d *Driver) copyRaw(ctx context.Context, from, to string) (c asowner.RawCopied, err error) {
 	if info, e := os.Lstat(from); e == nil && info.IsDir() {
 		err = d.room(ctx, from)
 	}
@@ -68,7 +68,7 @@ func (d *Driver) copyRaw(ctx context.Context, from, to string) (c rawCopied, err
 		err = d.cfg.Failpoint.At("raw: copy")
 	}
 	if err == nil {
-		c, err = copyRawAsOwner.Call(ctx, d.owner, exchangeOf{from, to})
+		c, err = asowner.CopyRaw.Call(ctx, d.owner, asowner.Pair{A: from, B: to})
 	}
 	if err != nil {
 		return c, errs.Also(err, d.remove(ctx, to))
@@ -82,13 +82,13 @@ func (d *Driver) verifyRaw(ctx context.Context, r raw, depth snap.Depth) error {
 		return nil
 	}
 	damaged := errs.New(errs.Corrupt, "", "the kept files of snapshot %s are damaged", r.ID).WithHint("use another checkpoint")
-	if n, err := inode(d.stored("raws", r.Dir)); err != nil || n == 0 {
+	if n, err := asowner.Inode(d.stored("raws", r.Dir)); err != nil || n == 0 {
 		return errs.Also(damaged, err)
 	}
 	if depth != snap.Full {
 		return nil
 	}
-	now, err := hashRawAsOwner.Call(ctx, d.owner, d.stored("raws", r.Dir))
+	now, err := asowner.HashRaw.Call(ctx, d.owner, d.stored("raws", r.Dir))
 	if err == nil && now != r.Hash {
 		err = damaged
 	}
@@ -96,23 +96,21 @@ func (d *Driver) verifyRaw(ctx context.Context, r raw, depth snap.Depth) error {
 }
 
 // rawFork makes a copy of a snapshot that was kept raw, which is to change places
-// with the live folder, in the folder of that name in forks/.
-func (d *Driver) rawFork(ctx context.Context, r raw, name string) (fk fork, err error) {
-	fk.Dir = name
+// with the live folder.
+func (d *Driver) rawFork(ctx context.Context, r raw, fk *fork) error {
 	if r.Dir == "" {
-		return fk, nil
+		return nil
 	}
 	dir := d.stored("forks", fk.Dir)
 	c, err := d.copyRaw(ctx, d.stored("raws", r.Dir), dir)
 	if err != nil {
-		return fk, err
+		return err
 	}
 	if c.Hash != r.Hash {
-		err := errs.New(errs.Corrupt, "", "the kept files of snapshot %s are damaged", r.ID).WithHint("use another checkpoint")
-		return fk, errs.Also(err, d.remove(ctx, dir))
+		return errs.New(errs.Corrupt, "", "the kept files of snapshot %s are damaged", r.ID).WithHint("use another checkpoint")
 	}
-	fk.Inode, err = inode(dir)
-	return fk, err
+	fk.Inode, err = asowner.Inode(dir)
+	return err
 }
 
 // movedRaw reports whether what lies where the data folder should be is no longer
@@ -121,7 +119,7 @@ func (d *Driver) movedRaw(ctx context.Context, r *raw) (bool, error) {
 	if running, err := inUse(d.cfg.DataDir); err != nil || running {
 		return true, err
 	}
-	now, err := stampAsOwner.Call(ctx, d.owner, d.cfg.DataDir)
+	now, err := asowner.Stamp.Call(ctx, d.owner, d.cfg.DataDir)
 	return now != r.Stamp, err
 }
 
@@ -136,7 +134,7 @@ func (d *Driver) bringUp(ctx context.Context, p *plan, r *raw) error {
 		return nil
 	}
 	if p.Read.IsZero() {
-		now, err := hashRawAsOwner.Call(ctx, d.owner, d.cfg.DataDir)
+		now, err := asowner.HashRaw.Call(ctx, d.owner, d.cfg.DataDir)
 		if err != nil {
 			return err
 		}
@@ -165,7 +163,7 @@ func (d *Driver) startRaw(ctx context.Context, r *raw) error {
 func (d *Driver) rawProof(ctx context.Context, p *plan, r *raw, proof *snap.Proof) (err error) {
 	proof.Post = p.Read // before the server was started
 	if proof.Post.IsZero() {
-		proof.Post, err = hashRawAsOwner.Call(ctx, d.owner, d.cfg.DataDir)
+		proof.Post, err = asowner.HashRaw.Call(ctx, d.owner, d.cfg.DataDir)
 	}
 	proof.Want, proof.Match = r.Hash, proof.Post == r.Hash
 	proof.Notes = []string{"Compared: the names, modes and contents of all files where the data folder should be. The snapshot was kept without being read."}

@@ -19,6 +19,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/database"
+	"mulligan/snap/postgres/physical/asowner"
 	"mulligan/snap/snaptest"
 )
 
@@ -79,7 +80,7 @@ func (s *subject) initdb(t *testing.T) {
 // there describes what lies where the data folder should be, by its own bytes.
 func (s *subject) there(t *testing.T) string {
 	t.Helper()
-	sum, err := hashRaw(t.Context(), s.DataDir) // the test is root
+	sum, err := asowner.HashOf(t.Context(), s.DataDir) // the test is root
 	check(t, err)
 	return sum.String()
 }
@@ -127,11 +128,11 @@ func (s *subject) Wreck(t *testing.T, way string, seed int64) {
 
 func (s *subject) Bytes(t *testing.T) string {
 	t.Helper()
-	if info, err := at(s.DataDir); err == nil && info == nil {
+	if info, err := asowner.At(s.DataDir); err == nil && info == nil {
 		return "nothing"
 	}
 	var lines []string
-	check(t, eachRaw(t.Context(), s.DataDir, ".", func(path, rel string, info fs.FileInfo) error {
+	check(t, asowner.EachRaw(t.Context(), s.DataDir, ".", func(path, rel string, info fs.FileInfo) error {
 		sum := ""
 		if info.Mode().IsRegular() {
 			data, err := os.ReadFile(path)
@@ -237,7 +238,7 @@ func TestRuinedClustersAreRestored(t *testing.T) {
 			for _, id := range []snap.SnapshotID{"db-raw", "db-raw2"} {
 				check(t, s.driver.Delete(ctx, id))
 			}
-			if left, err := os.ReadDir(s.driver.stored("raws")); err != nil && !absent(err) || len(left) > 0 {
+			if left, err := os.ReadDir(s.driver.stored("raws")); err != nil && !asowner.Absent(err) || len(left) > 0 {
 				t.Errorf("of deleted snapshots there are %v, %v", left, err)
 			}
 		})

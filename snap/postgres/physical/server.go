@@ -15,6 +15,7 @@ import (
 
 	"mulligan/errs"
 	"mulligan/privsep"
+	"mulligan/snap/postgres/physical/asowner"
 	"mulligan/snap/postgres/physical/wal"
 )
 
@@ -63,7 +64,7 @@ func (p PgCtl) startOnce(ctx context.Context) error {
 		args = append(args, "-o", "-c config_file="+p.Config)
 	}
 	err := p.run(ctx, "start", args...)
-	if text, e := tailAsOwner.Call(ctx, p.Owner, p.Log); err != nil && e == nil {
+	if text, e := asowner.Tail.Call(ctx, p.Owner, p.Log); err != nil && e == nil {
 		if why := fatal(lastLines(string(text), 20)); why != "" {
 			err = fmt.Errorf("%w: %.300s", err, why)
 		}
@@ -146,7 +147,7 @@ func await(ctx context.Context, ok func() (bool, error)) error {
 func inUse(dir string) (bool, error) {
 	var st unix.Stat_t
 	err := unix.Lstat(dir, &st)
-	if err != nil && !absent(err) {
+	if err != nil && !asowner.Absent(err) {
 		return false, &os.PathError{Op: "lstat", Path: dir, Err: err}
 	}
 	servers := err == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK // it may lead to where anybody works

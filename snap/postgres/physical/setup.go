@@ -13,6 +13,7 @@ import (
 
 	"mulligan/errs"
 	"mulligan/privsep"
+	"mulligan/snap/postgres/physical/asowner"
 	"mulligan/snap/postgres/physical/wal"
 )
 
@@ -90,7 +91,7 @@ func (d *Driver) database() string {
 // claim makes the store, and marks it as this app's: two apps in one cluster
 // would take each other back.
 func (d *Driver) claim(ctx context.Context) (made bool, err error) {
-	return claimAsOwner.Call(ctx, d.owner, claim{d.cfg.Store, d.cfg.App + "/" + d.cfg.Name + "\n"})
+	return asowner.TakeClaim.Call(ctx, d.owner, asowner.Claim{Store: d.cfg.Store, Mine: d.cfg.App + "/" + d.cfg.Name + "\n"})
 }
 
 // configure has the server fill the archive, unless it archives for somebody
@@ -250,7 +251,7 @@ func Purge(stateDir string) error {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), cleanTimeout)
 		defer cancel()
-		if _, err := removeAsOwner.Call(ctx, privsep.User{UID: w.UID, GID: w.GID}, []string{w.Store}); err != nil {
+		if _, err := asowner.Remove.Call(ctx, privsep.User{UID: w.UID, GID: w.GID}, []string{w.Store}); err != nil {
 			return errs.Wrap(errs.Failed, op, err)
 		}
 	}

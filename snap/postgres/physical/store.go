@@ -6,10 +6,11 @@ import (
 	"time"
 
 	"mulligan/errs"
+	"mulligan/snap/postgres/physical/asowner"
 )
 
-func (d *Driver) arrange(ctx context.Context, a arrangement) error {
-	_, err := arrangeAsOwner.Call(ctx, d.owner, a)
+func (d *Driver) arrange(ctx context.Context, a asowner.Arrangement) error {
+	_, err := asowner.Arrange.Call(ctx, d.owner, a)
 	return err
 }
 
@@ -21,19 +22,19 @@ const exchangeTimeout = 10 * time.Minute
 func (d *Driver) exchange(ctx context.Context, fork string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), exchangeTimeout)
 	defer cancel()
-	_, err := exchangeAsOwner.Call(ctx, d.owner, exchangeOf{d.cfg.DataDir, fork})
+	_, err := asowner.Exchange.Call(ctx, d.owner, asowner.Pair{A: d.cfg.DataDir, B: fork})
 	return err
 }
 
 func (d *Driver) sums(ctx context.Context, dir string) ([]byte, error) {
-	l, err := sumsAsOwner.Call(ctx, d.owner, dir)
+	l, err := asowner.Sums.Call(ctx, d.owner, dir)
 	if err != nil {
 		return nil, err
 	}
 	defer l.File.Close() // it was only read
-	data, err := io.ReadAll(io.NewSectionReader(l.File, 0, maxSums+1))
-	if err == nil && len(data) > maxSums {
-		err = tooManyFiles()
+	data, err := io.ReadAll(io.NewSectionReader(l.File, 0, asowner.MaxSums+1))
+	if err == nil && len(data) > asowner.MaxSums {
+		err = asowner.TooManyFiles()
 	}
 	return data, err
 }
@@ -48,18 +49,18 @@ func (d *Driver) remove(ctx context.Context, paths ...string) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
 	defer cancel()
-	_, err := removeAsOwner.Call(ctx, d.owner, paths)
+	_, err := asowner.Remove.Call(ctx, d.owner, paths)
 	return err
 }
 
-func (d *Driver) home() home { return home{d.cfg.DataDir, d.cfg.Store} }
+func (d *Driver) home() asowner.Home { return asowner.Home{Data: d.cfg.DataDir, Store: d.cfg.Store} }
 
 // cloning reports whether the store's file system can share extents between files.
 func (d *Driver) cloning(ctx context.Context) bool {
 	d.clones.Lock()
 	defer d.clones.Unlock()
 	if !d.clones.known {
-		yes, err := clonesAsOwner.Call(ctx, d.owner, d.cfg.Store)
+		yes, err := asowner.Clones.Call(ctx, d.owner, d.cfg.Store)
 		if err != nil {
 			return false // copying is always possible; it is asked again
 		}
@@ -71,11 +72,11 @@ func (d *Driver) cloning(ctx context.Context) bool {
 // room makes sure that a copy of dir fits on the store's file system, with a
 // reserve: the server must not run out of space because of us.
 func (d *Driver) room(ctx context.Context, dir string) error {
-	q := spaceQuery{Store: d.cfg.Store}
+	q := asowner.SpaceQuery{Store: d.cfg.Store}
 	if !d.cloning(ctx) {
 		q.Dir = dir
 	}
-	s, err := spaceAsOwner.Call(ctx, d.owner, q)
+	s, err := asowner.Space.Call(ctx, d.owner, q)
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/postgres/pgtest"
+	"mulligan/snap/postgres/physical/asowner"
 	"mulligan/snap/snaptest"
 	"mulligan/testkit"
 )
@@ -279,8 +280,8 @@ func flip(t testing.TB, path string, at int64) {
 func largest(t testing.TB, dir string) (path string) {
 	t.Helper()
 	var size int64
-	check(t, eachFile(dir, func(p string) error {
-		if n, _, err := sumFile(p); err == nil && n > size {
+	check(t, asowner.EachFile(dir, func(p string) error {
+		if n, _, err := asowner.SumFile(p); err == nil && n > size {
 			path, size = p, n
 		}
 		return nil

@@ -7,6 +7,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/database"
+	"mulligan/snap/postgres/physical/asowner"
 	"mulligan/snap/postgres/physical/wal"
 )
 
@@ -41,7 +42,7 @@ func (e engine) Warm(ctx context.Context, _ *plan, _ state) error {
 
 // moved reports whether the live folder is past the base. The server may be down.
 func (d *Driver) moved(ctx context.Context, p *plan) (bool, error) {
-	now, err := inode(d.cfg.DataDir)
+	now, err := asowner.Inode(d.cfg.DataDir)
 	if err != nil || now != p.Live {
 		return true, err
 	}
@@ -152,7 +153,7 @@ func (d *Driver) swapIn(ctx context.Context, p *plan) error {
 // checkFork makes sure that the fork is as it was left.
 func (d *Driver) checkFork(ctx context.Context, p *plan) error {
 	fork := d.stored("forks", p.Fork.Dir)
-	n, err := inode(fork)
+	n, err := asowner.Inode(fork)
 	same := err == nil && n == p.Fork.Inode
 	if same && p.RawTarget == nil {
 		var now control

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"mulligan/snap/postgres/physical/asowner"
 	"mulligan/snap/postgres/physical/wal"
 )
 
@@ -23,7 +24,7 @@ func (d *Driver) archiveCommand() string {
 // from the archive alone, which has them all.
 func (d *Driver) restoreCommand() string {
 	return fmt.Sprintf("cp '%[1]s/%%f' %%p 2>/dev/null || case %%f in *.history) false;; *) cp '%[1]s/%%f%[3]s' %%p 2>/dev/null || cp '%[2]s/pg_wal/%%f' %%p 2>/dev/null || cp '%[1]s/%%f.partial' %%p 2>/dev/null;; esac",
-		d.archive(), d.cfg.DataDir, linked)
+		d.archive(), d.cfg.DataDir, asowner.Linked)
 }
 
 // archives reports whether the server itself fills our archive.
@@ -52,7 +53,7 @@ func (d *Driver) collect(ctx context.Context, c conn, f facts) error {
 	if !wal.IsSegment(current) {
 		return fmt.Errorf("the server's log file is called %.40q", current)
 	}
-	if err := d.saveLog(ctx, logToSave{Wal: d.home().wal(), End: current}); err != nil {
+	if err := d.saveLog(ctx, asowner.LogToSave{Wal: d.home().WAL(), End: current}); err != nil {
 		return fmt.Errorf("copy the log: %w", err)
 	}
 	switch start := wal.LSN(f.Segments.Number(flushed) * uint64(f.Segments)); {
@@ -66,16 +67,16 @@ func (d *Driver) collect(ctx context.Context, c conn, f facts) error {
 	return nil
 }
 
-func (d *Driver) saveLog(ctx context.Context, s logToSave) error {
+func (d *Driver) saveLog(ctx context.Context, s asowner.LogToSave) error {
 	s.Archive = d.archive()
-	_, err := saveLogAsOwner.Call(ctx, d.owner, s)
+	_, err := asowner.SaveLog.Call(ctx, d.owner, s)
 	return err
 }
 
 // saveEnd saves all of the log of a stopped server, so that its folder may go.
 func (d *Driver) saveEnd(ctx context.Context, dir string, c control) error {
 	end := c.segments.Name(c.TLI, c.segments.Number(c.Checkpoint))
-	s := logToSave{Wal: filepath.Join(dir, "pg_wal"), End: end, Until: end}
+	s := asowner.LogToSave{Wal: filepath.Join(dir, "pg_wal"), End: end, Until: end}
 	if c.State != shutDown { // it died: what lies behind its last checkpoint may be finished or not
 		s.Until = end[:8] + strings.Repeat("F", len(end)-8)
 	}
@@ -84,7 +85,7 @@ func (d *Driver) saveEnd(ctx context.Context, dir string, c control) error {
 
 // history reads how timeline t came about.
 func (d *Driver) history(ctx context.Context, t wal.Timeline) ([]wal.Leg, error) {
-	data, err := historyAsOwner.Call(ctx, d.owner, historyQuery{d.home(), t})
+	data, err := asowner.History.Call(ctx, d.owner, asowner.HistoryQuery{Home: d.home(), TLI: t})
 	if err != nil {
 		return nil, err
 	}

@@ -1,4 +1,4 @@
-package physical
+package asowner
 
 import (
 	"bufio"
@@ -117,7 +117,7 @@ func copyFile(src, dst string) (err error) {
 }
 
 // syncFS writes all of the file system that holds path to the disk.
-func syncFS(path string) error {
+func SyncFS(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return err
@@ -136,19 +136,19 @@ func sums(ctx context.Context, dir string, list io.Writer) error {
 		if err != nil {
 			return err
 		}
-		size, sum, err := sumFile(path)
+		size, sum, err := SumFile(path)
 		if err != nil {
 			return err
 		}
 		n, err := fmt.Fprintf(list, "%s %d %q\n", sum, size, rel)
-		if total += n; err == nil && total > maxSums {
-			err = tooManyFiles()
+		if total += n; err == nil && total > MaxSums {
+			err = TooManyFiles()
 		}
 		return err
 	})
 }
 
-func sumFile(path string) (size int64, sum string, err error) {
+func SumFile(path string) (size int64, sum string, err error) {
 	f, err := openRegular(path, unix.O_NOFOLLOW)
 	if err != nil {
 		return 0, "", err
@@ -165,7 +165,7 @@ func sumFile(path string) (size int64, sum string, err error) {
 var buffers = sync.Pool{New: func() any { b := make([]byte, 1<<20); return &b }}
 
 // firstDifference finds the first file on which two lists of sums do not agree.
-func firstDifference(want, got []byte) string {
+func FirstDifference(want, got []byte) string {
 	a, b := bufio.NewScanner(bytes.NewReader(want)), bufio.NewScanner(bytes.NewReader(got))
 	for {
 		more, also := a.Scan(), b.Scan()
@@ -191,7 +191,7 @@ func exchange(a, b string) error {
 }
 
 // inode tells folders apart whatever they are called; 0 means there is none.
-func inode(path string) (uint64, error) {
+func Inode(path string) (uint64, error) {
 	var st unix.Stat_t
 	err := unix.Lstat(path, &st)
 	if errors.Is(err, unix.ENOENT) {
@@ -220,7 +220,7 @@ func access(dir string) error {
 	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
-func sameFile(a, b string) (bool, error) {
+func SameFile(a, b string) (bool, error) {
 	x, err := os.Stat(a)
 	if err != nil {
 		return false, err

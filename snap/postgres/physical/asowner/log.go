@@ -1,4 +1,4 @@
-package physical
+package asowner
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 )
 
 // logToSave says what of a pg_wal folder the archive is to have.
-type logToSave struct {
+type LogToSave struct {
 	Wal, Archive string
 	History      string // a history that must be there, and is copied before all else
 	// End is a log file: those before it on its timeline are finished, and copied.
@@ -26,7 +26,7 @@ type logToSave struct {
 }
 
 // save copies what the archive lacks: histories, and log files.
-func (s logToSave) save(ctx context.Context) error {
+func (s LogToSave) save(ctx context.Context) error {
 	if s.History != "" {
 		if err := copyDurably(filepath.Join(s.Wal, s.History), filepath.Join(s.Archive, s.History), false); err != nil {
 			return err
@@ -90,21 +90,21 @@ func copyDurably(src, dst string, replace bool) (err error) {
 // linked ends the names of log files in the archive that are the live server's own
 // files under a second name, so that they outlive its folder. The server takes a file
 // for something else only when the archive has a copy, which goes before the link.
-const linked = ".live"
+const Linked = ".live"
 
 // link gives those of the log files that only the live server has a second name in
 // the archive. Where the file system has no links, there is only the first.
-func (h home) link(names []string) error {
+func (h Home) link(names []string) error {
 	for _, name := range names {
-		if _, err := os.Lstat(filepath.Join(h.archive(), name)); err == nil {
+		if _, err := os.Lstat(filepath.Join(h.Archive(), name)); err == nil {
 			continue
 		}
-		from, to := filepath.Join(h.wal(), name), filepath.Join(h.archive(), name+linked)
+		from, to := filepath.Join(h.WAL(), name), filepath.Join(h.Archive(), name+Linked)
 		err := os.Link(from, to)
 		if !errors.Is(err, fs.ErrExist) {
 			continue
 		}
-		if same, err := sameFile(from, to); err != nil || same {
+		if same, err := SameFile(from, to); err != nil || same {
 			continue // or the live server has it no more
 		}
 		if err := os.Remove(to); err != nil {
@@ -118,9 +118,9 @@ func (h home) link(names []string) error {
 }
 
 // locate finds a log file: finished, with the live server, or saved unfinished.
-func (h home) locate(name string) string {
+func (h Home) locate(name string) string {
 	for _, path := range []string{
-		filepath.Join(h.archive(), name), filepath.Join(h.archive(), name+linked), filepath.Join(h.wal(), name), filepath.Join(h.archive(), name+".partial"),
+		filepath.Join(h.Archive(), name), filepath.Join(h.Archive(), name+Linked), filepath.Join(h.WAL(), name), filepath.Join(h.Archive(), name+".partial"),
 	} {
 		if _, err := os.Lstat(path); err == nil {
 			return path
@@ -132,7 +132,7 @@ func (h home) locate(name string) string {
 // present checks that all log files are there. The child of a fork holds a copy
 // of its parent's last file, so either will do for a file that ends a leg. It
 // runs as the owner.
-func (h home) present(names []string) error {
+func (h Home) present(names []string) error {
 	for i, name := range names {
 		if h.locate(name) != "" {
 			continue
@@ -148,8 +148,8 @@ func (h home) present(names []string) error {
 // linkFrom links the log files of a timeline from l.First on. A file of the live
 // server may be there for later use, empty or with what it held under another
 // name; pg_waldump stumbles over those.
-func (l logLinks) linkFrom() error {
-	for _, from := range []string{l.Home.archive(), l.Home.wal()} {
+func (l LogLinks) linkFrom() error {
+	for _, from := range []string{l.Home.Archive(), l.Home.WAL()} {
 		list, err := names(from)
 		if err != nil {
 			return err
@@ -178,7 +178,7 @@ func (l logLinks) linkFrom() error {
 }
 
 // linkNamed links the log files in l.Names.
-func (l logLinks) linkNamed() error {
+func (l LogLinks) linkNamed() error {
 	for i, name := range l.Names {
 		from := l.Home.locate(name)
 		if from == "" && i+1 < len(l.Names) { // the child's first file begins as the parent's last
