@@ -1,4 +1,4 @@
-package physical
+package asowner
 
 import (
 	"bufio"
@@ -117,7 +117,7 @@ func copyFile(src, dst string) (err error) {
 }
 
 // syncFS writes all of the file system that holds path to the disk.
-func syncFS(path string) error {
+func SyncFS(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return err
@@ -136,19 +136,19 @@ func sums(ctx context.Context, dir string, list io.Writer) error {
 		if err != nil {
 			return err
 		}
-		size, sum, err := sumFile(path)
+		size, sum, err := SumFile(path)
 		if err != nil {
 			return err
 		}
 		n, err := fmt.Fprintf(list, "%s %d %q\n", sum, size, rel)
-		if total += n; err == nil && total > maxSums {
-			err = tooManyFiles()
+		if total += n; err == nil && total > MaxSums {
+			err = TooManyFiles()
 		}
 		return err
 	})
 }
 
-func sumFile(path string) (size int64, sum string, err error) {
+func SumFile(path string) (size int64, sum string, err error) {
 	f, err := openRegular(path, unix.O_NOFOLLOW)
 	if err != nil {
 		return 0, "", err
@@ -165,7 +165,7 @@ func sumFile(path string) (size int64, sum string, err error) {
 var buffers = sync.Pool{New: func() any { b := make([]byte, 1<<20); return &b }}
 
 // firstDifference finds the first file on which two lists of sums do not agree.
-func firstDifference(want, got []byte) string {
+func FirstDifference(want, got []byte) string {
 	a, b := bufio.NewScanner(bytes.NewReader(want)), bufio.NewScanner(bytes.NewReader(got))
 	for {
 		more, also := a.Scan(), b.Scan()
@@ -191,45 +191,13 @@ func exchange(a, b string) error {
 }
 
 // inode tells folders apart whatever they are called; 0 means there is none.
-func inode(path string) (uint64, error) {
+func Inode(path string) (uint64, error) {
 	var st unix.Stat_t
 	err := unix.Lstat(path, &st)
 	if errors.Is(err, unix.ENOENT) {
 		return 0, nil
 	}
 	return st.Ino, err
-}
-
-// cloning reports whether the store's file system can share extents between files.
-func (d *Driver) cloning(ctx context.Context) bool {
-	d.clones.Lock()
-	defer d.clones.Unlock()
-	if !d.clones.known {
-		yes, err := clonesAsOwner.Call(ctx, d.owner, d.cfg.Store)
-		if err != nil {
-			return false // copying is always possible; it is asked again
-		}
-		d.clones.known, d.clones.yes = true, yes
-	}
-	return d.clones.yes
-}
-
-// room makes sure that a copy of dir fits on the store's file system, with a
-// reserve: the server must not run out of space because of us.
-func (d *Driver) room(ctx context.Context, dir string) error {
-	q := spaceQuery{Store: d.cfg.Store}
-	if !d.cloning(ctx) {
-		q.Dir = dir
-	}
-	s, err := spaceAsOwner.Call(ctx, d.owner, q)
-	if err != nil {
-		return err
-	}
-	if need := 64<<20 + s.Taken + s.Taken/16; s.Free < need {
-		return errs.New(errs.Failed, "", "%s has %d MB free, and %d MB are needed for a copy of the cluster", d.cfg.Store, s.Free>>20, need>>20).
-			WithHint("free some space, or delete checkpoints")
-	}
-	return nil
 }
 
 type unixStat = unix.Stat_t
@@ -252,7 +220,7 @@ func access(dir string) error {
 	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
-func sameFile(a, b string) (bool, error) {
+func SameFile(a, b string) (bool, error) {
 	x, err := os.Stat(a)
 	if err != nil {
 		return false, err

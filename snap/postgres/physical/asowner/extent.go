@@ -1,4 +1,4 @@
-package physical
+package asowner
 
 import (
 	"cmp"
@@ -16,7 +16,7 @@ import (
 // occupied is the number of bytes on disk that the files below dir take,
 // whether they share them or not. A file with another name besides is left out.
 func occupied(dir string) (total int64, err error) {
-	err = eachFile(dir, func(path string) error {
+	err = EachFile(dir, func(path string) error {
 		var st unix.Stat_t
 		err := unix.Lstat(path, &st)
 		if st.Nlink == 1 {
@@ -29,7 +29,7 @@ func occupied(dir string) (total int64, err error) {
 
 // eachFile calls f for each regular file below path. What vanishes meanwhile, or lies in a
 // folder that cannot be entered, is passed over.
-func eachFile(path string, f func(path string) error) error {
+func EachFile(path string, f func(path string) error) error {
 	return filepath.WalkDir(path, func(path string, e fs.DirEntry, err error) error {
 		if err == nil && e.Type().IsRegular() {
 			err = f(path)
@@ -77,7 +77,7 @@ func freedBy(gone, stay []string) (int64, error) {
 // the bytes of those files that cannot say where they are.
 func extents(paths []string) (list []extent, loose int64, err error) {
 	for _, p := range paths {
-		err := eachFile(p, func(path string) error {
+		err := EachFile(p, func(path string) error {
 			more, n, err := fileExtents(path)
 			list, loose = append(list, more...), loose+n
 			return err

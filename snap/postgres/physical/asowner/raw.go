@@ -1,4 +1,4 @@
-package physical
+package asowner
 
 import (
 	"context"
@@ -7,9 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
-	"strings"
 	"syscall"
 
 	"github.com/zeebo/blake3"
@@ -26,9 +24,9 @@ import (
 // no contents for their sense.
 
 // at gives what lies at path, or nil where nothing does.
-func at(path string) (fs.FileInfo, error) {
+func At(path string) (fs.FileInfo, error) {
 	info, err := os.Lstat(path)
-	if absent(err) {
+	if Absent(err) {
 		return nil, nil
 	}
 	return info, err
@@ -55,7 +53,7 @@ func opened(path string, info fs.FileInfo, f func() error) (err error) {
 func mode(info fs.FileInfo) uint32 { return info.Sys().(*syscall.Stat_t).Mode & 0o7777 }
 
 // rawCopied is what a copy is like.
-type rawCopied struct {
+type RawCopied struct {
 	Hash   snap.Hash // of the copy
 	Stamp  string    // of what was copied
 	There  bool      // something was
@@ -63,11 +61,26 @@ type rawCopied struct {
 	Leaves int       // links that lead out of the folder
 }
 
+// warnings say what a snapshot of these files lacks, in whole sentences.
+func (c RawCopied) Warnings() (list []string) {
+	list = []string{"The cluster could not be read, so its files were kept as they are."}
+	if !c.There {
+		list = []string{"The cluster's data folder is gone: there was nothing to be kept."}
+	}
+	if c.Leaves > 0 {
+		list = append(list, fmt.Sprintf("%d links were kept as links: what they lead to is not part of the snapshot.", c.Leaves))
+	}
+	if c.Lacks > 0 {
+		list = append(list, fmt.Sprintf("%d sockets, fifos or devices were left out.", c.Lacks))
+	}
+	return list
+}
+
 // copyRawAsOwner copies whatever lies at From to To, where nothing may be.
-var copyRawAsOwner = privsep.Define("physical.copyRaw", func(ctx context.Context, e exchangeOf) (c rawCopied, err error) {
-	info, err := at(e.A)
+var CopyRaw = privsep.Define("physical.copyRaw", func(ctx context.Context, e Pair) (c RawCopied, err error) {
+	info, err := At(e.A)
 	if c.There = info != nil; err == nil && !c.There {
-		c.Hash, err = hashRaw(ctx, e.A)
+		c.Hash, err = HashOf(ctx, e.A)
 	}
 	if err != nil || !c.There {
 		return c, err
@@ -88,13 +101,13 @@ var copyRawAsOwner = privsep.Define("physical.copyRaw", func(ctx context.Context
 	if c.Stamp != before {
 		return c, snap.Changed("", fmt.Sprintf("the folder %q", e.A))
 	}
-	if c.Hash, err = hashRaw(ctx, e.B); err != nil {
+	if c.Hash, err = HashOf(ctx, e.B); err != nil {
 		return c, err
 	}
-	return c, syncFS(filepath.Dir(e.B))
+	return c, SyncFS(filepath.Dir(e.B))
 })
 
-func (c *rawCopied) copy(ctx context.Context, from, to string, info fs.FileInfo) error {
+func (c *RawCopied) copy(ctx context.Context, from, to string, info fs.FileInfo) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -116,7 +129,7 @@ func (c *rawCopied) copy(ctx context.Context, from, to string, info fs.FileInfo)
 	return nil
 }
 
-func (c *rawCopied) copyFolder(ctx context.Context, from, to string, info fs.FileInfo) error {
+func (c *RawCopied) copyFolder(ctx context.Context, from, to string, info fs.FileInfo) error {
 	if err := os.Mkdir(to, 0o700); err != nil {
 		return err
 	}
@@ -138,7 +151,7 @@ func (c *rawCopied) copyFolder(ctx context.Context, from, to string, info fs.Fil
 
 // eachRaw calls f for what is at path and for all that lies below it, in the order
 // of the names. rel is "." for path itself.
-func eachRaw(ctx context.Context, path, rel string, f func(path, rel string, info fs.FileInfo) error) error {
+func EachRaw(ctx context.Context, path, rel string, f func(path, rel string, info fs.FileInfo) error) error {
 	info, err := os.Lstat(path)
 	if err = errors.Join(err, ctx.Err()); err != nil {
 		return err
@@ -152,7 +165,7 @@ func eachRaw(ctx context.Context, path, rel string, f func(path, rel string, inf
 			return err
 		}
 		for _, e := range entries {
-			if err := eachRaw(ctx, filepath.Join(path, e.Name()), filepath.Join(rel, e.Name()), f); err != nil {
+			if err := EachRaw(ctx, filepath.Join(path, e.Name()), filepath.Join(rel, e.Name()), f); err != nil {
 				return err
 			}
 		}
@@ -161,23 +174,23 @@ func eachRaw(ctx context.Context, path, rel string, f func(path, rel string, inf
 }
 
 // hashRawAsOwner is the hash of what lies at a path.
-var hashRawAsOwner = privsep.Define("physical.hashRaw", func(ctx context.Context, path string) (snap.Hash, error) { return hashRaw(ctx, path) })
+var HashRaw = privsep.Define("physical.hashRaw", func(ctx context.Context, path string) (snap.Hash, error) { return HashOf(ctx, path) })
 
 // hashRaw hashes names, kinds, modes and contents. Nothing has a hash too.
-func hashRaw(ctx context.Context, path string) (sum snap.Hash, err error) {
+func HashOf(ctx context.Context, path string) (sum snap.Hash, err error) {
 	h := blake3.New()
 	_, _ = h.WriteString("mulligan postgres files 1\n") // never fails
-	if info, err := at(path); err != nil || info == nil {
+	if info, err := At(path); err != nil || info == nil {
 		return snap.Hash(h.Sum(nil)), err
 	}
-	err = eachRaw(ctx, path, ".", func(path, rel string, info fs.FileInfo) error {
+	err = EachRaw(ctx, path, ".", func(path, rel string, info fs.FileInfo) error {
 		what := ""
 		switch {
 		case info.IsDir():
 			what = "folder"
 		case info.Mode().IsRegular():
 			err := opened(path, info, func() error {
-				size, digest, err := sumFile(path)
+				size, digest, err := SumFile(path)
 				what = fmt.Sprintf("file %d %s", size, digest)
 				return err
 			})
@@ -200,15 +213,15 @@ func hashRaw(ctx context.Context, path string) (sum snap.Hash, err error) {
 }
 
 // stampAsOwner is the stamp of what lies at a path.
-var stampAsOwner = privsep.Define("physical.stamp", func(_ context.Context, path string) (string, error) { return stamp(path) })
+var Stamp = privsep.Define("physical.stamp", func(_ context.Context, path string) (string, error) { return stamp(path) })
 
 // stamp changes when what lies at path does, and is had without reading contents.
 func stamp(path string) (string, error) {
-	if info, err := at(path); err != nil || info == nil {
+	if info, err := At(path); err != nil || info == nil {
 		return "", err
 	}
 	h := blake3.New()
-	err := eachRaw(context.Background(), path, ".", func(_, rel string, info fs.FileInfo) error {
+	err := EachRaw(context.Background(), path, ".", func(_, rel string, info fs.FileInfo) error {
 		st := info.Sys().(*syscall.Stat_t)
 		_, err := fmt.Fprintf(h, "%q %o %d %d %d %d\n", rel, st.Mode, st.Ino, st.Size, st.Mtim.Sec, st.Mtim.Nsec)
 		return err
@@ -218,11 +231,11 @@ func stamp(path string) (string, error) {
 
 // swap makes what lies at a and at b change places, be it of whatever kind, or nothing.
 func swap(a, b string) error {
-	x, err := at(a)
+	x, err := At(a)
 	if err != nil {
 		return err
 	}
-	y, err := at(b)
+	y, err := At(b)
 	if err != nil {
 		return err
 	}
@@ -274,50 +287,4 @@ func removeAll(path string) error {
 		return err
 	})
 	return errs.Also(os.RemoveAll(path), walked)
-}
-
-// strays are servers of a cluster that its folder says nothing of.
-type strays struct {
-	Bin, DataDir string
-	AtOnce       bool // without any order
-}
-
-// endStraysAsOwner asks the strays to stop, and says how many processes are left.
-var endStraysAsOwner = privsep.Define("physical.endStrays", func(_ context.Context, s strays) (int, error) {
-	found, err := s.find()
-	sig := unix.SIGINT // fast
-	if s.AtOnce {
-		sig = unix.SIGQUIT
-	}
-	for _, pid := range found {
-		if _, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err == nil {
-			_ = unix.Kill(pid, sig) // it may have ended
-		}
-	}
-	return len(found), err
-})
-
-// find lists the first processes of servers that run the cluster's program and were
-// started for its folder, or work in it.
-func (s strays) find() (pids []int, err error) {
-	procs, err := filepath.Glob("/proc/[0-9]*")
-	if err != nil {
-		return nil, err
-	}
-	for _, proc := range procs {
-		pid, err := strconv.Atoi(filepath.Base(proc))
-		if err != nil || pid == os.Getpid() {
-			continue
-		}
-		program, err := os.Readlink(filepath.Join(proc, "exe"))
-		if err != nil || strings.TrimSuffix(program, gone) != filepath.Join(s.Bin, "postgres") {
-			continue
-		}
-		line, err := os.ReadFile(filepath.Join(proc, "cmdline"))
-		args := strings.Split(string(line), "\x00")
-		if i := slices.Index(args, "-D"); err == nil && i >= 0 && i+1 < len(args) && args[i+1] == s.DataDir {
-			pids = append(pids, pid)
-		}
-	}
-	return pids, nil
 }

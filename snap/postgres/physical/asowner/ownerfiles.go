@@ -1,4 +1,4 @@
-package physical
+package asowner
 
 import (
 	"bufio"
@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/zeebo/blake3"
 	"golang.org/x/sys/unix"
@@ -22,6 +21,7 @@ import (
 	"mulligan/durable"
 	"mulligan/errs"
 	"mulligan/privsep"
+	"mulligan/snap/postgres/physical/wal"
 )
 
 // The data folder and the store are the cluster owner's, who may put anything
@@ -35,12 +35,10 @@ import (
 type none struct{}
 
 // home is where the files of a cluster are.
-type home struct{ Data, Store string }
+type Home struct{ Data, Store string }
 
-func (h home) archive() string { return filepath.Join(h.Store, "archive") }
-func (h home) wal() string     { return filepath.Join(h.Data, "pg_wal") }
-
-func (d *Driver) home() home { return home{d.cfg.DataDir, d.cfg.Store} }
+func (h Home) Archive() string { return filepath.Join(h.Store, "archive") }
+func (h Home) WAL() string     { return filepath.Join(h.Data, "pg_wal") }
 
 // openRegular opens a regular file for reading. Another kind of file is an error,
 // and is not waited for.
@@ -85,13 +83,13 @@ func writeFile(path string, data []byte) error {
 
 // Folders
 
-type clusterCopy struct {
+type ClusterCopy struct {
 	From, To string
 	Live     bool // From is a server's that runs: its transient files are left out
 }
 
 // copyAsOwner copies a data folder; To must not exist.
-var copyAsOwner = privsep.Define("physical.copy", func(ctx context.Context, c clusterCopy) (none, error) {
+var Copy = privsep.Define("physical.copy", func(ctx context.Context, c ClusterCopy) (none, error) {
 	omit := func(string) bool { return false }
 	if c.Live {
 		omit = transient
@@ -99,7 +97,7 @@ var copyAsOwner = privsep.Define("physical.copy", func(ctx context.Context, c cl
 	return none{}, copyCluster(ctx, c.From, c.To, omit)
 })
 
-type arrangement struct {
+type Arrangement struct {
 	Dir   string
 	Drop  []string          // files in Dir that are removed, if they are there
 	Files map[string][]byte // and then written
@@ -107,7 +105,7 @@ type arrangement struct {
 }
 
 // arrangeAsOwner removes and writes small files in a data folder.
-var arrangeAsOwner = privsep.Define("physical.arrange", func(_ context.Context, a arrangement) (none, error) {
+var Arrange = privsep.Define("physical.arrange", func(_ context.Context, a Arrangement) (none, error) {
 	for _, name := range a.Drop {
 		if err := os.Remove(filepath.Join(a.Dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return none{}, err
@@ -119,37 +117,20 @@ var arrangeAsOwner = privsep.Define("physical.arrange", func(_ context.Context, 
 		}
 	}
 	if a.Sync {
-		return none{}, syncFS(a.Dir)
+		return none{}, SyncFS(a.Dir)
 	}
 	return none{}, nil
 })
 
-func (d *Driver) arrange(ctx context.Context, a arrangement) error {
-	_, err := arrangeAsOwner.Call(ctx, d.owner, a)
-	return err
-}
-
-type exchangeOf struct{ A, B string }
+type Pair struct{ A, B string }
 
 // exchangeAsOwner makes two folders change places, or whatever lies there.
-var exchangeAsOwner = privsep.Define("physical.exchange", func(_ context.Context, e exchangeOf) (none, error) {
+var Exchange = privsep.Define("physical.exchange", func(_ context.Context, e Pair) (none, error) {
 	return none{}, swap(e.A, e.B)
 })
 
-// exchangeTimeout bounds an exchange of folders that are on the same file system.
-const exchangeTimeout = 10 * time.Minute
-
-// exchange makes the data folder and a fork change places. It is done, or not done,
-// whatever becomes of ctx: the server is down meanwhile.
-func (d *Driver) exchange(ctx context.Context, fork string) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), exchangeTimeout)
-	defer cancel()
-	_, err := exchangeAsOwner.Call(ctx, d.owner, exchangeOf{d.cfg.DataDir, fork})
-	return err
-}
-
 // removeAsOwner removes files, and folders with all that is in them.
-var removeAsOwner = privsep.Define("physical.remove", func(_ context.Context, paths []string) (none, error) {
+var Remove = privsep.Define("physical.remove", func(_ context.Context, paths []string) (none, error) {
 	for _, p := range paths {
 		if err := removeAll(p); err != nil {
 			return none{}, err
@@ -158,13 +139,13 @@ var removeAsOwner = privsep.Define("physical.remove", func(_ context.Context, pa
 	return none{}, nil
 })
 
-type newFolder struct {
+type NewFolder struct {
 	Path string
 	Old  bool // it may be there
 }
 
 // mkdirAsOwner makes a folder that nobody else enters.
-var mkdirAsOwner = privsep.Define("physical.mkdir", func(_ context.Context, n newFolder) (none, error) {
+var Mkdir = privsep.Define("physical.mkdir", func(_ context.Context, n NewFolder) (none, error) {
 	err := os.Mkdir(n.Path, 0o700)
 	if n.Old && errors.Is(err, fs.ErrExist) {
 		err = nil
@@ -173,7 +154,7 @@ var mkdirAsOwner = privsep.Define("physical.mkdir", func(_ context.Context, n ne
 })
 
 // namesAsOwner lists a folder.
-var namesAsOwner = privsep.Define("physical.names", func(_ context.Context, dir string) ([]string, error) { return names(dir) })
+var Names = privsep.Define("physical.names", func(_ context.Context, dir string) ([]string, error) { return names(dir) })
 
 func names(dir string) (list []string, err error) {
 	entries, err := os.ReadDir(dir)
@@ -192,15 +173,15 @@ type sumList struct {
 func (l *sumList) Files() []**os.File { return []**os.File{&l.File} }
 
 // maxSums is how many bytes a list of sums may have: it takes some 110 a file.
-const maxSums = 512 << 20
+const MaxSums = 512 << 20
 
-func tooManyFiles() error {
-	return errs.New(errs.Unsupported, "", "the cluster has too many files: their sums take more than %d MiB", maxSums>>20).
+func TooManyFiles() error {
+	return errs.New(errs.Unsupported, "", "the cluster has too many files: their sums take more than %d MiB", MaxSums>>20).
 		WithHint("use mode = logical")
 }
 
 // sumsAsOwner lists the files of a data folder with their digests.
-var sumsAsOwner = privsep.Define("physical.sums", func(ctx context.Context, dir string) (l sumList, err error) {
+var Sums = privsep.Define("physical.sums", func(ctx context.Context, dir string) (l sumList, err error) {
 	fd, err := unix.MemfdCreate("mulligan-sums", unix.MFD_CLOEXEC)
 	if err != nil {
 		return l, os.NewSyscallError("memfd_create", err)
@@ -213,43 +194,16 @@ var sumsAsOwner = privsep.Define("physical.sums", func(ctx context.Context, dir 
 	return sumList{f}, nil
 })
 
-func (d *Driver) sums(ctx context.Context, dir string) ([]byte, error) {
-	l, err := sumsAsOwner.Call(ctx, d.owner, dir)
-	if err != nil {
-		return nil, err
-	}
-	defer l.File.Close() // it was only read
-	data, err := io.ReadAll(io.NewSectionReader(l.File, 0, maxSums+1))
-	if err == nil && len(data) > maxSums {
-		err = tooManyFiles()
-	}
-	return data, err
-}
-
-// cleanTimeout bounds how long something is removed after the caller has gone.
-const cleanTimeout = 10 * time.Minute
-
-// remove removes files and folders of the store, also when ctx has ended.
-func (d *Driver) remove(ctx context.Context, paths ...string) error {
-	if len(paths) == 0 {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
-	defer cancel()
-	_, err := removeAsOwner.Call(ctx, d.owner, paths)
-	return err
-}
-
 // The store
 
-type claim struct {
+type Claim struct {
 	Store string
 	Mine  string // what the file that claims it holds
 }
 
 // claimAsOwner makes the store, unless it is there, and marks it as an app's; made
 // says that it was not there.
-var claimAsOwner = privsep.Define("physical.claim", func(_ context.Context, c claim) (made bool, err error) {
+var TakeClaim = privsep.Define("physical.claim", func(_ context.Context, c Claim) (made bool, err error) {
 	err = os.Mkdir(c.Store, 0o700)
 	made = err == nil
 	if errors.Is(err, fs.ErrPermission) {
@@ -283,8 +237,8 @@ var claimAsOwner = privsep.Define("physical.claim", func(_ context.Context, c cl
 const maxClaim = 4 << 10
 
 // layoutAsOwner checks what the data folder consists of.
-var layoutAsOwner = privsep.Define("physical.layout", func(_ context.Context, h home) (none, error) {
-	wal, err := os.Lstat(h.wal())
+var Layout = privsep.Define("physical.layout", func(_ context.Context, h Home) (none, error) {
+	wal, err := os.Lstat(h.WAL())
 	if err != nil {
 		return none{}, err
 	}
@@ -295,7 +249,7 @@ var layoutAsOwner = privsep.Define("physical.layout", func(_ context.Context, h 
 })
 
 // clonesAsOwner reports whether the file system of a folder can share extents between files.
-var clonesAsOwner = privsep.Define("physical.clones", func(_ context.Context, store string) (bool, error) {
+var Clones = privsep.Define("physical.clones", func(_ context.Context, store string) (bool, error) {
 	in, err := os.CreateTemp(store, "probe-")
 	if err != nil {
 		return false, err
@@ -314,7 +268,7 @@ var clonesAsOwner = privsep.Define("physical.clones", func(_ context.Context, st
 	return unix.IoctlFileClone(int(out.Fd()), int(in.Fd())) == nil, nil
 })
 
-type spaceQuery struct {
+type SpaceQuery struct {
 	Store string
 	Dir   string // "" if it takes no space
 }
@@ -323,7 +277,7 @@ type space struct{ Free, Taken int64 }
 
 // spaceAsOwner says how many bytes are free on the store's file system, and how
 // many Dir takes.
-var spaceAsOwner = privsep.Define("physical.space", func(_ context.Context, q spaceQuery) (s space, err error) {
+var Space = privsep.Define("physical.space", func(_ context.Context, q SpaceQuery) (s space, err error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(q.Store, &st); err != nil {
 		return s, &os.PathError{Op: "statfs", Path: q.Store, Err: err}
@@ -335,14 +289,14 @@ var spaceAsOwner = privsep.Define("physical.space", func(_ context.Context, q sp
 	return s, err
 })
 
-type measurement struct {
-	Home   home
+type Measurement struct {
+	Home   Home
 	Gone   []string // files and folders of the store
 	Shared bool     // files share extents
 }
 
 // measureAsOwner says how many bytes would be free without Gone.
-var measureAsOwner = privsep.Define("physical.measure", func(_ context.Context, m measurement) (total int64, err error) {
+var Measure = privsep.Define("physical.measure", func(_ context.Context, m Measurement) (total int64, err error) {
 	if !m.Shared {
 		for _, p := range m.Gone {
 			n, err := occupied(p)
@@ -369,7 +323,7 @@ var measureAsOwner = privsep.Define("physical.measure", func(_ context.Context, 
 	return freedBy(m.Gone, stay)
 })
 
-type sweeping struct {
+type Sweeping struct {
 	Store string
 	Known []string // folders of bases and forks, as paths below Store
 }
@@ -379,7 +333,7 @@ type sweeping struct {
 var leftovers = []struct{ dir, prefix string }{{"bases", ""}, {"forks", ""}, {"raws", ""}, {".", "log-"}, {".", "probe-"}, {"archive", ".copy."}}
 
 // sweepAsOwner removes what is in the store and not known.
-var sweepAsOwner = privsep.Define("physical.sweep", func(_ context.Context, s sweeping) (none, error) {
+var Sweep = privsep.Define("physical.sweep", func(_ context.Context, s Sweeping) (none, error) {
 	for _, l := range leftovers {
 		list, err := names(filepath.Join(s.Store, l.dir))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -401,13 +355,13 @@ var sweepAsOwner = privsep.Define("physical.sweep", func(_ context.Context, s sw
 // The log
 
 // saveLogAsOwner copies log into the archive.
-var saveLogAsOwner = privsep.Define("physical.saveLog", func(ctx context.Context, s logToSave) (none, error) {
+var SaveLog = privsep.Define("physical.saveLog", func(ctx context.Context, s LogToSave) (none, error) {
 	return none{}, s.save(ctx)
 })
 
-type historyQuery struct {
-	Home home
-	TLI  timeline
+type HistoryQuery struct {
+	Home Home
+	TLI  wal.Timeline
 }
 
 // maxHistory is how many bytes the history of a timeline may have.
@@ -415,33 +369,33 @@ const maxHistory = 1 << 20
 
 // historyAsOwner reads how a timeline came about: from the archive, which gets each
 // history before anything is written on its timeline. Without one it gives nil.
-var historyAsOwner = privsep.Define("physical.history", func(_ context.Context, q historyQuery) ([]byte, error) {
+var History = privsep.Define("physical.history", func(_ context.Context, q HistoryQuery) ([]byte, error) {
 	return q.Home.history(q.TLI)
 })
 
-func (h home) history(t timeline) ([]byte, error) {
-	for _, dir := range []string{h.archive(), h.wal()} {
-		data, err := readBounded(filepath.Join(dir, t.historyFile()), maxHistory, unix.O_NOFOLLOW)
-		if !absent(err) && !errors.Is(err, fs.ErrPermission) {
+func (h Home) history(t wal.Timeline) ([]byte, error) {
+	for _, dir := range []string{h.Archive(), h.WAL()} {
+		data, err := readBounded(filepath.Join(dir, t.HistoryFile()), maxHistory, unix.O_NOFOLLOW)
+		if !Absent(err) && !errors.Is(err, fs.ErrPermission) {
 			return data, err
 		}
 	}
 	return nil, nil
 }
 
-type baseQuery struct {
-	Home  home
-	Bases []baseCopy
-	TLI   timeline // of the marker, and its place
-	LSN   lsn
-	Size  segments
+type BaseQuery struct {
+	Home  Home
+	Bases []wal.Base
+	TLI   wal.Timeline // of the marker, and its place
+	LSN   wal.LSN
+	Size  wal.Segments
 	// Conf is set where the live state is captured. It asks for the configuration too, and
 	// is the digest of the one that the daemon has, or "".
 	Conf   *string
 	System string // then: the server's cluster
 }
 
-type baseFound struct {
+type BaseFound struct {
 	Base string // its ID
 	Same bool   // the configuration is the one that the daemon has; else it is Conf
 	Conf map[string][]byte
@@ -449,7 +403,7 @@ type baseFound struct {
 
 // findBaseAsOwner finds the base for a marker, given that all of the log between
 // the two is there. It is one function so that a capture makes one call.
-var findBaseAsOwner = privsep.Define("physical.findBase", func(_ context.Context, q baseQuery) (found baseFound, err error) {
+var FindBase = privsep.Define("physical.findBase", func(_ context.Context, q BaseQuery) (found BaseFound, err error) {
 	if q.Conf != nil {
 		if err := q.Home.whole(q.System); err != nil {
 			return found, err
@@ -459,29 +413,29 @@ var findBaseAsOwner = privsep.Define("physical.findBase", func(_ context.Context
 		return found, err
 	}
 	found.Conf, err = readConf(q.Home.Data)
-	if err == nil && confDigest(found.Conf) == *q.Conf {
+	if err == nil && ConfDigest(found.Conf) == *q.Conf {
 		found.Same, found.Conf = true, nil
 	}
 	return found, err
 })
 
-func (q baseQuery) find() (id string, err error) {
+func (q BaseQuery) find() (id string, err error) {
 	data, err := q.Home.history(q.TLI)
 	if err != nil {
 		return "", err
 	}
-	legs, err := legsOf(q.TLI, data)
+	legs, err := wal.LegsOf(q.TLI, data)
 	if err != nil {
 		return "", err
 	}
-	b, err := choose(q.Bases, legs, marker{place: place{TLI: q.TLI}, LSN: q.LSN})
+	b, err := wal.Choose(q.Bases, legs, q.TLI, q.LSN)
 	if err != nil {
 		return "", err
 	}
-	if n, err := inode(filepath.Join(q.Home.Store, "bases", b.ID)); err != nil || n == 0 {
+	if n, err := Inode(filepath.Join(q.Home.Store, "bases", b.ID)); err != nil || n == 0 {
 		return "", errs.Also(errs.New(errs.Corrupt, "", "base copy %s is gone", b.ID).WithHint("use another checkpoint"), err)
 	}
-	names := q.Size.names(path(legs, b.TLI, b.Start, q.LSN))
+	names := q.Size.Names(wal.Path(legs, b.TLI, b.Start, q.LSN))
 	if err := q.Home.present(names); err != nil || q.Conf == nil {
 		return b.ID, err
 	}
@@ -490,7 +444,7 @@ func (q baseQuery) find() (id string, err error) {
 
 // whole checks that the data folder is the one of the server that runs, which goes on
 // for a while when its folder is removed or replaced. It runs as the owner.
-func (h home) whole(system string) error {
+func (h Home) whole(system string) error {
 	lost := errs.New(errs.Failed, "", "the server of cluster %s runs, and %s is no longer its data folder", system, h.Data).
 		WithHint("put the folder back")
 	f, err := openRegular(filepath.Join(h.Data, "global", "pg_control"), unix.O_NOFOLLOW)
@@ -515,7 +469,7 @@ const maxConf = 4 << 20
 // readConf reads the configuration that is in a data folder.
 func readConf(dataDir string) (map[string][]byte, error) {
 	files := map[string][]byte{}
-	for _, name := range configured {
+	for _, name := range Configured {
 		data, err := readBounded(filepath.Join(dataDir, name), maxConf, 0)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // it is elsewhere, as on Debian
@@ -528,7 +482,7 @@ func readConf(dataDir string) (map[string][]byte, error) {
 }
 
 // confDigest names a configuration.
-func confDigest(files map[string][]byte) string {
+func ConfDigest(files map[string][]byte) string {
 	data, err := json.Marshal(files)
 	if err != nil {
 		panic(err) // bytes always marshal
@@ -537,16 +491,16 @@ func confDigest(files map[string][]byte) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-type logLinks struct {
-	Home  home
-	Dir   string   // it must not exist
-	Names []string // the log files, or
-	First string   // all of its timeline from this one on, as far as they are log of
-	Size  segments // this size
+type LogLinks struct {
+	Home  Home
+	Dir   string       // it must not exist
+	Names []string     // the log files, or
+	First string       // all of its timeline from this one on, as far as they are log of
+	Size  wal.Segments // this size
 }
 
 // linkLogAsOwner makes a folder of links to log files, wherever they are.
-var linkLogAsOwner = privsep.Define("physical.linkLog", func(_ context.Context, l logLinks) (none, error) {
+var LinkLog = privsep.Define("physical.linkLog", func(_ context.Context, l LogLinks) (none, error) {
 	if err := os.Mkdir(l.Dir, 0o700); err != nil {
 		return none{}, err
 	}
@@ -557,7 +511,7 @@ var linkLogAsOwner = privsep.Define("physical.linkLog", func(_ context.Context, 
 })
 
 // tailAsOwner reads the end of a file that may be long: up to maxTail bytes.
-var tailAsOwner = privsep.Define("physical.tail", func(_ context.Context, path string) ([]byte, error) {
+var Tail = privsep.Define("physical.tail", func(_ context.Context, path string) ([]byte, error) {
 	f, err := openRegular(path, unix.O_NOFOLLOW)
 	if err != nil {
 		return nil, err
@@ -571,3 +525,42 @@ var tailAsOwner = privsep.Define("physical.tail", func(_ context.Context, path s
 })
 
 const maxTail = 1 << 20
+
+// canExchange checks that the two folders can change places. It runs as the owner.
+func canExchange(data, store string) error {
+	var above, at, other unixStat
+	for path, st := range map[string]*unixStat{dirOf(data): &above, data: &at, store: &other} {
+		if err := lstat(path, st); err != nil {
+			return err
+		}
+	}
+	var x unix.Statx_t
+	if err := unix.Statx(unix.AT_FDCWD, data, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_BASIC_STATS, &x); err != nil {
+		return &os.PathError{Op: "statx", Path: data, Err: err}
+	}
+	switch {
+	case above.Dev != at.Dev, x.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0:
+		return errs.New(errs.Unsupported, "", "the data folder %s is a mount point, which cannot be exchanged", data).
+			WithHint("move the cluster into a folder below the mount point, or use mode = logical")
+	case other.Dev != at.Dev:
+		return errs.New(errs.Unsupported, "", "%s is not on the file system of %s", store, data).WithHint("choose a store beside the data folder")
+	}
+	if err := access(dirOf(data)); err != nil {
+		return unwritable(dirOf(data))
+	}
+	return nil
+}
+
+func unwritable(dir string) error {
+	return errs.New(errs.Denied, "", "the server's user cannot write to %s, where the data folders are exchanged", dir).
+		WithHint("chown the folder to the server's user")
+}
+
+// absent reports whether the error says that nothing is at a path, or that nothing can be.
+func Absent(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
+}
+
+// configured are the files in the data folder that say how the server runs.
+// They are not in the log, so a marker keeps them.
+var Configured = []string{"postgresql.conf", "postgresql.auto.conf", "pg_hba.conf", "pg_ident.conf"}

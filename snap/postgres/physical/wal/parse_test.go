@@ -1,4 +1,4 @@
-package physical
+package wal
 
 import (
 	"reflect"
@@ -12,25 +12,25 @@ import (
 func TestLSN(t *testing.T) {
 	testkit.Rapid(t)
 	rapid.Check(t, func(t *rapid.T) {
-		l := lsn(rapid.Uint64().Draw(t, "lsn"))
-		if got, err := parseLSN(l.String()); err != nil || got != l {
+		l := LSN(rapid.Uint64().Draw(t, "lsn"))
+		if got, err := ParseLSN(l.String()); err != nil || got != l {
 			t.Fatalf("%s reads as %s, %v", l, got, err)
 		}
 	})
 	for _, s := range []string{"", "1", "/", "1/", "g/0", "1/123456789", "-1/0"} {
-		if l, err := parseLSN(s); err == nil {
+		if l, err := ParseLSN(s); err == nil {
 			t.Errorf("%q reads as %s", s, l)
 		}
 	}
 }
 
 func TestSegmentNames(t *testing.T) {
-	const mb16 = segments(16 << 20)
+	const mb16 = Segments(16 << 20)
 	for _, c := range []struct {
-		at   lsn
+		at   LSN
 		name string
 	}{{0x1_6D5C_82B8, "00000003000000010000006D"}, {0xFFFF_FFFF, "0000000300000000000000FF"}, {0x1_0000_0000, "000000030000000100000000"}} {
-		if got := mb16.name(3, mb16.number(c.at)); got != c.name || !isSegment(got) {
+		if got := mb16.Name(3, mb16.Number(c.at)); got != c.name || !IsSegment(got) {
 			t.Errorf("%s is in %s, want %s", c.at, got, c.name)
 		}
 	}
@@ -40,26 +40,26 @@ func TestSegmentNames(t *testing.T) {
 const line = "1\t0/3000\tat restore point\n\n# a remark\n2\t0/5000\treason with words\n"
 
 func TestHistory(t *testing.T) {
-	legs, err := parseHistory(4, []byte(line))
-	if want := []leg{{1, 0x3000}, {2, 0x5000}, {4, endless}}; err != nil || !reflect.DeepEqual(legs, want) {
+	legs, err := ParseHistory(4, []byte(line))
+	if want := []Leg{{1, 0x3000}, {2, 0x5000}, {4, Endless}}; err != nil || !reflect.DeepEqual(legs, want) {
 		t.Fatalf("the legs are %v, %v", legs, err)
 	}
 	for _, c := range []struct {
-		from     timeline
-		start    lsn
-		to       lsn
+		from     Timeline
+		start    LSN
+		to       LSN
 		stations int // 0: the base is not on the way
 	}{
 		{1, 0x1000, 0x6000, 3}, {1, 0x3000, 0x6000, 3}, {1, 0x3001, 0x6000, 0}, // 1 went on elsewhere
 		{2, 0x4000, 0x6000, 2}, {2, 0x6000, 0x7000, 0}, {3, 0x1000, 0x6000, 0}, // 3 is no ancestor
 		{4, 0x5800, 0x6000, 1}, {4, 0x6001, 0x6000, 0}, {1, 0x1000, 0x6000, 3},
 	} {
-		if got := path(legs, c.from, c.start, c.to); len(got) != c.stations {
+		if got := Path(legs, c.from, c.start, c.to); len(got) != c.stations {
 			t.Errorf("from %s on %d to %s the way is %v", c.start, c.from, c.to, got)
 		}
 	}
 	for _, bad := range []string{"x\t0/1\n", "1\n", "5\t0/1\n", "0\t0/1\n", "1\tnowhere\n"} {
-		if legs, err := parseHistory(4, []byte(bad)); err == nil {
+		if legs, err := ParseHistory(4, []byte(bad)); err == nil {
 			t.Errorf("%q reads as %v", bad, legs)
 		}
 	}
@@ -79,31 +79,31 @@ func TestRecords(t *testing.T) {
 		{"rmgr: Transaction len (rec/tot):     34/    34, tx:        735, lsn: 0/0150E600, prev 0/0150E5D0, desc: COMMIT 2026-11-21 02:00:00.000000 UTC", true, false},
 		{"rmgr: Transaction len (rec/tot):     34/    34, tx:        735, lsn: 0/0150E600, prev 0/0150E5D0, desc: ABORT 2026-11-21 02:00:00.000000 UTC", false, false},
 	} {
-		r, ok := parseRecord(c.line + "\n")
-		if !ok || r.xid != 735 || r.length == 0 || r.at>>8 == 0 {
+		r, ok := ParseRecord(c.line + "\n")
+		if !ok || r.XID != 735 || r.Length == 0 || r.At>>8 == 0 {
 			t.Fatalf("%q reads as %+v", c.line, r)
 		}
-		if r.commits() != c.commits || r.counts() != c.counts {
-			t.Errorf("%q: commits %t, counts %t", c.line, r.commits(), r.counts())
+		if r.Commits() != c.commits || r.Counts() != c.counts {
+			t.Errorf("%q: commits %t, counts %t", c.line, r.Commits(), r.Counts())
 		}
 	}
-	of := func(desc string) record { return record{manager: "Transaction", desc: desc} }
+	of := func(desc string) Record { return Record{Manager: "Transaction", Desc: desc} }
 	for desc, own := range map[string]bool{"COMMIT 2026": false, "COMMIT 2026; subxacts: 7": true, "COMMIT_PREPARED 5: 2026": true, "PREPARE gid x": true} {
-		if r := of(desc); !r.commits() || r.ownXID() != own {
-			t.Errorf("%q: commits %t, of others %t", desc, r.commits(), r.ownXID())
+		if r := of(desc); !r.Commits() || r.OwnXID() != own {
+			t.Errorf("%q: commits %t, of others %t", desc, r.Commits(), r.OwnXID())
 		}
 	}
 }
 
 // A record that runs over the end of a page goes on behind the next page's header.
 func TestRecordEnd(t *testing.T) {
-	const size = segments(1 << 20)
+	const size = Segments(1 << 20)
 	for _, c := range []struct{ at, length, end uint64 }{
-		{0x100028, 50, 0x100028 + 56}, {0x101FF0, 16, 0x102000}, {0x101FF0, 24, 0x102000 + pageHead + 8},
-		{0x1FFFF0, 24, 0x200000 + firstHead + 8}, {0x100028, 20000, 0x100028 + 20000 + 2*pageHead},
+		{0x100028, 50, 0x100028 + 56}, {0x101FF0, 16, 0x102000}, {0x101FF0, 24, 0x102000 + PageHead + 8},
+		{0x1FFFF0, 24, 0x200000 + FirstHead + 8}, {0x100028, 20000, 0x100028 + 20000 + 2*PageHead},
 	} {
-		if got := (record{at: lsn(c.at), length: c.length}).end(size); got != lsn(c.end) {
-			t.Errorf("%d bytes at %s end at %s, want %s", c.length, lsn(c.at), got, lsn(c.end))
+		if got := (Record{At: LSN(c.at), Length: c.length}).End(size); got != LSN(c.end) {
+			t.Errorf("%d bytes at %s end at %s, want %s", c.length, LSN(c.at), got, LSN(c.end))
 		}
 	}
 }
@@ -112,8 +112,8 @@ func FuzzParseRecord(f *testing.F) {
 	f.Add("rmgr: Heap        len (rec/tot):     59/    59, tx:        735, lsn: 0/0150E5D0, prev 0/0150E5A0, desc: INSERT off 9 flags 0x08, blkref #0: rel 1663/5/16384 blk 0")
 	f.Add("rmgr: , tx:0, lsn: 0/0, desc: rel ")
 	f.Fuzz(func(t *testing.T, line string) {
-		if r, ok := parseRecord(line); ok {
-			_, _ = r.counts(), r.commits() && r.ownXID()
+		if r, ok := ParseRecord(line); ok {
+			_, _ = r.Counts(), r.Commits() && r.OwnXID()
 		}
 	})
 }
@@ -121,8 +121,8 @@ func FuzzParseRecord(f *testing.F) {
 func FuzzParseHistory(f *testing.F) {
 	f.Add([]byte(line))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		legs, err := parseHistory(9, data)
-		if err == nil && legs[len(legs)-1] != (leg{9, endless}) {
+		legs, err := ParseHistory(9, data)
+		if err == nil && legs[len(legs)-1] != (Leg{9, Endless}) {
 			t.Errorf("the history ends with %v", legs)
 		}
 	})
