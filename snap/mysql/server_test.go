@@ -170,7 +170,7 @@ func (s *server) start(t testing.TB) {
 		"--skip-networking", "--pid-file=" + s.dir + "/pid", "--tmpdir=" + s.dir, "--innodb-buffer-pool-size=64M",
 		"--log-bin-trust-function-creators=1", "--event-scheduler=ON", "--server-id=1"}
 	if oracle {
-		args = append(args, "--mysqlx=OFF")
+		args = append(args, "--mysqlx=OFF", "--gtid-mode=OFF", "--enforce-gtid-consistency=OFF") // 8.x has no GTIDs unless asked to
 	} else {
 		args = append(args, "--innodb-log-file-size=8M")
 	}
