@@ -148,16 +148,15 @@ func (b *builder) archive() ([]byte, error) {
 }
 
 func (b *builder) restore(ctx context.Context, archive []byte, section string, jobs int) error {
-	args := []string{
-		"--no-password", "--section=" + section, fmt.Sprint("--jobs=", jobs),
-		"--dbname=dbname=" + pglogin.Quote(b.name), "--format=custom", filePath,
-	}
-	c := child{tool: b.tool, name: "pg_restore", file: archive, out: io.Discard}
+	c := child{tool: b.tool, name: "pg_restore", file: archive, out: io.Discard, args: []string{
+		"--no-password", "--section=" + section, "--dbname=dbname=" + pglogin.Quote(b.name), "--format=custom",
+	}}
 	if b.tool.major >= knowsTransactionTimeout && b.server < knowsTransactionTimeout {
-		c.args, c.harmless = args, onlyUnknownSetting
+		c.harmless = onlyUnknownSetting // of one process: parallel ones write their complaints across each other
 	} else {
-		c.args = append([]string{"--exit-on-error"}, args...)
+		c.args = append(c.args, "--exit-on-error", fmt.Sprint("--jobs=", jobs))
 	}
+	c.args = append(c.args, filePath)
 	return b.d.run(ctx, c)
 }
 
@@ -165,7 +164,6 @@ func (b *builder) restore(ctx context.Context, archive []byte, section string, j
 const knowsTransactionTimeout = 17
 
 // onlyUnknownSetting reports whether pg_restore, which went on after errors, failed at nothing but setting transaction_timeout.
-// The total that it tells at its end lacks those of parallel workers.
 func onlyUnknownSetting(said string) bool {
 	failed, harmless, ended := 0, 0, false
 	for line := range strings.Lines(said) {
