@@ -6,6 +6,8 @@ import (
 	"maps"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"mulligan/snap/beneath"
 	"mulligan/snap/files/inode"
 	"mulligan/snap/files/parallel"
@@ -23,7 +25,7 @@ type doubt int
 const (
 	doubtNames  doubt = iota // compare the stat of files that have names outside of the workspace
 	doubtStores              // read again what a process has mapped to write to it: a second store to a page shows in no stat
-	doubtAll                 // compare the stat of every name but folders: only that finds a new name outside
+	doubtAll                 // compare the stat of every name but folders, on FUSE of these too: only that finds a new name outside
 )
 
 // unseen puts on the list what events may have missed, and gives fresh with
@@ -39,10 +41,7 @@ func (j *journal) unseen(ctx context.Context, how doubt, fresh map[string]bool) 
 		return fresh, nil
 	}
 	list := j.live.namedOutside()
-	if how >= doubtAll {
-		list = j.live.allNames()
-	}
-	if len(list) == 0 {
+	if how < doubtAll && len(list) == 0 {
 		return fresh, nil
 	}
 	root, err := j.open()
@@ -54,6 +53,9 @@ func (j *journal) unseen(ctx context.Context, how doubt, fresh map[string]bool) 
 		return nil, err
 	}
 	defer root.Close()
+	if how >= doubtAll {
+		list = j.live.allNames(servedByProgram(root))
+	}
 	strays, err := strays(ctx, root, list)
 	if len(strays) > 0 {
 		now := time.Now()
@@ -110,15 +112,35 @@ func (l *live) namedOutside() (out []named) {
 	return out
 }
 
-// allNames lists all names but folders.
-func (l *live) allNames() (out []named) {
+// servedByProgram reports whether the workspace lies on FUSE. There a folder's time can change without an event: fuse-overlayfs
+// copies a file up when it is first opened to be written.
+func servedByProgram(root *beneath.Root) bool {
+	var st unix.Statfs_t
+	return unix.Fstatfs(root.FD(), &st) == nil && st.Type == unix.FUSE_SUPER_MAGIC
+}
+
+// withFolders adds to t the folders that its paths lie in.
+func (t *todo) withFolders() {
+	for _, m := range []map[string]bool{maps.Clone(t.paths), t.trees} {
+		for p := range m {
+			for p != "." {
+				p, _ = relpath.Split(p)
+				t.path(p)
+			}
+		}
+	}
+}
+
+// allNames lists all names, with folders or without: of these, events tell.
+func (l *live) allNames(folders bool) (out []named) {
 	var visit func(path string, n *node)
 	visit = func(path string, n *node) {
 		f := named{path: path}
 		for _, k := range n.kids {
 			if k.isDir() {
 				visit(relpath.Join(path, k.name), k)
-			} else {
+			}
+			if folders || !k.isDir() {
 				f.names = append(f.names, k)
 			}
 		}
