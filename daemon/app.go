@@ -4,9 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -47,13 +45,6 @@ type app struct {
 	rehearsals rehearsals
 }
 
-// setup is what an app consists of. It never changes: a changed app gets another.
-type setup struct {
-	rec    store.App
-	unit   systemd.Unit // nil: it has none
-	layers []layer
-}
-
 func newApp(rec store.App) *app {
 	a := &app{rest: unfinished{poke: make(chan struct{}, 1)}, rehearsals: rehearsals{due: true}}
 	a.now.Store(&setup{rec: rec})
@@ -64,76 +55,8 @@ func (a *app) rec() store.App     { return a.now.Load().rec }
 func (a *app) unit() systemd.Unit { return a.now.Load().unit }
 func (a *app) layers() []layer    { return a.now.Load().layers }
 
-// layer is one layer of an app with the driver that is bound to it.
-type layer struct {
-	name   snap.Layer
-	kind   string // "files", "sqlite", …
-	prefix string // of its snapshots' ids
-	driver snap.Driver
-}
-
-// family is the layer's kind in a word.
-func (l layer) family() string {
-	word, _, _ := strings.Cut(l.kind, ",")
-	return word
-}
-
-// isDB reports whether the layer is restored in the db-restore stage.
-func (l layer) isDB() bool { return l.prefix == "db-" }
-
-func (a *app) layer(name snap.Layer) (layer, bool) {
-	i := slices.IndexFunc(a.layers(), func(l layer) bool { return l.name == name })
-	if i < 0 {
-		return layer{}, false
-	}
-	return a.layers()[i], true
-}
-
-// setUp builds the drivers and the unit of an app.
-func (d *Daemon) setUp(ctx context.Context, rec store.App) (*setup, error) {
-	g, err := d.guestOf(ctx, rec)
-	if err != nil {
-		return nil, err
-	}
-	s, err := d.assemble(ctx, rec, g)
-	if err != nil && g != nil {
-		err = errs.Also(err, g.driver.Close())
-	}
-	return s, err
-}
-
-func (d *Daemon) assemble(ctx context.Context, rec store.App, g *guest) (*setup, error) {
-	unit, err := d.unitOf(ctx, rec)
-	if err == nil && g != nil {
-		unit, err = d.withDomain(ctx, rec, unit, g.driver)
-	}
-	if err != nil {
-		return nil, err
-	}
-	layers, err := d.layersOf(ctx, rec, g)
-	if err != nil {
-		return nil, err
-	}
-	return &setup{rec, unit, layers}, nil
-}
-
-// adopt takes over the drivers of an earlier setup that work in the background
-// for databases that are still the same: two at one thing would disturb each other.
-func (s *setup) adopt(old *setup) {
-	for i, l := range s.layers {
-		if _, ok := l.driver.(snap.Maintainer); !ok {
-			continue
-		}
-		same := func(dbs []ipc.Database) int {
-			return slices.IndexFunc(dbs, func(db ipc.Database) bool { return dbLayer(db) == l.name })
-		}
-		was, is := same(old.rec.Databases), same(s.rec.Databases)
-		at := slices.IndexFunc(old.layers, func(o layer) bool { return o.name == l.name })
-		if at >= 0 && was >= 0 && is >= 0 && old.rec.Databases[was] == s.rec.Databases[is] {
-			s.layers[i].driver = old.layers[at].driver
-		}
-	}
-}
+func (a *app) layer(name snap.Layer) (layer, bool) { return a.now.Load().layer(name) }
+func (a *app) hostPart() systemd.Unit              { return a.now.Load().hostPart() }
 
 // closeDrivers closes what the present drivers hold open, before others take their place.
 func (d *Daemon) closeDrivers(a *app) {
@@ -158,11 +81,6 @@ func (d *Daemon) open(ctx context.Context, a *app) error {
 		a.broken = err
 	}
 	return err
-}
-
-// stateDir is the daemon's own folder for an app.
-func (d *Daemon) stateDir(id ipc.AppID) string {
-	return filepath.Join(d.opt.StateDir, "apps", string(id))
 }
 
 // wake makes an app ready at start: leftovers swept, operations that a crash
@@ -283,7 +201,7 @@ func (a *app) problems() []string {
 	defer a.mu.Unlock()
 	var list []string
 	if a.ownerless != nil {
-		list = append(list, a.ownerless.Error()+"; "+errs.HintOf(a.ownerless))
+		list = append(list, errs.Words(a.ownerless))
 	}
 	list = append(list, a.unfinishedWords()...)
 	for _, name := range slices.Sorted(maps.Keys(a.neglected)) {
@@ -313,7 +231,7 @@ func (a *app) view(ctx context.Context) ipc.App {
 	v.Busy = a.holder
 	a.mu.Unlock()
 	for _, l := range a.layers() {
-		v.Covers = append(v.Covers, fmt.Sprintf("%s (%s)", l.name, l.kind))
+		v.Covers = append(v.Covers, fmt.Sprintf("%s (%s)", l.name, l.about))
 	}
 	if t := a.tracking(); t != nil {
 		v.Following = t.state()

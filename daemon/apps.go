@@ -193,7 +193,7 @@ func (d *Daemon) bringUp(ctx context.Context, a *app) (notes []string, err error
 		}
 	}
 	if err != nil {
-		_, e := d.release(ctx, a, rec, nil)
+		_, e := d.release(ctx, a.now.Load(), rec, nil)
 		d.closeDrivers(a)
 		return nil, errs.Also(err, e)
 	}
@@ -306,14 +306,14 @@ func (d *Daemon) change(ctx context.Context, who ipc.Caller, a *app, rec store.A
 	notes, err = d.chooseModes(ctx, &rec, old.Databases)
 	if err == nil {
 		var more []string
-		more, err = d.release(ctx, a, old, rec.Databases)
+		more, err = d.release(ctx, a.now.Load(), old, rec.Databases)
 		notes = append(notes, more...)
 	}
 	if err == nil {
 		err = d.enforce(ctx, a, rec)
 	}
 	if err != nil {
-		_, e := d.release(ctx, a, rec, old.Databases)
+		_, e := d.release(ctx, a.now.Load(), rec, old.Databases)
 		return nil, errs.Also(err, e)
 	}
 	return notes, nil
@@ -390,11 +390,11 @@ func (d *Daemon) RemoveApp(ctx context.Context, who ipc.Caller, ref string, purg
 
 func (d *Daemon) remove(ctx context.Context, who ipc.Caller, a *app, purge bool) error {
 	if purge {
-		if err := d.foldDisks(ctx, a, true); err != nil {
+		if err := d.foldDisks(ctx, a.now.Load(), true); err != nil {
 			return err
 		}
 	}
-	if _, err := d.release(ctx, a, a.rec(), nil); err != nil {
+	if _, err := d.release(ctx, a.now.Load(), a.rec(), nil); err != nil {
 		return err
 	}
 	d.stopTracker(a)
@@ -432,7 +432,7 @@ func (d *Daemon) remove(ctx context.Context, who ipc.Caller, a *app, purge bool)
 			return err
 		}
 	}
-	folded := d.foldDisks(ctx, a, false)
+	folded := d.foldDisks(ctx, a.now.Load(), false)
 	d.closeDrivers(a)
 	if err := d.purgeStores(a.rec().ID); err != nil {
 		return err

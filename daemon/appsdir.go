@@ -149,10 +149,7 @@ func (d *Daemon) tryFile(ctx context.Context, path string) appFile {
 	if err == nil {
 		return appFile{stamp: at}
 	}
-	problem := err.Error()
-	if hint := errs.HintOf(err); hint != "" {
-		problem += "; " + hint
-	}
+	problem := errs.Words(err)
 	if problem != before.problem {
 		d.opt.Log.Error("app file not registered", "file", path, "err", err)
 	}

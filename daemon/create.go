@@ -98,7 +98,7 @@ func (d *Daemon) create(ctx context.Context, a *app, req ipc.CreateRequest) (sto
 	ids, made := announced(a, layers)
 	now, err := a.status(ctx)
 	if err != nil {
-		return store.Checkpoint{}, a.ofGuest(ctx, err)
+		return store.Checkpoint{}, a.now.Load().ofGuest(ctx, err)
 	}
 	var was store.Checkpoint
 	d.note(ctx, a, now, &was)
@@ -206,7 +206,7 @@ func (d *Daemon) end(ctx context.Context, a *app, op ipc.OperationID) error {
 // of its snapshots off.
 func announced(a *app, layers []layer) (ids []snap.SnapshotID, made []store.Disposal) {
 	for _, l := range layers {
-		id := records.NewID(l.prefix)
+		id := records.NewID(l.prefix())
 		ids = append(ids, snap.SnapshotID(id))
 		made = append(made, store.Disposal{Kind: store.DisposeSnapshot, ID: id, AppID: a.rec().ID, Layer: l.name, Cause: "a capture began"})
 	}
@@ -269,7 +269,7 @@ func (d *Daemon) captureLayerAs(ctx context.Context, l layer, id snap.SnapshotID
 	if err != nil && how.salvage && unreadable(err) {
 		s, err = salvage(ctx, l, req, err)
 	}
-	d.captures.WithLabelValues(l.family(), resultOf(err)).Observe(since(began))
+	d.captures.WithLabelValues(l.family, resultOf(err)).Observe(since(began))
 	if err != nil { // what it may have left is dropped at the next start
 		return store.Snapshot{}, nil, err
 	}

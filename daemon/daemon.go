@@ -15,9 +15,9 @@ import (
 	"mulligan/daemon/gate"
 	"mulligan/daemon/records"
 	"mulligan/daemon/settings"
+	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/systemd"
 )
 
 // What a daemon is opened with.
@@ -31,6 +31,7 @@ type (
 // operations that change one app exclude each other.
 type Daemon struct {
 	*accounts.Owners
+	*Binder
 	opt     *Options
 	store   *records.Records
 	started time.Time
@@ -40,14 +41,9 @@ type Daemon struct {
 	files   appFiles
 	apiText apiText
 
-	domains domains
-
 	mu     sync.Mutex
 	apps   map[ipc.AppID]*app
 	closed bool
-
-	bus     sync.Mutex
-	manager *systemd.Manager // nil until a unit is first needed
 
 	ops  sync.WaitGroup  // operations under way
 	done chan struct{}   // closed by Close
@@ -74,6 +70,7 @@ func Open(ctx context.Context, opt Options) (*Daemon, error) {
 		apps: map[ipc.AppID]*app{},
 	}
 	d.run, d.stop = context.WithCancel(context.WithoutCancel(ctx))
+	d.Binder = newBinder(&opt, d.Owners, recs.Contents, d.records)
 	d.Events = newEvents(&opt, recs)
 	d.registry.MustRegister(present{d})
 	d.gate = d.newGate()
@@ -103,6 +100,14 @@ func (d *Daemon) newGate() *gate.Gate {
 // Gate is the daemon's door on TCP, closed until it is told to listen. Whoever
 // closes the daemon closes it.
 func (d *Daemon) Gate() *gate.Gate { return d.gate }
+
+// records are those of all registered apps.
+func (d *Daemon) records() (list []store.App) {
+	for _, a := range d.all() {
+		list = append(list, a.rec())
+	}
+	return list
+}
 
 // all is every registered app.
 func (d *Daemon) all() []*app {
@@ -158,9 +163,7 @@ func (d *Daemon) Close(ctx context.Context) error {
 	for _, a := range d.all() {
 		d.closeDrivers(a)
 	}
-	if d.manager != nil {
-		d.manager.Close()
-	}
+	d.Binder.close()
 	return errs.Also(err, d.store.Close())
 }
 

@@ -5,9 +5,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
-	"slices"
 
-	"mulligan/appfile"
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -19,14 +17,14 @@ import (
 )
 
 // databaseLayer binds one database's driver to an app.
-func (d *Daemon) databaseLayer(ctx context.Context, rec store.App, db ipc.Database) (layer, error) {
-	app, dir := string(rec.ID), filepath.Join(d.stateDir(rec.ID), "db-"+db.Name)
-	l := layer{name: dbLayer(db), kind: db.Driver, prefix: "db-"}
-	acc, err := d.AccountOf(rec)
+func (b *Binder) databaseLayer(ctx context.Context, rec store.App, db ipc.Database) (layer, error) {
+	app, dir := string(rec.ID), filepath.Join(b.stateDir(rec.ID), "db-"+db.Name)
+	l := layer{name: dbLayer(db), kind: kindDatabase, family: db.Driver, about: db.Driver}
+	acc, err := b.AccountOf(rec)
 	if err != nil {
 		return layer{}, err
 	}
-	contents, err := d.store.Contents.OfApp(rec)
+	contents, err := b.contents.OfApp(rec)
 	if err != nil {
 		return layer{}, err
 	}
@@ -34,21 +32,21 @@ func (d *Daemon) databaseLayer(ctx context.Context, rec store.App, db ipc.Databa
 	case "sqlite":
 		folder, rel := placeOf(rec.Workspace, db.DSN)
 		l.driver, err = sqlite.New(sqlite.Config{
-			App: app, Name: db.Name, Dir: folder, Path: rel, StateDir: dir, Store: contents, Owner: d.ownerOfFiles(rec), Failpoint: d.opt.Failpoint,
+			App: app, Name: db.Name, Dir: folder, Path: rel, StateDir: dir, Store: contents, Owner: b.ownerOfFiles(rec), Failpoint: b.opt.Failpoint,
 		})
 	case "postgres":
-		cfg, err := d.postgresConfig(ctx, rec, db)
+		cfg, err := b.postgresConfig(ctx, rec, db)
 		if err != nil {
 			return layer{}, err
 		}
 		return l.bindPostgres(cfg, db.Why)
 	case "mysql":
 		l.driver, err = mysql.New(mysql.Config{
-			App: app, Name: db.Name, DSN: db.DSN, StateDir: dir, Store: contents, Owner: acc.User(), Home: acc.Home, Failpoint: d.opt.Failpoint,
+			App: app, Name: db.Name, DSN: db.DSN, StateDir: dir, Store: contents, Owner: acc.User(), Home: acc.Home, Failpoint: b.opt.Failpoint,
 		})
 	case "redis":
 		l.driver, err = redis.New(redis.Config{
-			App: app, Name: db.Name, DSN: db.DSN, StateDir: dir, Store: contents, Owner: acc.User(), Failpoint: d.opt.Failpoint,
+			App: app, Name: db.Name, DSN: db.DSN, StateDir: dir, Store: contents, Owner: acc.User(), Failpoint: b.opt.Failpoint,
 		})
 	default:
 		err = errs.New(errs.Unsupported, "open app", "%s databases are not supported by this build", db.Driver).
@@ -67,14 +65,14 @@ func (l layer) bindPostgres(cfg postgres.Config, why string) (layer, error) {
 	if err != nil {
 		return layer{}, err
 	}
-	l.driver, l.kind = driver, fmt.Sprintf("postgres, %s: %s", driver.Mode(), cmp.Or(why, driver.Why()))
+	l.driver, l.about = driver, fmt.Sprintf("postgres, %s: %s", driver.Mode(), cmp.Or(why, driver.Why()))
 	return l, nil
 }
 
 // ownerOfFiles is the uid that the files of an app's databases must belong to; 0
 // is anybody's. Root may have named a database of another user's.
-func (d *Daemon) ownerOfFiles(rec store.App) int {
-	if d.opt.User || rec.ByRoot {
+func (b *Binder) ownerOfFiles(rec store.App) int {
+	if b.opt.User || rec.ByRoot {
 		return 0
 	}
 	return rec.OwnerUID
@@ -91,27 +89,4 @@ func filesOf(workspace string, db ipc.Database) []string {
 		return nil
 	}
 	return sqlite.Files(rel)
-}
-
-// withoutSecrets is an app as it may be shown, logged and audited.
-func withoutSecrets(spec ipc.App) ipc.App {
-	spec.Databases = slices.Clone(spec.Databases)
-	for i := range spec.Databases {
-		spec.Databases[i].DSN = appfile.Redact(spec.Databases[i])
-	}
-	return spec
-}
-
-// withSecrets gives the databases of a change, which may have been read from
-// what is shown, their passwords back.
-func withSecrets(dbs, known []ipc.Database) []ipc.Database {
-	dbs = slices.Clone(dbs)
-	for i, db := range dbs {
-		for _, k := range known {
-			if k.Name == db.Name && k.Driver == db.Driver && db.DSN == appfile.Redact(k) {
-				dbs[i].DSN = k.DSN
-			}
-		}
-	}
-	return dbs
 }

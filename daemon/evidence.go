@@ -71,8 +71,7 @@ func (r *rollback) word(ctx context.Context) {
 	for i := range r.parts {
 		p := &r.parts[i]
 		differ, ok := p.driver.(snap.Differ)
-		dear := strings.HasPrefix(p.kind, "postgres, physical") // it would have to replay the log
-		if !ok || !p.isDB() || dear || p.base == "" || p.target == "" {
+		if !ok || !p.isDB() || p.replaysLog() || p.base == "" || p.target == "" {
 			continue
 		}
 		if list, err := differ.Diff(ctx, p.target, p.base, nil); err == nil && (len(list) > 0) == (p.total > 0) {

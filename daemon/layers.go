@@ -2,59 +2,88 @@ package daemon
 
 import (
 	"context"
-	"io"
 	"path/filepath"
 	"strings"
+	"sync"
 
+	"mulligan/daemon/accounts"
+	"mulligan/daemon/records"
+	"mulligan/daemon/settings"
 	"mulligan/daemon/store"
 	"mulligan/daemon/supervise"
 	"mulligan/errs"
+	"mulligan/ipc"
 	"mulligan/snap"
 	"mulligan/snap/files"
 	"mulligan/systemd"
 )
 
+// Binder binds drivers and units to apps. Safe for concurrent use.
+type Binder struct {
+	*accounts.Owners
+	opt      *settings.Options
+	contents *records.Contents
+	apps     func() []store.App // the records of all registered apps
+
+	domains domains
+
+	bus     sync.Mutex
+	manager *systemd.Manager // nil until a unit is first needed
+}
+
+// newBinder returns a binder. apps returns the records of all registered apps.
+func newBinder(opt *settings.Options, owners *accounts.Owners, contents *records.Contents, apps func() []store.App) *Binder {
+	return &Binder{Owners: owners, opt: opt, contents: contents, apps: apps}
+}
+
+// close ends the connection to systemd.
+func (b *Binder) close() {
+	if b.manager != nil {
+		b.manager.Close()
+	}
+}
+
 // layersOf binds the drivers of an app's layers to it, in the order in which
 // they are captured: files, a guest's disks (nil: there is no guest), databases.
-func (d *Daemon) layersOf(ctx context.Context, rec store.App, g *guest) ([]layer, error) {
+func (b *Binder) layersOf(ctx context.Context, rec store.App, g *guest) ([]layer, error) {
 	var rest []layer
 	var skip []string
 	if g != nil {
-		l, own := d.diskLayer(rec, g)
+		l, own := b.diskLayer(rec, g)
 		rest, skip = append(rest, l), own
 	}
 	for _, db := range rec.Databases {
-		l, err := d.databaseLayer(ctx, rec, db)
+		l, err := b.databaseLayer(ctx, rec, db)
 		if err != nil {
 			return nil, errs.Wrap(errs.Failed, "database "+db.Name, err)
 		}
 		rest = append(rest, l)
 		skip = append(skip, filesOf(rec.Workspace, db)...)
 	}
-	owner, reader := d.eyesOf(rec)
-	contents, err := d.store.Contents.OfApp(rec)
+	owner, reader := b.eyesOf(rec)
+	contents, err := b.contents.OfApp(rec)
 	if err != nil {
 		return nil, err
 	}
 	driver, err := files.New(files.Config{
-		App: string(rec.ID), Dir: rec.Workspace, StateDir: filepath.Join(d.stateDir(rec.ID), "files"),
+		App: string(rec.ID), Dir: rec.Workspace, StateDir: filepath.Join(b.stateDir(rec.ID), "files"),
 		Store: contents, Exclude: rec.Exclude, Skip: skip,
-		MaxFiles: d.opt.MaxFiles, MaxBytes: d.opt.MaxBytes, Owner: owner, Reader: reader, Failpoint: d.opt.Failpoint,
+		MaxFiles: b.opt.MaxFiles, MaxBytes: b.opt.MaxBytes, Owner: owner, Reader: reader, Failpoint: b.opt.Failpoint,
 	})
 	if err != nil {
 		return nil, err
 	}
-	return append([]layer{{name: snap.Files, kind: "files", prefix: "fs-", driver: driver}}, rest...), nil
+	return append([]layer{{name: snap.Files, family: "files", about: "files", driver: driver}}, rest...), nil
 }
 
 // eyesOf says whom an app's workspace must belong to (-1: it is not checked), and
 // what its owner may see in it.
-func (d *Daemon) eyesOf(rec store.App) (owner int, reader files.Reader) {
-	if d.opt.User {
+func (b *Binder) eyesOf(rec store.App) (owner int, reader files.Reader) {
+	if b.opt.User {
 		return -1, files.Reader{} // what the daemon cannot reach as its user, it cannot reach
 	}
 	reader = files.Reader{UID: rec.OwnerUID, GID: -1}
-	if acc, err := d.AccountOf(rec); err == nil && acc.UID == rec.OwnerUID { // else the account is gone: a uid without groups
+	if acc, err := b.AccountOf(rec); err == nil && acc.UID == rec.OwnerUID { // else the account is gone: a uid without groups
 		reader.GID, reader.Groups = acc.GID, acc.Groups
 	}
 	return rec.FolderUID, reader
@@ -75,12 +104,12 @@ func placeOf(workspace, path string) (dir, rel string) {
 
 // unitOf finds the service of an app: its systemd unit, or a command that the
 // daemon supervises; nil when it names neither.
-func (d *Daemon) unitOf(ctx context.Context, rec store.App) (systemd.Unit, error) {
+func (b *Binder) unitOf(ctx context.Context, rec store.App) (systemd.Unit, error) {
 	switch {
 	case len(rec.Run) > 0:
-		return d.supervised(rec)
+		return b.supervised(rec)
 	case rec.Unit != "":
-		m, err := d.systemd(ctx)
+		m, err := b.systemd(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -89,12 +118,12 @@ func (d *Daemon) unitOf(ctx context.Context, rec store.App) (systemd.Unit, error
 	return nil, nil
 }
 
-func (d *Daemon) supervised(rec store.App) (systemd.Unit, error) {
+func (b *Binder) supervised(rec store.App) (systemd.Unit, error) {
 	cfg := supervise.Config{
 		Name: rec.Slug, Command: rec.Run, Dir: rec.Workspace,
-		StateDir: filepath.Join(d.stateDir(rec.ID), "run"), StopTimeout: d.opt.StopTimeout,
+		StateDir: filepath.Join(b.stateDir(rec.ID), "run"), StopTimeout: b.opt.StopTimeout,
 	}
-	acc, err := d.AccountOf(rec)
+	acc, err := b.AccountOf(rec)
 	if err != nil {
 		return nil, err
 	}
@@ -103,37 +132,49 @@ func (d *Daemon) supervised(rec store.App) (systemd.Unit, error) {
 }
 
 // systemd connects to the service manager when it is first needed.
-func (d *Daemon) systemd(ctx context.Context) (*systemd.Manager, error) {
-	d.bus.Lock()
-	defer d.bus.Unlock()
-	if d.manager != nil {
-		return d.manager, nil
+func (b *Binder) systemd(ctx context.Context) (*systemd.Manager, error) {
+	b.bus.Lock()
+	defer b.bus.Unlock()
+	if b.manager != nil {
+		return b.manager, nil
 	}
-	m, err := systemd.Connect(ctx, systemd.Options{User: d.opt.User, Address: d.opt.BusAddress})
+	m, err := systemd.Connect(ctx, systemd.Options{User: b.opt.User, Address: b.opt.BusAddress})
 	if err != nil {
 		return nil, err
 	}
-	d.manager = m
+	b.manager = m
 	return m, nil
 }
 
-// stopSupervised stops the apps that nobody would stop once the daemon is gone,
-// and gives up charge of them.
-func (d *Daemon) stopSupervised(ctx context.Context) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	var first error
-	for _, a := range d.apps {
-		if len(a.rec().Run) == 0 || a.hostPart() == nil {
-			continue
-		}
-		err := a.hostPart().Stop(ctx)
-		if c, ok := a.hostPart().(io.Closer); ok {
-			err = errs.Also(err, c.Close())
-		}
-		if err != nil && first == nil {
-			first = err
-		}
+// setUp builds the drivers and the unit of an app.
+func (b *Binder) setUp(ctx context.Context, rec store.App) (*setup, error) {
+	g, err := b.guestOf(ctx, rec)
+	if err != nil {
+		return nil, err
 	}
-	return first
+	s, err := b.assemble(ctx, rec, g)
+	if err != nil && g != nil {
+		err = errs.Also(err, g.driver.Close())
+	}
+	return s, err
+}
+
+func (b *Binder) assemble(ctx context.Context, rec store.App, g *guest) (*setup, error) {
+	unit, err := b.unitOf(ctx, rec)
+	if err == nil && g != nil {
+		unit, err = b.withDomain(ctx, rec, unit, g.driver)
+	}
+	if err != nil {
+		return nil, err
+	}
+	layers, err := b.layersOf(ctx, rec, g)
+	if err != nil {
+		return nil, err
+	}
+	return &setup{rec, unit, layers}, nil
+}
+
+// stateDir is the daemon's own folder for an app.
+func (b *Binder) stateDir(id ipc.AppID) string {
+	return filepath.Join(b.opt.StateDir, "apps", string(id))
 }

@@ -109,7 +109,7 @@ func (d *Daemon) sweep(ctx context.Context, a *app, left []store.Operation) erro
 	if err := ctx.Err(); err != nil {
 		return errs.Wrap(errs.Unavailable, "sweep", err)
 	}
-	a.rebind(drivers)
+	a.now.Store(a.now.Load().with(drivers))
 	done = slices.DeleteFunc(done, func(o store.Disposal) bool { // those of a layer that is held up wait
 		return slices.ContainsFunc(a.layers(), func(l layer) bool {
 			_, held := l.driver.(*heldUp)

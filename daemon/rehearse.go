@@ -194,7 +194,7 @@ func (d *Daemon) rehearseDue(ctx context.Context, a *app) (done []outcome, err e
 		}
 		o := outcome{cp: cp.ID, layer: l.name, Rehearsal: store.Rehearsal{At: d.opt.Now().UTC(), Shape: shape}}
 		if err != nil {
-			o.Problem = withHint(err)
+			o.Problem = errs.Words(err)
 		}
 		done = append(done, o)
 	}

@@ -525,7 +525,7 @@ func (r *rollback) status(ctx context.Context) (systemd.Status, error) {
 	if err == nil {
 		return now, nil
 	}
-	err = r.a.ofGuest(ctx, err)
+	err = r.a.now.Load().ofGuest(ctx, err)
 	var away *captureError
 	switch {
 	case r.stopsAll() && r.has(snap.Disk):
@@ -670,7 +670,7 @@ func (r *rollback) preparePart(ctx context.Context, p *part) (err error) {
 	if p.name == snap.Files && len(r.scope) > 0 {
 		scoped, ok := p.driver.(snap.ScopedPreparer)
 		if !ok {
-			return errs.New(errs.Unsupported, "", "%s cannot restore single paths", p.kind)
+			return errs.New(errs.Unsupported, "", "%s cannot restore single paths", p.about)
 		}
 		p.sw, err = scoped.PrepareScoped(ctx, req, r.scope)
 	} else {
@@ -830,7 +830,7 @@ func (r *rollback) switchParts(ctx context.Context, dbs bool) (string, error) {
 		}
 		began := time.Now()
 		note, err := r.switchPart(ctx, p)
-		r.d.restores.WithLabelValues(p.family(), resultOf(err)).Observe(since(began))
+		r.d.restores.WithLabelValues(p.family, resultOf(err)).Observe(since(began))
 		if err != nil {
 			return "", err
 		}

@@ -8,8 +8,6 @@ import (
 	"strconv"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"mulligan/daemon/records"
 	"mulligan/daemon/store"
 	"mulligan/errs"
@@ -23,37 +21,12 @@ import (
 // lie there, where the driver is a snap.Salvager; where it is none, as of a server that is
 // away, the rollback goes on without the layer if the caller says so.
 
-// captureError is the failed capture of one layer.
-type captureError struct {
-	layer layer
-	err   error
-}
-
-func (e *captureError) Error() string { return string(e.layer.name) + ": " + e.err.Error() }
-func (e *captureError) Unwrap() error { return e.err }
-
 // taking says how layers are captured.
 type taking struct {
 	still   stillness
 	memory  bool // of a domain
 	revive  bool // a layer's server that is down may be started, as for a rollback
 	salvage bool // a layer that cannot be read is kept as raw bytes
-}
-
-// unreadable reports whether err says that a live state cannot be read as it lies there:
-// not that it moved, that somebody has it, that nobody may or wants to read it any more,
-// or that there is no room for it.
-func unreadable(err error) bool {
-	for _, passing := range []error{snap.ErrChanged, context.Canceled, context.DeadlineExceeded, unix.ENOSPC, unix.EDQUOT} {
-		if errors.Is(err, passing) {
-			return false
-		}
-	}
-	switch errs.KindOf(err) {
-	case errs.Invalid, errs.NotFound, errs.Conflict, errs.Corrupt, errs.Unsupported, errs.Unavailable, errs.Failed:
-		return true
-	}
-	return false
 }
 
 // salvageable reports whether err is the failed capture of a layer whose bytes can be

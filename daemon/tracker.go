@@ -572,7 +572,7 @@ func (t *tracker) captureAt(ctx context.Context, o *openTurn, start snap.Mark) (
 	if err := t.d.opt.Failpoint.At("capture turn"); err != nil {
 		return store.Checkpoint{}, err
 	}
-	ids, made := announced(t.a, []layer{{name: snap.Files, prefix: "fs-"}})
+	ids, made := announced(t.a, []layer{{name: snap.Files}})
 	if err := t.d.store.PutDisposals(ctx, made...); err != nil {
 		return store.Checkpoint{}, err
 	}

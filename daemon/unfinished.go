@@ -33,7 +33,7 @@ type unfinished struct {
 // owed reports whether anything about the app is unfinished, and whether the first
 // try at it need not wait. The caller holds a.mu.
 func (a *app) owed() (owed, atOnce bool) {
-	held := len(a.heldWords()) > 0
+	held := len(a.now.Load().heldWords()) > 0
 	atOnce = a.broken == nil && len(a.rest.left) == 0 && !held
 	return held || !a.settled || a.broken != nil || a.rest.down || a.rest.owed || a.rest.unlooked || len(a.rest.left) > 0 || a.lags(), atOnce
 }
@@ -138,7 +138,7 @@ func (d *Daemon) finishNow(ctx context.Context, a *app) error {
 	err = d.rise(ctx, a)
 	left := d.leftovers(ctx, a)
 	if err != nil {
-		left = append(left, "the app could not be started: "+withHint(err))
+		left = append(left, "the app could not be started: "+errs.Words(err))
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -182,7 +182,7 @@ func (d *Daemon) leftovers(ctx context.Context, a *app) (left []string) {
 		}
 		words, err := r.Leftovers(ctx)
 		if err != nil {
-			words = append(words, withHint(err))
+			words = append(words, errs.Words(err))
 		}
 		for _, w := range words {
 			left = append(left, string(l.name)+": "+w)
@@ -249,11 +249,11 @@ func (a *app) oweStart(err error) {
 func (a *app) unfinishedWords() (list []string) {
 	const again = "; mulligand tries again by itself, until it works"
 	if a.broken != nil {
-		list = append(list, withHint(a.broken)+again)
+		list = append(list, errs.Words(a.broken)+again)
 	} else if a.rest.down && len(a.rest.left) == 0 {
 		list = append(list, "the app is not started yet; mulligand keeps trying")
 	}
-	for _, w := range append(a.heldWords(), a.rest.left...) {
+	for _, w := range append(a.now.Load().heldWords(), a.rest.left...) {
 		list = append(list, w+again)
 	}
 	return list
@@ -279,12 +279,4 @@ func (a *app) news(err error) bool {
 	}
 	a.rest.told = err.Error()
 	return true
-}
-
-// withHint is an error with what to do about it.
-func withHint(err error) string {
-	if hint := errs.HintOf(err); hint != "" {
-		return err.Error() + "; " + hint
-	}
-	return err.Error()
 }

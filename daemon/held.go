@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"slices"
 
@@ -83,26 +82,6 @@ func (s *setup) keepHeld(old *setup) {
 	}
 }
 
-// rebind has the app's layers use these drivers, in the order of the layers.
-func (a *app) rebind(drivers []snap.Driver) {
-	next := *a.now.Load()
-	next.layers = append([]layer(nil), next.layers...)
-	for i, driver := range drivers {
-		next.layers[i].driver = driver
-	}
-	a.now.Store(&next)
-}
-
-// heldWords says which layers are held up, and why.
-func (a *app) heldWords() (list []string) {
-	for _, l := range a.layers() {
-		if h, ok := l.driver.(*heldUp); ok {
-			list = append(list, fmt.Sprintf("%s cannot be used yet: %s", l.name, withHint(h.why)))
-		}
-	}
-	return list
-}
-
 // unreached returns why the domain of the app cannot be reached; nil where it can, or there
 // is none.
 func (s *setup) unreached() error {
@@ -112,46 +91,4 @@ func (s *setup) unreached() error {
 		}
 	}
 	return nil
-}
-
-// reachAgain sets the app up anew where its domain could not be reached, and can be now. The
-// caller holds the app, which is settled. It returns an error only where the app could not be
-// settled again.
-func (d *Daemon) reachAgain(ctx context.Context, a *app) error {
-	var drivers []snap.Driver
-	again, was := false, a.now.Load().unreached()
-	if was == nil {
-		return nil
-	}
-	for _, l := range a.layers() {
-		driver := l.driver
-		if h, ok := driver.(*heldUp); ok && h.reach != nil {
-			err := h.reach(ctx)
-			again = again || err == nil
-			if err != nil {
-				driver = &heldUp{Driver: h.Driver, why: err, reach: h.reach}
-			}
-		}
-		drivers = append(drivers, driver)
-	}
-	if !again {
-		a.rebind(drivers)
-		return nil
-	}
-	a.mu.Lock()
-	a.settled = false
-	a.mu.Unlock()
-	return d.settle(ctx, a)
-}
-
-// sweepHeld sweeps the app again where a layer is held up. The caller holds the app, which
-// is settled.
-func (d *Daemon) sweepHeld(ctx context.Context, a *app) error {
-	if len(a.heldWords()) == 0 {
-		return nil
-	}
-	if err := d.reachAgain(ctx, a); err != nil {
-		return err
-	}
-	return d.sweep(ctx, a, nil)
 }
