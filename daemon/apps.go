@@ -13,6 +13,7 @@ import (
 
 	"mulligan/appfile"
 	"mulligan/daemon/accounts"
+	"mulligan/daemon/events"
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -107,7 +108,7 @@ func (d *Daemon) AddApp(ctx context.Context, who ipc.Caller, spec ipc.App) (ipc.
 		a.letGo()
 		return ipc.App{}, errs.Wrap(errs.Failed, op, err)
 	}
-	d.audit(ctx, a.rec(), who, "register", a.rec().Slug, "", nil, withoutSecrets(a.rec().App))
+	d.WriteAudit(ctx, a.rec(), who, "register", a.rec().Slug, "", nil, withoutSecrets(a.rec().App))
 	v := noted(a.view(ctx), notes)
 	v.Gaps = a.gaps(ctx)
 	return v, nil
@@ -211,7 +212,7 @@ func (d *Daemon) unrecord(ctx context.Context, a *app) error {
 	if err != nil || len(cps) > 0 {
 		return errs.Also(err, d.store.RemoveApp(ctx, id, d.opt.Now()))
 	}
-	entry := d.entry(a.rec(), accounts.Self(), "purge", a.rec().Slug, "its registration failed", nil, nil)
+	entry := d.Entry(a.rec(), accounts.Self(), "purge", a.rec().Slug, "its registration failed", nil, nil)
 	if err := d.store.PurgeApp(ctx, id, &entry); err != nil {
 		return err
 	}
@@ -246,7 +247,7 @@ func (d *Daemon) SetApp(ctx context.Context, who ipc.Caller, ref string, ch ipc.
 	apply(&rec.App, ch)
 	notes, err := d.change(ctx, who, a, rec)
 	if err == nil {
-		d.audit(ctx, a.rec(), who, "set", rec.Slug, "", nil, withoutSecrets(a.rec().App))
+		d.WriteAudit(ctx, a.rec(), who, "set", rec.Slug, "", nil, withoutSecrets(a.rec().App))
 	}
 	release()
 	if err != nil {
@@ -411,7 +412,7 @@ func (d *Daemon) remove(ctx context.Context, who ipc.Caller, a *app, purge bool)
 			return err
 		}
 		d.disown(a)
-		d.audit(ctx, a.rec(), who, "remove", a.rec().Slug, "", nil, nil)
+		d.WriteAudit(ctx, a.rec(), who, "remove", a.rec().Slug, "", nil, nil)
 		d.closeDrivers(a)
 		return nil
 	}
@@ -419,11 +420,11 @@ func (d *Daemon) remove(ctx context.Context, who ipc.Caller, a *app, purge bool)
 	if err != nil {
 		return err
 	}
-	entry := d.entry(a.rec(), who, "purge", a.rec().Slug, "", nil, nil)
+	entry := d.Entry(a.rec(), who, "purge", a.rec().Slug, "", nil, nil)
 	if err := d.store.PurgeApp(ctx, a.rec().ID, &entry); err != nil {
 		return err
 	}
-	d.operations.WithLabelValues(entry.Action, resultOf(nil)).Inc()
+	d.Operations.WithLabelValues(entry.Action, events.ResultOf(nil)).Inc()
 	d.disown(a)
 	d.store.WasDisposed(store.Disposal{Kind: store.DisposeApp, ID: string(a.rec().ID), AppID: a.rec().ID})
 	for _, cp := range cps {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"mulligan/daemon/events"
 	"mulligan/daemon/retention"
 	"mulligan/daemon/store"
 	"mulligan/errs"
@@ -247,11 +248,11 @@ func (d *Daemon) Pin(ctx context.Context, who ipc.Caller, ref string, id ipc.Che
 	if err := d.store.SetPinned(ctx, a.rec().ID, id, pinned); err != nil {
 		return ipc.Checkpoint{}, err
 	}
-	d.audit(ctx, a.rec(), who, action, string(id), "", nil, nil)
+	d.WriteAudit(ctx, a.rec(), who, action, string(id), "", nil, nil)
 	cp.Pinned = pinned
 	shown, err := d.show(ctx, a, cp)
 	if err == nil {
-		d.publish(a.rec().ID, "checkpoint", shown)
+		d.Publish(a.rec().ID, "checkpoint", shown)
 	}
 	return shown, err
 }
@@ -298,11 +299,11 @@ func (d *Daemon) Delete(ctx context.Context, who ipc.Caller, ref string, id ipc.
 	defer release()
 	cp, err := d.store.Checkpoint(ctx, a.rec().ID, id)
 	if err == nil {
-		entry := d.entry(a.rec(), who, "delete", string(id), "", nil, nil)
+		entry := d.Entry(a.rec(), who, "delete", string(id), "", nil, nil)
 		err = d.deleteCheckpoints(ctx, a, &entry, cp)
 	}
 	if err != nil {
-		d.audit(ctx, a.rec(), who, "delete", string(id), "", err, nil)
+		d.WriteAudit(ctx, a.rec(), who, "delete", string(id), "", err, nil)
 	}
 	return errs.Wrap(errs.Failed, op, err)
 }
@@ -320,10 +321,10 @@ func (d *Daemon) deleteCheckpoints(ctx context.Context, a *app, entry *ipc.Audit
 	if err := d.store.DeleteCheckpoints(ctx, entry, ids...); err != nil {
 		return err
 	}
-	d.operations.WithLabelValues(entry.Action, resultOf(nil)).Inc()
+	d.Operations.WithLabelValues(entry.Action, events.ResultOf(nil)).Inc()
 	d.dropSizes(a)
 	if len(ids) > 0 {
-		d.publish(a.rec().ID, "deleted", ids)
+		d.Publish(a.rec().ID, "deleted", ids)
 	}
 	if err := d.opt.Failpoint.At("drop snapshots"); err != nil {
 		return err
@@ -349,7 +350,7 @@ func (d *Daemon) Prune(ctx context.Context, who ipc.Caller, ref string, dryRun b
 	defer release()
 	res, err := d.prune(ctx, a, who, dryRun)
 	if !dryRun && (err != nil || len(res.Deleted) == 0) {
-		d.audit(ctx, a.rec(), who, "prune", "", "", err, res)
+		d.WriteAudit(ctx, a.rec(), who, "prune", "", "", err, res)
 	}
 	return res, errs.Wrap(errs.Failed, op, err)
 }
@@ -360,7 +361,7 @@ func (d *Daemon) pruneAfter(ctx context.Context, a *app, who ipc.Caller, protect
 	res, err := d.prune(ctx, a, who, false, protected...)
 	if err != nil {
 		d.opt.Log.Error("pruning failed", "app", a.rec().Slug, "err", err)
-		d.audit(ctx, a.rec(), who, "prune", "", "", err, res)
+		d.WriteAudit(ctx, a.rec(), who, "prune", "", "", err, res)
 	}
 }
 
@@ -390,7 +391,7 @@ func (d *Daemon) prune(ctx context.Context, a *app, who ipc.Caller, dryRun bool,
 		return res, nil
 	}
 	if len(drop) > 0 {
-		entry := d.entry(a.rec(), who, "prune", "", "", nil, res)
+		entry := d.Entry(a.rec(), who, "prune", "", "", nil, res)
 		if err := d.deleteCheckpoints(ctx, a, &entry, drop...); err != nil {
 			return res, err
 		}

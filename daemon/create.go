@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"mulligan/daemon/events"
 	"mulligan/daemon/gitref"
 	"mulligan/daemon/records"
 	"mulligan/daemon/store"
@@ -51,11 +52,11 @@ func (d *Daemon) Create(ctx context.Context, who ipc.Caller, ref string, req ipc
 	defer release()
 
 	cp, err := d.create(ctx, a, req)
-	d.audit(ctx, a.rec(), who, "create", string(cp.ID), "", err, nil)
+	d.WriteAudit(ctx, a.rec(), who, "create", string(cp.ID), "", err, nil)
 	if cp.ID == "" {
 		return ipc.Checkpoint{}, errs.Wrap(errs.Failed, op, err)
 	}
-	d.publish(a.rec().ID, "checkpoint", cp.Checkpoint)
+	d.Publish(a.rec().ID, "checkpoint", cp.Checkpoint)
 	d.pruneAfter(ctx, a, who, cp.ID)
 	if err != nil { // the checkpoint stands, the app does not
 		return cp.Checkpoint, errs.Wrap(errs.Failed, op, err)
@@ -269,7 +270,7 @@ func (d *Daemon) captureLayerAs(ctx context.Context, l layer, id snap.SnapshotID
 	if err != nil && how.salvage && unreadable(err) {
 		s, err = salvage(ctx, l, req, err)
 	}
-	d.captures.WithLabelValues(l.family, resultOf(err)).Observe(since(began))
+	d.Captures.WithLabelValues(l.family, events.ResultOf(err)).Observe(events.Since(began))
 	if err != nil { // what it may have left is dropped at the next start
 		return store.Snapshot{}, nil, err
 	}

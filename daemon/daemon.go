@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"mulligan/daemon/accounts"
+	"mulligan/daemon/events"
 	"mulligan/daemon/gate"
 	"mulligan/daemon/records"
 	"mulligan/daemon/settings"
@@ -35,7 +36,7 @@ type Daemon struct {
 	opt     *Options
 	store   *records.Records
 	started time.Time
-	*Events
+	*events.Events
 	gate    *gate.Gate
 	callers accounts.Callers
 	files   appFiles
@@ -71,8 +72,8 @@ func Open(ctx context.Context, opt Options) (*Daemon, error) {
 	}
 	d.run, d.stop = context.WithCancel(context.WithoutCancel(ctx))
 	d.Binder = newBinder(&opt, d.Owners, recs.Contents, d.records)
-	d.Events = newEvents(&opt, recs)
-	d.registry.MustRegister(present{d})
+	d.Events = events.New(&opt, recs)
+	d.Registry.MustRegister(present{d})
 	d.gate = d.newGate()
 	if err := d.load(ctx); err != nil {
 		return nil, errs.Also(err, d.Close(ctx))
@@ -145,7 +146,7 @@ func (d *Daemon) Close(ctx context.Context) error {
 	d.closed = true
 	d.mu.Unlock()
 	d.stop()
-	d.closeFeed()
+	d.CloseFeed()
 	for _, a := range d.all() {
 		d.stopTracker(a)
 	}

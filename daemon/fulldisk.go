@@ -162,7 +162,7 @@ func (d *Daemon) discard(ctx context.Context, who ipc.Caller, a *app, id ipc.Che
 	}
 	for _, p := range req.Discard {
 		err := atParent(root, path.Clean(p), func(dir int, base string) error { return unix.Unlinkat(dir, base, 0) })
-		d.audit(ctx, a.rec(), who, "discard", string(aimed), fmt.Sprintf("%.512q was deleted for good, to make room", p), err, nil)
+		d.WriteAudit(ctx, a.rec(), who, "discard", string(aimed), fmt.Sprintf("%.512q was deleted for good, to make room", p), err, nil)
 		if err != nil {
 			return errs.Wrap(errs.Failed, "delete "+p, err)
 		}

@@ -53,7 +53,7 @@ func (d *Daemon) sweepAndRecover(ctx context.Context, a *app) error {
 	for _, op := range left {
 		word, err := d.recoverOperation(ctx, a, op)
 		if a.news(err) { // it may be the same for hours
-			d.audit(ctx, a.rec(), accounts.Self(), "recover", string(op.ID), "", err, map[string]string{"outcome": word})
+			d.WriteAudit(ctx, a.rec(), accounts.Self(), "recover", string(op.ID), "", err, map[string]string{"outcome": word})
 		}
 		if err != nil {
 			return errs.Wrap(errs.Failed, "recover "+op.Kind, err)
@@ -225,7 +225,7 @@ func (r *rollback) maxListed() int {
 // auditRecovered writes down what was finished.
 func (r *rollback) auditRecovered(ctx context.Context, err error) {
 	if r.plan.Revert == "" {
-		r.d.audit(ctx, r.a.rec(), accounts.Self(), kindRollback, string(r.plan.Target), r.plan.Reason, err, r.receipt(ctx, err))
+		r.d.WriteAudit(ctx, r.a.rec(), accounts.Self(), kindRollback, string(r.plan.Target), r.plan.Reason, err, r.receipt(ctx, err))
 		return
 	}
 	safety := r.d.showOrBare(ctx, r.a, r.safety)
@@ -233,7 +233,7 @@ func (r *rollback) auditRecovered(ctx context.Context, err error) {
 	for _, c := range r.parts[0].list {
 		res.RestoredPaths = append(res.RestoredPaths, c.Path)
 	}
-	r.d.audit(ctx, r.a.rec(), accounts.Self(), kindRevert, r.plan.Revert, r.plan.Reason, err, res)
+	r.d.WriteAudit(ctx, r.a.rec(), accounts.Self(), kindRevert, r.plan.Revert, r.plan.Reason, err, res)
 }
 
 // resume picks up the checkpoints and the switches of the plan.

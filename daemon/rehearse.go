@@ -288,7 +288,7 @@ func (d *Daemon) noteRehearsal(ctx context.Context, a *app, o outcome) error {
 	if o.Problem != "" {
 		d.opt.Log.Warn("a checkpoint cannot be restored", "app", a.rec().Slug, "checkpoint", o.cp, "layer", o.layer, "err", o.Problem)
 	}
-	d.publish(a.rec().ID, "checkpoint", public(cp))
+	d.Publish(a.rec().ID, "checkpoint", public(cp))
 	return nil
 }
 

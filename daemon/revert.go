@@ -54,12 +54,12 @@ func (d *Daemon) Revert(ctx context.Context, who ipc.Caller, ref string, req ipc
 	res, err := v.run(ctx, accounts.Actor(who))
 	err = errs.Wrap(errs.Failed, op, err)
 	if !req.DryRun {
-		d.audit(ctx, a.rec(), who, "revert", target(req), req.Reason, err, res)
+		d.WriteAudit(ctx, a.rec(), who, "revert", target(req), req.Reason, err, res)
 	}
 	if err != nil {
 		return ipc.RevertResult{}, err
 	}
-	d.publish(a.rec().ID, "revert", res)
+	d.Publish(a.rec().ID, "revert", res)
 	if res.SafetyCheckpoint != nil {
 		d.pruneAfter(ctx, a, who, res.SafetyCheckpoint.ID)
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"mulligan/daemon/accounts"
+	"mulligan/daemon/events"
 	"mulligan/daemon/records"
 	"mulligan/daemon/store"
 	"mulligan/errs"
@@ -138,7 +139,7 @@ func (d *Daemon) Rollback(ctx context.Context, who ipc.Caller, ref string, id ip
 	}
 	if err != nil {
 		if !req.DryRun {
-			d.audit(ctx, a.rec(), who, "rollback", string(id), req.Reason, err, nil)
+			d.WriteAudit(ctx, a.rec(), who, "rollback", string(id), req.Reason, err, nil)
 		}
 		return ipc.RollbackResult{}, errs.Wrap(errs.Failed, op, err)
 	}
@@ -156,7 +157,7 @@ func (d *Daemon) Rollback(ctx context.Context, who ipc.Caller, ref string, id ip
 		err = r.spareOthers(ctx)
 	}
 	if err != nil {
-		d.audit(ctx, a.rec(), who, "rollback", string(id), req.Reason, err, nil)
+		d.WriteAudit(ctx, a.rec(), who, "rollback", string(id), req.Reason, err, nil)
 		return ipc.RollbackResult{}, errs.Wrap(errs.Failed, op, err)
 	}
 	if req.DryRun {
@@ -169,9 +170,9 @@ func (d *Daemon) Rollback(ctx context.Context, who ipc.Caller, ref string, id ip
 		r.word(ctx)
 	}
 	res := r.receipt(ctx, err)
-	d.audit(ctx, a.rec(), who, "rollback", string(id), req.Reason, err, res)
-	res.EvidenceAnchors = append(res.EvidenceAnchors, d.auditNumber(ctx, a.rec().ID)...)
-	d.publish(a.rec().ID, "rollback", res)
+	d.WriteAudit(ctx, a.rec(), who, "rollback", string(id), req.Reason, err, res)
+	res.EvidenceAnchors = append(res.EvidenceAnchors, d.AuditNumber(ctx, a.rec().ID)...)
+	d.Publish(a.rec().ID, "rollback", res)
 	if r.safety.ID != "" { // else there is none more than before
 		d.pruneAfter(ctx, a, who, r.target.ID, r.safety.ID)
 	}
@@ -448,7 +449,7 @@ func (r *rollback) stage(ctx context.Context, name ipc.StageName, do func(contex
 	case err != nil:
 		s.Status, s.Notes = ipc.StageFailed, err.Error()
 	}
-	r.d.stages.WithLabelValues(string(name), string(s.Status)).Observe(since(began))
+	r.d.Stages.WithLabelValues(string(name), string(s.Status)).Observe(events.Since(began))
 	r.stages = append(r.stages, s)
 	r.tell(s)
 	return err
@@ -458,7 +459,7 @@ func (r *rollback) tell(s ipc.Stage) {
 	if r.notify != nil {
 		r.notify(s)
 	}
-	r.d.publish(r.a.rec().ID, "stage", s)
+	r.d.Publish(r.a.rec().ID, "stage", s)
 }
 
 // writePlan makes the plan durable, with a new phase.
@@ -830,7 +831,7 @@ func (r *rollback) switchParts(ctx context.Context, dbs bool) (string, error) {
 		}
 		began := time.Now()
 		note, err := r.switchPart(ctx, p)
-		r.d.restores.WithLabelValues(p.family, resultOf(err)).Observe(since(began))
+		r.d.Restores.WithLabelValues(p.family, events.ResultOf(err)).Observe(events.Since(began))
 		if err != nil {
 			return "", err
 		}
@@ -1004,7 +1005,7 @@ func (r *rollback) dropSafety(ctx context.Context) {
 	if r.safety.ID == "" || !r.safety.CalledOff {
 		return
 	}
-	entry := r.d.entry(r.a.rec(), accounts.Self(), "delete", string(r.safety.ID), "its rollback changed nothing", nil, nil)
+	entry := r.d.Entry(r.a.rec(), accounts.Self(), "delete", string(r.safety.ID), "its rollback changed nothing", nil, nil)
 	if err := r.d.deleteCheckpoints(ctx, r.a, &entry, r.safety); err != nil {
 		r.d.opt.Log.Warn("the safety checkpoint of a rollback that was called off stays", "app", r.a.rec().Slug, "checkpoint", r.safety.ID, "err", err)
 		return

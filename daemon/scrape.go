@@ -82,6 +82,6 @@ func (d *Daemon) getMetrics(w http.ResponseWriter, r *http.Request, who ipc.Call
 		return errs.New(errs.Denied, "show metrics", "metrics cover all apps, and only root may see those").
 			WithHint("ask an administrator for a token: mulligan token add --scope metrics")
 	}
-	promhttp.HandlerFor(d.registry, promhttp.HandlerOpts{}).ServeHTTP(w, r)
+	promhttp.HandlerFor(d.Registry, promhttp.HandlerOpts{}).ServeHTTP(w, r)
 	return nil
 }

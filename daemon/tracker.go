@@ -561,7 +561,7 @@ func (t *tracker) checkpoint(ctx context.Context, o *openTurn) error {
 	if err := t.d.store.PutTurn(ctx, &rec); err != nil {
 		return err
 	}
-	t.d.publish(t.a.rec().ID, "checkpoint", public(cp))
+	t.d.Publish(t.a.rec().ID, "checkpoint", public(cp))
 	t.d.pruneAfter(ctx, t.a, accounts.Self(), cp.ID)
 	return nil
 }
@@ -646,7 +646,7 @@ func (t *tracker) endAt(ctx context.Context, o *openTurn, mark snap.Mark) (store
 	if err := t.d.endCalls(ctx, rec); err != nil {
 		return rec, err
 	}
-	t.d.publish(t.a.rec().ID, "turn", shownTurn(rec))
+	t.d.Publish(t.a.rec().ID, "turn", shownTurn(rec))
 	return rec, t.dropUnused(ctx, unused)
 }
 
