@@ -16,6 +16,7 @@ import (
 
 	"mulligan/appfile"
 	"mulligan/daemon/accounts"
+	"mulligan/daemon/layer"
 	"mulligan/daemon/records"
 	"mulligan/daemon/store"
 	"mulligan/errs"
@@ -180,7 +181,7 @@ func (d *Daemon) checkUnit(ctx context.Context, who ipc.Caller, spec *ipc.App) e
 		return err
 	}
 	spec.Unit = name
-	m, err := d.systemd(ctx)
+	m, err := d.Systemd(ctx)
 	if err != nil {
 		return err
 	}
@@ -200,7 +201,7 @@ func (d *Daemon) defaultUnit(ctx context.Context, root bool, spec *ipc.App) {
 	if !root {
 		return
 	}
-	m, err := d.systemd(ctx)
+	m, err := d.Systemd(ctx)
 	if err != nil {
 		return
 	}
@@ -215,7 +216,7 @@ func (d *Daemon) defaultUnit(ctx context.Context, root bool, spec *ipc.App) {
 // root may have named that.
 func (d *Daemon) checkParts(ctx context.Context, who ipc.Caller, spec, before ipc.App) error {
 	for _, db := range spec.Databases {
-		known := func(k ipc.Database) bool { return asAsked(k) == asAsked(db) }
+		known := func(k ipc.Database) bool { return layer.AsAsked(k) == layer.AsAsked(db) }
 		if slices.ContainsFunc(before.Databases, known) {
 			continue
 		}
@@ -272,7 +273,7 @@ func (d *Daemon) checkDatabase(ctx context.Context, who ipc.Caller, spec ipc.App
 	}
 	inside := false
 	if db.Driver == "sqlite" {
-		dir, _ := placeOf(spec.Workspace, db.DSN)
+		dir, _ := layer.PlaceOf(spec.Workspace, db.DSN)
 		inside = dir == spec.Workspace
 	}
 	if who.Guest != "" && !inside {
@@ -281,7 +282,7 @@ func (d *Daemon) checkDatabase(ctx context.Context, who ipc.Caller, spec ipc.App
 	if db.Driver != "sqlite" || inside {
 		return nil // what lies in the workspace is judged when it is opened
 	}
-	dir, _ := placeOf(spec.Workspace, db.DSN)
+	dir, _ := layer.PlaceOf(spec.Workspace, db.DSN)
 	f, err := openFolder.Call(ctx, d.CallerAccount(who).User(), dir)
 	if err != nil || f.Path != dir || f.UID != who.UID || within(d.opt.StateDir, dir) {
 		return errs.New(errs.Denied, "", "database %q lies in a folder that is not yours, or is reached by a link", db.Name).
@@ -293,7 +294,7 @@ func (d *Daemon) checkDatabase(ctx context.Context, who ipc.Caller, spec ipc.App
 // namedByRoot reports whether root said what an app consists of, its databases
 // above all, now that who makes rec of old.
 func (d *Daemon) namedByRoot(who ipc.Caller, rec, old store.App) bool {
-	same := slices.EqualFunc(rec.Databases, old.Databases, func(x, y ipc.Database) bool { return asAsked(x) == asAsked(y) })
+	same := slices.EqualFunc(rec.Databases, old.Databases, func(x, y ipc.Database) bool { return layer.AsAsked(x) == layer.AsAsked(y) })
 	if d.Administers(who) {
 		return old.ByRoot || !same
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"mulligan/daemon/accounts"
+	"mulligan/daemon/layer"
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -19,7 +20,7 @@ import (
 
 // app is a registered app at run time.
 type app struct {
-	now atomic.Pointer[setup] // replaced as a whole
+	now atomic.Pointer[layer.Setup] // replaced as a whole
 
 	asleep    atomic.Bool // it was not started, or stopped, for its owner is not who it was
 	recovered []string    // what start-up finished or undid; guarded by Daemon.mu
@@ -47,21 +48,21 @@ type app struct {
 
 func newApp(rec store.App) *app {
 	a := &app{rest: unfinished{poke: make(chan struct{}, 1)}, rehearsals: rehearsals{due: true}}
-	a.now.Store(&setup{rec: rec})
+	a.now.Store(&layer.Setup{Rec: rec})
 	return a
 }
 
-func (a *app) rec() store.App     { return a.now.Load().rec }
-func (a *app) unit() systemd.Unit { return a.now.Load().unit }
-func (a *app) layers() []layer    { return a.now.Load().layers }
+func (a *app) rec() store.App        { return a.now.Load().Rec }
+func (a *app) unit() systemd.Unit    { return a.now.Load().Unit }
+func (a *app) layers() []layer.Layer { return a.now.Load().Layers }
 
-func (a *app) layer(name snap.Layer) (layer, bool) { return a.now.Load().layer(name) }
-func (a *app) hostPart() systemd.Unit              { return a.now.Load().hostPart() }
+func (a *app) layer(name snap.Layer) (layer.Layer, bool) { return a.now.Load().Layer(name) }
+func (a *app) hostPart() systemd.Unit                    { return a.now.Load().HostPart() }
 
 // closeDrivers closes what the present drivers hold open, before others take their place.
 func (d *Daemon) closeDrivers(a *app) {
 	a.awaitRehearsal()
-	if err := a.now.Load().close(); err != nil {
+	if err := a.now.Load().Close(); err != nil {
 		d.opt.Log.Warn("a driver did not close", "app", a.rec().Slug, "err", err)
 	}
 }
@@ -70,9 +71,9 @@ func (d *Daemon) closeDrivers(a *app) {
 // done all of its work: one app's trouble is not another's.
 func (d *Daemon) open(ctx context.Context, a *app) error {
 	d.closeDrivers(a)
-	next, err := d.setUp(ctx, a.rec())
+	next, err := d.SetUp(ctx, a.rec())
 	if err == nil {
-		next.keepHeld(a.now.Load())
+		next.KeepHeld(a.now.Load())
 		a.now.Store(next)
 	}
 	if err != nil {
@@ -231,7 +232,7 @@ func (a *app) view(ctx context.Context) ipc.App {
 	v.Busy = a.holder
 	a.mu.Unlock()
 	for _, l := range a.layers() {
-		v.Covers = append(v.Covers, fmt.Sprintf("%s (%s)", l.name, l.about))
+		v.Covers = append(v.Covers, fmt.Sprintf("%s (%s)", l.Name, l.About))
 	}
 	if t := a.tracking(); t != nil {
 		v.Following = t.state()

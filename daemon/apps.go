@@ -14,6 +14,7 @@ import (
 	"mulligan/appfile"
 	"mulligan/daemon/accounts"
 	"mulligan/daemon/events"
+	"mulligan/daemon/layer"
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -167,23 +168,23 @@ func (d *Daemon) disown(a *app) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.apps, a.rec().ID)
-	d.domains.drop(a.rec().ID)
+	d.Domains.Drop(a.rec().ID)
 }
 
 // bringUp opens a new app's drivers, records it, and starts what the daemon
 // supervises. The notes say what that changed elsewhere.
 func (d *Daemon) bringUp(ctx context.Context, a *app) (notes []string, err error) {
 	rec := a.rec()
-	if err := os.MkdirAll(d.stateDir(rec.ID), 0o700); err != nil {
+	if err := os.MkdirAll(d.StateDir(rec.ID), 0o700); err != nil {
 		return nil, err
 	}
-	notes, err = d.chooseModes(ctx, &rec, nil)
-	a.now.Store(&setup{rec: rec})
+	notes, err = d.ChooseModes(ctx, &rec, nil)
+	a.now.Store(&layer.Setup{Rec: rec})
 	if err == nil {
 		err = d.settle(ctx, a)
 	}
 	if err == nil {
-		err = a.now.Load().unreached()
+		err = a.now.Load().Unreached()
 	}
 	if err == nil { // before the command runs, which nobody would know of after a crash
 		err = d.store.PutApp(ctx, rec)
@@ -194,7 +195,7 @@ func (d *Daemon) bringUp(ctx context.Context, a *app) (notes []string, err error
 		}
 	}
 	if err != nil {
-		_, e := d.release(ctx, a.now.Load(), rec, nil)
+		_, e := d.Release(ctx, a.now.Load(), rec, nil)
 		d.closeDrivers(a)
 		return nil, errs.Also(err, e)
 	}
@@ -304,17 +305,17 @@ func (d *Daemon) change(ctx context.Context, who ipc.Caller, a *app, rec store.A
 	}
 	rec.ByRoot = d.namedByRoot(who, rec, a.rec())
 	old := a.rec()
-	notes, err = d.chooseModes(ctx, &rec, old.Databases)
+	notes, err = d.ChooseModes(ctx, &rec, old.Databases)
 	if err == nil {
 		var more []string
-		more, err = d.release(ctx, a.now.Load(), old, rec.Databases)
+		more, err = d.Release(ctx, a.now.Load(), old, rec.Databases)
 		notes = append(notes, more...)
 	}
 	if err == nil {
 		err = d.enforce(ctx, a, rec)
 	}
 	if err != nil {
-		_, e := d.release(ctx, a.now.Load(), rec, old.Databases)
+		_, e := d.Release(ctx, a.now.Load(), rec, old.Databases)
 		return nil, errs.Also(err, e)
 	}
 	return notes, nil
@@ -330,10 +331,10 @@ func (d *Daemon) enforce(ctx context.Context, a *app, rec store.App) error {
 		}
 	}
 	d.closeDrivers(a)
-	next, err := d.setUp(ctx, rec)
+	next, err := d.SetUp(ctx, rec)
 	if err == nil && (rec.Domain != a.rec().Domain || rec.URI != a.rec().URI) {
-		if err = next.unreached(); err != nil {
-			err = errs.Also(err, next.close())
+		if err = next.Unreached(); err != nil {
+			err = errs.Also(err, next.Close())
 		}
 	}
 	if err == nil {
@@ -344,8 +345,8 @@ func (d *Daemon) enforce(ctx context.Context, a *app, rec store.App) error {
 		d.startTracker(ctx, a)
 		return errs.Also(err, d.startCommand(ctx, a, rerun))
 	}
-	next.adopt(a.now.Load())
-	next.keepHeld(a.now.Load())
+	next.Adopt(a.now.Load())
+	next.KeepHeld(a.now.Load())
 	a.now.Store(next)
 	d.startTracker(ctx, a)
 	return d.startCommand(ctx, a, rerun)
@@ -391,11 +392,11 @@ func (d *Daemon) RemoveApp(ctx context.Context, who ipc.Caller, ref string, purg
 
 func (d *Daemon) remove(ctx context.Context, who ipc.Caller, a *app, purge bool) error {
 	if purge {
-		if err := d.foldDisks(ctx, a.now.Load(), true); err != nil {
+		if err := d.FoldDisks(ctx, a.now.Load(), true); err != nil {
 			return err
 		}
 	}
-	if _, err := d.release(ctx, a.now.Load(), a.rec(), nil); err != nil {
+	if _, err := d.Release(ctx, a.now.Load(), a.rec(), nil); err != nil {
 		return err
 	}
 	d.stopTracker(a)
@@ -433,12 +434,12 @@ func (d *Daemon) remove(ctx context.Context, who ipc.Caller, a *app, purge bool)
 			return err
 		}
 	}
-	folded := d.foldDisks(ctx, a.now.Load(), false)
+	folded := d.FoldDisks(ctx, a.now.Load(), false)
 	d.closeDrivers(a)
-	if err := d.purgeStores(a.rec().ID); err != nil {
+	if err := d.PurgeStores(a.rec().ID); err != nil {
 		return err
 	}
-	err = os.RemoveAll(d.stateDir(a.rec().ID))
+	err = os.RemoveAll(d.StateDir(a.rec().ID))
 	if folded != nil {
 		err = errs.Also(errs.Wrap(errs.Failed, "the app is removed, and its domain's disks stay a chain of images", folded), err)
 	}

@@ -80,12 +80,12 @@ func (a *app) measure(ctx context.Context, before snap.Mark, cps ...store.Checkp
 	for _, l := range a.layers() {
 		var ids []snap.SnapshotID
 		for _, cp := range cps {
-			if s, ok := cp.Snapshot(l.name); ok {
+			if s, ok := cp.Snapshot(l.Name); ok {
 				ids = append(ids, s.ID)
 			}
 		}
-		size := l.driver.Size
-		if j, ok := l.driver.(snap.Journal); ok && before != "" {
+		size := l.Driver.Size
+		if j, ok := l.Driver.(snap.Journal); ok && before != "" {
 			size = func(ctx context.Context, ids ...snap.SnapshotID) (int64, error) {
 				return j.TrimSize(ctx, before, ids...)
 			}
@@ -94,9 +94,9 @@ func (a *app) measure(ctx context.Context, before snap.Mark, cps ...store.Checkp
 		}
 		n, err := size(ctx, ids...)
 		if isDamage(err) {
-			missing = fmt.Sprintf("%s: %v", l.name, err)
+			missing = fmt.Sprintf("%s: %v", l.Name, err)
 			n, err = size(ctx, slices.DeleteFunc(ids, func(id snap.SnapshotID) bool {
-				_, err := l.driver.Size(ctx, id)
+				_, err := l.Driver.Size(ctx, id)
 				return isDamage(err)
 			})...)
 		}
@@ -271,7 +271,7 @@ func (d *Daemon) Verify(ctx context.Context, who ipc.Caller, ref string, id ipc.
 			res.Warnings = append(res.Warnings, fmt.Sprintf("the app no longer has %s: what is stored of it was not checked", s.Layer))
 			continue
 		}
-		err := l.driver.Verify(ctx, s.ID, depth)
+		err := l.Driver.Verify(ctx, s.ID, depth)
 		if err == nil {
 			continue
 		}

@@ -32,7 +32,7 @@ func (d *Daemon) checkDomain(who ipc.Caller, id ipc.AppID, spec ipc.App) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, other := range d.apps {
-		if rec := other.rec(); rec.ID != id && rec.Domain == spec.Domain && d.libvirtURI(rec) == d.libvirtURI(store.App{App: spec}) {
+		if rec := other.rec(); rec.ID != id && rec.Domain == spec.Domain && d.LibvirtURI(rec) == d.LibvirtURI(store.App{App: spec}) {
 			return errs.New(errs.Conflict, "", "domain %s belongs to another app", spec.Domain).WithHint("a domain has one app: mulligan app list")
 		}
 	}
@@ -59,7 +59,7 @@ func (d *Daemon) checkCluster(ctx context.Context, who ipc.Caller, spec ipc.App,
 	if _, err := systemd.ParseName(db.Unit); err != nil {
 		return err
 	}
-	m, err := d.systemd(ctx)
+	m, err := d.Systemd(ctx)
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 	"mulligan/daemon/accounts"
 	"mulligan/daemon/events"
 	"mulligan/daemon/gate"
+	"mulligan/daemon/layer"
 	"mulligan/daemon/records"
 	"mulligan/daemon/settings"
 	"mulligan/daemon/store"
@@ -32,7 +33,7 @@ type (
 // operations that change one app exclude each other.
 type Daemon struct {
 	*accounts.Owners
-	*Binder
+	*layer.Binder
 	opt     *Options
 	store   *records.Records
 	started time.Time
@@ -71,7 +72,7 @@ func Open(ctx context.Context, opt Options) (*Daemon, error) {
 		apps: map[ipc.AppID]*app{},
 	}
 	d.run, d.stop = context.WithCancel(context.WithoutCancel(ctx))
-	d.Binder = newBinder(&opt, d.Owners, recs.Contents, d.records)
+	d.Binder = layer.NewBinder(&opt, d.Owners, recs.Contents, d.records)
 	d.Events = events.New(&opt, recs)
 	d.Registry.MustRegister(present{d})
 	d.gate = d.newGate()
@@ -164,7 +165,7 @@ func (d *Daemon) Close(ctx context.Context) error {
 	for _, a := range d.all() {
 		d.closeDrivers(a)
 	}
-	d.Binder.close()
+	d.Binder.Close()
 	return errs.Also(err, d.store.Close())
 }
 

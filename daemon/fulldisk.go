@@ -26,11 +26,11 @@ type madeFile struct {
 
 // madeSince lists the files at and below a path of the workspace that the target does not have.
 func (r *rollback) madeSince(ctx context.Context, at string) ([]madeFile, error) {
-	i := slices.IndexFunc(r.parts, func(p part) bool { return p.name == snap.Files })
+	i := slices.IndexFunc(r.parts, func(p part) bool { return p.Name == snap.Files })
 	if i < 0 {
 		return nil, nil
 	}
-	lister, ok := r.parts[i].driver.(snap.Lister)
+	lister, ok := r.parts[i].Driver.(snap.Lister)
 	if !ok {
 		return nil, nil
 	}

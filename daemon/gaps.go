@@ -13,7 +13,7 @@ import (
 // gaps says what of the app cannot be captured or could not be given back.
 func (a *app) gaps(ctx context.Context) (list []ipc.Gap) {
 	for _, l := range a.layers() {
-		s, ok := l.driver.(snap.Surveyor)
+		s, ok := l.Driver.(snap.Surveyor)
 		if !ok {
 			continue
 		}
@@ -22,7 +22,7 @@ func (a *app) gaps(ctx context.Context) (list []ipc.Gap) {
 			found = []snap.Gap{{What: fmt.Sprintf("mulligan could not find out what it cannot capture: %v.", err), Remedy: "try again"}}
 		}
 		for _, g := range found {
-			list = append(list, ipc.Gap{Layer: string(l.name), What: g.What, Remedy: g.Remedy, Blocks: g.Blocks})
+			list = append(list, ipc.Gap{Layer: string(l.Name), What: g.What, Remedy: g.Remedy, Blocks: g.Blocks})
 		}
 	}
 	for _, g := range repositoryGaps(a.rec()) {

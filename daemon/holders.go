@@ -95,11 +95,11 @@ func (d *Daemon) reown(ctx context.Context, who ipc.Caller, a *app, name string)
 	}
 	defer release()
 	next := *a.now.Load()
-	next.rec.Owner = name
-	if other := d.named(name, next.rec.OwnerUID, next.rec.Slug); other != nil && other != a {
-		return errs.New(errs.Conflict, "", "%s has another app %s", name, next.rec.Slug).WithHint("remove one of them")
+	next.Rec.Owner = name
+	if other := d.named(name, next.Rec.OwnerUID, next.Rec.Slug); other != nil && other != a {
+		return errs.New(errs.Conflict, "", "%s has another app %s", name, next.Rec.Slug).WithHint("remove one of them")
 	}
-	if err := d.store.PutApp(ctx, next.rec); err != nil {
+	if err := d.store.PutApp(ctx, next.Rec); err != nil {
 		return err
 	}
 	a.now.Store(&next)

@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 
+	"mulligan/daemon/layer"
 	"mulligan/snap"
 )
 
@@ -11,23 +12,23 @@ import (
 // settled again.
 func (d *Daemon) reachAgain(ctx context.Context, a *app) error {
 	var drivers []snap.Driver
-	again, was := false, a.now.Load().unreached()
+	again, was := false, a.now.Load().Unreached()
 	if was == nil {
 		return nil
 	}
 	for _, l := range a.layers() {
-		driver := l.driver
-		if h, ok := driver.(*heldUp); ok && h.reach != nil {
-			err := h.reach(ctx)
+		driver := l.Driver
+		if h, ok := driver.(*layer.Held); ok && h.Reach != nil {
+			err := h.Reach(ctx)
 			again = again || err == nil
 			if err != nil {
-				driver = &heldUp{Driver: h.Driver, why: err, reach: h.reach}
+				driver = &layer.Held{Driver: h.Driver, Why: err, Reach: h.Reach}
 			}
 		}
 		drivers = append(drivers, driver)
 	}
 	if !again {
-		a.now.Store(a.now.Load().with(drivers))
+		a.now.Store(a.now.Load().With(drivers))
 		return nil
 	}
 	a.mu.Lock()
@@ -39,7 +40,7 @@ func (d *Daemon) reachAgain(ctx context.Context, a *app) error {
 // sweepHeld sweeps the app again where a layer is held up. The caller holds the app, which
 // is settled.
 func (d *Daemon) sweepHeld(ctx context.Context, a *app) error {
-	if len(a.now.Load().heldWords()) == 0 {
+	if len(a.now.Load().HeldWords()) == 0 {
 		return nil
 	}
 	if err := d.reachAgain(ctx, a); err != nil {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"mulligan/daemon/accounts"
+	"mulligan/daemon/layer"
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -80,7 +81,7 @@ func (d *Daemon) sweep(ctx context.Context, a *app, left []store.Operation) erro
 	}
 	gone := map[snap.Layer]*snap.Gone{}
 	for _, l := range a.layers() {
-		gone[l.name] = &snap.Gone{}
+		gone[l.Name] = &snap.Gone{}
 	}
 	var done []store.Disposal
 	for _, o := range all {
@@ -104,16 +105,16 @@ func (d *Daemon) sweep(ctx context.Context, a *app, left []store.Operation) erro
 	}
 	var drivers []snap.Driver
 	for _, l := range a.layers() {
-		drivers = append(drivers, sweepLayer(ctx, l.driver, *gone[l.name]))
+		drivers = append(drivers, layer.SweepLayer(ctx, l.Driver, *gone[l.Name]))
 	}
 	if err := ctx.Err(); err != nil {
 		return errs.Wrap(errs.Unavailable, "sweep", err)
 	}
-	a.now.Store(a.now.Load().with(drivers))
+	a.now.Store(a.now.Load().With(drivers))
 	done = slices.DeleteFunc(done, func(o store.Disposal) bool { // those of a layer that is held up wait
-		return slices.ContainsFunc(a.layers(), func(l layer) bool {
-			_, held := l.driver.(*heldUp)
-			return held && (o.Kind == store.DisposeRestore || o.Layer == l.name)
+		return slices.ContainsFunc(a.layers(), func(l layer.Layer) bool {
+			_, held := l.Driver.(*layer.Held)
+			return held && (o.Kind == store.DisposeRestore || o.Layer == l.Name)
 		})
 	})
 	d.store.WakeCollector()
@@ -259,7 +260,7 @@ func (r *rollback) resume(ctx context.Context) (err error) {
 		if s, ok := r.target.Snapshot(name); ok {
 			p.target = s.ID
 		}
-		sw, err := l.driver.Resume(ctx, snap.RestoreID(r.op))
+		sw, err := l.Driver.Resume(ctx, snap.RestoreID(r.op))
 		if err != nil && errs.KindOf(err) != errs.NotFound {
 			return err
 		}
@@ -320,7 +321,7 @@ func (r *rollback) unwritten(ctx context.Context) bool {
 func (r *rollback) stopAgain(ctx context.Context) (string, error) {
 	for _, p := range r.parts {
 		if p.sw == nil {
-			return "", errs.New(errs.Corrupt, "", "the preparation of %s is gone", p.name)
+			return "", errs.New(errs.Corrupt, "", "the preparation of %s is gone", p.Name)
 		}
 	}
 	if !r.stops() {

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"mulligan/daemon/layer"
 	"mulligan/daemon/records"
 	"mulligan/daemon/store"
 	"mulligan/errs"
@@ -165,7 +166,7 @@ type outcome struct {
 // yet. An error is one that another try may not meet.
 func (d *Daemon) rehearseDue(ctx context.Context, a *app) (done []outcome, err error) {
 	for _, l := range a.layers() {
-		r, ok := l.driver.(snap.Rehearser)
+		r, ok := l.Driver.(snap.Rehearser)
 		if !ok {
 			continue
 		}
@@ -173,26 +174,26 @@ func (d *Daemon) rehearseDue(ctx context.Context, a *app) (done []outcome, err e
 		if err != nil {
 			return done, err
 		}
-		cp, s, ok := newestOf(cps, l.name)
+		cp, s, ok := newestOf(cps, l.Name)
 		if !ok {
 			continue
 		}
 		shape, err := r.Shape(s.ID)
-		if err != nil || shape == "" || a.knows(cps, l.name, s, shape) {
+		if err != nil || shape == "" || a.knows(cps, l.Name, s, shape) {
 			continue // what cannot be read is told by verify
 		}
 		if ok, err := d.smallEnough(ctx, l); err != nil || !ok {
 			if err != nil {
 				return done, err
 			}
-			a.learn(l.name, rehearsed{shape: shape})
+			a.learn(l.Name, rehearsed{shape: shape})
 			continue
 		}
 		err = r.Rehearse(ctx, snap.RestoreID(records.NewID("rehearse-")), s.ID)
 		if passes(ctx, err) {
 			return done, err
 		}
-		o := outcome{cp: cp.ID, layer: l.name, Rehearsal: store.Rehearsal{At: d.opt.Now().UTC(), Shape: shape}}
+		o := outcome{cp: cp.ID, layer: l.Name, Rehearsal: store.Rehearsal{At: d.opt.Now().UTC(), Shape: shape}}
 		if err != nil {
 			o.Problem = errs.Words(err)
 		}
@@ -240,12 +241,12 @@ func (a *app) learn(name snap.Layer, k rehearsed) {
 }
 
 // smallEnough reports whether a database may be rehearsed for its size.
-func (d *Daemon) smallEnough(ctx context.Context, l layer) (bool, error) {
-	w, ok := l.driver.(snap.Weigher)
+func (d *Daemon) smallEnough(ctx context.Context, l layer.Layer) (bool, error) {
+	w, ok := l.Driver.(snap.Weigher)
 	if !ok {
 		return true, nil
 	}
-	if err := d.opt.Failpoint.At("weigh " + string(l.name) + " for a rehearsal"); err != nil {
+	if err := d.opt.Failpoint.At("weigh " + string(l.Name) + " for a rehearsal"); err != nil {
 		return false, err
 	}
 	size, err := w.Weigh(ctx)
@@ -300,11 +301,11 @@ func (a *app) rehearsalDue() {
 }
 
 // foretold warns of a snapshot just made whose schema could not be restored in a rehearsal.
-func (a *app) foretold(l layer, id snap.SnapshotID) []string {
+func (a *app) foretold(l layer.Layer, id snap.SnapshotID) []string {
 	a.mu.Lock()
-	known := a.rehearsals.known[l.name]
+	known := a.rehearsals.known[l.Name]
 	a.mu.Unlock()
-	r, ok := l.driver.(snap.Rehearser)
+	r, ok := l.Driver.(snap.Rehearser)
 	if !ok || known.problem == "" {
 		return nil
 	}
@@ -317,8 +318,8 @@ func (a *app) foretold(l layer, id snap.SnapshotID) []string {
 // rehearsalProblems says which databases could not be restored. The caller holds a.mu.
 func (a *app) rehearsalProblems() (list []string) {
 	for _, l := range a.layers() {
-		if k := a.rehearsals.known[l.name]; k.problem != "" {
-			list = append(list, fmt.Sprintf("%s: %s", l.name, cannotBeRestored(k.problem)))
+		if k := a.rehearsals.known[l.Name]; k.problem != "" {
+			list = append(list, fmt.Sprintf("%s: %s", l.Name, cannotBeRestored(k.problem)))
 		}
 	}
 	return list

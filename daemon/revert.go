@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"mulligan/daemon/accounts"
+	"mulligan/daemon/layer"
 	"mulligan/daemon/records"
 	"mulligan/daemon/store"
 	"mulligan/errs"
@@ -306,7 +307,7 @@ func (v *revert) preview(ctx context.Context) (how snap.Reverted, err error) {
 		return how, err
 	}
 	op := ipc.OperationID(records.NewID("op-"))
-	ids, made := announced(v.a, []layer{l})
+	ids, made := announced(v.a, []layer.Layer{l})
 	made = append(made, store.Disposal{Kind: store.DisposeRestore, ID: string(op), AppID: v.a.rec().ID, Cause: "a preview"})
 	if err := v.d.store.PutDisposals(ctx, made...); err != nil {
 		return how, err
@@ -319,15 +320,15 @@ func (v *revert) preview(ctx context.Context) (how snap.Reverted, err error) {
 	if sw != nil {
 		err = errors.Join(err, sw.Finish(ctx))
 	}
-	if err = errs.Also(err, l.driver.Delete(ctx, s.ID)); err == nil {
+	if err = errs.Also(err, l.Driver.Delete(ctx, s.ID)); err == nil {
 		v.d.store.WasDisposed(made...)
 	}
 	return how, err
 }
 
-func (v *revert) layer() (layer, snap.Reverter, error) {
+func (v *revert) layer() (layer.Layer, snap.Reverter, error) {
 	l, ok := v.a.layer(snap.Files)
-	r, can := l.driver.(snap.Reverter)
+	r, can := l.Driver.(snap.Reverter)
 	if !ok || !can {
 		return l, nil, errs.New(errs.Unsupported, "", "the files of %s cannot be reverted", v.a.rec().Slug)
 	}

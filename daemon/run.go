@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 
+	"mulligan/daemon/layer"
 	"mulligan/errs"
 )
 
@@ -30,7 +31,7 @@ func (d *Daemon) stopSupervised(ctx context.Context) error {
 
 // pauseHost stops what of an app runs on the host, and not its domain.
 func (d *Daemon) pauseHost(ctx context.Context, a *app) error {
-	m, ok := a.unit().(*machine)
+	m, ok := a.unit().(*layer.Machine)
 	if !ok {
 		return d.stopUnit(ctx, a)
 	}

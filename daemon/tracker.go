@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"mulligan/daemon/accounts"
+	"mulligan/daemon/layer"
 	"mulligan/daemon/records"
 	"mulligan/daemon/store"
 	"mulligan/errs"
@@ -59,8 +60,8 @@ func (d *Daemon) startTracker(ctx context.Context, a *app) {
 	if !ok || !a.rec().Auto {
 		return
 	}
-	j, ok := l.driver.(snap.Journal)
-	_, held := l.driver.(*heldUp)
+	j, ok := l.Driver.(snap.Journal)
+	_, held := l.Driver.(*layer.Held)
 	a.mu.Lock()
 	a.rest.untracked = held
 	a.mu.Unlock()
@@ -69,7 +70,7 @@ func (d *Daemon) startTracker(ctx context.Context, a *app) {
 	}
 	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	t := &tracker{
-		d: d, a: a, driver: l.driver, j: j, run: run, cancel: cancel,
+		d: d, a: a, driver: l.Driver, j: j, run: run, cancel: cancel,
 		ready: make(chan struct{}), wake: make(chan struct{}, 1), open: map[ipc.TurnID]*openTurn{},
 	}
 	t.resume(ctx)
@@ -509,25 +510,25 @@ func (t *tracker) captureRest(ctx context.Context, o *openTurn) {
 	}
 	defer release()
 	for _, l := range t.a.layers() {
-		if l.name == snap.Files {
+		if l.Name == snap.Files {
 			continue
 		}
-		if h, ok := l.driver.(*heldUp); ok {
-			o.lacks = append(o.lacks, string(l.name)+" is not in it: "+h.unfit().Error())
+		if h, ok := l.Driver.(*layer.Held); ok {
+			o.lacks = append(o.lacks, string(l.Name)+" is not in it: "+h.Unfit().Error())
 			continue
 		}
-		if lc, ok := l.driver.(snap.LiveCapturer); !ok || !lc.CapturesLive() {
-			o.lacks = append(o.lacks, string(l.name)+" is not in it: it can't be captured while the app runs")
+		if lc, ok := l.Driver.(snap.LiveCapturer); !ok || !lc.CapturesLive() {
+			o.lacks = append(o.lacks, string(l.Name)+" is not in it: it can't be captured while the app runs")
 			continue
 		}
 		s, warnings, err := t.d.captureLayer(ctx, t.a, l, taking{})
 		if err != nil {
-			o.lacks = append(o.lacks, string(l.name)+" is not in it: "+err.Error())
+			o.lacks = append(o.lacks, string(l.Name)+" is not in it: "+err.Error())
 			continue
 		}
 		o.dbs = append(o.dbs, s)
 		for _, w := range warnings {
-			o.lacks = append(o.lacks, string(l.name)+": "+w)
+			o.lacks = append(o.lacks, string(l.Name)+": "+w)
 		}
 	}
 }
@@ -572,7 +573,7 @@ func (t *tracker) captureAt(ctx context.Context, o *openTurn, start snap.Mark) (
 	if err := t.d.opt.Failpoint.At("capture turn"); err != nil {
 		return store.Checkpoint{}, err
 	}
-	ids, made := announced(t.a, []layer{{name: snap.Files}})
+	ids, made := announced(t.a, []layer.Layer{{Name: snap.Files}})
 	if err := t.d.store.PutDisposals(ctx, made...); err != nil {
 		return store.Checkpoint{}, err
 	}
@@ -688,7 +689,7 @@ func (t *tracker) databasesChanged(ctx context.Context, o *openTurn) bool {
 		if !ok {
 			continue
 		}
-		if !l.isDB() {
+		if !l.IsDB() {
 			return true // a guest writes by itself: what it wrote is taken for the turn's
 		}
 		now, _, err := t.d.captureLayer(ctx, t.a, l, taking{})
@@ -709,7 +710,7 @@ func (t *tracker) databasesChanged(ctx context.Context, o *openTurn) bool {
 // seen gives paths as the app's owner may see them.
 func (a *app) seen(paths []string) ([]string, error) {
 	l, _ := a.layer(snap.Files)
-	if v, ok := l.driver.(snap.Veiler); ok {
+	if v, ok := l.Driver.(snap.Veiler); ok {
 		return v.Seen(paths)
 	}
 	return paths, nil

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"mulligan/daemon/accounts"
+	"mulligan/daemon/layer"
 	"mulligan/errs"
 	"mulligan/snap"
 )
@@ -33,7 +34,7 @@ type unfinished struct {
 // owed reports whether anything about the app is unfinished, and whether the first
 // try at it need not wait. The caller holds a.mu.
 func (a *app) owed() (owed, atOnce bool) {
-	held := len(a.now.Load().heldWords()) > 0
+	held := len(a.now.Load().HeldWords()) > 0
 	atOnce = a.broken == nil && len(a.rest.left) == 0 && !held
 	return held || !a.settled || a.broken != nil || a.rest.down || a.rest.owed || a.rest.unlooked || len(a.rest.left) > 0 || a.lags(), atOnce
 }
@@ -42,16 +43,16 @@ func (a *app) owed() (owed, atOnce bool) {
 // was not started because the files layer was held up. The caller holds a.mu.
 func (a *app) lags() bool {
 	l, ok := a.layer(snap.Files)
-	if _, held := l.driver.(*heldUp); !ok || held {
+	if _, held := l.Driver.(*layer.Held); !ok || held {
 		return false
 	}
-	return a.rest.untracked || a.tracker != nil && a.tracker.driver != l.driver
+	return a.rest.untracked || a.tracker != nil && a.tracker.driver != l.Driver
 }
 
 // leaves reports whether a driver of the app may leave something behind.
 func (a *app) leaves() bool {
-	return slices.ContainsFunc(a.layers(), func(l layer) bool {
-		_, ok := l.driver.(snap.Leaver)
+	return slices.ContainsFunc(a.layers(), func(l layer.Layer) bool {
+		_, ok := l.Driver.(snap.Leaver)
 		return ok
 	})
 }
@@ -176,7 +177,7 @@ func (a *app) forgetRest() {
 // what is still there.
 func (d *Daemon) leftovers(ctx context.Context, a *app) (left []string) {
 	for _, l := range a.layers() {
-		r, ok := l.driver.(snap.Leaver)
+		r, ok := l.Driver.(snap.Leaver)
 		if !ok {
 			continue
 		}
@@ -185,7 +186,7 @@ func (d *Daemon) leftovers(ctx context.Context, a *app) (left []string) {
 			words = append(words, errs.Words(err))
 		}
 		for _, w := range words {
-			left = append(left, string(l.name)+": "+w)
+			left = append(left, string(l.Name)+": "+w)
 		}
 	}
 	return left
@@ -253,7 +254,7 @@ func (a *app) unfinishedWords() (list []string) {
 	} else if a.rest.down && len(a.rest.left) == 0 {
 		list = append(list, "the app is not started yet; mulligand keeps trying")
 	}
-	for _, w := range append(a.now.Load().heldWords(), a.rest.left...) {
+	for _, w := range append(a.now.Load().HeldWords(), a.rest.left...) {
 		list = append(list, w+again)
 	}
 	return list

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"mulligan/daemon/layer"
 	"mulligan/snap"
 )
 
@@ -17,15 +18,15 @@ func (d *Daemon) upkeep(ctx context.Context) {
 	var work sync.WaitGroup
 	defer work.Wait()
 	for {
-		d.eachMaintainer(func(a *app, l layer, m snap.Maintainer) {
-			if _, busy := under.LoadOrStore(l.driver, true); busy {
+		d.eachMaintainer(func(a *app, l layer.Layer, m snap.Maintainer) {
+			if _, busy := under.LoadOrStore(l.Driver, true); busy {
 				return
 			}
 			work.Go(func() {
-				defer under.Delete(l.driver)
+				defer under.Delete(l.Driver)
 				err := m.Maintain(ctx)
-				if ctx.Err() == nil && a.noteUpkeep(l.name, err) {
-					d.opt.Log.Warn("upkeep", "app", a.rec().Slug, "layer", l.name, "err", err)
+				if ctx.Err() == nil && a.noteUpkeep(l.Name, err) {
+					d.opt.Log.Warn("upkeep", "app", a.rec().Slug, "layer", l.Name, "err", err)
 				}
 			})
 		})
@@ -38,7 +39,7 @@ func (d *Daemon) upkeep(ctx context.Context) {
 }
 
 // eachMaintainer calls f for the layers of apps that are fit to be worked on.
-func (d *Daemon) eachMaintainer(f func(*app, layer, snap.Maintainer)) {
+func (d *Daemon) eachMaintainer(f func(*app, layer.Layer, snap.Maintainer)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, a := range d.apps {
@@ -49,7 +50,7 @@ func (d *Daemon) eachMaintainer(f func(*app, layer, snap.Maintainer)) {
 			continue
 		}
 		for _, l := range a.layers() {
-			if m, ok := l.driver.(snap.Maintainer); ok {
+			if m, ok := l.Driver.(snap.Maintainer); ok {
 				f(a, l, m)
 			}
 		}

@@ -1,4 +1,4 @@
-package daemon
+package layer
 
 import (
 	"context"
@@ -16,8 +16,8 @@ import (
 	"mulligan/systemd"
 )
 
-// switchOff is how long it may take to switch a domain off whose guest did not go down.
-const switchOff = 20 * time.Second
+// SwitchOff is how long it may take to switch a domain off whose guest did not go down.
+const SwitchOff = 20 * time.Second
 
 // guest is the driver of an app's domain.
 type guest struct {
@@ -32,10 +32,10 @@ type guest struct {
 // cannot be worked with, and was never known, is an error that says why.
 func (b *Binder) guestOf(ctx context.Context, rec store.App) (*guest, error) {
 	if rec.Domain == "" {
-		b.domains.drop(rec.ID)
+		b.Domains.Drop(rec.ID)
 		return nil, nil
 	}
-	driver, err := disk.New(b.diskConfig(rec))
+	driver, err := disk.New(b.DiskConfig(rec))
 	if err != nil {
 		return nil, err
 	}
@@ -61,16 +61,16 @@ func (b *Binder) reach(ctx context.Context, rec store.App, driver *disk.Driver) 
 	return places, errs.Wrap(errs.Failed, "domain "+rec.Domain, err)
 }
 
-// diskConfig says how the driver of an app's domain works.
-func (b *Binder) diskConfig(rec store.App) disk.Config {
+// DiskConfig says how the driver of an app's domain works.
+func (b *Binder) DiskConfig(rec store.App) disk.Config {
 	return disk.Config{
-		App: string(rec.ID), Domain: rec.Domain, URI: b.libvirtURI(rec), StateDir: b.diskState(rec.ID),
+		App: string(rec.ID), Domain: rec.Domain, URI: b.LibvirtURI(rec), StateDir: b.diskState(rec.ID),
 		Shutdown: disk.Shutdown(rec.Shutdown), ShutdownTimeout: b.opt.StopTimeout, Failpoint: b.opt.Failpoint, Log: b.opt.Log,
 	}
 }
 
 // diskState is the folder of the records of an app's domain.
-func (b *Binder) diskState(id ipc.AppID) string { return filepath.Join(b.stateDir(id), "disk") }
+func (b *Binder) diskState(id ipc.AppID) string { return filepath.Join(b.StateDir(id), "disk") }
 
 // domains are the drivers of the apps' domains, as far as they are open. Safe for concurrent use.
 type domains struct {
@@ -78,7 +78,7 @@ type domains struct {
 	of map[ipc.AppID]*disk.Driver
 }
 
-func (s *domains) drop(id ipc.AppID) {
+func (s *domains) Drop(id ipc.AppID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.of, id)
@@ -88,15 +88,15 @@ func (s *domains) drop(id ipc.AppID) {
 // with an image that another app's domain has: the two would go on from it apart.
 func (b *Binder) claimDisks(rec store.App, driver *disk.Driver) error {
 	others := b.apps()
-	b.domains.mu.Lock()
-	defer b.domains.mu.Unlock()
+	b.Domains.mu.Lock()
+	defer b.Domains.mu.Unlock()
 	mine := driver.Claim()
 	for _, other := range others {
 		if other.ID == rec.ID || other.Domain == "" {
 			continue
 		}
 		var theirs disk.Claim
-		if open := b.domains.of[other.ID]; open != nil {
+		if open := b.Domains.of[other.ID]; open != nil {
 			theirs = open.Claim()
 		} else if recorded, err := disk.Recorded(b.diskState(other.ID)); err == nil { // else that app says so itself
 			theirs = recorded
@@ -106,21 +106,21 @@ func (b *Binder) claimDisks(rec store.App, driver *disk.Driver) error {
 				WithHint("a disk has one app; give this domain a copy of its own: qemu-img convert -O qcow2")
 		}
 	}
-	if b.domains.of == nil {
-		b.domains.of = map[ipc.AppID]*disk.Driver{}
+	if b.Domains.of == nil {
+		b.Domains.of = map[ipc.AppID]*disk.Driver{}
 	}
-	b.domains.of[rec.ID] = driver
+	b.Domains.of[rec.ID] = driver
 	return nil
 }
 
-// foldDisks gives the domain of an app that is purged the disks back that it came with;
+// FoldDisks gives the domain of an app that is purged the disks back that it came with;
 // begin: it says whether that can be done.
-func (b *Binder) foldDisks(ctx context.Context, s *setup, begin bool) error {
-	l, _ := s.layer(snap.Disk)
-	if h, ok := l.driver.(*heldUp); ok {
-		l.driver = h.Driver
+func (b *Binder) FoldDisks(ctx context.Context, s *Setup, begin bool) error {
+	l, _ := s.Layer(snap.Disk)
+	if h, ok := l.Driver.(*Held); ok {
+		l.Driver = h.Driver
 	}
-	driver, ok := l.driver.(*disk.Driver)
+	driver, ok := l.Driver.(*disk.Driver)
 	if !ok {
 		return nil
 	}
@@ -131,14 +131,14 @@ func (b *Binder) foldDisks(ctx context.Context, s *setup, begin bool) error {
 	err := fold(ctx)
 	switch errs.KindOf(err) {
 	case errs.Conflict, errs.NotFound, errs.Unavailable: // the domain is not the one that it was: its disks are not the app's
-		b.opt.Log.Warn("the disks of a purged app's domain stay as they are", "app", s.rec.Slug, "err", err)
+		b.opt.Log.Warn("the disks of a purged app's domain stay as they are", "app", s.Rec.Slug, "err", err)
 		return nil
 	}
 	return err
 }
 
-// libvirtURI is where an app's domain is looked for.
-func (b *Binder) libvirtURI(rec store.App) string {
+// LibvirtURI is where an app's domain is looked for.
+func (b *Binder) LibvirtURI(rec store.App) string {
 	switch {
 	case rec.URI != "":
 		return rec.URI
@@ -150,16 +150,16 @@ func (b *Binder) libvirtURI(rec store.App) string {
 
 // diskLayer is the layer of an app's domain, and the paths in the workspace
 // that are its and not the files layer's.
-func (b *Binder) diskLayer(rec store.App, g *guest) (layer, []string) {
+func (b *Binder) diskLayer(rec store.App, g *guest) (Layer, []string) {
 	var skip []string
 	for _, p := range g.places {
 		if below, ok := strings.CutPrefix(p, rec.Workspace+"/"); ok {
 			skip = append(skip, below)
 		}
 	}
-	l := layer{name: snap.Disk, kind: kindDisk, family: "libvirt", about: "libvirt domain " + rec.Domain, driver: g.driver}
+	l := Layer{Name: snap.Disk, Kind: Disk, Family: "libvirt", About: "libvirt domain " + rec.Domain, Driver: g.driver}
 	if g.away != nil {
-		l.driver = &heldUp{Driver: g.driver, why: g.away, reach: func(ctx context.Context) error {
+		l.Driver = &Held{Driver: g.driver, Why: g.away, Reach: func(ctx context.Context) error {
 			_, err := b.reach(ctx, rec, g.driver)
 			return err
 		}}
@@ -171,7 +171,7 @@ func (b *Binder) diskLayer(rec store.App, g *guest) (layer, []string) {
 // belongs to it, if anything, and the domain.
 func (b *Binder) withDomain(ctx context.Context, rec store.App, unit systemd.Unit, driver *disk.Driver) (systemd.Unit, error) {
 	vm := domainUnit{driver.Unit()}
-	m := &machine{vm: vm, host: unit, note: filepath.Join(b.stateDir(rec.ID), "machine.json")}
+	m := &Machine{Vm: vm, Host: unit, note: filepath.Join(b.StateDir(rec.ID), "machine.json")}
 	service, ok := unit.(*systemd.Service)
 	if !ok { // none, or a command
 		return m, nil
@@ -182,9 +182,9 @@ func (b *Binder) withDomain(ctx context.Context, rec store.App, unit systemd.Uni
 	}
 	switch {
 	case starts && oneshot:
-		m.host, m.name = nil, service.Name() // it has done its work once the domain is up
+		m.Host, m.name = nil, service.Name() // it has done its work once the domain is up
 	case starts:
-		m.hostStarts = true
+		m.HostStarts = true
 	}
 	return m, nil
 }

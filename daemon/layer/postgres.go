@@ -1,4 +1,4 @@
-package daemon
+package layer
 
 import (
 	"context"
@@ -27,7 +27,7 @@ func (b *Binder) postgresConfig(ctx context.Context, rec store.App, db ipc.Datab
 	}
 	cfg := postgres.Config{
 		App: string(rec.ID), Name: db.Name, DSN: db.DSN, Mode: postgres.Mode(db.Mode),
-		StateDir: filepath.Join(b.stateDir(rec.ID), "db-"+db.Name), Store: contents, Owner: acc.User(), Failpoint: b.opt.Failpoint,
+		StateDir: filepath.Join(b.StateDir(rec.ID), "db-"+db.Name), Store: contents, Owner: acc.User(), Failpoint: b.opt.Failpoint,
 	}
 	if db.DataDir == "" || cfg.Mode == postgres.Logical || db.Chosen == string(postgres.Logical) {
 		return cfg, nil
@@ -50,7 +50,7 @@ func (b *Binder) clusterOf(ctx context.Context, rec store.App, db ipc.Database, 
 	if db.Unit == "" {
 		return b.ownCluster(rec, db, at, cfg.Owner)
 	}
-	m, err := b.systemd(ctx)
+	m, err := b.Systemd(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -79,11 +79,11 @@ func (b *Binder) ownCluster(rec store.App, db ipc.Database, at physical.Place, o
 	}}, nil
 }
 
-// chooseModes settles, for each database with a cluster, the mode that it is
+// ChooseModes settles, for each database with a cluster, the mode that it is
 // handled in, and takes the cluster into care where that is physical. A database
 // that is in old just the same keeps its mode; its server need not even run.
 // The notes say what was changed in servers' configurations.
-func (b *Binder) chooseModes(ctx context.Context, rec *store.App, old []ipc.Database) (notes []string, err error) {
+func (b *Binder) ChooseModes(ctx context.Context, rec *store.App, old []ipc.Database) (notes []string, err error) {
 	rec.Databases = slices.Clone(rec.Databases)
 	for i := range rec.Databases {
 		db := &rec.Databases[i]
@@ -91,7 +91,7 @@ func (b *Binder) chooseModes(ctx context.Context, rec *store.App, old []ipc.Data
 		if db.DataDir == "" {
 			continue
 		}
-		if at := slices.IndexFunc(old, func(o ipc.Database) bool { return asAsked(o) == *db }); at >= 0 && old[at].Chosen != "" {
+		if at := slices.IndexFunc(old, func(o ipc.Database) bool { return AsAsked(o) == *db }); at >= 0 && old[at].Chosen != "" {
 			db.Chosen, db.Why = old[at].Chosen, old[at].Why
 			continue
 		}
@@ -120,8 +120,8 @@ func (b *Binder) chooseMode(ctx context.Context, rec store.App, db *ipc.Database
 	return notes, nil
 }
 
-// asAsked is a database without what the daemon made of it.
-func asAsked(db ipc.Database) ipc.Database {
+// AsAsked is a database without what the daemon made of it.
+func AsAsked(db ipc.Database) ipc.Database {
 	db.Chosen, db.Why = "", ""
 	return db
 }
@@ -136,9 +136,9 @@ func inCare(dbs []ipc.Database) (list []ipc.Database) {
 	return list
 }
 
-// release takes those clusters of rec, a record of the app, out of care that are
+// Release takes those clusters of rec, a record of the app, out of care that are
 // not among stay. Their servers must run, and go on as they were before.
-func (b *Binder) release(ctx context.Context, s *setup, rec store.App, stay []ipc.Database) (notes []string, err error) {
+func (b *Binder) Release(ctx context.Context, s *Setup, rec store.App, stay []ipc.Database) (notes []string, err error) {
 	for _, db := range inCare(rec.Databases) {
 		if slices.ContainsFunc(inCare(stay), func(n ipc.Database) bool { return n.Name == db.Name && n.DataDir == db.DataDir }) {
 			continue
@@ -154,10 +154,10 @@ func (b *Binder) release(ctx context.Context, s *setup, rec store.App, stay []ip
 	return notes, nil
 }
 
-func (b *Binder) releaseOne(ctx context.Context, s *setup, rec store.App, db ipc.Database) ([]string, error) {
-	if l, ok := s.layer(dbLayer(db)); ok {
-		driver := l.driver
-		if h, held := driver.(*heldUp); held {
+func (b *Binder) releaseOne(ctx context.Context, s *Setup, rec store.App, db ipc.Database) ([]string, error) {
+	if l, ok := s.Layer(DbLayer(db)); ok {
+		driver := l.Driver
+		if h, held := driver.(*Held); held {
 			driver = h.Driver
 		}
 		if p, ok := driver.(*postgres.Driver); ok && p.Mode() == postgres.Physical {
@@ -175,10 +175,10 @@ func (b *Binder) releaseOne(ctx context.Context, s *setup, rec store.App, db ipc
 	return p.Release(ctx)
 }
 
-// purgeStores removes what drivers keep outside of the state folder for any
+// PurgeStores removes what drivers keep outside of the state folder for any
 // database that the app has or once had.
-func (b *Binder) purgeStores(id ipc.AppID) error {
-	dirs, err := filepath.Glob(filepath.Join(b.stateDir(id), "db-*"))
+func (b *Binder) PurgeStores(id ipc.AppID) error {
+	dirs, err := filepath.Glob(filepath.Join(b.StateDir(id), "db-*"))
 	if err != nil {
 		return err // the pattern is good
 	}

@@ -1,4 +1,4 @@
-package daemon
+package layer
 
 import (
 	"cmp"
@@ -17,35 +17,35 @@ import (
 )
 
 // databaseLayer binds one database's driver to an app.
-func (b *Binder) databaseLayer(ctx context.Context, rec store.App, db ipc.Database) (layer, error) {
-	app, dir := string(rec.ID), filepath.Join(b.stateDir(rec.ID), "db-"+db.Name)
-	l := layer{name: dbLayer(db), kind: kindDatabase, family: db.Driver, about: db.Driver}
+func (b *Binder) databaseLayer(ctx context.Context, rec store.App, db ipc.Database) (Layer, error) {
+	app, dir := string(rec.ID), filepath.Join(b.StateDir(rec.ID), "db-"+db.Name)
+	l := Layer{Name: DbLayer(db), Kind: Database, Family: db.Driver, About: db.Driver}
 	acc, err := b.AccountOf(rec)
 	if err != nil {
-		return layer{}, err
+		return Layer{}, err
 	}
 	contents, err := b.contents.OfApp(rec)
 	if err != nil {
-		return layer{}, err
+		return Layer{}, err
 	}
 	switch db.Driver {
 	case "sqlite":
-		folder, rel := placeOf(rec.Workspace, db.DSN)
-		l.driver, err = sqlite.New(sqlite.Config{
+		folder, rel := PlaceOf(rec.Workspace, db.DSN)
+		l.Driver, err = sqlite.New(sqlite.Config{
 			App: app, Name: db.Name, Dir: folder, Path: rel, StateDir: dir, Store: contents, Owner: b.ownerOfFiles(rec), Failpoint: b.opt.Failpoint,
 		})
 	case "postgres":
 		cfg, err := b.postgresConfig(ctx, rec, db)
 		if err != nil {
-			return layer{}, err
+			return Layer{}, err
 		}
 		return l.bindPostgres(cfg, db.Why)
 	case "mysql":
-		l.driver, err = mysql.New(mysql.Config{
+		l.Driver, err = mysql.New(mysql.Config{
 			App: app, Name: db.Name, DSN: db.DSN, StateDir: dir, Store: contents, Owner: acc.User(), Home: acc.Home, Failpoint: b.opt.Failpoint,
 		})
 	case "redis":
-		l.driver, err = redis.New(redis.Config{
+		l.Driver, err = redis.New(redis.Config{
 			App: app, Name: db.Name, DSN: db.DSN, StateDir: dir, Store: contents, Owner: acc.User(), Failpoint: b.opt.Failpoint,
 		})
 	default:
@@ -55,17 +55,17 @@ func (b *Binder) databaseLayer(ctx context.Context, rec store.App, db ipc.Databa
 	return l, err
 }
 
-// dbLayer is the name of a database's layer.
-func dbLayer(db ipc.Database) snap.Layer { return snap.DB(db.Name) }
+// DbLayer is the name of a database's layer.
+func DbLayer(db ipc.Database) snap.Layer { return snap.DB(db.Name) }
 
 // bindPostgres gives a layer its driver, and says which mode was chosen and why: what
 // was found out when the server was asked says more than the settings.
-func (l layer) bindPostgres(cfg postgres.Config, why string) (layer, error) {
+func (l Layer) bindPostgres(cfg postgres.Config, why string) (Layer, error) {
 	driver, err := postgres.New(cfg)
 	if err != nil {
-		return layer{}, err
+		return Layer{}, err
 	}
-	l.driver, l.about = driver, fmt.Sprintf("postgres, %s: %s", driver.Mode(), cmp.Or(why, driver.Why()))
+	l.Driver, l.About = driver, fmt.Sprintf("postgres, %s: %s", driver.Mode(), cmp.Or(why, driver.Why()))
 	return l, nil
 }
 
@@ -78,13 +78,13 @@ func (b *Binder) ownerOfFiles(rec store.App) int {
 	return rec.OwnerUID
 }
 
-// filesOf lists the paths in the workspace that belong to a database and not
+// FilesOf lists the paths in the workspace that belong to a database and not
 // to the files layer.
-func filesOf(workspace string, db ipc.Database) []string {
+func FilesOf(workspace string, db ipc.Database) []string {
 	if db.Driver != "sqlite" {
 		return nil
 	}
-	dir, rel := placeOf(workspace, db.DSN)
+	dir, rel := PlaceOf(workspace, db.DSN)
 	if dir != workspace {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package daemon
+package layer
 
 import (
 	"context"
@@ -25,19 +25,19 @@ type Binder struct {
 	contents *records.Contents
 	apps     func() []store.App // the records of all registered apps
 
-	domains domains
+	Domains domains
 
 	bus     sync.Mutex
 	manager *systemd.Manager // nil until a unit is first needed
 }
 
-// newBinder returns a binder. apps returns the records of all registered apps.
-func newBinder(opt *settings.Options, owners *accounts.Owners, contents *records.Contents, apps func() []store.App) *Binder {
+// NewBinder returns a binder. apps returns the records of all registered apps.
+func NewBinder(opt *settings.Options, owners *accounts.Owners, contents *records.Contents, apps func() []store.App) *Binder {
 	return &Binder{Owners: owners, opt: opt, contents: contents, apps: apps}
 }
 
-// close ends the connection to systemd.
-func (b *Binder) close() {
+// Close ends the connection to systemd.
+func (b *Binder) Close() {
 	if b.manager != nil {
 		b.manager.Close()
 	}
@@ -45,8 +45,8 @@ func (b *Binder) close() {
 
 // layersOf binds the drivers of an app's layers to it, in the order in which
 // they are captured: files, a guest's disks (nil: there is no guest), databases.
-func (b *Binder) layersOf(ctx context.Context, rec store.App, g *guest) ([]layer, error) {
-	var rest []layer
+func (b *Binder) layersOf(ctx context.Context, rec store.App, g *guest) ([]Layer, error) {
+	var rest []Layer
 	var skip []string
 	if g != nil {
 		l, own := b.diskLayer(rec, g)
@@ -58,7 +58,7 @@ func (b *Binder) layersOf(ctx context.Context, rec store.App, g *guest) ([]layer
 			return nil, errs.Wrap(errs.Failed, "database "+db.Name, err)
 		}
 		rest = append(rest, l)
-		skip = append(skip, filesOf(rec.Workspace, db)...)
+		skip = append(skip, FilesOf(rec.Workspace, db)...)
 	}
 	owner, reader := b.eyesOf(rec)
 	contents, err := b.contents.OfApp(rec)
@@ -66,14 +66,14 @@ func (b *Binder) layersOf(ctx context.Context, rec store.App, g *guest) ([]layer
 		return nil, err
 	}
 	driver, err := files.New(files.Config{
-		App: string(rec.ID), Dir: rec.Workspace, StateDir: filepath.Join(b.stateDir(rec.ID), "files"),
+		App: string(rec.ID), Dir: rec.Workspace, StateDir: filepath.Join(b.StateDir(rec.ID), "files"),
 		Store: contents, Exclude: rec.Exclude, Skip: skip,
 		MaxFiles: b.opt.MaxFiles, MaxBytes: b.opt.MaxBytes, Owner: owner, Reader: reader, Failpoint: b.opt.Failpoint,
 	})
 	if err != nil {
 		return nil, err
 	}
-	return append([]layer{{name: snap.Files, family: "files", about: "files", driver: driver}}, rest...), nil
+	return append([]Layer{{Name: snap.Files, Family: "files", About: "files", Driver: driver}}, rest...), nil
 }
 
 // eyesOf says whom an app's workspace must belong to (-1: it is not checked), and
@@ -89,9 +89,9 @@ func (b *Binder) eyesOf(rec store.App) (owner int, reader files.Reader) {
 	return rec.FolderUID, reader
 }
 
-// placeOf splits a database file's path into the folder that is trusted to be
+// PlaceOf splits a database file's path into the folder that is trusted to be
 // what it is called and the path below it, which is not.
-func placeOf(workspace, path string) (dir, rel string) {
+func PlaceOf(workspace, path string) (dir, rel string) {
 	if !filepath.IsAbs(path) {
 		return workspace, filepath.Clean(path)
 	}
@@ -109,7 +109,7 @@ func (b *Binder) unitOf(ctx context.Context, rec store.App) (systemd.Unit, error
 	case len(rec.Run) > 0:
 		return b.supervised(rec)
 	case rec.Unit != "":
-		m, err := b.systemd(ctx)
+		m, err := b.Systemd(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -121,7 +121,7 @@ func (b *Binder) unitOf(ctx context.Context, rec store.App) (systemd.Unit, error
 func (b *Binder) supervised(rec store.App) (systemd.Unit, error) {
 	cfg := supervise.Config{
 		Name: rec.Slug, Command: rec.Run, Dir: rec.Workspace,
-		StateDir: filepath.Join(b.stateDir(rec.ID), "run"), StopTimeout: b.opt.StopTimeout,
+		StateDir: filepath.Join(b.StateDir(rec.ID), "run"), StopTimeout: b.opt.StopTimeout,
 	}
 	acc, err := b.AccountOf(rec)
 	if err != nil {
@@ -131,8 +131,8 @@ func (b *Binder) supervised(rec store.App) (systemd.Unit, error) {
 	return supervise.New(cfg)
 }
 
-// systemd connects to the service manager when it is first needed.
-func (b *Binder) systemd(ctx context.Context) (*systemd.Manager, error) {
+// Systemd connects to the service manager when it is first needed.
+func (b *Binder) Systemd(ctx context.Context) (*systemd.Manager, error) {
 	b.bus.Lock()
 	defer b.bus.Unlock()
 	if b.manager != nil {
@@ -146,8 +146,8 @@ func (b *Binder) systemd(ctx context.Context) (*systemd.Manager, error) {
 	return m, nil
 }
 
-// setUp builds the drivers and the unit of an app.
-func (b *Binder) setUp(ctx context.Context, rec store.App) (*setup, error) {
+// SetUp builds the drivers and the unit of an app.
+func (b *Binder) SetUp(ctx context.Context, rec store.App) (*Setup, error) {
 	g, err := b.guestOf(ctx, rec)
 	if err != nil {
 		return nil, err
@@ -159,7 +159,7 @@ func (b *Binder) setUp(ctx context.Context, rec store.App) (*setup, error) {
 	return s, err
 }
 
-func (b *Binder) assemble(ctx context.Context, rec store.App, g *guest) (*setup, error) {
+func (b *Binder) assemble(ctx context.Context, rec store.App, g *guest) (*Setup, error) {
 	unit, err := b.unitOf(ctx, rec)
 	if err == nil && g != nil {
 		unit, err = b.withDomain(ctx, rec, unit, g.driver)
@@ -171,10 +171,10 @@ func (b *Binder) assemble(ctx context.Context, rec store.App, g *guest) (*setup,
 	if err != nil {
 		return nil, err
 	}
-	return &setup{rec, unit, layers}, nil
+	return &Setup{rec, unit, layers}, nil
 }
 
-// stateDir is the daemon's own folder for an app.
-func (b *Binder) stateDir(id ipc.AppID) string {
+// StateDir is the daemon's own folder for an app.
+func (b *Binder) StateDir(id ipc.AppID) string {
 	return filepath.Join(b.opt.StateDir, "apps", string(id))
 }

@@ -1,4 +1,4 @@
-package daemon
+package layer
 
 import (
 	"context"
@@ -26,11 +26,11 @@ func (v domainUnit) State(ctx context.Context) (systemd.Status, error) {
 	return systemd.Status{Active: s.Active, Sub: s.Sub, Asked: s.Active == "inactive"}, err
 }
 
-// machine is an app's domain together with what runs on the host beside it.
-type machine struct {
-	vm         systemd.Unit
-	host       systemd.Unit // nil: the domain is all there is
-	hostStarts bool         // starting host starts the domain
+// Machine is an app's domain together with what runs on the host beside it.
+type Machine struct {
+	Vm         systemd.Unit
+	Host       systemd.Unit // nil: the domain is all there is
+	HostStarts bool         // starting host starts the domain
 	name       string       // of the unit that the domain goes by, if any
 	note       string       // file: what a stop found running
 }
@@ -43,24 +43,24 @@ type wasUp struct {
 }
 
 // Name names what is stopped and started.
-func (m *machine) Name() string {
+func (m *Machine) Name() string {
 	switch {
 	case m.name != "":
-		return m.name + " (" + m.vm.Name() + ")"
-	case m.host == nil:
-		return m.vm.Name()
+		return m.name + " (" + m.Vm.Name() + ")"
+	case m.Host == nil:
+		return m.Vm.Name()
 	}
-	return m.host.Name() + " and " + m.vm.Name()
+	return m.Host.Name() + " and " + m.Vm.Name()
 }
 
 // State is running where either of the two is; where neither runs, it is that of the
 // one that is meant to be up.
-func (m *machine) State(ctx context.Context) (systemd.Status, error) {
-	vm, err := m.vm.State(ctx)
-	if err != nil || m.host == nil || vm.Running() {
+func (m *Machine) State(ctx context.Context) (systemd.Status, error) {
+	vm, err := m.Vm.State(ctx)
+	if err != nil || m.Host == nil || vm.Running() {
 		return vm, err
 	}
-	host, err := m.host.State(ctx)
+	host, err := m.Host.State(ctx)
 	if err != nil || host.Running() || vm.Intent() != systemd.Up && host.Intent() == systemd.Up {
 		return host, err
 	}
@@ -68,43 +68,43 @@ func (m *machine) State(ctx context.Context) (systemd.Status, error) {
 }
 
 // Stop stops the unit, then the domain where that did not.
-func (m *machine) Stop(ctx context.Context) error {
+func (m *Machine) Stop(ctx context.Context) error {
 	if err := m.remember(ctx, true); err != nil {
 		return err
 	}
-	if m.host != nil {
-		if err := m.host.Stop(ctx); err != nil {
+	if m.Host != nil {
+		if err := m.Host.Stop(ctx); err != nil {
 			return err
 		}
 	}
-	return m.vm.Stop(ctx)
+	return m.Vm.Stop(ctx)
 }
 
 // Pause stops what runs on the host, and leaves the domain as it is.
-func (m *machine) Pause(ctx context.Context) error {
-	if m.host == nil {
+func (m *Machine) Pause(ctx context.Context) error {
+	if m.Host == nil {
 		return nil
 	}
 	if err := m.remember(ctx, false); err != nil {
 		return err
 	}
-	return m.host.Stop(ctx)
+	return m.Host.Stop(ctx)
 }
 
 // remember notes what is running, in addition to what an earlier stop noted
 // that nobody started since. Only where the domain is to be stopped must its state be known.
-func (m *machine) remember(ctx context.Context, stopsVM bool) error {
+func (m *Machine) remember(ctx context.Context, stopsVM bool) error {
 	was, err := m.remembered()
 	if err != nil {
 		return err
 	}
-	s, err := m.vm.State(ctx)
+	s, err := m.Vm.State(ctx)
 	if err != nil && stopsVM {
 		return err
 	}
 	was.VM = was.VM || err == nil && s.Running()
-	if m.host != nil {
-		s, err := m.host.State(ctx)
+	if m.Host != nil {
+		s, err := m.Host.State(ctx)
 		if err != nil {
 			return err
 		}
@@ -113,7 +113,7 @@ func (m *machine) remember(ctx context.Context, stopsVM bool) error {
 	return m.write(was)
 }
 
-func (m *machine) remembered() (was wasUp, err error) {
+func (m *Machine) remembered() (was wasUp, err error) {
 	data, err := os.ReadFile(m.note)
 	if errors.Is(err, os.ErrNotExist) {
 		return was, nil
@@ -125,7 +125,7 @@ func (m *machine) remembered() (was wasUp, err error) {
 }
 
 // write replaces the note, durably.
-func (m *machine) write(was wasUp) error {
+func (m *Machine) write(was wasUp) error {
 	data, err := json.Marshal(was)
 	if err != nil {
 		return err
@@ -135,7 +135,7 @@ func (m *machine) write(was wasUp) error {
 
 // Start starts what Stop found running; without a Stop before it, all. A guest
 // whose memory was restored goes on before anything could boot it.
-func (m *machine) Start(ctx context.Context) error {
+func (m *Machine) Start(ctx context.Context) error {
 	was, err := m.remembered()
 	if err != nil {
 		return err
@@ -144,10 +144,10 @@ func (m *machine) Start(ctx context.Context) error {
 		was = wasUp{VM: true, Host: true}
 	}
 	steps := []func() error{
-		func() error { return startIf(ctx, m.vm, was.VM) },
-		func() error { return startIf(ctx, m.host, was.Host) },
+		func() error { return startIf(ctx, m.Vm, was.VM) },
+		func() error { return startIf(ctx, m.Host, was.Host) },
 	}
-	if m.hostStarts { // and would fail on a domain that is up
+	if m.HostStarts { // and would fail on a domain that is up
 		steps[0], steps[1] = steps[1], steps[0]
 	}
 	for _, step := range steps {
