@@ -6,11 +6,9 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
-	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -109,9 +107,6 @@ type folder struct {
 	UID  int    // whose it is
 }
 
-// folderTimeout bounds how long a folder takes to be opened: its filesystem may be its owner's.
-const folderTimeout = 15 * time.Second
-
 // openFolder opens the folder at path, resolves path, and says whose it is.
 var openFolder = privsep.Define("daemon.openFolder", func(_ context.Context, path string) (f folder, err error) {
 	real, err := filepath.EvalSymlinks(path)
@@ -143,12 +138,6 @@ func (d *Daemon) checkGuestFolder(ctx context.Context, who ipc.Caller, rec *stor
 	}
 	rec.FolderUID = f.UID
 	return nil
-}
-
-// within reports whether path lies below dir.
-func within(path, dir string) bool {
-	rel, err := filepath.Rel(dir, path)
-	return err == nil && rel != "." && filepath.IsLocal(rel)
 }
 
 // forRoot is the sentence to give an administrator who is to register an app.
@@ -299,35 +288,4 @@ func (d *Daemon) namedByRoot(who ipc.Caller, rec, old store.App) bool {
 		return old.ByRoot || !same
 	}
 	return old.ByRoot && same
-}
-
-// openWorkspace opens an app's folder, if it still belongs to whom it did.
-func openWorkspace(rec store.App) (*beneath.Root, error) {
-	root, err := beneath.Open(rec.Workspace)
-	if err != nil {
-		return nil, err
-	}
-	var st unix.Stat_t
-	if err := unix.Fstat(root.FD(), &st); err != nil {
-		return nil, errs.Also(err, root.Close())
-	}
-	if rec.FolderUID >= 0 && int(st.Uid) != rec.FolderUID {
-		return nil, errs.Also(errs.New(errs.Denied, "open workspace", "%s belongs to somebody else than before", rec.Workspace).
-			WithHint("give it back to its owner, or register the app anew"), root.Close())
-	}
-	return root, nil
-}
-
-// noteFolder notes whom a workspace belongs to that was registered before this
-// was noted: its owner, or root.
-func noteFolder(rec *store.App) {
-	if rec.FolderUID >= 0 {
-		return
-	}
-	var st unix.Stat_t
-	if unix.Lstat(rec.Workspace, &st) == nil && (int(st.Uid) == rec.OwnerUID || st.Uid == 0 && os.Geteuid() == 0) {
-		rec.FolderUID = int(st.Uid)
-		return
-	}
-	rec.FolderUID = rec.OwnerUID
 }

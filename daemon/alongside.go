@@ -21,7 +21,7 @@ import (
 // alone refuses a rollback that would undo what another session's turn wrote beside
 // the one that it is about, unless it is forced. A dry run warns of it.
 func (r *rollback) alone(ctx context.Context) error {
-	t := r.a.tracking()
+	t := trackerOf(r.a)
 	if t == nil || r.req.Force || !slices.ContainsFunc(r.parts, func(p part) bool { return p.Name == snap.Files }) {
 		return nil
 	}

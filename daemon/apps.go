@@ -3,13 +3,10 @@ package daemon
 import (
 	"cmp"
 	"context"
-	"errors"
 	"io"
 	"os"
 	"slices"
 	"strings"
-
-	"golang.org/x/sys/unix"
 
 	"mulligan/appfile"
 	"mulligan/daemon/accounts"
@@ -20,47 +17,14 @@ import (
 	"mulligan/ipc"
 )
 
-// find finds an app by its id or slug. One that the caller does not own is as
-// unknown as one that is not there. A slug names one app of each owner: who sees
-// several owners' is told to use the id.
-func (d *Daemon) find(who ipc.Caller, ref string) (*app, error) {
-	const op = "find app"
-	sees := d.sight(who)
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if a := d.apps[ipc.AppID(ref)]; a != nil && sees(a) {
-		return a, nil
-	}
-	var found *app
-	for _, a := range d.apps {
-		if a.rec().Slug != ref || !sees(a) {
-			continue
-		}
-		if found != nil {
-			return nil, errs.New(errs.Conflict, op, "several owners have an app %s", ref).WithHint("use its id: mulligan app list")
-		}
-		found = a
-	}
-	if found == nil {
-		return nil, errs.New(errs.NotFound, op, "no app %.64q", ref).WithHint("mulligan app list shows those there are")
-	}
-	return found, nil
-}
-
 // Apps lists the apps that the caller may see, by slug.
 func (d *Daemon) Apps(ctx context.Context, who ipc.Caller) []ipc.App {
 	sees := d.sight(who)
-	d.mu.Lock()
-	var seen []*app
-	for _, a := range d.apps {
-		if sees(a) {
-			seen = append(seen, a)
-		}
-	}
-	d.mu.Unlock()
 	views := []ipc.App{}
-	for _, a := range seen {
-		views = append(views, a.view(ctx))
+	for _, a := range d.all() {
+		if sees(a) {
+			views = append(views, a.view(ctx))
+		}
 	}
 	slices.SortFunc(views, func(x, y ipc.App) int {
 		return cmp.Or(strings.Compare(x.Slug, y.Slug), strings.Compare(x.Owner, y.Owner))
@@ -115,62 +79,6 @@ func (d *Daemon) AddApp(ctx context.Context, who ipc.Caller, spec ipc.App) (ipc.
 	return v, nil
 }
 
-// claim puts an app among the registered ones, where its slug and workspace
-// don't clash with another's.
-func (d *Daemon) claim(a *app) error {
-	left := d.left(a.rec())
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closed {
-		return errs.New(errs.Unavailable, "", "the daemon is stopping")
-	}
-	for _, other := range d.apps {
-		ws := other.rec().Workspace
-		switch {
-		case other.rec().Slug == a.rec().Slug && other.rec().Owner == a.rec().Owner && other.rec().OwnerUID == a.rec().OwnerUID:
-			return errs.New(errs.Conflict, "", "the slug %s is taken", a.rec().Slug).WithHint("choose another with --slug")
-		case overlapping(ws, a.rec().Workspace) && !left[other.rec().ID]:
-			return errs.New(errs.Conflict, "", "workspace %q overlaps that of another app", a.rec().Workspace).
-				WithHint("a folder belongs to one app: mulligan app list")
-		}
-	}
-	a.holder, a.freed = "being registered", make(chan struct{})
-	d.apps[a.rec().ID] = a
-	return nil
-}
-
-func overlapping(x, y string) bool { return x == y || within(x, y) || within(y, x) }
-
-// left are other owners' apps whose workspaces overlap with rec's and are no
-// longer theirs: the folder was removed, or is another's now. They stand in
-// nobody's way, and can't be worked with until they have a folder again.
-func (d *Daemon) left(rec store.App) map[ipc.AppID]bool {
-	left := map[ipc.AppID]bool{}
-	for _, other := range d.all() {
-		o := other.rec()
-		if o.OwnerUID == rec.OwnerUID && o.Owner == rec.Owner || !overlapping(o.Workspace, rec.Workspace) {
-			continue
-		}
-		var st unix.Stat_t
-		err := unix.Lstat(o.Workspace, &st)
-		gone := errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR)
-		left[o.ID] = gone || err == nil && o.FolderUID >= 0 && int(st.Uid) != o.FolderUID
-	}
-	return left
-}
-
-// disown takes an app, which the caller holds, from the registered ones. Who waits for it
-// is told that it is gone.
-func (d *Daemon) disown(a *app) {
-	a.mu.Lock()
-	a.gone = true
-	a.mu.Unlock()
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	delete(d.apps, a.rec().ID)
-	d.Domains.Drop(a.rec().ID)
-}
-
 // bringUp opens a new app's drivers, records it, and starts what the daemon
 // supervises. The notes say what that changed elsewhere.
 func (d *Daemon) bringUp(ctx context.Context, a *app) (notes []string, err error) {
@@ -201,7 +109,7 @@ func (d *Daemon) bringUp(ctx context.Context, a *app) (notes []string, err error
 	}
 	a.letGo()
 	d.startTracker(ctx, a)
-	a.tracking().await(ctx)
+	trackerOf(a).await(ctx)
 	return notes, nil
 }
 
@@ -254,7 +162,7 @@ func (d *Daemon) SetApp(ctx context.Context, who ipc.Caller, ref string, ch ipc.
 	if err != nil {
 		return ipc.App{}, errs.Wrap(errs.Invalid, op, err)
 	}
-	a.tracking().await(ctx)
+	trackerOf(a).await(ctx)
 	return noted(a.view(ctx), notes), nil
 }
 
@@ -350,23 +258,6 @@ func (d *Daemon) enforce(ctx context.Context, a *app, rec store.App) error {
 	a.now.Store(next)
 	d.startTracker(ctx, a)
 	return d.startCommand(ctx, a, rerun)
-}
-
-// stopCommand stops the command that the daemon supervises for an app.
-func (d *Daemon) stopCommand(ctx context.Context, a *app) error {
-	ctx, cancel := context.WithTimeout(ctx, d.opt.StopTimeout)
-	defer cancel()
-	return a.hostPart().Stop(ctx)
-}
-
-// startCommand starts it, if there is one and it is wanted.
-func (d *Daemon) startCommand(ctx context.Context, a *app, wanted bool) error {
-	if !wanted || len(a.rec().Run) == 0 || a.hostPart() == nil {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	return a.hostPart().Start(ctx)
 }
 
 // RemoveApp unregisters an app. Its checkpoints stay, and come back when the

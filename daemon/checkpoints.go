@@ -51,10 +51,9 @@ func public(cp store.Checkpoint) ipc.Checkpoint {
 // show is a checkpoint with its size.
 func (d *Daemon) show(ctx context.Context, a *app, cp store.Checkpoint) (ipc.Checkpoint, error) {
 	v := public(cp)
-	a.mu.Lock()
-	size, known := a.sizes[cp.ID]
-	damage := a.damage[cp.ID]
-	a.mu.Unlock()
+	all := a.knownSizes()
+	size, known := all.each[cp.ID]
+	damage := all.damage[cp.ID]
 	var err error
 	if !known {
 		size, damage, err = a.measure(ctx, "", cp)
@@ -63,69 +62,10 @@ func (d *Daemon) show(ctx context.Context, a *app, cp store.Checkpoint) (ipc.Che
 	return v, err
 }
 
-// size is what deleting these checkpoints together would free, in bytes.
-func (a *app) size(ctx context.Context, cps ...store.Checkpoint) (int64, error) {
-	return a.held(ctx, "", cps...)
-}
-
-// held is what deleting these checkpoints, and forgetting the journal before
-// the mark, would free together, in bytes. What is missing of them counts nothing.
-func (a *app) held(ctx context.Context, before snap.Mark, cps ...store.Checkpoint) (int64, error) {
-	total, _, err := a.measure(ctx, before, cps...)
-	return total, err
-}
-
-// measure is held that also says what is missing.
-func (a *app) measure(ctx context.Context, before snap.Mark, cps ...store.Checkpoint) (total int64, missing string, err error) {
-	for _, l := range a.layers() {
-		var ids []snap.SnapshotID
-		for _, cp := range cps {
-			if s, ok := cp.Snapshot(l.Name); ok {
-				ids = append(ids, s.ID)
-			}
-		}
-		size := l.Driver.Size
-		if j, ok := l.Driver.(snap.Journal); ok && before != "" {
-			size = func(ctx context.Context, ids ...snap.SnapshotID) (int64, error) {
-				return j.TrimSize(ctx, before, ids...)
-			}
-		} else if len(ids) == 0 {
-			continue
-		}
-		n, err := size(ctx, ids...)
-		if isDamage(err) {
-			missing = fmt.Sprintf("%s: %v", l.Name, err)
-			n, err = size(ctx, slices.DeleteFunc(ids, func(id snap.SnapshotID) bool {
-				_, err := l.Driver.Size(ctx, id)
-				return isDamage(err)
-			})...)
-		}
-		if err != nil {
-			return 0, "", err
-		}
-		total += n
-	}
-	return total, missing, nil
-}
-
-// isDamage reports whether something that a checkpoint names is not there, or not whole.
-func isDamage(err error) bool {
-	return err != nil && (errs.KindOf(err) == errs.NotFound || errs.KindOf(err) == errs.Corrupt)
-}
-
-// sizes are what checkpoints occupy.
-type sizes struct {
-	each   map[ipc.CheckpointID]int64
-	damage map[ipc.CheckpointID]string // of those of which something is missing, what
-	total  int64
-}
-
 // sized gives each checkpoint's size and that of all of them. They are kept
 // until the next operation on the app.
 func (d *Daemon) sized(ctx context.Context, a *app, cps []store.Checkpoint) (sizes, error) {
-	a.mu.Lock()
-	s := sizes{a.sizes, a.damage, a.total}
-	a.mu.Unlock()
+	s := a.knownSizes()
 	if s.each != nil && len(s.each) == len(cps) {
 		return s, nil
 	}
@@ -146,18 +86,8 @@ func (d *Daemon) sized(ctx context.Context, a *app, cps []store.Checkpoint) (siz
 	if s.total, err = a.held(ctx, newestMark(turns), cps...); err != nil {
 		return s, err
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.holder == "" { // else they may be wrong in a moment
-		a.sizes, a.damage, a.total = s.each, s.damage, s.total
-	}
+	a.keepSizes(s)
 	return s, nil
-}
-
-func (d *Daemon) dropSizes(a *app) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.sizes = nil
 }
 
 // measured reads an app's checkpoints and their sizes. One that is deleted in
@@ -322,7 +252,7 @@ func (d *Daemon) deleteCheckpoints(ctx context.Context, a *app, entry *ipc.Audit
 		return err
 	}
 	d.Operations.WithLabelValues(entry.Action, events.ResultOf(nil)).Inc()
-	d.dropSizes(a)
+	a.dropSizes()
 	if len(ids) > 0 {
 		d.Publish(a.rec().ID, "deleted", ids)
 	}

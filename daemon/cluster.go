@@ -29,10 +29,8 @@ func (d *Daemon) checkDomain(who ipc.Caller, id ipc.AppID, spec ipc.App) error {
 		return errs.New(errs.Denied, "", "domains are named by root").
 			WithHint("ask an administrator: mulligan app add --slug %s --dir %s --domain %s, with owner = %q in an app file", spec.Slug, spec.Workspace, spec.Domain, accounts.UserName(who.UID))
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, other := range d.apps {
-		if rec := other.rec(); rec.ID != id && rec.Domain == spec.Domain && d.LibvirtURI(rec) == d.LibvirtURI(store.App{App: spec}) {
+	for _, rec := range d.records() {
+		if rec.ID != id && rec.Domain == spec.Domain && d.LibvirtURI(rec) == d.LibvirtURI(store.App{App: spec}) {
 			return errs.New(errs.Conflict, "", "domain %s belongs to another app", spec.Domain).WithHint("a domain has one app: mulligan app list")
 		}
 	}

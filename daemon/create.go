@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"mulligan/daemon/events"
-	"mulligan/daemon/gitref"
 	"mulligan/daemon/layer"
 	"mulligan/daemon/records"
 	"mulligan/daemon/store"
@@ -62,7 +61,7 @@ func (d *Daemon) Create(ctx context.Context, who ipc.Caller, ref string, req ipc
 	if err != nil { // the checkpoint stands, the app does not
 		return cp.Checkpoint, errs.Wrap(errs.Failed, op, err)
 	}
-	d.dropSizes(a)
+	a.dropSizes()
 	return d.show(ctx, a, cp)
 }
 
@@ -100,7 +99,7 @@ func (d *Daemon) create(ctx context.Context, a *app, req ipc.CreateRequest) (sto
 	ids, made := announced(a, layers)
 	now, err := a.status(ctx)
 	if err != nil {
-		return store.Checkpoint{}, a.now.Load().OfGuest(ctx, err)
+		return store.Checkpoint{}, a.setup().OfGuest(ctx, err)
 	}
 	var was store.Checkpoint
 	d.note(ctx, a, now, &was)
@@ -233,7 +232,7 @@ func (d *Daemon) captureAs(ctx context.Context, a *app, layers []layer.Layer, id
 	for i, l := range layers {
 		s, warnings, err := d.captureLayerAs(ctx, l, ids[i], how)
 		if err != nil {
-			return store.Checkpoint{}, errs.Also(&layer.Error{l, err}, d.drop(ctx, a, cp.Snapshots))
+			return store.Checkpoint{}, errs.Also(&layer.Error{Layer: l, Err: err}, d.drop(ctx, a, cp.Snapshots))
 		}
 		cp.Snapshots = append(cp.Snapshots, s)
 		warnings = append(warnings, a.foretold(l, s.ID)...)
@@ -321,66 +320,6 @@ func (d *Daemon) drop(ctx context.Context, a *app, snaps []store.Snapshot) error
 		d.store.WakeCollector()
 	}
 	return errors.Join(all...)
-}
-
-// stopUnit stops the app's unit and waits until it is down.
-func (d *Daemon) stopUnit(ctx context.Context, a *app) error {
-	ctx, cancel := context.WithTimeout(ctx, d.stopLimit(a))
-	defer cancel()
-	if err := d.opt.Failpoint.At("stop unit"); err != nil {
-		return err
-	}
-	return a.unit().Stop(ctx)
-}
-
-// stopLimit is how long an app may take to stop. A guest has stop_timeout to go down, beside what
-// runs on the host, and a driver asks a guest for three quarters of the time that is left.
-func (d *Daemon) stopLimit(a *app) time.Duration {
-	if a.rec().Domain != "" {
-		return d.opt.StopTimeout + d.opt.StopTimeout*4/3 + layer.SwitchOff
-	}
-	return d.opt.StopTimeout
-}
-
-// startTimeout bounds the wait for a unit; systemd's own limit is 90 s by default.
-const startTimeout = 100 * time.Second
-
-// startAgain starts the unit if it was running before, and tries twice: there
-// is nothing else to be done about it, unless who starts it is away.
-func (d *Daemon) startAgain(ctx context.Context, a *app, running bool) error {
-	if a.unit() == nil || !running {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	err := d.startUnit(ctx, a)
-	if err != nil && ctx.Err() == nil {
-		err = d.startUnit(ctx, a)
-	}
-	a.oweStart(err)
-	return err
-}
-
-func (d *Daemon) startUnit(ctx context.Context, a *app) error {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	if err := d.opt.Failpoint.At("start unit"); err != nil {
-		return err
-	}
-	return a.unit().Start(ctx)
-}
-
-// headOf is the commit that the workspace's git repository has checked out, if any.
-func headOf(rec store.App) *string {
-	root, err := openWorkspace(rec)
-	if err != nil {
-		return nil
-	}
-	defer root.Close()
-	if sha, ok := gitref.Head(root); ok {
-		return &sha
-	}
-	return nil
 }
 
 func optional(s string) *string {

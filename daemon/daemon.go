@@ -4,11 +4,8 @@ package daemon
 
 import (
 	"context"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
-	"sync"
 	"time"
 
 	"mulligan/daemon/accounts"
@@ -17,7 +14,6 @@ import (
 	"mulligan/daemon/layer"
 	"mulligan/daemon/records"
 	"mulligan/daemon/settings"
-	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
 )
@@ -34,24 +30,18 @@ type (
 type Daemon struct {
 	*accounts.Owners
 	*layer.Binder
+	*events.Events
+	*appSet
 	opt     *Options
 	store   *records.Records
 	started time.Time
-	*events.Events
 	gate    *gate.Gate
 	callers accounts.Callers
 	files   appFiles
 	apiText apiText
 
-	mu     sync.Mutex
-	apps   map[ipc.AppID]*app
-	closed bool
-
-	ops  sync.WaitGroup  // operations under way
-	done chan struct{}   // closed by Close
 	run  context.Context // ends with Close
 	stop context.CancelFunc
-	bg   sync.WaitGroup
 }
 
 // Open opens the state folder, finishes or undoes what a crash cut short, and
@@ -68,25 +58,25 @@ func Open(ctx context.Context, opt Options) (*Daemon, error) {
 		return nil, err
 	}
 	d := &Daemon{
-		Owners: accounts.New(&opt), opt: &opt, store: recs, started: opt.Now(),
-		apps: map[ipc.AppID]*app{},
+		Owners: accounts.New(&opt), Events: events.New(&opt, recs), opt: &opt, store: recs, started: opt.Now(),
 	}
 	d.run, d.stop = context.WithCancel(context.WithoutCancel(ctx))
-	d.Binder = layer.NewBinder(&opt, d.Owners, recs.Contents, d.records)
-	d.Events = events.New(&opt, recs)
+	d.appSet = newAppSet(&opt, d.Owners, recs)
+	d.Binder = d.appSet.Binder
+	d.appSet.settle, d.appSet.pursue = d.makeReady, d.pursue
 	d.Registry.MustRegister(present{d})
 	d.gate = d.newGate()
 	if err := d.load(ctx); err != nil {
 		return nil, errs.Also(err, d.Close(ctx))
 	}
-	d.bg.Go(func() { d.store.Tend(d.run) })
-	d.bg.Go(func() { d.upkeep(d.run) })
+	d.background(func() { d.store.Tend(d.run) })
+	d.background(func() { d.upkeep(d.run) })
 	if opt.RehearseMax > 0 {
-		d.bg.Go(func() { d.rehearseAll(d.run) })
+		d.background(func() { d.rehearseAll(d.run) })
 	}
-	d.bg.Go(func() { d.reweigh(d.run) })
+	d.background(func() { d.reweigh(d.run) })
 	if !opt.User {
-		d.bg.Go(func() { d.watchOwners(d.run) })
+		d.background(func() { d.watchOwners(d.run) })
 	}
 	return d, nil
 }
@@ -103,21 +93,6 @@ func (d *Daemon) newGate() *gate.Gate {
 // closes the daemon closes it.
 func (d *Daemon) Gate() *gate.Gate { return d.gate }
 
-// records are those of all registered apps.
-func (d *Daemon) records() (list []store.App) {
-	for _, a := range d.all() {
-		list = append(list, a.rec())
-	}
-	return list
-}
-
-// all is every registered app.
-func (d *Daemon) all() []*app {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return slices.Collect(maps.Values(d.apps))
-}
-
 // load brings the registered apps to life and recovers each.
 func (d *Daemon) load(ctx context.Context) error {
 	recs, err := d.store.Apps(ctx)
@@ -127,9 +102,7 @@ func (d *Daemon) load(ctx context.Context) error {
 	for _, rec := range recs {
 		noteFolder(&rec)
 		a := newApp(rec)
-		d.mu.Lock()
-		d.apps[rec.ID] = a
-		d.mu.Unlock()
+		d.put(a)
 		d.wake(ctx, a)
 	}
 	return nil
@@ -139,28 +112,18 @@ func (d *Daemon) load(ctx context.Context) error {
 // apps that only this daemon keeps running, and closes the state folder. What
 // ctx cut short is finished by the next Open.
 func (d *Daemon) Close(ctx context.Context) error {
-	d.mu.Lock()
-	if d.closed {
-		d.mu.Unlock()
+	if !d.shut() {
 		return nil
 	}
-	d.closed = true
-	d.mu.Unlock()
 	d.stop()
 	d.CloseFeed()
 	for _, a := range d.all() {
 		d.stopTracker(a)
 	}
 
-	idle := make(chan struct{})
-	go func() { d.ops.Wait(); close(idle) }()
-	select {
-	case <-idle:
-	case <-ctx.Done():
-		return errs.New(errs.Unavailable, "stop", "an operation is still under way").
-			WithHint("the next start finishes or undoes it")
+	if err := d.idle(ctx); err != nil {
+		return err
 	}
-	d.bg.Wait()
 	err := d.stopSupervised(ctx)
 	for _, a := range d.all() {
 		d.closeDrivers(a)
@@ -176,8 +139,6 @@ func (d *Daemon) Status(who ipc.Caller) ipc.Status {
 		mode = "user"
 	}
 	sees := d.sight(who)
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	s := ipc.Status{
 		Version: d.opt.Version, PID: os.Getpid(), Mode: mode, Socket: d.opt.Socket, StateDir: d.opt.StateDir,
 		StartedAt: d.started.UTC(), StoreBytes: d.store.Contents.Visible(who), Recovered: []string{}, Problems: []string{},
@@ -190,7 +151,7 @@ func (d *Daemon) Status(who ipc.Caller) ipc.Status {
 		s.Problems = append(s.Problems, d.store.Problems()...)
 		s.Recovered = append(s.Recovered, d.store.Repaired...)
 	}
-	for _, a := range d.apps {
+	for _, a := range d.all() {
 		if !sees(a) {
 			continue
 		}
@@ -198,7 +159,7 @@ func (d *Daemon) Status(who ipc.Caller) ipc.Status {
 		for _, p := range a.problems() {
 			s.Problems = append(s.Problems, a.rec().Slug+": "+p)
 		}
-		for _, word := range a.recovered {
+		for _, word := range a.recoveries() {
 			s.Recovered = append(s.Recovered, a.rec().Slug+": "+word)
 		}
 	}

@@ -7,12 +7,20 @@ import (
 	"mulligan/snap"
 )
 
+// makeReady settles the app, and sets it up anew where its domain can be reached again.
+func (d *Daemon) makeReady(ctx context.Context, a *app) error {
+	if err := d.settle(ctx, a); err != nil {
+		return err
+	}
+	return d.reachAgain(ctx, a)
+}
+
 // reachAgain sets the app up anew where its domain could not be reached, and can be now. The
 // caller holds the app, which is settled. It returns an error only where the app could not be
 // settled again.
 func (d *Daemon) reachAgain(ctx context.Context, a *app) error {
 	var drivers []snap.Driver
-	again, was := false, a.now.Load().Unreached()
+	again, was := false, a.setup().Unreached()
 	if was == nil {
 		return nil
 	}
@@ -28,19 +36,17 @@ func (d *Daemon) reachAgain(ctx context.Context, a *app) error {
 		drivers = append(drivers, driver)
 	}
 	if !again {
-		a.now.Store(a.now.Load().With(drivers))
+		a.setDrivers(drivers)
 		return nil
 	}
-	a.mu.Lock()
-	a.settled = false
-	a.mu.Unlock()
+	a.mustSettle()
 	return d.settle(ctx, a)
 }
 
 // sweepHeld sweeps the app again where a layer is held up. The caller holds the app, which
 // is settled.
 func (d *Daemon) sweepHeld(ctx context.Context, a *app) error {
-	if len(a.now.Load().HeldWords()) == 0 {
+	if len(a.setup().HeldWords()) == 0 {
 		return nil
 	}
 	if err := d.reachAgain(ctx, a); err != nil {

@@ -20,10 +20,7 @@ import (
 // quick when there is nothing to do. The caller is the only one who changes
 // the app.
 func (d *Daemon) settle(ctx context.Context, a *app) error {
-	a.mu.Lock()
-	ready := a.settled && a.broken == nil
-	a.mu.Unlock()
-	if ready {
+	if a.ready() {
 		return nil
 	}
 	if err := d.open(ctx, a); err != nil {
@@ -31,9 +28,7 @@ func (d *Daemon) settle(ctx context.Context, a *app) error {
 	}
 	err := d.sweepAndRecover(ctx, a)
 	d.noteBehind(ctx, a)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.settled, a.broken = err == nil, err
+	a.noteSettled(err)
 	return err
 }
 
@@ -60,9 +55,7 @@ func (d *Daemon) sweepAndRecover(ctx context.Context, a *app) error {
 			return errs.Wrap(errs.Failed, "recover "+op.Kind, err)
 		}
 		d.opt.Log.Info("recovered", "app", a.rec().Slug, "operation", op.ID, "kind", op.Kind, "outcome", word)
-		d.mu.Lock()
-		a.recovered = append(a.recovered, word)
-		d.mu.Unlock()
+		a.noteRecovered(word)
 	}
 	return nil
 }
@@ -110,7 +103,7 @@ func (d *Daemon) sweep(ctx context.Context, a *app, left []store.Operation) erro
 	if err := ctx.Err(); err != nil {
 		return errs.Wrap(errs.Unavailable, "sweep", err)
 	}
-	a.now.Store(a.now.Load().With(drivers))
+	a.setDrivers(drivers)
 	done = slices.DeleteFunc(done, func(o store.Disposal) bool { // those of a layer that is held up wait
 		return slices.ContainsFunc(a.layers(), func(l layer.Layer) bool {
 			_, held := l.Driver.(*layer.Held)
@@ -256,7 +249,7 @@ func (r *rollback) resume(ctx context.Context) (err error) {
 		if !ok {
 			return errs.New(errs.Conflict, "", "the app has no layer %s any more", name)
 		}
-		p := part{layer: l}
+		p := part{Layer: l}
 		if s, ok := r.target.Snapshot(name); ok {
 			p.target = s.ID
 		}

@@ -51,7 +51,7 @@ func (d *Daemon) Revert(ctx context.Context, who ipc.Caller, ref string, req ipc
 		return ipc.RevertResult{}, err
 	}
 	defer release()
-	v := &revert{d: d, a: a, t: a.tracking(), req: req, chosen: map[*stint]bool{}, shared: map[string][]*stint{}, later: map[string][]*stint{}}
+	v := &revert{d: d, a: a, t: trackerOf(a), req: req, chosen: map[*stint]bool{}, shared: map[string][]*stint{}, later: map[string][]*stint{}}
 	res, err := v.run(ctx, accounts.Actor(who))
 	err = errs.Wrap(errs.Failed, op, err)
 	if !req.DryRun {
@@ -348,7 +348,7 @@ type takeBack struct {
 // rollback is the revert as a rollback of the files alone, that does not stop the app.
 func (v *revert) rollback(who string) *rollback {
 	l, _ := v.a.layer(snap.Files)
-	r := &rollback{d: v.d, a: v.a, op: ipc.OperationID(records.NewID("op-")), parts: []part{{layer: l}}, back: &takeBack{v: v}}
+	r := &rollback{d: v.d, a: v.a, op: ipc.OperationID(records.NewID("op-")), parts: []part{{Layer: l}}, back: &takeBack{v: v}}
 	r.plan = rollbackPlan{
 		Phase: preparing, Revert: target(v.req), Begun: v.d.opt.Now().UTC(), Reason: v.req.Reason,
 		Verify: true, Actor: who, Layers: []snap.Layer{snap.Files},

@@ -126,7 +126,7 @@ func (d *Daemon) Rollback(ctx context.Context, who ipc.Caller, ref string, id ip
 	if err := d.discard(ctx, who, a, id, req); err != nil {
 		return ipc.RollbackResult{}, errs.Wrap(errs.Failed, op, err)
 	}
-	a.tracking().catchUp(ctx)
+	trackerOf(a).catchUp(ctx)
 	release, err := d.acquire(ctx, a, op, who)
 	if err != nil {
 		return ipc.RollbackResult{}, err
@@ -164,7 +164,7 @@ func (d *Daemon) Rollback(ctx context.Context, who ipc.Caller, ref string, id ip
 	if req.DryRun {
 		return r.preview(ctx)
 	}
-	unmute := a.tracking().mute(ctx)
+	unmute := trackerOf(a).mute(ctx)
 	err = errs.Wrap(errs.Failed, op, r.run(ctx))
 	unmute(ctx)
 	if err == nil {
@@ -257,7 +257,7 @@ func (r *rollback) stored(p part, err error) error {
 	if errs.KindOf(err) != errs.Corrupt {
 		return err
 	}
-	return r.orWithout(&layer.Error{p.layer, &errs.Error{Kind: errs.Corrupt, Op: fmt.Sprintf("check %s of %s", p.Name, r.target.ID), Err: err,
+	return r.orWithout(&layer.Error{Layer: p.Layer, Err: &errs.Error{Kind: errs.Corrupt, Op: fmt.Sprintf("check %s of %s", p.Name, r.target.ID), Err: err,
 		Hint: "nothing was changed; mulligan verify tells which checkpoints are whole"}})
 }
 
@@ -299,7 +299,7 @@ func (r *rollback) selectParts() error {
 			r.plan.Behind = append(r.plan.Behind, string(l.Name))
 			continue
 		}
-		r.parts = append(r.parts, part{layer: l, target: s.ID})
+		r.parts = append(r.parts, part{Layer: l, target: s.ID})
 	}
 	for _, s := range r.target.Snapshots {
 		if _, ok := r.a.layer(s.Layer); !ok {
@@ -399,7 +399,7 @@ func (r *rollback) finishForward(ctx context.Context) (err error) {
 		return err
 	}
 	r.d.noteBehind(ctx, r.a)
-	r.a.tracking().noteUndone(ctx)
+	trackerOf(r.a).noteUndone(ctx)
 	return r.finish(ctx)
 }
 
@@ -527,7 +527,7 @@ func (r *rollback) status(ctx context.Context) (systemd.Status, error) {
 	if err == nil {
 		return now, nil
 	}
-	err = r.a.now.Load().OfGuest(ctx, err)
+	err = r.a.setup().OfGuest(ctx, err)
 	var away *layer.Error
 	switch {
 	case r.stopsAll() && r.has(snap.Disk):
@@ -622,7 +622,7 @@ func (r *rollback) words() string {
 // The others stay as they are, and are not looked at.
 func (r *rollback) safetyLayers() (list []layer.Layer) {
 	for _, p := range r.parts {
-		list = append(list, p.layer)
+		list = append(list, p.Layer)
 	}
 	return list
 }
@@ -762,7 +762,7 @@ func (r *rollback) stale(ctx context.Context) (map[snap.Layer]bool, error) {
 			is, err = true, nil // it could be read when it was captured
 		}
 		if err != nil {
-			return nil, r.orWithout(&layer.Error{p.layer, err})
+			return nil, r.orWithout(&layer.Error{Layer: p.Layer, Err: err})
 		}
 		if is {
 			stale[p.Name] = true

@@ -107,7 +107,7 @@ func (r *rollback) orWithout(err error) error {
 	var rest []layer.Layer
 	for _, p := range r.parts {
 		if p.Name != e.Layer.Name {
-			rest = append(rest, p.layer)
+			rest = append(rest, p.Layer)
 		}
 	}
 	if len(rest) == 0 {
@@ -221,9 +221,7 @@ func (d *Daemon) noteBehind(ctx context.Context, a *app) {
 		return // whoever asks next is told
 	}
 	words := behindWords(l)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.behind = words
+	a.noteBehind(words)
 }
 
 // behindWords says which layers stayed behind, and what takes them along.

@@ -64,19 +64,6 @@ func (p present) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// doing says what an app is at.
-func (a *app) doing() string {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	switch {
-	case a.broken != nil:
-		return "broken"
-	case a.holder != "":
-		return "busy"
-	}
-	return "idle"
-}
-
 func (d *Daemon) getMetrics(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	if !d.Administers(who) {
 		return errs.New(errs.Denied, "show metrics", "metrics cover all apps, and only root may see those").

@@ -62,9 +62,7 @@ func (d *Daemon) startTracker(ctx context.Context, a *app) {
 	}
 	j, ok := l.Driver.(snap.Journal)
 	_, held := l.Driver.(*layer.Held)
-	a.mu.Lock()
-	a.rest.untracked = held
-	a.mu.Unlock()
+	a.noteUntracked(held)
 	if !ok {
 		return
 	}
@@ -81,29 +79,25 @@ func (d *Daemon) startTracker(ctx context.Context, a *app) {
 	})
 	t.done.Go(t.awaitFiles)
 	t.done.Go(func() { t.loop(run) })
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.tracker = t
+	a.setFollower(t)
 }
 
 // stopTracker ends the following. Open turns stay open in the records.
 func (d *Daemon) stopTracker(a *app) {
-	a.mu.Lock()
-	t := a.tracker
-	a.tracker = nil
-	a.mu.Unlock()
-	if t != nil {
+	if t, ok := a.setFollower(nil).(*tracker); ok {
 		t.cancel()
 		t.done.Wait()
 	}
 }
 
-// tracking is the app's tracker, or nil when it does not ask for one.
-func (a *app) tracking() *tracker {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.tracker
+// trackerOf is the app's tracker, or nil when it does not ask for one.
+func trackerOf(a *app) *tracker {
+	t, _ := a.following().(*tracker)
+	return t
 }
+
+// Driver is the driver of the files that the tracker follows by.
+func (t *tracker) Driver() snap.Driver { return t.driver }
 
 // resume takes up the turns that were open when the last daemon ended.
 func (t *tracker) resume(ctx context.Context) {
@@ -170,8 +164,8 @@ func (t *tracker) await(ctx context.Context) {
 	}
 }
 
-// state says in a word how the files are followed.
-func (t *tracker) state() string {
+// State says in a word how the files are followed.
+func (t *tracker) State() string {
 	select {
 	case <-t.ready:
 		return string(t.j.Following().State)
@@ -200,15 +194,15 @@ func (t *tracker) note(what string, err error) {
 	t.d.opt.Log.Warn("automatic checkpoints: "+what, "app", t.a.rec().Slug, "err", err)
 }
 
-// problems says what people should know of the tracker.
-func (t *tracker) problems() []string {
+// Problems says what people should know of the tracker.
+func (t *tracker) Problems() []string {
 	var list []string
 	t.mu.Lock()
 	if t.failed != "" {
 		list = append(list, "automatic checkpoints: "+t.failed)
 	}
 	t.mu.Unlock()
-	if f := t.j.Following(); t.state() == string(snap.Degraded) {
+	if f := t.j.Following(); t.State() == string(snap.Degraded) {
 		list = append(list, "files are not watched: "+f.Detail+" "+f.Remedy)
 	}
 	return list
@@ -705,15 +699,6 @@ func (t *tracker) databasesChanged(ctx context.Context, o *openTurn) bool {
 		}
 	}
 	return false
-}
-
-// seen gives paths as the app's owner may see them.
-func (a *app) seen(paths []string) ([]string, error) {
-	l, _ := a.layer(snap.Files)
-	if v, ok := l.Driver.(snap.Veiler); ok {
-		return v.Seen(paths)
-	}
-	return paths, nil
 }
 
 // sumUp counts what writes did to paths, over all: a path that was made and

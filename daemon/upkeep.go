@@ -40,13 +40,8 @@ func (d *Daemon) upkeep(ctx context.Context) {
 
 // eachMaintainer calls f for the layers of apps that are fit to be worked on.
 func (d *Daemon) eachMaintainer(f func(*app, layer.Layer, snap.Maintainer)) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, a := range d.apps {
-		a.mu.Lock()
-		ready := a.settled && a.broken == nil
-		a.mu.Unlock()
-		if !ready {
+	for _, a := range d.all() {
+		if !a.ready() {
 			continue
 		}
 		for _, l := range a.layers() {
@@ -55,20 +50,4 @@ func (d *Daemon) eachMaintainer(f func(*app, layer.Layer, snap.Maintainer)) {
 			}
 		}
 	}
-}
-
-// noteUpkeep keeps what went wrong with a layer's upkeep, and says whether that is news.
-func (a *app) noteUpkeep(name snap.Layer, err error) (news bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if err == nil {
-		delete(a.neglected, name)
-		return false
-	}
-	if a.neglected == nil {
-		a.neglected = map[snap.Layer]string{}
-	}
-	news = a.neglected[name] != err.Error()
-	a.neglected[name] = err.Error()
-	return news
 }
