@@ -1,4 +1,4 @@
-package daemon
+package events
 
 import (
 	"encoding/json"
@@ -15,9 +15,9 @@ type feed struct {
 	closed bool
 }
 
-// subscribe returns a channel of the app's events, closed when the daemon
+// Subscribe returns a channel of the app's events, closed when the daemon
 // stops, and a function to end the subscription.
-func (f *feed) subscribe(app ipc.AppID) (<-chan ipc.Event, func()) {
+func (f *feed) Subscribe(app ipc.AppID) (<-chan ipc.Event, func()) {
 	ch := make(chan ipc.Event, 64)
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -36,7 +36,7 @@ func (f *feed) subscribe(app ipc.AppID) (<-chan ipc.Event, func()) {
 	}
 }
 
-func (f *feed) publish(app ipc.AppID, name string, data any) {
+func (f *feed) Publish(app ipc.AppID, name string, data any) {
 	body, err := json.Marshal(data)
 	if err != nil {
 		return
@@ -54,8 +54,8 @@ func (f *feed) publish(app ipc.AppID, name string, data any) {
 	}
 }
 
-// closeFeed ends all subscriptions.
-func (f *feed) closeFeed() {
+// CloseFeed ends all subscriptions.
+func (f *feed) CloseFeed() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.closed = true

@@ -1,4 +1,6 @@
-package daemon
+// Package events tells what is done to apps: to the audit trail, to whoever follows an app live,
+// to Prometheus, and to the log.
+package events
 
 import (
 	"context"
@@ -22,15 +24,15 @@ type Events struct {
 	store *records.Records
 }
 
-// newEvents returns the events of a daemon with these records.
-func newEvents(opt *settings.Options, store *records.Records) *Events {
+// New returns the events of a daemon with these records.
+func New(opt *settings.Options, store *records.Records) *Events {
 	return &Events{metrics: newMetrics(), opt: opt, store: store}
 }
 
-// audit appends to the trail. That it fails is logged: by then the deed is done.
-func (e *Events) audit(ctx context.Context, app store.App, who ipc.Caller, action, target, reason string, result error, detail any) {
-	entry := e.entry(app, who, action, target, reason, result, detail)
-	e.operations.WithLabelValues(action, resultOf(result)).Inc()
+// WriteAudit appends to the trail. That it fails is logged: by then the deed is done.
+func (e *Events) WriteAudit(ctx context.Context, app store.App, who ipc.Caller, action, target, reason string, result error, detail any) {
+	entry := e.Entry(app, who, action, target, reason, result, detail)
+	e.Operations.WithLabelValues(action, ResultOf(result)).Inc()
 	if err := e.store.Audit(ctx, entry); err != nil {
 		e.opt.Log.Error("audit entry not written", "app", app.Slug, "action", action, "err", err)
 	}
@@ -39,8 +41,8 @@ func (e *Events) audit(ctx context.Context, app store.App, who ipc.Caller, actio
 	}
 }
 
-// entry is what the audit trail has of a deed.
-func (e *Events) entry(app store.App, who ipc.Caller, action, target, reason string, result error, detail any) ipc.AuditEntry {
+// Entry is what the audit trail has of a deed.
+func (e *Events) Entry(app store.App, who ipc.Caller, action, target, reason string, result error, detail any) ipc.AuditEntry {
 	entry := ipc.AuditEntry{
 		At: e.opt.Now().UTC(), AppID: app.ID, Actor: accounts.Actor(who), Action: action, Target: target, Reason: reason, Result: "ok",
 	}
@@ -57,8 +59,8 @@ func (e *Events) entry(app store.App, who ipc.Caller, action, target, reason str
 	return entry
 }
 
-// auditNumber names the newest entry of the app's audit trail as evidence.
-func (e *Events) auditNumber(ctx context.Context, app ipc.AppID) []string {
+// AuditNumber names the newest entry of the app's audit trail as evidence.
+func (e *Events) AuditNumber(ctx context.Context, app ipc.AppID) []string {
 	trail, err := e.store.AuditTrail(ctx, app, 1)
 	if err != nil || len(trail) == 0 {
 		return nil
