@@ -16,6 +16,7 @@ import (
 	"mulligan/privsep"
 	"mulligan/snap/postgres"
 	"mulligan/snap/postgres/physical"
+	"mulligan/snap/postgres/physical/pgserver"
 	"mulligan/systemd"
 )
 
@@ -44,7 +45,7 @@ func (d *Daemon) postgresConfig(ctx context.Context, rec store.App, db ipc.Datab
 // or the server's own program. A cluster in care is known although its folder is broken
 // or was replaced.
 func (d *Daemon) clusterOf(ctx context.Context, rec store.App, db ipc.Database, cfg postgres.Config) (*physical.Config, error) {
-	at, err := physical.Locate(ctx, db.DataDir)
+	at, err := pgserver.Locate(ctx, db.DataDir)
 	if known, found := cfg.Recall(); found && (err != nil || at.Owner.UID != known.Owner.UID) {
 		at, err = known, nil
 	}
@@ -65,7 +66,7 @@ func (d *Daemon) clusterOf(ctx context.Context, rec store.App, db ipc.Database, 
 
 // ownCluster is a cluster that no unit serves: its server is started and stopped as the
 // folder's owner, who could do that too.
-func (d *Daemon) ownCluster(rec store.App, db ipc.Database, at physical.Place, owner privsep.User) (*physical.Config, error) {
+func (d *Daemon) ownCluster(rec store.App, db ipc.Database, at pgserver.Place, owner privsep.User) (*physical.Config, error) {
 	uid := rec.OwnerUID
 	if d.opt.User {
 		uid = os.Geteuid()
@@ -78,8 +79,8 @@ func (d *Daemon) ownCluster(rec store.App, db ipc.Database, at physical.Place, o
 		return nil, errs.New(errs.Denied, "", "the data folder %q of database %q belongs to %s, not to the app's owner", db.DataDir, db.Name, userName(at.Owner.UID)).
 			WithHint("ask root to name it")
 	}
-	return &physical.Config{DataDir: db.DataDir, Bin: at.Bin, Owner: at.Owner, Log: d.opt.Log, Server: physical.PgCtl{
-		Bin: at.Bin, DataDir: db.DataDir, Log: physical.LogFile(db.DataDir), Owner: at.Owner,
+	return &physical.Config{DataDir: db.DataDir, Bin: at.Bin, Owner: at.Owner, Log: d.opt.Log, Server: pgserver.PgCtl{
+		Bin: at.Bin, DataDir: db.DataDir, Log: pgserver.LogFile(db.DataDir), Owner: at.Owner,
 	}}, nil
 }
 
@@ -230,7 +231,7 @@ func (d *Daemon) checkCluster(ctx context.Context, who ipc.Caller, spec ipc.App,
 func (d *Daemon) checkOwnCluster(ctx context.Context, who ipc.Caller, spec ipc.App, db ipc.Database) error {
 	user := d.callerAccount(who).user()
 	if d.administers(who) && os.Geteuid() == 0 {
-		at, err := physical.Locate(ctx, db.DataDir)
+		at, err := pgserver.Locate(ctx, db.DataDir)
 		if err != nil {
 			return err
 		}
