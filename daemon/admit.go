@@ -15,6 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/appfile"
+	"mulligan/daemon/accounts"
+	"mulligan/daemon/records"
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -37,9 +39,9 @@ func (d *Daemon) admit(ctx context.Context, who ipc.Caller, spec ipc.App) (store
 	if err := appfile.Validate(spec); err != nil {
 		return store.App{}, err
 	}
-	rec := store.App{App: spec, ByRoot: d.administers(who)}
+	rec := store.App{App: spec, ByRoot: d.Administers(who)}
 	var err error
-	if rec.Owner, rec.OwnerUID, err = d.ownerOf(who, spec); err != nil {
+	if rec.Owner, rec.OwnerUID, err = d.OwnerOf(who, spec); err != nil {
 		return store.App{}, err
 	}
 	if err := d.checkWorkspace(ctx, who, &rec); err != nil {
@@ -62,23 +64,11 @@ func (d *Daemon) admit(ctx context.Context, who ipc.Caller, spec ipc.App) (store
 		if err := d.checkAppQuota(ctx, who); err != nil {
 			return store.App{}, err
 		}
-		rec.ID, rec.CreatedAt = ipc.AppID(newID("app-")), d.opt.Now().UTC()
+		rec.ID, rec.CreatedAt = ipc.AppID(records.NewID("app-")), d.opt.Now().UTC()
 	default:
 		return store.App{}, err
 	}
 	return rec, nil
-}
-
-// callerAccount is whose rights a caller has on this host. The uid of a process
-// need not have an account.
-func (d *Daemon) callerAccount(who ipc.Caller) account {
-	if who.Guest != "" || d.opt.User {
-		return account{uid: -1, gid: -1}
-	}
-	if acc, err := lookup(userName(who.UID)); err == nil && acc.uid == who.UID {
-		return acc
-	}
-	return account{uid: who.UID, gid: noGroup}
 }
 
 // checkWorkspace makes sure that the folder is there, may be protected at all,
@@ -92,14 +82,14 @@ func (d *Daemon) checkWorkspace(ctx context.Context, who ipc.Caller, rec *store.
 			return err
 		}
 	} else {
-		f, err := openFolder.Call(ctx, d.callerAccount(who).user(), rec.Workspace)
+		f, err := openFolder.Call(ctx, d.CallerAccount(who).User(), rec.Workspace)
 		if err != nil {
 			return err
 		}
 		rec.Workspace, rec.FolderUID = f.Path, f.UID
 	}
-	if !d.administers(who) && rec.FolderUID != rec.OwnerUID {
-		return errs.New(errs.Denied, "", "workspace %q belongs to %s", rec.Workspace, userName(rec.FolderUID)).
+	if !d.Administers(who) && rec.FolderUID != rec.OwnerUID {
+		return errs.New(errs.Denied, "", "workspace %q belongs to %s", rec.Workspace, accounts.UserName(rec.FolderUID)).
 			WithHint("register a folder of your own, or %s", forRoot(rec.App))
 	}
 	if err := files.CheckRoot(rec.Workspace); err != nil {
@@ -174,7 +164,7 @@ func forRoot(spec ipc.App) string {
 
 // checkUnit makes sure that the unit exists; the default one is taken where it does.
 func (d *Daemon) checkUnit(ctx context.Context, who ipc.Caller, spec *ipc.App) error {
-	root := d.administers(who)
+	root := d.Administers(who)
 	if !root && spec.Unit != "" {
 		return errs.New(errs.Denied, "", "units are named by root").WithHint("%s", forRoot(*spec))
 	}
@@ -233,7 +223,7 @@ func (d *Daemon) checkParts(ctx context.Context, who ipc.Caller, spec, before ip
 			return err
 		}
 	}
-	if d.administers(who) {
+	if d.Administers(who) {
 		return nil
 	}
 	if who.Guest != "" && (len(spec.Run) > 0 && !slices.Equal(spec.Run, before.Run) || spec.Health != nil && !reflect.DeepEqual(spec.Health, before.Health)) {
@@ -269,7 +259,7 @@ func isLoopback(host string) bool {
 // checkDatabase makes sure that a database is one that the caller could reach.
 // Servers are: they are entered with the owner's rights and the URL's password.
 func (d *Daemon) checkDatabase(ctx context.Context, who ipc.Caller, spec ipc.App, db ipc.Database) error {
-	switch root := d.administers(who); {
+	switch root := d.Administers(who); {
 	case db.DataDir != "":
 		if err := d.checkCluster(ctx, who, spec, db); err != nil || root {
 			return err
@@ -292,7 +282,7 @@ func (d *Daemon) checkDatabase(ctx context.Context, who ipc.Caller, spec ipc.App
 		return nil // what lies in the workspace is judged when it is opened
 	}
 	dir, _ := placeOf(spec.Workspace, db.DSN)
-	f, err := openFolder.Call(ctx, d.callerAccount(who).user(), dir)
+	f, err := openFolder.Call(ctx, d.CallerAccount(who).User(), dir)
 	if err != nil || f.Path != dir || f.UID != who.UID || within(d.opt.StateDir, dir) {
 		return errs.New(errs.Denied, "", "database %q lies in a folder that is not yours, or is reached by a link", db.Name).
 			WithHint("name one of your own by its real path, or %s", forRoot(spec))
@@ -304,7 +294,7 @@ func (d *Daemon) checkDatabase(ctx context.Context, who ipc.Caller, spec ipc.App
 // above all, now that who makes rec of old.
 func (d *Daemon) namedByRoot(who ipc.Caller, rec, old store.App) bool {
 	same := slices.EqualFunc(rec.Databases, old.Databases, func(x, y ipc.Database) bool { return asAsked(x) == asAsked(y) })
-	if d.administers(who) {
+	if d.Administers(who) {
 		return old.ByRoot || !same
 	}
 	return old.ByRoot && same

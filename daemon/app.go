@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"mulligan/daemon/accounts"
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -167,7 +168,7 @@ func (d *Daemon) stateDir(id ipc.AppID) string {
 // wake makes an app ready at start: leftovers swept, operations that a crash
 // cut short finished or undone, a supervised command running.
 func (d *Daemon) wake(ctx context.Context, a *app) {
-	if err := a.noteOwner(d.checkOwner(a.rec())); err != nil {
+	if err := a.noteOwner(d.CheckOwner(a.rec())); err != nil {
 		a.asleep.Store(true)
 		d.opt.Log.Error("app is not ready", "app", a.rec().Slug, "err", err)
 		return
@@ -189,11 +190,11 @@ func (d *Daemon) acquire(ctx context.Context, a *app, what string, who ipc.Calle
 // acquireBrief is acquire for the daemon's own short work: it waits for others,
 // and others wait for it instead of being turned away.
 func (d *Daemon) acquireBrief(ctx context.Context, a *app, what string) (release func(), err error) {
-	return d.take(ctx, a, what, d.self(), true)
+	return d.take(ctx, a, what, accounts.Self(), true)
 }
 
 func (d *Daemon) take(ctx context.Context, a *app, what string, who ipc.Caller, brief bool) (release func(), err error) {
-	if err := a.noteOwner(d.checkOwner(a.rec())); err != nil {
+	if err := a.noteOwner(d.CheckOwner(a.rec())); err != nil {
 		return nil, errs.Wrap(errs.Denied, what, err)
 	}
 	release, err = d.hold(ctx, a, what, who, brief)
@@ -250,7 +251,7 @@ func (a *app) hold(ctx context.Context, what string, who ipc.Caller, brief bool,
 			return errs.New(errs.NotFound, what, "%s is no longer registered", a.rec().Slug)
 		}
 		if a.holder == "" {
-			a.holder = fmt.Sprintf("%s by %s since %s", what, actor(who), now.UTC().Format(time.RFC3339))
+			a.holder = fmt.Sprintf("%s by %s since %s", what, accounts.Actor(who), now.UTC().Format(time.RFC3339))
 			a.brief, a.freed = brief, make(chan struct{})
 			a.mu.Unlock()
 			return nil
@@ -347,21 +348,4 @@ func statusOf(ctx context.Context, u systemd.Unit) (systemd.Status, error) {
 		return systemd.Status{Active: "inactive"}, nil
 	}
 	return u.State(ctx)
-}
-
-// actor words a caller for people.
-func actor(c ipc.Caller) string {
-	name := userName(c.UID)
-	switch {
-	case c.Guest != "":
-		return "guest " + c.Guest
-	case c.Via != "":
-		return fmt.Sprintf("%s (%s)", name, c.Via)
-	case c.PID == 0:
-		return name
-	}
-	if c.Exe == "" {
-		return fmt.Sprintf("%s (pid %d)", name, c.PID)
-	}
-	return fmt.Sprintf("%s (pid %d, %s)", name, c.PID, filepath.Base(c.Exe))
 }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/appfile"
+	"mulligan/daemon/accounts"
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -106,7 +107,7 @@ func (d *Daemon) AddApp(ctx context.Context, who ipc.Caller, spec ipc.App) (ipc.
 		a.letGo()
 		return ipc.App{}, errs.Wrap(errs.Failed, op, err)
 	}
-	d.audit(ctx, a, who, "register", a.rec().Slug, "", nil, withoutSecrets(a.rec().App))
+	d.audit(ctx, a.rec(), who, "register", a.rec().Slug, "", nil, withoutSecrets(a.rec().App))
 	v := noted(a.view(ctx), notes)
 	v.Gaps = a.gaps(ctx)
 	return v, nil
@@ -210,11 +211,11 @@ func (d *Daemon) unrecord(ctx context.Context, a *app) error {
 	if err != nil || len(cps) > 0 {
 		return errs.Also(err, d.store.RemoveApp(ctx, id, d.opt.Now()))
 	}
-	entry := d.entry(a, d.self(), "purge", a.rec().Slug, "its registration failed", nil, nil)
+	entry := d.entry(a.rec(), accounts.Self(), "purge", a.rec().Slug, "its registration failed", nil, nil)
 	if err := d.store.PurgeApp(ctx, id, &entry); err != nil {
 		return err
 	}
-	d.wasDisposed(store.Disposal{Kind: store.DisposeApp, ID: string(id), AppID: id})
+	d.store.WasDisposed(store.Disposal{Kind: store.DisposeApp, ID: string(id), AppID: id})
 	return nil
 }
 
@@ -245,7 +246,7 @@ func (d *Daemon) SetApp(ctx context.Context, who ipc.Caller, ref string, ch ipc.
 	apply(&rec.App, ch)
 	notes, err := d.change(ctx, who, a, rec)
 	if err == nil {
-		d.audit(ctx, a, who, "set", rec.Slug, "", nil, withoutSecrets(a.rec().App))
+		d.audit(ctx, a.rec(), who, "set", rec.Slug, "", nil, withoutSecrets(a.rec().App))
 	}
 	release()
 	if err != nil {
@@ -377,7 +378,7 @@ func (d *Daemon) RemoveApp(ctx context.Context, who ipc.Caller, ref string, purg
 	}
 	ctx = context.WithoutCancel(ctx)
 	release, err := d.acquire(ctx, a, op, who)
-	if err != nil && a.noteOwner(d.checkOwner(a.rec())) != nil && (!purge || a.rec().Domain == "") {
+	if err != nil && a.noteOwner(d.CheckOwner(a.rec())) != nil && (!purge || a.rec().Domain == "") {
 		release, err = d.hold(ctx, a, op, who, false) // nobody has to own it for that
 	}
 	if err != nil {
@@ -410,7 +411,7 @@ func (d *Daemon) remove(ctx context.Context, who ipc.Caller, a *app, purge bool)
 			return err
 		}
 		d.disown(a)
-		d.audit(ctx, a, who, "remove", a.rec().Slug, "", nil, nil)
+		d.audit(ctx, a.rec(), who, "remove", a.rec().Slug, "", nil, nil)
 		d.closeDrivers(a)
 		return nil
 	}
@@ -418,15 +419,15 @@ func (d *Daemon) remove(ctx context.Context, who ipc.Caller, a *app, purge bool)
 	if err != nil {
 		return err
 	}
-	entry := d.entry(a, who, "purge", a.rec().Slug, "", nil, nil)
+	entry := d.entry(a.rec(), who, "purge", a.rec().Slug, "", nil, nil)
 	if err := d.store.PurgeApp(ctx, a.rec().ID, &entry); err != nil {
 		return err
 	}
-	d.metrics.operations.WithLabelValues(entry.Action, resultOf(nil)).Inc()
+	d.operations.WithLabelValues(entry.Action, resultOf(nil)).Inc()
 	d.disown(a)
-	d.wasDisposed(store.Disposal{Kind: store.DisposeApp, ID: string(a.rec().ID), AppID: a.rec().ID})
+	d.store.WasDisposed(store.Disposal{Kind: store.DisposeApp, ID: string(a.rec().ID), AppID: a.rec().ID})
 	for _, cp := range cps {
-		d.wasDisposed(store.Disposal{Kind: store.DisposeCheckpoint, ID: string(cp.ID), AppID: a.rec().ID})
+		d.store.WasDisposed(store.Disposal{Kind: store.DisposeCheckpoint, ID: string(cp.ID), AppID: a.rec().ID})
 		if err := d.drop(ctx, a, cp.Snapshots); err != nil {
 			return err
 		}

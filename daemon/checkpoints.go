@@ -3,7 +3,6 @@ package daemon
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 
@@ -248,11 +247,11 @@ func (d *Daemon) Pin(ctx context.Context, who ipc.Caller, ref string, id ipc.Che
 	if err := d.store.SetPinned(ctx, a.rec().ID, id, pinned); err != nil {
 		return ipc.Checkpoint{}, err
 	}
-	d.audit(ctx, a, who, action, string(id), "", nil, nil)
+	d.audit(ctx, a.rec(), who, action, string(id), "", nil, nil)
 	cp.Pinned = pinned
 	shown, err := d.show(ctx, a, cp)
 	if err == nil {
-		d.feed.publish(a.rec().ID, "checkpoint", shown)
+		d.publish(a.rec().ID, "checkpoint", shown)
 	}
 	return shown, err
 }
@@ -299,11 +298,11 @@ func (d *Daemon) Delete(ctx context.Context, who ipc.Caller, ref string, id ipc.
 	defer release()
 	cp, err := d.store.Checkpoint(ctx, a.rec().ID, id)
 	if err == nil {
-		entry := d.entry(a, who, "delete", string(id), "", nil, nil)
+		entry := d.entry(a.rec(), who, "delete", string(id), "", nil, nil)
 		err = d.deleteCheckpoints(ctx, a, &entry, cp)
 	}
 	if err != nil {
-		d.audit(ctx, a, who, "delete", string(id), "", err, nil)
+		d.audit(ctx, a.rec(), who, "delete", string(id), "", err, nil)
 	}
 	return errs.Wrap(errs.Failed, op, err)
 }
@@ -321,16 +320,16 @@ func (d *Daemon) deleteCheckpoints(ctx context.Context, a *app, entry *ipc.Audit
 	if err := d.store.DeleteCheckpoints(ctx, entry, ids...); err != nil {
 		return err
 	}
-	d.metrics.operations.WithLabelValues(entry.Action, resultOf(nil)).Inc()
+	d.operations.WithLabelValues(entry.Action, resultOf(nil)).Inc()
 	d.dropSizes(a)
 	if len(ids) > 0 {
-		d.feed.publish(a.rec().ID, "deleted", ids)
+		d.publish(a.rec().ID, "deleted", ids)
 	}
 	if err := d.opt.Failpoint.At("drop snapshots"); err != nil {
 		return err
 	}
 	for _, id := range ids {
-		d.wasDisposed(store.Disposal{Kind: store.DisposeCheckpoint, ID: string(id), AppID: a.rec().ID})
+		d.store.WasDisposed(store.Disposal{Kind: store.DisposeCheckpoint, ID: string(id), AppID: a.rec().ID})
 	}
 	return d.drop(ctx, a, snaps)
 }
@@ -350,7 +349,7 @@ func (d *Daemon) Prune(ctx context.Context, who ipc.Caller, ref string, dryRun b
 	defer release()
 	res, err := d.prune(ctx, a, who, dryRun)
 	if !dryRun && (err != nil || len(res.Deleted) == 0) {
-		d.audit(ctx, a, who, "prune", "", "", err, res)
+		d.audit(ctx, a.rec(), who, "prune", "", "", err, res)
 	}
 	return res, errs.Wrap(errs.Failed, op, err)
 }
@@ -361,7 +360,7 @@ func (d *Daemon) pruneAfter(ctx context.Context, a *app, who ipc.Caller, protect
 	res, err := d.prune(ctx, a, who, false, protected...)
 	if err != nil {
 		d.opt.Log.Error("pruning failed", "app", a.rec().Slug, "err", err)
-		d.audit(ctx, a, who, "prune", "", "", err, res)
+		d.audit(ctx, a.rec(), who, "prune", "", "", err, res)
 	}
 }
 
@@ -391,7 +390,7 @@ func (d *Daemon) prune(ctx context.Context, a *app, who ipc.Caller, dryRun bool,
 		return res, nil
 	}
 	if len(drop) > 0 {
-		entry := d.entry(a, who, "prune", "", "", nil, res)
+		entry := d.entry(a.rec(), who, "prune", "", "", nil, res)
 		if err := d.deleteCheckpoints(ctx, a, &entry, drop...); err != nil {
 			return res, err
 		}
@@ -403,10 +402,7 @@ func (d *Daemon) prune(ctx context.Context, a *app, who ipc.Caller, dryRun bool,
 
 // reweigh finds out once, when the daemon has started, which apps exceed max_bytes: the
 // prunes of the daemon before knew.
-func (d *Daemon) reweigh() {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	go func() { <-d.done; cancel() }()
+func (d *Daemon) reweigh(ctx context.Context) {
 	for _, a := range d.all() {
 		if a.rec().Retention.MaxBytes <= 0 {
 			continue
@@ -516,34 +512,4 @@ func (d *Daemon) Audit(ctx context.Context, who ipc.Caller, ref string, limit in
 		list.Check.Problem, err = err.Error(), nil
 	}
 	return list, err
-}
-
-// audit appends to the trail. That it fails is logged: by then the deed is done.
-func (d *Daemon) audit(ctx context.Context, a *app, who ipc.Caller, action, target, reason string, result error, detail any) {
-	e := d.entry(a, who, action, target, reason, result, detail)
-	d.metrics.operations.WithLabelValues(action, resultOf(result)).Inc()
-	if err := d.store.Audit(ctx, e); err != nil {
-		d.opt.Log.Error("audit entry not written", "app", a.rec().Slug, "action", action, "err", err)
-	}
-	if result != nil {
-		d.opt.Log.Warn(action+" failed", "app", a.rec().Slug, "target", target, "err", result)
-	}
-}
-
-// entry is what the audit trail has of a deed.
-func (d *Daemon) entry(a *app, who ipc.Caller, action, target, reason string, result error, detail any) ipc.AuditEntry {
-	e := ipc.AuditEntry{
-		At: d.opt.Now().UTC(), AppID: a.rec().ID, Actor: actor(who), Action: action, Target: target, Reason: reason, Result: "ok",
-	}
-	if result != nil {
-		e.Result = string(errs.KindOf(result)) + ": " + result.Error()
-	}
-	if detail != nil {
-		body, err := json.Marshal(detail)
-		if err != nil {
-			d.opt.Log.Error("audit entry lacks its detail", "err", err)
-		}
-		e.Detail = body
-	}
-	return e
 }

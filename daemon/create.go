@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"mulligan/daemon/gitref"
+	"mulligan/daemon/records"
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -50,11 +51,11 @@ func (d *Daemon) Create(ctx context.Context, who ipc.Caller, ref string, req ipc
 	defer release()
 
 	cp, err := d.create(ctx, a, req)
-	d.audit(ctx, a, who, "create", string(cp.ID), "", err, nil)
+	d.audit(ctx, a.rec(), who, "create", string(cp.ID), "", err, nil)
 	if cp.ID == "" {
 		return ipc.Checkpoint{}, errs.Wrap(errs.Failed, op, err)
 	}
-	d.feed.publish(a.rec().ID, "checkpoint", cp.Checkpoint)
+	d.publish(a.rec().ID, "checkpoint", cp.Checkpoint)
 	d.pruneAfter(ctx, a, who, cp.ID)
 	if err != nil { // the checkpoint stands, the app does not
 		return cp.Checkpoint, errs.Wrap(errs.Failed, op, err)
@@ -92,7 +93,7 @@ func checkCreate(req *ipc.CreateRequest, rec store.App) error {
 // create captures and records a checkpoint. An error with a checkpoint means
 // that the checkpoint stands and the unit did not start again.
 func (d *Daemon) create(ctx context.Context, a *app, req ipc.CreateRequest) (store.Checkpoint, error) {
-	op := ipc.OperationID(newID("op-"))
+	op := ipc.OperationID(records.NewID("op-"))
 	layers := a.layers()
 	ids, made := announced(a, layers)
 	now, err := a.status(ctx)
@@ -205,7 +206,7 @@ func (d *Daemon) end(ctx context.Context, a *app, op ipc.OperationID) error {
 // of its snapshots off.
 func announced(a *app, layers []layer) (ids []snap.SnapshotID, made []store.Disposal) {
 	for _, l := range layers {
-		id := newID(l.prefix)
+		id := records.NewID(l.prefix)
 		ids = append(ids, snap.SnapshotID(id))
 		made = append(made, store.Disposal{Kind: store.DisposeSnapshot, ID: id, AppID: a.rec().ID, Layer: l.name, Cause: "a capture began"})
 	}
@@ -226,7 +227,7 @@ func (d *Daemon) capture(ctx context.Context, a *app, layers []layer, how taking
 func (d *Daemon) captureAs(ctx context.Context, a *app, layers []layer, ids []snap.SnapshotID, how taking) (store.Checkpoint, error) {
 	var cp store.Checkpoint
 	still := how.still
-	cp.ID, cp.AppID, cp.Quiesced = ipc.CheckpointID(newID("cp-")), a.rec().ID, still.all
+	cp.ID, cp.AppID, cp.Quiesced = ipc.CheckpointID(records.NewID("cp-")), a.rec().ID, still.all
 	for i, l := range layers {
 		s, warnings, err := d.captureLayerAs(ctx, l, ids[i], how)
 		if err != nil {
@@ -268,7 +269,7 @@ func (d *Daemon) captureLayerAs(ctx context.Context, l layer, id snap.SnapshotID
 	if err != nil && how.salvage && unreadable(err) {
 		s, err = salvage(ctx, l, req, err)
 	}
-	d.metrics.captures.WithLabelValues(l.family(), resultOf(err)).Observe(since(began))
+	d.captures.WithLabelValues(l.family(), resultOf(err)).Observe(since(began))
 	if err != nil { // what it may have left is dropped at the next start
 		return store.Snapshot{}, nil, err
 	}
@@ -310,12 +311,12 @@ func (d *Daemon) drop(ctx context.Context, a *app, snaps []store.Snapshot) error
 		}
 		err := l.driver.Delete(ctx, s.ID)
 		if err == nil {
-			d.wasDisposed(store.Disposal{Kind: store.DisposeSnapshot, ID: string(s.ID)})
+			d.store.WasDisposed(store.Disposal{Kind: store.DisposeSnapshot, ID: string(s.ID)})
 		}
 		all = append(all, err)
 	}
 	if len(snaps) > 0 {
-		d.wakeCollector()
+		d.store.WakeCollector()
 	}
 	return errors.Join(all...)
 }

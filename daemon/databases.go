@@ -22,11 +22,11 @@ import (
 func (d *Daemon) databaseLayer(ctx context.Context, rec store.App, db ipc.Database) (layer, error) {
 	app, dir := string(rec.ID), filepath.Join(d.stateDir(rec.ID), "db-"+db.Name)
 	l := layer{name: dbLayer(db), kind: db.Driver, prefix: "db-"}
-	acc, err := d.accountOf(rec)
+	acc, err := d.AccountOf(rec)
 	if err != nil {
 		return layer{}, err
 	}
-	contents, err := d.contentsOf(rec)
+	contents, err := d.store.Contents.OfApp(rec)
 	if err != nil {
 		return layer{}, err
 	}
@@ -44,11 +44,11 @@ func (d *Daemon) databaseLayer(ctx context.Context, rec store.App, db ipc.Databa
 		return l.bindPostgres(cfg, db.Why)
 	case "mysql":
 		l.driver, err = mysql.New(mysql.Config{
-			App: app, Name: db.Name, DSN: db.DSN, StateDir: dir, Store: contents, Owner: acc.user(), Home: acc.home, Failpoint: d.opt.Failpoint,
+			App: app, Name: db.Name, DSN: db.DSN, StateDir: dir, Store: contents, Owner: acc.User(), Home: acc.Home, Failpoint: d.opt.Failpoint,
 		})
 	case "redis":
 		l.driver, err = redis.New(redis.Config{
-			App: app, Name: db.Name, DSN: db.DSN, StateDir: dir, Store: contents, Owner: acc.user(), Failpoint: d.opt.Failpoint,
+			App: app, Name: db.Name, DSN: db.DSN, StateDir: dir, Store: contents, Owner: acc.User(), Failpoint: d.opt.Failpoint,
 		})
 	default:
 		err = errs.New(errs.Unsupported, "open app", "%s databases are not supported by this build", db.Driver).

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"mulligan/daemon/accounts"
 	"mulligan/daemon/store"
 	"mulligan/durable"
 	"mulligan/errs"
@@ -179,9 +180,9 @@ func (d *Daemon) checkDomain(who ipc.Caller, id ipc.AppID, spec ipc.App) error {
 	if spec.Domain == "" {
 		return nil
 	}
-	if !d.administers(who) {
+	if !d.Administers(who) {
 		return errs.New(errs.Denied, "", "domains are named by root").
-			WithHint("ask an administrator: mulligan app add --slug %s --dir %s --domain %s, with owner = %q in an app file", spec.Slug, spec.Workspace, spec.Domain, userName(who.UID))
+			WithHint("ask an administrator: mulligan app add --slug %s --dir %s --domain %s, with owner = %q in an app file", spec.Slug, spec.Workspace, spec.Domain, accounts.UserName(who.UID))
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()

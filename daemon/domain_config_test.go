@@ -12,7 +12,7 @@ import (
 // after stop_timeout, whatever else of the app takes as long before.
 func TestGuestFollowsStopTimeout(t *testing.T) {
 	const limit = 7 * time.Second
-	d := &Daemon{opt: Options{StopTimeout: limit}}
+	d := &Daemon{opt: &Options{StopTimeout: limit}}
 	rec := store.App{App: ipc.App{Domain: "shop"}}
 	if got := d.diskConfig(rec).ShutdownTimeout; got != limit {
 		t.Errorf("a guest has %s to go down, and stop_timeout is %s", got, limit)

@@ -60,15 +60,6 @@ func (r *rollback) evidence() []string {
 	return list
 }
 
-// auditNumber names the newest entry of the app's audit trail as evidence.
-func (d *Daemon) auditNumber(ctx context.Context, a *app) []string {
-	trail, err := d.store.AuditTrail(ctx, a.rec().ID, 1)
-	if err != nil || len(trail) == 0 {
-		return nil
-	}
-	return []string{fmt.Sprintf("audit:%d", trail[0].Seq)}
-}
-
 // wordingPatience is how long a receipt waits for the words of what changed in a database.
 const wordingPatience = 5 * time.Second
 

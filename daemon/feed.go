@@ -54,7 +54,8 @@ func (f *feed) publish(app ipc.AppID, name string, data any) {
 	}
 }
 
-func (f *feed) close() {
+// closeFeed ends all subscriptions.
+func (f *feed) closeFeed() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.closed = true

@@ -94,6 +94,6 @@ func (d *Daemon) checkHealth(ctx context.Context, a *app) error {
 
 // healthOptions say as whom an app is asked: as its owner.
 func (d *Daemon) healthOptions(a *app) (health.Options, error) {
-	acc, err := d.accountOf(a.rec())
-	return health.Options{Owner: acc.user(), Dir: a.rec().Workspace}, err
+	acc, err := d.AccountOf(a.rec())
+	return health.Options{Owner: acc.User(), Dir: a.rec().Workspace}, err
 }

@@ -32,7 +32,7 @@ func (d *Daemon) layersOf(ctx context.Context, rec store.App, g *guest) ([]layer
 		skip = append(skip, filesOf(rec.Workspace, db)...)
 	}
 	owner, reader := d.eyesOf(rec)
-	contents, err := d.contentsOf(rec)
+	contents, err := d.store.Contents.OfApp(rec)
 	if err != nil {
 		return nil, err
 	}
@@ -54,8 +54,8 @@ func (d *Daemon) eyesOf(rec store.App) (owner int, reader files.Reader) {
 		return -1, files.Reader{} // what the daemon cannot reach as its user, it cannot reach
 	}
 	reader = files.Reader{UID: rec.OwnerUID, GID: -1}
-	if acc, err := d.accountOf(rec); err == nil && acc.uid == rec.OwnerUID { // else the account is gone: a uid without groups
-		reader.GID, reader.Groups = acc.gid, acc.groups
+	if acc, err := d.AccountOf(rec); err == nil && acc.UID == rec.OwnerUID { // else the account is gone: a uid without groups
+		reader.GID, reader.Groups = acc.GID, acc.Groups
 	}
 	return rec.FolderUID, reader
 }
@@ -94,11 +94,11 @@ func (d *Daemon) supervised(rec store.App) (systemd.Unit, error) {
 		Name: rec.Slug, Command: rec.Run, Dir: rec.Workspace,
 		StateDir: filepath.Join(d.stateDir(rec.ID), "run"), StopTimeout: d.opt.StopTimeout,
 	}
-	acc, err := d.accountOf(rec)
+	acc, err := d.AccountOf(rec)
 	if err != nil {
 		return nil, err
 	}
-	cfg.Owner = acc.user()
+	cfg.Owner = acc.User()
 	return supervise.New(cfg)
 }
 

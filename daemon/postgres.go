@@ -10,6 +10,7 @@ import (
 	"syscall"
 
 	"mulligan/appfile"
+	"mulligan/daemon/accounts"
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -22,17 +23,17 @@ import (
 
 // postgresConfig is how one Postgres database of an app is handled.
 func (d *Daemon) postgresConfig(ctx context.Context, rec store.App, db ipc.Database) (postgres.Config, error) {
-	acc, err := d.accountOf(rec)
+	acc, err := d.AccountOf(rec)
 	if err != nil {
 		return postgres.Config{}, err
 	}
-	contents, err := d.contentsOf(rec)
+	contents, err := d.store.Contents.OfApp(rec)
 	if err != nil {
 		return postgres.Config{}, err
 	}
 	cfg := postgres.Config{
 		App: string(rec.ID), Name: db.Name, DSN: db.DSN, Mode: postgres.Mode(db.Mode),
-		StateDir: filepath.Join(d.stateDir(rec.ID), "db-"+db.Name), Store: contents, Owner: acc.user(), Failpoint: d.opt.Failpoint,
+		StateDir: filepath.Join(d.stateDir(rec.ID), "db-"+db.Name), Store: contents, Owner: acc.User(), Failpoint: d.opt.Failpoint,
 	}
 	if db.DataDir == "" || cfg.Mode == postgres.Logical || db.Chosen == string(postgres.Logical) {
 		return cfg, nil
@@ -76,7 +77,7 @@ func (d *Daemon) ownCluster(rec store.App, db ipc.Database, at pgserver.Place, o
 	case at.Owner.UID == uid:
 		at.Owner = owner // with all groups
 	case !rec.ByRoot || os.Geteuid() != 0:
-		return nil, errs.New(errs.Denied, "", "the data folder %q of database %q belongs to %s, not to the app's owner", db.DataDir, db.Name, userName(at.Owner.UID)).
+		return nil, errs.New(errs.Denied, "", "the data folder %q of database %q belongs to %s, not to the app's owner", db.DataDir, db.Name, accounts.UserName(at.Owner.UID)).
 			WithHint("ask root to name it")
 	}
 	return &physical.Config{DataDir: db.DataDir, Bin: at.Bin, Owner: at.Owner, Log: d.opt.Log, Server: pgserver.PgCtl{
@@ -197,7 +198,7 @@ func (d *Daemon) purgeStores(id ipc.AppID) error {
 
 // checkCluster makes sure that who names a cluster may, and that its unit is one.
 func (d *Daemon) checkCluster(ctx context.Context, who ipc.Caller, spec ipc.App, db ipc.Database) error {
-	if !d.administers(who) && (db.Unit != "" || who.Guest != "") {
+	if !d.Administers(who) && (db.Unit != "" || who.Guest != "") {
 		return errs.New(errs.Denied, "", "the cluster of database %q is named by root", db.Name).
 			WithHint("ask an administrator: mulligan app set --app %s 'database=%s=%s#mode=physical&data_dir=%s&unit=%s'", spec.Slug, db.Name, appfile.Redact(db), db.DataDir, db.Unit)
 	}
@@ -229,8 +230,8 @@ func (d *Daemon) checkCluster(ctx context.Context, who ipc.Caller, spec ipc.App,
 // checkOwnCluster makes sure that a data folder which no unit serves may be handled as
 // its owner: it is the caller's, or one that root names.
 func (d *Daemon) checkOwnCluster(ctx context.Context, who ipc.Caller, spec ipc.App, db ipc.Database) error {
-	user := d.callerAccount(who).user()
-	if d.administers(who) && os.Geteuid() == 0 {
+	user := d.CallerAccount(who).User()
+	if d.Administers(who) && os.Geteuid() == 0 {
 		at, err := pgserver.Locate(ctx, db.DataDir)
 		if err != nil {
 			return err
@@ -238,7 +239,7 @@ func (d *Daemon) checkOwnCluster(ctx context.Context, who ipc.Caller, spec ipc.A
 		user = at.Owner
 	}
 	if _, err := clusterFolder.Call(ctx, user, db.DataDir); err != nil {
-		if errs.KindOf(err) == errs.Denied && !d.administers(who) {
+		if errs.KindOf(err) == errs.Denied && !d.Administers(who) {
 			err = &errs.Error{Kind: errs.Denied, Err: err, Hint: "name a data folder of your own, or " + forRoot(spec)}
 		}
 		return err

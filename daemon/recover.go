@@ -4,10 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"math"
-	"os"
 	"slices"
 	"strings"
 
+	"mulligan/daemon/accounts"
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -53,7 +53,7 @@ func (d *Daemon) sweepAndRecover(ctx context.Context, a *app) error {
 	for _, op := range left {
 		word, err := d.recoverOperation(ctx, a, op)
 		if a.news(err) { // it may be the same for hours
-			d.audit(ctx, a, d.self(), "recover", string(op.ID), "", err, map[string]string{"outcome": word})
+			d.audit(ctx, a.rec(), accounts.Self(), "recover", string(op.ID), "", err, map[string]string{"outcome": word})
 		}
 		if err != nil {
 			return errs.Wrap(errs.Failed, "recover "+op.Kind, err)
@@ -116,7 +116,7 @@ func (d *Daemon) sweep(ctx context.Context, a *app, left []store.Operation) erro
 			return held && (o.Kind == store.DisposeRestore || o.Layer == l.name)
 		})
 	})
-	d.wakeCollector()
+	d.store.WakeCollector()
 	return d.store.EndDisposals(ctx, done...)
 }
 
@@ -225,7 +225,7 @@ func (r *rollback) maxListed() int {
 // auditRecovered writes down what was finished.
 func (r *rollback) auditRecovered(ctx context.Context, err error) {
 	if r.plan.Revert == "" {
-		r.d.audit(ctx, r.a, r.d.self(), kindRollback, string(r.plan.Target), r.plan.Reason, err, r.receipt(ctx, err))
+		r.d.audit(ctx, r.a.rec(), accounts.Self(), kindRollback, string(r.plan.Target), r.plan.Reason, err, r.receipt(ctx, err))
 		return
 	}
 	safety := r.d.showOrBare(ctx, r.a, r.safety)
@@ -233,12 +233,7 @@ func (r *rollback) auditRecovered(ctx context.Context, err error) {
 	for _, c := range r.parts[0].list {
 		res.RestoredPaths = append(res.RestoredPaths, c.Path)
 	}
-	r.d.audit(ctx, r.a, r.d.self(), kindRevert, r.plan.Revert, r.plan.Reason, err, res)
-}
-
-// self is the daemon as one who acts.
-func (d *Daemon) self() ipc.Caller {
-	return ipc.Caller{UID: os.Geteuid(), PID: os.Getpid(), Exe: "mulligand"}
+	r.d.audit(ctx, r.a.rec(), accounts.Self(), kindRevert, r.plan.Revert, r.plan.Reason, err, res)
 }
 
 // resume picks up the checkpoints and the switches of the plan.

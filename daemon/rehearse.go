@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"mulligan/daemon/records"
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -41,10 +42,7 @@ type rehearsed struct {
 }
 
 // rehearseAll rehearses what is due, one database at a time, until the daemon closes.
-func (d *Daemon) rehearseAll() {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	go func() { <-d.done; cancel() }()
+func (d *Daemon) rehearseAll(ctx context.Context) {
 	tick := time.NewTicker(d.opt.UpkeepEvery)
 	defer tick.Stop()
 	for {
@@ -54,7 +52,7 @@ func (d *Daemon) rehearseAll() {
 			}
 		}
 		select {
-		case <-d.done:
+		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
@@ -190,7 +188,7 @@ func (d *Daemon) rehearseDue(ctx context.Context, a *app) (done []outcome, err e
 			a.learn(l.name, rehearsed{shape: shape})
 			continue
 		}
-		err = r.Rehearse(ctx, snap.RestoreID(newID("rehearse-")), s.ID)
+		err = r.Rehearse(ctx, snap.RestoreID(records.NewID("rehearse-")), s.ID)
 		if passes(ctx, err) {
 			return done, err
 		}
@@ -243,14 +241,14 @@ func (a *app) learn(name snap.Layer, k rehearsed) {
 
 // smallEnough reports whether a database may be rehearsed for its size.
 func (d *Daemon) smallEnough(ctx context.Context, l layer) (bool, error) {
-	w, ok := l.driver.(snap.Weigher)
+	w, ok := l.driver.(snap.SizeEstimator)
 	if !ok {
 		return true, nil
 	}
-	if err := d.opt.Failpoint.At("weigh " + string(l.name) + " for a rehearsal"); err != nil {
+	if err := d.opt.Failpoint.At("estimate the size of " + string(l.name) + " for a rehearsal"); err != nil {
 		return false, err
 	}
-	size, err := w.Weigh(ctx)
+	size, err := w.EstimateSize(ctx)
 	return size <= d.opt.RehearseMax, err
 }
 
@@ -290,7 +288,7 @@ func (d *Daemon) noteRehearsal(ctx context.Context, a *app, o outcome) error {
 	if o.Problem != "" {
 		d.opt.Log.Warn("a checkpoint cannot be restored", "app", a.rec().Slug, "checkpoint", o.cp, "layer", o.layer, "err", o.Problem)
 	}
-	d.feed.publish(a.rec().ID, "checkpoint", public(cp))
+	d.publish(a.rec().ID, "checkpoint", public(cp))
 	return nil
 }
 

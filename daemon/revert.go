@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"mulligan/daemon/accounts"
+	"mulligan/daemon/records"
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -49,15 +51,15 @@ func (d *Daemon) Revert(ctx context.Context, who ipc.Caller, ref string, req ipc
 	}
 	defer release()
 	v := &revert{d: d, a: a, t: a.tracking(), req: req, chosen: map[*stint]bool{}, shared: map[string][]*stint{}, later: map[string][]*stint{}}
-	res, err := v.run(ctx, actor(who))
+	res, err := v.run(ctx, accounts.Actor(who))
 	err = errs.Wrap(errs.Failed, op, err)
 	if !req.DryRun {
-		d.audit(ctx, a, who, "revert", target(req), req.Reason, err, res)
+		d.audit(ctx, a.rec(), who, "revert", target(req), req.Reason, err, res)
 	}
 	if err != nil {
 		return ipc.RevertResult{}, err
 	}
-	d.feed.publish(a.rec().ID, "revert", res)
+	d.publish(a.rec().ID, "revert", res)
 	if res.SafetyCheckpoint != nil {
 		d.pruneAfter(ctx, a, who, res.SafetyCheckpoint.ID)
 	}
@@ -303,7 +305,7 @@ func (v *revert) preview(ctx context.Context) (how snap.Reverted, err error) {
 	if err != nil {
 		return how, err
 	}
-	op := ipc.OperationID(newID("op-"))
+	op := ipc.OperationID(records.NewID("op-"))
 	ids, made := announced(v.a, []layer{l})
 	made = append(made, store.Disposal{Kind: store.DisposeRestore, ID: string(op), AppID: v.a.rec().ID, Cause: "a preview"})
 	if err := v.d.store.PutDisposals(ctx, made...); err != nil {
@@ -318,7 +320,7 @@ func (v *revert) preview(ctx context.Context) (how snap.Reverted, err error) {
 		err = errors.Join(err, sw.Finish(ctx))
 	}
 	if err = errs.Also(err, l.driver.Delete(ctx, s.ID)); err == nil {
-		v.d.wasDisposed(made...)
+		v.d.store.WasDisposed(made...)
 	}
 	return how, err
 }
@@ -345,7 +347,7 @@ type takeBack struct {
 // rollback is the revert as a rollback of the files alone, that does not stop the app.
 func (v *revert) rollback(who string) *rollback {
 	l, _ := v.a.layer(snap.Files)
-	r := &rollback{d: v.d, a: v.a, op: ipc.OperationID(newID("op-")), parts: []part{{layer: l}}, back: &takeBack{v: v}}
+	r := &rollback{d: v.d, a: v.a, op: ipc.OperationID(records.NewID("op-")), parts: []part{{layer: l}}, back: &takeBack{v: v}}
 	r.plan = rollbackPlan{
 		Phase: preparing, Revert: target(v.req), Begun: v.d.opt.Now().UTC(), Reason: v.req.Reason,
 		Verify: true, Actor: who, Layers: []snap.Layer{snap.Files},

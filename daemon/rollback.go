@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"mulligan/daemon/accounts"
+	"mulligan/daemon/records"
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -118,7 +120,7 @@ func (d *Daemon) Rollback(ctx context.Context, who ipc.Caller, ref string, id ip
 		return ipc.RollbackResult{}, err
 	}
 	ctx = context.WithoutCancel(ctx) // a rollback that has begun is the daemon's
-	d.giveBallast()
+	d.store.GiveBallast()
 	if err := d.discard(ctx, who, a, id, req); err != nil {
 		return ipc.RollbackResult{}, errs.Wrap(errs.Failed, op, err)
 	}
@@ -136,11 +138,11 @@ func (d *Daemon) Rollback(ctx context.Context, who ipc.Caller, ref string, id ip
 	}
 	if err != nil {
 		if !req.DryRun {
-			d.audit(ctx, a, who, "rollback", string(id), req.Reason, err, nil)
+			d.audit(ctx, a.rec(), who, "rollback", string(id), req.Reason, err, nil)
 		}
 		return ipc.RollbackResult{}, errs.Wrap(errs.Failed, op, err)
 	}
-	r.notify, r.plan.Actor = onStage, actor(who)
+	r.notify, r.plan.Actor = onStage, accounts.Actor(who)
 	if r.plan.Turn, err = r.opens(ctx); err == nil {
 		err = r.remakeWorkspace(ctx)
 	}
@@ -154,7 +156,7 @@ func (d *Daemon) Rollback(ctx context.Context, who ipc.Caller, ref string, id ip
 		err = r.spareOthers(ctx)
 	}
 	if err != nil {
-		d.audit(ctx, a, who, "rollback", string(id), req.Reason, err, nil)
+		d.audit(ctx, a.rec(), who, "rollback", string(id), req.Reason, err, nil)
 		return ipc.RollbackResult{}, errs.Wrap(errs.Failed, op, err)
 	}
 	if req.DryRun {
@@ -167,9 +169,9 @@ func (d *Daemon) Rollback(ctx context.Context, who ipc.Caller, ref string, id ip
 		r.word(ctx)
 	}
 	res := r.receipt(ctx, err)
-	d.audit(ctx, a, who, "rollback", string(id), req.Reason, err, res)
-	res.EvidenceAnchors = append(res.EvidenceAnchors, d.auditNumber(ctx, a)...)
-	d.feed.publish(a.rec().ID, "rollback", res)
+	d.audit(ctx, a.rec(), who, "rollback", string(id), req.Reason, err, res)
+	res.EvidenceAnchors = append(res.EvidenceAnchors, d.auditNumber(ctx, a.rec().ID)...)
+	d.publish(a.rec().ID, "rollback", res)
 	if r.safety.ID != "" { // else there is none more than before
 		d.pruneAfter(ctx, a, who, r.target.ID, r.safety.ID)
 	}
@@ -193,7 +195,7 @@ func (d *Daemon) newRollback(ctx context.Context, a *app, id ipc.CheckpointID, r
 		return nil, errs.New(errs.Expired, "", "%s expired at %s", id, target.ExpiresAt.Format(time.RFC3339)).
 			WithHint("mulligan pin %s keeps it, so that you can still go back to it; without that, the next prune deletes it", id)
 	}
-	r := &rollback{d: d, a: a, op: ipc.OperationID(newID("op-")), req: req, target: target}
+	r := &rollback{d: d, a: a, op: ipc.OperationID(records.NewID("op-")), req: req, target: target}
 	r.plan = rollbackPlan{
 		Phase: preparing, Target: id, Begun: now.UTC(), Reason: req.Reason,
 		Verify: req.VerifyRestore == nil || *req.VerifyRestore, Aimed: aimed, Scoped: len(req.Scope) > 0,
@@ -225,7 +227,7 @@ func (d *Daemon) newRollback(ctx context.Context, a *app, id ipc.CheckpointID, r
 		return nil, err
 	}
 	if !req.DryRun {
-		err = r.orDiscard(ctx, d.hasFree(ctx, reserve))
+		err = r.orDiscard(ctx, d.store.HasFree(ctx, records.Reserve))
 	}
 	return r, err
 }
@@ -446,7 +448,7 @@ func (r *rollback) stage(ctx context.Context, name ipc.StageName, do func(contex
 	case err != nil:
 		s.Status, s.Notes = ipc.StageFailed, err.Error()
 	}
-	r.d.metrics.stages.WithLabelValues(string(name), string(s.Status)).Observe(since(began))
+	r.d.stages.WithLabelValues(string(name), string(s.Status)).Observe(since(began))
 	r.stages = append(r.stages, s)
 	r.tell(s)
 	return err
@@ -456,7 +458,7 @@ func (r *rollback) tell(s ipc.Stage) {
 	if r.notify != nil {
 		r.notify(s)
 	}
-	r.d.feed.publish(r.a.rec().ID, "stage", s)
+	r.d.publish(r.a.rec().ID, "stage", s)
 }
 
 // writePlan makes the plan durable, with a new phase.
@@ -828,7 +830,7 @@ func (r *rollback) switchParts(ctx context.Context, dbs bool) (string, error) {
 		}
 		began := time.Now()
 		note, err := r.switchPart(ctx, p)
-		r.d.metrics.restores.WithLabelValues(p.family(), resultOf(err)).Observe(since(began))
+		r.d.restores.WithLabelValues(p.family(), resultOf(err)).Observe(since(began))
 		if err != nil {
 			return "", err
 		}
@@ -1002,7 +1004,7 @@ func (r *rollback) dropSafety(ctx context.Context) {
 	if r.safety.ID == "" || !r.safety.CalledOff {
 		return
 	}
-	entry := r.d.entry(r.a, r.d.self(), "delete", string(r.safety.ID), "its rollback changed nothing", nil, nil)
+	entry := r.d.entry(r.a.rec(), accounts.Self(), "delete", string(r.safety.ID), "its rollback changed nothing", nil, nil)
 	if err := r.d.deleteCheckpoints(ctx, r.a, &entry, r.safety); err != nil {
 		r.d.opt.Log.Warn("the safety checkpoint of a rollback that was called off stays", "app", r.a.rec().Slug, "checkpoint", r.safety.ID, "err", err)
 		return
@@ -1117,7 +1119,7 @@ func (r *rollback) finish(ctx context.Context) error {
 	if err := r.d.end(ctx, r.a, r.op); err != nil {
 		return err
 	}
-	r.d.wasDisposed(store.Disposal{Kind: store.DisposeRestore, ID: string(r.op)})
+	r.d.store.WasDisposed(store.Disposal{Kind: store.DisposeRestore, ID: string(r.op)})
 	return nil
 }
 

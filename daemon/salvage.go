@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mulligan/daemon/records"
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -126,7 +127,7 @@ func hinted(err error, hint string) error {
 // that leaves it out.
 func (r *rollback) orWithout(err error) error {
 	var e *captureError
-	if !errors.As(err, &e) || r.plan.Revert != "" || errors.Is(err, context.Canceled) || noRoom(err) {
+	if !errors.As(err, &e) || r.plan.Revert != "" || errors.Is(err, context.Canceled) || records.NoRoom(err) {
 		return err
 	}
 	var rest []layer

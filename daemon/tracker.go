@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"mulligan/daemon/accounts"
+	"mulligan/daemon/records"
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -431,7 +433,7 @@ func (t *tracker) changed(ctx context.Context, since snap.Mark) bool {
 func (t *tracker) infer(ctx context.Context, b snap.Batch) error {
 	o := &openTurn{ready: make(chan struct{}), ref: headOf(t.a.rec())}
 	o.rec.Turn = ipc.Turn{
-		ID: ipc.TurnID(newID("turn-")), AppID: t.a.rec().ID, Inferred: true, StartedAt: b.First.UTC(),
+		ID: ipc.TurnID(records.NewID("turn-")), AppID: t.a.rec().ID, Inferred: true, StartedAt: b.First.UTC(),
 	}
 	o.rec.Start = b.Before
 	if len(t.a.layers()) > 1 {
@@ -559,8 +561,8 @@ func (t *tracker) checkpoint(ctx context.Context, o *openTurn) error {
 	if err := t.d.store.PutTurn(ctx, &rec); err != nil {
 		return err
 	}
-	t.d.feed.publish(t.a.rec().ID, "checkpoint", public(cp))
-	t.d.pruneAfter(ctx, t.a, t.d.self(), cp.ID)
+	t.d.publish(t.a.rec().ID, "checkpoint", public(cp))
+	t.d.pruneAfter(ctx, t.a, accounts.Self(), cp.ID)
 	return nil
 }
 
@@ -579,7 +581,7 @@ func (t *tracker) captureAt(ctx context.Context, o *openTurn, start snap.Mark) (
 		return store.Checkpoint{}, err
 	}
 	var cp store.Checkpoint
-	cp.ID, cp.AppID, cp.Trigger, cp.Ref = ipc.CheckpointID(newID("cp-")), t.a.rec().ID, ipc.TriggerAgent, o.ref
+	cp.ID, cp.AppID, cp.Trigger, cp.Ref = ipc.CheckpointID(records.NewID("cp-")), t.a.rec().ID, ipc.TriggerAgent, o.ref
 	cp.TurnID, cp.Inferred = optional(string(o.rec.ID)), o.rec.Inferred
 	cp.ConversationID, cp.MessageID = optional(o.rec.ConversationID), optional(o.rec.MessageID)
 	t.mu.Lock()
@@ -644,7 +646,7 @@ func (t *tracker) endAt(ctx context.Context, o *openTurn, mark snap.Mark) (store
 	if err := t.d.endCalls(ctx, rec); err != nil {
 		return rec, err
 	}
-	t.d.feed.publish(t.a.rec().ID, "turn", shownTurn(rec))
+	t.d.publish(t.a.rec().ID, "turn", shownTurn(rec))
 	return rec, t.dropUnused(ctx, unused)
 }
 

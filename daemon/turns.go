@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"mulligan/daemon/records"
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -29,7 +30,7 @@ func (d *Daemon) BeginTurn(ctx context.Context, who ipc.Caller, ref string, req 
 		return ipc.Turn{}, errs.New(errs.Invalid, op, "an id is longer than %d bytes", maxName)
 	}
 	if req.TurnID == "" {
-		req.TurnID = ipc.TurnID(newID("turn-"))
+		req.TurnID = ipc.TurnID(records.NewID("turn-"))
 	}
 	if rec, err := d.store.Turn(ctx, a.rec().ID, req.TurnID); err == nil {
 		return shownTurn(rec), nil // told twice
@@ -162,7 +163,7 @@ func (d *Daemon) BeginCall(ctx context.Context, who ipc.Caller, ref string, turn
 		return ipc.Call{}, errs.New(errs.Invalid, op, "an id is longer than %d bytes", maxName)
 	}
 	if req.CallID == "" {
-		req.CallID = ipc.CallID(newID("call-"))
+		req.CallID = ipc.CallID(records.NewID("call-"))
 	}
 	c := store.Call{Call: ipc.Call{ID: req.CallID, TurnID: turn, Tool: req.Tool, StartedAt: d.opt.Now().UTC()}}
 	if t := a.tracking(); t != nil {
@@ -308,7 +309,7 @@ func (d *Daemon) trimTurns(ctx context.Context, a *app, kept []store.Checkpoint)
 	if t == nil || from == "" {
 		return nil
 	}
-	d.wakeCollector()
+	d.store.WakeCollector()
 	return t.j.Trim(ctx, from)
 }
 

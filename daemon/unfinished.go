@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"mulligan/daemon/accounts"
 	"mulligan/errs"
 	"mulligan/snap"
 )
@@ -75,21 +76,12 @@ func (d *Daemon) pursue(a *app) {
 	if atOnce {
 		wait = 0
 	}
-	d.bg.Go(func() { d.finishLater(a, wait) })
+	d.bg.Go(func() { d.finishLater(d.run, a, wait) })
 }
 
 // finishLater tries to finish what is unfinished about the app, again and again, until
 // nothing is, or the daemon closes.
-func (d *Daemon) finishLater(a *app, wait time.Duration) {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	go func() {
-		select {
-		case <-d.done:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
+func (d *Daemon) finishLater(ctx context.Context, a *app, wait time.Duration) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -124,7 +116,7 @@ func (a *app) restFinished() bool {
 
 // finishNow is one try.
 func (d *Daemon) finishNow(ctx context.Context, a *app) error {
-	release, err := d.hold(ctx, a, "finish what is unfinished", d.self(), true)
+	release, err := d.hold(ctx, a, "finish what is unfinished", accounts.Self(), true)
 	if err != nil {
 		return err
 	}
@@ -134,7 +126,7 @@ func (d *Daemon) finishNow(ctx context.Context, a *app) error {
 		a.forgetRest()
 		return nil
 	}
-	if err := a.noteOwner(d.checkOwner(a.rec())); err != nil {
+	if err := a.noteOwner(d.CheckOwner(a.rec())); err != nil {
 		return err
 	}
 	if err := d.settle(ctx, a); err != nil {

@@ -10,10 +10,7 @@ import (
 
 // upkeep lets the drivers that need it work in the background, every few seconds
 // until the daemon closes. What goes wrong is a problem of its app until it is mended.
-func (d *Daemon) upkeep() {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	go func() { <-d.done; cancel() }()
+func (d *Daemon) upkeep(ctx context.Context) {
 	tick := time.NewTicker(d.opt.UpkeepEvery)
 	defer tick.Stop()
 	var under sync.Map // layers that are being worked on: a long one holds up no other
@@ -33,7 +30,7 @@ func (d *Daemon) upkeep() {
 			})
 		})
 		select {
-		case <-d.done:
+		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}

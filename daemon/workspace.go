@@ -33,11 +33,11 @@ func (d *Daemon) remakeWorkspace(ctx context.Context, rec store.App) (made bool,
 	if !errors.Is(err, unix.ENOENT) {
 		return false, nil // what it is instead, the driver of the files says
 	}
-	acc, err := d.accountOf(rec)
+	acc, err := d.AccountOf(rec)
 	if err != nil {
 		return false, err
 	}
-	whose := acc.user()
+	whose := acc.User()
 	if rec.FolderUID == 0 {
 		whose = privsep.Self
 	}

@@ -5,9 +5,9 @@ import (
 	"strconv"
 )
 
-// Weigh is what the server's data takes in its memory.
-func (d *Driver) Weigh(ctx context.Context) (size int64, err error) {
-	err = d.Do(ctx, "weigh database", func() error {
+// EstimateSize is what the server's data takes in its memory.
+func (d *Driver) EstimateSize(ctx context.Context) (size int64, err error) {
+	err = d.Do(ctx, "estimate database size", func() error {
 		c, err := d.dial(ctx)
 		if err != nil {
 			return err

@@ -22,8 +22,8 @@ type Daemon interface {
 	EndCall(ctx context.Context, app string, turn ipc.TurnID, id ipc.CallID) (ipc.Call, error)
 }
 
-// Teller tells the daemon of one agent's events.
-type Teller struct {
+// Reporter tells the daemon of one agent's events.
+type Reporter struct {
 	Agent    *Agent
 	Daemon   Daemon
 	Sessions Sessions
@@ -37,49 +37,49 @@ const (
 	longEnd = time.Second
 )
 
-// Tell tells the daemon what an event means. A turn is the agent's own, or one
+// Report tells the daemon what an event means. A turn is the agent's own, or one
 // that is made up when it begins; a call outside of any turn begins one.
-func (t Teller) Tell(ctx context.Context, ev Event) error {
+func (r Reporter) Report(ctx context.Context, ev Event) error {
 	switch ev.Kind {
 	case TurnBegins:
-		return t.beginTurn(ctx, ev)
+		return r.beginTurn(ctx, ev)
 	case TurnEnds:
-		return t.endTurn(ctx, ev)
+		return r.endTurn(ctx, ev)
 	case CallBegins:
-		return t.beginCall(ctx, ev)
+		return r.beginCall(ctx, ev)
 	case CallEnds:
-		return t.endCall(ctx, ev)
+		return r.endCall(ctx, ev)
 	}
 	return nil
 }
 
-func (t Teller) with(ctx context.Context, ev Event, f func(*session) error) error {
-	return t.Sessions.with(ctx, t.Agent.Name, ev.Session, f)
+func (r Reporter) with(ctx context.Context, ev Event, f func(*session) error) error {
+	return r.Sessions.with(ctx, r.Agent.Name, ev.Session, f)
 }
 
-func (t Teller) beginTurn(ctx context.Context, ev Event) error {
-	app, err := t.app(ctx, ev)
+func (r Reporter) beginTurn(ctx context.Context, ev Event) error {
+	app, err := r.app(ctx, ev)
 	if err != nil {
 		return err
 	}
-	return t.with(ctx, ev, func(s *session) error {
+	return r.with(ctx, ev, func(s *session) error {
 		if s.Turn != "" && ev.Turn != "" && s.Own == ev.Turn {
-			return t.begunIn(ctx, ev, s, app) // told twice
+			return r.begunIn(ctx, ev, s, app) // told twice
 		}
-		if err := t.end(ctx, s); err != nil {
+		if err := r.end(ctx, s); err != nil {
 			return err
 		}
 		s.open(ev)
 		s.at(ev, app)
-		return t.begunIn(ctx, ev, s, app)
+		return r.begunIn(ctx, ev, s, app)
 	})
 }
 
 // end ends the turn that the agent left open, as when a person interrupts it.
-func (t Teller) end(ctx context.Context, s *session) error {
+func (r Reporter) end(ctx context.Context, s *session) error {
 	short, cancel := context.WithTimeout(ctx, longEnd)
 	defer cancel()
-	err := t.endIn(short, s.Apps, s.Turn)
+	err := r.endIn(short, s.Apps, s.Turn)
 	s.close()
 	if errs.KindOf(err) == errs.Unavailable && ctx.Err() == nil && short.Err() != nil {
 		return nil // it is being ended
@@ -118,12 +118,12 @@ func newTurn() string {
 }
 
 // begunIn sees to it that the open turn is begun in app.
-func (t Teller) begunIn(ctx context.Context, ev Event, s *session, app string) error {
+func (r Reporter) begunIn(ctx context.Context, ev Event, s *session, app string) error {
 	if slices.Contains(s.Apps, app) {
 		return nil
 	}
-	_, err := t.Daemon.BeginTurn(ctx, app, ipc.BeginTurn{
-		TurnID: ipc.TurnID(s.Turn), ConversationID: id(ev.Session), MessageID: s.Message, Agent: t.Agent.Name,
+	_, err := r.Daemon.BeginTurn(ctx, app, ipc.BeginTurn{
+		TurnID: ipc.TurnID(s.Turn), ConversationID: id(ev.Session), MessageID: s.Message, Agent: r.Agent.Name,
 	})
 	if err == nil {
 		s.Apps = append(s.Apps, app)
@@ -131,22 +131,22 @@ func (t Teller) begunIn(ctx context.Context, ev Event, s *session, app string) e
 	return err
 }
 
-func (t Teller) endTurn(ctx context.Context, ev Event) error {
+func (r Reporter) endTurn(ctx context.Context, ev Event) error {
 	var apps []string
 	var turn string
-	err := t.with(ctx, ev, func(s *session) error {
+	err := r.with(ctx, ev, func(s *session) error {
 		if s.has(ev) {
 			turn, apps = s.Turn, s.Apps
 			s.close()
 		}
 		return nil
 	})
-	return errs.Also(err, t.endIn(ctx, apps, turn))
+	return errs.Also(err, r.endIn(ctx, apps, turn))
 }
 
-func (t Teller) endIn(ctx context.Context, apps []string, turn string) (err error) {
+func (r Reporter) endIn(ctx context.Context, apps []string, turn string) (err error) {
 	for _, app := range apps {
-		_, failed := t.Daemon.EndTurn(ctx, app, ipc.TurnID(turn))
+		_, failed := r.Daemon.EndTurn(ctx, app, ipc.TurnID(turn))
 		if errs.KindOf(failed) != errs.NotFound { // gone is over too
 			err = errs.Also(err, failed)
 		}
@@ -154,11 +154,11 @@ func (t Teller) endIn(ctx context.Context, apps []string, turn string) (err erro
 	return err
 }
 
-func (t Teller) beginCall(ctx context.Context, ev Event) error {
+func (r Reporter) beginCall(ctx context.Context, ev Event) error {
 	var app, turn string
 	req := ipc.BeginCall{CallID: ipc.CallID(id(ev.Call)), Tool: id(ev.Tool), Before: true, DeadlineMS: int(barrier.Milliseconds())}
 	within := func(s *session) (err error) {
-		if app, err = t.where(ctx, ev, s); err != nil {
+		if app, err = r.where(ctx, ev, s); err != nil {
 			return err
 		}
 		if !s.has(ev) {
@@ -167,34 +167,34 @@ func (t Teller) beginCall(ctx context.Context, ev Event) error {
 		}
 		turn = s.Turn
 		if req.CallID == "" {
-			req.CallID = ipc.CallID(s.begun(t.Agent.Name, ev))
+			req.CallID = ipc.CallID(s.begun(r.Agent.Name, ev))
 		}
-		return t.begunIn(ctx, ev, s, app)
+		return r.begunIn(ctx, ev, s, app)
 	}
-	err := t.with(ctx, ev, within)
+	err := r.with(ctx, ev, within)
 	if err == nil {
-		_, err = t.Daemon.BeginCall(ctx, app, ipc.TurnID(turn), req)
+		_, err = r.Daemon.BeginCall(ctx, app, ipc.TurnID(turn), req)
 	}
 	if errs.KindOf(err) != errs.NotFound || turn == "" {
 		return err
 	}
 	// The daemon has forgotten the turn, or the app is another one now.
-	err = t.with(ctx, ev, func(s *session) error {
+	err = r.with(ctx, ev, func(s *session) error {
 		s.Apps, s.Where = nil, nil
 		return within(s)
 	})
 	if err == nil {
-		_, err = t.Daemon.BeginCall(ctx, app, ipc.TurnID(turn), req)
+		_, err = r.Daemon.BeginCall(ctx, app, ipc.TurnID(turn), req)
 	}
 	return err
 }
 
 // where is the app that the event is about, asked for once a turn and folder.
-func (t Teller) where(ctx context.Context, ev Event, s *session) (string, error) {
+func (r Reporter) where(ctx context.Context, ev Event, s *session) (string, error) {
 	if app, known := s.Where[strings.Join(ev.Dirs, "\x00")]; known && s.has(ev) {
 		return app, nil
 	}
-	app, err := t.app(ctx, ev)
+	app, err := r.app(ctx, ev)
 	if errs.KindOf(err) == errs.NotFound && s.has(ev) && len(s.Apps) > 0 {
 		app, err = s.Apps[0], nil // the agent went elsewhere; its turn is here
 	}
@@ -240,11 +240,11 @@ func (s *session) ended(ev Event) string {
 	return call.ID
 }
 
-func (t Teller) endCall(ctx context.Context, ev Event) error {
+func (r Reporter) endCall(ctx context.Context, ev Event) error {
 	var apps []string
 	var turn string
 	call := id(ev.Call)
-	err := t.with(ctx, ev, func(s *session) error {
+	err := r.with(ctx, ev, func(s *session) error {
 		turn, apps = s.Turn, s.Apps
 		if call == "" {
 			call = s.ended(ev)
@@ -256,7 +256,7 @@ func (t Teller) endCall(ctx context.Context, ev Event) error {
 	}
 	err = errs.New(errs.NotFound, "end the call", "%s was not begun", call)
 	for _, app := range apps {
-		_, err = t.Daemon.EndCall(ctx, app, ipc.TurnID(turn), ipc.CallID(call))
+		_, err = r.Daemon.EndCall(ctx, app, ipc.TurnID(turn), ipc.CallID(call))
 		if errs.KindOf(err) != errs.NotFound {
 			return err
 		}
@@ -266,11 +266,11 @@ func (t Teller) endCall(ctx context.Context, ev Event) error {
 
 // app is the app that the event is about: that of the first of its folders
 // that is in one.
-func (t Teller) app(ctx context.Context, ev Event) (string, error) {
-	err := error(errs.New(errs.NotFound, "find the app", "%s does not say where it works", t.Agent.Title))
+func (r Reporter) app(ctx context.Context, ev Event) (string, error) {
+	err := error(errs.New(errs.NotFound, "find the app", "%s does not say where it works", r.Agent.Title))
 	for _, dir := range ev.Dirs {
 		var app ipc.App
-		if app, err = t.Daemon.AppAt(ctx, dir); err == nil {
+		if app, err = r.Daemon.AppAt(ctx, dir); err == nil {
 			return string(app.ID), nil
 		}
 		if k := errs.KindOf(err); k != errs.NotFound && k != errs.Invalid { // a folder may be gone

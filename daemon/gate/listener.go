@@ -13,8 +13,8 @@ import (
 	"mulligan/ipc"
 )
 
-// door is one TCP listener.
-type door struct {
+// listener is one TCP listener.
+type listener struct {
 	l        net.Listener
 	srv      *http.Server
 	tls      bool
@@ -77,8 +77,8 @@ func (g *Gate) Addr() net.Addr {
 }
 
 // open starts to serve a listener. g.mu is held.
-func (g *Gate) open(l net.Listener, cfg *tls.Config, pageOnly bool) *door {
-	d := &door{l: l, tls: cfg != nil, pageOnly: pageOnly, names: map[string]bool{}}
+func (g *Gate) open(l net.Listener, cfg *tls.Config, pageOnly bool) *listener {
+	d := &listener{l: l, tls: cfg != nil, pageOnly: pageOnly, names: map[string]bool{}}
 	ip, err := netip.ParseAddrPort(l.Addr().String())
 	if err == nil {
 		addr := ip.Addr().Unmap()
@@ -113,14 +113,14 @@ func (g *Gate) open(l net.Listener, cfg *tls.Config, pageOnly bool) *door {
 }
 
 // name is the host to put into a link: label below .localhost, where loopback is served.
-func (d *door) name(label string) string {
+func (d *listener) name(label string) string {
 	if d.loopback && !d.tls { // no certificate is made out for such a name
 		return label + ".localhost"
 	}
 	return d.outside
 }
 
-func (d *door) url(host string) string {
+func (d *listener) url(host string) string {
 	_, port, _ := net.SplitHostPort(d.l.Addr().String()) // it is an address of TCP
 	if d.tls {
 		return "https://" + net.JoinHostPort(host, port)
@@ -128,8 +128,8 @@ func (d *door) url(host string) string {
 	return "http://" + net.JoinHostPort(host, port)
 }
 
-// pageDoor is the door that the page is behind. g.mu is held.
-func (g *Gate) pageDoor() (*door, error) {
+// pageListener is the listener that the page is behind. g.mu is held.
+func (g *Gate) pageListener() (*listener, error) {
 	switch {
 	case g.closed:
 		return nil, errs.New(errs.Unavailable, "", "the daemon is stopping")
@@ -147,8 +147,8 @@ func (g *Gate) pageDoor() (*door, error) {
 	return g.page, nil
 }
 
-// watchPage closes the page's own door when nobody can come through it any more.
-func (g *Gate) watchPage(d *door) {
+// watchPage closes the page's own listener when nobody can come through it any more.
+func (g *Gate) watchPage(d *listener) {
 	tick := time.NewTicker(codeLife)
 	defer tick.Stop()
 	for {
@@ -178,10 +178,10 @@ func (g *Gate) Close(ctx context.Context) error {
 		g.closed = true
 		close(g.done)
 	}
-	doors := []*door{g.public, g.page}
+	listeners := []*listener{g.public, g.page}
 	g.mu.Unlock()
 	var all []error
-	for _, d := range doors {
+	for _, d := range listeners {
 		if d != nil && d.srv.Shutdown(ctx) != nil {
 			all = append(all, d.srv.Close()) // clients that are slow are cut off
 		}

@@ -2,9 +2,9 @@ package logical
 
 import "context"
 
-// Weigh is what the server says of the database's size, indexes and all.
-func (d *Driver) Weigh(ctx context.Context) (size int64, err error) {
-	err = d.Do(ctx, "weigh database", func() error {
+// EstimateSize is what the server says of the database's size, indexes and all.
+func (d *Driver) EstimateSize(ctx context.Context) (size int64, err error) {
+	err = d.Do(ctx, "estimate database size", func() error {
 		c, err := d.connect(ctx, d.login.database)
 		if err != nil {
 			return err

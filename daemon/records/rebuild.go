@@ -1,4 +1,4 @@
-package daemon
+package records
 
 import (
 	"context"
@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"mulligan/daemon/settings"
 	"mulligan/errs"
-	"mulligan/snap/cas"
 )
 
 // Rebuilt is what Rebuild did.
@@ -24,21 +24,16 @@ var NotRebuilt = []string{"turns and their calls", "conversations' checkpoints",
 
 // Rebuild makes mulligan.db anew, with no daemon running: from what can be read of it, and from
 // the descriptions of apps and checkpoints in the content store. The old file is kept beside it.
-func Rebuild(ctx context.Context, opt Options) (res Rebuilt, err error) {
+func Rebuild(ctx context.Context, opt settings.Options) (res Rebuilt, err error) {
 	const op = "rebuild records"
-	opt.setDefaults()
+	opt.SetDefaults()
 	if _, err := os.Stat(filepath.Join(opt.StateDir, "store")); err != nil {
 		return res, errs.New(errs.NotFound, op, "%s is no state folder of mulligand: %v", opt.StateDir, err).WithHint("name it with --state-dir")
 	}
-	contents, err := openContents(opt.StateDir, cas.Options{})
+	r, err := Open(ctx, &opt, true)
 	if errs.KindOf(err) == errs.Busy {
 		return res, errs.New(errs.Busy, op, "a mulligand is running on %s", opt.StateDir).WithHint("stop it first")
 	}
-	if err != nil {
-		return res, errs.Wrap(errs.Failed, op, err)
-	}
-	defer func() { err = errs.Also(err, contents.close()) }()
-	r, err := openRecords(ctx, opt, contents.main, true)
 	if err != nil {
 		return res, errs.Wrap(errs.Failed, op, err)
 	}
@@ -51,7 +46,7 @@ func Rebuild(ctx context.Context, opt Options) (res Rebuilt, err error) {
 	if err != nil {
 		return res, err
 	}
-	return Rebuilt{Apps: len(apps), Checkpoints: len(cps), Done: r.repaired, Problems: r.trouble}, nil
+	return Rebuilt{Apps: len(apps), Checkpoints: len(cps), Done: r.Repaired, Problems: r.trouble}, nil
 }
 
 // String words it for people.

@@ -1,4 +1,4 @@
-package daemon
+package records
 
 import (
 	"context"
@@ -10,13 +10,15 @@ import (
 	"strconv"
 	"sync"
 
+	"mulligan/daemon/accounts"
+	"mulligan/daemon/settings"
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/snap/cas"
 )
 
-// contents are the stores of what is captured: one for each owner of apps, so
+// Contents are the stores of what is captured: one for each owner of apps, so
 // that what one has stored is never shared with another. A store keeps equal
 // contents once; shared between owners, the sizes that it reports, and the time
 // that a capture takes, would tell one whether another has a content that he guesses.
@@ -24,28 +26,26 @@ import (
 // Root's, and that of a user's own daemon, is the folder store; others' are
 // store-UID, and guests' store-guest- with a hash of the guest's id. An app that has contents in the first one, from before there were
 // others, stays with it.
-type contents struct {
-	dir string
-	opt cas.Options
+type Contents struct {
+	opt *settings.Options
 
 	mu   sync.Mutex
 	main *cas.Store
 	of   map[string]*cas.Store // by owner; not the first one
 }
 
-func openContents(dir string, opt cas.Options) (*contents, error) {
-	first, err := cas.Open(filepath.Join(dir, "store"), opt)
+func openContents(opt *settings.Options) (*Contents, error) {
+	first, err := cas.Open(filepath.Join(opt.StateDir, "store"), cas.Options{Failpoint: opt.Failpoint})
 	if err != nil {
 		return nil, err
 	}
-	return &contents{dir: dir, opt: opt, main: first, of: map[string]*cas.Store{}}, nil
+	return &Contents{opt: opt, main: first, of: map[string]*cas.Store{}}, nil
 }
 
-// contentsOf is the store of an app's contents.
-func (d *Daemon) contentsOf(rec store.App) (*cas.Store, error) {
-	c := d.contents
-	guest, _ := guestOf(rec)
-	owner := d.ownerKey(rec.OwnerUID, guest)
+// OfApp is the store of an app's contents.
+func (c *Contents) OfApp(rec store.App) (*cas.Store, error) {
+	guest, _ := accounts.GuestOf(rec)
+	owner := c.ownerKey(rec.OwnerUID, guest)
 	if owner == "" || len(c.main.Roots("files/"+string(rec.ID)+"/")) > 0 {
 		return c.main, nil
 	}
@@ -54,7 +54,7 @@ func (d *Daemon) contentsOf(rec store.App) (*cas.Store, error) {
 	if s := c.of[owner]; s != nil {
 		return s, nil
 	}
-	s, err := cas.Open(filepath.Join(c.dir, "store-"+owner), c.opt)
+	s, err := cas.Open(filepath.Join(c.opt.StateDir, "store-"+owner), cas.Options{Failpoint: c.opt.Failpoint})
 	if err == nil {
 		c.of[owner] = s
 	}
@@ -62,26 +62,26 @@ func (d *Daemon) contentsOf(rec store.App) (*cas.Store, error) {
 }
 
 // ownerKey names an owner's store; "" is the first one.
-func (d *Daemon) ownerKey(uid int, guest string) string {
+func (c *Contents) ownerKey(uid int, guest string) string {
 	switch {
 	case guest != "":
 		sum := sha256.Sum256([]byte(guest))
 		return "guest-" + hex.EncodeToString(sum[:16])
-	case d.opt.User || uid <= 0:
+	case c.opt.User || uid <= 0:
 		return ""
 	}
 	return strconv.Itoa(uid)
 }
 
 // all lists the stores that are open.
-func (c *contents) all() []*cas.Store {
+func (c *Contents) all() []*cas.Store {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return append([]*cas.Store{c.main}, slices.Collect(maps.Values(c.of))...)
 }
 
 // each calls f for every store and adds up what it says; the first error ends it.
-func (c *contents) each(ctx context.Context, f func(*cas.Store, context.Context) (int64, error)) (sum int64, err error) {
+func (c *Contents) each(ctx context.Context, f func(*cas.Store, context.Context) (int64, error)) (sum int64, err error) {
 	for _, s := range c.all() {
 		n, err := f(s, ctx)
 		if sum += n; err != nil {
@@ -91,10 +91,9 @@ func (c *contents) each(ctx context.Context, f func(*cas.Store, context.Context)
 	return sum, nil
 }
 
-// visible is how many bytes the caller may know of: of all stores, or of his own.
-func (d *Daemon) visible(who ipc.Caller) (sum int64) {
-	c := d.contents
-	owner := d.ownerKey(who.UID, who.Guest)
+// Visible is how many bytes the caller may know of: of all stores, or of his own.
+func (c *Contents) Visible(who ipc.Caller) (sum int64) {
+	owner := c.ownerKey(who.UID, who.Guest)
 	if owner == "" {
 		for _, s := range c.all() {
 			sum += s.DiskUsage()
@@ -109,7 +108,7 @@ func (d *Daemon) visible(who ipc.Caller) (sum int64) {
 	return sum
 }
 
-func (c *contents) close() (err error) {
+func (c *Contents) close() (err error) {
 	for _, s := range c.all() {
 		err = errs.Also(err, s.Close())
 	}

@@ -84,20 +84,20 @@ func (d *fakeDaemon) EndCall(_ context.Context, app string, turn ipc.TurnID, id 
 	return ipc.Call{}, d.tell("end call %s of %s in %s", id, turn, app)
 }
 
-func newTeller(t *testing.T, a *Agent) (Teller, *fakeDaemon) {
+func newReporter(t *testing.T, a *Agent) (Reporter, *fakeDaemon) {
 	d := newFakeDaemon()
-	return Teller{a, d, Sessions{filepath.Join(t.TempDir(), "hooks")}}, d
+	return Reporter{a, d, Sessions{filepath.Join(t.TempDir(), "hooks")}}, d
 }
 
 // say tells events of the session s in the shop, and expects what the daemon is told.
-func say(t *testing.T, teller Teller, d *fakeDaemon, ev Event, want ...string) {
+func say(t *testing.T, reporter Reporter, d *fakeDaemon, ev Event, want ...string) {
 	t.Helper()
 	ev.Session = "s"
 	if ev.Dirs == nil {
 		ev.Dirs = []string{"/srv/shop"}
 	}
 	d.told = nil
-	if err := teller.Tell(t.Context(), ev); err != nil {
+	if err := reporter.Report(t.Context(), ev); err != nil {
 		t.Fatalf("%+v: %v", ev, err)
 	}
 	if !slices.Equal(d.told, want) {
@@ -106,44 +106,44 @@ func say(t *testing.T, teller Teller, d *fakeDaemon, ev Event, want ...string) {
 }
 
 func TestTellOwnIDs(t *testing.T) {
-	teller, d := newTeller(t, codex)
-	say(t, teller, d, Event{Kind: TurnEnds}) // none is open
-	say(t, teller, d, Event{Kind: TurnBegins, Turn: "t1"}, "begin turn t1 in shop: s t1 codex")
-	say(t, teller, d, Event{Kind: TurnBegins, Turn: "t1"}) // told twice
+	reporter, d := newReporter(t, codex)
+	say(t, reporter, d, Event{Kind: TurnEnds}) // none is open
+	say(t, reporter, d, Event{Kind: TurnBegins, Turn: "t1"}, "begin turn t1 in shop: s t1 codex")
+	say(t, reporter, d, Event{Kind: TurnBegins, Turn: "t1"}) // told twice
 	asked := d.asked
-	say(t, teller, d, Event{Kind: CallBegins, Turn: "t1", Call: "c1", Tool: "Bash"}, "begin call c1 of t1 in shop: Bash")
-	say(t, teller, d, Event{Kind: CallEnds, Turn: "t1", Call: "c1", Tool: "Bash"}, "end call c1 of t1 in shop")
+	say(t, reporter, d, Event{Kind: CallBegins, Turn: "t1", Call: "c1", Tool: "Bash"}, "begin call c1 of t1 in shop: Bash")
+	say(t, reporter, d, Event{Kind: CallEnds, Turn: "t1", Call: "c1", Tool: "Bash"}, "end call c1 of t1 in shop")
 	if d.asked != asked {
 		t.Error("the app was asked for again")
 	}
 	// A folder that is in no app is the turn's app's business; another app joins in.
-	say(t, teller, d, Event{Kind: CallBegins, Turn: "t1", Call: "c2", Tool: "Bash", Dirs: []string{"/tmp"}}, "begin call c2 of t1 in shop: Bash")
-	say(t, teller, d, Event{Kind: CallBegins, Turn: "t1", Call: "c3", Tool: "Bash", Dirs: []string{"/srv/blog"}},
+	say(t, reporter, d, Event{Kind: CallBegins, Turn: "t1", Call: "c2", Tool: "Bash", Dirs: []string{"/tmp"}}, "begin call c2 of t1 in shop: Bash")
+	say(t, reporter, d, Event{Kind: CallBegins, Turn: "t1", Call: "c3", Tool: "Bash", Dirs: []string{"/srv/blog"}},
 		"begin turn t1 in blog: s t1 codex", "begin call c3 of t1 in blog: Bash")
-	say(t, teller, d, Event{Kind: CallEnds, Call: "c3"}, "end call c3 of t1 in blog")
-	say(t, teller, d, Event{Kind: TurnEnds, Turn: "t1"}, "end turn t1 in shop", "end turn t1 in blog")
-	say(t, teller, d, Event{Kind: TurnEnds, Turn: "t1"})
-	say(t, teller, d, Event{Kind: CallEnds, Turn: "t1", Call: "c2"}) // too late
+	say(t, reporter, d, Event{Kind: CallEnds, Call: "c3"}, "end call c3 of t1 in blog")
+	say(t, reporter, d, Event{Kind: TurnEnds, Turn: "t1"}, "end turn t1 in shop", "end turn t1 in blog")
+	say(t, reporter, d, Event{Kind: TurnEnds, Turn: "t1"})
+	say(t, reporter, d, Event{Kind: CallEnds, Turn: "t1", Call: "c2"}) // too late
 	// The turn goes on after its end.
-	say(t, teller, d, Event{Kind: CallBegins, Turn: "t1", Call: "c4", Tool: "Bash"}, "begin turn t1-2 in shop: s t1-2 codex", "begin call c4 of t1-2 in shop: Bash")
+	say(t, reporter, d, Event{Kind: CallBegins, Turn: "t1", Call: "c4", Tool: "Bash"}, "begin turn t1-2 in shop: s t1-2 codex", "begin call c4 of t1-2 in shop: Bash")
 	// Interrupted: the next prompt ends it.
-	say(t, teller, d, Event{Kind: TurnBegins, Turn: "t2", Message: "m2"}, "end turn t1-2 in shop", "begin turn t2 in shop: s m2 codex")
+	say(t, reporter, d, Event{Kind: TurnBegins, Turn: "t2", Message: "m2"}, "end turn t1-2 in shop", "begin turn t2 in shop: s m2 codex")
 	// The end of another turn does not end this one.
-	say(t, teller, d, Event{Kind: TurnEnds, Turn: "t1"})
+	say(t, reporter, d, Event{Kind: TurnEnds, Turn: "t1"})
 	// The daemon forgot everything.
 	clear(d.turns)
-	say(t, teller, d, Event{Kind: CallBegins, Turn: "t2", Call: "c5", Tool: "Bash"}, "begin turn t2 in shop: s m2 codex", "begin call c5 of t2 in shop: Bash")
-	say(t, teller, d, Event{Kind: TurnEnds}, "end turn t2 in shop")
+	say(t, reporter, d, Event{Kind: CallBegins, Turn: "t2", Call: "c5", Tool: "Bash"}, "begin turn t2 in shop: s m2 codex", "begin call c5 of t2 in shop: Bash")
+	say(t, reporter, d, Event{Kind: TurnEnds}, "end turn t2 in shop")
 }
 
 // An agent that gives no ids gets some: one for a turn, and one for each call,
 // the same before and after it.
 func TestTellMadeUpIDs(t *testing.T) {
-	teller, d := newTeller(t, gemini)
+	reporter, d := newReporter(t, gemini)
 	tell := func(kind Kind, tool, args string) string {
 		t.Helper()
 		d.told = nil
-		if err := teller.Tell(t.Context(), Event{Kind: kind, Session: "s", Dirs: []string{"/srv/shop"}, Tool: tool, Args: []byte(args)}); err != nil {
+		if err := reporter.Report(t.Context(), Event{Kind: kind, Session: "s", Dirs: []string{"/srv/shop"}, Tool: tool, Args: []byte(args)}); err != nil {
 			t.Fatal(err)
 		}
 		words := strings.Fields(d.told[len(d.told)-1])
@@ -163,7 +163,7 @@ func TestTellMadeUpIDs(t *testing.T) {
 	if got := tell(CallEnds, "write", `"told differently"`); got != b {
 		t.Errorf("%s ended, not %s", got, b)
 	}
-	say(t, teller, d, Event{Kind: CallEnds, Tool: "write"}) // one too many
+	say(t, reporter, d, Event{Kind: CallEnds, Tool: "write"}) // one too many
 	if got := tell(TurnEnds, "", ""); got != turn {
 		t.Errorf("%s ended, not %s", got, turn)
 	}
@@ -176,10 +176,10 @@ func TestTellMadeUpIDs(t *testing.T) {
 }
 
 func TestTellNoApp(t *testing.T) {
-	teller, d := newTeller(t, claude)
+	reporter, d := newReporter(t, claude)
 	for _, kind := range []Kind{TurnBegins, CallBegins} {
 		for _, dirs := range [][]string{nil, {"/elsewhere"}} {
-			if err := teller.Tell(t.Context(), Event{Kind: kind, Session: "s", Dirs: dirs}); errs.KindOf(err) != errs.NotFound {
+			if err := reporter.Report(t.Context(), Event{Kind: kind, Session: "s", Dirs: dirs}); errs.KindOf(err) != errs.NotFound {
 				t.Errorf("%v", err)
 			}
 		}
@@ -188,21 +188,21 @@ func TestTellNoApp(t *testing.T) {
 		t.Errorf("told %q", d.told)
 	}
 	d.fault = &errs.Error{Kind: errs.Unavailable, Message: "gone", Err: ipc.ErrNoDaemon}
-	if err := teller.Tell(t.Context(), Event{Kind: TurnBegins, Session: "s", Dirs: []string{"/srv/shop"}}); !errors.Is(err, ipc.ErrNoDaemon) {
+	if err := reporter.Report(t.Context(), Event{Kind: TurnBegins, Session: "s", Dirs: []string{"/srv/shop"}}); !errors.Is(err, ipc.ErrNoDaemon) {
 		t.Errorf("%v", err)
 	}
 }
 
 // Hooks that run at the same time lose nothing of each other's.
 func TestTellAtOnce(t *testing.T) {
-	teller, d := newTeller(t, gemini)
+	reporter, d := newReporter(t, gemini)
 	const n = 40
 	all := func(kind Kind) {
 		var wg sync.WaitGroup
 		for i := range n {
 			wg.Go(func() {
 				ev := Event{Kind: kind, Session: "s", Dirs: []string{"/srv/shop"}, Tool: "write", Args: fmt.Appendf(nil, "%d", i/2)}
-				if err := teller.Tell(t.Context(), ev); err != nil {
+				if err := reporter.Report(t.Context(), ev); err != nil {
 					t.Error(err)
 				}
 			})
@@ -224,11 +224,11 @@ func TestTellAtOnce(t *testing.T) {
 // A state that is damaged, foreign or locked is no reason to fail, or to wait
 // for longer than the hook has.
 func TestSessionsDamaged(t *testing.T) {
-	teller, d := newTeller(t, gemini)
-	if err := teller.Tell(t.Context(), Event{Kind: TurnBegins, Session: "s", Dirs: []string{"/srv/shop"}}); err != nil {
+	reporter, d := newReporter(t, gemini)
+	if err := reporter.Report(t.Context(), Event{Kind: TurnBegins, Session: "s", Dirs: []string{"/srv/shop"}}); err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join(teller.Sessions.Dir, "gemini-"+digest("s")+".json")
+	path := filepath.Join(reporter.Sessions.Dir, "gemini-"+digest("s")+".json")
 	if fi, err := os.Stat(path); err != nil || fi.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", fi, err)
 	}
@@ -237,7 +237,7 @@ func TestSessionsDamaged(t *testing.T) {
 			t.Fatal(err)
 		}
 		d.told = nil
-		if err := teller.Tell(t.Context(), Event{Kind: CallBegins, Session: "s", Dirs: []string{"/srv/shop"}, Call: "c"}); err != nil || len(d.told) != 2 {
+		if err := reporter.Report(t.Context(), Event{Kind: CallBegins, Session: "s", Dirs: []string{"/srv/shop"}, Call: "c"}); err != nil || len(d.told) != 2 {
 			t.Errorf("%.10q: %v, %q", junk, err, d.told)
 		}
 	}
@@ -248,7 +248,7 @@ func TestSessionsDamaged(t *testing.T) {
 	defer unlock()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	if err := teller.Tell(ctx, Event{Kind: TurnEnds, Session: "s"}); !errors.Is(err, context.DeadlineExceeded) {
+	if err := reporter.Report(ctx, Event{Kind: TurnEnds, Session: "s"}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v", err)
 	}
 }

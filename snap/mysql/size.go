@@ -5,9 +5,9 @@ import (
 	"strconv"
 )
 
-// Weigh is what the server says of the size of the database's tables, indexes and all.
-func (d *Driver) Weigh(ctx context.Context) (size int64, err error) {
-	err = d.Do(ctx, "weigh database", func() error {
+// EstimateSize is what the server says of the size of the database's tables, indexes and all.
+func (d *Driver) EstimateSize(ctx context.Context) (size int64, err error) {
+	err = d.Do(ctx, "estimate database size", func() error {
 		s, err := d.connect(ctx)
 		if err != nil {
 			return err
