@@ -49,7 +49,7 @@ func (d *Driver) adopt(op string, m machine) error {
 		Version: version, Domain: d.cfg.Domain, UUID: uuid, Disks: s.Disks, Seq: 1, Head: "L000001",
 		Layers: map[layerID]*layer{"L000001": root}, Snapshots: map[snap.SnapshotID]*snapshot{}, Switches: map[snap.RestoreID]*plan{},
 	}
-	d.claim.Store(t.claim())
+	d.claim.Store(claimOf(t))
 	d.tree = t // what agree looks at; it is saved with the first change
 	return nil
 }

@@ -152,13 +152,6 @@ func nvramHash(path string) (string, error) {
 	return hashBytes(data), err
 }
 
-func (l *layer) nvramHash() string {
-	if l.NVRAM == nil {
-		return ""
-	}
-	return l.NVRAM.Hash
-}
-
 // shallow sees to it that the new overlays do not lie on too many others.
 func (d *Driver) shallow(ctx context.Context, c *capturing) error {
 	depth := d.tree.depth(d.tree.Head)

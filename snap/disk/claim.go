@@ -13,7 +13,7 @@ type Claim struct {
 }
 
 // claim says what the tree occupies.
-func (t *tree) claim() *Claim {
+func claimOf(t *tree) *Claim {
 	c := &Claim{Domain: t.Domain}
 	for _, l := range t.Layers {
 		for _, f := range l.Files {

@@ -188,3 +188,24 @@ func hashBytes(data []byte) string {
 	sum := blake3.Sum256(data)
 	return hex.EncodeToString(sum[:])
 }
+
+// stat tells whether a file may have changed.
+type stat struct {
+	Size, MTime, CTime int64
+	Inode              uint64
+}
+
+// exists reports whether a path is there, as far as one can see.
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// imageSize is the size of the disk that the image at path holds, in bytes.
+func imageSize(path string) (int64, error) {
+	img, f, err := openImage(path)
+	if err != nil {
+		return 0, err
+	}
+	return img.Size, f.Close()
+}

@@ -222,7 +222,7 @@ func (d *Driver) underDetached() (list []string) {
 		}
 		list = append(list, o.Path)
 		id := d.tree.owner(o.Rests)
-		for dev, f := range d.tree.Layers[id].files() {
+		for dev, f := range d.tree.Layers[id].imageFiles() {
 			if f.Path != o.Rests {
 				continue
 			}

@@ -54,17 +54,6 @@ func (d *Driver) followDisks(op string, kept, live survey) error {
 	return d.save(next)
 }
 
-// switching reports whether a restore has begun that must find the disks that it was
-// prepared for.
-func (t *tree) switching() bool {
-	for _, p := range t.Switches {
-		if p.Phase != prepared && p.Phase != undone {
-			return true
-		}
-	}
-	return t.Intent != nil
-}
-
 // letGo takes a disk that was detached out of the head. The layers below keep what they
 // have of it, and its image stays as it is.
 func (d *Driver) letGo(t *tree, dev string) {

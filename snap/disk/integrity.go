@@ -6,8 +6,6 @@ import (
 	"errors"
 	"os"
 
-	"github.com/zeebo/blake3"
-
 	"mulligan/errs"
 	"mulligan/snap"
 )
@@ -213,51 +211,10 @@ func (d *Driver) giveStates(list []layerID) error {
 	return d.update(func(t *tree) {
 		for _, id := range list {
 			if l := t.Layers[id]; l.State == "" {
-				l.State = t.state(l)
+				l.State = t.digest(l)
 			}
 		}
 	})
-}
-
-// all is every file of the layer.
-func (l *layer) all() (list []*file) {
-	for _, f := range l.Files {
-		list = append(list, f)
-	}
-	for _, below := range l.Below {
-		list = append(list, below...)
-	}
-	if l.NVRAM != nil {
-		list = append(list, l.NVRAM)
-	}
-	return list
-}
-
-// state is a layer's digest: of its own files and, through its parent's, of all
-// below. It is computed once. What merging does to the files later does not
-// change what a guest reads, and so not the state.
-func (t *tree) state(l *layer) string {
-	h := blake3.New()
-	put := func(s string) {
-		_, _ = h.WriteString(s) // never fails
-		_, _ = h.Write([]byte{0})
-	}
-	put("mulligan disks 1")
-	if p := t.Layers[l.Parent]; p != nil && !l.Raw {
-		put(p.State)
-	}
-	for _, dev := range l.devices() {
-		put(dev)
-		put(l.Files[dev].Hash)
-		if o := t.Layers[t.owner(l.Rests[dev])]; o != nil {
-			put(o.State)
-		}
-		for _, f := range l.Below[dev] {
-			put(f.Hash)
-		}
-	}
-	put(l.nvramHash())
-	return hex.EncodeToString(h.Sum(nil))
 }
 
 // hash is a state as the contract has it.

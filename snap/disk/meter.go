@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/dustin/go-humanize"
+
 	"mulligan/snap"
 )
 
@@ -31,7 +33,7 @@ func metered(ctx context.Context, size int64) context.Context {
 
 func (m *meter) say() {
 	m.told = m.read
-	m.tell(fmt.Sprintf("disks read for the first time: %s of %s", humanBytes(m.read), humanBytes(m.all)))
+	m.tell(fmt.Sprintf("disks read for the first time: %s of %s", humanize.IBytes(uint64(m.read)), humanize.IBytes(uint64(m.all))))
 }
 
 // measure notes that n bytes were read, where somebody counts.

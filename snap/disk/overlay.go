@@ -173,15 +173,6 @@ func (d *Driver) sizeBelow(id layerID) func(dev string) (int64, error) {
 	}
 }
 
-// imageSize is the size of the disk that the image at path holds, in bytes.
-func imageSize(path string) (int64, error) {
-	img, f, err := openImage(path)
-	if err != nil {
-		return 0, err
-	}
-	return img.Size, f.Close()
-}
-
 // freezeFiles makes the files of a layer that nobody writes to any more
 // immutable and says what they look like. Of a raw layer, some may not be there.
 func (d *Driver) freezeFiles(id layerID, raw bool) (map[string]stat, error) {
@@ -203,23 +194,6 @@ func (d *Driver) freezeFiles(id layerID, raw bool) (map[string]stat, error) {
 		stats[dev] = st
 	}
 	return stats, nil
-}
-
-// prune takes out of the tree the layers that nothing names and nothing rests on.
-func (t *tree) prune() (gone []*layer) {
-	for again := true; again; {
-		again = false
-		named := t.named()
-		for id, l := range t.Layers {
-			if named[id] || len(t.children(id)) > 0 {
-				continue
-			}
-			gone = append(gone, l)
-			delete(t.Layers, id)
-			again = true
-		}
-	}
-	return gone
 }
 
 // dropOrphans unlinks the files of layers that nothing needs.

@@ -60,11 +60,6 @@ func (d *Driver) thaw(m machine) error {
 	return err
 }
 
-// unsettled reports whether the guest may be frozen still.
-func (t *tree) unsettled() bool {
-	return t != nil && (t.Thaw || t.Intent != nil && t.Intent.Running)
-}
-
 // thawSoon sees to it that a guest that may be frozen does not stay so.
 func (d *Driver) thawSoon() {
 	if d.tree.unsettled() && !d.thawing {

@@ -12,9 +12,6 @@ import (
 // cut them off or deleted them. It is kept as it lay there, with an overlay on it as on any other layer: a
 // domain that is put on that overlay starts no more than it did before.
 
-// absent is the hash of a file that is not there.
-const absent = "absent"
-
 // Salvage freezes what lies at the names of the domain's present images, whatever it is,
 // under req.ID. The domain must be off.
 func (d *Driver) Salvage(ctx context.Context, req snap.CaptureRequest) (snap.Snapshot, error) {
@@ -60,22 +57,6 @@ func (c *capturing) salvage(ctx context.Context, op string) (err error) {
 		return err
 	}
 	return c.freeze(ctx)
-}
-
-// keepRaw makes of a layer that froze a raw one; stats are of the files that are there.
-func (l *layer) keepRaw(stats map[string]stat) {
-	l.Raw, l.Below = true, nil
-	for dev, f := range l.Files {
-		if _, there := stats[dev]; !there {
-			f.Absent, f.Hash = true, absent
-		}
-	}
-}
-
-// rests reports whether a layer is an overlay on a raw one.
-func (t *tree) rests(l *layer) bool {
-	p := t.Layers[l.Parent]
-	return p != nil && p.Raw
 }
 
 // onRaw returns an error where the domain's present images are overlays on what cannot be read.

@@ -379,27 +379,3 @@ func ours(name string) bool {
 	}
 	return false
 }
-
-// files lists the paths of everything that the tree holds.
-func (t *tree) files() (list []string) {
-	for _, l := range t.Layers {
-		for _, f := range l.Files {
-			list = append(list, f.Path)
-		}
-		if l.NVRAM != nil {
-			list = append(list, l.NVRAM.Path)
-		}
-	}
-	for _, s := range t.Snapshots {
-		if s.Memory != nil {
-			list = append(list, s.Memory.Path)
-		}
-	}
-	if t.Resume != nil {
-		list = append(list, t.Resume.Memory.Path)
-	}
-	for _, o := range t.Out {
-		list = append(list, o.Path)
-	}
-	return list
-}

@@ -15,30 +15,6 @@ import (
 	"mulligan/snap"
 )
 
-// phase is how far a switch got. Each is on disk before the work that it names begins.
-type phase string
-
-const (
-	prepared   phase = "prepared" // the domain was not touched
-	committing phase = "committing"
-	committed  phase = "committed"
-	undoing    phase = "undoing"
-	undone     phase = "undone"
-)
-
-// plan is what is kept of a switch: from the head Old, an empty overlay on the
-// base, to New, an empty overlay on the target.
-type plan struct {
-	Target, Base           snap.SnapshotID
-	TargetLayer, BaseLayer layerID
-	Old, New               layerID
-	Phase                  phase
-	Changes                []snap.Change
-	TargetState, BaseState string
-	TargetMemory           *file  `json:",omitempty"`
-	BaseDamage             string `json:",omitempty"` // what is wrong with what the base rests on; BaseState is "" then
-}
-
 // diskSwitch is a restore under way. What it knows is in the tree.
 type diskSwitch struct {
 	d       *Driver
@@ -510,7 +486,7 @@ func (d *Driver) changesOf(dev string, a, b layerID, between []layerID) (string,
 		if f == nil {
 			continue
 		}
-		m, err := d.mapOf(f)
+		m, err := d.maps.mapOf(f.Path)
 		if err != nil {
 			return "", err
 		}
@@ -518,7 +494,7 @@ func (d *Driver) changesOf(dev string, a, b layerID, between []layerID) (string,
 	}
 	var words []string
 	if n := total(written); n > 0 {
-		words = append(words, "up to "+humanBytes(n)+" written in between")
+		words = append(words, "up to "+humanize.IBytes(uint64(n))+" written in between")
 	}
 	was, err := imageSize(d.tree.Layers[b].Files[dev].Path)
 	if err != nil {
@@ -526,9 +502,7 @@ func (d *Driver) changesOf(dev string, a, b layerID, between []layerID) (string,
 	}
 	now, err := imageSize(d.tree.Layers[a].Files[dev].Path)
 	if err == nil && now != was {
-		words = append(words, "size "+humanBytes(was)+", and "+humanBytes(now))
+		words = append(words, "size "+humanize.IBytes(uint64(was))+", and "+humanize.IBytes(uint64(now)))
 	}
 	return strings.Join(words, "; "), err
 }
-
-func humanBytes(n int64) string { return humanize.IBytes(uint64(n)) }

@@ -1,16 +1,14 @@
 package disk
 
 import (
+	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
-	"mulligan/durable"
-	"mulligan/errs"
+	"github.com/zeebo/blake3"
+
 	"mulligan/snap"
 )
 
@@ -71,12 +69,6 @@ type file struct {
 	Absent bool   `json:",omitempty"` // of a raw layer: nothing lay there
 }
 
-// stat tells whether a file may have changed.
-type stat struct {
-	Size, MTime, CTime int64
-	Inode              uint64
-}
-
 type snapshot struct {
 	Layer    layerID
 	Created  time.Time
@@ -118,59 +110,6 @@ func (t *tree) clone() (*tree, error) {
 	return c, json.Unmarshal(data, c)
 }
 
-func (d *Driver) treeFile() string { return filepath.Join(d.cfg.StateDir, "tree.json") }
-
-// load reads the tree; without one it leaves nil.
-func (d *Driver) load(op string) error {
-	if d.tree != nil {
-		return nil
-	}
-	data, err := os.ReadFile(d.treeFile())
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return errs.Wrap(errs.Failed, op, err)
-	}
-	t := &tree{}
-	if err := json.Unmarshal(data, t); err != nil {
-		return errs.New(errs.Corrupt, op, "%s is damaged: %v", d.treeFile(), err).
-			WithHint("the disks are whole: put the file back from a backup")
-	}
-	if t.Version != version {
-		return errs.New(errs.Unsupported, op, "%s has version %d", d.treeFile(), t.Version).WithHint("a newer mulligan wrote it: use that one")
-	}
-	d.tree = t
-	d.claim.Store(t.claim())
-	return nil
-}
-
-// update changes the tree, on disk first: where that fails nothing has changed.
-func (d *Driver) update(change func(t *tree)) error {
-	next, err := d.tree.clone()
-	if err != nil {
-		return err
-	}
-	change(next)
-	return d.save(next)
-}
-
-func (d *Driver) save(next *tree) error {
-	data, err := json.MarshalIndent(next, "", "\t")
-	if err != nil {
-		return err
-	}
-	if err := d.cfg.Failpoint.At("save"); err != nil {
-		return err
-	}
-	if err := durable.WriteFile(d.treeFile(), data, 0o600); err != nil {
-		return err
-	}
-	d.tree = next
-	d.claim.Store(next.claim())
-	return nil
-}
-
 // devices lists a layer's disks, in order.
 func (l *layer) devices() []string { return slices.Sorted(maps.Keys(l.Files)) }
 
@@ -204,7 +143,7 @@ func (t *tree) images(id layerID, dev string) (list []link) {
 			continue
 		}
 		l = t.Layers[t.owner(path)]
-		for name, f := range l.files() {
+		for name, f := range l.imageFiles() {
 			if f.Path == path { // the disk had another name then
 				dev = name
 			}
@@ -213,8 +152,8 @@ func (t *tree) images(id layerID, dev string) (list []link) {
 	return list
 }
 
-// files is the layer's, if there is a layer.
-func (l *layer) files() map[string]*file {
+// imageFiles is the layer's, if there is a layer.
+func (l *layer) imageFiles() map[string]*file {
 	if l == nil {
 		return nil
 	}
@@ -223,7 +162,7 @@ func (l *layer) files() map[string]*file {
 
 // depth is how many images a reader of the layer has to open, at most.
 func (t *tree) depth(id layerID) (most int) {
-	for dev := range t.Layers[id].files() {
+	for dev := range t.Layers[id].imageFiles() {
 		list := t.images(id, dev)
 		last := list[len(list)-1]
 		most = max(most, len(list)+len(last.of.Below[last.dev]))
@@ -343,4 +282,128 @@ func samePaths(a, b map[string]string, devs []string) bool {
 		}
 	}
 	return true
+}
+
+// prune takes out of the tree the layers that nothing names and nothing rests on.
+func (t *tree) prune() (gone []*layer) {
+	for again := true; again; {
+		again = false
+		named := t.named()
+		for id, l := range t.Layers {
+			if named[id] || len(t.children(id)) > 0 {
+				continue
+			}
+			gone = append(gone, l)
+			delete(t.Layers, id)
+			again = true
+		}
+	}
+	return gone
+}
+
+// keepRaw makes of a layer that froze a raw one; stats are of the files that are there.
+func (l *layer) keepRaw(stats map[string]stat) {
+	l.Raw, l.Below = true, nil
+	for dev, f := range l.Files {
+		if _, there := stats[dev]; !there {
+			f.Absent, f.Hash = true, absent
+		}
+	}
+}
+
+// rests reports whether a layer is an overlay on a raw one.
+func (t *tree) rests(l *layer) bool {
+	p := t.Layers[l.Parent]
+	return p != nil && p.Raw
+}
+
+// absent is the hash of a file that is not there.
+const absent = "absent"
+
+// all is every file of the layer.
+func (l *layer) all() (list []*file) {
+	for _, f := range l.Files {
+		list = append(list, f)
+	}
+	for _, below := range l.Below {
+		list = append(list, below...)
+	}
+	if l.NVRAM != nil {
+		list = append(list, l.NVRAM)
+	}
+	return list
+}
+
+// state is a layer's digest: of its own files and, through its parent's, of all
+// below. It is computed once. What merging does to the files later does not
+// change what a guest reads, and so not the state.
+func (t *tree) digest(l *layer) string {
+	h := blake3.New()
+	put := func(s string) {
+		_, _ = h.WriteString(s) // never fails
+		_, _ = h.Write([]byte{0})
+	}
+	put("mulligan disks 1")
+	if p := t.Layers[l.Parent]; p != nil && !l.Raw {
+		put(p.State)
+	}
+	for _, dev := range l.devices() {
+		put(dev)
+		put(l.Files[dev].Hash)
+		if o := t.Layers[t.owner(l.Rests[dev])]; o != nil {
+			put(o.State)
+		}
+		for _, f := range l.Below[dev] {
+			put(f.Hash)
+		}
+	}
+	put(l.nvramHash())
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+func (l *layer) nvramHash() string {
+	if l.NVRAM == nil {
+		return ""
+	}
+	return l.NVRAM.Hash
+}
+
+// switching reports whether a restore has begun that must find the disks that it was
+// prepared for.
+func (t *tree) switching() bool {
+	for _, p := range t.Switches {
+		if p.Phase != prepared && p.Phase != undone {
+			return true
+		}
+	}
+	return t.Intent != nil
+}
+
+// unsettled reports whether the guest may be frozen still.
+func (t *tree) unsettled() bool {
+	return t != nil && (t.Thaw || t.Intent != nil && t.Intent.Running)
+}
+
+// files lists the paths of everything that the tree holds.
+func (t *tree) files() (list []string) {
+	for _, l := range t.Layers {
+		for _, f := range l.Files {
+			list = append(list, f.Path)
+		}
+		if l.NVRAM != nil {
+			list = append(list, l.NVRAM.Path)
+		}
+	}
+	for _, s := range t.Snapshots {
+		if s.Memory != nil {
+			list = append(list, s.Memory.Path)
+		}
+	}
+	if t.Resume != nil {
+		list = append(list, t.Resume.Memory.Path)
+	}
+	for _, o := range t.Out {
+		list = append(list, o.Path)
+	}
+	return list
 }
