@@ -7,6 +7,7 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/disk/imagefile"
 )
 
 // adopt makes the domain's present images the root of a new tree. They stay
@@ -58,7 +59,7 @@ func (d *Driver) adopt(op string, m machine) error {
 func foundation(op, dev, path string) (list []*file, err error) {
 	format := "qcow2"
 	for depth := 0; format == "qcow2"; depth++ {
-		img, f, err := openImage(path)
+		img, f, err := imagefile.OpenImage(path)
 		if err != nil {
 			return nil, errs.New(errs.Unsupported, op, "disk %s: %v", dev, err).WithHint("see what qemu-img info says of it")
 		}
@@ -81,7 +82,7 @@ func foundation(op, dev, path string) (list []*file, err error) {
 			next = filepath.Join(filepath.Dir(path), next)
 		}
 		path, format = next, img.BackingFmt
-		st, err := statOf(path)
+		st, err := imagefile.StatOf(path)
 		if err != nil {
 			return nil, errs.New(errs.Corrupt, op, "disk %s: a backing file is missing: %v", dev, err)
 		}
@@ -94,7 +95,7 @@ func foundation(op, dev, path string) (list []*file, err error) {
 }
 
 // usable refuses images with what overlays cannot carry.
-func usable(op, dev, path string, img image) error {
+func usable(op, dev, path string, img imagefile.Image) error {
 	switch {
 	case img.Snapshots > 0:
 		return errs.New(errs.Conflict, op, "disk %s: %s holds %d internal snapshots", dev, path, img.Snapshots).
@@ -168,7 +169,7 @@ func (d *Driver) agrees(op, which string, s survey, head *layer) error {
 				WithHint("a rollback of it is under way: attach the disk again, and detach it when that is done")
 		}
 		hint := "nothing is lost: virsh edit it back; or app remove and app add, which starts a new history"
-		if img, f, err := openImage(now); err == nil && img.Backing == should {
+		if img, f, err := imagefile.OpenImage(now); err == nil && img.Backing == should {
 			f.Close() // only read
 			hint = fmt.Sprintf("somebody put an overlay on it: virsh blockcommit %s %s --active --shallow --pivot takes it in again, while the domain runs", d.cfg.Domain, dev)
 		}

@@ -11,6 +11,7 @@ import (
 	"mulligan/durable"
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/disk/imagefile"
 )
 
 const (
@@ -149,7 +150,7 @@ func nvramHash(path string) (string, error) {
 	if errors.Is(err, os.ErrNotExist) {
 		return "", nil
 	}
-	return hashBytes(data), err
+	return imagefile.HashBytes(data), err
 }
 
 // shallow sees to it that the new overlays do not lie on too many others.
@@ -353,10 +354,10 @@ func (c *capturing) name(id layerID) error {
 }
 
 func freezeMemory(path string) (*file, error) {
-	if err := errors.Join(durable.Sync(path), durable.Sync(filepath.Dir(path)), setImmutable(path, true)); err != nil {
+	if err := errors.Join(durable.Sync(path), durable.Sync(filepath.Dir(path)), imagefile.SetImmutable(path, true)); err != nil {
 		return nil, err
 	}
-	st, err := statOf(path)
+	st, err := imagefile.StatOf(path)
 	return &file{Path: path, Stat: st}, err
 }
 

@@ -21,6 +21,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/disk/disktest"
+	"mulligan/snap/disk/imagefile"
 	"mulligan/testkit"
 )
 
@@ -230,7 +231,7 @@ func (c *crasher) noLitter(t *testing.T, at string) {
 	known := map[string]bool{}
 	for _, path := range c.d.tree.files() {
 		known[path] = true
-		if !exists(path) {
+		if !imagefile.Exists(path) {
 			t.Fatalf("%s: %s is gone", at, path)
 		}
 	}

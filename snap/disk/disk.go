@@ -22,6 +22,7 @@ import (
 	"mulligan/errs"
 	"mulligan/failpoint"
 	"mulligan/snap"
+	"mulligan/snap/disk/imagefile"
 )
 
 const (
@@ -78,7 +79,7 @@ type Driver struct {
 	maxLive int // see the constant
 
 	maintain sync.Mutex // held during Maintain
-	maps     mapCache
+	maps     imagefile.MapCache
 
 	life    context.Context // ends with Close
 	end     context.CancelFunc

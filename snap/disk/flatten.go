@@ -11,6 +11,7 @@ import (
 
 	"mulligan/durable"
 	"mulligan/errs"
+	"mulligan/snap/disk/imagefile"
 )
 
 const opFlatten = "put disks together"
@@ -146,7 +147,7 @@ func (d *Driver) bottom(dev string) (path string) {
 func (d *Driver) fold(ctx context.Context, dev, top, bottom string) error {
 	links := d.tree.images(d.tree.Head, dev)
 	last := links[len(links)-1]
-	if err := setImmutable(bottom, false); err != nil {
+	if err := imagefile.SetImmutable(bottom, false); err != nil {
 		return err
 	}
 	if err := d.cfg.Failpoint.At("flatten: fold"); err != nil {
@@ -157,22 +158,22 @@ func (d *Driver) fold(ctx context.Context, dev, top, bottom string) error {
 	}
 	need := int64(minFree)
 	for _, k := range links[:len(links)-1] {
-		need += blocks(k.of.Files[k.dev].Path)
+		need += imagefile.Blocks(k.of.Files[k.dev].Path)
 	}
 	if err := enough(filepath.Dir(bottom), need); err != nil {
 		return err
 	}
-	if _, err := run(ctx, "qemu-img", "commit", "-q", "-d", "-f", "qcow2", "-b", bottom, top); err != nil {
+	if _, err := imagefile.Run(ctx, "qemu-img", "commit", "-q", "-d", "-f", "qcow2", "-b", bottom, top); err != nil {
 		return err
 	}
-	size, err := imageSize(top)
+	size, err := imagefile.ImageSize(top)
 	if err != nil {
 		return err
 	}
-	if now, err := imageSize(bottom); err != nil || now == size {
+	if now, err := imagefile.ImageSize(bottom); err != nil || now == size {
 		return errors.Join(err, d.sameContent(ctx, top, bottom))
 	}
-	if _, err := run(ctx, "qemu-img", "resize", "-q", "--shrink", "-f", "qcow2", bottom, fmt.Sprint(size)); err != nil {
+	if _, err := imagefile.Run(ctx, "qemu-img", "resize", "-q", "--shrink", "-f", "qcow2", bottom, fmt.Sprint(size)); err != nil {
 		return err
 	}
 	return d.sameContent(ctx, top, bottom)
@@ -181,32 +182,32 @@ func (d *Driver) fold(ctx context.Context, dev, top, bottom string) error {
 // replace puts a copy of top, which rests on nothing, in the place of bottom, which nothing rests on.
 func (d *Driver) replace(ctx context.Context, top, bottom string) error {
 	temp := filepath.Join(filepath.Dir(top), filepath.Base(top)+mergeSuffix+random()) // Sweep knows what that is
-	if err := enough(filepath.Dir(top), blocks(top)+minFree); err != nil {
+	if err := enough(filepath.Dir(top), imagefile.Blocks(top)+minFree); err != nil {
 		return err
 	}
-	if _, err := run(ctx, "qemu-img", "convert", "-f", "qcow2", "-O", "qcow2", top, temp); err != nil {
-		return errors.Join(err, remove(temp))
+	if _, err := imagefile.Run(ctx, "qemu-img", "convert", "-f", "qcow2", "-O", "qcow2", top, temp); err != nil {
+		return errors.Join(err, imagefile.Remove(temp))
 	}
-	err := errors.Join(d.sameContent(ctx, top, temp), chownLike(temp, top), durable.Sync(temp))
+	err := errors.Join(d.sameContent(ctx, top, temp), imagefile.ChownLike(temp, top), durable.Sync(temp))
 	if err == nil {
 		err = os.Rename(temp, bottom)
 	}
 	if err != nil {
-		return errors.Join(err, remove(temp))
+		return errors.Join(err, imagefile.Remove(temp))
 	}
 	return durable.Sync(filepath.Dir(bottom))
 }
 
 // sameContent proves that a guest reads the same from two images.
 func (d *Driver) sameContent(ctx context.Context, a, b string) error {
-	if _, err := run(ctx, "qemu-img", "compare", "-q", "-f", "qcow2", "-F", "qcow2", a, b); err != nil {
+	if _, err := imagefile.Run(ctx, "qemu-img", "compare", "-q", "-f", "qcow2", "-F", "qcow2", a, b); err != nil {
 		return errs.Wrap(errs.Corrupt, opFlatten, err)
 	}
 	return durable.Sync(b)
 }
 
 func enough(dir string, need int64) error {
-	free, err := freeBytes(dir)
+	free, err := imagefile.FreeBytes(dir)
 	if err == nil && free < need {
 		err = errs.New(errs.Failed, opFlatten, "no space left to put disks together: %d MiB are needed in %s, %d are there", need>>20, dir, free>>20).WithHint(makeRoom)
 	}
@@ -217,7 +218,7 @@ func enough(dir string, need int64) error {
 // themselves: whoever detached them may use them.
 func (d *Driver) underDetached() (list []string) {
 	for _, o := range d.tree.Out {
-		if !exists(o.Path) {
+		if !imagefile.Exists(o.Path) {
 			continue
 		}
 		list = append(list, o.Path)
@@ -253,14 +254,14 @@ func (d *Driver) forget(kept []string) error {
 	for _, path := range old.files() {
 		switch {
 		case slices.Contains(kept, path):
-			if !slices.ContainsFunc(old.Out, func(o out) bool { return exists(o.Path) && o.Rests == path }) {
-				all = append(all, setImmutable(path, false))
+			if !slices.ContainsFunc(old.Out, func(o out) bool { return imagefile.Exists(o.Path) && o.Rests == path }) {
+				all = append(all, imagefile.SetImmutable(path, false))
 			}
 		case d.owns(path) || strings.HasSuffix(path, ".nvram") && d.inPool(path):
-			all = append(all, remove(path))
+			all = append(all, imagefile.Remove(path))
 			dirs[filepath.Dir(path)] = true
 		default:
-			all = append(all, setImmutable(path, false))
+			all = append(all, imagefile.SetImmutable(path, false))
 		}
 	}
 	for dir := range dirs { // those that hold more stay

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"mulligan/errs"
+	"mulligan/snap/disk/imagefile"
 )
 
 // followDisks makes the disks that are captured those of the domain: disks that were
@@ -175,7 +176,7 @@ func sameFiles(a, b []*file) bool {
 
 // backingOf is the backing file that the header of the image at path names; "" for none.
 func backingOf(path string) (string, error) {
-	img, f, err := openImage(path)
+	img, f, err := imagefile.OpenImage(path)
 	if err != nil {
 		return "", err
 	}
@@ -185,7 +186,7 @@ func backingOf(path string) (string, error) {
 // forgetOut strikes off the images of detached disks that somebody has removed: what they
 // rested on is held for them no more.
 func (d *Driver) forgetOut() error {
-	gone := func(o out) bool { return !exists(o.Path) }
+	gone := func(o out) bool { return !imagefile.Exists(o.Path) }
 	if !slices.ContainsFunc(d.tree.Out, gone) {
 		return nil
 	}

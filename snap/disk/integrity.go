@@ -8,6 +8,7 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/disk/imagefile"
 )
 
 // Verify checks what is stored for a snapshot: every image that it rests on.
@@ -109,7 +110,7 @@ func (d *Driver) learn(fresh map[string]file) error {
 
 // checkFile checks one frozen file and gives what is now known of it.
 func (d *Driver) checkFile(ctx context.Context, op string, f file, full bool) (file, error) {
-	st, err := statOf(f.Path)
+	st, err := imagefile.StatOf(f.Path)
 	if f.Absent {
 		if err == nil {
 			return f, corrupt(op, "%s is there, and was not when this was kept", f.Path)
@@ -131,7 +132,7 @@ func (d *Driver) checkFile(ctx context.Context, op string, f file, full bool) (f
 	if f.Hash == "" && st.MTime != f.Stat.MTime {
 		return f, corrupt(op, "%s was written to after it was frozen", f.Path)
 	}
-	hash, err := hashFile(ctx, f.Path)
+	hash, err := imagefile.HashFile(ctx, f.Path)
 	if err != nil {
 		return f, errs.Wrap(errs.Failed, op, err)
 	}
@@ -148,7 +149,7 @@ func (d *Driver) checkLink(op string, l *layer, dev string) error {
 	if below, known := d.tree.backing(l, dev); known {
 		return restsOn(op, path, below)
 	}
-	if _, err := imageSize(path); err != nil {
+	if _, err := imagefile.ImageSize(path); err != nil {
 		return corrupt(op, "%v", err)
 	}
 	return nil
@@ -156,7 +157,7 @@ func (d *Driver) checkLink(op string, l *layer, dev string) error {
 
 // restsOn checks that an image is one, and that its backing file is below; "": it has none.
 func restsOn(op, path, below string) error {
-	img, f, err := openImage(path)
+	img, f, err := imagefile.OpenImage(path)
 	if err != nil {
 		return corrupt(op, "%v", err)
 	}
@@ -184,7 +185,7 @@ func (d *Driver) seal(ctx context.Context, op string, ids ...layerID) error {
 			}
 		}
 	}
-	ctx = metered(ctx, size)
+	ctx = imagefile.Metered(ctx, size)
 	for path, f := range todo {
 		now, err := d.checkFile(ctx, op, f, true)
 		if err != nil {

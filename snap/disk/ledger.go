@@ -1,6 +1,10 @@
 package disk
 
-import "slices"
+import (
+	"slices"
+
+	"mulligan/snap/disk/imagefile"
+)
 
 // ledger works out what collection would free, on a tree of its own.
 type ledger struct {
@@ -8,16 +12,16 @@ type ledger struct {
 	owned   func(path string) bool // whether the file at path is one that the driver made
 	foreign func(*layer) bool      // whether an image of the layer is not the driver's
 	depth   int                    // how many images may lie upon each other
-	known   *mapCache
-	maps    map[string]allocation // of merged images, by path
+	known   *imagefile.MapCache
+	maps    map[string]imagefile.Allocation // of merged images, by path
 	freed   int64
 }
 
-func (l *ledger) mapOf(f *file) (allocation, error) {
+func (l *ledger) mapOf(f *file) (imagefile.Allocation, error) {
 	if a, ok := l.maps[f.Path]; ok {
 		return a, nil
 	}
-	return l.known.mapOf(f.Path)
+	return l.known.MapOf(f.Path)
 }
 
 // settle does what Maintain would do, and adds up.
@@ -29,9 +33,9 @@ func (l *ledger) settle() error {
 					continue
 				}
 				if a, ok := l.maps[f.Path]; ok {
-					l.freed += a.blocks
+					l.freed += a.Blocks
 				} else {
-					l.freed += blocks(f.Path)
+					l.freed += imagefile.Blocks(f.Path)
 				}
 			}
 		}
@@ -70,16 +74,16 @@ func (l *ledger) weigh(j job) (gain, cost int64, err error) {
 			return 0, 0, err
 		}
 		if !slices.Contains(linked, dev) {
-			gain += p.blocks
+			gain += p.Blocks
 			continue
 		}
 		c, err := l.mapOf(l.t.Layers[j.into].Files[dev])
 		if err != nil {
 			return 0, 0, err
 		}
-		m := c.over(p)
-		gain += p.blocks + c.blocks - m.blocks
-		cost += m.blocks
+		m := c.Over(p)
+		gain += p.Blocks + c.Blocks - m.Blocks
+		cost += m.Blocks
 	}
 	return gain, cost, nil
 }
@@ -95,7 +99,7 @@ func (l *ledger) apply(j job) error {
 		if err != nil {
 			return err
 		}
-		l.maps[into.Path] = c.over(p)
+		l.maps[into.Path] = c.Over(p)
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"mulligan/durable"
 	"mulligan/errs"
+	"mulligan/snap/disk/imagefile"
 )
 
 // mergeSuffix marks the file that is going to replace an image. What follows
@@ -66,7 +67,7 @@ func (d *Driver) sealAll(ctx context.Context, op string) error {
 	fresh := map[string]file{}
 	for _, f := range todo {
 		now, err := d.checkFile(ctx, op, f, true)
-		if err != nil && exists(f.Path) {
+		if err != nil && imagefile.Exists(f.Path) {
 			return err
 		}
 		if err == nil {
@@ -138,7 +139,7 @@ func (d *Driver) merge(ctx context.Context, op string, j job) (err error) {
 	defer func() {
 		if err != nil && !d.holdsMerge(j) {
 			for _, t := range temps {
-				err = errors.Join(err, remove(t))
+				err = errors.Join(err, imagefile.Remove(t))
 			}
 		}
 	}()
@@ -186,7 +187,7 @@ func (d *Driver) holdsMerge(j job) bool {
 func (d *Driver) discard(temps []string) error {
 	var all []error
 	for _, t := range temps {
-		all = append(all, remove(t))
+		all = append(all, imagefile.Remove(t))
 	}
 	return errors.Join(all...)
 }
@@ -194,17 +195,17 @@ func (d *Driver) discard(temps []string) error {
 // rebased makes temp a copy of the image at path that rests on parent and
 // reads the same, and gives its hash. The original is only read.
 func (d *Driver) rebased(ctx context.Context, op, path, temp, parent string) (string, error) {
-	free, err := freeBytes(filepath.Dir(path))
+	free, err := imagefile.FreeBytes(filepath.Dir(path))
 	if err != nil {
 		return "", err
 	}
-	if need := 2*blocks(path) + minFree; free < need {
+	if need := 2*imagefile.Blocks(path) + minFree; free < need {
 		return "", errs.New(errs.Failed, op, "no space left to merge %s: %d MiB are needed, %d are there", path, need>>20, free>>20)
 	}
 	if err := d.cfg.Failpoint.At("merge: copy"); err != nil {
 		return "", err
 	}
-	if err := copyFile(ctx, path, temp); err != nil {
+	if err := imagefile.CopyFile(ctx, path, temp); err != nil {
 		return "", err
 	}
 	if err := d.cfg.Failpoint.At("merge: rebase"); err != nil {
@@ -216,20 +217,20 @@ func (d *Driver) rebased(ctx context.Context, op, path, temp, parent string) (st
 	if err := d.cfg.Failpoint.At("merge: compare"); err != nil {
 		return "", err
 	}
-	if _, err := run(ctx, "qemu-img", "compare", "-q", "-U", "-f", "qcow2", "-F", "qcow2", path, temp); err != nil {
+	if _, err := imagefile.Run(ctx, "qemu-img", "compare", "-q", "-U", "-f", "qcow2", "-F", "qcow2", path, temp); err != nil {
 		return "", errs.Wrap(errs.Corrupt, op, err)
 	}
 	// The two would also be equal if temp still rested on what is going to go.
 	if err := restsOn(op, temp, parent); err != nil {
 		return "", err
 	}
-	if err := chownLike(temp, path); err != nil {
+	if err := imagefile.ChownLike(temp, path); err != nil {
 		return "", err
 	}
 	if err := errors.Join(durable.Sync(temp), durable.Sync(filepath.Dir(temp))); err != nil {
 		return "", err
 	}
-	return hashFile(ctx, temp)
+	return imagefile.HashFile(ctx, temp)
 }
 
 // rebase puts the image at path on another, parent, or on none, and leaves what is read
@@ -239,7 +240,7 @@ func rebase(ctx context.Context, path, parent string) error {
 	if parent != "" {
 		args = append(args, "-F", "qcow2")
 	}
-	_, err := run(ctx, "qemu-img", append(args, path)...)
+	_, err := imagefile.Run(ctx, "qemu-img", append(args, path)...)
 	return err
 }
 
@@ -247,28 +248,28 @@ func rebase(ctx context.Context, path, parent string) error {
 // for which this was done before have no new file any more.
 func (d *Driver) finishMerge() error {
 	in := d.tree.Intent
-	stats := map[string]stat{}
+	stats := map[string]imagefile.Stat{}
 	for dev, f := range in.Files {
 		path := f.Path
 		if err := d.cfg.Failpoint.At("merge: exchange"); err != nil {
 			return err
 		}
-		if exists(path + in.Suffix) {
-			if err := setImmutable(path, false); err != nil {
+		if imagefile.Exists(path + in.Suffix) {
+			if err := imagefile.SetImmutable(path, false); err != nil {
 				return err
 			}
 			if err := os.Rename(path+in.Suffix, path); err != nil {
 				return err
 			}
 		}
-		if err := errors.Join(durable.Sync(filepath.Dir(path)), setImmutable(path, true)); err != nil {
+		if err := errors.Join(durable.Sync(filepath.Dir(path)), imagefile.SetImmutable(path, true)); err != nil {
 			return err
 		}
 		// What it rested on is going to be unlinked.
 		if err := restsOn("merge layers", path, in.under(d.tree, dev)); err != nil {
 			return err
 		}
-		st, err := statOf(path)
+		st, err := imagefile.StatOf(path)
 		if err != nil {
 			return err
 		}

@@ -13,6 +13,7 @@ import (
 
 	"mulligan/durable"
 	"mulligan/errs"
+	"mulligan/snap/disk/imagefile"
 )
 
 // minFree is the room that must be left on a pool's filesystem for a new
@@ -81,7 +82,7 @@ func (d *Driver) room(op string) error {
 		if err := os.MkdirAll(dir, 0o711); err != nil {
 			return err
 		}
-		free, err := freeBytes(dir)
+		free, err := imagefile.FreeBytes(dir)
 		if err != nil {
 			return err
 		}
@@ -121,7 +122,7 @@ func (d *Driver) createOverlay(ctx context.Context, path, backing string, size i
 	if err := f.Close(); err != nil {
 		return err
 	}
-	if _, err := run(ctx, "qemu-img", "create", "-q", "-u", "-f", "qcow2", "-F", "qcow2", "-b", backing, path, fmt.Sprint(size)); err != nil {
+	if _, err := imagefile.Run(ctx, "qemu-img", "create", "-q", "-u", "-f", "qcow2", "-F", "qcow2", "-b", backing, path, fmt.Sprint(size)); err != nil {
 		return err
 	}
 	if err := d.giveToQEMU(path); err != nil {
@@ -130,12 +131,12 @@ func (d *Driver) createOverlay(ctx context.Context, path, backing string, size i
 	if err := errors.Join(durable.Sync(path), durable.Sync(filepath.Dir(path))); err != nil {
 		return err
 	}
-	img, f, err := openImage(path)
+	img, f, err := imagefile.OpenImage(path)
 	if err != nil {
 		return err
 	}
 	defer f.Close() // only read
-	if empty, err := img.empty(f); err != nil || !empty || img.Backing != backing || img.Size != size {
+	if empty, err := img.Empty(f); err != nil || !empty || img.Backing != backing || img.Size != size {
 		return errs.New(errs.Internal, "", "qemu-img made something else of %s than was asked for", path)
 	}
 	return nil
@@ -169,25 +170,25 @@ func (d *Driver) sizeBelow(id layerID) func(dev string) (int64, error) {
 	}
 	return func(dev string) (int64, error) {
 		path, _ := d.tree.backing(l, dev)
-		return imageSize(path)
+		return imagefile.ImageSize(path)
 	}
 }
 
 // freezeFiles makes the files of a layer that nobody writes to any more
 // immutable and says what they look like. Of a raw layer, some may not be there.
-func (d *Driver) freezeFiles(id layerID, raw bool) (map[string]stat, error) {
-	stats := map[string]stat{}
+func (d *Driver) freezeFiles(id layerID, raw bool) (map[string]imagefile.Stat, error) {
+	stats := map[string]imagefile.Stat{}
 	for dev, f := range d.tree.Layers[id].Files {
-		if raw && !exists(f.Path) {
+		if raw && !imagefile.Exists(f.Path) {
 			continue
 		}
 		if err := d.giveToQEMU(f.Path); err != nil && !errors.Is(err, os.ErrPermission) { // frozen before
 			return nil, err
 		}
-		if err := errors.Join(durable.Sync(f.Path), setImmutable(f.Path, true)); err != nil {
+		if err := errors.Join(durable.Sync(f.Path), imagefile.SetImmutable(f.Path, true)); err != nil {
 			return nil, err
 		}
-		st, err := statOf(f.Path)
+		st, err := imagefile.StatOf(f.Path)
 		if err != nil {
 			return nil, err
 		}
@@ -228,13 +229,13 @@ func (d *Driver) unlink(l *layer) error {
 	var all []error
 	for _, f := range l.Files {
 		if d.owns(f.Path) {
-			all = append(all, remove(f.Path))
+			all = append(all, imagefile.Remove(f.Path))
 		} else {
-			all = append(all, setImmutable(f.Path, false))
+			all = append(all, imagefile.SetImmutable(f.Path, false))
 		}
 	}
 	if l.NVRAM != nil {
-		all = append(all, remove(l.NVRAM.Path))
+		all = append(all, imagefile.Remove(l.NVRAM.Path))
 	}
 	return errors.Join(all...)
 }
@@ -242,7 +243,7 @@ func (d *Driver) unlink(l *layer) error {
 // headEmpty reports whether nothing was written to any of a layer's images.
 func (d *Driver) headEmpty(id layerID) (bool, error) {
 	for _, f := range d.tree.Layers[id].Files {
-		if empty, err := emptyImage(f.Path); err != nil || !empty {
+		if empty, err := imagefile.EmptyImage(f.Path); err != nil || !empty {
 			return false, err
 		}
 	}
@@ -264,11 +265,11 @@ func (d *Driver) headFresh() (bool, error) {
 		if d.tree.rests(head) {
 			continue // on what has no size
 		}
-		was, err := imageSize(below)
+		was, err := imagefile.ImageSize(below)
 		if err != nil {
 			return false, err
 		}
-		if now, err := imageSize(head.Files[dev].Path); err != nil || now != was {
+		if now, err := imagefile.ImageSize(head.Files[dev].Path); err != nil || now != was {
 			return false, err
 		}
 	}
@@ -288,17 +289,17 @@ func (d *Driver) copyNVRAM(ctx context.Context, path string, id layerID) (*file,
 		return nil, err
 	}
 	dir := d.pool(d.tree, d.tree.Disks[0])
-	copied := &file{Path: filepath.Join(dir, string(id)+".nvram"), Hash: hashBytes(data)}
-	if err := setImmutable(copied.Path, false); err != nil {
+	copied := &file{Path: filepath.Join(dir, string(id)+".nvram"), Hash: imagefile.HashBytes(data)}
+	if err := imagefile.SetImmutable(copied.Path, false); err != nil {
 		return nil, err
 	}
 	if err := durable.WriteFile(copied.Path, data, 0o600); err != nil {
 		return nil, err
 	}
-	if err := setImmutable(copied.Path, true); err != nil {
+	if err := imagefile.SetImmutable(copied.Path, true); err != nil {
 		return nil, err
 	}
-	copied.Stat, err = statOf(copied.Path)
+	copied.Stat, err = imagefile.StatOf(copied.Path)
 	return copied, err
 }
 

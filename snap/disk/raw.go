@@ -6,6 +6,7 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/disk/imagefile"
 )
 
 // A layer is raw where its images could not be read when it froze: somebody wrote over them,
@@ -73,7 +74,7 @@ func (d *Driver) onRaw(op string) error {
 func (d *Driver) rawSize(id layerID, dev string) int64 {
 	for _, id := range d.tree.chain(id) {
 		if f := d.tree.Layers[id].Files[dev]; f != nil {
-			if size, err := imageSize(f.Path); err == nil {
+			if size, err := imagefile.ImageSize(f.Path); err == nil {
 				return size
 			}
 		}

@@ -9,6 +9,7 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/disk/imagefile"
 )
 
 // recover finishes or takes back what an earlier process, or an earlier
@@ -84,7 +85,7 @@ func (d *Driver) recoverCapture(ctx context.Context, op string, m machine, p pow
 		}
 	}
 	if in.Memory != "" {
-		if err := remove(in.Memory); err != nil {
+		if err := imagefile.Remove(in.Memory); err != nil {
 			return err
 		}
 	}
@@ -133,7 +134,7 @@ func (d *Driver) takeBackCapture(op string, m machine, in *intent, suspect bool)
 		}
 	}
 	if in.Memory != "" {
-		if err := remove(in.Memory); err != nil {
+		if err := imagefile.Remove(in.Memory); err != nil {
 			return err
 		}
 	}
@@ -151,7 +152,7 @@ func (d *Driver) actualHead(op string, m machine, p power, in *intent) (layerID,
 		for _, id := range []layerID{in.New, in.Old} {
 			all := true
 			for _, f := range d.tree.Layers[id].Files {
-				writes, err := hasWriter(f.Path)
+				writes, err := imagefile.HasWriter(f.Path)
 				if err != nil {
 					return "", err
 				}
@@ -186,7 +187,7 @@ func (d *Driver) actualHead(op string, m machine, p power, in *intent) (layerID,
 // layer, which may not even exist.
 func (d *Driver) wroteTo(id layerID) (bool, error) {
 	empty, err := d.headEmpty(id)
-	if errors.Is(err, os.ErrNotExist) || errors.Is(err, errNotQcow2) {
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, imagefile.ErrNotQcow2) {
 		return false, nil
 	}
 	return !empty, err
@@ -218,7 +219,7 @@ func (d *Driver) reopen(op string, m machine, head layerID) error {
 		return errs.Wrap(errs.Internal, op, err)
 	}
 	memory := filepath.Join(d.pool(d.tree, d.tree.Disks[0]), "reopen.memory")
-	if err := remove(memory); err != nil {
+	if err := imagefile.Remove(memory); err != nil {
 		return err
 	}
 	err = d.update(func(t *tree) { t.Resume = &resume{Layer: head, Memory: file{Path: memory}, Reopen: true} })
@@ -273,7 +274,7 @@ func (d *Driver) forgetReopening() error {
 	if err := d.update(func(t *tree) { t.Resume = nil }); err != nil {
 		return err
 	}
-	return remove(memory)
+	return imagefile.Remove(memory)
 }
 
 // recoverSwitch finds out where the domain is when a switch was cut in the
@@ -363,7 +364,7 @@ func (d *Driver) sweepPools() error {
 		for _, e := range entries {
 			path := filepath.Join(dir, e.Name())
 			if ours(e.Name()) && !known[path] {
-				all = append(all, remove(path))
+				all = append(all, imagefile.Remove(path))
 			}
 		}
 	}

@@ -5,6 +5,7 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/disk/imagefile"
 )
 
 // Size is the number of bytes that deleting exactly these snapshots frees, once
@@ -40,7 +41,7 @@ func (d *Driver) freedWithout(ids []snap.SnapshotID) (int64, error) {
 	l := d.ledger(t)
 	for _, id := range ids {
 		if s := t.Snapshots[id]; s != nil && s.Memory != nil {
-			l.freed += blocks(s.Memory.Path)
+			l.freed += imagefile.Blocks(s.Memory.Path)
 		}
 		delete(t.Snapshots, id)
 	}
@@ -68,7 +69,7 @@ func (d *Driver) Delete(ctx context.Context, id snap.SnapshotID) error {
 	}
 	err = d.dropOrphans()
 	if s.Memory != nil && (d.tree.Resume == nil || d.tree.Resume.Memory.Path != s.Memory.Path) && !d.switchNeeds(s.Memory.Path) {
-		err = errs.Also(err, remove(s.Memory.Path))
+		err = errs.Also(err, imagefile.Remove(s.Memory.Path))
 	}
 	return errs.Wrap(errs.Failed, op, err)
 }
@@ -85,5 +86,5 @@ func (d *Driver) switchNeeds(path string) bool {
 
 // ledger works out what Maintain would do with t.
 func (d *Driver) ledger(t *tree) *ledger {
-	return &ledger{t: t, owned: d.owns, foreign: d.foreign, depth: d.cfg.Depth, known: &d.maps, maps: map[string]allocation{}}
+	return &ledger{t: t, owned: d.owns, foreign: d.foreign, depth: d.cfg.Depth, known: &d.maps, maps: map[string]imagefile.Allocation{}}
 }

@@ -13,6 +13,7 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/disk/imagefile"
 )
 
 // diskSwitch is a restore under way. What it knows is in the tree.
@@ -398,7 +399,7 @@ func (d *Driver) presentHash(ctx context.Context) (snap.Hash, error) {
 		_, _ = h.WriteString(p.State)
 	}
 	for _, dev := range d.tree.Disks {
-		hash, err := hashFile(ctx, head.Files[dev].Path)
+		hash, err := imagefile.HashFile(ctx, head.Files[dev].Path)
 		if err != nil {
 			return snap.Hash{}, err
 		}
@@ -480,27 +481,27 @@ func (d *Driver) changes(a, b layerID) (list []snap.Change) {
 // changesOf says in a few words what of one disk differs between layers a and b; "" where
 // nothing does. between are those above the nearest layer that is below both.
 func (d *Driver) changesOf(dev string, a, b layerID, between []layerID) (string, error) {
-	var written []extent
+	var written []imagefile.Extent
 	for _, id := range between {
 		f := d.tree.Layers[id].Files[dev]
 		if f == nil {
 			continue
 		}
-		m, err := d.maps.mapOf(f.Path)
+		m, err := d.maps.MapOf(f.Path)
 		if err != nil {
 			return "", err
 		}
-		written = union(written, m.list)
+		written = imagefile.Union(written, m.List)
 	}
 	var words []string
-	if n := total(written); n > 0 {
+	if n := imagefile.Total(written); n > 0 {
 		words = append(words, "up to "+humanize.IBytes(uint64(n))+" written in between")
 	}
-	was, err := imageSize(d.tree.Layers[b].Files[dev].Path)
+	was, err := imagefile.ImageSize(d.tree.Layers[b].Files[dev].Path)
 	if err != nil {
 		return "", err
 	}
-	now, err := imageSize(d.tree.Layers[a].Files[dev].Path)
+	now, err := imagefile.ImageSize(d.tree.Layers[a].Files[dev].Path)
 	if err == nil && now != was {
 		words = append(words, "size "+humanize.IBytes(uint64(was))+", and "+humanize.IBytes(uint64(now)))
 	}

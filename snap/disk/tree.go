@@ -10,6 +10,7 @@ import (
 	"github.com/zeebo/blake3"
 
 	"mulligan/snap"
+	"mulligan/snap/disk/imagefile"
 )
 
 // layerID names a layer: "L" and a number that is never used again.
@@ -64,7 +65,7 @@ type layer struct {
 type file struct {
 	Path   string
 	Format string `json:",omitempty"` // of an image of others: qcow2 or raw
-	Stat   stat
+	Stat   imagefile.Stat
 	Hash   string `json:",omitempty"` // BLAKE3 in hex; "" until it was computed
 	Absent bool   `json:",omitempty"` // of a raw layer: nothing lay there
 }
@@ -302,7 +303,7 @@ func (t *tree) prune() (gone []*layer) {
 }
 
 // keepRaw makes of a layer that froze a raw one; stats are of the files that are there.
-func (l *layer) keepRaw(stats map[string]stat) {
+func (l *layer) keepRaw(stats map[string]imagefile.Stat) {
 	l.Raw, l.Below = true, nil
 	for dev, f := range l.Files {
 		if _, there := stats[dev]; !there {

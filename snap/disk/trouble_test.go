@@ -16,6 +16,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/disk/disktest"
+	"mulligan/snap/disk/imagefile"
 )
 
 // fails checks an error's kind, and that it names what it is about and what to do.
@@ -73,7 +74,7 @@ func TestDamagedLayers(t *testing.T) {
 			s.Mutate(t, 3)
 			before := s.Fingerprint(t)
 			path := s.d.tree.Layers[s.d.tree.Snapshots[second].Layer].Files["vda"].Path
-			if err := setImmutable(path, false); err != nil {
+			if err := imagefile.SetImmutable(path, false); err != nil {
 				t.Fatal(err)
 			}
 			if err := hurt(path); err != nil {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"mulligan/errs"
+	"mulligan/snap/disk/imagefile"
 )
 
 // Unit is the domain as a service that can be started and stopped.
@@ -297,7 +298,7 @@ func (d *Driver) Domain(ctx context.Context) (Info, error) {
 	}
 	for _, l := range d.tree.Layers {
 		for _, f := range l.all() {
-			info.Stored += blocks(f.Path)
+			info.Stored += imagefile.Blocks(f.Path)
 			if l.Frozen && f.Hash == "" {
 				info.Unhashed++
 			}

@@ -1,4 +1,4 @@
-package disk
+package imagefile
 
 import (
 	"bytes"
@@ -8,15 +8,15 @@ import (
 )
 
 func TestExtents(t *testing.T) {
-	a := []extent{{0, 2}, {4, 6}, {10, 20}}
-	b := []extent{{1, 5}, {12, 14}, {20, 22}}
-	if got, want := union(a, b), []extent{{0, 6}, {10, 22}}; !reflect.DeepEqual(got, want) {
+	a := []Extent{{0, 2}, {4, 6}, {10, 20}}
+	b := []Extent{{1, 5}, {12, 14}, {20, 22}}
+	if got, want := Union(a, b), []Extent{{0, 6}, {10, 22}}; !reflect.DeepEqual(got, want) {
 		t.Errorf("union is %v, want %v", got, want)
 	}
-	if got, want := without(a, b), []extent{{0, 1}, {5, 6}, {10, 12}, {14, 20}}; !reflect.DeepEqual(got, want) {
+	if got, want := without(a, b), []Extent{{0, 1}, {5, 6}, {10, 12}, {14, 20}}; !reflect.DeepEqual(got, want) {
 		t.Errorf("without is %v, want %v", got, want)
 	}
-	if got := total(a); got != 14 {
+	if got := Total(a); got != 14 {
 		t.Errorf("total is %d", got)
 	}
 }
@@ -51,10 +51,10 @@ func TestReadImage(t *testing.T) {
 		t.Fatalf("%+v, %v", img, err)
 	}
 	list, data, tables, err := img.allocated(r)
-	if err != nil || tables != 1 || !reflect.DeepEqual(list, []extent{{1 << 16, 3 << 16}}) || !reflect.DeepEqual(data, []extent{{1 << 16, 2 << 16}}) {
+	if err != nil || tables != 1 || !reflect.DeepEqual(list, []Extent{{1 << 16, 3 << 16}}) || !reflect.DeepEqual(data, []Extent{{1 << 16, 2 << 16}}) {
 		t.Errorf("%v, %v, %d, %v", list, data, tables, err)
 	}
-	if empty, err := img.empty(r); empty || err != nil {
+	if empty, err := img.Empty(r); empty || err != nil {
 		t.Errorf("%t, %v", empty, err)
 	}
 }
@@ -69,11 +69,11 @@ func FuzzReadImage(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if _, err := img.empty(r); err != nil {
+		if _, err := img.Empty(r); err != nil {
 			return
 		}
 		list, held, _, err := img.allocated(r)
-		if err == nil && total(held) > total(list) {
+		if err == nil && Total(held) > Total(list) {
 			t.Errorf("more data than allocated: %v, %v", held, list)
 		}
 	})

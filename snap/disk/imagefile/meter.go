@@ -1,4 +1,4 @@
-package disk
+package imagefile
 
 import (
 	"context"
@@ -22,7 +22,7 @@ type meter struct {
 
 // metered returns a context under which hashFile tells how far it is with files of size bytes in
 // all, and says so at once where there is anything to read.
-func metered(ctx context.Context, size int64) context.Context {
+func Metered(ctx context.Context, size int64) context.Context {
 	if size == 0 {
 		return ctx
 	}
