@@ -8,6 +8,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/disk/imagefile"
+	"mulligan/snap/disk/layertree"
 )
 
 // adopt makes the domain's present images the root of a new tree. They stay
@@ -32,7 +33,7 @@ func (d *Driver) adopt(op string, m machine) error {
 	if err != nil {
 		return err
 	}
-	root := &layer{Files: map[string]*file{}, Below: map[string][]*file{}}
+	root := &layertree.Layer{Files: map[string]*layertree.File{}, Below: map[string][]*layertree.File{}}
 	for _, dev := range s.Disks {
 		if err := d.trusted(op, filepath.Dir(s.Sources[dev])); err != nil {
 			return err
@@ -41,14 +42,14 @@ func (d *Driver) adopt(op string, m machine) error {
 		if err != nil {
 			return err
 		}
-		root.Files[dev] = &file{Path: s.Sources[dev]}
+		root.Files[dev] = &layertree.File{Path: s.Sources[dev]}
 		if len(below) > 0 {
 			root.Below[dev] = below
 		}
 	}
-	t := &tree{
+	t := &layertree.Tree{
 		Version: version, Domain: d.cfg.Domain, UUID: uuid, Disks: s.Disks, Seq: 1, Head: "L000001",
-		Layers: map[layerID]*layer{"L000001": root}, Snapshots: map[snap.SnapshotID]*snapshot{}, Switches: map[snap.RestoreID]*plan{},
+		Layers: map[layertree.ID]*layertree.Layer{"L000001": root}, Snapshots: map[snap.SnapshotID]*layertree.Snapshot{}, Switches: map[snap.RestoreID]*layertree.Plan{},
 	}
 	d.claim.Store(claimOf(t))
 	d.tree = t // what agree looks at; it is saved with the first change
@@ -56,7 +57,7 @@ func (d *Driver) adopt(op string, m machine) error {
 }
 
 // foundation lists the images below a disk's own: others may use them too.
-func foundation(op, dev, path string) (list []*file, err error) {
+func foundation(op, dev, path string) (list []*layertree.File, err error) {
 	format := "qcow2"
 	for depth := 0; format == "qcow2"; depth++ {
 		img, f, err := imagefile.OpenImage(path)
@@ -86,7 +87,7 @@ func foundation(op, dev, path string) (list []*file, err error) {
 		if err != nil {
 			return nil, errs.New(errs.Corrupt, op, "disk %s: a backing file is missing: %v", dev, err)
 		}
-		list = append(list, &file{Path: path, Format: format, Stat: st})
+		list = append(list, &layertree.File{Path: path, Format: format, Stat: st})
 		if depth > 200 {
 			return nil, errs.New(errs.Unsupported, op, "disk %s has a chain of more than 200 images", dev)
 		}
@@ -157,7 +158,7 @@ func (d *Driver) surveyOf(op string, m machine, live bool) (s survey, up bool, e
 	return s, p.up(), err
 }
 
-func (d *Driver) agrees(op, which string, s survey, head *layer) error {
+func (d *Driver) agrees(op, which string, s survey, head *layertree.Layer) error {
 	for _, dev := range d.tree.Disks {
 		now, should := s.Sources[dev], head.Files[dev].Path
 		switch {

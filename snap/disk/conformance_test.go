@@ -208,7 +208,7 @@ func (s *subject) Stored(t *testing.T) (n int64) {
 	}
 	for id, l := range s.d.tree.Layers {
 		if id != s.d.tree.Head {
-			for _, f := range l.all() {
+			for _, f := range l.All() {
 				n += imagefile.Blocks(f.Path)
 			}
 		}

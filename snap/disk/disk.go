@@ -23,6 +23,7 @@ import (
 	"mulligan/failpoint"
 	"mulligan/snap"
 	"mulligan/snap/disk/imagefile"
+	"mulligan/snap/disk/layertree"
 )
 
 const (
@@ -63,8 +64,8 @@ type Driver struct {
 	cfg  Config
 	dial func(uri string) (hypervisor, error)
 
-	mu    sync.Mutex // held during each method, but for the long work of Maintain
-	tree  *tree      // nil: not read yet, or there is none
+	mu    sync.Mutex      // held during each method, but for the long work of Maintain
+	tree  *layertree.Tree // nil: not read yet, or there is none
 	conn  hypervisor
 	owner *owner // QEMU's user, once it is known
 
@@ -299,11 +300,11 @@ func (d *Driver) noteRun(m machine) error {
 		d.tree.Ran = true
 		return nil
 	}
-	return d.update(func(t *tree) { t.Ran = true })
+	return d.update(func(t *layertree.Tree) { t.Ran = true })
 }
 
 // snapshot finds a snapshot.
-func (d *Driver) snapshot(op string, id snap.SnapshotID) (*snapshot, error) {
+func (d *Driver) snapshot(op string, id snap.SnapshotID) (*layertree.Snapshot, error) {
 	if d.tree != nil {
 		if s := d.tree.Snapshots[id]; s != nil {
 			return s, nil

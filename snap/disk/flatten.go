@@ -12,6 +12,7 @@ import (
 	"mulligan/durable"
 	"mulligan/errs"
 	"mulligan/snap/disk/imagefile"
+	"mulligan/snap/disk/layertree"
 )
 
 const opFlatten = "put disks together"
@@ -74,8 +75,8 @@ func (d *Driver) flatten(ctx context.Context, m machine) error {
 		top, bottom := head.Files[dev].Path, d.bottom(dev)
 		to[dev] = top
 		if bottom == "" || bottom == top || slices.Contains(kept, bottom) { // it is flat already, or others rest on it
-			for _, k := range d.tree.images(d.tree.Head, dev) {
-				kept = append(kept, k.of.Files[k.dev].Path)
+			for _, k := range d.tree.Images(d.tree.Head, dev) {
+				kept = append(kept, k.Of.Files[k.Dev].Path)
 			}
 			continue
 		}
@@ -84,7 +85,7 @@ func (d *Driver) flatten(ctx context.Context, m machine) error {
 		}
 		to[dev] = bottom
 	}
-	if err := d.update(func(t *tree) { t.Intent = &intent{Op: "flatten", Rests: to, Kept: kept} }); err != nil {
+	if err := d.update(func(t *layertree.Tree) { t.Intent = &layertree.Intent{Op: "flatten", Rests: to, Kept: kept} }); err != nil {
 		return err
 	}
 	if err := d.cfg.Failpoint.At("flatten: define"); err != nil {
@@ -114,10 +115,10 @@ func (d *Driver) finishFlatten(m machine) error {
 	switch {
 	case err != nil:
 		return err
-	case samePaths(s.Sources, in.Rests, d.tree.Disks):
+	case layertree.SamePaths(s.Sources, in.Rests, d.tree.Disks):
 		return d.forget(append(in.Kept, pathsOf(in.Rests)...))
 	}
-	return d.update(func(t *tree) { t.Intent = nil })
+	return d.update(func(t *layertree.Tree) { t.Intent = nil })
 }
 
 func pathsOf(m map[string]string) (list []string) {
@@ -129,12 +130,12 @@ func pathsOf(m map[string]string) (list []string) {
 
 // bottom is the image of others that a disk's present image rests on, or once rested on.
 func (d *Driver) bottom(dev string) (path string) {
-	for _, k := range d.tree.images(d.tree.Head, dev) {
-		if f := k.of.Files[k.dev]; !d.owns(f.Path) {
+	for _, k := range d.tree.Images(d.tree.Head, dev) {
+		if f := k.Of.Files[k.Dev]; !d.owns(f.Path) {
 			return f.Path
 		}
 	}
-	for _, id := range d.tree.chain(d.tree.Head) { // somebody pulled it together
+	for _, id := range d.tree.Chain(d.tree.Head) { // somebody pulled it together
 		if f := d.tree.Layers[id].Files[dev]; f != nil && !d.owns(f.Path) {
 			path = f.Path
 		}
@@ -145,7 +146,7 @@ func (d *Driver) bottom(dev string) (path string) {
 // fold puts what top holds into bottom. The domain, which is on top, reads the same all the
 // time: what changes below is what lies above it anyway.
 func (d *Driver) fold(ctx context.Context, dev, top, bottom string) error {
-	links := d.tree.images(d.tree.Head, dev)
+	links := d.tree.Images(d.tree.Head, dev)
 	last := links[len(links)-1]
 	if err := imagefile.SetImmutable(bottom, false); err != nil {
 		return err
@@ -153,12 +154,12 @@ func (d *Driver) fold(ctx context.Context, dev, top, bottom string) error {
 	if err := d.cfg.Failpoint.At("flatten: fold"); err != nil {
 		return err
 	}
-	if last.of.Files[last.dev].Path != bottom {
+	if last.Of.Files[last.Dev].Path != bottom {
 		return d.replace(ctx, top, bottom)
 	}
 	need := int64(minFree)
 	for _, k := range links[:len(links)-1] {
-		need += imagefile.Blocks(k.of.Files[k.dev].Path)
+		need += imagefile.Blocks(k.Of.Files[k.Dev].Path)
 	}
 	if err := enough(filepath.Dir(bottom), need); err != nil {
 		return err
@@ -222,13 +223,13 @@ func (d *Driver) underDetached() (list []string) {
 			continue
 		}
 		list = append(list, o.Path)
-		id := d.tree.owner(o.Rests)
-		for dev, f := range d.tree.Layers[id].imageFiles() {
+		id := d.tree.Owner(o.Rests)
+		for dev, f := range d.tree.Layers[id].ImageFiles() {
 			if f.Path != o.Rests {
 				continue
 			}
-			for _, k := range d.tree.images(id, dev) {
-				list = append(list, k.of.Files[k.dev].Path)
+			for _, k := range d.tree.Images(id, dev) {
+				list = append(list, k.Of.Files[k.Dev].Path)
 			}
 		}
 	}
@@ -251,10 +252,10 @@ func (d *Driver) forget(kept []string) error {
 	d.tree = nil
 	var all []error
 	dirs := map[string]bool{}
-	for _, path := range old.files() {
+	for _, path := range old.Files() {
 		switch {
 		case slices.Contains(kept, path):
-			if !slices.ContainsFunc(old.Out, func(o out) bool { return imagefile.Exists(o.Path) && o.Rests == path }) {
+			if !slices.ContainsFunc(old.Out, func(o layertree.Out) bool { return imagefile.Exists(o.Path) && o.Rests == path }) {
 				all = append(all, imagefile.SetImmutable(path, false))
 			}
 		case d.owns(path) || strings.HasSuffix(path, ".nvram") && d.inPool(path):

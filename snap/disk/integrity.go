@@ -9,6 +9,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/disk/imagefile"
+	"mulligan/snap/disk/layertree"
 )
 
 // Verify checks what is stored for a snapshot: every image that it rests on.
@@ -40,9 +41,9 @@ func corrupt(op, format string, args ...any) error {
 
 // checkChain checks a layer and all below it. A file that was touched since it
 // was last looked at is read again whatever full says.
-func (d *Driver) checkChain(ctx context.Context, op string, id layerID, full bool) error {
-	fresh := map[string]file{}
-	check := func(f *file) error {
+func (d *Driver) checkChain(ctx context.Context, op string, id layertree.ID, full bool) error {
+	fresh := map[string]layertree.File{}
+	check := func(f *layertree.File) error {
 		if f == nil {
 			return nil
 		}
@@ -53,18 +54,18 @@ func (d *Driver) checkChain(ctx context.Context, op string, id layerID, full boo
 		return err
 	}
 	l := d.tree.Layers[id]
-	for _, dev := range l.devices() {
-		for _, k := range d.tree.images(id, dev) {
-			if err := check(k.of.Files[k.dev]); err != nil {
+	for _, dev := range l.Devices() {
+		for _, k := range d.tree.Images(id, dev) {
+			if err := check(k.Of.Files[k.Dev]); err != nil {
 				return err
 			}
-			if k.of.Raw {
+			if k.Of.Raw {
 				continue
 			}
-			if err := d.checkLink(op, k.of, k.dev); err != nil {
+			if err := d.checkLink(op, k.Of, k.Dev); err != nil {
 				return err
 			}
-			for _, f := range k.of.Below[k.dev] {
+			for _, f := range k.Of.Below[k.Dev] {
 				if err := check(f); err != nil {
 					return err
 				}
@@ -78,12 +79,12 @@ func (d *Driver) checkChain(ctx context.Context, op string, id layerID, full boo
 }
 
 // learn records what was found out of files.
-func (d *Driver) learn(fresh map[string]file) error {
+func (d *Driver) learn(fresh map[string]layertree.File) error {
 	if len(fresh) == 0 {
 		return nil
 	}
-	return d.update(func(t *tree) {
-		note := func(f *file) {
+	return d.update(func(t *layertree.Tree) {
+		note := func(f *layertree.File) {
 			if f == nil {
 				return
 			}
@@ -109,7 +110,7 @@ func (d *Driver) learn(fresh map[string]file) error {
 }
 
 // checkFile checks one frozen file and gives what is now known of it.
-func (d *Driver) checkFile(ctx context.Context, op string, f file, full bool) (file, error) {
+func (d *Driver) checkFile(ctx context.Context, op string, f layertree.File, full bool) (layertree.File, error) {
 	st, err := imagefile.StatOf(f.Path)
 	if f.Absent {
 		if err == nil {
@@ -144,9 +145,9 @@ func (d *Driver) checkFile(ctx context.Context, op string, f file, full bool) (f
 }
 
 // checkLink checks that an image rests on the one that the tree has below it.
-func (d *Driver) checkLink(op string, l *layer, dev string) error {
+func (d *Driver) checkLink(op string, l *layertree.Layer, dev string) error {
 	path := l.Files[dev].Path
-	if below, known := d.tree.backing(l, dev); known {
+	if below, known := d.tree.Backing(l, dev); known {
 		return restsOn(op, path, below)
 	}
 	if _, err := imagefile.ImageSize(path); err != nil {
@@ -170,15 +171,15 @@ func restsOn(op, path, below string) error {
 
 // seal hashes whatever layers rest on and was not hashed yet, and gives these their states. It
 // tells its progress: the first time it reads all of a disk.
-func (d *Driver) seal(ctx context.Context, op string, ids ...layerID) error {
-	var list []layerID
+func (d *Driver) seal(ctx context.Context, op string, ids ...layertree.ID) error {
+	var list []layertree.ID
 	for _, id := range ids {
-		list = append(list, d.tree.closure(id)...)
+		list = append(list, d.tree.Closure(id)...)
 	}
-	todo := map[string]file{}
+	todo := map[string]layertree.File{}
 	size := int64(0)
 	for _, id := range list {
-		for _, f := range d.tree.Layers[id].all() {
+		for _, f := range d.tree.Layers[id].All() {
 			if _, known := todo[f.Path]; f.Hash == "" && !known {
 				todo[f.Path] = *f
 				size += f.Stat.Size
@@ -201,7 +202,7 @@ func (d *Driver) seal(ctx context.Context, op string, ids ...layerID) error {
 
 // giveStates computes the states of layers that have none; list has a layer before those
 // that rest on it.
-func (d *Driver) giveStates(list []layerID) error {
+func (d *Driver) giveStates(list []layertree.ID) error {
 	missing := false
 	for _, id := range list {
 		missing = missing || d.tree.Layers[id].State == ""
@@ -209,10 +210,10 @@ func (d *Driver) giveStates(list []layerID) error {
 	if !missing {
 		return nil
 	}
-	return d.update(func(t *tree) {
+	return d.update(func(t *layertree.Tree) {
 		for _, id := range list {
 			if l := t.Layers[id]; l.State == "" {
-				l.State = t.digest(l)
+				l.State = t.Digest(l)
 			}
 		}
 	})

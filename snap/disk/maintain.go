@@ -9,6 +9,7 @@ import (
 	"mulligan/durable"
 	"mulligan/errs"
 	"mulligan/snap/disk/imagefile"
+	"mulligan/snap/disk/layertree"
 )
 
 // mergeSuffix marks the file that is going to replace an image. What follows
@@ -48,10 +49,10 @@ func (d *Driver) sealAll(ctx context.Context, op string) error {
 	if err := d.begin(ctx, op); err != nil {
 		return err
 	}
-	var todo []file
+	var todo []layertree.File
 	if d.tree != nil {
 		for _, l := range d.tree.Layers {
-			for _, f := range l.all() {
+			for _, f := range l.All() {
 				if l.Frozen && f.Hash == "" {
 					todo = append(todo, *f)
 				}
@@ -64,7 +65,7 @@ func (d *Driver) sealAll(ctx context.Context, op string) error {
 		}
 	}
 	d.mu.Unlock()
-	fresh := map[string]file{}
+	fresh := map[string]layertree.File{}
 	for _, f := range todo {
 		now, err := d.checkFile(ctx, op, f, true)
 		if err != nil && imagefile.Exists(f.Path) {
@@ -89,11 +90,11 @@ func (d *Driver) stateAll() error {
 	if d.tree == nil {
 		return nil
 	}
-	for _, id := range d.tree.sortedLayers() {
+	for _, id := range d.tree.SortedLayers() {
 		ready := true
-		chain := d.tree.closure(id)
+		chain := d.tree.Closure(id)
 		for _, id := range chain {
-			for _, f := range d.tree.Layers[id].all() {
+			for _, f := range d.tree.Layers[id].All() {
 				ready = ready && f.Hash != ""
 			}
 		}
@@ -107,7 +108,7 @@ func (d *Driver) stateAll() error {
 }
 
 // nextJob unlinks what it can and gives the next merge, if there is one.
-func (d *Driver) nextJob(ctx context.Context, op string) (*job, error) {
+func (d *Driver) nextJob(ctx context.Context, op string) (*layertree.Job, error) {
 	if err := d.begin(ctx, op); err != nil {
 		return nil, err
 	}
@@ -122,11 +123,11 @@ func (d *Driver) nextJob(ctx context.Context, op string) (*job, error) {
 		return nil, err
 	}
 	l := d.ledger(d.tree)
-	j, _, err := l.next()
+	j, _, err := l.Next()
 	if err == nil && j == nil {
-		j = d.tree.shortcut(d.cfg.Depth)
+		j = d.tree.Shortcut(d.cfg.Depth)
 	}
-	if j != nil && (d.tree.Layers[j.into].State == "" || j.from != "" && d.tree.Layers[j.from].State == "") {
+	if j != nil && (d.tree.Layers[j.Into].State == "" || j.From != "" && d.tree.Layers[j.From].State == "") {
 		return nil, err // it froze just now: the next Maintain hashes it first
 	}
 	return j, err
@@ -134,7 +135,7 @@ func (d *Driver) nextJob(ctx context.Context, op string) (*job, error) {
 
 // merge builds the new images beside the old ones, proves that a guest reads
 // the same from them, and exchanges them.
-func (d *Driver) merge(ctx context.Context, op string, j job) (err error) {
+func (d *Driver) merge(ctx context.Context, op string, j layertree.Job) (err error) {
 	var temps []string
 	defer func() {
 		if err != nil && !d.holdsMerge(j) {
@@ -144,11 +145,11 @@ func (d *Driver) merge(ctx context.Context, op string, j job) (err error) {
 		}
 	}()
 	d.mu.Lock()
-	in := &intent{Op: "merge", Old: j.from, New: j.into, Parent: j.parent, Files: map[string]*file{}, Suffix: mergeSuffix + random()}
+	in := &layertree.Intent{Op: "merge", Old: j.From, New: j.Into, Parent: j.Parent, Files: map[string]*layertree.File{}, Suffix: mergeSuffix + random()}
 	in.Rests = map[string]string{}
 	images := map[string]string{}
-	for _, dev := range d.tree.linked(j) {
-		images[dev], in.Rests[dev] = d.tree.Layers[j.into].Files[dev].Path, d.tree.under(j, dev)
+	for _, dev := range d.tree.Linked(j) {
+		images[dev], in.Rests[dev] = d.tree.Layers[j.Into].Files[dev].Path, d.tree.Under(j, dev)
 	}
 	d.mu.Unlock()
 	for dev, path := range images {
@@ -158,19 +159,19 @@ func (d *Driver) merge(ctx context.Context, op string, j job) (err error) {
 		if err != nil {
 			return err
 		}
-		in.Files[dev] = &file{Path: path, Hash: hash}
+		in.Files[dev] = &layertree.File{Path: path, Hash: hash}
 	}
 	if err := d.begin(ctx, op); err != nil {
 		return err
 	}
 	defer d.mu.Unlock()
-	if !d.tree.fits(j) {
+	if !d.tree.Fits(j) {
 		return d.discard(temps)
 	}
 	if err := d.cfg.Failpoint.At("merge: intent"); err != nil {
 		return err
 	}
-	if err := d.update(func(t *tree) { t.Intent = in }); err != nil {
+	if err := d.update(func(t *layertree.Tree) { t.Intent = in }); err != nil {
 		return err
 	}
 	return d.finishMerge()
@@ -178,10 +179,10 @@ func (d *Driver) merge(ctx context.Context, op string, j job) (err error) {
 
 // holdsMerge reports whether the tree says that the merge has begun: its files
 // must stay then.
-func (d *Driver) holdsMerge(j job) bool {
+func (d *Driver) holdsMerge(j layertree.Job) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.tree.Intent != nil && d.tree.Intent.Op == "merge" && d.tree.Intent.New == j.into
+	return d.tree.Intent != nil && d.tree.Intent.Op == "merge" && d.tree.Intent.New == j.Into
 }
 
 func (d *Driver) discard(temps []string) error {
@@ -266,7 +267,7 @@ func (d *Driver) finishMerge() error {
 			return err
 		}
 		// What it rested on is going to be unlinked.
-		if err := restsOn("merge layers", path, in.under(d.tree, dev)); err != nil {
+		if err := restsOn("merge layers", path, in.Under(d.tree, dev)); err != nil {
 			return err
 		}
 		st, err := imagefile.StatOf(path)
@@ -279,12 +280,12 @@ func (d *Driver) finishMerge() error {
 		return err
 	}
 	gone := d.tree.Layers[in.Old]
-	err := d.update(func(t *tree) {
+	err := d.update(func(t *layertree.Tree) {
 		into := t.Layers[in.New]
 		for dev, f := range in.Files {
-			into.Files[dev] = &file{Path: f.Path, Hash: f.Hash, Stat: stats[dev]}
+			into.Files[dev] = &layertree.File{Path: f.Path, Hash: f.Hash, Stat: stats[dev]}
 		}
-		t.put(in.New, in.Old, in.Parent)
+		t.Put(in.New, in.Old, in.Parent)
 		t.Intent = nil
 	})
 	if err != nil || gone == nil {

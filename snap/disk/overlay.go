@@ -14,6 +14,7 @@ import (
 	"mulligan/durable"
 	"mulligan/errs"
 	"mulligan/snap/disk/imagefile"
+	"mulligan/snap/disk/layertree"
 )
 
 // minFree is the room that must be left on a pool's filesystem for a new
@@ -23,12 +24,12 @@ const minFree = 64 << 20
 const makeRoom = "make room, or delete checkpoints: mulligan prune"
 
 // pool is the folder where a disk's overlays lie.
-func (d *Driver) pool(t *tree, dev string) string {
+func (d *Driver) pool(t *layertree.Tree, dev string) string {
 	if d.cfg.PoolDir != "" {
 		return filepath.Join(d.cfg.PoolDir, d.cfg.App)
 	}
 	dir := ""
-	for _, id := range t.chain(t.Head) { // the lowest layer that has the disk
+	for _, id := range t.Chain(t.Head) { // the lowest layer that has the disk
 		if f := t.Layers[id].Files[dev]; f != nil {
 			dir = filepath.Dir(f.Path)
 		}
@@ -47,7 +48,7 @@ func (d *Driver) owns(path string) bool { return ours(filepath.Base(path)) && d.
 func (d *Driver) inPool(path string) bool { return filepath.Base(filepath.Dir(path)) == d.cfg.App }
 
 // foreign reports whether an image of the layer is not the driver's.
-func (d *Driver) foreign(l *layer) bool {
+func (d *Driver) foreign(l *layertree.Layer) bool {
 	for _, f := range l.Files {
 		if !d.owns(f.Path) {
 			return true
@@ -64,12 +65,12 @@ func random() string {
 }
 
 // addLayer adds a layer on top of parent to the tree; its files do not exist yet.
-func (d *Driver) addLayer(t *tree, parent layerID) layerID {
+func (d *Driver) addLayer(t *layertree.Tree, parent layertree.ID) layertree.ID {
 	t.Seq++
-	id := layerID(fmt.Sprintf("L%06d-%s", t.Seq, random()))
-	l := &layer{Parent: parent, Files: map[string]*file{}}
+	id := layertree.ID(fmt.Sprintf("L%06d-%s", t.Seq, random()))
+	l := &layertree.Layer{Parent: parent, Files: map[string]*layertree.File{}}
 	for _, dev := range t.Disks {
-		l.Files[dev] = &file{Path: filepath.Join(d.pool(t, dev), string(id)+"-"+dev+".qcow2")}
+		l.Files[dev] = &layertree.File{Path: filepath.Join(d.pool(t, dev), string(id)+"-"+dev+".qcow2")}
 	}
 	t.Layers[id] = l
 	return id
@@ -96,10 +97,10 @@ func (d *Driver) room(op string) error {
 
 // createOverlays makes the files of a layer, durably, and checks them. size
 // tells how big a disk is.
-func (d *Driver) createOverlays(ctx context.Context, op string, id layerID, size func(dev string) (int64, error)) error {
+func (d *Driver) createOverlays(ctx context.Context, op string, id layertree.ID, size func(dev string) (int64, error)) error {
 	l := d.tree.Layers[id]
-	for _, dev := range l.devices() {
-		backing, _ := d.tree.backing(l, dev)
+	for _, dev := range l.Devices() {
+		backing, _ := d.tree.Backing(l, dev)
 		n, err := size(dev)
 		if err != nil {
 			return err
@@ -163,20 +164,20 @@ type owner struct{ uid, gid int }
 
 // sizeBelow gives the size of a disk as the header of the frozen image has it that the
 // layer's image rests on.
-func (d *Driver) sizeBelow(id layerID) func(dev string) (int64, error) {
+func (d *Driver) sizeBelow(id layertree.ID) func(dev string) (int64, error) {
 	l, in := d.tree.Layers[id], d.tree.Intent
 	if p := d.tree.Layers[l.Parent]; p != nil && (p.Raw || in != nil && in.Raw && in.New == id) {
 		return func(dev string) (int64, error) { return d.rawSize(l.Parent, dev), nil }
 	}
 	return func(dev string) (int64, error) {
-		path, _ := d.tree.backing(l, dev)
+		path, _ := d.tree.Backing(l, dev)
 		return imagefile.ImageSize(path)
 	}
 }
 
 // freezeFiles makes the files of a layer that nobody writes to any more
 // immutable and says what they look like. Of a raw layer, some may not be there.
-func (d *Driver) freezeFiles(id layerID, raw bool) (map[string]imagefile.Stat, error) {
+func (d *Driver) freezeFiles(id layertree.ID, raw bool) (map[string]imagefile.Stat, error) {
 	stats := map[string]imagefile.Stat{}
 	for dev, f := range d.tree.Layers[id].Files {
 		if raw && !imagefile.Exists(f.Path) {
@@ -202,11 +203,11 @@ func (d *Driver) dropOrphans() error {
 	if d.tree == nil {
 		return nil
 	}
-	next, err := d.tree.clone()
+	next, err := d.tree.Clone()
 	if err != nil {
 		return err
 	}
-	gone := next.prune()
+	gone := next.Prune()
 	if len(gone) == 0 {
 		return nil
 	}
@@ -225,7 +226,7 @@ func (d *Driver) dropOrphans() error {
 
 // unlink removes the files of a layer that the tree has no more. Images that the driver
 // did not make stay, and can be written to again.
-func (d *Driver) unlink(l *layer) error {
+func (d *Driver) unlink(l *layertree.Layer) error {
 	var all []error
 	for _, f := range l.Files {
 		if d.owns(f.Path) {
@@ -241,7 +242,7 @@ func (d *Driver) unlink(l *layer) error {
 }
 
 // headEmpty reports whether nothing was written to any of a layer's images.
-func (d *Driver) headEmpty(id layerID) (bool, error) {
+func (d *Driver) headEmpty(id layertree.ID) (bool, error) {
 	for _, f := range d.tree.Layers[id].Files {
 		if empty, err := imagefile.EmptyImage(f.Path); err != nil || !empty {
 			return false, err
@@ -257,12 +258,12 @@ func (d *Driver) headFresh() (bool, error) {
 		return false, err
 	}
 	head := d.tree.Layers[d.tree.Head]
-	for _, dev := range head.devices() {
-		below, _ := d.tree.backing(head, dev)
+	for _, dev := range head.Devices() {
+		below, _ := d.tree.Backing(head, dev)
 		if below == "" {
 			return false, nil
 		}
-		if d.tree.rests(head) {
+		if d.tree.Rests(head) {
 			continue // on what has no size
 		}
 		was, err := imagefile.ImageSize(below)
@@ -277,7 +278,7 @@ func (d *Driver) headFresh() (bool, error) {
 }
 
 // copyNVRAM keeps a copy of the domain's NVRAM; nil where it has none yet.
-func (d *Driver) copyNVRAM(ctx context.Context, path string, id layerID) (*file, error) {
+func (d *Driver) copyNVRAM(ctx context.Context, path string, id layertree.ID) (*layertree.File, error) {
 	if path == "" {
 		return nil, nil
 	}
@@ -289,7 +290,7 @@ func (d *Driver) copyNVRAM(ctx context.Context, path string, id layerID) (*file,
 		return nil, err
 	}
 	dir := d.pool(d.tree, d.tree.Disks[0])
-	copied := &file{Path: filepath.Join(dir, string(id)+".nvram"), Hash: imagefile.HashBytes(data)}
+	copied := &layertree.File{Path: filepath.Join(dir, string(id)+".nvram"), Hash: imagefile.HashBytes(data)}
 	if err := imagefile.SetImmutable(copied.Path, false); err != nil {
 		return nil, err
 	}
@@ -305,7 +306,7 @@ func (d *Driver) copyNVRAM(ctx context.Context, path string, id layerID) (*file,
 
 // putNVRAM makes the domain's NVRAM what a layer has. It keeps the inode, and
 // with it owner and mode: the domain is off, and a crash repeats it.
-func putNVRAM(path string, from *file) error {
+func putNVRAM(path string, from *layertree.File) error {
 	if path == "" || from == nil {
 		return nil
 	}

@@ -13,6 +13,7 @@ import (
 
 	"mulligan/durable"
 	"mulligan/errs"
+	"mulligan/snap/disk/layertree"
 )
 
 // trusted refuses a folder in which somebody else could put a link in the place
@@ -107,9 +108,9 @@ func (d *Driver) RecordedPlaces() ([]string, error) {
 
 // places lists the images of all layers, and the folders that drivers keep layers in. Beside the
 // images that is the folder of all apps' pools: it is made with the first capture.
-func (d *Driver) placesOf(t *tree) (list []string) {
+func (d *Driver) placesOf(t *layertree.Tree) (list []string) {
 	for _, l := range t.Layers {
-		for _, f := range l.all() {
+		for _, f := range l.All() {
 			list = append(list, f.Path)
 		}
 	}

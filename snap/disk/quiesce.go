@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"mulligan/errs"
+	"mulligan/snap/disk/layertree"
 )
 
 // afterPowerCut ends the warnings of captures that the guest did not prepare for.
@@ -46,14 +47,14 @@ func (d *Driver) thaw(m machine) error {
 	err := m.Thaw(d.cfg.QuiesceTimeout)
 	if err == nil {
 		if d.tree.Thaw {
-			return d.update(func(t *tree) { t.Thaw = false })
+			return d.update(func(t *layertree.Tree) { t.Thaw = false })
 		}
 		return nil
 	}
 	if p, e := m.Power(); e == nil && !p.up() {
 		return nil
 	}
-	if e := d.update(func(t *tree) { t.Thaw = true }); e != nil {
+	if e := d.update(func(t *layertree.Tree) { t.Thaw = true }); e != nil {
 		return errs.Also(err, e)
 	}
 	d.thawSoon()
@@ -62,7 +63,7 @@ func (d *Driver) thaw(m machine) error {
 
 // thawSoon sees to it that a guest that may be frozen does not stay so.
 func (d *Driver) thawSoon() {
-	if d.tree.unsettled() && !d.thawing {
+	if d.tree.Unsettled() && !d.thawing {
 		d.thawing = true
 		d.thawer.Go(d.keepThawing)
 	}
@@ -91,7 +92,7 @@ func (d *Driver) thawOnce() error {
 	const op = "thaw the guest"
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.life.Err() == nil && d.tree.unsettled() {
+	if d.life.Err() == nil && d.tree.Unsettled() {
 		m, err := d.machine(op)
 		if err != nil {
 			return err
@@ -125,5 +126,5 @@ func (d *Driver) thawIfUp(op string, m machine) error {
 			return errs.Wrap(errs.Unavailable, op, err)
 		}
 	}
-	return d.update(func(t *tree) { t.Thaw = false })
+	return d.update(func(t *layertree.Tree) { t.Thaw = false })
 }

@@ -7,6 +7,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/disk/imagefile"
+	"mulligan/snap/disk/layertree"
 )
 
 // A layer is raw where its images could not be read when it froze: somebody wrote over them,
@@ -46,7 +47,7 @@ func (c *capturing) salvage(ctx context.Context, op string) (err error) {
 		return err
 	}
 	head := d.tree.Layers[d.tree.Head]
-	if fresh, err := d.headFresh(); err == nil && fresh && d.tree.rests(head) {
+	if fresh, err := d.headFresh(); err == nil && fresh && d.tree.Rests(head) {
 		return c.name(head.Parent) // it was kept before
 	}
 	for _, f := range head.Files {
@@ -62,7 +63,7 @@ func (c *capturing) salvage(ctx context.Context, op string) (err error) {
 
 // onRaw returns an error where the domain's present images are overlays on what cannot be read.
 func (d *Driver) onRaw(op string) error {
-	if !d.tree.rests(d.tree.Layers[d.tree.Head]) {
+	if !d.tree.Rests(d.tree.Layers[d.tree.Head]) {
 		return nil
 	}
 	return errs.New(errs.Conflict, op, "the disks of domain %s are on images that cannot be read, which were kept as they lay there", d.cfg.Domain).
@@ -71,8 +72,8 @@ func (d *Driver) onRaw(op string) error {
 
 // rawSize is the size that a disk had, in bytes: as the nearest image says that is a layer's,
 // from id down, and can be read.
-func (d *Driver) rawSize(id layerID, dev string) int64 {
-	for _, id := range d.tree.chain(id) {
+func (d *Driver) rawSize(id layertree.ID, dev string) int64 {
+	for _, id := range d.tree.Chain(id) {
 		if f := d.tree.Layers[id].Files[dev]; f != nil {
 			if size, err := imagefile.ImageSize(f.Path); err == nil {
 				return size

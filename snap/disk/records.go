@@ -8,6 +8,7 @@ import (
 
 	"mulligan/durable"
 	"mulligan/errs"
+	"mulligan/snap/disk/layertree"
 )
 
 func (d *Driver) treeFile() string { return filepath.Join(d.cfg.StateDir, "tree.json") }
@@ -24,7 +25,7 @@ func (d *Driver) load(op string) error {
 	if err != nil {
 		return errs.Wrap(errs.Failed, op, err)
 	}
-	t := &tree{}
+	t := &layertree.Tree{}
 	if err := json.Unmarshal(data, t); err != nil {
 		return errs.New(errs.Corrupt, op, "%s is damaged: %v", d.treeFile(), err).
 			WithHint("the disks are whole: put the file back from a backup")
@@ -38,8 +39,8 @@ func (d *Driver) load(op string) error {
 }
 
 // update changes the tree, on disk first: where that fails nothing has changed.
-func (d *Driver) update(change func(t *tree)) error {
-	next, err := d.tree.clone()
+func (d *Driver) update(change func(t *layertree.Tree)) error {
+	next, err := d.tree.Clone()
 	if err != nil {
 		return err
 	}
@@ -47,7 +48,7 @@ func (d *Driver) update(change func(t *tree)) error {
 	return d.save(next)
 }
 
-func (d *Driver) save(next *tree) error {
+func (d *Driver) save(next *layertree.Tree) error {
 	data, err := json.MarshalIndent(next, "", "\t")
 	if err != nil {
 		return err

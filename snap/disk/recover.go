@@ -10,6 +10,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/disk/imagefile"
+	"mulligan/snap/disk/layertree"
 )
 
 // recover finishes or takes back what an earlier process, or an earlier
@@ -42,7 +43,7 @@ func (d *Driver) recover(ctx context.Context, op string, m machine) error {
 		}
 	}
 	if d.tree.Suspect && !p.up() { // with that QEMU the trouble is gone
-		if err := d.update(func(t *tree) { t.Suspect = false }); err != nil {
+		if err := d.update(func(t *layertree.Tree) { t.Suspect = false }); err != nil {
 			return err
 		}
 	}
@@ -58,7 +59,7 @@ func (d *Driver) thawIfAgent(op string, m machine) error {
 }
 
 // recoverCapture: either the domain is on the new images or it is not.
-func (d *Driver) recoverCapture(ctx context.Context, op string, m machine, p power, in *intent) error {
+func (d *Driver) recoverCapture(ctx context.Context, op string, m machine, p power, in *layertree.Intent) error {
 	if d.tree.Layers[in.New] == nil || d.tree.Layers[in.Old] == nil {
 		return errs.New(errs.Internal, op, "the record of a capture names layers that are not there")
 	}
@@ -124,12 +125,12 @@ func (d *Driver) awaitJobs(ctx context.Context, m machine, p power) (power, erro
 }
 
 // takeBackCapture forgets the new images, which nobody has written to.
-func (d *Driver) takeBackCapture(op string, m machine, in *intent, suspect bool) error {
+func (d *Driver) takeBackCapture(op string, m machine, in *layertree.Intent, suspect bool) error {
 	if err := d.definePersistent(op, m, in.Old); err != nil {
 		return err
 	}
 	if suspect {
-		if err := m.DropNodes(d.tree.Layers[in.New].paths()); err != nil {
+		if err := m.DropNodes(d.tree.Layers[in.New].Paths()); err != nil {
 			d.cfg.Log.Warn("QEMU may have images open that libvirt does not know of", "domain", d.cfg.Domain, "err", err)
 		}
 	}
@@ -138,7 +139,7 @@ func (d *Driver) takeBackCapture(op string, m machine, in *intent, suspect bool)
 			return err
 		}
 	}
-	if err := d.update(func(t *tree) { t.Intent, t.Suspect = nil, t.Suspect || suspect }); err != nil {
+	if err := d.update(func(t *layertree.Tree) { t.Intent, t.Suspect = nil, t.Suspect || suspect }); err != nil {
 		return err
 	}
 	return d.dropOrphans()
@@ -147,9 +148,9 @@ func (d *Driver) takeBackCapture(op string, m machine, in *intent, suspect bool)
 // actualHead finds which of a capture's two layers the domain writes to. While
 // it runs, whoever holds the writer's lock says so: libvirt's definitions may
 // be behind QEMU. When it is off, the persistent definition does.
-func (d *Driver) actualHead(op string, m machine, p power, in *intent) (layerID, error) {
+func (d *Driver) actualHead(op string, m machine, p power, in *layertree.Intent) (layertree.ID, error) {
 	if p.up() {
-		for _, id := range []layerID{in.New, in.Old} {
+		for _, id := range []layertree.ID{in.New, in.Old} {
 			all := true
 			for _, f := range d.tree.Layers[id].Files {
 				writes, err := imagefile.HasWriter(f.Path)
@@ -168,7 +169,7 @@ func (d *Driver) actualHead(op string, m machine, p power, in *intent) (layerID,
 	if err != nil {
 		return "", err
 	}
-	switch id := d.tree.holder(s.Sources); id {
+	switch id := d.tree.Holder(s.Sources); id {
 	case in.New, in.Old:
 		// A domain that ran on the new images, and went off before its persistent
 		// definition was changed: what it wrote is there.
@@ -185,7 +186,7 @@ func (d *Driver) actualHead(op string, m machine, p power, in *intent) (layerID,
 
 // wroteTo reports whether the guest has written to the images of an unborn
 // layer, which may not even exist.
-func (d *Driver) wroteTo(id layerID) (bool, error) {
+func (d *Driver) wroteTo(id layertree.ID) (bool, error) {
 	empty, err := d.headEmpty(id)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, imagefile.ErrNotQcow2) {
 		return false, nil
@@ -196,9 +197,9 @@ func (d *Driver) wroteTo(id layerID) (bool, error) {
 // realign makes libvirt's live definition what QEMU really has open. libvirt
 // cannot be told; but a guest that is saved to a file and resumed from it, with
 // the right definition, goes on as if nothing had been.
-func (d *Driver) realign(ctx context.Context, op string, m machine, head layerID) error {
+func (d *Driver) realign(ctx context.Context, op string, m machine, head layertree.ID) error {
 	s, _, err := d.surveyOf(op, m, true)
-	if err != nil || samePaths(s.Sources, d.tree.Layers[head].paths(), d.tree.Disks) {
+	if err != nil || layertree.SamePaths(s.Sources, d.tree.Layers[head].Paths(), d.tree.Disks) {
 		return err
 	}
 	d.cfg.Log.Warn("libvirt lost track of the domain's disks: its guest is saved and resumed", "domain", d.cfg.Domain)
@@ -207,7 +208,7 @@ func (d *Driver) realign(ctx context.Context, op string, m machine, head layerID
 
 // reopen has QEMU open a head's images again, by saving the guest's memory to a
 // file and resuming from it. A crash in between is found by the file.
-func (d *Driver) reopen(op string, m machine, head layerID) error {
+func (d *Driver) reopen(op string, m machine, head layertree.ID) error {
 	if err := d.definePersistent(op, m, head); err != nil {
 		return err
 	}
@@ -215,14 +216,16 @@ func (d *Driver) reopen(op string, m machine, head layerID) error {
 	if err != nil {
 		return err
 	}
-	if text, err = redirect(text, d.tree.Layers[head].paths()); err != nil {
+	if text, err = redirect(text, d.tree.Layers[head].Paths()); err != nil {
 		return errs.Wrap(errs.Internal, op, err)
 	}
 	memory := filepath.Join(d.pool(d.tree, d.tree.Disks[0]), "reopen.memory")
 	if err := imagefile.Remove(memory); err != nil {
 		return err
 	}
-	err = d.update(func(t *tree) { t.Resume = &resume{Layer: head, Memory: file{Path: memory}, Reopen: true} })
+	err = d.update(func(t *layertree.Tree) {
+		t.Resume = &layertree.Resume{Layer: head, Memory: layertree.File{Path: memory}, Reopen: true}
+	})
 	if err != nil {
 		return err
 	}
@@ -262,7 +265,7 @@ func (d *Driver) resumeReopened(op string, m machine) error {
 			return err
 		}
 	}
-	if err := d.update(func(t *tree) { t.Suspect = false }); err != nil {
+	if err := d.update(func(t *layertree.Tree) { t.Suspect = false }); err != nil {
 		return err
 	}
 	return d.forgetReopening()
@@ -271,7 +274,7 @@ func (d *Driver) resumeReopened(op string, m machine) error {
 // forgetReopening drops the memory image of a reopen that is over.
 func (d *Driver) forgetReopening() error {
 	memory := d.tree.Resume.Memory.Path
-	if err := d.update(func(t *tree) { t.Resume = nil }); err != nil {
+	if err := d.update(func(t *layertree.Tree) { t.Resume = nil }); err != nil {
 		return err
 	}
 	return imagefile.Remove(memory)
@@ -286,16 +289,16 @@ func (d *Driver) recoverSwitch(op string, m machine, p power) error {
 		}
 	}
 	for _, s := range d.tree.Switches {
-		if s.Phase != committing && s.Phase != undoing {
+		if s.Phase != layertree.Committing && s.Phase != layertree.Undoing {
 			continue
 		}
 		v, _, err := d.surveyOf(op, m, false)
 		if err != nil {
 			return err
 		}
-		at := d.tree.holder(v.Sources)
+		at := d.tree.Holder(v.Sources)
 		if at != d.tree.Head && (at == s.New || at == s.Old) {
-			if err := d.update(func(t *tree) { t.Head = at }); err != nil {
+			if err := d.update(func(t *layertree.Tree) { t.Head = at }); err != nil {
 				return err
 			}
 		}
@@ -332,7 +335,7 @@ func (d *Driver) Sweep(ctx context.Context, gone snap.Gone) error {
 }
 
 func (d *Driver) dropGone(gone snap.Gone) error {
-	return d.update(func(t *tree) {
+	return d.update(func(t *layertree.Tree) {
 		for _, id := range gone.Snapshots {
 			delete(t.Snapshots, id)
 		}
@@ -346,7 +349,7 @@ func (d *Driver) dropGone(gone snap.Gone) error {
 // layer: files of a capture or a merge that a crash cut short.
 func (d *Driver) sweepPools() error {
 	known := map[string]bool{}
-	for _, f := range d.tree.files() {
+	for _, f := range d.tree.Files() {
 		known[f] = true
 	}
 	var all []error

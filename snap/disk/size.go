@@ -6,6 +6,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/disk/imagefile"
+	"mulligan/snap/disk/layertree"
 )
 
 // Size is the number of bytes that deleting exactly these snapshots frees, once
@@ -34,19 +35,19 @@ func (d *Driver) Size(ctx context.Context, ids ...snap.SnapshotID) (int64, error
 }
 
 func (d *Driver) freedWithout(ids []snap.SnapshotID) (int64, error) {
-	t, err := d.tree.clone()
+	t, err := d.tree.Clone()
 	if err != nil {
 		return 0, err
 	}
 	l := d.ledger(t)
 	for _, id := range ids {
 		if s := t.Snapshots[id]; s != nil && s.Memory != nil {
-			l.freed += imagefile.Blocks(s.Memory.Path)
+			l.Freed += imagefile.Blocks(s.Memory.Path)
 		}
 		delete(t.Snapshots, id)
 	}
-	err = l.settle()
-	return l.freed, err
+	err = l.Settle()
+	return l.Freed, err
 }
 
 // Delete drops a snapshot. What only it held goes at once where nothing rests
@@ -64,7 +65,7 @@ func (d *Driver) Delete(ctx context.Context, id snap.SnapshotID) error {
 	if err := d.cfg.Failpoint.At("delete"); err != nil {
 		return errs.Wrap(errs.Failed, op, err)
 	}
-	if err := d.update(func(t *tree) { delete(t.Snapshots, id) }); err != nil {
+	if err := d.update(func(t *layertree.Tree) { delete(t.Snapshots, id) }); err != nil {
 		return errs.Wrap(errs.Failed, op, err)
 	}
 	err = d.dropOrphans()
@@ -85,6 +86,6 @@ func (d *Driver) switchNeeds(path string) bool {
 }
 
 // ledger works out what Maintain would do with t.
-func (d *Driver) ledger(t *tree) *ledger {
-	return &ledger{t: t, owned: d.owns, foreign: d.foreign, depth: d.cfg.Depth, known: &d.maps, maps: map[string]imagefile.Allocation{}}
+func (d *Driver) ledger(t *layertree.Tree) *layertree.Ledger {
+	return &layertree.Ledger{Tree: t, Owned: d.owns, Foreign: d.foreign, Depth: d.cfg.Depth, Known: &d.maps, Maps: map[string]imagefile.Allocation{}}
 }

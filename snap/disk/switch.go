@@ -14,6 +14,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/disk/imagefile"
+	"mulligan/snap/disk/layertree"
 )
 
 // diskSwitch is a restore under way. What it knows is in the tree.
@@ -44,9 +45,9 @@ func (d *Driver) Prepare(ctx context.Context, req snap.RestoreRequest) (snap.Swi
 		return nil, err
 	}
 	defer m.Free()
-	p := &plan{
+	p := &layertree.Plan{
 		Target: req.Target, Base: req.Base, TargetLayer: target.Layer, BaseLayer: base.Layer,
-		Old: d.tree.Head, Phase: prepared, TargetMemory: target.Memory,
+		Old: d.tree.Head, Phase: layertree.Prepared, TargetMemory: target.Memory,
 	}
 	if err := d.prepare(ctx, op, req.ID, p); err != nil {
 		return nil, errs.Also(errs.Wrap(errs.Failed, op, err), d.dropOrphans())
@@ -54,11 +55,11 @@ func (d *Driver) Prepare(ctx context.Context, req snap.RestoreRequest) (snap.Swi
 	return &diskSwitch{d, req.ID, p.Changes}, nil
 }
 
-func (d *Driver) prepare(ctx context.Context, op string, id snap.RestoreID, p *plan) (err error) {
+func (d *Driver) prepare(ctx context.Context, op string, id snap.RestoreID, p *layertree.Plan) (err error) {
 	if err := d.checkChain(ctx, op, p.TargetLayer, false); err != nil {
 		return err
 	}
-	whole := []layerID{p.TargetLayer, p.BaseLayer}
+	whole := []layertree.ID{p.TargetLayer, p.BaseLayer}
 	err = d.checkChain(ctx, op, p.BaseLayer, false)
 	if errs.KindOf(err) == errs.Corrupt { // it may be what the restore is for
 		p.BaseDamage, err, whole = err.Error(), nil, whole[:1]
@@ -90,7 +91,7 @@ func (d *Driver) prepare(ctx context.Context, op string, id snap.RestoreID, p *p
 	if err := d.room(op); err != nil {
 		return err
 	}
-	if err := d.update(func(t *tree) { p.New = d.addTarget(t, p) }); err != nil {
+	if err := d.update(func(t *layertree.Tree) { p.New = d.addTarget(t, p) }); err != nil {
 		return err
 	}
 	if err := d.createOverlays(ctx, op, p.New, d.sizeBelow(p.New)); err != nil {
@@ -99,7 +100,7 @@ func (d *Driver) prepare(ctx context.Context, op string, id snap.RestoreID, p *p
 	if err := d.cfg.Failpoint.At("prepare: record"); err != nil {
 		return err
 	}
-	if err := d.update(func(t *tree) { t.Switches[id] = p }); err != nil {
+	if err := d.update(func(t *layertree.Tree) { t.Switches[id] = p }); err != nil {
 		return err
 	}
 	return d.dropOrphans() // an older preparation under the same id
@@ -107,7 +108,7 @@ func (d *Driver) prepare(ctx context.Context, op string, id snap.RestoreID, p *p
 
 // addTarget adds the layer that the domain is going to write to. A disk that the target
 // does not have, for it was attached later, goes on from the base.
-func (d *Driver) addTarget(t *tree, p *plan) layerID {
+func (d *Driver) addTarget(t *layertree.Tree, p *layertree.Plan) layertree.ID {
 	id := d.addLayer(t, p.TargetLayer)
 	l, target, base := t.Layers[id], t.Layers[p.TargetLayer], t.Layers[p.BaseLayer]
 	for _, dev := range t.Disks {
@@ -123,7 +124,7 @@ func (d *Driver) addTarget(t *tree, p *plan) layerID {
 
 // someDisks refuses a restore that would restore nothing, or whose base is not of the
 // disks that the domain has.
-func (d *Driver) someDisks(op string, p *plan) error {
+func (d *Driver) someDisks(op string, p *layertree.Plan) error {
 	target, base := d.tree.Layers[p.TargetLayer], d.tree.Layers[p.BaseLayer]
 	some := false
 	for _, dev := range d.tree.Disks {
@@ -134,21 +135,21 @@ func (d *Driver) someDisks(op string, p *plan) error {
 		}
 	}
 	if !some {
-		return errs.New(errs.Conflict, op, "the checkpoint holds the disks %s of domain %s, which has only %s now", strings.Join(target.devices(), " "), d.cfg.Domain, strings.Join(d.tree.Disks, " ")).
+		return errs.New(errs.Conflict, op, "the checkpoint holds the disks %s of domain %s, which has only %s now", strings.Join(target.Devices(), " "), d.cfg.Domain, strings.Join(d.tree.Disks, " ")).
 			WithHint("attach them again under these names, or restore the other layers only: --scope layer:files")
 	}
 	return nil
 }
 
 // otherDisks says of a restore which disks the snapshot and the domain do not both have.
-func (d *Driver) otherDisks(p *plan) (notes []string) {
+func (d *Driver) otherDisks(p *layertree.Plan) (notes []string) {
 	target := d.tree.Layers[p.TargetLayer]
 	for _, dev := range d.tree.Disks {
 		if target.Files[dev] == nil {
 			notes = append(notes, fmt.Sprintf("disk %s was attached after the checkpoint was made: it stays as it is.", dev))
 		}
 	}
-	for _, dev := range target.devices() {
+	for _, dev := range target.Devices() {
 		if !slices.Contains(d.tree.Disks, dev) {
 			notes = append(notes, fmt.Sprintf("the checkpoint holds disk %s, which domain %s does not have now: it was not restored.", dev, d.cfg.Domain))
 		}
@@ -170,7 +171,7 @@ func (d *Driver) Resume(ctx context.Context, id snap.RestoreID) (snap.Switch, er
 	return &diskSwitch{d, id, p.Changes}, nil
 }
 
-func (d *Driver) plan(op string, id snap.RestoreID) (*plan, error) {
+func (d *Driver) plan(op string, id snap.RestoreID) (*layertree.Plan, error) {
 	if d.tree != nil {
 		if p := d.tree.Switches[id]; p != nil {
 			return p, nil
@@ -185,7 +186,7 @@ func (s *diskSwitch) Changes(limit int) ([]snap.Change, int) {
 }
 
 // with calls f with the plan and the machine, with what a crash left recovered.
-func (s *diskSwitch) with(ctx context.Context, op string, f func(p *plan, m machine) error) error {
+func (s *diskSwitch) with(ctx context.Context, op string, f func(p *layertree.Plan, m machine) error) error {
 	d := s.d
 	if err := d.begin(ctx, op); err != nil {
 		return err
@@ -211,7 +212,7 @@ func (s *diskSwitch) with(ctx context.Context, op string, f func(p *plan, m mach
 
 // moved reports whether the domain's disks are no longer the state of a layer:
 // the head does not rest on it, was written to, or cannot be read any more.
-func (d *Driver) moved(m machine, from layerID) (bool, error) {
+func (d *Driver) moved(m machine, from layertree.ID) (bool, error) {
 	if err := d.followChains("look for later writes to disks"); err != nil {
 		return true, nil
 	}
@@ -233,7 +234,7 @@ func (d *Driver) moved(m machine, from layerID) (bool, error) {
 
 // Stale reports whether the disks are no longer the base.
 func (s *diskSwitch) Stale(ctx context.Context) (stale bool, err error) {
-	err = s.with(ctx, "look for later writes to disks", func(p *plan, m machine) (err error) {
+	err = s.with(ctx, "look for later writes to disks", func(p *layertree.Plan, m machine) (err error) {
 		stale, err = s.d.moved(m, p.BaseLayer)
 		stale = stale || !s.d.fitsDisks(p)
 		return err
@@ -242,8 +243,8 @@ func (s *diskSwitch) Stale(ctx context.Context) (stale bool, err error) {
 }
 
 // fitsDisks reports whether the domain has the disks that it had when p was prepared.
-func (d *Driver) fitsDisks(p *plan) bool {
-	return slices.Equal(d.tree.Layers[p.New].devices(), d.tree.Disks)
+func (d *Driver) fitsDisks(p *layertree.Plan) bool {
+	return slices.Equal(d.tree.Layers[p.New].Devices(), d.tree.Disks)
 }
 
 // needOff refuses a domain that runs: its disks cannot be exchanged.
@@ -262,17 +263,17 @@ func needOff(op string, m machine) error {
 func (s *diskSwitch) Commit(ctx context.Context) error {
 	const op = "restore disks"
 	d := s.d
-	return s.with(ctx, op, func(p *plan, m machine) error {
+	return s.with(ctx, op, func(p *layertree.Plan, m machine) error {
 		switch p.Phase {
-		case committed:
+		case layertree.Committed:
 			return nil
-		case undoing, undone:
+		case layertree.Undoing, layertree.Undone:
 			return errs.New(errs.Conflict, op, "restore %s was undone", s.id).WithHint("restore again")
 		}
 		if err := needOff(op, m); err != nil {
 			return err
 		}
-		if p.Phase == prepared {
+		if p.Phase == layertree.Prepared {
 			stale, err := d.moved(m, p.BaseLayer)
 			if err != nil {
 				return err
@@ -284,24 +285,24 @@ func (s *diskSwitch) Commit(ctx context.Context) error {
 		if err := d.checkChain(ctx, op, p.TargetLayer, false); err != nil {
 			return err
 		}
-		if err := s.advance(committing); err != nil {
+		if err := s.advance(layertree.Committing); err != nil {
 			return err
 		}
-		return s.move(op, m, committed, p.New, p.TargetLayer, p.TargetMemory)
+		return s.move(op, m, layertree.Committed, p.New, p.TargetLayer, p.TargetMemory)
 	})
 }
 
 // advance takes the switch to the phase, durably.
-func (s *diskSwitch) advance(to phase) error {
+func (s *diskSwitch) advance(to layertree.Phase) error {
 	if err := s.d.cfg.Failpoint.At("phase " + string(to)); err != nil {
 		return err
 	}
-	return s.d.update(func(t *tree) { t.Switches[s.id].Phase = to })
+	return s.d.update(func(t *layertree.Tree) { t.Switches[s.id].Phase = to })
 }
 
 // move defines the domain with the images of head and the NVRAM of the layer
 // below, and records that it is done.
-func (s *diskSwitch) move(op string, m machine, to phase, head, below layerID, memory *file) error {
+func (s *diskSwitch) move(op string, m machine, to layertree.Phase, head, below layertree.ID, memory *layertree.File) error {
 	d := s.d
 	v, _, err := d.surveyOf(op, m, false)
 	if err != nil {
@@ -322,10 +323,10 @@ func (s *diskSwitch) move(op string, m machine, to phase, head, below layerID, m
 	if err := d.cfg.Failpoint.At("switch: record"); err != nil {
 		return err
 	}
-	return d.update(func(t *tree) {
+	return d.update(func(t *layertree.Tree) {
 		t.Head, t.Switches[s.id].Phase, t.Resume, t.Ran = head, to, nil, false
 		if memory != nil {
-			t.Resume = &resume{Layer: head, Memory: *memory}
+			t.Resume = &layertree.Resume{Layer: head, Memory: *memory}
 		}
 	})
 }
@@ -334,12 +335,12 @@ func (s *diskSwitch) move(op string, m machine, to phase, head, below layerID, m
 // guest wrote since is lost; what it wrote while there was no Commit stays.
 func (s *diskSwitch) Undo(ctx context.Context) error {
 	const op = "undo the restore of disks"
-	return s.with(ctx, op, func(p *plan, m machine) error {
+	return s.with(ctx, op, func(p *layertree.Plan, m machine) error {
 		switch p.Phase {
-		case undone:
+		case layertree.Undone:
 			return nil
-		case prepared:
-			return s.advance(undone)
+		case layertree.Prepared:
+			return s.advance(layertree.Undone)
 		}
 		if err := needOff(op, m); err != nil {
 			return err
@@ -349,10 +350,10 @@ func (s *diskSwitch) Undo(ctx context.Context) error {
 				return err
 			}
 		}
-		if err := s.advance(undoing); err != nil {
+		if err := s.advance(layertree.Undoing); err != nil {
 			return err
 		}
-		return s.move(op, m, undone, p.Old, p.BaseLayer, nil)
+		return s.move(op, m, layertree.Undone, p.Old, p.BaseLayer, nil)
 	})
 }
 
@@ -360,10 +361,10 @@ func (s *diskSwitch) Undo(ctx context.Context) error {
 // below are those that were hashed, and the overlays on them are empty.
 func (s *diskSwitch) Check(ctx context.Context) (proof snap.Proof, err error) {
 	const op = "check the restore of disks"
-	err = s.with(ctx, op, func(p *plan, m machine) error {
+	err = s.with(ctx, op, func(p *layertree.Plan, m machine) error {
 		d := s.d
 		layer, want := p.TargetLayer, p.TargetState
-		if p.Phase == undoing || p.Phase == undone {
+		if p.Phase == layertree.Undoing || p.Phase == layertree.Undone {
 			layer, want = p.BaseLayer, p.BaseState
 		}
 		if layer == p.TargetLayer || p.BaseDamage == "" {
@@ -420,13 +421,13 @@ func (s *diskSwitch) Finish(ctx context.Context) error {
 	if err != nil {
 		return nil // it was finished
 	}
-	if p.Phase == committing || p.Phase == undoing {
+	if p.Phase == layertree.Committing || p.Phase == layertree.Undoing {
 		return errs.New(errs.Conflict, op, "restore %s is half done", s.id).WithHint("commit it again, or undo it")
 	}
 	if err := s.d.cfg.Failpoint.At("finish"); err != nil {
 		return err
 	}
-	err = s.d.update(func(t *tree) { delete(t.Switches, s.id) })
+	err = s.d.update(func(t *layertree.Tree) { delete(t.Switches, s.id) })
 	return errs.Wrap(errs.Failed, op, errors.Join(err, s.d.dropOrphans()))
 }
 
@@ -437,7 +438,7 @@ func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []str
 		return nil, err
 	}
 	defer d.mu.Unlock()
-	var ends [2]layerID
+	var ends [2]layertree.ID
 	for i, id := range []snap.SnapshotID{from, to} {
 		if id == "" && d.tree != nil {
 			ends[i] = d.tree.Head
@@ -458,8 +459,8 @@ func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []str
 
 // changes says which disks have something written between two layers and the
 // nearest layer below both.
-func (d *Driver) changes(a, b layerID) (list []snap.Change) {
-	ca, cb := d.tree.chain(a), d.tree.chain(b)
+func (d *Driver) changes(a, b layertree.ID) (list []snap.Change) {
+	ca, cb := d.tree.Chain(a), d.tree.Chain(b)
 	for len(ca) > 0 && len(cb) > 0 && ca[len(ca)-1] == cb[len(cb)-1] {
 		ca, cb = ca[:len(ca)-1], cb[:len(cb)-1]
 	}
@@ -480,7 +481,7 @@ func (d *Driver) changes(a, b layerID) (list []snap.Change) {
 
 // changesOf says in a few words what of one disk differs between layers a and b; "" where
 // nothing does. between are those above the nearest layer that is below both.
-func (d *Driver) changesOf(dev string, a, b layerID, between []layerID) (string, error) {
+func (d *Driver) changesOf(dev string, a, b layertree.ID, between []layertree.ID) (string, error) {
 	var written []imagefile.Extent
 	for _, id := range between {
 		f := d.tree.Layers[id].Files[dev]

@@ -7,6 +7,7 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap/disk/imagefile"
+	"mulligan/snap/disk/layertree"
 )
 
 // Unit is the domain as a service that can be started and stopped.
@@ -146,7 +147,7 @@ func (d *Driver) resumeMemory(ctx context.Context, op string, m machine) error {
 		}
 		text, err := d.conn.SavedXML(r.Memory.Path)
 		if err == nil {
-			text, err = redirect(text, d.tree.Layers[d.tree.Head].paths())
+			text, err = redirect(text, d.tree.Layers[d.tree.Head].Paths())
 		}
 		if err != nil {
 			return err
@@ -162,7 +163,7 @@ func (d *Driver) resumeMemory(ctx context.Context, op string, m machine) error {
 		}
 	}
 	// Whoever starts the domain next boots it: its memory moves on from here.
-	if err := d.update(func(t *tree) { t.Resume = nil }); err != nil || fits {
+	if err := d.update(func(t *layertree.Tree) { t.Resume = nil }); err != nil || fits {
 		return err
 	}
 	d.cfg.Log.Warn("the disks were written to since they were restored: the domain boots", "domain", d.cfg.Domain)
@@ -189,7 +190,7 @@ func (u *Unit) Stop(ctx context.Context) error {
 		return errs.Wrap(errs.Failed, op, err)
 	}
 	if d.tree != nil && d.tree.Paused != (p == paused) {
-		if err := d.update(func(t *tree) { t.Paused = p == paused }); err != nil {
+		if err := d.update(func(t *layertree.Tree) { t.Paused = p == paused }); err != nil {
 			return errs.Wrap(errs.Failed, op, err)
 		}
 	}
@@ -281,7 +282,7 @@ func (d *Driver) Domain(ctx context.Context) (Info, error) {
 	}
 	info := Info{
 		Name: d.cfg.Domain, UUID: d.tree.UUID, State: Status{"inactive", "dead"}, Layers: len(d.tree.Layers),
-		Depth: d.tree.depth(d.tree.Head), Agent: s.Awake, Frozen: d.tree.Thaw, Warnings: s.Warnings,
+		Depth: d.tree.Depth(d.tree.Head), Agent: s.Awake, Frozen: d.tree.Thaw, Warnings: s.Warnings,
 	}
 	if p.up() {
 		info.State, info.LiveDepth = Status{"active", "running"}, s.Deep+1
@@ -297,7 +298,7 @@ func (d *Driver) Domain(ctx context.Context) (Info, error) {
 		info.Disks = append(info.Disks, DiskInfo{dev, d.tree.Layers[d.tree.Head].Files[dev].Path, n})
 	}
 	for _, l := range d.tree.Layers {
-		for _, f := range l.all() {
+		for _, f := range l.All() {
 			info.Stored += imagefile.Blocks(f.Path)
 			if l.Frozen && f.Hash == "" {
 				info.Unhashed++

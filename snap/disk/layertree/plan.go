@@ -1,27 +1,27 @@
-package disk
+package layertree
 
 import "mulligan/snap"
 
 // phase is how far a switch got. Each is on disk before the work that it names begins.
-type phase string
+type Phase string
 
 const (
-	prepared   phase = "prepared" // the domain was not touched
-	committing phase = "committing"
-	committed  phase = "committed"
-	undoing    phase = "undoing"
-	undone     phase = "undone"
+	Prepared   Phase = "prepared" // the domain was not touched
+	Committing Phase = "committing"
+	Committed  Phase = "committed"
+	Undoing    Phase = "undoing"
+	Undone     Phase = "undone"
 )
 
 // plan is what is kept of a switch: from the head Old, an empty overlay on the
 // base, to New, an empty overlay on the target.
-type plan struct {
+type Plan struct {
 	Target, Base           snap.SnapshotID
-	TargetLayer, BaseLayer layerID
-	Old, New               layerID
-	Phase                  phase
+	TargetLayer, BaseLayer ID
+	Old, New               ID
+	Phase                  Phase
 	Changes                []snap.Change
 	TargetState, BaseState string
-	TargetMemory           *file  `json:",omitempty"`
+	TargetMemory           *File  `json:",omitempty"`
 	BaseDamage             string `json:",omitempty"` // what is wrong with what the base rests on; BaseState is "" then
 }

@@ -1,4 +1,4 @@
-package disk
+package layertree
 
 import (
 	"cmp"
@@ -7,12 +7,12 @@ import (
 
 // job is one merge: what only from holds goes into the layer above it, which
 // then rests on parent. Without a from the layers in between stay, for others.
-type job struct{ from, into, parent layerID }
+type Job struct{ From, Into, Parent ID }
 
 // merges lists the layers that nobody names and that could go into the one
 // layer that rests on each. What is not frozen is never touched; nor are the
 // images that the domain came with.
-func (t *tree) merges(foreign func(*layer) bool) (list []job) {
+func (t *Tree) merges(foreign func(*Layer) bool) (list []Job) {
 	named := t.named()
 	for id, l := range t.Layers {
 		if named[id] || !l.Frozen || l.Raw || l.Parent == "" || foreign(l) {
@@ -20,19 +20,19 @@ func (t *tree) merges(foreign func(*layer) bool) (list []job) {
 		}
 		children := t.children(id)
 		if len(children) == 1 && t.Layers[children[0]].Frozen {
-			list = append(list, job{id, children[0], l.Parent})
+			list = append(list, Job{id, children[0], l.Parent})
 		}
 	}
-	slices.SortFunc(list, func(a, b job) int { return cmpID(a.from, b.from) })
+	slices.SortFunc(list, func(a, b Job) int { return cmpID(a.From, b.From) })
 	return list
 }
 
 // linked lists the disks whose images in j.into rest on those of j.from, or, without
 // one, of its present parent: what a merge is about.
-func (t *tree) linked(j job) (list []string) {
-	into := t.Layers[j.into]
-	from := t.Layers[cmp.Or(j.from, into.Parent)]
-	for _, dev := range into.devices() {
+func (t *Tree) Linked(j Job) (list []string) {
+	into := t.Layers[j.Into]
+	from := t.Layers[cmp.Or(j.From, into.Parent)]
+	for _, dev := range into.Devices() {
 		if _, own := into.Rests[dev]; !own && from.Files[dev] != nil {
 			list = append(list, dev)
 		}
@@ -41,21 +41,21 @@ func (t *tree) linked(j job) (list []string) {
 }
 
 // under is the image that a disk's image rests on once j is done.
-func (t *tree) under(j job, dev string) string {
-	if j.from == "" {
-		return t.Layers[j.parent].Files[dev].Path
+func (t *Tree) Under(j Job, dev string) string {
+	if j.From == "" {
+		return t.Layers[j.Parent].Files[dev].Path
 	}
-	path, _ := t.backing(t.Layers[j.from], dev)
+	path, _ := t.Backing(t.Layers[j.From], dev)
 	return path
 }
 
 // put takes from out of the tree, if there is one: into rests on parent then, and where
 // single images of from rested on others, its own do.
-func (t *tree) put(into, from, parent layerID) {
+func (t *Tree) Put(into, from, parent ID) {
 	l := t.Layers[into]
 	gone := t.Layers[from]
 	if gone != nil {
-		for _, dev := range t.linked(job{from: from, into: into}) {
+		for _, dev := range t.Linked(Job{From: from, Into: into}) {
 			if path, ok := gone.Rests[dev]; ok {
 				if l.Rests == nil {
 					l.Rests = map[string]string{}
@@ -68,7 +68,7 @@ func (t *tree) put(into, from, parent layerID) {
 	delete(t.Layers, from)
 }
 
-func cmpID(a, b layerID) int {
+func cmpID(a, b ID) int {
 	switch {
 	case a < b:
 		return -1
@@ -79,8 +79,8 @@ func cmpID(a, b layerID) int {
 }
 
 // depthThrough is the depth of the deepest layer that rests on id.
-func (t *tree) depthThrough(id layerID) int {
-	deepest := t.depth(id)
+func (t *Tree) depthThrough(id ID) int {
+	deepest := t.Depth(id)
 	for _, c := range t.children(id) {
 		deepest = max(deepest, t.depthThrough(c))
 	}
@@ -89,22 +89,22 @@ func (t *tree) depthThrough(id layerID) int {
 
 // shortcut proposes to put the newest frozen layer below the head on one that
 // lies much deeper, where too many images lie upon each other.
-func (t *tree) shortcut(limit int) *job {
+func (t *Tree) Shortcut(limit int) *Job {
 	head := t.Layers[t.Head]
-	if head == nil || t.depth(t.Head) <= limit {
+	if head == nil || t.Depth(t.Head) <= limit {
 		return nil
 	}
 	into := head.Parent
-	chain := t.chain(into)
+	chain := t.Chain(into)
 	if l := t.Layers[into]; l == nil || !l.Frozen || l.Raw {
 		return nil
 	}
 	for _, id := range chain[1:] {
-		if t.depth(id) <= max(limit/2, t.depth(chain[len(chain)-1])) {
+		if t.Depth(id) <= max(limit/2, t.Depth(chain[len(chain)-1])) {
 			if t.Layers[into].Parent == id || !t.plain(into, id) {
 				return nil // it is there already, or cannot be put there
 			}
-			return &job{"", into, id}
+			return &Job{"", into, id}
 		}
 	}
 	return nil
@@ -112,17 +112,17 @@ func (t *tree) shortcut(limit int) *job {
 
 // plain reports whether between two layers of a chain every image rests on its layer's
 // parent's.
-func (t *tree) plain(from, to layerID) bool {
+func (t *Tree) plain(from, to ID) bool {
 	for id := from; id != to; id = t.Layers[id].Parent {
 		l := t.Layers[id]
-		if l.Raw || len(l.Rests) > 0 || !slices.Equal(l.devices(), t.Layers[to].devices()) {
+		if l.Raw || len(l.Rests) > 0 || !slices.Equal(l.Devices(), t.Layers[to].Devices()) {
 			return false
 		}
 	}
 	return true
 }
 
-func (t *tree) sortedLayers() (list []layerID) {
+func (t *Tree) SortedLayers() (list []ID) {
 	for id := range t.Layers {
 		list = append(list, id)
 	}
@@ -131,20 +131,20 @@ func (t *tree) sortedLayers() (list []layerID) {
 }
 
 // fits reports whether a merge that was prepared without the lock is still right.
-func (t *tree) fits(j job) bool {
-	into := t.Layers[j.into]
-	if t.Intent != nil || into == nil || t.Layers[j.parent] == nil {
+func (t *Tree) Fits(j Job) bool {
+	into := t.Layers[j.Into]
+	if t.Intent != nil || into == nil || t.Layers[j.Parent] == nil {
 		return false
 	}
-	if j.from == "" {
-		return slices.Contains(t.chain(into.Parent), j.parent)
+	if j.From == "" {
+		return slices.Contains(t.Chain(into.Parent), j.Parent)
 	}
-	return into.Parent == j.from && !t.named()[j.from] && len(t.children(j.from)) == 1 && t.Layers[j.from].Parent == j.parent
+	return into.Parent == j.From && !t.named()[j.From] && len(t.children(j.From)) == 1 && t.Layers[j.From].Parent == j.Parent
 }
 
 // under is what a merged image rests on. An older mulligan did not write that down: its
 // layers had no images that did not rest on their parents'.
-func (in *intent) under(t *tree, dev string) string {
+func (in *Intent) Under(t *Tree, dev string) string {
 	if path, ok := in.Rests[dev]; ok {
 		return path
 	}
