@@ -9,11 +9,12 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/disk/imagefile"
 	"mulligan/snap/disk/layertree"
+	"mulligan/snap/disk/virt"
 )
 
 // adopt makes the domain's present images the root of a new tree. They stay
 // where they are.
-func (d *Driver) adopt(op string, m machine) error {
+func (d *Driver) adopt(op string, m virt.Machine) error {
 	persistent, err := m.Persistent()
 	if err != nil {
 		return err
@@ -25,7 +26,7 @@ func (d *Driver) adopt(op string, m machine) error {
 	if err != nil {
 		return err
 	}
-	s, err := inspect(op, text)
+	s, err := virt.Inspect(op, text)
 	if err != nil {
 		return err
 	}
@@ -111,7 +112,7 @@ func usable(op, dev, path string, img imagefile.Image) error {
 
 // agree checks that the domain is as the tree has it: its persistent
 // definition and, while it runs, its live one are on the head.
-func (d *Driver) agree(op string, m machine) error {
+func (d *Driver) agree(op string, m virt.Machine) error {
 	foreign, err := m.Foreign()
 	if err != nil {
 		return err
@@ -142,23 +143,23 @@ func (d *Driver) agree(op string, m machine) error {
 }
 
 // surveyOf inspects a definition; up is whether the domain runs.
-func (d *Driver) surveyOf(op string, m machine, live bool) (s survey, up bool, err error) {
+func (d *Driver) surveyOf(op string, m virt.Machine, live bool) (s virt.Survey, up bool, err error) {
 	p, err := m.Power()
 	if err != nil {
 		return s, false, err
 	}
-	if live && !p.up() {
+	if live && !p.Up() {
 		return s, false, nil
 	}
 	text, err := m.XML(live)
 	if err != nil {
 		return s, false, err
 	}
-	s, err = inspect(op, text)
-	return s, p.up(), err
+	s, err = virt.Inspect(op, text)
+	return s, p.Up(), err
 }
 
-func (d *Driver) agrees(op, which string, s survey, head *layertree.Layer) error {
+func (d *Driver) agrees(op, which string, s virt.Survey, head *layertree.Layer) error {
 	for _, dev := range d.tree.Disks {
 		now, should := s.Sources[dev], head.Files[dev].Path
 		switch {

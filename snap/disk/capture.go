@@ -3,7 +3,6 @@ package disk
 import (
 	"context"
 	"errors"
-	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/disk/imagefile"
 	"mulligan/snap/disk/layertree"
+	"mulligan/snap/disk/virt"
 )
 
 const (
@@ -64,11 +64,11 @@ func (d *Driver) capture(ctx context.Context, req snap.CaptureRequest, memory bo
 // capturing is one capture under way.
 type capturing struct {
 	d        *Driver
-	m        machine
+	m        virt.Machine
 	id       snap.SnapshotID
 	memory   bool
-	raw      bool   // the images cannot be read
-	survey   survey // of the definition that counts
+	raw      bool        // the images cannot be read
+	survey   virt.Survey // of the definition that counts
 	up       bool
 	paused   bool
 	nvram    *layertree.File
@@ -82,7 +82,7 @@ func (c *capturing) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	c.up, c.paused = p.up(), p == paused
+	c.up, c.paused = p.Up(), p == virt.Paused
 	if c.survey, _, err = d.surveyOf(opCapture, c.m, c.up); err != nil {
 		return err
 	}
@@ -136,22 +136,11 @@ func (c *capturing) unchanged() (bool, error) {
 
 // sameNVRAM compares the domain's NVRAM with what a layer has.
 func (d *Driver) sameNVRAM(path string, l *layertree.Layer) (bool, error) {
-	hash, err := nvramHash(path)
+	hash, err := imagefile.HashOrNone(path)
 	if err != nil {
 		return false, err
 	}
 	return hash == l.NVRAMHash(), nil
-}
-
-func nvramHash(path string) (string, error) {
-	if path == "" {
-		return "", nil
-	}
-	data, err := os.ReadFile(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return "", nil
-	}
-	return imagefile.HashBytes(data), err
 }
 
 // shallow sees to it that the new overlays do not lie on too many others.
@@ -250,10 +239,10 @@ func (c *capturing) still() error {
 	if err != nil {
 		return err
 	}
-	c.quiesced = ended == shutDown || ended == endUnknown && !c.d.tree.Ran
+	c.quiesced = ended == virt.ShutDown || ended == virt.EndUnknown && !c.d.tree.Ran
 	switch {
 	case c.quiesced:
-	case ended == endUnknown:
+	case ended == virt.EndUnknown:
 		c.warnings = append(c.warnings, "nobody knows how the guest went down, for libvirtd was restarted since."+afterPowerCut)
 	default:
 		c.warnings = append(c.warnings, "the guest did not shut down: it was switched off, or its QEMU died."+afterPowerCut)
@@ -270,7 +259,7 @@ func (c *capturing) copyNVRAM(ctx context.Context, in *layertree.Intent) (err er
 // that can be had in time.
 func (c *capturing) switchLive(ctx context.Context, in *layertree.Intent) error {
 	d := c.d
-	text := snapshotXML(d.tree.Disks, c.survey.others(d.tree.Disks), d.tree.Layers[in.New].Paths(), in.Memory)
+	text := virt.SnapshotXML(d.tree.Disks, c.survey.Others(d.tree.Disks), d.tree.Layers[in.New].Paths(), in.Memory)
 	if in.Memory == "" && c.paused {
 		c.warnings = append(c.warnings, "the guest is paused, and cannot be asked to write out what it has in memory."+afterPowerCut)
 	} else if in.Memory == "" { // libvirt pauses the guest itself while it writes its memory
@@ -363,13 +352,13 @@ func freezeMemory(path string) (*layertree.File, error) {
 }
 
 // define makes a layer's images those of the persistent definition.
-func (d *Driver) define(op string, m machine, id layertree.ID) error {
+func (d *Driver) define(op string, m virt.Machine, id layertree.ID) error {
 	text, err := m.XML(false)
 	if err != nil {
 		return err
 	}
 	want := d.tree.Layers[id].Paths()
-	text, err = redirect(text, want)
+	text, err = virt.Redirect(text, want)
 	if err != nil {
 		return errs.Wrap(errs.Internal, op, err)
 	}
@@ -386,12 +375,12 @@ func (d *Driver) define(op string, m machine, id layertree.ID) error {
 // definePersistent is define where it is not so already. A live snapshot makes
 // libvirt write the chain of images below into the persistent definition, too:
 // that must go, for a start would insist on images that were merged away since.
-func (d *Driver) definePersistent(op string, m machine, id layertree.ID) error {
+func (d *Driver) definePersistent(op string, m virt.Machine, id layertree.ID) error {
 	text, err := m.XML(false)
 	if err != nil {
 		return err
 	}
-	want, err := redirect(text, d.tree.Layers[id].Paths())
+	want, err := virt.Redirect(text, d.tree.Layers[id].Paths())
 	if err != nil {
 		return errs.Wrap(errs.Internal, op, err)
 	}

@@ -13,6 +13,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap/disk/imagefile"
 	"mulligan/snap/disk/layertree"
+	"mulligan/snap/disk/virt"
 )
 
 const opFlatten = "put disks together"
@@ -31,12 +32,12 @@ func (d *Driver) Flattens(ctx context.Context) error {
 	return d.flattens(m)
 }
 
-func (d *Driver) flattens(m machine) error {
+func (d *Driver) flattens(m virt.Machine) error {
 	if err := d.onRaw(opFlatten); err != nil {
 		return err
 	}
 	p, err := m.Power()
-	if err == nil && p.up() {
+	if err == nil && p.Up() {
 		err = errs.New(errs.Busy, opFlatten, "domain %s is running: its disks can be put together again only while it is off", d.cfg.Domain).
 			WithHint("virsh shutdown %s, and try again", d.cfg.Domain)
 	}
@@ -67,7 +68,7 @@ func (d *Driver) Flatten(ctx context.Context) error {
 	return nil
 }
 
-func (d *Driver) flatten(ctx context.Context, m machine) error {
+func (d *Driver) flatten(ctx context.Context, m virt.Machine) error {
 	head := d.tree.Layers[d.tree.Head]
 	kept := d.underDetached()
 	to := map[string]string{}
@@ -93,7 +94,7 @@ func (d *Driver) flatten(ctx context.Context, m machine) error {
 	}
 	text, err := m.XML(false)
 	if err == nil {
-		text, err = redirect(text, to)
+		text, err = virt.Redirect(text, to)
 	}
 	if err == nil {
 		err = d.conn.Define(text)
@@ -109,7 +110,7 @@ func (d *Driver) flatten(ctx context.Context, m machine) error {
 
 // finishFlatten ends what flatten began: where the domain is defined with the disks that it
 // came with, everything else is dropped, the tree too; else all stays.
-func (d *Driver) finishFlatten(m machine) error {
+func (d *Driver) finishFlatten(m virt.Machine) error {
 	in := d.tree.Intent
 	s, _, err := d.surveyOf(opFlatten, m, false)
 	switch {

@@ -8,13 +8,14 @@ import (
 	"mulligan/errs"
 	"mulligan/snap/disk/imagefile"
 	"mulligan/snap/disk/layertree"
+	"mulligan/snap/disk/virt"
 )
 
 // followDisks makes the disks that are captured those of the domain: disks that were
 // attached since are adopted, disks that were detached are let go. A disk that only one of
 // the domain's definitions has is not captured: it would not be there, or would come
 // back, with the next start.
-func (d *Driver) followDisks(op string, kept, live survey) error {
+func (d *Driver) followDisks(op string, kept, live virt.Survey) error {
 	var now []string
 	d.halfway = nil
 	for _, dev := range slices.Compact(slices.Sorted(slices.Values(slices.Concat(kept.Disks, live.Disks)))) {

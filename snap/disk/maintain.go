@@ -212,7 +212,7 @@ func (d *Driver) rebased(ctx context.Context, op, path, temp, parent string) (st
 	if err := d.cfg.Failpoint.At("merge: rebase"); err != nil {
 		return "", err
 	}
-	if err := rebase(ctx, temp, parent); err != nil {
+	if err := imagefile.Rebase(ctx, temp, parent); err != nil {
 		return "", err
 	}
 	if err := d.cfg.Failpoint.At("merge: compare"); err != nil {
@@ -232,17 +232,6 @@ func (d *Driver) rebased(ctx context.Context, op, path, temp, parent string) (st
 		return "", err
 	}
 	return imagefile.HashFile(ctx, temp)
-}
-
-// rebase puts the image at path on another, parent, or on none, and leaves what is read
-// from it as it was.
-func rebase(ctx context.Context, path, parent string) error {
-	args := []string{"rebase", "-f", "qcow2", "-b", parent}
-	if parent != "" {
-		args = append(args, "-F", "qcow2")
-	}
-	_, err := imagefile.Run(ctx, "qemu-img", append(args, path)...)
-	return err
 }
 
 // finishMerge exchanges the images of the merge that the tree speaks of. Those

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -108,37 +107,9 @@ func (d *Driver) createOverlays(ctx context.Context, op string, id layertree.ID,
 		if err := d.cfg.Failpoint.At("overlay " + dev); err != nil {
 			return err
 		}
-		if err := d.createOverlay(ctx, l.Files[dev].Path, backing, n); err != nil {
+		if err := imagefile.CreateOverlay(ctx, l.Files[dev].Path, backing, n, d.giveToQEMU); err != nil {
 			return errs.Wrap(errs.Failed, op, err)
 		}
-	}
-	return nil
-}
-
-func (d *Driver) createOverlay(ctx context.Context, path, backing string, size int64) error {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600) // never over something
-	if err != nil {
-		return err
-	}
-	if err := f.Close(); err != nil {
-		return err
-	}
-	if _, err := imagefile.Run(ctx, "qemu-img", "create", "-q", "-u", "-f", "qcow2", "-F", "qcow2", "-b", backing, path, fmt.Sprint(size)); err != nil {
-		return err
-	}
-	if err := d.giveToQEMU(path); err != nil {
-		return err
-	}
-	if err := errors.Join(durable.Sync(path), durable.Sync(filepath.Dir(path))); err != nil {
-		return err
-	}
-	img, f, err := imagefile.OpenImage(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close() // only read
-	if empty, err := img.Empty(f); err != nil || !empty || img.Backing != backing || img.Size != size {
-		return errs.New(errs.Internal, "", "qemu-img made something else of %s than was asked for", path)
 	}
 	return nil
 }
@@ -302,26 +273,4 @@ func (d *Driver) copyNVRAM(ctx context.Context, path string, id layertree.ID) (*
 	}
 	copied.Stat, err = imagefile.StatOf(copied.Path)
 	return copied, err
-}
-
-// putNVRAM makes the domain's NVRAM what a layer has. It keeps the inode, and
-// with it owner and mode: the domain is off, and a crash repeats it.
-func putNVRAM(path string, from *layertree.File) error {
-	if path == "" || from == nil {
-		return nil
-	}
-	data, err := os.ReadFile(from.Path)
-	if err != nil {
-		return err
-	}
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return err
-	}
-	now, err := io.ReadAll(f)
-	if err == nil && string(now) != string(data) {
-		_, err = f.WriteAt(data, 0)
-		err = errors.Join(err, f.Truncate(int64(len(data))))
-	}
-	return errors.Join(err, f.Sync(), f.Close())
 }

@@ -7,6 +7,7 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap/disk/layertree"
+	"mulligan/snap/disk/virt"
 )
 
 // afterPowerCut ends the warnings of captures that the guest did not prepare for.
@@ -15,7 +16,7 @@ const afterPowerCut = " The disks are captured as after a power cut."
 // quiesce freezes the guest's filesystems. Where that does not come about in
 // time the capture goes on without, and a thaw follows for certain: a freeze
 // that the guest gets to only later must not stay.
-func (d *Driver) quiesce(ctx context.Context, m machine, s survey) (quiesced bool, warning string) {
+func (d *Driver) quiesce(ctx context.Context, m virt.Machine, s virt.Survey) (quiesced bool, warning string) {
 	const crash = afterPowerCut
 	switch {
 	case !s.Agent:
@@ -43,7 +44,7 @@ const thawInterval = time.Second
 
 // thaw thaws the guest. When it does not answer in time that is written down,
 // and tried on in the background until it does or the domain is off.
-func (d *Driver) thaw(m machine) error {
+func (d *Driver) thaw(m virt.Machine) error {
 	err := m.Thaw(d.cfg.QuiesceTimeout)
 	if err == nil {
 		if d.tree.Thaw {
@@ -51,7 +52,7 @@ func (d *Driver) thaw(m machine) error {
 		}
 		return nil
 	}
-	if p, e := m.Power(); e == nil && !p.up() {
+	if p, e := m.Power(); e == nil && !p.Up() {
 		return nil
 	}
 	if e := d.update(func(t *layertree.Tree) { t.Thaw = true }); e != nil {
@@ -113,7 +114,7 @@ func (d *Driver) thawOnce() error {
 
 // thawIfUp pays what is owed: a guest that runs is thawed, one that is off has
 // forgotten.
-func (d *Driver) thawIfUp(op string, m machine) error {
+func (d *Driver) thawIfUp(op string, m virt.Machine) error {
 	if !d.tree.Thaw {
 		return nil
 	}
@@ -121,7 +122,7 @@ func (d *Driver) thawIfUp(op string, m machine) error {
 	if err != nil {
 		return err
 	}
-	if p.up() {
+	if p.Up() {
 		if err := m.Thaw(d.cfg.QuiesceTimeout); err != nil {
 			return errs.Wrap(errs.Unavailable, op, err)
 		}

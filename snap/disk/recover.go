@@ -11,18 +11,19 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/disk/imagefile"
 	"mulligan/snap/disk/layertree"
+	"mulligan/snap/disk/virt"
 )
 
 // recover finishes or takes back what an earlier process, or an earlier
 // failure, left in the middle. It looks at what is so, and never at how far the
 // other one thought it was.
-func (d *Driver) recover(ctx context.Context, op string, m machine) error {
+func (d *Driver) recover(ctx context.Context, op string, m virt.Machine) error {
 	p, err := m.Power()
 	if err != nil {
 		return err
 	}
 	in := d.tree.Intent
-	if p.up() && (d.tree.Thaw || in != nil && in.Running) {
+	if p.Up() && (d.tree.Thaw || in != nil && in.Running) {
 		if err := d.thawIfAgent(op, m); err != nil {
 			d.cfg.Log.Warn("the guest may be frozen", "domain", d.cfg.Domain, "err", err)
 		}
@@ -42,7 +43,7 @@ func (d *Driver) recover(ctx context.Context, op string, m machine) error {
 			return err
 		}
 	}
-	if d.tree.Suspect && !p.up() { // with that QEMU the trouble is gone
+	if d.tree.Suspect && !p.Up() { // with that QEMU the trouble is gone
 		if err := d.update(func(t *layertree.Tree) { t.Suspect = false }); err != nil {
 			return err
 		}
@@ -50,7 +51,7 @@ func (d *Driver) recover(ctx context.Context, op string, m machine) error {
 	return d.recoverSwitch(op, m, p)
 }
 
-func (d *Driver) thawIfAgent(op string, m machine) error {
+func (d *Driver) thawIfAgent(op string, m virt.Machine) error {
 	s, _, err := d.surveyOf(op, m, true)
 	if err != nil || !s.Agent {
 		return err
@@ -59,7 +60,7 @@ func (d *Driver) thawIfAgent(op string, m machine) error {
 }
 
 // recoverCapture: either the domain is on the new images or it is not.
-func (d *Driver) recoverCapture(ctx context.Context, op string, m machine, p power, in *layertree.Intent) error {
+func (d *Driver) recoverCapture(ctx context.Context, op string, m virt.Machine, p virt.Power, in *layertree.Intent) error {
 	if d.tree.Layers[in.New] == nil || d.tree.Layers[in.Old] == nil {
 		return errs.New(errs.Internal, op, "the record of a capture names layers that are not there")
 	}
@@ -72,15 +73,15 @@ func (d *Driver) recoverCapture(ctx context.Context, op string, m machine, p pow
 		return err
 	}
 	if at == in.Old {
-		return d.takeBackCapture(op, m, in, in.Running && p.up())
+		return d.takeBackCapture(op, m, in, in.Running && p.Up())
 	}
-	if p.up() {
+	if p.Up() {
 		if err := d.realign(ctx, op, m, in.New); err != nil {
 			return err
 		}
 	}
 	c := &capturing{d: d, m: m}
-	if s, _, err := d.surveyOf(op, m, p.up()); err == nil && d.tree.Layers[in.Old].NVRAM == nil {
+	if s, _, err := d.surveyOf(op, m, p.Up()); err == nil && d.tree.Layers[in.Old].NVRAM == nil {
 		if c.nvram, err = d.copyNVRAM(ctx, s.NVRAM, in.Old); err != nil {
 			return err
 		}
@@ -100,16 +101,16 @@ const jobTick = 50 * time.Millisecond
 // it: it goes on with a switch, or a start, whose caller is gone. While it writes
 // a guest's memory it answers questions; else measuring a disk takes its turn
 // behind what it does, and behind whatever QEMU had been told before.
-func (d *Driver) awaitJobs(ctx context.Context, m machine, p power) (power, error) {
+func (d *Driver) awaitJobs(ctx context.Context, m virt.Machine, p virt.Power) (virt.Power, error) {
 	tick := time.NewTicker(jobTick)
 	defer tick.Stop()
-	for p.up() {
+	for p.Up() {
 		idle, err := m.Idle()
 		if err == nil && idle {
 			_, err = m.Capacity(d.tree.Disks[0])
 		}
 		now, e := m.Power()
-		if e != nil || !now.up() { // it went off meanwhile
+		if e != nil || !now.Up() { // it went off meanwhile
 			return now, e
 		}
 		if err != nil || idle {
@@ -125,7 +126,7 @@ func (d *Driver) awaitJobs(ctx context.Context, m machine, p power) (power, erro
 }
 
 // takeBackCapture forgets the new images, which nobody has written to.
-func (d *Driver) takeBackCapture(op string, m machine, in *layertree.Intent, suspect bool) error {
+func (d *Driver) takeBackCapture(op string, m virt.Machine, in *layertree.Intent, suspect bool) error {
 	if err := d.definePersistent(op, m, in.Old); err != nil {
 		return err
 	}
@@ -148,8 +149,8 @@ func (d *Driver) takeBackCapture(op string, m machine, in *layertree.Intent, sus
 // actualHead finds which of a capture's two layers the domain writes to. While
 // it runs, whoever holds the writer's lock says so: libvirt's definitions may
 // be behind QEMU. When it is off, the persistent definition does.
-func (d *Driver) actualHead(op string, m machine, p power, in *layertree.Intent) (layertree.ID, error) {
-	if p.up() {
+func (d *Driver) actualHead(op string, m virt.Machine, p virt.Power, in *layertree.Intent) (layertree.ID, error) {
+	if p.Up() {
 		for _, id := range []layertree.ID{in.New, in.Old} {
 			all := true
 			for _, f := range d.tree.Layers[id].Files {
@@ -165,7 +166,7 @@ func (d *Driver) actualHead(op string, m machine, p power, in *layertree.Intent)
 		}
 	}
 	// Off, or on a filesystem without locks.
-	s, _, err := d.surveyOf(op, m, p.up())
+	s, _, err := d.surveyOf(op, m, p.Up())
 	if err != nil {
 		return "", err
 	}
@@ -173,7 +174,7 @@ func (d *Driver) actualHead(op string, m machine, p power, in *layertree.Intent)
 	case in.New, in.Old:
 		// A domain that ran on the new images, and went off before its persistent
 		// definition was changed: what it wrote is there.
-		if id == in.Old && in.Running && !p.up() {
+		if id == in.Old && in.Running && !p.Up() {
 			if wrote, err := d.wroteTo(in.New); err != nil || wrote {
 				return in.New, err
 			}
@@ -197,7 +198,7 @@ func (d *Driver) wroteTo(id layertree.ID) (bool, error) {
 // realign makes libvirt's live definition what QEMU really has open. libvirt
 // cannot be told; but a guest that is saved to a file and resumed from it, with
 // the right definition, goes on as if nothing had been.
-func (d *Driver) realign(ctx context.Context, op string, m machine, head layertree.ID) error {
+func (d *Driver) realign(ctx context.Context, op string, m virt.Machine, head layertree.ID) error {
 	s, _, err := d.surveyOf(op, m, true)
 	if err != nil || layertree.SamePaths(s.Sources, d.tree.Layers[head].Paths(), d.tree.Disks) {
 		return err
@@ -208,7 +209,7 @@ func (d *Driver) realign(ctx context.Context, op string, m machine, head layertr
 
 // reopen has QEMU open a head's images again, by saving the guest's memory to a
 // file and resuming from it. A crash in between is found by the file.
-func (d *Driver) reopen(op string, m machine, head layertree.ID) error {
+func (d *Driver) reopen(op string, m virt.Machine, head layertree.ID) error {
 	if err := d.definePersistent(op, m, head); err != nil {
 		return err
 	}
@@ -216,7 +217,7 @@ func (d *Driver) reopen(op string, m machine, head layertree.ID) error {
 	if err != nil {
 		return err
 	}
-	if text, err = redirect(text, d.tree.Layers[head].Paths()); err != nil {
+	if text, err = virt.Redirect(text, d.tree.Layers[head].Paths()); err != nil {
 		return errs.Wrap(errs.Internal, op, err)
 	}
 	memory := filepath.Join(d.pool(d.tree, d.tree.Disks[0]), "reopen.memory")
@@ -242,13 +243,13 @@ func (d *Driver) reopen(op string, m machine, head layertree.ID) error {
 
 // resumeReopened goes on with a guest that reopen saved. Where the image was
 // never finished the guest still runs.
-func (d *Driver) resumeReopened(op string, m machine) error {
+func (d *Driver) resumeReopened(op string, m virt.Machine) error {
 	memory := d.tree.Resume.Memory.Path
 	p, err := m.Power()
 	if err != nil {
 		return err
 	}
-	if !p.up() {
+	if !p.Up() {
 		if err := d.cfg.Failpoint.At("reopen: resume"); err != nil {
 			return err
 		}
@@ -282,7 +283,7 @@ func (d *Driver) forgetReopening() error {
 
 // recoverSwitch finds out where the domain is when a switch was cut in the
 // middle, and goes on with a guest that was cut short in reopen.
-func (d *Driver) recoverSwitch(op string, m machine, p power) error {
+func (d *Driver) recoverSwitch(op string, m virt.Machine, p virt.Power) error {
 	if r := d.tree.Resume; r != nil && r.Reopen {
 		if err := d.resumeReopened(op, m); err != nil {
 			return err

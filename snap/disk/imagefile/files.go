@@ -209,3 +209,45 @@ func ImageSize(path string) (int64, error) {
 	}
 	return img.Size, f.Close()
 }
+
+// Rebase puts the image at path on another, parent, or on none, and leaves what is read
+// from it as it was.
+func Rebase(ctx context.Context, path, parent string) error {
+	args := []string{"rebase", "-f", "qcow2", "-b", parent}
+	if parent != "" {
+		args = append(args, "-F", "qcow2")
+	}
+	_, err := Run(ctx, "qemu-img", append(args, path)...)
+	return err
+}
+
+// HashOrNone is the hash of the file at path, or "" where there is none. An empty path is of no file.
+func HashOrNone(path string) (string, error) {
+	if path == "" {
+		return "", nil
+	}
+	data, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return "", nil
+	}
+	return HashBytes(data), err
+}
+
+// Overwrite makes the file at path what the one at from is. It keeps the inode, and
+// with it owner and mode: the domain is off, and a crash repeats it.
+func Overwrite(path, from string) error {
+	data, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	now, err := io.ReadAll(f)
+	if err == nil && string(now) != string(data) {
+		_, err = f.WriteAt(data, 0)
+		err = errors.Join(err, f.Truncate(int64(len(data))))
+	}
+	return errors.Join(err, f.Sync(), f.Close())
+}

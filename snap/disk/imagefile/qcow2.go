@@ -1,3 +1,6 @@
+// Package imagefile reads and writes the files of a domain's disks: qcow2 headers and what an image
+// holds itself, hashes, copies, the immutable flag, locks of writers, and calls of qemu-img. It knows
+// of no layers.
 package imagefile
 
 import (

@@ -1,3 +1,6 @@
+// Package layertree is the record of a domain's layers as the disk driver keeps it in tree.json: which
+// images make a layer, what each rests on, which snapshots and restores name it, and which layers
+// may be merged or dropped. It changes no image.
 package layertree
 
 import (

@@ -1,4 +1,4 @@
-package disk
+package virt
 
 import (
 	"strings"
@@ -21,7 +21,7 @@ const definition = `<domain type='kvm' xmlns:qemu='http://libvirt.org/schemas/do
 
 // Only the images change: every other byte stays.
 func TestRedirect(t *testing.T) {
-	got, err := redirect(definition, map[string]string{"vda": "/new/a&b's", "vdb": "/new/b"})
+	got, err := Redirect(definition, map[string]string{"vda": "/new/a&b's", "vdb": "/new/b"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func TestRedirect(t *testing.T) {
 	if got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
-	if _, err := redirect(definition, map[string]string{"vdz": "/x"}); err == nil {
+	if _, err := Redirect(definition, map[string]string{"vdz": "/x"}); err == nil {
 		t.Error("a disk that is not there was redirected")
 	}
 }
