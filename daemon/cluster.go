@@ -14,7 +14,7 @@ import (
 	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/privsep"
-	"mulligan/snap/postgres/physical"
+	"mulligan/snap/postgres/physical/pgserver"
 	"mulligan/systemd"
 )
 
@@ -73,7 +73,7 @@ func (d *Daemon) checkCluster(ctx context.Context, who ipc.Caller, spec ipc.App,
 func (d *Daemon) checkOwnCluster(ctx context.Context, who ipc.Caller, spec ipc.App, db ipc.Database) error {
 	user := d.CallerAccount(who).User()
 	if d.Administers(who) && os.Geteuid() == 0 {
-		at, err := physical.Locate(ctx, db.DataDir)
+		at, err := pgserver.Locate(ctx, db.DataDir)
 		if err != nil {
 			return err
 		}

@@ -1,12 +1,15 @@
-package disk
+// Package virt is the disk driver's access to libvirt: connections and domains as interfaces, libvirt
+// behind them, and what a domain's definition says of its disks. Without cgo it can only say that it
+// reaches no libvirt.
+package virt
 
 import "time"
 
 // hypervisor is what the driver needs of libvirt. Tests put faults in between.
 // Errors are *errs.Error of kind NotFound, Unavailable or Failed.
-type hypervisor interface {
+type Hypervisor interface {
 	// Lookup finds a domain by UUID or, where that is "", by name.
-	Lookup(name, uuid string) (machine, error)
+	Lookup(name, uuid string) (Machine, error)
 	// Define makes xml the persistent definition of the domain that it names.
 	Define(xml string) error
 	// Owner is whom QEMU runs as; ok is false where libvirt does not say.
@@ -20,10 +23,10 @@ type hypervisor interface {
 }
 
 // machine is one domain.
-type machine interface {
+type Machine interface {
 	Name() (string, error)
 	UUID() (string, error)
-	Power() (power, error)
+	Power() (Power, error)
 	Persistent() (bool, error)
 	// XML is the live definition, or the persistent one.
 	XML(live bool) (string, error)
@@ -54,22 +57,22 @@ type machine interface {
 }
 
 // power is whether a domain runs.
-type power int
+type Power int
 
 const (
-	off power = iota
-	running
-	paused
-	crashed // off, and not by its own will
+	Off Power = iota
+	Running
+	Paused
+	Crashed // off, and not by its own will
 )
 
 // ending is how a domain went off.
 type ending int
 
 const (
-	endUnknown  ending = iota // since libvirtd was started it has not run
-	shutDown                  // the guest went down by itself
+	EndUnknown  ending = iota // since libvirtd was started it has not run
+	ShutDown                  // the guest went down by itself
 	switchedOff               // somebody switched it off, or its QEMU died
 )
 
-func (p power) up() bool { return p == running || p == paused }
+func (p Power) Up() bool { return p == Running || p == Paused }

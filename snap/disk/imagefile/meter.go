@@ -1,8 +1,10 @@
-package disk
+package imagefile
 
 import (
 	"context"
 	"fmt"
+
+	"github.com/dustin/go-humanize"
 
 	"mulligan/snap"
 )
@@ -20,7 +22,7 @@ type meter struct {
 
 // metered returns a context under which hashFile tells how far it is with files of size bytes in
 // all, and says so at once where there is anything to read.
-func metered(ctx context.Context, size int64) context.Context {
+func Metered(ctx context.Context, size int64) context.Context {
 	if size == 0 {
 		return ctx
 	}
@@ -31,7 +33,7 @@ func metered(ctx context.Context, size int64) context.Context {
 
 func (m *meter) say() {
 	m.told = m.read
-	m.tell(fmt.Sprintf("disks read for the first time: %s of %s", humanBytes(m.read), humanBytes(m.all)))
+	m.tell(fmt.Sprintf("disks read for the first time: %s of %s", humanize.IBytes(uint64(m.read)), humanize.IBytes(uint64(m.all))))
 }
 
 // measure notes that n bytes were read, where somebody counts.

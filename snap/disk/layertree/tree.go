@@ -1,38 +1,40 @@
-package disk
+// Package layertree is the record of a domain's layers as the disk driver keeps it in tree.json: which
+// images make a layer, what each rests on, which snapshots and restores name it, and which layers
+// may be merged or dropped. It changes no image.
+package layertree
 
 import (
+	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
-	"mulligan/durable"
-	"mulligan/errs"
+	"github.com/zeebo/blake3"
+
 	"mulligan/snap"
+	"mulligan/snap/disk/imagefile"
 )
 
 // layerID names a layer: "L" and a number that is never used again.
-type layerID string
+type ID string
 
 // tree is all that the driver knows, kept in one file.
-type tree struct {
+type Tree struct {
 	Version   int
 	Domain    string // its name, for people; UUID is what counts
 	UUID      string
 	Disks     []string // target devices, in order
 	Seq       int
-	Head      layerID // what the domain writes to
-	Layers    map[layerID]*layer
-	Snapshots map[snap.SnapshotID]*snapshot
-	Switches  map[snap.RestoreID]*plan
-	Intent    *intent  `json:",omitempty"`
+	Head      ID // what the domain writes to
+	Layers    map[ID]*Layer
+	Snapshots map[snap.SnapshotID]*Snapshot
+	Switches  map[snap.RestoreID]*Plan
+	Intent    *Intent  `json:",omitempty"`
 	Thaw      bool     `json:",omitempty"` // the guest may be frozen, and must not stay so
 	Suspect   bool     `json:",omitempty"` // a live switch was cut short: QEMU may have images open that libvirt does not know of
-	Resume    *resume  `json:",omitempty"`
-	Out       []out    `json:",omitempty"` // images of disks that were detached
+	Resume    *Resume  `json:",omitempty"`
+	Out       []Out    `json:",omitempty"` // images of disks that were detached
 	Ran       bool     `json:",omitempty"` // the domain was seen running since its head was made
 	Paused    bool     `json:",omitempty"` // it was paused when it was stopped, and is started paused
 	News      []string `json:",omitempty"` // sentences that the next snapshot tells
@@ -40,18 +42,18 @@ type tree struct {
 
 // out is the driver's image that a disk had when it was detached from the domain. It is
 // not touched any more: whoever detached it may use it elsewhere.
-type out struct{ Path, Rests string }
+type Out struct{ Path, Rests string }
 
 // layer is one image per disk: what was written between two moments. Once
 // frozen it never changes in content; what is below it may be merged into it.
-type layer struct {
-	Parent layerID            `json:",omitempty"`
-	Files  map[string]*file   // by target device
-	Below  map[string][]*file `json:",omitempty"` // images of others that the layer's own rest on, nearest first
+type Layer struct {
+	Parent ID                 `json:",omitempty"`
+	Files  map[string]*File   // by target device
+	Below  map[string][]*File `json:",omitempty"` // images of others that the layer's own rest on, nearest first
 	// Rests is what single images rest on where that is not the parent's image of the
 	// same disk: the backing file as the image's header has it, "" for none.
 	Rests  map[string]string `json:",omitempty"`
-	NVRAM  *file             `json:",omitempty"` // a copy, made as the layer froze
+	NVRAM  *File             `json:",omitempty"` // a copy, made as the layer froze
 	Frozen bool
 	// Torn: it froze while the guest's filesystems were not known to be still. A guest
 	// finds it as after a power cut.
@@ -63,37 +65,31 @@ type layer struct {
 }
 
 // file is a file whose content is known.
-type file struct {
+type File struct {
 	Path   string
 	Format string `json:",omitempty"` // of an image of others: qcow2 or raw
-	Stat   stat
+	Stat   imagefile.Stat
 	Hash   string `json:",omitempty"` // BLAKE3 in hex; "" until it was computed
 	Absent bool   `json:",omitempty"` // of a raw layer: nothing lay there
 }
 
-// stat tells whether a file may have changed.
-type stat struct {
-	Size, MTime, CTime int64
-	Inode              uint64
-}
-
-type snapshot struct {
-	Layer    layerID
+type Snapshot struct {
+	Layer    ID
 	Created  time.Time
 	Quiesced bool
-	Memory   *file `json:",omitempty"` // the guest's memory, for a restore without a boot
+	Memory   *File `json:",omitempty"` // the guest's memory, for a restore without a boot
 }
 
 // intent is a change of the tree that has begun.
-type intent struct {
+type Intent struct {
 	Op       string // capture, merge, flatten
-	Old, New layerID
+	Old, New ID
 	Running  bool `json:",omitempty"`
 	// Of a merge: Old is merged into New ("": New is only put on another parent),
 	// whose parent becomes Parent, and whose files become Files.
 	// They lie beside those of the same name, with Suffix.
-	Parent layerID           `json:",omitempty"`
-	Files  map[string]*file  `json:",omitempty"`
+	Parent ID                `json:",omitempty"`
+	Files  map[string]*File  `json:",omitempty"`
 	Suffix string            `json:",omitempty"`
 	Rests  map[string]string `json:",omitempty"` // what those files rest on; of flatten, the images that the disks become
 	Kept   []string          `json:",omitempty"` // of flatten: other files that stay
@@ -103,79 +99,26 @@ type intent struct {
 
 // resume says that starting the domain means to go on from a memory image, as
 // long as nothing was written to Layer.
-type resume struct {
-	Layer  layerID
-	Memory file
+type Resume struct {
+	Layer  ID
+	Memory File
 	Reopen bool `json:",omitempty"` // the driver itself is in the middle of reopening the images
 }
 
-func (t *tree) clone() (*tree, error) {
+func (t *Tree) Clone() (*Tree, error) {
 	data, err := json.Marshal(t)
 	if err != nil {
 		return nil, err
 	}
-	c := &tree{}
+	c := &Tree{}
 	return c, json.Unmarshal(data, c)
 }
 
-func (d *Driver) treeFile() string { return filepath.Join(d.cfg.StateDir, "tree.json") }
-
-// load reads the tree; without one it leaves nil.
-func (d *Driver) load(op string) error {
-	if d.tree != nil {
-		return nil
-	}
-	data, err := os.ReadFile(d.treeFile())
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return errs.Wrap(errs.Failed, op, err)
-	}
-	t := &tree{}
-	if err := json.Unmarshal(data, t); err != nil {
-		return errs.New(errs.Corrupt, op, "%s is damaged: %v", d.treeFile(), err).
-			WithHint("the disks are whole: put the file back from a backup")
-	}
-	if t.Version != version {
-		return errs.New(errs.Unsupported, op, "%s has version %d", d.treeFile(), t.Version).WithHint("a newer mulligan wrote it: use that one")
-	}
-	d.tree = t
-	d.claim.Store(t.claim())
-	return nil
-}
-
-// update changes the tree, on disk first: where that fails nothing has changed.
-func (d *Driver) update(change func(t *tree)) error {
-	next, err := d.tree.clone()
-	if err != nil {
-		return err
-	}
-	change(next)
-	return d.save(next)
-}
-
-func (d *Driver) save(next *tree) error {
-	data, err := json.MarshalIndent(next, "", "\t")
-	if err != nil {
-		return err
-	}
-	if err := d.cfg.Failpoint.At("save"); err != nil {
-		return err
-	}
-	if err := durable.WriteFile(d.treeFile(), data, 0o600); err != nil {
-		return err
-	}
-	d.tree = next
-	d.claim.Store(next.claim())
-	return nil
-}
-
 // devices lists a layer's disks, in order.
-func (l *layer) devices() []string { return slices.Sorted(maps.Keys(l.Files)) }
+func (l *Layer) Devices() []string { return slices.Sorted(maps.Keys(l.Files)) }
 
 // chain lists the layers from id down to the root.
-func (t *tree) chain(id layerID) (list []layerID) {
+func (t *Tree) Chain(id ID) (list []ID) {
 	for id != "" && t.Layers[id] != nil && len(list) <= len(t.Layers) {
 		list = append(list, id)
 		id = t.Layers[id].Parent
@@ -185,13 +128,13 @@ func (t *tree) chain(id layerID) (list []layerID) {
 
 // link is a layer's image of one disk.
 type link struct {
-	of  *layer
-	dev string
+	Of  *Layer
+	Dev string
 }
 
 // images lists a layer's image of a disk and all that it rests on, down to those of others,
 // or to one that cannot be read.
-func (t *tree) images(id layerID, dev string) (list []link) {
+func (t *Tree) Images(id ID, dev string) (list []link) {
 	l := t.Layers[id]
 	for l != nil && l.Files[dev] != nil && len(list) <= len(t.Layers) {
 		list = append(list, link{l, dev})
@@ -203,8 +146,8 @@ func (t *tree) images(id layerID, dev string) (list []link) {
 			l = t.Layers[l.Parent]
 			continue
 		}
-		l = t.Layers[t.owner(path)]
-		for name, f := range l.files() {
+		l = t.Layers[t.Owner(path)]
+		for name, f := range l.ImageFiles() {
 			if f.Path == path { // the disk had another name then
 				dev = name
 			}
@@ -213,8 +156,8 @@ func (t *tree) images(id layerID, dev string) (list []link) {
 	return list
 }
 
-// files is the layer's, if there is a layer.
-func (l *layer) files() map[string]*file {
+// imageFiles is the layer's, if there is a layer.
+func (l *Layer) ImageFiles() map[string]*File {
 	if l == nil {
 		return nil
 	}
@@ -222,21 +165,21 @@ func (l *layer) files() map[string]*file {
 }
 
 // depth is how many images a reader of the layer has to open, at most.
-func (t *tree) depth(id layerID) (most int) {
-	for dev := range t.Layers[id].files() {
-		list := t.images(id, dev)
+func (t *Tree) Depth(id ID) (most int) {
+	for dev := range t.Layers[id].ImageFiles() {
+		list := t.Images(id, dev)
 		last := list[len(list)-1]
-		most = max(most, len(list)+len(last.of.Below[last.dev]))
+		most = max(most, len(list)+len(last.Of.Below[last.Dev]))
 	}
 	return most
 }
 
 // closure lists the layers that a layer's images rest on, and itself. A layer comes before
 // those that rest on it.
-func (t *tree) closure(id layerID) (list []layerID) {
-	seen := map[layerID]bool{}
-	var visit func(id layerID)
-	visit = func(id layerID) {
+func (t *Tree) Closure(id ID) (list []ID) {
+	seen := map[ID]bool{}
+	var visit func(id ID)
+	visit = func(id ID) {
 		l := t.Layers[id]
 		if l == nil || seen[id] {
 			return
@@ -245,7 +188,7 @@ func (t *tree) closure(id layerID) (list []layerID) {
 		if !l.Raw {
 			visit(l.Parent)
 			for _, dev := range slices.Sorted(maps.Keys(l.Rests)) {
-				visit(t.owner(l.Rests[dev]))
+				visit(t.Owner(l.Rests[dev]))
 			}
 		}
 		list = append(list, id)
@@ -254,7 +197,7 @@ func (t *tree) closure(id layerID) (list []layerID) {
 	return list
 }
 
-func (t *tree) children(id layerID) (list []layerID) {
+func (t *Tree) children(id ID) (list []ID) {
 	for c, l := range t.Layers {
 		if l.Parent == id {
 			list = append(list, c)
@@ -266,7 +209,7 @@ func (t *tree) children(id layerID) (list []layerID) {
 
 // backing is the image that a layer's image of a disk rests on, "" for none. It is not known
 // of images that others made.
-func (t *tree) backing(l *layer, dev string) (path string, known bool) {
+func (t *Tree) Backing(l *Layer, dev string) (path string, known bool) {
 	if path, ok := l.Rests[dev]; ok {
 		return path, true
 	}
@@ -277,7 +220,7 @@ func (t *tree) backing(l *layer, dev string) (path string, known bool) {
 }
 
 // owner finds the layer that has the image at path; "" if there is none.
-func (t *tree) owner(path string) layerID {
+func (t *Tree) Owner(path string) ID {
 	for id, l := range t.Layers {
 		for _, f := range l.Files {
 			if f.Path == path {
@@ -290,24 +233,24 @@ func (t *tree) owner(path string) layerID {
 
 // named lists the layers that must stay as they are: snapshots' layers, heads,
 // what switches go between, and what images rest on that are not on their parents'.
-func (t *tree) named() map[layerID]bool {
-	named := map[layerID]bool{t.Head: true}
+func (t *Tree) named() map[ID]bool {
+	named := map[ID]bool{t.Head: true}
 	for _, l := range t.Layers {
 		for _, path := range l.Rests {
-			named[t.owner(path)] = true
+			named[t.Owner(path)] = true
 		}
 		if l.Raw {
 			named[l.Parent] = true
 		}
 	}
 	for _, o := range t.Out {
-		named[t.owner(o.Path)], named[t.owner(o.Rests)] = true, true
+		named[t.Owner(o.Path)], named[t.Owner(o.Rests)] = true, true
 	}
 	for _, s := range t.Snapshots {
 		named[s.Layer] = true
 	}
 	for _, p := range t.Switches {
-		for _, id := range []layerID{p.TargetLayer, p.BaseLayer, p.Old, p.New} {
+		for _, id := range []ID{p.TargetLayer, p.BaseLayer, p.Old, p.New} {
 			named[id] = true
 		}
 	}
@@ -318,7 +261,7 @@ func (t *tree) named() map[layerID]bool {
 }
 
 // paths is the layer's files, by target device.
-func (l *layer) paths() map[string]string {
+func (l *Layer) Paths() map[string]string {
 	m := map[string]string{}
 	for dev, f := range l.Files {
 		m[dev] = f.Path
@@ -327,20 +270,144 @@ func (l *layer) paths() map[string]string {
 }
 
 // holder finds the layer whose files these are; "" if there is none.
-func (t *tree) holder(sources map[string]string) layerID {
+func (t *Tree) Holder(sources map[string]string) ID {
 	for id, l := range t.Layers {
-		if samePaths(l.paths(), sources, t.Disks) {
+		if SamePaths(l.Paths(), sources, t.Disks) {
 			return id
 		}
 	}
 	return ""
 }
 
-func samePaths(a, b map[string]string, devs []string) bool {
+func SamePaths(a, b map[string]string, devs []string) bool {
 	for _, dev := range devs {
 		if a[dev] != b[dev] {
 			return false
 		}
 	}
 	return true
+}
+
+// prune takes out of the tree the layers that nothing names and nothing rests on.
+func (t *Tree) Prune() (gone []*Layer) {
+	for again := true; again; {
+		again = false
+		named := t.named()
+		for id, l := range t.Layers {
+			if named[id] || len(t.children(id)) > 0 {
+				continue
+			}
+			gone = append(gone, l)
+			delete(t.Layers, id)
+			again = true
+		}
+	}
+	return gone
+}
+
+// keepRaw makes of a layer that froze a raw one; stats are of the files that are there.
+func (l *Layer) KeepRaw(stats map[string]imagefile.Stat) {
+	l.Raw, l.Below = true, nil
+	for dev, f := range l.Files {
+		if _, there := stats[dev]; !there {
+			f.Absent, f.Hash = true, absent
+		}
+	}
+}
+
+// rests reports whether a layer is an overlay on a raw one.
+func (t *Tree) Rests(l *Layer) bool {
+	p := t.Layers[l.Parent]
+	return p != nil && p.Raw
+}
+
+// absent is the hash of a file that is not there.
+const absent = "absent"
+
+// all is every file of the layer.
+func (l *Layer) All() (list []*File) {
+	for _, f := range l.Files {
+		list = append(list, f)
+	}
+	for _, below := range l.Below {
+		list = append(list, below...)
+	}
+	if l.NVRAM != nil {
+		list = append(list, l.NVRAM)
+	}
+	return list
+}
+
+// state is a layer's digest: of its own files and, through its parent's, of all
+// below. It is computed once. What merging does to the files later does not
+// change what a guest reads, and so not the state.
+func (t *Tree) Digest(l *Layer) string {
+	h := blake3.New()
+	put := func(s string) {
+		_, _ = h.WriteString(s) // never fails
+		_, _ = h.Write([]byte{0})
+	}
+	put("mulligan disks 1")
+	if p := t.Layers[l.Parent]; p != nil && !l.Raw {
+		put(p.State)
+	}
+	for _, dev := range l.Devices() {
+		put(dev)
+		put(l.Files[dev].Hash)
+		if o := t.Layers[t.Owner(l.Rests[dev])]; o != nil {
+			put(o.State)
+		}
+		for _, f := range l.Below[dev] {
+			put(f.Hash)
+		}
+	}
+	put(l.NVRAMHash())
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+func (l *Layer) NVRAMHash() string {
+	if l.NVRAM == nil {
+		return ""
+	}
+	return l.NVRAM.Hash
+}
+
+// switching reports whether a restore has begun that must find the disks that it was
+// prepared for.
+func (t *Tree) Switching() bool {
+	for _, p := range t.Switches {
+		if p.Phase != Prepared && p.Phase != Undone {
+			return true
+		}
+	}
+	return t.Intent != nil
+}
+
+// unsettled reports whether the guest may be frozen still.
+func (t *Tree) Unsettled() bool {
+	return t != nil && (t.Thaw || t.Intent != nil && t.Intent.Running)
+}
+
+// files lists the paths of everything that the tree holds.
+func (t *Tree) Files() (list []string) {
+	for _, l := range t.Layers {
+		for _, f := range l.Files {
+			list = append(list, f.Path)
+		}
+		if l.NVRAM != nil {
+			list = append(list, l.NVRAM.Path)
+		}
+	}
+	for _, s := range t.Snapshots {
+		if s.Memory != nil {
+			list = append(list, s.Memory.Path)
+		}
+	}
+	if t.Resume != nil {
+		list = append(list, t.Resume.Memory.Path)
+	}
+	for _, o := range t.Out {
+		list = append(list, o.Path)
+	}
+	return list
 }

@@ -1,4 +1,4 @@
-package physical
+package pgserver
 
 import (
 	"context"
@@ -39,7 +39,7 @@ func Locate(ctx context.Context, dataDir string) (p Place, err error) {
 		return p, errs.New(errs.Invalid, op, "%s belongs to root, whom no server runs as", dataDir).WithHint("name the cluster's data folder")
 	}
 	p.Owner = privsep.User{UID: int(st.Uid), GID: int(st.Gid)}
-	version, err := versionOf(ctx, p.Owner, dataDir)
+	version, err := VersionOf(ctx, p.Owner, dataDir)
 	if err != nil {
 		return p, errs.Wrap(errs.Failed, op, err)
 	}
@@ -53,7 +53,7 @@ func Locate(ctx context.Context, dataDir string) (p Place, err error) {
 }
 
 // versionOf reads PG_VERSION as the owner, who may have put anything there.
-func versionOf(ctx context.Context, owner privsep.User, dataDir string) (string, error) {
+func VersionOf(ctx context.Context, owner privsep.User, dataDir string) (string, error) {
 	data, err := owner.ReadFile(ctx, filepath.Join(dataDir, "PG_VERSION"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", errs.New(errs.NotFound, "", "%s is not the data folder of a cluster", dataDir).WithHint("name the folder that holds PG_VERSION")
@@ -79,6 +79,6 @@ func canRun(ctx context.Context, bin, version string) bool {
 	if strings.Contains(bin, version) {
 		return true
 	}
-	out, err := programs{bin, privsep.Self}.output(ctx, "pg_controldata", "--version")
+	out, err := Programs{bin, privsep.Self}.Output(ctx, "pg_controldata", "--version")
 	return err == nil && strings.Contains(out, fmt.Sprintf(" %s.", version))
 }

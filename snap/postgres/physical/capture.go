@@ -12,9 +12,68 @@ import (
 	"time"
 
 	"mulligan/errs"
+	"mulligan/snap"
+	"mulligan/snap/database"
 	"mulligan/snap/postgres/physical/asowner"
 	"mulligan/snap/postgres/physical/wal"
 )
+
+// Capture puts a marker into the log. What was committed before the call is in
+// the snapshot; what is committed after the return is not.
+func (d *Driver) Capture(ctx context.Context, req snap.CaptureRequest) (snap.Snapshot, error) {
+	const op = "capture cluster"
+	if !database.ValidName(string(req.ID)) {
+		return snap.Snapshot{}, errs.New(errs.Invalid, op, "%q is not a snapshot id", req.ID)
+	}
+	var m marker
+	var warnings []string
+	err := d.Do(ctx, op, func() (err error) {
+		m, warnings, err = d.capture(ctx, req)
+		return err
+	})
+	if err != nil {
+		return snap.Snapshot{}, err
+	}
+	return snap.Snapshot{
+		ID: m.ID, Driver: driverName, Position: fmt.Sprintf("%d:%s", m.TLI, m.LSN),
+		Quiesced: m.Quiesced, Created: m.Created, Warnings: warnings,
+	}, nil
+}
+
+func (d *Driver) capture(ctx context.Context, req snap.CaptureRequest) (marker, []string, error) {
+	if err := d.cfg.Failpoint.At("capture: mark"); err != nil {
+		return marker{}, nil, err
+	}
+	m, warnings, err := d.mark(ctx)
+	if errs.KindOf(err) == errs.Unavailable {
+		if err = d.revive(ctx, req.Revive, err); err == nil {
+			m, warnings, err = d.mark(ctx)
+			warnings = append(warnings, "The server was down, and was started.")
+		}
+	}
+	if err != nil {
+		return marker{}, nil, err
+	}
+	m.Conf, err = d.survey(ctx, m)
+	if errs.KindOf(err) == errs.Corrupt {
+		// Only the first capture of a cluster comes here, and one after all were deleted.
+		if err := d.takeBase(ctx); err != nil {
+			return marker{}, nil, err
+		}
+		if m, warnings, err = d.mark(ctx); err != nil {
+			return marker{}, nil, err
+		}
+		m.Conf, err = d.survey(ctx, m)
+	}
+	if err != nil {
+		return marker{}, nil, err
+	}
+	m.ID, m.Quiesced, m.Created = req.ID, req.Quiesced, time.Now().UTC()
+	if err := errors.Join(ctx.Err(), d.cfg.Failpoint.At("capture: record")); err != nil {
+		return marker{}, nil, err
+	}
+	return m, warnings, d.put("markers", string(m.ID), m)
+}
 
 // markSQL puts a named restore point into the log, and commits a transaction
 // with a number of its own: that flushes the log up to it, also on a cluster

@@ -1,4 +1,7 @@
-package disk
+// Package imagefile reads and writes the files of a domain's disks: qcow2 headers and what an image
+// holds itself, hashes, copies, the immutable flag, locks of writers, and calls of qemu-img. It knows
+// of no layers.
+package imagefile
 
 import (
 	"encoding/binary"
@@ -16,13 +19,13 @@ const (
 	incompatCorrupt = 1 << 1
 	incompatData    = 1 << 2 // guest data is in another file
 	incompatL2      = 1 << 4 // L2 entries have sub-clusters and take 16 bytes
-	offsetMask      = 0x00fffffffffffe00
-	compressedFlag  = 1 << 62
+	OffsetMask      = 0x00fffffffffffe00
+	CompressedFlag  = 1 << 62
 	maxTable        = 32 << 20 // QEMU's own limit for an L1 table, in bytes
 )
 
 // image is what the header of a qcow2 file says.
-type image struct {
+type Image struct {
 	Size       int64 // of the disk that the guest sees, in bytes
 	Cluster    int64 // bytes
 	Backing    string
@@ -33,29 +36,29 @@ type image struct {
 	Corrupt    bool
 
 	entry  int64 // bytes of an L2 entry
-	l1Size int64 // entries
-	l1At   int64
+	L1Size int64 // entries
+	L1At   int64
 }
 
 // errNotQcow2 is for a file that no header of a qcow2 image begins.
-var errNotQcow2 = errors.New("not a qcow2 image")
+var ErrNotQcow2 = errors.New("not a qcow2 image")
 
 // readImage reads the header of a qcow2 file.
-func readImage(r io.ReaderAt) (image, error) {
+func readImage(r io.ReaderAt) (Image, error) {
 	head := make([]byte, 104)
 	if n, err := r.ReadAt(head, 0); err != nil && !(errors.Is(err, io.EOF) && n >= 72) {
-		return image{}, errNotQcow2
+		return Image{}, ErrNotQcow2
 	}
 	be := binary.BigEndian
 	version := be.Uint32(head[4:])
 	bits := be.Uint32(head[20:])
 	if be.Uint32(head) != qcow2Magic || version < 2 || version > 3 || bits < 9 || bits > 21 {
-		return image{}, errNotQcow2
+		return Image{}, ErrNotQcow2
 	}
-	img := image{
+	img := Image{
 		Size: int64(be.Uint64(head[24:])), Cluster: 1 << bits, Encrypted: be.Uint32(head[32:]) != 0,
 		Snapshots: int(be.Uint32(head[60:])), entry: 8,
-		l1Size: int64(be.Uint32(head[36:])), l1At: int64(be.Uint64(head[40:])),
+		L1Size: int64(be.Uint32(head[36:])), L1At: int64(be.Uint64(head[40:])),
 	}
 	extensions := int64(72)
 	if version == 3 {
@@ -66,20 +69,20 @@ func readImage(r io.ReaderAt) (image, error) {
 		}
 		extensions = int64(be.Uint32(head[100:]))
 	}
-	if img.Size < 0 || img.l1At < 0 || img.l1Size*8 > maxTable {
-		return image{}, errNotQcow2
+	if img.Size < 0 || img.L1At < 0 || img.L1Size*8 > maxTable {
+		return Image{}, ErrNotQcow2
 	}
 	return img, img.readBacking(r, int64(be.Uint64(head[8:])), int64(be.Uint32(head[16:])), extensions)
 }
 
 // readBacking reads the backing file's name and the header extensions, one of
 // which is its format.
-func (img *image) readBacking(r io.ReaderAt, at, length, extensions int64) error {
+func (img *Image) readBacking(r io.ReaderAt, at, length, extensions int64) error {
 	if at == 0 {
 		return nil
 	}
 	if at < 0 || at > img.Cluster || length > 1023 || at+length > img.Cluster {
-		return errNotQcow2
+		return ErrNotQcow2
 	}
 	name := make([]byte, length)
 	if _, err := r.ReadAt(name, at); err != nil {
@@ -109,7 +112,7 @@ func (img *image) readBacking(r io.ReaderAt, at, length, extensions int64) error
 }
 
 // readTable reads a table of 64-bit words.
-func readTable(r io.ReaderAt, at, bytes int64) ([]uint64, error) {
+func ReadTable(r io.ReaderAt, at, bytes int64) ([]uint64, error) {
 	raw := make([]byte, bytes)
 	if _, err := r.ReadAt(raw, at); err != nil {
 		return nil, err
@@ -123,13 +126,13 @@ func readTable(r io.ReaderAt, at, bytes int64) ([]uint64, error) {
 
 // empty reports whether nothing was ever written through the image: it has no
 // L2 table. QEMU writes L1 entries at once, so this holds for one in use too.
-func (img *image) empty(r io.ReaderAt) (bool, error) {
-	l1, err := readTable(r, img.l1At, img.l1Size*8)
+func (img *Image) Empty(r io.ReaderAt) (bool, error) {
+	l1, err := ReadTable(r, img.L1At, img.L1Size*8)
 	if err != nil {
 		return false, fmt.Errorf("the L1 table: %w", err)
 	}
 	for _, e := range l1 {
-		if e&offsetMask != 0 {
+		if e&OffsetMask != 0 {
 			return false, nil
 		}
 	}
@@ -137,23 +140,23 @@ func (img *image) empty(r io.ReaderAt) (bool, error) {
 }
 
 // extent is a range of bytes of the guest's disk.
-type extent struct{ from, to int64 }
+type Extent struct{ from, to int64 }
 
 // allocated lists what the image itself says of the guest's disk, in order: the
 // clusters that it has a word on, and those of them that hold data.
-func (img *image) allocated(r io.ReaderAt) (list, data []extent, tables int, err error) {
-	l1, err := readTable(r, img.l1At, img.l1Size*8)
+func (img *Image) allocated(r io.ReaderAt) (list, data []Extent, tables int, err error) {
+	l1, err := ReadTable(r, img.L1At, img.L1Size*8)
 	if err != nil {
 		return nil, nil, 0, fmt.Errorf("the L1 table: %w", err)
 	}
-	span := img.span()
+	span := img.Span()
 	for i, e := range l1 {
-		at := int64(e & offsetMask)
+		at := int64(e & OffsetMask)
 		if at == 0 {
 			continue
 		}
 		tables++
-		l2, err := readTable(r, at, img.Cluster)
+		l2, err := ReadTable(r, at, img.Cluster)
 		if err != nil {
 			return nil, nil, 0, fmt.Errorf("an L2 table: %w", err)
 		}
@@ -163,9 +166,9 @@ func (img *image) allocated(r io.ReaderAt) (list, data []extent, tables int, err
 				continue
 			}
 			from := int64(i)*span + int64(j/words)*img.Cluster
-			e := extent{from, from + img.Cluster}
+			e := Extent{from, from + img.Cluster}
 			list = appendExtent(list, e)
-			if l2[j]&(offsetMask|compressedFlag) != 0 {
+			if l2[j]&(OffsetMask|CompressedFlag) != 0 {
 				data = appendExtent(data, e)
 			}
 		}
@@ -174,9 +177,9 @@ func (img *image) allocated(r io.ReaderAt) (list, data []extent, tables int, err
 }
 
 // span is how many bytes of the guest's disk one L2 table describes.
-func (img *image) span() int64 { return img.Cluster / img.entry * img.Cluster }
+func (img *Image) Span() int64 { return img.Cluster / img.entry * img.Cluster }
 
-func appendExtent(list []extent, e extent) []extent {
+func appendExtent(list []Extent, e Extent) []Extent {
 	if n := len(list); n > 0 && list[n-1].to >= e.from {
 		list[n-1].to = max(list[n-1].to, e.to)
 		return list
@@ -184,7 +187,7 @@ func appendExtent(list []extent, e extent) []extent {
 	return append(list, e)
 }
 
-func total(list []extent) (n int64) {
+func Total(list []Extent) (n int64) {
 	for _, e := range list {
 		n += e.to - e.from
 	}
@@ -192,7 +195,7 @@ func total(list []extent) (n int64) {
 }
 
 // union merges two ordered lists.
-func union(a, b []extent) (out []extent) {
+func Union(a, b []Extent) (out []Extent) {
 	for len(a) > 0 || len(b) > 0 {
 		if len(b) == 0 || len(a) > 0 && a[0].from <= b[0].from {
 			out, a = appendExtent(out, a[0]), a[1:]
@@ -204,7 +207,7 @@ func union(a, b []extent) (out []extent) {
 }
 
 // without is what of a, an ordered list, is not in b.
-func without(a, b []extent) (out []extent) {
+func without(a, b []Extent) (out []Extent) {
 	for _, e := range a {
 		for len(b) > 0 && b[0].to <= e.from {
 			b = b[1:]
@@ -214,7 +217,7 @@ func without(a, b []extent) (out []extent) {
 				break
 			}
 			if gap.from > e.from {
-				out = append(out, extent{e.from, gap.from})
+				out = append(out, Extent{e.from, gap.from})
 			}
 			e.from = gap.to
 		}
@@ -226,24 +229,24 @@ func without(a, b []extent) (out []extent) {
 }
 
 // openImage reads the header of the image at path.
-func openImage(path string) (image, *os.File, error) {
+func OpenImage(path string) (Image, *os.File, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return image{}, nil, err
+		return Image{}, nil, err
 	}
 	img, err := readImage(f)
 	if err != nil {
-		return image{}, nil, errors.Join(fmt.Errorf("%s: %w", path, err), f.Close())
+		return Image{}, nil, errors.Join(fmt.Errorf("%s: %w", path, err), f.Close())
 	}
 	return img, f, nil
 }
 
 // emptyImage reports whether nothing was written to the overlay at path.
-func emptyImage(path string) (bool, error) {
-	img, f, err := openImage(path)
+func EmptyImage(path string) (bool, error) {
+	img, f, err := OpenImage(path)
 	if err != nil {
 		return false, err
 	}
 	defer f.Close() // only read
-	return img.empty(f)
+	return img.Empty(f)
 }

@@ -1,6 +1,6 @@
 //go:build cgo && libvirt_dlopen
 
-package disk
+package virt
 
 import (
 	"encoding/json"
@@ -62,7 +62,7 @@ func classify(what string, err error) error {
 		return out
 	}
 	if strings.Contains(strings.ToLower(e.Message), unix.ENOSPC.Error()) { // under any code
-		out.Hint = makeRoom
+		out.Hint = "make room, or delete checkpoints: mulligan prune"
 		return out
 	}
 	switch e.Code {
@@ -79,9 +79,9 @@ func classify(what string, err error) error {
 type connection struct{ c *libvirt.Connect }
 
 // dial connects to a libvirt of this host, and to no other.
-func dial(uri string) (hypervisor, error) {
+func Dial(uri string) (Hypervisor, error) {
 	const what = "connect to libvirt"
-	if err := localURI(uri); err != nil {
+	if err := LocalURI(uri); err != nil {
 		return nil, errs.Wrap(errs.Unsupported, what, err)
 	}
 	c, err := within(callLimit, what, func() (*libvirt.Connect, error) { return libvirt.NewConnect(uri) })
@@ -107,7 +107,7 @@ func isLocal(c *libvirt.Connect) error {
 	const what = "ask libvirt which host it runs on"
 	uri, err := within(callLimit, what, c.GetURI)
 	if err == nil {
-		err = localURI(uri)
+		err = LocalURI(uri)
 	}
 	if err != nil {
 		return err
@@ -116,7 +116,7 @@ func isLocal(c *libvirt.Connect) error {
 	if err != nil {
 		return err
 	}
-	return sameHost(uri, name)
+	return SameHost(uri, name)
 }
 
 func (c *connection) Close() error {
@@ -124,7 +124,7 @@ func (c *connection) Close() error {
 	return err
 }
 
-func (c *connection) Lookup(name, uuid string) (machine, error) {
+func (c *connection) Lookup(name, uuid string) (Machine, error) {
 	what := "find domain " + name
 	d, err := within(callLimit, what, func() (*libvirt.Domain, error) {
 		if uuid != "" {
@@ -202,21 +202,21 @@ func (d *domain) UUID() (string, error) {
 	return within(callLimit, "name the domain", d.d.GetUUIDString)
 }
 
-func (d *domain) Power() (power, error) {
-	return within(callLimit, "look at domain "+d.what, func() (power, error) {
+func (d *domain) Power() (Power, error) {
+	return within(callLimit, "look at domain "+d.what, func() (Power, error) {
 		s, _, err := d.d.GetState()
 		switch s {
 		case libvirt.DOMAIN_RUNNING, libvirt.DOMAIN_BLOCKED, libvirt.DOMAIN_SHUTDOWN:
-			return running, err
+			return Running, err
 		case libvirt.DOMAIN_PAUSED, libvirt.DOMAIN_PMSUSPENDED:
-			return paused, err
+			return Paused, err
 		case libvirt.DOMAIN_CRASHED:
 			if active, e := d.d.IsActive(); active || e != nil {
-				return paused, e
+				return Paused, e
 			}
-			return crashed, err
+			return Crashed, err
 		}
-		return off, err
+		return Off, err
 	})
 }
 
@@ -331,9 +331,9 @@ func (d *domain) Ended() (ending, error) {
 		_, reason, err := d.d.GetState()
 		switch libvirt.DomainShutoffReason(reason) {
 		case libvirt.DOMAIN_SHUTOFF_SHUTDOWN:
-			return shutDown, err
+			return ShutDown, err
 		case libvirt.DOMAIN_SHUTOFF_UNKNOWN:
-			return endUnknown, err
+			return EndUnknown, err
 		}
 		return switchedOff, err
 	})

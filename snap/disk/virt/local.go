@@ -1,4 +1,4 @@
-package disk
+package virt
 
 import (
 	"net/url"
@@ -12,7 +12,7 @@ const onlyLocal = `use a libvirt of this host, over its socket: qemu:///system, 
 
 // localURI refuses a URI of libvirt's that names another host, or a way to libvirt that
 // could lead to one: anything but a socket of this host.
-func localURI(uri string) error {
+func LocalURI(uri string) error {
 	u, err := url.Parse(uri)
 	if err != nil {
 		return errs.New(errs.Invalid, "", "%q is not a URI of libvirt's", uri).WithHint(onlyLocal)
@@ -29,12 +29,12 @@ func localURI(uri string) error {
 
 // sameHost refuses a libvirt that runs on the host called theirs, unless that is this
 // one: a socket may be forwarded from anywhere. libvirt may know its host by a longer name.
-func sameHost(uri, theirs string) error {
+func SameHost(uri, theirs string) error {
 	ours, err := os.Hostname()
 	if err != nil {
 		return errs.Wrap(errs.Failed, "", err)
 	}
-	if strings.EqualFold(firstLabel(ours), firstLabel(theirs)) {
+	if strings.EqualFold(FirstLabel(ours), FirstLabel(theirs)) {
 		return nil
 	}
 	return errs.New(errs.Unsupported, "", "the libvirt at %s runs on the host %s, and mulligand on %s; mulligan captures disks of its own host only", uri, theirs, ours).
@@ -42,7 +42,7 @@ func sameHost(uri, theirs string) error {
 }
 
 // firstLabel is a host's name without its domain.
-func firstLabel(name string) string {
+func FirstLabel(name string) string {
 	label, _, _ := strings.Cut(name, ".")
 	return label
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"mulligan/snap/postgres/physical/asowner"
+	"mulligan/snap/postgres/physical/pgserver"
 	"mulligan/snap/postgres/physical/wal"
 )
 
@@ -74,10 +75,10 @@ func (d *Driver) saveLog(ctx context.Context, s asowner.LogToSave) error {
 }
 
 // saveEnd saves all of the log of a stopped server, so that its folder may go.
-func (d *Driver) saveEnd(ctx context.Context, dir string, c control) error {
-	end := c.segments.Name(c.TLI, c.segments.Number(c.Checkpoint))
+func (d *Driver) saveEnd(ctx context.Context, dir string, c pgserver.Control) error {
+	end := c.Segments.Name(c.TLI, c.Segments.Number(c.Checkpoint))
 	s := asowner.LogToSave{Wal: filepath.Join(dir, "pg_wal"), End: end, Until: end}
-	if c.State != shutDown { // it died: what lies behind its last checkpoint may be finished or not
+	if c.State != pgserver.ShutDown { // it died: what lies behind its last checkpoint may be finished or not
 		s.Until = end[:8] + strings.Repeat("F", len(end)-8)
 	}
 	return d.saveLog(ctx, s)

@@ -1,4 +1,7 @@
-package physical
+// Package pgserver controls the server of one PostgreSQL cluster: it starts and stops the server,
+// tells from its processes and its files whether it runs, finds its programs, and runs them as the
+// cluster's owner.
+package pgserver
 
 import (
 	"context"
@@ -37,16 +40,16 @@ type PgCtl struct {
 }
 
 // LogFile is where the output of a server goes that the daemon starts itself.
-func LogFile(dataDir string) string { return filepath.Join(storeOf(dataDir), "server.log") }
+func LogFile(dataDir string) string { return filepath.Join(StoreOf(dataDir), "server.log") }
 
-func storeOf(dataDir string) string { return dataDir + ".mulligan" }
+func StoreOf(dataDir string) string { return dataDir + ".mulligan" }
 
 // Start starts the server in the background, with its own session. A server that
 // ends at once is an error. What is left of the server before may hold the lock of its
 // socket for a moment: until its parent takes note of its end, its process id is in use.
 func (p PgCtl) Start(ctx context.Context) error {
 	for began := time.Now(); ; {
-		err := p.startOnce(ctx)
+		err := p.StartOnce(ctx)
 		if err == nil || !strings.Contains(err.Error(), "lock file") || time.Since(began) > patience {
 			return err
 		}
@@ -58,7 +61,7 @@ func (p PgCtl) Start(ctx context.Context) error {
 	}
 }
 
-func (p PgCtl) startOnce(ctx context.Context) error {
+func (p PgCtl) StartOnce(ctx context.Context) error {
 	args := []string{"-w", "-t", strconv.Itoa(int(startTimeout / time.Second)), "-l", p.Log}
 	if p.Config != "" {
 		args = append(args, "-o", "-c config_file="+p.Config)
@@ -105,7 +108,7 @@ const patience = 5 * time.Second
 // started in was removed, moved away or emptied, and waits for their end.
 func (p PgCtl) endStrays(ctx context.Context) error {
 	began := time.Now()
-	return await(ctx, func() (bool, error) {
+	return Await(ctx, func() (bool, error) {
 		left, err := endStraysAsOwner.Call(ctx, p.Owner, strays{p.Bin, p.DataDir, time.Since(began) > patience})
 		return left == 0, err
 	})
@@ -114,10 +117,10 @@ func (p PgCtl) endStrays(ctx context.Context) error {
 func (p PgCtl) run(ctx context.Context, verb string, args ...string) error {
 	cmd := exec.CommandContext(ctx, filepath.Join(p.Bin, "pg_ctl"), append([]string{verb, "-s", "-D", p.DataDir}, args...)...)
 	cmd.Dir, cmd.Env = "/", []string{"PATH=/usr/local/bin:/usr/bin:/bin", "LC_ALL=C.UTF-8"}
-	var out printed
+	var out Printed
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := p.Owner.Run(cmd, privsep.Options{}); err != nil { // the server may need programs with rights of their own
-		return fmt.Errorf("pg_ctl %s: %w: %s", verb, err, out.lastLine())
+		return fmt.Errorf("pg_ctl %s: %w: %s", verb, err, out.LastLine())
 	}
 	return nil
 }
@@ -126,7 +129,7 @@ func (p PgCtl) run(ctx context.Context, verb string, args ...string) error {
 const poll = 5 * time.Millisecond
 
 // await calls ok until it is true.
-func await(ctx context.Context, ok func() (bool, error)) error {
+func Await(ctx context.Context, ok func() (bool, error)) error {
 	tick := time.NewTicker(poll)
 	defer tick.Stop()
 	for {
@@ -144,7 +147,7 @@ func await(ctx context.Context, ok func() (bool, error)) error {
 // inUse reports whether a process has its working folder in dir, as each of a
 // server's processes has: also those that outlive it, or the folder, for a moment.
 // Nothing need be there any more.
-func inUse(dir string) (bool, error) {
+func InUse(dir string) (bool, error) {
 	var st unix.Stat_t
 	err := unix.Lstat(dir, &st)
 	if err != nil && !asowner.Absent(err) {
@@ -183,8 +186,8 @@ func isServer(proc string) bool {
 }
 
 // cluster is a data folder, and who starts and stops the server in it.
-type cluster struct {
-	programs
+type Cluster struct {
+	Programs
 	DataDir string
 	Server  Server
 }
@@ -193,15 +196,15 @@ type cluster struct {
 const startTimeout = 10 * time.Minute
 
 // start starts the server, if need be, and waits until it takes connections.
-func (c cluster) start(ctx context.Context) error {
+func (c Cluster) Start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	var started time.Time
-	return await(ctx, func() (bool, error) {
-		if c.status(ctx, c.DataDir) == "ready" {
+	return Await(ctx, func() (bool, error) {
+		if c.Status(ctx, c.DataDir) == "ready" {
 			return true, nil
 		}
-		switch running, err := inUse(c.DataDir); {
+		switch running, err := InUse(c.DataDir); {
 		case err != nil || running:
 			return false, err // it is starting, or what is left of it is ending
 		case started.IsZero():
@@ -229,20 +232,20 @@ const askAgain = time.Second
 // told in any case, so that it is not started behind our back; and told again
 // while it runs, since a start that a killed daemon asked for may come to be only
 // after we asked: a server that is yet to start is not there to be stopped.
-func (c cluster) stop(ctx context.Context) error {
+func (c Cluster) Stop(ctx context.Context) error {
 	const op = "stop the server"
 	ctx, cancel := context.WithTimeoutCause(ctx, stopTimeout,
 		errs.New(errs.Failed, op, "processes of it still work in %s after %v", c.DataDir, stopTimeout).WithHint("its own log says why"))
 	defer cancel()
 	var asked time.Time
-	err := await(ctx, func() (bool, error) {
+	err := Await(ctx, func() (bool, error) {
 		if time.Since(asked) > askAgain {
 			if err := c.Server.Stop(ctx); err != nil {
 				return false, errs.Wrap(errs.Failed, op, err)
 			}
 			asked = time.Now()
 		}
-		running, err := inUse(c.DataDir)
+		running, err := InUse(c.DataDir)
 		return !running, err
 	})
 	if err != nil && ctx.Err() != nil {
@@ -252,9 +255,9 @@ func (c cluster) stop(ctx context.Context) error {
 }
 
 // awaitEnd waits until no process works in dir.
-func awaitEnd(ctx context.Context, dir string) error {
-	return await(ctx, func() (bool, error) {
-		running, err := inUse(dir)
+func AwaitEnd(ctx context.Context, dir string) error {
+	return Await(ctx, func() (bool, error) {
+		running, err := InUse(dir)
 		return !running, err
 	})
 }
@@ -263,14 +266,14 @@ func awaitEnd(ctx context.Context, dir string) error {
 // postmaster.pid (miscadmin.h, LOCK_FILE_LINE_PM_STATUS): "ready" once it takes
 // connections. It is "" without a live process of the first line's number, which
 // may be one of a container's.
-func (p programs) status(ctx context.Context, dir string) string {
+func (p Programs) Status(ctx context.Context, dir string) string {
 	data, err := p.Owner.ReadFile(ctx, filepath.Join(dir, "postmaster.pid"))
 	lines := strings.Split(string(data), "\n")
 	if err != nil || len(lines) < 8 {
 		return ""
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(lines[0]))
-	if err != nil || !worksIn(pid, dir) && !worksInside(pid, dir) {
+	if err != nil || !WorksIn(pid, dir) && !worksInside(pid, dir) {
 		return ""
 	}
 	return strings.TrimSpace(lines[7])
@@ -282,7 +285,7 @@ func worksInside(pid int, dir string) bool {
 	links, _ := filepath.Glob("/proc/[0-9]*/cwd") // the pattern is good
 	for _, link := range links {
 		outer, err := strconv.Atoi(filepath.Base(filepath.Dir(link)))
-		if err != nil || !worksIn(outer, dir) {
+		if err != nil || !WorksIn(outer, dir) {
 			continue
 		}
 		status, err := os.ReadFile(filepath.Join(filepath.Dir(link), "status"))
@@ -301,26 +304,26 @@ func worksInside(pid int, dir string) bool {
 	return false
 }
 
-func worksIn(pid int, dir string) bool {
+func WorksIn(pid int, dir string) bool {
 	var a, b unix.Stat_t
 	return unix.Stat(fmt.Sprintf("/proc/%d/cwd", pid), &a) == nil && unix.Stat(dir, &b) == nil && a.Ino == b.Ino && a.Dev == b.Dev
 }
 
 // control is what a data folder's control file says.
-type control struct {
+type Control struct {
 	System     string       `json:"system"` // the cluster's identifier
 	State      string       `json:"state"`  // "shut down" after an orderly stop
 	TLI        wal.Timeline `json:"tli"`
 	Checkpoint wal.LSN      `json:"checkpoint"`
 	NextXID    uint32       `json:"next_xid"`
-	segments   wal.Segments
+	Segments   wal.Segments `json:"-"`
 }
 
-const shutDown = "shut down"
+const ShutDown = "shut down"
 
 // readControl reads the control file of a data folder.
-func (p programs) readControl(ctx context.Context, dir string) (c control, err error) {
-	out, err := p.output(ctx, "pg_controldata", "-D", dir)
+func (p Programs) ReadControl(ctx context.Context, dir string) (c Control, err error) {
+	out, err := p.Output(ctx, "pg_controldata", "-D", dir)
 	if err != nil {
 		return c, err // a wrong checksum is a warning on stderr, and an error here
 	}
@@ -337,7 +340,7 @@ func (p programs) readControl(ctx context.Context, dir string) (c control, err e
 	size, err3 := strconv.ParseUint(field["Bytes per WAL segment"], 10, 32)
 	var err4 error
 	c.Checkpoint, err4 = wal.ParseLSN(field["Latest checkpoint location"])
-	c.TLI, c.NextXID, c.segments = wal.Timeline(tli), uint32(xid), wal.Segments(size)
+	c.TLI, c.NextXID, c.Segments = wal.Timeline(tli), uint32(xid), wal.Segments(size)
 	if err := errors.Join(err1, err2, err3, err4); err != nil || c.System == "" || size == 0 {
 		return c, fmt.Errorf("pg_controldata of %s: %w", dir, errors.Join(err, errors.New("it prints something else than expected")))
 	}
@@ -346,6 +349,6 @@ func (p programs) readControl(ctx context.Context, dir string) (c control, err e
 
 // same reports whether a data folder is as it was when c was read: the server
 // was not started in it since.
-func (c control) same(other control) bool {
+func (c Control) Same(other Control) bool {
 	return c.System == other.System && c.TLI == other.TLI && c.Checkpoint == other.Checkpoint && c.State == other.State
 }

@@ -1,3 +1,9 @@
+// Package asowner has what is done in the data folder of a PostgreSQL cluster, and in the store
+// beside it. Both are the cluster owner's, who may put anything there, and whoever is superuser of
+// a database can act as the owner. So the daemon itself opens nothing in them: the functions of
+// this package do, each in a process that is the owner (package privsep). They keep no state, and
+// do not wait where a file turns out to be a fifo. The driver takes what they answer as something
+// that the owner said.
 package asowner
 
 import (
@@ -23,13 +29,6 @@ import (
 	"mulligan/privsep"
 	"mulligan/snap/postgres/physical/wal"
 )
-
-// The data folder and the store are the cluster owner's, who may put anything
-// there, and whoever is superuser of a database can act as the owner. So the
-// daemon itself opens nothing in them: the functions of this file do, each in a
-// process that is the owner (package privsep). They keep no state, and do not
-// wait where a file turns out to be a fifo. The driver takes what they answer as
-// something that the owner said.
 
 // none is the result of a function that has nothing to tell.
 type none struct{}

@@ -1,4 +1,4 @@
-package disk
+package virt
 
 import (
 	"encoding/xml"
@@ -16,7 +16,7 @@ import (
 )
 
 // survey is what of a domain's definition concerns the driver.
-type survey struct {
+type Survey struct {
 	Disks    []string          // target devices that are captured, in order
 	Sources  map[string]string // their images
 	Left     []string          // target devices that are left alone
@@ -28,7 +28,7 @@ type survey struct {
 }
 
 // others lists the definition's disks that are not among those that are captured.
-func (s survey) others(captured []string) []string {
+func (s Survey) Others(captured []string) []string {
 	return slices.DeleteFunc(slices.Concat(s.Left, s.Disks), func(dev string) bool { return slices.Contains(captured, dev) })
 }
 
@@ -36,33 +36,33 @@ func (s survey) others(captured []string) []string {
 const agentChannel = "org.qemu.guest_agent.0"
 
 // inspect reads a definition, and refuses by name what cannot be captured.
-func inspect(op, text string) (survey, error) {
+func Inspect(op, text string) (Survey, error) {
 	var dom libvirtxml.Domain
 	if err := dom.Unmarshal(text); err != nil {
-		return survey{}, errs.Wrap(errs.Failed, op, err)
+		return Survey{}, errs.Wrap(errs.Failed, op, err)
 	}
-	s := survey{Sources: map[string]string{}}
+	s := Survey{Sources: map[string]string{}}
 	if dom.Devices == nil {
 		dom.Devices = &libvirtxml.DomainDeviceList{}
 	}
 	for i := range dom.Devices.Disks {
 		if err := s.disk(op, &dom.Devices.Disks[i]); err != nil {
-			return survey{}, err
+			return Survey{}, err
 		}
 	}
 	if len(s.Disks) == 0 {
-		return survey{}, errs.New(errs.Unsupported, op, "domain %s has no writable qcow2 disk", dom.Name).WithHint("register the app without the domain")
+		return Survey{}, errs.New(errs.Unsupported, op, "domain %s has no writable qcow2 disk", dom.Name).WithHint("register the app without the domain")
 	}
 	slices.Sort(s.Disks)
 	if dom.OS != nil && dom.OS.NVRam != nil {
 		s.NVRAM = dom.OS.NVRam.NVRam
 		if s.NVRAM == "" && dom.OS.NVRam.Source != nil {
-			return survey{}, errs.New(errs.Unsupported, op, "the NVRAM of %s is not a plain file", dom.Name).WithHint("give it a file: <nvram>/path</nvram>")
+			return Survey{}, errs.New(errs.Unsupported, op, "the NVRAM of %s is not a plain file", dom.Name).WithHint("give it a file: <nvram>/path</nvram>")
 		}
 	}
 	for _, t := range dom.Devices.TPMs {
 		if t.Backend != nil && t.Backend.Emulator != nil {
-			return survey{}, errs.New(errs.Unsupported, op, "the emulated TPM of %s keeps state that mulligan cannot bring back", dom.Name).
+			return Survey{}, errs.New(errs.Unsupported, op, "the emulated TPM of %s keeps state that mulligan cannot bring back", dom.Name).
 				WithHint("remove the <tpm> device, or register the app without the domain")
 		}
 	}
@@ -80,7 +80,7 @@ func inspect(op, text string) (survey, error) {
 }
 
 // disk adds one disk to the survey.
-func (s *survey) disk(op string, d *libvirtxml.DomainDisk) error {
+func (s *Survey) disk(op string, d *libvirtxml.DomainDisk) error {
 	dev := ""
 	if d.Target != nil {
 		dev = d.Target.Dev
@@ -150,7 +150,7 @@ var fileAttribute = regexp.MustCompile(`(\sfile=)('[^']*'|"[^"]*")`)
 
 // redirect puts other images under the disks of a definition. It edits the text
 // and leaves every other byte alone: what this program doesn't know stays.
-func redirect(text string, to map[string]string) (string, error) {
+func Redirect(text string, to map[string]string) (string, error) {
 	type span struct {
 		from, to int64
 		text     string
@@ -223,7 +223,7 @@ func redirect(text string, to map[string]string) (string, error) {
 
 // snapshotXML asks for all of the disks to be switched to overlays that are
 // there already, and for nothing else.
-func snapshotXML(disks, left []string, to map[string]string, memory string) string {
+func SnapshotXML(disks, left []string, to map[string]string, memory string) string {
 	var b strings.Builder
 	b.WriteString("<domainsnapshot>")
 	if memory == "" {

@@ -1,4 +1,4 @@
-package disk
+package imagefile
 
 import (
 	"bytes"
@@ -18,16 +18,16 @@ import (
 )
 
 // statOf looks at a file.
-func statOf(path string) (stat, error) {
+func StatOf(path string) (Stat, error) {
 	var s unix.Stat_t
 	if err := unix.Stat(path, &s); err != nil {
-		return stat{}, &os.PathError{Op: "stat", Path: path, Err: err}
+		return Stat{}, &os.PathError{Op: "stat", Path: path, Err: err}
 	}
-	return stat{Size: s.Size, MTime: s.Mtim.Nano(), CTime: s.Ctim.Nano(), Inode: s.Ino}, nil
+	return Stat{Size: s.Size, MTime: s.Mtim.Nano(), CTime: s.Ctim.Nano(), Inode: s.Ino}, nil
 }
 
 // blocks is how many bytes a file takes on disk; 0 for one that is gone.
-func blocks(path string) int64 {
+func Blocks(path string) int64 {
 	var s unix.Stat_t
 	if err := unix.Stat(path, &s); err != nil {
 		return 0
@@ -36,7 +36,7 @@ func blocks(path string) int64 {
 }
 
 // hashFile is the BLAKE3 of a file's bytes, in hex.
-func hashFile(ctx context.Context, path string) (string, error) {
+func HashFile(ctx context.Context, path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return "", err
@@ -71,7 +71,7 @@ const immutableFlag = 0x10
 // included, from opening a file for writing, renaming or unlinking it.
 // Filesystems that don't know it are left alone. A file that is gone is not
 // immutable.
-func setImmutable(path string, on bool) error {
+func SetImmutable(path string, on bool) error {
 	f, err := os.Open(path)
 	if errors.Is(err, os.ErrNotExist) && !on {
 		return nil
@@ -102,8 +102,8 @@ func setImmutable(path string, on bool) error {
 }
 
 // remove unlinks a file that may be immutable, or gone.
-func remove(path string) error {
-	if err := setImmutable(path, false); err != nil {
+func Remove(path string) error {
+	if err := SetImmutable(path, false); err != nil {
 		return err
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -114,16 +114,16 @@ func remove(path string) error {
 
 // copyFile copies a file with reflinks where the filesystem has them, and its
 // holes as holes.
-func copyFile(ctx context.Context, from, to string) error {
+func CopyFile(ctx context.Context, from, to string) error {
 	if err := os.Remove(to); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	_, err := run(ctx, "cp", "--reflink=auto", "--sparse=always", "--", from, to)
+	_, err := Run(ctx, "cp", "--reflink=auto", "--sparse=always", "--", from, to)
 	return err
 }
 
 // chownLike gives a file the owner of another.
-func chownLike(path, like string) error {
+func ChownLike(path, like string) error {
 	var s unix.Stat_t
 	if err := unix.Stat(like, &s); err != nil {
 		return &os.PathError{Op: "stat", Path: like, Err: err}
@@ -135,7 +135,7 @@ func chownLike(path, like string) error {
 }
 
 // run runs a program and gives what it prints; a failure carries its last line.
-func run(ctx context.Context, name string, args ...string) (string, error) {
+func Run(ctx context.Context, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	var out, problem bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &problem
@@ -154,7 +154,7 @@ func run(ctx context.Context, name string, args ...string) (string, error) {
 }
 
 // freeBytes is how much room a folder's filesystem has for us.
-func freeBytes(dir string) (int64, error) {
+func FreeBytes(dir string) (int64, error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {
 		return 0, &os.PathError{Op: "statfs", Path: dir, Err: err}
@@ -168,7 +168,7 @@ func freeBytes(dir string) (int64, error) {
 const qemuWriteByte = 101
 
 // hasWriter asks the kernel whether some process writes to the image.
-func hasWriter(path string) (bool, error) {
+func HasWriter(path string) (bool, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return false, nil
@@ -184,7 +184,70 @@ func hasWriter(path string) (bool, error) {
 	return lock.Type != unix.F_UNLCK, nil
 }
 
-func hashBytes(data []byte) string {
+func HashBytes(data []byte) string {
 	sum := blake3.Sum256(data)
 	return hex.EncodeToString(sum[:])
+}
+
+// stat tells whether a file may have changed.
+type Stat struct {
+	Size, MTime, CTime int64
+	Inode              uint64
+}
+
+// exists reports whether a path is there, as far as one can see.
+func Exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// imageSize is the size of the disk that the image at path holds, in bytes.
+func ImageSize(path string) (int64, error) {
+	img, f, err := OpenImage(path)
+	if err != nil {
+		return 0, err
+	}
+	return img.Size, f.Close()
+}
+
+// Rebase puts the image at path on another, parent, or on none, and leaves what is read
+// from it as it was.
+func Rebase(ctx context.Context, path, parent string) error {
+	args := []string{"rebase", "-f", "qcow2", "-b", parent}
+	if parent != "" {
+		args = append(args, "-F", "qcow2")
+	}
+	_, err := Run(ctx, "qemu-img", append(args, path)...)
+	return err
+}
+
+// HashOrNone is the hash of the file at path, or "" where there is none. An empty path is of no file.
+func HashOrNone(path string) (string, error) {
+	if path == "" {
+		return "", nil
+	}
+	data, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return "", nil
+	}
+	return HashBytes(data), err
+}
+
+// Overwrite makes the file at path what the one at from is. It keeps the inode, and
+// with it owner and mode: the domain is off, and a crash repeats it.
+func Overwrite(path, from string) error {
+	data, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	now, err := io.ReadAll(f)
+	if err == nil && string(now) != string(data) {
+		_, err = f.WriteAt(data, 0)
+		err = errors.Join(err, f.Truncate(int64(len(data))))
+	}
+	return errors.Join(err, f.Sync(), f.Close())
 }

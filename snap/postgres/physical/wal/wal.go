@@ -1,3 +1,6 @@
+// Package wal knows the notations of a PostgreSQL server's write-ahead log: places in it, timelines
+// and their histories, the names of its files, and the records that pg_waldump prints. It opens no
+// files.
 package wal
 
 import (

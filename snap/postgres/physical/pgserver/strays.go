@@ -1,4 +1,4 @@
-package physical
+package pgserver
 
 import (
 	"context"
