@@ -82,6 +82,9 @@ func (d *Driver) capture(ctx context.Context, op, root string, req snap.CaptureR
 			return snap.Snapshot{}, wrapped(errs.Failed, op, err)
 		}
 		warnings = append(warnings, lacks...)
+		if w := d.flags.warning(func(p string) string { return shown(d.cfg.Dir, p) }); w != "" {
+			warnings = append(warnings, w)
+		}
 	}
 	if len(warnings) > maxWarnings {
 		warnings = append(warnings[:maxWarnings], "And more of the kind.")

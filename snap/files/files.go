@@ -56,6 +56,7 @@ type Driver struct {
 	cache    *statCache
 	history  *history
 	location location // where the workspace was when it was first protected
+	flags    flags
 
 	follow  sync.Mutex // held by Follow
 	mu      sync.Mutex

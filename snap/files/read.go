@@ -131,6 +131,7 @@ func (s *scan) readOnce(dir *beneath.Root, path string, n *node) (inode.Stat, er
 		if n.hash, err = readContent(versions(s.sink, path), f, before.Size); err == nil {
 			xattrs, err = inode.ReadXattrs(fd)
 		}
+		s.d.flags.look(fd, path)
 	case n.symlink():
 		if link, err = inode.Readlink(fd); err == nil {
 			xattrs, err = inode.ReadXattrsPath(fd)

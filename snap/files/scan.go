@@ -233,6 +233,7 @@ func (s *scan) own(fd int, path string, n *node, st inode.Stat) error {
 			return s.failed(path, err)
 		}
 		n.setXattrs(xattrs)
+		s.d.flags.look(fd, path)
 		s.mind.add(st, &n.entry, at)
 		n.sure = settled(st, at)
 	}
