@@ -13,6 +13,7 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/beneath"
 	"mulligan/snap/files/inode"
+	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
 )
 
@@ -177,11 +178,11 @@ func (h *hand) remove(d *delta) error {
 	if err != nil || n == nil {
 		return err
 	}
-	if !matches(&n.entry, d.old) {
-		if d.new != nil && matches(&n.entry, d.new) {
+	if !matches(&n.Entry, d.old) {
+		if d.new != nil && matches(&n.Entry, d.new) {
 			return nil
 		}
-		if n.mount {
+		if n.Mount {
 			h.stay(d.path)
 			return nil
 		}
@@ -193,7 +194,7 @@ func (h *hand) remove(d *delta) error {
 		return err
 	}
 	h.touched[folder] = true
-	if !n.isDir() {
+	if !n.IsDir() {
 		return unix.Unlinkat(dir.FD(), name, 0)
 	}
 	err = unix.Unlinkat(dir.FD(), name, unix.AT_REMOVEDIR)
@@ -222,7 +223,7 @@ func (h *hand) keepFolder(path string, busy error) error {
 			if err != nil {
 				return err
 			}
-			if !h.stays[p] && !st.Mount && !h.d.exclude.excludes(p, st.Kind() == dirKind) {
+			if !h.stays[p] && !st.Mount && !h.d.exclude.excludes(p, st.Kind() == manifest.DirKind) {
 				return h.changed(p)
 			}
 		}
@@ -244,13 +245,13 @@ func (a *apply) stay(path string) {
 func (h *hand) makeFolders() error {
 	for i := range h.deltas {
 		d := &h.deltas[i]
-		if d.path == "." || d.new == nil || !d.new.isDir() && !(d.old == nil && d.new.mount && d.new.kind() == dirKind) {
+		if d.path == "." || d.new == nil || !d.new.IsDir() && !(d.old == nil && d.new.Mount && d.new.Kind() == manifest.DirKind) {
 			continue
 		}
 		if err := h.ctx.Err(); err != nil {
 			return err
 		}
-		if isFolder(d.old) && !d.again || d.old != nil && d.old.mount {
+		if manifest.IsFolder(d.old) && !d.again || d.old != nil && d.old.Mount {
 			continue
 		}
 		folder, name := relpath.Split(d.path)
@@ -260,7 +261,7 @@ func (h *hand) makeFolders() error {
 			err = h.make(dir, name, d.path)
 		}
 		if err == unix.EEXIST {
-			if st, e := inode.StatAt(dir.FD(), name); e == nil && st.Kind() == dirKind {
+			if st, e := inode.StatAt(dir.FD(), name); e == nil && st.Kind() == manifest.DirKind {
 				continue
 			}
 			err = h.changed(d.path)
@@ -275,7 +276,7 @@ func (h *hand) makeFolders() error {
 
 // idle reports whether nothing was, or has to be, done to a folder's own entry.
 func (a *apply) idle(d *delta) bool {
-	return isFolder(d.old) && d.old.sameMeta(d.new) && !a.touched[d.path] && !a.whole
+	return manifest.IsFolder(d.old) && d.old.SameMeta(d.new) && !a.touched[d.path] && !a.whole
 }
 
 // settleFolders gives the folders their modes, owners and times, deepest
@@ -283,7 +284,7 @@ func (a *apply) idle(d *delta) bool {
 func (a *apply) settleFolders() error {
 	for i := len(a.deltas) - 1; i >= 0; i-- {
 		d := &a.deltas[i]
-		if d.new == nil || !d.new.isDir() || d.mounted() || a.idle(d) {
+		if d.new == nil || !d.new.IsDir() || d.mounted() || a.idle(d) {
 			continue
 		}
 		dir, err := a.openFolder(d.path)

@@ -7,6 +7,7 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/files/manifest"
 )
 
 // Most restores go from the present to a marker that lies a little behind it.
@@ -15,7 +16,7 @@ import (
 // but for the paths that changed between the two.
 
 // ends gives the manifests that a restore goes from and to, by today's rules.
-func (d *Driver) ends(ctx context.Context, op string, base, target snap.SnapshotID) (from, to *manifest, err error) {
+func (d *Driver) ends(ctx context.Context, op string, base, target snap.SnapshotID) (from, to *manifest.Manifest, err error) {
 	from, at, err := d.standing(ctx, op, base)
 	if err != nil {
 		return nil, nil, err
@@ -28,7 +29,7 @@ func (d *Driver) ends(ctx context.Context, op string, base, target snap.Snapshot
 
 // standing gives a snapshot's manifest by today's rules, and its place in the
 // journal, "" where it has none.
-func (d *Driver) standing(ctx context.Context, op string, id snap.SnapshotID) (*manifest, snap.Mark, error) {
+func (d *Driver) standing(ctx context.Context, op string, id snap.SnapshotID) (*manifest.Manifest, snap.Mark, error) {
 	r, about, err := d.root(op, id)
 	if err != nil {
 		return nil, "", err
@@ -46,7 +47,7 @@ func (d *Driver) standing(ctx context.Context, op string, id snap.SnapshotID) (*
 			return nil, at, wrapped(errs.Failed, op, err)
 		}
 		if m != nil {
-			m.at = r.Hash
+			m.Source = r.Hash
 			return m, at, nil
 		}
 	}
@@ -56,7 +57,7 @@ func (d *Driver) standing(ctx context.Context, op string, id snap.SnapshotID) (*
 
 // atHead gives the manifest of the tree in memory, if that is the state at the
 // place at, else nil.
-func (d *Driver) atHead(ctx context.Context, at snap.Mark) (m *manifest, err error) {
+func (d *Driver) atHead(ctx context.Context, at snap.Mark) (m *manifest.Manifest, err error) {
 	j := d.current()
 	if j == nil {
 		return nil, nil
@@ -76,7 +77,7 @@ func (d *Driver) atHead(ctx context.Context, at snap.Mark) (m *manifest, err err
 
 // behind gives the manifest of a marker that lies behind from, the state at
 // the place at. nil: it does not, or there is a shorter way.
-func (d *Driver) behind(ctx context.Context, op string, id snap.SnapshotID, from *manifest, at snap.Mark) (*manifest, error) {
+func (d *Driver) behind(ctx context.Context, op string, id snap.SnapshotID, from *manifest.Manifest, at snap.Mark) (*manifest.Manifest, error) {
 	r, about, err := d.root(op, id)
 	if err != nil || about.Mark == "" || at == "" || about.Rules != d.rules() {
 		return nil, err
@@ -85,18 +86,18 @@ func (d *Driver) behind(ctx context.Context, op string, id snap.SnapshotID, from
 	if err != nil || t == nil {
 		return nil, wrapped(errs.Corrupt, op, err)
 	}
-	m, err := from.edited(ctx, t)
+	m, err := from.Edit(ctx, t)
 	if err != nil {
 		return nil, wrapped(errs.Corrupt, op, err)
 	}
-	m.at = r.Hash
+	m.Source = r.Hash
 	return m, nil
 }
 
 // back says what leads from the state at one place back to an earlier one,
 // which the link h stands for. nil: fewer changes lead there from the beginning
 // of its epoch, or not all that lies between was recorded.
-func (h *history) back(ctx context.Context, from, to snap.Mark, at snap.Hash) (*edits, error) {
+func (h *history) back(ctx context.Context, from, to snap.Mark, at snap.Hash) (*manifest.Edits, error) {
 	links, base, err := chain(h.s, at)
 	if err != nil {
 		return nil, err
@@ -109,25 +110,25 @@ func (h *history) back(ctx context.Context, from, to snap.Mark, at snap.Hash) (*
 	if err != nil || paths == nil {
 		return nil, err
 	}
-	t := &edits{}
+	t := &manifest.Edits{}
 	for _, l := range links {
 		for i := len(l.records) - 1; i >= 0; i-- {
 			if r := &l.records[i]; paths[r.path] {
-				t.put(r.path, r.after)
+				t.Put(r.path, r.after)
 				delete(paths, r.path) // what is older does not matter
 			}
 		}
 	}
-	m, err := loadManifest(h.s, base)
+	m, err := manifest.Load(h.s, base)
 	if err != nil {
 		return nil, err
 	}
 	for p := range paths { // as they were at the beginning
-		e, err := m.find(p)
+		e, err := m.Find(p)
 		if err != nil {
 			return nil, err
 		}
-		t.put(p, e)
+		t.Put(p, e)
 	}
 	return t, nil
 }

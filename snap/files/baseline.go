@@ -9,6 +9,7 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/files/inode"
+	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
 )
 
@@ -39,11 +40,11 @@ func (j *journal) readAll(ctx context.Context) error {
 	m := &merge{skipped: skipped}
 	m.pruneAll(".", root)
 	l := newLive(root)
-	if err := root.seal(b, nil); err != nil {
+	if err := root.Seal(b, nil); err != nil {
 		return err
 	}
-	top := newManifest(root.entry, newFolders(j.d.cfg.Store, map[snap.Hash][]entry{}))
-	if err := top.save(b); err != nil {
+	top := manifest.New(root.Entry, manifest.NewFolders(j.d.cfg.Store, map[snap.Hash][]manifest.Entry{}))
+	if err := top.Save(b); err != nil {
 		return err
 	}
 	if err := j.join(ctx, top); err != nil {
@@ -66,19 +67,19 @@ func (j *journal) readAll(ctx context.Context) error {
 }
 
 // pruneAll takes out of a new tree what could not be read.
-func (m *merge) pruneAll(path string, n *node) {
+func (m *merge) pruneAll(path string, n *manifest.Node) {
 	if len(m.skipped) == 0 {
 		return
 	}
 	m.prune(path, n)
-	for _, k := range n.kids {
-		m.pruneAll(relpath.Join(path, k.name), k)
+	for _, k := range n.Children {
+		m.pruneAll(relpath.Join(path, k.Name), k)
 	}
 }
 
 // join continues the stored journal with the state top: by the changes that
 // lead there, where it is of the same folder and under the same rules.
-func (j *journal) join(ctx context.Context, top *manifest) error {
+func (j *journal) join(ctx context.Context, top *manifest.Manifest) error {
 	h := j.d.history
 	_, at, about, err := h.head()
 	if err != nil {
@@ -101,14 +102,14 @@ func (j *journal) join(ctx context.Context, top *manifest) error {
 	}
 	fresh := j.d.cfg.Store.Begin()
 	defer fresh.Discard()
-	if err := keep(fresh, top.hash); err != nil {
+	if err := keep(fresh, top.Hash); err != nil {
 		return err
 	}
-	return h.begin(fresh, top.hash, j.d.rules(), id.Ino, gap && !at.IsZero())
+	return h.begin(fresh, top.Hash, j.d.rules(), id.Ino, gap && !at.IsZero())
 }
 
 // catchUp records what changed while nobody followed.
-func (j *journal) catchUp(ctx context.Context, old, now *manifest) error {
+func (j *journal) catchUp(ctx context.Context, old, now *manifest.Manifest) error {
 	deltas, err := compare(ctx, old, now, nil)
 	if err != nil || len(deltas) == 0 {
 		return err
@@ -117,12 +118,12 @@ func (j *journal) catchUp(ctx context.Context, old, now *manifest) error {
 	work.last = work.first
 	var records []record
 	for _, d := range deltas {
-		if isFolder(d.old) && isFolder(d.new) && d.old.sameMeta(d.new) {
+		if manifest.IsFolder(d.old) && manifest.IsFolder(d.new) && d.old.SameMeta(d.new) {
 			continue
 		}
-		r := record{path: d.path, before: d.old.digest()}
+		r := record{path: d.path, before: d.old.Digest()}
 		if d.new != nil {
-			r.after = d.new.bare()
+			r.after = d.new.Bare()
 		}
 		records = append(records, r)
 		work.path(d.path)
@@ -149,5 +150,5 @@ func keep(b *cas.Batch, h snap.Hash) error {
 	if b.Keep(h) {
 		return nil
 	}
-	return damaged(h, errManifest)
+	return manifest.Damaged(h, manifest.ErrFormat)
 }

@@ -17,6 +17,7 @@ import (
 
 	"mulligan/snap"
 	"mulligan/snap/files/inode"
+	"mulligan/snap/files/manifest"
 	"mulligan/snap/filetime"
 )
 
@@ -39,16 +40,16 @@ type statCache struct {
 }
 
 // find fills in what e needs beyond st, if that is known.
-func (c *statCache) find(st inode.Stat, e *entry) bool {
+func (c *statCache) find(st inode.Stat, e *manifest.Entry) bool {
 	c.mu.Lock()
 	k, ok := c.known[st.ID]
 	c.mu.Unlock()
 	if !ok || k.mode != st.Mode || k.size != st.Size || k.mtime != st.Mtime || k.ctime != st.Ctime {
 		return false
 	}
-	e.setLink(k.link)
-	e.setXattrs(k.xattrs)
-	e.hash = k.hash
+	e.SetLink(k.link)
+	e.SetXattrs(k.xattrs)
+	e.Hash = k.hash
 	return true
 }
 
@@ -65,26 +66,28 @@ func over(t inode.Time, now time.Time) bool { return filetime.Settled(t.Sec, t.N
 
 // memory is where a walk finds what it need not read, and leaves what it read.
 type memory interface {
-	find(path string, st inode.Stat, e *entry) bool
-	add(st inode.Stat, e *entry, read time.Time)
+	find(path string, st inode.Stat, e *manifest.Entry) bool
+	add(st inode.Stat, e *manifest.Entry, read time.Time)
 }
 
 // byInode is a statCache as a walk's memory.
 type byInode struct{ *statCache }
 
-func (c byInode) find(_ string, st inode.Stat, e *entry) bool { return c.statCache.find(st, e) }
+func (c byInode) find(_ string, st inode.Stat, e *manifest.Entry) bool {
+	return c.statCache.find(st, e)
+}
 
 // onlyFinds is byInode for a walk whose own memory is the tree that it makes.
 type onlyFinds struct{ byInode }
 
-func (onlyFinds) add(inode.Stat, *entry, time.Time) {}
+func (onlyFinds) add(inode.Stat, *manifest.Entry, time.Time) {}
 
 // add remembers e, read at the time read or later while st held.
-func (c *statCache) add(st inode.Stat, e *entry, read time.Time) {
+func (c *statCache) add(st inode.Stat, e *manifest.Entry, read time.Time) {
 	if !settled(st, read) {
 		return
 	}
-	k := known{st.Mode, st.Size, st.Mtime, st.Ctime, e.link(), e.xattrs(), e.hash}
+	k := known{st.Mode, st.Size, st.Mtime, st.Ctime, e.Link(), e.Xattrs(), e.Hash}
 	c.mu.Lock()
 	c.known[st.ID] = k
 	c.fresh++
@@ -111,18 +114,18 @@ func (c *statCache) fill(l *live) {
 // surely gives what the tree surely knows.
 func (l *live) surely() iter.Seq2[inode.ID, known] {
 	return func(yield func(inode.ID, known) bool) {
-		var visit func(n *node) bool
-		visit = func(n *node) bool {
-			if n.sure && !n.mount {
-				k := known{n.mode, n.size, n.mtime, n.ctime, n.link(), n.xattrs(), n.hash}
-				if n.isDir() {
+		var visit func(n *manifest.Node) bool
+		visit = func(n *manifest.Node) bool {
+			if n.Sure && !n.Mount {
+				k := known{n.Mode, n.Size, n.Mtime, n.Ctime, n.Link(), n.Xattrs(), n.Hash}
+				if n.IsDir() {
 					k.hash = snap.Hash{}
 				}
-				if !yield(n.id, k) {
+				if !yield(n.ID, k) {
 					return false
 				}
 			}
-			for _, k := range n.kids {
+			for _, k := range n.Children {
 				if !visit(k) {
 					return false
 				}
@@ -225,29 +228,26 @@ func (k *known) append(b []byte, id inode.ID) []byte {
 		b = binary.AppendUvarint(b, uint64(t.Nsec))
 	}
 	b = append(b, k.hash[:]...)
-	e := entry{mode: k.mode}
-	e.setLink(k.link)
-	e.setXattrs(k.xattrs)
-	return e.append(b)
+	e := manifest.Entry{Mode: k.mode}
+	e.SetLink(k.link)
+	e.SetXattrs(k.xattrs)
+	return e.Append(b)
 }
 
 func decodeCache(b []byte) (map[inode.ID]known, error) {
 	out := map[inode.ID]known{}
-	r := reader{b: b}
-	for len(r.b) > 0 {
-		id := inode.ID{Dev: r.uvarint(), Ino: r.uvarint()}
-		k := known{size: int64(r.uvarint())}
-		k.mtime, k.ctime = inode.Time{Sec: r.varint(), Nsec: r.uint32()}, inode.Time{Sec: r.varint(), Nsec: r.uint32()}
-		if len(r.b) < len(k.hash) {
-			return nil, errManifest
+	r := manifest.Decoder{Rest: b}
+	for len(r.Rest) > 0 {
+		id := inode.ID{Dev: r.Uvarint(), Ino: r.Uvarint()}
+		k := known{size: int64(r.Uvarint())}
+		k.mtime, k.ctime = inode.Time{Sec: r.Varint(), Nsec: r.Uint32()}, inode.Time{Sec: r.Varint(), Nsec: r.Uint32()}
+		k.hash = r.Digest()
+		var e manifest.Entry
+		r.Fields(&e)
+		if r.Err != nil {
+			return nil, r.Err
 		}
-		r.b = r.b[copy(k.hash[:], r.b):]
-		var e entry
-		r.fields(&e)
-		if r.err != nil {
-			return nil, r.err
-		}
-		k.mode, k.link, k.xattrs = e.mode, e.link(), e.xattrs()
+		k.mode, k.link, k.xattrs = e.Mode, e.Link(), e.Xattrs()
 		out[id] = k
 	}
 	return out, nil

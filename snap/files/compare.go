@@ -9,6 +9,7 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/parallel"
 	"mulligan/snap/files/relpath"
 )
@@ -18,7 +19,7 @@ import (
 // are deltas too, since their times must be put right.
 type delta struct {
 	path     string
-	old, new *entry
+	old, new *manifest.Entry
 	veil     string // the outermost folder above it that the reader may not look into; "": none
 	frame    bool   // a folder outside of the scope, on the way into it: stays as it is
 
@@ -30,7 +31,7 @@ type delta struct {
 // comparison walks two manifests side by side, into differing folders only.
 type comparison struct {
 	ctx      context.Context
-	old, new *manifest
+	old, new *manifest.Manifest
 	scope    relpath.Scope
 	reader   Reader
 	groups   bool // hard-link groups count
@@ -39,27 +40,27 @@ type comparison struct {
 // branch is a path at which two manifests differ, with what differs below it.
 type branch struct {
 	delta
-	a, b *entry // what the manifests have there
+	a, b *manifest.Entry // what the manifests have there
 	kids []*branch
 }
 
 // compare lists where new differs from old, parents before what they hold.
 // Within a scope, hard-link groups do not count: they may reach out of it.
-func compare(ctx context.Context, old, new *manifest, sc relpath.Scope) ([]delta, error) {
+func compare(ctx context.Context, old, new *manifest.Manifest, sc relpath.Scope) ([]delta, error) {
 	return compareFor(ctx, Reader{}, old, new, sc)
 }
 
 // compare compares, and notes what the app's owner may not see.
-func (d *Driver) compare(ctx context.Context, old, new *manifest, sc relpath.Scope) ([]delta, error) {
+func (d *Driver) compare(ctx context.Context, old, new *manifest.Manifest, sc relpath.Scope) ([]delta, error) {
 	return compareFor(ctx, d.cfg.Reader, old, new, sc)
 }
 
-func compareFor(ctx context.Context, reader Reader, old, new *manifest, sc relpath.Scope) ([]delta, error) {
+func compareFor(ctx context.Context, reader Reader, old, new *manifest.Manifest, sc relpath.Scope) ([]delta, error) {
 	c := &comparison{ctx: ctx, old: old, new: new, scope: sc, reader: reader, groups: len(sc) == 0}
-	if old.hash == new.hash {
+	if old.Hash == new.Hash {
 		return nil, nil
 	}
-	top, err := c.pair(".", &old.root, &new.root)
+	top, err := c.pair(".", &old.Root, &new.Root)
 	if err != nil || top == nil {
 		return nil, err
 	}
@@ -89,15 +90,15 @@ func (t *branch) list(out []delta) []delta {
 }
 
 // alike reports whether nothing at or below the two differs.
-func (c *comparison) alike(a, b *entry) bool {
+func (c *comparison) alike(a, b *manifest.Entry) bool {
 	if a == nil || b == nil {
 		return a == b
 	}
-	return a.sameMeta(b) && a.sameBody(b) && a.hash == b.hash && (a.group() == b.group() || !c.groups)
+	return a.SameMeta(b) && a.SameBody(b) && a.Hash == b.Hash && (a.Group() == b.Group() || !c.groups)
 }
 
 // pair compares what is at path on either side; nil: nothing is to be done there.
-func (c *comparison) pair(path string, old, new *entry) (*branch, error) {
+func (c *comparison) pair(path string, old, new *manifest.Entry) (*branch, error) {
 	if c.alike(old, new) {
 		return nil, c.ctx.Err()
 	}
@@ -105,15 +106,15 @@ func (c *comparison) pair(path string, old, new *entry) (*branch, error) {
 	if !c.scope.Holds(path) {
 		d := &t.delta
 		switch {
-		case new == nil, !new.isDir():
+		case new == nil, !new.IsDir():
 			d.new = old // what is outside of the scope stays
-		case old != nil && !old.isDir():
+		case old != nil && !old.IsDir():
 			return nil, errs.New(errs.Conflict, "compare files", "%s is in the way of what is to be restored below it", path).
 				WithHint("widen the scope to %s", path)
 		case old != nil:
 			d.new = old
 		}
-		if d.new == nil || !d.new.isDir() {
+		if d.new == nil || !d.new.IsDir() {
 			return nil, nil
 		}
 		d.frame = old != nil
@@ -123,14 +124,14 @@ func (c *comparison) pair(path string, old, new *entry) (*branch, error) {
 
 // below compares the entries of t's folders, either of which may be none.
 func (c *comparison) below(t *branch) error {
-	if t.a != nil && t.a.mount || t.b != nil && t.b.mount {
+	if t.a != nil && t.a.Mount || t.b != nil && t.b.Mount {
 		return nil
 	}
-	a, err := entriesOf(c.old, t.a)
+	a, err := manifest.EntriesOf(c.old, t.a)
 	if err != nil {
 		return err
 	}
-	b, err := entriesOf(c.new, t.b)
+	b, err := manifest.EntriesOf(c.new, t.b)
 	if err != nil {
 		return err
 	}
@@ -138,7 +139,7 @@ func (c *comparison) below(t *branch) error {
 	if veil == "" && !(c.seesInto(t.a) && c.seesInto(t.b)) {
 		veil = t.path
 	}
-	return pairs(a, b, func(name string, x, y *entry) error {
+	return manifest.Pairs(a, b, func(name string, x, y *manifest.Entry) error {
 		p := relpath.Join(t.path, name)
 		if !c.scope.Leads(p) {
 			return nil
@@ -153,37 +154,8 @@ func (c *comparison) below(t *branch) error {
 }
 
 // seesInto reports whether the reader may look into e, if it is a folder.
-func (c *comparison) seesInto(e *entry) bool { return !isFolder(e) || c.reader.seesInto(e) }
-
-// pairs calls do for each name in a or b, both of which are sorted, with its entries; nil: none.
-func pairs(a, b []entry, do func(name string, x, y *entry) error) error {
-	for len(a) > 0 || len(b) > 0 {
-		var x, y *entry
-		var name string
-		if len(b) == 0 || len(a) > 0 && a[0].name <= b[0].name {
-			x = &a[0]
-		}
-		if len(a) == 0 || len(b) > 0 && b[0].name <= a[0].name {
-			y = &b[0]
-		}
-		if x != nil {
-			name, a = x.name, a[1:]
-		}
-		if y != nil {
-			name, b = y.name, b[1:]
-		}
-		if err := do(name, x, y); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func entriesOf(m *manifest, e *entry) ([]entry, error) {
-	if e == nil || !e.isDir() {
-		return nil, nil
-	}
-	return m.folder(e.hash)
+func (c *comparison) seesInto(e *manifest.Entry) bool {
+	return !manifest.IsFolder(e) || c.reader.seesInto(e)
 }
 
 // telling is the path among deltas that says most to a reader: a file rather
@@ -191,7 +163,7 @@ func entriesOf(m *manifest, e *entry) ([]entry, error) {
 func telling(deltas []delta) string {
 	path := "."
 	for _, d := range deltas {
-		if !isFolder(d.old) || !isFolder(d.new) {
+		if !manifest.IsFolder(d.old) || !manifest.IsFolder(d.new) {
 			return d.seen()
 		}
 		path = d.seen()
@@ -259,13 +231,13 @@ func veiledSummary(summary string, n int) string {
 func (d *delta) summary() string {
 	a, b := d.old, d.new
 	if a == nil {
-		return b.what()
+		return what(b)
 	}
 	if b == nil {
-		return a.what()
+		return what(a)
 	}
-	if a.kind() != b.kind() || a.mount != b.mount {
-		return a.what() + " → " + b.what()
+	if a.Kind() != b.Kind() || a.Mount != b.Mount {
+		return what(a) + " → " + what(b)
 	}
 	var s []string
 	say := func(on bool, format string, args ...any) {
@@ -273,28 +245,28 @@ func (d *delta) summary() string {
 			s = append(s, fmt.Sprintf(format, args...))
 		}
 	}
-	say(a.size != b.size, "%s → %s", size(a.size), size(b.size))
-	say(a.isFile() && a.size == b.size && a.hash != b.hash, "content")
-	say(a.link() != b.link(), "target %q → %q", a.link(), b.link())
-	say(a.rdev() != b.rdev(), "device %d → %d", a.rdev(), b.rdev())
-	say(a.perm() != b.perm(), "mode %o→%o", a.perm(), b.perm())
-	say(a.uid != b.uid || a.gid != b.gid, "owner %d:%d→%d:%d", a.uid, a.gid, b.uid, b.gid)
-	say(!equalXattrs(a, b), "attributes")
-	say(a.group() != b.group(), "hard links")
-	say(len(s) == 0 && a.mtime != b.mtime && !a.isDir(), "time")
+	say(a.Size != b.Size, "%s → %s", size(a.Size), size(b.Size))
+	say(a.IsFile() && a.Size == b.Size && a.Hash != b.Hash, "content")
+	say(a.Link() != b.Link(), "target %q → %q", a.Link(), b.Link())
+	say(a.Rdev() != b.Rdev(), "device %d → %d", a.Rdev(), b.Rdev())
+	say(a.Perm() != b.Perm(), "mode %o→%o", a.Perm(), b.Perm())
+	say(a.Uid != b.Uid || a.Gid != b.Gid, "owner %d:%d→%d:%d", a.Uid, a.Gid, b.Uid, b.Gid)
+	say(!manifest.EqualXattrs(a, b), "attributes")
+	say(a.Group() != b.Group(), "hard links")
+	say(len(s) == 0 && a.Mtime != b.Mtime && !a.IsDir(), "time")
 	return strings.Join(s, ", ")
 }
 
 // what says what a thing is.
-func (e *entry) what() string {
-	if e.mount {
+func what(e *manifest.Entry) string {
+	if e.Mount {
 		return "mount point"
 	}
-	switch e.kind() {
+	switch e.Kind() {
 	case unix.S_IFDIR:
 		return "folder"
 	case unix.S_IFLNK:
-		return fmt.Sprintf("link to %q", e.link())
+		return fmt.Sprintf("link to %q", e.Link())
 	case unix.S_IFIFO:
 		return "fifo"
 	case unix.S_IFSOCK:
@@ -302,7 +274,7 @@ func (e *entry) what() string {
 	case unix.S_IFCHR, unix.S_IFBLK:
 		return "device"
 	}
-	return size(e.size)
+	return size(e.Size)
 }
 
 func size(n int64) string {

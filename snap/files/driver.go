@@ -14,6 +14,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
 )
 
@@ -87,7 +88,7 @@ func (d *Driver) capture(ctx context.Context, op, root string, req snap.CaptureR
 		warnings = append(warnings[:maxWarnings], "And more of the kind.")
 	}
 	about := meta{Created: created, Quiesced: req.Quiesced, Warnings: warnings, Files: v.files, Rules: d.rules(), Place: v.place}
-	r, err := about.root(root, v.hash)
+	r, err := about.root(root, v.Hash)
 	if err == nil {
 		err = ctx.Err()
 	}
@@ -109,7 +110,7 @@ func (d *Driver) capture(ctx context.Context, op, root string, req snap.CaptureR
 	if err := d.cache.save(d.cfg.StateDir); err != nil {
 		warnings = append(warnings, fmt.Sprintf("The cache of read files could not be saved (%v): after a restart every file is read again.", err))
 	}
-	return snap.Snapshot{ID: req.ID, Driver: "files", Hash: v.hash, Quiesced: req.Quiesced, Created: created, Warnings: warnings}, nil
+	return snap.Snapshot{ID: req.ID, Driver: "files", Hash: v.Hash, Quiesced: req.Quiesced, Created: created, Warnings: warnings}, nil
 }
 
 // cool drops what Warm kept, now that a snapshot keeps it: else it would be
@@ -140,8 +141,8 @@ func (d *Driver) walk(ctx context.Context, op string, b *cas.Batch, sc relpath.S
 	if err != nil {
 		return nil, wrapped(errs.Failed, op, err)
 	}
-	m, err := sealTop(n, d.cfg.Store, b)
-	return &view{manifest: m, files: s.files.Load(), warnings: s.warned()}, wrapped(errs.Failed, op, err)
+	m, err := manifest.SealTree(n, d.cfg.Store, b)
+	return &view{Manifest: m, files: s.files.Load(), warnings: s.warned()}, wrapped(errs.Failed, op, err)
 }
 
 // root finds a snapshot's root.
@@ -155,7 +156,7 @@ func (d *Driver) root(op string, id snap.SnapshotID) (cas.Root, meta, error) {
 	}
 	var m meta
 	if err := json.Unmarshal(r.Meta, &m); err != nil {
-		return r, m, damaged(r.Hash, err)
+		return r, m, manifest.Damaged(r.Hash, err)
 	}
 	return r, m, nil
 }
@@ -226,13 +227,13 @@ func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []str
 	}
 	b := d.cfg.Store.Begin()
 	defer b.Discard()
-	side := func(id snap.SnapshotID) (*manifest, error) {
+	side := func(id snap.SnapshotID) (*manifest.Manifest, error) {
 		if id == "" {
 			v, err := d.present(ctx, op, b, sc)
 			if err != nil {
 				return nil, err
 			}
-			return v.manifest, nil
+			return v.Manifest, nil
 		}
 		return d.stored(ctx, op, id)
 	}
@@ -252,7 +253,7 @@ func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []str
 // stored opens a snapshot's manifest by today's rules: what is excluded now is
 // not in it, also when it was captured under other rules. Such a manifest is
 // made anew.
-func (d *Driver) stored(ctx context.Context, op string, id snap.SnapshotID) (*manifest, error) {
+func (d *Driver) stored(ctx context.Context, op string, id snap.SnapshotID) (*manifest.Manifest, error) {
 	r, about, err := d.root(op, id)
 	if err != nil {
 		return nil, err
@@ -261,9 +262,9 @@ func (d *Driver) stored(ctx context.Context, op string, id snap.SnapshotID) (*ma
 	if err != nil || about.Rules == d.rules() {
 		return m, wrapped(errs.Corrupt, op, err)
 	}
-	n, err := m.without(ctx, d.exclude)
+	n, err := without(ctx, m, d.exclude)
 	if err == nil {
-		m, err = sealTop(n, d.cfg.Store, nil)
+		m, err = manifest.SealTree(n, d.cfg.Store, nil)
 	}
 	return m, wrapped(errs.Failed, op, err)
 }

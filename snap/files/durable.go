@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/parallel"
 	"mulligan/snap/files/relpath"
 )
@@ -99,7 +100,7 @@ func (a *apply) settle(batch []*staged) error {
 func (a *apply) sync() error {
 	list := a.inPlace
 	for i := range a.deltas {
-		if d := &a.deltas[i]; isFolder(d.new) && !d.mounted() && !a.idle(d) {
+		if d := &a.deltas[i]; manifest.IsFolder(d.new) && !d.mounted() && !a.idle(d) {
 			list = append(list, d)
 		}
 	}
@@ -116,7 +117,7 @@ func (a *apply) sync() error {
 
 func (a *apply) syncOne(d *delta) error {
 	folder, name := d.path, "."
-	if !isFolder(d.new) {
+	if !manifest.IsFolder(d.new) {
 		folder, name = relpath.Split(d.path)
 	}
 	dir, err := a.root.OpenDir(folder)

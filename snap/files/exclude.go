@@ -1,10 +1,13 @@
 package files
 
 import (
+	"context"
 	"strings"
 
 	"github.com/go-git/go-git/v5/plumbing/format/gitignore"
 
+	"mulligan/snap/files/inode"
+	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
 )
 
@@ -41,4 +44,36 @@ func (x *excluder) excludes(path string, isDir bool) bool {
 		return true
 	}
 	return x.match != nil && x.match.Match(strings.Split(path, "/"), isDir)
+}
+
+// without loads m into memory, less what x excludes.
+func without(ctx context.Context, m *manifest.Manifest, x *excluder) (*manifest.Node, error) {
+	var load func(e manifest.Entry, path string) (*manifest.Node, error)
+	load = func(e manifest.Entry, path string) (*manifest.Node, error) {
+		n := &manifest.Node{Entry: e, LinkKey: e.Group()}
+		if !e.IsDir() {
+			return n, ctx.Err()
+		}
+		n.Loose = x.loose[path]
+		if n.Loose {
+			n.Mtime = inode.Time{}
+		}
+		entries, err := m.Folder(e.Hash)
+		if err != nil {
+			return nil, err
+		}
+		for _, k := range entries {
+			p := relpath.Join(path, k.Name)
+			if x.excludes(p, k.Kind() == manifest.DirKind) {
+				continue
+			}
+			kid, err := load(k, p)
+			if err != nil {
+				return nil, err
+			}
+			n.Children = append(n.Children, kid)
+		}
+		return n, nil
+	}
+	return load(m.Root, ".")
 }

@@ -279,18 +279,18 @@ func (j *journal) view(ctx context.Context, b *cas.Batch, how doubt, fresh map[s
 		}
 		m := j.live.seal(j.d.cfg.Store)
 		if b != nil {
-			err := m.save(b)
+			err := m.Save(b)
 			if damage(err) { // something is gone from the store: read it again
 				if err = j.again(ctx); err == nil {
 					m = j.live.seal(j.d.cfg.Store)
-					err = m.save(b)
+					err = m.Save(b)
 				}
 			}
 			if err != nil {
 				return err
 			}
 		}
-		v = &view{manifest: m, files: j.live.files, warnings: j.d.mounted(relpath.SortedKeys(j.live.warn))}
+		v = &view{Manifest: m, files: j.live.files, warnings: j.d.mounted(relpath.SortedKeys(j.live.warn))}
 		for _, p := range busy {
 			v.warnings = append(v.warnings, busyRepository(shown(j.d.cfg.Dir, p)))
 		}

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/snap"
+	"mulligan/snap/files/manifest"
 	"mulligan/testkit"
 )
 
@@ -201,8 +202,8 @@ func TestReplacedRoot(t *testing.T) {
 func FuzzLink(f *testing.F) {
 	h := snap.Hash{1, 2, 3}
 	l := &link{prev: h, start: true, seq: 7, seen: time.Unix(1, 2), records: []record{
-		{path: "a", after: &entry{mode: unix.S_IFREG | 0o644, size: 3, hash: h}},
-		{path: "d/b", before: h}, {path: "d", before: h, after: &entry{mode: unix.S_IFDIR | 0o755}},
+		{path: "a", after: &manifest.Entry{Mode: unix.S_IFREG | 0o644, Size: 3, Hash: h}},
+		{path: "d/b", before: h}, {path: "d", before: h, after: &manifest.Entry{Mode: unix.S_IFDIR | 0o755}},
 	}}
 	data, refs := l.encode()
 	f.Add(data, len(refs))

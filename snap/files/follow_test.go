@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/snap"
+	"mulligan/snap/files/manifest"
 	"mulligan/snap/snaptest"
 	"mulligan/testkit"
 )
@@ -99,11 +100,11 @@ func (f *followed) exact(t testing.TB) {
 	must(t, err)
 	j, err := resolve(t.Context(), f.cas, at)
 	must(t, err)
-	for what, m := range map[string]*manifest{"the tree": v.manifest, "the journal": j} {
-		if m.hash == w.hash {
+	for what, m := range map[string]*manifest.Manifest{"the tree": v.Manifest, "the journal": j} {
+		if m.Hash == w.Hash {
 			continue
 		}
-		deltas, err := compare(t.Context(), m, w.manifest, nil)
+		deltas, err := compare(t.Context(), m, w.Manifest, nil)
 		must(t, err)
 		for _, d := range deltas[:min(len(deltas), 20)] {
 			t.Errorf("%s: %s: %+v, on disk %+v", what, d.path, d.old, d.new)

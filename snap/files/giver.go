@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/errs"
+	"mulligan/snap/files/manifest"
 )
 
 // giver is what the process that restores may give to files: root everything, a
@@ -31,17 +32,17 @@ func self() (giver, error) {
 func (g giver) in(gid uint32) bool { return slices.Contains(g.groups, gid) }
 
 // refuses says why g cannot make e anew, or returns "".
-func (g giver) refuses(e *entry) string {
+func (g giver) refuses(e *manifest.Entry) string {
 	switch {
-	case g.root || e.mount:
+	case g.root || e.Mount:
 		return ""
-	case e.uid != g.uid:
-		return fmt.Sprintf("belongs to uid %d", e.uid)
-	case !g.in(e.gid):
-		return fmt.Sprintf("belongs to group %d, which the user of mulligand is not in", e.gid)
-	case e.device() && (e.kind() == unix.S_IFBLK || e.rdev() != 0): // 0:0 is overlayfs's mark of a removed file, which anybody may make
+	case e.Uid != g.uid:
+		return fmt.Sprintf("belongs to uid %d", e.Uid)
+	case !g.in(e.Gid):
+		return fmt.Sprintf("belongs to group %d, which the user of mulligand is not in", e.Gid)
+	case e.Device() && (e.Kind() == unix.S_IFBLK || e.Rdev() != 0): // 0:0 is overlayfs's mark of a removed file, which anybody may make
 		return "is a device"
-	case slices.ContainsFunc(e.xattrs(), privileged):
+	case slices.ContainsFunc(e.Xattrs(), privileged):
 		return "has capabilities (setcap)"
 	}
 	return ""
@@ -49,28 +50,28 @@ func (g giver) refuses(e *entry) string {
 
 // refusesChange says why g cannot make b of a, or returns "". What stays g's own, with
 // its group, is changed where it is: that takes no right to give it.
-func (g giver) refusesChange(a, b *entry) string {
+func (g giver) refusesChange(a, b *manifest.Entry) string {
 	switch {
 	case g.root || b == nil:
 		return ""
 	case a == nil || !g.inPlace(a, b):
 		return g.refuses(b)
-	case b.mode&unix.S_ISGID != 0 && !g.in(b.gid) && (a.mode != b.mode || len(a.xattrs()) > 0):
-		return fmt.Sprintf("has the set-group-ID bit and belongs to group %d, which the user of mulligand is not in", b.gid)
+	case b.Mode&unix.S_ISGID != 0 && !g.in(b.Gid) && (a.Mode != b.Mode || len(a.Xattrs()) > 0):
+		return fmt.Sprintf("has the set-group-ID bit and belongs to group %d, which the user of mulligand is not in", b.Gid)
 	}
 	return ""
 }
 
 // inPlace reports whether an apply that g runs changes a to b without making b anew.
-func (g giver) inPlace(a, b *entry) bool {
-	if a.uid != g.uid || b.uid != g.uid || a.gid != b.gid || a.mount || b.mount {
+func (g giver) inPlace(a, b *manifest.Entry) bool {
+	if a.Uid != g.uid || b.Uid != g.uid || a.Gid != b.Gid || a.Mount || b.Mount {
 		return false
 	}
-	if isFolder(a) && isFolder(b) {
-		return slices.Equal(privilegedIn(a.xattrs()), privilegedIn(b.xattrs()))
+	if manifest.IsFolder(a) && manifest.IsFolder(b) {
+		return slices.Equal(privilegedIn(a.Xattrs()), privilegedIn(b.Xattrs()))
 	}
-	alone := a.group() == "" && b.group() == ""
-	return a.isFile() && alone && a.sameBody(b) && holder(g.uid).keeps(a, b)
+	alone := a.Group() == "" && b.Group() == ""
+	return a.IsFile() && alone && a.SameBody(b) && holder(g.uid).keeps(a, b)
 }
 
 // checkGiven refuses what only root could give back, in either direction.

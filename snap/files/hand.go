@@ -8,6 +8,7 @@ import (
 
 	"mulligan/snap/beneath"
 	"mulligan/snap/files/inode"
+	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/parallel"
 	"mulligan/snap/files/relpath"
 )
@@ -57,7 +58,7 @@ func (h *hand) writable(path string) (*beneath.Root, error) {
 }
 
 // look gives what is at path now, content and all, or nil.
-func (h *hand) look(path string) (*node, inode.Stat, error) {
+func (h *hand) look(path string) (*manifest.Node, inode.Stat, error) {
 	folder, name := relpath.Split(path)
 	dir, err := h.folder(folder)
 	if err == nil {
@@ -94,18 +95,18 @@ func (h *hand) judge(d *delta) (verdict, inode.Stat, error) {
 	if err != nil {
 		return 0, st, err
 	}
-	var e *entry
+	var e *manifest.Entry
 	if n != nil {
-		e = &n.entry
+		e = &n.Entry
 	}
 	switch {
 	case d.again && e == nil:
 		return isOld, st, nil
-	case d.again && isFolder(e) != isFolder(d.new):
+	case d.again && manifest.IsFolder(e) != manifest.IsFolder(d.new):
 		return 0, st, h.changed(d.path)
-	case matches(e, d.new) && !isFolder(e):
+	case matches(e, d.new) && !manifest.IsFolder(e):
 		return isNew, st, nil
-	case matches(e, d.old), e == nil && isFolder(d.old) != isFolder(d.new):
+	case matches(e, d.old), e == nil && manifest.IsFolder(d.old) != manifest.IsFolder(d.new):
 		return isOld, st, nil
 	case matches(e, d.new):
 		return isNew, st, nil
@@ -113,36 +114,34 @@ func (h *hand) judge(d *delta) (verdict, inode.Stat, error) {
 	return 0, st, h.changed(d.path)
 }
 
-func isFolder(e *entry) bool { return e != nil && e.isDir() }
-
 // matches compares what is there with what a manifest says, but for groups.
-func matches(e, m *entry) bool {
+func matches(e, m *manifest.Entry) bool {
 	if e == nil || m == nil {
 		return e == nil && m == nil
 	}
-	if m.isDir() {
-		return e.isDir()
+	if m.IsDir() {
+		return e.IsDir()
 	}
-	return e.sameBody(m) && e.sameMeta(m)
+	return e.SameBody(m) && e.SameMeta(m)
 }
 
 // sameGroup reports whether the hard-link group stays the same.
 func (d *delta) sameGroup() bool {
 	if d.old == nil {
-		return d.new.group() == ""
+		return d.new.Group() == ""
 	}
-	return d.old.group() == d.new.group()
+	return d.old.Group() == d.new.Group()
 }
 
 // mounted reports whether a mount point stands, or stood, at the path: it is
 // left as it is.
 func (d *delta) mounted() bool {
-	return d.old != nil && d.old.mount || d.new != nil && d.new.mount
+	return d.old != nil && d.old.Mount || d.new != nil && d.new.Mount
 }
 
 // goes reports whether the old thing must be away before the new can come.
 func (d *delta) goes() bool {
-	return d.old != nil && !d.mounted() && (d.new == nil || d.again || isFolder(d.old) != isFolder(d.new))
+	return d.old != nil && !d.mounted() && (d.new == nil || d.again || manifest.IsFolder(d.old) != manifest.IsFolder(d.new))
 }
 
 // sideBySide calls do for 0 to n-1, with several hands.

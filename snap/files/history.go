@@ -15,6 +15,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/files/manifest"
 )
 
 // history is what is stored of the journal. It is a row of epochs, each a
@@ -69,7 +70,7 @@ func (h *history) load() error {
 	for _, r := range h.s.Roots(h.prefix) {
 		e := &epoch{root: r.Name, head: r.Hash}
 		if err := json.Unmarshal(r.Meta, &e.about); err != nil {
-			return damaged(r.Hash, err)
+			return manifest.Damaged(r.Hash, err)
 		}
 		list, id = append(list, e), e.about.Journal
 	}
@@ -202,7 +203,7 @@ func (h *history) add(b *cas.Batch, seen time.Time, records []record) (err error
 		about.Last, about.Records = l.seq, about.Records+n
 		for i := range l.records {
 			if e := l.records[i].after; e != nil {
-				about.Bytes += e.size
+				about.Bytes += e.Size
 			}
 		}
 		steps = append(steps, step{l.seq, head})
@@ -361,7 +362,7 @@ func (h *history) stepsSince(op string, first uint64) ([]step, error) {
 func (l *link) writes(out []snap.Write, at snap.Mark) []snap.Write {
 	for i := range l.records {
 		r := &l.records[i]
-		if after := r.after.digest(); after != r.before {
+		if after := r.after.Digest(); after != r.before {
 			out = append(out, snap.Write{Path: r.path, Before: r.before, After: after, At: at, Seen: l.seen})
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
 )
 
@@ -129,7 +130,7 @@ func (d *Driver) captureAt(op string, req snap.CaptureRequest) (snap.Snapshot, e
 
 // view is the workspace as it is: its manifest and what is to be said of it.
 type view struct {
-	*manifest
+	*manifest.Manifest
 	place    snap.Mark // in the journal; "": nobody follows
 	files    int64
 	warnings []string

@@ -1,15 +1,14 @@
 package files
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"time"
 
-	"github.com/zeebo/blake3"
-
 	"mulligan/snap"
 	"mulligan/snap/cas"
-	"mulligan/snap/files/inode"
+	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
 )
 
@@ -33,8 +32,8 @@ const (
 // record is one change of one path.
 type record struct {
 	path   string
-	before snap.Hash // digest of the entry before; zero: there was none
-	after  *entry    // nil: it is gone. Its name is empty, and a folder has no hash
+	before snap.Hash       // digest of the entry before; zero: there was none
+	after  *manifest.Entry // nil: it is gone. Its name is empty, and a folder has no hash
 }
 
 // link is one batch of the journal.
@@ -46,33 +45,8 @@ type link struct {
 	records    []record
 }
 
-// digest tells one state of an entry from another, but for its name, its other
-// names, a folder's content, and a folder's time, which moves with its content.
-func (e *entry) digest() snap.Hash {
-	if e == nil {
-		return snap.Hash{}
-	}
-	x := *e
-	x.name = ""
-	x.setGroup("")
-	if x.isDir() {
-		x.hash, x.mtime = snap.Hash{}, inode.Time{}
-	}
-	return blake3.Sum256(append(x.append(nil), x.hash[:]...))
-}
-
-// bare is e as a record has it.
-func (e *entry) bare() *entry {
-	x := *e
-	x.name = ""
-	if x.isDir() {
-		x.hash = snap.Hash{}
-	}
-	return &x
-}
-
 func (l *link) encode() (data []byte, refs []snap.Hash) {
-	data = append(make([]byte, 0, 32+160*len(l.records)), manifestVersion, sortLink)
+	data = append(make([]byte, 0, 32+160*len(l.records)), manifest.Version, sortLink)
 	data = binary.AppendUvarint(data, l.seq)
 	data = binary.AppendVarint(data, l.seen.UnixNano())
 	start := uint64(0)
@@ -85,15 +59,15 @@ func (l *link) encode() (data []byte, refs []snap.Hash) {
 	for i := range l.records {
 		r := &l.records[i]
 		data = r.append(data)
-		if r.after != nil && !r.after.hash.IsZero() {
-			refs = append(refs, r.after.hash)
+		if r.after != nil && !r.after.Hash.IsZero() {
+			refs = append(refs, r.after.Hash)
 		}
 	}
 	return data, refs
 }
 
 func (r *record) append(b []byte) []byte {
-	b = appendString(b, r.path)
+	b = manifest.AppendString(b, r.path)
 	what := byte(0)
 	if !r.before.IsZero() {
 		what |= wasThere
@@ -106,95 +80,68 @@ func (r *record) append(b []byte) []byte {
 		b = append(b, r.before[:]...)
 	}
 	if r.after != nil {
-		b = r.after.append(b)
+		b = r.after.Append(b)
 	}
 	return b
 }
 
 // decodeLink takes apart what link.encode wrote.
 func decodeLink(data []byte, refs []snap.Hash) (*link, error) {
-	r := reader{b: data, refs: refs}
-	if r.byte() != manifestVersion || r.byte() != sortLink || len(refs) == 0 || refs[0].IsZero() {
-		return nil, errManifest
+	r := manifest.Decoder{Rest: data, Refs: refs}
+	if r.Byte() != manifest.Version || r.Byte() != sortLink || len(refs) == 0 || refs[0].IsZero() {
+		return nil, manifest.ErrFormat
 	}
 	l := &link{prev: refs[0]}
-	r.refs = refs[1:]
-	l.seq, l.seen = r.uvarint(), time.Unix(0, r.varint())
-	start := r.uvarint()
-	n := r.uvarint()
+	r.Refs = refs[1:]
+	l.seq, l.seen = r.Uvarint(), time.Unix(0, r.Varint())
+	start := r.Uvarint()
+	n := r.Uvarint()
 	if n > uint64(len(data)) || start > 1 {
-		return nil, fmt.Errorf("%w: a link of impossible size", errManifest)
+		return nil, fmt.Errorf("%w: a link of impossible size", manifest.ErrFormat)
 	}
 	l.start, l.records = start == 1, make([]record, n)
 	for i := range l.records {
-		if r.record(&l.records[i]); r.err != nil {
-			return nil, r.err
+		if decodeRecord(&r, &l.records[i]); r.Err != nil {
+			return nil, r.Err
 		}
 	}
-	if len(r.b) > 0 || len(r.refs) > 0 {
-		r.fail("more than its records")
+	if len(r.Rest) > 0 || len(r.Refs) > 0 {
+		r.Fail("more than its records")
 	}
-	return l, r.err
+	return l, r.Err
 }
 
-func (r *reader) record(out *record) {
-	out.path = r.string()
+func decodeRecord(r *manifest.Decoder, out *record) {
+	out.path = r.String()
 	if out.path != "." && !relpath.Valid(out.path) {
-		r.fail("a record of no path")
+		r.Fail("a record of no path")
 		return
 	}
-	what := r.byte()
+	what := r.Byte()
 	if what&wasThere != 0 {
-		if len(r.b) < len(out.before) {
-			r.fail("too short")
-			return
-		}
-		r.b = r.b[copy(out.before[:], r.b):]
+		out.before = r.Digest()
 	}
 	if what > wasThere|isThere || (what&wasThere != 0) == out.before.IsZero() {
-		r.fail("a record of no change")
+		r.Fail("a record of no change")
 		return
 	}
 	if what&isThere != 0 {
-		out.after = &entry{}
-		r.recorded(out.after)
+		out.after = &manifest.Entry{}
+		r.Bare(out.after)
 	}
-}
-
-// recorded reads an entry that has no name and, if it is a folder, no content.
-func (r *reader) recorded(e *entry) {
-	f := r.fields(e)
-	if f&hasHash != 0 {
-		if len(r.refs) == 0 || r.refs[0].IsZero() {
-			r.fail("a reference is missing")
-			return
-		}
-		e.hash, r.refs = r.refs[0], r.refs[1:]
-	}
-	if e.name != "" || e.isDir() && f&hasHash != 0 {
-		r.fail("a record with a name or a folder's content")
-		return
-	}
-	if e.isDir() {
-		e.hash = snap.Hash{1} // what checkEntry asks of a folder
-		r.checkEntry(e, f|hasHash)
-		e.hash = snap.Hash{}
-		return
-	}
-	r.checkEntry(e, f)
 }
 
 // loadLink reads the link h; top reports that h is a manifest instead.
 func loadLink(s *cas.Store, h snap.Hash) (l *link, top bool, err error) {
 	data, refs, err := s.Node(h)
 	if err != nil {
-		return nil, false, damaged(h, err)
+		return nil, false, manifest.Damaged(h, err)
 	}
-	if len(data) > 1 && data[1] == sortTop {
+	if len(data) > 1 && data[1] == manifest.SortTop {
 		return nil, true, nil
 	}
 	if l, err = decodeLink(data, refs); err != nil {
-		return nil, false, damaged(h, err)
+		return nil, false, manifest.Damaged(h, err)
 	}
 	l.hash = h
 	return l, false, nil
@@ -213,3 +160,36 @@ func chain(s *cas.Store, h snap.Hash) (links []*link, base snap.Hash, err error)
 		links, h = append(links, l), l.prev
 	}
 }
+
+// newest gathers what a chain, newest link first, leads to.
+func newest(links []*link) *manifest.Edits {
+	t := &manifest.Edits{}
+	for _, l := range links {
+		for i := len(l.records) - 1; i >= 0; i-- {
+			if k := t.At(l.records[i].path); !k.Set {
+				k.Set, k.To = true, l.records[i].after
+			}
+		}
+	}
+	return t
+}
+
+// resolve gives the manifest of the state that h, a link or a manifest, stands for.
+func resolve(ctx context.Context, s *cas.Store, h snap.Hash) (*manifest.Manifest, error) {
+	links, base, err := chain(s, h)
+	if err != nil {
+		return nil, err
+	}
+	m, err := manifest.Load(s, base)
+	if err != nil || len(links) == 0 {
+		return m, err
+	}
+	if m, err = m.Edit(ctx, newest(links)); err != nil {
+		return nil, err
+	}
+	m.Source = h
+	return m, nil
+}
+
+// journalName is that of the journal's links.
+const journalName = "/journal"

@@ -12,6 +12,7 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/beneath"
 	"mulligan/snap/files/inode"
+	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
 )
 
@@ -44,7 +45,7 @@ func (l *live) targets(t *todo) []target {
 		n, rest := l.reach(path)
 		if rest != "" {
 			path = path[:len(path)-len(rest)]
-			if !n.isDir() { // a file that was, or will be, a folder
+			if !n.IsDir() { // a file that was, or will be, a folder
 				path = path[:len(path)-1]
 			} else {
 				first, _ := relpath.Cut(rest)
@@ -154,7 +155,7 @@ func (g *looking) group(list []target) error {
 
 // top looks at the workspace folder itself.
 func (g *looking) top(t target) error {
-	n := &node{}
+	n := &manifest.Node{}
 	if t.deep {
 		g.dirty()
 		if err := g.s.folder(g.root, ".", n); err != nil {
@@ -199,15 +200,15 @@ func (g *looking) one(in *beneath.Root, t target, name string) error {
 	if err != nil {
 		return g.s.failed(t.path, err)
 	}
-	if g.s.d.exclude.excludes(t.path, st.Kind() == dirKind) {
+	if g.s.d.exclude.excludes(t.path, st.Kind() == manifest.DirKind) {
 		return g.excluded(t, old)
 	}
-	if old != nil && !t.deep && old.sure && old.is(st) && !g.fresh[t.path] {
+	if old != nil && !t.deep && old.Sure && old.Unchanged(st) && !g.fresh[t.path] {
 		return nil
 	}
 	g.dirty()
 	n, err := g.s.entry(in, t.path, name, st)
-	if err != nil || !n.isDir() {
+	if err != nil || !n.IsDir() {
 		if err == nil {
 			g.found(find{path: t.path, node: n})
 		}
@@ -218,7 +219,7 @@ func (g *looking) one(in *beneath.Root, t target, name string) error {
 
 // excluded sees to it that what is excluded now, as a file, is not in the tree
 // as the folder that it was.
-func (g *looking) excluded(t target, old *node) error {
+func (g *looking) excluded(t target, old *manifest.Node) error {
 	if old != nil {
 		g.dirty()
 		g.found(find{path: t.path})
@@ -227,9 +228,9 @@ func (g *looking) excluded(t target, old *node) error {
 }
 
 // folder looks at a folder: at its own entry if it is known, else at everything in it.
-func (g *looking) folder(in *beneath.Root, t target, old, n *node, st inode.Stat) error {
-	if old != nil && old.isDir() && old.id == st.ID && !t.deep {
-		dir, err := in.OpenDir(n.name)
+func (g *looking) folder(in *beneath.Root, t target, old, n *manifest.Node, st inode.Stat) error {
+	if old != nil && old.IsDir() && old.ID == st.ID && !t.deep {
+		dir, err := in.OpenDir(n.Name)
 		if errors.Is(err, unix.EXDEV) {
 			g.s.mounted(t.path, n)
 			g.found(find{path: t.path, node: n})

@@ -30,25 +30,25 @@ func (d *Driver) Names(ctx context.Context, id snap.SnapshotID, dir string) ([]s
 	if err != nil {
 		return nil, err
 	}
-	e := &m.root
+	e := &m.Root
 	if dir != "." {
-		if e, err = m.findFor(d.cfg.Reader, dir); err != nil {
+		if e, err = findFor(m, d.cfg.Reader, dir); err != nil {
 			return nil, errs.Wrap(errs.Failed, op, err)
 		}
 	}
-	if e == nil || !e.isDir() {
+	if e == nil || !e.IsDir() {
 		return nil, nil
 	}
 	if !d.cfg.Reader.all() && !d.cfg.Reader.seesInto(e) {
 		return nil, notReadable(dir)
 	}
-	entries, err := m.folder(e.hash)
+	entries, err := m.Folder(e.Hash)
 	if err != nil {
 		return nil, errs.Wrap(errs.Failed, op, err)
 	}
 	var names []string
 	for _, e := range entries {
-		names = append(names, e.name)
+		names = append(names, e.Name)
 	}
 	return names, nil
 }

@@ -11,6 +11,7 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/beneath"
 	"mulligan/snap/files/inode"
+	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
 )
 
@@ -33,14 +34,14 @@ func (d *Driver) OpenPath(ctx context.Context, id snap.SnapshotID, path string) 
 	if err != nil {
 		return nil, 0, err
 	}
-	e, err := m.findFor(d.cfg.Reader, path)
+	e, err := findFor(m, d.cfg.Reader, path)
 	if err != nil {
 		return nil, 0, errs.Wrap(errs.Failed, op, err)
 	}
-	if e == nil || !e.isFile() {
+	if e == nil || !e.IsFile() {
 		return nil, 0, d.noFile(op, path)
 	}
-	return d.stream(*e), e.size, nil
+	return manifest.OpenContent(d.cfg.Store, *e), e.Size, nil
 }
 
 // covers reports whether the file path is left out, or a folder above it is.
@@ -132,9 +133,9 @@ func (d *Driver) checkReader(fd int, path string) error {
 	if err != nil {
 		return err
 	}
-	e := newEntry("", st)
-	e.mode, e.uid, e.gid = st.Mode, st.Uid, st.Gid // also of a mount point
-	e.setXattrs(xattrs)
+	e := manifest.NewEntry("", st)
+	e.Mode, e.Uid, e.Gid = st.Mode, st.Uid, st.Gid // also of a mount point
+	e.SetXattrs(xattrs)
 	if !d.cfg.Reader.may(&e, needed(&e)) {
 		return notReadable(path)
 	}
@@ -146,7 +147,7 @@ func notReadable(path string) error {
 }
 
 // findFor is find for a reader who may not look everywhere.
-func (m *manifest) findFor(reader Reader, path string) (*entry, error) {
+func findFor(m *manifest.Manifest, reader Reader, path string) (*manifest.Entry, error) {
 	for i := range len(path) + 1 {
 		at := path[:i]
 		switch {
@@ -155,7 +156,7 @@ func (m *manifest) findFor(reader Reader, path string) (*entry, error) {
 		case i == 0:
 			at = "."
 		}
-		e, err := m.find(at)
+		e, err := m.Find(at)
 		if err != nil || e == nil {
 			return nil, err
 		}
@@ -163,36 +164,5 @@ func (m *manifest) findFor(reader Reader, path string) (*entry, error) {
 			return nil, notReadable(path)
 		}
 	}
-	return m.find(path)
-}
-
-// stream reads a stored content, its holes as zeros.
-func (d *Driver) stream(e entry) io.ReadCloser {
-	r, w := io.Pipe()
-	go func() {
-		at := int64(0)
-		fill := func(to int64) error {
-			for at < to {
-				n, err := w.Write(zeros[:min(int64(len(zeros)), to-at)])
-				at += int64(n)
-				if err != nil {
-					return err
-				}
-			}
-			return nil
-		}
-		err := eachPiece(d.cfg.Store, &e, func(off int64, p []byte) error {
-			if err := fill(off); err != nil {
-				return err
-			}
-			n, err := w.Write(p)
-			at += int64(n)
-			return err
-		})
-		if err == nil {
-			err = fill(e.size)
-		}
-		w.CloseWithError(err) // of nil: io.EOF
-	}()
-	return r
+	return m.Find(path)
 }

@@ -10,6 +10,7 @@ import (
 
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
 )
 
@@ -104,7 +105,7 @@ func (d *Driver) putPlan(id snap.RestoreID, p *plan, b *cas.Batch) (cas.Root, er
 		}
 		refs = append(refs, h)
 	}
-	h, err := b.Node([]byte{manifestVersion, sortPlan}, refs)
+	h, err := b.Node([]byte{manifest.Version, manifest.SortPlan}, refs)
 	return cas.Root{Name: d.planRoot(id), Hash: h}, err
 }
 
@@ -133,11 +134,11 @@ func (d *Driver) loadPlan(id snap.RestoreID) (*plan, error) {
 		text = append(text, chunk...)
 	}
 	if err != nil {
-		return nil, damaged(r.Hash, err)
+		return nil, manifest.Damaged(r.Hash, err)
 	}
 	p, err := decodePlan(text)
 	if err != nil {
-		return nil, damaged(r.Hash, err)
+		return nil, manifest.Damaged(r.Hash, err)
 	}
 	return p, nil
 }

@@ -14,6 +14,7 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/files/manifest"
 	"mulligan/testkit"
 )
 
@@ -47,13 +48,13 @@ func TestReaderAgainstTheKernel(t *testing.T) {
 		for _, want := range []uint32{toRead, toSearch} {
 			err := user.do(func() error { return tries(path, e, want) })
 			if got := reader.may(e, want); got != (err == nil) {
-				t.Fatalf("%o of %d:%d %x: may(%o) is %v, and the kernel says %v", e.mode, e.uid, e.gid, e.xattrs(), want, got, err)
+				t.Fatalf("%o of %d:%d %x: may(%o) is %v, and the kernel says %v", e.Mode, e.Uid, e.Gid, e.Xattrs(), want, got, err)
 			}
 			if err == nil {
 				granted++
 			}
 		}
-		if _, is := e.xattr(accessListName); is {
+		if _, is := xattr(e, accessListName); is {
 			listed++
 		}
 	}
@@ -63,7 +64,7 @@ func TestReaderAgainstTheKernel(t *testing.T) {
 }
 
 // tries reads or searches path, as far as that can be asked of its kind.
-func tries(path string, e *entry, want uint32) error {
+func tries(path string, e *manifest.Entry, want uint32) error {
 	if want == toRead {
 		f, err := os.Open(path)
 		if err != nil {
@@ -71,7 +72,7 @@ func tries(path string, e *entry, want uint32) error {
 		}
 		return f.Close()
 	}
-	if e.kind() == dirKind {
+	if e.Kind() == manifest.DirKind {
 		_, err := os.Lstat(path + "/.")
 		return err
 	}

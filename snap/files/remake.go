@@ -9,6 +9,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap/beneath"
 	"mulligan/snap/files/inode"
+	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
 )
 
@@ -16,7 +17,7 @@ import (
 // it goes, and is made anew in the new folder.
 type remaking struct {
 	ctx      context.Context
-	old, new *manifest
+	old, new *manifest.Manifest
 	scoped   bool
 	holder   holder
 	reader   Reader
@@ -25,8 +26,8 @@ type remaking struct {
 }
 
 // withRemade gives deltas, from old to new, with all that is in folders that are made anew.
-func (d *Driver) withRemade(ctx context.Context, deltas []delta, old, new *manifest, sc relpath.Scope) ([]delta, error) {
-	r := &remaking{ctx: ctx, old: old, new: new, scoped: len(sc) > 0, holder: d.holderOf(old.root.uid), reader: d.cfg.Reader, groups: map[string]bool{}}
+func (d *Driver) withRemade(ctx context.Context, deltas []delta, old, new *manifest.Manifest, sc relpath.Scope) ([]delta, error) {
+	r := &remaking{ctx: ctx, old: old, new: new, scoped: len(sc) > 0, holder: d.holderOf(old.Root.Uid), reader: d.cfg.Reader, groups: map[string]bool{}}
 	top := "" // the folder made anew that the last delta was
 	for i := range deltas {
 		switch p := deltas[i].path; {
@@ -48,30 +49,30 @@ func (d *Driver) withRemade(ctx context.Context, deltas []delta, old, new *manif
 }
 
 // add adds what is at path, and below it, on either side.
-func (r *remaking) add(path, veil string, old, new *entry) error {
+func (r *remaking) add(path, veil string, old, new *manifest.Entry) error {
 	if err := r.ctx.Err(); err != nil {
 		return err
 	}
-	r.out = append(r.out, delta{path: path, veil: veil, old: old, new: new, again: old != nil && new != nil && !old.mount && !new.mount})
-	if new != nil && new.group() != "" {
-		r.groups[new.group()] = true
+	r.out = append(r.out, delta{path: path, veil: veil, old: old, new: new, again: old != nil && new != nil && !old.Mount && !new.Mount})
+	if new != nil && new.Group() != "" {
+		r.groups[new.Group()] = true
 	}
-	if old != nil && old.mount || new != nil && new.mount {
+	if old != nil && old.Mount || new != nil && new.Mount {
 		return nil
 	}
-	a, err := entriesOf(r.old, old)
+	a, err := manifest.EntriesOf(r.old, old)
 	if err != nil {
 		return err
 	}
-	b, err := entriesOf(r.new, new)
+	b, err := manifest.EntriesOf(r.new, new)
 	if err != nil {
 		return err
 	}
-	sees := func(e *entry) bool { return !isFolder(e) || r.reader.seesInto(e) }
+	sees := func(e *manifest.Entry) bool { return !manifest.IsFolder(e) || r.reader.seesInto(e) }
 	if veil == "" && !(sees(old) && sees(new)) {
 		veil = path
 	}
-	return pairs(a, b, func(name string, x, y *entry) error { return r.add(relpath.Join(path, name), veil, x, y) })
+	return manifest.Pairs(a, b, func(name string, x, y *manifest.Entry) error { return r.add(relpath.Join(path, name), veil, x, y) })
 }
 
 // tieOutside has the first name of a file that is made anew linked to a name of that
@@ -81,20 +82,20 @@ func (r *remaking) tieOutside() error {
 	for i := range r.out {
 		at[r.out[i].path] = &r.out[i]
 	}
-	var visit func(path string, e *entry) error
-	visit = func(path string, e *entry) error {
-		if g := e.group(); r.groups[g] && at[path] == nil && at[g] != nil && at[g].again && at[g].twin == "" {
+	var visit func(path string, e *manifest.Entry) error
+	visit = func(path string, e *manifest.Entry) error {
+		if g := e.Group(); r.groups[g] && at[path] == nil && at[g] != nil && at[g].again && at[g].twin == "" {
 			at[g].twin = path
 		}
-		kids, err := entriesOf(r.new, e)
+		kids, err := manifest.EntriesOf(r.new, e)
 		for i := range kids {
 			if err == nil {
-				err = visit(relpath.Join(path, kids[i].name), &kids[i])
+				err = visit(relpath.Join(path, kids[i].Name), &kids[i])
 			}
 		}
 		return err
 	}
-	return visit(".", &r.new.root)
+	return visit(".", &r.new.Root)
 }
 
 // checkHeld refuses a restore that would give a folder to somebody while it holds what is
@@ -104,11 +105,11 @@ func (d *Driver) checkHeld(op string, deltas []delta) error {
 	top := "" // the folder made anew that was met last
 	for i := range deltas {
 		if top == "" || !relpath.Within(deltas[i].path, top) {
-			if top = ""; deltas[i].again && isFolder(deltas[i].old) {
+			if top = ""; deltas[i].again && manifest.IsFolder(deltas[i].old) {
 				top = deltas[i].path
 			}
 		}
-		if top == "" || !isFolder(deltas[i].old) {
+		if top == "" || !manifest.IsFolder(deltas[i].old) {
 			continue
 		}
 		if root == nil {
@@ -144,7 +145,7 @@ func (d *Driver) held(root *beneath.Root, path string) (string, error) {
 	names, err := inode.List(dir.FD())
 	for _, name := range names {
 		st, err := inode.StatAt(dir.FD(), name)
-		if err == nil && (st.Mount || d.exclude.excludes(relpath.Join(path, name), st.Kind() == dirKind)) {
+		if err == nil && (st.Mount || d.exclude.excludes(relpath.Join(path, name), st.Kind() == manifest.DirKind)) {
 			return name, nil
 		}
 	}
@@ -153,7 +154,7 @@ func (d *Driver) held(root *beneath.Root, path string) (string, error) {
 
 // checkWays refuses to restore something below a folder that is outside of the scope and
 // not the one that the goal has there: what was behind its rights would lie open.
-func (d *Driver) checkWays(op string, deltas []delta, holder holder, goal *manifest) error {
+func (d *Driver) checkWays(op string, deltas []delta, holder holder, goal *manifest.Manifest) error {
 	if os.Geteuid() != 0 {
 		return nil
 	}
@@ -162,11 +163,11 @@ func (d *Driver) checkWays(op string, deltas []delta, holder holder, goal *manif
 		if !c.frame {
 			continue
 		}
-		to, err := goal.find(c.path)
+		to, err := goal.Find(c.path)
 		if err != nil {
 			return err
 		}
-		if isFolder(to) && !holder.keepsFolder(c.old, to) {
+		if manifest.IsFolder(to) && !holder.keepsFolder(c.old, to) {
 			return errs.New(errs.Conflict, op, "%s has another owner, or other rights, than in what is to be restored below it", shown(d.cfg.Dir, c.seen())).
 				WithHint("widen the scope to %s", c.seen())
 		}
@@ -253,10 +254,10 @@ func (a *apply) settleFolder(dir *beneath.Root, d *delta) error {
 	case err != nil:
 		return err
 	case d.frame:
-		if d.new.loose || have.mtime == d.new.mtime {
+		if d.new.Loose || have.Mtime == d.new.Mtime {
 			return nil
 		}
-		return setTime(dir.FD(), d.new.mtime)
+		return setTime(dir.FD(), d.new.Mtime)
 	case d.path == ".", a.made[d.path] == id, a.holder.keepsFolder(have, d.new):
 		return setMeta(dir.FD(), d.new)
 	}
@@ -269,7 +270,7 @@ func (a *apply) guard() {
 	for i := range a.deltas {
 		d := &a.deltas[i]
 		dir, _ := relpath.Split(d.path)
-		foreign := func(e *entry) bool { return isFolder(e) && e.uid != uint32(a.holder) }
+		foreign := func(e *manifest.Entry) bool { return manifest.IsFolder(e) && e.Uid != uint32(a.holder) }
 		if a.guarded[dir] || foreign(d.old) || foreign(d.new) {
 			a.guarded[d.path] = true
 		}
@@ -319,7 +320,7 @@ func (a *apply) isKnown(dir *beneath.Root, path string) error {
 		was = d.new
 	}
 	made, ours := a.made[path]
-	if ours && made == id || !ours && isFolder(was) && a.holder.keepsFolder(have, was) {
+	if ours && made == id || !ours && manifest.IsFolder(was) && a.holder.keepsFolder(have, was) {
 		return nil
 	}
 	return a.changed(path)

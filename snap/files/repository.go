@@ -10,6 +10,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap/beneath"
 	"mulligan/snap/files/inode"
+	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
 )
 
@@ -28,29 +29,29 @@ const (
 )
 
 // isRepository reports whether n is what git keeps a repository in: a .git, or a bare one.
-func isRepository(n *node) bool {
-	objects, refs, head := n.kid("objects"), n.kid("refs"), n.kid("HEAD")
-	return objects != nil && objects.isDir() && refs != nil && refs.isDir() && head != nil
+func isRepository(n *manifest.Node) bool {
+	objects, refs, head := n.Child("objects"), n.Child("refs"), n.Child("HEAD")
+	return objects != nil && objects.IsDir() && refs != nil && refs.IsDir() && head != nil
 }
 
 // repositories calls do for each repository in n that lies in no other.
-func repositories(n *node, path string, do func(path string, n *node)) {
+func repositories(n *manifest.Node, path string, do func(path string, n *manifest.Node)) {
 	if isRepository(n) {
 		do(path, n)
 		return
 	}
-	for _, k := range n.kids {
-		if k.isDir() {
-			repositories(k, relpath.Join(path, k.name), do)
+	for _, k := range n.Children {
+		if k.IsDir() {
+			repositories(k, relpath.Join(path, k.Name), do)
 		}
 	}
 }
 
 // settleRepositories makes each repository in top one of one moment, by reading it again. began
 // is when the walk did.
-func (s *scan) settleRepositories(root *beneath.Root, top *node, began time.Time) error {
+func (s *scan) settleRepositories(root *beneath.Root, top *manifest.Node, began time.Time) error {
 	var failed error
-	repositories(top, ".", func(path string, n *node) {
+	repositories(top, ".", func(path string, n *manifest.Node) {
 		if failed == nil && path != "." {
 			failed = s.settleRepository(root, path, n, began)
 		}
@@ -58,7 +59,7 @@ func (s *scan) settleRepositories(root *beneath.Root, top *node, began time.Time
 	return failed
 }
 
-func (s *scan) settleRepository(root *beneath.Root, path string, n *node, began time.Time) error {
+func (s *scan) settleRepository(root *beneath.Root, path string, n *manifest.Node, began time.Time) error {
 	until := time.Now().Add(gitPatience)
 	for {
 		still, err := s.still(root, path, n, began)
@@ -95,7 +96,7 @@ func pause(ctx context.Context, d time.Duration) error {
 
 // still reports whether nothing came into, or went from, any folder in n since it was
 // read, which began then. Git replaces files by renaming; those that it appends to are logs.
-func (s *scan) still(root *beneath.Root, path string, n *node, began time.Time) (bool, error) {
+func (s *scan) still(root *beneath.Root, path string, n *manifest.Node, began time.Time) (bool, error) {
 	dir, err := root.OpenDir(path)
 	if err == nil {
 		defer dir.Close()
@@ -107,16 +108,16 @@ func (s *scan) still(root *beneath.Root, path string, n *node, began time.Time) 
 	return false, err
 }
 
-func (s *scan) stillIn(dir *beneath.Root, n *node, began time.Time) (bool, error) {
+func (s *scan) stillIn(dir *beneath.Root, n *manifest.Node, began time.Time) (bool, error) {
 	st, err := inode.StatAt(dir.FD(), "")
-	if err != nil || !n.is(st) || !settled(st, began) {
+	if err != nil || !n.Unchanged(st) || !settled(st, began) {
 		return false, s.ctx.Err()
 	}
-	for _, k := range n.kids {
-		if !k.isDir() {
+	for _, k := range n.Children {
+		if !k.IsDir() {
 			continue
 		}
-		if still, err := s.still(dir, k.name, k, began); !still || err != nil {
+		if still, err := s.still(dir, k.Name, k, began); !still || err != nil {
 			return false, err
 		}
 	}
@@ -124,14 +125,14 @@ func (s *scan) stillIn(dir *beneath.Root, n *node, began time.Time) (bool, error
 }
 
 // locked reports whether a git that is at work holds a lock of the repository's own, in n.
-func locked(n *node) bool {
-	return slices.ContainsFunc(n.kids, func(k *node) bool {
-		return strings.HasSuffix(k.name, ".lock") && time.Since(time.Unix(k.ctime.Sec, int64(k.ctime.Nsec))) < lockAge
+func locked(n *manifest.Node) bool {
+	return slices.ContainsFunc(n.Children, func(k *manifest.Node) bool {
+		return strings.HasSuffix(k.Name, ".lock") && time.Since(time.Unix(k.Ctime.Sec, int64(k.Ctime.Nsec))) < lockAge
 	})
 }
 
 // readAgain reads the folder at path anew into n.
-func (s *scan) readAgain(root *beneath.Root, path string, n *node) error {
+func (s *scan) readAgain(root *beneath.Root, path string, n *manifest.Node) error {
 	s.files.Add(-int64(count(n)))
 	dir, err := root.OpenDir(path)
 	if err != nil {
@@ -142,9 +143,9 @@ func (s *scan) readAgain(root *beneath.Root, path string, n *node) error {
 }
 
 // count is how many names are in n.
-func count(n *node) int {
-	c := len(n.kids)
-	for _, k := range n.kids {
+func count(n *manifest.Node) int {
+	c := len(n.Children)
+	for _, k := range n.Children {
 		c += count(k)
 	}
 	return c
@@ -159,7 +160,7 @@ func (j *journal) moving(ctx context.Context, began time.Time) (moved, held []st
 	}
 	defer root.Close()
 	s := j.d.newScan(ctx, "look at files", nil, nil)
-	repositories(j.live.root, ".", func(path string, n *node) {
+	repositories(j.live.root, ".", func(path string, n *manifest.Node) {
 		if err != nil || path == "." {
 			return
 		}

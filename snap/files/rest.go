@@ -8,6 +8,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/files/manifest"
 )
 
 // When an epoch is long enough to begin another: its links are read whenever a
@@ -57,13 +58,13 @@ func (j *journal) keyframe() error {
 	b := j.d.cfg.Store.Begin()
 	defer b.Discard()
 	m := j.live.seal(j.d.cfg.Store)
-	if err := m.save(b); err != nil {
+	if err := m.Save(b); err != nil {
 		return err
 	}
 	if err := j.d.cfg.Failpoint.At("keyframe"); err != nil {
 		return err
 	}
-	if err := j.d.history.begin(b, m.hash, j.d.rules(), j.live.root.id.Ino, false); err != nil {
+	if err := j.d.history.begin(b, m.Hash, j.d.rules(), j.live.root.ID.Ino, false); err != nil {
 		return err
 	}
 	j.live.begun()
@@ -73,7 +74,7 @@ func (j *journal) keyframe() error {
 // again reads everything anew whose content the store has lost, and forgets
 // which folders it has.
 func (j *journal) again(ctx context.Context) error {
-	j.live.each(j.live.root, ".", func(_ string, n *node) { n.sealed = unsealed })
+	j.live.each(j.live.root, ".", func(_ string, n *manifest.Node) { n.HashState = manifest.Outdated })
 	now := time.Now()
 	_, err := j.read(ctx, &todo{all: true, first: now, last: now}, nil)
 	return err
@@ -108,13 +109,13 @@ func (d *Driver) settleMarker(ctx context.Context, r cas.Root, about meta) error
 	defer b.Discard()
 	m, err := resolve(ctx, d.cfg.Store, r.Hash)
 	if err == nil {
-		err = m.save(b)
+		err = m.Save(b)
 	}
 	if err != nil {
 		return err
 	}
 	about.Mark = ""
-	next, err := about.root(r.Name, m.hash)
+	next, err := about.root(r.Name, m.Hash)
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
 )
 
@@ -15,14 +16,14 @@ var _ snap.Reverter = (*Driver)(nil)
 // reverting works out what a workspace is without some writes.
 type reverting struct {
 	d      *Driver
-	base   *manifest
+	base   *manifest.Manifest
 	force  bool
 	unite  *uniter
-	to     map[string]*entry // paths that change, and what is there then; nil: nothing
+	to     map[string]*manifest.Entry // paths that change, and what is there then; nil: nothing
 	merged map[string]bool
 	left   map[string]snap.ClashReason
-	since  map[string]snap.Hash    // by path: the state of the journal that to has it from
-	states map[snap.Hash]*manifest // as looked up
+	since  map[string]snap.Hash             // by path: the state of the journal that to has it from
+	states map[snap.Hash]*manifest.Manifest // as looked up
 }
 
 // PrepareRevert makes ready to take writes back. Hard links of files that it
@@ -43,9 +44,9 @@ func (d *Driver) PrepareRevert(ctx context.Context, req snap.RevertRequest) (sna
 	if err != nil {
 		return nil, none, wrapped(errs.Failed, op, err)
 	}
-	r := &reverting{d: d, base: base, force: req.Force, unite: &uniter{d.cfg.Store, b, d.holderOf(base.root.uid), time.Now()},
-		to: map[string]*entry{}, merged: map[string]bool{}, left: map[string]snap.ClashReason{},
-		since: map[string]snap.Hash{}, states: map[snap.Hash]*manifest{}}
+	r := &reverting{d: d, base: base, force: req.Force, unite: &uniter{d.cfg.Store, b, d.holderOf(base.Root.Uid), time.Now()},
+		to: map[string]*manifest.Entry{}, merged: map[string]bool{}, left: map[string]snap.ClashReason{},
+		since: map[string]snap.Hash{}, states: map[snap.Hash]*manifest.Manifest{}}
 	if err := r.all(ctx, tracks); err != nil {
 		return nil, none, wrapped(errs.Failed, op, err)
 	}
@@ -89,7 +90,7 @@ func (r *reverting) path(p string, k *track) error {
 		r.left[p] = snap.Excluded
 		return nil
 	}
-	now, err := r.base.find(p)
+	now, err := r.base.Find(p)
 	if err != nil {
 		return err
 	}
@@ -118,15 +119,15 @@ func (r *reverting) path(p string, k *track) error {
 }
 
 // set notes what is to be at p, where now is.
-func (r *reverting) set(p string, now, e *entry, merged bool) {
+func (r *reverting) set(p string, now, e *manifest.Entry, merged bool) {
 	if alike(now, e) {
 		return
 	}
 	if e != nil {
 		x := *e
-		x.setGroup("")
-		if isFolder(&x) && isFolder(now) { // its time is that of its entries
-			x.mtime, x.loose = now.mtime, now.loose
+		x.SetGroup("")
+		if manifest.IsFolder(&x) && manifest.IsFolder(now) { // its time is that of its entries
+			x.Mtime, x.Loose = now.Mtime, now.Loose
 		}
 		e = &x
 	}
@@ -163,8 +164,8 @@ func (r *reverting) fit(ctx context.Context) error {
 }
 
 // misfit says why e cannot be at p, if so.
-func (r *reverting) misfit(p string, e *entry) (snap.ClashReason, error) {
-	now, err := r.base.find(p)
+func (r *reverting) misfit(p string, e *manifest.Entry) (snap.ClashReason, error) {
+	now, err := r.base.Find(p)
 	if err != nil {
 		return "", err
 	}
@@ -174,19 +175,19 @@ func (r *reverting) misfit(p string, e *entry) (snap.ClashReason, error) {
 		if err != nil {
 			return "", err
 		}
-		if !isFolder(in) {
+		if !manifest.IsFolder(in) {
 			return snap.NoParent, nil
 		}
 	}
-	if p == "." && !isFolder(e) || now != nil && now.mount {
+	if p == "." && !manifest.IsFolder(e) || now != nil && now.Mount {
 		return snap.Retyped, nil
 	}
-	if !isFolder(now) || isFolder(e) {
+	if !manifest.IsFolder(now) || manifest.IsFolder(e) {
 		return "", nil
 	}
-	kids, err := entriesOf(r.base, now)
+	kids, err := manifest.EntriesOf(r.base, now)
 	for i := range kids {
-		if to, goes := r.to[relpath.Join(p, kids[i].name)]; !goes || to != nil {
+		if to, goes := r.to[relpath.Join(p, kids[i].Name)]; !goes || to != nil {
 			return snap.NotEmpty, nil
 		}
 	}
@@ -194,11 +195,11 @@ func (r *reverting) misfit(p string, e *entry) (snap.ClashReason, error) {
 }
 
 // at is what will be at a path.
-func (r *reverting) at(p string) (*entry, error) {
+func (r *reverting) at(p string) (*manifest.Entry, error) {
 	if e, ok := r.to[p]; ok {
 		return e, nil
 	}
-	return r.base.find(p)
+	return r.base.Find(p)
 }
 
 func (r *reverting) outcome() snap.Reverted {
@@ -210,10 +211,10 @@ func (r *reverting) outcome() snap.Reverted {
 }
 
 // target is the manifest of the outcome.
-func (r *reverting) target(ctx context.Context) (*manifest, error) {
-	t := &edits{}
+func (r *reverting) target(ctx context.Context) (*manifest.Manifest, error) {
+	t := &manifest.Edits{}
 	for p, e := range r.to {
-		t.put(p, e)
+		t.Put(p, e)
 	}
-	return r.base.edited(ctx, t)
+	return r.base.Edit(ctx, t)
 }

@@ -12,6 +12,7 @@ import (
 
 	"mulligan/snap/cas"
 	"mulligan/snap/files/inode"
+	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
 )
 
@@ -26,9 +27,9 @@ import (
 const rewriteMost = 64 << 10
 
 // rewritable reports whether nothing that the manifests say speaks against it.
-func rewritable(a, b *entry) bool {
-	return a != nil && b != nil && a.isFile() && b.isFile() && a.group() == "" && b.group() == "" && a.hash != b.hash &&
-		a.size > 0 && b.size > 0 && max(a.size, b.size) <= rewriteMost && (a.mode|b.mode)&0o6111 == 0
+func rewritable(a, b *manifest.Entry) bool {
+	return a != nil && b != nil && a.IsFile() && b.IsFile() && a.Group() == "" && b.Group() == "" && a.Hash != b.Hash &&
+		a.Size > 0 && b.Size > 0 && max(a.Size, b.Size) <= rewriteMost && (a.Mode|b.Mode)&0o6111 == 0
 }
 
 // overwrites reports whether the filesystem behind fd writes where the old
@@ -73,9 +74,9 @@ func (h *hand) rewrite(d *delta) (*os.File, error) {
 	if err != nil || v == isNew || st.Nlink != 1 || st.Blocks*512 < st.Size || h.stays[d.path] {
 		return nil, err
 	}
-	text, err := h.d.cfg.Store.Get(d.new.hash)
-	if err == nil && int64(len(text)) != d.new.size {
-		err = fmt.Errorf("%w: %d bytes stored of a file of %d", errManifest, len(text), d.new.size)
+	text, err := h.d.cfg.Store.Get(d.new.Hash)
+	if err == nil && int64(len(text)) != d.new.Size {
+		err = fmt.Errorf("%w: %d bytes stored of a file of %d", manifest.ErrFormat, len(text), d.new.Size)
 	}
 	if err != nil || !zeroFree(text) {
 		return nil, err
@@ -144,17 +145,17 @@ func zeroFree(p []byte) bool { return bytes.IndexByte(p, 0) < 0 }
 
 // halfRewritten reports whether e can be what a rewriting between a and b left, in
 // either direction, when it was cut short.
-func halfRewritten(s *cas.Store, e, a, b *entry) (bool, error) {
-	if !rewritable(a, b) || !e.isFile() || e.group() != "" || e.size > max(a.size, b.size) || !metaBetween(e, []*entry{a, b}) {
+func halfRewritten(s *cas.Store, e, a, b *manifest.Entry) (bool, error) {
+	if !rewritable(a, b) || !e.IsFile() || e.Group() != "" || e.Size > max(a.Size, b.Size) || !metaBetween(e, []*manifest.Entry{a, b}) {
 		return false, nil
 	}
 	var texts [3][]byte
-	for i, x := range []*entry{e, a, b} {
-		if x.size == 0 {
+	for i, x := range []*manifest.Entry{e, a, b} {
+		if x.Size == 0 {
 			continue
 		}
 		var err error
-		if texts[i], err = s.Get(x.hash); err != nil {
+		if texts[i], err = s.Get(x.Hash); err != nil {
 			return false, err
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/snap/files/inode"
+	"mulligan/snap/files/manifest"
 )
 
 // What a thing is allowed, and what it holds, belong together: its owner, group,
@@ -34,12 +35,12 @@ func (d *Driver) holderOf(uid uint32) holder {
 
 // plain reports whether e is an ordinary thing of the holder's: nothing about it
 // is more than its owner could give to any content.
-func (o holder) plain(e *entry) bool {
-	special := e.perm() &^ 0o777
-	if e.isDir() {
+func (o holder) plain(e *manifest.Entry) bool {
+	special := e.Perm() &^ 0o777
+	if e.IsDir() {
 		special = 0 // in a folder these bits let nobody run anything
 	}
-	return e.uid == uint32(o) && !e.mount && !e.device() && special == 0 && !slices.ContainsFunc(e.xattrs(), privileged)
+	return e.Uid == uint32(o) && !e.Mount && !e.Device() && special == 0 && !slices.ContainsFunc(e.Xattrs(), privileged)
 }
 
 // privileged reports whether only root can set the attribute.
@@ -49,9 +50,9 @@ func privileged(x inode.Xattr) bool {
 
 // sameRights compares all that goes with a content: owner, group, the bits above 0777,
 // and all attributes but those that anybody may set.
-func sameRights(a, b *entry) bool {
-	return a.uid == b.uid && a.gid == b.gid && (a.mode^b.mode)&^0o777 == 0 &&
-		slices.Equal(rightsIn(a.xattrs()), rightsIn(b.xattrs()))
+func sameRights(a, b *manifest.Entry) bool {
+	return a.Uid == b.Uid && a.Gid == b.Gid && (a.Mode^b.Mode)&^0o777 == 0 &&
+		slices.Equal(rightsIn(a.Xattrs()), rightsIn(b.Xattrs()))
 }
 
 // rightsIn is the list without the attributes that anybody may set.
@@ -61,18 +62,18 @@ func rightsIn(list []inode.Xattr) []inode.Xattr {
 
 // keeps reports whether the file a may become b where it is: both are ordinary
 // files of the holder's, with the same rights.
-func (o holder) keeps(a, b *entry) bool {
+func (o holder) keeps(a, b *manifest.Entry) bool {
 	return a != nil && b != nil && o.plain(a) && o.plain(b) && sameRights(a, b)
 }
 
 // keepsFolder is keeps for folders. The holder's own may get another group and access list,
 // since what is in it is the holder's to show anyway. Of others' only attributes that
 // anybody may set and times are changed in place.
-func (o holder) keepsFolder(a, b *entry) bool {
-	if a.uid == uint32(o) && b.uid == uint32(o) {
-		return slices.Equal(privilegedIn(a.xattrs()), privilegedIn(b.xattrs()))
+func (o holder) keepsFolder(a, b *manifest.Entry) bool {
+	if a.Uid == uint32(o) && b.Uid == uint32(o) {
+		return slices.Equal(privilegedIn(a.Xattrs()), privilegedIn(b.Xattrs()))
 	}
-	return sameRights(a, b) && a.perm() == b.perm()
+	return sameRights(a, b) && a.Perm() == b.Perm()
 }
 
 func privilegedIn(list []inode.Xattr) []inode.Xattr {
@@ -82,18 +83,18 @@ func privilegedIn(list []inode.Xattr) []inode.Xattr {
 // remakes reports whether d's folder changes hands: then it is made anew, with
 // everything in it. The workspace folder itself stays: Driver.open judges whose it is.
 func (o holder) remakes(d *delta) bool {
-	return os.Geteuid() == 0 && !d.frame && d.path != "." && isFolder(d.old) && isFolder(d.new) && !o.keepsFolder(d.old, d.new)
+	return os.Geteuid() == 0 && !d.frame && d.path != "." && manifest.IsFolder(d.old) && manifest.IsFolder(d.new) && !o.keepsFolder(d.old, d.new)
 }
 
 // readOwn reads what the folder behind fd is: its owner, mode, attributes and time.
-func readOwn(fd int) (*entry, inode.ID, error) {
+func readOwn(fd int) (*manifest.Entry, inode.ID, error) {
 	st, err := inode.StatAt(fd, "")
 	if err != nil {
 		return nil, inode.ID{}, err
 	}
 	xattrs, err := inode.ReadXattrsPath(fd)
-	e := &entry{mode: st.Mode, uid: st.Uid, gid: st.Gid, mtime: st.Mtime}
-	e.setXattrs(xattrs)
+	e := &manifest.Entry{Mode: st.Mode, Uid: st.Uid, Gid: st.Gid, Mtime: st.Mtime}
+	e.SetXattrs(xattrs)
 	return e, st.ID, err
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/files/manifest"
 	"mulligan/testkit"
 )
 
@@ -307,7 +308,7 @@ func sameButContent(a, b string) bool {
 type heldThing struct {
 	f    *os.File
 	path string
-	own  *entry
+	own  *manifest.Entry
 }
 
 func (h *saga) hold() (all []heldThing) {
@@ -327,8 +328,8 @@ func (h *saga) release(all []heldThing) {
 		now, _, err := readOwn(int(x.f.Fd()))
 		must(h.t, err)
 		must(h.t, x.f.Close())
-		owners := x.own.uid == ownerID && now.uid == ownerID && x.own.kind() == dirKind
-		if !sameRights(x.own, now) && !(owners && slices.Equal(privilegedIn(x.own.xattrs()), privilegedIn(now.xattrs()))) {
+		owners := x.own.Uid == ownerID && now.Uid == ownerID && x.own.Kind() == manifest.DirKind
+		if !sameRights(x.own, now) && !(owners && slices.Equal(privilegedIn(x.own.Xattrs()), privilegedIn(now.Xattrs()))) {
 			h.t.Errorf("%s, which was there, had the rights %+v and has %+v", x.path, x.own, now)
 		}
 	}

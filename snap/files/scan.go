@@ -19,6 +19,7 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/beneath"
 	"mulligan/snap/files/inode"
+	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
 )
 
@@ -66,14 +67,14 @@ func (d *Driver) newScan(ctx context.Context, op string, s sink, keep func(snap.
 }
 
 // run walks the workspace and gives its tree, unsealed.
-func (s *scan) run() (*node, error) {
+func (s *scan) run() (*manifest.Node, error) {
 	root, err := s.d.open()
 	if err != nil {
 		return nil, wrapped(errs.Failed, s.op, err)
 	}
 	defer root.Close()
 	s.top = root
-	n, began := &node{}, time.Now()
+	n, began := &manifest.Node{}, time.Now()
 	err = s.folder(root, ".", n)
 	if err == nil && s.oneMoment {
 		err = s.settleRepositories(root, n, began)
@@ -110,13 +111,13 @@ func (s *scan) warned() []string {
 const heldOpen = 16
 
 // folder reads the open folder dir and everything below it into n.
-func (s *scan) folder(dir *beneath.Root, path string, n *node) error {
-	name := n.name
+func (s *scan) folder(dir *beneath.Root, path string, n *manifest.Node) error {
+	name := n.Name
 	for range folderTries {
 		if err := s.ctx.Err(); err != nil {
 			return err
 		}
-		*n = node{entry: entry{name: name}}
+		*n = manifest.Node{Entry: manifest.Entry{Name: name}}
 		err := s.listing(dir, path, n)
 		if err == nil {
 			err = s.subfolders(dir, path, n)
@@ -132,14 +133,14 @@ func (s *scan) folder(dir *beneath.Root, path string, n *node) error {
 }
 
 // deepFolder is folder for dir, a folder that it does not keep open while it reads those below.
-func (s *scan) deepFolder(dir *beneath.Root, path string, n *node) error {
-	name := n.name
+func (s *scan) deepFolder(dir *beneath.Root, path string, n *manifest.Node) error {
+	name := n.Name
 	for range folderTries {
 		if err := s.ctx.Err(); err != nil {
 			dir.Close()
 			return err
 		}
-		*n = node{entry: entry{name: name}}
+		*n = manifest.Node{Entry: manifest.Entry{Name: name}}
 		err := s.listing(dir, path, n)
 		dir.Close()
 		if err == nil {
@@ -176,7 +177,7 @@ func gone(dir *beneath.Root) bool {
 
 // listing reads everything in the folder but what is below its subfolders,
 // whose nodes it only begins.
-func (s *scan) listing(dir *beneath.Root, path string, n *node) error {
+func (s *scan) listing(dir *beneath.Root, path string, n *manifest.Node) error {
 	fd := dir.FD()
 	before, err := inode.StatAt(fd, "")
 	if err != nil {
@@ -196,14 +197,14 @@ func (s *scan) listing(dir *beneath.Root, path string, n *node) error {
 		if err != nil {
 			return s.failed(p, err)
 		}
-		if !s.scope.Leads(p) || s.d.exclude.excludes(p, st.Kind() == dirKind) {
+		if !s.scope.Leads(p) || s.d.exclude.excludes(p, st.Kind() == manifest.DirKind) {
 			continue
 		}
 		kid, err := s.entry(dir, p, name, st)
 		if err := s.passes(p, err); err != nil {
 			return err
 		}
-		n.kids = append(n.kids, kid)
+		n.Children = append(n.Children, kid)
 		bytes += min(st.Size, st.Blocks*512)
 	}
 	after, err := inode.StatAt(fd, "")
@@ -213,31 +214,31 @@ func (s *scan) listing(dir *beneath.Root, path string, n *node) error {
 	if s.lax == nil && !before.Same(after) {
 		return errMoved
 	}
-	if err := s.count(len(n.kids), bytes); err != nil {
+	if err := s.count(len(n.Children), bytes); err != nil {
 		return err
 	}
 	return s.own(fd, path, n, before)
 }
 
 // own fills in the folder's own entry.
-func (s *scan) own(fd int, path string, n *node, st inode.Stat) error {
-	n.entry = newEntry(n.name, st)
-	n.mount = false // for the workspace itself, which may well be a mount point
-	n.mode, n.uid, n.gid, n.mtime = st.Mode, st.Uid, st.Gid, st.Mtime
+func (s *scan) own(fd int, path string, n *manifest.Node, st inode.Stat) error {
+	n.Entry = manifest.NewEntry(n.Name, st)
+	n.Mount = false // for the workspace itself, which may well be a mount point
+	n.Mode, n.Uid, n.Gid, n.Mtime = st.Mode, st.Uid, st.Gid, st.Mtime
 	s.mark(st)
-	n.id, n.ctime, n.sure = st.ID, st.Ctime, true
-	if !s.mind.find(path, st, &n.entry) {
+	n.ID, n.Ctime, n.Sure = st.ID, st.Ctime, true
+	if !s.mind.find(path, st, &n.Entry) {
 		at := time.Now()
 		xattrs, err := inode.ReadXattrs(fd)
 		if err != nil {
 			return s.failed(path, err)
 		}
-		n.setXattrs(xattrs)
-		s.mind.add(st, &n.entry, at)
-		n.sure = settled(st, at)
+		n.SetXattrs(xattrs)
+		s.mind.add(st, &n.Entry, at)
+		n.Sure = settled(st, at)
 	}
-	if n.loose = s.d.exclude.loose[path]; n.loose {
-		n.mtime = inode.Time{}
+	if n.Loose = s.d.exclude.loose[path]; n.Loose {
+		n.Mtime = inode.Time{}
 	}
 	return nil
 }
@@ -253,18 +254,18 @@ func (s *scan) mark(st inode.Stat) {
 
 // subfolders walks the folders among n's kids, some of them beside this walker. Without a
 // dir they are opened from the top.
-func (s *scan) subfolders(dir *beneath.Root, path string, n *node) error {
+func (s *scan) subfolders(dir *beneath.Root, path string, n *manifest.Node) error {
 	var wg sync.WaitGroup
 	var once sync.Once
 	var failed error
-	walk := func(k *node) {
-		p := relpath.Join(path, k.name)
+	walk := func(k *manifest.Node) {
+		p := relpath.Join(path, k.Name)
 		if err := s.passes(p, s.subfolder(dir, p, k)); err != nil {
 			once.Do(func() { failed = err })
 		}
 	}
-	for _, k := range n.kids {
-		if !k.isDir() {
+	for _, k := range n.Children {
+		if !k.IsDir() {
 			continue
 		}
 		select {
@@ -281,8 +282,8 @@ func (s *scan) subfolders(dir *beneath.Root, path string, n *node) error {
 	return failed
 }
 
-func (s *scan) subfolder(dir *beneath.Root, path string, n *node) error {
-	from, rel := dir, n.name
+func (s *scan) subfolder(dir *beneath.Root, path string, n *manifest.Node) error {
+	from, rel := dir, n.Name
 	if dir == nil {
 		from, rel = s.top, path
 	}
@@ -302,9 +303,9 @@ func (s *scan) subfolder(dir *beneath.Root, path string, n *node) error {
 }
 
 // mounted makes n a mount point.
-func (s *scan) mounted(path string, n *node) {
-	n.entry = entry{name: n.name, mode: n.kind(), mount: true}
-	n.kids, n.tie = nil, ""
+func (s *scan) mounted(path string, n *manifest.Node) {
+	n.Entry = manifest.Entry{Name: n.Name, Mode: n.Kind(), Mount: true}
+	n.Children, n.LinkKey = nil, ""
 	s.warn("%s", mountWarning(s.shown(path)))
 }
 

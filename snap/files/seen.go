@@ -5,6 +5,7 @@ import (
 
 	"mulligan/snap"
 	"mulligan/snap/beneath"
+	"mulligan/snap/files/manifest"
 )
 
 // asSeen is the outcome as the reader may see it.
@@ -33,7 +34,7 @@ func (r *reverting) asSeen(how snap.Reverted) (snap.Reverted, error) {
 // seen is p, or the outermost folder above it that the reader may not look into: as it is or as it will be.
 func (r *reverting) seen(p string) (string, error) {
 	for _, dir := range above(p) {
-		is, err := r.base.find(dir)
+		is, err := r.base.Find(dir)
 		if err != nil {
 			return "", err
 		}
@@ -41,8 +42,8 @@ func (r *reverting) seen(p string) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		for _, e := range []*entry{is, to} {
-			if isFolder(e) && !r.d.cfg.Reader.seesInto(e) {
+		for _, e := range []*manifest.Entry{is, to} {
+			if manifest.IsFolder(e) && !r.d.cfg.Reader.seesInto(e) {
 				return dir, nil
 			}
 		}

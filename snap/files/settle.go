@@ -10,6 +10,7 @@ import (
 	"mulligan/snap/beneath"
 	"mulligan/snap/cas"
 	"mulligan/snap/files/inode"
+	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
 )
 
@@ -165,8 +166,8 @@ func (j *journal) open() (*beneath.Root, error) {
 	}
 	st, err := inode.StatAt(root.FD(), "")
 	switch {
-	case err != nil || j.live == nil || st.ID == j.live.root.id:
-	case st.ID.Dev != j.live.root.id.Dev: // unmounted, or mounted over: nothing was deleted
+	case err != nil || j.live == nil || st.ID == j.live.root.ID:
+	case st.ID.Dev != j.live.root.ID.Dev: // unmounted, or mounted over: nothing was deleted
 		err = errs.New(errs.Unavailable, "follow files", "%s is on another filesystem than before", j.d.cfg.Dir).
 			WithHint("mount the workspace again, or unmount what was mounted on it")
 	default:
@@ -237,7 +238,7 @@ func (g *looking) others() error {
 		if f.shallow() {
 			continue
 		}
-		for _, n := range []*node{f.node, g.l.find(f.path)} {
+		for _, n := range []*manifest.Node{f.node, g.l.find(f.path)} {
 			if n != nil {
 				collectTies(n, ties)
 			}
@@ -269,11 +270,11 @@ func with(m map[string]bool, p string) map[string]bool {
 }
 
 // collectTies gathers the ties in n and below it.
-func collectTies(n *node, out map[string]inode.ID) {
-	if n.tie != "" {
-		out[n.tie] = n.id
+func collectTies(n *manifest.Node, out map[string]inode.ID) {
+	if n.LinkKey != "" {
+		out[n.LinkKey] = n.ID
 	}
-	for _, k := range n.kids {
+	for _, k := range n.Children {
 		collectTies(k, out)
 	}
 }
@@ -290,9 +291,9 @@ func (l *live) untied(ties map[string]inode.ID) {
 	if len(byInode) == 0 {
 		return
 	}
-	l.each(l.root, ".", func(path string, n *node) {
-		if tie, ok := byInode[n.id]; ok && n.tie == "" && !n.isDir() && !n.mount {
-			n.tie = tie
+	l.each(l.root, ".", func(path string, n *manifest.Node) {
+		if tie, ok := byInode[n.ID]; ok && n.LinkKey == "" && !n.IsDir() && !n.Mount {
+			n.LinkKey = tie
 			if l.names[tie] == nil {
 				l.names[tie] = map[string]bool{}
 			}

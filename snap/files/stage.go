@@ -11,6 +11,7 @@ import (
 
 	"mulligan/snap/beneath"
 	"mulligan/snap/files/inode"
+	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
 )
 
@@ -40,10 +41,10 @@ func (h *hand) placeFiles() error {
 	var bytes int64
 	for i := range h.deltas {
 		d := &h.deltas[i]
-		if d.new == nil || d.rewritten || isFolder(d.new) || d.mounted() || h.follows(d) {
+		if d.new == nil || d.rewritten || manifest.IsFolder(d.new) || d.mounted() || h.follows(d) {
 			continue
 		}
-		batch, bytes = append(batch, d), bytes+d.new.size
+		batch, bytes = append(batch, d), bytes+d.new.Size
 		if len(batch) >= batchFiles || bytes >= batchBytes {
 			if err := h.placeBatch(batch); err != nil {
 				return err
@@ -105,7 +106,7 @@ func (h *hand) stage(d *delta) (*staged, error) {
 	if e := unix.Unlinkat(dir.FD(), s.tmp, 0); e != unix.ENOENT {
 		err = errors.Join(err, e)
 	}
-	if errors.Is(err, unix.EPERM) && d.new.device() {
+	if errors.Is(err, unix.EPERM) && d.new.Device() {
 		h.note("%s is a device and cannot be made here: %v.", h.shown(d.path), cause(err))
 		return nil, nil
 	}
@@ -118,14 +119,14 @@ func (a *apply) follows(d *delta) bool {
 	if d.twin != "" {
 		return true
 	}
-	if d.new.group() == "" || d.new.group() == d.path {
+	if d.new.Group() == "" || d.new.Group() == d.path {
 		return false
 	}
-	first := a.at[d.new.group()]
+	first := a.at[d.new.Group()]
 	if first == nil {
 		return !a.scoped() // unchanged, hence there
 	}
-	return first.new != nil && first.new.group() == d.new.group()
+	return first.new != nil && first.new.Group() == d.new.Group()
 }
 
 func (a *apply) scoped() bool { return len(a.reader.scope) > 0 }
@@ -133,7 +134,7 @@ func (a *apply) scoped() bool { return len(a.reader.scope) > 0 }
 // metaOnly changes mode, attributes and times in place where that is all, where the
 // file is and stays an ordinary one of the holder's, and has no other name that would change with it.
 func (h *hand) metaOnly(d *delta, st inode.Stat) (bool, error) {
-	if d.again || !h.holder.keeps(d.old, d.new) || !d.old.isFile() || !d.old.sameBody(d.new) || st.Nlink != 1 {
+	if d.again || !h.holder.keeps(d.old, d.new) || !d.old.IsFile() || !d.old.SameBody(d.new) || st.Nlink != 1 {
 		return false, nil
 	}
 	folder, name := relpath.Split(d.path)
@@ -163,10 +164,10 @@ func (h *hand) metaOnly(d *delta, st inode.Stat) (bool, error) {
 func (h *hand) create(dir *beneath.Root, s *staged) error {
 	e := s.d.new
 	do := h.createNode
-	if e.isFile() {
+	if e.IsFile() {
 		do = h.createFile
 	}
-	if os.Geteuid() != 0 || e.symlink() || e.isFile() && h.holder.plain(e) {
+	if os.Geteuid() != 0 || e.Symlink() || e.IsFile() && h.holder.plain(e) {
 		return do(dir, s, s.tmp)
 	}
 	return h.aside(dir, s.tmp, func(in *beneath.Root, name string) error { return do(in, s, name) })
@@ -176,10 +177,10 @@ func (h *hand) create(dir *beneath.Root, s *staged) error {
 func (h *hand) createNode(dir *beneath.Root, s *staged, name string) error {
 	e := s.d.new
 	var err error
-	if e.symlink() {
-		err = unix.Symlinkat(e.link(), dir.FD(), name)
+	if e.Symlink() {
+		err = unix.Symlinkat(e.Link(), dir.FD(), name)
 	} else {
-		err = unix.Mknodat(dir.FD(), name, e.kind()|0o600, int(e.rdev()))
+		err = unix.Mknodat(dir.FD(), name, e.Kind()|0o600, int(e.Rdev()))
 	}
 	if err != nil {
 		return err
@@ -197,13 +198,13 @@ func (h *hand) createNode(dir *beneath.Root, s *staged, name string) error {
 
 // isOurs makes sure that f is the link, fifo, socket or device just made, and
 // nothing that the workspace's owner has put in its place.
-func (a *apply) isOurs(f *os.File, e *entry) error {
+func (a *apply) isOurs(f *os.File, e *manifest.Entry) error {
 	fd := int(f.Fd())
 	st, err := inode.StatAt(fd, "")
 	if err != nil {
 		return err
 	}
-	if st.Kind() != e.kind() || st.Nlink != 1 || st.Rdev != e.rdev() || int(st.Uid) != os.Geteuid() {
+	if st.Kind() != e.Kind() || st.Nlink != 1 || st.Rdev != e.Rdev() || int(st.Uid) != os.Geteuid() {
 		return a.replaced()
 	}
 	return nil
@@ -228,9 +229,9 @@ func (h *hand) createFile(dir *beneath.Root, s *staged, name string) error {
 }
 
 // fill writes e's content; what is all zeros stays a hole.
-func (a *apply) fill(f *os.File, e *entry) error {
+func (a *apply) fill(f *os.File, e *manifest.Entry) error {
 	end := int64(0)
-	err := eachPiece(a.d.cfg.Store, e, func(off int64, p []byte) error {
+	err := manifest.EachPiece(a.d.cfg.Store, e, func(off int64, p []byte) error {
 		if err := a.ctx.Err(); err != nil {
 			return err
 		}
@@ -241,8 +242,8 @@ func (a *apply) fill(f *os.File, e *entry) error {
 		end = off + int64(n)
 		return err
 	})
-	if err == nil && end < e.size {
-		err = f.Truncate(e.size)
+	if err == nil && end < e.Size {
+		err = f.Truncate(e.Size)
 	}
 	return err
 }
@@ -319,7 +320,7 @@ func (h *hand) unstage(batch []*staged) error {
 func (h *hand) linkNames() error {
 	for i := range h.deltas {
 		d := &h.deltas[i]
-		if d.new == nil || isFolder(d.new) || d.mounted() || h.stays[d.path] || !h.follows(d) {
+		if d.new == nil || manifest.IsFolder(d.new) || d.mounted() || h.stays[d.path] || !h.follows(d) {
 			continue
 		}
 		if err := h.ctx.Err(); err != nil {
@@ -337,7 +338,7 @@ func (h *hand) link(d *delta) error {
 	if err != nil {
 		return err
 	}
-	group := d.new.group()
+	group := d.new.Group()
 	if d.twin != "" {
 		group = d.twin
 	}
@@ -354,7 +355,7 @@ func (h *hand) link(d *delta) error {
 	if first.ID == was.ID {
 		return nil
 	}
-	if e := newEntry(name, first); e.mode != d.new.mode || e.uid != d.new.uid || e.gid != d.new.gid || e.size != d.new.size || e.mtime != d.new.mtime {
+	if e := manifest.NewEntry(name, first); e.Mode != d.new.Mode || e.Uid != d.new.Uid || e.Gid != d.new.Gid || e.Size != d.new.Size || e.Mtime != d.new.Mtime {
 		return h.changed(group)
 	}
 	folder, _ = relpath.Split(d.path)

@@ -14,6 +14,7 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/beneath"
 	"mulligan/snap/files/inode"
+	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
 )
 
@@ -187,18 +188,18 @@ func (s *survey) one(dir *beneath.Root, path, name string) (isDir bool, err erro
 	if err != nil {
 		return false, s.passes(path, err)
 	}
-	if s.d.exclude.excludes(path, st.Kind() == dirKind) {
+	if s.d.exclude.excludes(path, st.Kind() == manifest.DirKind) {
 		return false, nil
 	}
 	if st.Mount {
 		s.note(path, "is a mount point, and what is mounted there is not captured", mounted)
 		return false, nil
 	}
-	if st.Kind() == unix.S_IFREG && st.Size > maxFile {
-		s.note(path, fmt.Sprintf("has a size of %d bytes, holes included, and a file may have %d", st.Size, int64(maxFile)), endless)
+	if st.Kind() == unix.S_IFREG && st.Size > manifest.MaxFile {
+		s.note(path, fmt.Sprintf("has a size of %d bytes, holes included, and a file may have %d", st.Size, int64(manifest.MaxFile)), endless)
 	}
 	s.flags(path, st)
-	return st.Kind() == dirKind, s.rights(dir, path, name, st)
+	return st.Kind() == manifest.DirKind, s.rights(dir, path, name, st)
 }
 
 // flags notes inode flags that a rollback does not set.
@@ -230,9 +231,9 @@ func (s *survey) rights(dir *beneath.Root, path, name string, st inode.Stat) err
 }
 
 // entry is what a survey knows of a name. Only what may be executed is asked for capabilities.
-func (s *survey) entry(dir *beneath.Root, name string, st inode.Stat) (*entry, error) {
-	e := newEntry(name, st)
-	if !e.isFile() || st.Mode&0o111 == 0 {
+func (s *survey) entry(dir *beneath.Root, name string, st inode.Stat) (*manifest.Entry, error) {
+	e := manifest.NewEntry(name, st)
+	if !e.IsFile() || st.Mode&0o111 == 0 {
 		return &e, nil
 	}
 	f, err := inode.OpenPath(dir, name)
@@ -241,6 +242,6 @@ func (s *survey) entry(dir *beneath.Root, name string, st inode.Stat) (*entry, e
 	}
 	defer f.Close()
 	xattrs, err := inode.ReadXattrsPath(int(f.Fd()))
-	e.setXattrs(xattrs)
+	e.SetXattrs(xattrs)
 	return &e, err
 }

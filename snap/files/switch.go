@@ -15,6 +15,7 @@ import (
 	"mulligan/snap/beneath"
 	"mulligan/snap/cas"
 	"mulligan/snap/files/inode"
+	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
 )
 
@@ -25,8 +26,8 @@ type change struct {
 
 	mu       sync.Mutex
 	plan     *plan
-	base     *manifest // once worked out, as are
-	target   *manifest
+	base     *manifest.Manifest // once worked out, as are
+	target   *manifest.Manifest
 	deltas   []delta // from base to target, once worked out
 	unsynced bool    // an apply was cut short: not all that it changed is on the disk
 }
@@ -59,7 +60,7 @@ func (c *change) set(s state) error {
 }
 
 // manifests gives what the restore goes from and to.
-func (c *change) manifests(ctx context.Context) (base, target *manifest, err error) {
+func (c *change) manifests(ctx context.Context) (base, target *manifest.Manifest, err error) {
 	if c.base != nil {
 		return c.base, c.target, nil
 	}
@@ -75,14 +76,14 @@ func (c *change) manifests(ctx context.Context) (base, target *manifest, err err
 }
 
 // manifest makes a manifest anew of what the root of that name keeps.
-func (c *change) manifest(ctx context.Context, root string, want digest) (*manifest, error) {
+func (c *change) manifest(ctx context.Context, root string, want digest) (*manifest.Manifest, error) {
 	r, err := c.d.cfg.Store.Root(root)
 	if err != nil {
 		return nil, err
 	}
 	m, err := resolve(ctx, c.d.cfg.Store, r.Hash)
-	if err == nil && m.hash != snap.Hash(want) {
-		err = damaged(r.Hash, fmt.Errorf("it leads to %v, not to %v", m.hash, snap.Hash(want)))
+	if err == nil && m.Hash != snap.Hash(want) {
+		err = manifest.Damaged(r.Hash, fmt.Errorf("it leads to %v, not to %v", m.Hash, snap.Hash(want)))
 	}
 	return m, err
 }
@@ -129,17 +130,17 @@ func (c *change) Stale(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, wrapped(errs.Corrupt, op, err)
 	}
-	moved, err := c.moved(ctx, base, now.manifest)
+	moved, err := c.moved(ctx, base, now.Manifest)
 	return moved != "", wrapped(errs.Failed, op, err)
 }
 
 // moved names a path at which live is not as the base has it, "" if there is none.
-func (c *change) moved(ctx context.Context, base, live *manifest) (string, error) {
-	was, err := base.part(c.plan.scope())
+func (c *change) moved(ctx context.Context, base, live *manifest.Manifest) (string, error) {
+	was, err := base.PartHash(c.plan.scope())
 	if err != nil {
 		return "", err
 	}
-	is, err := live.part(c.plan.scope())
+	is, err := live.PartHash(c.plan.scope())
 	if err != nil || was == is {
 		return "", err
 	}
@@ -239,7 +240,7 @@ func (c *change) converge(ctx context.Context, op string, going, done state) err
 	if err != nil {
 		return err
 	}
-	live := now.manifest
+	live := now.Manifest
 	deltas, err := c.toGo(ctx, live, base, goal, done)
 	if err != nil {
 		return wrapped(errs.Failed, op, err)
@@ -250,7 +251,7 @@ func (c *change) converge(ctx context.Context, op string, going, done state) err
 	if err := c.mayReplace(ctx, op, live, deltas, base, target, done); err != nil {
 		return err
 	}
-	if err := c.d.checkWays(op, deltas, c.d.holderOf(live.root.uid), goal); err != nil {
+	if err := c.d.checkWays(op, deltas, c.d.holderOf(live.Root.Uid), goal); err != nil {
 		return wrapped(errs.Failed, op, err)
 	}
 	if deltas, err = c.d.withRemade(ctx, deltas, live, goal, c.plan.scope()); err != nil {
@@ -269,8 +270,8 @@ func (c *change) converge(ctx context.Context, op string, going, done state) err
 }
 
 // toGo are the deltas from the live state to the goal.
-func (c *change) toGo(ctx context.Context, live, base, goal *manifest, done state) ([]delta, error) {
-	if done == switched && live.hash == base.hash && c.deltas != nil {
+func (c *change) toGo(ctx context.Context, live, base, goal *manifest.Manifest, done state) ([]delta, error) {
+	if done == switched && live.Hash == base.Hash && c.deltas != nil {
 		return slices.Clone(c.deltas), nil // Prepare worked them out
 	}
 	return c.d.compare(ctx, live, goal, c.plan.scope())
@@ -375,13 +376,13 @@ func (c *change) Check(ctx context.Context) (snap.Proof, error) {
 	if err != nil {
 		return snap.Proof{}, err
 	}
-	return c.proof(ctx, op, base, want, now.manifest)
+	return c.proof(ctx, op, base, want, now.Manifest)
 }
 
-func (c *change) proof(ctx context.Context, op string, base, want, live *manifest) (p snap.Proof, err error) {
+func (c *change) proof(ctx context.Context, op string, base, want, live *manifest.Manifest) (p snap.Proof, err error) {
 	hashes := make([]snap.Hash, 3)
-	for i, m := range []*manifest{base, want, live} {
-		if hashes[i], err = m.part(c.plan.scope()); err != nil {
+	for i, m := range []*manifest.Manifest{base, want, live} {
+		if hashes[i], err = m.PartHash(c.plan.scope()); err != nil {
 			return p, wrapped(errs.Failed, op, err)
 		}
 	}

@@ -6,20 +6,21 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/files/manifest"
 )
 
 // track is what some writes did to one path.
 type track struct {
 	runs []stretch // oldest first: writes with no other one between them are one
 
-	last  *entry // what the journal has there, as far as it was read
-	known bool   // last is
-	open  bool   // the newest write is one of runs
+	last  *manifest.Entry // what the journal has there, as far as it was read
+	known bool            // last is
+	open  bool            // the newest write is one of runs
 }
 
 // stretch is a row of writes: what there was before them, and what they left.
 type stretch struct {
-	before, after *entry
+	before, after *manifest.Entry
 	since         snap.Hash // the link of the journal, or the manifest, that holds the state before them
 }
 
@@ -29,7 +30,7 @@ type tracker struct {
 	s      *cas.Store
 	wanted map[place]bool
 	tracks map[string]*track
-	states map[snap.Hash]*manifest // as looked up
+	states map[snap.Hash]*manifest.Manifest // as looked up
 }
 
 // place is where a write stands in the journal.
@@ -41,7 +42,7 @@ type place struct {
 // trace gives the tracks of writes, by path.
 func (d *Driver) trace(ctx context.Context, op string, writes []snap.Write) (map[string]*track, error) {
 	t := &tracker{ctx: ctx, s: d.cfg.Store,
-		wanted: map[place]bool{}, tracks: map[string]*track{}, states: map[snap.Hash]*manifest{}}
+		wanted: map[place]bool{}, tracks: map[string]*track{}, states: map[snap.Hash]*manifest.Manifest{}}
 	var first uint64
 	for i, w := range writes {
 		seq, err := d.history.seq(op, w.At)
@@ -74,7 +75,7 @@ func (t *tracker) link(l *link) error {
 		if k == nil {
 			continue
 		}
-		if r.after.digest() != r.before {
+		if r.after.Digest() != r.before {
 			if err := t.record(k, l, r); err != nil {
 				return err
 			}
@@ -86,7 +87,7 @@ func (t *tracker) link(l *link) error {
 
 // record takes in one write of a path.
 func (t *tracker) record(k *track, l *link, r *record) error {
-	follows := k.known && k.last.digest() == r.before
+	follows := k.known && k.last.Digest() == r.before
 	switch {
 	case !t.wanted[place{r.path, l.seq}]:
 		k.open = false
@@ -106,7 +107,7 @@ func (t *tracker) record(k *track, l *link, r *record) error {
 }
 
 // before is what was at the record's path before its link.
-func (t *tracker) before(l *link, r *record) (*entry, error) {
+func (t *tracker) before(l *link, r *record) (*manifest.Entry, error) {
 	if r.before.IsZero() {
 		return nil, nil
 	}
@@ -118,5 +119,5 @@ func (t *tracker) before(l *link, r *record) (*entry, error) {
 		}
 		t.states[l.prev] = m
 	}
-	return m.find(r.path)
+	return m.Find(r.path)
 }

@@ -1,15 +1,10 @@
 package files
 
 import (
-	"bytes"
-	"encoding/binary"
 	"errors"
-	"fmt"
 	"io"
-	"maps"
 	"os"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -17,6 +12,7 @@ import (
 
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/files/manifest"
 )
 
 // sink takes objects and says their hashes: a batch of the content store, or
@@ -42,18 +38,9 @@ func part(s sink, i int64) sink {
 	return s
 }
 
-// folderName is the name that versions of a folder's node go by; its whole path is not
-// always at hand where it is made.
-func folderName(name string) string { return name + "/" }
-
-// journalName is that of the journal's links.
-const journalName = "/journal"
-
 // buffers holds pieces of one byte more than a chunk: the one shows that a
 // file grew while it was read.
 var buffers = sync.Pool{New: func() any { b := make([]byte, cas.ChunkSize+1); return &b }}
-
-var zeros = make([]byte, cas.ChunkSize)
 
 // errGrew is the finding that a file has not the size it had.
 var errGrew = errors.New("the file's size changed while it was read")
@@ -101,10 +88,6 @@ func readFirst(s sink, f *os.File, size int64) (snap.Hash, error) {
 // readers is how many pieces of one file are read and hashed at a time.
 var readers = min(runtime.GOMAXPROCS(0), 4)
 
-// maxFile is the size of the largest file that is captured, holes and all: memory and the store
-// hold a bit for each of its pieces.
-const maxFile = 64 << 40
-
 // pieceList collects the pieces of one file that are not all zeros. Safe for concurrent use.
 type pieceList struct {
 	total int64
@@ -116,7 +99,7 @@ type pieceList struct {
 
 // readLarge reads a file in pieces, several at a time.
 func readLarge(s sink, f *os.File, size int64) (snap.Hash, error) {
-	list := &pieceList{total: pieces(size), hashes: map[int64]snap.Hash{}}
+	list := &pieceList{total: manifest.Pieces(size), hashes: map[int64]snap.Hash{}}
 	var failed error
 	var once sync.Once
 	var wg sync.WaitGroup
@@ -132,12 +115,7 @@ func readLarge(s sink, f *os.File, size int64) (snap.Hash, error) {
 	if failed != nil {
 		return snap.Hash{}, failed
 	}
-	l := large{size: size, bits: make([]byte, (list.total+7)/8)}
-	for _, i := range slices.Sorted(maps.Keys(list.hashes)) {
-		l.bits[i/8] |= 1 << (i % 8)
-		l.refs = append(l.refs, list.hashes[i])
-	}
-	return s.Node(l.encode(), l.refs)
+	return s.Node(manifest.EncodeLarge(size, list.hashes))
 }
 
 // skipTo lets the piece i, or a later one, be the next.
@@ -176,7 +154,7 @@ func (l *pieceList) read(s sink, f *os.File, size int64) error {
 		if n < len(piece) {
 			return err
 		}
-		if bytes.Equal(piece, zeros[:len(piece)]) {
+		if cas.AllZero(piece) {
 			continue
 		}
 		h, err := part(s, i).Blob(piece)
@@ -199,100 +177,4 @@ func nextData(f *os.File, off, size int64) int64 {
 		return off // a filesystem that knows no holes
 	}
 	return n
-}
-
-// large is the node of a file in pieces of cas.ChunkSize.
-type large struct {
-	size int64
-	bits []byte
-	refs []snap.Hash
-}
-
-func pieces(size int64) int64 { return (size + cas.ChunkSize - 1) / cas.ChunkSize }
-
-func (l *large) encode() []byte {
-	b := binary.AppendUvarint([]byte{manifestVersion, sortLarge}, uint64(l.size))
-	return append(b, l.bits...)
-}
-
-// has reports whether piece i is a reference rather than zeros.
-func (l *large) has(i int64) bool { return l.bits[i/8]&(1<<(i%8)) != 0 }
-
-func decodeLarge(data []byte, refs []snap.Hash) (*large, error) {
-	r := reader{b: data}
-	if r.byte() != manifestVersion || r.byte() != sortLarge {
-		return nil, errManifest
-	}
-	l := &large{size: int64(r.uvarint()), bits: r.b, refs: refs}
-	if r.err != nil {
-		return nil, r.err
-	}
-	if l.size <= cas.ChunkSize || l.size > maxFile || int64(len(l.bits)) != (pieces(l.size)+7)/8 {
-		return nil, fmt.Errorf("%w: a large file of impossible size", errManifest)
-	}
-	n := 0
-	for i := range int64(len(l.bits)) * 8 {
-		if l.has(i) {
-			n++
-			if i >= pieces(l.size) {
-				return nil, fmt.Errorf("%w: a piece beyond the end", errManifest)
-			}
-		}
-	}
-	if n != len(refs) {
-		return nil, fmt.Errorf("%w: %d pieces and %d references", errManifest, n, len(refs))
-	}
-	return l, nil
-}
-
-// eachPiece calls do with every piece of a content that is not all zeros,
-// verified, in order.
-func eachPiece(s *cas.Store, e *entry, do func(off int64, p []byte) error) error {
-	if e.size == 0 {
-		return nil
-	}
-	if e.size <= cas.ChunkSize {
-		p, err := s.Get(e.hash)
-		if err == nil && int64(len(p)) != e.size {
-			err = fmt.Errorf("%w: %d bytes stored of a file of %d", errManifest, len(p), e.size)
-		}
-		if err != nil {
-			return err
-		}
-		return do(0, p)
-	}
-	data, refs, err := s.Node(e.hash)
-	if err != nil {
-		return err
-	}
-	l, err := decodeLarge(data, refs)
-	if err == nil && l.size != e.size {
-		err = fmt.Errorf("%w: two sizes for one file", errManifest)
-	}
-	if err != nil {
-		return err
-	}
-	return l.each(s, do)
-}
-
-func (l *large) each(s *cas.Store, do func(off int64, p []byte) error) error {
-	next := 0
-	for i := range pieces(l.size) {
-		if !l.has(i) {
-			continue
-		}
-		p, err := s.Get(l.refs[next])
-		if err != nil {
-			return err
-		}
-		next++
-		off := i * cas.ChunkSize
-		if int64(len(p)) != min(cas.ChunkSize, l.size-off) {
-			return fmt.Errorf("%w: a piece of %d bytes", errManifest, len(p))
-		}
-		if err := do(off, p); err != nil {
-			return err
-		}
-	}
-	return nil
 }
