@@ -8,6 +8,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/files/manifest"
+	"mulligan/snap/files/workspace"
 )
 
 // Most restores go from the present to a marker that lies a little behind it.
@@ -38,13 +39,13 @@ func (d *Driver) standing(ctx context.Context, op string, id snap.SnapshotID) (*
 	if about.Mark != "" {
 		at = about.Mark
 	}
-	if about.Rules != d.rules() {
+	if about.Rules != d.ws.Exclude.Hash() {
 		at = ""
 	}
 	if about.Mark != "" && at != "" {
 		m, err := d.atHead(ctx, at)
 		if err != nil {
-			return nil, at, wrapped(errs.Failed, op, err)
+			return nil, at, workspace.Wrap(errs.Failed, op, err)
 		}
 		if m != nil {
 			m.Source = r.Hash
@@ -79,16 +80,16 @@ func (d *Driver) atHead(ctx context.Context, at snap.Mark) (m *manifest.Manifest
 // the place at. nil: it does not, or there is a shorter way.
 func (d *Driver) behind(ctx context.Context, op string, id snap.SnapshotID, from *manifest.Manifest, at snap.Mark) (*manifest.Manifest, error) {
 	r, about, err := d.root(op, id)
-	if err != nil || about.Mark == "" || at == "" || about.Rules != d.rules() {
+	if err != nil || about.Mark == "" || at == "" || about.Rules != d.ws.Exclude.Hash() {
 		return nil, err
 	}
 	t, err := d.history.back(ctx, at, about.Mark, r.Hash)
 	if err != nil || t == nil {
-		return nil, wrapped(errs.Corrupt, op, err)
+		return nil, workspace.Wrap(errs.Corrupt, op, err)
 	}
 	m, err := from.Edit(ctx, t)
 	if err != nil {
-		return nil, wrapped(errs.Corrupt, op, err)
+		return nil, workspace.Wrap(errs.Corrupt, op, err)
 	}
 	m.Source = r.Hash
 	return m, nil

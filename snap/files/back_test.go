@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"mulligan/snap"
+	"mulligan/snap/files/diff"
+	"mulligan/snap/files/rights"
 	"mulligan/testkit"
 )
 
@@ -56,7 +58,7 @@ func TestBack(t *testing.T) {
 			case i <= 6:
 				t.Fatalf("%s was led to over a gap", target)
 			case to.Hash != want.Hash:
-				deltas, err := compare(t.Context(), want, to, nil)
+				deltas, err := diff.Compare(t.Context(), rights.Reader{}, want, to, nil)
 				t.Fatalf("%s from %s: differs from itself: %+v, %v", target, base, deltas, err)
 			default:
 				led++

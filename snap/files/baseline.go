@@ -8,9 +8,11 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
-	"mulligan/snap/files/inode"
+	"mulligan/snap/files/diff"
 	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
+	"mulligan/snap/files/rights"
+	"mulligan/snap/files/workspace"
 )
 
 // baseline reads the whole workspace, and puts into the journal what changed
@@ -35,7 +37,7 @@ func (j *journal) readAll(ctx context.Context) error {
 	}
 	root, err := s.run()
 	if err != nil {
-		return wrapped(errs.Failed, op, err)
+		return workspace.Wrap(errs.Failed, op, err)
 	}
 	m := &merge{skipped: skipped}
 	m.pruneAll(".", root)
@@ -85,11 +87,11 @@ func (j *journal) join(ctx context.Context, top *manifest.Manifest) error {
 	if err != nil {
 		return err
 	}
-	id, err := j.d.rootID()
+	id, err := j.d.ws.RootID()
 	if err != nil {
 		return err
 	}
-	gap := at.IsZero() || about.Rules != j.d.rules() || about.Root != id.Ino
+	gap := at.IsZero() || about.Rules != j.d.ws.Exclude.Hash() || about.Root != id.Ino
 	if !gap {
 		old, err := resolve(ctx, j.d.cfg.Store, at)
 		if damage(err) {
@@ -105,12 +107,12 @@ func (j *journal) join(ctx context.Context, top *manifest.Manifest) error {
 	if err := keep(fresh, top.Hash); err != nil {
 		return err
 	}
-	return h.begin(fresh, top.Hash, j.d.rules(), id.Ino, gap && !at.IsZero())
+	return h.begin(fresh, top.Hash, j.d.ws.Exclude.Hash(), id.Ino, gap && !at.IsZero())
 }
 
 // catchUp records what changed while nobody followed.
 func (j *journal) catchUp(ctx context.Context, old, now *manifest.Manifest) error {
-	deltas, err := compare(ctx, old, now, nil)
+	deltas, err := diff.Compare(ctx, rights.Reader{}, old, now, nil)
 	if err != nil || len(deltas) == 0 {
 		return err
 	}
@@ -118,32 +120,21 @@ func (j *journal) catchUp(ctx context.Context, old, now *manifest.Manifest) erro
 	work.last = work.first
 	var records []record
 	for _, d := range deltas {
-		if manifest.IsFolder(d.old) && manifest.IsFolder(d.new) && d.old.SameMeta(d.new) {
+		if manifest.IsFolder(d.Old) && manifest.IsFolder(d.New) && d.Old.SameMeta(d.New) {
 			continue
 		}
-		r := record{path: d.path, before: d.old.Digest()}
-		if d.new != nil {
-			r.after = d.new.Bare()
+		r := record{path: d.Path, before: d.Old.Digest()}
+		if d.New != nil {
+			r.after = d.New.Bare()
 		}
 		records = append(records, r)
-		work.path(d.path)
+		work.path(d.Path)
 	}
 	j.tell(&work)
 	j.told = false
 	link := j.d.cfg.Store.Begin()
 	defer link.Discard()
 	return j.d.history.add(link, work.first, records)
-}
-
-// rootID says which folder the workspace is.
-func (d *Driver) rootID() (inode.ID, error) {
-	root, err := d.open()
-	if err != nil {
-		return inode.ID{}, err
-	}
-	defer root.Close()
-	st, err := inode.StatAt(root.FD(), "")
-	return st.ID, err
 }
 
 func keep(b *cas.Batch, h snap.Hash) error {

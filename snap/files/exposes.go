@@ -19,7 +19,7 @@ func (r *reverting) exposes(ctx context.Context, p string, e *manifest.Entry) (s
 	if err != nil {
 		return "", err
 	}
-	if manifest.IsFolder(now) && manifest.IsFolder(e) && p != "." && !r.unite.holder.keepsFolder(now, e) {
+	if manifest.IsFolder(now) && manifest.IsFolder(e) && p != "." && !r.unite.holder.KeepsFolder(now, e) {
 		return r.handsOver(p, now)
 	}
 	if e.Uid == uint32(r.unite.holder) || r.since[p].IsZero() {
@@ -48,7 +48,7 @@ func (r *reverting) handsOver(p string, now *manifest.Entry) (snap.ClashReason, 
 			}
 		}
 	}
-	root, err := r.d.open()
+	root, err := r.d.ws.Open()
 	if err != nil {
 		return "", err
 	}
@@ -77,7 +77,7 @@ func (r *reverting) movedApart(ctx context.Context, p string) (snap.ClashReason,
 		if err != nil {
 			return "", err
 		}
-		if manifest.IsFolder(was) && manifest.IsFolder(is) && !r.unite.holder.keepsFolder(was, is) {
+		if manifest.IsFolder(was) && manifest.IsFolder(is) && !r.unite.holder.KeepsFolder(was, is) {
 			return snap.Rights, nil
 		}
 	}

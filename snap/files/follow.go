@@ -15,6 +15,7 @@ import (
 	"mulligan/snap/cas"
 	"mulligan/snap/files/relpath"
 	"mulligan/snap/files/watch"
+	"mulligan/snap/files/workspace"
 )
 
 // journal is the journal while it is being written. The goroutine of Follow
@@ -59,7 +60,7 @@ func (d *Driver) Follow(ctx context.Context, notify func(snap.Batch)) error {
 	const op = "follow files"
 	j := &journal{d: d, notify: notify, calls: make(chan func()), held: map[string]heat{},
 		ready: make(chan struct{}), ended: make(chan struct{})}
-	opt := watch.Options{Dir: d.cfg.Dir, CookieDir: filepath.Join(d.cfg.StateDir, cookiesDir), Exclude: d.exclude.excludes, Log: d.cfg.Log}
+	opt := watch.Options{Dir: d.cfg.Dir, CookieDir: filepath.Join(d.cfg.StateDir, cookiesDir), Exclude: d.ws.Exclude.Excludes, Log: d.cfg.Log}
 	if d.cfg.Watch != nil {
 		d.cfg.Watch(&opt)
 	}
@@ -73,7 +74,7 @@ func (d *Driver) Follow(ctx context.Context, notify func(snap.Batch)) error {
 		j.w, err = watch.New(opt)
 	}
 	if err != nil {
-		return wrapped(errs.Failed, op, err)
+		return workspace.Wrap(errs.Failed, op, err)
 	}
 	d.publish(j)
 	run, stop := context.WithCancel(ctx)
@@ -88,7 +89,7 @@ func (d *Driver) Follow(ctx context.Context, notify func(snap.Batch)) error {
 	if err == nil {
 		err = ctx.Err()
 	}
-	return wrapped(errs.Failed, op, err)
+	return workspace.Wrap(errs.Failed, op, err)
 }
 
 func (d *Driver) publish(j *journal) {
@@ -292,7 +293,7 @@ func (j *journal) view(ctx context.Context, b *cas.Batch, how doubt, fresh map[s
 		}
 		v = &view{Manifest: m, files: j.live.files, warnings: j.d.mounted(relpath.SortedKeys(j.live.warn))}
 		for _, p := range busy {
-			v.warnings = append(v.warnings, busyRepository(shown(j.d.cfg.Dir, p)))
+			v.warnings = append(v.warnings, busyRepository(workspace.Shown(j.d.cfg.Dir, p)))
 		}
 		v.place, _, _, err = j.d.history.head()
 		return err
@@ -309,7 +310,7 @@ func damage(err error) bool {
 func (d *Driver) mounted(paths []string) []string {
 	var out []string
 	for _, p := range paths {
-		out = append(out, mountWarning(shown(d.cfg.Dir, p)))
+		out = append(out, mountWarning(workspace.Shown(d.cfg.Dir, p)))
 	}
 	slices.Sort(out)
 	return out

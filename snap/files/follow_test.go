@@ -11,7 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/snap"
+	"mulligan/snap/files/diff"
 	"mulligan/snap/files/manifest"
+	"mulligan/snap/files/rights"
 	"mulligan/snap/snaptest"
 	"mulligan/testkit"
 )
@@ -104,10 +106,10 @@ func (f *followed) exact(t testing.TB) {
 		if m.Hash == w.Hash {
 			continue
 		}
-		deltas, err := compare(t.Context(), m, w.Manifest, nil)
+		deltas, err := diff.Compare(t.Context(), rights.Reader{}, m, w.Manifest, nil)
 		must(t, err)
 		for _, d := range deltas[:min(len(deltas), 20)] {
-			t.Errorf("%s: %s: %+v, on disk %+v", what, d.path, d.old, d.new)
+			t.Errorf("%s: %s: %+v, on disk %+v", what, d.Path, d.Old, d.New)
 		}
 		t.FailNow()
 	}

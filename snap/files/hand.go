@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/snap/beneath"
+	"mulligan/snap/files/diff"
 	"mulligan/snap/files/inode"
 	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/parallel"
@@ -90,8 +91,8 @@ const (
 
 // judge looks at d's path. Folders are judged by their being folders: their
 // times move with every step of the work.
-func (h *hand) judge(d *delta) (verdict, inode.Stat, error) {
-	n, st, err := h.look(d.path)
+func (h *hand) judge(d *diff.Delta) (verdict, inode.Stat, error) {
+	n, st, err := h.look(d.Path)
 	if err != nil {
 		return 0, st, err
 	}
@@ -100,18 +101,18 @@ func (h *hand) judge(d *delta) (verdict, inode.Stat, error) {
 		e = &n.Entry
 	}
 	switch {
-	case d.again && e == nil:
+	case d.Remake && e == nil:
 		return isOld, st, nil
-	case d.again && manifest.IsFolder(e) != manifest.IsFolder(d.new):
-		return 0, st, h.changed(d.path)
-	case matches(e, d.new) && !manifest.IsFolder(e):
+	case d.Remake && manifest.IsFolder(e) != manifest.IsFolder(d.New):
+		return 0, st, h.changed(d.Path)
+	case matches(e, d.New) && !manifest.IsFolder(e):
 		return isNew, st, nil
-	case matches(e, d.old), e == nil && manifest.IsFolder(d.old) != manifest.IsFolder(d.new):
+	case matches(e, d.Old), e == nil && manifest.IsFolder(d.Old) != manifest.IsFolder(d.New):
 		return isOld, st, nil
-	case matches(e, d.new):
+	case matches(e, d.New):
 		return isNew, st, nil
 	}
-	return 0, st, h.changed(d.path)
+	return 0, st, h.changed(d.Path)
 }
 
 // matches compares what is there with what a manifest says, but for groups.
@@ -123,25 +124,6 @@ func matches(e, m *manifest.Entry) bool {
 		return e.IsDir()
 	}
 	return e.SameBody(m) && e.SameMeta(m)
-}
-
-// sameGroup reports whether the hard-link group stays the same.
-func (d *delta) sameGroup() bool {
-	if d.old == nil {
-		return d.new.Group() == ""
-	}
-	return d.old.Group() == d.new.Group()
-}
-
-// mounted reports whether a mount point stands, or stood, at the path: it is
-// left as it is.
-func (d *delta) mounted() bool {
-	return d.old != nil && d.old.Mount || d.new != nil && d.new.Mount
-}
-
-// goes reports whether the old thing must be away before the new can come.
-func (d *delta) goes() bool {
-	return d.old != nil && !d.mounted() && (d.new == nil || d.again || manifest.IsFolder(d.old) != manifest.IsFolder(d.new))
 }
 
 // sideBySide calls do for 0 to n-1, with several hands.

@@ -48,12 +48,12 @@ type step struct {
 // epochMeta is what an epoch's root says beside its newest link.
 type epochMeta struct {
 	Journal string
-	Base    uint64 // the link before the first
-	Last    uint64 // the newest link; Base: there is none
-	Rules   digest // of what was excluded
-	Root    uint64 // the workspace folder's inode number
-	Records int    // in all links together
-	Bytes   int64  `json:",omitempty"` // of the contents that they speak of
+	Base    uint64           // the link before the first
+	Last    uint64           // the newest link; Base: there is none
+	Rules   manifest.HexHash // of what was excluded
+	Root    uint64           // the workspace folder's inode number
+	Records int              // in all links together
+	Bytes   int64            `json:",omitempty"` // of the contents that they speak of
 }
 
 func (d *Driver) newHistory() *history {
@@ -226,7 +226,7 @@ func epochRoot(name string, hash snap.Hash, about epochMeta) (cas.Root, error) {
 
 // begin starts a new epoch with the manifest top: at the newest position, or
 // behind it where no links lead there (gap).
-func (h *history) begin(b *cas.Batch, top snap.Hash, rules digest, root uint64, gap bool) error {
+func (h *history) begin(b *cas.Batch, top snap.Hash, rules manifest.HexHash, root uint64, gap bool) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if err := h.load(); err != nil {

@@ -10,6 +10,7 @@ import (
 	"mulligan/snap/cas"
 	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
+	"mulligan/snap/files/workspace"
 )
 
 var _ snap.Journal = (*Driver)(nil)
@@ -61,11 +62,11 @@ func (d *Driver) Flush(ctx context.Context) (snap.Mark, error) {
 		if err == nil {
 			err = errs.New(errs.Unavailable, op, "the files of %s are not being followed", d.cfg.Dir)
 		}
-		return m, wrapped(errs.Failed, op, err)
+		return m, workspace.Wrap(errs.Failed, op, err)
 	}
 	err := j.flush(ctx)
 	m, _, _, e := d.history.head()
-	return m, wrapped(errs.Failed, op, errors.Join(err, e))
+	return m, workspace.Wrap(errs.Failed, op, errors.Join(err, e))
 }
 
 // Writes lists what changed between two positions. Folders in which nothing
@@ -73,13 +74,13 @@ func (d *Driver) Flush(ctx context.Context) (snap.Mark, error) {
 func (d *Driver) Writes(ctx context.Context, from, to snap.Mark) ([]snap.Write, error) {
 	const op = "list writes"
 	w, err := d.history.writes(ctx, op, from, to)
-	return w, wrapped(errs.Failed, op, err)
+	return w, workspace.Wrap(errs.Failed, op, err)
 }
 
 // Trim forgets the journal before oldest, as far as whole epochs go.
 func (d *Driver) Trim(ctx context.Context, oldest snap.Mark) error {
 	const op = "trim journal"
-	return wrapped(errs.Failed, op, d.history.trim(op, oldest))
+	return workspace.Wrap(errs.Failed, op, d.history.trim(op, oldest))
 }
 
 // TrimSize is what deleting these snapshots and trimming to oldest would free.
@@ -92,10 +93,10 @@ func (d *Driver) TrimSize(ctx context.Context, oldest snap.Mark, ids ...snap.Sna
 		names = append(names, gone...)
 	}
 	if err != nil {
-		return 0, wrapped(errs.Failed, op, err)
+		return 0, workspace.Wrap(errs.Failed, op, err)
 	}
 	n, err := d.cfg.Store.Unique(names...)
-	return n, wrapped(errs.Failed, op, err)
+	return n, workspace.Wrap(errs.Failed, op, err)
 }
 
 // captureAt makes a snapshot of a position: a name for what the journal holds
@@ -103,7 +104,7 @@ func (d *Driver) TrimSize(ctx context.Context, oldest snap.Mark, ids ...snap.Sna
 func (d *Driver) captureAt(op string, req snap.CaptureRequest) (snap.Snapshot, error) {
 	at, epoch, err := d.history.find(op, req.At)
 	if err != nil {
-		return snap.Snapshot{}, wrapped(errs.Failed, op, err)
+		return snap.Snapshot{}, workspace.Wrap(errs.Failed, op, err)
 	}
 	about := meta{Created: time.Now().UTC(), Quiesced: req.Quiesced, Rules: epoch.Rules, Mark: req.At}
 	b := d.cfg.Store.Begin()
@@ -119,7 +120,7 @@ func (d *Driver) captureAt(op string, req snap.CaptureRequest) (snap.Snapshot, e
 		err = d.cfg.Failpoint.At("stored")
 	}
 	if err != nil {
-		return snap.Snapshot{}, wrapped(errs.Failed, op, err)
+		return snap.Snapshot{}, workspace.Wrap(errs.Failed, op, err)
 	}
 	var hash snap.Hash
 	if d.history.isBase(epoch, req.At) { // at is a manifest
@@ -161,5 +162,5 @@ func (d *Driver) read(ctx context.Context, op string, b *cas.Batch, sc relpath.S
 	if errors.Is(err, errEnded) {
 		return d.walk(ctx, op, b, sc, fresh, to != nil)
 	}
-	return v, wrapped(errs.Failed, op, err)
+	return v, workspace.Wrap(errs.Failed, op, err)
 }

@@ -200,7 +200,7 @@ func (g *looking) one(in *beneath.Root, t target, name string) error {
 	if err != nil {
 		return g.s.failed(t.path, err)
 	}
-	if g.s.d.exclude.excludes(t.path, st.Kind() == manifest.DirKind) {
+	if g.s.d.ws.Exclude.Excludes(t.path, st.Kind() == manifest.DirKind) {
 		return g.excluded(t, old)
 	}
 	if old != nil && !t.deep && old.Sure && old.Unchanged(st) && !g.fresh[t.path] {

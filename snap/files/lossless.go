@@ -11,45 +11,48 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/files/diff"
 	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
+	"mulligan/snap/files/rights"
+	"mulligan/snap/files/workspace"
 )
 
 // mayReplace makes sure that nothing is lost that is in live: a Commit fails
 // if something is neither as the base nor as the target has it, an Undo stores it.
-func (c *change) mayReplace(ctx context.Context, op string, live *manifest.Manifest, deltas []delta, base, target *manifest.Manifest, done state) error {
+func (c *change) mayReplace(ctx context.Context, op string, live *manifest.Manifest, deltas []diff.Delta, base, target *manifest.Manifest, done state) error {
 	if c.plan.State == prepared {
 		path, err := c.moved(ctx, base, live)
 		if err == nil && path != "" {
-			err = snap.Changed(op, shown(c.d.cfg.Dir, path))
+			err = snap.Changed(op, workspace.Shown(c.d.cfg.Dir, path))
 		}
-		return wrapped(errs.Failed, op, err)
+		return workspace.Wrap(errs.Failed, op, err)
 	}
 	odd, err := c.unexplained(deltas, base, target)
 	switch {
 	case err != nil:
 	case len(odd) == 0:
 	case done == switched:
-		return snap.Changed(op, shown(c.d.cfg.Dir, odd[0]))
+		return snap.Changed(op, workspace.Shown(c.d.cfg.Dir, odd[0]))
 	default:
 		err = c.keepLate(live, odd)
 	}
-	return wrapped(errs.Failed, op, err)
+	return workspace.Wrap(errs.Failed, op, err)
 }
 
 // settleFrames lets folders on the way to the scope end as the base has them,
 // whatever an interrupted Commit did to their times.
-func (c *change) settleFrames(deltas []delta, base *manifest.Manifest) error {
+func (c *change) settleFrames(deltas []diff.Delta, base *manifest.Manifest) error {
 	for i := range deltas {
-		if !deltas[i].frame {
+		if !deltas[i].Outside {
 			continue
 		}
-		e, err := base.Find(deltas[i].path)
+		e, err := base.Find(deltas[i].Path)
 		if err != nil {
 			return err
 		}
 		if manifest.IsFolder(e) {
-			deltas[i].new = e
+			deltas[i].New = e
 		}
 	}
 	return nil
@@ -57,29 +60,29 @@ func (c *change) settleFrames(deltas []delta, base *manifest.Manifest) error {
 
 // unexplained lists the paths where something is that neither base nor target
 // has, nor the way from one to the other.
-func (c *change) unexplained(deltas []delta, base, target *manifest.Manifest) ([]string, error) {
+func (c *change) unexplained(deltas []diff.Delta, base, target *manifest.Manifest) ([]string, error) {
 	var odd []string
 	for _, d := range deltas {
-		_, name := relpath.Split(d.path)
-		if d.frame || d.old == nil || strings.HasPrefix(name, tmpPrefix(string(c.id))) {
+		_, name := relpath.Split(d.Path)
+		if d.Outside || d.Old == nil || strings.HasPrefix(name, tmpPrefix(string(c.id))) {
 			continue
 		}
-		b, err := base.Find(d.path)
+		b, err := base.Find(d.Path)
 		if err != nil {
 			return nil, err
 		}
-		t, err := target.Find(d.path)
+		t, err := target.Find(d.Path)
 		if err != nil {
 			return nil, err
 		}
-		ours := between(d.old, b, t)
-		if !ours && c.d.holderOf(base.Root.Uid).keeps(b, t) {
-			if ours, err = halfRewritten(c.d.cfg.Store, d.old, b, t); err != nil {
+		ours := between(d.Old, b, t)
+		if !ours && rights.HolderOf(c.d.cfg.Reader, c.d.cfg.Owner, base.Root.Uid).Keeps(b, t) {
+			if ours, err = halfRewritten(c.d.cfg.Store, d.Old, b, t); err != nil {
 				return nil, err
 			}
 		}
 		if !ours {
-			odd = append(odd, d.seen())
+			odd = append(odd, d.Seen())
 		}
 	}
 	return odd, nil
@@ -138,6 +141,6 @@ func (c *change) keepLate(live *manifest.Manifest, odd []string) error {
 		more = fmt.Sprintf(" and %d more", len(odd)-1)
 	}
 	c.plan.Notes = append(c.plan.Notes, fmt.Sprintf("%s%s changed after the restore; before the undo that was stored under %s.",
-		shown(c.d.cfg.Dir, odd[0]), more, root))
+		workspace.Shown(c.d.cfg.Dir, odd[0]), more, root))
 	return nil
 }

@@ -10,8 +10,11 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/files/diff"
 	"mulligan/snap/files/inode"
 	"mulligan/snap/files/manifest"
+	"mulligan/snap/files/rights"
+	"mulligan/snap/files/workspace"
 	"mulligan/snap/filetime"
 )
 
@@ -298,7 +301,7 @@ func TestMerkle(t *testing.T) {
 	write(t, s.dir+"/c/f", "other")
 	two := s.capture(t)
 	old, new := open(one.ID), open(two.ID)
-	deltas, err := compare(t.Context(), old, new, nil)
+	deltas, err := diff.Compare(t.Context(), rights.Reader{}, old, new, nil)
 	must(t, err)
 	if loads := old.Loaded() + new.Loaded(); loads != 4 || len(deltas) != 3 { // the root's folder and c, on both sides; ".", "c", "c/f"
 		t.Errorf("%d and %d folders read, %d differences", old.Loaded(), new.Loaded(), len(deltas))
@@ -360,7 +363,7 @@ func TestCheckRoot(t *testing.T) {
 		s.dir + "/home/me": errs.Denied, s.dir + "/home": errs.Denied, s.dir + "/link": errs.Invalid, s.dir + "/none": errs.NotFound,
 		s.dir + "/file": errs.Invalid, s.dir + "/home/me/project": "",
 	} {
-		if err := CheckRoot(dir); errs.KindOf(err) != want {
+		if err := workspace.CheckRoot(dir); errs.KindOf(err) != want {
 			t.Errorf("CheckRoot(%s) = %v, want kind %q", dir, err, want)
 		}
 	}

@@ -2,7 +2,6 @@ package files
 
 import (
 	"bytes"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -32,26 +31,13 @@ const (
 type plan struct {
 	Version int
 	State   state
-	Base    digest   // the tops of the manifests; the switch's own roots say what they are made of
-	Target  digest   //
-	Scope   [][]byte // raw paths; empty: everything
-	Notes   []string // for the receipt
+	Base    manifest.HexHash // the tops of the manifests; the switch's own roots say what they are made of
+	Target  manifest.HexHash //
+	Scope   [][]byte         // raw paths; empty: everything
+	Notes   []string         // for the receipt
 }
 
 const planVersion = 1
-
-// digest is a hash in hex.
-type digest snap.Hash
-
-func (d digest) MarshalText() ([]byte, error) { return []byte(hex.EncodeToString(d[:])), nil }
-
-func (d *digest) UnmarshalText(b []byte) error {
-	if hex.DecodedLen(len(b)) != len(d) {
-		return fmt.Errorf("a hash of %d digits", len(b))
-	}
-	_, err := hex.Decode(d[:], b)
-	return err
-}
 
 func decodePlan(b []byte) (*plan, error) {
 	var p plan

@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"mulligan/snap"
+	"mulligan/snap/files/manifest"
 	"mulligan/testkit"
 )
 
@@ -59,7 +60,7 @@ func TestRandom(t *testing.T) {
 
 // FuzzPlan: what is taken for a plan can be written again and is the same.
 func FuzzPlan(f *testing.F) {
-	b, err := json.Marshal(plan{Version: 1, State: prepared, Base: digest{1}, Target: digest{2}, Scope: [][]byte{[]byte("a/\xff")}, Notes: []string{"n"}})
+	b, err := json.Marshal(plan{Version: 1, State: prepared, Base: manifest.HexHash{1}, Target: manifest.HexHash{2}, Scope: [][]byte{[]byte("a/\xff")}, Notes: []string{"n"}})
 	if err != nil {
 		f.Fatal(err)
 	}

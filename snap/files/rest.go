@@ -64,7 +64,7 @@ func (j *journal) keyframe() error {
 	if err := j.d.cfg.Failpoint.At("keyframe"); err != nil {
 		return err
 	}
-	if err := j.d.history.begin(b, m.Hash, j.d.rules(), j.live.root.ID.Ino, false); err != nil {
+	if err := j.d.history.begin(b, m.Hash, j.d.ws.Exclude.Hash(), j.live.root.ID.Ino, false); err != nil {
 		return err
 	}
 	j.live.begun()

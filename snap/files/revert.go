@@ -9,6 +9,8 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
+	"mulligan/snap/files/rights"
+	"mulligan/snap/files/workspace"
 )
 
 var _ snap.Reverter = (*Driver)(nil)
@@ -42,22 +44,22 @@ func (d *Driver) PrepareRevert(ctx context.Context, req snap.RevertRequest) (sna
 	}
 	tracks, err := d.trace(ctx, op, req.Writes)
 	if err != nil {
-		return nil, none, wrapped(errs.Failed, op, err)
+		return nil, none, workspace.Wrap(errs.Failed, op, err)
 	}
-	r := &reverting{d: d, base: base, force: req.Force, unite: &uniter{d.cfg.Store, b, d.holderOf(base.Root.Uid), time.Now()},
+	r := &reverting{d: d, base: base, force: req.Force, unite: &uniter{d.cfg.Store, b, rights.HolderOf(d.cfg.Reader, d.cfg.Owner, base.Root.Uid), time.Now()},
 		to: map[string]*manifest.Entry{}, merged: map[string]bool{}, left: map[string]snap.ClashReason{},
 		since: map[string]snap.Hash{}, states: map[snap.Hash]*manifest.Manifest{}}
 	if err := r.all(ctx, tracks); err != nil {
-		return nil, none, wrapped(errs.Failed, op, err)
+		return nil, none, workspace.Wrap(errs.Failed, op, err)
 	}
 	how := r.outcome()
 	if len(how.Paths) == 0 {
 		how, err = r.asSeen(how)
-		return nil, how, wrapped(errs.Failed, op, err)
+		return nil, how, workspace.Wrap(errs.Failed, op, err)
 	}
 	target, err := r.target(ctx)
 	if err != nil {
-		return nil, none, wrapped(errs.Failed, op, err)
+		return nil, none, workspace.Wrap(errs.Failed, op, err)
 	}
 	sc, err := makeScope(op, how.Paths)
 	if err != nil {
@@ -86,7 +88,7 @@ func (r *reverting) all(ctx context.Context, tracks map[string]*track) error {
 
 // path takes the runs of one path back, newest first.
 func (r *reverting) path(p string, k *track) error {
-	if r.d.exclude.covers(p) {
+	if r.d.ws.Exclude.Covers(p) {
 		r.left[p] = snap.Excluded
 		return nil
 	}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/snap/cas"
+	"mulligan/snap/files/diff"
 	"mulligan/snap/files/inode"
 	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
@@ -40,9 +41,9 @@ func overwrites(fd int) bool {
 
 // rewriteFiles rewrites what can be. placeFiles replaces the rest.
 func (h *hand) rewriteFiles() error {
-	var list []*delta
+	var list []*diff.Delta
 	for i := range h.deltas {
-		if d := &h.deltas[i]; rewritable(d.old, d.new) && !d.mounted() && !d.again && h.holder.keeps(d.old, d.new) {
+		if d := &h.deltas[i]; rewritable(d.Old, d.New) && !d.Mounted() && !d.Remake && h.holder.Keeps(d.Old, d.New) {
 			list = append(list, d)
 		}
 	}
@@ -55,7 +56,7 @@ func (h *hand) rewriteFiles() error {
 		err := h.sideBySide(len(batch), func(w *hand, i int) (err error) {
 			done[i] = &staged{d: batch[i]}
 			done[i].f, err = w.rewrite(batch[i])
-			return w.failed(batch[i].path, err)
+			return w.failed(batch[i].Path, err)
 		})
 		done = slices.DeleteFunc(done, func(s *staged) bool { return s == nil })
 		if err := errors.Join(err, h.settle(done)); err != nil {
@@ -66,22 +67,22 @@ func (h *hand) rewriteFiles() error {
 }
 
 // rewrite rewrites d's file, which is still to be synced then. nil: it is not one to be rewritten.
-func (h *hand) rewrite(d *delta) (*os.File, error) {
+func (h *hand) rewrite(d *diff.Delta) (*os.File, error) {
 	if err := h.ctx.Err(); err != nil {
 		return nil, err
 	}
 	v, st, err := h.judge(d)
-	if err != nil || v == isNew || st.Nlink != 1 || st.Blocks*512 < st.Size || h.stays[d.path] {
+	if err != nil || v == isNew || st.Nlink != 1 || st.Blocks*512 < st.Size || h.stays[d.Path] {
 		return nil, err
 	}
-	text, err := h.d.cfg.Store.Get(d.new.Hash)
-	if err == nil && int64(len(text)) != d.new.Size {
-		err = fmt.Errorf("%w: %d bytes stored of a file of %d", manifest.ErrFormat, len(text), d.new.Size)
+	text, err := h.d.cfg.Store.Get(d.New.Hash)
+	if err == nil && int64(len(text)) != d.New.Size {
+		err = fmt.Errorf("%w: %d bytes stored of a file of %d", manifest.ErrFormat, len(text), d.New.Size)
 	}
 	if err != nil || !zeroFree(text) {
 		return nil, err
 	}
-	folder, name := relpath.Split(d.path)
+	folder, name := relpath.Split(d.Path)
 	dir, err := h.folder(folder)
 	if err != nil {
 		return nil, err
@@ -90,18 +91,18 @@ func (h *hand) rewrite(d *delta) (*os.File, error) {
 	if err != nil {
 		return nil, nil // read-only, or being executed: to be replaced
 	}
-	if err = h.rewriteOpen(f, d, st, text); err == nil && d.rewritten {
+	if err = h.rewriteOpen(f, d, st, text); err == nil && d.Rewritten {
 		return f, nil
 	}
 	return nil, errors.Join(err, f.Close())
 }
 
 // rewriteOpen rewrites f, which d was judged to be with the stat st.
-func (h *hand) rewriteOpen(f *os.File, d *delta, st inode.Stat, text []byte) error {
+func (h *hand) rewriteOpen(f *os.File, d *diff.Delta, st inode.Stat, text []byte) error {
 	fd := int(f.Fd())
 	now, err := inode.StatAt(fd, "")
 	if err == nil && (!now.Same(st) || now.Nlink != 1) {
-		err = h.changed(d.path)
+		err = h.changed(d.Path)
 	}
 	if err != nil {
 		return err
@@ -122,7 +123,7 @@ func (h *hand) rewriteOpen(f *os.File, d *delta, st inode.Stat, text []byte) err
 			return err
 		}
 	}
-	d.rewritten = true
+	d.Rewritten = true
 	if int64(len(text)) < st.Size { // first, so that no block is ever half old and half new
 		err = f.Truncate(int64(len(text)))
 	}
@@ -135,7 +136,7 @@ func (h *hand) rewriteOpen(f *os.File, d *delta, st inode.Stat, text []byte) err
 		h.mu.Unlock()
 	}
 	if err == nil {
-		err = setMeta(fd, d.new)
+		err = setMeta(fd, d.New)
 	}
 	h.startWriting(f)
 	return err

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -21,6 +20,7 @@ import (
 	"mulligan/snap/files/inode"
 	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
+	"mulligan/snap/files/workspace"
 )
 
 // scan is one walk of the workspace.
@@ -68,9 +68,9 @@ func (d *Driver) newScan(ctx context.Context, op string, s sink, keep func(snap.
 
 // run walks the workspace and gives its tree, unsealed.
 func (s *scan) run() (*manifest.Node, error) {
-	root, err := s.d.open()
+	root, err := s.d.ws.Open()
 	if err != nil {
-		return nil, wrapped(errs.Failed, s.op, err)
+		return nil, workspace.Wrap(errs.Failed, s.op, err)
 	}
 	defer root.Close()
 	s.top = root
@@ -197,7 +197,7 @@ func (s *scan) listing(dir *beneath.Root, path string, n *manifest.Node) error {
 		if err != nil {
 			return s.failed(p, err)
 		}
-		if !s.scope.Leads(p) || s.d.exclude.excludes(p, st.Kind() == manifest.DirKind) {
+		if !s.scope.Leads(p) || s.d.ws.Exclude.Excludes(p, st.Kind() == manifest.DirKind) {
 			continue
 		}
 		kid, err := s.entry(dir, p, name, st)
@@ -237,7 +237,7 @@ func (s *scan) own(fd int, path string, n *manifest.Node, st inode.Stat) error {
 		s.mind.add(st, &n.Entry, at)
 		n.Sure = settled(st, at)
 	}
-	if n.Loose = s.d.exclude.loose[path]; n.Loose {
+	if n.Loose = s.d.ws.Exclude.Loose[path]; n.Loose {
 		n.Mtime = inode.Time{}
 	}
 	return nil
@@ -332,49 +332,23 @@ func (s *scan) failed(path string, err error) error {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP), errors.Is(err, unix.ESTALE):
 		return errMoved
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
-		return (&errs.Error{Kind: errs.Denied, Op: s.op, Message: "cannot read " + s.shown(path), Err: cause(err)}).
+		return (&errs.Error{Kind: errs.Denied, Op: s.op, Message: "cannot read " + s.shown(path), Err: workspace.Cause(err)}).
 			WithHint("make it readable for the user that mulligand runs as, or exclude it")
 	case errors.Is(err, unix.EAGAIN):
-		return leased(s.op, s.shown(path))
+		return workspace.Leased(s.op, s.shown(path))
 	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
-		return (&errs.Error{Kind: errs.Failed, Op: s.op, Message: "cannot read " + s.shown(path), Err: cause(err)}).
+		return (&errs.Error{Kind: errs.Failed, Op: s.op, Message: "cannot read " + s.shown(path), Err: workspace.Cause(err)}).
 			WithHint("allow mulligand more open files (LimitNOFILE= in its unit, ulimit -n in a shell)")
 	case errors.Is(err, unix.EIO):
-		return (&errs.Error{Kind: errs.Failed, Op: s.op, Message: "cannot read " + s.shown(path), Err: cause(err)}).
+		return (&errs.Error{Kind: errs.Failed, Op: s.op, Message: "cannot read " + s.shown(path), Err: workspace.Cause(err)}).
 			WithHint("see what the kernel says of that disk (dmesg); exclude the file to protect the rest")
 	}
 	var e *errs.Error
 	if errors.As(err, &e) {
 		return err
 	}
-	return &errs.Error{Kind: errs.Failed, Op: s.op, Message: s.shown(path), Err: cause(err)}
-}
-
-// leased is the error for a file that another process has leased and does not give back.
-func leased(op, path string) error {
-	return errs.New(errs.Busy, op, "%s is leased by another program, which was asked to give it back and has not (fcntl F_SETLEASE)", path).
-		WithHint("stop that program (lslocks names it), or try again in a minute: the kernel ends the lease after fs.lease-break-time seconds")
-}
-
-// cause is the system's error without the path that the message has already.
-func cause(err error) error {
-	var p *os.PathError
-	if errors.As(err, &p) {
-		return p.Err
-	}
-	return err
+	return &errs.Error{Kind: errs.Failed, Op: s.op, Message: s.shown(path), Err: workspace.Cause(err)}
 }
 
 // shown is path as a reader may see it: in full, and on one line.
-func (s *scan) shown(path string) string { return shown(s.d.cfg.Dir, path) }
-
-func shown(dir, path string) string {
-	full := dir
-	if path != "." {
-		full = dir + "/" + path
-	}
-	if strings.ContainsFunc(full, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\uFFFD' }) {
-		return fmt.Sprintf("%q", full)
-	}
-	return full
-}
+func (s *scan) shown(path string) string { return workspace.Shown(s.d.cfg.Dir, path) }

@@ -6,11 +6,12 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/beneath"
 	"mulligan/snap/files/manifest"
+	"mulligan/snap/files/rights"
 )
 
 // asSeen is the outcome as the reader may see it.
 func (r *reverting) asSeen(how snap.Reverted) (snap.Reverted, error) {
-	if r.d.cfg.Reader.all() {
+	if r.d.cfg.Reader.All() {
 		return how, nil
 	}
 	var err error
@@ -43,7 +44,7 @@ func (r *reverting) seen(p string) (string, error) {
 			return "", err
 		}
 		for _, e := range []*manifest.Entry{is, to} {
-			if manifest.IsFolder(e) && !r.d.cfg.Reader.seesInto(e) {
+			if manifest.IsFolder(e) && !r.d.cfg.Reader.SeesInto(e) {
 				return dir, nil
 			}
 		}
@@ -66,10 +67,10 @@ var _ snap.Veiler = (*Driver)(nil)
 
 // Seen gives paths as the app's owner may see them at present.
 func (d *Driver) Seen(paths []string) ([]string, error) {
-	if d.cfg.Reader.all() || len(paths) == 0 {
+	if d.cfg.Reader.All() || len(paths) == 0 {
 		return paths, nil
 	}
-	root, err := d.open()
+	root, err := d.ws.Open()
 	if err != nil {
 		return nil, err
 	}
@@ -102,6 +103,6 @@ func (d *Driver) seesNow(root *beneath.Root, dir string) bool {
 		return true
 	}
 	defer in.Close()
-	e, _, err := readOwn(in.FD())
-	return err == nil && d.cfg.Reader.seesInto(e)
+	e, _, err := rights.ReadEntry(in.FD())
+	return err == nil && d.cfg.Reader.SeesInto(e)
 }

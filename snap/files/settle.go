@@ -160,7 +160,7 @@ func (j *journal) commit(b *cas.Batch, m *merge, work *todo) error {
 
 // open opens the workspace, if it is the one that the journal is of.
 func (j *journal) open() (*beneath.Root, error) {
-	root, err := j.d.open()
+	root, err := j.d.ws.Open()
 	if err != nil {
 		return nil, err
 	}

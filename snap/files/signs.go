@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"mulligan/snap/files/diff"
 	"mulligan/snap/files/inode"
 	"mulligan/snap/files/manifest"
 )
@@ -13,7 +14,7 @@ import (
 type signs map[string]*manifest.Node
 
 // recall gives the memory of a walk of the deltas' paths.
-func (d *Driver) recall(ctx context.Context, deltas []delta) memory {
+func (d *Driver) recall(ctx context.Context, deltas []diff.Delta) memory {
 	j := d.current()
 	if j == nil {
 		return byInode{d.cache}
@@ -21,7 +22,7 @@ func (d *Driver) recall(ctx context.Context, deltas []delta) memory {
 	s := signs{}
 	err := j.do(ctx, func() error {
 		for i := range deltas {
-			path := deltas[i].path
+			path := deltas[i].Path
 			if n := j.live.find(path); n != nil && n.Sure {
 				known := *n
 				known.Children = nil

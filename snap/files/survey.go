@@ -16,6 +16,8 @@ import (
 	"mulligan/snap/files/inode"
 	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
+	"mulligan/snap/files/rights"
+	"mulligan/snap/files/workspace"
 )
 
 var _ snap.Surveyor = (*Driver)(nil)
@@ -28,7 +30,7 @@ type survey struct {
 	d     *Driver
 	ctx   context.Context
 	top   *beneath.Root
-	giver giver
+	giver rights.Giver
 	left  int // names that are still to be looked at
 	gaps  []*gap
 }
@@ -63,7 +65,7 @@ var (
 func (d *Driver) Survey(ctx context.Context) ([]snap.Gap, error) {
 	s, err := d.survey(ctx)
 	if err != nil {
-		return nil, wrapped(errs.Failed, "look at files", err)
+		return nil, workspace.Wrap(errs.Failed, "look at files", err)
 	}
 	return s.told(s.gaps)
 }
@@ -88,10 +90,10 @@ func (d *Driver) lacks(ctx context.Context) (words []string, err error) {
 func (d *Driver) survey(ctx context.Context) (*survey, error) {
 	s := &survey{d: d, ctx: ctx, left: surveyed}
 	var err error
-	if s.giver, err = self(); err != nil {
+	if s.giver, err = rights.Self(); err != nil {
 		return nil, err
 	}
-	root, err := d.open()
+	root, err := d.ws.Open()
 	if err != nil {
 		return nil, err
 	}
@@ -112,7 +114,7 @@ func (s *survey) told(gaps []*gap) (list []snap.Gap, err error) {
 		if err != nil {
 			return nil, err
 		}
-		path := shown(s.d.cfg.Dir, seen[0])
+		path := workspace.Shown(s.d.cfg.Dir, seen[0])
 		what := path + " " + g.one + "."
 		if g.n > 1 {
 			what = fmt.Sprintf("%d paths %s, the first of them %s.", g.n, g.many, path)
@@ -188,7 +190,7 @@ func (s *survey) one(dir *beneath.Root, path, name string) (isDir bool, err erro
 	if err != nil {
 		return false, s.passes(path, err)
 	}
-	if s.d.exclude.excludes(path, st.Kind() == manifest.DirKind) {
+	if s.d.ws.Exclude.Excludes(path, st.Kind() == manifest.DirKind) {
 		return false, nil
 	}
 	if st.Mount {
@@ -211,7 +213,7 @@ func (s *survey) flags(path string, st inode.Stat) {
 
 // rights notes what a daemon that is not root could not read or give back.
 func (s *survey) rights(dir *beneath.Root, path, name string, st inode.Stat) error {
-	if s.giver.root {
+	if s.giver.Root {
 		return nil
 	}
 	if kind := st.Kind(); kind == unix.S_IFREG {
@@ -224,7 +226,7 @@ func (s *survey) rights(dir *beneath.Root, path, name string, st inode.Stat) err
 	if err != nil {
 		return s.passes(path, err)
 	}
-	if word := s.giver.refuses(e); word != "" {
+	if word := s.giver.Refuses(e); word != "" {
 		s.note(path, word, ungivable)
 	}
 	return nil

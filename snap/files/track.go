@@ -7,6 +7,7 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/files/manifest"
+	"mulligan/snap/files/workspace"
 )
 
 // track is what some writes did to one path.
@@ -61,7 +62,7 @@ func (d *Driver) trace(ctx context.Context, op string, writes []snap.Write) (map
 	}
 	for p, k := range t.tracks {
 		if len(k.runs) == 0 {
-			return nil, errs.New(errs.NotFound, op, "the journal has no such write of %s", shown(d.cfg.Dir, p))
+			return nil, errs.New(errs.NotFound, op, "the journal has no such write of %s", workspace.Shown(d.cfg.Dir, p))
 		}
 	}
 	return t.tracks, nil

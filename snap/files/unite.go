@@ -11,13 +11,14 @@ import (
 	"mulligan/snap/cas"
 	"mulligan/snap/files/inode"
 	"mulligan/snap/files/manifest"
+	"mulligan/snap/files/rights"
 )
 
 // uniter takes writes back from single entries.
 type uniter struct {
 	s      *cas.Store
-	b      *cas.Batch // merged contents go there
-	holder holder     // whose ordinary things are merged
+	b      *cas.Batch    // merged contents go there
+	holder rights.Holder // whose ordinary things are merged
 	now    time.Time
 }
 
@@ -92,7 +93,7 @@ func (u *uniter) merge(left, now, before *manifest.Entry) (*manifest.Entry, bool
 // mergeable reports whether all three are ordinary things of the holder's, with the same rights.
 func (u *uniter) mergeable(left, now, before *manifest.Entry) bool {
 	for _, e := range []*manifest.Entry{left, now, before} {
-		if !u.holder.plain(e) || !sameRights(e, now) {
+		if !u.holder.Plain(e) || !rights.SameRights(e, now) {
 			return false
 		}
 	}

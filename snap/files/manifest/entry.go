@@ -45,6 +45,16 @@ func (e *Entry) Link() string          { return e.odds().link }
 func (e *Entry) Group() string         { return e.odds().group }
 func (e *Entry) Xattrs() []inode.Xattr { return e.odds().xattrs }
 
+// Xattr returns the value of one of e's extended attributes.
+func (e *Entry) Xattr(name string) (value string, ok bool) {
+	for _, x := range e.Xattrs() {
+		if x.Name == name {
+			return x.Value, true
+		}
+	}
+	return "", false
+}
+
 func (e *Entry) SetRdev(v uint64) { e.set(func(r *rare) { r.rdev = v }) }
 func (e *Entry) SetLink(v string) { e.set(func(r *rare) { r.link = v }) }
 func (e *Entry) SetGroup(v string) {

@@ -1,4 +1,5 @@
-package files
+// Package diff compares two manifests, and words the differences for people.
+package diff
 
 import (
 	"context"
@@ -12,20 +13,20 @@ import (
 	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/parallel"
 	"mulligan/snap/files/relpath"
+	"mulligan/snap/files/rights"
 )
 
-// delta is one path at which two manifests differ: what is there (or was), and
-// what shall be. nil is nothing. Folders that differ only in what they hold
+// Delta is one path at which two manifests differ: the old entry and the new one. nil is nothing. Folders that differ only in what they hold
 // are deltas too, since their times must be put right.
-type delta struct {
-	path     string
-	old, new *manifest.Entry
-	veil     string // the outermost folder above it that the reader may not look into; "": none
-	frame    bool   // a folder outside of the scope, on the way into it: stays as it is
+type Delta struct {
+	Path     string
+	Old, New *manifest.Entry
+	HiddenBy string // the outermost folder above it that the reader may not look into; "": none
+	Outside  bool   // a folder outside of the scope, on the way into it: stays as it is
 
-	again     bool   // what is there goes, and is made anew: its folder changes hands
-	twin      string // where again: a name of the file that stays, to be linked to
-	rewritten bool   // by an apply, in place
+	Remake    bool   // what is there goes, and is made anew: its folder changes hands
+	LinkTo    string // where again: a name of the file that stays, to be linked to
+	Rewritten bool   // by an apply, in place
 }
 
 // comparison walks two manifests side by side, into differing folders only.
@@ -33,29 +34,20 @@ type comparison struct {
 	ctx      context.Context
 	old, new *manifest.Manifest
 	scope    relpath.Scope
-	reader   Reader
+	reader   rights.Reader
 	groups   bool // hard-link groups count
 }
 
 // branch is a path at which two manifests differ, with what differs below it.
 type branch struct {
-	delta
+	Delta
 	a, b *manifest.Entry // what the manifests have there
 	kids []*branch
 }
 
-// compare lists where new differs from old, parents before what they hold.
-// Within a scope, hard-link groups do not count: they may reach out of it.
-func compare(ctx context.Context, old, new *manifest.Manifest, sc relpath.Scope) ([]delta, error) {
-	return compareFor(ctx, Reader{}, old, new, sc)
-}
-
-// compare compares, and notes what the app's owner may not see.
-func (d *Driver) compare(ctx context.Context, old, new *manifest.Manifest, sc relpath.Scope) ([]delta, error) {
-	return compareFor(ctx, d.cfg.Reader, old, new, sc)
-}
-
-func compareFor(ctx context.Context, reader Reader, old, new *manifest.Manifest, sc relpath.Scope) ([]delta, error) {
+// Compare lists where new differs from old, parents before what they hold, and notes what the
+// reader may not see. Within a scope, hard-link groups do not count: they may reach out of it.
+func Compare(ctx context.Context, reader rights.Reader, old, new *manifest.Manifest, sc relpath.Scope) ([]Delta, error) {
 	c := &comparison{ctx: ctx, old: old, new: new, scope: sc, reader: reader, groups: len(sc) == 0}
 	if old.Hash == new.Hash {
 		return nil, nil
@@ -81,8 +73,8 @@ func compareFor(ctx context.Context, reader Reader, old, new *manifest.Manifest,
 }
 
 // list appends the deltas of t and of what is below it.
-func (t *branch) list(out []delta) []delta {
-	out = append(out, t.delta)
+func (t *branch) list(out []Delta) []Delta {
+	out = append(out, t.Delta)
 	for _, k := range t.kids {
 		out = k.list(out)
 	}
@@ -102,22 +94,22 @@ func (c *comparison) pair(path string, old, new *manifest.Entry) (*branch, error
 	if c.alike(old, new) {
 		return nil, c.ctx.Err()
 	}
-	t := &branch{delta: delta{path: path, old: old, new: new}, a: old, b: new}
+	t := &branch{Delta: Delta{Path: path, Old: old, New: new}, a: old, b: new}
 	if !c.scope.Holds(path) {
-		d := &t.delta
+		d := &t.Delta
 		switch {
 		case new == nil, !new.IsDir():
-			d.new = old // what is outside of the scope stays
+			d.New = old // what is outside of the scope stays
 		case old != nil && !old.IsDir():
 			return nil, errs.New(errs.Conflict, "compare files", "%s is in the way of what is to be restored below it", path).
 				WithHint("widen the scope to %s", path)
 		case old != nil:
-			d.new = old
+			d.New = old
 		}
-		if d.new == nil || !d.new.IsDir() {
+		if d.New == nil || !d.New.IsDir() {
 			return nil, nil
 		}
-		d.frame = old != nil
+		d.Outside = old != nil
 	}
 	return t, nil
 }
@@ -135,18 +127,18 @@ func (c *comparison) below(t *branch) error {
 	if err != nil {
 		return err
 	}
-	veil := t.veil
+	veil := t.HiddenBy
 	if veil == "" && !(c.seesInto(t.a) && c.seesInto(t.b)) {
-		veil = t.path
+		veil = t.Path
 	}
 	return manifest.Pairs(a, b, func(name string, x, y *manifest.Entry) error {
-		p := relpath.Join(t.path, name)
+		p := relpath.Join(t.Path, name)
 		if !c.scope.Leads(p) {
 			return nil
 		}
 		k, err := c.pair(p, x, y)
 		if k != nil {
-			k.veil = veil
+			k.HiddenBy = veil
 			t.kids = append(t.kids, k)
 		}
 		return err
@@ -155,52 +147,39 @@ func (c *comparison) below(t *branch) error {
 
 // seesInto reports whether the reader may look into e, if it is a folder.
 func (c *comparison) seesInto(e *manifest.Entry) bool {
-	return !manifest.IsFolder(e) || c.reader.seesInto(e)
+	return !manifest.IsFolder(e) || c.reader.SeesInto(e)
 }
 
-// telling is the path among deltas that says most to a reader: a file rather
-// than the folder whose time moved with it.
-func telling(deltas []delta) string {
-	path := "."
-	for _, d := range deltas {
-		if !manifest.IsFolder(d.old) || !manifest.IsFolder(d.new) {
-			return d.seen()
-		}
-		path = d.seen()
-	}
-	return path
-}
-
-// seen is the path as the reader may see it: what lies in a folder that the reader
+// Seen is the path as the reader may see it: what lies in a folder that the reader
 // may not look into is told by that folder's.
-func (d *delta) seen() string {
-	if d.veil != "" {
-		return d.veil
+func (d *Delta) Seen() string {
+	if d.HiddenBy != "" {
+		return d.HiddenBy
 	}
-	return d.path
+	return d.Path
 }
 
-// changes tells of what happened from old to new, for people: a folder whose
+// Changes tells of what happened from old to new, for people: a folder whose
 // times alone moved, because something in it did, is left out. Of what changed in a folder
 // that the reader may not look into only the number is told.
-func changes(deltas []delta, limit int) (list []snap.Change, total int) {
+func Changes(deltas []Delta, limit int) (list []snap.Change, total int) {
 	veiled := map[string]int{}
 	for _, d := range deltas {
-		c := snap.Change{Path: d.path, Operation: snap.Modify, Summary: d.summary()}
+		c := snap.Change{Path: d.Path, Operation: snap.Modify, Summary: d.summary()}
 		switch {
-		case d.frame || d.old != nil && d.new != nil && c.Summary == "":
+		case d.Outside || d.Old != nil && d.New != nil && c.Summary == "":
 			continue
-		case d.old == nil:
+		case d.Old == nil:
 			c.Operation = snap.Create
-		case d.new == nil:
+		case d.New == nil:
 			c.Operation = snap.Delete
 		}
-		if d.veil != "" {
-			veiled[d.veil]++
-			if veiled[d.veil] > 1 || len(list) > 0 && list[len(list)-1].Path == d.veil {
+		if d.HiddenBy != "" {
+			veiled[d.HiddenBy]++
+			if veiled[d.HiddenBy] > 1 || len(list) > 0 && list[len(list)-1].Path == d.HiddenBy {
 				continue
 			}
-			c = snap.Change{Path: d.veil, Operation: snap.Modify}
+			c = snap.Change{Path: d.HiddenBy, Operation: snap.Modify}
 		}
 		total++
 		if len(list) < limit {
@@ -228,8 +207,8 @@ func veiledSummary(summary string, n int) string {
 	return summary + "; " + text
 }
 
-func (d *delta) summary() string {
-	a, b := d.old, d.new
+func (d *Delta) summary() string {
+	a, b := d.Old, d.New
 	if a == nil {
 		return what(b)
 	}
@@ -245,7 +224,7 @@ func (d *delta) summary() string {
 			s = append(s, fmt.Sprintf(format, args...))
 		}
 	}
-	say(a.Size != b.Size, "%s → %s", size(a.Size), size(b.Size))
+	say(a.Size != b.Size, "%s → %s", FormatSize(a.Size), FormatSize(b.Size))
 	say(a.IsFile() && a.Size == b.Size && a.Hash != b.Hash, "content")
 	say(a.Link() != b.Link(), "target %q → %q", a.Link(), b.Link())
 	say(a.Rdev() != b.Rdev(), "device %d → %d", a.Rdev(), b.Rdev())
@@ -274,10 +253,10 @@ func what(e *manifest.Entry) string {
 	case unix.S_IFCHR, unix.S_IFBLK:
 		return "device"
 	}
-	return size(e.Size)
+	return FormatSize(e.Size)
 }
 
-func size(n int64) string {
+func FormatSize(n int64) string {
 	for _, u := range []struct {
 		name string
 		unit int64
@@ -287,4 +266,36 @@ func size(n int64) string {
 		}
 	}
 	return fmt.Sprintf("%d B", n)
+}
+
+// SameGroup reports whether the hard-link group stays the same.
+func (d *Delta) SameGroup() bool {
+	if d.Old == nil {
+		return d.New.Group() == ""
+	}
+	return d.Old.Group() == d.New.Group()
+}
+
+// Mounted reports whether a mount point stands, or stood, at the path: it is
+// left as it is.
+func (d *Delta) Mounted() bool {
+	return d.Old != nil && d.Old.Mount || d.New != nil && d.New.Mount
+}
+
+// Goes reports whether the old thing must be away before the new can come.
+func (d *Delta) Goes() bool {
+	return d.Old != nil && !d.Mounted() && (d.New == nil || d.Remake || manifest.IsFolder(d.Old) != manifest.IsFolder(d.New))
+}
+
+// MostTelling is the path among deltas that says most to a reader: a file rather
+// than the folder whose time moved with it.
+func MostTelling(deltas []Delta) string {
+	path := "."
+	for _, d := range deltas {
+		if !manifest.IsFolder(d.Old) || !manifest.IsFolder(d.New) {
+			return d.Seen()
+		}
+		path = d.Seen()
+	}
+	return path
 }

@@ -1,4 +1,4 @@
-package files
+package rights
 
 import (
 	"encoding/binary"
@@ -14,8 +14,8 @@ type Reader struct {
 	Groups   []int // supplementary
 }
 
-// all reports whether nothing is hidden from r.
-func (r Reader) all() bool { return r.UID == 0 }
+// All reports whether nothing is hidden from r.
+func (r Reader) All() bool { return r.UID == 0 }
 
 func (r Reader) in(gid uint32) bool {
 	return r.GID == int(gid) || slices.Contains(r.Groups, int(gid))
@@ -23,31 +23,31 @@ func (r Reader) in(gid uint32) bool {
 
 // Permissions, as in each of a mode's three digits.
 const (
-	toRead   = 4
-	toSearch = 1
+	ToRead   = 4
+	ToSearch = 1
 )
 
-// needed is the permission that it takes to go on at e: to read a file, or to
+// Needed is the permission that it takes to go on at e: to read a file, or to
 // look up a name in a folder.
-func needed(e *manifest.Entry) uint32 {
+func Needed(e *manifest.Entry) uint32 {
 	if e.Kind() == manifest.DirKind {
-		return toSearch
+		return ToSearch
 	}
-	return toRead
+	return ToRead
 }
 
-// seesInto reports whether r can learn the names in the folder e. Its owner can,
+// SeesInto reports whether r can learn the names in the folder e. Its owner can,
 // whatever the mode is at present: he may change it.
-func (r Reader) seesInto(e *manifest.Entry) bool {
-	return r.all() || !e.Mount && int(e.Uid) == r.UID || r.may(e, toRead) && r.may(e, toSearch)
+func (r Reader) SeesInto(e *manifest.Entry) bool {
+	return r.All() || !e.Mount && int(e.Uid) == r.UID || r.May(e, ToRead) && r.May(e, ToSearch)
 }
 
-// may reports whether r has the permission want on e: by its owner, group and
+// May reports whether r has the permission want on e: by its owner, group and
 // mode, and its access list, in the order that acl(5) gives.
-func (r Reader) may(e *manifest.Entry, want uint32) bool {
+func (r Reader) May(e *manifest.Entry, want uint32) bool {
 	owner, group, other := e.Mode>>6&7, e.Mode>>3&7, e.Mode&7
 	switch list, listed, ok := accessList(e); {
-	case r.all():
+	case r.All():
 		return true
 	case !ok:
 		return false
@@ -82,8 +82,8 @@ func (r Reader) mayByList(e *manifest.Entry, list []aclEntry, want, other uint32
 	return !matched && other&want == want
 }
 
-// accessListName is the attribute that holds a thing's access list.
-const accessListName = "system.posix_acl_access"
+// AccessListName is the attribute that holds a thing's access list.
+const AccessListName = "system.posix_acl_access"
 
 // The tags of an access list's entries that matter here (linux/posix_acl.h).
 const (
@@ -102,7 +102,7 @@ type aclEntry struct {
 // it is none or well formed. An attribute is a version (4 bytes) and entries of a
 // tag, permissions (2 bytes each) and an id (4), little-endian (linux/posix_acl_xattr.h).
 func accessList(e *manifest.Entry) (list []aclEntry, listed, ok bool) {
-	text, listed := xattr(e, accessListName)
+	text, listed := e.Xattr(AccessListName)
 	if !listed {
 		return nil, false, true
 	}
@@ -117,14 +117,4 @@ func accessList(e *manifest.Entry) (list []aclEntry, listed, ok bool) {
 		})
 	}
 	return list, true, true
-}
-
-// xattr gives one of e's attributes.
-func xattr(e *manifest.Entry, name string) (value string, ok bool) {
-	for _, x := range e.Xattrs() {
-		if x.Name == name {
-			return x.Value, true
-		}
-	}
-	return "", false
 }

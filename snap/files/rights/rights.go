@@ -1,4 +1,7 @@
-package files
+// Package rights knows who may do what with a file: what the reader may see (Reader), what may be
+// changed in place for the app's owner (Holder), and what the process that restores may
+// give (Giver).
+package rights
 
 import (
 	"os"
@@ -17,25 +20,26 @@ import (
 // ordinary files is changed in place or merged; everything else is made anew from
 // one recorded state, and a folder that changes hands is made anew with all that is in it.
 
-// holder is the uid whose ordinary things may be changed in place and merged: the app's owner.
-type holder uint32
+// Holder is the uid whose ordinary things may be changed in place and merged: the app's owner.
+type Holder uint32
 
-// holderOf is the holder in a workspace whose folder belongs to uid.
-func (d *Driver) holderOf(uid uint32) holder {
+// HolderOf returns the holder in a workspace whose folder belongs to uid: the reader, else the
+// owner that the workspace must have, if there is one.
+func HolderOf(reader Reader, owner int, uid uint32) Holder {
 	switch {
 	case os.Geteuid() != 0:
-		return holder(os.Geteuid()) // the kernel sees to it that nothing else is given away
-	case d.cfg.Reader.UID > 0:
-		return holder(d.cfg.Reader.UID)
-	case d.cfg.Owner >= 0:
-		return holder(d.cfg.Owner)
+		return Holder(os.Geteuid()) // the kernel sees to it that nothing else is given away
+	case reader.UID > 0:
+		return Holder(reader.UID)
+	case owner >= 0:
+		return Holder(owner)
 	}
-	return holder(uid)
+	return Holder(uid)
 }
 
-// plain reports whether e is an ordinary thing of the holder's: nothing about it
+// Plain reports whether e is an ordinary thing of the holder's: nothing about it
 // is more than its owner could give to any content.
-func (o holder) plain(e *manifest.Entry) bool {
+func (o Holder) Plain(e *manifest.Entry) bool {
 	special := e.Perm() &^ 0o777
 	if e.IsDir() {
 		special = 0 // in a folder these bits let nobody run anything
@@ -48,9 +52,9 @@ func privileged(x inode.Xattr) bool {
 	return strings.HasPrefix(x.Name, "trusted.") || strings.HasPrefix(x.Name, "security.")
 }
 
-// sameRights compares all that goes with a content: owner, group, the bits above 0777,
+// SameRights compares all that goes with a content: owner, group, the bits above 0777,
 // and all attributes but those that anybody may set.
-func sameRights(a, b *manifest.Entry) bool {
+func SameRights(a, b *manifest.Entry) bool {
 	return a.Uid == b.Uid && a.Gid == b.Gid && (a.Mode^b.Mode)&^0o777 == 0 &&
 		slices.Equal(rightsIn(a.Xattrs()), rightsIn(b.Xattrs()))
 }
@@ -60,34 +64,28 @@ func rightsIn(list []inode.Xattr) []inode.Xattr {
 	return slices.DeleteFunc(slices.Clone(list), func(x inode.Xattr) bool { return strings.HasPrefix(x.Name, "user.") })
 }
 
-// keeps reports whether the file a may become b where it is: both are ordinary
+// Keeps reports whether the file a may become b where it is: both are ordinary
 // files of the holder's, with the same rights.
-func (o holder) keeps(a, b *manifest.Entry) bool {
-	return a != nil && b != nil && o.plain(a) && o.plain(b) && sameRights(a, b)
+func (o Holder) Keeps(a, b *manifest.Entry) bool {
+	return a != nil && b != nil && o.Plain(a) && o.Plain(b) && SameRights(a, b)
 }
 
-// keepsFolder is keeps for folders. The holder's own may get another group and access list,
+// KeepsFolder is keeps for folders. The holder's own may get another group and access list,
 // since what is in it is the holder's to show anyway. Of others' only attributes that
 // anybody may set and times are changed in place.
-func (o holder) keepsFolder(a, b *manifest.Entry) bool {
+func (o Holder) KeepsFolder(a, b *manifest.Entry) bool {
 	if a.Uid == uint32(o) && b.Uid == uint32(o) {
 		return slices.Equal(privilegedIn(a.Xattrs()), privilegedIn(b.Xattrs()))
 	}
-	return sameRights(a, b) && a.Perm() == b.Perm()
+	return SameRights(a, b) && a.Perm() == b.Perm()
 }
 
 func privilegedIn(list []inode.Xattr) []inode.Xattr {
 	return slices.DeleteFunc(slices.Clone(list), func(x inode.Xattr) bool { return !privileged(x) })
 }
 
-// remakes reports whether d's folder changes hands: then it is made anew, with
-// everything in it. The workspace folder itself stays: Driver.open judges whose it is.
-func (o holder) remakes(d *delta) bool {
-	return os.Geteuid() == 0 && !d.frame && d.path != "." && manifest.IsFolder(d.old) && manifest.IsFolder(d.new) && !o.keepsFolder(d.old, d.new)
-}
-
-// readOwn reads what the folder behind fd is: its owner, mode, attributes and time.
-func readOwn(fd int) (*manifest.Entry, inode.ID, error) {
+// ReadEntry reads what the folder behind fd is: its owner, mode, attributes and time.
+func ReadEntry(fd int) (*manifest.Entry, inode.ID, error) {
 	st, err := inode.StatAt(fd, "")
 	if err != nil {
 		return nil, inode.ID{}, err
@@ -98,7 +96,7 @@ func readOwn(fd int) (*manifest.Entry, inode.ID, error) {
 	return e, st.ID, err
 }
 
-// onlyRoots reports whether st is of a folder of this process's own that nobody else may enter.
-func onlyRoots(st inode.Stat) bool {
+// RootOnly reports whether st is of a folder of this process's own that nobody else may enter.
+func RootOnly(st inode.Stat) bool {
 	return st.Kind() == unix.S_IFDIR && st.Mode&0o777 == 0o700 && int(st.Uid) == os.Geteuid()
 }
