@@ -17,6 +17,7 @@ import (
 	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
 	"mulligan/snap/files/rights"
+	"mulligan/snap/files/walk"
 	"mulligan/snap/files/workspace"
 )
 
@@ -34,7 +35,7 @@ type apply struct {
 	holder  rights.Holder
 	made    map[string]inode.ID // folders that this apply made, by path
 	guarded map[string]bool     // folders that may keep somebody out, or lie behind such a one
-	reader  *scan               // for looking at single paths
+	reader  *walk.Scan          // for looking at single paths
 
 	tmp   atomic.Int64    // the next temporary name's number
 	stays map[string]bool // folders that could not go, since not all in them is ours to remove
@@ -49,7 +50,7 @@ type apply struct {
 }
 
 // newApply gives the first hand of an apply.
-func (d *Driver) newApply(ctx context.Context, op string, id snap.RestoreID, s sink, keep func(snap.Hash) bool, deltas []diff.Delta) (*hand, error) {
+func (d *Driver) newApply(ctx context.Context, op string, id snap.RestoreID, s walk.Sink, keep func(snap.Hash) bool, deltas []diff.Delta) (*hand, error) {
 	root, err := d.ws.Open()
 	if err != nil {
 		return nil, err
@@ -63,8 +64,8 @@ func (d *Driver) newApply(ctx context.Context, op string, id snap.RestoreID, s s
 		return nil, err
 	}
 	a.holder = rights.HolderOf(d.cfg.Reader, d.cfg.Owner, st.Uid)
-	a.reader = d.newScan(ctx, op, s, keep)
-	a.reader.mind, a.reader.seen = d.recall(ctx, deltas), nil
+	a.reader = d.walker.NewScan(ctx, op, s, keep)
+	a.reader.Memory, a.reader.Seen = d.recall(ctx, deltas), nil
 	for i := range deltas {
 		a.at[deltas[i].Path] = &deltas[i]
 	}

@@ -3,6 +3,7 @@ package files
 import (
 	"context"
 	"runtime/debug"
+	"sync"
 	"time"
 
 	"mulligan/errs"
@@ -12,6 +13,7 @@ import (
 	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
 	"mulligan/snap/files/rights"
+	"mulligan/snap/files/walk"
 	"mulligan/snap/files/workspace"
 )
 
@@ -27,15 +29,16 @@ func (j *journal) readAll(ctx context.Context) error {
 	const op = "follow files"
 	b := j.d.cfg.Store.Begin()
 	defer b.Discard()
-	s := j.d.newScan(ctx, op, b, b.Keep)
-	s.mind, s.seen = onlyFinds{byInode{j.d.cache}}, nil
+	s := j.d.walker.NewScan(ctx, op, b, b.Keep)
+	s.Memory, s.Seen = walk.ReadOnly{Cache: j.d.walker.Cache}, nil
+	var mu sync.Mutex
 	skipped := map[string]error{}
-	s.lax = func(path string, err error) {
-		s.mu.Lock()
+	s.Skip = func(path string, err error) {
+		mu.Lock()
 		skipped[path] = err
-		s.mu.Unlock()
+		mu.Unlock()
 	}
-	root, err := s.run()
+	root, err := s.Run()
 	if err != nil {
 		return workspace.Wrap(errs.Failed, op, err)
 	}
@@ -57,7 +60,7 @@ func (j *journal) readAll(ctx context.Context) error {
 	for p := range skipped {
 		j.todo.path(p)
 	}
-	j.d.cache.forget()
+	j.d.walker.Cache.Forget()
 	j.unsaved = int(l.files)
 	j.beat, j.home = "", time.Now() // the patrol has been everywhere
 	select {

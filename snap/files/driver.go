@@ -16,6 +16,7 @@ import (
 	"mulligan/snap/files/inode"
 	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
+	"mulligan/snap/files/walk"
 	"mulligan/snap/files/workspace"
 )
 
@@ -105,7 +106,7 @@ func (d *Driver) capture(ctx context.Context, op, root string, req snap.CaptureR
 	if err != nil {
 		return snap.Snapshot{}, workspace.Wrap(errs.Failed, op, err)
 	}
-	if err := d.cache.save(d.cfg.StateDir); err != nil {
+	if err := d.walker.Cache.Save(d.cfg.StateDir); err != nil {
 		warnings = append(warnings, fmt.Sprintf("The cache of read files could not be saved (%v): after a restart every file is read again.", err))
 	}
 	return snap.Snapshot{ID: req.ID, Driver: "files", Hash: v.Hash, Quiesced: req.Quiesced, Created: created, Warnings: warnings}, nil
@@ -126,13 +127,13 @@ func (d *Driver) cool() error {
 
 // walk reads the workspace, or sc of it, into b. With oneMoment, each git repository is of one moment.
 func (d *Driver) walk(ctx context.Context, op string, b *cas.Batch, sc relpath.Scope, fresh map[string]bool, oneMoment bool) (*view, error) {
-	s := d.newScan(ctx, op, b, b.Keep)
-	s.oneMoment = oneMoment
-	s.scope, s.fresh = sc, func(p string) bool { return fresh[p] }
+	s := d.walker.NewScan(ctx, op, b, b.Keep)
+	s.OneMoment = oneMoment
+	s.Scope, s.Fresh = sc, func(p string) bool { return fresh[p] }
 	if id, err := d.ws.RootID(); err == nil { // if not, run says so
-		s.mapped = mappedToWrite(id.Dev)
+		s.Mapped = walk.MappedToWrite(id.Dev)
 	}
-	n, err := s.run()
+	n, err := s.Run()
 	if err == nil {
 		err = d.cfg.Failpoint.At("scanned")
 	}
@@ -140,7 +141,7 @@ func (d *Driver) walk(ctx context.Context, op string, b *cas.Batch, sc relpath.S
 		return nil, workspace.Wrap(errs.Failed, op, err)
 	}
 	m, err := manifest.SealTree(n, d.cfg.Store, b)
-	return &view{Manifest: m, files: s.files.Load(), warnings: s.warned()}, workspace.Wrap(errs.Failed, op, err)
+	return &view{Manifest: m, files: s.Files.Load(), warnings: s.Warned()}, workspace.Wrap(errs.Failed, op, err)
 }
 
 // root finds a snapshot's root.

@@ -18,6 +18,7 @@ import (
 	"mulligan/snap/cas"
 	"mulligan/snap/files/relpath"
 	"mulligan/snap/files/rights"
+	"mulligan/snap/files/walk"
 	"mulligan/snap/files/watch"
 	"mulligan/snap/files/workspace"
 )
@@ -59,7 +60,7 @@ const (
 type Driver struct {
 	cfg     Config
 	ws      *workspace.Workspace
-	cache   *statCache
+	walker  *walk.Walker
 	history *history
 
 	follow  sync.Mutex // held by Follow
@@ -112,7 +113,7 @@ func New(c Config) (*Driver, error) {
 	if err != nil {
 		return nil, errs.Wrap(errs.Failed, op, err)
 	}
-	d := &Driver{cfg: c, ws: ws, cache: loadCache(c.StateDir)}
+	d := &Driver{cfg: c, ws: ws, walker: &walk.Walker{Workspace: ws, Cache: walk.LoadCache(c.StateDir), MaxFiles: c.MaxFiles, MaxBytes: c.MaxBytes}}
 	d.history = d.newHistory()
 	return d, nil
 }

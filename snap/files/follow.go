@@ -14,6 +14,7 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/files/relpath"
+	"mulligan/snap/files/walk"
 	"mulligan/snap/files/watch"
 	"mulligan/snap/files/workspace"
 )
@@ -189,7 +190,7 @@ func (j *journal) state() snap.Following {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	f.Pending += j.pending
-	if j.trouble != nil && f.State == snap.Watching && !unsettled(j.trouble) {
+	if j.trouble != nil && f.State == snap.Watching && !walk.Unsettled(j.trouble) {
 		f.State, f.Detail, f.Remedy = snap.Degraded, j.trouble.Error()+".", errs.HintOf(j.trouble)
 	}
 	select {
@@ -212,7 +213,7 @@ func (j *journal) flush(ctx context.Context) error {
 // called in the loop and may put more on the list. What changed in a git repository, or with
 // all every repository, is read again until it is of one moment; busy are those that never held still.
 func (j *journal) takeIn(ctx context.Context, all bool, more func() (map[string]bool, error)) (busy []string, err error) {
-	for until := time.Now().Add(gitPatience); ; {
+	for until := time.Now().Add(walk.GitPatience); ; {
 		began := time.Now()
 		touched, err := j.takeInOnce(ctx, more)
 		if all = all || touched; err != nil || !all {
@@ -226,7 +227,7 @@ func (j *journal) takeIn(ctx context.Context, all bool, more func() (map[string]
 		if busy = append(moved, held...); err != nil || len(busy) == 0 || time.Now().After(until) {
 			return busy, err
 		}
-		if err := pause(ctx, gitPause); err != nil {
+		if err := walk.Wait(ctx, walk.GitPause); err != nil {
 			return nil, err
 		}
 		more = func() (map[string]bool, error) {
@@ -256,7 +257,7 @@ func (j *journal) takeInOnce(ctx context.Context, more func() (map[string]bool, 
 			j.fails(err)
 			return err
 		})
-		if err == nil || !unsettled(err) || errs.KindOf(err) == errs.Denied || time.Now().After(until) {
+		if err == nil || !walk.Unsettled(err) || errs.KindOf(err) == errs.Denied || time.Now().After(until) {
 			return touched, err
 		}
 		select {
@@ -293,7 +294,7 @@ func (j *journal) view(ctx context.Context, b *cas.Batch, how doubt, fresh map[s
 		}
 		v = &view{Manifest: m, files: j.live.files, warnings: j.d.mounted(relpath.SortedKeys(j.live.warn))}
 		for _, p := range busy {
-			v.warnings = append(v.warnings, busyRepository(workspace.Shown(j.d.cfg.Dir, p)))
+			v.warnings = append(v.warnings, walk.BusyWarning(workspace.Shown(j.d.cfg.Dir, p)))
 		}
 		v.place, _, _, err = j.d.history.head()
 		return err
@@ -310,7 +311,7 @@ func damage(err error) bool {
 func (d *Driver) mounted(paths []string) []string {
 	var out []string
 	for _, p := range paths {
-		out = append(out, mountWarning(workspace.Shown(d.cfg.Dir, p)))
+		out = append(out, walk.MountWarning(workspace.Shown(d.cfg.Dir, p)))
 	}
 	slices.Sort(out)
 	return out
@@ -321,8 +322,8 @@ func (j *journal) end() error {
 	if j.live == nil {
 		return nil
 	}
-	j.d.cache.fill(j.live)
-	return j.d.cache.save(j.d.cfg.StateDir)
+	j.d.walker.Cache.Fill(j.live.root)
+	return j.d.walker.Cache.Save(j.d.cfg.StateDir)
 }
 
 // save writes down what spares the next process work, if it is killed.
@@ -330,7 +331,7 @@ func (j *journal) save() error {
 	if int64(j.unsaved) <= j.live.files/100 {
 		return nil
 	}
-	err := saveKnown(j.d.cfg.StateDir, j.live.surely())
+	err := walk.SaveCache(j.d.cfg.StateDir, walk.Known(j.live.root))
 	if err == nil {
 		j.unsaved = 0
 	}

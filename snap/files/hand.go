@@ -12,6 +12,7 @@ import (
 	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/parallel"
 	"mulligan/snap/files/relpath"
+	"mulligan/snap/files/walk"
 )
 
 // hand is one worker of an apply. Several may work side by side, on different paths.
@@ -65,8 +66,8 @@ func (h *hand) look(path string) (*manifest.Node, inode.Stat, error) {
 	if err == nil {
 		var st inode.Stat
 		if st, err = inode.StatAt(dir.FD(), name); err == nil {
-			n, err := h.reader.entry(dir, path, name, st)
-			if errors.Is(err, errMoved) {
+			n, err := h.reader.ReadEntry(dir, path, name, st)
+			if errors.Is(err, walk.ErrMoved) {
 				err = h.changed(path)
 			}
 			return n, st, err

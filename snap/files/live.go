@@ -13,6 +13,7 @@ import (
 	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/parallel"
 	"mulligan/snap/files/relpath"
+	"mulligan/snap/files/walk"
 )
 
 // live is the workspace in memory, as it was last read. It belongs to the
@@ -104,9 +105,9 @@ type remembered struct {
 	files map[inode.ID]*manifest.Node
 }
 
-func (r *remembered) find(path string, st inode.Stat, e *manifest.Entry) bool {
+func (r *remembered) Find(path string, st inode.Stat, e *manifest.Entry) bool {
 	n := r.live.find(path)
-	if (n == nil || n.ID != st.ID) && st.Kind() == unix.S_IFREG && settled(st, r.since) {
+	if (n == nil || n.ID != st.ID) && st.Kind() == unix.S_IFREG && walk.Settled(st, r.since) {
 		n = r.moved(st.ID)
 	}
 	return n != nil && n.Recall(st, e)
@@ -135,7 +136,7 @@ func (r *remembered) moved(id inode.ID) *manifest.Node {
 	return r.files[id]
 }
 
-func (*remembered) add(inode.Stat, *manifest.Entry, time.Time) {}
+func (*remembered) Add(inode.Stat, *manifest.Entry, time.Time) {}
 
 // seal gives the manifest of the tree as it is; the tree may move on. Nothing is
 // stored: that takes much longer, and few ask for it.

@@ -6,16 +6,12 @@ import (
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/files/diff"
-	"mulligan/snap/files/inode"
 	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/rights"
 	"mulligan/snap/files/workspace"
-	"mulligan/snap/filetime"
 )
 
 // TestExcluded: what is excluded, or another driver's, is neither captured nor
@@ -319,34 +315,6 @@ func TestLimits(t *testing.T) {
 		if errs.KindOf(err) != errs.Invalid || !strings.Contains(errs.HintOf(err), "exclude") {
 			t.Errorf("too large a tree: %v", err)
 		}
-	}
-}
-
-// TestCache: what did not change is not read again, by this process or the
-// next; what seems unchanged but is not trusted, is.
-func TestCache(t *testing.T) {
-	s := newSite(t)
-	write(t, s.dir+"/old", "content")
-	st, err := inode.StatAt(unix.AT_FDCWD, s.dir+"/old")
-	must(t, err)
-	e := manifest.Entry{Hash: snap.Hash{1}}
-	read := time0(st.Ctime).Add(filetime.Tick)
-	if s.cache.add(st, &e, read); s.cache.find(st, &e) {
-		t.Error("a file changed within the clock's tick is trusted")
-	}
-	if s.cache.add(st, &e, read.Add(filetime.Coarsest)); !s.cache.find(st, &e) {
-		t.Error("a file that is long quiet is not remembered")
-	}
-	must(t, s.cache.save(s.state))
-	if !loadCache(s.state).find(st, &e) || e.Hash != (snap.Hash{1}) {
-		t.Error("the cache did not survive")
-	}
-	b, err := os.ReadFile(s.state + "/" + cacheName)
-	must(t, err)
-	b[len(b)/2] ^= 1
-	must(t, os.WriteFile(s.state+"/"+cacheName, b, 0o600))
-	if len(loadCache(s.state).known) > 0 {
-		t.Error("a damaged cache was believed")
 	}
 }
 

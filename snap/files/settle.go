@@ -184,12 +184,12 @@ func (j *journal) open() (*beneath.Root, error) {
 var errReplaced = errors.New("the workspace was replaced by another folder")
 
 func (j *journal) looking(ctx context.Context, b *cas.Batch, root *beneath.Root, work *todo, fresh map[string]bool) *looking {
-	s := j.d.newScan(ctx, "follow files", b, b.Keep)
-	s.top = root
-	s.mind, s.seen = &remembered{live: j.live, since: work.first}, nil
-	s.fresh = func(p string) bool { return fresh[p] }
+	s := j.d.walker.NewScan(ctx, "follow files", b, b.Keep)
+	s.Top = root
+	s.Memory, s.Seen = &remembered{live: j.live, since: work.first}, nil
+	s.Fresh = func(p string) bool { return fresh[p] }
 	g := &looking{l: j.live, s: s, root: root, fresh: fresh, skipped: map[string]error{}, again: map[string]bool{}}
-	s.lax = g.skip
+	s.Skip = g.skip
 	g.dirty = func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()

@@ -7,6 +7,7 @@ import (
 	"mulligan/snap/files/diff"
 	"mulligan/snap/files/inode"
 	"mulligan/snap/files/manifest"
+	"mulligan/snap/files/walk"
 )
 
 // signs is what a journal surely knows of some paths, for those who work while
@@ -14,10 +15,10 @@ import (
 type signs map[string]*manifest.Node
 
 // recall gives the memory of a walk of the deltas' paths.
-func (d *Driver) recall(ctx context.Context, deltas []diff.Delta) memory {
+func (d *Driver) recall(ctx context.Context, deltas []diff.Delta) walk.Memory {
 	j := d.current()
 	if j == nil {
-		return byInode{d.cache}
+		return d.walker.Cache
 	}
 	s := signs{}
 	err := j.do(ctx, func() error {
@@ -32,17 +33,17 @@ func (d *Driver) recall(ctx context.Context, deltas []diff.Delta) memory {
 		return nil
 	})
 	if err != nil {
-		return byInode{d.cache}
+		return d.walker.Cache
 	}
 	return s
 }
 
-func (s signs) find(path string, st inode.Stat, e *manifest.Entry) bool {
+func (s signs) Find(path string, st inode.Stat, e *manifest.Entry) bool {
 	n := s[path]
 	return n != nil && n.Recall(st, e)
 }
 
-func (signs) add(inode.Stat, *manifest.Entry, time.Time) {}
+func (signs) Add(inode.Stat, *manifest.Entry, time.Time) {}
 
 // restoring lets the journal leave what changes alone until the call of what it gives.
 func (d *Driver) restoring() (done func()) {

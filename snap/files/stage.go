@@ -131,7 +131,7 @@ func (a *apply) follows(d *diff.Delta) bool {
 	return first.New != nil && first.New.Group() == d.New.Group()
 }
 
-func (a *apply) scoped() bool { return len(a.reader.scope) > 0 }
+func (a *apply) scoped() bool { return len(a.reader.Scope) > 0 }
 
 // metaOnly changes mode, attributes and times in place where that is all, where the
 // file is and stays an ordinary one of the holder's, and has no other name that would change with it.

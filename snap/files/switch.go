@@ -170,7 +170,7 @@ func (c *change) applier(ctx context.Context, op string, b *cas.Batch, deltas []
 	if err != nil {
 		return nil, workspace.Wrap(errs.Failed, op, err)
 	}
-	a.reader.scope = c.plan.scope()
+	a.reader.Scope = c.plan.scope()
 	a.whole = c.unsynced
 	return a, nil
 }

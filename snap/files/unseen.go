@@ -11,6 +11,7 @@ import (
 	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/parallel"
 	"mulligan/snap/files/relpath"
+	"mulligan/snap/files/walk"
 )
 
 // Some changes give no event in the workspace's folders: a new name outside of
@@ -68,7 +69,7 @@ func (j *journal) unseen(ctx context.Context, how doubt, fresh map[string]bool) 
 
 // withMapped gives fresh with the files that a process may be writing to through a mapping.
 func (l *live) withMapped(fresh map[string]bool) map[string]bool {
-	inodes := mappedToWrite(l.root.ID.Dev)
+	inodes := walk.MappedToWrite(l.root.ID.Dev)
 	if len(inodes) == 0 {
 		return fresh
 	}

@@ -19,7 +19,7 @@ import (
 
 // Workspace is the folder of an app, and what of it belongs to the driver.
 type Workspace struct {
-	dir      string
+	Dir      string
 	stateDir string // where the location is noted
 	owner    int    // uid that the folder must belong to; -1: not checked
 	Exclude  *Rules
@@ -29,7 +29,7 @@ type Workspace struct {
 // New returns the workspace dir, less what patterns (gitignore syntax) exclude and
 // skip names. The folder itself is opened, and its owner checked, anew by every operation.
 func New(dir, stateDir string, owner int, patterns, skip []string) (*Workspace, error) {
-	w := &Workspace{dir: dir, stateDir: stateDir, owner: owner, Exclude: newExcluder(patterns, skip)}
+	w := &Workspace{Dir: dir, stateDir: stateDir, owner: owner, Exclude: newExcluder(patterns, skip)}
 	return w, w.noteLocation()
 }
 
@@ -63,7 +63,7 @@ func (w *Workspace) noteLocation() error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	root, err := beneath.Open(w.dir)
+	root, err := beneath.Open(w.Dir)
 	if err != nil {
 		return err
 	}
@@ -90,19 +90,19 @@ func (w *Workspace) checkLocation(root *beneath.Root) error {
 	case w.location.MountPoint && !now.MountPoint:
 		what, todo = "was a mount point when it was registered, and nothing is mounted there now", "mount it again"
 	}
-	return errs.New(errs.Denied, "open workspace", "%s %s", w.dir, what).
+	return errs.New(errs.Denied, "open workspace", "%s %s", w.Dir, what).
 		WithHint("%s; if the workspace is to stay like this, an administrator removes %s and starts mulligand anew", todo, filepath.Join(w.stateDir, locationFile))
 }
 
 // Open opens the workspace, and checks whose it is and that it is where it was.
 func (w *Workspace) Open() (*beneath.Root, error) {
-	root, err := beneath.Open(w.dir)
+	root, err := beneath.Open(w.Dir)
 	if err != nil {
 		return nil, err
 	}
 	st, err := inode.StatAt(root.FD(), "")
 	if err == nil && !w.owned(st.Uid) {
-		err = errs.New(errs.Denied, "open workspace", "%s belongs to uid %d, not to the app's owner (uid %d)", w.dir, st.Uid, w.owner).
+		err = errs.New(errs.Denied, "open workspace", "%s belongs to uid %d, not to the app's owner (uid %d)", w.Dir, st.Uid, w.owner).
 			WithHint("give the folder back to its owner, or register the app anew")
 	}
 	if err == nil {

@@ -1,4 +1,4 @@
-package files
+package walk
 
 import (
 	"context"
@@ -20,10 +20,10 @@ import (
 // between two looks. Taking git's locks instead would make the user's git fail.
 
 const (
-	// gitPatience is how long a capture waits for git to come to an end.
-	gitPatience = 2 * time.Second
-	// gitPause is how long it waits between two looks, so that what was written last is older than the clock's step.
-	gitPause = 15 * time.Millisecond
+	// GitPatience is how long a capture waits for git to come to an end.
+	GitPatience = 2 * time.Second
+	// GitPause is how long it waits between two looks, so that what was written last is older than the clock's step.
+	GitPause = 15 * time.Millisecond
 	// lockAge is up to how old a lock is waited for: older ones are of a git that died.
 	lockAge = 10 * time.Second
 )
@@ -49,7 +49,7 @@ func repositories(n *manifest.Node, path string, do func(path string, n *manifes
 
 // settleRepositories makes each repository in top one of one moment, by reading it again. began
 // is when the walk did.
-func (s *scan) settleRepositories(root *beneath.Root, top *manifest.Node, began time.Time) error {
+func (s *Scan) settleRepositories(root *beneath.Root, top *manifest.Node, began time.Time) error {
 	var failed error
 	repositories(top, ".", func(path string, n *manifest.Node) {
 		if failed == nil && path != "." {
@@ -59,18 +59,18 @@ func (s *scan) settleRepositories(root *beneath.Root, top *manifest.Node, began 
 	return failed
 }
 
-func (s *scan) settleRepository(root *beneath.Root, path string, n *manifest.Node, began time.Time) error {
-	until := time.Now().Add(gitPatience)
+func (s *Scan) settleRepository(root *beneath.Root, path string, n *manifest.Node, began time.Time) error {
+	until := time.Now().Add(GitPatience)
 	for {
 		still, err := s.still(root, path, n, began)
 		if err != nil || still && !locked(n) {
 			return err
 		}
 		if time.Now().After(until) {
-			s.warn("%s", busyRepository(s.shown(path)))
+			s.warn("%s", BusyWarning(s.shown(path)))
 			return nil
 		}
-		if err := pause(s.ctx, gitPause); err != nil {
+		if err := Wait(s.Ctx, GitPause); err != nil {
 			return err
 		}
 		began = time.Now()
@@ -80,12 +80,12 @@ func (s *scan) settleRepository(root *beneath.Root, path string, n *manifest.Nod
 	}
 }
 
-func busyRepository(path string) string {
+func BusyWarning(path string) string {
 	return "Git was at work in " + path + " all the time: what is captured of it may be of different moments, or hold git's locks. " +
 		"After going back there, run `git fsck`, and remove what ends in .lock there."
 }
 
-func pause(ctx context.Context, d time.Duration) error {
+func Wait(ctx context.Context, d time.Duration) error {
 	select {
 	case <-time.After(d):
 		return nil
@@ -96,22 +96,22 @@ func pause(ctx context.Context, d time.Duration) error {
 
 // still reports whether nothing came into, or went from, any folder in n since it was
 // read, which began then. Git replaces files by renaming; those that it appends to are logs.
-func (s *scan) still(root *beneath.Root, path string, n *manifest.Node, began time.Time) (bool, error) {
+func (s *Scan) still(root *beneath.Root, path string, n *manifest.Node, began time.Time) (bool, error) {
 	dir, err := root.OpenDir(path)
 	if err == nil {
 		defer dir.Close()
 		return s.stillIn(dir, n, began)
 	}
-	if err = s.failed(path, err); errors.Is(err, errMoved) || errs.KindOf(err) == errs.Denied {
+	if err = s.Failed(path, err); errors.Is(err, ErrMoved) || errs.KindOf(err) == errs.Denied {
 		return false, nil
 	}
 	return false, err
 }
 
-func (s *scan) stillIn(dir *beneath.Root, n *manifest.Node, began time.Time) (bool, error) {
+func (s *Scan) stillIn(dir *beneath.Root, n *manifest.Node, began time.Time) (bool, error) {
 	st, err := inode.StatAt(dir.FD(), "")
-	if err != nil || !n.Unchanged(st) || !settled(st, began) {
-		return false, s.ctx.Err()
+	if err != nil || !n.Unchanged(st) || !Settled(st, began) {
+		return false, s.Ctx.Err()
 	}
 	for _, k := range n.Children {
 		if !k.IsDir() {
@@ -132,14 +132,14 @@ func locked(n *manifest.Node) bool {
 }
 
 // readAgain reads the folder at path anew into n.
-func (s *scan) readAgain(root *beneath.Root, path string, n *manifest.Node) error {
-	s.files.Add(-int64(count(n)))
+func (s *Scan) readAgain(root *beneath.Root, path string, n *manifest.Node) error {
+	s.Files.Add(-int64(count(n)))
 	dir, err := root.OpenDir(path)
 	if err != nil {
-		return s.failed(path, err)
+		return s.Failed(path, err)
 	}
 	defer dir.Close()
-	return s.folder(dir, path, n)
+	return s.ReadTree(dir, path, n)
 }
 
 // count is how many names are in n.
@@ -151,16 +151,10 @@ func count(n *manifest.Node) int {
 	return c
 }
 
-// moving lists the repositories in the tree that are not as they were read, the reading of which
+// Moving lists the repositories in tree that are not as they were read, the reading of which
 // began then, and those that are locked.
-func (j *journal) moving(ctx context.Context, began time.Time) (moved, held []string, err error) {
-	root, err := j.open()
-	if err != nil {
-		return nil, nil, err
-	}
-	defer root.Close()
-	s := j.d.newScan(ctx, "look at files", nil, nil)
-	repositories(j.live.root, ".", func(path string, n *manifest.Node) {
+func (s *Scan) Moving(root *beneath.Root, tree *manifest.Node, began time.Time) (moved, held []string, err error) {
+	repositories(tree, ".", func(path string, n *manifest.Node) {
 		if err != nil || path == "." {
 			return
 		}
@@ -175,19 +169,4 @@ func (j *journal) moving(ctx context.Context, began time.Time) (moved, held []st
 		}
 	})
 	return moved, held, err
-}
-
-// touchesRepository reports whether what is on the list may lie in a repository.
-func (t *todo) touchesRepository() bool {
-	in := func(p string) bool {
-		return strings.Contains(p, ".git") || strings.Contains(p, "objects") || strings.Contains(p, "refs")
-	}
-	for _, set := range []map[string]bool{t.paths, t.trees} {
-		for p := range set {
-			if in(p) {
-				return true
-			}
-		}
-	}
-	return t.all
 }

@@ -1,4 +1,4 @@
-package files
+package walk
 
 import (
 	"errors"
@@ -15,15 +15,15 @@ import (
 	"mulligan/snap/files/manifest"
 )
 
-// sink takes objects and says their hashes: a batch of the content store, or
+// Sink takes objects and says their hashes: a batch of the content store, or
 // what puts versions of one thing into it.
-type sink interface {
+type Sink interface {
 	Blob([]byte) (snap.Hash, error)
 	Node([]byte, []snap.Hash) (snap.Hash, error)
 }
 
 // versions puts objects into s as versions of the thing called name.
-func versions(s sink, name string) sink {
+func versions(s Sink, name string) Sink {
 	if b, ok := s.(*cas.Batch); ok {
 		return b.Kin(name)
 	}
@@ -31,7 +31,7 @@ func versions(s sink, name string) sink {
 }
 
 // part is s for the i-th piece of a large file.
-func part(s sink, i int64) sink {
+func part(s Sink, i int64) Sink {
 	if k, ok := s.(cas.Kin); ok {
 		return k.Part(i)
 	}
@@ -46,7 +46,7 @@ var buffers = sync.Pool{New: func() any { b := make([]byte, cas.ChunkSize+1); re
 var errGrew = errors.New("the file's size changed while it was read")
 
 // readContent stores size bytes of f and gives the content's hash.
-func readContent(s sink, f *os.File, size int64) (snap.Hash, error) {
+func readContent(s Sink, f *os.File, size int64) (snap.Hash, error) {
 	if size > cas.ChunkSize {
 		return readLarge(s, f, size)
 	}
@@ -69,7 +69,7 @@ func readContent(s sink, f *os.File, size int64) (snap.Hash, error) {
 }
 
 // readFirst stores the first size bytes of f, however many follow.
-func readFirst(s sink, f *os.File, size int64) (snap.Hash, error) {
+func readFirst(s Sink, f *os.File, size int64) (snap.Hash, error) {
 	if size > cas.ChunkSize {
 		return readLarge(s, f, size)
 	}
@@ -98,7 +98,7 @@ type pieceList struct {
 }
 
 // readLarge reads a file in pieces, several at a time.
-func readLarge(s sink, f *os.File, size int64) (snap.Hash, error) {
+func readLarge(s Sink, f *os.File, size int64) (snap.Hash, error) {
 	list := &pieceList{total: manifest.Pieces(size), hashes: map[int64]snap.Hash{}}
 	var failed error
 	var once sync.Once
@@ -129,7 +129,7 @@ func (l *pieceList) skipTo(i int64) {
 }
 
 // read takes the next pieces of f until there are no more.
-func (l *pieceList) read(s sink, f *os.File, size int64) error {
+func (l *pieceList) read(s Sink, f *os.File, size int64) error {
 	buf := buffers.Get().(*[]byte)
 	defer buffers.Put(buf)
 	data := int64(0) // the next byte that is not in a hole, as far as known

@@ -1,4 +1,4 @@
-package files
+package walk
 
 import (
 	"errors"
@@ -14,11 +14,11 @@ import (
 	"mulligan/snap/files/manifest"
 )
 
-// entry reads the one name; of a folder only what stat tells.
-func (s *scan) entry(dir *beneath.Root, path, name string, st inode.Stat) (*manifest.Node, error) {
+// ReadEntry reads the one name; of a folder only what stat tells.
+func (s *Scan) ReadEntry(dir *beneath.Root, path, name string, st inode.Stat) (*manifest.Node, error) {
 	n := &manifest.Node{Entry: manifest.NewEntry(name, st)}
 	if n.Mount {
-		s.mounted(path, n)
+		s.Mounted(path, n)
 		return n, nil
 	}
 	if n.IsDir() {
@@ -26,16 +26,16 @@ func (s *scan) entry(dir *beneath.Root, path, name string, st inode.Stat) (*mani
 	}
 	err := s.read(dir, path, n, st)
 	if errors.Is(err, unix.EXDEV) {
-		s.mounted(path, n)
+		s.Mounted(path, n)
 		return n, nil
 	}
 	return n, err
 }
 
 // read completes n with what lies behind stat: content, target, attributes.
-func (s *scan) read(dir *beneath.Root, path string, n *manifest.Node, st inode.Stat) error {
-	if (s.fresh == nil || !s.fresh(path)) && !s.mapped[st.ID.Ino] {
-		if s.mind.find(path, st, &n.Entry) && (n.Hash.IsZero() || s.has(n.Hash)) {
+func (s *Scan) read(dir *beneath.Root, path string, n *manifest.Node, st inode.Stat) error {
+	if (s.Fresh == nil || !s.Fresh(path)) && !s.Mapped[st.ID.Ino] {
+		if s.Memory.Find(path, st, &n.Entry) && (n.Hash.IsZero() || s.has(n.Hash)) {
 			s.note(n, st)
 			n.Sure = true
 			return nil
@@ -46,15 +46,15 @@ func (s *scan) read(dir *beneath.Root, path string, n *manifest.Node, st inode.S
 		st, err := s.readOnce(dir, path, n)
 		if err == nil {
 			s.note(n, st)
-			s.mind.add(st, &n.Entry, at)
-			n.Sure = settled(st, at)
+			s.Memory.Add(st, &n.Entry, at)
+			n.Sure = Settled(st, at)
 			return nil
 		}
 		if !errors.Is(err, errGrew) {
 			return err
 		}
 	}
-	if s.lax != nil && n.IsFile() {
+	if s.Skip != nil && n.IsFile() {
 		if st, ok, err := s.readPrefix(dir, path, n); ok || err != nil {
 			s.note(n, st)
 			return err
@@ -66,20 +66,20 @@ func (s *scan) read(dir *beneath.Root, path string, n *manifest.Node, st inode.S
 // readPrefix reads a file that others append to: what two readings one after
 // the other agree on was its content at some time between, as long as it was
 // not shorter then.
-func (s *scan) readPrefix(dir *beneath.Root, path string, n *manifest.Node) (st inode.Stat, ok bool, err error) {
+func (s *Scan) readPrefix(dir *beneath.Root, path string, n *manifest.Node) (st inode.Stat, ok bool, err error) {
 	f, err := inode.OpenAny(dir, n.Name, true)
 	if err != nil {
-		return st, false, s.failed(path, err)
+		return st, false, s.Failed(path, err)
 	}
 	defer f.Close()
 	fd := int(f.Fd())
 	if st, err = inode.StatAt(fd, ""); err != nil {
-		return st, false, s.failed(path, err)
+		return st, false, s.Failed(path, err)
 	}
 	n.Entry = manifest.NewEntry(n.Name, st)
 	xattrs, err := inode.ReadXattrs(fd)
 	if err != nil {
-		return st, false, s.failed(path, err)
+		return st, false, s.Failed(path, err)
 	}
 	n.SetXattrs(xattrs)
 	var hashes [2]snap.Hash
@@ -90,14 +90,14 @@ func (s *scan) readPrefix(dir *beneath.Root, path string, n *manifest.Node) (st 
 	}
 	after, err := inode.StatAt(fd, "")
 	if err != nil {
-		return st, false, s.failed(path, err)
+		return st, false, s.Failed(path, err)
 	}
 	n.Hash = hashes[0]
 	same := hashes[0] == hashes[1] && after.Mode == st.Mode && after.Uid == st.Uid && after.Gid == st.Gid
 	return st, same && after.Size >= st.Size, nil
 }
 
-func (s *scan) note(n *manifest.Node, st inode.Stat) {
+func (s *Scan) note(n *manifest.Node, st inode.Stat) {
 	s.mark(st)
 	n.ID, n.Ctime, n.Nlink = st.ID, st.Ctime, st.Nlink
 	if st.Nlink > 1 {
@@ -106,19 +106,19 @@ func (s *scan) note(n *manifest.Node, st inode.Stat) {
 }
 
 // readOnce opens the name and reads it; errGrew says that it changed meanwhile.
-func (s *scan) readOnce(dir *beneath.Root, path string, n *manifest.Node) (inode.Stat, error) {
+func (s *Scan) readOnce(dir *beneath.Root, path string, n *manifest.Node) (inode.Stat, error) {
 	f, err := inode.OpenAny(dir, n.Name, n.IsFile())
 	if err != nil {
-		return inode.Stat{}, s.failed(path, err)
+		return inode.Stat{}, s.Failed(path, err)
 	}
 	defer f.Close()
 	fd := int(f.Fd())
 	before, err := inode.StatAt(fd, "")
 	if err != nil {
-		return inode.Stat{}, s.failed(path, err)
+		return inode.Stat{}, s.Failed(path, err)
 	}
 	if before.Kind() != n.Kind() {
-		return inode.Stat{}, errMoved
+		return inode.Stat{}, ErrMoved
 	}
 	if n.IsFile() && before.Size > manifest.MaxFile {
 		return inode.Stat{}, errs.New(errs.Invalid, s.op, "%s has a size of %d bytes, holes included, and a file may have %d", s.shown(path), before.Size, int64(manifest.MaxFile)).
@@ -140,7 +140,7 @@ func (s *scan) readOnce(dir *beneath.Root, path string, n *manifest.Node) (inode
 		xattrs, err = inode.ReadXattrsPath(fd)
 	}
 	if err != nil {
-		return inode.Stat{}, s.failed(path, err)
+		return inode.Stat{}, s.Failed(path, err)
 	}
 	n.SetLink(link)
 	n.SetXattrs(xattrs)
