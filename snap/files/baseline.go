@@ -10,6 +10,7 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/files/diff"
+	"mulligan/snap/files/journal"
 	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
 	"mulligan/snap/files/rights"
@@ -19,13 +20,13 @@ import (
 
 // baseline reads the whole workspace, and puts into the journal what changed
 // since it was last written.
-func (j *journal) baseline(ctx context.Context) error {
+func (j *follower) baseline(ctx context.Context) error {
 	err := j.readAll(ctx)
 	debug.FreeOSMemory() // the walk needed several times what is kept
 	return err
 }
 
-func (j *journal) readAll(ctx context.Context) error {
+func (j *follower) readAll(ctx context.Context) error {
 	const op = "follow files"
 	b := j.d.cfg.Store.Begin()
 	defer b.Discard()
@@ -84,9 +85,9 @@ func (m *merge) pruneAll(path string, n *manifest.Node) {
 
 // join continues the stored journal with the state top: by the changes that
 // lead there, where it is of the same folder and under the same rules.
-func (j *journal) join(ctx context.Context, top *manifest.Manifest) error {
+func (j *follower) join(ctx context.Context, top *manifest.Manifest) error {
 	h := j.d.history
-	_, at, about, err := h.head()
+	_, at, about, err := h.Head()
 	if err != nil {
 		return err
 	}
@@ -96,7 +97,7 @@ func (j *journal) join(ctx context.Context, top *manifest.Manifest) error {
 	}
 	gap := at.IsZero() || about.Rules != j.d.ws.Exclude.Hash() || about.Root != id.Ino
 	if !gap {
-		old, err := resolve(ctx, j.d.cfg.Store, at)
+		old, err := journal.Resolve(ctx, j.d.cfg.Store, at)
 		if damage(err) {
 			gap = true
 		} else if err != nil {
@@ -110,25 +111,25 @@ func (j *journal) join(ctx context.Context, top *manifest.Manifest) error {
 	if err := keep(fresh, top.Hash); err != nil {
 		return err
 	}
-	return h.begin(fresh, top.Hash, j.d.ws.Exclude.Hash(), id.Ino, gap && !at.IsZero())
+	return h.Begin(fresh, top.Hash, j.d.ws.Exclude.Hash(), id.Ino, gap && !at.IsZero())
 }
 
 // catchUp records what changed while nobody followed.
-func (j *journal) catchUp(ctx context.Context, old, now *manifest.Manifest) error {
+func (j *follower) catchUp(ctx context.Context, old, now *manifest.Manifest) error {
 	deltas, err := diff.Compare(ctx, rights.Reader{}, old, now, nil)
 	if err != nil || len(deltas) == 0 {
 		return err
 	}
 	work := todo{first: time.Now()}
 	work.last = work.first
-	var records []record
+	var records []journal.Record
 	for _, d := range deltas {
 		if manifest.IsFolder(d.Old) && manifest.IsFolder(d.New) && d.Old.SameMeta(d.New) {
 			continue
 		}
-		r := record{path: d.Path, before: d.Old.Digest()}
+		r := journal.Record{Path: d.Path, Before: d.Old.Digest()}
 		if d.New != nil {
-			r.after = d.New.Bare()
+			r.After = d.New.Bare()
 		}
 		records = append(records, r)
 		work.path(d.Path)
@@ -137,7 +138,7 @@ func (j *journal) catchUp(ctx context.Context, old, now *manifest.Manifest) erro
 	j.told = false
 	link := j.d.cfg.Store.Begin()
 	defer link.Discard()
-	return j.d.history.add(link, work.first, records)
+	return j.d.history.Add(link, work.first, records)
 }
 
 func keep(b *cas.Batch, h snap.Hash) error {

@@ -14,6 +14,7 @@ import (
 	"mulligan/snap/cas"
 	"mulligan/snap/files/diff"
 	"mulligan/snap/files/inode"
+	"mulligan/snap/files/journal"
 	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
 	"mulligan/snap/files/walk"
@@ -257,7 +258,7 @@ func (d *Driver) stored(ctx context.Context, op string, id snap.SnapshotID) (*ma
 	if err != nil {
 		return nil, err
 	}
-	m, err := resolve(ctx, d.cfg.Store, r.Hash)
+	m, err := journal.Resolve(ctx, d.cfg.Store, r.Hash)
 	if err != nil || about.Rules == d.ws.Exclude.Hash() {
 		return m, workspace.Wrap(errs.Corrupt, op, err)
 	}

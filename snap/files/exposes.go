@@ -5,6 +5,7 @@ import (
 	"os"
 
 	"mulligan/snap"
+	"mulligan/snap/files/journal"
 	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
 )
@@ -89,7 +90,7 @@ func (r *reverting) state(ctx context.Context, h snap.Hash) (*manifest.Manifest,
 	if m := r.states[h]; m != nil {
 		return m, nil
 	}
-	m, err := resolve(ctx, r.d.cfg.Store, h)
+	m, err := journal.Resolve(ctx, r.d.cfg.Store, h)
 	if err == nil {
 		r.states[h] = m
 	}

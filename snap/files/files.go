@@ -16,6 +16,7 @@ import (
 	"mulligan/failpoint"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/files/journal"
 	"mulligan/snap/files/relpath"
 	"mulligan/snap/files/rights"
 	"mulligan/snap/files/walk"
@@ -61,11 +62,11 @@ type Driver struct {
 	cfg     Config
 	ws      *workspace.Workspace
 	walker  *walk.Walker
-	history *history
+	history *journal.Journal
 
 	follow  sync.Mutex // held by Follow
 	mu      sync.Mutex
-	journal *journal   // while it is being written
+	journal *follower  // while it is being written
 	names   sync.Mutex // held while a snapshot gets another root, or loses it
 }
 
@@ -114,7 +115,7 @@ func New(c Config) (*Driver, error) {
 		return nil, errs.Wrap(errs.Failed, op, err)
 	}
 	d := &Driver{cfg: c, ws: ws, walker: &walk.Walker{Workspace: ws, Cache: walk.LoadCache(c.StateDir), MaxFiles: c.MaxFiles, MaxBytes: c.MaxBytes}}
-	d.history = d.newHistory()
+	d.history = journal.Open(c.Store, d.prefix()+"journal/")
 	return d, nil
 }
 

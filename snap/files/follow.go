@@ -19,9 +19,9 @@ import (
 	"mulligan/snap/files/workspace"
 )
 
-// journal is the journal while it is being written. The goroutine of Follow
+// follower is the journal while it is being written. The goroutine of Follow
 // owns everything above mu, and does what others ask for in calls.
-type journal struct {
+type follower struct {
 	d      *Driver
 	w      *watch.Watcher
 	notify func(snap.Batch)
@@ -59,7 +59,7 @@ const cookiesDir = "watch"
 // Follow writes the journal until ctx ends. Only one call at a time is possible.
 func (d *Driver) Follow(ctx context.Context, notify func(snap.Batch)) error {
 	const op = "follow files"
-	j := &journal{d: d, notify: notify, calls: make(chan func()), held: map[string]heat{},
+	j := &follower{d: d, notify: notify, calls: make(chan func()), held: map[string]heat{},
 		ready: make(chan struct{}), ended: make(chan struct{})}
 	opt := watch.Options{Dir: d.cfg.Dir, CookieDir: filepath.Join(d.cfg.StateDir, cookiesDir), Exclude: d.ws.Exclude.Excludes, Log: d.cfg.Log}
 	if d.cfg.Watch != nil {
@@ -93,7 +93,7 @@ func (d *Driver) Follow(ctx context.Context, notify func(snap.Batch)) error {
 	return workspace.Wrap(errs.Failed, op, err)
 }
 
-func (d *Driver) publish(j *journal) {
+func (d *Driver) publish(j *follower) {
 	d.mu.Lock()
 	d.journal = j
 	d.mu.Unlock()
@@ -110,7 +110,7 @@ const (
 )
 
 // run does what comes, one thing at a time.
-func (j *journal) run(ctx context.Context) {
+func (j *follower) run(ctx context.Context) {
 	j.next, j.idle = time.NewTimer(time.Hour), time.NewTimer(idleAfter)
 	j.next.Stop()
 	defer j.next.Stop()
@@ -147,7 +147,7 @@ func (j *journal) run(ctx context.Context) {
 }
 
 // do runs f in the loop.
-func (j *journal) do(ctx context.Context, f func() error) error {
+func (j *follower) do(ctx context.Context, f func() error) error {
 	done := make(chan error, 1)
 	select {
 	case j.calls <- func() { done <- f() }:
@@ -160,7 +160,7 @@ func (j *journal) do(ctx context.Context, f func() error) error {
 }
 
 // background takes in what has changed, but not what keeps changing.
-func (j *journal) background(ctx context.Context) {
+func (j *follower) background(ctx context.Context) {
 	if j.restores.Load() > 0 {
 		j.next.Reset(retryAfter)
 		return
@@ -178,14 +178,14 @@ func (j *journal) background(ctx context.Context) {
 }
 
 // fails notes whether the journal is current.
-func (j *journal) fails(err error) {
+func (j *follower) fails(err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.trouble, j.pending = err, j.todo.len()
 }
 
 // state is what Following answers.
-func (j *journal) state() snap.Following {
+func (j *follower) state() snap.Following {
 	f := j.w.State()
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -204,7 +204,7 @@ func (j *journal) state() snap.Following {
 }
 
 // flush takes in everything that changed before it was called and gave an event.
-func (j *journal) flush(ctx context.Context) error {
+func (j *follower) flush(ctx context.Context) error {
 	_, err := j.takeIn(ctx, false, func() (map[string]bool, error) { return nil, nil })
 	return err
 }
@@ -212,7 +212,7 @@ func (j *journal) flush(ctx context.Context) error {
 // takeIn is flush, and reads what more gives, whatever it looks like. more is
 // called in the loop and may put more on the list. What changed in a git repository, or with
 // all every repository, is read again until it is of one moment; busy are those that never held still.
-func (j *journal) takeIn(ctx context.Context, all bool, more func() (map[string]bool, error)) (busy []string, err error) {
+func (j *follower) takeIn(ctx context.Context, all bool, more func() (map[string]bool, error)) (busy []string, err error) {
 	for until := time.Now().Add(walk.GitPatience); ; {
 		began := time.Now()
 		touched, err := j.takeInOnce(ctx, more)
@@ -241,7 +241,7 @@ func (j *journal) takeIn(ctx context.Context, all bool, more func() (map[string]
 }
 
 // takeInOnce is takeIn, and leaves repositories as they are read. touched says that something may have changed in one.
-func (j *journal) takeInOnce(ctx context.Context, more func() (map[string]bool, error)) (touched bool, err error) {
+func (j *follower) takeInOnce(ctx context.Context, more func() (map[string]bool, error)) (touched bool, err error) {
 	if err := j.w.Barrier(ctx); err != nil {
 		return false, err
 	}
@@ -270,7 +270,7 @@ func (j *journal) takeInOnce(ctx context.Context, more func() (map[string]bool, 
 
 // view seals the tree as it is, also where events did not tell, as far as how says. b, where not nil,
 // gets its manifest.
-func (j *journal) view(ctx context.Context, b *cas.Batch, how doubt, fresh map[string]bool) (v *view, err error) {
+func (j *follower) view(ctx context.Context, b *cas.Batch, how doubt, fresh map[string]bool) (v *view, err error) {
 	busy, err := j.takeIn(ctx, b != nil, func() (map[string]bool, error) { return j.unseen(ctx, how, fresh) })
 	if err != nil {
 		return nil, err
@@ -296,7 +296,7 @@ func (j *journal) view(ctx context.Context, b *cas.Batch, how doubt, fresh map[s
 		for _, p := range busy {
 			v.warnings = append(v.warnings, walk.BusyWarning(workspace.Shown(j.d.cfg.Dir, p)))
 		}
-		v.place, _, _, err = j.d.history.head()
+		v.place, _, _, err = j.d.history.Head()
 		return err
 	})
 	return v, err
@@ -318,7 +318,7 @@ func (d *Driver) mounted(paths []string) []string {
 }
 
 // end gives what is known to the walks that come after.
-func (j *journal) end() error {
+func (j *follower) end() error {
 	if j.live == nil {
 		return nil
 	}
@@ -327,7 +327,7 @@ func (j *journal) end() error {
 }
 
 // save writes down what spares the next process work, if it is killed.
-func (j *journal) save() error {
+func (j *follower) save() error {
 	if int64(j.unsaved) <= j.live.files/100 {
 		return nil
 	}

@@ -12,6 +12,7 @@ import (
 
 	"mulligan/snap"
 	"mulligan/snap/files/diff"
+	"mulligan/snap/files/journal"
 	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/rights"
 	"mulligan/snap/snaptest"
@@ -98,9 +99,9 @@ func (f *followed) exact(t testing.TB) {
 	must(t, err)
 	w, err := other.walk(t.Context(), "test", b, nil, nil, false)
 	must(t, err)
-	_, at, _, err := f.history.head()
+	_, at, _, err := f.history.Head()
 	must(t, err)
-	j, err := resolve(t.Context(), f.cas, at)
+	j, err := journal.Resolve(t.Context(), f.cas, at)
 	must(t, err)
 	for what, m := range map[string]*manifest.Manifest{"the tree": v.Manifest, "the journal": j} {
 		if m.Hash == w.Hash {

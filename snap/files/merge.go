@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"mulligan/snap/files/journal"
 	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
 )
@@ -22,7 +23,7 @@ func (f *find) shallow() bool { return f.node != nil && f.node.IsDir() && !f.dee
 type merge struct {
 	l       *live
 	skipped map[string]error // paths that could not be read: they stay as they are
-	records []record
+	records []journal.Record
 	undo    []func()         // takes the tree back, last first
 	tied    map[string]bool  // ties whose names, or contents, may have changed
 	left    []*manifest.Node // what was taken out, with what was below it
@@ -210,9 +211,9 @@ func (m *merge) note(tie string) {
 }
 
 func (m *merge) record(path string, before, after *manifest.Entry) {
-	r := record{path: path, before: before.Digest()}
+	r := journal.Record{Path: path, Before: before.Digest()}
 	if after != nil {
-		r.after = after.Bare()
+		r.After = after.Bare()
 	}
 	m.records = append(m.records, r)
 }
@@ -269,6 +270,6 @@ func (m *merge) revert() {
 		u()
 	}
 	for i := range m.records {
-		m.unseal(m.records[i].path)
+		m.unseal(m.records[i].Path)
 	}
 }

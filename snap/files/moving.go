@@ -8,7 +8,7 @@ import (
 
 // moving lists the repositories in the tree that are not as they were read, the reading of which
 // began then, and those that are locked.
-func (j *journal) moving(ctx context.Context, began time.Time) (moved, held []string, err error) {
+func (j *follower) moving(ctx context.Context, began time.Time) (moved, held []string, err error) {
 	root, err := j.open()
 	if err != nil {
 		return nil, nil, err

@@ -20,7 +20,7 @@ const (
 )
 
 // patrol looks at the next names, and says when to come again.
-func (j *journal) patrol(ctx context.Context, now time.Time) time.Duration {
+func (j *follower) patrol(ctx context.Context, now time.Time) time.Duration {
 	if left := patrolPause - now.Sub(j.home); j.beat == "" && left > 0 {
 		return left
 	}

@@ -7,6 +7,7 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/files/journal"
 	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
 	"mulligan/snap/files/rights"
@@ -42,7 +43,7 @@ func (d *Driver) PrepareRevert(ctx context.Context, req snap.RevertRequest) (sna
 	if err != nil {
 		return nil, none, err
 	}
-	tracks, err := d.trace(ctx, op, req.Writes)
+	tracks, err := d.history.Trace(ctx, op, d.cfg.Dir, req.Writes)
 	if err != nil {
 		return nil, none, workspace.Wrap(errs.Failed, op, err)
 	}
@@ -74,7 +75,7 @@ func (d *Driver) PrepareRevert(ctx context.Context, req snap.RevertRequest) (sna
 }
 
 // all works every path out.
-func (r *reverting) all(ctx context.Context, tracks map[string]*track) error {
+func (r *reverting) all(ctx context.Context, tracks map[string]*journal.Track) error {
 	for _, p := range relpath.SortedKeys(tracks) {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -87,7 +88,7 @@ func (r *reverting) all(ctx context.Context, tracks map[string]*track) error {
 }
 
 // path takes the runs of one path back, newest first.
-func (r *reverting) path(p string, k *track) error {
+func (r *reverting) path(p string, k *journal.Track) error {
 	if r.d.ws.Exclude.Covers(p) {
 		r.left[p] = snap.Excluded
 		return nil
@@ -97,8 +98,8 @@ func (r *reverting) path(p string, k *track) error {
 		return err
 	}
 	e, merged := now, false
-	for _, run := range slices.Backward(k.runs) {
-		next, m, why, err := r.unite.unite(run.after, e, run.before)
+	for _, run := range slices.Backward(k.Runs) {
+		next, m, why, err := r.unite.unite(run.After, e, run.Before)
 		if err != nil {
 			return err
 		}
@@ -107,12 +108,12 @@ func (r *reverting) path(p string, k *track) error {
 			return nil
 		}
 		if why != "" {
-			e, merged = k.runs[0].before, false
-			r.since[p] = k.runs[0].since
+			e, merged = k.Runs[0].Before, false
+			r.since[p] = k.Runs[0].Since
 			break
 		}
-		if next == run.before {
-			r.since[p] = run.since
+		if next == run.Before {
+			r.since[p] = run.Since
 		}
 		e, merged = next, merged || m
 	}

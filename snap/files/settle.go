@@ -29,7 +29,7 @@ const (
 // settle takes in what is on the list, and fresh, which is read whatever it
 // looks like. Without hurry, paths that were taken in a moment ago stay on it.
 // What can't be taken in stays on it too, and is the error.
-func (j *journal) settle(ctx context.Context, hurry bool, fresh map[string]bool) error {
+func (j *follower) settle(ctx context.Context, hurry bool, fresh map[string]bool) error {
 	if j.live == nil {
 		if err := j.baseline(ctx); err != nil {
 			return err
@@ -71,7 +71,7 @@ func (j *journal) settle(ctx context.Context, hurry bool, fresh map[string]bool)
 }
 
 // cool puts back the paths that were read a moment ago.
-func (j *journal) cool(work *todo) {
+func (j *follower) cool(work *todo) {
 	now := time.Now()
 	for p := range work.paths {
 		if h, ok := j.held[p]; ok && now.Before(h.until) {
@@ -86,7 +86,7 @@ func (j *journal) cool(work *todo) {
 }
 
 // warm notes that a path was taken in now.
-func (j *journal) warm(path string) {
+func (j *follower) warm(path string) {
 	now, h := time.Now(), j.held[path]
 	if h.until.IsZero() || now.Sub(h.until) > 2*h.rest {
 		h.rest = restFirst / 2
@@ -97,12 +97,12 @@ func (j *journal) warm(path string) {
 }
 
 // tell tells of a batch, once, before it is in the journal.
-func (j *journal) tell(work *todo) {
+func (j *follower) tell(work *todo) {
 	if j.told || j.notify == nil {
 		return
 	}
 	j.told = true
-	mark, _, _, err := j.d.history.head()
+	mark, _, _, err := j.d.history.Head()
 	if err != nil {
 		return // what reads the journal next will say so
 	}
@@ -111,7 +111,7 @@ func (j *journal) tell(work *todo) {
 
 // read looks at the places in work and at fresh, and puts into tree and journal
 // what has changed. failed are the paths that did not hold still.
-func (j *journal) read(ctx context.Context, work *todo, fresh map[string]bool) (failed map[string]error, err error) {
+func (j *follower) read(ctx context.Context, work *todo, fresh map[string]bool) (failed map[string]error, err error) {
 	b := j.d.cfg.Store.Begin()
 	defer b.Discard()
 	root, err := j.open()
@@ -139,27 +139,27 @@ func (j *journal) read(ctx context.Context, work *todo, fresh map[string]bool) (
 }
 
 // commit makes the changes durable.
-func (j *journal) commit(b *cas.Batch, m *merge, work *todo) error {
+func (j *follower) commit(b *cas.Batch, m *merge, work *todo) error {
 	if len(m.records) == 0 {
 		return nil
 	}
 	if err := j.d.cfg.Failpoint.At("journal"); err != nil {
 		return err
 	}
-	if err := j.d.history.add(b, work.first, m.records); err != nil {
+	if err := j.d.history.Add(b, work.first, m.records); err != nil {
 		return err
 	}
 	j.unsaved += len(m.records)
 	if len(m.records) <= storm {
 		for i := range m.records {
-			j.warm(m.records[i].path)
+			j.warm(m.records[i].Path)
 		}
 	}
 	return j.d.cfg.Failpoint.At("journalled")
 }
 
 // open opens the workspace, if it is the one that the journal is of.
-func (j *journal) open() (*beneath.Root, error) {
+func (j *follower) open() (*beneath.Root, error) {
 	root, err := j.d.ws.Open()
 	if err != nil {
 		return nil, err
@@ -183,7 +183,7 @@ func (j *journal) open() (*beneath.Root, error) {
 // errReplaced is the finding that another folder is in the workspace's place.
 var errReplaced = errors.New("the workspace was replaced by another folder")
 
-func (j *journal) looking(ctx context.Context, b *cas.Batch, root *beneath.Root, work *todo, fresh map[string]bool) *looking {
+func (j *follower) looking(ctx context.Context, b *cas.Batch, root *beneath.Root, work *todo, fresh map[string]bool) *looking {
 	s := j.d.walker.NewScan(ctx, "follow files", b, b.Keep)
 	s.Top = root
 	s.Memory, s.Seen = &remembered{live: j.live, since: work.first}, nil
@@ -303,7 +303,7 @@ func (l *live) untied(ties map[string]inode.ID) {
 }
 
 // limits refuses a tree that is too large.
-func (j *journal) limits() error {
+func (j *follower) limits() error {
 	if j.live.files <= j.d.cfg.MaxFiles {
 		return nil
 	}

@@ -16,6 +16,7 @@ import (
 	"mulligan/snap/cas"
 	"mulligan/snap/files/diff"
 	"mulligan/snap/files/inode"
+	"mulligan/snap/files/journal"
 	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
 	"mulligan/snap/files/rights"
@@ -84,7 +85,7 @@ func (c *change) manifest(ctx context.Context, root string, want manifest.HexHas
 	if err != nil {
 		return nil, err
 	}
-	m, err := resolve(ctx, c.d.cfg.Store, r.Hash)
+	m, err := journal.Resolve(ctx, c.d.cfg.Store, r.Hash)
 	if err == nil && m.Hash != snap.Hash(want) {
 		err = manifest.Damaged(r.Hash, fmt.Errorf("it leads to %v, not to %v", m.Hash, snap.Hash(want)))
 	}

@@ -30,7 +30,7 @@ const (
 
 // unseen puts on the list what events may have missed, and gives fresh with
 // what must be read whatever it looks like.
-func (j *journal) unseen(ctx context.Context, how doubt, fresh map[string]bool) (map[string]bool, error) {
+func (j *follower) unseen(ctx context.Context, how doubt, fresh map[string]bool) (map[string]bool, error) {
 	if j.live == nil {
 		return fresh, nil
 	}

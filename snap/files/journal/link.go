@@ -1,4 +1,4 @@
-package files
+package journal
 
 import (
 	"context"
@@ -29,11 +29,11 @@ const (
 	isThere
 )
 
-// record is one change of one path.
-type record struct {
-	path   string
-	before snap.Hash       // digest of the entry before; zero: there was none
-	after  *manifest.Entry // nil: it is gone. Its name is empty, and a folder has no hash
+// Record is one change of one path.
+type Record struct {
+	Path   string
+	Before snap.Hash       // digest of the entry before; zero: there was none
+	After  *manifest.Entry // nil: it is gone. Its name is empty, and a folder has no hash
 }
 
 // link is one batch of the journal.
@@ -42,7 +42,7 @@ type link struct {
 	start      bool // prev is a manifest
 	seq        uint64
 	seen       time.Time
-	records    []record
+	records    []Record
 }
 
 func (l *link) encode() (data []byte, refs []snap.Hash) {
@@ -59,28 +59,28 @@ func (l *link) encode() (data []byte, refs []snap.Hash) {
 	for i := range l.records {
 		r := &l.records[i]
 		data = r.append(data)
-		if r.after != nil && !r.after.Hash.IsZero() {
-			refs = append(refs, r.after.Hash)
+		if r.After != nil && !r.After.Hash.IsZero() {
+			refs = append(refs, r.After.Hash)
 		}
 	}
 	return data, refs
 }
 
-func (r *record) append(b []byte) []byte {
-	b = manifest.AppendString(b, r.path)
+func (r *Record) append(b []byte) []byte {
+	b = manifest.AppendString(b, r.Path)
 	what := byte(0)
-	if !r.before.IsZero() {
+	if !r.Before.IsZero() {
 		what |= wasThere
 	}
-	if r.after != nil {
+	if r.After != nil {
 		what |= isThere
 	}
 	b = append(b, what)
 	if what&wasThere != 0 {
-		b = append(b, r.before[:]...)
+		b = append(b, r.Before[:]...)
 	}
-	if r.after != nil {
-		b = r.after.Append(b)
+	if r.After != nil {
+		b = r.After.Append(b)
 	}
 	return b
 }
@@ -99,7 +99,7 @@ func decodeLink(data []byte, refs []snap.Hash) (*link, error) {
 	if n > uint64(len(data)) || start > 1 {
 		return nil, fmt.Errorf("%w: a link of impossible size", manifest.ErrFormat)
 	}
-	l.start, l.records = start == 1, make([]record, n)
+	l.start, l.records = start == 1, make([]Record, n)
 	for i := range l.records {
 		if decodeRecord(&r, &l.records[i]); r.Err != nil {
 			return nil, r.Err
@@ -111,23 +111,23 @@ func decodeLink(data []byte, refs []snap.Hash) (*link, error) {
 	return l, r.Err
 }
 
-func decodeRecord(r *manifest.Decoder, out *record) {
-	out.path = r.String()
-	if out.path != "." && !relpath.Valid(out.path) {
+func decodeRecord(r *manifest.Decoder, out *Record) {
+	out.Path = r.String()
+	if out.Path != "." && !relpath.Valid(out.Path) {
 		r.Fail("a record of no path")
 		return
 	}
 	what := r.Byte()
 	if what&wasThere != 0 {
-		out.before = r.Digest()
+		out.Before = r.Digest()
 	}
-	if what > wasThere|isThere || (what&wasThere != 0) == out.before.IsZero() {
+	if what > wasThere|isThere || (what&wasThere != 0) == out.Before.IsZero() {
 		r.Fail("a record of no change")
 		return
 	}
 	if what&isThere != 0 {
-		out.after = &manifest.Entry{}
-		r.Bare(out.after)
+		out.After = &manifest.Entry{}
+		r.Bare(out.After)
 	}
 }
 
@@ -166,16 +166,16 @@ func newest(links []*link) *manifest.Edits {
 	t := &manifest.Edits{}
 	for _, l := range links {
 		for i := len(l.records) - 1; i >= 0; i-- {
-			if k := t.At(l.records[i].path); !k.Set {
-				k.Set, k.To = true, l.records[i].after
+			if k := t.At(l.records[i].Path); !k.Set {
+				k.Set, k.To = true, l.records[i].After
 			}
 		}
 	}
 	return t
 }
 
-// resolve gives the manifest of the state that h, a link or a manifest, stands for.
-func resolve(ctx context.Context, s *cas.Store, h snap.Hash) (*manifest.Manifest, error) {
+// Resolve gives the manifest of the state that h, a link or a manifest, stands for.
+func Resolve(ctx context.Context, s *cas.Store, h snap.Hash) (*manifest.Manifest, error) {
 	links, base, err := chain(s, h)
 	if err != nil {
 		return nil, err
