@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"mulligan/snap"
+	"mulligan/snap/files/diff"
+	"mulligan/snap/files/rights"
 	"mulligan/testkit"
 )
 
@@ -43,8 +45,8 @@ func TestBack(t *testing.T) {
 			must(t, err)
 			want, err := f.stored(t.Context(), "test", base)
 			must(t, err)
-			if from.hash != want.hash || at == "" {
-				t.Fatalf("%s at %q is %v, want %v", base, at, from.hash, want.hash)
+			if from.Hash != want.Hash || at == "" {
+				t.Fatalf("%s at %q is %v, want %v", base, at, from.Hash, want.Hash)
 			}
 			to, err := f.behind(t.Context(), "test", target, from, at)
 			must(t, err)
@@ -55,8 +57,8 @@ func TestBack(t *testing.T) {
 				not++
 			case i <= 6:
 				t.Fatalf("%s was led to over a gap", target)
-			case to.hash != want.hash:
-				deltas, err := compare(t.Context(), want, to, nil)
+			case to.Hash != want.Hash:
+				deltas, err := diff.Compare(t.Context(), rights.Reader{}, want, to, nil)
 				t.Fatalf("%s from %s: differs from itself: %+v, %v", target, base, deltas, err)
 			default:
 				led++

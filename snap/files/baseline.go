@@ -3,47 +3,54 @@ package files
 import (
 	"context"
 	"runtime/debug"
+	"sync"
 	"time"
 
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
-	"mulligan/snap/files/inode"
+	"mulligan/snap/files/diff"
+	"mulligan/snap/files/journal"
+	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
+	"mulligan/snap/files/rights"
+	"mulligan/snap/files/walk"
+	"mulligan/snap/files/workspace"
 )
 
 // baseline reads the whole workspace, and puts into the journal what changed
 // since it was last written.
-func (j *journal) baseline(ctx context.Context) error {
+func (j *follower) baseline(ctx context.Context) error {
 	err := j.readAll(ctx)
 	debug.FreeOSMemory() // the walk needed several times what is kept
 	return err
 }
 
-func (j *journal) readAll(ctx context.Context) error {
+func (j *follower) readAll(ctx context.Context) error {
 	const op = "follow files"
 	b := j.d.cfg.Store.Begin()
 	defer b.Discard()
-	s := j.d.newScan(ctx, op, b, b.Keep)
-	s.mind, s.seen = onlyFinds{byInode{j.d.cache}}, nil
+	s := j.d.walker.NewScan(ctx, op, b, b.Keep)
+	s.Memory, s.Seen = walk.ReadOnly{Cache: j.d.walker.Cache}, nil
+	var mu sync.Mutex
 	skipped := map[string]error{}
-	s.lax = func(path string, err error) {
-		s.mu.Lock()
+	s.Skip = func(path string, err error) {
+		mu.Lock()
 		skipped[path] = err
-		s.mu.Unlock()
+		mu.Unlock()
 	}
-	root, err := s.run()
+	root, err := s.Run()
 	if err != nil {
-		return wrapped(errs.Failed, op, err)
+		return workspace.Wrap(errs.Failed, op, err)
 	}
 	m := &merge{skipped: skipped}
 	m.pruneAll(".", root)
 	l := newLive(root)
-	if err := root.seal(b, nil); err != nil {
+	if err := root.Seal(b, nil); err != nil {
 		return err
 	}
-	top := newManifest(root.entry, newFolders(j.d.cfg.Store, map[snap.Hash][]entry{}))
-	if err := top.save(b); err != nil {
+	top := manifest.New(root.Entry, manifest.NewFolders(j.d.cfg.Store, map[snap.Hash][]manifest.Entry{}))
+	if err := top.Save(b); err != nil {
 		return err
 	}
 	if err := j.join(ctx, top); err != nil {
@@ -54,7 +61,7 @@ func (j *journal) readAll(ctx context.Context) error {
 	for p := range skipped {
 		j.todo.path(p)
 	}
-	j.d.cache.forget()
+	j.d.walker.Cache.Forget()
 	j.unsaved = int(l.files)
 	j.beat, j.home = "", time.Now() // the patrol has been everywhere
 	select {
@@ -66,31 +73,31 @@ func (j *journal) readAll(ctx context.Context) error {
 }
 
 // pruneAll takes out of a new tree what could not be read.
-func (m *merge) pruneAll(path string, n *node) {
+func (m *merge) pruneAll(path string, n *manifest.Node) {
 	if len(m.skipped) == 0 {
 		return
 	}
 	m.prune(path, n)
-	for _, k := range n.kids {
-		m.pruneAll(relpath.Join(path, k.name), k)
+	for _, k := range n.Children {
+		m.pruneAll(relpath.Join(path, k.Name), k)
 	}
 }
 
 // join continues the stored journal with the state top: by the changes that
 // lead there, where it is of the same folder and under the same rules.
-func (j *journal) join(ctx context.Context, top *manifest) error {
+func (j *follower) join(ctx context.Context, top *manifest.Manifest) error {
 	h := j.d.history
-	_, at, about, err := h.head()
+	_, at, about, err := h.Head()
 	if err != nil {
 		return err
 	}
-	id, err := j.d.rootID()
+	id, err := j.d.ws.RootID()
 	if err != nil {
 		return err
 	}
-	gap := at.IsZero() || about.Rules != j.d.rules() || about.Root != id.Ino
+	gap := at.IsZero() || about.Rules != j.d.ws.Exclude.Hash() || about.Root != id.Ino
 	if !gap {
-		old, err := resolve(ctx, j.d.cfg.Store, at)
+		old, err := journal.Resolve(ctx, j.d.cfg.Store, at)
 		if damage(err) {
 			gap = true
 		} else if err != nil {
@@ -101,53 +108,42 @@ func (j *journal) join(ctx context.Context, top *manifest) error {
 	}
 	fresh := j.d.cfg.Store.Begin()
 	defer fresh.Discard()
-	if err := keep(fresh, top.hash); err != nil {
+	if err := keep(fresh, top.Hash); err != nil {
 		return err
 	}
-	return h.begin(fresh, top.hash, j.d.rules(), id.Ino, gap && !at.IsZero())
+	return h.Begin(fresh, top.Hash, j.d.ws.Exclude.Hash(), id.Ino, gap && !at.IsZero())
 }
 
 // catchUp records what changed while nobody followed.
-func (j *journal) catchUp(ctx context.Context, old, now *manifest) error {
-	deltas, err := compare(ctx, old, now, nil)
+func (j *follower) catchUp(ctx context.Context, old, now *manifest.Manifest) error {
+	deltas, err := diff.Compare(ctx, rights.Reader{}, old, now, nil)
 	if err != nil || len(deltas) == 0 {
 		return err
 	}
 	work := todo{first: time.Now()}
 	work.last = work.first
-	var records []record
+	var records []journal.Record
 	for _, d := range deltas {
-		if isFolder(d.old) && isFolder(d.new) && d.old.sameMeta(d.new) {
+		if manifest.IsFolder(d.Old) && manifest.IsFolder(d.New) && d.Old.SameMeta(d.New) {
 			continue
 		}
-		r := record{path: d.path, before: d.old.digest()}
-		if d.new != nil {
-			r.after = d.new.bare()
+		r := journal.Record{Path: d.Path, Before: d.Old.Digest()}
+		if d.New != nil {
+			r.After = d.New.Bare()
 		}
 		records = append(records, r)
-		work.path(d.path)
+		work.path(d.Path)
 	}
 	j.tell(&work)
 	j.told = false
 	link := j.d.cfg.Store.Begin()
 	defer link.Discard()
-	return j.d.history.add(link, work.first, records)
-}
-
-// rootID says which folder the workspace is.
-func (d *Driver) rootID() (inode.ID, error) {
-	root, err := d.open()
-	if err != nil {
-		return inode.ID{}, err
-	}
-	defer root.Close()
-	st, err := inode.StatAt(root.FD(), "")
-	return st.ID, err
+	return j.d.history.Add(link, work.first, records)
 }
 
 func keep(b *cas.Batch, h snap.Hash) error {
 	if b.Keep(h) {
 		return nil
 	}
-	return damaged(h, errManifest)
+	return manifest.Damaged(h, manifest.ErrFormat)
 }

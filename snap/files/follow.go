@@ -14,12 +14,14 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/files/relpath"
+	"mulligan/snap/files/walk"
 	"mulligan/snap/files/watch"
+	"mulligan/snap/files/workspace"
 )
 
-// journal is the journal while it is being written. The goroutine of Follow
+// follower is the journal while it is being written. The goroutine of Follow
 // owns everything above mu, and does what others ask for in calls.
-type journal struct {
+type follower struct {
 	d      *Driver
 	w      *watch.Watcher
 	notify func(snap.Batch)
@@ -57,9 +59,9 @@ const cookiesDir = "watch"
 // Follow writes the journal until ctx ends. Only one call at a time is possible.
 func (d *Driver) Follow(ctx context.Context, notify func(snap.Batch)) error {
 	const op = "follow files"
-	j := &journal{d: d, notify: notify, calls: make(chan func()), held: map[string]heat{},
+	j := &follower{d: d, notify: notify, calls: make(chan func()), held: map[string]heat{},
 		ready: make(chan struct{}), ended: make(chan struct{})}
-	opt := watch.Options{Dir: d.cfg.Dir, CookieDir: filepath.Join(d.cfg.StateDir, cookiesDir), Exclude: d.exclude.excludes, Log: d.cfg.Log}
+	opt := watch.Options{Dir: d.cfg.Dir, CookieDir: filepath.Join(d.cfg.StateDir, cookiesDir), Exclude: d.ws.Exclude.Excludes, Log: d.cfg.Log}
 	if d.cfg.Watch != nil {
 		d.cfg.Watch(&opt)
 	}
@@ -73,7 +75,7 @@ func (d *Driver) Follow(ctx context.Context, notify func(snap.Batch)) error {
 		j.w, err = watch.New(opt)
 	}
 	if err != nil {
-		return wrapped(errs.Failed, op, err)
+		return workspace.Wrap(errs.Failed, op, err)
 	}
 	d.publish(j)
 	run, stop := context.WithCancel(ctx)
@@ -88,10 +90,10 @@ func (d *Driver) Follow(ctx context.Context, notify func(snap.Batch)) error {
 	if err == nil {
 		err = ctx.Err()
 	}
-	return wrapped(errs.Failed, op, err)
+	return workspace.Wrap(errs.Failed, op, err)
 }
 
-func (d *Driver) publish(j *journal) {
+func (d *Driver) publish(j *follower) {
 	d.mu.Lock()
 	d.journal = j
 	d.mu.Unlock()
@@ -108,7 +110,7 @@ const (
 )
 
 // run does what comes, one thing at a time.
-func (j *journal) run(ctx context.Context) {
+func (j *follower) run(ctx context.Context) {
 	j.next, j.idle = time.NewTimer(time.Hour), time.NewTimer(idleAfter)
 	j.next.Stop()
 	defer j.next.Stop()
@@ -145,7 +147,7 @@ func (j *journal) run(ctx context.Context) {
 }
 
 // do runs f in the loop.
-func (j *journal) do(ctx context.Context, f func() error) error {
+func (j *follower) do(ctx context.Context, f func() error) error {
 	done := make(chan error, 1)
 	select {
 	case j.calls <- func() { done <- f() }:
@@ -158,7 +160,7 @@ func (j *journal) do(ctx context.Context, f func() error) error {
 }
 
 // background takes in what has changed, but not what keeps changing.
-func (j *journal) background(ctx context.Context) {
+func (j *follower) background(ctx context.Context) {
 	if j.restores.Load() > 0 {
 		j.next.Reset(retryAfter)
 		return
@@ -176,19 +178,19 @@ func (j *journal) background(ctx context.Context) {
 }
 
 // fails notes whether the journal is current.
-func (j *journal) fails(err error) {
+func (j *follower) fails(err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.trouble, j.pending = err, j.todo.len()
 }
 
 // state is what Following answers.
-func (j *journal) state() snap.Following {
+func (j *follower) state() snap.Following {
 	f := j.w.State()
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	f.Pending += j.pending
-	if j.trouble != nil && f.State == snap.Watching && !unsettled(j.trouble) {
+	if j.trouble != nil && f.State == snap.Watching && !walk.Unsettled(j.trouble) {
 		f.State, f.Detail, f.Remedy = snap.Degraded, j.trouble.Error()+".", errs.HintOf(j.trouble)
 	}
 	select {
@@ -202,7 +204,7 @@ func (j *journal) state() snap.Following {
 }
 
 // flush takes in everything that changed before it was called and gave an event.
-func (j *journal) flush(ctx context.Context) error {
+func (j *follower) flush(ctx context.Context) error {
 	_, err := j.takeIn(ctx, false, func() (map[string]bool, error) { return nil, nil })
 	return err
 }
@@ -210,8 +212,8 @@ func (j *journal) flush(ctx context.Context) error {
 // takeIn is flush, and reads what more gives, whatever it looks like. more is
 // called in the loop and may put more on the list. What changed in a git repository, or with
 // all every repository, is read again until it is of one moment; busy are those that never held still.
-func (j *journal) takeIn(ctx context.Context, all bool, more func() (map[string]bool, error)) (busy []string, err error) {
-	for until := time.Now().Add(gitPatience); ; {
+func (j *follower) takeIn(ctx context.Context, all bool, more func() (map[string]bool, error)) (busy []string, err error) {
+	for until := time.Now().Add(walk.GitPatience); ; {
 		began := time.Now()
 		touched, err := j.takeInOnce(ctx, more)
 		if all = all || touched; err != nil || !all {
@@ -225,7 +227,7 @@ func (j *journal) takeIn(ctx context.Context, all bool, more func() (map[string]
 		if busy = append(moved, held...); err != nil || len(busy) == 0 || time.Now().After(until) {
 			return busy, err
 		}
-		if err := pause(ctx, gitPause); err != nil {
+		if err := walk.Wait(ctx, walk.GitPause); err != nil {
 			return nil, err
 		}
 		more = func() (map[string]bool, error) {
@@ -239,7 +241,7 @@ func (j *journal) takeIn(ctx context.Context, all bool, more func() (map[string]
 }
 
 // takeInOnce is takeIn, and leaves repositories as they are read. touched says that something may have changed in one.
-func (j *journal) takeInOnce(ctx context.Context, more func() (map[string]bool, error)) (touched bool, err error) {
+func (j *follower) takeInOnce(ctx context.Context, more func() (map[string]bool, error)) (touched bool, err error) {
 	if err := j.w.Barrier(ctx); err != nil {
 		return false, err
 	}
@@ -255,7 +257,7 @@ func (j *journal) takeInOnce(ctx context.Context, more func() (map[string]bool, 
 			j.fails(err)
 			return err
 		})
-		if err == nil || !unsettled(err) || errs.KindOf(err) == errs.Denied || time.Now().After(until) {
+		if err == nil || !walk.Unsettled(err) || errs.KindOf(err) == errs.Denied || time.Now().After(until) {
 			return touched, err
 		}
 		select {
@@ -268,7 +270,7 @@ func (j *journal) takeInOnce(ctx context.Context, more func() (map[string]bool, 
 
 // view seals the tree as it is, also where events did not tell, as far as how says. b, where not nil,
 // gets its manifest.
-func (j *journal) view(ctx context.Context, b *cas.Batch, how doubt, fresh map[string]bool) (v *view, err error) {
+func (j *follower) view(ctx context.Context, b *cas.Batch, how doubt, fresh map[string]bool) (v *view, err error) {
 	busy, err := j.takeIn(ctx, b != nil, func() (map[string]bool, error) { return j.unseen(ctx, how, fresh) })
 	if err != nil {
 		return nil, err
@@ -279,22 +281,22 @@ func (j *journal) view(ctx context.Context, b *cas.Batch, how doubt, fresh map[s
 		}
 		m := j.live.seal(j.d.cfg.Store)
 		if b != nil {
-			err := m.save(b)
+			err := m.Save(b)
 			if damage(err) { // something is gone from the store: read it again
 				if err = j.again(ctx); err == nil {
 					m = j.live.seal(j.d.cfg.Store)
-					err = m.save(b)
+					err = m.Save(b)
 				}
 			}
 			if err != nil {
 				return err
 			}
 		}
-		v = &view{manifest: m, files: j.live.files, warnings: j.d.mounted(relpath.SortedKeys(j.live.warn))}
+		v = &view{Manifest: m, files: j.live.files, warnings: j.d.mounted(relpath.SortedKeys(j.live.warn))}
 		for _, p := range busy {
-			v.warnings = append(v.warnings, busyRepository(shown(j.d.cfg.Dir, p)))
+			v.warnings = append(v.warnings, walk.BusyWarning(workspace.Shown(j.d.cfg.Dir, p)))
 		}
-		v.place, _, _, err = j.d.history.head()
+		v.place, _, _, err = j.d.history.Head()
 		return err
 	})
 	return v, err
@@ -309,27 +311,27 @@ func damage(err error) bool {
 func (d *Driver) mounted(paths []string) []string {
 	var out []string
 	for _, p := range paths {
-		out = append(out, mountWarning(shown(d.cfg.Dir, p)))
+		out = append(out, walk.MountWarning(workspace.Shown(d.cfg.Dir, p)))
 	}
 	slices.Sort(out)
 	return out
 }
 
 // end gives what is known to the walks that come after.
-func (j *journal) end() error {
+func (j *follower) end() error {
 	if j.live == nil {
 		return nil
 	}
-	j.d.cache.fill(j.live)
-	return j.d.cache.save(j.d.cfg.StateDir)
+	j.d.walker.Cache.Fill(j.live.root)
+	return j.d.walker.Cache.Save(j.d.cfg.StateDir)
 }
 
 // save writes down what spares the next process work, if it is killed.
-func (j *journal) save() error {
+func (j *follower) save() error {
 	if int64(j.unsaved) <= j.live.files/100 {
 		return nil
 	}
-	err := saveKnown(j.d.cfg.StateDir, j.live.surely())
+	err := walk.SaveCache(j.d.cfg.StateDir, walk.Known(j.live.root))
 	if err == nil {
 		j.unsaved = 0
 	}

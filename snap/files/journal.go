@@ -8,7 +8,9 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
+	"mulligan/snap/files/workspace"
 )
 
 var _ snap.Journal = (*Driver)(nil)
@@ -24,14 +26,14 @@ func (d *Driver) Following() snap.Following {
 }
 
 // following is the journal that is being written, or nil.
-func (d *Driver) following() *journal {
+func (d *Driver) following() *follower {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.journal
 }
 
 // current is the journal that is being written, once it has a baseline.
-func (d *Driver) current() *journal {
+func (d *Driver) current() *follower {
 	j := d.following()
 	if j == nil {
 		return nil
@@ -56,29 +58,29 @@ func (d *Driver) Flush(ctx context.Context) (snap.Mark, error) {
 	const op = "flush files"
 	j := d.following()
 	if j == nil {
-		m, _, _, err := d.history.head()
+		m, _, _, err := d.history.Head()
 		if err == nil {
 			err = errs.New(errs.Unavailable, op, "the files of %s are not being followed", d.cfg.Dir)
 		}
-		return m, wrapped(errs.Failed, op, err)
+		return m, workspace.Wrap(errs.Failed, op, err)
 	}
 	err := j.flush(ctx)
-	m, _, _, e := d.history.head()
-	return m, wrapped(errs.Failed, op, errors.Join(err, e))
+	m, _, _, e := d.history.Head()
+	return m, workspace.Wrap(errs.Failed, op, errors.Join(err, e))
 }
 
 // Writes lists what changed between two positions. Folders in which nothing
 // but their own time changed are left out.
 func (d *Driver) Writes(ctx context.Context, from, to snap.Mark) ([]snap.Write, error) {
 	const op = "list writes"
-	w, err := d.history.writes(ctx, op, from, to)
-	return w, wrapped(errs.Failed, op, err)
+	w, err := d.history.Writes(ctx, op, from, to)
+	return w, workspace.Wrap(errs.Failed, op, err)
 }
 
 // Trim forgets the journal before oldest, as far as whole epochs go.
 func (d *Driver) Trim(ctx context.Context, oldest snap.Mark) error {
 	const op = "trim journal"
-	return wrapped(errs.Failed, op, d.history.trim(op, oldest))
+	return workspace.Wrap(errs.Failed, op, d.history.Trim(op, oldest))
 }
 
 // TrimSize is what deleting these snapshots and trimming to oldest would free.
@@ -87,22 +89,22 @@ func (d *Driver) TrimSize(ctx context.Context, oldest snap.Mark, ids ...snap.Sna
 	names, err := d.snapshotRoots(op, ids)
 	if err == nil && oldest != "" {
 		var gone []string
-		gone, err = d.history.before(op, oldest)
+		gone, err = d.history.EndedRoots(op, oldest)
 		names = append(names, gone...)
 	}
 	if err != nil {
-		return 0, wrapped(errs.Failed, op, err)
+		return 0, workspace.Wrap(errs.Failed, op, err)
 	}
 	n, err := d.cfg.Store.Unique(names...)
-	return n, wrapped(errs.Failed, op, err)
+	return n, workspace.Wrap(errs.Failed, op, err)
 }
 
 // captureAt makes a snapshot of a position: a name for what the journal holds
 // already.
 func (d *Driver) captureAt(op string, req snap.CaptureRequest) (snap.Snapshot, error) {
-	at, epoch, err := d.history.find(op, req.At)
+	at, epoch, err := d.history.Find(op, req.At)
 	if err != nil {
-		return snap.Snapshot{}, wrapped(errs.Failed, op, err)
+		return snap.Snapshot{}, workspace.Wrap(errs.Failed, op, err)
 	}
 	about := meta{Created: time.Now().UTC(), Quiesced: req.Quiesced, Rules: epoch.Rules, Mark: req.At}
 	b := d.cfg.Store.Begin()
@@ -118,10 +120,10 @@ func (d *Driver) captureAt(op string, req snap.CaptureRequest) (snap.Snapshot, e
 		err = d.cfg.Failpoint.At("stored")
 	}
 	if err != nil {
-		return snap.Snapshot{}, wrapped(errs.Failed, op, err)
+		return snap.Snapshot{}, workspace.Wrap(errs.Failed, op, err)
 	}
 	var hash snap.Hash
-	if d.history.isBase(epoch, req.At) { // at is a manifest
+	if d.history.IsBase(epoch, req.At) { // at is a manifest
 		hash = at
 	}
 	return snap.Snapshot{ID: req.ID, Driver: "files", Hash: hash, Quiesced: req.Quiesced, Created: about.Created, Position: string(req.At)}, nil
@@ -129,7 +131,7 @@ func (d *Driver) captureAt(op string, req snap.CaptureRequest) (snap.Snapshot, e
 
 // view is the workspace as it is: its manifest and what is to be said of it.
 type view struct {
-	*manifest
+	*manifest.Manifest
 	place    snap.Mark // in the journal; "": nobody follows
 	files    int64
 	warnings []string
@@ -160,5 +162,5 @@ func (d *Driver) read(ctx context.Context, op string, b *cas.Batch, sc relpath.S
 	if errors.Is(err, errEnded) {
 		return d.walk(ctx, op, b, sc, fresh, to != nil)
 	}
-	return v, wrapped(errs.Failed, op, err)
+	return v, workspace.Wrap(errs.Failed, op, err)
 }

@@ -8,18 +8,18 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/errs"
-	"mulligan/snap"
 	"mulligan/snap/beneath"
 	"mulligan/snap/files/inode"
+	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
+	"mulligan/snap/files/walk"
 )
 
 // looking reads what is at some paths, and leaves alone what is surely as the
 // tree has it.
 type looking struct {
 	l     *live
-	s     *scan
+	s     *walk.Scan
 	root  *beneath.Root
 	fresh map[string]bool // these are read whatever they look like
 	dirty func()          // called before the first thing that changed is read
@@ -44,7 +44,7 @@ func (l *live) targets(t *todo) []target {
 		n, rest := l.reach(path)
 		if rest != "" {
 			path = path[:len(path)-len(rest)]
-			if !n.isDir() { // a file that was, or will be, a folder
+			if !n.IsDir() { // a file that was, or will be, a folder
 				path = path[:len(path)-1]
 			} else {
 				first, _ := relpath.Cut(rest)
@@ -130,22 +130,22 @@ func (g *looking) group(list []target) error {
 	dir, _ := relpath.Split(list[0].path)
 	in, err := g.root.OpenDir(dir)
 	if err != nil {
-		err = g.s.failed(dir, err)
-		if errors.Is(err, errMoved) || errors.Is(err, unix.EXDEV) {
+		err = g.s.Failed(dir, err)
+		if errors.Is(err, walk.ErrMoved) || errors.Is(err, unix.EXDEV) {
 			g.mu.Lock()
 			g.again[dir] = true
 			g.mu.Unlock()
 			return nil
 		}
-		return g.s.passes(dir, err)
+		return g.s.Passes(dir, err)
 	}
 	defer in.Close()
 	for _, t := range list {
-		if err := g.s.ctx.Err(); err != nil {
+		if err := g.s.Ctx.Err(); err != nil {
 			return err
 		}
 		_, name := relpath.Split(t.path)
-		if err := g.s.passes(t.path, g.one(in, t, name)); err != nil {
+		if err := g.s.Passes(t.path, g.one(in, t, name)); err != nil {
 			return err
 		}
 	}
@@ -154,16 +154,16 @@ func (g *looking) group(list []target) error {
 
 // top looks at the workspace folder itself.
 func (g *looking) top(t target) error {
-	n := &node{}
+	n := &manifest.Node{}
 	if t.deep {
 		g.dirty()
-		if err := g.s.folder(g.root, ".", n); err != nil {
+		if err := g.s.ReadTree(g.root, ".", n); err != nil {
 			return err
 		}
 	} else {
 		st, err := inode.StatAt(g.root.FD(), "")
 		if err == nil {
-			err = g.s.own(g.root.FD(), ".", n, st)
+			err = g.s.ReadFolder(g.root.FD(), ".", n, st)
 		}
 		if err != nil {
 			return err
@@ -197,17 +197,17 @@ func (g *looking) one(in *beneath.Root, t target, name string) error {
 		return nil
 	}
 	if err != nil {
-		return g.s.failed(t.path, err)
+		return g.s.Failed(t.path, err)
 	}
-	if g.s.d.exclude.excludes(t.path, st.Kind() == dirKind) {
+	if g.s.W.Workspace.Exclude.Excludes(t.path, st.Kind() == manifest.DirKind) {
 		return g.excluded(t, old)
 	}
-	if old != nil && !t.deep && old.sure && old.is(st) && !g.fresh[t.path] {
+	if old != nil && !t.deep && old.Sure && old.Unchanged(st) && !g.fresh[t.path] {
 		return nil
 	}
 	g.dirty()
-	n, err := g.s.entry(in, t.path, name, st)
-	if err != nil || !n.isDir() {
+	n, err := g.s.ReadEntry(in, t.path, name, st)
+	if err != nil || !n.IsDir() {
 		if err == nil {
 			g.found(find{path: t.path, node: n})
 		}
@@ -218,7 +218,7 @@ func (g *looking) one(in *beneath.Root, t target, name string) error {
 
 // excluded sees to it that what is excluded now, as a file, is not in the tree
 // as the folder that it was.
-func (g *looking) excluded(t target, old *node) error {
+func (g *looking) excluded(t target, old *manifest.Node) error {
 	if old != nil {
 		g.dirty()
 		g.found(find{path: t.path})
@@ -227,33 +227,27 @@ func (g *looking) excluded(t target, old *node) error {
 }
 
 // folder looks at a folder: at its own entry if it is known, else at everything in it.
-func (g *looking) folder(in *beneath.Root, t target, old, n *node, st inode.Stat) error {
-	if old != nil && old.isDir() && old.id == st.ID && !t.deep {
-		dir, err := in.OpenDir(n.name)
+func (g *looking) folder(in *beneath.Root, t target, old, n *manifest.Node, st inode.Stat) error {
+	if old != nil && old.IsDir() && old.ID == st.ID && !t.deep {
+		dir, err := in.OpenDir(n.Name)
 		if errors.Is(err, unix.EXDEV) {
-			g.s.mounted(t.path, n)
+			g.s.Mounted(t.path, n)
 			g.found(find{path: t.path, node: n})
 			return nil
 		}
 		if err != nil {
-			return g.s.failed(t.path, err)
+			return g.s.Failed(t.path, err)
 		}
 		defer dir.Close()
-		if err := g.s.own(dir.FD(), t.path, n, st); err != nil {
+		if err := g.s.ReadFolder(dir.FD(), t.path, n, st); err != nil {
 			return err
 		}
 		g.found(find{path: t.path, node: n})
 		return nil
 	}
-	if err := g.s.subfolder(in, t.path, n); err != nil {
+	if err := g.s.Subfolder(in, t.path, n); err != nil {
 		return err
 	}
 	g.found(find{path: t.path, node: n, deep: true})
 	return nil
-}
-
-// unsettled says whether err is about a path that may be read another time.
-func unsettled(err error) bool {
-	kind := errs.KindOf(err)
-	return errors.Is(err, errMoved) || errors.Is(err, snap.ErrChanged) || kind == errs.Denied || kind == errs.Busy
 }

@@ -4,27 +4,29 @@ import (
 	"slices"
 	"strings"
 
+	"mulligan/snap/files/journal"
+	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
 )
 
 // find is what looking at one path told.
 type find struct {
 	path string
-	node *node // nil: nothing is there
-	deep bool  // node is a folder read whole, else only its own entry was
+	node *manifest.Node // nil: nothing is there
+	deep bool           // node is a folder read whole, else only its own entry was
 }
 
 // shallow reports whether the find is a folder's own entry, and no more of what is in it.
-func (f *find) shallow() bool { return f.node != nil && f.node.isDir() && !f.deep }
+func (f *find) shallow() bool { return f.node != nil && f.node.IsDir() && !f.deep }
 
 // merge takes finds into the tree and keeps account of what that changes.
 type merge struct {
 	l       *live
 	skipped map[string]error // paths that could not be read: they stay as they are
-	records []record
-	undo    []func()        // takes the tree back, last first
-	tied    map[string]bool // ties whose names, or contents, may have changed
-	left    []*node         // what was taken out, with what was below it
+	records []journal.Record
+	undo    []func()         // takes the tree back, last first
+	tied    map[string]bool  // ties whose names, or contents, may have changed
+	left    []*manifest.Node // what was taken out, with what was below it
 }
 
 // apply takes one find in. Its folder must be known.
@@ -35,14 +37,14 @@ func (m *merge) apply(f find) {
 	}
 	dir, name := relpath.Split(f.path)
 	in := m.l.find(dir)
-	if in == nil || !in.isDir() {
+	if in == nil || !in.IsDir() {
 		return // its folder went meanwhile, with everything in it
 	}
-	m.pair(in, f.path, in.kid(name), f.node, f.deep)
+	m.pair(in, f.path, in.Child(name), f.node, f.deep)
 }
 
 // pair makes of old, the kid of in at path, what new says.
-func (m *merge) pair(in *node, path string, old, new *node, deep bool) {
+func (m *merge) pair(in *manifest.Node, path string, old, new *manifest.Node, deep bool) {
 	if _, ok := m.skipped[path]; ok {
 		return
 	}
@@ -54,15 +56,15 @@ func (m *merge) pair(in *node, path string, old, new *node, deep bool) {
 	case old == nil:
 		m.link(in, path, new)
 		m.came(path, new)
-	case old.isDir() && new.isDir():
+	case old.IsDir() && new.IsDir():
 		if deep {
 			m.names(path, old, new)
 		}
 		m.change(path, old, new)
 	default:
-		if old.isDir() {
-			for _, k := range old.kids {
-				m.gone(relpath.Join(path, k.name), k)
+		if old.IsDir() {
+			for _, k := range old.Children {
+				m.gone(relpath.Join(path, k.Name), k)
 			}
 		}
 		m.replace(in, path, old, new)
@@ -70,43 +72,43 @@ func (m *merge) pair(in *node, path string, old, new *node, deep bool) {
 }
 
 // names compares the kids of two folders.
-func (m *merge) names(path string, old, new *node) {
-	was, is := slices.Clone(old.kids), new.kids
+func (m *merge) names(path string, old, new *manifest.Node) {
+	was, is := slices.Clone(old.Children), new.Children
 	for len(was) > 0 || len(is) > 0 {
-		var a, b *node
-		if len(is) == 0 || len(was) > 0 && was[0].name <= is[0].name {
+		var a, b *manifest.Node
+		if len(is) == 0 || len(was) > 0 && was[0].Name <= is[0].Name {
 			a = was[0]
 		}
-		if len(was) == 0 || len(is) > 0 && is[0].name <= was[0].name {
+		if len(was) == 0 || len(is) > 0 && is[0].Name <= was[0].Name {
 			b = is[0]
 		}
 		name := ""
 		if a != nil {
-			name, was = a.name, was[1:]
+			name, was = a.Name, was[1:]
 		}
 		if b != nil {
-			name, is = b.name, is[1:]
+			name, is = b.Name, is[1:]
 		}
 		m.pair(old, relpath.Join(path, name), a, b, true)
 	}
 }
 
 // change gives the node that stays new's entry.
-func (m *merge) change(path string, old, new *node) {
+func (m *merge) change(path string, old, new *manifest.Node) {
 	before := *old
-	fresh := new.entry
-	fresh.hash = old.hash
-	fresh.setGroup(old.group())
-	fresh.name = old.name
-	same := old.entry.sameMeta(&fresh) && old.entry.sameBody(&fresh)
-	old.entry, old.id, old.ctime, old.sure = fresh, new.id, new.ctime, new.sure
+	fresh := new.Entry
+	fresh.Hash = old.Hash
+	fresh.SetGroup(old.Group())
+	fresh.Name = old.Name
+	same := old.Entry.SameMeta(&fresh) && old.Entry.SameBody(&fresh)
+	old.Entry, old.ID, old.Ctime, old.Sure = fresh, new.ID, new.Ctime, new.Sure
 	m.undo = append(m.undo, func() {
-		kids := old.kids
+		kids := old.Children
 		*old = before
-		old.kids, old.sealed = kids, unsealed
+		old.Children, old.HashState = kids, manifest.Outdated
 	})
 	if !same {
-		m.record(path, &before.entry, &old.entry)
+		m.record(path, &before.Entry, &old.Entry)
 		if path != "." {
 			m.unseal(path)
 		}
@@ -114,90 +116,90 @@ func (m *merge) change(path string, old, new *node) {
 }
 
 // replace puts new in the place of old, both not folders, or one of them not.
-func (m *merge) replace(in *node, path string, old, new *node) {
+func (m *merge) replace(in *manifest.Node, path string, old, new *manifest.Node) {
 	m.prune(path, new)
-	new.setGroup("")
-	if new.tie == old.tie && new.tie != "" {
-		new.setGroup(old.group()) // regroup looks at it again
+	new.SetGroup("")
+	if new.LinkKey == old.LinkKey && new.LinkKey != "" {
+		new.SetGroup(old.Group()) // regroup looks at it again
 	}
-	if !old.isDir() && old.tie == new.tie && old.entry.equal(&new.entry) {
-		old.id, old.ctime, old.nlink, old.sure = new.id, new.ctime, new.nlink, new.sure
+	if !old.IsDir() && old.LinkKey == new.LinkKey && old.Entry.Equal(&new.Entry) {
+		old.ID, old.Ctime, old.Nlink, old.Sure = new.ID, new.Ctime, new.Nlink, new.Sure
 		return
 	}
-	i, _ := in.index(old.name)
-	in.kids[i] = new
+	i, _ := in.ChildIndex(old.Name)
+	in.Children[i] = new
 	m.left = append(m.left, old)
 	m.l.leave(path, old)
 	m.l.enter(path, new)
-	m.note(old.tie)
-	m.note(new.tie)
+	m.note(old.LinkKey)
+	m.note(new.LinkKey)
 	m.undo = append(m.undo, func() {
 		m.l.leave(path, new)
 		m.l.enter(path, old)
-		i, _ := in.index(old.name)
-		in.kids[i] = old
+		i, _ := in.ChildIndex(old.Name)
+		in.Children[i] = old
 	})
-	if old.isDir() || !old.entry.equal(&new.entry) {
-		m.record(path, &old.entry, &new.entry)
+	if old.IsDir() || !old.Entry.Equal(&new.Entry) {
+		m.record(path, &old.Entry, &new.Entry)
 		m.unseal(path)
 	}
-	for _, k := range new.kids {
-		m.came(relpath.Join(path, k.name), k)
+	for _, k := range new.Children {
+		m.came(relpath.Join(path, k.Name), k)
 	}
 }
 
-func (m *merge) link(in *node, path string, n *node) {
-	i, _ := in.index(n.name)
-	in.kids = slices.Insert(in.kids, i, n)
+func (m *merge) link(in *manifest.Node, path string, n *manifest.Node) {
+	i, _ := in.ChildIndex(n.Name)
+	in.Children = slices.Insert(in.Children, i, n)
 	m.unseal(path)
 	m.undo = append(m.undo, func() {
-		i, _ := in.index(n.name)
-		in.kids = slices.Delete(in.kids, i, i+1)
+		i, _ := in.ChildIndex(n.Name)
+		in.Children = slices.Delete(in.Children, i, i+1)
 	})
 }
 
-func (m *merge) unlink(in *node, path string, n *node) {
-	i, _ := in.index(n.name)
-	in.kids = slices.Delete(in.kids, i, i+1)
+func (m *merge) unlink(in *manifest.Node, path string, n *manifest.Node) {
+	i, _ := in.ChildIndex(n.Name)
+	in.Children = slices.Delete(in.Children, i, i+1)
 	m.left = append(m.left, n)
 	m.unseal(path)
 	m.undo = append(m.undo, func() {
-		i, _ := in.index(n.name)
-		in.kids = slices.Insert(in.kids, i, n)
+		i, _ := in.ChildIndex(n.Name)
+		in.Children = slices.Insert(in.Children, i, n)
 	})
 }
 
 // came records n, which is new, and everything below it.
-func (m *merge) came(path string, n *node) {
+func (m *merge) came(path string, n *manifest.Node) {
 	m.prune(path, n)
-	n.setGroup("")
+	n.SetGroup("")
 	m.l.enter(path, n)
-	m.note(n.tie)
+	m.note(n.LinkKey)
 	m.undo = append(m.undo, func() { m.l.leave(path, n) })
-	m.record(path, nil, &n.entry)
-	for _, k := range n.kids {
-		m.came(relpath.Join(path, k.name), k)
+	m.record(path, nil, &n.Entry)
+	for _, k := range n.Children {
+		m.came(relpath.Join(path, k.Name), k)
 	}
 }
 
 // gone records that n, and everything below it, is there no more.
-func (m *merge) gone(path string, n *node) {
-	for _, k := range n.kids {
-		m.gone(relpath.Join(path, k.name), k)
+func (m *merge) gone(path string, n *manifest.Node) {
+	for _, k := range n.Children {
+		m.gone(relpath.Join(path, k.Name), k)
 	}
 	m.l.leave(path, n)
-	m.note(n.tie)
+	m.note(n.LinkKey)
 	m.undo = append(m.undo, func() { m.l.enter(path, n) })
-	m.record(path, &n.entry, nil)
+	m.record(path, &n.Entry, nil)
 }
 
 // prune takes out of the new node n what could not be read.
-func (m *merge) prune(path string, n *node) {
+func (m *merge) prune(path string, n *manifest.Node) {
 	if len(m.skipped) == 0 {
 		return
 	}
-	n.kids = slices.DeleteFunc(n.kids, func(k *node) bool {
-		_, skip := m.skipped[relpath.Join(path, k.name)]
+	n.Children = slices.DeleteFunc(n.Children, func(k *manifest.Node) bool {
+		_, skip := m.skipped[relpath.Join(path, k.Name)]
 		return skip
 	})
 }
@@ -208,10 +210,10 @@ func (m *merge) note(tie string) {
 	}
 }
 
-func (m *merge) record(path string, before, after *entry) {
-	r := record{path: path, before: before.digest()}
+func (m *merge) record(path string, before, after *manifest.Entry) {
+	r := journal.Record{Path: path, Before: before.Digest()}
 	if after != nil {
-		r.after = after.bare()
+		r.After = after.Bare()
 	}
 	m.records = append(m.records, r)
 }
@@ -219,7 +221,7 @@ func (m *merge) record(path string, before, after *entry) {
 // unseal notes that the folder that path lies in, and those above, are changed.
 func (m *merge) unseal(path string) {
 	n := m.l.root
-	n.sealed = unsealed
+	n.HashState = manifest.Outdated
 	dir, _ := relpath.Split(path)
 	if dir == "." {
 		return
@@ -227,10 +229,10 @@ func (m *merge) unseal(path string) {
 	for rest := dir; rest != ""; {
 		var name string
 		name, rest = relpath.Cut(rest)
-		if n = n.kid(name); n == nil {
+		if n = n.Child(name); n == nil {
 			return
 		}
-		n.sealed = unsealed
+		n.HashState = manifest.Outdated
 	}
 }
 
@@ -245,13 +247,13 @@ func (m *merge) regroup() {
 		}
 		for _, p := range paths {
 			n := m.l.find(p)
-			if n == nil || n.group() == group {
+			if n == nil || n.Group() == group {
 				continue
 			}
-			before := n.entry
-			n.setGroup(group)
-			m.undo = append(m.undo, func() { n.setGroup(before.group()) })
-			m.record(p, &before, &n.entry)
+			before := n.Entry
+			n.SetGroup(group)
+			m.undo = append(m.undo, func() { n.SetGroup(before.Group()) })
+			m.record(p, &before, &n.Entry)
 			m.unseal(p)
 		}
 	}
@@ -268,6 +270,6 @@ func (m *merge) revert() {
 		u()
 	}
 	for i := range m.records {
-		m.unseal(m.records[i].path)
+		m.unseal(m.records[i].Path)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"mulligan/snap/files/manifest"
 )
 
 // TestMovedFolderIsNotReadAgain: what lies in a folder that was moved keeps its
@@ -61,7 +63,7 @@ func moveAFolder(t *testing.T, first func(*followed)) {
 func (f *followed) unsure(t *testing.T) (yes bool) {
 	j := f.following()
 	must(t, j.do(t.Context(), func() error {
-		j.live.each(j.live.root, ".", func(_ string, n *node) { yes = yes || n.isFile() && !n.sure })
+		j.live.each(j.live.root, ".", func(_ string, n *manifest.Node) { yes = yes || n.IsFile() && !n.Sure })
 		return nil
 	}))
 	return yes

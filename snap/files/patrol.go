@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
 )
 
@@ -19,7 +20,7 @@ const (
 )
 
 // patrol looks at the next names, and says when to come again.
-func (j *journal) patrol(ctx context.Context, now time.Time) time.Duration {
+func (j *follower) patrol(ctx context.Context, now time.Time) time.Duration {
 	if left := patrolPause - now.Sub(j.home); j.beat == "" && left > 0 {
 		return left
 	}
@@ -55,22 +56,22 @@ func (j *journal) patrol(ctx context.Context, now time.Time) time.Duration {
 // after lists up to most paths that come after path in the order of a walk,
 // folder by folder; "" is before all.
 func (l *live) after(path string, most int) (out []string) {
-	var visit func(n *node, at, rest string)
-	visit = func(n *node, at, rest string) {
+	var visit func(n *manifest.Node, at, rest string)
+	visit = func(n *manifest.Node, at, rest string) {
 		from := 0
 		if rest != "" {
 			name, below := relpath.Cut(rest)
-			i, ok := n.index(name)
+			i, ok := n.ChildIndex(name)
 			if from = i; ok {
 				from++
-				visit(n.kids[i], relpath.Join(at, name), below)
+				visit(n.Children[i], relpath.Join(at, name), below)
 			}
 		}
-		for _, k := range n.kids[from:] {
+		for _, k := range n.Children[from:] {
 			if len(out) >= most {
 				return
 			}
-			p := relpath.Join(at, k.name)
+			p := relpath.Join(at, k.Name)
 			out = append(out, p)
 			visit(k, p, "")
 		}

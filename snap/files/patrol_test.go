@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"mulligan/snap/files/manifest"
 )
 
 // TestPatrol: a store through a mapping, of which no event tells, is found.
@@ -54,7 +56,7 @@ func TestAfter(t *testing.T) {
 	j := f.following()
 	must(t, j.do(t.Context(), func() error {
 		var want []string
-		j.live.each(j.live.root, ".", func(p string, _ *node) {
+		j.live.each(j.live.root, ".", func(p string, _ *manifest.Node) {
 			if p != "." {
 				want = append(want, p)
 			}

@@ -8,6 +8,8 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/files/journal"
+	"mulligan/snap/files/manifest"
 )
 
 // When an epoch is long enough to begin another: its links are read whenever a
@@ -20,14 +22,14 @@ const (
 )
 
 // long reports whether the epoch is that many times long enough.
-func (j *journal) long(times int) bool {
-	_, _, about, err := j.d.history.head()
+func (j *follower) long(times int) bool {
+	_, _, about, err := j.d.history.Head()
 	return err == nil && j.live != nil && (about.Records >= times*epochRecords ||
 		int(about.Last-about.Base) >= times*epochLinks || about.Bytes >= int64(times)*epochBytes)
 }
 
 // rest does what is not urgent, while nothing happens.
-func (j *journal) rest(ctx context.Context) {
+func (j *follower) rest(ctx context.Context) {
 	if j.live == nil {
 		return
 	}
@@ -53,17 +55,17 @@ func (j *journal) rest(ctx context.Context) {
 }
 
 // keyframe begins a new epoch with the tree as it is in the journal.
-func (j *journal) keyframe() error {
+func (j *follower) keyframe() error {
 	b := j.d.cfg.Store.Begin()
 	defer b.Discard()
 	m := j.live.seal(j.d.cfg.Store)
-	if err := m.save(b); err != nil {
+	if err := m.Save(b); err != nil {
 		return err
 	}
 	if err := j.d.cfg.Failpoint.At("keyframe"); err != nil {
 		return err
 	}
-	if err := j.d.history.begin(b, m.hash, j.d.rules(), j.live.root.id.Ino, false); err != nil {
+	if err := j.d.history.Begin(b, m.Hash, j.d.ws.Exclude.Hash(), j.live.root.ID.Ino, false); err != nil {
 		return err
 	}
 	j.live.begun()
@@ -72,8 +74,8 @@ func (j *journal) keyframe() error {
 
 // again reads everything anew whose content the store has lost, and forgets
 // which folders it has.
-func (j *journal) again(ctx context.Context) error {
-	j.live.each(j.live.root, ".", func(_ string, n *node) { n.sealed = unsealed })
+func (j *follower) again(ctx context.Context) error {
+	j.live.each(j.live.root, ".", func(_ string, n *manifest.Node) { n.HashState = manifest.Outdated })
 	now := time.Now()
 	_, err := j.read(ctx, &todo{all: true, first: now, last: now}, nil)
 	return err
@@ -89,7 +91,7 @@ func (d *Driver) tidy(ctx context.Context) error {
 			continue
 		}
 		_, about, err := d.root("tidy files", id)
-		if errs.KindOf(err) == errs.NotFound || about.Mark == "" || d.history.reaches(about.Mark) {
+		if errs.KindOf(err) == errs.NotFound || about.Mark == "" || d.history.Reaches(about.Mark) {
 			continue
 		}
 		if err == nil {
@@ -106,15 +108,15 @@ func (d *Driver) tidy(ctx context.Context) error {
 func (d *Driver) settleMarker(ctx context.Context, r cas.Root, about meta) error {
 	b := d.cfg.Store.Begin()
 	defer b.Discard()
-	m, err := resolve(ctx, d.cfg.Store, r.Hash)
+	m, err := journal.Resolve(ctx, d.cfg.Store, r.Hash)
 	if err == nil {
-		err = m.save(b)
+		err = m.Save(b)
 	}
 	if err != nil {
 		return err
 	}
 	about.Mark = ""
-	next, err := about.root(r.Name, m.hash)
+	next, err := about.root(r.Name, m.Hash)
 	if err != nil {
 		return err
 	}

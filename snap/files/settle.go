@@ -10,6 +10,7 @@ import (
 	"mulligan/snap/beneath"
 	"mulligan/snap/cas"
 	"mulligan/snap/files/inode"
+	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
 )
 
@@ -28,7 +29,7 @@ const (
 // settle takes in what is on the list, and fresh, which is read whatever it
 // looks like. Without hurry, paths that were taken in a moment ago stay on it.
 // What can't be taken in stays on it too, and is the error.
-func (j *journal) settle(ctx context.Context, hurry bool, fresh map[string]bool) error {
+func (j *follower) settle(ctx context.Context, hurry bool, fresh map[string]bool) error {
 	if j.live == nil {
 		if err := j.baseline(ctx); err != nil {
 			return err
@@ -70,7 +71,7 @@ func (j *journal) settle(ctx context.Context, hurry bool, fresh map[string]bool)
 }
 
 // cool puts back the paths that were read a moment ago.
-func (j *journal) cool(work *todo) {
+func (j *follower) cool(work *todo) {
 	now := time.Now()
 	for p := range work.paths {
 		if h, ok := j.held[p]; ok && now.Before(h.until) {
@@ -85,7 +86,7 @@ func (j *journal) cool(work *todo) {
 }
 
 // warm notes that a path was taken in now.
-func (j *journal) warm(path string) {
+func (j *follower) warm(path string) {
 	now, h := time.Now(), j.held[path]
 	if h.until.IsZero() || now.Sub(h.until) > 2*h.rest {
 		h.rest = restFirst / 2
@@ -96,12 +97,12 @@ func (j *journal) warm(path string) {
 }
 
 // tell tells of a batch, once, before it is in the journal.
-func (j *journal) tell(work *todo) {
+func (j *follower) tell(work *todo) {
 	if j.told || j.notify == nil {
 		return
 	}
 	j.told = true
-	mark, _, _, err := j.d.history.head()
+	mark, _, _, err := j.d.history.Head()
 	if err != nil {
 		return // what reads the journal next will say so
 	}
@@ -110,7 +111,7 @@ func (j *journal) tell(work *todo) {
 
 // read looks at the places in work and at fresh, and puts into tree and journal
 // what has changed. failed are the paths that did not hold still.
-func (j *journal) read(ctx context.Context, work *todo, fresh map[string]bool) (failed map[string]error, err error) {
+func (j *follower) read(ctx context.Context, work *todo, fresh map[string]bool) (failed map[string]error, err error) {
 	b := j.d.cfg.Store.Begin()
 	defer b.Discard()
 	root, err := j.open()
@@ -138,35 +139,35 @@ func (j *journal) read(ctx context.Context, work *todo, fresh map[string]bool) (
 }
 
 // commit makes the changes durable.
-func (j *journal) commit(b *cas.Batch, m *merge, work *todo) error {
+func (j *follower) commit(b *cas.Batch, m *merge, work *todo) error {
 	if len(m.records) == 0 {
 		return nil
 	}
 	if err := j.d.cfg.Failpoint.At("journal"); err != nil {
 		return err
 	}
-	if err := j.d.history.add(b, work.first, m.records); err != nil {
+	if err := j.d.history.Add(b, work.first, m.records); err != nil {
 		return err
 	}
 	j.unsaved += len(m.records)
 	if len(m.records) <= storm {
 		for i := range m.records {
-			j.warm(m.records[i].path)
+			j.warm(m.records[i].Path)
 		}
 	}
 	return j.d.cfg.Failpoint.At("journalled")
 }
 
 // open opens the workspace, if it is the one that the journal is of.
-func (j *journal) open() (*beneath.Root, error) {
-	root, err := j.d.open()
+func (j *follower) open() (*beneath.Root, error) {
+	root, err := j.d.ws.Open()
 	if err != nil {
 		return nil, err
 	}
 	st, err := inode.StatAt(root.FD(), "")
 	switch {
-	case err != nil || j.live == nil || st.ID == j.live.root.id:
-	case st.ID.Dev != j.live.root.id.Dev: // unmounted, or mounted over: nothing was deleted
+	case err != nil || j.live == nil || st.ID == j.live.root.ID:
+	case st.ID.Dev != j.live.root.ID.Dev: // unmounted, or mounted over: nothing was deleted
 		err = errs.New(errs.Unavailable, "follow files", "%s is on another filesystem than before", j.d.cfg.Dir).
 			WithHint("mount the workspace again, or unmount what was mounted on it")
 	default:
@@ -182,13 +183,13 @@ func (j *journal) open() (*beneath.Root, error) {
 // errReplaced is the finding that another folder is in the workspace's place.
 var errReplaced = errors.New("the workspace was replaced by another folder")
 
-func (j *journal) looking(ctx context.Context, b *cas.Batch, root *beneath.Root, work *todo, fresh map[string]bool) *looking {
-	s := j.d.newScan(ctx, "follow files", b, b.Keep)
-	s.top = root
-	s.mind, s.seen = &remembered{live: j.live, since: work.first}, nil
-	s.fresh = func(p string) bool { return fresh[p] }
+func (j *follower) looking(ctx context.Context, b *cas.Batch, root *beneath.Root, work *todo, fresh map[string]bool) *looking {
+	s := j.d.walker.NewScan(ctx, "follow files", b, b.Keep)
+	s.Top = root
+	s.Memory, s.Seen = &remembered{live: j.live, since: work.first}, nil
+	s.Fresh = func(p string) bool { return fresh[p] }
 	g := &looking{l: j.live, s: s, root: root, fresh: fresh, skipped: map[string]error{}, again: map[string]bool{}}
-	s.lax = g.skip
+	s.Skip = g.skip
 	g.dirty = func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
@@ -237,7 +238,7 @@ func (g *looking) others() error {
 		if f.shallow() {
 			continue
 		}
-		for _, n := range []*node{f.node, g.l.find(f.path)} {
+		for _, n := range []*manifest.Node{f.node, g.l.find(f.path)} {
 			if n != nil {
 				collectTies(n, ties)
 			}
@@ -269,11 +270,11 @@ func with(m map[string]bool, p string) map[string]bool {
 }
 
 // collectTies gathers the ties in n and below it.
-func collectTies(n *node, out map[string]inode.ID) {
-	if n.tie != "" {
-		out[n.tie] = n.id
+func collectTies(n *manifest.Node, out map[string]inode.ID) {
+	if n.LinkKey != "" {
+		out[n.LinkKey] = n.ID
 	}
-	for _, k := range n.kids {
+	for _, k := range n.Children {
 		collectTies(k, out)
 	}
 }
@@ -290,9 +291,9 @@ func (l *live) untied(ties map[string]inode.ID) {
 	if len(byInode) == 0 {
 		return
 	}
-	l.each(l.root, ".", func(path string, n *node) {
-		if tie, ok := byInode[n.id]; ok && n.tie == "" && !n.isDir() && !n.mount {
-			n.tie = tie
+	l.each(l.root, ".", func(path string, n *manifest.Node) {
+		if tie, ok := byInode[n.ID]; ok && n.LinkKey == "" && !n.IsDir() && !n.Mount {
+			n.LinkKey = tie
 			if l.names[tie] == nil {
 				l.names[tie] = map[string]bool{}
 			}
@@ -302,7 +303,7 @@ func (l *live) untied(ties map[string]inode.ID) {
 }
 
 // limits refuses a tree that is too large.
-func (j *journal) limits() error {
+func (j *follower) limits() error {
 	if j.live.files <= j.d.cfg.MaxFiles {
 		return nil
 	}

@@ -4,58 +4,46 @@ import (
 	"context"
 	"time"
 
-	"mulligan/snap"
+	"mulligan/snap/files/diff"
 	"mulligan/snap/files/inode"
+	"mulligan/snap/files/manifest"
+	"mulligan/snap/files/walk"
 )
 
 // signs is what a journal surely knows of some paths, for those who work while
 // it goes on.
-type signs map[string]*node
+type signs map[string]*manifest.Node
 
 // recall gives the memory of a walk of the deltas' paths.
-func (d *Driver) recall(ctx context.Context, deltas []delta) memory {
+func (d *Driver) recall(ctx context.Context, deltas []diff.Delta) walk.Memory {
 	j := d.current()
 	if j == nil {
-		return byInode{d.cache}
+		return d.walker.Cache
 	}
 	s := signs{}
 	err := j.do(ctx, func() error {
 		for i := range deltas {
-			path := deltas[i].path
-			if n := j.live.find(path); n != nil && n.sure {
+			path := deltas[i].Path
+			if n := j.live.find(path); n != nil && n.Sure {
 				known := *n
-				known.kids = nil
+				known.Children = nil
 				s[path] = &known
 			}
 		}
 		return nil
 	})
 	if err != nil {
-		return byInode{d.cache}
+		return d.walker.Cache
 	}
 	return s
 }
 
-func (s signs) find(path string, st inode.Stat, e *entry) bool {
+func (s signs) Find(path string, st inode.Stat, e *manifest.Entry) bool {
 	n := s[path]
-	return n != nil && n.tells(st, e)
+	return n != nil && n.Recall(st, e)
 }
 
-func (signs) add(inode.Stat, *entry, time.Time) {}
-
-// tells fills in what e needs beyond st, if n is surely of the same.
-func (n *node) tells(st inode.Stat, e *entry) bool {
-	if !n.sure || !n.is(st) {
-		return false
-	}
-	e.setLink(n.link())
-	e.setXattrs(n.xattrs())
-	e.hash = n.hash
-	if n.isDir() {
-		e.hash = snap.Hash{}
-	}
-	return true
-}
+func (signs) Add(inode.Stat, *manifest.Entry, time.Time) {}
 
 // restoring lets the journal leave what changes alone until the call of what it gives.
 func (d *Driver) restoring() (done func()) {

@@ -8,8 +8,10 @@ import (
 
 	"mulligan/snap/beneath"
 	"mulligan/snap/files/inode"
+	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/parallel"
 	"mulligan/snap/files/relpath"
+	"mulligan/snap/files/walk"
 )
 
 // Some changes give no event in the workspace's folders: a new name outside of
@@ -28,7 +30,7 @@ const (
 
 // unseen puts on the list what events may have missed, and gives fresh with
 // what must be read whatever it looks like.
-func (j *journal) unseen(ctx context.Context, how doubt, fresh map[string]bool) (map[string]bool, error) {
+func (j *follower) unseen(ctx context.Context, how doubt, fresh map[string]bool) (map[string]bool, error) {
 	if j.live == nil {
 		return fresh, nil
 	}
@@ -67,25 +69,25 @@ func (j *journal) unseen(ctx context.Context, how doubt, fresh map[string]bool) 
 
 // withMapped gives fresh with the files that a process may be writing to through a mapping.
 func (l *live) withMapped(fresh map[string]bool) map[string]bool {
-	inodes := mappedToWrite(l.root.id.Dev)
+	inodes := walk.MappedToWrite(l.root.ID.Dev)
 	if len(inodes) == 0 {
 		return fresh
 	}
 	fresh = maps.Clone(fresh)
-	for _, p := range l.root.filesOf(inodes) {
+	for _, p := range filesOf(l.root, inodes) {
 		fresh = with(fresh, p)
 	}
 	return fresh
 }
 
 // filesOf gives the paths below n of files with these inode numbers.
-func (n *node) filesOf(inodes map[uint64]bool) (out []string) {
-	for _, k := range n.kids {
-		if k.isFile() && inodes[k.id.Ino] {
-			out = append(out, k.name)
+func filesOf(n *manifest.Node, inodes map[uint64]bool) (out []string) {
+	for _, k := range n.Children {
+		if k.IsFile() && inodes[k.ID.Ino] {
+			out = append(out, k.Name)
 		}
-		for _, p := range k.filesOf(inodes) {
-			out = append(out, relpath.Join(k.name, p))
+		for _, p := range filesOf(k, inodes) {
+			out = append(out, relpath.Join(k.Name, p))
 		}
 	}
 	return out
@@ -94,16 +96,16 @@ func (n *node) filesOf(inodes map[uint64]bool) (out []string) {
 // named is some of the names in a folder.
 type named struct {
 	path  string // of the folder
-	names []*node
+	names []*manifest.Node
 }
 
 // namedOutside lists the files that have more names than the tree knows.
 func (l *live) namedOutside() (out []named) {
 	for _, paths := range l.names {
 		for p := range paths {
-			if n := l.find(p); n != nil && int(n.nlink) > len(paths) {
+			if n := l.find(p); n != nil && int(n.Nlink) > len(paths) {
 				dir, _ := relpath.Split(p)
-				out = append(out, named{dir, []*node{n}})
+				out = append(out, named{dir, []*manifest.Node{n}})
 			}
 		}
 	}
@@ -112,12 +114,12 @@ func (l *live) namedOutside() (out []named) {
 
 // allNames lists all names but folders.
 func (l *live) allNames() (out []named) {
-	var visit func(path string, n *node)
-	visit = func(path string, n *node) {
+	var visit func(path string, n *manifest.Node)
+	visit = func(path string, n *manifest.Node) {
 		f := named{path: path}
-		for _, k := range n.kids {
-			if k.isDir() {
-				visit(relpath.Join(path, k.name), k)
+		for _, k := range n.Children {
+			if k.IsDir() {
+				visit(relpath.Join(path, k.Name), k)
 			} else {
 				f.names = append(f.names, k)
 			}
@@ -153,8 +155,8 @@ func (f named) strays(root *beneath.Root) (out []string) {
 	defer dir.Close()
 	fd := dir.FD()
 	for _, n := range f.names {
-		if st, err := inode.StatAt(fd, n.name); err != nil || !n.mount && (!n.sure || !n.is(st)) {
-			out = append(out, relpath.Join(f.path, n.name))
+		if st, err := inode.StatAt(fd, n.Name); err != nil || !n.Mount && (!n.Sure || !n.Unchanged(st)) {
+			out = append(out, relpath.Join(f.path, n.Name))
 		}
 	}
 	return out

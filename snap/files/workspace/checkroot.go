@@ -1,4 +1,4 @@
-package files
+package workspace
 
 import (
 	"bufio"
@@ -32,7 +32,7 @@ func CheckRoot(dir string) error {
 		}
 	}
 	for _, f := range systemTrees {
-		if within(dir, f) && !within(dir, "/dev/shm") {
+		if Within(dir, f) && !Within(dir, "/dev/shm") {
 			return refused(op, dir, "belongs to the system")
 		}
 	}
@@ -40,7 +40,7 @@ func CheckRoot(dir string) error {
 		if dir == h {
 			return refused(op, dir, "is a whole home folder")
 		}
-		if within(h, dir) {
+		if Within(h, dir) {
 			return refused(op, dir, "holds the home folder "+h)
 		}
 	}
@@ -77,8 +77,8 @@ func checkTrue(op, dir string) error {
 	return nil
 }
 
-// within reports whether p is dir or lies below it.
-func within(p, dir string) bool {
+// Within reports whether p is dir or lies below it.
+func Within(p, dir string) bool {
 	return p == dir || dir == "/" || strings.HasPrefix(p, strings.TrimRight(dir, "/")+"/")
 }
 

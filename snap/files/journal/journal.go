@@ -1,7 +1,8 @@
-package files
+// Package journal is the stored journal of a workspace: a row of epochs, each a manifest and the
+// chain of links, batches of changes, that came after it. Nothing in it asks for the workspace.
+package journal
 
 import (
-	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
@@ -15,12 +16,11 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/files/manifest"
 )
 
-// history is what is stored of the journal. It is a row of epochs, each a
-// manifest and the chain of links that came after it, under one root. Nothing
-// in it asks for the workspace.
-type history struct {
+// Journal is the stored journal of one workspace. Each epoch is under one root. Safe for concurrent use.
+type Journal struct {
 	s      *cas.Store
 	prefix string // of the roots' names
 
@@ -32,7 +32,7 @@ type history struct {
 
 // epoch is one stretch of the journal.
 type epoch struct {
-	about epochMeta
+	about EpochInfo
 	root  string
 	head  snap.Hash // the newest link, or the manifest if there is none
 	steps []step    // oldest first; nil: not read yet
@@ -44,23 +44,22 @@ type step struct {
 	hash snap.Hash
 }
 
-// epochMeta is what an epoch's root says beside its newest link.
-type epochMeta struct {
+// EpochInfo is what an epoch's root says beside its newest link.
+type EpochInfo struct {
 	Journal string
-	Base    uint64 // the link before the first
-	Last    uint64 // the newest link; Base: there is none
-	Rules   digest // of what was excluded
-	Root    uint64 // the workspace folder's inode number
-	Records int    // in all links together
-	Bytes   int64  `json:",omitempty"` // of the contents that they speak of
+	Base    uint64           // the link before the first
+	Last    uint64           // the newest link; Base: there is none
+	Rules   manifest.HexHash // of what was excluded
+	Root    uint64           // the workspace folder's inode number
+	Records int              // in all links together
+	Bytes   int64            `json:",omitempty"` // of the contents that they speak of
 }
 
-func (d *Driver) newHistory() *history {
-	return &history{s: d.cfg.Store, prefix: d.prefix() + "journal/"}
-}
+// Open returns the journal whose roots' names begin with prefix.
+func Open(s *cas.Store, prefix string) *Journal { return &Journal{s: s, prefix: prefix} }
 
 // load reads the roots once. mu is held.
-func (h *history) load() error {
+func (h *Journal) load() error {
 	if h.loaded {
 		return nil
 	}
@@ -69,7 +68,7 @@ func (h *history) load() error {
 	for _, r := range h.s.Roots(h.prefix) {
 		e := &epoch{root: r.Name, head: r.Hash}
 		if err := json.Unmarshal(r.Meta, &e.about); err != nil {
-			return damaged(r.Hash, err)
+			return manifest.Damaged(r.Hash, err)
 		}
 		list, id = append(list, e), e.about.Journal
 	}
@@ -86,15 +85,15 @@ func (h *history) load() error {
 }
 
 // last is the newest epoch, nil when nothing is stored. mu is held.
-func (h *history) last() *epoch {
+func (h *Journal) last() *epoch {
 	if len(h.epochs) == 0 {
 		return nil
 	}
 	return h.epochs[len(h.epochs)-1]
 }
 
-// head is the newest position: its mark, where its state is, what is known of it.
-func (h *history) head() (m snap.Mark, at snap.Hash, about epochMeta, err error) {
+// Head is the newest position: its mark, where its state is, what is known of it.
+func (h *Journal) Head() (m snap.Mark, at snap.Hash, about EpochInfo, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if err := h.load(); err != nil {
@@ -107,17 +106,17 @@ func (h *history) head() (m snap.Mark, at snap.Hash, about epochMeta, err error)
 	return h.mark(e.about.Last), e.head, e.about, nil
 }
 
-func (h *history) mark(seq uint64) snap.Mark {
+func (h *Journal) mark(seq uint64) snap.Mark {
 	return snap.Mark(fmt.Sprintf("%s-%012x", h.id, seq))
 }
 
-// isBase reports whether an epoch begins at m.
-func (h *history) isBase(e epochMeta, m snap.Mark) bool {
+// IsBase reports whether an epoch begins at m.
+func (h *Journal) IsBase(e EpochInfo, m snap.Mark) bool {
 	return m == snap.Mark(fmt.Sprintf("%s-%012x", e.Journal, e.Base))
 }
 
 // parse reads a mark of this journal. mu is held.
-func (h *history) parse(op string, m snap.Mark) (uint64, error) {
+func (h *Journal) parse(op string, m snap.Mark) (uint64, error) {
 	id, num, ok := strings.Cut(string(m), "-")
 	seq, err := strconv.ParseUint(num, 16, 64)
 	if !ok || err != nil {
@@ -129,8 +128,8 @@ func (h *history) parse(op string, m snap.Mark) (uint64, error) {
 	return seq, nil
 }
 
-// find gives where the state at a mark is, and the epoch it belongs to.
-func (h *history) find(op string, m snap.Mark) (at snap.Hash, about epochMeta, err error) {
+// Find gives where the state at a mark is, and the epoch it belongs to.
+func (h *Journal) Find(op string, m snap.Mark) (at snap.Hash, about EpochInfo, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if err := h.load(); err != nil {
@@ -158,7 +157,7 @@ func (h *history) find(op string, m snap.Mark) (at snap.Hash, about epochMeta, e
 }
 
 // read fills in an epoch's steps. mu is held.
-func (h *history) read(e *epoch) error {
+func (h *Journal) read(e *epoch) error {
 	if e.steps != nil {
 		return nil
 	}
@@ -177,8 +176,8 @@ func (h *history) read(e *epoch) error {
 // maxRecords bounds one link; what changed together may be several of them.
 const maxRecords = 8192
 
-// add makes a batch of changes, and what b holds, durable as the newest links.
-func (h *history) add(b *cas.Batch, seen time.Time, records []record) (err error) {
+// Add makes a batch of changes, and what b holds, durable as the newest links.
+func (h *Journal) Add(b *cas.Batch, seen time.Time, records []Record) (err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if err := h.load(); err != nil {
@@ -201,8 +200,8 @@ func (h *history) add(b *cas.Batch, seen time.Time, records []record) (err error
 		}
 		about.Last, about.Records = l.seq, about.Records+n
 		for i := range l.records {
-			if e := l.records[i].after; e != nil {
-				about.Bytes += e.size
+			if e := l.records[i].After; e != nil {
+				about.Bytes += e.Size
 			}
 		}
 		steps = append(steps, step{l.seq, head})
@@ -218,20 +217,20 @@ func (h *history) add(b *cas.Batch, seen time.Time, records []record) (err error
 	return nil
 }
 
-func epochRoot(name string, hash snap.Hash, about epochMeta) (cas.Root, error) {
+func epochRoot(name string, hash snap.Hash, about EpochInfo) (cas.Root, error) {
 	meta, err := json.Marshal(about)
 	return cas.Root{Name: name, Hash: hash, Meta: meta}, err
 }
 
-// begin starts a new epoch with the manifest top: at the newest position, or
+// Begin starts a new epoch with the manifest top: at the newest position, or
 // behind it where no links lead there (gap).
-func (h *history) begin(b *cas.Batch, top snap.Hash, rules digest, root uint64, gap bool) error {
+func (h *Journal) Begin(b *cas.Batch, top snap.Hash, rules manifest.HexHash, root uint64, gap bool) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if err := h.load(); err != nil {
 		return err
 	}
-	about := epochMeta{Journal: h.id, Rules: rules, Root: root}
+	about := EpochInfo{Journal: h.id, Rules: rules, Root: root}
 	if e := h.last(); e != nil {
 		about.Base = e.about.Last
 		if gap {
@@ -254,52 +253,8 @@ func (h *history) begin(b *cas.Batch, top snap.Hash, rules digest, root uint64, 
 	return nil
 }
 
-// writes lists the changes after from, up to to.
-func (h *history) writes(ctx context.Context, op string, from, to snap.Mark) ([]snap.Write, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if err := h.load(); err != nil {
-		return nil, err
-	}
-	lo, err := h.parse(op, from)
-	if err != nil {
-		return nil, err
-	}
-	hi, err := h.parse(op, to)
-	if err != nil {
-		return nil, err
-	}
-	if e := h.last(); e == nil || hi > e.about.Last || lo < h.epochs[0].about.Base {
-		return nil, errs.New(errs.NotFound, op, "the journal does not reach from %s to %s", from, to).
-			WithHint("it was trimmed; compare checkpoints instead")
-	}
-	var out []snap.Write
-	for _, e := range h.epochs {
-		if e.about.Last <= lo || e.about.Base >= hi {
-			continue
-		}
-		if err := h.read(e); err != nil {
-			return nil, err
-		}
-		for _, s := range e.steps[1:] {
-			if s.seq <= lo || s.seq > hi {
-				continue
-			}
-			l, _, err := loadLink(h.s, s.hash)
-			if err == nil {
-				err = ctx.Err()
-			}
-			if err != nil {
-				return nil, err
-			}
-			out = l.writes(out, h.mark(l.seq))
-		}
-	}
-	return out, nil
-}
-
-// seq is the number of the link at a mark.
-func (h *history) seq(op string, m snap.Mark) (uint64, error) {
+// Seq is the number of the link at a mark.
+func (h *Journal) Seq(op string, m snap.Mark) (uint64, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if err := h.load(); err != nil {
@@ -308,68 +263,20 @@ func (h *history) seq(op string, m snap.Mark) (uint64, error) {
 	return h.parse(op, m)
 }
 
-// since calls do with every link from number first on, in their order.
-func (h *history) since(ctx context.Context, op string, first uint64, do func(*link) error) error {
-	steps, err := h.stepsSince(op, first)
-	if err != nil {
-		return err
-	}
-	for _, s := range steps {
-		l, top, err := loadLink(h.s, s.hash)
-		if err == nil && !top {
-			err = do(l)
-		}
-		if err == nil {
-			err = ctx.Err()
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (h *history) stepsSince(op string, first uint64) ([]step, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if err := h.load(); err != nil {
-		return nil, err
-	}
-	if len(h.epochs) == 0 || first <= h.epochs[0].about.Base {
-		return nil, errs.New(errs.NotFound, op, "the journal does not reach back that far").
-			WithHint("it was trimmed; use a checkpoint")
-	}
-	var out []step
-	for _, e := range h.epochs {
-		if e.about.Last < first {
-			continue
-		}
-		if err := h.read(e); err != nil {
-			return nil, err
-		}
-		for _, s := range e.steps[1:] {
-			if s.seq >= first {
-				out = append(out, s)
-			}
-		}
-	}
-	return out, nil
-}
-
 // writes appends what the link says to a caller: a folder whose time alone
 // moved, because something in it did, is left out.
 func (l *link) writes(out []snap.Write, at snap.Mark) []snap.Write {
 	for i := range l.records {
 		r := &l.records[i]
-		if after := r.after.digest(); after != r.before {
-			out = append(out, snap.Write{Path: r.path, Before: r.before, After: after, At: at, Seen: l.seen})
+		if after := r.After.Digest(); after != r.Before {
+			out = append(out, snap.Write{Path: r.Path, Before: r.Before, After: after, At: at, Seen: l.seen})
 		}
 	}
 	return out
 }
 
-// trim drops the epochs that end before the mark. The newest stays.
-func (h *history) trim(op string, oldest snap.Mark) error {
+// Trim drops the epochs that end before the mark. The newest stays.
+func (h *Journal) Trim(op string, oldest snap.Mark) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if err := h.load(); err != nil {
@@ -387,7 +294,7 @@ func (h *history) trim(op string, oldest snap.Mark) error {
 }
 
 // ended names the epochs that end before the mark, oldest first. mu is held.
-func (h *history) ended(op string, oldest snap.Mark) (names []string, err error) {
+func (h *Journal) ended(op string, oldest snap.Mark) (names []string, err error) {
 	seq, err := h.parse(op, oldest)
 	if errs.KindOf(err) == errs.NotFound {
 		return nil, nil // of a journal that is gone: no epoch is older than that
@@ -401,8 +308,8 @@ func (h *history) ended(op string, oldest snap.Mark) (names []string, err error)
 	return names, nil
 }
 
-// before names the epochs that trim would drop.
-func (h *history) before(op string, oldest snap.Mark) ([]string, error) {
+// EndedRoots names the epochs that trim would drop.
+func (h *Journal) EndedRoots(op string, oldest snap.Mark) ([]string, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if err := h.load(); err != nil {
@@ -411,8 +318,8 @@ func (h *history) before(op string, oldest snap.Mark) ([]string, error) {
 	return h.ended(op, oldest)
 }
 
-// reaches reports whether the state at m is in the journal still.
-func (h *history) reaches(m snap.Mark) bool {
-	_, _, err := h.find("", m)
+// Reaches reports whether the state at m is in the journal still.
+func (h *Journal) Reaches(m snap.Mark) bool {
+	_, _, err := h.Find("", m)
 	return err == nil
 }

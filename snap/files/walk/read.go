@@ -1,4 +1,4 @@
-package files
+package walk
 
 import (
 	"errors"
@@ -11,32 +11,33 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/beneath"
 	"mulligan/snap/files/inode"
+	"mulligan/snap/files/manifest"
 )
 
-// entry reads the one name; of a folder only what stat tells.
-func (s *scan) entry(dir *beneath.Root, path, name string, st inode.Stat) (*node, error) {
-	n := &node{entry: newEntry(name, st)}
-	if n.mount {
-		s.mounted(path, n)
+// ReadEntry reads the one name; of a folder only what stat tells.
+func (s *Scan) ReadEntry(dir *beneath.Root, path, name string, st inode.Stat) (*manifest.Node, error) {
+	n := &manifest.Node{Entry: manifest.NewEntry(name, st)}
+	if n.Mount {
+		s.Mounted(path, n)
 		return n, nil
 	}
-	if n.isDir() {
+	if n.IsDir() {
 		return n, nil
 	}
 	err := s.read(dir, path, n, st)
 	if errors.Is(err, unix.EXDEV) {
-		s.mounted(path, n)
+		s.Mounted(path, n)
 		return n, nil
 	}
 	return n, err
 }
 
 // read completes n with what lies behind stat: content, target, attributes.
-func (s *scan) read(dir *beneath.Root, path string, n *node, st inode.Stat) error {
-	if (s.fresh == nil || !s.fresh(path)) && !s.mapped[st.ID.Ino] {
-		if s.mind.find(path, st, &n.entry) && (n.hash.IsZero() || s.has(n.hash)) {
+func (s *Scan) read(dir *beneath.Root, path string, n *manifest.Node, st inode.Stat) error {
+	if (s.Fresh == nil || !s.Fresh(path)) && !s.Mapped[st.ID.Ino] {
+		if s.Memory.Find(path, st, &n.Entry) && (n.Hash.IsZero() || s.has(n.Hash)) {
 			s.note(n, st)
-			n.sure = true
+			n.Sure = true
 			return nil
 		}
 	}
@@ -45,15 +46,15 @@ func (s *scan) read(dir *beneath.Root, path string, n *node, st inode.Stat) erro
 		st, err := s.readOnce(dir, path, n)
 		if err == nil {
 			s.note(n, st)
-			s.mind.add(st, &n.entry, at)
-			n.sure = settled(st, at)
+			s.Memory.Add(st, &n.Entry, at)
+			n.Sure = Settled(st, at)
 			return nil
 		}
 		if !errors.Is(err, errGrew) {
 			return err
 		}
 	}
-	if s.lax != nil && n.isFile() {
+	if s.Skip != nil && n.IsFile() {
 		if st, ok, err := s.readPrefix(dir, path, n); ok || err != nil {
 			s.note(n, st)
 			return err
@@ -65,22 +66,22 @@ func (s *scan) read(dir *beneath.Root, path string, n *node, st inode.Stat) erro
 // readPrefix reads a file that others append to: what two readings one after
 // the other agree on was its content at some time between, as long as it was
 // not shorter then.
-func (s *scan) readPrefix(dir *beneath.Root, path string, n *node) (st inode.Stat, ok bool, err error) {
-	f, err := inode.OpenAny(dir, n.name, true)
+func (s *Scan) readPrefix(dir *beneath.Root, path string, n *manifest.Node) (st inode.Stat, ok bool, err error) {
+	f, err := inode.OpenAny(dir, n.Name, true)
 	if err != nil {
-		return st, false, s.failed(path, err)
+		return st, false, s.Failed(path, err)
 	}
 	defer f.Close()
 	fd := int(f.Fd())
 	if st, err = inode.StatAt(fd, ""); err != nil {
-		return st, false, s.failed(path, err)
+		return st, false, s.Failed(path, err)
 	}
-	n.entry = newEntry(n.name, st)
+	n.Entry = manifest.NewEntry(n.Name, st)
 	xattrs, err := inode.ReadXattrs(fd)
 	if err != nil {
-		return st, false, s.failed(path, err)
+		return st, false, s.Failed(path, err)
 	}
-	n.setXattrs(xattrs)
+	n.SetXattrs(xattrs)
 	var hashes [2]snap.Hash
 	for i := range hashes {
 		if hashes[i], err = readFirst(versions(s.sink, path), f, st.Size); err != nil {
@@ -89,50 +90,50 @@ func (s *scan) readPrefix(dir *beneath.Root, path string, n *node) (st inode.Sta
 	}
 	after, err := inode.StatAt(fd, "")
 	if err != nil {
-		return st, false, s.failed(path, err)
+		return st, false, s.Failed(path, err)
 	}
-	n.hash = hashes[0]
+	n.Hash = hashes[0]
 	same := hashes[0] == hashes[1] && after.Mode == st.Mode && after.Uid == st.Uid && after.Gid == st.Gid
 	return st, same && after.Size >= st.Size, nil
 }
 
-func (s *scan) note(n *node, st inode.Stat) {
+func (s *Scan) note(n *manifest.Node, st inode.Stat) {
 	s.mark(st)
-	n.id, n.ctime, n.nlink = st.ID, st.Ctime, st.Nlink
+	n.ID, n.Ctime, n.Nlink = st.ID, st.Ctime, st.Nlink
 	if st.Nlink > 1 {
-		n.tie = fmt.Sprint(st.ID.Dev, ":", st.ID.Ino)
+		n.LinkKey = fmt.Sprint(st.ID.Dev, ":", st.ID.Ino)
 	}
 }
 
 // readOnce opens the name and reads it; errGrew says that it changed meanwhile.
-func (s *scan) readOnce(dir *beneath.Root, path string, n *node) (inode.Stat, error) {
-	f, err := inode.OpenAny(dir, n.name, n.isFile())
+func (s *Scan) readOnce(dir *beneath.Root, path string, n *manifest.Node) (inode.Stat, error) {
+	f, err := inode.OpenAny(dir, n.Name, n.IsFile())
 	if err != nil {
-		return inode.Stat{}, s.failed(path, err)
+		return inode.Stat{}, s.Failed(path, err)
 	}
 	defer f.Close()
 	fd := int(f.Fd())
 	before, err := inode.StatAt(fd, "")
 	if err != nil {
-		return inode.Stat{}, s.failed(path, err)
+		return inode.Stat{}, s.Failed(path, err)
 	}
-	if before.Kind() != n.kind() {
-		return inode.Stat{}, errMoved
+	if before.Kind() != n.Kind() {
+		return inode.Stat{}, ErrMoved
 	}
-	if n.isFile() && before.Size > maxFile {
-		return inode.Stat{}, errs.New(errs.Invalid, s.op, "%s has a size of %d bytes, holes included, and a file may have %d", s.shown(path), before.Size, int64(maxFile)).
+	if n.IsFile() && before.Size > manifest.MaxFile {
+		return inode.Stat{}, errs.New(errs.Invalid, s.op, "%s has a size of %d bytes, holes included, and a file may have %d", s.shown(path), before.Size, int64(manifest.MaxFile)).
 			WithHint("truncate it, or exclude it")
 	}
-	n.entry = newEntry(n.name, before)
+	n.Entry = manifest.NewEntry(n.Name, before)
 	var link string
 	var xattrs []inode.Xattr
 	switch {
-	case n.isFile():
-		if n.hash, err = readContent(versions(s.sink, path), f, before.Size); err == nil {
+	case n.IsFile():
+		if n.Hash, err = readContent(versions(s.sink, path), f, before.Size); err == nil {
 			xattrs, err = inode.ReadXattrs(fd)
 		}
-		s.d.flags.look(fd, path)
-	case n.symlink():
+		s.W.Flags.look(fd, path)
+	case n.Symlink():
 		if link, err = inode.Readlink(fd); err == nil {
 			xattrs, err = inode.ReadXattrsPath(fd)
 		}
@@ -140,10 +141,10 @@ func (s *scan) readOnce(dir *beneath.Root, path string, n *node) (inode.Stat, er
 		xattrs, err = inode.ReadXattrsPath(fd)
 	}
 	if err != nil {
-		return inode.Stat{}, s.failed(path, err)
+		return inode.Stat{}, s.Failed(path, err)
 	}
-	n.setLink(link)
-	n.setXattrs(xattrs)
+	n.SetLink(link)
+	n.SetXattrs(xattrs)
 	after, err := inode.StatAt(fd, "")
 	if err == nil && !before.Same(after) {
 		err = errGrew

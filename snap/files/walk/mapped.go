@@ -1,4 +1,4 @@
-package files
+package walk
 
 import (
 	"bufio"
@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mappedToWrite gives the inode numbers of files that some process has mapped,
+// MappedToWrite gives the inode numbers of files that some process has mapped,
 // shared and writable, on the device dev, as far as this process may look into
 // others. On filesystems that show other devices there (btrfs, overlayfs) it
 // gives those of all that are no disk's. One too many is only read in vain.
-func mappedToWrite(dev uint64) map[uint64]bool {
+func MappedToWrite(dev uint64) map[uint64]bool {
 	out := map[uint64]bool{}
 	list, err := os.ReadDir("/proc")
 	if err != nil {

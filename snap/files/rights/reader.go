@@ -1,8 +1,10 @@
-package files
+package rights
 
 import (
 	"encoding/binary"
 	"slices"
+
+	"mulligan/snap/files/manifest"
 )
 
 // Reader is whose eyes names and contents are for, where the daemon sees more
@@ -12,8 +14,8 @@ type Reader struct {
 	Groups   []int // supplementary
 }
 
-// all reports whether nothing is hidden from r.
-func (r Reader) all() bool { return r.UID == 0 }
+// All reports whether nothing is hidden from r.
+func (r Reader) All() bool { return r.UID == 0 }
 
 func (r Reader) in(gid uint32) bool {
 	return r.GID == int(gid) || slices.Contains(r.Groups, int(gid))
@@ -21,39 +23,39 @@ func (r Reader) in(gid uint32) bool {
 
 // Permissions, as in each of a mode's three digits.
 const (
-	toRead   = 4
-	toSearch = 1
+	ToRead   = 4
+	ToSearch = 1
 )
 
-// needed is the permission that it takes to go on at e: to read a file, or to
+// Needed is the permission that it takes to go on at e: to read a file, or to
 // look up a name in a folder.
-func needed(e *entry) uint32 {
-	if e.kind() == dirKind {
-		return toSearch
+func Needed(e *manifest.Entry) uint32 {
+	if e.Kind() == manifest.DirKind {
+		return ToSearch
 	}
-	return toRead
+	return ToRead
 }
 
-// seesInto reports whether r can learn the names in the folder e. Its owner can,
+// SeesInto reports whether r can learn the names in the folder e. Its owner can,
 // whatever the mode is at present: he may change it.
-func (r Reader) seesInto(e *entry) bool {
-	return r.all() || !e.mount && int(e.uid) == r.UID || r.may(e, toRead) && r.may(e, toSearch)
+func (r Reader) SeesInto(e *manifest.Entry) bool {
+	return r.All() || !e.Mount && int(e.Uid) == r.UID || r.May(e, ToRead) && r.May(e, ToSearch)
 }
 
-// may reports whether r has the permission want on e: by its owner, group and
+// May reports whether r has the permission want on e: by its owner, group and
 // mode, and its access list, in the order that acl(5) gives.
-func (r Reader) may(e *entry, want uint32) bool {
-	owner, group, other := e.mode>>6&7, e.mode>>3&7, e.mode&7
+func (r Reader) May(e *manifest.Entry, want uint32) bool {
+	owner, group, other := e.Mode>>6&7, e.Mode>>3&7, e.Mode&7
 	switch list, listed, ok := accessList(e); {
-	case r.all():
+	case r.All():
 		return true
 	case !ok:
 		return false
-	case int(e.uid) == r.UID:
+	case int(e.Uid) == r.UID:
 		return owner&want == want
 	case listed && group != 0: // else the mask lets nothing through, and Linux goes by the mode alone
 		return r.mayByList(e, list, want, other)
-	case r.in(e.gid):
+	case r.in(e.Gid):
 		return group&want == want
 	}
 	return other&want == want
@@ -61,8 +63,8 @@ func (r Reader) may(e *entry, want uint32) bool {
 
 // mayByList is may for somebody who does not own e, which has an access list. The
 // mask bounds all but the owner and others; the mode's group digit is the mask.
-func (r Reader) mayByList(e *entry, list []aclEntry, want, other uint32) bool {
-	mask := e.mode >> 3 & 7
+func (r Reader) mayByList(e *manifest.Entry, list []aclEntry, want, other uint32) bool {
+	mask := e.Mode >> 3 & 7
 	for _, a := range list {
 		if a.tag == aclUser && int(a.id) == r.UID {
 			return a.perm&mask&want == want
@@ -70,7 +72,7 @@ func (r Reader) mayByList(e *entry, list []aclEntry, want, other uint32) bool {
 	}
 	matched := false
 	for _, a := range list {
-		if a.tag == aclGroupOwner && r.in(e.gid) || a.tag == aclGroup && r.in(a.id) {
+		if a.tag == aclGroupOwner && r.in(e.Gid) || a.tag == aclGroup && r.in(a.id) {
 			matched = true
 			if a.perm&mask&want == want {
 				return true
@@ -80,8 +82,8 @@ func (r Reader) mayByList(e *entry, list []aclEntry, want, other uint32) bool {
 	return !matched && other&want == want
 }
 
-// accessListName is the attribute that holds a thing's access list.
-const accessListName = "system.posix_acl_access"
+// AccessListName is the attribute that holds a thing's access list.
+const AccessListName = "system.posix_acl_access"
 
 // The tags of an access list's entries that matter here (linux/posix_acl.h).
 const (
@@ -99,8 +101,8 @@ type aclEntry struct {
 // accessList takes e's access list apart; listed says that there is one, ok that
 // it is none or well formed. An attribute is a version (4 bytes) and entries of a
 // tag, permissions (2 bytes each) and an id (4), little-endian (linux/posix_acl_xattr.h).
-func accessList(e *entry) (list []aclEntry, listed, ok bool) {
-	text, listed := e.xattr(accessListName)
+func accessList(e *manifest.Entry) (list []aclEntry, listed, ok bool) {
+	text, listed := e.Xattr(AccessListName)
 	if !listed {
 		return nil, false, true
 	}
@@ -115,14 +117,4 @@ func accessList(e *entry) (list []aclEntry, listed, ok bool) {
 		})
 	}
 	return list, true, true
-}
-
-// xattr gives one of e's attributes.
-func (e *entry) xattr(name string) (value string, ok bool) {
-	for _, x := range e.xattrs() {
-		if x.Name == name {
-			return x.Value, true
-		}
-	}
-	return "", false
 }

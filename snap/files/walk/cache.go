@@ -1,4 +1,4 @@
-package files
+package walk
 
 import (
 	"bufio"
@@ -17,11 +17,12 @@ import (
 
 	"mulligan/snap"
 	"mulligan/snap/files/inode"
+	"mulligan/snap/files/manifest"
 	"mulligan/snap/filetime"
 )
 
-// known is what reading a file told, and the signs by which it is still true.
-type known struct {
+// record is what reading a file told, and the signs by which it is still true.
+type record struct {
 	mode         uint32
 	size         int64
 	mtime, ctime inode.Time
@@ -30,32 +31,32 @@ type known struct {
 	hash         snap.Hash
 }
 
-// statCache remembers contents by inode and stat, so that what did not change
+// Cache remembers contents by inode and stat, so that what did not change
 // is not read again. It is never the truth: without it everything is read.
-type statCache struct {
+type Cache struct {
 	mu    sync.Mutex
-	known map[inode.ID]known
+	known map[inode.ID]record
 	fresh int // entries that the file on disk lacks
 }
 
-// find fills in what e needs beyond st, if that is known.
-func (c *statCache) find(st inode.Stat, e *entry) bool {
+// Find fills in what e needs beyond st, if that is known.
+func (c *Cache) Find(_ string, st inode.Stat, e *manifest.Entry) bool {
 	c.mu.Lock()
 	k, ok := c.known[st.ID]
 	c.mu.Unlock()
 	if !ok || k.mode != st.Mode || k.size != st.Size || k.mtime != st.Mtime || k.ctime != st.Ctime {
 		return false
 	}
-	e.setLink(k.link)
-	e.setXattrs(k.xattrs)
-	e.hash = k.hash
+	e.SetLink(k.link)
+	e.SetXattrs(k.xattrs)
+	e.Hash = k.hash
 	return true
 }
 
-// settled reports whether what was read at the time read, while st held, can
+// Settled reports whether what was read at the time read, while st held, can
 // be told from what is written later. The mtime counts too: not every
 // filesystem keeps a ctime of its own.
-func settled(st inode.Stat, read time.Time) bool {
+func Settled(st inode.Stat, read time.Time) bool {
 	ahead := st.Mtime.Nanos() > read.UnixNano() // somebody chose it
 	return over(st.Ctime, read) && (ahead || over(st.Mtime, read))
 }
@@ -63,78 +64,73 @@ func settled(st inode.Stat, read time.Time) bool {
 // over reports whether a write at the time now, or later, gets another timestamp than t.
 func over(t inode.Time, now time.Time) bool { return filetime.Settled(t.Sec, t.Nsec, now) }
 
-// memory is where a walk finds what it need not read, and leaves what it read.
-type memory interface {
-	find(path string, st inode.Stat, e *entry) bool
-	add(st inode.Stat, e *entry, read time.Time)
+// Memory is where a walk finds what it need not read, and leaves what it read.
+type Memory interface {
+	Find(path string, st inode.Stat, e *manifest.Entry) bool
+	Add(st inode.Stat, e *manifest.Entry, read time.Time)
 }
 
-// byInode is a statCache as a walk's memory.
-type byInode struct{ *statCache }
+// ReadOnly is a cache to which nothing is added: the tree that the walk makes remembers.
+type ReadOnly struct{ *Cache }
 
-func (c byInode) find(_ string, st inode.Stat, e *entry) bool { return c.statCache.find(st, e) }
+func (ReadOnly) Add(inode.Stat, *manifest.Entry, time.Time) {}
 
-// onlyFinds is byInode for a walk whose own memory is the tree that it makes.
-type onlyFinds struct{ byInode }
-
-func (onlyFinds) add(inode.Stat, *entry, time.Time) {}
-
-// add remembers e, read at the time read or later while st held.
-func (c *statCache) add(st inode.Stat, e *entry, read time.Time) {
-	if !settled(st, read) {
+// Add remembers e, read at the time read or later while st held.
+func (c *Cache) Add(st inode.Stat, e *manifest.Entry, read time.Time) {
+	if !Settled(st, read) {
 		return
 	}
-	k := known{st.Mode, st.Size, st.Mtime, st.Ctime, e.link(), e.xattrs(), e.hash}
+	k := record{st.Mode, st.Size, st.Mtime, st.Ctime, e.Link(), e.Xattrs(), e.Hash}
 	c.mu.Lock()
 	c.known[st.ID] = k
 	c.fresh++
 	c.mu.Unlock()
 }
 
-// forget forgets everything: somebody else remembers.
-func (c *statCache) forget() {
+// Forget forgets everything: somebody else remembers.
+func (c *Cache) Forget() {
 	c.mu.Lock()
-	c.known = map[inode.ID]known{}
+	c.known = map[inode.ID]record{}
 	c.mu.Unlock()
 }
 
-// fill takes over what a tree surely knows.
-func (c *statCache) fill(l *live) {
+// Fill takes over what a tree surely knows.
+func (c *Cache) Fill(root *manifest.Node) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for id, k := range l.surely() {
+	for id, k := range Known(root) {
 		c.known[id] = k
 		c.fresh++
 	}
 }
 
-// surely gives what the tree surely knows.
-func (l *live) surely() iter.Seq2[inode.ID, known] {
-	return func(yield func(inode.ID, known) bool) {
-		var visit func(n *node) bool
-		visit = func(n *node) bool {
-			if n.sure && !n.mount {
-				k := known{n.mode, n.size, n.mtime, n.ctime, n.link(), n.xattrs(), n.hash}
-				if n.isDir() {
+// Known yields what the tree surely knows.
+func Known(root *manifest.Node) iter.Seq2[inode.ID, record] {
+	return func(yield func(inode.ID, record) bool) {
+		var visit func(n *manifest.Node) bool
+		visit = func(n *manifest.Node) bool {
+			if n.Sure && !n.Mount {
+				k := record{n.Mode, n.Size, n.Mtime, n.Ctime, n.Link(), n.Xattrs(), n.Hash}
+				if n.IsDir() {
 					k.hash = snap.Hash{}
 				}
-				if !yield(n.id, k) {
+				if !yield(n.ID, k) {
 					return false
 				}
 			}
-			for _, k := range n.kids {
+			for _, k := range n.Children {
 				if !visit(k) {
 					return false
 				}
 			}
 			return true
 		}
-		visit(l.root)
+		visit(root)
 	}
 }
 
 // retain forgets every file that was not seen.
-func (c *statCache) retain(seen map[inode.ID]bool) {
+func (c *Cache) retain(seen map[inode.ID]bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for id := range c.known {
@@ -149,10 +145,10 @@ const (
 	cacheMagic = "mulligan stat cache 2\n"
 )
 
-// loadCache reads what an earlier process saved; whatever is wrong with it
+// LoadCache reads what an earlier process saved; whatever is wrong with it
 // only costs reading the files again.
-func loadCache(dir string) *statCache {
-	c := &statCache{known: map[inode.ID]known{}}
+func LoadCache(dir string) *Cache {
+	c := &Cache{known: map[inode.ID]record{}}
 	b, err := os.ReadFile(filepath.Join(dir, cacheName))
 	if err != nil || len(b) < len(cacheMagic)+32 {
 		return c
@@ -170,24 +166,24 @@ func loadCache(dir string) *statCache {
 	return c
 }
 
-// save writes the cache when so much of it is new that losing it would be
+// Save writes the cache when so much of it is new that losing it would be
 // felt: a full write for every few files would cost more than it saves.
-func (c *statCache) save(dir string) error {
+func (c *Cache) Save(dir string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.fresh == 0 || c.fresh < len(c.known)/100 {
 		return nil
 	}
-	err := saveKnown(dir, maps.All(c.known))
+	err := SaveCache(dir, maps.All(c.known))
 	if err == nil {
 		c.fresh = 0
 	}
 	return err
 }
 
-// saveKnown writes a cache file, piece by piece: all of it at once would take
+// SaveCache writes a cache file, piece by piece: all of it at once would take
 // much memory. A checksum, not an fsync, guards it.
-func saveKnown(dir string, all iter.Seq2[inode.ID, known]) error {
+func SaveCache(dir string, all iter.Seq2[inode.ID, record]) error {
 	tmp := filepath.Join(dir, cacheName+".new")
 	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -216,7 +212,7 @@ func saveKnown(dir string, all iter.Seq2[inode.ID, known]) error {
 	return os.Rename(tmp, filepath.Join(dir, cacheName))
 }
 
-func (k *known) append(b []byte, id inode.ID) []byte {
+func (k *record) append(b []byte, id inode.ID) []byte {
 	for _, v := range []uint64{id.Dev, id.Ino, uint64(k.size)} {
 		b = binary.AppendUvarint(b, v)
 	}
@@ -225,29 +221,26 @@ func (k *known) append(b []byte, id inode.ID) []byte {
 		b = binary.AppendUvarint(b, uint64(t.Nsec))
 	}
 	b = append(b, k.hash[:]...)
-	e := entry{mode: k.mode}
-	e.setLink(k.link)
-	e.setXattrs(k.xattrs)
-	return e.append(b)
+	e := manifest.Entry{Mode: k.mode}
+	e.SetLink(k.link)
+	e.SetXattrs(k.xattrs)
+	return e.Append(b)
 }
 
-func decodeCache(b []byte) (map[inode.ID]known, error) {
-	out := map[inode.ID]known{}
-	r := reader{b: b}
-	for len(r.b) > 0 {
-		id := inode.ID{Dev: r.uvarint(), Ino: r.uvarint()}
-		k := known{size: int64(r.uvarint())}
-		k.mtime, k.ctime = inode.Time{Sec: r.varint(), Nsec: r.uint32()}, inode.Time{Sec: r.varint(), Nsec: r.uint32()}
-		if len(r.b) < len(k.hash) {
-			return nil, errManifest
+func decodeCache(b []byte) (map[inode.ID]record, error) {
+	out := map[inode.ID]record{}
+	r := manifest.Decoder{Rest: b}
+	for len(r.Rest) > 0 {
+		id := inode.ID{Dev: r.Uvarint(), Ino: r.Uvarint()}
+		k := record{size: int64(r.Uvarint())}
+		k.mtime, k.ctime = inode.Time{Sec: r.Varint(), Nsec: r.Uint32()}, inode.Time{Sec: r.Varint(), Nsec: r.Uint32()}
+		k.hash = r.Digest()
+		var e manifest.Entry
+		r.Fields(&e)
+		if r.Err != nil {
+			return nil, r.Err
 		}
-		r.b = r.b[copy(k.hash[:], r.b):]
-		var e entry
-		r.fields(&e)
-		if r.err != nil {
-			return nil, r.err
-		}
-		k.mode, k.link, k.xattrs = e.mode, e.link(), e.xattrs()
+		k.mode, k.link, k.xattrs = e.Mode, e.Link(), e.Xattrs()
 		out[id] = k
 	}
 	return out, nil

@@ -1,4 +1,4 @@
-package files
+package walk
 
 import (
 	"fmt"
@@ -8,9 +8,9 @@ import (
 	"mulligan/snap/files/inode"
 )
 
-// flags collects the paths with inode flags (chattr) that were met since the last capture, for that capture to warn of.
+// Flags collects the paths with inode flags (chattr) that were met since the last capture, for that capture to warn of.
 // A path is met when it is read, which is when it is new or has changed; a change of flags is one. Safe for concurrent use.
-type flags struct {
+type Flags struct {
 	mu    sync.Mutex
 	paths map[string]string // what chattr would set, by path
 	told  map[string]string // the same of those that a capture warned of: what is read again is not told again
@@ -21,7 +21,7 @@ type flags struct {
 const maxFlagged = 1000
 
 // look notes the inode flags of the open file or folder fd.
-func (f *flags) look(fd int, path string) {
+func (f *Flags) look(fd int, path string) {
 	set := inode.Chattr(fd)
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -40,8 +40,8 @@ func (f *flags) look(fd int, path string) {
 	}
 }
 
-// warning returns the sentence for a capture, or "", and forgets what it is about. name gives the path as people see it.
-func (f *flags) warning(name func(path string) string) string {
+// Warning returns the sentence for a capture, or "", and forgets what it is about. name gives the path as people see it.
+func (f *Flags) Warning(name func(path string) string) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	first := ""
