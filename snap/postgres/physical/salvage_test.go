@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -130,12 +131,17 @@ func (s *subject) Bytes(t *testing.T) string {
 		return "nothing"
 	}
 	var lines []string
+	buf, hash := make([]byte, 64<<10), sha256.New()
 	check(t, eachRaw(t.Context(), s.DataDir, ".", func(path, rel string, info fs.FileInfo) error {
 		sum := ""
 		if info.Mode().IsRegular() {
-			data, err := os.ReadFile(path)
+			f, err := os.Open(path)
 			check(t, err)
-			sum = fmt.Sprintf("%x", sha256.Sum256(data))
+			hash.Reset()
+			_, err = io.CopyBuffer(hash, struct{ io.Reader }{f}, buf)
+			check(t, err)
+			check(t, f.Close())
+			sum = fmt.Sprintf("%x", hash.Sum(nil))
 		} else if target, err := os.Readlink(path); err == nil {
 			sum = target
 		}
