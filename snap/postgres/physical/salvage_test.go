@@ -20,6 +20,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/snaptest"
+	"mulligan/testkit"
 )
 
 // ruin is a way to make a cluster unstartable, as an agent might.
@@ -194,7 +195,8 @@ func ruined(t *testing.T, how ruin) *subject {
 
 func TestRuinedClustersAreRestored(t *testing.T) {
 	t.Parallel()
-	for _, how := range ruins {
+	for _, i := range testkit.Sample(t, "ruins", len(ruins), 3) {
+		how := ruins[i]
 		t.Run(how.name, func(t *testing.T) {
 			t.Parallel()
 			s := ruined(t, how)
@@ -386,7 +388,9 @@ func rescuer(arg string) {
 // At whatever step the daemon is killed: the cluster is the ruin, byte by byte, or the good one.
 func TestKilledRescuing(t *testing.T) {
 	t.Parallel()
-	for _, how := range []ruin{ruins[0], ruins[6], ruins[9]} { // a conf, no folder, a link
+	three := []ruin{ruins[0], ruins[6], ruins[9]} // a conf, no folder, a link
+	for _, i := range testkit.Sample(t, "ruins", len(three), 1) {
+		how := three[i]
 		t.Run(how.name, func(t *testing.T) {
 			t.Parallel()
 			s := ruined(t, how)
