@@ -38,6 +38,9 @@ func (s *subject) Driver() snap.Driver { return s.site.Driver }
 
 func (s *subject) Reopen(t *testing.T) { s.open(t) }
 
+// Slow has a short run take fewer of the suite's steps, which are many files each.
+func (s *subject) Slow() bool { return !long() }
+
 func (s *subject) Fingerprint(t *testing.T) string { return strings.Join(listing(t, s.dir), "\n") }
 
 func (s *subject) Mutate(t *testing.T, seed int64) {

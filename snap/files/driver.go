@@ -84,6 +84,9 @@ func (d *Driver) capture(ctx context.Context, op, root string, req snap.CaptureR
 			return snap.Snapshot{}, workspace.Wrap(errs.Failed, op, err)
 		}
 		warnings = append(warnings, lacks...)
+		if w := d.walker.Flags.Warning(func(p string) string { return workspace.Shown(d.cfg.Dir, p) }); w != "" {
+			warnings = append(warnings, w)
+		}
 	}
 	if len(warnings) > maxWarnings {
 		warnings = append(warnings[:maxWarnings], "And more of the kind.")

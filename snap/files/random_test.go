@@ -17,7 +17,7 @@ import (
 // some of the switches undone and some left to a new process.
 func TestRandom(t *testing.T) {
 	testkit.Rapid(t)
-	testkit.Checks(t, 35)
+	testkit.Checks(t, 16)
 	rapid.Check(t, func(rt *rapid.T) {
 		s := newSite(t)
 		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 1))

@@ -132,6 +132,7 @@ func (s *Scan) readOnce(dir *beneath.Root, path string, n *manifest.Node) (inode
 		if n.Hash, err = readContent(versions(s.sink, path), f, before.Size); err == nil {
 			xattrs, err = inode.ReadXattrs(fd)
 		}
+		s.W.Flags.look(fd, path)
 	case n.Symlink():
 		if link, err = inode.Readlink(fd); err == nil {
 			xattrs, err = inode.ReadXattrsPath(fd)

@@ -31,6 +31,7 @@ type Walker struct {
 	Workspace          *workspace.Workspace
 	Cache              *Cache // remembers what was read
 	MaxFiles, MaxBytes int64  // a larger tree is refused
+	Flags              Flags  // inode flags that were met
 }
 
 // Scan is one walk of the workspace.
@@ -244,6 +245,7 @@ func (s *Scan) ReadFolder(fd int, path string, n *manifest.Node, st inode.Stat) 
 			return s.Failed(path, err)
 		}
 		n.SetXattrs(xattrs)
+		s.W.Flags.look(fd, path)
 		s.Memory.Add(st, &n.Entry, at)
 		n.Sure = Settled(st, at)
 	}
