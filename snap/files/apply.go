@@ -65,7 +65,7 @@ func (d *Driver) newApply(ctx context.Context, op string, id snap.RestoreID, s w
 	}
 	a.holder = rights.HolderOf(d.cfg.Reader, d.cfg.Owner, st.Uid)
 	a.reader = d.walker.NewScan(ctx, op, s, keep)
-	a.reader.Memory, a.reader.Seen = d.recall(ctx, deltas), nil
+	a.reader.Memory, a.reader.Seen = d.follower.Memory(ctx, deltas), nil
 	for i := range deltas {
 		a.at[deltas[i].Path] = &deltas[i]
 	}

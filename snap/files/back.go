@@ -2,7 +2,6 @@ package files
 
 import (
 	"context"
-	"errors"
 
 	"mulligan/errs"
 	"mulligan/snap"
@@ -42,7 +41,7 @@ func (d *Driver) standing(ctx context.Context, op string, id snap.SnapshotID) (*
 		at = ""
 	}
 	if about.Mark != "" && at != "" {
-		m, err := d.atHead(ctx, at)
+		m, err := d.follower.At(ctx, at)
 		if err != nil {
 			return nil, at, workspace.Wrap(errs.Failed, op, err)
 		}
@@ -53,26 +52,6 @@ func (d *Driver) standing(ctx context.Context, op string, id snap.SnapshotID) (*
 	}
 	m, err := d.stored(ctx, op, id)
 	return m, at, err
-}
-
-// atHead gives the manifest of the tree in memory, if that is the state at the
-// place at, else nil.
-func (d *Driver) atHead(ctx context.Context, at snap.Mark) (m *manifest.Manifest, err error) {
-	j := d.current()
-	if j == nil {
-		return nil, nil
-	}
-	err = j.do(ctx, func() error {
-		head, _, _, err := d.history.Head()
-		if err == nil && at == head && j.live != nil {
-			m = j.live.seal(d.cfg.Store)
-		}
-		return err
-	})
-	if errors.Is(err, errEnded) {
-		return nil, nil
-	}
-	return m, err
 }
 
 // behind gives the manifest of a marker that lies behind from, the state at

@@ -18,7 +18,7 @@ import (
 func TestBack(t *testing.T) {
 	f := newFollowed(t)
 	r := testkit.Rand(t)
-	j := f.following()
+	j := f.follower.Session()
 	scramble(t, r, f.dir, 60)
 	var markers, bases []snap.SnapshotID
 	for i := range 24 {
@@ -26,13 +26,13 @@ func TestBack(t *testing.T) {
 		markers = append(markers, f.at(t, f.flush(t)))
 		switch i {
 		case 3, 15:
-			must(t, j.do(t.Context(), j.keyframe))
+			must(t, j.Do(t.Context(), j.NewEpoch))
 		case 6:
 			f.cfg.Exclude = []string{"*9"}
 			f.restart(t) // other rules: a gap
 			f.cfg.Exclude = nil
 			f.restart(t)
-			j = f.following()
+			j = f.follower.Session()
 		case 12, 20:
 			bases = append(bases, f.capture(t).ID)
 		}
@@ -79,7 +79,7 @@ func TestSwitchOfMarkers(t *testing.T) {
 		write(t, fmt.Sprintf("%s/folder/%d", f.dir, i), fmt.Sprint(i))
 	}
 	f.flush(t)
-	must(t, f.following().do(t.Context(), f.following().keyframe))
+	must(t, f.follower.Session().Do(t.Context(), f.follower.Session().NewEpoch))
 	target := f.at(t, f.flush(t))
 	write(t, f.dir+"/folder/1000", "changed")
 	base := f.at(t, f.flush(t))

@@ -13,6 +13,7 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/files/diff"
+	"mulligan/snap/files/follow"
 	"mulligan/snap/files/inode"
 	"mulligan/snap/files/journal"
 	"mulligan/snap/files/manifest"
@@ -68,15 +69,15 @@ func (d *Driver) capture(ctx context.Context, op, root string, req snap.CaptureR
 	b := d.cfg.Store.Begin()
 	defer b.Discard()
 	created := time.Now().UTC()
-	how := doubtAll
+	how := follow.CheckAll
 	if root == d.warmName() {
-		how = doubtNames // the Capture that follows doubts the rest
+		how = follow.CheckNames // the Capture that follows doubts the rest
 	}
 	v, err := d.presentStored(ctx, op, b, nil, how)
 	if err != nil {
 		return snap.Snapshot{}, err
 	}
-	warnings := v.warnings
+	warnings := v.Warnings
 	if root != d.warmName() {
 		lacks, err := d.lacks(ctx)
 		if err != nil {
@@ -90,7 +91,7 @@ func (d *Driver) capture(ctx context.Context, op, root string, req snap.CaptureR
 	if len(warnings) > maxWarnings {
 		warnings = append(warnings[:maxWarnings], "And more of the kind.")
 	}
-	about := meta{Created: created, Quiesced: req.Quiesced, Warnings: warnings, Files: v.files, Rules: d.ws.Exclude.Hash(), Place: v.place}
+	about := meta{Created: created, Quiesced: req.Quiesced, Warnings: warnings, Files: v.Files, Rules: d.ws.Exclude.Hash(), Place: v.Mark}
 	r, err := about.root(root, v.Hash)
 	if err == nil {
 		err = ctx.Err()
@@ -130,7 +131,7 @@ func (d *Driver) cool() error {
 }
 
 // walk reads the workspace, or sc of it, into b. With oneMoment, each git repository is of one moment.
-func (d *Driver) walk(ctx context.Context, op string, b *cas.Batch, sc relpath.Scope, fresh map[string]bool, oneMoment bool) (*view, error) {
+func (d *Driver) walk(ctx context.Context, op string, b *cas.Batch, sc relpath.Scope, fresh map[string]bool, oneMoment bool) (*follow.View, error) {
 	s := d.walker.NewScan(ctx, op, b, b.Keep)
 	s.OneMoment = oneMoment
 	s.Scope, s.Fresh = sc, func(p string) bool { return fresh[p] }
@@ -145,7 +146,7 @@ func (d *Driver) walk(ctx context.Context, op string, b *cas.Batch, sc relpath.S
 		return nil, workspace.Wrap(errs.Failed, op, err)
 	}
 	m, err := manifest.SealTree(n, d.cfg.Store, b)
-	return &view{Manifest: m, files: s.Files.Load(), warnings: s.Warned()}, workspace.Wrap(errs.Failed, op, err)
+	return &follow.View{Manifest: m, Files: s.Files.Load(), Warnings: s.Warned()}, workspace.Wrap(errs.Failed, op, err)
 }
 
 // root finds a snapshot's root.

@@ -16,6 +16,7 @@ import (
 	"mulligan/failpoint"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/files/follow"
 	"mulligan/snap/files/journal"
 	"mulligan/snap/files/relpath"
 	"mulligan/snap/files/rights"
@@ -64,10 +65,8 @@ type Driver struct {
 	walker  *walk.Walker
 	history *journal.Journal
 
-	follow  sync.Mutex // held by Follow
-	mu      sync.Mutex
-	journal *follower  // while it is being written
-	names   sync.Mutex // held while a snapshot gets another root, or loses it
+	follower *follow.Follower
+	names    sync.Mutex // held while a snapshot gets another root, or loses it
 }
 
 var (
@@ -116,6 +115,8 @@ func New(c Config) (*Driver, error) {
 	}
 	d := &Driver{cfg: c, ws: ws, walker: &walk.Walker{Workspace: ws, Cache: walk.LoadCache(c.StateDir), MaxFiles: c.MaxFiles, MaxBytes: c.MaxBytes}}
 	d.history = journal.Open(c.Store, d.prefix()+"journal/")
+	d.follower = &follow.Follower{Walker: d.walker, Store: c.Store, Journal: d.history, StateDir: c.StateDir, AtRest: d.tidy,
+		Watch: c.Watch, Log: c.Log, Failpoint: c.Failpoint}
 	return d, nil
 }
 

@@ -22,7 +22,7 @@ import (
 // childFollows writes, makes a marker, and notes what it is of, over and over.
 func childFollows(d *Driver, ctx context.Context) error {
 	go d.Follow(ctx, func(snap.Batch) {})
-	for d.following() == nil {
+	for d.follower.Session() == nil {
 	}
 	seed, err := strconv.ParseUint(os.Getenv("MULLIGAN_FILES_SEED"), 10, 64)
 	if err != nil {
@@ -50,8 +50,8 @@ func childFollows(d *Driver, ctx context.Context) error {
 			return err
 		}
 		if i%6 == 5 {
-			j := d.following()
-			if err := j.do(ctx, j.keyframe); err != nil {
+			j := d.follower.Session()
+			if err := j.Do(ctx, j.NewEpoch); err != nil {
 				return err
 			}
 		}

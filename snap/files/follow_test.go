@@ -48,7 +48,7 @@ func (f *followed) follow(t testing.TB) {
 	}()
 	f.stop = sync.OnceFunc(func() { cancel(); <-done })
 	t.Cleanup(f.stop)
-	for d.following() == nil {
+	for d.follower.Session() == nil {
 	}
 	f.flush(t)
 }
@@ -146,8 +146,8 @@ func (s *followedSubject) Stored(t *testing.T) int64 {
 // forget trims the journal to its newest position.
 func (f *followed) forget(t testing.TB) {
 	m := f.flush(t)
-	j := f.following()
-	must(t, j.do(t.Context(), j.keyframe))
+	j := f.follower.Session()
+	must(t, j.Do(t.Context(), j.NewEpoch))
 	must(t, f.Trim(t.Context(), m))
 }
 
@@ -180,8 +180,8 @@ func TestMarkers(t *testing.T) {
 			f.open(t)
 			f.follow(t)
 		case 11:
-			j := f.following()
-			must(t, j.do(t.Context(), j.keyframe))
+			j := f.follower.Session()
+			must(t, j.Do(t.Context(), j.NewEpoch))
 		}
 	}
 	f.exact(t)

@@ -15,6 +15,7 @@ import (
 	"mulligan/snap/beneath"
 	"mulligan/snap/cas"
 	"mulligan/snap/files/diff"
+	"mulligan/snap/files/follow"
 	"mulligan/snap/files/inode"
 	"mulligan/snap/files/journal"
 	"mulligan/snap/files/manifest"
@@ -235,9 +236,9 @@ func (c *change) converge(ctx context.Context, op string, going, done state) err
 	if err := c.sweepTemps(ctx); err != nil {
 		return workspace.Wrap(errs.Failed, op, err)
 	}
-	var now *view
+	var now *follow.View
 	if done == undone { // it may have to be kept
-		now, err = c.d.presentStored(ctx, op, b, c.plan.scope(), doubtAll)
+		now, err = c.d.presentStored(ctx, op, b, c.plan.scope(), follow.CheckAll)
 	} else {
 		now, err = c.d.present(ctx, op, b, c.plan.scope())
 	}
@@ -261,7 +262,7 @@ func (c *change) converge(ctx context.Context, op string, going, done state) err
 	if deltas, err = c.d.withRemade(ctx, deltas, live, goal, c.plan.scope()); err != nil {
 		return workspace.Wrap(errs.Failed, op, err)
 	}
-	defer c.d.restoring()()
+	defer c.d.follower.Restoring()()
 	a, err := c.applier(ctx, op, b, deltas)
 	if err != nil {
 		return err

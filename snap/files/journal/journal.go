@@ -263,18 +263,6 @@ func (h *Journal) Seq(op string, m snap.Mark) (uint64, error) {
 	return h.parse(op, m)
 }
 
-// writes appends what the link says to a caller: a folder whose time alone
-// moved, because something in it did, is left out.
-func (l *link) writes(out []snap.Write, at snap.Mark) []snap.Write {
-	for i := range l.records {
-		r := &l.records[i]
-		if after := r.After.Digest(); after != r.Before {
-			out = append(out, snap.Write{Path: r.Path, Before: r.Before, After: after, At: at, Seen: l.seen})
-		}
-	}
-	return out
-}
-
 // Trim drops the epochs that end before the mark. The newest stays.
 func (h *Journal) Trim(op string, oldest snap.Mark) error {
 	h.mu.Lock()

@@ -177,3 +177,15 @@ func (h *Journal) stepsSince(op string, first uint64) ([]step, error) {
 	}
 	return out, nil
 }
+
+// writes appends what the link says to a caller: a folder whose time alone
+// moved, because something in it did, is left out.
+func (l *link) writes(out []snap.Write, at snap.Mark) []snap.Write {
+	for i := range l.records {
+		r := &l.records[i]
+		if after := r.After.Digest(); after != r.Before {
+			out = append(out, snap.Write{Path: r.Path, Before: r.Before, After: after, At: at, Seen: l.seen})
+		}
+	}
+	return out
+}

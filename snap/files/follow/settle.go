@@ -1,4 +1,4 @@
-package files
+package follow
 
 import (
 	"context"
@@ -14,8 +14,8 @@ import (
 	"mulligan/snap/files/relpath"
 )
 
-// heat says how often a path was taken in lately.
-type heat struct {
+// debounce says how often a path was taken in lately.
+type debounce struct {
 	until time.Time     // not before then, if there is no hurry
 	rest  time.Duration // how long it was to wait the last time
 }
@@ -29,7 +29,7 @@ const (
 // settle takes in what is on the list, and fresh, which is read whatever it
 // looks like. Without hurry, paths that were taken in a moment ago stay on it.
 // What can't be taken in stays on it too, and is the error.
-func (j *follower) settle(ctx context.Context, hurry bool, fresh map[string]bool) error {
+func (j *Session) settle(ctx context.Context, hurry bool, fresh map[string]bool) error {
 	if j.live == nil {
 		if err := j.baseline(ctx); err != nil {
 			return err
@@ -41,13 +41,13 @@ func (j *follower) settle(ctx context.Context, hurry bool, fresh map[string]bool
 		j.todo.seen(now, now)
 	}
 	if j.todo.empty() {
-		j.told = false
+		j.notified = false
 		return nil
 	}
 	work := j.todo
 	j.todo = todo{}
 	if !hurry && !work.all {
-		j.cool(&work)
+		j.postpone(&work)
 	}
 	failed, err := j.read(ctx, &work, fresh)
 	if errors.Is(err, errReplaced) {
@@ -64,45 +64,45 @@ func (j *follower) settle(ctx context.Context, hurry bool, fresh map[string]bool
 	}
 	j.todo.seen(work.first, work.last)
 	if j.todo.empty() {
-		j.told = false
+		j.notified = false
 		j.todo = todo{}
 	}
 	return err
 }
 
-// cool puts back the paths that were read a moment ago.
-func (j *follower) cool(work *todo) {
+// postpone puts back the paths that were read a moment ago.
+func (j *Session) postpone(work *todo) {
 	now := time.Now()
 	for p := range work.paths {
-		if h, ok := j.held[p]; ok && now.Before(h.until) {
+		if h, ok := j.debounced[p]; ok && now.Before(h.until) {
 			delete(work.paths, p)
 			j.todo.path(p)
 		}
 	}
 	if !j.todo.empty() {
 		j.todo.seen(work.first, work.last)
-		j.tell(work)
+		j.announce(work)
 	}
 }
 
-// warm notes that a path was taken in now.
-func (j *follower) warm(path string) {
-	now, h := time.Now(), j.held[path]
+// touched notes that a path was taken in now.
+func (j *Session) touched(path string) {
+	now, h := time.Now(), j.debounced[path]
 	if h.until.IsZero() || now.Sub(h.until) > 2*h.rest {
 		h.rest = restFirst / 2
 	}
 	h.rest = min(2*h.rest, restMost)
 	h.until = now.Add(h.rest)
-	j.held[path] = h
+	j.debounced[path] = h
 }
 
-// tell tells of a batch, once, before it is in the journal.
-func (j *follower) tell(work *todo) {
-	if j.told || j.notify == nil {
+// announce tells of a batch, once, before it is in the journal.
+func (j *Session) announce(work *todo) {
+	if j.notified || j.notify == nil {
 		return
 	}
-	j.told = true
-	mark, _, _, err := j.d.history.Head()
+	j.notified = true
+	mark, _, _, err := j.f.Journal.Head()
 	if err != nil {
 		return // what reads the journal next will say so
 	}
@@ -111,8 +111,8 @@ func (j *follower) tell(work *todo) {
 
 // read looks at the places in work and at fresh, and puts into tree and journal
 // what has changed. failed are the paths that did not hold still.
-func (j *follower) read(ctx context.Context, work *todo, fresh map[string]bool) (failed map[string]error, err error) {
-	b := j.d.cfg.Store.Begin()
+func (j *Session) read(ctx context.Context, work *todo, fresh map[string]bool) (failed map[string]error, err error) {
+	b := j.f.Store.Begin()
 	defer b.Discard()
 	root, err := j.open()
 	if err != nil {
@@ -123,7 +123,7 @@ func (j *follower) read(ctx context.Context, work *todo, fresh map[string]bool) 
 	if err := g.collect(work); err != nil {
 		return nil, err
 	}
-	m := &merge{l: j.live, skipped: g.skipped, tied: map[string]bool{}}
+	m := &merger{l: j.live, skipped: g.skipped, tied: map[string]bool{}}
 	for _, f := range g.finds {
 		m.apply(f)
 	}
@@ -132,35 +132,35 @@ func (j *follower) read(ctx context.Context, work *todo, fresh map[string]bool) 
 		m.revert()
 		return nil, err
 	}
-	if len(m.left) > 0 {
-		j.live.left = m.left
+	if len(m.removed) > 0 {
+		j.live.removed = m.removed
 	}
 	return g.skipped, j.limits()
 }
 
 // commit makes the changes durable.
-func (j *follower) commit(b *cas.Batch, m *merge, work *todo) error {
+func (j *Session) commit(b *cas.Batch, m *merger, work *todo) error {
 	if len(m.records) == 0 {
 		return nil
 	}
-	if err := j.d.cfg.Failpoint.At("journal"); err != nil {
+	if err := j.f.Failpoint.At("journal"); err != nil {
 		return err
 	}
-	if err := j.d.history.Add(b, work.first, m.records); err != nil {
+	if err := j.f.Journal.Add(b, work.first, m.records); err != nil {
 		return err
 	}
 	j.unsaved += len(m.records)
 	if len(m.records) <= storm {
 		for i := range m.records {
-			j.warm(m.records[i].Path)
+			j.touched(m.records[i].Path)
 		}
 	}
-	return j.d.cfg.Failpoint.At("journalled")
+	return j.f.Failpoint.At("journalled")
 }
 
 // open opens the workspace, if it is the one that the journal is of.
-func (j *follower) open() (*beneath.Root, error) {
-	root, err := j.d.ws.Open()
+func (j *Session) open() (*beneath.Root, error) {
+	root, err := j.f.Walker.Workspace.Open()
 	if err != nil {
 		return nil, err
 	}
@@ -168,7 +168,7 @@ func (j *follower) open() (*beneath.Root, error) {
 	switch {
 	case err != nil || j.live == nil || st.ID == j.live.root.ID:
 	case st.ID.Dev != j.live.root.ID.Dev: // unmounted, or mounted over: nothing was deleted
-		err = errs.New(errs.Unavailable, "follow files", "%s is on another filesystem than before", j.d.cfg.Dir).
+		err = errs.New(errs.Unavailable, "follow files", "%s is on another filesystem than before", j.f.Walker.Workspace.Dir).
 			WithHint("mount the workspace again, or unmount what was mounted on it")
 	default:
 		err = errReplaced
@@ -183,23 +183,23 @@ func (j *follower) open() (*beneath.Root, error) {
 // errReplaced is the finding that another folder is in the workspace's place.
 var errReplaced = errors.New("the workspace was replaced by another folder")
 
-func (j *follower) looking(ctx context.Context, b *cas.Batch, root *beneath.Root, work *todo, fresh map[string]bool) *looking {
-	s := j.d.walker.NewScan(ctx, "follow files", b, b.Keep)
+func (j *Session) looking(ctx context.Context, b *cas.Batch, root *beneath.Root, work *todo, fresh map[string]bool) *observer {
+	s := j.f.Walker.NewScan(ctx, "follow files", b, b.Keep)
 	s.Top = root
 	s.Memory, s.Seen = &remembered{live: j.live, since: work.first}, nil
 	s.Fresh = func(p string) bool { return fresh[p] }
-	g := &looking{l: j.live, s: s, root: root, fresh: fresh, skipped: map[string]error{}, again: map[string]bool{}}
+	g := &observer{l: j.live, s: s, root: root, fresh: fresh, skipped: map[string]error{}, again: map[string]bool{}}
 	s.Skip = g.skip
 	g.dirty = func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		j.tell(work)
+		j.announce(work)
 	}
 	return g
 }
 
 // collect looks at everything on the list, then at what that turned up.
-func (g *looking) collect(work *todo) error {
+func (g *observer) collect(work *todo) error {
 	if work.all {
 		return g.look([]target{{path: ".", deep: true}})
 	}
@@ -217,7 +217,7 @@ func (g *looking) collect(work *todo) error {
 }
 
 // more lists the folders that were not there when something in them was looked at.
-func (g *looking) more() (list []target) {
+func (g *observer) more() (list []target) {
 	for _, p := range relpath.SortedKeys(g.again) {
 		list = append(list, target{path: p})
 	}
@@ -227,7 +227,7 @@ func (g *looking) more() (list []target) {
 
 // others looks at the other names of files that changed: their folders have no
 // event for it.
-func (g *looking) others() error {
+func (g *observer) others() error {
 	seen := map[string]bool{}
 	var t todo
 	for _, f := range g.finds {
@@ -303,10 +303,10 @@ func (l *live) untied(ties map[string]inode.ID) {
 }
 
 // limits refuses a tree that is too large.
-func (j *follower) limits() error {
-	if j.live.files <= j.d.cfg.MaxFiles {
+func (j *Session) limits() error {
+	if j.live.files <= j.f.Walker.MaxFiles {
 		return nil
 	}
-	return errs.New(errs.Invalid, "follow files", "%s is too large: %d files of %d allowed", j.d.cfg.Dir, j.live.files, j.d.cfg.MaxFiles).
+	return errs.New(errs.Invalid, "follow files", "%s is too large: %d files of %d allowed", j.f.Walker.Workspace.Dir, j.live.files, j.f.Walker.MaxFiles).
 		WithHint("exclude what need not go back (exclude = [\"node_modules/\"] in the app's file), or raise [limits] in mulligand.toml")
 }

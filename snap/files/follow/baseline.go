@@ -1,4 +1,4 @@
-package files
+package follow
 
 import (
 	"context"
@@ -20,18 +20,18 @@ import (
 
 // baseline reads the whole workspace, and puts into the journal what changed
 // since it was last written.
-func (j *follower) baseline(ctx context.Context) error {
+func (j *Session) baseline(ctx context.Context) error {
 	err := j.readAll(ctx)
 	debug.FreeOSMemory() // the walk needed several times what is kept
 	return err
 }
 
-func (j *follower) readAll(ctx context.Context) error {
+func (j *Session) readAll(ctx context.Context) error {
 	const op = "follow files"
-	b := j.d.cfg.Store.Begin()
+	b := j.f.Store.Begin()
 	defer b.Discard()
-	s := j.d.walker.NewScan(ctx, op, b, b.Keep)
-	s.Memory, s.Seen = walk.ReadOnly{Cache: j.d.walker.Cache}, nil
+	s := j.f.Walker.NewScan(ctx, op, b, b.Keep)
+	s.Memory, s.Seen = walk.ReadOnly{Cache: j.f.Walker.Cache}, nil
 	var mu sync.Mutex
 	skipped := map[string]error{}
 	s.Skip = func(path string, err error) {
@@ -43,13 +43,13 @@ func (j *follower) readAll(ctx context.Context) error {
 	if err != nil {
 		return workspace.Wrap(errs.Failed, op, err)
 	}
-	m := &merge{skipped: skipped}
+	m := &merger{skipped: skipped}
 	m.pruneAll(".", root)
 	l := newLive(root)
 	if err := root.Seal(b, nil); err != nil {
 		return err
 	}
-	top := manifest.New(root.Entry, manifest.NewFolders(j.d.cfg.Store, map[snap.Hash][]manifest.Entry{}))
+	top := manifest.New(root.Entry, manifest.NewFolders(j.f.Store, map[snap.Hash][]manifest.Entry{}))
 	if err := top.Save(b); err != nil {
 		return err
 	}
@@ -61,9 +61,9 @@ func (j *follower) readAll(ctx context.Context) error {
 	for p := range skipped {
 		j.todo.path(p)
 	}
-	j.d.walker.Cache.Forget()
+	j.f.Walker.Cache.Forget()
 	j.unsaved = int(l.files)
-	j.beat, j.home = "", time.Now() // the patrol has been everywhere
+	j.patrolAt, j.patrolDone = "", time.Now() // the patrol has been everywhere
 	select {
 	case <-j.ready:
 	default:
@@ -73,7 +73,7 @@ func (j *follower) readAll(ctx context.Context) error {
 }
 
 // pruneAll takes out of a new tree what could not be read.
-func (m *merge) pruneAll(path string, n *manifest.Node) {
+func (m *merger) pruneAll(path string, n *manifest.Node) {
 	if len(m.skipped) == 0 {
 		return
 	}
@@ -85,19 +85,19 @@ func (m *merge) pruneAll(path string, n *manifest.Node) {
 
 // join continues the stored journal with the state top: by the changes that
 // lead there, where it is of the same folder and under the same rules.
-func (j *follower) join(ctx context.Context, top *manifest.Manifest) error {
-	h := j.d.history
+func (j *Session) join(ctx context.Context, top *manifest.Manifest) error {
+	h := j.f.Journal
 	_, at, about, err := h.Head()
 	if err != nil {
 		return err
 	}
-	id, err := j.d.ws.RootID()
+	id, err := j.f.Walker.Workspace.RootID()
 	if err != nil {
 		return err
 	}
-	gap := at.IsZero() || about.Rules != j.d.ws.Exclude.Hash() || about.Root != id.Ino
+	gap := at.IsZero() || about.Rules != j.f.Walker.Workspace.Exclude.Hash() || about.Root != id.Ino
 	if !gap {
-		old, err := journal.Resolve(ctx, j.d.cfg.Store, at)
+		old, err := journal.Resolve(ctx, j.f.Store, at)
 		if damage(err) {
 			gap = true
 		} else if err != nil {
@@ -106,16 +106,16 @@ func (j *follower) join(ctx context.Context, top *manifest.Manifest) error {
 			return err
 		}
 	}
-	fresh := j.d.cfg.Store.Begin()
+	fresh := j.f.Store.Begin()
 	defer fresh.Discard()
 	if err := keep(fresh, top.Hash); err != nil {
 		return err
 	}
-	return h.Begin(fresh, top.Hash, j.d.ws.Exclude.Hash(), id.Ino, gap && !at.IsZero())
+	return h.Begin(fresh, top.Hash, j.f.Walker.Workspace.Exclude.Hash(), id.Ino, gap && !at.IsZero())
 }
 
 // catchUp records what changed while nobody followed.
-func (j *follower) catchUp(ctx context.Context, old, now *manifest.Manifest) error {
+func (j *Session) catchUp(ctx context.Context, old, now *manifest.Manifest) error {
 	deltas, err := diff.Compare(ctx, rights.Reader{}, old, now, nil)
 	if err != nil || len(deltas) == 0 {
 		return err
@@ -134,11 +134,11 @@ func (j *follower) catchUp(ctx context.Context, old, now *manifest.Manifest) err
 		records = append(records, r)
 		work.path(d.Path)
 	}
-	j.tell(&work)
-	j.told = false
-	link := j.d.cfg.Store.Begin()
+	j.announce(&work)
+	j.notified = false
+	link := j.f.Store.Begin()
 	defer link.Discard()
-	return j.d.history.Add(link, work.first, records)
+	return j.f.Journal.Add(link, work.first, records)
 }
 
 func keep(b *cas.Batch, h snap.Hash) error {

@@ -1,6 +1,7 @@
-package files
+package follow
 
 import (
+	"strings"
 	"time"
 
 	"mulligan/snap/files/watch"
@@ -83,4 +84,19 @@ func (t *todo) some() []string {
 		}
 	}
 	return out
+}
+
+// touchesRepository reports whether what is on the list may lie in a repository.
+func (t *todo) touchesRepository() bool {
+	in := func(p string) bool {
+		return strings.Contains(p, ".git") || strings.Contains(p, "objects") || strings.Contains(p, "refs")
+	}
+	for _, set := range []map[string]bool{t.paths, t.trees} {
+		for p := range set {
+			if in(p) {
+				return true
+			}
+		}
+	}
+	return t.all
 }

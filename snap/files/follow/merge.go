@@ -1,4 +1,4 @@
-package files
+package follow
 
 import (
 	"slices"
@@ -9,30 +9,30 @@ import (
 	"mulligan/snap/files/relpath"
 )
 
-// find is what looking at one path told.
-type find struct {
+// observation is what looking at one path told.
+type observation struct {
 	path string
 	node *manifest.Node // nil: nothing is there
 	deep bool           // node is a folder read whole, else only its own entry was
 }
 
-// shallow reports whether the find is a folder's own entry, and no more of what is in it.
-func (f *find) shallow() bool { return f.node != nil && f.node.IsDir() && !f.deep }
+// shallow reports whether the observation is a folder's own entry, and no more of what is in it.
+func (f *observation) shallow() bool { return f.node != nil && f.node.IsDir() && !f.deep }
 
-// merge takes finds into the tree and keeps account of what that changes.
-type merge struct {
+// merger applies observations to the tree and records the changes that result, for the journal.
+type merger struct {
 	l       *live
 	skipped map[string]error // paths that could not be read: they stay as they are
 	records []journal.Record
 	undo    []func()         // takes the tree back, last first
 	tied    map[string]bool  // ties whose names, or contents, may have changed
-	left    []*manifest.Node // what was taken out, with what was below it
+	removed []*manifest.Node // what was taken out, with what was below it
 }
 
-// apply takes one find in. Its folder must be known.
-func (m *merge) apply(f find) {
+// apply applies one observation. Its folder must be in the tree.
+func (m *merger) apply(f observation) {
 	if f.path == "." {
-		m.pair(nil, f.path, m.l.root, f.node, f.deep)
+		m.reconcile(nil, f.path, m.l.root, f.node, f.deep)
 		return
 	}
 	dir, name := relpath.Split(f.path)
@@ -40,11 +40,11 @@ func (m *merge) apply(f find) {
 	if in == nil || !in.IsDir() {
 		return // its folder went meanwhile, with everything in it
 	}
-	m.pair(in, f.path, in.Child(name), f.node, f.deep)
+	m.reconcile(in, f.path, in.Child(name), f.node, f.deep)
 }
 
-// pair makes of old, the kid of in at path, what new says.
-func (m *merge) pair(in *manifest.Node, path string, old, new *manifest.Node, deep bool) {
+// reconcile changes the tree's entry at path from old to new and records the difference. in is its folder.
+func (m *merger) reconcile(in *manifest.Node, path string, old, new *manifest.Node, deep bool) {
 	if _, ok := m.skipped[path]; ok {
 		return
 	}
@@ -72,7 +72,7 @@ func (m *merge) pair(in *manifest.Node, path string, old, new *manifest.Node, de
 }
 
 // names compares the kids of two folders.
-func (m *merge) names(path string, old, new *manifest.Node) {
+func (m *merger) names(path string, old, new *manifest.Node) {
 	was, is := slices.Clone(old.Children), new.Children
 	for len(was) > 0 || len(is) > 0 {
 		var a, b *manifest.Node
@@ -89,12 +89,12 @@ func (m *merge) names(path string, old, new *manifest.Node) {
 		if b != nil {
 			name, is = b.Name, is[1:]
 		}
-		m.pair(old, relpath.Join(path, name), a, b, true)
+		m.reconcile(old, relpath.Join(path, name), a, b, true)
 	}
 }
 
-// change gives the node that stays new's entry.
-func (m *merge) change(path string, old, new *manifest.Node) {
+// change copies new's metadata and content hash into old, which keeps its place in the tree.
+func (m *merger) change(path string, old, new *manifest.Node) {
 	before := *old
 	fresh := new.Entry
 	fresh.Hash = old.Hash
@@ -116,7 +116,7 @@ func (m *merge) change(path string, old, new *manifest.Node) {
 }
 
 // replace puts new in the place of old, both not folders, or one of them not.
-func (m *merge) replace(in *manifest.Node, path string, old, new *manifest.Node) {
+func (m *merger) replace(in *manifest.Node, path string, old, new *manifest.Node) {
 	m.prune(path, new)
 	new.SetGroup("")
 	if new.LinkKey == old.LinkKey && new.LinkKey != "" {
@@ -128,7 +128,7 @@ func (m *merge) replace(in *manifest.Node, path string, old, new *manifest.Node)
 	}
 	i, _ := in.ChildIndex(old.Name)
 	in.Children[i] = new
-	m.left = append(m.left, old)
+	m.removed = append(m.removed, old)
 	m.l.leave(path, old)
 	m.l.enter(path, new)
 	m.note(old.LinkKey)
@@ -148,7 +148,7 @@ func (m *merge) replace(in *manifest.Node, path string, old, new *manifest.Node)
 	}
 }
 
-func (m *merge) link(in *manifest.Node, path string, n *manifest.Node) {
+func (m *merger) link(in *manifest.Node, path string, n *manifest.Node) {
 	i, _ := in.ChildIndex(n.Name)
 	in.Children = slices.Insert(in.Children, i, n)
 	m.unseal(path)
@@ -158,10 +158,10 @@ func (m *merge) link(in *manifest.Node, path string, n *manifest.Node) {
 	})
 }
 
-func (m *merge) unlink(in *manifest.Node, path string, n *manifest.Node) {
+func (m *merger) unlink(in *manifest.Node, path string, n *manifest.Node) {
 	i, _ := in.ChildIndex(n.Name)
 	in.Children = slices.Delete(in.Children, i, i+1)
-	m.left = append(m.left, n)
+	m.removed = append(m.removed, n)
 	m.unseal(path)
 	m.undo = append(m.undo, func() {
 		i, _ := in.ChildIndex(n.Name)
@@ -170,7 +170,7 @@ func (m *merge) unlink(in *manifest.Node, path string, n *manifest.Node) {
 }
 
 // came records n, which is new, and everything below it.
-func (m *merge) came(path string, n *manifest.Node) {
+func (m *merger) came(path string, n *manifest.Node) {
 	m.prune(path, n)
 	n.SetGroup("")
 	m.l.enter(path, n)
@@ -183,7 +183,7 @@ func (m *merge) came(path string, n *manifest.Node) {
 }
 
 // gone records that n, and everything below it, is there no more.
-func (m *merge) gone(path string, n *manifest.Node) {
+func (m *merger) gone(path string, n *manifest.Node) {
 	for _, k := range n.Children {
 		m.gone(relpath.Join(path, k.Name), k)
 	}
@@ -194,7 +194,7 @@ func (m *merge) gone(path string, n *manifest.Node) {
 }
 
 // prune takes out of the new node n what could not be read.
-func (m *merge) prune(path string, n *manifest.Node) {
+func (m *merger) prune(path string, n *manifest.Node) {
 	if len(m.skipped) == 0 {
 		return
 	}
@@ -204,13 +204,13 @@ func (m *merge) prune(path string, n *manifest.Node) {
 	})
 }
 
-func (m *merge) note(tie string) {
+func (m *merger) note(tie string) {
 	if tie != "" {
 		m.tied[tie] = true
 	}
 }
 
-func (m *merge) record(path string, before, after *manifest.Entry) {
+func (m *merger) record(path string, before, after *manifest.Entry) {
 	r := journal.Record{Path: path, Before: before.Digest()}
 	if after != nil {
 		r.After = after.Bare()
@@ -219,7 +219,7 @@ func (m *merge) record(path string, before, after *manifest.Entry) {
 }
 
 // unseal notes that the folder that path lies in, and those above, are changed.
-func (m *merge) unseal(path string) {
+func (m *merger) unseal(path string) {
 	n := m.l.root
 	n.HashState = manifest.Outdated
 	dir, _ := relpath.Split(path)
@@ -237,7 +237,7 @@ func (m *merge) unseal(path string) {
 }
 
 // regroup names the hard-link groups anew whose names changed.
-func (m *merge) regroup() {
+func (m *merger) regroup() {
 	for _, tie := range relpath.SortedKeys(m.tied) {
 		paths := relpath.SortedKeys(m.l.names[tie])
 		slices.SortFunc(paths, walkOrder)
@@ -265,7 +265,7 @@ func walkOrder(a, b string) int {
 }
 
 // revert takes the tree back to before the merge.
-func (m *merge) revert() {
+func (m *merger) revert() {
 	for _, u := range slices.Backward(m.undo) {
 		u()
 	}

@@ -1,11 +1,8 @@
-package files
+package follow
 
 import (
 	"context"
 	"errors"
-	"os"
-	"path/filepath"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,31 +10,32 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
 	"mulligan/snap/files/walk"
 	"mulligan/snap/files/watch"
 	"mulligan/snap/files/workspace"
 )
 
-// follower is the journal while it is being written. The goroutine of Follow
-// owns everything above mu, and does what others ask for in calls.
-type follower struct {
-	d      *Driver
+// Session is one period of following. The goroutine of Follow owns everything above mu; others
+// hand it functions to run (Do).
+type Session struct {
+	f      *Follower
 	w      *watch.Watcher
 	notify func(snap.Batch)
 	calls  chan func()
 
-	live *live // nil until the first reading
-	todo todo  // taken from the watcher and not in the tree yet
-	held map[string]heat
-	told bool // notify knows that there is something in todo
-	idle *time.Timer
-	next *time.Timer // when todo is looked at
-	busy bool        // the last batch was large
+	live      *live // the tree; nil until the first reading
+	todo      todo  // taken from the watcher and not in the tree yet
+	debounced map[string]debounce
+	notified  bool // notify knows that there is something in todo
+	idle      *time.Timer
+	next      *time.Timer // when todo is looked at
+	busy      bool        // the last batch was large
 
-	rested bool      // what waits for a rest was done since the last change
-	beat   string    // how far the patrol is; "": at the beginning
-	home   time.Time // when the patrol came home
+	rested     bool      // what waits for a rest was done since the last change
+	patrolAt   string    // how far the patrol is; "": at the beginning
+	patrolDone time.Time // when the patrol came home
 
 	unsaved int // how many entries the stat cache on disk lacks
 
@@ -51,67 +49,27 @@ type follower struct {
 	pending int
 }
 
-// errEnded is what a call comes back with that the journal's end has cut off.
-var errEnded = errors.New("the journal is not being written any more")
-
-const cookiesDir = "watch"
-
-// Follow writes the journal until ctx ends. Only one call at a time is possible.
-func (d *Driver) Follow(ctx context.Context, notify func(snap.Batch)) error {
-	const op = "follow files"
-	j := &follower{d: d, notify: notify, calls: make(chan func()), held: map[string]heat{},
+func newSession(f *Follower, notify func(snap.Batch)) *Session {
+	return &Session{f: f, notify: notify, calls: make(chan func()), debounced: map[string]debounce{},
 		ready: make(chan struct{}), ended: make(chan struct{})}
-	opt := watch.Options{Dir: d.cfg.Dir, CookieDir: filepath.Join(d.cfg.StateDir, cookiesDir), Exclude: d.ws.Exclude.Excludes, Log: d.cfg.Log}
-	if d.cfg.Watch != nil {
-		d.cfg.Watch(&opt)
-	}
-	if !d.follow.TryLock() {
-		return errs.New(errs.Busy, op, "%s is being followed already", d.cfg.Dir)
-	}
-	defer d.follow.Unlock()
-	// The cookies of an earlier process would pass for new ones.
-	err := os.RemoveAll(opt.CookieDir)
-	if err == nil {
-		j.w, err = watch.New(opt)
-	}
-	if err != nil {
-		return workspace.Wrap(errs.Failed, op, err)
-	}
-	d.publish(j)
-	run, stop := context.WithCancel(ctx)
-	var watching sync.WaitGroup
-	watching.Go(func() { _ = j.w.Run(run) }) // it fails only when run ends
-	j.run(ctx)
-	stop()
-	watching.Wait()
-	err = j.end()
-	d.publish(nil)
-	close(j.ended)
-	if err == nil {
-		err = ctx.Err()
-	}
-	return workspace.Wrap(errs.Failed, op, err)
 }
 
-func (d *Driver) publish(j *follower) {
-	d.mu.Lock()
-	d.journal = j
-	d.mu.Unlock()
-}
+// ErrEnded is returned when nobody follows the workspace, or when following ends during a call.
+var ErrEnded = errors.New("the journal is not being written any more")
 
 // Times of the loop.
 const (
 	settleSoon  = 5 * time.Millisecond   // from the first event of a small batch to its reading
 	settleLater = 300 * time.Millisecond // the same in a storm
 	retryAfter  = 200 * time.Millisecond // what did not hold still is looked at again
-	idleAfter   = 500 * time.Millisecond // without events: time for what is not urgent
+	IdleAfter   = 500 * time.Millisecond // without events: time for what is not urgent
 	restWithin  = time.Minute            // what is not urgent waits no longer, even if it is never quiet
 	storm       = 256                    // paths in a batch that make it one
 )
 
 // run does what comes, one thing at a time.
-func (j *follower) run(ctx context.Context) {
-	j.next, j.idle = time.NewTimer(time.Hour), time.NewTimer(idleAfter)
+func (j *Session) run(ctx context.Context) {
+	j.next, j.idle = time.NewTimer(time.Hour), time.NewTimer(IdleAfter)
 	j.next.Stop()
 	defer j.next.Stop()
 	defer j.idle.Stop()
@@ -132,27 +90,27 @@ func (j *follower) run(ctx context.Context) {
 				j.rested, stirred = false, time.Now()
 			}
 			if time.Since(stirred) < restWithin {
-				j.idle.Reset(idleAfter)
+				j.idle.Reset(IdleAfter)
 			}
 		case <-j.next.C:
 			j.background(ctx)
 		case <-j.idle.C:
 			if !j.rested {
-				j.rest(ctx)
+				j.Rest(ctx)
 				j.rested = true
 			}
-			j.idle.Reset(j.patrol(ctx, time.Now()))
+			j.idle.Reset(j.Patrol(ctx, time.Now()))
 		}
 	}
 }
 
-// do runs f in the loop.
-func (j *follower) do(ctx context.Context, f func() error) error {
+// Do runs f in the loop.
+func (j *Session) Do(ctx context.Context, f func() error) error {
 	done := make(chan error, 1)
 	select {
 	case j.calls <- func() { done <- f() }:
 	case <-j.ended:
-		return errEnded
+		return ErrEnded
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -160,7 +118,7 @@ func (j *follower) do(ctx context.Context, f func() error) error {
 }
 
 // background takes in what has changed, but not what keeps changing.
-func (j *follower) background(ctx context.Context) {
+func (j *Session) background(ctx context.Context) {
 	if j.restores.Load() > 0 {
 		j.next.Reset(retryAfter)
 		return
@@ -173,19 +131,19 @@ func (j *follower) background(ctx context.Context) {
 		j.next.Reset(retryAfter)
 	}
 	if err == nil && j.long(epochTooLong) {
-		j.fails(j.keyframe())
+		j.fails(j.NewEpoch())
 	}
 }
 
 // fails notes whether the journal is current.
-func (j *follower) fails(err error) {
+func (j *Session) fails(err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.trouble, j.pending = err, j.todo.len()
 }
 
 // state is what Following answers.
-func (j *follower) state() snap.Following {
+func (j *Session) state() snap.Following {
 	f := j.w.State()
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -197,14 +155,14 @@ func (j *follower) state() snap.Following {
 	case <-j.ready:
 	default:
 		if f.State == snap.Watching {
-			f.State, f.Detail = snap.Rescanning, "reading "+j.d.cfg.Dir+" for the first time"
+			f.State, f.Detail = snap.Rescanning, "reading "+j.f.Walker.Workspace.Dir+" for the first time"
 		}
 	}
 	return f
 }
 
 // flush takes in everything that changed before it was called and gave an event.
-func (j *follower) flush(ctx context.Context) error {
+func (j *Session) flush(ctx context.Context) error {
 	_, err := j.takeIn(ctx, false, func() (map[string]bool, error) { return nil, nil })
 	return err
 }
@@ -212,7 +170,7 @@ func (j *follower) flush(ctx context.Context) error {
 // takeIn is flush, and reads what more gives, whatever it looks like. more is
 // called in the loop and may put more on the list. What changed in a git repository, or with
 // all every repository, is read again until it is of one moment; busy are those that never held still.
-func (j *follower) takeIn(ctx context.Context, all bool, more func() (map[string]bool, error)) (busy []string, err error) {
+func (j *Session) takeIn(ctx context.Context, all bool, more func() (map[string]bool, error)) (busy []string, err error) {
 	for until := time.Now().Add(walk.GitPatience); ; {
 		began := time.Now()
 		touched, err := j.takeInOnce(ctx, more)
@@ -220,7 +178,7 @@ func (j *follower) takeIn(ctx context.Context, all bool, more func() (map[string
 			return nil, err
 		}
 		var moved, held []string
-		err = j.do(ctx, func() error {
+		err = j.Do(ctx, func() error {
 			moved, held, err = j.moving(ctx, began)
 			return err
 		})
@@ -241,13 +199,13 @@ func (j *follower) takeIn(ctx context.Context, all bool, more func() (map[string
 }
 
 // takeInOnce is takeIn, and leaves repositories as they are read. touched says that something may have changed in one.
-func (j *follower) takeInOnce(ctx context.Context, more func() (map[string]bool, error)) (touched bool, err error) {
+func (j *Session) takeInOnce(ctx context.Context, more func() (map[string]bool, error)) (touched bool, err error) {
 	if err := j.w.Barrier(ctx); err != nil {
 		return false, err
 	}
 	until := time.Now().Add(settleTime)
 	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
-		err := j.do(ctx, func() error {
+		err := j.Do(ctx, func() error {
 			j.todo.take(j.w.Take())
 			fresh, err := more()
 			touched = touched || j.todo.touchesRepository()
@@ -270,21 +228,21 @@ func (j *follower) takeInOnce(ctx context.Context, more func() (map[string]bool,
 
 // view seals the tree as it is, also where events did not tell, as far as how says. b, where not nil,
 // gets its manifest.
-func (j *follower) view(ctx context.Context, b *cas.Batch, how doubt, fresh map[string]bool) (v *view, err error) {
+func (j *Session) view(ctx context.Context, b *cas.Batch, how Depth, fresh map[string]bool) (v *View, err error) {
 	busy, err := j.takeIn(ctx, b != nil, func() (map[string]bool, error) { return j.unseen(ctx, how, fresh) })
 	if err != nil {
 		return nil, err
 	}
-	err = j.do(ctx, func() error {
-		if err := j.d.cfg.Failpoint.At("scanned"); err != nil {
+	err = j.Do(ctx, func() error {
+		if err := j.f.Failpoint.At("scanned"); err != nil {
 			return err
 		}
-		m := j.live.seal(j.d.cfg.Store)
+		m := j.live.seal(j.f.Store)
 		if b != nil {
 			err := m.Save(b)
 			if damage(err) { // something is gone from the store: read it again
-				if err = j.again(ctx); err == nil {
-					m = j.live.seal(j.d.cfg.Store)
+				if err = j.ReadAgain(ctx); err == nil {
+					m = j.live.seal(j.f.Store)
 					err = m.Save(b)
 				}
 			}
@@ -292,11 +250,11 @@ func (j *follower) view(ctx context.Context, b *cas.Batch, how doubt, fresh map[
 				return err
 			}
 		}
-		v = &view{Manifest: m, files: j.live.files, warnings: j.d.mounted(relpath.SortedKeys(j.live.warn))}
+		v = &View{Manifest: m, Files: j.live.files, Warnings: mountWarnings(j.f.Walker.Workspace.Dir, relpath.SortedKeys(j.live.warn))}
 		for _, p := range busy {
-			v.warnings = append(v.warnings, walk.BusyWarning(workspace.Shown(j.d.cfg.Dir, p)))
+			v.Warnings = append(v.Warnings, walk.BusyWarning(workspace.Shown(j.f.Walker.Workspace.Dir, p)))
 		}
-		v.place, _, _, err = j.d.history.Head()
+		v.Mark, _, _, err = j.f.Journal.Head()
 		return err
 	})
 	return v, err
@@ -307,33 +265,41 @@ func damage(err error) bool {
 	return k == errs.Corrupt || k == errs.NotFound
 }
 
-// mounted says of mount points that they are not captured.
-func (d *Driver) mounted(paths []string) []string {
-	var out []string
-	for _, p := range paths {
-		out = append(out, walk.MountWarning(workspace.Shown(d.cfg.Dir, p)))
-	}
-	slices.Sort(out)
-	return out
-}
-
 // end gives what is known to the walks that come after.
-func (j *follower) end() error {
+func (j *Session) end() error {
 	if j.live == nil {
 		return nil
 	}
-	j.d.walker.Cache.Fill(j.live.root)
-	return j.d.walker.Cache.Save(j.d.cfg.StateDir)
+	j.f.Walker.Cache.Fill(j.live.root)
+	return j.f.Walker.Cache.Save(j.f.StateDir)
 }
 
 // save writes down what spares the next process work, if it is killed.
-func (j *follower) save() error {
+func (j *Session) save() error {
 	if int64(j.unsaved) <= j.live.files/100 {
 		return nil
 	}
-	err := walk.SaveCache(j.d.cfg.StateDir, walk.Known(j.live.root))
+	err := walk.SaveCache(j.f.StateDir, walk.Known(j.live.root))
 	if err == nil {
 		j.unsaved = 0
 	}
 	return err
 }
+
+// settleTime bounds how long a Flush waits for a file that
+// is written to all the time.
+const settleTime = 5 * time.Second
+
+// moving lists the repositories in the tree that are not as they were read, the reading of which
+// began then, and those that are locked.
+func (j *Session) moving(ctx context.Context, began time.Time) (moved, held []string, err error) {
+	root, err := j.open()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer root.Close()
+	return j.f.Walker.NewScan(ctx, "look at files", nil, nil).Moving(root, j.live.root, began)
+}
+
+// Each calls do for every node of the tree, parents first. It must be called in the loop (Do).
+func (j *Session) Each(do func(path string, n *manifest.Node)) { j.live.each(j.live.root, ".", do) }

@@ -1,4 +1,4 @@
-package files
+package follow
 
 import (
 	"context"
@@ -19,29 +19,29 @@ import (
 // before it is looked at, a store to a page that a process has mapped. What is captured by hand or for a restore, and a restore's proof,
 // does not rest on events alone. A Flush, and so the checkpoint of a turn, does.
 
-// doubt is how far a view goes beyond events. Each step includes those before it.
-type doubt int
+// Depth is how far a view goes beyond events. Each step includes those before it.
+type Depth int
 
 const (
-	doubtNames  doubt = iota // compare the stat of files that have names outside of the workspace
-	doubtStores              // read again what a process has mapped to write to it: a second store to a page shows in no stat
-	doubtAll                 // compare the stat of every name but folders: only that finds a new name outside
+	CheckNames  Depth = iota // compare the stat of files that have names outside of the workspace
+	CheckStores              // read again what a process has mapped to write to it: a second store to a page shows in no stat
+	CheckAll                 // compare the stat of every name but folders: only that finds a new name outside
 )
 
 // unseen puts on the list what events may have missed, and gives fresh with
 // what must be read whatever it looks like.
-func (j *follower) unseen(ctx context.Context, how doubt, fresh map[string]bool) (map[string]bool, error) {
+func (j *Session) unseen(ctx context.Context, how Depth, fresh map[string]bool) (map[string]bool, error) {
 	if j.live == nil {
 		return fresh, nil
 	}
-	if how >= doubtStores {
+	if how >= CheckStores {
 		fresh = j.live.withMapped(fresh)
 	}
 	if j.todo.all {
 		return fresh, nil
 	}
 	list := j.live.namedOutside()
-	if how >= doubtAll {
+	if how >= CheckAll {
 		list = j.live.allNames()
 	}
 	if len(list) == 0 {

@@ -1,4 +1,4 @@
-package files
+package follow
 
 import (
 	"errors"
@@ -15,9 +15,9 @@ import (
 	"mulligan/snap/files/walk"
 )
 
-// looking reads what is at some paths, and leaves alone what is surely as the
+// observer reads what is at some paths, and leaves alone what is surely as the
 // tree has it.
-type looking struct {
+type observer struct {
 	l     *live
 	s     *walk.Scan
 	root  *beneath.Root
@@ -25,7 +25,7 @@ type looking struct {
 	dirty func()          // called before the first thing that changed is read
 
 	mu      sync.Mutex
-	finds   []find
+	finds   []observation
 	skipped map[string]error
 	again   map[string]bool // folders that turned out not to be there
 }
@@ -82,7 +82,7 @@ func (l *live) targets(t *todo) []target {
 const fewPlaces = 16
 
 // look reads the targets, folder by folder.
-func (g *looking) look(list []target) error {
+func (g *observer) look(list []target) error {
 	var groups [][]target
 	for i := 0; i < len(list); {
 		dir, _ := relpath.Split(list[i].path)
@@ -123,7 +123,7 @@ func (g *looking) look(list []target) error {
 }
 
 // group looks at targets of one folder.
-func (g *looking) group(list []target) error {
+func (g *observer) group(list []target) error {
 	if list[0].path == "." {
 		return g.top(list[0])
 	}
@@ -153,7 +153,7 @@ func (g *looking) group(list []target) error {
 }
 
 // top looks at the workspace folder itself.
-func (g *looking) top(t target) error {
+func (g *observer) top(t target) error {
 	n := &manifest.Node{}
 	if t.deep {
 		g.dirty()
@@ -169,30 +169,30 @@ func (g *looking) top(t target) error {
 			return err
 		}
 	}
-	g.found(find{".", n, t.deep})
+	g.found(observation{".", n, t.deep})
 	return nil
 }
 
-func (g *looking) found(f find) {
+func (g *observer) found(f observation) {
 	g.mu.Lock()
 	g.finds = append(g.finds, f)
 	g.mu.Unlock()
 }
 
-func (g *looking) skip(path string, err error) {
+func (g *observer) skip(path string, err error) {
 	g.mu.Lock()
 	g.skipped[path] = err
 	g.mu.Unlock()
 }
 
 // one looks at one name.
-func (g *looking) one(in *beneath.Root, t target, name string) error {
+func (g *observer) one(in *beneath.Root, t target, name string) error {
 	old := g.l.find(t.path)
 	st, err := inode.StatAt(in.FD(), name)
 	if err == unix.ENOENT {
 		if old != nil {
 			g.dirty()
-			g.found(find{path: t.path})
+			g.found(observation{path: t.path})
 		}
 		return nil
 	}
@@ -209,7 +209,7 @@ func (g *looking) one(in *beneath.Root, t target, name string) error {
 	n, err := g.s.ReadEntry(in, t.path, name, st)
 	if err != nil || !n.IsDir() {
 		if err == nil {
-			g.found(find{path: t.path, node: n})
+			g.found(observation{path: t.path, node: n})
 		}
 		return err
 	}
@@ -218,21 +218,21 @@ func (g *looking) one(in *beneath.Root, t target, name string) error {
 
 // excluded sees to it that what is excluded now, as a file, is not in the tree
 // as the folder that it was.
-func (g *looking) excluded(t target, old *manifest.Node) error {
+func (g *observer) excluded(t target, old *manifest.Node) error {
 	if old != nil {
 		g.dirty()
-		g.found(find{path: t.path})
+		g.found(observation{path: t.path})
 	}
 	return nil
 }
 
 // folder looks at a folder: at its own entry if it is known, else at everything in it.
-func (g *looking) folder(in *beneath.Root, t target, old, n *manifest.Node, st inode.Stat) error {
+func (g *observer) folder(in *beneath.Root, t target, old, n *manifest.Node, st inode.Stat) error {
 	if old != nil && old.IsDir() && old.ID == st.ID && !t.deep {
 		dir, err := in.OpenDir(n.Name)
 		if errors.Is(err, unix.EXDEV) {
 			g.s.Mounted(t.path, n)
-			g.found(find{path: t.path, node: n})
+			g.found(observation{path: t.path, node: n})
 			return nil
 		}
 		if err != nil {
@@ -242,12 +242,12 @@ func (g *looking) folder(in *beneath.Root, t target, old, n *manifest.Node, st i
 		if err := g.s.ReadFolder(dir.FD(), t.path, n, st); err != nil {
 			return err
 		}
-		g.found(find{path: t.path, node: n})
+		g.found(observation{path: t.path, node: n})
 		return nil
 	}
 	if err := g.s.Subfolder(in, t.path, n); err != nil {
 		return err
 	}
-	g.found(find{path: t.path, node: n, deep: true})
+	g.found(observation{path: t.path, node: n, deep: true})
 	return nil
 }

@@ -1,4 +1,4 @@
-package files
+package follow
 
 import (
 	"context"
@@ -15,19 +15,19 @@ import (
 // for it: some milliseconds in half a second.
 
 const (
-	patrolNames = 1000            // at a time
-	patrolPause = 5 * time.Minute // between two rounds
+	PatrolNames = 1000            // at a time
+	PatrolPause = 5 * time.Minute // between two rounds
 )
 
-// patrol looks at the next names, and says when to come again.
-func (j *follower) patrol(ctx context.Context, now time.Time) time.Duration {
-	if left := patrolPause - now.Sub(j.home); j.beat == "" && left > 0 {
+// Patrol looks at the next names, and says when to come again.
+func (j *Session) Patrol(ctx context.Context, now time.Time) time.Duration {
+	if left := PatrolPause - now.Sub(j.patrolDone); j.patrolAt == "" && left > 0 {
 		return left
 	}
 	if j.live == nil || j.restores.Load() > 0 || !j.todo.empty() {
-		return idleAfter
+		return IdleAfter
 	}
-	paths := j.live.after(j.beat, patrolNames)
+	paths := j.live.after(j.patrolAt, PatrolNames)
 	work := todo{}
 	for _, p := range paths {
 		work.path(p)
@@ -35,9 +35,9 @@ func (j *follower) patrol(ctx context.Context, now time.Time) time.Duration {
 	work.seen(now, now)
 	failed, err := j.read(ctx, &work, nil)
 	if err != nil {
-		return idleAfter // whatever it is, the next Flush meets it as well, and says so
+		return IdleAfter // whatever it is, the next Flush meets it as well, and says so
 	}
-	j.told = false
+	j.notified = false
 	for p := range failed {
 		j.todo.path(p)
 	}
@@ -45,12 +45,12 @@ func (j *follower) patrol(ctx context.Context, now time.Time) time.Duration {
 		j.todo.seen(now, now)
 		j.next.Reset(retryAfter)
 	}
-	if len(paths) < patrolNames {
-		j.beat, j.home = "", now
-		return patrolPause
+	if len(paths) < PatrolNames {
+		j.patrolAt, j.patrolDone = "", now
+		return PatrolPause
 	}
-	j.beat = paths[len(paths)-1]
-	return idleAfter
+	j.patrolAt = paths[len(paths)-1]
+	return IdleAfter
 }
 
 // after lists up to most paths that come after path in the order of a walk,

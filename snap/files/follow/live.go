@@ -1,4 +1,4 @@
-package files
+package follow
 
 import (
 	"slices"
@@ -14,16 +14,17 @@ import (
 	"mulligan/snap/files/parallel"
 	"mulligan/snap/files/relpath"
 	"mulligan/snap/files/walk"
+	"mulligan/snap/files/workspace"
 )
 
 // live is the workspace in memory, as it was last read. It belongs to the
 // goroutine of Follow; while that waits for readers, they may look things up.
 type live struct {
-	root  *manifest.Node
-	names map[string]map[string]bool // of files that have, or had, several names: paths by tie
-	files int64                      // how many names there are
-	warn  map[string]bool            // paths at which something is mounted
-	left  []*manifest.Node           // what went last: its other end may come with the next batch
+	root    *manifest.Node
+	names   map[string]map[string]bool // of files that have, or had, several names: paths by tie
+	files   int64                      // how many names there are
+	warn    map[string]bool            // paths at which something is mounted
+	removed []*manifest.Node           // what went last: its other end may come with the next batch
 
 	drafts map[*manifest.Node][]manifest.Entry // of the folders that are hashed and not stored: copies that nobody changes
 }
@@ -128,7 +129,7 @@ func (r *remembered) moved(id inode.ID) *manifest.Node {
 				visit(k)
 			}
 		}
-		for _, n := range r.left {
+		for _, n := range r.removed {
 			visit(n)
 		}
 		visit(r.root)
@@ -203,4 +204,14 @@ func setStored(n *manifest.Node) {
 			setStored(k)
 		}
 	}
+}
+
+// mounted says of mount points that they are not captured.
+func mountWarnings(dir string, paths []string) []string {
+	var out []string
+	for _, p := range paths {
+		out = append(out, walk.MountWarning(workspace.Shown(dir, p)))
+	}
+	slices.Sort(out)
+	return out
 }

@@ -8,7 +8,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
-	"mulligan/snap/files/manifest"
+	"mulligan/snap/files/follow"
 	"mulligan/snap/files/relpath"
 	"mulligan/snap/files/workspace"
 )
@@ -17,38 +17,8 @@ var _ snap.Journal = (*Driver)(nil)
 
 // Following says how current the journal is.
 func (d *Driver) Following() snap.Following {
-	j := d.following()
-	if j == nil {
-		return snap.Following{State: snap.Degraded, Detail: "nobody follows " + d.cfg.Dir + ".",
-			Remedy: "set auto=true for the app"}
-	}
-	return j.state()
+	return d.follower.Following()
 }
-
-// following is the journal that is being written, or nil.
-func (d *Driver) following() *follower {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.journal
-}
-
-// current is the journal that is being written, once it has a baseline.
-func (d *Driver) current() *follower {
-	j := d.following()
-	if j == nil {
-		return nil
-	}
-	select {
-	case <-j.ready:
-		return j
-	default:
-		return nil
-	}
-}
-
-// settleTime bounds how long a Flush waits for a file that
-// is written to all the time.
-const settleTime = 5 * time.Second
 
 // Flush waits until every change that was made before is in the journal.
 // Besides ctx's end it fails with snap.ErrChanged for what does not hold still
@@ -56,17 +26,17 @@ const settleTime = 5 * time.Second
 // errs.Unavailable while nobody follows or the workspace is away.
 func (d *Driver) Flush(ctx context.Context) (snap.Mark, error) {
 	const op = "flush files"
-	j := d.following()
-	if j == nil {
-		m, _, _, err := d.history.Head()
-		if err == nil {
-			err = errs.New(errs.Unavailable, op, "the files of %s are not being followed", d.cfg.Dir)
-		}
-		return m, workspace.Wrap(errs.Failed, op, err)
-	}
-	err := j.flush(ctx)
+	err := d.follower.Flush(ctx, op)
 	m, _, _, e := d.history.Head()
-	return m, workspace.Wrap(errs.Failed, op, errors.Join(err, e))
+	if e != nil {
+		err = errors.Join(err, e)
+	}
+	return m, workspace.Wrap(errs.Failed, op, err)
+}
+
+// Follow writes the journal until ctx ends. Only one call at a time is possible.
+func (d *Driver) Follow(ctx context.Context, notify func(snap.Batch)) error {
+	return d.follower.Follow(ctx, notify)
 }
 
 // Writes lists what changed between two positions. Folders in which nothing
@@ -129,37 +99,25 @@ func (d *Driver) captureAt(op string, req snap.CaptureRequest) (snap.Snapshot, e
 	return snap.Snapshot{ID: req.ID, Driver: "files", Hash: hash, Quiesced: req.Quiesced, Created: about.Created, Position: string(req.At)}, nil
 }
 
-// view is the workspace as it is: its manifest and what is to be said of it.
-type view struct {
-	*manifest.Manifest
-	place    snap.Mark // in the journal; "": nobody follows
-	files    int64
-	warnings []string
-}
-
 // present reads the workspace: from the journal where that is current, else by a
 // walk of everything, or of sc, into b.
-func (d *Driver) present(ctx context.Context, op string, b *cas.Batch, sc relpath.Scope) (*view, error) {
-	return d.read(ctx, op, b, sc, doubtNames, nil, nil)
+func (d *Driver) present(ctx context.Context, op string, b *cas.Batch, sc relpath.Scope) (*follow.View, error) {
+	return d.read(ctx, op, b, sc, follow.CheckNames, nil, nil)
 }
 
 // presentFresh is present for a proof: it reads some paths from disk even if they seem to be known.
-func (d *Driver) presentFresh(ctx context.Context, op string, b *cas.Batch, sc relpath.Scope, fresh map[string]bool) (*view, error) {
-	return d.read(ctx, op, b, sc, doubtStores, fresh, nil)
+func (d *Driver) presentFresh(ctx context.Context, op string, b *cas.Batch, sc relpath.Scope, fresh map[string]bool) (*follow.View, error) {
+	return d.read(ctx, op, b, sc, follow.CheckStores, fresh, nil)
 }
 
 // presentStored puts the manifest into b, whoever reads it.
-func (d *Driver) presentStored(ctx context.Context, op string, b *cas.Batch, sc relpath.Scope, how doubt) (*view, error) {
+func (d *Driver) presentStored(ctx context.Context, op string, b *cas.Batch, sc relpath.Scope, how follow.Depth) (*follow.View, error) {
 	return d.read(ctx, op, b, sc, how, nil, b)
 }
 
-func (d *Driver) read(ctx context.Context, op string, b *cas.Batch, sc relpath.Scope, how doubt, fresh map[string]bool, to *cas.Batch) (*view, error) {
-	j := d.current()
-	if j == nil {
-		return d.walk(ctx, op, b, sc, fresh, to != nil)
-	}
-	v, err := j.view(ctx, to, how, fresh)
-	if errors.Is(err, errEnded) {
+func (d *Driver) read(ctx context.Context, op string, b *cas.Batch, sc relpath.Scope, how follow.Depth, fresh map[string]bool, to *cas.Batch) (*follow.View, error) {
+	v, err := d.follower.View(ctx, to, how, fresh)
+	if errors.Is(err, follow.ErrEnded) {
 		return d.walk(ctx, op, b, sc, fresh, to != nil)
 	}
 	return v, workspace.Wrap(errs.Failed, op, err)
