@@ -6,15 +6,16 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
-	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"mulligan/appfile"
+	"mulligan/daemon/accounts"
+	"mulligan/daemon/layer"
+	"mulligan/daemon/records"
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -37,9 +38,9 @@ func (d *Daemon) admit(ctx context.Context, who ipc.Caller, spec ipc.App) (store
 	if err := appfile.Validate(spec); err != nil {
 		return store.App{}, err
 	}
-	rec := store.App{App: spec, ByRoot: d.administers(who)}
+	rec := store.App{App: spec, ByRoot: d.Administers(who)}
 	var err error
-	if rec.Owner, rec.OwnerUID, err = d.ownerOf(who, spec); err != nil {
+	if rec.Owner, rec.OwnerUID, err = d.OwnerOf(who, spec); err != nil {
 		return store.App{}, err
 	}
 	if err := d.checkWorkspace(ctx, who, &rec); err != nil {
@@ -62,23 +63,11 @@ func (d *Daemon) admit(ctx context.Context, who ipc.Caller, spec ipc.App) (store
 		if err := d.checkAppQuota(ctx, who); err != nil {
 			return store.App{}, err
 		}
-		rec.ID, rec.CreatedAt = ipc.AppID(newID("app-")), d.opt.Now().UTC()
+		rec.ID, rec.CreatedAt = ipc.AppID(records.NewID("app-")), d.opt.Now().UTC()
 	default:
 		return store.App{}, err
 	}
 	return rec, nil
-}
-
-// callerAccount is whose rights a caller has on this host. The uid of a process
-// need not have an account.
-func (d *Daemon) callerAccount(who ipc.Caller) account {
-	if who.Guest != "" || d.opt.User {
-		return account{uid: -1, gid: -1}
-	}
-	if acc, err := lookup(userName(who.UID)); err == nil && acc.uid == who.UID {
-		return acc
-	}
-	return account{uid: who.UID, gid: noGroup}
 }
 
 // checkWorkspace makes sure that the folder is there, may be protected at all,
@@ -92,14 +81,14 @@ func (d *Daemon) checkWorkspace(ctx context.Context, who ipc.Caller, rec *store.
 			return err
 		}
 	} else {
-		f, err := openFolder.Call(ctx, d.callerAccount(who).user(), rec.Workspace)
+		f, err := openFolder.Call(ctx, d.CallerAccount(who).User(), rec.Workspace)
 		if err != nil {
 			return err
 		}
 		rec.Workspace, rec.FolderUID = f.Path, f.UID
 	}
-	if !d.administers(who) && rec.FolderUID != rec.OwnerUID {
-		return errs.New(errs.Denied, "", "workspace %q belongs to %s", rec.Workspace, userName(rec.FolderUID)).
+	if !d.Administers(who) && rec.FolderUID != rec.OwnerUID {
+		return errs.New(errs.Denied, "", "workspace %q belongs to %s", rec.Workspace, accounts.UserName(rec.FolderUID)).
 			WithHint("register a folder of your own, or %s", forRoot(rec.App))
 	}
 	if err := files.CheckRoot(rec.Workspace); err != nil {
@@ -117,9 +106,6 @@ type folder struct {
 	Path string // without links
 	UID  int    // whose it is
 }
-
-// folderTimeout bounds how long a folder takes to be opened: its filesystem may be its owner's.
-const folderTimeout = 15 * time.Second
 
 // openFolder opens the folder at path, resolves path, and says whose it is.
 var openFolder = privsep.Define("daemon.openFolder", func(_ context.Context, path string) (f folder, err error) {
@@ -154,12 +140,6 @@ func (d *Daemon) checkGuestFolder(ctx context.Context, who ipc.Caller, rec *stor
 	return nil
 }
 
-// within reports whether path lies below dir.
-func within(path, dir string) bool {
-	rel, err := filepath.Rel(dir, path)
-	return err == nil && rel != "." && filepath.IsLocal(rel)
-}
-
 // forRoot is the sentence to give an administrator who is to register an app.
 func forRoot(spec ipc.App) string {
 	file := fmt.Sprintf("slug = %q, owner = %q, workspace = %q", spec.Slug, spec.Owner, spec.Workspace)
@@ -174,7 +154,7 @@ func forRoot(spec ipc.App) string {
 
 // checkUnit makes sure that the unit exists; the default one is taken where it does.
 func (d *Daemon) checkUnit(ctx context.Context, who ipc.Caller, spec *ipc.App) error {
-	root := d.administers(who)
+	root := d.Administers(who)
 	if !root && spec.Unit != "" {
 		return errs.New(errs.Denied, "", "units are named by root").WithHint("%s", forRoot(*spec))
 	}
@@ -190,7 +170,7 @@ func (d *Daemon) checkUnit(ctx context.Context, who ipc.Caller, spec *ipc.App) e
 		return err
 	}
 	spec.Unit = name
-	m, err := d.systemd(ctx)
+	m, err := d.Systemd(ctx)
 	if err != nil {
 		return err
 	}
@@ -210,7 +190,7 @@ func (d *Daemon) defaultUnit(ctx context.Context, root bool, spec *ipc.App) {
 	if !root {
 		return
 	}
-	m, err := d.systemd(ctx)
+	m, err := d.Systemd(ctx)
 	if err != nil {
 		return
 	}
@@ -225,7 +205,7 @@ func (d *Daemon) defaultUnit(ctx context.Context, root bool, spec *ipc.App) {
 // root may have named that.
 func (d *Daemon) checkParts(ctx context.Context, who ipc.Caller, spec, before ipc.App) error {
 	for _, db := range spec.Databases {
-		known := func(k ipc.Database) bool { return asAsked(k) == asAsked(db) }
+		known := func(k ipc.Database) bool { return layer.AsAsked(k) == layer.AsAsked(db) }
 		if slices.ContainsFunc(before.Databases, known) {
 			continue
 		}
@@ -233,7 +213,7 @@ func (d *Daemon) checkParts(ctx context.Context, who ipc.Caller, spec, before ip
 			return err
 		}
 	}
-	if d.administers(who) {
+	if d.Administers(who) {
 		return nil
 	}
 	if who.Guest != "" && (len(spec.Run) > 0 && !slices.Equal(spec.Run, before.Run) || spec.Health != nil && !reflect.DeepEqual(spec.Health, before.Health)) {
@@ -269,7 +249,7 @@ func isLoopback(host string) bool {
 // checkDatabase makes sure that a database is one that the caller could reach.
 // Servers are: they are entered with the owner's rights and the URL's password.
 func (d *Daemon) checkDatabase(ctx context.Context, who ipc.Caller, spec ipc.App, db ipc.Database) error {
-	switch root := d.administers(who); {
+	switch root := d.Administers(who); {
 	case db.DataDir != "":
 		if err := d.checkCluster(ctx, who, spec, db); err != nil || root {
 			return err
@@ -282,7 +262,7 @@ func (d *Daemon) checkDatabase(ctx context.Context, who ipc.Caller, spec ipc.App
 	}
 	inside := false
 	if db.Driver == "sqlite" {
-		dir, _ := placeOf(spec.Workspace, db.DSN)
+		dir, _ := layer.PlaceOf(spec.Workspace, db.DSN)
 		inside = dir == spec.Workspace
 	}
 	if who.Guest != "" && !inside {
@@ -291,8 +271,8 @@ func (d *Daemon) checkDatabase(ctx context.Context, who ipc.Caller, spec ipc.App
 	if db.Driver != "sqlite" || inside {
 		return nil // what lies in the workspace is judged when it is opened
 	}
-	dir, _ := placeOf(spec.Workspace, db.DSN)
-	f, err := openFolder.Call(ctx, d.callerAccount(who).user(), dir)
+	dir, _ := layer.PlaceOf(spec.Workspace, db.DSN)
+	f, err := openFolder.Call(ctx, d.CallerAccount(who).User(), dir)
 	if err != nil || f.Path != dir || f.UID != who.UID || within(d.opt.StateDir, dir) {
 		return errs.New(errs.Denied, "", "database %q lies in a folder that is not yours, or is reached by a link", db.Name).
 			WithHint("name one of your own by its real path, or %s", forRoot(spec))
@@ -303,40 +283,9 @@ func (d *Daemon) checkDatabase(ctx context.Context, who ipc.Caller, spec ipc.App
 // namedByRoot reports whether root said what an app consists of, its databases
 // above all, now that who makes rec of old.
 func (d *Daemon) namedByRoot(who ipc.Caller, rec, old store.App) bool {
-	same := slices.EqualFunc(rec.Databases, old.Databases, func(x, y ipc.Database) bool { return asAsked(x) == asAsked(y) })
-	if d.administers(who) {
+	same := slices.EqualFunc(rec.Databases, old.Databases, func(x, y ipc.Database) bool { return layer.AsAsked(x) == layer.AsAsked(y) })
+	if d.Administers(who) {
 		return old.ByRoot || !same
 	}
 	return old.ByRoot && same
-}
-
-// openWorkspace opens an app's folder, if it still belongs to whom it did.
-func openWorkspace(rec store.App) (*beneath.Root, error) {
-	root, err := beneath.Open(rec.Workspace)
-	if err != nil {
-		return nil, err
-	}
-	var st unix.Stat_t
-	if err := unix.Fstat(root.FD(), &st); err != nil {
-		return nil, errs.Also(err, root.Close())
-	}
-	if rec.FolderUID >= 0 && int(st.Uid) != rec.FolderUID {
-		return nil, errs.Also(errs.New(errs.Denied, "open workspace", "%s belongs to somebody else than before", rec.Workspace).
-			WithHint("give it back to its owner, or register the app anew"), root.Close())
-	}
-	return root, nil
-}
-
-// noteFolder notes whom a workspace belongs to that was registered before this
-// was noted: its owner, or root.
-func noteFolder(rec *store.App) {
-	if rec.FolderUID >= 0 {
-		return
-	}
-	var st unix.Stat_t
-	if unix.Lstat(rec.Workspace, &st) == nil && (int(st.Uid) == rec.OwnerUID || st.Uid == 0 && os.Geteuid() == 0) {
-		rec.FolderUID = int(st.Uid)
-		return
-	}
-	rec.FolderUID = rec.OwnerUID
 }

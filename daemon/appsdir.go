@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/appfile"
+	"mulligan/daemon/accounts"
 	"mulligan/errs"
 )
 
@@ -68,7 +69,7 @@ func (d *Daemon) WatchFiles(ctx context.Context, dir string) error {
 	if d.registerFiles(ctx, dir) {
 		rest = time.After(fileRetry)
 	}
-	d.bg.Go(func() { d.followFiles(w, dir, rest) })
+	d.background(func() { d.followFiles(d.run, w, dir, rest) })
 	return nil
 }
 
@@ -86,13 +87,11 @@ const fileRest = 200 * time.Millisecond
 // fileRetry is after what time a file whose app was busy is tried again.
 const fileRetry = 5 * time.Second
 
-func (d *Daemon) followFiles(w *fsnotify.Watcher, dir string, rest <-chan time.Time) {
+func (d *Daemon) followFiles(ctx context.Context, w *fsnotify.Watcher, dir string, rest <-chan time.Time) {
 	defer w.Close()
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
 	for {
 		select {
-		case <-d.done:
+		case <-ctx.Done():
 			return
 		case err := <-w.Errors:
 			d.opt.Log.Warn("watching app files", "dir", dir, "err", err)
@@ -150,10 +149,7 @@ func (d *Daemon) tryFile(ctx context.Context, path string) appFile {
 	if err == nil {
 		return appFile{stamp: at}
 	}
-	problem := err.Error()
-	if hint := errs.HintOf(err); hint != "" {
-		problem += "; " + hint
-	}
+	problem := errs.Words(err)
 	if problem != before.problem {
 		d.opt.Log.Error("app file not registered", "file", path, "err", err)
 	}
@@ -179,8 +175,8 @@ func (d *Daemon) registerFile(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	who := d.self()
-	owner, uid, err := d.ownerOf(who, spec)
+	who := accounts.Self()
+	owner, uid, err := d.OwnerOf(who, spec)
 	if err != nil {
 		return err
 	}
@@ -208,18 +204,6 @@ func (d *Daemon) registerFile(ctx context.Context, path string) error {
 	notes, err := d.change(ctx, who, a, rec)
 	d.logNotes(a.rec().Slug, notes)
 	return err
-}
-
-// named finds an owner's app; nil where it has none of that slug.
-func (d *Daemon) named(owner string, uid int, slug string) *app {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, a := range d.apps {
-		if a.rec().Slug == slug && a.rec().Owner == owner && a.rec().OwnerUID == uid {
-			return a
-		}
-	}
-	return nil
 }
 
 // logNotes says what registering a file changed elsewhere: nobody else is told.

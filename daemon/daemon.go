@@ -4,116 +4,79 @@ package daemon
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
-	"log/slog"
-	"maps"
-	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
-	"sync"
 	"time"
 
+	"mulligan/daemon/accounts"
+	"mulligan/daemon/events"
 	"mulligan/daemon/gate"
-	"mulligan/daemon/store"
+	"mulligan/daemon/layer"
+	"mulligan/daemon/records"
+	"mulligan/daemon/settings"
 	"mulligan/errs"
-	"mulligan/failpoint"
 	"mulligan/ipc"
-	"mulligan/snap/cas"
-	"mulligan/systemd"
 )
 
-// Options says how a daemon runs.
-type Options struct {
-	StateDir    string        // the daemon's own folder, absolute
-	Socket      string        // shown by status
-	User        bool          // serves one user's projects, without privilege
-	Version     string        // shown by status
-	StopTimeout time.Duration // how long a unit may take to stop; default 30 s
-	MaxFiles    int64         // largest workspace; 0: the files driver's default
-	MaxBytes    int64
-	Steady      time.Duration // how long a unit without a health check is watched after a rollback; default 1 s
-	QuietGap    time.Duration // after which a write begins a turn that nobody announced; default 60 s
-	RehearseMax int64         // bytes; larger databases are not rehearsed: 0 is none
-	UpkeepEvery time.Duration // between looks after what drivers do in the background; default 5 s
-	BusAddress  string        // of systemd's D-Bus; default the system's or the user's
-	Log         *slog.Logger
-
-	Guests      *Guests      // nil: there are none
-	UserLimits  Limits       // of each owner but root
-	GuestLimits Limits       // of each guest
-	Hosts       []string     // names that TCP is reached by, beside its address
-	Page        http.Handler // the web page's own files; nil: there is none
-
-	Now       func() time.Time // the clock
-	Failpoint failpoint.Hook   // for tests: called ahead of each step that lasts
-}
+// What a daemon is opened with.
+type (
+	Options = settings.Options
+	Guests  = settings.Guests
+	Limits  = settings.Limits
+)
 
 // Daemon is a running daemon. Its methods may be called from many goroutines;
 // operations that change one app exclude each other.
 type Daemon struct {
-	opt      Options
-	store    *records
-	contents *contents
-	started  time.Time
-	feed     feed
-	gate     *gate.Gate
-	callers  callers
-	files    appFiles
-	metrics  *metrics
-	apiText  apiText
+	*accounts.Owners
+	*layer.Binder
+	*events.Events
+	*appSet
+	opt     *Options
+	store   *records.Records
+	started time.Time
+	gate    *gate.Gate
+	callers accounts.Callers
+	files   appFiles
+	apiText apiText
 
-	domains domains
-
-	mu       sync.Mutex
-	apps     map[ipc.AppID]*app
-	closed   bool
-	disposed []store.Disposal // carried out, to be struck off
-
-	bus     sync.Mutex
-	manager *systemd.Manager // nil until a unit is first needed
-
-	ops     sync.WaitGroup // operations under way
-	collect chan struct{}  // wakes the garbage collector
-	done    chan struct{}  // closed by Close
-	bg      sync.WaitGroup
+	run  context.Context // ends with Close
+	stop context.CancelFunc
 }
 
 // Open opens the state folder, finishes or undoes what a crash cut short, and
 // starts the apps that it supervises itself.
 func Open(ctx context.Context, opt Options) (*Daemon, error) {
-	opt.setDefaults()
+	opt.SetDefaults()
 	for _, dir := range []string{opt.StateDir, filepath.Join(opt.StateDir, "apps")} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, errs.Wrap(errs.Failed, "open state folder", err)
 		}
 	}
-	contents, err := openContents(opt.StateDir, cas.Options{Failpoint: opt.Failpoint})
+	recs, err := records.Open(ctx, &opt, false)
 	if err != nil {
 		return nil, err
 	}
-	recs, err := openRecords(ctx, opt, contents.main, false)
-	if err != nil {
-		return nil, errs.Also(err, contents.close())
-	}
 	d := &Daemon{
-		opt: opt, store: recs, contents: contents, started: opt.Now(),
-		apps: map[ipc.AppID]*app{}, collect: make(chan struct{}, 1), done: make(chan struct{}),
+		Owners: accounts.New(&opt), Events: events.New(&opt, recs), opt: &opt, store: recs, started: opt.Now(),
 	}
-	d.metrics = newMetrics(d)
+	d.run, d.stop = context.WithCancel(context.WithoutCancel(ctx))
+	d.appSet = newAppSet(&opt, d.Owners, recs)
+	d.Binder = d.appSet.Binder
+	d.appSet.settle, d.appSet.pursue = d.makeReady, d.pursue
+	d.Registry.MustRegister(present{d})
 	d.gate = d.newGate()
 	if err := d.load(ctx); err != nil {
 		return nil, errs.Also(err, d.Close(ctx))
 	}
-	d.bg.Go(d.tendStore)
-	d.bg.Go(d.upkeep)
+	d.background(func() { d.store.Tend(d.run) })
+	d.background(func() { d.upkeep(d.run) })
 	if opt.RehearseMax > 0 {
-		d.bg.Go(d.rehearseAll)
+		d.background(func() { d.rehearseAll(d.run) })
 	}
-	d.bg.Go(d.reweigh)
+	d.background(func() { d.reweigh(d.run) })
 	if !opt.User {
-		d.bg.Go(d.watchOwners)
+		d.background(func() { d.watchOwners(d.run) })
 	}
 	return d, nil
 }
@@ -121,42 +84,14 @@ func Open(ctx context.Context, opt Options) (*Daemon, error) {
 func (d *Daemon) newGate() *gate.Gate {
 	cfg := gate.Config{Tokens: d.bearer, Hosts: d.opt.Hosts, Log: d.opt.Log, Now: d.opt.Now}
 	if d.opt.Guests != nil {
-		cfg.Guests = d.guest
+		cfg.Guests = d.Guest
 	}
 	return gate.New(cfg, d.Handler())
 }
 
-// Gate is the daemon's door on TCP, closed until it is told to listen. Whoever
+// Gate is the listener on TCP, closed until it is told to listen. Whoever
 // closes the daemon closes it.
 func (d *Daemon) Gate() *gate.Gate { return d.gate }
-
-// all is every registered app.
-func (d *Daemon) all() []*app {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return slices.Collect(maps.Values(d.apps))
-}
-
-func (o *Options) setDefaults() {
-	if o.StopTimeout == 0 {
-		o.StopTimeout = 30 * time.Second
-	}
-	if o.Steady == 0 {
-		o.Steady = time.Second
-	}
-	if o.QuietGap == 0 {
-		o.QuietGap = 60 * time.Second
-	}
-	if o.UpkeepEvery == 0 {
-		o.UpkeepEvery = 5 * time.Second
-	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	if o.Now == nil {
-		o.Now = time.Now
-	}
-}
 
 // load brings the registered apps to life and recovers each.
 func (d *Daemon) load(ctx context.Context) error {
@@ -167,9 +102,7 @@ func (d *Daemon) load(ctx context.Context) error {
 	for _, rec := range recs {
 		noteFolder(&rec)
 		a := newApp(rec)
-		d.mu.Lock()
-		d.apps[rec.ID] = a
-		d.mu.Unlock()
+		d.put(a)
 		d.wake(ctx, a)
 	}
 	return nil
@@ -179,36 +112,24 @@ func (d *Daemon) load(ctx context.Context) error {
 // apps that only this daemon keeps running, and closes the state folder. What
 // ctx cut short is finished by the next Open.
 func (d *Daemon) Close(ctx context.Context) error {
-	d.mu.Lock()
-	if d.closed {
-		d.mu.Unlock()
+	if !d.shut() {
 		return nil
 	}
-	d.closed = true
-	d.mu.Unlock()
-	close(d.done)
-	d.feed.close()
+	d.stop()
+	d.CloseFeed()
 	for _, a := range d.all() {
 		d.stopTracker(a)
 	}
 
-	idle := make(chan struct{})
-	go func() { d.ops.Wait(); close(idle) }()
-	select {
-	case <-idle:
-	case <-ctx.Done():
-		return errs.New(errs.Unavailable, "stop", "an operation is still under way").
-			WithHint("the next start finishes or undoes it")
+	if err := d.idle(ctx); err != nil {
+		return err
 	}
-	d.bg.Wait()
 	err := d.stopSupervised(ctx)
 	for _, a := range d.all() {
 		d.closeDrivers(a)
 	}
-	if d.manager != nil {
-		d.manager.Close()
-	}
-	return errs.Also(err, errs.Also(d.store.Close(), d.contents.close()))
+	d.Binder.Close()
+	return errs.Also(err, d.store.Close())
 }
 
 // Status tells how the daemon is: of apps, only what the caller may see.
@@ -218,21 +139,19 @@ func (d *Daemon) Status(who ipc.Caller) ipc.Status {
 		mode = "user"
 	}
 	sees := d.sight(who)
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	s := ipc.Status{
 		Version: d.opt.Version, PID: os.Getpid(), Mode: mode, Socket: d.opt.Socket, StateDir: d.opt.StateDir,
-		StartedAt: d.started.UTC(), StoreBytes: d.visible(who), Recovered: []string{}, Problems: []string{},
+		StartedAt: d.started.UTC(), StoreBytes: d.store.Contents.Visible(who), Recovered: []string{}, Problems: []string{},
 	}
 	if addr := d.gate.Addr(); addr != nil {
 		s.HTTP = addr.String()
 	}
-	if d.administers(who) {
+	if d.Administers(who) {
 		s.Problems = append(s.Problems, d.files.problems()...)
-		s.Problems = append(s.Problems, d.store.problems()...)
-		s.Recovered = append(s.Recovered, d.store.repaired...)
+		s.Problems = append(s.Problems, d.store.Problems()...)
+		s.Recovered = append(s.Recovered, d.store.Repaired...)
 	}
-	for _, a := range d.apps {
+	for _, a := range d.all() {
 		if !sees(a) {
 			continue
 		}
@@ -240,68 +159,9 @@ func (d *Daemon) Status(who ipc.Caller) ipc.Status {
 		for _, p := range a.problems() {
 			s.Problems = append(s.Problems, a.rec().Slug+": "+p)
 		}
-		for _, word := range a.recovered {
+		for _, word := range a.recoveries() {
 			s.Recovered = append(s.Recovered, a.rec().Slug+": "+word)
 		}
 	}
 	return s
-}
-
-// wakeCollector asks for a garbage collection, soon and in the background.
-func (d *Daemon) wakeCollector() {
-	select {
-	case d.collect <- struct{}{}:
-	default: // one is asked for already
-	}
-}
-
-// packEvery is how often the store is asked whether there is enough to pack, and
-// packAgain how long it is left alone after it failed (the disk is full, say).
-const (
-	packEvery = time.Minute
-	packAgain = time.Hour
-)
-
-// tendStore collects garbage when it is asked for, and packs what lies loose.
-func (d *Daemon) tendStore() {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	go func() { <-d.done; cancel() }()
-	pack := time.NewTimer(packEvery)
-	defer pack.Stop()
-	d.fillBallast()
-	for {
-		select {
-		case <-d.done:
-			return
-		case <-d.collect:
-			d.strikeOff(ctx)
-			freed, err := d.contents.each(ctx, (*cas.Store).Collect)
-			d.tended(ctx, "garbage collection", freed, err)
-		case <-pack.C:
-			d.fillBallast()
-			saved, err := d.contents.each(ctx, (*cas.Store).Pack)
-			d.tended(ctx, "packing", saved, err)
-			if err != nil {
-				pack.Reset(packAgain)
-			} else {
-				pack.Reset(packEvery)
-			}
-		}
-	}
-}
-
-func (d *Daemon) tended(ctx context.Context, what string, bytes int64, err error) {
-	if err != nil && ctx.Err() == nil {
-		d.opt.Log.Warn(what+" failed", "err", err)
-	} else if bytes > 0 {
-		d.opt.Log.Debug(what, "freed_bytes", bytes)
-	}
-}
-
-// newID makes an id that has not been given before: the prefix and 12 hex digits.
-func newID(prefix string) string {
-	var b [6]byte
-	rand.Read(b[:]) // never fails
-	return prefix + hex.EncodeToString(b[:])
 }

@@ -5,54 +5,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path"
 	"path/filepath"
 	"slices"
 
 	"golang.org/x/sys/unix"
 
+	"mulligan/daemon/records"
 	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/snap"
 	"mulligan/snap/beneath"
 )
-
-// ballastFile is a file in the state folder that holds room on its disk. A rollback that
-// finds the disk full is given that room, for its records and its safety checkpoint.
-const ballastFile = "ballast"
-
-// ballastMost bounds the ballast, in bytes. It is at most a 16th of the disk.
-const ballastMost = 16 << 20
-
-// fillBallast makes the ballast if there is plenty of room. What it cannot hold, it does not.
-func (d *Daemon) fillBallast() {
-	var disk unix.Statfs_t
-	if unix.Statfs(d.opt.StateDir, &disk) != nil {
-		return
-	}
-	size := min(ballastMost, int64(disk.Blocks)*disk.Bsize/16)
-	f, err := os.OpenFile(filepath.Join(d.opt.StateDir, ballastFile), os.O_CREATE|os.O_WRONLY, 0o600)
-	if err != nil {
-		return
-	}
-	defer f.Close() // nothing is written to it
-	st, err := f.Stat()
-	if err != nil || st.Size() >= size || int64(disk.Bavail)*disk.Bsize < 4*size {
-		return
-	}
-	_ = unix.Fallocate(int(f.Fd()), 0, 0, size) // a file system that cannot holds no room
-}
-
-// giveBallast gives the ballast's room to whoever writes next, if there is no other.
-func (d *Daemon) giveBallast() {
-	if free, err := d.free(); err != nil || free >= 2*reserve {
-		return
-	}
-	if err := os.Truncate(filepath.Join(d.opt.StateDir, ballastFile), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
-		d.opt.Log.Warn("give up the ballast", "err", err)
-	}
-}
 
 // madeFile is a regular file that a checkpoint does not have.
 type madeFile struct {
@@ -62,11 +26,11 @@ type madeFile struct {
 
 // madeSince lists the files at and below a path of the workspace that the target does not have.
 func (r *rollback) madeSince(ctx context.Context, at string) ([]madeFile, error) {
-	i := slices.IndexFunc(r.parts, func(p part) bool { return p.name == snap.Files })
+	i := slices.IndexFunc(r.parts, func(p part) bool { return p.Name == snap.Files })
 	if i < 0 {
 		return nil, nil
 	}
-	lister, ok := r.parts[i].driver.(snap.Lister)
+	lister, ok := r.parts[i].Driver.(snap.Lister)
 	if !ok {
 		return nil, nil
 	}
@@ -198,7 +162,7 @@ func (d *Daemon) discard(ctx context.Context, who ipc.Caller, a *app, id ipc.Che
 	}
 	for _, p := range req.Discard {
 		err := atParent(root, path.Clean(p), func(dir int, base string) error { return unix.Unlinkat(dir, base, 0) })
-		d.audit(ctx, a, who, "discard", string(aimed), fmt.Sprintf("%.512q was deleted for good, to make room", p), err, nil)
+		d.WriteAudit(ctx, a.rec(), who, "discard", string(aimed), fmt.Sprintf("%.512q was deleted for good, to make room", p), err, nil)
 		if err != nil {
 			return errs.Wrap(errs.Failed, "delete "+p, err)
 		}
@@ -208,7 +172,7 @@ func (d *Daemon) discard(ctx context.Context, who ipc.Caller, a *app, id ipc.Che
 
 // orDiscard adds to the error of a full disk the command that makes room.
 func (r *rollback) orDiscard(ctx context.Context, err error) error {
-	if !noRoom(err) || r.plan.Revert != "" || len(r.req.Discard) > 0 {
+	if !records.NoRoom(err) || r.plan.Revert != "" || len(r.req.Discard) > 0 {
 		return err
 	}
 	list, walkErr := r.madeSince(ctx, ".")
@@ -243,11 +207,4 @@ func worthDiscarding(list []madeFile) (few []madeFile) {
 		}
 	}
 	return nil
-}
-
-// errNoRoom is in the error of a disk that lacks room for an operation.
-var errNoRoom = errors.New("no space")
-
-func noRoom(err error) bool {
-	return errors.Is(err, errNoRoom) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
 }

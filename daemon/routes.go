@@ -5,6 +5,8 @@ import (
 	"strings"
 	"time"
 
+	"mulligan/daemon/accounts"
+	"mulligan/daemon/events"
 	"mulligan/daemon/gate"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -114,7 +116,7 @@ func (d *Daemon) handle(rt route) http.Handler {
 		began := time.Now()
 		err := d.answer(rt, w, r)
 		if rt.pattern != "" {
-			d.metrics.requests.WithLabelValues(rt.pattern, resultOf(err)).Observe(since(began))
+			d.Requests.WithLabelValues(rt.pattern, events.ResultOf(err)).Observe(events.Since(began))
 		}
 		return err
 	})
@@ -131,7 +133,7 @@ func (d *Daemon) answer(rt route, w http.ResponseWriter, r *http.Request) error 
 		return errs.New(errs.Unauthenticated, "serve", "the caller is not known").
 			WithHint("use the daemon's unix socket, or send Authorization: Bearer with a token of `mulligan token add`")
 	}
-	if err := d.checkCaller(who); err != nil {
+	if err := d.CheckCaller(who); err != nil {
 		return err
 	}
 	if rt.local && !who.Local() {
@@ -141,7 +143,7 @@ func (d *Daemon) answer(rt route, w http.ResponseWriter, r *http.Request) error 
 		return errs.New(errs.Denied, "serve", "this token lacks the scope %q", rt.need).
 			WithHint("make one that has it: mulligan token add --scope %s", rt.need)
 	}
-	done, err := d.callers.admit(who, d.limitsOf(who), d.opt.Now())
+	done, err := d.callers.Admit(who, d.LimitsOf(who), d.opt.Now())
 	if err != nil {
 		w.Header().Set("Retry-After", "1")
 		return err
@@ -159,7 +161,7 @@ func (d *Daemon) getSession(w http.ResponseWriter, r *http.Request, who ipc.Call
 	if !ok {
 		return errs.New(errs.NotFound, "show session", "this did not come from a page").WithHint("open the page with: mulligan ui")
 	}
-	s.User = userName(who.UID)
+	s.User = accounts.UserName(who.UID)
 	ipc.WriteJSON(w, http.StatusOK, s)
 	return nil
 }
@@ -173,7 +175,7 @@ func (d *Daemon) deleteSession(w http.ResponseWriter, r *http.Request, _ ipc.Cal
 func (d *Daemon) postUI(w http.ResponseWriter, _ *http.Request, who ipc.Caller) error {
 	var link ipc.UILink
 	var err error
-	if who.Name, err = d.callerName(who); err == nil {
+	if who.Name, err = d.CallerName(who); err == nil {
 		link, err = d.gate.Invite(who)
 	}
 	return answer(w, http.StatusCreated, link, err)

@@ -2,20 +2,15 @@ package daemon
 
 import (
 	"context"
-	"fmt"
 
-	"golang.org/x/sys/unix"
-
+	"mulligan/daemon/records"
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/snap"
-	"mulligan/snap/cas"
 )
 
-const (
-	reserve = 4 << 20 // bytes that the daemon's own records may need
-	packing = 8       // how many times smaller than the live state a capture is at best
-)
+// packing is how many times smaller than the live state a capture is at best.
+const packing = 8
 
 // fits fails when a checkpoint of the app surely cannot be stored: then its
 // unit need not be stopped to find out. Warm stores the files next, and fails by
@@ -30,7 +25,7 @@ func (d *Daemon) fits(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	if err := d.hasFree(ctx, need+reserve); err != nil {
+	if err := d.store.HasFree(ctx, need+records.Reserve); err != nil {
 		return err
 	}
 	return d.fitsLimit(ctx, a, cps, need)
@@ -39,46 +34,17 @@ func (d *Daemon) fits(ctx context.Context, a *app) error {
 // firsts is what the first captures of the app's databases need at the least, in bytes.
 func (d *Daemon) firsts(ctx context.Context, a *app, cps []store.Checkpoint) (need int64, err error) {
 	for _, l := range a.layers() {
-		w, ok := l.driver.(snap.Weigher)
-		if !ok || len(cps) > 0 && holds(cps[0], l.name) {
+		w, ok := l.Driver.(snap.SizeEstimator)
+		if !ok || len(cps) > 0 && holds(cps[0], l.Name) {
 			continue
 		}
-		n, err := w.Weigh(ctx)
+		n, err := w.EstimateSize(ctx)
 		if err != nil {
 			return 0, err
 		}
 		need += n / packing
 	}
 	return need, nil
-}
-
-// hasFree fails when the disk that the contents are stored on lacks room for need
-// bytes, also once the garbage is gone: a capture that filled the disk may just have left it.
-func (d *Daemon) hasFree(ctx context.Context, need int64) error {
-	const op = "see what fits"
-	free, err := d.free()
-	if err == nil && free < need {
-		if _, err := d.contents.each(ctx, (*cas.Store).Collect); err != nil {
-			d.opt.Log.Warn("garbage", "err", err)
-		}
-		free, err = d.free()
-	}
-	if err != nil {
-		return errs.Wrap(errs.Failed, op, err)
-	}
-	if free < need {
-		return &errs.Error{Kind: errs.Failed, Op: op, Err: errNoRoom,
-			Message: fmt.Sprintf("%s has %d MB free, and the checkpoint needs %d MB at the least", d.opt.StateDir, free>>20, need>>20),
-			Hint:    "delete or unpin checkpoints, or make room; the app was not stopped"}
-	}
-	return nil
-}
-
-// free is how many bytes the disk that the contents are stored on has left.
-func (d *Daemon) free() (int64, error) {
-	var fs unix.Statfs_t
-	err := unix.Statfs(d.opt.StateDir, &fs)
-	return int64(fs.Bavail) * fs.Bsize, err
 }
 
 // fitsLimit fails when what is pinned leaves no room within max_bytes, or the

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"mulligan/daemon/records"
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -28,9 +29,9 @@ const (
 func (d *Daemon) AddToken(ctx context.Context, who ipc.Caller, req ipc.TokenRequest) (ipc.NewToken, error) {
 	const op = "add token"
 	t := store.Token{OwnerUID: who.UID}
-	t.ID, t.CreatedAt = ipc.TokenID(newID("tk-")), d.opt.Now().UTC()
+	t.ID, t.CreatedAt = ipc.TokenID(records.NewID("tk-")), d.opt.Now().UTC()
 	var err error
-	if t.Owner, err = d.callerName(who); err != nil {
+	if t.Owner, err = d.CallerName(who); err != nil {
 		return ipc.NewToken{}, errs.Wrap(errs.Failed, op, err)
 	}
 	for _, set := range []func(context.Context, ipc.Caller, ipc.TokenRequest, *store.Token) error{d.nameToken, d.scopeToken, d.limitToken} {
@@ -92,7 +93,7 @@ func (d *Daemon) tokensOf(ctx context.Context, who ipc.Caller) ([]store.Token, e
 // made returns what tells which tokens are the caller's, and not those of
 // somebody who had the uid before.
 func (d *Daemon) made(who ipc.Caller) (func(store.Token) bool, error) {
-	name, err := d.callerName(who)
+	name, err := d.CallerName(who)
 	return func(t store.Token) bool { return t.OwnerUID == who.UID && t.Owner == name }, err
 }
 
@@ -105,7 +106,7 @@ func (d *Daemon) scopeToken(_ context.Context, who ipc.Caller, req ipc.TokenRequ
 		if !slices.Contains(ipc.Scopes, s) {
 			return errs.New(errs.Invalid, "", "unknown scope %.64q", string(s)).WithHint("use read, write, manage or metrics")
 		}
-		if s == ipc.ScopeMetrics && !d.administers(who) {
+		if s == ipc.ScopeMetrics && !d.Administers(who) {
 			return errs.New(errs.Denied, "", "metrics cover all apps, and only root may see those").
 				WithHint("ask an administrator: mulligan token add --scope metrics")
 		}
@@ -145,7 +146,7 @@ func (d *Daemon) Tokens(ctx context.Context, who ipc.Caller) (ipc.TokenList, err
 	}
 	all, err := d.store.Tokens(ctx)
 	for _, t := range all {
-		if mine(t) || d.administers(who) {
+		if mine(t) || d.Administers(who) {
 			list.Tokens = append(list.Tokens, t.Token)
 		}
 	}
@@ -160,7 +161,7 @@ func (d *Daemon) RevokeToken(ctx context.Context, who ipc.Caller, id ipc.TokenID
 		return errs.Wrap(errs.Failed, op, err)
 	}
 	t, err := d.store.Token(ctx, id)
-	if err == nil && !mine(t) && !d.administers(who) {
+	if err == nil && !mine(t) && !d.Administers(who) {
 		err = errs.New(errs.NotFound, "", "no token %.64q", string(id)).WithHint("mulligan token list shows those there are")
 	}
 	if err == nil {

@@ -12,6 +12,8 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/beneath"
+	"mulligan/snap/files/inode"
+	"mulligan/snap/files/relpath"
 )
 
 // apply makes of each delta's old what is its new, in the workspace. It goes
@@ -26,9 +28,9 @@ type apply struct {
 	deltas  []delta
 	at      map[string]*delta // by path
 	holder  holder
-	made    map[string]inode // folders that this apply made, by path
-	guarded map[string]bool  // folders that may keep somebody out, or lie behind such a one
-	reader  *scan            // for looking at single paths
+	made    map[string]inode.ID // folders that this apply made, by path
+	guarded map[string]bool     // folders that may keep somebody out, or lie behind such a one
+	reader  *scan               // for looking at single paths
 
 	tmp   atomic.Int64    // the next temporary name's number
 	stays map[string]bool // folders that could not go, since not all in them is ours to remove
@@ -50,13 +52,13 @@ func (d *Driver) newApply(ctx context.Context, op string, id snap.RestoreID, s s
 	}
 	a := &apply{d: d, op: op, id: id, ctx: ctx, root: root, deltas: deltas,
 		at: make(map[string]*delta, len(deltas)), stays: map[string]bool{}, touched: map[string]bool{},
-		made: map[string]inode{}, guarded: map[string]bool{}}
-	st, err := statAt(root.FD(), "")
+		made: map[string]inode.ID{}, guarded: map[string]bool{}}
+	st, err := inode.StatAt(root.FD(), "")
 	if err != nil {
 		root.Close()
 		return nil, err
 	}
-	a.holder = d.holderOf(st.uid)
+	a.holder = d.holderOf(st.Uid)
 	a.reader = d.newScan(ctx, op, s, keep)
 	a.reader.mind, a.reader.seen = d.recall(ctx, deltas), nil
 	for i := range deltas {
@@ -185,7 +187,7 @@ func (h *hand) remove(d *delta) error {
 		}
 		return h.changed(d.path)
 	}
-	folder, name := parent(d.path)
+	folder, name := relpath.Split(d.path)
 	dir, err := h.writable(folder)
 	if err != nil {
 		return err
@@ -210,17 +212,17 @@ func (h *hand) keepFolder(path string, busy error) error {
 		if err != nil {
 			return err
 		}
-		names, err := list(dir.FD())
+		names, err := inode.List(dir.FD())
 		if err != nil {
 			return err
 		}
 		for _, name := range names {
-			p := join(path, name)
-			st, err := statAt(dir.FD(), name)
+			p := relpath.Join(path, name)
+			st, err := inode.StatAt(dir.FD(), name)
 			if err != nil {
 				return err
 			}
-			if !h.stays[p] && !st.mount && !h.d.exclude.excludes(p, st.kind() == dirKind) {
+			if !h.stays[p] && !st.Mount && !h.d.exclude.excludes(p, st.Kind() == dirKind) {
 				return h.changed(p)
 			}
 		}
@@ -251,14 +253,14 @@ func (h *hand) makeFolders() error {
 		if isFolder(d.old) && !d.again || d.old != nil && d.old.mount {
 			continue
 		}
-		folder, name := parent(d.path)
+		folder, name := relpath.Split(d.path)
 		dir, err := h.writable(folder)
 		if err == nil {
 			h.touched[folder], h.touched[d.path] = true, true
 			err = h.make(dir, name, d.path)
 		}
 		if err == unix.EEXIST {
-			if st, e := statAt(dir.FD(), name); e == nil && st.kind() == dirKind {
+			if st, e := inode.StatAt(dir.FD(), name); e == nil && st.Kind() == dirKind {
 				continue
 			}
 			err = h.changed(d.path)

@@ -8,6 +8,8 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/files/inode"
+	"mulligan/snap/files/relpath"
 )
 
 // baseline reads the whole workspace, and puts into the journal what changed
@@ -70,7 +72,7 @@ func (m *merge) pruneAll(path string, n *node) {
 	}
 	m.prune(path, n)
 	for _, k := range n.kids {
-		m.pruneAll(join(path, k.name), k)
+		m.pruneAll(relpath.Join(path, k.name), k)
 	}
 }
 
@@ -86,7 +88,7 @@ func (j *journal) join(ctx context.Context, top *manifest) error {
 	if err != nil {
 		return err
 	}
-	gap := at.IsZero() || about.Rules != j.d.rules() || about.Root != id.ino
+	gap := at.IsZero() || about.Rules != j.d.rules() || about.Root != id.Ino
 	if !gap {
 		old, err := resolve(ctx, j.d.cfg.Store, at)
 		if damage(err) {
@@ -102,7 +104,7 @@ func (j *journal) join(ctx context.Context, top *manifest) error {
 	if err := keep(fresh, top.hash); err != nil {
 		return err
 	}
-	return h.begin(fresh, top.hash, j.d.rules(), id.ino, gap && !at.IsZero())
+	return h.begin(fresh, top.hash, j.d.rules(), id.Ino, gap && !at.IsZero())
 }
 
 // catchUp records what changed while nobody followed.
@@ -133,14 +135,14 @@ func (j *journal) catchUp(ctx context.Context, old, now *manifest) error {
 }
 
 // rootID says which folder the workspace is.
-func (d *Driver) rootID() (inode, error) {
+func (d *Driver) rootID() (inode.ID, error) {
 	root, err := d.open()
 	if err != nil {
-		return inode{}, err
+		return inode.ID{}, err
 	}
 	defer root.Close()
-	st, err := statAt(root.FD(), "")
-	return st.id, err
+	st, err := inode.StatAt(root.FD(), "")
+	return st.ID, err
 }
 
 func keep(b *cas.Batch, h snap.Hash) error {

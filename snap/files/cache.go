@@ -16,6 +16,7 @@ import (
 	"github.com/zeebo/blake3"
 
 	"mulligan/snap"
+	"mulligan/snap/files/inode"
 	"mulligan/snap/filetime"
 )
 
@@ -23,9 +24,9 @@ import (
 type known struct {
 	mode         uint32
 	size         int64
-	mtime, ctime instant
+	mtime, ctime inode.Time
 	link         string
-	xattrs       []xattr
+	xattrs       []inode.Xattr
 	hash         snap.Hash
 }
 
@@ -33,16 +34,16 @@ type known struct {
 // is not read again. It is never the truth: without it everything is read.
 type statCache struct {
 	mu    sync.Mutex
-	known map[inode]known
+	known map[inode.ID]known
 	fresh int // entries that the file on disk lacks
 }
 
 // find fills in what e needs beyond st, if that is known.
-func (c *statCache) find(st stat, e *entry) bool {
+func (c *statCache) find(st inode.Stat, e *entry) bool {
 	c.mu.Lock()
-	k, ok := c.known[st.id]
+	k, ok := c.known[st.ID]
 	c.mu.Unlock()
-	if !ok || k.mode != st.mode || k.size != st.size || k.mtime != st.mtime || k.ctime != st.ctime {
+	if !ok || k.mode != st.Mode || k.size != st.Size || k.mtime != st.Mtime || k.ctime != st.Ctime {
 		return false
 	}
 	e.setLink(k.link)
@@ -54,38 +55,38 @@ func (c *statCache) find(st stat, e *entry) bool {
 // settled reports whether what was read at the time read, while st held, can
 // be told from what is written later. The mtime counts too: not every
 // filesystem keeps a ctime of its own.
-func settled(st stat, read time.Time) bool {
-	ahead := st.mtime.nanos() > read.UnixNano() // somebody chose it
-	return st.ctime.over(read) && (ahead || st.mtime.over(read))
+func settled(st inode.Stat, read time.Time) bool {
+	ahead := st.Mtime.Nanos() > read.UnixNano() // somebody chose it
+	return over(st.Ctime, read) && (ahead || over(st.Mtime, read))
 }
 
-// over reports whether a write at the time now, or later, gets another stamp than t.
-func (t instant) over(now time.Time) bool { return filetime.Settled(t.sec, t.nsec, now) }
+// over reports whether a write at the time now, or later, gets another timestamp than t.
+func over(t inode.Time, now time.Time) bool { return filetime.Settled(t.Sec, t.Nsec, now) }
 
 // memory is where a walk finds what it need not read, and leaves what it read.
 type memory interface {
-	find(path string, st stat, e *entry) bool
-	add(st stat, e *entry, read time.Time)
+	find(path string, st inode.Stat, e *entry) bool
+	add(st inode.Stat, e *entry, read time.Time)
 }
 
 // byInode is a statCache as a walk's memory.
 type byInode struct{ *statCache }
 
-func (c byInode) find(_ string, st stat, e *entry) bool { return c.statCache.find(st, e) }
+func (c byInode) find(_ string, st inode.Stat, e *entry) bool { return c.statCache.find(st, e) }
 
 // onlyFinds is byInode for a walk whose own memory is the tree that it makes.
 type onlyFinds struct{ byInode }
 
-func (onlyFinds) add(stat, *entry, time.Time) {}
+func (onlyFinds) add(inode.Stat, *entry, time.Time) {}
 
 // add remembers e, read at the time read or later while st held.
-func (c *statCache) add(st stat, e *entry, read time.Time) {
+func (c *statCache) add(st inode.Stat, e *entry, read time.Time) {
 	if !settled(st, read) {
 		return
 	}
-	k := known{st.mode, st.size, st.mtime, st.ctime, e.link(), e.xattrs(), e.hash}
+	k := known{st.Mode, st.Size, st.Mtime, st.Ctime, e.link(), e.xattrs(), e.hash}
 	c.mu.Lock()
-	c.known[st.id] = k
+	c.known[st.ID] = k
 	c.fresh++
 	c.mu.Unlock()
 }
@@ -93,7 +94,7 @@ func (c *statCache) add(st stat, e *entry, read time.Time) {
 // forget forgets everything: somebody else remembers.
 func (c *statCache) forget() {
 	c.mu.Lock()
-	c.known = map[inode]known{}
+	c.known = map[inode.ID]known{}
 	c.mu.Unlock()
 }
 
@@ -108,8 +109,8 @@ func (c *statCache) fill(l *live) {
 }
 
 // surely gives what the tree surely knows.
-func (l *live) surely() iter.Seq2[inode, known] {
-	return func(yield func(inode, known) bool) {
+func (l *live) surely() iter.Seq2[inode.ID, known] {
+	return func(yield func(inode.ID, known) bool) {
 		var visit func(n *node) bool
 		visit = func(n *node) bool {
 			if n.sure && !n.mount {
@@ -133,7 +134,7 @@ func (l *live) surely() iter.Seq2[inode, known] {
 }
 
 // retain forgets every file that was not seen.
-func (c *statCache) retain(seen map[inode]bool) {
+func (c *statCache) retain(seen map[inode.ID]bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for id := range c.known {
@@ -151,7 +152,7 @@ const (
 // loadCache reads what an earlier process saved; whatever is wrong with it
 // only costs reading the files again.
 func loadCache(dir string) *statCache {
-	c := &statCache{known: map[inode]known{}}
+	c := &statCache{known: map[inode.ID]known{}}
 	b, err := os.ReadFile(filepath.Join(dir, cacheName))
 	if err != nil || len(b) < len(cacheMagic)+32 {
 		return c
@@ -186,7 +187,7 @@ func (c *statCache) save(dir string) error {
 
 // saveKnown writes a cache file, piece by piece: all of it at once would take
 // much memory. A checksum, not an fsync, guards it.
-func saveKnown(dir string, all iter.Seq2[inode, known]) error {
+func saveKnown(dir string, all iter.Seq2[inode.ID, known]) error {
 	tmp := filepath.Join(dir, cacheName+".new")
 	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -215,13 +216,13 @@ func saveKnown(dir string, all iter.Seq2[inode, known]) error {
 	return os.Rename(tmp, filepath.Join(dir, cacheName))
 }
 
-func (k *known) append(b []byte, id inode) []byte {
-	for _, v := range []uint64{id.dev, id.ino, uint64(k.size)} {
+func (k *known) append(b []byte, id inode.ID) []byte {
+	for _, v := range []uint64{id.Dev, id.Ino, uint64(k.size)} {
 		b = binary.AppendUvarint(b, v)
 	}
-	for _, t := range []instant{k.mtime, k.ctime} {
-		b = binary.AppendVarint(b, t.sec)
-		b = binary.AppendUvarint(b, uint64(t.nsec))
+	for _, t := range []inode.Time{k.mtime, k.ctime} {
+		b = binary.AppendVarint(b, t.Sec)
+		b = binary.AppendUvarint(b, uint64(t.Nsec))
 	}
 	b = append(b, k.hash[:]...)
 	e := entry{mode: k.mode}
@@ -230,13 +231,13 @@ func (k *known) append(b []byte, id inode) []byte {
 	return e.append(b)
 }
 
-func decodeCache(b []byte) (map[inode]known, error) {
-	out := map[inode]known{}
+func decodeCache(b []byte) (map[inode.ID]known, error) {
+	out := map[inode.ID]known{}
 	r := reader{b: b}
 	for len(r.b) > 0 {
-		id := inode{r.uvarint(), r.uvarint()}
+		id := inode.ID{Dev: r.uvarint(), Ino: r.uvarint()}
 		k := known{size: int64(r.uvarint())}
-		k.mtime, k.ctime = instant{r.varint(), r.uint32()}, instant{r.varint(), r.uint32()}
+		k.mtime, k.ctime = inode.Time{Sec: r.varint(), Nsec: r.uint32()}, inode.Time{Sec: r.varint(), Nsec: r.uint32()}
 		if len(r.b) < len(k.hash) {
 			return nil, errManifest
 		}

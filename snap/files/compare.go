@@ -9,6 +9,8 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/files/parallel"
+	"mulligan/snap/files/relpath"
 )
 
 // delta is one path at which two manifests differ: what is there (or was), and
@@ -29,7 +31,7 @@ type delta struct {
 type comparison struct {
 	ctx      context.Context
 	old, new *manifest
-	scope    scope
+	scope    relpath.Scope
 	reader   Reader
 	groups   bool // hard-link groups count
 }
@@ -43,16 +45,16 @@ type branch struct {
 
 // compare lists where new differs from old, parents before what they hold.
 // Within a scope, hard-link groups do not count: they may reach out of it.
-func compare(ctx context.Context, old, new *manifest, sc scope) ([]delta, error) {
+func compare(ctx context.Context, old, new *manifest, sc relpath.Scope) ([]delta, error) {
 	return compareFor(ctx, Reader{}, old, new, sc)
 }
 
 // compare compares, and notes what the app's owner may not see.
-func (d *Driver) compare(ctx context.Context, old, new *manifest, sc scope) ([]delta, error) {
+func (d *Driver) compare(ctx context.Context, old, new *manifest, sc relpath.Scope) ([]delta, error) {
 	return compareFor(ctx, d.cfg.Reader, old, new, sc)
 }
 
-func compareFor(ctx context.Context, reader Reader, old, new *manifest, sc scope) ([]delta, error) {
+func compareFor(ctx context.Context, reader Reader, old, new *manifest, sc relpath.Scope) ([]delta, error) {
 	c := &comparison{ctx: ctx, old: old, new: new, scope: sc, reader: reader, groups: len(sc) == 0}
 	if old.hash == new.hash {
 		return nil, nil
@@ -62,7 +64,7 @@ func compareFor(ctx context.Context, reader Reader, old, new *manifest, sc scope
 		return nil, err
 	}
 	for level := []*branch{top}; len(level) > 0; { // reading folders is what takes time
-		err := inRuns(len(level), func() (func(int) error, func()) {
+		err := parallel.InRuns(len(level), func() (func(int) error, func()) {
 			return func(i int) error { return c.below(level[i]) }, func() {}
 		})
 		if err != nil {
@@ -100,7 +102,7 @@ func (c *comparison) pair(path string, old, new *entry) (*branch, error) {
 		return nil, c.ctx.Err()
 	}
 	t := &branch{delta: delta{path: path, old: old, new: new}, a: old, b: new}
-	if !c.scope.holds(path) {
+	if !c.scope.Holds(path) {
 		d := &t.delta
 		switch {
 		case new == nil, !new.isDir():
@@ -137,8 +139,8 @@ func (c *comparison) below(t *branch) error {
 		veil = t.path
 	}
 	return pairs(a, b, func(name string, x, y *entry) error {
-		p := join(t.path, name)
-		if !c.scope.leads(p) {
+		p := relpath.Join(t.path, name)
+		if !c.scope.Leads(p) {
 			return nil
 		}
 		k, err := c.pair(p, x, y)

@@ -14,6 +14,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/files/relpath"
 )
 
 // meta is what a snapshot's root says beside the manifest.
@@ -125,12 +126,12 @@ func (d *Driver) cool() error {
 }
 
 // walk reads the workspace, or sc of it, into b. With oneMoment, each git repository is of one moment.
-func (d *Driver) walk(ctx context.Context, op string, b *cas.Batch, sc scope, fresh map[string]bool, oneMoment bool) (*view, error) {
+func (d *Driver) walk(ctx context.Context, op string, b *cas.Batch, sc relpath.Scope, fresh map[string]bool, oneMoment bool) (*view, error) {
 	s := d.newScan(ctx, op, b, b.Keep)
 	s.oneMoment = oneMoment
 	s.scope, s.fresh = sc, func(p string) bool { return fresh[p] }
 	if id, err := d.rootID(); err == nil { // if not, run says so
-		s.mapped = mappedToWrite(id.dev)
+		s.mapped = mappedToWrite(id.Dev)
 	}
 	n, err := s.run()
 	if err == nil {
@@ -268,23 +269,23 @@ func (d *Driver) stored(ctx context.Context, op string, id snap.SnapshotID) (*ma
 }
 
 // makeScope checks and orders paths given by a caller.
-func makeScope(op string, paths []string) (scope, error) {
-	var sc scope
+func makeScope(op string, paths []string) (relpath.Scope, error) {
+	var sc relpath.Scope
 	for _, p := range paths {
 		c := filepath.Clean(p)
 		if c == "." {
 			return nil, nil
 		}
-		if !validPath(c) {
+		if !relpath.Valid(c) {
 			return nil, errs.New(errs.Invalid, op, "%q is not a path in the workspace", p).
 				WithHint("give paths relative to the workspace, without ..")
 		}
 		sc = append(sc, c)
 	}
 	slices.Sort(sc)
-	var out scope
+	var out relpath.Scope
 	for _, p := range sc {
-		if len(out) == 0 || !out.holds(p) {
+		if len(out) == 0 || !out.Holds(p) {
 			out = append(out, p)
 		}
 	}

@@ -8,6 +8,9 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"mulligan/snap/files/parallel"
+	"mulligan/snap/files/relpath"
 )
 
 // Durability of an apply. There are two ways. A sync of the whole filesystem
@@ -73,7 +76,7 @@ func (a *apply) startWriting(f *os.File) {
 
 // settle makes what a batch holds durable.
 func (a *apply) settle(batch []*staged) error {
-	err := together(len(batch), syncers, func(i int) error {
+	err := parallel.Each(len(batch), syncers, func(i int) error {
 		f := batch[i].f
 		if f == nil {
 			return nil
@@ -104,7 +107,7 @@ func (a *apply) sync() error {
 	if a.whole || a.bulk || len(list) > syncsMost {
 		return a.syncAll()
 	}
-	err := together(len(list), syncers, func(i int) error { return a.syncOne(list[i]) })
+	err := parallel.Each(len(list), syncers, func(i int) error { return a.syncOne(list[i]) })
 	if errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) { // not ours to open
 		return a.syncAll()
 	}
@@ -114,7 +117,7 @@ func (a *apply) sync() error {
 func (a *apply) syncOne(d *delta) error {
 	folder, name := d.path, "."
 	if !isFolder(d.new) {
-		folder, name = parent(d.path)
+		folder, name = relpath.Split(d.path)
 	}
 	dir, err := a.root.OpenDir(folder)
 	if err != nil {

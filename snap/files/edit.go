@@ -6,6 +6,7 @@ import (
 
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/files/relpath"
 )
 
 // edits says what is at some paths; all others are as they were.
@@ -22,7 +23,7 @@ func (t *edits) at(path string) *edits {
 	}
 	for rest := path; rest != ""; {
 		var name string
-		name, rest = cutPath(rest)
+		name, rest = relpath.Cut(rest)
 		k := t.kids[name]
 		if k == nil {
 			if t.kids == nil {
@@ -119,7 +120,7 @@ func (ed *editor) folder(t *edits, old *entry) (snap.Hash, error) {
 	if err != nil {
 		return snap.Hash{}, err
 	}
-	names := sortedKeys(t.kids)
+	names := relpath.SortedKeys(t.kids)
 	out := make([]entry, 0, len(have)+len(names))
 	for len(have) > 0 || len(names) > 0 {
 		if len(names) == 0 || len(have) > 0 && have[0].name < names[0] {

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/snap"
+	"mulligan/snap/files/inode"
 )
 
 // entry is what a manifest says of one name. There is one in memory for every name in a
@@ -17,7 +18,7 @@ type entry struct {
 	uid, gid uint32
 	mount    bool // something was mounted here: nothing else is known
 	loose    bool // a folder whose mtime is somebody else's business
-	mtime    instant
+	mtime    inode.Time
 	size     int64     // of a regular file
 	hash     snap.Hash // of a file's content (none when empty), or of a folder's node
 	rare     *rare     // nil: nothing. Copies share it, so it is never changed, but replaced
@@ -25,10 +26,10 @@ type entry struct {
 
 // rare is what few entries have.
 type rare struct {
-	rdev   uint64  // of a device
-	link   string  // of a symbolic link
-	group  string  // the first path of its hard-link group; "" when it stands alone
-	xattrs []xattr // sorted by name
+	rdev   uint64        // of a device
+	link   string        // of a symbolic link
+	group  string        // the first path of its hard-link group; "" when it stands alone
+	xattrs []inode.Xattr // sorted by name
 }
 
 func (e *entry) odds() rare {
@@ -38,10 +39,10 @@ func (e *entry) odds() rare {
 	return *e.rare
 }
 
-func (e *entry) rdev() uint64    { return e.odds().rdev }
-func (e *entry) link() string    { return e.odds().link }
-func (e *entry) group() string   { return e.odds().group }
-func (e *entry) xattrs() []xattr { return e.odds().xattrs }
+func (e *entry) rdev() uint64          { return e.odds().rdev }
+func (e *entry) link() string          { return e.odds().link }
+func (e *entry) group() string         { return e.odds().group }
+func (e *entry) xattrs() []inode.Xattr { return e.odds().xattrs }
 
 func (e *entry) setRdev(v uint64) { e.set(func(r *rare) { r.rdev = v }) }
 func (e *entry) setLink(v string) { e.set(func(r *rare) { r.link = v }) }
@@ -50,7 +51,7 @@ func (e *entry) setGroup(v string) {
 		e.set(func(r *rare) { r.group = v })
 	}
 }
-func (e *entry) setXattrs(v []xattr) { e.set(func(r *rare) { r.xattrs = v }) }
+func (e *entry) setXattrs(v []inode.Xattr) { e.set(func(r *rare) { r.xattrs = v }) }
 
 func (e *entry) set(change func(*rare)) {
 	r := e.odds()
@@ -86,15 +87,15 @@ func (a *entry) sameBody(b *entry) bool {
 }
 
 // newEntry is the entry of a thing with that stat, as far as stat tells.
-func newEntry(name string, st stat) entry {
-	e := entry{name: name, mode: st.mode, uid: st.uid, gid: st.gid, mtime: st.mtime}
+func newEntry(name string, st inode.Stat) entry {
+	e := entry{name: name, mode: st.Mode, uid: st.Uid, gid: st.Gid, mtime: st.Mtime}
 	switch {
-	case st.mount:
-		return entry{name: name, mode: st.kind(), mount: true}
+	case st.Mount:
+		return entry{name: name, mode: st.Kind(), mount: true}
 	case e.isFile():
-		e.size = st.size
+		e.size = st.Size
 	case e.device():
-		e.setRdev(st.rdev)
+		e.setRdev(st.Rdev)
 	}
 	return e
 }

@@ -4,6 +4,8 @@ import (
 	"strings"
 
 	"github.com/go-git/go-git/v5/plumbing/format/gitignore"
+
+	"mulligan/snap/files/relpath"
 )
 
 // excluder knows what is none of this driver's business.
@@ -26,7 +28,7 @@ func newExcluder(patterns, skip []string) *excluder {
 		x.match = gitignore.NewMatcher(ps)
 	}
 	for _, p := range skip {
-		dir, _ := parent(p)
+		dir, _ := relpath.Split(p)
 		x.skip[p], x.loose[dir] = true, true
 	}
 	x.print = strings.Join(patterns, "\n") + "\x00" + strings.Join(skip, "\x00")

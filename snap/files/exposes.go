@@ -5,6 +5,7 @@ import (
 	"os"
 
 	"mulligan/snap"
+	"mulligan/snap/files/relpath"
 )
 
 // exposes says why e cannot be at p for the sake of what would lie open then: things
@@ -35,7 +36,7 @@ func (r *reverting) handsOver(p string, now *entry) (snap.ClashReason, error) {
 	}
 	for i := range kids {
 		k := &kids[i]
-		path := join(p, k.name)
+		path := relpath.Join(p, k.name)
 		to, changes := r.to[path]
 		if !changes && (k.mount || k.uid != uint32(r.unite.holder)) {
 			return snap.Rights, nil
@@ -66,7 +67,7 @@ func (r *reverting) movedApart(ctx context.Context, p string) (snap.ClashReason,
 		return "", err
 	}
 	for dir := p; dir != "."; {
-		dir, _ = parent(dir)
+		dir, _ = relpath.Split(dir)
 		was, err := then.find(dir)
 		if err != nil {
 			return "", err

@@ -17,6 +17,8 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/beneath"
 	"mulligan/snap/cas"
+	"mulligan/snap/files/inode"
+	"mulligan/snap/files/relpath"
 	"mulligan/snap/files/watch"
 )
 
@@ -73,7 +75,7 @@ var (
 func New(c Config) (*Driver, error) {
 	const op = "protect files"
 	switch {
-	case !validName(c.App):
+	case !relpath.ValidName(c.App):
 		return nil, errs.New(errs.Invalid, op, "%q cannot name an app", c.App)
 	case c.Store == nil:
 		return nil, errs.New(errs.Invalid, op, "no content store given")
@@ -88,7 +90,7 @@ func New(c Config) (*Driver, error) {
 	}
 	for i, p := range c.Skip {
 		c.Skip[i] = strings.TrimPrefix(filepath.Clean(p), "./")
-		if !validPath(c.Skip[i]) {
+		if !relpath.Valid(c.Skip[i]) {
 			return nil, errs.New(errs.Invalid, op, "%q is not a path in the workspace", p)
 		}
 	}
@@ -115,9 +117,9 @@ func (d *Driver) open() (*beneath.Root, error) {
 	if err != nil {
 		return nil, err
 	}
-	st, err := statAt(root.FD(), "")
-	if err == nil && !d.owned(st.uid) {
-		err = errs.New(errs.Denied, "open workspace", "%s belongs to uid %d, not to the app's owner (uid %d)", d.cfg.Dir, st.uid, d.cfg.Owner).
+	st, err := inode.StatAt(root.FD(), "")
+	if err == nil && !d.owned(st.Uid) {
+		err = errs.New(errs.Denied, "open workspace", "%s belongs to uid %d, not to the app's owner (uid %d)", d.cfg.Dir, st.Uid, d.cfg.Owner).
 			WithHint("give the folder back to its owner, or register the app anew")
 	}
 	if err == nil {
@@ -162,7 +164,7 @@ func (d *Driver) switchRoots(id snap.RestoreID) (base, target string) {
 
 // checkID refuses an id that cannot be part of a file's and a root's name.
 func checkID(op, id string) error {
-	if validName(id) && id != "warm" && id[0] != '.' && len(id) <= 100 {
+	if relpath.ValidName(id) && id != "warm" && id[0] != '.' && len(id) <= 100 {
 		return nil
 	}
 	return errs.New(errs.Invalid, op, "%q cannot be an id", id)

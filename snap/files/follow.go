@@ -13,6 +13,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/files/relpath"
 	"mulligan/snap/files/watch"
 )
 
@@ -289,7 +290,7 @@ func (j *journal) view(ctx context.Context, b *cas.Batch, how doubt, fresh map[s
 				return err
 			}
 		}
-		v = &view{manifest: m, files: j.live.files, warnings: j.d.mounted(sortedKeys(j.live.warn))}
+		v = &view{manifest: m, files: j.live.files, warnings: j.d.mounted(relpath.SortedKeys(j.live.warn))}
 		for _, p := range busy {
 			v.warnings = append(v.warnings, busyRepository(shown(j.d.cfg.Dir, p)))
 		}

@@ -14,6 +14,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/files/inode"
 	"mulligan/testkit"
 )
 
@@ -30,7 +31,7 @@ func fuse(t *testing.T, uid uint32, at, program string, args ...string) *exec.Cm
 		c.Process.Kill()
 		c.Wait()
 	})
-	for end := time.Now().Add(testkit.Patience); !mountedThere(unix.AT_FDCWD, at); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(testkit.Patience); !inode.MountedThere(unix.AT_FDCWD, at); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%s does not come up", program)
 		}

@@ -7,6 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/snap/beneath"
+	"mulligan/snap/files/inode"
+	"mulligan/snap/files/parallel"
+	"mulligan/snap/files/relpath"
 )
 
 // hand is one worker of an apply. Several may work side by side, on different paths.
@@ -46,20 +49,20 @@ func (h *hand) writable(path string) (*beneath.Root, error) {
 	if err != nil || os.Geteuid() == 0 {
 		return dir, err
 	}
-	st, err := statAt(dir.FD(), "")
-	if err == nil && st.mode&0o300 != 0o300 {
-		err = unix.Fchmod(dir.FD(), st.mode&0o7777|0o700)
+	st, err := inode.StatAt(dir.FD(), "")
+	if err == nil && st.Mode&0o300 != 0o300 {
+		err = unix.Fchmod(dir.FD(), st.Mode&0o7777|0o700)
 	}
 	return dir, err
 }
 
 // look gives what is at path now, content and all, or nil.
-func (h *hand) look(path string) (*node, stat, error) {
-	folder, name := parent(path)
+func (h *hand) look(path string) (*node, inode.Stat, error) {
+	folder, name := relpath.Split(path)
 	dir, err := h.folder(folder)
 	if err == nil {
-		var st stat
-		if st, err = statAt(dir.FD(), name); err == nil {
+		var st inode.Stat
+		if st, err = inode.StatAt(dir.FD(), name); err == nil {
 			n, err := h.reader.entry(dir, path, name, st)
 			if errors.Is(err, errMoved) {
 				err = h.changed(path)
@@ -68,12 +71,12 @@ func (h *hand) look(path string) (*node, stat, error) {
 		}
 	}
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
-		return nil, stat{}, nil
+		return nil, inode.Stat{}, nil
 	}
 	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EXDEV) {
-		return nil, stat{}, h.changed(path)
+		return nil, inode.Stat{}, h.changed(path)
 	}
-	return nil, stat{}, h.failed(path, err)
+	return nil, inode.Stat{}, h.failed(path, err)
 }
 
 // verdict is what a path was found to be.
@@ -86,7 +89,7 @@ const (
 
 // judge looks at d's path. Folders are judged by their being folders: their
 // times move with every step of the work.
-func (h *hand) judge(d *delta) (verdict, stat, error) {
+func (h *hand) judge(d *delta) (verdict, inode.Stat, error) {
 	n, st, err := h.look(d.path)
 	if err != nil {
 		return 0, st, err
@@ -144,7 +147,7 @@ func (d *delta) goes() bool {
 
 // sideBySide calls do for 0 to n-1, with several hands.
 func (h *hand) sideBySide(n int, do func(w *hand, i int) error) error {
-	return inRuns(n, func() (func(int) error, func()) {
+	return parallel.InRuns(n, func() (func(int) error, func()) {
 		w := &hand{apply: h.apply}
 		return func(i int) error { return do(w, i) }, w.forget
 	})

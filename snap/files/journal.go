@@ -8,6 +8,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/files/relpath"
 )
 
 var _ snap.Journal = (*Driver)(nil)
@@ -136,21 +137,21 @@ type view struct {
 
 // present reads the workspace: from the journal where that is current, else by a
 // walk of everything, or of sc, into b.
-func (d *Driver) present(ctx context.Context, op string, b *cas.Batch, sc scope) (*view, error) {
+func (d *Driver) present(ctx context.Context, op string, b *cas.Batch, sc relpath.Scope) (*view, error) {
 	return d.read(ctx, op, b, sc, doubtNames, nil, nil)
 }
 
 // presentFresh is present for a proof: it reads some paths from disk even if they seem to be known.
-func (d *Driver) presentFresh(ctx context.Context, op string, b *cas.Batch, sc scope, fresh map[string]bool) (*view, error) {
+func (d *Driver) presentFresh(ctx context.Context, op string, b *cas.Batch, sc relpath.Scope, fresh map[string]bool) (*view, error) {
 	return d.read(ctx, op, b, sc, doubtStores, fresh, nil)
 }
 
 // presentStored puts the manifest into b, whoever reads it.
-func (d *Driver) presentStored(ctx context.Context, op string, b *cas.Batch, sc scope, how doubt) (*view, error) {
+func (d *Driver) presentStored(ctx context.Context, op string, b *cas.Batch, sc relpath.Scope, how doubt) (*view, error) {
 	return d.read(ctx, op, b, sc, how, nil, b)
 }
 
-func (d *Driver) read(ctx context.Context, op string, b *cas.Batch, sc scope, how doubt, fresh map[string]bool, to *cas.Batch) (*view, error) {
+func (d *Driver) read(ctx context.Context, op string, b *cas.Batch, sc relpath.Scope, how doubt, fresh map[string]bool, to *cas.Batch) (*view, error) {
 	j := d.current()
 	if j == nil {
 		return d.walk(ctx, op, b, sc, fresh, to != nil)

@@ -9,6 +9,8 @@ import (
 
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/files/inode"
+	"mulligan/snap/files/relpath"
 )
 
 // The journal is a chain of nodes in the content store, beginning at a
@@ -54,7 +56,7 @@ func (e *entry) digest() snap.Hash {
 	x.name = ""
 	x.setGroup("")
 	if x.isDir() {
-		x.hash, x.mtime = snap.Hash{}, instant{}
+		x.hash, x.mtime = snap.Hash{}, inode.Time{}
 	}
 	return blake3.Sum256(append(x.append(nil), x.hash[:]...))
 }
@@ -137,7 +139,7 @@ func decodeLink(data []byte, refs []snap.Hash) (*link, error) {
 
 func (r *reader) record(out *record) {
 	out.path = r.string()
-	if out.path != "." && !validPath(out.path) {
+	if out.path != "." && !relpath.Valid(out.path) {
 		r.fail("a record of no path")
 		return
 	}

@@ -10,6 +10,9 @@ import (
 
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/files/inode"
+	"mulligan/snap/files/parallel"
+	"mulligan/snap/files/relpath"
 )
 
 // live is the workspace in memory, as it was last read. It belongs to the
@@ -36,7 +39,7 @@ func newLive(root *node) *live {
 func (l *live) each(n *node, path string, do func(string, *node)) {
 	do(path, n)
 	for _, k := range n.kids {
-		l.each(k, join(path, k.name), do)
+		l.each(k, relpath.Join(path, k.name), do)
 	}
 }
 
@@ -81,7 +84,7 @@ func (l *live) reach(path string) (n *node, rest string) {
 		return n, ""
 	}
 	for rest = path; rest != ""; {
-		name, more := cutPath(rest)
+		name, more := relpath.Cut(rest)
 		k := n.kid(name)
 		if k == nil {
 			return n, rest
@@ -109,13 +112,13 @@ type remembered struct {
 	since time.Time // when what is looked at began to change
 
 	index sync.Once
-	files map[inode]*node
+	files map[inode.ID]*node
 }
 
-func (r *remembered) find(path string, st stat, e *entry) bool {
+func (r *remembered) find(path string, st inode.Stat, e *entry) bool {
 	n := r.live.find(path)
-	if (n == nil || n.id != st.id) && st.kind() == unix.S_IFREG && settled(st, r.since) {
-		n = r.moved(st.id)
+	if (n == nil || n.id != st.ID) && st.Kind() == unix.S_IFREG && settled(st, r.since) {
+		n = r.moved(st.ID)
 	}
 	return n != nil && n.tells(st, e)
 }
@@ -123,9 +126,9 @@ func (r *remembered) find(path string, st stat, e *entry) bool {
 // moved finds a file by its inode. One that is older than what changed, in a
 // place where it was not, came with a folder that was moved: that leaves the
 // files in it as they were. Where it was may have been taken out already.
-func (r *remembered) moved(id inode) *node {
+func (r *remembered) moved(id inode.ID) *node {
 	r.index.Do(func() {
-		r.files = make(map[inode]*node, r.live.files)
+		r.files = make(map[inode.ID]*node, r.live.files)
 		var visit func(n *node)
 		visit = func(n *node) {
 			if n.isFile() {
@@ -143,19 +146,19 @@ func (r *remembered) moved(id inode) *node {
 	return r.files[id]
 }
 
-func (*remembered) add(stat, *entry, time.Time) {}
+func (*remembered) add(inode.Stat, *entry, time.Time) {}
 
 // is reports whether st is of what the node was read from, unchanged.
-func (n *node) is(st stat) bool {
-	if n.mount || st.mount {
-		return n.mount == st.mount && n.kind() == st.kind()
+func (n *node) is(st inode.Stat) bool {
+	if n.mount || st.Mount {
+		return n.mount == st.Mount && n.kind() == st.Kind()
 	}
 	size := n.size
 	if !n.isFile() {
-		size = st.size
+		size = st.Size
 	}
-	return n.id == st.id && n.ctime == st.ctime && n.mode == st.mode && (n.mtime == st.mtime || n.loose) &&
-		size == st.size && n.uid == st.uid && n.gid == st.gid
+	return n.id == st.ID && n.ctime == st.Ctime && n.mode == st.Mode && (n.mtime == st.Mtime || n.loose) &&
+		size == st.Size && n.uid == st.Uid && n.gid == st.Gid
 }
 
 // seal gives the manifest of the tree as it is; the tree may move on. Nothing is
@@ -194,7 +197,7 @@ func (l *live) hash(level []*node) {
 	level = slices.Clone(level)
 	level = slices.DeleteFunc(level, func(n *node) bool { return n.sealed == hashed && l.drafts[n] != nil })
 	drafts := make([][]entry, len(level))
-	_ = inRuns(len(level), func() (func(int) error, func()) { // none of it can fail
+	_ = parallel.InRuns(len(level), func() (func(int) error, func()) { // none of it can fail
 		return func(i int) error {
 			n := level[i]
 			n.hash, drafts[i] = cas.NodeHash(encodeNode(sortFolder, n.entries())), n.flat()

@@ -11,6 +11,8 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/beneath"
+	"mulligan/snap/files/inode"
+	"mulligan/snap/files/relpath"
 )
 
 // looking reads what is at some paths, and leaves alone what is surely as the
@@ -45,7 +47,7 @@ func (l *live) targets(t *todo) []target {
 			if !n.isDir() { // a file that was, or will be, a folder
 				path = path[:len(path)-1]
 			} else {
-				first, _ := cutPath(rest)
+				first, _ := relpath.Cut(rest)
 				path += first
 			}
 		}
@@ -65,7 +67,7 @@ func (l *live) targets(t *todo) []target {
 	kept := out[:0]
 	top := "" // the last deep one
 	for _, x := range out {
-		if top != "" && below(x.path, top) {
+		if top != "" && relpath.Within(x.path, top) {
 			continue
 		}
 		if x.deep {
@@ -83,10 +85,10 @@ const fewPlaces = 16
 func (g *looking) look(list []target) error {
 	var groups [][]target
 	for i := 0; i < len(list); {
-		dir, _ := parent(list[i].path)
+		dir, _ := relpath.Split(list[i].path)
 		n := i + 1
 		for n < len(list) && n-i < 256 {
-			if d, _ := parent(list[n].path); d != dir || list[n].path == "." || list[i].path == "." {
+			if d, _ := relpath.Split(list[n].path); d != dir || list[n].path == "." || list[i].path == "." {
 				break
 			}
 			n++
@@ -125,7 +127,7 @@ func (g *looking) group(list []target) error {
 	if list[0].path == "." {
 		return g.top(list[0])
 	}
-	dir, _ := parent(list[0].path)
+	dir, _ := relpath.Split(list[0].path)
 	in, err := g.root.OpenDir(dir)
 	if err != nil {
 		err = g.s.failed(dir, err)
@@ -142,7 +144,7 @@ func (g *looking) group(list []target) error {
 		if err := g.s.ctx.Err(); err != nil {
 			return err
 		}
-		_, name := parent(t.path)
+		_, name := relpath.Split(t.path)
 		if err := g.s.passes(t.path, g.one(in, t, name)); err != nil {
 			return err
 		}
@@ -159,7 +161,7 @@ func (g *looking) top(t target) error {
 			return err
 		}
 	} else {
-		st, err := statAt(g.root.FD(), "")
+		st, err := inode.StatAt(g.root.FD(), "")
 		if err == nil {
 			err = g.s.own(g.root.FD(), ".", n, st)
 		}
@@ -186,7 +188,7 @@ func (g *looking) skip(path string, err error) {
 // one looks at one name.
 func (g *looking) one(in *beneath.Root, t target, name string) error {
 	old := g.l.find(t.path)
-	st, err := statAt(in.FD(), name)
+	st, err := inode.StatAt(in.FD(), name)
 	if err == unix.ENOENT {
 		if old != nil {
 			g.dirty()
@@ -197,7 +199,7 @@ func (g *looking) one(in *beneath.Root, t target, name string) error {
 	if err != nil {
 		return g.s.failed(t.path, err)
 	}
-	if g.s.d.exclude.excludes(t.path, st.kind() == dirKind) {
+	if g.s.d.exclude.excludes(t.path, st.Kind() == dirKind) {
 		return g.excluded(t, old)
 	}
 	if old != nil && !t.deep && old.sure && old.is(st) && !g.fresh[t.path] {
@@ -225,8 +227,8 @@ func (g *looking) excluded(t target, old *node) error {
 }
 
 // folder looks at a folder: at its own entry if it is known, else at everything in it.
-func (g *looking) folder(in *beneath.Root, t target, old, n *node, st stat) error {
-	if old != nil && old.isDir() && old.id == st.id && !t.deep {
+func (g *looking) folder(in *beneath.Root, t target, old, n *node, st inode.Stat) error {
+	if old != nil && old.isDir() && old.id == st.ID && !t.deep {
 		dir, err := in.OpenDir(n.name)
 		if errors.Is(err, unix.EXDEV) {
 			g.s.mounted(t.path, n)

@@ -11,6 +11,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/files/relpath"
 )
 
 // mayReplace makes sure that nothing is lost that is in live: a Commit fails
@@ -58,7 +59,7 @@ func (c *change) settleFrames(deltas []delta, base *manifest) error {
 func (c *change) unexplained(deltas []delta, base, target *manifest) ([]string, error) {
 	var odd []string
 	for _, d := range deltas {
-		_, name := parent(d.path)
+		_, name := relpath.Split(d.path)
 		if d.frame || d.old == nil || strings.HasPrefix(name, tmpPrefix(string(c.id))) {
 			continue
 		}

@@ -8,6 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/snap"
+	"mulligan/snap/files/inode"
+	"mulligan/snap/files/relpath"
 )
 
 // A manifest is a Merkle tree of nodes in the content store. A node's bytes
@@ -85,8 +87,8 @@ func (e *entry) append(b []byte) []byte {
 	for _, v := range []uint32{e.mode, e.uid, e.gid} {
 		b = binary.AppendUvarint(b, uint64(v))
 	}
-	b = binary.AppendVarint(b, e.mtime.sec)
-	b = binary.AppendUvarint(b, uint64(e.mtime.nsec))
+	b = binary.AppendVarint(b, e.mtime.Sec)
+	b = binary.AppendUvarint(b, uint64(e.mtime.Nsec))
 	b = binary.AppendUvarint(b, f)
 	if f&hasSize != 0 {
 		b = binary.AppendUvarint(b, uint64(e.size))
@@ -103,7 +105,7 @@ func (e *entry) append(b []byte) []byte {
 	if f&hasXattrs != 0 {
 		b = binary.AppendUvarint(b, uint64(len(e.xattrs())))
 		for _, x := range e.xattrs() {
-			b = appendString(appendString(b, x.name), x.value)
+			b = appendString(appendString(b, x.Name), x.Value)
 		}
 	}
 	return b
@@ -152,9 +154,9 @@ func wellNamed(sort byte, name string) bool {
 		return name == ""
 	}
 	if sort == sortList {
-		return name == "." || validPath(name)
+		return name == "." || relpath.Valid(name)
 	}
-	return validName(name)
+	return relpath.ValidName(name)
 }
 
 // reader takes a node apart; after the first error it gives zeros.
@@ -231,7 +233,7 @@ func (r *reader) entry(e *entry) {
 func (r *reader) fields(e *entry) (f uint64) {
 	e.name = r.string()
 	e.mode, e.uid, e.gid = r.uint32(), r.uint32(), r.uint32()
-	e.mtime = instant{r.varint(), r.uint32()}
+	e.mtime = inode.Time{Sec: r.varint(), Nsec: r.uint32()}
 	f = r.uvarint()
 	if f > allFlags {
 		r.fail("unknown flags")
@@ -257,15 +259,15 @@ func (r *reader) fields(e *entry) (f uint64) {
 	return f
 }
 
-func (r *reader) xattrs() (list []xattr) {
+func (r *reader) xattrs() (list []inode.Xattr) {
 	n := r.uvarint()
 	if n > uint64(len(r.b)) {
 		r.fail("more attributes than the node has bytes")
 		return nil
 	}
 	for range n {
-		x := xattr{r.string(), r.string()}
-		if k := len(list); k > 0 && list[k-1].name >= x.name {
+		x := inode.Xattr{Name: r.string(), Value: r.string()}
+		if k := len(list); k > 0 && list[k-1].Name >= x.Name {
 			r.fail("attributes out of order")
 		}
 		list = append(list, x)
@@ -278,9 +280,9 @@ func (r *reader) checkEntry(e *entry, f uint64) {
 	switch {
 	case e.flags() != f:
 		r.fail("an announced field is empty")
-	case e.size < 0 || e.mtime.nsec >= 1e9:
+	case e.size < 0 || e.mtime.Nsec >= 1e9:
 		r.fail("a number out of range")
-	case e.group() != "" && !validPath(e.group()):
+	case e.group() != "" && !relpath.Valid(e.group()):
 		r.fail("a hard-link group that is no path")
 	case e.isDir() && e.hash.IsZero(), e.isFile() && (e.size > 0) == e.hash.IsZero():
 		r.fail("an entry without its content")

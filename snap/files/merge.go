@@ -3,6 +3,8 @@ package files
 import (
 	"slices"
 	"strings"
+
+	"mulligan/snap/files/relpath"
 )
 
 // find is what looking at one path told.
@@ -31,7 +33,7 @@ func (m *merge) apply(f find) {
 		m.pair(nil, f.path, m.l.root, f.node, f.deep)
 		return
 	}
-	dir, name := parent(f.path)
+	dir, name := relpath.Split(f.path)
 	in := m.l.find(dir)
 	if in == nil || !in.isDir() {
 		return // its folder went meanwhile, with everything in it
@@ -60,7 +62,7 @@ func (m *merge) pair(in *node, path string, old, new *node, deep bool) {
 	default:
 		if old.isDir() {
 			for _, k := range old.kids {
-				m.gone(join(path, k.name), k)
+				m.gone(relpath.Join(path, k.name), k)
 			}
 		}
 		m.replace(in, path, old, new)
@@ -85,7 +87,7 @@ func (m *merge) names(path string, old, new *node) {
 		if b != nil {
 			name, is = b.name, is[1:]
 		}
-		m.pair(old, join(path, name), a, b, true)
+		m.pair(old, relpath.Join(path, name), a, b, true)
 	}
 }
 
@@ -140,7 +142,7 @@ func (m *merge) replace(in *node, path string, old, new *node) {
 		m.unseal(path)
 	}
 	for _, k := range new.kids {
-		m.came(join(path, k.name), k)
+		m.came(relpath.Join(path, k.name), k)
 	}
 }
 
@@ -174,14 +176,14 @@ func (m *merge) came(path string, n *node) {
 	m.undo = append(m.undo, func() { m.l.leave(path, n) })
 	m.record(path, nil, &n.entry)
 	for _, k := range n.kids {
-		m.came(join(path, k.name), k)
+		m.came(relpath.Join(path, k.name), k)
 	}
 }
 
 // gone records that n, and everything below it, is there no more.
 func (m *merge) gone(path string, n *node) {
 	for _, k := range n.kids {
-		m.gone(join(path, k.name), k)
+		m.gone(relpath.Join(path, k.name), k)
 	}
 	m.l.leave(path, n)
 	m.note(n.tie)
@@ -195,7 +197,7 @@ func (m *merge) prune(path string, n *node) {
 		return
 	}
 	n.kids = slices.DeleteFunc(n.kids, func(k *node) bool {
-		_, skip := m.skipped[join(path, k.name)]
+		_, skip := m.skipped[relpath.Join(path, k.name)]
 		return skip
 	})
 }
@@ -218,13 +220,13 @@ func (m *merge) record(path string, before, after *entry) {
 func (m *merge) unseal(path string) {
 	n := m.l.root
 	n.sealed = unsealed
-	dir, _ := parent(path)
+	dir, _ := relpath.Split(path)
 	if dir == "." {
 		return
 	}
 	for rest := dir; rest != ""; {
 		var name string
-		name, rest = cutPath(rest)
+		name, rest = relpath.Cut(rest)
 		if n = n.kid(name); n == nil {
 			return
 		}
@@ -234,8 +236,8 @@ func (m *merge) unseal(path string) {
 
 // regroup names the hard-link groups anew whose names changed.
 func (m *merge) regroup() {
-	for _, tie := range sortedKeys(m.tied) {
-		paths := sortedKeys(m.l.names[tie])
+	for _, tie := range relpath.SortedKeys(m.tied) {
+		paths := relpath.SortedKeys(m.l.names[tie])
 		slices.SortFunc(paths, walkOrder)
 		group := ""
 		if len(paths) > 1 {

@@ -4,6 +4,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"mulligan/snap/files/inode"
 )
 
 // setMeta gives the thing behind fd (open with O_PATH or otherwise) the owner,
@@ -11,41 +13,41 @@ import (
 // is put at the name meanwhile is not touched. The owner comes first, since a
 // change of owner takes setuid bits and capabilities away.
 func setMeta(fd int, want *entry) error {
-	st, err := statAt(fd, "")
+	st, err := inode.StatAt(fd, "")
 	if err != nil {
 		return err
 	}
-	chowned := st.uid != want.uid || st.gid != want.gid
+	chowned := st.Uid != want.uid || st.Gid != want.gid
 	if chowned {
 		if err := unix.Fchownat(fd, "", int(want.uid), int(want.gid), unix.AT_EMPTY_PATH); err != nil {
 			return err
 		}
 	}
-	have, err := readXattrsPath(fd)
+	have, err := inode.ReadXattrsPath(fd)
 	if err != nil {
 		return err
 	}
-	path := procPath(fd)
+	path := inode.ProcPath(fd)
 	for _, x := range have {
-		if !slices.ContainsFunc(want.xattrs(), func(w xattr) bool { return w.name == x.name }) {
-			if err := unix.Removexattr(path, x.name); err != nil && err != unix.ENODATA {
+		if !slices.ContainsFunc(want.xattrs(), func(w inode.Xattr) bool { return w.Name == x.Name }) {
+			if err := unix.Removexattr(path, x.Name); err != nil && err != unix.ENODATA {
 				return err
 			}
 		}
 	}
-	if !want.symlink() && (chowned || len(have) > 0 || st.mode != want.mode) {
+	if !want.symlink() && (chowned || len(have) > 0 || st.Mode != want.mode) {
 		if err := unix.Fchmodat(unix.AT_FDCWD, path, want.perm(), 0); err != nil {
 			return err
 		}
 	}
 	for _, x := range want.xattrs() {
 		if !slices.Contains(have, x) {
-			if err := unix.Setxattr(path, x.name, []byte(x.value), 0); err != nil {
+			if err := unix.Setxattr(path, x.Name, []byte(x.Value), 0); err != nil {
 				return err
 			}
 		}
 	}
-	if want.loose || st.mtime == want.mtime {
+	if want.loose || st.Mtime == want.mtime {
 		return nil
 	}
 	return setTime(fd, want.mtime)
@@ -53,8 +55,8 @@ func setMeta(fd int, want *entry) error {
 
 // setTime sets the mtime and leaves the atime. A filesystem that does not know how to
 // leave one and says nothing (bindfs) is given both.
-func setTime(fd int, t instant) error {
-	ts := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, t.spec()}
+func setTime(fd int, t inode.Time) error {
+	ts := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, t.Spec()}
 	if err := unix.UtimesNanoAt(fd, "", ts, unix.AT_EMPTY_PATH); err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/beneath"
+	"mulligan/snap/files/relpath"
 )
 
 var _ snap.Lister = (*Driver)(nil)
@@ -18,7 +19,7 @@ var _ snap.Lister = (*Driver)(nil)
 // empty, less what is left out.
 func (d *Driver) Names(ctx context.Context, id snap.SnapshotID, dir string) ([]string, error) {
 	const op = "list folder"
-	if dir != "." && !validPath(dir) {
+	if dir != "." && !relpath.Valid(dir) {
 		return nil, errs.New(errs.Invalid, op, "%q is not a path in the workspace", dir)
 	}
 	if id == "" {
@@ -61,7 +62,7 @@ func (d *Driver) liveNames(dir string) ([]string, error) {
 	defer func() { at.Close() }()
 	for rest := dir; rest != "" && dir != "."; {
 		var name string
-		name, rest = cutPath(rest)
+		name, rest = relpath.Cut(rest)
 		if err := d.mayLookIn(at, dir); err != nil {
 			return nil, err
 		}
@@ -86,7 +87,7 @@ func (d *Driver) liveNames(dir string) ([]string, error) {
 	entries, err := list.ReadDir(-1)
 	var names []string
 	for _, e := range entries {
-		if !d.exclude.excludes(join(dir, e.Name()), e.IsDir()) {
+		if !d.exclude.excludes(relpath.Join(dir, e.Name()), e.IsDir()) {
 			names = append(names, e.Name())
 		}
 	}

@@ -10,6 +10,8 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/beneath"
+	"mulligan/snap/files/inode"
+	"mulligan/snap/files/relpath"
 )
 
 var _ snap.Opener = (*Driver)(nil)
@@ -18,7 +20,7 @@ var _ snap.Opener = (*Driver)(nil)
 // empty, and gives its size in bytes.
 func (d *Driver) OpenPath(ctx context.Context, id snap.SnapshotID, path string) (io.ReadCloser, int64, error) {
 	const op = "open file"
-	if !validPath(path) {
+	if !relpath.Valid(path) {
 		return nil, 0, errs.New(errs.Invalid, op, "%q is not a path in the workspace", path)
 	}
 	if d.exclude.covers(path) {
@@ -72,7 +74,7 @@ func (d *Driver) openFor(op string, root *beneath.Root, path string) (*os.File, 
 	}
 	dir, rest := root, path
 	for {
-		name, below := cutPath(rest)
+		name, below := relpath.Cut(rest)
 		if below == "" {
 			break
 		}
@@ -91,8 +93,8 @@ func (d *Driver) openFor(op string, root *beneath.Root, path string) (*os.File, 
 		return nil, 0, d.notOpened(op, path, err)
 	}
 	defer at.Close()
-	st, err := statAt(int(at.Fd()), "")
-	if err == nil && st.kind() != unix.S_IFREG {
+	st, err := inode.StatAt(int(at.Fd()), "")
+	if err == nil && st.Kind() != unix.S_IFREG {
 		err = d.noFile(op, path)
 	}
 	if err == nil {
@@ -101,11 +103,11 @@ func (d *Driver) openFor(op string, root *beneath.Root, path string) (*os.File, 
 	if err != nil {
 		return nil, 0, err
 	}
-	f, err := os.Open(procPath(int(at.Fd()))) // this very file, whatever has its name by now
+	f, err := os.Open(inode.ProcPath(int(at.Fd()))) // this very file, whatever has its name by now
 	if err != nil {
 		return nil, 0, d.notOpened(op, path, err)
 	}
-	return f, st.size, nil
+	return f, st.Size, nil
 }
 
 // notOpened is the error for a path that could not be opened.
@@ -122,16 +124,16 @@ func (d *Driver) checkReader(fd int, path string) error {
 	if d.cfg.Reader.all() {
 		return nil
 	}
-	st, err := statAt(fd, "")
+	st, err := inode.StatAt(fd, "")
 	if err != nil {
 		return err
 	}
-	xattrs, err := readXattrsPath(fd)
+	xattrs, err := inode.ReadXattrsPath(fd)
 	if err != nil {
 		return err
 	}
 	e := newEntry("", st)
-	e.mode, e.uid, e.gid = st.mode, st.uid, st.gid // also of a mount point
+	e.mode, e.uid, e.gid = st.Mode, st.Uid, st.Gid // also of a mount point
 	e.setXattrs(xattrs)
 	if !d.cfg.Reader.may(&e, needed(&e)) {
 		return notReadable(path)

@@ -10,6 +10,7 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/files/inode"
 	"mulligan/snap/filetime"
 )
 
@@ -322,10 +323,10 @@ func TestLimits(t *testing.T) {
 func TestCache(t *testing.T) {
 	s := newSite(t)
 	write(t, s.dir+"/old", "content")
-	st, err := statAt(unix.AT_FDCWD, s.dir+"/old")
+	st, err := inode.StatAt(unix.AT_FDCWD, s.dir+"/old")
 	must(t, err)
 	e := entry{hash: snap.Hash{1}}
-	read := time0(st.ctime).Add(filetime.Tick)
+	read := time0(st.Ctime).Add(filetime.Tick)
 	if s.cache.add(st, &e, read); s.cache.find(st, &e) {
 		t.Error("a file changed within the clock's tick is trusted")
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"slices"
 	"time"
+
+	"mulligan/snap/files/relpath"
 )
 
 // The patrol looks for changes that no event told of: stores through a shared
@@ -57,18 +59,18 @@ func (l *live) after(path string, most int) (out []string) {
 	visit = func(n *node, at, rest string) {
 		from := 0
 		if rest != "" {
-			name, below := cutPath(rest)
+			name, below := relpath.Cut(rest)
 			i, ok := n.index(name)
 			if from = i; ok {
 				from++
-				visit(n.kids[i], join(at, name), below)
+				visit(n.kids[i], relpath.Join(at, name), below)
 			}
 		}
 		for _, k := range n.kids[from:] {
 			if len(out) >= most {
 				return
 			}
-			p := join(at, k.name)
+			p := relpath.Join(at, k.name)
 			out = append(out, p)
 			visit(k, p, "")
 		}

@@ -12,6 +12,7 @@ import (
 	"mulligan/durable"
 	"mulligan/errs"
 	"mulligan/snap/beneath"
+	"mulligan/snap/files/inode"
 )
 
 // location is what kind of place a workspace lies in, noted when it is first protected. It
@@ -25,13 +26,13 @@ type location struct {
 const locationFile = "location.json"
 
 func locate(root *beneath.Root) (location, error) {
-	st, err := statAt(root.FD(), "")
+	st, err := inode.StatAt(root.FD(), "")
 	if err != nil {
 		return location{}, err
 	}
 	var fs unix.Statfs_t
 	err = unix.Fstatfs(root.FD(), &fs)
-	return location{st.mount, int64(fs.Type)}, err
+	return location{st.Mount, int64(fs.Type)}, err
 }
 
 // noteLocation reads where the workspace was when it was first protected, or notes where it is.

@@ -10,6 +10,7 @@ import (
 
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/files/relpath"
 )
 
 // state is how far a switch has got.
@@ -70,15 +71,15 @@ func decodePlan(b []byte) (*plan, error) {
 		return nil, errors.New("a hash is missing")
 	}
 	for _, s := range p.Scope {
-		if string(s) != "." && !validPath(string(s)) {
+		if string(s) != "." && !relpath.Valid(string(s)) {
 			return nil, fmt.Errorf("%q is not a path in the workspace", s)
 		}
 	}
 	return &p, nil
 }
 
-func (p *plan) scope() scope {
-	var s scope
+func (p *plan) scope() relpath.Scope {
+	var s relpath.Scope
 	for _, b := range p.Scope {
 		s = append(s, string(b))
 	}

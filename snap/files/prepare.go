@@ -9,6 +9,8 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/files/parallel"
+	"mulligan/snap/files/relpath"
 )
 
 // Prepare makes ready to restore a whole workspace.
@@ -37,7 +39,7 @@ func (d *Driver) PrepareScoped(ctx context.Context, req snap.RestoreRequest, pat
 }
 
 // prepare makes ready to go from base to target, whose new contents b has.
-func (d *Driver) prepare(ctx context.Context, op string, id snap.RestoreID, base, target *manifest, sc scope, b *cas.Batch) (snap.Switch, error) {
+func (d *Driver) prepare(ctx context.Context, op string, id snap.RestoreID, base, target *manifest, sc relpath.Scope, b *cas.Batch) (snap.Switch, error) {
 	deltas, err := d.compare(ctx, base, target, sc)
 	if err == nil {
 		err = d.checkPossible(ctx, op, deltas, base, target, sc)
@@ -105,20 +107,20 @@ func (d *Driver) record(ctx context.Context, id snap.RestoreID, p *plan, base, t
 
 // checkPossible makes sure of what Commit and Undo will need: contents that
 // are whole, the right to give files to their owners, folders that may change hands, and room.
-func (d *Driver) checkPossible(ctx context.Context, op string, deltas []delta, base, target *manifest, sc scope) error {
+func (d *Driver) checkPossible(ctx context.Context, op string, deltas []delta, base, target *manifest, sc relpath.Scope) error {
 	holder := d.holderOf(base.root.uid)
 	deltas, err := d.allowed(ctx, op, deltas, holder, base, target, sc)
 	if err != nil {
 		return err
 	}
-	return inRuns(len(deltas), func() (func(int) error, func()) {
+	return parallel.InRuns(len(deltas), func() (func(int) error, func()) {
 		return func(i int) error { return d.checkContents(ctx, &deltas[i], holder) }, func() {}
 	})
 }
 
 // allowed makes sure of everything but stored contents. It returns deltas with what must be
 // made anew because its folder changes hands.
-func (d *Driver) allowed(ctx context.Context, op string, deltas []delta, holder holder, base, target *manifest, sc scope) ([]delta, error) {
+func (d *Driver) allowed(ctx context.Context, op string, deltas []delta, holder holder, base, target *manifest, sc relpath.Scope) ([]delta, error) {
 	if err := d.checkWays(op, deltas, holder, target); err != nil {
 		return nil, err
 	}

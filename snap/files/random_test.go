@@ -12,6 +12,8 @@ import (
 	"pgregory.net/rapid"
 
 	"mulligan/snap"
+	"mulligan/snap/files/inode"
+	"mulligan/snap/files/relpath"
 	"mulligan/testkit"
 )
 
@@ -62,12 +64,12 @@ func TestRandom(t *testing.T) {
 
 func sampleEntries() []entry {
 	return []entry{
-		{name: "d", mode: unix.S_IFDIR | 0o1777, hash: snap.Hash{8}, loose: true, rare: &rare{xattrs: []xattr{{"user.a", ""}, {"user.b", "\x00"}}}},
+		{name: "d", mode: unix.S_IFDIR | 0o1777, hash: snap.Hash{8}, loose: true, rare: &rare{xattrs: []inode.Xattr{{Name: "user.a", Value: ""}, {Name: "user.b", Value: "\x00"}}}},
 		{name: "dev", mode: unix.S_IFBLK | 0o600, rare: &rare{rdev: unix.Mkdev(8, 300)}},
 		{name: "empty", mode: unix.S_IFREG},
 		{name: "link", mode: unix.S_IFLNK | 0o777, rare: &rare{link: "../\xfe"}},
 		{name: "mnt", mode: unix.S_IFDIR, mount: true},
-		{name: "\xff\n", mode: unix.S_IFREG | 0o4755, uid: 1, gid: 1 << 31, mtime: instant{-1, 999999999}, size: 1 << 40, hash: snap.Hash{9}, rare: &rare{group: "a/b"}},
+		{name: "\xff\n", mode: unix.S_IFREG | 0o4755, uid: 1, gid: 1 << 31, mtime: inode.Time{Sec: -1, Nsec: 999999999}, size: 1 << 40, hash: snap.Hash{9}, rare: &rare{group: "a/b"}},
 	}
 }
 
@@ -114,7 +116,7 @@ func FuzzManifest(f *testing.F) {
 				t.Fatalf("%q became %q", data, again)
 			}
 			for _, e := range list {
-				if sort == sortFolder && !validName(e.name) {
+				if sort == sortFolder && !relpath.ValidName(e.name) {
 					t.Fatalf("a name is %q", e.name)
 				}
 			}

@@ -120,8 +120,8 @@ func accessList(e *entry) (list []aclEntry, listed, ok bool) {
 // xattr gives one of e's attributes.
 func (e *entry) xattr(name string) (value string, ok bool) {
 	for _, x := range e.xattrs() {
-		if x.name == name {
-			return x.value, true
+		if x.Name == name {
+			return x.Value, true
 		}
 	}
 	return "", false

@@ -8,6 +8,8 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap/beneath"
+	"mulligan/snap/files/inode"
+	"mulligan/snap/files/relpath"
 )
 
 // remaking works out what a folder that changes hands takes along: everything in
@@ -23,12 +25,12 @@ type remaking struct {
 }
 
 // withRemade gives deltas, from old to new, with all that is in folders that are made anew.
-func (d *Driver) withRemade(ctx context.Context, deltas []delta, old, new *manifest, sc scope) ([]delta, error) {
+func (d *Driver) withRemade(ctx context.Context, deltas []delta, old, new *manifest, sc relpath.Scope) ([]delta, error) {
 	r := &remaking{ctx: ctx, old: old, new: new, scoped: len(sc) > 0, holder: d.holderOf(old.root.uid), reader: d.cfg.Reader, groups: map[string]bool{}}
 	top := "" // the folder made anew that the last delta was
 	for i := range deltas {
 		switch p := deltas[i].path; {
-		case top != "" && below(p, top):
+		case top != "" && relpath.Within(p, top):
 		case r.holder.remakes(&deltas[i]):
 			top = p
 			if err := r.add(p, deltas[i].veil, deltas[i].old, deltas[i].new); err != nil {
@@ -69,7 +71,7 @@ func (r *remaking) add(path, veil string, old, new *entry) error {
 	if veil == "" && !(sees(old) && sees(new)) {
 		veil = path
 	}
-	return pairs(a, b, func(name string, x, y *entry) error { return r.add(join(path, name), veil, x, y) })
+	return pairs(a, b, func(name string, x, y *entry) error { return r.add(relpath.Join(path, name), veil, x, y) })
 }
 
 // tieOutside has the first name of a file that is made anew linked to a name of that
@@ -87,7 +89,7 @@ func (r *remaking) tieOutside() error {
 		kids, err := entriesOf(r.new, e)
 		for i := range kids {
 			if err == nil {
-				err = visit(join(path, kids[i].name), &kids[i])
+				err = visit(relpath.Join(path, kids[i].name), &kids[i])
 			}
 		}
 		return err
@@ -101,7 +103,7 @@ func (d *Driver) checkHeld(op string, deltas []delta) error {
 	var root *beneath.Root
 	top := "" // the folder made anew that was met last
 	for i := range deltas {
-		if top == "" || !below(deltas[i].path, top) {
+		if top == "" || !relpath.Within(deltas[i].path, top) {
 			if top = ""; deltas[i].again && isFolder(deltas[i].old) {
 				top = deltas[i].path
 			}
@@ -139,10 +141,10 @@ func (d *Driver) held(root *beneath.Root, path string) (string, error) {
 		return "", nil // gone, or no folder any more: the restore itself will meet that
 	}
 	defer dir.Close()
-	names, err := list(dir.FD())
+	names, err := inode.List(dir.FD())
 	for _, name := range names {
-		st, err := statAt(dir.FD(), name)
-		if err == nil && (st.mount || d.exclude.excludes(join(path, name), st.kind() == dirKind)) {
+		st, err := inode.StatAt(dir.FD(), name)
+		if err == nil && (st.Mount || d.exclude.excludes(relpath.Join(path, name), st.Kind() == dirKind)) {
 			return name, nil
 		}
 	}
@@ -190,7 +192,7 @@ func (h *hand) aside(dir *beneath.Root, name string, do func(in *beneath.Root, n
 		return err
 	}
 	defer in.Close()
-	if st, err := statAt(in.FD(), ""); err != nil || !onlyRoots(st) {
+	if st, err := inode.StatAt(in.FD(), ""); err != nil || !onlyRoots(st) {
 		return errs.Also(h.replaced(), err)
 	}
 	inner := h.tmpName()
@@ -227,15 +229,15 @@ func (h *hand) make(dir *beneath.Root, name, path string) error {
 	if os.Geteuid() != 0 {
 		return unix.Mkdirat(dir.FD(), name, 0o700)
 	}
-	if _, err := statAt(dir.FD(), name); err == nil {
+	if _, err := inode.StatAt(dir.FD(), name); err == nil {
 		return unix.EEXIST
 	}
 	return h.aside(dir, name, func(in *beneath.Root, inner string) error {
 		if err := unix.Mkdirat(in.FD(), inner, 0o700); err != nil {
 			return err
 		}
-		st, err := statAt(in.FD(), inner)
-		h.made[path] = st.id
+		st, err := inode.StatAt(in.FD(), inner)
+		h.made[path] = st.ID
 		return err
 	})
 }
@@ -266,7 +268,7 @@ func (a *apply) settleFolder(dir *beneath.Root, d *delta) error {
 func (a *apply) guard() {
 	for i := range a.deltas {
 		d := &a.deltas[i]
-		dir, _ := parent(d.path)
+		dir, _ := relpath.Split(d.path)
 		foreign := func(e *entry) bool { return isFolder(e) && e.uid != uint32(a.holder) }
 		if a.guarded[dir] || foreign(d.old) || foreign(d.new) {
 			a.guarded[d.path] = true
@@ -287,8 +289,8 @@ func (a *apply) openFolder(path string) (*beneath.Root, error) {
 			break
 		}
 		var name string
-		name, rest = cutPath(rest)
-		at = join(at, name)
+		name, rest = relpath.Cut(rest)
+		at = relpath.Join(at, name)
 		var next *beneath.Root
 		next, err = dir.OpenDir(name)
 		dir.Close()

@@ -9,6 +9,8 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap/beneath"
+	"mulligan/snap/files/inode"
+	"mulligan/snap/files/relpath"
 )
 
 // Git moves objects into packs and refs into one file, and removes what is then double. A
@@ -39,7 +41,7 @@ func repositories(n *node, path string, do func(path string, n *node)) {
 	}
 	for _, k := range n.kids {
 		if k.isDir() {
-			repositories(k, join(path, k.name), do)
+			repositories(k, relpath.Join(path, k.name), do)
 		}
 	}
 }
@@ -106,7 +108,7 @@ func (s *scan) still(root *beneath.Root, path string, n *node, began time.Time) 
 }
 
 func (s *scan) stillIn(dir *beneath.Root, n *node, began time.Time) (bool, error) {
-	st, err := statAt(dir.FD(), "")
+	st, err := inode.StatAt(dir.FD(), "")
 	if err != nil || !n.is(st) || !settled(st, began) {
 		return false, s.ctx.Err()
 	}
@@ -124,7 +126,7 @@ func (s *scan) stillIn(dir *beneath.Root, n *node, began time.Time) (bool, error
 // locked reports whether a git that is at work holds a lock of the repository's own, in n.
 func locked(n *node) bool {
 	return slices.ContainsFunc(n.kids, func(k *node) bool {
-		return strings.HasSuffix(k.name, ".lock") && time.Since(time.Unix(k.ctime.sec, int64(k.ctime.nsec))) < lockAge
+		return strings.HasSuffix(k.name, ".lock") && time.Since(time.Unix(k.ctime.Sec, int64(k.ctime.Nsec))) < lockAge
 	})
 }
 

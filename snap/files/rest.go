@@ -63,7 +63,7 @@ func (j *journal) keyframe() error {
 	if err := j.d.cfg.Failpoint.At("keyframe"); err != nil {
 		return err
 	}
-	if err := j.d.history.begin(b, m.hash, j.d.rules(), j.live.root.id.ino, false); err != nil {
+	if err := j.d.history.begin(b, m.hash, j.d.rules(), j.live.root.id.Ino, false); err != nil {
 		return err
 	}
 	j.live.begun()

@@ -7,6 +7,7 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/files/relpath"
 )
 
 var _ snap.Reverter = (*Driver)(nil)
@@ -71,7 +72,7 @@ func (d *Driver) PrepareRevert(ctx context.Context, req snap.RevertRequest) (sna
 
 // all works every path out.
 func (r *reverting) all(ctx context.Context, tracks map[string]*track) error {
-	for _, p := range sortedKeys(tracks) {
+	for _, p := range relpath.SortedKeys(tracks) {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -139,7 +140,7 @@ func (r *reverting) set(p string, now, e *entry, merged bool) {
 // still hold something, until all the rest fits together.
 func (r *reverting) fit(ctx context.Context) error {
 	for {
-		paths := sortedKeys(r.to)
+		paths := relpath.SortedKeys(r.to)
 		n := len(paths)
 		for _, p := range paths {
 			why, err := r.misfit(p, r.to[p])
@@ -168,7 +169,7 @@ func (r *reverting) misfit(p string, e *entry) (snap.ClashReason, error) {
 		return "", err
 	}
 	if e != nil && p != "." {
-		dir, _ := parent(p)
+		dir, _ := relpath.Split(p)
 		in, err := r.at(dir)
 		if err != nil {
 			return "", err
@@ -185,7 +186,7 @@ func (r *reverting) misfit(p string, e *entry) (snap.ClashReason, error) {
 	}
 	kids, err := entriesOf(r.base, now)
 	for i := range kids {
-		if to, goes := r.to[join(p, kids[i].name)]; !goes || to != nil {
+		if to, goes := r.to[relpath.Join(p, kids[i].name)]; !goes || to != nil {
 			return snap.NotEmpty, nil
 		}
 	}
@@ -201,8 +202,8 @@ func (r *reverting) at(p string) (*entry, error) {
 }
 
 func (r *reverting) outcome() snap.Reverted {
-	how := snap.Reverted{Paths: sortedKeys(r.to), Merged: sortedKeys(r.merged)}
-	for _, p := range sortedKeys(r.left) {
+	how := snap.Reverted{Paths: relpath.SortedKeys(r.to), Merged: relpath.SortedKeys(r.merged)}
+	for _, p := range relpath.SortedKeys(r.left) {
 		how.Left = append(how.Left, snap.Clash{Path: p, Why: r.left[p]})
 	}
 	return how

@@ -11,6 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/snap/cas"
+	"mulligan/snap/files/inode"
+	"mulligan/snap/files/relpath"
 )
 
 // Small texts that are ordinary files of the app's owner are rewritten where they are,
@@ -68,7 +70,7 @@ func (h *hand) rewrite(d *delta) (*os.File, error) {
 		return nil, err
 	}
 	v, st, err := h.judge(d)
-	if err != nil || v == isNew || st.nlink != 1 || st.blocks*512 < st.size || h.stays[d.path] {
+	if err != nil || v == isNew || st.Nlink != 1 || st.Blocks*512 < st.Size || h.stays[d.path] {
 		return nil, err
 	}
 	text, err := h.d.cfg.Store.Get(d.new.hash)
@@ -78,7 +80,7 @@ func (h *hand) rewrite(d *delta) (*os.File, error) {
 	if err != nil || !zeroFree(text) {
 		return nil, err
 	}
-	folder, name := parent(d.path)
+	folder, name := relpath.Split(d.path)
 	dir, err := h.folder(folder)
 	if err != nil {
 		return nil, err
@@ -94,23 +96,23 @@ func (h *hand) rewrite(d *delta) (*os.File, error) {
 }
 
 // rewriteOpen rewrites f, which d was judged to be with the stat st.
-func (h *hand) rewriteOpen(f *os.File, d *delta, st stat, text []byte) error {
+func (h *hand) rewriteOpen(f *os.File, d *delta, st inode.Stat, text []byte) error {
 	fd := int(f.Fd())
-	now, err := statAt(fd, "")
-	if err == nil && (!now.same(st) || now.nlink != 1) {
+	now, err := inode.StatAt(fd, "")
+	if err == nil && (!now.Same(st) || now.Nlink != 1) {
 		err = h.changed(d.path)
 	}
 	if err != nil {
 		return err
 	}
-	old := make([]byte, st.size)
+	old := make([]byte, st.Size)
 	if _, err := io.ReadFull(f, old); err != nil {
 		return err
 	}
 	if !zeroFree(old) {
 		return nil
 	}
-	if int64(len(text)) > st.blocks*512 {
+	if int64(len(text)) > st.Blocks*512 {
 		err := unix.Fallocate(fd, unix.FALLOC_FL_KEEP_SIZE, 0, int64(len(text)))
 		if errors.Is(err, unix.EOPNOTSUPP) {
 			return nil
@@ -120,7 +122,7 @@ func (h *hand) rewriteOpen(f *os.File, d *delta, st stat, text []byte) error {
 		}
 	}
 	d.rewritten = true
-	if int64(len(text)) < st.size { // first, so that no block is ever half old and half new
+	if int64(len(text)) < st.Size { // first, so that no block is ever half old and half new
 		err = f.Truncate(int64(len(text)))
 	}
 	if err == nil {

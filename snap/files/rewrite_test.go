@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"mulligan/snap"
+	"mulligan/snap/files/inode"
 )
 
 // inodeOf is the inode number of a file.
@@ -16,9 +17,9 @@ func inodeOf(t *testing.T, path string) uint64 {
 	f, err := os.Open(path)
 	must(t, err)
 	defer f.Close()
-	st, err := statAt(int(f.Fd()), "")
+	st, err := inode.StatAt(int(f.Fd()), "")
 	must(t, err)
-	return st.id.ino
+	return st.ID.Ino
 }
 
 // TestRewritten: a small text keeps its inode, what could be mapped gets a new one.

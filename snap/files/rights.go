@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"mulligan/snap/files/inode"
 )
 
 // What a thing is allowed, and what it holds, belong together: its owner, group,
@@ -41,8 +43,8 @@ func (o holder) plain(e *entry) bool {
 }
 
 // privileged reports whether only root can set the attribute.
-func privileged(x xattr) bool {
-	return strings.HasPrefix(x.name, "trusted.") || strings.HasPrefix(x.name, "security.")
+func privileged(x inode.Xattr) bool {
+	return strings.HasPrefix(x.Name, "trusted.") || strings.HasPrefix(x.Name, "security.")
 }
 
 // sameRights compares all that goes with a content: owner, group, the bits above 0777,
@@ -53,8 +55,8 @@ func sameRights(a, b *entry) bool {
 }
 
 // rightsIn is the list without the attributes that anybody may set.
-func rightsIn(list []xattr) []xattr {
-	return slices.DeleteFunc(slices.Clone(list), func(x xattr) bool { return strings.HasPrefix(x.name, "user.") })
+func rightsIn(list []inode.Xattr) []inode.Xattr {
+	return slices.DeleteFunc(slices.Clone(list), func(x inode.Xattr) bool { return strings.HasPrefix(x.Name, "user.") })
 }
 
 // keeps reports whether the file a may become b where it is: both are ordinary
@@ -73,8 +75,8 @@ func (o holder) keepsFolder(a, b *entry) bool {
 	return sameRights(a, b) && a.perm() == b.perm()
 }
 
-func privilegedIn(list []xattr) []xattr {
-	return slices.DeleteFunc(slices.Clone(list), func(x xattr) bool { return !privileged(x) })
+func privilegedIn(list []inode.Xattr) []inode.Xattr {
+	return slices.DeleteFunc(slices.Clone(list), func(x inode.Xattr) bool { return !privileged(x) })
 }
 
 // remakes reports whether d's folder changes hands: then it is made anew, with
@@ -84,18 +86,18 @@ func (o holder) remakes(d *delta) bool {
 }
 
 // readOwn reads what the folder behind fd is: its owner, mode, attributes and time.
-func readOwn(fd int) (*entry, inode, error) {
-	st, err := statAt(fd, "")
+func readOwn(fd int) (*entry, inode.ID, error) {
+	st, err := inode.StatAt(fd, "")
 	if err != nil {
-		return nil, inode{}, err
+		return nil, inode.ID{}, err
 	}
-	xattrs, err := readXattrsPath(fd)
-	e := &entry{mode: st.mode, uid: st.uid, gid: st.gid, mtime: st.mtime}
+	xattrs, err := inode.ReadXattrsPath(fd)
+	e := &entry{mode: st.Mode, uid: st.Uid, gid: st.Gid, mtime: st.Mtime}
 	e.setXattrs(xattrs)
-	return e, st.id, err
+	return e, st.ID, err
 }
 
 // onlyRoots reports whether st is of a folder of this process's own that nobody else may enter.
-func onlyRoots(st stat) bool {
-	return st.kind() == unix.S_IFDIR && st.mode&0o777 == 0o700 && int(st.uid) == os.Geteuid()
+func onlyRoots(st inode.Stat) bool {
+	return st.Kind() == unix.S_IFDIR && st.Mode&0o777 == 0o700 && int(st.Uid) == os.Geteuid()
 }

@@ -14,6 +14,7 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/files/inode"
 	"mulligan/testkit"
 )
 
@@ -131,7 +132,7 @@ func (o *own) in(path string) string { return filepath.Join(o.dir, path) }
 // tuple is everything that goes together about a file.
 func tuple(t testing.TB, path string) string {
 	t.Helper()
-	line, err := describe(path, filepath.Dir(path), map[inode]string{})
+	line, err := describe(path, filepath.Dir(path), map[inode.ID]string{})
 	must(t, err)
 	w := strings.Fields(line)
 	w[3] = "" // the time

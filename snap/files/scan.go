@@ -18,6 +18,8 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/beneath"
+	"mulligan/snap/files/inode"
+	"mulligan/snap/files/relpath"
 )
 
 // scan is one walk of the workspace.
@@ -29,7 +31,7 @@ type scan struct {
 	has       func(snap.Hash) bool   // is a remembered content still stored
 	fresh     func(path string) bool // these are read whatever the memory says; nil: none
 	mapped    map[uint64]bool        // so are files with these inode numbers
-	scope     scope
+	scope     relpath.Scope
 	mind      memory
 	oneMoment bool                         // git repositories are read again until each is of one moment
 	lax       func(path string, err error) // where set: what moves is left out and told, the rest is read
@@ -38,7 +40,7 @@ type scan struct {
 	slots        chan struct{} // walkers beside the first
 	files, bytes atomic.Int64
 	mu           sync.Mutex
-	seen         map[inode]bool
+	seen         map[inode.ID]bool
 	warnings     map[string]bool
 }
 
@@ -60,7 +62,7 @@ var walkers = min(2*runtime.GOMAXPROCS(0), 8)
 // remembered content is still there, and holds it.
 func (d *Driver) newScan(ctx context.Context, op string, s sink, keep func(snap.Hash) bool) *scan {
 	return &scan{d: d, op: op, ctx: ctx, sink: s, has: keep, mind: byInode{d.cache}, slots: make(chan struct{}, walkers-1),
-		seen: map[inode]bool{}, warnings: map[string]bool{}}
+		seen: map[inode.ID]bool{}, warnings: map[string]bool{}}
 }
 
 // run walks the workspace and gives its tree, unsealed.
@@ -168,33 +170,33 @@ func (s *scan) passes(path string, err error) error {
 
 // gone reports whether the open folder was removed.
 func gone(dir *beneath.Root) bool {
-	st, err := statAt(dir.FD(), "")
-	return err != nil || st.nlink == 0
+	st, err := inode.StatAt(dir.FD(), "")
+	return err != nil || st.Nlink == 0
 }
 
 // listing reads everything in the folder but what is below its subfolders,
 // whose nodes it only begins.
 func (s *scan) listing(dir *beneath.Root, path string, n *node) error {
 	fd := dir.FD()
-	before, err := statAt(fd, "")
+	before, err := inode.StatAt(fd, "")
 	if err != nil {
 		return s.failed(path, err)
 	}
-	names, err := list(fd)
+	names, err := inode.List(fd)
 	if err != nil {
 		return s.failed(path, err)
 	}
 	var bytes int64
 	for _, name := range names {
-		p := join(path, name)
-		st, err := statAt(fd, name)
+		p := relpath.Join(path, name)
+		st, err := inode.StatAt(fd, name)
 		if err == unix.ENOENT && s.lax != nil {
 			continue
 		}
 		if err != nil {
 			return s.failed(p, err)
 		}
-		if !s.scope.leads(p) || s.d.exclude.excludes(p, st.kind() == dirKind) {
+		if !s.scope.Leads(p) || s.d.exclude.excludes(p, st.Kind() == dirKind) {
 			continue
 		}
 		kid, err := s.entry(dir, p, name, st)
@@ -202,13 +204,13 @@ func (s *scan) listing(dir *beneath.Root, path string, n *node) error {
 			return err
 		}
 		n.kids = append(n.kids, kid)
-		bytes += min(st.size, st.blocks*512)
+		bytes += min(st.Size, st.Blocks*512)
 	}
-	after, err := statAt(fd, "")
+	after, err := inode.StatAt(fd, "")
 	if err != nil {
 		return s.failed(path, err)
 	}
-	if s.lax == nil && !before.same(after) {
+	if s.lax == nil && !before.Same(after) {
 		return errMoved
 	}
 	if err := s.count(len(n.kids), bytes); err != nil {
@@ -217,48 +219,16 @@ func (s *scan) listing(dir *beneath.Root, path string, n *node) error {
 	return s.own(fd, path, n, before)
 }
 
-// list gives the sorted names in the folder behind fd.
-func list(fd int) ([]string, error) {
-	if _, err := unix.Seek(fd, 0, unix.SEEK_SET); err != nil {
-		return nil, err
-	}
-	buf := listBuffers.Get().(*[]byte)
-	defer listBuffers.Put(buf)
-	var names []string
-	for {
-		n, err := unix.ReadDirent(fd, *buf)
-		if err == unix.EINTR {
-			continue
-		}
-		if err != nil || n <= 0 {
-			slices.Sort(names)
-			pack(names)
-			return names, err
-		}
-		_, _, names = unix.ParseDirent((*buf)[:n], -1, names)
-	}
-}
-
-// pack lets all names share one piece of memory.
-func pack(names []string) {
-	all := strings.Join(names, "")
-	for i, n := range names {
-		names[i], all = all[:len(n)], all[len(n):]
-	}
-}
-
-var listBuffers = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}
-
 // own fills in the folder's own entry.
-func (s *scan) own(fd int, path string, n *node, st stat) error {
+func (s *scan) own(fd int, path string, n *node, st inode.Stat) error {
 	n.entry = newEntry(n.name, st)
 	n.mount = false // for the workspace itself, which may well be a mount point
-	n.mode, n.uid, n.gid, n.mtime = st.mode, st.uid, st.gid, st.mtime
+	n.mode, n.uid, n.gid, n.mtime = st.Mode, st.Uid, st.Gid, st.Mtime
 	s.mark(st)
-	n.id, n.ctime, n.sure = st.id, st.ctime, true
+	n.id, n.ctime, n.sure = st.ID, st.Ctime, true
 	if !s.mind.find(path, st, &n.entry) {
 		at := time.Now()
-		xattrs, err := readXattrs(fd)
+		xattrs, err := inode.ReadXattrs(fd)
 		if err != nil {
 			return s.failed(path, err)
 		}
@@ -267,17 +237,17 @@ func (s *scan) own(fd int, path string, n *node, st stat) error {
 		n.sure = settled(st, at)
 	}
 	if n.loose = s.d.exclude.loose[path]; n.loose {
-		n.mtime = instant{}
+		n.mtime = inode.Time{}
 	}
 	return nil
 }
 
-func (s *scan) mark(st stat) {
+func (s *scan) mark(st inode.Stat) {
 	if s.seen == nil {
 		return
 	}
 	s.mu.Lock()
-	s.seen[st.id] = true
+	s.seen[st.ID] = true
 	s.mu.Unlock()
 }
 
@@ -288,7 +258,7 @@ func (s *scan) subfolders(dir *beneath.Root, path string, n *node) error {
 	var once sync.Once
 	var failed error
 	walk := func(k *node) {
-		p := join(path, k.name)
+		p := relpath.Join(path, k.name)
 		if err := s.passes(p, s.subfolder(dir, p, k)); err != nil {
 			once.Do(func() { failed = err })
 		}

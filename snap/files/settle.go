@@ -9,6 +9,8 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/beneath"
 	"mulligan/snap/cas"
+	"mulligan/snap/files/inode"
+	"mulligan/snap/files/relpath"
 )
 
 // heat says how often a path was taken in lately.
@@ -161,10 +163,10 @@ func (j *journal) open() (*beneath.Root, error) {
 	if err != nil {
 		return nil, err
 	}
-	st, err := statAt(root.FD(), "")
+	st, err := inode.StatAt(root.FD(), "")
 	switch {
-	case err != nil || j.live == nil || st.id == j.live.root.id:
-	case st.id.dev != j.live.root.id.dev: // unmounted, or mounted over: nothing was deleted
+	case err != nil || j.live == nil || st.ID == j.live.root.id:
+	case st.ID.Dev != j.live.root.id.Dev: // unmounted, or mounted over: nothing was deleted
 		err = errs.New(errs.Unavailable, "follow files", "%s is on another filesystem than before", j.d.cfg.Dir).
 			WithHint("mount the workspace again, or unmount what was mounted on it")
 	default:
@@ -215,7 +217,7 @@ func (g *looking) collect(work *todo) error {
 
 // more lists the folders that were not there when something in them was looked at.
 func (g *looking) more() (list []target) {
-	for _, p := range sortedKeys(g.again) {
+	for _, p := range relpath.SortedKeys(g.again) {
 		list = append(list, target{path: p})
 	}
 	clear(g.again)
@@ -230,7 +232,7 @@ func (g *looking) others() error {
 	for _, f := range g.finds {
 		seen[f.path] = true
 	}
-	ties := map[string]inode{}
+	ties := map[string]inode.ID{}
 	for _, f := range g.finds {
 		if f.shallow() {
 			continue
@@ -267,7 +269,7 @@ func with(m map[string]bool, p string) map[string]bool {
 }
 
 // collectTies gathers the ties in n and below it.
-func collectTies(n *node, out map[string]inode) {
+func collectTies(n *node, out map[string]inode.ID) {
 	if n.tie != "" {
 		out[n.tie] = n.id
 	}
@@ -278,8 +280,8 @@ func collectTies(n *node, out map[string]inode) {
 
 // untied finds names in the tree of files that had no other name when they
 // were read and have one now.
-func (l *live) untied(ties map[string]inode) {
-	byInode := map[inode]string{}
+func (l *live) untied(ties map[string]inode.ID) {
+	byInode := map[inode.ID]string{}
 	for tie, id := range ties {
 		if l.names[tie] == nil {
 			byInode[id] = tie

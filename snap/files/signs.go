@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"mulligan/snap"
+	"mulligan/snap/files/inode"
 )
 
 // signs is what a journal surely knows of some paths, for those who work while
@@ -35,15 +36,15 @@ func (d *Driver) recall(ctx context.Context, deltas []delta) memory {
 	return s
 }
 
-func (s signs) find(path string, st stat, e *entry) bool {
+func (s signs) find(path string, st inode.Stat, e *entry) bool {
 	n := s[path]
 	return n != nil && n.tells(st, e)
 }
 
-func (signs) add(stat, *entry, time.Time) {}
+func (signs) add(inode.Stat, *entry, time.Time) {}
 
 // tells fills in what e needs beyond st, if n is surely of the same.
-func (n *node) tells(st stat, e *entry) bool {
+func (n *node) tells(st inode.Stat, e *entry) bool {
 	if !n.sure || !n.is(st) {
 		return false
 	}

@@ -10,6 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/snap/beneath"
+	"mulligan/snap/files/inode"
+	"mulligan/snap/files/relpath"
 )
 
 // A batch of files is written under temporary names, made durable, and only
@@ -24,8 +26,8 @@ const (
 type staged struct {
 	d   *delta
 	tmp string
-	was stat     // what is at the path, to be replaced; zero: nothing
-	f   *os.File // a file that is still to be synced
+	was inode.Stat // what is at the path, to be replaced; zero: nothing
+	f   *os.File   // a file that is still to be synced
 }
 
 func (a *apply) tmpName() string { return fmt.Sprint(tmpPrefix(string(a.id)), a.tmp.Add(1)) }
@@ -81,7 +83,7 @@ func (h *hand) stage(d *delta) (*staged, error) {
 		return nil, err
 	}
 	v, st, err := h.judge(d)
-	if err != nil || v == isNew && (st.nlink == 1 || d.sameGroup()) {
+	if err != nil || v == isNew && (st.Nlink == 1 || d.sameGroup()) {
 		return nil, err
 	}
 	if h.stays[d.path] {
@@ -90,7 +92,7 @@ func (h *hand) stage(d *delta) (*staged, error) {
 	if done, err := h.metaOnly(d, st); done || err != nil {
 		return nil, err
 	}
-	folder, _ := parent(d.path)
+	folder, _ := relpath.Split(d.path)
 	dir, err := h.writable(folder)
 	if err != nil {
 		return nil, err
@@ -130,22 +132,22 @@ func (a *apply) scoped() bool { return len(a.reader.scope) > 0 }
 
 // metaOnly changes mode, attributes and times in place where that is all, where the
 // file is and stays an ordinary one of the holder's, and has no other name that would change with it.
-func (h *hand) metaOnly(d *delta, st stat) (bool, error) {
-	if d.again || !h.holder.keeps(d.old, d.new) || !d.old.isFile() || !d.old.sameBody(d.new) || st.nlink != 1 {
+func (h *hand) metaOnly(d *delta, st inode.Stat) (bool, error) {
+	if d.again || !h.holder.keeps(d.old, d.new) || !d.old.isFile() || !d.old.sameBody(d.new) || st.Nlink != 1 {
 		return false, nil
 	}
-	folder, name := parent(d.path)
+	folder, name := relpath.Split(d.path)
 	dir, err := h.folder(folder)
 	if err != nil {
 		return false, err
 	}
-	f, err := openPath(dir, name)
+	f, err := inode.OpenPath(dir, name)
 	if err != nil {
 		return false, err
 	}
 	defer f.Close()
-	now, err := statAt(int(f.Fd()), "")
-	if err == nil && (!now.same(st) || now.nlink != 1) {
+	now, err := inode.StatAt(int(f.Fd()), "")
+	if err == nil && (!now.Same(st) || now.Nlink != 1) {
 		err = h.changed(d.path)
 	}
 	if err != nil {
@@ -182,7 +184,7 @@ func (h *hand) createNode(dir *beneath.Root, s *staged, name string) error {
 	if err != nil {
 		return err
 	}
-	f, err := openPath(dir, name)
+	f, err := inode.OpenPath(dir, name)
 	if err != nil {
 		return err
 	}
@@ -197,11 +199,11 @@ func (h *hand) createNode(dir *beneath.Root, s *staged, name string) error {
 // nothing that the workspace's owner has put in its place.
 func (a *apply) isOurs(f *os.File, e *entry) error {
 	fd := int(f.Fd())
-	st, err := statAt(fd, "")
+	st, err := inode.StatAt(fd, "")
 	if err != nil {
 		return err
 	}
-	if st.kind() != e.kind() || st.nlink != 1 || st.rdev != e.rdev() || int(st.uid) != os.Geteuid() {
+	if st.Kind() != e.kind() || st.Nlink != 1 || st.Rdev != e.rdev() || int(st.Uid) != os.Geteuid() {
 		return a.replaced()
 	}
 	return nil
@@ -274,21 +276,21 @@ func (h *hand) place(batch []*staged) error {
 // rename puts one staged thing in place, if what it replaces is still there as
 // it was judged.
 func (h *hand) rename(s *staged) error {
-	folder, name := parent(s.d.path)
+	folder, name := relpath.Split(s.d.path)
 	dir, err := h.writable(folder)
 	if err != nil {
 		return err
 	}
 	h.touched[folder] = true
 	fd := dir.FD()
-	st, err := statAt(fd, name)
-	if s.was == (stat{}) {
+	st, err := inode.StatAt(fd, name)
+	if s.was == (inode.Stat{}) {
 		if err != unix.ENOENT {
 			return errors.Join(h.changed(s.d.path), err)
 		}
 		return renameNew(fd, s.tmp, fd, name)
 	}
-	if err != nil || !s.was.still(st) {
+	if err != nil || !s.was.Still(st) {
 		return errors.Join(h.changed(s.d.path), err)
 	}
 	return unix.Renameat(fd, s.tmp, fd, name)
@@ -301,7 +303,7 @@ func (h *hand) unstage(batch []*staged) error {
 		if s.f != nil {
 			s.f.Close() // it goes
 		}
-		folder, _ := parent(s.d.path)
+		folder, _ := relpath.Split(s.d.path)
 		dir, err := h.folder(folder)
 		if err == nil {
 			err = unix.Unlinkat(dir.FD(), s.tmp, 0)
@@ -339,23 +341,23 @@ func (h *hand) link(d *delta) error {
 	if d.twin != "" {
 		group = d.twin
 	}
-	folder, name := parent(group)
+	folder, name := relpath.Split(group)
 	from, err := h.root.OpenDir(folder)
 	if err != nil {
 		return err
 	}
 	defer from.Close()
-	first, err := statAt(from.FD(), name)
+	first, err := inode.StatAt(from.FD(), name)
 	if err != nil {
 		return err
 	}
-	if first.id == was.id {
+	if first.ID == was.ID {
 		return nil
 	}
 	if e := newEntry(name, first); e.mode != d.new.mode || e.uid != d.new.uid || e.gid != d.new.gid || e.size != d.new.size || e.mtime != d.new.mtime {
 		return h.changed(group)
 	}
-	folder, _ = parent(d.path)
+	folder, _ = relpath.Split(d.path)
 	dir, err := h.writable(folder)
 	if err != nil {
 		return err

@@ -13,6 +13,8 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/beneath"
+	"mulligan/snap/files/inode"
+	"mulligan/snap/files/relpath"
 )
 
 var _ snap.Surveyor = (*Driver)(nil)
@@ -94,7 +96,7 @@ func (d *Driver) survey(ctx context.Context) (*survey, error) {
 	}
 	defer root.Close()
 	s.top = root
-	st, err := statAt(root.FD(), "")
+	st, err := inode.StatAt(root.FD(), "")
 	if err != nil {
 		return nil, err
 	}
@@ -141,15 +143,15 @@ func (s *survey) folder(path string) error {
 	if err != nil {
 		return s.passes(path, err)
 	}
-	names, err := list(dir.FD())
+	names, err := inode.List(dir.FD())
 	var below []string
 	for _, name := range names {
 		if s.left--; err != nil || s.left < 0 || s.ctx.Err() != nil {
 			break
 		}
 		var isDir bool
-		if isDir, err = s.one(dir, join(path, name), name); isDir {
-			below = append(below, join(path, name))
+		if isDir, err = s.one(dir, relpath.Join(path, name), name); isDir {
+			below = append(below, relpath.Join(path, name))
 		}
 	}
 	dir.Close() // opened for reading
@@ -181,37 +183,37 @@ func (s *survey) passes(path string, err error) error {
 
 // one looks at one name, and reports whether it is a folder to be looked into.
 func (s *survey) one(dir *beneath.Root, path, name string) (isDir bool, err error) {
-	st, err := statAt(dir.FD(), name)
+	st, err := inode.StatAt(dir.FD(), name)
 	if err != nil {
 		return false, s.passes(path, err)
 	}
-	if s.d.exclude.excludes(path, st.kind() == dirKind) {
+	if s.d.exclude.excludes(path, st.Kind() == dirKind) {
 		return false, nil
 	}
-	if st.mount {
+	if st.Mount {
 		s.note(path, "is a mount point, and what is mounted there is not captured", mounted)
 		return false, nil
 	}
-	if st.kind() == unix.S_IFREG && st.size > maxFile {
-		s.note(path, fmt.Sprintf("has a size of %d bytes, holes included, and a file may have %d", st.size, int64(maxFile)), endless)
+	if st.Kind() == unix.S_IFREG && st.Size > maxFile {
+		s.note(path, fmt.Sprintf("has a size of %d bytes, holes included, and a file may have %d", st.Size, int64(maxFile)), endless)
 	}
 	s.flags(path, st)
-	return st.kind() == dirKind, s.rights(dir, path, name, st)
+	return st.Kind() == dirKind, s.rights(dir, path, name, st)
 }
 
 // flags notes inode flags that a rollback does not set.
-func (s *survey) flags(path string, st stat) {
-	if names := st.flags(); len(names) > 0 {
+func (s *survey) flags(path string, st inode.Stat) {
+	if names := st.Flags(); len(names) > 0 {
 		s.note(path, "has inode flags (chattr) that are not part of a checkpoint: "+strings.Join(names, ", "), flagged)
 	}
 }
 
 // rights notes what a daemon that is not root could not read or give back.
-func (s *survey) rights(dir *beneath.Root, path, name string, st stat) error {
+func (s *survey) rights(dir *beneath.Root, path, name string, st inode.Stat) error {
 	if s.giver.root {
 		return nil
 	}
-	if kind := st.kind(); kind == unix.S_IFREG {
+	if kind := st.Kind(); kind == unix.S_IFREG {
 		if unix.Faccessat(dir.FD(), name, unix.R_OK, unix.AT_EACCESS|unix.AT_SYMLINK_NOFOLLOW) == unix.EACCES {
 			s.unreadable(path)
 			return nil
@@ -228,17 +230,17 @@ func (s *survey) rights(dir *beneath.Root, path, name string, st stat) error {
 }
 
 // entry is what a survey knows of a name. Only what may be executed is asked for capabilities.
-func (s *survey) entry(dir *beneath.Root, name string, st stat) (*entry, error) {
+func (s *survey) entry(dir *beneath.Root, name string, st inode.Stat) (*entry, error) {
 	e := newEntry(name, st)
-	if !e.isFile() || st.mode&0o111 == 0 {
+	if !e.isFile() || st.Mode&0o111 == 0 {
 		return &e, nil
 	}
-	f, err := openPath(dir, name)
+	f, err := inode.OpenPath(dir, name)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	xattrs, err := readXattrsPath(int(f.Fd()))
+	xattrs, err := inode.ReadXattrsPath(int(f.Fd()))
 	e.setXattrs(xattrs)
 	return &e, err
 }

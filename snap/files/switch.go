@@ -14,6 +14,8 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/beneath"
 	"mulligan/snap/cas"
+	"mulligan/snap/files/inode"
+	"mulligan/snap/files/relpath"
 )
 
 // change is one switch: the workspace on its way from base to target or back.
@@ -291,10 +293,10 @@ func (c *change) sweepTemps(ctx context.Context) error {
 	defer root.Close()
 	folders := map[string]bool{}
 	for i := range deltas {
-		dir, _ := parent(deltas[i].path)
+		dir, _ := relpath.Split(deltas[i].path)
 		folders[dir] = true
 	}
-	for _, path := range sortedKeys(folders) {
+	for _, path := range relpath.SortedKeys(folders) {
 		dir, err := root.OpenDir(path)
 		if err != nil {
 			continue // it is not there any more, or not yet: nor is anything in it
@@ -308,7 +310,7 @@ func (c *change) sweepTemps(ctx context.Context) error {
 }
 
 func sweepTempsIn(dir *beneath.Root, prefix string) error {
-	names, err := list(dir.FD())
+	names, err := inode.List(dir.FD())
 	if err != nil {
 		return err
 	}
@@ -334,7 +336,7 @@ func sweepBench(dir *beneath.Root, name, prefix string) error {
 		return nil // not one of ours any more
 	}
 	defer in.Close()
-	names, err := list(in.FD())
+	names, err := inode.List(in.FD())
 	for _, n := range names {
 		if strings.HasPrefix(n, prefix) {
 			_ = unix.Unlinkat(in.FD(), n, 0)

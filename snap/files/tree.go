@@ -7,6 +7,8 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/files/inode"
+	"mulligan/snap/files/relpath"
 )
 
 // node is one name of a tree in memory, on its way into a manifest.
@@ -17,8 +19,8 @@ type node struct {
 
 	// Of what was read from disk: what it can be recognised by, and whether
 	// nothing can have been written since without showing in it.
-	id     inode
-	ctime  instant
+	id     inode.ID
+	ctime  inode.Time
 	nlink  uint32
 	sure   bool
 	sealed sealing // of a folder. Journal only
@@ -53,7 +55,7 @@ func tieGroups(root *node) {
 			g.nodes = append(g.nodes, n)
 		}
 		for _, k := range n.kids {
-			visit(k, join(path, k.name))
+			visit(k, relpath.Join(path, k.name))
 		}
 	}
 	visit(root, ".")
@@ -251,7 +253,7 @@ func (m *manifest) find(path string) (*entry, error) {
 			return nil, err
 		}
 		var name string
-		name, rest = cutPath(rest)
+		name, rest = relpath.Cut(rest)
 		if e = search(entries, name); e == nil {
 			return nil, nil
 		}
@@ -269,14 +271,14 @@ func (m *manifest) without(ctx context.Context, x *excluder) (*node, error) {
 		}
 		n.loose = x.loose[path]
 		if n.loose {
-			n.mtime = instant{}
+			n.mtime = inode.Time{}
 		}
 		entries, err := m.folder(e.hash)
 		if err != nil {
 			return nil, err
 		}
 		for _, k := range entries {
-			p := join(path, k.name)
+			p := relpath.Join(path, k.name)
 			if x.excludes(p, k.kind() == dirKind) {
 				continue
 			}
@@ -293,7 +295,7 @@ func (m *manifest) without(ctx context.Context, x *excluder) (*node, error) {
 
 // part is the hash of what m has in the scope: the top's for all of it, else
 // that of a list of the scope's paths, in which hard-link groups don't count.
-func (m *manifest) part(sc scope) (snap.Hash, error) {
+func (m *manifest) part(sc relpath.Scope) (snap.Hash, error) {
 	if len(sc) == 0 {
 		return m.hash, nil
 	}

@@ -9,6 +9,7 @@ import (
 
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/files/inode"
 )
 
 // uniter takes writes back from single entries.
@@ -82,7 +83,7 @@ func (u *uniter) merge(left, now, before *entry) (*entry, bool, snap.ClashReason
 	case alike(&e, before):
 		return before, false, "", nil
 	case e.kind() == unix.S_IFREG && (e.hash != now.hash || e.size != now.size):
-		e.mtime = instant{u.now.Unix(), uint32(u.now.Nanosecond())}
+		e.mtime = inode.Time{Sec: u.now.Unix(), Nsec: uint32(u.now.Nanosecond())}
 	}
 	return &e, !alike(&e, now), "", nil
 }

@@ -7,6 +7,9 @@ import (
 	"time"
 
 	"mulligan/snap/beneath"
+	"mulligan/snap/files/inode"
+	"mulligan/snap/files/parallel"
+	"mulligan/snap/files/relpath"
 )
 
 // Some changes give no event in the workspace's folders: a new name outside of
@@ -64,7 +67,7 @@ func (j *journal) unseen(ctx context.Context, how doubt, fresh map[string]bool) 
 
 // withMapped gives fresh with the files that a process may be writing to through a mapping.
 func (l *live) withMapped(fresh map[string]bool) map[string]bool {
-	inodes := mappedToWrite(l.root.id.dev)
+	inodes := mappedToWrite(l.root.id.Dev)
 	if len(inodes) == 0 {
 		return fresh
 	}
@@ -78,11 +81,11 @@ func (l *live) withMapped(fresh map[string]bool) map[string]bool {
 // filesOf gives the paths below n of files with these inode numbers.
 func (n *node) filesOf(inodes map[uint64]bool) (out []string) {
 	for _, k := range n.kids {
-		if k.isFile() && inodes[k.id.ino] {
+		if k.isFile() && inodes[k.id.Ino] {
 			out = append(out, k.name)
 		}
 		for _, p := range k.filesOf(inodes) {
-			out = append(out, join(k.name, p))
+			out = append(out, relpath.Join(k.name, p))
 		}
 	}
 	return out
@@ -99,7 +102,7 @@ func (l *live) namedOutside() (out []named) {
 	for _, paths := range l.names {
 		for p := range paths {
 			if n := l.find(p); n != nil && int(n.nlink) > len(paths) {
-				dir, _ := parent(p)
+				dir, _ := relpath.Split(p)
 				out = append(out, named{dir, []*node{n}})
 			}
 		}
@@ -114,7 +117,7 @@ func (l *live) allNames() (out []named) {
 		f := named{path: path}
 		for _, k := range n.kids {
 			if k.isDir() {
-				visit(join(path, k.name), k)
+				visit(relpath.Join(path, k.name), k)
 			} else {
 				f.names = append(f.names, k)
 			}
@@ -130,7 +133,7 @@ func (l *live) allNames() (out []named) {
 // strays gives the paths in list whose stat is not surely as the tree has it.
 func strays(ctx context.Context, root *beneath.Root, list []named) (out []string, err error) {
 	found := make([][]string, len(list))
-	err = inRuns(len(list), func() (func(int) error, func()) {
+	err = parallel.InRuns(len(list), func() (func(int) error, func()) {
 		return func(i int) error {
 			found[i] = list[i].strays(root)
 			return ctx.Err()
@@ -150,8 +153,8 @@ func (f named) strays(root *beneath.Root) (out []string) {
 	defer dir.Close()
 	fd := dir.FD()
 	for _, n := range f.names {
-		if st, err := statAt(fd, n.name); err != nil || !n.mount && (!n.sure || !n.is(st)) {
-			out = append(out, join(f.path, n.name))
+		if st, err := inode.StatAt(fd, n.name); err != nil || !n.mount && (!n.sure || !n.is(st)) {
+			out = append(out, relpath.Join(f.path, n.name))
 		}
 	}
 	return out

@@ -131,7 +131,7 @@ func TestMappedToWrite(t *testing.T) {
 	s := newSite(t)
 	write(t, s.dir+"/f", "first")
 	mapShared(t, s.dir+"/f", 5)
-	want := statOf(t, s.dir+"/f").id.ino
+	want := statOf(t, s.dir+"/f").ID.Ino
 	file, err := os.Open("/proc/self/maps")
 	must(t, err)
 	defer file.Close()
@@ -146,7 +146,7 @@ func TestMappedToWrite(t *testing.T) {
 	if askMaps(file, in("asked")) && fmt.Sprint(found["asked"]) != fmt.Sprint(found["read"]) {
 		t.Errorf("asked: %v, read: %v", found["asked"], found["read"])
 	}
-	if !mappedToWrite(statOf(t, s.dir).id.dev)[want] {
+	if !mappedToWrite(statOf(t, s.dir).ID.Dev)[want] {
 		t.Error("the file is not found among all processes' mappings")
 	}
 }

@@ -168,10 +168,10 @@ func (d *Driver) Maintain(ctx context.Context) error {
 	return nil
 }
 
-// Weigh is the size of the database, where that is what a first capture reads.
-func (d *Driver) Weigh(ctx context.Context) (int64, error) {
-	if w, ok := d.Driver.(snap.Weigher); ok {
-		return w.Weigh(ctx)
+// EstimateSize is the size of the database, where that is what a first capture reads.
+func (d *Driver) EstimateSize(ctx context.Context) (int64, error) {
+	if w, ok := d.Driver.(snap.SizeEstimator); ok {
+		return w.EstimateSize(ctx)
 	}
 	return 0, nil
 }

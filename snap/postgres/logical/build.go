@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sync/errgroup"
@@ -18,11 +19,12 @@ import (
 
 // builder makes a database out of a snapshot, under a name of our own.
 type builder struct {
-	d    *Driver
-	m    *manifest
-	name string
-	out  *conn // beside it
-	tool tool
+	d      *Driver
+	m      *manifest
+	name   string
+	out    *conn // beside it
+	server int   // its major version
+	tool   tool
 }
 
 // build makes the database called name, fills it and proves it. What it made
@@ -30,11 +32,10 @@ type builder struct {
 // when it was proven.
 func (d *Driver) build(ctx context.Context, out *conn, name, note string, m *manifest) (proven identity, err error) {
 	b := &builder{d: d, m: m, name: name, out: out}
-	server, err := out.version(ctx)
-	if err != nil {
+	if b.server, err = out.version(ctx); err != nil {
 		return proven, err
 	}
-	if b.tool, err = d.tools.find(ctx, max(server, m.Major)); err != nil {
+	if b.tool, err = d.toolsFor(ctx, out, max(b.server, m.Major)); err != nil {
 		return proven, err
 	}
 	if err := b.create(ctx, note); err != nil {
@@ -148,10 +149,35 @@ func (b *builder) archive() ([]byte, error) {
 }
 
 func (b *builder) restore(ctx context.Context, archive []byte, section string, jobs int) error {
-	return b.d.run(ctx, child{tool: b.tool, name: "pg_restore", file: archive, out: io.Discard, args: []string{
-		"--exit-on-error", "--no-password", "--section=" + section, fmt.Sprint("--jobs=", jobs),
+	args := []string{
+		"--no-password", "--section=" + section, fmt.Sprint("--jobs=", jobs),
 		"--dbname=dbname=" + pglogin.Quote(b.name), "--format=custom", filePath,
-	}})
+	}
+	c := child{tool: b.tool, name: "pg_restore", file: archive, out: io.Discard}
+	if b.tool.major >= knowsTransactionTimeout && b.server < knowsTransactionTimeout {
+		c.args, c.harmless = args, onlyUnknownSetting
+	} else {
+		c.args = append([]string{"--exit-on-error"}, args...)
+	}
+	return b.d.run(ctx, c)
+}
+
+// knowsTransactionTimeout is the version since which pg_restore sets transaction_timeout. An older server refuses that statement.
+const knowsTransactionTimeout = 17
+
+// onlyUnknownSetting reports whether pg_restore, which went on after errors, failed at nothing but setting transaction_timeout.
+func onlyUnknownSetting(said string) bool {
+	failed := 0
+	for line := range strings.Lines(said) {
+		if command, found := strings.CutPrefix(line, "Command was: "); found {
+			if strings.TrimSpace(command) != "SET transaction_timeout = 0;" {
+				return false
+			}
+			failed++
+		}
+	}
+	_, total, found := strings.Cut(said, "errors ignored on restore: ")
+	return found && failed > 0 && strings.TrimSpace(total) == strconv.Itoa(failed)
 }
 
 // rows loads the tables' rows, the large objects and the sequences' values.

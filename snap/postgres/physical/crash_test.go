@@ -23,6 +23,7 @@ import (
 	"mulligan/errs"
 	"mulligan/privsep"
 	"mulligan/snap"
+	"mulligan/snap/database"
 	"mulligan/snap/snaptest"
 	"mulligan/testkit"
 )
@@ -116,7 +117,7 @@ func write(ctx context.Context, dsn string) (count int64) {
 
 var crashSteps = []string{
 	"capture: mark", "capture: record", "base: begin", "base: copy", "base: sync", "base: record", "fork: clone", "fork: replay", "fork: settle",
-	"plan: prepared", "plan: committing", "commit: stop", "commit: save log", "commit: exchange", "commit: start", "plan: committed", "finish",
+	"phase: preparing", "phase: prepared", "phase: committing", "commit: stop", "commit: save log", "commit: exchange", "commit: start", "phase: committed", "phase: dropped", "finish",
 }
 
 // Whatever moment the daemon, or the server, is killed at: the database is the
@@ -267,18 +268,18 @@ func (s *subject) recovers(t *testing.T, random *rand.Rand, f fate, list map[sna
 	var base snap.SnapshotID
 	sw, err := s.driver.Resume(ctx, crashRestore)
 	if err == nil {
-		p, err := s.driver.loadPlan("", crashRestore)
+		p, err := s.driver.Resumable("", crashRestore)
 		check(t, err)
 		base = p.Base
 		want := list[base]
-		began := p.Phase != prepared
+		began := p.Phase != database.Prepared
 		if began && random.IntN(2) == 0 {
 			check(t, sw.Commit(ctx))
 			want = list[p.Target]
 		} else {
 			check(t, sw.Undo(ctx))
 		}
-		check(t, s.driver.start(ctx))
+		check(t, s.driver.server.start(ctx))
 		if began {
 			proof, err := sw.Check(ctx)
 			check(t, err)
@@ -291,7 +292,7 @@ func (s *subject) recovers(t *testing.T, random *rand.Rand, f fate, list map[sna
 	} else if errs.KindOf(err) != errs.NotFound {
 		t.Fatal(err)
 	}
-	check(t, s.driver.start(ctx))
+	check(t, s.driver.server.start(ctx))
 	gone := snap.Gone{Restores: []snap.RestoreID{crashRestore}}
 	markers, err := s.driver.markers()
 	check(t, err)

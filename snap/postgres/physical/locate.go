@@ -23,8 +23,8 @@ type Place struct {
 	Owner privsep.User // who the server runs as: the folder's owner
 }
 
-// programs are where distributions keep them, %s being the version.
-var programs = []string{"/usr/lib/postgresql/%s/bin", "/usr/pgsql-%s/bin", "/usr/lib/postgresql%s/bin", "/usr/local/pgsql/bin", "/usr/bin"}
+// installed is where distributions keep the programs, %s being the version.
+var installed = []string{"/usr/lib/postgresql/%s/bin", "/usr/pgsql-%s/bin", "/usr/lib/postgresql%s/bin", "/usr/local/pgsql/bin", "/usr/bin"}
 
 var versionSyntax = regexp.MustCompile(`^[1-9][0-9]$`)
 
@@ -43,7 +43,7 @@ func Locate(ctx context.Context, dataDir string) (p Place, err error) {
 	if err != nil {
 		return p, errs.Wrap(errs.Failed, op, err)
 	}
-	for _, pattern := range programs {
+	for _, pattern := range installed {
 		p.Bin = strings.ReplaceAll(pattern, "%s", version)
 		if canRun(ctx, p.Bin, version) {
 			return p, nil
@@ -79,6 +79,6 @@ func canRun(ctx context.Context, bin, version string) bool {
 	if strings.Contains(bin, version) {
 		return true
 	}
-	out, err := (&Driver{cfg: Config{Bin: bin}, owner: privsep.Self}).output(ctx, "pg_controldata", "--version")
+	out, err := programs{bin, privsep.Self}.output(ctx, "pg_controldata", "--version")
 	return err == nil && strings.Contains(out, fmt.Sprintf(" %s.", version))
 }

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"mulligan/errs"
+	"mulligan/snap/postgres/physical/asowner"
+	"mulligan/snap/postgres/physical/wal"
 )
 
 // markSQL puts a named restore point into the log, and commits a transaction
@@ -47,13 +49,13 @@ func (d *Driver) markOn(ctx context.Context, c conn) (m marker, warnings []strin
 		failing, kept    *string
 		xid              int64
 	)
-	err = c.row(ctx, fmt.Sprintf(markSQL, m.Point), lsnText{&m.Start}, &xid, lsnText{&m.LSN}, &name, &archiving, &fsync,
+	err = c.row(ctx, fmt.Sprintf(markSQL, m.Point), &m.Start, &xid, &m.LSN, &name, &archiving, &fsync,
 		&m.segments, &prepared, &spaces, &failing, &kept, &m.system)
 	if err != nil {
 		return m, nil, err
 	}
 	m.XID = uint32(xid)
-	if m.TLI, err = parseTimeline(name); err != nil {
+	if m.TLI, err = wal.ParseTimeline(name); err != nil {
 		return m, nil, err
 	}
 	switch {
@@ -88,10 +90,6 @@ func randomHex(n int) string {
 	return hex.EncodeToString(b)
 }
 
-// configured are the files in the data folder that say how the server runs.
-// They are not in the log, so a marker keeps them.
-var configured = []string{"postgresql.conf", "postgresql.auto.conf", "pg_hba.conf", "pg_ident.conf"}
-
 // survey looks at the base that m rests on, and keeps the configuration that is in
 // the data folder, once for equal ones. It gives the name that this has.
 func (d *Driver) survey(ctx context.Context, m marker) (conf string, err error) {
@@ -104,12 +102,12 @@ func (d *Driver) survey(ctx context.Context, m marker) (conf string, err error) 
 		return known, err
 	}
 	files := map[string][]byte{}
-	for _, name := range configured {
+	for _, name := range asowner.Configured {
 		if data, ok := found.Conf[name]; ok {
 			files[name] = data
 		}
 	}
-	d.conf = confDigest(files)
+	d.conf = asowner.ConfDigest(files)
 	if err := d.get("conf", d.conf, &files); !errors.Is(err, fs.ErrNotExist) {
 		return d.conf, err
 	}
@@ -119,9 +117,9 @@ func (d *Driver) survey(ctx context.Context, m marker) (conf string, err error) 
 // barrier flushes all that was committed before the call, and gives a place
 // behind it that a record begins at. A commit waits for the disk only if its
 // transaction wrote something: here, a message that nobody reads.
-func (c conn) barrier(ctx context.Context) (end lsn, err error) {
+func (c conn) barrier(ctx context.Context) (end wal.LSN, err error) {
 	err = c.row(ctx, "SELECT pg_current_wal_insert_lsn()::text, txid_current(), pg_logical_emit_message(false, 'mulligan', '')::text",
-		lsnText{&end}, new(int64), new(string))
+		&end, new(int64), new(string))
 	return end, err
 }
 

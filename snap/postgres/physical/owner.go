@@ -16,9 +16,15 @@ import (
 // confined is how the owner's programs are started: they gain no rights.
 var confined = privsep.Options{NoNewPrivs: true}
 
+// programs are those of a server, which its owner runs.
+type programs struct {
+	Bin   string // their folder
+	Owner privsep.User
+}
+
 // command is one of the server's programs, to be run as the owner.
-func (d *Driver) command(ctx context.Context, program string, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, filepath.Join(d.cfg.Bin, program), args...)
+func (p programs) command(ctx context.Context, program string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, filepath.Join(p.Bin, program), args...)
 	cmd.Dir = "/"
 	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "LC_ALL=C"}
 	cmd.WaitDelay = time.Second // somebody else may hold what it prints to
@@ -26,11 +32,11 @@ func (d *Driver) command(ctx context.Context, program string, args ...string) *e
 }
 
 // output runs a program to its end and gives what it printed.
-func (d *Driver) output(ctx context.Context, program string, args ...string) (string, error) {
-	cmd := d.command(ctx, program, args...)
+func (p programs) output(ctx context.Context, program string, args ...string) (string, error) {
+	cmd := p.command(ctx, program, args...)
 	var out, problem printed
 	cmd.Stdout, cmd.Stderr = &out, &problem
-	if err := d.owner.Run(cmd, confined); err != nil {
+	if err := p.Owner.Run(cmd, confined); err != nil {
 		return "", fmt.Errorf("%s: %w: %s", program, err, problem.lastLine())
 	}
 	if problem.buf.Len() > 0 {

@@ -25,6 +25,7 @@ import (
 	"mulligan/failpoint"
 	"mulligan/privsep"
 	"mulligan/snap"
+	"mulligan/snap/database"
 )
 
 const driverName = "postgres"
@@ -55,10 +56,12 @@ type Config struct {
 
 // Driver captures and restores one cluster.
 type Driver struct {
-	cfg   Config
-	owner privsep.User
+	*database.Switcher[plan, *plan, state] // its Do is called by each method but for the copying of a base
+	cfg                                    Config
+	owner                                  privsep.User
+	server                                 cluster
+	plans                                  *database.Plans
 
-	mu   sync.Mutex // held during each method but for the copying of a base
 	idle conn       // a connection that captures use again, perhaps a dead one
 	left bool       // the cluster was taken out of care: nothing is to be done to its server
 	conf string     // the name of the configuration that was recorded last, or ""
@@ -76,14 +79,14 @@ var (
 	_ snap.Driver       = (*Driver)(nil)
 	_ snap.LiveCapturer = (*Driver)(nil)
 	_ snap.Salvager     = (*Driver)(nil)
-	_ snap.Warmer       = (*dbSwitch)(nil)
+	_ snap.Leaver       = (*Driver)(nil)
 )
 
 // New makes the driver; it does not look at the cluster.
 func New(cfg Config) (*Driver, error) {
 	const op = "open postgres driver"
 	for _, name := range []string{cfg.App, cfg.Name} {
-		if !validName(name) {
+		if !database.ValidName(name) {
 			return nil, errs.New(errs.Invalid, op, "%q is not a name", name)
 		}
 	}
@@ -110,7 +113,11 @@ func New(cfg Config) (*Driver, error) {
 	if err := makeFolders(cfg.StateDir); err != nil {
 		return nil, errs.Wrap(errs.Failed, op, err)
 	}
-	return &Driver{cfg: cfg, owner: cfg.Owner}, nil
+	d := &Driver{cfg: cfg, owner: cfg.Owner}
+	d.server = cluster{programs{cfg.Bin, cfg.Owner}, cfg.DataDir, cfg.Server}
+	d.plans = database.FlatPlans(filepath.Join(cfg.StateDir, "switches"), "cluster", cfg.Name, cfg.Failpoint)
+	d.Switcher = database.NewSwitcher[plan](d.plans, engine{d}, engine{d}, d.check)
+	return d, nil
 }
 
 // makeFolders makes those of the records.
@@ -123,14 +130,16 @@ func makeFolders(stateDir string) error {
 	return nil
 }
 
-func validName(s string) bool {
-	return s != "" && s[0] != '.' && !strings.ContainsAny(s, "/\x00")
-}
-
 // Close ends the connection that captures use. The driver may be used again.
 func (d *Driver) Close() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	_ = d.Do(context.Background(), "", func() error { // which does not fail
+		d.hangUp()
+		return nil
+	})
+}
+
+// hangUp ends the connection that captures use.
+func (d *Driver) hangUp() {
 	if d.idle.Conn != nil {
 		d.idle.close()
 		d.idle = conn{}
@@ -145,7 +154,7 @@ func (d *Driver) stored(parts ...string) string {
 	return filepath.Join(append([]string{d.cfg.Store}, parts...)...)
 }
 
-func (d *Driver) archive() string { return d.home().archive() }
+func (d *Driver) archive() string { return d.home().Archive() }
 
 // classify gives err a kind and op.
 func (d *Driver) classify(op string, err error) error {
@@ -163,14 +172,17 @@ func (d *Driver) classify(op string, err error) error {
 // the snapshot; what is committed after the return is not.
 func (d *Driver) Capture(ctx context.Context, req snap.CaptureRequest) (snap.Snapshot, error) {
 	const op = "capture cluster"
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if !validName(string(req.ID)) {
+	if !database.ValidName(string(req.ID)) {
 		return snap.Snapshot{}, errs.New(errs.Invalid, op, "%q is not a snapshot id", req.ID)
 	}
-	m, warnings, err := d.capture(ctx, req)
+	var m marker
+	var warnings []string
+	err := d.Do(ctx, op, func() (err error) {
+		m, warnings, err = d.capture(ctx, req)
+		return err
+	})
 	if err != nil {
-		return snap.Snapshot{}, d.classify(op, err)
+		return snap.Snapshot{}, err
 	}
 	return snap.Snapshot{
 		ID: m.ID, Driver: driverName, Position: fmt.Sprintf("%d:%s", m.TLI, m.LSN),

@@ -14,6 +14,7 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/postgres/physical/wal"
 	"mulligan/testkit"
 )
 
@@ -105,11 +106,11 @@ func TestTimelinesNeverCollide(t *testing.T) {
 	capture(t, s, "db-a")
 	s.mutate(t, 2)
 	capture(t, s, "db-b")
-	var taken []timeline
+	var taken []wal.Timeline
 	for _, id := range []snap.RestoreID{"op-1", "op-2", "op-3"} {
 		sw, err := s.driver.Prepare(t.Context(), snap.RestoreRequest{ID: id, Target: "db-a", Base: "db-b"})
 		check(t, err)
-		p, err := s.driver.loadPlan("", id)
+		p, err := s.driver.Resumable("", id)
 		check(t, err)
 		if slices.Contains(taken, p.Fork.End.TLI) {
 			t.Fatalf("timeline %d is given twice, after %v", p.Fork.End.TLI, taken)
@@ -334,7 +335,7 @@ func TestNoSpaceInTheMiddle(t *testing.T) {
 	capture(t, s, "db-a")
 	s.mutate(t, 2)
 	capture(t, s, "db-b")
-	for _, step := range []string{"base: copy", "base: sync", "base: record", "fork: replay", "fork: settle", "plan: prepared"} {
+	for _, step := range []string{"base: copy", "base: sync", "base: record", "fork: replay", "fork: settle", "phase: prepared"} {
 		s.cfg.Failpoint = func(at string) error {
 			if at == step {
 				return &os.PathError{Op: "write", Path: at, Err: unix.ENOSPC}
@@ -355,7 +356,7 @@ func TestNoSpaceInTheMiddle(t *testing.T) {
 		check(t, err)
 		forks, err := os.ReadDir(s.driver.stored("forks"))
 		check(t, err)
-		if len(dirs) != len(bases) || len(forks) != 0 && step != "plan: prepared" {
+		if len(dirs) != len(bases) || len(forks) != 0 && step != "phase: prepared" {
 			t.Errorf("%s: %d bases, but folders %v; forks %v", step, len(bases), dirs, forks)
 		}
 	}
@@ -374,7 +375,7 @@ func TestNoSpaceInTheMiddle(t *testing.T) {
 func TestConfigOutside(t *testing.T) {
 	t.Parallel()
 	s := newSubject(t, options{bare: true})
-	check(t, s.driver.stop(t.Context()))
+	check(t, s.driver.server.stop(t.Context()))
 	etc := filepath.Join(filepath.Dir(s.DataDir), "etc")
 	check(t, os.Mkdir(etc, 0o755))
 	for _, name := range []string{"postgresql.conf", "pg_hba.conf", "pg_ident.conf"} {
@@ -389,7 +390,7 @@ func TestConfigOutside(t *testing.T) {
 	server.Config = conf
 	s.cfg.Server = server
 	s.reopen(t)
-	check(t, s.driver.start(t.Context()))
+	check(t, s.driver.server.start(t.Context()))
 	s.enable(t)
 	check(t, s.driver.Maintain(t.Context()))
 	s.mutate(t, 6) // also ALTER SYSTEM
@@ -431,19 +432,19 @@ func (l *lateServer) Stop(ctx context.Context) error {
 func TestStopOfLateStart(t *testing.T) {
 	t.Parallel()
 	s := newSubject(t, options{})
-	check(t, s.driver.stop(t.Context()))
+	check(t, s.driver.server.stop(t.Context()))
 	late := &lateServer{PgCtl: s.cfg.Server.(PgCtl)}
 	s.cfg.Server = late
 	s.reopen(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	check(t, s.driver.stop(ctx))
+	check(t, s.driver.server.stop(ctx))
 	if late.stops < 2 {
 		t.Error("the server was asked to stop once only")
 	}
 	if running, err := inUse(s.DataDir); err != nil || running {
 		t.Errorf("the server runs: %v, %v", running, err)
 	}
-	check(t, s.driver.start(t.Context()))
+	check(t, s.driver.server.start(t.Context()))
 	s.Psql(t, "app", "SELECT 1")
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +15,8 @@ import (
 
 	"mulligan/errs"
 	"mulligan/privsep"
+	"mulligan/snap/postgres/physical/asowner"
+	"mulligan/snap/postgres/physical/wal"
 )
 
 // Server starts and stops the cluster's server, as whoever runs it on this host
@@ -63,7 +64,7 @@ func (p PgCtl) startOnce(ctx context.Context) error {
 		args = append(args, "-o", "-c config_file="+p.Config)
 	}
 	err := p.run(ctx, "start", args...)
-	if text, e := tailAsOwner.Call(ctx, p.Owner, p.Log); err != nil && e == nil {
+	if text, e := asowner.Tail.Call(ctx, p.Owner, p.Log); err != nil && e == nil {
 		if why := fatal(lastLines(string(text), 20)); why != "" {
 			err = fmt.Errorf("%w: %.300s", err, why)
 		}
@@ -146,7 +147,7 @@ func await(ctx context.Context, ok func() (bool, error)) error {
 func inUse(dir string) (bool, error) {
 	var st unix.Stat_t
 	err := unix.Lstat(dir, &st)
-	if err != nil && !absent(err) {
+	if err != nil && !asowner.Absent(err) {
 		return false, &os.PathError{Op: "lstat", Path: dir, Err: err}
 	}
 	servers := err == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK // it may lead to where anybody works
@@ -181,31 +182,33 @@ func isServer(proc string) bool {
 	return err == nil && strings.TrimSuffix(filepath.Base(program), gone) == "postgres"
 }
 
-// absent reports whether the error says that nothing is at a path, or that nothing can be.
-func absent(err error) bool {
-	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
+// cluster is a data folder, and who starts and stops the server in it.
+type cluster struct {
+	programs
+	DataDir string
+	Server  Server
 }
 
 // startTimeout is how long a server may take until it answers, crash recovery included.
 const startTimeout = 10 * time.Minute
 
 // start starts the server, if need be, and waits until it takes connections.
-func (d *Driver) start(ctx context.Context) error {
+func (c cluster) start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	var started time.Time
 	return await(ctx, func() (bool, error) {
-		if d.status(ctx, d.cfg.DataDir) == "ready" {
+		if c.status(ctx, c.DataDir) == "ready" {
 			return true, nil
 		}
-		switch running, err := inUse(d.cfg.DataDir); {
+		switch running, err := inUse(c.DataDir); {
 		case err != nil || running:
 			return false, err // it is starting, or what is left of it is ending
 		case started.IsZero():
 			started = time.Now()
-			return false, errs.Wrap(errs.Failed, "start the server", d.cfg.Server.Start(ctx))
+			return false, errs.Wrap(errs.Failed, "start the server", c.Server.Start(ctx))
 		case time.Since(started) > startGrace:
-			return false, errs.New(errs.Failed, "start the server", "the server of %s ended at once", d.cfg.DataDir).WithHint("its own log says why")
+			return false, errs.New(errs.Failed, "start the server", "the server of %s ended at once", c.DataDir).WithHint("its own log says why")
 		}
 		return false, nil
 	})
@@ -226,20 +229,20 @@ const askAgain = time.Second
 // told in any case, so that it is not started behind our back; and told again
 // while it runs, since a start that a killed daemon asked for may come to be only
 // after we asked: a server that is yet to start is not there to be stopped.
-func (d *Driver) stop(ctx context.Context) error {
+func (c cluster) stop(ctx context.Context) error {
 	const op = "stop the server"
 	ctx, cancel := context.WithTimeoutCause(ctx, stopTimeout,
-		errs.New(errs.Failed, op, "processes of it still work in %s after %v", d.cfg.DataDir, stopTimeout).WithHint("its own log says why"))
+		errs.New(errs.Failed, op, "processes of it still work in %s after %v", c.DataDir, stopTimeout).WithHint("its own log says why"))
 	defer cancel()
 	var asked time.Time
 	err := await(ctx, func() (bool, error) {
 		if time.Since(asked) > askAgain {
-			if err := d.cfg.Server.Stop(ctx); err != nil {
+			if err := c.Server.Stop(ctx); err != nil {
 				return false, errs.Wrap(errs.Failed, op, err)
 			}
 			asked = time.Now()
 		}
-		running, err := inUse(d.cfg.DataDir)
+		running, err := inUse(c.DataDir)
 		return !running, err
 	})
 	if err != nil && ctx.Err() != nil {
@@ -249,7 +252,7 @@ func (d *Driver) stop(ctx context.Context) error {
 }
 
 // awaitEnd waits until no process works in dir.
-func (d *Driver) awaitEnd(ctx context.Context, dir string) error {
+func awaitEnd(ctx context.Context, dir string) error {
 	return await(ctx, func() (bool, error) {
 		running, err := inUse(dir)
 		return !running, err
@@ -260,8 +263,8 @@ func (d *Driver) awaitEnd(ctx context.Context, dir string) error {
 // postmaster.pid (miscadmin.h, LOCK_FILE_LINE_PM_STATUS): "ready" once it takes
 // connections. It is "" without a live process of the first line's number, which
 // may be one of a container's.
-func (d *Driver) status(ctx context.Context, dir string) string {
-	data, err := d.owner.ReadFile(ctx, filepath.Join(dir, "postmaster.pid"))
+func (p programs) status(ctx context.Context, dir string) string {
+	data, err := p.Owner.ReadFile(ctx, filepath.Join(dir, "postmaster.pid"))
 	lines := strings.Split(string(data), "\n")
 	if err != nil || len(lines) < 8 {
 		return ""
@@ -305,19 +308,19 @@ func worksIn(pid int, dir string) bool {
 
 // control is what a data folder's control file says.
 type control struct {
-	System     string   `json:"system"` // the cluster's identifier
-	State      string   `json:"state"`  // "shut down" after an orderly stop
-	TLI        timeline `json:"tli"`
-	Checkpoint lsn      `json:"checkpoint"`
-	NextXID    uint32   `json:"next_xid"`
-	segments   segments
+	System     string       `json:"system"` // the cluster's identifier
+	State      string       `json:"state"`  // "shut down" after an orderly stop
+	TLI        wal.Timeline `json:"tli"`
+	Checkpoint wal.LSN      `json:"checkpoint"`
+	NextXID    uint32       `json:"next_xid"`
+	segments   wal.Segments
 }
 
 const shutDown = "shut down"
 
 // readControl reads the control file of a data folder.
-func (d *Driver) readControl(ctx context.Context, dir string) (c control, err error) {
-	out, err := d.output(ctx, "pg_controldata", "-D", dir)
+func (p programs) readControl(ctx context.Context, dir string) (c control, err error) {
+	out, err := p.output(ctx, "pg_controldata", "-D", dir)
 	if err != nil {
 		return c, err // a wrong checksum is a warning on stderr, and an error here
 	}
@@ -333,8 +336,8 @@ func (d *Driver) readControl(ctx context.Context, dir string) (c control, err er
 	xid, err2 := strconv.ParseUint(next, 10, 32)
 	size, err3 := strconv.ParseUint(field["Bytes per WAL segment"], 10, 32)
 	var err4 error
-	c.Checkpoint, err4 = parseLSN(field["Latest checkpoint location"])
-	c.TLI, c.NextXID, c.segments = timeline(tli), uint32(xid), segments(size)
+	c.Checkpoint, err4 = wal.ParseLSN(field["Latest checkpoint location"])
+	c.TLI, c.NextXID, c.segments = wal.Timeline(tli), uint32(xid), wal.Segments(size)
 	if err := errors.Join(err1, err2, err3, err4); err != nil || c.System == "" || size == 0 {
 		return c, fmt.Errorf("pg_controldata of %s: %w", dir, errors.Join(err, errors.New("it prints something else than expected")))
 	}

@@ -15,6 +15,7 @@ import (
 	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/postgres/pgtest"
+	"mulligan/snap/postgres/physical/asowner"
 	"mulligan/snap/snaptest"
 	"mulligan/testkit"
 )
@@ -106,7 +107,7 @@ func newSubject(t testing.TB, o options) *subject {
 	s.cfg.Failpoint = s.failpoint
 	t.Cleanup(func() { s.halt(t) })
 	s.reopen(t)
-	check(t, s.driver.start(t.Context()))
+	check(t, s.driver.server.start(t.Context()))
 	if !o.bare {
 		s.enable(t)
 		check(t, s.driver.Maintain(t.Context()))
@@ -128,8 +129,8 @@ func (s *subject) enable(t testing.TB) {
 	_, restart, err := s.driver.Enable(t.Context())
 	check(t, err)
 	if restart {
-		check(t, s.driver.stop(t.Context()))
-		check(t, s.driver.start(t.Context()))
+		check(t, s.driver.server.stop(t.Context()))
+		check(t, s.driver.server.start(t.Context()))
 	}
 }
 
@@ -139,7 +140,7 @@ func (s *subject) halt(t testing.TB) {
 	for _, dir := range append(forks, s.cfg.DataDir) {
 		if running, err := inUse(dir); err == nil && running {
 			_ = s.Command("pg_ctl", "stop", "-W", "-m", "immediate", "-D", dir).Run() // it may have ended by itself
-			check(t, s.driver.awaitEnd(context.Background(), dir))
+			check(t, awaitEnd(context.Background(), dir))
 		}
 	}
 	if t.Failed() {
@@ -165,7 +166,7 @@ func (s *subject) reopen(t testing.TB) {
 // Again drops the databases and tables that earlier changes made: each would be copied with the cluster.
 func (s *subject) Again(t *testing.T) {
 	t.Helper()
-	check(t, s.driver.start(t.Context()))
+	check(t, s.driver.server.start(t.Context()))
 	s.Psql(t, "postgres", `SELECT format('DROP DATABASE %I', datname) FROM pg_database WHERE datname LIKE 'other%' \gexec`)
 	s.Psql(t, "app", `SELECT format('DROP TABLE %I', relname) FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace AND relname <> 'kv' \gexec
 		TRUNCATE kv; SELECT lo_unlink(oid) FROM pg_largeobject_metadata; VACUUM pg_largeobject`)
@@ -225,7 +226,7 @@ func (s *subject) Fingerprint(t *testing.T) string { return s.fingerprint(t) }
 
 func (s *subject) fingerprint(t testing.TB) string {
 	t.Helper()
-	check(t, s.driver.start(t.Context()))
+	check(t, s.driver.server.start(t.Context()))
 	c := s.dial(t, "postgres")
 	names, err := collect(t, c, "SELECT datname::text, '' FROM pg_database WHERE NOT datistemplate ORDER BY 1")
 	check(t, err)
@@ -296,8 +297,8 @@ func flip(t testing.TB, path string, at int64) {
 func largest(t testing.TB, dir string) (path string) {
 	t.Helper()
 	var size int64
-	check(t, eachFile(dir, func(p string) error {
-		if n, _, err := sumFile(p); err == nil && n > size {
+	check(t, asowner.EachFile(dir, func(p string) error {
+		if n, _, err := asowner.SumFile(p); err == nil && n > size {
 			path, size = p, n
 		}
 		return nil

@@ -1,0 +1,83 @@
+package accounts
+
+import (
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"mulligan/daemon/settings"
+	"mulligan/errs"
+	"mulligan/ipc"
+)
+
+// LimitsOf are a caller's. Who administers the daemon has none.
+func (o *Owners) LimitsOf(who ipc.Caller) settings.Limits {
+	switch {
+	case o.Administers(who):
+		return settings.Limits{}
+	case who.Guest != "":
+		return o.opt.GuestLimits
+	}
+	return o.opt.UserLimits
+}
+
+// Callers counts what each owner asks for.
+type Callers struct {
+	mu  sync.Mutex
+	all map[string]*usage
+}
+
+type usage struct {
+	rate *rate.Limiter
+	now  int // requests under way
+}
+
+// maxCallers is how many callers are remembered before those of whom nothing is
+// under way are forgotten: a guest can make up ids without end.
+const maxCallers = 4096
+
+// Admit counts a request in, or refuses it. Done, it is counted out.
+func (c *Callers) Admit(who ipc.Caller, l settings.Limits, now time.Time) (done func(), err error) {
+	if l.Rate == 0 && l.Concurrent == 0 {
+		return func() {}, nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	key := strconv.Itoa(who.UID) // not by token: an owner makes those at will
+	if who.Guest != "" {
+		key = guestPrefix + who.Guest
+	}
+	u := c.of(key, l)
+	if l.Rate > 0 && !u.rate.AllowN(now, 1) {
+		return nil, errs.New(errs.Busy, "serve", "more than %g requests a second", l.Rate).WithHint("wait a second and try again")
+	}
+	if l.Concurrent > 0 && u.now >= l.Concurrent {
+		return nil, errs.New(errs.Busy, "serve", "%d requests are under way already", u.now).WithHint("wait for one to end and try again")
+	}
+	u.now++
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		u.now--
+	}, nil
+}
+
+func (c *Callers) of(key string, l settings.Limits) *usage {
+	if u := c.all[key]; u != nil {
+		return u
+	}
+	if c.all == nil || len(c.all) >= maxCallers {
+		kept := map[string]*usage{}
+		for k, u := range c.all {
+			if u.now > 0 {
+				kept[k] = u
+			}
+		}
+		c.all = kept
+	}
+	u := &usage{rate: rate.NewLimiter(rate.Limit(l.Rate), int(10*l.Rate)+1)}
+	c.all[key] = u
+	return u
+}

@@ -1,0 +1,151 @@
+package accounts
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+
+	"mulligan/daemon/store"
+	"mulligan/errs"
+	"mulligan/ipc"
+)
+
+// Holders. A uid is given to another account now and then (usermod -u; userdel and
+// useradd), and what the daemon keeps for the one is none of the other's. An app
+// records both the uid of its owner and the name that this uid had. Whenever the
+// two don't belong together, the app is there for root only, and nothing of it
+// runs, until root says whose it is. The same holds while nobody can tell, since
+// the service that knows the names doesn't answer.
+
+// AccountName is the name that a uid has now: its digits where it has no account.
+func AccountName(uid int) (string, error) {
+	id := strconv.Itoa(uid)
+	u, err := user.LookupId(id)
+	var none user.UnknownUserIdError
+	switch {
+	case err == nil:
+		return u.Username, nil
+	case errors.As(err, &none):
+		return id, nil
+	}
+	return "", errs.New(errs.Unavailable, "look up user", "the user database does not say whose uid %d is: %v", uid, err).
+		WithHint("see that the host's user database answers (getent passwd %d), and try again", uid)
+}
+
+// stillHolds makes sure that uid still is whose it was when it was noted with that
+// name. It is errs.Denied where the uid or the name has gone to another, and
+// errs.Unavailable where it may come back by itself.
+func stillHolds(name string, uid int) error {
+	now, err := AccountName(uid)
+	if err != nil {
+		return err
+	}
+	if now == name {
+		return nil
+	}
+	if now != strconv.Itoa(uid) {
+		return errs.New(errs.Denied, "", "owner %s had uid %d, and now %s has it", name, uid, now)
+	}
+	if acc, err := Lookup(name); err == nil && acc.UID != uid {
+		return errs.New(errs.Denied, "", "owner %s had uid %d, and now has uid %d", name, uid, acc.UID)
+	}
+	return errs.New(errs.Unavailable, "", "owner %s had uid %d, and now no account has it", name, uid)
+}
+
+// CheckOwner makes sure that an app's owner is who it was when it was registered.
+func (o *Owners) CheckOwner(rec store.App) error {
+	if o.opt.User {
+		return nil // all apps are the daemon's own user's
+	}
+	if _, guest := GuestOf(rec); guest {
+		if o.opt.Guests == nil {
+			return nil // nobody comes as a guest, and nothing runs as one
+		}
+		acc, err := o.guestAccount()
+		if err == nil && acc.UID != rec.OwnerUID {
+			err = errs.New(errs.Denied, "", "guests' apps had uid %d, and now have uid %d", rec.OwnerUID, acc.UID).
+				WithHint("set [guests] user in mulligand.toml back, or remove the app: mulligan app remove %s", rec.ID)
+		}
+		return err
+	}
+	err := stillHolds(rec.Owner, rec.OwnerUID)
+	if e := (*errs.Error)(nil); errors.As(err, &e) && e.Hint == "" {
+		e.Hint = "if the uid still belongs to the same person: mulligan app set --app " + string(rec.ID) + " owner=NAME, as root; " +
+			"else give the uid back (usermod -u), or remove the app: mulligan app remove " + string(rec.ID)
+	}
+	return err
+}
+
+// CallerName is how a caller is named as an app's owner.
+func (o *Owners) CallerName(who ipc.Caller) (string, error) {
+	switch {
+	case who.Guest != "":
+		return guestPrefix + who.Guest, nil
+	case o.opt.User:
+		return UserName(who.UID), nil
+	}
+	return AccountName(who.UID)
+}
+
+// CheckCaller refuses a caller whose token, or page's session, was made for
+// somebody who had the uid before.
+func (o *Owners) CheckCaller(who ipc.Caller) error {
+	if o.opt.User || who.Name == "" || stillHolds(who.Name, who.UID) == nil {
+		return nil
+	}
+	return errs.New(errs.Unauthenticated, "serve", "the account that this was made for is no longer there").
+		WithHint("make another token (mulligan token add), or open the page again (mulligan ui)")
+}
+
+// CallerAccount is whose rights a caller has on this host. The uid of a process
+// need not have an account.
+func (o *Owners) CallerAccount(who ipc.Caller) Account {
+	if who.Guest != "" || o.opt.User {
+		return Account{UID: -1, GID: -1}
+	}
+	if acc, err := Lookup(UserName(who.UID)); err == nil && acc.UID == who.UID {
+		return acc
+	}
+	return Account{UID: who.UID, GID: noGroup}
+}
+
+// Actor words a caller for people.
+func Actor(c ipc.Caller) string {
+	name := UserName(c.UID)
+	switch {
+	case c.Guest != "":
+		return "guest " + c.Guest
+	case c.Via != "":
+		return fmt.Sprintf("%s (%s)", name, c.Via)
+	case c.PID == 0:
+		return name
+	}
+	if c.Exe == "" {
+		return fmt.Sprintf("%s (pid %d)", name, c.PID)
+	}
+	return fmt.Sprintf("%s (pid %d, %s)", name, c.PID, filepath.Base(c.Exe))
+}
+
+// Self is the daemon as one who acts.
+func Self() ipc.Caller {
+	return ipc.Caller{UID: os.Geteuid(), PID: os.Getpid(), Exe: "mulligand"}
+}
+
+// Sees returns what tells which apps the caller may know of. It may have to ask
+// the host's user database: the caller must not hold a lock that others wait for.
+func (o *Owners) Sees(who ipc.Caller) func(store.App) bool {
+	all := o.Administers(who)
+	name := ""
+	if !all {
+		name, _ = o.CallerName(who) // "" owns nothing
+	}
+	return func(rec store.App) bool {
+		if !who.MayTouch(rec.ID) {
+			return false
+		}
+		return all || name != "" && rec.Owner == name && rec.OwnerUID == who.UID
+	}
+}

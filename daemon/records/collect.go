@@ -1,0 +1,88 @@
+package records
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"time"
+
+	"mulligan/daemon/store"
+	"mulligan/snap/cas"
+)
+
+// WakeCollector asks for a garbage collection, soon and in the background.
+func (r *Records) WakeCollector() {
+	select {
+	case r.collect <- struct{}{}:
+	default: // one is asked for already
+	}
+}
+
+// packEvery is how often the store is asked whether there is enough to pack, and
+// packAgain how long it is left alone after it failed (the disk is full, say).
+const (
+	packEvery = time.Minute
+	packAgain = time.Hour
+)
+
+// Tend collects garbage when it is asked for, and packs what lies loose, until ctx ends.
+func (r *Records) Tend(ctx context.Context) {
+	pack := time.NewTimer(packEvery)
+	defer pack.Stop()
+	r.fillBallast()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.collect:
+			r.strikeOff(ctx)
+			freed, err := r.Contents.each(ctx, (*cas.Store).Collect)
+			r.tended(ctx, "garbage collection", freed, err)
+		case <-pack.C:
+			r.fillBallast()
+			saved, err := r.Contents.each(ctx, (*cas.Store).Pack)
+			r.tended(ctx, "packing", saved, err)
+			if err != nil {
+				pack.Reset(packAgain)
+			} else {
+				pack.Reset(packEvery)
+			}
+		}
+	}
+}
+
+func (r *Records) tended(ctx context.Context, what string, bytes int64, err error) {
+	if err != nil && ctx.Err() == nil {
+		r.opt.Log.Warn(what+" failed", "err", err)
+	} else if bytes > 0 {
+		r.opt.Log.Debug(what, "freed_bytes", bytes)
+	}
+}
+
+// NewID makes an id that has not been given before: the prefix and 12 hex digits.
+func NewID(prefix string) string {
+	var b [6]byte
+	rand.Read(b[:]) // never fails
+	return prefix + hex.EncodeToString(b[:])
+}
+
+// WasDisposed notes that disposals are carried out. They are struck off soon, in the
+// background: one that a crash leaves is carried out again.
+func (r *Records) WasDisposed(list ...store.Disposal) {
+	r.mu.Lock()
+	r.disposed = append(r.disposed, list...)
+	r.mu.Unlock()
+	r.WakeCollector()
+}
+
+// strikeOff strikes off what was carried out, and takes the descriptions of
+// deleted checkpoints out of the content store.
+func (r *Records) strikeOff(ctx context.Context) {
+	r.mu.Lock()
+	list := r.disposed
+	r.disposed = nil
+	r.mu.Unlock()
+	if err := r.endDescribed(ctx, list); err != nil && ctx.Err() == nil {
+		r.opt.Log.Warn("what was deleted is not struck off", "err", err)
+	}
+}

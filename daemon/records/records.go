@@ -1,0 +1,284 @@
+// Package records holds what must survive of apps and checkpoints: mulligan.db, and the content
+// stores that have what was captured and a description of each app and checkpoint. It brings
+// the two into line, collects garbage, and watches how much room the disk has left.
+package records
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"mulligan/daemon/settings"
+	"mulligan/daemon/store"
+	"mulligan/errs"
+	"mulligan/ipc"
+	"mulligan/snap/cas"
+)
+
+// Records holds the daemon's records: mulligan.db, and in the content store a
+// description of each app and checkpoint, from which mulligan.db can be made anew. A
+// description is written before the row that it describes. See store/DESIGN.md.
+type Records struct {
+	*store.Store
+	Contents *Contents
+	opt      *settings.Options
+
+	mu       sync.Mutex
+	disposed []store.Disposal // carried out, to be struck off
+	collect  chan struct{}    // wakes the garbage collector
+
+	// one is held while a description and its record are written.
+	one sync.Mutex
+
+	Repaired []string // what was done at the opening, in sentences
+	trouble  []string // what could not be done
+}
+
+// Names of descriptions in the content store. The bytes of a root are the
+// record's revision in digits.
+const (
+	appRoots        = "record/app/"        // then the app's id
+	checkpointRoots = "record/checkpoint/" // then the app's id, a slash and the checkpoint's
+)
+
+func appRoot(id ipc.AppID) string { return appRoots + string(id) }
+
+func checkpointRoot(app ipc.AppID, id ipc.CheckpointID) string {
+	return checkpointRoots + string(app) + "/" + string(id)
+}
+
+// appText describes an app.
+type appText struct {
+	App       ipc.App    `json:"app"`
+	OwnerUID  int        `json:"owner_uid"`
+	FolderUID int        `json:"folder_uid"`
+	ByRoot    bool       `json:"by_root"`
+	RemovedAt *time.Time `json:"removed_at,omitempty"`
+}
+
+// checkpointText describes a checkpoint.
+type checkpointText struct {
+	Checkpoint ipc.Checkpoint   `json:"checkpoint"`
+	Snapshots  []store.Snapshot `json:"snapshots"`
+	Seq        int64            `json:"seq"`
+}
+
+// description is a description on its way into the content store.
+type description struct {
+	root string
+	rev  int64
+	text any
+}
+
+func describeApp(a store.App) description {
+	return description{appRoot(a.ID), a.Rev, appText{a.App, a.OwnerUID, a.FolderUID, a.ByRoot, a.RemovedAt}}
+}
+
+func describeCheckpoint(c store.Checkpoint) description {
+	return description{checkpointRoot(c.AppID, c.ID), c.Rev, checkpointText{c.Checkpoint, c.Snapshots, c.Seq}}
+}
+
+// describe writes descriptions, durably and all at once.
+func (r *Records) describe(list ...description) error {
+	if len(list) == 0 {
+		return nil
+	}
+	b := r.Contents.main.Begin()
+	defer b.Discard()
+	var roots []cas.Root
+	for _, d := range list {
+		text, err := json.Marshal(d.text)
+		if err != nil {
+			return err
+		}
+		hash, err := b.Kin("record").Blob(text)
+		if err != nil {
+			return err
+		}
+		roots = append(roots, cas.Root{Name: d.root, Hash: hash, Meta: strconv.AppendInt(nil, d.rev, 10)})
+	}
+	return b.Commit(roots...)
+}
+
+// revOf is the revision of a description.
+func revOf(root cas.Root) int64 {
+	n, err := strconv.ParseInt(string(root.Meta), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// PutCheckpoint is that of the store, with the description.
+func (r *Records) PutCheckpoint(ctx context.Context, c store.Checkpoint, op ipc.OperationID) error {
+	r.one.Lock()
+	defer r.one.Unlock()
+	return r.put(ctx, c, op)
+}
+
+// put is PutCheckpoint with one held.
+func (r *Records) put(ctx context.Context, c store.Checkpoint, op ipc.OperationID) error {
+	old, err := r.Store.Checkpoint(ctx, c.AppID, c.ID)
+	back := func() error { return r.describe(describeCheckpoint(old)) }
+	switch errs.KindOf(err) {
+	case "":
+		c.Seq, c.Rev = old.Seq, old.Rev+1
+		old.Rev += 2
+	case errs.NotFound:
+		if c.Seq, err = r.NextSeq(ctx); err != nil {
+			return err
+		}
+		c.Rev = 1
+		back = func() error { return r.Contents.main.Delete(checkpointRoot(c.AppID, c.ID)) }
+	default:
+		return err
+	}
+	if err := r.describe(describeCheckpoint(c)); err != nil {
+		return err
+	}
+	if err := r.Store.PutCheckpoint(ctx, c, op); err != nil {
+		return errs.Also(err, back())
+	}
+	return nil
+}
+
+// SetPinned pins or unpins a checkpoint of an app.
+func (r *Records) SetPinned(ctx context.Context, app ipc.AppID, id ipc.CheckpointID, pinned bool) error {
+	r.one.Lock()
+	defer r.one.Unlock()
+	cp, err := r.Store.Checkpoint(ctx, app, id)
+	if err != nil {
+		return err
+	}
+	cp.Pinned = pinned
+	return r.put(ctx, cp, "")
+}
+
+// PutApp is that of the store, with the description.
+func (r *Records) PutApp(ctx context.Context, a store.App) error {
+	r.one.Lock()
+	defer r.one.Unlock()
+	return r.putApp(ctx, a)
+}
+
+func (r *Records) putApp(ctx context.Context, a store.App) error {
+	old, err := r.App(ctx, a.ID)
+	if err != nil && errs.KindOf(err) != errs.NotFound {
+		return err
+	}
+	known := err == nil
+	a.Rev = old.Rev + 1
+	if err := r.describe(describeApp(a)); err != nil {
+		return err
+	}
+	err = r.Store.PutApp(ctx, a)
+	switch {
+	case err == nil:
+		return nil
+	case known:
+		old.Rev = a.Rev + 1
+		return errs.Also(err, r.describe(describeApp(old)))
+	}
+	return errs.Also(err, r.Contents.main.Delete(appRoot(a.ID)))
+}
+
+// RemoveApp unregisters an app and keeps its checkpoints.
+func (r *Records) RemoveApp(ctx context.Context, id ipc.AppID, at time.Time) error {
+	r.one.Lock()
+	defer r.one.Unlock()
+	a, err := r.App(ctx, id)
+	if err != nil {
+		return err
+	}
+	a.RemovedAt = &at
+	return r.putApp(ctx, a)
+}
+
+// endDescribed drops the descriptions that carried-out disposals are about, and strikes these off.
+func (r *Records) endDescribed(ctx context.Context, list []store.Disposal) error {
+	var roots []string
+	for _, o := range list {
+		switch o.Kind {
+		case store.DisposeApp:
+			roots = append(roots, appRoot(ipc.AppID(o.ID)))
+		case store.DisposeCheckpoint:
+			roots = append(roots, checkpointRoot(o.AppID, ipc.CheckpointID(o.ID)))
+		}
+	}
+	if err := r.Contents.main.Delete(roots...); err != nil {
+		return err
+	}
+	return r.EndDisposals(ctx, list...)
+}
+
+// Open opens the content stores and mulligan.db, makes the latter anew where it is
+// damaged (or where that is asked for), and brings it and the descriptions into line.
+func Open(ctx context.Context, opt *settings.Options, anew bool) (*Records, error) {
+	contents, err := openContents(opt)
+	if err != nil {
+		return nil, err
+	}
+	db, err := store.OpenOrRepair(ctx, filepath.Join(opt.StateDir, "mulligan.db"), opt.Failpoint,
+		store.How{Now: opt.Now(), Described: len(contents.main.Roots("record/")) > 0, Anew: anew})
+	if err != nil {
+		return nil, errs.Also(err, contents.close())
+	}
+	r := &Records{Store: db, Contents: contents, opt: opt, collect: make(chan struct{}, 1)}
+	r.noteRepair()
+	if err := r.reconcile(ctx); err != nil {
+		return nil, errs.Also(err, r.Close())
+	}
+	for _, word := range r.Repaired {
+		opt.Log.Warn("records", "repaired", word)
+	}
+	for _, word := range r.trouble {
+		opt.Log.Error("records", "problem", word)
+	}
+	return r, nil
+}
+
+// Close closes mulligan.db and the content stores.
+func (r *Records) Close() error { return errs.Also(r.Store.Close(), r.Contents.close()) }
+
+func (r *Records) noteRepair() {
+	rep := r.Repair
+	if rep == nil {
+		return
+	}
+	word := "mulligan.db was damaged (" + rep.Problem + ")"
+	if rep.Anew {
+		word += " and was made anew"
+	}
+	if rep.Problem == "" {
+		word = "mulligan.db was made anew"
+	}
+	if len(rep.Kept) > 0 {
+		word += "; the old one is kept as " + strings.Join(rep.Kept, ", ")
+	}
+	r.Repaired = append(r.Repaired, word)
+	if len(rep.Lost) > 0 {
+		r.Repaired = append(r.Repaired, "lost, because mulligan.db could not be read and no content store has them: rows of "+strings.Join(rep.Lost, ", "))
+	}
+}
+
+// Problems says what about the records needs a person's attention: damaged files are
+// kept until somebody removes them.
+func (r *Records) Problems() []string {
+	list := slices.Clone(r.trouble)
+	kept, err := filepath.Glob(filepath.Join(r.opt.StateDir, "mulligan.db.damaged-*"))
+	if err != nil {
+		return list // the pattern is good
+	}
+	slices.Sort(kept)
+	for _, path := range kept {
+		list = append(list, fmt.Sprintf("mulligan.db was damaged; it was made anew, or read as far as it is good (see mulligan log); "+
+			"the damaged file is kept as %s: check the disk, and remove that file when it is no longer needed", path))
+	}
+	return list
+}
