@@ -14,6 +14,7 @@ import (
 
 	"mulligan/appfile"
 	"mulligan/daemon/accounts"
+	"mulligan/daemon/app"
 	"mulligan/daemon/layer"
 	"mulligan/daemon/records"
 	"mulligan/daemon/store"
@@ -94,7 +95,7 @@ func (d *Daemon) checkWorkspace(ctx context.Context, who ipc.Caller, rec *store.
 	if err := files.CheckRoot(rec.Workspace); err != nil {
 		return err
 	}
-	if rec.Workspace == d.opt.StateDir || within(d.opt.StateDir, rec.Workspace) || within(rec.Workspace, d.opt.StateDir) {
+	if rec.Workspace == d.opt.StateDir || app.Within(d.opt.StateDir, rec.Workspace) || app.Within(rec.Workspace, d.opt.StateDir) {
 		return errs.New(errs.Invalid, "", "workspace %q and the state folder %q must not contain each other", rec.Workspace, d.opt.StateDir).
 			WithHint("choose another --state-dir or workspace")
 	}
@@ -121,7 +122,7 @@ var openFolder = privsep.Define("daemon.openFolder", func(_ context.Context, pat
 	var st unix.Stat_t
 	err = unix.Fstat(root.FD(), &st)
 	return folder{real, int(st.Uid)}, err
-}).Within(folderTimeout)
+}).Within(app.FolderTimeout)
 
 // checkGuestFolder makes sure that the workspace lies below the guest's folder,
 // without links on the way. Whatever is wrong, the answer is the same.
@@ -273,7 +274,7 @@ func (d *Daemon) checkDatabase(ctx context.Context, who ipc.Caller, spec ipc.App
 	}
 	dir, _ := layer.PlaceOf(spec.Workspace, db.DSN)
 	f, err := openFolder.Call(ctx, d.CallerAccount(who).User(), dir)
-	if err != nil || f.Path != dir || f.UID != who.UID || within(d.opt.StateDir, dir) {
+	if err != nil || f.Path != dir || f.UID != who.UID || app.Within(d.opt.StateDir, dir) {
 		return errs.New(errs.Denied, "", "database %q lies in a folder that is not yours, or is reached by a link", db.Name).
 			WithHint("name one of your own by its real path, or %s", forRoot(spec))
 	}

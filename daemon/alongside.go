@@ -79,7 +79,7 @@ func (r *rollback) session(ctx context.Context) string {
 		return r.req.ConversationID
 	}
 	if r.req.CallID != "" {
-		if turn, _, err := r.d.store.Call(ctx, r.a.rec().ID, r.req.CallID); err == nil {
+		if turn, _, err := r.d.store.Call(ctx, r.a.Rec().ID, r.req.CallID); err == nil {
 			return turn.ConversationID
 		}
 	}
@@ -93,11 +93,11 @@ func (r *rollback) session(ctx context.Context) string {
 func (r *rollback) turnsSince(ctx context.Context) ([]store.Turn, error) {
 	since := r.target.CreatedAt
 	if id := r.target.TurnID; id != nil {
-		if turn, err := r.d.store.Turn(ctx, r.a.rec().ID, ipc.TurnID(*id)); err == nil {
+		if turn, err := r.d.store.Turn(ctx, r.a.Rec().ID, ipc.TurnID(*id)); err == nil {
 			since = turn.StartedAt
 		}
 	}
-	turns, err := r.d.store.Turns(ctx, r.a.rec().ID, 0)
+	turns, err := r.d.store.Turns(ctx, r.a.Rec().ID, 0)
 	return slices.DeleteFunc(turns, func(t store.Turn) bool {
 		return t.ConversationID == "" || t.EndedAt != nil && !t.EndedAt.After(since)
 	}), err

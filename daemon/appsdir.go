@@ -69,7 +69,7 @@ func (d *Daemon) WatchFiles(ctx context.Context, dir string) error {
 	if d.registerFiles(ctx, dir) {
 		rest = time.After(fileRetry)
 	}
-	d.background(func() { d.followFiles(d.run, w, dir, rest) })
+	d.Background(func() { d.followFiles(d.run, w, dir, rest) })
 	return nil
 }
 
@@ -180,29 +180,29 @@ func (d *Daemon) registerFile(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	a := d.named(owner, uid, spec.Slug)
+	a := d.Named(owner, uid, spec.Slug)
 	if a == nil {
 		app, err := d.AddApp(ctx, who, spec)
 		d.logNotes(spec.Slug, app.Notes)
 		return err
 	}
-	if a.rec().Workspace != spec.Workspace || spec.Owner != "" && spec.Owner != a.rec().Owner {
+	if a.Rec().Workspace != spec.Workspace || spec.Owner != "" && spec.Owner != a.Rec().Owner {
 		return errs.New(errs.Conflict, "register app", "%s is registered with another workspace or owner", spec.Slug).
 			WithHint("remove it first: mulligan app remove %s", spec.Slug)
 	}
-	release, err := d.acquire(ctx, a, "change app", who)
+	release, err := d.Acquire(ctx, a, "change app", who)
 	if err != nil {
 		return err
 	}
 	defer release()
-	rec := a.rec()
+	rec := a.Rec()
 	spec.ID, spec.Owner, spec.CreatedAt = rec.ID, rec.Owner, rec.CreatedAt
 	if spec.Unit == "" {
 		spec.Unit = rec.Unit
 	}
 	rec.App = spec
 	notes, err := d.change(ctx, who, a, rec)
-	d.logNotes(a.rec().Slug, notes)
+	d.logNotes(a.Rec().Slug, notes)
 	return err
 }
 

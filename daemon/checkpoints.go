@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"mulligan/daemon/app"
 	"mulligan/daemon/events"
 	"mulligan/daemon/retention"
 	"mulligan/daemon/store"
@@ -38,7 +39,7 @@ func public(cp store.Checkpoint) ipc.Checkpoint {
 				v.Rehearsed = ok
 			}
 			if r := s.Rehearsal; r != nil && r.Problem != "" {
-				v.Warnings = append(slices.Clip(v.Warnings), string(s.Layer)+": "+cannotBeRestored(r.Problem))
+				v.Warnings = append(slices.Clip(v.Warnings), string(s.Layer)+": "+app.CannotBeRestored(r.Problem))
 			}
 		}
 	}
@@ -49,14 +50,14 @@ func public(cp store.Checkpoint) ipc.Checkpoint {
 }
 
 // show is a checkpoint with its size.
-func (d *Daemon) show(ctx context.Context, a *app, cp store.Checkpoint) (ipc.Checkpoint, error) {
+func (d *Daemon) show(ctx context.Context, a *app.App, cp store.Checkpoint) (ipc.Checkpoint, error) {
 	v := public(cp)
-	all := a.knownSizes()
-	size, known := all.each[cp.ID]
-	damage := all.damage[cp.ID]
+	all := a.KnownSizes()
+	size, known := all.Each[cp.ID]
+	damage := all.Damage[cp.ID]
 	var err error
 	if !known {
-		size, damage, err = a.measure(ctx, "", cp)
+		size, damage, err = a.Measure(ctx, "", cp)
 	}
 	v.SizeBytes, v.Damaged = size, cmp.Or(v.Damaged, damage)
 	return v, err
@@ -64,42 +65,42 @@ func (d *Daemon) show(ctx context.Context, a *app, cp store.Checkpoint) (ipc.Che
 
 // sized gives each checkpoint's size and that of all of them. They are kept
 // until the next operation on the app.
-func (d *Daemon) sized(ctx context.Context, a *app, cps []store.Checkpoint) (sizes, error) {
-	s := a.knownSizes()
-	if s.each != nil && len(s.each) == len(cps) {
+func (d *Daemon) sized(ctx context.Context, a *app.App, cps []store.Checkpoint) (app.Sizes, error) {
+	s := a.KnownSizes()
+	if s.Each != nil && len(s.Each) == len(cps) {
 		return s, nil
 	}
-	s = sizes{each: make(map[ipc.CheckpointID]int64, len(cps)), damage: map[ipc.CheckpointID]string{}}
+	s = app.Sizes{Each: make(map[ipc.CheckpointID]int64, len(cps)), Damage: map[ipc.CheckpointID]string{}}
 	for _, cp := range cps {
-		n, missing, err := a.measure(ctx, "", cp)
+		n, missing, err := a.Measure(ctx, "", cp)
 		if err != nil {
 			return s, err
 		}
-		if s.each[cp.ID] = n; missing != "" {
-			s.damage[cp.ID] = missing
+		if s.Each[cp.ID] = n; missing != "" {
+			s.Damage[cp.ID] = missing
 		}
 	}
-	turns, err := d.store.Turns(ctx, a.rec().ID, 1)
+	turns, err := d.store.Turns(ctx, a.Rec().ID, 1)
 	if err != nil && errs.KindOf(err) != errs.Corrupt { // of a damaged one the journal's size is not known
 		return s, err
 	}
-	if s.total, err = a.held(ctx, newestMark(turns), cps...); err != nil {
+	if s.Total, err = a.Held(ctx, newestMark(turns), cps...); err != nil {
 		return s, err
 	}
-	a.keepSizes(s)
+	a.KeepSizes(s)
 	return s, nil
 }
 
 // measured reads an app's checkpoints and their sizes. One that is deleted in
 // between is in the records and not in the store: they are read again then.
-func (d *Daemon) measured(ctx context.Context, a *app) (cps []store.Checkpoint, s sizes, err error) {
+func (d *Daemon) measured(ctx context.Context, a *app.App) (cps []store.Checkpoint, s app.Sizes, err error) {
 	const tries = 3
 	for range tries {
 		was := len(cps)
-		if cps, err = d.store.Checkpoints(ctx, a.rec().ID); err != nil {
+		if cps, err = d.store.Checkpoints(ctx, a.Rec().ID); err != nil {
 			return nil, s, err
 		}
-		if s, err = d.sized(ctx, a, cps); err != nil || len(s.damage) == 0 || was == len(cps) {
+		if s, err = d.sized(ctx, a, cps); err != nil || len(s.Damage) == 0 || was == len(cps) {
 			break
 		}
 	}
@@ -108,7 +109,7 @@ func (d *Daemon) measured(ctx context.Context, a *app) (cps []store.Checkpoint, 
 
 // Checkpoints lists an app's checkpoints, newest first, and what they occupy.
 func (d *Daemon) Checkpoints(ctx context.Context, who ipc.Caller, ref string, q ipc.CheckpointQuery) (ipc.CheckpointList, error) {
-	a, err := d.find(who, ref)
+	a, err := d.Find(who, ref)
 	if err != nil {
 		return ipc.CheckpointList{}, err
 	}
@@ -117,8 +118,8 @@ func (d *Daemon) Checkpoints(ctx context.Context, who ipc.Caller, ref string, q 
 		return ipc.CheckpointList{}, err
 	}
 	list := ipc.CheckpointList{Checkpoints: []ipc.Checkpoint{}, StorageUsage: ipc.StorageUsage{
-		CheckpointCount: len(cps), TotalBytes: sizes.total,
-		KeepLast: a.rec().Retention.KeepLast, DailyDays: a.rec().Retention.DailyDays,
+		CheckpointCount: len(cps), TotalBytes: sizes.Total,
+		KeepLast: a.Rec().Retention.KeepLast, DailyDays: a.Rec().Retention.DailyDays,
 	}}
 	if q.Before != "" {
 		i := slices.IndexFunc(cps, func(c store.Checkpoint) bool { return c.ID == q.Before })
@@ -141,7 +142,7 @@ func (d *Daemon) Checkpoints(ctx context.Context, who ipc.Caller, ref string, q 
 			continue
 		}
 		v := public(cp)
-		v.SizeBytes, v.Damaged = sizes.each[cp.ID], cmp.Or(v.Damaged, sizes.damage[cp.ID])
+		v.SizeBytes, v.Damaged = sizes.Each[cp.ID], cmp.Or(v.Damaged, sizes.Damage[cp.ID])
 		list.Checkpoints = append(list.Checkpoints, v)
 	}
 	return list, nil
@@ -156,12 +157,12 @@ func (d *Daemon) Checkpoint(ctx context.Context, who ipc.Caller, ref string, id 
 	return d.show(ctx, a, cp)
 }
 
-func (d *Daemon) findCheckpoint(ctx context.Context, who ipc.Caller, ref string, id ipc.CheckpointID) (*app, store.Checkpoint, error) {
-	a, err := d.find(who, ref)
+func (d *Daemon) findCheckpoint(ctx context.Context, who ipc.Caller, ref string, id ipc.CheckpointID) (*app.App, store.Checkpoint, error) {
+	a, err := d.Find(who, ref)
 	if err != nil {
 		return nil, store.Checkpoint{}, err
 	}
-	cp, err := d.store.Checkpoint(ctx, a.rec().ID, id)
+	cp, err := d.store.Checkpoint(ctx, a.Rec().ID, id)
 	return a, cp, err
 }
 
@@ -175,14 +176,14 @@ func (d *Daemon) Pin(ctx context.Context, who ipc.Caller, ref string, id ipc.Che
 	if pinned {
 		action = "pin"
 	}
-	if err := d.store.SetPinned(ctx, a.rec().ID, id, pinned); err != nil {
+	if err := d.store.SetPinned(ctx, a.Rec().ID, id, pinned); err != nil {
 		return ipc.Checkpoint{}, err
 	}
-	d.WriteAudit(ctx, a.rec(), who, action, string(id), "", nil, nil)
+	d.WriteAudit(ctx, a.Rec(), who, action, string(id), "", nil, nil)
 	cp.Pinned = pinned
 	shown, err := d.show(ctx, a, cp)
 	if err == nil {
-		d.Publish(a.rec().ID, "checkpoint", shown)
+		d.Publish(a.Rec().ID, "checkpoint", shown)
 	}
 	return shown, err
 }
@@ -196,7 +197,7 @@ func (d *Daemon) Verify(ctx context.Context, who ipc.Caller, ref string, id ipc.
 	}
 	res := ipc.VerifyResult{CheckpointID: id, OK: true, Problems: []ipc.VerifyProblem{}}
 	for _, s := range cp.Snapshots {
-		l, ok := a.layer(s.Layer)
+		l, ok := a.Layer(s.Layer)
 		if !ok {
 			res.Warnings = append(res.Warnings, fmt.Sprintf("the app no longer has %s: what is stored of it was not checked", s.Layer))
 			continue
@@ -222,18 +223,18 @@ func (d *Daemon) Delete(ctx context.Context, who ipc.Caller, ref string, id ipc.
 		return err
 	}
 	ctx = context.WithoutCancel(ctx)
-	release, err := d.acquire(ctx, a, op, who)
+	release, err := d.Acquire(ctx, a, op, who)
 	if err != nil {
 		return err
 	}
 	defer release()
-	cp, err := d.store.Checkpoint(ctx, a.rec().ID, id)
+	cp, err := d.store.Checkpoint(ctx, a.Rec().ID, id)
 	if err == nil {
-		entry := d.Entry(a.rec(), who, "delete", string(id), "", nil, nil)
+		entry := d.Entry(a.Rec(), who, "delete", string(id), "", nil, nil)
 		err = d.deleteCheckpoints(ctx, a, &entry, cp)
 	}
 	if err != nil {
-		d.WriteAudit(ctx, a.rec(), who, "delete", string(id), "", err, nil)
+		d.WriteAudit(ctx, a.Rec(), who, "delete", string(id), "", err, nil)
 	}
 	return errs.Wrap(errs.Failed, op, err)
 }
@@ -241,7 +242,7 @@ func (d *Daemon) Delete(ctx context.Context, who ipc.Caller, ref string, id ipc.
 // deleteCheckpoints forgets checkpoints, then drops their snapshots. What a crash
 // leaves in between the next start drops, by the disposals that were written down
 // together with the entry of the audit trail.
-func (d *Daemon) deleteCheckpoints(ctx context.Context, a *app, entry *ipc.AuditEntry, cps ...store.Checkpoint) error {
+func (d *Daemon) deleteCheckpoints(ctx context.Context, a *app.App, entry *ipc.AuditEntry, cps ...store.Checkpoint) error {
 	var ids []ipc.CheckpointID
 	var snaps []store.Snapshot
 	for _, cp := range cps {
@@ -252,15 +253,15 @@ func (d *Daemon) deleteCheckpoints(ctx context.Context, a *app, entry *ipc.Audit
 		return err
 	}
 	d.Operations.WithLabelValues(entry.Action, events.ResultOf(nil)).Inc()
-	a.dropSizes()
+	a.DropSizes()
 	if len(ids) > 0 {
-		d.Publish(a.rec().ID, "deleted", ids)
+		d.Publish(a.Rec().ID, "deleted", ids)
 	}
 	if err := d.opt.Failpoint.At("drop snapshots"); err != nil {
 		return err
 	}
 	for _, id := range ids {
-		d.store.WasDisposed(store.Disposal{Kind: store.DisposeCheckpoint, ID: string(id), AppID: a.rec().ID})
+		d.store.WasDisposed(store.Disposal{Kind: store.DisposeCheckpoint, ID: string(id), AppID: a.Rec().ID})
 	}
 	return d.drop(ctx, a, snaps)
 }
@@ -268,37 +269,37 @@ func (d *Daemon) deleteCheckpoints(ctx context.Context, a *app, entry *ipc.Audit
 // Prune applies the app's retention rules now, or says what they would drop.
 func (d *Daemon) Prune(ctx context.Context, who ipc.Caller, ref string, dryRun bool) (ipc.PruneResult, error) {
 	const op = "prune"
-	a, err := d.find(who, ref)
+	a, err := d.Find(who, ref)
 	if err != nil {
 		return ipc.PruneResult{}, err
 	}
 	ctx = context.WithoutCancel(ctx)
-	release, err := d.acquire(ctx, a, op, who)
+	release, err := d.Acquire(ctx, a, op, who)
 	if err != nil {
 		return ipc.PruneResult{}, err
 	}
 	defer release()
 	res, err := d.prune(ctx, a, who, dryRun)
 	if !dryRun && (err != nil || len(res.Deleted) == 0) {
-		d.WriteAudit(ctx, a.rec(), who, "prune", "", "", err, res)
+		d.WriteAudit(ctx, a.Rec(), who, "prune", "", "", err, res)
 	}
 	return res, errs.Wrap(errs.Failed, op, err)
 }
 
 // pruneAfter prunes behind an operation that is done already: trouble is
 // logged and does not make that operation a failure.
-func (d *Daemon) pruneAfter(ctx context.Context, a *app, who ipc.Caller, protected ...ipc.CheckpointID) {
+func (d *Daemon) pruneAfter(ctx context.Context, a *app.App, who ipc.Caller, protected ...ipc.CheckpointID) {
 	res, err := d.prune(ctx, a, who, false, protected...)
 	if err != nil {
-		d.opt.Log.Error("pruning failed", "app", a.rec().Slug, "err", err)
-		d.WriteAudit(ctx, a.rec(), who, "prune", "", "", err, res)
+		d.opt.Log.Error("pruning failed", "app", a.Rec().Slug, "err", err)
+		d.WriteAudit(ctx, a.Rec(), who, "prune", "", "", err, res)
 	}
 }
 
 // prune applies the rules. What is deleted by them is in the audit trail as soon as it is decided.
-func (d *Daemon) prune(ctx context.Context, a *app, who ipc.Caller, dryRun bool, protected ...ipc.CheckpointID) (ipc.PruneResult, error) {
+func (d *Daemon) prune(ctx context.Context, a *app.App, who ipc.Caller, dryRun bool, protected ...ipc.CheckpointID) (ipc.PruneResult, error) {
 	res := ipc.PruneResult{Deleted: []ipc.CheckpointID{}}
-	cps, err := d.store.Checkpoints(ctx, a.rec().ID)
+	cps, err := d.store.Checkpoints(ctx, a.Rec().ID)
 	if err != nil {
 		return res, err
 	}
@@ -306,8 +307,8 @@ func (d *Daemon) prune(ctx context.Context, a *app, who ipc.Caller, dryRun bool,
 	if err != nil {
 		return res, err
 	}
-	if res.Warnings = tooMuch(a.rec().Retention.MaxBytes, over); !dryRun {
-		a.noteSize(res.Warnings)
+	if res.Warnings = tooMuch(a.Rec().Retention.MaxBytes, over); !dryRun {
+		a.NoteSize(res.Warnings)
 	}
 	var drop []store.Checkpoint
 	for _, cp := range cps {
@@ -321,7 +322,7 @@ func (d *Daemon) prune(ctx context.Context, a *app, who ipc.Caller, dryRun bool,
 		return res, nil
 	}
 	if len(drop) > 0 {
-		entry := d.Entry(a.rec(), who, "prune", "", "", nil, res)
+		entry := d.Entry(a.Rec(), who, "prune", "", "", nil, res)
 		if err := d.deleteCheckpoints(ctx, a, &entry, drop...); err != nil {
 			return res, err
 		}
@@ -334,29 +335,29 @@ func (d *Daemon) prune(ctx context.Context, a *app, who ipc.Caller, dryRun bool,
 // reweigh finds out once, when the daemon has started, which apps exceed max_bytes: the
 // prunes of the daemon before knew.
 func (d *Daemon) reweigh(ctx context.Context) {
-	for _, a := range d.all() {
-		if a.rec().Retention.MaxBytes <= 0 {
+	for _, a := range d.All() {
+		if a.Rec().Retention.MaxBytes <= 0 {
 			continue
 		}
 		if err := d.reweighApp(ctx, a); err != nil && ctx.Err() == nil {
-			d.opt.Log.Warn("see whether what is kept exceeds max_bytes", "app", a.rec().Slug, "err", err)
+			d.opt.Log.Warn("see whether what is kept exceeds max_bytes", "app", a.Rec().Slug, "err", err)
 		}
 	}
 }
 
-func (d *Daemon) reweighApp(ctx context.Context, a *app) error {
-	release, err := d.acquireBrief(ctx, a, "see what is kept")
+func (d *Daemon) reweighApp(ctx context.Context, a *app.App) error {
+	release, err := d.AcquireBrief(ctx, a, "see what is kept")
 	if err != nil {
 		return err
 	}
 	defer release()
-	cps, err := d.store.Checkpoints(ctx, a.rec().ID)
+	cps, err := d.store.Checkpoints(ctx, a.Rec().ID)
 	if err != nil {
 		return err
 	}
 	_, over, err := d.doomed(ctx, a, cps, nil)
 	if err == nil {
-		a.noteSize(tooMuch(a.rec().Retention.MaxBytes, over))
+		a.NoteSize(tooMuch(a.Rec().Retention.MaxBytes, over))
 	}
 	return err
 }
@@ -389,8 +390,8 @@ func kindOf(cp store.Checkpoint, turns []store.Turn) retention.Kind {
 
 // doomed applies the retention rules. over is by how many bytes what stays exceeds
 // max_bytes.
-func (d *Daemon) doomed(ctx context.Context, a *app, cps []store.Checkpoint, protected []ipc.CheckpointID) (ids []ipc.CheckpointID, over int64, err error) {
-	turns, err := d.store.Turns(ctx, a.rec().ID, 0)
+func (d *Daemon) doomed(ctx context.Context, a *app.App, cps []store.Checkpoint, protected []ipc.CheckpointID) (ids []ipc.CheckpointID, over int64, err error) {
+	turns, err := d.store.Turns(ctx, a.Rec().ID, 0)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -402,16 +403,16 @@ func (d *Daemon) doomed(ctx context.Context, a *app, cps []store.Checkpoint, pro
 		})
 	}
 	all := int64(-1) // what all of them and the journal occupy, once it is asked for
-	return retention.Plan(d.opt.Now(), a.rec().Retention, items, func(drop []ipc.CheckpointID) (int64, error) {
+	return retention.Plan(d.opt.Now(), a.Rec().Retention, items, func(drop []ipc.CheckpointID) (int64, error) {
 		if all < 0 {
-			n, err := a.held(ctx, newestMark(turns), cps...)
+			n, err := a.Held(ctx, newestMark(turns), cps...)
 			if err != nil {
 				return 0, err
 			}
 			all = n
 		}
 		gone, kept := parted(cps, drop)
-		freed, err := a.held(ctx, neededFrom(turns, a.rec().Retention.KeepTurns, kept), gone...)
+		freed, err := a.Held(ctx, neededFrom(turns, a.Rec().Retention.KeepTurns, kept), gone...)
 		return all - freed, err
 	})
 }
@@ -430,11 +431,11 @@ func parted(cps []store.Checkpoint, drop []ipc.CheckpointID) (gone, kept []store
 
 // Audit lists an app's audit trail, newest first, and checks it where verify is set.
 func (d *Daemon) Audit(ctx context.Context, who ipc.Caller, ref string, limit int, verify bool) (list ipc.AuditList, err error) {
-	a, err := d.find(who, ref)
+	a, err := d.Find(who, ref)
 	if err != nil {
 		return list, err
 	}
-	if list.Entries, err = d.store.AuditTrail(ctx, a.rec().ID, limit); err != nil || !verify {
+	if list.Entries, err = d.store.AuditTrail(ctx, a.Rec().ID, limit); err != nil || !verify {
 		return list, err
 	}
 	n, head, err := d.store.VerifyAudit(ctx)

@@ -10,6 +10,7 @@ import (
 
 	"mulligan/appfile"
 	"mulligan/daemon/accounts"
+	"mulligan/daemon/app"
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -29,7 +30,7 @@ func (d *Daemon) checkDomain(who ipc.Caller, id ipc.AppID, spec ipc.App) error {
 		return errs.New(errs.Denied, "", "domains are named by root").
 			WithHint("ask an administrator: mulligan app add --slug %s --dir %s --domain %s, with owner = %q in an app file", spec.Slug, spec.Workspace, spec.Domain, accounts.UserName(who.UID))
 	}
-	for _, rec := range d.records() {
+	for _, rec := range d.Records() {
 		if rec.ID != id && rec.Domain == spec.Domain && d.LibvirtURI(rec) == d.LibvirtURI(store.App{App: spec}) {
 			return errs.New(errs.Conflict, "", "domain %s belongs to another app", spec.Domain).WithHint("a domain has one app: mulligan app list")
 		}
@@ -43,7 +44,7 @@ func (d *Daemon) checkCluster(ctx context.Context, who ipc.Caller, spec ipc.App,
 		return errs.New(errs.Denied, "", "the cluster of database %q is named by root", db.Name).
 			WithHint("ask an administrator: mulligan app set --app %s 'database=%s=%s#mode=physical&data_dir=%s&unit=%s'", spec.Slug, db.Name, appfile.Redact(db), db.DataDir, db.Unit)
 	}
-	if db.DataDir == spec.Workspace || within(db.DataDir, spec.Workspace) || within(spec.Workspace, db.DataDir) {
+	if db.DataDir == spec.Workspace || app.Within(db.DataDir, spec.Workspace) || app.Within(spec.Workspace, db.DataDir) {
 		return errs.New(errs.Invalid, "", "the data folder %q and workspace %q must not contain each other", db.DataDir, spec.Workspace).
 			WithHint("move the cluster out of the workspace, or use mode = logical without data_dir")
 	}
@@ -121,4 +122,4 @@ var clusterFolder = privsep.Define("daemon.clusterFolder", func(_ context.Contex
 			return mode, nil
 		}
 	}
-}).Within(folderTimeout)
+}).Within(app.FolderTimeout)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 
+	"mulligan/daemon/app"
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -14,7 +15,7 @@ import (
 func (d *Daemon) SetConversationCheckpoint(ctx context.Context, who ipc.Caller, ref, conversation, message string) (ipc.ConversationCheckpoint, error) {
 	const op = "set conversation checkpoint"
 	var none ipc.ConversationCheckpoint
-	a, err := d.find(who, ref)
+	a, err := d.Find(who, ref)
 	if err != nil {
 		return none, err
 	}
@@ -24,12 +25,12 @@ func (d *Daemon) SetConversationCheckpoint(ctx context.Context, who ipc.Caller, 
 	case max(len(conversation), len(message)) > maxName:
 		return none, errs.New(errs.Invalid, op, "an id is longer than %d bytes", maxName)
 	}
-	turns, err := d.store.ConversationTurns(ctx, a.rec().ID, conversation)
+	turns, err := d.store.ConversationTurns(ctx, a.Rec().ID, conversation)
 	if err != nil {
 		return none, err
 	}
 	c := ipc.ConversationCheckpoint{
-		AppID: a.rec().ID, ConversationID: conversation, MessageID: message, SetAt: d.opt.Now().UTC(), Warnings: []string{},
+		AppID: a.Rec().ID, ConversationID: conversation, MessageID: message, SetAt: d.opt.Now().UTC(), Warnings: []string{},
 	}
 	p := store.Pointer{MessageID: message, SetAt: c.SetAt}
 	if i := lastOf(turns, message); i >= 0 {
@@ -40,10 +41,10 @@ func (d *Daemon) SetConversationCheckpoint(ctx context.Context, who ipc.Caller, 
 			p.Turn = turns[len(turns)-1].Seq
 		}
 	}
-	if err := d.store.PutPointer(ctx, a.rec().ID, conversation, p); err != nil {
+	if err := d.store.PutPointer(ctx, a.Rec().ID, conversation, p); err != nil {
 		return none, errs.Wrap(errs.Failed, op, err)
 	}
-	d.WriteAudit(ctx, a.rec(), who, "set-conversation-checkpoint", conversation, "", nil, c)
+	d.WriteAudit(ctx, a.Rec(), who, "set-conversation-checkpoint", conversation, "", nil, c)
 	return c, nil
 }
 
@@ -64,9 +65,9 @@ func lastOf(turns []store.Turn, message string) int {
 }
 
 // turnsOf are the turns that a request to revert is about, oldest first.
-func (d *Daemon) turnsOf(ctx context.Context, a *app, req ipc.RevertRequest) ([]store.Turn, error) {
+func (d *Daemon) turnsOf(ctx context.Context, a *app.App, req ipc.RevertRequest) ([]store.Turn, error) {
 	if req.CallID != "" && req.TurnID == "" && req.ConversationID == "" {
-		t, _, err := d.store.Call(ctx, a.rec().ID, req.CallID)
+		t, _, err := d.store.Call(ctx, a.Rec().ID, req.CallID)
 		return []store.Turn{t}, err
 	}
 	turns, err := d.candidates(ctx, a, req)
@@ -82,15 +83,15 @@ func (d *Daemon) turnsOf(ctx context.Context, a *app, req ipc.RevertRequest) ([]
 }
 
 // candidates are the one turn, or all turns of the conversation, that a request names.
-func (d *Daemon) candidates(ctx context.Context, a *app, req ipc.RevertRequest) ([]store.Turn, error) {
+func (d *Daemon) candidates(ctx context.Context, a *app.App, req ipc.RevertRequest) ([]store.Turn, error) {
 	if req.TurnID != "" {
-		t, err := d.store.Turn(ctx, a.rec().ID, req.TurnID)
+		t, err := d.store.Turn(ctx, a.Rec().ID, req.TurnID)
 		if err == nil && req.ConversationID != "" && t.ConversationID != req.ConversationID {
 			err = errs.New(errs.NotFound, "", "turn %.64q does not belong to that conversation", string(req.TurnID))
 		}
 		return []store.Turn{t}, err
 	}
-	turns, err := d.store.ConversationTurns(ctx, a.rec().ID, req.ConversationID)
+	turns, err := d.store.ConversationTurns(ctx, a.Rec().ID, req.ConversationID)
 	if err == nil && len(turns) == 0 {
 		err = errs.New(errs.NotFound, "", "no turn of conversation %.64q is known", req.ConversationID).
 			WithHint("mulligan turns shows the conversations that there are")
@@ -114,7 +115,7 @@ func (d *Daemon) withCall(ctx context.Context, turns []store.Turn, id ipc.CallID
 }
 
 // span is the part of a conversation's turns that the request's messages bound.
-func (d *Daemon) span(ctx context.Context, a *app, turns []store.Turn, req ipc.RevertRequest) ([]store.Turn, error) {
+func (d *Daemon) span(ctx context.Context, a *app.App, turns []store.Turn, req ipc.RevertRequest) ([]store.Turn, error) {
 	unknown := func(m string) error {
 		return errs.New(errs.NotFound, "", "the conversation has no message %.64q", m).WithHint("mulligan turns shows the messages that there are")
 	}
@@ -124,7 +125,7 @@ func (d *Daemon) span(ctx context.Context, a *app, turns []store.Turn, req ipc.R
 			return nil, unknown(req.FromMessageID)
 		}
 	} else {
-		p, err := d.store.Pointer(ctx, a.rec().ID, req.ConversationID)
+		p, err := d.store.Pointer(ctx, a.Rec().ID, req.ConversationID)
 		if err != nil {
 			return nil, err
 		}

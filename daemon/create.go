@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"mulligan/daemon/app"
 	"mulligan/daemon/events"
 	"mulligan/daemon/layer"
 	"mulligan/daemon/records"
@@ -34,34 +35,34 @@ const (
 // Create takes a checkpoint of the app called ref.
 func (d *Daemon) Create(ctx context.Context, who ipc.Caller, ref string, req ipc.CreateRequest) (ipc.Checkpoint, error) {
 	const op = "create checkpoint"
-	a, err := d.find(who, ref)
+	a, err := d.Find(who, ref)
 	if err != nil {
 		return ipc.Checkpoint{}, err
 	}
-	if err := checkCreate(&req, a.rec()); err != nil {
+	if err := checkCreate(&req, a.Rec()); err != nil {
 		return ipc.Checkpoint{}, err
 	}
 	if err := d.checkQuota(ctx, who); err != nil {
 		return ipc.Checkpoint{}, errs.Wrap(errs.Failed, op, err)
 	}
 	ctx = context.WithoutCancel(ctx) // a stopped app must be started again, whoever still listens
-	release, err := d.acquire(ctx, a, op, who)
+	release, err := d.Acquire(ctx, a, op, who)
 	if err != nil {
 		return ipc.Checkpoint{}, err
 	}
 	defer release()
 
 	cp, err := d.create(ctx, a, req)
-	d.WriteAudit(ctx, a.rec(), who, "create", string(cp.ID), "", err, nil)
+	d.WriteAudit(ctx, a.Rec(), who, "create", string(cp.ID), "", err, nil)
 	if cp.ID == "" {
 		return ipc.Checkpoint{}, errs.Wrap(errs.Failed, op, err)
 	}
-	d.Publish(a.rec().ID, "checkpoint", cp.Checkpoint)
+	d.Publish(a.Rec().ID, "checkpoint", cp.Checkpoint)
 	d.pruneAfter(ctx, a, who, cp.ID)
 	if err != nil { // the checkpoint stands, the app does not
 		return cp.Checkpoint, errs.Wrap(errs.Failed, op, err)
 	}
-	a.dropSizes()
+	a.DropSizes()
 	return d.show(ctx, a, cp)
 }
 
@@ -93,27 +94,27 @@ func checkCreate(req *ipc.CreateRequest, rec store.App) error {
 
 // create captures and records a checkpoint. An error with a checkpoint means
 // that the checkpoint stands and the unit did not start again.
-func (d *Daemon) create(ctx context.Context, a *app, req ipc.CreateRequest) (store.Checkpoint, error) {
+func (d *Daemon) create(ctx context.Context, a *app.App, req ipc.CreateRequest) (store.Checkpoint, error) {
 	op := ipc.OperationID(records.NewID("op-"))
-	layers := a.layers()
+	layers := a.Layers()
 	ids, made := announced(a, layers)
-	now, err := a.status(ctx)
+	now, err := a.Status(ctx)
 	if err != nil {
-		return store.Checkpoint{}, a.setup().OfGuest(ctx, err)
+		return store.Checkpoint{}, a.Setup().OfGuest(ctx, err)
 	}
 	var was store.Checkpoint
-	d.note(ctx, a, now, &was)
+	d.Note(ctx, a, now, &was)
 	stopped, still, err := d.quiesce(ctx, a, op, now, req.Quiesce, made)
 	if err != nil {
 		return store.Checkpoint{}, errs.Also(err, d.callOff(ctx, a, op, stopped))
 	}
 	cp, err := d.captureAs(ctx, a, layers, ids, taking{still: still, memory: req.WithMemory})
-	startErr := d.startAgain(ctx, a, stopped)
+	startErr := d.StartAgain(ctx, a, stopped)
 	if err != nil {
 		return store.Checkpoint{}, errs.Also(errs.Also(err, startErr), d.end(ctx, a, op))
 	}
 	cp.Running, cp.Healthy = was.Running, was.Healthy
-	cp.Warnings = append(cp.Warnings, repositoryWarnings(a.rec())...)
+	cp.Warnings = append(cp.Warnings, app.RepositoryWarnings(a.Rec())...)
 	cp.Trigger, cp.Pinned = req.Trigger, req.Pinned
 	cp.Notes, cp.DeployID = optional(req.Notes), optional(req.DeployID)
 	if err := d.record(ctx, a, &cp, op); err != nil {
@@ -132,19 +133,19 @@ type stillness struct {
 // while it runs. It writes the operation down before it stops anything, with what it is
 // going to make. again says whether the app must be started afterwards: one that
 // somebody is stopping is not.
-func (d *Daemon) quiesce(ctx context.Context, a *app, op ipc.OperationID, now systemd.Status, how ipc.Quiesce, made []store.Disposal) (again bool, still stillness, err error) {
-	host, err := statusOf(ctx, a.hostPart())
+func (d *Daemon) quiesce(ctx context.Context, a *app.App, op ipc.OperationID, now systemd.Status, how ipc.Quiesce, made []store.Disposal) (again bool, still stillness, err error) {
+	host, err := app.StatusOf(ctx, a.HostPart())
 	if err != nil {
 		return false, still, err
 	}
 	running, onHost := !now.Down(), !host.Down()
-	all := how == ipc.QuiesceStop || a.rec().Domain == "" // and not only what runs on the host
+	all := how == ipc.QuiesceStop || a.Rec().Domain == "" // and not only what runs on the host
 	stop := how != ipc.QuiesceNone && (onHost || all && running)
 	if err := d.fits(ctx, a); err != nil {
 		return false, still, err
 	}
 	if stop {
-		if err := warm(ctx, a.layers()); err != nil {
+		if err := warm(ctx, a.Layers()); err != nil {
 			return false, still, err
 		}
 	}
@@ -153,17 +154,17 @@ func (d *Daemon) quiesce(ctx context.Context, a *app, op ipc.OperationID, now sy
 	if err != nil {
 		return false, still, err
 	}
-	if err := d.store.PutOperation(ctx, store.Operation{ID: op, AppID: a.rec().ID, Kind: kindCreate, Plan: plan}, d.opt.Now(), made...); err != nil {
+	if err := d.store.PutOperation(ctx, store.Operation{ID: op, AppID: a.Rec().ID, Kind: kindCreate, Plan: plan}, d.opt.Now(), made...); err != nil {
 		return false, still, err
 	}
 	switch {
 	case stop && all:
-		err = d.stopUnit(ctx, a)
+		err = d.StopUnit(ctx, a)
 	case stop:
-		err = d.pauseHost(ctx, a)
+		err = d.PauseHost(ctx, a)
 	}
-	still.all = a.unit() != nil && (!running || stop && all)
-	still.host = a.rec().Domain != "" && (!onHost || stop)
+	still.all = a.Unit() != nil && (!running || stop && all)
+	still.host = a.Rec().Domain != "" && (!onHost || stop)
 	return again, still, err
 }
 
@@ -185,18 +186,18 @@ func warm(ctx context.Context, layers []layer.Layer) error {
 // callOff ends an operation that changed nothing but may have stopped the unit,
 // or tried to. One that would not stop may not start either: that is not waited for
 // longer than the stop was.
-func (d *Daemon) callOff(ctx context.Context, a *app, op ipc.OperationID, running bool) error {
-	short, cancel := context.WithTimeout(ctx, d.stopLimit(a))
+func (d *Daemon) callOff(ctx context.Context, a *app.App, op ipc.OperationID, running bool) error {
+	short, cancel := context.WithTimeout(ctx, d.StopLimit(a))
 	defer cancel()
-	err := d.startAgain(short, a, running)
+	err := d.StartAgain(short, a, running)
 	return errs.Also(err, d.end(ctx, a, op))
 }
 
 // end strikes an operation off. One that stays is seen to by pursue.
-func (d *Daemon) end(ctx context.Context, a *app, op ipc.OperationID) error {
+func (d *Daemon) end(ctx context.Context, a *app.App, op ipc.OperationID) error {
 	err := d.store.EndOperation(ctx, op)
 	if err != nil {
-		a.unsettle(err)
+		a.Unsettle(err)
 	}
 	return err
 }
@@ -205,18 +206,18 @@ func (d *Daemon) end(ctx context.Context, a *app, op ipc.OperationID) error {
 // these snapshots. The caller must write the disposals down before the captures begin, so that the
 // next start drops what a capture that was cut short has left. PutCheckpoint strikes the disposals
 // of its snapshots off.
-func announced(a *app, layers []layer.Layer) (ids []snap.SnapshotID, made []store.Disposal) {
+func announced(a *app.App, layers []layer.Layer) (ids []snap.SnapshotID, made []store.Disposal) {
 	for _, l := range layers {
 		id := records.NewID(l.Prefix())
 		ids = append(ids, snap.SnapshotID(id))
-		made = append(made, store.Disposal{Kind: store.DisposeSnapshot, ID: id, AppID: a.rec().ID, Layer: l.Name, Cause: "a capture began"})
+		made = append(made, store.Disposal{Kind: store.DisposeSnapshot, ID: id, AppID: a.Rec().ID, Layer: l.Name, Cause: "a capture began"})
 	}
 	return ids, made
 }
 
 // capture takes a snapshot of each layer under a fresh checkpoint. When one
 // fails, those already taken are dropped.
-func (d *Daemon) capture(ctx context.Context, a *app, layers []layer.Layer, how taking) (store.Checkpoint, error) {
+func (d *Daemon) capture(ctx context.Context, a *app.App, layers []layer.Layer, how taking) (store.Checkpoint, error) {
 	ids, made := announced(a, layers)
 	if err := d.store.PutDisposals(ctx, made...); err != nil {
 		return store.Checkpoint{}, err
@@ -225,17 +226,17 @@ func (d *Daemon) capture(ctx context.Context, a *app, layers []layer.Layer, how 
 }
 
 // captureAs is capture under ids that are announced.
-func (d *Daemon) captureAs(ctx context.Context, a *app, layers []layer.Layer, ids []snap.SnapshotID, how taking) (store.Checkpoint, error) {
+func (d *Daemon) captureAs(ctx context.Context, a *app.App, layers []layer.Layer, ids []snap.SnapshotID, how taking) (store.Checkpoint, error) {
 	var cp store.Checkpoint
 	still := how.still
-	cp.ID, cp.AppID, cp.Quiesced = ipc.CheckpointID(records.NewID("cp-")), a.rec().ID, still.all
+	cp.ID, cp.AppID, cp.Quiesced = ipc.CheckpointID(records.NewID("cp-")), a.Rec().ID, still.all
 	for i, l := range layers {
 		s, warnings, err := d.captureLayerAs(ctx, l, ids[i], how)
 		if err != nil {
 			return store.Checkpoint{}, errs.Also(&layer.Error{Layer: l, Err: err}, d.drop(ctx, a, cp.Snapshots))
 		}
 		cp.Snapshots = append(cp.Snapshots, s)
-		warnings = append(warnings, a.foretold(l, s.ID)...)
+		warnings = append(warnings, a.Foretold(l, s.ID)...)
 		if l.Name == snap.Disk {
 			cp.Quiesced = (still.all || still.host) && s.Quiesced
 		}
@@ -243,12 +244,12 @@ func (d *Daemon) captureAs(ctx context.Context, a *app, layers []layer.Layer, id
 			cp.Warnings = append(cp.Warnings, string(l.Name)+": "+w)
 		}
 	}
-	cp.Ref = headOf(a.rec())
+	cp.Ref = app.HeadOf(a.Rec())
 	return cp, nil
 }
 
 // captureLayer takes a snapshot of one layer.
-func (d *Daemon) captureLayer(ctx context.Context, a *app, l layer.Layer, how taking) (store.Snapshot, []string, error) {
+func (d *Daemon) captureLayer(ctx context.Context, a *app.App, l layer.Layer, how taking) (store.Snapshot, []string, error) {
 	ids, made := announced(a, []layer.Layer{l})
 	if err := d.store.PutDisposals(ctx, made...); err != nil {
 		return store.Snapshot{}, nil, err
@@ -281,10 +282,10 @@ func (d *Daemon) captureLayerAs(ctx context.Context, l layer.Layer, id snap.Snap
 
 // record stamps a captured checkpoint and puts it into the store; with an
 // operation, that ends.
-func (d *Daemon) record(ctx context.Context, a *app, cp *store.Checkpoint, op ipc.OperationID) error {
+func (d *Daemon) record(ctx context.Context, a *app.App, cp *store.Checkpoint, op ipc.OperationID) error {
 	now := d.opt.Now().UTC()
 	cp.CreatedAt = now
-	if after, err := time.ParseDuration(a.rec().Retention.ExpireAfter); err == nil && after > 0 {
+	if after, err := time.ParseDuration(a.Rec().Retention.ExpireAfter); err == nil && after > 0 {
 		at := now.Add(after)
 		cp.ExpiresAt = &at
 	}
@@ -297,16 +298,16 @@ func (d *Daemon) record(ctx context.Context, a *app, cp *store.Checkpoint, op ip
 	if err := d.store.PutCheckpoint(ctx, *cp, op); err != nil {
 		return err
 	}
-	a.rehearsalDue()
+	a.RehearsalDue()
 	return nil
 }
 
 // drop deletes snapshots that no checkpoint holds: what has a disposal. Those of a layer that is
 // held up wait for its sweep.
-func (d *Daemon) drop(ctx context.Context, a *app, snaps []store.Snapshot) error {
+func (d *Daemon) drop(ctx context.Context, a *app.App, snaps []store.Snapshot) error {
 	var all []error
 	for _, s := range snaps {
-		l, ok := a.layer(s.Layer)
+		l, ok := a.Layer(s.Layer)
 		if _, held := l.Driver.(*layer.Held); !ok || held {
 			continue
 		}

@@ -33,7 +33,7 @@ func (d *Daemon) Diff(ctx context.Context, who ipc.Caller, ref string, id ipc.Ch
 	res := ipc.Diff{From: id, To: ipc.AgainstNow, Changes: []ipc.DiffChange{}, Unknown: []string{}}
 	var to store.Checkpoint // none: now
 	if q.Against != "" && q.Against != ipc.AgainstNow {
-		if to, err = d.store.Checkpoint(ctx, a.rec().ID, ipc.CheckpointID(q.Against)); err != nil {
+		if to, err = d.store.Checkpoint(ctx, a.Rec().ID, ipc.CheckpointID(q.Against)); err != nil {
 			return ipc.Diff{}, err
 		}
 		res.To = q.Against
@@ -42,7 +42,7 @@ func (d *Daemon) Diff(ctx context.Context, who ipc.Caller, ref string, id ipc.Ch
 		q.Limit = maxDiff
 	}
 	budget := maxPatchTotal
-	for _, l := range a.layers() {
+	for _, l := range a.Layers() {
 		if len(q.Paths) > 0 && l.Name != snap.Files {
 			continue
 		}

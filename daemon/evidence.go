@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"mulligan/daemon/app"
 	"mulligan/ipc"
 	"mulligan/snap"
 )
@@ -123,7 +124,7 @@ func (r *rollback) fold(all []snap.Change) (list []snap.Change, total int) {
 	git := slices.DeleteFunc(slices.Clone(all), func(c snap.Change) bool { return !inGit(c) })
 	list = slices.DeleteFunc(slices.Clone(all), inGit)
 	if len(git) > 0 {
-		now := headOf(r.a.rec())
+		now := app.HeadOf(r.a.Rec())
 		if r.safety.ID != "" {
 			now = r.safety.Ref
 		}

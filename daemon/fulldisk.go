@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mulligan/daemon/app"
 	"mulligan/daemon/records"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -34,7 +35,7 @@ func (r *rollback) madeSince(ctx context.Context, at string) ([]madeFile, error)
 	if !ok {
 		return nil, nil
 	}
-	root, err := openWorkspace(r.a.rec())
+	root, err := app.OpenWorkspace(r.a.Rec())
 	if err != nil {
 		return nil, err
 	}
@@ -124,11 +125,11 @@ func atParent(root *beneath.Root, rel string, f func(dir int, base string) error
 // discard deletes for good, before anything else is done, what was made since the
 // checkpoint at the paths that the request names: on a full disk a rollback has no room
 // for a copy of it.
-func (d *Daemon) discard(ctx context.Context, who ipc.Caller, a *app, id ipc.CheckpointID, req ipc.RollbackRequest) error {
+func (d *Daemon) discard(ctx context.Context, who ipc.Caller, a *app.App, id ipc.CheckpointID, req ipc.RollbackRequest) error {
 	if len(req.Discard) == 0 || req.DryRun {
 		return nil
 	}
-	release, err := d.acquire(ctx, a, "discard", who)
+	release, err := d.Acquire(ctx, a, "discard", who)
 	if err != nil {
 		return err
 	}
@@ -143,7 +144,7 @@ func (d *Daemon) discard(ctx context.Context, who ipc.Caller, a *app, id ipc.Che
 	if err != nil {
 		return err
 	}
-	root, err := openWorkspace(a.rec())
+	root, err := app.OpenWorkspace(a.Rec())
 	if err != nil {
 		return err
 	}
@@ -162,7 +163,7 @@ func (d *Daemon) discard(ctx context.Context, who ipc.Caller, a *app, id ipc.Che
 	}
 	for _, p := range req.Discard {
 		err := atParent(root, path.Clean(p), func(dir int, base string) error { return unix.Unlinkat(dir, base, 0) })
-		d.WriteAudit(ctx, a.rec(), who, "discard", string(aimed), fmt.Sprintf("%.512q was deleted for good, to make room", p), err, nil)
+		d.WriteAudit(ctx, a.Rec(), who, "discard", string(aimed), fmt.Sprintf("%.512q was deleted for good, to make room", p), err, nil)
 		if err != nil {
 			return errs.Wrap(errs.Failed, "delete "+p, err)
 		}

@@ -90,7 +90,7 @@ type ledger struct {
 // any more are left out, unless they are needed.
 func (d *Daemon) ledgerOf(ctx context.Context, t *tracker, stints []*stint, needed map[*stint]bool) (*ledger, error) {
 	l := &ledger{j: t.j, owners: map[place][]*stint{}, ours: map[place]bool{}}
-	own, err := d.store.OwnWrites(ctx, t.a.rec().ID)
+	own, err := d.store.OwnWrites(ctx, t.a.Rec().ID)
 	if err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	"mulligan/daemon/app"
 	"mulligan/daemon/layer"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -33,7 +34,7 @@ func (r *rollback) preview(ctx context.Context) (ipc.RollbackResult, error) {
 		res.Stages[i].Notes = "dry run"
 	}
 	res.NextActions, res.EvidenceAnchors, res.Assumptions = []string{}, []string{}, []string{}
-	res.Next = fmt.Sprintf("rollback_app(app_id='%s', checkpoint_id='%s') does it", r.a.rec().Slug, r.target.ID)
+	res.Next = fmt.Sprintf("rollback_app(app_id='%s', checkpoint_id='%s') does it", r.a.Rec().Slug, r.target.ID)
 	return res, nil
 }
 
@@ -89,7 +90,7 @@ func (r *rollback) foreseeUnreadable(v ipc.LayerPreview, p *part, why error) ipc
 // notCovered lists what would stay as it is, whatever was done to it since.
 func (r *rollback) notCovered() []string {
 	list := []string{}
-	for _, l := range r.a.layers() {
+	for _, l := range r.a.Layers() {
 		if _, ok := r.target.Snapshot(l.Name); !ok {
 			list = append(list, fmt.Sprintf("%s: %s does not hold it", l.Name, r.target.ID))
 		} else if slices.Contains(r.plan.Without, string(l.Name)) {
@@ -101,16 +102,16 @@ func (r *rollback) notCovered() []string {
 	for _, s := range r.scope {
 		list = append(list, fmt.Sprintf("files: all but %s, outside the scope", s))
 	}
-	for _, pattern := range r.a.rec().Exclude {
+	for _, pattern := range r.a.Rec().Exclude {
 		list = append(list, fmt.Sprintf("files that match %s: excluded", pattern))
 	}
 	list = append(list, r.target.Warnings...)
-	for _, word := range repositoryWarnings(r.a.rec()) {
+	for _, word := range app.RepositoryWarnings(r.a.Rec()) {
 		if !slices.Contains(list, word) {
 			list = append(list, word)
 		}
 	}
-	if r.a.rec().Domain == "" {
+	if r.a.Rec().Domain == "" {
 		list = append(list, "anything outside the workspace and the registered databases: no VM disk is registered")
 	}
 	return list
@@ -135,7 +136,7 @@ func (r *rollback) foreseeDowntime(ctx context.Context, p *ipc.Preview) error {
 	}
 	p.StopsUnit, p.DowntimeFrom = true, "not known before a first rollback"
 	const look = 200 // entries back
-	entries, err := r.d.store.AuditTrail(ctx, r.a.rec().ID, look)
+	entries, err := r.d.store.AuditTrail(ctx, r.a.Rec().ID, look)
 	if err != nil {
 		return err
 	}

@@ -56,11 +56,11 @@ func (d *Daemon) checkQuota(ctx context.Context, who ipc.Caller) error {
 
 // occupied is what the checkpoints of all of an owner's apps occupy, in bytes.
 func (d *Daemon) occupied(ctx context.Context, owner string, uid int) (total int64, err error) {
-	for _, a := range d.all() {
-		if a.rec().Owner != owner || a.rec().OwnerUID != uid {
+	for _, a := range d.All() {
+		if a.Rec().Owner != owner || a.Rec().OwnerUID != uid {
 			continue
 		}
-		cps, err := d.store.Checkpoints(ctx, a.rec().ID)
+		cps, err := d.store.Checkpoints(ctx, a.Rec().ID)
 		if err != nil {
 			return 0, err
 		}
@@ -68,7 +68,7 @@ func (d *Daemon) occupied(ctx context.Context, owner string, uid int) (total int
 		if err != nil {
 			return 0, err
 		}
-		total += s.total
+		total += s.Total
 	}
 	return total, nil
 }

@@ -3,12 +3,13 @@ package daemon
 import (
 	"context"
 
+	"mulligan/daemon/app"
 	"mulligan/daemon/layer"
 	"mulligan/snap"
 )
 
 // makeReady settles the app, and sets it up anew where its domain can be reached again.
-func (d *Daemon) makeReady(ctx context.Context, a *app) error {
+func (d *Daemon) makeReady(ctx context.Context, a *app.App) error {
 	if err := d.settle(ctx, a); err != nil {
 		return err
 	}
@@ -18,13 +19,13 @@ func (d *Daemon) makeReady(ctx context.Context, a *app) error {
 // reachAgain sets the app up anew where its domain could not be reached, and can be now. The
 // caller holds the app, which is settled. It returns an error only where the app could not be
 // settled again.
-func (d *Daemon) reachAgain(ctx context.Context, a *app) error {
+func (d *Daemon) reachAgain(ctx context.Context, a *app.App) error {
 	var drivers []snap.Driver
-	again, was := false, a.setup().Unreached()
+	again, was := false, a.Setup().Unreached()
 	if was == nil {
 		return nil
 	}
-	for _, l := range a.layers() {
+	for _, l := range a.Layers() {
 		driver := l.Driver
 		if h, ok := driver.(*layer.Held); ok && h.Reach != nil {
 			err := h.Reach(ctx)
@@ -36,17 +37,17 @@ func (d *Daemon) reachAgain(ctx context.Context, a *app) error {
 		drivers = append(drivers, driver)
 	}
 	if !again {
-		a.setDrivers(drivers)
+		a.SetDrivers(drivers)
 		return nil
 	}
-	a.mustSettle()
+	a.MustSettle()
 	return d.settle(ctx, a)
 }
 
 // sweepHeld sweeps the app again where a layer is held up. The caller holds the app, which
 // is settled.
-func (d *Daemon) sweepHeld(ctx context.Context, a *app) error {
-	if len(a.setup().HeldWords()) == 0 {
+func (d *Daemon) sweepHeld(ctx context.Context, a *app.App) error {
+	if len(a.Setup().HeldWords()) == 0 {
 		return nil
 	}
 	if err := d.reachAgain(ctx, a); err != nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/zeebo/blake3"
 
+	"mulligan/daemon/app"
 	"mulligan/daemon/store"
 	"mulligan/ipc"
 	"mulligan/snap"
@@ -129,7 +130,7 @@ func sum(h *blake3.Hasher) (s snap.Hash) {
 // advise fills in how sure the receipt is and what to do next.
 func (r *rollback) advise(res *ipc.RollbackResult, err error) {
 	res.NextActions, res.EvidenceAnchors, res.Assumptions = []string{}, []string{}, []string{}
-	slug := r.a.rec().Slug
+	slug := r.a.Rec().Slug
 	if err != nil {
 		body := ipc.Body(err)
 		res.Error = &body
@@ -160,7 +161,7 @@ func (r *rollback) advise(res *ipc.RollbackResult, err error) {
 }
 
 // showOrBare is show, or the record alone where its size cannot be told.
-func (d *Daemon) showOrBare(ctx context.Context, a *app, cp store.Checkpoint) ipc.Checkpoint {
+func (d *Daemon) showOrBare(ctx context.Context, a *app.App, cp store.Checkpoint) ipc.Checkpoint {
 	if shown, err := d.show(ctx, a, cp); err == nil {
 		return shown
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"mulligan/daemon/accounts"
+	"mulligan/daemon/app"
 	"mulligan/daemon/layer"
 	"mulligan/daemon/store"
 	"mulligan/errs"
@@ -19,27 +20,27 @@ import (
 // processes swept, operations that were cut short finished or undone. It is
 // quick when there is nothing to do. The caller is the only one who changes
 // the app.
-func (d *Daemon) settle(ctx context.Context, a *app) error {
-	if a.ready() {
+func (d *Daemon) settle(ctx context.Context, a *app.App) error {
+	if a.Ready() {
 		return nil
 	}
-	if err := d.open(ctx, a); err != nil {
+	if err := d.Open(ctx, a); err != nil {
 		return err
 	}
 	err := d.sweepAndRecover(ctx, a)
 	d.noteBehind(ctx, a)
-	a.noteSettled(err)
+	a.NoteSettled(err)
 	return err
 }
 
-func (d *Daemon) sweepAndRecover(ctx context.Context, a *app) error {
+func (d *Daemon) sweepAndRecover(ctx context.Context, a *app.App) error {
 	all, err := d.store.Operations(ctx)
 	if err != nil {
 		return err
 	}
 	var left []store.Operation
 	for _, op := range all {
-		if op.AppID == a.rec().ID {
+		if op.AppID == a.Rec().ID {
 			left = append(left, op)
 		}
 	}
@@ -48,22 +49,22 @@ func (d *Daemon) sweepAndRecover(ctx context.Context, a *app) error {
 	}
 	for _, op := range left {
 		word, err := d.recoverOperation(ctx, a, op)
-		if a.news(err) { // it may be the same for hours
-			d.WriteAudit(ctx, a.rec(), accounts.Self(), "recover", string(op.ID), "", err, map[string]string{"outcome": word})
+		if a.News(err) { // it may be the same for hours
+			d.WriteAudit(ctx, a.Rec(), accounts.Self(), "recover", string(op.ID), "", err, map[string]string{"outcome": word})
 		}
 		if err != nil {
 			return errs.Wrap(errs.Failed, "recover "+op.Kind, err)
 		}
-		d.opt.Log.Info("recovered", "app", a.rec().Slug, "operation", op.ID, "kind", op.Kind, "outcome", word)
-		a.noteRecovered(word)
+		d.opt.Log.Info("recovered", "app", a.Rec().Slug, "operation", op.ID, "kind", op.Kind, "outcome", word)
+		a.NoteRecovered(word)
 	}
 	return nil
 }
 
 // sweep drops what a disposal names, and no checkpoint or operation holds. A layer whose
 // driver cannot do that is held up, and the others are not.
-func (d *Daemon) sweep(ctx context.Context, a *app, left []store.Operation) error {
-	a.awaitRehearsal()
+func (d *Daemon) sweep(ctx context.Context, a *app.App, left []store.Operation) error {
+	a.AwaitRehearsal()
 	all, err := d.store.Disposals(ctx)
 	if err != nil {
 		return err
@@ -73,14 +74,14 @@ func (d *Daemon) sweep(ctx context.Context, a *app, left []store.Operation) erro
 		return err
 	}
 	gone := map[snap.Layer]*snap.Gone{}
-	for _, l := range a.layers() {
+	for _, l := range a.Layers() {
 		gone[l.Name] = &snap.Gone{}
 	}
 	var done []store.Disposal
 	for _, o := range all {
 		layer := gone[o.Layer]
 		switch {
-		case o.AppID != a.rec().ID:
+		case o.AppID != a.Rec().ID:
 			continue
 		case held[o.ID] && o.Kind == store.DisposeRestore:
 			continue
@@ -97,15 +98,15 @@ func (d *Daemon) sweep(ctx context.Context, a *app, left []store.Operation) erro
 		done = append(done, o)
 	}
 	var drivers []snap.Driver
-	for _, l := range a.layers() {
+	for _, l := range a.Layers() {
 		drivers = append(drivers, layer.SweepLayer(ctx, l.Driver, *gone[l.Name]))
 	}
 	if err := ctx.Err(); err != nil {
 		return errs.Wrap(errs.Unavailable, "sweep", err)
 	}
-	a.setDrivers(drivers)
+	a.SetDrivers(drivers)
 	done = slices.DeleteFunc(done, func(o store.Disposal) bool { // those of a layer that is held up wait
-		return slices.ContainsFunc(a.layers(), func(l layer.Layer) bool {
+		return slices.ContainsFunc(a.Layers(), func(l layer.Layer) bool {
 			_, held := l.Driver.(*layer.Held)
 			return held && (o.Kind == store.DisposeRestore || o.Layer == l.Name)
 		})
@@ -116,8 +117,8 @@ func (d *Daemon) sweep(ctx context.Context, a *app, left []store.Operation) erro
 
 // heldBy are the ids of the snapshots that an app's checkpoints hold, and of its
 // operations under way.
-func (d *Daemon) heldBy(ctx context.Context, a *app, left []store.Operation) (map[string]bool, error) {
-	cps, err := d.store.Checkpoints(ctx, a.rec().ID)
+func (d *Daemon) heldBy(ctx context.Context, a *app.App, left []store.Operation) (map[string]bool, error) {
+	cps, err := d.store.Checkpoints(ctx, a.Rec().ID)
 	if err != nil {
 		return nil, err
 	}
@@ -134,14 +135,14 @@ func (d *Daemon) heldBy(ctx context.Context, a *app, left []store.Operation) (ma
 }
 
 // recoverOperation finishes or undoes what a crash cut short, and says which.
-func (d *Daemon) recoverOperation(ctx context.Context, a *app, op store.Operation) (string, error) {
+func (d *Daemon) recoverOperation(ctx context.Context, a *app.App, op store.Operation) (string, error) {
 	switch op.Kind {
 	case kindCreate:
 		var plan createPlan
 		if err := json.Unmarshal(op.Plan, &plan); err != nil {
 			return "", errs.Wrap(errs.Corrupt, "", err)
 		}
-		if err := d.startAgain(ctx, a, plan.Running); err != nil {
+		if err := d.StartAgain(ctx, a, plan.Running); err != nil {
 			return "", err
 		}
 		held, err := d.heldBy(ctx, a, nil)
@@ -159,7 +160,7 @@ func (d *Daemon) recoverOperation(ctx context.Context, a *app, op store.Operatio
 	return "", errs.New(errs.Unsupported, "", "unknown operation %q", op.Kind).WithHint("a newer mulligan wrote it: use that one")
 }
 
-func (d *Daemon) recoverRollback(ctx context.Context, a *app, op store.Operation) (string, error) {
+func (d *Daemon) recoverRollback(ctx context.Context, a *app.App, op store.Operation) (string, error) {
 	r := &rollback{d: d, a: a, op: op.ID}
 	if err := json.Unmarshal(op.Plan, &r.plan); err != nil {
 		return "", errs.Wrap(errs.Corrupt, "", err)
@@ -168,7 +169,7 @@ func (d *Daemon) recoverRollback(ctx context.Context, a *app, op store.Operation
 	err := r.resume(ctx)
 	if r.forgotten(err) {
 		word := "a " + r.words() + " had ended, but the records did not say so"
-		if err := d.startAgain(ctx, a, r.plan.Running && r.stops()); err != nil {
+		if err := d.StartAgain(ctx, a, r.plan.Running && r.stops()); err != nil {
 			return "", err
 		}
 		return word, d.store.EndOperation(ctx, op.ID)
@@ -189,7 +190,7 @@ func (d *Daemon) recoverRollback(ctx context.Context, a *app, op store.Operation
 			r.auditRecovered(ctx, nil)
 			return "a " + r.words() + " was finished", nil
 		}
-		d.opt.Log.Warn("a "+op.Kind+" could not be finished and is undone", "app", a.rec().Slug, "err", err)
+		d.opt.Log.Warn("a "+op.Kind+" could not be finished and is undone", "app", a.Rec().Slug, "err", err)
 		fallthrough
 	case undoing:
 		err := r.undo(ctx)
@@ -219,7 +220,7 @@ func (r *rollback) maxListed() int {
 // auditRecovered writes down what was finished.
 func (r *rollback) auditRecovered(ctx context.Context, err error) {
 	if r.plan.Revert == "" {
-		r.d.WriteAudit(ctx, r.a.rec(), accounts.Self(), kindRollback, string(r.plan.Target), r.plan.Reason, err, r.receipt(ctx, err))
+		r.d.WriteAudit(ctx, r.a.Rec(), accounts.Self(), kindRollback, string(r.plan.Target), r.plan.Reason, err, r.receipt(ctx, err))
 		return
 	}
 	safety := r.d.showOrBare(ctx, r.a, r.safety)
@@ -227,25 +228,25 @@ func (r *rollback) auditRecovered(ctx context.Context, err error) {
 	for _, c := range r.parts[0].list {
 		res.RestoredPaths = append(res.RestoredPaths, c.Path)
 	}
-	r.d.WriteAudit(ctx, r.a.rec(), accounts.Self(), kindRevert, r.plan.Revert, r.plan.Reason, err, res)
+	r.d.WriteAudit(ctx, r.a.Rec(), accounts.Self(), kindRevert, r.plan.Revert, r.plan.Reason, err, res)
 }
 
 // resume picks up the checkpoints and the switches of the plan.
 func (r *rollback) resume(ctx context.Context) (err error) {
 	var missing error
 	if r.plan.Revert == "" {
-		if r.target, err = r.d.store.Checkpoint(ctx, r.a.rec().ID, r.plan.Target); err != nil {
+		if r.target, err = r.d.store.Checkpoint(ctx, r.a.Rec().ID, r.plan.Target); err != nil {
 			missing = err
 		}
 	}
 	if r.plan.Safety != "" {
-		r.safety, err = r.d.store.Checkpoint(ctx, r.a.rec().ID, r.plan.Safety)
+		r.safety, err = r.d.store.Checkpoint(ctx, r.a.Rec().ID, r.plan.Safety)
 		if err != nil && (r.plan.Phase != preparing || errs.KindOf(err) != errs.NotFound) {
 			missing = err // else it was not recorded yet, or dropped already
 		}
 	}
 	for _, name := range r.plan.Layers {
-		l, ok := r.a.layer(name)
+		l, ok := r.a.Layer(name)
 		if !ok {
 			return errs.New(errs.Conflict, "", "the app has no layer %s any more", name)
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"mulligan/daemon/app"
 	"mulligan/daemon/layer"
 	"mulligan/daemon/records"
 	"mulligan/daemon/store"
@@ -22,9 +23,9 @@ func (d *Daemon) rehearseAll(ctx context.Context) {
 	tick := time.NewTicker(d.opt.UpkeepEvery)
 	defer tick.Stop()
 	for {
-		for _, a := range d.all() {
+		for _, a := range d.All() {
 			if err := d.rehearse(ctx, a); err != nil && ctx.Err() == nil {
-				d.opt.Log.Warn("a rehearsal is tried again", "app", a.rec().Slug, "err", err)
+				d.opt.Log.Warn("a rehearsal is tried again", "app", a.Rec().Slug, "err", err)
 			}
 		}
 		select {
@@ -36,8 +37,8 @@ func (d *Daemon) rehearseAll(ctx context.Context) {
 }
 
 // rehearse rehearses what is due of an app that nobody works on.
-func (d *Daemon) rehearse(ctx context.Context, a *app) error {
-	ctx, end := a.beginRehearsal(ctx)
+func (d *Daemon) rehearse(ctx context.Context, a *app.App) error {
+	ctx, end := a.BeginRehearsal(ctx)
 	if ctx == nil {
 		return nil
 	}
@@ -49,7 +50,7 @@ func (d *Daemon) rehearse(ctx context.Context, a *app) error {
 			err = e
 		}
 	}
-	a.restRehearsals(err)
+	a.RestRehearsals(err)
 	d.pursue(a)
 	return err
 }
@@ -63,13 +64,13 @@ type outcome struct {
 
 // rehearseDue rehearses the newest snapshot of each database whose schema was not rehearsed
 // yet. An error is one that another try may not meet.
-func (d *Daemon) rehearseDue(ctx context.Context, a *app) (done []outcome, err error) {
-	for _, l := range a.layers() {
+func (d *Daemon) rehearseDue(ctx context.Context, a *app.App) (done []outcome, err error) {
+	for _, l := range a.Layers() {
 		r, ok := l.Driver.(snap.Rehearser)
 		if !ok {
 			continue
 		}
-		cps, err := d.store.Checkpoints(ctx, a.rec().ID)
+		cps, err := d.store.Checkpoints(ctx, a.Rec().ID)
 		if err != nil {
 			return done, err
 		}
@@ -78,14 +79,14 @@ func (d *Daemon) rehearseDue(ctx context.Context, a *app) (done []outcome, err e
 			continue
 		}
 		shape, err := r.Shape(s.ID)
-		if err != nil || shape == "" || a.knows(cps, l.Name, s, shape) {
+		if err != nil || shape == "" || a.Knows(cps, l.Name, s, shape) {
 			continue // what cannot be read is told by verify
 		}
 		if ok, err := d.smallEnough(ctx, l); err != nil || !ok {
 			if err != nil {
 				return done, err
 			}
-			a.learn(l.Name, rehearsed{shape: shape})
+			a.Learn(l.Name, app.Rehearsed{Shape: shape})
 			continue
 		}
 		err = r.Rehearse(ctx, snap.RestoreID(records.NewID("rehearse-")), s.ID)
@@ -132,13 +133,13 @@ func passes(ctx context.Context, err error) bool {
 }
 
 // noteRehearsal writes an outcome down. A checkpoint that is gone meanwhile needs none.
-func (d *Daemon) noteRehearsal(ctx context.Context, a *app, o outcome) error {
-	release, err := d.acquireBrief(ctx, a, "note a rehearsal")
+func (d *Daemon) noteRehearsal(ctx context.Context, a *app.App, o outcome) error {
+	release, err := d.AcquireBrief(ctx, a, "note a rehearsal")
 	if err != nil {
 		return err
 	}
 	defer release()
-	cp, err := d.store.Checkpoint(ctx, a.rec().ID, o.cp)
+	cp, err := d.store.Checkpoint(ctx, a.Rec().ID, o.cp)
 	if errs.KindOf(err) == errs.NotFound {
 		return nil
 	}
@@ -156,10 +157,10 @@ func (d *Daemon) noteRehearsal(ctx context.Context, a *app, o outcome) error {
 	if err := d.store.PutCheckpoint(ctx, cp, ""); err != nil {
 		return err
 	}
-	a.learn(o.layer, rehearsed{o.Shape, o.Problem})
+	a.Learn(o.layer, app.Rehearsed{o.Shape, o.Problem})
 	if o.Problem != "" {
-		d.opt.Log.Warn("a checkpoint cannot be restored", "app", a.rec().Slug, "checkpoint", o.cp, "layer", o.layer, "err", o.Problem)
+		d.opt.Log.Warn("a checkpoint cannot be restored", "app", a.Rec().Slug, "checkpoint", o.cp, "layer", o.layer, "err", o.Problem)
 	}
-	d.Publish(a.rec().ID, "checkpoint", public(cp))
+	d.Publish(a.Rec().ID, "checkpoint", public(cp))
 	return nil
 }

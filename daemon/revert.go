@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"mulligan/daemon/accounts"
+	"mulligan/daemon/app"
 	"mulligan/daemon/layer"
 	"mulligan/daemon/records"
 	"mulligan/daemon/store"
@@ -22,7 +23,7 @@ import (
 // recovery are a rollback's; but the app runs on.
 type revert struct {
 	d   *Daemon
-	a   *app
+	a   *app.App
 	t   *tracker
 	req ipc.RevertRequest
 
@@ -38,7 +39,7 @@ type revert struct {
 // what it left alone, is in the result.
 func (d *Daemon) Revert(ctx context.Context, who ipc.Caller, ref string, req ipc.RevertRequest) (ipc.RevertResult, error) {
 	const op = "revert"
-	a, err := d.find(who, ref)
+	a, err := d.Find(who, ref)
 	if err != nil {
 		return ipc.RevertResult{}, err
 	}
@@ -46,7 +47,7 @@ func (d *Daemon) Revert(ctx context.Context, who ipc.Caller, ref string, req ipc
 		return ipc.RevertResult{}, err
 	}
 	ctx = context.WithoutCancel(ctx) // one that has begun is the daemon's
-	release, err := d.acquire(ctx, a, op, who)
+	release, err := d.Acquire(ctx, a, op, who)
 	if err != nil {
 		return ipc.RevertResult{}, err
 	}
@@ -55,12 +56,12 @@ func (d *Daemon) Revert(ctx context.Context, who ipc.Caller, ref string, req ipc
 	res, err := v.run(ctx, accounts.Actor(who))
 	err = errs.Wrap(errs.Failed, op, err)
 	if !req.DryRun {
-		d.WriteAudit(ctx, a.rec(), who, "revert", target(req), req.Reason, err, res)
+		d.WriteAudit(ctx, a.Rec(), who, "revert", target(req), req.Reason, err, res)
 	}
 	if err != nil {
 		return ipc.RevertResult{}, err
 	}
-	d.Publish(a.rec().ID, "revert", res)
+	d.Publish(a.Rec().ID, "revert", res)
 	if res.SafetyCheckpoint != nil {
 		d.pruneAfter(ctx, a, who, res.SafetyCheckpoint.ID)
 	}
@@ -121,7 +122,7 @@ func (v *revert) run(ctx context.Context, who string) (ipc.RevertResult, error) 
 	res := v.result(r.back.how)
 	safety := v.d.showOrBare(ctx, v.a, r.safety)
 	res.SafetyCheckpoint = &safety
-	res.Next = fmt.Sprintf("To undo the revert: rollback_app(app_id='%s', checkpoint_id='%s')", v.a.rec().Slug, safety.ID)
+	res.Next = fmt.Sprintf("To undo the revert: rollback_app(app_id='%s', checkpoint_id='%s')", v.a.Rec().Slug, safety.ID)
 	return res, nil
 }
 
@@ -132,8 +133,8 @@ func (v *revert) choose(ctx context.Context) error {
 		return err
 	}
 	if v.t == nil {
-		return errs.New(errs.Conflict, "", "the writes in %s are not recorded: automatic checkpoints are off", v.a.rec().Slug).
-			WithHint("mulligan app set auto=true --app %s records what is written from then on", v.a.rec().Slug)
+		return errs.New(errs.Conflict, "", "the writes in %s are not recorded: automatic checkpoints are off", v.a.Rec().Slug).
+			WithHint("mulligan app set auto=true --app %s records what is written from then on", v.a.Rec().Slug)
 	}
 	if len(turns) == 0 {
 		v.warn("the conversation has no message after its checkpoint")
@@ -159,7 +160,7 @@ func (v *revert) choose(ctx context.Context) error {
 // stints lists the stretches that the chosen calls, and those at the same time or
 // later, ran in; it notes which are chosen.
 func (v *revert) stints(ctx context.Context, turns []store.Turn, now snap.Mark) (all []*stint, err error) {
-	recs, err := v.d.store.Turns(ctx, v.a.rec().ID, 0)
+	recs, err := v.d.store.Turns(ctx, v.a.Rec().ID, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -270,7 +271,7 @@ func (v *revert) warnOfLater() {
 
 // seen is a path as the app's owner may see it.
 func (v *revert) seen(path string) string {
-	list, err := v.a.seen([]string{path})
+	list, err := v.a.Seen([]string{path})
 	if err != nil || len(list) != 1 {
 		return "."
 	}
@@ -308,7 +309,7 @@ func (v *revert) preview(ctx context.Context) (how snap.Reverted, err error) {
 	}
 	op := ipc.OperationID(records.NewID("op-"))
 	ids, made := announced(v.a, []layer.Layer{l})
-	made = append(made, store.Disposal{Kind: store.DisposeRestore, ID: string(op), AppID: v.a.rec().ID, Cause: "a preview"})
+	made = append(made, store.Disposal{Kind: store.DisposeRestore, ID: string(op), AppID: v.a.Rec().ID, Cause: "a preview"})
 	if err := v.d.store.PutDisposals(ctx, made...); err != nil {
 		return how, err
 	}
@@ -327,10 +328,10 @@ func (v *revert) preview(ctx context.Context) (how snap.Reverted, err error) {
 }
 
 func (v *revert) layer() (layer.Layer, snap.Reverter, error) {
-	l, ok := v.a.layer(snap.Files)
+	l, ok := v.a.Layer(snap.Files)
 	r, can := l.Driver.(snap.Reverter)
 	if !ok || !can {
-		return l, nil, errs.New(errs.Unsupported, "", "the files of %s cannot be reverted", v.a.rec().Slug)
+		return l, nil, errs.New(errs.Unsupported, "", "the files of %s cannot be reverted", v.a.Rec().Slug)
 	}
 	return l, r, nil
 }
@@ -347,7 +348,7 @@ type takeBack struct {
 
 // rollback is the revert as a rollback of the files alone, that does not stop the app.
 func (v *revert) rollback(who string) *rollback {
-	l, _ := v.a.layer(snap.Files)
+	l, _ := v.a.Layer(snap.Files)
 	r := &rollback{d: v.d, a: v.a, op: ipc.OperationID(records.NewID("op-")), parts: []part{{Layer: l}}, back: &takeBack{v: v}}
 	r.plan = rollbackPlan{
 		Phase: preparing, Revert: target(v.req), Begun: v.d.opt.Now().UTC(), Reason: v.req.Reason,

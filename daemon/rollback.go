@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"mulligan/daemon/accounts"
+	"mulligan/daemon/app"
 	"mulligan/daemon/events"
 	"mulligan/daemon/layer"
 	"mulligan/daemon/records"
@@ -69,7 +70,7 @@ type rollbackPlan struct {
 // rollback is one under way.
 type rollback struct {
 	d      *Daemon
-	a      *app
+	a      *app.App
 	op     ipc.OperationID
 	req    ipc.RollbackRequest
 	plan   rollbackPlan
@@ -117,7 +118,7 @@ func (d *Daemon) Rollback(ctx context.Context, who ipc.Caller, ref string, id ip
 	if id == ipc.Undo || id == ipc.Redo {
 		op = string(id)
 	}
-	a, err := d.find(who, ref)
+	a, err := d.Find(who, ref)
 	if err != nil {
 		return ipc.RollbackResult{}, err
 	}
@@ -127,7 +128,7 @@ func (d *Daemon) Rollback(ctx context.Context, who ipc.Caller, ref string, id ip
 		return ipc.RollbackResult{}, errs.Wrap(errs.Failed, op, err)
 	}
 	trackerOf(a).catchUp(ctx)
-	release, err := d.acquire(ctx, a, op, who)
+	release, err := d.Acquire(ctx, a, op, who)
 	if err != nil {
 		return ipc.RollbackResult{}, err
 	}
@@ -140,7 +141,7 @@ func (d *Daemon) Rollback(ctx context.Context, who ipc.Caller, ref string, id ip
 	}
 	if err != nil {
 		if !req.DryRun {
-			d.WriteAudit(ctx, a.rec(), who, "rollback", string(id), req.Reason, err, nil)
+			d.WriteAudit(ctx, a.Rec(), who, "rollback", string(id), req.Reason, err, nil)
 		}
 		return ipc.RollbackResult{}, errs.Wrap(errs.Failed, op, err)
 	}
@@ -158,7 +159,7 @@ func (d *Daemon) Rollback(ctx context.Context, who ipc.Caller, ref string, id ip
 		err = r.spareOthers(ctx)
 	}
 	if err != nil {
-		d.WriteAudit(ctx, a.rec(), who, "rollback", string(id), req.Reason, err, nil)
+		d.WriteAudit(ctx, a.Rec(), who, "rollback", string(id), req.Reason, err, nil)
 		return ipc.RollbackResult{}, errs.Wrap(errs.Failed, op, err)
 	}
 	if req.DryRun {
@@ -171,9 +172,9 @@ func (d *Daemon) Rollback(ctx context.Context, who ipc.Caller, ref string, id ip
 		r.word(ctx)
 	}
 	res := r.receipt(ctx, err)
-	d.WriteAudit(ctx, a.rec(), who, "rollback", string(id), req.Reason, err, res)
-	res.EvidenceAnchors = append(res.EvidenceAnchors, d.AuditNumber(ctx, a.rec().ID)...)
-	d.Publish(a.rec().ID, "rollback", res)
+	d.WriteAudit(ctx, a.Rec(), who, "rollback", string(id), req.Reason, err, res)
+	res.EvidenceAnchors = append(res.EvidenceAnchors, d.AuditNumber(ctx, a.Rec().ID)...)
+	d.Publish(a.Rec().ID, "rollback", res)
 	if r.safety.ID != "" { // else there is none more than before
 		d.pruneAfter(ctx, a, who, r.target.ID, r.safety.ID)
 	}
@@ -182,13 +183,13 @@ func (d *Daemon) Rollback(ctx context.Context, who ipc.Caller, ref string, id ip
 
 // newRollback checks everything that can be checked before anything is done. aimed says
 // that it is an undo or a redo, whose scope is what it is.
-func (d *Daemon) newRollback(ctx context.Context, a *app, id ipc.CheckpointID, req ipc.RollbackRequest, aimed bool) (*rollback, error) {
+func (d *Daemon) newRollback(ctx context.Context, a *app.App, id ipc.CheckpointID, req ipc.RollbackRequest, aimed bool) (*rollback, error) {
 	switch req.OnUnhealthy {
 	case "", ipc.UnhealthyKeep, ipc.UnhealthyUndo:
 	default:
 		return nil, errs.New(errs.Invalid, "", "unknown on_unhealthy %.64q", string(req.OnUnhealthy)).WithHint("use keep or undo")
 	}
-	target, err := d.store.Checkpoint(ctx, a.rec().ID, id)
+	target, err := d.store.Checkpoint(ctx, a.Rec().ID, id)
 	if err != nil {
 		return nil, err
 	}
@@ -202,8 +203,8 @@ func (d *Daemon) newRollback(ctx context.Context, a *app, id ipc.CheckpointID, r
 		Phase: preparing, Target: id, Begun: now.UTC(), Reason: req.Reason,
 		Verify: req.VerifyRestore == nil || *req.VerifyRestore, Aimed: aimed, Scoped: len(req.Scope) > 0,
 	}
-	if req.Start != nil && a.unit() == nil {
-		return nil, errs.New(errs.Invalid, "", "%s has no unit or command to start", a.rec().Slug).WithHint("leave start out")
+	if req.Start != nil && a.Unit() == nil {
+		return nil, errs.New(errs.Invalid, "", "%s has no unit or command to start", a.Rec().Slug).WithHint("leave start out")
 	}
 	if err := r.selectParts(); err != nil {
 		return nil, err
@@ -273,7 +274,7 @@ func (r *rollback) selectParts() error {
 			r.scope = append(r.scope, s)
 			wanted[snap.Files] = true
 		case !r.markWanted(wanted, name):
-			return errs.New(errs.Invalid, "", "%s has no layer %.64q", r.a.rec().Slug, name).WithHint("its layers are %s", r.layerNames())
+			return errs.New(errs.Invalid, "", "%s has no layer %.64q", r.a.Rec().Slug, name).WithHint("its layers are %s", r.layerNames())
 		}
 	}
 	if slices.Contains(r.req.Scope, "layer:"+string(snap.Files)) {
@@ -283,7 +284,7 @@ func (r *rollback) selectParts() error {
 	if err != nil {
 		return err
 	}
-	for _, l := range r.a.layers() {
+	for _, l := range r.a.Layers() {
 		if len(r.req.Scope) > 0 && !wanted[l.Name] {
 			continue
 		}
@@ -302,14 +303,14 @@ func (r *rollback) selectParts() error {
 		r.parts = append(r.parts, part{Layer: l, target: s.ID})
 	}
 	for _, s := range r.target.Snapshots {
-		if _, ok := r.a.layer(s.Layer); !ok {
+		if _, ok := r.a.Layer(s.Layer); !ok {
 			r.warn("the app no longer has %s, which %s holds", s.Layer, r.target.ID)
 		}
 	}
 	if len(r.parts) == 0 {
 		return errs.New(errs.Conflict, "", "%s holds nothing that could be restored", r.target.ID).WithHint("choose another checkpoint, or a wider scope")
 	}
-	if len(r.req.Scope) > 0 && len(r.parts)+len(r.plan.Behind) < len(r.a.layers()) {
+	if len(r.req.Scope) > 0 && len(r.parts)+len(r.plan.Behind) < len(r.a.Layers()) {
 		r.warn("only %s restored: layers outside the scope stay as they are and may not agree", r.partNames())
 	}
 	return nil
@@ -318,7 +319,7 @@ func (r *rollback) selectParts() error {
 // markWanted marks the layers that a layer's name in a scope stands for: "db"
 // is every database, and a database may be called by its own name.
 func (r *rollback) markWanted(wanted map[snap.Layer]bool, name string) (found bool) {
-	for _, l := range r.a.layers() {
+	for _, l := range r.a.Layers() {
 		if string(l.Name) == name || l.IsDB() && (name == "db" || snap.DB(name) == l.Name) {
 			wanted[l.Name], found = true, true
 		}
@@ -328,7 +329,7 @@ func (r *rollback) markWanted(wanted map[snap.Layer]bool, name string) (found bo
 
 func (r *rollback) layerNames() string {
 	var names []string
-	for _, l := range r.a.layers() {
+	for _, l := range r.a.Layers() {
 		names = append(names, string(l.Name))
 	}
 	return strings.Join(names, ", ")
@@ -374,7 +375,7 @@ func (r *rollback) run(ctx context.Context) error {
 // now are no failure of it: pursue sees to them.
 func (r *rollback) done(ctx context.Context) {
 	if err := r.finishForward(ctx); err != nil {
-		r.a.unsettle(errs.Wrap(errs.Failed, "drop what was kept for an undo", err))
+		r.a.Unsettle(errs.Wrap(errs.Failed, "drop what was kept for an undo", err))
 		r.warn("the data kept for an undo could not be deleted yet: %v", err)
 	}
 }
@@ -382,7 +383,7 @@ func (r *rollback) done(ctx context.Context) {
 // finishForward is finish for a rollback whose layers are all at the target: its safety
 // checkpoint is a state to go forward to from now on.
 func (r *rollback) finishForward(ctx context.Context) (err error) {
-	if r.safety, err = r.d.store.Checkpoint(ctx, r.a.rec().ID, r.safety.ID); err != nil { // somebody may have pinned it
+	if r.safety, err = r.d.store.Checkpoint(ctx, r.a.Rec().ID, r.safety.ID); err != nil { // somebody may have pinned it
 		return err
 	}
 	if r.safety.UndoNext, err = r.next(ctx); err != nil {
@@ -460,7 +461,7 @@ func (r *rollback) tell(s ipc.Stage) {
 	if r.notify != nil {
 		r.notify(s)
 	}
-	r.d.Publish(r.a.rec().ID, "stage", s)
+	r.d.Publish(r.a.Rec().ID, "stage", s)
 }
 
 // writePlan makes the plan durable, with a new phase.
@@ -473,7 +474,7 @@ func (r *rollback) writePlan(ctx context.Context, p phase) error {
 	if err != nil {
 		return err
 	}
-	return r.d.store.PutOperation(ctx, store.Operation{ID: r.op, AppID: r.a.rec().ID, Kind: r.kind(), Plan: plan}, r.d.opt.Now())
+	return r.d.store.PutOperation(ctx, store.Operation{ID: r.op, AppID: r.a.Rec().ID, Kind: r.kind(), Plan: plan}, r.d.opt.Now())
 }
 
 // safetyCheckpoint captures the present state while the app still runs, and
@@ -483,7 +484,7 @@ func (r *rollback) safetyCheckpoint(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	onHost, err := statusOf(ctx, r.a.hostPart())
+	onHost, err := app.StatusOf(ctx, r.a.HostPart())
 	if err != nil {
 		return "", err
 	}
@@ -492,12 +493,12 @@ func (r *rollback) safetyCheckpoint(ctx context.Context) (string, error) {
 		return "", err
 	}
 	running := !now.Down()
-	still := stillness{all: r.a.unit() != nil && !running, host: onHost.Down()}
+	still := stillness{all: r.a.Unit() != nil && !running, host: onHost.Down()}
 	cp, halted, err := r.captureBase(ctx, still, running)
 	if err != nil {
 		return "", err
 	}
-	r.d.note(ctx, r.a, now, &cp)
+	r.d.Note(ctx, r.a, now, &cp)
 	cp.Trigger, cp.CalledOff = ipc.TriggerPreRollback, true // until the rollback is done
 	cp.Notes = optional("safety checkpoint before " + r.words())
 	cp.Warnings = append(cp.Warnings, r.lacks()...)
@@ -523,11 +524,11 @@ func (r *rollback) safetyCheckpoint(ctx context.Context) (string, error) {
 // status looks at the app's unit. A domain that the rollback leaves alone may be out of
 // reach: then the status is that of the app's part on the host.
 func (r *rollback) status(ctx context.Context) (systemd.Status, error) {
-	now, err := r.a.status(ctx)
+	now, err := r.a.Status(ctx)
 	if err == nil {
 		return now, nil
 	}
-	err = r.a.setup().OfGuest(ctx, err)
+	err = r.a.Setup().OfGuest(ctx, err)
 	var away *layer.Error
 	switch {
 	case r.stopsAll() && r.has(snap.Disk):
@@ -535,12 +536,12 @@ func (r *rollback) status(ctx context.Context) (systemd.Status, error) {
 	case r.stopsAll() || !errors.As(err, &away):
 		return now, err
 	}
-	m := r.a.unit().(*layer.Machine)
+	m := r.a.Unit().(*layer.Machine)
 	if !r.unseen { // else it was said
 		r.warn("it is not known whether the %s runs, so it is left as it is: %v", m.Vm.Name(), away.Err)
 	}
 	r.unseen = true
-	return statusOf(ctx, m.Host)
+	return app.StatusOf(ctx, m.Host)
 }
 
 // remakeWorkspace makes the workspace again if it was deleted and the files are to go back.
@@ -548,9 +549,9 @@ func (r *rollback) remakeWorkspace(ctx context.Context) error {
 	if r.req.DryRun || !slices.Contains(r.plan.Layers, snap.Files) {
 		return nil
 	}
-	made, err := r.d.remakeWorkspace(ctx, r.a.rec())
+	made, err := r.d.RemakeWorkspace(ctx, r.a.Rec())
 	if made {
-		r.warn("%s was not there any more, and was made anew", r.a.rec().Workspace)
+		r.warn("%s was not there any more, and was made anew", r.a.Rec().Workspace)
 	}
 	return err
 }
@@ -577,30 +578,30 @@ func (r *rollback) starts() bool {
 // stops reports whether something is stopped for the time of the switch. A revert
 // changes some files, as an editor does.
 func (r *rollback) stops() bool {
-	return r.plan.Revert == "" && r.a.unit() != nil && (r.stopsAll() || r.a.hostPart() != nil)
+	return r.plan.Revert == "" && r.a.Unit() != nil && (r.stopsAll() || r.a.HostPart() != nil)
 }
 
 // stopsAll reports whether that is the whole app. A guest is stopped for its
 // disks only: for other layers, what runs on the host beside it is enough.
 func (r *rollback) stopsAll() bool {
-	m, ok := r.a.unit().(*layer.Machine)
+	m, ok := r.a.Unit().(*layer.Machine)
 	return !ok || m.HostStarts || slices.Contains(r.plan.Layers, snap.Disk)
 }
 
 // halt stops it.
 func (r *rollback) halt(ctx context.Context) error {
 	if r.stopsAll() {
-		return r.d.stopUnit(ctx, r.a)
+		return r.d.StopUnit(ctx, r.a)
 	}
-	return r.d.pauseHost(ctx, r.a)
+	return r.d.PauseHost(ctx, r.a)
 }
 
 // halts is its name.
 func (r *rollback) halts() string {
 	if r.stopsAll() {
-		return r.a.unit().Name()
+		return r.a.Unit().Name()
 	}
-	return r.a.hostPart().Name()
+	return r.a.HostPart().Name()
 }
 
 func (r *rollback) kind() string {
@@ -632,7 +633,7 @@ func (r *rollback) lacks() (list []string) {
 	if r.plan.Revert != "" {
 		return nil // it is for the revert alone
 	}
-	for _, l := range r.a.layers() {
+	for _, l := range r.a.Layers() {
 		if !r.has(l.Name) {
 			list = append(list, fmt.Sprintf("%s is not in it: the rollback left it as it was", l.Name))
 		}
@@ -679,7 +680,7 @@ func (r *rollback) preparePart(ctx context.Context, p *part) (err error) {
 		p.sw, err = p.Driver.Prepare(ctx, req)
 	}
 	if err != nil {
-		r.a.unsettle(nil) // it may have left something where it cannot reach it now
+		r.a.Unsettle(nil) // it may have left something where it cannot reach it now
 	}
 	return r.stored(*p, err)
 }
@@ -748,7 +749,7 @@ func (r *rollback) warm(ctx context.Context) {
 
 // runsOn says why the unit is not stopped.
 func (r *rollback) runsOn() string {
-	if r.a.unit() == nil {
+	if r.a.Unit() == nil {
 		return "the app has no unit"
 	}
 	return "the app runs on"
@@ -791,7 +792,7 @@ func (r *rollback) topUp(ctx context.Context, stale map[snap.Layer]bool) error {
 		if !stale[s.Layer] {
 			continue
 		}
-		l, _ := r.a.layer(s.Layer)
+		l, _ := r.a.Layer(s.Layer)
 		n, warnings, err := r.d.captureLayer(ctx, r.a, l, taking{still: stillness{all: r.stops()}, revive: true, salvage: true})
 		if err != nil {
 			return errs.Also(err, r.d.drop(ctx, r.a, fresh))
@@ -805,7 +806,7 @@ func (r *rollback) topUp(ctx context.Context, stale map[snap.Layer]bool) error {
 		old, fresh = append(old, s), append(fresh, n)
 		cp.Snapshots[i] = n
 	}
-	cp.Ref = headOf(r.a.rec())
+	cp.Ref = app.HeadOf(r.a.Rec())
 	if err := r.d.store.PutCheckpoint(ctx, cp, ""); err != nil {
 		return errs.Also(err, r.d.drop(ctx, r.a, fresh))
 	}
@@ -898,7 +899,7 @@ func (r *rollback) start(ctx context.Context) (string, error) {
 		r.warn("the app does not start, and was not well when %s was made: %v", r.target.ID, err)
 		return r.halts() + " does not start, as when the checkpoint was made", errSkipped
 	}
-	if s, err := r.a.status(ctx); err == nil && isPaused(s) {
+	if s, err := r.a.Status(ctx); err == nil && isPaused(s) {
 		return r.halts() + " started, and paused as it was before", nil
 	}
 	return r.halts() + " started", nil
@@ -909,10 +910,10 @@ func isPaused(s systemd.Status) bool { return s.Sub == "paused" }
 
 // bringUp starts the app, and watches it for a moment where no health check tells.
 func (r *rollback) bringUp(ctx context.Context) error {
-	if err := r.d.startUnit(ctx, r.a); err != nil {
+	if err := r.d.StartUnit(ctx, r.a); err != nil {
 		return err
 	}
-	if r.a.rec().Health != nil {
+	if r.a.Rec().Health != nil {
 		return nil
 	}
 	return r.staysUp(ctx)
@@ -944,7 +945,7 @@ func (r *rollback) staysUp(ctx context.Context) error {
 			return err
 		}
 		if !now.Running() || now.Restarts > first.Restarts {
-			return errs.New(errs.Failed, "start "+r.a.unit().Name(), "it ended soon after its start: %s", cmp.Or(now.Result, now.Active)).
+			return errs.New(errs.Failed, "start "+r.a.Unit().Name(), "it ended soon after its start: %s", cmp.Or(now.Result, now.Active)).
 				WithHint("see its output; the checkpoint may be of a state that it can't start from")
 		}
 		select {
@@ -957,7 +958,7 @@ func (r *rollback) staysUp(ctx context.Context) error {
 
 // healthy asks the app whether it works.
 func (r *rollback) healthy(ctx context.Context) (string, error) {
-	h := r.a.rec().Health
+	h := r.a.Rec().Health
 	switch {
 	case r.plan.Revert != "":
 		return r.runsOn(), errSkipped
@@ -972,17 +973,17 @@ func (r *rollback) healthy(ctx context.Context) (string, error) {
 	case r.ails:
 		return "the app does not start", errSkipped
 	case r.mayAil():
-		if _, well := r.d.condition(ctx, r.a, systemd.Status{Active: "active"}); well == nil || !*well {
+		if _, well := r.d.Condition(ctx, r.a, systemd.Status{Active: "active"}); well == nil || !*well {
 			r.warn("the app is not well, and was not when %s was made", r.target.ID)
 			return "not well, as when the checkpoint was made", errSkipped
 		}
 		return "healthy", nil
 	}
-	if err := r.d.checkHealth(ctx, r.a); err != nil {
+	if err := r.d.CheckHealth(ctx, r.a); err != nil {
 		return "", err
 	}
-	if s, err := r.a.unit().State(ctx); err == nil && !s.Running() {
-		return "", errs.New(errs.Failed, "check health", "the health check passed, but %s is %s (%s): another process may be answering", r.a.unit().Name(), s.Active, s.Result)
+	if s, err := r.a.Unit().State(ctx); err == nil && !s.Running() {
+		return "", errs.New(errs.Failed, "check health", "the health check passed, but %s is %s (%s): another process may be answering", r.a.Unit().Name(), s.Active, s.Result)
 	}
 	return "healthy", nil
 }
@@ -990,7 +991,7 @@ func (r *rollback) healthy(ctx context.Context) (string, error) {
 // abandon ends a rollback that changed nothing.
 func (r *rollback) abandon(ctx context.Context) error {
 	err := r.finishParts(ctx)                                     // what it leaves is swept by pursue
-	short, cancel := context.WithTimeout(ctx, r.d.stopLimit(r.a)) // as in callOff
+	short, cancel := context.WithTimeout(ctx, r.d.StopLimit(r.a)) // as in callOff
 	defer cancel()
 	if err == nil {
 		r.dropSafety(ctx)
@@ -1006,9 +1007,9 @@ func (r *rollback) dropSafety(ctx context.Context) {
 	if r.safety.ID == "" || !r.safety.CalledOff {
 		return
 	}
-	entry := r.d.Entry(r.a.rec(), accounts.Self(), "delete", string(r.safety.ID), "its rollback changed nothing", nil, nil)
+	entry := r.d.Entry(r.a.Rec(), accounts.Self(), "delete", string(r.safety.ID), "its rollback changed nothing", nil, nil)
 	if err := r.d.deleteCheckpoints(ctx, r.a, &entry, r.safety); err != nil {
-		r.d.opt.Log.Warn("the safety checkpoint of a rollback that was called off stays", "app", r.a.rec().Slug, "checkpoint", r.safety.ID, "err", err)
+		r.d.opt.Log.Warn("the safety checkpoint of a rollback that was called off stays", "app", r.a.Rec().Slug, "checkpoint", r.safety.ID, "err", err)
 		return
 	}
 	r.safety = store.Checkpoint{}
@@ -1023,7 +1024,7 @@ func (r *rollback) putBack(ctx context.Context) error {
 		return err
 	}
 	if err := errs.Wrap(errs.Failed, "put the app back", r.undo(ctx)); err != nil {
-		r.a.unsettle(err)
+		r.a.Unsettle(err)
 		return err
 	}
 	r.recovered = true
@@ -1092,7 +1093,7 @@ func (p *part) back() string {
 // startAgain starts the app that is put back, if it was up before. One that was not
 // well up may stay as it was.
 func (r *rollback) startAgain(ctx context.Context) error {
-	err := r.d.startAgain(ctx, r.a, r.plan.Running && r.stops())
+	err := r.d.StartAgain(ctx, r.a, r.plan.Running && r.stops())
 	if err != nil && r.plan.Limping {
 		r.warn("the app was not well up before, and does not start: %v", err)
 		return nil
@@ -1108,7 +1109,7 @@ func (r *rollback) foreign(p *part) bool {
 	if !r.again || p.proof == nil || p.proof.Match {
 		return false
 	}
-	r.d.opt.Log.Warn("a rollback is undone, and others have written meanwhile", "app", r.a.rec().Slug, "layer", string(p.Name), "before", r.safety.ID)
+	r.d.opt.Log.Warn("a rollback is undone, and others have written meanwhile", "app", r.a.Rec().Slug, "layer", string(p.Name), "before", r.safety.ID)
 	r.warnings = append(r.warnings, fmt.Sprintf("Others have written to %s meanwhile. Its state before that is in %s.", p.Name, r.safety.ID))
 	return true
 }
@@ -1134,7 +1135,7 @@ func (r *rollback) finishParts(ctx context.Context) error {
 			return err
 		}
 		if err := p.sw.Finish(ctx); err != nil {
-			r.a.unsettle(err)
+			r.a.Unsettle(err)
 			return err
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"mulligan/daemon/app"
 	"mulligan/daemon/layer"
 	"mulligan/daemon/records"
 	"mulligan/daemon/store"
@@ -158,13 +159,13 @@ func (r *rollback) withoutLayers() (map[snap.Layer]bool, error) {
 		if r.markWanted(left, name) {
 			continue
 		}
-		e := errs.New(errs.Invalid, "", "%s has no layer %.64q to go without", r.a.rec().Slug, name)
+		e := errs.New(errs.Invalid, "", "%s has no layer %.64q to go without", r.a.Rec().Slug, name)
 		var known []string
-		for _, l := range r.a.layers() {
+		for _, l := range r.a.Layers() {
 			known = append(known, string(l.Name), strings.TrimPrefix(string(l.Name), "db:"))
 		}
 		if near := tomlfile.Nearest(name, known); near != "" {
-			for _, l := range r.a.layers() {
+			for _, l := range r.a.Layers() {
 				if string(l.Name) == near || l.IsDB() && snap.DB(near) == l.Name {
 					return nil, e.WithHint("did you mean --without %s?", l.Name)
 				}
@@ -201,7 +202,7 @@ func (r *rollback) behind(ctx context.Context) ([]string, error) {
 	var now []string
 	for _, name := range was {
 		restored := r.has(snap.Layer(name)) && (name != string(snap.Files) || !r.plan.Paths)
-		if _, there := r.a.layer(snap.Layer(name)); there && !restored {
+		if _, there := r.a.Layer(snap.Layer(name)); there && !restored {
 			now = append(now, name)
 		}
 	}
@@ -215,13 +216,13 @@ func (r *rollback) behind(ctx context.Context) ([]string, error) {
 }
 
 // noteBehind keeps, for problems, which layers stayed behind.
-func (d *Daemon) noteBehind(ctx context.Context, a *app) {
+func (d *Daemon) noteBehind(ctx context.Context, a *app.App) {
 	l, err := d.lineOf(ctx, a)
 	if err != nil {
 		return // whoever asks next is told
 	}
 	words := behindWords(l)
-	a.noteBehind(words)
+	a.NoteBehind(words)
 }
 
 // behindWords says which layers stayed behind, and what takes them along.

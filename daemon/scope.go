@@ -21,7 +21,7 @@ func (r *rollback) checkScope(ctx context.Context, follows bool) error {
 		p := filepath.Clean(s)
 		if filepath.IsAbs(p) || p == ".." || strings.HasPrefix(p, "../") || strings.ContainsRune(p, 0) {
 			return errs.New(errs.Invalid, "", "scope %.200q is not in the workspace", s).
-				WithHint("name paths below %s, or layer:NAME", r.a.rec().Workspace)
+				WithHint("name paths below %s, or layer:NAME", r.a.Rec().Workspace)
 		}
 		r.scope[i] = p
 		if p == "." {
@@ -29,7 +29,7 @@ func (r *rollback) checkScope(ctx context.Context, follows bool) error {
 			return nil
 		}
 	}
-	l, ok := r.a.layer(snap.Files)
+	l, ok := r.a.Layer(snap.Files)
 	lister, can := l.Driver.(snap.Lister)
 	target, held := r.target.Snapshot(snap.Files)
 	if !ok || !can || !held || follows {
@@ -82,8 +82,8 @@ func (r *rollback) checkPath(ctx context.Context, s sides, p string) error {
 
 // databaseAt is the layer of the database that a path in the workspace belongs to.
 func (r *rollback) databaseAt(p string) (snap.Layer, bool) {
-	for _, db := range r.a.rec().Databases {
-		if slices.Contains(layer.FilesOf(r.a.rec().Workspace, db), p) {
+	for _, db := range r.a.Rec().Databases {
+		if slices.Contains(layer.FilesOf(r.a.Rec().Workspace, db), p) {
 			return layer.DbLayer(db), true
 		}
 	}
@@ -97,7 +97,7 @@ func (r *rollback) noSuchPath(p, dir, name string, names []string) error {
 	if near := tomlfile.Nearest(name, names); near != "" {
 		return e.WithHint("did you mean %q?", path.Join(dir, near))
 	}
-	for _, l := range r.a.layers() {
+	for _, l := range r.a.Layers() {
 		if string(l.Name) == p || l.IsDB() && snap.DB(p) == l.Name {
 			return e.WithHint("did you mean layer:%s?", l.Name)
 		}

@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 
+	"mulligan/daemon/app"
 	"mulligan/daemon/records"
 	"mulligan/daemon/store"
 	"mulligan/errs"
@@ -16,8 +17,8 @@ const packing = 8
 // unit need not be stopped to find out. Warm stores the files next, and fails by
 // itself; what a layer shares with its last snapshot costs nothing; so it is first
 // captures of databases that count, at the least that they could come to.
-func (d *Daemon) fits(ctx context.Context, a *app) error {
-	cps, err := d.store.Checkpoints(ctx, a.rec().ID)
+func (d *Daemon) fits(ctx context.Context, a *app.App) error {
+	cps, err := d.store.Checkpoints(ctx, a.Rec().ID)
 	if err != nil {
 		return err
 	}
@@ -32,8 +33,8 @@ func (d *Daemon) fits(ctx context.Context, a *app) error {
 }
 
 // firsts is what the first captures of the app's databases need at the least, in bytes.
-func (d *Daemon) firsts(ctx context.Context, a *app, cps []store.Checkpoint) (need int64, err error) {
-	for _, l := range a.layers() {
+func (d *Daemon) firsts(ctx context.Context, a *app.App, cps []store.Checkpoint) (need int64, err error) {
+	for _, l := range a.Layers() {
 		w, ok := l.Driver.(snap.Weigher)
 		if !ok || len(cps) > 0 && holds(cps[0], l.Name) {
 			continue
@@ -49,8 +50,8 @@ func (d *Daemon) firsts(ctx context.Context, a *app, cps []store.Checkpoint) (ne
 
 // fitsLimit fails when what is pinned leaves no room within max_bytes, or the
 // first snapshots alone are larger.
-func (d *Daemon) fitsLimit(ctx context.Context, a *app, cps []store.Checkpoint, need int64) error {
-	limit := a.rec().Retention.MaxBytes
+func (d *Daemon) fitsLimit(ctx context.Context, a *app.App, cps []store.Checkpoint, need int64) error {
+	limit := a.Rec().Retention.MaxBytes
 	if limit <= 0 {
 		return nil
 	}
@@ -62,12 +63,12 @@ func (d *Daemon) fitsLimit(ctx context.Context, a *app, cps []store.Checkpoint, 
 	}
 	kept := int64(0)
 	if len(pinned) > 0 {
-		all, err := a.size(ctx, cps...)
+		all, err := a.Size(ctx, cps...)
 		if err != nil {
 			return err
 		}
 		if all > limit { // else there is room whatever is pinned
-			if kept, err = a.size(ctx, pinned...); err != nil {
+			if kept, err = a.Size(ctx, pinned...); err != nil {
 				return err
 			}
 		}

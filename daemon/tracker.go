@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"mulligan/daemon/accounts"
+	"mulligan/daemon/app"
 	"mulligan/daemon/layer"
 	"mulligan/daemon/records"
 	"mulligan/daemon/store"
@@ -20,7 +21,7 @@ import (
 // work goes on.
 type tracker struct {
 	d      *Daemon
-	a      *app
+	a      *app.App
 	driver snap.Driver  // of the files
 	j      snap.Journal // the same one
 
@@ -54,15 +55,15 @@ type openTurn struct {
 }
 
 // startTracker starts following an app that asks for automatic checkpoints.
-func (d *Daemon) startTracker(ctx context.Context, a *app) {
+func (d *Daemon) startTracker(ctx context.Context, a *app.App) {
 	d.stopTracker(a)
-	l, ok := a.layer(snap.Files)
-	if !ok || !a.rec().Auto {
+	l, ok := a.Layer(snap.Files)
+	if !ok || !a.Rec().Auto {
 		return
 	}
 	j, ok := l.Driver.(snap.Journal)
 	_, held := l.Driver.(*layer.Held)
-	a.noteUntracked(held)
+	a.NoteUntracked(held)
 	if !ok {
 		return
 	}
@@ -79,20 +80,20 @@ func (d *Daemon) startTracker(ctx context.Context, a *app) {
 	})
 	t.done.Go(t.awaitFiles)
 	t.done.Go(func() { t.loop(run) })
-	a.setFollower(t)
+	a.SetFollower(t)
 }
 
 // stopTracker ends the following. Open turns stay open in the records.
-func (d *Daemon) stopTracker(a *app) {
-	if t, ok := a.setFollower(nil).(*tracker); ok {
+func (d *Daemon) stopTracker(a *app.App) {
+	if t, ok := a.SetFollower(nil).(*tracker); ok {
 		t.cancel()
 		t.done.Wait()
 	}
 }
 
 // trackerOf is the app's tracker, or nil when it does not ask for one.
-func trackerOf(a *app) *tracker {
-	t, _ := a.following().(*tracker)
+func trackerOf(a *app.App) *tracker {
+	t, _ := a.Following().(*tracker)
 	return t
 }
 
@@ -101,7 +102,7 @@ func (t *tracker) Driver() snap.Driver { return t.driver }
 
 // resume takes up the turns that were open when the last daemon ended.
 func (t *tracker) resume(ctx context.Context) {
-	recs, err := t.d.store.OpenTurns(ctx, t.a.rec().ID)
+	recs, err := t.d.store.OpenTurns(ctx, t.a.Rec().ID)
 	if err != nil {
 		t.note("read open turns", err)
 		return
@@ -132,7 +133,7 @@ func (t *tracker) awaitFiles() {
 			}
 			t.mu.Unlock()
 			// What a killed daemon wrote, this one has finished or undone by now.
-			if err := t.d.store.EndOwnWrites(t.run, t.a.rec().ID, 0, mark); err != nil {
+			if err := t.d.store.EndOwnWrites(t.run, t.a.Rec().ID, 0, mark); err != nil {
 				t.note("note what mulligan itself wrote", err)
 			}
 			close(t.ready)
@@ -191,7 +192,7 @@ func (t *tracker) note(what string, err error) {
 	t.mu.Lock()
 	t.failed = what + ": " + err.Error()
 	t.mu.Unlock()
-	t.d.opt.Log.Warn("automatic checkpoints: "+what, "app", t.a.rec().Slug, "err", err)
+	t.d.opt.Log.Warn("automatic checkpoints: "+what, "app", t.a.Rec().Slug, "err", err)
 }
 
 // Problems says what people should know of the tracker.
@@ -246,7 +247,7 @@ func (t *tracker) mute(ctx context.Context) (unmute func(context.Context)) {
 	return func(ctx context.Context) {
 		mark, err := t.flush(ctx) // with an error, as far as it got
 		if own != 0 && mark != "" {
-			err = errs.Also(err, t.d.store.EndOwnWrites(ctx, t.a.rec().ID, own, mark))
+			err = errs.Also(err, t.d.store.EndOwnWrites(ctx, t.a.Rec().ID, own, mark))
 		}
 		if err != nil {
 			t.note("look at the restored files", err)
@@ -281,7 +282,7 @@ func (t *tracker) beginOwn(ctx context.Context) (int64, error) {
 	if err != nil || mark == "" {
 		return 0, err
 	}
-	return t.d.store.BeginOwnWrites(ctx, t.a.rec().ID, mark, t.d.opt.Now())
+	return t.d.store.BeginOwnWrites(ctx, t.a.Rec().ID, mark, t.d.opt.Now())
 }
 
 // loop makes checkpoints as writes come, and ends inferred turns after a quiet time.
@@ -364,7 +365,7 @@ func (t *tracker) rejoin(ctx context.Context) {
 		if !t.changed(ctx, o.since) {
 			continue
 		}
-		release, err := t.d.acquireBrief(ctx, t.a, "note that a turn goes on")
+		release, err := t.d.AcquireBrief(ctx, t.a, "note that a turn goes on")
 		if err == nil {
 			err = t.d.rejoin(ctx, t.a, *o.rec.CheckpointID)
 			release()
@@ -426,12 +427,12 @@ func (t *tracker) changed(ctx context.Context, since snap.Mark) bool {
 
 // infer begins a turn that nobody announced, from before the batch.
 func (t *tracker) infer(ctx context.Context, b snap.Batch) error {
-	o := &openTurn{ready: make(chan struct{}), ref: headOf(t.a.rec())}
+	o := &openTurn{ready: make(chan struct{}), ref: app.HeadOf(t.a.Rec())}
 	o.rec.Turn = ipc.Turn{
-		ID: ipc.TurnID(records.NewID("turn-")), AppID: t.a.rec().ID, Inferred: true, StartedAt: b.First.UTC(),
+		ID: ipc.TurnID(records.NewID("turn-")), AppID: t.a.Rec().ID, Inferred: true, StartedAt: b.First.UTC(),
 	}
 	o.rec.Start = b.Before
-	if len(t.a.layers()) > 1 {
+	if len(t.a.Layers()) > 1 {
 		o.lacks = append(o.lacks, "the start of the turn was not reported: the layers other than files were captured after its first write")
 	}
 	if err := t.d.store.PutTurn(ctx, &o.rec); err != nil {
@@ -483,11 +484,11 @@ func (t *tracker) endWhere(ctx context.Context, mark snap.Mark, over func(*openT
 
 // look notes how the app is at a turn's start.
 func (t *tracker) look(ctx context.Context, o *openTurn) {
-	now, err := t.a.status(ctx)
+	now, err := t.a.Status(ctx)
 	if err != nil {
 		return
 	}
-	running, healthy := t.d.condition(ctx, t.a, now)
+	running, healthy := t.d.Condition(ctx, t.a, now)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	o.running, o.healthy = running, healthy
@@ -497,13 +498,13 @@ func (t *tracker) look(ctx context.Context, o *openTurn) {
 // the app runs; what can't is named in the turn's checkpoint.
 func (t *tracker) captureRest(ctx context.Context, o *openTurn) {
 	defer close(o.ready)
-	release, err := t.d.acquireBrief(ctx, t.a, "capture for turn "+string(o.rec.ID))
+	release, err := t.d.AcquireBrief(ctx, t.a, "capture for turn "+string(o.rec.ID))
 	if err != nil {
 		o.lacks = append(o.lacks, "databases are not in it: "+err.Error())
 		return
 	}
 	defer release()
-	for _, l := range t.a.layers() {
+	for _, l := range t.a.Layers() {
 		if l.Name == snap.Files {
 			continue
 		}
@@ -534,7 +535,7 @@ func (t *tracker) checkpoint(ctx context.Context, o *openTurn) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	release, err := t.d.acquireBrief(ctx, t.a, "checkpoint of turn "+string(o.rec.ID))
+	release, err := t.d.AcquireBrief(ctx, t.a, "checkpoint of turn "+string(o.rec.ID))
 	if err != nil {
 		return err
 	}
@@ -556,7 +557,7 @@ func (t *tracker) checkpoint(ctx context.Context, o *openTurn) error {
 	if err := t.d.store.PutTurn(ctx, &rec); err != nil {
 		return err
 	}
-	t.d.Publish(t.a.rec().ID, "checkpoint", public(cp))
+	t.d.Publish(t.a.Rec().ID, "checkpoint", public(cp))
 	t.d.pruneAfter(ctx, t.a, accounts.Self(), cp.ID)
 	return nil
 }
@@ -576,7 +577,7 @@ func (t *tracker) captureAt(ctx context.Context, o *openTurn, start snap.Mark) (
 		return store.Checkpoint{}, err
 	}
 	var cp store.Checkpoint
-	cp.ID, cp.AppID, cp.Trigger, cp.Ref = ipc.CheckpointID(records.NewID("cp-")), t.a.rec().ID, ipc.TriggerAgent, o.ref
+	cp.ID, cp.AppID, cp.Trigger, cp.Ref = ipc.CheckpointID(records.NewID("cp-")), t.a.Rec().ID, ipc.TriggerAgent, o.ref
 	cp.TurnID, cp.Inferred = optional(string(o.rec.ID)), o.rec.Inferred
 	cp.ConversationID, cp.MessageID = optional(o.rec.ConversationID), optional(o.rec.MessageID)
 	t.mu.Lock()
@@ -618,7 +619,7 @@ func (t *tracker) endAt(ctx context.Context, o *openTurn, mark snap.Mark) (store
 		return store.Turn{}, err
 	}
 	changes := sumUp(writes)
-	if changes.Paths, err = t.a.seen(changes.Paths); err != nil {
+	if changes.Paths, err = t.a.Seen(changes.Paths); err != nil {
 		return store.Turn{}, err
 	}
 	if len(writes) > 0 || t.databasesChanged(ctx, o) {
@@ -641,7 +642,7 @@ func (t *tracker) endAt(ctx context.Context, o *openTurn, mark snap.Mark) (store
 	if err := t.d.endCalls(ctx, rec); err != nil {
 		return rec, err
 	}
-	t.d.Publish(t.a.rec().ID, "turn", shownTurn(rec))
+	t.d.Publish(t.a.Rec().ID, "turn", shownTurn(rec))
 	return rec, t.dropUnused(ctx, unused)
 }
 
@@ -650,7 +651,7 @@ func (t *tracker) dropUnused(ctx context.Context, snaps []store.Snapshot) error 
 	if len(snaps) == 0 {
 		return nil
 	}
-	release, err := t.d.acquireBrief(ctx, t.a, "end a turn")
+	release, err := t.d.AcquireBrief(ctx, t.a, "end a turn")
 	if err != nil {
 		return err
 	}
@@ -673,13 +674,13 @@ func (t *tracker) databasesChanged(ctx context.Context, o *openTurn) bool {
 	if len(before) == 0 {
 		return false
 	}
-	release, err := t.d.acquireBrief(ctx, t.a, "look for changes of turn "+string(o.rec.ID))
+	release, err := t.d.AcquireBrief(ctx, t.a, "look for changes of turn "+string(o.rec.ID))
 	if err != nil {
 		return true
 	}
 	defer release()
 	for _, b := range before {
-		l, ok := t.a.layer(b.Layer)
+		l, ok := t.a.Layer(b.Layer)
 		if !ok {
 			continue
 		}

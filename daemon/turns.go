@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"mulligan/daemon/app"
 	"mulligan/daemon/records"
 	"mulligan/daemon/store"
 	"mulligan/errs"
@@ -22,7 +23,7 @@ const maxName = 512
 // what it could not wait for is in the turn's warnings.
 func (d *Daemon) BeginTurn(ctx context.Context, who ipc.Caller, ref string, req ipc.BeginTurn) (ipc.Turn, error) {
 	const op = "begin turn"
-	a, err := d.find(who, ref)
+	a, err := d.Find(who, ref)
 	if err != nil {
 		return ipc.Turn{}, err
 	}
@@ -32,12 +33,12 @@ func (d *Daemon) BeginTurn(ctx context.Context, who ipc.Caller, ref string, req 
 	if req.TurnID == "" {
 		req.TurnID = ipc.TurnID(records.NewID("turn-"))
 	}
-	if rec, err := d.store.Turn(ctx, a.rec().ID, req.TurnID); err == nil {
+	if rec, err := d.store.Turn(ctx, a.Rec().ID, req.TurnID); err == nil {
 		return shownTurn(rec), nil // told twice
 	}
-	o := &openTurn{ready: make(chan struct{}), ref: headOf(a.rec())}
+	o := &openTurn{ready: make(chan struct{}), ref: app.HeadOf(a.Rec())}
 	o.rec.Turn = ipc.Turn{
-		ID: req.TurnID, AppID: a.rec().ID, ConversationID: req.ConversationID, MessageID: req.MessageID,
+		ID: req.TurnID, AppID: a.Rec().ID, ConversationID: req.ConversationID, MessageID: req.MessageID,
 		Agent: req.Agent, StartedAt: d.opt.Now().UTC(),
 	}
 	t := trackerOf(a)
@@ -102,7 +103,7 @@ func (d *Daemon) EndTurn(ctx context.Context, who ipc.Caller, ref string, id ipc
 	return shownTurn(rec), errs.Wrap(errs.Failed, op, err)
 }
 
-func (d *Daemon) endTurn(ctx context.Context, a *app, rec store.Turn) (store.Turn, error) {
+func (d *Daemon) endTurn(ctx context.Context, a *app.App, rec store.Turn) (store.Turn, error) {
 	if t := trackerOf(a); t != nil {
 		if o := t.openTurn(rec.ID); o != nil {
 			return t.end(ctx, o)
@@ -141,12 +142,12 @@ func (t *tracker) openTurn(id ipc.TurnID) *openTurn {
 	return t.open[id]
 }
 
-func (d *Daemon) findTurn(ctx context.Context, who ipc.Caller, ref string, id ipc.TurnID) (*app, store.Turn, error) {
-	a, err := d.find(who, ref)
+func (d *Daemon) findTurn(ctx context.Context, who ipc.Caller, ref string, id ipc.TurnID) (*app.App, store.Turn, error) {
+	a, err := d.Find(who, ref)
 	if err != nil {
 		return nil, store.Turn{}, err
 	}
-	rec, err := d.store.Turn(ctx, a.rec().ID, id)
+	rec, err := d.store.Turn(ctx, a.Rec().ID, id)
 	return a, rec, err
 }
 
@@ -206,7 +207,7 @@ func (t *tracker) restReady(ctx context.Context, turn ipc.TurnID) bool {
 // that has such a call.
 func (d *Daemon) EndCall(ctx context.Context, who ipc.Caller, ref string, in ipc.TurnID, id ipc.CallID) (ipc.Call, error) {
 	const op = "end call"
-	a, err := d.find(who, ref)
+	a, err := d.Find(who, ref)
 	if err != nil {
 		return ipc.Call{}, err
 	}
@@ -228,11 +229,11 @@ func (d *Daemon) EndCall(ctx context.Context, who ipc.Caller, ref string, in ipc
 	return c.Call, errs.Wrap(errs.Failed, op, d.store.PutCall(ctx, turn.Seq, c))
 }
 
-func (d *Daemon) callIn(ctx context.Context, a *app, in ipc.TurnID, id ipc.CallID) (store.Turn, store.Call, error) {
+func (d *Daemon) callIn(ctx context.Context, a *app.App, in ipc.TurnID, id ipc.CallID) (store.Turn, store.Call, error) {
 	if in == "" {
-		return d.store.Call(ctx, a.rec().ID, id)
+		return d.store.Call(ctx, a.Rec().ID, id)
 	}
-	turn, err := d.store.Turn(ctx, a.rec().ID, in)
+	turn, err := d.store.Turn(ctx, a.Rec().ID, in)
 	if err != nil {
 		return turn, store.Call{}, err
 	}
@@ -250,13 +251,13 @@ func (d *Daemon) callIn(ctx context.Context, a *app, in ipc.TurnID, id ipc.CallI
 
 // Turns lists an app's turns, or those of one conversation, newest first, with their calls.
 func (d *Daemon) Turns(ctx context.Context, who ipc.Caller, ref, conversation string, limit int) ([]ipc.Turn, error) {
-	a, err := d.find(who, ref)
+	a, err := d.Find(who, ref)
 	if err != nil {
 		return nil, err
 	}
-	recs, err := d.store.Turns(ctx, a.rec().ID, limit)
+	recs, err := d.store.Turns(ctx, a.Rec().ID, limit)
 	if conversation != "" {
-		recs, err = d.store.ConversationTurns(ctx, a.rec().ID, conversation)
+		recs, err = d.store.ConversationTurns(ctx, a.Rec().ID, conversation)
 		slices.Reverse(recs)
 		recs = recs[:min(len(recs), limitOr(limit, len(recs)))]
 	}
@@ -287,14 +288,14 @@ func limitOr(limit, all int) int {
 
 // trimTurns forgets the turns that are beyond the app's allowance and have no
 // checkpoint any more, and lets the journal forget what nothing needs.
-func (d *Daemon) trimTurns(ctx context.Context, a *app, kept []store.Checkpoint) error {
-	recs, err := d.store.Turns(ctx, a.rec().ID, 0)
+func (d *Daemon) trimTurns(ctx context.Context, a *app.App, kept []store.Checkpoint) error {
+	recs, err := d.store.Turns(ctx, a.Rec().ID, 0)
 	if err != nil {
 		return err
 	}
 	alive := aliveIn(kept)
 	oldest := -1
-	allowed := allowance(recs, a.rec().Retention.KeepTurns)
+	allowed := allowance(recs, a.Rec().Retention.KeepTurns)
 	for i, rec := range recs {
 		if allowed[i] || rec.EndedAt == nil || alive(rec) {
 			oldest = i
@@ -305,7 +306,7 @@ func (d *Daemon) trimTurns(ctx context.Context, a *app, kept []store.Checkpoint)
 			return err
 		}
 	}
-	t, from := trackerOf(a), neededFrom(recs, a.rec().Retention.KeepTurns, kept)
+	t, from := trackerOf(a), neededFrom(recs, a.Rec().Retention.KeepTurns, kept)
 	if t == nil || from == "" {
 		return nil
 	}
@@ -314,14 +315,14 @@ func (d *Daemon) trimTurns(ctx context.Context, a *app, kept []store.Checkpoint)
 }
 
 // dropTurns forgets what is recorded of the turns before the oldest that stays.
-func (d *Daemon) dropTurns(ctx context.Context, a *app, oldest store.Turn) error {
-	if err := d.store.DropTurns(ctx, a.rec().ID, oldest.Seq); err != nil {
+func (d *Daemon) dropTurns(ctx context.Context, a *app.App, oldest store.Turn) error {
+	if err := d.store.DropTurns(ctx, a.Rec().ID, oldest.Seq); err != nil {
 		return err
 	}
-	if err := d.store.DropPointers(ctx, a.rec().ID, oldest.Seq); err != nil {
+	if err := d.store.DropPointers(ctx, a.Rec().ID, oldest.Seq); err != nil {
 		return err
 	}
-	return d.store.DropOwnWrites(ctx, a.rec().ID, oldest.StartedAt)
+	return d.store.DropOwnWrites(ctx, a.Rec().ID, oldest.StartedAt)
 }
 
 // neededFrom is the position from which on the journal is needed: the start of

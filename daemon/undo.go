@@ -9,6 +9,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"mulligan/daemon/app"
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -117,13 +118,13 @@ func (l line) holds(id ipc.CheckpointID) bool {
 }
 
 // lineOf reads an app's.
-func (d *Daemon) lineOf(ctx context.Context, a *app) (line, error) {
-	return d.store.Checkpoints(ctx, a.rec().ID)
+func (d *Daemon) lineOf(ctx context.Context, a *app.App) (line, error) {
+	return d.store.Checkpoints(ctx, a.Rec().ID)
 }
 
 // aim finds the checkpoint that undo or redo goes to, and the scope that it goes with:
 // a revert, and a rollback of a part, are gone back over as far as they went.
-func (d *Daemon) aim(ctx context.Context, a *app, id ipc.CheckpointID, req *ipc.RollbackRequest) (ipc.CheckpointID, error) {
+func (d *Daemon) aim(ctx context.Context, a *app.App, id ipc.CheckpointID, req *ipc.RollbackRequest) (ipc.CheckpointID, error) {
 	if id != ipc.Undo && id != ipc.Redo {
 		return id, nil
 	}
@@ -154,21 +155,21 @@ func (d *Daemon) aim(ctx context.Context, a *app, id ipc.CheckpointID, req *ipc.
 	if len(req.Scope) == 0 && (id == ipc.Redo || req.Turns <= 1) {
 		req.Scope = scope
 	}
-	if cp := l[l.find(to)]; id == ipc.Redo && req.Start == nil && cp.Running != nil && !*cp.Running && !ailing(cp) && a.unit() != nil {
+	if cp := l[l.find(to)]; id == ipc.Redo && req.Start == nil && cp.Running != nil && !*cp.Running && !ailing(cp) && a.Unit() != nil {
 		req.Start = cp.Running // somebody had stopped the app
 	}
 	return to, err
 }
 
 // isTurns reports whether the checkpoint is the one of a turn.
-func (d *Daemon) isTurns(ctx context.Context, a *app, id ipc.CheckpointID) bool {
-	turns, err := d.store.Turns(ctx, a.rec().ID, 0)
+func (d *Daemon) isTurns(ctx context.Context, a *app.App, id ipc.CheckpointID) bool {
+	turns, err := d.store.Turns(ctx, a.Rec().ID, 0)
 	return err == nil && slices.ContainsFunc(turns, func(t store.Turn) bool { return t.CheckpointID != nil && *t.CheckpointID == id })
 }
 
 // scopeOf is what a safety checkpoint's rollback or revert was of; nil is everything.
-func (d *Daemon) scopeOf(ctx context.Context, a *app, safety ipc.CheckpointID) ([]string, error) {
-	trail, err := d.store.AuditTrail(ctx, a.rec().ID, 0)
+func (d *Daemon) scopeOf(ctx context.Context, a *app.App, safety ipc.CheckpointID) ([]string, error) {
+	trail, err := d.store.AuditTrail(ctx, a.Rec().ID, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -208,7 +209,7 @@ func scopeOfRevert(paths []string) []string {
 }
 
 // marks sets the marks of a checkpoint that is about to be recorded.
-func (d *Daemon) marks(ctx context.Context, a *app, cp *store.Checkpoint) error {
+func (d *Daemon) marks(ctx context.Context, a *app.App, cp *store.Checkpoint) error {
 	l, err := d.lineOf(ctx, a)
 	if err != nil {
 		return err
@@ -219,7 +220,7 @@ func (d *Daemon) marks(ctx context.Context, a *app, cp *store.Checkpoint) error 
 		return nil
 	}
 	if cp.TurnID == nil { // within a turn, it is the turn that is undone
-		open, err := d.store.OpenTurns(ctx, a.rec().ID)
+		open, err := d.store.OpenTurns(ctx, a.Rec().ID)
 		if err != nil || slices.ContainsFunc(open, func(t store.Turn) bool { return !t.Inferred }) {
 			return err
 		}
@@ -246,7 +247,7 @@ func (r *rollback) next(ctx context.Context) (*ipc.CheckpointID, error) {
 	if head == nil || *head == "" {
 		return back, nil
 	}
-	open, err := r.d.store.OpenTurns(ctx, r.a.rec().ID)
+	open, err := r.d.store.OpenTurns(ctx, r.a.Rec().ID)
 	if slices.ContainsFunc(open, func(t store.Turn) bool { return t.CheckpointID != nil && *t.CheckpointID == *head }) {
 		return head, err
 	}
@@ -256,7 +257,7 @@ func (r *rollback) next(ctx context.Context) (*ipc.CheckpointID, error) {
 // opens is the turn that begins with this rollback, if one does: an agent's that is open
 // and changed nothing so far. The agent says who it is, or it is in the middle of a call.
 func (r *rollback) opens(ctx context.Context) (ipc.TurnID, error) {
-	open, err := r.d.store.OpenTurns(ctx, r.a.rec().ID)
+	open, err := r.d.store.OpenTurns(ctx, r.a.Rec().ID)
 	if err != nil {
 		return "", err
 	}
@@ -280,8 +281,8 @@ func (r *rollback) opens(ctx context.Context) (ipc.TurnID, error) {
 
 // adopt takes the safety checkpoint of the rollback that a turn began with for the turn's
 // checkpoint: one undo takes back the rollback and what the turn did after it.
-func (d *Daemon) adopt(ctx context.Context, a *app, turn ipc.TurnID, cp ipc.CheckpointID) error {
-	rec, err := d.store.Turn(ctx, a.rec().ID, turn)
+func (d *Daemon) adopt(ctx context.Context, a *app.App, turn ipc.TurnID, cp ipc.CheckpointID) error {
+	rec, err := d.store.Turn(ctx, a.Rec().ID, turn)
 	if err != nil {
 		return err
 	}
@@ -298,7 +299,7 @@ func (d *Daemon) adopt(ctx context.Context, a *app, turn ipc.TurnID, cp ipc.Chec
 }
 
 // rejoin notes that a turn that was undone while it went on did something again.
-func (d *Daemon) rejoin(ctx context.Context, a *app, act ipc.CheckpointID) error {
+func (d *Daemon) rejoin(ctx context.Context, a *app.App, act ipc.CheckpointID) error {
 	l, err := d.lineOf(ctx, a)
 	if err != nil || l.find(act) < 0 || l.holds(act) {
 		return err
@@ -370,7 +371,7 @@ func (r *rollback) unannounced(ctx context.Context, t *tracker) ([]string, error
 	if err != nil {
 		return nil, err
 	}
-	turns, err := r.d.store.Turns(ctx, r.a.rec().ID, 0)
+	turns, err := r.d.store.Turns(ctx, r.a.Rec().ID, 0)
 	if err != nil {
 		return nil, err
 	}

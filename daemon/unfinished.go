@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"mulligan/daemon/accounts"
+	"mulligan/daemon/app"
 	"mulligan/errs"
 	"mulligan/snap"
 )
@@ -18,11 +19,11 @@ const (
 // pursue has a goroutine finish what is unfinished about the app, if anything is and
 // no goroutine is at it. The record of what that is are the operations in the store,
 // and the drivers' own: a daemon that starts finds it again.
-func (d *Daemon) pursue(a *app) {
-	if !d.registered(a) {
+func (d *Daemon) pursue(a *app.App) {
+	if !d.Registered(a) {
 		return
 	}
-	begun, atOnce := a.beginPursuit()
+	begun, atOnce := a.BeginPursuit()
 	if !begun {
 		return
 	}
@@ -30,18 +31,18 @@ func (d *Daemon) pursue(a *app) {
 	if atOnce {
 		wait = 0
 	}
-	d.background(func() { d.finishLater(d.run, a, wait) })
+	d.Background(func() { d.finishLater(d.run, a, wait) })
 }
 
 // finishLater tries to finish what is unfinished about the app, again and again, until
 // nothing is, or the daemon closes.
-func (d *Daemon) finishLater(ctx context.Context, a *app, wait time.Duration) {
+func (d *Daemon) finishLater(ctx context.Context, a *app.App, wait time.Duration) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(wait):
-		case <-a.poked():
+		case <-a.Poked():
 			wait = 0
 		}
 		err := d.finishNow(ctx, a)
@@ -49,9 +50,9 @@ func (d *Daemon) finishLater(ctx context.Context, a *app, wait time.Duration) {
 			return
 		}
 		if err != nil {
-			d.opt.Log.Warn("something is unfinished, and tried again", "app", a.rec().Slug, "err", err)
+			d.opt.Log.Warn("something is unfinished, and tried again", "app", a.Rec().Slug, "err", err)
 		}
-		if a.restFinished() {
+		if a.RestFinished() {
 			return
 		}
 		wait = min(max(2*wait, retryFirst), retryMost)
@@ -59,18 +60,18 @@ func (d *Daemon) finishLater(ctx context.Context, a *app, wait time.Duration) {
 }
 
 // finishNow is one try.
-func (d *Daemon) finishNow(ctx context.Context, a *app) error {
-	release, err := d.hold(ctx, a, "finish what is unfinished", accounts.Self(), true)
+func (d *Daemon) finishNow(ctx context.Context, a *app.App) error {
+	release, err := d.Hold(ctx, a, "finish what is unfinished", accounts.Self(), true)
 	if err != nil {
 		return err
 	}
 	defer release()
-	defer a.try()()
-	if !d.registered(a) {
-		a.forgetRest()
+	defer a.Try()()
+	if !d.Registered(a) {
+		a.ForgetRest()
 		return nil
 	}
-	if err := a.noteOwner(d.CheckOwner(a.rec())); err != nil {
+	if err := a.NoteOwner(d.CheckOwner(a.Rec())); err != nil {
 		return err
 	}
 	if err := d.settle(ctx, a); err != nil {
@@ -84,14 +85,14 @@ func (d *Daemon) finishNow(ctx context.Context, a *app) error {
 	if err != nil {
 		left = append(left, "the app could not be started: "+errs.Words(err))
 	}
-	a.noteLeft(left)
+	a.NoteLeft(left)
 	return err
 }
 
 // leftovers asks the drivers that may have left something behind to drop it, and says
 // what is still there.
-func (d *Daemon) leftovers(ctx context.Context, a *app) (left []string) {
-	for _, l := range a.layers() {
+func (d *Daemon) leftovers(ctx context.Context, a *app.App) (left []string) {
+	for _, l := range a.Layers() {
 		r, ok := l.Driver.(snap.Leaver)
 		if !ok {
 			continue
@@ -109,21 +110,21 @@ func (d *Daemon) leftovers(ctx context.Context, a *app) (left []string) {
 
 // rise starts what of the app runs whenever the daemon does, its supervised command and
 // the tracker, and what an operation could not start. The caller holds the app, which is settled.
-func (d *Daemon) rise(ctx context.Context, a *app) error {
-	down, owed, lags := a.toStart()
+func (d *Daemon) rise(ctx context.Context, a *app.App) error {
+	down, owed, lags := a.ToStart()
 	if !down && !owed && !lags {
 		return nil
 	}
 	var err error
-	if down && !a.asleep.Load() {
-		err = d.startCommand(ctx, a, true)
+	if down && !a.Asleep.Load() {
+		err = d.StartCommand(ctx, a, true)
 	}
-	if owed && a.unit() != nil {
-		err = errs.Also(err, d.startUnit(ctx, a))
+	if owed && a.Unit() != nil {
+		err = errs.Also(err, d.StartUnit(ctx, a))
 	}
 	if lags || trackerOf(a) == nil {
 		d.startTracker(ctx, a)
 	}
-	a.noteStart(down && err != nil, owed && err != nil)
+	a.NoteStart(down && err != nil, owed && err != nil)
 	return err
 }

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"mulligan/daemon/app"
 	"mulligan/daemon/layer"
 	"mulligan/snap"
 )
@@ -18,15 +19,15 @@ func (d *Daemon) upkeep(ctx context.Context) {
 	var work sync.WaitGroup
 	defer work.Wait()
 	for {
-		d.eachMaintainer(func(a *app, l layer.Layer, m snap.Maintainer) {
+		d.eachMaintainer(func(a *app.App, l layer.Layer, m snap.Maintainer) {
 			if _, busy := under.LoadOrStore(l.Driver, true); busy {
 				return
 			}
 			work.Go(func() {
 				defer under.Delete(l.Driver)
 				err := m.Maintain(ctx)
-				if ctx.Err() == nil && a.noteUpkeep(l.Name, err) {
-					d.opt.Log.Warn("upkeep", "app", a.rec().Slug, "layer", l.Name, "err", err)
+				if ctx.Err() == nil && a.NoteUpkeep(l.Name, err) {
+					d.opt.Log.Warn("upkeep", "app", a.Rec().Slug, "layer", l.Name, "err", err)
 				}
 			})
 		})
@@ -39,12 +40,12 @@ func (d *Daemon) upkeep(ctx context.Context) {
 }
 
 // eachMaintainer calls f for the layers of apps that are fit to be worked on.
-func (d *Daemon) eachMaintainer(f func(*app, layer.Layer, snap.Maintainer)) {
-	for _, a := range d.all() {
-		if !a.ready() {
+func (d *Daemon) eachMaintainer(f func(*app.App, layer.Layer, snap.Maintainer)) {
+	for _, a := range d.All() {
+		if !a.Ready() {
 			continue
 		}
-		for _, l := range a.layers() {
+		for _, l := range a.Layers() {
 			if m, ok := l.Driver.(snap.Maintainer); ok {
 				f(a, l, m)
 			}

@@ -1,4 +1,4 @@
-package daemon
+package app
 
 import (
 	"context"
@@ -25,18 +25,18 @@ type rehearsals struct {
 	dirty bool          // one was cut short, and what it made may be left on the server
 	after time.Time     // when it may be tried again
 	wait  time.Duration
-	known map[snap.Layer]rehearsed
+	known map[snap.Layer]Rehearsed
 }
 
-// rehearsed is what is known of a database's present schema.
-type rehearsed struct {
-	shape   string
-	problem string // why it could not be restored; "": it could, or it is too large to try
+// Rehearsed is what is known of a database's present schema.
+type Rehearsed struct {
+	Shape   string
+	Problem string // why it could not be restored; "": it could, or it is too large to try
 }
 
-// beginRehearsal gives the context of a rehearsal, which the next operation cancels, or nil
+// BeginRehearsal gives the context of a rehearsal, which the next operation cancels, or nil
 // where nothing is due or somebody has the app. The caller must call end, once at least.
-func (a *app) beginRehearsal(ctx context.Context) (inner context.Context, end func()) {
+func (a *App) BeginRehearsal(ctx context.Context) (inner context.Context, end func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	r := &a.rehearsals
@@ -64,7 +64,7 @@ const clearUpGrace = time.Second
 
 // cutRehearsal ends the rehearsal that is under way, and gives it a moment to clear up. The
 // caller holds the app, so that no other begins.
-func (a *app) cutRehearsal() {
+func (a *App) cutRehearsal() {
 	a.mu.Lock()
 	cut, ended := a.rehearsals.cut, a.rehearsals.ended
 	a.mu.Unlock()
@@ -78,9 +78,9 @@ func (a *app) cutRehearsal() {
 	}
 }
 
-// awaitRehearsal waits until a rehearsal that was cut short has ended: its driver may be
+// AwaitRehearsal waits until a rehearsal that was cut short has ended: its driver may be
 // neither swept nor closed before. The caller holds the app.
-func (a *app) awaitRehearsal() {
+func (a *App) AwaitRehearsal() {
 	a.mu.Lock()
 	under, ended := a.rehearsals.cut != nil, a.rehearsals.ended
 	a.mu.Unlock()
@@ -89,9 +89,9 @@ func (a *app) awaitRehearsal() {
 	}
 }
 
-// restRehearsals has what failed for a reason that passes tried again, later and later. Once
+// RestRehearsals has what failed for a reason that passes tried again, later and later. Once
 // nothing failed any more, the server is there: what rehearsals before left on it is swept.
-func (a *app) restRehearsals(err error) {
+func (a *App) RestRehearsals(err error) {
 	a.mu.Lock()
 	r := &a.rehearsals
 	dirty := r.dirty
@@ -100,7 +100,7 @@ func (a *app) restRehearsals(err error) {
 		r.wait = 0
 		a.mu.Unlock()
 		if dirty {
-			a.unsettle(nil)
+			a.Unsettle(nil)
 		}
 		return
 	}
@@ -110,66 +110,66 @@ func (a *app) restRehearsals(err error) {
 	a.rest.unlooked = a.rest.unlooked || a.leaves()
 }
 
-// knows reports whether s need not be rehearsed: it was, or one of the same shape was and
+// Knows reports whether s need not be rehearsed: it was, or one of the same shape was and
 // could be restored.
-func (a *app) knows(cps []store.Checkpoint, name snap.Layer, s store.Snapshot, shape string) bool {
+func (a *App) Knows(cps []store.Checkpoint, name snap.Layer, s store.Snapshot, shape string) bool {
 	if s.Rehearsal != nil && s.Rehearsal.Shape == shape {
-		a.learn(name, rehearsed{shape, s.Rehearsal.Problem})
+		a.Learn(name, Rehearsed{shape, s.Rehearsal.Problem})
 		return true
 	}
 	for _, cp := range cps {
 		if o, ok := cp.Snapshot(name); ok && o.Rehearsal != nil && o.Rehearsal.Shape == shape && o.Rehearsal.Problem == "" {
-			a.learn(name, rehearsed{shape: shape})
+			a.Learn(name, Rehearsed{Shape: shape})
 			return true
 		}
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	k, ok := a.rehearsals.known[name]
-	return ok && k == rehearsed{shape: shape}
+	return ok && k == Rehearsed{Shape: shape}
 }
 
-func (a *app) learn(name snap.Layer, k rehearsed) {
+func (a *App) Learn(name snap.Layer, k Rehearsed) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.rehearsals.known == nil {
-		a.rehearsals.known = map[snap.Layer]rehearsed{}
+		a.rehearsals.known = map[snap.Layer]Rehearsed{}
 	}
 	a.rehearsals.known[name] = k
 }
 
-// rehearsalDue has what was captured now looked at.
-func (a *app) rehearsalDue() {
+// RehearsalDue has what was captured now looked at.
+func (a *App) RehearsalDue() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.rehearsals.due = true
 }
 
-// foretold warns of a snapshot just made whose schema could not be restored in a rehearsal.
-func (a *app) foretold(l layer.Layer, id snap.SnapshotID) []string {
+// Foretold warns of a snapshot just made whose schema could not be restored in a rehearsal.
+func (a *App) Foretold(l layer.Layer, id snap.SnapshotID) []string {
 	a.mu.Lock()
 	known := a.rehearsals.known[l.Name]
 	a.mu.Unlock()
 	r, ok := l.Driver.(snap.Rehearser)
-	if !ok || known.problem == "" {
+	if !ok || known.Problem == "" {
 		return nil
 	}
-	if shape, err := r.Shape(id); err != nil || shape != known.shape {
+	if shape, err := r.Shape(id); err != nil || shape != known.Shape {
 		return nil
 	}
-	return []string{cannotBeRestored(known.problem)}
+	return []string{CannotBeRestored(known.Problem)}
 }
 
 // rehearsalProblems says which databases could not be restored. The caller holds a.mu.
-func (a *app) rehearsalProblems() (list []string) {
-	for _, l := range a.layers() {
-		if k := a.rehearsals.known[l.Name]; k.problem != "" {
-			list = append(list, fmt.Sprintf("%s: %s", l.Name, cannotBeRestored(k.problem)))
+func (a *App) rehearsalProblems() (list []string) {
+	for _, l := range a.Layers() {
+		if k := a.rehearsals.known[l.Name]; k.Problem != "" {
+			list = append(list, fmt.Sprintf("%s: %s", l.Name, CannotBeRestored(k.Problem)))
 		}
 	}
 	return list
 }
 
-func cannotBeRestored(problem string) string {
+func CannotBeRestored(problem string) string {
 	return "A rehearsal could not restore it, so a rollback could not: " + problem
 }

@@ -1,4 +1,4 @@
-package daemon
+package app
 
 import (
 	"slices"
@@ -7,8 +7,8 @@ import (
 	"mulligan/ipc"
 )
 
-// withoutSecrets is an app as it may be shown, logged and audited.
-func withoutSecrets(spec ipc.App) ipc.App {
+// WithoutSecrets is an app as it may be shown, logged and audited.
+func WithoutSecrets(spec ipc.App) ipc.App {
 	spec.Databases = slices.Clone(spec.Databases)
 	for i := range spec.Databases {
 		spec.Databases[i].DSN = appfile.Redact(spec.Databases[i])
@@ -16,9 +16,9 @@ func withoutSecrets(spec ipc.App) ipc.App {
 	return spec
 }
 
-// withSecrets gives the databases of a change, which may have been read from
+// WithSecrets gives the databases of a change, which may have been read from
 // what is shown, their passwords back.
-func withSecrets(dbs, known []ipc.Database) []ipc.Database {
+func WithSecrets(dbs, known []ipc.Database) []ipc.Database {
 	dbs = slices.Clone(dbs)
 	for i, db := range dbs {
 		for _, k := range known {

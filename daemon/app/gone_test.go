@@ -1,4 +1,4 @@
-package daemon
+package app
 
 import (
 	"testing"
@@ -15,14 +15,14 @@ import (
 // TestGoneAppIsNotWaitedFor: the daemon's own work waits for an app that is being
 // registered; if that fails, nobody would ever let go of it.
 func TestGoneAppIsNotWaitedFor(t *testing.T) {
-	a := newApp(store.App{App: ipc.App{ID: "app-1", Slug: "shop"}})
-	s := newAppSet(&settings.Options{}, nil, &records.Records{})
-	s.put(a)
+	a := New(store.App{App: ipc.App{ID: "app-1", Slug: "shop"}})
+	s := NewSet(&settings.Options{}, nil, &records.Records{})
+	s.Put(a)
 	a.holder, a.freed = "being registered", make(chan struct{})
 	waited := make(chan error, 1)
 	go func() { waited <- a.hold(t.Context(), "see what is kept", ipc.Caller{}, true, time.Now()) }()
-	s.disown(a)
-	a.letGo()
+	s.Disown(a)
+	a.LetGo()
 	select {
 	case err := <-waited:
 		if errs.KindOf(err) != errs.NotFound {

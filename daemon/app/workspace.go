@@ -1,4 +1,4 @@
-package daemon
+package app
 
 import (
 	"context"
@@ -19,9 +19,9 @@ import (
 	"mulligan/snap/beneath"
 )
 
-// gaps says what of the app cannot be captured or could not be given back.
-func (a *app) gaps(ctx context.Context) (list []ipc.Gap) {
-	for _, l := range a.layers() {
+// Gaps says what of the app cannot be captured or could not be given back.
+func (a *App) Gaps(ctx context.Context) (list []ipc.Gap) {
+	for _, l := range a.Layers() {
 		s, ok := l.Driver.(snap.Surveyor)
 		if !ok {
 			continue
@@ -34,7 +34,7 @@ func (a *app) gaps(ctx context.Context) (list []ipc.Gap) {
 			list = append(list, ipc.Gap{Layer: string(l.Name), What: g.What, Remedy: g.Remedy, Blocks: g.Blocks})
 		}
 	}
-	for _, g := range repositoryGaps(a.rec()) {
+	for _, g := range repositoryGaps(a.Rec()) {
 		list = append(list, ipc.Gap{Layer: string(snap.Files), What: g.What, Remedy: g.Remedy})
 	}
 	return list
@@ -42,7 +42,7 @@ func (a *app) gaps(ctx context.Context) (list []ipc.Gap) {
 
 // repositoryGaps says what of the workspace's git repository lies outside of the workspace.
 func repositoryGaps(rec store.App) []gitref.Gap {
-	root, err := openWorkspace(rec)
+	root, err := OpenWorkspace(rec)
 	if err != nil {
 		return nil // every operation says so
 	}
@@ -50,25 +50,25 @@ func repositoryGaps(rec store.App) []gitref.Gap {
 	return gitref.Outside(root)
 }
 
-// repositoryWarnings is what a checkpoint's warnings say of repositoryGaps.
-func repositoryWarnings(rec store.App) (words []string) {
+// RepositoryWarnings is what a checkpoint's warnings say of repositoryGaps.
+func RepositoryWarnings(rec store.App) (words []string) {
 	for _, g := range repositoryGaps(rec) {
 		words = append(words, "files: "+g.What+" What to do: "+g.Remedy+".")
 	}
 	return words
 }
 
-// folderTimeout bounds how long a folder takes to be opened: its filesystem may be its owner's.
-const folderTimeout = 15 * time.Second
+// FolderTimeout bounds how long a folder takes to be opened: its filesystem may be its owner's.
+const FolderTimeout = 15 * time.Second
 
-// within reports whether path lies below dir.
-func within(path, dir string) bool {
+// Within reports whether path lies below dir.
+func Within(path, dir string) bool {
 	rel, err := filepath.Rel(dir, path)
 	return err == nil && rel != "." && filepath.IsLocal(rel)
 }
 
-// openWorkspace opens an app's folder, if it still belongs to whom it did.
-func openWorkspace(rec store.App) (*beneath.Root, error) {
+// OpenWorkspace opens an app's folder, if it still belongs to whom it did.
+func OpenWorkspace(rec store.App) (*beneath.Root, error) {
 	root, err := beneath.Open(rec.Workspace)
 	if err != nil {
 		return nil, err
@@ -84,9 +84,9 @@ func openWorkspace(rec store.App) (*beneath.Root, error) {
 	return root, nil
 }
 
-// noteFolder notes whom a workspace belongs to that was registered before this
+// NoteFolder notes whom a workspace belongs to that was registered before this
 // was noted: its owner, or root.
-func noteFolder(rec *store.App) {
+func NoteFolder(rec *store.App) {
 	if rec.FolderUID >= 0 {
 		return
 	}
@@ -98,9 +98,9 @@ func noteFolder(rec *store.App) {
 	rec.FolderUID = rec.OwnerUID
 }
 
-// headOf is the commit that the workspace's git repository has checked out, if any.
-func headOf(rec store.App) *string {
-	root, err := openWorkspace(rec)
+// HeadOf is the commit that the workspace's git repository has checked out, if any.
+func HeadOf(rec store.App) *string {
+	root, err := OpenWorkspace(rec)
 	if err != nil {
 		return nil
 	}
@@ -119,11 +119,11 @@ var makeFolder = privsep.Define("daemon.makeFolder", func(_ context.Context, pat
 	}
 	defer parent.Close()
 	return struct{}{}, unix.Mkdirat(parent.FD(), filepath.Base(path), 0o755)
-}).Within(folderTimeout)
+}).Within(FolderTimeout)
 
-// remakeWorkspace makes an app's folder again, empty, if somebody deleted it, with the rights
+// RemakeWorkspace makes an app's folder again, empty, if somebody deleted it, with the rights
 // of whom it belonged to. made reports whether it did.
-func (s *appSet) remakeWorkspace(ctx context.Context, rec store.App) (made bool, err error) {
+func (s *Set) RemakeWorkspace(ctx context.Context, rec store.App) (made bool, err error) {
 	root, err := beneath.Open(rec.Workspace)
 	if err == nil {
 		return false, root.Close()

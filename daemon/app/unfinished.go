@@ -1,4 +1,4 @@
-package daemon
+package app
 
 import (
 	"slices"
@@ -24,33 +24,33 @@ type unfinished struct {
 
 // owed reports whether anything about the app is unfinished, and whether the first
 // try at it need not wait. The caller holds a.mu.
-func (a *app) owed() (owed, atOnce bool) {
-	held := len(a.now.Load().HeldWords()) > 0
+func (a *App) owed() (owed, atOnce bool) {
+	held := len(a.Now.Load().HeldWords()) > 0
 	atOnce = a.broken == nil && len(a.rest.left) == 0 && !held
 	return held || !a.settled || a.broken != nil || a.rest.down || a.rest.owed || a.rest.unlooked || len(a.rest.left) > 0 || a.lags(), atOnce
 }
 
 // lags reports whether the app's tracker follows by a driver that was replaced since, or
 // was not started because the files layer was held up. The caller holds a.mu.
-func (a *app) lags() bool {
-	l, ok := a.layer(snap.Files)
+func (a *App) lags() bool {
+	l, ok := a.Layer(snap.Files)
 	if _, held := l.Driver.(*layer.Held); !ok || held {
 		return false
 	}
-	return a.rest.untracked || a.follower != nil && a.follower.Driver() != l.Driver
+	return a.rest.untracked || a.Follower != nil && a.Follower.Driver() != l.Driver
 }
 
 // leaves reports whether a driver of the app may leave something behind.
-func (a *app) leaves() bool {
-	return slices.ContainsFunc(a.layers(), func(l layer.Layer) bool {
+func (a *App) leaves() bool {
+	return slices.ContainsFunc(a.Layers(), func(l layer.Layer) bool {
 		_, ok := l.Driver.(snap.Leaver)
 		return ok
 	})
 }
 
-// restFinished ends the pursuit where nothing is unfinished, where the app is no longer
+// RestFinished ends the pursuit where nothing is unfinished, where the app is no longer
 // registered, or where its owner is not who it was: that is watchOwner's.
-func (a *app) restFinished() bool {
+func (a *App) RestFinished() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	owed, _ := a.owed()
@@ -58,8 +58,8 @@ func (a *app) restFinished() bool {
 	return !a.rest.pursued
 }
 
-// try notes that a try is under way, until the func that it returns is called.
-func (a *app) try() (end func()) {
+// Try notes that a try is under way, until the func that it returns is called.
+func (a *App) Try() (end func()) {
 	set := func(trying bool) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
@@ -69,17 +69,17 @@ func (a *app) try() (end func()) {
 	return func() { set(false) }
 }
 
-// forgetRest leaves nothing to be finished of an app that was removed.
-func (a *app) forgetRest() {
+// ForgetRest leaves nothing to be finished of an app that was removed.
+func (a *App) ForgetRest() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.settled, a.broken, a.follower = true, nil, nil
+	a.settled, a.broken, a.Follower = true, nil, nil
 	a.rest = unfinished{pursued: a.rest.pursued, poke: a.rest.poke}
 }
 
-// unsettle has what an operation leaves seen to as soon as it ends: by pursue, or by the
+// Unsettle has what an operation leaves seen to as soon as it ends: by pursue, or by the
 // next operation. why is what is wrong, for the app's problems; nil where nothing may be.
-func (a *app) unsettle(why error) {
+func (a *App) Unsettle(why error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.settled = false
@@ -96,39 +96,39 @@ func (a *app) unsettle(why error) {
 
 // oweStart has the app started by pursue, and its drivers opened anew, where err says that
 // who starts it is away. What else keeps an app from starting is the app's own.
-func (a *app) oweStart(err error) {
+func (a *App) oweStart(err error) {
 	if errs.KindOf(err) != errs.Unavailable {
 		return
 	}
-	a.unsettle(err)
+	a.Unsettle(err)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.rest.owed = true
 }
 
 // unfinishedWords says what is unfinished and tried again. The caller holds a.mu.
-func (a *app) unfinishedWords() (list []string) {
+func (a *App) unfinishedWords() (list []string) {
 	const again = "; mulligand tries again by itself, until it works"
 	if a.broken != nil {
 		list = append(list, errs.Words(a.broken)+again)
 	} else if a.rest.down && len(a.rest.left) == 0 {
 		list = append(list, "the app is not started yet; mulligand keeps trying")
 	}
-	for _, w := range append(a.now.Load().HeldWords(), a.rest.left...) {
+	for _, w := range append(a.Now.Load().HeldWords(), a.rest.left...) {
 		list = append(list, w+again)
 	}
 	return list
 }
 
-// unfinishedBusiness is unfinishedWords for a caller without a.mu.
-func (a *app) unfinishedBusiness() []string {
+// UnfinishedBusiness is unfinishedWords for a caller without a.mu.
+func (a *App) UnfinishedBusiness() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.unfinishedWords()
 }
 
-// news reports whether the error is another than the last that was told; nil always is.
-func (a *app) news(err error) bool {
+// News reports whether the error is another than the last that was told; nil always is.
+func (a *App) News(err error) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if err == nil {
@@ -142,23 +142,23 @@ func (a *app) news(err error) bool {
 	return true
 }
 
-// noteUntracked notes whether the files are not followed because their layer is held up.
-func (a *app) noteUntracked(held bool) {
+// NoteUntracked notes whether the files are not followed because their layer is held up.
+func (a *App) NoteUntracked(held bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.rest.untracked = held
 }
 
-// noteDown notes that what runs whenever the daemon does has not been started.
-func (a *app) noteDown() {
+// NoteDown notes that what runs whenever the daemon does has not been started.
+func (a *App) NoteDown() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.rest.down = true
 }
 
-// beginPursuit reports whether something is unfinished and nobody is at it, and whether the first
+// BeginPursuit reports whether something is unfinished and nobody is at it, and whether the first
 // try need not wait. The caller then is at it, until restFinished.
-func (a *app) beginPursuit() (begun, atOnce bool) {
+func (a *App) BeginPursuit() (begun, atOnce bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	owed, atOnce := a.owed()
@@ -169,26 +169,26 @@ func (a *app) beginPursuit() (begun, atOnce bool) {
 	return true, atOnce
 }
 
-// poked passes on that what is unfinished should be tried again now.
-func (a *app) poked() <-chan struct{} { return a.rest.poke }
+// Poked passes on that what is unfinished should be tried again now.
+func (a *App) Poked() <-chan struct{} { return a.rest.poke }
 
-// noteLeft notes what is left of earlier operations, now that the drivers were asked.
-func (a *app) noteLeft(words []string) {
+// NoteLeft notes what is left of earlier operations, now that the drivers were asked.
+func (a *App) NoteLeft(words []string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.rest.left, a.rest.unlooked = words, false
 }
 
-// toStart says what is to be started: what runs whenever the daemon does, the app after an
+// ToStart says what is to be started: what runs whenever the daemon does, the app after an
 // operation that could not start it, and the follower.
-func (a *app) toStart() (down, owed, lags bool) {
+func (a *App) ToStart() (down, owed, lags bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.rest.down, a.rest.owed, a.lags()
 }
 
-// noteStart notes what still is to be started.
-func (a *app) noteStart(down, owed bool) {
+// NoteStart notes what still is to be started.
+func (a *App) NoteStart(down, owed bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.rest.down, a.rest.owed = down, owed

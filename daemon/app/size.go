@@ -1,4 +1,4 @@
-package daemon
+package app
 
 import (
 	"context"
@@ -11,21 +11,21 @@ import (
 	"mulligan/snap"
 )
 
-// size is what deleting these checkpoints together would free, in bytes.
-func (a *app) size(ctx context.Context, cps ...store.Checkpoint) (int64, error) {
-	return a.held(ctx, "", cps...)
+// Size is what deleting these checkpoints together would free, in bytes.
+func (a *App) Size(ctx context.Context, cps ...store.Checkpoint) (int64, error) {
+	return a.Held(ctx, "", cps...)
 }
 
-// held is what deleting these checkpoints, and forgetting the journal before
+// Held is what deleting these checkpoints, and forgetting the journal before
 // the mark, would free together, in bytes. What is missing of them counts nothing.
-func (a *app) held(ctx context.Context, before snap.Mark, cps ...store.Checkpoint) (int64, error) {
-	total, _, err := a.measure(ctx, before, cps...)
+func (a *App) Held(ctx context.Context, before snap.Mark, cps ...store.Checkpoint) (int64, error) {
+	total, _, err := a.Measure(ctx, before, cps...)
 	return total, err
 }
 
-// measure is held that also says what is missing.
-func (a *app) measure(ctx context.Context, before snap.Mark, cps ...store.Checkpoint) (total int64, missing string, err error) {
-	for _, l := range a.layers() {
+// Measure is held that also says what is missing.
+func (a *App) Measure(ctx context.Context, before snap.Mark, cps ...store.Checkpoint) (total int64, missing string, err error) {
+	for _, l := range a.Layers() {
 		var ids []snap.SnapshotID
 		for _, cp := range cps {
 			if s, ok := cp.Snapshot(l.Name); ok {
@@ -61,32 +61,32 @@ func isDamage(err error) bool {
 	return err != nil && (errs.KindOf(err) == errs.NotFound || errs.KindOf(err) == errs.Corrupt)
 }
 
-// sizes are what checkpoints occupy.
-type sizes struct {
-	each   map[ipc.CheckpointID]int64
-	damage map[ipc.CheckpointID]string // of those of which something is missing, what
-	total  int64
+// Sizes are what checkpoints occupy.
+type Sizes struct {
+	Each   map[ipc.CheckpointID]int64
+	Damage map[ipc.CheckpointID]string // of those of which something is missing, what
+	Total  int64
 }
 
-// knownSizes are the sizes that were kept last; their map is nil when they are to be found out.
-func (a *app) knownSizes() sizes {
+// KnownSizes are the sizes that were kept last; their map is nil when they are to be found out.
+func (a *App) KnownSizes() Sizes {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.sizes
+	return a.Sizes
 }
 
-// keepSizes keeps sizes until the next operation.
-func (a *app) keepSizes(s sizes) {
+// KeepSizes keeps sizes until the next operation.
+func (a *App) KeepSizes(s Sizes) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.holder == "" { // else they may be wrong in a moment
-		a.sizes = s
+		a.Sizes = s
 	}
 }
 
-// dropSizes has the sizes found out anew.
-func (a *app) dropSizes() {
+// DropSizes has the sizes found out anew.
+func (a *App) DropSizes() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.sizes = sizes{}
+	a.Sizes = Sizes{}
 }
