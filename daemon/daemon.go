@@ -33,12 +33,16 @@ type Daemon struct {
 	*layer.Binder
 	*events.Events
 	*app.Set
+	*cpService
+	*turnService
+	*backService
+	*upkeepService
+	*registryService
 	opt     *Options
 	store   *records.Records
 	started time.Time
 	gate    *gate.Gate
 	callers accounts.Callers
-	files   appFiles
 	apiText apiText
 
 	run  context.Context // ends with Close
@@ -64,7 +68,13 @@ func Open(ctx context.Context, opt Options) (*Daemon, error) {
 	d.run, d.stop = context.WithCancel(context.WithoutCancel(ctx))
 	d.Set = app.NewSet(&opt, d.Owners, recs)
 	d.Binder = d.Set.Binder
-	d.Set.Settle, d.Set.Pursue = d.makeReady, d.pursue
+	d.cpService = newCheckpoints(&opt, recs, d.Events, d.Set)
+	d.turnService = newTurns(&opt, recs, d.Events, d.Set, d.cpService)
+	d.backService = newBack(&opt, recs, d.Events, d.Set, d.cpService, d.turnService)
+	d.upkeepService = newUpkeep(d.run, &opt, recs, d.Events, d.Set, d.cpService, d.turnService, map[string]recoverer{
+		kindCreate: d.recoverCreate, kindRollback: d.recoverRollback, kindRevert: d.recoverRollback,
+	})
+	d.registryService = newRegistry(d.run, &opt, recs, d.Events, d.Set, d.cpService, d.turnService, d.upkeepService)
 	d.Registry.MustRegister(present{d})
 	d.gate = d.newGate()
 	if err := d.load(ctx); err != nil {

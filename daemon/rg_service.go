@@ -1,0 +1,33 @@
+package daemon
+
+import (
+	"context"
+
+	"mulligan/daemon/accounts"
+	"mulligan/daemon/app"
+	"mulligan/daemon/events"
+	"mulligan/daemon/layer"
+	"mulligan/daemon/records"
+	"mulligan/daemon/settings"
+)
+
+// registryService registers apps, changes them and removes them. Safe for concurrent use.
+type registryService struct {
+	*accounts.Owners
+	*layer.Binder
+	*events.Events
+	*app.Set
+	*cpService
+	*turnService
+	*upkeepService
+	opt   *settings.Options
+	store *records.Records
+	run   context.Context // ends when the daemon is closed
+	files appFiles
+}
+
+// newRegistry returns the registry of a daemon's apps. App files are watched until run ends.
+func newRegistry(run context.Context, opt *settings.Options, store *records.Records, ev *events.Events, apps *app.Set, cps *cpService, turns *turnService, upkeep *upkeepService) *registryService {
+	return &registryService{Owners: apps.Owners, Binder: apps.Binder, Events: ev, Set: apps, cpService: cps, turnService: turns, upkeepService: upkeep,
+		opt: opt, store: store, run: run}
+}

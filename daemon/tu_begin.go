@@ -1,0 +1,119 @@
+package daemon
+
+import (
+	"context"
+	"time"
+
+	"mulligan/daemon/app"
+	"mulligan/daemon/layer"
+	"mulligan/ipc"
+	"mulligan/snap"
+)
+
+// startTracker starts following an app that asks for automatic checkpoints.
+func (d *turnService) startTracker(ctx context.Context, a *app.App) {
+	d.stopTracker(a)
+	l, ok := a.Layer(snap.Files)
+	if !ok || !a.Rec().Auto {
+		return
+	}
+	j, ok := l.Driver.(snap.Journal)
+	_, held := l.Driver.(*layer.Held)
+	a.NoteUntracked(held)
+	if !ok {
+		return
+	}
+	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	t := &tracker{
+		d: d, a: a, driver: l.Driver, j: j, run: run, cancel: cancel,
+		ready: make(chan struct{}), wake: make(chan struct{}, 1), open: map[ipc.TurnID]*openTurn{},
+	}
+	t.resume(ctx)
+	t.done.Go(func() {
+		if err := j.Follow(run, t.notify); err != nil && run.Err() == nil {
+			t.note("follow the files", err)
+		}
+	})
+	t.done.Go(t.awaitFiles)
+	t.done.Go(func() { t.loop(run) })
+	a.SetFollower(t)
+}
+
+// stopTracker ends the following. Open turns stay open in the records.
+func (d *turnService) stopTracker(a *app.App) {
+	if t, ok := a.SetFollower(nil).(*tracker); ok {
+		t.cancel()
+		t.done.Wait()
+	}
+}
+
+// trackerOf is the app's tracker, or nil when it does not ask for one.
+func trackerOf(a *app.App) *tracker {
+	t, _ := a.Following().(*tracker)
+	return t
+}
+
+// resume takes up the turns that were open when the last daemon ended.
+func (t *tracker) resume(ctx context.Context) {
+	recs, err := t.d.store.OpenTurns(ctx, t.a.Rec().ID)
+	if err != nil {
+		t.note("read open turns", err)
+		return
+	}
+	for _, rec := range recs {
+		o := &openTurn{rec: rec, ready: make(chan struct{})}
+		close(o.ready)
+		if rec.CheckpointID == nil {
+			o.lacks = append(o.lacks, "the daemon was restarted during the turn: databases are not in its checkpoint")
+		}
+		t.open[rec.ID] = o
+	}
+}
+
+// awaitFiles waits until the files are followed, which takes as long as it takes to
+// read them when nothing of them is stored yet. Turns that began meanwhile begin
+// from there.
+func (t *tracker) awaitFiles() {
+	const pause = 20 * time.Millisecond
+	for {
+		mark, err := t.j.Flush(t.run)
+		if err == nil {
+			t.mu.Lock()
+			for _, o := range t.open {
+				if o.rec.Start == "" {
+					o.rec.Start = mark
+				}
+			}
+			t.mu.Unlock()
+			// What a killed daemon wrote, this one has finished or undone by now.
+			if err := t.d.store.EndOwnWrites(t.run, t.a.Rec().ID, 0, mark); err != nil {
+				t.note("note what mulligan itself wrote", err)
+			}
+			close(t.ready)
+			return
+		}
+		select {
+		case <-t.run.Done():
+			return
+		case <-time.After(pause):
+		}
+	}
+}
+
+// followPatience is how long a registration waits for the files to be followed:
+// small trees are by then, and the first turn after it is exact.
+const followPatience = 2 * time.Second
+
+// await waits a moment until the files are followed. A nil tracker follows nothing.
+func (t *tracker) await(ctx context.Context) {
+	if t == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, followPatience)
+	defer cancel()
+	select {
+	case <-t.ready:
+	case <-ctx.Done():
+	case <-t.run.Done():
+	}
+}
