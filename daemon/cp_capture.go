@@ -90,7 +90,7 @@ func (d *cpService) captureLayerAs(ctx context.Context, l layer.Layer, id snap.S
 	if err != nil && how.salvage && layer.Unreadable(err) {
 		s, err = salvage(ctx, l, req, err)
 	}
-	d.Captures.WithLabelValues(l.Family, events.ResultOf(err)).Observe(events.Since(began))
+	d.events.Captures.WithLabelValues(l.Family, events.ResultOf(err)).Observe(events.Since(began))
 	if err != nil { // what it may have left is dropped at the next start
 		return store.Snapshot{}, nil, err
 	}

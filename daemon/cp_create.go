@@ -30,7 +30,7 @@ const kindCreate = "create"
 // Create takes a checkpoint of the app called ref.
 func (d *cpService) Create(ctx context.Context, who ipc.Caller, ref string, req ipc.CreateRequest) (ipc.Checkpoint, error) {
 	const op = "create checkpoint"
-	a, err := d.Find(who, ref)
+	a, err := d.apps.Find(who, ref)
 	if err != nil {
 		return ipc.Checkpoint{}, err
 	}
@@ -41,18 +41,18 @@ func (d *cpService) Create(ctx context.Context, who ipc.Caller, ref string, req 
 		return ipc.Checkpoint{}, errs.Wrap(errs.Failed, op, err)
 	}
 	ctx = context.WithoutCancel(ctx) // a stopped app must be started again, whoever still listens
-	release, err := d.Acquire(ctx, a, op, who)
+	release, err := d.apps.Acquire(ctx, a, op, who)
 	if err != nil {
 		return ipc.Checkpoint{}, err
 	}
 	defer release()
 
 	cp, err := d.create(ctx, a, req)
-	d.WriteAudit(ctx, a.Rec(), who, "create", string(cp.ID), "", err, nil)
+	d.events.WriteAudit(ctx, a.Rec(), who, "create", string(cp.ID), "", err, nil)
 	if cp.ID == "" {
 		return ipc.Checkpoint{}, errs.Wrap(errs.Failed, op, err)
 	}
-	d.Publish(a.Rec().ID, "checkpoint", cp.Checkpoint)
+	d.events.Publish(a.Rec().ID, "checkpoint", cp.Checkpoint)
 	d.pruneAfter(ctx, a, who, cp.ID)
 	if err != nil { // the checkpoint stands, the app does not
 		return cp.Checkpoint, errs.Wrap(errs.Failed, op, err)
@@ -98,13 +98,13 @@ func (d *cpService) create(ctx context.Context, a *app.App, req ipc.CreateReques
 		return store.Checkpoint{}, a.Setup().OfGuest(ctx, err)
 	}
 	var was store.Checkpoint
-	d.Note(ctx, a, now, &was)
+	d.apps.Note(ctx, a, now, &was)
 	stopped, still, err := d.quiesce(ctx, a, op, now, req.Quiesce, made)
 	if err != nil {
 		return store.Checkpoint{}, errs.Also(err, d.callOff(ctx, a, op, stopped))
 	}
 	cp, err := d.captureAs(ctx, a, layers, ids, taking{still: still, memory: req.WithMemory})
-	startErr := d.StartAgain(ctx, a, stopped)
+	startErr := d.apps.StartAgain(ctx, a, stopped)
 	if err != nil {
 		return store.Checkpoint{}, errs.Also(errs.Also(err, startErr), d.end(ctx, a, op))
 	}
@@ -148,9 +148,9 @@ func (d *cpService) quiesce(ctx context.Context, a *app.App, op ipc.OperationID,
 	}
 	switch {
 	case stop && all:
-		err = d.StopUnit(ctx, a)
+		err = d.apps.StopUnit(ctx, a)
 	case stop:
-		err = d.PauseHost(ctx, a)
+		err = d.apps.PauseHost(ctx, a)
 	}
 	still.all = a.Unit() != nil && (!running || stop && all)
 	still.host = a.Rec().Domain != "" && (!onHost || stop)
@@ -176,9 +176,9 @@ func warm(ctx context.Context, layers []layer.Layer) error {
 // or tried to. One that would not stop may not start either: that is not waited for
 // longer than the stop was.
 func (d *cpService) callOff(ctx context.Context, a *app.App, op ipc.OperationID, running bool) error {
-	short, cancel := context.WithTimeout(ctx, d.StopLimit(a))
+	short, cancel := context.WithTimeout(ctx, d.apps.StopLimit(a))
 	defer cancel()
-	err := d.StartAgain(short, a, running)
+	err := d.apps.StartAgain(short, a, running)
 	return errs.Also(err, d.end(ctx, a, op))
 }
 
@@ -224,7 +224,7 @@ func (d *cpService) recoverCreate(ctx context.Context, a *app.App, op store.Oper
 	if err := json.Unmarshal(op.Plan, &plan); err != nil {
 		return "", errs.Wrap(errs.Corrupt, "", err)
 	}
-	if err := d.StartAgain(ctx, a, plan.Running); err != nil {
+	if err := d.apps.StartAgain(ctx, a, plan.Running); err != nil {
 		return "", err
 	}
 	held, err := d.heldBy(ctx, a, nil)

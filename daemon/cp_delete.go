@@ -20,18 +20,18 @@ func (d *cpService) Delete(ctx context.Context, who ipc.Caller, ref string, id i
 		return err
 	}
 	ctx = context.WithoutCancel(ctx)
-	release, err := d.Acquire(ctx, a, op, who)
+	release, err := d.apps.Acquire(ctx, a, op, who)
 	if err != nil {
 		return err
 	}
 	defer release()
 	cp, err := d.store.Checkpoint(ctx, a.Rec().ID, id)
 	if err == nil {
-		entry := d.Entry(a.Rec(), who, "delete", string(id), "", nil, nil)
+		entry := d.events.Entry(a.Rec(), who, "delete", string(id), "", nil, nil)
 		err = d.deleteCheckpoints(ctx, a, &entry, cp)
 	}
 	if err != nil {
-		d.WriteAudit(ctx, a.Rec(), who, "delete", string(id), "", err, nil)
+		d.events.WriteAudit(ctx, a.Rec(), who, "delete", string(id), "", err, nil)
 	}
 	return errs.Wrap(errs.Failed, op, err)
 }
@@ -49,10 +49,10 @@ func (d *cpService) deleteCheckpoints(ctx context.Context, a *app.App, entry *ip
 	if err := d.store.DeleteCheckpoints(ctx, entry, ids...); err != nil {
 		return err
 	}
-	d.Operations.WithLabelValues(entry.Action, events.ResultOf(nil)).Inc()
+	d.events.Operations.WithLabelValues(entry.Action, events.ResultOf(nil)).Inc()
 	a.DropSizes()
 	if len(ids) > 0 {
-		d.Publish(a.Rec().ID, "deleted", ids)
+		d.events.Publish(a.Rec().ID, "deleted", ids)
 	}
 	if err := d.opt.Failpoint.At("drop snapshots"); err != nil {
 		return err

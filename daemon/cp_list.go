@@ -107,7 +107,7 @@ func (d *cpService) measured(ctx context.Context, a *app.App) (cps []store.Check
 
 // Checkpoints lists an app's checkpoints, newest first, and what they occupy.
 func (d *cpService) Checkpoints(ctx context.Context, who ipc.Caller, ref string, q ipc.CheckpointQuery) (ipc.CheckpointList, error) {
-	a, err := d.Find(who, ref)
+	a, err := d.apps.Find(who, ref)
 	if err != nil {
 		return ipc.CheckpointList{}, err
 	}
@@ -156,7 +156,7 @@ func (d *cpService) Checkpoint(ctx context.Context, who ipc.Caller, ref string, 
 }
 
 func (d *cpService) findCheckpoint(ctx context.Context, who ipc.Caller, ref string, id ipc.CheckpointID) (*app.App, store.Checkpoint, error) {
-	a, err := d.Find(who, ref)
+	a, err := d.apps.Find(who, ref)
 	if err != nil {
 		return nil, store.Checkpoint{}, err
 	}
@@ -177,11 +177,11 @@ func (d *cpService) Pin(ctx context.Context, who ipc.Caller, ref string, id ipc.
 	if err := d.store.SetPinned(ctx, a.Rec().ID, id, pinned); err != nil {
 		return ipc.Checkpoint{}, err
 	}
-	d.WriteAudit(ctx, a.Rec(), who, action, string(id), "", nil, nil)
+	d.events.WriteAudit(ctx, a.Rec(), who, action, string(id), "", nil, nil)
 	cp.Pinned = pinned
 	shown, err := d.show(ctx, a, cp)
 	if err == nil {
-		d.Publish(a.Rec().ID, "checkpoint", shown)
+		d.events.Publish(a.Rec().ID, "checkpoint", shown)
 	}
 	return shown, err
 }
@@ -215,7 +215,7 @@ func (d *cpService) Verify(ctx context.Context, who ipc.Caller, ref string, id i
 
 // Audit lists an app's audit trail, newest first, and checks it where verify is set.
 func (d *cpService) Audit(ctx context.Context, who ipc.Caller, ref string, limit int, verify bool) (list ipc.AuditList, err error) {
-	a, err := d.Find(who, ref)
+	a, err := d.apps.Find(who, ref)
 	if err != nil {
 		return list, err
 	}

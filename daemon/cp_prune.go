@@ -16,19 +16,19 @@ import (
 // Prune applies the app's retention rules now, or says what they would drop.
 func (d *cpService) Prune(ctx context.Context, who ipc.Caller, ref string, dryRun bool) (ipc.PruneResult, error) {
 	const op = "prune"
-	a, err := d.Find(who, ref)
+	a, err := d.apps.Find(who, ref)
 	if err != nil {
 		return ipc.PruneResult{}, err
 	}
 	ctx = context.WithoutCancel(ctx)
-	release, err := d.Acquire(ctx, a, op, who)
+	release, err := d.apps.Acquire(ctx, a, op, who)
 	if err != nil {
 		return ipc.PruneResult{}, err
 	}
 	defer release()
 	res, err := d.prune(ctx, a, who, dryRun)
 	if !dryRun && (err != nil || len(res.Deleted) == 0) {
-		d.WriteAudit(ctx, a.Rec(), who, "prune", "", "", err, res)
+		d.events.WriteAudit(ctx, a.Rec(), who, "prune", "", "", err, res)
 	}
 	return res, errs.Wrap(errs.Failed, op, err)
 }
@@ -39,7 +39,7 @@ func (d *cpService) pruneAfter(ctx context.Context, a *app.App, who ipc.Caller, 
 	res, err := d.prune(ctx, a, who, false, protected...)
 	if err != nil {
 		d.opt.Log.Error("pruning failed", "app", a.Rec().Slug, "err", err)
-		d.WriteAudit(ctx, a.Rec(), who, "prune", "", "", err, res)
+		d.events.WriteAudit(ctx, a.Rec(), who, "prune", "", "", err, res)
 	}
 }
 
@@ -69,7 +69,7 @@ func (d *cpService) prune(ctx context.Context, a *app.App, who ipc.Caller, dryRu
 		return res, nil
 	}
 	if len(drop) > 0 {
-		entry := d.Entry(a.Rec(), who, "prune", "", "", nil, res)
+		entry := d.events.Entry(a.Rec(), who, "prune", "", "", nil, res)
 		if err := d.deleteCheckpoints(ctx, a, &entry, drop...); err != nil {
 			return res, err
 		}
@@ -82,7 +82,7 @@ func (d *cpService) prune(ctx context.Context, a *app.App, who ipc.Caller, dryRu
 // reweigh finds out once, when the daemon has started, which apps exceed max_bytes: the
 // prunes of the daemon before knew.
 func (d *cpService) reweigh(ctx context.Context) {
-	for _, a := range d.All() {
+	for _, a := range d.apps.All() {
 		if a.Rec().Retention.MaxBytes <= 0 {
 			continue
 		}
@@ -93,7 +93,7 @@ func (d *cpService) reweigh(ctx context.Context) {
 }
 
 func (d *cpService) reweighApp(ctx context.Context, a *app.App) error {
-	release, err := d.AcquireBrief(ctx, a, "see what is kept")
+	release, err := d.apps.AcquireBrief(ctx, a, "see what is kept")
 	if err != nil {
 		return err
 	}

@@ -10,14 +10,14 @@ import (
 
 // cpService makes, lists, checks and drops the checkpoints of apps. Safe for concurrent use.
 type cpService struct {
-	*accounts.Owners
-	*events.Events
-	*app.Set
-	opt   *settings.Options
-	store *records.Records
+	owners *accounts.Owners
+	events *events.Events
+	apps   *app.Set
+	opt    *settings.Options
+	store  *records.Records
 }
 
 // newCheckpoints returns the service of a daemon's checkpoints.
 func newCheckpoints(opt *settings.Options, store *records.Records, ev *events.Events, apps *app.Set) *cpService {
-	return &cpService{Owners: apps.Owners, Events: ev, Set: apps, opt: opt, store: store}
+	return &cpService{owners: apps.Owners, events: ev, apps: apps, opt: opt, store: store}
 }

@@ -87,8 +87,8 @@ func holds(cp store.Checkpoint, name snap.Layer) bool {
 }
 
 func (d *cpService) checkQuota(ctx context.Context, who ipc.Caller) error {
-	l := d.LimitsOf(who)
-	owner, err := d.CallerName(who)
+	l := d.owners.LimitsOf(who)
+	owner, err := d.owners.CallerName(who)
 	if err != nil {
 		return err
 	}
@@ -115,7 +115,7 @@ func (d *cpService) checkQuota(ctx context.Context, who ipc.Caller) error {
 
 // occupied is what the checkpoints of all of an owner's apps occupy, in bytes.
 func (d *cpService) occupied(ctx context.Context, owner string, uid int) (total int64, err error) {
-	for _, a := range d.All() {
+	for _, a := range d.apps.All() {
 		if a.Rec().Owner != owner || a.Rec().OwnerUID != uid {
 			continue
 		}

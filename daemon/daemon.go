@@ -81,7 +81,7 @@ func Open(ctx context.Context, opt Options) (*Daemon, error) {
 		return nil, errs.Also(err, d.Close(ctx))
 	}
 	d.Background(func() { d.store.Tend(d.run) })
-	d.Background(func() { d.upkeep(d.run) })
+	d.Background(func() { d.maintain(d.run) })
 	if opt.RehearseMax > 0 {
 		d.Background(func() { d.rehearseAll(d.run) })
 	}

@@ -135,13 +135,13 @@ func (r *rollback) neighbours(ctx context.Context, t *tracker, turns []store.Tur
 	}
 	var stints []*stint
 	for _, turn := range turns {
-		list, err := r.d.stints(ctx, turn, now)
+		list, err := r.d.turns.stints(ctx, turn, now)
 		if err != nil {
 			return nil, err
 		}
 		stints = append(stints, list...)
 	}
-	l, err := r.d.ledgerOf(ctx, t, stints, nil)
+	l, err := r.d.turns.ledgerOf(ctx, t, stints, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -129,7 +129,7 @@ func (d *backService) discard(ctx context.Context, who ipc.Caller, a *app.App, i
 	if len(req.Discard) == 0 || req.DryRun {
 		return nil
 	}
-	release, err := d.Acquire(ctx, a, "discard", who)
+	release, err := d.apps.Acquire(ctx, a, "discard", who)
 	if err != nil {
 		return err
 	}
@@ -163,7 +163,7 @@ func (d *backService) discard(ctx context.Context, who ipc.Caller, a *app.App, i
 	}
 	for _, p := range req.Discard {
 		err := atParent(root, path.Clean(p), func(dir int, base string) error { return unix.Unlinkat(dir, base, 0) })
-		d.WriteAudit(ctx, a.Rec(), who, "discard", string(aimed), fmt.Sprintf("%.512q was deleted for good, to make room", p), err, nil)
+		d.events.WriteAudit(ctx, a.Rec(), who, "discard", string(aimed), fmt.Sprintf("%.512q was deleted for good, to make room", p), err, nil)
 		if err != nil {
 			return errs.Wrap(errs.Failed, "delete "+p, err)
 		}

@@ -231,9 +231,9 @@ func (r *rollback) topUp(ctx context.Context, stale map[snap.Layer]bool) error {
 			continue
 		}
 		l, _ := r.a.Layer(s.Layer)
-		n, warnings, err := r.d.captureLayer(ctx, r.a, l, taking{still: stillness{all: r.stops()}, revive: true, salvage: true})
+		n, warnings, err := r.d.checkpoints.captureLayer(ctx, r.a, l, taking{still: stillness{all: r.stops()}, revive: true, salvage: true})
 		if err != nil {
-			return errs.Also(err, r.d.drop(ctx, r.a, fresh))
+			return errs.Also(err, r.d.checkpoints.drop(ctx, r.a, fresh))
 		}
 		if n.Raw && !s.Raw {
 			for _, w := range warnings {
@@ -246,7 +246,7 @@ func (r *rollback) topUp(ctx context.Context, stale map[snap.Layer]bool) error {
 	}
 	cp.Ref = app.HeadOf(r.a.Rec())
 	if err := r.d.store.PutCheckpoint(ctx, cp, ""); err != nil {
-		return errs.Also(err, r.d.drop(ctx, r.a, fresh))
+		return errs.Also(err, r.d.checkpoints.drop(ctx, r.a, fresh))
 	}
 	r.safety = cp
 	if len(raw) > 0 {
@@ -255,7 +255,7 @@ func (r *rollback) topUp(ctx context.Context, stale map[snap.Layer]bool) error {
 	if err := r.prepare(ctx, stale); err != nil {
 		return err
 	}
-	return r.d.drop(ctx, r.a, old)
+	return r.d.checkpoints.drop(ctx, r.a, old)
 }
 
 // check proves that the part is what it should be.

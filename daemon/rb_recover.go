@@ -24,7 +24,7 @@ func (d *backService) recoverRollback(ctx context.Context, a *app.App, op store.
 	err := r.resume(ctx)
 	if r.forgotten(err) {
 		word := "a " + r.words() + " had ended, but the records did not say so"
-		if err := d.StartAgain(ctx, a, r.plan.Running && r.stops()); err != nil {
+		if err := d.apps.StartAgain(ctx, a, r.plan.Running && r.stops()); err != nil {
 			return "", err
 		}
 		return word, d.store.EndOperation(ctx, op.ID)
@@ -75,15 +75,15 @@ func (r *rollback) maxListed() int {
 // auditRecovered writes down what was finished.
 func (r *rollback) auditRecovered(ctx context.Context, err error) {
 	if r.plan.Revert == "" {
-		r.d.WriteAudit(ctx, r.a.Rec(), accounts.Self(), kindRollback, string(r.plan.Target), r.plan.Reason, err, r.receipt(ctx, err))
+		r.d.events.WriteAudit(ctx, r.a.Rec(), accounts.Self(), kindRollback, string(r.plan.Target), r.plan.Reason, err, r.receipt(ctx, err))
 		return
 	}
-	safety := r.d.showOrBare(ctx, r.a, r.safety)
+	safety := r.d.checkpoints.showOrBare(ctx, r.a, r.safety)
 	res := ipc.RevertResult{SafetyCheckpoint: &safety, RestoredPaths: []string{}}
 	for _, c := range r.parts[0].list {
 		res.RestoredPaths = append(res.RestoredPaths, c.Path)
 	}
-	r.d.WriteAudit(ctx, r.a.Rec(), accounts.Self(), kindRevert, r.plan.Revert, r.plan.Reason, err, res)
+	r.d.events.WriteAudit(ctx, r.a.Rec(), accounts.Self(), kindRevert, r.plan.Revert, r.plan.Reason, err, res)
 }
 
 // resume picks up the checkpoints and the switches of the plan.

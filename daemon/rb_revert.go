@@ -38,7 +38,7 @@ type revert struct {
 // what it left alone, is in the result.
 func (d *backService) Revert(ctx context.Context, who ipc.Caller, ref string, req ipc.RevertRequest) (ipc.RevertResult, error) {
 	const op = "revert"
-	a, err := d.Find(who, ref)
+	a, err := d.apps.Find(who, ref)
 	if err != nil {
 		return ipc.RevertResult{}, err
 	}
@@ -46,7 +46,7 @@ func (d *backService) Revert(ctx context.Context, who ipc.Caller, ref string, re
 		return ipc.RevertResult{}, err
 	}
 	ctx = context.WithoutCancel(ctx) // one that has begun is the daemon's
-	release, err := d.Acquire(ctx, a, op, who)
+	release, err := d.apps.Acquire(ctx, a, op, who)
 	if err != nil {
 		return ipc.RevertResult{}, err
 	}
@@ -55,14 +55,14 @@ func (d *backService) Revert(ctx context.Context, who ipc.Caller, ref string, re
 	res, err := v.run(ctx, accounts.Actor(who))
 	err = errs.Wrap(errs.Failed, op, err)
 	if !req.DryRun {
-		d.WriteAudit(ctx, a.Rec(), who, "revert", target(req), req.Reason, err, res)
+		d.events.WriteAudit(ctx, a.Rec(), who, "revert", target(req), req.Reason, err, res)
 	}
 	if err != nil {
 		return ipc.RevertResult{}, err
 	}
-	d.Publish(a.Rec().ID, "revert", res)
+	d.events.Publish(a.Rec().ID, "revert", res)
 	if res.SafetyCheckpoint != nil {
-		d.pruneAfter(ctx, a, who, res.SafetyCheckpoint.ID)
+		d.checkpoints.pruneAfter(ctx, a, who, res.SafetyCheckpoint.ID)
 	}
 	return res, nil
 }
@@ -116,7 +116,7 @@ func (v *revert) run(ctx context.Context, who string) (ipc.RevertResult, error) 
 		return ipc.RevertResult{}, err
 	}
 	res := v.result(r.back.how)
-	safety := v.d.showOrBare(ctx, v.a, r.safety)
+	safety := v.d.checkpoints.showOrBare(ctx, v.a, r.safety)
 	res.SafetyCheckpoint = &safety
 	res.Next = fmt.Sprintf("To undo the revert: rollback_app(app_id='%s', checkpoint_id='%s')", v.a.Rec().Slug, safety.ID)
 	return res, nil
@@ -124,7 +124,7 @@ func (v *revert) run(ctx context.Context, who string) (ipc.RevertResult, error) 
 
 // choose finds the calls that are meant, and works out which writes are theirs alone.
 func (v *revert) choose(ctx context.Context) error {
-	turns, err := v.d.turnsOf(ctx, v.a, v.req)
+	turns, err := v.d.turns.turnsOf(ctx, v.a, v.req)
 	if err != nil {
 		return err
 	}
@@ -146,7 +146,7 @@ func (v *revert) choose(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l, err := v.d.ledgerOf(ctx, v.t, all, v.chosen)
+	l, err := v.d.turns.ledgerOf(ctx, v.t, all, v.chosen)
 	if err != nil {
 		return err
 	}
@@ -165,7 +165,7 @@ func (v *revert) stints(ctx context.Context, turns []store.Turn, now snap.Mark) 
 		if rec.EndedAt != nil && rec.EndedAt.Before(turns[0].StartedAt) && !mine {
 			continue
 		}
-		list, err := v.d.stints(ctx, rec, now)
+		list, err := v.d.turns.stints(ctx, rec, now)
 		if err != nil {
 			return nil, err
 		}
@@ -293,7 +293,7 @@ func (v *revert) preview(ctx context.Context) (how snap.Reverted, err error) {
 	if err := v.d.store.PutDisposals(ctx, made...); err != nil {
 		return how, err
 	}
-	s, _, err := v.d.captureLayerAs(ctx, l, ids[0], taking{})
+	s, _, err := v.d.checkpoints.captureLayerAs(ctx, l, ids[0], taking{})
 	if err != nil {
 		return how, err
 	}

@@ -50,7 +50,7 @@ func (d *backService) Rollback(ctx context.Context, who ipc.Caller, ref string, 
 	if id == ipc.Undo || id == ipc.Redo {
 		op = string(id)
 	}
-	a, err := d.Find(who, ref)
+	a, err := d.apps.Find(who, ref)
 	if err != nil {
 		return ipc.RollbackResult{}, err
 	}
@@ -60,7 +60,7 @@ func (d *backService) Rollback(ctx context.Context, who ipc.Caller, ref string, 
 		return ipc.RollbackResult{}, errs.Wrap(errs.Failed, op, err)
 	}
 	trackerOf(a).catchUp(ctx)
-	release, err := d.Acquire(ctx, a, op, who)
+	release, err := d.apps.Acquire(ctx, a, op, who)
 	if err != nil {
 		return ipc.RollbackResult{}, err
 	}
@@ -73,7 +73,7 @@ func (d *backService) Rollback(ctx context.Context, who ipc.Caller, ref string, 
 	}
 	if err != nil {
 		if !req.DryRun {
-			d.WriteAudit(ctx, a.Rec(), who, "rollback", string(id), req.Reason, err, nil)
+			d.events.WriteAudit(ctx, a.Rec(), who, "rollback", string(id), req.Reason, err, nil)
 		}
 		return ipc.RollbackResult{}, errs.Wrap(errs.Failed, op, err)
 	}
@@ -91,7 +91,7 @@ func (d *backService) Rollback(ctx context.Context, who ipc.Caller, ref string, 
 		err = r.spareOthers(ctx)
 	}
 	if err != nil {
-		d.WriteAudit(ctx, a.Rec(), who, "rollback", string(id), req.Reason, err, nil)
+		d.events.WriteAudit(ctx, a.Rec(), who, "rollback", string(id), req.Reason, err, nil)
 		return ipc.RollbackResult{}, errs.Wrap(errs.Failed, op, err)
 	}
 	if req.DryRun {
@@ -104,11 +104,11 @@ func (d *backService) Rollback(ctx context.Context, who ipc.Caller, ref string, 
 		r.word(ctx)
 	}
 	res := r.receipt(ctx, err)
-	d.WriteAudit(ctx, a.Rec(), who, "rollback", string(id), req.Reason, err, res)
-	res.EvidenceAnchors = append(res.EvidenceAnchors, d.AuditNumber(ctx, a.Rec().ID)...)
-	d.Publish(a.Rec().ID, "rollback", res)
+	d.events.WriteAudit(ctx, a.Rec(), who, "rollback", string(id), req.Reason, err, res)
+	res.EvidenceAnchors = append(res.EvidenceAnchors, d.events.AuditNumber(ctx, a.Rec().ID)...)
+	d.events.Publish(a.Rec().ID, "rollback", res)
 	if r.safety.ID != "" { // else there is none more than before
-		d.pruneAfter(ctx, a, who, r.target.ID, r.safety.ID)
+		d.checkpoints.pruneAfter(ctx, a, who, r.target.ID, r.safety.ID)
 	}
 	return res, err
 }
@@ -223,7 +223,7 @@ func (r *rollback) finishForward(ctx context.Context) (err error) {
 	if err := r.d.store.PutCheckpoint(ctx, r.safety, ""); err != nil {
 		return err
 	}
-	r.d.noteBehind(ctx, r.a)
+	r.d.checkpoints.noteBehind(ctx, r.a)
 	trackerOf(r.a).noteUndone(ctx)
 	return r.finish(ctx)
 }
@@ -239,7 +239,7 @@ func (r *rollback) remakeWorkspace(ctx context.Context) error {
 	if r.req.DryRun || !slices.Contains(r.plan.Layers, snap.Files) {
 		return nil
 	}
-	made, err := r.d.RemakeWorkspace(ctx, r.a.Rec())
+	made, err := r.d.apps.RemakeWorkspace(ctx, r.a.Rec())
 	if made {
 		r.warn("%s was not there any more, and was made anew", r.a.Rec().Workspace)
 	}

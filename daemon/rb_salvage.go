@@ -36,7 +36,7 @@ func salvageable(err error) bool {
 // that the app had to be stopped for that: it would not hold still while it ran, or a layer
 // cannot be read, and its bytes are kept.
 func (r *rollback) captureBase(ctx context.Context, still stillness, running bool) (cp store.Checkpoint, halted bool, err error) {
-	cp, err = r.d.capture(ctx, r.a, r.safetyLayers(), taking{still: still, revive: true})
+	cp, err = r.d.checkpoints.capture(ctx, r.a, r.safetyLayers(), taking{still: still, revive: true})
 	moving, kept := errors.Is(err, snap.ErrChanged), salvageable(err)
 	switch {
 	case err == nil:
@@ -50,7 +50,7 @@ func (r *rollback) captureBase(ctx context.Context, still stillness, running boo
 	case !kept:
 		return cp, false, r.orWithout(err)
 	}
-	cp, err = r.d.capture(ctx, r.a, r.safetyLayers(), taking{still: still, revive: true, salvage: true})
+	cp, err = r.d.checkpoints.capture(ctx, r.a, r.safetyLayers(), taking{still: still, revive: true, salvage: true})
 	return cp, halted, r.orWithout(err)
 }
 
@@ -154,7 +154,7 @@ func (r *rollback) withoutLayers() (map[snap.Layer]bool, error) {
 // but for the ones that it restores whole, and those that it left as they were. A redo goes
 // back to how that was before what it goes over.
 func (r *rollback) behind(ctx context.Context) ([]string, error) {
-	l, err := r.d.lineOf(ctx, r.a)
+	l, err := r.d.checkpoints.lineOf(ctx, r.a)
 	if err != nil {
 		return nil, err
 	}

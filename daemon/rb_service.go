@@ -10,15 +10,15 @@ import (
 // backService takes apps back: to a checkpoint, or to where some writes were not made. Safe for
 // concurrent use.
 type backService struct {
-	*events.Events
-	*app.Set
-	*cpService
-	*turnService
-	opt   *settings.Options
-	store *records.Records
+	events      *events.Events
+	apps        *app.Set
+	checkpoints *cpService
+	turns       *turnService
+	opt         *settings.Options
+	store       *records.Records
 }
 
 // newBack returns the service of a daemon's rollbacks and reverts.
 func newBack(opt *settings.Options, store *records.Records, ev *events.Events, apps *app.Set, cps *cpService, turns *turnService) *backService {
-	return &backService{Events: ev, Set: apps, cpService: cps, turnService: turns, opt: opt, store: store}
+	return &backService{events: ev, apps: apps, checkpoints: cps, turns: turns, opt: opt, store: store}
 }

@@ -59,7 +59,7 @@ func (r *rollback) stage(ctx context.Context, name ipc.StageName, do func(contex
 	case err != nil:
 		s.Status, s.Notes = ipc.StageFailed, err.Error()
 	}
-	r.d.Stages.WithLabelValues(string(name), string(s.Status)).Observe(events.Since(began))
+	r.d.events.Stages.WithLabelValues(string(name), string(s.Status)).Observe(events.Since(began))
 	r.stages = append(r.stages, s)
 	r.tell(s)
 	return err
@@ -69,7 +69,7 @@ func (r *rollback) tell(s ipc.Stage) {
 	if r.notify != nil {
 		r.notify(s)
 	}
-	r.d.Publish(r.a.Rec().ID, "stage", s)
+	r.d.events.Publish(r.a.Rec().ID, "stage", s)
 }
 
 // safetyCheckpoint captures the present state while the app still runs, and
@@ -93,17 +93,17 @@ func (r *rollback) safetyCheckpoint(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	r.d.Note(ctx, r.a, now, &cp)
+	r.d.apps.Note(ctx, r.a, now, &cp)
 	cp.Trigger, cp.CalledOff = ipc.TriggerPreRollback, true // until the rollback is done
 	cp.Notes = optional("safety checkpoint before " + r.words())
 	cp.Warnings = append(cp.Warnings, r.lacks()...)
 	r.plan.Safety = cp.ID
 	err = r.writePlan(ctx, preparing)
 	if err == nil {
-		err = r.d.record(ctx, r.a, &cp, "")
+		err = r.d.checkpoints.record(ctx, r.a, &cp, "")
 	}
 	if err != nil {
-		return "", errs.Also(err, r.d.drop(ctx, r.a, cp.Snapshots))
+		return "", errs.Also(err, r.d.checkpoints.drop(ctx, r.a, cp.Snapshots))
 	}
 	r.safety = cp
 	r.noteRaw()
@@ -155,9 +155,9 @@ func (r *rollback) stopsAll() bool {
 // halt stops it.
 func (r *rollback) halt(ctx context.Context) error {
 	if r.stopsAll() {
-		return r.d.StopUnit(ctx, r.a)
+		return r.d.apps.StopUnit(ctx, r.a)
 	}
-	return r.d.PauseHost(ctx, r.a)
+	return r.d.apps.PauseHost(ctx, r.a)
 }
 
 // halts is its name.
@@ -263,7 +263,7 @@ func (r *rollback) switchParts(ctx context.Context, dbs bool) (string, error) {
 		}
 		began := time.Now()
 		note, err := r.switchPart(ctx, p)
-		r.d.Restores.WithLabelValues(p.Family, events.ResultOf(err)).Observe(events.Since(began))
+		r.d.events.Restores.WithLabelValues(p.Family, events.ResultOf(err)).Observe(events.Since(began))
 		if err != nil {
 			return "", err
 		}
@@ -326,7 +326,7 @@ func isPaused(s systemd.Status) bool { return s.Sub == "paused" }
 
 // bringUp starts the app, and watches it for a moment where no health check tells.
 func (r *rollback) bringUp(ctx context.Context) error {
-	if err := r.d.StartUnit(ctx, r.a); err != nil {
+	if err := r.d.apps.StartUnit(ctx, r.a); err != nil {
 		return err
 	}
 	if r.a.Rec().Health != nil {
@@ -389,13 +389,13 @@ func (r *rollback) healthy(ctx context.Context) (string, error) {
 	case r.ails:
 		return "the app does not start", errSkipped
 	case r.mayAil():
-		if _, well := r.d.Condition(ctx, r.a, systemd.Status{Active: "active"}); well == nil || !*well {
+		if _, well := r.d.apps.Condition(ctx, r.a, systemd.Status{Active: "active"}); well == nil || !*well {
 			r.warn("the app is not well, and was not when %s was made", r.target.ID)
 			return "not well, as when the checkpoint was made", errSkipped
 		}
 		return "healthy", nil
 	}
-	if err := r.d.CheckHealth(ctx, r.a); err != nil {
+	if err := r.d.apps.CheckHealth(ctx, r.a); err != nil {
 		return "", err
 	}
 	if s, err := r.a.Unit().State(ctx); err == nil && !s.Running() {

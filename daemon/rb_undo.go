@@ -35,7 +35,7 @@ func (d *backService) aim(ctx context.Context, a *app.App, id ipc.CheckpointID, 
 	if id != ipc.Undo && id != ipc.Redo {
 		return id, nil
 	}
-	l, err := d.lineOf(ctx, a)
+	l, err := d.checkpoints.lineOf(ctx, a)
 	if err != nil {
 		return "", err
 	}
@@ -121,7 +121,7 @@ func (r *rollback) next(ctx context.Context) (*ipc.CheckpointID, error) {
 	back := r.target.UndoTo
 	switch {
 	case r.plan.Turn != "":
-		return &r.safety.ID, r.d.adopt(ctx, r.a, r.plan.Turn, r.safety.ID)
+		return &r.safety.ID, r.d.turns.adopt(ctx, r.a, r.plan.Turn, r.safety.ID)
 	case r.plan.Revert != "":
 		return &r.safety.ID, nil
 	case r.plan.Aimed:
@@ -241,7 +241,7 @@ func (r *rollback) unannounced(ctx context.Context, t *tracker) ([]string, error
 			stints = append(stints, &stint{turn: turn, from: turn.Start, to: end})
 		}
 	}
-	l, err := r.d.ledgerOf(ctx, t, stints, nil)
+	l, err := r.d.turns.ledgerOf(ctx, t, stints, nil)
 	if err != nil {
 		return nil, err
 	}

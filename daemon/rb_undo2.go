@@ -10,14 +10,14 @@ import (
 
 // abandon ends a rollback that changed nothing.
 func (r *rollback) abandon(ctx context.Context) error {
-	err := r.finishParts(ctx)                                     // what it leaves is swept by pursue
-	short, cancel := context.WithTimeout(ctx, r.d.StopLimit(r.a)) // as in callOff
+	err := r.finishParts(ctx)                                          // what it leaves is swept by pursue
+	short, cancel := context.WithTimeout(ctx, r.d.apps.StopLimit(r.a)) // as in callOff
 	defer cancel()
 	if err == nil {
 		r.dropSafety(ctx)
 	}
 	err = errs.Also(err, r.startAgain(short))
-	return errs.Also(err, r.d.end(ctx, r.a, r.op))
+	return errs.Also(err, r.d.checkpoints.end(ctx, r.a, r.op))
 }
 
 // dropSafety drops the safety checkpoint of a rollback that changed nothing: the app is
@@ -27,8 +27,8 @@ func (r *rollback) dropSafety(ctx context.Context) {
 	if r.safety.ID == "" || !r.safety.CalledOff {
 		return
 	}
-	entry := r.d.Entry(r.a.Rec(), accounts.Self(), "delete", string(r.safety.ID), "its rollback changed nothing", nil, nil)
-	if err := r.d.deleteCheckpoints(ctx, r.a, &entry, r.safety); err != nil {
+	entry := r.d.events.Entry(r.a.Rec(), accounts.Self(), "delete", string(r.safety.ID), "its rollback changed nothing", nil, nil)
+	if err := r.d.checkpoints.deleteCheckpoints(ctx, r.a, &entry, r.safety); err != nil {
 		r.d.opt.Log.Warn("the safety checkpoint of a rollback that was called off stays", "app", r.a.Rec().Slug, "checkpoint", r.safety.ID, "err", err)
 		return
 	}
@@ -100,7 +100,7 @@ func (r *rollback) undoPart(ctx context.Context, p *part) error {
 // startAgain starts the app that is put back, if it was up before. One that was not
 // well up may stay as it was.
 func (r *rollback) startAgain(ctx context.Context) error {
-	err := r.d.StartAgain(ctx, r.a, r.plan.Running && r.stops())
+	err := r.d.apps.StartAgain(ctx, r.a, r.plan.Running && r.stops())
 	if err != nil && r.plan.Limping {
 		r.warn("the app was not well up before, and does not start: %v", err)
 		return nil
@@ -113,7 +113,7 @@ func (r *rollback) finish(ctx context.Context) error {
 	if err := r.finishParts(ctx); err != nil {
 		return err
 	}
-	if err := r.d.end(ctx, r.a, r.op); err != nil {
+	if err := r.d.checkpoints.end(ctx, r.a, r.op); err != nil {
 		return err
 	}
 	r.d.store.WasDisposed(store.Disposal{Kind: store.DisposeRestore, ID: string(r.op)})

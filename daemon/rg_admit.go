@@ -39,9 +39,9 @@ func (d *registryService) admit(ctx context.Context, who ipc.Caller, spec ipc.Ap
 	if err := appfile.Validate(spec); err != nil {
 		return store.App{}, err
 	}
-	rec := store.App{App: spec, ByRoot: d.Administers(who)}
+	rec := store.App{App: spec, ByRoot: d.owners.Administers(who)}
 	var err error
-	if rec.Owner, rec.OwnerUID, err = d.OwnerOf(who, spec); err != nil {
+	if rec.Owner, rec.OwnerUID, err = d.owners.OwnerOf(who, spec); err != nil {
 		return store.App{}, err
 	}
 	if err := d.checkWorkspace(ctx, who, &rec); err != nil {
@@ -82,13 +82,13 @@ func (d *registryService) checkWorkspace(ctx context.Context, who ipc.Caller, re
 			return err
 		}
 	} else {
-		f, err := openFolder.Call(ctx, d.CallerAccount(who).User(), rec.Workspace)
+		f, err := openFolder.Call(ctx, d.owners.CallerAccount(who).User(), rec.Workspace)
 		if err != nil {
 			return err
 		}
 		rec.Workspace, rec.FolderUID = f.Path, f.UID
 	}
-	if !d.Administers(who) && rec.FolderUID != rec.OwnerUID {
+	if !d.owners.Administers(who) && rec.FolderUID != rec.OwnerUID {
 		return errs.New(errs.Denied, "", "workspace %q belongs to %s", rec.Workspace, accounts.UserName(rec.FolderUID)).
 			WithHint("register a folder of your own, or %s", forRoot(rec.App))
 	}
@@ -155,7 +155,7 @@ func forRoot(spec ipc.App) string {
 
 // checkUnit makes sure that the unit exists; the default one is taken where it does.
 func (d *registryService) checkUnit(ctx context.Context, who ipc.Caller, spec *ipc.App) error {
-	root := d.Administers(who)
+	root := d.owners.Administers(who)
 	if !root && spec.Unit != "" {
 		return errs.New(errs.Denied, "", "units are named by root").WithHint("%s", forRoot(*spec))
 	}
@@ -171,7 +171,7 @@ func (d *registryService) checkUnit(ctx context.Context, who ipc.Caller, spec *i
 		return err
 	}
 	spec.Unit = name
-	m, err := d.Systemd(ctx)
+	m, err := d.binder.Systemd(ctx)
 	if err != nil {
 		return err
 	}
@@ -191,7 +191,7 @@ func (d *registryService) defaultUnit(ctx context.Context, root bool, spec *ipc.
 	if !root {
 		return
 	}
-	m, err := d.Systemd(ctx)
+	m, err := d.binder.Systemd(ctx)
 	if err != nil {
 		return
 	}
@@ -214,7 +214,7 @@ func (d *registryService) checkParts(ctx context.Context, who ipc.Caller, spec, 
 			return err
 		}
 	}
-	if d.Administers(who) {
+	if d.owners.Administers(who) {
 		return nil
 	}
 	if who.Guest != "" && (len(spec.Run) > 0 && !slices.Equal(spec.Run, before.Run) || spec.Health != nil && !reflect.DeepEqual(spec.Health, before.Health)) {
@@ -250,7 +250,7 @@ func isLoopback(host string) bool {
 // checkDatabase makes sure that a database is one that the caller could reach.
 // Servers are: they are entered with the owner's rights and the URL's password.
 func (d *registryService) checkDatabase(ctx context.Context, who ipc.Caller, spec ipc.App, db ipc.Database) error {
-	switch root := d.Administers(who); {
+	switch root := d.owners.Administers(who); {
 	case db.DataDir != "":
 		if err := d.checkCluster(ctx, who, spec, db); err != nil || root {
 			return err
@@ -273,7 +273,7 @@ func (d *registryService) checkDatabase(ctx context.Context, who ipc.Caller, spe
 		return nil // what lies in the workspace is judged when it is opened
 	}
 	dir, _ := layer.PlaceOf(spec.Workspace, db.DSN)
-	f, err := openFolder.Call(ctx, d.CallerAccount(who).User(), dir)
+	f, err := openFolder.Call(ctx, d.owners.CallerAccount(who).User(), dir)
 	if err != nil || f.Path != dir || f.UID != who.UID || app.Within(d.opt.StateDir, dir) {
 		return errs.New(errs.Denied, "", "database %q lies in a folder that is not yours, or is reached by a link", db.Name).
 			WithHint("name one of your own by its real path, or %s", forRoot(spec))
@@ -285,7 +285,7 @@ func (d *registryService) checkDatabase(ctx context.Context, who ipc.Caller, spe
 // above all, now that who makes rec of old.
 func (d *registryService) namedByRoot(who ipc.Caller, rec, old store.App) bool {
 	same := slices.EqualFunc(rec.Databases, old.Databases, func(x, y ipc.Database) bool { return layer.AsAsked(x) == layer.AsAsked(y) })
-	if d.Administers(who) {
+	if d.owners.Administers(who) {
 		return old.ByRoot || !same
 	}
 	return old.ByRoot && same

@@ -20,9 +20,9 @@ import (
 
 // Apps lists the apps that the caller may see, by slug.
 func (d *registryService) Apps(ctx context.Context, who ipc.Caller) []ipc.App {
-	sees := d.Sight(who)
+	sees := d.apps.Sight(who)
 	views := []ipc.App{}
-	for _, a := range d.All() {
+	for _, a := range d.apps.All() {
 		if sees(a) {
 			views = append(views, a.View(ctx))
 		}
@@ -35,7 +35,7 @@ func (d *registryService) Apps(ctx context.Context, who ipc.Caller) []ipc.App {
 
 // App gives one.
 func (d *registryService) App(ctx context.Context, who ipc.Caller, ref string) (ipc.App, error) {
-	a, err := d.Find(who, ref)
+	a, err := d.apps.Find(who, ref)
 	if err != nil {
 		return ipc.App{}, err
 	}
@@ -44,7 +44,7 @@ func (d *registryService) App(ctx context.Context, who ipc.Caller, ref string) (
 
 // AppWithGaps gives one, with what of it cannot be captured or could not be given back.
 func (d *registryService) AppWithGaps(ctx context.Context, who ipc.Caller, ref string) (ipc.App, error) {
-	a, err := d.Find(who, ref)
+	a, err := d.apps.Find(who, ref)
 	if err != nil {
 		return ipc.App{}, err
 	}
@@ -65,16 +65,16 @@ func (d *registryService) AddApp(ctx context.Context, who ipc.Caller, spec ipc.A
 		return ipc.App{}, errs.Wrap(errs.Invalid, op, err)
 	}
 	a := app.New(rec)
-	if err := d.Claim(a); err != nil {
+	if err := d.apps.Claim(a); err != nil {
 		return ipc.App{}, errs.Wrap(errs.Failed, op, err)
 	}
 	notes, err := d.bringUp(ctx, a)
 	if err != nil {
-		d.Disown(a)
+		d.apps.Disown(a)
 		a.LetGo()
 		return ipc.App{}, errs.Wrap(errs.Failed, op, err)
 	}
-	d.WriteAudit(ctx, a.Rec(), who, "register", a.Rec().Slug, "", nil, app.WithoutSecrets(a.Rec().App))
+	d.events.WriteAudit(ctx, a.Rec(), who, "register", a.Rec().Slug, "", nil, app.WithoutSecrets(a.Rec().App))
 	v := noted(a.View(ctx), notes)
 	v.Gaps = a.Gaps(ctx)
 	return v, nil
@@ -84,13 +84,13 @@ func (d *registryService) AddApp(ctx context.Context, who ipc.Caller, spec ipc.A
 // supervises. The notes say what that changed elsewhere.
 func (d *registryService) bringUp(ctx context.Context, a *app.App) (notes []string, err error) {
 	rec := a.Rec()
-	if err := os.MkdirAll(d.StateDir(rec.ID), 0o700); err != nil {
+	if err := os.MkdirAll(d.binder.StateDir(rec.ID), 0o700); err != nil {
 		return nil, err
 	}
-	notes, err = d.ChooseModes(ctx, &rec, nil)
+	notes, err = d.binder.ChooseModes(ctx, &rec, nil)
 	a.Now.Store(&layer.Setup{Rec: rec})
 	if err == nil {
-		err = d.settle(ctx, a)
+		err = d.upkeep.settle(ctx, a)
 	}
 	if err == nil {
 		err = a.Now.Load().Unreached()
@@ -104,12 +104,12 @@ func (d *registryService) bringUp(ctx context.Context, a *app.App) (notes []stri
 		}
 	}
 	if err != nil {
-		_, e := d.Release(ctx, a.Now.Load(), rec, nil)
-		d.CloseDrivers(a)
+		_, e := d.binder.Release(ctx, a.Now.Load(), rec, nil)
+		d.apps.CloseDrivers(a)
 		return nil, errs.Also(err, e)
 	}
 	a.LetGo()
-	d.startTracker(ctx, a)
+	d.turns.startTracker(ctx, a)
 	trackerOf(a).await(ctx)
 	return notes, nil
 }
@@ -122,7 +122,7 @@ func (d *registryService) unrecord(ctx context.Context, a *app.App) error {
 	if err != nil || len(cps) > 0 {
 		return errs.Also(err, d.store.RemoveApp(ctx, id, d.opt.Now()))
 	}
-	entry := d.Entry(a.Rec(), accounts.Self(), "purge", a.Rec().Slug, "its registration failed", nil, nil)
+	entry := d.events.Entry(a.Rec(), accounts.Self(), "purge", a.Rec().Slug, "its registration failed", nil, nil)
 	if err := d.store.PurgeApp(ctx, id, &entry); err != nil {
 		return err
 	}
@@ -139,7 +139,7 @@ func noted(v ipc.App, notes []string) ipc.App {
 // SetApp changes an app's registration.
 func (d *registryService) SetApp(ctx context.Context, who ipc.Caller, ref string, ch ipc.AppChange) (ipc.App, error) {
 	const op = "change app"
-	a, err := d.Find(who, ref)
+	a, err := d.apps.Find(who, ref)
 	if err != nil {
 		return ipc.App{}, err
 	}
@@ -147,9 +147,9 @@ func (d *registryService) SetApp(ctx context.Context, who ipc.Caller, ref string
 		if err := d.reown(ctx, who, a, *ch.Owner); err != nil {
 			return ipc.App{}, errs.Wrap(errs.Invalid, op, err)
 		}
-		d.watchOwner(ctx, a)
+		d.upkeep.watchOwner(ctx, a)
 	}
-	release, err := d.Acquire(ctx, a, op, who)
+	release, err := d.apps.Acquire(ctx, a, op, who)
 	if err != nil {
 		return ipc.App{}, err
 	}
@@ -157,7 +157,7 @@ func (d *registryService) SetApp(ctx context.Context, who ipc.Caller, ref string
 	apply(&rec.App, ch)
 	notes, err := d.change(ctx, who, a, rec)
 	if err == nil {
-		d.WriteAudit(ctx, a.Rec(), who, "set", rec.Slug, "", nil, app.WithoutSecrets(a.Rec().App))
+		d.events.WriteAudit(ctx, a.Rec(), who, "set", rec.Slug, "", nil, app.WithoutSecrets(a.Rec().App))
 	}
 	release()
 	if err != nil {
@@ -214,17 +214,17 @@ func (d *registryService) change(ctx context.Context, who ipc.Caller, a *app.App
 	}
 	rec.ByRoot = d.namedByRoot(who, rec, a.Rec())
 	old := a.Rec()
-	notes, err = d.ChooseModes(ctx, &rec, old.Databases)
+	notes, err = d.binder.ChooseModes(ctx, &rec, old.Databases)
 	if err == nil {
 		var more []string
-		more, err = d.Release(ctx, a.Now.Load(), old, rec.Databases)
+		more, err = d.binder.Release(ctx, a.Now.Load(), old, rec.Databases)
 		notes = append(notes, more...)
 	}
 	if err == nil {
 		err = d.enforce(ctx, a, rec)
 	}
 	if err != nil {
-		_, e := d.Release(ctx, a.Now.Load(), rec, old.Databases)
+		_, e := d.binder.Release(ctx, a.Now.Load(), rec, old.Databases)
 		return nil, errs.Also(err, e)
 	}
 	return notes, nil
@@ -232,15 +232,15 @@ func (d *registryService) change(ctx context.Context, who ipc.Caller, a *app.App
 
 // enforce puts a checked record of an app into force.
 func (d *registryService) enforce(ctx context.Context, a *app.App, rec store.App) error {
-	d.stopTracker(a)
+	d.turns.stopTracker(a)
 	rerun := !slices.Equal(rec.Run, a.Rec().Run)
 	if rerun && len(a.Rec().Run) > 0 {
-		if err := d.StopCommand(ctx, a); err != nil {
+		if err := d.apps.StopCommand(ctx, a); err != nil {
 			return err
 		}
 	}
-	d.CloseDrivers(a)
-	next, err := d.SetUp(ctx, rec)
+	d.apps.CloseDrivers(a)
+	next, err := d.binder.SetUp(ctx, rec)
 	if err == nil && (rec.Domain != a.Rec().Domain || rec.URI != a.Rec().URI) {
 		if err = next.Unreached(); err != nil {
 			err = errs.Also(err, next.Close())
@@ -250,15 +250,15 @@ func (d *registryService) enforce(ctx context.Context, a *app.App, rec store.App
 		err = d.store.PutApp(ctx, rec)
 	}
 	if err != nil { // opening the new one has taken a supervised command over
-		err = errs.Also(err, d.Open(ctx, a))
-		d.startTracker(ctx, a)
-		return errs.Also(err, d.StartCommand(ctx, a, rerun))
+		err = errs.Also(err, d.apps.Open(ctx, a))
+		d.turns.startTracker(ctx, a)
+		return errs.Also(err, d.apps.StartCommand(ctx, a, rerun))
 	}
 	next.Adopt(a.Now.Load())
 	next.KeepHeld(a.Now.Load())
 	a.Now.Store(next)
-	d.startTracker(ctx, a)
-	return d.StartCommand(ctx, a, rerun)
+	d.turns.startTracker(ctx, a)
+	return d.apps.StartCommand(ctx, a, rerun)
 }
 
 // RemoveApp unregisters an app. Its checkpoints stay, and come back when the
@@ -266,14 +266,14 @@ func (d *registryService) enforce(ctx context.Context, a *app.App, rec store.App
 // never touched.
 func (d *registryService) RemoveApp(ctx context.Context, who ipc.Caller, ref string, purge bool) error {
 	const op = "remove app"
-	a, err := d.Find(who, ref)
+	a, err := d.apps.Find(who, ref)
 	if err != nil {
 		return err
 	}
 	ctx = context.WithoutCancel(ctx)
-	release, err := d.Acquire(ctx, a, op, who)
-	if err != nil && a.NoteOwner(d.CheckOwner(a.Rec())) != nil && (!purge || a.Rec().Domain == "") {
-		release, err = d.Hold(ctx, a, op, who, false) // nobody has to own it for that
+	release, err := d.apps.Acquire(ctx, a, op, who)
+	if err != nil && a.NoteOwner(d.owners.CheckOwner(a.Rec())) != nil && (!purge || a.Rec().Domain == "") {
+		release, err = d.apps.Hold(ctx, a, op, who, false) // nobody has to own it for that
 	}
 	if err != nil {
 		return err
@@ -284,16 +284,16 @@ func (d *registryService) RemoveApp(ctx context.Context, who ipc.Caller, ref str
 
 func (d *registryService) remove(ctx context.Context, who ipc.Caller, a *app.App, purge bool) error {
 	if purge {
-		if err := d.FoldDisks(ctx, a.Now.Load(), true); err != nil {
+		if err := d.binder.FoldDisks(ctx, a.Now.Load(), true); err != nil {
 			return err
 		}
 	}
-	if _, err := d.Release(ctx, a.Now.Load(), a.Rec(), nil); err != nil {
+	if _, err := d.binder.Release(ctx, a.Now.Load(), a.Rec(), nil); err != nil {
 		return err
 	}
-	d.stopTracker(a)
+	d.turns.stopTracker(a)
 	if len(a.Rec().Run) > 0 && a.HostPart() != nil {
-		if err := d.StopCommand(ctx, a); err != nil {
+		if err := d.apps.StopCommand(ctx, a); err != nil {
 			return err
 		}
 		if c, ok := a.HostPart().(io.Closer); ok {
@@ -304,34 +304,34 @@ func (d *registryService) remove(ctx context.Context, who ipc.Caller, a *app.App
 		if err := d.store.RemoveApp(ctx, a.Rec().ID, d.opt.Now()); err != nil {
 			return err
 		}
-		d.Disown(a)
-		d.WriteAudit(ctx, a.Rec(), who, "remove", a.Rec().Slug, "", nil, nil)
-		d.CloseDrivers(a)
+		d.apps.Disown(a)
+		d.events.WriteAudit(ctx, a.Rec(), who, "remove", a.Rec().Slug, "", nil, nil)
+		d.apps.CloseDrivers(a)
 		return nil
 	}
 	cps, err := d.store.Checkpoints(ctx, a.Rec().ID)
 	if err != nil {
 		return err
 	}
-	entry := d.Entry(a.Rec(), who, "purge", a.Rec().Slug, "", nil, nil)
+	entry := d.events.Entry(a.Rec(), who, "purge", a.Rec().Slug, "", nil, nil)
 	if err := d.store.PurgeApp(ctx, a.Rec().ID, &entry); err != nil {
 		return err
 	}
-	d.Operations.WithLabelValues(entry.Action, events.ResultOf(nil)).Inc()
-	d.Disown(a)
+	d.events.Operations.WithLabelValues(entry.Action, events.ResultOf(nil)).Inc()
+	d.apps.Disown(a)
 	d.store.WasDisposed(store.Disposal{Kind: store.DisposeApp, ID: string(a.Rec().ID), AppID: a.Rec().ID})
 	for _, cp := range cps {
 		d.store.WasDisposed(store.Disposal{Kind: store.DisposeCheckpoint, ID: string(cp.ID), AppID: a.Rec().ID})
-		if err := d.drop(ctx, a, cp.Snapshots); err != nil {
+		if err := d.checkpoints.drop(ctx, a, cp.Snapshots); err != nil {
 			return err
 		}
 	}
-	folded := d.FoldDisks(ctx, a.Now.Load(), false)
-	d.CloseDrivers(a)
-	if err := d.PurgeStores(a.Rec().ID); err != nil {
+	folded := d.binder.FoldDisks(ctx, a.Now.Load(), false)
+	d.apps.CloseDrivers(a)
+	if err := d.binder.PurgeStores(a.Rec().ID); err != nil {
 		return err
 	}
-	err = os.RemoveAll(d.StateDir(a.Rec().ID))
+	err = os.RemoveAll(d.binder.StateDir(a.Rec().ID))
 	if folded != nil {
 		err = errs.Also(errs.Wrap(errs.Failed, "the app is removed, and its domain's disks stay a chain of images", folded), err)
 	}

@@ -69,7 +69,7 @@ func (d *registryService) WatchFiles(ctx context.Context, dir string) error {
 	if d.registerFiles(ctx, dir) {
 		rest = time.After(fileRetry)
 	}
-	d.Background(func() { d.followFiles(d.run, w, dir, rest) })
+	d.apps.Background(func() { d.followFiles(d.run, w, dir, rest) })
 	return nil
 }
 
@@ -176,11 +176,11 @@ func (d *registryService) registerFile(ctx context.Context, path string) error {
 		return err
 	}
 	who := accounts.Self()
-	owner, uid, err := d.OwnerOf(who, spec)
+	owner, uid, err := d.owners.OwnerOf(who, spec)
 	if err != nil {
 		return err
 	}
-	a := d.Named(owner, uid, spec.Slug)
+	a := d.apps.Named(owner, uid, spec.Slug)
 	if a == nil {
 		app, err := d.AddApp(ctx, who, spec)
 		d.logNotes(spec.Slug, app.Notes)
@@ -190,7 +190,7 @@ func (d *registryService) registerFile(ctx context.Context, path string) error {
 		return errs.New(errs.Conflict, "register app", "%s is registered with another workspace or owner", spec.Slug).
 			WithHint("remove it first: mulligan app remove %s", spec.Slug)
 	}
-	release, err := d.Acquire(ctx, a, "change app", who)
+	release, err := d.apps.Acquire(ctx, a, "change app", who)
 	if err != nil {
 		return err
 	}

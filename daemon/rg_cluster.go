@@ -26,12 +26,12 @@ func (d *registryService) checkDomain(who ipc.Caller, id ipc.AppID, spec ipc.App
 	if spec.Domain == "" {
 		return nil
 	}
-	if !d.Administers(who) {
+	if !d.owners.Administers(who) {
 		return errs.New(errs.Denied, "", "domains are named by root").
 			WithHint("ask an administrator: mulligan app add --slug %s --dir %s --domain %s, with owner = %q in an app file", spec.Slug, spec.Workspace, spec.Domain, accounts.UserName(who.UID))
 	}
-	for _, rec := range d.Records() {
-		if rec.ID != id && rec.Domain == spec.Domain && d.LibvirtURI(rec) == d.LibvirtURI(store.App{App: spec}) {
+	for _, rec := range d.apps.Records() {
+		if rec.ID != id && rec.Domain == spec.Domain && d.binder.LibvirtURI(rec) == d.binder.LibvirtURI(store.App{App: spec}) {
 			return errs.New(errs.Conflict, "", "domain %s belongs to another app", spec.Domain).WithHint("a domain has one app: mulligan app list")
 		}
 	}
@@ -40,7 +40,7 @@ func (d *registryService) checkDomain(who ipc.Caller, id ipc.AppID, spec ipc.App
 
 // checkCluster makes sure that who names a cluster may, and that its unit is one.
 func (d *registryService) checkCluster(ctx context.Context, who ipc.Caller, spec ipc.App, db ipc.Database) error {
-	if !d.Administers(who) && (db.Unit != "" || who.Guest != "") {
+	if !d.owners.Administers(who) && (db.Unit != "" || who.Guest != "") {
 		return errs.New(errs.Denied, "", "the cluster of database %q is named by root", db.Name).
 			WithHint("ask an administrator: mulligan app set --app %s 'database=%s=%s#mode=physical&data_dir=%s&unit=%s'", spec.Slug, db.Name, appfile.Redact(db), db.DataDir, db.Unit)
 	}
@@ -58,7 +58,7 @@ func (d *registryService) checkCluster(ctx context.Context, who ipc.Caller, spec
 	if _, err := systemd.ParseName(db.Unit); err != nil {
 		return err
 	}
-	m, err := d.Systemd(ctx)
+	m, err := d.binder.Systemd(ctx)
 	if err != nil {
 		return err
 	}
@@ -72,8 +72,8 @@ func (d *registryService) checkCluster(ctx context.Context, who ipc.Caller, spec
 // checkOwnCluster makes sure that a data folder which no unit serves may be handled as
 // its owner: it is the caller's, or one that root names.
 func (d *registryService) checkOwnCluster(ctx context.Context, who ipc.Caller, spec ipc.App, db ipc.Database) error {
-	user := d.CallerAccount(who).User()
-	if d.Administers(who) && os.Geteuid() == 0 {
+	user := d.owners.CallerAccount(who).User()
+	if d.owners.Administers(who) && os.Geteuid() == 0 {
 		at, err := physical.Locate(ctx, db.DataDir)
 		if err != nil {
 			return err
@@ -81,7 +81,7 @@ func (d *registryService) checkOwnCluster(ctx context.Context, who ipc.Caller, s
 		user = at.Owner
 	}
 	if _, err := clusterFolder.Call(ctx, user, db.DataDir); err != nil {
-		if errs.KindOf(err) == errs.Denied && !d.Administers(who) {
+		if errs.KindOf(err) == errs.Denied && !d.owners.Administers(who) {
 			err = &errs.Error{Kind: errs.Denied, Err: err, Hint: "name a data folder of your own, or " + forRoot(spec)}
 		}
 		return err

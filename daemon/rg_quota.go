@@ -11,11 +11,11 @@ import (
 // as it may. Safety checkpoints and those of turns are not refused for it: the
 // retention of an app bounds them.
 func (d *registryService) checkAppQuota(ctx context.Context, who ipc.Caller) error {
-	l := d.LimitsOf(who)
+	l := d.owners.LimitsOf(who)
 	if l.Apps == 0 {
 		return nil
 	}
-	owner, err := d.CallerName(who)
+	owner, err := d.owners.CallerName(who)
 	if err != nil {
 		return err
 	}

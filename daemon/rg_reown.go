@@ -13,7 +13,7 @@ import (
 // is the same owner's. Another uid it can't become, since what its checkpoints
 // hold belongs to the one that it has.
 func (d *registryService) reown(ctx context.Context, who ipc.Caller, a *app.App, name string) error {
-	if !d.Administers(who) || d.opt.User {
+	if !d.owners.Administers(who) || d.opt.User {
 		return errs.New(errs.Denied, "", "only root, at the host's daemon, changes the owner of an app").WithHint("ask an administrator")
 	}
 	acc, err := accounts.Lookup(name)
@@ -27,14 +27,14 @@ func (d *registryService) reown(ctx context.Context, who ipc.Caller, a *app.App,
 	if name, err = accounts.AccountName(acc.UID); err != nil {
 		return err
 	}
-	release, err := d.Hold(ctx, a, "change app", who, false)
+	release, err := d.apps.Hold(ctx, a, "change app", who, false)
 	if err != nil {
 		return err
 	}
 	defer release()
 	next := *a.Setup()
 	next.Rec.Owner = name
-	if other := d.Named(name, next.Rec.OwnerUID, next.Rec.Slug); other != nil && other != a {
+	if other := d.apps.Named(name, next.Rec.OwnerUID, next.Rec.Slug); other != nil && other != a {
 		return errs.New(errs.Conflict, "", "%s has another app %s", name, next.Rec.Slug).WithHint("remove one of them")
 	}
 	if err := d.store.PutApp(ctx, next.Rec); err != nil {

@@ -13,21 +13,21 @@ import (
 
 // registryService registers apps, changes them and removes them. Safe for concurrent use.
 type registryService struct {
-	*accounts.Owners
-	*layer.Binder
-	*events.Events
-	*app.Set
-	*cpService
-	*turnService
-	*upkeepService
-	opt   *settings.Options
-	store *records.Records
-	run   context.Context // ends when the daemon is closed
-	files appFiles
+	owners      *accounts.Owners
+	binder      *layer.Binder
+	events      *events.Events
+	apps        *app.Set
+	checkpoints *cpService
+	turns       *turnService
+	upkeep      *upkeepService
+	opt         *settings.Options
+	store       *records.Records
+	run         context.Context // ends when the daemon is closed
+	files       appFiles
 }
 
 // newRegistry returns the registry of a daemon's apps. App files are watched until run ends.
 func newRegistry(run context.Context, opt *settings.Options, store *records.Records, ev *events.Events, apps *app.Set, cps *cpService, turns *turnService, upkeep *upkeepService) *registryService {
-	return &registryService{Owners: apps.Owners, Binder: apps.Binder, Events: ev, Set: apps, cpService: cps, turnService: turns, upkeepService: upkeep,
+	return &registryService{owners: apps.Owners, binder: apps.Binder, events: ev, apps: apps, checkpoints: cps, turns: turns, upkeep: upkeep,
 		opt: opt, store: store, run: run}
 }

@@ -15,7 +15,7 @@ import (
 func (d *turnService) SetConversationCheckpoint(ctx context.Context, who ipc.Caller, ref, conversation, message string) (ipc.ConversationCheckpoint, error) {
 	const op = "set conversation checkpoint"
 	var none ipc.ConversationCheckpoint
-	a, err := d.Find(who, ref)
+	a, err := d.apps.Find(who, ref)
 	if err != nil {
 		return none, err
 	}
@@ -44,7 +44,7 @@ func (d *turnService) SetConversationCheckpoint(ctx context.Context, who ipc.Cal
 	if err := d.store.PutPointer(ctx, a.Rec().ID, conversation, p); err != nil {
 		return none, errs.Wrap(errs.Failed, op, err)
 	}
-	d.WriteAudit(ctx, a.Rec(), who, "set-conversation-checkpoint", conversation, "", nil, c)
+	d.events.WriteAudit(ctx, a.Rec(), who, "set-conversation-checkpoint", conversation, "", nil, c)
 	return c, nil
 }
 

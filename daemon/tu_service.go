@@ -10,14 +10,14 @@ import (
 // turnService knows the turns of agents and their calls, and makes the automatic checkpoints
 // of apps that ask for them. Safe for concurrent use.
 type turnService struct {
-	*events.Events
-	*app.Set
-	*cpService
-	opt   *settings.Options
-	store *records.Records
+	events      *events.Events
+	apps        *app.Set
+	checkpoints *cpService
+	opt         *settings.Options
+	store       *records.Records
 }
 
 // newTurns returns the service of a daemon's turns.
 func newTurns(opt *settings.Options, store *records.Records, ev *events.Events, apps *app.Set, cps *cpService) *turnService {
-	return &turnService{Events: ev, Set: apps, cpService: cps, opt: opt, store: store}
+	return &turnService{events: ev, apps: apps, checkpoints: cps, opt: opt, store: store}
 }

@@ -211,7 +211,7 @@ func (t *tracker) noteUndone(ctx context.Context) {
 	if t == nil {
 		return
 	}
-	l, err := t.d.lineOf(ctx, t.a)
+	l, err := t.d.checkpoints.lineOf(ctx, t.a)
 	if err != nil {
 		t.note("see what was undone", err)
 		return
@@ -238,9 +238,9 @@ func (t *tracker) rejoin(ctx context.Context) {
 		if !t.changed(ctx, o.since) {
 			continue
 		}
-		release, err := t.d.AcquireBrief(ctx, t.a, "note that a turn goes on")
+		release, err := t.d.apps.AcquireBrief(ctx, t.a, "note that a turn goes on")
 		if err == nil {
-			err = t.d.rejoin(ctx, t.a, *o.rec.CheckpointID)
+			err = t.d.checkpoints.rejoin(ctx, t.a, *o.rec.CheckpointID)
 			release()
 		}
 		if err != nil {

@@ -92,7 +92,7 @@ func (t *tracker) look(ctx context.Context, o *openTurn) {
 	if err != nil {
 		return
 	}
-	running, healthy := t.d.Condition(ctx, t.a, now)
+	running, healthy := t.d.apps.Condition(ctx, t.a, now)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	o.running, o.healthy = running, healthy
@@ -102,7 +102,7 @@ func (t *tracker) look(ctx context.Context, o *openTurn) {
 // the app runs; what can't is named in the turn's checkpoint.
 func (t *tracker) captureRest(ctx context.Context, o *openTurn) {
 	defer close(o.ready)
-	release, err := t.d.AcquireBrief(ctx, t.a, "capture for turn "+string(o.rec.ID))
+	release, err := t.d.apps.AcquireBrief(ctx, t.a, "capture for turn "+string(o.rec.ID))
 	if err != nil {
 		o.lacks = append(o.lacks, "databases are not in it: "+err.Error())
 		return
@@ -120,7 +120,7 @@ func (t *tracker) captureRest(ctx context.Context, o *openTurn) {
 			o.lacks = append(o.lacks, string(l.Name)+" is not in it: it can't be captured while the app runs")
 			continue
 		}
-		s, warnings, err := t.d.captureLayer(ctx, t.a, l, taking{})
+		s, warnings, err := t.d.checkpoints.captureLayer(ctx, t.a, l, taking{})
 		if err != nil {
 			o.lacks = append(o.lacks, string(l.Name)+" is not in it: "+err.Error())
 			continue
@@ -139,7 +139,7 @@ func (t *tracker) checkpoint(ctx context.Context, o *openTurn) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	release, err := t.d.AcquireBrief(ctx, t.a, "checkpoint of turn "+string(o.rec.ID))
+	release, err := t.d.apps.AcquireBrief(ctx, t.a, "checkpoint of turn "+string(o.rec.ID))
 	if err != nil {
 		return err
 	}
@@ -161,8 +161,8 @@ func (t *tracker) checkpoint(ctx context.Context, o *openTurn) error {
 	if err := t.d.store.PutTurn(ctx, &rec); err != nil {
 		return err
 	}
-	t.d.Publish(t.a.Rec().ID, "checkpoint", public(cp))
-	t.d.pruneAfter(ctx, t.a, accounts.Self(), cp.ID)
+	t.d.events.Publish(t.a.Rec().ID, "checkpoint", public(cp))
+	t.d.checkpoints.pruneAfter(ctx, t.a, accounts.Self(), cp.ID)
 	return nil
 }
 
@@ -195,8 +195,8 @@ func (t *tracker) captureAt(ctx context.Context, o *openTurn, start snap.Mark) (
 	cp.Warnings = append(cp.Warnings, s.Warnings...)
 	files := store.Snapshot{Layer: snap.Files, ID: s.ID, Driver: s.Driver, Hash: s.Hash, Position: s.Position}
 	cp.Snapshots = append([]store.Snapshot{files}, o.dbs...)
-	if err := t.d.record(ctx, t.a, &cp, ""); err != nil {
-		return store.Checkpoint{}, errs.Also(err, t.d.drop(ctx, t.a, cp.Snapshots[:1]))
+	if err := t.d.checkpoints.record(ctx, t.a, &cp, ""); err != nil {
+		return store.Checkpoint{}, errs.Also(err, t.d.checkpoints.drop(ctx, t.a, cp.Snapshots[:1]))
 	}
 	return cp, nil
 }
@@ -246,7 +246,7 @@ func (t *tracker) endAt(ctx context.Context, o *openTurn, mark snap.Mark) (store
 	if err := t.d.endCalls(ctx, rec); err != nil {
 		return rec, err
 	}
-	t.d.Publish(t.a.Rec().ID, "turn", shownTurn(rec))
+	t.d.events.Publish(t.a.Rec().ID, "turn", shownTurn(rec))
 	return rec, t.dropUnused(ctx, unused)
 }
 
@@ -255,12 +255,12 @@ func (t *tracker) dropUnused(ctx context.Context, snaps []store.Snapshot) error 
 	if len(snaps) == 0 {
 		return nil
 	}
-	release, err := t.d.AcquireBrief(ctx, t.a, "end a turn")
+	release, err := t.d.apps.AcquireBrief(ctx, t.a, "end a turn")
 	if err != nil {
 		return err
 	}
 	defer release()
-	return t.d.drop(ctx, t.a, snaps)
+	return t.d.checkpoints.drop(ctx, t.a, snaps)
 }
 
 // databasesChanged reports whether a database is not as it was at the turn's
@@ -278,7 +278,7 @@ func (t *tracker) databasesChanged(ctx context.Context, o *openTurn) bool {
 	if len(before) == 0 {
 		return false
 	}
-	release, err := t.d.AcquireBrief(ctx, t.a, "look for changes of turn "+string(o.rec.ID))
+	release, err := t.d.apps.AcquireBrief(ctx, t.a, "look for changes of turn "+string(o.rec.ID))
 	if err != nil {
 		return true
 	}
@@ -291,12 +291,12 @@ func (t *tracker) databasesChanged(ctx context.Context, o *openTurn) bool {
 		if !l.IsDB() {
 			return true // a guest writes by itself: what it wrote is taken for the turn's
 		}
-		now, _, err := t.d.captureLayer(ctx, t.a, l, taking{})
+		now, _, err := t.d.checkpoints.captureLayer(ctx, t.a, l, taking{})
 		if err != nil {
 			return true
 		}
 		changed := now.Hash != b.Hash || now.Hash.IsZero() && now.Position != b.Position
-		if err := t.d.drop(ctx, t.a, []store.Snapshot{now}); err != nil {
+		if err := t.d.checkpoints.drop(ctx, t.a, []store.Snapshot{now}); err != nil {
 			t.note("drop a snapshot", err)
 		}
 		if changed {

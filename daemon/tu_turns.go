@@ -22,7 +22,7 @@ const maxName = 512
 // what it could not wait for is in the turn's warnings.
 func (d *turnService) BeginTurn(ctx context.Context, who ipc.Caller, ref string, req ipc.BeginTurn) (ipc.Turn, error) {
 	const op = "begin turn"
-	a, err := d.Find(who, ref)
+	a, err := d.apps.Find(who, ref)
 	if err != nil {
 		return ipc.Turn{}, err
 	}
@@ -142,7 +142,7 @@ func (t *tracker) openTurn(id ipc.TurnID) *openTurn {
 }
 
 func (d *turnService) findTurn(ctx context.Context, who ipc.Caller, ref string, id ipc.TurnID) (*app.App, store.Turn, error) {
-	a, err := d.Find(who, ref)
+	a, err := d.apps.Find(who, ref)
 	if err != nil {
 		return nil, store.Turn{}, err
 	}
@@ -206,7 +206,7 @@ func (t *tracker) restReady(ctx context.Context, turn ipc.TurnID) bool {
 // that has such a call.
 func (d *turnService) EndCall(ctx context.Context, who ipc.Caller, ref string, in ipc.TurnID, id ipc.CallID) (ipc.Call, error) {
 	const op = "end call"
-	a, err := d.Find(who, ref)
+	a, err := d.apps.Find(who, ref)
 	if err != nil {
 		return ipc.Call{}, err
 	}
@@ -250,7 +250,7 @@ func (d *turnService) callIn(ctx context.Context, a *app.App, in ipc.TurnID, id 
 
 // Turns lists an app's turns, or those of one conversation, newest first, with their calls.
 func (d *turnService) Turns(ctx context.Context, who ipc.Caller, ref, conversation string, limit int) ([]ipc.Turn, error) {
-	a, err := d.Find(who, ref)
+	a, err := d.apps.Find(who, ref)
 	if err != nil {
 		return nil, err
 	}

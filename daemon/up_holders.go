@@ -19,7 +19,7 @@ func (d *upkeepService) watchOwners(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		for _, a := range d.All() {
+		for _, a := range d.apps.All() {
 			d.watchOwner(ctx, a)
 		}
 	}
@@ -29,7 +29,7 @@ func (d *upkeepService) watchOwners(ctx context.Context) {
 // went to another, and starts it again where they belong together again.
 func (d *upkeepService) watchOwner(ctx context.Context, a *app.App) {
 	was := a.OwnerTrouble()
-	err := a.NoteOwner(d.CheckOwner(a.Rec()))
+	err := a.NoteOwner(d.owners.CheckOwner(a.Rec()))
 	if err != nil && was == nil {
 		d.opt.Log.Error("an app's owner is not who it was", "app", a.Rec().Slug, "err", err)
 	}
@@ -38,7 +38,7 @@ func (d *upkeepService) watchOwner(ctx context.Context, a *app.App) {
 		err = d.rouse(ctx, a)
 	case errs.KindOf(err) == errs.Denied && !a.Asleep.Load() && len(a.Rec().Run) > 0 && a.HostPart() != nil:
 		a.Asleep.Store(true)
-		err = d.StopCommand(ctx, a)
+		err = d.apps.StopCommand(ctx, a)
 	default:
 		d.pursue(a)
 		return
@@ -50,13 +50,13 @@ func (d *upkeepService) watchOwner(ctx context.Context, a *app.App) {
 
 // rouse starts what was not started, or stopped, since the app's owner was not who it was.
 func (d *upkeepService) rouse(ctx context.Context, a *app.App) error {
-	release, err := d.AcquireBrief(ctx, a, "start")
+	release, err := d.apps.AcquireBrief(ctx, a, "start")
 	if err != nil {
 		return err
 	}
 	defer release()
 	a.Asleep.Store(false)
-	d.stopTracker(a)
-	defer d.startTracker(ctx, a)
-	return d.StartCommand(ctx, a, true)
+	d.turns.stopTracker(a)
+	defer d.turns.startTracker(ctx, a)
+	return d.apps.StartCommand(ctx, a, true)
 }

@@ -23,7 +23,7 @@ func (d *upkeepService) rehearseAll(ctx context.Context) {
 	tick := time.NewTicker(d.opt.UpkeepEvery)
 	defer tick.Stop()
 	for {
-		for _, a := range d.All() {
+		for _, a := range d.apps.All() {
 			if err := d.rehearse(ctx, a); err != nil && ctx.Err() == nil {
 				d.opt.Log.Warn("a rehearsal is tried again", "app", a.Rec().Slug, "err", err)
 			}
@@ -134,7 +134,7 @@ func passes(ctx context.Context, err error) bool {
 
 // noteRehearsal writes an outcome down. A checkpoint that is gone meanwhile needs none.
 func (d *upkeepService) noteRehearsal(ctx context.Context, a *app.App, o outcome) error {
-	release, err := d.AcquireBrief(ctx, a, "note a rehearsal")
+	release, err := d.apps.AcquireBrief(ctx, a, "note a rehearsal")
 	if err != nil {
 		return err
 	}
@@ -161,6 +161,6 @@ func (d *upkeepService) noteRehearsal(ctx context.Context, a *app.App, o outcome
 	if o.Problem != "" {
 		d.opt.Log.Warn("a checkpoint cannot be restored", "app", a.Rec().Slug, "checkpoint", o.cp, "layer", o.layer, "err", o.Problem)
 	}
-	d.Publish(a.Rec().ID, "checkpoint", public(cp))
+	d.events.Publish(a.Rec().ID, "checkpoint", public(cp))
 	return nil
 }

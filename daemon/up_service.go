@@ -18,21 +18,21 @@ type recoverer func(ctx context.Context, a *app.App, op store.Operation) (words 
 // upkeepService makes apps fit to be worked on, finishes what is unfinished, and does what is due in
 // the background. Safe for concurrent use.
 type upkeepService struct {
-	*accounts.Owners
-	*events.Events
-	*app.Set
-	*cpService
-	*turnService
-	opt        *settings.Options
-	store      *records.Records
-	run        context.Context      // ends when the daemon is closed
-	recoverers map[string]recoverer // by kind of operation
+	owners      *accounts.Owners
+	events      *events.Events
+	apps        *app.Set
+	checkpoints *cpService
+	turns       *turnService
+	opt         *settings.Options
+	store       *records.Records
+	run         context.Context      // ends when the daemon is closed
+	recoverers  map[string]recoverer // by kind of operation
 }
 
 // newUpkeep returns the upkeep of a daemon's apps, until run ends. recoverers has one for each kind of
 // operation.
 func newUpkeep(run context.Context, opt *settings.Options, store *records.Records, ev *events.Events, apps *app.Set, cps *cpService, turns *turnService, recoverers map[string]recoverer) *upkeepService {
-	d := &upkeepService{Owners: apps.Owners, Events: ev, Set: apps, cpService: cps, turnService: turns, opt: opt, store: store, run: run, recoverers: recoverers}
+	d := &upkeepService{owners: apps.Owners, events: ev, apps: apps, checkpoints: cps, turns: turns, opt: opt, store: store, run: run, recoverers: recoverers}
 	apps.Settle, apps.Pursue = d.makeReady, d.pursue
 	return d
 }

@@ -20,11 +20,11 @@ func (d *upkeepService) settle(ctx context.Context, a *app.App) error {
 	if a.Ready() {
 		return nil
 	}
-	if err := d.Open(ctx, a); err != nil {
+	if err := d.apps.Open(ctx, a); err != nil {
 		return err
 	}
 	err := d.sweepAndRecover(ctx, a)
-	d.noteBehind(ctx, a)
+	d.checkpoints.noteBehind(ctx, a)
 	a.NoteSettled(err)
 	return err
 }
@@ -46,7 +46,7 @@ func (d *upkeepService) sweepAndRecover(ctx context.Context, a *app.App) error {
 	for _, op := range left {
 		word, err := d.recoverOperation(ctx, a, op)
 		if a.News(err) { // it may be the same for hours
-			d.WriteAudit(ctx, a.Rec(), accounts.Self(), "recover", string(op.ID), "", err, map[string]string{"outcome": word})
+			d.events.WriteAudit(ctx, a.Rec(), accounts.Self(), "recover", string(op.ID), "", err, map[string]string{"outcome": word})
 		}
 		if err != nil {
 			return errs.Wrap(errs.Failed, "recover "+op.Kind, err)
@@ -65,7 +65,7 @@ func (d *upkeepService) sweep(ctx context.Context, a *app.App, left []store.Oper
 	if err != nil {
 		return err
 	}
-	held, err := d.heldBy(ctx, a, left)
+	held, err := d.checkpoints.heldBy(ctx, a, left)
 	if err != nil {
 		return err
 	}

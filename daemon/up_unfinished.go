@@ -20,7 +20,7 @@ const (
 // no goroutine is at it. The record of what that is are the operations in the store,
 // and the drivers' own: a daemon that starts finds it again.
 func (d *upkeepService) pursue(a *app.App) {
-	if !d.Registered(a) {
+	if !d.apps.Registered(a) {
 		return
 	}
 	begun, atOnce := a.BeginPursuit()
@@ -31,7 +31,7 @@ func (d *upkeepService) pursue(a *app.App) {
 	if atOnce {
 		wait = 0
 	}
-	d.Background(func() { d.finishLater(d.run, a, wait) })
+	d.apps.Background(func() { d.finishLater(d.run, a, wait) })
 }
 
 // finishLater tries to finish what is unfinished about the app, again and again, until
@@ -61,17 +61,17 @@ func (d *upkeepService) finishLater(ctx context.Context, a *app.App, wait time.D
 
 // finishNow is one try.
 func (d *upkeepService) finishNow(ctx context.Context, a *app.App) error {
-	release, err := d.Hold(ctx, a, "finish what is unfinished", accounts.Self(), true)
+	release, err := d.apps.Hold(ctx, a, "finish what is unfinished", accounts.Self(), true)
 	if err != nil {
 		return err
 	}
 	defer release()
 	defer a.Try()()
-	if !d.Registered(a) {
+	if !d.apps.Registered(a) {
 		a.ForgetRest()
 		return nil
 	}
-	if err := a.NoteOwner(d.CheckOwner(a.Rec())); err != nil {
+	if err := a.NoteOwner(d.owners.CheckOwner(a.Rec())); err != nil {
 		return err
 	}
 	if err := d.settle(ctx, a); err != nil {
@@ -117,13 +117,13 @@ func (d *upkeepService) rise(ctx context.Context, a *app.App) error {
 	}
 	var err error
 	if down && !a.Asleep.Load() {
-		err = d.StartCommand(ctx, a, true)
+		err = d.apps.StartCommand(ctx, a, true)
 	}
 	if owed && a.Unit() != nil {
-		err = errs.Also(err, d.StartUnit(ctx, a))
+		err = errs.Also(err, d.apps.StartUnit(ctx, a))
 	}
 	if lags || trackerOf(a) == nil {
-		d.startTracker(ctx, a)
+		d.turns.startTracker(ctx, a)
 	}
 	a.NoteStart(down && err != nil, owed && err != nil)
 	return err
