@@ -222,7 +222,7 @@ func (d *Daemon) streamRollback(w http.ResponseWriter, r *http.Request, who ipc.
 		if _, err := d.Find(who, ref); err != nil {
 			return err
 		}
-	} else if _, _, err := d.findCheckpoint(r.Context(), who, ref, id); err != nil {
+	} else if _, _, err := d.FindCheckpoint(r.Context(), who, ref, id); err != nil {
 		return err // while a plain answer is still possible
 	}
 	sse, err := ipc.NewSSE(w, r)

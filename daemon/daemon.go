@@ -10,6 +10,7 @@ import (
 
 	"mulligan/daemon/accounts"
 	"mulligan/daemon/app"
+	"mulligan/daemon/checkpoint"
 	"mulligan/daemon/events"
 	"mulligan/daemon/gate"
 	"mulligan/daemon/layer"
@@ -26,6 +27,11 @@ type (
 	Limits  = settings.Limits
 )
 
+// The services that a daemon consists of. What they can do, it can do.
+type (
+	checkpoints = checkpoint.Service
+)
+
 // Daemon is a running daemon. Its methods may be called from many goroutines;
 // operations that change one app exclude each other.
 type Daemon struct {
@@ -33,7 +39,7 @@ type Daemon struct {
 	*layer.Binder
 	*events.Events
 	*app.Set
-	*cpService
+	*checkpoints
 	*turnService
 	*backService
 	*upkeepService
@@ -68,13 +74,13 @@ func Open(ctx context.Context, opt Options) (*Daemon, error) {
 	d.run, d.stop = context.WithCancel(context.WithoutCancel(ctx))
 	d.Set = app.NewSet(&opt, d.Owners, recs)
 	d.Binder = d.Set.Binder
-	d.cpService = newCheckpoints(&opt, recs, d.Events, d.Set)
-	d.turnService = newTurns(&opt, recs, d.Events, d.Set, d.cpService)
-	d.backService = newBack(&opt, recs, d.Events, d.Set, d.cpService, d.turnService)
-	d.upkeepService = newUpkeep(d.run, &opt, recs, d.Events, d.Set, d.cpService, d.turnService, map[string]recoverer{
-		kindCreate: d.recoverCreate, kindRollback: d.recoverRollback, kindRevert: d.recoverRollback,
+	d.checkpoints = checkpoint.New(&opt, recs, d.Events, d.Set)
+	d.turnService = newTurns(&opt, recs, d.Events, d.Set, d.checkpoints)
+	d.backService = newBack(&opt, recs, d.Events, d.Set, d.checkpoints, d.turnService)
+	d.upkeepService = newUpkeep(d.run, &opt, recs, d.Events, d.Set, d.checkpoints, d.turnService, map[string]recoverer{
+		checkpoint.KindCreate: d.RecoverCreate, kindRollback: d.recoverRollback, kindRevert: d.recoverRollback,
 	})
-	d.registryService = newRegistry(d.run, &opt, recs, d.Events, d.Set, d.cpService, d.turnService, d.upkeepService)
+	d.registryService = newRegistry(d.run, &opt, recs, d.Events, d.Set, d.checkpoints, d.turnService, d.upkeepService)
 	d.Registry.MustRegister(present{d})
 	d.gate = d.newGate()
 	if err := d.load(ctx); err != nil {
@@ -85,7 +91,7 @@ func Open(ctx context.Context, opt Options) (*Daemon, error) {
 	if opt.RehearseMax > 0 {
 		d.Background(func() { d.rehearseAll(d.run) })
 	}
-	d.Background(func() { d.reweigh(d.run) })
+	d.Background(func() { d.Reweigh(d.run) })
 	if !opt.User {
 		d.Background(func() { d.watchOwners(d.run) })
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"mulligan/daemon/app"
+	"mulligan/daemon/checkpoint"
 	"mulligan/daemon/layer"
 	"mulligan/daemon/store"
 	"mulligan/errs"
@@ -231,9 +232,9 @@ func (r *rollback) topUp(ctx context.Context, stale map[snap.Layer]bool) error {
 			continue
 		}
 		l, _ := r.a.Layer(s.Layer)
-		n, warnings, err := r.d.checkpoints.captureLayer(ctx, r.a, l, taking{still: stillness{all: r.stops()}, revive: true, salvage: true})
+		n, warnings, err := r.d.checkpoints.CaptureLayer(ctx, r.a, l, checkpoint.How{Still: checkpoint.Stillness{All: r.stops()}, Revive: true, Salvage: true})
 		if err != nil {
-			return errs.Also(err, r.d.checkpoints.drop(ctx, r.a, fresh))
+			return errs.Also(err, r.d.checkpoints.Drop(ctx, r.a, fresh))
 		}
 		if n.Raw && !s.Raw {
 			for _, w := range warnings {
@@ -246,7 +247,7 @@ func (r *rollback) topUp(ctx context.Context, stale map[snap.Layer]bool) error {
 	}
 	cp.Ref = app.HeadOf(r.a.Rec())
 	if err := r.d.store.PutCheckpoint(ctx, cp, ""); err != nil {
-		return errs.Also(err, r.d.checkpoints.drop(ctx, r.a, fresh))
+		return errs.Also(err, r.d.checkpoints.Drop(ctx, r.a, fresh))
 	}
 	r.safety = cp
 	if len(raw) > 0 {
@@ -255,7 +256,7 @@ func (r *rollback) topUp(ctx context.Context, stale map[snap.Layer]bool) error {
 	if err := r.prepare(ctx, stale); err != nil {
 		return err
 	}
-	return r.d.checkpoints.drop(ctx, r.a, old)
+	return r.d.checkpoints.Drop(ctx, r.a, old)
 }
 
 // check proves that the part is what it should be.

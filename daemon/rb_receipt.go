@@ -18,10 +18,10 @@ func (r *rollback) receipt(ctx context.Context, err error) ipc.RollbackResult {
 		Stages:     r.allStages(), Recovered: r.recovered,
 		Scope: r.req.Scope, StayedBehind: r.plan.Behind, ChangesReverted: []ipc.Change{}, Warnings: append([]string{}, r.warnings...),
 	}
-	to := r.d.checkpoints.showOrBare(ctx, r.a, r.target)
+	to := r.d.checkpoints.ShowOrBare(ctx, r.a, r.target)
 	res.RolledBackTo, res.RestoredTo = &to, &to
 	if r.safety.ID != "" {
-		safety := r.d.checkpoints.showOrBare(ctx, r.a, r.safety)
+		safety := r.d.checkpoints.ShowOrBare(ctx, r.a, r.safety)
 		res.SafetyCheckpoint = &safety
 	}
 	if res.RolledBack || r.req.DryRun {

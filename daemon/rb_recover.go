@@ -78,7 +78,7 @@ func (r *rollback) auditRecovered(ctx context.Context, err error) {
 		r.d.events.WriteAudit(ctx, r.a.Rec(), accounts.Self(), kindRollback, string(r.plan.Target), r.plan.Reason, err, r.receipt(ctx, err))
 		return
 	}
-	safety := r.d.checkpoints.showOrBare(ctx, r.a, r.safety)
+	safety := r.d.checkpoints.ShowOrBare(ctx, r.a, r.safety)
 	res := ipc.RevertResult{SafetyCheckpoint: &safety, RestoredPaths: []string{}}
 	for _, c := range r.parts[0].list {
 		res.RestoredPaths = append(res.RestoredPaths, c.Path)

@@ -9,6 +9,7 @@ import (
 
 	"mulligan/daemon/accounts"
 	"mulligan/daemon/app"
+	"mulligan/daemon/checkpoint"
 	"mulligan/daemon/layer"
 	"mulligan/daemon/records"
 	"mulligan/daemon/store"
@@ -62,7 +63,7 @@ func (d *backService) Revert(ctx context.Context, who ipc.Caller, ref string, re
 	}
 	d.events.Publish(a.Rec().ID, "revert", res)
 	if res.SafetyCheckpoint != nil {
-		d.checkpoints.pruneAfter(ctx, a, who, res.SafetyCheckpoint.ID)
+		d.checkpoints.PruneAfter(ctx, a, who, res.SafetyCheckpoint.ID)
 	}
 	return res, nil
 }
@@ -116,7 +117,7 @@ func (v *revert) run(ctx context.Context, who string) (ipc.RevertResult, error) 
 		return ipc.RevertResult{}, err
 	}
 	res := v.result(r.back.how)
-	safety := v.d.checkpoints.showOrBare(ctx, v.a, r.safety)
+	safety := v.d.checkpoints.ShowOrBare(ctx, v.a, r.safety)
 	res.SafetyCheckpoint = &safety
 	res.Next = fmt.Sprintf("To undo the revert: rollback_app(app_id='%s', checkpoint_id='%s')", v.a.Rec().Slug, safety.ID)
 	return res, nil
@@ -288,12 +289,12 @@ func (v *revert) preview(ctx context.Context) (how snap.Reverted, err error) {
 		return how, err
 	}
 	op := ipc.OperationID(records.NewID("op-"))
-	ids, made := announced(v.a, []layer.Layer{l})
+	ids, made := checkpoint.Announced(v.a, []layer.Layer{l})
 	made = append(made, store.Disposal{Kind: store.DisposeRestore, ID: string(op), AppID: v.a.Rec().ID, Cause: "a preview"})
 	if err := v.d.store.PutDisposals(ctx, made...); err != nil {
 		return how, err
 	}
-	s, _, err := v.d.checkpoints.captureLayerAs(ctx, l, ids[0], taking{})
+	s, _, err := v.d.checkpoints.CaptureLayerAs(ctx, l, ids[0], checkpoint.How{})
 	if err != nil {
 		return how, err
 	}

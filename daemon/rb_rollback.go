@@ -108,7 +108,7 @@ func (d *backService) Rollback(ctx context.Context, who ipc.Caller, ref string, 
 	res.EvidenceAnchors = append(res.EvidenceAnchors, d.events.AuditNumber(ctx, a.Rec().ID)...)
 	d.events.Publish(a.Rec().ID, "rollback", res)
 	if r.safety.ID != "" { // else there is none more than before
-		d.checkpoints.pruneAfter(ctx, a, who, r.target.ID, r.safety.ID)
+		d.checkpoints.PruneAfter(ctx, a, who, r.target.ID, r.safety.ID)
 	}
 	return res, err
 }
@@ -223,7 +223,7 @@ func (r *rollback) finishForward(ctx context.Context) (err error) {
 	if err := r.d.store.PutCheckpoint(ctx, r.safety, ""); err != nil {
 		return err
 	}
-	r.d.checkpoints.noteBehind(ctx, r.a)
+	r.d.checkpoints.NoteBehind(ctx, r.a)
 	trackerOf(r.a).noteUndone(ctx)
 	return r.finish(ctx)
 }

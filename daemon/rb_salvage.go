@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"mulligan/daemon/checkpoint"
 	"mulligan/daemon/layer"
 	"mulligan/daemon/records"
 	"mulligan/daemon/store"
@@ -35,8 +36,8 @@ func salvageable(err error) bool {
 // captureBase captures the layers that the rollback is of, as they are now. halted says
 // that the app had to be stopped for that: it would not hold still while it ran, or a layer
 // cannot be read, and its bytes are kept.
-func (r *rollback) captureBase(ctx context.Context, still stillness, running bool) (cp store.Checkpoint, halted bool, err error) {
-	cp, err = r.d.checkpoints.capture(ctx, r.a, r.safetyLayers(), taking{still: still, revive: true})
+func (r *rollback) captureBase(ctx context.Context, still checkpoint.Stillness, running bool) (cp store.Checkpoint, halted bool, err error) {
+	cp, err = r.d.checkpoints.Capture(ctx, r.a, r.safetyLayers(), checkpoint.How{Still: still, Revive: true})
 	moving, kept := errors.Is(err, snap.ErrChanged), salvageable(err)
 	switch {
 	case err == nil:
@@ -46,11 +47,11 @@ func (r *rollback) captureBase(ctx context.Context, still stillness, running boo
 		if err := r.halt(ctx); err != nil {
 			return cp, halted, err
 		}
-		still = stillness{all: r.stopsAll(), host: true}
+		still = checkpoint.Stillness{All: r.stopsAll(), Host: true}
 	case !kept:
 		return cp, false, r.orWithout(err)
 	}
-	cp, err = r.d.checkpoints.capture(ctx, r.a, r.safetyLayers(), taking{still: still, revive: true, salvage: true})
+	cp, err = r.d.checkpoints.Capture(ctx, r.a, r.safetyLayers(), checkpoint.How{Still: still, Revive: true, Salvage: true})
 	return cp, halted, r.orWithout(err)
 }
 
@@ -154,13 +155,13 @@ func (r *rollback) withoutLayers() (map[snap.Layer]bool, error) {
 // but for the ones that it restores whole, and those that it left as they were. A redo goes
 // back to how that was before what it goes over.
 func (r *rollback) behind(ctx context.Context) ([]string, error) {
-	l, err := r.d.checkpoints.lineOf(ctx, r.a)
+	l, err := r.d.checkpoints.LineOf(ctx, r.a)
 	if err != nil {
 		return nil, err
 	}
-	was := l.behindOf()
-	if at := l.find(r.target.ID); at >= 0 && r.target.Trigger == ipc.TriggerPreRollback {
-		was = l[at+1:].behindOf()
+	was := l.BehindOf()
+	if at := l.Find(r.target.ID); at >= 0 && r.target.Trigger == ipc.TriggerPreRollback {
+		was = l[at+1:].BehindOf()
 	}
 	var now []string
 	for _, name := range was {

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"mulligan/daemon/app"
+	"mulligan/daemon/checkpoint"
 	"mulligan/daemon/events"
 	"mulligan/daemon/records"
 	"mulligan/daemon/settings"
@@ -12,13 +13,13 @@ import (
 type backService struct {
 	events      *events.Events
 	apps        *app.Set
-	checkpoints *cpService
+	checkpoints *checkpoint.Service
 	turns       *turnService
 	opt         *settings.Options
 	store       *records.Records
 }
 
 // newBack returns the service of a daemon's rollbacks and reverts.
-func newBack(opt *settings.Options, store *records.Records, ev *events.Events, apps *app.Set, cps *cpService, turns *turnService) *backService {
+func newBack(opt *settings.Options, store *records.Records, ev *events.Events, apps *app.Set, cps *checkpoint.Service, turns *turnService) *backService {
 	return &backService{events: ev, apps: apps, checkpoints: cps, turns: turns, opt: opt, store: store}
 }

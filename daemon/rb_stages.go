@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"mulligan/daemon/app"
+	"mulligan/daemon/checkpoint"
 	"mulligan/daemon/events"
 	"mulligan/daemon/layer"
 	"mulligan/errs"
@@ -88,22 +89,22 @@ func (r *rollback) safetyCheckpoint(ctx context.Context) (string, error) {
 		return "", err
 	}
 	running := !now.Down()
-	still := stillness{all: r.a.Unit() != nil && !running, host: onHost.Down()}
+	still := checkpoint.Stillness{All: r.a.Unit() != nil && !running, Host: onHost.Down()}
 	cp, halted, err := r.captureBase(ctx, still, running)
 	if err != nil {
 		return "", err
 	}
 	r.d.apps.Note(ctx, r.a, now, &cp)
 	cp.Trigger, cp.CalledOff = ipc.TriggerPreRollback, true // until the rollback is done
-	cp.Notes = optional("safety checkpoint before " + r.words())
+	cp.Notes = checkpoint.Optional("safety checkpoint before " + r.words())
 	cp.Warnings = append(cp.Warnings, r.lacks()...)
 	r.plan.Safety = cp.ID
 	err = r.writePlan(ctx, preparing)
 	if err == nil {
-		err = r.d.checkpoints.record(ctx, r.a, &cp, "")
+		err = r.d.checkpoints.Record(ctx, r.a, &cp, "")
 	}
 	if err != nil {
-		return "", errs.Also(err, r.d.checkpoints.drop(ctx, r.a, cp.Snapshots))
+		return "", errs.Also(err, r.d.checkpoints.Drop(ctx, r.a, cp.Snapshots))
 	}
 	r.safety = cp
 	r.noteRaw()
@@ -344,7 +345,9 @@ func (r *rollback) orNoStart(err error) error {
 
 // mayAil reports whether an app that does not start, or is not well, is what was asked
 // for: the checkpoint is of such an app.
-func (r *rollback) mayAil() bool { return ailing(r.target) && r.req.OnUnhealthy != ipc.UnhealthyUndo }
+func (r *rollback) mayAil() bool {
+	return checkpoint.Ailing(r.target) && r.req.OnUnhealthy != ipc.UnhealthyUndo
+}
 
 // staysUp watches a unit that says that it has started: many a program reads
 // what it can't bear only then.

@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"mulligan/daemon/app"
+	"mulligan/daemon/checkpoint"
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -35,7 +36,7 @@ func (d *backService) aim(ctx context.Context, a *app.App, id ipc.CheckpointID, 
 	if id != ipc.Undo && id != ipc.Redo {
 		return id, nil
 	}
-	l, err := d.checkpoints.lineOf(ctx, a)
+	l, err := d.checkpoints.LineOf(ctx, a)
 	if err != nil {
 		return "", err
 	}
@@ -45,10 +46,10 @@ func (d *backService) aim(ctx context.Context, a *app.App, id ipc.CheckpointID, 
 	if req.Turns < 0 || id == ipc.Redo && req.Turns > 1 {
 		return "", errs.New(errs.Invalid, "", "%d is not a number of turns", req.Turns).WithHint("undo takes 1 or more, redo goes over one rollback")
 	}
-	to, err := l.redo()
+	to, err := l.Redo()
 	if id == ipc.Undo {
 		req.Turns = max(1, req.Turns)
-		to, err = l.undo(req.Turns)
+		to, err = l.Undo(req.Turns)
 	} else {
 		req.Turns = 0
 	}
@@ -62,7 +63,7 @@ func (d *backService) aim(ctx context.Context, a *app.App, id ipc.CheckpointID, 
 	if len(req.Scope) == 0 && (id == ipc.Redo || req.Turns <= 1) {
 		req.Scope = scope
 	}
-	if cp := l[l.find(to)]; id == ipc.Redo && req.Start == nil && cp.Running != nil && !*cp.Running && !ailing(cp) && a.Unit() != nil {
+	if cp := l[l.Find(to)]; id == ipc.Redo && req.Start == nil && cp.Running != nil && !*cp.Running && !checkpoint.Ailing(cp) && a.Unit() != nil {
 		req.Start = cp.Running // somebody had stopped the app
 	}
 	return to, err

@@ -17,7 +17,7 @@ func (r *rollback) abandon(ctx context.Context) error {
 		r.dropSafety(ctx)
 	}
 	err = errs.Also(err, r.startAgain(short))
-	return errs.Also(err, r.d.checkpoints.end(ctx, r.a, r.op))
+	return errs.Also(err, r.d.checkpoints.End(ctx, r.a, r.op))
 }
 
 // dropSafety drops the safety checkpoint of a rollback that changed nothing: the app is
@@ -28,7 +28,7 @@ func (r *rollback) dropSafety(ctx context.Context) {
 		return
 	}
 	entry := r.d.events.Entry(r.a.Rec(), accounts.Self(), "delete", string(r.safety.ID), "its rollback changed nothing", nil, nil)
-	if err := r.d.checkpoints.deleteCheckpoints(ctx, r.a, &entry, r.safety); err != nil {
+	if err := r.d.checkpoints.DeleteCheckpoints(ctx, r.a, &entry, r.safety); err != nil {
 		r.d.opt.Log.Warn("the safety checkpoint of a rollback that was called off stays", "app", r.a.Rec().Slug, "checkpoint", r.safety.ID, "err", err)
 		return
 	}
@@ -113,7 +113,7 @@ func (r *rollback) finish(ctx context.Context) error {
 	if err := r.finishParts(ctx); err != nil {
 		return err
 	}
-	if err := r.d.checkpoints.end(ctx, r.a, r.op); err != nil {
+	if err := r.d.checkpoints.End(ctx, r.a, r.op); err != nil {
 		return err
 	}
 	r.d.store.WasDisposed(store.Disposal{Kind: store.DisposeRestore, ID: string(r.op)})

@@ -322,7 +322,7 @@ func (d *registryService) remove(ctx context.Context, who ipc.Caller, a *app.App
 	d.store.WasDisposed(store.Disposal{Kind: store.DisposeApp, ID: string(a.Rec().ID), AppID: a.Rec().ID})
 	for _, cp := range cps {
 		d.store.WasDisposed(store.Disposal{Kind: store.DisposeCheckpoint, ID: string(cp.ID), AppID: a.Rec().ID})
-		if err := d.checkpoints.drop(ctx, a, cp.Snapshots); err != nil {
+		if err := d.checkpoints.Drop(ctx, a, cp.Snapshots); err != nil {
 			return err
 		}
 	}

@@ -5,6 +5,7 @@ import (
 
 	"mulligan/daemon/accounts"
 	"mulligan/daemon/app"
+	"mulligan/daemon/checkpoint"
 	"mulligan/daemon/events"
 	"mulligan/daemon/layer"
 	"mulligan/daemon/records"
@@ -17,7 +18,7 @@ type registryService struct {
 	binder      *layer.Binder
 	events      *events.Events
 	apps        *app.Set
-	checkpoints *cpService
+	checkpoints *checkpoint.Service
 	turns       *turnService
 	upkeep      *upkeepService
 	opt         *settings.Options
@@ -27,7 +28,7 @@ type registryService struct {
 }
 
 // newRegistry returns the registry of a daemon's apps. App files are watched until run ends.
-func newRegistry(run context.Context, opt *settings.Options, store *records.Records, ev *events.Events, apps *app.Set, cps *cpService, turns *turnService, upkeep *upkeepService) *registryService {
+func newRegistry(run context.Context, opt *settings.Options, store *records.Records, ev *events.Events, apps *app.Set, cps *checkpoint.Service, turns *turnService, upkeep *upkeepService) *registryService {
 	return &registryService{owners: apps.Owners, binder: apps.Binder, events: ev, apps: apps, checkpoints: cps, turns: turns, upkeep: upkeep,
 		opt: opt, store: store, run: run}
 }

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"mulligan/daemon/app"
+	"mulligan/daemon/checkpoint"
 	"mulligan/daemon/events"
 	"mulligan/daemon/records"
 	"mulligan/daemon/settings"
@@ -12,12 +13,12 @@ import (
 type turnService struct {
 	events      *events.Events
 	apps        *app.Set
-	checkpoints *cpService
+	checkpoints *checkpoint.Service
 	opt         *settings.Options
 	store       *records.Records
 }
 
 // newTurns returns the service of a daemon's turns.
-func newTurns(opt *settings.Options, store *records.Records, ev *events.Events, apps *app.Set, cps *cpService) *turnService {
+func newTurns(opt *settings.Options, store *records.Records, ev *events.Events, apps *app.Set, cps *checkpoint.Service) *turnService {
 	return &turnService{events: ev, apps: apps, checkpoints: cps, opt: opt, store: store}
 }

@@ -211,7 +211,7 @@ func (t *tracker) noteUndone(ctx context.Context) {
 	if t == nil {
 		return
 	}
-	l, err := t.d.checkpoints.lineOf(ctx, t.a)
+	l, err := t.d.checkpoints.LineOf(ctx, t.a)
 	if err != nil {
 		t.note("see what was undone", err)
 		return
@@ -219,7 +219,7 @@ func (t *tracker) noteUndone(ctx context.Context) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, o := range t.open {
-		o.undone = !o.rec.Inferred && o.rec.CheckpointID != nil && !l.holds(*o.rec.CheckpointID)
+		o.undone = !o.rec.Inferred && o.rec.CheckpointID != nil && !l.Holds(*o.rec.CheckpointID)
 	}
 }
 
@@ -240,7 +240,7 @@ func (t *tracker) rejoin(ctx context.Context) {
 		}
 		release, err := t.d.apps.AcquireBrief(ctx, t.a, "note that a turn goes on")
 		if err == nil {
-			err = t.d.checkpoints.rejoin(ctx, t.a, *o.rec.CheckpointID)
+			err = t.d.checkpoints.Rejoin(ctx, t.a, *o.rec.CheckpointID)
 			release()
 		}
 		if err != nil {

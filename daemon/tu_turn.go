@@ -6,6 +6,7 @@ import (
 
 	"mulligan/daemon/accounts"
 	"mulligan/daemon/app"
+	"mulligan/daemon/checkpoint"
 	"mulligan/daemon/layer"
 	"mulligan/daemon/records"
 	"mulligan/daemon/store"
@@ -120,7 +121,7 @@ func (t *tracker) captureRest(ctx context.Context, o *openTurn) {
 			o.lacks = append(o.lacks, string(l.Name)+" is not in it: it can't be captured while the app runs")
 			continue
 		}
-		s, warnings, err := t.d.checkpoints.captureLayer(ctx, t.a, l, taking{})
+		s, warnings, err := t.d.checkpoints.CaptureLayer(ctx, t.a, l, checkpoint.How{})
 		if err != nil {
 			o.lacks = append(o.lacks, string(l.Name)+" is not in it: "+err.Error())
 			continue
@@ -161,8 +162,8 @@ func (t *tracker) checkpoint(ctx context.Context, o *openTurn) error {
 	if err := t.d.store.PutTurn(ctx, &rec); err != nil {
 		return err
 	}
-	t.d.events.Publish(t.a.Rec().ID, "checkpoint", public(cp))
-	t.d.checkpoints.pruneAfter(ctx, t.a, accounts.Self(), cp.ID)
+	t.d.events.Publish(t.a.Rec().ID, "checkpoint", checkpoint.Public(cp))
+	t.d.checkpoints.PruneAfter(ctx, t.a, accounts.Self(), cp.ID)
 	return nil
 }
 
@@ -172,7 +173,7 @@ func (t *tracker) captureAt(ctx context.Context, o *openTurn, start snap.Mark) (
 	if err := t.d.opt.Failpoint.At("capture turn"); err != nil {
 		return store.Checkpoint{}, err
 	}
-	ids, made := announced(t.a, []layer.Layer{{Name: snap.Files}})
+	ids, made := checkpoint.Announced(t.a, []layer.Layer{{Name: snap.Files}})
 	if err := t.d.store.PutDisposals(ctx, made...); err != nil {
 		return store.Checkpoint{}, err
 	}
@@ -182,8 +183,8 @@ func (t *tracker) captureAt(ctx context.Context, o *openTurn, start snap.Mark) (
 	}
 	var cp store.Checkpoint
 	cp.ID, cp.AppID, cp.Trigger, cp.Ref = ipc.CheckpointID(records.NewID("cp-")), t.a.Rec().ID, ipc.TriggerAgent, o.ref
-	cp.TurnID, cp.Inferred = optional(string(o.rec.ID)), o.rec.Inferred
-	cp.ConversationID, cp.MessageID = optional(o.rec.ConversationID), optional(o.rec.MessageID)
+	cp.TurnID, cp.Inferred = checkpoint.Optional(string(o.rec.ID)), o.rec.Inferred
+	cp.ConversationID, cp.MessageID = checkpoint.Optional(o.rec.ConversationID), checkpoint.Optional(o.rec.MessageID)
 	t.mu.Lock()
 	cp.Running, cp.Healthy = o.running, o.healthy
 	late := o.late && len(o.dbs) > 0
@@ -195,8 +196,8 @@ func (t *tracker) captureAt(ctx context.Context, o *openTurn, start snap.Mark) (
 	cp.Warnings = append(cp.Warnings, s.Warnings...)
 	files := store.Snapshot{Layer: snap.Files, ID: s.ID, Driver: s.Driver, Hash: s.Hash, Position: s.Position}
 	cp.Snapshots = append([]store.Snapshot{files}, o.dbs...)
-	if err := t.d.checkpoints.record(ctx, t.a, &cp, ""); err != nil {
-		return store.Checkpoint{}, errs.Also(err, t.d.checkpoints.drop(ctx, t.a, cp.Snapshots[:1]))
+	if err := t.d.checkpoints.Record(ctx, t.a, &cp, ""); err != nil {
+		return store.Checkpoint{}, errs.Also(err, t.d.checkpoints.Drop(ctx, t.a, cp.Snapshots[:1]))
 	}
 	return cp, nil
 }
@@ -260,7 +261,7 @@ func (t *tracker) dropUnused(ctx context.Context, snaps []store.Snapshot) error 
 		return err
 	}
 	defer release()
-	return t.d.checkpoints.drop(ctx, t.a, snaps)
+	return t.d.checkpoints.Drop(ctx, t.a, snaps)
 }
 
 // databasesChanged reports whether a database is not as it was at the turn's
@@ -291,12 +292,12 @@ func (t *tracker) databasesChanged(ctx context.Context, o *openTurn) bool {
 		if !l.IsDB() {
 			return true // a guest writes by itself: what it wrote is taken for the turn's
 		}
-		now, _, err := t.d.checkpoints.captureLayer(ctx, t.a, l, taking{})
+		now, _, err := t.d.checkpoints.CaptureLayer(ctx, t.a, l, checkpoint.How{})
 		if err != nil {
 			return true
 		}
 		changed := now.Hash != b.Hash || now.Hash.IsZero() && now.Position != b.Position
-		if err := t.d.checkpoints.drop(ctx, t.a, []store.Snapshot{now}); err != nil {
+		if err := t.d.checkpoints.Drop(ctx, t.a, []store.Snapshot{now}); err != nil {
 			t.note("drop a snapshot", err)
 		}
 		if changed {

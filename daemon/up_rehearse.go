@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"mulligan/daemon/app"
+	"mulligan/daemon/checkpoint"
 	"mulligan/daemon/layer"
 	"mulligan/daemon/records"
 	"mulligan/daemon/store"
@@ -161,6 +162,6 @@ func (d *upkeepService) noteRehearsal(ctx context.Context, a *app.App, o outcome
 	if o.Problem != "" {
 		d.opt.Log.Warn("a checkpoint cannot be restored", "app", a.Rec().Slug, "checkpoint", o.cp, "layer", o.layer, "err", o.Problem)
 	}
-	d.events.Publish(a.Rec().ID, "checkpoint", public(cp))
+	d.events.Publish(a.Rec().ID, "checkpoint", checkpoint.Public(cp))
 	return nil
 }

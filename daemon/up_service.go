@@ -5,6 +5,7 @@ import (
 
 	"mulligan/daemon/accounts"
 	"mulligan/daemon/app"
+	"mulligan/daemon/checkpoint"
 	"mulligan/daemon/events"
 	"mulligan/daemon/records"
 	"mulligan/daemon/settings"
@@ -21,7 +22,7 @@ type upkeepService struct {
 	owners      *accounts.Owners
 	events      *events.Events
 	apps        *app.Set
-	checkpoints *cpService
+	checkpoints *checkpoint.Service
 	turns       *turnService
 	opt         *settings.Options
 	store       *records.Records
@@ -31,7 +32,7 @@ type upkeepService struct {
 
 // newUpkeep returns the upkeep of a daemon's apps, until run ends. recoverers has one for each kind of
 // operation.
-func newUpkeep(run context.Context, opt *settings.Options, store *records.Records, ev *events.Events, apps *app.Set, cps *cpService, turns *turnService, recoverers map[string]recoverer) *upkeepService {
+func newUpkeep(run context.Context, opt *settings.Options, store *records.Records, ev *events.Events, apps *app.Set, cps *checkpoint.Service, turns *turnService, recoverers map[string]recoverer) *upkeepService {
 	d := &upkeepService{owners: apps.Owners, events: ev, apps: apps, checkpoints: cps, turns: turns, opt: opt, store: store, run: run, recoverers: recoverers}
 	apps.Settle, apps.Pursue = d.makeReady, d.pursue
 	return d

@@ -24,7 +24,7 @@ func (d *upkeepService) settle(ctx context.Context, a *app.App) error {
 		return err
 	}
 	err := d.sweepAndRecover(ctx, a)
-	d.checkpoints.noteBehind(ctx, a)
+	d.checkpoints.NoteBehind(ctx, a)
 	a.NoteSettled(err)
 	return err
 }
@@ -65,7 +65,7 @@ func (d *upkeepService) sweep(ctx context.Context, a *app.App, left []store.Oper
 	if err != nil {
 		return err
 	}
-	held, err := d.checkpoints.heldBy(ctx, a, left)
+	held, err := d.checkpoints.HeldBy(ctx, a, left)
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package daemon
+package checkpoint
 
 import (
 	"context"
@@ -15,17 +15,17 @@ import (
 	"mulligan/snap"
 )
 
-// stillness is what of an app does not run while it is captured.
-type stillness struct {
-	all  bool // nothing runs
-	host bool // nothing but a guest does, whose own agent can hold it still
+// Stillness is what of an app does not run while it is captured.
+type Stillness struct {
+	All  bool // nothing runs
+	Host bool // nothing but a guest does, whose own agent can hold it still
 }
 
-// announced returns fresh ids for the snapshots of some layers, and the disposals of
+// Announced returns fresh ids for the snapshots of some layers, and the disposals of
 // these snapshots. The caller must write the disposals down before the captures begin, so that the
 // next start drops what a capture that was cut short has left. PutCheckpoint strikes the disposals
 // of its snapshots off.
-func announced(a *app.App, layers []layer.Layer) (ids []snap.SnapshotID, made []store.Disposal) {
+func Announced(a *app.App, layers []layer.Layer) (ids []snap.SnapshotID, made []store.Disposal) {
 	for _, l := range layers {
 		id := records.NewID(l.Prefix())
 		ids = append(ids, snap.SnapshotID(id))
@@ -34,10 +34,10 @@ func announced(a *app.App, layers []layer.Layer) (ids []snap.SnapshotID, made []
 	return ids, made
 }
 
-// capture takes a snapshot of each layer under a fresh checkpoint. When one
+// Capture takes a snapshot of each layer under a fresh checkpoint. When one
 // fails, those already taken are dropped.
-func (d *cpService) capture(ctx context.Context, a *app.App, layers []layer.Layer, how taking) (store.Checkpoint, error) {
-	ids, made := announced(a, layers)
+func (d *Service) Capture(ctx context.Context, a *app.App, layers []layer.Layer, how How) (store.Checkpoint, error) {
+	ids, made := Announced(a, layers)
 	if err := d.store.PutDisposals(ctx, made...); err != nil {
 		return store.Checkpoint{}, err
 	}
@@ -45,19 +45,19 @@ func (d *cpService) capture(ctx context.Context, a *app.App, layers []layer.Laye
 }
 
 // captureAs is capture under ids that are announced.
-func (d *cpService) captureAs(ctx context.Context, a *app.App, layers []layer.Layer, ids []snap.SnapshotID, how taking) (store.Checkpoint, error) {
+func (d *Service) captureAs(ctx context.Context, a *app.App, layers []layer.Layer, ids []snap.SnapshotID, how How) (store.Checkpoint, error) {
 	var cp store.Checkpoint
-	still := how.still
-	cp.ID, cp.AppID, cp.Quiesced = ipc.CheckpointID(records.NewID("cp-")), a.Rec().ID, still.all
+	still := how.Still
+	cp.ID, cp.AppID, cp.Quiesced = ipc.CheckpointID(records.NewID("cp-")), a.Rec().ID, still.All
 	for i, l := range layers {
-		s, warnings, err := d.captureLayerAs(ctx, l, ids[i], how)
+		s, warnings, err := d.CaptureLayerAs(ctx, l, ids[i], how)
 		if err != nil {
-			return store.Checkpoint{}, errs.Also(&layer.Error{Layer: l, Err: err}, d.drop(ctx, a, cp.Snapshots))
+			return store.Checkpoint{}, errs.Also(&layer.Error{Layer: l, Err: err}, d.Drop(ctx, a, cp.Snapshots))
 		}
 		cp.Snapshots = append(cp.Snapshots, s)
 		warnings = append(warnings, a.Foretold(l, s.ID)...)
 		if l.Name == snap.Disk {
-			cp.Quiesced = (still.all || still.host) && s.Quiesced
+			cp.Quiesced = (still.All || still.Host) && s.Quiesced
 		}
 		for _, w := range warnings {
 			cp.Warnings = append(cp.Warnings, string(l.Name)+": "+w)
@@ -67,16 +67,16 @@ func (d *cpService) captureAs(ctx context.Context, a *app.App, layers []layer.La
 	return cp, nil
 }
 
-// captureLayer takes a snapshot of one layer.
-func (d *cpService) captureLayer(ctx context.Context, a *app.App, l layer.Layer, how taking) (store.Snapshot, []string, error) {
-	ids, made := announced(a, []layer.Layer{l})
+// CaptureLayer takes a snapshot of one layer.
+func (d *Service) CaptureLayer(ctx context.Context, a *app.App, l layer.Layer, how How) (store.Snapshot, []string, error) {
+	ids, made := Announced(a, []layer.Layer{l})
 	if err := d.store.PutDisposals(ctx, made...); err != nil {
 		return store.Snapshot{}, nil, err
 	}
-	return d.captureLayerAs(ctx, l, ids[0], how)
+	return d.CaptureLayerAs(ctx, l, ids[0], how)
 }
 
-func (d *cpService) captureLayerAs(ctx context.Context, l layer.Layer, id snap.SnapshotID, how taking) (store.Snapshot, []string, error) {
+func (d *Service) CaptureLayerAs(ctx context.Context, l layer.Layer, id snap.SnapshotID, how How) (store.Snapshot, []string, error) {
 	if err := d.opt.Failpoint.At("capture " + string(l.Name)); err != nil {
 		return store.Snapshot{}, nil, err
 	}
@@ -85,9 +85,9 @@ func (d *cpService) captureLayerAs(ctx context.Context, l layer.Layer, id snap.S
 		take = m.CaptureMemory
 	}
 	began := time.Now()
-	req := snap.CaptureRequest{ID: id, Quiesced: how.still.all, Revive: how.revive}
+	req := snap.CaptureRequest{ID: id, Quiesced: how.Still.All, Revive: how.Revive}
 	s, err := take(ctx, req)
-	if err != nil && how.salvage && layer.Unreadable(err) {
+	if err != nil && how.Salvage && layer.Unreadable(err) {
 		s, err = salvage(ctx, l, req, err)
 	}
 	d.events.Captures.WithLabelValues(l.Family, events.ResultOf(err)).Observe(events.Since(began))
@@ -99,9 +99,9 @@ func (d *cpService) captureLayerAs(ctx context.Context, l layer.Layer, id snap.S
 	}, s.Warnings, nil
 }
 
-// record stamps a captured checkpoint and puts it into the store; with an
+// Record stamps a captured checkpoint and puts it into the store; with an
 // operation, that ends.
-func (d *cpService) record(ctx context.Context, a *app.App, cp *store.Checkpoint, op ipc.OperationID) error {
+func (d *Service) Record(ctx context.Context, a *app.App, cp *store.Checkpoint, op ipc.OperationID) error {
 	now := d.opt.Now().UTC()
 	cp.CreatedAt = now
 	if after, err := time.ParseDuration(a.Rec().Retention.ExpireAfter); err == nil && after > 0 {
@@ -121,12 +121,12 @@ func (d *cpService) record(ctx context.Context, a *app.App, cp *store.Checkpoint
 	return nil
 }
 
-// taking says how layers are captured.
-type taking struct {
-	still   stillness
+// How says how layers are captured.
+type How struct {
+	Still   Stillness
 	memory  bool // of a domain
-	revive  bool // a layer's server that is down may be started, as for a rollback
-	salvage bool // a layer that cannot be read is kept as raw bytes
+	Revive  bool // a layer's server that is down may be started, as for a rollback
+	Salvage bool // a layer that cannot be read is kept as raw bytes
 }
 
 // salvage keeps the bytes of a layer that could not be captured, for the reason why. The
@@ -145,5 +145,5 @@ func salvage(ctx context.Context, l layer.Layer, req snap.CaptureRequest, why er
 	return kept, nil
 }
 
-// ailing reports whether the app was not well when the checkpoint was made.
-func ailing(cp store.Checkpoint) bool { return cp.Healthy != nil && !*cp.Healthy }
+// Ailing reports whether the app was not well when the checkpoint was made.
+func Ailing(cp store.Checkpoint) bool { return cp.Healthy != nil && !*cp.Healthy }

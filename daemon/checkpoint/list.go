@@ -1,4 +1,4 @@
-package daemon
+package checkpoint
 
 import (
 	"cmp"
@@ -13,8 +13,8 @@ import (
 	"mulligan/snap"
 )
 
-// public is a checkpoint's record as clients see it, but for its size.
-func public(cp store.Checkpoint) ipc.Checkpoint {
+// Public is a checkpoint's record as clients see it, but for its size.
+func Public(cp store.Checkpoint) ipc.Checkpoint {
 	v := cp.Checkpoint
 	v.DBSnapshots = []ipc.DBSnapshot{}
 	v.VMSnapshotID, v.DBSnapshotID, v.FilesSnapshot, v.FilesHash = nil, nil, nil, nil
@@ -48,8 +48,8 @@ func public(cp store.Checkpoint) ipc.Checkpoint {
 }
 
 // show is a checkpoint with its size.
-func (d *cpService) show(ctx context.Context, a *app.App, cp store.Checkpoint) (ipc.Checkpoint, error) {
-	v := public(cp)
+func (d *Service) show(ctx context.Context, a *app.App, cp store.Checkpoint) (ipc.Checkpoint, error) {
+	v := Public(cp)
 	all := a.KnownSizes()
 	size, known := all.Each[cp.ID]
 	damage := all.Damage[cp.ID]
@@ -63,7 +63,7 @@ func (d *cpService) show(ctx context.Context, a *app.App, cp store.Checkpoint) (
 
 // sized gives each checkpoint's size and that of all of them. They are kept
 // until the next operation on the app.
-func (d *cpService) sized(ctx context.Context, a *app.App, cps []store.Checkpoint) (app.Sizes, error) {
+func (d *Service) sized(ctx context.Context, a *app.App, cps []store.Checkpoint) (app.Sizes, error) {
 	s := a.KnownSizes()
 	if s.Each != nil && len(s.Each) == len(cps) {
 		return s, nil
@@ -91,7 +91,7 @@ func (d *cpService) sized(ctx context.Context, a *app.App, cps []store.Checkpoin
 
 // measured reads an app's checkpoints and their sizes. One that is deleted in
 // between is in the records and not in the store: they are read again then.
-func (d *cpService) measured(ctx context.Context, a *app.App) (cps []store.Checkpoint, s app.Sizes, err error) {
+func (d *Service) measured(ctx context.Context, a *app.App) (cps []store.Checkpoint, s app.Sizes, err error) {
 	const tries = 3
 	for range tries {
 		was := len(cps)
@@ -106,7 +106,7 @@ func (d *cpService) measured(ctx context.Context, a *app.App) (cps []store.Check
 }
 
 // Checkpoints lists an app's checkpoints, newest first, and what they occupy.
-func (d *cpService) Checkpoints(ctx context.Context, who ipc.Caller, ref string, q ipc.CheckpointQuery) (ipc.CheckpointList, error) {
+func (d *Service) Checkpoints(ctx context.Context, who ipc.Caller, ref string, q ipc.CheckpointQuery) (ipc.CheckpointList, error) {
 	a, err := d.apps.Find(who, ref)
 	if err != nil {
 		return ipc.CheckpointList{}, err
@@ -139,7 +139,7 @@ func (d *cpService) Checkpoints(ctx context.Context, who ipc.Caller, ref string,
 			q.Limit > 0 && len(list.Checkpoints) >= q.Limit {
 			continue
 		}
-		v := public(cp)
+		v := Public(cp)
 		v.SizeBytes, v.Damaged = sizes.Each[cp.ID], cmp.Or(v.Damaged, sizes.Damage[cp.ID])
 		list.Checkpoints = append(list.Checkpoints, v)
 	}
@@ -147,15 +147,15 @@ func (d *cpService) Checkpoints(ctx context.Context, who ipc.Caller, ref string,
 }
 
 // Checkpoint gives one.
-func (d *cpService) Checkpoint(ctx context.Context, who ipc.Caller, ref string, id ipc.CheckpointID) (ipc.Checkpoint, error) {
-	a, cp, err := d.findCheckpoint(ctx, who, ref, id)
+func (d *Service) Checkpoint(ctx context.Context, who ipc.Caller, ref string, id ipc.CheckpointID) (ipc.Checkpoint, error) {
+	a, cp, err := d.FindCheckpoint(ctx, who, ref, id)
 	if err != nil {
 		return ipc.Checkpoint{}, err
 	}
 	return d.show(ctx, a, cp)
 }
 
-func (d *cpService) findCheckpoint(ctx context.Context, who ipc.Caller, ref string, id ipc.CheckpointID) (*app.App, store.Checkpoint, error) {
+func (d *Service) FindCheckpoint(ctx context.Context, who ipc.Caller, ref string, id ipc.CheckpointID) (*app.App, store.Checkpoint, error) {
 	a, err := d.apps.Find(who, ref)
 	if err != nil {
 		return nil, store.Checkpoint{}, err
@@ -165,8 +165,8 @@ func (d *cpService) findCheckpoint(ctx context.Context, who ipc.Caller, ref stri
 }
 
 // Pin pins or unpins a checkpoint.
-func (d *cpService) Pin(ctx context.Context, who ipc.Caller, ref string, id ipc.CheckpointID, pinned bool) (ipc.Checkpoint, error) {
-	a, cp, err := d.findCheckpoint(ctx, who, ref, id)
+func (d *Service) Pin(ctx context.Context, who ipc.Caller, ref string, id ipc.CheckpointID, pinned bool) (ipc.Checkpoint, error) {
+	a, cp, err := d.FindCheckpoint(ctx, who, ref, id)
 	if err != nil {
 		return ipc.Checkpoint{}, err
 	}
@@ -188,8 +188,8 @@ func (d *cpService) Pin(ctx context.Context, who ipc.Caller, ref string, id ipc.
 
 // Verify checks what is stored for a checkpoint: that it is there, or byte by
 // byte. Damage is in the result; an error means that it could not be checked.
-func (d *cpService) Verify(ctx context.Context, who ipc.Caller, ref string, id ipc.CheckpointID, depth snap.Depth) (ipc.VerifyResult, error) {
-	a, cp, err := d.findCheckpoint(ctx, who, ref, id)
+func (d *Service) Verify(ctx context.Context, who ipc.Caller, ref string, id ipc.CheckpointID, depth snap.Depth) (ipc.VerifyResult, error) {
+	a, cp, err := d.FindCheckpoint(ctx, who, ref, id)
 	if err != nil {
 		return ipc.VerifyResult{}, err
 	}
@@ -214,7 +214,7 @@ func (d *cpService) Verify(ctx context.Context, who ipc.Caller, ref string, id i
 }
 
 // Audit lists an app's audit trail, newest first, and checks it where verify is set.
-func (d *cpService) Audit(ctx context.Context, who ipc.Caller, ref string, limit int, verify bool) (list ipc.AuditList, err error) {
+func (d *Service) Audit(ctx context.Context, who ipc.Caller, ref string, limit int, verify bool) (list ipc.AuditList, err error) {
 	a, err := d.apps.Find(who, ref)
 	if err != nil {
 		return list, err
@@ -230,10 +230,10 @@ func (d *cpService) Audit(ctx context.Context, who ipc.Caller, ref string, limit
 	return list, err
 }
 
-// showOrBare is show, or the record alone where its size cannot be told.
-func (d *cpService) showOrBare(ctx context.Context, a *app.App, cp store.Checkpoint) ipc.Checkpoint {
+// ShowOrBare is show, or the record alone where its size cannot be told.
+func (d *Service) ShowOrBare(ctx context.Context, a *app.App, cp store.Checkpoint) ipc.Checkpoint {
 	if shown, err := d.show(ctx, a, cp); err == nil {
 		return shown
 	}
-	return public(cp)
+	return Public(cp)
 }

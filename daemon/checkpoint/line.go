@@ -1,4 +1,4 @@
-package daemon
+package checkpoint
 
 import (
 	"context"
@@ -46,15 +46,15 @@ func (l line) before(i int) ipc.CheckpointID {
 // isAct reports whether an agent did something after the checkpoint was made.
 func isAct(cp store.Checkpoint) bool { return cp.Trigger == ipc.TriggerAgent && !cp.Inferred }
 
-func (l line) find(id ipc.CheckpointID) int {
+func (l line) Find(id ipc.CheckpointID) int {
 	return slices.IndexFunc(l, func(cp store.Checkpoint) bool { return cp.ID == id })
 }
 
-// undo is the checkpoint before the n-th newest act that is in the app.
-func (l line) undo(n int) (ipc.CheckpointID, error) {
+// Undo is the checkpoint before the n-th newest act that is in the app.
+func (l line) Undo(n int) (ipc.CheckpointID, error) {
 	id := l.head()
 	for i := 1; ; i++ {
-		at := l.find(id)
+		at := l.Find(id)
 		switch {
 		case id == "" && i == 1:
 			return "", errs.New(errs.NotFound, "", "there is no turn's checkpoint to go to").
@@ -71,8 +71,8 @@ func (l line) undo(n int) (ipc.CheckpointID, error) {
 	}
 }
 
-// redo is the safety checkpoint of the last rollback or revert that was done.
-func (l line) redo() (ipc.CheckpointID, error) {
+// Redo is the safety checkpoint of the last rollback or revert that was done.
+func (l line) Redo() (ipc.CheckpointID, error) {
 	called := false
 	for _, cp := range l {
 		if cp.Trigger == ipc.TriggerPreRollback && !cp.CalledOff {
@@ -87,10 +87,10 @@ func (l line) redo() (ipc.CheckpointID, error) {
 	return "", e.WithHint("see `mulligan log`")
 }
 
-// holds reports whether the act after the checkpoint id is in the app.
-func (l line) holds(id ipc.CheckpointID) bool {
+// Holds reports whether the act after the checkpoint id is in the app.
+func (l line) Holds(id ipc.CheckpointID) bool {
 	seen := map[ipc.CheckpointID]bool{}
-	for at := l.find(l.head()); at >= 0 && !seen[l[at].ID]; at = l.find(l.before(at)) {
+	for at := l.Find(l.head()); at >= 0 && !seen[l[at].ID]; at = l.Find(l.before(at)) {
 		if l[at].ID == id {
 			return true
 		}
@@ -99,14 +99,14 @@ func (l line) holds(id ipc.CheckpointID) bool {
 	return false
 }
 
-// lineOf reads an app's.
-func (d *cpService) lineOf(ctx context.Context, a *app.App) (line, error) {
+// LineOf reads an app's.
+func (d *Service) LineOf(ctx context.Context, a *app.App) (line, error) {
 	return d.store.Checkpoints(ctx, a.Rec().ID)
 }
 
 // marks sets the marks of a checkpoint that is about to be recorded.
-func (d *cpService) marks(ctx context.Context, a *app.App, cp *store.Checkpoint) error {
-	l, err := d.lineOf(ctx, a)
+func (d *Service) marks(ctx context.Context, a *app.App, cp *store.Checkpoint) error {
+	l, err := d.LineOf(ctx, a)
 	if err != nil {
 		return err
 	}
@@ -125,10 +125,10 @@ func (d *cpService) marks(ctx context.Context, a *app.App, cp *store.Checkpoint)
 	return nil
 }
 
-// rejoin notes that a turn that was undone while it went on did something again.
-func (d *cpService) rejoin(ctx context.Context, a *app.App, act ipc.CheckpointID) error {
-	l, err := d.lineOf(ctx, a)
-	if err != nil || l.find(act) < 0 || l.holds(act) {
+// Rejoin notes that a turn that was undone while it went on did something again.
+func (d *Service) Rejoin(ctx context.Context, a *app.App, act ipc.CheckpointID) error {
+	l, err := d.LineOf(ctx, a)
+	if err != nil || l.Find(act) < 0 || l.Holds(act) {
 		return err
 	}
 	newest := l[0]
@@ -136,9 +136,9 @@ func (d *cpService) rejoin(ctx context.Context, a *app.App, act ipc.CheckpointID
 	return d.store.PutCheckpoint(ctx, newest, "")
 }
 
-// behindOf names the layers that are as they were while others went back, as the newest
+// BehindOf names the layers that are as they were while others went back, as the newest
 // safety checkpoint of a rollback that was done has them.
-func (l line) behindOf() []string {
+func (l line) BehindOf() []string {
 	for _, cp := range l {
 		if cp.Trigger == ipc.TriggerPreRollback && !cp.CalledOff {
 			return cp.StayedBehind
@@ -147,9 +147,9 @@ func (l line) behindOf() []string {
 	return nil
 }
 
-// noteBehind keeps, for problems, which layers stayed behind.
-func (d *cpService) noteBehind(ctx context.Context, a *app.App) {
-	l, err := d.lineOf(ctx, a)
+// NoteBehind keeps, for problems, which layers stayed behind.
+func (d *Service) NoteBehind(ctx context.Context, a *app.App) {
+	l, err := d.LineOf(ctx, a)
 	if err != nil {
 		return // whoever asks next is told
 	}
@@ -159,7 +159,7 @@ func (d *cpService) noteBehind(ctx context.Context, a *app.App) {
 
 // behindWords says which layers stayed behind, and what takes them along.
 func behindWords(l line) (list []string) {
-	for _, name := range l.behindOf() {
+	for _, name := range l.BehindOf() {
 		list = append(list, fmt.Sprintf("%s stayed as it was at a rollback, and may not agree with the rest: a rollback that takes it along, or mulligan redo, ends that", name))
 	}
 	return list

@@ -1,4 +1,4 @@
-package daemon
+package checkpoint
 
 import (
 	"context"
@@ -13,9 +13,9 @@ import (
 )
 
 // Delete drops a checkpoint; a pinned one is errs.Pinned.
-func (d *cpService) Delete(ctx context.Context, who ipc.Caller, ref string, id ipc.CheckpointID) error {
+func (d *Service) Delete(ctx context.Context, who ipc.Caller, ref string, id ipc.CheckpointID) error {
 	const op = "delete checkpoint"
-	a, _, err := d.findCheckpoint(ctx, who, ref, id)
+	a, _, err := d.FindCheckpoint(ctx, who, ref, id)
 	if err != nil {
 		return err
 	}
@@ -28,7 +28,7 @@ func (d *cpService) Delete(ctx context.Context, who ipc.Caller, ref string, id i
 	cp, err := d.store.Checkpoint(ctx, a.Rec().ID, id)
 	if err == nil {
 		entry := d.events.Entry(a.Rec(), who, "delete", string(id), "", nil, nil)
-		err = d.deleteCheckpoints(ctx, a, &entry, cp)
+		err = d.DeleteCheckpoints(ctx, a, &entry, cp)
 	}
 	if err != nil {
 		d.events.WriteAudit(ctx, a.Rec(), who, "delete", string(id), "", err, nil)
@@ -36,10 +36,10 @@ func (d *cpService) Delete(ctx context.Context, who ipc.Caller, ref string, id i
 	return errs.Wrap(errs.Failed, op, err)
 }
 
-// deleteCheckpoints forgets checkpoints, then drops their snapshots. What a crash
+// DeleteCheckpoints forgets checkpoints, then drops their snapshots. What a crash
 // leaves in between the next start drops, by the disposals that were written down
 // together with the entry of the audit trail.
-func (d *cpService) deleteCheckpoints(ctx context.Context, a *app.App, entry *ipc.AuditEntry, cps ...store.Checkpoint) error {
+func (d *Service) DeleteCheckpoints(ctx context.Context, a *app.App, entry *ipc.AuditEntry, cps ...store.Checkpoint) error {
 	var ids []ipc.CheckpointID
 	var snaps []store.Snapshot
 	for _, cp := range cps {
@@ -60,12 +60,12 @@ func (d *cpService) deleteCheckpoints(ctx context.Context, a *app.App, entry *ip
 	for _, id := range ids {
 		d.store.WasDisposed(store.Disposal{Kind: store.DisposeCheckpoint, ID: string(id), AppID: a.Rec().ID})
 	}
-	return d.drop(ctx, a, snaps)
+	return d.Drop(ctx, a, snaps)
 }
 
-// drop deletes snapshots that no checkpoint holds: what has a disposal. Those of a layer that is
+// Drop deletes snapshots that no checkpoint holds: what has a disposal. Those of a layer that is
 // held up wait for its sweep.
-func (d *cpService) drop(ctx context.Context, a *app.App, snaps []store.Snapshot) error {
+func (d *Service) Drop(ctx context.Context, a *app.App, snaps []store.Snapshot) error {
 	var all []error
 	for _, s := range snaps {
 		l, ok := a.Layer(s.Layer)

@@ -1,4 +1,4 @@
-package daemon
+package checkpoint
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 )
 
 // Prune applies the app's retention rules now, or says what they would drop.
-func (d *cpService) Prune(ctx context.Context, who ipc.Caller, ref string, dryRun bool) (ipc.PruneResult, error) {
+func (d *Service) Prune(ctx context.Context, who ipc.Caller, ref string, dryRun bool) (ipc.PruneResult, error) {
 	const op = "prune"
 	a, err := d.apps.Find(who, ref)
 	if err != nil {
@@ -33,9 +33,9 @@ func (d *cpService) Prune(ctx context.Context, who ipc.Caller, ref string, dryRu
 	return res, errs.Wrap(errs.Failed, op, err)
 }
 
-// pruneAfter prunes behind an operation that is done already: trouble is
+// PruneAfter prunes behind an operation that is done already: trouble is
 // logged and does not make that operation a failure.
-func (d *cpService) pruneAfter(ctx context.Context, a *app.App, who ipc.Caller, protected ...ipc.CheckpointID) {
+func (d *Service) PruneAfter(ctx context.Context, a *app.App, who ipc.Caller, protected ...ipc.CheckpointID) {
 	res, err := d.prune(ctx, a, who, false, protected...)
 	if err != nil {
 		d.opt.Log.Error("pruning failed", "app", a.Rec().Slug, "err", err)
@@ -44,7 +44,7 @@ func (d *cpService) pruneAfter(ctx context.Context, a *app.App, who ipc.Caller, 
 }
 
 // prune applies the rules. What is deleted by them is in the audit trail as soon as it is decided.
-func (d *cpService) prune(ctx context.Context, a *app.App, who ipc.Caller, dryRun bool, protected ...ipc.CheckpointID) (ipc.PruneResult, error) {
+func (d *Service) prune(ctx context.Context, a *app.App, who ipc.Caller, dryRun bool, protected ...ipc.CheckpointID) (ipc.PruneResult, error) {
 	res := ipc.PruneResult{Deleted: []ipc.CheckpointID{}}
 	cps, err := d.store.Checkpoints(ctx, a.Rec().ID)
 	if err != nil {
@@ -70,7 +70,7 @@ func (d *cpService) prune(ctx context.Context, a *app.App, who ipc.Caller, dryRu
 	}
 	if len(drop) > 0 {
 		entry := d.events.Entry(a.Rec(), who, "prune", "", "", nil, res)
-		if err := d.deleteCheckpoints(ctx, a, &entry, drop...); err != nil {
+		if err := d.DeleteCheckpoints(ctx, a, &entry, drop...); err != nil {
 			return res, err
 		}
 	}
@@ -79,9 +79,9 @@ func (d *cpService) prune(ctx context.Context, a *app.App, who ipc.Caller, dryRu
 	}))
 }
 
-// reweigh finds out once, when the daemon has started, which apps exceed max_bytes: the
+// Reweigh finds out once, when the daemon has started, which apps exceed max_bytes: the
 // prunes of the daemon before knew.
-func (d *cpService) reweigh(ctx context.Context) {
+func (d *Service) Reweigh(ctx context.Context) {
 	for _, a := range d.apps.All() {
 		if a.Rec().Retention.MaxBytes <= 0 {
 			continue
@@ -92,7 +92,7 @@ func (d *cpService) reweigh(ctx context.Context) {
 	}
 }
 
-func (d *cpService) reweighApp(ctx context.Context, a *app.App) error {
+func (d *Service) reweighApp(ctx context.Context, a *app.App) error {
 	release, err := d.apps.AcquireBrief(ctx, a, "see what is kept")
 	if err != nil {
 		return err
@@ -137,7 +137,7 @@ func kindOf(cp store.Checkpoint, turns []store.Turn) retention.Kind {
 
 // doomed applies the retention rules. over is by how many bytes what stays exceeds
 // max_bytes.
-func (d *cpService) doomed(ctx context.Context, a *app.App, cps []store.Checkpoint, protected []ipc.CheckpointID) (ids []ipc.CheckpointID, over int64, err error) {
+func (d *Service) doomed(ctx context.Context, a *app.App, cps []store.Checkpoint, protected []ipc.CheckpointID) (ids []ipc.CheckpointID, over int64, err error) {
 	turns, err := d.store.Turns(ctx, a.Rec().ID, 0)
 	if err != nil {
 		return nil, 0, err
@@ -178,7 +178,7 @@ func parted(cps []store.Checkpoint, drop []ipc.CheckpointID) (gone, kept []store
 
 // trimTurns forgets the turns that are beyond the app's allowance and have no
 // checkpoint any more, and lets the journal forget what nothing needs.
-func (d *cpService) trimTurns(ctx context.Context, a *app.App, kept []store.Checkpoint) error {
+func (d *Service) trimTurns(ctx context.Context, a *app.App, kept []store.Checkpoint) error {
 	recs, err := d.store.Turns(ctx, a.Rec().ID, 0)
 	if err != nil {
 		return err
@@ -206,7 +206,7 @@ func (d *cpService) trimTurns(ctx context.Context, a *app.App, kept []store.Chec
 }
 
 // dropTurns forgets what is recorded of the turns before the oldest that stays.
-func (d *cpService) dropTurns(ctx context.Context, a *app.App, oldest store.Turn) error {
+func (d *Service) dropTurns(ctx context.Context, a *app.App, oldest store.Turn) error {
 	if err := d.store.DropTurns(ctx, a.Rec().ID, oldest.Seq); err != nil {
 		return err
 	}

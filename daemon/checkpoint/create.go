@@ -1,4 +1,4 @@
-package daemon
+package checkpoint
 
 import (
 	"context"
@@ -24,11 +24,11 @@ type createPlan struct {
 	Makes   string `json:"makes,omitempty"`
 }
 
-// kindCreate is what the records call the operation.
-const kindCreate = "create"
+// KindCreate is what the records call the operation.
+const KindCreate = "create"
 
 // Create takes a checkpoint of the app called ref.
-func (d *cpService) Create(ctx context.Context, who ipc.Caller, ref string, req ipc.CreateRequest) (ipc.Checkpoint, error) {
+func (d *Service) Create(ctx context.Context, who ipc.Caller, ref string, req ipc.CreateRequest) (ipc.Checkpoint, error) {
 	const op = "create checkpoint"
 	a, err := d.apps.Find(who, ref)
 	if err != nil {
@@ -53,7 +53,7 @@ func (d *cpService) Create(ctx context.Context, who ipc.Caller, ref string, req 
 		return ipc.Checkpoint{}, errs.Wrap(errs.Failed, op, err)
 	}
 	d.events.Publish(a.Rec().ID, "checkpoint", cp.Checkpoint)
-	d.pruneAfter(ctx, a, who, cp.ID)
+	d.PruneAfter(ctx, a, who, cp.ID)
 	if err != nil { // the checkpoint stands, the app does not
 		return cp.Checkpoint, errs.Wrap(errs.Failed, op, err)
 	}
@@ -89,10 +89,10 @@ func checkCreate(req *ipc.CreateRequest, rec store.App) error {
 
 // create captures and records a checkpoint. An error with a checkpoint means
 // that the checkpoint stands and the unit did not start again.
-func (d *cpService) create(ctx context.Context, a *app.App, req ipc.CreateRequest) (store.Checkpoint, error) {
+func (d *Service) create(ctx context.Context, a *app.App, req ipc.CreateRequest) (store.Checkpoint, error) {
 	op := ipc.OperationID(records.NewID("op-"))
 	layers := a.Layers()
-	ids, made := announced(a, layers)
+	ids, made := Announced(a, layers)
 	now, err := a.Status(ctx)
 	if err != nil {
 		return store.Checkpoint{}, a.Setup().OfGuest(ctx, err)
@@ -103,17 +103,17 @@ func (d *cpService) create(ctx context.Context, a *app.App, req ipc.CreateReques
 	if err != nil {
 		return store.Checkpoint{}, errs.Also(err, d.callOff(ctx, a, op, stopped))
 	}
-	cp, err := d.captureAs(ctx, a, layers, ids, taking{still: still, memory: req.WithMemory})
+	cp, err := d.captureAs(ctx, a, layers, ids, How{Still: still, memory: req.WithMemory})
 	startErr := d.apps.StartAgain(ctx, a, stopped)
 	if err != nil {
-		return store.Checkpoint{}, errs.Also(errs.Also(err, startErr), d.end(ctx, a, op))
+		return store.Checkpoint{}, errs.Also(errs.Also(err, startErr), d.End(ctx, a, op))
 	}
 	cp.Running, cp.Healthy = was.Running, was.Healthy
 	cp.Warnings = append(cp.Warnings, app.RepositoryWarnings(a.Rec())...)
 	cp.Trigger, cp.Pinned = req.Trigger, req.Pinned
-	cp.Notes, cp.DeployID = optional(req.Notes), optional(req.DeployID)
-	if err := d.record(ctx, a, &cp, op); err != nil {
-		return store.Checkpoint{}, errs.Also(errs.Also(err, startErr), d.drop(ctx, a, cp.Snapshots))
+	cp.Notes, cp.DeployID = Optional(req.Notes), Optional(req.DeployID)
+	if err := d.Record(ctx, a, &cp, op); err != nil {
+		return store.Checkpoint{}, errs.Also(errs.Also(err, startErr), d.Drop(ctx, a, cp.Snapshots))
 	}
 	return cp, startErr
 }
@@ -122,7 +122,7 @@ func (d *cpService) create(ctx context.Context, a *app.App, req ipc.CreateReques
 // while it runs. It writes the operation down before it stops anything, with what it is
 // going to make. again says whether the app must be started afterwards: one that
 // somebody is stopping is not.
-func (d *cpService) quiesce(ctx context.Context, a *app.App, op ipc.OperationID, now systemd.Status, how ipc.Quiesce, made []store.Disposal) (again bool, still stillness, err error) {
+func (d *Service) quiesce(ctx context.Context, a *app.App, op ipc.OperationID, now systemd.Status, how ipc.Quiesce, made []store.Disposal) (again bool, still Stillness, err error) {
 	host, err := app.StatusOf(ctx, a.HostPart())
 	if err != nil {
 		return false, still, err
@@ -143,7 +143,7 @@ func (d *cpService) quiesce(ctx context.Context, a *app.App, op ipc.OperationID,
 	if err != nil {
 		return false, still, err
 	}
-	if err := d.store.PutOperation(ctx, store.Operation{ID: op, AppID: a.Rec().ID, Kind: kindCreate, Plan: plan}, d.opt.Now(), made...); err != nil {
+	if err := d.store.PutOperation(ctx, store.Operation{ID: op, AppID: a.Rec().ID, Kind: KindCreate, Plan: plan}, d.opt.Now(), made...); err != nil {
 		return false, still, err
 	}
 	switch {
@@ -152,8 +152,8 @@ func (d *cpService) quiesce(ctx context.Context, a *app.App, op ipc.OperationID,
 	case stop:
 		err = d.apps.PauseHost(ctx, a)
 	}
-	still.all = a.Unit() != nil && (!running || stop && all)
-	still.host = a.Rec().Domain != "" && (!onHost || stop)
+	still.All = a.Unit() != nil && (!running || stop && all)
+	still.Host = a.Rec().Domain != "" && (!onHost || stop)
 	return again, still, err
 }
 
@@ -175,15 +175,15 @@ func warm(ctx context.Context, layers []layer.Layer) error {
 // callOff ends an operation that changed nothing but may have stopped the unit,
 // or tried to. One that would not stop may not start either: that is not waited for
 // longer than the stop was.
-func (d *cpService) callOff(ctx context.Context, a *app.App, op ipc.OperationID, running bool) error {
+func (d *Service) callOff(ctx context.Context, a *app.App, op ipc.OperationID, running bool) error {
 	short, cancel := context.WithTimeout(ctx, d.apps.StopLimit(a))
 	defer cancel()
 	err := d.apps.StartAgain(short, a, running)
-	return errs.Also(err, d.end(ctx, a, op))
+	return errs.Also(err, d.End(ctx, a, op))
 }
 
-// end strikes an operation off. One that stays is seen to by pursue.
-func (d *cpService) end(ctx context.Context, a *app.App, op ipc.OperationID) error {
+// End strikes an operation off. One that stays is seen to by pursue.
+func (d *Service) End(ctx context.Context, a *app.App, op ipc.OperationID) error {
 	err := d.store.EndOperation(ctx, op)
 	if err != nil {
 		a.Unsettle(err)
@@ -191,16 +191,16 @@ func (d *cpService) end(ctx context.Context, a *app.App, op ipc.OperationID) err
 	return err
 }
 
-func optional(s string) *string {
+func Optional(s string) *string {
 	if s == "" {
 		return nil
 	}
 	return &s
 }
 
-// heldBy are the ids of the snapshots that an app's checkpoints hold, and of its
+// HeldBy are the ids of the snapshots that an app's checkpoints hold, and of its
 // operations under way.
-func (d *cpService) heldBy(ctx context.Context, a *app.App, left []store.Operation) (map[string]bool, error) {
+func (d *Service) HeldBy(ctx context.Context, a *app.App, left []store.Operation) (map[string]bool, error) {
 	cps, err := d.store.Checkpoints(ctx, a.Rec().ID)
 	if err != nil {
 		return nil, err
@@ -217,9 +217,9 @@ func (d *cpService) heldBy(ctx context.Context, a *app.App, left []store.Operati
 	return held, nil
 }
 
-// recoverCreate ends a create that a crash cut short: the app is started again, and a checkpoint
+// RecoverCreate ends a create that a crash cut short: the app is started again, and a checkpoint
 // that is not described is dropped.
-func (d *cpService) recoverCreate(ctx context.Context, a *app.App, op store.Operation) (string, error) {
+func (d *Service) RecoverCreate(ctx context.Context, a *app.App, op store.Operation) (string, error) {
 	var plan createPlan
 	if err := json.Unmarshal(op.Plan, &plan); err != nil {
 		return "", errs.Wrap(errs.Corrupt, "", err)
@@ -227,7 +227,7 @@ func (d *cpService) recoverCreate(ctx context.Context, a *app.App, op store.Oper
 	if err := d.apps.StartAgain(ctx, a, plan.Running); err != nil {
 		return "", err
 	}
-	held, err := d.heldBy(ctx, a, nil)
+	held, err := d.HeldBy(ctx, a, nil)
 	if err != nil {
 		return "", err
 	}

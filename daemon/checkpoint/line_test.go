@@ -1,4 +1,4 @@
-package daemon
+package checkpoint
 
 import (
 	"testing"
@@ -44,11 +44,11 @@ func TestLine(t *testing.T) {
 		{"an old manual one after", line{point("m", manual), point("t1", agent)}, 1, "t1", ""},
 		{"a new one after old ones", line{point("t2", agent, "t1", "t2"), point("t1", agent), point("t0", agent)}, 3, "t0", ""},
 	} {
-		to, err := c.l.undo(c.n)
+		to, err := c.l.Undo(c.n)
 		if to != c.undo || (c.undo == "") != (errs.KindOf(err) == errs.NotFound && err != nil) {
 			t.Errorf("%s: undo %d goes to %q, %v; want %q", c.name, c.n, to, err, c.undo)
 		}
-		to, err = c.l.redo()
+		to, err = c.l.Redo()
 		if to != c.redo || (c.redo == "") != (errs.KindOf(err) == errs.NotFound && err != nil) {
 			t.Errorf("%s: redo goes to %q, %v; want %q", c.name, to, err, c.redo)
 		}

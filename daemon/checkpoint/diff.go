@@ -1,4 +1,4 @@
-package daemon
+package checkpoint
 
 import (
 	"bytes"
@@ -24,9 +24,9 @@ const (
 )
 
 // Diff tells what differs between a checkpoint and now, or another checkpoint.
-func (d *cpService) Diff(ctx context.Context, who ipc.Caller, ref string, id ipc.CheckpointID, q ipc.DiffQuery) (ipc.Diff, error) {
+func (d *Service) Diff(ctx context.Context, who ipc.Caller, ref string, id ipc.CheckpointID, q ipc.DiffQuery) (ipc.Diff, error) {
 	const op = "diff"
-	a, from, err := d.findCheckpoint(ctx, who, ref, id)
+	a, from, err := d.FindCheckpoint(ctx, who, ref, id)
 	if err != nil {
 		return ipc.Diff{}, err
 	}
@@ -54,7 +54,7 @@ func (d *cpService) Diff(ctx context.Context, who ipc.Caller, ref string, id ipc
 }
 
 // diffLayer adds a layer's changes, as far as they lie on the page asked for.
-func (d *cpService) diffLayer(ctx context.Context, l layer.Layer, from, to store.Checkpoint, q ipc.DiffQuery, res *ipc.Diff, budget *int) error {
+func (d *Service) diffLayer(ctx context.Context, l layer.Layer, from, to store.Checkpoint, q ipc.DiffQuery, res *ipc.Diff, budget *int) error {
 	a, okA := from.Snapshot(l.Name)
 	b, okB := to.Snapshot(l.Name)
 	differ, can := l.Driver.(snap.Differ)

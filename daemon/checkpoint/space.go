@@ -1,4 +1,4 @@
-package daemon
+package checkpoint
 
 import (
 	"context"
@@ -18,7 +18,7 @@ const packing = 8
 // unit need not be stopped to find out. Warm stores the files next, and fails by
 // itself; what a layer shares with its last snapshot costs nothing; so it is first
 // captures of databases that count, at the least that they could come to.
-func (d *cpService) fits(ctx context.Context, a *app.App) error {
+func (d *Service) fits(ctx context.Context, a *app.App) error {
 	cps, err := d.store.Checkpoints(ctx, a.Rec().ID)
 	if err != nil {
 		return err
@@ -34,7 +34,7 @@ func (d *cpService) fits(ctx context.Context, a *app.App) error {
 }
 
 // firsts is what the first captures of the app's databases need at the least, in bytes.
-func (d *cpService) firsts(ctx context.Context, a *app.App, cps []store.Checkpoint) (need int64, err error) {
+func (d *Service) firsts(ctx context.Context, a *app.App, cps []store.Checkpoint) (need int64, err error) {
 	for _, l := range a.Layers() {
 		w, ok := l.Driver.(snap.Weigher)
 		if !ok || len(cps) > 0 && holds(cps[0], l.Name) {
@@ -51,7 +51,7 @@ func (d *cpService) firsts(ctx context.Context, a *app.App, cps []store.Checkpoi
 
 // fitsLimit fails when what is pinned leaves no room within max_bytes, or the
 // first snapshots alone are larger.
-func (d *cpService) fitsLimit(ctx context.Context, a *app.App, cps []store.Checkpoint, need int64) error {
+func (d *Service) fitsLimit(ctx context.Context, a *app.App, cps []store.Checkpoint, need int64) error {
 	limit := a.Rec().Retention.MaxBytes
 	if limit <= 0 {
 		return nil
@@ -86,7 +86,7 @@ func holds(cp store.Checkpoint, name snap.Layer) bool {
 	return ok
 }
 
-func (d *cpService) checkQuota(ctx context.Context, who ipc.Caller) error {
+func (d *Service) checkQuota(ctx context.Context, who ipc.Caller) error {
 	l := d.owners.LimitsOf(who)
 	owner, err := d.owners.CallerName(who)
 	if err != nil {
@@ -114,7 +114,7 @@ func (d *cpService) checkQuota(ctx context.Context, who ipc.Caller) error {
 }
 
 // occupied is what the checkpoints of all of an owner's apps occupy, in bytes.
-func (d *cpService) occupied(ctx context.Context, owner string, uid int) (total int64, err error) {
+func (d *Service) occupied(ctx context.Context, owner string, uid int) (total int64, err error) {
 	for _, a := range d.apps.All() {
 		if a.Rec().Owner != owner || a.Rec().OwnerUID != uid {
 			continue
