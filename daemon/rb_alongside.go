@@ -126,7 +126,7 @@ func overlap(a, b store.Turn) bool {
 
 // neighbours are the turns of other sessions with what they alone wrote since the
 // target, within the rollback's scope.
-func (r *rollback) neighbours(ctx context.Context, t *tracker, turns []store.Turn, own string) ([]*neighbour, error) {
+func (r *rollback) neighbours(ctx context.Context, t *tracker, all []store.Turn, own string) ([]*neighbour, error) {
 	short, cancel := context.WithTimeout(ctx, flushLong)
 	defer cancel()
 	now, err := t.flush(short)
@@ -134,7 +134,7 @@ func (r *rollback) neighbours(ctx context.Context, t *tracker, turns []store.Tur
 		return nil, err
 	}
 	var stints []*stint
-	for _, turn := range turns {
+	for _, turn := range all {
 		list, err := r.d.turns.stints(ctx, turn, now)
 		if err != nil {
 			return nil, err
@@ -149,13 +149,13 @@ func (r *rollback) neighbours(ctx context.Context, t *tracker, turns []store.Tur
 	if err != nil {
 		return nil, err
 	}
-	return l.others(own, since), nil
+	return others(l, own, since), nil
 }
 
 // others are the turns that wrote what is in since, and that own may not have written.
-func (l *ledger) others(own string, since func(place) bool) []*neighbour {
+func others(l *ledger, own string, since func(place) bool) []*neighbour {
 	found := map[ipc.TurnID]*neighbour{}
-	for p := range l.owners {
+	for p := range l.attributed() {
 		by := l.of(snap.Write{Path: p.path, At: p.at})
 		if !since(p) || own != "" && slices.ContainsFunc(by, func(s *stint) bool { return s.turn.ConversationID == own }) {
 			continue
@@ -184,7 +184,7 @@ func (r *rollback) undone(ctx context.Context, t *tracker, now snap.Mark) (func(
 func (r *rollback) lateWrites(ctx context.Context, t *tracker, now snap.Mark) ([]snap.Write, error) {
 	s, _ := r.target.Snapshot(snap.Files)
 	if s.Position != "" {
-		writes, err := t.j.Writes(ctx, snap.Mark(s.Position), now)
+		writes, err := t.journal().Writes(ctx, snap.Mark(s.Position), now)
 		if err == nil || errs.KindOf(err) != errs.NotFound {
 			return writes, err
 		}
@@ -203,7 +203,7 @@ func (r *rollback) later(ctx context.Context, t *tracker, now snap.Mark) ([]snap
 		if turn.Start == "" {
 			continue
 		}
-		writes, err := t.j.Writes(ctx, turn.Start, now)
+		writes, err := t.journal().Writes(ctx, turn.Start, now)
 		if err != nil && errs.KindOf(err) != errs.NotFound {
 			return nil, err
 		}

@@ -125,7 +125,7 @@ func (v *revert) run(ctx context.Context, who string) (ipc.RevertResult, error) 
 
 // choose finds the calls that are meant, and works out which writes are theirs alone.
 func (v *revert) choose(ctx context.Context) error {
-	turns, err := v.d.turns.turnsOf(ctx, v.a, v.req)
+	about, err := v.d.turns.turnsOf(ctx, v.a, v.req)
 	if err != nil {
 		return err
 	}
@@ -133,7 +133,7 @@ func (v *revert) choose(ctx context.Context) error {
 		return errs.New(errs.Conflict, "", "the writes in %s are not recorded: automatic checkpoints are off", v.a.Rec().Slug).
 			WithHint("mulligan app set auto=true --app %s records what is written from then on", v.a.Rec().Slug)
 	}
-	if len(turns) == 0 {
+	if len(about) == 0 {
 		v.warn("the conversation has no message after its checkpoint")
 		return nil
 	}
@@ -143,7 +143,7 @@ func (v *revert) choose(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	all, err := v.stints(ctx, turns, now)
+	all, err := v.stints(ctx, about, now)
 	if err != nil {
 		return err
 	}
@@ -151,19 +151,19 @@ func (v *revert) choose(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return v.sort(ctx, l, turns[0], now)
+	return v.sort(ctx, l, about[0], now)
 }
 
 // stints lists the stretches that the chosen calls, and those at the same time or
 // later, ran in; it notes which are chosen.
-func (v *revert) stints(ctx context.Context, turns []store.Turn, now snap.Mark) (all []*stint, err error) {
+func (v *revert) stints(ctx context.Context, about []store.Turn, now snap.Mark) (all []*stint, err error) {
 	recs, err := v.d.store.Turns(ctx, v.a.Rec().ID, 0)
 	if err != nil {
 		return nil, err
 	}
 	for _, rec := range slices.Backward(recs) {
-		mine := slices.ContainsFunc(turns, func(t store.Turn) bool { return t.Seq == rec.Seq })
-		if rec.EndedAt != nil && rec.EndedAt.Before(turns[0].StartedAt) && !mine {
+		mine := slices.ContainsFunc(about, func(t store.Turn) bool { return t.Seq == rec.Seq })
+		if rec.EndedAt != nil && rec.EndedAt.Before(about[0].StartedAt) && !mine {
 			continue
 		}
 		list, err := v.d.turns.stints(ctx, rec, now)

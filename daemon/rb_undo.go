@@ -181,9 +181,7 @@ func (r *rollback) allTurns(ctx context.Context) error {
 		_, err := t.flush(short)
 		cancel()
 		if err == nil {
-			t.mu.Lock()
-			err = errors.New(cmp.Or(t.failed, "it is not made yet"))
-			t.mu.Unlock()
+			err = errors.New(cmp.Or(t.lastFailure(), "it is not made yet"))
 		}
 		return (&errs.Error{Kind: errs.Failed, Op: "make the checkpoint of the newest turn", Err: err}).
 			WithHint("%s", cmp.Or(errs.HintOf(err), "try again; mulligan list shows what there is to go back to"))
@@ -228,12 +226,12 @@ func (r *rollback) unannounced(ctx context.Context, t *tracker) ([]string, error
 	if err != nil {
 		return nil, err
 	}
-	turns, err := r.d.store.Turns(ctx, r.a.Rec().ID, 0)
+	all, err := r.d.store.Turns(ctx, r.a.Rec().ID, 0)
 	if err != nil {
 		return nil, err
 	}
 	var stints []*stint
-	for _, turn := range turns {
+	for _, turn := range all {
 		end := turn.End
 		if turn.EndedAt == nil {
 			end = now
@@ -249,8 +247,7 @@ func (r *rollback) unannounced(ctx context.Context, t *tracker) ([]string, error
 	late, err := r.lateWrites(ctx, t, now)
 	var paths []string
 	for _, w := range late {
-		p := place{w.Path, w.At}
-		if !l.ours[p] && len(l.owners[p]) == 0 && inScope(r.scope, w.Path) && !slices.Contains(paths, w.Path) {
+		if l.nobodys(w) && inScope(r.scope, w.Path) && !slices.Contains(paths, w.Path) {
 			paths = append(paths, w.Path)
 		}
 	}

@@ -3,6 +3,8 @@ package daemon
 import (
 	"context"
 	"fmt"
+	"iter"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -200,4 +202,13 @@ func few(paths []string) string {
 		return fmt.Sprintf("%q", paths[0])
 	}
 	return fmt.Sprintf("%q and %d more", paths[0], len(paths)-1)
+}
+
+// attributed are the places of all writes that somebody may have made.
+func (l *ledger) attributed() iter.Seq[place] { return maps.Keys(l.owners) }
+
+// nobodys reports whether neither a turn nor mulligan itself may have made the write.
+func (l *ledger) nobodys(w snap.Write) bool {
+	p := place{w.Path, w.At}
+	return !l.ours[p] && len(l.owners[p]) == 0
 }

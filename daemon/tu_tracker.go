@@ -297,3 +297,13 @@ func (t *tracker) changed(ctx context.Context, since snap.Mark) bool {
 	writes, err := t.j.Writes(ctx, since, mark)
 	return err != nil || len(writes) > 0
 }
+
+// journal is the journal of the files that the tracker follows.
+func (t *tracker) journal() snap.Journal { return t.j }
+
+// lastFailure says what went wrong last; "" when the last thing went well.
+func (t *tracker) lastFailure() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.failed
+}
