@@ -15,7 +15,9 @@ import (
 	"mulligan/daemon/gate"
 	"mulligan/daemon/layer"
 	"mulligan/daemon/records"
+	"mulligan/daemon/rollback"
 	"mulligan/daemon/settings"
+	"mulligan/daemon/turns"
 	"mulligan/errs"
 	"mulligan/ipc"
 )
@@ -29,7 +31,9 @@ type (
 
 // The services that a daemon consists of. What they can do, it can do.
 type (
-	checkpoints = checkpoint.Service
+	checkpointService = checkpoint.Service
+	turnService       = turns.Service
+	rollbackService   = rollback.Service
 )
 
 // Daemon is a running daemon. Its methods may be called from many goroutines;
@@ -39,9 +43,9 @@ type Daemon struct {
 	*layer.Binder
 	*events.Events
 	*app.Set
-	*checkpoints
+	*checkpointService
 	*turnService
-	*backService
+	*rollbackService
 	*upkeepService
 	*registryService
 	opt     *Options
@@ -74,13 +78,13 @@ func Open(ctx context.Context, opt Options) (*Daemon, error) {
 	d.run, d.stop = context.WithCancel(context.WithoutCancel(ctx))
 	d.Set = app.NewSet(&opt, d.Owners, recs)
 	d.Binder = d.Set.Binder
-	d.checkpoints = checkpoint.New(&opt, recs, d.Events, d.Set)
-	d.turnService = newTurns(&opt, recs, d.Events, d.Set, d.checkpoints)
-	d.backService = newBack(&opt, recs, d.Events, d.Set, d.checkpoints, d.turnService)
-	d.upkeepService = newUpkeep(d.run, &opt, recs, d.Events, d.Set, d.checkpoints, d.turnService, map[string]recoverer{
-		checkpoint.KindCreate: d.RecoverCreate, kindRollback: d.recoverRollback, kindRevert: d.recoverRollback,
+	d.checkpointService = checkpoint.New(&opt, recs, d.Events, d.Set)
+	d.turnService = turns.New(&opt, recs, d.Events, d.Set, d.checkpointService)
+	d.rollbackService = rollback.New(&opt, recs, d.Events, d.Set, d.checkpointService, d.turnService)
+	d.upkeepService = newUpkeep(d.run, &opt, recs, d.Events, d.Set, d.checkpointService, d.turnService, map[string]recoverer{
+		checkpoint.KindCreate: d.RecoverCreate, rollback.KindRollback: d.RecoverRollback, rollback.KindRevert: d.RecoverRollback,
 	})
-	d.registryService = newRegistry(d.run, &opt, recs, d.Events, d.Set, d.checkpoints, d.turnService, d.upkeepService)
+	d.registryService = newRegistry(d.run, &opt, recs, d.Events, d.Set, d.checkpointService, d.turnService, d.upkeepService)
 	d.Registry.MustRegister(present{d})
 	d.gate = d.newGate()
 	if err := d.load(ctx); err != nil {
@@ -135,7 +139,7 @@ func (d *Daemon) Close(ctx context.Context) error {
 	d.stop()
 	d.CloseFeed()
 	for _, a := range d.All() {
-		d.stopTracker(a)
+		d.StopTracker(a)
 	}
 
 	if err := d.Idle(ctx); err != nil {

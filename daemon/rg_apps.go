@@ -14,6 +14,7 @@ import (
 	"mulligan/daemon/events"
 	"mulligan/daemon/layer"
 	"mulligan/daemon/store"
+	"mulligan/daemon/turns"
 	"mulligan/errs"
 	"mulligan/ipc"
 )
@@ -109,8 +110,8 @@ func (d *registryService) bringUp(ctx context.Context, a *app.App) (notes []stri
 		return nil, errs.Also(err, e)
 	}
 	a.LetGo()
-	d.turns.startTracker(ctx, a)
-	trackerOf(a).await(ctx)
+	d.turns.StartTracker(ctx, a)
+	turns.TrackerOf(a).Await(ctx)
 	return notes, nil
 }
 
@@ -163,7 +164,7 @@ func (d *registryService) SetApp(ctx context.Context, who ipc.Caller, ref string
 	if err != nil {
 		return ipc.App{}, errs.Wrap(errs.Invalid, op, err)
 	}
-	trackerOf(a).await(ctx)
+	turns.TrackerOf(a).Await(ctx)
 	return noted(a.View(ctx), notes), nil
 }
 
@@ -232,7 +233,7 @@ func (d *registryService) change(ctx context.Context, who ipc.Caller, a *app.App
 
 // enforce puts a checked record of an app into force.
 func (d *registryService) enforce(ctx context.Context, a *app.App, rec store.App) error {
-	d.turns.stopTracker(a)
+	d.turns.StopTracker(a)
 	rerun := !slices.Equal(rec.Run, a.Rec().Run)
 	if rerun && len(a.Rec().Run) > 0 {
 		if err := d.apps.StopCommand(ctx, a); err != nil {
@@ -251,13 +252,13 @@ func (d *registryService) enforce(ctx context.Context, a *app.App, rec store.App
 	}
 	if err != nil { // opening the new one has taken a supervised command over
 		err = errs.Also(err, d.apps.Open(ctx, a))
-		d.turns.startTracker(ctx, a)
+		d.turns.StartTracker(ctx, a)
 		return errs.Also(err, d.apps.StartCommand(ctx, a, rerun))
 	}
 	next.Adopt(a.Now.Load())
 	next.KeepHeld(a.Now.Load())
 	a.Now.Store(next)
-	d.turns.startTracker(ctx, a)
+	d.turns.StartTracker(ctx, a)
 	return d.apps.StartCommand(ctx, a, rerun)
 }
 
@@ -291,7 +292,7 @@ func (d *registryService) remove(ctx context.Context, who ipc.Caller, a *app.App
 	if _, err := d.binder.Release(ctx, a.Now.Load(), a.Rec(), nil); err != nil {
 		return err
 	}
-	d.turns.stopTracker(a)
+	d.turns.StopTracker(a)
 	if len(a.Rec().Run) > 0 && a.HostPart() != nil {
 		if err := d.apps.StopCommand(ctx, a); err != nil {
 			return err

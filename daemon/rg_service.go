@@ -10,6 +10,7 @@ import (
 	"mulligan/daemon/layer"
 	"mulligan/daemon/records"
 	"mulligan/daemon/settings"
+	"mulligan/daemon/turns"
 )
 
 // registryService registers apps, changes them and removes them. Safe for concurrent use.
@@ -19,7 +20,7 @@ type registryService struct {
 	events      *events.Events
 	apps        *app.Set
 	checkpoints *checkpoint.Service
-	turns       *turnService
+	turns       *turns.Service
 	upkeep      *upkeepService
 	opt         *settings.Options
 	store       *records.Records
@@ -28,7 +29,7 @@ type registryService struct {
 }
 
 // newRegistry returns the registry of a daemon's apps. App files are watched until run ends.
-func newRegistry(run context.Context, opt *settings.Options, store *records.Records, ev *events.Events, apps *app.Set, cps *checkpoint.Service, turns *turnService, upkeep *upkeepService) *registryService {
+func newRegistry(run context.Context, opt *settings.Options, store *records.Records, ev *events.Events, apps *app.Set, cps *checkpoint.Service, turns *turns.Service, upkeep *upkeepService) *registryService {
 	return &registryService{owners: apps.Owners, binder: apps.Binder, events: ev, apps: apps, checkpoints: cps, turns: turns, upkeep: upkeep,
 		opt: opt, store: store, run: run}
 }

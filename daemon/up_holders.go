@@ -56,7 +56,7 @@ func (d *upkeepService) rouse(ctx context.Context, a *app.App) error {
 	}
 	defer release()
 	a.Asleep.Store(false)
-	d.turns.stopTracker(a)
-	defer d.turns.startTracker(ctx, a)
+	d.turns.StopTracker(a)
+	defer d.turns.StartTracker(ctx, a)
 	return d.apps.StartCommand(ctx, a, true)
 }

@@ -10,6 +10,7 @@ import (
 	"mulligan/daemon/records"
 	"mulligan/daemon/settings"
 	"mulligan/daemon/store"
+	"mulligan/daemon/turns"
 )
 
 // A recoverer finishes or undoes an operation that a crash cut short, and says which. The caller
@@ -23,7 +24,7 @@ type upkeepService struct {
 	events      *events.Events
 	apps        *app.Set
 	checkpoints *checkpoint.Service
-	turns       *turnService
+	turns       *turns.Service
 	opt         *settings.Options
 	store       *records.Records
 	run         context.Context      // ends when the daemon is closed
@@ -32,7 +33,7 @@ type upkeepService struct {
 
 // newUpkeep returns the upkeep of a daemon's apps, until run ends. recoverers has one for each kind of
 // operation.
-func newUpkeep(run context.Context, opt *settings.Options, store *records.Records, ev *events.Events, apps *app.Set, cps *checkpoint.Service, turns *turnService, recoverers map[string]recoverer) *upkeepService {
+func newUpkeep(run context.Context, opt *settings.Options, store *records.Records, ev *events.Events, apps *app.Set, cps *checkpoint.Service, turns *turns.Service, recoverers map[string]recoverer) *upkeepService {
 	d := &upkeepService{owners: apps.Owners, events: ev, apps: apps, checkpoints: cps, turns: turns, opt: opt, store: store, run: run, recoverers: recoverers}
 	apps.Settle, apps.Pursue = d.makeReady, d.pursue
 	return d

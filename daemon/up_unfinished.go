@@ -6,6 +6,7 @@ import (
 
 	"mulligan/daemon/accounts"
 	"mulligan/daemon/app"
+	"mulligan/daemon/turns"
 	"mulligan/errs"
 	"mulligan/snap"
 )
@@ -122,8 +123,8 @@ func (d *upkeepService) rise(ctx context.Context, a *app.App) error {
 	if owed && a.Unit() != nil {
 		err = errs.Also(err, d.apps.StartUnit(ctx, a))
 	}
-	if lags || trackerOf(a) == nil {
-		d.turns.startTracker(ctx, a)
+	if lags || turns.TrackerOf(a) == nil {
+		d.turns.StartTracker(ctx, a)
 	}
 	a.NoteStart(down && err != nil, owed && err != nil)
 	return err

@@ -1,4 +1,4 @@
-package daemon
+package turns
 
 import (
 	"context"
@@ -12,11 +12,11 @@ import (
 	"mulligan/snap"
 )
 
-// tracker follows the files of one app and makes the automatic checkpoints of
+// Tracker follows the files of one app and makes the automatic checkpoints of
 // its turns. Whatever fails in it is logged and shown by status; the agent's
 // work goes on.
-type tracker struct {
-	d      *turnService
+type Tracker struct {
+	d      *Service
 	a      *app.App
 	driver snap.Driver  // of the files
 	j      snap.Journal // the same one
@@ -36,10 +36,10 @@ type tracker struct {
 }
 
 // Driver is the driver of the files that the tracker follows by.
-func (t *tracker) Driver() snap.Driver { return t.driver }
+func (t *Tracker) Driver() snap.Driver { return t.driver }
 
 // State says in a word how the files are followed.
-func (t *tracker) State() string {
+func (t *Tracker) State() string {
 	select {
 	case <-t.ready:
 		return string(t.j.Following().State)
@@ -48,8 +48,8 @@ func (t *tracker) State() string {
 	}
 }
 
-// flush is the journal's barrier. While the files are not followed yet, it waits for that.
-func (t *tracker) flush(ctx context.Context) (snap.Mark, error) {
+// Flush is the journal's barrier. While the files are not followed yet, it waits for that.
+func (t *Tracker) Flush(ctx context.Context) (snap.Mark, error) {
 	select {
 	case <-t.ready:
 		return t.j.Flush(ctx)
@@ -61,7 +61,7 @@ func (t *tracker) flush(ctx context.Context) (snap.Mark, error) {
 }
 
 // note keeps and logs what went wrong.
-func (t *tracker) note(what string, err error) {
+func (t *Tracker) note(what string, err error) {
 	t.mu.Lock()
 	t.failed = what + ": " + err.Error()
 	t.mu.Unlock()
@@ -69,7 +69,7 @@ func (t *tracker) note(what string, err error) {
 }
 
 // Problems says what people should know of the tracker.
-func (t *tracker) Problems() []string {
+func (t *Tracker) Problems() []string {
 	var list []string
 	t.mu.Lock()
 	if t.failed != "" {
@@ -83,7 +83,7 @@ func (t *tracker) Problems() []string {
 }
 
 // notify is the journal's word of changes. It must not block.
-func (t *tracker) notify(b snap.Batch) {
+func (t *Tracker) notify(b snap.Batch) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.muted > 0 {
@@ -95,17 +95,17 @@ func (t *tracker) notify(b snap.Batch) {
 	t.poke()
 }
 
-func (t *tracker) poke() {
+func (t *Tracker) poke() {
 	select {
 	case t.wake <- struct{}{}:
 	default:
 	}
 }
 
-// mute has the tracker look away while mulligan itself writes. The function
+// Mute has the tracker look away while mulligan itself writes. The function
 // that it returns ends that: what was written until then is nobody's turn, and
 // no call's.
-func (t *tracker) mute(ctx context.Context) (unmute func(context.Context)) {
+func (t *Tracker) Mute(ctx context.Context) (unmute func(context.Context)) {
 	if t == nil {
 		return func(context.Context) {}
 	}
@@ -113,12 +113,12 @@ func (t *tracker) mute(ctx context.Context) (unmute func(context.Context)) {
 	if err != nil {
 		t.note("note what mulligan itself writes", err)
 	}
-	owing := t.withoutCheckpoint() // on a full disk, say: their checkpoints are still of their beginnings
+	owing := t.WithoutCheckpoint() // on a full disk, say: their checkpoints are still of their beginnings
 	t.mu.Lock()
 	t.muted++
 	t.mu.Unlock()
 	return func(ctx context.Context) {
-		mark, err := t.flush(ctx) // with an error, as far as it got
+		mark, err := t.Flush(ctx) // with an error, as far as it got
 		if own != 0 && mark != "" {
 			err = errs.Also(err, t.d.store.EndOwnWrites(ctx, t.a.Rec().ID, own, mark))
 		}
@@ -132,8 +132,8 @@ func (t *tracker) mute(ctx context.Context) (unmute func(context.Context)) {
 		}
 		t.muted--
 		for _, o := range t.open {
-			if o.rec.CheckpointID == nil && mark != "" && !slices.Contains(owing, o) {
-				o.rec.Start = mark
+			if o.Rec.CheckpointID == nil && mark != "" && !slices.Contains(owing, o) {
+				o.Rec.Start = mark
 			}
 			if o.undone {
 				o.since = mark
@@ -143,15 +143,15 @@ func (t *tracker) mute(ctx context.Context) (unmute func(context.Context)) {
 }
 
 // beginOwn notes that mulligan writes from now on; 0 where the journal cannot tell.
-func (t *tracker) beginOwn(ctx context.Context) (int64, error) {
+func (t *Tracker) beginOwn(ctx context.Context) (int64, error) {
 	select {
 	case <-t.ready:
 	default:
 		return 0, nil // nobody's writes are recorded yet
 	}
-	short, cancel := context.WithTimeout(ctx, flushLong)
+	short, cancel := context.WithTimeout(ctx, FlushLong)
 	defer cancel()
-	mark, err := t.flush(short)
+	mark, err := t.Flush(short)
 	if err != nil || mark == "" {
 		return 0, err
 	}
@@ -159,7 +159,7 @@ func (t *tracker) beginOwn(ctx context.Context) (int64, error) {
 }
 
 // loop makes checkpoints as writes come, and ends inferred turns after a quiet time.
-func (t *tracker) loop(ctx context.Context) {
+func (t *Tracker) loop(ctx context.Context) {
 	gap := t.d.opt.QuietGap
 	quiet := time.NewTimer(gap)
 	defer quiet.Stop()
@@ -178,7 +178,7 @@ func (t *tracker) loop(ctx context.Context) {
 
 // handle sees to it that each open turn has its checkpoint, now that something
 // was written; with none open, a turn is inferred.
-func (t *tracker) handle(ctx context.Context) {
+func (t *Tracker) handle(ctx context.Context) {
 	t.mu.Lock()
 	b := t.first
 	t.first = nil
@@ -198,16 +198,16 @@ func (t *tracker) handle(ctx context.Context) {
 		}
 	}
 	t.rejoin(ctx)
-	for _, o := range t.withoutCheckpoint() {
+	for _, o := range t.WithoutCheckpoint() {
 		if err := t.checkpoint(ctx, o); err != nil && ctx.Err() == nil {
-			t.note("make the checkpoint of turn "+string(o.rec.ID), err)
+			t.note("make the checkpoint of turn "+string(o.Rec.ID), err)
 		}
 	}
 }
 
-// noteUndone notes which open turns are no longer in the app, now that a rollback was
+// NoteUndone notes which open turns are no longer in the app, now that a rollback was
 // done. A nil tracker has none.
-func (t *tracker) noteUndone(ctx context.Context) {
+func (t *Tracker) NoteUndone(ctx context.Context) {
 	if t == nil {
 		return
 	}
@@ -219,13 +219,13 @@ func (t *tracker) noteUndone(ctx context.Context) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, o := range t.open {
-		o.undone = !o.rec.Inferred && o.rec.CheckpointID != nil && !l.Holds(*o.rec.CheckpointID)
+		o.undone = !o.Rec.Inferred && o.Rec.CheckpointID != nil && !l.Holds(*o.Rec.CheckpointID)
 	}
 }
 
 // rejoin takes open turns that were undone and go on for what they are: something to
 // be undone again.
-func (t *tracker) rejoin(ctx context.Context) {
+func (t *Tracker) rejoin(ctx context.Context) {
 	t.mu.Lock()
 	var back []*openTurn
 	for _, o := range t.open {
@@ -240,7 +240,7 @@ func (t *tracker) rejoin(ctx context.Context) {
 		}
 		release, err := t.d.apps.AcquireBrief(ctx, t.a, "note that a turn goes on")
 		if err == nil {
-			err = t.d.checkpoints.Rejoin(ctx, t.a, *o.rec.CheckpointID)
+			err = t.d.checkpoints.Rejoin(ctx, t.a, *o.Rec.CheckpointID)
 			release()
 		}
 		if err != nil {
@@ -253,34 +253,34 @@ func (t *tracker) rejoin(ctx context.Context) {
 	}
 }
 
-// catchUp makes the checkpoints that open turns lack by now: what was just written may
+// CatchUp makes the checkpoints that open turns lack by now: what was just written may
 // not have been looked at yet. A nil tracker has no turns.
-func (t *tracker) catchUp(ctx context.Context) {
+func (t *Tracker) CatchUp(ctx context.Context) {
 	if t == nil {
 		return
 	}
 	short, cancel := context.WithTimeout(ctx, flushDeadline)
 	defer cancel()
-	if _, err := t.flush(short); err != nil {
+	if _, err := t.Flush(short); err != nil {
 		return // the files are being read, and nothing is recorded yet
 	}
 	t.rejoin(ctx)
-	for _, o := range t.withoutCheckpoint() {
+	for _, o := range t.WithoutCheckpoint() {
 		if err := t.checkpoint(ctx, o); err != nil {
-			t.note("make the checkpoint of turn "+string(o.rec.ID), err)
+			t.note("make the checkpoint of turn "+string(o.Rec.ID), err)
 		}
 	}
 }
 
-// withoutCheckpoint lists the open turns that changed something and have no checkpoint.
-func (t *tracker) withoutCheckpoint() []*openTurn {
+// WithoutCheckpoint lists the open turns that changed something and have no checkpoint.
+func (t *Tracker) WithoutCheckpoint() []*openTurn {
 	t.mu.Lock()
 	var list []*openTurn
 	since := map[*openTurn]snap.Mark{}
 	for _, o := range t.open {
-		if o.rec.CheckpointID == nil {
+		if o.Rec.CheckpointID == nil {
 			list = append(list, o)
-			since[o] = o.rec.Start
+			since[o] = o.Rec.Start
 		}
 	}
 	t.mu.Unlock()
@@ -289,8 +289,8 @@ func (t *tracker) withoutCheckpoint() []*openTurn {
 
 // changed reports whether anything is other than at the mark: a file may have been
 // touched without a change. What cannot be told counts as changed.
-func (t *tracker) changed(ctx context.Context, since snap.Mark) bool {
-	mark, err := t.flush(ctx)
+func (t *Tracker) changed(ctx context.Context, since snap.Mark) bool {
+	mark, err := t.Flush(ctx)
 	if err != nil {
 		return true
 	}
@@ -298,11 +298,11 @@ func (t *tracker) changed(ctx context.Context, since snap.Mark) bool {
 	return err != nil || len(writes) > 0
 }
 
-// journal is the journal of the files that the tracker follows.
-func (t *tracker) journal() snap.Journal { return t.j }
+// Journal is the journal of the files that the tracker follows.
+func (t *Tracker) Journal() snap.Journal { return t.j }
 
-// lastFailure says what went wrong last; "" when the last thing went well.
-func (t *tracker) lastFailure() string {
+// LastFailure says what went wrong last; "" when the last thing went well.
+func (t *Tracker) LastFailure() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.failed

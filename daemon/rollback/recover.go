@@ -1,4 +1,4 @@
-package daemon
+package rollback
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 	"mulligan/snap"
 )
 
-func (d *backService) recoverRollback(ctx context.Context, a *app.App, op store.Operation) (string, error) {
+func (d *Service) RecoverRollback(ctx context.Context, a *app.App, op store.Operation) (string, error) {
 	r := &rollback{d: d, a: a, op: op.ID}
 	if err := json.Unmarshal(op.Plan, &r.plan); err != nil {
 		return "", errs.Wrap(errs.Corrupt, "", err)
@@ -75,7 +75,7 @@ func (r *rollback) maxListed() int {
 // auditRecovered writes down what was finished.
 func (r *rollback) auditRecovered(ctx context.Context, err error) {
 	if r.plan.Revert == "" {
-		r.d.events.WriteAudit(ctx, r.a.Rec(), accounts.Self(), kindRollback, string(r.plan.Target), r.plan.Reason, err, r.receipt(ctx, err))
+		r.d.events.WriteAudit(ctx, r.a.Rec(), accounts.Self(), KindRollback, string(r.plan.Target), r.plan.Reason, err, r.receipt(ctx, err))
 		return
 	}
 	safety := r.d.checkpoints.ShowOrBare(ctx, r.a, r.safety)
@@ -83,7 +83,7 @@ func (r *rollback) auditRecovered(ctx context.Context, err error) {
 	for _, c := range r.parts[0].list {
 		res.RestoredPaths = append(res.RestoredPaths, c.Path)
 	}
-	r.d.events.WriteAudit(ctx, r.a.Rec(), accounts.Self(), kindRevert, r.plan.Revert, r.plan.Reason, err, res)
+	r.d.events.WriteAudit(ctx, r.a.Rec(), accounts.Self(), KindRevert, r.plan.Revert, r.plan.Reason, err, res)
 }
 
 // resume picks up the checkpoints and the switches of the plan.

@@ -1,4 +1,4 @@
-package daemon
+package turns
 
 import (
 	"context"
@@ -10,9 +10,9 @@ import (
 	"mulligan/snap"
 )
 
-// startTracker starts following an app that asks for automatic checkpoints.
-func (d *turnService) startTracker(ctx context.Context, a *app.App) {
-	d.stopTracker(a)
+// StartTracker starts following an app that asks for automatic checkpoints.
+func (d *Service) StartTracker(ctx context.Context, a *app.App) {
+	d.StopTracker(a)
 	l, ok := a.Layer(snap.Files)
 	if !ok || !a.Rec().Auto {
 		return
@@ -24,7 +24,7 @@ func (d *turnService) startTracker(ctx context.Context, a *app.App) {
 		return
 	}
 	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	t := &tracker{
+	t := &Tracker{
 		d: d, a: a, driver: l.Driver, j: j, run: run, cancel: cancel,
 		ready: make(chan struct{}), wake: make(chan struct{}, 1), open: map[ipc.TurnID]*openTurn{},
 	}
@@ -39,29 +39,29 @@ func (d *turnService) startTracker(ctx context.Context, a *app.App) {
 	a.SetFollower(t)
 }
 
-// stopTracker ends the following. Open turns stay open in the records.
-func (d *turnService) stopTracker(a *app.App) {
-	if t, ok := a.SetFollower(nil).(*tracker); ok {
+// StopTracker ends the following. Open turns stay open in the records.
+func (d *Service) StopTracker(a *app.App) {
+	if t, ok := a.SetFollower(nil).(*Tracker); ok {
 		t.cancel()
 		t.done.Wait()
 	}
 }
 
-// trackerOf is the app's tracker, or nil when it does not ask for one.
-func trackerOf(a *app.App) *tracker {
-	t, _ := a.Following().(*tracker)
+// TrackerOf is the app's tracker, or nil when it does not ask for one.
+func TrackerOf(a *app.App) *Tracker {
+	t, _ := a.Following().(*Tracker)
 	return t
 }
 
 // resume takes up the turns that were open when the last daemon ended.
-func (t *tracker) resume(ctx context.Context) {
+func (t *Tracker) resume(ctx context.Context) {
 	recs, err := t.d.store.OpenTurns(ctx, t.a.Rec().ID)
 	if err != nil {
 		t.note("read open turns", err)
 		return
 	}
 	for _, rec := range recs {
-		o := &openTurn{rec: rec, ready: make(chan struct{})}
+		o := &openTurn{Rec: rec, ready: make(chan struct{})}
 		close(o.ready)
 		if rec.CheckpointID == nil {
 			o.lacks = append(o.lacks, "the daemon was restarted during the turn: databases are not in its checkpoint")
@@ -73,15 +73,15 @@ func (t *tracker) resume(ctx context.Context) {
 // awaitFiles waits until the files are followed, which takes as long as it takes to
 // read them when nothing of them is stored yet. Turns that began meanwhile begin
 // from there.
-func (t *tracker) awaitFiles() {
+func (t *Tracker) awaitFiles() {
 	const pause = 20 * time.Millisecond
 	for {
 		mark, err := t.j.Flush(t.run)
 		if err == nil {
 			t.mu.Lock()
 			for _, o := range t.open {
-				if o.rec.Start == "" {
-					o.rec.Start = mark
+				if o.Rec.Start == "" {
+					o.Rec.Start = mark
 				}
 			}
 			t.mu.Unlock()
@@ -104,8 +104,8 @@ func (t *tracker) awaitFiles() {
 // small trees are by then, and the first turn after it is exact.
 const followPatience = 2 * time.Second
 
-// await waits a moment until the files are followed. A nil tracker follows nothing.
-func (t *tracker) await(ctx context.Context) {
+// Await waits a moment until the files are followed. A nil tracker follows nothing.
+func (t *Tracker) Await(ctx context.Context) {
 	if t == nil {
 		return
 	}

@@ -1,4 +1,4 @@
-package daemon
+package rollback
 
 import (
 	"cmp"
@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"mulligan/daemon/store"
+	"mulligan/daemon/turns"
 	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/snap"
@@ -21,7 +22,7 @@ import (
 // alone refuses a rollback that would undo what another session's turn wrote beside
 // the one that it is about, unless it is forced. A dry run warns of it.
 func (r *rollback) alone(ctx context.Context) error {
-	t := trackerOf(r.a)
+	t := turns.TrackerOf(r.a)
 	if t == nil || r.req.Force || !slices.ContainsFunc(r.parts, func(p part) bool { return p.Name == snap.Files }) {
 		return nil
 	}
@@ -55,12 +56,12 @@ func (n *neighbour) words() string {
 	if n.turn.Agent != "" {
 		agent = " of " + n.turn.Agent
 	}
-	return fmt.Sprintf("turn %s%s in session %s, which wrote %s", n.turn.ID, agent, n.turn.ConversationID, few(slices.Sorted(maps.Keys(n.paths))))
+	return fmt.Sprintf("turn %s%s in session %s, which wrote %s", n.turn.ID, agent, n.turn.ConversationID, turns.Few(slices.Sorted(maps.Keys(n.paths))))
 }
 
 // alongside lists the other sessions' turns that wrote since the target was the
 // present: those that are open, and those at the same time as one of the session's own.
-func (r *rollback) alongside(ctx context.Context, t *tracker) ([]*neighbour, error) {
+func (r *rollback) alongside(ctx context.Context, t *turns.Tracker) ([]*neighbour, error) {
 	turns, err := r.turnsSince(ctx)
 	if err != nil {
 		return nil, err
@@ -126,22 +127,22 @@ func overlap(a, b store.Turn) bool {
 
 // neighbours are the turns of other sessions with what they alone wrote since the
 // target, within the rollback's scope.
-func (r *rollback) neighbours(ctx context.Context, t *tracker, all []store.Turn, own string) ([]*neighbour, error) {
-	short, cancel := context.WithTimeout(ctx, flushLong)
+func (r *rollback) neighbours(ctx context.Context, t *turns.Tracker, all []store.Turn, own string) ([]*neighbour, error) {
+	short, cancel := context.WithTimeout(ctx, turns.FlushLong)
 	defer cancel()
-	now, err := t.flush(short)
+	now, err := t.Flush(short)
 	if err != nil {
 		return nil, err
 	}
-	var stints []*stint
+	var stints []*turns.WriteRange
 	for _, turn := range all {
-		list, err := r.d.turns.stints(ctx, turn, now)
+		list, err := r.d.turns.WriteRanges(ctx, turn, now)
 		if err != nil {
 			return nil, err
 		}
 		stints = append(stints, list...)
 	}
-	l, err := r.d.turns.ledgerOf(ctx, t, stints, nil)
+	l, err := r.d.turns.Attribute(ctx, t, stints, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -153,38 +154,38 @@ func (r *rollback) neighbours(ctx context.Context, t *tracker, all []store.Turn,
 }
 
 // others are the turns that wrote what is in since, and that own may not have written.
-func others(l *ledger, own string, since func(place) bool) []*neighbour {
+func others(l *turns.Attribution, own string, since func(turns.WriteID) bool) []*neighbour {
 	found := map[ipc.TurnID]*neighbour{}
-	for p := range l.attributed() {
-		by := l.of(snap.Write{Path: p.path, At: p.at})
-		if !since(p) || own != "" && slices.ContainsFunc(by, func(s *stint) bool { return s.turn.ConversationID == own }) {
+	for p := range l.Attributed() {
+		by := l.Of(snap.Write{Path: p.Path, At: p.At})
+		if !since(p) || own != "" && slices.ContainsFunc(by, func(s *turns.WriteRange) bool { return s.Turn.ConversationID == own }) {
 			continue
 		}
 		for _, s := range by {
-			if found[s.turn.ID] == nil {
-				found[s.turn.ID] = &neighbour{s.turn, map[string]bool{}}
+			if found[s.Turn.ID] == nil {
+				found[s.Turn.ID] = &neighbour{s.Turn, map[string]bool{}}
 			}
-			found[s.turn.ID].paths[p.path] = true
+			found[s.Turn.ID].paths[p.Path] = true
 		}
 	}
 	return slices.SortedFunc(maps.Values(found), func(a, b *neighbour) int { return int(b.turn.Seq - a.turn.Seq) })
 }
 
 // undone tells which writes the rollback would undo: those in its scope, since the target.
-func (r *rollback) undone(ctx context.Context, t *tracker, now snap.Mark) (func(place) bool, error) {
-	late := map[place]bool{}
+func (r *rollback) undone(ctx context.Context, t *turns.Tracker, now snap.Mark) (func(turns.WriteID) bool, error) {
+	late := map[turns.WriteID]bool{}
 	writes, err := r.lateWrites(ctx, t, now)
 	for _, w := range writes {
-		late[place{w.Path, w.At}] = true
+		late[turns.WriteID{Path: w.Path, At: w.At}] = true
 	}
-	return func(p place) bool { return late[p] && inScope(r.scope, p.path) }, err
+	return func(p turns.WriteID) bool { return late[p] && inScope(r.scope, p.Path) }, err
 }
 
 // lateWrites lists the writes since the target.
-func (r *rollback) lateWrites(ctx context.Context, t *tracker, now snap.Mark) ([]snap.Write, error) {
+func (r *rollback) lateWrites(ctx context.Context, t *turns.Tracker, now snap.Mark) ([]snap.Write, error) {
 	s, _ := r.target.Snapshot(snap.Files)
 	if s.Position != "" {
-		writes, err := t.journal().Writes(ctx, snap.Mark(s.Position), now)
+		writes, err := t.Journal().Writes(ctx, snap.Mark(s.Position), now)
 		if err == nil || errs.KindOf(err) != errs.NotFound {
 			return writes, err
 		}
@@ -193,7 +194,7 @@ func (r *rollback) lateWrites(ctx context.Context, t *tracker, now snap.Mark) ([
 }
 
 // later lists the writes that were seen after the target was made.
-func (r *rollback) later(ctx context.Context, t *tracker, now snap.Mark) ([]snap.Write, error) {
+func (r *rollback) later(ctx context.Context, t *turns.Tracker, now snap.Mark) ([]snap.Write, error) {
 	turns, err := r.turnsSince(ctx)
 	if err != nil {
 		return nil, err
@@ -203,7 +204,7 @@ func (r *rollback) later(ctx context.Context, t *tracker, now snap.Mark) ([]snap
 		if turn.Start == "" {
 			continue
 		}
-		writes, err := t.journal().Writes(ctx, turn.Start, now)
+		writes, err := t.Journal().Writes(ctx, turn.Start, now)
 		if err != nil && errs.KindOf(err) != errs.NotFound {
 			return nil, err
 		}

@@ -1,4 +1,4 @@
-package daemon
+package rollback
 
 import (
 	"cmp"
@@ -12,6 +12,7 @@ import (
 	"mulligan/daemon/app"
 	"mulligan/daemon/checkpoint"
 	"mulligan/daemon/store"
+	"mulligan/daemon/turns"
 	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/snap"
@@ -32,7 +33,7 @@ import (
 
 // aim finds the checkpoint that undo or redo goes to, and the scope that it goes with:
 // a revert, and a rollback of a part, are gone back over as far as they went.
-func (d *backService) aim(ctx context.Context, a *app.App, id ipc.CheckpointID, req *ipc.RollbackRequest) (ipc.CheckpointID, error) {
+func (d *Service) aim(ctx context.Context, a *app.App, id ipc.CheckpointID, req *ipc.RollbackRequest) (ipc.CheckpointID, error) {
 	if id != ipc.Undo && id != ipc.Redo {
 		return id, nil
 	}
@@ -70,13 +71,13 @@ func (d *backService) aim(ctx context.Context, a *app.App, id ipc.CheckpointID, 
 }
 
 // isTurns reports whether the checkpoint is the one of a turn.
-func (d *backService) isTurns(ctx context.Context, a *app.App, id ipc.CheckpointID) bool {
+func (d *Service) isTurns(ctx context.Context, a *app.App, id ipc.CheckpointID) bool {
 	turns, err := d.store.Turns(ctx, a.Rec().ID, 0)
 	return err == nil && slices.ContainsFunc(turns, func(t store.Turn) bool { return t.CheckpointID != nil && *t.CheckpointID == id })
 }
 
 // scopeOf is what a safety checkpoint's rollback or revert was of; nil is everything.
-func (d *backService) scopeOf(ctx context.Context, a *app.App, safety ipc.CheckpointID) ([]string, error) {
+func (d *Service) scopeOf(ctx context.Context, a *app.App, safety ipc.CheckpointID) ([]string, error) {
 	trail, err := d.store.AuditTrail(ctx, a.Rec().ID, 0)
 	if err != nil {
 		return nil, err
@@ -89,11 +90,11 @@ func (d *backService) scopeOf(ctx context.Context, a *app.App, safety ipc.Checkp
 			Scope         []string `json:"scope"`
 			RestoredPaths []string `json:"restored_paths"`
 		}
-		if e.Action != kindRollback && e.Action != kindRevert || json.Unmarshal(e.Detail, &r) != nil ||
+		if e.Action != KindRollback && e.Action != KindRevert || json.Unmarshal(e.Detail, &r) != nil ||
 			r.SafetyCheckpoint == nil || r.SafetyCheckpoint.ID != safety {
 			continue
 		}
-		if e.Action == kindRollback {
+		if e.Action == KindRollback {
 			return r.Scope, nil
 		}
 		return scopeOfRevert(r.RestoredPaths), nil
@@ -122,7 +123,7 @@ func (r *rollback) next(ctx context.Context) (*ipc.CheckpointID, error) {
 	back := r.target.UndoTo
 	switch {
 	case r.plan.Turn != "":
-		return &r.safety.ID, r.d.turns.adopt(ctx, r.a, r.plan.Turn, r.safety.ID)
+		return &r.safety.ID, r.d.turns.Adopt(ctx, r.a, r.plan.Turn, r.safety.ID)
 	case r.plan.Revert != "":
 		return &r.safety.ID, nil
 	case r.plan.Aimed:
@@ -169,19 +170,19 @@ func (r *rollback) opens(ctx context.Context) (ipc.TurnID, error) {
 // allTurns refuses an undo while the newest turn's checkpoint could not be made: it would
 // undo the turn before that one.
 func (r *rollback) allTurns(ctx context.Context) error {
-	t := trackerOf(r.a)
+	t := turns.TrackerOf(r.a)
 	if t == nil || !r.plan.Aimed || r.req.Turns == 0 {
 		return nil
 	}
-	for _, o := range t.withoutCheckpoint() {
-		if o.rec.Inferred {
+	for _, o := range t.WithoutCheckpoint() {
+		if o.Rec.Inferred {
 			continue
 		}
-		short, cancel := context.WithTimeout(ctx, flushLong)
-		_, err := t.flush(short)
+		short, cancel := context.WithTimeout(ctx, turns.FlushLong)
+		_, err := t.Flush(short)
 		cancel()
 		if err == nil {
-			err = errors.New(cmp.Or(t.lastFailure(), "it is not made yet"))
+			err = errors.New(cmp.Or(t.LastFailure(), "it is not made yet"))
 		}
 		return (&errs.Error{Kind: errs.Failed, Op: "make the checkpoint of the newest turn", Err: err}).
 			WithHint("%s", cmp.Or(errs.HintOf(err), "try again; mulligan list shows what there is to go back to"))
@@ -192,7 +193,7 @@ func (r *rollback) allTurns(ctx context.Context) error {
 // spareOthers refuses an undo that would take along what was written in between by
 // nobody's turn, unless it is to. A dry run says so.
 func (r *rollback) spareOthers(ctx context.Context) error {
-	t := trackerOf(r.a)
+	t := turns.TrackerOf(r.a)
 	if t == nil || !r.plan.Aimed || r.req.Turns == 0 || !r.has(snap.Files) {
 		return nil
 	}
@@ -204,7 +205,7 @@ func (r *rollback) spareOthers(ctx context.Context) error {
 	if len(paths) == 0 {
 		return nil
 	}
-	what := "what was written in between without an agent: " + few(paths)
+	what := "what was written in between without an agent: " + turns.Few(paths)
 	switch {
 	case r.req.IncludeOthers:
 		r.warn("it also undoes %s", what)
@@ -219,10 +220,10 @@ func (r *rollback) spareOthers(ctx context.Context) error {
 
 // unannounced lists the paths in scope that were written since the target outside of
 // all announced turns, and not by mulligan.
-func (r *rollback) unannounced(ctx context.Context, t *tracker) ([]string, error) {
-	short, cancel := context.WithTimeout(ctx, flushLong)
+func (r *rollback) unannounced(ctx context.Context, t *turns.Tracker) ([]string, error) {
+	short, cancel := context.WithTimeout(ctx, turns.FlushLong)
 	defer cancel()
-	now, err := t.flush(short)
+	now, err := t.Flush(short)
 	if err != nil {
 		return nil, err
 	}
@@ -230,24 +231,24 @@ func (r *rollback) unannounced(ctx context.Context, t *tracker) ([]string, error
 	if err != nil {
 		return nil, err
 	}
-	var stints []*stint
+	var stints []*turns.WriteRange
 	for _, turn := range all {
 		end := turn.End
 		if turn.EndedAt == nil {
 			end = now
 		}
 		if !turn.Inferred && turn.Start != "" && end != "" {
-			stints = append(stints, &stint{turn: turn, from: turn.Start, to: end})
+			stints = append(stints, &turns.WriteRange{Turn: turn, From: turn.Start, To: end})
 		}
 	}
-	l, err := r.d.turns.ledgerOf(ctx, t, stints, nil)
+	l, err := r.d.turns.Attribute(ctx, t, stints, nil)
 	if err != nil {
 		return nil, err
 	}
 	late, err := r.lateWrites(ctx, t, now)
 	var paths []string
 	for _, w := range late {
-		if l.nobodys(w) && inScope(r.scope, w.Path) && !slices.Contains(paths, w.Path) {
+		if l.Nobodys(w) && inScope(r.scope, w.Path) && !slices.Contains(paths, w.Path) {
 			paths = append(paths, w.Path)
 		}
 	}

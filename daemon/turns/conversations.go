@@ -1,4 +1,4 @@
-package daemon
+package turns
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 
 // SetConversationCheckpoint moves a conversation's checkpoint to behind a message.
 // Nothing else changes.
-func (d *turnService) SetConversationCheckpoint(ctx context.Context, who ipc.Caller, ref, conversation, message string) (ipc.ConversationCheckpoint, error) {
+func (d *Service) SetConversationCheckpoint(ctx context.Context, who ipc.Caller, ref, conversation, message string) (ipc.ConversationCheckpoint, error) {
 	const op = "set conversation checkpoint"
 	var none ipc.ConversationCheckpoint
 	a, err := d.apps.Find(who, ref)
@@ -22,8 +22,8 @@ func (d *turnService) SetConversationCheckpoint(ctx context.Context, who ipc.Cal
 	switch {
 	case conversation == "" || message == "":
 		return none, errs.New(errs.Invalid, op, "no message_id given").WithHint("mulligan turns shows the messages of each conversation")
-	case max(len(conversation), len(message)) > maxName:
-		return none, errs.New(errs.Invalid, op, "an id is longer than %d bytes", maxName)
+	case max(len(conversation), len(message)) > MaxName:
+		return none, errs.New(errs.Invalid, op, "an id is longer than %d bytes", MaxName)
 	}
 	turns, err := d.store.ConversationTurns(ctx, a.Rec().ID, conversation)
 	if err != nil {
@@ -64,8 +64,8 @@ func lastOf(turns []store.Turn, message string) int {
 	return -1
 }
 
-// turnsOf are the turns that a request to revert is about, oldest first.
-func (d *turnService) turnsOf(ctx context.Context, a *app.App, req ipc.RevertRequest) ([]store.Turn, error) {
+// TurnsOf are the turns that a request to revert is about, oldest first.
+func (d *Service) TurnsOf(ctx context.Context, a *app.App, req ipc.RevertRequest) ([]store.Turn, error) {
 	if req.CallID != "" && req.TurnID == "" && req.ConversationID == "" {
 		t, _, err := d.store.Call(ctx, a.Rec().ID, req.CallID)
 		return []store.Turn{t}, err
@@ -83,7 +83,7 @@ func (d *turnService) turnsOf(ctx context.Context, a *app.App, req ipc.RevertReq
 }
 
 // candidates are the one turn, or all turns of the conversation, that a request names.
-func (d *turnService) candidates(ctx context.Context, a *app.App, req ipc.RevertRequest) ([]store.Turn, error) {
+func (d *Service) candidates(ctx context.Context, a *app.App, req ipc.RevertRequest) ([]store.Turn, error) {
 	if req.TurnID != "" {
 		t, err := d.store.Turn(ctx, a.Rec().ID, req.TurnID)
 		if err == nil && req.ConversationID != "" && t.ConversationID != req.ConversationID {
@@ -100,7 +100,7 @@ func (d *turnService) candidates(ctx context.Context, a *app.App, req ipc.Revert
 }
 
 // withCall is the newest of the turns that made the call.
-func (d *turnService) withCall(ctx context.Context, turns []store.Turn, id ipc.CallID) ([]store.Turn, error) {
+func (d *Service) withCall(ctx context.Context, turns []store.Turn, id ipc.CallID) ([]store.Turn, error) {
 	for i, t := range slices.Backward(turns) {
 		calls, err := d.store.Calls(ctx, t.Seq)
 		if err != nil {
@@ -115,7 +115,7 @@ func (d *turnService) withCall(ctx context.Context, turns []store.Turn, id ipc.C
 }
 
 // span is the part of a conversation's turns that the request's messages bound.
-func (d *turnService) span(ctx context.Context, a *app.App, turns []store.Turn, req ipc.RevertRequest) ([]store.Turn, error) {
+func (d *Service) span(ctx context.Context, a *app.App, turns []store.Turn, req ipc.RevertRequest) ([]store.Turn, error) {
 	unknown := func(m string) error {
 		return errs.New(errs.NotFound, "", "the conversation has no message %.64q", m).WithHint("mulligan turns shows the messages that there are")
 	}

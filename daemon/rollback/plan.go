@@ -1,4 +1,4 @@
-package daemon
+package rollback
 
 import (
 	"context"
@@ -13,8 +13,8 @@ import (
 
 // The kinds of operations, as the records call them.
 const (
-	kindRollback = "rollback"
-	kindRevert   = "revert" // its plan is a rollback's
+	KindRollback = "rollback"
+	KindRevert   = "revert" // its plan is a rollback's
 )
 
 // phase is how far a rollback got: what recovery goes by.
@@ -96,9 +96,9 @@ func (r *rollback) starts() bool {
 
 func (r *rollback) kind() string {
 	if r.plan.Revert != "" {
-		return kindRevert
+		return KindRevert
 	}
-	return kindRollback
+	return KindRollback
 }
 
 // words says what this is.

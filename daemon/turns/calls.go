@@ -1,4 +1,4 @@
-package daemon
+package turns
 
 import (
 	"context"
@@ -15,19 +15,19 @@ import (
 // flushDeadline bounds how long an agent waits for a barrier.
 const flushDeadline = 250 * time.Millisecond
 
-// maxName bounds the ids that agents give, in bytes.
-const maxName = 512
+// MaxName bounds the ids that agents give, in bytes.
+const MaxName = 512
 
 // BeginTurn tells that an agent's turn begins. It returns within a moment:
 // what it could not wait for is in the turn's warnings.
-func (d *turnService) BeginTurn(ctx context.Context, who ipc.Caller, ref string, req ipc.BeginTurn) (ipc.Turn, error) {
+func (d *Service) BeginTurn(ctx context.Context, who ipc.Caller, ref string, req ipc.BeginTurn) (ipc.Turn, error) {
 	const op = "begin turn"
 	a, err := d.apps.Find(who, ref)
 	if err != nil {
 		return ipc.Turn{}, err
 	}
-	if max(len(req.TurnID), len(req.ConversationID), len(req.MessageID), len(req.Agent)) > maxName {
-		return ipc.Turn{}, errs.New(errs.Invalid, op, "an id is longer than %d bytes", maxName)
+	if max(len(req.TurnID), len(req.ConversationID), len(req.MessageID), len(req.Agent)) > MaxName {
+		return ipc.Turn{}, errs.New(errs.Invalid, op, "an id is longer than %d bytes", MaxName)
 	}
 	if req.TurnID == "" {
 		req.TurnID = ipc.TurnID(records.NewID("turn-"))
@@ -36,35 +36,35 @@ func (d *turnService) BeginTurn(ctx context.Context, who ipc.Caller, ref string,
 		return shownTurn(rec), nil // told twice
 	}
 	o := &openTurn{ready: make(chan struct{}), ref: app.HeadOf(a.Rec())}
-	o.rec.Turn = ipc.Turn{
+	o.Rec.Turn = ipc.Turn{
 		ID: req.TurnID, AppID: a.Rec().ID, ConversationID: req.ConversationID, MessageID: req.MessageID,
 		Agent: req.Agent, StartedAt: d.opt.Now().UTC(),
 	}
-	t := trackerOf(a)
+	t := TrackerOf(a)
 	if t == nil {
-		o.rec.Warnings = append(o.rec.Warnings, "automatic checkpoints are off for this app: mulligan app set auto=true")
-		err := d.store.PutTurn(ctx, &o.rec)
-		return shownTurn(o.rec), errs.Wrap(errs.Failed, op, err)
+		o.Rec.Warnings = append(o.Rec.Warnings, "automatic checkpoints are off for this app: mulligan app set auto=true")
+		err := d.store.PutTurn(ctx, &o.Rec)
+		return shownTurn(o.Rec), errs.Wrap(errs.Failed, op, err)
 	}
-	return shownTurn(o.rec), errs.Wrap(errs.Failed, op, t.begin(ctx, o))
+	return shownTurn(o.Rec), errs.Wrap(errs.Failed, op, t.begin(ctx, o))
 }
 
 // begin opens a turn at the files' present position.
-func (t *tracker) begin(ctx context.Context, o *openTurn) error {
+func (t *Tracker) begin(ctx context.Context, o *openTurn) error {
 	short, cancel := context.WithTimeout(ctx, flushDeadline)
 	defer cancel()
-	mark, err := t.flush(short)
+	mark, err := t.Flush(short)
 	if err != nil {
-		o.rec.Warnings = append(o.rec.Warnings, "files that were written just before the turn may count as written in it: "+err.Error())
+		o.Rec.Warnings = append(o.Rec.Warnings, "files that were written just before the turn may count as written in it: "+err.Error())
 	} else {
-		t.endBefore(ctx, o.rec.ConversationID, mark)
+		t.endBefore(ctx, o.Rec.ConversationID, mark)
 	}
-	o.rec.Start = mark
-	if err := t.d.store.PutTurn(ctx, &o.rec); err != nil {
+	o.Rec.Start = mark
+	if err := t.d.store.PutTurn(ctx, &o.Rec); err != nil {
 		return err
 	}
 	t.mu.Lock()
-	t.open[o.rec.ID] = o
+	t.open[o.Rec.ID] = o
 	t.last = time.Now()
 	t.mu.Unlock()
 	t.done.Go(func() { t.look(t.run, o) })
@@ -88,7 +88,7 @@ func shownTurn(rec store.Turn) ipc.Turn {
 }
 
 // EndTurn tells that a turn is over, and sums it up.
-func (d *turnService) EndTurn(ctx context.Context, who ipc.Caller, ref string, id ipc.TurnID) (ipc.Turn, error) {
+func (d *Service) EndTurn(ctx context.Context, who ipc.Caller, ref string, id ipc.TurnID) (ipc.Turn, error) {
 	const op = "end turn"
 	a, rec, err := d.findTurn(ctx, who, ref, id)
 	if err != nil {
@@ -102,8 +102,8 @@ func (d *turnService) EndTurn(ctx context.Context, who ipc.Caller, ref string, i
 	return shownTurn(rec), errs.Wrap(errs.Failed, op, err)
 }
 
-func (d *turnService) endTurn(ctx context.Context, a *app.App, rec store.Turn) (store.Turn, error) {
-	if t := trackerOf(a); t != nil {
+func (d *Service) endTurn(ctx context.Context, a *app.App, rec store.Turn) (store.Turn, error) {
+	if t := TrackerOf(a); t != nil {
 		if o := t.openTurn(rec.ID); o != nil {
 			return t.end(ctx, o)
 		}
@@ -118,7 +118,7 @@ func (d *turnService) endTurn(ctx context.Context, a *app.App, rec store.Turn) (
 
 // endCalls ends the calls that are open though their turn is over: as of tools that
 // were denied or failed.
-func (d *turnService) endCalls(ctx context.Context, turn store.Turn) error {
+func (d *Service) endCalls(ctx context.Context, turn store.Turn) error {
 	calls, err := d.store.Calls(ctx, turn.Seq)
 	if err != nil {
 		return err
@@ -135,13 +135,13 @@ func (d *turnService) endCalls(ctx context.Context, turn store.Turn) error {
 	return nil
 }
 
-func (t *tracker) openTurn(id ipc.TurnID) *openTurn {
+func (t *Tracker) openTurn(id ipc.TurnID) *openTurn {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.open[id]
 }
 
-func (d *turnService) findTurn(ctx context.Context, who ipc.Caller, ref string, id ipc.TurnID) (*app.App, store.Turn, error) {
+func (d *Service) findTurn(ctx context.Context, who ipc.Caller, ref string, id ipc.TurnID) (*app.App, store.Turn, error) {
 	a, err := d.apps.Find(who, ref)
 	if err != nil {
 		return nil, store.Turn{}, err
@@ -153,27 +153,27 @@ func (d *turnService) findTurn(ctx context.Context, who ipc.Caller, ref string, 
 // BeginCall tells that a tool call of a turn begins. With Before set it waits a
 // moment for what was written earlier: then the turn's checkpoint, and what is
 // attributed to the call, are exact.
-func (d *turnService) BeginCall(ctx context.Context, who ipc.Caller, ref string, turn ipc.TurnID, req ipc.BeginCall) (ipc.Call, error) {
+func (d *Service) BeginCall(ctx context.Context, who ipc.Caller, ref string, turn ipc.TurnID, req ipc.BeginCall) (ipc.Call, error) {
 	const op = "begin call"
 	a, rec, err := d.findTurn(ctx, who, ref, turn)
 	if err != nil {
 		return ipc.Call{}, err
 	}
-	if max(len(req.CallID), len(req.Tool)) > maxName {
-		return ipc.Call{}, errs.New(errs.Invalid, op, "an id is longer than %d bytes", maxName)
+	if max(len(req.CallID), len(req.Tool)) > MaxName {
+		return ipc.Call{}, errs.New(errs.Invalid, op, "an id is longer than %d bytes", MaxName)
 	}
 	if req.CallID == "" {
 		req.CallID = ipc.CallID(records.NewID("call-"))
 	}
 	c := store.Call{Call: ipc.Call{ID: req.CallID, TurnID: turn, Tool: req.Tool, StartedAt: d.opt.Now().UTC()}}
-	if t := trackerOf(a); t != nil {
+	if t := TrackerOf(a); t != nil {
 		wait := flushDeadline
 		if req.DeadlineMS > 0 {
 			wait = min(time.Duration(req.DeadlineMS)*time.Millisecond, 10*time.Second)
 		}
 		short, cancel := context.WithTimeout(ctx, wait)
 		defer cancel()
-		c.Start, err = t.flush(short)
+		c.Start, err = t.Flush(short)
 		ready := t.restReady(short, turn)
 		c.Exact = err == nil && ready
 	}
@@ -181,7 +181,7 @@ func (d *turnService) BeginCall(ctx context.Context, who ipc.Caller, ref string,
 }
 
 // restReady waits until the databases of a turn's start are captured.
-func (t *tracker) restReady(ctx context.Context, turn ipc.TurnID) bool {
+func (t *Tracker) restReady(ctx context.Context, turn ipc.TurnID) bool {
 	o := t.openTurn(turn)
 	if o == nil {
 		return true
@@ -204,7 +204,7 @@ func (t *tracker) restReady(ctx context.Context, turn ipc.TurnID) bool {
 
 // EndCall tells that a tool call of a turn is over; with no turn named, of the newest
 // that has such a call.
-func (d *turnService) EndCall(ctx context.Context, who ipc.Caller, ref string, in ipc.TurnID, id ipc.CallID) (ipc.Call, error) {
+func (d *Service) EndCall(ctx context.Context, who ipc.Caller, ref string, in ipc.TurnID, id ipc.CallID) (ipc.Call, error) {
 	const op = "end call"
 	a, err := d.apps.Find(who, ref)
 	if err != nil {
@@ -218,8 +218,8 @@ func (d *turnService) EndCall(ctx context.Context, who ipc.Caller, ref string, i
 		return c.Call, nil
 	}
 	ctx = context.WithoutCancel(ctx)
-	if t := trackerOf(a); t != nil {
-		if c.End, err = t.flush(ctx); err != nil {
+	if t := TrackerOf(a); t != nil {
+		if c.End, err = t.Flush(ctx); err != nil {
 			return ipc.Call{}, errs.Wrap(errs.Failed, op, err)
 		}
 	}
@@ -228,7 +228,7 @@ func (d *turnService) EndCall(ctx context.Context, who ipc.Caller, ref string, i
 	return c.Call, errs.Wrap(errs.Failed, op, d.store.PutCall(ctx, turn.Seq, c))
 }
 
-func (d *turnService) callIn(ctx context.Context, a *app.App, in ipc.TurnID, id ipc.CallID) (store.Turn, store.Call, error) {
+func (d *Service) callIn(ctx context.Context, a *app.App, in ipc.TurnID, id ipc.CallID) (store.Turn, store.Call, error) {
 	if in == "" {
 		return d.store.Call(ctx, a.Rec().ID, id)
 	}
@@ -249,7 +249,7 @@ func (d *turnService) callIn(ctx context.Context, a *app.App, in ipc.TurnID, id 
 }
 
 // Turns lists an app's turns, or those of one conversation, newest first, with their calls.
-func (d *turnService) Turns(ctx context.Context, who ipc.Caller, ref, conversation string, limit int) ([]ipc.Turn, error) {
+func (d *Service) Turns(ctx context.Context, who ipc.Caller, ref, conversation string, limit int) ([]ipc.Turn, error) {
 	a, err := d.apps.Find(who, ref)
 	if err != nil {
 		return nil, err

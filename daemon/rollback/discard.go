@@ -1,4 +1,4 @@
-package daemon
+package rollback
 
 import (
 	"cmp"
@@ -125,7 +125,7 @@ func atParent(root *beneath.Root, rel string, f func(dir int, base string) error
 // discard deletes for good, before anything else is done, what was made since the
 // checkpoint at the paths that the request names: on a full disk a rollback has no room
 // for a copy of it.
-func (d *backService) discard(ctx context.Context, who ipc.Caller, a *app.App, id ipc.CheckpointID, req ipc.RollbackRequest) error {
+func (d *Service) discard(ctx context.Context, who ipc.Caller, a *app.App, id ipc.CheckpointID, req ipc.RollbackRequest) error {
 	if len(req.Discard) == 0 || req.DryRun {
 		return nil
 	}

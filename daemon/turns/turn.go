@@ -1,4 +1,4 @@
-package daemon
+package turns
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 
 // openTurn is a turn that has not ended. Its fields are the tracker's.
 type openTurn struct {
-	rec   store.Turn
+	Rec   store.Turn
 	ref   *string          // the workspace's commit at its start
 	dbs   []store.Snapshot // the databases at its start; no checkpoint holds them yet
 	lacks []string         // what they lack
@@ -31,20 +31,20 @@ type openTurn struct {
 }
 
 // infer begins a turn that nobody announced, from before the batch.
-func (t *tracker) infer(ctx context.Context, b snap.Batch) error {
+func (t *Tracker) infer(ctx context.Context, b snap.Batch) error {
 	o := &openTurn{ready: make(chan struct{}), ref: app.HeadOf(t.a.Rec())}
-	o.rec.Turn = ipc.Turn{
+	o.Rec.Turn = ipc.Turn{
 		ID: ipc.TurnID(records.NewID("turn-")), AppID: t.a.Rec().ID, Inferred: true, StartedAt: b.First.UTC(),
 	}
-	o.rec.Start = b.Before
+	o.Rec.Start = b.Before
 	if len(t.a.Layers()) > 1 {
 		o.lacks = append(o.lacks, "the start of the turn was not reported: the layers other than files were captured after its first write")
 	}
-	if err := t.d.store.PutTurn(ctx, &o.rec); err != nil {
+	if err := t.d.store.PutTurn(ctx, &o.Rec); err != nil {
 		return err
 	}
 	t.mu.Lock()
-	t.open[o.rec.ID] = o
+	t.open[o.Rec.ID] = o
 	t.mu.Unlock()
 	t.done.Go(func() { t.look(t.run, o) })
 	t.captureRest(ctx, o)
@@ -54,24 +54,24 @@ func (t *tracker) infer(ctx context.Context, b snap.Batch) error {
 // endBefore ends, at the mark, the turns that are over when one of the
 // conversation begins: a conversation has one turn at a time, and what somebody
 // announces is no longer to be inferred.
-func (t *tracker) endBefore(ctx context.Context, conversation string, mark snap.Mark) {
+func (t *Tracker) endBefore(ctx context.Context, conversation string, mark snap.Mark) {
 	t.endWhere(ctx, mark, func(o *openTurn) bool {
-		return o.rec.Inferred || conversation != "" && o.rec.ConversationID == conversation
+		return o.Rec.Inferred || conversation != "" && o.Rec.ConversationID == conversation
 	})
 }
 
 // endQuiet ends the turn that nobody announced, after a quiet time.
-func (t *tracker) endQuiet(ctx context.Context) {
-	mark, err := t.flush(ctx)
+func (t *Tracker) endQuiet(ctx context.Context) {
+	mark, err := t.Flush(ctx)
 	if err != nil {
 		t.note("end a turn", err)
 		return
 	}
-	t.endWhere(ctx, mark, func(o *openTurn) bool { return o.rec.Inferred })
+	t.endWhere(ctx, mark, func(o *openTurn) bool { return o.Rec.Inferred })
 }
 
 // endWhere ends the open turns that over picks.
-func (t *tracker) endWhere(ctx context.Context, mark snap.Mark, over func(*openTurn) bool) {
+func (t *Tracker) endWhere(ctx context.Context, mark snap.Mark, over func(*openTurn) bool) {
 	t.mu.Lock()
 	var list []*openTurn
 	for _, o := range t.open {
@@ -88,7 +88,7 @@ func (t *tracker) endWhere(ctx context.Context, mark snap.Mark, over func(*openT
 }
 
 // look notes how the app is at a turn's start.
-func (t *tracker) look(ctx context.Context, o *openTurn) {
+func (t *Tracker) look(ctx context.Context, o *openTurn) {
 	now, err := t.a.Status(ctx)
 	if err != nil {
 		return
@@ -101,9 +101,9 @@ func (t *tracker) look(ctx context.Context, o *openTurn) {
 
 // captureRest captures what is not files, as far as it can be captured while
 // the app runs; what can't is named in the turn's checkpoint.
-func (t *tracker) captureRest(ctx context.Context, o *openTurn) {
+func (t *Tracker) captureRest(ctx context.Context, o *openTurn) {
 	defer close(o.ready)
-	release, err := t.d.apps.AcquireBrief(ctx, t.a, "capture for turn "+string(o.rec.ID))
+	release, err := t.d.apps.AcquireBrief(ctx, t.a, "capture for turn "+string(o.Rec.ID))
 	if err != nil {
 		o.lacks = append(o.lacks, "databases are not in it: "+err.Error())
 		return
@@ -134,19 +134,19 @@ func (t *tracker) captureRest(ctx context.Context, o *openTurn) {
 }
 
 // checkpoint records the state before the turn, once.
-func (t *tracker) checkpoint(ctx context.Context, o *openTurn) error {
+func (t *Tracker) checkpoint(ctx context.Context, o *openTurn) error {
 	select {
 	case <-o.ready:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	release, err := t.d.apps.AcquireBrief(ctx, t.a, "checkpoint of turn "+string(o.rec.ID))
+	release, err := t.d.apps.AcquireBrief(ctx, t.a, "checkpoint of turn "+string(o.Rec.ID))
 	if err != nil {
 		return err
 	}
 	defer release()
 	t.mu.Lock()
-	start, made := o.rec.Start, o.rec.CheckpointID != nil
+	start, made := o.Rec.Start, o.Rec.CheckpointID != nil
 	t.mu.Unlock()
 	if made {
 		return nil
@@ -156,8 +156,8 @@ func (t *tracker) checkpoint(ctx context.Context, o *openTurn) error {
 		return err
 	}
 	t.mu.Lock()
-	o.rec.CheckpointID, o.dbs, t.failed = &cp.ID, nil, ""
-	rec := o.rec
+	o.Rec.CheckpointID, o.dbs, t.failed = &cp.ID, nil, ""
+	rec := o.Rec
 	t.mu.Unlock()
 	if err := t.d.store.PutTurn(ctx, &rec); err != nil {
 		return err
@@ -169,7 +169,7 @@ func (t *tracker) checkpoint(ctx context.Context, o *openTurn) error {
 
 // captureAt records a checkpoint of the files at a mark, with the databases as
 // they were captured at the turn's start.
-func (t *tracker) captureAt(ctx context.Context, o *openTurn, start snap.Mark) (store.Checkpoint, error) {
+func (t *Tracker) captureAt(ctx context.Context, o *openTurn, start snap.Mark) (store.Checkpoint, error) {
 	if err := t.d.opt.Failpoint.At("capture turn"); err != nil {
 		return store.Checkpoint{}, err
 	}
@@ -183,13 +183,13 @@ func (t *tracker) captureAt(ctx context.Context, o *openTurn, start snap.Mark) (
 	}
 	var cp store.Checkpoint
 	cp.ID, cp.AppID, cp.Trigger, cp.Ref = ipc.CheckpointID(records.NewID("cp-")), t.a.Rec().ID, ipc.TriggerAgent, o.ref
-	cp.TurnID, cp.Inferred = checkpoint.Optional(string(o.rec.ID)), o.rec.Inferred
-	cp.ConversationID, cp.MessageID = checkpoint.Optional(o.rec.ConversationID), checkpoint.Optional(o.rec.MessageID)
+	cp.TurnID, cp.Inferred = checkpoint.Optional(string(o.Rec.ID)), o.Rec.Inferred
+	cp.ConversationID, cp.MessageID = checkpoint.Optional(o.Rec.ConversationID), checkpoint.Optional(o.Rec.MessageID)
 	t.mu.Lock()
 	cp.Running, cp.Healthy = o.running, o.healthy
 	late := o.late && len(o.dbs) > 0
 	t.mu.Unlock()
-	cp.Warnings = append(append([]string{}, o.rec.Warnings...), o.lacks...)
+	cp.Warnings = append(append([]string{}, o.Rec.Warnings...), o.lacks...)
 	if late {
 		cp.Warnings = append(cp.Warnings, "the turn's first call did not wait until its databases were captured: what it wrote to them at once may be in this checkpoint")
 	}
@@ -203,8 +203,8 @@ func (t *tracker) captureAt(ctx context.Context, o *openTurn, start snap.Mark) (
 }
 
 // end ends a turn: makes its checkpoint if it changed anything, and sums up what.
-func (t *tracker) end(ctx context.Context, o *openTurn) (store.Turn, error) {
-	mark, err := t.flush(ctx)
+func (t *Tracker) end(ctx context.Context, o *openTurn) (store.Turn, error) {
+	mark, err := t.Flush(ctx)
 	if err != nil {
 		return store.Turn{}, err
 	}
@@ -212,12 +212,12 @@ func (t *tracker) end(ctx context.Context, o *openTurn) (store.Turn, error) {
 }
 
 // endAt ends a turn at a position that was just flushed.
-func (t *tracker) endAt(ctx context.Context, o *openTurn, mark snap.Mark) (store.Turn, error) {
+func (t *Tracker) endAt(ctx context.Context, o *openTurn, mark snap.Mark) (store.Turn, error) {
 	t.mu.Lock()
-	if o.rec.Start == "" { // the files were not followed when it began, and what it wrote since can't be told
-		o.rec.Start = mark
+	if o.Rec.Start == "" { // the files were not followed when it began, and what it wrote since can't be told
+		o.Rec.Start = mark
 	}
-	start := o.rec.Start
+	start := o.Rec.Start
 	t.mu.Unlock()
 	writes, err := t.j.Writes(ctx, start, mark)
 	if err != nil {
@@ -235,8 +235,8 @@ func (t *tracker) endAt(ctx context.Context, o *openTurn, mark snap.Mark) (store
 	t.rejoin(ctx)
 	t.mu.Lock()
 	now := t.d.opt.Now().UTC()
-	o.rec.End, o.rec.EndedAt, o.rec.Changes = mark, &now, changes
-	rec, unused := o.rec, o.dbs
+	o.Rec.End, o.Rec.EndedAt, o.Rec.Changes = mark, &now, changes
+	rec, unused := o.Rec, o.dbs
 	o.dbs = nil
 	delete(t.open, rec.ID)
 	t.last = time.Now()
@@ -252,7 +252,7 @@ func (t *tracker) endAt(ctx context.Context, o *openTurn, mark snap.Mark) (store
 }
 
 // dropUnused drops the databases' snapshots of a turn that changed nothing.
-func (t *tracker) dropUnused(ctx context.Context, snaps []store.Snapshot) error {
+func (t *Tracker) dropUnused(ctx context.Context, snaps []store.Snapshot) error {
 	if len(snaps) == 0 {
 		return nil
 	}
@@ -267,7 +267,7 @@ func (t *tracker) dropUnused(ctx context.Context, snaps []store.Snapshot) error 
 // databasesChanged reports whether a database is not as it was at the turn's
 // start. A database that cannot be asked counts as changed: a checkpoint too
 // many loses nothing.
-func (t *tracker) databasesChanged(ctx context.Context, o *openTurn) bool {
+func (t *Tracker) databasesChanged(ctx context.Context, o *openTurn) bool {
 	select {
 	case <-o.ready:
 	case <-ctx.Done():
@@ -279,7 +279,7 @@ func (t *tracker) databasesChanged(ctx context.Context, o *openTurn) bool {
 	if len(before) == 0 {
 		return false
 	}
-	release, err := t.d.apps.AcquireBrief(ctx, t.a, "look for changes of turn "+string(o.rec.ID))
+	release, err := t.d.apps.AcquireBrief(ctx, t.a, "look for changes of turn "+string(o.Rec.ID))
 	if err != nil {
 		return true
 	}
@@ -341,18 +341,18 @@ func sumUp(writes []snap.Write) ipc.TurnChanges {
 	return c
 }
 
-// adopt takes the safety checkpoint of the rollback that a turn began with for the turn's
+// Adopt takes the safety checkpoint of the rollback that a turn began with for the turn's
 // checkpoint: one undo takes back the rollback and what the turn did after it.
-func (d *turnService) adopt(ctx context.Context, a *app.App, turn ipc.TurnID, cp ipc.CheckpointID) error {
+func (d *Service) Adopt(ctx context.Context, a *app.App, turn ipc.TurnID, cp ipc.CheckpointID) error {
 	rec, err := d.store.Turn(ctx, a.Rec().ID, turn)
 	if err != nil {
 		return err
 	}
-	if t := trackerOf(a); t != nil {
+	if t := TrackerOf(a); t != nil {
 		if o := t.openTurn(turn); o != nil {
 			t.mu.Lock()
-			o.rec.CheckpointID = &cp
-			rec = o.rec
+			o.Rec.CheckpointID = &cp
+			rec = o.Rec
 			t.mu.Unlock()
 		}
 	}

@@ -1,4 +1,4 @@
-package daemon
+package rollback
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"mulligan/daemon/layer"
 	"mulligan/daemon/records"
 	"mulligan/daemon/store"
+	"mulligan/daemon/turns"
 	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/snap"
@@ -22,22 +23,22 @@ import (
 // present one without some writes. So its safety checkpoint, its proof and its
 // recovery are a rollback's; but the app runs on.
 type revert struct {
-	d   *backService
+	d   *Service
 	a   *app.App
-	t   *tracker
+	t   *turns.Tracker
 	req ipc.RevertRequest
 
-	chosen   map[*stint]bool // whose writes are undone
+	chosen   map[*turns.WriteRange]bool // whose writes are undone
 	calls    []ipc.CallID
-	writes   []snap.Write        // what is undone
-	shared   map[string][]*stint // by path: calls that ran at the same time
-	later    map[string][]*stint // by path: calls that wrote there afterwards
+	writes   []snap.Write                   // what is undone
+	shared   map[string][]*turns.WriteRange // by path: calls that ran at the same time
+	later    map[string][]*turns.WriteRange // by path: calls that wrote there afterwards
 	warnings []string
 }
 
 // Revert undoes what some calls wrote to files, and nothing else. What it did, and
 // what it left alone, is in the result.
-func (d *backService) Revert(ctx context.Context, who ipc.Caller, ref string, req ipc.RevertRequest) (ipc.RevertResult, error) {
+func (d *Service) Revert(ctx context.Context, who ipc.Caller, ref string, req ipc.RevertRequest) (ipc.RevertResult, error) {
 	const op = "revert"
 	a, err := d.apps.Find(who, ref)
 	if err != nil {
@@ -52,7 +53,7 @@ func (d *backService) Revert(ctx context.Context, who ipc.Caller, ref string, re
 		return ipc.RevertResult{}, err
 	}
 	defer release()
-	v := &revert{d: d, a: a, t: trackerOf(a), req: req, chosen: map[*stint]bool{}, shared: map[string][]*stint{}, later: map[string][]*stint{}}
+	v := &revert{d: d, a: a, t: turns.TrackerOf(a), req: req, chosen: map[*turns.WriteRange]bool{}, shared: map[string][]*turns.WriteRange{}, later: map[string][]*turns.WriteRange{}}
 	res, err := v.run(ctx, accounts.Actor(who))
 	err = errs.Wrap(errs.Failed, op, err)
 	if !req.DryRun {
@@ -70,8 +71,8 @@ func (d *backService) Revert(ctx context.Context, who ipc.Caller, ref string, re
 
 func checkRevert(req ipc.RevertRequest) error {
 	const op = "revert"
-	if max(len(req.ConversationID), len(req.FromMessageID), len(req.ToMessageID), len(req.TurnID), len(req.CallID)) > maxName {
-		return errs.New(errs.Invalid, op, "an id is longer than %d bytes", maxName)
+	if max(len(req.ConversationID), len(req.FromMessageID), len(req.ToMessageID), len(req.TurnID), len(req.CallID)) > turns.MaxName {
+		return errs.New(errs.Invalid, op, "an id is longer than %d bytes", turns.MaxName)
 	}
 	messages := req.FromMessageID != "" || req.ToMessageID != ""
 	switch {
@@ -110,7 +111,7 @@ func (v *revert) run(ctx context.Context, who string) (ipc.RevertResult, error) 
 		return v.result(how), nil
 	}
 	r := v.rollback(who)
-	unmute := v.t.mute(ctx)
+	unmute := v.t.Mute(ctx)
 	err = r.run(ctx)
 	unmute(ctx)
 	if err != nil {
@@ -125,7 +126,7 @@ func (v *revert) run(ctx context.Context, who string) (ipc.RevertResult, error) 
 
 // choose finds the calls that are meant, and works out which writes are theirs alone.
 func (v *revert) choose(ctx context.Context) error {
-	about, err := v.d.turns.turnsOf(ctx, v.a, v.req)
+	about, err := v.d.turns.TurnsOf(ctx, v.a, v.req)
 	if err != nil {
 		return err
 	}
@@ -137,9 +138,9 @@ func (v *revert) choose(ctx context.Context) error {
 		v.warn("the conversation has no message after its checkpoint")
 		return nil
 	}
-	short, cancel := context.WithTimeout(ctx, flushLong)
+	short, cancel := context.WithTimeout(ctx, turns.FlushLong)
 	defer cancel()
-	now, err := v.t.flush(short)
+	now, err := v.t.Flush(short)
 	if err != nil {
 		return err
 	}
@@ -147,7 +148,7 @@ func (v *revert) choose(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l, err := v.d.turns.ledgerOf(ctx, v.t, all, v.chosen)
+	l, err := v.d.turns.Attribute(ctx, v.t, all, v.chosen)
 	if err != nil {
 		return err
 	}
@@ -156,7 +157,7 @@ func (v *revert) choose(ctx context.Context) error {
 
 // stints lists the stretches that the chosen calls, and those at the same time or
 // later, ran in; it notes which are chosen.
-func (v *revert) stints(ctx context.Context, about []store.Turn, now snap.Mark) (all []*stint, err error) {
+func (v *revert) stints(ctx context.Context, about []store.Turn, now snap.Mark) (all []*turns.WriteRange, err error) {
 	recs, err := v.d.store.Turns(ctx, v.a.Rec().ID, 0)
 	if err != nil {
 		return nil, err
@@ -166,7 +167,7 @@ func (v *revert) stints(ctx context.Context, about []store.Turn, now snap.Mark) 
 		if rec.EndedAt != nil && rec.EndedAt.Before(about[0].StartedAt) && !mine {
 			continue
 		}
-		list, err := v.d.turns.stints(ctx, rec, now)
+		list, err := v.d.turns.WriteRanges(ctx, rec, now)
 		if err != nil {
 			return nil, err
 		}
@@ -184,18 +185,18 @@ func (v *revert) stints(ctx context.Context, about []store.Turn, now snap.Mark) 
 
 // mark notes which stints of a turn are chosen: the one call, and those that it
 // delegated to; or all.
-func (v *revert) mark(list []*stint) {
+func (v *revert) mark(list []*turns.WriteRange) {
 	for _, s := range list {
-		if v.req.CallID == "" || s.call.ID == v.req.CallID {
+		if v.req.CallID == "" || s.Call.ID == v.req.CallID {
 			v.chosen[s] = true
-			v.calls = append(v.calls, callIDs([]*stint{s})...)
+			v.calls = append(v.calls, turns.CallIDs([]*turns.WriteRange{s})...)
 		}
 	}
 	for _, s := range list {
 		for o := range v.chosen {
-			if !v.chosen[s] && s.within(o) {
+			if !v.chosen[s] && s.Within(o) {
 				v.chosen[s] = true
-				v.calls = append(v.calls, callIDs([]*stint{s})...)
+				v.calls = append(v.calls, turns.CallIDs([]*turns.WriteRange{s})...)
 			}
 		}
 	}
@@ -203,15 +204,15 @@ func (v *revert) mark(list []*stint) {
 
 // sort goes through all that was written since, and tells apart what is to be
 // undone, what may be somebody else's, and what others wrote to the same paths later.
-func (v *revert) sort(ctx context.Context, l *ledger, first store.Turn, now snap.Mark) error {
-	writes, err := l.since(ctx, v.earliest(first), now)
+func (v *revert) sort(ctx context.Context, l *turns.Attribution, first store.Turn, now snap.Mark) error {
+	writes, err := l.Since(ctx, v.earliest(first), now)
 	if err != nil {
 		return err
 	}
 	undone := map[string]bool{}
 	for _, w := range writes {
-		by := l.of(w)
-		others := slices.DeleteFunc(slices.Clone(by), func(s *stint) bool { return v.chosen[s] })
+		by := l.Of(w)
+		others := slices.DeleteFunc(slices.Clone(by), func(s *turns.WriteRange) bool { return v.chosen[s] })
 		switch mine := len(others) < len(by); {
 		case mine:
 			v.writes, undone[w.Path] = append(v.writes, w), true
@@ -230,9 +231,9 @@ func (v *revert) sort(ctx context.Context, l *ledger, first store.Turn, now snap
 }
 
 // earliest are the chosen stints of the first turn, one of which begins first.
-func (v *revert) earliest(first store.Turn) (list []*stint) {
+func (v *revert) earliest(first store.Turn) (list []*turns.WriteRange) {
 	for s := range v.chosen {
-		if s.turn.Seq == first.Seq {
+		if s.Turn.Seq == first.Seq {
 			list = append(list, s)
 		}
 	}
@@ -250,17 +251,17 @@ func (v *revert) warnOfLater() {
 		by := v.later[path]
 		path = v.seen(path)
 		for _, s := range by {
-			if list := paths[s.name()]; len(list) == 0 || list[len(list)-1] != path {
-				paths[s.name()] = append(list, path)
+			if list := paths[s.Name()]; len(list) == 0 || list[len(list)-1] != path {
+				paths[s.Name()] = append(list, path)
 			}
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(paths)) {
-		v.warn("%s wrote later to %s, and may have built upon what is undone", name, few(paths[name]))
+		v.warn("%s wrote later to %s, and may have built upon what is undone", name, turns.Few(paths[name]))
 	}
 	for s := range v.chosen {
-		if s.loose && s.call.ID != "" {
-			v.warn("the end of call %s was not reported: what was written until the next call began counts as its writes", s.call.ID)
+		if s.Loose && s.Call.ID != "" {
+			v.warn("the end of call %s was not reported: what was written until the next call began counts as its writes", s.Call.ID)
 		}
 	}
 	slices.Sort(v.warnings)
@@ -360,13 +361,13 @@ func (v *revert) result(how snap.Reverted) ipc.RevertResult {
 	}
 	for _, c := range how.Left {
 		res.Conflicts = append(res.Conflicts, ipc.RevertConflict{
-			Path: c.Path, Reason: string(c.Why), Message: c.Why.Words(), Calls: callIDs(v.later[c.Path]),
+			Path: c.Path, Reason: string(c.Why), Message: c.Why.Words(), Calls: turns.CallIDs(v.later[c.Path]),
 		})
 	}
 	if !v.req.Force {
 		for _, path := range slices.Sorted(maps.Keys(v.shared)) {
 			res.Conflicts = append(res.Conflicts, ipc.RevertConflict{
-				Path: v.seen(path), Reason: ipc.ReasonShared, Message: "another call ran at the same time and may have written it", Calls: callIDs(v.shared[path]),
+				Path: v.seen(path), Reason: ipc.ReasonShared, Message: "another call ran at the same time and may have written it", Calls: turns.CallIDs(v.shared[path]),
 			})
 		}
 	}

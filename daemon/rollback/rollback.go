@@ -1,4 +1,4 @@
-package daemon
+package rollback
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"mulligan/daemon/app"
 	"mulligan/daemon/records"
 	"mulligan/daemon/store"
+	"mulligan/daemon/turns"
 	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/snap"
@@ -18,7 +19,7 @@ import (
 
 // rollback is one under way.
 type rollback struct {
-	d      *backService
+	d      *Service
 	a      *app.App
 	op     ipc.OperationID
 	req    ipc.RollbackRequest
@@ -45,7 +46,7 @@ type rollback struct {
 // lead. When it ran and failed,
 // the result says how far it got and comes together with the error. onStage is
 // called as each stage starts and ends.
-func (d *backService) Rollback(ctx context.Context, who ipc.Caller, ref string, id ipc.CheckpointID, req ipc.RollbackRequest, onStage func(ipc.Stage)) (ipc.RollbackResult, error) {
+func (d *Service) Rollback(ctx context.Context, who ipc.Caller, ref string, id ipc.CheckpointID, req ipc.RollbackRequest, onStage func(ipc.Stage)) (ipc.RollbackResult, error) {
 	op := "roll back"
 	if id == ipc.Undo || id == ipc.Redo {
 		op = string(id)
@@ -59,7 +60,7 @@ func (d *backService) Rollback(ctx context.Context, who ipc.Caller, ref string, 
 	if err := d.discard(ctx, who, a, id, req); err != nil {
 		return ipc.RollbackResult{}, errs.Wrap(errs.Failed, op, err)
 	}
-	trackerOf(a).catchUp(ctx)
+	turns.TrackerOf(a).CatchUp(ctx)
 	release, err := d.apps.Acquire(ctx, a, op, who)
 	if err != nil {
 		return ipc.RollbackResult{}, err
@@ -97,7 +98,7 @@ func (d *backService) Rollback(ctx context.Context, who ipc.Caller, ref string, 
 	if req.DryRun {
 		return r.preview(ctx)
 	}
-	unmute := trackerOf(a).mute(ctx)
+	unmute := turns.TrackerOf(a).Mute(ctx)
 	err = errs.Wrap(errs.Failed, op, r.run(ctx))
 	unmute(ctx)
 	if err == nil {
@@ -115,7 +116,7 @@ func (d *backService) Rollback(ctx context.Context, who ipc.Caller, ref string, 
 
 // newRollback checks everything that can be checked before anything is done. aimed says
 // that it is an undo or a redo, whose scope is what it is.
-func (d *backService) newRollback(ctx context.Context, a *app.App, id ipc.CheckpointID, req ipc.RollbackRequest, aimed bool) (*rollback, error) {
+func (d *Service) newRollback(ctx context.Context, a *app.App, id ipc.CheckpointID, req ipc.RollbackRequest, aimed bool) (*rollback, error) {
 	switch req.OnUnhealthy {
 	case "", ipc.UnhealthyKeep, ipc.UnhealthyUndo:
 	default:
@@ -224,7 +225,7 @@ func (r *rollback) finishForward(ctx context.Context) (err error) {
 		return err
 	}
 	r.d.checkpoints.NoteBehind(ctx, r.a)
-	trackerOf(r.a).noteUndone(ctx)
+	turns.TrackerOf(r.a).NoteUndone(ctx)
 	return r.finish(ctx)
 }
 
