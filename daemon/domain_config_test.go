@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"mulligan/daemon/app"
 	"mulligan/daemon/store"
 	"mulligan/ipc"
 )
@@ -14,10 +15,10 @@ func TestGuestFollowsStopTimeout(t *testing.T) {
 	const limit = 7 * time.Second
 	d := &Daemon{opt: &Options{StopTimeout: limit}}
 	rec := store.App{App: ipc.App{Domain: "shop"}}
-	if got := d.diskConfig(rec).ShutdownTimeout; got != limit {
+	if got := d.DiskConfig(rec).ShutdownTimeout; got != limit {
 		t.Errorf("a guest has %s to go down, and stop_timeout is %s", got, limit)
 	}
-	if left := d.stopLimit(newApp(rec)) - limit; left*3/4 < limit {
+	if left := d.StopLimit(app.New(rec)) - limit; left*3/4 < limit {
 		t.Errorf("after what runs on the host, the guest has only three quarters of %s", left)
 	}
 }

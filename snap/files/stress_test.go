@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mulligan/snap/files/manifest"
 	"mulligan/testkit"
 )
 
@@ -142,7 +143,7 @@ func stress(t *testing.T, dir, stressor string, seed uint64) {
 // the filesystem does not say where holes are.
 func shorten(t *testing.T, dir string) {
 	t.Helper()
-	most := int64(maxFile)
+	most := int64(manifest.MaxFile)
 	var disk unix.Statfs_t
 	must(t, unix.Statfs(dir, &disk))
 	if disk.Type == unix.FUSE_SUPER_MAGIC {
