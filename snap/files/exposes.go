@@ -54,7 +54,7 @@ func (r *reverting) handsOver(p string, now *manifest.Entry) (snap.ClashReason, 
 		return "", err
 	}
 	defer root.Close()
-	held, err := r.d.held(root, p)
+	held, err := r.d.applier.Held(root, p)
 	if held != "" {
 		return snap.Rights, err
 	}

@@ -10,7 +10,6 @@ import (
 	"mulligan/snap/files/journal"
 	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
-	"mulligan/snap/files/rights"
 	"mulligan/snap/files/workspace"
 )
 
@@ -47,7 +46,7 @@ func (d *Driver) PrepareRevert(ctx context.Context, req snap.RevertRequest) (sna
 	if err != nil {
 		return nil, none, workspace.Wrap(errs.Failed, op, err)
 	}
-	r := &reverting{d: d, base: base, force: req.Force, unite: &uniter{d.cfg.Store, b, rights.HolderOf(d.cfg.Reader, d.cfg.Owner, base.Root.Uid), time.Now()},
+	r := &reverting{d: d, base: base, force: req.Force, unite: &uniter{d.cfg.Store, b, d.applier.Holder(base.Root.Uid), time.Now()},
 		to: map[string]*manifest.Entry{}, merged: map[string]bool{}, left: map[string]snap.ClashReason{},
 		since: map[string]snap.Hash{}, states: map[snap.Hash]*manifest.Manifest{}}
 	if err := r.all(ctx, tracks); err != nil {
