@@ -119,6 +119,9 @@ func (j *Session) read(ctx context.Context, work *todo, fresh map[string]bool) (
 		return nil, err
 	}
 	defer root.Close()
+	if servedByProgram(root) {
+		work.withFolders()
+	}
 	g := j.looking(ctx, b, root, work, fresh)
 	if err := g.collect(work); err != nil {
 		return nil, err

@@ -6,6 +6,8 @@ import (
 	"maps"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"mulligan/snap/beneath"
 	"mulligan/snap/files/inode"
 	"mulligan/snap/files/manifest"
@@ -25,7 +27,7 @@ type Depth int
 const (
 	CheckNames  Depth = iota // compare the stat of files that have names outside of the workspace
 	CheckStores              // read again what a process has mapped to write to it: a second store to a page shows in no stat
-	CheckAll                 // compare the stat of every name but folders: only that finds a new name outside
+	CheckAll                 // compare the stat of every name but folders, on FUSE of these too: only that finds a new name outside
 )
 
 // unseen puts on the list what events may have missed, and gives fresh with
@@ -41,10 +43,7 @@ func (j *Session) unseen(ctx context.Context, how Depth, fresh map[string]bool) 
 		return fresh, nil
 	}
 	list := j.live.namedOutside()
-	if how >= CheckAll {
-		list = j.live.allNames()
-	}
-	if len(list) == 0 {
+	if how < CheckAll && len(list) == 0 {
 		return fresh, nil
 	}
 	root, err := j.open()
@@ -56,6 +55,9 @@ func (j *Session) unseen(ctx context.Context, how Depth, fresh map[string]bool) 
 		return nil, err
 	}
 	defer root.Close()
+	if how >= CheckAll {
+		list = j.live.allNames(servedByProgram(root))
+	}
 	strays, err := strays(ctx, root, list)
 	if len(strays) > 0 {
 		now := time.Now()
@@ -112,15 +114,35 @@ func (l *live) namedOutside() (out []named) {
 	return out
 }
 
-// allNames lists all names but folders.
-func (l *live) allNames() (out []named) {
+// servedByProgram reports whether the workspace lies on FUSE. There a folder's time can change without an event: fuse-overlayfs
+// copies a file up when it is first opened to be written.
+func servedByProgram(root *beneath.Root) bool {
+	var st unix.Statfs_t
+	return unix.Fstatfs(root.FD(), &st) == nil && st.Type == unix.FUSE_SUPER_MAGIC
+}
+
+// withFolders adds to t the folders that its paths lie in.
+func (t *todo) withFolders() {
+	for _, m := range []map[string]bool{maps.Clone(t.paths), t.trees} {
+		for p := range m {
+			for p != "." {
+				p, _ = relpath.Split(p)
+				t.path(p)
+			}
+		}
+	}
+}
+
+// allNames lists all names, with folders or without: of these, events tell.
+func (l *live) allNames(folders bool) (out []named) {
 	var visit func(path string, n *manifest.Node)
 	visit = func(path string, n *manifest.Node) {
 		f := named{path: path}
 		for _, k := range n.Children {
 			if k.IsDir() {
 				visit(relpath.Join(path, k.Name), k)
-			} else {
+			}
+			if folders || !k.IsDir() {
 				f.names = append(f.names, k)
 			}
 		}
