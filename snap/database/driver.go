@@ -129,6 +129,14 @@ func HashOf(root cas.Root) (h snap.Hash, err error) {
 	return snap.Hash(raw), nil
 }
 
+// Has checks that the hash which a root was captured with is h, that of what the root holds.
+func Has(root cas.Root, h snap.Hash) error {
+	if was, err := HashOf(root); err != nil || was != h {
+		return errs.New(errs.Corrupt, "", "the snapshot does not have the hash it was captured with").WithHint("use another checkpoint")
+	}
+	return nil
+}
+
 // Classify gives err a kind and the operation, where it has none, and a hint where no space was left
 // on the file system of dir.
 func Classify(op string, err error, dir string) error {

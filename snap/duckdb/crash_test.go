@@ -58,7 +58,10 @@ func TestMain(m *testing.M) {
 }
 
 func TestKilledAtEachStep(t *testing.T) {
-	snaptest.RunCrashes(t, func(t *testing.T) snaptest.Crashable { return crashing{newSubject(t, newClient(t))} })
+	c := newClient(t)
+	t.Run("each", func(t *testing.T) {
+		snaptest.RunCrashes(t, func(t *testing.T) snaptest.Crashable { return crashing{newSubject(t, c)} })
+	})
 }
 
 // crashing is a subject that a process which is killed shares.
@@ -92,7 +95,7 @@ func (c crashing) Alone(t *testing.T) {
 	if list, _ := os.ReadDir(filepath.Join(c.cfg.StateDir, "switches")); len(list) != 0 {
 		t.Errorf("switches are left: %v", list)
 	}
-	if roots := c.cfg.Store.Roots(driverName + "/" + c.cfg.App + "/" + c.cfg.Name + "/switch/"); len(roots) != 0 {
+	if roots := c.cfg.Store.Roots("duckdb/" + c.cfg.App + "/" + c.cfg.Name + "/switch/"); len(roots) != 0 {
 		t.Errorf("roots are left: %v", roots)
 	}
 	entries, err := os.ReadDir(filepath.Dir(c.path()))

@@ -1,11 +1,11 @@
 package duckdb
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,7 +15,6 @@ import (
 
 	"github.com/dustin/go-humanize"
 
-	"mulligan/errs"
 	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/cas"
@@ -80,22 +79,8 @@ func (s state) size() (n uint64) {
 	return n
 }
 
-// What a program may take for one answer.
-const (
-	askTime = time.Minute
-	askMost = 16 << 20 // bytes
-)
-
-// answer keeps what a program prints, up to askMost.
-type answer struct{ bytes.Buffer }
-
-// Write implements io.Writer.
-func (a *answer) Write(p []byte) (int, error) {
-	if a.Len()+len(p) > askMost {
-		return 0, errs.New(errs.Failed, "", "the program prints more than %d MiB", askMost>>20)
-	}
-	return a.Buffer.Write(p)
-}
+// askTime bounds one answer of a program, and askMost is how many bytes it may have.
+const askTime, askMost = time.Minute, 16 << 20
 
 // ask has the program answer a question about a copy of a database.
 func (d *Driver) ask(ctx context.Context, copied, sql string, into any) error {
@@ -103,26 +88,17 @@ func (d *Driver) ask(ctx context.Context, copied, sql string, into any) error {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, d.cfg.Program[0], slices.Concat(d.cfg.Program[1:], []string{copied, sql})...)
 	cmd.Dir, cmd.Env, cmd.WaitDelay = "/", []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/nonexistent"}, time.Second
-	var out answer
-	cmd.Stdout = &out
-	if err := d.cfg.Owner.Run(cmd, privsep.Options{NoNewPrivs: true}); err != nil {
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = d.cfg.Owner.Start(cmd, privsep.Options{NoNewPrivs: true})
+	}
+	if err != nil {
 		return err
 	}
-	return json.Unmarshal(out.Bytes(), into)
-}
-
-// copyOut writes a state into dir, for the owner.
-func (d *Driver) copyOut(ctx context.Context, s stored, dir string) error {
-	for i, e := range s.Entries {
-		f, err := os.OpenFile(filepath.Join(dir, "db"+e.Suffix), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-		if err != nil {
-			return err
-		}
-		if err := errors.Join(d.write(ctx, s.contents[i], f), f.Chown(d.cfg.Owner.UID, d.cfg.Owner.GID), f.Close()); err != nil {
-			return err
-		}
-	}
-	return os.Chown(dir, d.cfg.Owner.UID, d.cfg.Owner.GID) // last: till then nobody but the daemon may put anything there
+	err = json.NewDecoder(io.LimitReader(out, askMost)).Decode(into)
+	cancel() // what it prints behind the rows is of no interest
+	_ = cmd.Wait()
+	return err
 }
 
 const objectsSQL = `SELECT schema_name AS schema, table_name AS name, 'TABLE' AS kind, sql,
@@ -138,9 +114,6 @@ const rowsSQL = "SELECT count(*)::VARCHAR AS n, coalesce(sum(hash(t)::HUGEINT), 
 
 // describe lists what a stored database consists of.
 func (d *Driver) describe(ctx context.Context, s stored) (list []database.Object, err error) {
-	if len(s.Entries) == 0 {
-		return nil, nil
-	}
 	dir, err := os.MkdirTemp("", "mulligan-duckdb-")
 	if err != nil {
 		return nil, err
@@ -151,7 +124,17 @@ func (d *Driver) describe(ctx context.Context, s stored) (list []database.Object
 		Columns                 []database.Column
 	}
 	copied := filepath.Join(dir, "db")
-	if err = d.copyOut(ctx, s, dir); err == nil {
+	for i, e := range s.Entries {
+		f, err := os.OpenFile(copied+e.Suffix, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		if err := errors.Join(d.write(s.contents[i], f), f.Chown(d.cfg.Owner.UID, d.cfg.Owner.GID), f.Close()); err != nil {
+			return nil, err
+		}
+	}
+	// Last: till then nobody but the daemon may put anything there.
+	if err = os.Chown(dir, d.cfg.Owner.UID, d.cfg.Owner.GID); err == nil {
 		err = d.ask(ctx, copied, objectsSQL, &found)
 	}
 	for _, f := range found {

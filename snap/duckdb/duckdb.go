@@ -5,9 +5,8 @@
 // recovers from. A restore takes the lock that DuckDB itself takes, so that no process has the
 // database open, and puts both files back.
 //
-// No configuration reaches this driver yet: it is here to show what a driver of a database that
-// is kept in files consists of. Where a DuckDB program is named, tables and rows are compared by
-// asking it, with the owner's rights and on copies.
+// Where a DuckDB program is named, tables and rows are compared by asking it, with the owner's
+// rights and on copies. No configuration reaches this driver yet.
 package duckdb
 
 import (
@@ -26,8 +25,6 @@ import (
 	"mulligan/snap/database"
 )
 
-const driverName = "duckdb"
-
 // Config says which database a driver is bound to.
 type Config struct {
 	App, Name string // name its snapshots in Store; no slashes
@@ -35,10 +32,9 @@ type Config struct {
 	Path      string // of the database, relative to Dir; nothing in it is trusted
 	StateDir  string // the daemon's own, for this driver alone: switches under way
 	Store     *cas.Store
-	Owner     privsep.User // who Program is run as
-	// Program prints what a database answers: it is run with the path of a database and a statement
-	// behind its arguments, and prints the rows as a JSON array of objects, as "duckdb -readonly -json"
-	// does. Without one, comparisons only tell sizes.
+	Owner     privsep.User // whose the files must be, and who Program is run as
+	// Program is run with the path of a database and a statement behind its arguments, and prints the
+	// rows as JSON, as "duckdb -readonly -json" does. Without one, comparisons only tell sizes.
 	Program   []string
 	Failpoint failpoint.Hook // for tests
 }
@@ -50,12 +46,6 @@ type Driver struct {
 	records *database.Records
 }
 
-var (
-	_ snap.Driver       = (*Driver)(nil)
-	_ snap.LiveCapturer = (*Driver)(nil)
-	_ snap.Differ       = (*Driver)(nil)
-)
-
 // New makes the driver; it does not look at the database.
 func New(cfg Config) (*Driver, error) {
 	const op = "open duckdb driver"
@@ -64,7 +54,7 @@ func New(cfg Config) (*Driver, error) {
 			WithHint("give an absolute folder, and a clean path relative to it")
 	}
 	r, err := database.Open(database.Config{
-		Driver: driverName, App: cfg.App, Name: cfg.Name, Store: cfg.Store, StateDir: cfg.StateDir, Failpoint: cfg.Failpoint,
+		Driver: "duckdb", App: cfg.App, Name: cfg.Name, Store: cfg.Store, StateDir: cfg.StateDir, Failpoint: cfg.Failpoint,
 	})
 	if err != nil {
 		return nil, errs.Wrap(errs.Failed, op, err)
@@ -129,8 +119,6 @@ func (d *Driver) load(root cas.Root) (s stored, err error) {
 
 // engine is the driver, as the steps of captures and switches see it.
 type engine struct{ d *Driver }
-
-var _ database.Engine[*database.Plan] = engine{}
 
 // Classify gives err a kind and a hint.
 func (e engine) Classify(op string, err error) error { return database.Classify(op, err, e.d.cfg.Dir) }

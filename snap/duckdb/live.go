@@ -24,6 +24,7 @@ var errMoved = errors.New("the files changed while they were read")
 type live struct {
 	dir  *beneath.Root
 	name string
+	uid  int // whose the files must be; -1 for anybody
 }
 
 func (d *Driver) open() (l live, err error) {
@@ -32,11 +33,10 @@ func (d *Driver) open() (l live, err error) {
 		return l, err
 	}
 	defer root.Close() // only read
+	l.uid = d.cfg.Owner.UID
 	l.dir, l.name, err = root.Parent(d.cfg.Path)
 	return l, err
 }
-
-func (l live) close() { _ = l.dir.Close() } // what was written was synced
 
 // stat describes one of the files, without the time of its last reading; the zero value where
 // there is none.
@@ -46,6 +46,8 @@ func (l live) stat(suffix string) (st unix.Stat_t, err error) {
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		return unix.Stat_t{}, nil
+	case err == nil && l.uid >= 0 && int(st.Uid) != l.uid:
+		err = errs.New(errs.Denied, "", "%s is not the app's owner's", l.name+suffix).WithHint("chown it")
 	case err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG:
 		err = errs.New(errs.Unsupported, "", "%s is not a file", l.name+suffix).WithHint("move it away")
 	}
@@ -124,29 +126,18 @@ func (l live) readFile(ctx context.Context, suffix string, st unix.Stat_t, to si
 	if err != nil {
 		return e, err
 	}
-	defer f.Close() // only read
+	defer f.Close()                                          // only read
+	defer context.AfterFunc(ctx, func() { _ = f.Close() })() // which ends the reading
 	h := blake3.New()
-	n, err := to(&bounded{ctx, io.TeeReader(io.LimitReader(f, st.Size), h)})
-	if err == nil && n != st.Size {
+	n, err := to(io.TeeReader(io.LimitReader(f, st.Size), h))
+	if ctx.Err() != nil {
+		err = ctx.Err()
+	} else if err == nil && n != st.Size {
 		err = errMoved
 	}
 	return entry{
 		Suffix: suffix, Mode: st.Mode & 0o7777, UID: st.Uid, GID: st.Gid, Size: st.Size, Content: hex.EncodeToString(h.Sum(nil)),
 	}, err
-}
-
-// bounded reads until ctx ends.
-type bounded struct {
-	ctx context.Context
-	r   io.Reader
-}
-
-// Read implements io.Reader.
-func (b *bounded) Read(p []byte) (int, error) {
-	if err := b.ctx.Err(); err != nil {
-		return 0, err
-	}
-	return b.r.Read(p)
 }
 
 // lock takes the lock that DuckDB takes, so that no other process has the database open. Where

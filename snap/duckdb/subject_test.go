@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"mulligan/privsep"
@@ -27,6 +28,7 @@ func TestConformance(t *testing.T) {
 // client is a process in which DuckDB runs.
 type client struct {
 	program []string
+	mu      sync.Mutex // held for one order
 	cmd     *exec.Cmd
 	in      io.WriteCloser
 	out     *bufio.Scanner
@@ -75,6 +77,8 @@ var errDied = errors.New("the client died")
 
 // ask gives the rows that each statement has for an answer.
 func (c *client) ask(o order) (rows []json.RawMessage, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	data, err := json.Marshal(o)
 	if err != nil {
 		return nil, err

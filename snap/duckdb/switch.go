@@ -50,7 +50,7 @@ func (e engine) ReadBack(ctx context.Context, _ *database.Plan, _ cas.Root) (sna
 	if err != nil {
 		return snap.Hash{}, nil, err
 	}
-	defer l.close()
+	defer l.dir.Close() // what was written was synced
 	s, err := e.d.present(ctx, l)
 	return s.hash(), nil, err
 }
@@ -86,7 +86,7 @@ func (d *Driver) exchange(ctx context.Context, id snap.RestoreID, to stored, agr
 	if err != nil {
 		return err
 	}
-	defer l.close()
+	defer l.dir.Close() // what was written was synced
 	held, err := l.lock()
 	defer held.Close() // with its lock; the file may be gone by then
 	if err != nil {
@@ -112,7 +112,7 @@ func (d *Driver) install(ctx context.Context, l live, id snap.RestoreID, to stor
 	if err := d.cfg.Failpoint.At("replace: cleared"); err != nil {
 		return err
 	}
-	if len(to.Entries) == 0 {
+	if len(to.Entries) == 0 || to.Entries[0].Suffix != "" {
 		if err := l.unlink(l.name); err != nil {
 			return err
 		}
@@ -152,7 +152,7 @@ func (d *Driver) put(ctx context.Context, l live, id snap.RestoreID, e entry, co
 	}
 	err = lockFile(f)
 	if err == nil {
-		err = d.write(ctx, content, f)
+		err = d.write(content, f)
 	}
 	if err == nil {
 		err = errors.Join(unix.Fchown(int(f.Fd()), int(e.UID), int(e.GID)), unix.Fchmod(int(f.Fd()), e.Mode), f.Sync())
@@ -176,7 +176,7 @@ func (e engine) Drop(ctx context.Context, p *database.Plan) (left []string, err 
 	if err != nil {
 		return nil, err
 	}
-	defer l.close()
+	defer l.dir.Close() // what was written was synced
 	if err := l.unlink(tempName(p.ID)); err != nil || p.Reached != database.Committing && p.Reached != database.Undoing {
 		return nil, err
 	}

@@ -156,7 +156,9 @@ func (c *crash) takes(id snap.SnapshotID) string {
 // kill runs the victim, and opens the driver anew.
 func (c *crash) kill() bool {
 	c.subject.Close(c.t)
-	out, err := c.subject.Victim(c.t, c.do, c.step).CombinedOutput()
+	cmd := c.subject.Victim(c.t, c.do, c.step)
+	cmd.Stderr = nil
+	out, err := cmd.CombinedOutput()
 	exit := (*exec.ExitError)(nil)
 	killed := errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signaled()
 	if err != nil && !killed {
