@@ -6,16 +6,15 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
-	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"mulligan/appfile"
 	"mulligan/daemon/accounts"
+	"mulligan/daemon/layer"
 	"mulligan/daemon/records"
 	"mulligan/daemon/store"
 	"mulligan/errs"
@@ -108,9 +107,6 @@ type folder struct {
 	UID  int    // whose it is
 }
 
-// folderTimeout bounds how long a folder takes to be opened: its filesystem may be its owner's.
-const folderTimeout = 15 * time.Second
-
 // openFolder opens the folder at path, resolves path, and says whose it is.
 var openFolder = privsep.Define("daemon.openFolder", func(_ context.Context, path string) (f folder, err error) {
 	real, err := filepath.EvalSymlinks(path)
@@ -144,12 +140,6 @@ func (d *Daemon) checkGuestFolder(ctx context.Context, who ipc.Caller, rec *stor
 	return nil
 }
 
-// within reports whether path lies below dir.
-func within(path, dir string) bool {
-	rel, err := filepath.Rel(dir, path)
-	return err == nil && rel != "." && filepath.IsLocal(rel)
-}
-
 // forRoot is the sentence to give an administrator who is to register an app.
 func forRoot(spec ipc.App) string {
 	file := fmt.Sprintf("slug = %q, owner = %q, workspace = %q", spec.Slug, spec.Owner, spec.Workspace)
@@ -180,7 +170,7 @@ func (d *Daemon) checkUnit(ctx context.Context, who ipc.Caller, spec *ipc.App) e
 		return err
 	}
 	spec.Unit = name
-	m, err := d.systemd(ctx)
+	m, err := d.Systemd(ctx)
 	if err != nil {
 		return err
 	}
@@ -200,7 +190,7 @@ func (d *Daemon) defaultUnit(ctx context.Context, root bool, spec *ipc.App) {
 	if !root {
 		return
 	}
-	m, err := d.systemd(ctx)
+	m, err := d.Systemd(ctx)
 	if err != nil {
 		return
 	}
@@ -215,7 +205,7 @@ func (d *Daemon) defaultUnit(ctx context.Context, root bool, spec *ipc.App) {
 // root may have named that.
 func (d *Daemon) checkParts(ctx context.Context, who ipc.Caller, spec, before ipc.App) error {
 	for _, db := range spec.Databases {
-		known := func(k ipc.Database) bool { return asAsked(k) == asAsked(db) }
+		known := func(k ipc.Database) bool { return layer.AsAsked(k) == layer.AsAsked(db) }
 		if slices.ContainsFunc(before.Databases, known) {
 			continue
 		}
@@ -272,7 +262,7 @@ func (d *Daemon) checkDatabase(ctx context.Context, who ipc.Caller, spec ipc.App
 	}
 	inside := false
 	if db.Driver == "sqlite" {
-		dir, _ := placeOf(spec.Workspace, db.DSN)
+		dir, _ := layer.PlaceOf(spec.Workspace, db.DSN)
 		inside = dir == spec.Workspace
 	}
 	if who.Guest != "" && !inside {
@@ -281,7 +271,7 @@ func (d *Daemon) checkDatabase(ctx context.Context, who ipc.Caller, spec ipc.App
 	if db.Driver != "sqlite" || inside {
 		return nil // what lies in the workspace is judged when it is opened
 	}
-	dir, _ := placeOf(spec.Workspace, db.DSN)
+	dir, _ := layer.PlaceOf(spec.Workspace, db.DSN)
 	f, err := openFolder.Call(ctx, d.CallerAccount(who).User(), dir)
 	if err != nil || f.Path != dir || f.UID != who.UID || within(d.opt.StateDir, dir) {
 		return errs.New(errs.Denied, "", "database %q lies in a folder that is not yours, or is reached by a link", db.Name).
@@ -293,40 +283,9 @@ func (d *Daemon) checkDatabase(ctx context.Context, who ipc.Caller, spec ipc.App
 // namedByRoot reports whether root said what an app consists of, its databases
 // above all, now that who makes rec of old.
 func (d *Daemon) namedByRoot(who ipc.Caller, rec, old store.App) bool {
-	same := slices.EqualFunc(rec.Databases, old.Databases, func(x, y ipc.Database) bool { return asAsked(x) == asAsked(y) })
+	same := slices.EqualFunc(rec.Databases, old.Databases, func(x, y ipc.Database) bool { return layer.AsAsked(x) == layer.AsAsked(y) })
 	if d.Administers(who) {
 		return old.ByRoot || !same
 	}
 	return old.ByRoot && same
-}
-
-// openWorkspace opens an app's folder, if it still belongs to whom it did.
-func openWorkspace(rec store.App) (*beneath.Root, error) {
-	root, err := beneath.Open(rec.Workspace)
-	if err != nil {
-		return nil, err
-	}
-	var st unix.Stat_t
-	if err := unix.Fstat(root.FD(), &st); err != nil {
-		return nil, errs.Also(err, root.Close())
-	}
-	if rec.FolderUID >= 0 && int(st.Uid) != rec.FolderUID {
-		return nil, errs.Also(errs.New(errs.Denied, "open workspace", "%s belongs to somebody else than before", rec.Workspace).
-			WithHint("give it back to its owner, or register the app anew"), root.Close())
-	}
-	return root, nil
-}
-
-// noteFolder notes whom a workspace belongs to that was registered before this
-// was noted: its owner, or root.
-func noteFolder(rec *store.App) {
-	if rec.FolderUID >= 0 {
-		return
-	}
-	var st unix.Stat_t
-	if unix.Lstat(rec.Workspace, &st) == nil && (int(st.Uid) == rec.OwnerUID || st.Uid == 0 && os.Geteuid() == 0) {
-		rec.FolderUID = int(st.Uid)
-		return
-	}
-	rec.FolderUID = rec.OwnerUID
 }

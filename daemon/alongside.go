@@ -21,8 +21,8 @@ import (
 // alone refuses a rollback that would undo what another session's turn wrote beside
 // the one that it is about, unless it is forced. A dry run warns of it.
 func (r *rollback) alone(ctx context.Context) error {
-	t := r.a.tracking()
-	if t == nil || r.req.Force || !slices.ContainsFunc(r.parts, func(p part) bool { return p.name == snap.Files }) {
+	t := trackerOf(r.a)
+	if t == nil || r.req.Force || !slices.ContainsFunc(r.parts, func(p part) bool { return p.Name == snap.Files }) {
 		return nil
 	}
 	others, err := r.alongside(ctx, t)

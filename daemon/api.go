@@ -318,7 +318,7 @@ func (d *Daemon) getEvents(w http.ResponseWriter, r *http.Request, who ipc.Calle
 	if err != nil {
 		return err
 	}
-	events, end := d.subscribe(a.rec().ID)
+	events, end := d.Subscribe(a.rec().ID)
 	defer end()
 	sse, err := ipc.NewSSE(w, r)
 	if err != nil {

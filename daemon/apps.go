@@ -3,62 +3,28 @@ package daemon
 import (
 	"cmp"
 	"context"
-	"errors"
 	"io"
 	"os"
 	"slices"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"mulligan/appfile"
 	"mulligan/daemon/accounts"
+	"mulligan/daemon/events"
+	"mulligan/daemon/layer"
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
 )
 
-// find finds an app by its id or slug. One that the caller does not own is as
-// unknown as one that is not there. A slug names one app of each owner: who sees
-// several owners' is told to use the id.
-func (d *Daemon) find(who ipc.Caller, ref string) (*app, error) {
-	const op = "find app"
-	sees := d.sight(who)
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if a := d.apps[ipc.AppID(ref)]; a != nil && sees(a) {
-		return a, nil
-	}
-	var found *app
-	for _, a := range d.apps {
-		if a.rec().Slug != ref || !sees(a) {
-			continue
-		}
-		if found != nil {
-			return nil, errs.New(errs.Conflict, op, "several owners have an app %s", ref).WithHint("use its id: mulligan app list")
-		}
-		found = a
-	}
-	if found == nil {
-		return nil, errs.New(errs.NotFound, op, "no app %.64q", ref).WithHint("mulligan app list shows those there are")
-	}
-	return found, nil
-}
-
 // Apps lists the apps that the caller may see, by slug.
 func (d *Daemon) Apps(ctx context.Context, who ipc.Caller) []ipc.App {
 	sees := d.sight(who)
-	d.mu.Lock()
-	var seen []*app
-	for _, a := range d.apps {
-		if sees(a) {
-			seen = append(seen, a)
-		}
-	}
-	d.mu.Unlock()
 	views := []ipc.App{}
-	for _, a := range seen {
-		views = append(views, a.view(ctx))
+	for _, a := range d.all() {
+		if sees(a) {
+			views = append(views, a.view(ctx))
+		}
 	}
 	slices.SortFunc(views, func(x, y ipc.App) int {
 		return cmp.Or(strings.Compare(x.Slug, y.Slug), strings.Compare(x.Owner, y.Owner))
@@ -107,82 +73,26 @@ func (d *Daemon) AddApp(ctx context.Context, who ipc.Caller, spec ipc.App) (ipc.
 		a.letGo()
 		return ipc.App{}, errs.Wrap(errs.Failed, op, err)
 	}
-	d.audit(ctx, a.rec(), who, "register", a.rec().Slug, "", nil, withoutSecrets(a.rec().App))
+	d.WriteAudit(ctx, a.rec(), who, "register", a.rec().Slug, "", nil, withoutSecrets(a.rec().App))
 	v := noted(a.view(ctx), notes)
 	v.Gaps = a.gaps(ctx)
 	return v, nil
-}
-
-// claim puts an app among the registered ones, where its slug and workspace
-// don't clash with another's.
-func (d *Daemon) claim(a *app) error {
-	left := d.left(a.rec())
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closed {
-		return errs.New(errs.Unavailable, "", "the daemon is stopping")
-	}
-	for _, other := range d.apps {
-		ws := other.rec().Workspace
-		switch {
-		case other.rec().Slug == a.rec().Slug && other.rec().Owner == a.rec().Owner && other.rec().OwnerUID == a.rec().OwnerUID:
-			return errs.New(errs.Conflict, "", "the slug %s is taken", a.rec().Slug).WithHint("choose another with --slug")
-		case overlapping(ws, a.rec().Workspace) && !left[other.rec().ID]:
-			return errs.New(errs.Conflict, "", "workspace %q overlaps that of another app", a.rec().Workspace).
-				WithHint("a folder belongs to one app: mulligan app list")
-		}
-	}
-	a.holder, a.freed = "being registered", make(chan struct{})
-	d.apps[a.rec().ID] = a
-	return nil
-}
-
-func overlapping(x, y string) bool { return x == y || within(x, y) || within(y, x) }
-
-// left are other owners' apps whose workspaces overlap with rec's and are no
-// longer theirs: the folder was removed, or is another's now. They stand in
-// nobody's way, and can't be worked with until they have a folder again.
-func (d *Daemon) left(rec store.App) map[ipc.AppID]bool {
-	left := map[ipc.AppID]bool{}
-	for _, other := range d.all() {
-		o := other.rec()
-		if o.OwnerUID == rec.OwnerUID && o.Owner == rec.Owner || !overlapping(o.Workspace, rec.Workspace) {
-			continue
-		}
-		var st unix.Stat_t
-		err := unix.Lstat(o.Workspace, &st)
-		gone := errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR)
-		left[o.ID] = gone || err == nil && o.FolderUID >= 0 && int(st.Uid) != o.FolderUID
-	}
-	return left
-}
-
-// disown takes an app, which the caller holds, from the registered ones. Who waits for it
-// is told that it is gone.
-func (d *Daemon) disown(a *app) {
-	a.mu.Lock()
-	a.gone = true
-	a.mu.Unlock()
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	delete(d.apps, a.rec().ID)
-	d.domains.drop(a.rec().ID)
 }
 
 // bringUp opens a new app's drivers, records it, and starts what the daemon
 // supervises. The notes say what that changed elsewhere.
 func (d *Daemon) bringUp(ctx context.Context, a *app) (notes []string, err error) {
 	rec := a.rec()
-	if err := os.MkdirAll(d.stateDir(rec.ID), 0o700); err != nil {
+	if err := os.MkdirAll(d.StateDir(rec.ID), 0o700); err != nil {
 		return nil, err
 	}
-	notes, err = d.chooseModes(ctx, &rec, nil)
-	a.now.Store(&setup{rec: rec})
+	notes, err = d.ChooseModes(ctx, &rec, nil)
+	a.now.Store(&layer.Setup{Rec: rec})
 	if err == nil {
 		err = d.settle(ctx, a)
 	}
 	if err == nil {
-		err = a.now.Load().unreached()
+		err = a.now.Load().Unreached()
 	}
 	if err == nil { // before the command runs, which nobody would know of after a crash
 		err = d.store.PutApp(ctx, rec)
@@ -193,13 +103,13 @@ func (d *Daemon) bringUp(ctx context.Context, a *app) (notes []string, err error
 		}
 	}
 	if err != nil {
-		_, e := d.release(ctx, a, rec, nil)
+		_, e := d.Release(ctx, a.now.Load(), rec, nil)
 		d.closeDrivers(a)
 		return nil, errs.Also(err, e)
 	}
 	a.letGo()
 	d.startTracker(ctx, a)
-	a.tracking().await(ctx)
+	trackerOf(a).await(ctx)
 	return notes, nil
 }
 
@@ -211,7 +121,7 @@ func (d *Daemon) unrecord(ctx context.Context, a *app) error {
 	if err != nil || len(cps) > 0 {
 		return errs.Also(err, d.store.RemoveApp(ctx, id, d.opt.Now()))
 	}
-	entry := d.entry(a.rec(), accounts.Self(), "purge", a.rec().Slug, "its registration failed", nil, nil)
+	entry := d.Entry(a.rec(), accounts.Self(), "purge", a.rec().Slug, "its registration failed", nil, nil)
 	if err := d.store.PurgeApp(ctx, id, &entry); err != nil {
 		return err
 	}
@@ -246,13 +156,13 @@ func (d *Daemon) SetApp(ctx context.Context, who ipc.Caller, ref string, ch ipc.
 	apply(&rec.App, ch)
 	notes, err := d.change(ctx, who, a, rec)
 	if err == nil {
-		d.audit(ctx, a.rec(), who, "set", rec.Slug, "", nil, withoutSecrets(a.rec().App))
+		d.WriteAudit(ctx, a.rec(), who, "set", rec.Slug, "", nil, withoutSecrets(a.rec().App))
 	}
 	release()
 	if err != nil {
 		return ipc.App{}, errs.Wrap(errs.Invalid, op, err)
 	}
-	a.tracking().await(ctx)
+	trackerOf(a).await(ctx)
 	return noted(a.view(ctx), notes), nil
 }
 
@@ -303,17 +213,17 @@ func (d *Daemon) change(ctx context.Context, who ipc.Caller, a *app, rec store.A
 	}
 	rec.ByRoot = d.namedByRoot(who, rec, a.rec())
 	old := a.rec()
-	notes, err = d.chooseModes(ctx, &rec, old.Databases)
+	notes, err = d.ChooseModes(ctx, &rec, old.Databases)
 	if err == nil {
 		var more []string
-		more, err = d.release(ctx, a, old, rec.Databases)
+		more, err = d.Release(ctx, a.now.Load(), old, rec.Databases)
 		notes = append(notes, more...)
 	}
 	if err == nil {
 		err = d.enforce(ctx, a, rec)
 	}
 	if err != nil {
-		_, e := d.release(ctx, a, rec, old.Databases)
+		_, e := d.Release(ctx, a.now.Load(), rec, old.Databases)
 		return nil, errs.Also(err, e)
 	}
 	return notes, nil
@@ -329,10 +239,10 @@ func (d *Daemon) enforce(ctx context.Context, a *app, rec store.App) error {
 		}
 	}
 	d.closeDrivers(a)
-	next, err := d.setUp(ctx, rec)
+	next, err := d.SetUp(ctx, rec)
 	if err == nil && (rec.Domain != a.rec().Domain || rec.URI != a.rec().URI) {
-		if err = next.unreached(); err != nil {
-			err = errs.Also(err, next.close())
+		if err = next.Unreached(); err != nil {
+			err = errs.Also(err, next.Close())
 		}
 	}
 	if err == nil {
@@ -343,28 +253,11 @@ func (d *Daemon) enforce(ctx context.Context, a *app, rec store.App) error {
 		d.startTracker(ctx, a)
 		return errs.Also(err, d.startCommand(ctx, a, rerun))
 	}
-	next.adopt(a.now.Load())
-	next.keepHeld(a.now.Load())
+	next.Adopt(a.now.Load())
+	next.KeepHeld(a.now.Load())
 	a.now.Store(next)
 	d.startTracker(ctx, a)
 	return d.startCommand(ctx, a, rerun)
-}
-
-// stopCommand stops the command that the daemon supervises for an app.
-func (d *Daemon) stopCommand(ctx context.Context, a *app) error {
-	ctx, cancel := context.WithTimeout(ctx, d.opt.StopTimeout)
-	defer cancel()
-	return a.hostPart().Stop(ctx)
-}
-
-// startCommand starts it, if there is one and it is wanted.
-func (d *Daemon) startCommand(ctx context.Context, a *app, wanted bool) error {
-	if !wanted || len(a.rec().Run) == 0 || a.hostPart() == nil {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	return a.hostPart().Start(ctx)
 }
 
 // RemoveApp unregisters an app. Its checkpoints stay, and come back when the
@@ -390,11 +283,11 @@ func (d *Daemon) RemoveApp(ctx context.Context, who ipc.Caller, ref string, purg
 
 func (d *Daemon) remove(ctx context.Context, who ipc.Caller, a *app, purge bool) error {
 	if purge {
-		if err := d.foldDisks(ctx, a, true); err != nil {
+		if err := d.FoldDisks(ctx, a.now.Load(), true); err != nil {
 			return err
 		}
 	}
-	if _, err := d.release(ctx, a, a.rec(), nil); err != nil {
+	if _, err := d.Release(ctx, a.now.Load(), a.rec(), nil); err != nil {
 		return err
 	}
 	d.stopTracker(a)
@@ -411,7 +304,7 @@ func (d *Daemon) remove(ctx context.Context, who ipc.Caller, a *app, purge bool)
 			return err
 		}
 		d.disown(a)
-		d.audit(ctx, a.rec(), who, "remove", a.rec().Slug, "", nil, nil)
+		d.WriteAudit(ctx, a.rec(), who, "remove", a.rec().Slug, "", nil, nil)
 		d.closeDrivers(a)
 		return nil
 	}
@@ -419,11 +312,11 @@ func (d *Daemon) remove(ctx context.Context, who ipc.Caller, a *app, purge bool)
 	if err != nil {
 		return err
 	}
-	entry := d.entry(a.rec(), who, "purge", a.rec().Slug, "", nil, nil)
+	entry := d.Entry(a.rec(), who, "purge", a.rec().Slug, "", nil, nil)
 	if err := d.store.PurgeApp(ctx, a.rec().ID, &entry); err != nil {
 		return err
 	}
-	d.operations.WithLabelValues(entry.Action, resultOf(nil)).Inc()
+	d.Operations.WithLabelValues(entry.Action, events.ResultOf(nil)).Inc()
 	d.disown(a)
 	d.store.WasDisposed(store.Disposal{Kind: store.DisposeApp, ID: string(a.rec().ID), AppID: a.rec().ID})
 	for _, cp := range cps {
@@ -432,12 +325,12 @@ func (d *Daemon) remove(ctx context.Context, who ipc.Caller, a *app, purge bool)
 			return err
 		}
 	}
-	folded := d.foldDisks(ctx, a, false)
+	folded := d.FoldDisks(ctx, a.now.Load(), false)
 	d.closeDrivers(a)
-	if err := d.purgeStores(a.rec().ID); err != nil {
+	if err := d.PurgeStores(a.rec().ID); err != nil {
 		return err
 	}
-	err = os.RemoveAll(d.stateDir(a.rec().ID))
+	err = os.RemoveAll(d.StateDir(a.rec().ID))
 	if folded != nil {
 		err = errs.Also(errs.Wrap(errs.Failed, "the app is removed, and its domain's disks stay a chain of images", folded), err)
 	}

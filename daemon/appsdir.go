@@ -69,7 +69,7 @@ func (d *Daemon) WatchFiles(ctx context.Context, dir string) error {
 	if d.registerFiles(ctx, dir) {
 		rest = time.After(fileRetry)
 	}
-	d.bg.Go(func() { d.followFiles(d.run, w, dir, rest) })
+	d.background(func() { d.followFiles(d.run, w, dir, rest) })
 	return nil
 }
 
@@ -149,10 +149,7 @@ func (d *Daemon) tryFile(ctx context.Context, path string) appFile {
 	if err == nil {
 		return appFile{stamp: at}
 	}
-	problem := err.Error()
-	if hint := errs.HintOf(err); hint != "" {
-		problem += "; " + hint
-	}
+	problem := errs.Words(err)
 	if problem != before.problem {
 		d.opt.Log.Error("app file not registered", "file", path, "err", err)
 	}
@@ -207,18 +204,6 @@ func (d *Daemon) registerFile(ctx context.Context, path string) error {
 	notes, err := d.change(ctx, who, a, rec)
 	d.logNotes(a.rec().Slug, notes)
 	return err
-}
-
-// named finds an owner's app; nil where it has none of that slug.
-func (d *Daemon) named(owner string, uid int, slug string) *app {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, a := range d.apps {
-		if a.rec().Slug == slug && a.rec().Owner == owner && a.rec().OwnerUID == uid {
-			return a
-		}
-	}
-	return nil
 }
 
 // logNotes says what registering a file changed elsewhere: nobody else is told.

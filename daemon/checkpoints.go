@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"mulligan/daemon/events"
 	"mulligan/daemon/retention"
 	"mulligan/daemon/store"
 	"mulligan/errs"
@@ -50,10 +51,9 @@ func public(cp store.Checkpoint) ipc.Checkpoint {
 // show is a checkpoint with its size.
 func (d *Daemon) show(ctx context.Context, a *app, cp store.Checkpoint) (ipc.Checkpoint, error) {
 	v := public(cp)
-	a.mu.Lock()
-	size, known := a.sizes[cp.ID]
-	damage := a.damage[cp.ID]
-	a.mu.Unlock()
+	all := a.knownSizes()
+	size, known := all.each[cp.ID]
+	damage := all.damage[cp.ID]
 	var err error
 	if !known {
 		size, damage, err = a.measure(ctx, "", cp)
@@ -62,69 +62,10 @@ func (d *Daemon) show(ctx context.Context, a *app, cp store.Checkpoint) (ipc.Che
 	return v, err
 }
 
-// size is what deleting these checkpoints together would free, in bytes.
-func (a *app) size(ctx context.Context, cps ...store.Checkpoint) (int64, error) {
-	return a.held(ctx, "", cps...)
-}
-
-// held is what deleting these checkpoints, and forgetting the journal before
-// the mark, would free together, in bytes. What is missing of them counts nothing.
-func (a *app) held(ctx context.Context, before snap.Mark, cps ...store.Checkpoint) (int64, error) {
-	total, _, err := a.measure(ctx, before, cps...)
-	return total, err
-}
-
-// measure is held that also says what is missing.
-func (a *app) measure(ctx context.Context, before snap.Mark, cps ...store.Checkpoint) (total int64, missing string, err error) {
-	for _, l := range a.layers() {
-		var ids []snap.SnapshotID
-		for _, cp := range cps {
-			if s, ok := cp.Snapshot(l.name); ok {
-				ids = append(ids, s.ID)
-			}
-		}
-		size := l.driver.Size
-		if j, ok := l.driver.(snap.Journal); ok && before != "" {
-			size = func(ctx context.Context, ids ...snap.SnapshotID) (int64, error) {
-				return j.TrimSize(ctx, before, ids...)
-			}
-		} else if len(ids) == 0 {
-			continue
-		}
-		n, err := size(ctx, ids...)
-		if isDamage(err) {
-			missing = fmt.Sprintf("%s: %v", l.name, err)
-			n, err = size(ctx, slices.DeleteFunc(ids, func(id snap.SnapshotID) bool {
-				_, err := l.driver.Size(ctx, id)
-				return isDamage(err)
-			})...)
-		}
-		if err != nil {
-			return 0, "", err
-		}
-		total += n
-	}
-	return total, missing, nil
-}
-
-// isDamage reports whether something that a checkpoint names is not there, or not whole.
-func isDamage(err error) bool {
-	return err != nil && (errs.KindOf(err) == errs.NotFound || errs.KindOf(err) == errs.Corrupt)
-}
-
-// sizes are what checkpoints occupy.
-type sizes struct {
-	each   map[ipc.CheckpointID]int64
-	damage map[ipc.CheckpointID]string // of those of which something is missing, what
-	total  int64
-}
-
 // sized gives each checkpoint's size and that of all of them. They are kept
 // until the next operation on the app.
 func (d *Daemon) sized(ctx context.Context, a *app, cps []store.Checkpoint) (sizes, error) {
-	a.mu.Lock()
-	s := sizes{a.sizes, a.damage, a.total}
-	a.mu.Unlock()
+	s := a.knownSizes()
 	if s.each != nil && len(s.each) == len(cps) {
 		return s, nil
 	}
@@ -145,18 +86,8 @@ func (d *Daemon) sized(ctx context.Context, a *app, cps []store.Checkpoint) (siz
 	if s.total, err = a.held(ctx, newestMark(turns), cps...); err != nil {
 		return s, err
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.holder == "" { // else they may be wrong in a moment
-		a.sizes, a.damage, a.total = s.each, s.damage, s.total
-	}
+	a.keepSizes(s)
 	return s, nil
-}
-
-func (d *Daemon) dropSizes(a *app) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.sizes = nil
 }
 
 // measured reads an app's checkpoints and their sizes. One that is deleted in
@@ -247,11 +178,11 @@ func (d *Daemon) Pin(ctx context.Context, who ipc.Caller, ref string, id ipc.Che
 	if err := d.store.SetPinned(ctx, a.rec().ID, id, pinned); err != nil {
 		return ipc.Checkpoint{}, err
 	}
-	d.audit(ctx, a.rec(), who, action, string(id), "", nil, nil)
+	d.WriteAudit(ctx, a.rec(), who, action, string(id), "", nil, nil)
 	cp.Pinned = pinned
 	shown, err := d.show(ctx, a, cp)
 	if err == nil {
-		d.publish(a.rec().ID, "checkpoint", shown)
+		d.Publish(a.rec().ID, "checkpoint", shown)
 	}
 	return shown, err
 }
@@ -270,7 +201,7 @@ func (d *Daemon) Verify(ctx context.Context, who ipc.Caller, ref string, id ipc.
 			res.Warnings = append(res.Warnings, fmt.Sprintf("the app no longer has %s: what is stored of it was not checked", s.Layer))
 			continue
 		}
-		err := l.driver.Verify(ctx, s.ID, depth)
+		err := l.Driver.Verify(ctx, s.ID, depth)
 		if err == nil {
 			continue
 		}
@@ -298,11 +229,11 @@ func (d *Daemon) Delete(ctx context.Context, who ipc.Caller, ref string, id ipc.
 	defer release()
 	cp, err := d.store.Checkpoint(ctx, a.rec().ID, id)
 	if err == nil {
-		entry := d.entry(a.rec(), who, "delete", string(id), "", nil, nil)
+		entry := d.Entry(a.rec(), who, "delete", string(id), "", nil, nil)
 		err = d.deleteCheckpoints(ctx, a, &entry, cp)
 	}
 	if err != nil {
-		d.audit(ctx, a.rec(), who, "delete", string(id), "", err, nil)
+		d.WriteAudit(ctx, a.rec(), who, "delete", string(id), "", err, nil)
 	}
 	return errs.Wrap(errs.Failed, op, err)
 }
@@ -320,10 +251,10 @@ func (d *Daemon) deleteCheckpoints(ctx context.Context, a *app, entry *ipc.Audit
 	if err := d.store.DeleteCheckpoints(ctx, entry, ids...); err != nil {
 		return err
 	}
-	d.operations.WithLabelValues(entry.Action, resultOf(nil)).Inc()
-	d.dropSizes(a)
+	d.Operations.WithLabelValues(entry.Action, events.ResultOf(nil)).Inc()
+	a.dropSizes()
 	if len(ids) > 0 {
-		d.publish(a.rec().ID, "deleted", ids)
+		d.Publish(a.rec().ID, "deleted", ids)
 	}
 	if err := d.opt.Failpoint.At("drop snapshots"); err != nil {
 		return err
@@ -349,7 +280,7 @@ func (d *Daemon) Prune(ctx context.Context, who ipc.Caller, ref string, dryRun b
 	defer release()
 	res, err := d.prune(ctx, a, who, dryRun)
 	if !dryRun && (err != nil || len(res.Deleted) == 0) {
-		d.audit(ctx, a.rec(), who, "prune", "", "", err, res)
+		d.WriteAudit(ctx, a.rec(), who, "prune", "", "", err, res)
 	}
 	return res, errs.Wrap(errs.Failed, op, err)
 }
@@ -360,7 +291,7 @@ func (d *Daemon) pruneAfter(ctx context.Context, a *app, who ipc.Caller, protect
 	res, err := d.prune(ctx, a, who, false, protected...)
 	if err != nil {
 		d.opt.Log.Error("pruning failed", "app", a.rec().Slug, "err", err)
-		d.audit(ctx, a.rec(), who, "prune", "", "", err, res)
+		d.WriteAudit(ctx, a.rec(), who, "prune", "", "", err, res)
 	}
 }
 
@@ -390,7 +321,7 @@ func (d *Daemon) prune(ctx context.Context, a *app, who ipc.Caller, dryRun bool,
 		return res, nil
 	}
 	if len(drop) > 0 {
-		entry := d.entry(a.rec(), who, "prune", "", "", nil, res)
+		entry := d.Entry(a.rec(), who, "prune", "", "", nil, res)
 		if err := d.deleteCheckpoints(ctx, a, &entry, drop...); err != nil {
 			return res, err
 		}

@@ -43,7 +43,7 @@ func (d *Daemon) SetConversationCheckpoint(ctx context.Context, who ipc.Caller, 
 	if err := d.store.PutPointer(ctx, a.rec().ID, conversation, p); err != nil {
 		return none, errs.Wrap(errs.Failed, op, err)
 	}
-	d.audit(ctx, a.rec(), who, "set-conversation-checkpoint", conversation, "", nil, c)
+	d.WriteAudit(ctx, a.rec(), who, "set-conversation-checkpoint", conversation, "", nil, c)
 	return c, nil
 }
 

@@ -7,7 +7,8 @@ import (
 	"slices"
 	"time"
 
-	"mulligan/daemon/gitref"
+	"mulligan/daemon/events"
+	"mulligan/daemon/layer"
 	"mulligan/daemon/records"
 	"mulligan/daemon/store"
 	"mulligan/errs"
@@ -51,16 +52,16 @@ func (d *Daemon) Create(ctx context.Context, who ipc.Caller, ref string, req ipc
 	defer release()
 
 	cp, err := d.create(ctx, a, req)
-	d.audit(ctx, a.rec(), who, "create", string(cp.ID), "", err, nil)
+	d.WriteAudit(ctx, a.rec(), who, "create", string(cp.ID), "", err, nil)
 	if cp.ID == "" {
 		return ipc.Checkpoint{}, errs.Wrap(errs.Failed, op, err)
 	}
-	d.publish(a.rec().ID, "checkpoint", cp.Checkpoint)
+	d.Publish(a.rec().ID, "checkpoint", cp.Checkpoint)
 	d.pruneAfter(ctx, a, who, cp.ID)
 	if err != nil { // the checkpoint stands, the app does not
 		return cp.Checkpoint, errs.Wrap(errs.Failed, op, err)
 	}
-	d.dropSizes(a)
+	a.dropSizes()
 	return d.show(ctx, a, cp)
 }
 
@@ -98,7 +99,7 @@ func (d *Daemon) create(ctx context.Context, a *app, req ipc.CreateRequest) (sto
 	ids, made := announced(a, layers)
 	now, err := a.status(ctx)
 	if err != nil {
-		return store.Checkpoint{}, a.ofGuest(ctx, err)
+		return store.Checkpoint{}, a.setup().OfGuest(ctx, err)
 	}
 	var was store.Checkpoint
 	d.note(ctx, a, now, &was)
@@ -168,9 +169,9 @@ func (d *Daemon) quiesce(ctx context.Context, a *app, op ipc.OperationID, now sy
 
 // warm lets drivers do what they can before the app is stopped. A state that
 // won't hold still while the app runs may well do so once it is stopped.
-func warm(ctx context.Context, layers []layer) error {
+func warm(ctx context.Context, layers []layer.Layer) error {
 	for _, l := range layers {
-		w, ok := l.driver.(snap.Warmer)
+		w, ok := l.Driver.(snap.Warmer)
 		if !ok {
 			continue
 		}
@@ -204,18 +205,18 @@ func (d *Daemon) end(ctx context.Context, a *app, op ipc.OperationID) error {
 // these snapshots. The caller must write the disposals down before the captures begin, so that the
 // next start drops what a capture that was cut short has left. PutCheckpoint strikes the disposals
 // of its snapshots off.
-func announced(a *app, layers []layer) (ids []snap.SnapshotID, made []store.Disposal) {
+func announced(a *app, layers []layer.Layer) (ids []snap.SnapshotID, made []store.Disposal) {
 	for _, l := range layers {
-		id := records.NewID(l.prefix)
+		id := records.NewID(l.Prefix())
 		ids = append(ids, snap.SnapshotID(id))
-		made = append(made, store.Disposal{Kind: store.DisposeSnapshot, ID: id, AppID: a.rec().ID, Layer: l.name, Cause: "a capture began"})
+		made = append(made, store.Disposal{Kind: store.DisposeSnapshot, ID: id, AppID: a.rec().ID, Layer: l.Name, Cause: "a capture began"})
 	}
 	return ids, made
 }
 
 // capture takes a snapshot of each layer under a fresh checkpoint. When one
 // fails, those already taken are dropped.
-func (d *Daemon) capture(ctx context.Context, a *app, layers []layer, how taking) (store.Checkpoint, error) {
+func (d *Daemon) capture(ctx context.Context, a *app, layers []layer.Layer, how taking) (store.Checkpoint, error) {
 	ids, made := announced(a, layers)
 	if err := d.store.PutDisposals(ctx, made...); err != nil {
 		return store.Checkpoint{}, err
@@ -224,22 +225,22 @@ func (d *Daemon) capture(ctx context.Context, a *app, layers []layer, how taking
 }
 
 // captureAs is capture under ids that are announced.
-func (d *Daemon) captureAs(ctx context.Context, a *app, layers []layer, ids []snap.SnapshotID, how taking) (store.Checkpoint, error) {
+func (d *Daemon) captureAs(ctx context.Context, a *app, layers []layer.Layer, ids []snap.SnapshotID, how taking) (store.Checkpoint, error) {
 	var cp store.Checkpoint
 	still := how.still
 	cp.ID, cp.AppID, cp.Quiesced = ipc.CheckpointID(records.NewID("cp-")), a.rec().ID, still.all
 	for i, l := range layers {
 		s, warnings, err := d.captureLayerAs(ctx, l, ids[i], how)
 		if err != nil {
-			return store.Checkpoint{}, errs.Also(&captureError{l, err}, d.drop(ctx, a, cp.Snapshots))
+			return store.Checkpoint{}, errs.Also(&layer.Error{Layer: l, Err: err}, d.drop(ctx, a, cp.Snapshots))
 		}
 		cp.Snapshots = append(cp.Snapshots, s)
 		warnings = append(warnings, a.foretold(l, s.ID)...)
-		if l.name == snap.Disk {
+		if l.Name == snap.Disk {
 			cp.Quiesced = (still.all || still.host) && s.Quiesced
 		}
 		for _, w := range warnings {
-			cp.Warnings = append(cp.Warnings, string(l.name)+": "+w)
+			cp.Warnings = append(cp.Warnings, string(l.Name)+": "+w)
 		}
 	}
 	cp.Ref = headOf(a.rec())
@@ -247,34 +248,34 @@ func (d *Daemon) captureAs(ctx context.Context, a *app, layers []layer, ids []sn
 }
 
 // captureLayer takes a snapshot of one layer.
-func (d *Daemon) captureLayer(ctx context.Context, a *app, l layer, how taking) (store.Snapshot, []string, error) {
-	ids, made := announced(a, []layer{l})
+func (d *Daemon) captureLayer(ctx context.Context, a *app, l layer.Layer, how taking) (store.Snapshot, []string, error) {
+	ids, made := announced(a, []layer.Layer{l})
 	if err := d.store.PutDisposals(ctx, made...); err != nil {
 		return store.Snapshot{}, nil, err
 	}
 	return d.captureLayerAs(ctx, l, ids[0], how)
 }
 
-func (d *Daemon) captureLayerAs(ctx context.Context, l layer, id snap.SnapshotID, how taking) (store.Snapshot, []string, error) {
-	if err := d.opt.Failpoint.At("capture " + string(l.name)); err != nil {
+func (d *Daemon) captureLayerAs(ctx context.Context, l layer.Layer, id snap.SnapshotID, how taking) (store.Snapshot, []string, error) {
+	if err := d.opt.Failpoint.At("capture " + string(l.Name)); err != nil {
 		return store.Snapshot{}, nil, err
 	}
-	take := l.driver.Capture
-	if m, ok := l.driver.(snap.MemoryCapturer); ok && how.memory {
+	take := l.Driver.Capture
+	if m, ok := l.Driver.(snap.MemoryCapturer); ok && how.memory {
 		take = m.CaptureMemory
 	}
 	began := time.Now()
 	req := snap.CaptureRequest{ID: id, Quiesced: how.still.all, Revive: how.revive}
 	s, err := take(ctx, req)
-	if err != nil && how.salvage && unreadable(err) {
+	if err != nil && how.salvage && layer.Unreadable(err) {
 		s, err = salvage(ctx, l, req, err)
 	}
-	d.captures.WithLabelValues(l.family(), resultOf(err)).Observe(since(began))
+	d.Captures.WithLabelValues(l.Family, events.ResultOf(err)).Observe(events.Since(began))
 	if err != nil { // what it may have left is dropped at the next start
 		return store.Snapshot{}, nil, err
 	}
 	return store.Snapshot{
-		Layer: l.name, ID: s.ID, Driver: s.Driver, Hash: s.Hash, Position: s.Position, Quiesced: s.Quiesced, Raw: s.Raw,
+		Layer: l.Name, ID: s.ID, Driver: s.Driver, Hash: s.Hash, Position: s.Position, Quiesced: s.Quiesced, Raw: s.Raw,
 	}, s.Warnings, nil
 }
 
@@ -306,10 +307,10 @@ func (d *Daemon) drop(ctx context.Context, a *app, snaps []store.Snapshot) error
 	var all []error
 	for _, s := range snaps {
 		l, ok := a.layer(s.Layer)
-		if _, held := l.driver.(*heldUp); !ok || held {
+		if _, held := l.Driver.(*layer.Held); !ok || held {
 			continue
 		}
-		err := l.driver.Delete(ctx, s.ID)
+		err := l.Driver.Delete(ctx, s.ID)
 		if err == nil {
 			d.store.WasDisposed(store.Disposal{Kind: store.DisposeSnapshot, ID: string(s.ID)})
 		}
@@ -319,66 +320,6 @@ func (d *Daemon) drop(ctx context.Context, a *app, snaps []store.Snapshot) error
 		d.store.WakeCollector()
 	}
 	return errors.Join(all...)
-}
-
-// stopUnit stops the app's unit and waits until it is down.
-func (d *Daemon) stopUnit(ctx context.Context, a *app) error {
-	ctx, cancel := context.WithTimeout(ctx, d.stopLimit(a))
-	defer cancel()
-	if err := d.opt.Failpoint.At("stop unit"); err != nil {
-		return err
-	}
-	return a.unit().Stop(ctx)
-}
-
-// stopLimit is how long an app may take to stop. A guest has stop_timeout to go down, beside what
-// runs on the host, and a driver asks a guest for three quarters of the time that is left.
-func (d *Daemon) stopLimit(a *app) time.Duration {
-	if a.rec().Domain != "" {
-		return d.opt.StopTimeout + d.opt.StopTimeout*4/3 + switchOff
-	}
-	return d.opt.StopTimeout
-}
-
-// startTimeout bounds the wait for a unit; systemd's own limit is 90 s by default.
-const startTimeout = 100 * time.Second
-
-// startAgain starts the unit if it was running before, and tries twice: there
-// is nothing else to be done about it, unless who starts it is away.
-func (d *Daemon) startAgain(ctx context.Context, a *app, running bool) error {
-	if a.unit() == nil || !running {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	err := d.startUnit(ctx, a)
-	if err != nil && ctx.Err() == nil {
-		err = d.startUnit(ctx, a)
-	}
-	a.oweStart(err)
-	return err
-}
-
-func (d *Daemon) startUnit(ctx context.Context, a *app) error {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	if err := d.opt.Failpoint.At("start unit"); err != nil {
-		return err
-	}
-	return a.unit().Start(ctx)
-}
-
-// headOf is the commit that the workspace's git repository has checked out, if any.
-func headOf(rec store.App) *string {
-	root, err := openWorkspace(rec)
-	if err != nil {
-		return nil
-	}
-	defer root.Close()
-	if sha, ok := gitref.Head(root); ok {
-		return &sha
-	}
-	return nil
 }
 
 func optional(s string) *string {

@@ -4,20 +4,18 @@ package daemon
 
 import (
 	"context"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
-	"sync"
 	"time"
 
 	"mulligan/daemon/accounts"
+	"mulligan/daemon/events"
 	"mulligan/daemon/gate"
+	"mulligan/daemon/layer"
 	"mulligan/daemon/records"
 	"mulligan/daemon/settings"
 	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/systemd"
 )
 
 // What a daemon is opened with.
@@ -31,29 +29,19 @@ type (
 // operations that change one app exclude each other.
 type Daemon struct {
 	*accounts.Owners
+	*layer.Binder
+	*events.Events
+	*appSet
 	opt     *Options
 	store   *records.Records
 	started time.Time
-	*Events
 	gate    *gate.Gate
 	callers accounts.Callers
 	files   appFiles
 	apiText apiText
 
-	domains domains
-
-	mu     sync.Mutex
-	apps   map[ipc.AppID]*app
-	closed bool
-
-	bus     sync.Mutex
-	manager *systemd.Manager // nil until a unit is first needed
-
-	ops  sync.WaitGroup  // operations under way
-	done chan struct{}   // closed by Close
 	run  context.Context // ends with Close
 	stop context.CancelFunc
-	bg   sync.WaitGroup
 }
 
 // Open opens the state folder, finishes or undoes what a crash cut short, and
@@ -70,24 +58,25 @@ func Open(ctx context.Context, opt Options) (*Daemon, error) {
 		return nil, err
 	}
 	d := &Daemon{
-		Owners: accounts.New(&opt), opt: &opt, store: recs, started: opt.Now(),
-		apps: map[ipc.AppID]*app{},
+		Owners: accounts.New(&opt), Events: events.New(&opt, recs), opt: &opt, store: recs, started: opt.Now(),
 	}
 	d.run, d.stop = context.WithCancel(context.WithoutCancel(ctx))
-	d.Events = newEvents(&opt, recs)
-	d.registry.MustRegister(present{d})
+	d.appSet = newAppSet(&opt, d.Owners, recs)
+	d.Binder = d.appSet.Binder
+	d.appSet.settle, d.appSet.pursue = d.makeReady, d.pursue
+	d.Registry.MustRegister(present{d})
 	d.gate = d.newGate()
 	if err := d.load(ctx); err != nil {
 		return nil, errs.Also(err, d.Close(ctx))
 	}
-	d.bg.Go(func() { d.store.Tend(d.run) })
-	d.bg.Go(func() { d.upkeep(d.run) })
+	d.background(func() { d.store.Tend(d.run) })
+	d.background(func() { d.upkeep(d.run) })
 	if opt.RehearseMax > 0 {
-		d.bg.Go(func() { d.rehearseAll(d.run) })
+		d.background(func() { d.rehearseAll(d.run) })
 	}
-	d.bg.Go(func() { d.reweigh(d.run) })
+	d.background(func() { d.reweigh(d.run) })
 	if !opt.User {
-		d.bg.Go(func() { d.watchOwners(d.run) })
+		d.background(func() { d.watchOwners(d.run) })
 	}
 	return d, nil
 }
@@ -104,13 +93,6 @@ func (d *Daemon) newGate() *gate.Gate {
 // closes the daemon closes it.
 func (d *Daemon) Gate() *gate.Gate { return d.gate }
 
-// all is every registered app.
-func (d *Daemon) all() []*app {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return slices.Collect(maps.Values(d.apps))
-}
-
 // load brings the registered apps to life and recovers each.
 func (d *Daemon) load(ctx context.Context) error {
 	recs, err := d.store.Apps(ctx)
@@ -120,9 +102,7 @@ func (d *Daemon) load(ctx context.Context) error {
 	for _, rec := range recs {
 		noteFolder(&rec)
 		a := newApp(rec)
-		d.mu.Lock()
-		d.apps[rec.ID] = a
-		d.mu.Unlock()
+		d.put(a)
 		d.wake(ctx, a)
 	}
 	return nil
@@ -132,35 +112,23 @@ func (d *Daemon) load(ctx context.Context) error {
 // apps that only this daemon keeps running, and closes the state folder. What
 // ctx cut short is finished by the next Open.
 func (d *Daemon) Close(ctx context.Context) error {
-	d.mu.Lock()
-	if d.closed {
-		d.mu.Unlock()
+	if !d.shut() {
 		return nil
 	}
-	d.closed = true
-	d.mu.Unlock()
 	d.stop()
-	d.closeFeed()
+	d.CloseFeed()
 	for _, a := range d.all() {
 		d.stopTracker(a)
 	}
 
-	idle := make(chan struct{})
-	go func() { d.ops.Wait(); close(idle) }()
-	select {
-	case <-idle:
-	case <-ctx.Done():
-		return errs.New(errs.Unavailable, "stop", "an operation is still under way").
-			WithHint("the next start finishes or undoes it")
+	if err := d.idle(ctx); err != nil {
+		return err
 	}
-	d.bg.Wait()
 	err := d.stopSupervised(ctx)
 	for _, a := range d.all() {
 		d.closeDrivers(a)
 	}
-	if d.manager != nil {
-		d.manager.Close()
-	}
+	d.Binder.Close()
 	return errs.Also(err, d.store.Close())
 }
 
@@ -171,8 +139,6 @@ func (d *Daemon) Status(who ipc.Caller) ipc.Status {
 		mode = "user"
 	}
 	sees := d.sight(who)
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	s := ipc.Status{
 		Version: d.opt.Version, PID: os.Getpid(), Mode: mode, Socket: d.opt.Socket, StateDir: d.opt.StateDir,
 		StartedAt: d.started.UTC(), StoreBytes: d.store.Contents.Visible(who), Recovered: []string{}, Problems: []string{},
@@ -185,7 +151,7 @@ func (d *Daemon) Status(who ipc.Caller) ipc.Status {
 		s.Problems = append(s.Problems, d.store.Problems()...)
 		s.Recovered = append(s.Recovered, d.store.Repaired...)
 	}
-	for _, a := range d.apps {
+	for _, a := range d.all() {
 		if !sees(a) {
 			continue
 		}
@@ -193,7 +159,7 @@ func (d *Daemon) Status(who ipc.Caller) ipc.Status {
 		for _, p := range a.problems() {
 			s.Problems = append(s.Problems, a.rec().Slug+": "+p)
 		}
-		for _, word := range a.recovered {
+		for _, word := range a.recoveries() {
 			s.Recovered = append(s.Recovered, a.rec().Slug+": "+word)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/aymanbagabas/go-udiff"
 
+	"mulligan/daemon/layer"
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -42,7 +43,7 @@ func (d *Daemon) Diff(ctx context.Context, who ipc.Caller, ref string, id ipc.Ch
 	}
 	budget := maxPatchTotal
 	for _, l := range a.layers() {
-		if len(q.Paths) > 0 && l.name != snap.Files {
+		if len(q.Paths) > 0 && l.Name != snap.Files {
 			continue
 		}
 		if err := d.diffLayer(ctx, l, from, to, q, &res, &budget); err != nil {
@@ -53,17 +54,17 @@ func (d *Daemon) Diff(ctx context.Context, who ipc.Caller, ref string, id ipc.Ch
 }
 
 // diffLayer adds a layer's changes, as far as they lie on the page asked for.
-func (d *Daemon) diffLayer(ctx context.Context, l layer, from, to store.Checkpoint, q ipc.DiffQuery, res *ipc.Diff, budget *int) error {
-	a, okA := from.Snapshot(l.name)
-	b, okB := to.Snapshot(l.name)
-	differ, can := l.driver.(snap.Differ)
+func (d *Daemon) diffLayer(ctx context.Context, l layer.Layer, from, to store.Checkpoint, q ipc.DiffQuery, res *ipc.Diff, budget *int) error {
+	a, okA := from.Snapshot(l.Name)
+	b, okB := to.Snapshot(l.Name)
+	differ, can := l.Driver.(snap.Differ)
 	if !okA || to.ID != "" && !okB || !can {
-		res.Unknown = append(res.Unknown, string(l.name))
+		res.Unknown = append(res.Unknown, string(l.Name))
 		return nil
 	}
 	changes, err := differ.Diff(ctx, a.ID, b.ID, q.Paths)
-	if err != nil && (to.ID == "" || a.Raw || b.Raw) && l.name != snap.Files && unreadable(err) { // the others are told all the same
-		res.Unreadable = append(res.Unreadable, fmt.Sprintf("%s cannot be read, so its changes are not listed: %v", l.name, err))
+	if err != nil && (to.ID == "" || a.Raw || b.Raw) && l.Name != snap.Files && layer.Unreadable(err) { // the others are told all the same
+		res.Unreadable = append(res.Unreadable, fmt.Sprintf("%s cannot be read, so its changes are not listed: %v", l.Name, err))
 		return nil
 	}
 	if err != nil {
@@ -75,8 +76,8 @@ func (d *Daemon) diffLayer(ctx context.Context, l layer, from, to store.Checkpoi
 		if at < q.Offset || len(res.Changes) >= q.Limit {
 			continue
 		}
-		v := ipc.DiffChange{Layer: string(l.name), Path: c.Path, Operation: string(c.Operation), Summary: c.Summary}
-		if opener, ok := l.driver.(snap.Opener); ok && q.Patch {
+		v := ipc.DiffChange{Layer: string(l.Name), Path: c.Path, Operation: string(c.Operation), Summary: c.Summary}
+		if opener, ok := l.Driver.(snap.Opener); ok && q.Patch {
 			if err := patch(ctx, opener, a.ID, b.ID, &v, budget); err != nil {
 				return err
 			}

@@ -14,7 +14,7 @@ func TestGuestFollowsStopTimeout(t *testing.T) {
 	const limit = 7 * time.Second
 	d := &Daemon{opt: &Options{StopTimeout: limit}}
 	rec := store.App{App: ipc.App{Domain: "shop"}}
-	if got := d.diskConfig(rec).ShutdownTimeout; got != limit {
+	if got := d.DiskConfig(rec).ShutdownTimeout; got != limit {
 		t.Errorf("a guest has %s to go down, and stop_timeout is %s", got, limit)
 	}
 	if left := d.stopLimit(newApp(rec)) - limit; left*3/4 < limit {

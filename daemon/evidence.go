@@ -54,7 +54,7 @@ func (r *rollback) evidence() []string {
 	}
 	for _, p := range r.parts {
 		if p.proof != nil && !p.proof.Post.IsZero() && !p.proof.Shallow {
-			list = append(list, fmt.Sprintf("hash:%s:%s", p.name, p.proof.Post))
+			list = append(list, fmt.Sprintf("hash:%s:%s", p.Name, p.proof.Post))
 		}
 	}
 	return list
@@ -70,9 +70,8 @@ func (r *rollback) word(ctx context.Context) {
 	defer cancel()
 	for i := range r.parts {
 		p := &r.parts[i]
-		differ, ok := p.driver.(snap.Differ)
-		dear := strings.HasPrefix(p.kind, "postgres, physical") // it would have to replay the log
-		if !ok || !p.isDB() || dear || p.base == "" || p.target == "" {
+		differ, ok := p.Driver.(snap.Differ)
+		if !ok || !p.IsDB() || p.ReplaysLog() || p.base == "" || p.target == "" {
 			continue
 		}
 		if list, err := differ.Diff(ctx, p.target, p.base, nil); err == nil && (len(list) > 0) == (p.total > 0) {
@@ -91,14 +90,14 @@ func (r *rollback) listed() (list []ipc.Change, total int) {
 	rest := 0
 	for _, p := range r.parts {
 		total += p.total
-		if p.name != snap.Files {
+		if p.Name != snap.Files {
 			rest += len(p.list)
 		}
 	}
 	list = []ipc.Change{}
 	for _, p := range r.parts {
 		room := maxChanges - len(list)
-		if p.name == snap.Files {
+		if p.Name == snap.Files {
 			room = maxChanges - min(rest, maxOfDatabases)
 		}
 		for _, c := range p.list[:min(len(p.list), room)] {
@@ -111,7 +110,7 @@ func (r *rollback) listed() (list []ipc.Change, total int) {
 // changesOf lists the changes of a switch: those of a rollback of files with the
 // repository's in one line.
 func (r *rollback) changesOf(p part, sw snap.Switch) (list []snap.Change, total int) {
-	if p.name != snap.Files || r.plan.Revert != "" {
+	if p.Name != snap.Files || r.plan.Revert != "" {
 		return sw.Changes(r.maxListed())
 	}
 	list, _ = sw.Changes(math.MaxInt)

@@ -26,11 +26,11 @@ type madeFile struct {
 
 // madeSince lists the files at and below a path of the workspace that the target does not have.
 func (r *rollback) madeSince(ctx context.Context, at string) ([]madeFile, error) {
-	i := slices.IndexFunc(r.parts, func(p part) bool { return p.name == snap.Files })
+	i := slices.IndexFunc(r.parts, func(p part) bool { return p.Name == snap.Files })
 	if i < 0 {
 		return nil, nil
 	}
-	lister, ok := r.parts[i].driver.(snap.Lister)
+	lister, ok := r.parts[i].Driver.(snap.Lister)
 	if !ok {
 		return nil, nil
 	}
@@ -162,7 +162,7 @@ func (d *Daemon) discard(ctx context.Context, who ipc.Caller, a *app, id ipc.Che
 	}
 	for _, p := range req.Discard {
 		err := atParent(root, path.Clean(p), func(dir int, base string) error { return unix.Unlinkat(dir, base, 0) })
-		d.audit(ctx, a.rec(), who, "discard", string(aimed), fmt.Sprintf("%.512q was deleted for good, to make room", p), err, nil)
+		d.WriteAudit(ctx, a.rec(), who, "discard", string(aimed), fmt.Sprintf("%.512q was deleted for good, to make room", p), err, nil)
 		if err != nil {
 			return errs.Wrap(errs.Failed, "delete "+p, err)
 		}

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"mulligan/daemon/records"
+	"mulligan/daemon/settings"
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -14,11 +16,12 @@ import (
 // registered; if that fails, nobody would ever let go of it.
 func TestGoneAppIsNotWaitedFor(t *testing.T) {
 	a := newApp(store.App{App: ipc.App{ID: "app-1", Slug: "shop"}})
-	d := &Daemon{apps: map[ipc.AppID]*app{"app-1": a}}
+	s := newAppSet(&settings.Options{}, nil, &records.Records{})
+	s.put(a)
 	a.holder, a.freed = "being registered", make(chan struct{})
 	waited := make(chan error, 1)
 	go func() { waited <- a.hold(t.Context(), "see what is kept", ipc.Caller{}, true, time.Now()) }()
-	d.disown(a)
+	s.disown(a)
 	a.letGo()
 	select {
 	case err := <-waited:

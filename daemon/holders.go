@@ -9,13 +9,6 @@ import (
 	"mulligan/ipc"
 )
 
-// sight returns what tells which apps the caller may know of. It may have to ask
-// the host's user database: it must not be called with d.mu held.
-func (d *Daemon) sight(who ipc.Caller) func(*app) bool {
-	sees := d.Sees(who)
-	return func(a *app) bool { return sees(a.rec()) }
-}
-
 // watchOwners looks every few seconds whether the apps' owners are who they were,
 // until the daemon closes.
 func (d *Daemon) watchOwners(ctx context.Context) {
@@ -36,9 +29,7 @@ func (d *Daemon) watchOwners(ctx context.Context) {
 // watchOwner stops what the daemon supervises for an app whose owner's uid or name
 // went to another, and starts it again where they belong together again.
 func (d *Daemon) watchOwner(ctx context.Context, a *app) {
-	a.mu.Lock()
-	was := a.ownerless
-	a.mu.Unlock()
+	was := a.ownerTrouble()
 	err := a.noteOwner(d.CheckOwner(a.rec()))
 	if err != nil && was == nil {
 		d.opt.Log.Error("an app's owner is not who it was", "app", a.rec().Slug, "err", err)
@@ -94,14 +85,14 @@ func (d *Daemon) reown(ctx context.Context, who ipc.Caller, a *app, name string)
 		return err
 	}
 	defer release()
-	next := *a.now.Load()
-	next.rec.Owner = name
-	if other := d.named(name, next.rec.OwnerUID, next.rec.Slug); other != nil && other != a {
-		return errs.New(errs.Conflict, "", "%s has another app %s", name, next.rec.Slug).WithHint("remove one of them")
+	next := *a.setup()
+	next.Rec.Owner = name
+	if other := d.named(name, next.Rec.OwnerUID, next.Rec.Slug); other != nil && other != a {
+		return errs.New(errs.Conflict, "", "%s has another app %s", name, next.Rec.Slug).WithHint("remove one of them")
 	}
-	if err := d.store.PutApp(ctx, next.rec); err != nil {
+	if err := d.store.PutApp(ctx, next.Rec); err != nil {
 		return err
 	}
-	a.now.Store(&next)
+	a.setSetup(&next)
 	return nil
 }

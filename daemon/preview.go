@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	"mulligan/daemon/layer"
 	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/snap"
@@ -38,25 +39,25 @@ func (r *rollback) preview(ctx context.Context) (ipc.RollbackResult, error) {
 
 // foresee compares a layer's present with what it would become.
 func (r *rollback) foresee(ctx context.Context, p *part) (ipc.LayerPreview, error) {
-	v := ipc.LayerPreview{Layer: string(p.name), Changes: []ipc.Change{}}
-	differ, ok := p.driver.(snap.Differ)
+	v := ipc.LayerPreview{Layer: string(p.Name), Changes: []ipc.Change{}}
+	differ, ok := p.Driver.(snap.Differ)
 	if !ok {
-		r.warn("%s: its changes cannot be listed beforehand", p.name)
+		r.warn("%s: its changes cannot be listed beforehand", p.Name)
 		return v, nil
 	}
 	var paths []string
-	if p.name == snap.Files {
+	if p.Name == snap.Files {
 		paths = r.scope
 	}
 	list, err := differ.Diff(ctx, p.target, "", paths)
-	if err != nil && unreadable(err) {
+	if err != nil && layer.Unreadable(err) {
 		return r.foreseeUnreadable(v, p, err), nil
 	}
 	if err != nil {
 		return v, err
 	}
 	p.list, p.total = list, len(list)
-	if p.name == snap.Files {
+	if p.Name == snap.Files {
 		p.list, p.total = r.fold(list)
 	}
 	for _, c := range list {
@@ -77,11 +78,11 @@ func (r *rollback) foresee(ctx context.Context, p *part) (ipc.LayerPreview, erro
 
 // foreseeUnreadable says what would become of a layer whose present cannot be read.
 func (r *rollback) foreseeUnreadable(v ipc.LayerPreview, p *part, why error) ipc.LayerPreview {
-	if _, kept := snap.SalvagerOf(p.driver); kept {
-		r.warn("%s cannot be read (%v): its raw bytes would be kept, and it would be restored", p.name, why)
+	if _, kept := snap.SalvagerOf(p.Driver); kept {
+		r.warn("%s cannot be read (%v): its raw bytes would be kept, and it would be restored", p.Name, why)
 		return v
 	}
-	r.warn("%s cannot be read (%v), and the rollback would be refused: %s", p.name, why, cmp.Or(errs.HintOf(r.orWithout(&captureError{p.layer, why})), "nothing else would be restored"))
+	r.warn("%s cannot be read (%v), and the rollback would be refused: %s", p.Name, why, cmp.Or(errs.HintOf(r.orWithout(&layer.Error{Layer: p.Layer, Err: why})), "nothing else would be restored"))
 	return v
 }
 
@@ -89,12 +90,12 @@ func (r *rollback) foreseeUnreadable(v ipc.LayerPreview, p *part, why error) ipc
 func (r *rollback) notCovered() []string {
 	list := []string{}
 	for _, l := range r.a.layers() {
-		if _, ok := r.target.Snapshot(l.name); !ok {
-			list = append(list, fmt.Sprintf("%s: %s does not hold it", l.name, r.target.ID))
-		} else if slices.Contains(r.plan.Without, string(l.name)) {
-			list = append(list, fmt.Sprintf("%s: left out on request", l.name))
-		} else if !r.has(l.name) {
-			list = append(list, fmt.Sprintf("%s: outside the scope", l.name))
+		if _, ok := r.target.Snapshot(l.Name); !ok {
+			list = append(list, fmt.Sprintf("%s: %s does not hold it", l.Name, r.target.ID))
+		} else if slices.Contains(r.plan.Without, string(l.Name)) {
+			list = append(list, fmt.Sprintf("%s: left out on request", l.Name))
+		} else if !r.has(l.Name) {
+			list = append(list, fmt.Sprintf("%s: outside the scope", l.Name))
 		}
 	}
 	for _, s := range r.scope {
@@ -117,7 +118,7 @@ func (r *rollback) notCovered() []string {
 
 func (r *rollback) has(name snap.Layer) bool {
 	for _, p := range r.parts {
-		if p.name == name {
+		if p.Name == name {
 			return true
 		}
 	}

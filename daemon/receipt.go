@@ -65,8 +65,8 @@ func (r *rollback) allStages() []ipc.Stage {
 // files names that layer.
 func shownChange(p part, c snap.Change) ipc.Change {
 	path := c.Path
-	if p.name != snap.Files {
-		path = string(p.name) + ":" + path
+	if p.Name != snap.Files {
+		path = string(p.Name) + ":" + path
 	}
 	return ipc.Change{Path: path, Operation: string(c.Operation), Summary: c.Summary}
 }
@@ -103,13 +103,13 @@ func (r *rollback) verification() *ipc.Verification {
 		if p.proof == nil {
 			continue
 		}
-		v.Layers[string(p.name)] = ipc.LayerVerification{
+		v.Layers[string(p.Name)] = ipc.LayerVerification{
 			PreStateHash: p.proof.Pre.String(), PostStateHash: p.proof.Post.String(),
 			CheckpointHash: p.proof.Want.String(), Match: p.proof.Match,
 		}
 		v.Match = v.Match && p.proof.Match
 		for h, sum := range map[*blake3.Hasher]snap.Hash{pre: p.proof.Pre, post: p.proof.Post, want: p.proof.Want} {
-			h.Write([]byte(p.name))
+			h.Write([]byte(p.Name))
 			h.Write([]byte{0})
 			h.Write(sum[:])
 		}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"mulligan/daemon/accounts"
+	"mulligan/daemon/layer"
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -19,10 +20,7 @@ import (
 // quick when there is nothing to do. The caller is the only one who changes
 // the app.
 func (d *Daemon) settle(ctx context.Context, a *app) error {
-	a.mu.Lock()
-	ready := a.settled && a.broken == nil
-	a.mu.Unlock()
-	if ready {
+	if a.ready() {
 		return nil
 	}
 	if err := d.open(ctx, a); err != nil {
@@ -30,9 +28,7 @@ func (d *Daemon) settle(ctx context.Context, a *app) error {
 	}
 	err := d.sweepAndRecover(ctx, a)
 	d.noteBehind(ctx, a)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.settled, a.broken = err == nil, err
+	a.noteSettled(err)
 	return err
 }
 
@@ -53,15 +49,13 @@ func (d *Daemon) sweepAndRecover(ctx context.Context, a *app) error {
 	for _, op := range left {
 		word, err := d.recoverOperation(ctx, a, op)
 		if a.news(err) { // it may be the same for hours
-			d.audit(ctx, a.rec(), accounts.Self(), "recover", string(op.ID), "", err, map[string]string{"outcome": word})
+			d.WriteAudit(ctx, a.rec(), accounts.Self(), "recover", string(op.ID), "", err, map[string]string{"outcome": word})
 		}
 		if err != nil {
 			return errs.Wrap(errs.Failed, "recover "+op.Kind, err)
 		}
 		d.opt.Log.Info("recovered", "app", a.rec().Slug, "operation", op.ID, "kind", op.Kind, "outcome", word)
-		d.mu.Lock()
-		a.recovered = append(a.recovered, word)
-		d.mu.Unlock()
+		a.noteRecovered(word)
 	}
 	return nil
 }
@@ -80,7 +74,7 @@ func (d *Daemon) sweep(ctx context.Context, a *app, left []store.Operation) erro
 	}
 	gone := map[snap.Layer]*snap.Gone{}
 	for _, l := range a.layers() {
-		gone[l.name] = &snap.Gone{}
+		gone[l.Name] = &snap.Gone{}
 	}
 	var done []store.Disposal
 	for _, o := range all {
@@ -104,16 +98,16 @@ func (d *Daemon) sweep(ctx context.Context, a *app, left []store.Operation) erro
 	}
 	var drivers []snap.Driver
 	for _, l := range a.layers() {
-		drivers = append(drivers, sweepLayer(ctx, l.driver, *gone[l.name]))
+		drivers = append(drivers, layer.SweepLayer(ctx, l.Driver, *gone[l.Name]))
 	}
 	if err := ctx.Err(); err != nil {
 		return errs.Wrap(errs.Unavailable, "sweep", err)
 	}
-	a.rebind(drivers)
+	a.setDrivers(drivers)
 	done = slices.DeleteFunc(done, func(o store.Disposal) bool { // those of a layer that is held up wait
-		return slices.ContainsFunc(a.layers(), func(l layer) bool {
-			_, held := l.driver.(*heldUp)
-			return held && (o.Kind == store.DisposeRestore || o.Layer == l.name)
+		return slices.ContainsFunc(a.layers(), func(l layer.Layer) bool {
+			_, held := l.Driver.(*layer.Held)
+			return held && (o.Kind == store.DisposeRestore || o.Layer == l.Name)
 		})
 	})
 	d.store.WakeCollector()
@@ -225,7 +219,7 @@ func (r *rollback) maxListed() int {
 // auditRecovered writes down what was finished.
 func (r *rollback) auditRecovered(ctx context.Context, err error) {
 	if r.plan.Revert == "" {
-		r.d.audit(ctx, r.a.rec(), accounts.Self(), kindRollback, string(r.plan.Target), r.plan.Reason, err, r.receipt(ctx, err))
+		r.d.WriteAudit(ctx, r.a.rec(), accounts.Self(), kindRollback, string(r.plan.Target), r.plan.Reason, err, r.receipt(ctx, err))
 		return
 	}
 	safety := r.d.showOrBare(ctx, r.a, r.safety)
@@ -233,7 +227,7 @@ func (r *rollback) auditRecovered(ctx context.Context, err error) {
 	for _, c := range r.parts[0].list {
 		res.RestoredPaths = append(res.RestoredPaths, c.Path)
 	}
-	r.d.audit(ctx, r.a.rec(), accounts.Self(), kindRevert, r.plan.Revert, r.plan.Reason, err, res)
+	r.d.WriteAudit(ctx, r.a.rec(), accounts.Self(), kindRevert, r.plan.Revert, r.plan.Reason, err, res)
 }
 
 // resume picks up the checkpoints and the switches of the plan.
@@ -255,11 +249,11 @@ func (r *rollback) resume(ctx context.Context) (err error) {
 		if !ok {
 			return errs.New(errs.Conflict, "", "the app has no layer %s any more", name)
 		}
-		p := part{layer: l}
+		p := part{Layer: l}
 		if s, ok := r.target.Snapshot(name); ok {
 			p.target = s.ID
 		}
-		sw, err := l.driver.Resume(ctx, snap.RestoreID(r.op))
+		sw, err := l.Driver.Resume(ctx, snap.RestoreID(r.op))
 		if err != nil && errs.KindOf(err) != errs.NotFound {
 			return err
 		}
@@ -320,7 +314,7 @@ func (r *rollback) unwritten(ctx context.Context) bool {
 func (r *rollback) stopAgain(ctx context.Context) (string, error) {
 	for _, p := range r.parts {
 		if p.sw == nil {
-			return "", errs.New(errs.Corrupt, "", "the preparation of %s is gone", p.name)
+			return "", errs.New(errs.Corrupt, "", "the preparation of %s is gone", p.Name)
 		}
 	}
 	if !r.stops() {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"mulligan/daemon/accounts"
+	"mulligan/daemon/layer"
 	"mulligan/daemon/records"
 	"mulligan/daemon/store"
 	"mulligan/errs"
@@ -50,16 +51,16 @@ func (d *Daemon) Revert(ctx context.Context, who ipc.Caller, ref string, req ipc
 		return ipc.RevertResult{}, err
 	}
 	defer release()
-	v := &revert{d: d, a: a, t: a.tracking(), req: req, chosen: map[*stint]bool{}, shared: map[string][]*stint{}, later: map[string][]*stint{}}
+	v := &revert{d: d, a: a, t: trackerOf(a), req: req, chosen: map[*stint]bool{}, shared: map[string][]*stint{}, later: map[string][]*stint{}}
 	res, err := v.run(ctx, accounts.Actor(who))
 	err = errs.Wrap(errs.Failed, op, err)
 	if !req.DryRun {
-		d.audit(ctx, a.rec(), who, "revert", target(req), req.Reason, err, res)
+		d.WriteAudit(ctx, a.rec(), who, "revert", target(req), req.Reason, err, res)
 	}
 	if err != nil {
 		return ipc.RevertResult{}, err
 	}
-	d.publish(a.rec().ID, "revert", res)
+	d.Publish(a.rec().ID, "revert", res)
 	if res.SafetyCheckpoint != nil {
 		d.pruneAfter(ctx, a, who, res.SafetyCheckpoint.ID)
 	}
@@ -306,7 +307,7 @@ func (v *revert) preview(ctx context.Context) (how snap.Reverted, err error) {
 		return how, err
 	}
 	op := ipc.OperationID(records.NewID("op-"))
-	ids, made := announced(v.a, []layer{l})
+	ids, made := announced(v.a, []layer.Layer{l})
 	made = append(made, store.Disposal{Kind: store.DisposeRestore, ID: string(op), AppID: v.a.rec().ID, Cause: "a preview"})
 	if err := v.d.store.PutDisposals(ctx, made...); err != nil {
 		return how, err
@@ -319,15 +320,15 @@ func (v *revert) preview(ctx context.Context) (how snap.Reverted, err error) {
 	if sw != nil {
 		err = errors.Join(err, sw.Finish(ctx))
 	}
-	if err = errs.Also(err, l.driver.Delete(ctx, s.ID)); err == nil {
+	if err = errs.Also(err, l.Driver.Delete(ctx, s.ID)); err == nil {
 		v.d.store.WasDisposed(made...)
 	}
 	return how, err
 }
 
-func (v *revert) layer() (layer, snap.Reverter, error) {
+func (v *revert) layer() (layer.Layer, snap.Reverter, error) {
 	l, ok := v.a.layer(snap.Files)
-	r, can := l.driver.(snap.Reverter)
+	r, can := l.Driver.(snap.Reverter)
 	if !ok || !can {
 		return l, nil, errs.New(errs.Unsupported, "", "the files of %s cannot be reverted", v.a.rec().Slug)
 	}
@@ -347,7 +348,7 @@ type takeBack struct {
 // rollback is the revert as a rollback of the files alone, that does not stop the app.
 func (v *revert) rollback(who string) *rollback {
 	l, _ := v.a.layer(snap.Files)
-	r := &rollback{d: v.d, a: v.a, op: ipc.OperationID(records.NewID("op-")), parts: []part{{layer: l}}, back: &takeBack{v: v}}
+	r := &rollback{d: v.d, a: v.a, op: ipc.OperationID(records.NewID("op-")), parts: []part{{Layer: l}}, back: &takeBack{v: v}}
 	r.plan = rollbackPlan{
 		Phase: preparing, Revert: target(v.req), Begun: v.d.opt.Now().UTC(), Reason: v.req.Reason,
 		Verify: true, Actor: who, Layers: []snap.Layer{snap.Files},

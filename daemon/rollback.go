@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"mulligan/daemon/accounts"
+	"mulligan/daemon/events"
+	"mulligan/daemon/layer"
 	"mulligan/daemon/records"
 	"mulligan/daemon/store"
 	"mulligan/errs"
@@ -91,7 +93,7 @@ type rollback struct {
 
 // part is one layer of a rollback.
 type part struct {
-	layer
+	layer.Layer
 	target snap.SnapshotID
 	base   snap.SnapshotID
 	sw     snap.Switch
@@ -124,7 +126,7 @@ func (d *Daemon) Rollback(ctx context.Context, who ipc.Caller, ref string, id ip
 	if err := d.discard(ctx, who, a, id, req); err != nil {
 		return ipc.RollbackResult{}, errs.Wrap(errs.Failed, op, err)
 	}
-	a.tracking().catchUp(ctx)
+	trackerOf(a).catchUp(ctx)
 	release, err := d.acquire(ctx, a, op, who)
 	if err != nil {
 		return ipc.RollbackResult{}, err
@@ -138,7 +140,7 @@ func (d *Daemon) Rollback(ctx context.Context, who ipc.Caller, ref string, id ip
 	}
 	if err != nil {
 		if !req.DryRun {
-			d.audit(ctx, a.rec(), who, "rollback", string(id), req.Reason, err, nil)
+			d.WriteAudit(ctx, a.rec(), who, "rollback", string(id), req.Reason, err, nil)
 		}
 		return ipc.RollbackResult{}, errs.Wrap(errs.Failed, op, err)
 	}
@@ -156,22 +158,22 @@ func (d *Daemon) Rollback(ctx context.Context, who ipc.Caller, ref string, id ip
 		err = r.spareOthers(ctx)
 	}
 	if err != nil {
-		d.audit(ctx, a.rec(), who, "rollback", string(id), req.Reason, err, nil)
+		d.WriteAudit(ctx, a.rec(), who, "rollback", string(id), req.Reason, err, nil)
 		return ipc.RollbackResult{}, errs.Wrap(errs.Failed, op, err)
 	}
 	if req.DryRun {
 		return r.preview(ctx)
 	}
-	unmute := a.tracking().mute(ctx)
+	unmute := trackerOf(a).mute(ctx)
 	err = errs.Wrap(errs.Failed, op, r.run(ctx))
 	unmute(ctx)
 	if err == nil {
 		r.word(ctx)
 	}
 	res := r.receipt(ctx, err)
-	d.audit(ctx, a.rec(), who, "rollback", string(id), req.Reason, err, res)
-	res.EvidenceAnchors = append(res.EvidenceAnchors, d.auditNumber(ctx, a.rec().ID)...)
-	d.publish(a.rec().ID, "rollback", res)
+	d.WriteAudit(ctx, a.rec(), who, "rollback", string(id), req.Reason, err, res)
+	res.EvidenceAnchors = append(res.EvidenceAnchors, d.AuditNumber(ctx, a.rec().ID)...)
+	d.Publish(a.rec().ID, "rollback", res)
 	if r.safety.ID != "" { // else there is none more than before
 		d.pruneAfter(ctx, a, who, r.target.ID, r.safety.ID)
 	}
@@ -218,10 +220,10 @@ func (d *Daemon) newRollback(ctx context.Context, a *app, id ipc.CheckpointID, r
 		depth = snap.Full
 	}
 	for _, p := range r.parts {
-		if err := p.driver.Verify(ctx, p.target, depth); err != nil {
+		if err := p.Driver.Verify(ctx, p.target, depth); err != nil {
 			return nil, r.stored(p, err)
 		}
-		r.plan.Layers = append(r.plan.Layers, p.name)
+		r.plan.Layers = append(r.plan.Layers, p.Name)
 	}
 	if err := r.foreseen(ctx); err != nil {
 		return nil, err
@@ -235,12 +237,12 @@ func (d *Daemon) newRollback(ctx context.Context, a *app, id ipc.CheckpointID, r
 // foreseen refuses what the layers can tell now that their Prepare would refuse.
 func (r *rollback) foreseen(ctx context.Context) error {
 	for _, p := range r.parts {
-		f, ok := p.driver.(snap.Foreseer)
+		f, ok := p.Driver.(snap.Foreseer)
 		if !ok {
 			continue
 		}
 		var paths []string
-		if p.name == snap.Files {
+		if p.Name == snap.Files {
 			paths = r.scope
 		}
 		if err := f.Foresee(ctx, p.target, paths); err != nil {
@@ -255,7 +257,7 @@ func (r *rollback) stored(p part, err error) error {
 	if errs.KindOf(err) != errs.Corrupt {
 		return err
 	}
-	return r.orWithout(&captureError{p.layer, &errs.Error{Kind: errs.Corrupt, Op: fmt.Sprintf("check %s of %s", p.name, r.target.ID), Err: err,
+	return r.orWithout(&layer.Error{Layer: p.Layer, Err: &errs.Error{Kind: errs.Corrupt, Op: fmt.Sprintf("check %s of %s", p.Name, r.target.ID), Err: err,
 		Hint: "nothing was changed; mulligan verify tells which checkpoints are whole"}})
 }
 
@@ -282,22 +284,22 @@ func (r *rollback) selectParts() error {
 		return err
 	}
 	for _, l := range r.a.layers() {
-		if len(r.req.Scope) > 0 && !wanted[l.name] {
+		if len(r.req.Scope) > 0 && !wanted[l.Name] {
 			continue
 		}
-		s, ok := r.target.Snapshot(l.name)
+		s, ok := r.target.Snapshot(l.Name)
 		switch {
-		case left[l.name]:
-			r.warn("%s stays as it is, as requested: it may not agree with what is restored", l.name)
-			r.plan.Without = append(r.plan.Without, string(l.name))
+		case left[l.Name]:
+			r.warn("%s stays as it is, as requested: it may not agree with what is restored", l.Name)
+			r.plan.Without = append(r.plan.Without, string(l.Name))
 		case !ok:
-			r.warn("%s does not hold %s, which stays as it is", r.target.ID, l.name)
+			r.warn("%s does not hold %s, which stays as it is", r.target.ID, l.Name)
 		}
-		if left[l.name] || !ok {
-			r.plan.Behind = append(r.plan.Behind, string(l.name))
+		if left[l.Name] || !ok {
+			r.plan.Behind = append(r.plan.Behind, string(l.Name))
 			continue
 		}
-		r.parts = append(r.parts, part{layer: l, target: s.ID})
+		r.parts = append(r.parts, part{Layer: l, target: s.ID})
 	}
 	for _, s := range r.target.Snapshots {
 		if _, ok := r.a.layer(s.Layer); !ok {
@@ -317,8 +319,8 @@ func (r *rollback) selectParts() error {
 // is every database, and a database may be called by its own name.
 func (r *rollback) markWanted(wanted map[snap.Layer]bool, name string) (found bool) {
 	for _, l := range r.a.layers() {
-		if string(l.name) == name || l.isDB() && (name == "db" || snap.DB(name) == l.name) {
-			wanted[l.name], found = true, true
+		if string(l.Name) == name || l.IsDB() && (name == "db" || snap.DB(name) == l.Name) {
+			wanted[l.Name], found = true, true
 		}
 	}
 	return found
@@ -327,7 +329,7 @@ func (r *rollback) markWanted(wanted map[snap.Layer]bool, name string) (found bo
 func (r *rollback) layerNames() string {
 	var names []string
 	for _, l := range r.a.layers() {
-		names = append(names, string(l.name))
+		names = append(names, string(l.Name))
 	}
 	return strings.Join(names, ", ")
 }
@@ -335,7 +337,7 @@ func (r *rollback) layerNames() string {
 func (r *rollback) partNames() string {
 	var names []string
 	for _, p := range r.parts {
-		names = append(names, string(p.name))
+		names = append(names, string(p.Name))
 	}
 	return strings.Join(names, ", ")
 }
@@ -397,7 +399,7 @@ func (r *rollback) finishForward(ctx context.Context) (err error) {
 		return err
 	}
 	r.d.noteBehind(ctx, r.a)
-	r.a.tracking().noteUndone(ctx)
+	trackerOf(r.a).noteUndone(ctx)
 	return r.finish(ctx)
 }
 
@@ -448,7 +450,7 @@ func (r *rollback) stage(ctx context.Context, name ipc.StageName, do func(contex
 	case err != nil:
 		s.Status, s.Notes = ipc.StageFailed, err.Error()
 	}
-	r.d.stages.WithLabelValues(string(name), string(s.Status)).Observe(since(began))
+	r.d.Stages.WithLabelValues(string(name), string(s.Status)).Observe(events.Since(began))
 	r.stages = append(r.stages, s)
 	r.tell(s)
 	return err
@@ -458,7 +460,7 @@ func (r *rollback) tell(s ipc.Stage) {
 	if r.notify != nil {
 		r.notify(s)
 	}
-	r.d.publish(r.a.rec().ID, "stage", s)
+	r.d.Publish(r.a.rec().ID, "stage", s)
 }
 
 // writePlan makes the plan durable, with a new phase.
@@ -525,20 +527,20 @@ func (r *rollback) status(ctx context.Context) (systemd.Status, error) {
 	if err == nil {
 		return now, nil
 	}
-	err = r.a.ofGuest(ctx, err)
-	var away *captureError
+	err = r.a.setup().OfGuest(ctx, err)
+	var away *layer.Error
 	switch {
 	case r.stopsAll() && r.has(snap.Disk):
 		return now, r.orWithout(err)
 	case r.stopsAll() || !errors.As(err, &away):
 		return now, err
 	}
-	m := r.a.unit().(*machine)
+	m := r.a.unit().(*layer.Machine)
 	if !r.unseen { // else it was said
-		r.warn("it is not known whether the %s runs, so it is left as it is: %v", m.vm.Name(), away.err)
+		r.warn("it is not known whether the %s runs, so it is left as it is: %v", m.Vm.Name(), away.Err)
 	}
 	r.unseen = true
-	return statusOf(ctx, m.host)
+	return statusOf(ctx, m.Host)
 }
 
 // remakeWorkspace makes the workspace again if it was deleted and the files are to go back.
@@ -581,8 +583,8 @@ func (r *rollback) stops() bool {
 // stopsAll reports whether that is the whole app. A guest is stopped for its
 // disks only: for other layers, what runs on the host beside it is enough.
 func (r *rollback) stopsAll() bool {
-	m, ok := r.a.unit().(*machine)
-	return !ok || m.hostStarts || slices.Contains(r.plan.Layers, snap.Disk)
+	m, ok := r.a.unit().(*layer.Machine)
+	return !ok || m.HostStarts || slices.Contains(r.plan.Layers, snap.Disk)
 }
 
 // halt stops it.
@@ -618,9 +620,9 @@ func (r *rollback) words() string {
 
 // safetyLayers are the layers that the safety checkpoint holds: those that are switched.
 // The others stay as they are, and are not looked at.
-func (r *rollback) safetyLayers() (list []layer) {
+func (r *rollback) safetyLayers() (list []layer.Layer) {
 	for _, p := range r.parts {
-		list = append(list, p.layer)
+		list = append(list, p.Layer)
 	}
 	return list
 }
@@ -631,8 +633,8 @@ func (r *rollback) lacks() (list []string) {
 		return nil // it is for the revert alone
 	}
 	for _, l := range r.a.layers() {
-		if !r.has(l.name) {
-			list = append(list, fmt.Sprintf("%s is not in it: the rollback left it as it was", l.name))
+		if !r.has(l.Name) {
+			list = append(list, fmt.Sprintf("%s is not in it: the rollback left it as it was", l.Name))
 		}
 	}
 	return list
@@ -643,12 +645,12 @@ func (r *rollback) lacks() (list []string) {
 func (r *rollback) prepare(ctx context.Context, only map[snap.Layer]bool) error {
 	for i := range r.parts {
 		p := &r.parts[i]
-		if only != nil && !only[p.name] {
+		if only != nil && !only[p.Name] {
 			continue
 		}
-		s, ok := r.safety.Snapshot(p.name)
+		s, ok := r.safety.Snapshot(p.Name)
 		if !ok {
-			return errs.New(errs.Internal, "", "the safety checkpoint lacks %s", p.name)
+			return errs.New(errs.Internal, "", "the safety checkpoint lacks %s", p.Name)
 		}
 		p.base = s.ID
 		if err := r.preparePart(ctx, p); err != nil {
@@ -660,21 +662,21 @@ func (r *rollback) prepare(ctx context.Context, only map[snap.Layer]bool) error 
 }
 
 func (r *rollback) preparePart(ctx context.Context, p *part) (err error) {
-	if err := r.d.opt.Failpoint.At("prepare " + string(p.name)); err != nil {
+	if err := r.d.opt.Failpoint.At("prepare " + string(p.Name)); err != nil {
 		return err
 	}
 	if r.back != nil {
 		return r.back.prepare(ctx, r.op, p)
 	}
 	req := snap.RestoreRequest{ID: snap.RestoreID(r.op), Target: p.target, Base: p.base}
-	if p.name == snap.Files && len(r.scope) > 0 {
-		scoped, ok := p.driver.(snap.ScopedPreparer)
+	if p.Name == snap.Files && len(r.scope) > 0 {
+		scoped, ok := p.Driver.(snap.ScopedPreparer)
 		if !ok {
-			return errs.New(errs.Unsupported, "", "%s cannot restore single paths", p.kind)
+			return errs.New(errs.Unsupported, "", "%s cannot restore single paths", p.About)
 		}
 		p.sw, err = scoped.PrepareScoped(ctx, req, r.scope)
 	} else {
-		p.sw, err = p.driver.Prepare(ctx, req)
+		p.sw, err = p.Driver.Prepare(ctx, req)
 	}
 	if err != nil {
 		r.a.unsettle(nil) // it may have left something where it cannot reach it now
@@ -756,14 +758,14 @@ func (r *rollback) stale(ctx context.Context) (map[snap.Layer]bool, error) {
 	stale := map[snap.Layer]bool{}
 	for _, p := range r.parts {
 		is, err := p.sw.Stale(ctx)
-		if _, kept := snap.SalvagerOf(p.driver); err != nil && kept && unreadable(err) {
+		if _, kept := snap.SalvagerOf(p.Driver); err != nil && kept && layer.Unreadable(err) {
 			is, err = true, nil // it could be read when it was captured
 		}
 		if err != nil {
-			return nil, r.orWithout(&captureError{p.layer, err})
+			return nil, r.orWithout(&layer.Error{Layer: p.Layer, Err: err})
 		}
 		if is {
-			stale[p.name] = true
+			stale[p.Name] = true
 		}
 	}
 	return stale, nil
@@ -796,9 +798,9 @@ func (r *rollback) topUp(ctx context.Context, stale map[snap.Layer]bool) error {
 		}
 		if n.Raw && !s.Raw {
 			for _, w := range warnings {
-				cp.Warnings = append(cp.Warnings, string(l.name)+": "+w)
+				cp.Warnings = append(cp.Warnings, string(l.Name)+": "+w)
 			}
-			raw = append(raw, l.name)
+			raw = append(raw, l.Name)
 		}
 		old, fresh = append(old, s), append(fresh, n)
 		cp.Snapshots[i] = n
@@ -825,12 +827,12 @@ func (r *rollback) switchParts(ctx context.Context, dbs bool) (string, error) {
 	var notes []string
 	for i := range r.parts {
 		p := &r.parts[i]
-		if p.isDB() != dbs {
+		if p.IsDB() != dbs {
 			continue
 		}
 		began := time.Now()
 		note, err := r.switchPart(ctx, p)
-		r.d.restores.WithLabelValues(p.family(), resultOf(err)).Observe(since(began))
+		r.d.Restores.WithLabelValues(p.Family, events.ResultOf(err)).Observe(events.Since(began))
 		if err != nil {
 			return "", err
 		}
@@ -843,14 +845,14 @@ func (r *rollback) switchParts(ctx context.Context, dbs bool) (string, error) {
 }
 
 func (r *rollback) switchPart(ctx context.Context, p *part) (note string, err error) {
-	if err := r.d.opt.Failpoint.At("commit " + string(p.name)); err != nil {
+	if err := r.d.opt.Failpoint.At("commit " + string(p.Name)); err != nil {
 		return "", err
 	}
 	p.touched = true
 	if err := p.sw.Commit(ctx); err != nil {
 		return "", err
 	}
-	note = fmt.Sprintf("%s: %d changed, snap=%s", p.name, p.total, p.target)
+	note = fmt.Sprintf("%s: %d changed, snap=%s", p.Name, p.total, p.target)
 	if r.plan.Verify {
 		if err := p.check(ctx); err != nil {
 			return "", err
@@ -871,7 +873,7 @@ func (p *part) check(ctx context.Context) error {
 	}
 	p.proof = &proof
 	if !proof.Match {
-		return errs.New(errs.Failed, "verify "+string(p.name), "the restored state has hash %s and should have %s", proof.Post, proof.Want).
+		return errs.New(errs.Failed, "verify "+string(p.Name), "the restored state has hash %s and should have %s", proof.Post, proof.Want).
 			WithHint("something else writes to it, or the disk is at fault")
 	}
 	return nil
@@ -1004,7 +1006,7 @@ func (r *rollback) dropSafety(ctx context.Context) {
 	if r.safety.ID == "" || !r.safety.CalledOff {
 		return
 	}
-	entry := r.d.entry(r.a.rec(), accounts.Self(), "delete", string(r.safety.ID), "its rollback changed nothing", nil, nil)
+	entry := r.d.Entry(r.a.rec(), accounts.Self(), "delete", string(r.safety.ID), "its rollback changed nothing", nil, nil)
 	if err := r.d.deleteCheckpoints(ctx, r.a, &entry, r.safety); err != nil {
 		r.d.opt.Log.Warn("the safety checkpoint of a rollback that was called off stays", "app", r.a.rec().Slug, "checkpoint", r.safety.ID, "err", err)
 		return
@@ -1059,7 +1061,7 @@ func (r *rollback) undoPart(ctx context.Context, p *part) error {
 	if p.sw == nil {
 		return nil
 	}
-	if err := r.d.opt.Failpoint.At("undo " + string(p.name)); err != nil {
+	if err := r.d.opt.Failpoint.At("undo " + string(p.Name)); err != nil {
 		return err
 	}
 	if err := p.sw.Undo(ctx); err != nil {
@@ -1078,13 +1080,13 @@ func (r *rollback) undoPart(ctx context.Context, p *part) error {
 func (p *part) back() string {
 	switch {
 	case !p.touched:
-		return string(p.name) + ": was not changed"
+		return string(p.Name) + ": was not changed"
 	case p.proof == nil:
-		return string(p.name) + ": put back, and not compared"
+		return string(p.Name) + ": put back, and not compared"
 	case !p.proof.Match:
-		return string(p.name) + ": put back, and others have written to it"
+		return string(p.Name) + ": put back, and others have written to it"
 	}
-	return string(p.name) + ": put back, and compared with the state before"
+	return string(p.Name) + ": put back, and compared with the state before"
 }
 
 // startAgain starts the app that is put back, if it was up before. One that was not
@@ -1106,8 +1108,8 @@ func (r *rollback) foreign(p *part) bool {
 	if !r.again || p.proof == nil || p.proof.Match {
 		return false
 	}
-	r.d.opt.Log.Warn("a rollback is undone, and others have written meanwhile", "app", r.a.rec().Slug, "layer", string(p.name), "before", r.safety.ID)
-	r.warnings = append(r.warnings, fmt.Sprintf("Others have written to %s meanwhile. Its state before that is in %s.", p.name, r.safety.ID))
+	r.d.opt.Log.Warn("a rollback is undone, and others have written meanwhile", "app", r.a.rec().Slug, "layer", string(p.Name), "before", r.safety.ID)
+	r.warnings = append(r.warnings, fmt.Sprintf("Others have written to %s meanwhile. Its state before that is in %s.", p.Name, r.safety.ID))
 	return true
 }
 
@@ -1128,7 +1130,7 @@ func (r *rollback) finishParts(ctx context.Context) error {
 		if p.sw == nil {
 			continue
 		}
-		if err := r.d.opt.Failpoint.At("finish " + string(p.name)); err != nil {
+		if err := r.d.opt.Failpoint.At("finish " + string(p.Name)); err != nil {
 			return err
 		}
 		if err := p.sw.Finish(ctx); err != nil {

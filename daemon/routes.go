@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"mulligan/daemon/accounts"
+	"mulligan/daemon/events"
 	"mulligan/daemon/gate"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -115,7 +116,7 @@ func (d *Daemon) handle(rt route) http.Handler {
 		began := time.Now()
 		err := d.answer(rt, w, r)
 		if rt.pattern != "" {
-			d.requests.WithLabelValues(rt.pattern, resultOf(err)).Observe(since(began))
+			d.Requests.WithLabelValues(rt.pattern, events.ResultOf(err)).Observe(events.Since(began))
 		}
 		return err
 	})

@@ -8,8 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
+	"mulligan/daemon/layer"
 	"mulligan/daemon/records"
 	"mulligan/daemon/store"
 	"mulligan/errs"
@@ -23,15 +22,6 @@ import (
 // lie there, where the driver is a snap.Salvager; where it is none, as of a server that is
 // away, the rollback goes on without the layer if the caller says so.
 
-// captureError is the failed capture of one layer.
-type captureError struct {
-	layer layer
-	err   error
-}
-
-func (e *captureError) Error() string { return string(e.layer.name) + ": " + e.err.Error() }
-func (e *captureError) Unwrap() error { return e.err }
-
 // taking says how layers are captured.
 type taking struct {
 	still   stillness
@@ -40,37 +30,21 @@ type taking struct {
 	salvage bool // a layer that cannot be read is kept as raw bytes
 }
 
-// unreadable reports whether err says that a live state cannot be read as it lies there:
-// not that it moved, that somebody has it, that nobody may or wants to read it any more,
-// or that there is no room for it.
-func unreadable(err error) bool {
-	for _, passing := range []error{snap.ErrChanged, context.Canceled, context.DeadlineExceeded, unix.ENOSPC, unix.EDQUOT} {
-		if errors.Is(err, passing) {
-			return false
-		}
-	}
-	switch errs.KindOf(err) {
-	case errs.Invalid, errs.NotFound, errs.Conflict, errs.Corrupt, errs.Unsupported, errs.Unavailable, errs.Failed:
-		return true
-	}
-	return false
-}
-
 // salvageable reports whether err is the failed capture of a layer whose bytes can be
 // kept instead.
 func salvageable(err error) bool {
-	var e *captureError
-	if !errors.As(err, &e) || !unreadable(e.err) {
+	var e *layer.Error
+	if !errors.As(err, &e) || !layer.Unreadable(e.Err) {
 		return false
 	}
-	_, ok := snap.SalvagerOf(e.layer.driver)
+	_, ok := snap.SalvagerOf(e.Layer.Driver)
 	return ok
 }
 
 // salvage keeps the bytes of a layer that could not be captured, for the reason why. The
 // warning says so.
-func salvage(ctx context.Context, l layer, req snap.CaptureRequest, why error) (snap.Snapshot, error) {
-	s, ok := snap.SalvagerOf(l.driver)
+func salvage(ctx context.Context, l layer.Layer, req snap.CaptureRequest, why error) (snap.Snapshot, error) {
+	s, ok := snap.SalvagerOf(l.Driver)
 	if !ok {
 		return snap.Snapshot{}, why
 	}
@@ -126,20 +100,20 @@ func hinted(err error, hint string) error {
 // orWithout adds to the error of a layer that can be neither read nor kept the command
 // that leaves it out.
 func (r *rollback) orWithout(err error) error {
-	var e *captureError
+	var e *layer.Error
 	if !errors.As(err, &e) || r.plan.Revert != "" || errors.Is(err, context.Canceled) || records.NoRoom(err) {
 		return err
 	}
-	var rest []layer
+	var rest []layer.Layer
 	for _, p := range r.parts {
-		if p.name != e.layer.name {
-			rest = append(rest, p.layer)
+		if p.Name != e.Layer.Name {
+			rest = append(rest, p.Layer)
 		}
 	}
 	if len(rest) == 0 {
 		return err
 	}
-	hint := "`" + r.command("--without", shellWord(string(e.layer.name))) + "` takes the rest back and leaves " + string(e.layer.name) + " as it is"
+	hint := "`" + r.command("--without", shellWord(string(e.Layer.Name))) + "` takes the rest back and leaves " + string(e.Layer.Name) + " as it is"
 	return hinted(err, hint)
 }
 
@@ -187,12 +161,12 @@ func (r *rollback) withoutLayers() (map[snap.Layer]bool, error) {
 		e := errs.New(errs.Invalid, "", "%s has no layer %.64q to go without", r.a.rec().Slug, name)
 		var known []string
 		for _, l := range r.a.layers() {
-			known = append(known, string(l.name), strings.TrimPrefix(string(l.name), "db:"))
+			known = append(known, string(l.Name), strings.TrimPrefix(string(l.Name), "db:"))
 		}
 		if near := tomlfile.Nearest(name, known); near != "" {
 			for _, l := range r.a.layers() {
-				if string(l.name) == near || l.isDB() && snap.DB(near) == l.name {
-					return nil, e.WithHint("did you mean --without %s?", l.name)
+				if string(l.Name) == near || l.IsDB() && snap.DB(near) == l.Name {
+					return nil, e.WithHint("did you mean --without %s?", l.Name)
 				}
 			}
 		}
@@ -247,9 +221,7 @@ func (d *Daemon) noteBehind(ctx context.Context, a *app) {
 		return // whoever asks next is told
 	}
 	words := behindWords(l)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.behind = words
+	a.noteBehind(words)
 }
 
 // behindWords says which layers stayed behind, and what takes them along.

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"mulligan/daemon/layer"
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/tomlfile"
@@ -29,7 +30,7 @@ func (r *rollback) checkScope(ctx context.Context, follows bool) error {
 		}
 	}
 	l, ok := r.a.layer(snap.Files)
-	lister, can := l.driver.(snap.Lister)
+	lister, can := l.Driver.(snap.Lister)
 	target, held := r.target.Snapshot(snap.Files)
 	if !ok || !can || !held || follows {
 		return nil
@@ -82,8 +83,8 @@ func (r *rollback) checkPath(ctx context.Context, s sides, p string) error {
 // databaseAt is the layer of the database that a path in the workspace belongs to.
 func (r *rollback) databaseAt(p string) (snap.Layer, bool) {
 	for _, db := range r.a.rec().Databases {
-		if slices.Contains(filesOf(r.a.rec().Workspace, db), p) {
-			return dbLayer(db), true
+		if slices.Contains(layer.FilesOf(r.a.rec().Workspace, db), p) {
+			return layer.DbLayer(db), true
 		}
 	}
 	return "", false
@@ -97,8 +98,8 @@ func (r *rollback) noSuchPath(p, dir, name string, names []string) error {
 		return e.WithHint("did you mean %q?", path.Join(dir, near))
 	}
 	for _, l := range r.a.layers() {
-		if string(l.name) == p || l.isDB() && snap.DB(p) == l.name {
-			return e.WithHint("did you mean layer:%s?", l.name)
+		if string(l.Name) == p || l.IsDB() && snap.DB(p) == l.Name {
+			return e.WithHint("did you mean layer:%s?", l.Name)
 		}
 	}
 	return e.WithHint("name paths below the workspace, or layer:NAME (%s); what is excluded is in no checkpoint", r.layerNames())

@@ -64,24 +64,11 @@ func (p present) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// doing says what an app is at.
-func (a *app) doing() string {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	switch {
-	case a.broken != nil:
-		return "broken"
-	case a.holder != "":
-		return "busy"
-	}
-	return "idle"
-}
-
 func (d *Daemon) getMetrics(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	if !d.Administers(who) {
 		return errs.New(errs.Denied, "show metrics", "metrics cover all apps, and only root may see those").
 			WithHint("ask an administrator for a token: mulligan token add --scope metrics")
 	}
-	promhttp.HandlerFor(d.registry, promhttp.HandlerOpts{}).ServeHTTP(w, r)
+	promhttp.HandlerFor(d.Registry, promhttp.HandlerOpts{}).ServeHTTP(w, r)
 	return nil
 }

@@ -34,8 +34,8 @@ func (d *Daemon) fits(ctx context.Context, a *app) error {
 // firsts is what the first captures of the app's databases need at the least, in bytes.
 func (d *Daemon) firsts(ctx context.Context, a *app, cps []store.Checkpoint) (need int64, err error) {
 	for _, l := range a.layers() {
-		w, ok := l.driver.(snap.SizeEstimator)
-		if !ok || len(cps) > 0 && holds(cps[0], l.name) {
+		w, ok := l.Driver.(snap.SizeEstimator)
+		if !ok || len(cps) > 0 && holds(cps[0], l.Name) {
 			continue
 		}
 		n, err := w.EstimateSize(ctx)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"mulligan/daemon/accounts"
+	"mulligan/daemon/layer"
 	"mulligan/daemon/records"
 	"mulligan/daemon/store"
 	"mulligan/errs"
@@ -59,17 +60,15 @@ func (d *Daemon) startTracker(ctx context.Context, a *app) {
 	if !ok || !a.rec().Auto {
 		return
 	}
-	j, ok := l.driver.(snap.Journal)
-	_, held := l.driver.(*heldUp)
-	a.mu.Lock()
-	a.rest.untracked = held
-	a.mu.Unlock()
+	j, ok := l.Driver.(snap.Journal)
+	_, held := l.Driver.(*layer.Held)
+	a.noteUntracked(held)
 	if !ok {
 		return
 	}
 	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	t := &tracker{
-		d: d, a: a, driver: l.driver, j: j, run: run, cancel: cancel,
+		d: d, a: a, driver: l.Driver, j: j, run: run, cancel: cancel,
 		ready: make(chan struct{}), wake: make(chan struct{}, 1), open: map[ipc.TurnID]*openTurn{},
 	}
 	t.resume(ctx)
@@ -80,29 +79,25 @@ func (d *Daemon) startTracker(ctx context.Context, a *app) {
 	})
 	t.done.Go(t.awaitFiles)
 	t.done.Go(func() { t.loop(run) })
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.tracker = t
+	a.setFollower(t)
 }
 
 // stopTracker ends the following. Open turns stay open in the records.
 func (d *Daemon) stopTracker(a *app) {
-	a.mu.Lock()
-	t := a.tracker
-	a.tracker = nil
-	a.mu.Unlock()
-	if t != nil {
+	if t, ok := a.setFollower(nil).(*tracker); ok {
 		t.cancel()
 		t.done.Wait()
 	}
 }
 
-// tracking is the app's tracker, or nil when it does not ask for one.
-func (a *app) tracking() *tracker {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.tracker
+// trackerOf is the app's tracker, or nil when it does not ask for one.
+func trackerOf(a *app) *tracker {
+	t, _ := a.following().(*tracker)
+	return t
 }
+
+// Driver is the driver of the files that the tracker follows by.
+func (t *tracker) Driver() snap.Driver { return t.driver }
 
 // resume takes up the turns that were open when the last daemon ended.
 func (t *tracker) resume(ctx context.Context) {
@@ -169,8 +164,8 @@ func (t *tracker) await(ctx context.Context) {
 	}
 }
 
-// state says in a word how the files are followed.
-func (t *tracker) state() string {
+// State says in a word how the files are followed.
+func (t *tracker) State() string {
 	select {
 	case <-t.ready:
 		return string(t.j.Following().State)
@@ -199,15 +194,15 @@ func (t *tracker) note(what string, err error) {
 	t.d.opt.Log.Warn("automatic checkpoints: "+what, "app", t.a.rec().Slug, "err", err)
 }
 
-// problems says what people should know of the tracker.
-func (t *tracker) problems() []string {
+// Problems says what people should know of the tracker.
+func (t *tracker) Problems() []string {
 	var list []string
 	t.mu.Lock()
 	if t.failed != "" {
 		list = append(list, "automatic checkpoints: "+t.failed)
 	}
 	t.mu.Unlock()
-	if f := t.j.Following(); t.state() == string(snap.Degraded) {
+	if f := t.j.Following(); t.State() == string(snap.Degraded) {
 		list = append(list, "files are not watched: "+f.Detail+" "+f.Remedy)
 	}
 	return list
@@ -509,25 +504,25 @@ func (t *tracker) captureRest(ctx context.Context, o *openTurn) {
 	}
 	defer release()
 	for _, l := range t.a.layers() {
-		if l.name == snap.Files {
+		if l.Name == snap.Files {
 			continue
 		}
-		if h, ok := l.driver.(*heldUp); ok {
-			o.lacks = append(o.lacks, string(l.name)+" is not in it: "+h.unfit().Error())
+		if h, ok := l.Driver.(*layer.Held); ok {
+			o.lacks = append(o.lacks, string(l.Name)+" is not in it: "+h.Unfit().Error())
 			continue
 		}
-		if lc, ok := l.driver.(snap.LiveCapturer); !ok || !lc.CapturesLive() {
-			o.lacks = append(o.lacks, string(l.name)+" is not in it: it can't be captured while the app runs")
+		if lc, ok := l.Driver.(snap.LiveCapturer); !ok || !lc.CapturesLive() {
+			o.lacks = append(o.lacks, string(l.Name)+" is not in it: it can't be captured while the app runs")
 			continue
 		}
 		s, warnings, err := t.d.captureLayer(ctx, t.a, l, taking{})
 		if err != nil {
-			o.lacks = append(o.lacks, string(l.name)+" is not in it: "+err.Error())
+			o.lacks = append(o.lacks, string(l.Name)+" is not in it: "+err.Error())
 			continue
 		}
 		o.dbs = append(o.dbs, s)
 		for _, w := range warnings {
-			o.lacks = append(o.lacks, string(l.name)+": "+w)
+			o.lacks = append(o.lacks, string(l.Name)+": "+w)
 		}
 	}
 }
@@ -561,7 +556,7 @@ func (t *tracker) checkpoint(ctx context.Context, o *openTurn) error {
 	if err := t.d.store.PutTurn(ctx, &rec); err != nil {
 		return err
 	}
-	t.d.publish(t.a.rec().ID, "checkpoint", public(cp))
+	t.d.Publish(t.a.rec().ID, "checkpoint", public(cp))
 	t.d.pruneAfter(ctx, t.a, accounts.Self(), cp.ID)
 	return nil
 }
@@ -572,7 +567,7 @@ func (t *tracker) captureAt(ctx context.Context, o *openTurn, start snap.Mark) (
 	if err := t.d.opt.Failpoint.At("capture turn"); err != nil {
 		return store.Checkpoint{}, err
 	}
-	ids, made := announced(t.a, []layer{{name: snap.Files, prefix: "fs-"}})
+	ids, made := announced(t.a, []layer.Layer{{Name: snap.Files}})
 	if err := t.d.store.PutDisposals(ctx, made...); err != nil {
 		return store.Checkpoint{}, err
 	}
@@ -646,7 +641,7 @@ func (t *tracker) endAt(ctx context.Context, o *openTurn, mark snap.Mark) (store
 	if err := t.d.endCalls(ctx, rec); err != nil {
 		return rec, err
 	}
-	t.d.publish(t.a.rec().ID, "turn", shownTurn(rec))
+	t.d.Publish(t.a.rec().ID, "turn", shownTurn(rec))
 	return rec, t.dropUnused(ctx, unused)
 }
 
@@ -688,7 +683,7 @@ func (t *tracker) databasesChanged(ctx context.Context, o *openTurn) bool {
 		if !ok {
 			continue
 		}
-		if !l.isDB() {
+		if !l.IsDB() {
 			return true // a guest writes by itself: what it wrote is taken for the turn's
 		}
 		now, _, err := t.d.captureLayer(ctx, t.a, l, taking{})
@@ -704,15 +699,6 @@ func (t *tracker) databasesChanged(ctx context.Context, o *openTurn) bool {
 		}
 	}
 	return false
-}
-
-// seen gives paths as the app's owner may see them.
-func (a *app) seen(paths []string) ([]string, error) {
-	l, _ := a.layer(snap.Files)
-	if v, ok := l.driver.(snap.Veiler); ok {
-		return v.Seen(paths)
-	}
-	return paths, nil
 }
 
 // sumUp counts what writes did to paths, over all: a path that was made and

@@ -40,7 +40,7 @@ func (d *Daemon) BeginTurn(ctx context.Context, who ipc.Caller, ref string, req 
 		ID: req.TurnID, AppID: a.rec().ID, ConversationID: req.ConversationID, MessageID: req.MessageID,
 		Agent: req.Agent, StartedAt: d.opt.Now().UTC(),
 	}
-	t := a.tracking()
+	t := trackerOf(a)
 	if t == nil {
 		o.rec.Warnings = append(o.rec.Warnings, "automatic checkpoints are off for this app: mulligan app set auto=true")
 		err := d.store.PutTurn(ctx, &o.rec)
@@ -103,7 +103,7 @@ func (d *Daemon) EndTurn(ctx context.Context, who ipc.Caller, ref string, id ipc
 }
 
 func (d *Daemon) endTurn(ctx context.Context, a *app, rec store.Turn) (store.Turn, error) {
-	if t := a.tracking(); t != nil {
+	if t := trackerOf(a); t != nil {
 		if o := t.openTurn(rec.ID); o != nil {
 			return t.end(ctx, o)
 		}
@@ -166,7 +166,7 @@ func (d *Daemon) BeginCall(ctx context.Context, who ipc.Caller, ref string, turn
 		req.CallID = ipc.CallID(records.NewID("call-"))
 	}
 	c := store.Call{Call: ipc.Call{ID: req.CallID, TurnID: turn, Tool: req.Tool, StartedAt: d.opt.Now().UTC()}}
-	if t := a.tracking(); t != nil {
+	if t := trackerOf(a); t != nil {
 		wait := flushDeadline
 		if req.DeadlineMS > 0 {
 			wait = min(time.Duration(req.DeadlineMS)*time.Millisecond, 10*time.Second)
@@ -218,7 +218,7 @@ func (d *Daemon) EndCall(ctx context.Context, who ipc.Caller, ref string, in ipc
 		return c.Call, nil
 	}
 	ctx = context.WithoutCancel(ctx)
-	if t := a.tracking(); t != nil {
+	if t := trackerOf(a); t != nil {
 		if c.End, err = t.flush(ctx); err != nil {
 			return ipc.Call{}, errs.Wrap(errs.Failed, op, err)
 		}
@@ -305,7 +305,7 @@ func (d *Daemon) trimTurns(ctx context.Context, a *app, kept []store.Checkpoint)
 			return err
 		}
 	}
-	t, from := a.tracking(), neededFrom(recs, a.rec().Retention.KeepTurns, kept)
+	t, from := trackerOf(a), neededFrom(recs, a.rec().Retention.KeepTurns, kept)
 	if t == nil || from == "" {
 		return nil
 	}

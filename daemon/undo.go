@@ -285,7 +285,7 @@ func (d *Daemon) adopt(ctx context.Context, a *app, turn ipc.TurnID, cp ipc.Chec
 	if err != nil {
 		return err
 	}
-	if t := a.tracking(); t != nil {
+	if t := trackerOf(a); t != nil {
 		if o := t.openTurn(turn); o != nil {
 			t.mu.Lock()
 			o.rec.CheckpointID = &cp
@@ -311,7 +311,7 @@ func (d *Daemon) rejoin(ctx context.Context, a *app, act ipc.CheckpointID) error
 // allTurns refuses an undo while the newest turn's checkpoint could not be made: it would
 // undo the turn before that one.
 func (r *rollback) allTurns(ctx context.Context) error {
-	t := r.a.tracking()
+	t := trackerOf(r.a)
 	if t == nil || !r.plan.Aimed || r.req.Turns == 0 {
 		return nil
 	}
@@ -336,7 +336,7 @@ func (r *rollback) allTurns(ctx context.Context) error {
 // spareOthers refuses an undo that would take along what was written in between by
 // nobody's turn, unless it is to. A dry run says so.
 func (r *rollback) spareOthers(ctx context.Context) error {
-	t := r.a.tracking()
+	t := trackerOf(r.a)
 	if t == nil || !r.plan.Aimed || r.req.Turns == 0 || !r.has(snap.Files) {
 		return nil
 	}

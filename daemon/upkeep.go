@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"mulligan/daemon/layer"
 	"mulligan/snap"
 )
 
@@ -17,15 +18,15 @@ func (d *Daemon) upkeep(ctx context.Context) {
 	var work sync.WaitGroup
 	defer work.Wait()
 	for {
-		d.eachMaintainer(func(a *app, l layer, m snap.Maintainer) {
-			if _, busy := under.LoadOrStore(l.driver, true); busy {
+		d.eachMaintainer(func(a *app, l layer.Layer, m snap.Maintainer) {
+			if _, busy := under.LoadOrStore(l.Driver, true); busy {
 				return
 			}
 			work.Go(func() {
-				defer under.Delete(l.driver)
+				defer under.Delete(l.Driver)
 				err := m.Maintain(ctx)
-				if ctx.Err() == nil && a.noteUpkeep(l.name, err) {
-					d.opt.Log.Warn("upkeep", "app", a.rec().Slug, "layer", l.name, "err", err)
+				if ctx.Err() == nil && a.noteUpkeep(l.Name, err) {
+					d.opt.Log.Warn("upkeep", "app", a.rec().Slug, "layer", l.Name, "err", err)
 				}
 			})
 		})
@@ -38,36 +39,15 @@ func (d *Daemon) upkeep(ctx context.Context) {
 }
 
 // eachMaintainer calls f for the layers of apps that are fit to be worked on.
-func (d *Daemon) eachMaintainer(f func(*app, layer, snap.Maintainer)) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, a := range d.apps {
-		a.mu.Lock()
-		ready := a.settled && a.broken == nil
-		a.mu.Unlock()
-		if !ready {
+func (d *Daemon) eachMaintainer(f func(*app, layer.Layer, snap.Maintainer)) {
+	for _, a := range d.all() {
+		if !a.ready() {
 			continue
 		}
 		for _, l := range a.layers() {
-			if m, ok := l.driver.(snap.Maintainer); ok {
+			if m, ok := l.Driver.(snap.Maintainer); ok {
 				f(a, l, m)
 			}
 		}
 	}
-}
-
-// noteUpkeep keeps what went wrong with a layer's upkeep, and says whether that is news.
-func (a *app) noteUpkeep(name snap.Layer, err error) (news bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if err == nil {
-		delete(a.neglected, name)
-		return false
-	}
-	if a.neglected == nil {
-		a.neglected = map[snap.Layer]string{}
-	}
-	news = a.neglected[name] != err.Error()
-	a.neglected[name] = err.Error()
-	return news
 }

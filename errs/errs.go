@@ -124,6 +124,14 @@ func HintOf(err error) string {
 	return ""
 }
 
+// Words is the text of err and, behind a semicolon, its hint.
+func Words(err error) string {
+	if hint := HintOf(err); hint != "" {
+		return err.Error() + "; " + hint
+	}
+	return err.Error()
+}
+
 // Also says that then went wrong too, after err. Either may be nil.
 func Also(err, then error) error {
 	switch {

@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mulligan/daemon"
 	"mulligan/daemon/config"
+	"mulligan/daemon/records"
 	"mulligan/errs"
 	"mulligan/privsep"
 	"mulligan/systemd"
@@ -78,7 +78,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	log := slog.New(to)
 	slog.SetDefault(log)
 	if rebuild {
-		res, err := daemon.Rebuild(ctx, options(cfg, log))
+		res, err := records.Rebuild(ctx, options(cfg, log))
 		if err != nil {
 			complain(stderr, err)
 			return exitFailed

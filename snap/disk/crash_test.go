@@ -310,11 +310,11 @@ func TestKilledInCapture(t *testing.T) {
 	hard := testkit.Sample(t, "guests that are hard to hold still", 2, 1)
 	c := newCrasher(t, disktest.GuestOptions{})
 	c.setup(t, true)
-	kill(t, c, row{"quiesced", "capture", true, 2})
+	kill(t, c, row{"quiesced", "capture", true, 4})
 	if slices.Contains(hard, 0) {
 		kill(t, c, row{"memory", "memory", true, 4})
 	}
-	kill(t, c, row{"off", "capture", false, 2})
+	kill(t, c, row{"off", "capture", false, 4})
 	if slices.Contains(hard, 1) {
 		c := newCrasher(t, disktest.GuestOptions{NoAgent: true})
 		c.setup(t, true)
@@ -401,10 +401,10 @@ func TestKilledInRollback(t *testing.T) {
 	present := "C"
 	for _, up := range []bool{true, false} {
 		t.Run(fmt.Sprintf("up=%t", up), func(t *testing.T) {
-			of := 12 // a boot each
+			of := 20 // a boot each
 			if !up {
 				c.turnOff(t)
-				of = 3
+				of = 5
 			}
 			present = c.killInRollback(t, up, of, present)
 		})
@@ -531,7 +531,7 @@ func (c *crasher) present(t *testing.T, want string) string {
 func TestKilledInMerge(t *testing.T) {
 	c := newCrasher(t, disktest.GuestOptions{})
 	c.setup(t, true)
-	part, every := testkit.Part(t, 4)
+	part, every := testkit.Part(t, 8)
 	n := 1 + part - every
 	for range 100 {
 		n += every
@@ -588,7 +588,8 @@ func (c *crasher) forget(t *testing.T, n int) {
 
 // libvirtd is killed while it makes a live snapshot, quiesced and not.
 func TestKilledLibvirtd(t *testing.T) {
-	for _, agent := range []bool{true, false} {
+	for _, i := range testkit.Sample(t, "guests, with and without an agent", 2, 1) {
+		agent := i == 0
 		t.Run(fmt.Sprintf("agent=%t", agent), func(t *testing.T) {
 			c := newCrasher(t, disktest.GuestOptions{NoAgent: !agent})
 			c.setup(t, true)

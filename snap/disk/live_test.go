@@ -177,7 +177,7 @@ func TestRollbacksOfARunningGuest(t *testing.T) {
 		all = append(all, s.ID)
 	}
 	random := testkit.Rand(t)
-	for i := range atLeast(3, 30) {
+	for i := range atLeast(2, 30) {
 		target := all[random.IntN(len(all))]
 		lost := fmt.Sprintf("lost-%d", i)
 		v.Do(t, "set "+lost)

@@ -15,6 +15,7 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/snaptest"
+	"mulligan/testkit"
 )
 
 // fate is what a victim does, and the step that it dies at.
@@ -49,7 +50,9 @@ func (f fate) run(d *Driver) error { return snaptest.Do(context.Background(), d,
 
 // The app's client leaves the files in order, or dies and leaves a log or a journal.
 func TestKilledAtEachStep(t *testing.T) {
-	for _, leave := range []string{"clean", "log", "journal"} {
+	states := []string{"clean", "log", "journal"}
+	for _, i := range testkit.Sample(t, "states of the files", len(states), 1) {
+		leave := states[i]
 		t.Run(leave, func(t *testing.T) {
 			snaptest.RunCrashes(t, func(t *testing.T) snaptest.Crashable {
 				return crashing{newSubject(t, startClient(t), "DELETE"), leave}
@@ -120,10 +123,11 @@ func exists(t *testing.T, path string) {
 	}
 }
 
-// A failing step is an error, and leaves one of the two states to go on from.
+// A failing step is an error, and leaves one of the two states to go on from. A short run fails one in three of them.
 func TestFailingSteps(t *testing.T) {
 	broken := errors.New("broken")
-	for step := 1; ; step++ {
+	part, parts := testkit.Part(t, 3)
+	for step := 1 + part; ; step += parts {
 		s := newSubject(t, startClient(t), "DELETE")
 		for _, id := range []snap.SnapshotID{"db-target", "db-base"} {
 			s.leave(t, "log")

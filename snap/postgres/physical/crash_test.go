@@ -125,7 +125,7 @@ var crashSteps = []string{
 // old or the restored one, whole, and no listed marker is lost.
 func TestKilledAtRandom(t *testing.T) {
 	t.Parallel()
-	kills, most := 4, 12 // of some rounds the victim comes to its end
+	kills, most := 2, 10 // of some rounds the victim comes to its end
 	if snaptest.Long() {
 		kills, most = 30, 90
 	}

@@ -112,7 +112,7 @@ func TestMarkersUnderLoad(t *testing.T) {
 			run(t, s, "pgbench", "-q", "-i", "-s", "1", "app")
 			random := testkit.Rand(t)
 			var marks []*mark
-			most, visits := 8, 3
+			most, visits := 5, 2
 			if snaptest.Long() {
 				most, visits = 12, 12
 			}

@@ -25,7 +25,7 @@ func TestConformance(t *testing.T) {
 	for _, mode := range modes() {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			snaptest.Run(t, func(t *testing.T) snaptest.Subject {
+			snaptest.RunReusing(t, func(t *testing.T) snaptest.Reusable {
 				s := newSubject(t, options{slot: mode == "slot"})
 				s.mutate(t, 1000)
 				return s
@@ -102,7 +102,7 @@ func newSubject(t testing.TB, o options) *subject {
 	uid, gid := c.Owner()
 	owner := privsep.User{UID: uid, GID: gid}
 	s := &subject{Cluster: c, cfg: Config{
-		App: "app-1", Name: "main", DSN: c.DSN("app"), DataDir: c.DataDir, StateDir: t.TempDir(), Bin: c.Bin, Owner: owner,
+		App: "app-1", Name: "main", DSN: c.DSN("app"), DataDir: c.DataDir, StateDir: stateDir(t, o), Bin: c.Bin, Owner: owner,
 		Server: pgserver.PgCtl{Bin: c.Bin, DataDir: c.DataDir, Log: c.Log, Owner: owner},
 	}}
 	s.cfg.Failpoint = s.failpoint
@@ -114,6 +114,14 @@ func newSubject(t testing.TB, o options) *subject {
 		check(t, s.driver.Maintain(t.Context()))
 	}
 	return s
+}
+
+// stateDir is where the driver of a cluster keeps its records: on a disk if the cluster is on one.
+func stateDir(t testing.TB, o options) string {
+	if o.dir == "" || o.dir != pgtest.Memory() {
+		return t.TempDir()
+	}
+	return testkit.TempDir(t)
 }
 
 // enable takes the cluster into care, with the restart that this may need.
@@ -154,6 +162,15 @@ func (s *subject) reopen(t testing.TB) {
 	d, err := New(s.cfg)
 	check(t, err)
 	s.driver = d
+}
+
+// Again drops the databases and tables that earlier changes made: each would be copied with the cluster.
+func (s *subject) Again(t *testing.T) {
+	t.Helper()
+	check(t, s.driver.server.Start(t.Context()))
+	s.Psql(t, "postgres", `SELECT format('DROP DATABASE %I', datname) FROM pg_database WHERE datname LIKE 'other%' \gexec`)
+	s.Psql(t, "app", `SELECT format('DROP TABLE %I', relname) FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace AND relname <> 'kv' \gexec
+		TRUNCATE kv; SELECT lo_unlink(oid) FROM pg_largeobject_metadata; VACUUM pg_largeobject`)
 }
 
 func (s *subject) Mutate(t *testing.T, seed int64) { s.mutate(t, seed) }

@@ -1,0 +1,69 @@
+// Package events tells what is done to apps: to the audit trail, to whoever follows an app live,
+// to Prometheus, and to the log.
+package events
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"mulligan/daemon/accounts"
+	"mulligan/daemon/records"
+	"mulligan/daemon/settings"
+	"mulligan/daemon/store"
+	"mulligan/errs"
+	"mulligan/ipc"
+)
+
+// Events tells what is done: the audit trail keeps it, the feed passes it on to whoever
+// listens, the metrics count it, and the log has what failed. Safe for concurrent use.
+type Events struct {
+	feed
+	*metrics
+	opt   *settings.Options
+	store *records.Records
+}
+
+// New returns the events of a daemon with these records.
+func New(opt *settings.Options, store *records.Records) *Events {
+	return &Events{metrics: newMetrics(), opt: opt, store: store}
+}
+
+// WriteAudit appends to the trail. That it fails is logged: by then the deed is done.
+func (e *Events) WriteAudit(ctx context.Context, app store.App, who ipc.Caller, action, target, reason string, result error, detail any) {
+	entry := e.Entry(app, who, action, target, reason, result, detail)
+	e.Operations.WithLabelValues(action, ResultOf(result)).Inc()
+	if err := e.store.Audit(ctx, entry); err != nil {
+		e.opt.Log.Error("audit entry not written", "app", app.Slug, "action", action, "err", err)
+	}
+	if result != nil {
+		e.opt.Log.Warn(action+" failed", "app", app.Slug, "target", target, "err", result)
+	}
+}
+
+// Entry is what the audit trail has of a deed.
+func (e *Events) Entry(app store.App, who ipc.Caller, action, target, reason string, result error, detail any) ipc.AuditEntry {
+	entry := ipc.AuditEntry{
+		At: e.opt.Now().UTC(), AppID: app.ID, Actor: accounts.Actor(who), Action: action, Target: target, Reason: reason, Result: "ok",
+	}
+	if result != nil {
+		entry.Result = string(errs.KindOf(result)) + ": " + result.Error()
+	}
+	if detail != nil {
+		body, err := json.Marshal(detail)
+		if err != nil {
+			e.opt.Log.Error("audit entry lacks its detail", "err", err)
+		}
+		entry.Detail = body
+	}
+	return entry
+}
+
+// AuditNumber names the newest entry of the app's audit trail as evidence.
+func (e *Events) AuditNumber(ctx context.Context, app ipc.AppID) []string {
+	trail, err := e.store.AuditTrail(ctx, app, 1)
+	if err != nil || len(trail) == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("audit:%d", trail[0].Seq)}
+}

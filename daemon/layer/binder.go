@@ -1,0 +1,180 @@
+package layer
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"mulligan/daemon/accounts"
+	"mulligan/daemon/records"
+	"mulligan/daemon/settings"
+	"mulligan/daemon/store"
+	"mulligan/daemon/supervise"
+	"mulligan/errs"
+	"mulligan/ipc"
+	"mulligan/snap"
+	"mulligan/snap/files"
+	"mulligan/systemd"
+)
+
+// Binder binds drivers and units to apps. Safe for concurrent use.
+type Binder struct {
+	*accounts.Owners
+	opt      *settings.Options
+	contents *records.Contents
+	apps     func() []store.App // the records of all registered apps
+
+	Domains domains
+
+	bus     sync.Mutex
+	manager *systemd.Manager // nil until a unit is first needed
+}
+
+// NewBinder returns a binder. apps returns the records of all registered apps.
+func NewBinder(opt *settings.Options, owners *accounts.Owners, contents *records.Contents, apps func() []store.App) *Binder {
+	return &Binder{Owners: owners, opt: opt, contents: contents, apps: apps}
+}
+
+// Close ends the connection to systemd.
+func (b *Binder) Close() {
+	if b.manager != nil {
+		b.manager.Close()
+	}
+}
+
+// layersOf binds the drivers of an app's layers to it, in the order in which
+// they are captured: files, a guest's disks (nil: there is no guest), databases.
+func (b *Binder) layersOf(ctx context.Context, rec store.App, g *guest) ([]Layer, error) {
+	var rest []Layer
+	var skip []string
+	if g != nil {
+		l, own := b.diskLayer(rec, g)
+		rest, skip = append(rest, l), own
+	}
+	for _, db := range rec.Databases {
+		l, err := b.databaseLayer(ctx, rec, db)
+		if err != nil {
+			return nil, errs.Wrap(errs.Failed, "database "+db.Name, err)
+		}
+		rest = append(rest, l)
+		skip = append(skip, FilesOf(rec.Workspace, db)...)
+	}
+	owner, reader := b.eyesOf(rec)
+	contents, err := b.contents.OfApp(rec)
+	if err != nil {
+		return nil, err
+	}
+	driver, err := files.New(files.Config{
+		App: string(rec.ID), Dir: rec.Workspace, StateDir: filepath.Join(b.StateDir(rec.ID), "files"),
+		Store: contents, Exclude: rec.Exclude, Skip: skip,
+		MaxFiles: b.opt.MaxFiles, MaxBytes: b.opt.MaxBytes, Owner: owner, Reader: reader, Failpoint: b.opt.Failpoint,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return append([]Layer{{Name: snap.Files, Family: "files", About: "files", Driver: driver}}, rest...), nil
+}
+
+// eyesOf says whom an app's workspace must belong to (-1: it is not checked), and
+// what its owner may see in it.
+func (b *Binder) eyesOf(rec store.App) (owner int, reader files.Reader) {
+	if b.opt.User {
+		return -1, files.Reader{} // what the daemon cannot reach as its user, it cannot reach
+	}
+	reader = files.Reader{UID: rec.OwnerUID, GID: -1}
+	if acc, err := b.AccountOf(rec); err == nil && acc.UID == rec.OwnerUID { // else the account is gone: a uid without groups
+		reader.GID, reader.Groups = acc.GID, acc.Groups
+	}
+	return rec.FolderUID, reader
+}
+
+// PlaceOf splits a database file's path into the folder that is trusted to be
+// what it is called and the path below it, which is not.
+func PlaceOf(workspace, path string) (dir, rel string) {
+	if !filepath.IsAbs(path) {
+		return workspace, filepath.Clean(path)
+	}
+	path = filepath.Clean(path)
+	if below, ok := strings.CutPrefix(path, workspace+"/"); ok {
+		return workspace, below
+	}
+	return filepath.Dir(path), filepath.Base(path)
+}
+
+// unitOf finds the service of an app: its systemd unit, or a command that the
+// daemon supervises; nil when it names neither.
+func (b *Binder) unitOf(ctx context.Context, rec store.App) (systemd.Unit, error) {
+	switch {
+	case len(rec.Run) > 0:
+		return b.supervised(rec)
+	case rec.Unit != "":
+		m, err := b.Systemd(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return m.Unit(rec.Unit), nil
+	}
+	return nil, nil
+}
+
+func (b *Binder) supervised(rec store.App) (systemd.Unit, error) {
+	cfg := supervise.Config{
+		Name: rec.Slug, Command: rec.Run, Dir: rec.Workspace,
+		StateDir: filepath.Join(b.StateDir(rec.ID), "run"), StopTimeout: b.opt.StopTimeout,
+	}
+	acc, err := b.AccountOf(rec)
+	if err != nil {
+		return nil, err
+	}
+	cfg.Owner = acc.User()
+	return supervise.New(cfg)
+}
+
+// Systemd connects to the service manager when it is first needed.
+func (b *Binder) Systemd(ctx context.Context) (*systemd.Manager, error) {
+	b.bus.Lock()
+	defer b.bus.Unlock()
+	if b.manager != nil {
+		return b.manager, nil
+	}
+	m, err := systemd.Connect(ctx, systemd.Options{User: b.opt.User, Address: b.opt.BusAddress})
+	if err != nil {
+		return nil, err
+	}
+	b.manager = m
+	return m, nil
+}
+
+// SetUp builds the drivers and the unit of an app.
+func (b *Binder) SetUp(ctx context.Context, rec store.App) (*Setup, error) {
+	g, err := b.guestOf(ctx, rec)
+	if err != nil {
+		return nil, err
+	}
+	s, err := b.assemble(ctx, rec, g)
+	if err != nil && g != nil {
+		err = errs.Also(err, g.driver.Close())
+	}
+	return s, err
+}
+
+func (b *Binder) assemble(ctx context.Context, rec store.App, g *guest) (*Setup, error) {
+	unit, err := b.unitOf(ctx, rec)
+	if err == nil && g != nil {
+		unit, err = b.withDomain(ctx, rec, unit, g.driver)
+	}
+	if err != nil {
+		return nil, err
+	}
+	layers, err := b.layersOf(ctx, rec, g)
+	if err != nil {
+		return nil, err
+	}
+	return &Setup{rec, unit, layers}, nil
+}
+
+// StateDir is the daemon's own folder for an app.
+func (b *Binder) StateDir(id ipc.AppID) string {
+	return filepath.Join(b.opt.StateDir, "apps", string(id))
+}

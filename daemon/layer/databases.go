@@ -1,0 +1,92 @@
+package layer
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"path/filepath"
+
+	"mulligan/daemon/store"
+	"mulligan/errs"
+	"mulligan/ipc"
+	"mulligan/snap"
+	"mulligan/snap/mysql"
+	"mulligan/snap/postgres"
+	"mulligan/snap/redis"
+	"mulligan/snap/sqlite"
+)
+
+// databaseLayer binds one database's driver to an app.
+func (b *Binder) databaseLayer(ctx context.Context, rec store.App, db ipc.Database) (Layer, error) {
+	app, dir := string(rec.ID), filepath.Join(b.StateDir(rec.ID), "db-"+db.Name)
+	l := Layer{Name: DbLayer(db), Kind: Database, Family: db.Driver, About: db.Driver}
+	acc, err := b.AccountOf(rec)
+	if err != nil {
+		return Layer{}, err
+	}
+	contents, err := b.contents.OfApp(rec)
+	if err != nil {
+		return Layer{}, err
+	}
+	switch db.Driver {
+	case "sqlite":
+		folder, rel := PlaceOf(rec.Workspace, db.DSN)
+		l.Driver, err = sqlite.New(sqlite.Config{
+			App: app, Name: db.Name, Dir: folder, Path: rel, StateDir: dir, Store: contents, Owner: b.ownerOfFiles(rec), Failpoint: b.opt.Failpoint,
+		})
+	case "postgres":
+		cfg, err := b.postgresConfig(ctx, rec, db)
+		if err != nil {
+			return Layer{}, err
+		}
+		return l.bindPostgres(cfg, db.Why)
+	case "mysql":
+		l.Driver, err = mysql.New(mysql.Config{
+			App: app, Name: db.Name, DSN: db.DSN, StateDir: dir, Store: contents, Owner: acc.User(), Home: acc.Home, Failpoint: b.opt.Failpoint,
+		})
+	case "redis":
+		l.Driver, err = redis.New(redis.Config{
+			App: app, Name: db.Name, DSN: db.DSN, StateDir: dir, Store: contents, Owner: acc.User(), Failpoint: b.opt.Failpoint,
+		})
+	default:
+		err = errs.New(errs.Unsupported, "open app", "%s databases are not supported by this build", db.Driver).
+			WithHint("register the app without the database %q", db.Name)
+	}
+	return l, err
+}
+
+// DbLayer is the name of a database's layer.
+func DbLayer(db ipc.Database) snap.Layer { return snap.DB(db.Name) }
+
+// bindPostgres gives a layer its driver, and says which mode was chosen and why: what
+// was found out when the server was asked says more than the settings.
+func (l Layer) bindPostgres(cfg postgres.Config, why string) (Layer, error) {
+	driver, err := postgres.New(cfg)
+	if err != nil {
+		return Layer{}, err
+	}
+	l.Driver, l.About = driver, fmt.Sprintf("postgres, %s: %s", driver.Mode(), cmp.Or(why, driver.Why()))
+	return l, nil
+}
+
+// ownerOfFiles is the uid that the files of an app's databases must belong to; 0
+// is anybody's. Root may have named a database of another user's.
+func (b *Binder) ownerOfFiles(rec store.App) int {
+	if b.opt.User || rec.ByRoot {
+		return 0
+	}
+	return rec.OwnerUID
+}
+
+// FilesOf lists the paths in the workspace that belong to a database and not
+// to the files layer.
+func FilesOf(workspace string, db ipc.Database) []string {
+	if db.Driver != "sqlite" {
+		return nil
+	}
+	dir, rel := PlaceOf(workspace, db.DSN)
+	if dir != workspace {
+		return nil
+	}
+	return sqlite.Files(rel)
+}

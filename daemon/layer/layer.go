@@ -1,0 +1,167 @@
+// Package layer binds drivers to an app: its files, the disks of its guest, its databases; and the
+// unit that runs it. A layer whose driver cannot be worked with yet is held up, and the app's
+// other layers are not.
+package layer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/daemon/store"
+	"mulligan/errs"
+	"mulligan/ipc"
+	"mulligan/snap"
+	"mulligan/snap/postgres"
+	"mulligan/systemd"
+)
+
+// Setup is what an app consists of. It never changes: a changed app gets another.
+type Setup struct {
+	Rec    store.App
+	Unit   systemd.Unit // nil: it has none
+	Layers []Layer
+}
+
+// Kind is which sort of thing a layer is.
+type Kind int
+
+// The kinds of layers.
+const (
+	Files    Kind = iota // the workspace
+	Disk                 // the disks of a guest
+	Database             // one database
+)
+
+// Layer is one layer of an app with the driver that is bound to it.
+type Layer struct {
+	Name   snap.Layer
+	Kind   Kind
+	Family string // "files", "sqlite", …
+	About  string // the family and what else a person should know of it
+	Driver snap.Driver
+}
+
+// Prefix begins the ids of the layer's snapshots.
+func (l Layer) Prefix() string { return [...]string{"fs-", "vm-", "db-"}[l.Kind] }
+
+// IsDB reports whether the layer is restored in the db-restore stage.
+func (l Layer) IsDB() bool { return l.Kind == Database }
+
+// ReplaysLog reports whether the layer is a cluster whose states are compared by replaying its log,
+// which takes long.
+func (l Layer) ReplaysLog() bool {
+	d, ok := l.Driver.(*postgres.Driver)
+	return ok && d.Mode() == postgres.Physical
+}
+
+// Layer finds a layer by its name.
+func (s *Setup) Layer(name snap.Layer) (Layer, bool) {
+	i := slices.IndexFunc(s.Layers, func(l Layer) bool { return l.Name == name })
+	if i < 0 {
+		return Layer{}, false
+	}
+	return s.Layers[i], true
+}
+
+// HostPart is what of the app a capture stops when it is not asked to stop
+// everything: a guest's filesystems are frozen for a moment instead. nil: nothing.
+func (s *Setup) HostPart() systemd.Unit {
+	if m, ok := s.Unit.(*Machine); ok {
+		return m.Host
+	}
+	return s.Unit
+}
+
+// OfGuest returns err, with which the app's unit was looked at, as an error of the layer of its
+// domain where it is the domain that cannot be looked at.
+func (s *Setup) OfGuest(ctx context.Context, err error) error {
+	m, ok := s.Unit.(*Machine)
+	l, disks := s.Layer(snap.Disk)
+	if !ok || !disks {
+		return err
+	}
+	if _, e := m.Vm.State(ctx); e == nil {
+		return err
+	}
+	return &Error{l, err}
+}
+
+// With returns the setup with other drivers, in the order of the layers.
+func (s *Setup) With(drivers []snap.Driver) *Setup {
+	next := *s
+	next.Layers = slices.Clone(s.Layers)
+	for i, driver := range drivers {
+		next.Layers[i].Driver = driver
+	}
+	return &next
+}
+
+// HeldWords says which layers are held up, and why.
+func (s *Setup) HeldWords() (list []string) {
+	for _, l := range s.Layers {
+		if h, ok := l.Driver.(*Held); ok {
+			list = append(list, fmt.Sprintf("%s cannot be used yet: %s", l.Name, errs.Words(h.Why)))
+		}
+	}
+	return list
+}
+
+// Adopt takes over the drivers of an earlier setup that work in the background
+// for databases that are still the same: two at one thing would disturb each other.
+func (s *Setup) Adopt(old *Setup) {
+	for i, l := range s.Layers {
+		if _, ok := l.Driver.(snap.Maintainer); !ok {
+			continue
+		}
+		same := func(dbs []ipc.Database) int {
+			return slices.IndexFunc(dbs, func(db ipc.Database) bool { return DbLayer(db) == l.Name })
+		}
+		was, is := same(old.Rec.Databases), same(s.Rec.Databases)
+		at := slices.IndexFunc(old.Layers, func(o Layer) bool { return o.Name == l.Name })
+		if at >= 0 && was >= 0 && is >= 0 && old.Rec.Databases[was] == s.Rec.Databases[is] {
+			s.Layers[i].Driver = old.Layers[at].Driver
+		}
+	}
+}
+
+// Close lets go of what an app's drivers hold open.
+func (s *Setup) Close() error {
+	var all []error
+	for _, l := range s.Layers {
+		if c, ok := l.Driver.(io.Closer); ok {
+			all = append(all, c.Close())
+		}
+	}
+	return errors.Join(all...)
+}
+
+// Error is the failed capture of one layer.
+type Error struct {
+	Layer Layer
+	Err   error
+}
+
+func (e *Error) Error() string { return string(e.Layer.Name) + ": " + e.Err.Error() }
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// Unreadable reports whether err says that a live state cannot be read as it lies there:
+// not that it moved, that somebody has it, that nobody may or wants to read it any more,
+// or that there is no room for it.
+func Unreadable(err error) bool {
+	for _, passing := range []error{snap.ErrChanged, context.Canceled, context.DeadlineExceeded, unix.ENOSPC, unix.EDQUOT} {
+		if errors.Is(err, passing) {
+			return false
+		}
+	}
+	switch errs.KindOf(err) {
+	case errs.Invalid, errs.NotFound, errs.Conflict, errs.Corrupt, errs.Unsupported, errs.Unavailable, errs.Failed:
+		return true
+	}
+	return false
+}

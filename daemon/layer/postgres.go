@@ -1,0 +1,192 @@
+package layer
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"mulligan/daemon/accounts"
+	"mulligan/daemon/store"
+	"mulligan/errs"
+	"mulligan/ipc"
+	"mulligan/privsep"
+	"mulligan/snap/postgres"
+	"mulligan/snap/postgres/physical"
+	"mulligan/snap/postgres/physical/pgserver"
+)
+
+// postgresConfig is how one Postgres database of an app is handled.
+func (b *Binder) postgresConfig(ctx context.Context, rec store.App, db ipc.Database) (postgres.Config, error) {
+	acc, err := b.AccountOf(rec)
+	if err != nil {
+		return postgres.Config{}, err
+	}
+	contents, err := b.contents.OfApp(rec)
+	if err != nil {
+		return postgres.Config{}, err
+	}
+	cfg := postgres.Config{
+		App: string(rec.ID), Name: db.Name, DSN: db.DSN, Mode: postgres.Mode(db.Mode),
+		StateDir: filepath.Join(b.StateDir(rec.ID), "db-"+db.Name), Store: contents, Owner: acc.User(), Failpoint: b.opt.Failpoint,
+	}
+	if db.DataDir == "" || cfg.Mode == postgres.Logical || db.Chosen == string(postgres.Logical) {
+		return cfg, nil
+	}
+	cfg.Cluster, err = b.clusterOf(ctx, rec, db, cfg)
+	return cfg, err
+}
+
+// clusterOf is the cluster of a database, with what starts and stops its server: a unit,
+// or the server's own program. A cluster in care is known although its folder is broken
+// or was replaced.
+func (b *Binder) clusterOf(ctx context.Context, rec store.App, db ipc.Database, cfg postgres.Config) (*physical.Config, error) {
+	at, err := pgserver.Locate(ctx, db.DataDir)
+	if known, found := cfg.Recall(); found && (err != nil || at.Owner.UID != known.Owner.UID) {
+		at, err = known, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if db.Unit == "" {
+		return b.ownCluster(rec, db, at, cfg.Owner)
+	}
+	m, err := b.Systemd(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &physical.Config{
+		DataDir: db.DataDir, Bin: at.Bin, Owner: at.Owner, Server: m.Unit(db.Unit), Log: b.opt.Log,
+	}, nil
+}
+
+// ownCluster is a cluster that no unit serves: its server is started and stopped as the
+// folder's owner, who could do that too.
+func (b *Binder) ownCluster(rec store.App, db ipc.Database, at pgserver.Place, owner privsep.User) (*physical.Config, error) {
+	uid := rec.OwnerUID
+	if b.opt.User {
+		uid = os.Geteuid()
+	}
+	switch {
+	case at.Owner.UID == uid && b.opt.User:
+	case at.Owner.UID == uid:
+		at.Owner = owner // with all groups
+	case !rec.ByRoot || os.Geteuid() != 0:
+		return nil, errs.New(errs.Denied, "", "the data folder %q of database %q belongs to %s, not to the app's owner", db.DataDir, db.Name, accounts.UserName(at.Owner.UID)).
+			WithHint("ask root to name it")
+	}
+	return &physical.Config{DataDir: db.DataDir, Bin: at.Bin, Owner: at.Owner, Log: b.opt.Log, Server: pgserver.PgCtl{
+		Bin: at.Bin, DataDir: db.DataDir, Log: pgserver.LogFile(db.DataDir), Owner: at.Owner,
+	}}, nil
+}
+
+// ChooseModes settles, for each database with a cluster, the mode that it is
+// handled in, and takes the cluster into care where that is physical. A database
+// that is in old just the same keeps its mode; its server need not even run.
+// The notes say what was changed in servers' configurations.
+func (b *Binder) ChooseModes(ctx context.Context, rec *store.App, old []ipc.Database) (notes []string, err error) {
+	rec.Databases = slices.Clone(rec.Databases)
+	for i := range rec.Databases {
+		db := &rec.Databases[i]
+		db.Chosen, db.Why = "", ""
+		if db.DataDir == "" {
+			continue
+		}
+		if at := slices.IndexFunc(old, func(o ipc.Database) bool { return AsAsked(o) == *db }); at >= 0 && old[at].Chosen != "" {
+			db.Chosen, db.Why = old[at].Chosen, old[at].Why
+			continue
+		}
+		said, err := b.chooseMode(ctx, *rec, db)
+		if err != nil {
+			return notes, errs.Wrap(errs.Failed, "database "+db.Name, err)
+		}
+		notes = append(notes, said...)
+	}
+	return notes, nil
+}
+
+func (b *Binder) chooseMode(ctx context.Context, rec store.App, db *ipc.Database) (notes []string, err error) {
+	cfg, err := b.postgresConfig(ctx, rec, *db)
+	if err != nil {
+		return nil, err
+	}
+	choice, err := postgres.Choose(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	db.Chosen, db.Why = string(choice.Mode), choice.Why
+	for _, n := range choice.Notes {
+		notes = append(notes, db.Name+": "+n)
+	}
+	return notes, nil
+}
+
+// AsAsked is a database without what the daemon made of it.
+func AsAsked(db ipc.Database) ipc.Database {
+	db.Chosen, db.Why = "", ""
+	return db
+}
+
+// inCare lists the databases whose clusters are in care.
+func inCare(dbs []ipc.Database) (list []ipc.Database) {
+	for _, db := range dbs {
+		if db.Chosen == string(postgres.Physical) {
+			list = append(list, db)
+		}
+	}
+	return list
+}
+
+// Release takes those clusters of rec, a record of the app, out of care that are
+// not among stay. Their servers must run, and go on as they were before.
+func (b *Binder) Release(ctx context.Context, s *Setup, rec store.App, stay []ipc.Database) (notes []string, err error) {
+	for _, db := range inCare(rec.Databases) {
+		if slices.ContainsFunc(inCare(stay), func(n ipc.Database) bool { return n.Name == db.Name && n.DataDir == db.DataDir }) {
+			continue
+		}
+		said, err := b.releaseOne(ctx, s, rec, db)
+		if err != nil {
+			return notes, errs.Wrap(errs.Failed, "take the cluster of database "+db.Name+" out of care", err)
+		}
+		for _, n := range said {
+			notes = append(notes, db.Name+": "+n)
+		}
+	}
+	return notes, nil
+}
+
+func (b *Binder) releaseOne(ctx context.Context, s *Setup, rec store.App, db ipc.Database) ([]string, error) {
+	if l, ok := s.Layer(DbLayer(db)); ok {
+		driver := l.Driver
+		if h, held := driver.(*Held); held {
+			driver = h.Driver
+		}
+		if p, ok := driver.(*postgres.Driver); ok && p.Mode() == postgres.Physical {
+			return p.Release(ctx)
+		}
+	}
+	cfg, err := b.postgresConfig(ctx, rec, db) // it was never bound
+	if err != nil {
+		return nil, err
+	}
+	p, err := postgres.New(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return p.Release(ctx)
+}
+
+// PurgeStores removes what drivers keep outside of the state folder for any
+// database that the app has or once had.
+func (b *Binder) PurgeStores(id ipc.AppID) error {
+	dirs, err := filepath.Glob(filepath.Join(b.StateDir(id), "db-*"))
+	if err != nil {
+		return err // the pattern is good
+	}
+	for _, dir := range dirs {
+		if err := postgres.Purge(dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}
