@@ -219,10 +219,10 @@ func (d *Daemon) postRollback(w http.ResponseWriter, r *http.Request, who ipc.Ca
 // that goes away misses them; the rollback goes on.
 func (d *Daemon) streamRollback(w http.ResponseWriter, r *http.Request, who ipc.Caller, ref string, id ipc.CheckpointID, req ipc.RollbackRequest) error {
 	if id == ipc.Undo || id == ipc.Redo {
-		if _, err := d.find(who, ref); err != nil {
+		if _, err := d.Find(who, ref); err != nil {
 			return err
 		}
-	} else if _, _, err := d.findCheckpoint(r.Context(), who, ref, id); err != nil {
+	} else if _, _, err := d.FindCheckpoint(r.Context(), who, ref, id); err != nil {
 		return err // while a plain answer is still possible
 	}
 	sse, err := ipc.NewSSE(w, r)
@@ -314,11 +314,11 @@ func (d *Daemon) getAudit(w http.ResponseWriter, r *http.Request, who ipc.Caller
 }
 
 func (d *Daemon) getEvents(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
-	a, err := d.find(who, r.PathValue("app"))
+	a, err := d.Find(who, r.PathValue("app"))
 	if err != nil {
 		return err
 	}
-	events, end := d.Subscribe(a.rec().ID)
+	events, end := d.Subscribe(a.Rec().ID)
 	defer end()
 	sse, err := ipc.NewSSE(w, r)
 	if err != nil {

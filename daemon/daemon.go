@@ -9,11 +9,15 @@ import (
 	"time"
 
 	"mulligan/daemon/accounts"
+	"mulligan/daemon/app"
+	"mulligan/daemon/checkpoint"
 	"mulligan/daemon/events"
 	"mulligan/daemon/gate"
 	"mulligan/daemon/layer"
 	"mulligan/daemon/records"
+	"mulligan/daemon/rollback"
 	"mulligan/daemon/settings"
+	"mulligan/daemon/turns"
 	"mulligan/errs"
 	"mulligan/ipc"
 )
@@ -25,19 +29,30 @@ type (
 	Limits  = settings.Limits
 )
 
+// The services that a daemon consists of. What they can do, it can do.
+type (
+	checkpointService = checkpoint.Service
+	turnService       = turns.Service
+	rollbackService   = rollback.Service
+)
+
 // Daemon is a running daemon. Its methods may be called from many goroutines;
 // operations that change one app exclude each other.
 type Daemon struct {
 	*accounts.Owners
 	*layer.Binder
 	*events.Events
-	*appSet
+	*app.Set
+	*checkpointService
+	*turnService
+	*rollbackService
+	*upkeepService
+	*registryService
 	opt     *Options
 	store   *records.Records
 	started time.Time
 	gate    *gate.Gate
 	callers accounts.Callers
-	files   appFiles
 	apiText apiText
 
 	run  context.Context // ends with Close
@@ -61,22 +76,28 @@ func Open(ctx context.Context, opt Options) (*Daemon, error) {
 		Owners: accounts.New(&opt), Events: events.New(&opt, recs), opt: &opt, store: recs, started: opt.Now(),
 	}
 	d.run, d.stop = context.WithCancel(context.WithoutCancel(ctx))
-	d.appSet = newAppSet(&opt, d.Owners, recs)
-	d.Binder = d.appSet.Binder
-	d.appSet.settle, d.appSet.pursue = d.makeReady, d.pursue
+	d.Set = app.NewSet(&opt, d.Owners, recs)
+	d.Binder = d.Set.Binder
+	d.checkpointService = checkpoint.New(&opt, recs, d.Events, d.Set)
+	d.turnService = turns.New(&opt, recs, d.Events, d.Set, d.checkpointService)
+	d.rollbackService = rollback.New(&opt, recs, d.Events, d.Set, d.checkpointService, d.turnService)
+	d.upkeepService = newUpkeep(d.run, &opt, recs, d.Events, d.Set, d.checkpointService, d.turnService, map[string]recoverer{
+		checkpoint.KindCreate: d.RecoverCreate, rollback.KindRollback: d.RecoverRollback, rollback.KindRevert: d.RecoverRollback,
+	})
+	d.registryService = newRegistry(d.run, &opt, recs, d.Events, d.Set, d.checkpointService, d.turnService, d.upkeepService)
 	d.Registry.MustRegister(present{d})
 	d.gate = d.newGate()
 	if err := d.load(ctx); err != nil {
 		return nil, errs.Also(err, d.Close(ctx))
 	}
-	d.background(func() { d.store.Tend(d.run) })
-	d.background(func() { d.upkeep(d.run) })
+	d.Background(func() { d.store.Tend(d.run) })
+	d.Background(func() { d.maintain(d.run) })
 	if opt.RehearseMax > 0 {
-		d.background(func() { d.rehearseAll(d.run) })
+		d.Background(func() { d.rehearseAll(d.run) })
 	}
-	d.background(func() { d.reweigh(d.run) })
+	d.Background(func() { d.Reweigh(d.run) })
 	if !opt.User {
-		d.background(func() { d.watchOwners(d.run) })
+		d.Background(func() { d.watchOwners(d.run) })
 	}
 	return d, nil
 }
@@ -100,9 +121,9 @@ func (d *Daemon) load(ctx context.Context) error {
 		return err
 	}
 	for _, rec := range recs {
-		noteFolder(&rec)
-		a := newApp(rec)
-		d.put(a)
+		app.NoteFolder(&rec)
+		a := app.New(rec)
+		d.Put(a)
 		d.wake(ctx, a)
 	}
 	return nil
@@ -112,21 +133,21 @@ func (d *Daemon) load(ctx context.Context) error {
 // apps that only this daemon keeps running, and closes the state folder. What
 // ctx cut short is finished by the next Open.
 func (d *Daemon) Close(ctx context.Context) error {
-	if !d.shut() {
+	if !d.Shut() {
 		return nil
 	}
 	d.stop()
 	d.CloseFeed()
-	for _, a := range d.all() {
-		d.stopTracker(a)
+	for _, a := range d.All() {
+		d.StopTracker(a)
 	}
 
-	if err := d.idle(ctx); err != nil {
+	if err := d.Idle(ctx); err != nil {
 		return err
 	}
-	err := d.stopSupervised(ctx)
-	for _, a := range d.all() {
-		d.closeDrivers(a)
+	err := d.StopSupervised(ctx)
+	for _, a := range d.All() {
+		d.CloseDrivers(a)
 	}
 	d.Binder.Close()
 	return errs.Also(err, d.store.Close())
@@ -138,7 +159,7 @@ func (d *Daemon) Status(who ipc.Caller) ipc.Status {
 	if d.opt.User {
 		mode = "user"
 	}
-	sees := d.sight(who)
+	sees := d.Sight(who)
 	s := ipc.Status{
 		Version: d.opt.Version, PID: os.Getpid(), Mode: mode, Socket: d.opt.Socket, StateDir: d.opt.StateDir,
 		StartedAt: d.started.UTC(), StoreBytes: d.store.Contents.Visible(who), Recovered: []string{}, Problems: []string{},
@@ -151,16 +172,16 @@ func (d *Daemon) Status(who ipc.Caller) ipc.Status {
 		s.Problems = append(s.Problems, d.store.Problems()...)
 		s.Recovered = append(s.Recovered, d.store.Repaired...)
 	}
-	for _, a := range d.all() {
+	for _, a := range d.All() {
 		if !sees(a) {
 			continue
 		}
 		s.Apps++
-		for _, p := range a.problems() {
-			s.Problems = append(s.Problems, a.rec().Slug+": "+p)
+		for _, p := range a.Problems() {
+			s.Problems = append(s.Problems, a.Rec().Slug+": "+p)
 		}
-		for _, word := range a.recoveries() {
-			s.Recovered = append(s.Recovered, a.rec().Slug+": "+word)
+		for _, word := range a.Recoveries() {
+			s.Recovered = append(s.Recovered, a.Rec().Slug+": "+word)
 		}
 	}
 	return s

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"mulligan/daemon/app"
 	"mulligan/daemon/store"
 	"mulligan/ipc"
 )
@@ -17,7 +18,7 @@ func TestGuestFollowsStopTimeout(t *testing.T) {
 	if got := d.DiskConfig(rec).ShutdownTimeout; got != limit {
 		t.Errorf("a guest has %s to go down, and stop_timeout is %s", got, limit)
 	}
-	if left := d.stopLimit(newApp(rec)) - limit; left*3/4 < limit {
+	if left := d.StopLimit(app.New(rec)) - limit; left*3/4 < limit {
 		t.Errorf("after what runs on the host, the guest has only three quarters of %s", left)
 	}
 }

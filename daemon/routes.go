@@ -29,10 +29,10 @@ type route struct {
 }
 
 const (
-	apps        = "/api/apps/{app}"
-	checkpoints = apps + "/checkpoints"
-	checkpoint  = checkpoints + "/{cp}"
-	turns       = apps + "/turns"
+	appPath         = "/api/apps/{app}"
+	checkpointsPath = appPath + "/checkpoints"
+	checkpointPath  = checkpointsPath + "/{cp}"
+	turnsPath       = appPath + "/turns"
 )
 
 // routes are all that the API can do.
@@ -53,37 +53,37 @@ func (d *Daemon) routes() []route {
 
 		{pattern: "GET /api/apps", about: "The caller's apps", need: read, answer: ipc.AppList{}, serve: d.getApps},
 		{pattern: "POST /api/apps", about: "Register an app", need: manage, body: ipc.App{}, status: http.StatusCreated, answer: ipc.App{}, serve: d.postApp},
-		{pattern: "GET " + apps, about: "One app", need: read, query: "gaps", answer: ipc.App{}, serve: d.getApp},
-		{pattern: "PATCH " + apps, about: "Change an app", need: manage, body: ipc.AppChange{}, answer: ipc.App{}, serve: d.patchApp},
-		{pattern: "DELETE " + apps, about: "Unregister an app", need: manage, query: "purge", status: http.StatusNoContent, serve: d.deleteApp},
+		{pattern: "GET " + appPath, about: "One app", need: read, query: "gaps", answer: ipc.App{}, serve: d.getApp},
+		{pattern: "PATCH " + appPath, about: "Change an app", need: manage, body: ipc.AppChange{}, answer: ipc.App{}, serve: d.patchApp},
+		{pattern: "DELETE " + appPath, about: "Unregister an app", need: manage, query: "purge", status: http.StatusNoContent, serve: d.deleteApp},
 
-		{pattern: "GET " + checkpoints, about: "Checkpoints, newest first", need: read, query: "trigger limit before conversation", answer: ipc.CheckpointList{}, serve: d.getCheckpoints},
-		{pattern: "POST " + checkpoints, about: "Make a checkpoint", need: write, body: ipc.CreateRequest{}, status: http.StatusCreated, answer: ipc.Checkpoint{}, serve: d.postCheckpoint},
-		{pattern: "POST " + checkpoints + "/prune", about: "Apply the retention rules now", need: write, query: "dry_run", answer: ipc.PruneResult{}, serve: d.postPrune},
-		{pattern: "GET " + checkpoint, about: "One checkpoint", need: read, answer: ipc.Checkpoint{}, serve: d.getCheckpoint},
-		{pattern: "DELETE " + checkpoint, about: "Delete a checkpoint", need: write, status: http.StatusNoContent, serve: d.deleteCheckpoint},
-		{pattern: "POST " + checkpoint + "/pin", about: "Keep a checkpoint for good", need: write, answer: ipc.Checkpoint{}, serve: d.postPin},
-		{pattern: "POST " + checkpoint + "/unpin", about: "Keep it no longer than others", need: write, answer: ipc.Checkpoint{}, serve: d.postUnpin},
-		{pattern: "POST " + checkpoint + "/verify", about: "Check what is stored of a checkpoint", need: read, answer: ipc.VerifyResult{}, serve: d.postVerify},
-		{pattern: "GET " + checkpoint + "/diff", about: "What differs from now, or from another checkpoint", need: read, query: "against path patch limit offset", answer: ipc.Diff{}, serve: d.getDiff},
-		{pattern: "POST " + checkpoint + "/rollback", about: "Take the app to a checkpoint, or where `undo` or `redo` in place of its id leads", need: write, body: ipc.RollbackRequest{}, answer: ipc.RollbackResult{},
+		{pattern: "GET " + checkpointsPath, about: "Checkpoints, newest first", need: read, query: "trigger limit before conversation", answer: ipc.CheckpointList{}, serve: d.getCheckpoints},
+		{pattern: "POST " + checkpointsPath, about: "Make a checkpoint", need: write, body: ipc.CreateRequest{}, status: http.StatusCreated, answer: ipc.Checkpoint{}, serve: d.postCheckpoint},
+		{pattern: "POST " + checkpointsPath + "/prune", about: "Apply the retention rules now", need: write, query: "dry_run", answer: ipc.PruneResult{}, serve: d.postPrune},
+		{pattern: "GET " + checkpointPath, about: "One checkpoint", need: read, answer: ipc.Checkpoint{}, serve: d.getCheckpoint},
+		{pattern: "DELETE " + checkpointPath, about: "Delete a checkpoint", need: write, status: http.StatusNoContent, serve: d.deleteCheckpoint},
+		{pattern: "POST " + checkpointPath + "/pin", about: "Keep a checkpoint for good", need: write, answer: ipc.Checkpoint{}, serve: d.postPin},
+		{pattern: "POST " + checkpointPath + "/unpin", about: "Keep it no longer than others", need: write, answer: ipc.Checkpoint{}, serve: d.postUnpin},
+		{pattern: "POST " + checkpointPath + "/verify", about: "Check what is stored of a checkpoint", need: read, answer: ipc.VerifyResult{}, serve: d.postVerify},
+		{pattern: "GET " + checkpointPath + "/diff", about: "What differs from now, or from another checkpoint", need: read, query: "against path patch limit offset", answer: ipc.Diff{}, serve: d.getDiff},
+		{pattern: "POST " + checkpointPath + "/rollback", about: "Take the app to a checkpoint, or where `undo` or `redo` in place of its id leads", need: write, body: ipc.RollbackRequest{}, answer: ipc.RollbackResult{},
 			events: "with Accept: text/event-stream, a `stage` event as each stage starts and ends, then `result`, or `error` where nothing was begun", serve: d.postRollback},
 
-		{pattern: "GET " + turns, about: "Turns, newest first", need: read, query: "limit conversation", answer: ipc.TurnList{}, serve: d.getTurns},
-		{pattern: "POST " + turns, about: "A turn begins", need: write, body: ipc.BeginTurn{}, status: http.StatusCreated, answer: ipc.Turn{}, serve: d.postTurn},
-		{pattern: "POST " + turns + "/{turn}/end", about: "A turn ends", need: write, answer: ipc.Turn{}, serve: d.postTurnEnd},
-		{pattern: "POST " + turns + "/{turn}/calls", about: "A tool call begins", need: write, body: ipc.BeginCall{}, status: http.StatusCreated, answer: ipc.Call{}, serve: d.postCall},
-		{pattern: "POST " + turns + "/{turn}/calls/{call}/end", about: "A tool call ends", need: write, answer: ipc.Call{}, serve: d.postCallEnd},
-		{pattern: "POST " + apps + "/calls/{call}/end", about: "The newest call of that id ends", need: write, answer: ipc.Call{}, serve: d.postCallEnd},
+		{pattern: "GET " + turnsPath, about: "Turns, newest first", need: read, query: "limit conversation", answer: ipc.TurnList{}, serve: d.getTurns},
+		{pattern: "POST " + turnsPath, about: "A turn begins", need: write, body: ipc.BeginTurn{}, status: http.StatusCreated, answer: ipc.Turn{}, serve: d.postTurn},
+		{pattern: "POST " + turnsPath + "/{turn}/end", about: "A turn ends", need: write, answer: ipc.Turn{}, serve: d.postTurnEnd},
+		{pattern: "POST " + turnsPath + "/{turn}/calls", about: "A tool call begins", need: write, body: ipc.BeginCall{}, status: http.StatusCreated, answer: ipc.Call{}, serve: d.postCall},
+		{pattern: "POST " + turnsPath + "/{turn}/calls/{call}/end", about: "A tool call ends", need: write, answer: ipc.Call{}, serve: d.postCallEnd},
+		{pattern: "POST " + appPath + "/calls/{call}/end", about: "The newest call of that id ends", need: write, answer: ipc.Call{}, serve: d.postCallEnd},
 
-		{pattern: "PUT " + apps + "/conversations/{conversation}/checkpoint", about: "Move a conversation's checkpoint", need: write, body: ipc.SetCheckpoint{},
+		{pattern: "PUT " + appPath + "/conversations/{conversation}/checkpoint", about: "Move a conversation's checkpoint", need: write, body: ipc.SetCheckpoint{},
 			answer: ipc.ConversationCheckpoint{}, serve: d.putConversationCheckpoint},
-		{pattern: "POST " + apps + "/conversations/{conversation}/revert", about: "Undo what a conversation's messages, or one of its calls, wrote to files", need: write,
+		{pattern: "POST " + appPath + "/conversations/{conversation}/revert", about: "Undo what a conversation's messages, or one of its calls, wrote to files", need: write,
 			body: ipc.RevertRequest{}, answer: ipc.RevertResult{}, serve: d.postRevert},
-		{pattern: "POST " + apps + "/revert", about: "Undo what a turn or a call wrote to files", need: write, body: ipc.RevertRequest{}, answer: ipc.RevertResult{}, serve: d.postRevert},
+		{pattern: "POST " + appPath + "/revert", about: "Undo what a turn or a call wrote to files", need: write, body: ipc.RevertRequest{}, answer: ipc.RevertResult{}, serve: d.postRevert},
 
-		{pattern: "GET " + apps + "/audit", about: "What was done to the app, newest first", need: read, query: "limit verify", answer: ipc.AuditList{}, serve: d.getAudit},
-		{pattern: "GET " + apps + "/events", about: "What happens to the app, live", need: read, events: "`checkpoint` (made, pinned, unpinned), `deleted`, `stage`, `rollback`, `revert` and `turn` events", serve: d.getEvents},
+		{pattern: "GET " + appPath + "/audit", about: "What was done to the app, newest first", need: read, query: "limit verify", answer: ipc.AuditList{}, serve: d.getAudit},
+		{pattern: "GET " + appPath + "/events", about: "What happens to the app, live", need: read, events: "`checkpoint` (made, pinned, unpinned), `deleted`, `stage`, `rollback`, `revert` and `turn` events", serve: d.getEvents},
 	}
 }
 

@@ -40,9 +40,9 @@ func (p present) Collect(ch chan<- prometheus.Metric) {
 	}
 	states := map[string]int{"idle": 0, "busy": 0, "broken": 0}
 	unfinished := 0
-	for _, a := range p.d.all() {
-		states[a.doing()]++
-		if len(a.unfinishedBusiness()) > 0 {
+	for _, a := range p.d.All() {
+		states[a.Doing()]++
+		if len(a.UnfinishedBusiness()) > 0 {
 			unfinished++
 		}
 	}

@@ -117,11 +117,11 @@ func (d *Daemon) scopeToken(_ context.Context, who ipc.Caller, req ipc.TokenRequ
 func (d *Daemon) limitToken(_ context.Context, who ipc.Caller, req ipc.TokenRequest, t *store.Token) error {
 	t.Apps = []ipc.AppID{}
 	for _, ref := range req.Apps {
-		a, err := d.find(who, ref)
+		a, err := d.Find(who, ref)
 		if err != nil {
 			return err
 		}
-		t.Apps = append(t.Apps, a.rec().ID)
+		t.Apps = append(t.Apps, a.Rec().ID)
 	}
 	life := tokenLife
 	if req.Expires != "" {

@@ -21,6 +21,8 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/disk/disktest"
+	"mulligan/snap/disk/imagefile"
+	"mulligan/snap/disk/layertree"
 	"mulligan/testkit"
 )
 
@@ -228,9 +230,9 @@ func (c *crasher) settled(t *testing.T, at string) {
 func (c *crasher) noLitter(t *testing.T, at string) {
 	t.Helper()
 	known := map[string]bool{}
-	for _, path := range c.d.tree.files() {
+	for _, path := range c.d.tree.Files() {
 		known[path] = true
-		if !exists(path) {
+		if !imagefile.Exists(path) {
 			t.Fatalf("%s: %s is gone", at, path)
 		}
 	}
@@ -475,7 +477,7 @@ func (c *crasher) afterRollback(t *testing.T, at string, op snap.RestoreID, forw
 		return c.present(t, present)
 	}
 	p := *c.d.tree.Switches[op]
-	if p.Phase == prepared {
+	if p.Phase == layertree.Prepared {
 		forward = false
 	} else if err := c.d.Unit().Stop(ctx); err != nil {
 		t.Fatalf("%s: %v", at, err)
@@ -491,7 +493,7 @@ func (c *crasher) afterRollback(t *testing.T, at string, op snap.RestoreID, forw
 	}
 	if !c.up(t) {
 		proof, err := sw.Check(ctx)
-		if err != nil || !proof.Match && p.Phase != prepared {
+		if err != nil || !proof.Match && p.Phase != layertree.Prepared {
 			t.Fatalf("%s: %+v, %v", at, proof, err)
 		}
 	}

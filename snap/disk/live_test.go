@@ -18,6 +18,7 @@ import (
 
 	"mulligan/snap"
 	"mulligan/snap/disk/disktest"
+	"mulligan/snap/disk/layertree"
 	"mulligan/testkit"
 )
 
@@ -115,7 +116,7 @@ func rollBack(ctx context.Context, d *Driver, id snap.RestoreID, target snap.Sna
 func (v *vm) read(t testing.TB, d *Driver, id snap.SnapshotID) string {
 	t.Helper()
 	d.mu.Lock()
-	paths := d.tree.Layers[d.tree.Snapshots[id].Layer].paths()
+	paths := d.tree.Layers[d.tree.Snapshots[id].Layer].Paths()
 	disks := d.tree.Disks
 	d.mu.Unlock()
 	var values []string
@@ -138,7 +139,7 @@ func (v *vm) read(t testing.TB, d *Driver, id snap.SnapshotID) string {
 func (v *vm) holds(t testing.TB, d *Driver) string {
 	t.Helper()
 	const present = "vm-present"
-	d.tree.Snapshots[present] = &snapshot{Layer: d.tree.Head}
+	d.tree.Snapshots[present] = &layertree.Snapshot{Layer: d.tree.Head}
 	defer delete(d.tree.Snapshots, present)
 	return v.read(t, d, present)
 }
@@ -149,11 +150,11 @@ func both(value string) string { return value + " " + value }
 // agrees checks that all of the domain's definitions are on the head.
 func (v *vm) agrees(t testing.TB, d *Driver) {
 	t.Helper()
-	want := d.tree.Layers[d.tree.Head].paths()
-	if got := v.sources(t, libvirt.DOMAIN_XML_INACTIVE); !samePaths(got, want, d.tree.Disks) {
+	want := d.tree.Layers[d.tree.Head].Paths()
+	if got := v.sources(t, libvirt.DOMAIN_XML_INACTIVE); !layertree.SamePaths(got, want, d.tree.Disks) {
 		t.Fatalf("the persistent definition has %v, and should have %v", got, want)
 	}
-	if got := v.sources(t, 0); !samePaths(got, want, d.tree.Disks) {
+	if got := v.sources(t, 0); !layertree.SamePaths(got, want, d.tree.Disks) {
 		t.Fatalf("the live definition has %v, and should have %v", got, want)
 	}
 }
@@ -376,7 +377,7 @@ func TestDeleteWhileTheGuestWrites(t *testing.T) {
 			if err := d.Maintain(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			if depth := d.tree.depth(d.tree.Head); depth > d.cfg.Depth+1 {
+			if depth := d.tree.Depth(d.tree.Head); depth > d.cfg.Depth+1 {
 				t.Errorf("after %d captures %d images lie upon each other", i+1, depth)
 			}
 		}

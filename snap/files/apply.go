@@ -12,8 +12,13 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/beneath"
+	"mulligan/snap/files/diff"
 	"mulligan/snap/files/inode"
+	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
+	"mulligan/snap/files/rights"
+	"mulligan/snap/files/walk"
+	"mulligan/snap/files/workspace"
 )
 
 // apply makes of each delta's old what is its new, in the workspace. It goes
@@ -25,12 +30,12 @@ type apply struct {
 	id      snap.RestoreID
 	ctx     context.Context
 	root    *beneath.Root
-	deltas  []delta
-	at      map[string]*delta // by path
-	holder  holder
+	deltas  []diff.Delta
+	at      map[string]*diff.Delta // by path
+	holder  rights.Holder
 	made    map[string]inode.ID // folders that this apply made, by path
 	guarded map[string]bool     // folders that may keep somebody out, or lie behind such a one
-	reader  *scan               // for looking at single paths
+	reader  *walk.Scan          // for looking at single paths
 
 	tmp   atomic.Int64    // the next temporary name's number
 	stays map[string]bool // folders that could not go, since not all in them is ours to remove
@@ -39,30 +44,30 @@ type apply struct {
 
 	mu      sync.Mutex
 	notes   []string
-	inPlace []*delta // files of which the meta data alone was changed
+	inPlace []*diff.Delta // files of which the meta data alone was changed
 
 	touched map[string]bool // folders in which a name came or went; one goroutine's
 }
 
 // newApply gives the first hand of an apply.
-func (d *Driver) newApply(ctx context.Context, op string, id snap.RestoreID, s sink, keep func(snap.Hash) bool, deltas []delta) (*hand, error) {
-	root, err := d.open()
+func (d *Driver) newApply(ctx context.Context, op string, id snap.RestoreID, s walk.Sink, keep func(snap.Hash) bool, deltas []diff.Delta) (*hand, error) {
+	root, err := d.ws.Open()
 	if err != nil {
 		return nil, err
 	}
 	a := &apply{d: d, op: op, id: id, ctx: ctx, root: root, deltas: deltas,
-		at: make(map[string]*delta, len(deltas)), stays: map[string]bool{}, touched: map[string]bool{},
+		at: make(map[string]*diff.Delta, len(deltas)), stays: map[string]bool{}, touched: map[string]bool{},
 		made: map[string]inode.ID{}, guarded: map[string]bool{}}
 	st, err := inode.StatAt(root.FD(), "")
 	if err != nil {
 		root.Close()
 		return nil, err
 	}
-	a.holder = d.holderOf(st.Uid)
-	a.reader = d.newScan(ctx, op, s, keep)
-	a.reader.mind, a.reader.seen = d.recall(ctx, deltas), nil
+	a.holder = rights.HolderOf(d.cfg.Reader, d.cfg.Owner, st.Uid)
+	a.reader = d.walker.NewScan(ctx, op, s, keep)
+	a.reader.Memory, a.reader.Seen = d.follower.Memory(ctx, deltas), nil
 	for i := range deltas {
-		a.at[deltas[i].path] = &deltas[i]
+		a.at[deltas[i].Path] = &deltas[i]
 	}
 	a.guard()
 	return &hand{apply: a}, nil
@@ -99,38 +104,23 @@ func (a *apply) wrap(err error) error {
 		return (&errs.Error{Kind: errs.Failed, Op: a.op, Message: "the disk of " + a.d.cfg.Dir + " is full", Err: err}).
 			WithHint("free some space there and try again")
 	}
-	return wrapped(errs.Failed, a.op, err)
-}
-
-// wrapped is errs.Wrap, but says no operation twice.
-func wrapped(k errs.Kind, op string, err error) error {
-	if e, ok := err.(*errs.Error); ok && e.Op == op {
-		return err
-	}
-	if cancelled(err) {
-		k = errs.Unavailable
-	}
-	return errs.Wrap(k, op, err)
-}
-
-func cancelled(err error) bool {
-	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+	return workspace.Wrap(errs.Failed, a.op, err)
 }
 
 // failed says at which path err happened.
 func (a *apply) failed(path string, err error) error {
 	var e *errs.Error
-	if err == nil || errors.As(err, &e) || cancelled(err) {
+	if err == nil || errors.As(err, &e) || workspace.Cancelled(err) {
 		return err
 	}
 	if errors.Is(err, unix.EAGAIN) {
-		return leased(a.op, a.shown(path))
+		return workspace.Leased(a.op, a.shown(path))
 	}
 	kind := errs.Failed
 	if errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) {
 		kind = errs.Denied
 	}
-	return &errs.Error{Kind: kind, Op: a.op, Message: a.shown(path), Err: cause(err)}
+	return &errs.Error{Kind: kind, Op: a.op, Message: a.shown(path), Err: workspace.Cause(err)}
 }
 
 func (a *apply) changed(path string) error {
@@ -140,9 +130,9 @@ func (a *apply) changed(path string) error {
 // shown is path in full, as the reader may see it.
 func (a *apply) shown(path string) string {
 	if d := a.at[path]; d != nil {
-		path = d.seen()
+		path = d.Seen()
 	}
-	return shown(a.d.cfg.Dir, path)
+	return workspace.Shown(a.d.cfg.Dir, path)
 }
 
 func (a *apply) note(format string, args ...any) {
@@ -155,50 +145,50 @@ func (a *apply) note(format string, args ...any) {
 func (h *hand) removeAll() error {
 	for i := len(h.deltas) - 1; i >= 0; i-- {
 		d := &h.deltas[i]
-		if d.mounted() {
-			h.note("%s is or was a mount point and is left as it is.", h.shown(d.path))
+		if d.Mounted() {
+			h.note("%s is or was a mount point and is left as it is.", h.shown(d.Path))
 			continue
 		}
-		if !d.goes() {
+		if !d.Goes() {
 			continue
 		}
 		if err := h.ctx.Err(); err != nil {
 			return err
 		}
 		if err := h.remove(d); err != nil {
-			return h.failed(d.path, err)
+			return h.failed(d.Path, err)
 		}
 	}
 	return nil
 }
 
-func (h *hand) remove(d *delta) error {
-	n, _, err := h.look(d.path)
+func (h *hand) remove(d *diff.Delta) error {
+	n, _, err := h.look(d.Path)
 	if err != nil || n == nil {
 		return err
 	}
-	if !matches(&n.entry, d.old) {
-		if d.new != nil && matches(&n.entry, d.new) {
+	if !matches(&n.Entry, d.Old) {
+		if d.New != nil && matches(&n.Entry, d.New) {
 			return nil
 		}
-		if n.mount {
-			h.stay(d.path)
+		if n.Mount {
+			h.stay(d.Path)
 			return nil
 		}
-		return h.changed(d.path)
+		return h.changed(d.Path)
 	}
-	folder, name := relpath.Split(d.path)
+	folder, name := relpath.Split(d.Path)
 	dir, err := h.writable(folder)
 	if err != nil {
 		return err
 	}
 	h.touched[folder] = true
-	if !n.isDir() {
+	if !n.IsDir() {
 		return unix.Unlinkat(dir.FD(), name, 0)
 	}
 	err = unix.Unlinkat(dir.FD(), name, unix.AT_REMOVEDIR)
 	if err == unix.ENOTEMPTY || err == unix.EEXIST || err == unix.EBUSY {
-		return h.keepFolder(d.path, err)
+		return h.keepFolder(d.Path, err)
 	}
 	h.forget()
 	return err
@@ -222,13 +212,13 @@ func (h *hand) keepFolder(path string, busy error) error {
 			if err != nil {
 				return err
 			}
-			if !h.stays[p] && !st.Mount && !h.d.exclude.excludes(p, st.Kind() == dirKind) {
+			if !h.stays[p] && !st.Mount && !h.d.ws.Exclude.Excludes(p, st.Kind() == manifest.DirKind) {
 				return h.changed(p)
 			}
 		}
 	}
-	if d := h.at[path]; d != nil && d.again {
-		return h.d.heldError(h.op, d.seen())
+	if d := h.at[path]; d != nil && d.Remake {
+		return h.d.heldError(h.op, d.Seen())
 	}
 	h.stay(path)
 	return nil
@@ -244,29 +234,29 @@ func (a *apply) stay(path string) {
 func (h *hand) makeFolders() error {
 	for i := range h.deltas {
 		d := &h.deltas[i]
-		if d.path == "." || d.new == nil || !d.new.isDir() && !(d.old == nil && d.new.mount && d.new.kind() == dirKind) {
+		if d.Path == "." || d.New == nil || !d.New.IsDir() && !(d.Old == nil && d.New.Mount && d.New.Kind() == manifest.DirKind) {
 			continue
 		}
 		if err := h.ctx.Err(); err != nil {
 			return err
 		}
-		if isFolder(d.old) && !d.again || d.old != nil && d.old.mount {
+		if manifest.IsFolder(d.Old) && !d.Remake || d.Old != nil && d.Old.Mount {
 			continue
 		}
-		folder, name := relpath.Split(d.path)
+		folder, name := relpath.Split(d.Path)
 		dir, err := h.writable(folder)
 		if err == nil {
-			h.touched[folder], h.touched[d.path] = true, true
-			err = h.make(dir, name, d.path)
+			h.touched[folder], h.touched[d.Path] = true, true
+			err = h.make(dir, name, d.Path)
 		}
 		if err == unix.EEXIST {
-			if st, e := inode.StatAt(dir.FD(), name); e == nil && st.Kind() == dirKind {
+			if st, e := inode.StatAt(dir.FD(), name); e == nil && st.Kind() == manifest.DirKind {
 				continue
 			}
-			err = h.changed(d.path)
+			err = h.changed(d.Path)
 		}
 		if err != nil {
-			return h.failed(d.path, err)
+			return h.failed(d.Path, err)
 		}
 		h.forget()
 	}
@@ -274,8 +264,8 @@ func (h *hand) makeFolders() error {
 }
 
 // idle reports whether nothing was, or has to be, done to a folder's own entry.
-func (a *apply) idle(d *delta) bool {
-	return isFolder(d.old) && d.old.sameMeta(d.new) && !a.touched[d.path] && !a.whole
+func (a *apply) idle(d *diff.Delta) bool {
+	return manifest.IsFolder(d.Old) && d.Old.SameMeta(d.New) && !a.touched[d.Path] && !a.whole
 }
 
 // settleFolders gives the folders their modes, owners and times, deepest
@@ -283,16 +273,16 @@ func (a *apply) idle(d *delta) bool {
 func (a *apply) settleFolders() error {
 	for i := len(a.deltas) - 1; i >= 0; i-- {
 		d := &a.deltas[i]
-		if d.new == nil || !d.new.isDir() || d.mounted() || a.idle(d) {
+		if d.New == nil || !d.New.IsDir() || d.Mounted() || a.idle(d) {
 			continue
 		}
-		dir, err := a.openFolder(d.path)
+		dir, err := a.openFolder(d.Path)
 		if err != nil {
-			return a.failed(d.path, err)
+			return a.failed(d.Path, err)
 		}
 		err = a.settleFolder(dir, d)
 		if err := errors.Join(err, dir.Close()); err != nil {
-			return a.failed(d.path, err)
+			return a.failed(d.Path, err)
 		}
 	}
 	return nil

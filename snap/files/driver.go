@@ -9,12 +9,17 @@ import (
 	"strings"
 	"time"
 
-	"github.com/zeebo/blake3"
-
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/files/diff"
+	"mulligan/snap/files/follow"
+	"mulligan/snap/files/inode"
+	"mulligan/snap/files/journal"
+	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
+	"mulligan/snap/files/walk"
+	"mulligan/snap/files/workspace"
 )
 
 // meta is what a snapshot's root says beside the manifest.
@@ -23,9 +28,9 @@ type meta struct {
 	Quiesced bool
 	Warnings []string
 	Files    int64
-	Rules    digest    // of what was excluded
-	Mark     snap.Mark `json:",omitempty"` // of a marker: its root is a link of the journal
-	Place    snap.Mark `json:",omitempty"` // of another snapshot: the mark that was there, while somebody followed
+	Rules    manifest.HexHash // of what was excluded
+	Mark     snap.Mark        `json:",omitempty"` // of a marker: its root is a link of the journal
+	Place    snap.Mark        `json:",omitempty"` // of another snapshot: the mark that was there, while somebody followed
 }
 
 // root is the root of a snapshot.
@@ -37,9 +42,6 @@ func (m meta) root(name string, hash snap.Hash) (cas.Root, error) {
 // maxWarnings bounds what one snapshot says of itself.
 const maxWarnings = 50
 
-// rules tells one set of exclusions from another.
-func (d *Driver) rules() digest { return digest(blake3.Sum256([]byte(d.exclude.print))) }
-
 // Capture stores the workspace as it is. It fails with snap.ErrChanged when a
 // file or folder does not hold still, with errs.Denied for what it may not
 // read, and with errs.Invalid for a tree over the limits.
@@ -50,7 +52,7 @@ func (d *Driver) Capture(ctx context.Context, req snap.CaptureRequest) (snap.Sna
 	}
 	if req.At != "" {
 		if err := ctx.Err(); err != nil {
-			return snap.Snapshot{}, wrapped(errs.Failed, op, err)
+			return snap.Snapshot{}, workspace.Wrap(errs.Failed, op, err)
 		}
 		return d.captureAt(op, req)
 	}
@@ -67,27 +69,30 @@ func (d *Driver) capture(ctx context.Context, op, root string, req snap.CaptureR
 	b := d.cfg.Store.Begin()
 	defer b.Discard()
 	created := time.Now().UTC()
-	how := doubtAll
+	how := follow.CheckAll
 	if root == d.warmName() {
-		how = doubtNames // the Capture that follows doubts the rest
+		how = follow.CheckNames // the Capture that follows doubts the rest
 	}
 	v, err := d.presentStored(ctx, op, b, nil, how)
 	if err != nil {
 		return snap.Snapshot{}, err
 	}
-	warnings := v.warnings
+	warnings := v.Warnings
 	if root != d.warmName() {
 		lacks, err := d.lacks(ctx)
 		if err != nil {
-			return snap.Snapshot{}, wrapped(errs.Failed, op, err)
+			return snap.Snapshot{}, workspace.Wrap(errs.Failed, op, err)
 		}
 		warnings = append(warnings, lacks...)
+		if w := d.walker.Flags.Warning(func(p string) string { return workspace.Shown(d.cfg.Dir, p) }); w != "" {
+			warnings = append(warnings, w)
+		}
 	}
 	if len(warnings) > maxWarnings {
 		warnings = append(warnings[:maxWarnings], "And more of the kind.")
 	}
-	about := meta{Created: created, Quiesced: req.Quiesced, Warnings: warnings, Files: v.files, Rules: d.rules(), Place: v.place}
-	r, err := about.root(root, v.hash)
+	about := meta{Created: created, Quiesced: req.Quiesced, Warnings: warnings, Files: v.Files, Rules: d.ws.Exclude.Hash(), Place: v.Mark}
+	r, err := about.root(root, v.Hash)
 	if err == nil {
 		err = ctx.Err()
 	}
@@ -104,12 +109,12 @@ func (d *Driver) capture(ctx context.Context, op, root string, req snap.CaptureR
 		err = d.cool()
 	}
 	if err != nil {
-		return snap.Snapshot{}, wrapped(errs.Failed, op, err)
+		return snap.Snapshot{}, workspace.Wrap(errs.Failed, op, err)
 	}
-	if err := d.cache.save(d.cfg.StateDir); err != nil {
+	if err := d.walker.Cache.Save(d.cfg.StateDir); err != nil {
 		warnings = append(warnings, fmt.Sprintf("The cache of read files could not be saved (%v): after a restart every file is read again.", err))
 	}
-	return snap.Snapshot{ID: req.ID, Driver: "files", Hash: v.hash, Quiesced: req.Quiesced, Created: created, Warnings: warnings}, nil
+	return snap.Snapshot{ID: req.ID, Driver: "files", Hash: v.Hash, Quiesced: req.Quiesced, Created: created, Warnings: warnings}, nil
 }
 
 // cool drops what Warm kept, now that a snapshot keeps it: else it would be
@@ -126,22 +131,22 @@ func (d *Driver) cool() error {
 }
 
 // walk reads the workspace, or sc of it, into b. With oneMoment, each git repository is of one moment.
-func (d *Driver) walk(ctx context.Context, op string, b *cas.Batch, sc relpath.Scope, fresh map[string]bool, oneMoment bool) (*view, error) {
-	s := d.newScan(ctx, op, b, b.Keep)
-	s.oneMoment = oneMoment
-	s.scope, s.fresh = sc, func(p string) bool { return fresh[p] }
-	if id, err := d.rootID(); err == nil { // if not, run says so
-		s.mapped = mappedToWrite(id.Dev)
+func (d *Driver) walk(ctx context.Context, op string, b *cas.Batch, sc relpath.Scope, fresh map[string]bool, oneMoment bool) (*follow.View, error) {
+	s := d.walker.NewScan(ctx, op, b, b.Keep)
+	s.OneMoment = oneMoment
+	s.Scope, s.Fresh = sc, func(p string) bool { return fresh[p] }
+	if id, err := d.ws.RootID(); err == nil { // if not, run says so
+		s.Mapped = walk.MappedToWrite(id.Dev)
 	}
-	n, err := s.run()
+	n, err := s.Run()
 	if err == nil {
 		err = d.cfg.Failpoint.At("scanned")
 	}
 	if err != nil {
-		return nil, wrapped(errs.Failed, op, err)
+		return nil, workspace.Wrap(errs.Failed, op, err)
 	}
-	m, err := sealTop(n, d.cfg.Store, b)
-	return &view{manifest: m, files: s.files.Load(), warnings: s.warned()}, wrapped(errs.Failed, op, err)
+	m, err := manifest.SealTree(n, d.cfg.Store, b)
+	return &follow.View{Manifest: m, Files: s.Files.Load(), Warnings: s.Warned()}, workspace.Wrap(errs.Failed, op, err)
 }
 
 // root finds a snapshot's root.
@@ -151,11 +156,11 @@ func (d *Driver) root(op string, id snap.SnapshotID) (cas.Root, meta, error) {
 	}
 	r, err := d.cfg.Store.Root(d.rootName(id))
 	if err != nil {
-		return r, meta{}, wrapped(errs.NotFound, op, err)
+		return r, meta{}, workspace.Wrap(errs.NotFound, op, err)
 	}
 	var m meta
 	if err := json.Unmarshal(r.Meta, &m); err != nil {
-		return r, m, damaged(r.Hash, err)
+		return r, m, manifest.Damaged(r.Hash, err)
 	}
 	return r, m, nil
 }
@@ -166,7 +171,7 @@ func (d *Driver) Verify(ctx context.Context, id snap.SnapshotID, depth snap.Dept
 	if _, _, err := d.root(op, id); err != nil {
 		return err
 	}
-	return wrapped(errs.Corrupt, op, d.cfg.Store.Check(ctx, d.rootName(id), depth == snap.Full))
+	return workspace.Wrap(errs.Corrupt, op, d.cfg.Store.Check(ctx, d.rootName(id), depth == snap.Full))
 }
 
 // Size is what is in the store for these snapshots and nothing else.
@@ -193,7 +198,7 @@ func (d *Driver) Delete(ctx context.Context, id snap.SnapshotID) error {
 	}
 	d.names.Lock()
 	defer d.names.Unlock()
-	return wrapped(errs.Failed, op, d.cfg.Store.Delete(d.rootName(id)))
+	return workspace.Wrap(errs.Failed, op, d.cfg.Store.Delete(d.rootName(id)))
 }
 
 // Sweep drops the snapshots and switches that gone names. What an Undo
@@ -214,7 +219,7 @@ func (d *Driver) Sweep(ctx context.Context, gone snap.Gone) error {
 	if len(drop) == 0 {
 		return nil
 	}
-	return wrapped(errs.Failed, op, d.cfg.Store.Delete(drop...))
+	return workspace.Wrap(errs.Failed, op, d.cfg.Store.Delete(drop...))
 }
 
 // Diff compares two snapshots; an empty id is the workspace as it is now.
@@ -226,13 +231,13 @@ func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []str
 	}
 	b := d.cfg.Store.Begin()
 	defer b.Discard()
-	side := func(id snap.SnapshotID) (*manifest, error) {
+	side := func(id snap.SnapshotID) (*manifest.Manifest, error) {
 		if id == "" {
 			v, err := d.present(ctx, op, b, sc)
 			if err != nil {
 				return nil, err
 			}
-			return v.manifest, nil
+			return v.Manifest, nil
 		}
 		return d.stored(ctx, op, id)
 	}
@@ -245,27 +250,27 @@ func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []str
 		return nil, err
 	}
 	deltas, err := d.compare(ctx, old, new, sc)
-	list, _ := changes(deltas, len(deltas))
-	return list, wrapped(errs.Failed, op, err)
+	list, _ := diff.Changes(deltas, len(deltas))
+	return list, workspace.Wrap(errs.Failed, op, err)
 }
 
 // stored opens a snapshot's manifest by today's rules: what is excluded now is
 // not in it, also when it was captured under other rules. Such a manifest is
 // made anew.
-func (d *Driver) stored(ctx context.Context, op string, id snap.SnapshotID) (*manifest, error) {
+func (d *Driver) stored(ctx context.Context, op string, id snap.SnapshotID) (*manifest.Manifest, error) {
 	r, about, err := d.root(op, id)
 	if err != nil {
 		return nil, err
 	}
-	m, err := resolve(ctx, d.cfg.Store, r.Hash)
-	if err != nil || about.Rules == d.rules() {
-		return m, wrapped(errs.Corrupt, op, err)
+	m, err := journal.Resolve(ctx, d.cfg.Store, r.Hash)
+	if err != nil || about.Rules == d.ws.Exclude.Hash() {
+		return m, workspace.Wrap(errs.Corrupt, op, err)
 	}
-	n, err := m.without(ctx, d.exclude)
+	n, err := without(ctx, m, d.ws.Exclude)
 	if err == nil {
-		m, err = sealTop(n, d.cfg.Store, nil)
+		m, err = manifest.SealTree(n, d.cfg.Store, nil)
 	}
-	return m, wrapped(errs.Failed, op, err)
+	return m, workspace.Wrap(errs.Failed, op, err)
 }
 
 // makeScope checks and orders paths given by a caller.
@@ -290,4 +295,36 @@ func makeScope(op string, paths []string) (relpath.Scope, error) {
 		}
 	}
 	return out, nil
+}
+
+// without loads m into memory, less what x excludes.
+func without(ctx context.Context, m *manifest.Manifest, x *workspace.Rules) (*manifest.Node, error) {
+	var load func(e manifest.Entry, path string) (*manifest.Node, error)
+	load = func(e manifest.Entry, path string) (*manifest.Node, error) {
+		n := &manifest.Node{Entry: e, LinkKey: e.Group()}
+		if !e.IsDir() {
+			return n, ctx.Err()
+		}
+		n.Loose = x.Loose[path]
+		if n.Loose {
+			n.Mtime = inode.Time{}
+		}
+		entries, err := m.Folder(e.Hash)
+		if err != nil {
+			return nil, err
+		}
+		for _, k := range entries {
+			p := relpath.Join(path, k.Name)
+			if x.Excludes(p, k.Kind() == manifest.DirKind) {
+				continue
+			}
+			kid, err := load(k, p)
+			if err != nil {
+				return nil, err
+			}
+			n.Children = append(n.Children, kid)
+		}
+		return n, nil
+	}
+	return load(m.Root, ".")
 }

@@ -9,6 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mulligan/snap/files/diff"
+	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/parallel"
 	"mulligan/snap/files/relpath"
 )
@@ -86,7 +88,7 @@ func (a *apply) settle(batch []*staged) error {
 		if !a.bulk {
 			err = f.Sync()
 		}
-		return a.failed(batch[i].d.path, errors.Join(err, f.Close()))
+		return a.failed(batch[i].d.Path, errors.Join(err, f.Close()))
 	})
 	if err == nil && a.bulk {
 		err = a.syncAll()
@@ -99,7 +101,7 @@ func (a *apply) settle(batch []*staged) error {
 func (a *apply) sync() error {
 	list := a.inPlace
 	for i := range a.deltas {
-		if d := &a.deltas[i]; isFolder(d.new) && !d.mounted() && !a.idle(d) {
+		if d := &a.deltas[i]; manifest.IsFolder(d.New) && !d.Mounted() && !a.idle(d) {
 			list = append(list, d)
 		}
 	}
@@ -114,24 +116,24 @@ func (a *apply) sync() error {
 	return err
 }
 
-func (a *apply) syncOne(d *delta) error {
-	folder, name := d.path, "."
-	if !isFolder(d.new) {
-		folder, name = relpath.Split(d.path)
+func (a *apply) syncOne(d *diff.Delta) error {
+	folder, name := d.Path, "."
+	if !manifest.IsFolder(d.New) {
+		folder, name = relpath.Split(d.Path)
 	}
 	dir, err := a.root.OpenDir(folder)
 	if err != nil {
-		return a.failed(d.path, err)
+		return a.failed(d.Path, err)
 	}
 	defer dir.Close() // opened for reading: nothing can be lost
 	if name == "." {
-		return a.failed(d.path, unix.Fsync(dir.FD()))
+		return a.failed(d.Path, unix.Fsync(dir.FD()))
 	}
 	f, err := dir.OpenFile(name, unix.O_RDONLY, 0)
 	if err != nil {
 		return err
 	}
-	return a.failed(d.path, errors.Join(f.Sync(), f.Close()))
+	return a.failed(d.Path, errors.Join(f.Sync(), f.Close()))
 }
 
 func (a *apply) syncAll() error { return unix.Syncfs(a.root.FD()) }

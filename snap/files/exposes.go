@@ -5,23 +5,25 @@ import (
 	"os"
 
 	"mulligan/snap"
+	"mulligan/snap/files/journal"
+	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
 )
 
 // exposes says why e cannot be at p for the sake of what would lie open then: things
 // of others that only a folder's rights kept apart, if so.
-func (r *reverting) exposes(ctx context.Context, p string, e *entry) (snap.ClashReason, error) {
+func (r *reverting) exposes(ctx context.Context, p string, e *manifest.Entry) (snap.ClashReason, error) {
 	if e == nil || os.Geteuid() != 0 {
 		return "", nil
 	}
-	now, err := r.base.find(p)
+	now, err := r.base.Find(p)
 	if err != nil {
 		return "", err
 	}
-	if isFolder(now) && isFolder(e) && p != "." && !r.unite.holder.keepsFolder(now, e) {
+	if manifest.IsFolder(now) && manifest.IsFolder(e) && p != "." && !r.unite.holder.KeepsFolder(now, e) {
 		return r.handsOver(p, now)
 	}
-	if e.uid == uint32(r.unite.holder) || r.since[p].IsZero() {
+	if e.Uid == uint32(r.unite.holder) || r.since[p].IsZero() {
 		return "", nil
 	}
 	return r.movedApart(ctx, p)
@@ -29,25 +31,25 @@ func (r *reverting) exposes(ctx context.Context, p string, e *entry) (snap.Clash
 
 // handsOver says why the folder p, which now is, cannot get other rights: it holds
 // something of others that is to stay, or that is excluded.
-func (r *reverting) handsOver(p string, now *entry) (snap.ClashReason, error) {
-	kids, err := entriesOf(r.base, now)
+func (r *reverting) handsOver(p string, now *manifest.Entry) (snap.ClashReason, error) {
+	kids, err := manifest.EntriesOf(r.base, now)
 	if err != nil {
 		return "", err
 	}
 	for i := range kids {
 		k := &kids[i]
-		path := relpath.Join(p, k.name)
+		path := relpath.Join(p, k.Name)
 		to, changes := r.to[path]
-		if !changes && (k.mount || k.uid != uint32(r.unite.holder)) {
+		if !changes && (k.Mount || k.Uid != uint32(r.unite.holder)) {
 			return snap.Rights, nil
 		}
-		if isFolder(k) && (!changes || isFolder(to)) {
+		if manifest.IsFolder(k) && (!changes || manifest.IsFolder(to)) {
 			if why, err := r.handsOver(path, k); why != "" || err != nil {
 				return why, err
 			}
 		}
 	}
-	root, err := r.d.open()
+	root, err := r.d.ws.Open()
 	if err != nil {
 		return "", err
 	}
@@ -68,7 +70,7 @@ func (r *reverting) movedApart(ctx context.Context, p string) (snap.ClashReason,
 	}
 	for dir := p; dir != "."; {
 		dir, _ = relpath.Split(dir)
-		was, err := then.find(dir)
+		was, err := then.Find(dir)
 		if err != nil {
 			return "", err
 		}
@@ -76,7 +78,7 @@ func (r *reverting) movedApart(ctx context.Context, p string) (snap.ClashReason,
 		if err != nil {
 			return "", err
 		}
-		if isFolder(was) && isFolder(is) && !r.unite.holder.keepsFolder(was, is) {
+		if manifest.IsFolder(was) && manifest.IsFolder(is) && !r.unite.holder.KeepsFolder(was, is) {
 			return snap.Rights, nil
 		}
 	}
@@ -84,11 +86,11 @@ func (r *reverting) movedApart(ctx context.Context, p string) (snap.ClashReason,
 }
 
 // state is the manifest of a state of the journal.
-func (r *reverting) state(ctx context.Context, h snap.Hash) (*manifest, error) {
+func (r *reverting) state(ctx context.Context, h snap.Hash) (*manifest.Manifest, error) {
 	if m := r.states[h]; m != nil {
 		return m, nil
 	}
-	m, err := resolve(ctx, r.d.cfg.Store, h)
+	m, err := journal.Resolve(ctx, r.d.cfg.Store, h)
 	if err == nil {
 		r.states[h] = m
 	}

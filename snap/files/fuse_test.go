@@ -137,7 +137,8 @@ func TestImmutable(t *testing.T) {
 	must(t, sw.Finish(t.Context()))
 }
 
-// TestInodeFlags: a survey names what has inode flags, which no checkpoint holds.
+// TestInodeFlags: a survey names what has inode flags, which no checkpoint holds. A capture warns of those that are new,
+// also of what statx does not tell.
 func TestInodeFlags(t *testing.T) {
 	dir := testkit.Loop(t, 64, "mkfs.ext4", "-q", "-F")
 	must(t, os.Mkdir(dir+"/ws", 0o755))
@@ -166,6 +167,21 @@ func TestInodeFlags(t *testing.T) {
 	write(t, dir+"/ws/sub/f", "one")
 	write(t, dir+"/ws/plain", "one")
 	says()
+	warns := func(want ...string) {
+		t.Helper()
+		if got := s.capture(t).Warnings; !slices.Equal(got, want) {
+			t.Errorf("the capture warns of %q, want %q", got, want)
+		}
+	}
+	warns()
+	chattr("+A", dir+"/ws/sub/f") // statx does not tell
+	warns(dir + "/ws/sub/f has inode flags (chattr +A) that are not part of a checkpoint: made anew, it is without them.")
+	warns() // nothing changed
+	chattr("+dS", dir+"/ws/plain")
+	chattr("+A", dir+"/ws/sub")
+	warns("2 paths have inode flags that are not part of a checkpoint: made anew, they are without them. The first of them is " + dir + "/ws/plain (chattr +Sd).")
+	chattr("-dS", dir+"/ws/plain")
+	warns()
 	chattr("+d", dir+"/ws/sub/f")
 	chattr("+a", dir+"/ws/sub/f")
 	defer chattr("-a", dir+"/ws/sub/f")

@@ -7,9 +7,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/snap/beneath"
+	"mulligan/snap/files/diff"
 	"mulligan/snap/files/inode"
+	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/parallel"
 	"mulligan/snap/files/relpath"
+	"mulligan/snap/files/walk"
 )
 
 // hand is one worker of an apply. Several may work side by side, on different paths.
@@ -57,14 +60,14 @@ func (h *hand) writable(path string) (*beneath.Root, error) {
 }
 
 // look gives what is at path now, content and all, or nil.
-func (h *hand) look(path string) (*node, inode.Stat, error) {
+func (h *hand) look(path string) (*manifest.Node, inode.Stat, error) {
 	folder, name := relpath.Split(path)
 	dir, err := h.folder(folder)
 	if err == nil {
 		var st inode.Stat
 		if st, err = inode.StatAt(dir.FD(), name); err == nil {
-			n, err := h.reader.entry(dir, path, name, st)
-			if errors.Is(err, errMoved) {
+			n, err := h.reader.ReadEntry(dir, path, name, st)
+			if errors.Is(err, walk.ErrMoved) {
 				err = h.changed(path)
 			}
 			return n, st, err
@@ -89,60 +92,39 @@ const (
 
 // judge looks at d's path. Folders are judged by their being folders: their
 // times move with every step of the work.
-func (h *hand) judge(d *delta) (verdict, inode.Stat, error) {
-	n, st, err := h.look(d.path)
+func (h *hand) judge(d *diff.Delta) (verdict, inode.Stat, error) {
+	n, st, err := h.look(d.Path)
 	if err != nil {
 		return 0, st, err
 	}
-	var e *entry
+	var e *manifest.Entry
 	if n != nil {
-		e = &n.entry
+		e = &n.Entry
 	}
 	switch {
-	case d.again && e == nil:
+	case d.Remake && e == nil:
 		return isOld, st, nil
-	case d.again && isFolder(e) != isFolder(d.new):
-		return 0, st, h.changed(d.path)
-	case matches(e, d.new) && !isFolder(e):
+	case d.Remake && manifest.IsFolder(e) != manifest.IsFolder(d.New):
+		return 0, st, h.changed(d.Path)
+	case matches(e, d.New) && !manifest.IsFolder(e):
 		return isNew, st, nil
-	case matches(e, d.old), e == nil && isFolder(d.old) != isFolder(d.new):
+	case matches(e, d.Old), e == nil && manifest.IsFolder(d.Old) != manifest.IsFolder(d.New):
 		return isOld, st, nil
-	case matches(e, d.new):
+	case matches(e, d.New):
 		return isNew, st, nil
 	}
-	return 0, st, h.changed(d.path)
+	return 0, st, h.changed(d.Path)
 }
 
-func isFolder(e *entry) bool { return e != nil && e.isDir() }
-
 // matches compares what is there with what a manifest says, but for groups.
-func matches(e, m *entry) bool {
+func matches(e, m *manifest.Entry) bool {
 	if e == nil || m == nil {
 		return e == nil && m == nil
 	}
-	if m.isDir() {
-		return e.isDir()
+	if m.IsDir() {
+		return e.IsDir()
 	}
-	return e.sameBody(m) && e.sameMeta(m)
-}
-
-// sameGroup reports whether the hard-link group stays the same.
-func (d *delta) sameGroup() bool {
-	if d.old == nil {
-		return d.new.group() == ""
-	}
-	return d.old.group() == d.new.group()
-}
-
-// mounted reports whether a mount point stands, or stood, at the path: it is
-// left as it is.
-func (d *delta) mounted() bool {
-	return d.old != nil && d.old.mount || d.new != nil && d.new.mount
-}
-
-// goes reports whether the old thing must be away before the new can come.
-func (d *delta) goes() bool {
-	return d.old != nil && !d.mounted() && (d.new == nil || d.again || isFolder(d.old) != isFolder(d.new))
+	return e.SameBody(m) && e.SameMeta(m)
 }
 
 // sideBySide calls do for 0 to n-1, with several hands.

@@ -241,5 +241,3 @@ func write(t testing.TB, path, content string) {
 }
 
 var stamp = time.Date(2003, 3, 3, 3, 3, 3, 333333333, time.UTC)
-
-func time0(t inode.Time) time.Time { return time.Unix(t.Sec, int64(t.Nsec)) }

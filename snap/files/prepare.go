@@ -9,8 +9,12 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/files/diff"
+	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/parallel"
 	"mulligan/snap/files/relpath"
+	"mulligan/snap/files/rights"
+	"mulligan/snap/files/workspace"
 )
 
 // Prepare makes ready to restore a whole workspace.
@@ -39,20 +43,20 @@ func (d *Driver) PrepareScoped(ctx context.Context, req snap.RestoreRequest, pat
 }
 
 // prepare makes ready to go from base to target, whose new contents b has.
-func (d *Driver) prepare(ctx context.Context, op string, id snap.RestoreID, base, target *manifest, sc relpath.Scope, b *cas.Batch) (snap.Switch, error) {
+func (d *Driver) prepare(ctx context.Context, op string, id snap.RestoreID, base, target *manifest.Manifest, sc relpath.Scope, b *cas.Batch) (snap.Switch, error) {
 	deltas, err := d.compare(ctx, base, target, sc)
 	if err == nil {
 		err = d.checkPossible(ctx, op, deltas, base, target, sc)
 	}
 	if err != nil {
-		return nil, wrapped(errs.Failed, op, err)
+		return nil, workspace.Wrap(errs.Failed, op, err)
 	}
-	p := &plan{Version: planVersion, State: prepared, Base: digest(base.hash), Target: digest(target.hash)}
+	p := &plan{Version: planVersion, State: prepared, Base: manifest.HexHash(base.Hash), Target: manifest.HexHash(target.Hash)}
 	for _, s := range sc {
 		p.Scope = append(p.Scope, []byte(s))
 	}
 	if err := d.record(ctx, id, p, base, target, b); err != nil {
-		return nil, wrapped(errs.Failed, op, err)
+		return nil, workspace.Wrap(errs.Failed, op, err)
 	}
 	return &change{d: d, id: id, plan: p, base: base, target: target, deltas: deltas}, nil
 }
@@ -75,15 +79,15 @@ func (d *Driver) Foresee(ctx context.Context, target snap.SnapshotID, paths []st
 	if err != nil {
 		return nil
 	}
-	deltas, err := d.compare(ctx, now.manifest, to, sc)
+	deltas, err := d.compare(ctx, now.Manifest, to, sc)
 	if err == nil {
-		_, err = d.allowed(ctx, op, deltas, d.holderOf(now.root.uid), now.manifest, to, sc)
+		_, err = d.allowed(ctx, op, deltas, rights.HolderOf(d.cfg.Reader, d.cfg.Owner, now.Root.Uid), now.Manifest, to, sc)
 	}
-	return wrapped(errs.Failed, op, err)
+	return workspace.Wrap(errs.Failed, op, err)
 }
 
 // record makes the preparation durable: what it needs, and the plan.
-func (d *Driver) record(ctx context.Context, id snap.RestoreID, p *plan, base, target *manifest, b *cas.Batch) error {
+func (d *Driver) record(ctx context.Context, id snap.RestoreID, p *plan, base, target *manifest.Manifest, b *cas.Batch) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -91,15 +95,15 @@ func (d *Driver) record(ctx context.Context, id snap.RestoreID, p *plan, base, t
 	if err != nil {
 		return err
 	}
-	for _, m := range []*manifest{base, target} {
-		if m.at.IsZero() {
-			if err := m.save(b); err != nil {
+	for _, m := range []*manifest.Manifest{base, target} {
+		if m.Source.IsZero() {
+			if err := m.Save(b); err != nil {
 				return err
 			}
 		}
 	}
 	from, to := d.switchRoots(id)
-	if err := b.Commit(cas.Root{Name: from, Hash: base.at}, cas.Root{Name: to, Hash: target.at}, plan); err != nil {
+	if err := b.Commit(cas.Root{Name: from, Hash: base.Source}, cas.Root{Name: to, Hash: target.Source}, plan); err != nil {
 		return err
 	}
 	return d.cfg.Failpoint.At("switch planned")
@@ -107,8 +111,8 @@ func (d *Driver) record(ctx context.Context, id snap.RestoreID, p *plan, base, t
 
 // checkPossible makes sure of what Commit and Undo will need: contents that
 // are whole, the right to give files to their owners, folders that may change hands, and room.
-func (d *Driver) checkPossible(ctx context.Context, op string, deltas []delta, base, target *manifest, sc relpath.Scope) error {
-	holder := d.holderOf(base.root.uid)
+func (d *Driver) checkPossible(ctx context.Context, op string, deltas []diff.Delta, base, target *manifest.Manifest, sc relpath.Scope) error {
+	holder := rights.HolderOf(d.cfg.Reader, d.cfg.Owner, base.Root.Uid)
 	deltas, err := d.allowed(ctx, op, deltas, holder, base, target, sc)
 	if err != nil {
 		return err
@@ -120,7 +124,7 @@ func (d *Driver) checkPossible(ctx context.Context, op string, deltas []delta, b
 
 // allowed makes sure of everything but stored contents. It returns deltas with what must be
 // made anew because its folder changes hands.
-func (d *Driver) allowed(ctx context.Context, op string, deltas []delta, holder holder, base, target *manifest, sc relpath.Scope) ([]delta, error) {
+func (d *Driver) allowed(ctx context.Context, op string, deltas []diff.Delta, holder rights.Holder, base, target *manifest.Manifest, sc relpath.Scope) ([]diff.Delta, error) {
 	if err := d.checkWays(op, deltas, holder, target); err != nil {
 		return nil, err
 	}
@@ -137,14 +141,14 @@ func (d *Driver) allowed(ctx context.Context, op string, deltas []delta, holder 
 	return deltas, err
 }
 
-func (d *Driver) checkContents(ctx context.Context, c *delta, holder holder) error {
+func (d *Driver) checkContents(ctx context.Context, c *diff.Delta, holder rights.Holder) error {
 	nothing := func(int64, []byte) error { return ctx.Err() }
-	for _, e := range []*entry{c.new, c.old} {
-		if e == nil || !e.isFile() || !c.again && c.old != nil && c.new != nil && c.old.hash == c.new.hash && holder.keeps(c.old, c.new) {
+	for _, e := range []*manifest.Entry{c.New, c.Old} {
+		if e == nil || !e.IsFile() || !c.Remake && c.Old != nil && c.New != nil && c.Old.Hash == c.New.Hash && holder.Keeps(c.Old, c.New) {
 			continue
 		}
-		if err := eachPiece(d.cfg.Store, e, nothing); err != nil {
-			return contentError(shown(d.cfg.Dir, c.seen()), err)
+		if err := manifest.EachPiece(d.cfg.Store, e, nothing); err != nil {
+			return contentError(workspace.Shown(d.cfg.Dir, c.Seen()), err)
 		}
 	}
 	return ctx.Err()
@@ -153,7 +157,7 @@ func (d *Driver) checkContents(ctx context.Context, c *delta, holder holder) err
 // contentError is for what is stored of a file and cannot be had: whatever is
 // missing or unreadable there is damage.
 func contentError(path string, err error) error {
-	if cancelled(err) {
+	if workspace.Cancelled(err) {
 		return err
 	}
 	if k := errs.KindOf(err); k != errs.NotFound && k != errs.Corrupt && k != errs.Internal {
@@ -163,36 +167,20 @@ func contentError(path string, err error) error {
 		Hint: "choose another checkpoint; mulligan verify says which are whole"}
 }
 
-// dataSize is how many bytes a restore writes for e: what is all zeros stays a hole.
-func (d *Driver) dataSize(e *entry) int64 {
-	if e.size <= cas.ChunkSize {
-		return e.size
-	}
-	data, refs, err := d.cfg.Store.Node(e.hash)
-	if err != nil {
-		return e.size // checkContents says what is wrong with it
-	}
-	l, err := decodeLarge(data, refs)
-	if err != nil {
-		return e.size
-	}
-	return min(e.size, int64(len(l.refs))*cas.ChunkSize)
-}
-
 // checkRoom compares what Commit will write with what the disk has. A batch
 // exists beside the files that it replaces, until they are gone.
-func (d *Driver) checkRoom(op string, deltas []delta) error {
+func (d *Driver) checkRoom(op string, deltas []diff.Delta) error {
 	var grows, writes int64
 	for _, c := range deltas {
-		if c.new != nil && c.new.isFile() && (c.old == nil || c.old.hash != c.new.hash) {
-			n := d.dataSize(c.new)
+		if c.New != nil && c.New.IsFile() && (c.Old == nil || c.Old.Hash != c.New.Hash) {
+			n := manifest.StoredSize(d.cfg.Store, c.New)
 			grows, writes = grows+n, writes+n
 		}
-		if c.old != nil && c.old.isFile() && (c.new == nil || c.old.hash != c.new.hash) {
-			grows -= d.dataSize(c.old)
+		if c.Old != nil && c.Old.IsFile() && (c.New == nil || c.Old.Hash != c.New.Hash) {
+			grows -= manifest.StoredSize(d.cfg.Store, c.Old)
 		}
 	}
-	root, err := d.open()
+	root, err := d.ws.Open()
 	if err != nil {
 		return err
 	}
@@ -208,6 +196,6 @@ func (d *Driver) checkRoom(op string, deltas []delta) error {
 	if writes == 0 || need <= free || fs.Blocks == 0 { // no blocks: the filesystem does not say (ramfs)
 		return nil
 	}
-	return errs.New(errs.Failed, op, "the restore needs %s on the disk of %s, which has %s left", size(need), d.cfg.Dir, size(free)).
+	return errs.New(errs.Failed, op, "the restore needs %s on the disk of %s, which has %s left", diff.FormatSize(need), d.cfg.Dir, diff.FormatSize(free)).
 		WithHint("free some space there and try again")
 }

@@ -8,32 +8,36 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap/beneath"
+	"mulligan/snap/files/diff"
 	"mulligan/snap/files/inode"
+	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
+	"mulligan/snap/files/rights"
+	"mulligan/snap/files/workspace"
 )
 
 // remaking works out what a folder that changes hands takes along: everything in
 // it goes, and is made anew in the new folder.
 type remaking struct {
 	ctx      context.Context
-	old, new *manifest
+	old, new *manifest.Manifest
 	scoped   bool
-	holder   holder
-	reader   Reader
-	out      []delta
+	holder   rights.Holder
+	reader   rights.Reader
+	out      []diff.Delta
 	groups   map[string]bool // hard-link groups of which a name is made anew
 }
 
 // withRemade gives deltas, from old to new, with all that is in folders that are made anew.
-func (d *Driver) withRemade(ctx context.Context, deltas []delta, old, new *manifest, sc relpath.Scope) ([]delta, error) {
-	r := &remaking{ctx: ctx, old: old, new: new, scoped: len(sc) > 0, holder: d.holderOf(old.root.uid), reader: d.cfg.Reader, groups: map[string]bool{}}
+func (d *Driver) withRemade(ctx context.Context, deltas []diff.Delta, old, new *manifest.Manifest, sc relpath.Scope) ([]diff.Delta, error) {
+	r := &remaking{ctx: ctx, old: old, new: new, scoped: len(sc) > 0, holder: rights.HolderOf(d.cfg.Reader, d.cfg.Owner, old.Root.Uid), reader: d.cfg.Reader, groups: map[string]bool{}}
 	top := "" // the folder made anew that the last delta was
 	for i := range deltas {
-		switch p := deltas[i].path; {
+		switch p := deltas[i].Path; {
 		case top != "" && relpath.Within(p, top):
-		case r.holder.remakes(&deltas[i]):
+		case remakes(r.holder, &deltas[i]):
 			top = p
-			if err := r.add(p, deltas[i].veil, deltas[i].old, deltas[i].new); err != nil {
+			if err := r.add(p, deltas[i].HiddenBy, deltas[i].Old, deltas[i].New); err != nil {
 				return nil, err
 			}
 		default:
@@ -48,89 +52,89 @@ func (d *Driver) withRemade(ctx context.Context, deltas []delta, old, new *manif
 }
 
 // add adds what is at path, and below it, on either side.
-func (r *remaking) add(path, veil string, old, new *entry) error {
+func (r *remaking) add(path, veil string, old, new *manifest.Entry) error {
 	if err := r.ctx.Err(); err != nil {
 		return err
 	}
-	r.out = append(r.out, delta{path: path, veil: veil, old: old, new: new, again: old != nil && new != nil && !old.mount && !new.mount})
-	if new != nil && new.group() != "" {
-		r.groups[new.group()] = true
+	r.out = append(r.out, diff.Delta{Path: path, HiddenBy: veil, Old: old, New: new, Remake: old != nil && new != nil && !old.Mount && !new.Mount})
+	if new != nil && new.Group() != "" {
+		r.groups[new.Group()] = true
 	}
-	if old != nil && old.mount || new != nil && new.mount {
+	if old != nil && old.Mount || new != nil && new.Mount {
 		return nil
 	}
-	a, err := entriesOf(r.old, old)
+	a, err := manifest.EntriesOf(r.old, old)
 	if err != nil {
 		return err
 	}
-	b, err := entriesOf(r.new, new)
+	b, err := manifest.EntriesOf(r.new, new)
 	if err != nil {
 		return err
 	}
-	sees := func(e *entry) bool { return !isFolder(e) || r.reader.seesInto(e) }
+	sees := func(e *manifest.Entry) bool { return !manifest.IsFolder(e) || r.reader.SeesInto(e) }
 	if veil == "" && !(sees(old) && sees(new)) {
 		veil = path
 	}
-	return pairs(a, b, func(name string, x, y *entry) error { return r.add(relpath.Join(path, name), veil, x, y) })
+	return manifest.Pairs(a, b, func(name string, x, y *manifest.Entry) error { return r.add(relpath.Join(path, name), veil, x, y) })
 }
 
 // tieOutside has the first name of a file that is made anew linked to a name of that
 // file which stays where it is, if there is one.
 func (r *remaking) tieOutside() error {
-	at := map[string]*delta{}
+	at := map[string]*diff.Delta{}
 	for i := range r.out {
-		at[r.out[i].path] = &r.out[i]
+		at[r.out[i].Path] = &r.out[i]
 	}
-	var visit func(path string, e *entry) error
-	visit = func(path string, e *entry) error {
-		if g := e.group(); r.groups[g] && at[path] == nil && at[g] != nil && at[g].again && at[g].twin == "" {
-			at[g].twin = path
+	var visit func(path string, e *manifest.Entry) error
+	visit = func(path string, e *manifest.Entry) error {
+		if g := e.Group(); r.groups[g] && at[path] == nil && at[g] != nil && at[g].Remake && at[g].LinkTo == "" {
+			at[g].LinkTo = path
 		}
-		kids, err := entriesOf(r.new, e)
+		kids, err := manifest.EntriesOf(r.new, e)
 		for i := range kids {
 			if err == nil {
-				err = visit(relpath.Join(path, kids[i].name), &kids[i])
+				err = visit(relpath.Join(path, kids[i].Name), &kids[i])
 			}
 		}
 		return err
 	}
-	return visit(".", &r.new.root)
+	return visit(".", &r.new.Root)
 }
 
 // checkHeld refuses a restore that would give a folder to somebody while it holds what is
 // excluded, or mounted: that stays where it is, and is not for the new owner.
-func (d *Driver) checkHeld(op string, deltas []delta) error {
+func (d *Driver) checkHeld(op string, deltas []diff.Delta) error {
 	var root *beneath.Root
 	top := "" // the folder made anew that was met last
 	for i := range deltas {
-		if top == "" || !relpath.Within(deltas[i].path, top) {
-			if top = ""; deltas[i].again && isFolder(deltas[i].old) {
-				top = deltas[i].path
+		if top == "" || !relpath.Within(deltas[i].Path, top) {
+			if top = ""; deltas[i].Remake && manifest.IsFolder(deltas[i].Old) {
+				top = deltas[i].Path
 			}
 		}
-		if top == "" || !isFolder(deltas[i].old) {
+		if top == "" || !manifest.IsFolder(deltas[i].Old) {
 			continue
 		}
 		if root == nil {
 			var err error
-			if root, err = d.open(); err != nil {
+			if root, err = d.ws.Open(); err != nil {
 				return err
 			}
 			defer root.Close()
 		}
-		held, err := d.held(root, deltas[i].path)
+		held, err := d.held(root, deltas[i].Path)
 		if err != nil {
 			return err
 		}
 		if held != "" {
-			return d.heldError(op, deltas[i].seen())
+			return d.heldError(op, deltas[i].Seen())
 		}
 	}
 	return nil
 }
 
 func (d *Driver) heldError(op, path string) error {
-	return errs.New(errs.Conflict, op, "%s would get another owner or mode, but holds something excluded or mounted", shown(d.cfg.Dir, path)).
+	return errs.New(errs.Conflict, op, "%s would get another owner or mode, but holds something excluded or mounted", workspace.Shown(d.cfg.Dir, path)).
 		WithHint("move what is excluded out of it, or let an administrator give the folder the owner and mode that it had; then try again")
 }
 
@@ -144,7 +148,7 @@ func (d *Driver) held(root *beneath.Root, path string) (string, error) {
 	names, err := inode.List(dir.FD())
 	for _, name := range names {
 		st, err := inode.StatAt(dir.FD(), name)
-		if err == nil && (st.Mount || d.exclude.excludes(relpath.Join(path, name), st.Kind() == dirKind)) {
+		if err == nil && (st.Mount || d.ws.Exclude.Excludes(relpath.Join(path, name), st.Kind() == manifest.DirKind)) {
 			return name, nil
 		}
 	}
@@ -153,22 +157,22 @@ func (d *Driver) held(root *beneath.Root, path string) (string, error) {
 
 // checkWays refuses to restore something below a folder that is outside of the scope and
 // not the one that the goal has there: what was behind its rights would lie open.
-func (d *Driver) checkWays(op string, deltas []delta, holder holder, goal *manifest) error {
+func (d *Driver) checkWays(op string, deltas []diff.Delta, holder rights.Holder, goal *manifest.Manifest) error {
 	if os.Geteuid() != 0 {
 		return nil
 	}
 	for i := range deltas {
 		c := &deltas[i]
-		if !c.frame {
+		if !c.Outside {
 			continue
 		}
-		to, err := goal.find(c.path)
+		to, err := goal.Find(c.Path)
 		if err != nil {
 			return err
 		}
-		if isFolder(to) && !holder.keepsFolder(c.old, to) {
-			return errs.New(errs.Conflict, op, "%s has another owner, or other rights, than in what is to be restored below it", shown(d.cfg.Dir, c.seen())).
-				WithHint("widen the scope to %s", c.seen())
+		if manifest.IsFolder(to) && !holder.KeepsFolder(c.Old, to) {
+			return errs.New(errs.Conflict, op, "%s has another owner, or other rights, than in what is to be restored below it", workspace.Shown(d.cfg.Dir, c.Seen())).
+				WithHint("widen the scope to %s", c.Seen())
 		}
 	}
 	return nil
@@ -192,7 +196,7 @@ func (h *hand) aside(dir *beneath.Root, name string, do func(in *beneath.Root, n
 		return err
 	}
 	defer in.Close()
-	if st, err := inode.StatAt(in.FD(), ""); err != nil || !onlyRoots(st) {
+	if st, err := inode.StatAt(in.FD(), ""); err != nil || !rights.RootOnly(st) {
 		return errs.Also(h.replaced(), err)
 	}
 	inner := h.tmpName()
@@ -244,23 +248,23 @@ func (h *hand) make(dir *beneath.Root, name, path string) error {
 
 // settleFolder gives the open folder the owner, mode, attributes and time of d: all
 // of them to a folder of this apply's own making, otherwise what keepsFolder allows.
-func (a *apply) settleFolder(dir *beneath.Root, d *delta) error {
+func (a *apply) settleFolder(dir *beneath.Root, d *diff.Delta) error {
 	if os.Geteuid() != 0 {
-		return setMeta(dir.FD(), d.new)
+		return setMeta(dir.FD(), d.New)
 	}
-	have, id, err := readOwn(dir.FD())
+	have, id, err := rights.ReadEntry(dir.FD())
 	switch {
 	case err != nil:
 		return err
-	case d.frame:
-		if d.new.loose || have.mtime == d.new.mtime {
+	case d.Outside:
+		if d.New.Loose || have.Mtime == d.New.Mtime {
 			return nil
 		}
-		return setTime(dir.FD(), d.new.mtime)
-	case d.path == ".", a.made[d.path] == id, a.holder.keepsFolder(have, d.new):
-		return setMeta(dir.FD(), d.new)
+		return setTime(dir.FD(), d.New.Mtime)
+	case d.Path == ".", a.made[d.Path] == id, a.holder.KeepsFolder(have, d.New):
+		return setMeta(dir.FD(), d.New)
 	}
-	return a.changed(d.path)
+	return a.changed(d.Path)
 }
 
 // guard notes the folders on whose way is one that is not the holder's: what
@@ -268,10 +272,10 @@ func (a *apply) settleFolder(dir *beneath.Root, d *delta) error {
 func (a *apply) guard() {
 	for i := range a.deltas {
 		d := &a.deltas[i]
-		dir, _ := relpath.Split(d.path)
-		foreign := func(e *entry) bool { return isFolder(e) && e.uid != uint32(a.holder) }
-		if a.guarded[dir] || foreign(d.old) || foreign(d.new) {
-			a.guarded[d.path] = true
+		dir, _ := relpath.Split(d.Path)
+		foreign := func(e *manifest.Entry) bool { return manifest.IsFolder(e) && e.Uid != uint32(a.holder) }
+		if a.guarded[dir] || foreign(d.Old) || foreign(d.New) {
+			a.guarded[d.Path] = true
 		}
 	}
 }
@@ -310,17 +314,23 @@ func (a *apply) isKnown(dir *beneath.Root, path string) error {
 	if d == nil || path == "." {
 		return nil
 	}
-	have, id, err := readOwn(dir.FD())
+	have, id, err := rights.ReadEntry(dir.FD())
 	if err != nil {
 		return err
 	}
-	was := d.old
+	was := d.Old
 	if was == nil {
-		was = d.new
+		was = d.New
 	}
 	made, ours := a.made[path]
-	if ours && made == id || !ours && isFolder(was) && a.holder.keepsFolder(have, was) {
+	if ours && made == id || !ours && manifest.IsFolder(was) && a.holder.KeepsFolder(have, was) {
 		return nil
 	}
 	return a.changed(path)
+}
+
+// remakes reports whether d's folder changes hands: then it is made anew, with
+// everything in it. The workspace folder itself stays: Driver.open judges whose it is.
+func remakes(o rights.Holder, d *diff.Delta) bool {
+	return os.Geteuid() == 0 && !d.Outside && d.Path != "." && manifest.IsFolder(d.Old) && manifest.IsFolder(d.New) && !o.KeepsFolder(d.Old, d.New)
 }

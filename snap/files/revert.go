@@ -7,7 +7,11 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/files/journal"
+	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
+	"mulligan/snap/files/rights"
+	"mulligan/snap/files/workspace"
 )
 
 var _ snap.Reverter = (*Driver)(nil)
@@ -15,14 +19,14 @@ var _ snap.Reverter = (*Driver)(nil)
 // reverting works out what a workspace is without some writes.
 type reverting struct {
 	d      *Driver
-	base   *manifest
+	base   *manifest.Manifest
 	force  bool
 	unite  *uniter
-	to     map[string]*entry // paths that change, and what is there then; nil: nothing
+	to     map[string]*manifest.Entry // paths that change, and what is there then; nil: nothing
 	merged map[string]bool
 	left   map[string]snap.ClashReason
-	since  map[string]snap.Hash    // by path: the state of the journal that to has it from
-	states map[snap.Hash]*manifest // as looked up
+	since  map[string]snap.Hash             // by path: the state of the journal that to has it from
+	states map[snap.Hash]*manifest.Manifest // as looked up
 }
 
 // PrepareRevert makes ready to take writes back. Hard links of files that it
@@ -39,24 +43,24 @@ func (d *Driver) PrepareRevert(ctx context.Context, req snap.RevertRequest) (sna
 	if err != nil {
 		return nil, none, err
 	}
-	tracks, err := d.trace(ctx, op, req.Writes)
+	tracks, err := d.history.Trace(ctx, op, d.cfg.Dir, req.Writes)
 	if err != nil {
-		return nil, none, wrapped(errs.Failed, op, err)
+		return nil, none, workspace.Wrap(errs.Failed, op, err)
 	}
-	r := &reverting{d: d, base: base, force: req.Force, unite: &uniter{d.cfg.Store, b, d.holderOf(base.root.uid), time.Now()},
-		to: map[string]*entry{}, merged: map[string]bool{}, left: map[string]snap.ClashReason{},
-		since: map[string]snap.Hash{}, states: map[snap.Hash]*manifest{}}
+	r := &reverting{d: d, base: base, force: req.Force, unite: &uniter{d.cfg.Store, b, rights.HolderOf(d.cfg.Reader, d.cfg.Owner, base.Root.Uid), time.Now()},
+		to: map[string]*manifest.Entry{}, merged: map[string]bool{}, left: map[string]snap.ClashReason{},
+		since: map[string]snap.Hash{}, states: map[snap.Hash]*manifest.Manifest{}}
 	if err := r.all(ctx, tracks); err != nil {
-		return nil, none, wrapped(errs.Failed, op, err)
+		return nil, none, workspace.Wrap(errs.Failed, op, err)
 	}
 	how := r.outcome()
 	if len(how.Paths) == 0 {
 		how, err = r.asSeen(how)
-		return nil, how, wrapped(errs.Failed, op, err)
+		return nil, how, workspace.Wrap(errs.Failed, op, err)
 	}
 	target, err := r.target(ctx)
 	if err != nil {
-		return nil, none, wrapped(errs.Failed, op, err)
+		return nil, none, workspace.Wrap(errs.Failed, op, err)
 	}
 	sc, err := makeScope(op, how.Paths)
 	if err != nil {
@@ -71,7 +75,7 @@ func (d *Driver) PrepareRevert(ctx context.Context, req snap.RevertRequest) (sna
 }
 
 // all works every path out.
-func (r *reverting) all(ctx context.Context, tracks map[string]*track) error {
+func (r *reverting) all(ctx context.Context, tracks map[string]*journal.Track) error {
 	for _, p := range relpath.SortedKeys(tracks) {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -84,18 +88,18 @@ func (r *reverting) all(ctx context.Context, tracks map[string]*track) error {
 }
 
 // path takes the runs of one path back, newest first.
-func (r *reverting) path(p string, k *track) error {
-	if r.d.exclude.covers(p) {
+func (r *reverting) path(p string, k *journal.Track) error {
+	if r.d.ws.Exclude.Covers(p) {
 		r.left[p] = snap.Excluded
 		return nil
 	}
-	now, err := r.base.find(p)
+	now, err := r.base.Find(p)
 	if err != nil {
 		return err
 	}
 	e, merged := now, false
-	for _, run := range slices.Backward(k.runs) {
-		next, m, why, err := r.unite.unite(run.after, e, run.before)
+	for _, run := range slices.Backward(k.Runs) {
+		next, m, why, err := r.unite.unite(run.After, e, run.Before)
 		if err != nil {
 			return err
 		}
@@ -104,12 +108,12 @@ func (r *reverting) path(p string, k *track) error {
 			return nil
 		}
 		if why != "" {
-			e, merged = k.runs[0].before, false
-			r.since[p] = k.runs[0].since
+			e, merged = k.Runs[0].Before, false
+			r.since[p] = k.Runs[0].Since
 			break
 		}
-		if next == run.before {
-			r.since[p] = run.since
+		if next == run.Before {
+			r.since[p] = run.Since
 		}
 		e, merged = next, merged || m
 	}
@@ -118,15 +122,15 @@ func (r *reverting) path(p string, k *track) error {
 }
 
 // set notes what is to be at p, where now is.
-func (r *reverting) set(p string, now, e *entry, merged bool) {
+func (r *reverting) set(p string, now, e *manifest.Entry, merged bool) {
 	if alike(now, e) {
 		return
 	}
 	if e != nil {
 		x := *e
-		x.setGroup("")
-		if isFolder(&x) && isFolder(now) { // its time is that of its entries
-			x.mtime, x.loose = now.mtime, now.loose
+		x.SetGroup("")
+		if manifest.IsFolder(&x) && manifest.IsFolder(now) { // its time is that of its entries
+			x.Mtime, x.Loose = now.Mtime, now.Loose
 		}
 		e = &x
 	}
@@ -163,8 +167,8 @@ func (r *reverting) fit(ctx context.Context) error {
 }
 
 // misfit says why e cannot be at p, if so.
-func (r *reverting) misfit(p string, e *entry) (snap.ClashReason, error) {
-	now, err := r.base.find(p)
+func (r *reverting) misfit(p string, e *manifest.Entry) (snap.ClashReason, error) {
+	now, err := r.base.Find(p)
 	if err != nil {
 		return "", err
 	}
@@ -174,19 +178,19 @@ func (r *reverting) misfit(p string, e *entry) (snap.ClashReason, error) {
 		if err != nil {
 			return "", err
 		}
-		if !isFolder(in) {
+		if !manifest.IsFolder(in) {
 			return snap.NoParent, nil
 		}
 	}
-	if p == "." && !isFolder(e) || now != nil && now.mount {
+	if p == "." && !manifest.IsFolder(e) || now != nil && now.Mount {
 		return snap.Retyped, nil
 	}
-	if !isFolder(now) || isFolder(e) {
+	if !manifest.IsFolder(now) || manifest.IsFolder(e) {
 		return "", nil
 	}
-	kids, err := entriesOf(r.base, now)
+	kids, err := manifest.EntriesOf(r.base, now)
 	for i := range kids {
-		if to, goes := r.to[relpath.Join(p, kids[i].name)]; !goes || to != nil {
+		if to, goes := r.to[relpath.Join(p, kids[i].Name)]; !goes || to != nil {
 			return snap.NotEmpty, nil
 		}
 	}
@@ -194,11 +198,11 @@ func (r *reverting) misfit(p string, e *entry) (snap.ClashReason, error) {
 }
 
 // at is what will be at a path.
-func (r *reverting) at(p string) (*entry, error) {
+func (r *reverting) at(p string) (*manifest.Entry, error) {
 	if e, ok := r.to[p]; ok {
 		return e, nil
 	}
-	return r.base.find(p)
+	return r.base.Find(p)
 }
 
 func (r *reverting) outcome() snap.Reverted {
@@ -210,10 +214,10 @@ func (r *reverting) outcome() snap.Reverted {
 }
 
 // target is the manifest of the outcome.
-func (r *reverting) target(ctx context.Context) (*manifest, error) {
-	t := &edits{}
+func (r *reverting) target(ctx context.Context) (*manifest.Manifest, error) {
+	t := &manifest.Edits{}
 	for p, e := range r.to {
-		t.put(p, e)
+		t.Put(p, e)
 	}
-	return r.base.edited(ctx, t)
+	return r.base.Edit(ctx, t)
 }

@@ -11,7 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/snap/cas"
+	"mulligan/snap/files/diff"
 	"mulligan/snap/files/inode"
+	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
 )
 
@@ -26,9 +28,9 @@ import (
 const rewriteMost = 64 << 10
 
 // rewritable reports whether nothing that the manifests say speaks against it.
-func rewritable(a, b *entry) bool {
-	return a != nil && b != nil && a.isFile() && b.isFile() && a.group() == "" && b.group() == "" && a.hash != b.hash &&
-		a.size > 0 && b.size > 0 && max(a.size, b.size) <= rewriteMost && (a.mode|b.mode)&0o6111 == 0
+func rewritable(a, b *manifest.Entry) bool {
+	return a != nil && b != nil && a.IsFile() && b.IsFile() && a.Group() == "" && b.Group() == "" && a.Hash != b.Hash &&
+		a.Size > 0 && b.Size > 0 && max(a.Size, b.Size) <= rewriteMost && (a.Mode|b.Mode)&0o6111 == 0
 }
 
 // overwrites reports whether the filesystem behind fd writes where the old
@@ -39,9 +41,9 @@ func overwrites(fd int) bool {
 
 // rewriteFiles rewrites what can be. placeFiles replaces the rest.
 func (h *hand) rewriteFiles() error {
-	var list []*delta
+	var list []*diff.Delta
 	for i := range h.deltas {
-		if d := &h.deltas[i]; rewritable(d.old, d.new) && !d.mounted() && !d.again && h.holder.keeps(d.old, d.new) {
+		if d := &h.deltas[i]; rewritable(d.Old, d.New) && !d.Mounted() && !d.Remake && h.holder.Keeps(d.Old, d.New) {
 			list = append(list, d)
 		}
 	}
@@ -54,7 +56,7 @@ func (h *hand) rewriteFiles() error {
 		err := h.sideBySide(len(batch), func(w *hand, i int) (err error) {
 			done[i] = &staged{d: batch[i]}
 			done[i].f, err = w.rewrite(batch[i])
-			return w.failed(batch[i].path, err)
+			return w.failed(batch[i].Path, err)
 		})
 		done = slices.DeleteFunc(done, func(s *staged) bool { return s == nil })
 		if err := errors.Join(err, h.settle(done)); err != nil {
@@ -65,22 +67,22 @@ func (h *hand) rewriteFiles() error {
 }
 
 // rewrite rewrites d's file, which is still to be synced then. nil: it is not one to be rewritten.
-func (h *hand) rewrite(d *delta) (*os.File, error) {
+func (h *hand) rewrite(d *diff.Delta) (*os.File, error) {
 	if err := h.ctx.Err(); err != nil {
 		return nil, err
 	}
 	v, st, err := h.judge(d)
-	if err != nil || v == isNew || st.Nlink != 1 || st.Blocks*512 < st.Size || h.stays[d.path] {
+	if err != nil || v == isNew || st.Nlink != 1 || st.Blocks*512 < st.Size || h.stays[d.Path] {
 		return nil, err
 	}
-	text, err := h.d.cfg.Store.Get(d.new.hash)
-	if err == nil && int64(len(text)) != d.new.size {
-		err = fmt.Errorf("%w: %d bytes stored of a file of %d", errManifest, len(text), d.new.size)
+	text, err := h.d.cfg.Store.Get(d.New.Hash)
+	if err == nil && int64(len(text)) != d.New.Size {
+		err = fmt.Errorf("%w: %d bytes stored of a file of %d", manifest.ErrFormat, len(text), d.New.Size)
 	}
 	if err != nil || !zeroFree(text) {
 		return nil, err
 	}
-	folder, name := relpath.Split(d.path)
+	folder, name := relpath.Split(d.Path)
 	dir, err := h.folder(folder)
 	if err != nil {
 		return nil, err
@@ -89,18 +91,18 @@ func (h *hand) rewrite(d *delta) (*os.File, error) {
 	if err != nil {
 		return nil, nil // read-only, or being executed: to be replaced
 	}
-	if err = h.rewriteOpen(f, d, st, text); err == nil && d.rewritten {
+	if err = h.rewriteOpen(f, d, st, text); err == nil && d.Rewritten {
 		return f, nil
 	}
 	return nil, errors.Join(err, f.Close())
 }
 
 // rewriteOpen rewrites f, which d was judged to be with the stat st.
-func (h *hand) rewriteOpen(f *os.File, d *delta, st inode.Stat, text []byte) error {
+func (h *hand) rewriteOpen(f *os.File, d *diff.Delta, st inode.Stat, text []byte) error {
 	fd := int(f.Fd())
 	now, err := inode.StatAt(fd, "")
 	if err == nil && (!now.Same(st) || now.Nlink != 1) {
-		err = h.changed(d.path)
+		err = h.changed(d.Path)
 	}
 	if err != nil {
 		return err
@@ -121,7 +123,7 @@ func (h *hand) rewriteOpen(f *os.File, d *delta, st inode.Stat, text []byte) err
 			return err
 		}
 	}
-	d.rewritten = true
+	d.Rewritten = true
 	if int64(len(text)) < st.Size { // first, so that no block is ever half old and half new
 		err = f.Truncate(int64(len(text)))
 	}
@@ -134,7 +136,7 @@ func (h *hand) rewriteOpen(f *os.File, d *delta, st inode.Stat, text []byte) err
 		h.mu.Unlock()
 	}
 	if err == nil {
-		err = setMeta(fd, d.new)
+		err = setMeta(fd, d.New)
 	}
 	h.startWriting(f)
 	return err
@@ -144,17 +146,17 @@ func zeroFree(p []byte) bool { return bytes.IndexByte(p, 0) < 0 }
 
 // halfRewritten reports whether e can be what a rewriting between a and b left, in
 // either direction, when it was cut short.
-func halfRewritten(s *cas.Store, e, a, b *entry) (bool, error) {
-	if !rewritable(a, b) || !e.isFile() || e.group() != "" || e.size > max(a.size, b.size) || !metaBetween(e, []*entry{a, b}) {
+func halfRewritten(s *cas.Store, e, a, b *manifest.Entry) (bool, error) {
+	if !rewritable(a, b) || !e.IsFile() || e.Group() != "" || e.Size > max(a.Size, b.Size) || !metaBetween(e, []*manifest.Entry{a, b}) {
 		return false, nil
 	}
 	var texts [3][]byte
-	for i, x := range []*entry{e, a, b} {
-		if x.size == 0 {
+	for i, x := range []*manifest.Entry{e, a, b} {
+		if x.Size == 0 {
 			continue
 		}
 		var err error
-		if texts[i], err = s.Get(x.hash); err != nil {
+		if texts[i], err = s.Get(x.Hash); err != nil {
 			return false, err
 		}
 	}

@@ -39,7 +39,7 @@ func TestRewritten(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			s := newSite(t)
 			if c.keeps {
-				root, err := s.Driver.open()
+				root, err := s.Driver.ws.Open()
 				must(t, err)
 				defer root.Close()
 				if !overwrites(root.FD()) {

@@ -15,6 +15,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/files/inode"
+	"mulligan/snap/files/rights"
 	"mulligan/testkit"
 )
 
@@ -111,7 +112,7 @@ func owned(t testing.TB) func(*Config) {
 	must(t, os.Mkdir(top+"/ws", 0o755))
 	must(t, os.Chown(top+"/ws", ownerID, ownerID))
 	return func(c *Config) {
-		c.Dir, c.Owner, c.Reader = top+"/ws", ownerID, Reader{UID: ownerID, GID: ownerID}
+		c.Dir, c.Owner, c.Reader = top+"/ws", ownerID, rights.Reader{UID: ownerID, GID: ownerID}
 	}
 }
 

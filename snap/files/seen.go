@@ -5,11 +5,13 @@ import (
 
 	"mulligan/snap"
 	"mulligan/snap/beneath"
+	"mulligan/snap/files/manifest"
+	"mulligan/snap/files/rights"
 )
 
 // asSeen is the outcome as the reader may see it.
 func (r *reverting) asSeen(how snap.Reverted) (snap.Reverted, error) {
-	if r.d.cfg.Reader.all() {
+	if r.d.cfg.Reader.All() {
 		return how, nil
 	}
 	var err error
@@ -33,7 +35,7 @@ func (r *reverting) asSeen(how snap.Reverted) (snap.Reverted, error) {
 // seen is p, or the outermost folder above it that the reader may not look into: as it is or as it will be.
 func (r *reverting) seen(p string) (string, error) {
 	for _, dir := range above(p) {
-		is, err := r.base.find(dir)
+		is, err := r.base.Find(dir)
 		if err != nil {
 			return "", err
 		}
@@ -41,8 +43,8 @@ func (r *reverting) seen(p string) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		for _, e := range []*entry{is, to} {
-			if isFolder(e) && !r.d.cfg.Reader.seesInto(e) {
+		for _, e := range []*manifest.Entry{is, to} {
+			if manifest.IsFolder(e) && !r.d.cfg.Reader.SeesInto(e) {
 				return dir, nil
 			}
 		}
@@ -65,10 +67,10 @@ var _ snap.Veiler = (*Driver)(nil)
 
 // Seen gives paths as the app's owner may see them at present.
 func (d *Driver) Seen(paths []string) ([]string, error) {
-	if d.cfg.Reader.all() || len(paths) == 0 {
+	if d.cfg.Reader.All() || len(paths) == 0 {
 		return paths, nil
 	}
-	root, err := d.open()
+	root, err := d.ws.Open()
 	if err != nil {
 		return nil, err
 	}
@@ -101,6 +103,6 @@ func (d *Driver) seesNow(root *beneath.Root, dir string) bool {
 		return true
 	}
 	defer in.Close()
-	e, _, err := readOwn(in.FD())
-	return err == nil && d.cfg.Reader.seesInto(e)
+	e, _, err := rights.ReadEntry(in.FD())
+	return err == nil && d.cfg.Reader.SeesInto(e)
 }

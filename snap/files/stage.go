@@ -10,8 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/snap/beneath"
+	"mulligan/snap/files/diff"
 	"mulligan/snap/files/inode"
+	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
+	"mulligan/snap/files/workspace"
 )
 
 // A batch of files is written under temporary names, made durable, and only
@@ -24,7 +27,7 @@ const (
 
 // staged is a new thing under its temporary name.
 type staged struct {
-	d   *delta
+	d   *diff.Delta
 	tmp string
 	was inode.Stat // what is at the path, to be replaced; zero: nothing
 	f   *os.File   // a file that is still to be synced
@@ -36,14 +39,14 @@ func tmpPrefix(id string) string { return ".mulligan-" + id + "-" }
 
 // placeFiles brings everything that is no folder and no further name of a file.
 func (h *hand) placeFiles() error {
-	var batch []*delta
+	var batch []*diff.Delta
 	var bytes int64
 	for i := range h.deltas {
 		d := &h.deltas[i]
-		if d.new == nil || d.rewritten || isFolder(d.new) || d.mounted() || h.follows(d) {
+		if d.New == nil || d.Rewritten || manifest.IsFolder(d.New) || d.Mounted() || h.follows(d) {
 			continue
 		}
-		batch, bytes = append(batch, d), bytes+d.new.size
+		batch, bytes = append(batch, d), bytes+d.New.Size
 		if len(batch) >= batchFiles || bytes >= batchBytes {
 			if err := h.placeBatch(batch); err != nil {
 				return err
@@ -54,7 +57,7 @@ func (h *hand) placeFiles() error {
 	return h.placeBatch(batch)
 }
 
-func (h *hand) placeBatch(batch []*delta) error {
+func (h *hand) placeBatch(batch []*diff.Delta) error {
 	list, err := h.stageAll(batch)
 	if err != nil {
 		return err
@@ -63,12 +66,12 @@ func (h *hand) placeBatch(batch []*delta) error {
 }
 
 // stageAll stages a batch, with several hands.
-func (h *hand) stageAll(batch []*delta) ([]*staged, error) {
+func (h *hand) stageAll(batch []*diff.Delta) ([]*staged, error) {
 	out := make([]*staged, len(batch))
 	h.expect(len(batch))
 	err := h.sideBySide(len(batch), func(w *hand, i int) (err error) {
 		out[i], err = w.stage(batch[i])
-		return w.failed(batch[i].path, err)
+		return w.failed(batch[i].Path, err)
 	})
 	out = slices.DeleteFunc(out, func(s *staged) bool { return s == nil })
 	if err != nil {
@@ -78,21 +81,21 @@ func (h *hand) stageAll(batch []*delta) ([]*staged, error) {
 }
 
 // stage writes d's new thing beside the old one. nil: there is nothing to do.
-func (h *hand) stage(d *delta) (*staged, error) {
+func (h *hand) stage(d *diff.Delta) (*staged, error) {
 	if err := h.ctx.Err(); err != nil {
 		return nil, err
 	}
 	v, st, err := h.judge(d)
-	if err != nil || v == isNew && (st.Nlink == 1 || d.sameGroup()) {
+	if err != nil || v == isNew && (st.Nlink == 1 || d.SameGroup()) {
 		return nil, err
 	}
-	if h.stays[d.path] {
+	if h.stays[d.Path] {
 		return nil, nil // removeAll said so
 	}
 	if done, err := h.metaOnly(d, st); done || err != nil {
 		return nil, err
 	}
-	folder, _ := relpath.Split(d.path)
+	folder, _ := relpath.Split(d.Path)
 	dir, err := h.writable(folder)
 	if err != nil {
 		return nil, err
@@ -105,8 +108,8 @@ func (h *hand) stage(d *delta) (*staged, error) {
 	if e := unix.Unlinkat(dir.FD(), s.tmp, 0); e != unix.ENOENT {
 		err = errors.Join(err, e)
 	}
-	if errors.Is(err, unix.EPERM) && d.new.device() {
-		h.note("%s is a device and cannot be made here: %v.", h.shown(d.path), cause(err))
+	if errors.Is(err, unix.EPERM) && d.New.Device() {
+		h.note("%s is a device and cannot be made here: %v.", h.shown(d.Path), workspace.Cause(err))
 		return nil, nil
 	}
 	return nil, err
@@ -114,29 +117,29 @@ func (h *hand) stage(d *delta) (*staged, error) {
 
 // follows reports whether d's new thing is a further name of a file whose
 // first name this restore deals with, or leaves as it is.
-func (a *apply) follows(d *delta) bool {
-	if d.twin != "" {
+func (a *apply) follows(d *diff.Delta) bool {
+	if d.LinkTo != "" {
 		return true
 	}
-	if d.new.group() == "" || d.new.group() == d.path {
+	if d.New.Group() == "" || d.New.Group() == d.Path {
 		return false
 	}
-	first := a.at[d.new.group()]
+	first := a.at[d.New.Group()]
 	if first == nil {
 		return !a.scoped() // unchanged, hence there
 	}
-	return first.new != nil && first.new.group() == d.new.group()
+	return first.New != nil && first.New.Group() == d.New.Group()
 }
 
-func (a *apply) scoped() bool { return len(a.reader.scope) > 0 }
+func (a *apply) scoped() bool { return len(a.reader.Scope) > 0 }
 
 // metaOnly changes mode, attributes and times in place where that is all, where the
 // file is and stays an ordinary one of the holder's, and has no other name that would change with it.
-func (h *hand) metaOnly(d *delta, st inode.Stat) (bool, error) {
-	if d.again || !h.holder.keeps(d.old, d.new) || !d.old.isFile() || !d.old.sameBody(d.new) || st.Nlink != 1 {
+func (h *hand) metaOnly(d *diff.Delta, st inode.Stat) (bool, error) {
+	if d.Remake || !h.holder.Keeps(d.Old, d.New) || !d.Old.IsFile() || !d.Old.SameBody(d.New) || st.Nlink != 1 {
 		return false, nil
 	}
-	folder, name := relpath.Split(d.path)
+	folder, name := relpath.Split(d.Path)
 	dir, err := h.folder(folder)
 	if err != nil {
 		return false, err
@@ -148,7 +151,7 @@ func (h *hand) metaOnly(d *delta, st inode.Stat) (bool, error) {
 	defer f.Close()
 	now, err := inode.StatAt(int(f.Fd()), "")
 	if err == nil && (!now.Same(st) || now.Nlink != 1) {
-		err = h.changed(d.path)
+		err = h.changed(d.Path)
 	}
 	if err != nil {
 		return false, err
@@ -156,17 +159,17 @@ func (h *hand) metaOnly(d *delta, st inode.Stat) (bool, error) {
 	h.mu.Lock()
 	h.inPlace = append(h.inPlace, d)
 	h.mu.Unlock()
-	return true, setMeta(int(f.Fd()), d.new)
+	return true, setMeta(int(f.Fd()), d.New)
 }
 
 // create makes the thing under its temporary name, complete.
 func (h *hand) create(dir *beneath.Root, s *staged) error {
-	e := s.d.new
+	e := s.d.New
 	do := h.createNode
-	if e.isFile() {
+	if e.IsFile() {
 		do = h.createFile
 	}
-	if os.Geteuid() != 0 || e.symlink() || e.isFile() && h.holder.plain(e) {
+	if os.Geteuid() != 0 || e.Symlink() || e.IsFile() && h.holder.Plain(e) {
 		return do(dir, s, s.tmp)
 	}
 	return h.aside(dir, s.tmp, func(in *beneath.Root, name string) error { return do(in, s, name) })
@@ -174,12 +177,12 @@ func (h *hand) create(dir *beneath.Root, s *staged) error {
 
 // createNode makes a link, fifo, socket or device.
 func (h *hand) createNode(dir *beneath.Root, s *staged, name string) error {
-	e := s.d.new
+	e := s.d.New
 	var err error
-	if e.symlink() {
-		err = unix.Symlinkat(e.link(), dir.FD(), name)
+	if e.Symlink() {
+		err = unix.Symlinkat(e.Link(), dir.FD(), name)
 	} else {
-		err = unix.Mknodat(dir.FD(), name, e.kind()|0o600, int(e.rdev()))
+		err = unix.Mknodat(dir.FD(), name, e.Kind()|0o600, int(e.Rdev()))
 	}
 	if err != nil {
 		return err
@@ -197,20 +200,20 @@ func (h *hand) createNode(dir *beneath.Root, s *staged, name string) error {
 
 // isOurs makes sure that f is the link, fifo, socket or device just made, and
 // nothing that the workspace's owner has put in its place.
-func (a *apply) isOurs(f *os.File, e *entry) error {
+func (a *apply) isOurs(f *os.File, e *manifest.Entry) error {
 	fd := int(f.Fd())
 	st, err := inode.StatAt(fd, "")
 	if err != nil {
 		return err
 	}
-	if st.Kind() != e.kind() || st.Nlink != 1 || st.Rdev != e.rdev() || int(st.Uid) != os.Geteuid() {
+	if st.Kind() != e.Kind() || st.Nlink != 1 || st.Rdev != e.Rdev() || int(st.Uid) != os.Geteuid() {
 		return a.replaced()
 	}
 	return nil
 }
 
 func (h *hand) createFile(dir *beneath.Root, s *staged, name string) error {
-	e := s.d.new
+	e := s.d.New
 	f, err := dir.OpenFile(name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY, 0o600)
 	if err != nil {
 		return err
@@ -228,9 +231,9 @@ func (h *hand) createFile(dir *beneath.Root, s *staged, name string) error {
 }
 
 // fill writes e's content; what is all zeros stays a hole.
-func (a *apply) fill(f *os.File, e *entry) error {
+func (a *apply) fill(f *os.File, e *manifest.Entry) error {
 	end := int64(0)
-	err := eachPiece(a.d.cfg.Store, e, func(off int64, p []byte) error {
+	err := manifest.EachPiece(a.d.cfg.Store, e, func(off int64, p []byte) error {
 		if err := a.ctx.Err(); err != nil {
 			return err
 		}
@@ -241,8 +244,8 @@ func (a *apply) fill(f *os.File, e *entry) error {
 		end = off + int64(n)
 		return err
 	})
-	if err == nil && end < e.size {
-		err = f.Truncate(e.size)
+	if err == nil && end < e.Size {
+		err = f.Truncate(e.Size)
 	}
 	return err
 }
@@ -261,7 +264,7 @@ func (h *hand) place(batch []*staged) error {
 	}
 	for i := range batch {
 		if err = h.ctx.Err(); err == nil {
-			err = h.failed(batch[i].d.path, h.rename(batch[i]))
+			err = h.failed(batch[i].d.Path, h.rename(batch[i]))
 		}
 		if err == nil {
 			err = h.d.cfg.Failpoint.At("file placed")
@@ -276,7 +279,7 @@ func (h *hand) place(batch []*staged) error {
 // rename puts one staged thing in place, if what it replaces is still there as
 // it was judged.
 func (h *hand) rename(s *staged) error {
-	folder, name := relpath.Split(s.d.path)
+	folder, name := relpath.Split(s.d.Path)
 	dir, err := h.writable(folder)
 	if err != nil {
 		return err
@@ -286,12 +289,12 @@ func (h *hand) rename(s *staged) error {
 	st, err := inode.StatAt(fd, name)
 	if s.was == (inode.Stat{}) {
 		if err != unix.ENOENT {
-			return errors.Join(h.changed(s.d.path), err)
+			return errors.Join(h.changed(s.d.Path), err)
 		}
 		return renameNew(fd, s.tmp, fd, name)
 	}
 	if err != nil || !s.was.Still(st) {
-		return errors.Join(h.changed(s.d.path), err)
+		return errors.Join(h.changed(s.d.Path), err)
 	}
 	return unix.Renameat(fd, s.tmp, fd, name)
 }
@@ -303,13 +306,13 @@ func (h *hand) unstage(batch []*staged) error {
 		if s.f != nil {
 			s.f.Close() // it goes
 		}
-		folder, _ := relpath.Split(s.d.path)
+		folder, _ := relpath.Split(s.d.Path)
 		dir, err := h.folder(folder)
 		if err == nil {
 			err = unix.Unlinkat(dir.FD(), s.tmp, 0)
 		}
 		if err != nil && !errors.Is(err, unix.ENOENT) {
-			all = errors.Join(all, h.failed(s.d.path, err))
+			all = errors.Join(all, h.failed(s.d.Path, err))
 		}
 	}
 	return all
@@ -319,27 +322,27 @@ func (h *hand) unstage(batch []*staged) error {
 func (h *hand) linkNames() error {
 	for i := range h.deltas {
 		d := &h.deltas[i]
-		if d.new == nil || isFolder(d.new) || d.mounted() || h.stays[d.path] || !h.follows(d) {
+		if d.New == nil || manifest.IsFolder(d.New) || d.Mounted() || h.stays[d.Path] || !h.follows(d) {
 			continue
 		}
 		if err := h.ctx.Err(); err != nil {
 			return err
 		}
 		if err := h.link(d); err != nil {
-			return h.failed(d.path, err)
+			return h.failed(d.Path, err)
 		}
 	}
 	return nil
 }
 
-func (h *hand) link(d *delta) error {
+func (h *hand) link(d *diff.Delta) error {
 	_, was, err := h.judge(d)
 	if err != nil {
 		return err
 	}
-	group := d.new.group()
-	if d.twin != "" {
-		group = d.twin
+	group := d.New.Group()
+	if d.LinkTo != "" {
+		group = d.LinkTo
 	}
 	folder, name := relpath.Split(group)
 	from, err := h.root.OpenDir(folder)
@@ -354,10 +357,10 @@ func (h *hand) link(d *delta) error {
 	if first.ID == was.ID {
 		return nil
 	}
-	if e := newEntry(name, first); e.mode != d.new.mode || e.uid != d.new.uid || e.gid != d.new.gid || e.size != d.new.size || e.mtime != d.new.mtime {
+	if e := manifest.NewEntry(name, first); e.Mode != d.New.Mode || e.Uid != d.New.Uid || e.Gid != d.New.Gid || e.Size != d.New.Size || e.Mtime != d.New.Mtime {
 		return h.changed(group)
 	}
-	folder, _ = relpath.Split(d.path)
+	folder, _ = relpath.Split(d.Path)
 	dir, err := h.writable(folder)
 	if err != nil {
 		return err

@@ -14,7 +14,10 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/beneath"
 	"mulligan/snap/files/inode"
+	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
+	"mulligan/snap/files/rights"
+	"mulligan/snap/files/workspace"
 )
 
 var _ snap.Surveyor = (*Driver)(nil)
@@ -27,7 +30,7 @@ type survey struct {
 	d     *Driver
 	ctx   context.Context
 	top   *beneath.Root
-	giver giver
+	giver rights.Giver
 	left  int // names that are still to be looked at
 	gaps  []*gap
 }
@@ -62,7 +65,7 @@ var (
 func (d *Driver) Survey(ctx context.Context) ([]snap.Gap, error) {
 	s, err := d.survey(ctx)
 	if err != nil {
-		return nil, wrapped(errs.Failed, "look at files", err)
+		return nil, workspace.Wrap(errs.Failed, "look at files", err)
 	}
 	return s.told(s.gaps)
 }
@@ -87,10 +90,10 @@ func (d *Driver) lacks(ctx context.Context) (words []string, err error) {
 func (d *Driver) survey(ctx context.Context) (*survey, error) {
 	s := &survey{d: d, ctx: ctx, left: surveyed}
 	var err error
-	if s.giver, err = self(); err != nil {
+	if s.giver, err = rights.Self(); err != nil {
 		return nil, err
 	}
-	root, err := d.open()
+	root, err := d.ws.Open()
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +114,7 @@ func (s *survey) told(gaps []*gap) (list []snap.Gap, err error) {
 		if err != nil {
 			return nil, err
 		}
-		path := shown(s.d.cfg.Dir, seen[0])
+		path := workspace.Shown(s.d.cfg.Dir, seen[0])
 		what := path + " " + g.one + "."
 		if g.n > 1 {
 			what = fmt.Sprintf("%d paths %s, the first of them %s.", g.n, g.many, path)
@@ -187,18 +190,18 @@ func (s *survey) one(dir *beneath.Root, path, name string) (isDir bool, err erro
 	if err != nil {
 		return false, s.passes(path, err)
 	}
-	if s.d.exclude.excludes(path, st.Kind() == dirKind) {
+	if s.d.ws.Exclude.Excludes(path, st.Kind() == manifest.DirKind) {
 		return false, nil
 	}
 	if st.Mount {
 		s.note(path, "is a mount point, and what is mounted there is not captured", mounted)
 		return false, nil
 	}
-	if st.Kind() == unix.S_IFREG && st.Size > maxFile {
-		s.note(path, fmt.Sprintf("has a size of %d bytes, holes included, and a file may have %d", st.Size, int64(maxFile)), endless)
+	if st.Kind() == unix.S_IFREG && st.Size > manifest.MaxFile {
+		s.note(path, fmt.Sprintf("has a size of %d bytes, holes included, and a file may have %d", st.Size, int64(manifest.MaxFile)), endless)
 	}
 	s.flags(path, st)
-	return st.Kind() == dirKind, s.rights(dir, path, name, st)
+	return st.Kind() == manifest.DirKind, s.rights(dir, path, name, st)
 }
 
 // flags notes inode flags that a rollback does not set.
@@ -210,7 +213,7 @@ func (s *survey) flags(path string, st inode.Stat) {
 
 // rights notes what a daemon that is not root could not read or give back.
 func (s *survey) rights(dir *beneath.Root, path, name string, st inode.Stat) error {
-	if s.giver.root {
+	if s.giver.Root {
 		return nil
 	}
 	if kind := st.Kind(); kind == unix.S_IFREG {
@@ -223,16 +226,16 @@ func (s *survey) rights(dir *beneath.Root, path, name string, st inode.Stat) err
 	if err != nil {
 		return s.passes(path, err)
 	}
-	if word := s.giver.refuses(e); word != "" {
+	if word := s.giver.Refuses(e); word != "" {
 		s.note(path, word, ungivable)
 	}
 	return nil
 }
 
 // entry is what a survey knows of a name. Only what may be executed is asked for capabilities.
-func (s *survey) entry(dir *beneath.Root, name string, st inode.Stat) (*entry, error) {
-	e := newEntry(name, st)
-	if !e.isFile() || st.Mode&0o111 == 0 {
+func (s *survey) entry(dir *beneath.Root, name string, st inode.Stat) (*manifest.Entry, error) {
+	e := manifest.NewEntry(name, st)
+	if !e.IsFile() || st.Mode&0o111 == 0 {
 		return &e, nil
 	}
 	f, err := inode.OpenPath(dir, name)
@@ -241,6 +244,6 @@ func (s *survey) entry(dir *beneath.Root, name string, st inode.Stat) (*entry, e
 	}
 	defer f.Close()
 	xattrs, err := inode.ReadXattrsPath(int(f.Fd()))
-	e.setXattrs(xattrs)
+	e.SetXattrs(xattrs)
 	return &e, err
 }

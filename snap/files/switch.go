@@ -14,8 +14,14 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/beneath"
 	"mulligan/snap/cas"
+	"mulligan/snap/files/diff"
+	"mulligan/snap/files/follow"
 	"mulligan/snap/files/inode"
+	"mulligan/snap/files/journal"
+	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
+	"mulligan/snap/files/rights"
+	"mulligan/snap/files/workspace"
 )
 
 // change is one switch: the workspace on its way from base to target or back.
@@ -25,10 +31,10 @@ type change struct {
 
 	mu       sync.Mutex
 	plan     *plan
-	base     *manifest // once worked out, as are
-	target   *manifest
-	deltas   []delta // from base to target, once worked out
-	unsynced bool    // an apply was cut short: not all that it changed is on the disk
+	base     *manifest.Manifest // once worked out, as are
+	target   *manifest.Manifest
+	deltas   []diff.Delta // from base to target, once worked out
+	unsynced bool         // an apply was cut short: not all that it changed is on the disk
 }
 
 // Resume gives the switch that an earlier process prepared.
@@ -42,7 +48,7 @@ func (d *Driver) Resume(ctx context.Context, id snap.RestoreID) (snap.Switch, er
 		return nil, errs.New(errs.NotFound, op, "no restore %s is under way", id)
 	}
 	if err != nil {
-		return nil, wrapped(errs.Failed, op, err)
+		return nil, workspace.Wrap(errs.Failed, op, err)
 	}
 	return &change{d: d, id: id, plan: p, unsynced: true}, nil
 }
@@ -59,7 +65,7 @@ func (c *change) set(s state) error {
 }
 
 // manifests gives what the restore goes from and to.
-func (c *change) manifests(ctx context.Context) (base, target *manifest, err error) {
+func (c *change) manifests(ctx context.Context) (base, target *manifest.Manifest, err error) {
 	if c.base != nil {
 		return c.base, c.target, nil
 	}
@@ -75,20 +81,20 @@ func (c *change) manifests(ctx context.Context) (base, target *manifest, err err
 }
 
 // manifest makes a manifest anew of what the root of that name keeps.
-func (c *change) manifest(ctx context.Context, root string, want digest) (*manifest, error) {
+func (c *change) manifest(ctx context.Context, root string, want manifest.HexHash) (*manifest.Manifest, error) {
 	r, err := c.d.cfg.Store.Root(root)
 	if err != nil {
 		return nil, err
 	}
-	m, err := resolve(ctx, c.d.cfg.Store, r.Hash)
-	if err == nil && m.hash != snap.Hash(want) {
-		err = damaged(r.Hash, fmt.Errorf("it leads to %v, not to %v", m.hash, snap.Hash(want)))
+	m, err := journal.Resolve(ctx, c.d.cfg.Store, r.Hash)
+	if err == nil && m.Hash != snap.Hash(want) {
+		err = manifest.Damaged(r.Hash, fmt.Errorf("it leads to %v, not to %v", m.Hash, snap.Hash(want)))
 	}
 	return m, err
 }
 
 // differences are the deltas from base to target.
-func (c *change) differences(ctx context.Context) ([]delta, error) {
+func (c *change) differences(ctx context.Context) ([]diff.Delta, error) {
 	if c.deltas != nil {
 		return c.deltas, nil
 	}
@@ -109,9 +115,9 @@ func (c *change) Changes(limit int) ([]snap.Change, int) {
 	}
 	back := slices.Clone(deltas)
 	for i := range back {
-		back[i].old, back[i].new = back[i].new, back[i].old
+		back[i].Old, back[i].New = back[i].New, back[i].Old
 	}
-	return changes(back, limit)
+	return diff.Changes(back, limit)
 }
 
 // Stale walks the workspace, and reads what may have changed.
@@ -127,19 +133,19 @@ func (c *change) Stale(ctx context.Context) (bool, error) {
 	}
 	base, _, err := c.manifests(ctx)
 	if err != nil {
-		return false, wrapped(errs.Corrupt, op, err)
+		return false, workspace.Wrap(errs.Corrupt, op, err)
 	}
-	moved, err := c.moved(ctx, base, now.manifest)
-	return moved != "", wrapped(errs.Failed, op, err)
+	moved, err := c.moved(ctx, base, now.Manifest)
+	return moved != "", workspace.Wrap(errs.Failed, op, err)
 }
 
 // moved names a path at which live is not as the base has it, "" if there is none.
-func (c *change) moved(ctx context.Context, base, live *manifest) (string, error) {
-	was, err := base.part(c.plan.scope())
+func (c *change) moved(ctx context.Context, base, live *manifest.Manifest) (string, error) {
+	was, err := base.PartHash(c.plan.scope())
 	if err != nil {
 		return "", err
 	}
-	is, err := live.part(c.plan.scope())
+	is, err := live.PartHash(c.plan.scope())
 	if err != nil || was == is {
 		return "", err
 	}
@@ -147,7 +153,7 @@ func (c *change) moved(ctx context.Context, base, live *manifest) (string, error
 	if err != nil {
 		return "", err
 	}
-	return telling(deltas), nil
+	return diff.MostTelling(deltas), nil
 }
 
 // Commit makes the workspace, or the scope, the target. The first time the
@@ -161,12 +167,12 @@ func (c *change) Commit(ctx context.Context) error {
 	return c.converge(ctx, "restore files", committing, switched)
 }
 
-func (c *change) applier(ctx context.Context, op string, b *cas.Batch, deltas []delta) (*hand, error) {
+func (c *change) applier(ctx context.Context, op string, b *cas.Batch, deltas []diff.Delta) (*hand, error) {
 	a, err := c.d.newApply(ctx, op, c.id, b, b.Keep, deltas)
 	if err != nil {
-		return nil, wrapped(errs.Failed, op, err)
+		return nil, workspace.Wrap(errs.Failed, op, err)
 	}
-	a.reader.scope = c.plan.scope()
+	a.reader.Scope = c.plan.scope()
 	a.whole = c.unsynced
 	return a, nil
 }
@@ -187,12 +193,12 @@ func (c *change) finish(a *hand, done state) error {
 		return err
 	}
 	if len(c.plan.Notes) > said {
-		return wrapped(errs.Failed, a.op, c.set(done))
+		return workspace.Wrap(errs.Failed, a.op, c.set(done))
 	}
 	p := *c.plan
 	p.State = done
 	c.plan = &p
-	return wrapped(errs.Failed, a.op, c.d.cfg.Failpoint.At(string(done)))
+	return workspace.Wrap(errs.Failed, a.op, c.d.cfg.Failpoint.At(string(done)))
 }
 
 // Undo makes the workspace the base again, wherever it is between. A path that
@@ -208,9 +214,9 @@ func (c *change) Undo(ctx context.Context) error {
 		return nil
 	case prepared: // Commit changed nothing
 		if err := ctx.Err(); err != nil {
-			return wrapped(errs.Unavailable, op, err)
+			return workspace.Wrap(errs.Unavailable, op, err)
 		}
-		return wrapped(errs.Failed, op, c.set(undone))
+		return workspace.Wrap(errs.Failed, op, c.set(undone))
 	}
 	return c.converge(ctx, op, undoing, undone)
 }
@@ -221,56 +227,56 @@ func (c *change) converge(ctx context.Context, op string, going, done state) err
 	defer b.Discard()
 	base, target, err := c.manifests(ctx)
 	if err != nil {
-		return wrapped(errs.Corrupt, op, err)
+		return workspace.Wrap(errs.Corrupt, op, err)
 	}
 	goal := base
 	if done == switched {
 		goal = target
 	}
 	if err := c.sweepTemps(ctx); err != nil {
-		return wrapped(errs.Failed, op, err)
+		return workspace.Wrap(errs.Failed, op, err)
 	}
-	var now *view
+	var now *follow.View
 	if done == undone { // it may have to be kept
-		now, err = c.d.presentStored(ctx, op, b, c.plan.scope(), doubtAll)
+		now, err = c.d.presentStored(ctx, op, b, c.plan.scope(), follow.CheckAll)
 	} else {
 		now, err = c.d.present(ctx, op, b, c.plan.scope())
 	}
 	if err != nil {
 		return err
 	}
-	live := now.manifest
+	live := now.Manifest
 	deltas, err := c.toGo(ctx, live, base, goal, done)
 	if err != nil {
-		return wrapped(errs.Failed, op, err)
+		return workspace.Wrap(errs.Failed, op, err)
 	}
 	if err := c.settleFrames(deltas, base); err != nil {
-		return wrapped(errs.Failed, op, err)
+		return workspace.Wrap(errs.Failed, op, err)
 	}
 	if err := c.mayReplace(ctx, op, live, deltas, base, target, done); err != nil {
 		return err
 	}
-	if err := c.d.checkWays(op, deltas, c.d.holderOf(live.root.uid), goal); err != nil {
-		return wrapped(errs.Failed, op, err)
+	if err := c.d.checkWays(op, deltas, rights.HolderOf(c.d.cfg.Reader, c.d.cfg.Owner, live.Root.Uid), goal); err != nil {
+		return workspace.Wrap(errs.Failed, op, err)
 	}
 	if deltas, err = c.d.withRemade(ctx, deltas, live, goal, c.plan.scope()); err != nil {
-		return wrapped(errs.Failed, op, err)
+		return workspace.Wrap(errs.Failed, op, err)
 	}
-	defer c.d.restoring()()
+	defer c.d.follower.Restoring()()
 	a, err := c.applier(ctx, op, b, deltas)
 	if err != nil {
 		return err
 	}
 	defer a.close()
 	if err := c.set(going); err != nil {
-		return wrapped(errs.Failed, op, err)
+		return workspace.Wrap(errs.Failed, op, err)
 	}
 	return c.finish(a, done)
 }
 
 // toGo are the deltas from the live state to the goal.
-func (c *change) toGo(ctx context.Context, live, base, goal *manifest, done state) ([]delta, error) {
-	if done == switched && live.hash == base.hash && c.deltas != nil {
+func (c *change) toGo(ctx context.Context, live, base, goal *manifest.Manifest, done state) ([]diff.Delta, error) {
+	if done == switched && live.Hash == base.Hash && c.deltas != nil {
 		return slices.Clone(c.deltas), nil // Prepare worked them out
 	}
 	return c.d.compare(ctx, live, goal, c.plan.scope())
@@ -286,14 +292,14 @@ func (c *change) sweepTemps(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	root, err := c.d.open()
+	root, err := c.d.ws.Open()
 	if err != nil {
 		return err
 	}
 	defer root.Close()
 	folders := map[string]bool{}
 	for i := range deltas {
-		dir, _ := relpath.Split(deltas[i].path)
+		dir, _ := relpath.Split(deltas[i].Path)
 		folders[dir] = true
 	}
 	for _, path := range relpath.SortedKeys(folders) {
@@ -355,15 +361,15 @@ func (c *change) Check(ctx context.Context) (snap.Proof, error) {
 	defer c.mu.Unlock()
 	deltas, err := c.differences(ctx)
 	if err != nil {
-		return snap.Proof{}, wrapped(errs.Failed, op, err)
+		return snap.Proof{}, workspace.Wrap(errs.Failed, op, err)
 	}
 	touched := map[string]bool{}
 	for _, d := range deltas {
-		touched[d.path] = true
+		touched[d.Path] = true
 	}
 	base, target, err := c.manifests(ctx)
 	if err != nil {
-		return snap.Proof{}, wrapped(errs.Corrupt, op, err)
+		return snap.Proof{}, workspace.Wrap(errs.Corrupt, op, err)
 	}
 	want := target
 	if c.plan.State == undoing || c.plan.State == undone {
@@ -375,14 +381,14 @@ func (c *change) Check(ctx context.Context) (snap.Proof, error) {
 	if err != nil {
 		return snap.Proof{}, err
 	}
-	return c.proof(ctx, op, base, want, now.manifest)
+	return c.proof(ctx, op, base, want, now.Manifest)
 }
 
-func (c *change) proof(ctx context.Context, op string, base, want, live *manifest) (p snap.Proof, err error) {
+func (c *change) proof(ctx context.Context, op string, base, want, live *manifest.Manifest) (p snap.Proof, err error) {
 	hashes := make([]snap.Hash, 3)
-	for i, m := range []*manifest{base, want, live} {
-		if hashes[i], err = m.part(c.plan.scope()); err != nil {
-			return p, wrapped(errs.Failed, op, err)
+	for i, m := range []*manifest.Manifest{base, want, live} {
+		if hashes[i], err = m.PartHash(c.plan.scope()); err != nil {
+			return p, workspace.Wrap(errs.Failed, op, err)
 		}
 	}
 	p = snap.Proof{Pre: hashes[0], Want: hashes[1], Post: hashes[2], Match: hashes[1] == hashes[2]}
@@ -391,11 +397,11 @@ func (c *change) proof(ctx context.Context, op string, base, want, live *manifes
 		return p, nil
 	}
 	deltas, err := c.d.compare(ctx, want, live, c.plan.scope())
-	list, _ := changes(deltas, 5)
+	list, _ := diff.Changes(deltas, 5)
 	for _, x := range list {
-		p.Notes = append(p.Notes, fmt.Sprintf("%s is not as it should be: %s.", shown(c.d.cfg.Dir, x.Path), x.Summary))
+		p.Notes = append(p.Notes, fmt.Sprintf("%s is not as it should be: %s.", workspace.Shown(c.d.cfg.Dir, x.Path), x.Summary))
 	}
-	return p, wrapped(errs.Failed, op, err)
+	return p, workspace.Wrap(errs.Failed, op, err)
 }
 
 // Finish drops the plan, and lets go of base and target.
@@ -404,8 +410,8 @@ func (c *change) Finish(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := ctx.Err(); err != nil {
-		return wrapped(errs.Unavailable, op, err)
+		return workspace.Wrap(errs.Unavailable, op, err)
 	}
 	base, target := c.d.switchRoots(c.id)
-	return wrapped(errs.Failed, op, c.d.cfg.Store.Delete(c.d.planRoot(c.id), base, target))
+	return workspace.Wrap(errs.Failed, op, c.d.cfg.Store.Delete(c.d.planRoot(c.id), base, target))
 }

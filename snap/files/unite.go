@@ -10,20 +10,22 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/files/inode"
+	"mulligan/snap/files/manifest"
+	"mulligan/snap/files/rights"
 )
 
 // uniter takes writes back from single entries.
 type uniter struct {
 	s      *cas.Store
-	b      *cas.Batch // merged contents go there
-	holder holder     // whose ordinary things are merged
+	b      *cas.Batch    // merged contents go there
+	holder rights.Holder // whose ordinary things are merged
 	now    time.Time
 }
 
 // unite gives what is to be at a path where left was left by writes, before was
 // before them, and now is there at present. merged reports that it is none of the
 // three; why is other than "" where they don't go together.
-func (u *uniter) unite(left, now, before *entry) (e *entry, merged bool, why snap.ClashReason, err error) {
+func (u *uniter) unite(left, now, before *manifest.Entry) (e *manifest.Entry, merged bool, why snap.ClashReason, err error) {
 	switch {
 	case alike(now, left):
 		return before, false, "", nil
@@ -31,13 +33,13 @@ func (u *uniter) unite(left, now, before *entry) (e *entry, merged bool, why sna
 		return now, false, "", nil
 	case now == nil:
 		return nil, false, snap.Removed, nil
-	case left == nil && isFolder(now) && isFolder(before):
+	case left == nil && manifest.IsFolder(now) && manifest.IsFolder(before):
 		return now, false, "", nil // somebody made the folder again
 	case left == nil:
 		return nil, false, snap.Replaced, nil
 	case before == nil:
 		return nil, false, snap.Edited, nil
-	case now.mount || now.kind() != left.kind() || now.kind() != before.kind():
+	case now.Mount || now.Kind() != left.Kind() || now.Kind() != before.Kind():
 		return nil, false, snap.Retyped, nil
 	}
 	return u.merge(left, now, before)
@@ -45,36 +47,36 @@ func (u *uniter) unite(left, now, before *entry) (e *entry, merged bool, why sna
 
 // alike reports whether a and b are the same but for times, other names, and a
 // folder's content.
-func alike(a, b *entry) bool {
+func alike(a, b *manifest.Entry) bool {
 	if a == nil || b == nil {
 		return a == b
 	}
-	return a.sameBody(b) && a.mode == b.mode && a.uid == b.uid && a.gid == b.gid && equalXattrs(a, b)
+	return a.SameBody(b) && a.Mode == b.Mode && a.Uid == b.Uid && a.Gid == b.Gid && manifest.EqualXattrs(a, b)
 }
 
 // merge unites three things of one type, a part at a time, if nothing about them is
 // more than their owner, the holder, may give to any content. All else goes back as a whole or not at all.
-func (u *uniter) merge(left, now, before *entry) (*entry, bool, snap.ClashReason, error) {
+func (u *uniter) merge(left, now, before *manifest.Entry) (*manifest.Entry, bool, snap.ClashReason, error) {
 	if !u.mergeable(left, now, before) {
 		return nil, false, snap.Rights, nil
 	}
 	e := *now
-	e.setGroup("")
-	link, rdev, xattrs := now.link(), now.rdev(), before.xattrs()
-	ok := three(&e.mode, left.mode, now.mode, before.mode) &&
-		three(&link, left.link(), now.link(), before.link()) &&
-		three(&rdev, left.rdev(), now.rdev(), before.rdev())
-	if !equalXattrs(now, left) {
-		xattrs = now.xattrs()
-		ok = ok && (equalXattrs(left, before) || equalXattrs(now, before))
+	e.SetGroup("")
+	link, rdev, xattrs := now.Link(), now.Rdev(), before.Xattrs()
+	ok := three(&e.Mode, left.Mode, now.Mode, before.Mode) &&
+		three(&link, left.Link(), now.Link(), before.Link()) &&
+		three(&rdev, left.Rdev(), now.Rdev(), before.Rdev())
+	if !manifest.EqualXattrs(now, left) {
+		xattrs = now.Xattrs()
+		ok = ok && (manifest.EqualXattrs(left, before) || manifest.EqualXattrs(now, before))
 	}
 	if !ok {
 		return nil, false, snap.Overlaps, nil
 	}
-	e.setLink(link)
-	e.setRdev(rdev)
-	e.setXattrs(xattrs)
-	if now.isFile() {
+	e.SetLink(link)
+	e.SetRdev(rdev)
+	e.SetXattrs(xattrs)
+	if now.IsFile() {
 		if why, err := u.content(&e, left, now, before); why != "" || err != nil {
 			return nil, false, why, err
 		}
@@ -82,16 +84,16 @@ func (u *uniter) merge(left, now, before *entry) (*entry, bool, snap.ClashReason
 	switch {
 	case alike(&e, before):
 		return before, false, "", nil
-	case e.kind() == unix.S_IFREG && (e.hash != now.hash || e.size != now.size):
-		e.mtime = inode.Time{Sec: u.now.Unix(), Nsec: uint32(u.now.Nanosecond())}
+	case e.Kind() == unix.S_IFREG && (e.Hash != now.Hash || e.Size != now.Size):
+		e.Mtime = inode.Time{Sec: u.now.Unix(), Nsec: uint32(u.now.Nanosecond())}
 	}
 	return &e, !alike(&e, now), "", nil
 }
 
 // mergeable reports whether all three are ordinary things of the holder's, with the same rights.
-func (u *uniter) mergeable(left, now, before *entry) bool {
-	for _, e := range []*entry{left, now, before} {
-		if !u.holder.plain(e) || !sameRights(e, now) {
+func (u *uniter) mergeable(left, now, before *manifest.Entry) bool {
+	for _, e := range []*manifest.Entry{left, now, before} {
+		if !u.holder.Plain(e) || !rights.SameRights(e, now) {
 			return false
 		}
 	}
@@ -112,24 +114,24 @@ func three[T comparable](to *T, left, now, before T) bool {
 }
 
 // content sets e's content to what a change from left's to before's makes of now's.
-func (u *uniter) content(e, left, now, before *entry) (snap.ClashReason, error) {
+func (u *uniter) content(e, left, now, before *manifest.Entry) (snap.ClashReason, error) {
 	type body struct {
 		hash snap.Hash
 		size int64
 	}
-	of := func(x *entry) body { return body{x.hash, x.size} }
+	of := func(x *manifest.Entry) body { return body{x.Hash, x.Size} }
 	to := of(now)
 	if three(&to, of(left), of(now), of(before)) {
-		e.hash, e.size = to.hash, to.size
+		e.Hash, e.Size = to.hash, to.size
 		return "", nil
 	}
 	var texts [3]string
-	for i, x := range []*entry{left, now, before} {
-		if x.size > maxMerge {
+	for i, x := range []*manifest.Entry{left, now, before} {
+		if x.Size > maxMerge {
 			return snap.TooLarge, nil
 		}
 		var buf bytes.Buffer
-		err := eachPiece(u.s, x, func(_ int64, p []byte) error { buf.Write(p); return nil })
+		err := manifest.EachPiece(u.s, x, func(_ int64, p []byte) error { buf.Write(p); return nil })
 		if err != nil {
 			return "", err
 		}
@@ -145,13 +147,13 @@ func (u *uniter) content(e, left, now, before *entry) (snap.ClashReason, error) 
 	return u.put(e, []byte(text))
 }
 
-func (u *uniter) put(e *entry, text []byte) (why snap.ClashReason, err error) {
+func (u *uniter) put(e *manifest.Entry, text []byte) (why snap.ClashReason, err error) {
 	if len(text) > maxMerge {
 		return snap.TooLarge, nil
 	}
-	e.size, e.hash = int64(len(text)), snap.Hash{}
+	e.Size, e.Hash = int64(len(text)), snap.Hash{}
 	if len(text) > 0 {
-		e.hash, err = u.b.Blob(slices.Clip(text))
+		e.Hash, err = u.b.Blob(slices.Clip(text))
 	}
 	return "", err
 }

@@ -107,6 +107,9 @@ func (s *session) describe(ctx context.Context, db string, t *table) error {
 		return errProtocol
 	}
 	t.Create = create[0][1]
+	if !s.maria {
+		t.Create = collated(t.Create)
+	}
 	if err := s.kept.add(t.Name, t.Engine, t.Create); err != nil {
 		return err
 	}
@@ -134,6 +137,37 @@ func (s *session) describe(ctx context.Context, db string, t *table) error {
 		}
 	}
 	return err
+}
+
+// collated takes the names of character sets that stand before a collation out of a definition: the collation says it all.
+// MySQL writes both for a column that was made with a collation, and one for a column that has the table's; what was
+// written with one alone is given back with both.
+func collated(create string) string {
+	const set, collate = " CHARACTER SET ", " COLLATE "
+	var b strings.Builder
+	for quote, at := byte(0), 0; at < len(create); at++ {
+		c := create[at]
+		switch {
+		case quote == '\'' && c == '\\' && at+1 < len(create):
+			b.WriteByte(c)
+			at++
+			c = create[at]
+		case quote != 0:
+			if c == quote {
+				quote = 0
+			}
+		case c == '\'' || c == '`' || c == '"':
+			quote = c
+		case strings.HasPrefix(create[at:], set):
+			rest := strings.TrimLeft(create[at+len(set):], "abcdefghijklmnopqrstuvwxyz0123456789_")
+			if strings.HasPrefix(rest, collate) {
+				at = len(create) - len(rest) - 1
+				continue
+			}
+		}
+		b.WriteByte(c)
+	}
+	return b.String()
 }
 
 // columnOf knows the types that lose something by being read as they are: FLOAT is

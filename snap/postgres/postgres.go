@@ -20,6 +20,7 @@ import (
 	"mulligan/snap/cas"
 	"mulligan/snap/postgres/logical"
 	"mulligan/snap/postgres/physical"
+	"mulligan/snap/postgres/physical/pgserver"
 )
 
 // Mode is a way to capture and restore.
@@ -140,7 +141,7 @@ func (cfg Config) physical() (*physical.Driver, error) {
 }
 
 // Recall gives what is known of the cluster since it was taken into care.
-func (cfg Config) Recall() (physical.Place, bool) { return physical.Recall(cfg.dir(Physical)) }
+func (cfg Config) Recall() (pgserver.Place, bool) { return physical.Recall(cfg.dir(Physical)) }
 
 // dir is where a mode keeps its state: each in a folder of its own, so that a
 // change of mode leaves nothing that the other one would take for its own.

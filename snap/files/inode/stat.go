@@ -39,9 +39,10 @@ func (t Time) Spec() unix.Timespec {
 // Nanos is t in nanoseconds since 1970; far beyond our days it wraps.
 func (t Time) Nanos() int64 { return t.Sec*1e9 + int64(t.Nsec) }
 
-// StatAt returns the Stat of name in the folder dir; an empty name is dir itself.
+// StatAt returns the Stat of name in the folder dir; an empty name is dir itself. The filesystem is asked even where the
+// kernel remembers an earlier answer (FUSE, network filesystems).
 func StatAt(dir int, name string) (Stat, error) {
-	flags := unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT
+	flags := unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_FORCE_SYNC
 	if name == "" {
 		flags |= unix.AT_EMPTY_PATH
 	}

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sync/errgroup"
@@ -149,16 +148,15 @@ func (b *builder) archive() ([]byte, error) {
 }
 
 func (b *builder) restore(ctx context.Context, archive []byte, section string, jobs int) error {
-	args := []string{
-		"--no-password", "--section=" + section, fmt.Sprint("--jobs=", jobs),
-		"--dbname=dbname=" + pglogin.Quote(b.name), "--format=custom", filePath,
-	}
-	c := child{tool: b.tool, name: "pg_restore", file: archive, out: io.Discard}
+	c := child{tool: b.tool, name: "pg_restore", file: archive, out: io.Discard, args: []string{
+		"--no-password", "--section=" + section, "--dbname=dbname=" + pglogin.Quote(b.name), "--format=custom",
+	}}
 	if b.tool.major >= knowsTransactionTimeout && b.server < knowsTransactionTimeout {
-		c.args, c.harmless = args, onlyUnknownSetting
+		c.harmless = onlyUnknownSetting // of one process: parallel ones write their complaints across each other
 	} else {
-		c.args = append([]string{"--exit-on-error"}, args...)
+		c.args = append(c.args, "--exit-on-error", fmt.Sprint("--jobs=", jobs))
 	}
+	c.args = append(c.args, filePath)
 	return b.d.run(ctx, c)
 }
 
@@ -167,17 +165,18 @@ const knowsTransactionTimeout = 17
 
 // onlyUnknownSetting reports whether pg_restore, which went on after errors, failed at nothing but setting transaction_timeout.
 func onlyUnknownSetting(said string) bool {
-	failed := 0
+	failed, harmless, ended := 0, 0, false
 	for line := range strings.Lines(said) {
-		if command, found := strings.CutPrefix(line, "Command was: "); found {
-			if strings.TrimSpace(command) != "SET transaction_timeout = 0;" {
-				return false
-			}
+		switch line = strings.TrimSpace(line); {
+		case strings.HasPrefix(line, "pg_restore: error: "):
 			failed++
+		case line == "Command was: SET transaction_timeout = 0;":
+			harmless++
+		case strings.HasPrefix(line, "pg_restore: warning: errors ignored on restore: "):
+			ended = true
 		}
 	}
-	_, total, found := strings.Cut(said, "errors ignored on restore: ")
-	return found && failed > 0 && strings.TrimSpace(total) == strconv.Itoa(failed)
+	return ended && failed > 0 && failed == harmless
 }
 
 // rows loads the tables' rows, the large objects and the sequences' values.

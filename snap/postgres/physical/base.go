@@ -94,7 +94,7 @@ func (d *Driver) copyBase(ctx context.Context, c conn, b *wal.Base, dir string) 
 	if err := b.ReadLabel(label); err != nil {
 		return nil, err
 	}
-	if _, err := d.server.readControl(ctx, dir); err != nil { // it was read while the server may have been writing it
+	if _, err := d.server.ReadControl(ctx, dir); err != nil { // it was read while the server may have been writing it
 		return nil, err
 	}
 	if err := d.arrange(ctx, asowner.Arrangement{Dir: dir, Files: map[string][]byte{"backup_label": []byte(label)}}); err != nil {

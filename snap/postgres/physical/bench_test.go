@@ -214,15 +214,15 @@ func (s *subject) benchCopy(b *testing.B, f figures) {
 		check(b, asowner.SyncFS(to))
 	}
 	f.seconds(b, "stopcopy", func() {
-		check(b, s.driver.server.stop(b.Context()))
+		check(b, s.driver.server.Stop(b.Context()))
 		cp(s.DataDir, aside)
-		check(b, s.driver.server.start(b.Context()))
+		check(b, s.driver.server.Start(b.Context()))
 	})
 	f.seconds(b, "copyback", func() {
-		check(b, s.driver.server.stop(b.Context()))
+		check(b, s.driver.server.Stop(b.Context()))
 		check(b, os.RemoveAll(s.DataDir))
 		cp(aside, s.DataDir)
-		check(b, s.driver.server.start(b.Context()))
+		check(b, s.driver.server.Start(b.Context()))
 	})
 	check(b, os.RemoveAll(aside))
 }

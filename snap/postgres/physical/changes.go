@@ -10,6 +10,7 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap/postgres/physical/asowner"
+	"mulligan/snap/postgres/physical/pgserver"
 	"mulligan/snap/postgres/physical/wal"
 )
 
@@ -55,14 +56,14 @@ func (d *Driver) firstChange(ctx context.Context, p place, size wal.Segments, en
 func (d *Driver) readLog(ctx context.Context, dir string, t wal.Timeline, from wal.LSN, each func(wal.Record) bool) (why string, err error) {
 	inner, cancel := context.WithCancel(ctx)
 	defer cancel()
-	cmd := d.server.command(inner, "pg_waldump", "-p", dir, "-t", strconv.Itoa(int(t)), "-s", from.String())
-	var problem printed
+	cmd := d.server.Command(inner, "pg_waldump", "-p", dir, "-t", strconv.Itoa(int(t)), "-s", from.String())
+	var problem pgserver.Printed
 	cmd.Stderr = &problem
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return "", err
 	}
-	if err := d.owner.Start(cmd, confined); err != nil {
+	if err := d.owner.Start(cmd, pgserver.Confined); err != nil {
 		return "", err
 	}
 	lines := bufio.NewReaderSize(out, 1<<16)
@@ -85,7 +86,7 @@ func (d *Driver) readLog(ctx context.Context, dir string, t wal.Timeline, from w
 	}
 	cancel()
 	_ = cmd.Wait() // it fails at the log's end, and when it is stopped before
-	return problem.lastLine(), errors.Join(err, ctx.Err())
+	return problem.LastLine(), errors.Join(err, ctx.Err())
 }
 
 // maxOpen is how many transactions that have not committed are followed. With

@@ -19,6 +19,7 @@ import (
 	"mulligan/snap/postgres/pglogin"
 	"mulligan/snap/postgres/pgwire"
 	"mulligan/snap/postgres/physical/asowner"
+	"mulligan/snap/postgres/physical/pgserver"
 	"mulligan/snap/postgres/physical/wal"
 )
 
@@ -286,7 +287,7 @@ func (d *Driver) refuse(ctx context.Context, f facts) error {
 // refuseStarting says what keeps the daemon from starting the server by itself, as it
 // was started by somebody else.
 func (d *Driver) refuseStarting(f facts) error {
-	p, ours := d.cfg.Server.(PgCtl)
+	p, ours := d.cfg.Server.(pgserver.PgCtl)
 	switch {
 	case !ours:
 		return nil

@@ -24,6 +24,7 @@ import (
 	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/database"
+	"mulligan/snap/postgres/physical/pgserver"
 	"mulligan/snap/snaptest"
 	"mulligan/testkit"
 )
@@ -41,7 +42,7 @@ type fate struct {
 func (f fate) config() Config {
 	return Config{
 		App: "app-1", Name: "main", DSN: f.DSN, DataDir: f.Data, StateDir: f.State, Bin: f.Bin, Owner: f.Owner,
-		Server: PgCtl{Bin: f.Bin, DataDir: f.Data, Log: f.Log, Owner: f.Owner}, MaxReplay: 1, // a base each time
+		Server: pgserver.PgCtl{Bin: f.Bin, DataDir: f.Data, Log: f.Log, Owner: f.Owner}, MaxReplay: 1, // a base each time
 	}
 }
 
@@ -243,7 +244,7 @@ func (s *subject) killServer() {
 	var killed []int
 	for _, link := range links {
 		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(link)))
-		if pid != os.Getpid() && worksIn(pid, s.DataDir) && unix.Kill(pid, unix.SIGKILL) == nil {
+		if pid != os.Getpid() && pgserver.WorksIn(pid, s.DataDir) && unix.Kill(pid, unix.SIGKILL) == nil {
 			killed = append(killed, pid)
 		}
 	}
@@ -254,7 +255,7 @@ func (s *subject) killServer() {
 
 // bury waits until a process that was killed is gone.
 func bury(pid int) {
-	must(await(context.Background(), func() (bool, error) {
+	must(pgserver.Await(context.Background(), func() (bool, error) {
 		_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil) // it may be, or soon become, our child
 		return unix.Kill(pid, 0) == unix.ESRCH, nil
 	}))
@@ -279,7 +280,7 @@ func (s *subject) recovers(t *testing.T, random *rand.Rand, f fate, list map[sna
 		} else {
 			check(t, sw.Undo(ctx))
 		}
-		check(t, s.driver.server.start(ctx))
+		check(t, s.driver.server.Start(ctx))
 		if began {
 			proof, err := sw.Check(ctx)
 			check(t, err)
@@ -292,7 +293,7 @@ func (s *subject) recovers(t *testing.T, random *rand.Rand, f fate, list map[sna
 	} else if errs.KindOf(err) != errs.NotFound {
 		t.Fatal(err)
 	}
-	check(t, s.driver.server.start(ctx))
+	check(t, s.driver.server.Start(ctx))
 	gone := snap.Gone{Restores: []snap.RestoreID{crashRestore}}
 	markers, err := s.driver.markers()
 	check(t, err)

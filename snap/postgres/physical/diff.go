@@ -13,6 +13,7 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/database"
 	"mulligan/snap/postgres/physical/asowner"
+	"mulligan/snap/postgres/physical/pgserver"
 	"mulligan/snap/postgres/physical/wal"
 )
 
@@ -96,7 +97,7 @@ func (d *Driver) readFork(ctx context.Context, m marker, f facts, dir string, re
 	if err != nil {
 		return err
 	}
-	err = await(ctx, func() (bool, error) {
+	err = pgserver.Await(ctx, func() (bool, error) {
 		select {
 		case <-s.done:
 			return false, s.died(ctx)

@@ -16,15 +16,16 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/postgres/physical/asowner"
+	"mulligan/snap/postgres/physical/pgserver"
 	"mulligan/snap/postgres/physical/wal"
 )
 
 // fork is a data folder that holds a marker's state and was shut down in order.
 type fork struct {
-	Dir      string    `json:"dir"` // its name in forks/
-	Inode    uint64    `json:"inode"`
-	End      control   `json:"end,omitzero"`
-	Contents *contents `json:"-"` // nil when its server was not asked
+	Dir      string           `json:"dir"` // its name in forks/
+	Inode    uint64           `json:"inode"`
+	End      pgserver.Control `json:"end,omitzero"`
+	Contents *contents        `json:"-"` // nil when its server was not asked
 }
 
 // start of reading the log for what was changed since the fork was shut down.
@@ -127,10 +128,10 @@ func (d *Driver) look(ctx context.Context, s *forkServer, m marker, f facts, fk 
 // settle makes the stopped fork durable, and its timeline known for ever.
 func (d *Driver) settle(ctx context.Context, f facts, fk *fork) (err error) {
 	dir := d.stored("forks", fk.Dir)
-	if fk.End, err = d.server.readControl(ctx, dir); err != nil {
+	if fk.End, err = d.server.ReadControl(ctx, dir); err != nil {
 		return err
 	}
-	if fk.End.State != shutDown || fk.End.System != f.System {
+	if fk.End.State != pgserver.ShutDown || fk.End.System != f.System {
 		return errs.New(errs.Internal, "", "the fork of cluster %s is %q, of cluster %s", f.System, fk.End.State, fk.End.System)
 	}
 	history := fk.End.TLI.HistoryFile()
@@ -142,7 +143,7 @@ func (d *Driver) settle(ctx context.Context, f facts, fk *fork) (err error) {
 		return err
 	}
 	// With the history the timeline is taken. What is finished of its log nobody will archive later.
-	end := fk.End.segments.Name(fk.End.TLI, fk.End.segments.Number(fk.End.Checkpoint))
+	end := fk.End.Segments.Name(fk.End.TLI, fk.End.Segments.Number(fk.End.Checkpoint))
 	return d.saveLog(ctx, asowner.LogToSave{Wal: filepath.Join(dir, "pg_wal"), History: history, End: end})
 }
 
@@ -181,7 +182,7 @@ func (d *Driver) launch(ctx context.Context, m marker, f facts, dir string, more
 	for _, setting := range append(d.forkSettings(m, f, dir, hba, s.socket), more...) {
 		args = append(args, "-c", setting)
 	}
-	s.cmd = d.server.command(context.Background(), "postgres", args...)
+	s.cmd = d.server.Command(context.Background(), "postgres", args...)
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGQUIT}
 	if err := s.run(ctx); err != nil {
 		return nil, err
@@ -225,7 +226,7 @@ func (s *forkServer) run(ctx context.Context) error {
 	go func() {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		err := s.d.owner.Start(s.cmd, confined)
+		err := s.d.owner.Start(s.cmd, pgserver.Confined)
 		started <- err
 		if err == nil {
 			_ = s.cmd.Wait() // how it ended is in its log and in the control file
@@ -243,12 +244,12 @@ func (s *forkServer) elsewhere() bool { return s.socket != s.d.stored("sock") }
 // ready waits until the server takes connections. With hot_standby = off that is
 // when it has left recovery; pg_ctl would return before.
 func (s *forkServer) ready(ctx context.Context) error {
-	return await(ctx, func() (bool, error) {
+	return pgserver.Await(ctx, func() (bool, error) {
 		select {
 		case <-s.done:
 			return false, s.died(ctx)
 		default:
-			return s.d.server.status(ctx, s.dir) == "ready", nil
+			return s.d.server.Status(ctx, s.dir) == "ready", nil
 		}
 	})
 }
@@ -259,7 +260,7 @@ func (s *forkServer) died(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	why := lastLine(string(data))
+	why := pgserver.LastLine(string(data))
 	for line := range strings.Lines(string(data)) {
 		if _, text, found := strings.Cut(line, "FATAL:"); found {
 			why = strings.TrimSpace(text)
@@ -333,8 +334,8 @@ func (d *Driver) keptFork(ctx context.Context, id snap.SnapshotID) (fk fork, fou
 	if n, err := asowner.Inode(dir); err != nil || n != k.Inode {
 		return fk, false, err
 	}
-	now, err := d.server.readControl(ctx, dir)
-	if err != nil || !now.same(k.End) || now.State != shutDown {
+	now, err := d.server.ReadControl(ctx, dir)
+	if err != nil || !now.Same(k.End) || now.State != pgserver.ShutDown {
 		return fk, false, nil // replay will do
 	}
 	return fork{Dir: k.Dir, Inode: k.Inode, End: k.End}, true, nil

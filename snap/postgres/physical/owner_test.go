@@ -18,6 +18,7 @@ import (
 	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/postgres/physical/asowner"
+	"mulligan/snap/postgres/physical/pgserver"
 	"mulligan/snap/postgres/physical/wal"
 	"mulligan/testkit"
 )
@@ -92,7 +93,7 @@ func TestStoreIsTheOwners(t *testing.T) {
 func bare(t *testing.T, data string) *Driver {
 	t.Helper()
 	d, err := New(Config{App: "app-1", Name: "main", DSN: "postgres://postgres@/app?host=/nowhere", DataDir: data,
-		StateDir: t.TempDir(), Bin: "/nowhere", Server: PgCtl{}, Owner: somebody})
+		StateDir: t.TempDir(), Bin: "/nowhere", Server: pgserver.PgCtl{}, Owner: somebody})
 	check(t, err)
 	return d
 }
@@ -212,8 +213,8 @@ func TestFifos(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
 	for name, do := range map[string]func() error{
-		"the server's state": func() error { return errors.New(d.server.status(ctx, d.cfg.DataDir) + "is nothing") },
-		"its version":        func() error { _, err := versionOf(ctx, d.owner, d.cfg.DataDir); return err },
+		"the server's state": func() error { return errors.New(d.server.Status(ctx, d.cfg.DataDir) + "is nothing") },
+		"its version":        func() error { _, err := pgserver.VersionOf(ctx, d.owner, d.cfg.DataDir); return err },
 		"its configuration": func() error {
 			_, err := d.survey(ctx, marker{place: place{TLI: 1}, LSN: 1, segments: 1 << 20})
 			return err
@@ -281,9 +282,9 @@ func (endlessText) Read(b []byte) (int, error) {
 
 func TestEndlessOutput(t *testing.T) {
 	t.Parallel()
-	var p printed
-	if _, err := io.Copy(&p, endlessText{}); err == nil || p.buf.Len() > maxPrinted {
-		t.Errorf("%d bytes were kept, %v", p.buf.Len(), err)
+	var p pgserver.Printed
+	if _, err := io.Copy(&p, endlessText{}); err == nil || p.Buf.Len() > pgserver.MaxPrinted {
+		t.Errorf("%d bytes were kept, %v", p.Buf.Len(), err)
 	}
 	if _, err := wal.ReadLine(bufio.NewReader(endlessText{})); !errors.Is(err, wal.ErrLongLine) {
 		t.Errorf("an endless line: %v", err)
@@ -324,7 +325,7 @@ func TestLoginReadsNothingOfTheDaemons(t *testing.T) {
 func TestStartWhileTheOldServerEnds(t *testing.T) {
 	t.Parallel()
 	s := newSubject(t, options{})
-	check(t, s.driver.server.stop(t.Context()))
+	check(t, s.driver.server.Stop(t.Context()))
 	old := s.Command("pg_ctl", "--version")
 	old.Path, old.Args = "/bin/sh", []string{"sh", "-c", "read x"}
 	in, err := old.StdinPipe()
@@ -333,20 +334,20 @@ func TestStartWhileTheOldServerEnds(t *testing.T) {
 	lock := fmt.Sprintf("%s/.s.PGSQL.%d.lock", s.Socket, s.Port)
 	check(t, os.WriteFile(lock, fmt.Appendf(nil, "%d\n%s\n1\n%d\n%s\n", old.Process.Pid, s.DataDir, s.Port, s.Socket), 0o600))
 	check(t, os.Chown(lock, s.cfg.Owner.UID, s.cfg.Owner.GID))
-	p := s.cfg.Server.(PgCtl)
-	if err := p.startOnce(t.Context()); err == nil || !strings.Contains(err.Error(), "lock file") {
+	p := s.cfg.Server.(pgserver.PgCtl)
+	if err := p.StartOnce(t.Context()); err == nil || !strings.Contains(err.Error(), "lock file") {
 		t.Fatalf("beside a process that has the socket's lock: %v", err)
 	}
 	check(t, in.Close())
 	go func() { // what has ended is known until somebody waits for it
-		_ = await(t.Context(), func() (bool, error) {
+		_ = pgserver.Await(t.Context(), func() (bool, error) {
 			log, err := os.ReadFile(s.Log)
 			return strings.Count(string(log), lock) > 1, err
 		})
 		_ = old.Wait()
 	}()
 	check(t, p.Start(t.Context()))
-	if s.driver.server.status(t.Context(), s.DataDir) != "ready" {
+	if s.driver.server.Status(t.Context(), s.DataDir) != "ready" {
 		t.Error("no server is up")
 	}
 }

@@ -3,21 +3,21 @@
 // copies of its data folder. A snapshot is a marker, a named place in the log.
 // A restore forks: the nearest base on the marker's own line of timelines is
 // cloned and replayed up to the marker beside the running server, and then the
-// two data folders change places while the server is down for a moment.
+// two data folders change places while the server is down for a moment. The steps
+// of a restore, their plans and what is swept are package database's; markers are
+// not in the content store, so captures, sizes and retention are this package's own.
 // DESIGN.md has the invariants and the crash windows.
 package physical
 
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -26,6 +26,7 @@ import (
 	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/database"
+	"mulligan/snap/postgres/physical/pgserver"
 )
 
 const driverName = "postgres"
@@ -41,7 +42,7 @@ type Config struct {
 	// Store holds the archived log, bases and forks. The server's user owns and
 	// reaches it, and it is on DataDir's file system: DataDir + ".mulligan" if "".
 	Store  string
-	Server Server
+	Server pgserver.Server
 	Bin    string       // folder of the server's programs, as /usr/lib/postgresql/15/bin
 	Owner  privsep.User // who the server runs as
 	// MaxReplay is how much log, in bytes, may follow a base before Maintain takes a
@@ -59,7 +60,7 @@ type Driver struct {
 	*database.Switcher[plan, *plan, state] // its Do is called by each method but for the copying of a base
 	cfg                                    Config
 	owner                                  privsep.User
-	server                                 cluster
+	server                                 pgserver.Cluster
 	plans                                  *database.Plans
 
 	idle conn       // a connection that captures use again, perhaps a dead one
@@ -91,7 +92,7 @@ func New(cfg Config) (*Driver, error) {
 		}
 	}
 	if cfg.Store == "" {
-		cfg.Store = storeOf(cfg.DataDir)
+		cfg.Store = pgserver.StoreOf(cfg.DataDir)
 	}
 	for _, dir := range []string{cfg.DataDir, cfg.Store, cfg.StateDir, cfg.Bin} {
 		if !filepath.IsAbs(dir) || filepath.Clean(dir) != dir {
@@ -114,7 +115,7 @@ func New(cfg Config) (*Driver, error) {
 		return nil, errs.Wrap(errs.Failed, op, err)
 	}
 	d := &Driver{cfg: cfg, owner: cfg.Owner}
-	d.server = cluster{programs{cfg.Bin, cfg.Owner}, cfg.DataDir, cfg.Server}
+	d.server = pgserver.Cluster{Programs: pgserver.Programs{Bin: cfg.Bin, Owner: cfg.Owner}, DataDir: cfg.DataDir, Server: cfg.Server}
 	d.plans = database.FlatPlans(filepath.Join(cfg.StateDir, "switches"), "cluster", cfg.Name, cfg.Failpoint)
 	d.Switcher = database.NewSwitcher[plan](d.plans, engine{d}, engine{d}, d.check)
 	return d, nil
@@ -166,61 +167,4 @@ func (d *Driver) classify(op string, err error) error {
 		return &errs.Error{Kind: errs.Failed, Op: op, Err: err, Hint: "free some space on the file system of " + d.cfg.DataDir}
 	}
 	return errs.Wrap(errs.Failed, op, err)
-}
-
-// Capture puts a marker into the log. What was committed before the call is in
-// the snapshot; what is committed after the return is not.
-func (d *Driver) Capture(ctx context.Context, req snap.CaptureRequest) (snap.Snapshot, error) {
-	const op = "capture cluster"
-	if !database.ValidName(string(req.ID)) {
-		return snap.Snapshot{}, errs.New(errs.Invalid, op, "%q is not a snapshot id", req.ID)
-	}
-	var m marker
-	var warnings []string
-	err := d.Do(ctx, op, func() (err error) {
-		m, warnings, err = d.capture(ctx, req)
-		return err
-	})
-	if err != nil {
-		return snap.Snapshot{}, err
-	}
-	return snap.Snapshot{
-		ID: m.ID, Driver: driverName, Position: fmt.Sprintf("%d:%s", m.TLI, m.LSN),
-		Quiesced: m.Quiesced, Created: m.Created, Warnings: warnings,
-	}, nil
-}
-
-func (d *Driver) capture(ctx context.Context, req snap.CaptureRequest) (marker, []string, error) {
-	if err := d.cfg.Failpoint.At("capture: mark"); err != nil {
-		return marker{}, nil, err
-	}
-	m, warnings, err := d.mark(ctx)
-	if errs.KindOf(err) == errs.Unavailable {
-		if err = d.revive(ctx, req.Revive, err); err == nil {
-			m, warnings, err = d.mark(ctx)
-			warnings = append(warnings, "The server was down, and was started.")
-		}
-	}
-	if err != nil {
-		return marker{}, nil, err
-	}
-	m.Conf, err = d.survey(ctx, m)
-	if errs.KindOf(err) == errs.Corrupt {
-		// Only the first capture of a cluster comes here, and one after all were deleted.
-		if err := d.takeBase(ctx); err != nil {
-			return marker{}, nil, err
-		}
-		if m, warnings, err = d.mark(ctx); err != nil {
-			return marker{}, nil, err
-		}
-		m.Conf, err = d.survey(ctx, m)
-	}
-	if err != nil {
-		return marker{}, nil, err
-	}
-	m.ID, m.Quiesced, m.Created = req.ID, req.Quiesced, time.Now().UTC()
-	if err := errors.Join(ctx.Err(), d.cfg.Failpoint.At("capture: record")); err != nil {
-		return marker{}, nil, err
-	}
-	return m, warnings, d.put("markers", string(m.ID), m)
 }

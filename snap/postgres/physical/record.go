@@ -14,6 +14,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/database"
+	"mulligan/snap/postgres/physical/pgserver"
 	"mulligan/snap/postgres/physical/wal"
 )
 
@@ -41,10 +42,10 @@ type marker struct {
 
 // kept is a data folder that was swapped out: the state of a marker, ready to run.
 type kept struct {
-	Marker snap.SnapshotID `json:"marker"`
-	Dir    string          `json:"dir"` // its name in forks/
-	Inode  uint64          `json:"inode"`
-	End    control         `json:"end"` // what its control file said
+	Marker snap.SnapshotID  `json:"marker"`
+	Dir    string           `json:"dir"` // its name in forks/
+	Inode  uint64           `json:"inode"`
+	End    pgserver.Control `json:"end"` // what its control file said
 }
 
 // raw is a snapshot of what lay where the data folder should be, byte by byte.

@@ -3,13 +3,7 @@ package physical
 import (
 	"context"
 	"errors"
-	"io/fs"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 
 	"mulligan/errs"
 	"mulligan/snap"
@@ -81,13 +75,13 @@ func (d *Driver) hold(ctx context.Context, without ...snap.SnapshotID) (h holdin
 
 // holdLive looks where the live folder stands. One that is broken, or another cluster's, says nothing.
 func (d *Driver) holdLive(ctx context.Context, h *holdings) error {
-	c, err := d.server.readControl(ctx, d.cfg.DataDir)
+	c, err := d.server.ReadControl(ctx, d.cfg.DataDir)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	f, unknown := d.known()
 	if err == nil && (unknown != nil || f.System == c.System) {
-		h.live, h.size = c.TLI, c.segments
+		h.live, h.size = c.TLI, c.Segments
 		return nil
 	}
 	if unknown != nil {
@@ -315,164 +309,4 @@ func (d *Driver) prune(ctx context.Context) error {
 		return err
 	}
 	return d.discard(ctx, g)
-}
-
-// Sweep drops the snapshots and restores that gone names, and what is in
-// the store and in no record of the driver's own. The live state stays.
-func (d *Driver) Sweep(ctx context.Context, gone snap.Gone) error {
-	const op = "sweep cluster snapshots"
-	d.base.Lock() // what is being copied is in no record yet
-	defer d.base.Unlock()
-	return d.Do(ctx, op, func() error { return d.sweep(ctx, gone) })
-}
-
-func (d *Driver) sweep(ctx context.Context, gone snap.Gone) error {
-	all, err := d.markers()
-	if err != nil {
-		return err
-	}
-	for _, m := range all {
-		if slices.Contains(gone.Snapshots, m.ID) {
-			if err := d.drop("markers", string(m.ID)); err != nil {
-				return err
-			}
-		}
-	}
-	raws, err := d.rawsOf(gone.Snapshots)
-	if err != nil {
-		return err
-	}
-	for _, r := range raws {
-		if err := d.drop("raws", string(r.ID)); err != nil {
-			return err
-		}
-	}
-	if err := d.SweepSwitches(ctx, gone.Restores); err != nil {
-		return err
-	}
-	if err := d.sweepStore(ctx); err != nil {
-		return err
-	}
-	if _, err := os.Lstat(d.archive()); errors.Is(err, fs.ErrNotExist) {
-		return nil // the cluster is not enabled
-	}
-	if err := d.sweepConf(); err != nil {
-		return err
-	}
-	return d.prune(ctx)
-}
-
-// sweepStore removes what no record names.
-func (d *Driver) sweepStore(ctx context.Context) error {
-	var known []string
-	bases, err1 := d.bases()
-	keeps, err2 := d.keptOnes()
-	plans, err3 := d.switches()
-	raws, err4 := d.raws()
-	if err := errors.Join(err1, err2, err3, err4); err != nil {
-		return err
-	}
-	for _, r := range raws {
-		known = append(known, "raws/"+r.Dir)
-	}
-	for _, b := range bases {
-		known = append(known, "bases/"+b.ID)
-	}
-	for _, k := range keeps {
-		known = append(known, "forks/"+k.Dir)
-	}
-	for _, p := range plans {
-		known = append(known, "forks/"+p.Fork.Dir)
-	}
-	_, err := asowner.Sweep.Call(ctx, d.owner, asowner.Sweeping{Store: d.cfg.Store, Known: known})
-	return err
-}
-
-// sweepConf removes configurations that no marker names.
-func (d *Driver) sweepConf() error {
-	all, err := d.markers()
-	if err != nil {
-		return err
-	}
-	entries, err := os.ReadDir(filepath.Join(d.cfg.StateDir, "conf"))
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		id := strings.TrimSuffix(e.Name(), ".json")
-		if !slices.ContainsFunc(all, func(m marker) bool { return m.Conf == id }) {
-			if err := os.Remove(filepath.Join(d.cfg.StateDir, "conf", e.Name())); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// Verify checks that a marker can be replayed: that its base and all of the log
-// between them are there, and with Full that each byte of them is as it was
-// written. The folder that was swapped out at a marker is only a shorter way.
-func (d *Driver) Verify(ctx context.Context, id snap.SnapshotID, depth snap.Depth) error {
-	return d.Do(ctx, "verify cluster snapshot", func() error {
-		s, err := d.state(id)
-		switch {
-		case err != nil:
-			return err
-		case s.raw != nil:
-			return d.verifyRaw(ctx, *s.raw, depth)
-		}
-		return d.verify(ctx, s.marker, depth)
-	})
-}
-
-func (d *Driver) verify(ctx context.Context, m marker, depth snap.Depth) error {
-	size, err := d.segmentSize(ctx)
-	if err != nil {
-		return err
-	}
-	b, err := d.reachable(ctx, m, size)
-	if err == nil && depth == snap.Full {
-		if err = d.checkBase(ctx, b); err == nil {
-			err = d.checkLog(ctx, m, b, size)
-		}
-	}
-	return err
-}
-
-// segmentSize is how large the log's files are, which never changes.
-func (d *Driver) segmentSize(ctx context.Context) (wal.Segments, error) {
-	if f, err := d.known(); err == nil {
-		return f.Segments, nil
-	}
-	c, err := d.server.readControl(ctx, d.cfg.DataDir)
-	return c.segments, err
-}
-
-// checkLog reads the log between a base and a marker; each record has a checksum
-// and the place of the one before it.
-func (d *Driver) checkLog(ctx context.Context, m marker, b wal.Base, size wal.Segments) error {
-	legs, err := d.history(ctx, m.TLI)
-	if err != nil {
-		return err
-	}
-	spans := wal.Path(legs, b.TLI, b.Start, m.LSN)
-	dir, err := d.gather(ctx, asowner.LogLinks{Names: size.Names(spans)})
-	if err != nil {
-		return err
-	}
-	defer d.remove(ctx, dir) // else the next Sweep does it
-	for _, s := range spans {
-		if s.Start >= s.End {
-			continue
-		}
-		// Quiet, it fails at the first record before the end that is not whole.
-		_, err := d.server.output(ctx, "pg_waldump", "-q", "-p", dir, "-t", strconv.Itoa(int(s.TLI)), "-s", s.Start.String(), "-e", s.End.String())
-		if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && ctx.Err() == nil {
-			return errs.New(errs.Corrupt, "", "the log of timeline %d from %s to %s is damaged: %v", s.TLI, s.Start, s.End, err).
-				WithHint("use another checkpoint")
-		} else if err != nil {
-			return err
-		}
-	}
-	return nil
 }

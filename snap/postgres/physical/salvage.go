@@ -15,6 +15,7 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/database"
 	"mulligan/snap/postgres/physical/asowner"
+	"mulligan/snap/postgres/physical/pgserver"
 )
 
 // Salvage stops the server and keeps what lies where the data folder should be, byte
@@ -37,11 +38,11 @@ func (d *Driver) Salvage(ctx context.Context, req snap.CaptureRequest) (snap.Sna
 
 func (d *Driver) salvage(ctx context.Context, req snap.CaptureRequest) (r raw, err error) {
 	d.hangUp()
-	r = raw{ID: req.ID, Quiesced: true, Created: time.Now().UTC(), Ran: d.server.status(ctx, d.cfg.DataDir) != ""}
+	r = raw{ID: req.ID, Quiesced: true, Created: time.Now().UTC(), Ran: d.server.Status(ctx, d.cfg.DataDir) != ""}
 	if err := d.cfg.Failpoint.At("salvage: stop"); err != nil {
 		return r, err
 	}
-	if err := d.server.stop(ctx); err != nil {
+	if err := d.server.Stop(ctx); err != nil {
 		return r, err
 	}
 	dir := randomHex(8)
@@ -116,7 +117,7 @@ func (d *Driver) rawFork(ctx context.Context, r raw, fk *fork) error {
 // movedRaw reports whether what lies where the data folder should be is no longer
 // what was kept raw.
 func (d *Driver) movedRaw(ctx context.Context, r *raw) (bool, error) {
-	if running, err := inUse(d.cfg.DataDir); err != nil || running {
+	if running, err := pgserver.InUse(d.cfg.DataDir); err != nil || running {
 		return true, err
 	}
 	now, err := asowner.Stamp.Call(ctx, d.owner, d.cfg.DataDir)
@@ -128,7 +129,7 @@ func (d *Driver) movedRaw(ctx context.Context, r *raw) (bool, error) {
 // hashed first, and it is started if that can be.
 func (d *Driver) bringUp(ctx context.Context, p *plan, r *raw) error {
 	if r == nil {
-		return d.server.start(ctx)
+		return d.server.Start(ctx)
 	}
 	if !r.Ran {
 		return nil
@@ -151,7 +152,7 @@ func (d *Driver) startRaw(ctx context.Context, r *raw) error {
 	if !r.Ran {
 		return nil
 	}
-	err := d.server.start(ctx)
+	err := d.server.Start(ctx)
 	if err != nil && ctx.Err() == nil {
 		d.cfg.Log.Warn("a server that ran before its files were kept cannot be started", "cluster", d.cfg.Name, "err", err)
 		err = nil
@@ -173,7 +174,7 @@ func (d *Driver) rawProof(ctx context.Context, p *plan, r *raw, proof *snap.Proo
 // revive starts a server that is down, if it may. why says how it was found so, and is the
 // error of one that runs all the same.
 func (d *Driver) revive(ctx context.Context, may bool, why error) error {
-	running, err := inUse(d.cfg.DataDir)
+	running, err := pgserver.InUse(d.cfg.DataDir)
 	if err != nil {
 		return err
 	}
@@ -184,7 +185,7 @@ func (d *Driver) revive(ctx context.Context, may bool, why error) error {
 		return &errs.Error{Kind: errs.Unavailable, Message: "the server of cluster " + d.cfg.Name + " is down", Err: why,
 			Hint: "start it, if it is not down on purpose: only a rollback starts it by itself"}
 	}
-	if err := d.server.start(ctx); err != nil {
+	if err := d.server.Start(ctx); err != nil {
 		return &errs.Error{Kind: errs.Unavailable, Message: "the server is down and cannot be started", Err: errs.Also(why, err), Hint: "its own log says why"}
 	}
 	return nil
@@ -231,13 +232,13 @@ func (d *Driver) known() (f facts, err error) {
 
 // Recall gives what was recorded of the cluster with this StateDir when it was last
 // well: for a driver whose cluster has no data folder to [Locate].
-func Recall(stateDir string) (p Place, found bool) {
+func Recall(stateDir string) (p pgserver.Place, found bool) {
 	var w ward
 	data, err := os.ReadFile(filepath.Join(stateDir, "ward.json"))
 	if err != nil || json.Unmarshal(data, &w) != nil || w.Bin == "" {
 		return p, false
 	}
-	return Place{Bin: w.Bin, Owner: privsep.User{UID: w.UID, GID: w.GID}}, true
+	return pgserver.Place{Bin: w.Bin, Owner: privsep.User{UID: w.UID, GID: w.GID}}, true
 }
 
 // rawsOf picks some of the snapshots that were kept raw.

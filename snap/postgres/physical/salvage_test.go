@@ -21,6 +21,7 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/database"
 	"mulligan/snap/postgres/physical/asowner"
+	"mulligan/snap/postgres/physical/pgserver"
 	"mulligan/snap/snaptest"
 	"mulligan/testkit"
 )
@@ -109,8 +110,8 @@ func (s *subject) Wrecks() (ways []string) {
 
 func (s *subject) Wreck(t *testing.T, way string, seed int64) {
 	t.Helper()
-	check(t, s.driver.server.start(t.Context()))
-	check(t, s.driver.server.stop(t.Context()))
+	check(t, s.driver.server.Start(t.Context()))
+	check(t, s.driver.server.Stop(t.Context()))
 	i := slices.IndexFunc(ruins, func(r ruin) bool { return r.name == way })
 	ruins[i].do(t, s)
 	info, err := os.Lstat(s.DataDir)
@@ -188,7 +189,7 @@ func ruined(t *testing.T, how ruin) *subject {
 	capture(t, s, "db-good")
 	s.Psql(t, "app", "DROP TABLE counted")
 	if how.down {
-		check(t, s.driver.server.stop(t.Context()))
+		check(t, s.driver.server.Stop(t.Context()))
 	}
 	how.do(t, s)
 	t.Cleanup(func() { check(t, s.cfg.Server.Stop(context.Background())) })
@@ -273,10 +274,10 @@ func TestDownServerIsStarted(t *testing.T) {
 	t.Parallel()
 	s := newSubject(t, options{})
 	s.mutate(t, 1)
-	check(t, s.driver.server.stop(t.Context()))
+	check(t, s.driver.server.Stop(t.Context()))
 	_, err := s.driver.Capture(t.Context(), snap.CaptureRequest{ID: "db-0", Quiesced: true})
 	fails(t, "Capture", err, errs.Unavailable, "is down")
-	if running, err := inUse(s.DataDir); err != nil || running {
+	if running, err := pgserver.InUse(s.DataDir); err != nil || running {
 		t.Fatalf("a capture started the server: %t, %v", running, err)
 	}
 	got, err := s.driver.Capture(t.Context(), snap.CaptureRequest{ID: "db-a", Revive: true})
@@ -284,7 +285,7 @@ func TestDownServerIsStarted(t *testing.T) {
 	if !strings.Contains(strings.Join(got.Warnings, " "), "was started") {
 		t.Errorf("the warnings are %q", got.Warnings)
 	}
-	check(t, s.driver.server.stop(t.Context()))
+	check(t, s.driver.server.Stop(t.Context()))
 	sw, err := s.driver.Prepare(t.Context(), snap.RestoreRequest{ID: "op-1", Target: "db-a", Base: "db-a"})
 	check(t, err)
 	check(t, sw.Finish(t.Context()))

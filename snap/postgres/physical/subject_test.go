@@ -16,6 +16,7 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/postgres/pgtest"
 	"mulligan/snap/postgres/physical/asowner"
+	"mulligan/snap/postgres/physical/pgserver"
 	"mulligan/snap/snaptest"
 	"mulligan/testkit"
 )
@@ -102,12 +103,12 @@ func newSubject(t testing.TB, o options) *subject {
 	owner := privsep.User{UID: uid, GID: gid}
 	s := &subject{Cluster: c, cfg: Config{
 		App: "app-1", Name: "main", DSN: c.DSN("app"), DataDir: c.DataDir, StateDir: stateDir(t, o), Bin: c.Bin, Owner: owner,
-		Server: PgCtl{Bin: c.Bin, DataDir: c.DataDir, Log: c.Log, Owner: owner},
+		Server: pgserver.PgCtl{Bin: c.Bin, DataDir: c.DataDir, Log: c.Log, Owner: owner},
 	}}
 	s.cfg.Failpoint = s.failpoint
 	t.Cleanup(func() { s.halt(t) })
 	s.reopen(t)
-	check(t, s.driver.server.start(t.Context()))
+	check(t, s.driver.server.Start(t.Context()))
 	if !o.bare {
 		s.enable(t)
 		check(t, s.driver.Maintain(t.Context()))
@@ -129,8 +130,8 @@ func (s *subject) enable(t testing.TB) {
 	_, restart, err := s.driver.Enable(t.Context())
 	check(t, err)
 	if restart {
-		check(t, s.driver.server.stop(t.Context()))
-		check(t, s.driver.server.start(t.Context()))
+		check(t, s.driver.server.Stop(t.Context()))
+		check(t, s.driver.server.Start(t.Context()))
 	}
 }
 
@@ -138,9 +139,9 @@ func (s *subject) enable(t testing.TB) {
 func (s *subject) halt(t testing.TB) {
 	forks, _ := filepath.Glob(s.cfg.DataDir + ".mulligan/forks/*") // the pattern is good
 	for _, dir := range append(forks, s.cfg.DataDir) {
-		if running, err := inUse(dir); err == nil && running {
+		if running, err := pgserver.InUse(dir); err == nil && running {
 			_ = s.Command("pg_ctl", "stop", "-W", "-m", "immediate", "-D", dir).Run() // it may have ended by itself
-			check(t, awaitEnd(context.Background(), dir))
+			check(t, pgserver.AwaitEnd(context.Background(), dir))
 		}
 	}
 	if t.Failed() {
@@ -166,7 +167,7 @@ func (s *subject) reopen(t testing.TB) {
 // Again drops the databases and tables that earlier changes made: each would be copied with the cluster.
 func (s *subject) Again(t *testing.T) {
 	t.Helper()
-	check(t, s.driver.server.start(t.Context()))
+	check(t, s.driver.server.Start(t.Context()))
 	s.Psql(t, "postgres", `SELECT format('DROP DATABASE %I', datname) FROM pg_database WHERE datname LIKE 'other%' \gexec`)
 	s.Psql(t, "app", `SELECT format('DROP TABLE %I', relname) FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace AND relname <> 'kv' \gexec
 		TRUNCATE kv; SELECT lo_unlink(oid) FROM pg_largeobject_metadata; VACUUM pg_largeobject`)
@@ -226,7 +227,7 @@ func (s *subject) Fingerprint(t *testing.T) string { return s.fingerprint(t) }
 
 func (s *subject) fingerprint(t testing.TB) string {
 	t.Helper()
-	check(t, s.driver.server.start(t.Context()))
+	check(t, s.driver.server.Start(t.Context()))
 	c := s.dial(t, "postgres")
 	names, err := collect(t, c, "SELECT datname::text, '' FROM pg_database WHERE NOT datistemplate ORDER BY 1")
 	check(t, err)

@@ -8,6 +8,7 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/database"
 	"mulligan/snap/postgres/physical/asowner"
+	"mulligan/snap/postgres/physical/pgserver"
 	"mulligan/snap/postgres/physical/wal"
 )
 
@@ -60,16 +61,16 @@ func (d *Driver) moved(ctx context.Context, p *plan) (bool, error) {
 // head is where the live folder's log ends: timeline and place. The place is 0
 // after a crash of the server, when only reading tells.
 func (d *Driver) head(ctx context.Context) (t wal.Timeline, size wal.Segments, end wal.LSN, err error) {
-	running, err := inUse(d.cfg.DataDir)
+	running, err := pgserver.InUse(d.cfg.DataDir)
 	if err != nil {
 		return 0, 0, 0, err
 	}
-	ctl, err := d.server.readControl(ctx, d.cfg.DataDir)
+	ctl, err := d.server.ReadControl(ctx, d.cfg.DataDir)
 	if err != nil || !running {
-		if ctl.State == shutDown {
+		if ctl.State == pgserver.ShutDown {
 			end = ctl.Checkpoint // only that record is left
 		}
-		return ctl.TLI, ctl.segments, end, err
+		return ctl.TLI, ctl.Segments, end, err
 	}
 	c, err := d.connect(ctx)
 	if err != nil {
@@ -79,7 +80,7 @@ func (d *Driver) head(ctx context.Context) (t wal.Timeline, size wal.Segments, e
 	if t, err = c.timeline(ctx); err == nil {
 		end, err = c.barrier(ctx)
 	}
-	return t, ctl.segments, end, err
+	return t, ctl.Segments, end, err
 }
 
 // Commit stops the server, exchanges the data folders, and starts it again.
@@ -128,7 +129,7 @@ func (d *Driver) swapIn(ctx context.Context, p *plan) error {
 	if err := d.cfg.Failpoint.At("commit: stop"); err != nil {
 		return err
 	}
-	if err := d.server.stop(ctx); err != nil {
+	if err := d.server.Stop(ctx); err != nil {
 		return err
 	}
 	moved, err := d.moved(ctx, p)
@@ -156,9 +157,9 @@ func (d *Driver) checkFork(ctx context.Context, p *plan) error {
 	n, err := asowner.Inode(fork)
 	same := err == nil && n == p.Fork.Inode
 	if same && p.RawTarget == nil {
-		var now control
-		now, err = d.server.readControl(ctx, fork)
-		same = err == nil && now.same(p.Fork.End)
+		var now pgserver.Control
+		now, err = d.server.ReadControl(ctx, fork)
+		same = err == nil && now.Same(p.Fork.End)
 	}
 	if !same {
 		return errs.Also(errs.New(errs.Corrupt, "", "the prepared folder %s is not as it was left", fork).WithHint("restore again"), err)
@@ -170,7 +171,7 @@ func (d *Driver) checkFork(ctx context.Context, p *plan) error {
 // was kept raw it saves what it can: of the log that markers need, the archive has
 // links at least.
 func (d *Driver) saveLive(ctx context.Context, p *plan) error {
-	ctl, err := d.server.readControl(ctx, d.cfg.DataDir)
+	ctl, err := d.server.ReadControl(ctx, d.cfg.DataDir)
 	if p.RawBase != nil && (err != nil || ctl.System != p.System) {
 		return ctx.Err()
 	}
@@ -203,7 +204,7 @@ func (d *Driver) quiet(ctx context.Context, p *plan) error {
 // writeOut has the server write its buffers out, if it is up. One that is down,
 // or dead, is told by what its log holds.
 func (d *Driver) writeOut(ctx context.Context) (up bool, err error) {
-	if d.server.status(ctx, d.cfg.DataDir) != "ready" {
+	if d.server.Status(ctx, d.cfg.DataDir) != "ready" {
 		return false, nil
 	}
 	c, err := d.connect(ctx)
@@ -235,7 +236,7 @@ func (d *Driver) swapBack(ctx context.Context, p *plan) error {
 	if err := d.cfg.Failpoint.At("undo: stop"); err != nil {
 		return err
 	}
-	if err := d.server.stop(ctx); err != nil {
+	if err := d.server.Stop(ctx); err != nil {
 		return err
 	}
 	if !p.Read.IsZero() { // of the target
@@ -327,71 +328,4 @@ func (d *Driver) liveHash(ctx context.Context, from place, digest snap.Hash, row
 		digest = now.digest()
 	}
 	return stateHash(f.System, f.TLI, from.Start, digest), nil
-}
-
-// Drop ends the restore. After a Commit, the folder that was swapped out stays for as long as the
-// base's snapshot does: the way forward needs no replay. Where a restore is given up in the
-// middle, the server goes on in the folder that is live.
-func (e engine) Drop(ctx context.Context, p *plan) (left []string, err error) {
-	if err := e.d.cfg.Failpoint.At("finish"); err != nil {
-		return nil, err
-	}
-	live := false
-	if p.Reached != database.Preparing && p.Reached != database.Prepared { // till then they were not exchanged
-		if live, err = e.d.exchanged(p); err != nil {
-			return nil, err
-		}
-	}
-	switch {
-	case live:
-		err = e.d.keep(ctx, p)
-	case p.Kept:
-		err = e.d.keepAgain(ctx, p)
-	default:
-		err = e.d.remove(ctx, e.d.stored("forks", p.Fork.Dir))
-	}
-	if err != nil || p.Reached != database.Committing && p.Reached != database.Undoing {
-		return nil, err
-	}
-	if r := p.wanted(!live); r != nil {
-		return nil, e.d.startRaw(ctx, r)
-	}
-	return nil, e.d.server.start(ctx)
-}
-
-// keep records the folder that was swapped out as its marker's, and forgets that
-// the live one was.
-func (d *Driver) keep(ctx context.Context, p *plan) error {
-	dir := d.stored("forks", p.Fork.Dir)
-	if p.Kept {
-		if err := d.drop("kept", string(p.Target)); err != nil {
-			return err
-		}
-	}
-	if p.RawBase != nil { // a copy of it is kept
-		return d.remove(ctx, dir)
-	}
-	end, err := d.server.readControl(ctx, dir)
-	if err != nil {
-		return err
-	}
-	if _, err := d.marker(p.Base); errs.KindOf(err) == errs.NotFound || end.State != shutDown {
-		return d.remove(ctx, dir)
-	} else if err != nil {
-		return err
-	}
-	return d.put("kept", string(p.Base), kept{Marker: p.Base, Dir: p.Fork.Dir, Inode: p.Live, End: end})
-}
-
-// keepAgain keeps a folder that was live between Commit and Undo only if nothing
-// was changed in it meanwhile.
-func (d *Driver) keepAgain(ctx context.Context, p *plan) error {
-	now, err := d.server.readControl(ctx, d.stored("forks", p.Fork.Dir))
-	if err == nil && now.same(p.Fork.End) {
-		return nil
-	}
-	if err := d.drop("kept", string(p.Target)); err != nil {
-		return err
-	}
-	return d.remove(ctx, d.stored("forks", p.Fork.Dir))
 }

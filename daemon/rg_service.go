@@ -1,0 +1,35 @@
+package daemon
+
+import (
+	"context"
+
+	"mulligan/daemon/accounts"
+	"mulligan/daemon/app"
+	"mulligan/daemon/checkpoint"
+	"mulligan/daemon/events"
+	"mulligan/daemon/layer"
+	"mulligan/daemon/records"
+	"mulligan/daemon/settings"
+	"mulligan/daemon/turns"
+)
+
+// registryService registers apps, changes them and removes them. Safe for concurrent use.
+type registryService struct {
+	owners      *accounts.Owners
+	binder      *layer.Binder
+	events      *events.Events
+	apps        *app.Set
+	checkpoints *checkpoint.Service
+	turns       *turns.Service
+	upkeep      *upkeepService
+	opt         *settings.Options
+	store       *records.Records
+	run         context.Context // ends when the daemon is closed
+	files       appFiles
+}
+
+// newRegistry returns the registry of a daemon's apps. App files are watched until run ends.
+func newRegistry(run context.Context, opt *settings.Options, store *records.Records, ev *events.Events, apps *app.Set, cps *checkpoint.Service, turns *turns.Service, upkeep *upkeepService) *registryService {
+	return &registryService{owners: apps.Owners, binder: apps.Binder, events: ev, apps: apps, checkpoints: cps, turns: turns, upkeep: upkeep,
+		opt: opt, store: store, run: run}
+}
