@@ -18,6 +18,7 @@ import (
 	"mulligan/daemon/rollback"
 	"mulligan/daemon/settings"
 	"mulligan/daemon/turns"
+	"mulligan/daemon/upkeep"
 	"mulligan/errs"
 	"mulligan/ipc"
 )
@@ -34,6 +35,7 @@ type (
 	checkpointService = checkpoint.Service
 	turnService       = turns.Service
 	rollbackService   = rollback.Service
+	upkeepService     = upkeep.Service
 )
 
 // Daemon is a running daemon. Its methods may be called from many goroutines;
@@ -81,7 +83,7 @@ func Open(ctx context.Context, opt Options) (*Daemon, error) {
 	d.checkpointService = checkpoint.New(&opt, recs, d.Events, d.Set)
 	d.turnService = turns.New(&opt, recs, d.Events, d.Set, d.checkpointService)
 	d.rollbackService = rollback.New(&opt, recs, d.Events, d.Set, d.checkpointService, d.turnService)
-	d.upkeepService = newUpkeep(d.run, &opt, recs, d.Events, d.Set, d.checkpointService, d.turnService, map[string]recoverer{
+	d.upkeepService = upkeep.New(d.run, &opt, recs, d.Events, d.Set, d.checkpointService, d.turnService, map[string]upkeep.Recoverer{
 		checkpoint.KindCreate: d.RecoverCreate, rollback.KindRollback: d.RecoverRollback, rollback.KindRevert: d.RecoverRollback,
 	})
 	d.registryService = newRegistry(d.run, &opt, recs, d.Events, d.Set, d.checkpointService, d.turnService, d.upkeepService)
@@ -91,13 +93,13 @@ func Open(ctx context.Context, opt Options) (*Daemon, error) {
 		return nil, errs.Also(err, d.Close(ctx))
 	}
 	d.Background(func() { d.store.Tend(d.run) })
-	d.Background(func() { d.maintain(d.run) })
+	d.Background(func() { d.Maintain(d.run) })
 	if opt.RehearseMax > 0 {
-		d.Background(func() { d.rehearseAll(d.run) })
+		d.Background(func() { d.RehearseAll(d.run) })
 	}
 	d.Background(func() { d.Reweigh(d.run) })
 	if !opt.User {
-		d.Background(func() { d.watchOwners(d.run) })
+		d.Background(func() { d.WatchOwners(d.run) })
 	}
 	return d, nil
 }
@@ -124,7 +126,7 @@ func (d *Daemon) load(ctx context.Context) error {
 		app.NoteFolder(&rec)
 		a := app.New(rec)
 		d.Put(a)
-		d.wake(ctx, a)
+		d.Wake(ctx, a)
 	}
 	return nil
 }

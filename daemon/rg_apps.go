@@ -91,7 +91,7 @@ func (d *registryService) bringUp(ctx context.Context, a *app.App) (notes []stri
 	notes, err = d.binder.ChooseModes(ctx, &rec, nil)
 	a.Now.Store(&layer.Setup{Rec: rec})
 	if err == nil {
-		err = d.upkeep.settle(ctx, a)
+		err = d.upkeep.Settle(ctx, a)
 	}
 	if err == nil {
 		err = a.Now.Load().Unreached()
@@ -148,7 +148,7 @@ func (d *registryService) SetApp(ctx context.Context, who ipc.Caller, ref string
 		if err := d.reown(ctx, who, a, *ch.Owner); err != nil {
 			return ipc.App{}, errs.Wrap(errs.Invalid, op, err)
 		}
-		d.upkeep.watchOwner(ctx, a)
+		d.upkeep.WatchOwner(ctx, a)
 	}
 	release, err := d.apps.Acquire(ctx, a, op, who)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"mulligan/daemon/records"
 	"mulligan/daemon/settings"
 	"mulligan/daemon/turns"
+	"mulligan/daemon/upkeep"
 )
 
 // registryService registers apps, changes them and removes them. Safe for concurrent use.
@@ -21,7 +22,7 @@ type registryService struct {
 	apps        *app.Set
 	checkpoints *checkpoint.Service
 	turns       *turns.Service
-	upkeep      *upkeepService
+	upkeep      *upkeep.Service
 	opt         *settings.Options
 	store       *records.Records
 	run         context.Context // ends when the daemon is closed
@@ -29,7 +30,7 @@ type registryService struct {
 }
 
 // newRegistry returns the registry of a daemon's apps. App files are watched until run ends.
-func newRegistry(run context.Context, opt *settings.Options, store *records.Records, ev *events.Events, apps *app.Set, cps *checkpoint.Service, turns *turns.Service, upkeep *upkeepService) *registryService {
+func newRegistry(run context.Context, opt *settings.Options, store *records.Records, ev *events.Events, apps *app.Set, cps *checkpoint.Service, turns *turns.Service, upkeep *upkeep.Service) *registryService {
 	return &registryService{owners: apps.Owners, binder: apps.Binder, events: ev, apps: apps, checkpoints: cps, turns: turns, upkeep: upkeep,
 		opt: opt, store: store, run: run}
 }
