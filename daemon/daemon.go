@@ -15,6 +15,7 @@ import (
 	"mulligan/daemon/gate"
 	"mulligan/daemon/layer"
 	"mulligan/daemon/records"
+	"mulligan/daemon/registry"
 	"mulligan/daemon/rollback"
 	"mulligan/daemon/settings"
 	"mulligan/daemon/turns"
@@ -36,6 +37,7 @@ type (
 	turnService       = turns.Service
 	rollbackService   = rollback.Service
 	upkeepService     = upkeep.Service
+	registryService   = registry.Service
 )
 
 // Daemon is a running daemon. Its methods may be called from many goroutines;
@@ -86,7 +88,7 @@ func Open(ctx context.Context, opt Options) (*Daemon, error) {
 	d.upkeepService = upkeep.New(d.run, &opt, recs, d.Events, d.Set, d.checkpointService, d.turnService, map[string]upkeep.Recoverer{
 		checkpoint.KindCreate: d.RecoverCreate, rollback.KindRollback: d.RecoverRollback, rollback.KindRevert: d.RecoverRollback,
 	})
-	d.registryService = newRegistry(d.run, &opt, recs, d.Events, d.Set, d.checkpointService, d.turnService, d.upkeepService)
+	d.registryService = registry.New(d.run, &opt, recs, d.Events, d.Set, d.checkpointService, d.turnService, d.upkeepService)
 	d.Registry.MustRegister(present{d})
 	d.gate = d.newGate()
 	if err := d.load(ctx); err != nil {
@@ -170,7 +172,7 @@ func (d *Daemon) Status(who ipc.Caller) ipc.Status {
 		s.HTTP = addr.String()
 	}
 	if d.Administers(who) {
-		s.Problems = append(s.Problems, d.files.problems()...)
+		s.Problems = append(s.Problems, d.FileProblems()...)
 		s.Problems = append(s.Problems, d.store.Problems()...)
 		s.Recovered = append(s.Recovered, d.store.Repaired...)
 	}
