@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"context"
 	"encoding/json"
 	"net/http"
 	"strconv"
@@ -47,7 +46,7 @@ func answer(w http.ResponseWriter, status int, v any, err error) error {
 	return nil
 }
 
-func (d *Daemon) getHealth(w http.ResponseWriter, r *http.Request, _ ipc.Caller) error {
+func (d *apiService) getHealth(w http.ResponseWriter, r *http.Request, _ ipc.Caller) error {
 	if err := d.Alive(r.Context()); err != nil {
 		return err
 	}
@@ -55,25 +54,17 @@ func (d *Daemon) getHealth(w http.ResponseWriter, r *http.Request, _ ipc.Caller)
 	return nil
 }
 
-// Alive fails when the daemon cannot do its work: its records don't answer.
-func (d *Daemon) Alive(ctx context.Context) error {
-	if _, err := d.store.Operations(ctx); err != nil {
-		return errs.Wrap(errs.Unavailable, "check health", err)
-	}
-	return nil
-}
-
-func (d *Daemon) getStatus(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *apiService) getStatus(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	ipc.WriteJSON(w, http.StatusOK, d.Status(who))
 	return nil
 }
 
-func (d *Daemon) getApps(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *apiService) getApps(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	ipc.WriteJSON(w, http.StatusOK, ipc.AppList{Apps: d.Apps(r.Context(), who)})
 	return nil
 }
 
-func (d *Daemon) postApp(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *apiService) postApp(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	var spec ipc.App
 	if err := ipc.ReadJSON(r, &spec, 0); err != nil {
 		return err
@@ -82,7 +73,7 @@ func (d *Daemon) postApp(w http.ResponseWriter, r *http.Request, who ipc.Caller)
 	return answer(w, http.StatusCreated, a, err)
 }
 
-func (d *Daemon) getApp(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *apiService) getApp(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	gaps, err := flag(r, "gaps")
 	if err != nil {
 		return err
@@ -95,7 +86,7 @@ func (d *Daemon) getApp(w http.ResponseWriter, r *http.Request, who ipc.Caller) 
 	return answer(w, http.StatusOK, a, err)
 }
 
-func (d *Daemon) patchApp(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *apiService) patchApp(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	var ch ipc.AppChange
 	if err := ipc.ReadJSON(r, &ch, 0); err != nil {
 		return err
@@ -104,7 +95,7 @@ func (d *Daemon) patchApp(w http.ResponseWriter, r *http.Request, who ipc.Caller
 	return answer(w, http.StatusOK, a, err)
 }
 
-func (d *Daemon) deleteApp(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *apiService) deleteApp(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	purge, err := flag(r, "purge")
 	if err != nil {
 		return err
@@ -116,7 +107,7 @@ func (d *Daemon) deleteApp(w http.ResponseWriter, r *http.Request, who ipc.Calle
 	return nil
 }
 
-func (d *Daemon) getCheckpoints(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *apiService) getCheckpoints(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	limit, err := number(r, "limit")
 	if err != nil {
 		return err
@@ -128,7 +119,7 @@ func (d *Daemon) getCheckpoints(w http.ResponseWriter, r *http.Request, who ipc.
 	return answer(w, http.StatusOK, list, err)
 }
 
-func (d *Daemon) postCheckpoint(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *apiService) postCheckpoint(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	var req ipc.CreateRequest
 	if err := ipc.ReadJSON(r, &req, 0); err != nil {
 		return err
@@ -137,7 +128,7 @@ func (d *Daemon) postCheckpoint(w http.ResponseWriter, r *http.Request, who ipc.
 	return answer(w, http.StatusCreated, cp, err)
 }
 
-func (d *Daemon) postPrune(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *apiService) postPrune(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	dry, err := flag(r, "dry_run")
 	if err != nil {
 		return err
@@ -146,12 +137,12 @@ func (d *Daemon) postPrune(w http.ResponseWriter, r *http.Request, who ipc.Calle
 	return answer(w, http.StatusOK, res, err)
 }
 
-func (d *Daemon) getCheckpoint(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *apiService) getCheckpoint(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	cp, err := d.Checkpoint(r.Context(), who, r.PathValue("app"), cpOf(r))
 	return answer(w, http.StatusOK, cp, err)
 }
 
-func (d *Daemon) deleteCheckpoint(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *apiService) deleteCheckpoint(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	if err := d.Delete(r.Context(), who, r.PathValue("app"), cpOf(r)); err != nil {
 		return err
 	}
@@ -159,17 +150,17 @@ func (d *Daemon) deleteCheckpoint(w http.ResponseWriter, r *http.Request, who ip
 	return nil
 }
 
-func (d *Daemon) postPin(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *apiService) postPin(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	cp, err := d.Pin(r.Context(), who, r.PathValue("app"), cpOf(r), true)
 	return answer(w, http.StatusOK, cp, err)
 }
 
-func (d *Daemon) postUnpin(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *apiService) postUnpin(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	cp, err := d.Pin(r.Context(), who, r.PathValue("app"), cpOf(r), false)
 	return answer(w, http.StatusOK, cp, err)
 }
 
-func (d *Daemon) postVerify(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *apiService) postVerify(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	quick, err := flag(r, "quick")
 	if err != nil {
 		return err
@@ -182,7 +173,7 @@ func (d *Daemon) postVerify(w http.ResponseWriter, r *http.Request, who ipc.Call
 	return answer(w, http.StatusOK, res, err)
 }
 
-func (d *Daemon) getDiff(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *apiService) getDiff(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	q := ipc.DiffQuery{Against: r.URL.Query().Get("against"), Paths: r.URL.Query()["path"]}
 	var err error
 	if q.Patch, err = flag(r, "patch"); err != nil {
@@ -198,7 +189,7 @@ func (d *Daemon) getDiff(w http.ResponseWriter, r *http.Request, who ipc.Caller)
 	return answer(w, http.StatusOK, res, err)
 }
 
-func (d *Daemon) postRollback(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *apiService) postRollback(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	var req ipc.RollbackRequest
 	if err := ipc.ReadJSON(r, &req, 0); err != nil {
 		return err
@@ -217,7 +208,7 @@ func (d *Daemon) postRollback(w http.ResponseWriter, r *http.Request, who ipc.Ca
 
 // streamRollback answers with an event per stage and then the result. A client
 // that goes away misses them; the rollback goes on.
-func (d *Daemon) streamRollback(w http.ResponseWriter, r *http.Request, who ipc.Caller, ref string, id ipc.CheckpointID, req ipc.RollbackRequest) error {
+func (d *apiService) streamRollback(w http.ResponseWriter, r *http.Request, who ipc.Caller, ref string, id ipc.CheckpointID, req ipc.RollbackRequest) error {
 	if id == ipc.Undo || id == ipc.Redo {
 		if _, err := d.Find(who, ref); err != nil {
 			return err
@@ -241,7 +232,7 @@ func (d *Daemon) streamRollback(w http.ResponseWriter, r *http.Request, who ipc.
 	return nil
 }
 
-func (d *Daemon) getTurns(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *apiService) getTurns(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	limit, err := number(r, "limit")
 	if err != nil {
 		return err
@@ -250,7 +241,7 @@ func (d *Daemon) getTurns(w http.ResponseWriter, r *http.Request, who ipc.Caller
 	return answer(w, http.StatusOK, ipc.TurnList{Turns: turns}, err)
 }
 
-func (d *Daemon) postTurn(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *apiService) postTurn(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	var req ipc.BeginTurn
 	if err := ipc.ReadJSON(r, &req, 0); err != nil {
 		return err
@@ -259,12 +250,12 @@ func (d *Daemon) postTurn(w http.ResponseWriter, r *http.Request, who ipc.Caller
 	return answer(w, http.StatusCreated, t, err)
 }
 
-func (d *Daemon) postTurnEnd(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *apiService) postTurnEnd(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	t, err := d.EndTurn(r.Context(), who, r.PathValue("app"), ipc.TurnID(r.PathValue("turn")))
 	return answer(w, http.StatusOK, t, err)
 }
 
-func (d *Daemon) postCall(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *apiService) postCall(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	var req ipc.BeginCall
 	if err := ipc.ReadJSON(r, &req, 0); err != nil {
 		return err
@@ -273,12 +264,12 @@ func (d *Daemon) postCall(w http.ResponseWriter, r *http.Request, who ipc.Caller
 	return answer(w, http.StatusCreated, c, err)
 }
 
-func (d *Daemon) postCallEnd(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *apiService) postCallEnd(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	c, err := d.EndCall(r.Context(), who, r.PathValue("app"), ipc.TurnID(r.PathValue("turn")), ipc.CallID(r.PathValue("call")))
 	return answer(w, http.StatusOK, c, err)
 }
 
-func (d *Daemon) putConversationCheckpoint(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *apiService) putConversationCheckpoint(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	var req ipc.SetCheckpoint
 	if err := ipc.ReadJSON(r, &req, 0); err != nil {
 		return err
@@ -288,7 +279,7 @@ func (d *Daemon) putConversationCheckpoint(w http.ResponseWriter, r *http.Reques
 }
 
 // postRevert is for a conversation, or for a turn or call that is named by its id alone.
-func (d *Daemon) postRevert(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *apiService) postRevert(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	var req ipc.RevertRequest
 	if err := ipc.ReadJSON(r, &req, 0); err != nil {
 		return err
@@ -300,7 +291,7 @@ func (d *Daemon) postRevert(w http.ResponseWriter, r *http.Request, who ipc.Call
 	return answer(w, http.StatusOK, res, err)
 }
 
-func (d *Daemon) getAudit(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *apiService) getAudit(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	limit, err := number(r, "limit")
 	if err != nil {
 		return err
@@ -313,7 +304,7 @@ func (d *Daemon) getAudit(w http.ResponseWriter, r *http.Request, who ipc.Caller
 	return answer(w, http.StatusOK, list, err)
 }
 
-func (d *Daemon) getEvents(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *apiService) getEvents(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	a, err := d.Find(who, r.PathValue("app"))
 	if err != nil {
 		return err
