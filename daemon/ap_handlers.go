@@ -60,7 +60,7 @@ func (d *apiService) getStatus(w http.ResponseWriter, r *http.Request, who ipc.C
 }
 
 func (d *apiService) getApps(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
-	ipc.WriteJSON(w, http.StatusOK, ipc.AppList{Apps: d.Apps(r.Context(), who)})
+	ipc.WriteJSON(w, http.StatusOK, ipc.AppList{Apps: d.registry.Apps(r.Context(), who)})
 	return nil
 }
 
@@ -69,7 +69,7 @@ func (d *apiService) postApp(w http.ResponseWriter, r *http.Request, who ipc.Cal
 	if err := ipc.ReadJSON(r, &spec, 0); err != nil {
 		return err
 	}
-	a, err := d.AddApp(r.Context(), who, spec)
+	a, err := d.registry.AddApp(r.Context(), who, spec)
 	return answer(w, http.StatusCreated, a, err)
 }
 
@@ -78,9 +78,9 @@ func (d *apiService) getApp(w http.ResponseWriter, r *http.Request, who ipc.Call
 	if err != nil {
 		return err
 	}
-	get := d.App
+	get := d.registry.App
 	if gaps {
-		get = d.AppWithGaps
+		get = d.registry.AppWithGaps
 	}
 	a, err := get(r.Context(), who, r.PathValue("app"))
 	return answer(w, http.StatusOK, a, err)
@@ -91,7 +91,7 @@ func (d *apiService) patchApp(w http.ResponseWriter, r *http.Request, who ipc.Ca
 	if err := ipc.ReadJSON(r, &ch, 0); err != nil {
 		return err
 	}
-	a, err := d.SetApp(r.Context(), who, r.PathValue("app"), ch)
+	a, err := d.registry.SetApp(r.Context(), who, r.PathValue("app"), ch)
 	return answer(w, http.StatusOK, a, err)
 }
 
@@ -100,7 +100,7 @@ func (d *apiService) deleteApp(w http.ResponseWriter, r *http.Request, who ipc.C
 	if err != nil {
 		return err
 	}
-	if err := d.RemoveApp(r.Context(), who, r.PathValue("app"), purge); err != nil {
+	if err := d.registry.RemoveApp(r.Context(), who, r.PathValue("app"), purge); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
@@ -112,7 +112,7 @@ func (d *apiService) getCheckpoints(w http.ResponseWriter, r *http.Request, who 
 	if err != nil {
 		return err
 	}
-	list, err := d.Checkpoints(r.Context(), who, r.PathValue("app"), ipc.CheckpointQuery{
+	list, err := d.checkpoints.Checkpoints(r.Context(), who, r.PathValue("app"), ipc.CheckpointQuery{
 		Trigger: ipc.Trigger(r.URL.Query().Get("trigger")), Limit: limit,
 		Before: ipc.CheckpointID(r.URL.Query().Get("before")), Conversation: r.URL.Query().Get("conversation"),
 	})
@@ -124,7 +124,7 @@ func (d *apiService) postCheckpoint(w http.ResponseWriter, r *http.Request, who 
 	if err := ipc.ReadJSON(r, &req, 0); err != nil {
 		return err
 	}
-	cp, err := d.Create(r.Context(), who, r.PathValue("app"), req)
+	cp, err := d.checkpoints.Create(r.Context(), who, r.PathValue("app"), req)
 	return answer(w, http.StatusCreated, cp, err)
 }
 
@@ -133,17 +133,17 @@ func (d *apiService) postPrune(w http.ResponseWriter, r *http.Request, who ipc.C
 	if err != nil {
 		return err
 	}
-	res, err := d.Prune(r.Context(), who, r.PathValue("app"), dry)
+	res, err := d.checkpoints.Prune(r.Context(), who, r.PathValue("app"), dry)
 	return answer(w, http.StatusOK, res, err)
 }
 
 func (d *apiService) getCheckpoint(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
-	cp, err := d.Checkpoint(r.Context(), who, r.PathValue("app"), cpOf(r))
+	cp, err := d.checkpoints.Checkpoint(r.Context(), who, r.PathValue("app"), cpOf(r))
 	return answer(w, http.StatusOK, cp, err)
 }
 
 func (d *apiService) deleteCheckpoint(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
-	if err := d.Delete(r.Context(), who, r.PathValue("app"), cpOf(r)); err != nil {
+	if err := d.checkpoints.Delete(r.Context(), who, r.PathValue("app"), cpOf(r)); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
@@ -151,12 +151,12 @@ func (d *apiService) deleteCheckpoint(w http.ResponseWriter, r *http.Request, wh
 }
 
 func (d *apiService) postPin(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
-	cp, err := d.Pin(r.Context(), who, r.PathValue("app"), cpOf(r), true)
+	cp, err := d.checkpoints.Pin(r.Context(), who, r.PathValue("app"), cpOf(r), true)
 	return answer(w, http.StatusOK, cp, err)
 }
 
 func (d *apiService) postUnpin(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
-	cp, err := d.Pin(r.Context(), who, r.PathValue("app"), cpOf(r), false)
+	cp, err := d.checkpoints.Pin(r.Context(), who, r.PathValue("app"), cpOf(r), false)
 	return answer(w, http.StatusOK, cp, err)
 }
 
@@ -169,7 +169,7 @@ func (d *apiService) postVerify(w http.ResponseWriter, r *http.Request, who ipc.
 	if quick {
 		depth = snap.Quick
 	}
-	res, err := d.Verify(r.Context(), who, r.PathValue("app"), cpOf(r), depth)
+	res, err := d.checkpoints.Verify(r.Context(), who, r.PathValue("app"), cpOf(r), depth)
 	return answer(w, http.StatusOK, res, err)
 }
 
@@ -185,7 +185,7 @@ func (d *apiService) getDiff(w http.ResponseWriter, r *http.Request, who ipc.Cal
 	if q.Offset, err = number(r, "offset"); err != nil {
 		return err
 	}
-	res, err := d.Diff(r.Context(), who, r.PathValue("app"), cpOf(r), q)
+	res, err := d.checkpoints.Diff(r.Context(), who, r.PathValue("app"), cpOf(r), q)
 	return answer(w, http.StatusOK, res, err)
 }
 
@@ -198,7 +198,7 @@ func (d *apiService) postRollback(w http.ResponseWriter, r *http.Request, who ip
 	if ipc.WantsSSE(r) {
 		return d.streamRollback(w, r, who, ref, id, req)
 	}
-	res, err := d.Rollback(r.Context(), who, ref, id, req, nil)
+	res, err := d.rollbacks.Rollback(r.Context(), who, ref, id, req, nil)
 	if res.Error != nil { // it ran, and failed: the receipt is the answer
 		ipc.WriteJSON(w, ipc.HTTPStatus(res.Error.Kind), res)
 		return nil
@@ -210,10 +210,10 @@ func (d *apiService) postRollback(w http.ResponseWriter, r *http.Request, who ip
 // that goes away misses them; the rollback goes on.
 func (d *apiService) streamRollback(w http.ResponseWriter, r *http.Request, who ipc.Caller, ref string, id ipc.CheckpointID, req ipc.RollbackRequest) error {
 	if id == ipc.Undo || id == ipc.Redo {
-		if _, err := d.Find(who, ref); err != nil {
+		if _, err := d.apps.Find(who, ref); err != nil {
 			return err
 		}
-	} else if _, _, err := d.FindCheckpoint(r.Context(), who, ref, id); err != nil {
+	} else if _, _, err := d.checkpoints.FindCheckpoint(r.Context(), who, ref, id); err != nil {
 		return err // while a plain answer is still possible
 	}
 	sse, err := ipc.NewSSE(w, r)
@@ -221,7 +221,7 @@ func (d *apiService) streamRollback(w http.ResponseWriter, r *http.Request, who 
 		return err
 	}
 	defer sse.Close()
-	res, err := d.Rollback(r.Context(), who, ref, id, req, func(s ipc.Stage) {
+	res, err := d.rollbacks.Rollback(r.Context(), who, ref, id, req, func(s ipc.Stage) {
 		_ = sse.Send(ipc.EventStage, s) // a client that left is told nothing
 	})
 	if err != nil && res.Error == nil {
@@ -237,7 +237,7 @@ func (d *apiService) getTurns(w http.ResponseWriter, r *http.Request, who ipc.Ca
 	if err != nil {
 		return err
 	}
-	turns, err := d.Turns(r.Context(), who, r.PathValue("app"), r.URL.Query().Get("conversation"), limit)
+	turns, err := d.turns.Turns(r.Context(), who, r.PathValue("app"), r.URL.Query().Get("conversation"), limit)
 	return answer(w, http.StatusOK, ipc.TurnList{Turns: turns}, err)
 }
 
@@ -246,12 +246,12 @@ func (d *apiService) postTurn(w http.ResponseWriter, r *http.Request, who ipc.Ca
 	if err := ipc.ReadJSON(r, &req, 0); err != nil {
 		return err
 	}
-	t, err := d.BeginTurn(r.Context(), who, r.PathValue("app"), req)
+	t, err := d.turns.BeginTurn(r.Context(), who, r.PathValue("app"), req)
 	return answer(w, http.StatusCreated, t, err)
 }
 
 func (d *apiService) postTurnEnd(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
-	t, err := d.EndTurn(r.Context(), who, r.PathValue("app"), ipc.TurnID(r.PathValue("turn")))
+	t, err := d.turns.EndTurn(r.Context(), who, r.PathValue("app"), ipc.TurnID(r.PathValue("turn")))
 	return answer(w, http.StatusOK, t, err)
 }
 
@@ -260,12 +260,12 @@ func (d *apiService) postCall(w http.ResponseWriter, r *http.Request, who ipc.Ca
 	if err := ipc.ReadJSON(r, &req, 0); err != nil {
 		return err
 	}
-	c, err := d.BeginCall(r.Context(), who, r.PathValue("app"), ipc.TurnID(r.PathValue("turn")), req)
+	c, err := d.turns.BeginCall(r.Context(), who, r.PathValue("app"), ipc.TurnID(r.PathValue("turn")), req)
 	return answer(w, http.StatusCreated, c, err)
 }
 
 func (d *apiService) postCallEnd(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
-	c, err := d.EndCall(r.Context(), who, r.PathValue("app"), ipc.TurnID(r.PathValue("turn")), ipc.CallID(r.PathValue("call")))
+	c, err := d.turns.EndCall(r.Context(), who, r.PathValue("app"), ipc.TurnID(r.PathValue("turn")), ipc.CallID(r.PathValue("call")))
 	return answer(w, http.StatusOK, c, err)
 }
 
@@ -274,7 +274,7 @@ func (d *apiService) putConversationCheckpoint(w http.ResponseWriter, r *http.Re
 	if err := ipc.ReadJSON(r, &req, 0); err != nil {
 		return err
 	}
-	c, err := d.SetConversationCheckpoint(r.Context(), who, r.PathValue("app"), r.PathValue("conversation"), req.MessageID)
+	c, err := d.turns.SetConversationCheckpoint(r.Context(), who, r.PathValue("app"), r.PathValue("conversation"), req.MessageID)
 	return answer(w, http.StatusOK, c, err)
 }
 
@@ -287,7 +287,7 @@ func (d *apiService) postRevert(w http.ResponseWriter, r *http.Request, who ipc.
 	if c := r.PathValue("conversation"); c != "" {
 		req.ConversationID = c
 	}
-	res, err := d.Revert(r.Context(), who, r.PathValue("app"), req)
+	res, err := d.rollbacks.Revert(r.Context(), who, r.PathValue("app"), req)
 	return answer(w, http.StatusOK, res, err)
 }
 
@@ -300,16 +300,16 @@ func (d *apiService) getAudit(w http.ResponseWriter, r *http.Request, who ipc.Ca
 	if err != nil {
 		return err
 	}
-	list, err := d.Audit(r.Context(), who, r.PathValue("app"), limit, verify)
+	list, err := d.checkpoints.Audit(r.Context(), who, r.PathValue("app"), limit, verify)
 	return answer(w, http.StatusOK, list, err)
 }
 
 func (d *apiService) getEvents(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
-	a, err := d.Find(who, r.PathValue("app"))
+	a, err := d.apps.Find(who, r.PathValue("app"))
 	if err != nil {
 		return err
 	}
-	events, end := d.Subscribe(a.Rec().ID)
+	events, end := d.events.Subscribe(a.Rec().ID)
 	defer end()
 	sse, err := ipc.NewSSE(w, r)
 	if err != nil {

@@ -116,7 +116,7 @@ func (d *apiService) handle(rt route) http.Handler {
 		began := time.Now()
 		err := d.answer(rt, w, r)
 		if rt.pattern != "" {
-			d.Requests.WithLabelValues(rt.pattern, events.ResultOf(err)).Observe(events.Since(began))
+			d.events.Requests.WithLabelValues(rt.pattern, events.ResultOf(err)).Observe(events.Since(began))
 		}
 		return err
 	})
@@ -133,7 +133,7 @@ func (d *apiService) answer(rt route, w http.ResponseWriter, r *http.Request) er
 		return errs.New(errs.Unauthenticated, "serve", "the caller is not known").
 			WithHint("use the daemon's unix socket, or send Authorization: Bearer with a token of `mulligan token add`")
 	}
-	if err := d.CheckCaller(who); err != nil {
+	if err := d.owners.CheckCaller(who); err != nil {
 		return err
 	}
 	if rt.local && !who.Local() {
@@ -143,7 +143,7 @@ func (d *apiService) answer(rt route, w http.ResponseWriter, r *http.Request) er
 		return errs.New(errs.Denied, "serve", "this token lacks the scope %q", rt.need).
 			WithHint("make one that has it: mulligan token add --scope %s", rt.need)
 	}
-	done, err := d.callers.Admit(who, d.LimitsOf(who), d.opt.Now())
+	done, err := d.callers.Admit(who, d.owners.LimitsOf(who), d.opt.Now())
 	if err != nil {
 		w.Header().Set("Retry-After", "1")
 		return err
@@ -175,7 +175,7 @@ func (d *apiService) deleteSession(w http.ResponseWriter, r *http.Request, _ ipc
 func (d *apiService) postUI(w http.ResponseWriter, _ *http.Request, who ipc.Caller) error {
 	var link ipc.UILink
 	var err error
-	if who.Name, err = d.CallerName(who); err == nil {
+	if who.Name, err = d.owners.CallerName(who); err == nil {
 		link, err = d.gate.Invite(who)
 	}
 	return answer(w, http.StatusCreated, link, err)

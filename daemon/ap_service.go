@@ -15,14 +15,6 @@ import (
 	"mulligan/daemon/turns"
 )
 
-// The services whose surface the API is.
-type (
-	checkpointService = checkpoint.Service
-	turnService       = turns.Service
-	rollbackService   = rollback.Service
-	registryService   = registry.Service
-)
-
 // Parts are what the API is made from.
 type Parts struct {
 	Options     *settings.Options
@@ -37,26 +29,26 @@ type Parts struct {
 
 // apiService answers HTTP: on the socket, and behind its gate on TCP. Safe for concurrent use.
 type apiService struct {
-	*accounts.Owners
-	*events.Events
-	*app.Set
-	*checkpointService
-	*turnService
-	*rollbackService
-	*registryService
-	opt     *settings.Options
-	store   *records.Records
-	started time.Time
-	gate    *gate.Gate
-	callers accounts.Callers
-	apiText apiText
+	owners      *accounts.Owners
+	events      *events.Events
+	apps        *app.Set
+	checkpoints *checkpoint.Service
+	turns       *turns.Service
+	rollbacks   *rollback.Service
+	registry    *registry.Service
+	opt         *settings.Options
+	store       *records.Records
+	started     time.Time
+	gate        *gate.Gate
+	callers     accounts.Callers
+	apiText     apiText
 }
 
 // newAPI returns the API of a daemon that has these parts.
 func newAPI(p Parts) *apiService {
-	d := &apiService{Owners: p.Apps.Owners, Events: p.Events, Set: p.Apps, checkpointService: p.Checkpoints, turnService: p.Turns,
-		rollbackService: p.Rollbacks, registryService: p.Registry, opt: p.Options, store: p.Store, started: p.Options.Now()}
-	d.Registry.MustRegister(present{d})
+	d := &apiService{owners: p.Apps.Owners, events: p.Events, apps: p.Apps, checkpoints: p.Checkpoints, turns: p.Turns,
+		rollbacks: p.Rollbacks, registry: p.Registry, opt: p.Options, store: p.Store, started: p.Options.Now()}
+	d.events.Registry.MustRegister(present{d})
 	d.gate = d.newGate()
 	return d
 }
@@ -64,7 +56,7 @@ func newAPI(p Parts) *apiService {
 func (d *apiService) newGate() *gate.Gate {
 	cfg := gate.Config{Tokens: d.bearer, Hosts: d.opt.Hosts, Log: d.opt.Log, Now: d.opt.Now}
 	if d.opt.Guests != nil {
-		cfg.Guests = d.Guest
+		cfg.Guests = d.owners.Guest
 	}
 	return gate.New(cfg, d.Handler())
 }

@@ -22,7 +22,7 @@ func (d *apiService) Status(who ipc.Caller) ipc.Status {
 	if d.opt.User {
 		mode = "user"
 	}
-	sees := d.Sight(who)
+	sees := d.apps.Sight(who)
 	s := ipc.Status{
 		Version: d.opt.Version, PID: os.Getpid(), Mode: mode, Socket: d.opt.Socket, StateDir: d.opt.StateDir,
 		StartedAt: d.started.UTC(), StoreBytes: d.store.Contents.Visible(who), Recovered: []string{}, Problems: []string{},
@@ -30,12 +30,12 @@ func (d *apiService) Status(who ipc.Caller) ipc.Status {
 	if addr := d.gate.Addr(); addr != nil {
 		s.HTTP = addr.String()
 	}
-	if d.Administers(who) {
-		s.Problems = append(s.Problems, d.FileProblems()...)
+	if d.owners.Administers(who) {
+		s.Problems = append(s.Problems, d.registry.FileProblems()...)
 		s.Problems = append(s.Problems, d.store.Problems()...)
 		s.Recovered = append(s.Recovered, d.store.Repaired...)
 	}
-	for _, a := range d.All() {
+	for _, a := range d.apps.All() {
 		if !sees(a) {
 			continue
 		}

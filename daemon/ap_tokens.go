@@ -31,7 +31,7 @@ func (d *apiService) AddToken(ctx context.Context, who ipc.Caller, req ipc.Token
 	t := store.Token{OwnerUID: who.UID}
 	t.ID, t.CreatedAt = ipc.TokenID(records.NewID("tk-")), d.opt.Now().UTC()
 	var err error
-	if t.Owner, err = d.CallerName(who); err != nil {
+	if t.Owner, err = d.owners.CallerName(who); err != nil {
 		return ipc.NewToken{}, errs.Wrap(errs.Failed, op, err)
 	}
 	for _, set := range []func(context.Context, ipc.Caller, ipc.TokenRequest, *store.Token) error{d.nameToken, d.scopeToken, d.limitToken} {
@@ -93,7 +93,7 @@ func (d *apiService) tokensOf(ctx context.Context, who ipc.Caller) ([]store.Toke
 // made returns what tells which tokens are the caller's, and not those of
 // somebody who had the uid before.
 func (d *apiService) made(who ipc.Caller) (func(store.Token) bool, error) {
-	name, err := d.CallerName(who)
+	name, err := d.owners.CallerName(who)
 	return func(t store.Token) bool { return t.OwnerUID == who.UID && t.Owner == name }, err
 }
 
@@ -106,7 +106,7 @@ func (d *apiService) scopeToken(_ context.Context, who ipc.Caller, req ipc.Token
 		if !slices.Contains(ipc.Scopes, s) {
 			return errs.New(errs.Invalid, "", "unknown scope %.64q", string(s)).WithHint("use read, write, manage or metrics")
 		}
-		if s == ipc.ScopeMetrics && !d.Administers(who) {
+		if s == ipc.ScopeMetrics && !d.owners.Administers(who) {
 			return errs.New(errs.Denied, "", "metrics cover all apps, and only root may see those").
 				WithHint("ask an administrator: mulligan token add --scope metrics")
 		}
@@ -117,7 +117,7 @@ func (d *apiService) scopeToken(_ context.Context, who ipc.Caller, req ipc.Token
 func (d *apiService) limitToken(_ context.Context, who ipc.Caller, req ipc.TokenRequest, t *store.Token) error {
 	t.Apps = []ipc.AppID{}
 	for _, ref := range req.Apps {
-		a, err := d.Find(who, ref)
+		a, err := d.apps.Find(who, ref)
 		if err != nil {
 			return err
 		}
@@ -146,7 +146,7 @@ func (d *apiService) Tokens(ctx context.Context, who ipc.Caller) (ipc.TokenList,
 	}
 	all, err := d.store.Tokens(ctx)
 	for _, t := range all {
-		if mine(t) || d.Administers(who) {
+		if mine(t) || d.owners.Administers(who) {
 			list.Tokens = append(list.Tokens, t.Token)
 		}
 	}
@@ -161,7 +161,7 @@ func (d *apiService) RevokeToken(ctx context.Context, who ipc.Caller, id ipc.Tok
 		return errs.Wrap(errs.Failed, op, err)
 	}
 	t, err := d.store.Token(ctx, id)
-	if err == nil && !mine(t) && !d.Administers(who) {
+	if err == nil && !mine(t) && !d.owners.Administers(who) {
 		err = errs.New(errs.NotFound, "", "no token %.64q", string(id)).WithHint("mulligan token list shows those there are")
 	}
 	if err == nil {

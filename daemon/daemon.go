@@ -27,6 +27,14 @@ type (
 	Limits  = settings.Limits
 )
 
+// The services that a daemon consists of. What they can do, it can do.
+type (
+	checkpointService = checkpoint.Service
+	turnService       = turns.Service
+	rollbackService   = rollback.Service
+	registryService   = registry.Service
+)
+
 // Daemon is a running daemon. Its methods may be called from many goroutines;
 // operations that change one app exclude each other.
 type Daemon struct {
