@@ -68,15 +68,12 @@ CACHE := $(or $(MULLIGAN_TEST_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/mull
 SEED  := mkdir -p $(CACHE); run=$$(cat $(CACHE)/run 2>/dev/null || od -An -N2 -tu2 /dev/urandom); run=$$(((run + 1) % 65536)); \
          echo $$run >$(CACHE)/run; export MULLIGAN_TEST_RUN=$$run
 
-# Draws are new in each run, and still find what no run before found: at most five failures are run once more, with new draws. Both
-# outcomes are printed, and each is a fault to be found. Never after a data race.
-RERUN := --rerun-fails=1 --rerun-fails-max-failures=5 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race
-
-# What a change must pass. Tests whose names begin with TestLong or TestSoak are in the long run and the soak alone.
+# What a change must pass. Nothing that failed is run again. Tests whose names begin with TestLong or TestSoak are in the long run
+# and the soak alone.
 # At the end: where the time went.
 test: deps
 	@$(SEED); mkdir -p bin; rm -f bin/test.json; \
-	$(TEST_ENV) $(if $(ROOT),MULLIGAN_TEST_NOSKIP=1) $(GOTESTSUM) --format standard-quiet $(RERUN) --jsonfile bin/test.json --packages ./... -- $(TEST_FLAGS) -skip '^Test(Long|Soak)'; \
+	$(TEST_ENV) $(if $(ROOT),MULLIGAN_TEST_NOSKIP=1) $(GOTESTSUM) --format standard-quiet --jsonfile bin/test.json --packages ./... -- $(TEST_FLAGS) -skip '^Test(Long|Soak)'; \
 	code=$$?; echo "the slowest ten:"; $(GOTESTSUM) tool slowest --jsonfile bin/test.json --num 10 || exit 1; exit $$code
 
 # All kills, faults and flips of which make test takes samples, package by package. A run that was stopped goes on with
@@ -139,7 +136,7 @@ demo-vm: build
 
 # The pages of docs/reference, from what the code says; `make test` holds them to it.
 reference:
-	go test $(TAGS) -count=1 -run '^TestReference$$' ./cmd/mulligan ./daemon ./daemon/config ./appfile -update
+	go test $(TAGS) -count=1 -run '^TestReference$$' ./cmd/mulligan ./daemon/api ./daemon/config ./appfile -update
 
 # Manual pages and completions, from what the commands say of themselves.
 man: build

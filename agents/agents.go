@@ -2,7 +2,7 @@
 // and want to hear, and where their settings are.
 //
 // An agent's hook is a process of its own for every event. It reads the agent's
-// JSON (Agent.Read), tells the daemon what that means ([Teller]) and prints what
+// JSON (Agent.Read), tells the daemon what that means ([Reporter]) and prints what
 // the agent expects (Agent.Reply). What an agent says of paths and commands is a
 // hint at most: what changed is what the daemon's watcher saw.
 //

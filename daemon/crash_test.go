@@ -346,7 +346,8 @@ func TestKillAtEveryStepWithCluster(t *testing.T) {
 
 // killAtEveryStep kills daemons in each of the operations, at the steps that are picked.
 func (r *round) killAtEveryStep(t *testing.T, operations []string, pick func(t *testing.T, names []string) []int) {
-	for _, do := range operations {
+	for _, i := range testkit.Sample(t, "operations", len(operations), (len(operations)+1)/2) {
+		do := operations[i]
 		t.Run(do, func(t *testing.T) {
 			clear(r.tally)
 			r.prepare(t, do)
@@ -383,7 +384,8 @@ func TestKillAtAnyMoment(t *testing.T) {
 		moments = 50
 	}
 	r := newRound(t, newWorld(t, pgtest.Start(t, pgtest.Options{Dir: quickDir(t)})))
-	for _, do := range operations {
+	for _, i := range testkit.Sample(t, "operations", len(operations), 2) {
+		do := operations[i]
 		r.prepare(t, do)
 		_, takes, _ := r.victim(t, 0, 0)
 		r.check(t, do)

@@ -350,7 +350,8 @@ func (o *ordeal) restart(t *testing.T) {
 func TestFaultAtEveryStep(t *testing.T) {
 	t.Parallel()
 	o := newOrdeal(t)
-	for _, do := range operations {
+	for _, i := range testkit.Sample(t, "operations", len(operations), 2) {
+		do := operations[i]
 		t.Run(do, func(t *testing.T) {
 			clear(o.tally)
 			o.prepare(t, do)
@@ -412,7 +413,8 @@ func kindsOf(names []string) (list []string) {
 func TestFaultOfEverySystemCall(t *testing.T) {
 	t.Parallel()
 	o := newOrdeal(t)
-	for _, do := range operations {
+	for _, i := range testkit.Sample(t, "operations", len(operations), 2) {
+		do := operations[i]
 		t.Run(do, func(t *testing.T) {
 			clear(o.tally)
 			o.prepare(t, do)

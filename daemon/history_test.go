@@ -261,7 +261,7 @@ func (h *history) restart() {
 // TestHistories has things happen at random: undo and redo go where the model says, and
 // what people made goes for nothing but more of it.
 func TestHistories(t *testing.T) {
-	histories, steps := 6, 25
+	histories, steps := 3, 25
 	if long() {
 		histories, steps = 200, 40
 	}

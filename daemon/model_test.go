@@ -26,7 +26,7 @@ import (
 // TestModel walks at random through what people and agents do with an app, and
 // compares what the daemon makes of it with a model that a map would do.
 func TestModel(t *testing.T) {
-	checks, steps := "2", "20"
+	checks, steps := "1", "25"
 	if long() {
 		checks, steps = "40", "60"
 	}

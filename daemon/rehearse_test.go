@@ -297,7 +297,7 @@ func TestTooLargeToRehearse(t *testing.T) {
 	looked := make(chan bool, 1)
 	d := w.rehearsing(t, 1, func(step string) error {
 		switch {
-		case step == "weigh db:main for a rehearsal":
+		case step == "estimate the size of db:main for a rehearsal":
 			looked <- true
 		case strings.HasPrefix(step, "build: "):
 			built.Add(1)

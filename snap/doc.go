@@ -83,7 +83,7 @@
 // # Optional powers
 //
 // What only some drivers can do is a small interface of its own, found by a type
-// assertion: [Differ], [ScopedPreparer], [Opener], [Lister], [Rehearser], [Warmer], [Weigher], [Surveyor], [Foreseer], [Maintainer],
+// assertion: [Differ], [ScopedPreparer], [Opener], [Lister], [Rehearser], [Warmer], [SizeEstimator], [Surveyor], [Foreseer], [Maintainer],
 // [Leaver], [LiveCapturer], [MemoryCapturer], [Salvager],
 // [Journal], [Reverter].
 //

@@ -301,11 +301,11 @@ func SalvagerOf(d Driver) (Salvager, bool) {
 	return s, ok
 }
 
-// Weigher is a driver that can tell how large the live state is without reading
+// SizeEstimator is a driver that can tell how large the live state is without reading
 // it, so that a first capture that cannot fit is not begun.
-type Weigher interface {
-	// Weigh is the size of the live state in bytes, as it lies there.
-	Weigh(ctx context.Context) (int64, error)
+type SizeEstimator interface {
+	// EstimateSize is the size of the live state in bytes, as it lies there.
+	EstimateSize(ctx context.Context) (int64, error)
 }
 
 // LiveCapturer is a driver whose Capture of a running app may be consistent all the same.

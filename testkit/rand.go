@@ -92,6 +92,7 @@ type testSource struct {
 	seed  uint64
 	mu    sync.Mutex
 	taken map[string]int // by labels
+	turns uint64         // after so many runs, the test takes the same parts again; 0 is 1
 }
 
 // of returns the testSource of t. A test that runs several times in one process

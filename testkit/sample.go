@@ -29,13 +29,39 @@ func Sample(t testing.TB, what string, all, few int) []int {
 }
 
 // Part returns the part that this run takes of a matrix in so many parts, counted from 0: of a
-// long run the one that it is told, and all if it is told nothing.
+// long run the one that it is told, and all if it is told nothing. A subtest of a test that takes parts goes on
+// to its next part when the test has been through all of its own: so every part of the one meets every part of the other.
 func Part(t testing.TB, of int) (part, parts int) {
 	t.Helper()
 	if Long() {
 		return longPart(t)
 	}
-	return int(draws.of(t).seed % (1 << 16) % uint64(of)), of
+	return draws.turn(t, of), of
+}
+
+// turn is whose turn it is of so many, by the number of the run.
+func (s *sources) turn(t testing.TB, of int) int {
+	t.Helper()
+	own := s.of(t)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	run := own.seed % (1 << 16)
+	for i, c := range t.Name() {
+		if above := s.tests[t.Name()[:i]]; c == '/' && above != nil && above.turns > 1 {
+			run /= above.turns
+		}
+	}
+	own.turns = multiple(max(own.turns, 1), uint64(of))
+	return int(run % uint64(of))
+}
+
+// multiple is the least common one.
+func multiple(a, b uint64) uint64 {
+	x, y := a, b
+	for y != 0 {
+		x, y = y, x%y
+	}
+	return a / x * b
 }
 
 // longPart is the part, counted from 0, that MULLIGAN_TEST_PART names.

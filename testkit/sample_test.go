@@ -56,6 +56,24 @@ func TestSample(t *testing.T) {
 	}
 }
 
+// Every part of a subtest meets every part of its test.
+func TestSampleOfSample(t *testing.T) {
+	t.Setenv("MULLIGAN_TEST_LONG", "")
+	old := draws
+	t.Cleanup(func() { draws = old })
+	met := map[string]int{}
+	for run := range 2 * 2 * 3 * 4 {
+		t.Setenv(seedEnv, fmt.Sprint(5<<20+run))
+		draws = &sources{tests: map[string]*testSource{}}
+		outer, inner := &fake{name: "TestSampled"}, &fake{name: "TestSampled/sub"}
+		operation, other := Sample(outer, "operations", 4, 1)[0], Sample(outer, "servers", 2, 1)[0]
+		met[fmt.Sprint(operation, other%2, Sample(inner, "steps", 6, 1))]++
+	}
+	if len(met) != 4*6 {
+		t.Errorf("%d pairs were met, want %d: %v", len(met), 4*6, met)
+	}
+}
+
 func TestTally(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "tally")
 	t.Setenv(tallyEnv, path)

@@ -151,12 +151,12 @@ func (f *hookCmd) tell(ctx context.Context, agent *agents.Agent, name string, he
 	if err != nil {
 		return errs.Wrap(errs.Failed, "hook", err)
 	}
-	teller := agents.Teller{
+	reporter := agents.Reporter{
 		Agent:    agent,
 		Daemon:   ipc.NewClient(ipc.FindSocket(f.socket)),
 		Sessions: agents.Sessions{Dir: filepath.Join(dir, "hooks")},
 	}
-	return teller.Tell(ctx, ev)
+	return reporter.Report(ctx, ev)
 }
 
 // note writes a line to the log. There is nobody to tell if that fails.

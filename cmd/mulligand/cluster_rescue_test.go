@@ -1,24 +1,30 @@
 package main
 
 import (
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 
 	"mulligan/ipc"
+	"mulligan/testkit"
 )
 
 // clusterVictims are apps with a cluster in the daemon's care, with and without a unit that
 // serves it. Their programs do without a database if without says what to say instead.
 var clusterVictims = map[string]func(t *testing.T, without string) *victim{"unit": unitsVictim, "no unit": commandsVictim}
 
+var clusterVictimNames = slices.Sorted(maps.Keys(clusterVictims))
+
 // TestServerStoppedOnPurpose: a turn leaves a server down that a person stopped, and its
 // checkpoint says what it lacks; so does a checkpoint by hand. A rollback that takes the cluster
 // along starts the server.
 func TestServerStoppedOnPurpose(t *testing.T) {
-	for name, app := range clusterVictims {
+	for _, i := range testkit.Sample(t, "apps", len(clusterVictims), 1) {
+		name := clusterVictimNames[i]
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			v := app(t, "away")
+			v := clusterVictims[name](t, "away")
 			v.turn("well", func() { v.put("one") })
 			before := v.note()
 			cp := ask[ipc.Checkpoint](v.d, "create", "--app", "shop")
@@ -61,31 +67,34 @@ func TestServerStoppedOnPurpose(t *testing.T) {
 // TestRescueAfterRestart: a cluster's data folder is deleted, or emptied, and then the daemon
 // starts. It says what is wrong, and one undo brings the app back.
 func TestRescueAfterRestart(t *testing.T) {
-	for name, app := range clusterVictims {
-		for what, breaks := range map[string]func(*victim){"deleted": folderDeleted, "deleted under the server": folderDeletedUnder, "emptied": folderEmptied} {
-			t.Run(name+", "+what, func(t *testing.T) {
-				t.Parallel()
-				v := app(t, "")
-				v.turn("well", func() { v.put("one") })
-				before := v.note()
-				v.turn("badly", func() { breaks(v) })
-				cluster := v.clusterFiles()
-				v.d.kill()
-				v.d.start()
-				eventually(t, "the status says what is wrong", func() bool {
-					return strings.Contains(strings.Join(ask[ipc.Status](v.d, "status").Problems, "\n"), "db:main")
-				})
-				v.rescue("undo")
-				v.is("undone", before)
-				v.sound()
-				v.rescue("redo")
-				sameListing(t, "redone, the cluster", v.clusterFiles(), cluster)
-				v.d.kill()
-				v.d.start()
-				v.rescue("undo")
-				v.is("undone again", before)
-				v.sound()
+	ways := []struct {
+		name   string
+		breaks func(*victim)
+	}{{"deleted", folderDeleted}, {"deleted under the server", folderDeletedUnder}, {"emptied", folderEmptied}}
+	for _, i := range testkit.Sample(t, "apps and ways to break them", len(clusterVictims)*len(ways), 2) {
+		name, way := clusterVictimNames[i/len(ways)], ways[i%len(ways)]
+		t.Run(name+", "+way.name, func(t *testing.T) {
+			t.Parallel()
+			v := clusterVictims[name](t, "")
+			v.turn("well", func() { v.put("one") })
+			before := v.note()
+			v.turn("badly", func() { way.breaks(v) })
+			cluster := v.clusterFiles()
+			v.d.kill()
+			v.d.start()
+			eventually(t, "the status says what is wrong", func() bool {
+				return strings.Contains(strings.Join(ask[ipc.Status](v.d, "status").Problems, "\n"), "db:main")
 			})
-		}
+			v.rescue("undo")
+			v.is("undone", before)
+			v.sound()
+			v.rescue("redo")
+			sameListing(t, "redone, the cluster", v.clusterFiles(), cluster)
+			v.d.kill()
+			v.d.start()
+			v.rescue("undo")
+			v.is("undone again", before)
+			v.sound()
+		})
 	}
 }

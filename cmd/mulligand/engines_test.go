@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"net"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -43,11 +42,7 @@ func output(t *testing.T, input, program string, args ...string) string {
 // TestMariaDB rolls a whole app with a MariaDB database back and forward.
 func TestMariaDB(t *testing.T) {
 	testkit.Need(t, "mariadb")
-	dir, err := os.MkdirTemp("/tmp", "mg-maria") // a socket's path must be short
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := testkit.TempDir(t)
 	socket, data := filepath.Join(dir, "s"), filepath.Join(dir, "data")
 	output(t, "", "mariadb-install-db", "--no-defaults", "--datadir="+data, "--skip-test-db", "--tmpdir="+dir, "--auth-root-authentication-method=normal", "--innodb-log-file-size=8M")
 	sql := func(db, text string) string {

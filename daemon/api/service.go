@@ -63,6 +63,6 @@ func (d *Service) newGate() *gate.Gate {
 	return gate.New(cfg, d.Handler())
 }
 
-// Gate is the daemon's door on TCP, closed until it is told to listen. Whoever
+// Gate is the listener on TCP, closed until it is told to listen. Whoever
 // closes the daemon closes it.
 func (d *Service) Gate() *gate.Gate { return d.gate }

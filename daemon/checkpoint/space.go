@@ -36,11 +36,11 @@ func (d *Service) fits(ctx context.Context, a *app.App) error {
 // firsts is what the first captures of the app's databases need at the least, in bytes.
 func (d *Service) firsts(ctx context.Context, a *app.App, cps []store.Checkpoint) (need int64, err error) {
 	for _, l := range a.Layers() {
-		w, ok := l.Driver.(snap.Weigher)
+		w, ok := l.Driver.(snap.SizeEstimator)
 		if !ok || len(cps) > 0 && holds(cps[0], l.Name) {
 			continue
 		}
-		n, err := w.Weigh(ctx)
+		n, err := w.EstimateSize(ctx)
 		if err != nil {
 			return 0, err
 		}

@@ -1,4 +1,4 @@
-// Package gate is the daemon's door on TCP: it finds out who is asking, by a
+// Package gate serves the API over TCP: it finds out who is asking, by a
 // bearer token, a guest's id or a page's session, and turns away what a browser
 // was made to send by somebody else's page. On the unix socket the kernel says who
 // it is, and there is no gate.
@@ -55,8 +55,8 @@ type Gate struct {
 	codes    map[digest]invitation
 	sessions map[digest]*session
 	live     map[*request]struct{}
-	public   *door // where the daemon serves TCP; nil: it does not
-	page     *door // opened for the page alone; nil: it is not open
+	public   *listener // where the daemon serves TCP; nil: it does not
+	page     *listener // opened for the page alone; nil: it is not open
 	closed   bool
 	done     chan struct{} // closed by Close
 }
@@ -84,8 +84,8 @@ func New(cfg Config, next http.Handler) *Gate {
 
 const opAdmit = "admit"
 
-// serve is what each door does with a request.
-func (g *Gate) serve(d *door, w http.ResponseWriter, r *http.Request) error {
+// serve is what each listener does with a request.
+func (g *Gate) serve(d *listener, w http.ResponseWriter, r *http.Request) error {
 	setHeaders(w.Header())
 	err := d.checkHost(r)
 	if err == nil {
@@ -120,7 +120,7 @@ func (g *Gate) serve(d *door, w http.ResponseWriter, r *http.Request) error {
 
 // identify finds the caller: nil where the request does not say who it is from.
 // Whoever says it and is wrong is refused, also where anybody would be answered.
-func (g *Gate) identify(d *door, r *http.Request) (*ipc.Caller, *session, error) {
+func (g *Gate) identify(d *listener, r *http.Request) (*ipc.Caller, *session, error) {
 	if auth := r.Header.Get("Authorization"); auth != "" && !d.pageOnly {
 		who, err := g.bearer(r.Context(), auth)
 		return who, nil, err

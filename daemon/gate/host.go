@@ -13,7 +13,7 @@ import (
 // checkHost refuses names that are not the daemon's: a page elsewhere can have
 // its own name point here (DNS rebinding), and then it is its own origin.
 // The port is not looked at, since it changes where it is forwarded.
-func (d *door) checkHost(r *http.Request) error {
+func (d *listener) checkHost(r *http.Request) error {
 	if name := hostName(r.Host); name != "" && (d.loopback && isLoopback(name) || d.names[name]) {
 		return nil
 	}

@@ -57,7 +57,7 @@ func secret() string {
 func digestOf(secret string) digest { return sha256.Sum256([]byte(secret)) }
 
 // Invite makes a link that lets who's browser in, once: as who, to look and to
-// work with what is registered. It opens a door for it where there is none.
+// work with what is registered. It opens a listener for it where there is none.
 func (g *Gate) Invite(who ipc.Caller) (ipc.UILink, error) {
 	const op = "open the page"
 	var label [8]byte
@@ -65,7 +65,7 @@ func (g *Gate) Invite(who ipc.Caller) (ipc.UILink, error) {
 	code, now := secret(), g.cfg.Now()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	d, err := g.pageDoor()
+	d, err := g.pageListener()
 	if err != nil {
 		return ipc.UILink{}, errs.Wrap(errs.Unavailable, op, err)
 	}
@@ -104,7 +104,7 @@ func (g *Gate) sweep(now time.Time) {
 
 // login exchanges a code for a cookie. The answer is a page that goes on by
 // itself: after a redirect from elsewhere a browser would keep a Strict cookie back.
-func (g *Gate) login(d *door, w http.ResponseWriter, r *http.Request) error {
+func (g *Gate) login(d *listener, w http.ResponseWriter, r *http.Request) error {
 	if r.Method != http.MethodGet {
 		return errs.New(errs.Invalid, "log in", "a link is followed with GET, not %s", r.Method)
 	}

@@ -13,6 +13,7 @@ import (
 	"mulligan/privsep"
 	"mulligan/snap/postgres"
 	"mulligan/snap/postgres/physical"
+	"mulligan/snap/postgres/physical/pgserver"
 )
 
 // postgresConfig is how one Postgres database of an app is handled.
@@ -40,7 +41,7 @@ func (b *Binder) postgresConfig(ctx context.Context, rec store.App, db ipc.Datab
 // or the server's own program. A cluster in care is known although its folder is broken
 // or was replaced.
 func (b *Binder) clusterOf(ctx context.Context, rec store.App, db ipc.Database, cfg postgres.Config) (*physical.Config, error) {
-	at, err := physical.Locate(ctx, db.DataDir)
+	at, err := pgserver.Locate(ctx, db.DataDir)
 	if known, found := cfg.Recall(); found && (err != nil || at.Owner.UID != known.Owner.UID) {
 		at, err = known, nil
 	}
@@ -61,7 +62,7 @@ func (b *Binder) clusterOf(ctx context.Context, rec store.App, db ipc.Database, 
 
 // ownCluster is a cluster that no unit serves: its server is started and stopped as the
 // folder's owner, who could do that too.
-func (b *Binder) ownCluster(rec store.App, db ipc.Database, at physical.Place, owner privsep.User) (*physical.Config, error) {
+func (b *Binder) ownCluster(rec store.App, db ipc.Database, at pgserver.Place, owner privsep.User) (*physical.Config, error) {
 	uid := rec.OwnerUID
 	if b.opt.User {
 		uid = os.Geteuid()
@@ -74,8 +75,8 @@ func (b *Binder) ownCluster(rec store.App, db ipc.Database, at physical.Place, o
 		return nil, errs.New(errs.Denied, "", "the data folder %q of database %q belongs to %s, not to the app's owner", db.DataDir, db.Name, accounts.UserName(at.Owner.UID)).
 			WithHint("ask root to name it")
 	}
-	return &physical.Config{DataDir: db.DataDir, Bin: at.Bin, Owner: at.Owner, Log: b.opt.Log, Server: physical.PgCtl{
-		Bin: at.Bin, DataDir: db.DataDir, Log: physical.LogFile(db.DataDir), Owner: at.Owner,
+	return &physical.Config{DataDir: db.DataDir, Bin: at.Bin, Owner: at.Owner, Log: b.opt.Log, Server: pgserver.PgCtl{
+		Bin: at.Bin, DataDir: db.DataDir, Log: pgserver.LogFile(db.DataDir), Owner: at.Owner,
 	}}, nil
 }
 

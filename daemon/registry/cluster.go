@@ -15,7 +15,7 @@ import (
 	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/privsep"
-	"mulligan/snap/postgres/physical"
+	"mulligan/snap/postgres/physical/pgserver"
 	"mulligan/systemd"
 )
 
@@ -74,7 +74,7 @@ func (d *Service) checkCluster(ctx context.Context, who ipc.Caller, spec ipc.App
 func (d *Service) checkOwnCluster(ctx context.Context, who ipc.Caller, spec ipc.App, db ipc.Database) error {
 	user := d.owners.CallerAccount(who).User()
 	if d.owners.Administers(who) && os.Geteuid() == 0 {
-		at, err := physical.Locate(ctx, db.DataDir)
+		at, err := pgserver.Locate(ctx, db.DataDir)
 		if err != nil {
 			return err
 		}

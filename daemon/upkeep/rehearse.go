@@ -115,14 +115,14 @@ func newestOf(cps []store.Checkpoint, name snap.Layer) (store.Checkpoint, store.
 
 // smallEnough reports whether a database may be rehearsed for its size.
 func (d *Service) smallEnough(ctx context.Context, l layer.Layer) (bool, error) {
-	w, ok := l.Driver.(snap.Weigher)
+	w, ok := l.Driver.(snap.SizeEstimator)
 	if !ok {
 		return true, nil
 	}
-	if err := d.opt.Failpoint.At("weigh " + string(l.Name) + " for a rehearsal"); err != nil {
+	if err := d.opt.Failpoint.At("estimate the size of " + string(l.Name) + " for a rehearsal"); err != nil {
 		return false, err
 	}
-	size, err := w.Weigh(ctx)
+	size, err := w.EstimateSize(ctx)
 	return size <= d.opt.RehearseMax, err
 }
 

@@ -6,17 +6,20 @@ import (
 	"encoding/json"
 	"errors"
 	"strings"
-	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 )
 
-// Engine is what a kind of database does in its own way. P is a pointer to its plan.
-// A Driver calls one method at a time. Errors need no kind: Classify gives them one.
+// Engine is what a kind of database does in its own way, where its snapshots are in the content
+// store. A Driver calls one method at a time.
 type Engine[P Planned] interface {
+	Steps[P, cas.Root]
+
 	// Read puts the live state into b.
 	Read(ctx context.Context, b *cas.Batch) (State, error)
 
@@ -24,36 +27,9 @@ type Engine[P Planned] interface {
 	// that its parts fit together.
 	CheckStored(ctx context.Context, root cas.Root, depth snap.Depth) error
 
-	// Plan fills in p, which is not saved yet, and refuses what could not be restored. It
-	// changes nothing. old is the plan of an earlier preparation under the same id, or nil.
-	Plan(ctx context.Context, p, old P, target, base cas.Root) error
-
-	// Build makes the target ready beside the live state, durably. p was saved before, so that
-	// Drop, which is called after an error, finds what is there. What old built may be used again.
-	Build(ctx context.Context, p, old P, target, base cas.Root) error
-
-	// Stale reports whether the live state is no longer the base.
-	Stale(ctx context.Context, p P, base cas.Root) (bool, error)
-
-	// Commit makes the live state the target, if it is still the base, or where an earlier
-	// Commit left it. It saves p as Committing before the live state changes, and not before.
-	Commit(ctx context.Context, p P, target, base cas.Root) error
-
-	// Undo makes the live state the base again, from wherever Commit or Undo left it.
-	// p is saved as Undoing.
-	Undo(ctx context.Context, p P, target, base cas.Root) error
-
 	// ReadBack reads the live state and returns its hash: that of want wherever the two are
 	// equal by the engine's own rules. The notes are for the reader of the proof.
 	ReadBack(ctx context.Context, p P, want cas.Root) (hash snap.Hash, notes []string, err error)
-
-	// Drop drops what the switch has beside the live state, whatever of it is there. A live
-	// state that is neither base nor target becomes the base again: p.Reached tells how far the
-	// switch got. left names what the server cannot drop, each in a phrase.
-	Drop(ctx context.Context, p P) (left []string, err error)
-
-	// Classify gives err a kind and a hint, where it has none, and the operation. nil stays nil.
-	Classify(op string, err error) error
 }
 
 // State is a live state that was read into a batch.
@@ -68,33 +44,19 @@ type State struct {
 	Stored func(root string)
 }
 
-// planPointer is a pointer to a plan T.
-type planPointer[T any] interface {
-	*T
-	Planned
-}
-
 // Driver is the part of a driver that is the same for every engine: the order of
 // the steps of captures and switches, and what is on the disk before each of them.
 type Driver[T any, P planPointer[T]] struct {
+	*Switcher[T, P, cas.Root]
 	engine  Engine[P]
 	records *Records
-	mu      sync.Mutex // held during each method: they are rare, and the state is one
 }
 
 // NewDriver makes the driver of the database whose records r are.
 func NewDriver[T any, P planPointer[T]](r *Records, e Engine[P]) *Driver[T, P] {
-	return &Driver[T, P]{engine: e, records: r}
-}
-
-// Do calls f while no other method of the driver runs, and classifies its error.
-func (d *Driver[T, P]) Do(ctx context.Context, op string, f func() error) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if err := ctx.Err(); err != nil {
-		return errs.Wrap(errs.Unavailable, op, err)
-	}
-	return d.engine.Classify(op, f())
+	d := &Driver[T, P]{engine: e, records: r}
+	d.Switcher = NewSwitcher[T, P](r.Plans, r, e, d.check)
+	return d
 }
 
 // CapturesLive is true: the state that a capture reads is that of one moment.
@@ -167,6 +129,24 @@ func HashOf(root cas.Root) (h snap.Hash, err error) {
 	return snap.Hash(raw), nil
 }
 
+// Has checks that the hash which a root was captured with is h, that of what the root holds.
+func Has(root cas.Root, h snap.Hash) error {
+	if was, err := HashOf(root); err != nil || was != h {
+		return errs.New(errs.Corrupt, "", "the snapshot does not have the hash it was captured with").WithHint("use another checkpoint")
+	}
+	return nil
+}
+
+// Classify gives err a kind and the operation, where it has none, and a hint where no space was left
+// on the file system of dir.
+func Classify(op string, err error, dir string) error {
+	var known *errs.Error
+	if err != nil && !errors.As(err, &known) && errors.Is(err, unix.ENOSPC) {
+		return &errs.Error{Kind: errs.Failed, Op: op, Err: err, Hint: "free some space on the file system of " + dir}
+	}
+	return errs.Wrap(errs.Failed, op, err)
+}
+
 // Verify checks what is stored for a snapshot.
 func (d *Driver[T, P]) Verify(ctx context.Context, id snap.SnapshotID, depth snap.Depth) error {
 	op := "verify " + d.records.noun + " snapshot"
@@ -188,4 +168,31 @@ func (d *Driver[T, P]) Size(_ context.Context, ids ...snap.SnapshotID) (int64, e
 // Delete drops a snapshot.
 func (d *Driver[T, P]) Delete(_ context.Context, id snap.SnapshotID) error {
 	return d.records.Delete(id)
+}
+
+// Sweep drops the snapshots and switches that gone names, and what was never prepared.
+func (d *Driver[T, P]) Sweep(ctx context.Context, gone snap.Gone) error {
+	return d.Do(ctx, "sweep "+d.records.noun+" snapshots", func() error {
+		if err := d.SweepSwitches(ctx, gone.Restores); err != nil {
+			return err
+		}
+		return d.records.Sweep(gone)
+	})
+}
+
+// check reads the live state again and compares it with the target, or after an Undo with the base.
+func (d *Driver[T, P]) check(ctx context.Context, p P, target, base cas.Root) (proof snap.Proof, err error) {
+	want := target
+	if p.Head().Back() {
+		want = base
+	}
+	if proof.Pre, err = HashOf(base); err != nil {
+		return proof, err
+	}
+	if proof.Want, err = HashOf(want); err != nil {
+		return proof, err
+	}
+	proof.Post, proof.Notes, err = d.engine.ReadBack(ctx, p, want)
+	proof.Match = err == nil && proof.Post == proof.Want
+	return proof, err
 }

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"mulligan/durable"
 	"mulligan/errs"
+	"mulligan/failpoint"
 	"mulligan/snap"
 )
 
@@ -32,6 +34,7 @@ type Plan struct {
 	Phase        Phase
 	Changes      []snap.Change
 	Reached      Phase `json:",omitempty"` // the phase that the switch was in when it was dropped
+	Total        int   `json:",omitempty"` // how many changes there are, where Changes does not list all
 }
 
 // NewPlan begins a switch's plan.
@@ -71,15 +74,40 @@ func (p *Plan) Forward(op string) error {
 // Planned is a driver's own plan.
 type Planned interface{ Head() *Plan }
 
+// Plans are the plans of a database's switches, on disk.
+type Plans struct {
+	dir       string // their folder
+	noun      string // what the operations call the database
+	name      string // of the database, in errors
+	flat      bool   // each plan is a file ID.json, and has no folder of its own
+	failpoint failpoint.Hook
+}
+
+// FlatPlans are the plans of a driver that keeps each as a file ID.json in dir, which is there,
+// and nothing beside it. noun is what the operations call its database.
+func FlatPlans(dir, noun, name string, hook failpoint.Hook) *Plans {
+	return &Plans{dir: dir, noun: noun, name: name, flat: true, failpoint: hook}
+}
+
 // Folder is where a driver may keep what belongs to a switch, beside its plan.
-func (r *Records) Folder(id snap.RestoreID) string { return filepath.Join(r.switches, string(id)) }
+func (r *Plans) Folder(id snap.RestoreID) string { return filepath.Join(r.dir, string(id)) }
+
+const planFile = "plan.json"
+
+// file is the path of a switch's plan.
+func (r *Plans) file(id snap.RestoreID) string {
+	if r.flat {
+		return r.Folder(id) + ".json"
+	}
+	return filepath.Join(r.Folder(id), planFile)
+}
 
 // Load reads the plan of a switch: errs.NotFound where there is none.
-func (r *Records) Load(op string, id snap.RestoreID, into Planned) error {
+func (r *Plans) Load(op string, id snap.RestoreID, into Planned) error {
 	if !ValidName(string(id)) {
 		return r.NoSwitch(op, id)
 	}
-	data, err := os.ReadFile(filepath.Join(r.Folder(id), planFile))
+	data, err := os.ReadFile(r.file(id))
 	if errors.Is(err, os.ErrNotExist) {
 		return r.NoSwitch(op, id)
 	}
@@ -90,34 +118,30 @@ func (r *Records) Load(op string, id snap.RestoreID, into Planned) error {
 }
 
 // NoSwitch is the error that there is no such switch.
-func (r *Records) NoSwitch(op string, id snap.RestoreID) error {
+func (r *Plans) NoSwitch(op string, id snap.RestoreID) error {
 	return errs.New(errs.NotFound, op, "no restore %s of database %s is under way", id, r.name)
 }
 
 // Save makes p durable.
-func (r *Records) Save(p Planned) error {
-	dir := r.Folder(p.Head().ID)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
+func (r *Plans) Save(p Planned) error {
+	id := p.Head().ID
+	if !r.flat {
+		if err := os.MkdirAll(r.Folder(id), 0o700); err != nil {
+			return err
+		}
 	}
-	if err := writePlan(dir, p); err != nil {
-		return err
-	}
-	return durable.Sync(r.switches)
-}
-
-const planFile = "plan.json"
-
-func writePlan(dir string, p Planned) error {
 	data, err := json.MarshalIndent(p, "", "\t")
 	if err != nil {
 		return err
 	}
-	return durable.WriteFile(filepath.Join(dir, planFile), data, 0o600)
+	if err := durable.WriteFile(r.file(id), data, 0o600); err != nil {
+		return err
+	}
+	return durable.Sync(r.dir)
 }
 
 // Advance takes a switch to a phase, durably; where that fails it stays in the one that it was in.
-func (r *Records) Advance(p Planned, to Phase) error {
+func (r *Plans) Advance(p Planned, to Phase) error {
 	head := p.Head()
 	from := head.Phase
 	head.Phase = to
@@ -130,20 +154,31 @@ func (r *Records) Advance(p Planned, to Phase) error {
 
 // Switches lists the names in the plans' folder: of switches, and of what a
 // crash left of some.
-func (r *Records) Switches() (names []string, err error) {
-	entries, err := os.ReadDir(r.switches)
+func (r *Plans) Switches() (names []string, err error) {
+	entries, err := os.ReadDir(r.dir)
 	for _, e := range entries {
-		names = append(names, e.Name())
+		name := e.Name()
+		if r.flat {
+			name = strings.TrimSuffix(name, ".json")
+		}
+		names = append(names, name)
 	}
 	return names, err
 }
 
-// Drop removes the folder of that name: its plan first, so that a switch that
+// Drop removes what is kept under that name: the plan first, so that a switch that
 // is half gone is gone.
-func (r *Records) Drop(name string) error {
-	dir := filepath.Join(r.switches, name)
-	if err := os.Remove(filepath.Join(dir, planFile)); err != nil && !errors.Is(err, os.ErrNotExist) {
+func (r *Plans) Drop(name string) error {
+	if err := os.Remove(r.file(snap.RestoreID(name))); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	return errors.Join(os.RemoveAll(dir), durable.Sync(r.switches))
+	return errors.Join(os.RemoveAll(filepath.Join(r.dir, name)), durable.Sync(r.dir))
+}
+
+// replaceable refuses to prepare a switch whose plan under the same id, or nil, is p.
+func (p *Plan) replaceable(op string) error {
+	if p == nil || p.Phase == Prepared || p.Phase == Preparing {
+		return nil
+	}
+	return errs.New(errs.Conflict, op, "restore %s is %s already", p.ID, p.Phase).WithHint("undo or finish it first")
 }

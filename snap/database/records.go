@@ -1,6 +1,7 @@
 // Package database is what all database drivers share. A [Driver] takes the steps of
 // captures and switches in their order, and sees to what is on the disk before each; an
-// [Engine] does in each step what its kind of database needs. [Records] are the names under
+// [Engine] does in each step what its kind of database needs. A driver whose snapshots are
+// not in the content store has the order of switches alone, as a [Switcher]. [Records] are the names under
 // which the store holds a database's snapshots and the two ends of its switches, and the
 // plans of those switches, on disk.
 //
@@ -15,6 +16,7 @@ package database
 
 import (
 	"cmp"
+	"context"
 	"os"
 	"path/filepath"
 	"slices"
@@ -38,13 +40,10 @@ type Config struct {
 
 // Records are those of one database.
 type Records struct {
-	store     *cas.Store
-	driver    string
-	noun      string
-	name      string // of the database, in errors
-	prefix    string // of the names of its roots
-	switches  string // the folder of its plans
-	failpoint failpoint.Hook
+	*Plans
+	store  *cas.Store
+	driver string
+	prefix string // of the names of its roots
 }
 
 // Open makes the folder of the plans if there is none.
@@ -59,10 +58,10 @@ func Open(c Config) (*Records, error) {
 		return nil, errs.New(errs.Invalid, op, "a store and an absolute state folder are needed")
 	}
 	r := &Records{
-		store: c.Store, driver: c.Driver, noun: cmp.Or(c.Noun, "database"), name: c.Name, prefix: c.Driver + "/" + c.App + "/" + c.Name + "/",
-		switches: filepath.Join(c.StateDir, "switches"), failpoint: c.Failpoint,
+		Plans: &Plans{dir: filepath.Join(c.StateDir, "switches"), noun: cmp.Or(c.Noun, "database"), name: c.Name, failpoint: c.Failpoint},
+		store: c.Store, driver: c.Driver, prefix: c.Driver + "/" + c.App + "/" + c.Name + "/",
 	}
-	return r, errs.Wrap(errs.Failed, op, os.MkdirAll(r.switches, 0o700))
+	return r, errs.Wrap(errs.Failed, op, os.MkdirAll(r.dir, 0o700))
 }
 
 // ValidName reports whether s can be part of a root's name, and a file's.
@@ -137,20 +136,9 @@ func (r *Records) endRoot(id snap.RestoreID, of snap.SnapshotID) string {
 	return r.prefix + "switch/" + string(id) + "/" + string(of)
 }
 
-// Ends finds the snapshots that req is about, if a switch may be prepared under
-// its id: old is the plan that it has already, or nil.
-func (r *Records) Ends(op string, req snap.RestoreRequest, old *Plan) (target, base cas.Root, err error) {
-	if !ValidName(string(req.ID)) {
-		return target, base, errs.New(errs.Invalid, op, "%q is not a restore id", req.ID)
-	}
-	if old != nil && old.Phase != Prepared && old.Phase != Preparing {
-		return target, base, errs.New(errs.Conflict, op, "restore %s is %s already", req.ID, old.Phase).
-			WithHint("undo or finish it first")
-	}
-	if target, err = r.Snapshot(op, req.Target); err == nil {
-		base, err = r.Snapshot(op, req.Base)
-	}
-	return target, base, err
+// Intact checks that all of a snapshot is there.
+func (r *Records) Intact(ctx context.Context, root cas.Root) error {
+	return r.store.Check(ctx, root.Name, false)
 }
 
 // Hold keeps target and base in the store under the switch's own name.

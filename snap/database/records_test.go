@@ -69,12 +69,14 @@ func TestEndsOutliveSnapshots(t *testing.T) {
 	put(t, r, store, "a")
 	put(t, r, store, "b")
 	req := snap.RestoreRequest{ID: "op", Target: "a", Base: "b"}
-	target, base, err := r.Ends("", req, nil)
+	target, err := r.Snapshot("", "a")
+	must(t, err)
+	base, err := r.Snapshot("", "b")
 	must(t, err)
 	p := NewPlan(req, Prepared, nil)
 	must(t, r.Hold(&p, target, base))
 	must(t, r.Delete("a"))
-	_, _, err = r.Ends("", req, nil)
+	_, err = r.Snapshot("", "a")
 	kind(t, err, errs.NotFound)
 	held, _, err := r.Held(&p)
 	must(t, err)
@@ -100,14 +102,13 @@ func TestEndsOutliveSnapshots(t *testing.T) {
 }
 
 func TestEndsRefuses(t *testing.T) {
-	r, store := open(t, nil)
-	put(t, r, store, "a")
+	d, _ := driver(t, "a")
 	for id, want := range map[snap.RestoreID]errs.Kind{"": errs.Invalid, "../x": errs.Invalid, ".x": errs.Invalid, "op": ""} {
-		_, _, err := r.Ends("", snap.RestoreRequest{ID: id, Target: "a", Base: "a"}, nil)
+		_, _, err := d.ends("", snap.RestoreRequest{ID: id, Target: "a", Base: "a"}, nil)
 		kind(t, err, want)
 	}
 	for phase, want := range map[Phase]errs.Kind{Preparing: "", Prepared: "", Committing: errs.Conflict, Committed: errs.Conflict, Undone: errs.Conflict} {
-		_, _, err := r.Ends("", snap.RestoreRequest{ID: "op", Target: "a", Base: "a"}, &Plan{Phase: phase})
+		_, _, err := d.ends("", snap.RestoreRequest{ID: "op", Target: "a", Base: "a"}, &Plan{Phase: phase})
 		kind(t, err, want)
 	}
 }
@@ -132,8 +133,8 @@ func TestAdvance(t *testing.T) {
 	if back.Phase != Committing || back.Extra != "more" || back.Base != "b" {
 		t.Errorf("on disk is %+v", back)
 	}
-	must(t, os.RemoveAll(r.switches))
-	must(t, os.WriteFile(r.switches, nil, 0o600))
+	must(t, os.RemoveAll(r.dir))
+	must(t, os.WriteFile(r.dir, nil, 0o600))
 	if err := r.Advance(p, Committed); err == nil || p.Phase != Committing {
 		t.Errorf("%v, and the phase is %s, where nothing can be written", err, p.Phase)
 	}

@@ -13,30 +13,29 @@ import (
 	"mulligan/snap"
 )
 
-// Sweep drops the snapshots and switches that gone names, and what was never prepared.
-func (d *Driver[T, P]) Sweep(ctx context.Context, gone snap.Gone) error {
-	return d.Do(ctx, "sweep "+d.records.noun+" snapshots", func() error {
-		names, err := d.records.Switches()
-		if err != nil {
-			return err
+// SweepSwitches drops the switches that gone names, and those that were never prepared. It is
+// called within Do.
+func (d *Switcher[T, P, S]) SweepSwitches(ctx context.Context, gone []snap.RestoreID) error {
+	names, err := d.plans.Switches()
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if err := d.sweep(ctx, name, gone); err != nil {
+			return fmt.Errorf("restore %s: %w", strings.ToValidUTF8(name, "?"), err)
 		}
-		for _, name := range names {
-			if err := d.sweep(ctx, name, gone.Restores); err != nil {
-				return fmt.Errorf("restore %s: %w", strings.ToValidUTF8(name, "?"), err)
-			}
-		}
-		return d.records.Sweep(gone)
-	})
+	}
+	return nil
 }
 
 // sweep drops the switch of that name where nobody wants it. A plan that cannot be read is an
 // error: nobody knows where the live state is.
-func (d *Driver[T, P]) sweep(ctx context.Context, name string, gone []snap.RestoreID) error {
+func (d *Switcher[T, P, S]) sweep(ctx context.Context, name string, gone []snap.RestoreID) error {
 	id := snap.RestoreID(name)
 	p, err := d.load("", id)
 	switch {
 	case errs.KindOf(err) == errs.NotFound:
-		return d.records.Drop(name) // half gone
+		return d.plans.Drop(name) // half gone
 	case err != nil:
 		return err
 	case slices.Contains(gone, id) || !p.Head().There():
@@ -47,33 +46,33 @@ func (d *Driver[T, P]) sweep(ctx context.Context, name string, gone []snap.Resto
 
 // drop drops a switch and what it has beside the live state. Where the server is away or
 // cannot drop that, the plan stays, as Dropped, for Leftovers and the next Sweep.
-func (d *Driver[T, P]) drop(ctx context.Context, p P) error {
+func (d *Switcher[T, P, S]) drop(ctx context.Context, p P) error {
 	h := p.Head()
 	if h.Phase != Dropped {
 		h.Reached = h.Phase
 	}
-	if err := d.records.Advance(p, Dropped); err != nil && !errors.Is(err, unix.ENOSPC) { // a full disk is no reason to keep it
+	if err := d.plans.Advance(p, Dropped); err != nil && !errors.Is(err, unix.ENOSPC) { // a full disk is no reason to keep it
 		return err
 	}
-	if err := d.records.Release(h.ID); err != nil {
+	if err := d.snapshots.Release(h.ID); err != nil {
 		return err
 	}
-	left, err := d.engine.Drop(ctx, p)
-	if errs.KindOf(d.engine.Classify("", err)) == errs.Unavailable && ctx.Err() == nil {
+	left, err := d.steps.Drop(ctx, p)
+	if errs.KindOf(d.steps.Classify("", err)) == errs.Unavailable && ctx.Err() == nil {
 		return nil
 	}
 	if err != nil || len(left) > 0 {
 		return err
 	}
-	return d.records.Drop(string(h.ID))
+	return d.plans.Drop(string(h.ID))
 }
 
 // Leftovers drops what is left of switches that nobody wants any more, and names what is
 // still there.
-func (d *Driver[T, P]) Leftovers(ctx context.Context) (left []string, err error) {
+func (d *Switcher[T, P, S]) Leftovers(ctx context.Context) (left []string, err error) {
 	const op = "drop what restores left on the server"
 	err = d.Do(ctx, op, func() error {
-		names, err := d.records.Switches()
+		names, err := d.plans.Switches()
 		if err != nil {
 			return err
 		}
@@ -89,7 +88,7 @@ func (d *Driver[T, P]) Leftovers(ctx context.Context) (left []string, err error)
 	return left, err
 }
 
-func (d *Driver[T, P]) leftovers(ctx context.Context, name string) (left []string, err error) {
+func (d *Switcher[T, P, S]) leftovers(ctx context.Context, name string) (left []string, err error) {
 	p, err := d.load("", snap.RestoreID(name))
 	if errs.KindOf(err) == errs.NotFound || err == nil && p.Head().Phase != Dropped {
 		return nil, nil // half gone, or under way: for Sweep
@@ -97,8 +96,8 @@ func (d *Driver[T, P]) leftovers(ctx context.Context, name string) (left []strin
 	if err != nil {
 		return nil, err
 	}
-	if left, err = d.engine.Drop(ctx, p); err != nil || len(left) > 0 {
+	if left, err = d.steps.Drop(ctx, p); err != nil || len(left) > 0 {
 		return left, err
 	}
-	return nil, d.records.Drop(name)
+	return nil, d.plans.Drop(name)
 }

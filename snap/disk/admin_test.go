@@ -15,6 +15,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/disk/disktest"
+	"mulligan/snap/disk/imagefile"
 )
 
 // pull copies into a running domain's image what it rests on, down to base, if any.
@@ -150,7 +151,7 @@ func TestResizedWhileOff(t *testing.T) {
 	s, first, _ := newOff(t)
 	image := func() string { return s.sources(t, libvirt.DOMAIN_XML_INACTIVE)["vda"] }
 	size := func() int64 {
-		n, err := imageSize(image())
+		n, err := imagefile.ImageSize(image())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -335,7 +336,7 @@ func TestDisksComeAndGo(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if !exists(other) {
+	if !imagefile.Exists(other) {
 		t.Error("the image that was attached is gone")
 	}
 }
@@ -478,7 +479,7 @@ func TestFlatten(t *testing.T) {
 			if image() != s.Disks[0] {
 				t.Errorf("its disk is %s", image())
 			}
-			if exists(filepath.Join(filepath.Dir(s.Disks[0]), "mulligan")) {
+			if imagefile.Exists(filepath.Join(filepath.Dir(s.Disks[0]), "mulligan")) {
 				t.Error("layers are left")
 			}
 			if err := s.d.Verify(t.Context(), first, snap.Quick); errs.KindOf(err) != errs.NotFound {

@@ -7,11 +7,14 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/disk/imagefile"
+	"mulligan/snap/disk/layertree"
+	"mulligan/snap/disk/virt"
 )
 
 // adopt makes the domain's present images the root of a new tree. They stay
 // where they are.
-func (d *Driver) adopt(op string, m machine) error {
+func (d *Driver) adopt(op string, m virt.Machine) error {
 	persistent, err := m.Persistent()
 	if err != nil {
 		return err
@@ -23,7 +26,7 @@ func (d *Driver) adopt(op string, m machine) error {
 	if err != nil {
 		return err
 	}
-	s, err := inspect(op, text)
+	s, err := virt.Inspect(op, text)
 	if err != nil {
 		return err
 	}
@@ -31,7 +34,7 @@ func (d *Driver) adopt(op string, m machine) error {
 	if err != nil {
 		return err
 	}
-	root := &layer{Files: map[string]*file{}, Below: map[string][]*file{}}
+	root := &layertree.Layer{Files: map[string]*layertree.File{}, Below: map[string][]*layertree.File{}}
 	for _, dev := range s.Disks {
 		if err := d.trusted(op, filepath.Dir(s.Sources[dev])); err != nil {
 			return err
@@ -40,25 +43,25 @@ func (d *Driver) adopt(op string, m machine) error {
 		if err != nil {
 			return err
 		}
-		root.Files[dev] = &file{Path: s.Sources[dev]}
+		root.Files[dev] = &layertree.File{Path: s.Sources[dev]}
 		if len(below) > 0 {
 			root.Below[dev] = below
 		}
 	}
-	t := &tree{
+	t := &layertree.Tree{
 		Version: version, Domain: d.cfg.Domain, UUID: uuid, Disks: s.Disks, Seq: 1, Head: "L000001",
-		Layers: map[layerID]*layer{"L000001": root}, Snapshots: map[snap.SnapshotID]*snapshot{}, Switches: map[snap.RestoreID]*plan{},
+		Layers: map[layertree.ID]*layertree.Layer{"L000001": root}, Snapshots: map[snap.SnapshotID]*layertree.Snapshot{}, Switches: map[snap.RestoreID]*layertree.Plan{},
 	}
-	d.claim.Store(t.claim())
+	d.claim.Store(claimOf(t))
 	d.tree = t // what agree looks at; it is saved with the first change
 	return nil
 }
 
 // foundation lists the images below a disk's own: others may use them too.
-func foundation(op, dev, path string) (list []*file, err error) {
+func foundation(op, dev, path string) (list []*layertree.File, err error) {
 	format := "qcow2"
 	for depth := 0; format == "qcow2"; depth++ {
-		img, f, err := openImage(path)
+		img, f, err := imagefile.OpenImage(path)
 		if err != nil {
 			return nil, errs.New(errs.Unsupported, op, "disk %s: %v", dev, err).WithHint("see what qemu-img info says of it")
 		}
@@ -81,11 +84,11 @@ func foundation(op, dev, path string) (list []*file, err error) {
 			next = filepath.Join(filepath.Dir(path), next)
 		}
 		path, format = next, img.BackingFmt
-		st, err := statOf(path)
+		st, err := imagefile.StatOf(path)
 		if err != nil {
 			return nil, errs.New(errs.Corrupt, op, "disk %s: a backing file is missing: %v", dev, err)
 		}
-		list = append(list, &file{Path: path, Format: format, Stat: st})
+		list = append(list, &layertree.File{Path: path, Format: format, Stat: st})
 		if depth > 200 {
 			return nil, errs.New(errs.Unsupported, op, "disk %s has a chain of more than 200 images", dev)
 		}
@@ -94,7 +97,7 @@ func foundation(op, dev, path string) (list []*file, err error) {
 }
 
 // usable refuses images with what overlays cannot carry.
-func usable(op, dev, path string, img image) error {
+func usable(op, dev, path string, img imagefile.Image) error {
 	switch {
 	case img.Snapshots > 0:
 		return errs.New(errs.Conflict, op, "disk %s: %s holds %d internal snapshots", dev, path, img.Snapshots).
@@ -109,7 +112,7 @@ func usable(op, dev, path string, img image) error {
 
 // agree checks that the domain is as the tree has it: its persistent
 // definition and, while it runs, its live one are on the head.
-func (d *Driver) agree(op string, m machine) error {
+func (d *Driver) agree(op string, m virt.Machine) error {
 	foreign, err := m.Foreign()
 	if err != nil {
 		return err
@@ -140,23 +143,23 @@ func (d *Driver) agree(op string, m machine) error {
 }
 
 // surveyOf inspects a definition; up is whether the domain runs.
-func (d *Driver) surveyOf(op string, m machine, live bool) (s survey, up bool, err error) {
+func (d *Driver) surveyOf(op string, m virt.Machine, live bool) (s virt.Survey, up bool, err error) {
 	p, err := m.Power()
 	if err != nil {
 		return s, false, err
 	}
-	if live && !p.up() {
+	if live && !p.Up() {
 		return s, false, nil
 	}
 	text, err := m.XML(live)
 	if err != nil {
 		return s, false, err
 	}
-	s, err = inspect(op, text)
-	return s, p.up(), err
+	s, err = virt.Inspect(op, text)
+	return s, p.Up(), err
 }
 
-func (d *Driver) agrees(op, which string, s survey, head *layer) error {
+func (d *Driver) agrees(op, which string, s virt.Survey, head *layertree.Layer) error {
 	for _, dev := range d.tree.Disks {
 		now, should := s.Sources[dev], head.Files[dev].Path
 		switch {
@@ -168,7 +171,7 @@ func (d *Driver) agrees(op, which string, s survey, head *layer) error {
 				WithHint("a rollback of it is under way: attach the disk again, and detach it when that is done")
 		}
 		hint := "nothing is lost: virsh edit it back; or app remove and app add, which starts a new history"
-		if img, f, err := openImage(now); err == nil && img.Backing == should {
+		if img, f, err := imagefile.OpenImage(now); err == nil && img.Backing == should {
 			f.Close() // only read
 			hint = fmt.Sprintf("somebody put an overlay on it: virsh blockcommit %s %s --active --shallow --pivot takes it in again, while the domain runs", d.cfg.Domain, dev)
 		}

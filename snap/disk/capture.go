@@ -3,7 +3,6 @@ package disk
 import (
 	"context"
 	"errors"
-	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -11,6 +10,9 @@ import (
 	"mulligan/durable"
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/disk/imagefile"
+	"mulligan/snap/disk/layertree"
+	"mulligan/snap/disk/virt"
 )
 
 const (
@@ -62,14 +64,14 @@ func (d *Driver) capture(ctx context.Context, req snap.CaptureRequest, memory bo
 // capturing is one capture under way.
 type capturing struct {
 	d        *Driver
-	m        machine
+	m        virt.Machine
 	id       snap.SnapshotID
 	memory   bool
-	raw      bool   // the images cannot be read
-	survey   survey // of the definition that counts
+	raw      bool        // the images cannot be read
+	survey   virt.Survey // of the definition that counts
 	up       bool
 	paused   bool
-	nvram    *file
+	nvram    *layertree.File
 	quiesced bool
 	warnings []string
 }
@@ -80,7 +82,7 @@ func (c *capturing) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	c.up, c.paused = p.up(), p == paused
+	c.up, c.paused = p.Up(), p == virt.Paused
 	if c.survey, _, err = d.surveyOf(opCapture, c.m, c.up); err != nil {
 		return err
 	}
@@ -123,7 +125,7 @@ func (c *capturing) unchanged() (bool, error) {
 	if c.up || head.Parent == "" {
 		return false, nil
 	}
-	if !slices.Equal(head.devices(), d.tree.Layers[head.Parent].devices()) {
+	if !slices.Equal(head.Devices(), d.tree.Layers[head.Parent].Devices()) {
 		return false, nil
 	}
 	if fresh, err := d.headFresh(); err != nil || !fresh {
@@ -133,35 +135,17 @@ func (c *capturing) unchanged() (bool, error) {
 }
 
 // sameNVRAM compares the domain's NVRAM with what a layer has.
-func (d *Driver) sameNVRAM(path string, l *layer) (bool, error) {
-	hash, err := nvramHash(path)
+func (d *Driver) sameNVRAM(path string, l *layertree.Layer) (bool, error) {
+	hash, err := imagefile.HashOrNone(path)
 	if err != nil {
 		return false, err
 	}
-	return hash == l.nvramHash(), nil
-}
-
-func nvramHash(path string) (string, error) {
-	if path == "" {
-		return "", nil
-	}
-	data, err := os.ReadFile(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return "", nil
-	}
-	return hashBytes(data), err
-}
-
-func (l *layer) nvramHash() string {
-	if l.NVRAM == nil {
-		return ""
-	}
-	return l.NVRAM.Hash
+	return hash == l.NVRAMHash(), nil
 }
 
 // shallow sees to it that the new overlays do not lie on too many others.
 func (d *Driver) shallow(ctx context.Context, c *capturing) error {
-	depth := d.tree.depth(d.tree.Head)
+	depth := d.tree.Depth(d.tree.Head)
 	if c.up && c.survey.Deep+1 >= d.maxLive && depth < d.maxLive/2 {
 		d.cfg.Log.Info("the domain has too many images open: it is made to open the merged ones", "domain", d.cfg.Domain, "images", c.survey.Deep+1)
 		return d.reopen(opCapture, c.m, d.tree.Head)
@@ -177,11 +161,11 @@ func (d *Driver) shallow(ctx context.Context, c *capturing) error {
 // images. Each step is found again by recover.
 func (c *capturing) freeze(ctx context.Context) error {
 	d := c.d
-	next, err := d.tree.clone()
+	next, err := d.tree.Clone()
 	if err != nil {
 		return err
 	}
-	in := &intent{Op: "capture", Old: next.Head, Running: c.up, Raw: c.raw}
+	in := &layertree.Intent{Op: "capture", Old: next.Head, Running: c.up, Raw: c.raw}
 	in.New = d.addLayer(next, next.Head)
 	if c.memory && c.up {
 		in.Memory = filepath.Join(d.pool(next, next.Disks[0]), string(c.id)+".memory")
@@ -210,7 +194,7 @@ func (d *Driver) settle(ctx context.Context, cause error) error {
 		suspect := d.tree.Suspect
 		err = d.recover(ctx, opCapture, m)
 		if err == nil && d.tree.Suspect != suspect && errs.KindOf(cause) != errs.Unavailable {
-			err = d.update(func(t *tree) { t.Suspect = suspect })
+			err = d.update(func(t *layertree.Tree) { t.Suspect = suspect })
 		}
 	}
 	if err != nil {
@@ -219,7 +203,7 @@ func (d *Driver) settle(ctx context.Context, cause error) error {
 	return err
 }
 
-func (c *capturing) switchDisks(ctx context.Context, in *intent) error {
+func (c *capturing) switchDisks(ctx context.Context, in *layertree.Intent) error {
 	d := c.d
 	if err := d.cfg.Failpoint.At("capture: overlays"); err != nil {
 		return err
@@ -255,10 +239,10 @@ func (c *capturing) still() error {
 	if err != nil {
 		return err
 	}
-	c.quiesced = ended == shutDown || ended == endUnknown && !c.d.tree.Ran
+	c.quiesced = ended == virt.ShutDown || ended == virt.EndUnknown && !c.d.tree.Ran
 	switch {
 	case c.quiesced:
-	case ended == endUnknown:
+	case ended == virt.EndUnknown:
 		c.warnings = append(c.warnings, "nobody knows how the guest went down, for libvirtd was restarted since."+afterPowerCut)
 	default:
 		c.warnings = append(c.warnings, "the guest did not shut down: it was switched off, or its QEMU died."+afterPowerCut)
@@ -266,16 +250,16 @@ func (c *capturing) still() error {
 	return nil
 }
 
-func (c *capturing) copyNVRAM(ctx context.Context, in *intent) (err error) {
+func (c *capturing) copyNVRAM(ctx context.Context, in *layertree.Intent) (err error) {
 	c.nvram, err = c.d.copyNVRAM(ctx, c.survey.NVRAM, in.Old)
 	return err
 }
 
 // switchLive switches a running domain, with the guest's filesystems frozen if
 // that can be had in time.
-func (c *capturing) switchLive(ctx context.Context, in *intent) error {
+func (c *capturing) switchLive(ctx context.Context, in *layertree.Intent) error {
 	d := c.d
-	text := snapshotXML(d.tree.Disks, c.survey.others(d.tree.Disks), d.tree.Layers[in.New].paths(), in.Memory)
+	text := virt.SnapshotXML(d.tree.Disks, c.survey.Others(d.tree.Disks), d.tree.Layers[in.New].Paths(), in.Memory)
 	if in.Memory == "" && c.paused {
 		c.warnings = append(c.warnings, "the guest is paused, and cannot be asked to write out what it has in memory."+afterPowerCut)
 	} else if in.Memory == "" { // libvirt pauses the guest itself while it writes its memory
@@ -305,7 +289,7 @@ func (c *capturing) switchLive(ctx context.Context, in *intent) error {
 
 // finishCapture makes everything else agree with the head being in.New, and
 // names the frozen layer; recovery passes a nil c, and names nothing.
-func (d *Driver) finishCapture(c *capturing, in *intent) error {
+func (d *Driver) finishCapture(c *capturing, in *layertree.Intent) error {
 	m := c.m
 	if err := d.definePersistent(opCapture, m, in.New); err != nil {
 		return err
@@ -317,7 +301,7 @@ func (d *Driver) finishCapture(c *capturing, in *intent) error {
 	if err != nil {
 		return err
 	}
-	var memory *file
+	var memory *layertree.File
 	if in.Memory != "" && c.id != "" {
 		if memory, err = freezeMemory(in.Memory); err != nil {
 			return err
@@ -326,14 +310,14 @@ func (d *Driver) finishCapture(c *capturing, in *intent) error {
 	if err := d.cfg.Failpoint.At("capture: record"); err != nil {
 		return err
 	}
-	return d.update(func(t *tree) {
+	return d.update(func(t *layertree.Tree) {
 		old := t.Layers[in.Old]
 		old.Frozen = true
 		for dev, st := range stats {
 			old.Files[dev].Stat = st
 		}
 		if in.Raw {
-			old.keepRaw(stats)
+			old.KeepRaw(stats)
 		}
 		if c.nvram != nil {
 			old.NVRAM = c.nvram
@@ -343,38 +327,38 @@ func (d *Driver) finishCapture(c *capturing, in *intent) error {
 		t.Head, t.Intent, t.Resume, t.Suspect = in.New, nil, nil, false
 		if c.id != "" {
 			t.News = nil
-			t.Snapshots[c.id] = &snapshot{Layer: in.Old, Created: time.Now().UTC(), Quiesced: c.quiesced, Memory: memory}
+			t.Snapshots[c.id] = &layertree.Snapshot{Layer: in.Old, Created: time.Now().UTC(), Quiesced: c.quiesced, Memory: memory}
 		}
 	})
 }
 
 // name records a snapshot of a layer that is frozen already.
-func (c *capturing) name(id layerID) error {
+func (c *capturing) name(id layertree.ID) error {
 	if c.d.tree.Layers[id].Torn {
 		c.warnings = append(c.warnings, "the disks are as in an earlier checkpoint that was made without the guest's filesystems being still."+afterPowerCut)
 	}
-	return c.d.update(func(t *tree) {
+	return c.d.update(func(t *layertree.Tree) {
 		t.News = nil
-		t.Snapshots[c.id] = &snapshot{Layer: id, Created: time.Now().UTC(), Quiesced: !t.Layers[id].Torn}
+		t.Snapshots[c.id] = &layertree.Snapshot{Layer: id, Created: time.Now().UTC(), Quiesced: !t.Layers[id].Torn}
 	})
 }
 
-func freezeMemory(path string) (*file, error) {
-	if err := errors.Join(durable.Sync(path), durable.Sync(filepath.Dir(path)), setImmutable(path, true)); err != nil {
+func freezeMemory(path string) (*layertree.File, error) {
+	if err := errors.Join(durable.Sync(path), durable.Sync(filepath.Dir(path)), imagefile.SetImmutable(path, true)); err != nil {
 		return nil, err
 	}
-	st, err := statOf(path)
-	return &file{Path: path, Stat: st}, err
+	st, err := imagefile.StatOf(path)
+	return &layertree.File{Path: path, Stat: st}, err
 }
 
 // define makes a layer's images those of the persistent definition.
-func (d *Driver) define(op string, m machine, id layerID) error {
+func (d *Driver) define(op string, m virt.Machine, id layertree.ID) error {
 	text, err := m.XML(false)
 	if err != nil {
 		return err
 	}
-	want := d.tree.Layers[id].paths()
-	text, err = redirect(text, want)
+	want := d.tree.Layers[id].Paths()
+	text, err = virt.Redirect(text, want)
 	if err != nil {
 		return errs.Wrap(errs.Internal, op, err)
 	}
@@ -382,7 +366,7 @@ func (d *Driver) define(op string, m machine, id layerID) error {
 		return err
 	}
 	s, _, err := d.surveyOf(op, m, false)
-	if err == nil && !samePaths(s.Sources, want, d.tree.Disks) {
+	if err == nil && !layertree.SamePaths(s.Sources, want, d.tree.Disks) {
 		err = errs.New(errs.Failed, op, "libvirt did not keep the definition of %s", d.cfg.Domain)
 	}
 	return err
@@ -391,12 +375,12 @@ func (d *Driver) define(op string, m machine, id layerID) error {
 // definePersistent is define where it is not so already. A live snapshot makes
 // libvirt write the chain of images below into the persistent definition, too:
 // that must go, for a start would insist on images that were merged away since.
-func (d *Driver) definePersistent(op string, m machine, id layerID) error {
+func (d *Driver) definePersistent(op string, m virt.Machine, id layertree.ID) error {
 	text, err := m.XML(false)
 	if err != nil {
 		return err
 	}
-	want, err := redirect(text, d.tree.Layers[id].paths())
+	want, err := virt.Redirect(text, d.tree.Layers[id].Paths())
 	if err != nil {
 		return errs.Wrap(errs.Internal, op, err)
 	}

@@ -3,6 +3,8 @@ package disk
 import (
 	"os"
 	"path/filepath"
+
+	"mulligan/snap/disk/layertree"
 )
 
 // Claim is which images on the host belong to a domain's disks.
@@ -13,7 +15,7 @@ type Claim struct {
 }
 
 // claim says what the tree occupies.
-func (t *tree) claim() *Claim {
+func claimOf(t *layertree.Tree) *Claim {
 	c := &Claim{Domain: t.Domain}
 	for _, l := range t.Layers {
 		for _, f := range l.Files {

@@ -18,6 +18,7 @@ import (
 
 	"mulligan/snap"
 	"mulligan/snap/disk/disktest"
+	"mulligan/snap/disk/imagefile"
 	"mulligan/snap/snaptest"
 	"mulligan/testkit"
 )
@@ -132,7 +133,7 @@ var zeros [64 << 10]byte
 // often that starting qemu-img for it would take most of the time, as would
 // whole images in memory.
 func readContent(path string, content map[int64][]byte) (size int64, err error) {
-	img, f, err := openImage(path)
+	img, f, err := imagefile.OpenImage(path)
 	if err != nil {
 		return 0, err
 	}
@@ -140,32 +141,32 @@ func readContent(path string, content map[int64][]byte) (size int64, err error) 
 	if img.Cluster != int64(len(zeros)) {
 		return 0, fmt.Errorf("%s has clusters of %d bytes, its disk's other images may have others", path, img.Cluster)
 	}
-	l1, err := readTable(f, img.l1At, img.l1Size*8)
+	l1, err := imagefile.ReadTable(f, img.L1At, img.L1Size*8)
 	if err != nil {
 		return 0, err
 	}
 	for i, e := range l1 {
-		if e&offsetMask == 0 {
+		if e&imagefile.OffsetMask == 0 {
 			continue
 		}
-		l2, err := readTable(f, int64(e&offsetMask), img.Cluster)
+		l2, err := imagefile.ReadTable(f, int64(e&imagefile.OffsetMask), img.Cluster)
 		if err != nil {
 			return 0, err
 		}
 		for j, e := range l2 {
-			at := int64(i)*img.span() + int64(j)*img.Cluster
+			at := int64(i)*img.Span() + int64(j)*img.Cluster
 			if at >= img.Size {
 				break
 			}
-			if _, ok := content[at]; ok || e&(offsetMask|compressedFlag|1) == 0 {
+			if _, ok := content[at]; ok || e&(imagefile.OffsetMask|imagefile.CompressedFlag|1) == 0 {
 				continue
 			}
-			if e&compressedFlag != 0 {
+			if e&imagefile.CompressedFlag != 0 {
 				return 0, fmt.Errorf("%s has compressed clusters", path)
 			}
 			data := make([]byte, min(img.Cluster, img.Size-at))
 			if e&1 == 0 { // else it reads as zeros
-				if _, err := f.ReadAt(data, int64(e&offsetMask)); err != nil {
+				if _, err := f.ReadAt(data, int64(e&imagefile.OffsetMask)); err != nil {
 					return 0, err
 				}
 			}
@@ -182,7 +183,7 @@ func readContent(path string, content map[int64][]byte) (size int64, err error) 
 
 func (s *subject) Damage(t *testing.T, id snap.SnapshotID) {
 	path := s.d.tree.Layers[s.d.tree.Snapshots[id].Layer].Files["vda"].Path
-	if err := setImmutable(path, false); err != nil {
+	if err := imagefile.SetImmutable(path, false); err != nil {
 		t.Fatal(err)
 	}
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
@@ -207,8 +208,8 @@ func (s *subject) Stored(t *testing.T) (n int64) {
 	}
 	for id, l := range s.d.tree.Layers {
 		if id != s.d.tree.Head {
-			for _, f := range l.all() {
-				n += blocks(f.Path)
+			for _, f := range l.All() {
+				n += imagefile.Blocks(f.Path)
 			}
 		}
 	}

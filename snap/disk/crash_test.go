@@ -21,6 +21,8 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/disk/disktest"
+	"mulligan/snap/disk/imagefile"
+	"mulligan/snap/disk/layertree"
 	"mulligan/testkit"
 )
 
@@ -205,7 +207,7 @@ func (c *crasher) whole(t *testing.T, at string) {
 // just come up, and has not met the agent yet) is so.
 func (c *crasher) settled(t *testing.T, at string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
@@ -228,9 +230,9 @@ func (c *crasher) settled(t *testing.T, at string) {
 func (c *crasher) noLitter(t *testing.T, at string) {
 	t.Helper()
 	known := map[string]bool{}
-	for _, path := range c.d.tree.files() {
+	for _, path := range c.d.tree.Files() {
 		known[path] = true
-		if !exists(path) {
+		if !imagefile.Exists(path) {
 			t.Fatalf("%s: %s is gone", at, path)
 		}
 	}
@@ -308,11 +310,11 @@ func TestKilledInCapture(t *testing.T) {
 	hard := testkit.Sample(t, "guests that are hard to hold still", 2, 1)
 	c := newCrasher(t, disktest.GuestOptions{})
 	c.setup(t, true)
-	kill(t, c, row{"quiesced", "capture", true, 2})
+	kill(t, c, row{"quiesced", "capture", true, 4})
 	if slices.Contains(hard, 0) {
 		kill(t, c, row{"memory", "memory", true, 4})
 	}
-	kill(t, c, row{"off", "capture", false, 2})
+	kill(t, c, row{"off", "capture", false, 4})
 	if slices.Contains(hard, 1) {
 		c := newCrasher(t, disktest.GuestOptions{NoAgent: true})
 		c.setup(t, true)
@@ -399,10 +401,10 @@ func TestKilledInRollback(t *testing.T) {
 	present := "C"
 	for _, up := range []bool{true, false} {
 		t.Run(fmt.Sprintf("up=%t", up), func(t *testing.T) {
-			of := 12 // a boot each
+			of := 20 // a boot each
 			if !up {
 				c.turnOff(t)
-				of = 3
+				of = 5
 			}
 			present = c.killInRollback(t, up, of, present)
 		})
@@ -475,7 +477,7 @@ func (c *crasher) afterRollback(t *testing.T, at string, op snap.RestoreID, forw
 		return c.present(t, present)
 	}
 	p := *c.d.tree.Switches[op]
-	if p.Phase == prepared {
+	if p.Phase == layertree.Prepared {
 		forward = false
 	} else if err := c.d.Unit().Stop(ctx); err != nil {
 		t.Fatalf("%s: %v", at, err)
@@ -491,7 +493,7 @@ func (c *crasher) afterRollback(t *testing.T, at string, op snap.RestoreID, forw
 	}
 	if !c.up(t) {
 		proof, err := sw.Check(ctx)
-		if err != nil || !proof.Match && p.Phase != prepared {
+		if err != nil || !proof.Match && p.Phase != layertree.Prepared {
 			t.Fatalf("%s: %+v, %v", at, proof, err)
 		}
 	}
@@ -529,7 +531,7 @@ func (c *crasher) present(t *testing.T, want string) string {
 func TestKilledInMerge(t *testing.T) {
 	c := newCrasher(t, disktest.GuestOptions{})
 	c.setup(t, true)
-	part, every := testkit.Part(t, 4)
+	part, every := testkit.Part(t, 8)
 	n := 1 + part - every
 	for range 100 {
 		n += every
@@ -586,7 +588,8 @@ func (c *crasher) forget(t *testing.T, n int) {
 
 // libvirtd is killed while it makes a live snapshot, quiesced and not.
 func TestKilledLibvirtd(t *testing.T) {
-	for _, agent := range []bool{true, false} {
+	for _, i := range testkit.Sample(t, "guests, with and without an agent", 2, 1) {
+		agent := i == 0
 		t.Run(fmt.Sprintf("agent=%t", agent), func(t *testing.T) {
 			c := newCrasher(t, disktest.GuestOptions{NoAgent: !agent})
 			c.setup(t, true)

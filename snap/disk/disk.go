@@ -22,6 +22,9 @@ import (
 	"mulligan/errs"
 	"mulligan/failpoint"
 	"mulligan/snap"
+	"mulligan/snap/disk/imagefile"
+	"mulligan/snap/disk/layertree"
+	"mulligan/snap/disk/virt"
 )
 
 const (
@@ -60,16 +63,16 @@ type Config struct {
 // Driver captures and restores the disks of one domain.
 type Driver struct {
 	cfg  Config
-	dial func(uri string) (hypervisor, error)
+	dial func(uri string) (virt.Hypervisor, error)
 
-	mu    sync.Mutex // held during each method, but for the long work of Maintain
-	tree  *tree      // nil: not read yet, or there is none
-	conn  hypervisor
+	mu    sync.Mutex      // held during each method, but for the long work of Maintain
+	tree  *layertree.Tree // nil: not read yet, or there is none
+	conn  virt.Hypervisor
 	owner *owner // QEMU's user, once it is known
 
 	look struct { // what State looks through: it waits for nobody's work
 		sync.Mutex
-		conn hypervisor
+		conn virt.Hypervisor
 	}
 
 	claim   atomic.Pointer[Claim]
@@ -78,7 +81,7 @@ type Driver struct {
 	maxLive int // see the constant
 
 	maintain sync.Mutex // held during Maintain
-	maps     mapCache
+	maps     imagefile.MapCache
 
 	life    context.Context // ends with Close
 	end     context.CancelFunc
@@ -135,7 +138,7 @@ func New(cfg Config) (*Driver, error) {
 	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
 		return nil, errs.Wrap(errs.Failed, op, err)
 	}
-	d := &Driver{cfg: cfg, dial: dial, maxLive: maxLive}
+	d := &Driver{cfg: cfg, dial: virt.Dial, maxLive: maxLive}
 	d.life, d.end = context.WithCancel(context.Background())
 	return d, nil
 }
@@ -159,7 +162,7 @@ func (d *Driver) Close() error {
 	d.look.conn = nil
 	d.look.Unlock()
 	var all []error
-	for _, c := range []hypervisor{conn, eye} {
+	for _, c := range []virt.Hypervisor{conn, eye} {
 		if c != nil {
 			all = append(all, c.Close())
 		}
@@ -186,7 +189,7 @@ func (d *Driver) begin(ctx context.Context, op string) error {
 }
 
 // machine connects to libvirt and finds the domain. The caller frees it.
-func (d *Driver) machine(op string) (machine, error) {
+func (d *Driver) machine(op string) (virt.Machine, error) {
 	m, err := d.lookup()
 	if errs.KindOf(err) == errs.Unavailable && d.conn != nil {
 		// libvirtd was restarted: a dead connection shows only when it is used.
@@ -204,7 +207,7 @@ func (d *Driver) machine(op string) (machine, error) {
 	return m, nil
 }
 
-func (d *Driver) lookup() (machine, error) {
+func (d *Driver) lookup() (virt.Machine, error) {
 	if d.conn == nil {
 		conn, err := d.dial(d.cfg.URI)
 		if err != nil {
@@ -234,7 +237,7 @@ func (d *Driver) lookup() (machine, error) {
 }
 
 // sameDomain refuses a domain that is called differently now.
-func (d *Driver) sameDomain(op string, m machine) error {
+func (d *Driver) sameDomain(op string, m virt.Machine) error {
 	name, err := m.Name()
 	if err != nil {
 		return errs.Wrap(errs.Failed, op, err)
@@ -247,7 +250,7 @@ func (d *Driver) sameDomain(op string, m machine) error {
 }
 
 // open is openAnyhow of a domain whose present images can be read.
-func (d *Driver) open(ctx context.Context, op string) (machine, error) {
+func (d *Driver) open(ctx context.Context, op string) (virt.Machine, error) {
 	m, err := d.openAnyhow(ctx, op)
 	if err != nil {
 		return nil, err
@@ -263,7 +266,7 @@ func (d *Driver) open(ctx context.Context, op string) (machine, error) {
 // recovered what an earlier process left; a domain seen for the first time is
 // adopted. Whether its present images can be read is not looked at. The caller holds the
 // lock, and frees the machine.
-func (d *Driver) openAnyhow(ctx context.Context, op string) (machine, error) {
+func (d *Driver) openAnyhow(ctx context.Context, op string) (virt.Machine, error) {
 	m, err := d.machine(op)
 	if err != nil {
 		return nil, err
@@ -289,20 +292,20 @@ func (d *Driver) openAnyhow(ctx context.Context, op string) (machine, error) {
 
 // noteRun writes down that the domain runs, if it does: after a restart of libvirtd nobody
 // else knows.
-func (d *Driver) noteRun(m machine) error {
+func (d *Driver) noteRun(m virt.Machine) error {
 	p, err := m.Power()
-	if err != nil || !p.up() || d.tree.Ran || d.tree.Intent != nil {
+	if err != nil || !p.Up() || d.tree.Ran || d.tree.Intent != nil {
 		return err
 	}
 	if len(d.tree.Layers) == 1 { // it was adopted just now, and the tree is not written down yet
 		d.tree.Ran = true
 		return nil
 	}
-	return d.update(func(t *tree) { t.Ran = true })
+	return d.update(func(t *layertree.Tree) { t.Ran = true })
 }
 
 // snapshot finds a snapshot.
-func (d *Driver) snapshot(op string, id snap.SnapshotID) (*snapshot, error) {
+func (d *Driver) snapshot(op string, id snap.SnapshotID) (*layertree.Snapshot, error) {
 	if d.tree != nil {
 		if s := d.tree.Snapshots[id]; s != nil {
 			return s, nil

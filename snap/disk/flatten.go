@@ -11,6 +11,9 @@ import (
 
 	"mulligan/durable"
 	"mulligan/errs"
+	"mulligan/snap/disk/imagefile"
+	"mulligan/snap/disk/layertree"
+	"mulligan/snap/disk/virt"
 )
 
 const opFlatten = "put disks together"
@@ -29,12 +32,12 @@ func (d *Driver) Flattens(ctx context.Context) error {
 	return d.flattens(m)
 }
 
-func (d *Driver) flattens(m machine) error {
+func (d *Driver) flattens(m virt.Machine) error {
 	if err := d.onRaw(opFlatten); err != nil {
 		return err
 	}
 	p, err := m.Power()
-	if err == nil && p.up() {
+	if err == nil && p.Up() {
 		err = errs.New(errs.Busy, opFlatten, "domain %s is running: its disks can be put together again only while it is off", d.cfg.Domain).
 			WithHint("virsh shutdown %s, and try again", d.cfg.Domain)
 	}
@@ -65,7 +68,7 @@ func (d *Driver) Flatten(ctx context.Context) error {
 	return nil
 }
 
-func (d *Driver) flatten(ctx context.Context, m machine) error {
+func (d *Driver) flatten(ctx context.Context, m virt.Machine) error {
 	head := d.tree.Layers[d.tree.Head]
 	kept := d.underDetached()
 	to := map[string]string{}
@@ -73,8 +76,8 @@ func (d *Driver) flatten(ctx context.Context, m machine) error {
 		top, bottom := head.Files[dev].Path, d.bottom(dev)
 		to[dev] = top
 		if bottom == "" || bottom == top || slices.Contains(kept, bottom) { // it is flat already, or others rest on it
-			for _, k := range d.tree.images(d.tree.Head, dev) {
-				kept = append(kept, k.of.Files[k.dev].Path)
+			for _, k := range d.tree.Images(d.tree.Head, dev) {
+				kept = append(kept, k.Of.Files[k.Dev].Path)
 			}
 			continue
 		}
@@ -83,7 +86,7 @@ func (d *Driver) flatten(ctx context.Context, m machine) error {
 		}
 		to[dev] = bottom
 	}
-	if err := d.update(func(t *tree) { t.Intent = &intent{Op: "flatten", Rests: to, Kept: kept} }); err != nil {
+	if err := d.update(func(t *layertree.Tree) { t.Intent = &layertree.Intent{Op: "flatten", Rests: to, Kept: kept} }); err != nil {
 		return err
 	}
 	if err := d.cfg.Failpoint.At("flatten: define"); err != nil {
@@ -91,7 +94,7 @@ func (d *Driver) flatten(ctx context.Context, m machine) error {
 	}
 	text, err := m.XML(false)
 	if err == nil {
-		text, err = redirect(text, to)
+		text, err = virt.Redirect(text, to)
 	}
 	if err == nil {
 		err = d.conn.Define(text)
@@ -107,16 +110,16 @@ func (d *Driver) flatten(ctx context.Context, m machine) error {
 
 // finishFlatten ends what flatten began: where the domain is defined with the disks that it
 // came with, everything else is dropped, the tree too; else all stays.
-func (d *Driver) finishFlatten(m machine) error {
+func (d *Driver) finishFlatten(m virt.Machine) error {
 	in := d.tree.Intent
 	s, _, err := d.surveyOf(opFlatten, m, false)
 	switch {
 	case err != nil:
 		return err
-	case samePaths(s.Sources, in.Rests, d.tree.Disks):
+	case layertree.SamePaths(s.Sources, in.Rests, d.tree.Disks):
 		return d.forget(append(in.Kept, pathsOf(in.Rests)...))
 	}
-	return d.update(func(t *tree) { t.Intent = nil })
+	return d.update(func(t *layertree.Tree) { t.Intent = nil })
 }
 
 func pathsOf(m map[string]string) (list []string) {
@@ -128,12 +131,12 @@ func pathsOf(m map[string]string) (list []string) {
 
 // bottom is the image of others that a disk's present image rests on, or once rested on.
 func (d *Driver) bottom(dev string) (path string) {
-	for _, k := range d.tree.images(d.tree.Head, dev) {
-		if f := k.of.Files[k.dev]; !d.owns(f.Path) {
+	for _, k := range d.tree.Images(d.tree.Head, dev) {
+		if f := k.Of.Files[k.Dev]; !d.owns(f.Path) {
 			return f.Path
 		}
 	}
-	for _, id := range d.tree.chain(d.tree.Head) { // somebody pulled it together
+	for _, id := range d.tree.Chain(d.tree.Head) { // somebody pulled it together
 		if f := d.tree.Layers[id].Files[dev]; f != nil && !d.owns(f.Path) {
 			path = f.Path
 		}
@@ -144,35 +147,35 @@ func (d *Driver) bottom(dev string) (path string) {
 // fold puts what top holds into bottom. The domain, which is on top, reads the same all the
 // time: what changes below is what lies above it anyway.
 func (d *Driver) fold(ctx context.Context, dev, top, bottom string) error {
-	links := d.tree.images(d.tree.Head, dev)
+	links := d.tree.Images(d.tree.Head, dev)
 	last := links[len(links)-1]
-	if err := setImmutable(bottom, false); err != nil {
+	if err := imagefile.SetImmutable(bottom, false); err != nil {
 		return err
 	}
 	if err := d.cfg.Failpoint.At("flatten: fold"); err != nil {
 		return err
 	}
-	if last.of.Files[last.dev].Path != bottom {
+	if last.Of.Files[last.Dev].Path != bottom {
 		return d.replace(ctx, top, bottom)
 	}
 	need := int64(minFree)
 	for _, k := range links[:len(links)-1] {
-		need += blocks(k.of.Files[k.dev].Path)
+		need += imagefile.Blocks(k.Of.Files[k.Dev].Path)
 	}
 	if err := enough(filepath.Dir(bottom), need); err != nil {
 		return err
 	}
-	if _, err := run(ctx, "qemu-img", "commit", "-q", "-d", "-f", "qcow2", "-b", bottom, top); err != nil {
+	if _, err := imagefile.Run(ctx, "qemu-img", "commit", "-q", "-d", "-f", "qcow2", "-b", bottom, top); err != nil {
 		return err
 	}
-	size, err := imageSize(top)
+	size, err := imagefile.ImageSize(top)
 	if err != nil {
 		return err
 	}
-	if now, err := imageSize(bottom); err != nil || now == size {
+	if now, err := imagefile.ImageSize(bottom); err != nil || now == size {
 		return errors.Join(err, d.sameContent(ctx, top, bottom))
 	}
-	if _, err := run(ctx, "qemu-img", "resize", "-q", "--shrink", "-f", "qcow2", bottom, fmt.Sprint(size)); err != nil {
+	if _, err := imagefile.Run(ctx, "qemu-img", "resize", "-q", "--shrink", "-f", "qcow2", bottom, fmt.Sprint(size)); err != nil {
 		return err
 	}
 	return d.sameContent(ctx, top, bottom)
@@ -181,32 +184,32 @@ func (d *Driver) fold(ctx context.Context, dev, top, bottom string) error {
 // replace puts a copy of top, which rests on nothing, in the place of bottom, which nothing rests on.
 func (d *Driver) replace(ctx context.Context, top, bottom string) error {
 	temp := filepath.Join(filepath.Dir(top), filepath.Base(top)+mergeSuffix+random()) // Sweep knows what that is
-	if err := enough(filepath.Dir(top), blocks(top)+minFree); err != nil {
+	if err := enough(filepath.Dir(top), imagefile.Blocks(top)+minFree); err != nil {
 		return err
 	}
-	if _, err := run(ctx, "qemu-img", "convert", "-f", "qcow2", "-O", "qcow2", top, temp); err != nil {
-		return errors.Join(err, remove(temp))
+	if _, err := imagefile.Run(ctx, "qemu-img", "convert", "-f", "qcow2", "-O", "qcow2", top, temp); err != nil {
+		return errors.Join(err, imagefile.Remove(temp))
 	}
-	err := errors.Join(d.sameContent(ctx, top, temp), chownLike(temp, top), durable.Sync(temp))
+	err := errors.Join(d.sameContent(ctx, top, temp), imagefile.ChownLike(temp, top), durable.Sync(temp))
 	if err == nil {
 		err = os.Rename(temp, bottom)
 	}
 	if err != nil {
-		return errors.Join(err, remove(temp))
+		return errors.Join(err, imagefile.Remove(temp))
 	}
 	return durable.Sync(filepath.Dir(bottom))
 }
 
 // sameContent proves that a guest reads the same from two images.
 func (d *Driver) sameContent(ctx context.Context, a, b string) error {
-	if _, err := run(ctx, "qemu-img", "compare", "-q", "-f", "qcow2", "-F", "qcow2", a, b); err != nil {
+	if _, err := imagefile.Run(ctx, "qemu-img", "compare", "-q", "-f", "qcow2", "-F", "qcow2", a, b); err != nil {
 		return errs.Wrap(errs.Corrupt, opFlatten, err)
 	}
 	return durable.Sync(b)
 }
 
 func enough(dir string, need int64) error {
-	free, err := freeBytes(dir)
+	free, err := imagefile.FreeBytes(dir)
 	if err == nil && free < need {
 		err = errs.New(errs.Failed, opFlatten, "no space left to put disks together: %d MiB are needed in %s, %d are there", need>>20, dir, free>>20).WithHint(makeRoom)
 	}
@@ -217,17 +220,17 @@ func enough(dir string, need int64) error {
 // themselves: whoever detached them may use them.
 func (d *Driver) underDetached() (list []string) {
 	for _, o := range d.tree.Out {
-		if !exists(o.Path) {
+		if !imagefile.Exists(o.Path) {
 			continue
 		}
 		list = append(list, o.Path)
-		id := d.tree.owner(o.Rests)
-		for dev, f := range d.tree.Layers[id].files() {
+		id := d.tree.Owner(o.Rests)
+		for dev, f := range d.tree.Layers[id].ImageFiles() {
 			if f.Path != o.Rests {
 				continue
 			}
-			for _, k := range d.tree.images(id, dev) {
-				list = append(list, k.of.Files[k.dev].Path)
+			for _, k := range d.tree.Images(id, dev) {
+				list = append(list, k.Of.Files[k.Dev].Path)
 			}
 		}
 	}
@@ -250,17 +253,17 @@ func (d *Driver) forget(kept []string) error {
 	d.tree = nil
 	var all []error
 	dirs := map[string]bool{}
-	for _, path := range old.files() {
+	for _, path := range old.Files() {
 		switch {
 		case slices.Contains(kept, path):
-			if !slices.ContainsFunc(old.Out, func(o out) bool { return exists(o.Path) && o.Rests == path }) {
-				all = append(all, setImmutable(path, false))
+			if !slices.ContainsFunc(old.Out, func(o layertree.Out) bool { return imagefile.Exists(o.Path) && o.Rests == path }) {
+				all = append(all, imagefile.SetImmutable(path, false))
 			}
 		case d.owns(path) || strings.HasSuffix(path, ".nvram") && d.inPool(path):
-			all = append(all, remove(path))
+			all = append(all, imagefile.Remove(path))
 			dirs[filepath.Dir(path)] = true
 		default:
-			all = append(all, setImmutable(path, false))
+			all = append(all, imagefile.SetImmutable(path, false))
 		}
 	}
 	for dir := range dirs { // those that hold more stay

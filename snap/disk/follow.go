@@ -6,13 +6,16 @@ import (
 	"slices"
 
 	"mulligan/errs"
+	"mulligan/snap/disk/imagefile"
+	"mulligan/snap/disk/layertree"
+	"mulligan/snap/disk/virt"
 )
 
 // followDisks makes the disks that are captured those of the domain: disks that were
 // attached since are adopted, disks that were detached are let go. A disk that only one of
 // the domain's definitions has is not captured: it would not be there, or would come
 // back, with the next start.
-func (d *Driver) followDisks(op string, kept, live survey) error {
+func (d *Driver) followDisks(op string, kept, live virt.Survey) error {
 	var now []string
 	d.halfway = nil
 	for _, dev := range slices.Compact(slices.Sorted(slices.Values(slices.Concat(kept.Disks, live.Disks)))) {
@@ -26,14 +29,14 @@ func (d *Driver) followDisks(op string, kept, live survey) error {
 			d.halfway = append(d.halfway, fmt.Sprintf("disk %s is in the persistent definition and not in the running domain: it is neither captured nor restored until the next start.", dev))
 		}
 	}
-	if slices.Equal(now, d.tree.Disks) || d.tree.switching() {
+	if slices.Equal(now, d.tree.Disks) || d.tree.Switching() {
 		return nil
 	}
 	if len(now) == 0 {
 		return errs.New(errs.Conflict, op, "domain %s has no disk any more that is in both its live and its persistent definition", d.cfg.Domain).
 			WithHint("virsh attach-disk --config; or register the app without the domain")
 	}
-	next, err := d.tree.clone()
+	next, err := d.tree.Clone()
 	if err != nil {
 		return err
 	}
@@ -54,25 +57,14 @@ func (d *Driver) followDisks(op string, kept, live survey) error {
 	return d.save(next)
 }
 
-// switching reports whether a restore has begun that must find the disks that it was
-// prepared for.
-func (t *tree) switching() bool {
-	for _, p := range t.Switches {
-		if p.Phase != prepared && p.Phase != undone {
-			return true
-		}
-	}
-	return t.Intent != nil
-}
-
 // letGo takes a disk that was detached out of the head. The layers below keep what they
 // have of it, and its image stays as it is.
-func (d *Driver) letGo(t *tree, dev string) {
+func (d *Driver) letGo(t *layertree.Tree, dev string) {
 	head := t.Layers[t.Head]
 	path := head.Files[dev].Path
 	if d.owns(path) {
-		below, _ := t.backing(head, dev)
-		t.Out = append(t.Out, out{Path: path, Rests: below})
+		below, _ := t.Backing(head, dev)
+		t.Out = append(t.Out, layertree.Out{Path: path, Rests: below})
 	}
 	delete(head.Files, dev)
 	delete(head.Below, dev)
@@ -82,7 +74,7 @@ func (d *Driver) letGo(t *tree, dev string) {
 
 // takeOn adds a disk that was attached to the head: its image as it is, or the one that it
 // had when it was detached.
-func (d *Driver) takeOn(op string, t *tree, dev, path string) error {
+func (d *Driver) takeOn(op string, t *layertree.Tree, dev, path string) error {
 	if err := d.trusted(op, filepath.Dir(path)); err != nil {
 		return err
 	}
@@ -94,21 +86,21 @@ func (d *Driver) takeOn(op string, t *tree, dev, path string) error {
 	if err != nil {
 		return errs.Wrap(errs.Failed, op, err)
 	}
-	if t.owner(path) != "" {
+	if t.Owner(path) != "" {
 		return errs.New(errs.Conflict, op, "disk %s of domain %s was attached with %s, which is a layer of older checkpoints", dev, d.cfg.Domain, path).
 			WithHint("detach it, and attach a copy: qemu-img convert -O qcow2")
 	}
 	head := t.Layers[t.Head]
-	head.Files[dev] = &file{Path: path}
+	head.Files[dev] = &layertree.File{Path: path}
 	if head.Rests == nil {
 		head.Rests = map[string]string{}
 	}
 	head.Rests[dev] = backing
 	if d.owns(path) {
-		t.Out = slices.DeleteFunc(t.Out, func(o out) bool { return o.Path == path })
+		t.Out = slices.DeleteFunc(t.Out, func(o layertree.Out) bool { return o.Path == path })
 	} else if len(below) > 0 {
 		if head.Below == nil {
-			head.Below = map[string][]*file{}
+			head.Below = map[string][]*layertree.File{}
 		}
 		head.Below[dev] = below
 	}
@@ -120,14 +112,14 @@ func (d *Driver) takeOn(op string, t *tree, dev, path string) error {
 // and a rebase, take images from below them, and leave what the guest reads as it was.
 func (d *Driver) followChains(op string) error {
 	head := d.tree.Layers[d.tree.Head]
-	rests, below := map[string]string{}, map[string][]*file{}
+	rests, below := map[string]string{}, map[string][]*layertree.File{}
 	for _, dev := range d.tree.Disks {
 		path := head.Files[dev].Path
 		now, err := backingOf(path)
 		if err != nil {
 			return errs.Wrap(errs.Failed, op, err)
 		}
-		was, known := d.tree.backing(head, dev)
+		was, known := d.tree.Backing(head, dev)
 		switch {
 		case known && now == was:
 		case known && now != "" && !d.knows(now):
@@ -150,7 +142,7 @@ func (d *Driver) followChains(op string) error {
 	if len(rests)+len(below) == 0 {
 		return nil
 	}
-	return d.update(func(t *tree) {
+	return d.update(func(t *layertree.Tree) {
 		head := t.Layers[t.Head]
 		for dev, path := range rests {
 			if head.Rests == nil {
@@ -161,7 +153,7 @@ func (d *Driver) followChains(op string) error {
 		}
 		for dev, list := range below {
 			if head.Below == nil {
-				head.Below = map[string][]*file{}
+				head.Below = map[string][]*layertree.File{}
 			}
 			head.Below[dev] = list
 		}
@@ -171,7 +163,7 @@ func (d *Driver) followChains(op string) error {
 // knows reports whether an image is in the tree, or below it.
 func (d *Driver) knows(path string) bool {
 	for _, l := range d.tree.Layers {
-		for _, f := range l.all() {
+		for _, f := range l.All() {
 			if f.Path == path {
 				return true
 			}
@@ -180,13 +172,13 @@ func (d *Driver) knows(path string) bool {
 	return false
 }
 
-func sameFiles(a, b []*file) bool {
-	return slices.EqualFunc(a, b, func(x, y *file) bool { return x.Path == y.Path })
+func sameFiles(a, b []*layertree.File) bool {
+	return slices.EqualFunc(a, b, func(x, y *layertree.File) bool { return x.Path == y.Path })
 }
 
 // backingOf is the backing file that the header of the image at path names; "" for none.
 func backingOf(path string) (string, error) {
-	img, f, err := openImage(path)
+	img, f, err := imagefile.OpenImage(path)
 	if err != nil {
 		return "", err
 	}
@@ -196,9 +188,9 @@ func backingOf(path string) (string, error) {
 // forgetOut strikes off the images of detached disks that somebody has removed: what they
 // rested on is held for them no more.
 func (d *Driver) forgetOut() error {
-	gone := func(o out) bool { return !exists(o.Path) }
+	gone := func(o layertree.Out) bool { return !imagefile.Exists(o.Path) }
 	if !slices.ContainsFunc(d.tree.Out, gone) {
 		return nil
 	}
-	return d.update(func(t *tree) { t.Out = slices.DeleteFunc(t.Out, gone) })
+	return d.update(func(t *layertree.Tree) { t.Out = slices.DeleteFunc(t.Out, gone) })
 }

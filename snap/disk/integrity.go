@@ -6,10 +6,10 @@ import (
 	"errors"
 	"os"
 
-	"github.com/zeebo/blake3"
-
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/disk/imagefile"
+	"mulligan/snap/disk/layertree"
 )
 
 // Verify checks what is stored for a snapshot: every image that it rests on.
@@ -41,9 +41,9 @@ func corrupt(op, format string, args ...any) error {
 
 // checkChain checks a layer and all below it. A file that was touched since it
 // was last looked at is read again whatever full says.
-func (d *Driver) checkChain(ctx context.Context, op string, id layerID, full bool) error {
-	fresh := map[string]file{}
-	check := func(f *file) error {
+func (d *Driver) checkChain(ctx context.Context, op string, id layertree.ID, full bool) error {
+	fresh := map[string]layertree.File{}
+	check := func(f *layertree.File) error {
 		if f == nil {
 			return nil
 		}
@@ -54,18 +54,18 @@ func (d *Driver) checkChain(ctx context.Context, op string, id layerID, full boo
 		return err
 	}
 	l := d.tree.Layers[id]
-	for _, dev := range l.devices() {
-		for _, k := range d.tree.images(id, dev) {
-			if err := check(k.of.Files[k.dev]); err != nil {
+	for _, dev := range l.Devices() {
+		for _, k := range d.tree.Images(id, dev) {
+			if err := check(k.Of.Files[k.Dev]); err != nil {
 				return err
 			}
-			if k.of.Raw {
+			if k.Of.Raw {
 				continue
 			}
-			if err := d.checkLink(op, k.of, k.dev); err != nil {
+			if err := d.checkLink(op, k.Of, k.Dev); err != nil {
 				return err
 			}
-			for _, f := range k.of.Below[k.dev] {
+			for _, f := range k.Of.Below[k.Dev] {
 				if err := check(f); err != nil {
 					return err
 				}
@@ -79,12 +79,12 @@ func (d *Driver) checkChain(ctx context.Context, op string, id layerID, full boo
 }
 
 // learn records what was found out of files.
-func (d *Driver) learn(fresh map[string]file) error {
+func (d *Driver) learn(fresh map[string]layertree.File) error {
 	if len(fresh) == 0 {
 		return nil
 	}
-	return d.update(func(t *tree) {
-		note := func(f *file) {
+	return d.update(func(t *layertree.Tree) {
+		note := func(f *layertree.File) {
 			if f == nil {
 				return
 			}
@@ -110,8 +110,8 @@ func (d *Driver) learn(fresh map[string]file) error {
 }
 
 // checkFile checks one frozen file and gives what is now known of it.
-func (d *Driver) checkFile(ctx context.Context, op string, f file, full bool) (file, error) {
-	st, err := statOf(f.Path)
+func (d *Driver) checkFile(ctx context.Context, op string, f layertree.File, full bool) (layertree.File, error) {
+	st, err := imagefile.StatOf(f.Path)
 	if f.Absent {
 		if err == nil {
 			return f, corrupt(op, "%s is there, and was not when this was kept", f.Path)
@@ -133,7 +133,7 @@ func (d *Driver) checkFile(ctx context.Context, op string, f file, full bool) (f
 	if f.Hash == "" && st.MTime != f.Stat.MTime {
 		return f, corrupt(op, "%s was written to after it was frozen", f.Path)
 	}
-	hash, err := hashFile(ctx, f.Path)
+	hash, err := imagefile.HashFile(ctx, f.Path)
 	if err != nil {
 		return f, errs.Wrap(errs.Failed, op, err)
 	}
@@ -145,12 +145,12 @@ func (d *Driver) checkFile(ctx context.Context, op string, f file, full bool) (f
 }
 
 // checkLink checks that an image rests on the one that the tree has below it.
-func (d *Driver) checkLink(op string, l *layer, dev string) error {
+func (d *Driver) checkLink(op string, l *layertree.Layer, dev string) error {
 	path := l.Files[dev].Path
-	if below, known := d.tree.backing(l, dev); known {
+	if below, known := d.tree.Backing(l, dev); known {
 		return restsOn(op, path, below)
 	}
-	if _, err := imageSize(path); err != nil {
+	if _, err := imagefile.ImageSize(path); err != nil {
 		return corrupt(op, "%v", err)
 	}
 	return nil
@@ -158,7 +158,7 @@ func (d *Driver) checkLink(op string, l *layer, dev string) error {
 
 // restsOn checks that an image is one, and that its backing file is below; "": it has none.
 func restsOn(op, path, below string) error {
-	img, f, err := openImage(path)
+	img, f, err := imagefile.OpenImage(path)
 	if err != nil {
 		return corrupt(op, "%v", err)
 	}
@@ -171,22 +171,22 @@ func restsOn(op, path, below string) error {
 
 // seal hashes whatever layers rest on and was not hashed yet, and gives these their states. It
 // tells its progress: the first time it reads all of a disk.
-func (d *Driver) seal(ctx context.Context, op string, ids ...layerID) error {
-	var list []layerID
+func (d *Driver) seal(ctx context.Context, op string, ids ...layertree.ID) error {
+	var list []layertree.ID
 	for _, id := range ids {
-		list = append(list, d.tree.closure(id)...)
+		list = append(list, d.tree.Closure(id)...)
 	}
-	todo := map[string]file{}
+	todo := map[string]layertree.File{}
 	size := int64(0)
 	for _, id := range list {
-		for _, f := range d.tree.Layers[id].all() {
+		for _, f := range d.tree.Layers[id].All() {
 			if _, known := todo[f.Path]; f.Hash == "" && !known {
 				todo[f.Path] = *f
 				size += f.Stat.Size
 			}
 		}
 	}
-	ctx = metered(ctx, size)
+	ctx = imagefile.Metered(ctx, size)
 	for path, f := range todo {
 		now, err := d.checkFile(ctx, op, f, true)
 		if err != nil {
@@ -202,7 +202,7 @@ func (d *Driver) seal(ctx context.Context, op string, ids ...layerID) error {
 
 // giveStates computes the states of layers that have none; list has a layer before those
 // that rest on it.
-func (d *Driver) giveStates(list []layerID) error {
+func (d *Driver) giveStates(list []layertree.ID) error {
 	missing := false
 	for _, id := range list {
 		missing = missing || d.tree.Layers[id].State == ""
@@ -210,54 +210,13 @@ func (d *Driver) giveStates(list []layerID) error {
 	if !missing {
 		return nil
 	}
-	return d.update(func(t *tree) {
+	return d.update(func(t *layertree.Tree) {
 		for _, id := range list {
 			if l := t.Layers[id]; l.State == "" {
-				l.State = t.state(l)
+				l.State = t.Digest(l)
 			}
 		}
 	})
-}
-
-// all is every file of the layer.
-func (l *layer) all() (list []*file) {
-	for _, f := range l.Files {
-		list = append(list, f)
-	}
-	for _, below := range l.Below {
-		list = append(list, below...)
-	}
-	if l.NVRAM != nil {
-		list = append(list, l.NVRAM)
-	}
-	return list
-}
-
-// state is a layer's digest: of its own files and, through its parent's, of all
-// below. It is computed once. What merging does to the files later does not
-// change what a guest reads, and so not the state.
-func (t *tree) state(l *layer) string {
-	h := blake3.New()
-	put := func(s string) {
-		_, _ = h.WriteString(s) // never fails
-		_, _ = h.Write([]byte{0})
-	}
-	put("mulligan disks 1")
-	if p := t.Layers[l.Parent]; p != nil && !l.Raw {
-		put(p.State)
-	}
-	for _, dev := range l.devices() {
-		put(dev)
-		put(l.Files[dev].Hash)
-		if o := t.Layers[t.owner(l.Rests[dev])]; o != nil {
-			put(o.State)
-		}
-		for _, f := range l.Below[dev] {
-			put(f.Hash)
-		}
-	}
-	put(l.nvramHash())
-	return hex.EncodeToString(h.Sum(nil))
 }
 
 // hash is a state as the contract has it.

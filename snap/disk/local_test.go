@@ -12,6 +12,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/disk/disktest"
+	"mulligan/snap/disk/virt"
 )
 
 func TestURIsOfOtherHosts(t *testing.T) {
@@ -19,12 +20,12 @@ func TestURIsOfOtherHosts(t *testing.T) {
 		"qemu+tcp://127.0.0.1/system", "qemu+ssh://root@db2/system", "qemu+tls://db2/system", "qemu://db2/system", "qemu+unix://db2/system",
 		"qemu+libssh2://db2/system", "qemu+ext:///system?command=/bin/x", "qemu+ssh:///system", "://",
 	} {
-		if err := localURI(uri); err == nil || errs.HintOf(err) == "" {
+		if err := virt.LocalURI(uri); err == nil || errs.HintOf(err) == "" {
 			t.Errorf("%s: %v", uri, err)
 		}
 	}
 	for _, uri := range []string{"qemu:///system", "qemu:///session", "qemu+unix:///system", "qemu:///system?socket=/run/x", "qemu+unix:///system?socket=/run/x", "test:///default"} {
-		if err := localURI(uri); err != nil {
+		if err := virt.LocalURI(uri); err != nil {
 			t.Errorf("%s: %v", uri, err)
 		}
 	}
@@ -32,10 +33,10 @@ func TestURIsOfOtherHosts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := sameHost("u", firstLabel(name)+".example.org"); err != nil {
+	if err := virt.SameHost("u", virt.FirstLabel(name)+".example.org"); err != nil {
 		t.Error(err)
 	}
-	fails(t, sameHost("u", name+"2"), errs.Unsupported, name+"2")
+	fails(t, virt.SameHost("u", name+"2"), errs.Unsupported, name+"2")
 }
 
 // A libvirt on another host is refused however it is reached: by TCP, by a socket that

@@ -11,6 +11,7 @@ import (
 	"libvirt.org/go/libvirt"
 
 	"mulligan/snap/disk/disktest"
+	"mulligan/snap/disk/virt"
 )
 
 // host is one libvirtd for all tests of the package: each has a domain of its own.
@@ -132,7 +133,7 @@ func (v *vm) xml(t testing.TB, flags libvirt.DomainXMLFlags) string {
 // sources are the images in the definition.
 func (v *vm) sources(t testing.TB, flags libvirt.DomainXMLFlags) map[string]string {
 	t.Helper()
-	s, err := inspect("test", v.xml(t, flags))
+	s, err := virt.Inspect("test", v.xml(t, flags))
 	if err != nil {
 		t.Fatal(err)
 	}

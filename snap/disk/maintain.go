@@ -1,138 +1,21 @@
 package disk
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"mulligan/durable"
 	"mulligan/errs"
+	"mulligan/snap/disk/imagefile"
+	"mulligan/snap/disk/layertree"
 )
-
-// job is one merge: what only from holds goes into the layer above it, which
-// then rests on parent. Without a from the layers in between stay, for others.
-type job struct{ from, into, parent layerID }
 
 // mergeSuffix marks the file that is going to replace an image. What follows
 // it is another one each time: a program that a daemon started goes on when
 // that is killed, and must not write to the file of the next daemon.
 const mergeSuffix = ".merge-"
-
-// merges lists the layers that nobody names and that could go into the one
-// layer that rests on each. What is not frozen is never touched; nor are the
-// images that the domain came with.
-func (t *tree) merges(foreign func(*layer) bool) (list []job) {
-	named := t.named()
-	for id, l := range t.Layers {
-		if named[id] || !l.Frozen || l.Raw || l.Parent == "" || foreign(l) {
-			continue
-		}
-		children := t.children(id)
-		if len(children) == 1 && t.Layers[children[0]].Frozen {
-			list = append(list, job{id, children[0], l.Parent})
-		}
-	}
-	slices.SortFunc(list, func(a, b job) int { return cmpID(a.from, b.from) })
-	return list
-}
-
-// linked lists the disks whose images in j.into rest on those of j.from, or, without
-// one, of its present parent: what a merge is about.
-func (t *tree) linked(j job) (list []string) {
-	into := t.Layers[j.into]
-	from := t.Layers[cmp.Or(j.from, into.Parent)]
-	for _, dev := range into.devices() {
-		if _, own := into.Rests[dev]; !own && from.Files[dev] != nil {
-			list = append(list, dev)
-		}
-	}
-	return list
-}
-
-// under is the image that a disk's image rests on once j is done.
-func (t *tree) under(j job, dev string) string {
-	if j.from == "" {
-		return t.Layers[j.parent].Files[dev].Path
-	}
-	path, _ := t.backing(t.Layers[j.from], dev)
-	return path
-}
-
-// put takes from out of the tree, if there is one: into rests on parent then, and where
-// single images of from rested on others, its own do.
-func (t *tree) put(into, from, parent layerID) {
-	l := t.Layers[into]
-	gone := t.Layers[from]
-	if gone != nil {
-		for _, dev := range t.linked(job{from: from, into: into}) {
-			if path, ok := gone.Rests[dev]; ok {
-				if l.Rests == nil {
-					l.Rests = map[string]string{}
-				}
-				l.Rests[dev] = path
-			}
-		}
-	}
-	l.Parent = parent
-	delete(t.Layers, from)
-}
-
-func cmpID(a, b layerID) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
-}
-
-// depthThrough is the depth of the deepest layer that rests on id.
-func (t *tree) depthThrough(id layerID) int {
-	deepest := t.depth(id)
-	for _, c := range t.children(id) {
-		deepest = max(deepest, t.depthThrough(c))
-	}
-	return deepest
-}
-
-// shortcut proposes to put the newest frozen layer below the head on one that
-// lies much deeper, where too many images lie upon each other.
-func (t *tree) shortcut(limit int) *job {
-	head := t.Layers[t.Head]
-	if head == nil || t.depth(t.Head) <= limit {
-		return nil
-	}
-	into := head.Parent
-	chain := t.chain(into)
-	if l := t.Layers[into]; l == nil || !l.Frozen || l.Raw {
-		return nil
-	}
-	for _, id := range chain[1:] {
-		if t.depth(id) <= max(limit/2, t.depth(chain[len(chain)-1])) {
-			if t.Layers[into].Parent == id || !t.plain(into, id) {
-				return nil // it is there already, or cannot be put there
-			}
-			return &job{"", into, id}
-		}
-	}
-	return nil
-}
-
-// plain reports whether between two layers of a chain every image rests on its layer's
-// parent's.
-func (t *tree) plain(from, to layerID) bool {
-	for id := from; id != to; id = t.Layers[id].Parent {
-		l := t.Layers[id]
-		if l.Raw || len(l.Rests) > 0 || !slices.Equal(l.devices(), t.Layers[to].devices()) {
-			return false
-		}
-	}
-	return true
-}
 
 // Maintain does what can wait: it hashes what was frozen since, merges away
 // what no snapshot names, and keeps the chains short. Everything else may be
@@ -166,10 +49,10 @@ func (d *Driver) sealAll(ctx context.Context, op string) error {
 	if err := d.begin(ctx, op); err != nil {
 		return err
 	}
-	var todo []file
+	var todo []layertree.File
 	if d.tree != nil {
 		for _, l := range d.tree.Layers {
-			for _, f := range l.all() {
+			for _, f := range l.All() {
 				if l.Frozen && f.Hash == "" {
 					todo = append(todo, *f)
 				}
@@ -182,10 +65,10 @@ func (d *Driver) sealAll(ctx context.Context, op string) error {
 		}
 	}
 	d.mu.Unlock()
-	fresh := map[string]file{}
+	fresh := map[string]layertree.File{}
 	for _, f := range todo {
 		now, err := d.checkFile(ctx, op, f, true)
-		if err != nil && exists(f.Path) {
+		if err != nil && imagefile.Exists(f.Path) {
 			return err
 		}
 		if err == nil {
@@ -207,11 +90,11 @@ func (d *Driver) stateAll() error {
 	if d.tree == nil {
 		return nil
 	}
-	for _, id := range d.tree.sortedLayers() {
+	for _, id := range d.tree.SortedLayers() {
 		ready := true
-		chain := d.tree.closure(id)
+		chain := d.tree.Closure(id)
 		for _, id := range chain {
-			for _, f := range d.tree.Layers[id].all() {
+			for _, f := range d.tree.Layers[id].All() {
 				ready = ready && f.Hash != ""
 			}
 		}
@@ -224,16 +107,8 @@ func (d *Driver) stateAll() error {
 	return nil
 }
 
-func (t *tree) sortedLayers() (list []layerID) {
-	for id := range t.Layers {
-		list = append(list, id)
-	}
-	slices.SortFunc(list, cmpID)
-	return list
-}
-
 // nextJob unlinks what it can and gives the next merge, if there is one.
-func (d *Driver) nextJob(ctx context.Context, op string) (*job, error) {
+func (d *Driver) nextJob(ctx context.Context, op string) (*layertree.Job, error) {
 	if err := d.begin(ctx, op); err != nil {
 		return nil, err
 	}
@@ -247,12 +122,12 @@ func (d *Driver) nextJob(ctx context.Context, op string) (*job, error) {
 	if err := d.dropOrphans(); err != nil {
 		return nil, err
 	}
-	l := &ledger{d: d, t: d.tree, maps: map[string]allocation{}}
-	j, _, err := l.next()
+	l := d.ledger(d.tree)
+	j, _, err := l.Next()
 	if err == nil && j == nil {
-		j = d.tree.shortcut(d.cfg.Depth)
+		j = d.tree.Shortcut(d.cfg.Depth)
 	}
-	if j != nil && (d.tree.Layers[j.into].State == "" || j.from != "" && d.tree.Layers[j.from].State == "") {
+	if j != nil && (d.tree.Layers[j.Into].State == "" || j.From != "" && d.tree.Layers[j.From].State == "") {
 		return nil, err // it froze just now: the next Maintain hashes it first
 	}
 	return j, err
@@ -260,21 +135,21 @@ func (d *Driver) nextJob(ctx context.Context, op string) (*job, error) {
 
 // merge builds the new images beside the old ones, proves that a guest reads
 // the same from them, and exchanges them.
-func (d *Driver) merge(ctx context.Context, op string, j job) (err error) {
+func (d *Driver) merge(ctx context.Context, op string, j layertree.Job) (err error) {
 	var temps []string
 	defer func() {
 		if err != nil && !d.holdsMerge(j) {
 			for _, t := range temps {
-				err = errors.Join(err, remove(t))
+				err = errors.Join(err, imagefile.Remove(t))
 			}
 		}
 	}()
 	d.mu.Lock()
-	in := &intent{Op: "merge", Old: j.from, New: j.into, Parent: j.parent, Files: map[string]*file{}, Suffix: mergeSuffix + random()}
+	in := &layertree.Intent{Op: "merge", Old: j.From, New: j.Into, Parent: j.Parent, Files: map[string]*layertree.File{}, Suffix: mergeSuffix + random()}
 	in.Rests = map[string]string{}
 	images := map[string]string{}
-	for _, dev := range d.tree.linked(j) {
-		images[dev], in.Rests[dev] = d.tree.Layers[j.into].Files[dev].Path, d.tree.under(j, dev)
+	for _, dev := range d.tree.Linked(j) {
+		images[dev], in.Rests[dev] = d.tree.Layers[j.Into].Files[dev].Path, d.tree.Under(j, dev)
 	}
 	d.mu.Unlock()
 	for dev, path := range images {
@@ -284,19 +159,19 @@ func (d *Driver) merge(ctx context.Context, op string, j job) (err error) {
 		if err != nil {
 			return err
 		}
-		in.Files[dev] = &file{Path: path, Hash: hash}
+		in.Files[dev] = &layertree.File{Path: path, Hash: hash}
 	}
 	if err := d.begin(ctx, op); err != nil {
 		return err
 	}
 	defer d.mu.Unlock()
-	if !d.tree.fits(j) {
+	if !d.tree.Fits(j) {
 		return d.discard(temps)
 	}
 	if err := d.cfg.Failpoint.At("merge: intent"); err != nil {
 		return err
 	}
-	if err := d.update(func(t *tree) { t.Intent = in }); err != nil {
+	if err := d.update(func(t *layertree.Tree) { t.Intent = in }); err != nil {
 		return err
 	}
 	return d.finishMerge()
@@ -304,110 +179,87 @@ func (d *Driver) merge(ctx context.Context, op string, j job) (err error) {
 
 // holdsMerge reports whether the tree says that the merge has begun: its files
 // must stay then.
-func (d *Driver) holdsMerge(j job) bool {
+func (d *Driver) holdsMerge(j layertree.Job) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.tree.Intent != nil && d.tree.Intent.Op == "merge" && d.tree.Intent.New == j.into
+	return d.tree.Intent != nil && d.tree.Intent.Op == "merge" && d.tree.Intent.New == j.Into
 }
 
 func (d *Driver) discard(temps []string) error {
 	var all []error
 	for _, t := range temps {
-		all = append(all, remove(t))
+		all = append(all, imagefile.Remove(t))
 	}
 	return errors.Join(all...)
-}
-
-// fits reports whether a merge that was prepared without the lock is still right.
-func (t *tree) fits(j job) bool {
-	into := t.Layers[j.into]
-	if t.Intent != nil || into == nil || t.Layers[j.parent] == nil {
-		return false
-	}
-	if j.from == "" {
-		return slices.Contains(t.chain(into.Parent), j.parent)
-	}
-	return into.Parent == j.from && !t.named()[j.from] && len(t.children(j.from)) == 1 && t.Layers[j.from].Parent == j.parent
 }
 
 // rebased makes temp a copy of the image at path that rests on parent and
 // reads the same, and gives its hash. The original is only read.
 func (d *Driver) rebased(ctx context.Context, op, path, temp, parent string) (string, error) {
-	free, err := freeBytes(filepath.Dir(path))
+	free, err := imagefile.FreeBytes(filepath.Dir(path))
 	if err != nil {
 		return "", err
 	}
-	if need := 2*blocks(path) + minFree; free < need {
+	if need := 2*imagefile.Blocks(path) + minFree; free < need {
 		return "", errs.New(errs.Failed, op, "no space left to merge %s: %d MiB are needed, %d are there", path, need>>20, free>>20)
 	}
 	if err := d.cfg.Failpoint.At("merge: copy"); err != nil {
 		return "", err
 	}
-	if err := copyFile(ctx, path, temp); err != nil {
+	if err := imagefile.CopyFile(ctx, path, temp); err != nil {
 		return "", err
 	}
 	if err := d.cfg.Failpoint.At("merge: rebase"); err != nil {
 		return "", err
 	}
-	if err := rebase(ctx, temp, parent); err != nil {
+	if err := imagefile.Rebase(ctx, temp, parent); err != nil {
 		return "", err
 	}
 	if err := d.cfg.Failpoint.At("merge: compare"); err != nil {
 		return "", err
 	}
-	if _, err := run(ctx, "qemu-img", "compare", "-q", "-U", "-f", "qcow2", "-F", "qcow2", path, temp); err != nil {
+	if _, err := imagefile.Run(ctx, "qemu-img", "compare", "-q", "-U", "-f", "qcow2", "-F", "qcow2", path, temp); err != nil {
 		return "", errs.Wrap(errs.Corrupt, op, err)
 	}
 	// The two would also be equal if temp still rested on what is going to go.
 	if err := restsOn(op, temp, parent); err != nil {
 		return "", err
 	}
-	if err := chownLike(temp, path); err != nil {
+	if err := imagefile.ChownLike(temp, path); err != nil {
 		return "", err
 	}
 	if err := errors.Join(durable.Sync(temp), durable.Sync(filepath.Dir(temp))); err != nil {
 		return "", err
 	}
-	return hashFile(ctx, temp)
-}
-
-// rebase puts the image at path on another, parent, or on none, and leaves what is read
-// from it as it was.
-func rebase(ctx context.Context, path, parent string) error {
-	args := []string{"rebase", "-f", "qcow2", "-b", parent}
-	if parent != "" {
-		args = append(args, "-F", "qcow2")
-	}
-	_, err := run(ctx, "qemu-img", append(args, path)...)
-	return err
+	return imagefile.HashFile(ctx, temp)
 }
 
 // finishMerge exchanges the images of the merge that the tree speaks of. Those
 // for which this was done before have no new file any more.
 func (d *Driver) finishMerge() error {
 	in := d.tree.Intent
-	stats := map[string]stat{}
+	stats := map[string]imagefile.Stat{}
 	for dev, f := range in.Files {
 		path := f.Path
 		if err := d.cfg.Failpoint.At("merge: exchange"); err != nil {
 			return err
 		}
-		if exists(path + in.Suffix) {
-			if err := setImmutable(path, false); err != nil {
+		if imagefile.Exists(path + in.Suffix) {
+			if err := imagefile.SetImmutable(path, false); err != nil {
 				return err
 			}
 			if err := os.Rename(path+in.Suffix, path); err != nil {
 				return err
 			}
 		}
-		if err := errors.Join(durable.Sync(filepath.Dir(path)), setImmutable(path, true)); err != nil {
+		if err := errors.Join(durable.Sync(filepath.Dir(path)), imagefile.SetImmutable(path, true)); err != nil {
 			return err
 		}
 		// What it rested on is going to be unlinked.
-		if err := restsOn("merge layers", path, in.under(d.tree, dev)); err != nil {
+		if err := restsOn("merge layers", path, in.Under(d.tree, dev)); err != nil {
 			return err
 		}
-		st, err := statOf(path)
+		st, err := imagefile.StatOf(path)
 		if err != nil {
 			return err
 		}
@@ -417,12 +269,12 @@ func (d *Driver) finishMerge() error {
 		return err
 	}
 	gone := d.tree.Layers[in.Old]
-	err := d.update(func(t *tree) {
+	err := d.update(func(t *layertree.Tree) {
 		into := t.Layers[in.New]
 		for dev, f := range in.Files {
-			into.Files[dev] = &file{Path: f.Path, Hash: f.Hash, Stat: stats[dev]}
+			into.Files[dev] = &layertree.File{Path: f.Path, Hash: f.Hash, Stat: stats[dev]}
 		}
-		t.put(in.New, in.Old, in.Parent)
+		t.Put(in.New, in.Old, in.Parent)
 		t.Intent = nil
 	})
 	if err != nil || gone == nil {
@@ -432,13 +284,4 @@ func (d *Driver) finishMerge() error {
 		return err
 	}
 	return d.unlink(gone)
-}
-
-// under is what a merged image rests on. An older mulligan did not write that down: its
-// layers had no images that did not rest on their parents'.
-func (in *intent) under(t *tree, dev string) string {
-	if path, ok := in.Rests[dev]; ok {
-		return path
-	}
-	return t.Layers[in.Parent].Files[dev].Path
 }

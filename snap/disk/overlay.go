@@ -6,13 +6,14 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"mulligan/durable"
 	"mulligan/errs"
+	"mulligan/snap/disk/imagefile"
+	"mulligan/snap/disk/layertree"
 )
 
 // minFree is the room that must be left on a pool's filesystem for a new
@@ -22,12 +23,12 @@ const minFree = 64 << 20
 const makeRoom = "make room, or delete checkpoints: mulligan prune"
 
 // pool is the folder where a disk's overlays lie.
-func (d *Driver) pool(t *tree, dev string) string {
+func (d *Driver) pool(t *layertree.Tree, dev string) string {
 	if d.cfg.PoolDir != "" {
 		return filepath.Join(d.cfg.PoolDir, d.cfg.App)
 	}
 	dir := ""
-	for _, id := range t.chain(t.Head) { // the lowest layer that has the disk
+	for _, id := range t.Chain(t.Head) { // the lowest layer that has the disk
 		if f := t.Layers[id].Files[dev]; f != nil {
 			dir = filepath.Dir(f.Path)
 		}
@@ -46,7 +47,7 @@ func (d *Driver) owns(path string) bool { return ours(filepath.Base(path)) && d.
 func (d *Driver) inPool(path string) bool { return filepath.Base(filepath.Dir(path)) == d.cfg.App }
 
 // foreign reports whether an image of the layer is not the driver's.
-func (d *Driver) foreign(l *layer) bool {
+func (d *Driver) foreign(l *layertree.Layer) bool {
 	for _, f := range l.Files {
 		if !d.owns(f.Path) {
 			return true
@@ -63,12 +64,12 @@ func random() string {
 }
 
 // addLayer adds a layer on top of parent to the tree; its files do not exist yet.
-func (d *Driver) addLayer(t *tree, parent layerID) layerID {
+func (d *Driver) addLayer(t *layertree.Tree, parent layertree.ID) layertree.ID {
 	t.Seq++
-	id := layerID(fmt.Sprintf("L%06d-%s", t.Seq, random()))
-	l := &layer{Parent: parent, Files: map[string]*file{}}
+	id := layertree.ID(fmt.Sprintf("L%06d-%s", t.Seq, random()))
+	l := &layertree.Layer{Parent: parent, Files: map[string]*layertree.File{}}
 	for _, dev := range t.Disks {
-		l.Files[dev] = &file{Path: filepath.Join(d.pool(t, dev), string(id)+"-"+dev+".qcow2")}
+		l.Files[dev] = &layertree.File{Path: filepath.Join(d.pool(t, dev), string(id)+"-"+dev+".qcow2")}
 	}
 	t.Layers[id] = l
 	return id
@@ -81,7 +82,7 @@ func (d *Driver) room(op string) error {
 		if err := os.MkdirAll(dir, 0o711); err != nil {
 			return err
 		}
-		free, err := freeBytes(dir)
+		free, err := imagefile.FreeBytes(dir)
 		if err != nil {
 			return err
 		}
@@ -95,10 +96,10 @@ func (d *Driver) room(op string) error {
 
 // createOverlays makes the files of a layer, durably, and checks them. size
 // tells how big a disk is.
-func (d *Driver) createOverlays(ctx context.Context, op string, id layerID, size func(dev string) (int64, error)) error {
+func (d *Driver) createOverlays(ctx context.Context, op string, id layertree.ID, size func(dev string) (int64, error)) error {
 	l := d.tree.Layers[id]
-	for _, dev := range l.devices() {
-		backing, _ := d.tree.backing(l, dev)
+	for _, dev := range l.Devices() {
+		backing, _ := d.tree.Backing(l, dev)
 		n, err := size(dev)
 		if err != nil {
 			return err
@@ -106,37 +107,9 @@ func (d *Driver) createOverlays(ctx context.Context, op string, id layerID, size
 		if err := d.cfg.Failpoint.At("overlay " + dev); err != nil {
 			return err
 		}
-		if err := d.createOverlay(ctx, l.Files[dev].Path, backing, n); err != nil {
+		if err := imagefile.CreateOverlay(ctx, l.Files[dev].Path, backing, n, d.giveToQEMU); err != nil {
 			return errs.Wrap(errs.Failed, op, err)
 		}
-	}
-	return nil
-}
-
-func (d *Driver) createOverlay(ctx context.Context, path, backing string, size int64) error {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600) // never over something
-	if err != nil {
-		return err
-	}
-	if err := f.Close(); err != nil {
-		return err
-	}
-	if _, err := run(ctx, "qemu-img", "create", "-q", "-u", "-f", "qcow2", "-F", "qcow2", "-b", backing, path, fmt.Sprint(size)); err != nil {
-		return err
-	}
-	if err := d.giveToQEMU(path); err != nil {
-		return err
-	}
-	if err := errors.Join(durable.Sync(path), durable.Sync(filepath.Dir(path))); err != nil {
-		return err
-	}
-	img, f, err := openImage(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close() // only read
-	if empty, err := img.empty(f); err != nil || !empty || img.Backing != backing || img.Size != size {
-		return errs.New(errs.Internal, "", "qemu-img made something else of %s than was asked for", path)
 	}
 	return nil
 }
@@ -162,41 +135,32 @@ type owner struct{ uid, gid int }
 
 // sizeBelow gives the size of a disk as the header of the frozen image has it that the
 // layer's image rests on.
-func (d *Driver) sizeBelow(id layerID) func(dev string) (int64, error) {
+func (d *Driver) sizeBelow(id layertree.ID) func(dev string) (int64, error) {
 	l, in := d.tree.Layers[id], d.tree.Intent
 	if p := d.tree.Layers[l.Parent]; p != nil && (p.Raw || in != nil && in.Raw && in.New == id) {
 		return func(dev string) (int64, error) { return d.rawSize(l.Parent, dev), nil }
 	}
 	return func(dev string) (int64, error) {
-		path, _ := d.tree.backing(l, dev)
-		return imageSize(path)
+		path, _ := d.tree.Backing(l, dev)
+		return imagefile.ImageSize(path)
 	}
-}
-
-// imageSize is the size of the disk that the image at path holds, in bytes.
-func imageSize(path string) (int64, error) {
-	img, f, err := openImage(path)
-	if err != nil {
-		return 0, err
-	}
-	return img.Size, f.Close()
 }
 
 // freezeFiles makes the files of a layer that nobody writes to any more
 // immutable and says what they look like. Of a raw layer, some may not be there.
-func (d *Driver) freezeFiles(id layerID, raw bool) (map[string]stat, error) {
-	stats := map[string]stat{}
+func (d *Driver) freezeFiles(id layertree.ID, raw bool) (map[string]imagefile.Stat, error) {
+	stats := map[string]imagefile.Stat{}
 	for dev, f := range d.tree.Layers[id].Files {
-		if raw && !exists(f.Path) {
+		if raw && !imagefile.Exists(f.Path) {
 			continue
 		}
 		if err := d.giveToQEMU(f.Path); err != nil && !errors.Is(err, os.ErrPermission) { // frozen before
 			return nil, err
 		}
-		if err := errors.Join(durable.Sync(f.Path), setImmutable(f.Path, true)); err != nil {
+		if err := errors.Join(durable.Sync(f.Path), imagefile.SetImmutable(f.Path, true)); err != nil {
 			return nil, err
 		}
-		st, err := statOf(f.Path)
+		st, err := imagefile.StatOf(f.Path)
 		if err != nil {
 			return nil, err
 		}
@@ -205,33 +169,16 @@ func (d *Driver) freezeFiles(id layerID, raw bool) (map[string]stat, error) {
 	return stats, nil
 }
 
-// prune takes out of the tree the layers that nothing names and nothing rests on.
-func (t *tree) prune() (gone []*layer) {
-	for again := true; again; {
-		again = false
-		named := t.named()
-		for id, l := range t.Layers {
-			if named[id] || len(t.children(id)) > 0 {
-				continue
-			}
-			gone = append(gone, l)
-			delete(t.Layers, id)
-			again = true
-		}
-	}
-	return gone
-}
-
 // dropOrphans unlinks the files of layers that nothing needs.
 func (d *Driver) dropOrphans() error {
 	if d.tree == nil {
 		return nil
 	}
-	next, err := d.tree.clone()
+	next, err := d.tree.Clone()
 	if err != nil {
 		return err
 	}
-	gone := next.prune()
+	gone := next.Prune()
 	if len(gone) == 0 {
 		return nil
 	}
@@ -250,25 +197,25 @@ func (d *Driver) dropOrphans() error {
 
 // unlink removes the files of a layer that the tree has no more. Images that the driver
 // did not make stay, and can be written to again.
-func (d *Driver) unlink(l *layer) error {
+func (d *Driver) unlink(l *layertree.Layer) error {
 	var all []error
 	for _, f := range l.Files {
 		if d.owns(f.Path) {
-			all = append(all, remove(f.Path))
+			all = append(all, imagefile.Remove(f.Path))
 		} else {
-			all = append(all, setImmutable(f.Path, false))
+			all = append(all, imagefile.SetImmutable(f.Path, false))
 		}
 	}
 	if l.NVRAM != nil {
-		all = append(all, remove(l.NVRAM.Path))
+		all = append(all, imagefile.Remove(l.NVRAM.Path))
 	}
 	return errors.Join(all...)
 }
 
 // headEmpty reports whether nothing was written to any of a layer's images.
-func (d *Driver) headEmpty(id layerID) (bool, error) {
+func (d *Driver) headEmpty(id layertree.ID) (bool, error) {
 	for _, f := range d.tree.Layers[id].Files {
-		if empty, err := emptyImage(f.Path); err != nil || !empty {
+		if empty, err := imagefile.EmptyImage(f.Path); err != nil || !empty {
 			return false, err
 		}
 	}
@@ -282,19 +229,19 @@ func (d *Driver) headFresh() (bool, error) {
 		return false, err
 	}
 	head := d.tree.Layers[d.tree.Head]
-	for _, dev := range head.devices() {
-		below, _ := d.tree.backing(head, dev)
+	for _, dev := range head.Devices() {
+		below, _ := d.tree.Backing(head, dev)
 		if below == "" {
 			return false, nil
 		}
-		if d.tree.rests(head) {
+		if d.tree.Rests(head) {
 			continue // on what has no size
 		}
-		was, err := imageSize(below)
+		was, err := imagefile.ImageSize(below)
 		if err != nil {
 			return false, err
 		}
-		if now, err := imageSize(head.Files[dev].Path); err != nil || now != was {
+		if now, err := imagefile.ImageSize(head.Files[dev].Path); err != nil || now != was {
 			return false, err
 		}
 	}
@@ -302,7 +249,7 @@ func (d *Driver) headFresh() (bool, error) {
 }
 
 // copyNVRAM keeps a copy of the domain's NVRAM; nil where it has none yet.
-func (d *Driver) copyNVRAM(ctx context.Context, path string, id layerID) (*file, error) {
+func (d *Driver) copyNVRAM(ctx context.Context, path string, id layertree.ID) (*layertree.File, error) {
 	if path == "" {
 		return nil, nil
 	}
@@ -314,38 +261,16 @@ func (d *Driver) copyNVRAM(ctx context.Context, path string, id layerID) (*file,
 		return nil, err
 	}
 	dir := d.pool(d.tree, d.tree.Disks[0])
-	copied := &file{Path: filepath.Join(dir, string(id)+".nvram"), Hash: hashBytes(data)}
-	if err := setImmutable(copied.Path, false); err != nil {
+	copied := &layertree.File{Path: filepath.Join(dir, string(id)+".nvram"), Hash: imagefile.HashBytes(data)}
+	if err := imagefile.SetImmutable(copied.Path, false); err != nil {
 		return nil, err
 	}
 	if err := durable.WriteFile(copied.Path, data, 0o600); err != nil {
 		return nil, err
 	}
-	if err := setImmutable(copied.Path, true); err != nil {
+	if err := imagefile.SetImmutable(copied.Path, true); err != nil {
 		return nil, err
 	}
-	copied.Stat, err = statOf(copied.Path)
+	copied.Stat, err = imagefile.StatOf(copied.Path)
 	return copied, err
-}
-
-// putNVRAM makes the domain's NVRAM what a layer has. It keeps the inode, and
-// with it owner and mode: the domain is off, and a crash repeats it.
-func putNVRAM(path string, from *file) error {
-	if path == "" || from == nil {
-		return nil
-	}
-	data, err := os.ReadFile(from.Path)
-	if err != nil {
-		return err
-	}
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return err
-	}
-	now, err := io.ReadAll(f)
-	if err == nil && string(now) != string(data) {
-		_, err = f.WriteAt(data, 0)
-		err = errors.Join(err, f.Truncate(int64(len(data))))
-	}
-	return errors.Join(err, f.Sync(), f.Close())
 }

@@ -13,6 +13,7 @@ import (
 
 	"mulligan/durable"
 	"mulligan/errs"
+	"mulligan/snap/disk/layertree"
 )
 
 // trusted refuses a folder in which somebody else could put a link in the place
@@ -56,7 +57,7 @@ func (d *Driver) Places(ctx context.Context) (list []string, err error) {
 		return nil, err
 	}
 	defer m.Free()
-	list = d.tree.places(d)
+	list = d.placesOf(d.tree)
 	s, _, err := d.surveyOf(op, m, false)
 	if s.NVRAM != "" {
 		list = append(list, s.NVRAM)
@@ -94,7 +95,7 @@ func (d *Driver) RecordedPlaces() ([]string, error) {
 		err = json.Unmarshal(data, &list)
 	}
 	if damaged := d.load(op); damaged == nil && d.tree != nil {
-		list = append(list, d.tree.places(d)...)
+		list = append(list, d.placesOf(d.tree)...)
 		if errors.Is(err, os.ErrNotExist) {
 			err = nil // an older version made no such record
 		}
@@ -107,9 +108,9 @@ func (d *Driver) RecordedPlaces() ([]string, error) {
 
 // places lists the images of all layers, and the folders that drivers keep layers in. Beside the
 // images that is the folder of all apps' pools: it is made with the first capture.
-func (t *tree) places(d *Driver) (list []string) {
+func (d *Driver) placesOf(t *layertree.Tree) (list []string) {
 	for _, l := range t.Layers {
-		for _, f := range l.all() {
+		for _, f := range l.All() {
 			list = append(list, f.Path)
 		}
 	}

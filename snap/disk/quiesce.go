@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"mulligan/errs"
+	"mulligan/snap/disk/layertree"
+	"mulligan/snap/disk/virt"
 )
 
 // afterPowerCut ends the warnings of captures that the guest did not prepare for.
@@ -14,7 +16,7 @@ const afterPowerCut = " The disks are captured as after a power cut."
 // quiesce freezes the guest's filesystems. Where that does not come about in
 // time the capture goes on without, and a thaw follows for certain: a freeze
 // that the guest gets to only later must not stay.
-func (d *Driver) quiesce(ctx context.Context, m machine, s survey) (quiesced bool, warning string) {
+func (d *Driver) quiesce(ctx context.Context, m virt.Machine, s virt.Survey) (quiesced bool, warning string) {
 	const crash = afterPowerCut
 	switch {
 	case !s.Agent:
@@ -42,32 +44,27 @@ const thawInterval = time.Second
 
 // thaw thaws the guest. When it does not answer in time that is written down,
 // and tried on in the background until it does or the domain is off.
-func (d *Driver) thaw(m machine) error {
+func (d *Driver) thaw(m virt.Machine) error {
 	err := m.Thaw(d.cfg.QuiesceTimeout)
 	if err == nil {
 		if d.tree.Thaw {
-			return d.update(func(t *tree) { t.Thaw = false })
+			return d.update(func(t *layertree.Tree) { t.Thaw = false })
 		}
 		return nil
 	}
-	if p, e := m.Power(); e == nil && !p.up() {
+	if p, e := m.Power(); e == nil && !p.Up() {
 		return nil
 	}
-	if e := d.update(func(t *tree) { t.Thaw = true }); e != nil {
+	if e := d.update(func(t *layertree.Tree) { t.Thaw = true }); e != nil {
 		return errs.Also(err, e)
 	}
 	d.thawSoon()
 	return err
 }
 
-// unsettled reports whether the guest may be frozen still.
-func (t *tree) unsettled() bool {
-	return t != nil && (t.Thaw || t.Intent != nil && t.Intent.Running)
-}
-
 // thawSoon sees to it that a guest that may be frozen does not stay so.
 func (d *Driver) thawSoon() {
-	if d.tree.unsettled() && !d.thawing {
+	if d.tree.Unsettled() && !d.thawing {
 		d.thawing = true
 		d.thawer.Go(d.keepThawing)
 	}
@@ -96,7 +93,7 @@ func (d *Driver) thawOnce() error {
 	const op = "thaw the guest"
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.life.Err() == nil && d.tree.unsettled() {
+	if d.life.Err() == nil && d.tree.Unsettled() {
 		m, err := d.machine(op)
 		if err != nil {
 			return err
@@ -117,7 +114,7 @@ func (d *Driver) thawOnce() error {
 
 // thawIfUp pays what is owed: a guest that runs is thawed, one that is off has
 // forgotten.
-func (d *Driver) thawIfUp(op string, m machine) error {
+func (d *Driver) thawIfUp(op string, m virt.Machine) error {
 	if !d.tree.Thaw {
 		return nil
 	}
@@ -125,10 +122,10 @@ func (d *Driver) thawIfUp(op string, m machine) error {
 	if err != nil {
 		return err
 	}
-	if p.up() {
+	if p.Up() {
 		if err := m.Thaw(d.cfg.QuiesceTimeout); err != nil {
 			return errs.Wrap(errs.Unavailable, op, err)
 		}
 	}
-	return d.update(func(t *tree) { t.Thaw = false })
+	return d.update(func(t *layertree.Tree) { t.Thaw = false })
 }

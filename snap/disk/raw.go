@@ -6,14 +6,13 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/disk/imagefile"
+	"mulligan/snap/disk/layertree"
 )
 
 // A layer is raw where its images could not be read when it froze: somebody wrote over them,
 // cut them off or deleted them. It is kept as it lay there, with an overlay on it as on any other layer: a
 // domain that is put on that overlay starts no more than it did before.
-
-// absent is the hash of a file that is not there.
-const absent = "absent"
 
 // Salvage freezes what lies at the names of the domain's present images, whatever it is,
 // under req.ID. The domain must be off.
@@ -48,7 +47,7 @@ func (c *capturing) salvage(ctx context.Context, op string) (err error) {
 		return err
 	}
 	head := d.tree.Layers[d.tree.Head]
-	if fresh, err := d.headFresh(); err == nil && fresh && d.tree.rests(head) {
+	if fresh, err := d.headFresh(); err == nil && fresh && d.tree.Rests(head) {
 		return c.name(head.Parent) // it was kept before
 	}
 	for _, f := range head.Files {
@@ -62,25 +61,9 @@ func (c *capturing) salvage(ctx context.Context, op string) (err error) {
 	return c.freeze(ctx)
 }
 
-// keepRaw makes of a layer that froze a raw one; stats are of the files that are there.
-func (l *layer) keepRaw(stats map[string]stat) {
-	l.Raw, l.Below = true, nil
-	for dev, f := range l.Files {
-		if _, there := stats[dev]; !there {
-			f.Absent, f.Hash = true, absent
-		}
-	}
-}
-
-// rests reports whether a layer is an overlay on a raw one.
-func (t *tree) rests(l *layer) bool {
-	p := t.Layers[l.Parent]
-	return p != nil && p.Raw
-}
-
 // onRaw returns an error where the domain's present images are overlays on what cannot be read.
 func (d *Driver) onRaw(op string) error {
-	if !d.tree.rests(d.tree.Layers[d.tree.Head]) {
+	if !d.tree.Rests(d.tree.Layers[d.tree.Head]) {
 		return nil
 	}
 	return errs.New(errs.Conflict, op, "the disks of domain %s are on images that cannot be read, which were kept as they lay there", d.cfg.Domain).
@@ -89,10 +72,10 @@ func (d *Driver) onRaw(op string) error {
 
 // rawSize is the size that a disk had, in bytes: as the nearest image says that is a layer's,
 // from id down, and can be read.
-func (d *Driver) rawSize(id layerID, dev string) int64 {
-	for _, id := range d.tree.chain(id) {
+func (d *Driver) rawSize(id layertree.ID, dev string) int64 {
+	for _, id := range d.tree.Chain(id) {
 		if f := d.tree.Layers[id].Files[dev]; f != nil {
-			if size, err := imageSize(f.Path); err == nil {
+			if size, err := imagefile.ImageSize(f.Path); err == nil {
 				return size
 			}
 		}

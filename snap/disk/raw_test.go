@@ -18,6 +18,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/disk/disktest"
+	"mulligan/snap/disk/imagefile"
 	"mulligan/snap/snaptest"
 	"mulligan/testkit"
 )
@@ -98,11 +99,11 @@ func (s *wreckable) Bytes(t *testing.T) string {
 	h := sha256.New()
 	for _, path := range s.sources(t, libvirt.DOMAIN_XML_INACTIVE) {
 		for {
-			img, f, err := openImage(path)
+			img, f, err := imagefile.OpenImage(path)
 			if err != nil {
 				break
 			}
-			empty, err := img.empty(f)
+			empty, err := img.Empty(f)
 			f.Close() // only read
 			if err != nil || !empty || img.Backing == "" {
 				break
@@ -129,7 +130,7 @@ func (s *wreckable) Bytes(t *testing.T) string {
 func (s *wreckable) Damage(t *testing.T, id snap.SnapshotID) {
 	t.Helper()
 	f := s.d.tree.Layers[s.d.tree.Snapshots[id].Layer].Files["vda"]
-	if err := errors.Join(setImmutable(f.Path, false), os.WriteFile(f.Path, []byte("damage"), 0o600)); err != nil {
+	if err := errors.Join(imagefile.SetImmutable(f.Path, false), os.WriteFile(f.Path, []byte("damage"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -232,7 +233,7 @@ func (v *vm) restored(t *testing.T, d *Driver, target, base snap.SnapshotID) {
 func TestDamagedBase(t *testing.T) {
 	s, first, second := newOff(t)
 	path := s.d.tree.Layers[s.d.tree.Snapshots[second].Layer].Files["vda"].Path
-	if err := errors.Join(setImmutable(path, false), os.Remove(path)); err != nil {
+	if err := errors.Join(imagefile.SetImmutable(path, false), os.Remove(path)); err != nil {
 		t.Fatal(err)
 	}
 	base := capture(t, s.d).ID

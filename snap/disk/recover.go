@@ -9,18 +9,21 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/disk/imagefile"
+	"mulligan/snap/disk/layertree"
+	"mulligan/snap/disk/virt"
 )
 
 // recover finishes or takes back what an earlier process, or an earlier
 // failure, left in the middle. It looks at what is so, and never at how far the
 // other one thought it was.
-func (d *Driver) recover(ctx context.Context, op string, m machine) error {
+func (d *Driver) recover(ctx context.Context, op string, m virt.Machine) error {
 	p, err := m.Power()
 	if err != nil {
 		return err
 	}
 	in := d.tree.Intent
-	if p.up() && (d.tree.Thaw || in != nil && in.Running) {
+	if p.Up() && (d.tree.Thaw || in != nil && in.Running) {
 		if err := d.thawIfAgent(op, m); err != nil {
 			d.cfg.Log.Warn("the guest may be frozen", "domain", d.cfg.Domain, "err", err)
 		}
@@ -40,15 +43,15 @@ func (d *Driver) recover(ctx context.Context, op string, m machine) error {
 			return err
 		}
 	}
-	if d.tree.Suspect && !p.up() { // with that QEMU the trouble is gone
-		if err := d.update(func(t *tree) { t.Suspect = false }); err != nil {
+	if d.tree.Suspect && !p.Up() { // with that QEMU the trouble is gone
+		if err := d.update(func(t *layertree.Tree) { t.Suspect = false }); err != nil {
 			return err
 		}
 	}
 	return d.recoverSwitch(op, m, p)
 }
 
-func (d *Driver) thawIfAgent(op string, m machine) error {
+func (d *Driver) thawIfAgent(op string, m virt.Machine) error {
 	s, _, err := d.surveyOf(op, m, true)
 	if err != nil || !s.Agent {
 		return err
@@ -57,7 +60,7 @@ func (d *Driver) thawIfAgent(op string, m machine) error {
 }
 
 // recoverCapture: either the domain is on the new images or it is not.
-func (d *Driver) recoverCapture(ctx context.Context, op string, m machine, p power, in *intent) error {
+func (d *Driver) recoverCapture(ctx context.Context, op string, m virt.Machine, p virt.Power, in *layertree.Intent) error {
 	if d.tree.Layers[in.New] == nil || d.tree.Layers[in.Old] == nil {
 		return errs.New(errs.Internal, op, "the record of a capture names layers that are not there")
 	}
@@ -70,21 +73,21 @@ func (d *Driver) recoverCapture(ctx context.Context, op string, m machine, p pow
 		return err
 	}
 	if at == in.Old {
-		return d.takeBackCapture(op, m, in, in.Running && p.up())
+		return d.takeBackCapture(op, m, in, in.Running && p.Up())
 	}
-	if p.up() {
+	if p.Up() {
 		if err := d.realign(ctx, op, m, in.New); err != nil {
 			return err
 		}
 	}
 	c := &capturing{d: d, m: m}
-	if s, _, err := d.surveyOf(op, m, p.up()); err == nil && d.tree.Layers[in.Old].NVRAM == nil {
+	if s, _, err := d.surveyOf(op, m, p.Up()); err == nil && d.tree.Layers[in.Old].NVRAM == nil {
 		if c.nvram, err = d.copyNVRAM(ctx, s.NVRAM, in.Old); err != nil {
 			return err
 		}
 	}
 	if in.Memory != "" {
-		if err := remove(in.Memory); err != nil {
+		if err := imagefile.Remove(in.Memory); err != nil {
 			return err
 		}
 	}
@@ -98,16 +101,16 @@ const jobTick = 50 * time.Millisecond
 // it: it goes on with a switch, or a start, whose caller is gone. While it writes
 // a guest's memory it answers questions; else measuring a disk takes its turn
 // behind what it does, and behind whatever QEMU had been told before.
-func (d *Driver) awaitJobs(ctx context.Context, m machine, p power) (power, error) {
+func (d *Driver) awaitJobs(ctx context.Context, m virt.Machine, p virt.Power) (virt.Power, error) {
 	tick := time.NewTicker(jobTick)
 	defer tick.Stop()
-	for p.up() {
+	for p.Up() {
 		idle, err := m.Idle()
 		if err == nil && idle {
 			_, err = m.Capacity(d.tree.Disks[0])
 		}
 		now, e := m.Power()
-		if e != nil || !now.up() { // it went off meanwhile
+		if e != nil || !now.Up() { // it went off meanwhile
 			return now, e
 		}
 		if err != nil || idle {
@@ -123,21 +126,21 @@ func (d *Driver) awaitJobs(ctx context.Context, m machine, p power) (power, erro
 }
 
 // takeBackCapture forgets the new images, which nobody has written to.
-func (d *Driver) takeBackCapture(op string, m machine, in *intent, suspect bool) error {
+func (d *Driver) takeBackCapture(op string, m virt.Machine, in *layertree.Intent, suspect bool) error {
 	if err := d.definePersistent(op, m, in.Old); err != nil {
 		return err
 	}
 	if suspect {
-		if err := m.DropNodes(d.tree.Layers[in.New].paths()); err != nil {
+		if err := m.DropNodes(d.tree.Layers[in.New].Paths()); err != nil {
 			d.cfg.Log.Warn("QEMU may have images open that libvirt does not know of", "domain", d.cfg.Domain, "err", err)
 		}
 	}
 	if in.Memory != "" {
-		if err := remove(in.Memory); err != nil {
+		if err := imagefile.Remove(in.Memory); err != nil {
 			return err
 		}
 	}
-	if err := d.update(func(t *tree) { t.Intent, t.Suspect = nil, t.Suspect || suspect }); err != nil {
+	if err := d.update(func(t *layertree.Tree) { t.Intent, t.Suspect = nil, t.Suspect || suspect }); err != nil {
 		return err
 	}
 	return d.dropOrphans()
@@ -146,12 +149,12 @@ func (d *Driver) takeBackCapture(op string, m machine, in *intent, suspect bool)
 // actualHead finds which of a capture's two layers the domain writes to. While
 // it runs, whoever holds the writer's lock says so: libvirt's definitions may
 // be behind QEMU. When it is off, the persistent definition does.
-func (d *Driver) actualHead(op string, m machine, p power, in *intent) (layerID, error) {
-	if p.up() {
-		for _, id := range []layerID{in.New, in.Old} {
+func (d *Driver) actualHead(op string, m virt.Machine, p virt.Power, in *layertree.Intent) (layertree.ID, error) {
+	if p.Up() {
+		for _, id := range []layertree.ID{in.New, in.Old} {
 			all := true
 			for _, f := range d.tree.Layers[id].Files {
-				writes, err := hasWriter(f.Path)
+				writes, err := imagefile.HasWriter(f.Path)
 				if err != nil {
 					return "", err
 				}
@@ -163,15 +166,15 @@ func (d *Driver) actualHead(op string, m machine, p power, in *intent) (layerID,
 		}
 	}
 	// Off, or on a filesystem without locks.
-	s, _, err := d.surveyOf(op, m, p.up())
+	s, _, err := d.surveyOf(op, m, p.Up())
 	if err != nil {
 		return "", err
 	}
-	switch id := d.tree.holder(s.Sources); id {
+	switch id := d.tree.Holder(s.Sources); id {
 	case in.New, in.Old:
 		// A domain that ran on the new images, and went off before its persistent
 		// definition was changed: what it wrote is there.
-		if id == in.Old && in.Running && !p.up() {
+		if id == in.Old && in.Running && !p.Up() {
 			if wrote, err := d.wroteTo(in.New); err != nil || wrote {
 				return in.New, err
 			}
@@ -184,9 +187,9 @@ func (d *Driver) actualHead(op string, m machine, p power, in *intent) (layerID,
 
 // wroteTo reports whether the guest has written to the images of an unborn
 // layer, which may not even exist.
-func (d *Driver) wroteTo(id layerID) (bool, error) {
+func (d *Driver) wroteTo(id layertree.ID) (bool, error) {
 	empty, err := d.headEmpty(id)
-	if errors.Is(err, os.ErrNotExist) || errors.Is(err, errNotQcow2) {
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, imagefile.ErrNotQcow2) {
 		return false, nil
 	}
 	return !empty, err
@@ -195,9 +198,9 @@ func (d *Driver) wroteTo(id layerID) (bool, error) {
 // realign makes libvirt's live definition what QEMU really has open. libvirt
 // cannot be told; but a guest that is saved to a file and resumed from it, with
 // the right definition, goes on as if nothing had been.
-func (d *Driver) realign(ctx context.Context, op string, m machine, head layerID) error {
+func (d *Driver) realign(ctx context.Context, op string, m virt.Machine, head layertree.ID) error {
 	s, _, err := d.surveyOf(op, m, true)
-	if err != nil || samePaths(s.Sources, d.tree.Layers[head].paths(), d.tree.Disks) {
+	if err != nil || layertree.SamePaths(s.Sources, d.tree.Layers[head].Paths(), d.tree.Disks) {
 		return err
 	}
 	d.cfg.Log.Warn("libvirt lost track of the domain's disks: its guest is saved and resumed", "domain", d.cfg.Domain)
@@ -206,7 +209,7 @@ func (d *Driver) realign(ctx context.Context, op string, m machine, head layerID
 
 // reopen has QEMU open a head's images again, by saving the guest's memory to a
 // file and resuming from it. A crash in between is found by the file.
-func (d *Driver) reopen(op string, m machine, head layerID) error {
+func (d *Driver) reopen(op string, m virt.Machine, head layertree.ID) error {
 	if err := d.definePersistent(op, m, head); err != nil {
 		return err
 	}
@@ -214,14 +217,16 @@ func (d *Driver) reopen(op string, m machine, head layerID) error {
 	if err != nil {
 		return err
 	}
-	if text, err = redirect(text, d.tree.Layers[head].paths()); err != nil {
+	if text, err = virt.Redirect(text, d.tree.Layers[head].Paths()); err != nil {
 		return errs.Wrap(errs.Internal, op, err)
 	}
 	memory := filepath.Join(d.pool(d.tree, d.tree.Disks[0]), "reopen.memory")
-	if err := remove(memory); err != nil {
+	if err := imagefile.Remove(memory); err != nil {
 		return err
 	}
-	err = d.update(func(t *tree) { t.Resume = &resume{Layer: head, Memory: file{Path: memory}, Reopen: true} })
+	err = d.update(func(t *layertree.Tree) {
+		t.Resume = &layertree.Resume{Layer: head, Memory: layertree.File{Path: memory}, Reopen: true}
+	})
 	if err != nil {
 		return err
 	}
@@ -238,13 +243,13 @@ func (d *Driver) reopen(op string, m machine, head layerID) error {
 
 // resumeReopened goes on with a guest that reopen saved. Where the image was
 // never finished the guest still runs.
-func (d *Driver) resumeReopened(op string, m machine) error {
+func (d *Driver) resumeReopened(op string, m virt.Machine) error {
 	memory := d.tree.Resume.Memory.Path
 	p, err := m.Power()
 	if err != nil {
 		return err
 	}
-	if !p.up() {
+	if !p.Up() {
 		if err := d.cfg.Failpoint.At("reopen: resume"); err != nil {
 			return err
 		}
@@ -261,7 +266,7 @@ func (d *Driver) resumeReopened(op string, m machine) error {
 			return err
 		}
 	}
-	if err := d.update(func(t *tree) { t.Suspect = false }); err != nil {
+	if err := d.update(func(t *layertree.Tree) { t.Suspect = false }); err != nil {
 		return err
 	}
 	return d.forgetReopening()
@@ -270,31 +275,31 @@ func (d *Driver) resumeReopened(op string, m machine) error {
 // forgetReopening drops the memory image of a reopen that is over.
 func (d *Driver) forgetReopening() error {
 	memory := d.tree.Resume.Memory.Path
-	if err := d.update(func(t *tree) { t.Resume = nil }); err != nil {
+	if err := d.update(func(t *layertree.Tree) { t.Resume = nil }); err != nil {
 		return err
 	}
-	return remove(memory)
+	return imagefile.Remove(memory)
 }
 
 // recoverSwitch finds out where the domain is when a switch was cut in the
 // middle, and goes on with a guest that was cut short in reopen.
-func (d *Driver) recoverSwitch(op string, m machine, p power) error {
+func (d *Driver) recoverSwitch(op string, m virt.Machine, p virt.Power) error {
 	if r := d.tree.Resume; r != nil && r.Reopen {
 		if err := d.resumeReopened(op, m); err != nil {
 			return err
 		}
 	}
 	for _, s := range d.tree.Switches {
-		if s.Phase != committing && s.Phase != undoing {
+		if s.Phase != layertree.Committing && s.Phase != layertree.Undoing {
 			continue
 		}
 		v, _, err := d.surveyOf(op, m, false)
 		if err != nil {
 			return err
 		}
-		at := d.tree.holder(v.Sources)
+		at := d.tree.Holder(v.Sources)
 		if at != d.tree.Head && (at == s.New || at == s.Old) {
-			if err := d.update(func(t *tree) { t.Head = at }); err != nil {
+			if err := d.update(func(t *layertree.Tree) { t.Head = at }); err != nil {
 				return err
 			}
 		}
@@ -331,7 +336,7 @@ func (d *Driver) Sweep(ctx context.Context, gone snap.Gone) error {
 }
 
 func (d *Driver) dropGone(gone snap.Gone) error {
-	return d.update(func(t *tree) {
+	return d.update(func(t *layertree.Tree) {
 		for _, id := range gone.Snapshots {
 			delete(t.Snapshots, id)
 		}
@@ -345,7 +350,7 @@ func (d *Driver) dropGone(gone snap.Gone) error {
 // layer: files of a capture or a merge that a crash cut short.
 func (d *Driver) sweepPools() error {
 	known := map[string]bool{}
-	for _, f := range d.tree.files() {
+	for _, f := range d.tree.Files() {
 		known[f] = true
 	}
 	var all []error
@@ -363,7 +368,7 @@ func (d *Driver) sweepPools() error {
 		for _, e := range entries {
 			path := filepath.Join(dir, e.Name())
 			if ours(e.Name()) && !known[path] {
-				all = append(all, remove(path))
+				all = append(all, imagefile.Remove(path))
 			}
 		}
 	}
@@ -378,28 +383,4 @@ func ours(name string) bool {
 		}
 	}
 	return false
-}
-
-// files lists the paths of everything that the tree holds.
-func (t *tree) files() (list []string) {
-	for _, l := range t.Layers {
-		for _, f := range l.Files {
-			list = append(list, f.Path)
-		}
-		if l.NVRAM != nil {
-			list = append(list, l.NVRAM.Path)
-		}
-	}
-	for _, s := range t.Snapshots {
-		if s.Memory != nil {
-			list = append(list, s.Memory.Path)
-		}
-	}
-	if t.Resume != nil {
-		list = append(list, t.Resume.Memory.Path)
-	}
-	for _, o := range t.Out {
-		list = append(list, o.Path)
-	}
-	return list
 }

@@ -4,179 +4,22 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"slices"
-	"strings"
 
-	"github.com/dustin/go-humanize"
 	"github.com/zeebo/blake3"
 
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/disk/imagefile"
+	"mulligan/snap/disk/layertree"
+	"mulligan/snap/disk/virt"
 )
-
-// phase is how far a switch got. Each is on disk before the work that it names begins.
-type phase string
-
-const (
-	prepared   phase = "prepared" // the domain was not touched
-	committing phase = "committing"
-	committed  phase = "committed"
-	undoing    phase = "undoing"
-	undone     phase = "undone"
-)
-
-// plan is what is kept of a switch: from the head Old, an empty overlay on the
-// base, to New, an empty overlay on the target.
-type plan struct {
-	Target, Base           snap.SnapshotID
-	TargetLayer, BaseLayer layerID
-	Old, New               layerID
-	Phase                  phase
-	Changes                []snap.Change
-	TargetState, BaseState string
-	TargetMemory           *file  `json:",omitempty"`
-	BaseDamage             string `json:",omitempty"` // what is wrong with what the base rests on; BaseState is "" then
-}
 
 // diskSwitch is a restore under way. What it knows is in the tree.
 type diskSwitch struct {
 	d       *Driver
 	id      snap.RestoreID
 	changes []snap.Change
-}
-
-// Prepare checks the target's images and puts fresh overlays on them, beside
-// the running domain.
-func (d *Driver) Prepare(ctx context.Context, req snap.RestoreRequest) (snap.Switch, error) {
-	const op = "prepare to restore disks"
-	if err := d.begin(ctx, op); err != nil {
-		return nil, err
-	}
-	defer d.mu.Unlock()
-	target, err := d.snapshot(op, req.Target)
-	if err != nil {
-		return nil, err
-	}
-	base, err := d.snapshot(op, req.Base)
-	if err != nil {
-		return nil, err
-	}
-	m, err := d.openAnyhow(ctx, op)
-	if err != nil {
-		return nil, err
-	}
-	defer m.Free()
-	p := &plan{
-		Target: req.Target, Base: req.Base, TargetLayer: target.Layer, BaseLayer: base.Layer,
-		Old: d.tree.Head, Phase: prepared, TargetMemory: target.Memory,
-	}
-	if err := d.prepare(ctx, op, req.ID, p); err != nil {
-		return nil, errs.Also(errs.Wrap(errs.Failed, op, err), d.dropOrphans())
-	}
-	return &diskSwitch{d, req.ID, p.Changes}, nil
-}
-
-func (d *Driver) prepare(ctx context.Context, op string, id snap.RestoreID, p *plan) (err error) {
-	if err := d.checkChain(ctx, op, p.TargetLayer, false); err != nil {
-		return err
-	}
-	whole := []layerID{p.TargetLayer, p.BaseLayer}
-	err = d.checkChain(ctx, op, p.BaseLayer, false)
-	if errs.KindOf(err) == errs.Corrupt { // it may be what the restore is for
-		p.BaseDamage, err, whole = err.Error(), nil, whole[:1]
-	}
-	if err == nil {
-		err = d.seal(ctx, op, whole...)
-	}
-	if err != nil {
-		return err
-	}
-	if p.TargetMemory != nil {
-		now, err := d.checkFile(ctx, op, *p.TargetMemory, false)
-		if err != nil {
-			return err
-		}
-		p.TargetMemory = &now
-	}
-	if notes := d.otherDisks(p); len(notes) > 0 {
-		if err := d.someDisks(op, p); err != nil {
-			return err
-		}
-		p.TargetMemory = nil // it goes with the disks that there were
-	}
-	p.TargetState = d.tree.Layers[p.TargetLayer].State
-	if p.BaseDamage == "" {
-		p.BaseState = d.tree.Layers[p.BaseLayer].State
-	}
-	p.Changes = d.changes(p.BaseLayer, p.TargetLayer)
-	if err := d.room(op); err != nil {
-		return err
-	}
-	if err := d.update(func(t *tree) { p.New = d.addTarget(t, p) }); err != nil {
-		return err
-	}
-	if err := d.createOverlays(ctx, op, p.New, d.sizeBelow(p.New)); err != nil {
-		return err
-	}
-	if err := d.cfg.Failpoint.At("prepare: record"); err != nil {
-		return err
-	}
-	if err := d.update(func(t *tree) { t.Switches[id] = p }); err != nil {
-		return err
-	}
-	return d.dropOrphans() // an older preparation under the same id
-}
-
-// addTarget adds the layer that the domain is going to write to. A disk that the target
-// does not have, for it was attached later, goes on from the base.
-func (d *Driver) addTarget(t *tree, p *plan) layerID {
-	id := d.addLayer(t, p.TargetLayer)
-	l, target, base := t.Layers[id], t.Layers[p.TargetLayer], t.Layers[p.BaseLayer]
-	for _, dev := range t.Disks {
-		if target.Files[dev] == nil && base.Files[dev] != nil {
-			if l.Rests == nil {
-				l.Rests = map[string]string{}
-			}
-			l.Rests[dev] = base.Files[dev].Path
-		}
-	}
-	return id
-}
-
-// someDisks refuses a restore that would restore nothing, or whose base is not of the
-// disks that the domain has.
-func (d *Driver) someDisks(op string, p *plan) error {
-	target, base := d.tree.Layers[p.TargetLayer], d.tree.Layers[p.BaseLayer]
-	some := false
-	for _, dev := range d.tree.Disks {
-		if target.Files[dev] != nil {
-			some = true
-		} else if base.Files[dev] == nil {
-			return snap.Changed(op, "domain "+d.cfg.Domain)
-		}
-	}
-	if !some {
-		return errs.New(errs.Conflict, op, "the checkpoint holds the disks %s of domain %s, which has only %s now", strings.Join(target.devices(), " "), d.cfg.Domain, strings.Join(d.tree.Disks, " ")).
-			WithHint("attach them again under these names, or restore the other layers only: --scope layer:files")
-	}
-	return nil
-}
-
-// otherDisks says of a restore which disks the snapshot and the domain do not both have.
-func (d *Driver) otherDisks(p *plan) (notes []string) {
-	target := d.tree.Layers[p.TargetLayer]
-	for _, dev := range d.tree.Disks {
-		if target.Files[dev] == nil {
-			notes = append(notes, fmt.Sprintf("disk %s was attached after the checkpoint was made: it stays as it is.", dev))
-		}
-	}
-	for _, dev := range target.devices() {
-		if !slices.Contains(d.tree.Disks, dev) {
-			notes = append(notes, fmt.Sprintf("the checkpoint holds disk %s, which domain %s does not have now: it was not restored.", dev, d.cfg.Domain))
-		}
-	}
-	return notes
 }
 
 // Resume returns a switch that was prepared before.
@@ -193,7 +36,7 @@ func (d *Driver) Resume(ctx context.Context, id snap.RestoreID) (snap.Switch, er
 	return &diskSwitch{d, id, p.Changes}, nil
 }
 
-func (d *Driver) plan(op string, id snap.RestoreID) (*plan, error) {
+func (d *Driver) plan(op string, id snap.RestoreID) (*layertree.Plan, error) {
 	if d.tree != nil {
 		if p := d.tree.Switches[id]; p != nil {
 			return p, nil
@@ -208,7 +51,7 @@ func (s *diskSwitch) Changes(limit int) ([]snap.Change, int) {
 }
 
 // with calls f with the plan and the machine, with what a crash left recovered.
-func (s *diskSwitch) with(ctx context.Context, op string, f func(p *plan, m machine) error) error {
+func (s *diskSwitch) with(ctx context.Context, op string, f func(p *layertree.Plan, m virt.Machine) error) error {
 	d := s.d
 	if err := d.begin(ctx, op); err != nil {
 		return err
@@ -234,7 +77,7 @@ func (s *diskSwitch) with(ctx context.Context, op string, f func(p *plan, m mach
 
 // moved reports whether the domain's disks are no longer the state of a layer:
 // the head does not rest on it, was written to, or cannot be read any more.
-func (d *Driver) moved(m machine, from layerID) (bool, error) {
+func (d *Driver) moved(m virt.Machine, from layertree.ID) (bool, error) {
 	if err := d.followChains("look for later writes to disks"); err != nil {
 		return true, nil
 	}
@@ -256,7 +99,7 @@ func (d *Driver) moved(m machine, from layerID) (bool, error) {
 
 // Stale reports whether the disks are no longer the base.
 func (s *diskSwitch) Stale(ctx context.Context) (stale bool, err error) {
-	err = s.with(ctx, "look for later writes to disks", func(p *plan, m machine) (err error) {
+	err = s.with(ctx, "look for later writes to disks", func(p *layertree.Plan, m virt.Machine) (err error) {
 		stale, err = s.d.moved(m, p.BaseLayer)
 		stale = stale || !s.d.fitsDisks(p)
 		return err
@@ -265,17 +108,17 @@ func (s *diskSwitch) Stale(ctx context.Context) (stale bool, err error) {
 }
 
 // fitsDisks reports whether the domain has the disks that it had when p was prepared.
-func (d *Driver) fitsDisks(p *plan) bool {
-	return slices.Equal(d.tree.Layers[p.New].devices(), d.tree.Disks)
+func (d *Driver) fitsDisks(p *layertree.Plan) bool {
+	return slices.Equal(d.tree.Layers[p.New].Devices(), d.tree.Disks)
 }
 
 // needOff refuses a domain that runs: its disks cannot be exchanged.
-func needOff(op string, m machine) error {
+func needOff(op string, m virt.Machine) error {
 	p, err := m.Power()
 	if err != nil {
 		return err
 	}
-	if p.up() {
+	if p.Up() {
 		return errs.New(errs.Busy, op, "the domain is running").WithHint("stop it first: its unit does that")
 	}
 	return nil
@@ -285,17 +128,17 @@ func needOff(op string, m machine) error {
 func (s *diskSwitch) Commit(ctx context.Context) error {
 	const op = "restore disks"
 	d := s.d
-	return s.with(ctx, op, func(p *plan, m machine) error {
+	return s.with(ctx, op, func(p *layertree.Plan, m virt.Machine) error {
 		switch p.Phase {
-		case committed:
+		case layertree.Committed:
 			return nil
-		case undoing, undone:
+		case layertree.Undoing, layertree.Undone:
 			return errs.New(errs.Conflict, op, "restore %s was undone", s.id).WithHint("restore again")
 		}
 		if err := needOff(op, m); err != nil {
 			return err
 		}
-		if p.Phase == prepared {
+		if p.Phase == layertree.Prepared {
 			stale, err := d.moved(m, p.BaseLayer)
 			if err != nil {
 				return err
@@ -307,24 +150,24 @@ func (s *diskSwitch) Commit(ctx context.Context) error {
 		if err := d.checkChain(ctx, op, p.TargetLayer, false); err != nil {
 			return err
 		}
-		if err := s.advance(committing); err != nil {
+		if err := s.advance(layertree.Committing); err != nil {
 			return err
 		}
-		return s.move(op, m, committed, p.New, p.TargetLayer, p.TargetMemory)
+		return s.move(op, m, layertree.Committed, p.New, p.TargetLayer, p.TargetMemory)
 	})
 }
 
 // advance takes the switch to the phase, durably.
-func (s *diskSwitch) advance(to phase) error {
+func (s *diskSwitch) advance(to layertree.Phase) error {
 	if err := s.d.cfg.Failpoint.At("phase " + string(to)); err != nil {
 		return err
 	}
-	return s.d.update(func(t *tree) { t.Switches[s.id].Phase = to })
+	return s.d.update(func(t *layertree.Tree) { t.Switches[s.id].Phase = to })
 }
 
 // move defines the domain with the images of head and the NVRAM of the layer
 // below, and records that it is done.
-func (s *diskSwitch) move(op string, m machine, to phase, head, below layerID, memory *file) error {
+func (s *diskSwitch) move(op string, m virt.Machine, to layertree.Phase, head, below layertree.ID, memory *layertree.File) error {
 	d := s.d
 	v, _, err := d.surveyOf(op, m, false)
 	if err != nil {
@@ -333,8 +176,10 @@ func (s *diskSwitch) move(op string, m machine, to phase, head, below layerID, m
 	if err := d.cfg.Failpoint.At("switch: nvram"); err != nil {
 		return err
 	}
-	if err := putNVRAM(v.NVRAM, d.tree.Layers[below].NVRAM); err != nil {
-		return err
+	if from := d.tree.Layers[below].NVRAM; v.NVRAM != "" && from != nil {
+		if err := imagefile.Overwrite(v.NVRAM, from.Path); err != nil {
+			return err
+		}
 	}
 	if err := d.cfg.Failpoint.At("switch: define"); err != nil {
 		return err
@@ -345,10 +190,10 @@ func (s *diskSwitch) move(op string, m machine, to phase, head, below layerID, m
 	if err := d.cfg.Failpoint.At("switch: record"); err != nil {
 		return err
 	}
-	return d.update(func(t *tree) {
+	return d.update(func(t *layertree.Tree) {
 		t.Head, t.Switches[s.id].Phase, t.Resume, t.Ran = head, to, nil, false
 		if memory != nil {
-			t.Resume = &resume{Layer: head, Memory: *memory}
+			t.Resume = &layertree.Resume{Layer: head, Memory: *memory}
 		}
 	})
 }
@@ -357,12 +202,12 @@ func (s *diskSwitch) move(op string, m machine, to phase, head, below layerID, m
 // guest wrote since is lost; what it wrote while there was no Commit stays.
 func (s *diskSwitch) Undo(ctx context.Context) error {
 	const op = "undo the restore of disks"
-	return s.with(ctx, op, func(p *plan, m machine) error {
+	return s.with(ctx, op, func(p *layertree.Plan, m virt.Machine) error {
 		switch p.Phase {
-		case undone:
+		case layertree.Undone:
 			return nil
-		case prepared:
-			return s.advance(undone)
+		case layertree.Prepared:
+			return s.advance(layertree.Undone)
 		}
 		if err := needOff(op, m); err != nil {
 			return err
@@ -372,10 +217,10 @@ func (s *diskSwitch) Undo(ctx context.Context) error {
 				return err
 			}
 		}
-		if err := s.advance(undoing); err != nil {
+		if err := s.advance(layertree.Undoing); err != nil {
 			return err
 		}
-		return s.move(op, m, undone, p.Old, p.BaseLayer, nil)
+		return s.move(op, m, layertree.Undone, p.Old, p.BaseLayer, nil)
 	})
 }
 
@@ -383,10 +228,10 @@ func (s *diskSwitch) Undo(ctx context.Context) error {
 // below are those that were hashed, and the overlays on them are empty.
 func (s *diskSwitch) Check(ctx context.Context) (proof snap.Proof, err error) {
 	const op = "check the restore of disks"
-	err = s.with(ctx, op, func(p *plan, m machine) error {
+	err = s.with(ctx, op, func(p *layertree.Plan, m virt.Machine) error {
 		d := s.d
 		layer, want := p.TargetLayer, p.TargetState
-		if p.Phase == undoing || p.Phase == undone {
+		if p.Phase == layertree.Undoing || p.Phase == layertree.Undone {
 			layer, want = p.BaseLayer, p.BaseState
 		}
 		if layer == p.TargetLayer || p.BaseDamage == "" {
@@ -422,7 +267,7 @@ func (d *Driver) presentHash(ctx context.Context) (snap.Hash, error) {
 		_, _ = h.WriteString(p.State)
 	}
 	for _, dev := range d.tree.Disks {
-		hash, err := hashFile(ctx, head.Files[dev].Path)
+		hash, err := imagefile.HashFile(ctx, head.Files[dev].Path)
 		if err != nil {
 			return snap.Hash{}, err
 		}
@@ -443,92 +288,12 @@ func (s *diskSwitch) Finish(ctx context.Context) error {
 	if err != nil {
 		return nil // it was finished
 	}
-	if p.Phase == committing || p.Phase == undoing {
+	if p.Phase == layertree.Committing || p.Phase == layertree.Undoing {
 		return errs.New(errs.Conflict, op, "restore %s is half done", s.id).WithHint("commit it again, or undo it")
 	}
 	if err := s.d.cfg.Failpoint.At("finish"); err != nil {
 		return err
 	}
-	err = s.d.update(func(t *tree) { delete(t.Switches, s.id) })
+	err = s.d.update(func(t *layertree.Tree) { delete(t.Switches, s.id) })
 	return errs.Wrap(errs.Failed, op, errors.Join(err, s.d.dropOrphans()))
 }
-
-// Diff says which disks differ between two snapshots, or a snapshot and now.
-func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []string) ([]snap.Change, error) {
-	const op = "compare disks"
-	if err := d.begin(ctx, op); err != nil {
-		return nil, err
-	}
-	defer d.mu.Unlock()
-	var ends [2]layerID
-	for i, id := range []snap.SnapshotID{from, to} {
-		if id == "" && d.tree != nil {
-			ends[i] = d.tree.Head
-			continue
-		}
-		s, err := d.snapshot(op, id)
-		if err != nil {
-			return nil, err
-		}
-		ends[i] = s.Layer
-	}
-	list := d.changes(ends[0], ends[1])
-	if len(paths) > 0 {
-		list = slices.DeleteFunc(list, func(c snap.Change) bool { return !slices.Contains(paths, c.Path) })
-	}
-	return list, nil
-}
-
-// changes says which disks have something written between two layers and the
-// nearest layer below both.
-func (d *Driver) changes(a, b layerID) (list []snap.Change) {
-	ca, cb := d.tree.chain(a), d.tree.chain(b)
-	for len(ca) > 0 && len(cb) > 0 && ca[len(ca)-1] == cb[len(cb)-1] {
-		ca, cb = ca[:len(ca)-1], cb[:len(cb)-1]
-	}
-	for _, dev := range d.tree.Disks {
-		if d.tree.Layers[a].Files[dev] == nil || d.tree.Layers[b].Files[dev] == nil {
-			continue // a restore leaves it alone
-		}
-		words, err := d.changesOf(dev, a, b, append(slices.Clone(ca), cb...))
-		if err != nil {
-			words = "an image cannot be read"
-		}
-		if words != "" {
-			list = append(list, snap.Change{Path: dev, Operation: snap.Modify, Summary: words})
-		}
-	}
-	return list
-}
-
-// changesOf says in a few words what of one disk differs between layers a and b; "" where
-// nothing does. between are those above the nearest layer that is below both.
-func (d *Driver) changesOf(dev string, a, b layerID, between []layerID) (string, error) {
-	var written []extent
-	for _, id := range between {
-		f := d.tree.Layers[id].Files[dev]
-		if f == nil {
-			continue
-		}
-		m, err := d.mapOf(f)
-		if err != nil {
-			return "", err
-		}
-		written = union(written, m.list)
-	}
-	var words []string
-	if n := total(written); n > 0 {
-		words = append(words, "up to "+humanBytes(n)+" written in between")
-	}
-	was, err := imageSize(d.tree.Layers[b].Files[dev].Path)
-	if err != nil {
-		return "", err
-	}
-	now, err := imageSize(d.tree.Layers[a].Files[dev].Path)
-	if err == nil && now != was {
-		words = append(words, "size "+humanBytes(was)+", and "+humanBytes(now))
-	}
-	return strings.Join(words, "; "), err
-}
-
-func humanBytes(n int64) string { return humanize.IBytes(uint64(n)) }

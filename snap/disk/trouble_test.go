@@ -16,6 +16,8 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/disk/disktest"
+	"mulligan/snap/disk/imagefile"
+	"mulligan/snap/disk/virt"
 )
 
 // fails checks an error's kind, and that it names what it is about and what to do.
@@ -73,7 +75,7 @@ func TestDamagedLayers(t *testing.T) {
 			s.Mutate(t, 3)
 			before := s.Fingerprint(t)
 			path := s.d.tree.Layers[s.d.tree.Snapshots[second].Layer].Files["vda"].Path
-			if err := setImmutable(path, false); err != nil {
+			if err := imagefile.SetImmutable(path, false); err != nil {
 				t.Fatal(err)
 			}
 			if err := hurt(path); err != nil {
@@ -112,7 +114,7 @@ func TestStaleStart(t *testing.T) {
 	capture(t, d)
 }
 
-func mustMachine(t *testing.T, d *Driver) machine {
+func mustMachine(t *testing.T, d *Driver) virt.Machine {
 	t.Helper()
 	m, err := d.machine("test")
 	if err != nil {
@@ -135,7 +137,7 @@ func TestBehindOurBack(t *testing.T) {
 	if out, err := exec.Command("qemu-img", "create", "-q", "-f", "qcow2", other, "4M").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	text, err := redirect(ours, map[string]string{"vda": other})
+	text, err := virt.Redirect(ours, map[string]string{"vda": other})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -376,7 +378,7 @@ func TestRefusals(t *testing.T) {
 		"transient": disk("type='file' device='disk'", qcow2+"<transient/>"),
 		"lun":       disk("type='block' device='lun'", "<driver name='qemu' type='raw'/><source dev='/dev/sdb'/>"),
 	} {
-		_, err := inspect("test", text)
+		_, err := virt.Inspect("test", text)
 		t.Run(name, func(t *testing.T) { fails(t, err, errs.Unsupported, "vdz") })
 	}
 	for name, text := range map[string]string{
@@ -385,12 +387,12 @@ func TestRefusals(t *testing.T) {
 		"readonly": disk("type='file' device='disk'", "<driver name='qemu' type='raw'/><source file='/b'/><readonly/>"),
 		"no":       disk("type='file' device='disk' snapshot='no'", qcow2),
 	} {
-		s, err := inspect("test", text)
+		s, err := virt.Inspect("test", text)
 		if err != nil || len(s.Disks) != 1 || len(s.Left) != 1 || s.Left[0] != "vdz" {
 			t.Errorf("%s: %+v, %v", name, s, err)
 		}
 	}
-	_, err := inspect("test", "<domain type='qemu'><name>x</name><devices><disk type='file' device='disk'><driver name='qemu' type='qcow2'/><source file='/a'/><target dev='vda'/></disk><tpm model='tpm-crb'><backend type='emulator' version='2.0'/></tpm></devices></domain>")
+	_, err := virt.Inspect("test", "<domain type='qemu'><name>x</name><devices><disk type='file' device='disk'><driver name='qemu' type='qcow2'/><source file='/a'/><target dev='vda'/></disk><tpm model='tpm-crb'><backend type='emulator' version='2.0'/></tpm></devices></domain>")
 	fails(t, err, errs.Unsupported, "TPM")
 }
 

@@ -6,6 +6,9 @@ import (
 	"time"
 
 	"mulligan/errs"
+	"mulligan/snap/disk/imagefile"
+	"mulligan/snap/disk/layertree"
+	"mulligan/snap/disk/virt"
 )
 
 // Unit is the domain as a service that can be started and stopped.
@@ -40,11 +43,11 @@ func (u *Unit) State(ctx context.Context) (Status, error) {
 		return Status{}, errs.Wrap(errs.Failed, op, err)
 	}
 	switch p {
-	case running:
+	case virt.Running:
 		return Status{"active", "running"}, nil
-	case paused:
+	case virt.Paused:
 		return Status{"active", "paused"}, nil
-	case crashed:
+	case virt.Crashed:
 		return Status{"failed", "dead"}, nil
 	}
 	return Status{"inactive", "dead"}, nil
@@ -52,7 +55,7 @@ func (u *Unit) State(ctx context.Context) (Status, error) {
 
 // glance asks for the domain's power. A connection that libvirtd's end closed
 // is made again once.
-func (d *Driver) glance() (power, error) {
+func (d *Driver) glance() (virt.Power, error) {
 	p, err := d.glanceOnce()
 	if errs.KindOf(err) == errs.Unavailable && d.look.conn != nil {
 		_ = d.look.conn.Close()
@@ -62,17 +65,17 @@ func (d *Driver) glance() (power, error) {
 	return p, err
 }
 
-func (d *Driver) glanceOnce() (power, error) {
+func (d *Driver) glanceOnce() (virt.Power, error) {
 	if d.look.conn == nil {
 		conn, err := d.dial(d.cfg.URI)
 		if err != nil {
-			return off, err
+			return virt.Off, err
 		}
 		d.look.conn = conn
 	}
 	m, err := d.look.conn.Lookup(d.cfg.Domain, "")
 	if err != nil {
-		return off, err
+		return virt.Off, err
 	}
 	defer m.Free()
 	return m.Power()
@@ -102,13 +105,13 @@ func (u *Unit) Start(ctx context.Context) error {
 	return errs.Wrap(errs.Failed, op, err)
 }
 
-func (d *Driver) start(ctx context.Context, op string, m machine, p power) error {
+func (d *Driver) start(ctx context.Context, op string, m virt.Machine, p virt.Power) error {
 	switch {
-	case p == paused && d.tree.Paused: // as it was before it was stopped
+	case p == virt.Paused && d.tree.Paused: // as it was before it was stopped
 		return nil
-	case p == paused:
-		return orRuns(m, m.Unpause(), running)
-	case p == running:
+	case p == virt.Paused:
+		return orRuns(m, m.Unpause(), virt.Running)
+	case p == virt.Running:
 		return nil
 	case d.tree.Resume != nil:
 		return d.resumeMemory(ctx, op, m)
@@ -116,12 +119,12 @@ func (d *Driver) start(ctx context.Context, op string, m machine, p power) error
 	if err := d.definePersistent(op, m, d.tree.Head); err != nil {
 		return err
 	}
-	return orRuns(m, m.Start(d.tree.Paused), running, paused)
+	return orRuns(m, m.Start(d.tree.Paused), virt.Running, virt.Paused)
 }
 
 // orRuns forgives the failure to bring a domain into a state that somebody else was faster
 // to bring it into.
-func orRuns(m machine, err error, wanted ...power) error {
+func orRuns(m virt.Machine, err error, wanted ...virt.Power) error {
 	if err != nil {
 		if p, e := m.Power(); e == nil && slices.Contains(wanted, p) {
 			return nil
@@ -132,7 +135,7 @@ func orRuns(m machine, err error, wanted ...power) error {
 
 // resumeMemory goes on from the memory image that belongs to the disks. Where
 // they are no longer what the image was made with, the domain boots instead.
-func (d *Driver) resumeMemory(ctx context.Context, op string, m machine) error {
+func (d *Driver) resumeMemory(ctx context.Context, op string, m virt.Machine) error {
 	r := d.tree.Resume
 	empty, err := d.headEmpty(d.tree.Head)
 	if err != nil {
@@ -145,7 +148,7 @@ func (d *Driver) resumeMemory(ctx context.Context, op string, m machine) error {
 		}
 		text, err := d.conn.SavedXML(r.Memory.Path)
 		if err == nil {
-			text, err = redirect(text, d.tree.Layers[d.tree.Head].paths())
+			text, err = virt.Redirect(text, d.tree.Layers[d.tree.Head].Paths())
 		}
 		if err != nil {
 			return err
@@ -161,7 +164,7 @@ func (d *Driver) resumeMemory(ctx context.Context, op string, m machine) error {
 		}
 	}
 	// Whoever starts the domain next boots it: its memory moves on from here.
-	if err := d.update(func(t *tree) { t.Resume = nil }); err != nil || fits {
+	if err := d.update(func(t *layertree.Tree) { t.Resume = nil }); err != nil || fits {
 		return err
 	}
 	d.cfg.Log.Warn("the disks were written to since they were restored: the domain boots", "domain", d.cfg.Domain)
@@ -184,21 +187,21 @@ func (u *Unit) Stop(ctx context.Context) error {
 	}
 	defer m.Free()
 	p, err := m.Power()
-	if err != nil || !p.up() {
+	if err != nil || !p.Up() {
 		return errs.Wrap(errs.Failed, op, err)
 	}
-	if d.tree != nil && d.tree.Paused != (p == paused) {
-		if err := d.update(func(t *tree) { t.Paused = p == paused }); err != nil {
+	if d.tree != nil && d.tree.Paused != (p == virt.Paused) {
+		if err := d.update(func(t *layertree.Tree) { t.Paused = p == virt.Paused }); err != nil {
 			return errs.Wrap(errs.Failed, op, err)
 		}
 	}
-	if d.cfg.Shutdown == Clean && p == running {
+	if d.cfg.Shutdown == Clean && p == virt.Running {
 		if down := d.shutDown(ctx, m); down {
 			return nil
 		}
 	}
 	if err := m.Destroy(); err != nil {
-		if p, e := m.Power(); e != nil || p.up() {
+		if p, e := m.Power(); e != nil || p.Up() {
 			return errs.Wrap(errs.Failed, op, err)
 		}
 	}
@@ -210,7 +213,7 @@ const shutdownTick = 100 * time.Millisecond
 
 // shutDown asks the guest to go down and waits, leaving some of ctx's time to
 // do it otherwise.
-func (d *Driver) shutDown(ctx context.Context, m machine) (down bool) {
+func (d *Driver) shutDown(ctx context.Context, m virt.Machine) (down bool) {
 	limit := d.cfg.ShutdownTimeout
 	if end, ok := ctx.Deadline(); ok {
 		limit = min(limit, time.Until(end)*3/4)
@@ -224,7 +227,7 @@ func (d *Driver) shutDown(ctx context.Context, m machine) (down bool) {
 	tick := time.NewTicker(shutdownTick)
 	defer tick.Stop()
 	for {
-		if p, err := m.Power(); err == nil && !p.up() {
+		if p, err := m.Power(); err == nil && !p.Up() {
 			return true
 		}
 		select {
@@ -274,15 +277,15 @@ func (d *Driver) Domain(ctx context.Context) (Info, error) {
 	if err != nil {
 		return Info{}, errs.Wrap(errs.Failed, op, err)
 	}
-	s, _, err := d.surveyOf(op, m, p.up())
+	s, _, err := d.surveyOf(op, m, p.Up())
 	if err != nil {
 		return Info{}, err
 	}
 	info := Info{
 		Name: d.cfg.Domain, UUID: d.tree.UUID, State: Status{"inactive", "dead"}, Layers: len(d.tree.Layers),
-		Depth: d.tree.depth(d.tree.Head), Agent: s.Awake, Frozen: d.tree.Thaw, Warnings: s.Warnings,
+		Depth: d.tree.Depth(d.tree.Head), Agent: s.Awake, Frozen: d.tree.Thaw, Warnings: s.Warnings,
 	}
-	if p.up() {
+	if p.Up() {
 		info.State, info.LiveDepth = Status{"active", "running"}, s.Deep+1
 	}
 	for _, dev := range d.tree.Disks {
@@ -296,8 +299,8 @@ func (d *Driver) Domain(ctx context.Context) (Info, error) {
 		info.Disks = append(info.Disks, DiskInfo{dev, d.tree.Layers[d.tree.Head].Files[dev].Path, n})
 	}
 	for _, l := range d.tree.Layers {
-		for _, f := range l.all() {
-			info.Stored += blocks(f.Path)
+		for _, f := range l.All() {
+			info.Stored += imagefile.Blocks(f.Path)
 			if l.Frozen && f.Hash == "" {
 				info.Unhashed++
 			}

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"mulligan/snap"
+	"mulligan/snap/files/diff"
+	"mulligan/snap/files/rights"
 	"mulligan/testkit"
 )
 
@@ -16,7 +18,7 @@ import (
 func TestBack(t *testing.T) {
 	f := newFollowed(t)
 	r := testkit.Rand(t)
-	j := f.following()
+	j := f.follower.Session()
 	scramble(t, r, f.dir, 60)
 	var markers, bases []snap.SnapshotID
 	for i := range 24 {
@@ -24,13 +26,13 @@ func TestBack(t *testing.T) {
 		markers = append(markers, f.at(t, f.flush(t)))
 		switch i {
 		case 3, 15:
-			must(t, j.do(t.Context(), j.keyframe))
+			must(t, j.Do(t.Context(), j.NewEpoch))
 		case 6:
 			f.cfg.Exclude = []string{"*9"}
 			f.restart(t) // other rules: a gap
 			f.cfg.Exclude = nil
 			f.restart(t)
-			j = f.following()
+			j = f.follower.Session()
 		case 12, 20:
 			bases = append(bases, f.capture(t).ID)
 		}
@@ -43,8 +45,8 @@ func TestBack(t *testing.T) {
 			must(t, err)
 			want, err := f.stored(t.Context(), "test", base)
 			must(t, err)
-			if from.hash != want.hash || at == "" {
-				t.Fatalf("%s at %q is %v, want %v", base, at, from.hash, want.hash)
+			if from.Hash != want.Hash || at == "" {
+				t.Fatalf("%s at %q is %v, want %v", base, at, from.Hash, want.Hash)
 			}
 			to, err := f.behind(t.Context(), "test", target, from, at)
 			must(t, err)
@@ -55,8 +57,8 @@ func TestBack(t *testing.T) {
 				not++
 			case i <= 6:
 				t.Fatalf("%s was led to over a gap", target)
-			case to.hash != want.hash:
-				deltas, err := compare(t.Context(), want, to, nil)
+			case to.Hash != want.Hash:
+				deltas, err := diff.Compare(t.Context(), rights.Reader{}, want, to, nil)
 				t.Fatalf("%s from %s: differs from itself: %+v, %v", target, base, deltas, err)
 			default:
 				led++
@@ -77,7 +79,7 @@ func TestSwitchOfMarkers(t *testing.T) {
 		write(t, fmt.Sprintf("%s/folder/%d", f.dir, i), fmt.Sprint(i))
 	}
 	f.flush(t)
-	must(t, f.following().do(t.Context(), f.following().keyframe))
+	must(t, f.follower.Session().Do(t.Context(), f.follower.Session().NewEpoch))
 	target := f.at(t, f.flush(t))
 	write(t, f.dir+"/folder/1000", "changed")
 	base := f.at(t, f.flush(t))

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mulligan/snap/files/inode"
 	"mulligan/testkit"
 )
 
@@ -43,7 +44,7 @@ func withinOneSecond(t *testing.T, f *followed, ws string) bool {
 	write(t, path, "good1")
 	good, first := f.capture(t), statOf(t, path)
 	write(t, path, "evil1")
-	if second := statOf(t, path); !first.same(second) {
+	if second := statOf(t, path); !first.Same(second) {
 		return false
 	}
 	evil := f.capture(t)
@@ -61,36 +62,9 @@ func withinOneSecond(t *testing.T, f *followed, ws string) bool {
 	return true
 }
 
-func statOf(t *testing.T, path string) stat {
+func statOf(t *testing.T, path string) inode.Stat {
 	t.Helper()
-	st, err := statAt(unix.AT_FDCWD, path)
+	st, err := inode.StatAt(unix.AT_FDCWD, path)
 	must(t, err)
 	return st
-}
-
-func TestSettled(t *testing.T) {
-	at := func(sec int64, nsec uint32) instant { return instant{sec, nsec} }
-	fine := at(990, 123456789)
-	for _, x := range []struct {
-		what         string
-		ctime, mtime instant
-		read         time.Time
-		want         bool
-	}{
-		{"fine, at once", at(1000, 123456789), fine, time.Unix(1000, 130000000), false},
-		{"fine, later", at(1000, 123456789), fine, time.Unix(1000, 140000000), true},
-		{"an odd whole second", at(1001, 0), fine, time.Unix(1001, 990000000), false},
-		{"an odd whole second, later", at(1001, 0), fine, time.Unix(1002, 20000000), true},
-		{"an even whole second", at(1000, 0), fine, time.Unix(1001, 990000000), false},
-		{"an even whole second, later", at(1000, 0), fine, time.Unix(1002, 20000000), true},
-		{"hundredths", at(1000, 120000000), fine, time.Unix(1000, 139000000), false},
-		{"hundredths, later", at(1000, 120000000), fine, time.Unix(1000, 141000000), true},
-		{"no ctime, coarse mtime", at(0, 0), at(1001, 0), time.Unix(1001, 500000000), false},
-		{"a chosen mtime", at(1000, 123456789), at(5000, 0), time.Unix(1000, 140000000), true},
-		{"a ctime ahead", at(1100, 1), fine, time.Unix(1000, 140000000), false},
-	} {
-		if got := settled(stat{ctime: x.ctime, mtime: x.mtime}, x.read); got != x.want {
-			t.Errorf("%s: %v", x.what, got)
-		}
-	}
 }

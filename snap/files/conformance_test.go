@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"mulligan/snap"
+	"mulligan/snap/files/manifest"
 	"mulligan/snap/snaptest"
 	"mulligan/testkit"
 )
@@ -37,6 +38,9 @@ func (s *subject) Driver() snap.Driver { return s.site.Driver }
 
 func (s *subject) Reopen(t *testing.T) { s.open(t) }
 
+// Slow has a short run take fewer of the suite's steps, which are many files each.
+func (s *subject) Slow() bool { return !long() }
+
 func (s *subject) Fingerprint(t *testing.T) string { return strings.Join(listing(t, s.dir), "\n") }
 
 func (s *subject) Mutate(t *testing.T, seed int64) {
@@ -62,7 +66,7 @@ func (s *subject) Stored(t *testing.T) int64 {
 func (s *subject) Damage(t *testing.T, id snap.SnapshotID) {
 	m, err := s.stored(t.Context(), "test", id)
 	must(t, err)
-	want, err := s.cas.Get(mustFind(t, m, "seed").hash)
+	want, err := s.cas.Get(mustFind(t, m, "seed").Hash)
 	must(t, err)
 	segments, err := filepath.Glob(s.store + "/*.seg")
 	must(t, err)
@@ -81,8 +85,8 @@ func (s *subject) Damage(t *testing.T, id snap.SnapshotID) {
 	t.Fatal("nothing found to damage")
 }
 
-func mustFind(t *testing.T, m *manifest, path string) *entry {
-	e, err := m.find(path)
+func mustFind(t *testing.T, m *manifest.Manifest, path string) *manifest.Entry {
+	e, err := m.Find(path)
 	must(t, err)
 	if e == nil {
 		t.Fatalf("no %s in the manifest", path)

@@ -224,7 +224,7 @@ func TestKilledAnyTime(t *testing.T) {
 	x.play(t, "commit", -1, 0)
 	took := time.Since(start)
 	x.settle(t, "not killed", true)
-	rounds := 12
+	rounds := 5
 	if long() {
 		rounds = 100
 	}

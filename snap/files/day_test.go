@@ -143,8 +143,8 @@ func (d *day) replay(t *testing.T) {
 // what the daemon has it do then.
 func (d *day) rest(t *testing.T, long bool) {
 	t.Helper()
-	j := d.following()
-	must(t, j.do(t.Context(), func() error { j.rest(t.Context()); return nil }))
+	j := d.follower.Session()
+	must(t, j.Do(t.Context(), func() error { j.Rest(t.Context()); return nil }))
 	if !long {
 		return
 	}

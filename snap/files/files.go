@@ -15,9 +15,15 @@ import (
 	"mulligan/errs"
 	"mulligan/failpoint"
 	"mulligan/snap"
-	"mulligan/snap/beneath"
 	"mulligan/snap/cas"
+	"mulligan/snap/files/apply"
+	"mulligan/snap/files/follow"
+	"mulligan/snap/files/journal"
+	"mulligan/snap/files/relpath"
+	"mulligan/snap/files/rights"
+	"mulligan/snap/files/walk"
 	"mulligan/snap/files/watch"
+	"mulligan/snap/files/workspace"
 )
 
 // Config says which workspace, and where its snapshots are kept.
@@ -41,6 +47,12 @@ type Config struct {
 	Failpoint failpoint.Hook // for tests: called ahead of each step that lasts
 }
 
+// Reader is the user for whose eyes names and contents are.
+type Reader = rights.Reader
+
+// CheckRoot says whether dir may be a workspace at all.
+func CheckRoot(dir string) error { return workspace.CheckRoot(dir) }
+
 // The limits of a workspace where Config sets none.
 const (
 	DefaultMaxFiles = 2_000_000
@@ -49,16 +61,14 @@ const (
 
 // Driver captures and restores one workspace.
 type Driver struct {
-	cfg      Config
-	exclude  *excluder
-	cache    *statCache
-	history  *history
-	location location // where the workspace was when it was first protected
+	cfg     Config
+	ws      *workspace.Workspace
+	walker  *walk.Walker
+	history *journal.Journal
 
-	follow  sync.Mutex // held by Follow
-	mu      sync.Mutex
-	journal *journal   // while it is being written
-	names   sync.Mutex // held while a snapshot gets another root, or loses it
+	follower *follow.Follower
+	applier  *apply.Applier
+	names    sync.Mutex // held while a snapshot gets another root, or loses it
 }
 
 var (
@@ -73,22 +83,22 @@ var (
 func New(c Config) (*Driver, error) {
 	const op = "protect files"
 	switch {
-	case !validName(c.App):
+	case !relpath.ValidName(c.App):
 		return nil, errs.New(errs.Invalid, op, "%q cannot name an app", c.App)
 	case c.Store == nil:
 		return nil, errs.New(errs.Invalid, op, "no content store given")
 	case !filepath.IsAbs(c.StateDir):
 		return nil, errs.New(errs.Invalid, op, "state folder %q is not an absolute path", c.StateDir)
-	case within(c.StateDir, c.Dir):
+	case workspace.Within(c.StateDir, c.Dir):
 		return nil, errs.New(errs.Invalid, op, "%s holds mulligan's own state (%s)", c.Dir, c.StateDir).
 			WithHint("keep the state outside of what it protects: set the state folder elsewhere")
 	}
-	if err := CheckRoot(c.Dir); err != nil {
+	if err := workspace.CheckRoot(c.Dir); err != nil {
 		return nil, err
 	}
 	for i, p := range c.Skip {
 		c.Skip[i] = strings.TrimPrefix(filepath.Clean(p), "./")
-		if !validPath(c.Skip[i]) {
+		if !relpath.Valid(c.Skip[i]) {
 			return nil, errs.New(errs.Invalid, op, "%q is not a path in the workspace", p)
 		}
 	}
@@ -101,37 +111,16 @@ func New(c Config) (*Driver, error) {
 	if err := os.MkdirAll(c.StateDir, 0o700); err != nil {
 		return nil, errs.Wrap(errs.Failed, op, err)
 	}
-	d := &Driver{cfg: c, exclude: newExcluder(c.Exclude, c.Skip), cache: loadCache(c.StateDir)}
-	d.history = d.newHistory()
-	if err := d.noteLocation(); err != nil {
+	ws, err := workspace.New(c.Dir, c.StateDir, c.Owner, c.Exclude, c.Skip)
+	if err != nil {
 		return nil, errs.Wrap(errs.Failed, op, err)
 	}
+	d := &Driver{cfg: c, ws: ws, walker: &walk.Walker{Workspace: ws, Cache: walk.LoadCache(c.StateDir), MaxFiles: c.MaxFiles, MaxBytes: c.MaxBytes}}
+	d.history = journal.Open(c.Store, d.prefix()+"journal/")
+	d.follower = &follow.Follower{Walker: d.walker, Store: c.Store, Journal: d.history, StateDir: c.StateDir, AtRest: d.tidy,
+		Watch: c.Watch, Log: c.Log, Failpoint: c.Failpoint}
+	d.applier = &apply.Applier{Walker: d.walker, Store: c.Store, Reader: c.Reader, Owner: c.Owner, Memory: d.follower.Memory, Failpoint: c.Failpoint}
 	return d, nil
-}
-
-// open opens the workspace, and checks whose it is and that it is where it was.
-func (d *Driver) open() (*beneath.Root, error) {
-	root, err := beneath.Open(d.cfg.Dir)
-	if err != nil {
-		return nil, err
-	}
-	st, err := statAt(root.FD(), "")
-	if err == nil && !d.owned(st.uid) {
-		err = errs.New(errs.Denied, "open workspace", "%s belongs to uid %d, not to the app's owner (uid %d)", d.cfg.Dir, st.uid, d.cfg.Owner).
-			WithHint("give the folder back to its owner, or register the app anew")
-	}
-	if err == nil {
-		err = d.checkLocation(root)
-	}
-	if err != nil {
-		root.Close()
-		return nil, err
-	}
-	return root, nil
-}
-
-func (d *Driver) owned(uid uint32) bool {
-	return d.cfg.Owner < 0 || int(uid) == d.cfg.Owner
 }
 
 // The names of roots in the store.
@@ -162,7 +151,7 @@ func (d *Driver) switchRoots(id snap.RestoreID) (base, target string) {
 
 // checkID refuses an id that cannot be part of a file's and a root's name.
 func checkID(op, id string) error {
-	if validName(id) && id != "warm" && id[0] != '.' && len(id) <= 100 {
+	if relpath.ValidName(id) && id != "warm" && id[0] != '.' && len(id) <= 100 {
 		return nil
 	}
 	return errs.New(errs.Invalid, op, "%q cannot be an id", id)

@@ -22,7 +22,7 @@ import (
 // childFollows writes, makes a marker, and notes what it is of, over and over.
 func childFollows(d *Driver, ctx context.Context) error {
 	go d.Follow(ctx, func(snap.Batch) {})
-	for d.following() == nil {
+	for d.follower.Session() == nil {
 	}
 	seed, err := strconv.ParseUint(os.Getenv("MULLIGAN_FILES_SEED"), 10, 64)
 	if err != nil {
@@ -50,8 +50,8 @@ func childFollows(d *Driver, ctx context.Context) error {
 			return err
 		}
 		if i%6 == 5 {
-			j := d.following()
-			if err := j.do(ctx, j.keyframe); err != nil {
+			j := d.follower.Session()
+			if err := j.Do(ctx, j.NewEpoch); err != nil {
 				return err
 			}
 		}
@@ -195,29 +195,4 @@ func TestReplacedRoot(t *testing.T) {
 	}
 	f.restore(t, old)
 	same(t, "the old folder's state", listing(t, f.dir), state)
-}
-
-// FuzzLink: whatever is decoded encodes to the same bytes.
-func FuzzLink(f *testing.F) {
-	h := snap.Hash{1, 2, 3}
-	l := &link{prev: h, start: true, seq: 7, seen: time.Unix(1, 2), records: []record{
-		{path: "a", after: &entry{mode: unix.S_IFREG | 0o644, size: 3, hash: h}},
-		{path: "d/b", before: h}, {path: "d", before: h, after: &entry{mode: unix.S_IFDIR | 0o755}},
-	}}
-	data, refs := l.encode()
-	f.Add(data, len(refs))
-	f.Fuzz(func(t *testing.T, data []byte, n int) {
-		refs := make([]snap.Hash, max(0, min(n, 64)))
-		for i := range refs {
-			refs[i] = snap.Hash{byte(i + 1)}
-		}
-		l, err := decodeLink(data, refs)
-		if err != nil {
-			return
-		}
-		again, refs2 := l.encode()
-		if string(again) != string(data) || len(refs2) != len(refs) {
-			t.Fatalf("%x is encoded as %x", data, again)
-		}
-	})
 }

@@ -11,6 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/snap"
+	"mulligan/snap/files/diff"
+	"mulligan/snap/files/journal"
+	"mulligan/snap/files/manifest"
+	"mulligan/snap/files/rights"
 	"mulligan/snap/snaptest"
 	"mulligan/testkit"
 )
@@ -44,7 +48,7 @@ func (f *followed) follow(t testing.TB) {
 	}()
 	f.stop = sync.OnceFunc(func() { cancel(); <-done })
 	t.Cleanup(f.stop)
-	for d.following() == nil {
+	for d.follower.Session() == nil {
 	}
 	f.flush(t)
 }
@@ -95,18 +99,18 @@ func (f *followed) exact(t testing.TB) {
 	must(t, err)
 	w, err := other.walk(t.Context(), "test", b, nil, nil, false)
 	must(t, err)
-	_, at, _, err := f.history.head()
+	_, at, _, err := f.history.Head()
 	must(t, err)
-	j, err := resolve(t.Context(), f.cas, at)
+	j, err := journal.Resolve(t.Context(), f.cas, at)
 	must(t, err)
-	for what, m := range map[string]*manifest{"the tree": v.manifest, "the journal": j} {
-		if m.hash == w.hash {
+	for what, m := range map[string]*manifest.Manifest{"the tree": v.Manifest, "the journal": j} {
+		if m.Hash == w.Hash {
 			continue
 		}
-		deltas, err := compare(t.Context(), m, w.manifest, nil)
+		deltas, err := diff.Compare(t.Context(), rights.Reader{}, m, w.Manifest, nil)
 		must(t, err)
 		for _, d := range deltas[:min(len(deltas), 20)] {
-			t.Errorf("%s: %s: %+v, on disk %+v", what, d.path, d.old, d.new)
+			t.Errorf("%s: %s: %+v, on disk %+v", what, d.Path, d.Old, d.New)
 		}
 		t.FailNow()
 	}
@@ -142,8 +146,8 @@ func (s *followedSubject) Stored(t *testing.T) int64 {
 // forget trims the journal to its newest position.
 func (f *followed) forget(t testing.TB) {
 	m := f.flush(t)
-	j := f.following()
-	must(t, j.do(t.Context(), j.keyframe))
+	j := f.follower.Session()
+	must(t, j.Do(t.Context(), j.NewEpoch))
 	must(t, f.Trim(t.Context(), m))
 }
 
@@ -176,8 +180,8 @@ func TestMarkers(t *testing.T) {
 			f.open(t)
 			f.follow(t)
 		case 11:
-			j := f.following()
-			must(t, j.do(t.Context(), j.keyframe))
+			j := f.follower.Session()
+			must(t, j.Do(t.Context(), j.NewEpoch))
 		}
 	}
 	f.exact(t)

@@ -14,6 +14,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/files/inode"
 	"mulligan/testkit"
 )
 
@@ -30,7 +31,7 @@ func fuse(t *testing.T, uid uint32, at, program string, args ...string) *exec.Cm
 		c.Process.Kill()
 		c.Wait()
 	})
-	for end := time.Now().Add(testkit.Patience); !mountedThere(unix.AT_FDCWD, at); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(testkit.Patience); !inode.MountedThere(unix.AT_FDCWD, at); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%s does not come up", program)
 		}
@@ -136,7 +137,8 @@ func TestImmutable(t *testing.T) {
 	must(t, sw.Finish(t.Context()))
 }
 
-// TestInodeFlags: a survey names what has inode flags, which no checkpoint holds.
+// TestInodeFlags: a survey names what has inode flags, which no checkpoint holds. A capture warns of those that are new,
+// also of what statx does not tell.
 func TestInodeFlags(t *testing.T) {
 	dir := testkit.Loop(t, 64, "mkfs.ext4", "-q", "-F")
 	must(t, os.Mkdir(dir+"/ws", 0o755))
@@ -165,6 +167,21 @@ func TestInodeFlags(t *testing.T) {
 	write(t, dir+"/ws/sub/f", "one")
 	write(t, dir+"/ws/plain", "one")
 	says()
+	warns := func(want ...string) {
+		t.Helper()
+		if got := s.capture(t).Warnings; !slices.Equal(got, want) {
+			t.Errorf("the capture warns of %q, want %q", got, want)
+		}
+	}
+	warns()
+	chattr("+A", dir+"/ws/sub/f") // statx does not tell
+	warns(dir + "/ws/sub/f has inode flags (chattr +A) that are not part of a checkpoint: made anew, it is without them.")
+	warns() // nothing changed
+	chattr("+dS", dir+"/ws/plain")
+	chattr("+A", dir+"/ws/sub")
+	warns("2 paths have inode flags that are not part of a checkpoint: made anew, they are without them. The first of them is " + dir + "/ws/plain (chattr +Sd).")
+	chattr("-dS", dir+"/ws/plain")
+	warns()
 	chattr("+d", dir+"/ws/sub/f")
 	chattr("+a", dir+"/ws/sub/f")
 	defer chattr("-a", dir+"/ws/sub/f")

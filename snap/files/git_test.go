@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"mulligan/snap"
+	"mulligan/snap/files/walk"
 	"mulligan/testkit"
 )
 
@@ -111,7 +112,7 @@ func gitRound(t *testing.T, f *followed, r *rand.Rand) {
 		switch {
 		case err == nil:
 			shots = append(shots, s)
-		case !unsettled(err):
+		case !walk.Unsettled(err):
 			t.Fatal(err)
 		}
 		select {

@@ -16,6 +16,7 @@ import (
 
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/files/inode"
 )
 
 // site is a workspace and the driver over it.
@@ -114,7 +115,7 @@ func (s *site) restore(t testing.TB, target snap.SnapshotID, paths ...string) sn
 func listing(t testing.TB, dir string) []string {
 	t.Helper()
 	var out []string
-	groups := map[inode]string{}
+	groups := map[inode.ID]string{}
 	must(t, filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -126,7 +127,7 @@ func listing(t testing.TB, dir string) []string {
 	return out
 }
 
-func describe(p, dir string, groups map[inode]string) (string, error) {
+func describe(p, dir string, groups map[inode.ID]string) (string, error) {
 	var st unix.Stat_t
 	if err := unix.Lstat(p, &st); err != nil {
 		return "", err
@@ -150,7 +151,7 @@ func describe(p, dir string, groups map[inode]string) (string, error) {
 		}
 		more = fmt.Sprintf("-> %q", target)
 	}
-	if id := (inode{st.Dev, st.Ino}); st.Mode&unix.S_IFMT != unix.S_IFDIR {
+	if id := (inode.ID{Dev: st.Dev, Ino: st.Ino}); st.Mode&unix.S_IFMT != unix.S_IFDIR {
 		if groups[id] == "" {
 			groups[id] = rel
 		}
@@ -240,5 +241,3 @@ func write(t testing.TB, path, content string) {
 }
 
 var stamp = time.Date(2003, 3, 3, 3, 3, 3, 333333333, time.UTC)
-
-func time0(t instant) time.Time { return time.Unix(t.sec, int64(t.nsec)) }

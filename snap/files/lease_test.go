@@ -91,8 +91,8 @@ func TestHolesNeedNoRoom(t *testing.T) {
 	one := s.capture(t)
 	must(t, os.Remove(path))
 	s.restore(t, one.ID)
-	if st := statOf(t, path); st.size != 2<<30 || st.blocks*512 > 4<<20 {
-		t.Errorf("%d bytes, %d of them on the disk", st.size, st.blocks*512)
+	if st := statOf(t, path); st.Size != 2<<30 || st.Blocks*512 > 4<<20 {
+		t.Errorf("%d bytes, %d of them on the disk", st.Size, st.Blocks*512)
 	}
 }
 

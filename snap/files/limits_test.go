@@ -31,7 +31,7 @@ func deepErrand(top string, follow bool) error {
 		done := make(chan error, 1)
 		go func() { done <- d.Follow(following, func(snap.Batch) {}) }()
 		defer func() { end(); <-done }()
-		for d.following() == nil {
+		for d.follower.Session() == nil {
 			select {
 			case err := <-done:
 				return err

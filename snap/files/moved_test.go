@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"mulligan/snap/files/manifest"
 )
 
 // TestMovedFolderIsNotReadAgain: what lies in a folder that was moved keeps its
@@ -41,7 +43,7 @@ func moveAFolder(t *testing.T, first func(*followed)) {
 	f.flush(t)
 	for f.unsure(t) { // until a write could not hide in the clock's tick
 		f.flush(t)
-		must(t, f.following().do(t.Context(), func() error { return f.following().again(t.Context()) }))
+		must(t, f.follower.Session().Do(t.Context(), func() error { return f.follower.Session().ReadAgain(t.Context()) }))
 	}
 	before := bytesRead(t)
 	first(f)
@@ -59,9 +61,9 @@ func moveAFolder(t *testing.T, first func(*followed)) {
 
 // unsure reports whether some file must be read again to be known.
 func (f *followed) unsure(t *testing.T) (yes bool) {
-	j := f.following()
-	must(t, j.do(t.Context(), func() error {
-		j.live.each(j.live.root, ".", func(_ string, n *node) { yes = yes || n.isFile() && !n.sure })
+	j := f.follower.Session()
+	must(t, j.Do(t.Context(), func() error {
+		j.Each(func(_ string, n *manifest.Node) { yes = yes || n.IsFile() && !n.Sure })
 		return nil
 	}))
 	return yes

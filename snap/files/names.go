@@ -10,6 +10,8 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/beneath"
+	"mulligan/snap/files/relpath"
+	"mulligan/snap/files/rights"
 )
 
 var _ snap.Lister = (*Driver)(nil)
@@ -18,7 +20,7 @@ var _ snap.Lister = (*Driver)(nil)
 // empty, less what is left out.
 func (d *Driver) Names(ctx context.Context, id snap.SnapshotID, dir string) ([]string, error) {
 	const op = "list folder"
-	if dir != "." && !validPath(dir) {
+	if dir != "." && !relpath.Valid(dir) {
 		return nil, errs.New(errs.Invalid, op, "%q is not a path in the workspace", dir)
 	}
 	if id == "" {
@@ -29,39 +31,39 @@ func (d *Driver) Names(ctx context.Context, id snap.SnapshotID, dir string) ([]s
 	if err != nil {
 		return nil, err
 	}
-	e := &m.root
+	e := &m.Root
 	if dir != "." {
-		if e, err = m.findFor(d.cfg.Reader, dir); err != nil {
+		if e, err = findFor(m, d.cfg.Reader, dir); err != nil {
 			return nil, errs.Wrap(errs.Failed, op, err)
 		}
 	}
-	if e == nil || !e.isDir() {
+	if e == nil || !e.IsDir() {
 		return nil, nil
 	}
-	if !d.cfg.Reader.all() && !d.cfg.Reader.seesInto(e) {
+	if !d.cfg.Reader.All() && !d.cfg.Reader.SeesInto(e) {
 		return nil, notReadable(dir)
 	}
-	entries, err := m.folder(e.hash)
+	entries, err := m.Folder(e.Hash)
 	if err != nil {
 		return nil, errs.Wrap(errs.Failed, op, err)
 	}
 	var names []string
 	for _, e := range entries {
-		names = append(names, e.name)
+		names = append(names, e.Name)
 	}
 	return names, nil
 }
 
 // liveNames walks to the folder step by step, as the app's owner could, and lists it.
 func (d *Driver) liveNames(dir string) ([]string, error) {
-	at, err := d.open()
+	at, err := d.ws.Open()
 	if err != nil {
 		return nil, err
 	}
 	defer func() { at.Close() }()
 	for rest := dir; rest != "" && dir != "."; {
 		var name string
-		name, rest = cutPath(rest)
+		name, rest = relpath.Cut(rest)
 		if err := d.mayLookIn(at, dir); err != nil {
 			return nil, err
 		}
@@ -86,7 +88,7 @@ func (d *Driver) liveNames(dir string) ([]string, error) {
 	entries, err := list.ReadDir(-1)
 	var names []string
 	for _, e := range entries {
-		if !d.exclude.excludes(join(dir, e.Name()), e.IsDir()) {
+		if !d.ws.Exclude.Excludes(relpath.Join(dir, e.Name()), e.IsDir()) {
 			names = append(names, e.Name())
 		}
 	}
@@ -95,11 +97,11 @@ func (d *Driver) liveNames(dir string) ([]string, error) {
 
 // mayLookIn makes sure that the app's owner may look up names in an open folder.
 func (d *Driver) mayLookIn(dir *beneath.Root, path string) error {
-	if d.cfg.Reader.all() {
+	if d.cfg.Reader.All() {
 		return nil
 	}
-	e, _, err := readOwn(dir.FD())
-	if err == nil && !d.cfg.Reader.seesInto(e) {
+	e, _, err := rights.ReadEntry(dir.FD())
+	if err == nil && !d.cfg.Reader.SeesInto(e) {
 		err = notReadable(path)
 	}
 	return err

@@ -7,12 +7,15 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/files/rights"
 )
 
 // TestNames lists folders of the workspace and of a snapshot: what is left out, a link
 // to a folder, and a folder of root's are not looked into.
 func TestNames(t *testing.T) {
-	d := newSite(t, func(c *Config) { c.Exclude, c.Reader = []string{"*.log", "/out/"}, Reader{UID: 12345, GID: 12345} })
+	d := newSite(t, func(c *Config) {
+		c.Exclude, c.Reader = []string{"*.log", "/out/"}, rights.Reader{UID: 12345, GID: 12345}
+	})
 	script(t, d.dir, `mkdir -p src/deep secret out && touch a b.log src/main.go src/deep/x secret/key && ln -s src link && chmod 700 secret`)
 	s := d.capture(t)
 	script(t, d.dir, `rm a && touch new`)

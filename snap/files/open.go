@@ -10,6 +10,11 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/beneath"
+	"mulligan/snap/files/inode"
+	"mulligan/snap/files/manifest"
+	"mulligan/snap/files/relpath"
+	"mulligan/snap/files/rights"
+	"mulligan/snap/files/workspace"
 )
 
 var _ snap.Opener = (*Driver)(nil)
@@ -18,10 +23,10 @@ var _ snap.Opener = (*Driver)(nil)
 // empty, and gives its size in bytes.
 func (d *Driver) OpenPath(ctx context.Context, id snap.SnapshotID, path string) (io.ReadCloser, int64, error) {
 	const op = "open file"
-	if !validPath(path) {
+	if !relpath.Valid(path) {
 		return nil, 0, errs.New(errs.Invalid, op, "%q is not a path in the workspace", path)
 	}
-	if d.exclude.covers(path) {
+	if d.ws.Exclude.Covers(path) {
 		return nil, 0, d.noFile(op, path)
 	}
 	if id == "" {
@@ -31,34 +36,24 @@ func (d *Driver) OpenPath(ctx context.Context, id snap.SnapshotID, path string) 
 	if err != nil {
 		return nil, 0, err
 	}
-	e, err := m.findFor(d.cfg.Reader, path)
+	e, err := findFor(m, d.cfg.Reader, path)
 	if err != nil {
 		return nil, 0, errs.Wrap(errs.Failed, op, err)
 	}
-	if e == nil || !e.isFile() {
+	if e == nil || !e.IsFile() {
 		return nil, 0, d.noFile(op, path)
 	}
-	return d.stream(*e), e.size, nil
-}
-
-// covers reports whether the file path is left out, or a folder above it is.
-func (x *excluder) covers(path string) bool {
-	for i := range len(path) {
-		if path[i] == '/' && x.excludes(path[:i], true) {
-			return true
-		}
-	}
-	return x.excludes(path, false)
+	return manifest.OpenContent(d.cfg.Store, *e), e.Size, nil
 }
 
 func (d *Driver) noFile(op, path string) error {
-	return errs.New(errs.NotFound, op, "%s is no file there", shown(d.cfg.Dir, path))
+	return errs.New(errs.NotFound, op, "%s is no file there", workspace.Shown(d.cfg.Dir, path))
 }
 
 // openLive opens a file of the workspace. It goes down folder by folder, and looks
 // at each thing before it opens it for reading: a device must not notice.
 func (d *Driver) openLive(op, path string) (io.ReadCloser, int64, error) {
-	root, err := d.open()
+	root, err := d.ws.Open()
 	if err != nil {
 		return nil, 0, err
 	}
@@ -72,7 +67,7 @@ func (d *Driver) openFor(op string, root *beneath.Root, path string) (*os.File, 
 	}
 	dir, rest := root, path
 	for {
-		name, below := cutPath(rest)
+		name, below := relpath.Cut(rest)
 		if below == "" {
 			break
 		}
@@ -91,8 +86,8 @@ func (d *Driver) openFor(op string, root *beneath.Root, path string) (*os.File, 
 		return nil, 0, d.notOpened(op, path, err)
 	}
 	defer at.Close()
-	st, err := statAt(int(at.Fd()), "")
-	if err == nil && st.kind() != unix.S_IFREG {
+	st, err := inode.StatAt(int(at.Fd()), "")
+	if err == nil && st.Kind() != unix.S_IFREG {
 		err = d.noFile(op, path)
 	}
 	if err == nil {
@@ -101,11 +96,11 @@ func (d *Driver) openFor(op string, root *beneath.Root, path string) (*os.File, 
 	if err != nil {
 		return nil, 0, err
 	}
-	f, err := os.Open(procPath(int(at.Fd()))) // this very file, whatever has its name by now
+	f, err := os.Open(inode.ProcPath(int(at.Fd()))) // this very file, whatever has its name by now
 	if err != nil {
 		return nil, 0, d.notOpened(op, path, err)
 	}
-	return f, st.size, nil
+	return f, st.Size, nil
 }
 
 // notOpened is the error for a path that could not be opened.
@@ -119,21 +114,21 @@ func (d *Driver) notOpened(op, path string, err error) error {
 // checkReader returns an error if the reader may not read the file, or look up
 // names in the folder, that is open behind fd.
 func (d *Driver) checkReader(fd int, path string) error {
-	if d.cfg.Reader.all() {
+	if d.cfg.Reader.All() {
 		return nil
 	}
-	st, err := statAt(fd, "")
+	st, err := inode.StatAt(fd, "")
 	if err != nil {
 		return err
 	}
-	xattrs, err := readXattrsPath(fd)
+	xattrs, err := inode.ReadXattrsPath(fd)
 	if err != nil {
 		return err
 	}
-	e := newEntry("", st)
-	e.mode, e.uid, e.gid = st.mode, st.uid, st.gid // also of a mount point
-	e.setXattrs(xattrs)
-	if !d.cfg.Reader.may(&e, needed(&e)) {
+	e := manifest.NewEntry("", st)
+	e.Mode, e.Uid, e.Gid = st.Mode, st.Uid, st.Gid // also of a mount point
+	e.SetXattrs(xattrs)
+	if !d.cfg.Reader.May(&e, rights.Needed(&e)) {
 		return notReadable(path)
 	}
 	return nil
@@ -144,53 +139,22 @@ func notReadable(path string) error {
 }
 
 // findFor is find for a reader who may not look everywhere.
-func (m *manifest) findFor(reader Reader, path string) (*entry, error) {
+func findFor(m *manifest.Manifest, reader rights.Reader, path string) (*manifest.Entry, error) {
 	for i := range len(path) + 1 {
 		at := path[:i]
 		switch {
-		case reader.all(), i > 0 && i < len(path) && path[i] != '/':
+		case reader.All(), i > 0 && i < len(path) && path[i] != '/':
 			continue
 		case i == 0:
 			at = "."
 		}
-		e, err := m.find(at)
+		e, err := m.Find(at)
 		if err != nil || e == nil {
 			return nil, err
 		}
-		if !reader.may(e, needed(e)) {
+		if !reader.May(e, rights.Needed(e)) {
 			return nil, notReadable(path)
 		}
 	}
-	return m.find(path)
-}
-
-// stream reads a stored content, its holes as zeros.
-func (d *Driver) stream(e entry) io.ReadCloser {
-	r, w := io.Pipe()
-	go func() {
-		at := int64(0)
-		fill := func(to int64) error {
-			for at < to {
-				n, err := w.Write(zeros[:min(int64(len(zeros)), to-at)])
-				at += int64(n)
-				if err != nil {
-					return err
-				}
-			}
-			return nil
-		}
-		err := eachPiece(d.cfg.Store, &e, func(off int64, p []byte) error {
-			if err := fill(off); err != nil {
-				return err
-			}
-			n, err := w.Write(p)
-			at += int64(n)
-			return err
-		})
-		if err == nil {
-			err = fill(e.size)
-		}
-		w.CloseWithError(err) // of nil: io.EOF
-	}()
-	return r
+	return m.Find(path)
 }

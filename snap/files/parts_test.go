@@ -6,11 +6,12 @@ import (
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"mulligan/errs"
 	"mulligan/snap"
-	"mulligan/snap/filetime"
+	"mulligan/snap/files/diff"
+	"mulligan/snap/files/manifest"
+	"mulligan/snap/files/rights"
+	"mulligan/snap/files/workspace"
 )
 
 // TestExcluded: what is excluded, or another driver's, is neither captured nor
@@ -174,9 +175,9 @@ func TestLate(t *testing.T) {
 	must(t, s.Sweep(t.Context(), snap.Gone{Restores: []snap.RestoreID{"op-late"}}))
 	r, err := s.cas.Root("files/app/late/op-late")
 	must(t, err)
-	m, err := loadManifest(s.cas, r.Hash)
+	m, err := manifest.Load(s.cas, r.Hash)
 	must(t, err)
-	got, err := s.cas.Get(mustFind(t, m, "f").hash)
+	got, err := s.cas.Get(mustFind(t, m, "f").Hash)
 	must(t, err)
 	if string(got) != "written by the app that was started" {
 		t.Errorf("stored is %q", got)
@@ -195,7 +196,7 @@ func TestLateTwice(t *testing.T) {
 	must(t, sw.Commit(t.Context()))
 	write(t, s.dir+"/f", "first find")
 	cut := errors.New("cut")
-	s.Driver.cfg.Failpoint = func(step string) error {
+	s.applier.Failpoint = func(step string) error {
 		if step == "synced" {
 			return cut
 		}
@@ -212,9 +213,9 @@ func TestLateTwice(t *testing.T) {
 	for root, want := range map[string]string{"op-late": "first find", "op-late.2": "second find"} {
 		r, err := s.cas.Root("files/app/late/" + root)
 		must(t, err)
-		m, err := loadManifest(s.cas, r.Hash)
+		m, err := manifest.Load(s.cas, r.Hash)
 		must(t, err)
-		if got, err := s.cas.Get(mustFind(t, m, "f").hash); string(got) != want {
+		if got, err := s.cas.Get(mustFind(t, m, "f").Hash); string(got) != want {
 			t.Errorf("%s has %q (%v)", root, got, err)
 		}
 	}
@@ -287,7 +288,7 @@ func TestMerkle(t *testing.T) {
 	for _, p := range []string{"a/a/a/f", "b/b/b/f", "c/f"} {
 		write(t, s.dir+"/"+p, p)
 	}
-	open := func(id snap.SnapshotID) *manifest {
+	open := func(id snap.SnapshotID) *manifest.Manifest {
 		m, err := s.stored(t.Context(), "test", id)
 		must(t, err)
 		return m
@@ -296,10 +297,10 @@ func TestMerkle(t *testing.T) {
 	write(t, s.dir+"/c/f", "other")
 	two := s.capture(t)
 	old, new := open(one.ID), open(two.ID)
-	deltas, err := compare(t.Context(), old, new, nil)
+	deltas, err := diff.Compare(t.Context(), rights.Reader{}, old, new, nil)
 	must(t, err)
-	if loads := len(old.known) + len(new.known); loads != 4 || len(deltas) != 3 { // the root's folder and c, on both sides; ".", "c", "c/f"
-		t.Errorf("%d and %d folders read, %d differences", len(old.known), len(new.known), len(deltas))
+	if loads := old.Loaded() + new.Loaded(); loads != 4 || len(deltas) != 3 { // the root's folder and c, on both sides; ".", "c", "c/f"
+		t.Errorf("%d and %d folders read, %d differences", old.Loaded(), new.Loaded(), len(deltas))
 	}
 }
 
@@ -317,34 +318,6 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestCache: what did not change is not read again, by this process or the
-// next; what seems unchanged but is not trusted, is.
-func TestCache(t *testing.T) {
-	s := newSite(t)
-	write(t, s.dir+"/old", "content")
-	st, err := statAt(unix.AT_FDCWD, s.dir+"/old")
-	must(t, err)
-	e := entry{hash: snap.Hash{1}}
-	read := time0(st.ctime).Add(filetime.Tick)
-	if s.cache.add(st, &e, read); s.cache.find(st, &e) {
-		t.Error("a file changed within the clock's tick is trusted")
-	}
-	if s.cache.add(st, &e, read.Add(filetime.Coarsest)); !s.cache.find(st, &e) {
-		t.Error("a file that is long quiet is not remembered")
-	}
-	must(t, s.cache.save(s.state))
-	if !loadCache(s.state).find(st, &e) || e.hash != (snap.Hash{1}) {
-		t.Error("the cache did not survive")
-	}
-	b, err := os.ReadFile(s.state + "/" + cacheName)
-	must(t, err)
-	b[len(b)/2] ^= 1
-	must(t, os.WriteFile(s.state+"/"+cacheName, b, 0o600))
-	if len(loadCache(s.state).known) > 0 {
-		t.Error("a damaged cache was believed")
-	}
-}
-
 // TestCheckRoot refuses what is no project.
 func TestCheckRoot(t *testing.T) {
 	s := newSite(t)
@@ -358,7 +331,7 @@ func TestCheckRoot(t *testing.T) {
 		s.dir + "/home/me": errs.Denied, s.dir + "/home": errs.Denied, s.dir + "/link": errs.Invalid, s.dir + "/none": errs.NotFound,
 		s.dir + "/file": errs.Invalid, s.dir + "/home/me/project": "",
 	} {
-		if err := CheckRoot(dir); errs.KindOf(err) != want {
+		if err := workspace.CheckRoot(dir); errs.KindOf(err) != want {
 			t.Errorf("CheckRoot(%s) = %v, want kind %q", dir, err, want)
 		}
 	}

@@ -7,12 +7,14 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"mulligan/snap/files/follow"
 )
 
 // TestPatrol: a store through a mapping, of which no event tells, is found.
 func TestPatrol(t *testing.T) {
 	f := newFollowed(t)
-	for i := range patrolNames + 100 {
+	for i := range follow.PatrolNames + 100 {
 		write(t, fmt.Sprintf("%s/d%d/f%d", f.dir, i%7, i), fmt.Sprint("first ", i))
 	}
 	write(t, f.dir+"/z/mapped", "first")
@@ -26,10 +28,10 @@ func TestPatrol(t *testing.T) {
 	must(t, unix.Msync(m, unix.MS_SYNC))
 	defer unix.Munmap(m) // it would be an event
 
-	start, later := f.flush(t), time.Now().Add(patrolPause)
-	j, rounds := f.following(), 0
-	for again := idleAfter; again == idleAfter; rounds++ {
-		must(t, j.do(t.Context(), func() error { again = j.patrol(t.Context(), later); return nil }))
+	start, later := f.flush(t), time.Now().Add(follow.PatrolPause)
+	j, rounds := f.follower.Session(), 0
+	for again := follow.IdleAfter; again == follow.IdleAfter; rounds++ {
+		must(t, j.Do(t.Context(), func() error { again = j.Patrol(t.Context(), later); return nil }))
 		if rounds > 1000 {
 			t.Fatal("the patrol never comes home")
 		}
@@ -42,35 +44,4 @@ func TestPatrol(t *testing.T) {
 	if len(w) != 1 || w[0].Path != "z/mapped" {
 		t.Errorf("found: %+v", w)
 	}
-}
-
-// TestAfter: the patrol passes every path once, whatever its stride.
-func TestAfter(t *testing.T) {
-	f := newFollowed(t)
-	for i := range 50 {
-		write(t, fmt.Sprintf("%s/a%d/b%d/f%d", f.dir, i%3, i%5, i), "x")
-	}
-	f.flush(t)
-	j := f.following()
-	must(t, j.do(t.Context(), func() error {
-		var want []string
-		j.live.each(j.live.root, ".", func(p string, _ *node) {
-			if p != "." {
-				want = append(want, p)
-			}
-		})
-		for stride := 1; stride < 80; stride += 13 {
-			var got []string
-			for at := ""; ; at = got[len(got)-1] {
-				some := j.live.after(at, stride)
-				if got = append(got, some...); len(some) < stride {
-					break
-				}
-			}
-			if fmt.Sprint(got) != fmt.Sprint(want) {
-				t.Errorf("in steps of %d: %q instead of %q", stride, got, want)
-			}
-		}
-		return nil
-	}))
 }

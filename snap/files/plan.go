@@ -2,7 +2,6 @@ package files
 
 import (
 	"bytes"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +9,8 @@ import (
 
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/files/manifest"
+	"mulligan/snap/files/relpath"
 )
 
 // state is how far a switch has got.
@@ -30,26 +31,13 @@ const (
 type plan struct {
 	Version int
 	State   state
-	Base    digest   // the tops of the manifests; the switch's own roots say what they are made of
-	Target  digest   //
-	Scope   [][]byte // raw paths; empty: everything
-	Notes   []string // for the receipt
+	Base    manifest.HexHash // the tops of the manifests; the switch's own roots say what they are made of
+	Target  manifest.HexHash //
+	Scope   [][]byte         // raw paths; empty: everything
+	Notes   []string         // for the receipt
 }
 
 const planVersion = 1
-
-// digest is a hash in hex.
-type digest snap.Hash
-
-func (d digest) MarshalText() ([]byte, error) { return []byte(hex.EncodeToString(d[:])), nil }
-
-func (d *digest) UnmarshalText(b []byte) error {
-	if hex.DecodedLen(len(b)) != len(d) {
-		return fmt.Errorf("a hash of %d digits", len(b))
-	}
-	_, err := hex.Decode(d[:], b)
-	return err
-}
 
 func decodePlan(b []byte) (*plan, error) {
 	var p plan
@@ -70,15 +58,15 @@ func decodePlan(b []byte) (*plan, error) {
 		return nil, errors.New("a hash is missing")
 	}
 	for _, s := range p.Scope {
-		if string(s) != "." && !validPath(string(s)) {
+		if string(s) != "." && !relpath.Valid(string(s)) {
 			return nil, fmt.Errorf("%q is not a path in the workspace", s)
 		}
 	}
 	return &p, nil
 }
 
-func (p *plan) scope() scope {
-	var s scope
+func (p *plan) scope() relpath.Scope {
+	var s relpath.Scope
 	for _, b := range p.Scope {
 		s = append(s, string(b))
 	}
@@ -103,7 +91,7 @@ func (d *Driver) putPlan(id snap.RestoreID, p *plan, b *cas.Batch) (cas.Root, er
 		}
 		refs = append(refs, h)
 	}
-	h, err := b.Node([]byte{manifestVersion, sortPlan}, refs)
+	h, err := b.Node([]byte{manifest.Version, manifest.SortPlan}, refs)
 	return cas.Root{Name: d.planRoot(id), Hash: h}, err
 }
 
@@ -132,11 +120,11 @@ func (d *Driver) loadPlan(id snap.RestoreID) (*plan, error) {
 		text = append(text, chunk...)
 	}
 	if err != nil {
-		return nil, damaged(r.Hash, err)
+		return nil, manifest.Damaged(r.Hash, err)
 	}
 	p, err := decodePlan(text)
 	if err != nil {
-		return nil, damaged(r.Hash, err)
+		return nil, manifest.Damaged(r.Hash, err)
 	}
 	return p, nil
 }

@@ -2,13 +2,13 @@ package files
 
 import (
 	"context"
-	"os"
-
-	"golang.org/x/sys/unix"
 
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/files/manifest"
+	"mulligan/snap/files/relpath"
+	"mulligan/snap/files/workspace"
 )
 
 // Prepare makes ready to restore a whole workspace.
@@ -37,20 +37,20 @@ func (d *Driver) PrepareScoped(ctx context.Context, req snap.RestoreRequest, pat
 }
 
 // prepare makes ready to go from base to target, whose new contents b has.
-func (d *Driver) prepare(ctx context.Context, op string, id snap.RestoreID, base, target *manifest, sc scope, b *cas.Batch) (snap.Switch, error) {
+func (d *Driver) prepare(ctx context.Context, op string, id snap.RestoreID, base, target *manifest.Manifest, sc relpath.Scope, b *cas.Batch) (snap.Switch, error) {
 	deltas, err := d.compare(ctx, base, target, sc)
 	if err == nil {
-		err = d.checkPossible(ctx, op, deltas, base, target, sc)
+		err = d.applier.Check(ctx, op, deltas, base, target, sc)
 	}
 	if err != nil {
-		return nil, wrapped(errs.Failed, op, err)
+		return nil, workspace.Wrap(errs.Failed, op, err)
 	}
-	p := &plan{Version: planVersion, State: prepared, Base: digest(base.hash), Target: digest(target.hash)}
+	p := &plan{Version: planVersion, State: prepared, Base: manifest.HexHash(base.Hash), Target: manifest.HexHash(target.Hash)}
 	for _, s := range sc {
 		p.Scope = append(p.Scope, []byte(s))
 	}
 	if err := d.record(ctx, id, p, base, target, b); err != nil {
-		return nil, wrapped(errs.Failed, op, err)
+		return nil, workspace.Wrap(errs.Failed, op, err)
 	}
 	return &change{d: d, id: id, plan: p, base: base, target: target, deltas: deltas}, nil
 }
@@ -73,15 +73,15 @@ func (d *Driver) Foresee(ctx context.Context, target snap.SnapshotID, paths []st
 	if err != nil {
 		return nil
 	}
-	deltas, err := d.compare(ctx, now.manifest, to, sc)
+	deltas, err := d.compare(ctx, now.Manifest, to, sc)
 	if err == nil {
-		_, err = d.allowed(ctx, op, deltas, d.holderOf(now.root.uid), now.manifest, to, sc)
+		_, err = d.applier.CheckAllowed(ctx, op, deltas, d.applier.Holder(now.Root.Uid), now.Manifest, to, sc)
 	}
-	return wrapped(errs.Failed, op, err)
+	return workspace.Wrap(errs.Failed, op, err)
 }
 
 // record makes the preparation durable: what it needs, and the plan.
-func (d *Driver) record(ctx context.Context, id snap.RestoreID, p *plan, base, target *manifest, b *cas.Batch) error {
+func (d *Driver) record(ctx context.Context, id snap.RestoreID, p *plan, base, target *manifest.Manifest, b *cas.Batch) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -89,123 +89,79 @@ func (d *Driver) record(ctx context.Context, id snap.RestoreID, p *plan, base, t
 	if err != nil {
 		return err
 	}
-	for _, m := range []*manifest{base, target} {
-		if m.at.IsZero() {
-			if err := m.save(b); err != nil {
+	for _, m := range []*manifest.Manifest{base, target} {
+		if m.Source.IsZero() {
+			if err := m.Save(b); err != nil {
 				return err
 			}
 		}
 	}
 	from, to := d.switchRoots(id)
-	if err := b.Commit(cas.Root{Name: from, Hash: base.at}, cas.Root{Name: to, Hash: target.at}, plan); err != nil {
+	if err := b.Commit(cas.Root{Name: from, Hash: base.Source}, cas.Root{Name: to, Hash: target.Source}, plan); err != nil {
 		return err
 	}
 	return d.cfg.Failpoint.At("switch planned")
 }
 
-// checkPossible makes sure of what Commit and Undo will need: contents that
-// are whole, the right to give files to their owners, folders that may change hands, and room.
-func (d *Driver) checkPossible(ctx context.Context, op string, deltas []delta, base, target *manifest, sc scope) error {
-	holder := d.holderOf(base.root.uid)
-	deltas, err := d.allowed(ctx, op, deltas, holder, base, target, sc)
+// ends returns the manifests that a restore goes from and to, by today's rules.
+//
+// Most restores go from the present to a marker that lies a little behind it. Then neither manifest
+// is made of that of an epoch's beginning with all that changed since: the present's is in
+// memory, and the marker's is the present's but for the paths that changed between the two.
+func (d *Driver) ends(ctx context.Context, op string, base, target snap.SnapshotID) (from, to *manifest.Manifest, err error) {
+	from, at, err := d.standing(ctx, op, base)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	return inRuns(len(deltas), func() (func(int) error, func()) {
-		return func(i int) error { return d.checkContents(ctx, &deltas[i], holder) }, func() {}
-	})
+	if to, err = d.behind(ctx, op, target, from, at); err == nil && to == nil {
+		to, err = d.stored(ctx, op, target)
+	}
+	return from, to, err
 }
 
-// allowed makes sure of everything but stored contents. It returns deltas with what must be
-// made anew because its folder changes hands.
-func (d *Driver) allowed(ctx context.Context, op string, deltas []delta, holder holder, base, target *manifest, sc scope) ([]delta, error) {
-	if err := d.checkWays(op, deltas, holder, target); err != nil {
+// standing gives a snapshot's manifest by today's rules, and its place in the
+// journal, "" where it has none.
+func (d *Driver) standing(ctx context.Context, op string, id snap.SnapshotID) (*manifest.Manifest, snap.Mark, error) {
+	r, about, err := d.root(op, id)
+	if err != nil {
+		return nil, "", err
+	}
+	at := about.Place
+	if about.Mark != "" {
+		at = about.Mark
+	}
+	if about.Rules != d.ws.Exclude.Hash() {
+		at = ""
+	}
+	if about.Mark != "" && at != "" {
+		m, err := d.follower.At(ctx, at)
+		if err != nil {
+			return nil, at, workspace.Wrap(errs.Failed, op, err)
+		}
+		if m != nil {
+			m.Source = r.Hash
+			return m, at, nil
+		}
+	}
+	m, err := d.stored(ctx, op, id)
+	return m, at, err
+}
+
+// behind gives the manifest of a marker that lies behind from, the state at
+// the place at. nil: it does not, or there is a shorter way.
+func (d *Driver) behind(ctx context.Context, op string, id snap.SnapshotID, from *manifest.Manifest, at snap.Mark) (*manifest.Manifest, error) {
+	r, about, err := d.root(op, id)
+	if err != nil || about.Mark == "" || at == "" || about.Rules != d.ws.Exclude.Hash() {
 		return nil, err
 	}
-	deltas, err := d.withRemade(ctx, deltas, base, target, sc)
-	if err == nil {
-		err = d.checkHeld(op, deltas)
+	t, err := d.history.Back(ctx, at, about.Mark, r.Hash)
+	if err != nil || t == nil {
+		return nil, workspace.Wrap(errs.Corrupt, op, err)
 	}
-	if err == nil {
-		err = d.checkGiven(op, deltas)
-	}
-	if err == nil {
-		err = d.checkRoom(op, deltas)
-	}
-	return deltas, err
-}
-
-func (d *Driver) checkContents(ctx context.Context, c *delta, holder holder) error {
-	nothing := func(int64, []byte) error { return ctx.Err() }
-	for _, e := range []*entry{c.new, c.old} {
-		if e == nil || !e.isFile() || !c.again && c.old != nil && c.new != nil && c.old.hash == c.new.hash && holder.keeps(c.old, c.new) {
-			continue
-		}
-		if err := eachPiece(d.cfg.Store, e, nothing); err != nil {
-			return contentError(shown(d.cfg.Dir, c.seen()), err)
-		}
-	}
-	return ctx.Err()
-}
-
-// contentError is for what is stored of a file and cannot be had: whatever is
-// missing or unreadable there is damage.
-func contentError(path string, err error) error {
-	if cancelled(err) {
-		return err
-	}
-	if k := errs.KindOf(err); k != errs.NotFound && k != errs.Corrupt && k != errs.Internal {
-		return err
-	}
-	return &errs.Error{Kind: errs.Corrupt, Message: "the stored content of " + path, Err: err,
-		Hint: "choose another checkpoint; mulligan verify says which are whole"}
-}
-
-// dataSize is how many bytes a restore writes for e: what is all zeros stays a hole.
-func (d *Driver) dataSize(e *entry) int64 {
-	if e.size <= cas.ChunkSize {
-		return e.size
-	}
-	data, refs, err := d.cfg.Store.Node(e.hash)
+	m, err := from.Edit(ctx, t)
 	if err != nil {
-		return e.size // checkContents says what is wrong with it
+		return nil, workspace.Wrap(errs.Corrupt, op, err)
 	}
-	l, err := decodeLarge(data, refs)
-	if err != nil {
-		return e.size
-	}
-	return min(e.size, int64(len(l.refs))*cas.ChunkSize)
-}
-
-// checkRoom compares what Commit will write with what the disk has. A batch
-// exists beside the files that it replaces, until they are gone.
-func (d *Driver) checkRoom(op string, deltas []delta) error {
-	var grows, writes int64
-	for _, c := range deltas {
-		if c.new != nil && c.new.isFile() && (c.old == nil || c.old.hash != c.new.hash) {
-			n := d.dataSize(c.new)
-			grows, writes = grows+n, writes+n
-		}
-		if c.old != nil && c.old.isFile() && (c.new == nil || c.old.hash != c.new.hash) {
-			grows -= d.dataSize(c.old)
-		}
-	}
-	root, err := d.open()
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	var fs unix.Statfs_t
-	if err := unix.Fstatfs(root.FD(), &fs); err != nil {
-		return err
-	}
-	need, free := max(grows, 0)+min(writes, batchBytes), int64(fs.Bavail)*fs.Bsize
-	if os.Geteuid() == 0 {
-		free = int64(fs.Bfree) * fs.Bsize
-	}
-	if writes == 0 || need <= free || fs.Blocks == 0 { // no blocks: the filesystem does not say (ramfs)
-		return nil
-	}
-	return errs.New(errs.Failed, op, "the restore needs %s on the disk of %s, which has %s left", size(need), d.cfg.Dir, size(free)).
-		WithHint("free some space there and try again")
+	m.Source = r.Hash
+	return m, nil
 }

@@ -1,128 +1,108 @@
 package files
 
 import (
-	"encoding/binary"
 	"slices"
+
+	"mulligan/snap"
+	"mulligan/snap/beneath"
+	"mulligan/snap/files/manifest"
+	"mulligan/snap/files/rights"
 )
 
-// Reader is whose eyes names and contents are for, where the daemon sees more
-// than they do: the app's owner. The zero Reader is root, who sees everything.
-type Reader struct {
-	UID, GID int
-	Groups   []int // supplementary
-}
-
-// all reports whether nothing is hidden from r.
-func (r Reader) all() bool { return r.UID == 0 }
-
-func (r Reader) in(gid uint32) bool {
-	return r.GID == int(gid) || slices.Contains(r.Groups, int(gid))
-}
-
-// Permissions, as in each of a mode's three digits.
-const (
-	toRead   = 4
-	toSearch = 1
-)
-
-// needed is the permission that it takes to go on at e: to read a file, or to
-// look up a name in a folder.
-func needed(e *entry) uint32 {
-	if e.kind() == dirKind {
-		return toSearch
+// asSeen is the outcome as the reader may see it.
+func (r *reverting) asSeen(how snap.Reverted) (snap.Reverted, error) {
+	if r.d.cfg.Reader.All() {
+		return how, nil
 	}
-	return toRead
-}
-
-// seesInto reports whether r can learn the names in the folder e. Its owner can,
-// whatever the mode is at present: he may change it.
-func (r Reader) seesInto(e *entry) bool {
-	return r.all() || !e.mount && int(e.uid) == r.UID || r.may(e, toRead) && r.may(e, toSearch)
-}
-
-// may reports whether r has the permission want on e: by its owner, group and
-// mode, and its access list, in the order that acl(5) gives.
-func (r Reader) may(e *entry, want uint32) bool {
-	owner, group, other := e.mode>>6&7, e.mode>>3&7, e.mode&7
-	switch list, listed, ok := accessList(e); {
-	case r.all():
-		return true
-	case !ok:
-		return false
-	case int(e.uid) == r.UID:
-		return owner&want == want
-	case listed && group != 0: // else the mask lets nothing through, and Linux goes by the mode alone
-		return r.mayByList(e, list, want, other)
-	case r.in(e.gid):
-		return group&want == want
+	var err error
+	for _, list := range []*[]string{&how.Paths, &how.Merged} {
+		for i, p := range *list {
+			if (*list)[i], err = r.seen(p); err != nil {
+				return how, err
+			}
+		}
+		*list = slices.Compact(*list)
 	}
-	return other&want == want
-}
-
-// mayByList is may for somebody who does not own e, which has an access list. The
-// mask bounds all but the owner and others; the mode's group digit is the mask.
-func (r Reader) mayByList(e *entry, list []aclEntry, want, other uint32) bool {
-	mask := e.mode >> 3 & 7
-	for _, a := range list {
-		if a.tag == aclUser && int(a.id) == r.UID {
-			return a.perm&mask&want == want
+	for i := range how.Left {
+		if how.Left[i].Path, err = r.seen(how.Left[i].Path); err != nil {
+			return how, err
 		}
 	}
-	matched := false
-	for _, a := range list {
-		if a.tag == aclGroupOwner && r.in(e.gid) || a.tag == aclGroup && r.in(a.id) {
-			matched = true
-			if a.perm&mask&want == want {
-				return true
+	how.Left = slices.Compact(how.Left)
+	return how, nil
+}
+
+// seen is p, or the outermost folder above it that the reader may not look into: as it is or as it will be.
+func (r *reverting) seen(p string) (string, error) {
+	for _, dir := range above(p) {
+		is, err := r.base.Find(dir)
+		if err != nil {
+			return "", err
+		}
+		to, err := r.at(dir)
+		if err != nil {
+			return "", err
+		}
+		for _, e := range []*manifest.Entry{is, to} {
+			if manifest.IsFolder(e) && !r.d.cfg.Reader.SeesInto(e) {
+				return dir, nil
 			}
 		}
 	}
-	return !matched && other&want == want
+	return p, nil
 }
 
-// accessListName is the attribute that holds a thing's access list.
-const accessListName = "system.posix_acl_access"
-
-// The tags of an access list's entries that matter here (linux/posix_acl.h).
-const (
-	aclUser       = 0x02
-	aclGroupOwner = 0x04
-	aclGroup      = 0x08
-)
-
-type aclEntry struct {
-	tag  uint16
-	perm uint32
-	id   uint32
-}
-
-// accessList takes e's access list apart; listed says that there is one, ok that
-// it is none or well formed. An attribute is a version (4 bytes) and entries of a
-// tag, permissions (2 bytes each) and an id (4), little-endian (linux/posix_acl_xattr.h).
-func accessList(e *entry) (list []aclEntry, listed, ok bool) {
-	text, listed := e.xattr(accessListName)
-	if !listed {
-		return nil, false, true
-	}
-	const version, head, each = 2, 4, 8
-	b := []byte(text)
-	if len(b) < head || (len(b)-head)%each != 0 || binary.LittleEndian.Uint32(b) != version {
-		return nil, true, false
-	}
-	for b = b[head:]; len(b) > 0; b = b[each:] {
-		list = append(list, aclEntry{
-			tag: binary.LittleEndian.Uint16(b), perm: uint32(binary.LittleEndian.Uint16(b[2:])), id: binary.LittleEndian.Uint32(b[4:]),
-		})
-	}
-	return list, true, true
-}
-
-// xattr gives one of e's attributes.
-func (e *entry) xattr(name string) (value string, ok bool) {
-	for _, x := range e.xattrs() {
-		if x.name == name {
-			return x.value, true
+// above lists the folders above p, outermost first.
+func above(p string) []string {
+	dirs := []string{"."}
+	for i := range len(p) {
+		if p[i] == '/' {
+			dirs = append(dirs, p[:i])
 		}
 	}
-	return "", false
+	return dirs
+}
+
+var _ snap.Veiler = (*Driver)(nil)
+
+// Seen gives paths as the app's owner may see them at present.
+func (d *Driver) Seen(paths []string) ([]string, error) {
+	if d.cfg.Reader.All() || len(paths) == 0 {
+		return paths, nil
+	}
+	root, err := d.ws.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	known := map[string]bool{} // folders, and whether the reader sees into them
+	out := make([]string, 0, len(paths))
+	for _, p := range paths {
+		for _, dir := range above(p) {
+			sees, ok := known[dir]
+			if !ok {
+				sees = d.seesNow(root, dir)
+				known[dir] = sees
+			}
+			if !sees {
+				p = dir
+				break
+			}
+		}
+		if !slices.Contains(out, p) {
+			out = append(out, p)
+		}
+	}
+	return out, nil
+}
+
+// seesNow reports whether the reader may look into the folder dir, if it is there.
+func (d *Driver) seesNow(root *beneath.Root, dir string) bool {
+	in, err := root.OpenDir(dir)
+	if err != nil {
+		return true
+	}
+	defer in.Close()
+	e, _, err := rights.ReadEntry(in.FD())
+	return err == nil && d.cfg.Reader.SeesInto(e)
 }

@@ -14,6 +14,8 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/files/manifest"
+	"mulligan/snap/files/rights"
 	"mulligan/testkit"
 )
 
@@ -24,7 +26,7 @@ func TestReaderAgainstTheKernel(t *testing.T) {
 	r := testkit.Rand(t)
 	const group1, group2 = 6061, 6062
 	user := newSomebody(t, otherID, group1, group2)
-	reader := Reader{UID: otherID, GID: otherID, Groups: []int{group1, group2}}
+	reader := rights.Reader{UID: otherID, GID: otherID, Groups: []int{group1, group2}}
 	gids := []uint32{0, ownerID, otherID, group1, group2}
 	granted, listed := 0, 0
 	for i := range 600 {
@@ -37,23 +39,23 @@ func TestReaderAgainstTheKernel(t *testing.T) {
 		must(t, os.Chown(path, []int{0, ownerID, otherID}[r.IntN(3)], int(gids[r.IntN(len(gids))])))
 		must(t, unix.Chmod(path, uint32(r.IntN(0o1000))))
 		if r.IntN(3) > 0 {
-			must(t, unix.Setxattr(path, accessListName, randomList(r, gids), 0))
+			must(t, unix.Setxattr(path, rights.AccessListName, randomList(r, gids), 0))
 		}
 		f, err := os.OpenFile(path, unix.O_PATH, 0)
 		must(t, err)
-		e, _, err := readOwn(int(f.Fd()))
+		e, _, err := rights.ReadEntry(int(f.Fd()))
 		must(t, err)
 		must(t, f.Close())
-		for _, want := range []uint32{toRead, toSearch} {
+		for _, want := range []uint32{rights.ToRead, rights.ToSearch} {
 			err := user.do(func() error { return tries(path, e, want) })
-			if got := reader.may(e, want); got != (err == nil) {
-				t.Fatalf("%o of %d:%d %x: may(%o) is %v, and the kernel says %v", e.mode, e.uid, e.gid, e.xattrs(), want, got, err)
+			if got := reader.May(e, want); got != (err == nil) {
+				t.Fatalf("%o of %d:%d %x: may(%o) is %v, and the kernel says %v", e.Mode, e.Uid, e.Gid, e.Xattrs(), want, got, err)
 			}
 			if err == nil {
 				granted++
 			}
 		}
-		if _, is := e.xattr(accessListName); is {
+		if _, is := e.Xattr(rights.AccessListName); is {
 			listed++
 		}
 	}
@@ -63,15 +65,15 @@ func TestReaderAgainstTheKernel(t *testing.T) {
 }
 
 // tries reads or searches path, as far as that can be asked of its kind.
-func tries(path string, e *entry, want uint32) error {
-	if want == toRead {
+func tries(path string, e *manifest.Entry, want uint32) error {
+	if want == rights.ToRead {
 		f, err := os.Open(path)
 		if err != nil {
 			return err
 		}
 		return f.Close()
 	}
-	if e.kind() == dirKind {
+	if e.Kind() == manifest.DirKind {
 		_, err := os.Lstat(path + "/.")
 		return err
 	}
@@ -81,19 +83,19 @@ func tries(path string, e *entry, want uint32) error {
 // randomList is an access list with named users and groups.
 func randomList(r *rand.Rand, gids []uint32) []byte {
 	perm := func() uint32 { return uint32(r.IntN(8)) }
-	list := []aclEntry{{1, perm(), ^uint32(0)}}
+	list := []listEntry{{1, perm(), ^uint32(0)}}
 	for _, uid := range []uint32{ownerID, otherID} {
 		if r.IntN(2) == 0 {
-			list = append(list, aclEntry{aclUser, perm(), uid})
+			list = append(list, listEntry{tagUser, perm(), uid})
 		}
 	}
-	list = append(list, aclEntry{aclGroupOwner, perm(), ^uint32(0)})
+	list = append(list, listEntry{tagGroupOwner, perm(), ^uint32(0)})
 	for _, gid := range gids {
 		if r.IntN(3) == 0 {
-			list = append(list, aclEntry{aclGroup, perm(), gid})
+			list = append(list, listEntry{tagGroup, perm(), gid})
 		}
 	}
-	return encodeList(append(list, aclEntry{16, perm(), ^uint32(0)}, aclEntry{32, perm(), ^uint32(0)}))
+	return encodeList(append(list, listEntry{16, perm(), ^uint32(0)}, listEntry{32, perm(), ^uint32(0)}))
 }
 
 // TestOpenPathOfTheOwner: the app's owner reads what the kernel would let the owner
@@ -109,9 +111,9 @@ func TestOpenPathOfTheOwner(t *testing.T) {
 	roots(t, o.in("group"), "for the group", 0o640)
 	must(t, os.Chown(o.in("group"), 0, ownerID))
 	roots(t, o.in("listed"), "for one", 0o600)
-	must(t, unix.Setxattr(o.in("listed"), accessListName, aclText(ownerID, 4), 0))
+	must(t, unix.Setxattr(o.in("listed"), rights.AccessListName, aclText(ownerID, 4), 0))
 	roots(t, o.in("masked"), "for none", 0o600)
-	must(t, unix.Setxattr(o.in("masked"), accessListName, aclText(ownerID, 4), 0))
+	must(t, unix.Setxattr(o.in("masked"), rights.AccessListName, aclText(ownerID, 4), 0))
 	must(t, unix.Chmod(o.in("masked"), 0o600)) // that is the mask
 	must(t, os.Mkdir(o.in("shut"), 0o700))
 	roots(t, o.in("shut/public"), "behind a door", 0o644)

@@ -3,10 +3,14 @@ package files
 import (
 	"context"
 	"slices"
-	"time"
 
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/files/journal"
+	"mulligan/snap/files/manifest"
+	"mulligan/snap/files/merge"
+	"mulligan/snap/files/relpath"
+	"mulligan/snap/files/workspace"
 )
 
 var _ snap.Reverter = (*Driver)(nil)
@@ -14,14 +18,14 @@ var _ snap.Reverter = (*Driver)(nil)
 // reverting works out what a workspace is without some writes.
 type reverting struct {
 	d      *Driver
-	base   *manifest
+	base   *manifest.Manifest
 	force  bool
-	unite  *uniter
-	to     map[string]*entry // paths that change, and what is there then; nil: nothing
+	merger *merge.Merger
+	to     map[string]*manifest.Entry // paths that change, and what is there then; nil: nothing
 	merged map[string]bool
 	left   map[string]snap.ClashReason
-	since  map[string]snap.Hash    // by path: the state of the journal that to has it from
-	states map[snap.Hash]*manifest // as looked up
+	since  map[string]snap.Hash             // by path: the state of the journal that to has it from
+	states map[snap.Hash]*manifest.Manifest // as looked up
 }
 
 // PrepareRevert makes ready to take writes back. Hard links of files that it
@@ -38,24 +42,24 @@ func (d *Driver) PrepareRevert(ctx context.Context, req snap.RevertRequest) (sna
 	if err != nil {
 		return nil, none, err
 	}
-	tracks, err := d.trace(ctx, op, req.Writes)
+	tracks, err := d.history.Trace(ctx, op, d.cfg.Dir, req.Writes)
 	if err != nil {
-		return nil, none, wrapped(errs.Failed, op, err)
+		return nil, none, workspace.Wrap(errs.Failed, op, err)
 	}
-	r := &reverting{d: d, base: base, force: req.Force, unite: &uniter{d.cfg.Store, b, d.holderOf(base.root.uid), time.Now()},
-		to: map[string]*entry{}, merged: map[string]bool{}, left: map[string]snap.ClashReason{},
-		since: map[string]snap.Hash{}, states: map[snap.Hash]*manifest{}}
+	r := &reverting{d: d, base: base, force: req.Force, merger: merge.New(d.cfg.Store, b, d.applier.Holder(base.Root.Uid)),
+		to: map[string]*manifest.Entry{}, merged: map[string]bool{}, left: map[string]snap.ClashReason{},
+		since: map[string]snap.Hash{}, states: map[snap.Hash]*manifest.Manifest{}}
 	if err := r.all(ctx, tracks); err != nil {
-		return nil, none, wrapped(errs.Failed, op, err)
+		return nil, none, workspace.Wrap(errs.Failed, op, err)
 	}
 	how := r.outcome()
 	if len(how.Paths) == 0 {
 		how, err = r.asSeen(how)
-		return nil, how, wrapped(errs.Failed, op, err)
+		return nil, how, workspace.Wrap(errs.Failed, op, err)
 	}
 	target, err := r.target(ctx)
 	if err != nil {
-		return nil, none, wrapped(errs.Failed, op, err)
+		return nil, none, workspace.Wrap(errs.Failed, op, err)
 	}
 	sc, err := makeScope(op, how.Paths)
 	if err != nil {
@@ -70,8 +74,8 @@ func (d *Driver) PrepareRevert(ctx context.Context, req snap.RevertRequest) (sna
 }
 
 // all works every path out.
-func (r *reverting) all(ctx context.Context, tracks map[string]*track) error {
-	for _, p := range sortedKeys(tracks) {
+func (r *reverting) all(ctx context.Context, tracks map[string]*journal.Track) error {
+	for _, p := range relpath.SortedKeys(tracks) {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -83,18 +87,18 @@ func (r *reverting) all(ctx context.Context, tracks map[string]*track) error {
 }
 
 // path takes the runs of one path back, newest first.
-func (r *reverting) path(p string, k *track) error {
-	if r.d.exclude.covers(p) {
+func (r *reverting) path(p string, k *journal.Track) error {
+	if r.d.ws.Exclude.Covers(p) {
 		r.left[p] = snap.Excluded
 		return nil
 	}
-	now, err := r.base.find(p)
+	now, err := r.base.Find(p)
 	if err != nil {
 		return err
 	}
 	e, merged := now, false
-	for _, run := range slices.Backward(k.runs) {
-		next, m, why, err := r.unite.unite(run.after, e, run.before)
+	for _, run := range slices.Backward(k.Runs) {
+		next, m, why, err := r.merger.Merge(run.After, e, run.Before)
 		if err != nil {
 			return err
 		}
@@ -103,12 +107,12 @@ func (r *reverting) path(p string, k *track) error {
 			return nil
 		}
 		if why != "" {
-			e, merged = k.runs[0].before, false
-			r.since[p] = k.runs[0].since
+			e, merged = k.Runs[0].Before, false
+			r.since[p] = k.Runs[0].Since
 			break
 		}
-		if next == run.before {
-			r.since[p] = run.since
+		if next == run.Before {
+			r.since[p] = run.Since
 		}
 		e, merged = next, merged || m
 	}
@@ -117,15 +121,15 @@ func (r *reverting) path(p string, k *track) error {
 }
 
 // set notes what is to be at p, where now is.
-func (r *reverting) set(p string, now, e *entry, merged bool) {
-	if alike(now, e) {
+func (r *reverting) set(p string, now, e *manifest.Entry, merged bool) {
+	if merge.Alike(now, e) {
 		return
 	}
 	if e != nil {
 		x := *e
-		x.setGroup("")
-		if isFolder(&x) && isFolder(now) { // its time is that of its entries
-			x.mtime, x.loose = now.mtime, now.loose
+		x.SetGroup("")
+		if manifest.IsFolder(&x) && manifest.IsFolder(now) { // its time is that of its entries
+			x.Mtime, x.Loose = now.Mtime, now.Loose
 		}
 		e = &x
 	}
@@ -139,7 +143,7 @@ func (r *reverting) set(p string, now, e *entry, merged bool) {
 // still hold something, until all the rest fits together.
 func (r *reverting) fit(ctx context.Context) error {
 	for {
-		paths := sortedKeys(r.to)
+		paths := relpath.SortedKeys(r.to)
 		n := len(paths)
 		for _, p := range paths {
 			why, err := r.misfit(p, r.to[p])
@@ -162,30 +166,30 @@ func (r *reverting) fit(ctx context.Context) error {
 }
 
 // misfit says why e cannot be at p, if so.
-func (r *reverting) misfit(p string, e *entry) (snap.ClashReason, error) {
-	now, err := r.base.find(p)
+func (r *reverting) misfit(p string, e *manifest.Entry) (snap.ClashReason, error) {
+	now, err := r.base.Find(p)
 	if err != nil {
 		return "", err
 	}
 	if e != nil && p != "." {
-		dir, _ := parent(p)
+		dir, _ := relpath.Split(p)
 		in, err := r.at(dir)
 		if err != nil {
 			return "", err
 		}
-		if !isFolder(in) {
+		if !manifest.IsFolder(in) {
 			return snap.NoParent, nil
 		}
 	}
-	if p == "." && !isFolder(e) || now != nil && now.mount {
+	if p == "." && !manifest.IsFolder(e) || now != nil && now.Mount {
 		return snap.Retyped, nil
 	}
-	if !isFolder(now) || isFolder(e) {
+	if !manifest.IsFolder(now) || manifest.IsFolder(e) {
 		return "", nil
 	}
-	kids, err := entriesOf(r.base, now)
+	kids, err := manifest.EntriesOf(r.base, now)
 	for i := range kids {
-		if to, goes := r.to[join(p, kids[i].name)]; !goes || to != nil {
+		if to, goes := r.to[relpath.Join(p, kids[i].Name)]; !goes || to != nil {
 			return snap.NotEmpty, nil
 		}
 	}
@@ -193,26 +197,26 @@ func (r *reverting) misfit(p string, e *entry) (snap.ClashReason, error) {
 }
 
 // at is what will be at a path.
-func (r *reverting) at(p string) (*entry, error) {
+func (r *reverting) at(p string) (*manifest.Entry, error) {
 	if e, ok := r.to[p]; ok {
 		return e, nil
 	}
-	return r.base.find(p)
+	return r.base.Find(p)
 }
 
 func (r *reverting) outcome() snap.Reverted {
-	how := snap.Reverted{Paths: sortedKeys(r.to), Merged: sortedKeys(r.merged)}
-	for _, p := range sortedKeys(r.left) {
+	how := snap.Reverted{Paths: relpath.SortedKeys(r.to), Merged: relpath.SortedKeys(r.merged)}
+	for _, p := range relpath.SortedKeys(r.left) {
 		how.Left = append(how.Left, snap.Clash{Path: p, Why: r.left[p]})
 	}
 	return how
 }
 
 // target is the manifest of the outcome.
-func (r *reverting) target(ctx context.Context) (*manifest, error) {
-	t := &edits{}
+func (r *reverting) target(ctx context.Context) (*manifest.Manifest, error) {
+	t := &manifest.Edits{}
 	for p, e := range r.to {
-		t.put(p, e)
+		t.Put(p, e)
 	}
-	return r.base.edited(ctx, t)
+	return r.base.Edit(ctx, t)
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"mulligan/snap"
+	"mulligan/snap/files/apply"
+	"mulligan/snap/files/inode"
 )
 
 // inodeOf is the inode number of a file.
@@ -16,9 +18,9 @@ func inodeOf(t *testing.T, path string) uint64 {
 	f, err := os.Open(path)
 	must(t, err)
 	defer f.Close()
-	st, err := statAt(int(f.Fd()), "")
+	st, err := inode.StatAt(int(f.Fd()), "")
 	must(t, err)
-	return st.id.ino
+	return st.ID.Ino
 }
 
 // TestRewritten: a small text keeps its inode, what could be mapped gets a new one.
@@ -33,15 +35,15 @@ func TestRewritten(t *testing.T) {
 		{"zero byte", "one", "a\x00b", 0o644, false},
 		{"was binary", "a\x00b", "one", 0o644, false},
 		{"program", "#!/bin/sh\n", "#!/bin/bash\n", 0o755, false},
-		{"large", strings.Repeat("x", rewriteMost+1), "one", 0o644, false},
+		{"large", strings.Repeat("x", 64<<10+1), "one", 0o644, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := newSite(t)
 			if c.keeps {
-				root, err := s.Driver.open()
+				root, err := s.Driver.ws.Open()
 				must(t, err)
 				defer root.Close()
-				if !overwrites(root.FD()) {
+				if !apply.Overwrites(root.FD()) {
 					t.Skip("this filesystem does not write where the old bytes are")
 				}
 			}

@@ -16,6 +16,8 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/files/manifest"
+	"mulligan/snap/files/rights"
 	"mulligan/testkit"
 )
 
@@ -147,7 +149,7 @@ func (h *saga) one(whose string) error {
 	case 10:
 		return unix.Setxattr(p, "user.note", []byte(text[:8]), 0)
 	}
-	return unix.Setxattr(p, accessListName, aclText(otherID, uint16(h.r.IntN(8))), 0)
+	return unix.Setxattr(p, rights.AccessListName, aclText(otherID, uint16(h.r.IntN(8))), 0)
 }
 
 // rootsOwn is something that only root may do.
@@ -169,16 +171,30 @@ func (h *saga) rootsOwn() error {
 	case 5:
 		return cmp.Or(os.Mkdir(p, 0o700), os.WriteFile(p+"/a", fmt.Appendf(nil, "kept apart %d\n%s", h.n, poem), 0o644))
 	}
-	return unix.Setxattr(p, accessListName, aclText(ownerID, uint16(h.r.IntN(8))), 0)
+	return unix.Setxattr(p, rights.AccessListName, aclText(ownerID, uint16(h.r.IntN(8))), 0)
 }
 
 // aclText is an access list that lets one user do something.
 func aclText(uid uint32, perm uint16) []byte {
-	return encodeList([]aclEntry{{1, 6, ^uint32(0)}, {aclUser, uint32(perm), uid}, {aclGroupOwner, 4, ^uint32(0)}, {16, 7, ^uint32(0)}, {32, 0, ^uint32(0)}})
+	return encodeList([]listEntry{{1, 6, ^uint32(0)}, {tagUser, uint32(perm), uid}, {tagGroupOwner, 4, ^uint32(0)}, {16, 7, ^uint32(0)}, {32, 0, ^uint32(0)}})
 }
 
-// encodeList is the reverse of accessList.
-func encodeList(list []aclEntry) []byte {
+// listEntry is an entry of an access list (linux/posix_acl_xattr.h).
+type listEntry struct {
+	tag  uint16
+	perm uint32
+	id   uint32
+}
+
+// Tags of such entries.
+const (
+	tagUser       = 0x02
+	tagGroupOwner = 0x04
+	tagGroup      = 0x08
+)
+
+// encodeList writes an access list as the kernel wants it.
+func encodeList(list []listEntry) []byte {
 	b := binary.LittleEndian.AppendUint32(nil, 2)
 	for _, e := range list {
 		b = binary.LittleEndian.AppendUint16(b, e.tag)
@@ -307,14 +323,14 @@ func sameButContent(a, b string) bool {
 type heldThing struct {
 	f    *os.File
 	path string
-	own  *entry
+	own  *manifest.Entry
 }
 
 func (h *saga) hold() (all []heldThing) {
 	for p := range h.tuples() {
 		f, err := os.OpenFile(p, unix.O_PATH|unix.O_NOFOLLOW, 0)
 		must(h.t, err)
-		own, _, err := readOwn(int(f.Fd()))
+		own, _, err := rights.ReadEntry(int(f.Fd()))
 		must(h.t, err)
 		all = append(all, heldThing{f, p, own})
 	}
@@ -324,11 +340,11 @@ func (h *saga) hold() (all []heldThing) {
 // release checks that what was there has the rights that it had, and lets go of it.
 func (h *saga) release(all []heldThing) {
 	for _, x := range all {
-		now, _, err := readOwn(int(x.f.Fd()))
+		now, _, err := rights.ReadEntry(int(x.f.Fd()))
 		must(h.t, err)
 		must(h.t, x.f.Close())
-		owners := x.own.uid == ownerID && now.uid == ownerID && x.own.kind() == dirKind
-		if !sameRights(x.own, now) && !(owners && slices.Equal(privilegedIn(x.own.xattrs()), privilegedIn(now.xattrs()))) {
+		owners := x.own.Uid == ownerID && now.Uid == ownerID && x.own.Kind() == manifest.DirKind
+		if !rights.SameRights(x.own, now) && !(owners && rights.Holder(ownerID).KeepsFolder(x.own, now)) {
 			h.t.Errorf("%s, which was there, had the rights %+v and has %+v", x.path, x.own, now)
 		}
 	}

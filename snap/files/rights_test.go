@@ -14,6 +14,8 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/files/inode"
+	"mulligan/snap/files/rights"
 	"mulligan/testkit"
 )
 
@@ -110,7 +112,7 @@ func owned(t testing.TB) func(*Config) {
 	must(t, os.Mkdir(top+"/ws", 0o755))
 	must(t, os.Chown(top+"/ws", ownerID, ownerID))
 	return func(c *Config) {
-		c.Dir, c.Owner, c.Reader = top+"/ws", ownerID, Reader{UID: ownerID, GID: ownerID}
+		c.Dir, c.Owner, c.Reader = top+"/ws", ownerID, rights.Reader{UID: ownerID, GID: ownerID}
 	}
 }
 
@@ -131,7 +133,7 @@ func (o *own) in(path string) string { return filepath.Join(o.dir, path) }
 // tuple is everything that goes together about a file.
 func tuple(t testing.TB, path string) string {
 	t.Helper()
-	line, err := describe(path, filepath.Dir(path), map[inode]string{})
+	line, err := describe(path, filepath.Dir(path), map[inode.ID]string{})
 	must(t, err)
 	w := strings.Fields(line)
 	w[3] = "" // the time

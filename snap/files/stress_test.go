@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mulligan/snap/files/manifest"
 	"mulligan/testkit"
 )
 
@@ -56,6 +57,59 @@ var filesystems = []struct {
 		fuse(t, 0, top+"/mnt", "bindfs", "-f", "-o", "attr_timeout=0,entry_timeout=0", top+"/source", top+"/mnt") // else a file written by one name looks old by another
 		return top + "/mnt"
 	}},
+	{"fuse-overlayfs", func(t *testing.T) string {
+		testkit.Need(t, "fuse-overlayfs")
+		top := testkit.Loop(t, 512, "mkfs.ext4", "-q", "-F")
+		fuseOverlay(t, top)
+		return top + "/merged"
+	}},
+}
+
+// fuseOverlay has fuse-overlayfs serve top/merged: some folders and files of the lower layer top/lower, below what
+// changes.
+func fuseOverlay(t *testing.T, top string) {
+	t.Helper()
+	for _, d := range []string{"lower/ws/sub/deep", "upper", "work", "merged"} {
+		must(t, os.MkdirAll(top+"/"+d, 0o755))
+	}
+	for i := range 40 { // what is changed of these is copied up
+		write(t, fmt.Sprintf("%s/lower/ws/sub/f%d", top, i), fmt.Sprint("lower ", i))
+		write(t, fmt.Sprintf("%s/lower/ws/sub/deep/f%d", top, i), fmt.Sprint("lower ", i))
+	}
+	fuse(t, 0, top+"/merged", "fuse-overlayfs", "-f", "-o", fmt.Sprintf("lowerdir=%s/lower,upperdir=%s/upper,workdir=%s/work", top, top, top), top+"/merged")
+}
+
+// TestCopiedUp: fuse-overlayfs changes a folder's time when a file in it is first changed, without an event, and the kernel
+// shows the old time for a while. The checkpoint holds the new one.
+func TestCopiedUp(t *testing.T) {
+	testkit.Need(t, "root", "fuse-overlayfs")
+	for _, follow := range []bool{false, true} {
+		top := t.TempDir()
+		fuseOverlay(t, top)
+		ws := top + "/merged/ws"
+		f := &followed{site: newSite(t, func(c *Config) { c.Dir = ws })}
+		if follow {
+			f.follow(t)
+			defer f.stop()
+		}
+		f.capture(t)
+		for i := range 10 {
+			path := fmt.Sprintf("%s/sub/deep/f%d", ws, i)
+			file, err := os.OpenFile(path, os.O_WRONLY, 0) // copies it up
+			must(t, err)
+			if i%2 == 0 { // half of them without a change, and so without an event
+				_, err = file.WriteString("written")
+			}
+			must(t, err)
+			must(t, file.Close())
+			snapshot := f.capture(t)
+			before := listing(t, ws)
+			write(t, path, "later")
+			f.capture(t)
+			f.restore(t, snapshot.ID)
+			same(t, fmt.Sprintf("follow=%v, file %d", follow, i), listing(t, ws), before)
+		}
+	}
 }
 
 // stressors are those of stress-ng that work on files. They leave what they made. iomix is not
@@ -89,7 +143,7 @@ func stress(t *testing.T, dir, stressor string, seed uint64) {
 // the filesystem does not say where holes are.
 func shorten(t *testing.T, dir string) {
 	t.Helper()
-	most := int64(maxFile)
+	most := int64(manifest.MaxFile)
 	var disk unix.Statfs_t
 	must(t, unix.Statfs(dir, &disk))
 	if disk.Type == unix.FUSE_SUPER_MAGIC {

@@ -13,6 +13,11 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/beneath"
+	"mulligan/snap/files/inode"
+	"mulligan/snap/files/manifest"
+	"mulligan/snap/files/relpath"
+	"mulligan/snap/files/rights"
+	"mulligan/snap/files/workspace"
 )
 
 var _ snap.Surveyor = (*Driver)(nil)
@@ -25,7 +30,7 @@ type survey struct {
 	d     *Driver
 	ctx   context.Context
 	top   *beneath.Root
-	giver giver
+	giver rights.Giver
 	left  int // names that are still to be looked at
 	gaps  []*gap
 }
@@ -60,7 +65,7 @@ var (
 func (d *Driver) Survey(ctx context.Context) ([]snap.Gap, error) {
 	s, err := d.survey(ctx)
 	if err != nil {
-		return nil, wrapped(errs.Failed, "look at files", err)
+		return nil, workspace.Wrap(errs.Failed, "look at files", err)
 	}
 	return s.told(s.gaps)
 }
@@ -85,16 +90,16 @@ func (d *Driver) lacks(ctx context.Context) (words []string, err error) {
 func (d *Driver) survey(ctx context.Context) (*survey, error) {
 	s := &survey{d: d, ctx: ctx, left: surveyed}
 	var err error
-	if s.giver, err = self(); err != nil {
+	if s.giver, err = rights.Self(); err != nil {
 		return nil, err
 	}
-	root, err := d.open()
+	root, err := d.ws.Open()
 	if err != nil {
 		return nil, err
 	}
 	defer root.Close()
 	s.top = root
-	st, err := statAt(root.FD(), "")
+	st, err := inode.StatAt(root.FD(), "")
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +114,7 @@ func (s *survey) told(gaps []*gap) (list []snap.Gap, err error) {
 		if err != nil {
 			return nil, err
 		}
-		path := shown(s.d.cfg.Dir, seen[0])
+		path := workspace.Shown(s.d.cfg.Dir, seen[0])
 		what := path + " " + g.one + "."
 		if g.n > 1 {
 			what = fmt.Sprintf("%d paths %s, the first of them %s.", g.n, g.many, path)
@@ -141,15 +146,15 @@ func (s *survey) folder(path string) error {
 	if err != nil {
 		return s.passes(path, err)
 	}
-	names, err := list(dir.FD())
+	names, err := inode.List(dir.FD())
 	var below []string
 	for _, name := range names {
 		if s.left--; err != nil || s.left < 0 || s.ctx.Err() != nil {
 			break
 		}
 		var isDir bool
-		if isDir, err = s.one(dir, join(path, name), name); isDir {
-			below = append(below, join(path, name))
+		if isDir, err = s.one(dir, relpath.Join(path, name), name); isDir {
+			below = append(below, relpath.Join(path, name))
 		}
 	}
 	dir.Close() // opened for reading
@@ -181,37 +186,37 @@ func (s *survey) passes(path string, err error) error {
 
 // one looks at one name, and reports whether it is a folder to be looked into.
 func (s *survey) one(dir *beneath.Root, path, name string) (isDir bool, err error) {
-	st, err := statAt(dir.FD(), name)
+	st, err := inode.StatAt(dir.FD(), name)
 	if err != nil {
 		return false, s.passes(path, err)
 	}
-	if s.d.exclude.excludes(path, st.kind() == dirKind) {
+	if s.d.ws.Exclude.Excludes(path, st.Kind() == manifest.DirKind) {
 		return false, nil
 	}
-	if st.mount {
+	if st.Mount {
 		s.note(path, "is a mount point, and what is mounted there is not captured", mounted)
 		return false, nil
 	}
-	if st.kind() == unix.S_IFREG && st.size > maxFile {
-		s.note(path, fmt.Sprintf("has a size of %d bytes, holes included, and a file may have %d", st.size, int64(maxFile)), endless)
+	if st.Kind() == unix.S_IFREG && st.Size > manifest.MaxFile {
+		s.note(path, fmt.Sprintf("has a size of %d bytes, holes included, and a file may have %d", st.Size, int64(manifest.MaxFile)), endless)
 	}
 	s.flags(path, st)
-	return st.kind() == dirKind, s.rights(dir, path, name, st)
+	return st.Kind() == manifest.DirKind, s.rights(dir, path, name, st)
 }
 
 // flags notes inode flags that a rollback does not set.
-func (s *survey) flags(path string, st stat) {
-	if names := st.flags(); len(names) > 0 {
+func (s *survey) flags(path string, st inode.Stat) {
+	if names := st.Flags(); len(names) > 0 {
 		s.note(path, "has inode flags (chattr) that are not part of a checkpoint: "+strings.Join(names, ", "), flagged)
 	}
 }
 
 // rights notes what a daemon that is not root could not read or give back.
-func (s *survey) rights(dir *beneath.Root, path, name string, st stat) error {
-	if s.giver.root {
+func (s *survey) rights(dir *beneath.Root, path, name string, st inode.Stat) error {
+	if s.giver.Root {
 		return nil
 	}
-	if kind := st.kind(); kind == unix.S_IFREG {
+	if kind := st.Kind(); kind == unix.S_IFREG {
 		if unix.Faccessat(dir.FD(), name, unix.R_OK, unix.AT_EACCESS|unix.AT_SYMLINK_NOFOLLOW) == unix.EACCES {
 			s.unreadable(path)
 			return nil
@@ -221,24 +226,24 @@ func (s *survey) rights(dir *beneath.Root, path, name string, st stat) error {
 	if err != nil {
 		return s.passes(path, err)
 	}
-	if word := s.giver.refuses(e); word != "" {
+	if word := s.giver.Refuses(e); word != "" {
 		s.note(path, word, ungivable)
 	}
 	return nil
 }
 
 // entry is what a survey knows of a name. Only what may be executed is asked for capabilities.
-func (s *survey) entry(dir *beneath.Root, name string, st stat) (*entry, error) {
-	e := newEntry(name, st)
-	if !e.isFile() || st.mode&0o111 == 0 {
+func (s *survey) entry(dir *beneath.Root, name string, st inode.Stat) (*manifest.Entry, error) {
+	e := manifest.NewEntry(name, st)
+	if !e.IsFile() || st.Mode&0o111 == 0 {
 		return &e, nil
 	}
-	f, err := openPath(dir, name)
+	f, err := inode.OpenPath(dir, name)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	xattrs, err := readXattrsPath(int(f.Fd()))
-	e.setXattrs(xattrs)
+	xattrs, err := inode.ReadXattrsPath(int(f.Fd()))
+	e.SetXattrs(xattrs)
 	return &e, err
 }

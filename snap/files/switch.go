@@ -2,18 +2,17 @@ package files
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
-
-	"golang.org/x/sys/unix"
 
 	"mulligan/errs"
 	"mulligan/snap"
-	"mulligan/snap/beneath"
-	"mulligan/snap/cas"
+	"mulligan/snap/files/apply"
+	"mulligan/snap/files/diff"
+	"mulligan/snap/files/follow"
+	"mulligan/snap/files/manifest"
+	"mulligan/snap/files/workspace"
 )
 
 // change is one switch: the workspace on its way from base to target or back.
@@ -23,70 +22,14 @@ type change struct {
 
 	mu       sync.Mutex
 	plan     *plan
-	base     *manifest // once worked out, as are
-	target   *manifest
-	deltas   []delta // from base to target, once worked out
-	unsynced bool    // an apply was cut short: not all that it changed is on the disk
-}
-
-// Resume gives the switch that an earlier process prepared.
-func (d *Driver) Resume(ctx context.Context, id snap.RestoreID) (snap.Switch, error) {
-	const op = "resume files"
-	if err := checkID(op, string(id)); err != nil {
-		return nil, err
-	}
-	p, err := d.loadPlan(id)
-	if errs.KindOf(err) == errs.NotFound {
-		return nil, errs.New(errs.NotFound, op, "no restore %s is under way", id)
-	}
-	if err != nil {
-		return nil, wrapped(errs.Failed, op, err)
-	}
-	return &change{d: d, id: id, plan: p, unsynced: true}, nil
-}
-
-// set writes the state down.
-func (c *change) set(s state) error {
-	p := *c.plan
-	p.State = s
-	if err := c.d.savePlan(c.id, &p); err != nil {
-		return err
-	}
-	c.plan = &p
-	return c.d.cfg.Failpoint.At(string(s))
-}
-
-// manifests gives what the restore goes from and to.
-func (c *change) manifests(ctx context.Context) (base, target *manifest, err error) {
-	if c.base != nil {
-		return c.base, c.target, nil
-	}
-	from, to := c.d.switchRoots(c.id)
-	if base, err = c.manifest(ctx, from, c.plan.Base); err == nil {
-		target, err = c.manifest(ctx, to, c.plan.Target)
-	}
-	if err != nil {
-		return nil, nil, err
-	}
-	c.base, c.target = base, target
-	return base, target, nil
-}
-
-// manifest makes a manifest anew of what the root of that name keeps.
-func (c *change) manifest(ctx context.Context, root string, want digest) (*manifest, error) {
-	r, err := c.d.cfg.Store.Root(root)
-	if err != nil {
-		return nil, err
-	}
-	m, err := resolve(ctx, c.d.cfg.Store, r.Hash)
-	if err == nil && m.hash != snap.Hash(want) {
-		err = damaged(r.Hash, fmt.Errorf("it leads to %v, not to %v", m.hash, snap.Hash(want)))
-	}
-	return m, err
+	base     *manifest.Manifest // once worked out, as are
+	target   *manifest.Manifest
+	deltas   []diff.Delta // from base to target, once worked out
+	unsynced bool         // an apply was cut short: not all that it changed is on the disk
 }
 
 // differences are the deltas from base to target.
-func (c *change) differences(ctx context.Context) ([]delta, error) {
+func (c *change) differences(ctx context.Context) ([]diff.Delta, error) {
 	if c.deltas != nil {
 		return c.deltas, nil
 	}
@@ -107,9 +50,9 @@ func (c *change) Changes(limit int) ([]snap.Change, int) {
 	}
 	back := slices.Clone(deltas)
 	for i := range back {
-		back[i].old, back[i].new = back[i].new, back[i].old
+		back[i].Old, back[i].New = back[i].New, back[i].Old
 	}
-	return changes(back, limit)
+	return diff.Changes(back, limit)
 }
 
 // Stale walks the workspace, and reads what may have changed.
@@ -125,19 +68,19 @@ func (c *change) Stale(ctx context.Context) (bool, error) {
 	}
 	base, _, err := c.manifests(ctx)
 	if err != nil {
-		return false, wrapped(errs.Corrupt, op, err)
+		return false, workspace.Wrap(errs.Corrupt, op, err)
 	}
-	moved, err := c.moved(ctx, base, now.manifest)
-	return moved != "", wrapped(errs.Failed, op, err)
+	moved, err := c.moved(ctx, base, now.Manifest)
+	return moved != "", workspace.Wrap(errs.Failed, op, err)
 }
 
 // moved names a path at which live is not as the base has it, "" if there is none.
-func (c *change) moved(ctx context.Context, base, live *manifest) (string, error) {
-	was, err := base.part(c.plan.scope())
+func (c *change) moved(ctx context.Context, base, live *manifest.Manifest) (string, error) {
+	was, err := base.PartHash(c.plan.scope())
 	if err != nil {
 		return "", err
 	}
-	is, err := live.part(c.plan.scope())
+	is, err := live.PartHash(c.plan.scope())
 	if err != nil || was == is {
 		return "", err
 	}
@@ -145,7 +88,7 @@ func (c *change) moved(ctx context.Context, base, live *manifest) (string, error
 	if err != nil {
 		return "", err
 	}
-	return telling(deltas), nil
+	return diff.MostTelling(deltas), nil
 }
 
 // Commit makes the workspace, or the scope, the target. The first time the
@@ -159,24 +102,14 @@ func (c *change) Commit(ctx context.Context) error {
 	return c.converge(ctx, "restore files", committing, switched)
 }
 
-func (c *change) applier(ctx context.Context, op string, b *cas.Batch, deltas []delta) (*hand, error) {
-	a, err := c.d.newApply(ctx, op, c.id, b, b.Keep, deltas)
-	if err != nil {
-		return nil, wrapped(errs.Failed, op, err)
-	}
-	a.reader.scope = c.plan.scope()
-	a.whole = c.unsynced
-	return a, nil
-}
-
 // finish applies. That it is done need not be written down: whoever resumes the
 // switch looks again, and finds nothing to do. What is to be said of it must be.
-func (c *change) finish(a *hand, done state) error {
+func (c *change) finish(a *apply.Job, op string, done state) error {
 	c.unsynced = true
-	err := a.run()
+	err := a.Run()
 	c.unsynced = err != nil
 	said := len(c.plan.Notes)
-	for _, n := range a.notes {
+	for _, n := range a.Notes {
 		if !slices.Contains(c.plan.Notes, n) {
 			c.plan.Notes = append(c.plan.Notes, n)
 		}
@@ -185,12 +118,12 @@ func (c *change) finish(a *hand, done state) error {
 		return err
 	}
 	if len(c.plan.Notes) > said {
-		return wrapped(errs.Failed, a.op, c.set(done))
+		return workspace.Wrap(errs.Failed, op, c.set(done))
 	}
 	p := *c.plan
 	p.State = done
 	c.plan = &p
-	return wrapped(errs.Failed, a.op, c.d.cfg.Failpoint.At(string(done)))
+	return workspace.Wrap(errs.Failed, op, c.d.cfg.Failpoint.At(string(done)))
 }
 
 // Undo makes the workspace the base again, wherever it is between. A path that
@@ -206,9 +139,9 @@ func (c *change) Undo(ctx context.Context) error {
 		return nil
 	case prepared: // Commit changed nothing
 		if err := ctx.Err(); err != nil {
-			return wrapped(errs.Unavailable, op, err)
+			return workspace.Wrap(errs.Unavailable, op, err)
 		}
-		return wrapped(errs.Failed, op, c.set(undone))
+		return workspace.Wrap(errs.Failed, op, c.set(undone))
 	}
 	return c.converge(ctx, op, undoing, undone)
 }
@@ -219,130 +152,59 @@ func (c *change) converge(ctx context.Context, op string, going, done state) err
 	defer b.Discard()
 	base, target, err := c.manifests(ctx)
 	if err != nil {
-		return wrapped(errs.Corrupt, op, err)
+		return workspace.Wrap(errs.Corrupt, op, err)
 	}
 	goal := base
 	if done == switched {
 		goal = target
 	}
 	if err := c.sweepTemps(ctx); err != nil {
-		return wrapped(errs.Failed, op, err)
+		return workspace.Wrap(errs.Failed, op, err)
 	}
-	var now *view
+	var now *follow.View
 	if done == undone { // it may have to be kept
-		now, err = c.d.presentStored(ctx, op, b, c.plan.scope(), doubtAll)
+		now, err = c.d.presentStored(ctx, op, b, c.plan.scope(), follow.CheckAll)
 	} else {
 		now, err = c.d.present(ctx, op, b, c.plan.scope())
 	}
 	if err != nil {
 		return err
 	}
-	live := now.manifest
+	live := now.Manifest
 	deltas, err := c.toGo(ctx, live, base, goal, done)
 	if err != nil {
-		return wrapped(errs.Failed, op, err)
+		return workspace.Wrap(errs.Failed, op, err)
 	}
 	if err := c.settleFrames(deltas, base); err != nil {
-		return wrapped(errs.Failed, op, err)
+		return workspace.Wrap(errs.Failed, op, err)
 	}
 	if err := c.mayReplace(ctx, op, live, deltas, base, target, done); err != nil {
 		return err
 	}
-	if err := c.d.checkWays(op, deltas, c.d.holderOf(live.root.uid), goal); err != nil {
-		return wrapped(errs.Failed, op, err)
+	if err := c.d.applier.CheckWays(op, deltas, c.d.applier.Holder(live.Root.Uid), goal); err != nil {
+		return workspace.Wrap(errs.Failed, op, err)
 	}
-	if deltas, err = c.d.withRemade(ctx, deltas, live, goal, c.plan.scope()); err != nil {
-		return wrapped(errs.Failed, op, err)
+	if deltas, err = c.d.applier.WithRemade(ctx, deltas, live, goal, c.plan.scope()); err != nil {
+		return workspace.Wrap(errs.Failed, op, err)
 	}
-	defer c.d.restoring()()
-	a, err := c.applier(ctx, op, b, deltas)
+	defer c.d.follower.Restoring()()
+	a, err := c.d.applier.Begin(ctx, op, c.id, b, deltas, c.plan.scope(), c.unsynced)
 	if err != nil {
-		return err
+		return workspace.Wrap(errs.Failed, op, err)
 	}
-	defer a.close()
+	defer a.Close()
 	if err := c.set(going); err != nil {
-		return wrapped(errs.Failed, op, err)
+		return workspace.Wrap(errs.Failed, op, err)
 	}
-	return c.finish(a, done)
+	return c.finish(a, op, done)
 }
 
 // toGo are the deltas from the live state to the goal.
-func (c *change) toGo(ctx context.Context, live, base, goal *manifest, done state) ([]delta, error) {
-	if done == switched && live.hash == base.hash && c.deltas != nil {
+func (c *change) toGo(ctx context.Context, live, base, goal *manifest.Manifest, done state) ([]diff.Delta, error) {
+	if done == switched && live.Hash == base.Hash && c.deltas != nil {
 		return slices.Clone(c.deltas), nil // Prepare worked them out
 	}
 	return c.d.compare(ctx, live, goal, c.plan.scope())
-}
-
-// sweepTemps removes what an interrupted Commit or Undo of a scope left beside the
-// paths that it was writing. Without a scope these are seen as what must go.
-func (c *change) sweepTemps(ctx context.Context) error {
-	if len(c.plan.Scope) == 0 || c.plan.State == prepared {
-		return nil
-	}
-	deltas, err := c.differences(ctx)
-	if err != nil {
-		return err
-	}
-	root, err := c.d.open()
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	folders := map[string]bool{}
-	for i := range deltas {
-		dir, _ := parent(deltas[i].path)
-		folders[dir] = true
-	}
-	for _, path := range sortedKeys(folders) {
-		dir, err := root.OpenDir(path)
-		if err != nil {
-			continue // it is not there any more, or not yet: nor is anything in it
-		}
-		err = errors.Join(sweepTempsIn(dir, tmpPrefix(string(c.id))), dir.Close())
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func sweepTempsIn(dir *beneath.Root, prefix string) error {
-	names, err := list(dir.FD())
-	if err != nil {
-		return err
-	}
-	for _, name := range names {
-		if !strings.HasPrefix(name, prefix) {
-			continue
-		}
-		err := unix.Unlinkat(dir.FD(), name, 0)
-		if err == unix.EISDIR {
-			err = sweepBench(dir, name, prefix)
-		}
-		if err != nil && err != unix.ENOENT {
-			return err
-		}
-	}
-	return nil
-}
-
-// sweepBench removes a folder that hand.aside left, with what was made in it.
-func sweepBench(dir *beneath.Root, name, prefix string) error {
-	in, err := dir.OpenDir(name)
-	if err != nil {
-		return nil // not one of ours any more
-	}
-	defer in.Close()
-	names, err := list(in.FD())
-	for _, n := range names {
-		if strings.HasPrefix(n, prefix) {
-			_ = unix.Unlinkat(in.FD(), n, 0)
-			_ = unix.Unlinkat(in.FD(), n, unix.AT_REMOVEDIR)
-		}
-	}
-	_ = unix.Unlinkat(dir.FD(), name, unix.AT_REMOVEDIR) // it stays if it holds anything else
-	return err
 }
 
 // Check reads what was changed from disk again, looks at everything else, and
@@ -353,15 +215,15 @@ func (c *change) Check(ctx context.Context) (snap.Proof, error) {
 	defer c.mu.Unlock()
 	deltas, err := c.differences(ctx)
 	if err != nil {
-		return snap.Proof{}, wrapped(errs.Failed, op, err)
+		return snap.Proof{}, workspace.Wrap(errs.Failed, op, err)
 	}
 	touched := map[string]bool{}
 	for _, d := range deltas {
-		touched[d.path] = true
+		touched[d.Path] = true
 	}
 	base, target, err := c.manifests(ctx)
 	if err != nil {
-		return snap.Proof{}, wrapped(errs.Corrupt, op, err)
+		return snap.Proof{}, workspace.Wrap(errs.Corrupt, op, err)
 	}
 	want := target
 	if c.plan.State == undoing || c.plan.State == undone {
@@ -373,14 +235,14 @@ func (c *change) Check(ctx context.Context) (snap.Proof, error) {
 	if err != nil {
 		return snap.Proof{}, err
 	}
-	return c.proof(ctx, op, base, want, now.manifest)
+	return c.proof(ctx, op, base, want, now.Manifest)
 }
 
-func (c *change) proof(ctx context.Context, op string, base, want, live *manifest) (p snap.Proof, err error) {
+func (c *change) proof(ctx context.Context, op string, base, want, live *manifest.Manifest) (p snap.Proof, err error) {
 	hashes := make([]snap.Hash, 3)
-	for i, m := range []*manifest{base, want, live} {
-		if hashes[i], err = m.part(c.plan.scope()); err != nil {
-			return p, wrapped(errs.Failed, op, err)
+	for i, m := range []*manifest.Manifest{base, want, live} {
+		if hashes[i], err = m.PartHash(c.plan.scope()); err != nil {
+			return p, workspace.Wrap(errs.Failed, op, err)
 		}
 	}
 	p = snap.Proof{Pre: hashes[0], Want: hashes[1], Post: hashes[2], Match: hashes[1] == hashes[2]}
@@ -389,11 +251,11 @@ func (c *change) proof(ctx context.Context, op string, base, want, live *manifes
 		return p, nil
 	}
 	deltas, err := c.d.compare(ctx, want, live, c.plan.scope())
-	list, _ := changes(deltas, 5)
+	list, _ := diff.Changes(deltas, 5)
 	for _, x := range list {
-		p.Notes = append(p.Notes, fmt.Sprintf("%s is not as it should be: %s.", shown(c.d.cfg.Dir, x.Path), x.Summary))
+		p.Notes = append(p.Notes, fmt.Sprintf("%s is not as it should be: %s.", workspace.Shown(c.d.cfg.Dir, x.Path), x.Summary))
 	}
-	return p, wrapped(errs.Failed, op, err)
+	return p, workspace.Wrap(errs.Failed, op, err)
 }
 
 // Finish drops the plan, and lets go of base and target.
@@ -402,8 +264,8 @@ func (c *change) Finish(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := ctx.Err(); err != nil {
-		return wrapped(errs.Unavailable, op, err)
+		return workspace.Wrap(errs.Unavailable, op, err)
 	}
 	base, target := c.d.switchRoots(c.id)
-	return wrapped(errs.Failed, op, c.d.cfg.Store.Delete(c.d.planRoot(c.id), base, target))
+	return workspace.Wrap(errs.Failed, op, c.d.cfg.Store.Delete(c.d.planRoot(c.id), base, target))
 }

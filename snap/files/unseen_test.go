@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/snap"
+	"mulligan/snap/files/walk"
 )
 
 // content fails the test if the file has another content.
@@ -81,7 +82,7 @@ func TestStaleThroughNamesOutside(t *testing.T) {
 }
 
 // settledNow reports whether what is read of the file now is believed later.
-func settledNow(t *testing.T, path string) bool { return settled(statOf(t, path), time.Now()) }
+func settledNow(t *testing.T, path string) bool { return walk.Settled(statOf(t, path), time.Now()) }
 
 func readsAs(path, want string) bool {
 	b, err := os.ReadFile(path)
@@ -123,31 +124,6 @@ func TestStoresThroughMappings(t *testing.T) {
 			f.restore(t, one.ID)
 			content(t, path, "other")
 		})
-	}
-}
-
-// TestMappedToWrite: the question to the kernel and the text say the same.
-func TestMappedToWrite(t *testing.T) {
-	s := newSite(t)
-	write(t, s.dir+"/f", "first")
-	mapShared(t, s.dir+"/f", 5)
-	want := statOf(t, s.dir+"/f").id.ino
-	file, err := os.Open("/proc/self/maps")
-	must(t, err)
-	defer file.Close()
-	found := map[string]map[uint64]bool{"asked": {}, "read": {}}
-	in := func(how string) func(uint32, uint32, uint64) {
-		return func(_, _ uint32, ino uint64) { found[how][ino] = true }
-	}
-	readMaps(file, in("read"))
-	if !found["read"][want] {
-		t.Errorf("the text has no inode %d: %v", want, found["read"])
-	}
-	if askMaps(file, in("asked")) && fmt.Sprint(found["asked"]) != fmt.Sprint(found["read"]) {
-		t.Errorf("asked: %v, read: %v", found["asked"], found["read"])
-	}
-	if !mappedToWrite(statOf(t, s.dir).id.dev)[want] {
-		t.Error("the file is not found among all processes' mappings")
 	}
 }
 

@@ -8,9 +8,10 @@ import (
 	"strings"
 	"testing"
 
-	"mulligan/testkit"
-
 	"golang.org/x/sys/unix"
+
+	"mulligan/snap/files/inode"
+	"mulligan/testkit"
 )
 
 // run runs a shell script in dir and gives what it printed.
@@ -161,10 +162,10 @@ func TestWreck(t *testing.T) {
 	same(t, "restored by a new process", listing(t, s.dir), before)
 }
 
-func inodes(t testing.TB, dir string) map[string]stat {
-	out := map[string]stat{}
+func inodes(t testing.TB, dir string) map[string]inode.Stat {
+	out := map[string]inode.Stat{}
 	for _, p := range []string{"src/02/2/f2.txt", "src/05/1/f296.txt", "nested/.git/HEAD", ".gitignore"} {
-		if st, err := statAt(unix.AT_FDCWD, dir+"/"+p); err == nil {
+		if st, err := inode.StatAt(unix.AT_FDCWD, dir+"/"+p); err == nil {
 			out[p] = st
 		}
 	}
@@ -175,11 +176,11 @@ func inodes(t testing.TB, dir string) map[string]stat {
 }
 
 // untouched fails if a file that never changed was replaced or even written to.
-func untouched(t testing.TB, dir string, was map[string]stat) {
+func untouched(t testing.TB, dir string, was map[string]inode.Stat) {
 	for p, want := range was {
-		got, err := statAt(unix.AT_FDCWD, dir+"/"+p)
+		got, err := inode.StatAt(unix.AT_FDCWD, dir+"/"+p)
 		must(t, err)
-		if !got.same(want) {
+		if !got.Same(want) {
 			t.Errorf("%s never changed and was touched", p)
 		}
 	}

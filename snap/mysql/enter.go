@@ -61,7 +61,7 @@ func (w *wire) login(ctx context.Context, cfg *client.Config) error {
 	if len(greeting) > 0 && greeting[0] == headError {
 		return refusal(greeting)
 	}
-	d := &door{w: w, password: cfg.Passwd}
+	d := &loginConn{w: w, password: cfg.Passwd}
 	hasTLS, ok := soften(greeting)
 	if !ok {
 		return errProtocol
@@ -108,8 +108,8 @@ func soften(p []byte) (hasTLS, ok bool) {
 	return hasTLS, caps&capProtocol41 != 0
 }
 
-// door is the connection as the client library sees it while it logs in.
-type door struct {
+// loginConn is the connection as the client library sees it while it logs in.
+type loginConn struct {
 	w        *wire
 	tls      *tls.Config // to begin with, or nil
 	password string
@@ -121,7 +121,7 @@ type door struct {
 }
 
 // pass logs in, and lets go of the library's connection.
-func (d *door) pass(ctx context.Context, connect func(context.Context) (driver.Conn, error)) (err error) {
+func (d *loginConn) pass(ctx context.Context, connect func(context.Context) (driver.Conn, error)) (err error) {
 	defer func() {
 		if recover() != nil { // the library takes a server's words for good
 			err = errProtocol
@@ -139,12 +139,12 @@ func (d *door) pass(ctx context.Context, connect func(context.Context) (driver.C
 }
 
 // give has the library read a packet.
-func (d *door) give(seq byte, p []byte) {
+func (d *loginConn) give(seq byte, p []byte) {
 	d.in = append([]byte{byte(len(p)), byte(len(p) >> 8), byte(len(p) >> 16), seq}, p...)
 }
 
 // Read gives the next packet, or the rest of one.
-func (d *door) Read(p []byte) (int, error) {
+func (d *loginConn) Read(p []byte) (int, error) {
 	if len(d.in) == 0 {
 		if err := d.next(); err != nil {
 			d.problem = err
@@ -156,7 +156,7 @@ func (d *door) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-func (d *door) next() error {
+func (d *loginConn) next() error {
 	seq := d.w.seq - d.shift
 	p, err := d.w.packet("a packet", maxLogin)
 	if err != nil {
@@ -187,7 +187,7 @@ func ended(p []byte) []byte {
 }
 
 // Write takes a packet of the library's, which it gives in one piece.
-func (d *door) Write(p []byte) (int, error) {
+func (d *loginConn) Write(p []byte) (int, error) {
 	if d.passed {
 		return len(p), nil // it says goodbye
 	}
@@ -198,7 +198,7 @@ func (d *door) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (d *door) write(p []byte) error {
+func (d *loginConn) write(p []byte) error {
 	const wantsTLS = 4 + 4 + 1 + 23 // the beginning of an answer to the greeting, which asks for TLS
 	if len(p) < 4 {
 		return errProtocol
@@ -219,7 +219,7 @@ func (d *door) write(p []byte) error {
 }
 
 // secure asks for TLS and begins it.
-func (d *door) secure(request []byte) error {
+func (d *loginConn) secure(request []byte) error {
 	if err := d.w.send(request); err != nil {
 		return err
 	}
@@ -236,7 +236,7 @@ func (d *door) secure(request []byte) error {
 }
 
 // Close is called by the library when the login failed, and when it is done.
-func (d *door) Close() error {
+func (d *loginConn) Close() error {
 	if d.passed {
 		return nil
 	}
@@ -244,16 +244,16 @@ func (d *door) Close() error {
 }
 
 // LocalAddr and the others are those of the connection below. The time that the library may take is bounded by enter.
-func (d *door) LocalAddr() net.Addr { return d.w.Conn.LocalAddr() }
+func (d *loginConn) LocalAddr() net.Addr { return d.w.Conn.LocalAddr() }
 
 // RemoteAddr is the server's address.
-func (d *door) RemoteAddr() net.Addr { return d.w.Conn.RemoteAddr() }
+func (d *loginConn) RemoteAddr() net.Addr { return d.w.Conn.RemoteAddr() }
 
 // SetDeadline does nothing.
-func (d *door) SetDeadline(time.Time) error { return nil }
+func (d *loginConn) SetDeadline(time.Time) error { return nil }
 
 // SetReadDeadline does nothing.
-func (d *door) SetReadDeadline(time.Time) error { return nil }
+func (d *loginConn) SetReadDeadline(time.Time) error { return nil }
 
 // SetWriteDeadline does nothing.
-func (d *door) SetWriteDeadline(time.Time) error { return nil }
+func (d *loginConn) SetWriteDeadline(time.Time) error { return nil }

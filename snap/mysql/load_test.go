@@ -118,7 +118,11 @@ func underLoad(t *testing.T, s *subject, logged bool) {
 		dump        string
 	}
 	var all []*moment
-	for i := range 12 {
+	captures := 6
+	if snaptest.Long() {
+		captures = 12
+	}
+	for i := range captures {
 		testkit.Eventually(t, "the writer goes on", func() bool { return w.done.Load() > int64(20*i) })
 		m := &moment{from: w.done.Load()}
 		var err error

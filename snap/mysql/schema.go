@@ -84,6 +84,9 @@ func (s *session) tables(ctx context.Context, db string) ([]table, error) {
 		}
 		all = append(all, t)
 	}
+	if err := s.replicable(ctx, all); err != nil {
+		return nil, err
+	}
 	slices.SortFunc(all, func(a, b table) int { return strings.Compare(a.Name, b.Name) })
 	for i := range all {
 		if err := s.describe(ctx, db, &all[i]); err != nil {
@@ -91,6 +94,21 @@ func (s *session) tables(ctx context.Context, db string) ([]table, error) {
 		}
 	}
 	return all, nil
+}
+
+// replicable refuses tables without transactions where the server's log takes no transaction that changes such tables
+// beside others, as a switch does. Only MySQL has that rule.
+func (s *session) replicable(ctx context.Context, tables []table) error {
+	i := slices.IndexFunc(tables, func(t table) bool { return t.Engine != "InnoDB" })
+	if s.maria || i < 0 {
+		return nil
+	}
+	enforced, err := s.rows(ctx, "SELECT @@GLOBAL.enforce_gtid_consistency")
+	if err != nil || len(enforced) != 1 || enforced[0][0] != "ON" {
+		return err
+	}
+	return errs.New(errs.Unsupported, "", "table %s has the engine %s, which a server that enforces GTID consistency does not let a restore change together with other tables", tables[i].Name, tables[i].Engine).
+		WithHint("ALTER TABLE %s ENGINE = InnoDB, or keep it in another database", quote(tables[i].Name))
 }
 
 // describe reads a table's definition.
@@ -107,6 +125,9 @@ func (s *session) describe(ctx context.Context, db string, t *table) error {
 		return errProtocol
 	}
 	t.Create = create[0][1]
+	if !s.maria {
+		t.Create = collated(t.Create)
+	}
 	if err := s.kept.add(t.Name, t.Engine, t.Create); err != nil {
 		return err
 	}
@@ -134,6 +155,37 @@ func (s *session) describe(ctx context.Context, db string, t *table) error {
 		}
 	}
 	return err
+}
+
+// collated takes the names of character sets that stand before a collation out of a definition: the collation says it all.
+// MySQL writes both for a column that was made with a collation, and one for a column that has the table's; what was
+// written with one alone is given back with both.
+func collated(create string) string {
+	const set, collate = " CHARACTER SET ", " COLLATE "
+	var b strings.Builder
+	for quote, at := byte(0), 0; at < len(create); at++ {
+		c := create[at]
+		switch {
+		case quote == '\'' && c == '\\' && at+1 < len(create):
+			b.WriteByte(c)
+			at++
+			c = create[at]
+		case quote != 0:
+			if c == quote {
+				quote = 0
+			}
+		case c == '\'' || c == '`' || c == '"':
+			quote = c
+		case strings.HasPrefix(create[at:], set):
+			rest := strings.TrimLeft(create[at+len(set):], "abcdefghijklmnopqrstuvwxyz0123456789_")
+			if strings.HasPrefix(rest, collate) {
+				at = len(create) - len(rest) - 1
+				continue
+			}
+		}
+		b.WriteByte(c)
+	}
+	return b.String()
 }
 
 // columnOf knows the types that lose something by being read as they are: FLOAT is

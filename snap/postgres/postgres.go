@@ -20,6 +20,7 @@ import (
 	"mulligan/snap/cas"
 	"mulligan/snap/postgres/logical"
 	"mulligan/snap/postgres/physical"
+	"mulligan/snap/postgres/physical/pgserver"
 )
 
 // Mode is a way to capture and restore.
@@ -140,7 +141,7 @@ func (cfg Config) physical() (*physical.Driver, error) {
 }
 
 // Recall gives what is known of the cluster since it was taken into care.
-func (cfg Config) Recall() (physical.Place, bool) { return physical.Recall(cfg.dir(Physical)) }
+func (cfg Config) Recall() (pgserver.Place, bool) { return physical.Recall(cfg.dir(Physical)) }
 
 // dir is where a mode keeps its state: each in a folder of its own, so that a
 // change of mode leaves nothing that the other one would take for its own.
@@ -168,10 +169,10 @@ func (d *Driver) Maintain(ctx context.Context) error {
 	return nil
 }
 
-// Weigh is the size of the database, where that is what a first capture reads.
-func (d *Driver) Weigh(ctx context.Context) (int64, error) {
-	if w, ok := d.Driver.(snap.Weigher); ok {
-		return w.Weigh(ctx)
+// EstimateSize is the size of the database, where that is what a first capture reads.
+func (d *Driver) EstimateSize(ctx context.Context) (int64, error) {
+	if w, ok := d.Driver.(snap.SizeEstimator); ok {
+		return w.EstimateSize(ctx)
 	}
 	return 0, nil
 }

@@ -2,6 +2,7 @@ package redis
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -256,11 +257,11 @@ func (c *conn) supported() error {
 	if err != nil {
 		return err
 	}
-	what := ""
+	mode, what := cmp.Or(m["redis_mode"], m["server_mode"]), "" // Valkey's has the latter
 	switch {
-	case m["redis_mode"] == "cluster":
+	case mode == "cluster":
 		what = "is a node of a cluster"
-	case m["redis_mode"] == "sentinel":
+	case mode == "sentinel":
 		what = "is a sentinel, which holds no data"
 	case r["role"] != "master":
 		what = "is a replica of " + net.JoinHostPort(r["master_host"], r["master_port"])

@@ -197,3 +197,52 @@ func TestSilentServer(t *testing.T) {
 		check(t, cfg.Store.Close())
 	}
 }
+
+// What a server of Valkey's says in its own words: that it is part of a cluster, and a form of snapshots that nobody here reads.
+func TestValkeyRefused(t *testing.T) {
+	says := func(text string) func(net.Conn) {
+		return func(c net.Conn) { _, _ = io.WriteString(c, text) }
+	}
+	for want, answers := range map[string]map[string]func(net.Conn){
+		"is a node of a cluster": {"INFO server": says(bulk("valkey_version:8.1.1\r\nserver_mode:cluster\r\n"))},
+		"is a sentinel":          {"INFO server": says(bulk("valkey_version:8.1.1\r\nserver_mode:sentinel\r\n"))},
+		`"VALKEY080"`:            {"PSYNC ? -1": says("+FULLRESYNC " + strings.Repeat("a", 40) + " 7\r\n$20\r\nVALKEY080" + strings.Repeat("\x00", 11))},
+	} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		check(t, err)
+		go func() {
+			c, err := l.Accept()
+			for ; err == nil; c, err = l.Accept() {
+				go hold(answers)(c)
+			}
+		}()
+		dir := testkit.TempDir(t)
+		cfg := config(dir)
+		cfg.DSN = "redis://" + l.Addr().String()
+		cfg.Store, err = cas.Open(filepath.Join(dir, "store"), cas.Options{})
+		check(t, err)
+		d, err := New(cfg)
+		check(t, err)
+		_, err = d.Capture(t.Context(), snap.CaptureRequest{ID: "db-1"})
+		refuses(t, err, errs.Unsupported)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("want %s, have %v", want, err)
+		}
+		check(t, l.Close())
+		check(t, cfg.Store.Close())
+	}
+}
+
+// hold is hostile, and goes on after each of the answers.
+func hold(answers map[string]func(net.Conn)) func(net.Conn) {
+	return func(c net.Conn) {
+		again := map[string]func(net.Conn){}
+		for line, say := range answers {
+			again[line] = func(c net.Conn) {
+				say(c)
+				hold(answers)(c)
+			}
+		}
+		hostile(again)(c)
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"math"
 	"strconv"
+	"strings"
 
 	"github.com/zeebo/blake3"
 
@@ -125,6 +126,10 @@ func (p *parser) file(s *scanned, each func(item) error) (err error) {
 	magic := p.take(9)
 	if p.err != nil {
 		return p.err
+	}
+	if form := string(magic); strings.HasPrefix(form, "VALKEY") {
+		return errs.New(errs.Unsupported, "", "the server's snapshots have the form %q, of Valkey 9 or newer", form).
+			WithHint("only what Redis 7 and 8 and Valkey 8 write can be captured and restored")
 	}
 	if s.version, err = strconv.Atoi(string(magic[5:])); err != nil || string(magic[:5]) != "REDIS" {
 		return badSnapshot("it does not begin like one")

@@ -31,6 +31,15 @@ func newHarness(t *testing.T, s Subject) *harness {
 	return &harness{tester: t, t: t, subject: s, ctx: t.Context()}
 }
 
+// again makes the harness ready for another case, whose test is t.
+func (h *harness) again(t *testing.T) {
+	t.Helper()
+	h.tester, h.t, h.ctx, h.last = t, t, t.Context(), ""
+	h.reopen()
+	h.must("Sweep", h.driver().Sweep(h.ctx, h.everything()))
+	h.subject.(Reusable).Again(t)
+}
+
 // held is a snapshot and the fingerprint of the state it was taken of.
 type held struct {
 	snap.Snapshot

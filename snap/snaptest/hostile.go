@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -55,20 +56,42 @@ func Tell(err error) {
 }
 
 // Victim is the test binary, for a process whose memory is measured: one without the
-// race detector, which would take several times as much, is built where there is none.
+// race detector, which would take several times as much, is built where there is none,
+// once for all tests.
 func Victim(t *testing.T) string {
 	t.Helper()
 	if !race {
 		return os.Args[0]
 	}
-	path := filepath.Join(t.TempDir(), "victim")
-	cmd := exec.Command("go", "test", "-c", "-o", path, ".")
-	cmd.Env = append(os.Environ(), "GOFLAGS=")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("go test -c: %v: %s", err, out)
+	path, err := buildVictim()
+	if err != nil {
+		t.Fatal(err)
 	}
 	return path
 }
+
+// buildVictim gives the program as an open file of this process, which has no name that would have to be removed.
+var buildVictim = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "victim-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, "victim")
+	cmd := exec.Command("go", "test", "-c", "-ldflags=-s -w", "-o", path, ".") // nobody debugs it
+	cmd.Env = append(os.Environ(), "GOFLAGS=")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go test -c: %w: %s", err, out)
+	}
+	victimFile, err = os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), victimFile.Fd()), nil
+})
+
+// victimFile is never closed.
+var victimFile *os.File
 
 // Attack has serve answer every connection to a port of loopback, while victim, a
 // process that ends with Tell, runs a driver against it. It checks the memory.

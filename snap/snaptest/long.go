@@ -10,12 +10,12 @@ import (
 func Long() bool { return testkit.Long() }
 
 // EachStep calls killAt with the numbers of steps, counted from 1, until it says that there
-// is no such step to be killed at, and gives that number. It leaves out two of three, other
-// ones in the next run, and none in a long run. The test fails if nothing was killed.
+// is no such step to be killed at, and gives that number. It takes one of six, other
+// ones in the next run, and all in a long run. The test fails if nothing was killed.
 func EachStep(t *testing.T, killAt func(step int) bool) int {
 	t.Helper()
 	const most = 1000
-	start, stride := testkit.Part(t, 3)
+	start, stride := testkit.Part(t, 6)
 	step, kills := 1+start, 0
 	for ; killAt(step); step += stride {
 		if kills++; step > most {
@@ -30,6 +30,7 @@ func EachStep(t *testing.T, killAt func(step int) bool) int {
 	if kills == 0 {
 		t.Error("nothing was killed")
 	}
+	t.Logf("killed at one of %d steps, from step %d on", stride, 1+start)
 	testkit.Tally(t, "kills", kills)
 	return step
 }

@@ -16,14 +16,17 @@ import (
 // otherwise: a step of some drivers takes seconds.
 const machineRuns = 4
 
+// machineSteps is about how many steps each has, unless -rapid.steps says otherwise.
+const machineSteps = 30
+
 // machine walks at random through everything that a daemon may do, in any
 // order, with crashes in between, and compares with a model of fingerprints.
 func machine(h *harness) {
-	runs := machineRuns
+	runs, steps := machineRuns, machineSteps
 	if h.slow() {
-		runs = 1
+		runs, steps = 1, machineSteps/2
 	}
-	defer limitRuns(h.t, runs)()
+	defer limitRuns(h.t, runs, steps)()
 	testkit.Rapid(h.t)
 	rapid.Check(h.t, func(t *rapid.T) {
 		h.tester = t
@@ -46,10 +49,10 @@ func machine(h *harness) {
 	})
 }
 
-// runsGiven reports whether the number of walks was given. It is asked once,
+// given reports whether the number of walks, or of steps, was given. It is asked once,
 // since a flag that limitRuns sets counts as given from then on.
-var runsGiven = sync.OnceValue(func() (given bool) {
-	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "rapid.checks" })
+var given = sync.OnceValue(func() (given bool) {
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "rapid.checks" || f.Name == "rapid.steps" })
 	return given
 })
 
@@ -57,19 +60,25 @@ var runsGiven = sync.OnceValue(func() (given bool) {
 // for the whole process, and a driver's variants are tested side by side.
 var walking sync.Mutex
 
-// limitRuns sets the number of walks until the call of what it gives.
-func limitRuns(t *testing.T, runs int) (end func()) {
-	if runsGiven() {
+// limitRuns sets the number of walks, and of the steps of each, until the call of what it gives.
+func limitRuns(t *testing.T, runs, steps int) (end func()) {
+	if given() {
 		return func() {}
 	}
 	walking.Lock()
-	old := flag.Lookup("rapid.checks").Value.String()
-	if err := flag.Set("rapid.checks", strconv.Itoa(runs)); err != nil {
-		walking.Unlock()
-		t.Fatal(err)
+	var old []func()
+	for name, n := range map[string]int{"rapid.checks": runs, "rapid.steps": steps} {
+		was := flag.Lookup(name).Value.String()
+		old = append(old, func() { _ = flag.Set(name, was) }) // it was one
+		if err := flag.Set(name, strconv.Itoa(n)); err != nil {
+			walking.Unlock()
+			t.Fatal(err)
+		}
 	}
 	return func() {
-		_ = flag.Set("rapid.checks", old) // it was one
+		for _, f := range old {
+			f()
+		}
 		walking.Unlock()
 	}
 }

@@ -369,9 +369,9 @@ const mostSteps = 200
 func (s *salvage) kills(what string, do func(cut func(func() error))) {
 	k := s.subject.(Killable) // else no case calls this
 	first, stride := 1, 1
-	if slow, is := s.subject.(Slow); is && slow.Slow() { // one of four steps, other ones in the next run
+	if slow, is := s.subject.(Slow); is && slow.Slow() { // one of eight steps, other ones in the next run
 		var start int
-		start, stride = testkit.Part(s.t, 4)
+		start, stride = testkit.Part(s.t, 8)
 		first = 1 + start
 	}
 	for n := first; n <= mostSteps; n += stride {

@@ -39,7 +39,7 @@
 //     has to read, in place, keeping the length. A driver that stores objects
 //     shared by several snapshots may damage all of those snapshots with it.
 //
-// [Stored], [Slow] and [Layered] are optional.
+// [Stored], [Slow] and [Layered] are optional. A [Reusable] goes through RunReusing.
 //
 // The subject of a driver that is a [snap.Salvager] is a [Breakable] and passes
 // [RunSalvage] too, in a test of its own.
@@ -85,6 +85,15 @@ type Slow interface {
 	Slow() bool
 }
 
+// Reusable is a Subject whose live state takes long to make: one goes through all cases of RunReusing,
+// until one of them fails or damages what is stored. Before each case all snapshots and switches are swept.
+type Reusable interface {
+	Subject
+
+	// Again takes away what the cases before left in the live state, as far as it would hold up those to come.
+	Again(t *testing.T)
+}
+
 // Layered is a Subject whose live state rests on what its snapshots store: as
 // long as it does, deleting the newest of them frees nothing.
 type Layered interface {
@@ -95,6 +104,23 @@ type Layered interface {
 func Run(t *testing.T, newSubject func(t *testing.T) Subject) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) { c.run(newHarness(t, newSubject(t))) })
+	}
+}
+
+// RunReusing is Run for a Reusable.
+func RunReusing(t *testing.T, newSubject func(t *testing.T) Reusable) {
+	var h *harness
+	for _, c := range cases {
+		if h == nil {
+			h = newHarness(t, newSubject(t))
+		}
+		whole := t.Run(c.name, func(t *testing.T) {
+			h.again(t)
+			c.run(h)
+		})
+		if !whole || c.spoils {
+			h = nil
+		}
 	}
 }
 
@@ -115,33 +141,35 @@ func RunVariants(t *testing.T, variants []string, newSubject func(t *testing.T, 
 	}
 }
 
+// cases are the suite. One that spoils leaves damage behind.
 var cases = []struct {
-	name string
-	run  func(*harness)
+	name   string
+	run    func(*harness)
+	spoils bool
 }{
-	{"RoundTrip", roundTrip},
-	{"Hash", hash},
-	{"DeleteInAnyOrder", deleteInAnyOrder},
-	{"Size", size},
-	{"Freed", freed},
-	{"Verify", verify},
-	{"Damage", damage},
-	{"Unknown", unknown},
-	{"Sweep", sweep},
-	{"CancelledCapture", cancelledCapture},
-	{"Rehearse", rehearse},
-	{"Prepare", prepare},
-	{"PrepareAgain", prepareAgain},
-	{"SameState", sameState},
-	{"Changed", changed},
-	{"CommitTwice", commitTwice},
-	{"UndoPrepared", undoPrepared},
-	{"UndoRefused", undoRefused},
-	{"UndoCommitted", undoCommitted},
-	{"UndoAfterWrites", undoAfterWrites},
-	{"Resume", resume},
-	{"ResumeUndo", resumeUndo},
-	{"SweepSwitches", sweepSwitches},
-	{"CancelledSwitch", cancelledSwitch},
-	{"Machine", machine},
+	{"RoundTrip", roundTrip, false},
+	{"Hash", hash, false},
+	{"DeleteInAnyOrder", deleteInAnyOrder, false},
+	{"Size", size, false},
+	{"Freed", freed, false},
+	{"Verify", verify, false},
+	{"Damage", damage, true},
+	{"Unknown", unknown, false},
+	{"Sweep", sweep, false},
+	{"CancelledCapture", cancelledCapture, false},
+	{"Rehearse", rehearse, false},
+	{"Prepare", prepare, false},
+	{"PrepareAgain", prepareAgain, false},
+	{"SameState", sameState, false},
+	{"Changed", changed, false},
+	{"CommitTwice", commitTwice, false},
+	{"UndoPrepared", undoPrepared, false},
+	{"UndoRefused", undoRefused, false},
+	{"UndoCommitted", undoCommitted, false},
+	{"UndoAfterWrites", undoAfterWrites, false},
+	{"Resume", resume, false},
+	{"ResumeUndo", resumeUndo, false},
+	{"SweepSwitches", sweepSwitches, false},
+	{"CancelledSwitch", cancelledSwitch, false},
+	{"Machine", machine, false},
 }

@@ -18,11 +18,12 @@ import (
 
 // builder makes a database out of a snapshot, under a name of our own.
 type builder struct {
-	d    *Driver
-	m    *manifest
-	name string
-	out  *conn // beside it
-	tool tool
+	d      *Driver
+	m      *manifest
+	name   string
+	out    *conn // beside it
+	server int   // its major version
+	tool   tool
 }
 
 // build makes the database called name, fills it and proves it. What it made
@@ -30,11 +31,10 @@ type builder struct {
 // when it was proven.
 func (d *Driver) build(ctx context.Context, out *conn, name, note string, m *manifest) (proven identity, err error) {
 	b := &builder{d: d, m: m, name: name, out: out}
-	server, err := out.version(ctx)
-	if err != nil {
+	if b.server, err = out.version(ctx); err != nil {
 		return proven, err
 	}
-	if b.tool, err = d.tools.find(ctx, max(server, m.Major)); err != nil {
+	if b.tool, err = d.toolsFor(ctx, out, max(b.server, m.Major)); err != nil {
 		return proven, err
 	}
 	if err := b.create(ctx, note); err != nil {
@@ -107,7 +107,8 @@ func (b *builder) fill(ctx context.Context) error {
 	return b.analyze(ctx)
 }
 
-// analyze makes the planner's statistics, which no dump holds.
+// analyze makes the planner's statistics, which no dump holds and no state has. A table whose statistics cannot be made
+// goes without: one with a foreign table among its children, an index on an expression that fails.
 func (b *builder) analyze(ctx context.Context) error {
 	c, err := b.d.connect(ctx, b.name)
 	if err != nil {
@@ -115,7 +116,7 @@ func (b *builder) analyze(ctx context.Context) error {
 	}
 	defer c.close()
 	for _, t := range b.m.State.Tables {
-		if err := c.exec(ctx, "ANALYZE "+quote(t.Schema)+"."+quote(t.Name)); err != nil {
+		if err := c.exec(ctx, "ANALYZE "+quote(t.Schema)+"."+quote(t.Name)); err != nil && (sqlState(err) == "" || sqlState(err) == stateDiskFull || c.IsClosed()) {
 			return err
 		}
 	}
@@ -148,10 +149,35 @@ func (b *builder) archive() ([]byte, error) {
 }
 
 func (b *builder) restore(ctx context.Context, archive []byte, section string, jobs int) error {
-	return b.d.run(ctx, child{tool: b.tool, name: "pg_restore", file: archive, out: io.Discard, args: []string{
-		"--exit-on-error", "--no-password", "--section=" + section, fmt.Sprint("--jobs=", jobs),
-		"--dbname=dbname=" + pglogin.Quote(b.name), "--format=custom", filePath,
-	}})
+	c := child{tool: b.tool, name: "pg_restore", file: archive, out: io.Discard, args: []string{
+		"--no-password", "--section=" + section, "--dbname=dbname=" + pglogin.Quote(b.name), "--format=custom",
+	}}
+	if b.tool.major >= knowsTransactionTimeout && b.server < knowsTransactionTimeout {
+		c.harmless = onlyUnknownSetting // of one process: parallel ones write their complaints across each other
+	} else {
+		c.args = append(c.args, "--exit-on-error", fmt.Sprint("--jobs=", jobs))
+	}
+	c.args = append(c.args, filePath)
+	return b.d.run(ctx, c)
+}
+
+// knowsTransactionTimeout is the version since which pg_restore sets transaction_timeout. An older server refuses that statement.
+const knowsTransactionTimeout = 17
+
+// onlyUnknownSetting reports whether pg_restore, which went on after errors, failed at nothing but setting transaction_timeout.
+func onlyUnknownSetting(said string) bool {
+	failed, harmless, ended := 0, 0, false
+	for line := range strings.Lines(said) {
+		switch line = strings.TrimSpace(line); {
+		case strings.HasPrefix(line, "pg_restore: error: "):
+			failed++
+		case line == "Command was: SET transaction_timeout = 0;":
+			harmless++
+		case strings.HasPrefix(line, "pg_restore: warning: errors ignored on restore: "):
+			ended = true
+		}
+	}
+	return ended && failed > 0 && failed == harmless
 }
 
 // rows loads the tables' rows, the large objects and the sequences' values.

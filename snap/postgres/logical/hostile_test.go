@@ -8,10 +8,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -21,6 +23,7 @@ import (
 	"mulligan/snap/cas"
 	"mulligan/snap/postgres/pgtest"
 	"mulligan/snap/snaptest"
+	"mulligan/testkit"
 )
 
 const aloneEnv = "POSTGRES_TEST_ALONE"
@@ -177,7 +180,7 @@ func TestHostileServer(t *testing.T) {
 	const much = 800 << 20
 	victim := snaptest.Victim(t)
 	const set, list, columns, copying = "SET standard_conforming_strings", "SELECT c.oid, n.nspname", "SELECT a.attrelid", "COPY "
-	for name, test := range map[string]struct {
+	attacks := map[string]struct {
 		attack
 		kind errs.Kind
 		says string
@@ -199,8 +202,11 @@ func TestHostileServer(t *testing.T) {
 		"CopyMessage":   {attack{copying, first(message('H', "\x00\x00\x01\x00\x00")+begin('d', 1<<30), "x", much)}, errs.Unavailable, ""},
 		"Copy":          {attack{copying, first(message('H', "\x00\x00\x01\x00\x00"), message('d', "xxxxxxxxxxxx\n"), much/4)}, errs.Unavailable, ""},
 		"Tool":          {attack{"tool", first(described("t"), line(strings.Repeat("x", 1<<20)), 2<<30)}, errs.Failed, "pg_dump: "},
-	} {
-		t.Run(name, func(t *testing.T) {
+	}
+	names := slices.Sorted(maps.Keys(attacks))
+	for _, i := range testkit.Sample(t, "attacks", len(names), 6) {
+		test := attacks[names[i]]
+		t.Run(names[i], func(t *testing.T) {
 			s := snaptest.Attack(t, test.serve, func(port int) *exec.Cmd {
 				return aloneCommand(victim, fate{Dir: t.TempDir(), DSN: fmt.Sprintf("postgres://u@127.0.0.1:%d/app?sslmode=disable", port), Do: "db-1"})
 			})

@@ -82,7 +82,7 @@ func New(cfg Config) (*Driver, error) {
 	if err != nil {
 		return nil, errs.Wrap(errs.Failed, op, err)
 	}
-	d := &Driver{cfg: cfg, login: l, records: r, tools: toolbox{dirs: cfg.BinDirs}}
+	d := &Driver{cfg: cfg, login: l, records: r, tools: toolbox{dirs: cfg.BinDirs, owner: cfg.Owner}}
 	d.Driver = database.NewDriver(r, engine{d})
 	return d, errs.Wrap(errs.Invalid, op, d.bind())
 }

@@ -126,7 +126,7 @@ func (r *reader) begin(ctx context.Context) (err error) {
 	if r.m.Server, err = r.lead.version(ctx); err != nil {
 		return err
 	}
-	if r.tool, err = r.d.tools.find(ctx, r.m.Server); err != nil {
+	if r.tool, err = r.d.toolsFor(ctx, r.lead, r.m.Server); err != nil {
 		return err
 	}
 	r.m.Tool, r.m.Major = r.tool.version, r.tool.major

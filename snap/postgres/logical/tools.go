@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,7 +24,8 @@ import (
 
 // toolbox finds pg_dump and pg_restore.
 type toolbox struct {
-	dirs []string
+	dirs  []string
+	owner privsep.User // whom a tool that is asked for its version runs as
 
 	mu    sync.Mutex
 	known map[string]tool // by path
@@ -41,25 +43,18 @@ type tool struct {
 // elsewhere may be a wrapper that chooses a version by a cluster's name.
 var places = []string{"/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/usr/local/pgsql/bin"}
 
+// toolsFor finds the tools for a dump or a load of a server's major version. c is a session on that server.
+func (d *Driver) toolsFor(ctx context.Context, c *conn, major int) (tool, error) {
+	return d.tools.find(ctx, major, func() string { return c.programs(ctx, d.cfg.Owner) })
+}
+
 // find gives the tools of the server's major version or, without those, of the
-// next one that there is.
-func (b *toolbox) find(ctx context.Context, server int) (tool, error) {
-	dirs := b.dirs
-	if len(dirs) == 0 {
-		for _, pattern := range places {
-			list, _ := filepath.Glob(pattern) // the pattern is good
-			dirs = append(dirs, list...)
-		}
-		dirs = append(dirs, filepath.SplitList(os.Getenv("PATH"))...)
-	}
-	var best tool
-	for _, dir := range dirs {
-		t, err := b.ask(ctx, dir)
-		if err == nil && t.major >= server && (best.major == 0 || t.major < best.major) {
+// next one that there is. beside returns the folder of the server's own programs, or "".
+func (b *toolbox) find(ctx context.Context, server int, beside func() string) (tool, error) {
+	best := b.best(ctx, server, b.folders())
+	if best.major != server && len(b.dirs) == 0 {
+		if t, err := b.ask(ctx, beside()); err == nil && t.major >= server && (best.major == 0 || t.major < best.major) {
 			best = t
-		}
-		if best.major == server {
-			break // none fits better, and to ask a wrapper takes a while
 		}
 	}
 	if best.major == 0 {
@@ -69,8 +64,39 @@ func (b *toolbox) find(ctx context.Context, server int) (tool, error) {
 	return best, nil
 }
 
-// ask finds out the version of the tools in dir.
+// folders are where tools are looked for whatever the server is.
+func (b *toolbox) folders() []string {
+	if len(b.dirs) > 0 {
+		return b.dirs
+	}
+	var dirs []string
+	for _, pattern := range places {
+		list, _ := filepath.Glob(pattern) // the pattern is good
+		dirs = append(dirs, list...)
+	}
+	return append(dirs, filepath.SplitList(os.Getenv("PATH"))...)
+}
+
+// best gives those tools in dirs whose version is the server's or next above it; none has the version 0.
+func (b *toolbox) best(ctx context.Context, server int, dirs []string) (best tool) {
+	for _, dir := range dirs {
+		t, err := b.ask(ctx, dir)
+		if err == nil && t.major >= server && (best.major == 0 || t.major < best.major) {
+			best = t
+		}
+		if best.major == server {
+			break // none fits better, and to ask a wrapper takes a while
+		}
+	}
+	return best
+}
+
+// ask finds out the version of the tools in dir. They are run with the rights of the app's owner,
+// who may not be allowed to: then they are of no use.
 func (b *toolbox) ask(ctx context.Context, dir string) (t tool, err error) {
+	if !filepath.IsAbs(dir) {
+		return t, fs.ErrNotExist
+	}
 	path := filepath.Join(dir, "pg_dump")
 	info, err := os.Stat(path)
 	if err != nil {
@@ -87,11 +113,12 @@ func (b *toolbox) ask(ctx context.Context, dir string) (t tool, err error) {
 	}
 	cmd := exec.CommandContext(ctx, path, "--version")
 	cmd.Env = []string{"LC_ALL=C", "PATH=/usr/bin:/bin"}
-	out, err := cmd.Output()
-	if err != nil {
+	out := &head{limit: 4 << 10}
+	cmd.Dir, cmd.Stdout = "/", out
+	if err := b.owner.Run(cmd, privsep.Options{NoNewPrivs: true}); err != nil {
 		return t, err
 	}
-	_, version, _ := strings.Cut(strings.TrimSpace(string(out)), ") ") // "pg_dump (PostgreSQL) 15.18 (Debian 15.18-0)"
+	_, version, _ := strings.Cut(strings.TrimSpace(out.String()), ") ") // "pg_dump (PostgreSQL) 15.18 (Debian 15.18-0)"
 	major, _, _ := strings.Cut(version, ".")
 	t = tool{dir: dir, version: version, stamp: stamp}
 	if t.major, err = strconv.Atoi(digits(major)); err != nil {
@@ -121,6 +148,8 @@ type child struct {
 	args []string
 	file []byte    // given as the file /proc/self/fd/4
 	out  io.Writer // its standard output
+	// harmless says of what the tool wrote to standard error, when it failed, whether it did all that matters. Nil: never.
+	harmless func(stderr string) bool
 }
 
 // Where a child finds its files. They are in memory and passed by descriptor:
@@ -159,6 +188,9 @@ func (d *Driver) run(ctx context.Context, c child) error {
 		return ctx.Err()
 	}
 	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.Exited() && c.harmless != nil && c.harmless(stderr.String()) {
+		return nil
+	}
 	if said := stderr.first(); said != "" && errors.As(err, &exit) {
 		return errs.New(errs.Failed, "", "%s: %s", c.name, said)
 	}
@@ -211,7 +243,7 @@ func (t *head) Write(p []byte) (int, error) {
 func (t *head) first() string {
 	lines := strings.Split(t.String(), "\n")
 	for _, line := range lines {
-		if _, said, found := strings.Cut(line, "error: "); found {
+		if _, said, found := strings.Cut(line, "error: "); found && !strings.Contains(said, `"transaction_timeout"`) {
 			return said
 		}
 	}

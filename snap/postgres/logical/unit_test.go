@@ -291,7 +291,7 @@ func TestToolbox(t *testing.T) {
 	}
 	b := &toolbox{dirs: append(dirs, "/nowhere")}
 	for server, want := range map[int]int{13: 13, 14: 15, 15: 15, 16: 16, 17: 17, 18: 0} {
-		got, err := b.find(context.Background(), server)
+		got, err := b.find(context.Background(), server, func() string { return "" })
 		if got.major != want || (want == 0) != (errs.KindOf(err) == errs.Unsupported) {
 			t.Errorf("for a server of version %d: %+v, %v", server, got, err)
 		}

@@ -63,8 +63,9 @@ type Cluster struct {
 	Port    int
 	Log     string // file of the server's log
 
-	cred *syscall.Credential
-	run  *process // nil while stopped
+	tools string // folder of psql and other programs that Bin lacks, or ""
+	cred  *syscall.Credential
+	run   *process // nil while stopped
 }
 
 // defaults make a small server that need not survive a power cut, only its own death.
@@ -91,6 +92,9 @@ func New(t testing.TB, o Options) *Cluster {
 	if c.Bin == "" {
 		c.Bin = Bin(t)
 	}
+	if _, err := os.Stat(filepath.Join(c.Bin, "psql")); err != nil { // a package of the server alone
+		c.tools = newest(t)
+	}
 	c.cred = credential(t)
 	dir := mkdir(t, o.Dir, "pgtest-", c.cred)
 	c.Socket = mkdir(t, "/tmp", "pgs-", c.cred) // its path must be short
@@ -112,9 +116,18 @@ func Memory() string {
 	return dir
 }
 
-// Bin is the folder of the newest server programs on this host. Without any,
-// the test is skipped.
+// Bin is the folder of the server's programs: what MULLIGAN_TEST_POSTGRES says, or the newest of this host.
+// Without any, the test is skipped.
 func Bin(t testing.TB) string {
+	t.Helper()
+	if dir := os.Getenv("MULLIGAN_TEST_POSTGRES"); dir != "" {
+		return dir
+	}
+	return newest(t)
+}
+
+// newest is the folder of the newest server programs that Debian's packages brought.
+func newest(t testing.TB) string {
 	t.Helper()
 	testkit.Need(t, "postgres")
 	list, err := filepath.Glob("/usr/lib/postgresql/*/bin/postgres")
@@ -233,7 +246,7 @@ func (c *Cluster) TryPsql(db, sql string) (string, error) {
 // Command is one of the server's programs, to be run as the server's user.
 func (c *Cluster) Command(program string, args ...string) *exec.Cmd {
 	if program != "cp" {
-		program = filepath.Join(c.Bin, program)
+		program = c.path(program)
 	}
 	cmd := exec.Command(program, args...)
 	cmd.Dir = "/"
@@ -242,6 +255,15 @@ func (c *Cluster) Command(program string, args ...string) *exec.Cmd {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: c.cred}
 	}
 	return cmd
+}
+
+// path is where a program is.
+func (c *Cluster) path(program string) string {
+	path := filepath.Join(c.Bin, program)
+	if _, err := os.Stat(path); err != nil && c.tools != "" {
+		return filepath.Join(c.tools, program)
+	}
+	return path
 }
 
 // Owner is the user and group that the server runs as.
@@ -277,12 +299,12 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// waitFor polls until ok, for at most a minute.
+// waitFor polls until ok.
 func waitFor(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	limit := time.After(time.Minute)
+	limit := time.After(testkit.Patience)
 	for !ok() {
 		select {
 		case <-tick.C:

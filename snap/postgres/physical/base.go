@@ -13,6 +13,8 @@ import (
 
 	"mulligan/durable"
 	"mulligan/errs"
+	"mulligan/snap/postgres/physical/asowner"
+	"mulligan/snap/postgres/physical/wal"
 )
 
 // takeBase copies the data folder of the running server ("Making a Base Backup
@@ -36,7 +38,7 @@ func (d *Driver) takeBase(ctx context.Context) (err error) {
 		return err
 	}
 	began := time.Now()
-	b := baseCopy{ID: randomHex(8), Created: began.UTC()}
+	b := wal.Base{ID: randomHex(8), Created: began.UTC()}
 	dir := d.stored("bases", b.ID)
 	defer func() {
 		if err != nil { // and if this fails too, the next Sweep does it
@@ -65,11 +67,11 @@ func (d *Driver) sumsFile(id string) string {
 }
 
 // copyBase makes the copy, durably, and gives the sums of its files.
-func (d *Driver) copyBase(ctx context.Context, c conn, b *baseCopy, dir string) (list []byte, err error) {
+func (d *Driver) copyBase(ctx context.Context, c conn, b *wal.Base, dir string) (list []byte, err error) {
 	if err := d.cfg.Failpoint.At("base: begin"); err != nil {
 		return nil, err
 	}
-	if err := c.row(ctx, fmt.Sprintf("SELECT pg_backup_start('mulligan %s', true)::text", b.ID), lsnText{&b.Start}); err != nil {
+	if err := c.row(ctx, fmt.Sprintf("SELECT pg_backup_start('mulligan %s', true)::text", b.ID), &b.Start); err != nil {
 		return nil, err
 	}
 	if b.TLI, err = c.timeline(ctx); err != nil {
@@ -79,58 +81,36 @@ func (d *Driver) copyBase(ctx context.Context, c conn, b *baseCopy, dir string) 
 	if err := d.cfg.Failpoint.At("base: copy"); err != nil {
 		return nil, err
 	}
-	if _, err := copyAsOwner.Call(ctx, d.owner, clusterCopy{From: d.cfg.DataDir, To: dir, Live: true}); err != nil {
+	if _, err := asowner.Copy.Call(ctx, d.owner, asowner.ClusterCopy{From: d.cfg.DataDir, To: dir, Live: true}); err != nil {
 		return nil, err
 	}
 	var label, spaces string
-	if err := c.row(ctx, "SELECT lsn::text, labelfile, spcmapfile FROM pg_backup_stop(false)", lsnText{&b.Stop}, &label, &spaces); err != nil {
+	if err := c.row(ctx, "SELECT lsn::text, labelfile, spcmapfile FROM pg_backup_stop(false)", &b.Stop, &label, &spaces); err != nil {
 		return nil, err
 	}
 	if strings.TrimSpace(spaces) != "" {
 		return nil, errs.New(errs.Unsupported, "", "the cluster has tablespaces outside its data folder").WithHint("use mode = logical")
 	}
-	if err := b.readLabel(label); err != nil {
+	if err := b.ReadLabel(label); err != nil {
 		return nil, err
 	}
-	if _, err := d.readControl(ctx, dir); err != nil { // it was read while the server may have been writing it
+	if _, err := d.server.ReadControl(ctx, dir); err != nil { // it was read while the server may have been writing it
 		return nil, err
 	}
-	if err := d.arrange(ctx, arrangement{Dir: dir, Files: map[string][]byte{"backup_label": []byte(label)}}); err != nil {
+	if err := d.arrange(ctx, asowner.Arrangement{Dir: dir, Files: map[string][]byte{"backup_label": []byte(label)}}); err != nil {
 		return nil, err
 	}
 	if err := d.cfg.Failpoint.At("base: sync"); err != nil {
 		return nil, err
 	}
-	if err := d.arrange(ctx, arrangement{Dir: dir, Sync: true}); err != nil {
+	if err := d.arrange(ctx, asowner.Arrangement{Dir: dir, Sync: true}); err != nil {
 		return nil, err
 	}
 	return d.sums(ctx, dir)
 }
 
-// readLabel takes where the base begins from its backup_label file.
-func (b *baseCopy) readLabel(label string) (err error) {
-	for line := range strings.Lines(label) {
-		key, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
-		switch key {
-		case "START WAL LOCATION":
-			at, _, _ := strings.Cut(value, " ")
-			if b.Start, err = parseLSN(at); err != nil {
-				return err
-			}
-		case "START TIMELINE":
-			if err := b.TLI.UnmarshalJSON([]byte(value)); err != nil {
-				return err
-			}
-		}
-	}
-	if b.Start == 0 || b.TLI == 0 {
-		return fmt.Errorf("the server's backup label has no start: %q", label)
-	}
-	return nil
-}
-
 // checkBase reads all files of a base and compares them with their sums.
-func (d *Driver) checkBase(ctx context.Context, b baseCopy) error {
+func (d *Driver) checkBase(ctx context.Context, b wal.Base) error {
 	want, err := os.ReadFile(d.sumsFile(b.ID))
 	if err != nil {
 		return errs.Wrap(errs.Corrupt, "", err)
@@ -143,7 +123,7 @@ func (d *Driver) checkBase(ctx context.Context, b baseCopy) error {
 	if err != nil {
 		return err
 	}
-	if name := firstDifference(want, got); name != "" {
+	if name := asowner.FirstDifference(want, got); name != "" {
 		damaged.Message += ": " + name
 		return damaged
 	}

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/snap"
+	"mulligan/snap/postgres/physical/asowner"
 )
 
 // BenchmarkCluster measures markers and restores beside pg_dump with
@@ -133,7 +134,7 @@ func (f figures) judge(b *testing.B, restores bool) {
 
 // used is what the file system of the cluster has in use, in bytes.
 func (s *subject) used(b *testing.B) int64 {
-	check(b, syncFS(s.DataDir))
+	check(b, asowner.SyncFS(s.DataDir))
 	var st unix.Statfs_t
 	check(b, unix.Statfs(s.DataDir, &st))
 	return int64(st.Blocks-st.Bfree) * st.Bsize
@@ -210,18 +211,18 @@ func (s *subject) benchCopy(b *testing.B, f figures) {
 		if err != nil {
 			b.Fatalf("cp: %v\n%s", err, out)
 		}
-		check(b, syncFS(to))
+		check(b, asowner.SyncFS(to))
 	}
 	f.seconds(b, "stopcopy", func() {
-		check(b, s.driver.stop(b.Context()))
+		check(b, s.driver.server.Stop(b.Context()))
 		cp(s.DataDir, aside)
-		check(b, s.driver.start(b.Context()))
+		check(b, s.driver.server.Start(b.Context()))
 	})
 	f.seconds(b, "copyback", func() {
-		check(b, s.driver.stop(b.Context()))
+		check(b, s.driver.server.Stop(b.Context()))
 		check(b, os.RemoveAll(s.DataDir))
 		cp(aside, s.DataDir)
-		check(b, s.driver.start(b.Context()))
+		check(b, s.driver.server.Start(b.Context()))
 	})
 	check(b, os.RemoveAll(aside))
 }

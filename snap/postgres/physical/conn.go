@@ -14,11 +14,13 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"golang.org/x/sys/unix"
 
 	"mulligan/errs"
 	"mulligan/snap/postgres/pglogin"
 	"mulligan/snap/postgres/pgwire"
+	"mulligan/snap/postgres/physical/asowner"
+	"mulligan/snap/postgres/physical/pgserver"
+	"mulligan/snap/postgres/physical/wal"
 )
 
 // conn is one connection, for one piece of work. Only captures keep theirs.
@@ -198,10 +200,10 @@ type facts struct {
 	FileCommand    string // as it has it after a restart
 	ArchiveLibrary string
 	WALLevel       string
-	Segments       segments
+	Segments       wal.Segments
 	Fsync          bool
-	TLI            timeline `json:",omitzero"`
-	Spaces         []string // tablespaces of its own
+	TLI            wal.Timeline `json:",omitzero"`
+	Spaces         []string     // tablespaces of its own
 	Databases      []string
 	Size           int64 // of all databases, in bytes
 	Slot           bool  // whether ours is there
@@ -237,7 +239,7 @@ func (d *Driver) inspect(ctx context.Context, c conn) (f facts, err error) {
 	if err != nil {
 		return f, err
 	}
-	same, err := sameFile(filepath.Dir(f.ConfigFile), d.cfg.DataDir)
+	same, err := asowner.SameFile(filepath.Dir(f.ConfigFile), d.cfg.DataDir)
 	f.Inside = err == nil && same || filepath.Dir(f.ConfigFile) == d.cfg.DataDir
 	if f.Standby {
 		return f, nil
@@ -246,12 +248,12 @@ func (d *Driver) inspect(ctx context.Context, c conn) (f facts, err error) {
 	return f, err
 }
 
-func (c conn) timeline(ctx context.Context) (timeline, error) {
+func (c conn) timeline(ctx context.Context) (wal.Timeline, error) {
 	var name string
 	if err := c.row(ctx, "SELECT pg_walfile_name(pg_current_wal_insert_lsn())", &name); err != nil {
 		return 0, err
 	}
-	return parseTimeline(name)
+	return wal.ParseTimeline(name)
 }
 
 // refuse says what keeps a cluster from being handled in this mode.
@@ -259,7 +261,7 @@ func (d *Driver) refuse(ctx context.Context, f facts) error {
 	no := func(format string, args ...any) *errs.Error {
 		return errs.New(errs.Unsupported, "", format, args...).WithHint("use mode = logical")
 	}
-	same, err := sameFile(f.DataDir, d.cfg.DataDir)
+	same, err := asowner.SameFile(f.DataDir, d.cfg.DataDir)
 	switch {
 	case err != nil:
 		return err
@@ -276,7 +278,7 @@ func (d *Driver) refuse(ctx context.Context, f facts) error {
 		return errs.New(errs.Unsupported, "", "wal_level is minimal, with which the log cannot be replayed").
 			WithHint("set wal_level = replica and restart the server")
 	}
-	if _, err = layoutAsOwner.Call(ctx, d.owner, d.home()); err != nil {
+	if _, err = asowner.Layout.Call(ctx, d.owner, d.home()); err != nil {
 		return err
 	}
 	return d.refuseStarting(f)
@@ -285,7 +287,7 @@ func (d *Driver) refuse(ctx context.Context, f facts) error {
 // refuseStarting says what keeps the daemon from starting the server by itself, as it
 // was started by somebody else.
 func (d *Driver) refuseStarting(f facts) error {
-	p, ours := d.cfg.Server.(PgCtl)
+	p, ours := d.cfg.Server.(pgserver.PgCtl)
 	switch {
 	case !ours:
 		return nil
@@ -297,36 +299,6 @@ func (d *Driver) refuseStarting(f facts) error {
 			WithHint("write them into postgresql.conf and start the server without them, or use mode = logical")
 	}
 	return nil
-}
-
-// canExchange checks that the two folders can change places. It runs as the owner.
-func canExchange(data, store string) error {
-	var above, at, other unixStat
-	for path, st := range map[string]*unixStat{dirOf(data): &above, data: &at, store: &other} {
-		if err := lstat(path, st); err != nil {
-			return err
-		}
-	}
-	var x unix.Statx_t
-	if err := unix.Statx(unix.AT_FDCWD, data, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_BASIC_STATS, &x); err != nil {
-		return &os.PathError{Op: "statx", Path: data, Err: err}
-	}
-	switch {
-	case above.Dev != at.Dev, x.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0:
-		return errs.New(errs.Unsupported, "", "the data folder %s is a mount point, which cannot be exchanged", data).
-			WithHint("move the cluster into a folder below the mount point, or use mode = logical")
-	case other.Dev != at.Dev:
-		return errs.New(errs.Unsupported, "", "%s is not on the file system of %s", store, data).WithHint("choose a store beside the data folder")
-	}
-	if err := access(dirOf(data)); err != nil {
-		return unwritable(dirOf(data))
-	}
-	return nil
-}
-
-func unwritable(dir string) error {
-	return errs.New(errs.Denied, "", "the server's user cannot write to %s, where the data folders are exchanged", dir).
-		WithHint("chown the folder to the server's user")
 }
 
 // ownDatabases lists the databases besides the DSN's and the maintenance one.

@@ -23,6 +23,8 @@ import (
 	"mulligan/errs"
 	"mulligan/privsep"
 	"mulligan/snap"
+	"mulligan/snap/database"
+	"mulligan/snap/postgres/physical/pgserver"
 	"mulligan/snap/snaptest"
 	"mulligan/testkit"
 )
@@ -40,7 +42,7 @@ type fate struct {
 func (f fate) config() Config {
 	return Config{
 		App: "app-1", Name: "main", DSN: f.DSN, DataDir: f.Data, StateDir: f.State, Bin: f.Bin, Owner: f.Owner,
-		Server: PgCtl{Bin: f.Bin, DataDir: f.Data, Log: f.Log, Owner: f.Owner}, MaxReplay: 1, // a base each time
+		Server: pgserver.PgCtl{Bin: f.Bin, DataDir: f.Data, Log: f.Log, Owner: f.Owner}, MaxReplay: 1, // a base each time
 	}
 }
 
@@ -116,14 +118,14 @@ func write(ctx context.Context, dsn string) (count int64) {
 
 var crashSteps = []string{
 	"capture: mark", "capture: record", "base: begin", "base: copy", "base: sync", "base: record", "fork: clone", "fork: replay", "fork: settle",
-	"plan: prepared", "plan: committing", "commit: stop", "commit: save log", "commit: exchange", "commit: start", "plan: committed", "finish",
+	"phase: preparing", "phase: prepared", "phase: committing", "commit: stop", "commit: save log", "commit: exchange", "commit: start", "phase: committed", "phase: dropped", "finish",
 }
 
 // Whatever moment the daemon, or the server, is killed at: the database is the
 // old or the restored one, whole, and no listed marker is lost.
 func TestKilledAtRandom(t *testing.T) {
 	t.Parallel()
-	kills, most := 4, 12 // of some rounds the victim comes to its end
+	kills, most := 2, 10 // of some rounds the victim comes to its end
 	if snaptest.Long() {
 		kills, most = 30, 90
 	}
@@ -242,7 +244,7 @@ func (s *subject) killServer() {
 	var killed []int
 	for _, link := range links {
 		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(link)))
-		if pid != os.Getpid() && worksIn(pid, s.DataDir) && unix.Kill(pid, unix.SIGKILL) == nil {
+		if pid != os.Getpid() && pgserver.WorksIn(pid, s.DataDir) && unix.Kill(pid, unix.SIGKILL) == nil {
 			killed = append(killed, pid)
 		}
 	}
@@ -253,7 +255,7 @@ func (s *subject) killServer() {
 
 // bury waits until a process that was killed is gone.
 func bury(pid int) {
-	must(await(context.Background(), func() (bool, error) {
+	must(pgserver.Await(context.Background(), func() (bool, error) {
 		_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil) // it may be, or soon become, our child
 		return unix.Kill(pid, 0) == unix.ESRCH, nil
 	}))
@@ -267,18 +269,18 @@ func (s *subject) recovers(t *testing.T, random *rand.Rand, f fate, list map[sna
 	var base snap.SnapshotID
 	sw, err := s.driver.Resume(ctx, crashRestore)
 	if err == nil {
-		p, err := s.driver.loadPlan("", crashRestore)
+		p, err := s.driver.Resumable("", crashRestore)
 		check(t, err)
 		base = p.Base
 		want := list[base]
-		began := p.Phase != prepared
+		began := p.Phase != database.Prepared
 		if began && random.IntN(2) == 0 {
 			check(t, sw.Commit(ctx))
 			want = list[p.Target]
 		} else {
 			check(t, sw.Undo(ctx))
 		}
-		check(t, s.driver.start(ctx))
+		check(t, s.driver.server.Start(ctx))
 		if began {
 			proof, err := sw.Check(ctx)
 			check(t, err)
@@ -291,7 +293,7 @@ func (s *subject) recovers(t *testing.T, random *rand.Rand, f fate, list map[sna
 	} else if errs.KindOf(err) != errs.NotFound {
 		t.Fatal(err)
 	}
-	check(t, s.driver.start(ctx))
+	check(t, s.driver.server.Start(ctx))
 	gone := snap.Gone{Restores: []snap.RestoreID{crashRestore}}
 	markers, err := s.driver.markers()
 	check(t, err)

@@ -12,6 +12,9 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/database"
+	"mulligan/snap/postgres/physical/asowner"
+	"mulligan/snap/postgres/physical/pgserver"
+	"mulligan/snap/postgres/physical/wal"
 )
 
 // Diff says in SQL what happened to all databases of the cluster, with the
@@ -21,17 +24,18 @@ import (
 // for as long as it lasts. paths are names of databases, or DATABASE/SCHEMA.TABLE.
 func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []string) ([]snap.Change, error) {
 	const op = "compare cluster snapshots"
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	if from == to {
+		return nil, nil
+	}
 	var sides [2]map[string]relation
-	for i, id := range []snap.SnapshotID{from, to} {
-		if i == 1 && id == from {
-			return nil, nil
+	err := d.Do(ctx, op, func() (err error) {
+		if sides[0], err = d.describe(ctx, from); err == nil {
+			sides[1], err = d.describe(ctx, to)
 		}
-		var err error
-		if sides[i], err = d.describe(ctx, id); err != nil {
-			return nil, d.classify(op, err)
-		}
+		return err
+	})
+	if err != nil {
+		return nil, err
 	}
 	return slices.DeleteFunc(compare(sides[0], sides[1]), func(c snap.Change) bool {
 		return len(paths) > 0 && !slices.ContainsFunc(paths, func(p string) bool { return c.Path == p || strings.HasPrefix(c.Path, p+"/") })
@@ -93,7 +97,7 @@ func (d *Driver) readFork(ctx context.Context, m marker, f facts, dir string, re
 	if err != nil {
 		return err
 	}
-	err = await(ctx, func() (bool, error) {
+	err = pgserver.Await(ctx, func() (bool, error) {
 		select {
 		case <-s.done:
 			return false, s.died(ctx)
@@ -115,21 +119,21 @@ func (d *Driver) readFork(ctx context.Context, m marker, f facts, dir string, re
 }
 
 // clone makes a folder that replays the log from b up to m once it is started.
-func (d *Driver) clone(ctx context.Context, m marker, b baseCopy, dir string) error {
+func (d *Driver) clone(ctx context.Context, m marker, b wal.Base, dir string) error {
 	var conf map[string][]byte
 	if err := d.get("conf", m.Conf, &conf); err != nil {
 		return errs.Wrap(errs.Corrupt, "", err)
 	}
 	files := map[string][]byte{"recovery.signal": nil}
-	for _, name := range configured {
+	for _, name := range asowner.Configured {
 		if data, found := conf[name]; found {
 			files[name] = data
 		}
 	}
-	if _, err := copyAsOwner.Call(ctx, d.owner, clusterCopy{From: d.stored("bases", b.ID), To: dir}); err != nil {
+	if _, err := asowner.Copy.Call(ctx, d.owner, asowner.ClusterCopy{From: d.stored("bases", b.ID), To: dir}); err != nil {
 		return err
 	}
-	return d.arrange(ctx, arrangement{Dir: dir, Drop: configured, Files: files})
+	return d.arrange(ctx, asowner.Arrangement{Dir: dir, Drop: asowner.Configured, Files: files})
 }
 
 // relation is a table, or anything else that a definition tells all of.

@@ -15,61 +15,61 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/postgres/physical/asowner"
+	"mulligan/snap/postgres/physical/pgserver"
+	"mulligan/snap/postgres/physical/wal"
 )
 
 // fork is a data folder that holds a marker's state and was shut down in order.
 type fork struct {
-	Dir      string    `json:"dir"` // its name in forks/
-	Inode    uint64    `json:"inode"`
-	End      control   `json:"end,omitzero"`
-	Contents *contents `json:"-"` // nil when its server was not asked
+	Dir      string           `json:"dir"` // its name in forks/
+	Inode    uint64           `json:"inode"`
+	End      pgserver.Control `json:"end,omitzero"`
+	Contents *contents        `json:"-"` // nil when its server was not asked
 }
 
 // start of reading the log for what was changed since the fork was shut down.
 func (f fork) place() place { return place{f.End.TLI, f.End.Checkpoint, f.End.NextXID} }
 
 // build makes a fork of m beside the live server, of which f tells.
-func (d *Driver) build(ctx context.Context, m marker, f facts) (fk fork, err error) {
+func (d *Driver) build(ctx context.Context, m marker, f facts, fk *fork) error {
 	b, err := d.reachable(ctx, m, f.Segments)
 	if err != nil {
-		return fk, err
+		return err
 	}
 	if err := d.room(ctx, d.stored("bases", b.ID)); err != nil {
-		return fk, err
+		return err
 	}
-	fk.Dir = randomHex(8)
-	dir := d.stored("forks", fk.Dir)
 	checked := make(chan error, 1)
 	go func() { checked <- d.checkBase(ctx, b) }() // while the log is replayed
-	err = d.grow(ctx, m, f, b, &fk)
+	err = d.grow(ctx, m, f, b, fk)
 	if damage := <-checked; errs.KindOf(damage) == errs.Corrupt || err == nil {
 		err = errs.Also(damage, err)
 	}
-	if err != nil {
-		return fk, errs.Also(err, d.remove(ctx, dir))
+	if err == nil {
+		fk.Inode, err = asowner.Inode(d.stored("forks", fk.Dir))
 	}
-	fk.Inode, err = inode(dir)
-	return fk, err
+	return err
 }
 
 // reachable finds m's base, given that all of the log between them is there.
-func (d *Driver) reachable(ctx context.Context, m marker, size segments) (baseCopy, error) {
+func (d *Driver) reachable(ctx context.Context, m marker, size wal.Segments) (wal.Base, error) {
 	b, _, err := d.findBase(ctx, m, size, nil)
 	return b, err
 }
 
 // findBase is reachable, and looks at the configuration too where conf names the
 // one that is recorded already.
-func (d *Driver) findBase(ctx context.Context, m marker, size segments, conf *string) (b baseCopy, found baseFound, err error) {
+func (d *Driver) findBase(ctx context.Context, m marker, size wal.Segments, conf *string) (b wal.Base, found asowner.BaseFound, err error) {
 	bases, err := d.bases()
 	if err != nil {
 		return b, found, err
 	}
-	found, err = findBaseAsOwner.Call(ctx, d.owner, baseQuery{Home: d.home(), Bases: bases, TLI: m.TLI, LSN: m.LSN, Size: size, Conf: conf, System: m.system})
+	found, err = asowner.FindBase.Call(ctx, d.owner, asowner.BaseQuery{Home: d.home(), Bases: bases, TLI: m.TLI, LSN: m.LSN, Size: size, Conf: conf, System: m.system})
 	if err != nil {
 		return b, found, err
 	}
-	i := slices.IndexFunc(bases, func(b baseCopy) bool { return b.ID == found.Base })
+	i := slices.IndexFunc(bases, func(b wal.Base) bool { return b.ID == found.Base })
 	if i < 0 {
 		return b, found, errs.New(errs.Internal, "", "no base copy %q is recorded", found.Base)
 	}
@@ -78,7 +78,7 @@ func (d *Driver) findBase(ctx context.Context, m marker, size segments, conf *st
 
 // grow clones the base, replays the log up to m on a new timeline, looks at what
 // came out, and shuts it down.
-func (d *Driver) grow(ctx context.Context, m marker, f facts, b baseCopy, fk *fork) error {
+func (d *Driver) grow(ctx context.Context, m marker, f facts, b wal.Base, fk *fork) error {
 	dir := d.stored("forks", fk.Dir)
 	if err := d.cfg.Failpoint.At("fork: clone"); err != nil {
 		return err
@@ -128,14 +128,14 @@ func (d *Driver) look(ctx context.Context, s *forkServer, m marker, f facts, fk 
 // settle makes the stopped fork durable, and its timeline known for ever.
 func (d *Driver) settle(ctx context.Context, f facts, fk *fork) (err error) {
 	dir := d.stored("forks", fk.Dir)
-	if fk.End, err = d.readControl(ctx, dir); err != nil {
+	if fk.End, err = d.server.ReadControl(ctx, dir); err != nil {
 		return err
 	}
-	if fk.End.State != shutDown || fk.End.System != f.System {
+	if fk.End.State != pgserver.ShutDown || fk.End.System != f.System {
 		return errs.New(errs.Internal, "", "the fork of cluster %s is %q, of cluster %s", f.System, fk.End.State, fk.End.System)
 	}
-	history := fk.End.TLI.historyFile()
-	tidy := arrangement{Dir: dir, Drop: []string{"postmaster.opts", "backup_label.old", "recovery.signal", hbaFile}, Sync: true}
+	history := fk.End.TLI.HistoryFile()
+	tidy := asowner.Arrangement{Dir: dir, Drop: []string{"postmaster.opts", "backup_label.old", "recovery.signal", hbaFile}, Sync: true}
 	if f.ArchiveMode != "off" { // whoever archives gets the history too, when the fork is live
 		tidy.Files = map[string][]byte{filepath.Join("pg_wal", "archive_status", history+".ready"): nil}
 	}
@@ -143,8 +143,8 @@ func (d *Driver) settle(ctx context.Context, f facts, fk *fork) (err error) {
 		return err
 	}
 	// With the history the timeline is taken. What is finished of its log nobody will archive later.
-	end := fk.End.segments.name(fk.End.TLI, fk.End.segments.number(fk.End.Checkpoint))
-	return d.saveLog(ctx, logToSave{Wal: filepath.Join(dir, "pg_wal"), History: history, End: end})
+	end := fk.End.Segments.Name(fk.End.TLI, fk.End.Segments.Number(fk.End.Checkpoint))
+	return d.saveLog(ctx, asowner.LogToSave{Wal: filepath.Join(dir, "pg_wal"), History: history, End: end})
 }
 
 // forkServer is the server of a fork that is being made. It takes connections on
@@ -172,17 +172,17 @@ func (d *Driver) launch(ctx context.Context, m marker, f facts, dir string, more
 	if len(s.socket) > socketLimit {
 		s.socket = filepath.Join("/tmp", "mulligan-"+randomHex(8))
 	}
-	if _, err := mkdirAsOwner.Call(ctx, d.owner, newFolder{Path: s.socket, Old: !s.elsewhere()}); err != nil {
+	if _, err := asowner.Mkdir.Call(ctx, d.owner, asowner.NewFolder{Path: s.socket, Old: !s.elsewhere()}); err != nil {
 		return nil, err
 	}
-	if err := d.arrange(ctx, arrangement{Dir: dir, Files: map[string][]byte{hbaFile: []byte("local all all trust\n")}}); err != nil {
+	if err := d.arrange(ctx, asowner.Arrangement{Dir: dir, Files: map[string][]byte{hbaFile: []byte("local all all trust\n")}}); err != nil {
 		return nil, err
 	}
 	args := []string{"-D", dir}
 	for _, setting := range append(d.forkSettings(m, f, dir, hba, s.socket), more...) {
 		args = append(args, "-c", setting)
 	}
-	s.cmd = d.command(context.Background(), "postgres", args...)
+	s.cmd = d.server.Command(context.Background(), "postgres", args...)
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGQUIT}
 	if err := s.run(ctx); err != nil {
 		return nil, err
@@ -226,7 +226,7 @@ func (s *forkServer) run(ctx context.Context) error {
 	go func() {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		err := s.d.owner.Start(s.cmd, confined)
+		err := s.d.owner.Start(s.cmd, pgserver.Confined)
 		started <- err
 		if err == nil {
 			_ = s.cmd.Wait() // how it ended is in its log and in the control file
@@ -244,23 +244,23 @@ func (s *forkServer) elsewhere() bool { return s.socket != s.d.stored("sock") }
 // ready waits until the server takes connections. With hot_standby = off that is
 // when it has left recovery; pg_ctl would return before.
 func (s *forkServer) ready(ctx context.Context) error {
-	return await(ctx, func() (bool, error) {
+	return pgserver.Await(ctx, func() (bool, error) {
 		select {
 		case <-s.done:
 			return false, s.died(ctx)
 		default:
-			return s.d.status(ctx, s.dir) == "ready", nil
+			return s.d.server.Status(ctx, s.dir) == "ready", nil
 		}
 	})
 }
 
 // died says why the server ended.
 func (s *forkServer) died(ctx context.Context) error {
-	data, err := tailAsOwner.Call(ctx, s.d.owner, s.logFile())
+	data, err := asowner.Tail.Call(ctx, s.d.owner, s.logFile())
 	if err != nil {
 		return err
 	}
-	why := lastLine(string(data))
+	why := pgserver.LastLine(string(data))
 	for line := range strings.Lines(string(data)) {
 		if _, text, found := strings.Cut(line, "FATAL:"); found {
 			why = strings.TrimSpace(text)
@@ -283,7 +283,7 @@ func (s *forkServer) connect(ctx context.Context, database string) (conn, error)
 	return open(ctx, cfg)
 }
 
-func (s *forkServer) timeline(ctx context.Context) (timeline, error) {
+func (s *forkServer) timeline(ctx context.Context) (wal.Timeline, error) {
 	c, err := s.connect(ctx, "postgres")
 	if err != nil {
 		return 0, err
@@ -331,11 +331,11 @@ func (d *Driver) keptFork(ctx context.Context, id snap.SnapshotID) (fk fork, fou
 		return fk, false, err
 	}
 	dir := d.stored("forks", k.Dir)
-	if n, err := inode(dir); err != nil || n != k.Inode {
+	if n, err := asowner.Inode(dir); err != nil || n != k.Inode {
 		return fk, false, err
 	}
-	now, err := d.readControl(ctx, dir)
-	if err != nil || !now.same(k.End) || now.State != shutDown {
+	now, err := d.server.ReadControl(ctx, dir)
+	if err != nil || !now.Same(k.End) || now.State != pgserver.ShutDown {
 		return fk, false, nil // replay will do
 	}
 	return fork{Dir: k.Dir, Inode: k.Inode, End: k.End}, true, nil

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mulligan/snap"
+	"mulligan/snap/postgres/physical/pgserver"
 	"mulligan/snap/snaptest"
 	"mulligan/testkit"
 )
@@ -111,7 +112,7 @@ func TestMarkersUnderLoad(t *testing.T) {
 			run(t, s, "pgbench", "-q", "-i", "-s", "1", "app")
 			random := testkit.Rand(t)
 			var marks []*mark
-			most, visits := 8, 3
+			most, visits := 5, 2
 			if snaptest.Long() {
 				most, visits = 12, 12
 			}
@@ -140,7 +141,7 @@ func (s *subject) markUnderLoad(t *testing.T, n int) *mark {
 	bench := s.Command("pgbench", "-n", "-h", s.Socket, "-p", fmt.Sprint(s.Port), "-U", "postgres", "-c", "2", "-t", "150", "app")
 	check(t, bench.Start())
 	enough := counter.done.Load() + 20
-	check(t, await(t.Context(), func() (bool, error) {
+	check(t, pgserver.Await(t.Context(), func() (bool, error) {
 		select {
 		case <-counter.ended:
 			return false, errors.New("the counting client ended early")
@@ -274,7 +275,7 @@ func TestFiftyClients(t *testing.T) {
 			done <- last
 		}()
 	}
-	check(t, await(t.Context(), func() (bool, error) { return connected.Load() >= 50, nil }))
+	check(t, pgserver.Await(t.Context(), func() (bool, error) { return connected.Load() >= 50, nil }))
 	s.restore(t, "db-old", "db-new")
 	enough.Store(true)
 	for range 50 {

@@ -11,13 +11,15 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"mulligan/errs"
 	"mulligan/privsep"
 	"mulligan/snap"
+	"mulligan/snap/postgres/physical/asowner"
+	"mulligan/snap/postgres/physical/pgserver"
+	"mulligan/snap/postgres/physical/wal"
 	"mulligan/testkit"
 )
 
@@ -43,32 +45,32 @@ func TestOwnerRights(t *testing.T) {
 	data, secret := filepath.Join(dir, "data"), filepath.Join(dir, "secret")
 	check(t, os.WriteFile(secret, []byte("secret"), 0o600))
 	check(t, errors.Join(os.MkdirAll(filepath.Join(data, "base"), 0o755), os.MkdirAll(filepath.Join(data, "bases", "1"), 0o755)))
-	check(t, errors.Join(os.Mkdir(filepath.Join(data, "archive"), 0o755), os.WriteFile(filepath.Join(data, "archive", segments(1<<20).name(1, 0)), nil, 0o644)))
+	check(t, errors.Join(os.Mkdir(filepath.Join(data, "archive"), 0o755), os.WriteFile(filepath.Join(data, "archive", wal.Segments(1<<20).Name(1, 0)), nil, 0o644)))
 	check(t, os.Symlink(secret, filepath.Join(data, "base", "1")))
 	check(t, os.Symlink(secret, filepath.Join(data, "postgresql.conf")))
 	check(t, os.Chown(data, somebody.UID, somebody.GID))
 	for name, err := range map[string]error{
-		"a file of root's": func() error { _, err := tailAsOwner.Call(ctx, somebody, secret); return err }(),
+		"a file of root's": func() error { _, err := asowner.Tail.Call(ctx, somebody, secret); return err }(),
 		"a folder of root's": func() error {
-			_, err := mkdirAsOwner.Call(ctx, somebody, newFolder{Path: filepath.Join(dir, "new")})
+			_, err := asowner.Mkdir.Call(ctx, somebody, asowner.NewFolder{Path: filepath.Join(dir, "new")})
 			return err
 		}(),
-		"removing": func() error { _, err := removeAsOwner.Call(ctx, somebody, []string{secret}); return err }(),
+		"removing": func() error { _, err := asowner.Remove.Call(ctx, somebody, []string{secret}); return err }(),
 	} {
 		if !errors.Is(err, fs.ErrPermission) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	_, err := copyAsOwner.Call(ctx, somebody, clusterCopy{From: data, To: filepath.Join(data, "copy")})
+	_, err := asowner.Copy.Call(ctx, somebody, asowner.ClusterCopy{From: data, To: filepath.Join(data, "copy")})
 	if errs.KindOf(err) != errs.Unsupported || !strings.Contains(err.Error(), "is a link") {
 		t.Errorf("copying a link: %v", err)
 	}
-	q := baseQuery{Home: home{Data: data, Store: data}, TLI: 1, LSN: 1, Size: 1 << 20, Conf: new(string)}
-	q.Bases, q.System = []baseCopy{{ID: "1", TLI: 1}}, "0"
+	q := asowner.BaseQuery{Home: asowner.Home{Data: data, Store: data}, TLI: 1, LSN: 1, Size: 1 << 20, Conf: new(string)}
+	q.Bases, q.System = []wal.Base{{ID: "1", TLI: 1}}, "0"
 	check(t, os.Mkdir(filepath.Join(data, "global"), 0o755))
 	check(t, os.WriteFile(filepath.Join(data, "global", "pg_control"), make([]byte, 8), 0o644))
 	check(t, os.WriteFile(filepath.Join(data, "PG_VERSION"), []byte("15\n"), 0o644))
-	if found, err := findBaseAsOwner.Call(ctx, somebody, q); !errors.Is(err, fs.ErrPermission) {
+	if found, err := asowner.FindBase.Call(ctx, somebody, q); !errors.Is(err, fs.ErrPermission) {
 		t.Errorf("a configuration that is root's file: %q, %v", found.Conf, err)
 	}
 }
@@ -91,7 +93,7 @@ func TestStoreIsTheOwners(t *testing.T) {
 func bare(t *testing.T, data string) *Driver {
 	t.Helper()
 	d, err := New(Config{App: "app-1", Name: "main", DSN: "postgres://postgres@/app?host=/nowhere", DataDir: data,
-		StateDir: t.TempDir(), Bin: "/nowhere", Server: PgCtl{}, Owner: somebody})
+		StateDir: t.TempDir(), Bin: "/nowhere", Server: pgserver.PgCtl{}, Owner: somebody})
 	check(t, err)
 	return d
 }
@@ -189,9 +191,9 @@ func TestFifos(t *testing.T) {
 	dir := reachable(t)
 	own := filepath.Join(dir, "own")
 	d := bare(t, filepath.Join(own, "data"))
-	segment, history, base := segments(1<<20).name(2, 3), timeline(2).historyFile(), "base"
+	segment, history, base := wal.Segments(1<<20).Name(2, 3), wal.Timeline(2).HistoryFile(), "base"
 	grown := filepath.Join(own, "grown")
-	for _, path := range []string{own, grown, d.cfg.DataDir, d.home().wal(), d.cfg.Store, d.archive(), d.stored("bases"), d.stored("bases", base), d.stored("forks")} {
+	for _, path := range []string{own, grown, d.cfg.DataDir, d.home().WAL(), d.cfg.Store, d.archive(), d.stored("bases"), d.stored("bases", base), d.stored("forks")} {
 		check(t, os.Mkdir(path, 0o700))
 		check(t, os.Chown(path, somebody.UID, somebody.GID))
 	}
@@ -206,26 +208,26 @@ func TestFifos(t *testing.T) {
 	fifo(d.stored("fork.log"))
 	fifo(d.stored("claim"))
 	fifo(d.stored("claim.tmp"))
-	check(t, os.WriteFile(d.stored("archive", segments(1<<20).name(1, 0)), nil, 0o644))
-	check(t, d.put("bases", base, baseCopy{ID: base, TLI: 1}))
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	check(t, os.WriteFile(d.stored("archive", wal.Segments(1<<20).Name(1, 0)), nil, 0o644))
+	check(t, d.put("bases", base, wal.Base{ID: base, TLI: 1}))
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
 	for name, do := range map[string]func() error{
-		"the server's state": func() error { return errors.New(d.status(ctx, d.cfg.DataDir) + "is nothing") },
-		"its version":        func() error { _, err := versionOf(ctx, d.owner, d.cfg.DataDir); return err },
+		"the server's state": func() error { return errors.New(d.server.Status(ctx, d.cfg.DataDir) + "is nothing") },
+		"its version":        func() error { _, err := pgserver.VersionOf(ctx, d.owner, d.cfg.DataDir); return err },
 		"its configuration": func() error {
 			_, err := d.survey(ctx, marker{place: place{TLI: 1}, LSN: 1, segments: 1 << 20})
 			return err
 		},
 		"a history":      func() error { _, err := d.history(ctx, 2); return err },
-		"copying it":     func() error { return d.saveLog(ctx, logToSave{Wal: d.home().wal(), End: segment}) },
-		"log that grows": func() error { return d.saveLog(ctx, logToSave{Wal: grown, End: segment, Until: segment}) },
+		"copying it":     func() error { return d.saveLog(ctx, asowner.LogToSave{Wal: d.home().WAL(), End: segment}) },
+		"log that grows": func() error { return d.saveLog(ctx, asowner.LogToSave{Wal: grown, End: segment, Until: segment}) },
 		"linking log": func() error {
-			_, err := d.gather(ctx, logLinks{First: segment, Size: 1 << 20})
+			_, err := d.gather(ctx, asowner.LogLinks{First: segment, Size: 1 << 20})
 			return err
 		},
 		"a file that is written": func() error {
-			return d.arrange(ctx, arrangement{Dir: d.cfg.DataDir, Files: map[string][]byte{"backup_label": nil}})
+			return d.arrange(ctx, asowner.Arrangement{Dir: d.cfg.DataDir, Files: map[string][]byte{"backup_label": nil}})
 		},
 		"the log of a fork": func() error { return (&forkServer{d: d}).died(ctx) },
 		"its beginning":     func() error { return (&forkServer{d: d}).run(ctx) },
@@ -280,18 +282,18 @@ func (endlessText) Read(b []byte) (int, error) {
 
 func TestEndlessOutput(t *testing.T) {
 	t.Parallel()
-	var p printed
-	if _, err := io.Copy(&p, endlessText{}); err == nil || p.buf.Len() > maxPrinted {
-		t.Errorf("%d bytes were kept, %v", p.buf.Len(), err)
+	var p pgserver.Printed
+	if _, err := io.Copy(&p, endlessText{}); err == nil || p.Buf.Len() > pgserver.MaxPrinted {
+		t.Errorf("%d bytes were kept, %v", p.Buf.Len(), err)
 	}
-	if _, err := readLine(bufio.NewReader(endlessText{})); !errors.Is(err, errLongLine) {
+	if _, err := wal.ReadLine(bufio.NewReader(endlessText{})); !errors.Is(err, wal.ErrLongLine) {
 		t.Errorf("an endless line: %v", err)
 	}
 	r := bufio.NewReaderSize(strings.NewReader(strings.Repeat("y", 100)+"\nend"), 16)
-	if line, err := readLine(r); len(line) != 101 || err != nil {
+	if line, err := wal.ReadLine(r); len(line) != 101 || err != nil {
 		t.Errorf("%q, %v", line, err)
 	}
-	if line, err := readLine(r); !errors.Is(err, io.EOF) {
+	if line, err := wal.ReadLine(r); !errors.Is(err, io.EOF) {
 		t.Errorf("%q, %v", line, err)
 	}
 }
@@ -323,7 +325,7 @@ func TestLoginReadsNothingOfTheDaemons(t *testing.T) {
 func TestStartWhileTheOldServerEnds(t *testing.T) {
 	t.Parallel()
 	s := newSubject(t, options{})
-	check(t, s.driver.stop(t.Context()))
+	check(t, s.driver.server.Stop(t.Context()))
 	old := s.Command("pg_ctl", "--version")
 	old.Path, old.Args = "/bin/sh", []string{"sh", "-c", "read x"}
 	in, err := old.StdinPipe()
@@ -332,20 +334,20 @@ func TestStartWhileTheOldServerEnds(t *testing.T) {
 	lock := fmt.Sprintf("%s/.s.PGSQL.%d.lock", s.Socket, s.Port)
 	check(t, os.WriteFile(lock, fmt.Appendf(nil, "%d\n%s\n1\n%d\n%s\n", old.Process.Pid, s.DataDir, s.Port, s.Socket), 0o600))
 	check(t, os.Chown(lock, s.cfg.Owner.UID, s.cfg.Owner.GID))
-	p := s.cfg.Server.(PgCtl)
-	if err := p.startOnce(t.Context()); err == nil || !strings.Contains(err.Error(), "lock file") {
+	p := s.cfg.Server.(pgserver.PgCtl)
+	if err := p.StartOnce(t.Context()); err == nil || !strings.Contains(err.Error(), "lock file") {
 		t.Fatalf("beside a process that has the socket's lock: %v", err)
 	}
 	check(t, in.Close())
 	go func() { // what has ended is known until somebody waits for it
-		_ = await(t.Context(), func() (bool, error) {
+		_ = pgserver.Await(t.Context(), func() (bool, error) {
 			log, err := os.ReadFile(s.Log)
 			return strings.Count(string(log), lock) > 1, err
 		})
 		_ = old.Wait()
 	}()
 	check(t, p.Start(t.Context()))
-	if s.driver.status(t.Context(), s.DataDir) != "ready" {
+	if s.driver.server.Status(t.Context(), s.DataDir) != "ready" {
 		t.Error("no server is up")
 	}
 }

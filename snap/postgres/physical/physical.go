@@ -3,28 +3,27 @@
 // copies of its data folder. A snapshot is a marker, a named place in the log.
 // A restore forks: the nearest base on the marker's own line of timelines is
 // cloned and replayed up to the marker beside the running server, and then the
-// two data folders change places while the server is down for a moment.
+// two data folders change places while the server is down for a moment. The steps
+// of a restore, their plans and what is swept are package database's; markers are
+// not in the content store, so captures, sizes and retention are this package's own.
 // DESIGN.md has the invariants and the crash windows.
 package physical
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
-
-	"golang.org/x/sys/unix"
 
 	"mulligan/errs"
 	"mulligan/failpoint"
 	"mulligan/privsep"
 	"mulligan/snap"
+	"mulligan/snap/database"
+	"mulligan/snap/postgres/physical/pgserver"
 )
 
 const driverName = "postgres"
@@ -40,7 +39,7 @@ type Config struct {
 	// Store holds the archived log, bases and forks. The server's user owns and
 	// reaches it, and it is on DataDir's file system: DataDir + ".mulligan" if "".
 	Store  string
-	Server Server
+	Server pgserver.Server
 	Bin    string       // folder of the server's programs, as /usr/lib/postgresql/15/bin
 	Owner  privsep.User // who the server runs as
 	// MaxReplay is how much log, in bytes, may follow a base before Maintain takes a
@@ -55,10 +54,12 @@ type Config struct {
 
 // Driver captures and restores one cluster.
 type Driver struct {
-	cfg   Config
-	owner privsep.User
+	*database.Switcher[plan, *plan, state] // its Do is called by each method but for the copying of a base
+	cfg                                    Config
+	owner                                  privsep.User
+	server                                 pgserver.Cluster
+	plans                                  *database.Plans
 
-	mu   sync.Mutex // held during each method but for the copying of a base
 	idle conn       // a connection that captures use again, perhaps a dead one
 	left bool       // the cluster was taken out of care: nothing is to be done to its server
 	conf string     // the name of the configuration that was recorded last, or ""
@@ -76,19 +77,19 @@ var (
 	_ snap.Driver       = (*Driver)(nil)
 	_ snap.LiveCapturer = (*Driver)(nil)
 	_ snap.Salvager     = (*Driver)(nil)
-	_ snap.Warmer       = (*dbSwitch)(nil)
+	_ snap.Leaver       = (*Driver)(nil)
 )
 
 // New makes the driver; it does not look at the cluster.
 func New(cfg Config) (*Driver, error) {
 	const op = "open postgres driver"
 	for _, name := range []string{cfg.App, cfg.Name} {
-		if !validName(name) {
+		if !database.ValidName(name) {
 			return nil, errs.New(errs.Invalid, op, "%q is not a name", name)
 		}
 	}
 	if cfg.Store == "" {
-		cfg.Store = storeOf(cfg.DataDir)
+		cfg.Store = pgserver.StoreOf(cfg.DataDir)
 	}
 	for _, dir := range []string{cfg.DataDir, cfg.Store, cfg.StateDir, cfg.Bin} {
 		if !filepath.IsAbs(dir) || filepath.Clean(dir) != dir {
@@ -110,7 +111,11 @@ func New(cfg Config) (*Driver, error) {
 	if err := makeFolders(cfg.StateDir); err != nil {
 		return nil, errs.Wrap(errs.Failed, op, err)
 	}
-	return &Driver{cfg: cfg, owner: cfg.Owner}, nil
+	d := &Driver{cfg: cfg, owner: cfg.Owner}
+	d.server = pgserver.Cluster{Programs: pgserver.Programs{Bin: cfg.Bin, Owner: cfg.Owner}, DataDir: cfg.DataDir, Server: cfg.Server}
+	d.plans = database.FlatPlans(filepath.Join(cfg.StateDir, "switches"), "cluster", cfg.Name, cfg.Failpoint)
+	d.Switcher = database.NewSwitcher[plan](d.plans, engine{d}, engine{d}, d.check)
+	return d, nil
 }
 
 // makeFolders makes those of the records.
@@ -123,14 +128,16 @@ func makeFolders(stateDir string) error {
 	return nil
 }
 
-func validName(s string) bool {
-	return s != "" && s[0] != '.' && !strings.ContainsAny(s, "/\x00")
-}
-
 // Close ends the connection that captures use. The driver may be used again.
 func (d *Driver) Close() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	_ = d.Do(context.Background(), "", func() error { // which does not fail
+		d.hangUp()
+		return nil
+	})
+}
+
+// hangUp ends the connection that captures use.
+func (d *Driver) hangUp() {
 	if d.idle.Conn != nil {
 		d.idle.close()
 		d.idle = conn{}
@@ -145,70 +152,4 @@ func (d *Driver) stored(parts ...string) string {
 	return filepath.Join(append([]string{d.cfg.Store}, parts...)...)
 }
 
-func (d *Driver) archive() string { return d.home().archive() }
-
-// classify gives err a kind and op.
-func (d *Driver) classify(op string, err error) error {
-	if err == nil {
-		return nil
-	}
-	var e *errs.Error
-	if !errors.As(err, &e) && errors.Is(err, unix.ENOSPC) {
-		return &errs.Error{Kind: errs.Failed, Op: op, Err: err, Hint: "free some space on the file system of " + d.cfg.DataDir}
-	}
-	return errs.Wrap(errs.Failed, op, err)
-}
-
-// Capture puts a marker into the log. What was committed before the call is in
-// the snapshot; what is committed after the return is not.
-func (d *Driver) Capture(ctx context.Context, req snap.CaptureRequest) (snap.Snapshot, error) {
-	const op = "capture cluster"
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if !validName(string(req.ID)) {
-		return snap.Snapshot{}, errs.New(errs.Invalid, op, "%q is not a snapshot id", req.ID)
-	}
-	m, warnings, err := d.capture(ctx, req)
-	if err != nil {
-		return snap.Snapshot{}, d.classify(op, err)
-	}
-	return snap.Snapshot{
-		ID: m.ID, Driver: driverName, Position: fmt.Sprintf("%d:%s", m.TLI, m.LSN),
-		Quiesced: m.Quiesced, Created: m.Created, Warnings: warnings,
-	}, nil
-}
-
-func (d *Driver) capture(ctx context.Context, req snap.CaptureRequest) (marker, []string, error) {
-	if err := d.cfg.Failpoint.At("capture: mark"); err != nil {
-		return marker{}, nil, err
-	}
-	m, warnings, err := d.mark(ctx)
-	if errs.KindOf(err) == errs.Unavailable {
-		if err = d.revive(ctx, req.Revive, err); err == nil {
-			m, warnings, err = d.mark(ctx)
-			warnings = append(warnings, "The server was down, and was started.")
-		}
-	}
-	if err != nil {
-		return marker{}, nil, err
-	}
-	m.Conf, err = d.survey(ctx, m)
-	if errs.KindOf(err) == errs.Corrupt {
-		// Only the first capture of a cluster comes here, and one after all were deleted.
-		if err := d.takeBase(ctx); err != nil {
-			return marker{}, nil, err
-		}
-		if m, warnings, err = d.mark(ctx); err != nil {
-			return marker{}, nil, err
-		}
-		m.Conf, err = d.survey(ctx, m)
-	}
-	if err != nil {
-		return marker{}, nil, err
-	}
-	m.ID, m.Quiesced, m.Created = req.ID, req.Quiesced, time.Now().UTC()
-	if err := errors.Join(ctx.Err(), d.cfg.Failpoint.At("capture: record")); err != nil {
-		return marker{}, nil, err
-	}
-	return m, warnings, d.put("markers", string(m.ID), m)
-}
+func (d *Driver) archive() string { return d.home().Archive() }

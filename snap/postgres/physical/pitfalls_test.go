@@ -8,12 +8,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/postgres/physical/pgserver"
+	"mulligan/snap/postgres/physical/wal"
 	"mulligan/testkit"
 )
 
@@ -105,11 +106,11 @@ func TestTimelinesNeverCollide(t *testing.T) {
 	capture(t, s, "db-a")
 	s.mutate(t, 2)
 	capture(t, s, "db-b")
-	var taken []timeline
+	var taken []wal.Timeline
 	for _, id := range []snap.RestoreID{"op-1", "op-2", "op-3"} {
 		sw, err := s.driver.Prepare(t.Context(), snap.RestoreRequest{ID: id, Target: "db-a", Base: "db-b"})
 		check(t, err)
-		p, err := s.driver.loadPlan("", id)
+		p, err := s.driver.Resumable("", id)
 		check(t, err)
 		if slices.Contains(taken, p.Fork.End.TLI) {
 			t.Fatalf("timeline %d is given twice, after %v", p.Fork.End.TLI, taken)
@@ -211,7 +212,7 @@ func TestFailingArchive(t *testing.T) {
 	check(t, os.Rename(s.driver.archive(), s.driver.archive()+"-away"))
 	check(t, os.WriteFile(s.driver.archive(), nil, 0o600)) // so nothing can be written below it
 	s.Psql(t, "app", "SELECT pg_switch_wal()")
-	check(t, await(t.Context(), func() (bool, error) {
+	check(t, pgserver.Await(t.Context(), func() (bool, error) {
 		return s.value(t, "SELECT failed_count > 0 FROM pg_stat_archiver") == "t", nil
 	}))
 	got, warnings, err := s.driver.mark(t.Context())
@@ -334,7 +335,7 @@ func TestNoSpaceInTheMiddle(t *testing.T) {
 	capture(t, s, "db-a")
 	s.mutate(t, 2)
 	capture(t, s, "db-b")
-	for _, step := range []string{"base: copy", "base: sync", "base: record", "fork: replay", "fork: settle", "plan: prepared"} {
+	for _, step := range []string{"base: copy", "base: sync", "base: record", "fork: replay", "fork: settle", "phase: prepared"} {
 		s.cfg.Failpoint = func(at string) error {
 			if at == step {
 				return &os.PathError{Op: "write", Path: at, Err: unix.ENOSPC}
@@ -355,7 +356,7 @@ func TestNoSpaceInTheMiddle(t *testing.T) {
 		check(t, err)
 		forks, err := os.ReadDir(s.driver.stored("forks"))
 		check(t, err)
-		if len(dirs) != len(bases) || len(forks) != 0 && step != "plan: prepared" {
+		if len(dirs) != len(bases) || len(forks) != 0 && step != "phase: prepared" {
 			t.Errorf("%s: %d bases, but folders %v; forks %v", step, len(bases), dirs, forks)
 		}
 	}
@@ -374,7 +375,7 @@ func TestNoSpaceInTheMiddle(t *testing.T) {
 func TestConfigOutside(t *testing.T) {
 	t.Parallel()
 	s := newSubject(t, options{bare: true})
-	check(t, s.driver.stop(t.Context()))
+	check(t, s.driver.server.Stop(t.Context()))
 	etc := filepath.Join(filepath.Dir(s.DataDir), "etc")
 	check(t, os.Mkdir(etc, 0o755))
 	for _, name := range []string{"postgresql.conf", "pg_hba.conf", "pg_ident.conf"} {
@@ -385,11 +386,11 @@ func TestConfigOutside(t *testing.T) {
 	check(t, err)
 	_, err = f.WriteString("data_directory = '" + s.DataDir + "'\nhba_file = '" + etc + "/pg_hba.conf'\nident_file = '" + etc + "/pg_ident.conf'\n")
 	check(t, errors.Join(err, f.Close()))
-	server := s.cfg.Server.(PgCtl)
+	server := s.cfg.Server.(pgserver.PgCtl)
 	server.Config = conf
 	s.cfg.Server = server
 	s.reopen(t)
-	check(t, s.driver.start(t.Context()))
+	check(t, s.driver.server.Start(t.Context()))
 	s.enable(t)
 	check(t, s.driver.Maintain(t.Context()))
 	s.mutate(t, 6) // also ALTER SYSTEM
@@ -412,7 +413,7 @@ func TestConfigOutside(t *testing.T) {
 // lateServer is a Server whose first Stop comes before a start that somebody
 // asked for, and was killed after, has begun.
 type lateServer struct {
-	PgCtl
+	pgserver.PgCtl
 	stops int
 }
 
@@ -424,26 +425,26 @@ func (l *lateServer) Stop(ctx context.Context) error {
 	if err := l.Start(ctx); err != nil {
 		return err
 	}
-	return await(ctx, func() (bool, error) { return inUse(l.DataDir) })
+	return pgserver.Await(ctx, func() (bool, error) { return pgserver.InUse(l.DataDir) })
 }
 
 // A server that a killed daemon's last request starts only now is stopped too.
 func TestStopOfLateStart(t *testing.T) {
 	t.Parallel()
 	s := newSubject(t, options{})
-	check(t, s.driver.stop(t.Context()))
-	late := &lateServer{PgCtl: s.cfg.Server.(PgCtl)}
+	check(t, s.driver.server.Stop(t.Context()))
+	late := &lateServer{PgCtl: s.cfg.Server.(pgserver.PgCtl)}
 	s.cfg.Server = late
 	s.reopen(t)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
-	check(t, s.driver.stop(ctx))
+	check(t, s.driver.server.Stop(ctx))
 	if late.stops < 2 {
 		t.Error("the server was asked to stop once only")
 	}
-	if running, err := inUse(s.DataDir); err != nil || running {
+	if running, err := pgserver.InUse(s.DataDir); err != nil || running {
 		t.Errorf("the server runs: %v, %v", running, err)
 	}
-	check(t, s.driver.start(t.Context()))
+	check(t, s.driver.server.Start(t.Context()))
 	s.Psql(t, "app", "SELECT 1")
 }

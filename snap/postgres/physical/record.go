@@ -13,14 +13,17 @@ import (
 	"mulligan/durable"
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/database"
+	"mulligan/snap/postgres/physical/pgserver"
+	"mulligan/snap/postgres/physical/wal"
 )
 
 // place is where in the history something is, and what is needed to tell later
 // whether anything was committed since.
 type place struct {
-	TLI   timeline `json:"tli"`
-	Start lsn      `json:"start"` // reading the log from here meets all of XID's records
-	XID   uint32   `json:"xid"`   // transactions from this one on began at Start or later
+	TLI   wal.Timeline `json:"tli"`
+	Start wal.LSN      `json:"start"` // reading the log from here meets all of XID's records
+	XID   uint32       `json:"xid"`   // transactions from this one on began at Start or later
 }
 
 // marker is a snapshot: a named restore point in the log.
@@ -28,31 +31,21 @@ type marker struct {
 	ID    snap.SnapshotID `json:"id"`
 	Point string          `json:"point"` // the restore point's name
 	place
-	LSN      lsn       `json:"lsn"`  // the end of its record
+	LSN      wal.LSN   `json:"lsn"`  // the end of its record
 	Conf     string    `json:"conf"` // names the configuration as it was, in conf/
 	Quiesced bool      `json:"quiesced"`
 	Created  time.Time `json:"created"`
 
-	segments segments // of the cluster's log, when it was just made
-	system   string   // the cluster's identifier, then
-}
-
-// baseCopy is a copy of the data folder from which the log can be replayed.
-type baseCopy struct {
-	ID      string    `json:"id"`
-	TLI     timeline  `json:"tli"`
-	Start   lsn       `json:"start"` // replay begins here
-	Stop    lsn       `json:"stop"`  // and is consistent from here on
-	Sums    string    `json:"sums"`  // digest of the list of its files
-	Created time.Time `json:"created"`
+	segments wal.Segments // of the cluster's log, when it was just made
+	system   string       // the cluster's identifier, then
 }
 
 // kept is a data folder that was swapped out: the state of a marker, ready to run.
 type kept struct {
-	Marker snap.SnapshotID `json:"marker"`
-	Dir    string          `json:"dir"` // its name in forks/
-	Inode  uint64          `json:"inode"`
-	End    control         `json:"end"` // what its control file said
+	Marker snap.SnapshotID  `json:"marker"`
+	Dir    string           `json:"dir"` // its name in forks/
+	Inode  uint64           `json:"inode"`
+	End    pgserver.Control `json:"end"` // what its control file said
 }
 
 // raw is a snapshot of what lay where the data folder should be, byte by byte.
@@ -78,7 +71,7 @@ func (d *Driver) put(kind, id string, v any) error {
 
 // get reads a record; without one the error is fs.ErrNotExist.
 func (d *Driver) get(kind, id string, v any) error {
-	if !validName(id) {
+	if !database.ValidName(id) {
 		return fs.ErrNotExist
 	}
 	data, err := os.ReadFile(filepath.Join(d.cfg.StateDir, kind, id+".json"))
@@ -117,11 +110,23 @@ func list[T any](d *Driver, kind string) ([]T, error) {
 	return all, nil
 }
 
-func (d *Driver) bases() ([]baseCopy, error) { return list[baseCopy](d, "bases") }
+func (d *Driver) bases() ([]wal.Base, error) { return list[wal.Base](d, "bases") }
 func (d *Driver) markers() ([]marker, error) { return list[marker](d, "markers") }
 func (d *Driver) keptOnes() ([]kept, error)  { return list[kept](d, "kept") }
-func (d *Driver) switches() ([]plan, error)  { return list[plan](d, "switches") }
 func (d *Driver) raws() ([]raw, error)       { return list[raw](d, "raws") }
+
+// switches reads the plans of all restores.
+func (d *Driver) switches() (all []plan, err error) {
+	names, err := d.plans.Switches()
+	for _, name := range names {
+		var p plan
+		if e := d.plans.Load("", snap.RestoreID(name), &p); e != nil {
+			return nil, e
+		}
+		all = append(all, p)
+	}
+	return all, err
+}
 
 // state is a snapshot of either kind: a marker, or one that was kept raw.
 type state struct {

@@ -3,39 +3,36 @@ package physical
 import (
 	"context"
 	"errors"
-	"io/fs"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/database"
+	"mulligan/snap/postgres/physical/asowner"
+	"mulligan/snap/postgres/physical/wal"
 )
 
 // holdings is what is stored, and which markers need what of it.
 type holdings struct {
 	markers []marker
-	bases   []baseCopy
+	bases   []wal.Base
 	kept    []kept
-	live    timeline // of the data folder
-	size    segments // of the log's files
+	live    wal.Timeline // of the data folder
+	size    wal.Segments // of the log's files
 	// What restores begin with: by marker, and "" for markers to come.
-	from map[snap.SnapshotID]baseCopy
+	from map[snap.SnapshotID]wal.Base
 	log  map[string]bool // finished log files that are needed
 	// The live folder cannot be read, so all bases and all log may be needed.
 	blind bool
 	open  []place // and these timelines' log from there on
 
-	legs map[timeline][]leg // histories that were read
+	legs map[wal.Timeline][]wal.Leg // histories that were read
 }
 
 // hold works out what is needed: by all markers but those in without, by the
 // folders that were swapped out, by restores under way, and by markers to come.
 func (d *Driver) hold(ctx context.Context, without ...snap.SnapshotID) (h holdings, err error) {
-	h.from, h.log, h.legs = map[snap.SnapshotID]baseCopy{}, map[string]bool{}, map[timeline][]leg{}
+	h.from, h.log, h.legs = map[snap.SnapshotID]wal.Base{}, map[string]bool{}, map[wal.Timeline][]wal.Leg{}
 	all, err1 := d.markers()
 	plans, err2 := d.switches()
 	var err3, err4 error
@@ -73,18 +70,18 @@ func (d *Driver) hold(ctx context.Context, without ...snap.SnapshotID) (h holdin
 	if h.blind {
 		return h, nil
 	}
-	return h, d.holdUpTo(ctx, &h, "", h.live, endless)
+	return h, d.holdUpTo(ctx, &h, "", h.live, wal.Endless)
 }
 
 // holdLive looks where the live folder stands. One that is broken, or another cluster's, says nothing.
 func (d *Driver) holdLive(ctx context.Context, h *holdings) error {
-	c, err := d.readControl(ctx, d.cfg.DataDir)
+	c, err := d.server.ReadControl(ctx, d.cfg.DataDir)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	f, unknown := d.known()
 	if err == nil && (unknown != nil || f.System == c.System) {
-		h.live, h.size = c.TLI, c.segments
+		h.live, h.size = c.TLI, c.Segments
 		return nil
 	}
 	if unknown != nil {
@@ -95,7 +92,7 @@ func (d *Driver) holdLive(ctx context.Context, h *holdings) error {
 }
 
 // historyIn is history, read once.
-func (d *Driver) historyIn(ctx context.Context, h *holdings, t timeline) ([]leg, error) {
+func (d *Driver) historyIn(ctx context.Context, h *holdings, t wal.Timeline) ([]wal.Leg, error) {
 	if legs, found := h.legs[t]; found {
 		return legs, nil
 	}
@@ -108,11 +105,11 @@ func (d *Driver) historyIn(ctx context.Context, h *holdings, t timeline) ([]leg,
 
 // holdUpTo notes the base and the log that lead to a place. Without a base there
 // is nothing to be kept.
-func (d *Driver) holdUpTo(ctx context.Context, h *holdings, id snap.SnapshotID, t timeline, to lsn) error {
+func (d *Driver) holdUpTo(ctx context.Context, h *holdings, id snap.SnapshotID, t wal.Timeline, to wal.LSN) error {
 	legs, err := d.historyIn(ctx, h, t)
-	var b baseCopy
+	var b wal.Base
 	if err == nil {
-		b, err = choose(h.bases, legs, marker{place: place{TLI: t}, LSN: to})
+		b, err = wal.Choose(h.bases, legs, t, to)
 	}
 	if errs.KindOf(err) == errs.Corrupt {
 		return nil
@@ -125,13 +122,13 @@ func (d *Driver) holdUpTo(ctx context.Context, h *holdings, id snap.SnapshotID, 
 }
 
 // holdLog notes the log that leads from b to a place on the last of legs.
-func (h *holdings) holdLog(legs []leg, b baseCopy, to lsn) {
-	spans := path(legs, b.TLI, b.Start, to)
-	if n := len(spans); n > 0 && to == endless {
+func (h *holdings) holdLog(legs []wal.Leg, b wal.Base, to wal.LSN) {
+	spans := wal.Path(legs, b.TLI, b.Start, to)
+	if n := len(spans); n > 0 && to == wal.Endless {
 		h.open = append(h.open, place{TLI: spans[n-1].TLI, Start: spans[n-1].Start})
 		spans = spans[:n-1]
 	}
-	for _, name := range h.size.names(spans) {
+	for _, name := range h.size.Names(spans) {
 		h.log[name] = true
 	}
 }
@@ -139,14 +136,14 @@ func (h *holdings) holdLog(legs []leg, b baseCopy, to lsn) {
 // wants reports whether a log file is needed.
 func (h holdings) wants(name string) bool {
 	return h.log[name] || slices.ContainsFunc(h.open, func(p place) bool {
-		first := h.size.name(p.TLI, h.size.number(p.Start))
+		first := h.size.Name(p.TLI, h.size.Number(p.Start))
 		return name[:8] == first[:8] && name >= first
 	})
 }
 
 // garbage is what can go: bases, kept folders, and files in the archive.
 type garbage struct {
-	bases []baseCopy
+	bases []wal.Base
 	kept  []kept
 	log   []string
 	raws  []raw
@@ -175,12 +172,12 @@ func (d *Driver) unneeded(ctx context.Context, h holdings, last bool) (g garbage
 			g.kept = append(g.kept, k)
 		}
 	}
-	list, err := namesAsOwner.Call(ctx, d.owner, d.archive())
+	list, err := asowner.Names.Call(ctx, d.owner, d.archive())
 	for _, name := range list {
-		if len(name) < 24 || !isSegment(name[:24]) || !validName(name) {
+		if len(name) < 24 || !wal.IsSegment(name[:24]) || !database.ValidName(name) {
 			continue
 		}
-		copied := name[24:] == linked && slices.Contains(list, name[:24])
+		copied := name[24:] == asowner.Linked && slices.Contains(list, name[:24])
 		if copied || !h.blind && !h.wants(name[:24]) {
 			g.log = append(g.log, name)
 		}
@@ -204,7 +201,7 @@ func (d *Driver) freed(ctx context.Context, ids []snap.SnapshotID) (g garbage, e
 		return g, err
 	}
 	g, err = d.unneeded(ctx, after, len(after.markers) == 0 && len(before.markers) > 0)
-	g.bases = slices.DeleteFunc(g.bases, func(b baseCopy) bool { return slices.Contains(already.bases, b) })
+	g.bases = slices.DeleteFunc(g.bases, func(b wal.Base) bool { return slices.Contains(already.bases, b) })
 	g.kept = slices.DeleteFunc(g.kept, func(k kept) bool { return slices.Contains(already.kept, k) })
 	g.log = slices.DeleteFunc(g.log, func(name string) bool { return slices.Contains(already.log, name) })
 	if err == nil {
@@ -236,45 +233,45 @@ func (d *Driver) paths(g garbage) (all []string) {
 // Where files are cloned, what they share with others is left out.
 func (d *Driver) Size(ctx context.Context, ids ...snap.SnapshotID) (int64, error) {
 	const op = "measure cluster snapshots"
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, id := range ids {
-		if _, err := d.state(id); err != nil {
-			return 0, d.classify(op, err)
+	var n int64
+	err := d.Do(ctx, op, func() error {
+		for _, id := range ids {
+			if _, err := d.state(id); err != nil {
+				return err
+			}
 		}
-	}
-	g, err := d.freed(ctx, ids)
-	if err != nil {
-		return 0, d.classify(op, err)
-	}
-	n, err := d.measure(ctx, d.paths(g))
-	return n, d.classify(op, err)
+		g, err := d.freed(ctx, ids)
+		if err == nil {
+			n, err = d.measure(ctx, d.paths(g))
+		}
+		return err
+	})
+	return n, err
 }
 
 func (d *Driver) measure(ctx context.Context, gone []string) (int64, error) {
-	return measureAsOwner.Call(ctx, d.owner, measurement{Home: d.home(), Gone: gone, Shared: d.cloning(ctx)})
+	return asowner.Measure.Call(ctx, d.owner, asowner.Measurement{Home: d.home(), Gone: gone, Shared: d.cloning(ctx)})
 }
 
 // Delete drops a snapshot, and what only it needed.
 func (d *Driver) Delete(ctx context.Context, id snap.SnapshotID) error {
-	const op = "delete cluster snapshot"
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	s, err := d.state(id)
-	if errs.KindOf(err) == errs.NotFound {
-		return nil
-	}
-	if s.raw != nil { // nothing else rests on it
-		return d.classify(op, d.discard(ctx, garbage{raws: []raw{*s.raw}}))
-	}
-	g, err := d.freed(ctx, []snap.SnapshotID{id})
-	if err == nil {
-		err = d.drop("markers", string(id))
-	}
-	if err == nil {
-		err = d.discard(ctx, g)
-	}
-	return d.classify(op, err)
+	return d.Do(ctx, "delete cluster snapshot", func() error {
+		s, err := d.state(id)
+		if errs.KindOf(err) == errs.NotFound {
+			return nil
+		}
+		if s.raw != nil { // nothing else rests on it
+			return d.discard(ctx, garbage{raws: []raw{*s.raw}})
+		}
+		g, err := d.freed(ctx, []snap.SnapshotID{id})
+		if err == nil {
+			err = d.drop("markers", string(id))
+		}
+		if err == nil {
+			err = d.discard(ctx, g)
+		}
+		return err
+	})
 }
 
 // discard removes garbage: records first, so that none ever names what is gone.
@@ -312,194 +309,4 @@ func (d *Driver) prune(ctx context.Context) error {
 		return err
 	}
 	return d.discard(ctx, g)
-}
-
-// Sweep drops the snapshots and restores that gone names, and what is in
-// the store and in no record of the driver's own. The live state stays.
-func (d *Driver) Sweep(ctx context.Context, gone snap.Gone) error {
-	const op = "sweep cluster snapshots"
-	if err := ctx.Err(); err != nil {
-		return errs.Wrap(errs.Unavailable, op, err)
-	}
-	d.base.Lock() // what is being copied is in no record yet
-	defer d.base.Unlock()
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.classify(op, d.sweep(ctx, gone))
-}
-
-func (d *Driver) sweep(ctx context.Context, gone snap.Gone) error {
-	all, err := d.markers()
-	if err != nil {
-		return err
-	}
-	for _, m := range all {
-		if slices.Contains(gone.Snapshots, m.ID) {
-			if err := d.drop("markers", string(m.ID)); err != nil {
-				return err
-			}
-		}
-	}
-	raws, err := d.rawsOf(gone.Snapshots)
-	if err != nil {
-		return err
-	}
-	for _, r := range raws {
-		if err := d.drop("raws", string(r.ID)); err != nil {
-			return err
-		}
-	}
-	plans, err := d.switches()
-	if err != nil {
-		return err
-	}
-	for _, p := range plans {
-		if slices.Contains(gone.Restores, p.ID) {
-			if err := d.abandon(ctx, &p); err != nil {
-				return err
-			}
-		}
-	}
-	if err := d.sweepStore(ctx); err != nil {
-		return err
-	}
-	if _, err := os.Lstat(d.archive()); errors.Is(err, fs.ErrNotExist) {
-		return nil // the cluster is not enabled
-	}
-	if err := d.sweepConf(); err != nil {
-		return err
-	}
-	return d.prune(ctx)
-}
-
-// abandon ends a restore that nobody knows of, wherever it stands.
-func (d *Driver) abandon(ctx context.Context, p *plan) error {
-	done, err := d.exchanged(p)
-	if err == nil {
-		err = d.finish(ctx, p)
-	}
-	if err != nil || p.Phase != committing && p.Phase != undoing {
-		return err
-	}
-	if r := p.wanted(!done); r != nil {
-		return d.startRaw(ctx, r)
-	}
-	return d.start(ctx)
-}
-
-// sweepStore removes what no record names.
-func (d *Driver) sweepStore(ctx context.Context) error {
-	var known []string
-	bases, err1 := d.bases()
-	keeps, err2 := d.keptOnes()
-	plans, err3 := d.switches()
-	raws, err4 := d.raws()
-	if err := errors.Join(err1, err2, err3, err4); err != nil {
-		return err
-	}
-	for _, r := range raws {
-		known = append(known, "raws/"+r.Dir)
-	}
-	for _, b := range bases {
-		known = append(known, "bases/"+b.ID)
-	}
-	for _, k := range keeps {
-		known = append(known, "forks/"+k.Dir)
-	}
-	for _, p := range plans {
-		known = append(known, "forks/"+p.Fork.Dir)
-	}
-	_, err := sweepAsOwner.Call(ctx, d.owner, sweeping{d.cfg.Store, known})
-	return err
-}
-
-// sweepConf removes configurations that no marker names.
-func (d *Driver) sweepConf() error {
-	all, err := d.markers()
-	if err != nil {
-		return err
-	}
-	entries, err := os.ReadDir(filepath.Join(d.cfg.StateDir, "conf"))
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		id := strings.TrimSuffix(e.Name(), ".json")
-		if !slices.ContainsFunc(all, func(m marker) bool { return m.Conf == id }) {
-			if err := os.Remove(filepath.Join(d.cfg.StateDir, "conf", e.Name())); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// Verify checks that a marker can be replayed: that its base and all of the log
-// between them are there, and with Full that each byte of them is as it was
-// written. The folder that was swapped out at a marker is only a shorter way.
-func (d *Driver) Verify(ctx context.Context, id snap.SnapshotID, depth snap.Depth) error {
-	const op = "verify cluster snapshot"
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	s, err := d.state(id)
-	switch {
-	case err != nil:
-	case s.raw != nil:
-		err = d.verifyRaw(ctx, *s.raw, depth)
-	default:
-		err = d.verify(ctx, s.marker, depth)
-	}
-	return d.classify(op, err)
-}
-
-func (d *Driver) verify(ctx context.Context, m marker, depth snap.Depth) error {
-	size, err := d.segmentSize(ctx)
-	if err != nil {
-		return err
-	}
-	b, err := d.reachable(ctx, m, size)
-	if err == nil && depth == snap.Full {
-		if err = d.checkBase(ctx, b); err == nil {
-			err = d.checkLog(ctx, m, b, size)
-		}
-	}
-	return err
-}
-
-// segmentSize is how large the log's files are, which never changes.
-func (d *Driver) segmentSize(ctx context.Context) (segments, error) {
-	if f, err := d.known(); err == nil {
-		return f.Segments, nil
-	}
-	c, err := d.readControl(ctx, d.cfg.DataDir)
-	return c.segments, err
-}
-
-// checkLog reads the log between a base and a marker; each record has a checksum
-// and the place of the one before it.
-func (d *Driver) checkLog(ctx context.Context, m marker, b baseCopy, size segments) error {
-	legs, err := d.history(ctx, m.TLI)
-	if err != nil {
-		return err
-	}
-	spans := path(legs, b.TLI, b.Start, m.LSN)
-	dir, err := d.gather(ctx, logLinks{Names: size.names(spans)})
-	if err != nil {
-		return err
-	}
-	defer d.remove(ctx, dir) // else the next Sweep does it
-	for _, s := range spans {
-		if s.Start >= s.End {
-			continue
-		}
-		// Quiet, it fails at the first record before the end that is not whole.
-		_, err := d.output(ctx, "pg_waldump", "-q", "-p", dir, "-t", strconv.Itoa(int(s.TLI)), "-s", s.Start.String(), "-e", s.End.String())
-		if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && ctx.Err() == nil {
-			return errs.New(errs.Corrupt, "", "the log of timeline %d from %s to %s is damaged: %v", s.TLI, s.Start, s.End, err).
-				WithHint("use another checkpoint")
-		} else if err != nil {
-			return err
-		}
-	}
-	return nil
 }

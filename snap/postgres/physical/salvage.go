@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -14,34 +13,36 @@ import (
 	"mulligan/errs"
 	"mulligan/privsep"
 	"mulligan/snap"
+	"mulligan/snap/database"
+	"mulligan/snap/postgres/physical/asowner"
+	"mulligan/snap/postgres/physical/pgserver"
 )
 
 // Salvage stops the server and keeps what lies where the data folder should be, byte
 // by byte: a folder that no server can be started in, a file, a link, or nothing.
 func (d *Driver) Salvage(ctx context.Context, req snap.CaptureRequest) (snap.Snapshot, error) {
 	const op = "keep the files of cluster"
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if !validName(string(req.ID)) {
+	if !database.ValidName(string(req.ID)) {
 		return snap.Snapshot{}, errs.New(errs.Invalid, op, "%q is not a snapshot id", req.ID)
 	}
-	r, err := d.salvage(ctx, req)
+	var r raw
+	err := d.Do(ctx, op, func() (err error) {
+		r, err = d.salvage(ctx, req)
+		return err
+	})
 	if err != nil {
-		return snap.Snapshot{}, d.classify(op, err)
+		return snap.Snapshot{}, err
 	}
 	return snap.Snapshot{ID: r.ID, Driver: driverName, Hash: r.Hash, Quiesced: true, Raw: true, Created: r.Created, Warnings: r.Warnings}, nil
 }
 
 func (d *Driver) salvage(ctx context.Context, req snap.CaptureRequest) (r raw, err error) {
-	if d.idle.Conn != nil {
-		d.idle.close()
-		d.idle = conn{}
-	}
-	r = raw{ID: req.ID, Quiesced: true, Created: time.Now().UTC(), Ran: d.status(ctx, d.cfg.DataDir) != ""}
+	d.hangUp()
+	r = raw{ID: req.ID, Quiesced: true, Created: time.Now().UTC(), Ran: d.server.Status(ctx, d.cfg.DataDir) != ""}
 	if err := d.cfg.Failpoint.At("salvage: stop"); err != nil {
 		return r, err
 	}
-	if err := d.stop(ctx); err != nil {
+	if err := d.server.Stop(ctx); err != nil {
 		return r, err
 	}
 	dir := randomHex(8)
@@ -49,7 +50,7 @@ func (d *Driver) salvage(ctx context.Context, req snap.CaptureRequest) (r raw, e
 	if err != nil {
 		return r, err
 	}
-	r.Hash, r.Stamp, r.Warnings = got.Hash, got.Stamp, got.warnings()
+	r.Hash, r.Stamp, r.Warnings = got.Hash, got.Stamp, got.Warnings()
 	if got.There {
 		r.Dir = dir
 	}
@@ -59,22 +60,8 @@ func (d *Driver) salvage(ctx context.Context, req snap.CaptureRequest) (r raw, e
 	return r, d.put("raws", string(r.ID), r)
 }
 
-func (c rawCopied) warnings() (list []string) {
-	list = []string{"The cluster could not be read, so its files were kept as they are."}
-	if !c.There {
-		list = []string{"The cluster's data folder is gone: there was nothing to be kept."}
-	}
-	if c.Leaves > 0 {
-		list = append(list, fmt.Sprintf("%d links were kept as links: what they lead to is not part of the snapshot.", c.Leaves))
-	}
-	if c.Lacks > 0 {
-		list = append(list, fmt.Sprintf("%d sockets, fifos or devices were left out.", c.Lacks))
-	}
-	return list
-}
-
 // copyRaw copies whatever lies at from into the store, or leaves nothing there.
-func (d *Driver) copyRaw(ctx context.Context, from, to string) (c rawCopied, err error) {
+func (d *Driver) copyRaw(ctx context.Context, from, to string) (c asowner.RawCopied, err error) {
 	if info, e := os.Lstat(from); e == nil && info.IsDir() {
 		err = d.room(ctx, from)
 	}
@@ -82,7 +69,7 @@ func (d *Driver) copyRaw(ctx context.Context, from, to string) (c rawCopied, err
 		err = d.cfg.Failpoint.At("raw: copy")
 	}
 	if err == nil {
-		c, err = copyRawAsOwner.Call(ctx, d.owner, exchangeOf{from, to})
+		c, err = asowner.CopyRaw.Call(ctx, d.owner, asowner.Pair{A: from, B: to})
 	}
 	if err != nil {
 		return c, errs.Also(err, d.remove(ctx, to))
@@ -96,13 +83,13 @@ func (d *Driver) verifyRaw(ctx context.Context, r raw, depth snap.Depth) error {
 		return nil
 	}
 	damaged := errs.New(errs.Corrupt, "", "the kept files of snapshot %s are damaged", r.ID).WithHint("use another checkpoint")
-	if n, err := inode(d.stored("raws", r.Dir)); err != nil || n == 0 {
+	if n, err := asowner.Inode(d.stored("raws", r.Dir)); err != nil || n == 0 {
 		return errs.Also(damaged, err)
 	}
 	if depth != snap.Full {
 		return nil
 	}
-	now, err := hashRawAsOwner.Call(ctx, d.owner, d.stored("raws", r.Dir))
+	now, err := asowner.HashRaw.Call(ctx, d.owner, d.stored("raws", r.Dir))
 	if err == nil && now != r.Hash {
 		err = damaged
 	}
@@ -111,31 +98,29 @@ func (d *Driver) verifyRaw(ctx context.Context, r raw, depth snap.Depth) error {
 
 // rawFork makes a copy of a snapshot that was kept raw, which is to change places
 // with the live folder.
-func (d *Driver) rawFork(ctx context.Context, r raw) (fk fork, err error) {
-	fk.Dir = randomHex(8)
+func (d *Driver) rawFork(ctx context.Context, r raw, fk *fork) error {
 	if r.Dir == "" {
-		return fk, nil
+		return nil
 	}
 	dir := d.stored("forks", fk.Dir)
 	c, err := d.copyRaw(ctx, d.stored("raws", r.Dir), dir)
 	if err != nil {
-		return fk, err
+		return err
 	}
 	if c.Hash != r.Hash {
-		err := errs.New(errs.Corrupt, "", "the kept files of snapshot %s are damaged", r.ID).WithHint("use another checkpoint")
-		return fk, errs.Also(err, d.remove(ctx, dir))
+		return errs.New(errs.Corrupt, "", "the kept files of snapshot %s are damaged", r.ID).WithHint("use another checkpoint")
 	}
-	fk.Inode, err = inode(dir)
-	return fk, err
+	fk.Inode, err = asowner.Inode(dir)
+	return err
 }
 
 // movedRaw reports whether what lies where the data folder should be is no longer
 // what was kept raw.
 func (d *Driver) movedRaw(ctx context.Context, r *raw) (bool, error) {
-	if running, err := inUse(d.cfg.DataDir); err != nil || running {
+	if running, err := pgserver.InUse(d.cfg.DataDir); err != nil || running {
 		return true, err
 	}
-	now, err := stampAsOwner.Call(ctx, d.owner, d.cfg.DataDir)
+	now, err := asowner.Stamp.Call(ctx, d.owner, d.cfg.DataDir)
 	return now != r.Stamp, err
 }
 
@@ -144,18 +129,18 @@ func (d *Driver) movedRaw(ctx context.Context, r *raw) (bool, error) {
 // hashed first, and it is started if that can be.
 func (d *Driver) bringUp(ctx context.Context, p *plan, r *raw) error {
 	if r == nil {
-		return d.start(ctx)
+		return d.server.Start(ctx)
 	}
 	if !r.Ran {
 		return nil
 	}
 	if p.Read.IsZero() {
-		now, err := hashRawAsOwner.Call(ctx, d.owner, d.cfg.DataDir)
+		now, err := asowner.HashRaw.Call(ctx, d.owner, d.cfg.DataDir)
 		if err != nil {
 			return err
 		}
 		p.Read = now
-		if err := d.put("switches", string(p.ID), p); err != nil {
+		if err := d.plans.Save(p); err != nil {
 			return err
 		}
 	}
@@ -167,7 +152,7 @@ func (d *Driver) startRaw(ctx context.Context, r *raw) error {
 	if !r.Ran {
 		return nil
 	}
-	err := d.start(ctx)
+	err := d.server.Start(ctx)
 	if err != nil && ctx.Err() == nil {
 		d.cfg.Log.Warn("a server that ran before its files were kept cannot be started", "cluster", d.cfg.Name, "err", err)
 		err = nil
@@ -179,7 +164,7 @@ func (d *Driver) startRaw(ctx context.Context, r *raw) error {
 func (d *Driver) rawProof(ctx context.Context, p *plan, r *raw, proof *snap.Proof) (err error) {
 	proof.Post = p.Read // before the server was started
 	if proof.Post.IsZero() {
-		proof.Post, err = hashRawAsOwner.Call(ctx, d.owner, d.cfg.DataDir)
+		proof.Post, err = asowner.HashRaw.Call(ctx, d.owner, d.cfg.DataDir)
 	}
 	proof.Want, proof.Match = r.Hash, proof.Post == r.Hash
 	proof.Notes = []string{"Compared: the names, modes and contents of all files where the data folder should be. The snapshot was kept without being read."}
@@ -189,7 +174,7 @@ func (d *Driver) rawProof(ctx context.Context, p *plan, r *raw, proof *snap.Proo
 // revive starts a server that is down, if it may. why says how it was found so, and is the
 // error of one that runs all the same.
 func (d *Driver) revive(ctx context.Context, may bool, why error) error {
-	running, err := inUse(d.cfg.DataDir)
+	running, err := pgserver.InUse(d.cfg.DataDir)
 	if err != nil {
 		return err
 	}
@@ -200,7 +185,7 @@ func (d *Driver) revive(ctx context.Context, may bool, why error) error {
 		return &errs.Error{Kind: errs.Unavailable, Message: "the server of cluster " + d.cfg.Name + " is down", Err: why,
 			Hint: "start it, if it is not down on purpose: only a rollback starts it by itself"}
 	}
-	if err := d.start(ctx); err != nil {
+	if err := d.server.Start(ctx); err != nil {
 		return &errs.Error{Kind: errs.Unavailable, Message: "the server is down and cannot be started", Err: errs.Also(why, err), Hint: "its own log says why"}
 	}
 	return nil
@@ -247,13 +232,13 @@ func (d *Driver) known() (f facts, err error) {
 
 // Recall gives what was recorded of the cluster with this StateDir when it was last
 // well: for a driver whose cluster has no data folder to [Locate].
-func Recall(stateDir string) (p Place, found bool) {
+func Recall(stateDir string) (p pgserver.Place, found bool) {
 	var w ward
 	data, err := os.ReadFile(filepath.Join(stateDir, "ward.json"))
 	if err != nil || json.Unmarshal(data, &w) != nil || w.Bin == "" {
 		return p, false
 	}
-	return Place{Bin: w.Bin, Owner: privsep.User{UID: w.UID, GID: w.GID}}, true
+	return pgserver.Place{Bin: w.Bin, Owner: privsep.User{UID: w.UID, GID: w.GID}}, true
 }
 
 // rawsOf picks some of the snapshots that were kept raw.

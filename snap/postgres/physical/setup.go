@@ -8,10 +8,14 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"mulligan/errs"
 	"mulligan/privsep"
+	"mulligan/snap/database"
+	"mulligan/snap/postgres/physical/asowner"
+	"mulligan/snap/postgres/physical/wal"
 )
 
 // Enable takes the cluster into care. It says what it changed, in whole
@@ -20,11 +24,12 @@ import (
 // changes nothing. The first base is [Driver.Maintain]'s work.
 func (d *Driver) Enable(ctx context.Context) (changes []string, restartNeeded bool, err error) {
 	const op = "enable physical mode"
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	changes, restartNeeded, err = d.enable(ctx)
-	d.left = d.left && err != nil
-	return changes, restartNeeded, d.classify(op, err)
+	err = d.Do(ctx, op, func() (err error) {
+		changes, restartNeeded, err = d.enable(ctx)
+		d.left = d.left && err != nil
+		return err
+	})
+	return changes, restartNeeded, err
 }
 
 func (d *Driver) enable(ctx context.Context) (changes []string, restart bool, err error) {
@@ -87,7 +92,7 @@ func (d *Driver) database() string {
 // claim makes the store, and marks it as this app's: two apps in one cluster
 // would take each other back.
 func (d *Driver) claim(ctx context.Context) (made bool, err error) {
-	return claimAsOwner.Call(ctx, d.owner, claim{d.cfg.Store, d.cfg.App + "/" + d.cfg.Name + "\n"})
+	return asowner.TakeClaim.Call(ctx, d.owner, asowner.Claim{Store: d.cfg.Store, Mine: d.cfg.App + "/" + d.cfg.Name + "\n"})
 }
 
 // configure has the server fill the archive, unless it archives for somebody
@@ -136,13 +141,14 @@ func (d *Driver) Disable(ctx context.Context) (changes []string, restartNeeded b
 	}
 	d.base.Lock()
 	defer d.base.Unlock()
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if err := Purge(d.cfg.StateDir); err != nil {
-		return changes, restartNeeded, d.classify(op, err)
-	}
-	if err := makeFolders(d.cfg.StateDir); err != nil {
-		return changes, restartNeeded, d.classify(op, err)
+	err = d.Do(ctx, op, func() error {
+		if err := Purge(d.cfg.StateDir); err != nil {
+			return err
+		}
+		return makeFolders(d.cfg.StateDir)
+	})
+	if err != nil {
+		return changes, restartNeeded, err
 	}
 	return append(changes, fmt.Sprintf("%s was removed, with all checkpoints of the cluster.", d.cfg.Store)), restartNeeded, nil
 }
@@ -156,19 +162,20 @@ func (d *Driver) Release(ctx context.Context) (changes []string, restartNeeded b
 func (d *Driver) leave(ctx context.Context, op string) (changes []string, restart bool, err error) {
 	d.base.Lock()
 	defer d.base.Unlock()
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	plans, err := d.switches()
-	if err == nil && len(plans) > 0 {
-		err = errs.New(errs.Busy, "", "restore %s is under way", plans[0].ID).WithHint("finish it first")
-	}
-	if _, gone := os.Lstat(d.cfg.DataDir); err != nil || errors.Is(gone, fs.ErrNotExist) {
-		return nil, false, d.classify(op, err) // no cluster, no settings
-	}
-	if changes, restart, err = d.reset(ctx); err == nil {
-		d.left = true
-	}
-	return changes, restart, d.classify(op, err)
+	err = d.Do(ctx, op, func() error {
+		plans, err := d.switches()
+		if i := slices.IndexFunc(plans, func(p plan) bool { return p.There() }); err == nil && i >= 0 {
+			err = errs.New(errs.Busy, "", "restore %s is under way", plans[i].ID).WithHint("finish it first")
+		}
+		if _, gone := os.Lstat(d.cfg.DataDir); err != nil || errors.Is(gone, fs.ErrNotExist) {
+			return err // no cluster, no settings
+		}
+		if changes, restart, err = d.reset(ctx); err == nil {
+			d.left = true
+		}
+		return err
+	})
+	return changes, restart, err
 }
 
 // reset undoes what Enable did to the server, having saved all log until now.
@@ -205,10 +212,7 @@ func (d *Driver) reset(ctx context.Context) (changes []string, restart bool, err
 		changes = append(changes, fmt.Sprintf("The replication slot %q was dropped.", slot))
 		err = c.exec(ctx, dropSlot)
 	}
-	if d.idle.Conn != nil {
-		d.idle.close()
-		d.idle = conn{}
-	}
+	d.hangUp()
 	return changes, restart, err
 }
 
@@ -248,7 +252,7 @@ func Purge(stateDir string) error {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), cleanTimeout)
 		defer cancel()
-		if _, err := removeAsOwner.Call(ctx, privsep.User{UID: w.UID, GID: w.GID}, []string{w.Store}); err != nil {
+		if _, err := asowner.Remove.Call(ctx, privsep.User{UID: w.UID, GID: w.GID}, []string{w.Store}); err != nil {
 			return errs.Wrap(errs.Failed, op, err)
 		}
 	}
@@ -261,17 +265,19 @@ func Purge(stateDir string) error {
 // meanwhile. It is to be called every few seconds.
 func (d *Driver) Maintain(ctx context.Context) error {
 	const op = "maintain cluster"
-	due, err := d.tidy(ctx)
+	due := false
+	err := d.Do(ctx, op, func() (err error) {
+		due, err = d.tidy(ctx)
+		return err
+	})
 	if err == nil && due {
 		err = d.takeBase(ctx)
 	}
-	return d.classify(op, err)
+	return database.Classify(op, err, d.cfg.DataDir)
 }
 
 // tidy does the short part, and says whether a base is due.
 func (d *Driver) tidy(ctx context.Context) (due bool, err error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	if d.left {
 		return false, nil
 	}
@@ -296,8 +302,8 @@ func (d *Driver) tidy(ctx context.Context) (due bool, err error) {
 	if err := d.prune(ctx); err != nil {
 		return false, err
 	}
-	var end lsn
-	if err := c.row(ctx, "SELECT pg_current_wal_flush_lsn()::text", lsnText{&end}); err != nil {
+	var end wal.LSN
+	if err := c.row(ctx, "SELECT pg_current_wal_flush_lsn()::text", &end); err != nil {
 		return false, err
 	}
 	b, err := d.reachable(ctx, marker{place: place{TLI: f.TLI}, LSN: end}, f.Segments)

@@ -12,6 +12,7 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/postgres/physical/pgserver"
 	"mulligan/testkit"
 )
 
@@ -36,8 +37,8 @@ func TestEnableDisable(t *testing.T) {
 	check(t, s.driver.Maintain(t.Context())) // before the restart the slot keeps the log
 	s.mutate(t, 1)
 	capture(t, s, "db-a")
-	check(t, s.driver.stop(t.Context()))
-	check(t, s.driver.start(t.Context()))
+	check(t, s.driver.server.Stop(t.Context()))
+	check(t, s.driver.server.Start(t.Context()))
 	check(t, s.driver.Maintain(t.Context()))
 	if n := s.value(t, "SELECT count(*) FROM pg_replication_slots"); n != "0" {
 		t.Errorf("archiving, the server has %s slots", n)
@@ -59,8 +60,8 @@ func TestEnableDisable(t *testing.T) {
 	if err != nil || !restart {
 		t.Fatalf("Disable: %t, %v", restart, err)
 	}
-	check(t, s.driver.stop(t.Context()))
-	check(t, s.driver.start(t.Context()))
+	check(t, s.driver.server.Stop(t.Context()))
+	check(t, s.driver.server.Start(t.Context()))
 	if _, restart, err = s.driver.Disable(t.Context()); err != nil || restart {
 		t.Fatalf("Disable again: %t, %v", restart, err)
 	}
@@ -88,7 +89,7 @@ func TestForeignArchive(t *testing.T) {
 	capture(t, s, "db-b")
 	s.restore(t, "db-a", "db-b")
 	s.Psql(t, "app", "SELECT pg_switch_wal()")
-	check(t, await(t.Context(), func() (bool, error) {
+	check(t, pgserver.Await(t.Context(), func() (bool, error) {
 		segments, err := filepath.Glob(dir + "/00000002????????????????")
 		histories, err2 := filepath.Glob(dir + "/00000002.history")
 		return len(segments) > 0 && len(histories) > 0, errs.Also(err, err2)
@@ -143,13 +144,13 @@ func TestRefusals(t *testing.T) {
 		check(t, os.Chown(above, 0, 0))
 		fails(t, "a folder of root's", enable(func(*Config) {}), errs.Denied, "cannot write to")
 		check(t, os.Chown(above, s.cfg.Owner.UID, s.cfg.Owner.GID))
-		check(t, s.driver.stop(t.Context()))
+		check(t, s.driver.server.Stop(t.Context()))
 		check(t, unix.Mount(s.DataDir, s.DataDir, "", unix.MS_BIND, ""))
-		check(t, s.driver.start(t.Context()))
+		check(t, s.driver.server.Start(t.Context()))
 		err := enable(func(c *Config) { c.Store = s.DataDir + ".mulligan-2" })
-		check(t, s.driver.stop(t.Context()))
+		check(t, s.driver.server.Stop(t.Context()))
 		check(t, unix.Unmount(s.DataDir, 0))
-		check(t, s.driver.start(t.Context()))
+		check(t, s.driver.server.Start(t.Context()))
 		fails(t, "a mount point", err, errs.Unsupported, "mount point")
 	}
 	check(t, enable(func(*Config) {}))
@@ -162,8 +163,8 @@ func TestLogins(t *testing.T) {
 	t.Parallel()
 	s := newSubject(t, options{})
 	s.WriteHBA(t, "local all all peer\nhost all all 127.0.0.1/32 scram-sha-256\n")
-	check(t, s.driver.stop(t.Context()))
-	check(t, s.driver.start(t.Context()))
+	check(t, s.driver.server.Stop(t.Context()))
+	check(t, s.driver.server.Start(t.Context()))
 	s.as(t, fmt.Sprintf("host=%s port=%d dbname=app", s.Socket, s.Port))
 	capture(t, s, "db-a")
 	capture(t, s, "db-b")
@@ -183,13 +184,13 @@ func TestLogins(t *testing.T) {
 	s.as(t, s.DSNAs("nobody", "app"))
 	tries("another user", errs.Denied, "does not let us in")
 	s.as(t, fmt.Sprintf("host=%s port=%d dbname=app", s.Socket, s.Port))
-	check(t, s.driver.stop(t.Context()))
+	check(t, s.driver.server.Stop(t.Context()))
 	conf, err := os.ReadFile(s.DataDir + "/postgresql.conf")
 	check(t, err)
 	s.put(t, "postgresql.conf", "port = many\n") // else it would be started
 	tries("the server is down", errs.Unavailable, s.Socket)
 	s.put(t, "postgresql.conf", string(conf))
-	check(t, s.driver.start(t.Context()))
+	check(t, s.driver.server.Start(t.Context()))
 	s.restore(t, "db-a", "db-b")
 }
 

@@ -15,6 +15,8 @@ import (
 	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/postgres/pgtest"
+	"mulligan/snap/postgres/physical/asowner"
+	"mulligan/snap/postgres/physical/pgserver"
 	"mulligan/snap/snaptest"
 	"mulligan/testkit"
 )
@@ -23,7 +25,7 @@ func TestConformance(t *testing.T) {
 	for _, mode := range modes() {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			snaptest.Run(t, func(t *testing.T) snaptest.Subject {
+			snaptest.RunReusing(t, func(t *testing.T) snaptest.Reusable {
 				s := newSubject(t, options{slot: mode == "slot"})
 				s.mutate(t, 1000)
 				return s
@@ -100,18 +102,26 @@ func newSubject(t testing.TB, o options) *subject {
 	uid, gid := c.Owner()
 	owner := privsep.User{UID: uid, GID: gid}
 	s := &subject{Cluster: c, cfg: Config{
-		App: "app-1", Name: "main", DSN: c.DSN("app"), DataDir: c.DataDir, StateDir: t.TempDir(), Bin: c.Bin, Owner: owner,
-		Server: PgCtl{Bin: c.Bin, DataDir: c.DataDir, Log: c.Log, Owner: owner},
+		App: "app-1", Name: "main", DSN: c.DSN("app"), DataDir: c.DataDir, StateDir: stateDir(t, o), Bin: c.Bin, Owner: owner,
+		Server: pgserver.PgCtl{Bin: c.Bin, DataDir: c.DataDir, Log: c.Log, Owner: owner},
 	}}
 	s.cfg.Failpoint = s.failpoint
 	t.Cleanup(func() { s.halt(t) })
 	s.reopen(t)
-	check(t, s.driver.start(t.Context()))
+	check(t, s.driver.server.Start(t.Context()))
 	if !o.bare {
 		s.enable(t)
 		check(t, s.driver.Maintain(t.Context()))
 	}
 	return s
+}
+
+// stateDir is where the driver of a cluster keeps its records: on a disk if the cluster is on one.
+func stateDir(t testing.TB, o options) string {
+	if o.dir == "" || o.dir != pgtest.Memory() {
+		return t.TempDir()
+	}
+	return testkit.TempDir(t)
 }
 
 // enable takes the cluster into care, with the restart that this may need.
@@ -120,8 +130,8 @@ func (s *subject) enable(t testing.TB) {
 	_, restart, err := s.driver.Enable(t.Context())
 	check(t, err)
 	if restart {
-		check(t, s.driver.stop(t.Context()))
-		check(t, s.driver.start(t.Context()))
+		check(t, s.driver.server.Stop(t.Context()))
+		check(t, s.driver.server.Start(t.Context()))
 	}
 }
 
@@ -129,9 +139,9 @@ func (s *subject) enable(t testing.TB) {
 func (s *subject) halt(t testing.TB) {
 	forks, _ := filepath.Glob(s.cfg.DataDir + ".mulligan/forks/*") // the pattern is good
 	for _, dir := range append(forks, s.cfg.DataDir) {
-		if running, err := inUse(dir); err == nil && running {
+		if running, err := pgserver.InUse(dir); err == nil && running {
 			_ = s.Command("pg_ctl", "stop", "-W", "-m", "immediate", "-D", dir).Run() // it may have ended by itself
-			check(t, s.driver.awaitEnd(context.Background(), dir))
+			check(t, pgserver.AwaitEnd(context.Background(), dir))
 		}
 	}
 	if t.Failed() {
@@ -152,6 +162,15 @@ func (s *subject) reopen(t testing.TB) {
 	d, err := New(s.cfg)
 	check(t, err)
 	s.driver = d
+}
+
+// Again drops the databases and tables that earlier changes made: each would be copied with the cluster.
+func (s *subject) Again(t *testing.T) {
+	t.Helper()
+	check(t, s.driver.server.Start(t.Context()))
+	s.Psql(t, "postgres", `SELECT format('DROP DATABASE %I', datname) FROM pg_database WHERE datname LIKE 'other%' \gexec`)
+	s.Psql(t, "app", `SELECT format('DROP TABLE %I', relname) FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace AND relname <> 'kv' \gexec
+		TRUNCATE kv; SELECT lo_unlink(oid) FROM pg_largeobject_metadata; VACUUM pg_largeobject`)
 }
 
 func (s *subject) Mutate(t *testing.T, seed int64) { s.mutate(t, seed) }
@@ -208,7 +227,7 @@ func (s *subject) Fingerprint(t *testing.T) string { return s.fingerprint(t) }
 
 func (s *subject) fingerprint(t testing.TB) string {
 	t.Helper()
-	check(t, s.driver.start(t.Context()))
+	check(t, s.driver.server.Start(t.Context()))
 	c := s.dial(t, "postgres")
 	names, err := collect(t, c, "SELECT datname::text, '' FROM pg_database WHERE NOT datistemplate ORDER BY 1")
 	check(t, err)
@@ -279,8 +298,8 @@ func flip(t testing.TB, path string, at int64) {
 func largest(t testing.TB, dir string) (path string) {
 	t.Helper()
 	var size int64
-	check(t, eachFile(dir, func(p string) error {
-		if n, _, err := sumFile(p); err == nil && n > size {
+	check(t, asowner.EachFile(dir, func(p string) error {
+		if n, _, err := asowner.SumFile(p); err == nil && n > size {
 			path, size = p, n
 		}
 		return nil

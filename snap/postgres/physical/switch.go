@@ -6,57 +6,46 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/database"
+	"mulligan/snap/postgres/physical/asowner"
+	"mulligan/snap/postgres/physical/pgserver"
+	"mulligan/snap/postgres/physical/wal"
 )
 
-// dbSwitch is a restore under way. What it knows is on disk, in the plan.
-type dbSwitch struct {
-	d       *Driver
-	id      snap.RestoreID
-	changes []snap.Change
-	total   int
-}
+// engine takes the steps of a restore, in the order that package database has for all drivers,
+// and finds the snapshots at its two ends. The plan holds all that it needs of those.
+type engine struct{ d *Driver }
 
-// Changes lists what differs in the catalogs and in the sizes of tables, after
-// one entry for the cluster as a whole.
-func (s *dbSwitch) Changes(limit int) ([]snap.Change, int) {
-	return s.changes[:max(0, min(limit, len(s.changes)))], s.total
-}
+var (
+	_ database.Steps[*plan, state] = engine{}
+	_ database.Snapshots[state]    = engine{}
+)
 
-// with calls f with the plan, one at a time, and gives its error a kind.
-func (s *dbSwitch) with(ctx context.Context, op string, f func(*plan) error) error {
-	s.d.mu.Lock()
-	defer s.d.mu.Unlock()
-	if err := ctx.Err(); err != nil {
-		return errs.Wrap(errs.Unavailable, op, err)
-	}
-	p, err := s.d.loadPlan(op, s.id)
-	if err == nil {
-		err = f(p)
-	}
-	return s.d.classify(op, err)
+func (e engine) Snapshot(_ string, id snap.SnapshotID) (state, error) { return e.d.state(id) }
+
+// Intact has nothing to do: that a base is whole is checked while the log is replayed from it.
+func (engine) Intact(context.Context, state) error { return nil }
+
+func (engine) Hold(_ *database.Plan, _, _ state) error              { return nil }
+func (engine) Held(*database.Plan) (target, base state, err error)  { return target, base, nil }
+func (engine) Release(_ snap.RestoreID, _ ...snap.SnapshotID) error { return nil }
+func (e engine) Classify(op string, err error) error {
+	return database.Classify(op, err, e.d.cfg.DataDir)
 }
 
 // Stale reports whether the live state is no longer the base: whether the log
 // holds a commit that changed something since the base's marker.
-func (s *dbSwitch) Stale(ctx context.Context) (stale bool, err error) {
-	err = s.with(ctx, "look for later writes to cluster", func(p *plan) error {
-		stale, err = s.d.moved(ctx, p)
-		return err
-	})
-	return stale, err
-}
+func (e engine) Stale(ctx context.Context, p *plan, _ state) (bool, error) { return e.d.moved(ctx, p) }
 
 // Warm has the server write its buffers out, so that stopping it is quick.
-func (s *dbSwitch) Warm(ctx context.Context) error {
-	return s.with(ctx, "write out the buffers of cluster", func(*plan) error {
-		_, err := s.d.writeOut(ctx)
-		return err
-	})
+func (e engine) Warm(ctx context.Context, _ *plan, _ state) error {
+	_, err := e.d.writeOut(ctx)
+	return err
 }
 
 // moved reports whether the live folder is past the base. The server may be down.
 func (d *Driver) moved(ctx context.Context, p *plan) (bool, error) {
-	now, err := inode(d.cfg.DataDir)
+	now, err := asowner.Inode(d.cfg.DataDir)
 	if err != nil || now != p.Live {
 		return true, err
 	}
@@ -73,17 +62,17 @@ func (d *Driver) moved(ctx context.Context, p *plan) (bool, error) {
 
 // head is where the live folder's log ends: timeline and place. The place is 0
 // after a crash of the server, when only reading tells.
-func (d *Driver) head(ctx context.Context) (t timeline, size segments, end lsn, err error) {
-	running, err := inUse(d.cfg.DataDir)
+func (d *Driver) head(ctx context.Context) (t wal.Timeline, size wal.Segments, end wal.LSN, err error) {
+	running, err := pgserver.InUse(d.cfg.DataDir)
 	if err != nil {
 		return 0, 0, 0, err
 	}
-	ctl, err := d.readControl(ctx, d.cfg.DataDir)
+	ctl, err := d.server.ReadControl(ctx, d.cfg.DataDir)
 	if err != nil || !running {
-		if ctl.State == shutDown {
+		if ctl.State == pgserver.ShutDown {
 			end = ctl.Checkpoint // only that record is left
 		}
-		return ctl.TLI, ctl.segments, end, err
+		return ctl.TLI, ctl.Segments, end, err
 	}
 	c, err := d.connect(ctx)
 	if err != nil {
@@ -93,36 +82,37 @@ func (d *Driver) head(ctx context.Context) (t timeline, size segments, end lsn, 
 	if t, err = c.timeline(ctx); err == nil {
 		end, err = c.barrier(ctx)
 	}
-	return t, ctl.segments, end, err
+	return t, ctl.Segments, end, err
 }
 
 // Commit stops the server, exchanges the data folders, and starts it again.
-func (s *dbSwitch) Commit(ctx context.Context) error {
-	const op = "restore cluster"
-	return s.with(ctx, op, func(p *plan) error {
-		switch p.Phase {
-		case committed:
-			return s.d.bringUp(ctx, p, p.RawTarget)
-		case undoing, undone:
-			return errs.New(errs.Conflict, "", "restore %s was undone", p.ID).WithHint("restore again")
-		}
-		done, err := s.d.exchanged(p)
-		if err != nil {
-			return err
-		}
-		if !done {
-			if err := s.d.swapIn(ctx, p); err != nil {
-				return err
-			}
-		}
-		if err := s.d.cfg.Failpoint.At("commit: start"); err != nil {
-			return err
-		}
-		if err := s.d.bringUp(ctx, p, p.RawTarget); err != nil {
-			return err
-		}
-		return s.d.advance(p, committed)
-	})
+func (e engine) Commit(ctx context.Context, p *plan, _, _ state) error {
+	done, err := e.d.exchanged(p)
+	if err == nil && !done {
+		err = e.d.swapIn(ctx, p)
+	}
+	if err == nil {
+		err = e.d.cfg.Failpoint.At("commit: start")
+	}
+	if err != nil {
+		return err
+	}
+	p.up = true
+	return e.d.bringUp(ctx, p, p.RawTarget)
+}
+
+// Tidy starts the server where a Commit that came to its end is asked for once more, and where an
+// Undo has nothing to exchange back, and the server was stopped so that its files could be kept.
+func (e engine) Tidy(ctx context.Context, p *plan) error {
+	switch {
+	case p.up:
+		return nil
+	case p.Phase == database.Committed:
+		return e.d.bringUp(ctx, p, p.RawTarget)
+	case p.RawBase != nil:
+		return e.d.bringUp(ctx, p, p.RawBase)
+	}
+	return nil
 }
 
 // swapIn makes the fork the live folder, with the server down. If something was
@@ -135,13 +125,13 @@ func (d *Driver) swapIn(ctx context.Context, p *plan) error {
 		return err
 	}
 	p.Read = snap.Hash{}
-	if err := d.advance(p, committing); err != nil {
+	if err := d.plans.Advance(p, database.Committing); err != nil {
 		return err
 	}
 	if err := d.cfg.Failpoint.At("commit: stop"); err != nil {
 		return err
 	}
-	if err := d.stop(ctx); err != nil {
+	if err := d.server.Stop(ctx); err != nil {
 		return err
 	}
 	moved, err := d.moved(ctx, p)
@@ -149,7 +139,7 @@ func (d *Driver) swapIn(ctx context.Context, p *plan) error {
 		return err
 	}
 	if moved {
-		return errs.Also(snap.Changed("", "cluster "+d.cfg.Name), errs.Also(d.bringUp(ctx, p, p.RawBase), d.advance(p, prepared)))
+		return errs.Also(snap.Changed("", "cluster "+d.cfg.Name), errs.Also(d.bringUp(ctx, p, p.RawBase), d.plans.Advance(p, database.Prepared)))
 	}
 	if err := d.cfg.Failpoint.At("commit: save log"); err != nil {
 		return err
@@ -166,12 +156,12 @@ func (d *Driver) swapIn(ctx context.Context, p *plan) error {
 // checkFork makes sure that the fork is as it was left.
 func (d *Driver) checkFork(ctx context.Context, p *plan) error {
 	fork := d.stored("forks", p.Fork.Dir)
-	n, err := inode(fork)
+	n, err := asowner.Inode(fork)
 	same := err == nil && n == p.Fork.Inode
 	if same && p.RawTarget == nil {
-		var now control
-		now, err = d.readControl(ctx, fork)
-		same = err == nil && now.same(p.Fork.End)
+		var now pgserver.Control
+		now, err = d.server.ReadControl(ctx, fork)
+		same = err == nil && now.Same(p.Fork.End)
 	}
 	if !same {
 		return errs.Also(errs.New(errs.Corrupt, "", "the prepared folder %s is not as it was left", fork).WithHint("restore again"), err)
@@ -183,7 +173,7 @@ func (d *Driver) checkFork(ctx context.Context, p *plan) error {
 // was kept raw it saves what it can: of the log that markers need, the archive has
 // links at least.
 func (d *Driver) saveLive(ctx context.Context, p *plan) error {
-	ctl, err := d.readControl(ctx, d.cfg.DataDir)
+	ctl, err := d.server.ReadControl(ctx, d.cfg.DataDir)
 	if p.RawBase != nil && (err != nil || ctl.System != p.System) {
 		return ctx.Err()
 	}
@@ -216,7 +206,7 @@ func (d *Driver) quiet(ctx context.Context, p *plan) error {
 // writeOut has the server write its buffers out, if it is up. One that is down,
 // or dead, is told by what its log holds.
 func (d *Driver) writeOut(ctx context.Context) (up bool, err error) {
-	if d.status(ctx, d.cfg.DataDir) != "ready" {
+	if d.server.Status(ctx, d.cfg.DataDir) != "ready" {
 		return false, nil
 	}
 	c, err := d.connect(ctx)
@@ -229,71 +219,55 @@ func (d *Driver) writeOut(ctx context.Context) (up bool, err error) {
 
 // Undo exchanges the folders back, if Commit did exchange them. The folder from
 // before the restore goes on where it was stopped; what was written to the fork is lost.
-func (s *dbSwitch) Undo(ctx context.Context) error {
-	const op = "undo the restore of cluster"
-	return s.with(ctx, op, func(p *plan) error {
-		switch p.Phase {
-		case undone:
-			return nil
-		case prepared:
-			if p.RawBase != nil {
-				if err := s.d.bringUp(ctx, p, p.RawBase); err != nil {
-					return err
-				}
-			}
-			return s.d.advance(p, undone)
-		}
-		if p.Phase != undoing {
-			p.Read = snap.Hash{}
-		}
-		if err := s.d.advance(p, undoing); err != nil {
-			return err
-		}
-		done, err := s.d.exchanged(p)
-		if err != nil {
-			return err
-		}
-		if done {
-			if err := s.d.cfg.Failpoint.At("undo: stop"); err != nil {
-				return err
-			}
-			if err := s.d.stop(ctx); err != nil {
-				return err
-			}
-			if err := s.d.cfg.Failpoint.At("undo: exchange"); err != nil {
-				return err
-			}
-			if err := s.d.exchange(ctx, s.d.stored("forks", p.Fork.Dir)); err != nil {
-				return err
-			}
-		}
-		if err := s.d.cfg.Failpoint.At("undo: start"); err != nil {
-			return err
-		}
-		if err := s.d.bringUp(ctx, p, p.RawBase); err != nil {
-			return err
-		}
-		return s.d.advance(p, undone)
-	})
+func (e engine) Undo(ctx context.Context, p *plan, _, _ state) error {
+	done, err := e.d.exchanged(p)
+	if err == nil && done {
+		err = e.d.swapBack(ctx, p)
+	}
+	if err == nil {
+		err = e.d.cfg.Failpoint.At("undo: start")
+	}
+	if err != nil {
+		return err
+	}
+	p.up = true
+	return e.d.bringUp(ctx, p, p.RawBase)
 }
 
-// Check compares what the live server says of itself, and its log, with what it
-// should be; and the contents with the fork's, where those were read.
-func (s *dbSwitch) Check(ctx context.Context) (proof snap.Proof, err error) {
-	err = s.with(ctx, "check the restore of cluster", func(p *plan) error {
-		back := p.Phase == undoing || p.Phase == undone
-		from, digest := p.Fork.place(), p.Digest
-		proof = snap.Proof{Pre: p.baseHash(), Want: p.targetHash(), Notes: p.notes(back)}
-		if r := p.wanted(back); r != nil {
-			return s.d.rawProof(ctx, p, r, &proof)
-		}
-		if back {
-			from, digest, proof.Want = p.From, snap.Hash{}, p.baseHash()
-		}
-		proof.Post, err = s.d.liveHash(ctx, from, digest, p.Rows)
-		proof.Match, proof.Shallow = proof.Post == proof.Want, digest.IsZero()
+func (d *Driver) swapBack(ctx context.Context, p *plan) error {
+	if err := d.cfg.Failpoint.At("undo: stop"); err != nil {
 		return err
-	})
+	}
+	if err := d.server.Stop(ctx); err != nil {
+		return err
+	}
+	if !p.Read.IsZero() { // of the target
+		p.Read = snap.Hash{}
+		if err := d.plans.Save(p); err != nil {
+			return err
+		}
+	}
+	if err := d.cfg.Failpoint.At("undo: exchange"); err != nil {
+		return err
+	}
+	return d.exchange(ctx, d.stored("forks", p.Fork.Dir))
+}
+
+// check compares what the live server says of itself, and its log, with what it
+// should be; and the contents with the fork's, where those were read.
+func (d *Driver) check(ctx context.Context, p *plan, _, _ state) (proof snap.Proof, err error) {
+	back := p.Back()
+	from, digest := p.Fork.place(), p.Digest
+	proof = snap.Proof{Pre: p.baseHash(), Want: p.targetHash(), Notes: p.notes(back)}
+	if r := p.wanted(back); r != nil {
+		err = d.rawProof(ctx, p, r, &proof)
+		return proof, err
+	}
+	if back {
+		from, digest, proof.Want = p.From, snap.Hash{}, p.baseHash()
+	}
+	proof.Post, err = d.liveHash(ctx, from, digest, p.Rows)
+	proof.Match, proof.Shallow = proof.Post == proof.Want, digest.IsZero()
 	return proof, err
 }
 
@@ -356,80 +330,4 @@ func (d *Driver) liveHash(ctx context.Context, from place, digest snap.Hash, row
 		digest = now.digest()
 	}
 	return stateHash(f.System, f.TLI, from.Start, digest), nil
-}
-
-// Finish ends the restore. After a Commit, the folder that was swapped out stays
-// for as long as the base's snapshot does: the way forward needs no replay. A
-// restore that is half done must be committed or undone first.
-func (s *dbSwitch) Finish(ctx context.Context) error {
-	const op = "finish the restore of cluster"
-	err := s.with(ctx, op, func(p *plan) error {
-		if p.Phase == committing || p.Phase == undoing {
-			return errs.New(errs.Conflict, "", "restore %s is half done", p.ID).WithHint("commit it again, or undo it")
-		}
-		return s.d.finish(ctx, p)
-	})
-	if errs.KindOf(err) == errs.NotFound {
-		return nil
-	}
-	return err
-}
-
-func (d *Driver) finish(ctx context.Context, p *plan) error {
-	if err := d.cfg.Failpoint.At("finish"); err != nil {
-		return err
-	}
-	live, err := d.exchanged(p)
-	if err != nil {
-		return err
-	}
-	switch {
-	case live:
-		err = d.keep(ctx, p)
-	case p.Kept:
-		err = d.keepAgain(ctx, p)
-	default:
-		err = d.remove(ctx, d.stored("forks", p.Fork.Dir))
-	}
-	if err != nil {
-		return err
-	}
-	return d.drop("switches", string(p.ID))
-}
-
-// keep records the folder that was swapped out as its marker's, and forgets that
-// the live one was.
-func (d *Driver) keep(ctx context.Context, p *plan) error {
-	dir := d.stored("forks", p.Fork.Dir)
-	if p.Kept {
-		if err := d.drop("kept", string(p.Target)); err != nil {
-			return err
-		}
-	}
-	if p.RawBase != nil { // a copy of it is kept
-		return d.remove(ctx, dir)
-	}
-	end, err := d.readControl(ctx, dir)
-	if err != nil {
-		return err
-	}
-	if _, err := d.marker(p.Base); errs.KindOf(err) == errs.NotFound || end.State != shutDown {
-		return d.remove(ctx, dir)
-	} else if err != nil {
-		return err
-	}
-	return d.put("kept", string(p.Base), kept{Marker: p.Base, Dir: p.Fork.Dir, Inode: p.Live, End: end})
-}
-
-// keepAgain keeps a folder that was live between Commit and Undo only if nothing
-// was changed in it meanwhile.
-func (d *Driver) keepAgain(ctx context.Context, p *plan) error {
-	now, err := d.readControl(ctx, d.stored("forks", p.Fork.Dir))
-	if err == nil && now.same(p.Fork.End) {
-		return nil
-	}
-	if err := d.drop("kept", string(p.Target)); err != nil {
-		return err
-	}
-	return d.remove(ctx, d.stored("forks", p.Fork.Dir))
 }

@@ -1,0 +1,275 @@
+package agents
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"mulligan/errs"
+	"mulligan/ipc"
+)
+
+// fakeDaemon writes down what it is told, and knows two apps.
+type fakeDaemon struct {
+	mu    sync.Mutex
+	told  []string
+	turns map[string]bool // app/turn: open
+	calls map[string]bool // app/call: open
+	asked int             // for apps
+	fault error
+}
+
+func newFakeDaemon() *fakeDaemon {
+	return &fakeDaemon{turns: map[string]bool{}, calls: map[string]bool{}}
+}
+
+func (d *fakeDaemon) tell(format string, args ...any) error {
+	d.told = append(d.told, fmt.Sprintf(format, args...))
+	return d.fault
+}
+
+func (d *fakeDaemon) AppAt(_ context.Context, dir string) (ipc.App, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.asked++
+	for _, ws := range []string{"/srv/shop", "/srv/blog"} {
+		if dir == ws || strings.HasPrefix(dir, ws+"/") {
+			return ipc.App{ID: ipc.AppID(filepath.Base(ws))}, d.fault
+		}
+	}
+	return ipc.App{}, errs.New(errs.NotFound, "find the app", "%s", dir)
+}
+
+func (d *fakeDaemon) BeginTurn(_ context.Context, app string, req ipc.BeginTurn) (ipc.Turn, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.turns[app+"/"+string(req.TurnID)] = true
+	return ipc.Turn{ID: req.TurnID}, d.tell("begin turn %s in %s: %s %s %s", req.TurnID, app, req.ConversationID, req.MessageID, req.Agent)
+}
+
+func (d *fakeDaemon) EndTurn(_ context.Context, app string, turn ipc.TurnID) (ipc.Turn, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.turns[app+"/"+string(turn)] {
+		return ipc.Turn{}, errs.New(errs.NotFound, "end turn", "%s", turn)
+	}
+	d.turns[app+"/"+string(turn)] = false
+	return ipc.Turn{}, d.tell("end turn %s in %s", turn, app)
+}
+
+func (d *fakeDaemon) BeginCall(_ context.Context, app string, turn ipc.TurnID, req ipc.BeginCall) (ipc.Call, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if _, known := d.turns[app+"/"+string(turn)]; !known {
+		return ipc.Call{}, errs.New(errs.NotFound, "begin call", "%s", turn)
+	}
+	d.calls[app+"/"+string(req.CallID)] = true
+	return ipc.Call{}, d.tell("begin call %s of %s in %s: %s", req.CallID, turn, app, req.Tool)
+}
+
+func (d *fakeDaemon) EndCall(_ context.Context, app string, turn ipc.TurnID, id ipc.CallID) (ipc.Call, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.calls[app+"/"+string(id)] {
+		return ipc.Call{}, errs.New(errs.NotFound, "end call", "%s", id)
+	}
+	d.calls[app+"/"+string(id)] = false
+	return ipc.Call{}, d.tell("end call %s of %s in %s", id, turn, app)
+}
+
+func newReporter(t *testing.T, a *Agent) (Reporter, *fakeDaemon) {
+	d := newFakeDaemon()
+	return Reporter{a, d, Sessions{filepath.Join(t.TempDir(), "hooks")}}, d
+}
+
+// say tells events of the session s in the shop, and expects what the daemon is told.
+func say(t *testing.T, reporter Reporter, d *fakeDaemon, ev Event, want ...string) {
+	t.Helper()
+	ev.Session = "s"
+	if ev.Dirs == nil {
+		ev.Dirs = []string{"/srv/shop"}
+	}
+	d.told = nil
+	if err := reporter.Report(t.Context(), ev); err != nil {
+		t.Fatalf("%+v: %v", ev, err)
+	}
+	if !slices.Equal(d.told, want) {
+		t.Fatalf("%+v: the daemon was told\n%q, not\n%q", ev, d.told, want)
+	}
+}
+
+func TestTellOwnIDs(t *testing.T) {
+	reporter, d := newReporter(t, codex)
+	say(t, reporter, d, Event{Kind: TurnEnds}) // none is open
+	say(t, reporter, d, Event{Kind: TurnBegins, Turn: "t1"}, "begin turn t1 in shop: s t1 codex")
+	say(t, reporter, d, Event{Kind: TurnBegins, Turn: "t1"}) // told twice
+	asked := d.asked
+	say(t, reporter, d, Event{Kind: CallBegins, Turn: "t1", Call: "c1", Tool: "Bash"}, "begin call c1 of t1 in shop: Bash")
+	say(t, reporter, d, Event{Kind: CallEnds, Turn: "t1", Call: "c1", Tool: "Bash"}, "end call c1 of t1 in shop")
+	if d.asked != asked {
+		t.Error("the app was asked for again")
+	}
+	// A folder that is in no app is the turn's app's business; another app joins in.
+	say(t, reporter, d, Event{Kind: CallBegins, Turn: "t1", Call: "c2", Tool: "Bash", Dirs: []string{"/tmp"}}, "begin call c2 of t1 in shop: Bash")
+	say(t, reporter, d, Event{Kind: CallBegins, Turn: "t1", Call: "c3", Tool: "Bash", Dirs: []string{"/srv/blog"}},
+		"begin turn t1 in blog: s t1 codex", "begin call c3 of t1 in blog: Bash")
+	say(t, reporter, d, Event{Kind: CallEnds, Call: "c3"}, "end call c3 of t1 in blog")
+	say(t, reporter, d, Event{Kind: TurnEnds, Turn: "t1"}, "end turn t1 in shop", "end turn t1 in blog")
+	say(t, reporter, d, Event{Kind: TurnEnds, Turn: "t1"})
+	say(t, reporter, d, Event{Kind: CallEnds, Turn: "t1", Call: "c2"}) // too late
+	// The turn goes on after its end.
+	say(t, reporter, d, Event{Kind: CallBegins, Turn: "t1", Call: "c4", Tool: "Bash"}, "begin turn t1-2 in shop: s t1-2 codex", "begin call c4 of t1-2 in shop: Bash")
+	// Interrupted: the next prompt ends it.
+	say(t, reporter, d, Event{Kind: TurnBegins, Turn: "t2", Message: "m2"}, "end turn t1-2 in shop", "begin turn t2 in shop: s m2 codex")
+	// The end of another turn does not end this one.
+	say(t, reporter, d, Event{Kind: TurnEnds, Turn: "t1"})
+	// The daemon forgot everything.
+	clear(d.turns)
+	say(t, reporter, d, Event{Kind: CallBegins, Turn: "t2", Call: "c5", Tool: "Bash"}, "begin turn t2 in shop: s m2 codex", "begin call c5 of t2 in shop: Bash")
+	say(t, reporter, d, Event{Kind: TurnEnds}, "end turn t2 in shop")
+}
+
+// An agent that gives no ids gets some: one for a turn, and one for each call,
+// the same before and after it.
+func TestTellMadeUpIDs(t *testing.T) {
+	reporter, d := newReporter(t, gemini)
+	tell := func(kind Kind, tool, args string) string {
+		t.Helper()
+		d.told = nil
+		if err := reporter.Report(t.Context(), Event{Kind: kind, Session: "s", Dirs: []string{"/srv/shop"}, Tool: tool, Args: []byte(args)}); err != nil {
+			t.Fatal(err)
+		}
+		words := strings.Fields(d.told[len(d.told)-1])
+		return words[2]
+	}
+	turn := tell(TurnBegins, "", "")
+	a, b, c := tell(CallBegins, "write", `{"a":1,"b":2}`), tell(CallBegins, "write", `{"a":1,"b":2}`), tell(CallBegins, "write", `{"a":2}`)
+	if a == b || a == c || b == c {
+		t.Fatal("two calls have one id")
+	}
+	if got := tell(CallEnds, "write", `{ "b":2, "a":1 }`); got != a {
+		t.Errorf("%s ended, not %s", got, a)
+	}
+	if got := tell(CallEnds, "write", `{"a":2}`); got != c {
+		t.Errorf("%s ended, not %s", got, c)
+	}
+	if got := tell(CallEnds, "write", `"told differently"`); got != b {
+		t.Errorf("%s ended, not %s", got, b)
+	}
+	say(t, reporter, d, Event{Kind: CallEnds, Tool: "write"}) // one too many
+	if got := tell(TurnEnds, "", ""); got != turn {
+		t.Errorf("%s ended, not %s", got, turn)
+	}
+	if got := tell(TurnBegins, "", ""); got == turn {
+		t.Error("two turns have one id")
+	}
+	if again := tell(CallBegins, "write", `{"a":1,"b":2}`); again == a {
+		t.Error("calls of two turns have one id")
+	}
+}
+
+func TestTellNoApp(t *testing.T) {
+	reporter, d := newReporter(t, claude)
+	for _, kind := range []Kind{TurnBegins, CallBegins} {
+		for _, dirs := range [][]string{nil, {"/elsewhere"}} {
+			if err := reporter.Report(t.Context(), Event{Kind: kind, Session: "s", Dirs: dirs}); errs.KindOf(err) != errs.NotFound {
+				t.Errorf("%v", err)
+			}
+		}
+	}
+	if len(d.told) > 0 {
+		t.Errorf("told %q", d.told)
+	}
+	d.fault = &errs.Error{Kind: errs.Unavailable, Message: "gone", Err: ipc.ErrNoDaemon}
+	if err := reporter.Report(t.Context(), Event{Kind: TurnBegins, Session: "s", Dirs: []string{"/srv/shop"}}); !errors.Is(err, ipc.ErrNoDaemon) {
+		t.Errorf("%v", err)
+	}
+}
+
+// Hooks that run at the same time lose nothing of each other's.
+func TestTellAtOnce(t *testing.T) {
+	reporter, d := newReporter(t, gemini)
+	const n = 40
+	all := func(kind Kind) {
+		var wg sync.WaitGroup
+		for i := range n {
+			wg.Go(func() {
+				ev := Event{Kind: kind, Session: "s", Dirs: []string{"/srv/shop"}, Tool: "write", Args: fmt.Appendf(nil, "%d", i/2)}
+				if err := reporter.Report(t.Context(), ev); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+	}
+	all(CallBegins)
+	if len(d.turns) != 1 || len(d.calls) != n {
+		t.Errorf("%d turns, %d calls", len(d.turns), len(d.calls))
+	}
+	all(CallEnds)
+	for id, open := range d.calls {
+		if open {
+			t.Errorf("%s was not ended", id)
+		}
+	}
+}
+
+// A state that is damaged, foreign or locked is no reason to fail, or to wait
+// for longer than the hook has.
+func TestSessionsDamaged(t *testing.T) {
+	reporter, d := newReporter(t, gemini)
+	if err := reporter.Report(t.Context(), Event{Kind: TurnBegins, Session: "s", Dirs: []string{"/srv/shop"}}); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(reporter.Sessions.Dir, "gemini-"+digest("s")+".json")
+	if fi, err := os.Stat(path); err != nil || fi.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", fi, err)
+	}
+	for _, junk := range []string{"", "{", "null", `{"apps":7}`, strings.Repeat(" ", maxState+1)} {
+		if err := os.WriteFile(path, []byte(junk), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		d.told = nil
+		if err := reporter.Report(t.Context(), Event{Kind: CallBegins, Session: "s", Dirs: []string{"/srv/shop"}, Call: "c"}); err != nil || len(d.told) != 2 {
+			t.Errorf("%.10q: %v, %q", junk, err, d.told)
+		}
+	}
+	unlock, err := lock(t.Context(), path+".lock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if err := reporter.Report(ctx, Event{Kind: TurnEnds, Session: "s"}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestSessionsAreForgotten(t *testing.T) {
+	s := Sessions{t.TempDir()}
+	touch := func(name string) {
+		t.Helper()
+		if err := s.with(t.Context(), "gemini", name, func(*session) error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	touch("old")
+	old := filepath.Join(s.Dir, "gemini-"+digest("old")+".json")
+	long := time.Now().Add(-forget - time.Hour)
+	if err := os.Chtimes(old, long, long); err != nil {
+		t.Fatal(err)
+	}
+	touch("new")
+	left, err := os.ReadDir(s.Dir)
+	if err != nil || len(left) != 2 {
+		t.Errorf("%v, %v", left, err)
+	}
+}

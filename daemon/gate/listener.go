@@ -1,0 +1,190 @@
+package gate
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"mulligan/errs"
+	"mulligan/ipc"
+)
+
+// listener is one TCP listener.
+type listener struct {
+	l        net.Listener
+	srv      *http.Server
+	tls      bool
+	pageOnly bool            // sessions only: neither tokens nor guests
+	loopback bool            // it is reached by loopback's names
+	names    map[string]bool // other names that it is reached by
+	outside  string          // the name to put into links where loopback's won't do
+}
+
+// TLS is a certificate and its key.
+type TLS struct{ Cert, Key string }
+
+// CheckAddr makes sure that addr, HOST:PORT, is one that may be served: one of
+// loopback, unless there is a certificate.
+func CheckAddr(addr string, hasTLS bool) error {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return errs.New(errs.Invalid, "", "%q is not an address of TCP", addr).WithHint("write it like 127.0.0.1:7700")
+	}
+	ip, err := netip.ParseAddr(host)
+	if host == "localhost" || err == nil && ip.Unmap().IsLoopback() || hasTLS {
+		return nil
+	}
+	return errs.New(errs.Invalid, "", "%s is not on loopback, and there is no certificate", addr).
+		WithHint("listen on 127.0.0.1, or set tls_cert and tls_key in mulligand.toml")
+}
+
+// Listen serves the API and the page on addr until Close.
+func (g *Gate) Listen(addr string, files TLS) error {
+	const op = "listen"
+	if err := CheckAddr(addr, files.Cert != ""); err != nil {
+		return errs.Wrap(errs.Invalid, op, err)
+	}
+	var cfg *tls.Config
+	if files.Cert != "" {
+		pair, err := tls.LoadX509KeyPair(files.Cert, files.Key)
+		if err != nil {
+			return errs.Wrap(errs.Invalid, op, err)
+		}
+		cfg = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
+	}
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return errs.Wrap(errs.Unavailable, op, err)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.public = g.open(l, cfg, false)
+	return nil
+}
+
+// Addr is where TCP is served; nil where it is not.
+func (g *Gate) Addr() net.Addr {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.public == nil {
+		return nil
+	}
+	return g.public.l.Addr()
+}
+
+// open starts to serve a listener. g.mu is held.
+func (g *Gate) open(l net.Listener, cfg *tls.Config, pageOnly bool) *listener {
+	d := &listener{l: l, tls: cfg != nil, pageOnly: pageOnly, names: map[string]bool{}}
+	ip, err := netip.ParseAddrPort(l.Addr().String())
+	if err == nil {
+		addr := ip.Addr().Unmap()
+		d.loopback = addr.IsLoopback() || addr.IsUnspecified()
+		d.names[addr.String()] = !addr.IsUnspecified()
+		d.outside = addr.String()
+		if addr.IsUnspecified() {
+			d.outside = "localhost"
+		}
+	}
+	for _, name := range g.cfg.Hosts {
+		d.names[hostName(name)] = true
+	}
+	if len(g.cfg.Hosts) > 0 {
+		d.outside = hostName(g.cfg.Hosts[0])
+	}
+	d.srv = ipc.NewServer(ipc.Handle(func(w http.ResponseWriter, r *http.Request) error { return g.serve(d, w, r) }), g.conns)
+	d.srv.TLSConfig = cfg
+	capped := g.conns.Listen(l)
+	go func() {
+		var err error
+		if cfg != nil {
+			err = d.srv.ServeTLS(capped, "", "")
+		} else {
+			err = d.srv.Serve(capped)
+		}
+		if !errors.Is(err, http.ErrServerClosed) {
+			g.cfg.Log.Error("TCP is no longer served", "addr", l.Addr().String(), "err", err)
+		}
+	}()
+	return d
+}
+
+// name is the host to put into a link: label below .localhost, where loopback is served.
+func (d *listener) name(label string) string {
+	if d.loopback && !d.tls { // no certificate is made out for such a name
+		return label + ".localhost"
+	}
+	return d.outside
+}
+
+func (d *listener) url(host string) string {
+	_, port, _ := net.SplitHostPort(d.l.Addr().String()) // it is an address of TCP
+	if d.tls {
+		return "https://" + net.JoinHostPort(host, port)
+	}
+	return "http://" + net.JoinHostPort(host, port)
+}
+
+// pageListener is the listener that the page is behind. g.mu is held.
+func (g *Gate) pageListener() (*listener, error) {
+	switch {
+	case g.closed:
+		return nil, errs.New(errs.Unavailable, "", "the daemon is stopping")
+	case g.public != nil:
+		return g.public, nil
+	case g.page != nil:
+		return g.page, nil
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	g.page = g.open(l, nil, true)
+	go g.watchPage(g.page)
+	return g.page, nil
+}
+
+// watchPage closes the page's own listener when nobody can come through it any more.
+func (g *Gate) watchPage(d *listener) {
+	tick := time.NewTicker(codeLife)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-g.done:
+			return
+		}
+		g.mu.Lock()
+		g.sweep(g.cfg.Now())
+		over := len(g.codes)+len(g.sessions) == 0
+		if over {
+			g.page = nil
+		}
+		g.mu.Unlock()
+		if over {
+			d.srv.Close() // nothing is under way that has a right to be
+			return
+		}
+	}
+}
+
+// Close stops serving. Requests under way are waited for as long as ctx allows.
+func (g *Gate) Close(ctx context.Context) error {
+	g.mu.Lock()
+	if !g.closed {
+		g.closed = true
+		close(g.done)
+	}
+	listeners := []*listener{g.public, g.page}
+	g.mu.Unlock()
+	var all []error
+	for _, d := range listeners {
+		if d != nil && d.srv.Shutdown(ctx) != nil {
+			all = append(all, d.srv.Close()) // clients that are slow are cut off
+		}
+	}
+	return errors.Join(all...)
+}

@@ -1,0 +1,403 @@
+//go:build cgo && libvirt_dlopen
+
+package virt
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"libvirt.org/go/libvirt"
+	"libvirt.org/go/libvirtxml"
+
+	"mulligan/errs"
+)
+
+// How long libvirt may take to answer. A hung one must not hang the daemon.
+const (
+	callLimit = time.Minute
+	longLimit = 15 * time.Minute // what moves a guest's memory
+)
+
+// within waits for f, but no longer than limit. f then goes on by itself.
+func within[T any](limit time.Duration, what string, f func() (T, error)) (T, error) {
+	type answer struct {
+		v   T
+		err error
+	}
+	done := make(chan answer, 1)
+	go func() {
+		v, err := f()
+		done <- answer{v, err}
+	}()
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case a := <-done:
+		return a.v, classify(what, a.err)
+	case <-timer.C:
+		var none T
+		return none, errs.New(errs.Unavailable, what, "libvirt did not answer within %s", limit).WithHint("see whether libvirtd is well")
+	}
+}
+
+func do(limit time.Duration, what string, f func() error) error {
+	_, err := within(limit, what, func() (struct{}, error) { return struct{}{}, f() })
+	return err
+}
+
+// classify gives libvirt's errors a kind.
+func classify(what string, err error) error {
+	var e libvirt.Error
+	if !errors.As(err, &e) {
+		return errs.Wrap(errs.Failed, what, err)
+	}
+	out := errs.New(errs.Failed, what, "libvirt says: %s", strings.ReplaceAll(e.Message, "\n", " "))
+	if e.Domain == libvirt.FROM_RPC { // the connection's own troubles, under any code
+		out.Kind, out.Hint = errs.Unavailable, "see whether libvirtd is running and may be reached"
+		return out
+	}
+	if strings.Contains(strings.ToLower(e.Message), unix.ENOSPC.Error()) { // under any code
+		out.Hint = "make room, or delete checkpoints: mulligan prune"
+		return out
+	}
+	switch e.Code {
+	case libvirt.ERR_NO_DOMAIN:
+		out.Kind, out.Hint = errs.NotFound, "virsh list --all shows the domains there are"
+	case libvirt.ERR_NO_CONNECT, libvirt.ERR_INVALID_CONN, libvirt.ERR_SYSTEM_ERROR, libvirt.ERR_RPC, libvirt.ERR_AUTH_FAILED:
+		out.Kind, out.Hint = errs.Unavailable, "see whether libvirtd is running and may be reached"
+	case libvirt.ERR_AGENT_UNRESPONSIVE:
+		out.Kind = errs.Unavailable
+	}
+	return out
+}
+
+type connection struct{ c *libvirt.Connect }
+
+// dial connects to a libvirt of this host, and to no other.
+func Dial(uri string) (Hypervisor, error) {
+	const what = "connect to libvirt"
+	if err := LocalURI(uri); err != nil {
+		return nil, errs.Wrap(errs.Unsupported, what, err)
+	}
+	c, err := within(callLimit, what, func() (*libvirt.Connect, error) { return libvirt.NewConnect(uri) })
+	if err != nil {
+		out := errs.New(errs.KindOf(err), what, "%s", uri).WithHint("%s", errs.HintOf(err))
+		out.Err = err
+		if strings.Contains(err.Error(), "dlopen") || errs.KindOf(err) == errs.Failed {
+			out.Kind, out.Hint = errs.Unsupported, "install libvirt (Debian: libvirt-daemon-system), or register the app without a domain"
+		}
+		return nil, out
+	}
+	if err := isLocal(c); err != nil {
+		_, _ = c.Close() // that it is not wanted is the error
+		return nil, errs.Wrap(errs.Unsupported, what, err)
+	}
+	return &connection{c}, nil
+}
+
+// isLocal refuses a connection that leads to another host, whatever its URI looked like:
+// libvirt's configuration may give any URI another name, and a server may hand on
+// what it is asked to another.
+func isLocal(c *libvirt.Connect) error {
+	const what = "ask libvirt which host it runs on"
+	uri, err := within(callLimit, what, c.GetURI)
+	if err == nil {
+		err = LocalURI(uri)
+	}
+	if err != nil {
+		return err
+	}
+	name, err := within(callLimit, what, c.GetHostname)
+	if err != nil {
+		return err
+	}
+	return SameHost(uri, name)
+}
+
+func (c *connection) Close() error {
+	_, err := c.c.Close()
+	return err
+}
+
+func (c *connection) Lookup(name, uuid string) (Machine, error) {
+	what := "find domain " + name
+	d, err := within(callLimit, what, func() (*libvirt.Domain, error) {
+		if uuid != "" {
+			return c.c.LookupDomainByUUIDString(uuid)
+		}
+		return c.c.LookupDomainByName(name)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &domain{c: c.c, d: d, what: name}, nil
+}
+
+func (c *connection) Define(xml string) error {
+	return do(callLimit, "define the domain", func() error {
+		d, err := c.c.DomainDefineXML(xml)
+		if err != nil {
+			return err
+		}
+		return d.Free()
+	})
+}
+
+// Owner reads QEMU's user from the host's capabilities: "+UID:+GID".
+func (c *connection) Owner() (uid, gid int, ok bool) {
+	text, err := within(callLimit, "ask libvirt for its capabilities", c.c.GetCapabilities)
+	if err != nil {
+		return 0, 0, false
+	}
+	var caps libvirtxml.Caps
+	if err := caps.Unmarshal(text); err != nil {
+		return 0, 0, false
+	}
+	for _, model := range caps.Host.SecModel {
+		for _, label := range model.Labels {
+			if model.Name == "dac" && label.Type == "qemu" {
+				_, err := fmt.Sscanf(label.Value, "+%d:+%d", &uid, &gid)
+				return uid, gid, err == nil
+			}
+		}
+	}
+	return 0, 0, false
+}
+
+func (c *connection) SavedXML(path string) (string, error) {
+	return within(callLimit, "read a memory image", func() (string, error) {
+		return c.c.DomainSaveImageGetXMLDesc(path, libvirt.DOMAIN_SAVE_IMAGE_XML_SECURE)
+	})
+}
+
+func (c *connection) Restore(path, xml string, paused bool) error {
+	flags := libvirt.DOMAIN_SAVE_RUNNING
+	if paused {
+		flags = libvirt.DOMAIN_SAVE_PAUSED
+	}
+	return do(longLimit, "resume the domain from memory", func() error {
+		return c.c.DomainRestoreFlags(path, xml, flags)
+	})
+}
+
+// domain is a machine of libvirt's.
+type domain struct {
+	c    *libvirt.Connect
+	d    *libvirt.Domain
+	what string
+}
+
+func (d *domain) Free() { _ = d.d.Free() }
+
+func (d *domain) Name() (string, error) {
+	return within(callLimit, "name the domain", d.d.GetName)
+}
+
+func (d *domain) UUID() (string, error) {
+	return within(callLimit, "name the domain", d.d.GetUUIDString)
+}
+
+func (d *domain) Power() (Power, error) {
+	return within(callLimit, "look at domain "+d.what, func() (Power, error) {
+		s, _, err := d.d.GetState()
+		switch s {
+		case libvirt.DOMAIN_RUNNING, libvirt.DOMAIN_BLOCKED, libvirt.DOMAIN_SHUTDOWN:
+			return Running, err
+		case libvirt.DOMAIN_PAUSED, libvirt.DOMAIN_PMSUSPENDED:
+			return Paused, err
+		case libvirt.DOMAIN_CRASHED:
+			if active, e := d.d.IsActive(); active || e != nil {
+				return Paused, e
+			}
+			return Crashed, err
+		}
+		return Off, err
+	})
+}
+
+func (d *domain) Persistent() (bool, error) {
+	return within(callLimit, "look at domain "+d.what, d.d.IsPersistent)
+}
+
+func (d *domain) XML(live bool) (string, error) {
+	flags := libvirt.DOMAIN_XML_SECURE
+	if !live {
+		flags |= libvirt.DOMAIN_XML_INACTIVE
+	}
+	return within(callLimit, "read the definition of "+d.what, func() (string, error) { return d.d.GetXMLDesc(flags) })
+}
+
+// SavableXML has the processor as it was defined, and not as QEMU has filled it in: libvirt refuses to
+// save a guest with the latter.
+func (d *domain) SavableXML() (string, error) {
+	const flags = libvirt.DOMAIN_XML_SECURE | libvirt.DOMAIN_XML_MIGRATABLE
+	return within(callLimit, "read the definition of "+d.what, func() (string, error) { return d.d.GetXMLDesc(flags) })
+}
+
+func (d *domain) Foreign() (string, error) {
+	return within(callLimit, "look at domain "+d.what, func() (string, error) {
+		snaps, err := d.d.SnapshotListNames(0)
+		if err != nil || len(snaps) > 0 {
+			return "libvirt's own snapshots (" + strings.Join(snaps, ", ") + ")", err
+		}
+		checkpoints, err := d.d.ListAllCheckpoints(0)
+		for _, c := range checkpoints {
+			_ = c.Free()
+		}
+		if err != nil || len(checkpoints) > 0 {
+			return strconv.Itoa(len(checkpoints)) + " of libvirt's checkpoints (incremental backups)", err
+		}
+		saved, err := d.d.HasManagedSaveImage(0)
+		if err != nil || saved {
+			return "a managed save image, which only fits its present disks", err
+		}
+		return "", nil
+	})
+}
+
+func (d *domain) Snapshot(xml string, diskOnly bool) error {
+	flags, limit := libvirt.DOMAIN_SNAPSHOT_CREATE_ATOMIC|libvirt.DOMAIN_SNAPSHOT_CREATE_NO_METADATA|libvirt.DOMAIN_SNAPSHOT_CREATE_REUSE_EXT, longLimit
+	if diskOnly {
+		flags, limit = flags|libvirt.DOMAIN_SNAPSHOT_CREATE_DISK_ONLY, callLimit
+	} else {
+		flags |= libvirt.DOMAIN_SNAPSHOT_CREATE_LIVE
+	}
+	return do(limit, "switch the disks of "+d.what, func() error {
+		s, err := d.d.CreateSnapshotXML(xml, flags)
+		if err != nil {
+			return err
+		}
+		return s.Free()
+	})
+}
+
+// agent calls f with a limit to how long the guest's agent may take. libvirt
+// knows whole seconds only, and cannot say what the limit was before: its
+// default is put back.
+func (d *domain) agent(timeout time.Duration, what string, f func() error) error {
+	seconds := max(1, int((timeout+time.Second-1)/time.Second))
+	return do(timeout+10*time.Second, what, func() error {
+		if err := d.d.AgentSetResponseTimeout(seconds, 0); err != nil {
+			return err
+		}
+		err := f()
+		if e := d.d.AgentSetResponseTimeout(int(libvirt.DOMAIN_AGENT_RESPONSE_TIMEOUT_BLOCK), 0); err == nil {
+			err = e
+		}
+		return err
+	})
+}
+
+func (d *domain) Freeze(timeout time.Duration) error {
+	return d.agent(timeout, "freeze the guest", func() error { return d.d.FSFreeze(nil, 0) })
+}
+
+func (d *domain) Thaw(timeout time.Duration) error {
+	return d.agent(timeout, "thaw the guest", func() error { return d.d.FSThaw(nil, 0) })
+}
+
+func (d *domain) Capacity(dev string) (int64, error) {
+	return within(callLimit, "measure disk "+dev, func() (int64, error) {
+		info, err := d.d.GetBlockInfo(dev, 0)
+		if err != nil {
+			return 0, err
+		}
+		return int64(info.Capacity), nil
+	})
+}
+
+func (d *domain) Idle() (bool, error) {
+	return within(callLimit, "ask what libvirt does with "+d.what, func() (bool, error) {
+		info, err := d.d.GetJobInfo()
+		return err == nil && info.Type == libvirt.DOMAIN_JOB_NONE, err
+	})
+}
+
+func (d *domain) Start(paused bool) error {
+	flags := libvirt.DOMAIN_NONE
+	if paused {
+		flags = libvirt.DOMAIN_START_PAUSED
+	}
+	return do(callLimit, "start domain "+d.what, func() error { return d.d.CreateWithFlags(flags) })
+}
+
+func (d *domain) Ended() (ending, error) {
+	return within(callLimit, "look at domain "+d.what, func() (ending, error) {
+		_, reason, err := d.d.GetState()
+		switch libvirt.DomainShutoffReason(reason) {
+		case libvirt.DOMAIN_SHUTOFF_SHUTDOWN:
+			return ShutDown, err
+		case libvirt.DOMAIN_SHUTOFF_UNKNOWN:
+			return EndUnknown, err
+		}
+		return switchedOff, err
+	})
+}
+
+func (d *domain) Unpause() error  { return do(callLimit, "resume domain "+d.what, d.d.Resume) }
+func (d *domain) Shutdown() error { return do(callLimit, "shut domain "+d.what+" down", d.d.Shutdown) }
+func (d *domain) Destroy() error  { return do(callLimit, "switch domain "+d.what+" off", d.d.Destroy) }
+
+func (d *domain) Save(path, xml string) error {
+	return do(longLimit, "save the memory of "+d.what, func() error {
+		return d.d.SaveFlags(path, xml, libvirt.DOMAIN_SAVE_RUNNING)
+	})
+}
+
+// DropNodes speaks to QEMU's monitor: libvirt has no call for it. QEMU refuses
+// to close what a disk uses. A format's node is closed before its file's.
+func (d *domain) DropNodes(images map[string]string) error {
+	return do(callLimit, "close images of "+d.what+" that are not in use", func() error {
+		text, err := d.d.QemuMonitorCommand(`{"execute":"query-named-block-nodes","arguments":{"flat":true}}`, libvirt.DOMAIN_QEMU_MONITOR_COMMAND_DEFAULT)
+		if err != nil {
+			return err
+		}
+		var answer struct {
+			Return []struct {
+				Name   string `json:"node-name"`
+				File   string `json:"file"`
+				Driver string `json:"drv"`
+			} `json:"return"`
+		}
+		if err := json.Unmarshal([]byte(text), &answer); err != nil {
+			return err
+		}
+		for _, format := range []bool{true, false} {
+			for _, node := range answer.Return {
+				for _, path := range images {
+					if imageOf(node.File) != path || (node.Driver == "qcow2") != format {
+						continue
+					}
+					command := fmt.Sprintf(`{"execute":"blockdev-del","arguments":{"node-name":%q}}`, node.Name)
+					if _, err := d.d.QemuMonitorCommand(command, libvirt.DOMAIN_QEMU_MONITOR_COMMAND_DEFAULT); err != nil {
+						return err
+					}
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// imageOf is the file that QEMU's name for a node stands for: a path, or
+// "json:" and a description where the node is opened unlike its header says.
+func imageOf(name string) string {
+	text, described := strings.CutPrefix(name, "json:")
+	if !described {
+		return name
+	}
+	var node struct {
+		File struct {
+			Filename string `json:"filename"`
+		} `json:"file"`
+	}
+	if err := json.Unmarshal([]byte(text), &node); err != nil {
+		return name
+	}
+	return node.File.Filename
+}

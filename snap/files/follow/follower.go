@@ -1,0 +1,215 @@
+// Package follow writes the journal of a workspace while somebody follows it: it keeps the workspace
+// in memory as it was last read, reads what the watcher says has changed, and records the
+// differences. It stands in for a walk while it is current.
+package follow
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"mulligan/errs"
+	"mulligan/failpoint"
+	"mulligan/snap"
+	"mulligan/snap/cas"
+	"mulligan/snap/files/diff"
+	"mulligan/snap/files/inode"
+	"mulligan/snap/files/journal"
+	"mulligan/snap/files/manifest"
+	"mulligan/snap/files/walk"
+	"mulligan/snap/files/watch"
+	"mulligan/snap/files/workspace"
+)
+
+// Follower writes the journal of a workspace while somebody follows it. Its exported fields are
+// set before it is used. Safe for concurrent use.
+type Follower struct {
+	Walker   *walk.Walker
+	Store    *cas.Store
+	Journal  *journal.Journal
+	StateDir string                      // for the stat cache and the watcher's own folder
+	AtRest   func(context.Context) error // called when nothing happens, for what is not urgent
+
+	Watch     func(*watch.Options) // adjusts how the workspace is watched; nil: as it is best
+	Log       *slog.Logger         // of what the watcher has to say; nil: none
+	Failpoint failpoint.Hook       // for tests
+
+	follow sync.Mutex // held by Follow
+	mu     sync.Mutex
+	now    *Session // while somebody follows
+}
+
+const cookiesDir = "watch"
+
+// Follow writes the journal until ctx ends. Only one call at a time is possible.
+func (f *Follower) Follow(ctx context.Context, notify func(snap.Batch)) error {
+	const op = "follow files"
+	dir := f.Walker.Workspace.Dir
+	j := newSession(f, notify)
+	opt := watch.Options{Dir: dir, CookieDir: filepath.Join(f.StateDir, cookiesDir), Exclude: f.Walker.Workspace.Exclude.Excludes, Log: f.Log}
+	if f.Watch != nil {
+		f.Watch(&opt)
+	}
+	if !f.follow.TryLock() {
+		return errs.New(errs.Busy, op, "%s is being followed already", dir)
+	}
+	defer f.follow.Unlock()
+	// The cookies of an earlier process would pass for new ones.
+	err := os.RemoveAll(opt.CookieDir)
+	if err == nil {
+		j.w, err = watch.New(opt)
+	}
+	if err != nil {
+		return workspace.Wrap(errs.Failed, op, err)
+	}
+	f.publish(j)
+	run, stop := context.WithCancel(ctx)
+	var watching sync.WaitGroup
+	watching.Go(func() { _ = j.w.Run(run) }) // it fails only when run ends
+	j.run(ctx)
+	stop()
+	watching.Wait()
+	err = j.end()
+	f.publish(nil)
+	close(j.ended)
+	if err == nil {
+		err = ctx.Err()
+	}
+	return workspace.Wrap(errs.Failed, op, err)
+}
+
+func (f *Follower) publish(j *Session) {
+	f.mu.Lock()
+	f.now = j
+	f.mu.Unlock()
+}
+
+// Following says how current the journal is.
+func (f *Follower) Following() snap.Following {
+	j := f.Session()
+	if j == nil {
+		return snap.Following{State: snap.Degraded, Detail: "nobody follows " + f.Walker.Workspace.Dir + ".",
+			Remedy: "set auto=true for the app"}
+	}
+	return j.state()
+}
+
+// Session returns the session that is under way, or nil.
+func (f *Follower) Session() *Session {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.now
+}
+
+// current returns the session that is under way, once it has a baseline, or nil.
+func (f *Follower) current() *Session {
+	j := f.Session()
+	if j == nil {
+		return nil
+	}
+	select {
+	case <-j.ready:
+		return j
+	default:
+		return nil
+	}
+}
+
+// Flush waits until every change that was made before, and gave an event, is in the journal. It
+// fails with errs.Unavailable while nobody follows.
+func (f *Follower) Flush(ctx context.Context, op string) error {
+	j := f.Session()
+	if j == nil {
+		return errs.New(errs.Unavailable, op, "the files of %s are not being followed", f.Walker.Workspace.Dir)
+	}
+	return j.flush(ctx)
+}
+
+// View returns the workspace as it is, also where events did not tell, as far as how says. What
+// fresh has is read whatever it looks like. b, where not nil, gets the manifest. View fails with
+// ErrEnded if nobody follows.
+func (f *Follower) View(ctx context.Context, b *cas.Batch, how Depth, fresh map[string]bool) (*View, error) {
+	j := f.current()
+	if j == nil {
+		return nil, ErrEnded
+	}
+	return j.view(ctx, b, how, fresh)
+}
+
+// At returns the manifest of the tree in memory, if that is the state at the mark, else nil.
+func (f *Follower) At(ctx context.Context, mark snap.Mark) (m *manifest.Manifest, err error) {
+	j := f.current()
+	if j == nil {
+		return nil, nil
+	}
+	err = j.Do(ctx, func() error {
+		head, _, _, err := f.Journal.Head()
+		if err == nil && mark == head && j.live != nil {
+			m = j.live.seal(f.Store)
+		}
+		return err
+	})
+	if errors.Is(err, ErrEnded) {
+		return nil, nil
+	}
+	return m, err
+}
+
+// Restoring tells that a restore is under way until done is called. Meanwhile what changes is
+// taken in only for a Flush.
+func (f *Follower) Restoring() (done func()) {
+	j := f.current()
+	if j == nil {
+		return func() {}
+	}
+	j.restores.Add(1)
+	return func() { j.restores.Add(-1) }
+}
+
+// snapshot is what the tree surely knows of some paths: a walk's memory for those who work while it goes on.
+type snapshot map[string]*manifest.Node
+
+// Memory returns the memory for a walk of the deltas' paths.
+func (f *Follower) Memory(ctx context.Context, deltas []diff.Delta) walk.Memory {
+	j := f.current()
+	if j == nil {
+		return f.Walker.Cache
+	}
+	s := snapshot{}
+	err := j.Do(ctx, func() error {
+		for i := range deltas {
+			path := deltas[i].Path
+			if n := j.live.find(path); n != nil && n.Sure {
+				known := *n
+				known.Children = nil
+				s[path] = &known
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return f.Walker.Cache
+	}
+	return s
+}
+
+// Find implements walk.Memory.
+func (s snapshot) Find(path string, st inode.Stat, e *manifest.Entry) bool {
+	n := s[path]
+	return n != nil && n.Recall(st, e)
+}
+
+// Add implements walk.Memory.
+func (snapshot) Add(inode.Stat, *manifest.Entry, time.Time) {}
+
+// View is the workspace as it is: its manifest and what is to be said of it.
+type View struct {
+	*manifest.Manifest
+	Mark     snap.Mark // in the journal; "": nobody follows
+	Files    int64
+	Warnings []string
+}

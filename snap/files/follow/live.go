@@ -1,0 +1,217 @@
+package follow
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/snap"
+	"mulligan/snap/cas"
+	"mulligan/snap/files/inode"
+	"mulligan/snap/files/manifest"
+	"mulligan/snap/files/parallel"
+	"mulligan/snap/files/relpath"
+	"mulligan/snap/files/walk"
+	"mulligan/snap/files/workspace"
+)
+
+// live is the workspace in memory, as it was last read. It belongs to the
+// goroutine of Follow; while that waits for readers, they may look things up.
+type live struct {
+	root    *manifest.Node
+	names   map[string]map[string]bool // of files that have, or had, several names: paths by tie
+	files   int64                      // how many names there are
+	warn    map[string]bool            // paths at which something is mounted
+	removed []*manifest.Node           // what went last: its other end may come with the next batch
+
+	drafts map[*manifest.Node][]manifest.Entry // of the folders that are hashed and not stored: copies that nobody changes
+}
+
+// newLive takes over a tree that was just read.
+func newLive(root *manifest.Node) *live {
+	l := &live{root: root, names: map[string]map[string]bool{}, warn: map[string]bool{}, drafts: map[*manifest.Node][]manifest.Entry{}}
+	manifest.AssignGroups(root)
+	l.each(root, ".", l.enter)
+	return l
+}
+
+// each calls do for n and everything below it, parents first.
+func (l *live) each(n *manifest.Node, path string, do func(string, *manifest.Node)) {
+	do(path, n)
+	for _, k := range n.Children {
+		l.each(k, relpath.Join(path, k.Name), do)
+	}
+}
+
+// enter notes what must be known of a new name beside the tree.
+func (l *live) enter(path string, n *manifest.Node) {
+	l.files++
+	if n.Mount {
+		l.warn[path] = true
+	}
+	if n.LinkKey != "" {
+		if l.names[n.LinkKey] == nil {
+			l.names[n.LinkKey] = map[string]bool{}
+		}
+		l.names[n.LinkKey][path] = true
+	}
+}
+
+func (l *live) leave(path string, n *manifest.Node) {
+	l.files--
+	delete(l.warn, path)
+	if n.LinkKey != "" {
+		delete(l.names[n.LinkKey], path)
+		if len(l.names[n.LinkKey]) == 0 {
+			delete(l.names, n.LinkKey)
+		}
+	}
+}
+
+// find gives the node at path, or nil.
+func (l *live) find(path string) *manifest.Node {
+	n, rest := l.reach(path)
+	if rest != "" {
+		return nil
+	}
+	return n
+}
+
+// reach goes as far along path as there are nodes, and gives what is left of it.
+func (l *live) reach(path string) (n *manifest.Node, rest string) {
+	n = l.root
+	if path == "." {
+		return n, ""
+	}
+	for rest = path; rest != ""; {
+		name, more := relpath.Cut(rest)
+		k := n.Child(name)
+		if k == nil {
+			return n, rest
+		}
+		n, rest = k, more
+	}
+	return n, ""
+}
+
+// remembered is a tree as a walk's memory: what is in it and surely as it was
+// need not be read.
+type remembered struct {
+	*live
+	since time.Time // when what is looked at began to change
+
+	index sync.Once
+	files map[inode.ID]*manifest.Node
+}
+
+func (r *remembered) Find(path string, st inode.Stat, e *manifest.Entry) bool {
+	n := r.live.find(path)
+	if (n == nil || n.ID != st.ID) && st.Kind() == unix.S_IFREG && walk.Settled(st, r.since) {
+		n = r.moved(st.ID)
+	}
+	return n != nil && n.Recall(st, e)
+}
+
+// moved finds a file by its inode. One that is older than what changed, in a
+// place where it was not, came with a folder that was moved: that leaves the
+// files in it as they were. Where it was may have been taken out already.
+func (r *remembered) moved(id inode.ID) *manifest.Node {
+	r.index.Do(func() {
+		r.files = make(map[inode.ID]*manifest.Node, r.live.files)
+		var visit func(n *manifest.Node)
+		visit = func(n *manifest.Node) {
+			if n.IsFile() {
+				r.files[n.ID] = n
+			}
+			for _, k := range n.Children {
+				visit(k)
+			}
+		}
+		for _, n := range r.removed {
+			visit(n)
+		}
+		visit(r.root)
+	})
+	return r.files[id]
+}
+
+func (*remembered) Add(inode.Stat, *manifest.Entry, time.Time) {}
+
+// seal gives the manifest of the tree as it is; the tree may move on. Nothing is
+// stored: that takes much longer, and few ask for it.
+func (l *live) seal(s *cas.Store) *manifest.Manifest {
+	var levels [][]*manifest.Node
+	notStored(l.root, 0, &levels)
+	known := map[snap.Hash][]manifest.Entry{}
+	for _, level := range slices.Backward(levels) { // a folder's hash asks for those below it
+		l.hash(level)
+		for _, n := range level {
+			known[n.Hash] = l.drafts[n]
+		}
+	}
+	return manifest.New(l.root.Entry, manifest.NewFolders(s, known))
+}
+
+// notStored puts the folders that the epoch does not hold into levels, by their depth.
+func notStored(n *manifest.Node, depth int, levels *[][]*manifest.Node) {
+	if n.HashState == manifest.Stored {
+		return
+	}
+	if depth == len(*levels) {
+		*levels = append(*levels, nil)
+	}
+	(*levels)[depth] = append((*levels)[depth], n)
+	for _, k := range n.Children {
+		if k.IsDir() {
+			notStored(k, depth+1, levels)
+		}
+	}
+}
+
+// hash sets the hashes of folders none of which is in another one.
+func (l *live) hash(level []*manifest.Node) {
+	level = slices.Clone(level)
+	level = slices.DeleteFunc(level, func(n *manifest.Node) bool { return n.HashState == manifest.Hashed && l.drafts[n] != nil })
+	drafts := make([][]manifest.Entry, len(level))
+	_ = parallel.InRuns(len(level), func() (func(int) error, func()) { // none of it can fail
+		return func(i int) error {
+			n := level[i]
+			n.Hash, drafts[i] = cas.NodeHash(manifest.EncodeNode(manifest.SortFolder, n.Entries())), n.CopyEntries()
+			return nil
+		}, func() {}
+	})
+	for i, n := range level {
+		n.HashState, l.drafts[n] = manifest.Hashed, drafts[i]
+	}
+}
+
+// begun notes that an epoch began with the tree as it was sealed last: the store
+// holds all of it now.
+func (l *live) begun() {
+	clear(l.drafts)
+	setStored(l.root)
+}
+
+func setStored(n *manifest.Node) {
+	if n.HashState == manifest.Stored {
+		return
+	}
+	n.HashState = manifest.Stored
+	for _, k := range n.Children {
+		if k.IsDir() {
+			setStored(k)
+		}
+	}
+}
+
+// mounted says of mount points that they are not captured.
+func mountWarnings(dir string, paths []string) []string {
+	var out []string
+	for _, p := range paths {
+		out = append(out, walk.MountWarning(workspace.Shown(dir, p)))
+	}
+	slices.Sort(out)
+	return out
+}

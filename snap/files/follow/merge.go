@@ -1,0 +1,275 @@
+package follow
+
+import (
+	"slices"
+	"strings"
+
+	"mulligan/snap/files/journal"
+	"mulligan/snap/files/manifest"
+	"mulligan/snap/files/relpath"
+)
+
+// observation is what looking at one path told.
+type observation struct {
+	path string
+	node *manifest.Node // nil: nothing is there
+	deep bool           // node is a folder read whole, else only its own entry was
+}
+
+// shallow reports whether the observation is a folder's own entry, and no more of what is in it.
+func (f *observation) shallow() bool { return f.node != nil && f.node.IsDir() && !f.deep }
+
+// merger applies observations to the tree and records the changes that result, for the journal.
+type merger struct {
+	l       *live
+	skipped map[string]error // paths that could not be read: they stay as they are
+	records []journal.Record
+	undo    []func()         // takes the tree back, last first
+	tied    map[string]bool  // ties whose names, or contents, may have changed
+	removed []*manifest.Node // what was taken out, with what was below it
+}
+
+// apply applies one observation. Its folder must be in the tree.
+func (m *merger) apply(f observation) {
+	if f.path == "." {
+		m.reconcile(nil, f.path, m.l.root, f.node, f.deep)
+		return
+	}
+	dir, name := relpath.Split(f.path)
+	in := m.l.find(dir)
+	if in == nil || !in.IsDir() {
+		return // its folder went meanwhile, with everything in it
+	}
+	m.reconcile(in, f.path, in.Child(name), f.node, f.deep)
+}
+
+// reconcile changes the tree's entry at path from old to new and records the difference. in is its folder.
+func (m *merger) reconcile(in *manifest.Node, path string, old, new *manifest.Node, deep bool) {
+	if _, ok := m.skipped[path]; ok {
+		return
+	}
+	switch {
+	case old == nil && new == nil:
+	case new == nil:
+		m.gone(path, old)
+		m.unlink(in, path, old)
+	case old == nil:
+		m.link(in, path, new)
+		m.came(path, new)
+	case old.IsDir() && new.IsDir():
+		if deep {
+			m.names(path, old, new)
+		}
+		m.change(path, old, new)
+	default:
+		if old.IsDir() {
+			for _, k := range old.Children {
+				m.gone(relpath.Join(path, k.Name), k)
+			}
+		}
+		m.replace(in, path, old, new)
+	}
+}
+
+// names compares the kids of two folders.
+func (m *merger) names(path string, old, new *manifest.Node) {
+	was, is := slices.Clone(old.Children), new.Children
+	for len(was) > 0 || len(is) > 0 {
+		var a, b *manifest.Node
+		if len(is) == 0 || len(was) > 0 && was[0].Name <= is[0].Name {
+			a = was[0]
+		}
+		if len(was) == 0 || len(is) > 0 && is[0].Name <= was[0].Name {
+			b = is[0]
+		}
+		name := ""
+		if a != nil {
+			name, was = a.Name, was[1:]
+		}
+		if b != nil {
+			name, is = b.Name, is[1:]
+		}
+		m.reconcile(old, relpath.Join(path, name), a, b, true)
+	}
+}
+
+// change copies new's metadata and content hash into old, which keeps its place in the tree.
+func (m *merger) change(path string, old, new *manifest.Node) {
+	before := *old
+	fresh := new.Entry
+	fresh.Hash = old.Hash
+	fresh.SetGroup(old.Group())
+	fresh.Name = old.Name
+	same := old.Entry.SameMeta(&fresh) && old.Entry.SameBody(&fresh)
+	old.Entry, old.ID, old.Ctime, old.Sure = fresh, new.ID, new.Ctime, new.Sure
+	m.undo = append(m.undo, func() {
+		kids := old.Children
+		*old = before
+		old.Children, old.HashState = kids, manifest.Outdated
+	})
+	if !same {
+		m.record(path, &before.Entry, &old.Entry)
+		if path != "." {
+			m.unseal(path)
+		}
+	}
+}
+
+// replace puts new in the place of old, both not folders, or one of them not.
+func (m *merger) replace(in *manifest.Node, path string, old, new *manifest.Node) {
+	m.prune(path, new)
+	new.SetGroup("")
+	if new.LinkKey == old.LinkKey && new.LinkKey != "" {
+		new.SetGroup(old.Group()) // regroup looks at it again
+	}
+	if !old.IsDir() && old.LinkKey == new.LinkKey && old.Entry.Equal(&new.Entry) {
+		old.ID, old.Ctime, old.Nlink, old.Sure = new.ID, new.Ctime, new.Nlink, new.Sure
+		return
+	}
+	i, _ := in.ChildIndex(old.Name)
+	in.Children[i] = new
+	m.removed = append(m.removed, old)
+	m.l.leave(path, old)
+	m.l.enter(path, new)
+	m.note(old.LinkKey)
+	m.note(new.LinkKey)
+	m.undo = append(m.undo, func() {
+		m.l.leave(path, new)
+		m.l.enter(path, old)
+		i, _ := in.ChildIndex(old.Name)
+		in.Children[i] = old
+	})
+	if old.IsDir() || !old.Entry.Equal(&new.Entry) {
+		m.record(path, &old.Entry, &new.Entry)
+		m.unseal(path)
+	}
+	for _, k := range new.Children {
+		m.came(relpath.Join(path, k.Name), k)
+	}
+}
+
+func (m *merger) link(in *manifest.Node, path string, n *manifest.Node) {
+	i, _ := in.ChildIndex(n.Name)
+	in.Children = slices.Insert(in.Children, i, n)
+	m.unseal(path)
+	m.undo = append(m.undo, func() {
+		i, _ := in.ChildIndex(n.Name)
+		in.Children = slices.Delete(in.Children, i, i+1)
+	})
+}
+
+func (m *merger) unlink(in *manifest.Node, path string, n *manifest.Node) {
+	i, _ := in.ChildIndex(n.Name)
+	in.Children = slices.Delete(in.Children, i, i+1)
+	m.removed = append(m.removed, n)
+	m.unseal(path)
+	m.undo = append(m.undo, func() {
+		i, _ := in.ChildIndex(n.Name)
+		in.Children = slices.Insert(in.Children, i, n)
+	})
+}
+
+// came records n, which is new, and everything below it.
+func (m *merger) came(path string, n *manifest.Node) {
+	m.prune(path, n)
+	n.SetGroup("")
+	m.l.enter(path, n)
+	m.note(n.LinkKey)
+	m.undo = append(m.undo, func() { m.l.leave(path, n) })
+	m.record(path, nil, &n.Entry)
+	for _, k := range n.Children {
+		m.came(relpath.Join(path, k.Name), k)
+	}
+}
+
+// gone records that n, and everything below it, is there no more.
+func (m *merger) gone(path string, n *manifest.Node) {
+	for _, k := range n.Children {
+		m.gone(relpath.Join(path, k.Name), k)
+	}
+	m.l.leave(path, n)
+	m.note(n.LinkKey)
+	m.undo = append(m.undo, func() { m.l.enter(path, n) })
+	m.record(path, &n.Entry, nil)
+}
+
+// prune takes out of the new node n what could not be read.
+func (m *merger) prune(path string, n *manifest.Node) {
+	if len(m.skipped) == 0 {
+		return
+	}
+	n.Children = slices.DeleteFunc(n.Children, func(k *manifest.Node) bool {
+		_, skip := m.skipped[relpath.Join(path, k.Name)]
+		return skip
+	})
+}
+
+func (m *merger) note(tie string) {
+	if tie != "" {
+		m.tied[tie] = true
+	}
+}
+
+func (m *merger) record(path string, before, after *manifest.Entry) {
+	r := journal.Record{Path: path, Before: before.Digest()}
+	if after != nil {
+		r.After = after.Bare()
+	}
+	m.records = append(m.records, r)
+}
+
+// unseal notes that the folder that path lies in, and those above, are changed.
+func (m *merger) unseal(path string) {
+	n := m.l.root
+	n.HashState = manifest.Outdated
+	dir, _ := relpath.Split(path)
+	if dir == "." {
+		return
+	}
+	for rest := dir; rest != ""; {
+		var name string
+		name, rest = relpath.Cut(rest)
+		if n = n.Child(name); n == nil {
+			return
+		}
+		n.HashState = manifest.Outdated
+	}
+}
+
+// regroup names the hard-link groups anew whose names changed.
+func (m *merger) regroup() {
+	for _, tie := range relpath.SortedKeys(m.tied) {
+		paths := relpath.SortedKeys(m.l.names[tie])
+		slices.SortFunc(paths, walkOrder)
+		group := ""
+		if len(paths) > 1 {
+			group = paths[0]
+		}
+		for _, p := range paths {
+			n := m.l.find(p)
+			if n == nil || n.Group() == group {
+				continue
+			}
+			before := n.Entry
+			n.SetGroup(group)
+			m.undo = append(m.undo, func() { n.SetGroup(before.Group()) })
+			m.record(p, &before, &n.Entry)
+			m.unseal(p)
+		}
+	}
+}
+
+// walkOrder compares two paths as a walk meets them: folder by folder.
+func walkOrder(a, b string) int {
+	return slices.Compare(strings.Split(a, "/"), strings.Split(b, "/"))
+}
+
+// revert takes the tree back to before the merge.
+func (m *merger) revert() {
+	for _, u := range slices.Backward(m.undo) {
+		u()
+	}
+	for i := range m.records {
+		m.unseal(m.records[i].Path)
+	}
+}

@@ -1,0 +1,81 @@
+package follow
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"mulligan/snap/files/manifest"
+	"mulligan/snap/files/relpath"
+)
+
+// The patrol looks for changes that no event told of: stores through a shared
+// mapping, writes through names outside of the workspace, mounts. While nothing
+// else happens it looks at everything, a little at a time, so that nobody waits
+// for it: some milliseconds in half a second.
+
+const (
+	PatrolNames = 1000            // at a time
+	PatrolPause = 5 * time.Minute // between two rounds
+)
+
+// Patrol looks at the next names, and says when to come again.
+func (j *Session) Patrol(ctx context.Context, now time.Time) time.Duration {
+	if left := PatrolPause - now.Sub(j.patrolDone); j.patrolAt == "" && left > 0 {
+		return left
+	}
+	if j.live == nil || j.restores.Load() > 0 || !j.todo.empty() {
+		return IdleAfter
+	}
+	paths := j.live.after(j.patrolAt, PatrolNames)
+	work := todo{}
+	for _, p := range paths {
+		work.path(p)
+	}
+	work.seen(now, now)
+	failed, err := j.read(ctx, &work, nil)
+	if err != nil {
+		return IdleAfter // whatever it is, the next Flush meets it as well, and says so
+	}
+	j.notified = false
+	for p := range failed {
+		j.todo.path(p)
+	}
+	if !j.todo.empty() {
+		j.todo.seen(now, now)
+		j.next.Reset(retryAfter)
+	}
+	if len(paths) < PatrolNames {
+		j.patrolAt, j.patrolDone = "", now
+		return PatrolPause
+	}
+	j.patrolAt = paths[len(paths)-1]
+	return IdleAfter
+}
+
+// after lists up to most paths that come after path in the order of a walk,
+// folder by folder; "" is before all.
+func (l *live) after(path string, most int) (out []string) {
+	var visit func(n *manifest.Node, at, rest string)
+	visit = func(n *manifest.Node, at, rest string) {
+		from := 0
+		if rest != "" {
+			name, below := relpath.Cut(rest)
+			i, ok := n.ChildIndex(name)
+			if from = i; ok {
+				from++
+				visit(n.Children[i], relpath.Join(at, name), below)
+			}
+		}
+		for _, k := range n.Children[from:] {
+			if len(out) >= most {
+				return
+			}
+			p := relpath.Join(at, k.Name)
+			out = append(out, p)
+			visit(k, p, "")
+		}
+	}
+	visit(l.root, ".", path)
+	return slices.Clip(out)
+}

@@ -1,0 +1,305 @@
+package follow
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"mulligan/errs"
+	"mulligan/snap"
+	"mulligan/snap/cas"
+	"mulligan/snap/files/manifest"
+	"mulligan/snap/files/relpath"
+	"mulligan/snap/files/walk"
+	"mulligan/snap/files/watch"
+	"mulligan/snap/files/workspace"
+)
+
+// Session is one period of following. The goroutine of Follow owns everything above mu; others
+// hand it functions to run (Do).
+type Session struct {
+	f      *Follower
+	w      *watch.Watcher
+	notify func(snap.Batch)
+	calls  chan func()
+
+	live      *live // the tree; nil until the first reading
+	todo      todo  // taken from the watcher and not in the tree yet
+	debounced map[string]debounce
+	notified  bool // notify knows that there is something in todo
+	idle      *time.Timer
+	next      *time.Timer // when todo is looked at
+	busy      bool        // the last batch was large
+
+	rested     bool      // what waits for a rest was done since the last change
+	patrolAt   string    // how far the patrol is; "": at the beginning
+	patrolDone time.Time // when the patrol came home
+
+	unsaved int // how many entries the stat cache on disk lacks
+
+	restores atomic.Int32 // under way: what they change is looked at when they are done
+
+	ready chan struct{} // closed when there is a baseline
+	ended chan struct{} // closed when nobody answers calls any more
+
+	mu      sync.Mutex
+	trouble error // why the journal is not current, beside what the watcher says
+	pending int
+}
+
+func newSession(f *Follower, notify func(snap.Batch)) *Session {
+	return &Session{f: f, notify: notify, calls: make(chan func()), debounced: map[string]debounce{},
+		ready: make(chan struct{}), ended: make(chan struct{})}
+}
+
+// ErrEnded is returned when nobody follows the workspace, or when following ends during a call.
+var ErrEnded = errors.New("the journal is not being written any more")
+
+// Times of the loop.
+const (
+	settleSoon  = 5 * time.Millisecond   // from the first event of a small batch to its reading
+	settleLater = 300 * time.Millisecond // the same in a storm
+	retryAfter  = 200 * time.Millisecond // what did not hold still is looked at again
+	IdleAfter   = 500 * time.Millisecond // without events: time for what is not urgent
+	restWithin  = time.Minute            // what is not urgent waits no longer, even if it is never quiet
+	storm       = 256                    // paths in a batch that make it one
+)
+
+// run does what comes, one thing at a time.
+func (j *Session) run(ctx context.Context) {
+	j.next, j.idle = time.NewTimer(time.Hour), time.NewTimer(IdleAfter)
+	j.next.Stop()
+	defer j.next.Stop()
+	defer j.idle.Stop()
+	stirred := time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case do := <-j.calls:
+			do()
+		case <-j.w.Dirty():
+			wait := settleSoon
+			if j.busy {
+				wait = settleLater
+			}
+			j.next.Reset(wait)
+			if j.rested {
+				j.rested, stirred = false, time.Now()
+			}
+			if time.Since(stirred) < restWithin {
+				j.idle.Reset(IdleAfter)
+			}
+		case <-j.next.C:
+			j.background(ctx)
+		case <-j.idle.C:
+			if !j.rested {
+				j.Rest(ctx)
+				j.rested = true
+			}
+			j.idle.Reset(j.Patrol(ctx, time.Now()))
+		}
+	}
+}
+
+// Do runs f in the loop.
+func (j *Session) Do(ctx context.Context, f func() error) error {
+	done := make(chan error, 1)
+	select {
+	case j.calls <- func() { done <- f() }:
+	case <-j.ended:
+		return ErrEnded
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return <-done // f has ctx
+}
+
+// background takes in what has changed, but not what keeps changing.
+func (j *Session) background(ctx context.Context) {
+	if j.restores.Load() > 0 {
+		j.next.Reset(retryAfter)
+		return
+	}
+	j.todo.take(j.w.Take())
+	j.busy = j.todo.len() > storm
+	err := j.settle(ctx, false, nil)
+	j.fails(err)
+	if !j.todo.empty() {
+		j.next.Reset(retryAfter)
+	}
+	if err == nil && j.long(epochTooLong) {
+		j.fails(j.NewEpoch())
+	}
+}
+
+// fails notes whether the journal is current.
+func (j *Session) fails(err error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.trouble, j.pending = err, j.todo.len()
+}
+
+// state is what Following answers.
+func (j *Session) state() snap.Following {
+	f := j.w.State()
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	f.Pending += j.pending
+	if j.trouble != nil && f.State == snap.Watching && !walk.Unsettled(j.trouble) {
+		f.State, f.Detail, f.Remedy = snap.Degraded, j.trouble.Error()+".", errs.HintOf(j.trouble)
+	}
+	select {
+	case <-j.ready:
+	default:
+		if f.State == snap.Watching {
+			f.State, f.Detail = snap.Rescanning, "reading "+j.f.Walker.Workspace.Dir+" for the first time"
+		}
+	}
+	return f
+}
+
+// flush takes in everything that changed before it was called and gave an event.
+func (j *Session) flush(ctx context.Context) error {
+	_, err := j.takeIn(ctx, false, func() (map[string]bool, error) { return nil, nil })
+	return err
+}
+
+// takeIn is flush, and reads what more gives, whatever it looks like. more is
+// called in the loop and may put more on the list. What changed in a git repository, or with
+// all every repository, is read again until it is of one moment; busy are those that never held still.
+func (j *Session) takeIn(ctx context.Context, all bool, more func() (map[string]bool, error)) (busy []string, err error) {
+	for until := time.Now().Add(walk.GitPatience); ; {
+		began := time.Now()
+		touched, err := j.takeInOnce(ctx, more)
+		if all = all || touched; err != nil || !all {
+			return nil, err
+		}
+		var moved, held []string
+		err = j.Do(ctx, func() error {
+			moved, held, err = j.moving(ctx, began)
+			return err
+		})
+		if busy = append(moved, held...); err != nil || len(busy) == 0 || time.Now().After(until) {
+			return busy, err
+		}
+		if err := walk.Wait(ctx, walk.GitPause); err != nil {
+			return nil, err
+		}
+		more = func() (map[string]bool, error) {
+			for _, p := range moved {
+				j.todo.tree(p)
+			}
+			j.todo.seen(began, time.Now())
+			return nil, nil
+		}
+	}
+}
+
+// takeInOnce is takeIn, and leaves repositories as they are read. touched says that something may have changed in one.
+func (j *Session) takeInOnce(ctx context.Context, more func() (map[string]bool, error)) (touched bool, err error) {
+	if err := j.w.Barrier(ctx); err != nil {
+		return false, err
+	}
+	until := time.Now().Add(settleTime)
+	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
+		err := j.Do(ctx, func() error {
+			j.todo.take(j.w.Take())
+			fresh, err := more()
+			touched = touched || j.todo.touchesRepository()
+			if err == nil {
+				err = j.settle(ctx, true, fresh)
+			}
+			j.fails(err)
+			return err
+		})
+		if err == nil || !walk.Unsettled(err) || errs.KindOf(err) == errs.Denied || time.Now().After(until) {
+			return touched, err
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return touched, errors.Join(err, ctx.Err())
+		}
+	}
+}
+
+// view seals the tree as it is, also where events did not tell, as far as how says. b, where not nil,
+// gets its manifest.
+func (j *Session) view(ctx context.Context, b *cas.Batch, how Depth, fresh map[string]bool) (v *View, err error) {
+	busy, err := j.takeIn(ctx, b != nil, func() (map[string]bool, error) { return j.unseen(ctx, how, fresh) })
+	if err != nil {
+		return nil, err
+	}
+	err = j.Do(ctx, func() error {
+		if err := j.f.Failpoint.At("scanned"); err != nil {
+			return err
+		}
+		m := j.live.seal(j.f.Store)
+		if b != nil {
+			err := m.Save(b)
+			if damage(err) { // something is gone from the store: read it again
+				if err = j.ReadAgain(ctx); err == nil {
+					m = j.live.seal(j.f.Store)
+					err = m.Save(b)
+				}
+			}
+			if err != nil {
+				return err
+			}
+		}
+		v = &View{Manifest: m, Files: j.live.files, Warnings: mountWarnings(j.f.Walker.Workspace.Dir, relpath.SortedKeys(j.live.warn))}
+		for _, p := range busy {
+			v.Warnings = append(v.Warnings, walk.BusyWarning(workspace.Shown(j.f.Walker.Workspace.Dir, p)))
+		}
+		v.Mark, _, _, err = j.f.Journal.Head()
+		return err
+	})
+	return v, err
+}
+
+func damage(err error) bool {
+	k := errs.KindOf(err)
+	return k == errs.Corrupt || k == errs.NotFound
+}
+
+// end gives what is known to the walks that come after.
+func (j *Session) end() error {
+	if j.live == nil {
+		return nil
+	}
+	j.f.Walker.Cache.Fill(j.live.root)
+	return j.f.Walker.Cache.Save(j.f.StateDir)
+}
+
+// save writes down what spares the next process work, if it is killed.
+func (j *Session) save() error {
+	if int64(j.unsaved) <= j.live.files/100 {
+		return nil
+	}
+	err := walk.SaveCache(j.f.StateDir, walk.Known(j.live.root))
+	if err == nil {
+		j.unsaved = 0
+	}
+	return err
+}
+
+// settleTime bounds how long a Flush waits for a file that
+// is written to all the time.
+const settleTime = 5 * time.Second
+
+// moving lists the repositories in the tree that are not as they were read, the reading of which
+// began then, and those that are locked.
+func (j *Session) moving(ctx context.Context, began time.Time) (moved, held []string, err error) {
+	root, err := j.open()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer root.Close()
+	return j.f.Walker.NewScan(ctx, "look at files", nil, nil).Moving(root, j.live.root, began)
+}
+
+// Each calls do for every node of the tree, parents first. It must be called in the loop (Do).
+func (j *Session) Each(do func(path string, n *manifest.Node)) { j.live.each(j.live.root, ".", do) }

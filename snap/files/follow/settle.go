@@ -1,0 +1,315 @@
+package follow
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"mulligan/errs"
+	"mulligan/snap"
+	"mulligan/snap/beneath"
+	"mulligan/snap/cas"
+	"mulligan/snap/files/inode"
+	"mulligan/snap/files/manifest"
+	"mulligan/snap/files/relpath"
+)
+
+// debounce says how often a path was taken in lately.
+type debounce struct {
+	until time.Time     // not before then, if there is no hurry
+	rest  time.Duration // how long it was to wait the last time
+}
+
+// How long a file that keeps changing waits between two readings.
+const (
+	restFirst = 100 * time.Millisecond
+	restMost  = 10 * time.Second
+)
+
+// settle takes in what is on the list, and fresh, which is read whatever it
+// looks like. Without hurry, paths that were taken in a moment ago stay on it.
+// What can't be taken in stays on it too, and is the error.
+func (j *Session) settle(ctx context.Context, hurry bool, fresh map[string]bool) error {
+	if j.live == nil {
+		if err := j.baseline(ctx); err != nil {
+			return err
+		}
+	}
+	now := time.Now()
+	for p := range fresh {
+		j.todo.path(p)
+		j.todo.seen(now, now)
+	}
+	if j.todo.empty() {
+		j.notified = false
+		return nil
+	}
+	work := j.todo
+	j.todo = todo{}
+	if !hurry && !work.all {
+		j.postpone(&work)
+	}
+	failed, err := j.read(ctx, &work, fresh)
+	if errors.Is(err, errReplaced) {
+		j.live = nil
+		return j.settle(ctx, hurry, fresh)
+	}
+	if err != nil {
+		j.todo.add(&work)
+		return err
+	}
+	for p, why := range failed {
+		j.todo.path(p)
+		err = why
+	}
+	j.todo.seen(work.first, work.last)
+	if j.todo.empty() {
+		j.notified = false
+		j.todo = todo{}
+	}
+	return err
+}
+
+// postpone puts back the paths that were read a moment ago.
+func (j *Session) postpone(work *todo) {
+	now := time.Now()
+	for p := range work.paths {
+		if h, ok := j.debounced[p]; ok && now.Before(h.until) {
+			delete(work.paths, p)
+			j.todo.path(p)
+		}
+	}
+	if !j.todo.empty() {
+		j.todo.seen(work.first, work.last)
+		j.announce(work)
+	}
+}
+
+// touched notes that a path was taken in now.
+func (j *Session) touched(path string) {
+	now, h := time.Now(), j.debounced[path]
+	if h.until.IsZero() || now.Sub(h.until) > 2*h.rest {
+		h.rest = restFirst / 2
+	}
+	h.rest = min(2*h.rest, restMost)
+	h.until = now.Add(h.rest)
+	j.debounced[path] = h
+}
+
+// announce tells of a batch, once, before it is in the journal.
+func (j *Session) announce(work *todo) {
+	if j.notified || j.notify == nil {
+		return
+	}
+	j.notified = true
+	mark, _, _, err := j.f.Journal.Head()
+	if err != nil {
+		return // what reads the journal next will say so
+	}
+	j.notify(snap.Batch{Before: mark, First: work.first, Last: work.last, Paths: work.some()})
+}
+
+// read looks at the places in work and at fresh, and puts into tree and journal
+// what has changed. failed are the paths that did not hold still.
+func (j *Session) read(ctx context.Context, work *todo, fresh map[string]bool) (failed map[string]error, err error) {
+	b := j.f.Store.Begin()
+	defer b.Discard()
+	root, err := j.open()
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	if servedByProgram(root) {
+		work.withFolders()
+	}
+	g := j.looking(ctx, b, root, work, fresh)
+	if err := g.collect(work); err != nil {
+		return nil, err
+	}
+	m := &merger{l: j.live, skipped: g.skipped, tied: map[string]bool{}}
+	for _, f := range g.finds {
+		m.apply(f)
+	}
+	m.regroup()
+	if err := j.commit(b, m, work); err != nil {
+		m.revert()
+		return nil, err
+	}
+	if len(m.removed) > 0 {
+		j.live.removed = m.removed
+	}
+	return g.skipped, j.limits()
+}
+
+// commit makes the changes durable.
+func (j *Session) commit(b *cas.Batch, m *merger, work *todo) error {
+	if len(m.records) == 0 {
+		return nil
+	}
+	if err := j.f.Failpoint.At("journal"); err != nil {
+		return err
+	}
+	if err := j.f.Journal.Add(b, work.first, m.records); err != nil {
+		return err
+	}
+	j.unsaved += len(m.records)
+	if len(m.records) <= storm {
+		for i := range m.records {
+			j.touched(m.records[i].Path)
+		}
+	}
+	return j.f.Failpoint.At("journalled")
+}
+
+// open opens the workspace, if it is the one that the journal is of.
+func (j *Session) open() (*beneath.Root, error) {
+	root, err := j.f.Walker.Workspace.Open()
+	if err != nil {
+		return nil, err
+	}
+	st, err := inode.StatAt(root.FD(), "")
+	switch {
+	case err != nil || j.live == nil || st.ID == j.live.root.ID:
+	case st.ID.Dev != j.live.root.ID.Dev: // unmounted, or mounted over: nothing was deleted
+		err = errs.New(errs.Unavailable, "follow files", "%s is on another filesystem than before", j.f.Walker.Workspace.Dir).
+			WithHint("mount the workspace again, or unmount what was mounted on it")
+	default:
+		err = errReplaced
+	}
+	if err != nil {
+		root.Close()
+		return nil, err
+	}
+	return root, nil
+}
+
+// errReplaced is the finding that another folder is in the workspace's place.
+var errReplaced = errors.New("the workspace was replaced by another folder")
+
+func (j *Session) looking(ctx context.Context, b *cas.Batch, root *beneath.Root, work *todo, fresh map[string]bool) *observer {
+	s := j.f.Walker.NewScan(ctx, "follow files", b, b.Keep)
+	s.Top = root
+	s.Memory, s.Seen = &remembered{live: j.live, since: work.first}, nil
+	s.Fresh = func(p string) bool { return fresh[p] }
+	g := &observer{l: j.live, s: s, root: root, fresh: fresh, skipped: map[string]error{}, again: map[string]bool{}}
+	s.Skip = g.skip
+	g.dirty = func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		j.announce(work)
+	}
+	return g
+}
+
+// collect looks at everything on the list, then at what that turned up.
+func (g *observer) collect(work *todo) error {
+	if work.all {
+		return g.look([]target{{path: ".", deep: true}})
+	}
+	list := g.l.targets(work)
+	for range 100 { // each round goes up a folder
+		if err := g.look(list); err != nil {
+			return err
+		}
+		list = g.more()
+		if len(list) == 0 {
+			break
+		}
+	}
+	return g.others()
+}
+
+// more lists the folders that were not there when something in them was looked at.
+func (g *observer) more() (list []target) {
+	for _, p := range relpath.SortedKeys(g.again) {
+		list = append(list, target{path: p})
+	}
+	clear(g.again)
+	return list
+}
+
+// others looks at the other names of files that changed: their folders have no
+// event for it.
+func (g *observer) others() error {
+	seen := map[string]bool{}
+	var t todo
+	for _, f := range g.finds {
+		seen[f.path] = true
+	}
+	ties := map[string]inode.ID{}
+	for _, f := range g.finds {
+		if f.shallow() {
+			continue
+		}
+		for _, n := range []*manifest.Node{f.node, g.l.find(f.path)} {
+			if n != nil {
+				collectTies(n, ties)
+			}
+		}
+	}
+	if len(ties) == 0 {
+		return nil
+	}
+	g.l.untied(ties)
+	for tie := range ties {
+		for p := range g.l.names[tie] {
+			if !seen[p] {
+				t.path(p)
+			}
+		}
+	}
+	for p := range t.paths {
+		g.fresh = with(g.fresh, p)
+	}
+	return g.look(g.l.targets(&t))
+}
+
+func with(m map[string]bool, p string) map[string]bool {
+	if m == nil {
+		m = map[string]bool{}
+	}
+	m[p] = true
+	return m
+}
+
+// collectTies gathers the ties in n and below it.
+func collectTies(n *manifest.Node, out map[string]inode.ID) {
+	if n.LinkKey != "" {
+		out[n.LinkKey] = n.ID
+	}
+	for _, k := range n.Children {
+		collectTies(k, out)
+	}
+}
+
+// untied finds names in the tree of files that had no other name when they
+// were read and have one now.
+func (l *live) untied(ties map[string]inode.ID) {
+	byInode := map[inode.ID]string{}
+	for tie, id := range ties {
+		if l.names[tie] == nil {
+			byInode[id] = tie
+		}
+	}
+	if len(byInode) == 0 {
+		return
+	}
+	l.each(l.root, ".", func(path string, n *manifest.Node) {
+		if tie, ok := byInode[n.ID]; ok && n.LinkKey == "" && !n.IsDir() && !n.Mount {
+			n.LinkKey = tie
+			if l.names[tie] == nil {
+				l.names[tie] = map[string]bool{}
+			}
+			l.names[tie][path] = true
+		}
+	})
+}
+
+// limits refuses a tree that is too large.
+func (j *Session) limits() error {
+	if j.live.files <= j.f.Walker.MaxFiles {
+		return nil
+	}
+	return errs.New(errs.Invalid, "follow files", "%s is too large: %d files of %d allowed", j.f.Walker.Workspace.Dir, j.live.files, j.f.Walker.MaxFiles).
+		WithHint("exclude what need not go back (exclude = [\"node_modules/\"] in the app's file), or raise [limits] in mulligand.toml")
+}

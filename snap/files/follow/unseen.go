@@ -1,0 +1,185 @@
+package follow
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/snap/beneath"
+	"mulligan/snap/files/inode"
+	"mulligan/snap/files/manifest"
+	"mulligan/snap/files/parallel"
+	"mulligan/snap/files/relpath"
+	"mulligan/snap/files/walk"
+)
+
+// Some changes give no event in the workspace's folders: a new name outside of
+// it for a file, a write through such a name, or through one inside that is gone
+// before it is looked at, a store to a page that a process has mapped. What is captured by hand or for a restore, and a restore's proof,
+// does not rest on events alone. A Flush, and so the checkpoint of a turn, does.
+
+// Depth is how far a view goes beyond events. Each step includes those before it.
+type Depth int
+
+const (
+	CheckNames  Depth = iota // compare the stat of files that have names outside of the workspace
+	CheckStores              // read again what a process has mapped to write to it: a second store to a page shows in no stat
+	CheckAll                 // compare the stat of every name but folders, on FUSE of these too: only that finds a new name outside
+)
+
+// unseen puts on the list what events may have missed, and gives fresh with
+// what must be read whatever it looks like.
+func (j *Session) unseen(ctx context.Context, how Depth, fresh map[string]bool) (map[string]bool, error) {
+	if j.live == nil {
+		return fresh, nil
+	}
+	if how >= CheckStores {
+		fresh = j.live.withMapped(fresh)
+	}
+	if j.todo.all {
+		return fresh, nil
+	}
+	list := j.live.namedOutside()
+	if how < CheckAll && len(list) == 0 {
+		return fresh, nil
+	}
+	root, err := j.open()
+	if errors.Is(err, errReplaced) {
+		j.live = nil // all of it is read anew
+		return fresh, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	if how >= CheckAll {
+		list = j.live.allNames(servedByProgram(root))
+	}
+	strays, err := strays(ctx, root, list)
+	if len(strays) > 0 {
+		now := time.Now()
+		j.todo.seen(now, now)
+	}
+	for _, p := range strays {
+		j.todo.path(p)
+	}
+	return fresh, err
+}
+
+// withMapped gives fresh with the files that a process may be writing to through a mapping.
+func (l *live) withMapped(fresh map[string]bool) map[string]bool {
+	inodes := walk.MappedToWrite(l.root.ID.Dev)
+	if len(inodes) == 0 {
+		return fresh
+	}
+	fresh = maps.Clone(fresh)
+	for _, p := range filesOf(l.root, inodes) {
+		fresh = with(fresh, p)
+	}
+	return fresh
+}
+
+// filesOf gives the paths below n of files with these inode numbers.
+func filesOf(n *manifest.Node, inodes map[uint64]bool) (out []string) {
+	for _, k := range n.Children {
+		if k.IsFile() && inodes[k.ID.Ino] {
+			out = append(out, k.Name)
+		}
+		for _, p := range filesOf(k, inodes) {
+			out = append(out, relpath.Join(k.Name, p))
+		}
+	}
+	return out
+}
+
+// named is some of the names in a folder.
+type named struct {
+	path  string // of the folder
+	names []*manifest.Node
+}
+
+// namedOutside lists the files that have more names than the tree knows.
+func (l *live) namedOutside() (out []named) {
+	for _, paths := range l.names {
+		for p := range paths {
+			if n := l.find(p); n != nil && int(n.Nlink) > len(paths) {
+				dir, _ := relpath.Split(p)
+				out = append(out, named{dir, []*manifest.Node{n}})
+			}
+		}
+	}
+	return out
+}
+
+// servedByProgram reports whether the workspace lies on FUSE. There a folder's time can change without an event: fuse-overlayfs
+// copies a file up when it is first opened to be written.
+func servedByProgram(root *beneath.Root) bool {
+	var st unix.Statfs_t
+	return unix.Fstatfs(root.FD(), &st) == nil && st.Type == unix.FUSE_SUPER_MAGIC
+}
+
+// withFolders adds to t the folders that its paths lie in.
+func (t *todo) withFolders() {
+	for _, m := range []map[string]bool{maps.Clone(t.paths), t.trees} {
+		for p := range m {
+			for p != "." {
+				p, _ = relpath.Split(p)
+				t.path(p)
+			}
+		}
+	}
+}
+
+// allNames lists all names, with folders or without: of these, events tell.
+func (l *live) allNames(folders bool) (out []named) {
+	var visit func(path string, n *manifest.Node)
+	visit = func(path string, n *manifest.Node) {
+		f := named{path: path}
+		for _, k := range n.Children {
+			if k.IsDir() {
+				visit(relpath.Join(path, k.Name), k)
+			}
+			if folders || !k.IsDir() {
+				f.names = append(f.names, k)
+			}
+		}
+		if len(f.names) > 0 {
+			out = append(out, f)
+		}
+	}
+	visit(".", l.root)
+	return out
+}
+
+// strays gives the paths in list whose stat is not surely as the tree has it.
+func strays(ctx context.Context, root *beneath.Root, list []named) (out []string, err error) {
+	found := make([][]string, len(list))
+	err = parallel.InRuns(len(list), func() (func(int) error, func()) {
+		return func(i int) error {
+			found[i] = list[i].strays(root)
+			return ctx.Err()
+		}, func() {}
+	})
+	for _, f := range found {
+		out = append(out, f...)
+	}
+	return out, err
+}
+
+func (f named) strays(root *beneath.Root) (out []string) {
+	dir, err := root.OpenDir(f.path)
+	if err != nil {
+		return []string{f.path} // whoever looks there says why
+	}
+	defer dir.Close()
+	fd := dir.FD()
+	for _, n := range f.names {
+		if st, err := inode.StatAt(fd, n.Name); err != nil || !n.Mount && (!n.Sure || !n.Unchanged(st)) {
+			out = append(out, relpath.Join(f.path, n.Name))
+		}
+	}
+	return out
+}

@@ -1,0 +1,72 @@
+package inode
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/snap/beneath"
+)
+
+// List returns the sorted names in the folder behind fd.
+func List(fd int) ([]string, error) {
+	if _, err := unix.Seek(fd, 0, unix.SEEK_SET); err != nil {
+		return nil, err
+	}
+	buf := listBuffers.Get().(*[]byte)
+	defer listBuffers.Put(buf)
+	var names []string
+	for {
+		n, err := unix.ReadDirent(fd, *buf)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil || n <= 0 {
+			slices.Sort(names)
+			pack(names)
+			return names, err
+		}
+		_, _, names = unix.ParseDirent((*buf)[:n], -1, names)
+	}
+}
+
+// pack lets all names share one piece of memory.
+func pack(names []string) {
+	all := strings.Join(names, "")
+	for i, n := range names {
+		names[i], all = all[:len(n)], all[len(n):]
+	}
+}
+
+var listBuffers = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}
+
+// OpenAny opens a regular file for reading, and anything else without opening
+// the thing itself (O_PATH): a fifo or a device must not notice.
+func OpenAny(dir *beneath.Root, name string, file bool) (*os.File, error) {
+	if file {
+		return dir.OpenFile(name, unix.O_RDONLY, 0)
+	}
+	return OpenPath(dir, name)
+}
+
+// OpenPath opens name, which has no slash, with O_PATH, following nothing.
+func OpenPath(dir *beneath.Root, name string) (*os.File, error) {
+	fd, err := unix.Openat(dir.FD(), name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+// Readlink gives the target of the link that is open with O_PATH.
+func Readlink(fd int) (string, error) {
+	buf := make([]byte, 4096+1) // PATH_MAX bounds a target
+	n, err := unix.Readlinkat(fd, "", buf)
+	if err != nil {
+		return "", err
+	}
+	return string(buf[:n]), nil
+}

@@ -1,0 +1,190 @@
+// Package inode reads what the kernel keeps of a file: its stat, its extended attributes, and
+// the names in a folder. No function follows a symbolic link.
+package inode
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Stat is the metadata of one name.
+type Stat struct {
+	Mode, Uid, Gid, Nlink uint32
+	Size                  int64
+	Blocks                int64 // allocated, in units of 512 bytes
+	Rdev                  uint64
+	Mtime, Ctime          Time
+	ID                    ID
+	Mount                 bool   // something is mounted here
+	attributes            uint64 // STATX_ATTR_*
+}
+
+// ID identifies a file for as long as the machine runs.
+type ID struct{ Dev, Ino uint64 }
+
+// Time is a time as filesystems keep it.
+type Time struct {
+	Sec  int64
+	Nsec uint32
+}
+
+func (t Time) Spec() unix.Timespec {
+	return unix.Timespec{Sec: t.Sec, Nsec: int64(t.Nsec)}
+}
+
+// Nanos is t in nanoseconds since 1970; far beyond our days it wraps.
+func (t Time) Nanos() int64 { return t.Sec*1e9 + int64(t.Nsec) }
+
+// StatAt returns the Stat of name in the folder dir; an empty name is dir itself. The filesystem is asked even where the
+// kernel remembers an earlier answer (FUSE, network filesystems).
+func StatAt(dir int, name string) (Stat, error) {
+	flags := unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_FORCE_SYNC
+	if name == "" {
+		flags |= unix.AT_EMPTY_PATH
+	}
+	var x unix.Statx_t
+	for {
+		err := unix.Statx(dir, name, flags, unix.STATX_BASIC_STATS, &x)
+		if err == nil {
+			break
+		}
+		if err == unix.EINTR {
+			continue
+		}
+		if name != "" && err != unix.ENOENT && MountedThere(dir, name) {
+			return Stat{Mode: unix.S_IFDIR, Mount: true}, nil
+		}
+		return Stat{}, err
+	}
+	return Stat{
+		Mode: uint32(x.Mode), Uid: x.Uid, Gid: x.Gid, Nlink: x.Nlink,
+		Size: int64(x.Size), Blocks: int64(x.Blocks),
+		Rdev:  unix.Mkdev(x.Rdev_major, x.Rdev_minor),
+		Mtime: Time{x.Mtime.Sec, x.Mtime.Nsec}, Ctime: Time{x.Ctime.Sec, x.Ctime.Nsec},
+		ID:    ID{unix.Mkdev(x.Dev_major, x.Dev_minor), x.Ino},
+		Mount: x.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, attributes: x.Attributes,
+	}, nil
+}
+
+// MountedThere reports whether name in dir is a mount point, without asking the filesystem
+// that is mounted: it may serve only the user who mounted it (FUSE), or nobody any more.
+func MountedThere(dir int, name string) bool {
+	const flags = unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC
+	var x unix.Statx_t
+	err := unix.Statx(dir, name, flags, 0, &x)
+	return err == nil && x.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
+}
+
+// Same reports whether nothing that the kernel keeps account of differs.
+func (s Stat) Same(t Stat) bool {
+	return s.ID == t.ID && s.Mode == t.Mode && s.Uid == t.Uid && s.Gid == t.Gid &&
+		s.Size == t.Size && s.Mtime == t.Mtime && s.Ctime == t.Ctime
+}
+
+// Still is same, for what this process itself may have taken other names
+// from meanwhile: that alone moves the ctime.
+func (s Stat) Still(t Stat) bool {
+	if s.Nlink > 1 {
+		s.Ctime, t.Ctime = Time{}, Time{}
+	}
+	return s.Same(t)
+}
+
+// Flags names the inode flags (chattr) that statx tells of and that are not part of a state.
+func (s Stat) Flags() (names []string) {
+	for _, f := range []struct {
+		bit  uint64
+		name string
+	}{
+		{unix.STATX_ATTR_IMMUTABLE, "immutable"}, {unix.STATX_ATTR_APPEND, "append-only"},
+		{unix.STATX_ATTR_NODUMP, "no dump"}, {unix.STATX_ATTR_COMPRESSED, "compressed"},
+	} {
+		if s.attributes&f.bit != 0 {
+			names = append(names, f.name)
+		}
+	}
+	return names
+}
+
+func (s Stat) Kind() uint32 { return s.Mode & unix.S_IFMT }
+
+// Xattr is one extended attribute.
+type Xattr struct{ Name, Value string }
+
+// kept says which extended attributes are part of a state. The others belong
+// to the host's own policy (labels, integrity measurements).
+func kept(name string) bool {
+	switch {
+	case strings.HasPrefix(name, "user."), strings.HasPrefix(name, "trusted."):
+		return true
+	}
+	return name == "security.capability" || name == "system.posix_acl_access" || name == "system.posix_acl_default"
+}
+
+// ProcPath names the file behind fd, which may be open with O_PATH, for the
+// system calls that take only paths. The kernel goes straight to that file.
+func ProcPath(fd int) string { return fmt.Sprintf("/proc/self/fd/%d", fd) }
+
+// ReadXattrs lists the attributes of the file behind fd, sorted by name.
+func ReadXattrs(fd int) ([]Xattr, error) {
+	return collectXattrs(
+		func(b []byte) (int, error) { return unix.Flistxattr(fd, b) },
+		func(n string, b []byte) (int, error) { return unix.Fgetxattr(fd, n, b) })
+}
+
+// ReadXattrsPath is readXattrs for an fd that is open with O_PATH.
+func ReadXattrsPath(fd int) ([]Xattr, error) {
+	p := ProcPath(fd)
+	return collectXattrs(
+		func(b []byte) (int, error) { return unix.Listxattr(p, b) },
+		func(n string, b []byte) (int, error) { return unix.Getxattr(p, n, b) })
+}
+
+func collectXattrs(list func([]byte) (int, error), get func(string, []byte) (int, error)) ([]Xattr, error) {
+	names, err := growing(list)
+	if len(names) == 0 || err != nil {
+		return nil, err
+	}
+	var out []Xattr
+	for _, n := range strings.Split(strings.TrimSuffix(string(names), "\x00"), "\x00") {
+		if !kept(n) {
+			continue
+		}
+		v, err := growing(func(b []byte) (int, error) { return get(n, b) })
+		if err == unix.ENODATA {
+			continue // gone since it was listed
+		}
+		if err != nil {
+			return nil, fmt.Errorf("attribute %s: %w", n, err)
+		}
+		out = append(out, Xattr{n, string(v)})
+	}
+	slices.SortFunc(out, func(a, b Xattr) int { return strings.Compare(a.Name, b.Name) })
+	return out, nil
+}
+
+// growing calls read with a buffer that is large enough.
+func growing(read func([]byte) (int, error)) ([]byte, error) {
+	for {
+		n, err := read(nil)
+		if errors.Is(err, unix.ENOTSUP) || n == 0 {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		buf := make([]byte, n)
+		n, err = read(buf)
+		if err == unix.ERANGE {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		return buf[:n], nil
+	}
+}

@@ -1,0 +1,171 @@
+package manifest
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+
+	"mulligan/snap"
+	"mulligan/snap/cas"
+)
+
+// folderName is the name that versions of a folder's node go by; its whole path is not
+// always at hand where it is made.
+func folderName(name string) string { return name + "/" }
+
+var zeros = make([]byte, cas.ChunkSize)
+
+// MaxFile is the size of the largest file that is captured, holes and all: memory and the store
+// hold a bit for each of its pieces.
+const MaxFile = 64 << 40
+
+// large is the node of a file in pieces of cas.ChunkSize.
+type large struct {
+	size int64
+	bits []byte
+	refs []snap.Hash
+}
+
+func Pieces(size int64) int64 { return (size + cas.ChunkSize - 1) / cas.ChunkSize }
+
+// EncodeLarge encodes the node of a file in pieces. hashes has those that are not all zeros, by their numbers.
+func EncodeLarge(size int64, hashes map[int64]snap.Hash) (data []byte, refs []snap.Hash) {
+	bits := make([]byte, (Pieces(size)+7)/8)
+	for _, i := range slices.Sorted(maps.Keys(hashes)) {
+		bits[i/8] |= 1 << (i % 8)
+		refs = append(refs, hashes[i])
+	}
+	data = binary.AppendUvarint([]byte{Version, sortLarge}, uint64(size))
+	return append(data, bits...), refs
+}
+
+// has reports whether piece i is a reference rather than zeros.
+func (l *large) has(i int64) bool { return l.bits[i/8]&(1<<(i%8)) != 0 }
+
+func decodeLarge(data []byte, refs []snap.Hash) (*large, error) {
+	r := Decoder{Rest: data}
+	if r.Byte() != Version || r.Byte() != sortLarge {
+		return nil, ErrFormat
+	}
+	l := &large{size: int64(r.Uvarint()), bits: r.Rest, refs: refs}
+	if r.Err != nil {
+		return nil, r.Err
+	}
+	if l.size <= cas.ChunkSize || l.size > MaxFile || int64(len(l.bits)) != (Pieces(l.size)+7)/8 {
+		return nil, fmt.Errorf("%w: a large file of impossible size", ErrFormat)
+	}
+	n := 0
+	for i := range int64(len(l.bits)) * 8 {
+		if l.has(i) {
+			n++
+			if i >= Pieces(l.size) {
+				return nil, fmt.Errorf("%w: a piece beyond the end", ErrFormat)
+			}
+		}
+	}
+	if n != len(refs) {
+		return nil, fmt.Errorf("%w: %d pieces and %d references", ErrFormat, n, len(refs))
+	}
+	return l, nil
+}
+
+// EachPiece calls do with every piece of a content that is not all zeros,
+// verified, in order.
+func EachPiece(s *cas.Store, e *Entry, do func(off int64, p []byte) error) error {
+	if e.Size == 0 {
+		return nil
+	}
+	if e.Size <= cas.ChunkSize {
+		p, err := s.Get(e.Hash)
+		if err == nil && int64(len(p)) != e.Size {
+			err = fmt.Errorf("%w: %d bytes stored of a file of %d", ErrFormat, len(p), e.Size)
+		}
+		if err != nil {
+			return err
+		}
+		return do(0, p)
+	}
+	data, refs, err := s.Node(e.Hash)
+	if err != nil {
+		return err
+	}
+	l, err := decodeLarge(data, refs)
+	if err == nil && l.size != e.Size {
+		err = fmt.Errorf("%w: two sizes for one file", ErrFormat)
+	}
+	if err != nil {
+		return err
+	}
+	return l.each(s, do)
+}
+
+func (l *large) each(s *cas.Store, do func(off int64, p []byte) error) error {
+	next := 0
+	for i := range Pieces(l.size) {
+		if !l.has(i) {
+			continue
+		}
+		p, err := s.Get(l.refs[next])
+		if err != nil {
+			return err
+		}
+		next++
+		off := i * cas.ChunkSize
+		if int64(len(p)) != min(cas.ChunkSize, l.size-off) {
+			return fmt.Errorf("%w: a piece of %d bytes", ErrFormat, len(p))
+		}
+		if err := do(off, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// OpenContent reads a stored content, its holes as zeros. The caller must close it.
+func OpenContent(s *cas.Store, e Entry) io.ReadCloser {
+	r, w := io.Pipe()
+	go func() {
+		at := int64(0)
+		fill := func(to int64) error {
+			for at < to {
+				n, err := w.Write(zeros[:min(int64(len(zeros)), to-at)])
+				at += int64(n)
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		err := EachPiece(s, &e, func(off int64, p []byte) error {
+			if err := fill(off); err != nil {
+				return err
+			}
+			n, err := w.Write(p)
+			at += int64(n)
+			return err
+		})
+		if err == nil {
+			err = fill(e.Size)
+		}
+		w.CloseWithError(err) // of nil: io.EOF
+	}()
+	return r
+}
+
+// StoredSize is how many bytes a restore writes for e: what is all zeros stays a hole.
+func StoredSize(s *cas.Store, e *Entry) int64 {
+	if e.Size <= cas.ChunkSize {
+		return e.Size
+	}
+	data, refs, err := s.Node(e.Hash)
+	if err != nil {
+		return e.Size // checkContents says what is wrong with it
+	}
+	l, err := decodeLarge(data, refs)
+	if err != nil {
+		return e.Size
+	}
+	return min(e.Size, int64(len(l.refs))*cas.ChunkSize)
+}

@@ -1,0 +1,217 @@
+// Package manifest is the record of a workspace: a Merkle tree of entries in the content store.
+// It encodes and decodes the tree's nodes, finds entries by path, edits a manifest into another,
+// and hashes trees that are being read. It does not touch the workspace.
+package manifest
+
+import (
+	"sync"
+
+	"mulligan/errs"
+	"mulligan/snap"
+	"mulligan/snap/cas"
+	"mulligan/snap/files/relpath"
+)
+
+// Manifest is a tree whose folders are hashed: its top's hash, the workspace folder's entry, and
+// its folders' entries. It need not be in the store: of a restore's ends most are
+// there already, as links of the journal.
+type Manifest struct {
+	Hash   snap.Hash
+	Root   Entry
+	Source snap.Hash // the object in the store that it can be had from again: see resolve; zero: there is none
+	*Folders
+}
+
+// New returns the manifest of the workspace folder root, whose folders in knows.
+func New(root Entry, in *Folders) *Manifest {
+	root.Name = ""
+	return &Manifest{Hash: cas.NodeHash(EncodeNode(SortTop, []*Entry{&root})), Root: root, Folders: in}
+}
+
+// Folders loads the entries of folders from the store by hash and keeps them. Safe for concurrent use.
+type Folders struct {
+	store *cas.Store
+	mu    sync.Mutex
+	known map[snap.Hash][]Entry // what was read, or is not stored
+}
+
+func NewFolders(s *cas.Store, known map[snap.Hash][]Entry) *Folders {
+	return &Folders{store: s, known: known}
+}
+
+func (f *Folders) Folder(h snap.Hash) ([]Entry, error) {
+	f.mu.Lock()
+	e, ok := f.known[h]
+	f.mu.Unlock()
+	if ok {
+		return e, nil
+	}
+	e, err := loadEntries(f.store, SortFolder, h)
+	if err == nil {
+		f.add(h, e)
+	}
+	return e, err
+}
+
+// Loaded returns how many folders f has in memory.
+func (f *Folders) Loaded() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.known)
+}
+
+func (f *Folders) add(h snap.Hash, e []Entry) {
+	f.mu.Lock()
+	f.known[h] = e
+	f.mu.Unlock()
+}
+
+// SealTree hashes a tree that was just read or made, and returns its manifest. b, where not nil, gets its nodes.
+func SealTree(root *Node, s *cas.Store, b *cas.Batch) (*Manifest, error) {
+	AssignGroups(root)
+	known := map[snap.Hash][]Entry{}
+	if err := root.Seal(b, known); err != nil {
+		return nil, err
+	}
+	m := New(root.Entry, NewFolders(s, known))
+	if b == nil {
+		return m, nil
+	}
+	return m, m.Save(b)
+}
+
+// Load opens the stored manifest whose top has the hash h.
+func Load(s *cas.Store, h snap.Hash) (*Manifest, error) {
+	top, err := loadEntries(s, SortTop, h)
+	if err != nil {
+		return nil, err
+	}
+	if !top[0].IsDir() {
+		return nil, Damaged(h, ErrFormat)
+	}
+	return &Manifest{Hash: h, Root: top[0], Source: h, Folders: NewFolders(s, map[snap.Hash][]Entry{})}, nil
+}
+
+// Save puts into b what the store does not hold of m.
+func (m *Manifest) Save(b *cas.Batch) error {
+	if err := m.saveFolder(b, &m.Root); err != nil {
+		return err
+	}
+	if _, err := b.Kin(folderName("")).Node(EncodeNode(SortTop, []*Entry{&m.Root})); err != nil {
+		return err
+	}
+	m.Source = m.Hash
+	return nil
+}
+
+func (m *Manifest) saveFolder(b *cas.Batch, e *Entry) error {
+	if b.Keep(e.Hash) {
+		return nil
+	}
+	entries, err := m.Folder(e.Hash)
+	if err != nil {
+		return err
+	}
+	list := make([]*Entry, len(entries))
+	for i := range entries {
+		if list[i] = &entries[i]; list[i].IsDir() {
+			if err := m.saveFolder(b, list[i]); err != nil {
+				return err
+			}
+		}
+	}
+	_, err = b.Kin(folderName(e.Name)).Node(EncodeNode(SortFolder, list))
+	return err
+}
+
+func loadEntries(s *cas.Store, sort byte, h snap.Hash) ([]Entry, error) {
+	data, refs, err := s.Node(h)
+	if errs.KindOf(err) == errs.NotFound {
+		return nil, Damaged(h, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	out, err := decodeNode(sort, data, refs)
+	if err != nil {
+		return nil, Damaged(h, err)
+	}
+	return out, nil
+}
+
+func Damaged(h snap.Hash, err error) error {
+	return &errs.Error{Kind: errs.Corrupt, Op: "read manifest", Message: h.String(), Err: err,
+		Hint: "use another checkpoint; this one's record of files is damaged"}
+}
+
+// Find returns the entry at path, or nil if there is none.
+func (m *Manifest) Find(path string) (*Entry, error) {
+	e := &m.Root
+	if path == "." {
+		return e, nil
+	}
+	for rest := path; rest != ""; {
+		if !e.IsDir() {
+			return nil, nil
+		}
+		entries, err := m.Folder(e.Hash)
+		if err != nil {
+			return nil, err
+		}
+		var name string
+		name, rest = relpath.Cut(rest)
+		if e = search(entries, name); e == nil {
+			return nil, nil
+		}
+	}
+	return e, nil
+}
+
+// PartHash is the hash of what m has in the scope: the top's for all of it, else
+// that of a list of the scope's paths, in which hard-link groups don't count.
+func (m *Manifest) PartHash(sc relpath.Scope) (snap.Hash, error) {
+	if len(sc) == 0 {
+		return m.Hash, nil
+	}
+	var list []*Entry
+	for _, p := range sc {
+		e, err := m.Find(p)
+		if err != nil {
+			return snap.Hash{}, err
+		}
+		if e == nil {
+			continue
+		}
+		n, err := m.ungrouped(*e)
+		if err == nil {
+			err = n.Seal(nil, nil)
+		}
+		if err != nil {
+			return snap.Hash{}, err
+		}
+		n.Name = p
+		list = append(list, &n.Entry)
+	}
+	return cas.NodeHash(EncodeNode(sortList, list)), nil
+}
+
+// ungrouped loads e and what is below it, without hard-link groups.
+func (m *Manifest) ungrouped(e Entry) (*Node, error) {
+	n := &Node{Entry: e}
+	n.SetGroup("")
+	if !e.IsDir() {
+		return n, nil
+	}
+	entries, err := m.Folder(e.Hash)
+	if err != nil {
+		return nil, err
+	}
+	for _, k := range entries {
+		kid, err := m.ungrouped(k)
+		if err != nil {
+			return nil, err
+		}
+		n.Children = append(n.Children, kid)
+	}
+	return n, nil
+}

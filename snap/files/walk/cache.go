@@ -1,0 +1,247 @@
+package walk
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io"
+	"iter"
+	"maps"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/zeebo/blake3"
+
+	"mulligan/snap"
+	"mulligan/snap/files/inode"
+	"mulligan/snap/files/manifest"
+	"mulligan/snap/filetime"
+)
+
+// record is what reading a file told, and the signs by which it is still true.
+type record struct {
+	mode         uint32
+	size         int64
+	mtime, ctime inode.Time
+	link         string
+	xattrs       []inode.Xattr
+	hash         snap.Hash
+}
+
+// Cache remembers contents by inode and stat, so that what did not change
+// is not read again. It is never the truth: without it everything is read.
+type Cache struct {
+	mu    sync.Mutex
+	known map[inode.ID]record
+	fresh int // entries that the file on disk lacks
+}
+
+// Find fills in what e needs beyond st, if that is known.
+func (c *Cache) Find(_ string, st inode.Stat, e *manifest.Entry) bool {
+	c.mu.Lock()
+	k, ok := c.known[st.ID]
+	c.mu.Unlock()
+	if !ok || k.mode != st.Mode || k.size != st.Size || k.mtime != st.Mtime || k.ctime != st.Ctime {
+		return false
+	}
+	e.SetLink(k.link)
+	e.SetXattrs(k.xattrs)
+	e.Hash = k.hash
+	return true
+}
+
+// Settled reports whether what was read at the time read, while st held, can
+// be told from what is written later. The mtime counts too: not every
+// filesystem keeps a ctime of its own.
+func Settled(st inode.Stat, read time.Time) bool {
+	ahead := st.Mtime.Nanos() > read.UnixNano() // somebody chose it
+	return over(st.Ctime, read) && (ahead || over(st.Mtime, read))
+}
+
+// over reports whether a write at the time now, or later, gets another timestamp than t.
+func over(t inode.Time, now time.Time) bool { return filetime.Settled(t.Sec, t.Nsec, now) }
+
+// Memory is where a walk finds what it need not read, and leaves what it read.
+type Memory interface {
+	Find(path string, st inode.Stat, e *manifest.Entry) bool
+	Add(st inode.Stat, e *manifest.Entry, read time.Time)
+}
+
+// ReadOnly is a cache to which nothing is added: the tree that the walk makes remembers.
+type ReadOnly struct{ *Cache }
+
+func (ReadOnly) Add(inode.Stat, *manifest.Entry, time.Time) {}
+
+// Add remembers e, read at the time read or later while st held.
+func (c *Cache) Add(st inode.Stat, e *manifest.Entry, read time.Time) {
+	if !Settled(st, read) {
+		return
+	}
+	k := record{st.Mode, st.Size, st.Mtime, st.Ctime, e.Link(), e.Xattrs(), e.Hash}
+	c.mu.Lock()
+	c.known[st.ID] = k
+	c.fresh++
+	c.mu.Unlock()
+}
+
+// Forget forgets everything: somebody else remembers.
+func (c *Cache) Forget() {
+	c.mu.Lock()
+	c.known = map[inode.ID]record{}
+	c.mu.Unlock()
+}
+
+// Fill takes over what a tree surely knows.
+func (c *Cache) Fill(root *manifest.Node) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for id, k := range Known(root) {
+		c.known[id] = k
+		c.fresh++
+	}
+}
+
+// Known yields what the tree surely knows.
+func Known(root *manifest.Node) iter.Seq2[inode.ID, record] {
+	return func(yield func(inode.ID, record) bool) {
+		var visit func(n *manifest.Node) bool
+		visit = func(n *manifest.Node) bool {
+			if n.Sure && !n.Mount {
+				k := record{n.Mode, n.Size, n.Mtime, n.Ctime, n.Link(), n.Xattrs(), n.Hash}
+				if n.IsDir() {
+					k.hash = snap.Hash{}
+				}
+				if !yield(n.ID, k) {
+					return false
+				}
+			}
+			for _, k := range n.Children {
+				if !visit(k) {
+					return false
+				}
+			}
+			return true
+		}
+		visit(root)
+	}
+}
+
+// retain forgets every file that was not seen.
+func (c *Cache) retain(seen map[inode.ID]bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for id := range c.known {
+		if !seen[id] {
+			delete(c.known, id)
+		}
+	}
+}
+
+const (
+	cacheName  = "stat-cache"
+	cacheMagic = "mulligan stat cache 2\n"
+)
+
+// LoadCache reads what an earlier process saved; whatever is wrong with it
+// only costs reading the files again.
+func LoadCache(dir string) *Cache {
+	c := &Cache{known: map[inode.ID]record{}}
+	b, err := os.ReadFile(filepath.Join(dir, cacheName))
+	if err != nil || len(b) < len(cacheMagic)+32 {
+		return c
+	}
+	body, sum := b[:len(b)-32], b[len(b)-32:]
+	want := blake3.Sum256(body)
+	if !bytes.Equal(sum, want[:]) || string(body[:len(cacheMagic)]) != cacheMagic {
+		return c
+	}
+	m, err := decodeCache(body[len(cacheMagic):])
+	if err != nil {
+		return c
+	}
+	c.known = m
+	return c
+}
+
+// Save writes the cache when so much of it is new that losing it would be
+// felt: a full write for every few files would cost more than it saves.
+func (c *Cache) Save(dir string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.fresh == 0 || c.fresh < len(c.known)/100 {
+		return nil
+	}
+	err := SaveCache(dir, maps.All(c.known))
+	if err == nil {
+		c.fresh = 0
+	}
+	return err
+}
+
+// SaveCache writes a cache file, piece by piece: all of it at once would take
+// much memory. A checksum, not an fsync, guards it.
+func SaveCache(dir string, all iter.Seq2[inode.ID, record]) error {
+	tmp := filepath.Join(dir, cacheName+".new")
+	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	sum := blake3.New()
+	w := bufio.NewWriterSize(io.MultiWriter(f, sum), 64<<10)
+	_, err = w.WriteString(cacheMagic)
+	var b []byte
+	for id, k := range all {
+		if err != nil {
+			break
+		}
+		b = k.append(b[:0], id)
+		_, err = w.Write(b)
+	}
+	if err == nil {
+		err = w.Flush()
+	}
+	if err == nil {
+		_, err = f.Write(sum.Sum(nil))
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(tmp, filepath.Join(dir, cacheName))
+}
+
+func (k *record) append(b []byte, id inode.ID) []byte {
+	for _, v := range []uint64{id.Dev, id.Ino, uint64(k.size)} {
+		b = binary.AppendUvarint(b, v)
+	}
+	for _, t := range []inode.Time{k.mtime, k.ctime} {
+		b = binary.AppendVarint(b, t.Sec)
+		b = binary.AppendUvarint(b, uint64(t.Nsec))
+	}
+	b = append(b, k.hash[:]...)
+	e := manifest.Entry{Mode: k.mode}
+	e.SetLink(k.link)
+	e.SetXattrs(k.xattrs)
+	return e.Append(b)
+}
+
+func decodeCache(b []byte) (map[inode.ID]record, error) {
+	out := map[inode.ID]record{}
+	r := manifest.Decoder{Rest: b}
+	for len(r.Rest) > 0 {
+		id := inode.ID{Dev: r.Uvarint(), Ino: r.Uvarint()}
+		k := record{size: int64(r.Uvarint())}
+		k.mtime, k.ctime = inode.Time{Sec: r.Varint(), Nsec: r.Uint32()}, inode.Time{Sec: r.Varint(), Nsec: r.Uint32()}
+		k.hash = r.Digest()
+		var e manifest.Entry
+		r.Fields(&e)
+		if r.Err != nil {
+			return nil, r.Err
+		}
+		k.mode, k.link, k.xattrs = e.Mode, e.Link(), e.Xattrs()
+		out[id] = k
+	}
+	return out, nil
+}

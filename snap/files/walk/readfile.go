@@ -1,0 +1,180 @@
+package walk
+
+import (
+	"errors"
+	"io"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/snap"
+	"mulligan/snap/cas"
+	"mulligan/snap/files/manifest"
+)
+
+// Sink takes objects and says their hashes: a batch of the content store, or
+// what puts versions of one thing into it.
+type Sink interface {
+	Blob([]byte) (snap.Hash, error)
+	Node([]byte, []snap.Hash) (snap.Hash, error)
+}
+
+// versions puts objects into s as versions of the thing called name.
+func versions(s Sink, name string) Sink {
+	if b, ok := s.(*cas.Batch); ok {
+		return b.Kin(name)
+	}
+	return s
+}
+
+// part is s for the i-th piece of a large file.
+func part(s Sink, i int64) Sink {
+	if k, ok := s.(cas.Kin); ok {
+		return k.Part(i)
+	}
+	return s
+}
+
+// buffers holds pieces of one byte more than a chunk: the one shows that a
+// file grew while it was read.
+var buffers = sync.Pool{New: func() any { b := make([]byte, cas.ChunkSize+1); return &b }}
+
+// errGrew is the finding that a file has not the size it had.
+var errGrew = errors.New("the file's size changed while it was read")
+
+// readContent stores size bytes of f and gives the content's hash.
+func readContent(s Sink, f *os.File, size int64) (snap.Hash, error) {
+	if size > cas.ChunkSize {
+		return readLarge(s, f, size)
+	}
+	buf := buffers.Get().(*[]byte)
+	defer buffers.Put(buf)
+	n, err := io.ReadFull(f, (*buf)[:size+1])
+	if err != io.EOF && err != io.ErrUnexpectedEOF {
+		if err == nil {
+			err = errGrew
+		}
+		return snap.Hash{}, err
+	}
+	if int64(n) != size {
+		return snap.Hash{}, errGrew
+	}
+	if n == 0 {
+		return snap.Hash{}, nil
+	}
+	return s.Blob((*buf)[:n])
+}
+
+// readFirst stores the first size bytes of f, however many follow.
+func readFirst(s Sink, f *os.File, size int64) (snap.Hash, error) {
+	if size > cas.ChunkSize {
+		return readLarge(s, f, size)
+	}
+	buf := buffers.Get().(*[]byte)
+	defer buffers.Put(buf)
+	p := (*buf)[:size]
+	if size == 0 {
+		return snap.Hash{}, nil
+	}
+	if n, err := f.ReadAt(p, 0); n < len(p) {
+		return snap.Hash{}, err
+	}
+	return s.Blob(p)
+}
+
+// readers is how many pieces of one file are read and hashed at a time.
+var readers = min(runtime.GOMAXPROCS(0), 4)
+
+// pieceList collects the pieces of one file that are not all zeros. Safe for concurrent use.
+type pieceList struct {
+	total int64
+	next  atomic.Int64 // the piece that is read next
+
+	mu     sync.Mutex
+	hashes map[int64]snap.Hash
+}
+
+// readLarge reads a file in pieces, several at a time.
+func readLarge(s Sink, f *os.File, size int64) (snap.Hash, error) {
+	list := &pieceList{total: manifest.Pieces(size), hashes: map[int64]snap.Hash{}}
+	var failed error
+	var once sync.Once
+	var wg sync.WaitGroup
+	for range readers {
+		wg.Go(func() {
+			if err := list.read(s, f, size); err != nil {
+				list.skipTo(list.total)
+				once.Do(func() { failed = err })
+			}
+		})
+	}
+	wg.Wait()
+	if failed != nil {
+		return snap.Hash{}, failed
+	}
+	return s.Node(manifest.EncodeLarge(size, list.hashes))
+}
+
+// skipTo lets the piece i, or a later one, be the next.
+func (l *pieceList) skipTo(i int64) {
+	for {
+		now := l.next.Load()
+		if now >= i || l.next.CompareAndSwap(now, i) {
+			return
+		}
+	}
+}
+
+// read takes the next pieces of f until there are no more.
+func (l *pieceList) read(s Sink, f *os.File, size int64) error {
+	buf := buffers.Get().(*[]byte)
+	defer buffers.Put(buf)
+	data := int64(0) // the next byte that is not in a hole, as far as known
+	for {
+		i := l.next.Add(1) - 1
+		if i >= l.total {
+			return nil
+		}
+		off := i * cas.ChunkSize
+		piece := (*buf)[:min(cas.ChunkSize, size-off)]
+		if data <= off {
+			data = nextData(f, off, size)
+		}
+		if data >= off+int64(len(piece)) {
+			l.skipTo(min(data/cas.ChunkSize, l.total)) // the rest of a hole, which may be long
+			continue
+		}
+		n, err := f.ReadAt(piece, off)
+		if err == io.EOF {
+			err = errGrew
+		}
+		if n < len(piece) {
+			return err
+		}
+		if cas.AllZero(piece) {
+			continue
+		}
+		h, err := part(s, i).Blob(piece)
+		if err != nil {
+			return err
+		}
+		l.mu.Lock()
+		l.hashes[i] = h
+		l.mu.Unlock()
+	}
+}
+
+// nextData is where data begins at or after off; size when only a hole follows.
+func nextData(f *os.File, off, size int64) int64 {
+	n, err := unix.Seek(int(f.Fd()), off, unix.SEEK_DATA)
+	if err == unix.ENXIO {
+		return size
+	}
+	if err != nil {
+		return off // a filesystem that knows no holes
+	}
+	return n
+}

@@ -1,0 +1,372 @@
+// Package walk reads a workspace, or parts of it, into a tree of manifest nodes: folder by
+// folder, reading only what its memory does not know to be unchanged, and putting contents into
+// the content store.
+package walk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/errs"
+	"mulligan/snap"
+	"mulligan/snap/beneath"
+	"mulligan/snap/files/inode"
+	"mulligan/snap/files/manifest"
+	"mulligan/snap/files/relpath"
+	"mulligan/snap/files/workspace"
+)
+
+// Walker walks one workspace.
+type Walker struct {
+	Workspace          *workspace.Workspace
+	Cache              *Cache // remembers what was read
+	MaxFiles, MaxBytes int64  // a larger tree is refused
+	Flags              Flags  // inode flags that were met
+}
+
+// Scan is one walk of the workspace.
+type Scan struct {
+	W         *Walker
+	op        string
+	Ctx       context.Context
+	sink      Sink
+	has       func(snap.Hash) bool   // is a remembered content still stored
+	Fresh     func(path string) bool // these are read whatever the memory says; nil: none
+	Mapped    map[uint64]bool        // so are files with these inode numbers
+	Scope     relpath.Scope
+	Memory    Memory
+	OneMoment bool                         // git repositories are read again until each is of one moment
+	Skip      func(path string, err error) // where set: what moves is left out and told, the rest is read
+
+	Top          *beneath.Root // the workspace: what is deep is opened from there
+	slots        chan struct{} // walkers beside the first
+	Files, bytes atomic.Int64
+	mu           sync.Mutex
+	Seen         map[inode.ID]bool
+	warnings     map[string]bool
+}
+
+// ErrMoved is the finding that a name is not what the listing of its folder
+// said: the folder must be listed again.
+var ErrMoved = errors.New("it moved while it was read")
+
+// tries is how often a folder or a file may change under the reader.
+const (
+	folderTries = 10
+	fileTries   = 3
+)
+
+// walkers is how many folders are read at a time: more than there are processors,
+// since each of them waits for the disk now and then.
+var walkers = min(2*runtime.GOMAXPROCS(0), 8)
+
+// NewScan prepares a walk that puts contents into s. keep says whether a
+// remembered content is still there, and holds it.
+func (w *Walker) NewScan(ctx context.Context, op string, s Sink, keep func(snap.Hash) bool) *Scan {
+	return &Scan{W: w, op: op, Ctx: ctx, sink: s, has: keep, Memory: w.Cache, slots: make(chan struct{}, walkers-1),
+		Seen: map[inode.ID]bool{}, warnings: map[string]bool{}}
+}
+
+// Run walks the workspace and gives its tree, unsealed.
+func (s *Scan) Run() (*manifest.Node, error) {
+	root, err := s.W.Workspace.Open()
+	if err != nil {
+		return nil, workspace.Wrap(errs.Failed, s.op, err)
+	}
+	defer root.Close()
+	s.Top = root
+	n, began := &manifest.Node{}, time.Now()
+	err = s.ReadTree(root, ".", n)
+	if err == nil && s.OneMoment {
+		err = s.settleRepositories(root, n, began)
+	}
+	if err != nil {
+		if errors.Is(err, ErrMoved) {
+			err = snap.Changed(s.op, s.W.Workspace.Dir)
+		}
+		return nil, err
+	}
+	if _, ok := s.Memory.(*Cache); ok && len(s.Scope) == 0 {
+		s.W.Cache.retain(s.Seen)
+	}
+	return n, nil
+}
+
+func (s *Scan) warn(format string, args ...any) {
+	s.mu.Lock()
+	s.warnings[fmt.Sprintf(format, args...)] = true
+	s.mu.Unlock()
+}
+
+func (s *Scan) Warned() []string {
+	var out []string
+	for w := range s.warnings {
+		out = append(out, w)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// heldOpen is down to which depth a walk keeps the folders open that it is in. Below, each is
+// opened from the top when its turn comes, so that depth does not cost open files.
+const heldOpen = 16
+
+// ReadTree reads the open folder dir and everything below it into n.
+func (s *Scan) ReadTree(dir *beneath.Root, path string, n *manifest.Node) error {
+	name := n.Name
+	for range folderTries {
+		if err := s.Ctx.Err(); err != nil {
+			return err
+		}
+		*n = manifest.Node{Entry: manifest.Entry{Name: name}}
+		err := s.listing(dir, path, n)
+		if err == nil {
+			err = s.subfolders(dir, path, n)
+		}
+		if !errors.Is(err, ErrMoved) {
+			return err
+		}
+		if s.Skip != nil || path != "." && gone(dir) {
+			return ErrMoved
+		}
+	}
+	return snap.Changed(s.op, s.shown(path))
+}
+
+// deepFolder is folder for dir, a folder that it does not keep open while it reads those below.
+func (s *Scan) deepFolder(dir *beneath.Root, path string, n *manifest.Node) error {
+	name := n.Name
+	for range folderTries {
+		if err := s.Ctx.Err(); err != nil {
+			dir.Close()
+			return err
+		}
+		*n = manifest.Node{Entry: manifest.Entry{Name: name}}
+		err := s.listing(dir, path, n)
+		dir.Close()
+		if err == nil {
+			err = s.subfolders(nil, path, n)
+		}
+		if !errors.Is(err, ErrMoved) || s.Skip != nil {
+			return err
+		}
+		if dir, err = s.Top.OpenDir(path); err != nil {
+			return s.Failed(path, err)
+		}
+	}
+	dir.Close()
+	return snap.Changed(s.op, s.shown(path))
+}
+
+// Passes hands to lax what did not hold still or can't be read, if there is a lax.
+func (s *Scan) Passes(path string, err error) error {
+	if err == nil || s.Skip == nil {
+		return err
+	}
+	if Unsettled(err) {
+		s.Skip(path, err)
+		return nil
+	}
+	return err
+}
+
+// gone reports whether the open folder was removed.
+func gone(dir *beneath.Root) bool {
+	st, err := inode.StatAt(dir.FD(), "")
+	return err != nil || st.Nlink == 0
+}
+
+// listing reads everything in the folder but what is below its subfolders,
+// whose nodes it only begins.
+func (s *Scan) listing(dir *beneath.Root, path string, n *manifest.Node) error {
+	fd := dir.FD()
+	before, err := inode.StatAt(fd, "")
+	if err != nil {
+		return s.Failed(path, err)
+	}
+	names, err := inode.List(fd)
+	if err != nil {
+		return s.Failed(path, err)
+	}
+	var bytes int64
+	for _, name := range names {
+		p := relpath.Join(path, name)
+		st, err := inode.StatAt(fd, name)
+		if err == unix.ENOENT && s.Skip != nil {
+			continue
+		}
+		if err != nil {
+			return s.Failed(p, err)
+		}
+		if !s.Scope.Leads(p) || s.W.Workspace.Exclude.Excludes(p, st.Kind() == manifest.DirKind) {
+			continue
+		}
+		kid, err := s.ReadEntry(dir, p, name, st)
+		if err := s.Passes(p, err); err != nil {
+			return err
+		}
+		n.Children = append(n.Children, kid)
+		bytes += min(st.Size, st.Blocks*512)
+	}
+	after, err := inode.StatAt(fd, "")
+	if err != nil {
+		return s.Failed(path, err)
+	}
+	if s.Skip == nil && !before.Same(after) {
+		return ErrMoved
+	}
+	if err := s.count(len(n.Children), bytes); err != nil {
+		return err
+	}
+	return s.ReadFolder(fd, path, n, before)
+}
+
+// ReadFolder fills in the folder's own entry.
+func (s *Scan) ReadFolder(fd int, path string, n *manifest.Node, st inode.Stat) error {
+	n.Entry = manifest.NewEntry(n.Name, st)
+	n.Mount = false // for the workspace itself, which may well be a mount point
+	n.Mode, n.Uid, n.Gid, n.Mtime = st.Mode, st.Uid, st.Gid, st.Mtime
+	s.mark(st)
+	n.ID, n.Ctime, n.Sure = st.ID, st.Ctime, true
+	if !s.Memory.Find(path, st, &n.Entry) {
+		at := time.Now()
+		xattrs, err := inode.ReadXattrs(fd)
+		if err != nil {
+			return s.Failed(path, err)
+		}
+		n.SetXattrs(xattrs)
+		s.W.Flags.look(fd, path)
+		s.Memory.Add(st, &n.Entry, at)
+		n.Sure = Settled(st, at)
+	}
+	if n.Loose = s.W.Workspace.Exclude.Loose[path]; n.Loose {
+		n.Mtime = inode.Time{}
+	}
+	return nil
+}
+
+func (s *Scan) mark(st inode.Stat) {
+	if s.Seen == nil {
+		return
+	}
+	s.mu.Lock()
+	s.Seen[st.ID] = true
+	s.mu.Unlock()
+}
+
+// subfolders walks the folders among n's kids, some of them beside this walker. Without a
+// dir they are opened from the top.
+func (s *Scan) subfolders(dir *beneath.Root, path string, n *manifest.Node) error {
+	var wg sync.WaitGroup
+	var once sync.Once
+	var failed error
+	walk := func(k *manifest.Node) {
+		p := relpath.Join(path, k.Name)
+		if err := s.Passes(p, s.Subfolder(dir, p, k)); err != nil {
+			once.Do(func() { failed = err })
+		}
+	}
+	for _, k := range n.Children {
+		if !k.IsDir() {
+			continue
+		}
+		select {
+		case s.slots <- struct{}{}:
+			wg.Go(func() {
+				defer func() { <-s.slots }()
+				walk(k)
+			})
+		default:
+			walk(k)
+		}
+	}
+	wg.Wait()
+	return failed
+}
+
+func (s *Scan) Subfolder(dir *beneath.Root, path string, n *manifest.Node) error {
+	from, rel := dir, n.Name
+	if dir == nil {
+		from, rel = s.Top, path
+	}
+	sub, err := from.OpenDir(rel)
+	if errors.Is(err, unix.EXDEV) {
+		s.Mounted(path, n)
+		return nil
+	}
+	if err != nil {
+		return s.Failed(path, err)
+	}
+	if s.Top != nil && strings.Count(path, "/") >= heldOpen {
+		return s.deepFolder(sub, path, n)
+	}
+	defer sub.Close()
+	return s.ReadTree(sub, path, n)
+}
+
+// Mounted makes n a mount point.
+func (s *Scan) Mounted(path string, n *manifest.Node) {
+	n.Entry = manifest.Entry{Name: n.Name, Mode: n.Kind(), Mount: true}
+	n.Children, n.LinkKey = nil, ""
+	s.warn("%s", MountWarning(s.shown(path)))
+}
+
+func MountWarning(path string) string {
+	return path + " is a mount point: what is mounted there is not captured."
+}
+
+// count adds to the totals and refuses a tree that is too large.
+func (s *Scan) count(files int, bytes int64) error {
+	f, b := s.Files.Add(int64(files)), s.bytes.Add(bytes)
+	if f <= s.W.MaxFiles && b <= s.W.MaxBytes {
+		return nil
+	}
+	return errs.New(errs.Invalid, s.op, "%s is too large: at least %d files of %d allowed, %d bytes of %d allowed",
+		s.W.Workspace.Dir, f, s.W.MaxFiles, b, s.W.MaxBytes).
+		WithHint("exclude what need not go back (exclude = [\"node_modules/\"] in the app's file), or raise [limits] in mulligand.toml")
+}
+
+// Failed makes of a system call's error what the walk goes by.
+func (s *Scan) Failed(path string, err error) error {
+	switch {
+	case errors.Is(err, errGrew), errors.Is(err, ErrMoved), errors.Is(err, unix.EXDEV), errors.Is(err, io.ErrUnexpectedEOF):
+		return err
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP), errors.Is(err, unix.ESTALE):
+		return ErrMoved
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
+		return (&errs.Error{Kind: errs.Denied, Op: s.op, Message: "cannot read " + s.shown(path), Err: workspace.Cause(err)}).
+			WithHint("make it readable for the user that mulligand runs as, or exclude it")
+	case errors.Is(err, unix.EAGAIN):
+		return workspace.Leased(s.op, s.shown(path))
+	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
+		return (&errs.Error{Kind: errs.Failed, Op: s.op, Message: "cannot read " + s.shown(path), Err: workspace.Cause(err)}).
+			WithHint("allow mulligand more open files (LimitNOFILE= in its unit, ulimit -n in a shell)")
+	case errors.Is(err, unix.EIO):
+		return (&errs.Error{Kind: errs.Failed, Op: s.op, Message: "cannot read " + s.shown(path), Err: workspace.Cause(err)}).
+			WithHint("see what the kernel says of that disk (dmesg); exclude the file to protect the rest")
+	}
+	var e *errs.Error
+	if errors.As(err, &e) {
+		return err
+	}
+	return &errs.Error{Kind: errs.Failed, Op: s.op, Message: s.shown(path), Err: workspace.Cause(err)}
+}
+
+// shown is path as a reader may see it: in full, and on one line.
+func (s *Scan) shown(path string) string { return workspace.Shown(s.W.Workspace.Dir, path) }
+
+// Unsettled says whether err is about a path that may be read another time.
+func Unsettled(err error) bool {
+	kind := errs.KindOf(err)
+	return errors.Is(err, ErrMoved) || errors.Is(err, snap.ErrChanged) || kind == errs.Denied || kind == errs.Busy
+}

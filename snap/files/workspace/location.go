@@ -1,0 +1,131 @@
+// Package workspace opens the folder of an app, and knows which folders may be one, whether it is
+// still the folder that was registered, and what in it is excluded.
+package workspace
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/durable"
+	"mulligan/errs"
+	"mulligan/snap/beneath"
+	"mulligan/snap/files/inode"
+)
+
+// Workspace is the folder of an app, and what of it belongs to the driver.
+type Workspace struct {
+	Dir      string
+	stateDir string // where the location is noted
+	owner    int    // uid that the folder must belong to; -1: not checked
+	Exclude  *Rules
+	location location
+}
+
+// New returns the workspace dir, less what patterns (gitignore syntax) exclude and
+// skip names. The folder itself is opened, and its owner checked, anew by every operation.
+func New(dir, stateDir string, owner int, patterns, skip []string) (*Workspace, error) {
+	w := &Workspace{Dir: dir, stateDir: stateDir, owner: owner, Exclude: newExcluder(patterns, skip)}
+	return w, w.noteLocation()
+}
+
+// location is what kind of place a workspace lies in, noted when it is first protected. It
+// tells the workspace from something that was mounted over it later, or from the empty
+// folder below a mount that is gone. Numbers of devices are not in it: they are others after a reboot.
+type location struct {
+	MountPoint bool
+	Filesystem int64 // its magic number (statfs(2))
+}
+
+const locationFile = "location.json"
+
+func locate(root *beneath.Root) (location, error) {
+	st, err := inode.StatAt(root.FD(), "")
+	if err != nil {
+		return location{}, err
+	}
+	var fs unix.Statfs_t
+	err = unix.Fstatfs(root.FD(), &fs)
+	return location{st.Mount, int64(fs.Type)}, err
+}
+
+// noteLocation reads where the workspace was when it was first protected, or notes where it is.
+func (w *Workspace) noteLocation() error {
+	path := filepath.Join(w.stateDir, locationFile)
+	text, err := os.ReadFile(path)
+	if err == nil && json.Unmarshal(text, &w.location) == nil {
+		return nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	root, err := beneath.Open(w.Dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	if w.location, err = locate(root); err != nil {
+		return err
+	}
+	if text, err = json.Marshal(w.location); err != nil {
+		return err
+	}
+	return durable.WriteFile(path, text, 0o600)
+}
+
+// checkLocation makes sure that the opened workspace is where it was.
+func (w *Workspace) checkLocation(root *beneath.Root) error {
+	now, err := locate(root)
+	if err != nil || now == w.location {
+		return err
+	}
+	what, todo := "is on another filesystem than when it was registered", "mount the filesystem that it was on"
+	switch {
+	case now.MountPoint && !w.location.MountPoint:
+		what, todo = "has something mounted on it that was not there when it was registered", "unmount that"
+	case w.location.MountPoint && !now.MountPoint:
+		what, todo = "was a mount point when it was registered, and nothing is mounted there now", "mount it again"
+	}
+	return errs.New(errs.Denied, "open workspace", "%s %s", w.Dir, what).
+		WithHint("%s; if the workspace is to stay like this, an administrator removes %s and starts mulligand anew", todo, filepath.Join(w.stateDir, locationFile))
+}
+
+// Open opens the workspace, and checks whose it is and that it is where it was.
+func (w *Workspace) Open() (*beneath.Root, error) {
+	root, err := beneath.Open(w.Dir)
+	if err != nil {
+		return nil, err
+	}
+	st, err := inode.StatAt(root.FD(), "")
+	if err == nil && !w.owned(st.Uid) {
+		err = errs.New(errs.Denied, "open workspace", "%s belongs to uid %d, not to the app's owner (uid %d)", w.Dir, st.Uid, w.owner).
+			WithHint("give the folder back to its owner, or register the app anew")
+	}
+	if err == nil {
+		err = w.checkLocation(root)
+	}
+	if err != nil {
+		root.Close()
+		return nil, err
+	}
+	return root, nil
+}
+
+func (w *Workspace) owned(uid uint32) bool {
+	return w.owner < 0 || int(uid) == w.owner
+}
+
+// RootID says which folder the workspace is.
+func (w *Workspace) RootID() (inode.ID, error) {
+	root, err := w.Open()
+	if err != nil {
+		return inode.ID{}, err
+	}
+	defer root.Close()
+	st, err := inode.StatAt(root.FD(), "")
+	return st.ID, err
+}

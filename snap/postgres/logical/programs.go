@@ -1,0 +1,80 @@
+package logical
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"mulligan/privsep"
+)
+
+// programs returns the folder of the server's own programs, where pg_dump may lie beside it. It is "" if the
+// server runs on another host or in a container, and if anybody but root and the app's owner could exchange
+// pg_dump or pg_restore there: they run with the owner's rights, and the server may be somebody else's.
+func (c *conn) programs(ctx context.Context, owner privsep.User) string {
+	var pid int
+	if c.QueryRow(ctx, "SELECT pg_catalog.pg_backend_pid()").Scan(&pid) != nil {
+		return ""
+	}
+	dir := serverFolder(pid)
+	if dir == "" {
+		return ""
+	}
+	for _, name := range []string{"pg_dump", "pg_restore"} {
+		if !guarded(filepath.Join(dir, name), owner) {
+			return ""
+		}
+	}
+	return dir
+}
+
+// serverFolder returns the folder of the program that process pid runs, or "" unless that is a Postgres server whose
+// file this host has under the same path.
+func serverFolder(pid int) string {
+	process := fmt.Sprintf("/proc/%d/exe", pid) // of a server elsewhere, pid is any process of this host or none
+	path, err := os.Readlink(process)
+	if err != nil || filepath.Base(path) != "postgres" {
+		return ""
+	}
+	running, err := os.Stat(process)
+	if err != nil {
+		return ""
+	}
+	if here, err := os.Stat(path); err != nil || !os.SameFile(running, here) {
+		return "" // the path is one of another mount namespace
+	}
+	return filepath.Dir(path)
+}
+
+// guarded reports whether nobody but root and owner can change what path leads to.
+func guarded(path string, owner privsep.User) bool {
+	target, err := filepath.EvalSymlinks(path)
+	if err != nil || target != path && !guarded(target, owner) {
+		return false
+	}
+	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
+		if !othersMayNotWrite(dir, owner) {
+			return false
+		}
+		if dir == "/" {
+			return othersMayNotWrite(target, owner)
+		}
+	}
+}
+
+// othersMayNotWrite reports whether path belongs to root or owner and grants nobody else to write. A folder that all
+// may write to is fine if it is sticky: nobody can rename or remove what is root's or owner's in it.
+func othersMayNotWrite(path string, owner privsep.User) bool {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return false
+	}
+	uid := int(info.Sys().(*syscall.Stat_t).Uid)
+	if uid != 0 && uid != os.Geteuid() && uid != owner.UID {
+		return false
+	}
+	return info.Mode()&0o022 == 0 || info.IsDir() && info.Mode()&fs.ModeSticky != 0
+}

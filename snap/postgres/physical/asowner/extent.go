@@ -1,0 +1,154 @@
+package asowner
+
+import (
+	"cmp"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// occupied is the number of bytes on disk that the files below dir take,
+// whether they share them or not. A file with another name besides is left out.
+func occupied(dir string) (total int64, err error) {
+	err = EachFile(dir, func(path string) error {
+		var st unix.Stat_t
+		err := unix.Lstat(path, &st)
+		if st.Nlink == 1 {
+			total += st.Blocks * 512
+		}
+		return err
+	})
+	return total, err
+}
+
+// eachFile calls f for each regular file below path. What vanishes meanwhile, or lies in a
+// folder that cannot be entered, is passed over.
+func EachFile(path string, f func(path string) error) error {
+	return filepath.WalkDir(path, func(path string, e fs.DirEntry, err error) error {
+		if err == nil && e.Type().IsRegular() {
+			err = f(path)
+		}
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
+			return nil
+		}
+		return err
+	})
+}
+
+// extent is a stretch of the disk.
+type extent struct{ start, end uint64 }
+
+// freedBy is what removing the files below gone would free, given that those
+// below stay share extents with them.
+func freedBy(gone, stay []string) (int64, error) {
+	mine, loose, err := extents(gone)
+	if err != nil {
+		return 0, err
+	}
+	others, _, err := extents(stay)
+	if err != nil {
+		return 0, err
+	}
+	total := loose
+	for _, e := range mine {
+		total += int64(e.end - e.start)
+	}
+	for i, j := 0, 0; i < len(mine) && j < len(others); {
+		a, b := mine[i], others[j]
+		if low, high := max(a.start, b.start), min(a.end, b.end); low < high {
+			total -= int64(high - low)
+		}
+		if a.end < b.end {
+			i++
+		} else {
+			j++
+		}
+	}
+	return total, nil
+}
+
+// extents gives the stretches of disk that files take, in order and joined, and
+// the bytes of those files that cannot say where they are.
+func extents(paths []string) (list []extent, loose int64, err error) {
+	for _, p := range paths {
+		err := EachFile(p, func(path string) error {
+			more, n, err := fileExtents(path)
+			list, loose = append(list, more...), loose+n
+			return err
+		})
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, 0, err
+		}
+	}
+	slices.SortFunc(list, func(a, b extent) int { return cmp.Compare(a.start, b.start) })
+	joined := list[:0]
+	for _, e := range list {
+		if n := len(joined); n > 0 && e.start <= joined[n-1].end {
+			joined[n-1].end = max(joined[n-1].end, e.end)
+		} else {
+			joined = append(joined, e)
+		}
+	}
+	return joined, loose, nil
+}
+
+// The FIEMAP call (linux/fiemap.h): which extents a file has.
+const (
+	fsIocFiemap   = 0xC020660B
+	fiemapSync    = 0x1
+	fiemapPerCall = 256
+	extentLast    = 0x1
+	extentNoPlace = 0x2 | 0x4 | 0x200 // unknown, not allocated yet, inline
+)
+
+type fiemap struct {
+	Start, Length                  uint64
+	Flags, Mapped, Count, Reserved uint32
+	Extents                        [fiemapPerCall]fiemapExtent
+}
+
+type fiemapExtent struct {
+	Logical, Physical, Length uint64
+	_                         [2]uint64
+	Flags                     uint32
+	_                         [3]uint32
+}
+
+func fileExtents(path string) (list []extent, loose int64, err error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer f.Close() // only read
+	q := fiemap{Length: ^uint64(0), Flags: fiemapSync, Count: fiemapPerCall}
+	for {
+		q.Mapped = 0
+		if _, _, e := unix.Syscall(unix.SYS_IOCTL, f.Fd(), fsIocFiemap, uintptr(unsafe.Pointer(&q))); e != 0 {
+			info, err := f.Stat()
+			if err != nil {
+				return nil, 0, err
+			}
+			return nil, info.Sys().(*syscall.Stat_t).Blocks * 512, nil // a file system that does not tell
+		}
+		for _, e := range q.Extents[:q.Mapped] {
+			if e.Flags&extentNoPlace != 0 {
+				loose += int64(e.Length)
+			} else {
+				list = append(list, extent{e.Physical, e.Physical + e.Length})
+			}
+			q.Start = e.Logical + e.Length
+			if e.Flags&extentLast != 0 {
+				return list, loose, nil
+			}
+		}
+		if q.Mapped == 0 {
+			return list, loose, nil
+		}
+	}
+}

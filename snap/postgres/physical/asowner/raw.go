@@ -1,0 +1,290 @@
+package asowner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+
+	"github.com/zeebo/blake3"
+	"golang.org/x/sys/unix"
+
+	"mulligan/durable"
+	"mulligan/errs"
+	"mulligan/privsep"
+	"mulligan/snap"
+)
+
+// The functions of this file work on files that may be anything: what lies where a
+// data folder should be. They run as the cluster's owner, follow no link, and read
+// no contents for their sense.
+
+// at gives what lies at path, or nil where nothing does.
+func At(path string) (fs.FileInfo, error) {
+	info, err := os.Lstat(path)
+	if Absent(err) {
+		return nil, nil
+	}
+	return info, err
+}
+
+// opened calls f while the owner may read what is at path, and in a folder also
+// write: where the owner took the right away, it is given for as long as f lasts.
+func opened(path string, info fs.FileInfo, f func() error) (err error) {
+	need := fs.FileMode(0o400)
+	if info.IsDir() {
+		need = 0o700
+	}
+	mine := int(info.Sys().(*syscall.Stat_t).Uid) == os.Geteuid()
+	if info.Mode()&need == need || !mine || info.Mode()&fs.ModeSymlink != 0 {
+		return f()
+	}
+	if err := unix.Chmod(path, mode(info)|uint32(need)); err != nil {
+		return &os.PathError{Op: "chmod", Path: path, Err: err}
+	}
+	return errors.Join(f(), unix.Chmod(path, mode(info)))
+}
+
+// mode gives all twelve bits.
+func mode(info fs.FileInfo) uint32 { return info.Sys().(*syscall.Stat_t).Mode & 0o7777 }
+
+// rawCopied is what a copy is like.
+type RawCopied struct {
+	Hash   snap.Hash // of the copy
+	Stamp  string    // of what was copied
+	There  bool      // something was
+	Lacks  int       // sockets and the like, which were left out
+	Leaves int       // links that lead out of the folder
+}
+
+// warnings say what a snapshot of these files lacks, in whole sentences.
+func (c RawCopied) Warnings() (list []string) {
+	list = []string{"The cluster could not be read, so its files were kept as they are."}
+	if !c.There {
+		list = []string{"The cluster's data folder is gone: there was nothing to be kept."}
+	}
+	if c.Leaves > 0 {
+		list = append(list, fmt.Sprintf("%d links were kept as links: what they lead to is not part of the snapshot.", c.Leaves))
+	}
+	if c.Lacks > 0 {
+		list = append(list, fmt.Sprintf("%d sockets, fifos or devices were left out.", c.Lacks))
+	}
+	return list
+}
+
+// copyRawAsOwner copies whatever lies at From to To, where nothing may be.
+var CopyRaw = privsep.Define("physical.copyRaw", func(ctx context.Context, e Pair) (c RawCopied, err error) {
+	info, err := At(e.A)
+	if c.There = info != nil; err == nil && !c.There {
+		c.Hash, err = HashOf(ctx, e.A)
+	}
+	if err != nil || !c.There {
+		return c, err
+	}
+	if err := os.Mkdir(filepath.Dir(e.B), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return c, err
+	}
+	before, err := stamp(e.A)
+	if err != nil {
+		return c, err
+	}
+	if err := c.copy(ctx, e.A, e.B, info); err != nil {
+		return c, err
+	}
+	if c.Stamp, err = stamp(e.A); err != nil {
+		return c, err
+	}
+	if c.Stamp != before {
+		return c, snap.Changed("", fmt.Sprintf("the folder %q", e.A))
+	}
+	if c.Hash, err = HashOf(ctx, e.B); err != nil {
+		return c, err
+	}
+	return c, SyncFS(filepath.Dir(e.B))
+})
+
+func (c *RawCopied) copy(ctx context.Context, from, to string, info fs.FileInfo) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	switch {
+	case info.IsDir():
+		return opened(from, info, func() error { return c.copyFolder(ctx, from, to, info) })
+	case info.Mode().IsRegular():
+		err := opened(from, info, func() error { return copyFile(from, to) })
+		return errors.Join(err, unix.Chmod(to, mode(info)))
+	case info.Mode()&fs.ModeSymlink != 0:
+		c.Leaves++
+		target, err := os.Readlink(from)
+		if err != nil {
+			return err
+		}
+		return os.Symlink(target, to)
+	}
+	c.Lacks++
+	return nil
+}
+
+func (c *RawCopied) copyFolder(ctx context.Context, from, to string, info fs.FileInfo) error {
+	if err := os.Mkdir(to, 0o700); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(from)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		child, err := os.Lstat(filepath.Join(from, e.Name()))
+		if err == nil {
+			err = c.copy(ctx, filepath.Join(from, e.Name()), filepath.Join(to, e.Name()), child)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return unix.Chmod(to, mode(info))
+}
+
+// eachRaw calls f for what is at path and for all that lies below it, in the order
+// of the names. rel is "." for path itself.
+func EachRaw(ctx context.Context, path, rel string, f func(path, rel string, info fs.FileInfo) error) error {
+	info, err := os.Lstat(path)
+	if err = errors.Join(err, ctx.Err()); err != nil {
+		return err
+	}
+	if err := f(path, rel, info); err != nil || !info.IsDir() {
+		return err
+	}
+	return opened(path, info, func() error {
+		entries, err := os.ReadDir(path)
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			if err := EachRaw(ctx, filepath.Join(path, e.Name()), filepath.Join(rel, e.Name()), f); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// hashRawAsOwner is the hash of what lies at a path.
+var HashRaw = privsep.Define("physical.hashRaw", func(ctx context.Context, path string) (snap.Hash, error) { return HashOf(ctx, path) })
+
+// hashRaw hashes names, kinds, modes and contents. Nothing has a hash too.
+func HashOf(ctx context.Context, path string) (sum snap.Hash, err error) {
+	h := blake3.New()
+	_, _ = h.WriteString("mulligan postgres files 1\n") // never fails
+	if info, err := At(path); err != nil || info == nil {
+		return snap.Hash(h.Sum(nil)), err
+	}
+	err = EachRaw(ctx, path, ".", func(path, rel string, info fs.FileInfo) error {
+		what := ""
+		switch {
+		case info.IsDir():
+			what = "folder"
+		case info.Mode().IsRegular():
+			err := opened(path, info, func() error {
+				size, digest, err := SumFile(path)
+				what = fmt.Sprintf("file %d %s", size, digest)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+		case info.Mode()&fs.ModeSymlink != 0:
+			target, err := os.Readlink(path)
+			if err != nil {
+				return err
+			}
+			what = "link " + strconv.Quote(target)
+		default:
+			return nil // no copy has it
+		}
+		_, err := fmt.Fprintf(h, "%q %o %s\n", rel, mode(info), what)
+		return err
+	})
+	return snap.Hash(h.Sum(nil)), err
+}
+
+// stampAsOwner is the stamp of what lies at a path.
+var Stamp = privsep.Define("physical.stamp", func(_ context.Context, path string) (string, error) { return stamp(path) })
+
+// stamp changes when what lies at path does, and is had without reading contents.
+func stamp(path string) (string, error) {
+	if info, err := At(path); err != nil || info == nil {
+		return "", err
+	}
+	h := blake3.New()
+	err := EachRaw(context.Background(), path, ".", func(_, rel string, info fs.FileInfo) error {
+		st := info.Sys().(*syscall.Stat_t)
+		_, err := fmt.Fprintf(h, "%q %o %d %d %d %d\n", rel, st.Mode, st.Ino, st.Size, st.Mtim.Sec, st.Mtim.Nsec)
+		return err
+	})
+	return fmt.Sprintf("%x", h.Sum(nil)[:16]), err
+}
+
+// swap makes what lies at a and at b change places, be it of whatever kind, or nothing.
+func swap(a, b string) error {
+	x, err := At(a)
+	if err != nil {
+		return err
+	}
+	y, err := At(b)
+	if err != nil {
+		return err
+	}
+	switch {
+	case x == nil && y == nil:
+		return nil
+	case x == nil:
+		return movable(b, y, func() error { return moveTo(b, a) }, a)
+	case y == nil:
+		return movable(a, x, func() error { return moveTo(a, b) }, b)
+	}
+	return movable(a, x, func() error {
+		return movable(b, y, func() error { return exchange(a, b) }, a)
+	}, b)
+}
+
+// movable is opened for what moves to another folder, which changes the .. in it.
+func movable(from string, info fs.FileInfo, move func() error, to string) error {
+	if !info.IsDir() || info.Mode()&0o700 == 0o700 || int(info.Sys().(*syscall.Stat_t).Uid) != os.Geteuid() {
+		return move()
+	}
+	if err := unix.Chmod(from, mode(info)|0o700); err != nil {
+		return &os.PathError{Op: "chmod", Path: from, Err: err}
+	}
+	if err := move(); err != nil {
+		return errs.Also(err, unix.Chmod(from, mode(info)))
+	}
+	return unix.Chmod(to, mode(info))
+}
+
+// moveTo moves what is at from to where nothing is, durably.
+func moveTo(from, to string) error {
+	if err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_NOREPLACE); err != nil {
+		return &os.LinkError{Op: "move", Old: from, New: to, Err: err}
+	}
+	return errors.Join(durable.Sync(filepath.Dir(from)), durable.Sync(filepath.Dir(to)))
+}
+
+// removeAll is os.RemoveAll for folders that the owner took rights on away from.
+func removeAll(path string) error {
+	err := os.RemoveAll(path)
+	if !errors.Is(err, fs.ErrPermission) {
+		return err
+	}
+	walked := filepath.WalkDir(path, func(path string, e fs.DirEntry, err error) error {
+		if e != nil && e.IsDir() && err == nil {
+			err = unix.Chmod(path, 0o700) // before it is read
+		}
+		return err
+	})
+	return errs.Also(os.RemoveAll(path), walked)
+}

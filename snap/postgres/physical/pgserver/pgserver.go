@@ -1,0 +1,354 @@
+// Package pgserver controls the server of one PostgreSQL cluster: it starts and stops the server,
+// tells from its processes and its files whether it runs, finds its programs, and runs them as the
+// cluster's owner.
+package pgserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/errs"
+	"mulligan/privsep"
+	"mulligan/snap/postgres/physical/asowner"
+	"mulligan/snap/postgres/physical/wal"
+)
+
+// Server starts and stops the cluster's server, as whoever runs it on this host
+// would: its systemd unit, or [PgCtl]. Each may be called when it already did
+// its work. They may return before the server has done its part; the driver waits.
+type Server interface {
+	Start(ctx context.Context) error
+	Stop(ctx context.Context) error // without waiting for clients ("fast")
+}
+
+// PgCtl is the Server of a cluster that nobody else runs. It gives the server no
+// settings: where it listens and logs is said in the cluster's own configuration.
+type PgCtl struct {
+	Bin, DataDir string
+	Log          string // gets what the server says elsewhere than its own configuration has it
+	Config       string // its configuration file, if that is not in DataDir
+	Owner        privsep.User
+}
+
+// LogFile is where the output of a server goes that the daemon starts itself.
+func LogFile(dataDir string) string { return filepath.Join(StoreOf(dataDir), "server.log") }
+
+func StoreOf(dataDir string) string { return dataDir + ".mulligan" }
+
+// Start starts the server in the background, with its own session. A server that
+// ends at once is an error. What is left of the server before may hold the lock of its
+// socket for a moment: until its parent takes note of its end, its process id is in use.
+func (p PgCtl) Start(ctx context.Context) error {
+	for began := time.Now(); ; {
+		err := p.StartOnce(ctx)
+		if err == nil || !strings.Contains(err.Error(), "lock file") || time.Since(began) > patience {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(patience / 10):
+		}
+	}
+}
+
+func (p PgCtl) StartOnce(ctx context.Context) error {
+	args := []string{"-w", "-t", strconv.Itoa(int(startTimeout / time.Second)), "-l", p.Log}
+	if p.Config != "" {
+		args = append(args, "-o", "-c config_file="+p.Config)
+	}
+	err := p.run(ctx, "start", args...)
+	if text, e := asowner.Tail.Call(ctx, p.Owner, p.Log); err != nil && e == nil {
+		if why := fatal(lastLines(string(text), 20)); why != "" {
+			err = fmt.Errorf("%w: %.300s", err, why)
+		}
+	}
+	return err
+}
+
+// lastLines gives the last n lines of a text, or all.
+func lastLines(text string, n int) string {
+	lines := strings.SplitAfter(text, "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "")
+}
+
+// fatal is what a server's log says that it ended of, or "".
+func fatal(log string) (why string) {
+	for line := range strings.Lines(log) {
+		for _, level := range []string{"FATAL:", "PANIC:"} {
+			if _, text, found := strings.Cut(line, level); found {
+				why = strings.TrimSpace(text)
+			}
+		}
+	}
+	return why
+}
+
+// Stop asks the server to stop at once, also one whose folder is no longer its own.
+func (p PgCtl) Stop(ctx context.Context) error {
+	if exit := (*exec.ExitError)(nil); errors.As(p.run(ctx, "status"), &exit) { // no server, or nothing that is a data folder
+		return p.endStrays(ctx)
+	}
+	return p.run(ctx, "stop", "-W", "-m", "fast")
+}
+
+// patience is for how long a server whose folder was removed may take to stop in order.
+const patience = 5 * time.Second
+
+// endStrays ends servers that pg_ctl does not find, since the folder that they were
+// started in was removed, moved away or emptied, and waits for their end.
+func (p PgCtl) endStrays(ctx context.Context) error {
+	began := time.Now()
+	return Await(ctx, func() (bool, error) {
+		left, err := endStraysAsOwner.Call(ctx, p.Owner, strays{p.Bin, p.DataDir, time.Since(began) > patience})
+		return left == 0, err
+	})
+}
+
+func (p PgCtl) run(ctx context.Context, verb string, args ...string) error {
+	cmd := exec.CommandContext(ctx, filepath.Join(p.Bin, "pg_ctl"), append([]string{verb, "-s", "-D", p.DataDir}, args...)...)
+	cmd.Dir, cmd.Env = "/", []string{"PATH=/usr/local/bin:/usr/bin:/bin", "LC_ALL=C.UTF-8"}
+	var out Printed
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := p.Owner.Run(cmd, privsep.Options{}); err != nil { // the server may need programs with rights of their own
+		return fmt.Errorf("pg_ctl %s: %w: %s", verb, err, out.LastLine())
+	}
+	return nil
+}
+
+// poll is how often the server's state is looked at.
+const poll = 5 * time.Millisecond
+
+// await calls ok until it is true.
+func Await(ctx context.Context, ok func() (bool, error)) error {
+	tick := time.NewTicker(poll)
+	defer tick.Stop()
+	for {
+		if done, err := ok(); done || err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+}
+
+// inUse reports whether a process has its working folder in dir, as each of a
+// server's processes has: also those that outlive it, or the folder, for a moment.
+// Nothing need be there any more.
+func InUse(dir string) (bool, error) {
+	var st unix.Stat_t
+	err := unix.Lstat(dir, &st)
+	if err != nil && !asowner.Absent(err) {
+		return false, &os.PathError{Op: "lstat", Path: dir, Err: err}
+	}
+	servers := err == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK // it may lead to where anybody works
+	if version := (unix.Stat_t{}); servers && unix.Lstat(filepath.Join(dir, "PG_VERSION"), &version) == nil {
+		_ = unix.Stat(dir, &st) // else only the link itself is compared, in which nobody works
+	}
+	links, err := filepath.Glob("/proc/[0-9]*/cwd")
+	if err != nil {
+		return false, err
+	}
+	for _, link := range links {
+		var at unix.Stat_t // of what the link leads to; processes that end, or are not ours, are passed over
+		if unix.Stat(link, &at) != nil {
+			continue
+		}
+		if at.Ino == st.Ino && at.Dev == st.Dev && (!servers || isServer(filepath.Dir(link))) {
+			return true, nil
+		}
+		if name, err := os.Readlink(link); err == nil && name == dir+gone {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// gone ends the name of a process's working folder, or program, that was removed (proc(5)).
+const gone = " (deleted)"
+
+// isServer reports whether the process with that folder in /proc runs a program called postgres.
+func isServer(proc string) bool {
+	program, err := os.Readlink(filepath.Join(proc, "exe"))
+	return err == nil && strings.TrimSuffix(filepath.Base(program), gone) == "postgres"
+}
+
+// cluster is a data folder, and who starts and stops the server in it.
+type Cluster struct {
+	Programs
+	DataDir string
+	Server  Server
+}
+
+// startTimeout is how long a server may take until it answers, crash recovery included.
+const startTimeout = 10 * time.Minute
+
+// start starts the server, if need be, and waits until it takes connections.
+func (c Cluster) Start(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	var started time.Time
+	return Await(ctx, func() (bool, error) {
+		if c.Status(ctx, c.DataDir) == "ready" {
+			return true, nil
+		}
+		switch running, err := InUse(c.DataDir); {
+		case err != nil || running:
+			return false, err // it is starting, or what is left of it is ending
+		case started.IsZero():
+			started = time.Now()
+			return false, errs.Wrap(errs.Failed, "start the server", c.Server.Start(ctx))
+		case time.Since(started) > startGrace:
+			return false, errs.New(errs.Failed, "start the server", "the server of %s ended at once", c.DataDir).WithHint("its own log says why")
+		}
+		return false, nil
+	})
+}
+
+// startGrace is how long after Start the server's first process may take to show.
+const startGrace = 10 * time.Second
+
+// stopTimeout is how long a server may take until all of it is gone, its last
+// checkpoint included.
+const stopTimeout = 10 * time.Minute
+
+// askAgain is how long a server that goes on is waited for before it is asked to
+// stop once more.
+const askAgain = time.Second
+
+// stop stops the server and waits until all of it is gone. Whoever runs it is
+// told in any case, so that it is not started behind our back; and told again
+// while it runs, since a start that a killed daemon asked for may come to be only
+// after we asked: a server that is yet to start is not there to be stopped.
+func (c Cluster) Stop(ctx context.Context) error {
+	const op = "stop the server"
+	ctx, cancel := context.WithTimeoutCause(ctx, stopTimeout,
+		errs.New(errs.Failed, op, "processes of it still work in %s after %v", c.DataDir, stopTimeout).WithHint("its own log says why"))
+	defer cancel()
+	var asked time.Time
+	err := Await(ctx, func() (bool, error) {
+		if time.Since(asked) > askAgain {
+			if err := c.Server.Stop(ctx); err != nil {
+				return false, errs.Wrap(errs.Failed, op, err)
+			}
+			asked = time.Now()
+		}
+		running, err := InUse(c.DataDir)
+		return !running, err
+	})
+	if err != nil && ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// awaitEnd waits until no process works in dir.
+func AwaitEnd(ctx context.Context, dir string) error {
+	return Await(ctx, func() (bool, error) {
+		running, err := InUse(dir)
+		return !running, err
+	})
+}
+
+// status is what the server in dir says of itself in the eighth line of
+// postmaster.pid (miscadmin.h, LOCK_FILE_LINE_PM_STATUS): "ready" once it takes
+// connections. It is "" without a live process of the first line's number, which
+// may be one of a container's.
+func (p Programs) Status(ctx context.Context, dir string) string {
+	data, err := p.Owner.ReadFile(ctx, filepath.Join(dir, "postmaster.pid"))
+	lines := strings.Split(string(data), "\n")
+	if err != nil || len(lines) < 8 {
+		return ""
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(lines[0]))
+	if err != nil || !WorksIn(pid, dir) && !worksInside(pid, dir) {
+		return ""
+	}
+	return strings.TrimSpace(lines[7])
+}
+
+// worksInside reports whether a process that calls itself pid, in a pid
+// namespace below ours, works in dir.
+func worksInside(pid int, dir string) bool {
+	links, _ := filepath.Glob("/proc/[0-9]*/cwd") // the pattern is good
+	for _, link := range links {
+		outer, err := strconv.Atoi(filepath.Base(filepath.Dir(link)))
+		if err != nil || !WorksIn(outer, dir) {
+			continue
+		}
+		status, err := os.ReadFile(filepath.Join(filepath.Dir(link), "status"))
+		if err != nil {
+			continue // it ended
+		}
+		for line := range strings.Lines(string(status)) {
+			if ids, found := strings.CutPrefix(line, "NSpid:"); found {
+				all := strings.Fields(ids)
+				if len(all) > 1 && all[len(all)-1] == strconv.Itoa(pid) {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+func WorksIn(pid int, dir string) bool {
+	var a, b unix.Stat_t
+	return unix.Stat(fmt.Sprintf("/proc/%d/cwd", pid), &a) == nil && unix.Stat(dir, &b) == nil && a.Ino == b.Ino && a.Dev == b.Dev
+}
+
+// control is what a data folder's control file says.
+type Control struct {
+	System     string       `json:"system"` // the cluster's identifier
+	State      string       `json:"state"`  // "shut down" after an orderly stop
+	TLI        wal.Timeline `json:"tli"`
+	Checkpoint wal.LSN      `json:"checkpoint"`
+	NextXID    uint32       `json:"next_xid"`
+	Segments   wal.Segments `json:"-"`
+}
+
+const ShutDown = "shut down"
+
+// readControl reads the control file of a data folder.
+func (p Programs) ReadControl(ctx context.Context, dir string) (c Control, err error) {
+	out, err := p.Output(ctx, "pg_controldata", "-D", dir)
+	if err != nil {
+		return c, err // a wrong checksum is a warning on stderr, and an error here
+	}
+	field := map[string]string{}
+	for line := range strings.Lines(out) {
+		if key, value, found := strings.Cut(line, ":"); found {
+			field[key] = strings.TrimSpace(value)
+		}
+	}
+	c.System, c.State = field["Database system identifier"], field["Database cluster state"]
+	tli, err1 := strconv.ParseUint(field["Latest checkpoint's TimeLineID"], 10, 32)
+	_, next, _ := strings.Cut(field["Latest checkpoint's NextXID"], ":")
+	xid, err2 := strconv.ParseUint(next, 10, 32)
+	size, err3 := strconv.ParseUint(field["Bytes per WAL segment"], 10, 32)
+	var err4 error
+	c.Checkpoint, err4 = wal.ParseLSN(field["Latest checkpoint location"])
+	c.TLI, c.NextXID, c.Segments = wal.Timeline(tli), uint32(xid), wal.Segments(size)
+	if err := errors.Join(err1, err2, err3, err4); err != nil || c.System == "" || size == 0 {
+		return c, fmt.Errorf("pg_controldata of %s: %w", dir, errors.Join(err, errors.New("it prints something else than expected")))
+	}
+	return c, nil
+}
+
+// same reports whether a data folder is as it was when c was read: the server
+// was not started in it since.
+func (c Control) Same(other Control) bool {
+	return c.System == other.System && c.TLI == other.TLI && c.Checkpoint == other.Checkpoint && c.State == other.State
+}

@@ -1,0 +1,104 @@
+package physical
+
+import (
+	"context"
+
+	"mulligan/errs"
+	"mulligan/snap"
+	"mulligan/snap/database"
+	"mulligan/snap/postgres/physical/asowner"
+)
+
+// Plan finds the two ends, and the fork: the one of the last preparation, the folder that was
+// kept at the target, or the name of a new one.
+func (e engine) Plan(ctx context.Context, p, old *plan, target, base state) error {
+	f, err := e.d.survivor(ctx, base)
+	if err != nil {
+		return err
+	}
+	p.facts, p.System, p.From, p.RawBase, p.RawTarget = f, f.System, base.place, base.raw, target.raw
+	if p.Live, err = asowner.Inode(e.d.cfg.DataDir); err != nil {
+		return err
+	}
+	p.setChanges(target, base, nil)
+	p.Fork.Dir = randomHex(8)
+	if target.raw != nil {
+		return nil
+	}
+	if old != nil && old.Phase == database.Prepared && old.Target == p.Target {
+		if now, err := e.d.server.ReadControl(ctx, e.d.stored("forks", old.Fork.Dir)); err == nil && now.Same(old.Fork.End) {
+			p.Fork, p.Kept, p.Digest, p.Rows, p.reuses = old.Fork, old.Kept, old.Digest, old.Rows, true
+			p.setChanges(target, base, old.Changes[1:])
+			return nil
+		}
+	}
+	fk, found, err := e.d.keptFork(ctx, target.ID)
+	if found {
+		p.Fork, p.Kept, p.reuses = fk, true, true
+	}
+	return err
+}
+
+// Build makes a fork of the target. The live server runs on.
+func (e engine) Build(ctx context.Context, p, old *plan, target, base state) error {
+	if !p.reuses {
+		if err := e.d.fill(ctx, p, target, base); err != nil {
+			return err
+		}
+	}
+	if old != nil && old.Fork.Dir != p.Fork.Dir && !old.Kept {
+		return e.d.remove(ctx, e.d.stored("forks", old.Fork.Dir))
+	}
+	return nil
+}
+
+// survivor checks that a restore can begin with base, and says what the fork has to
+// know of the server: as it says itself, or as it was recorded before it broke.
+func (d *Driver) survivor(ctx context.Context, base state) (f facts, err error) {
+	if base.raw != nil {
+		return d.known()
+	}
+	c, err := d.connect(ctx)
+	if errs.KindOf(err) == errs.Unavailable {
+		if err = d.revive(ctx, true, err); err == nil {
+			c, err = d.connect(ctx)
+		}
+	}
+	if err != nil {
+		return f, err
+	}
+	defer c.close()
+	if f, err = d.inspect(ctx, c); err != nil {
+		return f, err
+	}
+	if err := d.refuse(ctx, f); err != nil {
+		return f, err
+	}
+	if f.TLI != base.TLI {
+		return f, snap.Changed("", "cluster "+d.cfg.Name)
+	}
+	return f, d.collect(ctx, c, f) // so that little is left to be done while the server is down
+}
+
+// fill makes the fork, and finds what differs between it and the live state.
+func (d *Driver) fill(ctx context.Context, p *plan, target, base state) error {
+	if target.raw != nil {
+		return d.rawFork(ctx, *target.raw, &p.Fork)
+	}
+	if err := d.build(ctx, target.marker, p.facts, &p.Fork); err != nil {
+		return err
+	}
+	p.Digest, p.Rows = p.Fork.Contents.digest(), p.Fork.Contents.Rows
+	if base.raw != nil {
+		return nil
+	}
+	limit := int64(-1)
+	if p.Rows {
+		limit = d.cfg.DigestLimit
+	}
+	now, err := readContents(ctx, d.connectTo, limit)
+	if err == nil {
+		p.setChanges(target, base, differences(p.Fork.Contents, now))
+	}
+	return err
+}

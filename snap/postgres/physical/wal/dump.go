@@ -1,0 +1,143 @@
+package wal
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// maxLine is how many bytes a line of pg_waldump may have. The commit of many
+// subtransactions has a long one.
+const maxLine = 64 << 20
+
+var ErrLongLine = fmt.Errorf("pg_waldump prints a line of more than %d MiB", maxLine>>20)
+
+// readLine reads a line with its end.
+func ReadLine(r *bufio.Reader) (string, error) {
+	var line []byte
+	for {
+		part, err := r.ReadSlice('\n')
+		line = append(line, part...)
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return string(line), err
+		}
+		if len(line) > maxLine {
+			return "", ErrLongLine
+		}
+	}
+}
+
+// begins reports whether the log file holds the stretch of log that its name
+// says, by its first header (xlog_internal.h, XLogLongPageHeaderData).
+func (s Segments) Begins(name string, file io.Reader) bool {
+	var head [FirstHead]byte
+	if _, err := io.ReadFull(file, head[:]); err != nil {
+		return false // it was not even begun
+	}
+	at := LSN(binary.NativeEndian.Uint64(head[8:]))
+	return binary.NativeEndian.Uint32(head[32:]) == uint32(s) && s.Name(1, s.Number(at))[8:] == name[8:]
+}
+
+// record is a line of pg_waldump.
+type Record struct {
+	Manager string
+	XID     uint32
+	At      LSN
+	Length  uint64 // in bytes, without the headers of pages that it runs over
+	Desc    string
+}
+
+const (
+	logPage   = 8192
+	PageHead  = 24 // bytes at the beginning of each page of the log,
+	FirstHead = 40 // and of each file (xlog_internal.h, SizeOfXLogShortPHD and SizeOfXLogLongPHD)
+)
+
+// end is the place behind the record.
+func (r Record) End(size Segments) LSN {
+	at, left := uint64(r.At), (r.Length+7)&^7
+	for {
+		n := min(left, logPage-at%logPage)
+		at, left = at+n, left-n
+		switch {
+		case left == 0:
+			return LSN(at)
+		case at%uint64(size) == 0:
+			at += FirstHead
+		default:
+			at += PageHead
+		}
+	}
+}
+
+func ParseRecord(line string) (r Record, ok bool) {
+	rest, found := strings.CutPrefix(line, "rmgr: ")
+	head, desc, also := strings.Cut(rest, ", desc: ")
+	_, numbers, three := strings.Cut(head, ", tx:")
+	xid, place, four := strings.Cut(numbers, ", lsn: ")
+	if !found || !also || !three || !four {
+		return r, false
+	}
+	n, err := strconv.ParseUint(strings.TrimSpace(xid), 10, 32)
+	if err != nil {
+		return r, false
+	}
+	place, _, _ = strings.Cut(place, ",")
+	if r.At, err = ParseLSN(place); err != nil {
+		return r, false
+	}
+	if _, total, found := strings.Cut(head, "/"); found {
+		total, _, _ = strings.Cut(total, ",")
+		r.Length, err = strconv.ParseUint(strings.TrimSpace(total[strings.LastIndexByte(total, '/')+1:]), 10, 32)
+	}
+	if err != nil || r.Length == 0 {
+		return r, false
+	}
+	r.Manager, _, _ = strings.Cut(rest, " ")
+	r.XID, r.Desc = uint32(n), strings.TrimSpace(desc)
+	return r, true
+}
+
+func (r Record) Commits() bool {
+	return r.Manager == "Transaction" && (strings.HasPrefix(r.Desc, "COMMIT") || strings.HasPrefix(r.Desc, "PREPARE"))
+}
+
+// ownXID reports whether the commit is of more than the record's own
+// transaction: of one that was prepared, or of subtransactions.
+func (r Record) OwnXID() bool {
+	return !strings.HasPrefix(r.Desc, "COMMIT ") || strings.Contains(r.Desc, "subxacts:")
+}
+
+// statistics are the files of what ANALYZE writes: pg_statistic,
+// pg_statistic_ext_data, their indexes and toast tables, as long as nobody
+// rewrote them (their numbers are fixed in the server's catalog headers).
+var statistics = []string{"2619", "2696", "2840", "2841", "3429", "3430", "3431", "3433"}
+
+// counts reports whether the record may have changed what a client can see.
+func (r Record) Counts() bool {
+	switch r.Manager {
+	case "XLOG", "Standby", "Transaction", "CLOG", "MultiXact", "CommitTs", "LogicalMessage", "RelMap":
+		return r.Manager == "RelMap"
+	case "Heap", "Heap2":
+		verb, _, _ := strings.Cut(r.Desc, " ")
+		if slices.Contains([]string{"INPLACE", "PRUNE", "VACUUM", "FREEZE_PAGE", "VISIBLE", "LOCK", "LOCK_UPDATED"}, verb) {
+			return false
+		}
+	case "Storage":
+		return !strings.HasPrefix(r.Desc, "TRUNCATE") // vacuum; the command makes a new file
+	}
+	found := false
+	for _, part := range strings.Split(r.Desc, "rel ")[1:] {
+		name, _, _ := strings.Cut(part, " ")
+		if found = true; !slices.Contains(statistics, filepath.Base(strings.TrimRight(name, ","))) {
+			return true
+		}
+	}
+	return !found
+}
