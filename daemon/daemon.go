@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"mulligan/daemon/accounts"
+	"mulligan/daemon/api"
 	"mulligan/daemon/app"
 	"mulligan/daemon/checkpoint"
 	"mulligan/daemon/events"
@@ -33,6 +34,7 @@ type (
 	turnService       = turns.Service
 	rollbackService   = rollback.Service
 	registryService   = registry.Service
+	apiService        = api.Service
 )
 
 // Daemon is a running daemon. Its methods may be called from many goroutines;
@@ -76,7 +78,7 @@ func Open(ctx context.Context, opt Options) (*Daemon, error) {
 		checkpoint.KindCreate: d.RecoverCreate, rollback.KindRollback: d.RecoverRollback, rollback.KindRevert: d.RecoverRollback,
 	})
 	d.registryService = registry.New(d.run, &opt, recs, d.events, d.apps, d.checkpointService, d.turnService, d.upkeep)
-	d.apiService = newAPI(Parts{
+	d.apiService = api.New(api.Parts{
 		Options: &opt, Store: recs, Events: d.events, Apps: d.apps,
 		Checkpoints: d.checkpointService, Turns: d.turnService, Rollbacks: d.rollbackService, Registry: d.registryService,
 	})

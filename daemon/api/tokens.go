@@ -1,4 +1,4 @@
-package daemon
+package api
 
 import (
 	"context"
@@ -26,7 +26,7 @@ const (
 
 // AddToken makes a bearer token with the caller's rights, or some of them. The
 // secret is in the answer and nowhere else.
-func (d *apiService) AddToken(ctx context.Context, who ipc.Caller, req ipc.TokenRequest) (ipc.NewToken, error) {
+func (d *Service) AddToken(ctx context.Context, who ipc.Caller, req ipc.TokenRequest) (ipc.NewToken, error) {
 	const op = "add token"
 	t := store.Token{OwnerUID: who.UID}
 	t.ID, t.CreatedAt = ipc.TokenID(records.NewID("tk-")), d.opt.Now().UTC()
@@ -50,7 +50,7 @@ func (d *apiService) AddToken(ctx context.Context, who ipc.Caller, req ipc.Token
 	return ipc.NewToken{Token: t.Token, Secret: secret}, nil
 }
 
-func (d *apiService) nameToken(ctx context.Context, who ipc.Caller, req ipc.TokenRequest, t *store.Token) error {
+func (d *Service) nameToken(ctx context.Context, who ipc.Caller, req ipc.TokenRequest, t *store.Token) error {
 	t.Name = req.Name
 	if len(req.Name) > maxTokenName || strings.ContainsFunc(req.Name, func(r rune) bool { return r < ' ' || r == 0x7f }) {
 		return errs.New(errs.Invalid, "", "a token's name is at most %d bytes of one line", maxTokenName)
@@ -72,7 +72,7 @@ func (d *apiService) nameToken(ctx context.Context, who ipc.Caller, req ipc.Toke
 }
 
 // rotate ends the oldest tokens of a name, so that there is room for one more.
-func (d *apiService) rotate(ctx context.Context, who ipc.Caller, name string) error {
+func (d *Service) rotate(ctx context.Context, who ipc.Caller, name string) error {
 	mine, err := d.tokensOf(ctx, who)
 	mine = slices.DeleteFunc(mine, func(t store.Token) bool { return t.Name != name })
 	for ; err == nil && len(mine) >= tokensPerName; mine = mine[1:] {
@@ -81,7 +81,7 @@ func (d *apiService) rotate(ctx context.Context, who ipc.Caller, name string) er
 	return err
 }
 
-func (d *apiService) tokensOf(ctx context.Context, who ipc.Caller) ([]store.Token, error) {
+func (d *Service) tokensOf(ctx context.Context, who ipc.Caller) ([]store.Token, error) {
 	mine, err := d.made(who)
 	if err != nil {
 		return nil, err
@@ -92,12 +92,12 @@ func (d *apiService) tokensOf(ctx context.Context, who ipc.Caller) ([]store.Toke
 
 // made returns what tells which tokens are the caller's, and not those of
 // somebody who had the uid before.
-func (d *apiService) made(who ipc.Caller) (func(store.Token) bool, error) {
+func (d *Service) made(who ipc.Caller) (func(store.Token) bool, error) {
 	name, err := d.owners.CallerName(who)
 	return func(t store.Token) bool { return t.OwnerUID == who.UID && t.Owner == name }, err
 }
 
-func (d *apiService) scopeToken(_ context.Context, who ipc.Caller, req ipc.TokenRequest, t *store.Token) error {
+func (d *Service) scopeToken(_ context.Context, who ipc.Caller, req ipc.TokenRequest, t *store.Token) error {
 	t.Scopes = req.Scopes
 	if len(t.Scopes) == 0 {
 		t.Scopes = []ipc.Scope{ipc.ScopeRead}
@@ -114,7 +114,7 @@ func (d *apiService) scopeToken(_ context.Context, who ipc.Caller, req ipc.Token
 	return nil
 }
 
-func (d *apiService) limitToken(_ context.Context, who ipc.Caller, req ipc.TokenRequest, t *store.Token) error {
+func (d *Service) limitToken(_ context.Context, who ipc.Caller, req ipc.TokenRequest, t *store.Token) error {
 	t.Apps = []ipc.AppID{}
 	for _, ref := range req.Apps {
 		a, err := d.apps.Find(who, ref)
@@ -138,7 +138,7 @@ func (d *apiService) limitToken(_ context.Context, who ipc.Caller, req ipc.Token
 }
 
 // Tokens lists the caller's tokens; root, and the owner of a user's daemon, see all.
-func (d *apiService) Tokens(ctx context.Context, who ipc.Caller) (ipc.TokenList, error) {
+func (d *Service) Tokens(ctx context.Context, who ipc.Caller) (ipc.TokenList, error) {
 	list := ipc.TokenList{Tokens: []ipc.Token{}}
 	mine, err := d.made(who)
 	if err != nil {
@@ -154,7 +154,7 @@ func (d *apiService) Tokens(ctx context.Context, who ipc.Caller) (ipc.TokenList,
 }
 
 // RevokeToken ends a token, and cuts off whoever is being answered by it.
-func (d *apiService) RevokeToken(ctx context.Context, who ipc.Caller, id ipc.TokenID) error {
+func (d *Service) RevokeToken(ctx context.Context, who ipc.Caller, id ipc.TokenID) error {
 	const op = "revoke token"
 	mine, err := d.made(who)
 	if err != nil {
@@ -176,7 +176,7 @@ func (d *apiService) RevokeToken(ctx context.Context, who ipc.Caller, id ipc.Tok
 
 // bearer finds who a token stands for. Whatever is wrong with it, the answer is
 // the same.
-func (d *apiService) bearer(ctx context.Context, secret string) (ipc.Caller, error) {
+func (d *Service) bearer(ctx context.Context, secret string) (ipc.Caller, error) {
 	no := errs.New(errs.Unauthenticated, "admit", "this token is not valid, or no longer").WithHint("make another: mulligan token add")
 	id, _, ok := strings.Cut(strings.TrimPrefix(secret, tokenMark), "_")
 	if !ok || len(secret) > 256 || !strings.HasPrefix(secret, tokenMark) {

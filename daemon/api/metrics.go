@@ -1,4 +1,4 @@
-package daemon
+package api
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 )
 
 // present tells how things are at the time of asking.
-type present struct{ d *apiService }
+type present struct{ d *Service }
 
 var (
 	infoDesc        = prometheus.NewDesc("mulligan_info", "The daemon's version.", []string{"version"}, nil)
@@ -64,7 +64,7 @@ func (p present) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-func (d *apiService) getMetrics(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *Service) getMetrics(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	if !d.owners.Administers(who) {
 		return errs.New(errs.Denied, "show metrics", "metrics cover all apps, and only root may see those").
 			WithHint("ask an administrator for a token: mulligan token add --scope metrics")

@@ -1,4 +1,6 @@
-package daemon
+// Package api serves the daemon's API: its routes, the OpenAPI document that is made from them, tokens,
+// event streams, and what Prometheus asks for.
+package api
 
 import (
 	"time"
@@ -27,8 +29,8 @@ type Parts struct {
 	Registry    *registry.Service
 }
 
-// apiService answers HTTP: on the socket, and behind its gate on TCP. Safe for concurrent use.
-type apiService struct {
+// Service answers HTTP: on the socket, and behind its gate on TCP. Safe for concurrent use.
+type Service struct {
 	owners      *accounts.Owners
 	events      *events.Events
 	apps        *app.Set
@@ -44,16 +46,16 @@ type apiService struct {
 	apiText     apiText
 }
 
-// newAPI returns the API of a daemon that has these parts.
-func newAPI(p Parts) *apiService {
-	d := &apiService{owners: p.Apps.Owners, events: p.Events, apps: p.Apps, checkpoints: p.Checkpoints, turns: p.Turns,
+// New returns the API of a daemon that has these parts.
+func New(p Parts) *Service {
+	d := &Service{owners: p.Apps.Owners, events: p.Events, apps: p.Apps, checkpoints: p.Checkpoints, turns: p.Turns,
 		rollbacks: p.Rollbacks, registry: p.Registry, opt: p.Options, store: p.Store, started: p.Options.Now()}
 	d.events.Registry.MustRegister(present{d})
 	d.gate = d.newGate()
 	return d
 }
 
-func (d *apiService) newGate() *gate.Gate {
+func (d *Service) newGate() *gate.Gate {
 	cfg := gate.Config{Tokens: d.bearer, Hosts: d.opt.Hosts, Log: d.opt.Log, Now: d.opt.Now}
 	if d.opt.Guests != nil {
 		cfg.Guests = d.owners.Guest
@@ -61,6 +63,6 @@ func (d *apiService) newGate() *gate.Gate {
 	return gate.New(cfg, d.Handler())
 }
 
-// Gate is the daemon's door on TCP, closed until it is told to listen. Whoever
+// Gate is the listener on TCP, closed until it is told to listen. Whoever
 // closes the daemon closes it.
-func (d *apiService) Gate() *gate.Gate { return d.gate }
+func (d *Service) Gate() *gate.Gate { return d.gate }

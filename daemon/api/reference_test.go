@@ -1,4 +1,4 @@
-package daemon
+package api
 
 import (
 	"encoding/json"
@@ -37,7 +37,7 @@ type media struct{ Schema *jsonschema.Schema }
 
 // TestReference holds docs/reference/api.md to the OpenAPI document.
 func TestReference(t *testing.T) {
-	d := &apiService{opt: &settings.Options{}}
+	d := &Service{opt: &settings.Options{}}
 	text, err := json.Marshal(d.openAPI())
 	if err != nil {
 		t.Fatal(err)

@@ -1,4 +1,4 @@
-package daemon
+package api
 
 import (
 	"context"
@@ -9,7 +9,7 @@ import (
 )
 
 // Alive fails when the daemon cannot do its work: its records don't answer.
-func (d *apiService) Alive(ctx context.Context) error {
+func (d *Service) Alive(ctx context.Context) error {
 	if _, err := d.store.Operations(ctx); err != nil {
 		return errs.Wrap(errs.Unavailable, "check health", err)
 	}
@@ -17,7 +17,7 @@ func (d *apiService) Alive(ctx context.Context) error {
 }
 
 // Status tells how the daemon is: of apps, only what the caller may see.
-func (d *apiService) Status(who ipc.Caller) ipc.Status {
+func (d *Service) Status(who ipc.Caller) ipc.Status {
 	mode := "host"
 	if d.opt.User {
 		mode = "user"

@@ -1,4 +1,4 @@
-package daemon
+package api
 
 import (
 	"encoding/json"
@@ -46,7 +46,7 @@ func answer(w http.ResponseWriter, status int, v any, err error) error {
 	return nil
 }
 
-func (d *apiService) getHealth(w http.ResponseWriter, r *http.Request, _ ipc.Caller) error {
+func (d *Service) getHealth(w http.ResponseWriter, r *http.Request, _ ipc.Caller) error {
 	if err := d.Alive(r.Context()); err != nil {
 		return err
 	}
@@ -54,17 +54,17 @@ func (d *apiService) getHealth(w http.ResponseWriter, r *http.Request, _ ipc.Cal
 	return nil
 }
 
-func (d *apiService) getStatus(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *Service) getStatus(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	ipc.WriteJSON(w, http.StatusOK, d.Status(who))
 	return nil
 }
 
-func (d *apiService) getApps(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *Service) getApps(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	ipc.WriteJSON(w, http.StatusOK, ipc.AppList{Apps: d.registry.Apps(r.Context(), who)})
 	return nil
 }
 
-func (d *apiService) postApp(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *Service) postApp(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	var spec ipc.App
 	if err := ipc.ReadJSON(r, &spec, 0); err != nil {
 		return err
@@ -73,7 +73,7 @@ func (d *apiService) postApp(w http.ResponseWriter, r *http.Request, who ipc.Cal
 	return answer(w, http.StatusCreated, a, err)
 }
 
-func (d *apiService) getApp(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *Service) getApp(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	gaps, err := flag(r, "gaps")
 	if err != nil {
 		return err
@@ -86,7 +86,7 @@ func (d *apiService) getApp(w http.ResponseWriter, r *http.Request, who ipc.Call
 	return answer(w, http.StatusOK, a, err)
 }
 
-func (d *apiService) patchApp(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *Service) patchApp(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	var ch ipc.AppChange
 	if err := ipc.ReadJSON(r, &ch, 0); err != nil {
 		return err
@@ -95,7 +95,7 @@ func (d *apiService) patchApp(w http.ResponseWriter, r *http.Request, who ipc.Ca
 	return answer(w, http.StatusOK, a, err)
 }
 
-func (d *apiService) deleteApp(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *Service) deleteApp(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	purge, err := flag(r, "purge")
 	if err != nil {
 		return err
@@ -107,7 +107,7 @@ func (d *apiService) deleteApp(w http.ResponseWriter, r *http.Request, who ipc.C
 	return nil
 }
 
-func (d *apiService) getCheckpoints(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *Service) getCheckpoints(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	limit, err := number(r, "limit")
 	if err != nil {
 		return err
@@ -119,7 +119,7 @@ func (d *apiService) getCheckpoints(w http.ResponseWriter, r *http.Request, who 
 	return answer(w, http.StatusOK, list, err)
 }
 
-func (d *apiService) postCheckpoint(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *Service) postCheckpoint(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	var req ipc.CreateRequest
 	if err := ipc.ReadJSON(r, &req, 0); err != nil {
 		return err
@@ -128,7 +128,7 @@ func (d *apiService) postCheckpoint(w http.ResponseWriter, r *http.Request, who 
 	return answer(w, http.StatusCreated, cp, err)
 }
 
-func (d *apiService) postPrune(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *Service) postPrune(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	dry, err := flag(r, "dry_run")
 	if err != nil {
 		return err
@@ -137,12 +137,12 @@ func (d *apiService) postPrune(w http.ResponseWriter, r *http.Request, who ipc.C
 	return answer(w, http.StatusOK, res, err)
 }
 
-func (d *apiService) getCheckpoint(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *Service) getCheckpoint(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	cp, err := d.checkpoints.Checkpoint(r.Context(), who, r.PathValue("app"), cpOf(r))
 	return answer(w, http.StatusOK, cp, err)
 }
 
-func (d *apiService) deleteCheckpoint(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *Service) deleteCheckpoint(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	if err := d.checkpoints.Delete(r.Context(), who, r.PathValue("app"), cpOf(r)); err != nil {
 		return err
 	}
@@ -150,17 +150,17 @@ func (d *apiService) deleteCheckpoint(w http.ResponseWriter, r *http.Request, wh
 	return nil
 }
 
-func (d *apiService) postPin(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *Service) postPin(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	cp, err := d.checkpoints.Pin(r.Context(), who, r.PathValue("app"), cpOf(r), true)
 	return answer(w, http.StatusOK, cp, err)
 }
 
-func (d *apiService) postUnpin(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *Service) postUnpin(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	cp, err := d.checkpoints.Pin(r.Context(), who, r.PathValue("app"), cpOf(r), false)
 	return answer(w, http.StatusOK, cp, err)
 }
 
-func (d *apiService) postVerify(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *Service) postVerify(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	quick, err := flag(r, "quick")
 	if err != nil {
 		return err
@@ -173,7 +173,7 @@ func (d *apiService) postVerify(w http.ResponseWriter, r *http.Request, who ipc.
 	return answer(w, http.StatusOK, res, err)
 }
 
-func (d *apiService) getDiff(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *Service) getDiff(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	q := ipc.DiffQuery{Against: r.URL.Query().Get("against"), Paths: r.URL.Query()["path"]}
 	var err error
 	if q.Patch, err = flag(r, "patch"); err != nil {
@@ -189,7 +189,7 @@ func (d *apiService) getDiff(w http.ResponseWriter, r *http.Request, who ipc.Cal
 	return answer(w, http.StatusOK, res, err)
 }
 
-func (d *apiService) postRollback(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *Service) postRollback(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	var req ipc.RollbackRequest
 	if err := ipc.ReadJSON(r, &req, 0); err != nil {
 		return err
@@ -208,7 +208,7 @@ func (d *apiService) postRollback(w http.ResponseWriter, r *http.Request, who ip
 
 // streamRollback answers with an event per stage and then the result. A client
 // that goes away misses them; the rollback goes on.
-func (d *apiService) streamRollback(w http.ResponseWriter, r *http.Request, who ipc.Caller, ref string, id ipc.CheckpointID, req ipc.RollbackRequest) error {
+func (d *Service) streamRollback(w http.ResponseWriter, r *http.Request, who ipc.Caller, ref string, id ipc.CheckpointID, req ipc.RollbackRequest) error {
 	if id == ipc.Undo || id == ipc.Redo {
 		if _, err := d.apps.Find(who, ref); err != nil {
 			return err
@@ -232,7 +232,7 @@ func (d *apiService) streamRollback(w http.ResponseWriter, r *http.Request, who 
 	return nil
 }
 
-func (d *apiService) getTurns(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *Service) getTurns(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	limit, err := number(r, "limit")
 	if err != nil {
 		return err
@@ -241,7 +241,7 @@ func (d *apiService) getTurns(w http.ResponseWriter, r *http.Request, who ipc.Ca
 	return answer(w, http.StatusOK, ipc.TurnList{Turns: turns}, err)
 }
 
-func (d *apiService) postTurn(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *Service) postTurn(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	var req ipc.BeginTurn
 	if err := ipc.ReadJSON(r, &req, 0); err != nil {
 		return err
@@ -250,12 +250,12 @@ func (d *apiService) postTurn(w http.ResponseWriter, r *http.Request, who ipc.Ca
 	return answer(w, http.StatusCreated, t, err)
 }
 
-func (d *apiService) postTurnEnd(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *Service) postTurnEnd(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	t, err := d.turns.EndTurn(r.Context(), who, r.PathValue("app"), ipc.TurnID(r.PathValue("turn")))
 	return answer(w, http.StatusOK, t, err)
 }
 
-func (d *apiService) postCall(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *Service) postCall(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	var req ipc.BeginCall
 	if err := ipc.ReadJSON(r, &req, 0); err != nil {
 		return err
@@ -264,12 +264,12 @@ func (d *apiService) postCall(w http.ResponseWriter, r *http.Request, who ipc.Ca
 	return answer(w, http.StatusCreated, c, err)
 }
 
-func (d *apiService) postCallEnd(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *Service) postCallEnd(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	c, err := d.turns.EndCall(r.Context(), who, r.PathValue("app"), ipc.TurnID(r.PathValue("turn")), ipc.CallID(r.PathValue("call")))
 	return answer(w, http.StatusOK, c, err)
 }
 
-func (d *apiService) putConversationCheckpoint(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *Service) putConversationCheckpoint(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	var req ipc.SetCheckpoint
 	if err := ipc.ReadJSON(r, &req, 0); err != nil {
 		return err
@@ -279,7 +279,7 @@ func (d *apiService) putConversationCheckpoint(w http.ResponseWriter, r *http.Re
 }
 
 // postRevert is for a conversation, or for a turn or call that is named by its id alone.
-func (d *apiService) postRevert(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *Service) postRevert(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	var req ipc.RevertRequest
 	if err := ipc.ReadJSON(r, &req, 0); err != nil {
 		return err
@@ -291,7 +291,7 @@ func (d *apiService) postRevert(w http.ResponseWriter, r *http.Request, who ipc.
 	return answer(w, http.StatusOK, res, err)
 }
 
-func (d *apiService) getAudit(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *Service) getAudit(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	limit, err := number(r, "limit")
 	if err != nil {
 		return err
@@ -304,7 +304,7 @@ func (d *apiService) getAudit(w http.ResponseWriter, r *http.Request, who ipc.Ca
 	return answer(w, http.StatusOK, list, err)
 }
 
-func (d *apiService) getEvents(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *Service) getEvents(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	a, err := d.apps.Find(who, r.PathValue("app"))
 	if err != nil {
 		return err
