@@ -83,8 +83,6 @@ func crashSubject(t *testing.T, c *pgtest.Cluster) (s *subject, target, base str
 	return s, target, s.dump(t, "")
 }
 
-var keepBoth = []snap.SnapshotID{"db-target", "db-base"}
-
 // A daemon that is killed at any step of anything leaves the old state or the
 // new one, whole, and the next daemon goes either way from there.
 func TestKilledAtEachStep(t *testing.T) {
