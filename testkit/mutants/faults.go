@@ -5,7 +5,7 @@ package main
 var faults = []fault{
 	{"a plan is not synced", "durable/durable.go", "\t\terr = f.Sync()\n", "\t\terr = nil\n", "RenamesAreSynced", "./daemon"},
 	{"a folder is not synced", "durable/durable.go", "	return errors.Join(f.Sync(), f.Close())\n", "	return f.Close()\n", "IsSynced|AreSynced", "./daemon"},
-	{"restored files are not synced", "snap/files/durable.go", "			err = f.Sync()\n		}\n		return a.failed(batch", "		}\n		return a.failed(batch", "AreSynced", "./daemon"},
+	{"restored files are not synced", "snap/files/apply/durable.go", "			err = f.Sync()\n		}\n		return a.failed(batch", "		}\n		return a.failed(batch", "AreSynced", "./daemon"},
 	{"the sum of a record's header is not compared", "snap/cas/format.go", " || le.Uint32(p[60:]) != headerSum(p, seq, off)", "", "Flipped|Torn|Damage", "./snap/cas"},
 	{"protected checkpoints are pruned", "daemon/retention/retention.go", "it.Pinned || it.Protected\n", "it.Pinned\n", ".", "./daemon/retention"},
 	{"a day more is kept", "daemon/retention/retention.go", "today-d < int64(days)", "today-d <= int64(days)", ".", "./daemon/retention"},

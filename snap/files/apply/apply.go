@@ -1,4 +1,6 @@
-package files
+// Package apply makes a workspace follow a list of differences, in an order and in a way that leave
+// each path old or new whenever it is cut short. It also checks beforehand what could refuse that.
+package apply
 
 import (
 	"context"
@@ -10,8 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/errs"
+	"mulligan/failpoint"
 	"mulligan/snap"
 	"mulligan/snap/beneath"
+	"mulligan/snap/cas"
 	"mulligan/snap/files/diff"
 	"mulligan/snap/files/inode"
 	"mulligan/snap/files/manifest"
@@ -21,11 +25,24 @@ import (
 	"mulligan/snap/files/workspace"
 )
 
-// apply makes of each delta's old what is its new, in the workspace. It goes
-// strictly by the deltas: a path that is neither as old nor as new has it is
+// Applier restores one workspace. It is safe for concurrent use, but two jobs at a time would
+// meet each other's changes.
+type Applier struct {
+	Walker    *walk.Walker
+	Store     *cas.Store
+	Reader    rights.Reader                                   // whose eyes names are for
+	Owner     int                                             // uid that the workspace must belong to; -1: any
+	Memory    func(context.Context, []diff.Delta) walk.Memory // for looking at the deltas' paths
+	Failpoint failpoint.Hook                                  // for tests
+}
+
+// Holder is whose ordinary things are changed in place, in a workspace whose folder belongs to uid.
+func (p *Applier) Holder(uid uint32) rights.Holder { return rights.HolderOf(p.Reader, p.Owner, uid) }
+
+// job is the state of one restore, which its workers share. It goes strictly by the deltas: a path that is neither as old nor as new has it is
 // left alone, and the error is snap.ErrChanged.
-type apply struct {
-	d       *Driver
+type job struct {
+	p       *Applier
 	op      string
 	id      snap.RestoreID
 	ctx     context.Context
@@ -35,7 +52,7 @@ type apply struct {
 	holder  rights.Holder
 	made    map[string]inode.ID // folders that this apply made, by path
 	guarded map[string]bool     // folders that may keep somebody out, or lie behind such a one
-	reader  *walk.Scan          // for looking at single paths
+	scan    *walk.Scan          // for looking at single paths
 
 	tmp   atomic.Int64    // the next temporary name's number
 	stays map[string]bool // folders that could not go, since not all in them is ours to remove
@@ -43,19 +60,20 @@ type apply struct {
 	bulk  bool            // the files at hand are synced all at once
 
 	mu      sync.Mutex
-	notes   []string
+	Notes   []string
 	inPlace []*diff.Delta // files of which the meta data alone was changed
 
 	touched map[string]bool // folders in which a name came or went; one goroutine's
 }
 
-// newApply gives the first hand of an apply.
-func (d *Driver) newApply(ctx context.Context, op string, id snap.RestoreID, s walk.Sink, keep func(snap.Hash) bool, deltas []diff.Delta) (*hand, error) {
-	root, err := d.ws.Open()
+// Begin begins a job, which restores the deltas within sc; b keeps what it reads. With whole, everything
+// is synced: an earlier job of the same restore was cut short. The caller must close the job.
+func (p *Applier) Begin(ctx context.Context, op string, id snap.RestoreID, b *cas.Batch, deltas []diff.Delta, sc relpath.Scope, whole bool) (*Job, error) {
+	root, err := p.Walker.Workspace.Open()
 	if err != nil {
 		return nil, err
 	}
-	a := &apply{d: d, op: op, id: id, ctx: ctx, root: root, deltas: deltas,
+	a := &job{p: p, op: op, id: id, ctx: ctx, root: root, deltas: deltas,
 		at: make(map[string]*diff.Delta, len(deltas)), stays: map[string]bool{}, touched: map[string]bool{},
 		made: map[string]inode.ID{}, guarded: map[string]bool{}}
 	st, err := inode.StatAt(root.FD(), "")
@@ -63,52 +81,53 @@ func (d *Driver) newApply(ctx context.Context, op string, id snap.RestoreID, s w
 		root.Close()
 		return nil, err
 	}
-	a.holder = rights.HolderOf(d.cfg.Reader, d.cfg.Owner, st.Uid)
-	a.reader = d.walker.NewScan(ctx, op, s, keep)
-	a.reader.Memory, a.reader.Seen = d.follower.Memory(ctx, deltas), nil
+	a.holder = p.Holder(st.Uid)
+	a.scan = p.Walker.NewScan(ctx, op, b, b.Keep)
+	a.scan.Memory, a.scan.Seen, a.scan.Scope = p.Memory(ctx, deltas), nil, sc
+	a.whole = whole
 	for i := range deltas {
 		a.at[deltas[i].Path] = &deltas[i]
 	}
 	a.guard()
-	return &hand{apply: a}, nil
+	return &Job{job: a}, nil
 }
 
-func (h *hand) close() {
+func (h *Job) Close() {
 	h.forget()
 	h.root.Close()
 }
 
-// run does everything, in the order that never stands in its own way:
+// Run does everything, in the order that never stands in its own way:
 // what must go, folders, files, further names of files, folders' own times.
-func (h *hand) run() error {
+func (h *Job) Run() error {
 	steps := []struct {
 		name string
 		do   func() error
 	}{
 		{"removed", h.removeAll}, {"folders made", h.makeFolders}, {"files rewritten", h.rewriteFiles},
-		{"files placed", h.placeFiles}, {"names linked", h.linkNames}, {"folders settled", h.settleFolders}, {"synced", h.sync},
+		{"files placed", h.placeFiles}, {"names linked", h.linkNames}, {"folders settled", h.finishFolders}, {"synced", h.sync},
 	}
 	for _, s := range steps {
 		if err := s.do(); err != nil {
 			return h.wrap(err)
 		}
-		if err := h.d.cfg.Failpoint.At(s.name); err != nil {
+		if err := h.p.Failpoint.At(s.name); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (a *apply) wrap(err error) error {
+func (a *job) wrap(err error) error {
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-		return (&errs.Error{Kind: errs.Failed, Op: a.op, Message: "the disk of " + a.d.cfg.Dir + " is full", Err: err}).
+		return (&errs.Error{Kind: errs.Failed, Op: a.op, Message: "the disk of " + a.p.Walker.Workspace.Dir + " is full", Err: err}).
 			WithHint("free some space there and try again")
 	}
 	return workspace.Wrap(errs.Failed, a.op, err)
 }
 
 // failed says at which path err happened.
-func (a *apply) failed(path string, err error) error {
+func (a *job) failed(path string, err error) error {
 	var e *errs.Error
 	if err == nil || errors.As(err, &e) || workspace.Cancelled(err) {
 		return err
@@ -123,26 +142,26 @@ func (a *apply) failed(path string, err error) error {
 	return &errs.Error{Kind: kind, Op: a.op, Message: a.shown(path), Err: workspace.Cause(err)}
 }
 
-func (a *apply) changed(path string) error {
+func (a *job) changed(path string) error {
 	return snap.Changed(a.op, a.shown(path))
 }
 
 // shown is path in full, as the reader may see it.
-func (a *apply) shown(path string) string {
+func (a *job) shown(path string) string {
 	if d := a.at[path]; d != nil {
 		path = d.Seen()
 	}
-	return workspace.Shown(a.d.cfg.Dir, path)
+	return workspace.Shown(a.p.Walker.Workspace.Dir, path)
 }
 
-func (a *apply) note(format string, args ...any) {
+func (a *job) note(format string, args ...any) {
 	a.mu.Lock()
-	a.notes = append(a.notes, fmt.Sprintf(format, args...))
+	a.Notes = append(a.Notes, fmt.Sprintf(format, args...))
 	a.mu.Unlock()
 }
 
 // removeAll removes what is in the way or only in old, deepest first.
-func (h *hand) removeAll() error {
+func (h *Job) removeAll() error {
 	for i := len(h.deltas) - 1; i >= 0; i-- {
 		d := &h.deltas[i]
 		if d.Mounted() {
@@ -162,7 +181,7 @@ func (h *hand) removeAll() error {
 	return nil
 }
 
-func (h *hand) remove(d *diff.Delta) error {
+func (h *Job) remove(d *diff.Delta) error {
 	n, _, err := h.look(d.Path)
 	if err != nil || n == nil {
 		return err
@@ -196,7 +215,7 @@ func (h *hand) remove(d *diff.Delta) error {
 
 // keepFolder lets a folder stay for what is excluded or mounted in it, and
 // fails if there is anything else.
-func (h *hand) keepFolder(path string, busy error) error {
+func (h *Job) keepFolder(path string, busy error) error {
 	if busy != unix.EBUSY {
 		dir, err := h.folder(path)
 		if err != nil {
@@ -212,26 +231,26 @@ func (h *hand) keepFolder(path string, busy error) error {
 			if err != nil {
 				return err
 			}
-			if !h.stays[p] && !st.Mount && !h.d.ws.Exclude.Excludes(p, st.Kind() == manifest.DirKind) {
+			if !h.stays[p] && !st.Mount && !h.p.Walker.Workspace.Exclude.Excludes(p, st.Kind() == manifest.DirKind) {
 				return h.changed(p)
 			}
 		}
 	}
 	if d := h.at[path]; d != nil && d.Remake {
-		return h.d.heldError(h.op, d.Seen())
+		return h.p.heldError(h.op, d.Seen())
 	}
 	h.stay(path)
 	return nil
 }
 
-func (a *apply) stay(path string) {
+func (a *job) stay(path string) {
 	a.stays[path] = true
 	a.note("%s stays: mulligan does not remove what is excluded or mounted in it.", a.shown(path))
 }
 
 // makeFolders makes the folders that are only in new, outermost first. Their
 // modes come last: until then nobody else has any business in them.
-func (h *hand) makeFolders() error {
+func (h *Job) makeFolders() error {
 	for i := range h.deltas {
 		d := &h.deltas[i]
 		if d.Path == "." || d.New == nil || !d.New.IsDir() && !(d.Old == nil && d.New.Mount && d.New.Kind() == manifest.DirKind) {
@@ -264,13 +283,13 @@ func (h *hand) makeFolders() error {
 }
 
 // idle reports whether nothing was, or has to be, done to a folder's own entry.
-func (a *apply) idle(d *diff.Delta) bool {
+func (a *job) idle(d *diff.Delta) bool {
 	return manifest.IsFolder(d.Old) && d.Old.SameMeta(d.New) && !a.touched[d.Path] && !a.whole
 }
 
-// settleFolders gives the folders their modes, owners and times, deepest
+// finishFolders gives the folders their modes, owners and times, deepest
 // first, when nothing in them will change any more.
-func (a *apply) settleFolders() error {
+func (a *job) finishFolders() error {
 	for i := len(a.deltas) - 1; i >= 0; i-- {
 		d := &a.deltas[i]
 		if d.New == nil || !d.New.IsDir() || d.Mounted() || a.idle(d) {
@@ -280,7 +299,7 @@ func (a *apply) settleFolders() error {
 		if err != nil {
 			return a.failed(d.Path, err)
 		}
-		err = a.settleFolder(dir, d)
+		err = a.finishFolder(dir, d)
 		if err := errors.Join(err, dir.Close()); err != nil {
 			return a.failed(d.Path, err)
 		}

@@ -20,10 +20,10 @@ func (r *reverting) exposes(ctx context.Context, p string, e *manifest.Entry) (s
 	if err != nil {
 		return "", err
 	}
-	if manifest.IsFolder(now) && manifest.IsFolder(e) && p != "." && !r.unite.holder.KeepsFolder(now, e) {
+	if manifest.IsFolder(now) && manifest.IsFolder(e) && p != "." && !r.merger.Holder.KeepsFolder(now, e) {
 		return r.handsOver(p, now)
 	}
-	if e.Uid == uint32(r.unite.holder) || r.since[p].IsZero() {
+	if e.Uid == uint32(r.merger.Holder) || r.since[p].IsZero() {
 		return "", nil
 	}
 	return r.movedApart(ctx, p)
@@ -40,7 +40,7 @@ func (r *reverting) handsOver(p string, now *manifest.Entry) (snap.ClashReason, 
 		k := &kids[i]
 		path := relpath.Join(p, k.Name)
 		to, changes := r.to[path]
-		if !changes && (k.Mount || k.Uid != uint32(r.unite.holder)) {
+		if !changes && (k.Mount || k.Uid != uint32(r.merger.Holder)) {
 			return snap.Rights, nil
 		}
 		if manifest.IsFolder(k) && (!changes || manifest.IsFolder(to)) {
@@ -54,7 +54,7 @@ func (r *reverting) handsOver(p string, now *manifest.Entry) (snap.ClashReason, 
 		return "", err
 	}
 	defer root.Close()
-	held, err := r.d.held(root, p)
+	held, err := r.d.applier.Held(root, p)
 	if held != "" {
 		return snap.Rights, err
 	}
@@ -78,7 +78,7 @@ func (r *reverting) movedApart(ctx context.Context, p string) (snap.ClashReason,
 		if err != nil {
 			return "", err
 		}
-		if manifest.IsFolder(was) && manifest.IsFolder(is) && !r.unite.holder.KeepsFolder(was, is) {
+		if manifest.IsFolder(was) && manifest.IsFolder(is) && !r.merger.Holder.KeepsFolder(was, is) {
 			return snap.Rights, nil
 		}
 	}

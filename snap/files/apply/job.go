@@ -1,4 +1,4 @@
-package files
+package apply
 
 import (
 	"errors"
@@ -15,15 +15,15 @@ import (
 	"mulligan/snap/files/walk"
 )
 
-// hand is one worker of an apply. Several may work side by side, on different paths.
-type hand struct {
-	*apply
+// Job is one worker of a restore. Several may work side by side, on different paths.
+type Job struct {
+	*job
 	dirPath string // the folder that was last opened
 	dir     *beneath.Root
 }
 
 // folder opens the folder path, which stays open until another one is asked for.
-func (h *hand) folder(path string) (*beneath.Root, error) {
+func (h *Job) folder(path string) (*beneath.Root, error) {
 	if h.dir != nil && h.dirPath == path {
 		return h.dir, nil
 	}
@@ -38,7 +38,7 @@ func (h *hand) folder(path string) (*beneath.Root, error) {
 
 // forget closes the folder that was last opened. It must be called when a
 // folder is made or removed: the name may mean another one then.
-func (h *hand) forget() {
+func (h *Job) forget() {
 	if h.dir != nil {
 		h.dir.Close() // opened for reading: nothing can be lost
 	}
@@ -47,7 +47,7 @@ func (h *hand) forget() {
 
 // writable opens the folder path to change it. Where mulligand is not root, a
 // folder without the bits gets them for now; settleFolders puts it right.
-func (h *hand) writable(path string) (*beneath.Root, error) {
+func (h *Job) writable(path string) (*beneath.Root, error) {
 	dir, err := h.folder(path)
 	if err != nil || os.Geteuid() == 0 {
 		return dir, err
@@ -60,13 +60,13 @@ func (h *hand) writable(path string) (*beneath.Root, error) {
 }
 
 // look gives what is at path now, content and all, or nil.
-func (h *hand) look(path string) (*manifest.Node, inode.Stat, error) {
+func (h *Job) look(path string) (*manifest.Node, inode.Stat, error) {
 	folder, name := relpath.Split(path)
 	dir, err := h.folder(folder)
 	if err == nil {
 		var st inode.Stat
 		if st, err = inode.StatAt(dir.FD(), name); err == nil {
-			n, err := h.reader.ReadEntry(dir, path, name, st)
+			n, err := h.scan.ReadEntry(dir, path, name, st)
 			if errors.Is(err, walk.ErrMoved) {
 				err = h.changed(path)
 			}
@@ -92,7 +92,7 @@ const (
 
 // judge looks at d's path. Folders are judged by their being folders: their
 // times move with every step of the work.
-func (h *hand) judge(d *diff.Delta) (verdict, inode.Stat, error) {
+func (h *Job) judge(d *diff.Delta) (verdict, inode.Stat, error) {
 	n, st, err := h.look(d.Path)
 	if err != nil {
 		return 0, st, err
@@ -127,10 +127,10 @@ func matches(e, m *manifest.Entry) bool {
 	return e.SameBody(m) && e.SameMeta(m)
 }
 
-// sideBySide calls do for 0 to n-1, with several hands.
-func (h *hand) sideBySide(n int, do func(w *hand, i int) error) error {
+// sideBySide calls do for 0 to n-1, with several workers.
+func (h *Job) sideBySide(n int, do func(w *Job, i int) error) error {
 	return parallel.InRuns(n, func() (func(int) error, func()) {
-		w := &hand{apply: h.apply}
+		w := &Job{job: h.job}
 		return func(i int) error { return do(w, i) }, w.forget
 	})
 }

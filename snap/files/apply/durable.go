@@ -1,4 +1,4 @@
-package files
+package apply
 
 import (
 	"errors"
@@ -30,7 +30,7 @@ const (
 )
 
 // expect decides how the next n files are made durable.
-func (a *apply) expect(n int) {
+func (a *job) expect(n int) {
 	a.bulk = n > bulkFiles && syncsWhole(a.root.FD()) && dirty() <= bulkDirty
 }
 
@@ -70,14 +70,14 @@ func dirty() (bytes int64) {
 // startWriting asks for an early start of what a sync of f's own will wait for: once
 // all are on their way to the disk, the first one commits the filesystem's journal for the
 // others too. An error does not matter: the sync will meet it again.
-func (a *apply) startWriting(f *os.File) {
+func (a *job) startWriting(f *os.File) {
 	if !a.bulk {
 		unix.SyncFileRange(int(f.Fd()), 0, 0, unix.SYNC_FILE_RANGE_WRITE)
 	}
 }
 
-// settle makes what a batch holds durable.
-func (a *apply) settle(batch []*staged) error {
+// makeDurable makes what a batch holds durable.
+func (a *job) makeDurable(batch []*staged) error {
 	err := parallel.Each(len(batch), syncers, func(i int) error {
 		f := batch[i].f
 		if f == nil {
@@ -98,7 +98,7 @@ func (a *apply) settle(batch []*staged) error {
 
 // sync makes names and folders durable, and files of which the meta data alone
 // changed: contents were, as they were written.
-func (a *apply) sync() error {
+func (a *job) sync() error {
 	list := a.inPlace
 	for i := range a.deltas {
 		if d := &a.deltas[i]; manifest.IsFolder(d.New) && !d.Mounted() && !a.idle(d) {
@@ -116,7 +116,7 @@ func (a *apply) sync() error {
 	return err
 }
 
-func (a *apply) syncOne(d *diff.Delta) error {
+func (a *job) syncOne(d *diff.Delta) error {
 	folder, name := d.Path, "."
 	if !manifest.IsFolder(d.New) {
 		folder, name = relpath.Split(d.Path)
@@ -136,4 +136,4 @@ func (a *apply) syncOne(d *diff.Delta) error {
 	return a.failed(d.Path, errors.Join(f.Sync(), f.Close()))
 }
 
-func (a *apply) syncAll() error { return unix.Syncfs(a.root.FD()) }
+func (a *job) syncAll() error { return unix.Syncfs(a.root.FD()) }

@@ -1,4 +1,4 @@
-package files
+package apply
 
 import (
 	"bytes"
@@ -33,33 +33,33 @@ func rewritable(a, b *manifest.Entry) bool {
 		a.Size > 0 && b.Size > 0 && max(a.Size, b.Size) <= rewriteMost && (a.Mode|b.Mode)&0o6111 == 0
 }
 
-// overwrites reports whether the filesystem behind fd writes where the old
+// Overwrites reports whether the filesystem behind fd writes where the old
 // bytes are, so that it needs no room for it.
-func overwrites(fd int) bool {
+func Overwrites(fd int) bool {
 	return isOn(fd, unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.TMPFS_MAGIC)
 }
 
 // rewriteFiles rewrites what can be. placeFiles replaces the rest.
-func (h *hand) rewriteFiles() error {
+func (h *Job) rewriteFiles() error {
 	var list []*diff.Delta
 	for i := range h.deltas {
 		if d := &h.deltas[i]; rewritable(d.Old, d.New) && !d.Mounted() && !d.Remake && h.holder.Keeps(d.Old, d.New) {
 			list = append(list, d)
 		}
 	}
-	if len(list) == 0 || !overwrites(h.root.FD()) {
+	if len(list) == 0 || !Overwrites(h.root.FD()) {
 		return nil
 	}
 	for batch := range slices.Chunk(list, batchFiles) {
 		done := make([]*staged, len(batch))
 		h.expect(len(batch))
-		err := h.sideBySide(len(batch), func(w *hand, i int) (err error) {
+		err := h.sideBySide(len(batch), func(w *Job, i int) (err error) {
 			done[i] = &staged{d: batch[i]}
 			done[i].f, err = w.rewrite(batch[i])
 			return w.failed(batch[i].Path, err)
 		})
 		done = slices.DeleteFunc(done, func(s *staged) bool { return s == nil })
-		if err := errors.Join(err, h.settle(done)); err != nil {
+		if err := errors.Join(err, h.makeDurable(done)); err != nil {
 			return err
 		}
 	}
@@ -67,7 +67,7 @@ func (h *hand) rewriteFiles() error {
 }
 
 // rewrite rewrites d's file, which is still to be synced then. nil: it is not one to be rewritten.
-func (h *hand) rewrite(d *diff.Delta) (*os.File, error) {
+func (h *Job) rewrite(d *diff.Delta) (*os.File, error) {
 	if err := h.ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -75,7 +75,7 @@ func (h *hand) rewrite(d *diff.Delta) (*os.File, error) {
 	if err != nil || v == isNew || st.Nlink != 1 || st.Blocks*512 < st.Size || h.stays[d.Path] {
 		return nil, err
 	}
-	text, err := h.d.cfg.Store.Get(d.New.Hash)
+	text, err := h.p.Store.Get(d.New.Hash)
 	if err == nil && int64(len(text)) != d.New.Size {
 		err = fmt.Errorf("%w: %d bytes stored of a file of %d", manifest.ErrFormat, len(text), d.New.Size)
 	}
@@ -98,7 +98,7 @@ func (h *hand) rewrite(d *diff.Delta) (*os.File, error) {
 }
 
 // rewriteOpen rewrites f, which d was judged to be with the stat st.
-func (h *hand) rewriteOpen(f *os.File, d *diff.Delta, st inode.Stat, text []byte) error {
+func (h *Job) rewriteOpen(f *os.File, d *diff.Delta, st inode.Stat, text []byte) error {
 	fd := int(f.Fd())
 	now, err := inode.StatAt(fd, "")
 	if err == nil && (!now.Same(st) || now.Nlink != 1) {
@@ -132,7 +132,7 @@ func (h *hand) rewriteOpen(f *os.File, d *diff.Delta, st inode.Stat, text []byte
 	}
 	if err == nil {
 		h.mu.Lock() // hooks are called one at a time
-		err = h.d.cfg.Failpoint.At("file rewritten")
+		err = h.p.Failpoint.At("file rewritten")
 		h.mu.Unlock()
 	}
 	if err == nil {
@@ -144,9 +144,9 @@ func (h *hand) rewriteOpen(f *os.File, d *diff.Delta, st inode.Stat, text []byte
 
 func zeroFree(p []byte) bool { return bytes.IndexByte(p, 0) < 0 }
 
-// halfRewritten reports whether e can be what a rewriting between a and b left, in
+// HalfRewritten reports whether e can be what a rewriting between a and b left, in
 // either direction, when it was cut short.
-func halfRewritten(s *cas.Store, e, a, b *manifest.Entry) (bool, error) {
+func HalfRewritten(s *cas.Store, e, a, b *manifest.Entry) (bool, error) {
 	if !rewritable(a, b) || !e.IsFile() || e.Group() != "" || e.Size > max(a.Size, b.Size) || !metaBetween(e, []*manifest.Entry{a, b}) {
 		return false, nil
 	}
@@ -160,11 +160,11 @@ func halfRewritten(s *cas.Store, e, a, b *manifest.Entry) (bool, error) {
 			return false, err
 		}
 	}
-	return woven(texts[0], texts[1], texts[2]), nil
+	return interleaved(texts[0], texts[1], texts[2]), nil
 }
 
-// woven reports whether each block of p is a's or b's.
-func woven(p, a, b []byte) bool {
+// interleaved reports whether each block of p is a's or b's.
+func interleaved(p, a, b []byte) bool {
 	const block = 4096
 	for off := 0; off < len(p); off += block {
 		part := p[off:min(off+block, len(p))]

@@ -1,4 +1,6 @@
-package files
+// Package merge takes a change of one entry back while keeping what came after it: a three-way merge
+// of metadata, targets and texts.
+package merge
 
 import (
 	"bytes"
@@ -14,22 +16,27 @@ import (
 	"mulligan/snap/files/rights"
 )
 
-// uniter takes writes back from single entries.
-type uniter struct {
+// Merger takes writes back from single entries.
+type Merger struct {
 	s      *cas.Store
 	b      *cas.Batch    // merged contents go there
-	holder rights.Holder // whose ordinary things are merged
+	Holder rights.Holder // whose ordinary things are merged
 	now    time.Time
 }
 
-// unite gives what is to be at a path where left was left by writes, before was
+// New returns a Merger for ordinary things of the holder's. Merged contents go into b.
+func New(s *cas.Store, b *cas.Batch, holder rights.Holder) *Merger {
+	return &Merger{s: s, b: b, Holder: holder, now: time.Now()}
+}
+
+// Merge returns what is to be at a path where left was left by writes, before was
 // before them, and now is there at present. merged reports that it is none of the
 // three; why is other than "" where they don't go together.
-func (u *uniter) unite(left, now, before *manifest.Entry) (e *manifest.Entry, merged bool, why snap.ClashReason, err error) {
+func (u *Merger) Merge(left, now, before *manifest.Entry) (e *manifest.Entry, merged bool, why snap.ClashReason, err error) {
 	switch {
-	case alike(now, left):
+	case Alike(now, left):
 		return before, false, "", nil
-	case alike(now, before):
+	case Alike(now, before):
 		return now, false, "", nil
 	case now == nil:
 		return nil, false, snap.Removed, nil
@@ -42,21 +49,21 @@ func (u *uniter) unite(left, now, before *manifest.Entry) (e *manifest.Entry, me
 	case now.Mount || now.Kind() != left.Kind() || now.Kind() != before.Kind():
 		return nil, false, snap.Retyped, nil
 	}
-	return u.merge(left, now, before)
+	return u.parts(left, now, before)
 }
 
-// alike reports whether a and b are the same but for times, other names, and a
+// Alike reports whether a and b are the same but for times, other names, and a
 // folder's content.
-func alike(a, b *manifest.Entry) bool {
+func Alike(a, b *manifest.Entry) bool {
 	if a == nil || b == nil {
 		return a == b
 	}
 	return a.SameBody(b) && a.Mode == b.Mode && a.Uid == b.Uid && a.Gid == b.Gid && manifest.EqualXattrs(a, b)
 }
 
-// merge unites three things of one type, a part at a time, if nothing about them is
+// parts unites three things of one type, a part at a time, if nothing about them is
 // more than their owner, the holder, may give to any content. All else goes back as a whole or not at all.
-func (u *uniter) merge(left, now, before *manifest.Entry) (*manifest.Entry, bool, snap.ClashReason, error) {
+func (u *Merger) parts(left, now, before *manifest.Entry) (*manifest.Entry, bool, snap.ClashReason, error) {
 	if !u.mergeable(left, now, before) {
 		return nil, false, snap.Rights, nil
 	}
@@ -82,18 +89,18 @@ func (u *uniter) merge(left, now, before *manifest.Entry) (*manifest.Entry, bool
 		}
 	}
 	switch {
-	case alike(&e, before):
+	case Alike(&e, before):
 		return before, false, "", nil
 	case e.Kind() == unix.S_IFREG && (e.Hash != now.Hash || e.Size != now.Size):
 		e.Mtime = inode.Time{Sec: u.now.Unix(), Nsec: uint32(u.now.Nanosecond())}
 	}
-	return &e, !alike(&e, now), "", nil
+	return &e, !Alike(&e, now), "", nil
 }
 
 // mergeable reports whether all three are ordinary things of the holder's, with the same rights.
-func (u *uniter) mergeable(left, now, before *manifest.Entry) bool {
+func (u *Merger) mergeable(left, now, before *manifest.Entry) bool {
 	for _, e := range []*manifest.Entry{left, now, before} {
-		if !u.holder.Plain(e) || !rights.SameRights(e, now) {
+		if !u.Holder.Plain(e) || !rights.SameRights(e, now) {
 			return false
 		}
 	}
@@ -114,7 +121,7 @@ func three[T comparable](to *T, left, now, before T) bool {
 }
 
 // content sets e's content to what a change from left's to before's makes of now's.
-func (u *uniter) content(e, left, now, before *manifest.Entry) (snap.ClashReason, error) {
+func (u *Merger) content(e, left, now, before *manifest.Entry) (snap.ClashReason, error) {
 	type body struct {
 		hash snap.Hash
 		size int64
@@ -147,7 +154,7 @@ func (u *uniter) content(e, left, now, before *manifest.Entry) (snap.ClashReason
 	return u.put(e, []byte(text))
 }
 
-func (u *uniter) put(e *manifest.Entry, text []byte) (why snap.ClashReason, err error) {
+func (u *Merger) put(e *manifest.Entry, text []byte) (why snap.ClashReason, err error) {
 	if len(text) > maxMerge {
 		return snap.TooLarge, nil
 	}

@@ -1,4 +1,4 @@
-package files
+package merge
 
 import (
 	"bytes"

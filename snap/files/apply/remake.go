@@ -1,4 +1,4 @@
-package files
+package apply
 
 import (
 	"context"
@@ -16,9 +16,9 @@ import (
 	"mulligan/snap/files/workspace"
 )
 
-// remaking works out what a folder that changes hands takes along: everything in
+// remaker works out what a folder that changes hands takes along: everything in
 // it goes, and is made anew in the new folder.
-type remaking struct {
+type remaker struct {
 	ctx      context.Context
 	old, new *manifest.Manifest
 	scoped   bool
@@ -28,9 +28,9 @@ type remaking struct {
 	groups   map[string]bool // hard-link groups of which a name is made anew
 }
 
-// withRemade gives deltas, from old to new, with all that is in folders that are made anew.
-func (d *Driver) withRemade(ctx context.Context, deltas []diff.Delta, old, new *manifest.Manifest, sc relpath.Scope) ([]diff.Delta, error) {
-	r := &remaking{ctx: ctx, old: old, new: new, scoped: len(sc) > 0, holder: rights.HolderOf(d.cfg.Reader, d.cfg.Owner, old.Root.Uid), reader: d.cfg.Reader, groups: map[string]bool{}}
+// WithRemade gives deltas, from old to new, with all that is in folders that are made anew.
+func (p *Applier) WithRemade(ctx context.Context, deltas []diff.Delta, old, new *manifest.Manifest, sc relpath.Scope) ([]diff.Delta, error) {
+	r := &remaker{ctx: ctx, old: old, new: new, scoped: len(sc) > 0, holder: p.Holder(old.Root.Uid), reader: p.Reader, groups: map[string]bool{}}
 	top := "" // the folder made anew that the last delta was
 	for i := range deltas {
 		switch p := deltas[i].Path; {
@@ -52,7 +52,7 @@ func (d *Driver) withRemade(ctx context.Context, deltas []diff.Delta, old, new *
 }
 
 // add adds what is at path, and below it, on either side.
-func (r *remaking) add(path, veil string, old, new *manifest.Entry) error {
+func (r *remaker) add(path, veil string, old, new *manifest.Entry) error {
 	if err := r.ctx.Err(); err != nil {
 		return err
 	}
@@ -80,7 +80,7 @@ func (r *remaking) add(path, veil string, old, new *manifest.Entry) error {
 
 // tieOutside has the first name of a file that is made anew linked to a name of that
 // file which stays where it is, if there is one.
-func (r *remaking) tieOutside() error {
+func (r *remaker) tieOutside() error {
 	at := map[string]*diff.Delta{}
 	for i := range r.out {
 		at[r.out[i].Path] = &r.out[i]
@@ -103,7 +103,7 @@ func (r *remaking) tieOutside() error {
 
 // checkHeld refuses a restore that would give a folder to somebody while it holds what is
 // excluded, or mounted: that stays where it is, and is not for the new owner.
-func (d *Driver) checkHeld(op string, deltas []diff.Delta) error {
+func (p *Applier) checkHeld(op string, deltas []diff.Delta) error {
 	var root *beneath.Root
 	top := "" // the folder made anew that was met last
 	for i := range deltas {
@@ -117,29 +117,29 @@ func (d *Driver) checkHeld(op string, deltas []diff.Delta) error {
 		}
 		if root == nil {
 			var err error
-			if root, err = d.ws.Open(); err != nil {
+			if root, err = p.Walker.Workspace.Open(); err != nil {
 				return err
 			}
 			defer root.Close()
 		}
-		held, err := d.held(root, deltas[i].Path)
+		held, err := p.Held(root, deltas[i].Path)
 		if err != nil {
 			return err
 		}
 		if held != "" {
-			return d.heldError(op, deltas[i].Seen())
+			return p.heldError(op, deltas[i].Seen())
 		}
 	}
 	return nil
 }
 
-func (d *Driver) heldError(op, path string) error {
-	return errs.New(errs.Conflict, op, "%s would get another owner or mode, but holds something excluded or mounted", workspace.Shown(d.cfg.Dir, path)).
+func (p *Applier) heldError(op, path string) error {
+	return errs.New(errs.Conflict, op, "%s would get another owner or mode, but holds something excluded or mounted", workspace.Shown(p.Walker.Workspace.Dir, path)).
 		WithHint("move what is excluded out of it, or let an administrator give the folder the owner and mode that it had; then try again")
 }
 
-// held names something in the folder path that is excluded or mounted, "" if there is nothing.
-func (d *Driver) held(root *beneath.Root, path string) (string, error) {
+// Held names something in the folder path that is excluded or mounted, "" if there is nothing.
+func (p *Applier) Held(root *beneath.Root, path string) (string, error) {
 	dir, err := root.OpenDir(path)
 	if err != nil {
 		return "", nil // gone, or no folder any more: the restore itself will meet that
@@ -148,16 +148,16 @@ func (d *Driver) held(root *beneath.Root, path string) (string, error) {
 	names, err := inode.List(dir.FD())
 	for _, name := range names {
 		st, err := inode.StatAt(dir.FD(), name)
-		if err == nil && (st.Mount || d.ws.Exclude.Excludes(relpath.Join(path, name), st.Kind() == manifest.DirKind)) {
+		if err == nil && (st.Mount || p.Walker.Workspace.Exclude.Excludes(relpath.Join(path, name), st.Kind() == manifest.DirKind)) {
 			return name, nil
 		}
 	}
 	return "", err
 }
 
-// checkWays refuses to restore something below a folder that is outside of the scope and
+// CheckWays refuses to restore something below a folder that is outside of the scope and
 // not the one that the goal has there: what was behind its rights would lie open.
-func (d *Driver) checkWays(op string, deltas []diff.Delta, holder rights.Holder, goal *manifest.Manifest) error {
+func (p *Applier) CheckWays(op string, deltas []diff.Delta, holder rights.Holder, goal *manifest.Manifest) error {
 	if os.Geteuid() != 0 {
 		return nil
 	}
@@ -171,7 +171,7 @@ func (d *Driver) checkWays(op string, deltas []diff.Delta, holder rights.Holder,
 			return err
 		}
 		if manifest.IsFolder(to) && !holder.KeepsFolder(c.Old, to) {
-			return errs.New(errs.Conflict, op, "%s has another owner, or other rights, than in what is to be restored below it", workspace.Shown(d.cfg.Dir, c.Seen())).
+			return errs.New(errs.Conflict, op, "%s has another owner, or other rights, than in what is to be restored below it", workspace.Shown(p.Walker.Workspace.Dir, c.Seen())).
 				WithHint("widen the scope to %s", c.Seen())
 		}
 	}
@@ -181,7 +181,7 @@ func (d *Driver) checkWays(op string, deltas []diff.Delta, holder rights.Holder,
 // aside has do make something in a new folder that only root may enter, and moves it to
 // name in dir when it is complete: until then nobody can open it or put something else in
 // its place.
-func (h *hand) aside(dir *beneath.Root, name string, do func(in *beneath.Root, name string) error) (err error) {
+func (h *Job) aside(dir *beneath.Root, name string, do func(in *beneath.Root, name string) error) (err error) {
 	bench := h.tmpName()
 	if err := unix.Mkdirat(dir.FD(), bench, 0o700); err != nil {
 		return err
@@ -202,7 +202,7 @@ func (h *hand) aside(dir *beneath.Root, name string, do func(in *beneath.Root, n
 	inner := h.tmpName()
 	if err = do(in, inner); err == nil {
 		h.mu.Lock() // hooks are called one at a time
-		err = h.d.cfg.Failpoint.At("made aside")
+		err = h.p.Failpoint.At("made aside")
 		h.mu.Unlock()
 	}
 	if err == nil {
@@ -215,7 +215,7 @@ func (h *hand) aside(dir *beneath.Root, name string, do func(in *beneath.Root, n
 	return err
 }
 
-func (a *apply) replaced() error {
+func (a *job) replaced() error {
 	return errs.New(errs.Conflict, a.op, "somebody replaced a file that was being restored")
 }
 
@@ -229,7 +229,7 @@ func renameNew(from int, old string, to int, new string) error {
 }
 
 // make makes the folder name in dir, with mode 0700, and notes which one it is.
-func (h *hand) make(dir *beneath.Root, name, path string) error {
+func (h *Job) make(dir *beneath.Root, name, path string) error {
 	if os.Geteuid() != 0 {
 		return unix.Mkdirat(dir.FD(), name, 0o700)
 	}
@@ -246,9 +246,9 @@ func (h *hand) make(dir *beneath.Root, name, path string) error {
 	})
 }
 
-// settleFolder gives the open folder the owner, mode, attributes and time of d: all
+// finishFolder gives the open folder the owner, mode, attributes and time of d: all
 // of them to a folder of this apply's own making, otherwise what keepsFolder allows.
-func (a *apply) settleFolder(dir *beneath.Root, d *diff.Delta) error {
+func (a *job) finishFolder(dir *beneath.Root, d *diff.Delta) error {
 	if os.Geteuid() != 0 {
 		return setMeta(dir.FD(), d.New)
 	}
@@ -269,7 +269,7 @@ func (a *apply) settleFolder(dir *beneath.Root, d *diff.Delta) error {
 
 // guard notes the folders on whose way is one that is not the holder's: what
 // is put there may be behind that folder's rights.
-func (a *apply) guard() {
+func (a *job) guard() {
 	for i := range a.deltas {
 		d := &a.deltas[i]
 		dir, _ := relpath.Split(d.Path)
@@ -282,7 +282,7 @@ func (a *apply) guard() {
 
 // openFolder opens a folder of the workspace. Where its rights, or those of one on the
 // way, may keep somebody out, each is looked at when it is open.
-func (a *apply) openFolder(path string) (*beneath.Root, error) {
+func (a *job) openFolder(path string) (*beneath.Root, error) {
 	if !a.guarded[path] || os.Geteuid() != 0 {
 		return a.root.OpenDir(path)
 	}
@@ -309,7 +309,7 @@ func (a *apply) openFolder(path string) (*beneath.Root, error) {
 
 // isKnown makes sure that the open folder is the one that the apply made at path,
 // or has the rights of the one that was there when it began.
-func (a *apply) isKnown(dir *beneath.Root, path string) error {
+func (a *job) isKnown(dir *beneath.Root, path string) error {
 	d := a.at[path]
 	if d == nil || path == "." {
 		return nil

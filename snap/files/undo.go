@@ -3,18 +3,15 @@ package files
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
-
-	"golang.org/x/sys/unix"
 
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/files/apply"
 	"mulligan/snap/files/diff"
 	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
-	"mulligan/snap/files/rights"
 	"mulligan/snap/files/workspace"
 )
 
@@ -64,7 +61,7 @@ func (c *change) unexplained(deltas []diff.Delta, base, target *manifest.Manifes
 	var odd []string
 	for _, d := range deltas {
 		_, name := relpath.Split(d.Path)
-		if d.Outside || d.Old == nil || strings.HasPrefix(name, tmpPrefix(string(c.id))) {
+		if d.Outside || d.Old == nil || strings.HasPrefix(name, apply.TempPrefix(string(c.id))) {
 			continue
 		}
 		b, err := base.Find(d.Path)
@@ -75,9 +72,9 @@ func (c *change) unexplained(deltas []diff.Delta, base, target *manifest.Manifes
 		if err != nil {
 			return nil, err
 		}
-		ours := between(d.Old, b, t)
-		if !ours && rights.HolderOf(c.d.cfg.Reader, c.d.cfg.Owner, base.Root.Uid).Keeps(b, t) {
-			if ours, err = halfRewritten(c.d.cfg.Store, d.Old, b, t); err != nil {
+		ours := apply.Between(d.Old, b, t)
+		if !ours && c.d.applier.Holder(base.Root.Uid).Keeps(b, t) {
+			if ours, err = apply.HalfRewritten(c.d.cfg.Store, d.Old, b, t); err != nil {
 				return nil, err
 			}
 		}
@@ -86,40 +83,6 @@ func (c *change) unexplained(deltas []diff.Delta, base, target *manifest.Manifes
 		}
 	}
 	return odd, nil
-}
-
-// between reports whether e is a or b, or has the body of one and meta data of
-// which each part is from one of them: meta data is changed a part at a time.
-func between(e, a, b *manifest.Entry) bool {
-	var from []*manifest.Entry
-	for _, x := range []*manifest.Entry{a, b} {
-		if x != nil && (manifest.IsFolder(e) && manifest.IsFolder(x) || e.SameBody(x)) {
-			from = append(from, x)
-		}
-	}
-	if len(from) == 0 || manifest.IsFolder(e) {
-		return len(from) > 0
-	}
-	return metaBetween(e, from) && slices.ContainsFunc(from, func(x *manifest.Entry) bool { return x.Mtime == e.Mtime })
-}
-
-// metaBetween reports whether each part of e's meta data but its time is from one of the others.
-func metaBetween(e *manifest.Entry, from []*manifest.Entry) bool {
-	any := func(same func(x *manifest.Entry) bool) bool { return slices.ContainsFunc(from, same) }
-	const special = unix.S_ISUID | unix.S_ISGID // a change of owner takes them away
-	return any(func(x *manifest.Entry) bool { return x.Mode == e.Mode || x.Mode&^special == e.Mode }) &&
-		any(func(x *manifest.Entry) bool { return x.Uid == e.Uid && x.Gid == e.Gid }) &&
-		(any(func(x *manifest.Entry) bool { return manifest.EqualXattrs(x, e) }) || len(from) > 1 && xattrsBetween(e, from))
-}
-
-// xattrsBetween reports whether each of e's attributes is one of the others'.
-func xattrsBetween(e *manifest.Entry, from []*manifest.Entry) bool {
-	for _, x := range e.Xattrs() {
-		if !slices.ContainsFunc(from, func(f *manifest.Entry) bool { return slices.Contains(f.Xattrs(), x) }) {
-			return false
-		}
-	}
-	return true
 }
 
 // keepLate stores what the workspace is now, beside everything else.

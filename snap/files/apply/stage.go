@@ -1,4 +1,4 @@
-package files
+package apply
 
 import (
 	"errors"
@@ -33,12 +33,10 @@ type staged struct {
 	f   *os.File   // a file that is still to be synced
 }
 
-func (a *apply) tmpName() string { return fmt.Sprint(tmpPrefix(string(a.id)), a.tmp.Add(1)) }
-
-func tmpPrefix(id string) string { return ".mulligan-" + id + "-" }
+func (a *job) tmpName() string { return fmt.Sprint(TempPrefix(string(a.id)), a.tmp.Add(1)) }
 
 // placeFiles brings everything that is no folder and no further name of a file.
-func (h *hand) placeFiles() error {
+func (h *Job) placeFiles() error {
 	var batch []*diff.Delta
 	var bytes int64
 	for i := range h.deltas {
@@ -57,19 +55,19 @@ func (h *hand) placeFiles() error {
 	return h.placeBatch(batch)
 }
 
-func (h *hand) placeBatch(batch []*diff.Delta) error {
+func (h *Job) placeBatch(batch []*diff.Delta) error {
 	list, err := h.stageAll(batch)
 	if err != nil {
 		return err
 	}
-	return h.place(list)
+	return h.placeStaged(list)
 }
 
-// stageAll stages a batch, with several hands.
-func (h *hand) stageAll(batch []*diff.Delta) ([]*staged, error) {
+// stageAll stages a batch, with several workers.
+func (h *Job) stageAll(batch []*diff.Delta) ([]*staged, error) {
 	out := make([]*staged, len(batch))
 	h.expect(len(batch))
-	err := h.sideBySide(len(batch), func(w *hand, i int) (err error) {
+	err := h.sideBySide(len(batch), func(w *Job, i int) (err error) {
 		out[i], err = w.stage(batch[i])
 		return w.failed(batch[i].Path, err)
 	})
@@ -81,7 +79,7 @@ func (h *hand) stageAll(batch []*diff.Delta) ([]*staged, error) {
 }
 
 // stage writes d's new thing beside the old one. nil: there is nothing to do.
-func (h *hand) stage(d *diff.Delta) (*staged, error) {
+func (h *Job) stage(d *diff.Delta) (*staged, error) {
 	if err := h.ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -117,7 +115,7 @@ func (h *hand) stage(d *diff.Delta) (*staged, error) {
 
 // follows reports whether d's new thing is a further name of a file whose
 // first name this restore deals with, or leaves as it is.
-func (a *apply) follows(d *diff.Delta) bool {
+func (a *job) follows(d *diff.Delta) bool {
 	if d.LinkTo != "" {
 		return true
 	}
@@ -131,11 +129,11 @@ func (a *apply) follows(d *diff.Delta) bool {
 	return first.New != nil && first.New.Group() == d.New.Group()
 }
 
-func (a *apply) scoped() bool { return len(a.reader.Scope) > 0 }
+func (a *job) scoped() bool { return len(a.scan.Scope) > 0 }
 
 // metaOnly changes mode, attributes and times in place where that is all, where the
 // file is and stays an ordinary one of the holder's, and has no other name that would change with it.
-func (h *hand) metaOnly(d *diff.Delta, st inode.Stat) (bool, error) {
+func (h *Job) metaOnly(d *diff.Delta, st inode.Stat) (bool, error) {
 	if d.Remake || !h.holder.Keeps(d.Old, d.New) || !d.Old.IsFile() || !d.Old.SameBody(d.New) || st.Nlink != 1 {
 		return false, nil
 	}
@@ -163,7 +161,7 @@ func (h *hand) metaOnly(d *diff.Delta, st inode.Stat) (bool, error) {
 }
 
 // create makes the thing under its temporary name, complete.
-func (h *hand) create(dir *beneath.Root, s *staged) error {
+func (h *Job) create(dir *beneath.Root, s *staged) error {
 	e := s.d.New
 	do := h.createNode
 	if e.IsFile() {
@@ -176,7 +174,7 @@ func (h *hand) create(dir *beneath.Root, s *staged) error {
 }
 
 // createNode makes a link, fifo, socket or device.
-func (h *hand) createNode(dir *beneath.Root, s *staged, name string) error {
+func (h *Job) createNode(dir *beneath.Root, s *staged, name string) error {
 	e := s.d.New
 	var err error
 	if e.Symlink() {
@@ -200,7 +198,7 @@ func (h *hand) createNode(dir *beneath.Root, s *staged, name string) error {
 
 // isOurs makes sure that f is the link, fifo, socket or device just made, and
 // nothing that the workspace's owner has put in its place.
-func (a *apply) isOurs(f *os.File, e *manifest.Entry) error {
+func (a *job) isOurs(f *os.File, e *manifest.Entry) error {
 	fd := int(f.Fd())
 	st, err := inode.StatAt(fd, "")
 	if err != nil {
@@ -212,7 +210,7 @@ func (a *apply) isOurs(f *os.File, e *manifest.Entry) error {
 	return nil
 }
 
-func (h *hand) createFile(dir *beneath.Root, s *staged, name string) error {
+func (h *Job) createFile(dir *beneath.Root, s *staged, name string) error {
 	e := s.d.New
 	f, err := dir.OpenFile(name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY, 0o600)
 	if err != nil {
@@ -231,9 +229,9 @@ func (h *hand) createFile(dir *beneath.Root, s *staged, name string) error {
 }
 
 // fill writes e's content; what is all zeros stays a hole.
-func (a *apply) fill(f *os.File, e *manifest.Entry) error {
+func (a *job) fill(f *os.File, e *manifest.Entry) error {
 	end := int64(0)
-	err := manifest.EachPiece(a.d.cfg.Store, e, func(off int64, p []byte) error {
+	err := manifest.EachPiece(a.p.Store, e, func(off int64, p []byte) error {
 		if err := a.ctx.Err(); err != nil {
 			return err
 		}
@@ -250,14 +248,14 @@ func (a *apply) fill(f *os.File, e *manifest.Entry) error {
 	return err
 }
 
-// place renames a batch into place, after what it holds is durable.
-func (h *hand) place(batch []*staged) error {
+// placeStaged renames a batch into place, after what it holds is durable.
+func (h *Job) placeStaged(batch []*staged) error {
 	if len(batch) == 0 {
 		return nil
 	}
-	err := h.d.cfg.Failpoint.At("files staged")
+	err := h.p.Failpoint.At("files staged")
 	if err == nil {
-		err = h.settle(batch)
+		err = h.makeDurable(batch)
 	}
 	if err != nil {
 		return errors.Join(err, h.unstage(batch))
@@ -267,7 +265,7 @@ func (h *hand) place(batch []*staged) error {
 			err = h.failed(batch[i].d.Path, h.rename(batch[i]))
 		}
 		if err == nil {
-			err = h.d.cfg.Failpoint.At("file placed")
+			err = h.p.Failpoint.At("file placed")
 		}
 		if err != nil {
 			return errors.Join(err, h.unstage(batch[i:]))
@@ -278,7 +276,7 @@ func (h *hand) place(batch []*staged) error {
 
 // rename puts one staged thing in place, if what it replaces is still there as
 // it was judged.
-func (h *hand) rename(s *staged) error {
+func (h *Job) rename(s *staged) error {
 	folder, name := relpath.Split(s.d.Path)
 	dir, err := h.writable(folder)
 	if err != nil {
@@ -300,7 +298,7 @@ func (h *hand) rename(s *staged) error {
 }
 
 // unstage removes what was staged and will not be placed.
-func (h *hand) unstage(batch []*staged) error {
+func (h *Job) unstage(batch []*staged) error {
 	var all error
 	for _, s := range batch {
 		if s.f != nil {
@@ -319,7 +317,7 @@ func (h *hand) unstage(batch []*staged) error {
 }
 
 // linkNames gives files their further names.
-func (h *hand) linkNames() error {
+func (h *Job) linkNames() error {
 	for i := range h.deltas {
 		d := &h.deltas[i]
 		if d.New == nil || manifest.IsFolder(d.New) || d.Mounted() || h.stays[d.Path] || !h.follows(d) {
@@ -335,7 +333,7 @@ func (h *hand) linkNames() error {
 	return nil
 }
 
-func (h *hand) link(d *diff.Delta) error {
+func (h *Job) link(d *diff.Delta) error {
 	_, was, err := h.judge(d)
 	if err != nil {
 		return err
