@@ -75,7 +75,7 @@ func Open(ctx context.Context, opt Options) (*Daemon, error) {
 	d.turnService = turns.New(&opt, recs, d.events, d.apps, d.checkpointService)
 	d.rollbackService = rollback.New(&opt, recs, d.events, d.apps, d.checkpointService, d.turnService)
 	d.upkeep = upkeep.New(d.run, &opt, recs, d.events, d.apps, d.checkpointService, d.turnService, map[string]upkeep.Recoverer{
-		checkpoint.KindCreate: d.RecoverCreate, rollback.KindRollback: d.RecoverRollback, rollback.KindRevert: d.RecoverRollback,
+		checkpoint.KindCreate: d.RecoverCreate, rollback.KindRollback: d.RecoverRollback, rollback.KindRevert: d.RecoverRevert,
 	})
 	d.registryService = registry.New(d.run, &opt, recs, d.events, d.apps, d.checkpointService, d.turnService, d.upkeep)
 	d.apiService = api.New(api.Parts{
