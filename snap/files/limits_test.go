@@ -16,12 +16,6 @@ import (
 
 // deepErrand goes back and forth between two states of a deep folder, each step of which ends.
 func deepErrand(top string, follow bool) error {
-	if n := syncsAtOnce(); n > 16 { // of the 64 files that the test lets it have open
-		return fmt.Errorf("%d files are open for their syncs at a time", n)
-	}
-	if !follow {
-		mostDirty = -1 // the host has much to write: folders are synced each by itself
-	}
 	store, err := cas.Open(top+"/store", cas.Options{})
 	if err != nil {
 		return err
