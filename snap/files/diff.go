@@ -2,13 +2,74 @@ package files
 
 import (
 	"context"
+	"path/filepath"
+	"slices"
 
+	"mulligan/errs"
+	"mulligan/snap"
 	"mulligan/snap/files/diff"
 	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
+	"mulligan/snap/files/workspace"
 )
 
 // compare compares, and notes what the app's owner may not see.
 func (d *Driver) compare(ctx context.Context, old, new *manifest.Manifest, sc relpath.Scope) ([]diff.Delta, error) {
 	return diff.Compare(ctx, d.cfg.Reader, old, new, sc)
+}
+
+// Diff compares two snapshots; an empty id is the workspace as it is now.
+func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []string) ([]snap.Change, error) {
+	const op = "compare files"
+	sc, err := makeScope(op, paths)
+	if err != nil {
+		return nil, err
+	}
+	b := d.cfg.Store.Begin()
+	defer b.Discard()
+	side := func(id snap.SnapshotID) (*manifest.Manifest, error) {
+		if id == "" {
+			v, err := d.present(ctx, op, b, sc)
+			if err != nil {
+				return nil, err
+			}
+			return v.Manifest, nil
+		}
+		return d.stored(ctx, op, id)
+	}
+	old, err := side(from)
+	if err != nil {
+		return nil, err
+	}
+	new, err := side(to)
+	if err != nil {
+		return nil, err
+	}
+	deltas, err := d.compare(ctx, old, new, sc)
+	list, _ := diff.Changes(deltas, len(deltas))
+	return list, workspace.Wrap(errs.Failed, op, err)
+}
+
+// makeScope checks and orders paths given by a caller.
+func makeScope(op string, paths []string) (relpath.Scope, error) {
+	var sc relpath.Scope
+	for _, p := range paths {
+		c := filepath.Clean(p)
+		if c == "." {
+			return nil, nil
+		}
+		if !relpath.Valid(c) {
+			return nil, errs.New(errs.Invalid, op, "%q is not a path in the workspace", p).
+				WithHint("give paths relative to the workspace, without ..")
+		}
+		sc = append(sc, c)
+	}
+	slices.Sort(sc)
+	var out relpath.Scope
+	for _, p := range sc {
+		if len(out) == 0 || !out.Holds(p) {
+			out = append(out, p)
+		}
+	}
+	return out, nil
 }

@@ -16,6 +16,7 @@ import (
 	"mulligan/failpoint"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/files/apply"
 	"mulligan/snap/files/follow"
 	"mulligan/snap/files/journal"
 	"mulligan/snap/files/relpath"
@@ -66,6 +67,7 @@ type Driver struct {
 	history *journal.Journal
 
 	follower *follow.Follower
+	applier  *apply.Applier
 	names    sync.Mutex // held while a snapshot gets another root, or loses it
 }
 
@@ -117,6 +119,7 @@ func New(c Config) (*Driver, error) {
 	d.history = journal.Open(c.Store, d.prefix()+"journal/")
 	d.follower = &follow.Follower{Walker: d.walker, Store: c.Store, Journal: d.history, StateDir: c.StateDir, AtRest: d.tidy,
 		Watch: c.Watch, Log: c.Log, Failpoint: c.Failpoint}
+	d.applier = &apply.Applier{Walker: d.walker, Store: c.Store, Reader: c.Reader, Owner: c.Owner, Memory: d.follower.Memory, Failpoint: c.Failpoint}
 	return d, nil
 }
 

@@ -196,7 +196,7 @@ func TestLateTwice(t *testing.T) {
 	must(t, sw.Commit(t.Context()))
 	write(t, s.dir+"/f", "first find")
 	cut := errors.New("cut")
-	s.Driver.cfg.Failpoint = func(step string) error {
+	s.applier.Failpoint = func(step string) error {
 		if step == "synced" {
 			return cut
 		}

@@ -2,18 +2,12 @@ package files
 
 import (
 	"context"
-	"os"
-
-	"golang.org/x/sys/unix"
 
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
-	"mulligan/snap/files/diff"
 	"mulligan/snap/files/manifest"
-	"mulligan/snap/files/parallel"
 	"mulligan/snap/files/relpath"
-	"mulligan/snap/files/rights"
 	"mulligan/snap/files/workspace"
 )
 
@@ -46,7 +40,7 @@ func (d *Driver) PrepareScoped(ctx context.Context, req snap.RestoreRequest, pat
 func (d *Driver) prepare(ctx context.Context, op string, id snap.RestoreID, base, target *manifest.Manifest, sc relpath.Scope, b *cas.Batch) (snap.Switch, error) {
 	deltas, err := d.compare(ctx, base, target, sc)
 	if err == nil {
-		err = d.checkPossible(ctx, op, deltas, base, target, sc)
+		err = d.applier.Check(ctx, op, deltas, base, target, sc)
 	}
 	if err != nil {
 		return nil, workspace.Wrap(errs.Failed, op, err)
@@ -81,7 +75,7 @@ func (d *Driver) Foresee(ctx context.Context, target snap.SnapshotID, paths []st
 	}
 	deltas, err := d.compare(ctx, now.Manifest, to, sc)
 	if err == nil {
-		_, err = d.allowed(ctx, op, deltas, rights.HolderOf(d.cfg.Reader, d.cfg.Owner, now.Root.Uid), now.Manifest, to, sc)
+		_, err = d.applier.CheckAllowed(ctx, op, deltas, d.applier.Holder(now.Root.Uid), now.Manifest, to, sc)
 	}
 	return workspace.Wrap(errs.Failed, op, err)
 }
@@ -109,93 +103,65 @@ func (d *Driver) record(ctx context.Context, id snap.RestoreID, p *plan, base, t
 	return d.cfg.Failpoint.At("switch planned")
 }
 
-// checkPossible makes sure of what Commit and Undo will need: contents that
-// are whole, the right to give files to their owners, folders that may change hands, and room.
-func (d *Driver) checkPossible(ctx context.Context, op string, deltas []diff.Delta, base, target *manifest.Manifest, sc relpath.Scope) error {
-	holder := rights.HolderOf(d.cfg.Reader, d.cfg.Owner, base.Root.Uid)
-	deltas, err := d.allowed(ctx, op, deltas, holder, base, target, sc)
+// ends returns the manifests that a restore goes from and to, by today's rules.
+//
+// Most restores go from the present to a marker that lies a little behind it. Then neither manifest
+// is made of that of an epoch's beginning with all that changed since: the present's is in
+// memory, and the marker's is the present's but for the paths that changed between the two.
+func (d *Driver) ends(ctx context.Context, op string, base, target snap.SnapshotID) (from, to *manifest.Manifest, err error) {
+	from, at, err := d.standing(ctx, op, base)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	return parallel.InRuns(len(deltas), func() (func(int) error, func()) {
-		return func(i int) error { return d.checkContents(ctx, &deltas[i], holder) }, func() {}
-	})
+	if to, err = d.behind(ctx, op, target, from, at); err == nil && to == nil {
+		to, err = d.stored(ctx, op, target)
+	}
+	return from, to, err
 }
 
-// allowed makes sure of everything but stored contents. It returns deltas with what must be
-// made anew because its folder changes hands.
-func (d *Driver) allowed(ctx context.Context, op string, deltas []diff.Delta, holder rights.Holder, base, target *manifest.Manifest, sc relpath.Scope) ([]diff.Delta, error) {
-	if err := d.checkWays(op, deltas, holder, target); err != nil {
+// standing gives a snapshot's manifest by today's rules, and its place in the
+// journal, "" where it has none.
+func (d *Driver) standing(ctx context.Context, op string, id snap.SnapshotID) (*manifest.Manifest, snap.Mark, error) {
+	r, about, err := d.root(op, id)
+	if err != nil {
+		return nil, "", err
+	}
+	at := about.Place
+	if about.Mark != "" {
+		at = about.Mark
+	}
+	if about.Rules != d.ws.Exclude.Hash() {
+		at = ""
+	}
+	if about.Mark != "" && at != "" {
+		m, err := d.follower.At(ctx, at)
+		if err != nil {
+			return nil, at, workspace.Wrap(errs.Failed, op, err)
+		}
+		if m != nil {
+			m.Source = r.Hash
+			return m, at, nil
+		}
+	}
+	m, err := d.stored(ctx, op, id)
+	return m, at, err
+}
+
+// behind gives the manifest of a marker that lies behind from, the state at
+// the place at. nil: it does not, or there is a shorter way.
+func (d *Driver) behind(ctx context.Context, op string, id snap.SnapshotID, from *manifest.Manifest, at snap.Mark) (*manifest.Manifest, error) {
+	r, about, err := d.root(op, id)
+	if err != nil || about.Mark == "" || at == "" || about.Rules != d.ws.Exclude.Hash() {
 		return nil, err
 	}
-	deltas, err := d.withRemade(ctx, deltas, base, target, sc)
-	if err == nil {
-		err = d.checkHeld(op, deltas)
+	t, err := d.history.Back(ctx, at, about.Mark, r.Hash)
+	if err != nil || t == nil {
+		return nil, workspace.Wrap(errs.Corrupt, op, err)
 	}
-	if err == nil {
-		err = d.checkGiven(op, deltas)
-	}
-	if err == nil {
-		err = d.checkRoom(op, deltas)
-	}
-	return deltas, err
-}
-
-func (d *Driver) checkContents(ctx context.Context, c *diff.Delta, holder rights.Holder) error {
-	nothing := func(int64, []byte) error { return ctx.Err() }
-	for _, e := range []*manifest.Entry{c.New, c.Old} {
-		if e == nil || !e.IsFile() || !c.Remake && c.Old != nil && c.New != nil && c.Old.Hash == c.New.Hash && holder.Keeps(c.Old, c.New) {
-			continue
-		}
-		if err := manifest.EachPiece(d.cfg.Store, e, nothing); err != nil {
-			return contentError(workspace.Shown(d.cfg.Dir, c.Seen()), err)
-		}
-	}
-	return ctx.Err()
-}
-
-// contentError is for what is stored of a file and cannot be had: whatever is
-// missing or unreadable there is damage.
-func contentError(path string, err error) error {
-	if workspace.Cancelled(err) {
-		return err
-	}
-	if k := errs.KindOf(err); k != errs.NotFound && k != errs.Corrupt && k != errs.Internal {
-		return err
-	}
-	return &errs.Error{Kind: errs.Corrupt, Message: "the stored content of " + path, Err: err,
-		Hint: "choose another checkpoint; mulligan verify says which are whole"}
-}
-
-// checkRoom compares what Commit will write with what the disk has. A batch
-// exists beside the files that it replaces, until they are gone.
-func (d *Driver) checkRoom(op string, deltas []diff.Delta) error {
-	var grows, writes int64
-	for _, c := range deltas {
-		if c.New != nil && c.New.IsFile() && (c.Old == nil || c.Old.Hash != c.New.Hash) {
-			n := manifest.StoredSize(d.cfg.Store, c.New)
-			grows, writes = grows+n, writes+n
-		}
-		if c.Old != nil && c.Old.IsFile() && (c.New == nil || c.Old.Hash != c.New.Hash) {
-			grows -= manifest.StoredSize(d.cfg.Store, c.Old)
-		}
-	}
-	root, err := d.ws.Open()
+	m, err := from.Edit(ctx, t)
 	if err != nil {
-		return err
+		return nil, workspace.Wrap(errs.Corrupt, op, err)
 	}
-	defer root.Close()
-	var fs unix.Statfs_t
-	if err := unix.Fstatfs(root.FD(), &fs); err != nil {
-		return err
-	}
-	need, free := max(grows, 0)+min(writes, batchBytes), int64(fs.Bavail)*fs.Bsize
-	if os.Geteuid() == 0 {
-		free = int64(fs.Bfree) * fs.Bsize
-	}
-	if writes == 0 || need <= free || fs.Blocks == 0 { // no blocks: the filesystem does not say (ramfs)
-		return nil
-	}
-	return errs.New(errs.Failed, op, "the restore needs %s on the disk of %s, which has %s left", diff.FormatSize(need), d.cfg.Dir, diff.FormatSize(free)).
-		WithHint("free some space there and try again")
+	m.Source = r.Hash
+	return m, nil
 }

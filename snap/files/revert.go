@@ -3,14 +3,13 @@ package files
 import (
 	"context"
 	"slices"
-	"time"
 
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/files/journal"
 	"mulligan/snap/files/manifest"
+	"mulligan/snap/files/merge"
 	"mulligan/snap/files/relpath"
-	"mulligan/snap/files/rights"
 	"mulligan/snap/files/workspace"
 )
 
@@ -21,7 +20,7 @@ type reverting struct {
 	d      *Driver
 	base   *manifest.Manifest
 	force  bool
-	unite  *uniter
+	merger *merge.Merger
 	to     map[string]*manifest.Entry // paths that change, and what is there then; nil: nothing
 	merged map[string]bool
 	left   map[string]snap.ClashReason
@@ -47,7 +46,7 @@ func (d *Driver) PrepareRevert(ctx context.Context, req snap.RevertRequest) (sna
 	if err != nil {
 		return nil, none, workspace.Wrap(errs.Failed, op, err)
 	}
-	r := &reverting{d: d, base: base, force: req.Force, unite: &uniter{d.cfg.Store, b, rights.HolderOf(d.cfg.Reader, d.cfg.Owner, base.Root.Uid), time.Now()},
+	r := &reverting{d: d, base: base, force: req.Force, merger: merge.New(d.cfg.Store, b, d.applier.Holder(base.Root.Uid)),
 		to: map[string]*manifest.Entry{}, merged: map[string]bool{}, left: map[string]snap.ClashReason{},
 		since: map[string]snap.Hash{}, states: map[snap.Hash]*manifest.Manifest{}}
 	if err := r.all(ctx, tracks); err != nil {
@@ -99,7 +98,7 @@ func (r *reverting) path(p string, k *journal.Track) error {
 	}
 	e, merged := now, false
 	for _, run := range slices.Backward(k.Runs) {
-		next, m, why, err := r.unite.unite(run.After, e, run.Before)
+		next, m, why, err := r.merger.Merge(run.After, e, run.Before)
 		if err != nil {
 			return err
 		}
@@ -123,7 +122,7 @@ func (r *reverting) path(p string, k *journal.Track) error {
 
 // set notes what is to be at p, where now is.
 func (r *reverting) set(p string, now, e *manifest.Entry, merged bool) {
-	if alike(now, e) {
+	if merge.Alike(now, e) {
 		return
 	}
 	if e != nil {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"mulligan/snap"
+	"mulligan/snap/files/apply"
 	"mulligan/snap/files/inode"
 )
 
@@ -34,7 +35,7 @@ func TestRewritten(t *testing.T) {
 		{"zero byte", "one", "a\x00b", 0o644, false},
 		{"was binary", "a\x00b", "one", 0o644, false},
 		{"program", "#!/bin/sh\n", "#!/bin/bash\n", 0o755, false},
-		{"large", strings.Repeat("x", rewriteMost+1), "one", 0o644, false},
+		{"large", strings.Repeat("x", 64<<10+1), "one", 0o644, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := newSite(t)
@@ -42,7 +43,7 @@ func TestRewritten(t *testing.T) {
 				root, err := s.Driver.ws.Open()
 				must(t, err)
 				defer root.Close()
-				if !overwrites(root.FD()) {
+				if !apply.Overwrites(root.FD()) {
 					t.Skip("this filesystem does not write where the old bytes are")
 				}
 			}

@@ -2,25 +2,16 @@ package files
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
-
-	"golang.org/x/sys/unix"
 
 	"mulligan/errs"
 	"mulligan/snap"
-	"mulligan/snap/beneath"
-	"mulligan/snap/cas"
+	"mulligan/snap/files/apply"
 	"mulligan/snap/files/diff"
 	"mulligan/snap/files/follow"
-	"mulligan/snap/files/inode"
-	"mulligan/snap/files/journal"
 	"mulligan/snap/files/manifest"
-	"mulligan/snap/files/relpath"
-	"mulligan/snap/files/rights"
 	"mulligan/snap/files/workspace"
 )
 
@@ -35,62 +26,6 @@ type change struct {
 	target   *manifest.Manifest
 	deltas   []diff.Delta // from base to target, once worked out
 	unsynced bool         // an apply was cut short: not all that it changed is on the disk
-}
-
-// Resume gives the switch that an earlier process prepared.
-func (d *Driver) Resume(ctx context.Context, id snap.RestoreID) (snap.Switch, error) {
-	const op = "resume files"
-	if err := checkID(op, string(id)); err != nil {
-		return nil, err
-	}
-	p, err := d.loadPlan(id)
-	if errs.KindOf(err) == errs.NotFound {
-		return nil, errs.New(errs.NotFound, op, "no restore %s is under way", id)
-	}
-	if err != nil {
-		return nil, workspace.Wrap(errs.Failed, op, err)
-	}
-	return &change{d: d, id: id, plan: p, unsynced: true}, nil
-}
-
-// set writes the state down.
-func (c *change) set(s state) error {
-	p := *c.plan
-	p.State = s
-	if err := c.d.savePlan(c.id, &p); err != nil {
-		return err
-	}
-	c.plan = &p
-	return c.d.cfg.Failpoint.At(string(s))
-}
-
-// manifests gives what the restore goes from and to.
-func (c *change) manifests(ctx context.Context) (base, target *manifest.Manifest, err error) {
-	if c.base != nil {
-		return c.base, c.target, nil
-	}
-	from, to := c.d.switchRoots(c.id)
-	if base, err = c.manifest(ctx, from, c.plan.Base); err == nil {
-		target, err = c.manifest(ctx, to, c.plan.Target)
-	}
-	if err != nil {
-		return nil, nil, err
-	}
-	c.base, c.target = base, target
-	return base, target, nil
-}
-
-// manifest makes a manifest anew of what the root of that name keeps.
-func (c *change) manifest(ctx context.Context, root string, want manifest.HexHash) (*manifest.Manifest, error) {
-	r, err := c.d.cfg.Store.Root(root)
-	if err != nil {
-		return nil, err
-	}
-	m, err := journal.Resolve(ctx, c.d.cfg.Store, r.Hash)
-	if err == nil && m.Hash != snap.Hash(want) {
-		err = manifest.Damaged(r.Hash, fmt.Errorf("it leads to %v, not to %v", m.Hash, snap.Hash(want)))
-	}
-	return m, err
 }
 
 // differences are the deltas from base to target.
@@ -167,24 +102,14 @@ func (c *change) Commit(ctx context.Context) error {
 	return c.converge(ctx, "restore files", committing, switched)
 }
 
-func (c *change) applier(ctx context.Context, op string, b *cas.Batch, deltas []diff.Delta) (*hand, error) {
-	a, err := c.d.newApply(ctx, op, c.id, b, b.Keep, deltas)
-	if err != nil {
-		return nil, workspace.Wrap(errs.Failed, op, err)
-	}
-	a.reader.Scope = c.plan.scope()
-	a.whole = c.unsynced
-	return a, nil
-}
-
 // finish applies. That it is done need not be written down: whoever resumes the
 // switch looks again, and finds nothing to do. What is to be said of it must be.
-func (c *change) finish(a *hand, done state) error {
+func (c *change) finish(a *apply.Job, op string, done state) error {
 	c.unsynced = true
-	err := a.run()
+	err := a.Run()
 	c.unsynced = err != nil
 	said := len(c.plan.Notes)
-	for _, n := range a.notes {
+	for _, n := range a.Notes {
 		if !slices.Contains(c.plan.Notes, n) {
 			c.plan.Notes = append(c.plan.Notes, n)
 		}
@@ -193,12 +118,12 @@ func (c *change) finish(a *hand, done state) error {
 		return err
 	}
 	if len(c.plan.Notes) > said {
-		return workspace.Wrap(errs.Failed, a.op, c.set(done))
+		return workspace.Wrap(errs.Failed, op, c.set(done))
 	}
 	p := *c.plan
 	p.State = done
 	c.plan = &p
-	return workspace.Wrap(errs.Failed, a.op, c.d.cfg.Failpoint.At(string(done)))
+	return workspace.Wrap(errs.Failed, op, c.d.cfg.Failpoint.At(string(done)))
 }
 
 // Undo makes the workspace the base again, wherever it is between. A path that
@@ -256,22 +181,22 @@ func (c *change) converge(ctx context.Context, op string, going, done state) err
 	if err := c.mayReplace(ctx, op, live, deltas, base, target, done); err != nil {
 		return err
 	}
-	if err := c.d.checkWays(op, deltas, rights.HolderOf(c.d.cfg.Reader, c.d.cfg.Owner, live.Root.Uid), goal); err != nil {
+	if err := c.d.applier.CheckWays(op, deltas, c.d.applier.Holder(live.Root.Uid), goal); err != nil {
 		return workspace.Wrap(errs.Failed, op, err)
 	}
-	if deltas, err = c.d.withRemade(ctx, deltas, live, goal, c.plan.scope()); err != nil {
+	if deltas, err = c.d.applier.WithRemade(ctx, deltas, live, goal, c.plan.scope()); err != nil {
 		return workspace.Wrap(errs.Failed, op, err)
 	}
 	defer c.d.follower.Restoring()()
-	a, err := c.applier(ctx, op, b, deltas)
+	a, err := c.d.applier.Begin(ctx, op, c.id, b, deltas, c.plan.scope(), c.unsynced)
 	if err != nil {
-		return err
+		return workspace.Wrap(errs.Failed, op, err)
 	}
-	defer a.close()
+	defer a.Close()
 	if err := c.set(going); err != nil {
 		return workspace.Wrap(errs.Failed, op, err)
 	}
-	return c.finish(a, done)
+	return c.finish(a, op, done)
 }
 
 // toGo are the deltas from the live state to the goal.
@@ -280,77 +205,6 @@ func (c *change) toGo(ctx context.Context, live, base, goal *manifest.Manifest, 
 		return slices.Clone(c.deltas), nil // Prepare worked them out
 	}
 	return c.d.compare(ctx, live, goal, c.plan.scope())
-}
-
-// sweepTemps removes what an interrupted Commit or Undo of a scope left beside the
-// paths that it was writing. Without a scope these are seen as what must go.
-func (c *change) sweepTemps(ctx context.Context) error {
-	if len(c.plan.Scope) == 0 || c.plan.State == prepared {
-		return nil
-	}
-	deltas, err := c.differences(ctx)
-	if err != nil {
-		return err
-	}
-	root, err := c.d.ws.Open()
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	folders := map[string]bool{}
-	for i := range deltas {
-		dir, _ := relpath.Split(deltas[i].Path)
-		folders[dir] = true
-	}
-	for _, path := range relpath.SortedKeys(folders) {
-		dir, err := root.OpenDir(path)
-		if err != nil {
-			continue // it is not there any more, or not yet: nor is anything in it
-		}
-		err = errors.Join(sweepTempsIn(dir, tmpPrefix(string(c.id))), dir.Close())
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func sweepTempsIn(dir *beneath.Root, prefix string) error {
-	names, err := inode.List(dir.FD())
-	if err != nil {
-		return err
-	}
-	for _, name := range names {
-		if !strings.HasPrefix(name, prefix) {
-			continue
-		}
-		err := unix.Unlinkat(dir.FD(), name, 0)
-		if err == unix.EISDIR {
-			err = sweepBench(dir, name, prefix)
-		}
-		if err != nil && err != unix.ENOENT {
-			return err
-		}
-	}
-	return nil
-}
-
-// sweepBench removes a folder that hand.aside left, with what was made in it.
-func sweepBench(dir *beneath.Root, name, prefix string) error {
-	in, err := dir.OpenDir(name)
-	if err != nil {
-		return nil // not one of ours any more
-	}
-	defer in.Close()
-	names, err := inode.List(in.FD())
-	for _, n := range names {
-		if strings.HasPrefix(n, prefix) {
-			_ = unix.Unlinkat(in.FD(), n, 0)
-			_ = unix.Unlinkat(in.FD(), n, unix.AT_REMOVEDIR)
-		}
-	}
-	_ = unix.Unlinkat(dir.FD(), name, unix.AT_REMOVEDIR) // it stays if it holds anything else
-	return err
 }
 
 // Check reads what was changed from disk again, looks at everything else, and

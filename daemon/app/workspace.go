@@ -1,0 +1,147 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/daemon/gitref"
+	"mulligan/daemon/store"
+	"mulligan/errs"
+	"mulligan/ipc"
+	"mulligan/privsep"
+	"mulligan/snap"
+	"mulligan/snap/beneath"
+)
+
+// Gaps says what of the app cannot be captured or could not be given back.
+func (a *App) Gaps(ctx context.Context) (list []ipc.Gap) {
+	for _, l := range a.Layers() {
+		s, ok := l.Driver.(snap.Surveyor)
+		if !ok {
+			continue
+		}
+		found, err := s.Survey(ctx)
+		if err != nil {
+			found = []snap.Gap{{What: fmt.Sprintf("mulligan could not find out what it cannot capture: %v.", err), Remedy: "try again"}}
+		}
+		for _, g := range found {
+			list = append(list, ipc.Gap{Layer: string(l.Name), What: g.What, Remedy: g.Remedy, Blocks: g.Blocks})
+		}
+	}
+	for _, g := range repositoryGaps(a.Rec()) {
+		list = append(list, ipc.Gap{Layer: string(snap.Files), What: g.What, Remedy: g.Remedy})
+	}
+	return list
+}
+
+// repositoryGaps says what of the workspace's git repository lies outside of the workspace.
+func repositoryGaps(rec store.App) []gitref.Gap {
+	root, err := OpenWorkspace(rec)
+	if err != nil {
+		return nil // every operation says so
+	}
+	defer root.Close()
+	return gitref.Outside(root)
+}
+
+// RepositoryWarnings is what a checkpoint's warnings say of repositoryGaps.
+func RepositoryWarnings(rec store.App) (words []string) {
+	for _, g := range repositoryGaps(rec) {
+		words = append(words, "files: "+g.What+" What to do: "+g.Remedy+".")
+	}
+	return words
+}
+
+// FolderTimeout bounds how long a folder takes to be opened: its filesystem may be its owner's.
+const FolderTimeout = 15 * time.Second
+
+// Within reports whether path lies below dir.
+func Within(path, dir string) bool {
+	rel, err := filepath.Rel(dir, path)
+	return err == nil && rel != "." && filepath.IsLocal(rel)
+}
+
+// OpenWorkspace opens an app's folder, if it still belongs to whom it did.
+func OpenWorkspace(rec store.App) (*beneath.Root, error) {
+	root, err := beneath.Open(rec.Workspace)
+	if err != nil {
+		return nil, err
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(root.FD(), &st); err != nil {
+		return nil, errs.Also(err, root.Close())
+	}
+	if rec.FolderUID >= 0 && int(st.Uid) != rec.FolderUID {
+		return nil, errs.Also(errs.New(errs.Denied, "open workspace", "%s belongs to somebody else than before", rec.Workspace).
+			WithHint("give it back to its owner, or register the app anew"), root.Close())
+	}
+	return root, nil
+}
+
+// NoteFolder notes whom a workspace belongs to that was registered before this
+// was noted: its owner, or root.
+func NoteFolder(rec *store.App) {
+	if rec.FolderUID >= 0 {
+		return
+	}
+	var st unix.Stat_t
+	if unix.Lstat(rec.Workspace, &st) == nil && (int(st.Uid) == rec.OwnerUID || st.Uid == 0 && os.Geteuid() == 0) {
+		rec.FolderUID = int(st.Uid)
+		return
+	}
+	rec.FolderUID = rec.OwnerUID
+}
+
+// HeadOf is the commit that the workspace's git repository has checked out, if any.
+func HeadOf(rec store.App) *string {
+	root, err := OpenWorkspace(rec)
+	if err != nil {
+		return nil
+	}
+	defer root.Close()
+	if sha, ok := gitref.Head(root); ok {
+		return &sha
+	}
+	return nil
+}
+
+// makeFolder makes the folder at path, whose parent is reached without links.
+var makeFolder = privsep.Define("daemon.makeFolder", func(_ context.Context, path string) (struct{}, error) {
+	parent, err := beneath.Open(filepath.Dir(path))
+	if err != nil {
+		return struct{}{}, err
+	}
+	defer parent.Close()
+	return struct{}{}, unix.Mkdirat(parent.FD(), filepath.Base(path), 0o755)
+}).Within(FolderTimeout)
+
+// RemakeWorkspace makes an app's folder again, empty, if somebody deleted it, with the rights
+// of whom it belonged to. made reports whether it did.
+func (s *Set) RemakeWorkspace(ctx context.Context, rec store.App) (made bool, err error) {
+	root, err := beneath.Open(rec.Workspace)
+	if err == nil {
+		return false, root.Close()
+	}
+	if !errors.Is(err, unix.ENOENT) {
+		return false, nil // what it is instead, the driver of the files says
+	}
+	acc, err := s.AccountOf(rec)
+	if err != nil {
+		return false, err
+	}
+	whose := acc.User()
+	if rec.FolderUID == 0 {
+		whose = privsep.Self
+	}
+	if _, err := makeFolder.Call(ctx, whose, rec.Workspace); err != nil {
+		return false, (&errs.Error{Kind: errs.Failed, Op: "make the workspace anew", Message: rec.Workspace, Err: err}).
+			WithHint("make that folder, with the owner that it had, and try again")
+	}
+	return true, nil
+}

@@ -1,0 +1,149 @@
+package checkpoint
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"mulligan/daemon/app"
+	"mulligan/daemon/events"
+	"mulligan/daemon/layer"
+	"mulligan/daemon/records"
+	"mulligan/daemon/store"
+	"mulligan/errs"
+	"mulligan/ipc"
+	"mulligan/snap"
+)
+
+// Stillness is what of an app does not run while it is captured.
+type Stillness struct {
+	All  bool // nothing runs
+	Host bool // nothing but a guest does, whose own agent can hold it still
+}
+
+// Announced returns fresh ids for the snapshots of some layers, and the disposals of
+// these snapshots. The caller must write the disposals down before the captures begin, so that the
+// next start drops what a capture that was cut short has left. PutCheckpoint strikes the disposals
+// of its snapshots off.
+func Announced(a *app.App, layers []layer.Layer) (ids []snap.SnapshotID, made []store.Disposal) {
+	for _, l := range layers {
+		id := records.NewID(l.Prefix())
+		ids = append(ids, snap.SnapshotID(id))
+		made = append(made, store.Disposal{Kind: store.DisposeSnapshot, ID: id, AppID: a.Rec().ID, Layer: l.Name, Cause: "a capture began"})
+	}
+	return ids, made
+}
+
+// Capture takes a snapshot of each layer under a fresh checkpoint. When one
+// fails, those already taken are dropped.
+func (d *Service) Capture(ctx context.Context, a *app.App, layers []layer.Layer, how How) (store.Checkpoint, error) {
+	ids, made := Announced(a, layers)
+	if err := d.store.PutDisposals(ctx, made...); err != nil {
+		return store.Checkpoint{}, err
+	}
+	return d.captureAs(ctx, a, layers, ids, how)
+}
+
+// captureAs is capture under ids that are announced.
+func (d *Service) captureAs(ctx context.Context, a *app.App, layers []layer.Layer, ids []snap.SnapshotID, how How) (store.Checkpoint, error) {
+	var cp store.Checkpoint
+	still := how.Still
+	cp.ID, cp.AppID, cp.Quiesced = ipc.CheckpointID(records.NewID("cp-")), a.Rec().ID, still.All
+	for i, l := range layers {
+		s, warnings, err := d.CaptureLayerAs(ctx, l, ids[i], how)
+		if err != nil {
+			return store.Checkpoint{}, errs.Also(&layer.Error{Layer: l, Err: err}, d.Drop(ctx, a, cp.Snapshots))
+		}
+		cp.Snapshots = append(cp.Snapshots, s)
+		warnings = append(warnings, a.Foretold(l, s.ID)...)
+		if l.Name == snap.Disk {
+			cp.Quiesced = (still.All || still.Host) && s.Quiesced
+		}
+		for _, w := range warnings {
+			cp.Warnings = append(cp.Warnings, string(l.Name)+": "+w)
+		}
+	}
+	cp.Ref = app.HeadOf(a.Rec())
+	return cp, nil
+}
+
+// CaptureLayer takes a snapshot of one layer.
+func (d *Service) CaptureLayer(ctx context.Context, a *app.App, l layer.Layer, how How) (store.Snapshot, []string, error) {
+	ids, made := Announced(a, []layer.Layer{l})
+	if err := d.store.PutDisposals(ctx, made...); err != nil {
+		return store.Snapshot{}, nil, err
+	}
+	return d.CaptureLayerAs(ctx, l, ids[0], how)
+}
+
+func (d *Service) CaptureLayerAs(ctx context.Context, l layer.Layer, id snap.SnapshotID, how How) (store.Snapshot, []string, error) {
+	if err := d.opt.Failpoint.At("capture " + string(l.Name)); err != nil {
+		return store.Snapshot{}, nil, err
+	}
+	take := l.Driver.Capture
+	if m, ok := l.Driver.(snap.MemoryCapturer); ok && how.memory {
+		take = m.CaptureMemory
+	}
+	began := time.Now()
+	req := snap.CaptureRequest{ID: id, Quiesced: how.Still.All, Revive: how.Revive}
+	s, err := take(ctx, req)
+	if err != nil && how.Salvage && layer.Unreadable(err) {
+		s, err = salvage(ctx, l, req, err)
+	}
+	d.events.Captures.WithLabelValues(l.Family, events.ResultOf(err)).Observe(events.Since(began))
+	if err != nil { // what it may have left is dropped at the next start
+		return store.Snapshot{}, nil, err
+	}
+	return store.Snapshot{
+		Layer: l.Name, ID: s.ID, Driver: s.Driver, Hash: s.Hash, Position: s.Position, Quiesced: s.Quiesced, Raw: s.Raw,
+	}, s.Warnings, nil
+}
+
+// Record stamps a captured checkpoint and puts it into the store; with an
+// operation, that ends.
+func (d *Service) Record(ctx context.Context, a *app.App, cp *store.Checkpoint, op ipc.OperationID) error {
+	now := d.opt.Now().UTC()
+	cp.CreatedAt = now
+	if after, err := time.ParseDuration(a.Rec().Retention.ExpireAfter); err == nil && after > 0 {
+		at := now.Add(after)
+		cp.ExpiresAt = &at
+	}
+	if err := d.marks(ctx, a, cp); err != nil {
+		return err
+	}
+	if err := d.opt.Failpoint.At("record checkpoint"); err != nil {
+		return err
+	}
+	if err := d.store.PutCheckpoint(ctx, *cp, op); err != nil {
+		return err
+	}
+	a.RehearsalDue()
+	return nil
+}
+
+// How says how layers are captured.
+type How struct {
+	Still   Stillness
+	memory  bool // of a domain
+	Revive  bool // a layer's server that is down may be started, as for a rollback
+	Salvage bool // a layer that cannot be read is kept as raw bytes
+}
+
+// salvage keeps the bytes of a layer that could not be captured, for the reason why. The
+// warning says so.
+func salvage(ctx context.Context, l layer.Layer, req snap.CaptureRequest, why error) (snap.Snapshot, error) {
+	s, ok := snap.SalvagerOf(l.Driver)
+	if !ok {
+		return snap.Snapshot{}, why
+	}
+	kept, err := s.Salvage(ctx, req)
+	if err != nil {
+		return snap.Snapshot{}, errs.Also(why, err)
+	}
+	kept.Raw = true
+	kept.Warnings = append(kept.Warnings, fmt.Sprintf("its state could not be read (%v), and its bytes were kept as they lay there", why))
+	return kept, nil
+}
+
+// Ailing reports whether the app was not well when the checkpoint was made.
+func Ailing(cp store.Checkpoint) bool { return cp.Healthy != nil && !*cp.Healthy }

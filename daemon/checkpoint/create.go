@@ -1,0 +1,239 @@
+package checkpoint
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+
+	"mulligan/daemon/app"
+	"mulligan/daemon/layer"
+	"mulligan/daemon/records"
+	"mulligan/daemon/store"
+	"mulligan/errs"
+	"mulligan/ipc"
+	"mulligan/snap"
+	"mulligan/systemd"
+)
+
+// createPlan is what a create leaves behind for recovery: whether the unit
+// must be started again, and one of the snapshots that it makes. These are garbage until
+// the checkpoint is described, and have disposals until it is recorded.
+type createPlan struct {
+	Running bool   `json:"running"`
+	Makes   string `json:"makes,omitempty"`
+}
+
+// KindCreate is what the records call the operation.
+const KindCreate = "create"
+
+// Create takes a checkpoint of the app called ref.
+func (d *Service) Create(ctx context.Context, who ipc.Caller, ref string, req ipc.CreateRequest) (ipc.Checkpoint, error) {
+	const op = "create checkpoint"
+	a, err := d.apps.Find(who, ref)
+	if err != nil {
+		return ipc.Checkpoint{}, err
+	}
+	if err := checkCreate(&req, a.Rec()); err != nil {
+		return ipc.Checkpoint{}, err
+	}
+	if err := d.checkQuota(ctx, who); err != nil {
+		return ipc.Checkpoint{}, errs.Wrap(errs.Failed, op, err)
+	}
+	ctx = context.WithoutCancel(ctx) // a stopped app must be started again, whoever still listens
+	release, err := d.apps.Acquire(ctx, a, op, who)
+	if err != nil {
+		return ipc.Checkpoint{}, err
+	}
+	defer release()
+
+	cp, err := d.create(ctx, a, req)
+	d.events.WriteAudit(ctx, a.Rec(), who, "create", string(cp.ID), "", err, nil)
+	if cp.ID == "" {
+		return ipc.Checkpoint{}, errs.Wrap(errs.Failed, op, err)
+	}
+	d.events.Publish(a.Rec().ID, "checkpoint", cp.Checkpoint)
+	d.PruneAfter(ctx, a, who, cp.ID)
+	if err != nil { // the checkpoint stands, the app does not
+		return cp.Checkpoint, errs.Wrap(errs.Failed, op, err)
+	}
+	a.DropSizes()
+	return d.show(ctx, a, cp)
+}
+
+func checkCreate(req *ipc.CreateRequest, rec store.App) error {
+	const op = "create checkpoint"
+	if req.Trigger == "" {
+		req.Trigger = ipc.TriggerManual
+	}
+	if !slices.Contains([]ipc.Trigger{ipc.TriggerManual, ipc.TriggerDeploy, ipc.TriggerAgent}, req.Trigger) {
+		return errs.New(errs.Invalid, op, "unknown trigger %.64q", string(req.Trigger)).WithHint("use manual, deploy or agent")
+	}
+	switch req.Quiesce {
+	case "", ipc.QuiesceStop, ipc.QuiesceNone:
+	default:
+		return errs.New(errs.Invalid, op, "unknown quiesce %.64q", string(req.Quiesce)).WithHint("use stop or none")
+	}
+	switch {
+	case req.WithMemory && rec.Domain == "":
+		return errs.New(errs.Invalid, op, "%s has no domain whose memory could be kept", rec.Slug).WithHint("leave with_memory out")
+	case req.WithMemory && req.Quiesce == ipc.QuiesceStop:
+		return errs.New(errs.Invalid, op, "a domain that is stopped has no memory to keep").WithHint("use with_memory or quiesce=stop, not both")
+	}
+	const most = 4096
+	if len(req.Notes) > most || len(req.DeployID) > most {
+		return errs.New(errs.Invalid, op, "notes and deploy_id hold at most %d bytes", most)
+	}
+	return nil
+}
+
+// create captures and records a checkpoint. An error with a checkpoint means
+// that the checkpoint stands and the unit did not start again.
+func (d *Service) create(ctx context.Context, a *app.App, req ipc.CreateRequest) (store.Checkpoint, error) {
+	op := ipc.OperationID(records.NewID("op-"))
+	layers := a.Layers()
+	ids, made := Announced(a, layers)
+	now, err := a.Status(ctx)
+	if err != nil {
+		return store.Checkpoint{}, a.Setup().OfGuest(ctx, err)
+	}
+	var was store.Checkpoint
+	d.apps.Note(ctx, a, now, &was)
+	stopped, still, err := d.quiesce(ctx, a, op, now, req.Quiesce, made)
+	if err != nil {
+		return store.Checkpoint{}, errs.Also(err, d.callOff(ctx, a, op, stopped))
+	}
+	cp, err := d.captureAs(ctx, a, layers, ids, How{Still: still, memory: req.WithMemory})
+	startErr := d.apps.StartAgain(ctx, a, stopped)
+	if err != nil {
+		return store.Checkpoint{}, errs.Also(errs.Also(err, startErr), d.End(ctx, a, op))
+	}
+	cp.Running, cp.Healthy = was.Running, was.Healthy
+	cp.Warnings = append(cp.Warnings, app.RepositoryWarnings(a.Rec())...)
+	cp.Trigger, cp.Pinned = req.Trigger, req.Pinned
+	cp.Notes, cp.DeployID = Optional(req.Notes), Optional(req.DeployID)
+	if err := d.Record(ctx, a, &cp, op); err != nil {
+		return store.Checkpoint{}, errs.Also(errs.Also(err, startErr), d.Drop(ctx, a, cp.Snapshots))
+	}
+	return cp, startErr
+}
+
+// quiesce stops the app for a capture, having done beforehand what can be done
+// while it runs. It writes the operation down before it stops anything, with what it is
+// going to make. again says whether the app must be started afterwards: one that
+// somebody is stopping is not.
+func (d *Service) quiesce(ctx context.Context, a *app.App, op ipc.OperationID, now systemd.Status, how ipc.Quiesce, made []store.Disposal) (again bool, still Stillness, err error) {
+	host, err := app.StatusOf(ctx, a.HostPart())
+	if err != nil {
+		return false, still, err
+	}
+	running, onHost := !now.Down(), !host.Down()
+	all := how == ipc.QuiesceStop || a.Rec().Domain == "" // and not only what runs on the host
+	stop := how != ipc.QuiesceNone && (onHost || all && running)
+	if err := d.fits(ctx, a); err != nil {
+		return false, still, err
+	}
+	if stop {
+		if err := warm(ctx, a.Layers()); err != nil {
+			return false, still, err
+		}
+	}
+	again = stop && now.Intent() == systemd.Up
+	plan, err := json.Marshal(createPlan{Running: again, Makes: made[0].ID})
+	if err != nil {
+		return false, still, err
+	}
+	if err := d.store.PutOperation(ctx, store.Operation{ID: op, AppID: a.Rec().ID, Kind: KindCreate, Plan: plan}, d.opt.Now(), made...); err != nil {
+		return false, still, err
+	}
+	switch {
+	case stop && all:
+		err = d.apps.StopUnit(ctx, a)
+	case stop:
+		err = d.apps.PauseHost(ctx, a)
+	}
+	still.All = a.Unit() != nil && (!running || stop && all)
+	still.Host = a.Rec().Domain != "" && (!onHost || stop)
+	return again, still, err
+}
+
+// warm lets drivers do what they can before the app is stopped. A state that
+// won't hold still while the app runs may well do so once it is stopped.
+func warm(ctx context.Context, layers []layer.Layer) error {
+	for _, l := range layers {
+		w, ok := l.Driver.(snap.Warmer)
+		if !ok {
+			continue
+		}
+		if err := w.Warm(ctx); err != nil && !errors.Is(err, snap.ErrChanged) {
+			return err
+		}
+	}
+	return nil
+}
+
+// callOff ends an operation that changed nothing but may have stopped the unit,
+// or tried to. One that would not stop may not start either: that is not waited for
+// longer than the stop was.
+func (d *Service) callOff(ctx context.Context, a *app.App, op ipc.OperationID, running bool) error {
+	short, cancel := context.WithTimeout(ctx, d.apps.StopLimit(a))
+	defer cancel()
+	err := d.apps.StartAgain(short, a, running)
+	return errs.Also(err, d.End(ctx, a, op))
+}
+
+// End strikes an operation off. One that stays is seen to by pursue.
+func (d *Service) End(ctx context.Context, a *app.App, op ipc.OperationID) error {
+	err := d.store.EndOperation(ctx, op)
+	if err != nil {
+		a.Unsettle(err)
+	}
+	return err
+}
+
+func Optional(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}
+
+// HeldBy are the ids of the snapshots that an app's checkpoints hold, and of its
+// operations under way.
+func (d *Service) HeldBy(ctx context.Context, a *app.App, left []store.Operation) (map[string]bool, error) {
+	cps, err := d.store.Checkpoints(ctx, a.Rec().ID)
+	if err != nil {
+		return nil, err
+	}
+	held := map[string]bool{}
+	for _, cp := range cps {
+		for _, s := range cp.Snapshots {
+			held[string(s.ID)] = true
+		}
+	}
+	for _, op := range left {
+		held[string(op.ID)] = true
+	}
+	return held, nil
+}
+
+// RecoverCreate ends a create that a crash cut short: the app is started again, and a checkpoint
+// that is not described is dropped.
+func (d *Service) RecoverCreate(ctx context.Context, a *app.App, op store.Operation) (string, error) {
+	var plan createPlan
+	if err := json.Unmarshal(op.Plan, &plan); err != nil {
+		return "", errs.Wrap(errs.Corrupt, "", err)
+	}
+	if err := d.apps.StartAgain(ctx, a, plan.Running); err != nil {
+		return "", err
+	}
+	held, err := d.HeldBy(ctx, a, nil)
+	if err != nil {
+		return "", err
+	}
+	word := "a checkpoint that was cut short was dropped"
+	if held[plan.Makes] { // it was described, and so it was made
+		word = "a checkpoint that was cut short was finished"
+	}
+	return word, d.store.EndOperation(ctx, op.ID)
+}

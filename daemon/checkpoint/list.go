@@ -1,0 +1,239 @@
+package checkpoint
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"mulligan/daemon/app"
+	"mulligan/daemon/store"
+	"mulligan/errs"
+	"mulligan/ipc"
+	"mulligan/snap"
+)
+
+// Public is a checkpoint's record as clients see it, but for its size.
+func Public(cp store.Checkpoint) ipc.Checkpoint {
+	v := cp.Checkpoint
+	v.DBSnapshots = []ipc.DBSnapshot{}
+	v.VMSnapshotID, v.DBSnapshotID, v.FilesSnapshot, v.FilesHash = nil, nil, nil, nil
+	for _, s := range cp.Snapshots {
+		id := string(s.ID)
+		if s.Raw {
+			v.Raw = append(v.Raw, string(s.Layer))
+		}
+		switch s.Layer {
+		case snap.Files:
+			hash := s.Hash.String()
+			v.FilesSnapshot, v.FilesHash = &id, &hash
+		case snap.Disk:
+			v.VMSnapshotID = &id
+		default:
+			v.DBSnapshots = append(v.DBSnapshots, ipc.DBSnapshot{
+				Database: string(s.Layer)[len("db:"):], SnapshotID: id, Driver: s.Driver, Position: s.Position, Rehearsed: s.Rehearsed(),
+			})
+			if ok := s.Rehearsed(); ok != nil && (v.Rehearsed == nil || *v.Rehearsed) {
+				v.Rehearsed = ok
+			}
+			if r := s.Rehearsal; r != nil && r.Problem != "" {
+				v.Warnings = append(slices.Clip(v.Warnings), string(s.Layer)+": "+app.CannotBeRestored(r.Problem))
+			}
+		}
+	}
+	if len(v.DBSnapshots) > 0 {
+		v.DBSnapshotID = &v.DBSnapshots[0].SnapshotID
+	}
+	return v
+}
+
+// show is a checkpoint with its size.
+func (d *Service) show(ctx context.Context, a *app.App, cp store.Checkpoint) (ipc.Checkpoint, error) {
+	v := Public(cp)
+	all := a.KnownSizes()
+	size, known := all.Each[cp.ID]
+	damage := all.Damage[cp.ID]
+	var err error
+	if !known {
+		size, damage, err = a.Measure(ctx, "", cp)
+	}
+	v.SizeBytes, v.Damaged = size, cmp.Or(v.Damaged, damage)
+	return v, err
+}
+
+// sized gives each checkpoint's size and that of all of them. They are kept
+// until the next operation on the app.
+func (d *Service) sized(ctx context.Context, a *app.App, cps []store.Checkpoint) (app.Sizes, error) {
+	s := a.KnownSizes()
+	if s.Each != nil && len(s.Each) == len(cps) {
+		return s, nil
+	}
+	s = app.Sizes{Each: make(map[ipc.CheckpointID]int64, len(cps)), Damage: map[ipc.CheckpointID]string{}}
+	for _, cp := range cps {
+		n, missing, err := a.Measure(ctx, "", cp)
+		if err != nil {
+			return s, err
+		}
+		if s.Each[cp.ID] = n; missing != "" {
+			s.Damage[cp.ID] = missing
+		}
+	}
+	turns, err := d.store.Turns(ctx, a.Rec().ID, 1)
+	if err != nil && errs.KindOf(err) != errs.Corrupt { // of a damaged one the journal's size is not known
+		return s, err
+	}
+	if s.Total, err = a.Held(ctx, newestMark(turns), cps...); err != nil {
+		return s, err
+	}
+	a.KeepSizes(s)
+	return s, nil
+}
+
+// measured reads an app's checkpoints and their sizes. One that is deleted in
+// between is in the records and not in the store: they are read again then.
+func (d *Service) measured(ctx context.Context, a *app.App) (cps []store.Checkpoint, s app.Sizes, err error) {
+	const tries = 3
+	for range tries {
+		was := len(cps)
+		if cps, err = d.store.Checkpoints(ctx, a.Rec().ID); err != nil {
+			return nil, s, err
+		}
+		if s, err = d.sized(ctx, a, cps); err != nil || len(s.Damage) == 0 || was == len(cps) {
+			break
+		}
+	}
+	return cps, s, err
+}
+
+// Checkpoints lists an app's checkpoints, newest first, and what they occupy.
+func (d *Service) Checkpoints(ctx context.Context, who ipc.Caller, ref string, q ipc.CheckpointQuery) (ipc.CheckpointList, error) {
+	a, err := d.apps.Find(who, ref)
+	if err != nil {
+		return ipc.CheckpointList{}, err
+	}
+	cps, sizes, err := d.measured(ctx, a)
+	if err != nil {
+		return ipc.CheckpointList{}, err
+	}
+	list := ipc.CheckpointList{Checkpoints: []ipc.Checkpoint{}, StorageUsage: ipc.StorageUsage{
+		CheckpointCount: len(cps), TotalBytes: sizes.Total,
+		KeepLast: a.Rec().Retention.KeepLast, DailyDays: a.Rec().Retention.DailyDays,
+	}}
+	if q.Before != "" {
+		i := slices.IndexFunc(cps, func(c store.Checkpoint) bool { return c.ID == q.Before })
+		if i < 0 {
+			return ipc.CheckpointList{}, errs.New(errs.NotFound, "list checkpoints", "no checkpoint %.64q", string(q.Before))
+		}
+		for _, cp := range cps[:i+1] {
+			if cp.Pinned {
+				list.StorageUsage.PinnedCount++
+			}
+		}
+		cps = cps[i+1:]
+	}
+	for _, cp := range cps {
+		if cp.Pinned {
+			list.StorageUsage.PinnedCount++
+		}
+		if q.Trigger != "" && cp.Trigger != q.Trigger || q.Conversation != "" && (cp.ConversationID == nil || *cp.ConversationID != q.Conversation) ||
+			q.Limit > 0 && len(list.Checkpoints) >= q.Limit {
+			continue
+		}
+		v := Public(cp)
+		v.SizeBytes, v.Damaged = sizes.Each[cp.ID], cmp.Or(v.Damaged, sizes.Damage[cp.ID])
+		list.Checkpoints = append(list.Checkpoints, v)
+	}
+	return list, nil
+}
+
+// Checkpoint gives one.
+func (d *Service) Checkpoint(ctx context.Context, who ipc.Caller, ref string, id ipc.CheckpointID) (ipc.Checkpoint, error) {
+	a, cp, err := d.FindCheckpoint(ctx, who, ref, id)
+	if err != nil {
+		return ipc.Checkpoint{}, err
+	}
+	return d.show(ctx, a, cp)
+}
+
+func (d *Service) FindCheckpoint(ctx context.Context, who ipc.Caller, ref string, id ipc.CheckpointID) (*app.App, store.Checkpoint, error) {
+	a, err := d.apps.Find(who, ref)
+	if err != nil {
+		return nil, store.Checkpoint{}, err
+	}
+	cp, err := d.store.Checkpoint(ctx, a.Rec().ID, id)
+	return a, cp, err
+}
+
+// Pin pins or unpins a checkpoint.
+func (d *Service) Pin(ctx context.Context, who ipc.Caller, ref string, id ipc.CheckpointID, pinned bool) (ipc.Checkpoint, error) {
+	a, cp, err := d.FindCheckpoint(ctx, who, ref, id)
+	if err != nil {
+		return ipc.Checkpoint{}, err
+	}
+	action := "unpin"
+	if pinned {
+		action = "pin"
+	}
+	if err := d.store.SetPinned(ctx, a.Rec().ID, id, pinned); err != nil {
+		return ipc.Checkpoint{}, err
+	}
+	d.events.WriteAudit(ctx, a.Rec(), who, action, string(id), "", nil, nil)
+	cp.Pinned = pinned
+	shown, err := d.show(ctx, a, cp)
+	if err == nil {
+		d.events.Publish(a.Rec().ID, "checkpoint", shown)
+	}
+	return shown, err
+}
+
+// Verify checks what is stored for a checkpoint: that it is there, or byte by
+// byte. Damage is in the result; an error means that it could not be checked.
+func (d *Service) Verify(ctx context.Context, who ipc.Caller, ref string, id ipc.CheckpointID, depth snap.Depth) (ipc.VerifyResult, error) {
+	a, cp, err := d.FindCheckpoint(ctx, who, ref, id)
+	if err != nil {
+		return ipc.VerifyResult{}, err
+	}
+	res := ipc.VerifyResult{CheckpointID: id, OK: true, Problems: []ipc.VerifyProblem{}}
+	for _, s := range cp.Snapshots {
+		l, ok := a.Layer(s.Layer)
+		if !ok {
+			res.Warnings = append(res.Warnings, fmt.Sprintf("the app no longer has %s: what is stored of it was not checked", s.Layer))
+			continue
+		}
+		err := l.Driver.Verify(ctx, s.ID, depth)
+		if err == nil {
+			continue
+		}
+		if k := errs.KindOf(err); k != errs.Corrupt && k != errs.NotFound {
+			return ipc.VerifyResult{}, err
+		}
+		res.OK = false
+		res.Problems = append(res.Problems, ipc.VerifyProblem{Layer: string(s.Layer), Message: err.Error()})
+	}
+	return res, nil
+}
+
+// Audit lists an app's audit trail, newest first, and checks it where verify is set.
+func (d *Service) Audit(ctx context.Context, who ipc.Caller, ref string, limit int, verify bool) (list ipc.AuditList, err error) {
+	a, err := d.apps.Find(who, ref)
+	if err != nil {
+		return list, err
+	}
+	if list.Entries, err = d.store.AuditTrail(ctx, a.Rec().ID, limit); err != nil || !verify {
+		return list, err
+	}
+	n, head, err := d.store.VerifyAudit(ctx)
+	list.Check = &ipc.AuditCheck{OK: err == nil, Entries: n, Head: head.String()}
+	if errs.KindOf(err) == errs.Corrupt {
+		list.Check.Problem, err = err.Error(), nil
+	}
+	return list, err
+}
+
+// ShowOrBare is show, or the record alone where its size cannot be told.
+func (d *Service) ShowOrBare(ctx context.Context, a *app.App, cp store.Checkpoint) ipc.Checkpoint {
+	if shown, err := d.show(ctx, a, cp); err == nil {
+		return shown
+	}
+	return Public(cp)
+}

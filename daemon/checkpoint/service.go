@@ -1,0 +1,25 @@
+// Package checkpoint makes, lists, compares, checks, prunes and deletes the checkpoints of apps, and knows
+// by their marks where undo and redo lead.
+package checkpoint
+
+import (
+	"mulligan/daemon/accounts"
+	"mulligan/daemon/app"
+	"mulligan/daemon/events"
+	"mulligan/daemon/records"
+	"mulligan/daemon/settings"
+)
+
+// Service makes, lists, checks and drops the checkpoints of apps. Safe for concurrent use.
+type Service struct {
+	owners *accounts.Owners
+	events *events.Events
+	apps   *app.Set
+	opt    *settings.Options
+	store  *records.Records
+}
+
+// New returns the service of a daemon's checkpoints.
+func New(opt *settings.Options, store *records.Records, ev *events.Events, apps *app.Set) *Service {
+	return &Service{owners: apps.Owners, events: ev, apps: apps, opt: opt, store: store}
+}

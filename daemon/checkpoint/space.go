@@ -1,0 +1,133 @@
+package checkpoint
+
+import (
+	"context"
+
+	"mulligan/daemon/app"
+	"mulligan/daemon/records"
+	"mulligan/daemon/store"
+	"mulligan/errs"
+	"mulligan/ipc"
+	"mulligan/snap"
+)
+
+// packing is how many times smaller than the live state a capture is at best.
+const packing = 8
+
+// fits fails when a checkpoint of the app surely cannot be stored: then its
+// unit need not be stopped to find out. Warm stores the files next, and fails by
+// itself; what a layer shares with its last snapshot costs nothing; so it is first
+// captures of databases that count, at the least that they could come to.
+func (d *Service) fits(ctx context.Context, a *app.App) error {
+	cps, err := d.store.Checkpoints(ctx, a.Rec().ID)
+	if err != nil {
+		return err
+	}
+	need, err := d.firsts(ctx, a, cps)
+	if err != nil {
+		return err
+	}
+	if err := d.store.HasFree(ctx, need+records.Reserve); err != nil {
+		return err
+	}
+	return d.fitsLimit(ctx, a, cps, need)
+}
+
+// firsts is what the first captures of the app's databases need at the least, in bytes.
+func (d *Service) firsts(ctx context.Context, a *app.App, cps []store.Checkpoint) (need int64, err error) {
+	for _, l := range a.Layers() {
+		w, ok := l.Driver.(snap.SizeEstimator)
+		if !ok || len(cps) > 0 && holds(cps[0], l.Name) {
+			continue
+		}
+		n, err := w.EstimateSize(ctx)
+		if err != nil {
+			return 0, err
+		}
+		need += n / packing
+	}
+	return need, nil
+}
+
+// fitsLimit fails when what is pinned leaves no room within max_bytes, or the
+// first snapshots alone are larger.
+func (d *Service) fitsLimit(ctx context.Context, a *app.App, cps []store.Checkpoint, need int64) error {
+	limit := a.Rec().Retention.MaxBytes
+	if limit <= 0 {
+		return nil
+	}
+	var pinned []store.Checkpoint
+	for _, cp := range cps {
+		if cp.Pinned {
+			pinned = append(pinned, cp)
+		}
+	}
+	kept := int64(0)
+	if len(pinned) > 0 {
+		all, err := a.Size(ctx, cps...)
+		if err != nil {
+			return err
+		}
+		if all > limit { // else there is room whatever is pinned
+			if kept, err = a.Size(ctx, pinned...); err != nil {
+				return err
+			}
+		}
+	}
+	if kept+need > limit {
+		return errs.New(errs.Conflict, "see what fits", "max_bytes is %d, pinned checkpoints hold %d, and this one needs %d at the least", limit, kept, need).
+			WithHint("unpin or delete some, or raise max_bytes; the app was not stopped")
+	}
+	return nil
+}
+
+func holds(cp store.Checkpoint, name snap.Layer) bool {
+	_, ok := cp.Snapshot(name)
+	return ok
+}
+
+func (d *Service) checkQuota(ctx context.Context, who ipc.Caller) error {
+	l := d.owners.LimitsOf(who)
+	owner, err := d.owners.CallerName(who)
+	if err != nil {
+		return err
+	}
+	if l.Checkpoints > 0 {
+		n, err := d.store.CountCheckpoints(ctx, owner, who.UID)
+		if err != nil {
+			return err
+		}
+		if n >= l.Checkpoints {
+			return errs.New(errs.Denied, "", "you have %d checkpoints and may have no more", n).
+				WithHint("delete some, or ask an administrator to raise [quota] checkpoints in mulligand.toml")
+		}
+	}
+	if l.Bytes == 0 {
+		return nil
+	}
+	n, err := d.occupied(ctx, owner, who.UID)
+	if err != nil || n < l.Bytes {
+		return err
+	}
+	return errs.New(errs.Denied, "", "your checkpoints occupy %d bytes, and may occupy %d", n, l.Bytes).
+		WithHint("delete some, or ask an administrator to raise [quota] bytes in mulligand.toml")
+}
+
+// occupied is what the checkpoints of all of an owner's apps occupy, in bytes.
+func (d *Service) occupied(ctx context.Context, owner string, uid int) (total int64, err error) {
+	for _, a := range d.apps.All() {
+		if a.Rec().Owner != owner || a.Rec().OwnerUID != uid {
+			continue
+		}
+		cps, err := d.store.Checkpoints(ctx, a.Rec().ID)
+		if err != nil {
+			return 0, err
+		}
+		s, err := d.sized(ctx, a, cps)
+		if err != nil {
+			return 0, err
+		}
+		total += s.Total
+	}
+	return total, nil
+}

@@ -1,0 +1,188 @@
+package rollback
+
+import (
+	"context"
+	"encoding/json"
+	"math"
+	"slices"
+	"strings"
+
+	"mulligan/daemon/accounts"
+	"mulligan/daemon/app"
+	"mulligan/daemon/store"
+	"mulligan/errs"
+	"mulligan/ipc"
+	"mulligan/snap"
+)
+
+func (d *Service) RecoverRollback(ctx context.Context, a *app.App, op store.Operation) (string, error) {
+	r := &rollback{d: d, a: a, op: op.ID}
+	if err := json.Unmarshal(op.Plan, &r.plan); err != nil {
+		return "", errs.Wrap(errs.Corrupt, "", err)
+	}
+	r.again = r.plan.Phase == undoing
+	err := r.resume(ctx)
+	if r.forgotten(err) {
+		word := "a " + r.words() + " had ended, but the records did not say so"
+		if err := d.apps.StartAgain(ctx, a, r.plan.Running && r.stops()); err != nil {
+			return "", err
+		}
+		return word, d.store.EndOperation(ctx, op.ID)
+	}
+	if err != nil {
+		return "", err
+	}
+	switch r.plan.Phase {
+	case preparing:
+		return "a " + r.words() + " was called off before it changed anything", r.abandon(ctx)
+	case switched:
+		return r.recoverSwitched(ctx)
+	case undone:
+		return "a " + r.words() + " was undone", r.finish(ctx)
+	case switching:
+		err := r.goForward(ctx)
+		if err == nil {
+			r.auditRecovered(ctx, nil)
+			return "a " + r.words() + " was finished", nil
+		}
+		d.opt.Log.Warn("a "+op.Kind+" could not be finished and is undone", "app", a.Rec().Slug, "err", err)
+		fallthrough
+	case undoing:
+		err := r.undo(ctx)
+		return strings.Join(append([]string{"a " + r.words() + " was undone"}, r.warnings...), ". "), err
+	}
+	return "", errs.New(errs.Unsupported, "", "unknown phase %q", r.plan.Phase)
+}
+
+// forgotten reports whether the operation had ended, and the records lost that change:
+// its plan says that layers are being switched, and no driver has a switch of it. err is
+// the error that resume returned.
+func (r *rollback) forgotten(err error) bool {
+	if err != nil && errs.KindOf(err) != errs.NotFound || r.plan.Phase != switching && r.plan.Phase != undoing {
+		return false
+	}
+	return !slices.ContainsFunc(r.parts, func(p part) bool { return p.sw != nil })
+}
+
+// maxListed is how many changes of a layer are listed: of a revert, every path.
+func (r *rollback) maxListed() int {
+	if r.plan.Revert != "" {
+		return math.MaxInt
+	}
+	return maxChanges
+}
+
+// auditRecovered writes down what was finished.
+func (r *rollback) auditRecovered(ctx context.Context, err error) {
+	if r.plan.Revert == "" {
+		r.d.events.WriteAudit(ctx, r.a.Rec(), accounts.Self(), KindRollback, string(r.plan.Target), r.plan.Reason, err, r.receipt(ctx, err))
+		return
+	}
+	safety := r.d.checkpoints.ShowOrBare(ctx, r.a, r.safety)
+	res := ipc.RevertResult{SafetyCheckpoint: &safety, RestoredPaths: []string{}}
+	for _, c := range r.parts[0].list {
+		res.RestoredPaths = append(res.RestoredPaths, c.Path)
+	}
+	r.d.events.WriteAudit(ctx, r.a.Rec(), accounts.Self(), KindRevert, r.plan.Revert, r.plan.Reason, err, res)
+}
+
+// resume picks up the checkpoints and the switches of the plan.
+func (r *rollback) resume(ctx context.Context) (err error) {
+	var missing error
+	if r.plan.Revert == "" {
+		if r.target, err = r.d.store.Checkpoint(ctx, r.a.Rec().ID, r.plan.Target); err != nil {
+			missing = err
+		}
+	}
+	if r.plan.Safety != "" {
+		r.safety, err = r.d.store.Checkpoint(ctx, r.a.Rec().ID, r.plan.Safety)
+		if err != nil && (r.plan.Phase != preparing || errs.KindOf(err) != errs.NotFound) {
+			missing = err // else it was not recorded yet, or dropped already
+		}
+	}
+	for _, name := range r.plan.Layers {
+		l, ok := r.a.Layer(name)
+		if !ok {
+			return errs.New(errs.Conflict, "", "the app has no layer %s any more", name)
+		}
+		p := part{Layer: l}
+		if s, ok := r.target.Snapshot(name); ok {
+			p.target = s.ID
+		}
+		sw, err := l.Driver.Resume(ctx, snap.RestoreID(r.op))
+		if err != nil && errs.KindOf(err) != errs.NotFound {
+			return err
+		}
+		if err == nil {
+			p.sw, p.touched = sw, r.plan.Phase != preparing
+			p.list, p.total = r.changesOf(p, sw)
+		}
+		r.parts = append(r.parts, p)
+	}
+	return missing
+}
+
+// goForward finishes a rollback whose commit point was passed.
+func (r *rollback) goForward(ctx context.Context) error {
+	stages := []stageOf{
+		{ipc.StageSafety, func(context.Context) (string, error) { return "id=" + string(r.safety.ID), nil }},
+		{ipc.StageStop, r.stopAgain}, {ipc.StageVM, r.switchFiles}, {ipc.StageDB, r.switchDBs},
+		{ipc.StageStart, r.start},
+	}
+	if err := r.stagesInTurn(ctx, stages); err != nil {
+		return err
+	}
+	return r.finishForward(ctx)
+}
+
+// recoverSwitched ends a rollback whose layers are all at the target. The app may
+// have been running since: where it won't start, the rollback is undone only if
+// nothing was written that would go with it.
+func (r *rollback) recoverSwitched(ctx context.Context) (string, error) {
+	startErr := r.stage(ctx, ipc.StageStart, r.start)
+	if startErr != nil && r.unwritten(ctx) {
+		return "a " + r.words() + " was undone: " + startErr.Error(), r.undo(ctx)
+	}
+	if err := r.finishForward(ctx); err != nil {
+		return "", err
+	}
+	r.auditRecovered(ctx, startErr)
+	if startErr != nil {
+		return "a " + r.words() + " was finished, and the app could not be started: " + startErr.Error(), nil
+	}
+	return "a " + r.words() + " was finished", nil
+}
+
+// unwritten reports whether every layer is surely as the rollback left it.
+func (r *rollback) unwritten(ctx context.Context) bool {
+	for _, p := range r.parts {
+		if p.sw == nil {
+			return false
+		}
+		if proof, err := p.sw.Check(ctx); err != nil || !proof.Match {
+			return false
+		}
+	}
+	return true
+}
+
+// stopAgain stops the unit, which the host's boot may have started.
+func (r *rollback) stopAgain(ctx context.Context) (string, error) {
+	for _, p := range r.parts {
+		if p.sw == nil {
+			return "", errs.New(errs.Corrupt, "", "the preparation of %s is gone", p.Name)
+		}
+	}
+	if !r.stops() {
+		return r.runsOn(), errSkipped
+	}
+	now, err := r.status(ctx)
+	if err != nil {
+		return "", err
+	}
+	r.before = now
+	if err := r.halt(ctx); err != nil {
+		return "", err
+	}
+	return r.stopped()
+}

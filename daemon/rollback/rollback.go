@@ -1,0 +1,248 @@
+package rollback
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"mulligan/daemon/accounts"
+	"mulligan/daemon/app"
+	"mulligan/daemon/records"
+	"mulligan/daemon/store"
+	"mulligan/daemon/turns"
+	"mulligan/errs"
+	"mulligan/ipc"
+	"mulligan/snap"
+	"mulligan/systemd"
+)
+
+// rollback is one under way.
+type rollback struct {
+	d      *Service
+	a      *app.App
+	op     ipc.OperationID
+	req    ipc.RollbackRequest
+	plan   rollbackPlan
+	target store.Checkpoint
+	safety store.Checkpoint
+	before systemd.Status // of the unit
+	parts  []part
+	scope  []string // paths, when only some are asked for
+	stages []ipc.Stage
+	notify func(ipc.Stage)
+	back   *takeBack // of a revert
+
+	warnings  []string
+	recovered bool
+	ails      bool // the app does not start, and mayAil
+	unseen    bool // whether the domain runs could not be told, and a warning says so
+	// putBackWords say what an undo did, a line per layer.
+	putBackWords []string
+	again        bool // an undo was begun before, by this daemon or one that died
+}
+
+// Rollback takes the app called ref to a checkpoint, or to where ipc.Undo or ipc.Redo
+// lead. When it ran and failed,
+// the result says how far it got and comes together with the error. onStage is
+// called as each stage starts and ends.
+func (d *Service) Rollback(ctx context.Context, who ipc.Caller, ref string, id ipc.CheckpointID, req ipc.RollbackRequest, onStage func(ipc.Stage)) (ipc.RollbackResult, error) {
+	op := "roll back"
+	if id == ipc.Undo || id == ipc.Redo {
+		op = string(id)
+	}
+	a, err := d.apps.Find(who, ref)
+	if err != nil {
+		return ipc.RollbackResult{}, err
+	}
+	ctx = context.WithoutCancel(ctx) // a rollback that has begun is the daemon's
+	d.store.GiveBallast()
+	if err := d.discard(ctx, who, a, id, req); err != nil {
+		return ipc.RollbackResult{}, errs.Wrap(errs.Failed, op, err)
+	}
+	turns.TrackerOf(a).CatchUp(ctx)
+	release, err := d.apps.Acquire(ctx, a, op, who)
+	if err != nil {
+		return ipc.RollbackResult{}, err
+	}
+	defer release()
+	aimed, err := d.aim(ctx, a, id, &req)
+	var r *rollback
+	if err == nil {
+		r, err = d.newRollback(ctx, a, aimed, req, aimed != id)
+		id = aimed
+	}
+	if err != nil {
+		if !req.DryRun {
+			d.events.WriteAudit(ctx, a.Rec(), who, "rollback", string(id), req.Reason, err, nil)
+		}
+		return ipc.RollbackResult{}, errs.Wrap(errs.Failed, op, err)
+	}
+	r.notify, r.plan.Actor = onStage, accounts.Actor(who)
+	if r.plan.Turn, err = r.opens(ctx); err == nil {
+		err = r.remakeWorkspace(ctx)
+	}
+	if err == nil {
+		err = r.alone(ctx)
+	}
+	if err == nil {
+		err = r.orDiscard(ctx, r.allTurns(ctx))
+	}
+	if err == nil {
+		err = r.spareOthers(ctx)
+	}
+	if err != nil {
+		d.events.WriteAudit(ctx, a.Rec(), who, "rollback", string(id), req.Reason, err, nil)
+		return ipc.RollbackResult{}, errs.Wrap(errs.Failed, op, err)
+	}
+	if req.DryRun {
+		return r.preview(ctx)
+	}
+	unmute := turns.TrackerOf(a).Mute(ctx)
+	err = errs.Wrap(errs.Failed, op, r.run(ctx))
+	unmute(ctx)
+	if err == nil {
+		r.word(ctx)
+	}
+	res := r.receipt(ctx, err)
+	d.events.WriteAudit(ctx, a.Rec(), who, "rollback", string(id), req.Reason, err, res)
+	res.EvidenceAnchors = append(res.EvidenceAnchors, d.events.AuditNumber(ctx, a.Rec().ID)...)
+	d.events.Publish(a.Rec().ID, "rollback", res)
+	if r.safety.ID != "" { // else there is none more than before
+		d.checkpoints.PruneAfter(ctx, a, who, r.target.ID, r.safety.ID)
+	}
+	return res, err
+}
+
+// newRollback checks everything that can be checked before anything is done. aimed says
+// that it is an undo or a redo, whose scope is what it is.
+func (d *Service) newRollback(ctx context.Context, a *app.App, id ipc.CheckpointID, req ipc.RollbackRequest, aimed bool) (*rollback, error) {
+	switch req.OnUnhealthy {
+	case "", ipc.UnhealthyKeep, ipc.UnhealthyUndo:
+	default:
+		return nil, errs.New(errs.Invalid, "", "unknown on_unhealthy %.64q", string(req.OnUnhealthy)).WithHint("use keep or undo")
+	}
+	target, err := d.store.Checkpoint(ctx, a.Rec().ID, id)
+	if err != nil {
+		return nil, err
+	}
+	now := d.opt.Now()
+	if target.ExpiresAt != nil && target.ExpiresAt.Before(now) && !target.Pinned {
+		return nil, errs.New(errs.Expired, "", "%s expired at %s", id, target.ExpiresAt.Format(time.RFC3339)).
+			WithHint("mulligan pin %s keeps it, so that you can still go back to it; without that, the next prune deletes it", id)
+	}
+	r := &rollback{d: d, a: a, op: ipc.OperationID(records.NewID("op-")), req: req, target: target}
+	r.plan = rollbackPlan{
+		Phase: preparing, Target: id, Begun: now.UTC(), Reason: req.Reason,
+		Verify: req.VerifyRestore == nil || *req.VerifyRestore, Aimed: aimed, Scoped: len(req.Scope) > 0,
+	}
+	if req.Start != nil && a.Unit() == nil {
+		return nil, errs.New(errs.Invalid, "", "%s has no unit or command to start", a.Rec().Slug).WithHint("leave start out")
+	}
+	if err := r.selectParts(); err != nil {
+		return nil, err
+	}
+	if err := r.checkScope(ctx, aimed); err != nil {
+		return nil, err
+	}
+	r.plan.Paths = len(r.scope) > 0
+	if target.CalledOff && !target.Quiesced {
+		r.warn("%s is the safety checkpoint of a rollback that was called off: it was made while the app ran, and its layers may be of different moments", id)
+	}
+	depth := snap.Quick
+	if req.CheckStored {
+		depth = snap.Full
+	}
+	for _, p := range r.parts {
+		if err := p.Driver.Verify(ctx, p.target, depth); err != nil {
+			return nil, r.stored(p, err)
+		}
+		r.plan.Layers = append(r.plan.Layers, p.Name)
+	}
+	if err := r.foreseen(ctx); err != nil {
+		return nil, err
+	}
+	if !req.DryRun {
+		err = r.orDiscard(ctx, d.store.HasFree(ctx, records.Reserve))
+	}
+	return r, err
+}
+
+func (r *rollback) warn(format string, args ...any) {
+	r.warnings = append(r.warnings, fmt.Sprintf(format, args...))
+}
+
+// run goes through the six stages. Its error is the first stage's that failed,
+// after the app was put back where it was.
+func (r *rollback) run(ctx context.Context) error {
+	err := r.stage(ctx, ipc.StageSafety, r.safetyCheckpoint)
+	if err != nil {
+		return errs.Also(r.orDiscard(ctx, err), r.abandon(ctx))
+	}
+	err = r.stagesInTurn(ctx, []stageOf{
+		{ipc.StageStop, r.stop}, {ipc.StageVM, r.switchFiles}, {ipc.StageDB, r.switchDBs}, {ipc.StageStart, r.start},
+	})
+	if err != nil {
+		return errs.Also(err, r.putBack(ctx))
+	}
+	if err := r.stage(ctx, ipc.StageHealthy, r.healthy); err != nil {
+		if r.req.OnUnhealthy == ipc.UnhealthyUndo {
+			return errs.Also(err, r.putBack(ctx))
+		}
+		r.done(ctx)
+		return err
+	}
+	r.done(ctx)
+	return nil
+}
+
+// done ends a rollback that reached its target. Leftovers that cannot be dropped
+// now are no failure of it: pursue sees to them.
+func (r *rollback) done(ctx context.Context) {
+	if err := r.finishForward(ctx); err != nil {
+		r.a.Unsettle(errs.Wrap(errs.Failed, "drop what was kept for an undo", err))
+		r.warn("the data kept for an undo could not be deleted yet: %v", err)
+	}
+}
+
+// finishForward is finish for a rollback whose layers are all at the target: its safety
+// checkpoint is a state to go forward to from now on.
+func (r *rollback) finishForward(ctx context.Context) (err error) {
+	if r.safety, err = r.d.store.Checkpoint(ctx, r.a.Rec().ID, r.safety.ID); err != nil { // somebody may have pinned it
+		return err
+	}
+	if r.safety.UndoNext, err = r.next(ctx); err != nil {
+		return err
+	}
+	if r.plan.Revert == "" {
+		if r.safety.StayedBehind, err = r.behind(ctx); err != nil {
+			return err
+		}
+	}
+	r.safety.CalledOff = false
+	r.safety.Quiesced = r.safety.Quiesced || r.stops() && r.stopsAll() && len(r.parts) == len(r.safety.Snapshots) && !r.tornDisk()
+	if err := r.d.store.PutCheckpoint(ctx, r.safety, ""); err != nil {
+		return err
+	}
+	r.d.checkpoints.NoteBehind(ctx, r.a)
+	turns.TrackerOf(r.a).NoteUndone(ctx)
+	return r.finish(ctx)
+}
+
+// tornDisk reports whether the safety checkpoint has a guest's disks as after a power cut.
+func (r *rollback) tornDisk() bool {
+	s, ok := r.safety.Snapshot(snap.Disk)
+	return ok && !s.Quiesced
+}
+
+// remakeWorkspace makes the workspace again if it was deleted and the files are to go back.
+func (r *rollback) remakeWorkspace(ctx context.Context) error {
+	if r.req.DryRun || !slices.Contains(r.plan.Layers, snap.Files) {
+		return nil
+	}
+	made, err := r.d.apps.RemakeWorkspace(ctx, r.a.Rec())
+	if made {
+		r.warn("%s was not there any more, and was made anew", r.a.Rec().Workspace)
+	}
+	return err
+}

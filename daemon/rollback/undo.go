@@ -1,0 +1,268 @@
+package rollback
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"mulligan/daemon/app"
+	"mulligan/daemon/checkpoint"
+	"mulligan/daemon/store"
+	"mulligan/daemon/turns"
+	"mulligan/errs"
+	"mulligan/ipc"
+	"mulligan/snap"
+)
+
+// Undo and redo find their way by two marks that checkpoints carry. What an agent did
+// is an act: an announced turn, what followed a checkpoint that an agent asked for
+// outside of turns, or a revert. Each act has the checkpoint of the state before it.
+//
+//   - UndoTo is the checkpoint before the newest act that is in the checkpoint's state:
+//     where undo goes from there. "" is none.
+//   - UndoNext is the same of the state that followed: the checkpoint itself, where it
+//     is the one before an act; the target's UndoTo for the safety checkpoint of a
+//     rollback that was done.
+//
+// So the marks of the newest checkpoint tell of the present, and following UndoTo from
+// there leads from act to act, past those that are undone.
+
+// aim finds the checkpoint that undo or redo goes to, and the scope that it goes with:
+// a revert, and a rollback of a part, are gone back over as far as they went.
+func (d *Service) aim(ctx context.Context, a *app.App, id ipc.CheckpointID, req *ipc.RollbackRequest) (ipc.CheckpointID, error) {
+	if id != ipc.Undo && id != ipc.Redo {
+		return id, nil
+	}
+	l, err := d.checkpoints.LineOf(ctx, a)
+	if err != nil {
+		return "", err
+	}
+	if req.Reason == "" {
+		req.Reason = string(id)
+	}
+	if req.Turns < 0 || id == ipc.Redo && req.Turns > 1 {
+		return "", errs.New(errs.Invalid, "", "%d is not a number of turns", req.Turns).WithHint("undo takes 1 or more, redo goes over one rollback")
+	}
+	to, err := l.Redo()
+	if id == ipc.Undo {
+		req.Turns = max(1, req.Turns)
+		to, err = l.Undo(req.Turns)
+	} else {
+		req.Turns = 0
+	}
+	if err != nil {
+		return "", err
+	}
+	var scope []string
+	if id == ipc.Redo || !d.isTurns(ctx, a, to) { // a turn is undone as a whole
+		scope, err = d.scopeOf(ctx, a, to)
+	}
+	if len(req.Scope) == 0 && (id == ipc.Redo || req.Turns <= 1) {
+		req.Scope = scope
+	}
+	if cp := l[l.Find(to)]; id == ipc.Redo && req.Start == nil && cp.Running != nil && !*cp.Running && !checkpoint.Ailing(cp) && a.Unit() != nil {
+		req.Start = cp.Running // somebody had stopped the app
+	}
+	return to, err
+}
+
+// isTurns reports whether the checkpoint is the one of a turn.
+func (d *Service) isTurns(ctx context.Context, a *app.App, id ipc.CheckpointID) bool {
+	turns, err := d.store.Turns(ctx, a.Rec().ID, 0)
+	return err == nil && slices.ContainsFunc(turns, func(t store.Turn) bool { return t.CheckpointID != nil && *t.CheckpointID == id })
+}
+
+// scopeOf is what a safety checkpoint's rollback or revert was of; nil is everything.
+func (d *Service) scopeOf(ctx context.Context, a *app.App, safety ipc.CheckpointID) ([]string, error) {
+	trail, err := d.store.AuditTrail(ctx, a.Rec().ID, 0)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range trail {
+		var r struct {
+			SafetyCheckpoint *struct {
+				ID ipc.CheckpointID `json:"checkpoint_id"`
+			} `json:"safety_checkpoint"`
+			Scope         []string `json:"scope"`
+			RestoredPaths []string `json:"restored_paths"`
+		}
+		if e.Action != KindRollback && e.Action != KindRevert || json.Unmarshal(e.Detail, &r) != nil ||
+			r.SafetyCheckpoint == nil || r.SafetyCheckpoint.ID != safety {
+			continue
+		}
+		if e.Action == KindRollback {
+			return r.Scope, nil
+		}
+		return scopeOfRevert(r.RestoredPaths), nil
+	}
+	return nil, nil
+}
+
+// scopeOfRevert is the scope that undoes a revert: what it changed, and nothing that was
+// done since.
+func scopeOfRevert(paths []string) []string {
+	const most = 1000
+	odd := func(p string) bool { return strings.ContainsRune(p, utf8.RuneError) } // not what it is on disk
+	if len(paths) == 0 || len(paths) > most || slices.ContainsFunc(paths, odd) {
+		return []string{"layer:" + string(snap.Files)}
+	}
+	var scope []string
+	for _, p := range paths {
+		scope = append(scope, "./"+p) // it may be called layer:x
+	}
+	return scope
+}
+
+// next is where undo goes after the rollback. The agent's own rollback within its turn
+// is a part of the turn; one of a part leaves the rest of each act in the app.
+func (r *rollback) next(ctx context.Context) (*ipc.CheckpointID, error) {
+	back := r.target.UndoTo
+	switch {
+	case r.plan.Turn != "":
+		return &r.safety.ID, r.d.turns.Adopt(ctx, r.a, r.plan.Turn, r.safety.ID)
+	case r.plan.Revert != "":
+		return &r.safety.ID, nil
+	case r.plan.Aimed:
+		return back, nil
+	case r.plan.Scoped:
+		return r.safety.UndoTo, nil
+	}
+	head := r.safety.UndoTo
+	if head == nil || *head == "" {
+		return back, nil
+	}
+	open, err := r.d.store.OpenTurns(ctx, r.a.Rec().ID)
+	if slices.ContainsFunc(open, func(t store.Turn) bool { return t.CheckpointID != nil && *t.CheckpointID == *head }) {
+		return head, err
+	}
+	return back, err
+}
+
+// opens is the turn that begins with this rollback, if one does: an agent's that is open
+// and changed nothing so far. The agent says who it is, or it is in the middle of a call.
+func (r *rollback) opens(ctx context.Context) (ipc.TurnID, error) {
+	open, err := r.d.store.OpenTurns(ctx, r.a.Rec().ID)
+	if err != nil {
+		return "", err
+	}
+	for _, t := range slices.Backward(open) {
+		if t.Inferred || t.CheckpointID != nil {
+			continue
+		}
+		calls, err := r.d.store.Calls(ctx, t.Seq)
+		if err != nil {
+			return "", err
+		}
+		said := r.req.ConversationID != "" && r.req.ConversationID == t.ConversationID ||
+			slices.ContainsFunc(calls, func(c store.Call) bool { return r.req.CallID != "" && c.ID == r.req.CallID })
+		at := slices.ContainsFunc(calls, func(c store.Call) bool { return c.EndedAt == nil })
+		if said || at && !r.plan.Aimed { // an undo in the middle of a call is likely a person's
+			return t.ID, nil
+		}
+	}
+	return "", nil
+}
+
+// allTurns refuses an undo while the newest turn's checkpoint could not be made: it would
+// undo the turn before that one.
+func (r *rollback) allTurns(ctx context.Context) error {
+	t := turns.TrackerOf(r.a)
+	if t == nil || !r.plan.Aimed || r.req.Turns == 0 {
+		return nil
+	}
+	for _, o := range t.WithoutCheckpoint() {
+		if o.Rec.Inferred {
+			continue
+		}
+		short, cancel := context.WithTimeout(ctx, turns.FlushLong)
+		_, err := t.Flush(short)
+		cancel()
+		if err == nil {
+			err = errors.New(cmp.Or(t.LastFailure(), "it is not made yet"))
+		}
+		return (&errs.Error{Kind: errs.Failed, Op: "make the checkpoint of the newest turn", Err: err}).
+			WithHint("%s", cmp.Or(errs.HintOf(err), "try again; mulligan list shows what there is to go back to"))
+	}
+	return nil
+}
+
+// spareOthers refuses an undo that would take along what was written in between by
+// nobody's turn, unless it is to. A dry run says so.
+func (r *rollback) spareOthers(ctx context.Context) error {
+	t := turns.TrackerOf(r.a)
+	if t == nil || !r.plan.Aimed || r.req.Turns == 0 || !r.has(snap.Files) {
+		return nil
+	}
+	paths, err := r.unannounced(ctx, t)
+	if err != nil {
+		r.warn("mulligan could not find out what was written in between without an agent: %v", err)
+		return nil
+	}
+	if len(paths) == 0 {
+		return nil
+	}
+	what := "what was written in between without an agent: " + turns.Few(paths)
+	switch {
+	case r.req.IncludeOthers:
+		r.warn("it also undoes %s", what)
+	case r.req.DryRun:
+		r.warn("it would also undo %s; only --include-others does that", what)
+	default:
+		return errs.New(errs.Conflict, "", "it would also undo %s", what).
+			WithHint("mulligan undo --dry-run shows what; mulligan undo --include-others undoes it too; mulligan revert undoes an agent's writes alone")
+	}
+	return nil
+}
+
+// unannounced lists the paths in scope that were written since the target outside of
+// all announced turns, and not by mulligan.
+func (r *rollback) unannounced(ctx context.Context, t *turns.Tracker) ([]string, error) {
+	short, cancel := context.WithTimeout(ctx, turns.FlushLong)
+	defer cancel()
+	now, err := t.Flush(short)
+	if err != nil {
+		return nil, err
+	}
+	all, err := r.d.store.Turns(ctx, r.a.Rec().ID, 0)
+	if err != nil {
+		return nil, err
+	}
+	var stints []*turns.WriteRange
+	for _, turn := range all {
+		end := turn.End
+		if turn.EndedAt == nil {
+			end = now
+		}
+		if !turn.Inferred && turn.Start != "" && end != "" {
+			stints = append(stints, &turns.WriteRange{Turn: turn, From: turn.Start, To: end})
+		}
+	}
+	l, err := r.d.turns.Attribute(ctx, t, stints, nil)
+	if err != nil {
+		return nil, err
+	}
+	late, err := r.lateWrites(ctx, t, now)
+	var paths []string
+	for _, w := range late {
+		if l.Nobodys(w) && inScope(r.scope, w.Path) && !slices.Contains(paths, w.Path) {
+			paths = append(paths, w.Path)
+		}
+	}
+	return withoutRefresh(paths), err
+}
+
+// withoutRefresh leaves git's index out where nothing else of the repository changed:
+// git status writes it too.
+func withoutRefresh(paths []string) []string {
+	other := func(p string) bool { return strings.HasPrefix(p, ".git/") && !isIndex(p) }
+	if slices.ContainsFunc(paths, other) {
+		return paths
+	}
+	return slices.DeleteFunc(paths, isIndex)
+}
+
+func isIndex(p string) bool { return p == ".git/index" || p == ".git/index.lock" || p == ".git" }

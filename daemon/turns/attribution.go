@@ -1,0 +1,216 @@
+package turns
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"mulligan/daemon/store"
+	"mulligan/errs"
+	"mulligan/ipc"
+	"mulligan/snap"
+)
+
+// WriteRange is a stretch of the journal in which one call ran; of a turn that told of
+// no calls, the whole turn.
+type WriteRange struct {
+	Turn     store.Turn
+	Call     store.Call // its ID is "" for a whole turn
+	From, To snap.Mark
+	// Loose: that something was written in it says little, as nobody said when the
+	// call ended, or there was none.
+	Loose bool
+}
+
+// delegates are tools whose calls do nothing but have others made.
+var delegates = []string{"task", "agent", "subagent", "delegate"}
+
+func (s *WriteRange) delegates() bool {
+	return slices.Contains(delegates, strings.ToLower(s.Call.Tool))
+}
+
+// Within reports whether s ran within the call of o, which delegates.
+func (s *WriteRange) Within(o *WriteRange) bool {
+	return s != o && o.delegates() && s.Turn.ID == o.Turn.ID && s.Call.EndedAt != nil && !s.Call.StartedAt.Before(o.Call.StartedAt) &&
+		(o.Call.EndedAt == nil || !s.Call.EndedAt.After(*o.Call.EndedAt))
+}
+
+// WriteRanges are those of a turn, oldest first; now is the journal's end.
+func (d *Service) WriteRanges(ctx context.Context, turn store.Turn, now snap.Mark) ([]*WriteRange, error) {
+	calls, err := d.store.Calls(ctx, turn.Seq)
+	if err != nil {
+		return nil, err
+	}
+	end := turn.End
+	if turn.EndedAt == nil {
+		end = now
+	}
+	if len(calls) == 0 && turn.Start != "" && end != "" {
+		return []*WriteRange{{Turn: turn, From: turn.Start, To: end, Loose: true}}, nil
+	}
+	var list []*WriteRange
+	for i, c := range calls {
+		s := &WriteRange{Turn: turn, Call: c, From: c.Start, To: c.End, Loose: c.Untold}
+		if s.From == "" { // the files were not followed yet
+			s.From = turn.Start
+		}
+		if c.EndedAt == nil {
+			s.Loose, s.To = true, endOfOpen(calls[i+1:], end)
+		}
+		if s.From != "" && s.To != "" {
+			list = append(list, s)
+		}
+	}
+	return list, nil
+}
+
+// endOfOpen is where a call ends that nobody said the end of: where the next one
+// begins, or else with the turn. A tool that was denied, or failed, ends so.
+func endOfOpen(later []store.Call, turn snap.Mark) snap.Mark {
+	for _, c := range later {
+		if c.Start != "" {
+			return c.Start
+		}
+	}
+	return turn
+}
+
+// WriteID is where a write stands in the journal.
+type WriteID struct {
+	Path string
+	At   snap.Mark
+}
+
+// Attribution says which calls made which writes.
+type Attribution struct {
+	j      snap.Journal
+	owners map[WriteID][]*WriteRange
+	ours   map[WriteID]bool // mulligan's own
+}
+
+// Attribute reads who wrote what in the stints. Those that the journal does not reach
+// any more are left out, unless they are needed.
+func (d *Service) Attribute(ctx context.Context, t *Tracker, stints []*WriteRange, needed map[*WriteRange]bool) (*Attribution, error) {
+	l := &Attribution{j: t.j, owners: map[WriteID][]*WriteRange{}, ours: map[WriteID]bool{}}
+	own, err := d.store.OwnWrites(ctx, t.a.Rec().ID)
+	if err != nil {
+		return nil, err
+	}
+	for _, o := range own {
+		if o.End == "" {
+			continue // it is being written now
+		}
+		writes, err := t.j.Writes(ctx, o.Start, o.End)
+		if err != nil && errs.KindOf(err) != errs.NotFound {
+			return nil, err
+		}
+		for _, w := range writes {
+			l.ours[WriteID{w.Path, w.At}] = true
+		}
+	}
+	for _, s := range stints {
+		if err := l.add(ctx, s, needed[s]); err != nil {
+			return nil, err
+		}
+	}
+	return l, nil
+}
+
+func (l *Attribution) add(ctx context.Context, s *WriteRange, needed bool) error {
+	writes, err := l.j.Writes(ctx, s.From, s.To)
+	if errs.KindOf(err) == errs.NotFound && err != nil {
+		if !needed {
+			return nil
+		}
+		return errs.New(errs.Expired, "", "what turn %.64q wrote is no longer recorded", string(s.Turn.ID)).
+			WithHint("mulligan list shows the checkpoints that you can go back to")
+	}
+	if err != nil {
+		return err
+	}
+	for _, w := range writes {
+		p := WriteID{w.Path, w.At}
+		if !l.ours[p] {
+			l.owners[p] = append(l.owners[p], s)
+		}
+	}
+	return nil
+}
+
+// Of lists who may have made the write: one, if that can be told.
+func (l *Attribution) Of(w snap.Write) []*WriteRange {
+	all := l.owners[WriteID{w.Path, w.At}]
+	if len(all) < 2 {
+		return all
+	}
+	told := slices.DeleteFunc(slices.Clone(all), func(s *WriteRange) bool { return s.Loose })
+	if len(told) == 0 {
+		told = all
+	}
+	return slices.DeleteFunc(slices.Clone(told), func(o *WriteRange) bool {
+		return slices.ContainsFunc(told, func(s *WriteRange) bool { return s.Within(o) })
+	})
+}
+
+// Since lists all writes from the earliest of the stints on, oldest first.
+func (l *Attribution) Since(ctx context.Context, stints []*WriteRange, now snap.Mark) ([]snap.Write, error) {
+	var longest []snap.Write
+	seen := map[snap.Mark]bool{}
+	for _, s := range stints {
+		if seen[s.From] {
+			continue
+		}
+		seen[s.From] = true
+		writes, err := l.j.Writes(ctx, s.From, now)
+		if err != nil {
+			return nil, err
+		}
+		if len(writes) > len(longest) {
+			longest = writes
+		}
+	}
+	return longest, nil
+}
+
+// CallIDs are the calls of stints, each once, as far as they have one.
+func CallIDs(stints []*WriteRange) []ipc.CallID {
+	ids := []ipc.CallID{}
+	for _, s := range stints {
+		if s.Call.ID != "" && !slices.Contains(ids, s.Call.ID) {
+			ids = append(ids, s.Call.ID)
+		}
+	}
+	return ids
+}
+
+// FlushLong bounds how long an operation waits for the journal to be current.
+const FlushLong = 30 * time.Second
+
+// Name is the stint's for people.
+func (s *WriteRange) Name() string {
+	if s.Call.ID == "" {
+		return "turn " + string(s.Turn.ID)
+	}
+	return "call " + string(s.Call.ID)
+}
+
+// Few names the first paths of a list.
+func Few(paths []string) string {
+	if len(paths) == 1 {
+		return fmt.Sprintf("%q", paths[0])
+	}
+	return fmt.Sprintf("%q and %d more", paths[0], len(paths)-1)
+}
+
+// Attributed are the places of all writes that somebody may have made.
+func (l *Attribution) Attributed() iter.Seq[WriteID] { return maps.Keys(l.owners) }
+
+// Nobodys reports whether neither a turn nor mulligan itself may have made the write.
+func (l *Attribution) Nobodys(w snap.Write) bool {
+	p := WriteID{w.Path, w.At}
+	return !l.ours[p] && len(l.owners[p]) == 0
+}

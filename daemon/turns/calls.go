@@ -1,0 +1,286 @@
+package turns
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"mulligan/daemon/app"
+	"mulligan/daemon/records"
+	"mulligan/daemon/store"
+	"mulligan/errs"
+	"mulligan/ipc"
+)
+
+// flushDeadline bounds how long an agent waits for a barrier.
+const flushDeadline = 250 * time.Millisecond
+
+// MaxName bounds the ids that agents give, in bytes.
+const MaxName = 512
+
+// BeginTurn tells that an agent's turn begins. It returns within a moment:
+// what it could not wait for is in the turn's warnings.
+func (d *Service) BeginTurn(ctx context.Context, who ipc.Caller, ref string, req ipc.BeginTurn) (ipc.Turn, error) {
+	const op = "begin turn"
+	a, err := d.apps.Find(who, ref)
+	if err != nil {
+		return ipc.Turn{}, err
+	}
+	if max(len(req.TurnID), len(req.ConversationID), len(req.MessageID), len(req.Agent)) > MaxName {
+		return ipc.Turn{}, errs.New(errs.Invalid, op, "an id is longer than %d bytes", MaxName)
+	}
+	if req.TurnID == "" {
+		req.TurnID = ipc.TurnID(records.NewID("turn-"))
+	}
+	if rec, err := d.store.Turn(ctx, a.Rec().ID, req.TurnID); err == nil {
+		return shownTurn(rec), nil // told twice
+	}
+	o := &openTurn{ready: make(chan struct{}), ref: app.HeadOf(a.Rec())}
+	o.Rec.Turn = ipc.Turn{
+		ID: req.TurnID, AppID: a.Rec().ID, ConversationID: req.ConversationID, MessageID: req.MessageID,
+		Agent: req.Agent, StartedAt: d.opt.Now().UTC(),
+	}
+	t := TrackerOf(a)
+	if t == nil {
+		o.Rec.Warnings = append(o.Rec.Warnings, "automatic checkpoints are off for this app: mulligan app set auto=true")
+		err := d.store.PutTurn(ctx, &o.Rec)
+		return shownTurn(o.Rec), errs.Wrap(errs.Failed, op, err)
+	}
+	return shownTurn(o.Rec), errs.Wrap(errs.Failed, op, t.begin(ctx, o))
+}
+
+// begin opens a turn at the files' present position.
+func (t *Tracker) begin(ctx context.Context, o *openTurn) error {
+	short, cancel := context.WithTimeout(ctx, flushDeadline)
+	defer cancel()
+	mark, err := t.Flush(short)
+	if err != nil {
+		o.Rec.Warnings = append(o.Rec.Warnings, "files that were written just before the turn may count as written in it: "+err.Error())
+	} else {
+		t.endBefore(ctx, o.Rec.ConversationID, mark)
+	}
+	o.Rec.Start = mark
+	if err := t.d.store.PutTurn(ctx, &o.Rec); err != nil {
+		return err
+	}
+	t.mu.Lock()
+	t.open[o.Rec.ID] = o
+	t.last = time.Now()
+	t.mu.Unlock()
+	t.done.Go(func() { t.look(t.run, o) })
+	t.done.Go(func() { t.captureRest(t.run, o) })
+	return nil
+}
+
+// shownTurn is a turn as clients see it: its lists are never null.
+func shownTurn(rec store.Turn) ipc.Turn {
+	t := rec.Turn
+	if t.Calls == nil {
+		t.Calls = []ipc.Call{}
+	}
+	if t.Warnings == nil {
+		t.Warnings = []string{}
+	}
+	if t.Changes.Paths == nil {
+		t.Changes.Paths = []string{}
+	}
+	return t
+}
+
+// EndTurn tells that a turn is over, and sums it up.
+func (d *Service) EndTurn(ctx context.Context, who ipc.Caller, ref string, id ipc.TurnID) (ipc.Turn, error) {
+	const op = "end turn"
+	a, rec, err := d.findTurn(ctx, who, ref, id)
+	if err != nil {
+		return ipc.Turn{}, err
+	}
+	if rec.EndedAt != nil {
+		return shownTurn(rec), nil
+	}
+	ctx = context.WithoutCancel(ctx)
+	rec, err = d.endTurn(ctx, a, rec)
+	return shownTurn(rec), errs.Wrap(errs.Failed, op, err)
+}
+
+func (d *Service) endTurn(ctx context.Context, a *app.App, rec store.Turn) (store.Turn, error) {
+	if t := TrackerOf(a); t != nil {
+		if o := t.openTurn(rec.ID); o != nil {
+			return t.end(ctx, o)
+		}
+	}
+	now := d.opt.Now().UTC()
+	rec.EndedAt = &now
+	if err := d.store.PutTurn(ctx, &rec); err != nil {
+		return rec, err
+	}
+	return rec, d.endCalls(ctx, rec)
+}
+
+// endCalls ends the calls that are open though their turn is over: as of tools that
+// were denied or failed.
+func (d *Service) endCalls(ctx context.Context, turn store.Turn) error {
+	calls, err := d.store.Calls(ctx, turn.Seq)
+	if err != nil {
+		return err
+	}
+	for i, c := range calls {
+		if c.EndedAt != nil {
+			continue
+		}
+		c.EndedAt, c.Untold, c.End = turn.EndedAt, true, endOfOpen(calls[i+1:], turn.End)
+		if err := d.store.PutCall(ctx, turn.Seq, c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *Tracker) openTurn(id ipc.TurnID) *openTurn {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.open[id]
+}
+
+func (d *Service) findTurn(ctx context.Context, who ipc.Caller, ref string, id ipc.TurnID) (*app.App, store.Turn, error) {
+	a, err := d.apps.Find(who, ref)
+	if err != nil {
+		return nil, store.Turn{}, err
+	}
+	rec, err := d.store.Turn(ctx, a.Rec().ID, id)
+	return a, rec, err
+}
+
+// BeginCall tells that a tool call of a turn begins. With Before set it waits a
+// moment for what was written earlier: then the turn's checkpoint, and what is
+// attributed to the call, are exact.
+func (d *Service) BeginCall(ctx context.Context, who ipc.Caller, ref string, turn ipc.TurnID, req ipc.BeginCall) (ipc.Call, error) {
+	const op = "begin call"
+	a, rec, err := d.findTurn(ctx, who, ref, turn)
+	if err != nil {
+		return ipc.Call{}, err
+	}
+	if max(len(req.CallID), len(req.Tool)) > MaxName {
+		return ipc.Call{}, errs.New(errs.Invalid, op, "an id is longer than %d bytes", MaxName)
+	}
+	if req.CallID == "" {
+		req.CallID = ipc.CallID(records.NewID("call-"))
+	}
+	c := store.Call{Call: ipc.Call{ID: req.CallID, TurnID: turn, Tool: req.Tool, StartedAt: d.opt.Now().UTC()}}
+	if t := TrackerOf(a); t != nil {
+		wait := flushDeadline
+		if req.DeadlineMS > 0 {
+			wait = min(time.Duration(req.DeadlineMS)*time.Millisecond, 10*time.Second)
+		}
+		short, cancel := context.WithTimeout(ctx, wait)
+		defer cancel()
+		c.Start, err = t.Flush(short)
+		ready := t.restReady(short, turn)
+		c.Exact = err == nil && ready
+	}
+	return c.Call, errs.Wrap(errs.Failed, op, d.store.PutCall(ctx, rec.Seq, c))
+}
+
+// restReady waits until the databases of a turn's start are captured.
+func (t *Tracker) restReady(ctx context.Context, turn ipc.TurnID) bool {
+	o := t.openTurn(turn)
+	if o == nil {
+		return true
+	}
+	select {
+	case <-o.ready:
+		return true
+	default:
+	}
+	select {
+	case <-o.ready:
+		return true
+	case <-ctx.Done():
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		o.late = true
+		return false
+	}
+}
+
+// EndCall tells that a tool call of a turn is over; with no turn named, of the newest
+// that has such a call.
+func (d *Service) EndCall(ctx context.Context, who ipc.Caller, ref string, in ipc.TurnID, id ipc.CallID) (ipc.Call, error) {
+	const op = "end call"
+	a, err := d.apps.Find(who, ref)
+	if err != nil {
+		return ipc.Call{}, err
+	}
+	turn, c, err := d.callIn(ctx, a, in, id)
+	if err != nil {
+		return ipc.Call{}, err
+	}
+	if c.EndedAt != nil {
+		return c.Call, nil
+	}
+	ctx = context.WithoutCancel(ctx)
+	if t := TrackerOf(a); t != nil {
+		if c.End, err = t.Flush(ctx); err != nil {
+			return ipc.Call{}, errs.Wrap(errs.Failed, op, err)
+		}
+	}
+	now := d.opt.Now().UTC()
+	c.EndedAt = &now
+	return c.Call, errs.Wrap(errs.Failed, op, d.store.PutCall(ctx, turn.Seq, c))
+}
+
+func (d *Service) callIn(ctx context.Context, a *app.App, in ipc.TurnID, id ipc.CallID) (store.Turn, store.Call, error) {
+	if in == "" {
+		return d.store.Call(ctx, a.Rec().ID, id)
+	}
+	turn, err := d.store.Turn(ctx, a.Rec().ID, in)
+	if err != nil {
+		return turn, store.Call{}, err
+	}
+	calls, err := d.store.Calls(ctx, turn.Seq)
+	if err != nil {
+		return turn, store.Call{}, err
+	}
+	i := slices.IndexFunc(calls, func(c store.Call) bool { return c.ID == id })
+	if i < 0 {
+		return turn, store.Call{}, errs.New(errs.NotFound, "", "turn %.64q has no call %.64q", string(in), string(id)).
+			WithHint("mulligan turns --json lists the turns and their calls")
+	}
+	return turn, calls[i], nil
+}
+
+// Turns lists an app's turns, or those of one conversation, newest first, with their calls.
+func (d *Service) Turns(ctx context.Context, who ipc.Caller, ref, conversation string, limit int) ([]ipc.Turn, error) {
+	a, err := d.apps.Find(who, ref)
+	if err != nil {
+		return nil, err
+	}
+	recs, err := d.store.Turns(ctx, a.Rec().ID, limit)
+	if conversation != "" {
+		recs, err = d.store.ConversationTurns(ctx, a.Rec().ID, conversation)
+		slices.Reverse(recs)
+		recs = recs[:min(len(recs), limitOr(limit, len(recs)))]
+	}
+	if err != nil {
+		return nil, err
+	}
+	turns := []ipc.Turn{}
+	for _, rec := range recs {
+		calls, err := d.store.Calls(ctx, rec.Seq)
+		if err != nil {
+			return nil, err
+		}
+		for _, c := range calls {
+			rec.Calls = append(rec.Calls, c.Call)
+		}
+		turns = append(turns, shownTurn(rec))
+	}
+	return turns, nil
+}
+
+// limitOr is limit, or all where it is 0.
+func limitOr(limit, all int) int {
+	if limit == 0 {
+		return all
+	}
+	return limit
+}

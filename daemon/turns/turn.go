@@ -1,0 +1,361 @@
+package turns
+
+import (
+	"context"
+	"time"
+
+	"mulligan/daemon/accounts"
+	"mulligan/daemon/app"
+	"mulligan/daemon/checkpoint"
+	"mulligan/daemon/layer"
+	"mulligan/daemon/records"
+	"mulligan/daemon/store"
+	"mulligan/errs"
+	"mulligan/ipc"
+	"mulligan/snap"
+)
+
+// openTurn is a turn that has not ended. Its fields are the tracker's.
+type openTurn struct {
+	Rec   store.Turn
+	ref   *string          // the workspace's commit at its start
+	dbs   []store.Snapshot // the databases at its start; no checkpoint holds them yet
+	lacks []string         // what they lack
+	ready chan struct{}    // closed once dbs is filled
+	// running and healthy are the app's at its start, once that is known.
+	running, healthy *bool
+	late             bool // a call began before dbs was filled
+	// undone: it was undone while it went on, and did nothing since.
+	undone bool
+	since  snap.Mark // where it was undone
+}
+
+// infer begins a turn that nobody announced, from before the batch.
+func (t *Tracker) infer(ctx context.Context, b snap.Batch) error {
+	o := &openTurn{ready: make(chan struct{}), ref: app.HeadOf(t.a.Rec())}
+	o.Rec.Turn = ipc.Turn{
+		ID: ipc.TurnID(records.NewID("turn-")), AppID: t.a.Rec().ID, Inferred: true, StartedAt: b.First.UTC(),
+	}
+	o.Rec.Start = b.Before
+	if len(t.a.Layers()) > 1 {
+		o.lacks = append(o.lacks, "the start of the turn was not reported: the layers other than files were captured after its first write")
+	}
+	if err := t.d.store.PutTurn(ctx, &o.Rec); err != nil {
+		return err
+	}
+	t.mu.Lock()
+	t.open[o.Rec.ID] = o
+	t.mu.Unlock()
+	t.done.Go(func() { t.look(t.run, o) })
+	t.captureRest(ctx, o)
+	return nil
+}
+
+// endBefore ends, at the mark, the turns that are over when one of the
+// conversation begins: a conversation has one turn at a time, and what somebody
+// announces is no longer to be inferred.
+func (t *Tracker) endBefore(ctx context.Context, conversation string, mark snap.Mark) {
+	t.endWhere(ctx, mark, func(o *openTurn) bool {
+		return o.Rec.Inferred || conversation != "" && o.Rec.ConversationID == conversation
+	})
+}
+
+// endQuiet ends the turn that nobody announced, after a quiet time.
+func (t *Tracker) endQuiet(ctx context.Context) {
+	mark, err := t.Flush(ctx)
+	if err != nil {
+		t.note("end a turn", err)
+		return
+	}
+	t.endWhere(ctx, mark, func(o *openTurn) bool { return o.Rec.Inferred })
+}
+
+// endWhere ends the open turns that over picks.
+func (t *Tracker) endWhere(ctx context.Context, mark snap.Mark, over func(*openTurn) bool) {
+	t.mu.Lock()
+	var list []*openTurn
+	for _, o := range t.open {
+		if over(o) {
+			list = append(list, o)
+		}
+	}
+	t.mu.Unlock()
+	for _, o := range list {
+		if _, err := t.endAt(ctx, o, mark); err != nil && ctx.Err() == nil {
+			t.note("end a turn", err)
+		}
+	}
+}
+
+// look notes how the app is at a turn's start.
+func (t *Tracker) look(ctx context.Context, o *openTurn) {
+	now, err := t.a.Status(ctx)
+	if err != nil {
+		return
+	}
+	running, healthy := t.d.apps.Condition(ctx, t.a, now)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	o.running, o.healthy = running, healthy
+}
+
+// captureRest captures what is not files, as far as it can be captured while
+// the app runs; what can't is named in the turn's checkpoint.
+func (t *Tracker) captureRest(ctx context.Context, o *openTurn) {
+	defer close(o.ready)
+	release, err := t.d.apps.AcquireBrief(ctx, t.a, "capture for turn "+string(o.Rec.ID))
+	if err != nil {
+		o.lacks = append(o.lacks, "databases are not in it: "+err.Error())
+		return
+	}
+	defer release()
+	for _, l := range t.a.Layers() {
+		if l.Name == snap.Files {
+			continue
+		}
+		if h, ok := l.Driver.(*layer.Held); ok {
+			o.lacks = append(o.lacks, string(l.Name)+" is not in it: "+h.Unfit().Error())
+			continue
+		}
+		if lc, ok := l.Driver.(snap.LiveCapturer); !ok || !lc.CapturesLive() {
+			o.lacks = append(o.lacks, string(l.Name)+" is not in it: it can't be captured while the app runs")
+			continue
+		}
+		s, warnings, err := t.d.checkpoints.CaptureLayer(ctx, t.a, l, checkpoint.How{})
+		if err != nil {
+			o.lacks = append(o.lacks, string(l.Name)+" is not in it: "+err.Error())
+			continue
+		}
+		o.dbs = append(o.dbs, s)
+		for _, w := range warnings {
+			o.lacks = append(o.lacks, string(l.Name)+": "+w)
+		}
+	}
+}
+
+// checkpoint records the state before the turn, once.
+func (t *Tracker) checkpoint(ctx context.Context, o *openTurn) error {
+	select {
+	case <-o.ready:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	release, err := t.d.apps.AcquireBrief(ctx, t.a, "checkpoint of turn "+string(o.Rec.ID))
+	if err != nil {
+		return err
+	}
+	defer release()
+	t.mu.Lock()
+	start, made := o.Rec.Start, o.Rec.CheckpointID != nil
+	t.mu.Unlock()
+	if made {
+		return nil
+	}
+	cp, err := t.captureAt(ctx, o, start)
+	if err != nil {
+		return err
+	}
+	t.mu.Lock()
+	o.Rec.CheckpointID, o.dbs, t.failed = &cp.ID, nil, ""
+	rec := o.Rec
+	t.mu.Unlock()
+	if err := t.d.store.PutTurn(ctx, &rec); err != nil {
+		return err
+	}
+	t.d.events.Publish(t.a.Rec().ID, "checkpoint", checkpoint.Public(cp))
+	t.d.checkpoints.PruneAfter(ctx, t.a, accounts.Self(), cp.ID)
+	return nil
+}
+
+// captureAt records a checkpoint of the files at a mark, with the databases as
+// they were captured at the turn's start.
+func (t *Tracker) captureAt(ctx context.Context, o *openTurn, start snap.Mark) (store.Checkpoint, error) {
+	if err := t.d.opt.Failpoint.At("capture turn"); err != nil {
+		return store.Checkpoint{}, err
+	}
+	ids, made := checkpoint.Announced(t.a, []layer.Layer{{Name: snap.Files}})
+	if err := t.d.store.PutDisposals(ctx, made...); err != nil {
+		return store.Checkpoint{}, err
+	}
+	s, err := t.driver.Capture(ctx, snap.CaptureRequest{ID: ids[0], At: start})
+	if err != nil {
+		return store.Checkpoint{}, err
+	}
+	var cp store.Checkpoint
+	cp.ID, cp.AppID, cp.Trigger, cp.Ref = ipc.CheckpointID(records.NewID("cp-")), t.a.Rec().ID, ipc.TriggerAgent, o.ref
+	cp.TurnID, cp.Inferred = checkpoint.Optional(string(o.Rec.ID)), o.Rec.Inferred
+	cp.ConversationID, cp.MessageID = checkpoint.Optional(o.Rec.ConversationID), checkpoint.Optional(o.Rec.MessageID)
+	t.mu.Lock()
+	cp.Running, cp.Healthy = o.running, o.healthy
+	late := o.late && len(o.dbs) > 0
+	t.mu.Unlock()
+	cp.Warnings = append(append([]string{}, o.Rec.Warnings...), o.lacks...)
+	if late {
+		cp.Warnings = append(cp.Warnings, "the turn's first call did not wait until its databases were captured: what it wrote to them at once may be in this checkpoint")
+	}
+	cp.Warnings = append(cp.Warnings, s.Warnings...)
+	files := store.Snapshot{Layer: snap.Files, ID: s.ID, Driver: s.Driver, Hash: s.Hash, Position: s.Position}
+	cp.Snapshots = append([]store.Snapshot{files}, o.dbs...)
+	if err := t.d.checkpoints.Record(ctx, t.a, &cp, ""); err != nil {
+		return store.Checkpoint{}, errs.Also(err, t.d.checkpoints.Drop(ctx, t.a, cp.Snapshots[:1]))
+	}
+	return cp, nil
+}
+
+// end ends a turn: makes its checkpoint if it changed anything, and sums up what.
+func (t *Tracker) end(ctx context.Context, o *openTurn) (store.Turn, error) {
+	mark, err := t.Flush(ctx)
+	if err != nil {
+		return store.Turn{}, err
+	}
+	return t.endAt(ctx, o, mark)
+}
+
+// endAt ends a turn at a position that was just flushed.
+func (t *Tracker) endAt(ctx context.Context, o *openTurn, mark snap.Mark) (store.Turn, error) {
+	t.mu.Lock()
+	if o.Rec.Start == "" { // the files were not followed when it began, and what it wrote since can't be told
+		o.Rec.Start = mark
+	}
+	start := o.Rec.Start
+	t.mu.Unlock()
+	writes, err := t.j.Writes(ctx, start, mark)
+	if err != nil {
+		return store.Turn{}, err
+	}
+	changes := sumUp(writes)
+	if changes.Paths, err = t.a.Seen(changes.Paths); err != nil {
+		return store.Turn{}, err
+	}
+	if len(writes) > 0 || t.databasesChanged(ctx, o) {
+		if err := t.checkpoint(ctx, o); err != nil {
+			return store.Turn{}, err
+		}
+	}
+	t.rejoin(ctx)
+	t.mu.Lock()
+	now := t.d.opt.Now().UTC()
+	o.Rec.End, o.Rec.EndedAt, o.Rec.Changes = mark, &now, changes
+	rec, unused := o.Rec, o.dbs
+	o.dbs = nil
+	delete(t.open, rec.ID)
+	t.last = time.Now()
+	t.mu.Unlock()
+	if err := t.d.store.PutTurn(ctx, &rec); err != nil {
+		return rec, err
+	}
+	if err := t.d.endCalls(ctx, rec); err != nil {
+		return rec, err
+	}
+	t.d.events.Publish(t.a.Rec().ID, "turn", shownTurn(rec))
+	return rec, t.dropUnused(ctx, unused)
+}
+
+// dropUnused drops the databases' snapshots of a turn that changed nothing.
+func (t *Tracker) dropUnused(ctx context.Context, snaps []store.Snapshot) error {
+	if len(snaps) == 0 {
+		return nil
+	}
+	release, err := t.d.apps.AcquireBrief(ctx, t.a, "end a turn")
+	if err != nil {
+		return err
+	}
+	defer release()
+	return t.d.checkpoints.Drop(ctx, t.a, snaps)
+}
+
+// databasesChanged reports whether a database is not as it was at the turn's
+// start. A database that cannot be asked counts as changed: a checkpoint too
+// many loses nothing.
+func (t *Tracker) databasesChanged(ctx context.Context, o *openTurn) bool {
+	select {
+	case <-o.ready:
+	case <-ctx.Done():
+		return false
+	}
+	t.mu.Lock()
+	before := o.dbs
+	t.mu.Unlock()
+	if len(before) == 0 {
+		return false
+	}
+	release, err := t.d.apps.AcquireBrief(ctx, t.a, "look for changes of turn "+string(o.Rec.ID))
+	if err != nil {
+		return true
+	}
+	defer release()
+	for _, b := range before {
+		l, ok := t.a.Layer(b.Layer)
+		if !ok {
+			continue
+		}
+		if !l.IsDB() {
+			return true // a guest writes by itself: what it wrote is taken for the turn's
+		}
+		now, _, err := t.d.checkpoints.CaptureLayer(ctx, t.a, l, checkpoint.How{})
+		if err != nil {
+			return true
+		}
+		changed := now.Hash != b.Hash || now.Hash.IsZero() && now.Position != b.Position
+		if err := t.d.checkpoints.Drop(ctx, t.a, []store.Snapshot{now}); err != nil {
+			t.note("drop a snapshot", err)
+		}
+		if changed {
+			return true
+		}
+	}
+	return false
+}
+
+// sumUp counts what writes did to paths, over all: a path that was made and
+// taken away again did not change.
+func sumUp(writes []snap.Write) ipc.TurnChanges {
+	type span struct{ before, after snap.Hash }
+	spans := map[string]*span{}
+	var order []string
+	for _, w := range writes {
+		if s, ok := spans[w.Path]; ok {
+			s.after = w.After
+			continue
+		}
+		spans[w.Path] = &span{w.Before, w.After}
+		order = append(order, w.Path)
+	}
+	c := ipc.TurnChanges{Paths: []string{}}
+	for _, path := range order {
+		s := spans[path]
+		switch {
+		case s.before == s.after:
+			continue
+		case s.before.IsZero():
+			c.Created++
+		case s.after.IsZero():
+			c.Deleted++
+		default:
+			c.Modified++
+		}
+		if len(c.Paths) < 20 {
+			c.Paths = append(c.Paths, path)
+		}
+	}
+	return c
+}
+
+// Adopt takes the safety checkpoint of the rollback that a turn began with for the turn's
+// checkpoint: one undo takes back the rollback and what the turn did after it.
+func (d *Service) Adopt(ctx context.Context, a *app.App, turn ipc.TurnID, cp ipc.CheckpointID) error {
+	rec, err := d.store.Turn(ctx, a.Rec().ID, turn)
+	if err != nil {
+		return err
+	}
+	if t := TrackerOf(a); t != nil {
+		if o := t.openTurn(turn); o != nil {
+			t.mu.Lock()
+			o.Rec.CheckpointID = &cp
+			rec = o.Rec
+			t.mu.Unlock()
+		}
+	}
+	rec.CheckpointID = &cp
+	return d.store.PutTurn(ctx, &rec)
+}

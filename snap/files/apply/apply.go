@@ -1,0 +1,308 @@
+// Package apply makes a workspace follow a list of differences, in an order and in a way that leave
+// each path old or new whenever it is cut short. It also checks beforehand what could refuse that.
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/errs"
+	"mulligan/failpoint"
+	"mulligan/snap"
+	"mulligan/snap/beneath"
+	"mulligan/snap/cas"
+	"mulligan/snap/files/diff"
+	"mulligan/snap/files/inode"
+	"mulligan/snap/files/manifest"
+	"mulligan/snap/files/relpath"
+	"mulligan/snap/files/rights"
+	"mulligan/snap/files/walk"
+	"mulligan/snap/files/workspace"
+)
+
+// Applier restores one workspace. It is safe for concurrent use, but two jobs at a time would
+// meet each other's changes.
+type Applier struct {
+	Walker    *walk.Walker
+	Store     *cas.Store
+	Reader    rights.Reader                                   // whose eyes names are for
+	Owner     int                                             // uid that the workspace must belong to; -1: any
+	Memory    func(context.Context, []diff.Delta) walk.Memory // for looking at the deltas' paths
+	Failpoint failpoint.Hook                                  // for tests
+}
+
+// Holder is whose ordinary things are changed in place, in a workspace whose folder belongs to uid.
+func (p *Applier) Holder(uid uint32) rights.Holder { return rights.HolderOf(p.Reader, p.Owner, uid) }
+
+// job is the state of one restore, which its workers share. It goes strictly by the deltas: a path that is neither as old nor as new has it is
+// left alone, and the error is snap.ErrChanged.
+type job struct {
+	p       *Applier
+	op      string
+	id      snap.RestoreID
+	ctx     context.Context
+	root    *beneath.Root
+	deltas  []diff.Delta
+	at      map[string]*diff.Delta // by path
+	holder  rights.Holder
+	made    map[string]inode.ID // folders that this apply made, by path
+	guarded map[string]bool     // folders that may keep somebody out, or lie behind such a one
+	scan    *walk.Scan          // for looking at single paths
+
+	tmp   atomic.Int64    // the next temporary name's number
+	stays map[string]bool // folders that could not go, since not all in them is ours to remove
+	whole bool            // sync everything: an apply before this one was cut short
+	bulk  bool            // the files at hand are synced all at once
+
+	mu      sync.Mutex
+	Notes   []string
+	inPlace []*diff.Delta // files of which the meta data alone was changed
+
+	touched map[string]bool // folders in which a name came or went; one goroutine's
+}
+
+// Begin begins a job, which restores the deltas within sc; b keeps what it reads. With whole, everything
+// is synced: an earlier job of the same restore was cut short. The caller must close the job.
+func (p *Applier) Begin(ctx context.Context, op string, id snap.RestoreID, b *cas.Batch, deltas []diff.Delta, sc relpath.Scope, whole bool) (*Job, error) {
+	root, err := p.Walker.Workspace.Open()
+	if err != nil {
+		return nil, err
+	}
+	a := &job{p: p, op: op, id: id, ctx: ctx, root: root, deltas: deltas,
+		at: make(map[string]*diff.Delta, len(deltas)), stays: map[string]bool{}, touched: map[string]bool{},
+		made: map[string]inode.ID{}, guarded: map[string]bool{}}
+	st, err := inode.StatAt(root.FD(), "")
+	if err != nil {
+		root.Close()
+		return nil, err
+	}
+	a.holder = p.Holder(st.Uid)
+	a.scan = p.Walker.NewScan(ctx, op, b, b.Keep)
+	a.scan.Memory, a.scan.Seen, a.scan.Scope = p.Memory(ctx, deltas), nil, sc
+	a.whole = whole
+	for i := range deltas {
+		a.at[deltas[i].Path] = &deltas[i]
+	}
+	a.guard()
+	return &Job{job: a}, nil
+}
+
+func (h *Job) Close() {
+	h.forget()
+	h.root.Close()
+}
+
+// Run does everything, in the order that never stands in its own way:
+// what must go, folders, files, further names of files, folders' own times.
+func (h *Job) Run() error {
+	steps := []struct {
+		name string
+		do   func() error
+	}{
+		{"removed", h.removeAll}, {"folders made", h.makeFolders}, {"files rewritten", h.rewriteFiles},
+		{"files placed", h.placeFiles}, {"names linked", h.linkNames}, {"folders settled", h.finishFolders}, {"synced", h.sync},
+	}
+	for _, s := range steps {
+		if err := s.do(); err != nil {
+			return h.wrap(err)
+		}
+		if err := h.p.Failpoint.At(s.name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *job) wrap(err error) error {
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return (&errs.Error{Kind: errs.Failed, Op: a.op, Message: "the disk of " + a.p.Walker.Workspace.Dir + " is full", Err: err}).
+			WithHint("free some space there and try again")
+	}
+	return workspace.Wrap(errs.Failed, a.op, err)
+}
+
+// failed says at which path err happened.
+func (a *job) failed(path string, err error) error {
+	var e *errs.Error
+	if err == nil || errors.As(err, &e) || workspace.Cancelled(err) {
+		return err
+	}
+	if errors.Is(err, unix.EAGAIN) {
+		return workspace.Leased(a.op, a.shown(path))
+	}
+	kind := errs.Failed
+	if errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) {
+		kind = errs.Denied
+	}
+	return &errs.Error{Kind: kind, Op: a.op, Message: a.shown(path), Err: workspace.Cause(err)}
+}
+
+func (a *job) changed(path string) error {
+	return snap.Changed(a.op, a.shown(path))
+}
+
+// shown is path in full, as the reader may see it.
+func (a *job) shown(path string) string {
+	if d := a.at[path]; d != nil {
+		path = d.Seen()
+	}
+	return workspace.Shown(a.p.Walker.Workspace.Dir, path)
+}
+
+func (a *job) note(format string, args ...any) {
+	a.mu.Lock()
+	a.Notes = append(a.Notes, fmt.Sprintf(format, args...))
+	a.mu.Unlock()
+}
+
+// removeAll removes what is in the way or only in old, deepest first.
+func (h *Job) removeAll() error {
+	for i := len(h.deltas) - 1; i >= 0; i-- {
+		d := &h.deltas[i]
+		if d.Mounted() {
+			h.note("%s is or was a mount point and is left as it is.", h.shown(d.Path))
+			continue
+		}
+		if !d.Goes() {
+			continue
+		}
+		if err := h.ctx.Err(); err != nil {
+			return err
+		}
+		if err := h.remove(d); err != nil {
+			return h.failed(d.Path, err)
+		}
+	}
+	return nil
+}
+
+func (h *Job) remove(d *diff.Delta) error {
+	n, _, err := h.look(d.Path)
+	if err != nil || n == nil {
+		return err
+	}
+	if !matches(&n.Entry, d.Old) {
+		if d.New != nil && matches(&n.Entry, d.New) {
+			return nil
+		}
+		if n.Mount {
+			h.stay(d.Path)
+			return nil
+		}
+		return h.changed(d.Path)
+	}
+	folder, name := relpath.Split(d.Path)
+	dir, err := h.writable(folder)
+	if err != nil {
+		return err
+	}
+	h.touched[folder] = true
+	if !n.IsDir() {
+		return unix.Unlinkat(dir.FD(), name, 0)
+	}
+	err = unix.Unlinkat(dir.FD(), name, unix.AT_REMOVEDIR)
+	if err == unix.ENOTEMPTY || err == unix.EEXIST || err == unix.EBUSY {
+		return h.keepFolder(d.Path, err)
+	}
+	h.forget()
+	return err
+}
+
+// keepFolder lets a folder stay for what is excluded or mounted in it, and
+// fails if there is anything else.
+func (h *Job) keepFolder(path string, busy error) error {
+	if busy != unix.EBUSY {
+		dir, err := h.folder(path)
+		if err != nil {
+			return err
+		}
+		names, err := inode.List(dir.FD())
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			p := relpath.Join(path, name)
+			st, err := inode.StatAt(dir.FD(), name)
+			if err != nil {
+				return err
+			}
+			if !h.stays[p] && !st.Mount && !h.p.Walker.Workspace.Exclude.Excludes(p, st.Kind() == manifest.DirKind) {
+				return h.changed(p)
+			}
+		}
+	}
+	if d := h.at[path]; d != nil && d.Remake {
+		return h.p.heldError(h.op, d.Seen())
+	}
+	h.stay(path)
+	return nil
+}
+
+func (a *job) stay(path string) {
+	a.stays[path] = true
+	a.note("%s stays: mulligan does not remove what is excluded or mounted in it.", a.shown(path))
+}
+
+// makeFolders makes the folders that are only in new, outermost first. Their
+// modes come last: until then nobody else has any business in them.
+func (h *Job) makeFolders() error {
+	for i := range h.deltas {
+		d := &h.deltas[i]
+		if d.Path == "." || d.New == nil || !d.New.IsDir() && !(d.Old == nil && d.New.Mount && d.New.Kind() == manifest.DirKind) {
+			continue
+		}
+		if err := h.ctx.Err(); err != nil {
+			return err
+		}
+		if manifest.IsFolder(d.Old) && !d.Remake || d.Old != nil && d.Old.Mount {
+			continue
+		}
+		folder, name := relpath.Split(d.Path)
+		dir, err := h.writable(folder)
+		if err == nil {
+			h.touched[folder], h.touched[d.Path] = true, true
+			err = h.make(dir, name, d.Path)
+		}
+		if err == unix.EEXIST {
+			if st, e := inode.StatAt(dir.FD(), name); e == nil && st.Kind() == manifest.DirKind {
+				continue
+			}
+			err = h.changed(d.Path)
+		}
+		if err != nil {
+			return h.failed(d.Path, err)
+		}
+		h.forget()
+	}
+	return nil
+}
+
+// idle reports whether nothing was, or has to be, done to a folder's own entry.
+func (a *job) idle(d *diff.Delta) bool {
+	return manifest.IsFolder(d.Old) && d.Old.SameMeta(d.New) && !a.touched[d.Path] && !a.whole
+}
+
+// finishFolders gives the folders their modes, owners and times, deepest
+// first, when nothing in them will change any more.
+func (a *job) finishFolders() error {
+	for i := len(a.deltas) - 1; i >= 0; i-- {
+		d := &a.deltas[i]
+		if d.New == nil || !d.New.IsDir() || d.Mounted() || a.idle(d) {
+			continue
+		}
+		dir, err := a.openFolder(d.Path)
+		if err != nil {
+			return a.failed(d.Path, err)
+		}
+		err = a.finishFolder(dir, d)
+		if err := errors.Join(err, dir.Close()); err != nil {
+			return a.failed(d.Path, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,143 @@
+package apply
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/errs"
+	"mulligan/snap/files/diff"
+	"mulligan/snap/files/manifest"
+	"mulligan/snap/files/parallel"
+	"mulligan/snap/files/relpath"
+	"mulligan/snap/files/rights"
+	"mulligan/snap/files/workspace"
+)
+
+// CheckAllowed makes sure of everything but stored contents. It returns deltas with what must be
+// made anew because its folder changes hands.
+func (p *Applier) CheckAllowed(ctx context.Context, op string, deltas []diff.Delta, holder rights.Holder, base, target *manifest.Manifest, sc relpath.Scope) ([]diff.Delta, error) {
+	if err := p.CheckWays(op, deltas, holder, target); err != nil {
+		return nil, err
+	}
+	deltas, err := p.WithRemade(ctx, deltas, base, target, sc)
+	if err == nil {
+		err = p.checkHeld(op, deltas)
+	}
+	if err == nil {
+		err = p.checkGiven(op, deltas)
+	}
+	if err == nil {
+		err = p.checkRoom(op, deltas)
+	}
+	return deltas, err
+}
+
+func (p *Applier) checkContents(ctx context.Context, c *diff.Delta, holder rights.Holder) error {
+	nothing := func(int64, []byte) error { return ctx.Err() }
+	for _, e := range []*manifest.Entry{c.New, c.Old} {
+		if e == nil || !e.IsFile() || !c.Remake && c.Old != nil && c.New != nil && c.Old.Hash == c.New.Hash && holder.Keeps(c.Old, c.New) {
+			continue
+		}
+		if err := manifest.EachPiece(p.Store, e, nothing); err != nil {
+			return contentError(workspace.Shown(p.Walker.Workspace.Dir, c.Seen()), err)
+		}
+	}
+	return ctx.Err()
+}
+
+// contentError is for what is stored of a file and cannot be had: whatever is
+// missing or unreadable there is damage.
+func contentError(path string, err error) error {
+	if workspace.Cancelled(err) {
+		return err
+	}
+	if k := errs.KindOf(err); k != errs.NotFound && k != errs.Corrupt && k != errs.Internal {
+		return err
+	}
+	return &errs.Error{Kind: errs.Corrupt, Message: "the stored content of " + path, Err: err,
+		Hint: "choose another checkpoint; mulligan verify says which are whole"}
+}
+
+// checkRoom compares what Commit will write with what the disk has. A batch
+// exists beside the files that it replaces, until they are gone.
+func (p *Applier) checkRoom(op string, deltas []diff.Delta) error {
+	var grows, writes int64
+	for _, c := range deltas {
+		if c.New != nil && c.New.IsFile() && (c.Old == nil || c.Old.Hash != c.New.Hash) {
+			n := manifest.StoredSize(p.Store, c.New)
+			grows, writes = grows+n, writes+n
+		}
+		if c.Old != nil && c.Old.IsFile() && (c.New == nil || c.Old.Hash != c.New.Hash) {
+			grows -= manifest.StoredSize(p.Store, c.Old)
+		}
+	}
+	root, err := p.Walker.Workspace.Open()
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(root.FD(), &fs); err != nil {
+		return err
+	}
+	need, free := max(grows, 0)+min(writes, batchBytes), int64(fs.Bavail)*fs.Bsize
+	if os.Geteuid() == 0 {
+		free = int64(fs.Bfree) * fs.Bsize
+	}
+	if writes == 0 || need <= free || fs.Blocks == 0 { // no blocks: the filesystem does not say (ramfs)
+		return nil
+	}
+	return errs.New(errs.Failed, op, "the restore needs %s on the disk of %s, which has %s left", diff.FormatSize(need), p.Walker.Workspace.Dir, diff.FormatSize(free)).
+		WithHint("free some space there and try again")
+}
+
+// checkGiven refuses what only root could give back, in either direction.
+func (p *Applier) checkGiven(op string, deltas []diff.Delta) error {
+	g, err := rights.Self()
+	if err != nil || g.Root {
+		return err
+	}
+	why, path, more := "", "", 0
+	for i := range deltas {
+		c := &deltas[i]
+		if c.Outside || c.Mounted() {
+			continue
+		}
+		word := g.RefusesChange(c.Old, c.New)
+		if word == "" {
+			word = g.RefusesChange(c.New, c.Old) // an undo must be possible too
+		}
+		switch {
+		case word == "":
+		case why == "":
+			why, path = word, c.Seen()
+		default:
+			more++
+		}
+	}
+	if why == "" {
+		return nil
+	}
+	others := ""
+	if more > 0 {
+		others = fmt.Sprintf(" (and %d more paths)", more)
+	}
+	return errs.New(errs.Denied, op, "%s %s: only root can give it back%s", workspace.Shown(p.Walker.Workspace.Dir, path), why, others).
+		WithHint("chown or chgrp it to yourself, exclude it, or protect this app with the host daemon (root); a scope that leaves it out goes back")
+}
+
+// Check makes sure of what Commit and Undo will need: contents that
+// are whole, the right to give files to their owners, folders that may change hands, and room.
+func (p *Applier) Check(ctx context.Context, op string, deltas []diff.Delta, base, target *manifest.Manifest, sc relpath.Scope) error {
+	holder := p.Holder(base.Root.Uid)
+	deltas, err := p.CheckAllowed(ctx, op, deltas, holder, base, target, sc)
+	if err != nil {
+		return err
+	}
+	return parallel.InRuns(len(deltas), func() (func(int) error, func()) {
+		return func(i int) error { return p.checkContents(ctx, &deltas[i], holder) }, func() {}
+	})
+}

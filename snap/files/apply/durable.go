@@ -1,0 +1,139 @@
+package apply
+
+import (
+	"errors"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/snap/files/diff"
+	"mulligan/snap/files/manifest"
+	"mulligan/snap/files/parallel"
+	"mulligan/snap/files/relpath"
+)
+
+// Durability of an apply. There are two ways. A sync of the whole filesystem
+// writes a thousand small files in one go, several times as fast as a sync of each
+// would; but it waits for what others have written, too. So it is taken where
+// there is much of ours and little of theirs. Else files are synced by their own
+// descriptors, side by side: syncs that wait at the same time share a commit of
+// the filesystem's journal and a flush of the disk.
+
+const (
+	syncers   = 64       // syncs at a time
+	syncsMost = 4096     // more folders than that are synced together with everything else, whatever it takes
+	bulkFiles = 16       // more files than that may be
+	bulkDirty = 64 << 20 // bytes that the whole host has not written yet: up to that it is little
+)
+
+// expect decides how the next n files are made durable.
+func (a *job) expect(n int) {
+	a.bulk = n > bulkFiles && syncsWhole(a.root.FD()) && dirty() <= bulkDirty
+}
+
+// syncsWhole reports whether syncfs makes everything durable on the filesystem
+// behind fd; where that is a process's own work (FUSE) it need not.
+func syncsWhole(fd int) bool {
+	return isOn(fd, unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.TMPFS_MAGIC)
+}
+
+// isOn reports whether what fd stands for is on one of these filesystems.
+func isOn(fd int, magics ...int64) bool {
+	var st unix.Statfs_t
+	return unix.Fstatfs(fd, &st) == nil && slices.Contains(magics, int64(st.Type))
+}
+
+// dirty is how many bytes the host has in memory that are still to be written to
+// disks; very many where it doesn't say (proc_meminfo(5)).
+func dirty() (bytes int64) {
+	text, err := os.ReadFile("/proc/meminfo")
+	found := 0
+	for line := range strings.Lines(string(text)) {
+		name, value, _ := strings.Cut(line, ":")
+		if name != "Dirty" && name != "Writeback" {
+			continue
+		}
+		kib, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 64)
+		if err == nil {
+			bytes, found = bytes+kib<<10, found+1
+		}
+	}
+	if err != nil || found < 2 {
+		return 1 << 62
+	}
+	return bytes
+}
+
+// startWriting asks for an early start of what a sync of f's own will wait for: once
+// all are on their way to the disk, the first one commits the filesystem's journal for the
+// others too. An error does not matter: the sync will meet it again.
+func (a *job) startWriting(f *os.File) {
+	if !a.bulk {
+		unix.SyncFileRange(int(f.Fd()), 0, 0, unix.SYNC_FILE_RANGE_WRITE)
+	}
+}
+
+// makeDurable makes what a batch holds durable.
+func (a *job) makeDurable(batch []*staged) error {
+	err := parallel.Each(len(batch), syncers, func(i int) error {
+		f := batch[i].f
+		if f == nil {
+			return nil
+		}
+		batch[i].f = nil
+		var err error
+		if !a.bulk {
+			err = f.Sync()
+		}
+		return a.failed(batch[i].d.Path, errors.Join(err, f.Close()))
+	})
+	if err == nil && a.bulk {
+		err = a.syncAll()
+	}
+	return err
+}
+
+// sync makes names and folders durable, and files of which the meta data alone
+// changed: contents were, as they were written.
+func (a *job) sync() error {
+	list := a.inPlace
+	for i := range a.deltas {
+		if d := &a.deltas[i]; manifest.IsFolder(d.New) && !d.Mounted() && !a.idle(d) {
+			list = append(list, d)
+		}
+	}
+	a.expect(len(list))
+	if a.whole || a.bulk || len(list) > syncsMost {
+		return a.syncAll()
+	}
+	err := parallel.Each(len(list), syncers, func(i int) error { return a.syncOne(list[i]) })
+	if errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) { // not ours to open
+		return a.syncAll()
+	}
+	return err
+}
+
+func (a *job) syncOne(d *diff.Delta) error {
+	folder, name := d.Path, "."
+	if !manifest.IsFolder(d.New) {
+		folder, name = relpath.Split(d.Path)
+	}
+	dir, err := a.root.OpenDir(folder)
+	if err != nil {
+		return a.failed(d.Path, err)
+	}
+	defer dir.Close() // opened for reading: nothing can be lost
+	if name == "." {
+		return a.failed(d.Path, unix.Fsync(dir.FD()))
+	}
+	f, err := dir.OpenFile(name, unix.O_RDONLY, 0)
+	if err != nil {
+		return err
+	}
+	return a.failed(d.Path, errors.Join(f.Sync(), f.Close()))
+}
+
+func (a *job) syncAll() error { return unix.Syncfs(a.root.FD()) }

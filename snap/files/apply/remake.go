@@ -1,0 +1,336 @@
+package apply
+
+import (
+	"context"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/errs"
+	"mulligan/snap/beneath"
+	"mulligan/snap/files/diff"
+	"mulligan/snap/files/inode"
+	"mulligan/snap/files/manifest"
+	"mulligan/snap/files/relpath"
+	"mulligan/snap/files/rights"
+	"mulligan/snap/files/workspace"
+)
+
+// remaker works out what a folder that changes hands takes along: everything in
+// it goes, and is made anew in the new folder.
+type remaker struct {
+	ctx      context.Context
+	old, new *manifest.Manifest
+	scoped   bool
+	holder   rights.Holder
+	reader   rights.Reader
+	out      []diff.Delta
+	groups   map[string]bool // hard-link groups of which a name is made anew
+}
+
+// WithRemade gives deltas, from old to new, with all that is in folders that are made anew.
+func (p *Applier) WithRemade(ctx context.Context, deltas []diff.Delta, old, new *manifest.Manifest, sc relpath.Scope) ([]diff.Delta, error) {
+	r := &remaker{ctx: ctx, old: old, new: new, scoped: len(sc) > 0, holder: p.Holder(old.Root.Uid), reader: p.Reader, groups: map[string]bool{}}
+	top := "" // the folder made anew that the last delta was
+	for i := range deltas {
+		switch p := deltas[i].Path; {
+		case top != "" && relpath.Within(p, top):
+		case remakes(r.holder, &deltas[i]):
+			top = p
+			if err := r.add(p, deltas[i].HiddenBy, deltas[i].Old, deltas[i].New); err != nil {
+				return nil, err
+			}
+		default:
+			top = ""
+			r.out = append(r.out, deltas[i])
+		}
+	}
+	if r.scoped || len(r.groups) == 0 {
+		return r.out, nil
+	}
+	return r.out, r.tieOutside()
+}
+
+// add adds what is at path, and below it, on either side.
+func (r *remaker) add(path, veil string, old, new *manifest.Entry) error {
+	if err := r.ctx.Err(); err != nil {
+		return err
+	}
+	r.out = append(r.out, diff.Delta{Path: path, HiddenBy: veil, Old: old, New: new, Remake: old != nil && new != nil && !old.Mount && !new.Mount})
+	if new != nil && new.Group() != "" {
+		r.groups[new.Group()] = true
+	}
+	if old != nil && old.Mount || new != nil && new.Mount {
+		return nil
+	}
+	a, err := manifest.EntriesOf(r.old, old)
+	if err != nil {
+		return err
+	}
+	b, err := manifest.EntriesOf(r.new, new)
+	if err != nil {
+		return err
+	}
+	sees := func(e *manifest.Entry) bool { return !manifest.IsFolder(e) || r.reader.SeesInto(e) }
+	if veil == "" && !(sees(old) && sees(new)) {
+		veil = path
+	}
+	return manifest.Pairs(a, b, func(name string, x, y *manifest.Entry) error { return r.add(relpath.Join(path, name), veil, x, y) })
+}
+
+// tieOutside has the first name of a file that is made anew linked to a name of that
+// file which stays where it is, if there is one.
+func (r *remaker) tieOutside() error {
+	at := map[string]*diff.Delta{}
+	for i := range r.out {
+		at[r.out[i].Path] = &r.out[i]
+	}
+	var visit func(path string, e *manifest.Entry) error
+	visit = func(path string, e *manifest.Entry) error {
+		if g := e.Group(); r.groups[g] && at[path] == nil && at[g] != nil && at[g].Remake && at[g].LinkTo == "" {
+			at[g].LinkTo = path
+		}
+		kids, err := manifest.EntriesOf(r.new, e)
+		for i := range kids {
+			if err == nil {
+				err = visit(relpath.Join(path, kids[i].Name), &kids[i])
+			}
+		}
+		return err
+	}
+	return visit(".", &r.new.Root)
+}
+
+// checkHeld refuses a restore that would give a folder to somebody while it holds what is
+// excluded, or mounted: that stays where it is, and is not for the new owner.
+func (p *Applier) checkHeld(op string, deltas []diff.Delta) error {
+	var root *beneath.Root
+	top := "" // the folder made anew that was met last
+	for i := range deltas {
+		if top == "" || !relpath.Within(deltas[i].Path, top) {
+			if top = ""; deltas[i].Remake && manifest.IsFolder(deltas[i].Old) {
+				top = deltas[i].Path
+			}
+		}
+		if top == "" || !manifest.IsFolder(deltas[i].Old) {
+			continue
+		}
+		if root == nil {
+			var err error
+			if root, err = p.Walker.Workspace.Open(); err != nil {
+				return err
+			}
+			defer root.Close()
+		}
+		held, err := p.Held(root, deltas[i].Path)
+		if err != nil {
+			return err
+		}
+		if held != "" {
+			return p.heldError(op, deltas[i].Seen())
+		}
+	}
+	return nil
+}
+
+func (p *Applier) heldError(op, path string) error {
+	return errs.New(errs.Conflict, op, "%s would get another owner or mode, but holds something excluded or mounted", workspace.Shown(p.Walker.Workspace.Dir, path)).
+		WithHint("move what is excluded out of it, or let an administrator give the folder the owner and mode that it had; then try again")
+}
+
+// Held names something in the folder path that is excluded or mounted, "" if there is nothing.
+func (p *Applier) Held(root *beneath.Root, path string) (string, error) {
+	dir, err := root.OpenDir(path)
+	if err != nil {
+		return "", nil // gone, or no folder any more: the restore itself will meet that
+	}
+	defer dir.Close()
+	names, err := inode.List(dir.FD())
+	for _, name := range names {
+		st, err := inode.StatAt(dir.FD(), name)
+		if err == nil && (st.Mount || p.Walker.Workspace.Exclude.Excludes(relpath.Join(path, name), st.Kind() == manifest.DirKind)) {
+			return name, nil
+		}
+	}
+	return "", err
+}
+
+// CheckWays refuses to restore something below a folder that is outside of the scope and
+// not the one that the goal has there: what was behind its rights would lie open.
+func (p *Applier) CheckWays(op string, deltas []diff.Delta, holder rights.Holder, goal *manifest.Manifest) error {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	for i := range deltas {
+		c := &deltas[i]
+		if !c.Outside {
+			continue
+		}
+		to, err := goal.Find(c.Path)
+		if err != nil {
+			return err
+		}
+		if manifest.IsFolder(to) && !holder.KeepsFolder(c.Old, to) {
+			return errs.New(errs.Conflict, op, "%s has another owner, or other rights, than in what is to be restored below it", workspace.Shown(p.Walker.Workspace.Dir, c.Seen())).
+				WithHint("widen the scope to %s", c.Seen())
+		}
+	}
+	return nil
+}
+
+// aside has do make something in a new folder that only root may enter, and moves it to
+// name in dir when it is complete: until then nobody can open it or put something else in
+// its place.
+func (h *Job) aside(dir *beneath.Root, name string, do func(in *beneath.Root, name string) error) (err error) {
+	bench := h.tmpName()
+	if err := unix.Mkdirat(dir.FD(), bench, 0o700); err != nil {
+		return err
+	}
+	defer func() {
+		if e := unix.Unlinkat(dir.FD(), bench, unix.AT_REMOVEDIR); e != unix.ENOENT {
+			err = errs.Also(err, e)
+		}
+	}()
+	in, err := dir.OpenDir(bench)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	if st, err := inode.StatAt(in.FD(), ""); err != nil || !rights.RootOnly(st) {
+		return errs.Also(h.replaced(), err)
+	}
+	inner := h.tmpName()
+	if err = do(in, inner); err == nil {
+		h.mu.Lock() // hooks are called one at a time
+		err = h.p.Failpoint.At("made aside")
+		h.mu.Unlock()
+	}
+	if err == nil {
+		err = renameNew(in.FD(), inner, dir.FD(), name)
+	}
+	if err != nil {
+		_ = unix.Unlinkat(in.FD(), inner, 0) // one of them, if it is there: it was never in use
+		_ = unix.Unlinkat(in.FD(), inner, unix.AT_REMOVEDIR)
+	}
+	return err
+}
+
+func (a *job) replaced() error {
+	return errs.New(errs.Conflict, a.op, "somebody replaced a file that was being restored")
+}
+
+// renameNew renames and replaces nothing.
+func renameNew(from int, old string, to int, new string) error {
+	err := unix.Renameat2(from, old, to, new, unix.RENAME_NOREPLACE)
+	if err != unix.EINVAL { // some filesystems don't know the flag
+		return err
+	}
+	return unix.Renameat(from, old, to, new)
+}
+
+// make makes the folder name in dir, with mode 0700, and notes which one it is.
+func (h *Job) make(dir *beneath.Root, name, path string) error {
+	if os.Geteuid() != 0 {
+		return unix.Mkdirat(dir.FD(), name, 0o700)
+	}
+	if _, err := inode.StatAt(dir.FD(), name); err == nil {
+		return unix.EEXIST
+	}
+	return h.aside(dir, name, func(in *beneath.Root, inner string) error {
+		if err := unix.Mkdirat(in.FD(), inner, 0o700); err != nil {
+			return err
+		}
+		st, err := inode.StatAt(in.FD(), inner)
+		h.made[path] = st.ID
+		return err
+	})
+}
+
+// finishFolder gives the open folder the owner, mode, attributes and time of d: all
+// of them to a folder of this apply's own making, otherwise what keepsFolder allows.
+func (a *job) finishFolder(dir *beneath.Root, d *diff.Delta) error {
+	if os.Geteuid() != 0 {
+		return setMeta(dir.FD(), d.New)
+	}
+	have, id, err := rights.ReadEntry(dir.FD())
+	switch {
+	case err != nil:
+		return err
+	case d.Outside:
+		if d.New.Loose || have.Mtime == d.New.Mtime {
+			return nil
+		}
+		return setTime(dir.FD(), d.New.Mtime)
+	case d.Path == ".", a.made[d.Path] == id, a.holder.KeepsFolder(have, d.New):
+		return setMeta(dir.FD(), d.New)
+	}
+	return a.changed(d.Path)
+}
+
+// guard notes the folders on whose way is one that is not the holder's: what
+// is put there may be behind that folder's rights.
+func (a *job) guard() {
+	for i := range a.deltas {
+		d := &a.deltas[i]
+		dir, _ := relpath.Split(d.Path)
+		foreign := func(e *manifest.Entry) bool { return manifest.IsFolder(e) && e.Uid != uint32(a.holder) }
+		if a.guarded[dir] || foreign(d.Old) || foreign(d.New) {
+			a.guarded[d.Path] = true
+		}
+	}
+}
+
+// openFolder opens a folder of the workspace. Where its rights, or those of one on the
+// way, may keep somebody out, each is looked at when it is open.
+func (a *job) openFolder(path string) (*beneath.Root, error) {
+	if !a.guarded[path] || os.Geteuid() != 0 {
+		return a.root.OpenDir(path)
+	}
+	dir, err := a.root.OpenDir(".")
+	at := "."
+	for rest := path; err == nil; {
+		if err = a.isKnown(dir, at); err != nil || rest == "." || rest == "" {
+			break
+		}
+		var name string
+		name, rest = relpath.Cut(rest)
+		at = relpath.Join(at, name)
+		var next *beneath.Root
+		next, err = dir.OpenDir(name)
+		dir.Close()
+		dir = next
+	}
+	if err != nil && dir != nil {
+		dir.Close()
+		dir = nil
+	}
+	return dir, err
+}
+
+// isKnown makes sure that the open folder is the one that the apply made at path,
+// or has the rights of the one that was there when it began.
+func (a *job) isKnown(dir *beneath.Root, path string) error {
+	d := a.at[path]
+	if d == nil || path == "." {
+		return nil
+	}
+	have, id, err := rights.ReadEntry(dir.FD())
+	if err != nil {
+		return err
+	}
+	was := d.Old
+	if was == nil {
+		was = d.New
+	}
+	made, ours := a.made[path]
+	if ours && made == id || !ours && manifest.IsFolder(was) && a.holder.KeepsFolder(have, was) {
+		return nil
+	}
+	return a.changed(path)
+}
+
+// remakes reports whether d's folder changes hands: then it is made anew, with
+// everything in it. The workspace folder itself stays: Driver.open judges whose it is.
+func remakes(o rights.Holder, d *diff.Delta) bool {
+	return os.Geteuid() == 0 && !d.Outside && d.Path != "." && manifest.IsFolder(d.Old) && manifest.IsFolder(d.New) && !o.KeepsFolder(d.Old, d.New)
+}

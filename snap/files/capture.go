@@ -1,0 +1,178 @@
+package files
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"mulligan/errs"
+	"mulligan/snap"
+	"mulligan/snap/cas"
+	"mulligan/snap/files/follow"
+	"mulligan/snap/files/manifest"
+	"mulligan/snap/files/relpath"
+	"mulligan/snap/files/walk"
+	"mulligan/snap/files/workspace"
+)
+
+// Capture stores the workspace as it is. It fails with snap.ErrChanged when a
+// file or folder does not hold still, with errs.Denied for what it may not
+// read, and with errs.Invalid for a tree over the limits.
+func (d *Driver) Capture(ctx context.Context, req snap.CaptureRequest) (snap.Snapshot, error) {
+	const op = "capture files"
+	if err := checkID(op, string(req.ID)); err != nil {
+		return snap.Snapshot{}, err
+	}
+	if req.At != "" {
+		if err := ctx.Err(); err != nil {
+			return snap.Snapshot{}, workspace.Wrap(errs.Failed, op, err)
+		}
+		return d.captureAt(op, req)
+	}
+	return d.capture(ctx, op, d.rootName(req.ID), req)
+}
+
+// Warm stores what the next Capture would have to, so that it finds little to do.
+func (d *Driver) Warm(ctx context.Context) error {
+	_, err := d.capture(ctx, "warm files", d.warmName(), snap.CaptureRequest{})
+	return err
+}
+
+func (d *Driver) capture(ctx context.Context, op, root string, req snap.CaptureRequest) (snap.Snapshot, error) {
+	b := d.cfg.Store.Begin()
+	defer b.Discard()
+	created := time.Now().UTC()
+	how := follow.CheckAll
+	if root == d.warmName() {
+		how = follow.CheckNames // the Capture that follows doubts the rest
+	}
+	v, err := d.presentStored(ctx, op, b, nil, how)
+	if err != nil {
+		return snap.Snapshot{}, err
+	}
+	warnings := v.Warnings
+	if root != d.warmName() {
+		lacks, err := d.lacks(ctx)
+		if err != nil {
+			return snap.Snapshot{}, workspace.Wrap(errs.Failed, op, err)
+		}
+		warnings = append(warnings, lacks...)
+		if w := d.walker.Flags.Warning(func(p string) string { return workspace.Shown(d.cfg.Dir, p) }); w != "" {
+			warnings = append(warnings, w)
+		}
+	}
+	if len(warnings) > maxWarnings {
+		warnings = append(warnings[:maxWarnings], "And more of the kind.")
+	}
+	about := meta{Created: created, Quiesced: req.Quiesced, Warnings: warnings, Files: v.Files, Rules: d.ws.Exclude.Hash(), Place: v.Mark}
+	r, err := about.root(root, v.Hash)
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err == nil {
+		err = d.cfg.Failpoint.At("captured")
+	}
+	if err == nil {
+		err = b.Commit(r)
+	}
+	if err == nil {
+		err = d.cfg.Failpoint.At("stored")
+	}
+	if err == nil && root != d.warmName() {
+		err = d.cool()
+	}
+	if err != nil {
+		return snap.Snapshot{}, workspace.Wrap(errs.Failed, op, err)
+	}
+	if err := d.walker.Cache.Save(d.cfg.StateDir); err != nil {
+		warnings = append(warnings, fmt.Sprintf("The cache of read files could not be saved (%v): after a restart every file is read again.", err))
+	}
+	return snap.Snapshot{ID: req.ID, Driver: "files", Hash: v.Hash, Quiesced: req.Quiesced, Created: created, Warnings: warnings}, nil
+}
+
+// cool drops what Warm kept, now that a snapshot keeps it: else it would be
+// counted as shared.
+func (d *Driver) cool() error {
+	_, err := d.cfg.Store.Root(d.warmName())
+	if errs.KindOf(err) == errs.NotFound {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return d.cfg.Store.Delete(d.warmName())
+}
+
+// walk reads the workspace, or sc of it, into b. With oneMoment, each git repository is of one moment.
+func (d *Driver) walk(ctx context.Context, op string, b *cas.Batch, sc relpath.Scope, fresh map[string]bool, oneMoment bool) (*follow.View, error) {
+	s := d.walker.NewScan(ctx, op, b, b.Keep)
+	s.OneMoment = oneMoment
+	s.Scope, s.Fresh = sc, func(p string) bool { return fresh[p] }
+	if id, err := d.ws.RootID(); err == nil { // if not, run says so
+		s.Mapped = walk.MappedToWrite(id.Dev)
+	}
+	n, err := s.Run()
+	if err == nil {
+		err = d.cfg.Failpoint.At("scanned")
+	}
+	if err != nil {
+		return nil, workspace.Wrap(errs.Failed, op, err)
+	}
+	m, err := manifest.SealTree(n, d.cfg.Store, b)
+	return &follow.View{Manifest: m, Files: s.Files.Load(), Warnings: s.Warned()}, workspace.Wrap(errs.Failed, op, err)
+}
+
+// captureAt makes a snapshot of a position: a name for what the journal holds
+// already.
+func (d *Driver) captureAt(op string, req snap.CaptureRequest) (snap.Snapshot, error) {
+	at, epoch, err := d.history.Find(op, req.At)
+	if err != nil {
+		return snap.Snapshot{}, workspace.Wrap(errs.Failed, op, err)
+	}
+	about := meta{Created: time.Now().UTC(), Quiesced: req.Quiesced, Rules: epoch.Rules, Mark: req.At}
+	b := d.cfg.Store.Begin()
+	defer b.Discard()
+	r, err := about.root(d.rootName(req.ID), at)
+	if err == nil {
+		err = d.cfg.Failpoint.At("captured")
+	}
+	if err == nil {
+		err = b.Commit(r)
+	}
+	if err == nil {
+		err = d.cfg.Failpoint.At("stored")
+	}
+	if err != nil {
+		return snap.Snapshot{}, workspace.Wrap(errs.Failed, op, err)
+	}
+	var hash snap.Hash
+	if d.history.IsBase(epoch, req.At) { // at is a manifest
+		hash = at
+	}
+	return snap.Snapshot{ID: req.ID, Driver: "files", Hash: hash, Quiesced: req.Quiesced, Created: about.Created, Position: string(req.At)}, nil
+}
+
+// present reads the workspace: from the journal where that is current, else by a
+// walk of everything, or of sc, into b.
+func (d *Driver) present(ctx context.Context, op string, b *cas.Batch, sc relpath.Scope) (*follow.View, error) {
+	return d.read(ctx, op, b, sc, follow.CheckNames, nil, nil)
+}
+
+// presentFresh is present for a proof: it reads some paths from disk even if they seem to be known.
+func (d *Driver) presentFresh(ctx context.Context, op string, b *cas.Batch, sc relpath.Scope, fresh map[string]bool) (*follow.View, error) {
+	return d.read(ctx, op, b, sc, follow.CheckStores, fresh, nil)
+}
+
+// presentStored puts the manifest into b, whoever reads it.
+func (d *Driver) presentStored(ctx context.Context, op string, b *cas.Batch, sc relpath.Scope, how follow.Depth) (*follow.View, error) {
+	return d.read(ctx, op, b, sc, how, nil, b)
+}
+
+func (d *Driver) read(ctx context.Context, op string, b *cas.Batch, sc relpath.Scope, how follow.Depth, fresh map[string]bool, to *cas.Batch) (*follow.View, error) {
+	v, err := d.follower.View(ctx, to, how, fresh)
+	if errors.Is(err, follow.ErrEnded) {
+		return d.walk(ctx, op, b, sc, fresh, to != nil)
+	}
+	return v, workspace.Wrap(errs.Failed, op, err)
+}

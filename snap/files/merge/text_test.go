@@ -1,0 +1,101 @@
+package merge
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"mulligan/testkit"
+)
+
+func FuzzMergeText(f *testing.F) {
+	f.Add("a\nb\nc\nd\n", "a\nB\nc\nd\n", "a\nb\nc\nD\n")
+	f.Fuzz(func(t *testing.T, base, ours, theirs string) {
+		for _, s := range []string{base, ours, theirs} {
+			if !isText([]byte(s)) {
+				return
+			}
+		}
+		a, ok := mergeText(base, ours, theirs)
+		b, okToo := mergeText(base, theirs, ours)
+		if ok != okToo || a != b {
+			t.Errorf("the order matters: %q %v, %q %v", a, ok, b, okToo)
+		}
+		if got, ok := mergeText(base, base, theirs); !ok || got != theirs {
+			t.Errorf("an untouched side: %q %v", got, ok)
+		}
+	})
+}
+
+// TestMergeText compares with git, on texts at random: what is merged here, git
+// merges to the same.
+func TestMergeText(t *testing.T) {
+	r := testkit.Rand(t)
+	dir := t.TempDir()
+	var merged, conflicts, stricter int
+	for range 300 {
+		base := randomLines(r, 12)
+		ours, theirs := disturbed(r, base), disturbed(r, base)
+		got, ok := mergeText(strings.Join(base, ""), strings.Join(ours, ""), strings.Join(theirs, ""))
+		want, clean := gitMerge(t, dir, base, ours, theirs)
+		switch {
+		case ok && (!clean || got != want):
+			t.Fatalf("base %q\nours %q\ntheirs %q\ngave %q, git %q (%v)", base, ours, theirs, got, want, clean)
+		case ok:
+			merged++
+		case clean:
+			stricter++
+		default:
+			conflicts++
+		}
+	}
+	t.Logf("%d merged as git does, %d conflicts, %d that git merges", merged, conflicts, stricter)
+	if merged < 50 || conflicts < 50 {
+		t.Error("too few of one kind to tell")
+	}
+}
+
+func randomLines(r *rand.Rand, n int) []string {
+	var out []string
+	for range n {
+		out = append(out, fmt.Sprintf("line %d\n", r.IntN(1000)))
+	}
+	return out
+}
+
+func disturbed(r *rand.Rand, base []string) []string {
+	out := slices.Clone(base)
+	for range 1 + r.IntN(2) {
+		i := r.IntN(len(out))
+		switch r.IntN(3) {
+		case 0:
+			out[i] = fmt.Sprintf("edited %d\n", r.IntN(3))
+		case 1:
+			out = slices.Delete(out, i, i+1)
+		default:
+			out = slices.Insert(out, i, fmt.Sprintf("added %d\n", r.IntN(3)))
+		}
+	}
+	return out
+}
+
+func gitMerge(t *testing.T, dir string, base, ours, theirs []string) (string, bool) {
+	t.Helper()
+	for name, lines := range map[string][]string{"base": base, "ours": ours, "theirs": theirs} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(strings.Join(lines, "")), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := exec.CommandContext(t.Context(), "git", "merge-file", "-p", "-q", "ours", "base", "theirs")
+	cmd.Dir = dir
+	var out bytes.Buffer
+	cmd.Stdout = &out
+	err := cmd.Run()
+	return out.String(), err == nil
+}

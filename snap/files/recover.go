@@ -1,0 +1,127 @@
+package files
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"mulligan/errs"
+	"mulligan/snap"
+	"mulligan/snap/files/apply"
+	"mulligan/snap/files/journal"
+	"mulligan/snap/files/manifest"
+	"mulligan/snap/files/relpath"
+	"mulligan/snap/files/workspace"
+)
+
+// Sweep drops the snapshots and switches that gone names. What an Undo
+// stored because it was nobody's (see Switch.Undo) stays.
+func (d *Driver) Sweep(ctx context.Context, gone snap.Gone) error {
+	const op = "sweep files"
+	var drop []string
+	for _, r := range d.cfg.Store.Roots(d.prefix()) {
+		name := strings.TrimPrefix(r.Name, d.prefix())
+		sort, rest, nested := strings.Cut(name, "/")
+		id, _, _ := strings.Cut(rest, "/")
+		switch {
+		case !nested && slices.Contains(gone.Snapshots, snap.SnapshotID(name)),
+			nested && sort == "switch" && slices.Contains(gone.Restores, snap.RestoreID(id)):
+			drop = append(drop, r.Name)
+		}
+	}
+	if len(drop) == 0 {
+		return nil
+	}
+	return workspace.Wrap(errs.Failed, op, d.cfg.Store.Delete(drop...))
+}
+
+// Resume gives the switch that an earlier process prepared.
+func (d *Driver) Resume(ctx context.Context, id snap.RestoreID) (snap.Switch, error) {
+	const op = "resume files"
+	if err := checkID(op, string(id)); err != nil {
+		return nil, err
+	}
+	p, err := d.loadPlan(id)
+	if errs.KindOf(err) == errs.NotFound {
+		return nil, errs.New(errs.NotFound, op, "no restore %s is under way", id)
+	}
+	if err != nil {
+		return nil, workspace.Wrap(errs.Failed, op, err)
+	}
+	return &change{d: d, id: id, plan: p, unsynced: true}, nil
+}
+
+// set writes the state down.
+func (c *change) set(s state) error {
+	p := *c.plan
+	p.State = s
+	if err := c.d.savePlan(c.id, &p); err != nil {
+		return err
+	}
+	c.plan = &p
+	return c.d.cfg.Failpoint.At(string(s))
+}
+
+// manifests gives what the restore goes from and to.
+func (c *change) manifests(ctx context.Context) (base, target *manifest.Manifest, err error) {
+	if c.base != nil {
+		return c.base, c.target, nil
+	}
+	from, to := c.d.switchRoots(c.id)
+	if base, err = c.manifest(ctx, from, c.plan.Base); err == nil {
+		target, err = c.manifest(ctx, to, c.plan.Target)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	c.base, c.target = base, target
+	return base, target, nil
+}
+
+// manifest makes a manifest anew of what the root of that name keeps.
+func (c *change) manifest(ctx context.Context, root string, want manifest.HexHash) (*manifest.Manifest, error) {
+	r, err := c.d.cfg.Store.Root(root)
+	if err != nil {
+		return nil, err
+	}
+	m, err := journal.Resolve(ctx, c.d.cfg.Store, r.Hash)
+	if err == nil && m.Hash != snap.Hash(want) {
+		err = manifest.Damaged(r.Hash, fmt.Errorf("it leads to %v, not to %v", m.Hash, snap.Hash(want)))
+	}
+	return m, err
+}
+
+// sweepTemps removes what an interrupted Commit or Undo of a scope left beside the
+// paths that it was writing. Without a scope these are seen as what must go.
+func (c *change) sweepTemps(ctx context.Context) error {
+	if len(c.plan.Scope) == 0 || c.plan.State == prepared {
+		return nil
+	}
+	deltas, err := c.differences(ctx)
+	if err != nil {
+		return err
+	}
+	root, err := c.d.ws.Open()
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	folders := map[string]bool{}
+	for i := range deltas {
+		dir, _ := relpath.Split(deltas[i].Path)
+		folders[dir] = true
+	}
+	for _, path := range relpath.SortedKeys(folders) {
+		dir, err := root.OpenDir(path)
+		if err != nil {
+			continue // it is not there any more, or not yet: nor is anything in it
+		}
+		err = errors.Join(apply.SweepTemps(dir, apply.TempPrefix(string(c.id))), dir.Close())
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

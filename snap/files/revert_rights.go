@@ -1,0 +1,98 @@
+package files
+
+import (
+	"context"
+	"os"
+
+	"mulligan/snap"
+	"mulligan/snap/files/journal"
+	"mulligan/snap/files/manifest"
+	"mulligan/snap/files/relpath"
+)
+
+// exposes says why e cannot be at p for the sake of what would lie open then: things
+// of others that only a folder's rights kept apart, if so.
+func (r *reverting) exposes(ctx context.Context, p string, e *manifest.Entry) (snap.ClashReason, error) {
+	if e == nil || os.Geteuid() != 0 {
+		return "", nil
+	}
+	now, err := r.base.Find(p)
+	if err != nil {
+		return "", err
+	}
+	if manifest.IsFolder(now) && manifest.IsFolder(e) && p != "." && !r.merger.Holder.KeepsFolder(now, e) {
+		return r.handsOver(p, now)
+	}
+	if e.Uid == uint32(r.merger.Holder) || r.since[p].IsZero() {
+		return "", nil
+	}
+	return r.movedApart(ctx, p)
+}
+
+// handsOver says why the folder p, which now is, cannot get other rights: it holds
+// something of others that is to stay, or that is excluded.
+func (r *reverting) handsOver(p string, now *manifest.Entry) (snap.ClashReason, error) {
+	kids, err := manifest.EntriesOf(r.base, now)
+	if err != nil {
+		return "", err
+	}
+	for i := range kids {
+		k := &kids[i]
+		path := relpath.Join(p, k.Name)
+		to, changes := r.to[path]
+		if !changes && (k.Mount || k.Uid != uint32(r.merger.Holder)) {
+			return snap.Rights, nil
+		}
+		if manifest.IsFolder(k) && (!changes || manifest.IsFolder(to)) {
+			if why, err := r.handsOver(path, k); why != "" || err != nil {
+				return why, err
+			}
+		}
+	}
+	root, err := r.d.ws.Open()
+	if err != nil {
+		return "", err
+	}
+	defer root.Close()
+	held, err := r.d.applier.Held(root, p)
+	if held != "" {
+		return snap.Rights, err
+	}
+	return "", err
+}
+
+// movedApart says why a thing of somebody else's cannot come back to p: a folder on
+// the way there has other rights than it had when the thing was in it.
+func (r *reverting) movedApart(ctx context.Context, p string) (snap.ClashReason, error) {
+	then, err := r.state(ctx, r.since[p])
+	if err != nil {
+		return "", err
+	}
+	for dir := p; dir != "."; {
+		dir, _ = relpath.Split(dir)
+		was, err := then.Find(dir)
+		if err != nil {
+			return "", err
+		}
+		is, err := r.at(dir)
+		if err != nil {
+			return "", err
+		}
+		if manifest.IsFolder(was) && manifest.IsFolder(is) && !r.merger.Holder.KeepsFolder(was, is) {
+			return snap.Rights, nil
+		}
+	}
+	return "", nil
+}
+
+// state is the manifest of a state of the journal.
+func (r *reverting) state(ctx context.Context, h snap.Hash) (*manifest.Manifest, error) {
+	if m := r.states[h]; m != nil {
+		return m, nil
+	}
+	m, err := journal.Resolve(ctx, r.d.cfg.Store, h)
+	if err == nil {
+		r.states[h] = m
+	}
+	return m, err
+}

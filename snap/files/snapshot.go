@@ -1,0 +1,202 @@
+package files
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"mulligan/errs"
+	"mulligan/snap"
+	"mulligan/snap/cas"
+	"mulligan/snap/files/inode"
+	"mulligan/snap/files/journal"
+	"mulligan/snap/files/manifest"
+	"mulligan/snap/files/relpath"
+	"mulligan/snap/files/workspace"
+)
+
+// meta is what a snapshot's root says beside the manifest.
+type meta struct {
+	Created  time.Time
+	Quiesced bool
+	Warnings []string
+	Files    int64
+	Rules    manifest.HexHash // of what was excluded
+	Mark     snap.Mark        `json:",omitempty"` // of a marker: its root is a link of the journal
+	Place    snap.Mark        `json:",omitempty"` // of another snapshot: the mark that was there, while somebody followed
+}
+
+// root is the root of a snapshot.
+func (m meta) root(name string, hash snap.Hash) (cas.Root, error) {
+	about, err := json.Marshal(m)
+	return cas.Root{Name: name, Hash: hash, Meta: about}, err
+}
+
+// maxWarnings bounds what one snapshot says of itself.
+const maxWarnings = 50
+
+// root finds a snapshot's root.
+func (d *Driver) root(op string, id snap.SnapshotID) (cas.Root, meta, error) {
+	if err := checkID(op, string(id)); err != nil {
+		return cas.Root{}, meta{}, err
+	}
+	r, err := d.cfg.Store.Root(d.rootName(id))
+	if err != nil {
+		return r, meta{}, workspace.Wrap(errs.NotFound, op, err)
+	}
+	var m meta
+	if err := json.Unmarshal(r.Meta, &m); err != nil {
+		return r, m, manifest.Damaged(r.Hash, err)
+	}
+	return r, m, nil
+}
+
+// Verify checks a snapshot's manifest and contents in the store.
+func (d *Driver) Verify(ctx context.Context, id snap.SnapshotID, depth snap.Depth) error {
+	const op = "verify files"
+	if _, _, err := d.root(op, id); err != nil {
+		return err
+	}
+	return workspace.Wrap(errs.Corrupt, op, d.cfg.Store.Check(ctx, d.rootName(id), depth == snap.Full))
+}
+
+// Size is what is in the store for these snapshots and nothing else.
+func (d *Driver) Size(ctx context.Context, ids ...snap.SnapshotID) (int64, error) {
+	return d.TrimSize(ctx, "", ids...)
+}
+
+// snapshotRoots names the roots of snapshots that must be there.
+func (d *Driver) snapshotRoots(op string, ids []snap.SnapshotID) (names []string, err error) {
+	for _, id := range ids {
+		if _, _, err := d.root(op, id); err != nil {
+			return nil, err
+		}
+		names = append(names, d.rootName(id))
+	}
+	return names, nil
+}
+
+// Delete drops a snapshot; the store collects its space in time.
+func (d *Driver) Delete(ctx context.Context, id snap.SnapshotID) error {
+	const op = "delete files"
+	if err := checkID(op, string(id)); err != nil {
+		return err
+	}
+	d.names.Lock()
+	defer d.names.Unlock()
+	return workspace.Wrap(errs.Failed, op, d.cfg.Store.Delete(d.rootName(id)))
+}
+
+// stored opens a snapshot's manifest by today's rules: what is excluded now is
+// not in it, also when it was captured under other rules. Such a manifest is
+// made anew.
+func (d *Driver) stored(ctx context.Context, op string, id snap.SnapshotID) (*manifest.Manifest, error) {
+	r, about, err := d.root(op, id)
+	if err != nil {
+		return nil, err
+	}
+	m, err := journal.Resolve(ctx, d.cfg.Store, r.Hash)
+	if err != nil || about.Rules == d.ws.Exclude.Hash() {
+		return m, workspace.Wrap(errs.Corrupt, op, err)
+	}
+	n, err := without(ctx, m, d.ws.Exclude)
+	if err == nil {
+		m, err = manifest.SealTree(n, d.cfg.Store, nil)
+	}
+	return m, workspace.Wrap(errs.Failed, op, err)
+}
+
+// without loads m into memory, less what x excludes.
+func without(ctx context.Context, m *manifest.Manifest, x *workspace.Rules) (*manifest.Node, error) {
+	var load func(e manifest.Entry, path string) (*manifest.Node, error)
+	load = func(e manifest.Entry, path string) (*manifest.Node, error) {
+		n := &manifest.Node{Entry: e, LinkKey: e.Group()}
+		if !e.IsDir() {
+			return n, ctx.Err()
+		}
+		n.Loose = x.Loose[path]
+		if n.Loose {
+			n.Mtime = inode.Time{}
+		}
+		entries, err := m.Folder(e.Hash)
+		if err != nil {
+			return nil, err
+		}
+		for _, k := range entries {
+			p := relpath.Join(path, k.Name)
+			if x.Excludes(p, k.Kind() == manifest.DirKind) {
+				continue
+			}
+			kid, err := load(k, p)
+			if err != nil {
+				return nil, err
+			}
+			n.Children = append(n.Children, kid)
+		}
+		return n, nil
+	}
+	return load(m.Root, ".")
+}
+
+// tidy makes ordinary snapshots of the markers whose epoch the journal has let
+// go of. Until then each keeps a whole stretch of journal, and the contents
+// that came and went in it.
+func (d *Driver) tidy(ctx context.Context) error {
+	for _, r := range d.cfg.Store.Roots(d.prefix()) {
+		id := snap.SnapshotID(r.Name[len(d.prefix()):])
+		if checkID("", string(id)) != nil {
+			continue
+		}
+		_, about, err := d.root("tidy files", id)
+		if errs.KindOf(err) == errs.NotFound || about.Mark == "" || d.history.Reaches(about.Mark) {
+			continue
+		}
+		if err == nil {
+			err = d.settleMarker(ctx, r, about)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// settleMarker gives a marker a manifest of its own.
+func (d *Driver) settleMarker(ctx context.Context, r cas.Root, about meta) error {
+	b := d.cfg.Store.Begin()
+	defer b.Discard()
+	m, err := journal.Resolve(ctx, d.cfg.Store, r.Hash)
+	if err == nil {
+		err = m.Save(b)
+	}
+	if err != nil {
+		return err
+	}
+	about.Mark = ""
+	next, err := about.root(r.Name, m.Hash)
+	if err != nil {
+		return err
+	}
+	d.names.Lock()
+	defer d.names.Unlock()
+	if now, err := d.cfg.Store.Root(r.Name); err != nil || now.Hash != r.Hash {
+		return nil // deleted meanwhile
+	}
+	return b.Commit(next)
+}
+
+// TrimSize is what deleting these snapshots and trimming to oldest would free.
+func (d *Driver) TrimSize(ctx context.Context, oldest snap.Mark, ids ...snap.SnapshotID) (int64, error) {
+	const op = "size of files"
+	names, err := d.snapshotRoots(op, ids)
+	if err == nil && oldest != "" {
+		var gone []string
+		gone, err = d.history.EndedRoots(op, oldest)
+		names = append(names, gone...)
+	}
+	if err != nil {
+		return 0, workspace.Wrap(errs.Failed, op, err)
+	}
+	n, err := d.cfg.Store.Unique(names...)
+	return n, workspace.Wrap(errs.Failed, op, err)
+}
