@@ -103,7 +103,13 @@ func TestKilledAtEachStep(t *testing.T) {
 type crashing struct{ *subject }
 
 func (c crashing) Close(t *testing.T) { check(t, c.cfg.Store.Close()) }
-func (c crashing) Alone(t *testing.T) { c.leftovers(t) }
+
+func (c crashing) Alone(t *testing.T) {
+	t.Helper()
+	if left := c.c.Psql(t, "postgres", "SELECT datname FROM pg_database WHERE datname LIKE '"+c.db+"\\_\\_%'"); left != "" {
+		t.Errorf("left on the server: %s", left)
+	}
+}
 
 func (c crashing) Reopen(t *testing.T) {
 	t.Helper()
