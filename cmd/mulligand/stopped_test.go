@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/ipc"
+	"mulligan/testkit"
 )
 
 // stopWorkers has the stranger stop every process of theirs that works for the daemon, as
@@ -51,7 +52,7 @@ func (d *daemonProcess) stopWorkers() (first func()) {
 		d.t.Helper()
 		select {
 		case <-stopped:
-		case <-time.After(time.Minute):
+		case <-time.After(testkit.Patience):
 			d.t.Fatal("no worker was stopped")
 		}
 	}

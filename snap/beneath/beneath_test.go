@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"mulligan/testkit"
 )
 
 // TestOpenWithoutOpening: a thing can be looked at with O_PATH, whatever it is, and
@@ -43,7 +45,7 @@ func TestOpenWithoutOpening(t *testing.T) {
 				if err != nil {
 					t.Errorf("%s with %#x: %v", name, flags, err)
 				}
-			case <-time.After(30 * time.Second):
+			case <-time.After(testkit.Patience):
 				t.Fatalf("%s with %#x is still being opened", name, flags)
 			}
 		}

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
@@ -125,6 +127,24 @@ func HashOf(root cas.Root) (h snap.Hash, err error) {
 		return h, errs.New(errs.Corrupt, op, "%q is not a hash", m.Hash).WithHint("use another checkpoint")
 	}
 	return snap.Hash(raw), nil
+}
+
+// Has checks that the hash which a root was captured with is h, that of what the root holds.
+func Has(root cas.Root, h snap.Hash) error {
+	if was, err := HashOf(root); err != nil || was != h {
+		return errs.New(errs.Corrupt, "", "the snapshot does not have the hash it was captured with").WithHint("use another checkpoint")
+	}
+	return nil
+}
+
+// Classify gives err a kind and the operation, where it has none, and a hint where no space was left
+// on the file system of dir.
+func Classify(op string, err error, dir string) error {
+	var known *errs.Error
+	if err != nil && !errors.As(err, &known) && errors.Is(err, unix.ENOSPC) {
+		return &errs.Error{Kind: errs.Failed, Op: op, Err: err, Hint: "free some space on the file system of " + dir}
+	}
+	return errs.Wrap(errs.Failed, op, err)
 }
 
 // Verify checks what is stored for a snapshot.

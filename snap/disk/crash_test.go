@@ -207,7 +207,7 @@ func (c *crasher) whole(t *testing.T, at string) {
 // just come up, and has not met the agent yet) is so.
 func (c *crasher) settled(t *testing.T, at string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()

@@ -302,7 +302,7 @@ func TestHungAgent(t *testing.T) {
 		t.Errorf("the snapshot has %q", got)
 	}
 	// Once it is awake a capture is quiesced again, and the guest goes on.
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
 	for {
 		s = capture(t, d)

@@ -4,12 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"mulligan/errs"
 	"mulligan/snap"
@@ -34,39 +33,14 @@ func victim(arg string) {
 	var err error
 	cfg.Store, err = cas.Open(filepath.Join(f.Dir, "store"), cas.Options{SegmentBytes: 64 << 10})
 	must(err)
-	steps := 0
-	cfg.Failpoint = func(string) error {
-		if steps++; steps == f.Step {
-			must(unix.Kill(os.Getpid(), unix.SIGKILL))
-			select {}
-		}
-		return nil
-	}
+	cfg.Failpoint = snaptest.DieAt(f.Step)
 	d, err := New(cfg)
 	must(err)
 	must(f.run(d))
 	must(cfg.Store.Close())
 }
 
-func (f fate) run(d *Driver) error {
-	ctx := context.Background()
-	switch f.Do {
-	case "capture":
-		_, err := d.Capture(ctx, snap.CaptureRequest{ID: "db-cut"})
-		return err
-	case "prepare":
-		_, err := d.Prepare(ctx, snap.RestoreRequest{ID: "op-1", Target: "db-target", Base: "db-base"})
-		return err
-	}
-	sw, err := d.Resume(ctx, "op-1")
-	if err != nil {
-		return err
-	}
-	if f.Do == "undo" {
-		return sw.Undo(ctx)
-	}
-	return sw.Commit(ctx)
-}
+func (f fate) run(d *Driver) error { return snaptest.Do(context.Background(), d, f.Do) }
 
 // crashSubject has snapshots db-target and db-base, the present, and for do
 // whatever has to come before it.
@@ -92,34 +66,29 @@ func crashSubject(t *testing.T, do string, srv *server) (s *subject, target, bas
 	return s, target, base
 }
 
-// Whatever is cut at whichever step, the next process can go either way, to
-// exactly the old or the new state, and no other snapshot is lost.
 func TestKilledAtEachStep(t *testing.T) {
-	for _, do := range []string{"capture", "prepare", "commit", "undo"} {
-		t.Run(do, func(t *testing.T) {
-			t.Parallel()
-			snaptest.EachStep(t, func(step int) bool { return killAt(t, do, step) })
-		})
-	}
+	snaptest.RunCrashes(t, func(t *testing.T) snaptest.Crashable { return crashing{newSubject(t, sharedServer(t))} })
 }
 
-// killAt reports whether the victim got killed: whether there is such a step.
-func killAt(t *testing.T, do string, step int) bool {
-	s, target, base := crashSubject(t, do, sharedServer(t))
-	before, dir := s.dump(t, s.db), filepath.Dir(s.cfg.StateDir)
-	check(t, s.cfg.Store.Close())
-	err := command(t, "victim", fate{dir, s.socket(), s.db, do, step}).Run()
-	killed := err != nil
-	s.cfg.Store, err = cas.Open(filepath.Join(dir, "store"), cas.Options{SegmentBytes: 64 << 10})
+// crashing is a subject that a process which is killed shares.
+type crashing struct{ *subject }
+
+func (c crashing) Close(t *testing.T) { check(t, c.cfg.Store.Close()) }
+func (c crashing) Alone(t *testing.T) { c.alone(t) }
+
+func (c crashing) Reopen(t *testing.T) {
+	t.Helper()
+	var err error
+	c.cfg.Store, err = cas.Open(filepath.Join(filepath.Dir(c.cfg.StateDir), "store"), cas.Options{SegmentBytes: 64 << 10})
 	check(t, err)
-	s.reopen(t)
-	if do == "capture" || do == "prepare" {
-		if s.dump(t, s.db) != before {
-			t.Fatalf("%s killed at step %d: the live state changed", do, step)
-		}
-	}
-	s.recovers(t, do, step%2 == 0, target, base)
-	return killed && step < 60
+	c.subject.Reopen(t)
+}
+
+// Halfway says that tables are exchanged one after the other.
+func (c crashing) Halfway() {}
+
+func (c crashing) Victim(t *testing.T, do string, step int) *exec.Cmd {
+	return command(t, "victim", fate{filepath.Dir(c.cfg.StateDir), c.socket(), c.db, do, step})
 }
 
 // leftBehind is what a process that was killed may have left.

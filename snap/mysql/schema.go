@@ -84,6 +84,9 @@ func (s *session) tables(ctx context.Context, db string) ([]table, error) {
 		}
 		all = append(all, t)
 	}
+	if err := s.replicable(ctx, all); err != nil {
+		return nil, err
+	}
 	slices.SortFunc(all, func(a, b table) int { return strings.Compare(a.Name, b.Name) })
 	for i := range all {
 		if err := s.describe(ctx, db, &all[i]); err != nil {
@@ -91,6 +94,21 @@ func (s *session) tables(ctx context.Context, db string) ([]table, error) {
 		}
 	}
 	return all, nil
+}
+
+// replicable refuses tables without transactions where the server's log takes no transaction that changes such tables
+// beside others, as a switch does. Only MySQL has that rule.
+func (s *session) replicable(ctx context.Context, tables []table) error {
+	i := slices.IndexFunc(tables, func(t table) bool { return t.Engine != "InnoDB" })
+	if s.maria || i < 0 {
+		return nil
+	}
+	enforced, err := s.rows(ctx, "SELECT @@GLOBAL.enforce_gtid_consistency")
+	if err != nil || len(enforced) != 1 || enforced[0][0] != "ON" {
+		return err
+	}
+	return errs.New(errs.Unsupported, "", "table %s has the engine %s, which a server that enforces GTID consistency does not let a restore change together with other tables", tables[i].Name, tables[i].Engine).
+		WithHint("ALTER TABLE %s ENGINE = InnoDB, or keep it in another database", quote(tables[i].Name))
 }
 
 // describe reads a table's definition.

@@ -2,6 +2,8 @@ package mysql
 
 import (
 	"fmt"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -47,6 +49,14 @@ var mariadbTypes = []struct{ kind, values string }{
 	{"VARCHAR(20) COLLATE utf8mb4_uca1400_ai_ci", "'ü'"}, {"LONGTEXT UNIQUE", "'a'|'b'"},
 }
 
+// mysqlTypes are MySQL's own.
+var mysqlTypes = []struct{ kind, values string }{
+	{"INT DEFAULT 3 INVISIBLE", "-5"}, {"INT CHECK (v > 0) NOT ENFORCED", "1|-7"}, {"POINT SRID 4326", "ST_GeomFromText('POINT(1 2)', 4326)"}, {"INT UNIQUE", "NULL|NULL|4"},
+	{"VARCHAR(20) COLLATE utf8mb4_0900_as_ci", "'ü'"}, {"VARCHAR(20) CHARACTER SET latin1 COLLATE latin1_german2_ci", "'ü'"}, {"JSON DEFAULT (JSON_ARRAY(1, 'x'))", "DEFAULT|'{\"a\": 1e100}'"},
+	{"JSON", "JSON_OBJECT('d', CAST('2020-01-02 03:04:05.678901' AS DATETIME(6)), 'b', X'00ff')"},
+	{"VARCHAR(60) DEFAULT (UUID())", "'x'"}, {"TIMESTAMP(6) DEFAULT CURRENT_TIMESTAMP(6)", "'2001-02-03 04:05:06.000001'"}, {"VECTOR(3)", "STRING_TO_VECTOR('[1,-2.5,3e30]')|NULL"},
+}
+
 func members(n int) string {
 	var list []string
 	for i := range n {
@@ -60,8 +70,14 @@ func members(n int) string {
 func TestTypes(t *testing.T) {
 	s := newSubject(t, sharedServer(t))
 	var sql strings.Builder
-	sql.WriteString("SET sql_mode = '', time_zone = '+00:00', check_constraint_checks = 0;\n")
-	for i, c := range append(append([]struct{ kind, values string }{}, types...), mariadbTypes...) {
+	own, odd := mariadbTypes, oddities
+	sql.WriteString("SET sql_mode = '', time_zone = '+00:00';\n")
+	if oracle {
+		own, odd = mysqlTypes, mysqlOddities
+	} else {
+		sql.WriteString("SET check_constraint_checks = 0;\n")
+	}
+	for i, c := range slices.Concat(types, own) {
 		for _, key := range []string{"id INT PRIMARY KEY", "id INT"} {
 			table := fmt.Sprintf("t%d_%t", i, strings.Contains(key, "KEY"))
 			fmt.Fprintf(&sql, "CREATE TABLE %s (%s, v %s);\n", table, key, c.kind)
@@ -75,7 +91,7 @@ func TestTypes(t *testing.T) {
 		}
 	}
 	s.sql(t, s.db, sql.String())
-	s.sql(t, s.db, oddities)
+	s.sql(t, s.db, odd)
 	s.there(t)
 }
 
@@ -126,12 +142,53 @@ const oddities = `
 	CREATE TABLE o_spatial (g POINT NOT NULL, SPATIAL KEY (g)); INSERT INTO o_spatial VALUES (POINT(1, 2));
 `
 
+// mysqlOddities are those of them that MySQL has, and its own.
+const mysqlOddities = `
+	SET sql_mode = '', foreign_key_checks = 0, innodb_strict_mode = 0;
+	CREATE TABLE o_auto (id INT AUTO_INCREMENT PRIMARY KEY, v INT); SET sql_mode = 'NO_AUTO_VALUE_ON_ZERO'; INSERT INTO o_auto VALUES (0, 1), (-5, 2), (2147483647, 3);
+	SET sql_mode = '';
+	CREATE TABLE o_checked (a INT, b INT, CHECK (a < b) NOT ENFORCED, CONSTRAINT named CHECK (b > -5)); INSERT INTO o_checked VALUES (5, -1);
+	CREATE TABLE o_orphan (a INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES parent (id)); INSERT INTO o_orphan VALUES (1, 4711);
+	CREATE TABLE o_prefix (b BLOB, PRIMARY KEY (b(3))); INSERT INTO o_prefix VALUES ('abcd'), ('abd'), (''), (X'00');
+	CREATE TABLE o_desc (a INT, b VARCHAR(10), PRIMARY KEY (a DESC, b)); INSERT INTO o_desc VALUES (1, 'a'), (2, 'B'), (2, 'a');
+	CREATE TABLE o_on_update (a INT PRIMARY KEY, t TIMESTAMP(3) NULL DEFAULT CURRENT_TIMESTAMP(3) ON UPDATE CURRENT_TIMESTAMP(3)); INSERT INTO o_on_update VALUES (1, '2000-01-01 00:00:00.123'), (2, NULL), (3, 0);
+	SET sql_mode = 'ANSI_QUOTES,PIPES_AS_CONCAT,NO_BACKSLASH_ESCAPES,HIGH_NOT_PRECEDENCE';
+	CREATE TABLE o_ansi ("a" INT, "b" VARCHAR(20) DEFAULT 'back\slash', "c" VARCHAR(50) AS ("b" || 'n' || "a") STORED); INSERT INTO o_ansi (a) VALUES (1);
+	CREATE TRIGGER o_pipes BEFORE INSERT ON o_ansi FOR EACH ROW SET NEW.b = 'x' || '\';
+	SET sql_mode = 'PAD_CHAR_TO_FULL_LENGTH'; CREATE TABLE o_pad (a CHAR(10), b VARCHAR(20)); INSERT INTO o_pad VALUES ('x', 'x ');
+	SET sql_mode = 'IGNORE_SPACE'; CREATE FUNCTION o_space() RETURNS INT DETERMINISTIC RETURN 1;
+	SET sql_mode = '', time_zone = 'SYSTEM';
+	CREATE TABLE o_hidden (a INT, b INT, KEY k (b) INVISIBLE, KEY f ((a + b))); CREATE TABLE o_full (a TEXT, FULLTEXT KEY (a)); INSERT INTO o_full VALUES ('some words here');
+	CREATE TABLE o_spatial (g POINT NOT NULL SRID 0, SPATIAL KEY (g)); INSERT INTO o_spatial VALUES (POINT(1, 2));
+	CREATE TABLE o_many (a INT, j JSON, KEY m ((CAST(j->'$[*]' AS UNSIGNED ARRAY)))); INSERT INTO o_many VALUES (1, '[1, 2]');
+	SET sql_generate_invisible_primary_key = 1; CREATE TABLE o_keyless (a INT); INSERT INTO o_keyless VALUES (1), (1); SET sql_generate_invisible_primary_key = 0;
+	CREATE VIEW o_check AS SELECT a FROM o_desc WHERE a > 0 WITH CASCADED CHECK OPTION;
+`
+
 // A film rental's database, in the manner of the well-known sample: keys in rings, geometry, full text, views, routines, triggers.
 // And a firm's, with more rows, keys of two columns and views of views.
 func TestSamples(t *testing.T) {
 	s := newSubject(t, sharedServer(t))
-	s.sql(t, s.db, samples)
+	s.sql(t, s.db, counted(samples))
 	s.there(t)
+}
+
+// counted has tables of numbers in place of those that MariaDB makes by their names (seq_1_to_9).
+func counted(sql string) string {
+	if !oracle {
+		return sql
+	}
+	rows := func(n string) string {
+		return "(WITH RECURSIVE s (seq) AS (SELECT 1 UNION ALL SELECT seq + 1 FROM s WHERE seq < " + n + ") SELECT seq FROM s) "
+	}
+	named := regexp.MustCompile(`\bseq_1_to_(\d+)( [ey]\b)?`)
+	return "SET cte_max_recursion_depth = 10000;" + named.ReplaceAllStringFunc(sql, func(name string) string {
+		m := named.FindStringSubmatch(name)
+		if m[2] == "" {
+			m[2] = " n"
+		}
+		return strings.TrimSuffix(rows(m[1]), " ") + m[2]
+	})
 }
 
 const samples = `

@@ -4,11 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"mulligan/errs"
 	"mulligan/snap"
@@ -34,39 +33,14 @@ func victim(arg string) {
 	cfg.Store, err = cas.Open(filepath.Join(f.Dir, "store"), cas.Options{SegmentBytes: 64 << 10})
 	must(err)
 	cfg.DSN = f.DSN
-	steps := 0
-	cfg.Failpoint = func(string) error {
-		if steps++; steps == f.Step {
-			must(unix.Kill(os.Getpid(), unix.SIGKILL))
-			select {}
-		}
-		return nil
-	}
+	cfg.Failpoint = snaptest.DieAt(f.Step)
 	d, err := New(cfg)
 	must(err)
 	must(f.run(d))
 	must(cfg.Store.Close())
 }
 
-func (f fate) run(d *Driver) error {
-	ctx := context.Background()
-	switch f.Do {
-	case "capture":
-		_, err := d.Capture(ctx, snap.CaptureRequest{ID: "db-cut"})
-		return err
-	case "prepare":
-		_, err := d.Prepare(ctx, snap.RestoreRequest{ID: "op-1", Target: "db-target", Base: "db-base"})
-		return err
-	}
-	sw, err := d.Resume(ctx, "op-1")
-	if err != nil {
-		return err
-	}
-	if f.Do == "undo" {
-		return sw.Undo(ctx)
-	}
-	return sw.Commit(ctx)
-}
+func (f fate) run(d *Driver) error { return snaptest.Do(context.Background(), d, f.Do) }
 
 // crashSubject has snapshots db-target and db-base, the present, and for do
 // whatever has to come before it.
@@ -93,32 +67,26 @@ func crashSubject(t *testing.T, do string, args ...string) (s *subject, target, 
 	return s, target, base
 }
 
-// Whatever is cut at whichever step, the live state is the old or the new one,
-// the next process can go either way, and no other snapshot is lost.
 func TestKilledAtEachStep(t *testing.T) {
-	for _, do := range []string{"capture", "prepare", "commit", "undo"} {
-		t.Run(do, func(t *testing.T) {
-			t.Parallel()
-			snaptest.EachStep(t, func(step int) bool { return killAt(t, do, step) })
-		})
-	}
+	snaptest.RunCrashes(t, func(t *testing.T) snaptest.Crashable { return crashing{newSubject(t, "--appendonly", "yes")} })
 }
 
-// killAt reports whether the victim got killed: whether there is such a step.
-func killAt(t *testing.T, do string, step int) bool {
-	s, target, base := crashSubject(t, do, "--appendonly", "yes")
-	before, dir := s.digest(t), filepath.Dir(s.cfg.StateDir)
-	check(t, s.cfg.Store.Close())
-	err := command(t, "victim", fate{dir, s.dsn(), do, step}).Run()
-	killed := err != nil
-	s.cfg.Store, err = cas.Open(filepath.Join(dir, "store"), cas.Options{SegmentBytes: 64 << 10})
+// crashing is a subject that a process which is killed shares.
+type crashing struct{ *subject }
+
+func (c crashing) Close(t *testing.T) { check(t, c.cfg.Store.Close()) }
+func (c crashing) Alone(t *testing.T) { c.alone(t) }
+
+func (c crashing) Reopen(t *testing.T) {
+	t.Helper()
+	var err error
+	c.cfg.Store, err = cas.Open(filepath.Join(filepath.Dir(c.cfg.StateDir), "store"), cas.Options{SegmentBytes: 64 << 10})
 	check(t, err)
-	s.reopen(t)
-	if now := s.digest(t); now != before && now != target && now != base {
-		t.Fatalf("%s killed at step %d: the live state is neither old nor new", do, step)
-	}
-	s.recovers(t, do, step%2 == 0, target, base)
-	return killed
+	c.subject.Reopen(t)
+}
+
+func (c crashing) Victim(t *testing.T, do string, step int) *exec.Cmd {
+	return command(t, "victim", fate{filepath.Dir(c.cfg.StateDir), c.dsn(), do, step})
 }
 
 // leftBehind is what a process that was killed may have left.

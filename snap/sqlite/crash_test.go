@@ -5,17 +5,15 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
-	"mulligan/snap/database"
 	"mulligan/snap/snaptest"
 	"mulligan/testkit"
 )
@@ -41,152 +39,64 @@ func victim(arg string) {
 	var err error
 	cfg.Store, err = cas.Open(filepath.Join(f.Dir, "store"), cas.Options{SegmentBytes: 64 << 10})
 	must(err)
-	steps := 0
-	cfg.Failpoint = func(string) error {
-		if steps++; steps == f.Step {
-			must(unix.Kill(os.Getpid(), unix.SIGKILL))
-			select {}
-		}
-		return nil
-	}
+	cfg.Failpoint = snaptest.DieAt(f.Step)
 	d, err := New(cfg)
 	must(err)
 	must(f.run(d))
 	must(cfg.Store.Close())
 }
 
-func (f fate) run(d *Driver) error {
-	ctx := context.Background()
-	switch f.Do {
-	case "capture":
-		_, err := d.Capture(ctx, snap.CaptureRequest{ID: "db-cut"})
-		return err
-	case "prepare":
-		_, err := d.Prepare(ctx, snap.RestoreRequest{ID: "op-1", Target: "db-target", Base: "db-base"})
-		return err
-	}
-	sw, err := d.Resume(ctx, "op-1")
-	if err != nil {
-		return err
-	}
-	if f.Do == "undo" {
-		return sw.Undo(ctx)
-	}
-	return sw.Commit(ctx)
-}
+func (f fate) run(d *Driver) error { return snaptest.Do(context.Background(), d, f.Do) }
 
-// Whatever is cut at whichever step, the live state is the old or the new one,
-// and the next process can go either way.
+// The app's client leaves the files in order, or dies and leaves a log or a journal.
 func TestKilledAtEachStep(t *testing.T) {
-	operations, states := []string{"capture", "prepare", "commit", "undo"}, []string{"clean", "log", "journal"}
-	for _, i := range testkit.Sample(t, "operations and what they find", len(operations)*len(states), 6) {
-		do, leave := operations[i/len(states)], states[i%len(states)]
-		t.Run(do+"/"+leave, func(t *testing.T) {
-			t.Parallel()
-			snaptest.EachStep(t, func(step int) bool { return killAt(t, do, leave, step) })
+	states := []string{"clean", "log", "journal"}
+	for _, i := range testkit.Sample(t, "states of the files", len(states), 1) {
+		leave := states[i]
+		t.Run(leave, func(t *testing.T) {
+			snaptest.RunCrashes(t, func(t *testing.T) snaptest.Crashable {
+				return crashing{newSubject(t, startClient(t), "DELETE"), leave}
+			})
 		})
 	}
 }
 
-// killAt reports whether the victim got killed: whether there is such a step.
-func killAt(t *testing.T, do, leave string, step int) bool {
-	s, target, base := crashSubject(t, leave)
-	dir := filepath.Dir(s.cfg.StateDir)
-	if do == "undo" || do == "commit" {
-		sw, err := s.driver.Prepare(t.Context(), snap.RestoreRequest{ID: "op-1", Target: "db-target", Base: "db-base"})
-		check(t, err)
-		if do == "undo" {
-			check(t, sw.Commit(t.Context()))
-			s.leave(t, leave)
-		}
-	}
-	before := s.Fingerprint(t)
-	check(t, s.cfg.Store.Close())
-	_ = command(t, "victim", fate{dir, do, step}).Run() // what is on disk tells whether it died
+// crashing is a subject that a process which is killed shares.
+type crashing struct {
+	*subject
+	leaves string // how files are left by what writes
+}
+
+func (c crashing) Close(t *testing.T)           { check(t, c.cfg.Store.Close()) }
+func (c crashing) Mutate(t *testing.T, _ int64) { c.leave(t, c.leaves) }
+
+func (c crashing) Reopen(t *testing.T) {
+	t.Helper()
 	var err error
-	s.cfg.Store, err = cas.Open(filepath.Join(dir, "store"), cas.Options{SegmentBytes: 64 << 10})
+	c.cfg.Store, err = cas.Open(filepath.Join(filepath.Dir(c.cfg.StateDir), "store"), cas.Options{SegmentBytes: 64 << 10})
 	check(t, err)
-	s.Reopen(t)
-	now := s.Fingerprint(t)
-	if now != before && now != target && now != base {
-		t.Fatalf("%s killed at step %d: the live state is neither old nor new", do, step)
+	c.subject.Reopen(t)
+}
+
+func (c crashing) Victim(t *testing.T, do string, step int) *exec.Cmd {
+	return command(t, "victim", fate{filepath.Dir(c.cfg.StateDir), do, step})
+}
+
+func (c crashing) Alone(t *testing.T) {
+	t.Helper()
+	if list, _ := os.ReadDir(filepath.Join(c.cfg.StateDir, "switches")); len(list) != 0 {
+		t.Errorf("switches are left: %v", list)
 	}
-	killed := !s.finishes(t, do, step%2 == 0, target, base)
-	check(t, s.cfg.Store.Close())
-	entries, err := os.ReadDir(filepath.Dir(s.path()))
+	if roots := c.cfg.Store.Roots(driverName + "/" + c.cfg.App + "/" + c.cfg.Name + "/switch/"); len(roots) != 0 {
+		t.Errorf("roots are left: %v", roots)
+	}
+	entries, err := os.ReadDir(filepath.Dir(c.path()))
 	check(t, err)
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), ".mulligan") {
-			t.Errorf("%s killed at step %d: %s is left", do, step, e.Name())
+			t.Errorf("%s is left", e.Name())
 		}
 	}
-	return killed
-}
-
-// finishes does what the daemon does after a start, and reports whether the
-// victim had ended by itself.
-func (s *subject) finishes(t *testing.T, do string, forward bool, target, base string) bool {
-	t.Helper()
-	ctx := t.Context()
-	ended := false
-	switch do {
-	case "capture":
-		ended = s.driver.Verify(ctx, "db-cut", snap.Full) == nil
-		check(t, s.driver.Sweep(ctx, snap.Gone{Snapshots: []snap.SnapshotID{"db-cut"}}))
-		if kind := errs.KindOf(s.driver.Verify(ctx, "db-cut", snap.Quick)); kind != errs.NotFound {
-			t.Errorf("after a sweep, the capture that was cut is %s", kind)
-		}
-		return ended
-	case "prepare":
-		_, err := s.driver.Resume(ctx, "op-1")
-		ended = err == nil
-		check(t, s.driver.Sweep(ctx, snap.Gone{Restores: []snap.RestoreID{"op-1"}}))
-		_, err = s.driver.Resume(ctx, "op-1")
-		if list, _ := os.ReadDir(filepath.Join(s.cfg.StateDir, "switches")); len(list) != 0 || errs.KindOf(err) != errs.NotFound {
-			t.Errorf("after a sweep, there is %v, %v", list, err)
-		}
-		if roots := s.cfg.Store.Roots(driverName + "/" + s.cfg.App + "/" + s.cfg.Name + "/switch/"); len(roots) != 0 {
-			t.Errorf("after a sweep, there are roots %v", roots)
-		}
-		return ended
-	}
-	p, err := s.driver.Resumable("test", "op-1")
-	check(t, err)
-	ended = p.Phase == database.Committed && do == "commit" || p.Phase == database.Undone
-	sw, err := s.driver.Resume(ctx, "op-1")
-	check(t, err)
-	want := base
-	if forward && do == "commit" {
-		want = target
-		check(t, sw.Commit(ctx))
-	} else {
-		check(t, sw.Undo(ctx))
-	}
-	if s.Fingerprint(t) != want {
-		t.Errorf("the live state is not what the restore was taken to")
-	}
-	proof, err := sw.Check(ctx)
-	check(t, err)
-	if !proof.Match {
-		t.Errorf("the proof does not match: %+v", proof)
-	}
-	check(t, sw.Finish(ctx))
-	return ended
-}
-
-// crashSubject has snapshots db-target and db-base, the present, whose files
-// are as leave says.
-func crashSubject(t *testing.T, leave string) (s *subject, target, base string) {
-	t.Helper()
-	s = newSubject(t, startClient(t), "DELETE")
-	capture := func(id snap.SnapshotID) string {
-		_, err := s.driver.Capture(t.Context(), snap.CaptureRequest{ID: id})
-		check(t, err)
-		return s.Fingerprint(t)
-	}
-	target = capture("db-target")
-	s.leave(t, leave)
-	return s, target, capture("db-base")
 }
 
 // leave writes, with a client that ends in one of three ways.
@@ -218,7 +128,13 @@ func TestFailingSteps(t *testing.T) {
 	broken := errors.New("broken")
 	part, parts := testkit.Part(t, 3)
 	for step := 1 + part; ; step += parts {
-		s, _, base := crashSubject(t, "log")
+		s := newSubject(t, startClient(t), "DELETE")
+		for _, id := range []snap.SnapshotID{"db-target", "db-base"} {
+			s.leave(t, "log")
+			_, err := s.driver.Capture(t.Context(), snap.CaptureRequest{ID: id})
+			check(t, err)
+		}
+		base := s.Fingerprint(t)
 		steps := 0
 		s.cfg.Failpoint = func(string) error {
 			if steps++; steps == step {

@@ -248,7 +248,7 @@ func (h *Host) launch(opt Options) error {
 
 // WaitUp waits until libvirtd takes connections.
 func (h *Host) WaitUp() error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	defer cancel()
 	return poll(ctx, func() error {
 		c, err := net.Dial("unix", filepath.Join(h.Dir, "run", "libvirt-sock"))

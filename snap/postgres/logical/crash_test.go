@@ -3,17 +3,13 @@ package logical
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"mulligan/errs"
 	"mulligan/privsep"
@@ -53,15 +49,7 @@ func victim(arg string) {
 	must(json.Unmarshal([]byte(arg), &f))
 	store, err := cas.Open(filepath.Join(f.Dir, "store"), cas.Options{SegmentBytes: 64 << 10})
 	must(err)
-	steps := 0
-	d, err := New(Config{App: "app-1", Name: "main", DSN: f.DSN, StateDir: filepath.Join(f.Dir, "state"), Store: store, Jobs: 1,
-		Failpoint: func(string) error {
-			if steps++; steps == f.Step {
-				must(unix.Kill(os.Getpid(), unix.SIGKILL))
-				select {}
-			}
-			return nil
-		}})
+	d, err := New(Config{App: "app-1", Name: "main", DSN: f.DSN, StateDir: filepath.Join(f.Dir, "state"), Store: store, Jobs: 1, Failpoint: snaptest.DieAt(f.Step)})
 	must(err)
 	must(f.run(context.Background(), d))
 	must(store.Close())
@@ -73,27 +61,7 @@ func must(err error) {
 	}
 }
 
-func (f fate) run(ctx context.Context, d *Driver) error {
-	switch f.Do {
-	case "capture":
-		_, err := d.Capture(ctx, snap.CaptureRequest{ID: "db-cut"})
-		return err
-	case "prepare":
-		_, err := d.Prepare(ctx, snap.RestoreRequest{ID: "op-1", Target: "db-target", Base: "db-base"})
-		return err
-	}
-	sw, err := d.Resume(ctx, "op-1")
-	if err != nil {
-		return err
-	}
-	switch f.Do {
-	case "commit":
-		return sw.Commit(ctx)
-	case "undo":
-		return sw.Undo(ctx)
-	}
-	return sw.Finish(ctx)
-}
+func (f fate) run(ctx context.Context, d *Driver) error { return snaptest.Do(ctx, d, f.Do) }
 
 // crashes numbers the databases: tests share a server, and run at the same instant.
 var crashes atomic.Int64
@@ -115,60 +83,48 @@ func crashSubject(t *testing.T, c *pgtest.Cluster) (s *subject, target, base str
 	return s, target, s.dump(t, "")
 }
 
-var keepBoth = []snap.SnapshotID{"db-target", "db-base"}
-
 // A daemon that is killed at any step of anything leaves the old state or the
 // new one, whole, and the next daemon goes either way from there.
 func TestKilledAtEachStep(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, pgtest.Options{})
-	for _, do := range []string{"capture", "prepare", "commit", "undo", "finish"} {
-		t.Run(do, func(t *testing.T) {
-			if step := snaptest.EachStep(t, func(step int) bool { return killAt(t, c, do, step) }); step < 3 {
-				t.Errorf("%s has only %d steps", do, step)
-			}
+	t.Run("each", func(t *testing.T) {
+		snaptest.RunCrashes(t, func(t *testing.T) snaptest.Crashable {
+			s := &subject{c: c, db: fmt.Sprint("crash", crashes.Add(1))}
+			c.Psql(t, "postgres", "CREATE DATABASE "+s.db)
+			s.open(t, c.DSN(s.db))
+			c.Psql(t, s.db, "CREATE TABLE a (i int PRIMARY KEY, t text); INSERT INTO a SELECT g, md5(g::text) FROM generate_series(1, 300) g; CREATE TABLE b (i int); CREATE SEQUENCE q")
+			return crashing{s}
 		})
-	}
+	})
 }
 
-// killAt reports whether there is such a step.
-func killAt(t *testing.T, c *pgtest.Cluster, do string, step int) bool {
-	s, target, base := crashSubject(t, c)
-	live := base
-	if do != "capture" && do != "prepare" {
-		check(t, fate{Do: "prepare"}.run(t.Context(), s.driver))
-	}
-	if do == "undo" || do == "finish" {
-		check(t, fate{Do: "commit"}.run(t.Context(), s.driver))
-		live = target
-	}
-	if do == "capture" { // else it would share the base, and read nothing
-		c.Psql(t, s.db, "SELECT pg_current_xact_id()")
-	}
-	check(t, s.cfg.Store.Close())
-	arg, err := json.Marshal(fate{s.dir(), s.cfg.DSN, do, step})
+// crashing is a subject that a process which is killed shares.
+type crashing struct{ *subject }
+
+func (c crashing) Close(t *testing.T) { check(t, c.cfg.Store.Close()) }
+func (c crashing) Alone(t *testing.T) { c.leftovers(t) }
+
+func (c crashing) Reopen(t *testing.T) {
+	t.Helper()
+	var err error
+	c.cfg.Store, err = cas.Open(filepath.Join(filepath.Dir(c.cfg.StateDir), "store"), cas.Options{SegmentBytes: 64 << 10})
+	check(t, err)
+	c.subject.Reopen(t)
+}
+
+func (c crashing) Mutate(t *testing.T, seed int64) {
+	c.c.Psql(t, c.db, fmt.Sprintf("DELETE FROM a WHERE i %% 3 = %d; DROP TABLE IF EXISTS b; SELECT setval('q', %d)", seed%3, 7+seed))
+}
+
+func (c crashing) Fingerprint(t *testing.T) string { return c.dump(t, "") }
+
+func (c crashing) Victim(t *testing.T, do string, step int) *exec.Cmd {
+	arg, err := json.Marshal(fate{c.dir(), c.cfg.DSN, do, step})
 	check(t, err)
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), victimEnv+"="+string(arg))
-	out, err := cmd.CombinedOutput()
-	var exit *exec.ExitError
-	killed := errors.As(err, &exit) && exit.ProcessState.Sys().(syscall.WaitStatus).Signaled()
-	if err != nil && !killed {
-		t.Fatalf("%s, step %d: %v: %s", do, step, err, out)
-	}
-	s.cfg.Store, err = cas.Open(filepath.Join(s.dir(), "store"), cas.Options{SegmentBytes: 64 << 10})
-	check(t, err)
-	s.Reopen(t)
-	if now := s.dump(t, ""); now != live && now != target && now != base {
-		t.Fatalf("%s killed at step %d: the live state is neither old nor new", do, step)
-	}
-	s.finishes(t, do, step%2 == 0, killed, target, base)
-	for _, id := range keepBoth {
-		check(t, s.driver.Verify(t.Context(), id, snap.Full))
-	}
-	s.leftovers(t)
-	check(t, s.cfg.Store.Close())
-	return killed
+	return cmd
 }
 
 // finishes does what the daemon does after a start.

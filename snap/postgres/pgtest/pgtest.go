@@ -299,12 +299,12 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// waitFor polls until ok, for at most a minute.
+// waitFor polls until ok.
 func waitFor(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	limit := time.After(time.Minute)
+	limit := time.After(testkit.Patience)
 	for !ok() {
 		select {
 		case <-tick.C:

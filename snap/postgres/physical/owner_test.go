@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -211,7 +210,7 @@ func TestFifos(t *testing.T) {
 	fifo(d.stored("claim.tmp"))
 	check(t, os.WriteFile(d.stored("archive", wal.Segments(1<<20).Name(1, 0)), nil, 0o644))
 	check(t, d.put("bases", base, wal.Base{ID: base, TLI: 1}))
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
 	for name, do := range map[string]func() error{
 		"the server's state": func() error { return errors.New(d.server.Status(ctx, d.cfg.DataDir) + "is nothing") },

@@ -11,15 +11,12 @@ package physical
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
-
-	"golang.org/x/sys/unix"
 
 	"mulligan/errs"
 	"mulligan/failpoint"
@@ -156,15 +153,3 @@ func (d *Driver) stored(parts ...string) string {
 }
 
 func (d *Driver) archive() string { return d.home().Archive() }
-
-// classify gives err a kind and op.
-func (d *Driver) classify(op string, err error) error {
-	if err == nil {
-		return nil
-	}
-	var e *errs.Error
-	if !errors.As(err, &e) && errors.Is(err, unix.ENOSPC) {
-		return &errs.Error{Kind: errs.Failed, Op: op, Err: err, Hint: "free some space on the file system of " + d.cfg.DataDir}
-	}
-	return errs.Wrap(errs.Failed, op, err)
-}

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -437,7 +436,7 @@ func TestStopOfLateStart(t *testing.T) {
 	late := &lateServer{PgCtl: s.cfg.Server.(pgserver.PgCtl)}
 	s.cfg.Server = late
 	s.reopen(t)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
 	check(t, s.driver.server.Stop(ctx))
 	if late.stops < 2 {

@@ -13,6 +13,7 @@ import (
 
 	"mulligan/errs"
 	"mulligan/privsep"
+	"mulligan/snap/database"
 	"mulligan/snap/postgres/physical/asowner"
 	"mulligan/snap/postgres/physical/wal"
 )
@@ -272,7 +273,7 @@ func (d *Driver) Maintain(ctx context.Context) error {
 	if err == nil && due {
 		err = d.takeBase(ctx)
 	}
-	return d.classify(op, err)
+	return database.Classify(op, err, d.cfg.DataDir)
 }
 
 // tidy does the short part, and says whether a base is due.

@@ -29,7 +29,9 @@ func (engine) Intact(context.Context, state) error { return nil }
 func (engine) Hold(_ *database.Plan, _, _ state) error              { return nil }
 func (engine) Held(*database.Plan) (target, base state, err error)  { return target, base, nil }
 func (engine) Release(_ snap.RestoreID, _ ...snap.SnapshotID) error { return nil }
-func (e engine) Classify(op string, err error) error                { return e.d.classify(op, err) }
+func (e engine) Classify(op string, err error) error {
+	return database.Classify(op, err, e.d.cfg.DataDir)
+}
 
 // Stale reports whether the live state is no longer the base: whether the log
 // holds a commit that changed something since the base's marker.

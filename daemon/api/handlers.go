@@ -1,0 +1,332 @@
+package api
+
+import (
+	"encoding/json"
+	"net/http"
+	"strconv"
+
+	"mulligan/errs"
+	"mulligan/ipc"
+	"mulligan/snap"
+)
+
+func cpOf(r *http.Request) ipc.CheckpointID { return ipc.CheckpointID(r.PathValue("cp")) }
+
+// flag reads a query parameter that is 1, 0 or absent.
+func flag(r *http.Request, name string) (bool, error) {
+	switch v := r.URL.Query().Get(name); v {
+	case "", "0", "false":
+		return false, nil
+	case "1", "true":
+		return true, nil
+	default:
+		return false, errs.New(errs.Invalid, "read request", "%s=%.32q is neither 1 nor 0", name, v)
+	}
+}
+
+// number reads a query parameter that is a count; absent is 0.
+func number(r *http.Request, name string) (int, error) {
+	v := r.URL.Query().Get(name)
+	if v == "" {
+		return 0, nil
+	}
+	n, err := strconv.Atoi(v)
+	if err != nil || n < 0 {
+		return 0, errs.New(errs.Invalid, "read request", "%s=%.32q is no count", name, v)
+	}
+	return n, nil
+}
+
+// answer writes v with the status, or passes the error on.
+func answer(w http.ResponseWriter, status int, v any, err error) error {
+	if err != nil {
+		return err
+	}
+	ipc.WriteJSON(w, status, v)
+	return nil
+}
+
+func (d *Service) getHealth(w http.ResponseWriter, r *http.Request, _ ipc.Caller) error {
+	if err := d.Alive(r.Context()); err != nil {
+		return err
+	}
+	ipc.WriteJSON(w, http.StatusOK, map[string]string{"status": "ok"})
+	return nil
+}
+
+func (d *Service) getStatus(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	ipc.WriteJSON(w, http.StatusOK, d.Status(who))
+	return nil
+}
+
+func (d *Service) getApps(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	ipc.WriteJSON(w, http.StatusOK, ipc.AppList{Apps: d.registry.Apps(r.Context(), who)})
+	return nil
+}
+
+func (d *Service) postApp(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	var spec ipc.App
+	if err := ipc.ReadJSON(r, &spec, 0); err != nil {
+		return err
+	}
+	a, err := d.registry.AddApp(r.Context(), who, spec)
+	return answer(w, http.StatusCreated, a, err)
+}
+
+func (d *Service) getApp(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	gaps, err := flag(r, "gaps")
+	if err != nil {
+		return err
+	}
+	get := d.registry.App
+	if gaps {
+		get = d.registry.AppWithGaps
+	}
+	a, err := get(r.Context(), who, r.PathValue("app"))
+	return answer(w, http.StatusOK, a, err)
+}
+
+func (d *Service) patchApp(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	var ch ipc.AppChange
+	if err := ipc.ReadJSON(r, &ch, 0); err != nil {
+		return err
+	}
+	a, err := d.registry.SetApp(r.Context(), who, r.PathValue("app"), ch)
+	return answer(w, http.StatusOK, a, err)
+}
+
+func (d *Service) deleteApp(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	purge, err := flag(r, "purge")
+	if err != nil {
+		return err
+	}
+	if err := d.registry.RemoveApp(r.Context(), who, r.PathValue("app"), purge); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (d *Service) getCheckpoints(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	limit, err := number(r, "limit")
+	if err != nil {
+		return err
+	}
+	list, err := d.checkpoints.Checkpoints(r.Context(), who, r.PathValue("app"), ipc.CheckpointQuery{
+		Trigger: ipc.Trigger(r.URL.Query().Get("trigger")), Limit: limit,
+		Before: ipc.CheckpointID(r.URL.Query().Get("before")), Conversation: r.URL.Query().Get("conversation"),
+	})
+	return answer(w, http.StatusOK, list, err)
+}
+
+func (d *Service) postCheckpoint(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	var req ipc.CreateRequest
+	if err := ipc.ReadJSON(r, &req, 0); err != nil {
+		return err
+	}
+	cp, err := d.checkpoints.Create(r.Context(), who, r.PathValue("app"), req)
+	return answer(w, http.StatusCreated, cp, err)
+}
+
+func (d *Service) postPrune(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	dry, err := flag(r, "dry_run")
+	if err != nil {
+		return err
+	}
+	res, err := d.checkpoints.Prune(r.Context(), who, r.PathValue("app"), dry)
+	return answer(w, http.StatusOK, res, err)
+}
+
+func (d *Service) getCheckpoint(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	cp, err := d.checkpoints.Checkpoint(r.Context(), who, r.PathValue("app"), cpOf(r))
+	return answer(w, http.StatusOK, cp, err)
+}
+
+func (d *Service) deleteCheckpoint(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	if err := d.checkpoints.Delete(r.Context(), who, r.PathValue("app"), cpOf(r)); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (d *Service) postPin(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	cp, err := d.checkpoints.Pin(r.Context(), who, r.PathValue("app"), cpOf(r), true)
+	return answer(w, http.StatusOK, cp, err)
+}
+
+func (d *Service) postUnpin(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	cp, err := d.checkpoints.Pin(r.Context(), who, r.PathValue("app"), cpOf(r), false)
+	return answer(w, http.StatusOK, cp, err)
+}
+
+func (d *Service) postVerify(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	quick, err := flag(r, "quick")
+	if err != nil {
+		return err
+	}
+	depth := snap.Full
+	if quick {
+		depth = snap.Quick
+	}
+	res, err := d.checkpoints.Verify(r.Context(), who, r.PathValue("app"), cpOf(r), depth)
+	return answer(w, http.StatusOK, res, err)
+}
+
+func (d *Service) getDiff(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	q := ipc.DiffQuery{Against: r.URL.Query().Get("against"), Paths: r.URL.Query()["path"]}
+	var err error
+	if q.Patch, err = flag(r, "patch"); err != nil {
+		return err
+	}
+	if q.Limit, err = number(r, "limit"); err != nil {
+		return err
+	}
+	if q.Offset, err = number(r, "offset"); err != nil {
+		return err
+	}
+	res, err := d.checkpoints.Diff(r.Context(), who, r.PathValue("app"), cpOf(r), q)
+	return answer(w, http.StatusOK, res, err)
+}
+
+func (d *Service) postRollback(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	var req ipc.RollbackRequest
+	if err := ipc.ReadJSON(r, &req, 0); err != nil {
+		return err
+	}
+	ref, id := r.PathValue("app"), cpOf(r)
+	if ipc.WantsSSE(r) {
+		return d.streamRollback(w, r, who, ref, id, req)
+	}
+	res, err := d.rollbacks.Rollback(r.Context(), who, ref, id, req, nil)
+	if res.Error != nil { // it ran, and failed: the receipt is the answer
+		ipc.WriteJSON(w, ipc.HTTPStatus(res.Error.Kind), res)
+		return nil
+	}
+	return answer(w, http.StatusOK, res, err)
+}
+
+// streamRollback answers with an event per stage and then the result. A client
+// that goes away misses them; the rollback goes on.
+func (d *Service) streamRollback(w http.ResponseWriter, r *http.Request, who ipc.Caller, ref string, id ipc.CheckpointID, req ipc.RollbackRequest) error {
+	if id == ipc.Undo || id == ipc.Redo {
+		if _, err := d.apps.Find(who, ref); err != nil {
+			return err
+		}
+	} else if _, _, err := d.checkpoints.FindCheckpoint(r.Context(), who, ref, id); err != nil {
+		return err // while a plain answer is still possible
+	}
+	sse, err := ipc.NewSSE(w, r)
+	if err != nil {
+		return err
+	}
+	defer sse.Close()
+	res, err := d.rollbacks.Rollback(r.Context(), who, ref, id, req, func(s ipc.Stage) {
+		_ = sse.Send(ipc.EventStage, s) // a client that left is told nothing
+	})
+	if err != nil && res.Error == nil {
+		_ = sse.Fail(err)
+		return nil
+	}
+	_ = sse.Send(ipc.EventResult, res)
+	return nil
+}
+
+func (d *Service) getTurns(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	limit, err := number(r, "limit")
+	if err != nil {
+		return err
+	}
+	turns, err := d.turns.Turns(r.Context(), who, r.PathValue("app"), r.URL.Query().Get("conversation"), limit)
+	return answer(w, http.StatusOK, ipc.TurnList{Turns: turns}, err)
+}
+
+func (d *Service) postTurn(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	var req ipc.BeginTurn
+	if err := ipc.ReadJSON(r, &req, 0); err != nil {
+		return err
+	}
+	t, err := d.turns.BeginTurn(r.Context(), who, r.PathValue("app"), req)
+	return answer(w, http.StatusCreated, t, err)
+}
+
+func (d *Service) postTurnEnd(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	t, err := d.turns.EndTurn(r.Context(), who, r.PathValue("app"), ipc.TurnID(r.PathValue("turn")))
+	return answer(w, http.StatusOK, t, err)
+}
+
+func (d *Service) postCall(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	var req ipc.BeginCall
+	if err := ipc.ReadJSON(r, &req, 0); err != nil {
+		return err
+	}
+	c, err := d.turns.BeginCall(r.Context(), who, r.PathValue("app"), ipc.TurnID(r.PathValue("turn")), req)
+	return answer(w, http.StatusCreated, c, err)
+}
+
+func (d *Service) postCallEnd(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	c, err := d.turns.EndCall(r.Context(), who, r.PathValue("app"), ipc.TurnID(r.PathValue("turn")), ipc.CallID(r.PathValue("call")))
+	return answer(w, http.StatusOK, c, err)
+}
+
+func (d *Service) putConversationCheckpoint(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	var req ipc.SetCheckpoint
+	if err := ipc.ReadJSON(r, &req, 0); err != nil {
+		return err
+	}
+	c, err := d.turns.SetConversationCheckpoint(r.Context(), who, r.PathValue("app"), r.PathValue("conversation"), req.MessageID)
+	return answer(w, http.StatusOK, c, err)
+}
+
+// postRevert is for a conversation, or for a turn or call that is named by its id alone.
+func (d *Service) postRevert(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	var req ipc.RevertRequest
+	if err := ipc.ReadJSON(r, &req, 0); err != nil {
+		return err
+	}
+	if c := r.PathValue("conversation"); c != "" {
+		req.ConversationID = c
+	}
+	res, err := d.rollbacks.Revert(r.Context(), who, r.PathValue("app"), req)
+	return answer(w, http.StatusOK, res, err)
+}
+
+func (d *Service) getAudit(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	limit, err := number(r, "limit")
+	if err != nil {
+		return err
+	}
+	verify, err := flag(r, "verify")
+	if err != nil {
+		return err
+	}
+	list, err := d.checkpoints.Audit(r.Context(), who, r.PathValue("app"), limit, verify)
+	return answer(w, http.StatusOK, list, err)
+}
+
+func (d *Service) getEvents(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	a, err := d.apps.Find(who, r.PathValue("app"))
+	if err != nil {
+		return err
+	}
+	events, end := d.events.Subscribe(a.Rec().ID)
+	defer end()
+	sse, err := ipc.NewSSE(w, r)
+	if err != nil {
+		return err
+	}
+	defer sse.Close()
+	for {
+		select {
+		case <-r.Context().Done():
+			return nil
+		case ev, ok := <-events:
+			if !ok {
+				return nil
+			}
+			if err := sse.Send(ev.Name, json.RawMessage(ev.Data)); err != nil {
+				return nil // the client left
+			}
+		}
+	}
+}

@@ -1,0 +1,292 @@
+package registry
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"path/filepath"
+	"reflect"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/appfile"
+	"mulligan/daemon/accounts"
+	"mulligan/daemon/app"
+	"mulligan/daemon/layer"
+	"mulligan/daemon/records"
+	"mulligan/daemon/store"
+	"mulligan/errs"
+	"mulligan/ipc"
+	"mulligan/privsep"
+	"mulligan/snap/beneath"
+	"mulligan/snap/files"
+	"mulligan/systemd"
+)
+
+// admit checks a registration, and completes it.
+//
+// Root names whatever it likes. A user names folders that are the user's, reached
+// with the user's rights, and what runs with them. A guest names folders below
+// its own, and nothing that runs or is reached elsewhere.
+func (d *Service) admit(ctx context.Context, who ipc.Caller, spec ipc.App) (store.App, error) {
+	if spec.Retention == (ipc.Retention{}) {
+		spec.Retention = ipc.DefaultRetention()
+	}
+	spec.State, spec.Busy, spec.Problems, spec.Covers, spec.Following, spec.Notes, spec.Gaps = "", "", nil, nil, "", nil, nil
+	if err := appfile.Validate(spec); err != nil {
+		return store.App{}, err
+	}
+	rec := store.App{App: spec, ByRoot: d.owners.Administers(who)}
+	var err error
+	if rec.Owner, rec.OwnerUID, err = d.owners.OwnerOf(who, spec); err != nil {
+		return store.App{}, err
+	}
+	if err := d.checkWorkspace(ctx, who, &rec); err != nil {
+		return store.App{}, err
+	}
+	if err := d.checkUnit(ctx, who, &rec.App); err != nil {
+		return store.App{}, err
+	}
+	if err := d.checkDomain(who, "", rec.App); err != nil {
+		return store.App{}, err
+	}
+	if err := d.checkParts(ctx, who, rec.App, ipc.App{}); err != nil {
+		return store.App{}, err
+	}
+	old, err := d.store.RemovedApp(ctx, rec.Workspace, rec.Owner, rec.OwnerUID)
+	switch errs.KindOf(err) {
+	case "":
+		rec.ID, rec.CreatedAt = old.ID, old.CreatedAt
+	case errs.NotFound:
+		if err := d.checkAppQuota(ctx, who); err != nil {
+			return store.App{}, err
+		}
+		rec.ID, rec.CreatedAt = ipc.AppID(records.NewID("app-")), d.opt.Now().UTC()
+	default:
+		return store.App{}, err
+	}
+	return rec, nil
+}
+
+// checkWorkspace makes sure that the folder is there, may be protected at all,
+// and is the caller's where the caller is not root. It is looked for with the
+// caller's rights, so that nobody learns from the answer what they could not see
+// themselves; and judged by the opened folder, not by its path. Every later
+// opening is judged anew.
+func (d *Service) checkWorkspace(ctx context.Context, who ipc.Caller, rec *store.App) error {
+	if who.Guest != "" {
+		if err := d.checkGuestFolder(ctx, who, rec); err != nil {
+			return err
+		}
+	} else {
+		f, err := openFolder.Call(ctx, d.owners.CallerAccount(who).User(), rec.Workspace)
+		if err != nil {
+			return err
+		}
+		rec.Workspace, rec.FolderUID = f.Path, f.UID
+	}
+	if !d.owners.Administers(who) && rec.FolderUID != rec.OwnerUID {
+		return errs.New(errs.Denied, "", "workspace %q belongs to %s", rec.Workspace, accounts.UserName(rec.FolderUID)).
+			WithHint("register a folder of your own, or %s", forRoot(rec.App))
+	}
+	if err := files.CheckRoot(rec.Workspace); err != nil {
+		return err
+	}
+	if rec.Workspace == d.opt.StateDir || app.Within(d.opt.StateDir, rec.Workspace) || app.Within(rec.Workspace, d.opt.StateDir) {
+		return errs.New(errs.Invalid, "", "workspace %q and the state folder %q must not contain each other", rec.Workspace, d.opt.StateDir).
+			WithHint("choose another --state-dir or workspace")
+	}
+	return nil
+}
+
+// folder is a folder that was opened by a name from a user.
+type folder struct {
+	Path string // without links
+	UID  int    // whose it is
+}
+
+// openFolder opens the folder at path, resolves path, and says whose it is.
+var openFolder = privsep.Define("daemon.openFolder", func(_ context.Context, path string) (f folder, err error) {
+	real, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return f, errs.New(errs.NotFound, "", "workspace %q does not exist, or you may not look into it", path).WithHint("check the path")
+	}
+	root, err := beneath.Open(real)
+	if err != nil {
+		return f, err
+	}
+	defer root.Close()
+	var st unix.Stat_t
+	err = unix.Fstat(root.FD(), &st)
+	return folder{real, int(st.Uid)}, err
+}).Within(app.FolderTimeout)
+
+// checkGuestFolder makes sure that the workspace lies below the guest's folder,
+// without links on the way. Whatever is wrong, the answer is the same.
+func (d *Service) checkGuestFolder(ctx context.Context, who ipc.Caller, rec *store.App) error {
+	no := errs.New(errs.Denied, "", "workspace %q is not below this guest's folder", rec.Workspace).
+		WithHint("ask an administrator for one below the guests' folder")
+	rel, err := filepath.Rel(filepath.Join(d.opt.Guests.Dir, who.Guest), rec.Workspace)
+	if err != nil || !filepath.IsLocal(rel) {
+		return no
+	}
+	f, err := openFolder.Call(ctx, privsep.Self, rec.Workspace)
+	if err != nil || f.Path != rec.Workspace || f.UID != rec.OwnerUID {
+		return no
+	}
+	rec.FolderUID = f.UID
+	return nil
+}
+
+// forRoot is the sentence to give an administrator who is to register an app.
+func forRoot(spec ipc.App) string {
+	file := fmt.Sprintf("slug = %q, owner = %q, workspace = %q", spec.Slug, spec.Owner, spec.Workspace)
+	if spec.Unit != "" {
+		file += fmt.Sprintf(", unit = %q", spec.Unit)
+	}
+	if spec.Domain != "" {
+		file += fmt.Sprintf(", domain = %q", spec.Domain)
+	}
+	return fmt.Sprintf("ask an administrator for /etc/mulligan/apps.d/%s.toml with: %s", spec.Slug, file)
+}
+
+// checkUnit makes sure that the unit exists; the default one is taken where it does.
+func (d *Service) checkUnit(ctx context.Context, who ipc.Caller, spec *ipc.App) error {
+	root := d.owners.Administers(who)
+	if !root && spec.Unit != "" {
+		return errs.New(errs.Denied, "", "units are named by root").WithHint("%s", forRoot(*spec))
+	}
+	if len(spec.Run) > 0 {
+		return nil
+	}
+	if spec.Unit == "" {
+		d.defaultUnit(ctx, root, spec)
+		return nil
+	}
+	name, err := systemd.ParseName(spec.Unit)
+	if err != nil {
+		return err
+	}
+	spec.Unit = name
+	m, err := d.binder.Systemd(ctx)
+	if err != nil {
+		return err
+	}
+	exists, err := m.Exists(ctx, name)
+	if err != nil {
+		return err
+	}
+	if !exists {
+		return errs.New(errs.NotFound, "", "no unit %s", name).WithHint("systemctl list-units shows those there are")
+	}
+	return nil
+}
+
+// defaultUnit fills in of-app-SLUG.service where there is such a unit. No
+// systemd, no such unit: the app then has none.
+func (d *Service) defaultUnit(ctx context.Context, root bool, spec *ipc.App) {
+	if !root {
+		return
+	}
+	m, err := d.binder.Systemd(ctx)
+	if err != nil {
+		return
+	}
+	name := "of-app-" + spec.Slug + ".service"
+	if ok, err := m.Exists(ctx, name); err == nil && ok {
+		spec.Unit = name
+	}
+}
+
+// checkParts makes sure that what an app consists of beside its folder is the
+// caller's to name. What it consisted of before, if anything, is not asked about:
+// root may have named that.
+func (d *Service) checkParts(ctx context.Context, who ipc.Caller, spec, before ipc.App) error {
+	for _, db := range spec.Databases {
+		known := func(k ipc.Database) bool { return layer.AsAsked(k) == layer.AsAsked(db) }
+		if slices.ContainsFunc(before.Databases, known) {
+			continue
+		}
+		if err := d.checkDatabase(ctx, who, spec, db); err != nil {
+			return err
+		}
+	}
+	if d.owners.Administers(who) {
+		return nil
+	}
+	if who.Guest != "" && (len(spec.Run) > 0 && !slices.Equal(spec.Run, before.Run) || spec.Health != nil && !reflect.DeepEqual(spec.Health, before.Health)) {
+		return errs.New(errs.Denied, "", "a guest's app runs nothing and asks nothing").WithHint("leave out run and health")
+	}
+	if !reflect.DeepEqual(spec.Health, before.Health) {
+		if err := checkHealthURL(spec.Health); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkHealthURL keeps a user from having the daemon ask hosts that the user
+// could not. A name could mean another host each time, so it must be an address.
+func checkHealthURL(h *ipc.Health) error {
+	if h == nil || h.URL == "" {
+		return nil
+	}
+	u, err := url.Parse(h.URL)
+	if err == nil && (u.Hostname() == "localhost" || isLoopback(u.Hostname())) {
+		return nil
+	}
+	return errs.New(errs.Denied, "", "a health url must lead to this host").
+		WithHint("write it like http://127.0.0.1:8080/healthz, or ask an administrator to set one elsewhere")
+}
+
+func isLoopback(host string) bool {
+	addr, err := netip.ParseAddr(host)
+	return err == nil && net.IP(addr.Unmap().AsSlice()).IsLoopback()
+}
+
+// checkDatabase makes sure that a database is one that the caller could reach.
+// Servers are: they are entered with the owner's rights and the URL's password.
+func (d *Service) checkDatabase(ctx context.Context, who ipc.Caller, spec ipc.App, db ipc.Database) error {
+	switch root := d.owners.Administers(who); {
+	case db.DataDir != "":
+		if err := d.checkCluster(ctx, who, spec, db); err != nil || root {
+			return err
+		}
+	case root:
+		return nil
+	case db.Unit != "" || db.Mode == "physical":
+		return errs.New(errs.Denied, "", "database %q: clusters and their units are named by root", db.Name).
+			WithHint("leave out mode and unit, or %s", forRoot(spec))
+	}
+	inside := false
+	if db.Driver == "sqlite" {
+		dir, _ := layer.PlaceOf(spec.Workspace, db.DSN)
+		inside = dir == spec.Workspace
+	}
+	if who.Guest != "" && !inside {
+		return errs.New(errs.Denied, "", "database %q: a guest's databases are SQLite files in its workspace", db.Name).WithHint("leave it out")
+	}
+	if db.Driver != "sqlite" || inside {
+		return nil // what lies in the workspace is judged when it is opened
+	}
+	dir, _ := layer.PlaceOf(spec.Workspace, db.DSN)
+	f, err := openFolder.Call(ctx, d.owners.CallerAccount(who).User(), dir)
+	if err != nil || f.Path != dir || f.UID != who.UID || app.Within(d.opt.StateDir, dir) {
+		return errs.New(errs.Denied, "", "database %q lies in a folder that is not yours, or is reached by a link", db.Name).
+			WithHint("name one of your own by its real path, or %s", forRoot(spec))
+	}
+	return nil
+}
+
+// namedByRoot reports whether root said what an app consists of, its databases
+// above all, now that who makes rec of old.
+func (d *Service) namedByRoot(who ipc.Caller, rec, old store.App) bool {
+	same := slices.EqualFunc(rec.Databases, old.Databases, func(x, y ipc.Database) bool { return layer.AsAsked(x) == layer.AsAsked(y) })
+	if d.owners.Administers(who) {
+		return old.ByRoot || !same
+	}
+	return old.ByRoot && same
+}

@@ -1,0 +1,217 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sys/unix"
+
+	"mulligan/appfile"
+	"mulligan/daemon/accounts"
+	"mulligan/errs"
+)
+
+// appFiles is what became of the files that describe apps.
+type appFiles struct {
+	busy sync.Mutex // held while they are read
+
+	mu    sync.Mutex
+	files map[string]appFile
+}
+
+type appFile struct {
+	stamp   stamp
+	problem string // "": its app is what it says
+	again   bool   // what was wrong goes away by itself
+}
+
+// stamp tells whether a file is the one that was read.
+type stamp struct {
+	ino         uint64
+	size        int64
+	mtime, ctim unix.Timespec
+}
+
+func (f *appFiles) problems() (list []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for path, file := range f.files {
+		if file.problem != "" {
+			list = append(list, path+": "+file.problem)
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// FileProblems says what is wrong with app files.
+func (d *Service) FileProblems() []string { return d.files.problems() }
+
+// WatchFiles registers the apps that the *.toml files of a folder describe, as
+// root would, and changes those that are registered already to what their file
+// says; and again whenever one changes, until the daemon is closed. A file that is
+// wrong is a problem of its own and of no other app: Status tells it. An app
+// whose file is taken away stays.
+func (d *Service) WatchFiles(ctx context.Context, dir string) error {
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		return errs.Wrap(errs.Failed, "watch app files", err)
+	}
+	// The folder need not be there yet: the one above it is watched for that.
+	err = errors.Join(ignoreAbsent(w.Add(filepath.Dir(dir))), ignoreAbsent(w.Add(dir)))
+	if err != nil {
+		return errs.Wrap(errs.Failed, "watch app files", errors.Join(err, w.Close()))
+	}
+	var rest <-chan time.Time
+	if d.registerFiles(ctx, dir) {
+		rest = time.After(fileRetry)
+	}
+	d.apps.Background(func() { d.followFiles(d.run, w, dir, rest) })
+	return nil
+}
+
+func ignoreAbsent(err error) error {
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// fileRest is how long a folder must be at rest before its files are read: an
+// editor takes several steps to write one.
+const fileRest = 200 * time.Millisecond
+
+// fileRetry is after what time a file whose app was busy is tried again.
+const fileRetry = 5 * time.Second
+
+func (d *Service) followFiles(ctx context.Context, w *fsnotify.Watcher, dir string, rest <-chan time.Time) {
+	defer w.Close()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case err := <-w.Errors:
+			d.opt.Log.Warn("watching app files", "dir", dir, "err", err)
+			rest = time.After(fileRest) // something may have been missed
+		case ev := <-w.Events:
+			if ev.Name == dir && ev.Has(fsnotify.Create) {
+				if err := ignoreAbsent(w.Add(dir)); err != nil {
+					d.opt.Log.Error("app files are not watched", "dir", dir, "err", err)
+				}
+			}
+			if ev.Name == dir || filepath.Dir(ev.Name) == dir {
+				rest = time.After(fileRest)
+			}
+		case <-rest:
+			if rest = nil; d.registerFiles(ctx, dir) {
+				rest = time.After(fileRetry)
+			}
+		}
+	}
+}
+
+// registerFiles reads all files that are new or were changed; again says that
+// some of them should be tried again in a while.
+func (d *Service) registerFiles(ctx context.Context, dir string) (again bool) {
+	d.files.busy.Lock()
+	defer d.files.busy.Unlock()
+	paths, err := filepath.Glob(filepath.Join(dir, "*.toml"))
+	if err != nil {
+		return false // the pattern is fine
+	}
+	slices.Sort(paths)
+	now := map[string]appFile{}
+	for _, path := range paths {
+		now[path] = d.tryFile(ctx, path)
+		again = again || now[path].again
+	}
+	d.files.mu.Lock()
+	defer d.files.mu.Unlock()
+	d.files.files = now
+	return again
+}
+
+// tryFile registers what a file says, unless that was done before.
+func (d *Service) tryFile(ctx context.Context, path string) appFile {
+	at, err := trusted(path)
+	d.files.mu.Lock()
+	before, known := d.files.files[path]
+	d.files.mu.Unlock()
+	if known && err == nil && before.stamp == at && before.problem == "" {
+		return before
+	}
+	if err == nil {
+		err = d.registerFile(ctx, path)
+	}
+	if err == nil {
+		return appFile{stamp: at}
+	}
+	problem := errs.Words(err)
+	if problem != before.problem {
+		d.opt.Log.Error("app file not registered", "file", path, "err", err)
+	}
+	return appFile{stamp: at, problem: problem, again: errs.KindOf(err) == errs.Busy}
+}
+
+// trusted makes sure that a file is the daemon's user's own to write: what it
+// says is done with root's rights.
+func trusted(path string) (stamp, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return stamp{}, errs.Wrap(errs.Invalid, "read app file", &os.PathError{Op: "stat", Path: path, Err: err})
+	}
+	at := stamp{st.Ino, st.Size, st.Mtim, st.Ctim}
+	if int(st.Uid) != os.Geteuid() || st.Mode&0o022 != 0 {
+		return at, errs.New(errs.Denied, "read app file", "users other than its owner and root may write to it").WithHint("run chown root: and chmod go-w on it")
+	}
+	return at, nil
+}
+
+func (d *Service) registerFile(ctx context.Context, path string) error {
+	spec, err := appfile.Load(path)
+	if err != nil {
+		return err
+	}
+	who := accounts.Self()
+	owner, uid, err := d.owners.OwnerOf(who, spec)
+	if err != nil {
+		return err
+	}
+	a := d.apps.Named(owner, uid, spec.Slug)
+	if a == nil {
+		app, err := d.AddApp(ctx, who, spec)
+		d.logNotes(spec.Slug, app.Notes)
+		return err
+	}
+	if a.Rec().Workspace != spec.Workspace || spec.Owner != "" && spec.Owner != a.Rec().Owner {
+		return errs.New(errs.Conflict, "register app", "%s is registered with another workspace or owner", spec.Slug).
+			WithHint("remove it first: mulligan app remove %s", spec.Slug)
+	}
+	release, err := d.apps.Acquire(ctx, a, "change app", who)
+	if err != nil {
+		return err
+	}
+	defer release()
+	rec := a.Rec()
+	spec.ID, spec.Owner, spec.CreatedAt = rec.ID, rec.Owner, rec.CreatedAt
+	if spec.Unit == "" {
+		spec.Unit = rec.Unit
+	}
+	rec.App = spec
+	notes, err := d.change(ctx, who, a, rec)
+	d.logNotes(a.Rec().Slug, notes)
+	return err
+}
+
+// logNotes says what registering a file changed elsewhere: nobody else is told.
+func (d *Service) logNotes(slug string, notes []string) {
+	for _, n := range notes {
+		d.opt.Log.Info(n, "app", slug)
+	}
+}

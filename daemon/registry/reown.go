@@ -1,0 +1,45 @@
+package registry
+
+import (
+	"context"
+
+	"mulligan/daemon/accounts"
+	"mulligan/daemon/app"
+	"mulligan/errs"
+	"mulligan/ipc"
+)
+
+// reown makes the app that of the account that has its uid now: root says that it
+// is the same owner's. Another uid it can't become, since what its checkpoints
+// hold belongs to the one that it has.
+func (d *Service) reown(ctx context.Context, who ipc.Caller, a *app.App, name string) error {
+	if !d.owners.Administers(who) || d.opt.User {
+		return errs.New(errs.Denied, "", "only root, at the host's daemon, changes the owner of an app").WithHint("ask an administrator")
+	}
+	acc, err := accounts.Lookup(name)
+	if err != nil {
+		return err
+	}
+	if _, guest := accounts.GuestOf(a.Rec()); guest || acc.UID != a.Rec().OwnerUID {
+		return errs.New(errs.Denied, "", "the app belongs to uid %d, but %.64s has uid %d", a.Rec().OwnerUID, name, acc.UID).
+			WithHint("remove it and register it anew: its checkpoints hold files of that uid")
+	}
+	if name, err = accounts.AccountName(acc.UID); err != nil {
+		return err
+	}
+	release, err := d.apps.Hold(ctx, a, "change app", who, false)
+	if err != nil {
+		return err
+	}
+	defer release()
+	next := *a.Setup()
+	next.Rec.Owner = name
+	if other := d.apps.Named(name, next.Rec.OwnerUID, next.Rec.Slug); other != nil && other != a {
+		return errs.New(errs.Conflict, "", "%s has another app %s", name, next.Rec.Slug).WithHint("remove one of them")
+	}
+	if err := d.store.PutApp(ctx, next.Rec); err != nil {
+		return err
+	}
+	a.SetSetup(&next)
+	return nil
+}

@@ -1,0 +1,167 @@
+package upkeep
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"mulligan/daemon/app"
+	"mulligan/daemon/checkpoint"
+	"mulligan/daemon/layer"
+	"mulligan/daemon/records"
+	"mulligan/daemon/store"
+	"mulligan/errs"
+	"mulligan/ipc"
+	"mulligan/snap"
+)
+
+// The first checkpoint of a database, and the first one after its schema changed, is
+// rehearsed: the daemon restores it beside the live database, compares the two, and drops
+// what it made. What cannot be restored is known then, and not in the hour of need.
+
+// RehearseAll rehearses what is due, one database at a time, until the daemon closes.
+func (d *Service) RehearseAll(ctx context.Context) {
+	tick := time.NewTicker(d.opt.UpkeepEvery)
+	defer tick.Stop()
+	for {
+		for _, a := range d.apps.All() {
+			if err := d.rehearse(ctx, a); err != nil && ctx.Err() == nil {
+				d.opt.Log.Warn("a rehearsal is tried again", "app", a.Rec().Slug, "err", err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// rehearse rehearses what is due of an app that nobody works on.
+func (d *Service) rehearse(ctx context.Context, a *app.App) error {
+	ctx, end := a.BeginRehearsal(ctx)
+	if ctx == nil {
+		return nil
+	}
+	defer end()
+	done, err := d.rehearseDue(ctx, a)
+	end() // what follows needs the app
+	for _, o := range done {
+		if e := d.noteRehearsal(context.WithoutCancel(ctx), a, o); err == nil {
+			err = e
+		}
+	}
+	a.RestRehearsals(err)
+	d.pursue(a)
+	return err
+}
+
+// outcome is what came of the rehearsal of one snapshot.
+type outcome struct {
+	cp    ipc.CheckpointID
+	layer snap.Layer
+	store.Rehearsal
+}
+
+// rehearseDue rehearses the newest snapshot of each database whose schema was not rehearsed
+// yet. An error is one that another try may not meet.
+func (d *Service) rehearseDue(ctx context.Context, a *app.App) (done []outcome, err error) {
+	for _, l := range a.Layers() {
+		r, ok := l.Driver.(snap.Rehearser)
+		if !ok {
+			continue
+		}
+		cps, err := d.store.Checkpoints(ctx, a.Rec().ID)
+		if err != nil {
+			return done, err
+		}
+		cp, s, ok := newestOf(cps, l.Name)
+		if !ok {
+			continue
+		}
+		shape, err := r.Shape(s.ID)
+		if err != nil || shape == "" || a.Knows(cps, l.Name, s, shape) {
+			continue // what cannot be read is told by verify
+		}
+		if ok, err := d.smallEnough(ctx, l); err != nil || !ok {
+			if err != nil {
+				return done, err
+			}
+			a.Learn(l.Name, app.Rehearsed{Shape: shape})
+			continue
+		}
+		err = r.Rehearse(ctx, snap.RestoreID(records.NewID("rehearse-")), s.ID)
+		if passes(ctx, err) {
+			return done, err
+		}
+		o := outcome{cp: cp.ID, layer: l.Name, Rehearsal: store.Rehearsal{At: d.opt.Now().UTC(), Shape: shape}}
+		if err != nil {
+			o.Problem = errs.Words(err)
+		}
+		done = append(done, o)
+	}
+	return done, nil
+}
+
+// newestOf finds the newest checkpoint that has the layer.
+func newestOf(cps []store.Checkpoint, name snap.Layer) (store.Checkpoint, store.Snapshot, bool) {
+	for _, cp := range cps {
+		if s, ok := cp.Snapshot(name); ok && cp.Damaged == "" && !s.Raw {
+			return cp, s, true
+		}
+	}
+	return store.Checkpoint{}, store.Snapshot{}, false
+}
+
+// smallEnough reports whether a database may be rehearsed for its size.
+func (d *Service) smallEnough(ctx context.Context, l layer.Layer) (bool, error) {
+	w, ok := l.Driver.(snap.SizeEstimator)
+	if !ok {
+		return true, nil
+	}
+	if err := d.opt.Failpoint.At("estimate the size of " + string(l.Name) + " for a rehearsal"); err != nil {
+		return false, err
+	}
+	size, err := w.EstimateSize(ctx)
+	return size <= d.opt.RehearseMax, err
+}
+
+// passes reports whether a rehearsal ended for a reason that says nothing of the snapshot.
+func passes(ctx context.Context, err error) bool {
+	kind := errs.KindOf(err)
+	return err != nil && (ctx.Err() != nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) ||
+		kind == errs.Unavailable || kind == errs.Busy || kind == errs.NotFound)
+}
+
+// noteRehearsal writes an outcome down. A checkpoint that is gone meanwhile needs none.
+func (d *Service) noteRehearsal(ctx context.Context, a *app.App, o outcome) error {
+	release, err := d.apps.AcquireBrief(ctx, a, "note a rehearsal")
+	if err != nil {
+		return err
+	}
+	defer release()
+	cp, err := d.store.Checkpoint(ctx, a.Rec().ID, o.cp)
+	if errs.KindOf(err) == errs.NotFound {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for i := range cp.Snapshots {
+		if cp.Snapshots[i].Layer == o.layer {
+			cp.Snapshots[i].Rehearsal = &o.Rehearsal
+		}
+	}
+	if err := d.opt.Failpoint.At("record rehearsal"); err != nil {
+		return err
+	}
+	if err := d.store.PutCheckpoint(ctx, cp, ""); err != nil {
+		return err
+	}
+	a.Learn(o.layer, app.Rehearsed{Shape: o.Shape, Problem: o.Problem})
+	if o.Problem != "" {
+		d.opt.Log.Warn("a checkpoint cannot be restored", "app", a.Rec().Slug, "checkpoint", o.cp, "layer", o.layer, "err", o.Problem)
+	}
+	d.events.Publish(a.Rec().ID, "checkpoint", checkpoint.Public(cp))
+	return nil
+}

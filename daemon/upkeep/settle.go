@@ -1,0 +1,121 @@
+package upkeep
+
+import (
+	"context"
+	"slices"
+
+	"mulligan/daemon/accounts"
+	"mulligan/daemon/app"
+	"mulligan/daemon/layer"
+	"mulligan/daemon/store"
+	"mulligan/errs"
+	"mulligan/snap"
+)
+
+// Settle makes an app fit to be worked on: its drivers open, leftovers of dead
+// processes swept, operations that were cut short finished or undone. It is
+// quick when there is nothing to do. The caller is the only one who changes
+// the app.
+func (d *Service) Settle(ctx context.Context, a *app.App) error {
+	if a.Ready() {
+		return nil
+	}
+	if err := d.apps.Open(ctx, a); err != nil {
+		return err
+	}
+	err := d.sweepAndRecover(ctx, a)
+	d.checkpoints.NoteBehind(ctx, a)
+	a.NoteSettled(err)
+	return err
+}
+
+func (d *Service) sweepAndRecover(ctx context.Context, a *app.App) error {
+	all, err := d.store.Operations(ctx)
+	if err != nil {
+		return err
+	}
+	var left []store.Operation
+	for _, op := range all {
+		if op.AppID == a.Rec().ID {
+			left = append(left, op)
+		}
+	}
+	if err := d.sweep(ctx, a, left); err != nil {
+		return err
+	}
+	for _, op := range left {
+		word, err := d.recoverOperation(ctx, a, op)
+		if a.News(err) { // it may be the same for hours
+			d.events.WriteAudit(ctx, a.Rec(), accounts.Self(), "recover", string(op.ID), "", err, map[string]string{"outcome": word})
+		}
+		if err != nil {
+			return errs.Wrap(errs.Failed, "recover "+op.Kind, err)
+		}
+		d.opt.Log.Info("recovered", "app", a.Rec().Slug, "operation", op.ID, "kind", op.Kind, "outcome", word)
+		a.NoteRecovered(word)
+	}
+	return nil
+}
+
+// sweep drops what a disposal names, and no checkpoint or operation holds. A layer whose
+// driver cannot do that is held up, and the others are not.
+func (d *Service) sweep(ctx context.Context, a *app.App, left []store.Operation) error {
+	a.AwaitRehearsal()
+	all, err := d.store.Disposals(ctx)
+	if err != nil {
+		return err
+	}
+	held, err := d.checkpoints.HeldBy(ctx, a, left)
+	if err != nil {
+		return err
+	}
+	gone := map[snap.Layer]*snap.Gone{}
+	for _, l := range a.Layers() {
+		gone[l.Name] = &snap.Gone{}
+	}
+	var done []store.Disposal
+	for _, o := range all {
+		layer := gone[o.Layer]
+		switch {
+		case o.AppID != a.Rec().ID:
+			continue
+		case held[o.ID] && o.Kind == store.DisposeRestore:
+			continue
+		case held[o.ID]:
+		case o.Kind == store.DisposeRestore:
+			for _, g := range gone {
+				g.Restores = append(g.Restores, snap.RestoreID(o.ID))
+			}
+		case o.Kind == store.DisposeSnapshot && layer != nil:
+			layer.Snapshots = append(layer.Snapshots, snap.SnapshotID(o.ID))
+		default:
+			continue // of a layer that the app does not have at present
+		}
+		done = append(done, o)
+	}
+	var drivers []snap.Driver
+	for _, l := range a.Layers() {
+		drivers = append(drivers, layer.SweepLayer(ctx, l.Driver, *gone[l.Name]))
+	}
+	if err := ctx.Err(); err != nil {
+		return errs.Wrap(errs.Unavailable, "sweep", err)
+	}
+	a.SetDrivers(drivers)
+	done = slices.DeleteFunc(done, func(o store.Disposal) bool { // those of a layer that is held up wait
+		return slices.ContainsFunc(a.Layers(), func(l layer.Layer) bool {
+			_, held := l.Driver.(*layer.Held)
+			return held && (o.Kind == store.DisposeRestore || o.Layer == l.Name)
+		})
+	})
+	d.store.WakeCollector()
+	return d.store.EndDisposals(ctx, done...)
+}
+
+// recoverOperation finishes or undoes what a crash cut short, and says which.
+func (d *Service) recoverOperation(ctx context.Context, a *app.App, op store.Operation) (string, error) {
+	recover, ok := d.recoverers[op.Kind]
+	if !ok {
+		return "", errs.New(errs.Unsupported, "", "unknown operation %q", op.Kind).WithHint("a newer mulligan wrote it: use that one")
+	}
+	return recover(ctx, a, op)
+}

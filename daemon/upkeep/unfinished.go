@@ -1,0 +1,131 @@
+package upkeep
+
+import (
+	"context"
+	"time"
+
+	"mulligan/daemon/accounts"
+	"mulligan/daemon/app"
+	"mulligan/daemon/turns"
+	"mulligan/errs"
+	"mulligan/snap"
+)
+
+// The waits between two tries to finish what is unfinished: each is twice the one before.
+const (
+	retryFirst = time.Second
+	retryMost  = time.Minute
+)
+
+// pursue has a goroutine finish what is unfinished about the app, if anything is and
+// no goroutine is at it. The record of what that is are the operations in the store,
+// and the drivers' own: a daemon that starts finds it again.
+func (d *Service) pursue(a *app.App) {
+	if !d.apps.Registered(a) {
+		return
+	}
+	begun, atOnce := a.BeginPursuit()
+	if !begun {
+		return
+	}
+	wait := retryFirst
+	if atOnce {
+		wait = 0
+	}
+	d.apps.Background(func() { d.finishLater(d.run, a, wait) })
+}
+
+// finishLater tries to finish what is unfinished about the app, again and again, until
+// nothing is, or the daemon closes.
+func (d *Service) finishLater(ctx context.Context, a *app.App, wait time.Duration) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		case <-a.Poked():
+			wait = 0
+		}
+		err := d.finishNow(ctx, a)
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			d.opt.Log.Warn("something is unfinished, and tried again", "app", a.Rec().Slug, "err", err)
+		}
+		if a.RestFinished() {
+			return
+		}
+		wait = min(max(2*wait, retryFirst), retryMost)
+	}
+}
+
+// finishNow is one try.
+func (d *Service) finishNow(ctx context.Context, a *app.App) error {
+	release, err := d.apps.Hold(ctx, a, "finish what is unfinished", accounts.Self(), true)
+	if err != nil {
+		return err
+	}
+	defer release()
+	defer a.Try()()
+	if !d.apps.Registered(a) {
+		a.ForgetRest()
+		return nil
+	}
+	if err := a.NoteOwner(d.owners.CheckOwner(a.Rec())); err != nil {
+		return err
+	}
+	if err := d.Settle(ctx, a); err != nil {
+		return err
+	}
+	if err := d.sweepHeld(ctx, a); err != nil {
+		return err
+	}
+	err = d.rise(ctx, a)
+	left := d.leftovers(ctx, a)
+	if err != nil {
+		left = append(left, "the app could not be started: "+errs.Words(err))
+	}
+	a.NoteLeft(left)
+	return err
+}
+
+// leftovers asks the drivers that may have left something behind to drop it, and says
+// what is still there.
+func (d *Service) leftovers(ctx context.Context, a *app.App) (left []string) {
+	for _, l := range a.Layers() {
+		r, ok := l.Driver.(snap.Leaver)
+		if !ok {
+			continue
+		}
+		words, err := r.Leftovers(ctx)
+		if err != nil {
+			words = append(words, errs.Words(err))
+		}
+		for _, w := range words {
+			left = append(left, string(l.Name)+": "+w)
+		}
+	}
+	return left
+}
+
+// rise starts what of the app runs whenever the daemon does, its supervised command and
+// the tracker, and what an operation could not start. The caller holds the app, which is settled.
+func (d *Service) rise(ctx context.Context, a *app.App) error {
+	down, owed, lags := a.ToStart()
+	if !down && !owed && !lags {
+		return nil
+	}
+	var err error
+	if down && !a.Asleep.Load() {
+		err = d.apps.StartCommand(ctx, a, true)
+	}
+	if owed && a.Unit() != nil {
+		err = errs.Also(err, d.apps.StartUnit(ctx, a))
+	}
+	if lags || turns.TrackerOf(a) == nil {
+		d.turns.StartTracker(ctx, a)
+	}
+	a.NoteStart(down && err != nil, owed && err != nil)
+	return err
+}

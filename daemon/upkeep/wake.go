@@ -1,0 +1,21 @@
+package upkeep
+
+import (
+	"context"
+
+	"mulligan/daemon/app"
+)
+
+// Wake makes an app ready at start: leftovers swept, operations that a crash
+// cut short finished or undone, a supervised command running.
+func (d *Service) Wake(ctx context.Context, a *app.App) {
+	if err := a.NoteOwner(d.owners.CheckOwner(a.Rec())); err != nil {
+		a.Asleep.Store(true)
+		d.opt.Log.Error("app is not ready", "app", a.Rec().Slug, "err", err)
+		return
+	}
+	a.NoteDown()
+	if err := d.finishNow(ctx, a); err != nil {
+		d.opt.Log.Error("app is not ready", "app", a.Rec().Slug, "err", err)
+	}
+}

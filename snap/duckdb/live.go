@@ -1,0 +1,165 @@
+package duckdb
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"io"
+	"os"
+	"time"
+
+	"github.com/zeebo/blake3"
+	"golang.org/x/sys/unix"
+
+	"mulligan/errs"
+	"mulligan/snap"
+	"mulligan/snap/beneath"
+	"mulligan/snap/filetime"
+)
+
+// errMoved says that a file changed while it was read.
+var errMoved = errors.New("the files changed while they were read")
+
+// live is the folder of the database, and its name in it.
+type live struct {
+	dir  *beneath.Root
+	name string
+	uid  int // whose the files must be; -1 for anybody
+}
+
+func (d *Driver) open() (l live, err error) {
+	root, err := beneath.Open(d.cfg.Dir)
+	if err != nil {
+		return l, err
+	}
+	defer root.Close() // only read
+	l.uid = d.cfg.Owner.UID
+	l.dir, l.name, err = root.Parent(d.cfg.Path)
+	return l, err
+}
+
+// stat describes one of the files, without the time of its last reading; the zero value where
+// there is none.
+func (l live) stat(suffix string) (st unix.Stat_t, err error) {
+	err = unix.Fstatat(l.dir.FD(), l.name+suffix, &st, unix.AT_SYMLINK_NOFOLLOW)
+	st.Atim = unix.Timespec{}
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return unix.Stat_t{}, nil
+	case err == nil && l.uid >= 0 && int(st.Uid) != l.uid:
+		err = errs.New(errs.Denied, "", "%s is not the app's owner's", l.name+suffix).WithHint("chown it")
+	case err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG:
+		err = errs.New(errs.Unsupported, "", "%s is not a file", l.name+suffix).WithHint("move it away")
+	}
+	return st, err
+}
+
+// sink takes the content of a file, and says how many bytes that were.
+type sink func(r io.Reader) (int64, error)
+
+// tries is how often files that change meanwhile are read.
+const tries = 5
+
+// read reads both files as they are at one moment. Their contents go to what each returns, which
+// is called before each try.
+func (d *Driver) read(ctx context.Context, l live, each func() sink) (s state, err error) {
+	for range tries {
+		if s, err = d.tryRead(ctx, l, each()); !errors.Is(err, errMoved) {
+			return s, err
+		}
+	}
+	return s, snap.Changed("", "database "+d.cfg.Path)
+}
+
+// present reads the live state, and keeps none of it.
+func (d *Driver) present(ctx context.Context, l live) (state, error) {
+	return d.read(ctx, l, func() sink {
+		return func(r io.Reader) (int64, error) { return io.Copy(io.Discard, r) }
+	})
+}
+
+// tryRead fails with errMoved unless nothing was written to either file from before the first
+// byte was read until after the last one.
+func (d *Driver) tryRead(ctx context.Context, l live, to sink) (s state, err error) {
+	s.Entries = []entry{}
+	before, err := l.settle(ctx)
+	for i, suffix := range suffixes {
+		if err == nil && before[i].Ino != 0 {
+			var e entry
+			e, err = l.readFile(ctx, suffix, before[i], to)
+			s.Entries = append(s.Entries, e)
+		}
+	}
+	for i, suffix := range suffixes {
+		if after, e := l.stat(suffix); err == nil && (e != nil || after != before[i]) {
+			err = errMoved
+		}
+	}
+	return s, errs.Also(err, d.cfg.Failpoint.At("capture: read"))
+}
+
+// settle waits until a write to either file would leave another time than the file has, and
+// describes the files. It fails with errMoved where they are written to all the time.
+func (l live) settle(ctx context.Context) (now [2]unix.Stat_t, err error) {
+	for began := time.Now(); time.Since(began) < filetime.Coarsest+time.Second; time.Sleep(filetime.Tick / 2) {
+		at, quiet := time.Now(), true
+		for i, suffix := range suffixes {
+			if now[i], err = l.stat(suffix); err != nil {
+				return now, err
+			}
+			for _, t := range []unix.Timespec{now[i].Mtim, now[i].Ctim} {
+				quiet = quiet && (now[i].Ino == 0 || filetime.Settled(t.Sec, uint32(t.Nsec), at))
+			}
+		}
+		if quiet || ctx.Err() != nil {
+			return now, ctx.Err()
+		}
+	}
+	return now, errMoved
+}
+
+func (l live) readFile(ctx context.Context, suffix string, st unix.Stat_t, to sink) (e entry, err error) {
+	f, err := l.dir.OpenFile(l.name+suffix, unix.O_RDONLY|unix.O_NONBLOCK, 0)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ELOOP) {
+		err = errMoved
+	}
+	if err != nil {
+		return e, err
+	}
+	defer f.Close()                                          // only read
+	defer context.AfterFunc(ctx, func() { _ = f.Close() })() // which ends the reading
+	h := blake3.New()
+	n, err := to(io.TeeReader(io.LimitReader(f, st.Size), h))
+	if ctx.Err() != nil {
+		err = ctx.Err()
+	} else if err == nil && n != st.Size {
+		err = errMoved
+	}
+	return entry{
+		Suffix: suffix, Mode: st.Mode & 0o7777, UID: st.Uid, GID: st.Gid, Size: st.Size, Content: hex.EncodeToString(h.Sum(nil)),
+	}, err
+}
+
+// lock takes the lock that DuckDB takes, so that no other process has the database open. Where
+// there is no database there is nothing to lock, and the file is nil.
+func (l live) lock() (*os.File, error) {
+	f, err := l.dir.OpenFile(l.name, unix.O_RDWR|unix.O_NONBLOCK, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := lockFile(f); err != nil {
+		return nil, errs.Also(err, f.Close())
+	}
+	return f, nil
+}
+
+func lockFile(f *os.File) error {
+	err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK})
+	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
+		return errs.New(errs.Busy, "", "another process has the database %s open", f.Name()).WithHint("stop it, and try again")
+	}
+	return err
+}

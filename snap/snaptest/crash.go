@@ -1,0 +1,202 @@
+package snaptest
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/errs"
+	"mulligan/snap"
+)
+
+// Crashable is a Subject whose driver can be opened by another process, which is killed.
+type Crashable interface {
+	Subject
+
+	// Close lets go of what only one process can have open, such as the store. Reopen takes
+	// it again.
+	Close(t *testing.T)
+
+	// Victim is a process that opens a driver over the same states, with DieAt(step) as its
+	// failpoint, calls Do with it, and ends.
+	Victim(t *testing.T, do string, step int) *exec.Cmd
+
+	// Alone checks that nothing of a restore is left, on the server or on the disk.
+	Alone(t *testing.T)
+}
+
+// Halfway is a Crashable whose driver exchanges the live state in several steps. A driver that
+// was killed between them leaves a state that is neither the base nor the target.
+type Halfway interface {
+	Halfway()
+}
+
+// The ids that Do uses.
+const (
+	crashCut     = snap.SnapshotID("db-cut")
+	crashTarget  = snap.SnapshotID("db-target")
+	crashBase    = snap.SnapshotID("db-base")
+	crashRestore = snap.RestoreID("op-1")
+)
+
+// deeds are what a daemon does with a driver, each with those that come before it.
+var deeds = []struct {
+	do     string
+	before []string
+}{
+	{"capture", nil}, {"prepare", nil}, {"commit", []string{"prepare"}}, {"undo", []string{"prepare", "commit"}}, {"finish", []string{"prepare", "commit"}},
+}
+
+// Do does one of the things that RunCrashes has a process killed in.
+func Do(ctx context.Context, d snap.Driver, do string) error {
+	switch do {
+	case "capture":
+		_, err := d.Capture(ctx, snap.CaptureRequest{ID: crashCut})
+		return err
+	case "prepare":
+		_, err := d.Prepare(ctx, snap.RestoreRequest{ID: crashRestore, Target: crashTarget, Base: crashBase})
+		return err
+	}
+	sw, err := d.Resume(ctx, crashRestore)
+	if err != nil {
+		return err
+	}
+	switch do {
+	case "commit":
+		return sw.Commit(ctx)
+	case "undo":
+		return sw.Undo(ctx)
+	}
+	return sw.Finish(ctx)
+}
+
+// DieAt is a failpoint that kills the process at its nth step, counted from 1.
+func DieAt(n int) func(string) error {
+	steps := 0
+	return func(string) error {
+		if steps++; steps != n {
+			return nil
+		}
+		if err := unix.Kill(os.Getpid(), unix.SIGKILL); err != nil {
+			return err
+		}
+		select {}
+	}
+}
+
+// RunCrashes has a process that uses the driver killed at each step of each thing that a daemon
+// does with it. Whatever is cut, the live state is the old or the new one, the next process can go
+// either way from there, no other snapshot is lost, and nothing is left behind.
+func RunCrashes(t *testing.T, newSubject func(t *testing.T) Crashable) {
+	for _, deed := range deeds {
+		t.Run(deed.do, func(t *testing.T) {
+			t.Parallel()
+			EachStep(t, func(step int) bool {
+				c := &crash{harness: newHarness(t, newSubject(t)), do: deed.do, step: step}
+				c.subject = c.harness.subject.(Crashable)
+				return c.run(deed.before)
+			})
+		})
+	}
+}
+
+// crash is one process that is killed.
+type crash struct {
+	*harness
+	subject      Crashable
+	do           string
+	step         int
+	target, base string // fingerprints
+}
+
+// run reports whether the process was killed: whether there is such a step.
+func (c *crash) run(before []string) (killed bool) {
+	c.target = c.takes(crashTarget)
+	c.mutate()
+	c.base = c.takes(crashBase)
+	for _, do := range before {
+		c.must(do, Do(c.ctx, c.driver(), do))
+	}
+	live := c.print()
+	if c.do == "capture" || c.do == "undo" {
+		live = c.mutate()
+	}
+	killed = c.kill()
+	_, torn := c.subject.(Halfway)
+	if now := c.print(); now != live && now != c.target && now != c.base && !(torn && len(before) > 0) {
+		c.Fatalf("%s killed at step %d: the live state is neither old nor new", c.do, c.step)
+	}
+	want := c.recover(killed)
+	if want == "" {
+		want = live
+	}
+	if c.print() != want {
+		c.Errorf("%s killed at step %d: the live state is not what it was taken to", c.do, c.step)
+	}
+	for _, id := range []snap.SnapshotID{crashTarget, crashBase} {
+		c.must("Verify", c.driver().Verify(c.ctx, id, snap.Full))
+	}
+	c.subject.Alone(c.t)
+	c.subject.Close(c.t)
+	return killed
+}
+
+// takes captures the live state, and gives its fingerprint.
+func (c *crash) takes(id snap.SnapshotID) string {
+	_, err := c.driver().Capture(c.ctx, snap.CaptureRequest{ID: id})
+	c.must("Capture", err)
+	return c.print()
+}
+
+// kill runs the victim, and opens the driver anew.
+func (c *crash) kill() bool {
+	c.subject.Close(c.t)
+	cmd := c.subject.Victim(c.t, c.do, c.step)
+	cmd.Stderr = nil
+	out, err := cmd.CombinedOutput()
+	exit := (*exec.ExitError)(nil)
+	killed := errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signaled()
+	if err != nil && !killed {
+		c.Fatalf("%s, step %d: %v: %s", c.do, c.step, err, out)
+	}
+	c.reopen()
+	return killed
+}
+
+// recover does what a daemon does after a start, and gives the fingerprint that the live state is to
+// have, or "" where it is to be as it was.
+func (c *crash) recover(killed bool) (want string) {
+	switch c.do {
+	case "capture", "prepare":
+		c.must("Sweep", c.driver().Sweep(c.ctx, snap.Gone{Snapshots: []snap.SnapshotID{crashCut}, Restores: []snap.RestoreID{crashRestore}}))
+		c.fails("Verify of what was swept", c.driver().Verify(c.ctx, crashCut, snap.Quick), errs.NotFound)
+		_, err := c.driver().Resume(c.ctx, crashRestore)
+		c.fails("Resume of what was swept", err, errs.NotFound)
+		return ""
+	}
+	sw, err := c.driver().Resume(c.ctx, crashRestore)
+	if c.do == "finish" {
+		if killed && err == nil { // else the plan is gone, or dropped
+			c.must("Finish", sw.Finish(c.ctx))
+		}
+		c.must("Sweep", c.driver().Sweep(c.ctx, snap.Gone{Restores: []snap.RestoreID{crashRestore}}))
+		return c.target
+	}
+	c.must("Resume", err)
+	if want = c.base; c.step%2 == 0 && c.do == "commit" {
+		want = c.target
+		c.must("Commit", sw.Commit(c.ctx))
+	} else {
+		c.must("Undo", sw.Undo(c.ctx))
+	}
+	if p := c.check(sw); !p.Match {
+		c.Errorf("%s killed at step %d: the proof does not match: %+v", c.do, c.step, p)
+	}
+	c.must("Finish", sw.Finish(c.ctx))
+	return want
+}
