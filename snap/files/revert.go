@@ -20,7 +20,7 @@ type reverting struct {
 	unite  *uniter
 	to     map[string]*entry // paths that change, and what is there then; nil: nothing
 	merged map[string]bool
-	left   map[string]snap.ClashReason
+	left   map[string]snap.ConflictReason
 	since  map[string]snap.Hash    // by path: the state of the journal that to has it from
 	states map[snap.Hash]*manifest // as looked up
 }
@@ -44,7 +44,7 @@ func (d *Driver) PrepareRevert(ctx context.Context, req snap.RevertRequest) (sna
 		return nil, none, wrapped(errs.Failed, op, err)
 	}
 	r := &reverting{d: d, base: base, force: req.Force, unite: &uniter{d.cfg.Store, b, d.holderOf(base.root.uid), time.Now()},
-		to: map[string]*entry{}, merged: map[string]bool{}, left: map[string]snap.ClashReason{},
+		to: map[string]*entry{}, merged: map[string]bool{}, left: map[string]snap.ConflictReason{},
 		since: map[string]snap.Hash{}, states: map[snap.Hash]*manifest{}}
 	if err := r.all(ctx, tracks); err != nil {
 		return nil, none, wrapped(errs.Failed, op, err)
@@ -163,7 +163,7 @@ func (r *reverting) fit(ctx context.Context) error {
 }
 
 // misfit says why e cannot be at p, if so.
-func (r *reverting) misfit(p string, e *entry) (snap.ClashReason, error) {
+func (r *reverting) misfit(p string, e *entry) (snap.ConflictReason, error) {
 	now, err := r.base.find(p)
 	if err != nil {
 		return "", err
@@ -204,7 +204,7 @@ func (r *reverting) at(p string) (*entry, error) {
 func (r *reverting) outcome() snap.Reverted {
 	how := snap.Reverted{Paths: relpath.SortedKeys(r.to), Merged: relpath.SortedKeys(r.merged)}
 	for _, p := range relpath.SortedKeys(r.left) {
-		how.Left = append(how.Left, snap.Clash{Path: p, Why: r.left[p]})
+		how.Left = append(how.Left, snap.Conflict{Path: p, Why: r.left[p]})
 	}
 	return how
 }

@@ -23,7 +23,7 @@ type uniter struct {
 // unite gives what is to be at a path where left was left by writes, before was
 // before them, and now is there at present. merged reports that it is none of the
 // three; why is other than "" where they don't go together.
-func (u *uniter) unite(left, now, before *entry) (e *entry, merged bool, why snap.ClashReason, err error) {
+func (u *uniter) unite(left, now, before *entry) (e *entry, merged bool, why snap.ConflictReason, err error) {
 	switch {
 	case alike(now, left):
 		return before, false, "", nil
@@ -54,7 +54,7 @@ func alike(a, b *entry) bool {
 
 // merge unites three things of one type, a part at a time, if nothing about them is
 // more than their owner, the holder, may give to any content. All else goes back as a whole or not at all.
-func (u *uniter) merge(left, now, before *entry) (*entry, bool, snap.ClashReason, error) {
+func (u *uniter) merge(left, now, before *entry) (*entry, bool, snap.ConflictReason, error) {
 	if !u.mergeable(left, now, before) {
 		return nil, false, snap.Rights, nil
 	}
@@ -112,7 +112,7 @@ func three[T comparable](to *T, left, now, before T) bool {
 }
 
 // content sets e's content to what a change from left's to before's makes of now's.
-func (u *uniter) content(e, left, now, before *entry) (snap.ClashReason, error) {
+func (u *uniter) content(e, left, now, before *entry) (snap.ConflictReason, error) {
 	type body struct {
 		hash snap.Hash
 		size int64
@@ -145,7 +145,7 @@ func (u *uniter) content(e, left, now, before *entry) (snap.ClashReason, error) 
 	return u.put(e, []byte(text))
 }
 
-func (u *uniter) put(e *entry, text []byte) (why snap.ClashReason, err error) {
+func (u *uniter) put(e *entry, text []byte) (why snap.ConflictReason, err error) {
 	if len(text) > maxMerge {
 		return snap.TooLarge, nil
 	}
