@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tempSuffix ends the name of the file that WriteFile renames. After a crash such a file may be left; the next WriteFile
+// tempSuffix ends the name of the temporary file that WriteFile renames. A crash may leave such a file; the next WriteFile
 // of the same path overwrites it.
 const tempSuffix = ".tmp"
 
@@ -31,13 +31,13 @@ func WriteFile(path string, data []byte, mode fs.FileMode) error {
 		err = os.Rename(temp, path)
 	}
 	if err != nil {
-		_ = os.Remove(temp) // what is left, the next WriteFile overwrites
+		_ = os.Remove(temp) // if this fails, the next WriteFile overwrites the file
 		return err
 	}
 	return Sync(filepath.Dir(path))
 }
 
-// Sync makes the content of the file at path, or the names in the folder at path, survive a power cut.
+// Sync makes the content of the file at path, or the names in the folder at path, durable.
 func Sync(path string) error {
 	f, err := os.Open(path)
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package errs is the one list of ways in which mulligan fails. Every package
-// may import it, and it imports nothing of mulligan. An [Error] crosses the
-// socket whole: what a driver said is what the CLI prints and an agent reads.
+// Package errs defines how mulligan reports failures. Every package may import it, and it
+// imports no other package of mulligan. An [Error] crosses the socket unchanged: the CLI and
+// agents see the driver's own message and hint.
 package errs
 
 import (
@@ -10,24 +10,24 @@ import (
 	"strings"
 )
 
-// Kind says what sort of failure it is; callers branch on it and on nothing else.
+// Kind classifies a failure. Callers decide by the kind and by nothing else.
 type Kind string
 
 // The kinds. The set is fixed: scripts and agents rely on it.
 const (
-	Invalid         Kind = "invalid"         // the request makes no sense
-	Unauthenticated Kind = "unauthenticated" // the request does not say who sends it
-	Denied          Kind = "denied"          // known, and not allowed
-	NotFound        Kind = "not_found"       // no such thing, or not the caller's
-	Pinned          Kind = "pinned"          // a pinned checkpoint cannot go
-	Busy            Kind = "busy"            // somebody else is at it
-	Conflict        Kind = "conflict"        // the state is not what the request takes for granted
-	Expired         Kind = "expired"         // the checkpoint's time is over
+	Invalid         Kind = "invalid"         // the request is malformed or contradicts itself
+	Unauthenticated Kind = "unauthenticated" // the request does not identify its sender
+	Denied          Kind = "denied"          // the sender is known, and not allowed to do this
+	NotFound        Kind = "not_found"       // there is no such object, or the caller may not see it
+	Pinned          Kind = "pinned"          // a pinned checkpoint cannot be deleted
+	Busy            Kind = "busy"            // another process or operation uses the object
+	Conflict        Kind = "conflict"        // the state is not the one that the request expects
+	Expired         Kind = "expired"         // the checkpoint has expired
 	Corrupt         Kind = "corrupt"         // what is stored is damaged
-	Unsupported     Kind = "unsupported"     // this host or build can't do it
-	Unavailable     Kind = "unavailable"     // something it needs does not answer
-	Failed          Kind = "failed"          // it was tried and did not work
-	Internal        Kind = "internal"        // a fault of mulligan itself
+	Unsupported     Kind = "unsupported"     // this host or build cannot do it
+	Unavailable     Kind = "unavailable"     // a service that the operation needs does not answer
+	Failed          Kind = "failed"          // the operation was tried and failed
+	Internal        Kind = "internal"        // a bug in mulligan
 )
 
 // Kinds lists every Kind once.
@@ -36,16 +36,16 @@ var Kinds = []Kind{
 	Corrupt, Unsupported, Unavailable, Failed, Internal,
 }
 
-// Error is a failure with what a reader needs: what failed, on what, what to do.
+// Error is a failure, with all that a reader needs: what failed, on what, and what to do next.
 type Error struct {
 	Kind    Kind   `json:"kind"`
-	Message string `json:"message"`        // what is wrong, on what: one line, no full stop
-	Op      string `json:"op,omitempty"`   // what was being done: "capture files"
+	Message string `json:"message"`        // what is wrong, and with what: one line, no full stop
+	Op      string `json:"op,omitempty"`   // the operation: "capture files"
 	Hint    string `json:"hint,omitempty"` // what to do next: one line
 	Err     error  `json:"-"`              // the cause; it does not cross the socket
 }
 
-// Error gives one line: the operation, the message, and the cause.
+// Error returns one line: the operation, the message and the cause.
 func (e *Error) Error() string {
 	var parts []string
 	if e.Op != "" {
@@ -55,8 +55,8 @@ func (e *Error) Error() string {
 	return strings.Join(parts, ": ")
 }
 
-// Text is the message together with its cause, without the operation: what
-// crosses the socket as the message.
+// Text returns the message and its cause, without the operation. It crosses the socket as the
+// message.
 func (e *Error) Text() string {
 	if e.Err == nil {
 		return e.Message
@@ -67,16 +67,16 @@ func (e *Error) Text() string {
 	return e.Message + ": " + e.Err.Error()
 }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// New makes an error of kind k about op.
+// New returns an error of kind k about op.
 func New(k Kind, op, format string, args ...any) *Error {
 	return &Error{Kind: k, Op: op, Message: fmt.Sprintf(format, args...)}
 }
 
-// Wrap says that op failed because of err. An err that has a kind keeps it,
-// else it becomes k. Wrap of nil is nil.
+// Wrap returns an error that says that op failed because of err. If err has a kind, the result
+// has the same kind, else k. Wrap returns nil if err is nil.
 func Wrap(k Kind, op string, err error) error {
 	if err == nil {
 		return nil
@@ -88,14 +88,14 @@ func Wrap(k Kind, op string, err error) error {
 	return &Error{Kind: k, Op: op, Err: err}
 }
 
-// WithHint returns e with its hint set, for use at the place of making.
+// WithHint sets e's hint and returns e.
 func (e *Error) WithHint(format string, args ...any) *Error {
 	e.Hint = fmt.Sprintf(format, args...)
 	return e
 }
 
-// KindOf is the kind of err: its own, or Internal for an error that has none.
-// A cancelled or timed-out context is Unavailable.
+// KindOf returns the kind of err, or Internal if it has none. A cancelled or timed-out context
+// is Unavailable.
 func KindOf(err error) Kind {
 	var e *Error
 	switch {
@@ -109,7 +109,7 @@ func KindOf(err error) Kind {
 	return Internal
 }
 
-// HintOf is the hint of the outermost error in err's chain that has one.
+// HintOf returns the hint of the outermost error in err's chain that has one.
 func HintOf(err error) string {
 	for err != nil {
 		var e *Error
@@ -132,7 +132,7 @@ func Words(err error) string {
 	return err.Error()
 }
 
-// Also says that then went wrong too, after err. Either may be nil.
+// Also combines err with then, a failure that followed it. Either may be nil.
 func Also(err, then error) error {
 	switch {
 	case err == nil:

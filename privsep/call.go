@@ -23,21 +23,20 @@ type Func[A, R any] struct {
 	within time.Duration // 0: as long as the caller's context lasts
 }
 
-// Within gives f with a limit of time: a call that takes longer is errs.Unavailable.
-// What a user names may lie on a filesystem of the user's that never answers.
+// Within returns f with a time limit: a call that takes longer returns errs.Unavailable. The
+// limit is needed where a file that the user names may be on a filesystem that never answers.
 func (f Func[A, R]) Within(limit time.Duration) Func[A, R] {
 	f.within = limit
 	return f
 }
 
-// functions are those that a worker can be asked for, by name.
+// functions holds the functions that a worker can call, by name.
 var functions = map[string]func(json.RawMessage) (json.RawMessage, []*os.File, error){}
 
-// Define makes a function callable as a user. It is called while packages are
-// initialised; the name is the package's and the function's. Argument and result
-// travel as JSON; a result that implements [Carrier] may hold open files too.
-// The function must keep no state between calls, and is ended with its process
-// when the caller's context ends.
+// Define makes a function callable as a user. It must be called during package
+// initialization; name is the package's and the function's name. Argument and result travel as
+// JSON; a result that implements [Carrier] may also carry open files. do must keep no state
+// between calls, and its process is killed when the caller's context ends.
 func Define[A, R any](name string, do func(context.Context, A) (R, error)) Func[A, R] {
 	if functions[name] != nil {
 		panic("privsep: two functions are called " + name)
@@ -63,17 +62,17 @@ func Define[A, R any](name string, do func(context.Context, A) (R, error)) Func[
 	return Func[A, R]{name: name, do: do}
 }
 
-// Carrier is a result that holds open files: JSON leaves them out, and Files
-// says where they are. *R implements it.
+// Carrier is a result that carries open files. JSON leaves them out, and Files returns pointers
+// to them. *R implements it.
 type Carrier interface{ Files() []**os.File }
 
-// Call calls f as the user: in a worker, or directly where the daemon is that user.
+// Call calls f as the user: in a worker, or directly if the daemon runs as that user.
 func (f Func[A, R]) Call(ctx context.Context, u User, arg A) (result R, err error) {
 	if u.IsSelf() {
 		return f.do(ctx, arg)
 	}
 	if f.within > 0 {
-		late := errs.New(errs.Unavailable, "", "%s for %s took longer than %s", f.name, u, f.within).WithHint("see whether the files that are named can be read")
+		late := errs.New(errs.Unavailable, "", "%s for %s took longer than %s", f.name, u, f.within).WithHint("check that the files named in the app's settings are readable and on a filesystem that answers")
 		limited, cancel := context.WithTimeoutCause(ctx, f.within, late)
 		defer cancel()
 		ctx = limited
@@ -91,7 +90,7 @@ func (f Func[A, R]) Call(ctx context.Context, u User, arg A) (result R, err erro
 		places = c.Files()
 	}
 	if err == nil && len(files) != len(places) {
-		err = errs.New(errs.Internal, "", "%s gave %d open files instead of %d", f.name, len(files), len(places))
+		err = errs.New(errs.Internal, "", "%s returned %d open files instead of %d", f.name, len(files), len(places))
 	}
 	if err != nil {
 		closeAll(files)
@@ -105,17 +104,17 @@ func (f Func[A, R]) Call(ctx context.Context, u User, arg A) (result R, err erro
 
 func closeAll(files []*os.File) {
 	for _, f := range files {
-		_ = f.Close() // nobody has written to it
+		_ = f.Close() // nothing was written through it
 	}
 }
 
-// How many workers of one user wait for calls at most, and how long.
+// Limits of the pool: how many idle workers one user has at most, and for how long.
 const (
 	maxIdle  = 4
 	idleTime = 10 * time.Minute
 )
 
-// workers are the processes that wait for calls, by user.
+// workers is the pool of idle workers, by user.
 type workers struct {
 	mu   sync.Mutex
 	idle map[string][]*worker
@@ -123,15 +122,15 @@ type workers struct {
 
 var pool = &workers{idle: map[string][]*worker{}}
 
-// worker is the daemon's side of one process.
+// worker is the daemon's side of one worker process.
 type worker struct {
 	conn  *net.UnixConn
 	cmd   *exec.Cmd
 	ended chan struct{} // closed when the process is gone
-	rest  *time.Timer   // ends the worker that has waited for long
+	rest  *time.Timer   // ends the worker after it was idle for long
 }
 
-// call has a worker of the user's do one call.
+// call runs one call in a worker of the user.
 func (p *workers) call(ctx context.Context, u User, r request) (json.RawMessage, []*os.File, error) {
 	w, err := p.take(ctx, u)
 	if err != nil {
@@ -145,7 +144,7 @@ func (p *workers) call(ctx context.Context, u User, r request) (json.RawMessage,
 		if ctx.Err() != nil {
 			return nil, nil, context.Cause(ctx)
 		}
-		return nil, nil, (&errs.Error{Kind: errs.Unavailable, Message: "the daemon's process that works for " + u.String() + " ended", Err: err}).
+		return nil, nil, (&errs.Error{Kind: errs.Unavailable, Message: "the daemon's worker process for " + u.String() + " ended", Err: err}).
 			WithHint("try again; the user may have ended it")
 	}
 	p.put(u, w)
@@ -156,8 +155,8 @@ func (p *workers) call(ctx context.Context, u User, r request) (json.RawMessage,
 	return answer.Result, files, nil
 }
 
-// exchange sends a request and waits for its answer. When ctx ends, so does the
-// worker: it may be waiting for something that never comes.
+// exchange sends a request and waits for its answer. When ctx ends, exchange kills the worker,
+// which may be blocked for ever.
 func (w *worker) exchange(ctx context.Context, r request) (answer reply, files []*os.File, err error) {
 	stop := context.AfterFunc(ctx, w.kill)
 	defer func() {
@@ -172,7 +171,7 @@ func (w *worker) exchange(ctx context.Context, r request) (answer reply, files [
 	return answer, files, err
 }
 
-// take gives a worker that waits, or a new one.
+// take returns an idle worker of the user, or a new one.
 func (p *workers) take(ctx context.Context, u User) (*worker, error) {
 	p.mu.Lock()
 	list := p.idle[u.key()]
@@ -191,7 +190,7 @@ func (p *workers) take(ctx context.Context, u User) (*worker, error) {
 	return start(ctx, u)
 }
 
-// put lets a worker wait for its next call.
+// put returns a worker to the pool.
 func (p *workers) put(u User, w *worker) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -204,8 +203,7 @@ func (p *workers) put(u User, w *worker) {
 	w.rest = time.AfterFunc(idleTime, w.end)
 }
 
-// alive reports whether the process runs. One that the user ended between two
-// calls is thus not asked.
+// alive reports whether the process runs. The user may have killed it between two calls.
 func (w *worker) alive() bool {
 	select {
 	case <-w.ended:
@@ -217,18 +215,18 @@ func (w *worker) alive() bool {
 
 func (w *worker) kill() { _ = w.cmd.Process.Kill() } // it has ended, or does now
 
-// end ends the worker, which may have ended before.
+// end kills the worker, if it still runs.
 func (w *worker) end() {
 	w.kill()
-	_ = w.conn.Close() // nothing more is said
+	_ = w.conn.Close() // an error loses nothing
 }
 
-// endTimeout bounds how long a process that was killed is waited for: one that is
-// in the middle of the kernel's work ends after that.
+// endTimeout bounds the wait for a killed process, which ends only after the system call that
+// it is in.
 const endTimeout = 10 * time.Second
 
-// awaitEnd waits until the process is gone, so that the caller meets nothing that
-// is still being done.
+// awaitEnd waits until the process is gone, so that none of its work goes on after the caller
+// returns.
 func (w *worker) awaitEnd() {
 	select {
 	case <-w.ended:
@@ -236,7 +234,7 @@ func (w *worker) awaitEnd() {
 	}
 }
 
-// start starts a worker. It is the user's when start returns.
+// start starts a worker. It has the user's ids when start returns.
 func start(ctx context.Context, u User) (*worker, error) {
 	if err := u.mayBecome(); err != nil {
 		return nil, err
@@ -260,7 +258,7 @@ func start(ctx context.Context, u User) (*worker, error) {
 	return w, nil
 }
 
-// spawn executes the daemon's program as a worker, which is still root.
+// spawn executes the daemon's program as a worker, which is root until it drops its privileges.
 func spawn() (*worker, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -279,19 +277,19 @@ func spawn() (*worker, error) {
 	}
 	w := &worker{conn: c.(*net.UnixConn), cmd: cmd, ended: make(chan struct{})}
 	go func() {
-		_ = cmd.Wait() // how it ended, its caller learns from the socket
+		_ = cmd.Wait() // the caller learns from the socket how it ended
 		close(w.ended)
 	}()
 	return w, nil
 }
 
-// startConfined starts cmd so that neither it nor what it executes gains rights
-// by set-user-ID programs. The kernel keeps no_new_privs (prctl(2)) for a thread and
-// gives it to what the thread starts: so it is set in a thread that ends.
+// startConfined starts cmd so that neither it nor its children gain privileges from set-user-ID
+// programs. The kernel keeps no_new_privs (prctl(2)) per thread, and a thread's children inherit
+// it: so startConfined sets it in a thread that ends.
 func startConfined(cmd *exec.Cmd) error {
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // for good: the thread ends with the goroutine
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		err := os.NewSyscallError("prctl", unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
 		if err == nil {
 			err = cmd.Start()

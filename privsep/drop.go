@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// drop gives this process the user's ids and groups for ever. It is the one
-// place of mulligan that changes ids. The functions of package syscall change
-// them in all threads, which is right here: the process does nothing else.
+// drop gives this process the user's ids and groups for ever. No other code of mulligan changes
+// ids. The functions of package syscall change them in all threads, which is right here: the
+// process has no other work.
 func drop(u User) error {
 	if err := syscall.Setgroups(u.Groups); err != nil {
 		return os.NewSyscallError("setgroups", err)
@@ -26,8 +26,8 @@ func drop(u User) error {
 	return isDropped(u)
 }
 
-// isDropped returns an error unless the kernel says that this process is u's and
-// has no capability left.
+// isDropped returns an error unless the kernel reports that this process has u's ids and no
+// capability.
 func isDropped(u User) error {
 	r, e, s := unix.Getresuid()
 	if r != u.UID || e != u.UID || s != u.UID {
@@ -37,7 +37,7 @@ func isDropped(u User) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close() // it was only read
+	defer f.Close() // nothing was written through it
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		name, value, _ := strings.Cut(lines.Text(), ":")
 		value = strings.TrimSpace(value)

@@ -14,11 +14,11 @@ import (
 	"mulligan/errs"
 )
 
-// MaxFile is how many bytes a file may have that a user names as a setting: a
-// password file, a certificate, an option file.
+// MaxFile bounds the bytes of a file that a user names in a setting: a password file, a
+// certificate, an option file.
 const MaxFile = 1 << 20
 
-// fileTimeout bounds how long a small file takes to be read, or made.
+// fileTimeout bounds the time to read or create a small file.
 const fileTimeout = 15 * time.Second
 
 type reading struct {
@@ -28,26 +28,26 @@ type reading struct {
 
 var readFile = Define("privsep.readFile", func(_ context.Context, r reading) ([]byte, error) { return r.small() }).Within(fileTimeout)
 
-// ReadFile reads a small regular file with the user's rights. Anything else that
-// is there, and a file of more than [MaxFile] bytes, is errs.Invalid.
+// ReadFile reads a small regular file with the user's rights. It returns errs.Invalid for any
+// other type of file, and for more than [MaxFile] bytes.
 func (u User) ReadFile(ctx context.Context, path string) ([]byte, error) {
 	return readFile.Call(ctx, u, reading{Path: path})
 }
 
-// ReadOwnFile is ReadFile of a file that belongs to the user: another's is errs.Denied.
+// ReadOwnFile is ReadFile for a file that must belong to the user: another user's is errs.Denied.
 func (u User) ReadOwnFile(ctx context.Context, path string) ([]byte, error) {
 	return readFile.Call(ctx, u, reading{path, true})
 }
 
-// small opens the file without waiting, as a fifo would have it, and reads no
-// more than it may.
+// small reads the file. It opens without blocking, since the file may be a fifo, and reads at
+// most one byte more than [MaxFile].
 func (r reading) small() ([]byte, error) {
 	path := r.Path
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close() // it was only read
+	defer f.Close() // nothing was written through it
 	info, err := f.Stat()
 	if err != nil {
 		return nil, err
@@ -56,7 +56,7 @@ func (r reading) small() ([]byte, error) {
 		return nil, errs.New(errs.Invalid, "", "%q is not a regular file", path).WithHint("name a regular file")
 	}
 	if r.Own && int(info.Sys().(*syscall.Stat_t).Uid) != os.Geteuid() {
-		return nil, errs.New(errs.Denied, "", "%q is another user's file", path).WithHint("make it a file of your own")
+		return nil, errs.New(errs.Denied, "", "%q belongs to another user", path).WithHint("name a file that belongs to the app's owner")
 	}
 	data, err := io.ReadAll(io.LimitReader(f, MaxFile+1))
 	if err == nil && len(data) > MaxFile {
@@ -82,7 +82,7 @@ var create = Define("privsep.create", func(_ context.Context, c creation) (file,
 	return file{f}, err
 }).Within(fileTimeout)
 
-// Create makes a regular file, or empties the one that is there, with the user's rights.
+// Create creates or truncates a regular file with the user's rights.
 func (u User) Create(ctx context.Context, path string, mode os.FileMode) (*os.File, error) {
 	f, err := create.Call(ctx, u, creation{path, mode})
 	if err != nil {
@@ -94,7 +94,7 @@ func (u User) Create(ctx context.Context, path string, mode os.FileMode) (*os.Fi
 	return f.File, nil
 }
 
-// DialTimeout bounds how long a connection takes to be opened.
+// DialTimeout bounds the time to open a connection.
 const DialTimeout = 10 * time.Second
 
 type target struct{ Network, Addr string }
@@ -109,9 +109,9 @@ var dial = Define("privsep.dial", func(ctx context.Context, t target) (file, err
 	return file{f}, err
 })
 
-// Dial connects to an address with the user's rights: the name is looked up, and
-// a unix socket reached, as the user, and a server that asks the kernel who calls
-// (SO_PEERCRED) hears the user's name. network is "tcp" or "unix".
+// Dial connects to an address with the user's rights: it looks up the name and opens a unix
+// socket as the user, and a server that asks the kernel for its peer (SO_PEERCRED) sees the user.
+// network is "tcp" or "unix".
 func (u User) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	if u.IsSelf() {
 		return (&net.Dialer{Timeout: DialTimeout, KeepAlive: time.Minute}).DialContext(ctx, network, addr)
@@ -133,7 +133,7 @@ func (u User) Dial(ctx context.Context, network, addr string) (net.Conn, error) 
 	return c, nil
 }
 
-// dialError gives an error the form that package net would have given it.
+// dialError returns err in the form that package net would have returned.
 func dialError(network, addr string, err error) error {
 	var r *remoteError
 	if errors.As(err, &r) && r.errno != 0 {
@@ -142,7 +142,7 @@ func dialError(network, addr string, err error) error {
 	return &net.OpError{Op: "dial", Net: network, Addr: address{network, addr}, Err: err}
 }
 
-// address is where a connection was to lead.
+// address is the address that a connection was to reach.
 type address struct{ network, addr string }
 
 // Network implements net.Addr.

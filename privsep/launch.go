@@ -21,41 +21,41 @@ type Options struct {
 	// NoNewPrivs keeps the command and its children from gaining rights by
 	// set-user-ID programs.
 	NoNewPrivs bool
-	// Visible are "NAME=value" that are in the environment of the process from its
-	// first instant on, so that it can be found by them. The command's own
-	// environment is that of the exec.Cmd.
+	// Visible holds "NAME=value" variables of the process's initial environment, by which it can
+	// be found in /proc from its first instant. The command's own environment is that of the
+	// exec.Cmd.
 	Visible []string
 }
 
-// order says what a launcher is to become.
+// order describes the command that a launcher is to become.
 type order struct {
 	User       User
 	Path       string
 	Args, Env  []string
 	Dir        string
 	NoNewPrivs bool
-	Signal     int // the signal that it gets when the daemon's thread ends; 0: none
+	Signal     int // the signal it gets when the daemon's thread ends; 0: none
 	Parent     int // the daemon's process id
-	Files      int // how many files beside standard input and outputs the command gets
+	Files      int // number of files besides standard input, output and error
 }
 
-// The descriptors that a launcher begins with; the command's own files follow.
+// The descriptors that a launcher starts with; the command's own files follow.
 const (
 	orderFD  = 3
 	statusFD = 4
 	filesFD  = 5
 )
 
-// startTimeout bounds how long a launcher may take to become the command. The
-// user can stop it between the two.
+// startTimeout bounds the time in which a launcher must become the command. The user can stop
+// the process before that.
 const startTimeout = 30 * time.Second
 
-// Start starts cmd as the user; cmd.Wait then waits for it as always. The process
-// that cmd.Process names at once is the launcher, and becomes the command. Start
-// returns when it has, or an error if it can't.
+// Start starts cmd as the user; cmd.Wait waits for it as usual. cmd.Process is the launcher,
+// which becomes the command. Start returns when the launcher has become the command, or with an
+// error.
 //
-// The working folder is entered, and the program executed, with the user's
-// rights. cmd.SysProcAttr must have no Credential.
+// Start enters the working folder and executes the program with the user's rights.
+// cmd.SysProcAttr must have no Credential.
 func (u User) Start(cmd *exec.Cmd, o Options) error {
 	if u.IsSelf() {
 		return cmd.Start()
@@ -75,12 +75,12 @@ func (u User) Start(cmd *exec.Cmd, o Options) error {
 	if err != nil {
 		return err
 	}
-	defer paper.Close() // in memory
+	defer paper.Close() // a file in memory
 	status, report, err := os.Pipe()
 	if err != nil {
 		return err
 	}
-	defer status.Close() // it was only read
+	defer status.Close() // nothing was written through it
 	cmd.Path, cmd.Args, cmd.Env, cmd.Dir = program, []string{launcherName}, append(environment(), o.Visible...), "/"
 	cmd.ExtraFiles = append([]*os.File{paper, report}, cmd.ExtraFiles...)
 	err = cmd.Start()
@@ -88,7 +88,7 @@ func (u User) Start(cmd *exec.Cmd, o Options) error {
 		return err
 	}
 	if err := started(status); err != nil {
-		_ = cmd.Process.Kill() // it has ended, or does now
+		_ = cmd.Process.Kill() // it may have ended already
 		_ = cmd.Wait()         // err says more
 		return err
 	}
@@ -103,8 +103,8 @@ func (u User) Run(cmd *exec.Cmd, o Options) error {
 	return cmd.Wait()
 }
 
-// started waits until the launcher has become the command, which closes its end
-// of the pipe, or has said why it can't.
+// started waits until the launcher has become the command, which closes its end of the pipe, or
+// has reported why it cannot.
 func started(status *os.File) error {
 	if err := status.SetReadDeadline(time.Now().Add(startTimeout)); err != nil {
 		return err
@@ -112,7 +112,7 @@ func started(status *os.File) error {
 	said, err := io.ReadAll(io.LimitReader(status, maxReply))
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return errs.New(errs.Unavailable, "", "the command was not started within %s", startTimeout).
-			WithHint("see whether the user's processes are stopped, or the host is overloaded")
+			WithHint("check whether the user's processes are stopped, or the host is overloaded")
 	}
 	if err != nil || len(said) == 0 {
 		return err
@@ -124,7 +124,7 @@ func started(status *os.File) error {
 	return w.decode()
 }
 
-// file writes the order into a file without a name.
+// file writes the order to an unnamed file in memory.
 func (o order) file() (*os.File, error) {
 	text, err := json.Marshal(o)
 	if err != nil {
@@ -141,8 +141,8 @@ func (o order) file() (*os.File, error) {
 	return f, nil
 }
 
-// launch makes this process the command that the daemon ordered. It returns only
-// if it can't, and then says why on the status pipe.
+// launch makes this process the command that the daemon ordered. It returns only on failure, and
+// then reports the error on the status pipe.
 func launch() int {
 	runtime.LockOSThread() // no_new_privs and the signal belong to the thread that executes the command
 	err := become()
@@ -156,7 +156,7 @@ func launch() int {
 func become() error {
 	unix.CloseOnExec(statusFD)
 	paper := os.NewFile(orderFD, "order")
-	defer runtime.KeepAlive(paper) // nothing closes its descriptor, which the command's files take the place of
+	defer runtime.KeepAlive(paper) // keeps its descriptor open until the command's files replace it
 	text, err := io.ReadAll(paper)
 	if err != nil {
 		return err
@@ -181,15 +181,15 @@ func become() error {
 		return err
 	}
 	err = syscall.Exec(o.Path, o.Args, o.Env)
-	// It did not work: the status pipe goes back to where launch writes to.
+	// After a failure the status pipe goes back to the descriptor that launch writes to.
 	if e := unix.Dup3(status, statusFD, unix.O_CLOEXEC); e != nil {
 		return e
 	}
 	return &os.PathError{Op: "exec", Path: o.Path, Err: err}
 }
 
-// attach sets what the kernel keeps for the thread: it is set after the ids are
-// dropped, since that clears the signal.
+// attach sets attributes that the kernel keeps per thread. It must run after drop, since
+// changing ids clears the parent-death signal.
 func (o order) attach() error {
 	if o.NoNewPrivs {
 		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
@@ -208,8 +208,8 @@ func (o order) attach() error {
 	return nil
 }
 
-// arrange moves the command's files down to descriptor 3 and on, and gives where
-// the status pipe has gone. What is left over closes when the command is executed.
+// arrange moves the command's files down to descriptors 3 and up, and returns the new descriptor
+// of the status pipe. The remaining descriptors close when the command is executed.
 func (o order) arrange() (status int, err error) {
 	if status, err = unix.FcntlInt(statusFD, unix.F_DUPFD_CLOEXEC, filesFD+o.Files); err != nil {
 		return 0, os.NewSyscallError("fcntl", err)

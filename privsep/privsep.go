@@ -1,29 +1,27 @@
-// Package privsep does the daemon's work for a user in another process, which
-// is that user.
+// Package privsep runs work for a user in a separate process that has only that user's
+// rights.
 //
-// The host's daemon is root. Much of what it does is named by the owner of an
-// app: password files, certificates, sockets, commands. Such a name is followed
-// with the owner's rights and no other. For that the daemon never changes the
-// ids of one of its own threads: a thread with a user's ids may be killed or
-// stopped by that user, and the whole daemon with it. It starts its own program
-// again, as a process that drops root's ids for ever:
+// The host's daemon is root. The owner of an app names files that the daemon uses: password
+// files, certificates, sockets, commands. The daemon must follow such names with the owner's
+// rights only. It never changes the ids of one of its own threads: a user may kill or stop a
+// thread that has the user's ids, and with it the whole daemon. Instead, the daemon starts its
+// own program again, as a process that drops root's ids for ever:
 //
 //   - A worker serves calls of functions that were defined with [Define]. It has
 //     all ids and groups of the user, no capability, no_new_privs, limits on
-//     memory and open files, and a process group of its own. It answers with
-//     bounded bytes and with open files. One worker does one call at a time;
-//     workers that wait are used again.
+//     memory and open files, and its own process group. It answers with a bounded
+//     number of bytes and with open files. One worker does one call at a time;
+//     idle workers are used again.
 //   - A launcher becomes a command of the user's: [User.Start].
 //
-// Both drop their ids after they were executed, with memory of their own, so the
-// user can at no instant signal, trace or delay a process that shares memory
-// with the daemon. The kernel lets nobody but root trace a process that dropped
-// its ids (PR_SET_DUMPABLE, prctl(2)), so the user cannot take a worker over. What a
-// worker answers is nevertheless checked as something that the user said.
+// Both drop their ids after execve, when they have their own memory, so the user can at no
+// instant signal, trace or delay a process that shares memory with the daemon. The kernel lets
+// only root trace a process that dropped its ids (PR_SET_DUMPABLE, prctl(2)), so the user cannot
+// take a worker over. The daemon nevertheless treats a worker's answers as untrusted input.
 //
-// A program that uses the package calls [Main] before anything else, and a test
-// binary does so in TestMain. OpenSSH's privilege separation is the model
-// (Provos, Friedl, Honeyman: "Preventing Privilege Escalation", 2003).
+// A program that uses the package must call [Main] before anything else; a test binary calls it
+// in TestMain. The model is OpenSSH's privilege separation (Provos, Friedl, Honeyman:
+// "Preventing Privilege Escalation", 2003).
 package privsep
 
 import (
@@ -35,8 +33,8 @@ import (
 	"mulligan/errs"
 )
 
-// User is whom a process works for: one user's ids and all groups that count.
-// Its uid is -1 for the daemon's own user.
+// User is the user that a process works for: its uid, gid and supplementary groups. The uid
+// is -1 for the daemon's own user.
 type User struct {
 	UID    int
 	GID    int
@@ -46,7 +44,7 @@ type User struct {
 // Self is the user that the daemon itself runs as.
 var Self = User{UID: -1, GID: -1}
 
-// String names the user for messages.
+// String returns the user's name for messages.
 func (u User) String() string {
 	if u.UID < 0 {
 		return "the daemon's own user"
@@ -54,10 +52,10 @@ func (u User) String() string {
 	return fmt.Sprintf("user %d", u.UID)
 }
 
-// IsSelf reports whether work for u is done by the daemon itself.
+// IsSelf reports whether the daemon itself runs as u.
 func (u User) IsSelf() bool { return u.UID < 0 || u.UID == os.Geteuid() }
 
-// key tells users apart in the pool of workers.
+// key identifies the user in the pool of workers.
 func (u User) key() string {
 	groups := slices.Clone(u.Groups)
 	slices.Sort(groups)
@@ -68,29 +66,29 @@ func (u User) key() string {
 func (u User) mayBecome() error {
 	switch {
 	case os.Geteuid() != 0:
-		return errs.New(errs.Denied, "", "only the host's daemon works for %s", u).
+		return errs.New(errs.Denied, "", "this daemon is not root and cannot work for %s", u).
 			WithHint("run mulligand as root, or use what belongs to the user who runs it")
 	case u.UID <= 0 || u.GID < 0:
-		return errs.New(errs.Internal, "", "no process becomes %s with group %d", u, u.GID)
+		return errs.New(errs.Internal, "", "refused to start a process for %s with group %d", u, u.GID)
 	case !hasMain.Load():
 		return errs.New(errs.Internal, "", "this program does not call privsep.Main")
 	}
 	return nil
 }
 
-// The names that a process finds as its own when it was started to work for a user.
+// The names (argv[0]) by which a process recognizes that it was started as a worker or launcher.
 const (
 	workerName   = "mulligand-worker"
 	launcherName = "mulligand-launch"
 )
 
-// program is the daemon's own program, whatever was done to its file since.
+// program is the daemon's own program, even if its file was replaced since the start.
 const program = "/proc/self/exe"
 
 var hasMain atomic.Bool
 
-// Main makes a process a worker or a launcher if it was started as one, and
-// does not return then.
+// Main turns the process into a worker or a launcher if it was started as one, and then does
+// not return.
 func Main() {
 	switch os.Args[0] {
 	case workerName:
@@ -101,8 +99,8 @@ func Main() {
 	hasMain.Store(true)
 }
 
-// environment is what a worker and a launcher begin with: nothing of the
-// daemon's, and nothing of the user's, but for the race detector's settings.
+// environment returns the environment of workers and launchers: no variable of the daemon or
+// the user, except the race detector's settings.
 func environment() []string {
 	env := []string{"PATH=/usr/bin:/bin", "LC_ALL=C"}
 	if race := os.Getenv("GORACE"); race != "" {

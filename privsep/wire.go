@@ -17,30 +17,30 @@ import (
 	"mulligan/errs"
 )
 
-// The daemon and a worker exchange messages over a stream socket: a length of
-// four bytes, and as much JSON. Open files travel with the length.
+// The daemon and a worker exchange messages over a stream socket: a length of four bytes and
+// that many bytes of JSON. Open files travel with the length.
 
-// Limits of a message, in bytes; and of the open files that come with one.
+// Limits of a message, in bytes, and of the open files that come with it.
 const (
 	maxReply = 64 << 20
 	maxFiles = 4
 )
 
-// request asks a worker for a call. The first one names the user instead.
+// request asks a worker for a call. The first request of a connection names the user instead.
 type request struct {
 	User *User           `json:",omitempty"`
 	Func string          `json:",omitempty"`
 	Arg  json.RawMessage `json:",omitempty"`
 }
 
-// reply is what a call came to.
+// reply is the outcome of a call.
 type reply struct {
 	Result json.RawMessage `json:",omitempty"`
 	Err    *wireError      `json:",omitempty"`
 }
 
-// wireError is an error on its way out of a worker. It keeps what callers branch
-// on: the kind, the hint, and the number of the kernel's error.
+// wireError is an error on its way out of a worker. It keeps the parts that callers decide by:
+// the kind, the hint and the kernel's error number.
 type wireError struct {
 	Kind    errs.Kind  `json:",omitempty"`
 	Op      string     `json:",omitempty"`
@@ -50,14 +50,14 @@ type wireError struct {
 
 	Text  string        `json:",omitempty"` // of an error without a kind
 	Errno syscall.Errno `json:",omitempty"`
-	Timed bool          `json:",omitempty"` // it took too long
+	Timed bool          `json:",omitempty"` // a timeout
 }
 
 func encodeError(err error) *wireError {
 	if err == nil {
 		return nil
 	}
-	if e, ok := err.(*errs.Error); ok { // one that is wrapped is met again below
+	if e, ok := err.(*errs.Error); ok { // a wrapped one is found by the recursion below
 		return &wireError{Kind: e.Kind, Op: e.Op, Message: e.Message, Hint: e.Hint, Cause: encodeError(e.Err)}
 	}
 	w := &wireError{Text: err.Error(), Timed: errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded)}
@@ -71,7 +71,7 @@ func encodeError(err error) *wireError {
 	return w
 }
 
-// errnoOf gives the number that stands for an error of Go's own.
+// errnoOf returns the error number that corresponds to one of Go's own errors.
 func errnoOf(err error) syscall.Errno {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -84,7 +84,7 @@ func errnoOf(err error) syscall.Errno {
 	return 0
 }
 
-// decode gives the error as it was, as far as callers look at it.
+// decode returns the original error, as far as callers can tell.
 func (w *wireError) decode() error {
 	switch {
 	case w == nil:
@@ -97,7 +97,7 @@ func (w *wireError) decode() error {
 	return &remoteError{w.Text, w.Errno, w.Timed}
 }
 
-// remoteError is an error without a kind that a worker met.
+// remoteError is an error without a kind that occurred in a worker.
 type remoteError struct {
 	text  string
 	errno syscall.Errno
@@ -107,7 +107,7 @@ type remoteError struct {
 // Error implements error.
 func (e *remoteError) Error() string { return e.text }
 
-// Unwrap gives the kernel's error, where it was one.
+// Unwrap returns the kernel's error, if there is one.
 func (e *remoteError) Unwrap() error {
 	switch {
 	case e.errno != 0:
@@ -143,7 +143,7 @@ func send(c *net.UnixConn, message any, files ...*os.File) error {
 	return err
 }
 
-// receive reads one message. The caller closes the files, also after an error.
+// receive reads one message. The caller must close the files, also after an error.
 func receive(c *net.UnixConn, message any) (files []*os.File, err error) {
 	head, rights := make([]byte, 4), make([]byte, unix.CmsgSpace(4*maxFiles))
 	n, m, _, _, err := c.ReadMsgUnix(head, rights)
@@ -170,7 +170,7 @@ func receive(c *net.UnixConn, message any) (files []*os.File, err error) {
 	return files, json.Unmarshal(text, message)
 }
 
-// opened takes the open files out of a control message.
+// opened returns the open files of a control message.
 func opened(rights []byte) (files []*os.File, err error) {
 	messages, err := unix.ParseSocketControlMessage(rights)
 	if err != nil {

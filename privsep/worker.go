@@ -17,11 +17,11 @@ const socketFD = 3
 
 // Limits of a worker.
 const (
-	maxMemory = 512 << 20 // bytes of its own, beside the program
+	maxMemory = 512 << 20 // bytes beyond the memory of the program itself
 	maxOpen   = 1024      // open files
 )
 
-// work serves calls until the daemon closes the socket. Its result is the exit status.
+// work serves calls until the daemon closes the socket. It returns the exit status.
 func work() int {
 	unix.CloseOnExec(socketFD)
 	f := os.NewFile(socketFD, "daemon")
@@ -45,7 +45,7 @@ func work() int {
 		result, files, err := r.serve()
 		err = send(conn, reply{Result: result, Err: encodeError(err)}, files...)
 		for _, f := range files {
-			_ = f.Close() // the daemon has it now
+			_ = f.Close() // the daemon has a duplicate
 		}
 		if err != nil {
 			return 1
@@ -54,9 +54,8 @@ func work() int {
 	return 0
 }
 
-// read reads requests until the daemon is gone, or needs this worker no more.
-// Then the process ends, whatever it is at: a daemon that is started again must
-// not meet work of the one before.
+// read reads requests until the daemon closes the socket. Then it ends the process, even in the
+// middle of a call: no work of an old daemon may go on beside a new one.
 func read(conn *net.UnixConn, requests chan<- request) {
 	for {
 		var r request
@@ -67,13 +66,13 @@ func read(conn *net.UnixConn, requests chan<- request) {
 	}
 }
 
-// confine takes from this process what it does not need, and root's ids.
+// confine drops this process's privileges and limits its resources.
 func confine(u User) error {
 	debug.SetMemoryLimit(maxMemory / 2)
 	if err := limit(unix.RLIMIT_NOFILE, maxOpen); err != nil {
 		return err
 	}
-	if !raceDetector { // it maps far more than it uses
+	if !raceDetector { // the race detector maps far more than it uses
 		if err := limit(unix.RLIMIT_DATA, maxMemory); err != nil {
 			return err
 		}
@@ -87,11 +86,11 @@ func confine(u User) error {
 	if err := drop(u); err != nil {
 		return err
 	}
-	// The change of ids has done so already; the kernel's default can be changed (fs.suid_dumpable).
+	// Changing ids clears the flag, but an administrator can change that default (fs.suid_dumpable).
 	return os.NewSyscallError("prctl", unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0))
 }
 
-// serve does one call.
+// serve runs one call.
 func (r request) serve() (result json.RawMessage, files []*os.File, err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -7,18 +7,19 @@
 //   - layer: one kind of state of one app: "files" (the workspace), "disk" (the
 //     disks of its VM), "db:NAME" (one database).
 //   - driver: the code for one kind of layer. A [Driver] value is bound to one
-//     layer of one app; whatever several apps share (a content store, a libvirt
-//     connection) is behind it.
+//     layer of one app; a resource that several apps share (a content store, a
+//     libvirt connection) is behind it.
 //   - live state: what the app itself reads and writes.
 //   - snapshot: one captured state of a layer. It is held by the driver under an
 //     id that the daemon chose, and never changes afterwards.
 //   - marker: a snapshot that copies nothing when it is taken, because the driver
 //     keeps a log of the layer and the snapshot is a position in that log.
-//   - base: the snapshot of a layer's live state as it was just before a restore.
-//     It is what makes the restore undoable and loses nothing.
-//   - rehearsal: a restore of a snapshot beside the live state, that is compared and
-//     dropped again. It shows that the snapshot can be restored.
-//   - switch: one restore under way, between its preparation and its end.
+//   - base: the snapshot of a layer's live state taken just before a restore. Undo
+//     goes back to it, so nothing that the app wrote is lost.
+//   - rehearsal: a restore of a snapshot beside the live state, which is compared with
+//     the snapshot and dropped again. It shows that the snapshot can be restored.
+//   - switch: one restore under way, between its preparation and its end. Commit
+//     switches the live state from the base to the target; Undo switches it back.
 //
 // # Life of a snapshot
 //
@@ -26,9 +27,9 @@
 // capture it, and calls [Driver.Capture]. When Capture returns without an error
 // the snapshot is durable, on its own, through a power cut. When it returns an
 // error, or never returns because the process died, the id names nothing and
-// whatever was written for it is garbage. [Driver.Sweep], called at start with
-// the ids that the daemon wrote down and that came to nothing, drops that garbage. [Driver.Delete] takes
-// snapshots away in any order; the others stay whole.
+// whatever was written for it is garbage. The daemon calls [Driver.Sweep] at start
+// with the ids of such captures, and Sweep drops their garbage. [Driver.Delete] drops
+// snapshots in any order; the others stay complete.
 //
 // A capture that failed is an error. A driver never answers with an older state
 // because the present one could not be read.
@@ -43,23 +44,22 @@
 //		               │                    │
 //		               └──────Undo──────────┴──────► undone ──Finish──► (gone)
 //
-//	  - [Driver.Prepare] checks the target's stored state, works out what differs
-//	    between base and target, and makes ready whatever can be made ready beside
-//	    the live state (staged files, a second database, a new overlay). The app
-//	    still runs; the live state is not touched. The preparation is durable when
-//	    Prepare returns.
-//	  - A switch that is a [Warmer] then does ahead what would make Commit slower.
-//	  - [Switch.Stale] asks, with the app stopped, whether the live state is still
-//	    the base. If it isn't, the daemon captures a new base and prepares again:
+//	  - [Driver.Prepare] checks the target's stored state, computes the difference
+//	    between base and target, and builds beside the live state as much as it can
+//	    (staged files, a second database, a new overlay). The app still runs; the
+//	    live state is not touched. The preparation is durable when Prepare returns.
+//	  - A switch that is a [Warmer] can do more of Commit's work ahead of it.
+//	  - [Switch.Stale] reports, with the app stopped, whether the live state is no
+//	    longer the base. If so, the daemon captures a new base and prepares again:
 //	    what the app wrote in between must not be lost.
-//	  - [Switch.Commit] makes the live state the target. The app is stopped, so it
-//	    must be quick. It refuses with [ErrChanged], before it replaces a thing
-//	    that is no longer as the base has it.
+//	  - [Switch.Commit] makes the live state the target. The app is stopped, so
+//	    Commit must be quick. It returns [ErrChanged], before it replaces anything,
+//	    if the live state is no longer the base.
 //	  - [Switch.Check] reads the live state again and compares hashes.
-//	  - [Switch.Undo] makes the live state the base again, from wherever Commit
-//	    got to.
-//	  - [Switch.Finish] drops what was kept for Undo.
-//	  - [Driver.Resume] gives a new process the switch that an old one left.
+//	  - [Switch.Undo] makes the live state the base again, however far Commit got.
+//	  - [Switch.Finish] drops everything that was kept for Undo.
+//	  - [Driver.Resume] returns, in a new process, the switch that an old process
+//	    prepared.
 //
 // The daemon decides between Commit and Undo after a crash: each layer must be
 // able to go either way until Finish.
@@ -80,10 +80,11 @@
 //	startApp()
 //	sw.Finish(ctx)
 //
-// # Optional powers
+// # Optional interfaces
 //
-// What only some drivers can do is a small interface of its own, found by a type
-// assertion: [Differ], [ScopedPreparer], [Opener], [Lister], [Rehearser], [Warmer], [SizeEstimator], [Surveyor], [Foreseer], [Maintainer],
+// A power that only some drivers have is a small interface of its own, found by a type
+// assertion: [Differ], [ScopedPreparer], [Opener], [Lister], [Rehearser], [Warmer],
+// [SizeEstimator], [Surveyor], [Foreseer], [Maintainer],
 // [Leaver], [LiveCapturer], [MemoryCapturer], [Salvager],
 // [Journal], [Reverter].
 //

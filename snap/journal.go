@@ -21,38 +21,37 @@ type Mark string
 //	end, _ := j.Flush(ctx)                        // the turn ends
 //	writes, _ := j.Writes(ctx, start, end)        // what it changed
 type Journal interface {
-	// Follow keeps the journal current until ctx ends: what changes in the live
-	// state is stored shortly after it has settled. notify is told of each batch
-	// of changes as it is seen, from one goroutine, in order; it must not block.
-	// Trouble that can be mended (lost events, a workspace that is away) is
-	// mended by looking at everything again, and shows in Following.
+	// Follow keeps the journal current until ctx ends: it stores each change of the live
+	// state shortly after the path has been quiet. It calls notify with each batch of changes
+	// as it sees them, from one goroutine and in order; notify must not block. After lost
+	// events, or while the workspace is missing, Follow rescans the whole workspace and
+	// reports so in Following.
 	Follow(ctx context.Context, notify func(Batch)) error
 
-	// Following says how current the journal is.
+	// Following reports how current the journal is.
 	Following() Following
 
-	// Flush is a barrier: when it returns, every change that was made before
-	// the call is in the journal, notify has been told of it, and the mark is
-	// the position after the last. When ctx ends first, it returns the position
-	// of what is in, and an error.
+	// Flush is a barrier. When it returns, every change that was made before the call is in
+	// the journal and was passed to notify, and the mark is the position after the last of
+	// them. If ctx ends first, Flush returns an error and the position reached so far.
 	Flush(ctx context.Context) (Mark, error)
 
 	// Writes lists what changed after from, up to and including to, oldest
 	// first. A path that changed several times is listed several times.
 	Writes(ctx context.Context, from, to Mark) ([]Write, error)
 
-	// Trim tells that no position before oldest will be asked for again, but
-	// for those that snapshots stand for.
+	// Trim lets the journal drop positions before oldest. Positions that snapshots stand for
+	// stay readable.
 	Trim(ctx context.Context, oldest Mark) error
 
-	// TrimSize is what deleting these snapshots and trimming to oldest, both
-	// together, would free, in bytes. With "" for oldest nothing is trimmed.
+	// TrimSize returns how many bytes would be freed by deleting these snapshots and trimming
+	// to oldest, both together. If oldest is "", nothing is trimmed.
 	TrimSize(ctx context.Context, oldest Mark, ids ...SnapshotID) (int64, error)
 }
 
-// Batch is a number of changes that happened close together.
+// Batch is a group of changes that happened close together.
 type Batch struct {
-	Before Mark      // the position before the first of them: the state that they began from
+	Before Mark      // the position before the first change: the state that the changes began from
 	First  time.Time // when the first was seen
 	Last   time.Time
 	Paths  []string // some of the paths, as a hint: at most 16
@@ -61,26 +60,26 @@ type Batch struct {
 // Write is one change of one path.
 type Write struct {
 	Path   string
-	Before Hash // of the entry (type, attributes, content) before; zero: there was none
-	After  Hash // of the entry after; zero: it is gone
+	Before Hash // of the entry (type, attributes, content) before; zero: there was no entry
+	After  Hash // of the entry after; zero: it was removed
 	At     Mark
 	Seen   time.Time
 }
 
-// FollowState is how well a journal keeps up.
+// FollowState says how well a journal keeps up with the live state.
 type FollowState string
 
 // The states.
 const (
-	Watching   FollowState = "watching"   // current but for what has not settled yet
-	Rescanning FollowState = "rescanning" // events were lost: everything is being looked at
-	Degraded   FollowState = "degraded"   // it cannot watch: changes are found when it is asked for them
+	Watching   FollowState = "watching"   // current, except for paths that are still being written
+	Rescanning FollowState = "rescanning" // events were lost: the whole workspace is being read again
+	Degraded   FollowState = "degraded"   // events are not available: changes are found by scanning when Flush is called
 )
 
-// Following is the state of a journal for people.
+// Following is the state of a journal, for people.
 type Following struct {
 	State   FollowState
 	Detail  string // why, in one sentence; "" while watching
 	Remedy  string // what to do about it
-	Pending int    // paths that are known to have changed and are not stored yet
+	Pending int    // paths known to have changed and not yet stored
 }

@@ -4,17 +4,17 @@ import "context"
 
 type progressKey struct{}
 
-// WithProgress returns a context under which a driver's method that takes long calls tell
-// now and then with how far it is, in a short phrase. The driver calls tell in the
-// goroutine that called the method.
-func WithProgress(ctx context.Context, tell func(words string)) context.Context {
-	return context.WithValue(ctx, progressKey{}, tell)
+// WithProgress returns a context whose report function a long-running driver method calls
+// now and then with its progress, as a short phrase. The method calls report in the goroutine
+// of its caller.
+func WithProgress(ctx context.Context, report func(words string)) context.Context {
+	return context.WithValue(ctx, progressKey{}, report)
 }
 
-// Progress gives the func that WithProgress was given; without one it does nothing.
-func Progress(ctx context.Context) (tell func(words string)) {
-	if tell, ok := ctx.Value(progressKey{}).(func(string)); ok {
-		return tell
+// Progress returns the report function of ctx, or a function that does nothing.
+func Progress(ctx context.Context) (report func(words string)) {
+	if report, ok := ctx.Value(progressKey{}).(func(string)); ok {
+		return report
 	}
 	return func(string) {}
 }

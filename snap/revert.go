@@ -2,22 +2,21 @@ package snap
 
 import "context"
 
-// Reverter is a [Journal] whose writes can be taken back one by one, also when
-// others have written since.
+// Reverter is a [Journal] whose writes can be undone one by one, even if others have
+// written to the same paths since.
 //
 //	writes, _ := j.Writes(ctx, start, end)        // what a call wrote
 //	base, _ := d.Capture(ctx, snap.CaptureRequest{ID: "fs-4"})
 //	sw, how, _ := r.PrepareRevert(ctx, snap.RevertRequest{ID: "op-8", Base: base.ID, Writes: writes})
-//	sw.Commit(ctx)                                 // from here on a switch like any other
+//	sw.Commit(ctx)                                 // from here on an ordinary switch
 type Reverter interface {
-	// PrepareRevert makes ready to take writes back from the state base. A path
-	// goes back to what it was before the first of its writes, if base has it as
-	// they left it. Where something else wrote to it, between them or since, the
-	// two are merged: attributes one by one, text by lines, if it is an ordinary file
-	// of the app's owner; owner, special bits, capabilities and access lists go back
-	// with the content that they were recorded with, or not at all. What cannot be
-	// merged is left alone, and told. The switch's scope is the paths that change; it is
-	// nil where none does.
+	// PrepareRevert prepares to undo writes in the state base. A path returns to its state
+	// before the first of its writes if base has it as the last of them left it. If something
+	// else also wrote to the path, PrepareRevert merges the two: attributes one by one, and text
+	// by lines if the path is an ordinary file of the app's owner. Owner, special bits,
+	// capabilities and access lists return only together with the content that they were
+	// recorded with. A path that cannot be merged stays as it is and is reported as a conflict.
+	// The switch's scope is the paths that change; the switch is nil if no path changes.
 	PrepareRevert(ctx context.Context, req RevertRequest) (Switch, Reverted, error)
 }
 
@@ -26,49 +25,49 @@ type RevertRequest struct {
 	ID     RestoreID
 	Base   SnapshotID // the present state
 	Writes []Write    // in the journal's order, as Writes gives them
-	// Force has a path that cannot be merged put back to what it was before the
-	// first of its writes, whatever else was written to it.
+	// Force restores a path that cannot be merged to its state before the first of its
+	// writes, and discards what else was written to it.
 	Force bool
 }
 
-// Reverted says what a revert comes to. Paths are in their order. What lies in a folder
-// that the app's owner may not look into is told by that folder's path.
+// Reverted is the outcome of PrepareRevert. Each list is sorted by path. Paths in a folder
+// that the app's owner may not read are reported as that folder.
 type Reverted struct {
-	Paths  []string // those that will be other than in base
-	Merged []string // those of them that will be what they never were
-	Left   []Clash  // those that are left alone
+	Paths  []string   // the paths that will differ from base
+	Merged []string   // the paths among them whose content is the result of a merge
+	Left   []Conflict // the paths that stay as they are
 }
 
-// Clash is a path that is not taken back.
-type Clash struct {
+// Conflict is a path that a revert leaves as it is.
+type Conflict struct {
 	Path string
-	Why  ClashReason
+	Why  ConflictReason
 }
 
-// ClashReason says why a path is left alone.
-type ClashReason string
+// ConflictReason says why a path is left as it is.
+type ConflictReason string
 
-// The reasons. Those after Edited hold against Force too, and so does Rights for a folder.
+// The reasons. Force does not override those after Edited, nor Rights for a folder.
 const (
-	Rights   ClashReason = "rights"    // owner, special bits, capabilities or access list would come with a content that never had them
-	Overlaps ClashReason = "overlaps"  // the same lines, or attributes, were changed by others
-	Binary   ClashReason = "binary"    // others changed it, and it is not text
-	TooLarge ClashReason = "too_large" // others changed it, and it is too large to be merged
-	Retyped  ClashReason = "retyped"   // it is another kind of thing now
-	Removed  ClashReason = "removed"   // others removed what the writes had left
-	Replaced ClashReason = "replaced"  // the writes removed it, and others put something there
-	Edited   ClashReason = "edited"    // the writes made it, and others changed it
+	Rights   ConflictReason = "rights"    // owner, special bits, capabilities or access list would be combined with content that never had them
+	Overlaps ConflictReason = "overlaps"  // others changed the same lines or attributes
+	Binary   ConflictReason = "binary"    // others changed it, and it is not text
+	TooLarge ConflictReason = "too_large" // others changed it, and it is too large to be merged
+	Retyped  ConflictReason = "retyped"   // it is of another type now (file, folder, link)
+	Removed  ConflictReason = "removed"   // the writes changed it, and others removed it
+	Replaced ConflictReason = "replaced"  // the writes removed it, and others created something there
+	Edited   ConflictReason = "edited"    // the writes created it, and others changed it
 
-	NotEmpty ClashReason = "not_empty" // a folder that holds what others put there
-	NoParent ClashReason = "no_parent" // there is no folder for it any more
-	Excluded ClashReason = "excluded"  // it is not looked after any more
+	NotEmpty ConflictReason = "not_empty" // a folder that holds files of others
+	NoParent ConflictReason = "no_parent" // its folder is gone
+	Excluded ConflictReason = "excluded"  // it is excluded from checkpoints now
 )
 
-// Words is the reason as half a sentence about the path.
-func (r ClashReason) Words() string {
+// Words returns the reason as half a sentence about the path.
+func (r ConflictReason) Words() string {
 	switch r {
 	case Rights:
-		return "its owner, special bits, capabilities or access list would come together with what they were never recorded with"
+		return "its owner, special bits, capabilities or access list would be combined with content that never had them"
 	case Overlaps:
 		return "others changed the same lines or attributes"
 	case Binary:
@@ -76,19 +75,19 @@ func (r ClashReason) Words() string {
 	case TooLarge:
 		return "others changed it too, and it is too large to be merged"
 	case Retyped:
-		return "it is another kind of thing now"
+		return "it is of another type now (file, folder or link)"
 	case Removed:
-		return "others have removed it since"
+		return "others removed it since"
 	case Replaced:
-		return "something else is there now"
+		return "others created something else there since"
 	case Edited:
-		return "others have changed it since it was made"
+		return "others changed it since it was created"
 	case NotEmpty:
-		return "the folder holds what others put there"
+		return "the folder holds files of others"
 	case NoParent:
-		return "the folder for it is gone"
+		return "its folder is gone"
 	case Excluded:
-		return "it is excluded now"
+		return "it is excluded from checkpoints now"
 	}
 	return string(r)
 }

@@ -117,7 +117,7 @@ func TestPostgres(t *testing.T) {
 	c.Psql(t, "postgres", `CREATE ROLE shopper LOGIN CREATEDB PASSWORD 'hunter2'; CREATE DATABASE shop OWNER shopper`)
 	c.Psql(t, "shop", shopSQL)
 	d.must("app", "set", fmt.Sprintf("database=main=postgres:host=127.0.0.1 port=%d user=shopper password=hunter2 dbname=shop sslmode=disable", c.Port), "--app", "shop")
-	if shown := d.must("app", "show", "--app", "shop"); !strings.Contains(shown, "db:main (postgres, logical: no data folder of its cluster") {
+	if shown := d.must("app", "show", "--app", "shop"); !strings.Contains(shown, "db:main (postgres, logical: the app's settings name no data folder") {
 		t.Errorf("app show does not say how the database is covered:\n%s", shown)
 	}
 	a.survivePostgres(t, c)

@@ -18,7 +18,7 @@ import (
 	"mulligan/errs"
 )
 
-// Root is an open folder. It keeps meaning the same folder when that is moved.
+// Root is an open folder. It stays the same folder when that folder is moved or renamed.
 type Root struct {
 	f *os.File
 }
@@ -39,10 +39,10 @@ func Open(dir string) (*Root, error) {
 // Close closes the folder.
 func (r *Root) Close() error { return r.f.Close() }
 
-// FD is the folder's descriptor, for the *at system calls on names without a slash.
+// FD returns the folder's descriptor, for the *at system calls on names without a slash.
 func (r *Root) FD() int { return int(r.f.Fd()) }
 
-// Name is the path that the folder was opened by.
+// Name returns the path that the folder was opened by.
 func (r *Root) Name() string { return r.f.Name() }
 
 // OpenFile opens rel, a slash-separated path relative to the folder ("." is
@@ -62,7 +62,7 @@ func (r *Root) OpenFile(rel string, flags int, mode uint32) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path.Join(r.Name(), rel)), nil
 }
 
-// OpenDir opens the folder rel as a Root of its own.
+// OpenDir opens the folder rel as another Root.
 func (r *Root) OpenDir(rel string) (*Root, error) {
 	f, err := r.OpenFile(rel, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
@@ -71,8 +71,8 @@ func (r *Root) OpenDir(rel string) (*Root, error) {
 	return &Root{f}, nil
 }
 
-// Parent opens the folder that rel lies in and gives rel's last component, for
-// the *at system calls. The caller closes the folder.
+// Parent opens the folder that contains rel and returns it with rel's last component, for
+// the *at system calls. The caller must close dir.
 func (r *Root) Parent(rel string) (dir *Root, base string, err error) {
 	folder, base := path.Split(rel)
 	if base == "" || base == "." || base == ".." {
@@ -86,17 +86,17 @@ func (r *Root) Parent(rel string) (dir *Root, base string, err error) {
 	return dir, base, err
 }
 
-// longest is up to how many bytes of a path are given to the kernel at once, which takes 4095.
+// longest bounds the bytes of a path that go to the kernel in one call, which takes at most 4095.
 const longest = 3000
 
-// openBelow opens rel, in several steps where it is long.
+// openBelow opens rel, in several steps if it is long.
 func openBelow(dirfd int, rel string, flags int, mode uint32) (int, error) {
 	const resolve = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV
 	at := dirfd
 	for len(rel) > longest {
 		cut := strings.LastIndexByte(rel[:longest], '/')
 		if cut <= 0 {
-			break // one name: the kernel says what it thinks of it
+			break // a single name: the kernel decides about it
 		}
 		next, err := openat2(at, rel[:cut], unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0, resolve)
 		closeStep(at, dirfd)
@@ -110,17 +110,17 @@ func openBelow(dirfd int, rel string, flags int, mode uint32) (int, error) {
 	return fd, err
 }
 
-// closeStep closes at, a step on the way from dirfd.
+// closeStep closes at, an intermediate folder on the way from dirfd.
 func closeStep(at, dirfd int) {
 	if at != dirfd {
-		unix.Close(at) // it was not even opened for reading
+		unix.Close(at) // the descriptor is O_PATH: closing it cannot fail
 	}
 }
 
-// patience is how long openat2 asks again after EAGAIN. It has two causes, and
-// asking again is the remedy for both: a rename elsewhere raced the walk, and the
-// kernel could not prove that the path stayed beneath; or another process has a
-// lease of the file (fcntl(2)) and was told to give it up, which it may never do.
+// patience bounds how long openat2 repeats a call that returns EAGAIN. There are two causes,
+// and repeating helps with both: a concurrent rename raced the walk, so the kernel could not
+// prove that the path stayed beneath; or another process holds a lease of the file (fcntl(2))
+// and was told to release it, which it may never do.
 const patience = 2 * time.Second
 
 func openat2(dirfd int, name string, flags int, mode uint32, resolve uint64) (int, error) {

@@ -8,22 +8,22 @@ import (
 	"mulligan/snap"
 )
 
-// Object is a table of a database, or anything else in it that its definition tells all of.
+// Object is a table of a database, or another object that its definition describes in full.
 type Object struct {
 	Path   string // in a Change
 	Kind   string // as SQL calls it: "TABLE", "VIEW"
 	Name   string // as SQL writes it
 	Create string // the statement that makes it
-	Same   string // compared instead of Create, where that does not tell all; of no table
-	*Table        // nil: it is none
+	Same   string // compared instead of Create if Create is incomplete; unused for tables
+	*Table        // nil unless the object is a table
 }
 
-// Table is what a table consists of.
+// Table describes a table.
 type Table struct {
 	Columns []Column
 	Clauses []string // keys, constraints and options, as its definition has them
 	Rows    Rows
-	Details []Detail // told where nothing else is
+	Details []Detail // reported only if nothing else differs
 }
 
 // Column is a column of a table.
@@ -32,17 +32,17 @@ type Column struct {
 	Definition string // with the name
 }
 
-// Rows are those of a table.
+// Rows describes the rows of a table.
 type Rows struct {
-	N     int64  // -1: not known
-	Sum   string // equal where they are the same rows; "": not known
+	N     int64  // -1: unknown
+	Sum   string // digest: equal for equal rows; "": unknown
 	About bool   // N is an estimate
 }
 
-// Detail is something about a table, as its next number.
+// Detail is a named property of a table, such as its next AUTO_INCREMENT number.
 type Detail struct{ Name, Value string }
 
-// String says how many rows there are.
+// String returns the number of rows, for people.
 func (r Rows) String() string {
 	text := fmt.Sprintf("%d rows", r.N)
 	if r.N == 1 {
@@ -54,7 +54,7 @@ func (r Rows) String() string {
 	return text
 }
 
-// Short is a statement on one line, cut where it is long.
+// Short returns a statement on one line, cut if it is long.
 func Short(sql string) string {
 	const most = 400
 	text := strings.Join(strings.Fields(sql), " ")
@@ -64,8 +64,8 @@ func Short(sql string) string {
 	return strings.ToValidUTF8(text, "")
 }
 
-// Compare says in SQL what happened to a database's objects from a to b, with the numbers of
-// rows. alterColumn is how the database's SQL says that a column is another: "ALTER COLUMN".
+// Compare describes in SQL how the objects of a database changed from a to b, with numbers of
+// rows. alterColumn is how the engine's SQL changes a column, such as "ALTER COLUMN".
 func Compare(a, b []Object, alterColumn string) (list []snap.Change) {
 	before, after := byPath(a), byPath(b)
 	for _, o := range a {
@@ -108,7 +108,7 @@ func (o Object) created() string {
 	return text
 }
 
-// became says how an object changed, or "".
+// became describes how an object changed into now; "" if it did not.
 func (o Object) became(now Object, alterColumn string) string {
 	if o.Table == nil || now.Table == nil || o.Kind != now.Kind {
 		if o.Kind == now.Kind && o.Create == now.Create && o.Same == now.Same {
@@ -137,7 +137,7 @@ func (t *Table) column(name string) (Column, bool) {
 	return t.Columns[i], true
 }
 
-// columnChanges says which columns went, came or are others; and where none is, in which order they are now.
+// columnChanges describes the columns that were dropped, added or changed, or else a new order of columns.
 func (o Object) columnChanges(now Object, alterColumn string) (said []string) {
 	alter := "ALTER " + o.Kind + " " + o.Name
 	for _, c := range o.Columns {
@@ -153,7 +153,7 @@ func (o Object) columnChanges(now Object, alterColumn string) (said []string) {
 		}
 	}
 	if len(said) == 0 && !slices.Equal(o.Columns, now.Columns) {
-		said = append(said, fmt.Sprintf("its columns are in the order %s, were %s", namesOf(now.Columns), namesOf(o.Columns)))
+		said = append(said, fmt.Sprintf("the order of its columns is %s, was %s", namesOf(now.Columns), namesOf(o.Columns)))
 	}
 	return said
 }
@@ -166,8 +166,8 @@ func namesOf(list []Column) string {
 	return strings.Join(names, ", ")
 }
 
-// clauseChanges says which keys, constraints and options went or came. An option is replaced by
-// another one: that it went says nothing.
+// clauseChanges describes the keys, constraints and options that were dropped or added. A dropped
+// option is not reported, since a new value replaces it.
 func (o Object) clauseChanges(now Object) (said []string) {
 	alter := "ALTER " + o.Kind + " " + o.Name
 	for _, c := range o.Clauses {
@@ -187,11 +187,11 @@ func (o Object) clauseChanges(now Object) (said []string) {
 	return said
 }
 
-// isOption reports whether a clause stands behind the parenthesis that closes the definition.
+// isOption reports whether the clause follows the parenthesis that closes the definition.
 func isOption(clause string) bool { return strings.HasPrefix(clause, ")") }
 
-// Became says how the rows changed, or "". That as many of them are others is said only
-// where nothing else is.
+// Became describes how the rows changed into now; "" if they did not. An equal number of
+// rows with different content is reported only if alone: nothing else about the table changed.
 func (r Rows) Became(now Rows, alone bool) string {
 	switch n := now.N - r.N; {
 	case r.N < 0 || now.N < 0:

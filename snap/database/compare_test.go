@@ -29,7 +29,7 @@ func TestCompare(t *testing.T) {
 		{"a column more", []Object{table(same)}, []Object{table(func(t *Table) { t.Columns = append(t.Columns, column("c", "int")) })}, "[{t modify ALTER TABLE t ADD COLUMN c int}]"},
 		{"a column less", []Object{table(same)}, []Object{table(func(t *Table) { t.Columns, t.Rows.N = t.Columns[:1], 1 })}, "[{t modify ALTER TABLE t DROP COLUMN b; 1 row, were 2 (1 fewer)}]"},
 		{"another type", []Object{table(same)}, []Object{table(func(t *Table) { t.Columns[1] = column("b", "blob") })}, "[{t modify ALTER TABLE t ALTER COLUMN b blob (was b text)}]"},
-		{"another order", []Object{table(same)}, []Object{table(func(t *Table) { slices.Reverse(t.Columns) })}, "[{t modify its columns are in the order b, a, were a, b}]"},
+		{"another order", []Object{table(same)}, []Object{table(func(t *Table) { slices.Reverse(t.Columns) })}, "[{t modify the order of its columns is b, a, was a, b}]"},
 		{"another key", []Object{table(same)}, []Object{table(func(t *Table) { t.Clauses[0] = "UNIQUE (b)" })}, "[{t modify ALTER TABLE t DROP PRIMARY KEY (a); ALTER TABLE t ADD UNIQUE (b)}]"},
 		{"another option", []Object{table(same)}, []Object{table(func(t *Table) { t.Clauses[1] = ") WITHOUT ROWID" })}, "[{t modify ALTER TABLE t WITHOUT ROWID}]"},
 		{"more rows", []Object{table(same)}, []Object{table(func(t *Table) { t.Rows.N, t.Details[0].Value = 9, "10" })}, "[{t modify 9 rows, were 2 (7 more)}]"},

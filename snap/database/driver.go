@@ -15,60 +15,60 @@ import (
 	"mulligan/snap/cas"
 )
 
-// Engine is what a kind of database does in its own way, where its snapshots are in the content
-// store. A Driver calls one method at a time.
+// Engine is the engine-specific part of a driver whose snapshots are in the content store.
+// A Driver calls one method at a time.
 type Engine[P Planned] interface {
 	Steps[P, cas.Root]
 
-	// Read puts the live state into b.
+	// Read reads the live state into b.
 	Read(ctx context.Context, b *cas.Batch) (State, error)
 
-	// CheckStored checks what a snapshot's root holds, beyond what the store checks itself:
-	// that its parts fit together.
+	// CheckStored checks that the parts of a stored snapshot fit together, beyond the hashes
+	// that the store itself verifies.
 	CheckStored(ctx context.Context, root cas.Root, depth snap.Depth) error
 
-	// ReadBack reads the live state and returns its hash: that of want wherever the two are
-	// equal by the engine's own rules. The notes are for the reader of the proof.
+	// ReadBack reads the live state and returns its hash, or want's hash if the two states
+	// are equal by the engine's own rules. notes are for the reader of the proof.
 	ReadBack(ctx context.Context, p P, want cas.Root) (hash snap.Hash, notes []string, err error)
 }
 
-// State is a live state that was read into a batch.
+// State is a live state that Engine.Read has put into a batch.
 type State struct {
-	Node     cas.Hash // what holds it
+	Node     cas.Hash // root node of the content
 	Hash     snap.Hash
-	Meta     any // what the snapshot's root says of it, as JSON with a field "hash"
+	Meta     any // stored as JSON in the snapshot's root; has a field "hash"
 	Position string
 	Raw      bool
 	Warnings []string
-	// Stored, where set, is called with the name of the snapshot's root once it is durable.
+	// Stored, if set, is called with the name of the snapshot's root once it is durable.
 	Stored func(root string)
 }
 
-// Driver is the part of a driver that is the same for every engine: the order of
-// the steps of captures and switches, and what is on the disk before each of them.
+// Driver is the engine-independent part of a driver: it runs the steps of captures and
+// switches in order, and makes the plan durable before each of them.
 type Driver[T any, P planPointer[T]] struct {
 	*Switcher[T, P, cas.Root]
 	engine  Engine[P]
 	records *Records
 }
 
-// NewDriver makes the driver of the database whose records r are.
+// NewDriver returns a driver whose roots and plans are in r.
 func NewDriver[T any, P planPointer[T]](r *Records, e Engine[P]) *Driver[T, P] {
 	d := &Driver[T, P]{engine: e, records: r}
 	d.Switcher = NewSwitcher[T, P](r.Plans, r, e, d.check)
 	return d
 }
 
-// CapturesLive is true: the state that a capture reads is that of one moment.
+// CapturesLive returns true: a capture reads a transactionally consistent state.
 func (d *Driver[T, P]) CapturesLive() bool { return true }
 
-// Capture stores the live state under req.ID: that of one moment between the call and
-// the return.
+// Capture stores the live state under req.ID: the state at one moment between call and
+// return.
 func (d *Driver[T, P]) Capture(ctx context.Context, req snap.CaptureRequest) (s snap.Snapshot, err error) {
 	return d.CaptureWith(ctx, "capture "+d.records.noun, req, d.engine.Read)
 }
 
-// CaptureWith is Capture with another way to read the live state.
+// CaptureWith is Capture with read in place of Engine.Read.
 func (d *Driver[T, P]) CaptureWith(ctx context.Context, op string, req snap.CaptureRequest,
 	read func(context.Context, *cas.Batch) (State, error),
 ) (s snap.Snapshot, err error) {
@@ -94,7 +94,7 @@ func (d *Driver[T, P]) CaptureWith(ctx context.Context, op string, req snap.Capt
 	return s, err
 }
 
-// store makes what is in b durable under a snapshot's name.
+// store makes the content of b durable under the snapshot's name.
 func (d *Driver[T, P]) store(ctx context.Context, b *cas.Batch, id snap.SnapshotID, s State) error {
 	data, err := json.Marshal(s.Meta)
 	if err != nil {
@@ -113,7 +113,7 @@ func (d *Driver[T, P]) store(ctx context.Context, b *cas.Batch, id snap.Snapshot
 	return nil
 }
 
-// HashOf is the hash of the state that a root holds.
+// HashOf returns the hash of the state that a root holds.
 func HashOf(root cas.Root) (h snap.Hash, err error) {
 	const op = "read a snapshot"
 	var m struct {
@@ -166,17 +166,16 @@ func (d *Driver[T, P]) Verify(ctx context.Context, id snap.SnapshotID, depth sna
 	return errs.Wrap(errs.Failed, op, Damaged(d.engine.CheckStored(ctx, root, depth)))
 }
 
-// Size is the number of bytes that deleting exactly these snapshots together would free.
+// Size returns how many bytes deleting exactly these snapshots together would free.
 func (d *Driver[T, P]) Size(_ context.Context, ids ...snap.SnapshotID) (int64, error) {
 	return d.records.Size(ids...)
 }
 
-// Delete drops a snapshot.
 func (d *Driver[T, P]) Delete(_ context.Context, id snap.SnapshotID) error {
 	return d.records.Delete(id)
 }
 
-// Sweep drops the snapshots and switches that gone names, and what was never prepared.
+// Sweep drops the snapshots and switches that gone names, and switches whose preparation was not completed.
 func (d *Driver[T, P]) Sweep(ctx context.Context, gone snap.Gone) error {
 	return d.Do(ctx, "sweep "+d.records.noun+" snapshots", func() error {
 		if err := d.SweepSwitches(ctx, gone.Restores); err != nil {
@@ -186,7 +185,7 @@ func (d *Driver[T, P]) Sweep(ctx context.Context, gone snap.Gone) error {
 	})
 }
 
-// check reads the live state again and compares it with the target, or after an Undo with the base.
+// check reads the live state and compares it with the target, or after an Undo with the base.
 func (d *Driver[T, P]) check(ctx context.Context, p P, target, base cas.Root) (proof snap.Proof, err error) {
 	want := target
 	if p.Head().Back() {

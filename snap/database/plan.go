@@ -13,49 +13,49 @@ import (
 	"mulligan/snap"
 )
 
-// Phase is how far a switch got. Each is on disk before the work that it names begins.
+// Phase is how far a switch got. It is durable before the work that it names begins.
 type Phase string
 
 // The phases of a switch.
 const (
-	Preparing  Phase = "preparing"  // something of the driver's may lie beside the live state; to others there is no switch yet
-	Prepared   Phase = "prepared"   // the live state was not touched
-	Committing Phase = "committing" // the live state may be the base, the target or between them
+	Preparing  Phase = "preparing"  // objects of the driver may exist beside the live state; Resume does not find the switch yet
+	Prepared   Phase = "prepared"   // the live state is untouched
+	Committing Phase = "committing" // the live state may be the base, the target or partly both
 	Committed  Phase = "committed"
 	Undoing    Phase = "undoing"
 	Undone     Phase = "undone"
-	Dropped    Phase = "dropped" // nobody wants it any more; what the driver made may still be there
+	Dropped    Phase = "dropped" // the switch was finished or swept; its objects may still exist on the server
 )
 
-// Plan is what is kept of a switch. A driver's own plan embeds it.
+// Plan is the durable record of a switch. Each driver's plan embeds it.
 type Plan struct {
 	ID           snap.RestoreID
 	Target, Base snap.SnapshotID
 	Phase        Phase
 	Changes      []snap.Change
-	Reached      Phase `json:",omitempty"` // the phase that the switch was in when it was dropped
-	Total        int   `json:",omitempty"` // how many changes there are, where Changes does not list all
+	Reached      Phase `json:",omitempty"` // the phase before Dropped
+	Total        int   `json:",omitempty"` // number of changes, if Changes lists only some of them
 }
 
-// NewPlan begins a switch's plan.
+// NewPlan returns the plan of a new switch.
 func NewPlan(req snap.RestoreRequest, at Phase, changes []snap.Change) Plan {
 	return Plan{ID: req.ID, Target: req.Target, Base: req.Base, Phase: at, Changes: changes}
 }
 
-// Head gives the part that all plans have.
+// Head returns p: it is how this package finds the Plan that a driver's plan embeds.
 func (p *Plan) Head() *Plan { return p }
 
-// There reports whether the switch is one that others may ask for: its
-// preparation came to its end, and nobody has dropped it.
+// There reports whether Resume may return the switch: its preparation was completed and
+// it was not dropped.
 func (p *Plan) There() bool { return p.Phase != Preparing && p.Phase != Dropped }
 
-// Begun reports whether the live state may be between base and target.
+// Begun reports whether the live state may be partly base and partly target.
 func (p *Plan) Begun() bool { return p.Phase == Committing || p.Phase == Undoing }
 
-// Back reports whether the base is what is to be live, because of an Undo.
+// Back reports whether the base is to be live, because of an Undo.
 func (p *Plan) Back() bool { return p.Phase == Undoing || p.Phase == Undone }
 
-// Ended refuses to finish a switch that is half done.
+// Ended returns an error if the switch is half done, so that it cannot be finished.
 func (p *Plan) Ended(op string) error {
 	if !p.Begun() {
 		return nil
@@ -63,7 +63,7 @@ func (p *Plan) Ended(op string) error {
 	return errs.New(errs.Conflict, op, "restore %s is half done", p.ID).WithHint("commit it again, or undo it")
 }
 
-// Forward refuses to commit a switch that was undone.
+// Forward returns an error if the switch was undone, so that it cannot be committed.
 func (p *Plan) Forward(op string) error {
 	if !p.Back() {
 		return nil
@@ -71,30 +71,29 @@ func (p *Plan) Forward(op string) error {
 	return errs.New(errs.Conflict, op, "restore %s was undone", p.ID).WithHint("restore again")
 }
 
-// Planned is a driver's own plan.
+// Planned is implemented by every driver's plan.
 type Planned interface{ Head() *Plan }
 
-// Plans are the plans of a database's switches, on disk.
+// Plans stores the plans of a database's switches on disk.
 type Plans struct {
 	dir       string // their folder
-	noun      string // what the operations call the database
+	noun      string // what operations call the database in messages
 	name      string // of the database, in errors
-	flat      bool   // each plan is a file ID.json, and has no folder of its own
+	flat      bool   // each plan is a file ID.json instead of a folder
 	failpoint failpoint.Hook
 }
 
-// FlatPlans are the plans of a driver that keeps each as a file ID.json in dir, which is there,
-// and nothing beside it. noun is what the operations call its database.
+// FlatPlans returns the Plans of a driver that keeps each plan as a file ID.json in dir. The
+// folder must exist and hold nothing else. noun is what operations call the database.
 func FlatPlans(dir, noun, name string, hook failpoint.Hook) *Plans {
 	return &Plans{dir: dir, noun: noun, name: name, flat: true, failpoint: hook}
 }
 
-// Folder is where a driver may keep what belongs to a switch, beside its plan.
+// Folder returns the folder of the switch, in which a driver may keep files beside the plan.
 func (r *Plans) Folder(id snap.RestoreID) string { return filepath.Join(r.dir, string(id)) }
 
 const planFile = "plan.json"
 
-// file is the path of a switch's plan.
 func (r *Plans) file(id snap.RestoreID) string {
 	if r.flat {
 		return r.Folder(id) + ".json"
@@ -102,7 +101,7 @@ func (r *Plans) file(id snap.RestoreID) string {
 	return filepath.Join(r.Folder(id), planFile)
 }
 
-// Load reads the plan of a switch: errs.NotFound where there is none.
+// Load reads the plan of a switch. It returns errs.NotFound if there is none.
 func (r *Plans) Load(op string, id snap.RestoreID, into Planned) error {
 	if !ValidName(string(id)) {
 		return r.NoSwitch(op, id)
@@ -117,12 +116,12 @@ func (r *Plans) Load(op string, id snap.RestoreID, into Planned) error {
 	return errs.Wrap(errs.Corrupt, op, json.Unmarshal(data, into))
 }
 
-// NoSwitch is the error that there is no such switch.
+// NoSwitch returns the errs.NotFound error for a switch that does not exist.
 func (r *Plans) NoSwitch(op string, id snap.RestoreID) error {
 	return errs.New(errs.NotFound, op, "no restore %s of database %s is under way", id, r.name)
 }
 
-// Save makes p durable.
+// Save writes p durably.
 func (r *Plans) Save(p Planned) error {
 	id := p.Head().ID
 	if !r.flat {
@@ -140,7 +139,7 @@ func (r *Plans) Save(p Planned) error {
 	return durable.Sync(r.dir)
 }
 
-// Advance takes a switch to a phase, durably; where that fails it stays in the one that it was in.
+// Advance sets the phase of a switch durably. After an error the phase is unchanged.
 func (r *Plans) Advance(p Planned, to Phase) error {
 	head := p.Head()
 	from := head.Phase
@@ -152,8 +151,8 @@ func (r *Plans) Advance(p Planned, to Phase) error {
 	return r.failpoint.At("phase: " + string(to))
 }
 
-// Switches lists the names in the plans' folder: of switches, and of what a
-// crash left of some.
+// Switches lists the names in the plans' folder: those of switches, and of folders that a
+// crash left without a plan.
 func (r *Plans) Switches() (names []string, err error) {
 	entries, err := os.ReadDir(r.dir)
 	for _, e := range entries {
@@ -166,8 +165,8 @@ func (r *Plans) Switches() (names []string, err error) {
 	return names, err
 }
 
-// Drop removes what is kept under that name: the plan first, so that a switch that
-// is half gone is gone.
+// Drop removes everything that is kept under name, the plan first: an interrupted Drop leaves
+// no switch.
 func (r *Plans) Drop(name string) error {
 	if err := os.Remove(r.file(snap.RestoreID(name))); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -175,10 +174,10 @@ func (r *Plans) Drop(name string) error {
 	return errors.Join(os.RemoveAll(filepath.Join(r.dir, name)), durable.Sync(r.dir))
 }
 
-// replaceable refuses to prepare a switch whose plan under the same id, or nil, is p.
+// replaceable returns an error if p, the plan under the same id (or nil), may not be replaced.
 func (p *Plan) replaceable(op string) error {
 	if p == nil || p.Phase == Prepared || p.Phase == Preparing {
 		return nil
 	}
-	return errs.New(errs.Conflict, op, "restore %s is %s already", p.ID, p.Phase).WithHint("undo or finish it first")
+	return errs.New(errs.Conflict, op, "restore %s has begun: it is %s", p.ID, p.Phase).WithHint("undo or finish it first")
 }

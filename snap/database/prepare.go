@@ -8,8 +8,8 @@ import (
 	"mulligan/snap"
 )
 
-// Prepare builds the target beside the live state, and keeps target and base in the store
-// until Finish.
+// Prepare builds the target beside the live state. Target and base stay in the store until
+// Finish, even if their snapshots are deleted.
 func (d *Switcher[T, P, S]) Prepare(ctx context.Context, req snap.RestoreRequest) (snap.Switch, error) {
 	op := "prepare " + d.plans.noun + " restore"
 	var s snap.Switch
@@ -39,8 +39,8 @@ func (d *Switcher[T, P, S]) Prepare(ctx context.Context, req snap.RestoreRequest
 	return s, nil
 }
 
-// ends finds the snapshots that req is about, if a switch may be prepared under its id: old is
-// the plan that it has already, or nil.
+// ends returns the two snapshots of req. It returns an error if no switch may be prepared
+// under req.ID; old is the existing plan under that id, or nil.
 func (d *Switcher[T, P, S]) ends(op string, req snap.RestoreRequest, old *Plan) (target, base S, err error) {
 	if !ValidName(string(req.ID)) {
 		return target, base, errs.New(errs.Invalid, op, "%q is not a restore id", req.ID)
@@ -81,23 +81,23 @@ func (d *Switcher[T, P, S]) prepare(ctx context.Context, p, old P, target, base 
 	return d.snapshots.Release(h.ID, h.Target, h.Base)
 }
 
-// cleanup bounds how long it is tried to drop what a failed preparation made. A sweep drops
-// what is left.
+// cleanup bounds the time spent dropping what a failed preparation built. A sweep drops
+// the rest.
 const cleanup = time.Minute
 
-// dropWithin is drop also where ctx has ended.
+// dropWithin is drop with its own time limit, so that it works after ctx ended.
 func (d *Switcher[T, P, S]) dropWithin(ctx context.Context, limit time.Duration, p P) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
 	return d.drop(ctx, p)
 }
 
-// rehearsalDrop bounds how long the copy that a rehearsal made is dropped. A sweep drops what
-// is left.
+// rehearsalDrop bounds the time spent dropping a rehearsal's copy. A sweep drops the
+// rest.
 const rehearsalDrop = 10 * time.Second
 
-// RehearseWith has build make the target of a switch called as beside the live state, and drops
-// it again. Other methods but Sweep may run meanwhile.
+// RehearseWith runs build with the plan of a new switch named as, and drops what it built.
+// All other methods except Sweep may run meanwhile.
 func (d *Switcher[T, P, S]) RehearseWith(ctx context.Context, as snap.RestoreID, id snap.SnapshotID, build func(P) error) error {
 	op := "rehearse the restore of " + d.plans.noun
 	p := P(new(T))

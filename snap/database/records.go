@@ -1,17 +1,16 @@
-// Package database is what all database drivers share. A [Driver] takes the steps of
-// captures and switches in their order, and sees to what is on the disk before each; an
-// [Engine] does in each step what its kind of database needs. A driver whose snapshots are
-// not in the content store has the order of switches alone, as a [Switcher]. [Records] are the names under
-// which the store holds a database's snapshots and the two ends of its switches, and the
-// plans of those switches, on disk.
+// Package database is the part that all database drivers share. A [Driver] runs the steps of
+// captures and switches in order and makes the plan durable before each step; an [Engine] does
+// the engine's own work in a step. A driver whose snapshots are not in the content store uses
+// only the order of switches, as a [Switcher]. [Records] holds the names under which the content
+// store keeps a database's snapshots and the targets and bases of its switches, and the plans of
+// those switches on disk.
 //
 //	<driver>/<app>/<database>/snap/<snapshot>              root of a snapshot
 //	<driver>/<app>/<database>/switch/<restore>/<snapshot>  root of a switch's target or base
 //	<state folder>/switches/<restore>/plan.json            its plan; a driver may keep more beside it
 //
-// A snapshot may be deleted while a switch needs it: that has roots of its own.
-// Without a plan there is no switch, so a plan is the last thing to be written
-// and the first to be removed.
+// A switch has roots of its own, since its snapshots may be deleted while it needs them.
+// A switch exists exactly while its plan does: the plan is written last and removed first.
 package database
 
 import (
@@ -28,25 +27,25 @@ import (
 	"mulligan/snap/cas"
 )
 
-// Config says whose records they are.
+// Config names the database and says where its records are.
 type Config struct {
 	Driver    string
-	Noun      string // what the operations call it: "database" if ""
-	App, Name string // no slashes, and no dot in front
+	Noun      string // what operations call it in messages: "database" if ""
+	App, Name string // without slashes, not beginning with a dot
 	Store     *cas.Store
 	StateDir  string         // absolute, the daemon's own, for this database alone
 	Failpoint failpoint.Hook // for tests
 }
 
-// Records are those of one database.
+// Records are the names and plans of one database. See the package comment.
 type Records struct {
 	*Plans
 	store  *cas.Store
 	driver string
-	prefix string // of the names of its roots
+	prefix string // of the names of the database's roots
 }
 
-// Open makes the folder of the plans if there is none.
+// Open returns the records of the database. It creates the folder of the plans if needed.
 func Open(c Config) (*Records, error) {
 	const op = "open the records of a database"
 	for _, name := range []string{c.App, c.Name} {
@@ -64,21 +63,21 @@ func Open(c Config) (*Records, error) {
 	return r, errs.Wrap(errs.Failed, op, os.MkdirAll(r.dir, 0o700))
 }
 
-// ValidName reports whether s can be part of a root's name, and a file's.
+// ValidName reports whether s can be part of a root's name and a file name.
 func ValidName(s string) bool {
 	return s != "" && s[0] != '.' && !strings.ContainsAny(s, "/\x00")
 }
 
-// SnapshotRoot is the name of a snapshot's root.
+// SnapshotRoot returns the name of a snapshot's root.
 func (r *Records) SnapshotRoot(id snap.SnapshotID) string { return r.prefix + "snap/" + string(id) }
 
-// Snapshots are the roots of all snapshots.
+// Snapshots returns the roots of all snapshots.
 func (r *Records) Snapshots() []cas.Root { return r.store.Roots(r.prefix + "snap/") }
 
-// All are the roots of all snapshots and switches.
+// All returns the roots of all snapshots and switches.
 func (r *Records) All() []cas.Root { return r.store.Roots(r.prefix) }
 
-// Snapshot finds a snapshot's root: errs.NotFound where there is none.
+// Snapshot returns a snapshot's root, or errs.NotFound.
 func (r *Records) Snapshot(op string, id snap.SnapshotID) (cas.Root, error) {
 	root, err := r.store.Root(r.SnapshotRoot(id))
 	if errs.KindOf(err) == errs.NotFound {
@@ -88,7 +87,7 @@ func (r *Records) Snapshot(op string, id snap.SnapshotID) (cas.Root, error) {
 	return root, errs.Wrap(errs.Failed, op, err)
 }
 
-// Size is what deleting exactly these snapshots together would free, in bytes.
+// Size returns how many bytes deleting exactly these snapshots together would free.
 func (r *Records) Size(ids ...snap.SnapshotID) (int64, error) {
 	const op = "measure database snapshots"
 	var names []string
@@ -104,7 +103,6 @@ func (r *Records) Size(ids ...snap.SnapshotID) (int64, error) {
 	return n, errs.Wrap(errs.Failed, op, err)
 }
 
-// Delete drops a snapshot.
 func (r *Records) Delete(id snap.SnapshotID) error {
 	return errs.Wrap(errs.Failed, "delete database snapshot", r.store.Delete(r.SnapshotRoot(id)))
 }
@@ -118,7 +116,7 @@ func (r *Records) Sweep(gone snap.Gone) error {
 	}))
 }
 
-// drop drops those of roots that are not to be kept.
+// drop drops the roots for which keep returns false.
 func (r *Records) drop(roots []cas.Root, keep func(name string) bool) error {
 	var names []string
 	for _, root := range roots {
@@ -136,12 +134,12 @@ func (r *Records) endRoot(id snap.RestoreID, of snap.SnapshotID) string {
 	return r.prefix + "switch/" + string(id) + "/" + string(of)
 }
 
-// Intact checks that all of a snapshot is there.
+// Intact checks that every part of a snapshot is in the store.
 func (r *Records) Intact(ctx context.Context, root cas.Root) error {
 	return r.store.Check(ctx, root.Name, false)
 }
 
-// Hold keeps target and base in the store under the switch's own name.
+// Hold keeps target and base in the store under the switch's name.
 func (r *Records) Hold(p *Plan, target, base cas.Root) error {
 	b := r.store.Begin()
 	defer b.Discard()
@@ -151,7 +149,7 @@ func (r *Records) Hold(p *Plan, target, base cas.Root) error {
 	)
 }
 
-// Held gives the roots of a switch's target and base. That one is missing is damage.
+// Held returns the roots that Hold made. A missing root is errs.Corrupt.
 func (r *Records) Held(p *Plan) (target, base cas.Root, err error) {
 	if target, err = r.store.Root(r.endRoot(p.ID, p.Target)); err == nil {
 		base, err = r.store.Root(r.endRoot(p.ID, p.Base))
@@ -159,7 +157,7 @@ func (r *Records) Held(p *Plan) (target, base cas.Root, err error) {
 	return target, base, Damaged(err)
 }
 
-// Damaged makes what is referred to and not there a damage.
+// Damaged turns an error about a missing reference into errs.Corrupt.
 func Damaged(err error) error {
 	if errs.KindOf(err) == errs.NotFound {
 		return &errs.Error{Kind: errs.Corrupt, Message: "a part is missing", Hint: "use another checkpoint", Err: err}
@@ -167,7 +165,7 @@ func Damaged(err error) error {
 	return err
 }
 
-// Release drops the roots of a switch but for those of keep.
+// Release drops the roots of a switch, except those of keep.
 func (r *Records) Release(id snap.RestoreID, keep ...snap.SnapshotID) error {
 	return r.drop(r.store.Roots(r.endRoot(id, "")), func(name string) bool {
 		return slices.ContainsFunc(keep, func(s snap.SnapshotID) bool { return name == r.endRoot(id, s) })

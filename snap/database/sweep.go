@@ -13,8 +13,8 @@ import (
 	"mulligan/snap"
 )
 
-// SweepSwitches drops the switches that gone names, and those that were never prepared. It is
-// called within Do.
+// SweepSwitches drops the switches in gone, and those whose preparation was not completed. The
+// caller must be within Do.
 func (d *Switcher[T, P, S]) SweepSwitches(ctx context.Context, gone []snap.RestoreID) error {
 	names, err := d.plans.Switches()
 	if err != nil {
@@ -28,14 +28,14 @@ func (d *Switcher[T, P, S]) SweepSwitches(ctx context.Context, gone []snap.Resto
 	return nil
 }
 
-// sweep drops the switch of that name where nobody wants it. A plan that cannot be read is an
-// error: nobody knows where the live state is.
+// sweep drops the named switch if it is in gone or was never prepared. It returns an error if the
+// plan cannot be read, since then nothing says which state is live.
 func (d *Switcher[T, P, S]) sweep(ctx context.Context, name string, gone []snap.RestoreID) error {
 	id := snap.RestoreID(name)
 	p, err := d.load("", id)
 	switch {
 	case errs.KindOf(err) == errs.NotFound:
-		return d.plans.Drop(name) // half gone
+		return d.plans.Drop(name) // a Drop that was interrupted
 	case err != nil:
 		return err
 	case slices.Contains(gone, id) || !p.Head().There():
@@ -44,14 +44,14 @@ func (d *Switcher[T, P, S]) sweep(ctx context.Context, name string, gone []snap.
 	return nil
 }
 
-// drop drops a switch and what it has beside the live state. Where the server is away or
-// cannot drop that, the plan stays, as Dropped, for Leftovers and the next Sweep.
+// drop drops a switch and its objects beside the live state. If the server is down or cannot
+// drop them, the plan stays as Dropped, for Leftovers and the next Sweep.
 func (d *Switcher[T, P, S]) drop(ctx context.Context, p P) error {
 	h := p.Head()
 	if h.Phase != Dropped {
 		h.Reached = h.Phase
 	}
-	if err := d.plans.Advance(p, Dropped); err != nil && !errors.Is(err, unix.ENOSPC) { // a full disk is no reason to keep it
+	if err := d.plans.Advance(p, Dropped); err != nil && !errors.Is(err, unix.ENOSPC) { // drop the switch even if the disk is full
 		return err
 	}
 	if err := d.snapshots.Release(h.ID); err != nil {
@@ -67,8 +67,8 @@ func (d *Switcher[T, P, S]) drop(ctx context.Context, p P) error {
 	return d.plans.Drop(string(h.ID))
 }
 
-// Leftovers drops what is left of switches that nobody wants any more, and names what is
-// still there.
+// Leftovers tries to drop the remaining objects of dropped switches, and returns what still
+// exists.
 func (d *Switcher[T, P, S]) Leftovers(ctx context.Context) (left []string, err error) {
 	const op = "drop what restores left on the server"
 	err = d.Do(ctx, op, func() error {
@@ -91,7 +91,7 @@ func (d *Switcher[T, P, S]) Leftovers(ctx context.Context) (left []string, err e
 func (d *Switcher[T, P, S]) leftovers(ctx context.Context, name string) (left []string, err error) {
 	p, err := d.load("", snap.RestoreID(name))
 	if errs.KindOf(err) == errs.NotFound || err == nil && p.Head().Phase != Dropped {
-		return nil, nil // half gone, or under way: for Sweep
+		return nil, nil // without a plan, or under way: left to Sweep
 	}
 	if err != nil {
 		return nil, err

@@ -7,7 +7,7 @@ import (
 	"mulligan/snap"
 )
 
-// dbSwitch is a restore under way. All that it knows is on disk, in the plan.
+// dbSwitch is a restore under way. Its whole state is in the plan on disk.
 type dbSwitch[T any, P planPointer[T], S any] struct {
 	d       *Switcher[T, P, S]
 	id      snap.RestoreID
@@ -15,12 +15,11 @@ type dbSwitch[T any, P planPointer[T], S any] struct {
 	total   int
 }
 
-// Changes says how the database differs.
 func (s *dbSwitch[T, P, S]) Changes(limit int) ([]snap.Change, int) {
 	return s.changes[:max(0, min(limit, len(s.changes)))], s.total
 }
 
-// do calls f with the plan.
+// do calls f with the plan, while no other method runs.
 func (s *dbSwitch[T, P, S]) do(ctx context.Context, op string, f func(P) error) error {
 	return s.d.Do(ctx, op, func() error {
 		p, err := s.d.Resumable(op, s.id)
@@ -31,7 +30,7 @@ func (s *dbSwitch[T, P, S]) do(ctx context.Context, op string, f func(P) error) 
 	})
 }
 
-// doHeld calls f with the plan, target and base.
+// doHeld calls f with the plan, the target and the base.
 func (s *dbSwitch[T, P, S]) doHeld(ctx context.Context, op string, f func(p P, target, base S) error) error {
 	return s.do(ctx, op, func(p P) error {
 		target, base, err := s.d.snapshots.Held(p.Head())
@@ -42,7 +41,6 @@ func (s *dbSwitch[T, P, S]) doHeld(ctx context.Context, op string, f func(p P, t
 	})
 }
 
-// Stale reports whether the live state is no longer the base.
 func (s *dbSwitch[T, P, S]) Stale(ctx context.Context) (stale bool, err error) {
 	err = s.doHeld(ctx, "look for later writes to "+s.d.plans.noun, func(p P, _, base S) (err error) {
 		stale, err = s.d.steps.Stale(ctx, p, base)
@@ -51,12 +49,12 @@ func (s *dbSwitch[T, P, S]) Stale(ctx context.Context) (stale bool, err error) {
 	return stale, err
 }
 
-// warmer is an Engine that can shorten the next Commit while the app still runs.
+// warmer is an Engine that can do part of Commit's work while the app still runs.
 type warmer[P Planned, S any] interface {
 	Warm(ctx context.Context, p P, base S) error
 }
 
-// Warm shortens the next Commit, if the engine can.
+// Warm does part of Commit's work ahead, if the engine can.
 func (s *dbSwitch[T, P, S]) Warm(ctx context.Context) error {
 	w, ok := s.d.steps.(warmer[P, S])
 	if !ok {
@@ -67,7 +65,6 @@ func (s *dbSwitch[T, P, S]) Warm(ctx context.Context) error {
 	})
 }
 
-// Commit makes the live state the target.
 func (s *dbSwitch[T, P, S]) Commit(ctx context.Context) error {
 	op := "restore " + s.d.plans.noun
 	return s.doHeld(ctx, op, func(p P, target, base S) error {
@@ -86,8 +83,8 @@ func (s *dbSwitch[T, P, S]) Commit(ctx context.Context) error {
 	})
 }
 
-// Undo makes the live state the base again, if a Commit began. What was written
-// after Commit is lost; what was written while there was no Commit stays.
+// Undo makes the live state the base again if a Commit began. It discards writes made since
+// Commit; without a Commit it changes nothing.
 func (s *dbSwitch[T, P, S]) Undo(ctx context.Context) error {
 	return s.doHeld(ctx, "undo the restore of "+s.d.plans.noun, func(p P, target, base S) error {
 		if p.Head().Phase == Undone {
@@ -108,8 +105,8 @@ func (s *dbSwitch[T, P, S]) Undo(ctx context.Context) error {
 	})
 }
 
-// tidier is an Engine that leaves something beside the live state when it was killed at the
-// end of a Commit or an Undo.
+// tidier is an Engine that may leave files beside the live state if it was killed at the end of
+// a Commit or an Undo.
 type tidier[P Planned] interface {
 	Tidy(ctx context.Context, p P) error
 }
@@ -121,7 +118,6 @@ func (s *dbSwitch[T, P, S]) tidy(ctx context.Context, p P) error {
 	return nil
 }
 
-// Check reads the live state again and compares.
 func (s *dbSwitch[T, P, S]) Check(ctx context.Context) (proof snap.Proof, err error) {
 	err = s.doHeld(ctx, "check the restore of "+s.d.plans.noun, func(p P, target, base S) (err error) {
 		proof, err = s.d.check(ctx, p, target, base)
@@ -130,8 +126,8 @@ func (s *dbSwitch[T, P, S]) Check(ctx context.Context) (proof snap.Proof, err er
 	return proof, err
 }
 
-// Finish drops what was kept for Undo; what of it a server cannot drop now is left for
-// Leftovers. A restore that is half done must be committed or undone first.
+// Finish drops everything that was kept for Undo. Leftovers drops the parts that the server
+// cannot drop now. Finish returns an error if the restore is half done.
 func (s *dbSwitch[T, P, S]) Finish(ctx context.Context) error {
 	op := "finish the restore of " + s.d.plans.noun
 	err := s.do(ctx, op, func(p P) error {

@@ -8,75 +8,75 @@ import (
 	"mulligan/snap"
 )
 
-// Steps is what a kind of database does in each step of a switch. P is a pointer to its plan,
-// and S what a snapshot is known by. A Switcher calls one method at a time. Errors need no kind:
-// Classify gives them one.
+// Steps is the engine-specific part of each step of a switch. P is a pointer to the engine's
+// plan, and S is the engine's handle of a snapshot. A Switcher calls one method at a time. Steps
+// may return errors without a kind: Classify adds it.
 type Steps[P Planned, S any] interface {
-	// Plan fills in p, which is not saved yet, and refuses what could not be restored. It
-	// changes nothing. old is the plan of an earlier preparation under the same id, or nil.
+	// Plan fills in p, which is not saved yet, and returns an error if the target could not be
+	// restored. It changes nothing. old is the plan of an earlier preparation under the same id, or nil.
 	Plan(ctx context.Context, p, old P, target, base S) error
 
-	// Build makes the target ready beside the live state, durably. p was saved before, so that
-	// Drop, which is called after an error, finds what is there. What old built may be used again.
+	// Build builds the target beside the live state, durably. p is saved before, so that Drop,
+	// which is called after an error, finds every object. Build may reuse the objects of old.
 	Build(ctx context.Context, p, old P, target, base S) error
 
 	// Stale reports whether the live state is no longer the base.
 	Stale(ctx context.Context, p P, base S) (bool, error)
 
-	// Commit makes the live state the target, if it is still the base, or where an earlier
-	// Commit left it. It saves p as Committing before the live state changes, and not before.
+	// Commit makes the live state the target if it is the base, or completes an interrupted
+	// Commit. It saves p as Committing immediately before it changes the live state.
 	Commit(ctx context.Context, p P, target, base S) error
 
-	// Undo makes the live state the base again, from wherever Commit or Undo left it.
-	// p is saved as Undoing.
+	// Undo makes the live state the base again, however far Commit or an earlier Undo got.
+	// p is already saved as Undoing.
 	Undo(ctx context.Context, p P, target, base S) error
 
-	// Drop drops what the switch has beside the live state, whatever of it is there. A live
-	// state that is neither base nor target becomes the base again: p.Reached tells how far the
-	// switch got. left names what the server cannot drop, each in a phrase.
+	// Drop drops all objects of the switch beside the live state. If the live state is partly
+	// base and partly target, Drop makes it the base again; p.Reached tells how far the switch got.
+	// left names the objects that the server cannot drop, one phrase each.
 	Drop(ctx context.Context, p P) (left []string, err error)
 
-	// Classify gives err a kind and a hint, where it has none, and the operation. nil stays nil.
+	// Classify adds the operation to err, and a kind and a hint if it has none. It returns nil for nil.
 	Classify(op string, err error) error
 }
 
-// Snapshots is where a driver's snapshots are kept, and the two ends of its switches with them: a
+// Snapshots is a driver's storage of snapshots, and of the targets and bases of its switches: a
 // snapshot may be deleted while a switch needs it.
 type Snapshots[S any] interface {
-	// Snapshot finds a snapshot: errs.NotFound where there is none.
+	// Snapshot returns a snapshot, or errs.NotFound.
 	Snapshot(op string, id snap.SnapshotID) (S, error)
 
-	// Intact checks that all of a snapshot is there.
+	// Intact checks that every part of a snapshot is stored.
 	Intact(ctx context.Context, s S) error
 
-	// Hold keeps target and base for the switch whose plan p is.
+	// Hold keeps target and base for the switch whose plan is p.
 	Hold(p *Plan, target, base S) error
 
-	// Held gives what Hold kept. That one is missing is damage.
+	// Held returns the target and base that Hold keeps. A missing one is errs.Corrupt.
 	Held(p *Plan) (target, base S, err error)
 
-	// Release lets go of what is held for a switch, but for keep.
+	// Release drops what Hold keeps for a switch, except keep.
 	Release(id snap.RestoreID, keep ...snap.SnapshotID) error
 }
 
-// planPointer is a pointer to a plan T.
+// planPointer constrains P to be a pointer to the plan type T.
 type planPointer[T any] interface {
 	*T
 	Planned
 }
 
-// Switcher is the part of a driver that takes switches through their steps: their order, and
-// what is on the disk before each of them.
+// Switcher runs the steps of switches in order and makes the plan durable before each of
+// them.
 type Switcher[T any, P planPointer[T], S any] struct {
 	steps     Steps[P, S]
 	plans     *Plans
 	snapshots Snapshots[S]
 	check     func(ctx context.Context, p P, target, base S) (snap.Proof, error)
-	mu        sync.Mutex // held during each method: they are rare, and the state is one
+	mu        sync.Mutex // held during each method: the methods share the live state
 }
 
-// NewSwitcher makes a Switcher. check reads the live state again, and compares it with what p
-// says should be live.
+// NewSwitcher returns a Switcher. check reads the live state and compares it with the target or
+// base that p says should be live.
 func NewSwitcher[T any, P planPointer[T], S any](plans *Plans, in Snapshots[S], steps Steps[P, S],
 	check func(ctx context.Context, p P, target, base S) (snap.Proof, error),
 ) *Switcher[T, P, S] {
@@ -93,7 +93,7 @@ func (d *Switcher[T, P, S]) Do(ctx context.Context, op string, f func() error) e
 	return d.steps.Classify(op, f())
 }
 
-// load reads the plan of a switch; without one there is no switch.
+// load reads the plan of a switch that has one.
 func (d *Switcher[T, P, S]) load(op string, id snap.RestoreID) (P, error) {
 	p := P(new(T))
 	if err := d.plans.Load(op, id, p); err != nil {
@@ -102,7 +102,7 @@ func (d *Switcher[T, P, S]) load(op string, id snap.RestoreID) (P, error) {
 	return p, nil
 }
 
-// Resumable reads the plan of a switch that got as far as being prepared.
+// Resumable reads the plan of a switch whose preparation was completed.
 func (d *Switcher[T, P, S]) Resumable(op string, id snap.RestoreID) (P, error) {
 	p, err := d.load(op, id)
 	if err == nil && !p.Head().There() {
@@ -111,7 +111,6 @@ func (d *Switcher[T, P, S]) Resumable(op string, id snap.RestoreID) (P, error) {
 	return p, err
 }
 
-// Resume returns the switch that an earlier process prepared.
 func (d *Switcher[T, P, S]) Resume(_ context.Context, id snap.RestoreID) (snap.Switch, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

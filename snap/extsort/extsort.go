@@ -1,5 +1,5 @@
-// Package extsort sorts more records than memory should hold. The drivers use it
-// for what a database's server decides the number of: keys, members, rows.
+// Package extsort sorts more records than fit in memory. Drivers use it for keys, members and
+// rows, whose number a database's server decides.
 //
 // Records are gathered in memory up to a bound. Beyond it they are sorted and
 // written to a file without a name, as one run; reading merges the runs.
@@ -28,14 +28,14 @@ const (
 	// MaxFile is the most that a Sorter writes to its file.
 	MaxFile = 8 << 30
 
-	memory     = 8 << 20  // of records, with their offsets, before they become a run
-	merging    = 32 << 20 // of the records that the merged runs stand at
+	memory     = 8 << 20  // records and their offsets that are sorted in memory before they are written as a run
+	merging    = 32 << 20 // memory for the current record of each run being merged
 	readAhead  = 16 << 10
-	perRecord  = 16 // what the offset of a record costs while the slice grows
+	perRecord  = 16 // amortized memory of a record's offset while the slice grows
 	firstArena = 4 << 10
 )
 
-// Sorter sorts records: pairs of a key and a value. It is for one goroutine. The
+// Sorter sorts records: pairs of a key and a value. It is not safe for concurrent use. The
 // caller must Close it.
 type Sorter struct {
 	dir     string
@@ -44,20 +44,20 @@ type Sorter struct {
 	file    *os.File
 	runs    []run
 	end     int64
-	largest int // record
+	largest int // size of the largest record
 }
 
 // run is a sorted part of the file.
 type run struct{ begin, end int64 }
 
-// New makes a Sorter. Its file, where it needs one, is in the folder dir, without a name.
+// New returns a Sorter. If it needs a file, it creates an unnamed one in the folder dir.
 func New(dir string) *Sorter { return &Sorter{dir: dir} }
 
-// Add takes a record; it copies both parts.
+// Add adds a record and copies both parts.
 func (s *Sorter) Add(key, value []byte) error {
 	size := len(key) + len(value)
 	if size > MaxRecord {
-		return errs.New(errs.Unsupported, "", "the server sent a name or an entry of more than %d MiB", MaxRecord>>20).
+		return errs.New(errs.Unsupported, "", "the server sent a record (a name or an entry) of more than %d MiB", MaxRecord>>20).
 			WithHint("make it smaller, or keep it in another database")
 	}
 	s.largest = max(s.largest, size)
@@ -76,7 +76,7 @@ func (s *Sorter) Add(key, value []byte) error {
 	return nil
 }
 
-// record gives the parts of the record at an offset, and where it ends.
+// record returns the parts of the record at an offset, and the offset of its end.
 func (s *Sorter) record(at int) (key, value []byte, end int) {
 	k, n := binary.Uvarint(s.arena[at:])
 	v, m := binary.Uvarint(s.arena[at+n:])
@@ -93,8 +93,8 @@ func (s *Sorter) sort() {
 	})
 }
 
-// Keep appends what write writes to the Sorter's file, and gives a reference to
-// it, for use in a value that would be large.
+// Keep appends what write writes to the Sorter's file, and returns a reference to use as the
+// value of a record, in place of a large value.
 func (s *Sorter) Keep(write func(io.Writer) error) (ref []byte, err error) {
 	begin := s.end
 	if err := s.append(write); err != nil {
@@ -104,13 +104,13 @@ func (s *Sorter) Keep(write func(io.Writer) error) (ref []byte, err error) {
 	return binary.BigEndian.AppendUint64(ref, uint64(s.end-begin)), nil
 }
 
-// Kept reads what Keep gave the reference to, and gives its size.
+// Kept returns a reader of the bytes that ref refers to, and their number.
 func (s *Sorter) Kept(ref []byte) (io.Reader, int64) {
 	begin, size := int64(binary.BigEndian.Uint64(ref)), int64(binary.BigEndian.Uint64(ref[8:]))
 	return io.NewSectionReader(s.file, begin, size), size
 }
 
-// append appends to the file, as far as that may grow.
+// append appends to the file, up to MaxFile.
 func (s *Sorter) append(write func(io.Writer) error) (err error) {
 	if s.file == nil {
 		if s.file, err = unnamed(s.dir); err != nil {
@@ -129,7 +129,7 @@ func (s *Sorter) append(write func(io.Writer) error) (err error) {
 	return nil
 }
 
-// bounded is a writer that refuses more than is left.
+// bounded is a writer that returns an error when more than left bytes are written.
 type bounded struct {
 	w    io.Writer
 	left int64
@@ -137,7 +137,7 @@ type bounded struct {
 
 func (b *bounded) Write(p []byte) (int, error) {
 	if int64(len(p)) > b.left {
-		return 0, errs.New(errs.Unsupported, "", "what the server sent takes more than %d GiB to sort", int64(MaxFile)>>30).
+		return 0, errs.New(errs.Unsupported, "", "sorting the data that the server sent takes more than %d GiB of disk", int64(MaxFile)>>30).
 			WithHint("divide the database into several")
 	}
 	n, err := b.w.Write(p)
@@ -145,7 +145,7 @@ func (b *bounded) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// spill writes the records in memory to the file, as one run.
+// spill writes the records in memory to the file as one run.
 func (s *Sorter) spill() error {
 	s.sort()
 	begin := s.end
@@ -166,7 +166,7 @@ func (s *Sorter) spill() error {
 	return nil
 }
 
-// reduce merges runs until so many are left that a record of each fits in memory.
+// reduce merges runs until one record of each remaining run fits in memory.
 func (s *Sorter) reduce() error {
 	for most := max(2, merging/(s.largest+readAhead)); len(s.runs) > most; {
 		c, err := s.merge(s.runs[:most])
@@ -182,7 +182,7 @@ func (s *Sorter) reduce() error {
 	return nil
 }
 
-// copyTo writes the records as a run has them.
+// copyTo writes the records in the form that a run has.
 func (c *Cursor) copyTo(w io.Writer) error {
 	var head []byte
 	for {
@@ -202,8 +202,8 @@ func (c *Cursor) copyTo(w io.Writer) error {
 	}
 }
 
-// Each calls f for every record, in order. What f is given is valid until it
-// returns. Each may be called again, and Add after it.
+// Each calls f for every record, in order. The slices are valid only during the call. Each
+// may be called again, and Add may be called after it.
 func (s *Sorter) Each(f func(key, value []byte) error) error {
 	if len(s.runs) == 0 {
 		s.sort()
@@ -233,7 +233,7 @@ func (s *Sorter) Each(f func(key, value []byte) error) error {
 	}
 }
 
-// Reset makes the Sorter empty, for other records.
+// Reset removes all records.
 func (s *Sorter) Reset() {
 	arena, offsets := s.arena[:0], s.offsets[:0]
 	s.Close()
@@ -242,15 +242,15 @@ func (s *Sorter) Reset() {
 	}
 }
 
-// Close lets the memory and the file go.
+// Close releases the memory and the file.
 func (s *Sorter) Close() {
 	if s.file != nil {
-		_ = s.file.Close() // it has no name: nothing is left of it
+		_ = s.file.Close() // the file has no name: closing frees it
 	}
 	*s = Sorter{dir: s.dir}
 }
 
-// Cursor reads all records in order. Add must not be called while it is used.
+// Cursor returns a reader of all records in order. Add must not be called while it is used.
 func (s *Sorter) Cursor() (*Cursor, error) {
 	if err := s.reduce(); err != nil {
 		return nil, err
@@ -267,7 +267,7 @@ func (s *Sorter) Cursor() (*Cursor, error) {
 	return c, nil
 }
 
-// merge reads runs together.
+// merge returns a Cursor over runs.
 func (s *Sorter) merge(runs []run) (*Cursor, error) {
 	c := &Cursor{}
 	for _, r := range runs {
@@ -281,13 +281,13 @@ func (s *Sorter) merge(runs []run) (*Cursor, error) {
 	return c, nil
 }
 
-// Cursor is a reading of a Sorter's records. It implements heap.Interface over its runs.
+// Cursor reads a Sorter's records. It implements heap.Interface over its runs.
 type Cursor struct {
 	sources []*source
-	used    bool // the first source's record was given
+	used    bool // the first source's current record was returned
 }
 
-// Next gives the next record, valid until the next call; io.EOF after the last.
+// Next returns the next record, valid until the next call, or io.EOF after the last one.
 func (c *Cursor) Next() (key, value []byte, err error) {
 	if c.used {
 		switch err := c.sources[0].next(); {
@@ -305,10 +305,10 @@ func (c *Cursor) Next() (key, value []byte, err error) {
 	return c.sources[0].key, c.sources[0].value, nil
 }
 
-// Len is part of heap.Interface, as Less, Swap, Push and Pop are.
+// Len implements heap.Interface.
 func (c *Cursor) Len() int { return len(c.sources) }
 
-// Less compares the records that two runs stand at.
+// Less compares the current records of two runs.
 func (c *Cursor) Less(i, j int) bool {
 	a, b := c.sources[i], c.sources[j]
 	return cmp.Or(bytes.Compare(a.key, b.key), bytes.Compare(a.value, b.value)) < 0
@@ -317,17 +317,17 @@ func (c *Cursor) Less(i, j int) bool {
 // Swap exchanges two runs.
 func (c *Cursor) Swap(i, j int) { c.sources[i], c.sources[j] = c.sources[j], c.sources[i] }
 
-// Push is never called: no run is added.
+// Push is never called, since no run is added.
 func (c *Cursor) Push(any) {}
 
-// Pop takes the last run away.
+// Pop removes the last run.
 func (c *Cursor) Pop() any {
 	last := c.sources[len(c.sources)-1]
 	c.sources = c.sources[:len(c.sources)-1]
 	return last
 }
 
-// source is a run in the file, or what is in memory.
+// source is a run in the file, or the records in memory.
 type source struct {
 	r          *bufio.Reader
 	s          *Sorter
@@ -359,7 +359,7 @@ func (in *source) next() error {
 	return err
 }
 
-// unnamed makes a file in dir that has no name, and that goes with its descriptor.
+// unnamed creates a file in dir without a name, which is freed when it is closed.
 func unnamed(dir string) (*os.File, error) {
 	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
 	if err == nil {
@@ -373,7 +373,7 @@ func unnamed(dir string) (*os.File, error) {
 		return nil, err
 	}
 	if err := os.Remove(f.Name()); err != nil {
-		_ = f.Close() // err is the one to tell
+		_ = f.Close() // err is more useful
 		return nil, err
 	}
 	return f, nil

@@ -23,7 +23,7 @@ type reverting struct {
 	merger *merge.Merger
 	to     map[string]*manifest.Entry // paths that change, and what is there then; nil: nothing
 	merged map[string]bool
-	left   map[string]snap.ClashReason
+	left   map[string]snap.ConflictReason
 	since  map[string]snap.Hash             // by path: the state of the journal that to has it from
 	states map[snap.Hash]*manifest.Manifest // as looked up
 }
@@ -47,7 +47,7 @@ func (d *Driver) PrepareRevert(ctx context.Context, req snap.RevertRequest) (sna
 		return nil, none, workspace.Wrap(errs.Failed, op, err)
 	}
 	r := &reverting{d: d, base: base, force: req.Force, merger: merge.New(d.cfg.Store, b, d.applier.Holder(base.Root.Uid)),
-		to: map[string]*manifest.Entry{}, merged: map[string]bool{}, left: map[string]snap.ClashReason{},
+		to: map[string]*manifest.Entry{}, merged: map[string]bool{}, left: map[string]snap.ConflictReason{},
 		since: map[string]snap.Hash{}, states: map[snap.Hash]*manifest.Manifest{}}
 	if err := r.all(ctx, tracks); err != nil {
 		return nil, none, workspace.Wrap(errs.Failed, op, err)
@@ -166,7 +166,7 @@ func (r *reverting) fit(ctx context.Context) error {
 }
 
 // misfit says why e cannot be at p, if so.
-func (r *reverting) misfit(p string, e *manifest.Entry) (snap.ClashReason, error) {
+func (r *reverting) misfit(p string, e *manifest.Entry) (snap.ConflictReason, error) {
 	now, err := r.base.Find(p)
 	if err != nil {
 		return "", err
@@ -207,7 +207,7 @@ func (r *reverting) at(p string) (*manifest.Entry, error) {
 func (r *reverting) outcome() snap.Reverted {
 	how := snap.Reverted{Paths: relpath.SortedKeys(r.to), Merged: relpath.SortedKeys(r.merged)}
 	for _, p := range relpath.SortedKeys(r.left) {
-		how.Left = append(how.Left, snap.Clash{Path: p, Why: r.left[p]})
+		how.Left = append(how.Left, snap.Conflict{Path: p, Why: r.left[p]})
 	}
 	return how
 }

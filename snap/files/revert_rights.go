@@ -12,7 +12,7 @@ import (
 
 // exposes says why e cannot be at p for the sake of what would lie open then: things
 // of others that only a folder's rights kept apart, if so.
-func (r *reverting) exposes(ctx context.Context, p string, e *manifest.Entry) (snap.ClashReason, error) {
+func (r *reverting) exposes(ctx context.Context, p string, e *manifest.Entry) (snap.ConflictReason, error) {
 	if e == nil || os.Geteuid() != 0 {
 		return "", nil
 	}
@@ -31,7 +31,7 @@ func (r *reverting) exposes(ctx context.Context, p string, e *manifest.Entry) (s
 
 // handsOver says why the folder p, which now is, cannot get other rights: it holds
 // something of others that is to stay, or that is excluded.
-func (r *reverting) handsOver(p string, now *manifest.Entry) (snap.ClashReason, error) {
+func (r *reverting) handsOver(p string, now *manifest.Entry) (snap.ConflictReason, error) {
 	kids, err := manifest.EntriesOf(r.base, now)
 	if err != nil {
 		return "", err
@@ -63,7 +63,7 @@ func (r *reverting) handsOver(p string, now *manifest.Entry) (snap.ClashReason, 
 
 // movedApart says why a thing of somebody else's cannot come back to p: a folder on
 // the way there has other rights than it had when the thing was in it.
-func (r *reverting) movedApart(ctx context.Context, p string) (snap.ClashReason, error) {
+func (r *reverting) movedApart(ctx context.Context, p string) (snap.ConflictReason, error) {
 	then, err := r.state(ctx, r.since[p])
 	if err != nil {
 		return "", err

@@ -149,7 +149,7 @@ func TestRevertBesideOthers(t *testing.T) {
 		old                string // "(none)": there is none
 		ours, theirs, more func(string) string
 		want               string
-		why                snap.ClashReason
+		why                snap.ConflictReason
 		merged             bool
 	}{
 		{name: "another line", old: poem, ours: edit("two", "2"), theirs: edit("eight", "8"), want: edit("eight", "8")(poem), merged: true},
@@ -190,7 +190,7 @@ func TestRevertBesideOthers(t *testing.T) {
 			if got := f.read(t, "dir/file"); got != c.want {
 				t.Errorf("is %.200q, want %.200q", got, c.want)
 			}
-			if c.why == "" && len(how.Left) > 0 || c.why != "" && (len(how.Left) != 1 || how.Left[0] != snap.Clash{Path: "dir/file", Why: c.why}) {
+			if c.why == "" && len(how.Left) > 0 || c.why != "" && (len(how.Left) != 1 || how.Left[0] != snap.Conflict{Path: "dir/file", Why: c.why}) {
 				t.Errorf("left alone: %v, want %q", how.Left, c.why)
 			}
 			if c.merged != (len(how.Merged) == 1) {
@@ -225,7 +225,7 @@ func TestRevertParts(t *testing.T) {
 	write(t, in("lost"), "a file where the folder was")
 
 	how := f.revert(t, false, w)
-	want := []snap.Clash{{Path: "exec", Why: snap.Overlaps}, {Path: "lost", Why: snap.Replaced}, {Path: "lost/file", Why: snap.NoParent}, {Path: "made", Why: snap.NotEmpty}}
+	want := []snap.Conflict{{Path: "exec", Why: snap.Overlaps}, {Path: "lost", Why: snap.Replaced}, {Path: "lost/file", Why: snap.NoParent}, {Path: "made", Why: snap.NotEmpty}}
 	if !slices.Equal(how.Left, want) {
 		t.Errorf("left alone: %v, want %v", how.Left, want)
 	}
@@ -239,7 +239,7 @@ func TestRevertParts(t *testing.T) {
 	}
 
 	how = f.revert(t, true, w)
-	if want := []snap.Clash{{Path: "made", Why: snap.NotEmpty}}; !slices.Equal(how.Left, want) {
+	if want := []snap.Conflict{{Path: "made", Why: snap.NotEmpty}}; !slices.Equal(how.Left, want) {
 		t.Errorf("forced, and left alone: %v", how.Left)
 	}
 	if f.read(t, "lost/file") != "lost" || f.read(t, "made/theirs") != "theirs" {

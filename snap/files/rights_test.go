@@ -141,9 +141,9 @@ func tuple(t testing.TB, path string) string {
 }
 
 // left fails unless the revert left path alone for the sake of rights.
-func left(t testing.TB, how snap.Reverted, path string, why snap.ClashReason) {
+func left(t testing.TB, how snap.Reverted, path string, why snap.ConflictReason) {
 	t.Helper()
-	if !slices.Contains(how.Left, snap.Clash{Path: path, Why: why}) {
+	if !slices.Contains(how.Left, snap.Conflict{Path: path, Why: why}) {
 		t.Errorf("%s: %+v, want %s", path, how, why)
 	}
 }

@@ -1,25 +1,25 @@
-// Package filetime tells from the times of a file whether a later write to it would show
-// in them. Filesystems keep times in steps of nanoseconds up to two seconds.
+// Package filetime decides from a file's timestamp whether a later write would change it.
+// Filesystems store timestamps in steps of between one nanosecond and two seconds.
 package filetime
 
 import "time"
 
-// Tick is how long the kernel may give one and the same time: before Linux 6.13 files get the
-// time of a clock that ticks every 1 to 10 ms.
+// Tick is the longest time during which the kernel gives writes the same timestamp: before Linux
+// 6.13 timestamps come from a clock that ticks every 1 to 10 ms.
 const Tick = 10 * time.Millisecond
 
-// Coarsest is the longest step of a filesystem's clock: FAT keeps even seconds.
+// Coarsest is the longest step between two timestamps of a filesystem: FAT stores even seconds.
 const Coarsest = 2 * time.Second
 
-// Settled reports whether a write at the moment now, or later, leaves another time than this
-// one, which is given in seconds and nanoseconds since 1970.
+// Settled reports whether every write from now on changes this timestamp, which is given in
+// seconds and nanoseconds since 1970.
 func Settled(sec int64, nsec uint32, now time.Time) bool {
 	return sec*1e9+int64(nsec)+int64(step(sec, nsec)) <= now.Add(-Tick).UnixNano()
 }
 
-// step is the longest step of a clock that can have given the time: ext4 with small inodes
-// keeps whole seconds, FAT even ones, NTFS 100 nanoseconds. A finer clock gives such a
-// time now and then; the file is then read once more than it must be.
+// step returns the longest timestamp step of a filesystem that can have stored this timestamp:
+// ext4 with small inodes stores whole seconds, FAT even seconds, NTFS 100 nanoseconds. On a finer
+// filesystem such a timestamp occurs by chance; the file is then read once more than needed.
 func step(sec int64, nsec uint32) time.Duration {
 	if nsec == 0 {
 		if sec%2 == 0 {

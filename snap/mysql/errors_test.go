@@ -329,7 +329,7 @@ func TestDiff(t *testing.T) {
 	s.sql(t, s.db, "ALTER TABLE turned MODIFY COLUMN a INT AFTER b; ALTER TABLE kinds AUTO_INCREMENT = 4711")
 	list, err = s.driver.Diff(t.Context(), "db-2", "", nil)
 	check(t, err)
-	if said := fmt.Sprint(list); len(list) != 2 || !strings.Contains(said, "{turned modify its columns are in the order `b`, `a`, `c`, were `a`, `b`, `c`}") ||
+	if said := fmt.Sprint(list); len(list) != 2 || !strings.Contains(said, "{turned modify the order of its columns is `b`, `a`, `c`, was `a`, `b`, `c`}") ||
 		!strings.Contains(said, "{kinds modify next number 4711, was ") {
 		t.Errorf("of what is in no column: %v", list)
 	}

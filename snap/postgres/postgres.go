@@ -1,12 +1,12 @@
-// Package postgres is the driver for a PostgreSQL database of an app. It has
-// two ways, each a package of its own:
+// Package postgres is the driver for a PostgreSQL database of an app. It chooses between
+// two modes, each a package of its own:
 //
-//   - logical: dumps, by SQL alone. Any server, one database, no privilege but
-//     its owner's. A capture reads the database.
-//   - physical: positions in the server's log. The whole cluster, whose files the
-//     daemon manages. A capture copies nothing.
+//   - logical: dumps by SQL alone. It works with any server, for one database, with no
+//     privilege but its owner's. A capture reads the database.
+//   - physical: positions in the server's log. It covers the whole cluster, whose files
+//     the daemon manages. A capture copies nothing.
 //
-// This package chooses.
+// This package chooses the mode.
 package postgres
 
 import (
@@ -23,7 +23,7 @@ import (
 	"mulligan/snap/postgres/physical/pgserver"
 )
 
-// Mode is a way to capture and restore.
+// Mode is a way to capture and restore the database.
 type Mode string
 
 // The modes.
@@ -33,35 +33,35 @@ const (
 	Auto     Mode = "auto" // physical where it is possible, else logical
 )
 
-// Config says which database a driver is bound to, and what is allowed.
+// Config says which database a driver is bound to and what the driver may do.
 type Config struct {
-	App, Name string // name its snapshots; no slashes
-	DSN       string // as libpq takes them; it may hold a password
+	App, Name string // part of its snapshots' names; no slashes
+	DSN       string // a libpq connection string; it may hold a password
 	Mode      Mode   // Auto if ""
 	StateDir  string // absolute; the daemon's own, for this layer alone
 	Store     *cas.Store
-	Owner     privsep.User // whose rights are used to log in, in logical mode
-	// Cluster is the cluster that the daemon may manage, with its folder and how
-	// to start and stop it: nil where it may not. App, Name, DSN, StateDir and
-	// Failpoint are taken from here. It must have been taken into care: see [Choose].
+	Owner     privsep.User // logical mode logs in with this user's rights
+	// Cluster is the cluster that the daemon may manage, with its data folder and how to start
+	// and stop it; nil if it may manage none. New copies App, Name, DSN, StateDir and Failpoint
+	// into it. The cluster must have been prepared by [Choose].
 	Cluster   *physical.Config
 	Failpoint failpoint.Hook
 }
 
-// Driver captures and restores the database in the mode that was chosen.
+// Driver captures and restores the database in its mode.
 type Driver struct {
 	snap.Driver
 	mode Mode
 	why  string
 }
 
-// Mode is the mode that was chosen: Logical or Physical.
+// Mode returns Logical or Physical.
 func (d *Driver) Mode() Mode { return d.mode }
 
-// Why says why, in a few words.
+// Why returns the reason for the mode, in a few words.
 func (d *Driver) Why() string { return d.why }
 
-// New makes a driver; it does not connect.
+// New returns a driver; it does not connect.
 func New(cfg Config) (*Driver, error) {
 	mode, why, err := choose(cfg)
 	if err != nil {
@@ -82,35 +82,34 @@ func New(cfg Config) (*Driver, error) {
 	return d, nil
 }
 
-// choose gives the mode that a configuration stands for, without looking at the server.
+// choose returns the mode for a configuration without contacting the server.
 func choose(cfg Config) (mode Mode, why string, err error) {
 	switch {
 	case cfg.Mode == Physical && cfg.Cluster == nil:
 		return "", "", errs.New(errs.Denied, opOpen, "mode physical needs a cluster whose files the daemon may manage").
 			WithHint("name its data folder as data_dir, and the unit that serves it if there is one, or use mode logical")
 	case cfg.Mode == Logical, cfg.Mode == Physical:
-		return cfg.Mode, "as the app asks", nil
+		return cfg.Mode, "the app's settings name it", nil
 	case cfg.Mode != Auto && cfg.Mode != "":
-		return "", "", errs.New(errs.Invalid, opOpen, "there is no mode %q", string(cfg.Mode)).WithHint("use logical, physical or auto")
+		return "", "", errs.New(errs.Invalid, opOpen, "the mode %q is unknown", string(cfg.Mode)).WithHint("use logical, physical or auto")
 	case cfg.Cluster == nil:
-		return Logical, "no data folder of its cluster is named", nil
+		return Logical, "the app's settings name no data folder of the cluster", nil
 	}
 	return Physical, "the daemon may manage the files of its cluster", nil
 }
 
 const opOpen = "open postgres driver"
 
-// Outcome is what taking a cluster into care came to.
+// Outcome is the result of Choose.
 type Outcome struct {
 	Mode  Mode     // Logical or Physical
 	Why   string   // a few words
-	Notes []string // what was changed in the server's configuration, in whole sentences
+	Notes []string // changes made to the server's configuration, in whole sentences
 }
 
-// Choose finds the mode for a database whose cluster is named, and where that is
-// Physical takes the cluster into care. Mode auto falls back to Logical where the
-// cluster cannot be handled as files; that its server is down is an error. It may
-// be called again.
+// Choose returns the mode for a database whose cluster is named. If the mode is Physical,
+// Choose configures the server for it. Mode auto falls back to Logical if the cluster's files
+// cannot be managed; a server that is down is an error. Choose may be called again.
 func Choose(ctx context.Context, cfg Config) (o Outcome, err error) {
 	o.Mode, o.Why, err = choose(cfg)
 	if err != nil || o.Mode == Logical {
@@ -129,7 +128,7 @@ func Choose(ctx context.Context, cfg Config) (o Outcome, err error) {
 		return o, err
 	}
 	if restart {
-		o.Notes = append(o.Notes, "Restart the server once, when it suits: until then a replication slot keeps its log, and checkpoints are good already.")
+		o.Notes = append(o.Notes, "Restart the server once at a convenient time. Checkpoints work already; until the restart a replication slot keeps the server's log.")
 	}
 	return o, nil
 }
@@ -140,15 +139,15 @@ func (cfg Config) physical() (*physical.Driver, error) {
 	return physical.New(c)
 }
 
-// Recall gives what is known of the cluster since it was taken into care.
+// Recall returns the facts recorded about the cluster when Choose configured it.
 func (cfg Config) Recall() (pgserver.Place, bool) { return physical.Recall(cfg.dir(Physical)) }
 
-// dir is where a mode keeps its state: each in a folder of its own, so that a
-// change of mode leaves nothing that the other one would take for its own.
+// dir returns the state folder of a mode. Each mode has its own, so that neither finds
+// the other's files after a change of mode.
 func (cfg Config) dir(m Mode) string { return filepath.Join(cfg.StateDir, string(m)) }
 
-// Release takes the cluster out of care, if it is in any; its snapshots stay. It
-// says what that changed. The server must run.
+// Release takes back what Choose configured on the server; the snapshots stay. It returns
+// the changes. The server must run.
 func (d *Driver) Release(ctx context.Context) (notes []string, err error) {
 	p, ok := d.Driver.(*physical.Driver)
 	if !ok {
@@ -156,12 +155,12 @@ func (d *Driver) Release(ctx context.Context) (notes []string, err error) {
 	}
 	notes, restart, err := p.Release(ctx)
 	if restart {
-		notes = append(notes, "That archiving was switched on ends with the server's next restart.")
+		notes = append(notes, "Archiving stays on until the server's next restart.")
 	}
 	return notes, err
 }
 
-// Maintain does what is to be done in the background, every few seconds.
+// Maintain does the mode's background work.
 func (d *Driver) Maintain(ctx context.Context) error {
 	if p, ok := d.Driver.(*physical.Driver); ok {
 		return p.Maintain(ctx)
@@ -169,7 +168,7 @@ func (d *Driver) Maintain(ctx context.Context) error {
 	return nil
 }
 
-// EstimateSize is the size of the database, where that is what a first capture reads.
+// EstimateSize returns the size of the database in logical mode, whose captures read it.
 func (d *Driver) EstimateSize(ctx context.Context) (int64, error) {
 	if w, ok := d.Driver.(snap.SizeEstimator); ok {
 		return w.EstimateSize(ctx)
@@ -177,19 +176,18 @@ func (d *Driver) EstimateSize(ctx context.Context) (int64, error) {
 	return 0, nil
 }
 
-// Salvager returns the driver of the mode, where that can keep what it cannot read.
+// Salvager returns the mode's driver if it is a Salvager.
 func (d *Driver) Salvager() (snap.Salvager, bool) { return snap.SalvagerOf(d.Driver) }
 
-// Purge removes what is stored outside of stateDir for a database that had it.
+// Purge removes the files that physical mode stored outside of stateDir.
 func Purge(stateDir string) error { return physical.Purge(filepath.Join(stateDir, string(Physical))) }
 
-// CapturesLive reports whether a capture of a running app is consistent.
 func (d *Driver) CapturesLive() bool {
 	l, ok := d.Driver.(snap.LiveCapturer)
 	return ok && l.CapturesLive()
 }
 
-// Diff says what differs between two states, where the mode can.
+// Diff compares two states, in logical mode.
 func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []string) ([]snap.Change, error) {
 	differ, ok := d.Driver.(snap.Differ)
 	if !ok {
@@ -199,7 +197,7 @@ func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []str
 	return differ.Diff(ctx, from, to, paths)
 }
 
-// Shape names the schema of a snapshot, in the mode that rehearses.
+// Shape names the schema of a snapshot, in logical mode.
 func (d *Driver) Shape(id snap.SnapshotID) (string, error) {
 	if r, ok := d.Driver.(snap.Rehearser); ok {
 		return r.Shape(id)
@@ -207,7 +205,7 @@ func (d *Driver) Shape(id snap.SnapshotID) (string, error) {
 	return "", nil
 }
 
-// Rehearse restores a snapshot beside the live database, in the mode that can.
+// Rehearse restores a snapshot beside the live database, in logical mode.
 func (d *Driver) Rehearse(ctx context.Context, as snap.RestoreID, id snap.SnapshotID) error {
 	r, ok := d.Driver.(snap.Rehearser)
 	if !ok {
@@ -217,7 +215,7 @@ func (d *Driver) Rehearse(ctx context.Context, as snap.RestoreID, id snap.Snapsh
 	return r.Rehearse(ctx, as, id)
 }
 
-// Leftovers drops what restores left on the server, in mode logical.
+// Leftovers drops the databases that restores left on the server, in logical mode.
 func (d *Driver) Leftovers(ctx context.Context) ([]string, error) {
 	if l, ok := d.Driver.(snap.Leaver); ok {
 		return l.Leftovers(ctx)

@@ -9,12 +9,12 @@ import (
 	"mulligan/snap/database"
 )
 
-// engine is the driver, as the steps of captures and switches see it.
+// engine implements the steps of captures and switches for Driver.
 type engine struct{ d *Driver }
 
 var _ database.Engine[*plan] = engine{}
 
-// Classify gives err a kind and a hint.
+// Classify implements database.Steps.
 func (e engine) Classify(op string, err error) error {
 	if err == nil {
 		return nil
@@ -22,14 +22,14 @@ func (e engine) Classify(op string, err error) error {
 	return e.d.classify(op, err)
 }
 
-// meta is what a snapshot's root says of it.
+// meta is stored in a snapshot's root.
 type meta struct {
 	Hash     string   `json:"hash"`
 	Identity identity `json:"identity"` // of the live files when they were captured
 }
 
-// Read reads the database. With clients connected it is what was committed at some moment
-// of the call.
+// Read reads the database. With clients connected it reads the committed state at some moment of
+// the call.
 func (e engine) Read(ctx context.Context, b *cas.Batch) (database.State, error) {
 	c, err := e.d.take(ctx, b)
 	if err != nil {
@@ -41,19 +41,19 @@ func (e engine) Read(ctx context.Context, b *cas.Batch) (database.State, error) 
 	}, nil
 }
 
-// captured is a live state that is in a batch.
+// captured is a live state whose content is in a batch.
 type captured struct {
 	node     cas.Hash
 	hash     snap.Hash
 	chunks   []cas.Hash
-	laid     map[int]bool // the chunks that journal or log had a part in
-	whole    int          // how many chunks lie within the database file as well as within the image
+	laid     map[int]bool // the chunks that contain pages of a journal or log
+	whole    int          // number of chunks that lie within both the database file and the image
 	identity identity
 	position string
 	warnings []string
 }
 
-// take puts the live state into b. The locks are gone when it returns.
+// take puts the live state into b. All locks are released when it returns.
 func (d *Driver) take(ctx context.Context, b *cas.Batch) (c *captured, err error) {
 	err = d.withLive(ctx, false, func(l *live) (err error) {
 		if err := d.cfg.Failpoint.At("capture: read"); err != nil {
@@ -69,9 +69,9 @@ func (d *Driver) take(ctx context.Context, b *cas.Batch) (c *captured, err error
 	return c, err
 }
 
-// known finds the chunks that need not be read, by their number: while the
-// database file is what it was at the newest capture, those that no log had a
-// part in, then or now. So a capture reads what was written since.
+// known returns the chunks that need not be read, by number. If the database file is unchanged
+// since the newest capture, these are the chunks that contained no pages of a log, then or now: so
+// a capture reads only what was written since.
 func (d *Driver) known(l *live, now *captured, b *cas.Batch) func(int) (cas.Hash, bool) {
 	last := d.last
 	if last == nil || !l.sameFile(last.identity) {
@@ -85,7 +85,7 @@ func (d *Driver) known(l *live, now *captured, b *cas.Batch) func(int) (cas.Hash
 	}
 }
 
-// withLive opens the live database and calls f, once more if what it read moved.
+// withLive opens the live database and calls f. If the log was reset meanwhile, it does so once more.
 func (d *Driver) withLive(ctx context.Context, alone bool, f func(*live) error) error {
 	for tries := 0; ; tries++ {
 		l, err := d.openLive(ctx, alone)
@@ -112,7 +112,7 @@ func parseMeta(root cas.Root) (m meta, h snap.Hash, err error) {
 	return m, h, err
 }
 
-// CheckStored compares the record of a snapshot with the hash of its root.
+// CheckStored compares the record of a snapshot with the hash in its root.
 func (e engine) CheckStored(_ context.Context, root cas.Root, _ snap.Depth) error {
 	s, err := load(e.d.cfg.Store, root.Hash)
 	if err != nil {

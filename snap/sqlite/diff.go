@@ -15,18 +15,17 @@ import (
 	"mulligan/snap/database"
 )
 
-// side is one of two states that are compared.
+// side is one of the two compared states.
 type side struct {
 	state   state
-	raw     *rawState // it was not read as a database
+	raw     *rawState // set if the state was kept as raw bytes
 	chunks  []cas.Hash
 	objects []object
 	known   bool // the objects were read
 }
 
-// Diff says in SQL what happened to the tables, with the numbers of their rows.
-// paths are names of tables. Where the tables cannot be read, or none of them
-// differs, it tells by blocks what does.
+// Diff describes in SQL how the tables changed, with numbers of rows. paths are names of tables. If
+// the tables cannot be read, or none differs, Diff reports how much of the file differs.
 func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []string) ([]snap.Change, error) {
 	const op = "compare database snapshots"
 	var sides [2]side
@@ -70,7 +69,7 @@ func (d *Driver) side(ctx context.Context, id snap.SnapshotID) (s side, err erro
 
 func (s side) hash() snap.Hash { return record{State: s.state, Raw: s.raw}.hash() }
 
-// readObjects fills in what the side holds, where that can be read.
+// readObjects reads the schema and rows of the side, if they can be read.
 func (s *side) readObjects(ctx context.Context, read func([]byte, int64) (int, error)) (err error) {
 	s.objects, err = readObjects(ctx, s.state.Size, read)
 	s.known = err == nil
@@ -80,7 +79,7 @@ func (s *side) readObjects(ctx context.Context, read func([]byte, int64) (int, e
 	return err
 }
 
-// stored reads the content of a side that is in the store.
+// stored returns a reader of the content of a stored side.
 func (s *side) stored(store *cas.Store) func([]byte, int64) (int, error) {
 	return func(buf []byte, off int64) (int, error) {
 		i := int(off / chunkSize)
@@ -113,7 +112,7 @@ func (d *Driver) diffRoots(from, to cas.Root) ([]snap.Change, error) {
 	return d.compare(a, b), nil
 }
 
-// compare says what happened to the database from a to b.
+// compare describes the changes from a to b.
 func (d *Driver) compare(a, b side) []snap.Change {
 	c := snap.Change{Path: d.cfg.Name, Operation: snap.Modify}
 	switch {
@@ -122,9 +121,9 @@ func (d *Driver) compare(a, b side) []snap.Change {
 	case a.raw != nil && b.raw != nil:
 		c.Summary = b.raw.summary() + ", was " + a.raw.summary()
 	case b.raw != nil:
-		c.Summary = "no database that can be read any more: " + b.raw.summary()
+		c.Summary = "the database can no longer be read: " + b.raw.summary()
 	case a.raw != nil:
-		c.Summary = "was no database that can be read: " + a.raw.summary()
+		c.Summary = "the database could not be read before: " + a.raw.summary()
 	case a.state.Absent:
 		c.Operation, c.Summary = snap.Create, size(b.state.Size)
 	case b.state.Absent:
@@ -163,10 +162,10 @@ func (a side) differences(b side) (list []string) {
 	return list
 }
 
-// size is a number of bytes for people.
+// size returns a number of bytes for people.
 func size(n int64) string { return humanize.IBytes(uint64(n)) }
 
-// comparable are the objects of a schema as database.Compare wants them, but for SQLite's own.
+// comparable converts the objects of a schema for database.Compare, without SQLite's own.
 func comparable(objects []object) (list []database.Object) {
 	for _, o := range objects {
 		if strings.HasPrefix(o.name, "sqlite_") {
@@ -182,7 +181,7 @@ func comparable(objects []object) (list []database.Object) {
 	return list
 }
 
-// ident quotes a name where SQL asks for it.
+// ident quotes a name if SQL needs it.
 func ident(name string) string {
 	for i, c := range name {
 		if !(c == '_' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || i > 0 && c >= '0' && c <= '9') {

@@ -15,15 +15,14 @@ const (
 	headerSize = 100
 )
 
-// Files lists what belongs to the database at path, and so to this driver and
-// not to the one for files: the database, its log, the log's index and its
-// journal.
+// Files returns the files of the database at path: the database, its log, the log's index and
+// its journal. They belong to this driver and not to the files driver.
 func Files(path string) []string {
 	return []string{path, path + "-wal", path + "-shm", path + "-journal"}
 }
 
-// IsDatabase reports whether r begins like a SQLite database (1.3). A file of
-// length zero, which SQLite takes for an empty database, is not one here.
+// IsDatabase reports whether r begins like a SQLite database (1.3). It returns false for an empty
+// file, although SQLite accepts that as an empty database.
 func IsDatabase(r io.Reader) bool {
 	var h header
 	if _, err := io.ReadFull(r, h[:]); err != nil {
@@ -32,11 +31,11 @@ func IsDatabase(r io.Reader) bool {
 	return h.valid()
 }
 
-// header is how a database begins.
+// header is the first bytes of a database.
 type header [headerSize]byte
 
-// valid checks what never varies: the magic, the page size, and three
-// fractions that are fixed.
+// valid checks the parts that are the same in all databases: the magic, the page size, and three
+// fixed fractions.
 func (h *header) valid() bool {
 	return string(h[:16]) == magic && validPageSize(h.pageSize()) && bytes.Equal(h[21:24], []byte{64, 32, 32})
 }
@@ -51,31 +50,31 @@ func (h *header) pageSize() int64 {
 // logged reports whether the database is in WAL mode (1.3.4).
 func (h *header) logged() bool { return h[18] == 2 || h[19] == 2 }
 
-// position is the file change counter (1.3.7), readable.
+// position returns the file change counter (1.3.7), for people.
 func (h *header) position() string {
 	return fmt.Sprintf("change %d", binary.BigEndian.Uint32(h[24:]))
 }
 
 func validPageSize(n int64) bool { return n >= 512 && n <= 65536 && n&(n-1) == 0 }
 
-// layer is a set of pages that lie over a database file, and the size in bytes
-// that it gives the database.
+// layer is a set of pages that replace pages of a database file, and the size in bytes of the
+// resulting database.
 type layer struct {
 	file     io.ReaderAt
 	pageSize int64
 	size     int64
-	pages    map[uint32]int64 // number, from 1 → where in file its content begins
+	pages    map[uint32]int64 // page number, from 1 → offset of its content in file
 }
 
-// image is a database as one file: the database file with the pages over it
-// that a journal puts back, and then those that a log has put aside.
+// image is a database as one file: the database file, over it the pages that a journal restores, and
+// over these the pages of a log.
 type image struct {
 	file   io.ReaderAt // nil where size is 0
 	size   int64       // of the file alone
 	layers []*layer
 }
 
-// length is the size of the whole, in bytes.
+// length returns the size of the image in bytes.
 func (m *image) length() int64 {
 	if n := len(m.layers); n > 0 {
 		return m.layers[n-1].size
@@ -83,8 +82,8 @@ func (m *image) length() int64 {
 	return m.size
 }
 
-// readAt fills buf from off, a multiple of 64 KiB, up to the end of the image,
-// and returns how much that is.
+// readAt fills buf from off, a multiple of 64 KiB, up to the end of the image, and returns the number
+// of bytes.
 func (m *image) readAt(buf []byte, off int64) (int, error) {
 	buf = buf[:max(0, min(int64(len(buf)), m.length()-off))]
 	clear(buf)
@@ -101,7 +100,7 @@ func (m *image) readAt(buf []byte, off int64) (int, error) {
 	return len(buf), nil
 }
 
-// lay puts the layer's pages over buf, which begins at off.
+// lay copies the layer's pages into buf, which begins at offset off of the image.
 func (l *layer) lay(buf []byte, off int64) error {
 	if end := max(0, l.size-off); end < int64(len(buf)) {
 		clear(buf[end:])
@@ -118,8 +117,8 @@ func (l *layer) lay(buf []byte, off int64) error {
 	return nil
 }
 
-// laid gives the chunks that a layer has a part in, and how many of those
-// before the end of both the file and the image are not cut short.
+// laid returns the chunks that contain pages of a layer, and the number of full chunks within both
+// the file and the image.
 func (m *image) laid() (set map[int]bool, whole int) {
 	set = map[int]bool{}
 	for _, l := range m.layers {
@@ -130,7 +129,7 @@ func (m *image) laid() (set map[int]bool, whole int) {
 	return set, int(min(m.size, m.length()) / chunkSize)
 }
 
-// readFull reads all of p at off; a file that ends before is io.ErrUnexpectedEOF.
+// readFull reads all of p at off. It returns io.ErrUnexpectedEOF if the file ends before.
 func readFull(r io.ReaderAt, p []byte, off int64) error {
 	n, err := r.ReadAt(p, off)
 	if n == len(p) {

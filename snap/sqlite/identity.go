@@ -8,18 +8,18 @@ import (
 	"mulligan/snap/filetime"
 )
 
-// identity tells, without reading, that a database is still what it was.
+// identity shows, without reading the content, that a database is unchanged.
 type identity struct {
 	DB, Log fileID
-	Journal bool // there was a journal: then nothing is taken for granted
+	Journal bool // there was a journal: the identity proves nothing
 }
 
-// fileID is what stat says of a file; the zero value is no file.
+// fileID holds the fields of stat that identify a file's content; the zero value means no file.
 type fileID struct {
 	Dev, Ino           uint64
 	Size, Mtime, Ctime int64 // bytes; nanoseconds
-	// Distinct: a write after this was read leaves other times. (Snapshots of older
-	// versions say Settled instead, which was wrong where a filesystem keeps whole seconds.)
+	// Distinct: every later write changes the file's times. (Snapshots of older
+	// versions have Settled instead, which was wrong on filesystems that store whole seconds.)
 	Distinct bool
 }
 
@@ -32,23 +32,23 @@ func newFileID(st unix.Stat_t) fileID {
 	}
 }
 
-// proves reports whether a file that stat describes as now surely has the
-// content that it had when stat described it as f.
+// proves reports whether a file with the fileID now surely has the same content as a file with the
+// fileID f.
 func (f fileID) proves(now fileID) bool {
 	distinct := f.Distinct || f == fileID{}
 	f.Distinct, now.Distinct = false, false
 	return distinct && f == now
 }
 
-// mapCheck is the size in bytes from which looking for processes that map the
-// file is cheaper than reading it.
+// mapCheck is the size in bytes from which searching for processes that map the file is cheaper than
+// reading it.
 const mapCheck = 8 << 20
 
-// surely reports, without reading it, that the database is what it was when it
-// had identity i. False means that it must be read.
+// surely reports, without reading it, whether the database is unchanged since it had identity i. If
+// false, it must be read.
 func (l *live) surely(i identity) bool { return l.sameFile(i) && i.Log.proves(l.identity.Log) }
 
-// sameFile is surely for the database file alone, without its log.
+// sameFile is surely for the database file without its log.
 func (l *live) sameFile(i identity) bool {
 	return l.size >= mapCheck && !i.Journal && !l.identity.Journal && i.DB.proves(l.identity.DB) && !mapped(l.stat)
 }

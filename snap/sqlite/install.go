@@ -15,17 +15,17 @@ import (
 	"mulligan/snap/cas"
 )
 
-// A switch with a raw end goes by the names of the database, one after the other. Each
-// holds the base's entry, the target's, or nothing at any instant; what is new is built
-// whole beside it and renamed into its place.
+// A switch whose target or base is raw bytes replaces the files of the database one by one. At any
+// instant, each file name has the base's entry, the target's, or none; new entries are built beside
+// the database and renamed.
 
-// builtName and movedName are entries beside the database that a switch makes: what is to
-// come to one of its names, and what was there.
+// builtName and movedName are the names of entries that a switch creates beside the database: the new
+// entry for one of its file names, and the old one.
 func builtName(id snap.RestoreID, suffix string) string { return tempName(id) + "-new" + suffix }
 func movedName(id snap.RestoreID, suffix string) string { return tempName(id) + "-old" + suffix }
 
-// between reports whether each of the database's names holds the entry of one of the
-// states, or nothing.
+// between reports whether each of the database's file names has the entry of one of the states, or
+// none.
 func (d *Driver) between(ctx context.Context, states ...record) (bool, error) {
 	now, _, err := d.readRaw(ctx, sum)
 	if err != nil {
@@ -62,7 +62,7 @@ func (d *Driver) lies(ctx context.Context, r record) (bool, error) {
 	return same, err
 }
 
-// unreadable reports whether err says that what lies there is no database that can be read.
+// unreadable reports whether err says that the live files are not a readable database.
 func (d *Driver) unreadable(err error) bool {
 	switch errs.KindOf(d.classify("", err)) {
 	case errs.Invalid, errs.Conflict:
@@ -71,7 +71,7 @@ func (d *Driver) unreadable(err error) bool {
 	return false
 }
 
-// installer puts a state in the place of the live one.
+// installer replaces the live state by another one.
 type installer struct {
 	d    *Driver
 	ctx  context.Context
@@ -80,7 +80,7 @@ type installer struct {
 	want *stored
 }
 
-// install makes the live state want, whatever lies there now. It may be called again.
+// install makes want the live state, whatever the live state is now. It may be called again.
 func (d *Driver) install(ctx context.Context, id snap.RestoreID, want *stored) (err error) {
 	in := &installer{d: d, ctx: ctx, id: id, l: &live{}, want: want}
 	defer func() { err = errors.Join(err, in.l.close()) }()
@@ -88,7 +88,7 @@ func (d *Driver) install(ctx context.Context, id snap.RestoreID, want *stored) (
 		return err
 	}
 	if in.l.dir == nil {
-		return nil // nothing is to be, and nothing is
+		return nil // the live state and want are both absent
 	}
 	if err := in.unused(); err != nil {
 		return err
@@ -97,7 +97,7 @@ func (d *Driver) install(ctx context.Context, id snap.RestoreID, want *stored) (
 	if err != nil {
 		return err
 	}
-	for _, suffix := range []string{"-shm", "-journal", "-wal", ""} { // what goes first goes before the database
+	for _, suffix := range []string{"-shm", "-journal", "-wal", ""} { // the companion files change before the database
 		if differs[suffix] && (suffix == "" || len(at(want.entries(), suffix)) == 0) {
 			if err := in.swap(suffix); err != nil {
 				return err
@@ -120,7 +120,7 @@ func (d *Driver) install(ctx context.Context, id snap.RestoreID, want *stored) (
 	return nil
 }
 
-// open opens the database's folder, and makes it where it is missing and needed.
+// open opens the database's folder. It creates the folder if want needs it.
 func (in *installer) open() (err error) {
 	l := in.l
 	if l.root, err = openDir(in.d.cfg); err != nil {
@@ -140,8 +140,8 @@ func (in *installer) open() (err error) {
 	return l.makeFolders(in.d.cfg.Path, in.want.Folders)
 }
 
-// unused waits until nobody has one of the files open: he would go on with a file that
-// has no name any more.
+// unused waits until no process has one of the files open: such a process would keep using a removed
+// file.
 func (in *installer) unused() error {
 	return retry(in.ctx, in.d.cfg.BusyTimeout, in.d.cfg.Path, func() error {
 		for _, suffix := range suffixes {
@@ -158,8 +158,8 @@ func (in *installer) unused() error {
 	})
 }
 
-// build makes beside the database what is to come to each of its names and is not there,
-// and tells which names differ.
+// build creates, beside the database, the new entries for its file names. It returns the names whose
+// entries differ.
 func (in *installer) build() (differs map[string]bool, err error) {
 	now, _, err := in.d.readRaw(in.ctx, sum)
 	if err != nil {
@@ -169,7 +169,7 @@ func (in *installer) build() (differs map[string]bool, err error) {
 	if err != nil {
 		return nil, err
 	}
-	of := map[string][]cas.Hash{} // an entry's chunks
+	of := map[string][]cas.Hash{} // chunks by the entry's path
 	for _, e := range in.want.entries() {
 		n := min(e.Chunks, len(chunks))
 		of[string(e.Path)], chunks = chunks[:n], chunks[n:]
@@ -198,7 +198,7 @@ func (in *installer) build() (differs map[string]bool, err error) {
 	return differs, in.d.cfg.Failpoint.At("install: built")
 }
 
-// make makes the first entry of list under name, and the others in it.
+// make creates the first entry of list under name, and the others within it.
 func (in *installer) make(dir *beneath.Root, name string, list []rawEntry, chunks map[string][]cas.Hash) error {
 	if err := in.ctx.Err(); err != nil {
 		return err
@@ -228,16 +228,16 @@ func (in *installer) make(dir *beneath.Root, name string, list []rawEntry, chunk
 	case rawFolder:
 		return in.makeFolder(dir, name, list, chunks)
 	}
-	return errs.New(errs.Corrupt, "read a snapshot", "%q is no kind of entry", e.Kind)
+	return errs.New(errs.Corrupt, "read a snapshot", "%q is not a known kind of entry", e.Kind)
 }
 
-// attributes are the entry's owner, mode and attributes.
+// attributes returns the entry's owner, mode and extended attributes.
 func (e rawEntry) attributes() state {
 	return state{Mode: e.Mode, UID: e.UID, GID: e.GID, Xattrs: e.Xattrs}
 }
 
-// made opens what was just made under name, without following it. It is an error where
-// somebody has put something else there.
+// made opens the entry just created under name, without following links. It returns an error if
+// another process replaced the entry.
 func made(dir *beneath.Root, name string, kind uint32) (*os.File, error) {
 	f, err := dir.OpenFile(name, unix.O_PATH, 0)
 	if err != nil {
@@ -254,7 +254,7 @@ func made(dir *beneath.Root, name string, kind uint32) (*os.File, error) {
 	return f, nil
 }
 
-// own gives a link or a fifo that was just made its owner and mode.
+// own sets the owner and mode of a link or a fifo that was just created.
 func (in *installer) own(dir *beneath.Root, name string, e rawEntry, kind uint32) error {
 	f, err := made(dir, name, kind)
 	if err != nil {
@@ -263,7 +263,7 @@ func (in *installer) own(dir *beneath.Root, name string, e rawEntry, kind uint32
 	fd := int(f.Fd())
 	err = unix.Fchownat(fd, "", int(e.UID), int(e.GID), unix.AT_EMPTY_PATH)
 	if err == nil && kind == unix.S_IFIFO {
-		err = unix.Chmod(procPath(fd), e.Mode) // the descriptor's own file, wherever it lies
+		err = unix.Chmod(procPath(fd), e.Mode) // the file of the descriptor, wherever it was moved
 	}
 	return errors.Join(err, f.Close())
 }
@@ -294,14 +294,14 @@ func (in *installer) makeFolder(dir *beneath.Root, name string, list []rawEntry,
 	return errors.Join(err, f.Close(), sub.Close())
 }
 
-// fill makes the entries of a folder, which is the first of list.
+// fill creates the entries within a folder, which is the first of list.
 func (in *installer) fill(sub *beneath.Root, list []rawEntry, chunks map[string][]cas.Hash) error {
 	top := string(list[0].Path) + "/"
 	for rest := list[1:]; len(rest) > 0; {
 		path := string(rest[0].Path)
 		name, ok := strings.CutPrefix(path, top)
 		if !ok || name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\x00") {
-			return errs.New(errs.Corrupt, "read a snapshot", "%q is no entry of %q", path, top)
+			return errs.New(errs.Corrupt, "read a snapshot", "%q is not below %q", path, top)
 		}
 		n := 1
 		for n < len(rest) && strings.HasPrefix(string(rest[n].Path), path+"/") {
@@ -315,7 +315,7 @@ func (in *installer) fill(sub *beneath.Root, list []rawEntry, chunks map[string]
 	return nil
 }
 
-// swap puts what was built for one of the database's names there, or nothing.
+// swap renames the new entry to one of the database's file names, or removes the old entry if there is no new one.
 func (in *installer) swap(suffix string) error {
 	dir, name := in.l.dir.FD(), in.l.name+suffix
 	list := at(in.want.entries(), suffix)
@@ -327,7 +327,7 @@ func (in *installer) swap(suffix string) error {
 	}
 	isFolder := there && st.Mode&unix.S_IFMT == unix.S_IFDIR
 	switch {
-	case isFolder || there && len(list) > 0 && list[0].Kind == rawFolder: // it cannot be renamed over
+	case isFolder || there && len(list) > 0 && list[0].Kind == rawFolder: // a folder cannot be replaced by a rename
 		old := movedName(in.id, suffix)
 		if err := in.d.removeTree(in.l.dir, old, 0); err != nil {
 			return err
@@ -351,8 +351,7 @@ func (in *installer) swap(suffix string) error {
 	return in.d.cfg.Failpoint.At("install: swapped " + suffix)
 }
 
-// removeTree removes the entry called name, with all that is in it. One that is not
-// there is no error.
+// removeTree removes the entry called name and everything within it. A missing entry is no error.
 func (d *Driver) removeTree(dir *beneath.Root, name string, depth int) error {
 	err := unix.Unlinkat(dir.FD(), name, 0)
 	if err == nil || errors.Is(err, unix.ENOENT) {
@@ -362,7 +361,7 @@ func (d *Driver) removeTree(dir *beneath.Root, name string, depth int) error {
 		return err
 	}
 	if depth > 2*mostDepth {
-		return errs.New(errs.Unsupported, "", "%s is too deep to be removed", dir.Name()).WithHint("remove it by hand")
+		return errs.New(errs.Unsupported, "", "%s has too many nested folders to be removed", dir.Name()).WithHint("remove it by hand")
 	}
 	sub, err := dir.OpenDir(name)
 	if err != nil {

@@ -13,13 +13,13 @@ const (
 	pendingByte       = 0x40000000 // the page that holds it is never used (1.5)
 )
 
-// errSuperJournal is a transaction over several databases that was cut short:
-// whether it was committed depends on a file that may lie anywhere.
-var errSuperJournal = errors.New("a transaction over several databases was cut short in it")
+// errSuperJournal is an interrupted transaction over several databases: a file that may be anywhere
+// decides whether it was committed.
+var errSuperJournal = errors.New("it holds an interrupted transaction over several databases")
 
-// segment is one stretch of a journal: a header, and the records that follow it.
+// segment is one part of a journal: a header and the records after it.
 type segment struct {
-	records  uint32 // unknownCount: as many as there are
+	records  uint32 // unknownCount: up to the end of the file
 	nonce    uint32
 	pages    uint32 // size of the database before the transaction, in pages
 	sector   int64
@@ -28,10 +28,9 @@ type segment struct {
 
 const unknownCount = 0xffffffff
 
-// readJournal finds the pages that a hot rollback journal of size bytes puts
-// back (3), in the way that SQLite plays it back: a record counts while its
-// checksum is right, and only the first one for a page. It returns nil for a
-// journal that says nothing.
+// readJournal returns the pages that a hot rollback journal of size bytes restores (3). It plays the
+// journal as SQLite does: records count up to the first wrong checksum, and only the first record of
+// a page. It returns nil for a journal without valid records.
 func readJournal(f io.ReaderAt, size, pageSize int64) (*layer, error) {
 	super, err := namesSuper(f, size)
 	switch {
@@ -61,7 +60,7 @@ func readJournal(f io.ReaderAt, size, pageSize int64) (*layer, error) {
 	}
 }
 
-// readSegment reads the header at at; nil is the end of the journal.
+// readSegment reads the header at offset at; it returns nil at the end of the journal.
 func readSegment(f io.ReaderAt, at, size, sector, pageSize int64) (*segment, error) {
 	if at+sector > size {
 		return nil, nil
@@ -80,7 +79,7 @@ func readSegment(f io.ReaderAt, at, size, sector, pageSize int64) (*segment, err
 		sector:  sector, pageSize: pageSize,
 	}
 	if at > 0 {
-		return s, nil // only the first header gives the sizes
+		return s, nil // only the first header has the sizes
 	}
 	s.sector = int64(binary.BigEndian.Uint32(p[20:]))
 	if n := int64(binary.BigEndian.Uint32(p[24:])); n != 0 {
@@ -92,8 +91,8 @@ func readSegment(f io.ReaderAt, at, size, sector, pageSize int64) (*segment, err
 	return s, nil
 }
 
-// play notes the records of one segment, which begin at at. It returns where
-// they end, and whether another segment may follow.
+// play adds the records of one segment, which begin at offset at. It returns the offset of their end,
+// and whether another segment may follow.
 func (l *layer) play(at, size int64, s *segment) (int64, bool, error) {
 	record := make([]byte, 4+l.pageSize+4)
 	count := int64(s.records)
@@ -120,7 +119,7 @@ func (l *layer) play(at, size int64, s *segment) (int64, bool, error) {
 	return at, true, nil
 }
 
-// sum is a record's checksum: the nonce and every 200th byte from the end.
+// sum returns a record's checksum: the nonce plus every 200th byte from the end.
 func (s *segment) sum(page []byte) uint32 {
 	sum := s.nonce
 	for i := len(page) - 200; i > 0; i -= 200 {

@@ -11,23 +11,23 @@ import (
 	"mulligan/snap/beneath"
 )
 
-// live is the live database, locked so that it holds still: the image stays
-// what it is until close, except that a log may be begun anew (see moved).
+// live is the live database, locked so that it does not change: the image stays the same until close,
+// unless the log is reset (see moved).
 type live struct {
 	image
-	root, dir *beneath.Root // dir is the folder of the database; nil: there is none
-	name      string        // in dir
-	db        *os.File      // nil: there is no database
+	root, dir *beneath.Root // dir is the folder of the database; nil if missing
+	name      string        // of the database in dir
+	db        *os.File      // nil: the database is missing
 	stat      unix.Stat_t   // of db
-	files     []*os.File    // the others, to be closed
-	wal       *wal          // nil: nothing in it counts
+	files     []*os.File    // other open files
+	wal       *wal          // nil: no log, or without committed frames
 	position  string
 	identity  identity
 	warnings  []string
 }
 
-// openLive opens and locks the live database, waiting for others for as long as the
-// configuration says. With alone, nobody else can be using it until close.
+// openLive opens and locks the live database. It waits for other users up to the configured time. If
+// alone is set, nobody else can use the database until close.
 func (d *Driver) openLive(ctx context.Context, alone bool) (*live, error) {
 	var l *live
 	err := retry(ctx, d.cfg.BusyTimeout, d.cfg.Path, func() (err error) {
@@ -64,7 +64,7 @@ func (l *live) close() error {
 	return errors.Join(list...)
 }
 
-// openDir opens the folder of cfg, if it is its owner's.
+// openDir opens the folder of cfg and checks its owner.
 func openDir(cfg Config) (*beneath.Root, error) {
 	root, err := beneath.Open(cfg.Dir)
 	if err != nil {
@@ -82,11 +82,11 @@ func openDir(cfg Config) (*beneath.Root, error) {
 
 func (c Config) owns(st unix.Stat_t) bool { return c.Owner == 0 || int(st.Uid) == c.Owner }
 
-// foreign says that something is not the app's owner's. Restoring it would
-// change what the owner may not.
+// foreign returns the error for a file that does not belong to the app's owner. A restore would change
+// a file that the owner may not change.
 func foreign(path string) error {
-	return errs.New(errs.Denied, "", "%s belongs to somebody else than the app's owner", path).
-		WithHint("give it back to its owner, or have root register the app")
+	return errs.New(errs.Denied, "", "%s does not belong to the app's owner", path).
+		WithHint("give the file to the app's owner (chown), or have root register the app")
 }
 
 func (l *live) open(cfg Config, alone bool) (err error) {
@@ -123,8 +123,8 @@ func (l *live) open(cfg Config, alone bool) (err error) {
 	return l.read(alone)
 }
 
-// read works out the image; the reader's lock is held, so that nobody writes to the
-// database file but a checkpoint, and nobody removes what lies beside it.
+// read determines the image. It holds the reader's lock, so that only a checkpoint writes to the
+// database file, and nobody removes the files beside it.
 func (l *live) read(alone bool) error {
 	if err := l.settled(); err != nil {
 		return err
@@ -147,7 +147,7 @@ func (l *live) read(alone bool) error {
 	}
 	if l.size == 0 {
 		l.position = "empty"
-		return nil // SQLite heeds no journal and no log beside an empty file
+		return nil // SQLite ignores journal and log beside an empty file
 	}
 	var h header
 	if err := ignoreEOF(readFull(l.db, h[:], 0)); err != nil {
@@ -167,14 +167,14 @@ func (l *live) read(alone bool) error {
 	return l.bounded()
 }
 
-// How much larger than the disk space that its files take a database may be: a
-// log of a few bytes can claim a size of terabytes, and a file can be a hole.
+// Limits of how much larger than its allocated disk space a database may be: a log of a few bytes can
+// claim a size of terabytes, and a file can be sparse.
 const (
 	sparseness = 64
 	leeway     = 1 << 30
 )
 
-// bounded refuses what nobody could capture: an image of nearly nothing but holes.
+// bounded returns an error for an image that consists almost entirely of holes.
 func (l *live) bounded() error {
 	var allocated int64
 	for _, f := range append(l.files, l.db) {
@@ -188,21 +188,21 @@ func (l *live) bounded() error {
 		return nil
 	}
 	return errs.New(errs.Invalid, "", "%s claims to be %s large, and takes %s on the disk", l.db.Name(), size(l.length()), size(allocated)).
-		WithHint("it is damaged, or made up; look at it with the sqlite3 tool")
+		WithHint("the file is damaged or forged: check it with the sqlite3 tool")
 }
 
-// settled checks that the path still names the file that is locked.
+// settled checks that the path still leads to the locked file.
 func (l *live) settled() error {
 	var st unix.Stat_t
 	err := unix.Fstatat(l.dir.FD(), l.name, &st, unix.AT_SYMLINK_NOFOLLOW)
 	if err == nil && (st.Ino != l.stat.Ino || st.Dev != l.stat.Dev) || errors.Is(err, unix.ENOENT) {
-		return &lockedError{path: l.db.Name()} // replaced meanwhile: try again
+		return &lockedError{path: l.db.Name()} // the file was replaced: try again
 	}
 	return err
 }
 
-// readJournal lays over what a hot journal puts back: one whose writer died,
-// since it does not hold the reserved lock any more.
+// readJournal adds the pages of a hot journal to the image. A journal is hot if its writer died: nobody
+// holds the reserved lock.
 func (l *live) readJournal(pageSize int64) error {
 	f, size, err := l.beside("-journal")
 	if f == nil || err != nil || size == 0 {
@@ -227,9 +227,8 @@ func (l *live) readJournal(pageSize int64) error {
 	return err
 }
 
-// readLog lays over what the write-ahead log holds. While somebody is
-// connected, the checkpointer's lock keeps the database file as it is;
-// otherwise nobody must come.
+// readLog adds the pages of the write-ahead log to the image. While clients are connected, the
+// checkpointer's lock keeps the database file unchanged; otherwise readLog keeps clients out.
 func (l *live) readLog(logged, alone bool) error {
 	if !logged {
 		err := unix.Faccessat(l.dir.FD(), l.name+"-wal", unix.F_OK, unix.AT_SYMLINK_NOFOLLOW)
@@ -272,9 +271,8 @@ func (l *live) holdStill() error {
 	return setLock(shm, unix.F_WRLCK, checkpointer, 1)
 }
 
-// moved reports whether the image is no longer whole, since the log was begun
-// anew. That happens at most once, and only where all of the log had been
-// copied to the database file before: the next image is whole.
+// moved reports whether the image is incomplete because the log was reset. That happens at most once,
+// and only after the whole log was copied to the database file: the next image is complete.
 func (l *live) moved() (bool, error) {
 	if l.wal == nil {
 		return false, nil
@@ -282,7 +280,7 @@ func (l *live) moved() (bool, error) {
 	return l.wal.moved()
 }
 
-// beside opens a file beside the database; nil if there is none.
+// beside opens a file beside the database; it returns nil if there is none.
 func (l *live) beside(suffix string) (*os.File, int64, error) {
 	f, err := l.dir.OpenFile(l.name+suffix, unix.O_RDWR, 0)
 	if errors.Is(err, unix.ENOENT) {
@@ -300,12 +298,12 @@ func (l *live) beside(suffix string) (*os.File, int64, error) {
 	return f, st.Size, err
 }
 
-// aLink says that a symbolic link lies where a file of the database should.
+// aLink returns the error for a symbolic link in place of one of the database's files.
 func aLink(path string) error {
 	return errs.New(errs.Invalid, "", "%s is a symbolic link", path).WithHint(pathHint)
 }
 
-const pathHint = "the path must lead to a regular file, through folders and no links"
+const pathHint = "give a path to a regular file that contains no symbolic links"
 
 func regular(f *os.File, st *unix.Stat_t) error {
 	if err := unix.Fstat(int(f.Fd()), st); err != nil {
@@ -317,7 +315,7 @@ func regular(f *os.File, st *unix.Stat_t) error {
 	return nil
 }
 
-// classify gives err a kind, where it has none yet.
+// classify gives err a kind and a hint if it has no kind.
 func (d *Driver) classify(op string, err error) error {
 	e := &errs.Error{Kind: errs.Failed, Op: op, Message: "database " + d.cfg.Path, Err: err}
 	switch {

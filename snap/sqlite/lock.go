@@ -12,29 +12,28 @@ import (
 	"mulligan/errs"
 )
 
-// SQLite's locks are POSIX locks on bytes that hold no data: in the database
-// file from the pending byte on (os.h, "File Locking"), and for WAL mode in the
-// log's index (wal.c, "WAL-index"). The locks here are the same ones as OFD
-// locks: they exclude the locks of other processes, and they go when this file
-// is closed and not when any is.
+// SQLite's locks are POSIX locks on bytes without data: in the database file from the pending byte on
+// (os.h, "File Locking"), and in WAL mode in the log's index (wal.c, "WAL-index"). The locks here
+// cover the same bytes as OFD locks: they exclude other processes' locks, and closing another
+// descriptor of the file does not release them.
 const (
 	reservedByte = pendingByte + 1
 	sharedFirst  = pendingByte + 2
 	sharedSize   = 510
-	checkpointer = 121 // in the log's index: who holds it may copy pages to the database file
+	checkpointer = 121 // in the log's index: its holder may copy pages to the database file
 )
 
-// lockedError says that a lock is held by somebody else.
+// lockedError says that another process holds a lock.
 type lockedError struct {
 	path string
-	pid  int // 0: not known
+	pid  int // 0: unknown
 }
 
 func (e *lockedError) Error() string {
 	return fmt.Sprintf("%s is locked%s", e.path, by(e.pid))
 }
 
-// setLock takes or drops a lock on n bytes at start, and does not wait.
+// setLock takes or releases a lock on n bytes at start without waiting.
 func setLock(f *os.File, kind int16, start, n int64) error {
 	lock := unix.Flock_t{Type: kind, Start: start, Len: n}
 	err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &lock)
@@ -45,8 +44,8 @@ func setLock(f *os.File, kind int16, start, n int64) error {
 	return err
 }
 
-// lockHolder is the process whose lock on the range excludes one of the given
-// kind: 0 where there is none, -1 where the kernel does not know.
+// lockHolder returns the process whose lock on the range conflicts with one of the given kind: 0 if
+// there is none, -1 if the kernel does not know.
 func lockHolder(f *os.File, kind int16, start, n int64) (int, error) {
 	lock := unix.Flock_t{Type: kind, Start: start, Len: n}
 	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, &lock); err != nil {
@@ -58,8 +57,8 @@ func lockHolder(f *os.File, kind int16, start, n int64) (int, error) {
 	return int(lock.Pid), nil
 }
 
-// lockShared takes the lock of a reader. A writer that waits for readers to
-// leave holds the pending byte, and is let past.
+// lockShared takes a reader's lock. It gives way to a writer, which holds the pending byte while it waits
+// for readers to leave.
 func lockShared(f *os.File) error {
 	if err := setLock(f, unix.F_RDLCK, pendingByte, 1); err != nil {
 		return err
@@ -68,14 +67,14 @@ func lockShared(f *os.File) error {
 	return errors.Join(err, setLock(f, unix.F_UNLCK, pendingByte, 1))
 }
 
-// lockExclusive makes a reader's lock the lock of the only client. On failure
-// the caller closes the file.
+// lockExclusive turns a reader's lock into an exclusive one. After an error the caller must close the
+// file.
 func lockExclusive(f *os.File) error {
 	return setLock(f, unix.F_WRLCK, pendingByte, 2+sharedSize)
 }
 
-// retry calls try until it fails for another reason than a lock, or d has
-// passed: then the error is of kind busy and names object and the holder.
+// retry calls try again while it fails because of a lock, for at most d. Then it returns an error of
+// kind busy that names object and the lock's holder.
 func retry(ctx context.Context, d time.Duration, object string, try func() error) error {
 	deadline := time.Now().Add(d)
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {

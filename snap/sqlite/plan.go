@@ -2,7 +2,7 @@ package sqlite
 
 import "mulligan/snap/database"
 
-// plan is what is kept of a switch, beside the target's content.
+// plan is the durable record of a switch, beside the target's content.
 type plan struct {
 	database.Plan
 	BaseIdentity identity // of the live files when the base was captured

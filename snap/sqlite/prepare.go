@@ -11,7 +11,7 @@ import (
 	"mulligan/snap/database"
 )
 
-// Plan finds out what differs.
+// Plan computes the changes.
 func (e engine) Plan(_ context.Context, p, _ *plan, target, base cas.Root) error {
 	m, _, err := parseMeta(base)
 	if err != nil {
@@ -22,7 +22,7 @@ func (e engine) Plan(_ context.Context, p, _ *plan, target, base cas.Root) error
 	return err
 }
 
-// Build writes the target's content beside the plan, durably, checking it against its digest.
+// Build writes the target's content beside the plan, durably, and checks its digest.
 func (e engine) Build(ctx context.Context, p, _ *plan, target, _ cas.Root) error {
 	s, err := load(e.d.cfg.Store, target.Hash)
 	if err != nil {
@@ -33,22 +33,22 @@ func (e engine) Build(ctx context.Context, p, _ *plan, target, _ cas.Root) error
 		return err
 	}
 	if s.Raw != nil {
-		err = s.checkStored(ctx) // it is made beside the database, when it is committed
+		err = s.checkStored(ctx) // Commit builds it beside the database
 	} else {
 		err = s.writeTo(ctx, f)
 	}
 	return errors.Join(err, f.Sync(), f.Close(), e.d.cfg.Failpoint.At("prepare: stage"))
 }
 
-// staged is the file with the target's content.
+// staged returns the path of the file with the target's content.
 func (d *Driver) staged(id snap.RestoreID) string {
 	return filepath.Join(d.records.Folder(id), "target")
 }
 
-// Drop removes what a restore left beside the database.
+// Drop removes the files of the switch beside the database.
 func (e engine) Drop(_ context.Context, p *plan) (left []string, err error) {
 	return nil, e.d.removeTemp(p.ID)
 }
 
-// Tidy removes what a restore that was cut short at its end left beside the database.
+// Tidy removes files that a Commit or Undo, interrupted at its end, left beside the database.
 func (e engine) Tidy(_ context.Context, p *plan) error { return e.d.removeTemp(p.ID) }

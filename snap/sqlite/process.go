@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// by names a process for a message: " by process 12 (node)".
+// by returns a process for a message: " by process 12 (node)".
 func by(pid int) string {
 	if pid <= 0 {
 		return " by another process"
@@ -24,8 +24,8 @@ func by(pid int) string {
 	return fmt.Sprintf(" by process %d (%s)", pid, bytes.TrimSpace(comm))
 }
 
-// opener finds a process other than this one that has the file open, or 0.
-// Processes that this one may not look into are passed over.
+// opener returns a process other than this one that has the file open, or 0. It skips processes
+// that this one may not inspect.
 func opener(file unix.Stat_t) int {
 	for _, pid := range processes() {
 		list, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
@@ -39,13 +39,12 @@ func opener(file unix.Stat_t) int {
 	return 0
 }
 
-// procPath names the file behind a descriptor of this process.
+// procPath returns a path to the file of a descriptor of this process.
 func procPath(fd int) string { return fmt.Sprintf("/proc/self/fd/%d", fd) }
 
-// mapped reports whether a process may have the file mapped into its memory,
-// where it could write without a trace in the file's times. A process that
-// can't be looked into counts, if the file's mode lets others write; only
-// root's never do, for a daemon that is not root.
+// mapped reports whether a process may have the file mapped into memory, where it could write without
+// changing the file's times. A process that cannot be inspected counts if the file's mode lets
+// others write; processes of root never count for a daemon that is not root.
 func mapped(file unix.Stat_t) bool {
 	inode := " " + strconv.FormatUint(file.Ino, 10) + " "
 	for _, pid := range processes() {
@@ -60,7 +59,7 @@ func mapped(file unix.Stat_t) bool {
 	return false
 }
 
-// processes lists the others.
+// processes lists all other processes.
 func processes() []int {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {

@@ -21,16 +21,15 @@ import (
 	"mulligan/snap/database"
 )
 
-// rawState is what lies at a database's names, whatever it is: an entry for the database
-// file and each of its companions that is there, a folder's entries behind it in the order
-// of their names.
+// rawState holds the entries at the file names of a database, whatever their type: the database file
+// and its companions, and, for a folder, its entries in the order of their names.
 type rawState struct {
 	Entries []rawEntry `json:"entries"`
 }
 
 type rawEntry struct {
-	// Path goes on from the database's path: "" is the database, "-wal" its log, and
-	// "/x" the entry x of a folder that lies where the database should.
+	// Path is relative to the database's path: "" is the database, "-wal" its log, and
+	// "/x" the entry x of a folder in place of the database.
 	Path    []byte            `json:"path"`
 	Kind    rawKind           `json:"kind"`
 	Mode    uint32            `json:"mode"`
@@ -38,7 +37,7 @@ type rawEntry struct {
 	GID     uint32            `json:"gid"`
 	Size    int64             `json:"size,omitempty"`
 	Content string            `json:"content,omitempty"` // of a file, as in state
-	Chunks  int               `json:"chunks,omitempty"`  // how many of the snapshot's chunks are the file's
+	Chunks  int               `json:"chunks,omitempty"`  // number of the snapshot's chunks that belong to the file
 	Target  []byte            `json:"target,omitempty"`  // of a link
 	Xattrs  map[string][]byte `json:"xattrs,omitempty"`
 }
@@ -54,16 +53,16 @@ const (
 
 const rawFormatName = "mulligan sqlite raw state 1\n"
 
-// suffixes are the names beside each other that belong to a database.
+// suffixes of the file names that belong to a database.
 var suffixes = []string{"", "-wal", "-journal", "-shm"}
 
-// How much of a folder that lies in a database's place is kept.
+// Limits for a folder in place of a database.
 const (
 	mostEntries = 10_000
 	mostDepth   = 100
 )
 
-// hash is the digest of a snapshot's state.
+// hash returns the digest of a snapshot's state.
 func (r record) hash() snap.Hash {
 	if r.Raw == nil {
 		return r.State.hash()
@@ -75,8 +74,8 @@ func (r record) hash() snap.Hash {
 	return blake3.Sum256(append([]byte(rawFormatName), data...))
 }
 
-// entries is the state as it lies on the disk: of a database that could be read, the file
-// alone, with journal and log folded in.
+// entries returns the state as files: for a database that could be read, a single file with journal and
+// log applied.
 func (r record) entries() []rawEntry {
 	switch {
 	case r.Raw != nil:
@@ -91,7 +90,7 @@ func (r record) entries() []rawEntry {
 	}}
 }
 
-// at returns what lies at one of the database's names.
+// at returns the entries at one of the database's file names.
 func at(entries []rawEntry, suffix string) (list []rawEntry) {
 	for _, e := range entries {
 		if rest, ok := bytes.CutPrefix(e.Path, []byte(suffix)); ok && (len(rest) == 0 || rest[0] == '/') {
@@ -105,8 +104,8 @@ func sameEntries(a, b []rawEntry) bool {
 	return record{Raw: &rawState{a}}.hash() == record{Raw: &rawState{b}}.hash()
 }
 
-// Salvage stores what lies at the database's names under req.ID, and reads none of it as
-// a database.
+// Salvage stores the entries at the database's file names under req.ID as raw bytes, without reading
+// them as a database.
 func (d *Driver) Salvage(ctx context.Context, req snap.CaptureRequest) (snap.Snapshot, error) {
 	return d.CaptureWith(ctx, "keep the bytes of database", req, func(ctx context.Context, b *cas.Batch) (database.State, error) {
 		r, chunks, err := d.readRaw(ctx, b.Blob)
@@ -118,8 +117,8 @@ func (d *Driver) Salvage(ctx context.Context, req snap.CaptureRequest) (snap.Sna
 	})
 }
 
-// readRaw reads what lies at the database's names, again where it moved meanwhile. put
-// gets each chunk of a file.
+// readRaw reads the entries at the database's file names, and starts again if one changed meanwhile. It
+// calls put with each chunk of a file.
 func (d *Driver) readRaw(ctx context.Context, put func([]byte) (cas.Hash, error)) (record, []cas.Hash, error) {
 	for tries := 0; ; tries++ {
 		r, chunks, err := d.tryRaw(ctx, put)
@@ -161,13 +160,12 @@ func (d *Driver) tryRaw(ctx context.Context, put func([]byte) (cas.Hash, error))
 	return r, w.chunks, d.cfg.Failpoint.At("salvage: read")
 }
 
-// noFolder reports whether err says that there is no folder for the database: nothing, or
-// something else, lies in its place.
+// noFolder reports whether err says that the database's folder is missing or is not a folder.
 func noFolder(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
 }
 
-// foldersOf describes the folders above path, up to the first that is none.
+// foldersOf describes the folders above path, up to the first entry that is not a folder.
 func foldersOf(root *beneath.Root, path string) (list []folder, err error) {
 	l := live{root: root}
 	if list, err = l.folders(path); noFolder(err) {
@@ -176,7 +174,7 @@ func foldersOf(root *beneath.Root, path string) (list []folder, err error) {
 	return list, err
 }
 
-// rawReader gathers entries and the chunks of their contents.
+// rawReader collects entries and the chunks of their contents.
 type rawReader struct {
 	ctx             context.Context
 	cfg             Config
@@ -186,7 +184,7 @@ type rawReader struct {
 	size, allocated int64 // of all files, in bytes
 }
 
-// read gathers the entry called name, with all that is in it.
+// read adds the entry called name and everything within it.
 func (w *rawReader) read(dir *beneath.Root, name, path string, depth int) error {
 	if err := w.ctx.Err(); err != nil {
 		return err
@@ -205,8 +203,8 @@ func (w *rawReader) read(dir *beneath.Root, name, path string, depth int) error 
 	case !w.cfg.owns(st):
 		return foreign(full)
 	case len(w.entries) == mostEntries || depth > mostDepth:
-		return errs.New(errs.Unsupported, "", "what lies in the place of %s is too many, or too deep, folders", w.cfg.Path).
-			WithHint("move it away: it is kept up to %d entries, %d deep", mostEntries, mostDepth)
+		return errs.New(errs.Unsupported, "", "the folder in place of %s has too many entries or too many levels", w.cfg.Path).
+			WithHint("move it away: a folder is kept up to %d entries and %d levels", mostEntries, mostDepth)
 	}
 	e := rawEntry{Path: []byte(path), Mode: st.Mode & 0o7777, UID: st.Uid, GID: st.Gid}
 	switch st.Mode & unix.S_IFMT {
@@ -225,7 +223,7 @@ func (w *rawReader) read(dir *beneath.Root, name, path string, depth int) error 
 	case unix.S_IFIFO:
 		e.Kind = rawFifo
 	default:
-		return errs.New(errs.Unsupported, "", "%s is a socket or a device, which cannot be kept", full).WithHint("move it away")
+		return errs.New(errs.Unsupported, "", "%s is a socket or a device, which cannot be captured", full).WithHint("move it away")
 	}
 	w.entries = append(w.entries, e)
 	return nil
@@ -240,7 +238,7 @@ func readlink(dir *beneath.Root, name string) ([]byte, error) {
 	return buf[:max(n, 0)], err
 }
 
-// file reads a regular file that st describes into e.
+// file reads a regular file, which st describes, into e.
 func (w *rawReader) file(dir *beneath.Root, name string, st unix.Stat_t, e *rawEntry) error {
 	f, err := dir.OpenFile(name, unix.O_RDONLY, 0)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ELOOP) {
@@ -256,7 +254,7 @@ func (w *rawReader) file(dir *beneath.Root, name string, st unix.Stat_t, e *rawE
 	w.size, w.allocated = w.size+st.Size, w.allocated+st.Blocks*512
 	if w.size > sparseness*w.allocated+leeway {
 		return errs.New(errs.Invalid, "", "%s claims to be %s large, and takes %s on the disk", f.Name(), size(w.size), size(w.allocated)).
-			WithHint("it is a file of nearly nothing but holes: move it away")
+			WithHint("the file consists almost entirely of holes: move it away")
 	}
 	if e.Xattrs, err = readXattrs(f); err != nil {
 		return err
@@ -284,7 +282,7 @@ func (w *rawReader) file(dir *beneath.Root, name string, st unix.Stat_t, e *rawE
 	return unmoved(f, st)
 }
 
-// unmoved returns errMoved unless f is what st describes.
+// unmoved returns errMoved unless st describes f.
 func unmoved(f *os.File, st unix.Stat_t) error {
 	var now unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &now); err != nil {
@@ -296,7 +294,7 @@ func unmoved(f *os.File, st unix.Stat_t) error {
 	return nil
 }
 
-// folder reads a folder that st describes, and what is in it.
+// folder reads a folder, which st describes, and its entries.
 func (w *rawReader) folder(dir *beneath.Root, name string, st unix.Stat_t, e rawEntry, depth int) error {
 	e.Kind = rawFolder
 	sub, err := dir.OpenDir(name)
@@ -332,7 +330,7 @@ func (w *rawReader) folder(dir *beneath.Root, name string, st unix.Stat_t, e raw
 	return unmoved(f, st)
 }
 
-// checkStored reads all contents of a raw state and compares them with their digests.
+// checkStored reads all contents of a raw state and checks their digests.
 func (s *stored) checkStored(ctx context.Context) error {
 	chunks, err := s.chunks()
 	if err != nil {
@@ -347,7 +345,7 @@ func (s *stored) checkStored(ctx context.Context) error {
 	return nil
 }
 
-// writeEntry writes the content of a file, whose chunks they are, to w.
+// writeEntry writes the content of a file, which consists of chunks, to w.
 func (s *stored) writeEntry(ctx context.Context, w io.Writer, e rawEntry, chunks []cas.Hash) error {
 	if e.Kind != rawFile {
 		return nil
@@ -356,7 +354,7 @@ func (s *stored) writeEntry(ctx context.Context, w io.Writer, e rawEntry, chunks
 	return one.writeChunks(ctx, w, chunks)
 }
 
-// summary says in a few words what a raw state is.
+// summary describes a raw state in a few words.
 func (r *rawState) summary() string {
 	if len(r.Entries) == 0 {
 		return "nothing"

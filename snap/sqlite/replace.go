@@ -13,16 +13,15 @@ import (
 	"mulligan/snap/cas"
 )
 
-// tempName is the file beside the database that a restore writes.
+// tempName returns the name of the file that a restore writes beside the database.
 func tempName(id snap.RestoreID) string { return ".mulligan-" + string(id) }
 
-// replace puts the state of r, whose content write gives, in the place of the
-// live database, which nobody else uses. At each instant the folder holds one
-// of the two states and no mixture:
+// replace replaces the live database, which nobody else uses, by the state of r; write writes its
+// content. At each instant the folder holds one of the two states and no mixture:
 //
-//  1. Where a log or a hot journal counts, the database is first replaced by
-//     itself with these folded in. Applied to that once more they change nothing.
-//  2. Log, index and journal are removed.
+//  1. If a log or a hot journal counts, the database is first replaced by a copy with these
+//     applied. Applying them to the copy again changes nothing.
+//  2. The log, its index and the journal are removed.
 //  3. The new file is renamed over the database, or the database is removed.
 func (d *Driver) replace(ctx context.Context, l *live, id snap.RestoreID, r record, write func(*os.File) error) error {
 	if len(l.layers) > 0 {
@@ -50,7 +49,7 @@ func (d *Driver) replace(ctx context.Context, l *live, id snap.RestoreID, r reco
 	return d.alone(ctx, l)
 }
 
-// settle replaces the database by itself with journal and log folded in.
+// settle replaces the database by a copy with journal and log applied.
 func (d *Driver) settle(ctx context.Context, l *live, id snap.RestoreID) error {
 	s, err := l.attributes()
 	if err != nil {
@@ -65,8 +64,8 @@ func (d *Driver) settle(ctx context.Context, l *live, id snap.RestoreID) error {
 	})
 }
 
-// put writes a new file and renames it over the database. The file is locked until l is
-// closed, so that nobody begins to use the database half way.
+// put writes a new file and renames it over the database. The file stays locked until l is closed, so
+// that nobody uses the database in between.
 func (d *Driver) put(l *live, id snap.RestoreID, s state, write func(*os.File) error) error {
 	temp := tempName(id)
 	if err := l.unlink(temp, 0); err != nil {
@@ -106,7 +105,7 @@ func (d *Driver) fill(f *os.File, s state, write func(*os.File) error) error {
 	return d.cfg.Failpoint.At("replace: written")
 }
 
-// clear removes what lies beside the database and belongs to it.
+// clear removes the files beside the database that belong to it.
 func (l *live) clear() error {
 	if l.dir == nil {
 		return nil
@@ -119,8 +118,8 @@ func (l *live) clear() error {
 	return unix.Fsync(l.dir.FD())
 }
 
-// remove removes the database, and those folders that the state does not have
-// if they are empty.
+// remove removes the database, and those of its folders that the state does not have if they are
+// empty.
 func (d *Driver) remove(l *live, r record) error {
 	if l.dir == nil {
 		return nil
@@ -137,8 +136,7 @@ func (d *Driver) remove(l *live, r record) error {
 	return d.removeFolders(l, r)
 }
 
-// removeFolders removes the folders above the database that r does not have, as far as
-// they are empty.
+// removeFolders removes the empty folders above the database that r does not have.
 func (d *Driver) removeFolders(l *live, r record) error {
 	parts := strings.Split(d.cfg.Path, "/")
 	for n := len(parts) - 1; n > len(r.Folders); n-- {
@@ -165,7 +163,7 @@ func removeFolder(root *beneath.Root, path string) error {
 	return errors.Join(err, dir.Close())
 }
 
-// makeFolders makes the folders of path as they were, where they are missing.
+// makeFolders creates the missing folders of path, with the owners and modes in list.
 func (l *live) makeFolders(path string, list []folder) error {
 	parts := strings.Split(path, "/")
 	for i := range min(len(list), len(parts)-1) {
@@ -204,7 +202,7 @@ func makeFolder(root *beneath.Root, path string, as folder) error {
 	return errors.Join(err, made.Close(), unix.Fsync(dir.FD()))
 }
 
-// unlink removes name from the folder; one that is not there is no error.
+// unlink removes name from the folder; a missing name is no error.
 func (l *live) unlink(name string, flags int) error {
 	err := unix.Unlinkat(l.dir.FD(), name, flags)
 	if errors.Is(err, unix.ENOENT) {
@@ -213,9 +211,9 @@ func (l *live) unlink(name string, flags int) error {
 	return err
 }
 
-// alone checks that nobody opened the old file while it was being replaced:
-// waiting for the lock, it would go on with a file that has no name any more.
-// (A child that the daemon is just starting has its files open for a moment.)
+// alone checks that nobody opened the old file while it was being replaced: such a process, waiting for
+// the lock, would keep using a removed file. (A child that the daemon is just starting has the
+// daemon's files open for a moment.)
 func (d *Driver) alone(ctx context.Context, l *live) error {
 	if l.db == nil {
 		return nil
@@ -228,7 +226,7 @@ func (d *Driver) alone(ctx context.Context, l *live) error {
 	})
 }
 
-// removeTemp removes what a restore cut short left beside the database.
+// removeTemp removes the files that an interrupted restore left beside the database.
 func (d *Driver) removeTemp(id snap.RestoreID) error {
 	root, err := openDir(d.cfg)
 	if err != nil {

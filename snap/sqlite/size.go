@@ -2,7 +2,7 @@ package sqlite
 
 import "context"
 
-// EstimateSize is the size of the database.
+// EstimateSize returns the size of the database.
 func (d *Driver) EstimateSize(ctx context.Context) (size int64, err error) {
 	err = d.Do(ctx, "estimate database size", func() error {
 		return d.withLive(ctx, false, func(l *live) error {

@@ -1,10 +1,9 @@
 // Package sqlite is the driver for one SQLite database of an app.
 //
-// It never lets SQLite open a file of the app: the daemon is root, the folder
-// belongs to somebody else, and SQLite follows links. It takes SQLite's own
-// locks, reads the bytes, and folds the journal or the log in by itself. So a
-// capture of a running app is the state after some transaction, and writers in
-// WAL mode go on meanwhile. DESIGN.md has the invariants.
+// SQLite never opens a file of the app: the daemon is root, the folder belongs to a user, and SQLite
+// follows links. Instead, the driver takes SQLite's own locks, reads the bytes, and applies the
+// journal or the log itself. So a capture of a running app is the state after some transaction, and
+// writers in WAL mode need not wait. DESIGN.md has the invariants.
 package sqlite
 
 import (
@@ -27,16 +26,16 @@ type Config struct {
 	Path      string // of the database, relative to Dir; nothing in it is trusted
 	StateDir  string // the daemon's own, for this driver alone: switches under way
 	Store     *cas.Store
-	// Owner is the uid that Dir and the database must belong to, where the daemon
-	// reaches further than the app's owner; 0: not checked.
+	// Owner is the uid that Dir and the database must belong to, if the daemon may read more than
+	// the app's owner; 0: not checked.
 	Owner int
-	// BusyTimeout is how long to wait for other users of the database: 5 s if 0.
+	// BusyTimeout bounds the wait for other users of the database; 0 means 5 s.
 	BusyTimeout time.Duration
 	Failpoint   failpoint.Hook // for tests
 }
 
-// Driver captures and restores one database. A capture of a running app is the state after
-// a transaction.
+// Driver captures and restores one database. A capture of a running app is the state after some
+// transaction.
 type Driver struct {
 	*database.Driver[plan, *plan]
 	cfg     Config
@@ -51,7 +50,7 @@ var (
 	_ snap.Salvager     = (*Driver)(nil)
 )
 
-// New makes the driver; it does not look at the database.
+// New returns a driver; it does not open the database.
 func New(cfg Config) (*Driver, error) {
 	const op = "open sqlite driver"
 	if !filepath.IsAbs(cfg.Dir) || !filepath.IsLocal(cfg.Path) || filepath.Clean(cfg.Path) != cfg.Path || cfg.Path == "." {

@@ -24,10 +24,10 @@ const (
 	formatName = "mulligan sqlite state 1\n"
 )
 
-// state is all of a database that a restore brings back, in the form that is hashed.
+// state is everything of a database that a restore brings back, in the form that is hashed.
 type state struct {
-	Absent  bool              `json:"absent,omitempty"` // there is no such file; all else is zero
-	Size    int64             `json:"size"`             // bytes, with journal and log folded in
+	Absent  bool              `json:"absent,omitempty"` // the file does not exist; all other fields are zero
+	Size    int64             `json:"size"`             // bytes, with journal and log applied
 	Content string            `json:"content"`          // BLAKE3-256 over the BLAKE3-256 of each chunk of those bytes, in hex
 	Mode    uint32            `json:"mode"`             // permission bits
 	UID     uint32            `json:"uid"`
@@ -35,7 +35,7 @@ type state struct {
 	Xattrs  map[string][]byte `json:"xattrs,omitempty"`
 }
 
-// hash is the state's digest.
+// hash returns the state's digest.
 func (s state) hash() snap.Hash {
 	data, err := json.Marshal(s)
 	if err != nil {
@@ -44,14 +44,13 @@ func (s state) hash() snap.Hash {
 	return blake3.Sum256(append([]byte(formatName), data...))
 }
 
-// record is what the store holds as the node of one snapshot; its refs are the
-// lists of chunks. Folders is not part of the hash, since the folders are not
-// this layer's: it serves to make them again where they are gone.
+// record is a snapshot's node in the store; its references are lists of chunks. Folders is not part of
+// the hash, since folders belong to the files layer: it serves to create missing folders.
 type record struct {
 	State   state    `json:"state"`
-	Folders []folder `json:"folders"` // from the outermost below Dir; up to the first that is missing
+	Folders []folder `json:"folders"` // from the outermost below Dir to the first missing one
 	Missing bool     `json:"missing"` // the folder of the database did not exist
-	// Raw is what lay there where it was not to be read as a database; State is nothing then.
+	// Raw is set if the live state could not be read as a database; State is zero then.
 	Raw *rawState `json:"raw,omitempty"`
 }
 
@@ -60,7 +59,7 @@ type folder struct {
 	UID, GID uint32
 }
 
-// attributes reads the state of l but for its content.
+// attributes returns the state of l without its content.
 func (l *live) attributes() (state, error) {
 	if l.db == nil {
 		return state{Absent: true}, nil
@@ -90,12 +89,11 @@ func (l *live) folders(path string) ([]folder, error) {
 	return list, nil
 }
 
-// errMoved says that the log was begun anew while the image was read.
-var errMoved = errors.New("the write-ahead log was begun anew")
+// errMoved says that the log was reset while the image was read.
+var errMoved = errors.New("the write-ahead log was reset")
 
-// stream reads the image chunk by chunk and returns the digest of the whole. put
-// gets each chunk and returns its hash; known, where given, spares the reading
-// of those chunks whose hash it knows by their number.
+// stream reads the image chunk by chunk and returns the digest of the whole. It calls put with each
+// chunk for its hash. Chunks whose hash known returns, by their number, are not read.
 func (l *live) stream(ctx context.Context, known func(int) (cas.Hash, bool), put func([]byte) (cas.Hash, error)) (string, []cas.Hash, error) {
 	digest, buf := blake3.New(), make([]byte, chunkSize)
 	var chunks []cas.Hash
@@ -119,7 +117,7 @@ func (l *live) stream(ctx context.Context, known func(int) (cas.Hash, bool), put
 	return hex.EncodeToString(digest.Sum(nil)), chunks, l.orMoved(nil)
 }
 
-// orMoved is err, or errMoved where that explains it.
+// orMoved returns errMoved if the log was reset, else err.
 func (l *live) orMoved(err error) error {
 	moved, e := l.moved()
 	if e == nil && moved {
@@ -128,13 +126,13 @@ func (l *live) orMoved(err error) error {
 	return errors.Join(err, e)
 }
 
-// readAll is for stream: no chunk is known.
+// readAll is a known function for stream that knows no chunk.
 func readAll(int) (cas.Hash, bool) { return cas.Hash{}, false }
 
-// sum is for stream: a chunk is hashed as the store would, and not stored.
+// sum is a put function for stream that hashes a chunk without storing it.
 func sum(p []byte) (cas.Hash, error) { return blake3.Sum256(p), nil }
 
-// readState reads the live state and the hashes of its chunks, and stores nothing.
+// readState reads the live state and its chunks' hashes without storing anything.
 func (l *live) readState(ctx context.Context) (s state, chunks []cas.Hash, err error) {
 	return l.readStateWith(ctx, readAll, sum)
 }
@@ -150,7 +148,7 @@ func (l *live) readStateWith(ctx context.Context, known func(int) (cas.Hash, boo
 	return s, chunks, err
 }
 
-// store puts the live state into the batch, but for the chunks that are known.
+// store puts the live state into the batch, except for known chunks.
 func (l *live) store(ctx context.Context, b *cas.Batch, path string, known func(int) (cas.Hash, bool)) (cas.Hash, state, []cas.Hash, error) {
 	s, chunks, err := l.readStateWith(ctx, known, b.Blob)
 	if err != nil {
@@ -179,14 +177,14 @@ func storeRecord(b *cas.Batch, r record, chunks []cas.Hash) (cas.Hash, error) {
 	return w.End(data)
 }
 
-// stored is a snapshot as the store has it.
+// stored is a snapshot loaded from the store.
 type stored struct {
 	record
 	store *cas.Store
 	lists []cas.Hash
 }
 
-// load reads the record called h.
+// load reads the record with hash h.
 func load(store *cas.Store, h cas.Hash) (*stored, error) {
 	data, lists, err := store.Node(h)
 	if err != nil {
@@ -199,13 +197,13 @@ func load(store *cas.Store, h cas.Hash) (*stored, error) {
 	return s, nil
 }
 
-// chunks lists the content's chunks in order.
+// chunks returns the content's chunks in order.
 func (s *stored) chunks() ([]cas.Hash, error) {
 	all, err := s.store.Chunks(context.Background(), s.lists).Hashes()
 	return all, database.Damaged(err)
 }
 
-// writeTo writes the content to w and checks it against its digest.
+// writeTo writes the content to w and checks its digest.
 func (s *stored) writeTo(ctx context.Context, w io.Writer) error {
 	chunks, err := s.chunks()
 	if err != nil {
@@ -238,8 +236,8 @@ func (s *stored) writeChunks(ctx context.Context, w io.Writer, chunks []cas.Hash
 	return nil
 }
 
-// readXattrs reads the attributes that belong to the content: the user's own
-// and access lists. Security labels and capabilities are the host's.
+// readXattrs reads the extended attributes that belong to the content: user attributes and access
+// lists. Security labels and capabilities belong to the host.
 func readXattrs(f *os.File) (map[string][]byte, error) {
 	buf := make([]byte, 64<<10) // the kernel's limit for a list, and for a value
 	n, err := unix.Flistxattr(int(f.Fd()), buf)
@@ -267,7 +265,7 @@ func readXattrs(f *os.File) (map[string][]byte, error) {
 	return m, nil
 }
 
-// apply gives f the owner, mode and attributes of s.
+// apply sets the owner, mode and attributes of f to those of s.
 func (s state) apply(f *os.File) error {
 	fd := int(f.Fd())
 	if err := unix.Fchown(fd, int(s.UID), int(s.GID)); err != nil {

@@ -10,7 +10,7 @@ import (
 	"mulligan/snap/database"
 )
 
-// ends gives the stored states of target and base.
+// ends loads the target and the base.
 func (e engine) ends(target, base cas.Root) (to, from *stored, err error) {
 	if to, err = load(e.d.cfg.Store, target.Hash); err == nil {
 		from, err = load(e.d.cfg.Store, base.Hash)
@@ -18,7 +18,7 @@ func (e engine) ends(target, base cas.Root) (to, from *stored, err error) {
 	return to, from, database.Damaged(err)
 }
 
-// liveHash is the hash of the live state: that of base where the files' identity proves it.
+// liveHash returns the hash of the live state: base's hash if the files' identity proves it.
 func (l *live) liveHash(ctx context.Context, p *plan, base *stored) (snap.Hash, error) {
 	if l.surely(p.BaseIdentity) {
 		return base.State.hash(), nil
@@ -45,8 +45,8 @@ func (e engine) Stale(ctx context.Context, p *plan, base cas.Root) (stale bool, 
 	return stale, err
 }
 
-// Commit replaces the database by the target. Whoever still has it open would
-// go on with the old file, so that is errs.Busy.
+// Commit replaces the database by the target. It returns errs.Busy if another process has the database
+// open, since that process would keep using the old file.
 func (e engine) Commit(ctx context.Context, p *plan, target, base cas.Root) error {
 	to, from, err := e.ends(target, base)
 	if err != nil {
@@ -71,7 +71,7 @@ func (e engine) Commit(ctx context.Context, p *plan, target, base cas.Root) erro
 	})
 }
 
-// commitRaw is Commit where one of the two ends was not read as a database.
+// commitRaw is Commit if target or base is raw bytes.
 func (e engine) commitRaw(ctx context.Context, p *plan, target, base *stored) error {
 	begun := false
 	if p.Phase == database.Committing {
@@ -92,7 +92,7 @@ func (e engine) commitRaw(ctx context.Context, p *plan, target, base *stored) er
 	if err := e.d.records.Advance(p, database.Committing); err != nil {
 		return err
 	}
-	if !begun && base.Raw == nil { // what lies there becomes the base as it is stored: one file
+	if !begun && base.Raw == nil { // makes the live files equal to the stored base: one file
 		if err := e.d.fold(ctx, p.ID); err != nil {
 			return err
 		}
@@ -100,7 +100,7 @@ func (e engine) commitRaw(ctx context.Context, p *plan, target, base *stored) er
 	return e.d.install(ctx, p.ID, target)
 }
 
-// fold puts journal and log into the database file, and removes them. The state stays.
+// fold applies journal and log to the database file, and removes them. The state stays the same.
 func (d *Driver) fold(ctx context.Context, id snap.RestoreID) error {
 	return d.withLive(ctx, true, func(l *live) error {
 		if len(l.layers) > 0 {
@@ -112,7 +112,7 @@ func (d *Driver) fold(ctx context.Context, id snap.RestoreID) error {
 	})
 }
 
-// copyStaged writes the content that Prepare put beside the plan.
+// copyStaged writes the content that Build staged beside the plan.
 func (d *Driver) copyStaged(f *os.File, id snap.RestoreID) error {
 	staged, err := os.Open(d.staged(id))
 	if err != nil {
@@ -138,7 +138,7 @@ func (e engine) Undo(ctx context.Context, p *plan, target, base cas.Root) error 
 	return e.d.install(ctx, p.ID, from)
 }
 
-// undoRead is Undo from a state that can be read, to one that could be.
+// undoRead is Undo if both the live state and the base are readable databases.
 func (e engine) undoRead(ctx context.Context, p *plan, base *stored) error {
 	return e.d.withLive(ctx, true, func(l *live) error {
 		hash, err := l.liveHash(ctx, p, base)
@@ -149,7 +149,7 @@ func (e engine) undoRead(ctx context.Context, p *plan, base *stored) error {
 	})
 }
 
-// ReadBack reads the live database, as raw bytes where want is raw or it cannot be read.
+// ReadBack reads the live database: as raw bytes if want is raw or the database cannot be read.
 func (e engine) ReadBack(ctx context.Context, _ *plan, want cas.Root) (hash snap.Hash, notes []string, err error) {
 	s, err := load(e.d.cfg.Store, want.Hash)
 	if err != nil {

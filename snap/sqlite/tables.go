@@ -13,25 +13,25 @@ import (
 	"mulligan/snap/database"
 )
 
-// What a database holds is read here straight from its b-trees (section 2 of the
-// file format), because SQLite itself is never let at a file that a stranger wrote. To let it read a
-// private copy, without rights, each comparison would first write both databases out whole.
-// Whatever is not as it should be ends the reading: it only serves to tell people.
+// The functions below read a database's contents from its b-trees (section 2 of the file format), since
+// SQLite never opens a file that a user wrote. To let SQLite read a private copy without rights, each
+// comparison would first write both databases. Any error ends the reading: the result is only shown
+// to people.
 
-// countLimit is up to what size, in bytes, rows are counted too.
+// countLimit is the size in bytes up to which rows are counted too.
 const countLimit = 2 << 30
 
 // object is an entry of the schema table.
 type object struct {
 	kind, name, table, sql string
 	root                   uint32
-	rows                   int64 // of a table; -1 where they were not counted
+	rows                   int64 // of a table; -1: not counted
 	sum                    [32]byte
 }
 
 var errBTree = errors.New("its b-trees are damaged, or of a kind that is not known")
 
-// pages gives pages of an image that is read in chunks.
+// pages reads pages of an image chunk by chunk.
 type pages struct {
 	ctx       context.Context
 	size      int64
@@ -40,11 +40,11 @@ type pages struct {
 	encoding  uint32
 	read      func(buf []byte, off int64) (int, error)
 	chunk     []byte
-	at        int64 // the chunk's place; -1: none
-	remaining int64 // how many pages may still be looked at: none is needed twice
+	at        int64 // number of the chunk in memory; -1: none
+	remaining int64 // how many more pages may be read: a valid database needs each once
 }
 
-// readObjects lists what an image of size bytes holds; read is like image.readAt.
+// readObjects lists the objects of an image of size bytes; read is like image.readAt.
 func readObjects(ctx context.Context, size int64, read func([]byte, int64) (int, error)) ([]object, error) {
 	p := &pages{ctx: ctx, size: size, read: read, chunk: make([]byte, chunkSize), at: -1}
 	if size == 0 {
@@ -79,7 +79,7 @@ func readObjects(ctx context.Context, size int64, read func([]byte, int64) (int,
 	return list, err
 }
 
-// count counts the rows of a table and adds them up in their order.
+// count counts the rows of a table and hashes them in order.
 func (p *pages) count(o *object) error {
 	o.rows = -1
 	if o.kind != "table" || o.root == 0 || p.size > countLimit {
@@ -101,7 +101,7 @@ func writeRow(sum hash.Hash, payload []byte) {
 	_, _ = sum.Write(payload)
 }
 
-// page gives the content of a page; it stays good until the next call.
+// page returns the content of a page, valid until the next call.
 func (p *pages) page(n uint32) ([]byte, error) {
 	off := (int64(n) - 1) * p.pageSize
 	if p.remaining--; n == 0 || off+p.pageSize > p.size || p.remaining < 0 {
@@ -128,11 +128,11 @@ const (
 	tableLeaf     = 13
 )
 
-// maxDepth is more than a b-tree of 2^32 pages can have.
+// maxDepth exceeds the depth of any b-tree of 2^32 pages.
 const maxDepth = 40
 
-// walk calls f with the payload of each entry of a b-tree, in its order; that of a
-// table has the row's number before it.
+// walk calls f with the payload of each entry of a b-tree, in order; that of a table is preceded by
+// the row number.
 func (p *pages) walk(root uint32, depth int, f func([]byte) error) error {
 	now, err := p.page(root)
 	if err != nil {
@@ -185,7 +185,7 @@ func (p *pages) walk(root uint32, depth int, f func([]byte) error) error {
 	return p.walk(binary.BigEndian.Uint32(head[8:]), depth+1, f)
 }
 
-// payload gathers a cell's content, also what lies on overflow pages (1.6).
+// payload returns a cell's content, including overflow pages (1.6).
 func (p *pages) payload(cell []byte, isTable bool) ([]byte, error) {
 	size, n := varint(cell)
 	rest := cell[n:]
@@ -224,7 +224,7 @@ func (p *pages) payload(cell []byte, isTable bool) ([]byte, error) {
 	return all, nil
 }
 
-// varint reads a big-endian number of one to nine bytes (1.6); n is 0 where it is cut.
+// varint reads a big-endian number of one to nine bytes (1.6); n is 0 if it is truncated.
 func varint(b []byte) (v uint64, n int) {
 	for n < len(b) && n < 8 {
 		v = v<<7 | uint64(b[n]&0x7f)
@@ -238,7 +238,7 @@ func varint(b []byte) (v uint64, n int) {
 	return 0, 0
 }
 
-// object reads a row of the schema table: type, name, tbl_name, rootpage, sql (2.6).
+// object parses a row of the schema table: type, name, tbl_name, rootpage, sql (2.6).
 func (p *pages) object(row []byte) (o object, ok bool) {
 	_, k := varint(row) // the row's number
 	row = row[k:]
@@ -264,7 +264,7 @@ func (p *pages) object(row []byte) (o object, ok bool) {
 			for _, b := range value {
 				o.root = o.root<<8 | uint32(b)
 			}
-			if t == 9 { // the number 1, which takes no bytes
+			if t == 9 { // type 9 is the number 1 without bytes
 				o.root = 1
 			}
 		} else if t >= 13 && t%2 == 1 {
@@ -274,7 +274,7 @@ func (p *pages) object(row []byte) (o object, ok bool) {
 	return o, true
 }
 
-// serialSize is the length of a value of a serial type (2.1).
+// serialSize returns the length of a value of a serial type (2.1).
 func serialSize(t uint64) uint64 {
 	switch {
 	case t >= 12:
@@ -300,7 +300,7 @@ func (p *pages) text(b []byte) string {
 	return string(utf16.Decode(units))
 }
 
-// tableOf takes the definition of a table apart.
+// tableOf parses the definition of a table.
 func tableOf(sql string) *database.Table {
 	t := &database.Table{}
 	before, body, found := cutAtParen(sql)
@@ -323,7 +323,7 @@ func tableOf(sql string) *database.Table {
 	return t
 }
 
-// cutAtParen cuts at the first parenthesis that is not in quotes.
+// cutAtParen cuts s at the first parenthesis outside of quotes.
 func cutAtParen(sql string) (before, body string, found bool) {
 	for i := 0; i < len(sql); i++ {
 		if sql[i] == '(' {
@@ -334,7 +334,7 @@ func cutAtParen(sql string) (before, body string, found bool) {
 	return sql, "", false
 }
 
-// splitTop splits at commas up to the parenthesis that closes; after is what follows it.
+// splitTop splits at commas up to the closing parenthesis; after is the rest.
 func splitTop(body string) (parts []string, after string) {
 	depth, begin := 0, 0
 	for i := 0; i < len(body); i++ {
@@ -354,8 +354,8 @@ func splitTop(body string) (parts []string, after string) {
 	return append(parts, body[begin:]), ""
 }
 
-// pastQuoted gives the last byte of what is quoted, or commented, from i on: i
-// itself where nothing begins there.
+// pastQuoted returns the index of the last byte of the quoted text or comment at i, or i if none
+// begins there.
 func pastQuoted(s string, i int) int {
 	ends := map[byte]string{'\'': "'", '"': "\"", '`': "`", '[': "]"}
 	end := ends[s[i]]
@@ -374,7 +374,7 @@ func pastQuoted(s string, i int) int {
 	return len(s) - 1
 }
 
-// plain is a piece of SQL on one line.
+// plain returns a piece of SQL on one line.
 func plain(s string) string { return strings.Join(strings.Fields(s), " ") }
 
 func firstWord(s string) string {

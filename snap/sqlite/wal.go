@@ -16,20 +16,20 @@ const (
 	readBufferSize = 1 << 20
 )
 
-// errLogFormat is a log of a format that SQLite itself refuses too.
+// errLogFormat is a log format that SQLite rejects too.
 var errLogFormat = errors.New("the write-ahead log has an unknown format")
 
-// walHeader is how a log begins; each generation of the log has another (4.1).
+// walHeader is the first bytes of a log; each generation of the log has another one (4.1).
 type walHeader [walHeaderSize]byte
 
-// wal is what a write-ahead log puts over its database.
+// wal holds the committed pages of a write-ahead log.
 type wal struct {
 	layer
 	header walHeader
-	frames int // up to the last commit
+	frames int // up to and including the last commit
 }
 
-// position is the log's generation and its number of frames, readable.
+// position returns the log's generation and its number of frames, for people.
 func (w *wal) position() string {
 	return fmt.Sprintf("wal %x-%x frame %d", w.header[16:20], w.header[20:24], w.frames)
 }
@@ -55,7 +55,7 @@ func readWAL(f io.ReaderAt, size int64) (*wal, error) {
 		return nil, errLogFormat
 	}
 	frame := make([]byte, frameHeader+w.pageSize)
-	open := map[uint32]int64{} // pages of a transaction whose end is not yet seen
+	open := map[uint32]int64{} // pages of a transaction whose commit frame was not read yet
 	for n := 1; ; n++ {
 		if _, err := io.ReadFull(r, frame); err != nil {
 			return w.orNil(), ignoreEOF(err)
@@ -78,7 +78,7 @@ func readWAL(f io.ReaderAt, size int64) (*wal, error) {
 	}
 }
 
-// begin reads the header, and reports whether frames can follow it.
+// begin reads the header, and reports whether frames can follow.
 func (w *wal) begin() (checksum, bool) {
 	number := binary.BigEndian.Uint32(w.header[:])
 	w.pageSize = int64(binary.BigEndian.Uint32(w.header[8:]))
@@ -100,8 +100,7 @@ func (w *wal) orNil() *wal {
 	return w
 }
 
-// moved reports whether the log was begun anew since it was read, so that its
-// frames may be overwritten.
+// moved reports whether the log was reset since it was read, so that its frames may be overwritten.
 func (w *wal) moved() (bool, error) {
 	var now walHeader
 	if err := readFull(w.file, now[:], 0); err != nil && err != io.ErrUnexpectedEOF {
@@ -116,7 +115,7 @@ type checksum struct {
 	s0, s1 uint32
 }
 
-// add goes on over p, whose length is a multiple of 8.
+// add continues the checksum over p, whose length is a multiple of 8.
 func (c *checksum) add(p []byte) {
 	s0, s1 := c.s0, c.s1
 	if c.order == binary.LittleEndian {
@@ -133,7 +132,7 @@ func (c *checksum) add(p []byte) {
 	c.s0, c.s1 = s0, s1
 }
 
-// is compares with a checksum as stored: big-endian, whatever the order.
+// is compares with a stored checksum, which is always big-endian.
 func (c *checksum) is(p []byte) bool {
 	return binary.BigEndian.Uint32(p) == c.s0 && binary.BigEndian.Uint32(p[4:]) == c.s1
 }

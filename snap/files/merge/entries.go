@@ -32,7 +32,7 @@ func New(s *cas.Store, b *cas.Batch, holder rights.Holder) *Merger {
 // Merge returns what is to be at a path where left was left by writes, before was
 // before them, and now is there at present. merged reports that it is none of the
 // three; why is other than "" where they don't go together.
-func (u *Merger) Merge(left, now, before *manifest.Entry) (e *manifest.Entry, merged bool, why snap.ClashReason, err error) {
+func (u *Merger) Merge(left, now, before *manifest.Entry) (e *manifest.Entry, merged bool, why snap.ConflictReason, err error) {
 	switch {
 	case Alike(now, left):
 		return before, false, "", nil
@@ -63,7 +63,7 @@ func Alike(a, b *manifest.Entry) bool {
 
 // parts unites three things of one type, a part at a time, if nothing about them is
 // more than their owner, the holder, may give to any content. All else goes back as a whole or not at all.
-func (u *Merger) parts(left, now, before *manifest.Entry) (*manifest.Entry, bool, snap.ClashReason, error) {
+func (u *Merger) parts(left, now, before *manifest.Entry) (*manifest.Entry, bool, snap.ConflictReason, error) {
 	if !u.mergeable(left, now, before) {
 		return nil, false, snap.Rights, nil
 	}
@@ -121,7 +121,7 @@ func three[T comparable](to *T, left, now, before T) bool {
 }
 
 // content sets e's content to what a change from left's to before's makes of now's.
-func (u *Merger) content(e, left, now, before *manifest.Entry) (snap.ClashReason, error) {
+func (u *Merger) content(e, left, now, before *manifest.Entry) (snap.ConflictReason, error) {
 	type body struct {
 		hash snap.Hash
 		size int64
@@ -154,7 +154,7 @@ func (u *Merger) content(e, left, now, before *manifest.Entry) (snap.ClashReason
 	return u.put(e, []byte(text))
 }
 
-func (u *Merger) put(e *manifest.Entry, text []byte) (why snap.ClashReason, err error) {
+func (u *Merger) put(e *manifest.Entry, text []byte) (why snap.ConflictReason, err error) {
 	if len(text) > maxMerge {
 		return snap.TooLarge, nil
 	}

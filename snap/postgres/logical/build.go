@@ -16,19 +16,19 @@ import (
 	"mulligan/snap/postgres/pglogin"
 )
 
-// builder makes a database out of a snapshot, under a name of our own.
+// builder creates a database from a snapshot, under a temporary name.
 type builder struct {
 	d      *Driver
 	m      *manifest
 	name   string
-	out    *conn // beside it
+	out    *conn // a session in another database of the server
 	server int   // its major version
 	tool   tool
 }
 
-// build makes the database called name, fills it and proves it. What it made
-// until an error stays, for the caller to drop. It gives what the database was
-// when it was proven.
+// build creates the database called name, fills it and compares it with the snapshot. After an
+// error the caller must drop the database. build returns the database's identity at the time of the
+// comparison.
 func (d *Driver) build(ctx context.Context, out *conn, name, note string, m *manifest) (proven identity, err error) {
 	b := &builder{d: d, m: m, name: name, out: out}
 	if b.server, err = out.version(ctx); err != nil {
@@ -57,7 +57,7 @@ func (c *conn) oidOf(ctx context.Context, db string) (oid uint32, err error) {
 	return oid, err
 }
 
-// create makes it empty, as the snapshot's was when it was made.
+// create creates the empty database with the snapshot's encoding and locale.
 func (b *builder) create(ctx context.Context, note string) error {
 	p := b.m.State.Props
 	sql := fmt.Sprintf("CREATE DATABASE %s TEMPLATE template0 OWNER %s ENCODING %s LC_COLLATE %s LC_CTYPE %s",
@@ -85,8 +85,8 @@ func (b *builder) create(ctx context.Context, note string) error {
 	return b.out.exec(ctx, "COMMENT ON DATABASE "+quote(b.name)+" IS "+literal(note))
 }
 
-// fill loads schema and rows in the order in which pg_restore would: rows come
-// before what checks and indexes them.
+// fill loads schema and rows in pg_restore's order: rows before the constraints and indexes that
+// check them.
 func (b *builder) fill(ctx context.Context) error {
 	if err := b.bare(ctx); err != nil {
 		return err
@@ -107,8 +107,8 @@ func (b *builder) fill(ctx context.Context) error {
 	return b.analyze(ctx)
 }
 
-// analyze makes the planner's statistics, which no dump holds and no state has. A table whose statistics cannot be made
-// goes without: one with a foreign table among its children, an index on an expression that fails.
+// analyze collects the planner's statistics, which a dump does not hold. A table whose statistics cannot be collected goes
+// without: one with a foreign table among its children, or an index on an expression that fails.
 func (b *builder) analyze(ctx context.Context) error {
 	c, err := b.d.connect(ctx, b.name)
 	if err != nil {
@@ -123,7 +123,7 @@ func (b *builder) analyze(ctx context.Context) error {
 	return nil
 }
 
-// bare takes away what a new database has and the snapshot's did not.
+// bare removes the objects that every new database has and the snapshot's did not have.
 func (b *builder) bare(ctx context.Context) error {
 	c, err := b.d.connect(ctx, b.name)
 	if err != nil {
@@ -224,7 +224,7 @@ func (b *builder) load(ctx context.Context, next <-chan int) error {
 	return nil
 }
 
-// loose loads what is in no table.
+// loose loads the content that is in no table: sequences and large objects.
 func (b *builder) loose(ctx context.Context) error {
 	c, err := b.d.connect(ctx, b.name)
 	if err != nil {
@@ -246,7 +246,7 @@ func (b *builder) loose(ctx context.Context) error {
 	return c.exec(ctx, "COMMIT")
 }
 
-// objects makes the large objects.
+// objects creates the large objects.
 func (b *builder) objects(ctx context.Context, c *conn) error {
 	for _, o := range b.m.State.Objects {
 		if err := c.exec(ctx, fmt.Sprintf("SELECT pg_catalog.lo_create(%d)", o.OID)); err != nil {
@@ -273,7 +273,7 @@ func (b *builder) objects(ctx context.Context, c *conn) error {
 	return nil
 }
 
-// writeObjects writes the pages that copyObject read.
+// writeObjects writes the pages that copyObject stored.
 func (c *conn) writeObjects(ctx context.Context, r *rowReader) error {
 	data := &bytes.Buffer{}
 	for {
@@ -297,7 +297,7 @@ func (c *conn) writeObjects(ctx context.Context, r *rowReader) error {
 	}
 }
 
-// readLine gives the next line of r, buffered in buf; "" at the end.
+// readLine returns the next line of r, buffered in buf, or "" at the end.
 func readLine(r io.Reader, buf *bytes.Buffer) (string, error) {
 	for {
 		if i := bytes.IndexByte(buf.Bytes(), '\n'); i >= 0 {
@@ -313,7 +313,7 @@ func readLine(r io.Reader, buf *bytes.Buffer) (string, error) {
 	}
 }
 
-// regrant gives what is on exactly these rights.
+// regrant returns the statements after which exactly these grants exist on the object.
 func regrant(on, owner string, grants []grant) string {
 	var sql strings.Builder
 	for _, who := range []string{"PUBLIC", quote(owner)} {
@@ -332,19 +332,19 @@ func regrant(on, owner string, grants []grant) string {
 	return sql.String()
 }
 
-// fromCurrent are settings whose value is a list of names: written anew as one
-// string it would be one name. They are set here, and taken over from here.
+// fromCurrent are settings whose value is a list of names. Written as one string, the list would
+// become a single name, so dress sets them in the session and copies them FROM CURRENT.
 var fromCurrent = map[string]bool{"search_path": true, "temp_tablespaces": true, "session_preload_libraries": true, "local_preload_libraries": true}
 
-// dress gives the database its own properties, but for the comment, which
-// says whose it is until it is the live one.
+// dress sets the database's own properties, except the comment: until the database is live, its
+// comment names the restore that it belongs to.
 func (b *builder) dress(ctx context.Context) error {
 	p, db := b.m.State.Props, "DATABASE "+quote(b.name)
 	c, err := b.d.connect(ctx, outsideOf(b.out))
 	if err != nil {
 		return err
 	}
-	defer c.close() // so that settings end with it
+	defer c.close() // closing the session ends its settings
 	for _, s := range p.Settings {
 		of := "ALTER " + db
 		if s.Role != "" {
@@ -379,7 +379,7 @@ func (b *builder) prove(ctx context.Context) (identity, error) {
 	if err != nil {
 		return identity{}, err
 	}
-	got.State.Props.Comment = b.m.State.Props.Comment // which it gets in the end
+	got.State.Props.Comment = b.m.State.Props.Comment // which the database gets in the end
 	if b.m.post(got) == b.m.State.hash() {
 		return got.Identity, nil
 	}
@@ -387,11 +387,11 @@ func (b *builder) prove(ctx context.Context) (identity, error) {
 	if err != nil {
 		return identity{}, err
 	}
-	return identity{}, errs.New(errs.Failed, "", "the database that was built is not the snapshot's: %s", summarize(list)).
+	return identity{}, errs.New(errs.Failed, "", "the database that was built differs from the snapshot: %s", summarize(list)).
 		WithHint("the live database is untouched; restore another checkpoint")
 }
 
-// apart says in what the database that was built and read as got is not the snapshot's.
+// apart returns how the built database, read as got, differs from the snapshot's.
 func (b *builder) apart(got *manifest) ([]snap.Change, error) {
 	if !b.m.comparable(got) {
 		return differences(&b.m.State, &got.State), nil
@@ -403,9 +403,9 @@ func (b *builder) apart(got *manifest) ([]snap.Change, error) {
 	return compare(b.d.login.database, want, &side{&got.State, got.plain}), nil
 }
 
-// post is the hash of a state that was read now, to compare with m's. Where
-// another version of server or pg_dump wrote m's schema, its text cannot be
-// compared, and the tables, columns and rows must do.
+// post returns the hash of the state now, for comparison with m's hash. If another version of the
+// server or of pg_dump wrote m's schema, its text cannot be compared, and post compares tables,
+// columns and rows only.
 func (m *manifest) post(now *manifest) snap.Hash {
 	s := now.State
 	if m.Form == 0 {

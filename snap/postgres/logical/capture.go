@@ -9,15 +9,14 @@ import (
 	"mulligan/snap/database"
 )
 
-// engine is the driver, as the steps of captures and switches see it.
+// engine implements the steps of captures and switches for Driver.
 type engine struct{ d *Driver }
 
 var _ database.Engine[*plan] = engine{}
 
-// Classify gives err a kind and a hint.
 func (e engine) Classify(op string, err error) error { return e.d.classify(op, err) }
 
-// meta is what a snapshot's root says of it.
+// meta is stored in a snapshot's root.
 type meta struct {
 	Hash     string   `json:"hash"`
 	Position string   `json:"position"`
@@ -25,12 +24,12 @@ type meta struct {
 	Schema   string   `json:"schema"` // digest of the schema's text
 }
 
-// maxTries bounds how often a capture begins again because tables were
-// rewritten or dropped between its snapshot and its locks.
+// maxTries bounds how often a capture starts again because tables were rewritten or dropped
+// between its snapshot and its locks.
 const maxTries = 5
 
-// Read reads what is committed in the database. When nothing was written to the server since
-// an earlier capture, it finds that one's content and reads nothing.
+// Read reads the committed state of the database. If nothing was written to the server since an
+// earlier capture, Read returns that capture's content.
 func (e engine) Read(ctx context.Context, b *cas.Batch) (database.State, error) {
 	c, err := e.d.take(ctx, b)
 	if err != nil {
@@ -40,7 +39,7 @@ func (e engine) Read(ctx context.Context, b *cas.Batch) (database.State, error) 
 	return database.State{Node: c.node, Hash: hash, Meta: c.meta, Position: c.meta.Position, Warnings: c.warnings}, err
 }
 
-// captured is a live state that is in a batch.
+// captured is a live state whose content is in a batch.
 type captured struct {
 	node     cas.Hash
 	meta     meta
@@ -66,7 +65,7 @@ func (d *Driver) take(ctx context.Context, b *cas.Batch) (captured, error) {
 	}}, err
 }
 
-// unchanged finds a capture's node that surely holds the present state.
+// unchanged returns the node of an earlier capture that surely holds the present state.
 func (d *Driver) unchanged(ctx context.Context, b *cas.Batch) (captured, error) {
 	conn, err := d.connect(ctx, d.login.database)
 	if isAbsent(err) {
@@ -87,7 +86,7 @@ func (d *Driver) unchanged(ctx context.Context, b *cas.Batch) (captured, error) 
 		}
 		held, err := load(d.cfg.Store, root.Hash)
 		if err != nil {
-			continue // damaged: read it anew
+			continue // damaged: another one, or a new capture, is used
 		}
 		m.Position = now.Position
 		return captured{node: root.Hash, meta: m, warnings: held.warnings()}, nil
@@ -95,7 +94,7 @@ func (d *Driver) unchanged(ctx context.Context, b *cas.Batch) (captured, error) 
 	return captured{}, nil
 }
 
-// CheckStored compares the manifest of a snapshot with the hash of its root.
+// CheckStored compares the manifest of a snapshot with the hash in its root.
 func (e engine) CheckStored(_ context.Context, root cas.Root, _ snap.Depth) error {
 	m, err := load(e.d.cfg.Store, root.Hash)
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"mulligan/errs"
 )
 
-// props reads the properties of the session's database; absent ones of older
-// or newer servers come out empty.
+// props reads the properties of the session's database; those that the server's version does not
+// have stay empty.
 func (c *conn) props(ctx context.Context) (p props, err error) {
 	err = c.QueryRow(ctx, `SELECT pg_catalog.pg_get_userbyid(d.datdba), pg_catalog.pg_encoding_to_char(d.encoding), d.datcollate, d.datctype,
 		coalesce(j->>'datlocprovider', ''), coalesce(j->>'datlocale', j->>'daticulocale', ''), coalesce(j->>'daticurules', ''),
@@ -44,7 +44,7 @@ func (c *conn) props(ctx context.Context) (p props, err error) {
 	}
 	p.Settings, err = pgx.CollectRows(rows, pgx.RowToStructByPos[setting])
 	if len(p.Settings) == 0 {
-		p.Settings = nil // as it is when it was stored and read again
+		p.Settings = nil // as it is after it was stored and read
 	}
 	for _, s := range p.Settings {
 		err = errors.Join(err, c.kept.Add(s.Role, s.Name, s.Value))
@@ -53,16 +53,15 @@ func (c *conn) props(ctx context.Context) (p props, err error) {
 	return p, err
 }
 
-// relation is a table as the snapshot sees it, with what tells whether it is
-// still that table: its file.
+// relation is a table in the snapshot, with its file: a rewritten table has another file.
 type relation struct {
 	OID   uint32
 	table table
 	bytes int64
 }
 
-// userTables are the tables whose rows are the user's: all but the system's,
-// temporary ones, and those of extensions that are not for the user to fill.
+// userTables selects the tables that hold the user's rows: no system tables, no temporary ones,
+// and of extensions' tables only those that the user fills.
 const userTables = `FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 	LEFT JOIN pg_catalog.pg_depend e ON e.classid = 'pg_catalog.pg_class'::regclass AND e.objid = c.oid AND e.objsubid = 0
 		AND e.deptype = 'e' AND e.refclassid = 'pg_catalog.pg_extension'::regclass
@@ -80,7 +79,7 @@ func (c *conn) relations(ctx context.Context) (list []*relation, err error) {
 	defer rows.Close()
 	for rows.Next() {
 		r := &relation{}
-		var size *int64 // null for one that was just dropped
+		var size *int64 // null for a table that was just dropped
 		if err := rows.Scan(&r.OID, &r.table.Schema, &r.table.Name, &r.table.Where, &size); err != nil {
 			return nil, err
 		}
@@ -127,9 +126,9 @@ func (c *conn) columns(ctx context.Context, list []*relation) error {
 	return rows.Err()
 }
 
-// lock takes the lock of a reader on the tables, so that none is dropped,
-// truncated or rewritten any more, and makes sure that none was since the
-// transaction's snapshot: then its rows would be gone from there.
+// lock takes a reader's lock on the tables, so that none can be dropped, truncated or rewritten
+// from now on. It returns errMoved if that happened since the transaction's snapshot, from which
+// the rows of such a table are missing.
 func (c *conn) lock(ctx context.Context, list []*relation) error {
 	const atOnce = 500
 	for i := 0; i < len(list); i += atOnce {
@@ -140,8 +139,8 @@ func (c *conn) lock(ctx context.Context, list []*relation) error {
 		err := c.exec(ctx, "LOCK TABLE "+strings.Join(names, ", ")+" IN ACCESS SHARE MODE")
 		switch sqlState(err) {
 		case stateLocked:
-			return errs.New(errs.Busy, "", "a table of %s is locked, by a migration or the like", c.db).
-				WithHint("wait until that is done (see pg_locks), and try again")
+			return errs.New(errs.Busy, "", "a table of %s is locked, perhaps by a migration", c.db).
+				WithHint("wait until the lock is released (see pg_locks), and try again")
 		case stateNoTable, "3F000":
 			return errMoved
 		}
@@ -149,7 +148,7 @@ func (c *conn) lock(ctx context.Context, list []*relation) error {
 			return err
 		}
 	}
-	// The functions look at the present, the query at the snapshot.
+	// The functions see the present, the query sees the snapshot.
 	moved, err := c.list(ctx, `SELECT c.relname::text `+userTables+` AND c.relkind = 'r'
 		AND (pg_catalog.pg_relation_filenode(c.oid) IS DISTINCT FROM c.relfilenode)`)
 	if err == nil && len(moved) > 0 {
@@ -158,7 +157,7 @@ func (c *conn) lock(ctx context.Context, list []*relation) error {
 	return err
 }
 
-// sequences reads all sequences' values: the present ones, not the snapshot's.
+// sequences reads the present values of all sequences; the snapshot does not cover them.
 func (c *conn) sequences(ctx context.Context) (list []sequence, err error) {
 	rows, err := c.Query(ctx, `SELECT n.nspname, c.relname `+userTables+` AND c.relkind = 'S' ORDER BY n.nspname, c.relname`)
 	if err != nil {
@@ -191,7 +190,7 @@ func (c *conn) sequences(ctx context.Context) (list []sequence, err error) {
 		}
 		for _, v := range values {
 			if v.At < i || v.At >= len(names) {
-				return nil, errs.New(errs.Failed, "", "the server answered with a sequence that it was not asked for").WithHint("look into the server's log")
+				return nil, errs.New(errs.Failed, "", "the server returned a sequence that was not requested").WithHint("look into the server's log")
 			}
 			if err := c.kept.Add(names[v.At].Schema, names[v.At].Name); err != nil {
 				return nil, err
@@ -202,8 +201,8 @@ func (c *conn) sequences(ctx context.Context) (list []sequence, err error) {
 	return list, nil
 }
 
-// roles lists the roles that the database depends on. Password verifiers are
-// for a superuser to see.
+// roles lists the roles that the database depends on. Only a superuser sees password
+// verifiers.
 func (c *conn) roles(ctx context.Context) (list []role, err error) {
 	verifier := "NULL"
 	if c.superuser() {
@@ -226,10 +225,10 @@ func (c *conn) roles(ctx context.Context) (list []role, err error) {
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[role])
 }
 
-// superuser reports whether the session's role is one.
+// superuser reports whether the session's role is a superuser.
 func (c *conn) superuser() bool { return c.PgConn().ParameterStatus("is_superuser") == "on" }
 
-// version is the server's major version.
+// version returns the server's major version.
 func (c *conn) version(ctx context.Context) (n int, err error) {
 	err = c.QueryRow(ctx, "SELECT pg_catalog.current_setting('server_version_num')::int / 10000").Scan(&n)
 	if err == nil && n < 13 {
@@ -238,7 +237,7 @@ func (c *conn) version(ctx context.Context) (n int, err error) {
 	return n, err
 }
 
-// notes say what a dump cannot hold.
+// notes returns sentences about contents that a dump cannot hold.
 func (c *conn) notes(ctx context.Context) (notes []string, err error) {
 	var subs, views int
 	err = c.QueryRow(ctx, `SELECT (SELECT count(*) FROM pg_catalog.pg_subscription WHERE subdbid = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())),
@@ -252,7 +251,7 @@ func (c *conn) notes(ctx context.Context) (notes []string, err error) {
 	return notes, err
 }
 
-// quoteAny quotes an identifier so that it reads the same in any client encoding.
+// quoteAny quotes an identifier with ASCII only, for any client encoding.
 func quoteAny(name string) string {
 	ascii := true
 	for i := range len(name) {

@@ -19,15 +19,15 @@ import (
 	"mulligan/snap/postgres/pgwire"
 )
 
-// conn is one session. Everything that a database's or a role's settings could
-// change in what is read or written is set.
+// conn is one session. It sets every setting by which a database or a role could change
+// what is read or written.
 type conn struct {
 	*pgx.Conn
 	db   string
 	kept pgwire.Kept // of what the server said of the database
 }
 
-// session is what pg_dump sets, and what would change the text of a value.
+// session sets what pg_dump sets, and every setting that changes the text of a value.
 const session = `SELECT pg_catalog.set_config('search_path', '', false);
 SET standard_conforming_strings = on; SET DateStyle = ISO; SET IntervalStyle = postgres; SET TimeZone = 'UTC';
 SET extra_float_digits = 3; SET bytea_output = hex; SET xmloption = content; SET xmlbinary = base64; SET array_nulls = on;
@@ -35,7 +35,7 @@ SET lc_monetary = 'C'; SET synchronize_seqscans = off; SET row_security = off; S
 SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0; SET default_transaction_read_only = off;
 SET synchronous_commit = on; SET client_min_messages = warning; SET default_tablespace = ''; SET quote_all_identifiers = off`
 
-// connectTimeout bounds how long a session takes to be closed.
+// connectTimeout bounds the time to close a session.
 const connectTimeout = 10 * time.Second
 
 // connect opens a session in db.
@@ -57,11 +57,11 @@ func (d *Driver) connect(ctx context.Context, db string) (*conn, error) {
 	return out, nil
 }
 
-// close ends the session. What it had not committed is gone with it.
+// close ends the session and rolls back its transaction.
 func (c *conn) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), connectTimeout)
 	defer cancel()
-	_ = c.Conn.Close(ctx) // nothing depends on how it ends
+	_ = c.Conn.Close(ctx) // nothing depends on the result
 }
 
 // exec runs statements that return nothing of interest.
@@ -70,7 +70,7 @@ func (c *conn) exec(ctx context.Context, sql string) error {
 	return err
 }
 
-// transact runs the steps in a transaction and gives its id.
+// transact runs the steps in one transaction and returns the transaction's id.
 func (c *conn) transact(ctx context.Context, steps ...step) (xid uint64, err error) {
 	if err := c.exec(ctx, "BEGIN"); err != nil {
 		return 0, err
@@ -82,7 +82,7 @@ func (c *conn) transact(ctx context.Context, steps ...step) (xid uint64, err err
 	return xid, c.exec(ctx, "COMMIT")
 }
 
-// finish runs the last steps of the transaction under way and gives its id.
+// finish runs the last steps of the open transaction, commits it and returns its id.
 func (c *conn) finish(ctx context.Context, steps ...step) (xid uint64, err error) {
 	for _, s := range steps {
 		if err := c.exec(ctx, s.sql); err != nil {
@@ -93,7 +93,7 @@ func (c *conn) finish(ctx context.Context, steps ...step) (xid uint64, err error
 	return xid, err
 }
 
-// list gives the first column of all rows, as text.
+// list returns the first column of all rows, as text.
 func (c *conn) list(ctx context.Context, sql string, args ...any) ([]string, error) {
 	rows, err := c.Query(ctx, sql, args...)
 	if err != nil {
@@ -102,7 +102,7 @@ func (c *conn) list(ctx context.Context, sql string, args ...any) ([]string, err
 	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
 
-// outsides are databases to work from when the database itself must have no sessions.
+// outsides are the databases to connect to while the live database must have no sessions.
 var outsides = []string{"postgres", "template1"}
 
 // outside opens a session in another database of the same server.
@@ -123,7 +123,7 @@ func (d *Driver) outside(ctx context.Context) (*conn, error) {
 			first = err
 		}
 	}
-	return nil, errs.Wrap(errs.Denied, "connect to a database beside it", first)
+	return nil, errs.Wrap(errs.Denied, "connect to another database of the server", first)
 }
 
 // SQLSTATEs, from the manual's appendix A.
@@ -146,7 +146,7 @@ const (
 	stateNotInStandby = "25006"
 )
 
-// sqlState is the server's code for err, or "".
+// sqlState returns the SQLSTATE of err, or "".
 func sqlState(err error) string {
 	var e *pgconn.PgError
 	if errors.As(err, &e) {
@@ -158,7 +158,7 @@ func sqlState(err error) string {
 // isAbsent reports whether err says that the server has no such database.
 func isAbsent(err error) bool { return sqlState(err) == stateNoDatabase }
 
-// refused says why there is no session in db.
+// refused explains why no session in db could be opened.
 func (d *Driver) refused(db string, err error) error {
 	var known *errs.Error
 	if errors.As(err, &known) {
@@ -185,8 +185,7 @@ func (d *Driver) refused(db string, err error) error {
 	return e
 }
 
-// cause is the part of a failed connection that is worth telling: pgx repeats
-// user, host and database around it.
+// cause returns the useful part of a connection error: pgx adds user, host and database.
 func cause(err error) error {
 	var p *pgconn.PgError
 	var n *net.OpError
@@ -203,7 +202,7 @@ func cause(err error) error {
 	return err
 }
 
-// classify gives an error of the server or the system its kind.
+// classify gives an error of the server or the system a kind and a hint.
 func (d *Driver) classify(op string, err error) error {
 	var known *errs.Error
 	err = d.refusal.Take(err)
@@ -232,7 +231,7 @@ func kindOfState(state string) (errs.Kind, string) {
 	case stateDenied, stateBadPassword, stateBadLogin:
 		return errs.Denied, "grant the right to the role in the dsn, or use one that has it"
 	case stateLocked:
-		return errs.Busy, "wait until what holds the lock, a migration or the like, is done (see pg_locks), and try again"
+		return errs.Busy, "wait until the session that holds the lock, perhaps a migration, has ended (see pg_locks), and try again"
 	case stateInUse, stateTooMany:
 		return errs.Busy, "wait until the other session has ended (see pg_stat_activity), and try again"
 	case stateDiskFull:
@@ -245,34 +244,33 @@ func kindOfState(state string) (errs.Kind, string) {
 	return errs.Failed, ""
 }
 
-// brokenOff reports whether the connection ended under a statement.
+// brokenOff reports whether the connection ended during a statement.
 func brokenOff(err error) bool {
 	var n *net.OpError
 	var p *fs.PathError
 	return errors.As(err, &n) || (pgconn.SafeToRetry(err) && !errors.As(err, &p)) || errors.Is(err, net.ErrClosed) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
-// identity tells one visible state of a server from all others. Two equal
-// snapshots of the same running server see the same rows: a snapshot is the set
-// of transactions that it sees. Sequences stand outside of transactions.
+// identity identifies one visible state of a server. Two equal snapshots of the same running
+// server see the same rows, since a snapshot is the set of transactions that it sees. Sequences are
+// not transactional, so the identity has their values too.
 type identity struct {
-	System    string // the cluster's, and when this server process started
+	System    string // the cluster's id, and when this server process started
 	Database  uint32
 	Snapshot  string // as pg_current_snapshot writes it, with 64-bit transaction ids
 	Sequences string // digest of their values
-	Durable   bool   // all that the snapshot sees is on the server's disk, so no crash takes it back
+	Durable   bool   // all transactions that the snapshot sees are on the server's disk, so that no crash can undo them
 	Position  string `json:"-"` // timeline and LSN
 }
 
-// surely reports whether i, the present, is the same state as the earlier one.
+// surely reports whether i, taken now, identifies the same state as earlier.
 func (i identity) surely(earlier identity) bool {
 	i.Position, i.Durable, earlier.Position = "", true, ""
 	return i == earlier
 }
 
-// idleUntil reports whether no transaction but that of the id xid has written
-// anything on the server since the state was seen: the snapshot had nothing
-// under way, and the id is the next that it knew to be free.
+// idleUntil reports whether no transaction except xid wrote anything on the server since i was
+// taken: i's snapshot saw no open transaction, and xid is the next free id at that time.
 func (i identity) idleUntil(xid uint64) bool {
 	return i.Snapshot == fmt.Sprintf("%d:%d:", xid, xid)
 }
@@ -282,7 +280,7 @@ const identitySQL = `SELECT s.system_identifier::text || ' ' || pg_catalog.pg_po
 	pg_catalog.substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()), 1, 8) || ':' || pg_catalog.pg_current_wal_insert_lsn()::text
 	FROM pg_catalog.pg_control_system() s, pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()`
 
-// identify identifies the state that the session sees, sequences included.
+// identify returns the identity of the state that the session sees, sequences included.
 func (c *conn) identify(ctx context.Context) (i identity, err error) {
 	if i, err = c.identifyRows(ctx); err != nil {
 		return i, err
@@ -303,7 +301,7 @@ func (c *conn) identifyRows(ctx context.Context) (i identity, err error) {
 // quote quotes an identifier.
 func quote(name string) string { return pgx.Identifier{name}.Sanitize() }
 
-// literal quotes a string.
+// literal quotes a string as a literal.
 func literal(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", "''") + "'"
 }

@@ -14,9 +14,8 @@ import (
 	"mulligan/snap/database"
 )
 
-// Diff says what happened to the database from one snapshot to another, or to
-// the live state: in SQL, with the numbers of rows. paths are names of schemas,
-// or of tables as SCHEMA.TABLE.
+// Diff describes in SQL, with numbers of rows, how the database changed from one snapshot to
+// another or to the live state. paths are names of schemas, or of tables as SCHEMA.TABLE.
 func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []string) ([]snap.Change, error) {
 	const op = "compare database snapshots"
 	var sides [2]*side
@@ -38,13 +37,13 @@ func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []str
 	}), nil
 }
 
-// side is one of two states that are compared.
+// side is one of the two compared states.
 type side struct {
 	state *state
 	text  []byte // of the schema
 }
 
-// side gives a stored state, or the live one, which is to be compared with other, if there is one.
+// side returns a stored state, or the live one if id is empty. other is the state to compare the live one with, or nil.
 func (d *Driver) side(ctx context.Context, id snap.SnapshotID, other *side) (*side, error) {
 	if id != "" {
 		root, err := d.records.Snapshot("", id)
@@ -84,14 +83,14 @@ func (d *Driver) storedSide(m *manifest) (*side, error) {
 type entry struct {
 	kind, schema, name string
 	sql                string
-	same               string // sql for comparisons
+	same               string // sql in the form that is compared
 }
 
 // partMark begins an object's part of pg_dump's text.
 const partMark = "\n--\n-- Name: "
 
-// entriesOf takes pg_dump's text apart at the comment that begins each object's
-// part: "-- Name: N; Type: T; Schema: S; Owner: O".
+// entriesOf splits pg_dump's text at the comment before each object:
+// "-- Name: N; Type: T; Schema: S; Owner: O".
 func entriesOf(text []byte) map[string]entry {
 	list := map[string]entry{}
 	for _, part := range bytes.Split(text, []byte(partMark))[min(1, len(text)):] {
@@ -110,7 +109,7 @@ func entriesOf(text []byte) map[string]entry {
 	return list
 }
 
-// withoutSets drops what pg_dump sets for the object that follows.
+// withoutSets removes the SET statements that pg_dump writes for the next object.
 func withoutSets(sql string) string {
 	sql = strings.TrimSpace(sql)
 	for {
@@ -122,7 +121,7 @@ func withoutSets(sql string) string {
 	}
 }
 
-// compare says what happened from a to b.
+// compare describes the changes from a to b.
 func compare(db string, a, b *side) []snap.Change {
 	switch {
 	case a.state.hash() == b.state.hash():
@@ -139,7 +138,7 @@ func compare(db string, a, b *side) []snap.Change {
 	}
 	before, after := entriesOf(a.text), entriesOf(b.text)
 	list = append(list, objectChanges(before, after, told, false)...)
-	if len(list) == 0 { // something that goes with a table, and the table is the same
+	if len(list) == 0 { // only a part of a table differs, such as a default
 		list = objectChanges(before, after, nil, true)
 	}
 	if len(list) == 0 {
@@ -148,13 +147,13 @@ func compare(db string, a, b *side) []snap.Change {
 	return list
 }
 
-// differences are those of tables, sequences, large objects and the database's properties.
+// differences returns the changes of tables, sequences, large objects and the database's properties.
 func differences(a, b *state) (list []snap.Change) {
 	list = database.Compare(tablesOf(a), tablesOf(b), "ALTER COLUMN")
 	return append(append(list, sequenceChanges(a, b)...), otherChanges(a, b)...)
 }
 
-// textChange says where two texts of a schema part that have the same objects.
+// textChange says where two schema texts with equal objects differ.
 func textChange(a, b []byte) string {
 	before, after := strings.Split(string(a), partMark), strings.Split(string(b), partMark)
 	head := func(parts []string, i int) string {
@@ -179,17 +178,17 @@ func textChange(a, b []byte) string {
 			if was, is := head(before, i), head(after, i); was != is {
 				return fmt.Sprintf("the dump has %s where it had %s", is, was)
 			}
-			return "the definition of " + head(after, i) + " is another"
+			return "the definition of " + head(after, i) + " differs"
 		}
 	}
-	return "the digest of the schema is another, and its text is the same"
+	return "the digests of the schemas differ, although their texts are equal"
 }
 
-// tablesOf are the tables as database.Compare wants them.
+// tablesOf converts the tables for database.Compare.
 func tablesOf(s *state) (list []database.Object) {
 	for _, t := range s.Tables {
 		o := database.Object{Path: t.id(), Kind: "TABLE", Name: sqlName(t.Schema, t.Name), Table: &database.Table{
-			Rows: database.Rows{N: t.Rows, Sum: t.Sum}, Details: []database.Detail{{Name: "its rows that are captured are those", Value: t.Where}},
+			Rows: database.Rows{N: t.Rows, Sum: t.Sum}, Details: []database.Detail{{Name: "the condition for its captured rows is", Value: t.Where}},
 		}}
 		o.Create = fmt.Sprintf("CREATE TABLE %s (%s)", o.Name, columnText(t.Columns))
 		for _, c := range t.Columns {
@@ -216,7 +215,7 @@ func sequenceChanges(a, b *state) (list []snap.Change) {
 	return list
 }
 
-// otherChanges are those of large objects and of the database as a whole.
+// otherChanges returns the changes of large objects and of the database's properties.
 func otherChanges(a, b *state) (list []snap.Change) {
 	if a.Blobs != b.Blobs || digest(a.Objects) != digest(b.Objects) {
 		list = append(list, snap.Change{Path: "large objects", Operation: snap.Modify,
@@ -235,14 +234,14 @@ func otherChanges(a, b *state) (list []snap.Change) {
 	return list
 }
 
-// secret are kinds of objects whose definition may hold a password.
+// secret are the kinds of objects whose definition may hold a password.
 var secret = map[string]bool{"USER MAPPING": true, "SERVER": true, "SUBSCRIPTION": true, "FOREIGN TABLE": true}
 
-// parts are kinds that go with a table or a sequence, which is told of by itself.
+// parts are the kinds that belong to a table or a sequence, which is reported itself.
 var parts = map[string]bool{"DEFAULT": true, "SEQUENCE OWNED BY": true, "SEQUENCE SET": true, "TABLE ATTACH": true, "MATERIALIZED VIEW DATA": true}
 
-// objectChanges are those of everything else that the schema's text has. told
-// are the paths of tables that need no further word; all wants what goes with tables, too.
+// objectChanges returns the changes of all other objects in the schema's text. told holds the
+// paths of tables already reported; if all is set, parts of tables are included.
 func objectChanges(a, b map[string]entry, told map[string]bool, all bool) (list []snap.Change) {
 	skip := func(e entry) bool {
 		return parts[e.kind] && !all || (e.kind == "TABLE" || about[e.kind] != "") && told[e.path()]
@@ -266,8 +265,8 @@ func objectChanges(a, b map[string]entry, told map[string]bool, all bool) (list 
 	return list
 }
 
-// about are kinds that say something about another object, whose kind begins
-// their name, and how to speak of them.
+// about maps kinds that describe another object, whose kind begins their name, to the words for
+// them.
 var about = map[string]string{"ACL": "GRANT or REVOKE on", "COMMENT": "COMMENT ON"}
 
 func (e entry) path() string {
@@ -281,7 +280,7 @@ func (e entry) path() string {
 	return e.schema + "." + name
 }
 
-// phrase says what was done to the object.
+// phrase describes what happened to the object.
 func (e entry) phrase(verb string) string {
 	if on, ok := about[e.kind]; ok {
 		return on + " " + e.name
@@ -289,7 +288,7 @@ func (e entry) phrase(verb string) string {
 	return verb + " " + e.kind + " " + e.name
 }
 
-// created is the beginning of the statement that makes the object.
+// created returns the beginning of the object's CREATE statement.
 func (e entry) created() string {
 	const most = 160
 	if secret[e.kind] || e.sql == "" {
@@ -302,7 +301,7 @@ func (e entry) created() string {
 	return text
 }
 
-// summarize names the first few changes.
+// summarize returns the first few changes in one line.
 func summarize(list []snap.Change) string {
 	var said []string
 	for _, c := range list[:min(3, len(list))] {
@@ -326,7 +325,7 @@ func columnText(list []column) string {
 
 func sqlName(schema, name string) string { return ident(schema) + "." + ident(name) }
 
-// ident quotes a name where SQL asks for it.
+// ident quotes a name if SQL needs it.
 func ident(name string) string {
 	for i, c := range name {
 		if !(c >= 'a' && c <= 'z' || c == '_' || i > 0 && c >= '0' && c <= '9') {

@@ -10,26 +10,26 @@ import (
 	"strings"
 )
 
-// A table that inherits from another cannot always be made again with its columns
-// in the same places: a column that its parent got later comes last in it, and a
-// dump, which names the parent and the table's own columns, makes the inherited ones
-// first. So the columns of such tables are held in the order that a dump gives them,
-// wherever they lie, and their definitions are compared line by line in any order.
+// A restore cannot always recreate a table that inherits with its columns in the same
+// order. If the parent got a column later, the column comes last in the live table; a dump,
+// which names the parent and the table's own columns, creates inherited columns first. So the
+// columns of such tables are stored in the order that a restored dump has, and the lines of
+// their definitions are compared in any order.
 
-// lineage is what is needed to tell in which order a dump makes columns.
+// lineage holds what determines the order in which a dump creates columns.
 type lineage struct {
 	parents map[uint32][]uint32
-	columns map[uint32][]heir // as they lie
+	columns map[uint32][]heir // in the live order
 	done    map[uint32][]string
 }
 
-// heir is a column of a table that inherits, or is inherited from.
+// heir is a column of a table that inherits or is inherited from.
 type heir struct {
 	name string
-	own  bool // a dump writes it with the table's own columns
+	own  bool // a dump writes it among the table's own columns
 }
 
-// lineage reads which tables inherit from which.
+// lineage reads the inheritance of tables.
 func (c *conn) lineage(ctx context.Context) (*lineage, error) {
 	l := &lineage{parents: map[uint32][]uint32{}, columns: map[uint32][]heir{}, done: map[uint32][]string{}}
 	const links = `FROM pg_catalog.pg_inherits i JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid WHERE c.relkind IN ('r', 'f') AND NOT c.relispartition`
@@ -71,13 +71,13 @@ func (c *conn) lineage(ctx context.Context) (*lineage, error) {
 	return l, rows.Err()
 }
 
-// order gives the names of a table's columns in the order in which a dump makes them:
-// those of its parents, and then its own.
+// order returns the names of a table's columns in the order in which a dump creates them:
+// inherited columns first.
 func (l *lineage) order(oid uint32) []string {
 	if names, ok := l.done[oid]; ok {
 		return names
 	}
-	l.done[oid] = nil // a circle, which no real server has, ends here
+	l.done[oid] = nil // ends the recursion on a cycle, which no real server has
 	parents := l.parents[oid]
 	var names []string
 	have := map[string]bool{}
@@ -101,8 +101,8 @@ func (l *lineage) order(oid uint32) []string {
 	return names
 }
 
-// arrange puts the columns of tables that inherit into the order of a dump, and says
-// which lie in another.
+// arrange sorts the columns of inheriting tables into a dump's order. It returns a note about the
+// tables whose live order differs.
 func (c *conn) arrange(ctx context.Context, list []*relation) (notes []string, err error) {
 	l, err := c.lineage(ctx)
 	if err != nil {
@@ -123,7 +123,7 @@ func (c *conn) arrange(ctx context.Context, list []*relation) (notes []string, e
 		if n > most {
 			text += fmt.Sprintf(" and %d tables more", n-most)
 		}
-		notes = append(notes, "A dump cannot keep the places of columns that a parent table got later: a restore gives the same columns in another order in "+text+
+		notes = append(notes, "A dump cannot keep the position of columns that a parent table got later. A restore changes the order of columns in "+text+
 			". Statements that name their columns are not affected.")
 	}
 	return notes, nil
@@ -137,8 +137,8 @@ func namesOf(columns []column) string {
 	return strings.Join(names, ", ")
 }
 
-// reorder puts the columns into the order of names, and reports whether they were in another.
-// Columns that are not named come last.
+// reorder sorts the columns by names, and reports whether their order changed. Columns not in
+// names come last.
 func (t *table) reorder(names []string) bool {
 	rank := map[string]int{}
 	for i, name := range names {
@@ -153,8 +153,8 @@ func (t *table) reorder(names []string) bool {
 	return true
 }
 
-// follow puts the columns of tables into the order in which the state s has them, where
-// they are the same: an earlier version of this program stored them as they lay.
+// follow gives the columns of tables the order that state s has, if the columns are equal: earlier
+// versions stored them in the live order.
 func follow(s *state, list []*relation) {
 	if s == nil {
 		return
@@ -178,9 +178,9 @@ func follow(s *state, list []*relation) {
 
 const inherits = "\nINHERITS ("
 
-// canonical is pg_dump's text for comparisons: where tables inherit, the objects and the
-// lines of those tables' definitions are sorted, for their order goes by the places of columns.
-// Each object has the settings before it that are in force for it.
+// canonical returns pg_dump's text in the form that is compared. If tables inherit, objects and
+// the lines of those tables' definitions are sorted, since their order depends on that of the
+// columns. Each object is preceded by the settings in force for it.
 func canonical(text []byte) []byte {
 	if !bytes.Contains(text, []byte(inherits)) {
 		return text
@@ -215,7 +215,7 @@ func canonical(text []byte) []byte {
 	return []byte(strings.Join(list, partMark))
 }
 
-// kindOf is the type that pg_dump's comment gives to the object that begins with it.
+// kindOf returns the type in pg_dump's comment at the beginning of part.
 func kindOf(part string) string {
 	head, _, _ := strings.Cut(part, "\n")
 	_, kind, _ := strings.Cut(head, "; Type: ")
@@ -223,7 +223,7 @@ func kindOf(part string) string {
 	return kind
 }
 
-// sortedTable sorts the lines of a table's definition if it inherits.
+// sortedTable sorts the lines of a table's definition if the table inherits.
 func sortedTable(kind, sql string) string {
 	if kind != "TABLE" && kind != "FOREIGN TABLE" || !strings.Contains(sql, inherits) {
 		return sql

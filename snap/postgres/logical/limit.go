@@ -8,15 +8,14 @@ import (
 	"mulligan/errs"
 )
 
-// Limits of what comes from a server by way of pg_dump, in bytes, and of the
-// memory of that and of pg_restore.
+// Limits, in bytes, of the output of pg_dump, and of the memory of pg_dump and pg_restore.
 const (
 	maxSchema  = 24 << 20 // the text of a schema
-	maxArchive = 48 << 20 // the same, as pg_restore reads it
-	toolMemory = 1 << 30  // of a process: what it may write to (RLIMIT_DATA)
+	maxArchive = 48 << 20 // the same as an archive for pg_restore
+	toolMemory = 1 << 30  // data memory of one process (RLIMIT_DATA)
 )
 
-// bounded passes on what is written to it, up to a limit.
+// bounded passes on the bytes written to it, up to a limit.
 type bounded struct {
 	to   io.Writer
 	buf  bytes.Buffer // for what is kept
@@ -36,9 +35,9 @@ func (b *bounded) Write(p []byte) (int, error) {
 	return b.to.Write(p)
 }
 
-// boundedTool is the command line that runs a tool with a limit of its memory. A
-// shell sets the limit, on itself, and becomes the tool: that takes no privilege, and
-// what the tool starts has the limit too.
+// boundedTool returns the command line that runs a tool with limited memory. A shell sets the
+// limit on itself and executes the tool: this needs no privilege, and children of the tool inherit
+// the limit.
 func boundedTool(path string, args []string) []string {
 	script := fmt.Sprintf(`ulimit -d %d; exec "$0" "$@"`, toolMemory>>10)
 	return append([]string{"/bin/sh", "-c", script, path}, args...)

@@ -1,10 +1,10 @@
-// Package logical is the driver for one PostgreSQL database by means of SQL
-// alone: any server that a DSN reaches, no access to its files, no superuser.
+// Package logical is the driver for one PostgreSQL database that uses SQL only: it works with
+// any server that a DSN reaches, without access to its files and without a superuser.
 //
-// A snapshot is what a dump holds: the schema as pg_dump gives it, and each
-// table's rows, read in one exported snapshot of the server and kept once
-// however many snapshots hold them. A restore builds a second database beside
-// the live one, proves it, and exchanges the names. DESIGN.md has the invariants.
+// A snapshot holds the contents of a dump: pg_dump's schema, and each table's rows, read in one
+// exported snapshot of the server and stored once however many snapshots hold them. A restore
+// builds a second database on the server, compares it with the snapshot, and exchanges the names
+// of the two databases. DESIGN.md has the invariants.
 package logical
 
 import (
@@ -30,20 +30,20 @@ type Config struct {
 	DSN      string
 	StateDir string // absolute; the daemon's own, for this driver alone: switches under way
 	Store    *cas.Store
-	// Owner is whose rights the server is reached with, files that the DSN names
-	// are read with, and the dump programs run with.
+	// Owner is the user with whose rights the driver reaches the server, reads the files that
+	// the DSN names, and runs the dump programs.
 	Owner privsep.User
-	// BinDirs are where to look for pg_dump: the usual places and PATH if none.
+	// BinDirs are the folders to search for pg_dump: the usual folders and PATH if empty.
 	BinDirs []string
-	// Jobs is how many connections read or write rows at once: by the CPUs if 0.
+	// Jobs is the number of connections that read or write rows at once; 0 means by the CPUs.
 	Jobs int
-	// LockTimeout is how long to wait for a table that a migration has locked: 10 s if 0.
+	// LockTimeout bounds the wait for a table that a migration has locked; 0 means 10 s.
 	LockTimeout time.Duration
 	Failpoint   failpoint.Hook // for tests
 }
 
-// Driver captures and restores one database. A capture of a running app sees what was
-// committed at one instant.
+// Driver captures and restores one database. A capture of a running app is the committed state at
+// one instant.
 type Driver struct {
 	*database.Driver[plan, *plan]
 	cfg     Config
@@ -51,9 +51,9 @@ type Driver struct {
 	records *database.Records
 	tools   toolbox
 
-	refusal pgwire.Refusal // why the server's words were too much, for classify
+	refusal pgwire.Refusal // the newest limit that the server exceeded, for classify
 
-	exported func(snapshot string) // where set, told the server's name of the snapshot being read
+	exported func(snapshot string) // for tests: called with the server's name of the snapshot being read
 }
 
 var (
@@ -61,7 +61,7 @@ var (
 	_ snap.Leaver = (*Driver)(nil)
 )
 
-// New makes the driver; it does not connect.
+// New returns a driver; it does not connect.
 func New(cfg Config) (*Driver, error) {
 	const op = "open postgres driver"
 	l, err := parseDSN(cfg.DSN)

@@ -17,9 +17,8 @@ import (
 	"mulligan/snap/postgres/pgwire"
 )
 
-// login is where the server is and as whom to enter: a DSN taken apart. What a
-// DSN leaves out comes from nowhere but here: the environment and the files of
-// the daemon's user are not the app's.
+// login holds the parts of a DSN. It is completed with fixed defaults only: the environment and
+// the files of the daemon's user are not the app's.
 type login struct {
 	host, port     string // host is a folder with a socket when it begins with "/"
 	user, password string
@@ -28,7 +27,7 @@ type login struct {
 	tls            map[string]string // sslmode, sslrootcert, sslcert, sslkey
 }
 
-// parseDSN reads a DSN. Its errors repeat nothing of it but keys.
+// parseDSN parses a DSN. Its errors repeat only keys of the DSN.
 func parseDSN(dsn string) (*login, error) {
 	s, err := pglogin.Parse(dsn)
 	if err != nil {
@@ -37,7 +36,7 @@ func parseDSN(dsn string) (*login, error) {
 	return &login{host: s.Host, port: s.Port, user: s.User, password: s.Password, database: s.Database, passfile: s.Passfile, tls: s.TLS}, nil
 }
 
-// bind takes what the DSN leaves to the user who enters: the owner's name.
+// bind sets the user if the DSN names none: the owner's name.
 func (d *Driver) bind() error {
 	l := d.login
 	if l.user == "" {
@@ -54,15 +53,15 @@ func (d *Driver) bind() error {
 	return nil
 }
 
-// secret is the password: the DSN's, or one from a password file that the
-// owner may read. "" means none.
+// secret returns the password of the DSN, or of a password file that the owner may read; "" if
+// there is none.
 func (d *Driver) secret(ctx context.Context) (string, error) {
 	l := d.login
 	s := pglogin.Settings{Host: l.host, Port: l.port, User: l.user, Password: l.password, Database: l.database, Passfile: l.passfile}
 	return s.Secret(ctx, d.cfg.Owner)
 }
 
-// uid is the owner's, or the daemon's own.
+// uid returns the uid of the owner, or of the daemon's own user.
 func (d *Driver) uid() int {
 	if d.cfg.Owner.UID < 0 {
 		return os.Geteuid()
@@ -70,8 +69,8 @@ func (d *Driver) uid() int {
 	return d.cfg.Owner.UID
 }
 
-// config is what pgx needs for db. Every setting that pgx would take from the
-// environment or a home folder is given.
+// config returns the pgx configuration for db. It sets everything that pgx would otherwise take
+// from the environment or a home folder.
 func (d *Driver) config(ctx context.Context, db string) (*pgx.ConnConfig, error) {
 	l := d.login
 	password, err := d.secret(ctx)
@@ -109,8 +108,8 @@ func (d *Driver) config(ctx context.Context, db string) (*pgx.ConnConfig, error)
 	return cfg, nil
 }
 
-// certificate reads one of these files with the owner's rights, and gives a copy
-// in memory for pgx, which takes only names. nil: the DSN names none.
+// certificate reads one of the certificate files with the owner's rights and returns a copy in
+// memory, since pgx takes only file names. It returns nil if the DSN names none.
 func (d *Driver) certificate(ctx context.Context, name string) (*os.File, error) {
 	path := d.login.tls[name]
 	if path == "" || path == "system" {
@@ -129,8 +128,8 @@ func (d *Driver) certificate(ctx context.Context, name string) (*os.File, error)
 	return d.memory(name, text)
 }
 
-// env is the environment of a child that connects by libpq: nothing of the
-// daemon's own. passfile is the path of the file that holds the password.
+// env returns the environment of a child that connects by libpq; it holds nothing of the daemon's
+// own. passfile is the path of a file that holds the password.
 func (l *login) env(passfile string) []string {
 	env := []string{
 		"PATH=/usr/bin:/bin", "LC_ALL=C", "HOME=/nonexistent", "PGHOST=" + l.host, "PGPORT=" + l.port, "PGUSER=" + l.user,
@@ -145,7 +144,7 @@ func (l *login) env(passfile string) []string {
 	return slices.Clip(env)
 }
 
-// place names the server for a message.
+// place returns the server's address for messages.
 func (l *login) place() string {
 	if strings.HasPrefix(l.host, "/") {
 		return l.host + " (port " + l.port + ")"

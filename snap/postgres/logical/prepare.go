@@ -12,7 +12,7 @@ import (
 	"mulligan/snap/database"
 )
 
-// Plan says what differs, finds the live database, and refuses what the role may not do.
+// Plan computes the changes, finds the live database, and returns an error if the role lacks a right.
 func (e engine) Plan(ctx context.Context, p, old *plan, target, base cas.Root) error {
 	e.d.name(p)
 	if len(beside("", p.ID, "new")) > 63 {
@@ -41,7 +41,7 @@ func (e engine) Plan(ctx context.Context, p, old *plan, target, base cas.Root) e
 	return e.d.allowed(ctx, out, end)
 }
 
-// ends are the two states of a switch.
+// ends are the target and the base of a switch.
 type ends struct{ target, base *manifest }
 
 func (d *Driver) loadEnds(target, base cas.Root) (e ends, err error) {
@@ -52,8 +52,8 @@ func (d *Driver) loadEnds(target, base cas.Root) (e ends, err error) {
 	return e, err
 }
 
-// Build makes the target as a second database on the server, and proves it. Where old has one
-// of the same content already, that is taken.
+// Build builds the target as a second database on the server and compares it with the snapshot. If
+// old already built the same content, Build uses that.
 func (e engine) Build(ctx context.Context, p, old *plan, target, base cas.Root) error {
 	end, err := e.d.loadEnds(target, base)
 	if err != nil {
@@ -79,7 +79,7 @@ func (e engine) Build(ctx context.Context, p, old *plan, target, base cas.Root) 
 	return err
 }
 
-// changes says what happened from the target to the base: what the restore undoes.
+// changes returns the changes from the target to the base, which the restore undoes.
 func (d *Driver) changes(e ends) ([]snap.Change, error) {
 	a, err := d.storedSide(e.target)
 	if err != nil {
@@ -92,7 +92,7 @@ func (d *Driver) changes(e ends) ([]snap.Change, error) {
 	return compare(d.login.database, a, b), nil
 }
 
-// reusable reports whether what old built is what p wants, and is still there.
+// reusable reports whether old's new database has the content that p needs and still exists.
 func (d *Driver) reusable(ctx context.Context, out *conn, old, p *plan) (bool, error) {
 	if old == nil || old.Phase != database.Prepared || old.TargetHash != p.TargetHash || old.NewOID == 0 {
 		return false, nil
@@ -129,8 +129,8 @@ func (d *Driver) construct(ctx context.Context, out *conn, p *plan, e ends) erro
 		p.Proven = proven
 	}
 	if idle {
-		// Building moved the transaction counter on. A look at the live state
-		// now saves one while the app is stopped.
+		// Building advanced the transaction counter. Comparing the live state with the base now
+		// saves doing so while the app is stopped.
 		if now, err := d.readLive(ctx, nil, &e.base.State); err == nil && e.base.post(now) == e.base.State.hash() {
 			p.Clean = now.Identity
 		}
@@ -138,9 +138,8 @@ func (d *Driver) construct(ctx context.Context, out *conn, p *plan, e ends) erro
 	return nil
 }
 
-// shut closes the database to everybody. It reports whether it is surely still
-// what was proven: nothing was written on the server from then until it was
-// closed and nobody was in it any more.
+// shut closes the database to everybody. quiet reports whether it surely still is as it was
+// proven: nothing was written on the server until the database was closed and had no session.
 func (d *Driver) shut(ctx context.Context, out *conn, db string, proven identity) (quiet bool, err error) {
 	xid, err := out.transact(ctx, step{db, "ALTER DATABASE " + quote(db) + " ALLOW_CONNECTIONS false"})
 	if err != nil || !proven.idleUntil(xid) {
@@ -153,11 +152,11 @@ func (d *Driver) shut(ctx context.Context, out *conn, db string, proven identity
 	return now.idleUntil(xid + 1), err
 }
 
-// aloneWithin is how long a busy server may take to end sessions that were closed.
+// aloneWithin bounds the wait for a busy server to end sessions that were closed.
 const aloneWithin = 2 * time.Second
 
-// alone waits until nobody is in a database: our own sessions were closed there
-// just now. It is false where somebody stays.
+// alone waits until the database has no session; our own were closed just before. It returns false
+// if a session stays.
 func (out *conn) alone(ctx context.Context, db string) (bool, error) {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -192,23 +191,23 @@ func (d *Driver) isBase(ctx context.Context, base *manifest) (bool, error) {
 	return now.surely(base.Identity), err
 }
 
-// empty frees the space that tables took, on a disk that is full: to drop a
-// database the server makes a checkpoint, and has to stop where it can't write one.
+// empty drops the tables of p's new database if the disk is full: to drop a database the server
+// makes a checkpoint, and it stops if it cannot write one.
 func (d *Driver) empty(p *plan, m *manifest) {
 	ctx, cancel := context.WithTimeout(context.Background(), 6*connectTimeout)
 	defer cancel()
 	c, err := d.connect(ctx, p.New)
 	if err != nil {
-		return // it is only to make things easier
+		return // best effort
 	}
 	defer c.close()
 	for _, t := range m.State.Tables {
-		_ = c.exec(ctx, "DROP TABLE IF EXISTS "+quote(t.Schema)+"."+quote(t.Name)+" CASCADE") // likewise
+		_ = c.exec(ctx, "DROP TABLE IF EXISTS "+quote(t.Schema)+"."+quote(t.Name)+" CASCADE") // best effort
 	}
 }
 
-// drop drops a database of ours, ending its sessions. A database whose DROP DATABASE
-// a crash cut short is invalid: the server refuses everything about it but another DROP.
+// drop drops one of our databases and ends its sessions. If a crash interrupted DROP DATABASE, the
+// database is invalid, and the server accepts only another DROP.
 func (d *Driver) drop(ctx context.Context, out *conn, name string) error {
 	templates, err := out.list(ctx, "SELECT 't' FROM pg_catalog.pg_database WHERE datname = $1 AND datistemplate AND datconnlimit <> -2", name)
 	if err != nil {
@@ -222,8 +221,8 @@ func (d *Driver) drop(ctx context.Context, out *conn, name string) error {
 	return out.exec(ctx, "DROP DATABASE IF EXISTS "+quote(name)+" WITH (FORCE)")
 }
 
-// allowed makes sure, before anything is made, that the role may do all that a
-// switch needs.
+// allowed returns an error if the role lacks a right that the switch needs, before anything is
+// created.
 func (d *Driver) allowed(ctx context.Context, out *conn, e ends) error {
 	var super, create bool
 	if err := out.QueryRow(ctx, "SELECT rolsuper, rolcreatedb FROM pg_catalog.pg_roles WHERE rolname = current_user").Scan(&super, &create); err != nil || super {
@@ -231,7 +230,7 @@ func (d *Driver) allowed(ctx context.Context, out *conn, e ends) error {
 	}
 	me := quote(d.login.user)
 	if !create {
-		return errs.New(errs.Denied, "", "%s may not create a database, and a restore is built beside the live one", d.login.user).
+		return errs.New(errs.Denied, "", "%s may not create a database, which a restore needs: it builds a second one beside the live one", d.login.user).
 			WithHint("ALTER ROLE %s CREATEDB", me)
 	}
 	owners := map[string]bool{}
@@ -254,7 +253,7 @@ func (d *Driver) allowed(ctx context.Context, out *conn, e ends) error {
 	return nil
 }
 
-// makeRoles makes the roles that the target needs and the server lacks.
+// makeRoles creates the roles that the target needs and the server lacks.
 func (d *Driver) makeRoles(ctx context.Context, out *conn, p *plan, roles []role) error {
 	have, err := out.list(ctx, "SELECT rolname::text FROM pg_catalog.pg_roles")
 	if err != nil {
@@ -278,7 +277,7 @@ func (d *Driver) makeRoles(ctx context.Context, out *conn, p *plan, roles []role
 	for _, r := range missing {
 		sql := "CREATE ROLE " + quote(r.Name) + " " + r.Attributes
 		if err := out.exec(ctx, sql+r.password()); err != nil {
-			return &errs.Error{Kind: errs.Denied, Message: fmt.Sprintf("role %s, which the snapshot needs, is gone and cannot be made again", r.Name),
+			return &errs.Error{Kind: errs.Denied, Message: fmt.Sprintf("role %s, which the snapshot needs, is missing and cannot be created", r.Name),
 				Hint: "as a superuser: " + sql, Err: err}
 		}
 	}
@@ -299,8 +298,7 @@ func (r role) password() string {
 	return " PASSWORD " + literal(r.Password)
 }
 
-// dropRoles takes away again the roles that were made. One that something else
-// came to need stays.
+// dropRoles drops the roles that makeRoles created, except those that other objects use now.
 func (d *Driver) dropRoles(ctx context.Context, out *conn, p *plan) error {
 	if len(p.Roles) == 0 {
 		return nil
@@ -318,8 +316,8 @@ func (d *Driver) dropRoles(ctx context.Context, out *conn, p *plan) error {
 	return nil
 }
 
-// Drop drops the databases of a switch that are not the live one. Where the live one was
-// on its way, it is put back.
+// Drop drops the databases of a switch except the live one. If the exchange was interrupted, Drop
+// first completes the way back to the base.
 func (e engine) Drop(ctx context.Context, p *plan) (left []string, err error) {
 	e.d.name(p)
 	out, err := e.d.outside(ctx)
@@ -340,8 +338,8 @@ func (e engine) Drop(ctx context.Context, p *plan) (left []string, err error) {
 	return nil, e.d.clear(ctx, out, p, p.Reached == database.Committed || p.there(at))
 }
 
-// clear drops the databases of a switch that are not the live one. done tells whether the
-// target is live for good; otherwise the roles that were made for it go too.
+// clear drops the databases of a switch except the live one. If done is false, the target is not
+// live, and clear also drops the roles that were created for it.
 func (d *Driver) clear(ctx context.Context, out *conn, p *plan, done bool) error {
 	if err := d.cfg.Failpoint.At("clear: databases"); err != nil {
 		return err
@@ -359,8 +357,8 @@ func (d *Driver) clear(ctx context.Context, out *conn, p *plan, done bool) error
 	return d.cfg.Failpoint.At("clear: plan")
 }
 
-// dropOurs drops a database by its name, if it is the one with the OID. A
-// building that was cut short has none written down; its name is ours alone.
+// dropOurs drops the database called name if it has the OID. An interrupted build recorded no OID;
+// its name is ours alone.
 func (d *Driver) dropOurs(ctx context.Context, out *conn, name string, oid uint32) error {
 	found, err := out.oidOf(ctx, name)
 	if err != nil || oid != 0 && found != oid {

@@ -15,16 +15,16 @@ import (
 	"mulligan/snap/database"
 )
 
-// Rows are kept as COPY writes them, cut into pieces where a row's hash says
-// so: a piece comes out the same wherever else in the table rows change.
+// Rows are stored in COPY's format, cut where a row's hash says so: a piece stays the same
+// when rows elsewhere in the table change.
 const (
 	minPiece  = 16 << 10
 	meanPiece = 64 << 10
 	maxPiece  = 1 << 20
 )
 
-// rowSum is a digest of rows that does not depend on their order: their number,
-// and the sum of their hashes as numbers of 256 bits.
+// rowSum is a digest of rows that does not depend on their order: their number, and the sum of
+// their hashes as 256-bit numbers.
 type rowSum struct {
 	Rows int64
 	sum  [4]uint64
@@ -50,20 +50,20 @@ func (s *rowSum) String() string {
 	return hex.EncodeToString(p)
 }
 
-// rowWriter takes what COPY TO gives: it sums the rows up and, with a batch,
-// stores them. It holds no more of a row than a piece.
+// rowWriter consumes the output of COPY TO: it sums the rows and, if it has a batch, stores them.
+// It holds at most one piece in memory, even of a long row.
 type rowWriter struct {
 	rowSum
 	size  int64
-	batch *cas.Batch     // nil: only sum
-	begun int64          // bytes of a row whose end is still to come
-	hash  *blake3.Hasher // of them
+	batch *cas.Batch     // nil: the rows are summed, not stored
+	begun int64          // bytes so far of a row whose end is still to come
+	hash  *blake3.Hasher // of those bytes
 	piece []byte
 	refs  []cas.Hash
 	sizes []int
 }
 
-// Write takes the next bytes, which end anywhere.
+// Write takes the next bytes, which may end within a row.
 func (w *rowWriter) Write(p []byte) (int, error) {
 	all := len(p)
 	for len(p) > 0 {
@@ -79,7 +79,7 @@ func (w *rowWriter) Write(p []byte) (int, error) {
 	return all, nil
 }
 
-// part takes a part of a row, but for its end.
+// part takes a part of a row without its end.
 func (w *rowWriter) part(p []byte) error {
 	if w.hash == nil {
 		w.hash = blake3.New()
@@ -92,7 +92,7 @@ func (w *rowWriter) part(p []byte) error {
 	return w.keep(p)
 }
 
-// row takes a row, or the end of one.
+// row takes a whole row, or the last part of one.
 func (w *rowWriter) row(row []byte) error {
 	size := w.begun + int64(len(row))
 	var hash uint64
@@ -140,7 +140,7 @@ func (w *rowWriter) cut() error {
 	return nil
 }
 
-// end says that there are no more rows, and gives the node that holds them.
+// end ends the last piece and returns the node that holds all rows.
 func (w *rowWriter) end() (cas.Hash, error) {
 	if w.begun > 0 {
 		return cas.Hash{}, io.ErrUnexpectedEOF
@@ -158,10 +158,10 @@ func (w *rowWriter) end() (cas.Hash, error) {
 	return w.batch.Node(data, w.refs)
 }
 
-// rowReader gives stored rows back, each piece checked against its hash.
+// rowReader reads stored rows and checks each piece against its hash.
 type rowReader struct {
 	store *cas.Store
-	mu    sync.Mutex // guards what follows: a COPY FROM that was cancelled may still be reading
+	mu    sync.Mutex // guards the fields below: a cancelled COPY FROM may still be reading
 	refs  []cas.Hash
 	piece []byte
 	err   error
@@ -172,7 +172,6 @@ func openRows(s *cas.Store, node cas.Hash) (*rowReader, error) {
 	return &rowReader{store: s, refs: refs}, database.Damaged(err)
 }
 
-// Read gives the next bytes.
 func (r *rowReader) Read(p []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -191,8 +190,8 @@ func (r *rowReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// stop ends all reading, also one under way, and gives what went wrong with
-// it: COPY FROM tells that only to the server.
+// stop ends all reading, also a concurrent Read, and returns its error: COPY FROM reports the error
+// only to the server.
 func (r *rowReader) stop() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

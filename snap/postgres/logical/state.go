@@ -15,13 +15,13 @@ import (
 	"mulligan/snap/database"
 )
 
-// state is everything of a database that a restore brings back. Equal states
-// are equal here, wherever and when they are stored; names are sorted.
+// state is everything of a database that a restore brings back. Equal databases have equal states,
+// wherever and whenever they are read; lists are sorted by name.
 type state struct {
-	Absent    bool       `json:",omitempty"` // there is no such database
+	Absent    bool       `json:",omitempty"` // the database does not exist
 	Props     props      // of the database as a whole
-	Public    bool       // there is a schema "public", which every new database begins with
-	Plpgsql   bool       // likewise this extension
+	Public    bool       // there is a schema "public", which every new database has
+	Plpgsql   bool       // there is the extension plpgsql, which every new database has
 	Schema    string     // digest of the schema's text, in its canonical form
 	Tables    []table    `json:",omitempty"`
 	Sequences []sequence `json:",omitempty"`
@@ -40,13 +40,13 @@ type props struct {
 	Settings                        []setting `json:",omitempty"`
 }
 
-// grant is one right of one role, "" for everybody.
+// grant is one right of one role, or of everybody if the role is "".
 type grant struct {
 	Role, Right string
 	Grantable   bool `json:",omitempty"`
 }
 
-// setting is one of ALTER DATABASE … SET, for one role or "" for all.
+// setting is one setting of ALTER DATABASE … SET, for one role, or for all if the role is "".
 type setting struct{ Role, Name, Value string }
 
 // content is a digest of rows.
@@ -55,58 +55,56 @@ type content struct {
 	Sum  string
 }
 
-// table is a table and what is in it.
+// table is a table and the digest of its rows.
 type table struct {
 	Schema, Name string
 	Columns      []column
-	Where        string `json:",omitempty"` // of an extension's table: the condition for what is the user's
+	Where        string `json:",omitempty"` // of an extension's table: the condition that selects the user's rows
 	content
 }
 
 func (t table) id() string { return t.Schema + "." + t.Name }
 
-// column is a column as a person would write it.
+// column is a column of a table, in SQL's words.
 type column struct {
 	Name, Type string
 	Generated  bool   `json:",omitempty"`
 	Rest       string `json:",omitempty"` // NOT NULL, DEFAULT …
 }
 
-// sequence is a sequence's value.
 type sequence struct {
 	Schema, Name string
 	Last         int64
 	Called       bool
 }
 
-// object is a large object but for its content.
+// object is a large object without its content.
 type object struct {
 	OID            uint32
 	Owner, Comment string
 	Grants         []grant
 }
 
-// role is a role that something in the database belongs to or is granted to. It
-// is the server's, not the database's: a restore makes it only where it is missing.
+// role is a role that owns something in the database or has a grant on it. Roles belong to the
+// server, not the database: a restore creates only missing ones.
 type role struct {
 	Name       string
 	Attributes string // "LOGIN NOSUPERUSER …", for CREATE ROLE
-	Password   string `json:",omitempty"` // the verifier, where it could be read
+	Password   string `json:",omitempty"` // the password verifier, if it could be read
 	MemberOf   []string
 }
 
-// hash proves the state.
+// hash returns the digest of the state.
 func (s *state) hash() snap.Hash {
 	data, err := json.Marshal(s)
 	if err != nil {
-		panic(err) // strings, numbers and truths always can be encoded
+		panic(err) // strings, numbers and booleans always encode
 	}
 	return blake3.Sum256(append([]byte("mulligan postgres state 1\n"), data...))
 }
 
-// manifest is a stored state: it is the data of a node, whose references are
-// the schema's text, the archive to restore it from, the rows of each table in
-// order, and those of the large objects.
+// manifest is a stored state: the data of a node whose references are the schema's text, the
+// archive to restore it from, the rows of each table in order, and the large objects.
 type manifest struct {
 	State    state
 	Identity identity
@@ -116,19 +114,19 @@ type manifest struct {
 	Major    int    // of that pg_dump
 	Roles    []role
 	Notes    []string `json:",omitempty"` // what is not captured
-	Form     int      `json:",omitempty"` // 0: State.Schema is the digest of the text as it was written; 1: of its canonical form
+	Form     int      `json:",omitempty"` // 0: State.Schema is the digest of the text as pg_dump wrote it; 1: of its canonical form
 
-	plain         []byte // the schema's text, where it was just read
-	asWritten     string // its digest as it was written
+	plain         []byte // the schema's text, if it was just read
+	asWritten     string // the digest of the text as pg_dump wrote it
 	text, archive cas.Hash
 	rows          []cas.Hash // one for each table
 	blobs         cas.Hash
 }
 
-// warnings say what the snapshot lacks.
+// warnings lists what the snapshot lacks.
 func (m *manifest) warnings() []string {
 	if m.State.Absent {
-		return []string{"The server has no database of this name: restoring this snapshot takes the database away."}
+		return []string{"The server has no database of this name: restoring this snapshot removes the database."}
 	}
 	return m.Notes
 }
@@ -149,24 +147,24 @@ func load(s *cas.Store, node cas.Hash) (*manifest, error) {
 	}
 	m := &manifest{}
 	if err := json.Unmarshal(data, m); err != nil || len(refs) != 3+len(m.State.Tables) {
-		return nil, errs.New(errs.Corrupt, "read a snapshot", "the manifest %v is not one", node).WithHint("use another checkpoint")
+		return nil, errs.New(errs.Corrupt, "read a snapshot", "node %v is not a manifest", node).WithHint("use another checkpoint")
 	}
 	m.text, m.archive, m.blobs, m.rows = refs[0], refs[1], refs[2], refs[3:]
 	return m, nil
 }
 
-// digest is a digest of a list.
+// digest returns a digest of a list.
 func digest[T any](list T) string {
 	data, err := json.Marshal(list)
 	if err != nil {
-		panic(err) // the types here can be encoded
+		panic(err) // the types used here always encode
 	}
 	h := blake3.Sum256(data)
 	return hex.EncodeToString(h[:])
 }
 
-// tidy takes out of pg_dump's text what differs between two dumps of the same:
-// the versions at its head, and the key of \restrict.
+// tidy removes the parts of pg_dump's text that differ between two dumps of one database: the
+// versions at its head, and the key of \restrict.
 func tidy(text []byte) []byte {
 	lines := bytes.SplitAfter(text, []byte("\n"))
 	kept := lines[:0]
@@ -189,7 +187,7 @@ func parseHash(s string) (h snap.Hash, err error) {
 	return snap.Hash(raw), nil
 }
 
-// columnList is the columns for COPY, or "" for a table that has none.
+// columnList returns the columns for COPY, or "" if the table has none.
 func (t table) columnList(q func(string) string) string {
 	var names []string
 	for _, c := range t.Columns {
@@ -200,7 +198,7 @@ func (t table) columnList(q func(string) string) string {
 	return strings.Join(names, ", ")
 }
 
-// copyOut is the statement that reads the table's rows, copyIn the one that writes them.
+// copyOut returns the COPY statement that reads the table's rows, copyIn the one that writes them.
 func (t table) copyOut(q func(string) string) string {
 	name, cols := q(t.Schema)+"."+q(t.Name), t.columnList(q)
 	switch {

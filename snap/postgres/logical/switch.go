@@ -12,10 +12,10 @@ import (
 	"mulligan/snap/database"
 )
 
-// How far a switch got is in the databases' names.
+// The databases' names record how far an exchange got.
 
-// position is where the databases of a switch are: the OIDs that the live name
-// and the old name stand for, 0 for none.
+// position holds the OIDs of the databases that have the live and the old name now; 0 if there is
+// none.
 type position struct{ live, old uint32 }
 
 func (d *Driver) look(ctx context.Context, out *conn, p *plan) (at position, err error) {
@@ -26,7 +26,7 @@ func (d *Driver) look(ctx context.Context, out *conn, p *plan) (at position, err
 	return at, err
 }
 
-// away reports whether the base is no longer live, by the switch's doing.
+// away reports whether the switch moved the base away from the live name.
 func (p *plan) away(at position) bool {
 	if p.BaseOID == 0 {
 		return p.NewOID != 0 && at.live == p.NewOID
@@ -48,15 +48,15 @@ func (e engine) Stale(ctx context.Context, p *plan, base cas.Root) (bool, error)
 	return e.d.stale(ctx, p, from)
 }
 
-// Warm notes how the database is by now: what else has happened on its server
-// since Prepare need not be told from writes to it while the app is down.
+// Warm records the live database's identity as of now. Otherwise Stale could not tell earlier writes to
+// the server's other databases from writes to this one, and would read it while the app is down.
 func (e engine) Warm(ctx context.Context, p *plan, base cas.Root) error {
 	_, err := e.Stale(ctx, p, base)
 	return err
 }
 
-// stale compares the live state with the base, by its identity or, where that
-// has moved on, by reading it. In the plan it notes an identity that is good.
+// stale compares the live state with the base: by its identity or, if that changed, by reading the
+// database. It records an identity at which they are equal in the plan.
 func (d *Driver) stale(ctx context.Context, p *plan, base *manifest) (bool, error) {
 	same, err := d.isBase(ctx, &manifest{Identity: p.Clean})
 	if err != nil || same {
@@ -73,7 +73,7 @@ func (d *Driver) stale(ctx context.Context, p *plan, base *manifest) (bool, erro
 	return false, d.records.Save(p)
 }
 
-// Commit exchanges the databases' names, ending every session of the live one.
+// Commit exchanges the databases' names and ends every session of the live database.
 func (e engine) Commit(ctx context.Context, p *plan, _, base cas.Root) error {
 	from, err := load(e.d.cfg.Store, base.Hash)
 	if err != nil {
@@ -88,7 +88,7 @@ func (e engine) Commit(ctx context.Context, p *plan, _, base cas.Root) error {
 	if err != nil || p.there(at) {
 		return err
 	}
-	if p.away(at) { // half, and the process died
+	if p.away(at) { // an earlier process died half way
 		if _, err := e.d.exchange(ctx, out, e.d.backSteps(p, at), nil); err != nil {
 			return err
 		}
@@ -96,11 +96,11 @@ func (e engine) Commit(ctx context.Context, p *plan, _, base cas.Root) error {
 	return e.d.forward(ctx, out, p, from)
 }
 
-// quickTries is how often an exchange is begun again because somebody wrote to
-// the server, if perhaps to another database.
+// quickTries bounds how often an exchange starts again because something was written on the
+// server, perhaps to another database.
 const quickTries = 3
 
-// forward makes the target live, if what is live is still the base then.
+// forward makes the target live if the live state is still the base.
 func (d *Driver) forward(ctx context.Context, out *conn, p *plan, base *manifest) error {
 	for range quickTries {
 		stale, err := d.stale(ctx, p, base)
@@ -113,7 +113,7 @@ func (d *Driver) forward(ctx context.Context, out *conn, p *plan, base *manifest
 		if err := d.records.Advance(p, database.Committing); err != nil {
 			return err
 		}
-		p.Exchanged, err = d.exchange(ctx, out, d.forwardSteps(p), func(eye *conn) error { return d.still(ctx, eye, p) })
+		p.Exchanged, err = d.exchange(ctx, out, d.forwardSteps(p), func(monitor *conn) error { return d.still(ctx, monitor, p) })
 		if !errors.Is(err, errMoved) {
 			return err
 		}
@@ -124,21 +124,21 @@ func (d *Driver) forward(ctx context.Context, out *conn, p *plan, base *manifest
 	return d.forwardAside(ctx, out, p, base)
 }
 
-// still fails with errMoved when anything was committed on the server since the
-// live state was last seen to be the base.
-func (d *Driver) still(ctx context.Context, eye *conn, p *plan) error {
+// still returns errMoved if anything was committed on the server since the live state was last known
+// to equal the base. monitor is a session outside of the live database.
+func (d *Driver) still(ctx context.Context, monitor *conn, p *plan) error {
 	if p.BaseOID == 0 {
 		return nil
 	}
-	now, err := eye.identifyRows(ctx)
+	now, err := monitor.identifyRows(ctx)
 	if err == nil && (now.Snapshot != p.Clean.Snapshot || now.System != p.Clean.System) {
 		return errMoved
 	}
 	return err
 }
 
-// forwardAside is forward for a server whose other databases are never quiet:
-// it moves the live database aside, where no client finds it, and looks at it there.
+// forwardAside is forward for a server whose other databases are written to all the time: it renames
+// the live database, so that no client finds it, and then compares it with the base.
 func (d *Driver) forwardAside(ctx context.Context, out *conn, p *plan, base *manifest) error {
 	steps := d.forwardSteps(p)
 	if _, err := d.exchange(ctx, out, steps[:1], nil); err != nil {
@@ -149,7 +149,7 @@ func (d *Driver) forwardAside(ctx context.Context, out *conn, p *plan, base *man
 	}
 	now, err := d.read(ctx, p.Old, nil, &base.State)
 	if err == nil {
-		now.State.Props.Comment = p.BaseComment // or ours, after a mark
+		now.State.Props.Comment = p.BaseComment // or our mark
 	}
 	if err == nil && base.post(now) != base.State.hash() {
 		err = snap.Changed("", "database "+d.login.database)
@@ -170,7 +170,7 @@ func (d *Driver) forwardAside(ctx context.Context, out *conn, p *plan, base *man
 	return nil
 }
 
-// Undo gives the names back, if a Commit exchanged them.
+// Undo exchanges the names back if a Commit exchanged them.
 func (e engine) Undo(ctx context.Context, p *plan, _, _ cas.Root) error {
 	out, err := e.d.outside(ctx)
 	if err != nil {
@@ -185,8 +185,8 @@ func (e engine) Undo(ctx context.Context, p *plan, _, _ cas.Root) error {
 	return err
 }
 
-// ReadBack reads what is live, unless nothing can have changed since Prepare read it: on a
-// large database that is most of the time that the app is down.
+// ReadBack reads the live state, unless nothing can have changed since Prepare read it: for a large
+// database, reading would be most of the time that the app is down.
 func (e engine) ReadBack(ctx context.Context, p *plan, root cas.Root) (hash snap.Hash, notes []string, err error) {
 	want, err := load(e.d.cfg.Store, root.Hash)
 	if err != nil {
@@ -208,10 +208,10 @@ func (e engine) ReadBack(ctx context.Context, p *plan, root cas.Root) (hash snap
 	return want.post(now), notes, nil
 }
 
-// untouched reports whether what is live is surely the new database as Prepare
-// proved it: nothing wrote to the server between the proof and its closing,
-// nobody could enter it until the exchange opened it, and nothing has written to
-// the server since, nor moved a sequence, which leaves no transaction.
+// untouched reports whether the live database is surely the one that Prepare compared with the
+// target: nothing was written on the server between that comparison and the closing of the database,
+// no session could open it until the exchange, and since then no transaction wrote and no sequence
+// moved.
 func (d *Driver) untouched(ctx context.Context, p *plan) (bool, error) {
 	if p.Proven == (identity{}) || p.Exchanged == 0 {
 		return false, nil
@@ -226,32 +226,32 @@ func (d *Driver) untouched(ctx context.Context, p *plan) (bool, error) {
 		now.Sequences == p.Proven.Sequences, err
 }
 
-// rolesChanged says which roles are not what they were. They belong to the
-// whole server, so a restore of one database leaves them.
+// rolesChanged describes the roles whose attributes changed. Roles belong to the whole server, so a
+// restore of one database leaves them.
 func (m *manifest) rolesChanged(now *manifest) (notes []string) {
 	for _, r := range m.Roles {
 		for _, n := range now.Roles {
 			if r.Name == n.Name && digest(r) != digest(n) && r.Password == n.Password {
-				notes = append(notes, "The role "+r.Name+" has other attributes than then; roles belong to the whole server and stay as they are.")
+				notes = append(notes, "The role "+r.Name+" has changed since the checkpoint. Roles belong to the whole server, so the restore leaves them as they are.")
 			}
 		}
 	}
 	return notes
 }
 
-// step is one statement about a database.
+// step is one statement, to be executed for a database.
 type step struct{ db, sql string }
 
 func rename(db, to string) step {
 	return step{db, "ALTER DATABASE " + quote(db) + " RENAME TO " + quote(to)}
 }
 
-// mark closes a database of ours to everybody and says whose it is.
+// mark closes one of our databases to everybody and comments it with the restore's id.
 func (d *Driver) mark(p *plan, db string) step {
 	return step{db, "ALTER DATABASE " + quote(db) + " ALLOW_CONNECTIONS false; COMMENT ON DATABASE " + quote(db) + " IS " + literal(d.note(p))}
 }
 
-// unmark opens it, with its own comment.
+// unmark opens a database and sets its own comment.
 func unmark(db, comment string) step {
 	value := "NULL"
 	if comment != "" {
@@ -260,10 +260,10 @@ func unmark(db, comment string) step {
 	return step{db, "ALTER DATABASE " + quote(db) + " ALLOW_CONNECTIONS true; COMMENT ON DATABASE " + quote(db) + " IS " + value}
 }
 
-// aside is how many of forwardSteps are about the live database.
+// aside is the number of forwardSteps that concern the live database.
 const aside = 2
 
-// forwardSteps make the live database the old one, and the new one live.
+// forwardSteps rename the live database to the old name and the new one to the live name.
 func (d *Driver) forwardSteps(p *plan) (list []step) {
 	live := d.login.database
 	if p.BaseOID != 0 {
@@ -275,7 +275,7 @@ func (d *Driver) forwardSteps(p *plan) (list []step) {
 	return list
 }
 
-// backSteps make the old one live again, and what is live now the new one.
+// backSteps rename the old database to the live name, and the live one to the new name.
 func (d *Driver) backSteps(p *plan, at position) (list []step) {
 	live := d.login.database
 	if at.live != 0 {
@@ -287,30 +287,30 @@ func (d *Driver) backSteps(p *plan, at position) (list []step) {
 	return list
 }
 
-// exchangeTimeout bounds how long sessions are ended again and again.
+// exchangeTimeout bounds how long exchange keeps ending sessions.
 const exchangeTimeout = 30 * time.Second
 
-// exchange runs the steps in one transaction. The first takes the database's
-// lock: from then on whoever wants to connect waits, and who is in is ended by
-// eye, a second session. sure is asked once nobody is in. It gives the
-// transaction's id.
-func (d *Driver) exchange(ctx context.Context, out *conn, steps []step, sure func(eye *conn) error) (xid uint64, err error) {
+// exchange runs the steps in one transaction and returns the transaction's id. The first step waits
+// for the database's lock. New connections wait for the lock too; the monitor session terminates
+// those that are already open. Once the database has no session, exchange calls sure, and rolls
+// back if it returns an error.
+func (d *Driver) exchange(ctx context.Context, out *conn, steps []step, sure func(monitor *conn) error) (xid uint64, err error) {
 	if len(steps) == 0 {
 		return 0, nil
 	}
-	eye, err := d.outside(ctx)
+	monitor, err := d.outside(ctx)
 	if err != nil {
 		return 0, err
 	}
-	defer eye.close()
+	defer monitor.close()
 	if err := d.cfg.Failpoint.At("exchange: begin"); err != nil {
 		return 0, err
 	}
-	if err := d.takeAlone(ctx, out, eye, steps[0]); err != nil {
+	if err := d.takeAlone(ctx, out, monitor, steps[0]); err != nil {
 		return 0, err
 	}
 	if sure != nil {
-		err = sure(eye)
+		err = sure(monitor)
 	}
 	if err == nil {
 		xid, err = out.finish(ctx, steps[1:]...)
@@ -327,9 +327,9 @@ func (d *Driver) exchange(ctx context.Context, out *conn, steps []step, sure fun
 	return xid, d.cfg.Failpoint.At("exchange: done")
 }
 
-// takeAlone begins the transaction with its first step, which the server
-// refuses for as long as anybody else is in the database.
-func (d *Driver) takeAlone(ctx context.Context, out, eye *conn, first step) error {
+// takeAlone begins the transaction with its first step, which the server accepts once the database
+// has no other session.
+func (d *Driver) takeAlone(ctx context.Context, out, monitor *conn, first step) error {
 	limit := time.Now().Add(exchangeTimeout)
 	for {
 		if err := out.exec(ctx, "BEGIN"); err != nil {
@@ -337,7 +337,7 @@ func (d *Driver) takeAlone(ctx context.Context, out, eye *conn, first step) erro
 		}
 		done := make(chan error, 1)
 		go func() { done <- out.exec(ctx, first.sql) }()
-		ended, err := d.endSessions(ctx, eye, first.db, done)
+		ended, err := d.endSessions(ctx, monitor, first.db, done)
 		if ended == nil && err == nil {
 			return nil
 		}
@@ -355,11 +355,11 @@ func (d *Driver) takeAlone(ctx context.Context, out, eye *conn, first step) erro
 	}
 }
 
-// endSessions ends the sessions in db, again and again, until done says how the
-// statement that waits for it ended.
-func (d *Driver) endSessions(ctx context.Context, eye *conn, db string, done <-chan error) (ended, err error) {
+// endSessions terminates the sessions in db, repeatedly, until done yields the result of the
+// statement that waits for them.
+func (d *Driver) endSessions(ctx context.Context, monitor *conn, db string, done <-chan error) (ended, err error) {
 	for {
-		if e := eye.exec(ctx, `SELECT pg_catalog.pg_terminate_backend(pid) FROM pg_catalog.pg_stat_activity
+		if e := monitor.exec(ctx, `SELECT pg_catalog.pg_terminate_backend(pid) FROM pg_catalog.pg_stat_activity
 			WHERE datname = `+literal(db)+` AND backend_type IS DISTINCT FROM 'autovacuum worker'`); e != nil && err == nil {
 			err = e
 			if sqlState(e) == stateDenied {
@@ -370,7 +370,7 @@ func (d *Driver) endSessions(ctx context.Context, eye *conn, db string, done <-c
 		select {
 		case ended = <-done:
 			if ended == nil {
-				err = nil // they left by themselves
+				err = nil // the sessions ended by themselves
 			}
 			return ended, err
 		case <-time.After(10 * time.Millisecond):

@@ -22,10 +22,10 @@ import (
 	"mulligan/privsep"
 )
 
-// toolbox finds pg_dump and pg_restore.
+// toolbox finds installed versions of pg_dump and pg_restore.
 type toolbox struct {
 	dirs  []string
-	owner privsep.User // whom a tool that is asked for its version runs as
+	owner privsep.User // the user who runs a tool to learn its version
 
 	mu    sync.Mutex
 	known map[string]tool // by path
@@ -35,21 +35,21 @@ type toolbox struct {
 type tool struct {
 	dir     string
 	major   int
-	version string // as it tells it: "15.18 (Debian …)"
-	stamp   string // of the file that was asked
+	version string // as pg_dump prints it: "15.18 (Debian …)"
+	stamp   string // identifies the file whose version this is
 }
 
-// places are where distributions put the programs of each version. A pg_dump
-// elsewhere may be a wrapper that chooses a version by a cluster's name.
+// places are the folders where distributions install each version. pg_dump elsewhere may be a wrapper
+// that chooses a version by a cluster's name.
 var places = []string{"/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/usr/local/pgsql/bin"}
 
-// toolsFor finds the tools for a dump or a load of a server's major version. c is a session on that server.
+// toolsFor returns the tools to dump or load a database of a server's major version. c is a session on that server.
 func (d *Driver) toolsFor(ctx context.Context, c *conn, major int) (tool, error) {
 	return d.tools.find(ctx, major, func() string { return c.programs(ctx, d.cfg.Owner) })
 }
 
-// find gives the tools of the server's major version or, without those, of the
-// next one that there is. beside returns the folder of the server's own programs, or "".
+// find returns the tools of the server's major version or, if missing, of the next installed one.
+// beside returns the folder of the server's own programs, or "".
 func (b *toolbox) find(ctx context.Context, server int, beside func() string) (tool, error) {
 	best := b.best(ctx, server, b.folders())
 	if best.major != server && len(b.dirs) == 0 {
@@ -64,20 +64,20 @@ func (b *toolbox) find(ctx context.Context, server int, beside func() string) (t
 	return best, nil
 }
 
-// folders are where tools are looked for whatever the server is.
+// folders returns the folders to search, whatever the server is.
 func (b *toolbox) folders() []string {
 	if len(b.dirs) > 0 {
 		return b.dirs
 	}
 	var dirs []string
 	for _, pattern := range places {
-		list, _ := filepath.Glob(pattern) // the pattern is good
+		list, _ := filepath.Glob(pattern) // the pattern is valid
 		dirs = append(dirs, list...)
 	}
 	return append(dirs, filepath.SplitList(os.Getenv("PATH"))...)
 }
 
-// best gives those tools in dirs whose version is the server's or next above it; none has the version 0.
+// best returns the tools in dirs whose version is the server's or the next above it, or a tool of version 0.
 func (b *toolbox) best(ctx context.Context, server int, dirs []string) (best tool) {
 	for _, dir := range dirs {
 		t, err := b.ask(ctx, dir)
@@ -85,14 +85,14 @@ func (b *toolbox) best(ctx context.Context, server int, dirs []string) (best too
 			best = t
 		}
 		if best.major == server {
-			break // none fits better, and to ask a wrapper takes a while
+			break // none fits better, and asking a wrapper is slow
 		}
 	}
 	return best
 }
 
-// ask finds out the version of the tools in dir. They are run with the rights of the app's owner,
-// who may not be allowed to: then they are of no use.
+// ask determines the version of the tools in dir. It runs them with the rights of the app's owner; tools
+// that the owner may not run are of no use.
 func (b *toolbox) ask(ctx context.Context, dir string) (t tool, err error) {
 	if !filepath.IsAbs(dir) {
 		return t, fs.ErrNotExist

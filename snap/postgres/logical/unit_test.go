@@ -265,7 +265,7 @@ func TestSaysWhatDiffers(t *testing.T) {
 		}
 	}
 	a, b := state{Tables: []table{{Name: "t", Columns: []column{{Name: "a"}, {Name: "b"}}}}}, state{Tables: []table{{Name: "t", Columns: []column{{Name: "b"}, {Name: "a"}}}}}
-	if got, want := summarize(differences(&a, &b)), ".t: its columns are in the order b, a, were a, b"; got != want {
+	if got, want := summarize(differences(&a, &b)), ".t: the order of its columns is b, a, was a, b"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -1,6 +1,6 @@
-// Package pglogin reads where a PostgreSQL server is and as whom to enter it. What a DSN
-// leaves out comes from nowhere but here: the environment and the files of the daemon's
-// user are not the app's.
+// Package pglogin parses a PostgreSQL DSN: which server, and which user. It completes a DSN
+// with fixed defaults only: the environment and the files of the daemon's user are not the
+// app's.
 package pglogin
 
 import (
@@ -19,7 +19,7 @@ import (
 	"mulligan/privsep"
 )
 
-// Settings are a DSN taken apart.
+// Settings are the parts of a DSN.
 type Settings struct {
 	Host, Port     string // Host is a folder with a socket when it begins with "/"
 	User, Password string // "" where the DSN has none
@@ -28,23 +28,23 @@ type Settings struct {
 	TLS            map[string]string // sslmode, sslrootcert, sslcert, sslkey
 }
 
-// Certificates are the keys that name files, which libpq and pgx read whole.
+// Certificates are the DSN keys that name files, which libpq and pgx read whole.
 var Certificates = []string{"sslrootcert", "sslcert", "sslkey"}
 
-// keys are those that a DSN may have, with their other names.
+// keys are the DSN keys that are supported, with their synonyms.
 var keys = map[string]string{
 	"host": "host", "port": "port", "user": "user", "password": "password", "dbname": "dbname", "database": "dbname",
 	"passfile": "passfile", "sslmode": "sslmode", "sslrootcert": "sslrootcert", "sslcert": "sslcert", "sslkey": "sslkey",
 	"application_name": "", "connect_timeout": "", "channel_binding": "", "target_session_attrs": "",
 }
 
-// Bad is an error about a DSN, which it does not repeat.
+// Bad returns an error about a DSN. It must not repeat the DSN, which may hold a password.
 func Bad(format string, args ...any) error {
 	return errs.New(errs.Invalid, "", "the dsn "+format, args...).
 		WithHint("write it like postgres://USER@HOST:PORT/DATABASE, or postgres:///DATABASE?host=/run/postgresql&user=USER")
 }
 
-// Parse reads a DSN. Its errors repeat nothing of it but keys.
+// Parse parses a DSN. Its errors repeat only keys of the DSN.
 func Parse(dsn string) (*Settings, error) {
 	set, err := keywords(dsn)
 	if strings.HasPrefix(dsn, "postgres://") || strings.HasPrefix(dsn, "postgresql://") {
@@ -71,7 +71,7 @@ func Parse(dsn string) (*Settings, error) {
 	return l, l.complete()
 }
 
-// complete fills in what libpq would, and checks the rest.
+// complete adds libpq's defaults and checks the settings.
 func (l *Settings) complete() error {
 	if l.Host == "" {
 		l.Host = "/run/postgresql"
@@ -121,8 +121,8 @@ func urlSettings(dsn string) (map[string]string, error) {
 	return set, nil
 }
 
-// socketHost takes a host that is an escaped path, as libpq allows, out of a
-// URL: package url does not.
+// socketHost extracts a host that is an escaped path, as libpq allows, from a URL: package
+// net/url rejects it.
 func socketHost(dsn string, set map[string]string) string {
 	scheme, rest, _ := strings.Cut(dsn, "://")
 	end := strings.IndexAny(rest, "/?#")
@@ -142,7 +142,7 @@ func socketHost(dsn string, set map[string]string) string {
 	return scheme + "://" + rest[:begin] + rest[end:]
 }
 
-// keywords reads "key=value key='value with \' in it'".
+// keywords parses "key=value key='value with \' in it'".
 func keywords(dsn string) (map[string]string, error) {
 	set := map[string]string{}
 	rest := strings.TrimSpace(dsn)
@@ -179,8 +179,8 @@ func keywords(dsn string) (map[string]string, error) {
 	return set, nil
 }
 
-// Secret is the password: the DSN's, or one from a password file that the
-// owner may read. "" means none.
+// Secret returns the password of the DSN, or of a password file that the owner may read; "" if
+// there is none.
 func (l *Settings) Secret(ctx context.Context, owner privsep.User) (string, error) {
 	if l.Password != "" {
 		return l.Password, nil
@@ -197,7 +197,7 @@ func (l *Settings) Secret(ctx context.Context, owner privsep.User) (string, erro
 		return "", context.Cause(ctx)
 	}
 	file, err := pgpassfile.ParsePassfile(bytes.NewReader(text))
-	if err != nil { // no file, no password: the server says whether one is needed
+	if err != nil { // without a file there is no password: the server decides whether one is needed
 		return "", nil
 	}
 	host := l.Host
@@ -207,8 +207,8 @@ func (l *Settings) Secret(ctx context.Context, owner privsep.User) (string, erro
 	return file.FindPassword(host, l.Port, l.Database, l.User), nil
 }
 
-// passfileOf is where the owner keeps passwords: PGPASSFILE counts only for
-// the daemon's own user.
+// passfileOf returns the path of the owner's password file. PGPASSFILE applies only to the
+// daemon's own user.
 func passfileOf(owner privsep.User) string {
 	uid := owner.UID
 	if uid < 0 {
@@ -224,7 +224,7 @@ func passfileOf(owner privsep.User) string {
 	return filepath.Join(u.HomeDir, ".pgpass")
 }
 
-// Quote quotes a value for a keyword DSN.
+// Quote quotes a value for a keyword/value DSN.
 func Quote(v string) string {
 	return "'" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(v) + "'"
 }

@@ -1,6 +1,6 @@
-// Package pgwire bounds what a PostgreSQL server may send, where its messages are
-// told apart: above TLS and below the client library, which holds each message
-// whole, and all rows of most answers.
+// Package pgwire bounds the memory that a PostgreSQL server can make the client library use. It
+// parses messages above TLS and below the library, which holds each message, and all rows of
+// most answers, in memory.
 package pgwire
 
 import (
@@ -19,26 +19,26 @@ import (
 	"mulligan/errs"
 )
 
-// Limits of what a server may send, in bytes. The rows of COPY are not held: the
-// library gets them in messages of at most copyPiece, however long a row is.
+// Limits of what a server may send, in bytes. COPY rows are not bounded: the library receives
+// them in messages of at most copyPiece, however long a row is.
 const (
-	MaxMessage = 1 << 20  // an error, a notice, a description: all but rows
+	MaxMessage = 1 << 20  // an error, a notice, a description: every message but rows
 	MaxLogin   = 64 << 10 // a message before the login is done
-	MaxAnswer  = 32 << 20 // the rows of one answer, with what it takes to hold them
+	MaxAnswer  = 32 << 20 // the rows of one answer, with the memory to hold them
 
-	maxUnread = 8 << 20 // what is taken in while something is written
-	maxFields = 1664    // of a row: what servers allow
+	maxUnread = 8 << 20 // received while a write is under way
+	maxFields = 1664    // of a row: the limit of real servers
 	copyPiece = 64 << 10
 
-	perRow, perField, perSetting = 40, 16, 200 // what they take in memory beside their bytes
+	perRow, perField, perSetting = 40, 16, 200 // their memory beside their bytes
 )
 
-// Refusal is why a connection was ended, if a limit was the reason: the client library's
-// own error may not say so. It is safe for concurrent use.
+// Refusal records the limit for which a connection was closed, since the client library's own
+// error may not say so. It is safe for concurrent use.
 type Refusal struct{ err atomic.Pointer[error] }
 
-// Take gives the newest refusal in the place of err, and forgets it. An err that is
-// of a kind already, or nil, is given back.
+// Take returns the newest refusal in place of err, and forgets it. It returns err itself if err
+// is nil or already has a kind.
 func (r *Refusal) Take(err error) error {
 	var known *errs.Error
 	said := r.err.Swap(nil)
@@ -48,36 +48,36 @@ func (r *Refusal) Take(err error) error {
 	return *said
 }
 
-// Guard has the connections of a configuration bounded.
+// Guard bounds the connections of a configuration.
 func Guard(cfg *pgx.ConnConfig, refusal *Refusal) {
 	cfg.AfterNetConnect = func(_ context.Context, _ *pgconn.Config, c net.Conn) (net.Conn, error) {
 		return newConn(c, refusal), nil
 	}
-	cfg.OnNotification = func(*pgconn.PgConn, *pgconn.Notification) {} // or they would be kept
+	cfg.OnNotification = func(*pgconn.PgConn, *pgconn.Notification) {} // otherwise the library keeps notifications
 }
 
-// conn is a connection on which messages are told apart. It is for one reader and one writer.
+// conn is a connection that parses messages. It supports one concurrent reader and writer.
 type conn struct {
 	net.Conn
-	reading sync.Mutex // held by Read, as of a net.Conn it may be called by several goroutines; guards what follows
+	reading sync.Mutex // held by Read, which net.Conn allows several goroutines to call; guards the fields below
 	r       *bufio.Reader
-	head    []byte // of a message, that is still to be read
-	left    int    // of its body
-	rest    int    // of a row of COPY, that comes as further messages
+	head    []byte // header of the current message that is still to be read
+	left    int    // unread bytes of its body
+	rest    int    // unread bytes of a COPY row, delivered as further messages
 	ready   bool   // the login is done
-	room    int    // for the rows of this answer, or what is told in the login
+	room    int    // remaining bytes for the rows of this answer, or for the login
 	broken  error
 	refusal *Refusal
-	writing atomic.Pointer[chan struct{}] // closed at the end of the write under way; nil: there is none
-	unread  int                           // bytes that were read during a write
+	writing atomic.Pointer[chan struct{}] // closed at the end of the current write; nil if there is none
+	unread  int                           // bytes received during the current write
 }
 
 func newConn(c net.Conn, refusal *Refusal) *conn {
 	return &conn{Conn: c, r: bufio.NewReaderSize(c, 64<<10), room: MaxMessage, refusal: refusal}
 }
 
-// Write writes. A server that does not read may not send without end either: the
-// library keeps what comes meanwhile.
+// Write writes p. It bounds the bytes received meanwhile, which the library keeps: a server that
+// does not read could otherwise send without end.
 func (c *conn) Write(p []byte) (int, error) {
 	done := make(chan struct{})
 	c.writing.Store(&done)
@@ -88,7 +88,7 @@ func (c *conn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// Read gives messages as they are, but for rows of COPY.
+// Read returns messages unchanged, except that COPY rows are split.
 func (c *conn) Read(p []byte) (int, error) {
 	c.reading.Lock()
 	defer c.reading.Unlock()
@@ -112,11 +112,11 @@ func (c *conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// writeTime is how long a write may go on after the server has answered a lot. One that the server
-// has read is over at once, as soon as the host comes to it.
+// writeTime bounds how long a write may go on after the server has answered a lot. If the server
+// reads, the write ends at once.
 const writeTime = 5 * time.Second
 
-// ended waits for the end of a write, and reports whether it came.
+// ended waits for the end of a write, and reports whether it ended.
 func ended(write <-chan struct{}) bool {
 	limit := time.NewTimer(writeTime)
 	defer limit.Stop()
@@ -128,7 +128,7 @@ func ended(write <-chan struct{}) bool {
 	}
 }
 
-// some gives more of the present message.
+// some reads more of the current message.
 func (c *conn) some(p []byte) (int, error) {
 	if len(c.head) > 0 {
 		n := copy(p, c.head)
@@ -140,7 +140,7 @@ func (c *conn) some(p []byte) (int, error) {
 	return n, err
 }
 
-// next begins a message. After a timeout it may be called again.
+// next reads the header of a message. It may be called again after a timeout.
 func (c *conn) next() error {
 	if c.rest > 0 {
 		c.piece()
@@ -178,7 +178,7 @@ func (c *conn) next() error {
 	return nil
 }
 
-// piece begins a message that is a piece of a row of COPY.
+// piece begins a message that holds a piece of a COPY row.
 func (c *conn) piece() {
 	c.left = min(c.rest, copyPiece)
 	c.rest -= c.left
@@ -189,7 +189,7 @@ func frame(kind byte, size int) []byte {
 	return binary.BigEndian.AppendUint32([]byte{kind}, uint32(size+4))
 }
 
-var errProtocol = errs.New(errs.Invalid, "", "what answers there is not a PostgreSQL server, or does not keep to the protocol").
+var errProtocol = errs.New(errs.Invalid, "", "the server at this address is not PostgreSQL, or violates its protocol").
 	WithHint("check the dsn's host and port")
 
 func tooLong(what string, most int) error {
@@ -201,7 +201,7 @@ func tooLong(what string, most int) error {
 		WithHint("is it the right server? if so, divide the database into several")
 }
 
-// admit refuses a message that is too long, or one too many.
+// admit returns an error if a message exceeds a limit.
 func (c *conn) admit(kind byte, size, fields int) error {
 	switch {
 	case !c.ready && size > MaxLogin:
@@ -222,7 +222,7 @@ func (c *conn) admit(kind byte, size, fields int) error {
 		if c.room -= size + perSetting; c.room < 0 {
 			return tooLong("settings", MaxMessage)
 		}
-	case kind == 'T', kind == 'C': // of one of several statements
+	case kind == 'T', kind == 'C': // the answer to one of several statements
 		if c.room -= size + perRow + perSetting*fields; c.room < 0 {
 			return tooLong("an answer", MaxAnswer)
 		}
@@ -232,22 +232,22 @@ func (c *conn) admit(kind byte, size, fields int) error {
 	return nil
 }
 
-// refuse ends the connection.
+// refuse closes the connection and records err as the reason.
 func (c *conn) refuse(err error) error {
 	c.broken = err
 	c.refusal.err.Store(&err)
-	_ = c.Close() // err is the one to tell
+	_ = c.Close() // err is more useful
 	return err
 }
 
-// Kept counts what a driver keeps of a server's answers to several statements, as JSON
-// writes it: some characters take six bytes.
+// Kept counts the bytes of a server's answers that a driver keeps, in the JSON encoding, in
+// which some characters take six bytes.
 type Kept int
 
-// MaxKept is the most that may be kept of a database's definitions, in bytes.
+// MaxKept bounds the bytes that a driver keeps of a database's definitions.
 const MaxKept = 32 << 20
 
-// Add counts texts, and returns an error if they are too much.
+// Add counts texts, and returns an error if the total exceeds MaxKept.
 func (k *Kept) Add(texts ...string) error {
 	*k += perRow
 	for _, text := range texts {
