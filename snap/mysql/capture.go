@@ -8,7 +8,7 @@ import (
 	"mulligan/snap/database"
 )
 
-// engine is the driver, as the steps of captures and switches see it.
+// engine implements the steps of captures and switches for Driver.
 type engine struct{ d *Driver }
 
 var _ database.Engine[*plan] = engine{}
@@ -16,8 +16,8 @@ var _ database.Engine[*plan] = engine{}
 // Classify gives err a kind and a hint.
 func (e engine) Classify(op string, err error) error { return e.d.classify(op, err) }
 
-// Read reads what was committed at one moment, which Position names where the server
-// keeps a log.
+// Read reads the committed state at one moment. Position names that moment if the server keeps
+// a binary log.
 func (e engine) Read(ctx context.Context, b *cas.Batch) (database.State, error) {
 	r, err := e.d.take(ctx, b)
 	if err != nil {

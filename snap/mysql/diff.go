@@ -27,7 +27,7 @@ func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []str
 	return compare(sides[0], sides[1], paths), nil
 }
 
-// state gives a stored state, or the live one.
+// state returns a stored state, or the live one if id is empty.
 func (d *Driver) state(ctx context.Context, op string, id snap.SnapshotID) (st *state, err error) {
 	if id != "" {
 		root, err := d.records.Snapshot(op, id)
@@ -56,7 +56,7 @@ func (d *Driver) state(ctx context.Context, op string, id snap.SnapshotID) (st *
 	return st, err
 }
 
-// compare says what happened from a to b.
+// compare describes the changes from a to b.
 func compare(a, b *state, paths []string) []snap.Change {
 	var list []snap.Change
 	say := func(path string, op snap.Operation, summary string) {
@@ -76,7 +76,7 @@ func compare(a, b *state, paths []string) []snap.Change {
 	return list
 }
 
-// comparable is the state as database.Compare wants it.
+// comparable converts the state for database.Compare.
 func (s *state) comparable() (list []database.Object) {
 	for i := range s.Tables {
 		list = append(list, s.Tables[i].comparable())
@@ -84,14 +84,13 @@ func (s *state) comparable() (list []database.Object) {
 	for _, o := range s.Objects {
 		list = append(list, database.Object{
 			Path: strings.ToLower(o.Kind) + " " + o.Name, Kind: strings.ToUpper(o.Kind), Name: quote(o.Name), Create: string(o.Create),
-			Same: fmt.Sprint(o), // with the settings that were in force when it was made
+			Same: fmt.Sprint(o), // with the settings in force at its creation
 		})
 	}
 	return list
 }
 
-// comparable takes SHOW CREATE TABLE's answer apart, which has a line for each column and
-// each key.
+// comparable parses the answer to SHOW CREATE TABLE, which has one line for each column and key.
 func (t *table) comparable() database.Object {
 	o := database.Object{Path: t.Name, Kind: "TABLE", Name: quote(t.Name), Create: t.Create, Table: &database.Table{
 		Rows: database.Rows{N: t.Rows, Sum: t.Digest},
@@ -121,11 +120,11 @@ func (t *table) comparable() database.Object {
 	return o
 }
 
-// changesOf says in which ways a table differs from what it became.
+// changesOf describes how a table changed into now.
 func changesOf(t, now table) string {
 	list := database.Compare([]database.Object{t.comparable()}, []database.Object{now.comparable()}, "MODIFY COLUMN")
 	if len(list) == 0 {
-		return fmt.Sprintf("it is made by %q, was by %q", now.Create, t.Create)
+		return fmt.Sprintf("its definition is %q, was %q", now.Create, t.Create)
 	}
 	return list[0].Summary
 }

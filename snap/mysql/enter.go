@@ -15,7 +15,7 @@ import (
 	"mulligan/errs"
 )
 
-// Capabilities that are told in the server's greeting
+// Capability flags in the server's greeting
 // (https://mariadb.com/kb/en/connection/#capabilities).
 const (
 	capLongPassword = 1 << 0 // on a server that is not MariaDB's own
@@ -26,11 +26,11 @@ const (
 	capNoEOF        = 1 << 24
 )
 
-// loginTime is how long a login may take.
+// loginTime bounds the time of a login.
 const loginTime = 30 * time.Second
 
-// enter connects and logs in as cfg says. TLS is begun here and not by the client library, so that
-// packets can be told apart above it.
+// enter connects and logs in according to cfg. It starts TLS itself, so that it can parse packets above
+// TLS; the client library does not.
 func enter(ctx context.Context, cfg *client.Config) (*wire, error) {
 	ctx, cancel := context.WithTimeout(ctx, loginTime)
 	defer cancel()
@@ -47,7 +47,7 @@ func enter(ctx context.Context, cfg *client.Config) (*wire, error) {
 		err = w.SetDeadline(time.Time{})
 	}
 	if err != nil {
-		_ = w.Conn.Close() // err is the one to tell
+		_ = w.Conn.Close() // err is more useful
 		return nil, err
 	}
 	return w, nil
@@ -68,28 +68,28 @@ func (w *wire) login(ctx context.Context, cfg *client.Config) error {
 	}
 	if cfg.TLSConfig != "" && (hasTLS || cfg.TLSConfig != "preferred") {
 		if !hasTLS {
-			return errs.New(errs.Unavailable, "", "the server has no TLS").WithHint("switch it on there, or leave tls out of the dsn")
+			return errs.New(errs.Unavailable, "", "the server does not support TLS").WithHint("enable TLS on the server, or remove tls from the dsn")
 		}
 		host, _, _ := net.SplitHostPort(cfg.Addr)
 		d.tls = &tls.Config{ServerName: host, InsecureSkipVerify: cfg.TLSConfig != "true"}
 	}
 	own := cfg.Clone()
-	own.TLSConfig, own.MaxAllowedPacket = "", 1<<20 // or it would ask the server
+	own.TLSConfig, own.MaxAllowedPacket = "", 1<<20 // otherwise the library would ask the server
 	if d.tls != nil {
-		own.Net = "unix" // for the library: nobody listens in
+		own.Net = "unix" // the library needs no TLS of its own above this connection
 	}
 	d.give(0, greeting)
 	own.DialFunc = func(context.Context, string, string) (net.Conn, error) { return d, nil }
 	connector, err := client.NewConnector(own)
 	if err != nil {
-		return errs.New(errs.Invalid, "", "the login makes no sense").WithHint("check the dsn and ~/.my.cnf")
+		return errs.New(errs.Invalid, "", "the login settings cannot be used").WithHint("check the dsn and ~/.my.cnf")
 	}
 	return d.pass(ctx, connector.Connect)
 }
 
-// soften takes from a greeting what the client library shall not make use of: TLS,
-// compression, files of the client's, and what changes the form of answers. It reports whether
-// the server has TLS, and whether the greeting is one.
+// soften removes from a greeting the features that the client library must not use: TLS, compression,
+// files of the client, and everything that changes the format of answers. It reports whether the
+// server has TLS, and whether the packet is a greeting.
 func soften(p []byte) (hasTLS, ok bool) {
 	version := bytes.IndexByte(p, 0)
 	at := version + 1 + 4 + 8 + 1 // behind the thread's number, a part of the scramble, and a zero
@@ -108,28 +108,28 @@ func soften(p []byte) (hasTLS, ok bool) {
 	return hasTLS, caps&capProtocol41 != 0
 }
 
-// loginConn is the connection as the client library sees it while it logs in.
+// loginConn is the connection that the client library uses while it logs in.
 type loginConn struct {
 	w        *wire
-	tls      *tls.Config // to begin with, or nil
+	tls      *tls.Config // TLS to start before the login, or nil
 	password string
-	in       []byte // what the library is to read next
-	shift    byte   // how far the server's count of packets is ahead of the library's
+	in       []byte // bytes that the library reads next
+	shift    byte   // by how much the server's sequence number is ahead of the library's
 	packets  int
-	problem  error // why the library was told that the connection is broken
+	problem  error // the error for which the library's connection was closed
 	passed   bool
 }
 
-// pass logs in, and lets go of the library's connection.
+// pass logs in and then closes the library's connection.
 func (d *loginConn) pass(ctx context.Context, connect func(context.Context) (driver.Conn, error)) (err error) {
 	defer func() {
-		if recover() != nil { // the library takes a server's words for good
+		if recover() != nil { // the library does not validate all that a server sends
 			err = errProtocol
 		}
 	}()
 	c, err := connect(ctx)
 	if d.problem != nil {
-		err = d.problem // in its own words, and not in the library's
+		err = d.problem // the original error instead of the library's
 	}
 	if err != nil {
 		return err
@@ -138,12 +138,12 @@ func (d *loginConn) pass(ctx context.Context, connect func(context.Context) (dri
 	return c.Close()
 }
 
-// give has the library read a packet.
+// give passes a packet to the library.
 func (d *loginConn) give(seq byte, p []byte) {
 	d.in = append([]byte{byte(len(p)), byte(len(p) >> 8), byte(len(p) >> 16), seq}, p...)
 }
 
-// Read gives the next packet, or the rest of one.
+// Read reads from the next packet.
 func (d *loginConn) Read(p []byte) (int, error) {
 	if len(d.in) == 0 {
 		if err := d.next(); err != nil {
@@ -175,9 +175,9 @@ func (d *loginConn) next() error {
 	return nil
 }
 
-// ended gives a packet that asks for an ed25519 login the zero that the client library
-// takes from its end. MariaDB sends 32 random bytes and none behind them: without this, one
-// login in 256 fails, whose random bytes end with a zero.
+// ended appends to a packet that asks for an ed25519 login the zero byte that the client library strips.
+// MariaDB sends 32 random bytes without it: otherwise one login in 256 fails, whose random bytes end
+// with zero.
 func ended(p []byte) []byte {
 	const ask = "\xfeclient_ed25519\x00"
 	if len(p) == len(ask)+32 && string(p[:len(ask)]) == ask {
@@ -186,10 +186,10 @@ func ended(p []byte) []byte {
 	return p
 }
 
-// Write takes a packet of the library's, which it gives in one piece.
+// Write takes a packet of the library, always in one piece.
 func (d *loginConn) Write(p []byte) (int, error) {
 	if d.passed {
-		return len(p), nil // it says goodbye
+		return len(p), nil // the library closes the session
 	}
 	if err := d.write(p); err != nil {
 		d.problem = err
@@ -199,7 +199,7 @@ func (d *loginConn) Write(p []byte) (int, error) {
 }
 
 func (d *loginConn) write(p []byte) error {
-	const wantsTLS = 4 + 4 + 1 + 23 // the beginning of an answer to the greeting, which asks for TLS
+	const wantsTLS = 4 + 4 + 1 + 23 // length of a login packet that asks for TLS
 	if len(p) < 4 {
 		return errProtocol
 	}
@@ -213,12 +213,12 @@ func (d *loginConn) write(p []byte) error {
 			return err
 		}
 	} else if d.tls != nil && len(body) == 1 && body[0] == 1 {
-		body = append([]byte(d.password), 0) // sha256_password: the library asks for a key, which TLS spares
+		body = append([]byte(d.password), 0) // sha256_password: the library asks for a key, which is not needed within TLS
 	}
 	return d.w.send(body)
 }
 
-// secure asks for TLS and begins it.
+// secure asks for TLS and starts it.
 func (d *loginConn) secure(request []byte) error {
 	if err := d.w.send(request); err != nil {
 		return err
@@ -235,7 +235,7 @@ func (d *loginConn) secure(request []byte) error {
 	return nil
 }
 
-// Close is called by the library when the login failed, and when it is done.
+// Close is called by the library after the login, failed or not.
 func (d *loginConn) Close() error {
 	if d.passed {
 		return nil
@@ -243,7 +243,7 @@ func (d *loginConn) Close() error {
 	return d.w.Conn.Close()
 }
 
-// LocalAddr and the others are those of the connection below. The time that the library may take is bounded by enter.
+// LocalAddr returns the address of the connection below. enter bounds the library's time, so the deadlines here do nothing.
 func (d *loginConn) LocalAddr() net.Addr { return d.w.Conn.LocalAddr() }
 
 // RemoteAddr is the server's address.

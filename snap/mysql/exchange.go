@@ -10,7 +10,7 @@ import (
 	"mulligan/snap"
 )
 
-// names lists the tables and sequences of a database, and its triggers.
+// names lists the tables, sequences and triggers of a database.
 func (s *session) names(ctx context.Context, db string) (tables, triggers []string, err error) {
 	list, err := s.rows(ctx, "SELECT table_name FROM information_schema.tables WHERE table_schema = ? AND IFNULL(table_type, '') <> 'VIEW' ORDER BY 1", db)
 	if err != nil {
@@ -26,18 +26,18 @@ func (s *session) names(ctx context.Context, db string) (tables, triggers []stri
 	return tables, triggers, err
 }
 
-// move is an exchange of tables: those of the live database, but for some that are
-// there already, go to the database away, and all of from become the live ones.
+// move is an exchange of tables: the live database's tables, unless they are in the database away
+// already, go to away, and all tables of from become live.
 type move struct {
 	from, away string
-	want       *stored  // what the live database is to be
-	base       *state   // what the live tables must still be when they go; nil: anything
+	want       *stored  // the state that the live database is to have
+	base       *state   // the live tables must still have this state when they go; nil: any
 	drop       []string // live tables to drop first
 	lock       func(ctx context.Context, s *session) error
 }
 
-// statement works out the RENAME TABLE that is still to be done, from where the
-// tables are: the same after any crash. "" is nothing.
+// statement returns the RENAME TABLE that remains to be done, from where the tables are now; "" if
+// none. It is the same after a crash at any point.
 func (m *move) statement(ctx context.Context, s *session) (rename string, triggers []string, err error) {
 	live, triggers, err := s.names(ctx, s.db)
 	if err != nil {
@@ -63,8 +63,8 @@ func (m *move) statement(ctx context.Context, s *session) (rename string, trigge
 	return "RENAME TABLE " + strings.Join(parts, ", "), triggers, nil
 }
 
-// exchange does the move. A trigger keeps its table from leaving its
-// database, so that all are dropped first.
+// exchange runs the move. It drops all triggers first, since a trigger prevents its table from leaving
+// its database.
 func (d *Driver) exchange(ctx context.Context, m move, begin func() error) error {
 	s, err := d.connect(ctx)
 	if err != nil {
@@ -98,12 +98,12 @@ func (d *Driver) exchange(ctx context.Context, m move, begin func() error) error
 	return s.converge(ctx, s.db, &m.want.state)
 }
 
-// move exchanges the tables; holder holds their locks, if anybody does, and lets them go.
+// move renames the tables; holder, if not nil, holds their locks, and move releases them.
 func (d *Driver) move(ctx context.Context, s, holder *session, m move, begin func() error) error {
 	if err := begin(); err != nil {
 		return err
 	}
-	if holder == s && !m.want.Absent { // where tables are locked, there is a database
+	if holder == s && !m.want.Absent { // tables are locked, so the database exists
 		if err := s.createDatabase(ctx, s.db, &m.want.state); err != nil {
 			return err
 		}
@@ -138,12 +138,12 @@ func (d *Driver) move(ctx context.Context, s, holder *session, m move, begin fun
 	return s.late(ctx, m, before)
 }
 
-// errLate says that somebody wrote to a table between the last look and the exchange.
+// errLate says that a table was written to between the last comparison and the exchange.
 var errLate = errors.New("a table was written to at the last moment")
 
-// late looks whether a write that waited for the locks was served before the rename: RENAME
-// TABLE waits for one table after the other. If the server counted no row
-// written meanwhile, there was none; else the tables that were put aside are read.
+// late returns errLate if a write that waited for the locks was executed before the rename, since RENAME
+// TABLE waits for one table after the other. If the server counted no write, there was none; otherwise
+// late reads the tables that were moved away.
 func (s *session) late(ctx context.Context, m move, before string) error {
 	after, err := s.counters(ctx)
 	if err != nil {
@@ -164,8 +164,8 @@ func (s *session) late(ctx context.Context, m move, before string) error {
 	return nil
 }
 
-// moveLocked locks all tables against everybody, has the lock's owner look at them, and
-// exchanges them without anybody getting in between.
+// moveLocked locks all tables, compares them with the base in the locking session, and exchanges them
+// before any other session gets a lock.
 func (d *Driver) moveLocked(ctx context.Context, s *session, m move, begin func() error) error {
 	tables, _, err := s.names(ctx, s.db)
 	if err != nil {
@@ -198,9 +198,9 @@ func (d *Driver) moveLocked(ctx context.Context, s *session, m move, begin func(
 
 const poll = 2 * time.Millisecond
 
-// overtake renames tables that another session has locked: RENAME TABLE is not
-// possible under LOCK TABLES, but one that waits for a lock is served before
-// all reads and writes that wait. So the lock is let go when it waits.
+// overtake renames tables that session holder has locked. RENAME TABLE is not allowed under LOCK TABLES,
+// but a waiting rename is executed before all waiting reads and writes: so overtake releases the locks
+// once the rename waits.
 func (s *session) overtake(ctx context.Context, holder *session, rename string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -217,7 +217,7 @@ func (s *session) overtake(ctx context.Context, holder *session, rename string) 
 			break
 		}
 		select {
-		case err := <-done: // it failed: it cannot have been served
+		case err := <-done: // the rename failed while the tables were locked
 			return err
 		case <-time.After(poll):
 		}
@@ -229,7 +229,7 @@ func (s *session) overtake(ctx context.Context, holder *session, rename string) 
 	return err
 }
 
-// stillBase is the last look before an exchange: holder has the tables locked.
+// stillBase compares the tables, which holder has locked, with the base.
 func (d *Driver) stillBase(ctx context.Context, holder *session, base snap.Hash) error {
 	about, err := d.connect(ctx)
 	if err != nil {
@@ -246,7 +246,7 @@ func (d *Driver) stillBase(ctx context.Context, holder *session, base snap.Hash)
 		}
 		return snap.Changed("", d.login.String())
 	}
-	if err := about.exec(ctx, "ROLLBACK"); err != nil { // or it would not see new definitions
+	if err := about.exec(ctx, "ROLLBACK"); err != nil { // otherwise it would not see new definitions
 		return err
 	}
 	holder.db = d.login.db

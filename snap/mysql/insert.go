@@ -11,25 +11,24 @@ import (
 	"mulligan/errs"
 )
 
-// Limits of one INSERT: a size that every server takes, and the size of a row from
-// which on its values are sent piece by piece.
+// Limits of one INSERT: a size that every server accepts, and the size from which a row's values are
+// sent in pieces.
 const (
 	maxInsert = 512 << 10
 	longRow   = 256 << 10
 )
 
-// insert writes stored rows into a table of the database db. It is called within the session's during.
+// insert writes stored rows into a table of database db. It must run within the session's during.
 type insert struct {
 	ctx  context.Context
 	s    *session
 	db   string
 	t    *table
-	sql  bytes.Buffer // of rows that wait
-	left []byte       // of a row that goes on in the next chunk
-	long *long        // the row that is sent piece by piece, if one is
+	sql  bytes.Buffer // of the rows not yet sent
+	left []byte       // of a row that continues in the next chunk
+	long *long        // the row that is being sent in pieces, or nil
 }
 
-// chunk writes the rows of one chunk.
 func (i *insert) chunk(data []byte) error {
 	p := data
 	if len(i.left) > 0 {
@@ -49,7 +48,7 @@ func (i *insert) chunk(data []byte) error {
 	return nil
 }
 
-// next takes a row, or a part of a long one, from the front of p; 0 says that more has to come.
+// next consumes a row, or a part of a long one, at the front of p; n is 0 if p holds too little.
 func (i *insert) next(p []byte) (n int, err error) {
 	if i.long == nil {
 		values, n, err := i.one(p)
@@ -72,9 +71,9 @@ func (i *insert) next(p []byte) (n int, err error) {
 
 var errRows = errs.New(errs.Corrupt, "", "the stored rows cannot be read").WithHint("use another checkpoint")
 
-// one gives the values of the row at the front of p, and its size; 0 if it is not all there.
+// one returns the values of the row at the front of p, and its size; 0 if p does not hold all of it.
 func (i *insert) one(p []byte) (values [][]byte, n int, err error) {
-	for range max(1, len(i.t.Columns)) { // where all columns are computed, a row has one value that says nothing
+	for range max(1, len(i.t.Columns)) { // if all columns are computed, a row has one empty value
 		size, w := binary.Uvarint(p[n:])
 		switch {
 		case w < 0:
@@ -93,7 +92,7 @@ func (i *insert) one(p []byte) (values [][]byte, n int, err error) {
 	return values, n, nil
 }
 
-// add adds a row to the statement, and sends that if it is long enough.
+// add adds a row to the statement, and sends the statement if it is long enough.
 func (i *insert) add(values [][]byte) error {
 	if i.t.Sequence {
 		return i.s.setSequence(i.ctx, i.db, i.t.Name, values)
@@ -121,7 +120,7 @@ func (i *insert) add(values [][]byte) error {
 	return nil
 }
 
-// head is the statement's beginning.
+// head returns the beginning of the statement.
 func (i *insert) head() string {
 	var names []string
 	for _, c := range i.t.Columns {
@@ -130,7 +129,7 @@ func (i *insert) head() string {
 	return "INSERT INTO " + in(i.db, i.t.Name) + " (" + strings.Join(names, ", ") + ") VALUES "
 }
 
-// write is how a value is written to the column.
+// write returns the expression that writes a value to the column.
 func (c column) write(value string) string {
 	if c.Text {
 		return "CONVERT(" + value + " USING utf8mb4)"
@@ -138,7 +137,7 @@ func (c column) write(value string) string {
 	return value
 }
 
-// flush sends what waits.
+// flush sends the pending rows.
 func (i *insert) flush() error {
 	if i.sql.Len() == 0 {
 		return nil
@@ -156,11 +155,11 @@ func (i *insert) end() error {
 	return i.flush()
 }
 
-// long is a row whose values are sent piece by piece.
+// long is a row whose values are sent in pieces.
 type long struct {
 	to     *prepared
 	column int
-	left   uint64 // of the column's value; 0: its size comes next
+	left   uint64 // of the column's value; 0: its size follows
 }
 
 func (i *insert) beginLong() error {
@@ -176,7 +175,7 @@ func (i *insert) beginLong() error {
 	return err
 }
 
-// feed sends what p has of the row; done says that the row is written.
+// feed sends the part of the row in p; done reports whether the row is complete.
 func (l *long) feed(p []byte) (n int, done bool, err error) {
 	for l.column < len(l.to.nulls) {
 		if l.left > 0 {
@@ -214,7 +213,7 @@ func (l *long) feed(p []byte) (n int, done bool, err error) {
 	return n, true, l.to.execute()
 }
 
-// setSequence sets what number a sequence gives next, and how often it began anew.
+// setSequence sets a sequence's next number and its number of cycles.
 func (s *session) setSequence(ctx context.Context, db, name string, values [][]byte) error {
 	var n [2]int64
 	for i := range n {

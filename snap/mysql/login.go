@@ -16,7 +16,7 @@ import (
 	"mulligan/errs"
 )
 
-// login is where a server is, and how to log in.
+// login is a server's address, and the credentials.
 type login struct {
 	user, password string
 	socket         string // or:
@@ -30,7 +30,7 @@ const defaultSocket = "/run/mysqld/mysqld.sock"
 // String names the server and the database, without credentials.
 func (l login) String() string { return "database " + l.db }
 
-// parseDSN reads a DSN. No error of it repeats any of the DSN: it may hold a password.
+// parseDSN parses a DSN. Its errors never repeat the DSN, which may hold a password.
 func parseDSN(dsn string) (login, error) {
 	bad := func(what string) error {
 		return errs.New(errs.Invalid, "", "the dsn %s", what).
@@ -56,7 +56,7 @@ func parseDSN(dsn string) (login, error) {
 	return l, nil
 }
 
-// complete fills in what the DSN leaves open: from the owner's ~/.my.cnf, then by what is usual.
+// complete fills in the parts that the DSN omits: from the owner's ~/.my.cnf, then with defaults.
 func (d *Driver) complete(ctx context.Context) (login, error) {
 	l := d.login
 	name, home := "", d.cfg.Home
@@ -104,11 +104,10 @@ func (d *Driver) complete(ctx context.Context) (login, error) {
 }
 
 // readOptions reads the client's sections of an option file
-// (https://mariadb.com/kb/en/configuring-mariadb-with-option-files/), which is
-// believed only if it is the owner's own.
+// (https://mariadb.com/kb/en/configuring-mariadb-with-option-files/), which must belong to the owner.
 func (d *Driver) readOptions(ctx context.Context, path string) (map[string]string, error) {
 	data, err := d.cfg.Owner.ReadOwnFile(ctx, path)
-	if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) { // as the server's own client has it
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) { // as the server's own client does
 		return nil, nil
 	}
 	if err != nil {
@@ -135,7 +134,7 @@ func unquote(s string) string {
 	return s
 }
 
-// open says how to connect and to log in.
+// open returns the configuration to connect and log in with.
 func (d *Driver) open(ctx context.Context) (*client.Config, error) {
 	l, err := d.complete(ctx)
 	if err != nil {

@@ -1,9 +1,9 @@
 // Package mysql is the driver for one database of a MariaDB or MySQL server.
 //
-// It reads the database by itself, in one consistent snapshot, and writes a
-// restored one beside the live one, as DATABASE__mulligan_ID. Commit exchanges all
-// tables by one RENAME TABLE, which no client can see a part of, and makes views,
-// routines, triggers and events the target's. DESIGN.md has the invariants.
+// It reads the database in one consistent snapshot, and loads a restored state into a second database
+// beside the live one, DATABASE__mulligan_ID. Commit exchanges all tables by one RENAME TABLE, which is
+// atomic for clients, and recreates the target's views, routines, triggers and events. DESIGN.md has
+// the invariants.
 package mysql
 
 import (
@@ -28,17 +28,17 @@ type Config struct {
 	DSN      string
 	StateDir string // absolute, the daemon's own, for this driver alone: switches under way
 	Store    *cas.Store
-	// Owner is whose rights ~/.my.cnf is read and the server reached with.
+	// Owner is the user with whose rights the driver reads ~/.my.cnf and reaches the server.
 	Owner privsep.User
-	// Home is where the owner's .my.cnf is: the owner's home folder if "".
+	// Home is the folder of the owner's .my.cnf: the owner's home folder if "".
 	Home string
-	// BusyTimeout is how long to wait for other users of the tables: 30 s if 0.
+	// BusyTimeout bounds the wait for other users of the tables; 0 means 30 s.
 	BusyTimeout time.Duration
 	Failpoint   failpoint.Hook // for tests
 }
 
-// Driver captures and restores one database. A capture of a running app is the state after
-// a transaction, as far as the tables are InnoDB's; others are warned of.
+// Driver captures and restores one database. A capture of a running app is the state after some
+// transaction for InnoDB tables; the driver warns of other tables.
 type Driver struct {
 	*database.Driver[plan, *plan]
 	cfg     Config
@@ -47,11 +47,11 @@ type Driver struct {
 	proved  proof // the newest reading of the live state by this process
 }
 
-// proof is a state that the live one surely is for as long as the server's log stands where it stood.
+// proof records a state that the live one surely has while the server's log stays at the same position.
 type proof struct {
 	at   string // "" proves nothing
 	hash snap.Hash
-	root string // of the capture that holds it; "": none
+	root string // name of the capture's root; "": none
 }
 
 var (
@@ -61,7 +61,7 @@ var (
 	_ snap.Leaver       = (*Driver)(nil)
 )
 
-// New makes the driver; it does not speak to the server.
+// New returns a driver; it does not connect.
 func New(cfg Config) (*Driver, error) {
 	const op = "open mysql driver"
 	l, err := parseDSN(cfg.DSN)

@@ -9,8 +9,8 @@ import (
 	"mulligan/errs"
 )
 
-// has reports whether the state has exactly this object. That a view works
-// depends on others, and not on itself.
+// has reports whether the state has exactly this object. It ignores Broken, which depends on other
+// objects.
 func (s *state) has(o object) bool {
 	o.Broken = false
 	return slices.ContainsFunc(s.Objects, func(p object) bool {
@@ -29,8 +29,8 @@ func (s *state) triggers() (list []object) {
 	return list
 }
 
-// converge makes the character set and the objects of a database those of want.
-// What is so already is left alone, so that it can be repeated.
+// converge gives a database the character set and the objects of want. It changes only what
+// differs, so it may be repeated.
 func (s *session) converge(ctx context.Context, db string, want *state) error {
 	if err := s.attributes(ctx, db, want); err != nil {
 		return err
@@ -61,8 +61,8 @@ func (s *session) converge(ctx context.Context, db string, want *state) error {
 	return s.create(ctx, db, want, missing)
 }
 
-// replaced reports whether an object is better replaced than dropped: the
-// rights that users have on a routine go when it is dropped.
+// replaced reports whether an object is replaced instead of dropped: dropping a routine would drop the
+// users' rights on it.
 func (s *session) replaced(o object, want *state) bool {
 	return o.Kind != "TRIGGER" && slices.ContainsFunc(want.Objects, func(p object) bool { return p.Kind == o.Kind && p.Name == o.Name })
 }
@@ -85,7 +85,7 @@ func (s *session) attributes(ctx context.Context, db string, want *state) error 
 	return s.exec(ctx, "ALTER DATABASE "+quote(db)+" COMMENT = CONVERT(? USING utf8mb4)", want.Comment)
 }
 
-// create makes objects, in whichever order they can be made: a view may need another.
+// create creates objects in an order in which it succeeds: a view may need another.
 func (s *session) create(ctx context.Context, db string, want *state, list []object) error {
 	for len(list) > 0 {
 		var later []object
@@ -114,15 +114,15 @@ func (s *session) create(ctx context.Context, db string, want *state, list []obj
 	return nil
 }
 
-// errTriggerExists is the server's number for a trigger that it has already, be it only the
-// file that a crash left of one: such a trigger is in no list, and goes by its name.
+// errTriggerExists is the server's error number for a trigger that exists, perhaps only as a file that
+// a crash left: such a trigger is in no list but can be dropped by name.
 const errTriggerExists = 1359
 
-// createObject makes one object under what was in force when it was first made.
+// createObject creates one object under the settings in force at its first creation.
 func (s *session) createObject(ctx context.Context, db string, want *state, o object) error {
 	client, zone := o.Client, o.TimeZone
 	if o.Kind == "VIEW" && slices.ContainsFunc(o.Create, func(c byte) bool { return c >= 0x80 }) {
-		client = "utf8mb4" // a view's definition is told in UTF-8, others as they were typed
+		client = "utf8mb4" // the server shows a view's definition in UTF-8, others as they were typed
 	}
 	if zone == "" {
 		zone = "+00:00"
@@ -145,7 +145,7 @@ func (s *session) createObject(ctx context.Context, db string, want *state, o ob
 	if err == nil {
 		err = s.exec(ctx, query)
 	}
-	if o.Kind == "TRIGGER" && isCode(err, errTriggerExists) { // converge dropped all that are listed
+	if o.Kind == "TRIGGER" && isCode(err, errTriggerExists) { // converge dropped all listed triggers
 		if err = s.exec(ctx, "DROP TRIGGER IF EXISTS "+in(db, o.Name)); err == nil {
 			err = s.exec(ctx, query)
 		}

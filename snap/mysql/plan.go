@@ -10,17 +10,17 @@ import (
 	"mulligan/snap/database"
 )
 
-// plan is what is kept of a switch.
+// plan is the durable record of a switch.
 type plan struct {
 	database.Plan
-	Loaded string // the hash of the state whose tables are in the side database
+	Loaded string // hash of the state whose tables are in the side database
 }
 
-// sideMark is in the name of every database that a restore makes, behind the live one's.
+// sideMark follows the live database's name in the names of the databases that a restore creates.
 const sideMark = "__mulligan_"
 
-// The databases of a switch: the target's tables before Commit, the base's after
-// Commit, and what was live when Undo came.
+// A switch has up to three databases: side holds the target's tables before Commit, old the base's
+// after Commit, and gone the tables that were live when Undo began.
 func (d *Driver) side(id snap.RestoreID) string {
 	name := []byte(d.login.db + sideMark + string(id))
 	for i, c := range name[len(d.login.db):] {
@@ -38,13 +38,12 @@ func (d *Driver) side(id snap.RestoreID) string {
 func (d *Driver) old(id snap.RestoreID) string  { return d.side(id) + "_old" }
 func (d *Driver) gone(id snap.RestoreID) string { return d.side(id) + "_gone" }
 
-// errNotRemoved is the server's number for a DROP DATABASE that dropped all tables, and
-// could not remove the database's folder: there are files in it that are no table's.
+// errNotRemoved is the server's error number for a DROP DATABASE that dropped all tables but could not
+// remove the database's folder, because other files are in it.
 const errNotRemoved = 1010
 
-// dropSides drops the databases of a switch. left are those that are empty, and that
-// the server cannot remove: a crash of it may have left files there, which no
-// statement reaches.
+// dropSides drops the databases of a switch. left names those that are empty but that the server cannot
+// remove: a crash may have left files in their folders, which no statement reaches.
 func (d *Driver) dropSides(ctx context.Context, id snap.RestoreID) (left []string, err error) {
 	s, err := d.connect(ctx)
 	if err != nil {

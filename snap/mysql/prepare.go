@@ -8,7 +8,7 @@ import (
 	"mulligan/snap/database"
 )
 
-// ends loads target and base.
+// ends loads the target and the base.
 func (d *Driver) ends(target, base cas.Root) (to, from *stored, err error) {
 	if to, err = d.load(target); err == nil {
 		from, err = d.load(base)
@@ -16,7 +16,7 @@ func (d *Driver) ends(target, base cas.Root) (to, from *stored, err error) {
 	return to, from, err
 }
 
-// Plan refuses what the server could not exchange.
+// Plan returns an error if the server could not exchange the two states.
 func (e engine) Plan(ctx context.Context, p, _ *plan, target, base cas.Root) error {
 	to, from, err := e.d.ends(target, base)
 	if err != nil {
@@ -32,7 +32,7 @@ func (e engine) Plan(ctx context.Context, p, _ *plan, target, base cas.Root) err
 	return nil
 }
 
-// restorable refuses a state that could not be exchanged for another.
+// restorable returns an error if from cannot be exchanged for to.
 func (d *Driver) restorable(ctx context.Context, to, from *state) error {
 	s, err := d.connect(ctx)
 	if err != nil {
@@ -48,8 +48,7 @@ func (d *Driver) restorable(ctx context.Context, to, from *state) error {
 	return to.referred()
 }
 
-// Build writes the target's tables into a database beside the live one, and checks them
-// against their digests.
+// Build loads the target's tables into a database beside the live one and checks their digests.
 func (e engine) Build(ctx context.Context, p, old *plan, target, _ cas.Root) error {
 	to, err := e.d.load(target)
 	if err != nil {
@@ -64,14 +63,14 @@ func (e engine) Build(ctx context.Context, p, old *plan, target, _ cas.Root) err
 
 // stage loads a state beside the live database.
 func (d *Driver) stage(ctx context.Context, id snap.RestoreID, to *stored) error {
-	if _, err := d.dropSides(ctx, id); err != nil { // one that stays is empty, as good as new
+	if _, err := d.dropSides(ctx, id); err != nil { // a database that cannot be removed is empty, as good as new
 		return err
 	}
 	s, err := d.connect(ctx)
 	if err != nil {
 		return err
 	}
-	defer s.end() // and with it a transaction that was cut short
+	defer s.end() // ends an interrupted transaction too
 	return d.loadSide(ctx, s, d.side(id), to)
 }
 

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// query runs a statement, and calls f for each row of its answer, which f reads as it comes.
+// query runs a statement and calls f for each row of its answer; f reads the row as it arrives.
 func (w *wire) query(sql string, f func(*row) error) error {
 	if err := w.command(comQuery, []byte(sql)); err != nil {
 		return err
@@ -32,7 +32,7 @@ func (w *wire) query(sql string, f func(*row) error) error {
 	}
 }
 
-// head reads the beginning of an answer: the columns, or none.
+// head reads the beginning of an answer: the columns, if any.
 func (w *wire) head() (names []string, kinds []kind, err error) {
 	p, err := w.packet("an answer", maxHead)
 	switch {
@@ -72,7 +72,7 @@ func (w *wire) eof() error {
 	return err
 }
 
-// kind is how a column's values are written.
+// kind is the encoding of a column's values.
 type kind byte
 
 const (
@@ -90,7 +90,7 @@ const unsigned = 1 << 5
 // (https://mariadb.com/kb/en/result-set-packets/#field-types).
 var kinds = map[byte]kind{1: kindSigned, 2: kindSigned, 3: kindSigned, 4: kindFloat, 5: kindDouble, 8: kindSigned, 9: kindSigned}
 
-// describe reads a column's description: five texts, the name and another, and what it is.
+// describe parses a column's description: five texts, the name, another text, and the type.
 func describe(p []byte) (name string, k kind, ok bool) {
 	for i := range 6 {
 		size, n := lenenc(p)
@@ -112,17 +112,17 @@ func describe(p []byte) (name string, k kind, ok bool) {
 	return name, k, true
 }
 
-// row is a row of an answer, read as it comes.
+// row is a row of an answer, read as it arrives.
 type row struct {
 	w     *wire
 	names []string
 	kinds []kind
 	at    int   // the next column
 	size  int64 // of the row so far
-	left  int64 // bytes that are left of the field
+	left  int64 // unread bytes of the field
 }
 
-// next begins the next row; false is the end.
+// next begins the next row; it returns false after the last.
 func (r *row) next() (bool, error) {
 	if err := r.w.begin(); err != nil {
 		return false, unexpected(err)
@@ -142,7 +142,7 @@ func (r *row) next() (bool, error) {
 		return false, err
 	case first == headEOF && r.w.left < 9:
 		p, err := r.w.rest("an answer", maxHead)
-		if err == nil && len(p) >= 5 && p[3]&8 != 0 { // a second answer, to one statement
+		if err == nil && len(p) >= 5 && p[3]&8 != 0 { // a second answer to one statement
 			err = errProtocol
 		}
 		return false, err
@@ -150,7 +150,7 @@ func (r *row) next() (bool, error) {
 	return true, nil
 }
 
-// field begins the next field: its size, or NULL. The row is its content then.
+// field begins the next field and returns its size, or null. The row then reads its content.
 func (r *row) field() (size int64, null bool, err error) {
 	var head [9]byte
 	if _, err := io.ReadFull(r.w, head[:1]); err != nil {
@@ -175,7 +175,7 @@ func (r *row) field() (size int64, null bool, err error) {
 	return r.left, false, nil
 }
 
-// Read reads on in a field; io.EOF is its end.
+// Read reads the current field; it returns io.EOF at its end.
 func (r *row) Read(p []byte) (int, error) {
 	if r.left == 0 {
 		return 0, io.EOF
@@ -185,7 +185,7 @@ func (r *row) Read(p []byte) (int, error) {
 	return n, unexpected(err)
 }
 
-// end checks that the row was read to its end.
+// end checks that the row was read completely.
 func (r *row) end() error {
 	if r.at != len(r.names) || r.left != 0 || r.w.left != 0 {
 		return errProtocol
@@ -196,7 +196,7 @@ func (r *row) end() error {
 	return nil
 }
 
-// number gives a number in the way in which it is stored.
+// number returns a number in the form in which it is stored.
 func (k kind) number(text []byte) ([]byte, error) {
 	switch k {
 	case kindSigned:
@@ -215,8 +215,8 @@ func (k kind) number(text []byte) ([]byte, error) {
 	return text, nil
 }
 
-// texts reads a whole row; NULL is "", and so is what is missing of minColumns. The
-// bytes that it takes come from room.
+// texts reads a whole row; NULL, and columns missing from minColumns, are "". It subtracts the bytes
+// that it uses from room.
 func (r *row) texts(room *int64) ([]string, error) {
 	line := make([]string, max(len(r.names), minColumns))
 	*room -= perRow + perField*int64(len(line))
@@ -237,7 +237,7 @@ func (r *row) texts(room *int64) ([]string, error) {
 	return line, nil
 }
 
-// interpolate puts texts into a statement, at its question marks outside of names.
+// interpolate replaces the question marks outside of names in a statement by args.
 func interpolate(sql string, args []string) string {
 	var b strings.Builder
 	name := false
@@ -254,7 +254,7 @@ func interpolate(sql string, args []string) string {
 	return b.String()
 }
 
-// literal writes a text for a statement. The session's sql_mode leaves backslashes their meaning.
+// literal returns a text as a literal. In the session's sql_mode, backslashes escape.
 func literal(p []byte) string {
 	var b strings.Builder
 	b.Grow(len(p) + 2)
@@ -280,7 +280,7 @@ func literal(p []byte) string {
 	return b.String()
 }
 
-// prepared is a statement that takes values piece by piece
+// prepared is a prepared statement whose values are sent in pieces
 // (https://mariadb.com/kb/en/3-binary-protocol-prepared-statements/).
 type prepared struct {
 	w     *wire
@@ -307,13 +307,13 @@ func (w *wire) prepare(sql string, values int) (*prepared, error) {
 	return &prepared{w: w, id: append([]byte(nil), p[1:5]...), nulls: make([]bool, values)}, w.eof()
 }
 
-// long sends a piece of a value; the server does not answer.
+// long sends a piece of a value; the server does not answer it.
 func (s *prepared) long(i int, p []byte) error {
 	head := append(append([]byte(nil), s.id...), byte(i), byte(i>>8))
 	return s.w.command(comStmtLong, append(head, p...))
 }
 
-// execute runs the statement with the values that were sent, and forgets it.
+// execute runs the statement with the values sent, and forgets them.
 func (s *prepared) execute() error {
 	p := append(append([]byte(nil), s.id...), 0, 1, 0, 0, 0)
 	null := make([]byte, (len(s.nulls)+7)/8)

@@ -16,20 +16,20 @@ import (
 
 // reading is one reading of the live state.
 type reading struct {
-	*state   // nil where the server's log proves that it is the newest one
+	*state   // nil: the server's log proves that it equals the newest capture
 	hash     snap.Hash
 	node     cas.Hash // in the batch, if there was one
 	at       moment
 	warnings []string
 }
 
-// moment is where the server was when a reading began.
+// moment is the server's position when a reading began.
 type moment struct {
 	position string // for people: log, offset, GTID
-	proof    string // while it stays the same, nothing was written; "": this server cannot tell
+	proof    string // nothing was written while it stays the same; "": this server cannot tell
 }
 
-// take reads the live state into b, or finds that it is the newest capture's.
+// take reads the live state into b, or returns the newest capture's if nothing changed.
 func (d *Driver) take(ctx context.Context, b *cas.Batch) (*reading, error) {
 	var r *reading
 	err := d.retry(ctx, func(s *session) (err error) {
@@ -61,7 +61,7 @@ func (d *Driver) take(ctx context.Context, b *cas.Batch) (*reading, error) {
 	return r, err
 }
 
-// unchanged finds the newest capture where the server proves that nothing was written since.
+// unchanged returns the newest capture if the server proves that nothing was written since.
 func (d *Driver) unchanged(at moment, b *cas.Batch) *reading {
 	if at.proof == "" || at.proof != d.proved.at {
 		return nil
@@ -73,8 +73,8 @@ func (d *Driver) unchanged(at moment, b *cas.Batch) *reading {
 	return &reading{hash: d.proved.hash, node: root.Hash, at: at}
 }
 
-// hashLive finds out the hash of the live state, by reading it unless the server
-// proves that nothing was written since it was last read.
+// hashLive returns the hash of the live state. It reads the state unless trust is set and the server
+// proves that nothing was written since the last reading.
 func (d *Driver) hashLive(ctx context.Context, trust bool) (h snap.Hash, err error) {
 	err = d.retry(ctx, func(s *session) error {
 		if err := d.allowed(ctx, s); err != nil {
@@ -100,7 +100,7 @@ func (d *Driver) hashLive(ctx context.Context, trust bool) (h snap.Hash, err err
 
 var errShape = errors.New("a definition changed meanwhile")
 
-// retry calls f with a new session, again when a definition changed under it.
+// retry calls f with a new session, and again if a definition changed meanwhile.
 func (d *Driver) retry(ctx context.Context, f func(*session) error) error {
 	for tries := 0; ; tries++ {
 		s, err := d.connect(ctx)
@@ -109,7 +109,7 @@ func (d *Driver) retry(ctx context.Context, f func(*session) error) error {
 		}
 		err = f(s)
 		s.end()
-		// Gone or changed: table, view, routine, trigger, event, database.
+		// The codes mean: a table, view, routine, trigger, event or database is gone or changed.
 		if !errors.Is(err, errShape) && !isCode(err, 1412, 1146, 1305, 1360, 1539, 1049, 4084) {
 			return err
 		}
@@ -119,9 +119,9 @@ func (d *Driver) retry(ctx context.Context, f func(*session) error) error {
 	}
 }
 
-// begin begins a consistent snapshot of all InnoDB tables, and says where it is.
-// MariaDB knows the place in its log that the snapshot corresponds to. The counters
-// notice in addition what a session keeps out of the log.
+// begin starts a consistent snapshot of all InnoDB tables and returns its moment. MariaDB reports the
+// position in its log that corresponds to the snapshot. The counters also notice writes that a session
+// keeps out of the log.
 func (s *session) begin(ctx context.Context) (m moment, err error) {
 	if err := s.exec(ctx, "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"); err != nil {
 		return m, err
@@ -145,7 +145,7 @@ func (s *session) begin(ctx context.Context) (m moment, err error) {
 	}
 	filters, err := s.rows(ctx, "SHOW MASTER STATUS")
 	if err != nil || len(filters) != 1 || filters[0][2]+filters[0][3] != "" {
-		return m, nil // not allowed to ask, or not all is logged
+		return m, nil // not allowed to ask, or the log is incomplete
 	}
 	if counters != "" {
 		m.proof = m.position + counters
@@ -153,8 +153,8 @@ func (s *session) begin(ctx context.Context) (m moment, err error) {
 	return m, nil
 }
 
-// counters is how many rows were ever written by all clients, and how many
-// definitions changed, by the server's count; "" where it does not count.
+// counters returns the server's counts of rows written and definitions changed, by all clients; "" if it
+// does not count.
 func (s *session) counters(ctx context.Context) (string, error) {
 	list, err := s.rows(ctx, "SHOW GLOBAL STATUS WHERE Variable_name IN ('Handler_write', 'Handler_update', 'Handler_delete', "+
 		"'Com_truncate', 'Com_alter_table', 'Com_create_table', 'Com_drop_table')")
@@ -164,8 +164,8 @@ func (s *session) counters(ctx context.Context) (string, error) {
 	return fmt.Sprint(list), nil
 }
 
-// read reads the state of the session's snapshot, or of what the session has locked. about
-// reads the definitions, twice: so that they are those that the rows were read with.
+// read reads the state in the session's snapshot, or under its locks. It reads the definitions, through
+// about, before and after the rows, so that they match the rows.
 func (s *session) read(ctx context.Context, b *cas.Batch, about *session) (*reading, error) {
 	st, err := about.schema(ctx, s.db)
 	if err != nil {
@@ -199,8 +199,8 @@ func (s *session) read(ctx context.Context, b *cas.Batch, about *session) (*read
 	return r, err
 }
 
-// readTable reads one table's rows and lets go of it: a change of its
-// definition need not wait for the others.
+// readTable reads one table's rows and releases the table, so that a change of its definition need not
+// wait for the other tables.
 func (s *session) readTable(ctx context.Context, t *table, b *cas.Batch) (cas.Hash, error) {
 	if s.locked {
 		return s.readRows(ctx, s.db, t, b)
@@ -215,13 +215,13 @@ func (s *session) readTable(ctx context.Context, t *table, b *cas.Batch) (cas.Ha
 	return node, s.exec(ctx, "ROLLBACK TO SAVEPOINT mulligan")
 }
 
-// rights are those that it takes to see all of a database: of what a user may
-// not see, the server says nothing.
+// rights are the privileges needed to see a whole database: the server silently omits what a user may
+// not see.
 var rights = []string{"SELECT", "SHOW VIEW", "TRIGGER", "EVENT"}
 
 var grantLine = regexp.MustCompile("^GRANT (.*) ON (\\S+|`(?:[^`]|``)+`)\\.(\\S+) TO ")
 
-// allowed checks that the user sees all of the database.
+// allowed returns an error if the user does not see the whole database.
 func (d *Driver) allowed(ctx context.Context, s *session) error {
 	lines, err := s.rows(ctx, "SHOW GRANTS")
 	if err != nil {
@@ -243,7 +243,7 @@ func (d *Driver) allowed(ctx context.Context, s *session) error {
 	return nil
 }
 
-// matches reports whether the name in a grant, which may have wildcards, is the database's.
+// matches reports whether db matches the name in a grant, which may have wildcards.
 func matches(granted, db string) bool {
 	name := strings.ReplaceAll(strings.Trim(granted, "`"), "``", "`")
 	var re strings.Builder

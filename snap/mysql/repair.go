@@ -5,13 +5,13 @@ import (
 	"slices"
 )
 
-// unreadable are the server's words for a table whose parts are not together:
+// unreadable are the server's error numbers for a table with missing or damaged parts:
 // 7, 29, 1017 files, 1030, 1033, 1034 contents, 1194, 1195 marked as crashed, 1932 no such table in the engine.
 var unreadable = []uint16{7, 29, 1017, 1030, 1033, 1034, 1194, 1195, 1932}
 
-// repair looks for tables that a server tore apart when it died in a RENAME: that of
-// an InnoDB table is atomic, that of others is not. Such a table is dropped wherever it
-// is, and the wanted one made again from the store, where the move takes it from.
+// repair looks for tables that were damaged when the server died during a RENAME, which is atomic only
+// for InnoDB tables. It drops such a table wherever it is, and loads it again from the store into the
+// database from which the move takes it.
 func (d *Driver) repair(ctx context.Context, s *session, m move) error {
 	var torn []string
 	for _, db := range []string{s.db, m.from, m.away} {
@@ -34,7 +34,7 @@ func (d *Driver) repair(ctx context.Context, s *session, m move) error {
 	return d.remake(ctx, s, m, slices.Compact(torn))
 }
 
-// remake loads the wanted tables of these names into the database that the move takes them from.
+// remake loads the wanted tables of these names into the database from which the move takes them.
 func (d *Driver) remake(ctx context.Context, s *session, m move, names []string) error {
 	var made state
 	for i, t := range m.want.Tables {

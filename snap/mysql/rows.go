@@ -16,9 +16,8 @@ import (
 	"mulligan/snap/extsort"
 )
 
-// A row is kept as its values, each with its length and one as a uvarint; 0 is
-// NULL. Rows are put into chunks that end where a row's checksum says so: a row that
-// changes moves the cuts no further than the next of them.
+// A row is stored as its values, each preceded by its length plus one as a uvarint; 0 is NULL. A chunk
+// of rows ends where a row's checksum says so: a changed row moves only the cuts up to the next one.
 const (
 	minChunk = 16 << 10
 	maxChunk = 1 << 20
@@ -28,17 +27,16 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// rowsOf digests rows as they come, and stores them where it has a batch. The
-// caller must close it.
+// rowsOf digests rows as they arrive, and stores them if it has a batch. The caller must close it.
 type rowsOf struct {
-	b      *cas.Batch // nil: only digest
+	b      *cas.Batch // nil: rows are digested, not stored
 	sum    *blake3.Hasher
-	one    *blake3.Hasher  // of a row that has no order
-	set    *extsort.Sorter // digests of rows that have no order
+	one    *blake3.Hasher  // of a row of a table without a key
+	set    *extsort.Sorter // digests of the rows of a table without a key
 	keyed  bool
 	n      int64
 	crc    uint32 // of the row
-	some   []byte // of the row, that waits to be digested
+	some   []byte // bytes of the row not yet digested
 	buf    []byte
 	chunks []cas.Hash
 	lists  []cas.Hash
@@ -50,7 +48,7 @@ func newRows(t *table, b *cas.Batch, dir string) *rowsOf {
 
 func (r *rowsOf) close() { r.set.Close() }
 
-// add takes a row, of which it never holds more than a part.
+// add takes a row and holds at most a part of it.
 func (r *rowsOf) add(row *row) error {
 	r.crc = 0
 	r.one.Reset()
@@ -103,7 +101,7 @@ func (r *rowsOf) number(row *row, k kind, size int64) error {
 	return nil
 }
 
-// copy takes a field of so many bytes.
+// copy takes a field of size bytes.
 func (r *rowsOf) copy(row *row, size int64) error {
 	const atOnce = 64 << 10
 	for size > 0 {
@@ -122,7 +120,7 @@ func (r *rowsOf) copy(row *row, size int64) error {
 	return nil
 }
 
-// put digests and stores what waits.
+// put digests and stores the pending bytes.
 func (r *rowsOf) put() error {
 	into := r.sum
 	if !r.keyed {
@@ -142,7 +140,7 @@ func (r *rowsOf) put() error {
 	return nil
 }
 
-// cut stores the first n bytes that wait.
+// cut stores the first n pending bytes as a chunk.
 func (r *rowsOf) cut(n int) error {
 	h, err := r.b.Blob(r.buf[:n])
 	r.buf = append(r.buf[:0], r.buf[n:]...)
@@ -174,7 +172,7 @@ func (r *rowsOf) node() (cas.Hash, error) {
 	return r.b.Node([]byte("mulligan mysql rows 1"), r.lists)
 }
 
-// digest is the same for the same rows, wherever they are kept.
+// digest returns the digest of the rows, which does not depend on where they are stored.
 func (r *rowsOf) digest() (string, error) {
 	err := r.set.Each(func(one, _ []byte) error {
 		_, _ = r.sum.Write(one) // never fails

@@ -15,11 +15,11 @@ import (
 // nextNumber is where SHOW CREATE TABLE says what number comes next.
 var nextNumber = regexp.MustCompile(` AUTO_INCREMENT=\d+`)
 
-// engines are those whose tables can be read, and written elsewhere, as they are.
+// engines are the storage engines whose tables can be captured and restored exactly.
 var engines = []string{"InnoDB", "MyISAM", "Aria", "MEMORY"}
 
-// schema reads what a database consists of, without the rows. It is the
-// absent state where there is no such database.
+// schema reads the definitions of a database without the rows. It returns the absent state if the
+// database does not exist.
 func (s *session) schema(ctx context.Context, db string) (*state, error) {
 	found, err := s.rows(ctx, "SELECT default_character_set_name, default_collation_name FROM information_schema.schemata WHERE schema_name = ?", db)
 	if err != nil {
@@ -46,7 +46,7 @@ func (s *session) schema(ctx context.Context, db string) (*state, error) {
 	return st, err
 }
 
-// comment reads a database's comment; older servers know none.
+// comment reads a database's comment; older servers have none.
 func (s *session) comment(ctx context.Context, db string) (string, error) {
 	c, err := s.rows(ctx, "SELECT schema_comment FROM information_schema.schemata WHERE schema_name = ?", db)
 	if isCode(err, 1054) || len(c) == 0 {
@@ -73,7 +73,7 @@ func (s *session) tables(ctx context.Context, db string) ([]table, error) {
 		t := table{Name: row[0], Sequence: row[1] == "SEQUENCE", Engine: row[2]}
 		switch {
 		case row[1] != "BASE TABLE" && !t.Sequence:
-			return nil, errs.New(errs.Unsupported, "", "table %s is %s: what it was before cannot be written back", t.Name, strings.ToLower(row[1])).
+			return nil, errs.New(errs.Unsupported, "", "table %s is %s: its history cannot be restored", t.Name, strings.ToLower(row[1])).
 				WithHint("keep it in another database, or drop its versioning")
 		case strings.Contains(row[3], "partitioned"): // seen: half renamed, and lost to the engine
 			return nil, errs.New(errs.Unsupported, "", "table %s has partitions, which a server that dies while it renames them loses", t.Name).
@@ -188,8 +188,8 @@ func collated(create string) string {
 	return b.String()
 }
 
-// columnOf knows the types that lose something by being read as they are: FLOAT is
-// written with six digits, but as a DOUBLE with all of them.
+// columnOf returns how to read a column without loss: FLOAT is shown with six digits, but as a DOUBLE
+// with all of them.
 func columnOf(name, kind string) column {
 	switch c := (column{Name: name}); kind {
 	case "float":
@@ -231,7 +231,7 @@ func (s *session) objects(ctx context.Context, db string) (all []object, err err
 	return all, nil
 }
 
-// show reads an object's definition. The columns of the answer differ by kind, and have names.
+// show reads an object's definition. The answer's columns differ by kind, so it uses their names.
 func (s *session) show(ctx context.Context, db string, o *object) error {
 	rows, names, err := s.table(ctx, "SHOW CREATE "+o.Kind+" "+in(db, o.Name))
 	if err != nil {
@@ -266,8 +266,8 @@ func (s *session) show(ctx context.Context, db string, o *object) error {
 	return s.kept.add(o.Kind, o.Name, o.Table, o.SQLMode, o.TimeZone, o.Client, o.Connection, o.Database)
 }
 
-// works sees whether a view can be used. The definition of one that can't is told
-// with the database's name before each column; it is taken out again.
+// works checks whether a view can be used. The server shows the definition of a broken view with the
+// database's name before each column; works removes it.
 func (s *session) works(ctx context.Context, db string, o *object) error {
 	_, err := s.rows(ctx, "SHOW COLUMNS FROM "+in(db, o.Name))
 	if o.Broken = isCode(err, 1356); o.Broken {
@@ -276,7 +276,7 @@ func (s *session) works(ctx context.Context, db string, o *object) error {
 	return ignore(err, 1356)
 }
 
-// warnings says what a capture of the state lacks.
+// warnings lists what a capture of the state lacks.
 func (s *session) warnings(ctx context.Context, db string, st *state) (list []string, err error) {
 	for _, t := range st.Tables {
 		if t.Engine != "InnoDB" {
@@ -285,7 +285,7 @@ func (s *session) warnings(ctx context.Context, db string, st *state) (list []st
 	}
 	once, err := s.rows(ctx, "SELECT event_name FROM information_schema.events WHERE event_schema = ? AND event_type <> 'RECURRING' AND on_completion <> 'PRESERVE'", db)
 	for _, e := range once {
-		list = append(list, fmt.Sprintf("Event %s runs once and is then gone: it is neither captured nor touched.", e[0]))
+		list = append(list, fmt.Sprintf("Event %s runs only once and is dropped afterwards: it is neither captured nor changed by a restore.", e[0]))
 	}
 	return list, err
 }

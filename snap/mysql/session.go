@@ -16,19 +16,19 @@ import (
 	"mulligan/errs"
 )
 
-// session is one connection to the server. Texts go to and fro as the bytes that
-// the server has (SET NAMES binary): names and definitions are UTF-8 then.
+// session is one connection to the server. Texts are exchanged as the bytes that the server stores
+// (SET NAMES binary): names and definitions are UTF-8 then.
 type session struct {
 	*wire
 	id     string
 	db     string
-	dir    string // for what is sorted beyond memory
+	dir    string // for data sorted on disk
 	maria  bool   // it is MariaDB's server
-	locked bool   // it holds locks on the tables that it reads, and no snapshot
+	locked bool   // it holds locks on the tables that it reads, instead of a snapshot
 	kept   kept   // of the definitions that are being read
 }
 
-// settings make what is read, and how it is written, not depend on the server's own.
+// settings make reading and writing independent of the server's own settings.
 const settings = "SET NAMES binary, SESSION sql_mode = 'NO_AUTO_VALUE_ON_ZERO', time_zone = '+00:00', sql_quote_show_create = 1, " +
 	"foreign_key_checks = 0, unique_checks = 0, auto_increment_increment = 1, auto_increment_offset = 1, innodb_strict_mode = 0, " +
 	"sql_select_limit = 18446744073709551615, sql_big_selects = 1, sql_safe_updates = 0, autocommit = 1, completion_type = 0, " +
@@ -52,7 +52,7 @@ func (d *Driver) connect(ctx context.Context) (*session, error) {
 	return s, nil
 }
 
-// set makes the session's settings those that all work relies on.
+// set applies the session's settings.
 func (s *session) set(ctx context.Context, seconds int) error {
 	if err := s.exec(ctx, fmt.Sprintf(settings, seconds)); err != nil {
 		return err
@@ -65,7 +65,7 @@ func (s *session) set(ctx context.Context, seconds int) error {
 		return errProtocol
 	}
 	s.id, s.maria = who[0][0], who[0][1] == "1"
-	// Not every server knows these, or lets a session or this user set them.
+	// Not every server knows these settings, or lets this user change them.
 	for _, set := range []string{"check_constraint_checks = 0", "max_statement_time = 0", "max_execution_time = 0", "idle_transaction_timeout = 0", "TRANSACTION READ WRITE",
 		"explicit_defaults_for_timestamp = 1", "sql_if_exists = 0", "sql_generate_invisible_primary_key = 0", "sql_require_primary_key = 0",
 		"show_gipk_in_create_table_and_information_schema = 1"} {
@@ -76,10 +76,10 @@ func (s *session) set(ctx context.Context, seconds int) error {
 	return nil
 }
 
-// end ends the session. What it had not committed is gone with it.
+// end ends the session and rolls back its transaction.
 func (s *session) end() { s.close() }
 
-// exec runs a statement whose answer is of no interest.
+// exec runs a statement and discards its answer.
 func (s *session) exec(ctx context.Context, query string, args ...string) error {
 	_, _, err := s.table(ctx, query, args...)
 	return err
@@ -95,15 +95,14 @@ func (s *session) all(ctx context.Context, queries ...string) error {
 	return nil
 }
 
-// rows runs a query and gives all of its answer, in which NULL is "". Every line
-// has minColumns texts at least, whatever the server sent: so many may be
-// indexed. The answer takes at most maxAnswer.
+// rows runs a query and returns its whole answer, in which NULL is "". Every row has at least minColumns
+// texts, whatever the server sent, so these may be indexed. The answer takes at most maxAnswer bytes.
 func (s *session) rows(ctx context.Context, query string, args ...string) ([][]string, error) {
 	all, _, err := s.table(ctx, query, args...)
 	return all, err
 }
 
-// table is rows, with the names of the columns.
+// table is rows that also returns the names of the columns.
 func (s *session) table(ctx context.Context, query string, args ...string) (all [][]string, names []string, err error) {
 	room := int64(maxAnswer)
 	err = s.during(ctx, func() error {
@@ -117,20 +116,20 @@ func (s *session) table(ctx context.Context, query string, args ...string) (all 
 	return all, names, err
 }
 
-// quote makes a name of s, whatever it holds.
+// quote quotes s as a name.
 func quote(s string) string { return "`" + strings.ReplaceAll(s, "`", "``") + "`" }
 
-// in is the quoted name of a thing in a database.
+// in returns the quoted name of an object in a database.
 func in(db, name string) string { return quote(db) + "." + quote(name) }
 
-// isCode reports whether the server answered with one of the error numbers
+// isCode reports whether err is a server's error with one of the numbers
 // (https://mariadb.com/kb/en/mariadb-error-code-reference/).
 func isCode(err error, codes ...uint16) bool {
 	var e *client.MySQLError
 	return errors.As(err, &e) && slices.Contains(codes, e.Number)
 }
 
-// classify gives err a kind and a hint, where it has none yet.
+// classify gives err a kind and a hint if it has no kind.
 func (d *Driver) classify(op string, err error) error {
 	if err == nil {
 		return nil
@@ -153,7 +152,7 @@ func (d *Driver) classify(op string, err error) error {
 	case isCode(err, 1040, 1053, 1152, 1927, 1158, 1159, 1160, 1161), errors.Is(err, net.ErrClosed), errors.Is(err, client.ErrInvalidConn):
 		e.Kind, e.Hint = errs.Unavailable, "see whether the MariaDB or MySQL server runs, and look into its log"
 	case isCode(err, 1021, 1114, 3, 1030, 1026, 1180, 1005, 1006), errors.Is(err, unix.ENOSPC):
-		e.Hint = "is a disk full? free some space on the server's"
+		e.Hint = "free some space on the server's disk, if it is full"
 	case isCode(err, 1153):
 		e.Hint = "raise the server's max_allowed_packet"
 	case errors.Is(err, os.ErrPermission):
@@ -164,7 +163,7 @@ func (d *Driver) classify(op string, err error) error {
 	return e
 }
 
-// grantHint says which rights a user needs.
+// grantHint returns the rights that the user needs.
 func (d *Driver) grantHint() string {
 	escaped := strings.NewReplacer("_", `\_`, "%", `\%`, "`", "``").Replace(d.login.db)
 	return fmt.Sprintf("the user needs GRANT ALL ON `%[1]s`.* and ON `%[1]s%[2]s%%`.*, SELECT ON mysql.proc, and for definers other than itself SET USER (SUPER)", escaped, strings.ReplaceAll(sideMark, "_", `\_`))

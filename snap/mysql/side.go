@@ -9,8 +9,7 @@ import (
 	"mulligan/snap/cas"
 )
 
-// loadSide makes the database side hold the tables of a stored state, and
-// checks that it really does.
+// loadSide loads the tables of a stored state into the database side and verifies them.
 func (d *Driver) loadSide(ctx context.Context, s *session, side string, st *stored) error {
 	if st.Absent {
 		return s.createDatabase(ctx, side, &state{Charset: "utf8mb4", Collation: "utf8mb4_bin"})
@@ -41,7 +40,7 @@ func (s *session) createDatabase(ctx context.Context, db string, st *state) erro
 	return s.exec(ctx, "CREATE DATABASE IF NOT EXISTS "+quote(db)+" CHARACTER SET "+st.Charset+" COLLATE "+st.Collation)
 }
 
-// createTable makes a table in the session's database, by the server's own words.
+// createTable creates a table in the session's database by the captured CREATE TABLE statement.
 func (s *session) createTable(ctx context.Context, t *table) error {
 	return s.all(ctx, "SET NAMES utf8mb4", t.Create, "SET NAMES binary")
 }
@@ -67,7 +66,7 @@ func (d *Driver) loadTable(ctx context.Context, s *session, db string, t *table,
 	return d.cfg.Failpoint.At("prepare: load")
 }
 
-// verify compares what a database holds with what it should.
+// verify compares a database's contents with want.
 func (s *session) verify(ctx context.Context, db string, want *state) error {
 	for _, t := range want.Tables {
 		got := table{Name: t.Name, Sequence: t.Sequence, Engine: t.Engine}
@@ -87,15 +86,15 @@ func (s *session) verify(ctx context.Context, db string, want *state) error {
 			return err
 		}
 		if got.Create != t.Create || got.Digest != t.Digest || got.Rows != t.Rows {
-			return errs.New(errs.Failed, "", "this server does not give back table %s as it was captured: %s", t.Name, changesOf(t, got)).
+			return errs.New(errs.Failed, "", "table %s, loaded into this server, differs from the captured one: %s", t.Name, changesOf(t, got)).
 				WithHint("restore it with the server that it was captured from")
 		}
 	}
 	return nil
 }
 
-// rehearse makes the objects beside the live state, and drops them again: that
-// a right is missing must show before anything is changed. Events would run.
+// rehearse creates the objects beside the live state and drops them again, so that a missing right shows
+// before anything is changed. It leaves out events, which would run.
 func (s *session) rehearse(ctx context.Context, side string, want *state) error {
 	cast := *want
 	cast.Objects = nil
@@ -111,8 +110,8 @@ func (s *session) rehearse(ctx context.Context, side string, want *state) error 
 	return s.converge(ctx, side, &cast)
 }
 
-// foreign refuses where tables of other databases refer to tables of this one:
-// their references would follow the tables that are put aside.
+// foreign returns an error if tables of other databases have foreign keys to tables of this one: these
+// keys would follow the tables that are moved away.
 func (s *session) foreign(ctx context.Context) error {
 	list, err := s.rows(ctx, "SELECT constraint_schema, table_name, referenced_table_name FROM information_schema.referential_constraints "+
 		"WHERE unique_constraint_schema = ? AND constraint_schema <> ?", s.db, s.db)
@@ -130,7 +129,7 @@ func (s *session) foreign(ctx context.Context) error {
 
 var reference = regexp.MustCompile("REFERENCES `((?:[^`]|``)+)` \\(")
 
-// dangling lists the tables that foreign keys refer to, and that are not there.
+// dangling lists the tables that foreign keys refer to and that are missing.
 func (s *state) dangling() (list []string) {
 	for _, t := range s.Tables {
 		for _, m := range reference.FindAllStringSubmatch(t.Create, -1) {
@@ -142,22 +141,21 @@ func (s *state) dangling() (list []string) {
 	return list
 }
 
-// referred refuses a state in which a foreign key refers to what is not there.
+// referred returns an error if a foreign key refers to a missing table.
 func (s *state) referred() error {
 	if list := s.dangling(); len(list) > 0 {
-		return errs.New(errs.Unsupported, "", "a foreign key of the snapshot refers to table %s, which is not there", list[0]).
-			WithHint("use a checkpoint in which it is")
+		return errs.New(errs.Unsupported, "", "a foreign key of the snapshot refers to table %s, which is missing", list[0]).
+			WithHint("use a checkpoint that has this table")
 	}
 	return nil
 }
 
-// broken refuses where a view would have to be made that does not work: the
-// target's by Commit, or the base's by Undo.
+// broken returns an error if Commit or Undo would have to create a view that does not work.
 func broken(target, base *state) error {
 	for _, way := range [][2]*state{{target, base}, {base, target}} {
 		for _, o := range way[0].Objects {
 			if o.Broken && !way[1].has(o) {
-				return errs.New(errs.Conflict, "", "view %s refers to what is not there, and cannot be made again in that form", o.Name).
+				return errs.New(errs.Conflict, "", "view %s refers to a missing table, view or column, and cannot be created", o.Name).
 					WithHint("drop the view, and restore again")
 			}
 		}

@@ -5,7 +5,7 @@ import (
 	"strconv"
 )
 
-// EstimateSize is what the server says of the size of the database's tables, indexes and all.
+// EstimateSize returns the server's figure for the size of the database's tables, indexes included.
 func (d *Driver) EstimateSize(ctx context.Context) (size int64, err error) {
 	err = d.Do(ctx, "estimate database size", func() error {
 		s, err := d.connect(ctx)

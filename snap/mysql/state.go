@@ -51,7 +51,7 @@ type object struct {
 	Name     string `json:"name"`
 	Table    string `json:"table,omitempty"`  // of a trigger
 	Create   []byte `json:"create"`           // in the server's words and the character set Client
-	Broken   bool   `json:"broken,omitempty"` // a view that refers to what is not there
+	Broken   bool   `json:"broken,omitempty"` // a view that refers to a missing object
 	SQLMode  string `json:"sql_mode,omitempty"`
 	TimeZone string `json:"time_zone,omitempty"`
 	// The character set and the collations that were in force when it was made.

@@ -14,29 +14,29 @@ import (
 	"mulligan/errs"
 )
 
-// wire is a connection as the protocol divides it into packets
-// (https://mariadb.com/kb/en/0-packet/). The login is left to the client library, which
-// sees no more than that; commands and their answers are read here, so that
-// nothing is held that the server decides the size of. It is for one goroutine.
+// wire is a connection that splits the protocol into packets
+// (https://mariadb.com/kb/en/0-packet/). The client library does only the login. Commands and answers
+// are read here, so that the server does not decide how much memory they take. It is not safe for
+// concurrent use.
 type wire struct {
-	net.Conn // TLS, where that was agreed on
+	net.Conn // TLS, if agreed on
 	r        *bufio.Reader
 	seq      byte // of the next packet
-	left     int  // bytes that are left of the packet's present piece
+	left     int  // unread bytes of the packet's current piece
 	more     bool // another piece follows
 	broken   error
 }
 
-// maxPiece is what a piece of a packet holds at most; one that is shorter is the last.
+// maxPiece is the size of a full piece of a packet; a shorter piece is the last one.
 const maxPiece = 1<<24 - 1
 
-var errProtocol = errs.New(errs.Invalid, "", "what answers there is not a MariaDB or MySQL server, or does not keep to the protocol").
+var errProtocol = errs.New(errs.Invalid, "", "the server at this address is not MariaDB or MySQL, or violates its protocol").
 	WithHint("check the dsn's host and port")
 
 func newWire(c net.Conn) *wire { return &wire{Conn: c, r: bufio.NewReaderSize(c, 64<<10)} }
 
-// during calls f, and closes the connection if ctx ends meanwhile. After an error
-// that is not the server's own answer the connection is of no more use.
+// during calls f, and closes the connection if ctx ends meanwhile. After an error other than the
+// server's own answer the connection cannot be used any more.
 func (w *wire) during(ctx context.Context, f func() error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -57,7 +57,7 @@ func (w *wire) during(ctx context.Context, f func() error) error {
 	return err
 }
 
-// begin reads the head of a packet, or of its next piece.
+// begin reads the header of a packet or of its next piece.
 func (w *wire) begin() error {
 	var head [4]byte
 	if _, err := io.ReadFull(w.r, head[:]); err != nil {
@@ -72,7 +72,7 @@ func (w *wire) begin() error {
 	return nil
 }
 
-// Read reads on in the packet that begin began; io.EOF is the packet's end.
+// Read reads the current packet; it returns io.EOF at its end.
 func (w *wire) Read(p []byte) (int, error) {
 	for w.left == 0 {
 		if !w.more {
@@ -94,7 +94,7 @@ func unexpected(err error) error {
 	return err
 }
 
-// packet reads a whole packet of at most so many bytes.
+// packet reads a whole packet of at most most bytes.
 func (w *wire) packet(what string, most int) ([]byte, error) {
 	if err := w.begin(); err != nil {
 		return nil, err
@@ -102,7 +102,7 @@ func (w *wire) packet(what string, most int) ([]byte, error) {
 	return w.rest(what, most)
 }
 
-// rest reads what is left of a packet.
+// rest reads the rest of the current packet.
 func (w *wire) rest(what string, most int) ([]byte, error) {
 	if w.left > most {
 		return nil, tooLong(what, int64(most))
@@ -114,7 +114,7 @@ func (w *wire) rest(what string, most int) ([]byte, error) {
 	return p, err
 }
 
-// peek gives the first byte of the packet that begin began, if there is one.
+// peek returns the first byte of the current packet, if it has one.
 func (w *wire) peek() (byte, bool, error) {
 	if w.left == 0 {
 		return 0, false, nil
@@ -141,7 +141,7 @@ func (w *wire) send(p []byte) error {
 	}
 }
 
-// command sends a command; its answer follows.
+// command sends a command; the caller reads the answer.
 func (w *wire) command(kind byte, p []byte) error {
 	w.seq = 0
 	return w.send(append([]byte{kind}, p...))
@@ -157,7 +157,7 @@ const (
 	comStmtClose   = 0x19
 )
 
-// close ends the session; nothing is lost by an error of it.
+// close ends the session; an error loses nothing.
 func (w *wire) close() {
 	if w.broken == nil {
 		_ = w.SetWriteDeadline(time.Now().Add(time.Second))
@@ -167,7 +167,7 @@ func (w *wire) close() {
 	_ = w.Conn.Close()
 }
 
-// What the first byte of an answer says.
+// The first bytes of answers.
 const (
 	headOK    = 0x00
 	headLocal = 0xfb
@@ -175,7 +175,7 @@ const (
 	headError = 0xff
 )
 
-// refusal is what an error packet says.
+// refusal returns the error in an error packet.
 func refusal(p []byte) error {
 	if len(p) < 3 {
 		return errProtocol
@@ -186,11 +186,11 @@ func refusal(p []byte) error {
 		copy(e.SQLState[:], p[1:6])
 		p = p[6:]
 	}
-	e.Message = string(p[:min(len(p), 1<<10)]) // servers' are at most half as long
+	e.Message = string(p[:min(len(p), 1<<10)]) // servers' messages are at most half as long
 	return e
 }
 
-// plain reads the answer to a command that gives no rows, and gives its packet.
+// plain reads the answer to a command without rows, and returns its packet.
 func (w *wire) plain() ([]byte, error) {
 	p, err := w.packet("an answer", maxHead)
 	switch {
@@ -204,7 +204,7 @@ func (w *wire) plain() ([]byte, error) {
 	return p, nil
 }
 
-// lenenc reads a length-encoded integer from the front of p; n is 0 where there is none.
+// lenenc reads a length-encoded integer at the front of p; n is 0 if p holds none.
 func lenenc(p []byte) (v uint64, n int) {
 	if len(p) == 0 {
 		return 0, 0

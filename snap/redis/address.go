@@ -24,7 +24,7 @@ type address struct {
 // String names the server, without credentials.
 func (a address) String() string { return a.addr }
 
-// parseDSN reads a DSN. No error of it repeats any of the DSN: it may hold a password.
+// parseDSN parses a DSN. Its errors never repeat the DSN, which may hold a password.
 func parseDSN(dsn string) (address, error) {
 	bad := func(what string) error {
 		return errs.New(errs.Invalid, "", "the dsn %s", what).
@@ -62,8 +62,8 @@ func parseDSN(dsn string) (address, error) {
 	return a, nil
 }
 
-// connect opens a connection with the owner's rights, so that nobody gets at a
-// server by way of the daemon that is closed to them.
+// connect opens a connection with the owner's rights, so that the daemon gives nobody access to a server
+// that is closed to them.
 func (d *Driver) connect(ctx context.Context) (net.Conn, error) {
 	c, err := d.cfg.Owner.Dial(ctx, d.server.network, d.server.addr)
 	if err != nil || d.server.tls == nil {

@@ -8,7 +8,7 @@ import (
 	"mulligan/snap/database"
 )
 
-// engine is the driver, as the steps of captures and switches see it.
+// engine implements the steps of captures and switches for Driver.
 type engine struct{ d *Driver }
 
 var _ database.Engine[*plan] = engine{}
@@ -38,8 +38,8 @@ func (e engine) Read(ctx context.Context, b *cas.Batch) (s database.State, err e
 	return s, err
 }
 
-// unchanged finds the newest capture's content where the server's position
-// proves that nothing was written since.
+// unchanged returns the newest capture's content if the server's position proves that nothing was
+// written since.
 func (e engine) unchanged(c *conn, b *cas.Batch) (s database.State, ok bool) {
 	root, err := e.d.cfg.Store.Root(e.d.last)
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 type conn struct {
 	net.Conn
 	r       *bufio.Reader
-	silence time.Duration // how long the other side may say nothing
+	silence time.Duration // how long the other side may be silent
 	release func() bool
 }
 
@@ -38,7 +38,7 @@ func (e serverError) code() string {
 	return code
 }
 
-// wrap makes a conn that breaks off when ctx ends.
+// wrap returns a conn that is closed when ctx ends.
 func wrap(ctx context.Context, c net.Conn, silence time.Duration) *conn {
 	w := &conn{Conn: c, silence: silence}
 	w.r = bufio.NewReaderSize(readerFunc(func(p []byte) (int, error) {
@@ -58,7 +58,7 @@ type readerFunc func(p []byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
-// close ends the connection; nothing is lost by an error of it.
+// close ends the connection; an error loses nothing.
 func (c *conn) close() {
 	c.release()
 	_ = c.Close()
@@ -111,7 +111,7 @@ func (c *conn) write(p []byte) error {
 	return err
 }
 
-// do sends a command and gives its answer: a string, an int64, a list of them, or nil.
+// do sends a command and returns its answer: a string, an int64, a list of these, or nil.
 func (c *conn) do(args ...string) (any, error) {
 	if err := c.send(args...); err != nil {
 		return nil, err
@@ -144,15 +144,15 @@ func (c *conn) line() (string, error) {
 	return strings.TrimSuffix(strings.TrimSuffix(string(s), "\n"), "\r"), nil
 }
 
-var errProtocol = errors.New("what answers there is not a Redis server")
+var errProtocol = errors.New("the server at this address is not Redis")
 
-// answer reads an answer of at most maxReply.
+// answer reads an answer that takes at most maxReply bytes.
 func (c *conn) answer() (any, error) {
 	room := int64(maxReply)
 	return c.element(0, &room)
 }
 
-// element reads an answer, or a part of one, for which there is so much room.
+// element reads an answer, or a part of one, that takes at most room bytes.
 func (c *conn) element(depth int, room *int64) (any, error) {
 	s, err := c.line()
 	if err != nil {
@@ -229,8 +229,8 @@ func (c *conn) config(name string) (string, error) {
 	return "", nil
 }
 
-// position is a place in the history of a server's data. Equal ones mean equal
-// data: the server takes a new id whenever it loses count.
+// position is a point in the history of a server's data. Equal positions mean equal data: the server
+// takes a new id whenever it loses count.
 type position struct {
 	ID     string `json:"id"`
 	Offset int64  `json:"offset"`
@@ -247,7 +247,7 @@ func (c *conn) position() (position, error) {
 	return position{m["master_replid"], n}, err
 }
 
-// supported refuses what is not one server on its own.
+// supported returns an error unless the server is a single master.
 func (c *conn) supported() error {
 	m, err := c.info("server")
 	if err != nil {
@@ -275,7 +275,7 @@ func (c *conn) supported() error {
 	return e.WithHint("only a server on its own can be captured and restored")
 }
 
-// warnings says what else than the app's own a restore would take back.
+// warnings says which data besides the app's own a restore would take back.
 func (c *conn) warnings() ([]string, error) {
 	m, err := c.info("keyspace")
 	if err != nil {
@@ -293,7 +293,7 @@ func (c *conn) warnings() ([]string, error) {
 	return []string{fmt.Sprintf("The server's databases (%s) are captured and restored together.", strings.Join(names, ", "))}, nil
 }
 
-// classify gives err a kind and a hint, where it has none yet.
+// classify gives err a kind and a hint if it has no kind.
 func (d *Driver) classify(op string, err error) error {
 	if err == nil {
 		return nil

@@ -68,20 +68,20 @@ func (d *Driver) each(ctx context.Context, s side, f func(item) error) error {
 // tally counts keys by their type.
 type tally map[string]int
 
-// counts is what happened to the keys of a prefix.
+// counts holds the changes of the keys of one prefix.
 type counts struct {
 	added, removed, changed tally
 	kept                    int
 }
 
-// known is what is remembered of a key: its digest, what kind of value it has, and its group.
+// known is the record of a key: its digest, the type of its value, and its group.
 type known struct {
 	sum  [32]byte
 	kind string
 	path string
 }
 
-// record is how a Sorter holds k.
+// record encodes k as the value of a Sorter's record.
 func (k known) record() []byte {
 	return append(append(append(append([]byte(nil), k.sum[:]...), byte(len(k.kind))), k.kind...), k.path...)
 }
@@ -124,7 +124,7 @@ func (d *Driver) diff(ctx context.Context, from, to side, paths []string) ([]sna
 	return changes(found, paths), nil
 }
 
-// join calls f for every key of two sides: nil stands for one that a side has not.
+// join calls f for every key of either side; nil stands for a missing key.
 func join(a, b *extsort.Sorter, f func(old, now []byte)) error {
 	x, err := cursorOf(a)
 	if err != nil {
@@ -154,7 +154,7 @@ func join(a, b *extsort.Sorter, f func(old, now []byte)) error {
 	return nil
 }
 
-// cursor is where a join is on one side.
+// cursor is the position of a join in one side.
 type cursor struct {
 	*extsort.Cursor
 	key, value []byte
@@ -181,7 +181,7 @@ func (c *cursor) next() (err error) {
 // groups are the counts by the keys' groups.
 type groups map[string]*counts
 
-// count counts a key of one side or both.
+// count counts a key that is in one side or both.
 func (g groups) count(old, now []byte) {
 	var was, is known
 	if old != nil {
@@ -203,7 +203,7 @@ func (g groups) count(old, now []byte) {
 	}
 }
 
-// at gives the counts of a group. Groups beyond maxGroups are counted together.
+// at returns the counts of a group. Groups beyond maxGroups are counted together.
 func (g groups) at(path string) *counts {
 	if g[path] == nil && len(g) >= maxGroups {
 		path, _, _ = strings.Cut(path, "/")
@@ -221,7 +221,7 @@ const (
 	maxPrefix = 256 // bytes of a group's name
 )
 
-// pathOf names the group of a key: db0/session for session:12. A library of functions is a group of its own.
+// pathOf returns the group of a key: db0/session for session:12. A library of functions is its own group.
 func pathOf(db int64, key []byte) string {
 	if db < 0 {
 		return "functions/" + string(key)

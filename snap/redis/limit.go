@@ -2,9 +2,9 @@ package redis
 
 import "mulligan/errs"
 
-// Limits of what a server may send, in bytes. Values of strings, of hashes' fields
-// and of lists' elements are digested as they come and never held whole; what has
-// to be sorted goes to a file beyond what package extsort has in memory.
+// Limits of what a server may send, in bytes. Strings, fields of hashes and elements of lists are digested
+// as they arrive, never held whole; data that must be sorted goes to a file if it exceeds package extsort's
+// memory.
 const (
 	maxReply  = 1 << 20  // an answer, with what it takes to hold it; a snapshot is read elsewhere
 	maxString = 1 << 30  // twice what a server allows by default

@@ -13,28 +13,27 @@ import (
 	"mulligan/snap/cas"
 )
 
-// errMoved says that the server's data is not at the position that was asked for.
+// errMoved says that the server's data is not at the expected position.
 var errMoved = errors.New("the server moved on")
 
-// master is this process in the part of the server's master: it gives one
-// snapshot to the first replica that knows the password.
+// master makes this process the server's replication master: it sends one snapshot to the first replica
+// that knows the password.
 type master struct {
 	net.Listener
 	password string
 	size     int64
-	from     *position    // where the replica's own data must have ended; nil: anywhere
+	from     *position    // the position where the replica's own data must have ended; nil: any
 	begin    func() error // called before the first byte
 	content  func() (io.Reader, error)
 	silence  time.Duration
 }
 
-// callBack is how long the server may take to find its master.
+// callBack bounds the time until the server connects to its new master.
 const callBack = 15 * time.Second
 
-// lead makes the server's data what the stored snapshot is. With from, only if the
-// server's data ends there; else it is errMoved, and the server as it was. begin
-// is called when it is sure that the data will be replaced, before it is. What
-// has to be put back afterwards is in the plan meanwhile.
+// lead makes the server load the stored snapshot. If from is not nil, lead returns errMoved, and leaves
+// the server as it was, unless the server's data ends at from. It calls begin once it is certain that the
+// data will be replaced, before that happens. The settings to put back afterwards are in the plan.
 func (d *Driver) lead(ctx context.Context, p *plan, root cas.Root, from *position, begin func() error) error {
 	c, err := d.dial(ctx)
 	if err != nil {
@@ -61,14 +60,13 @@ func (d *Driver) lead(ctx context.Context, p *plan, root cas.Root, from *positio
 	return errs.Also(err, d.letGo(after, p))
 }
 
-// after is a context for what is put back once ctx may have ended. It has an end of
-// its own: a server that answers a byte at a time is not waited for.
+// after returns a context with its own time limit, for putting settings back once ctx may have ended: a
+// server that answers one byte at a time must not block for ever.
 func (d *Driver) after(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), 2*d.cfg.Timeout)
 }
 
-// listen opens the port that the server is to connect to: on the address that
-// this process has on the way to the server.
+// listen opens the port that the server is to connect to, on this process's address towards the server.
 func (d *Driver) listen(c *conn) (*master, error) {
 	host := "127.0.0.1"
 	if a, ok := c.LocalAddr().(*net.TCPAddr); ok {
@@ -92,7 +90,7 @@ func (d *Driver) listen(c *conn) (*master, error) {
 	return &master{Listener: l, password: rand.Text(), silence: d.cfg.Timeout}, nil
 }
 
-// follow tells the server to follow m, and waits until it has what m gives.
+// follow tells the server to replicate from m, and waits until the server has loaded what m sends.
 func (d *Driver) follow(ctx context.Context, c *conn, p *plan, m *master) error {
 	if err := d.note(c, p, m); err != nil {
 		return err
@@ -116,7 +114,7 @@ func (d *Driver) follow(ctx context.Context, c *conn, p *plan, m *master) error 
 	return await(ctx, c, m.silence, done)
 }
 
-// note writes down what letGo puts back.
+// note records in the plan the settings that letGo puts back.
 func (d *Driver) note(c *conn, p *plan, m *master) (err error) {
 	l := &lead{}
 	if l.Host, l.Port, err = net.SplitHostPort(m.Addr().String()); err != nil {
@@ -139,7 +137,7 @@ func (d *Driver) note(c *conn, p *plan, m *master) (err error) {
 
 const poll = 10 * time.Millisecond
 
-// await waits until the server has loaded what its master, whose end is told by done, sends.
+// await waits until the server has loaded what its master sends; done reports the end of the sending.
 func await(ctx context.Context, c *conn, silence time.Duration, done <-chan error) error {
 	last, since := "", time.Now()
 	for {
@@ -152,7 +150,7 @@ func await(ctx context.Context, c *conn, silence time.Duration, done <-chan erro
 		case state != last:
 			last, since = state, time.Now()
 		case time.Since(since) > silence:
-			return errs.New(errs.Failed, "", "the server did not load what it was sent").WithHint("look into the server's log")
+			return errs.New(errs.Failed, "", "the server did not load the snapshot that it was sent").WithHint("look into the server's log")
 		}
 		select {
 		case err := <-done:
@@ -164,7 +162,7 @@ func await(ctx context.Context, c *conn, silence time.Duration, done <-chan erro
 	}
 }
 
-// following says how far the server got in following its master.
+// following reports how far the server got in replicating from its master.
 func (c *conn) following() (state string, loaded bool, err error) {
 	r, err := c.info("replication")
 	if err != nil {
@@ -175,8 +173,8 @@ func (c *conn) following() (state string, loaded bool, err error) {
 	return state, r["master_link_status"] == "up" && p["loading"] == "0", err
 }
 
-// letGo makes the server its own master again, if it follows a master of this
-// plan, and puts its settings back. It may come after a crash.
+// letGo makes the server a master again, if it replicates from a master of this plan, and puts its settings
+// back. It may be called after a crash.
 func (d *Driver) letGo(ctx context.Context, p *plan) error {
 	if p.Lead == nil {
 		return nil
@@ -212,9 +210,8 @@ func (d *Driver) letGo(ctx context.Context, p *plan) error {
 	return nil
 }
 
-// settle waits until the server would come back with what it has, as far as it
-// keeps anything: a snapshot that it was sent is its dump file already, but
-// its append-only file is written anew in the background.
+// settle waits until a restart of the server would load its present data. A loaded snapshot already is the
+// dump file, but the server rewrites its append-only file in the background.
 func (d *Driver) settle(ctx context.Context) error {
 	c, err := d.dial(ctx)
 	if err != nil {
@@ -244,7 +241,7 @@ func (d *Driver) settle(ctx context.Context) error {
 	}
 }
 
-// saveIfNeeded has the dump file written where loading did not write it.
+// saveIfNeeded makes the server write its dump file if loading did not.
 func (c *conn) saveIfNeeded() error {
 	load, err := c.config("repl-diskless-load")
 	if err != nil {

@@ -7,13 +7,13 @@ import (
 	"strconv"
 )
 
-var errPacked = badSnapshot("a packed value makes no sense")
+var errPacked = badSnapshot("a packed value cannot be decoded")
 
-// lzfReach is how far back a reference of LZF reaches.
+// lzfReach is the largest distance of a back reference in LZF.
 const lzfReach = 1 << 13
 
-// unpack undoes LZF compression (http://oldhome.schmorp.de/marc/liblzf.html) of
-// so many bytes of in, into exactly size bytes, which it writes to w as it goes.
+// unpack decompresses LZF (http://oldhome.schmorp.de/marc/liblzf.html): packed bytes of in become exactly
+// size bytes, which it writes to w as it goes.
 func unpack(w io.Writer, in *bufio.Reader, packed, size int64) error {
 	if size > 300*packed { // a reference of 3 bytes stands for up to 264
 		return errPacked
@@ -31,12 +31,12 @@ func unpack(w io.Writer, in *bufio.Reader, packed, size int64) error {
 	return u.err
 }
 
-// unpacker is an unpacking under way.
+// unpacker is the state of a decompression.
 type unpacker struct {
 	in      *bufio.Reader
 	left    int64 // bytes of the input
 	w       io.Writer
-	room    int64  // bytes that are still to come out
+	room    int64  // bytes still to be written
 	out     []byte // the newest output
 	written int    // of out
 	err     error
@@ -54,10 +54,10 @@ func (u *unpacker) next() int {
 	return int(c)
 }
 
-// step takes one piece: some literals, or a reference.
+// step handles one piece: literals or a back reference.
 func (u *unpacker) step() {
 	c := u.next()
-	if c < 32 { // so many literals, and one
+	if c < 32 { // c+1 literals
 		for range c + 1 {
 			u.put(byte(u.next()))
 		}
@@ -70,7 +70,7 @@ func (u *unpacker) step() {
 		if from < 0 {
 			u.err = errPacked
 		}
-		for range n + 2 { // it may reach into what it makes
+		for range n + 2 { // the reference may overlap its own output
 			if u.err != nil {
 				return
 			}
@@ -141,7 +141,7 @@ func listpack(b []byte, f func([]byte) error) error {
 		if err := f(value); err != nil {
 			return err
 		}
-		back := 1 // the length once more, 7 bits to a byte
+		back := 1 // the length is repeated at the end, 7 bits per byte
 		for rest := n >> 7; rest > 0; rest >>= 7 {
 			back++
 		}
@@ -156,8 +156,8 @@ func listpack(b []byte, f func([]byte) error) error {
 	return nil
 }
 
-// listpackEntry gives an entry's head and text lengths; value is set for a
-// number, which is all head. A head of 0 is an error.
+// listpackEntry returns the lengths of an entry's head and text; value is set if the entry is a number,
+// which is all head. A head of 0 means an error.
 func listpackEntry(b []byte) (head, text int, value []byte) {
 	var p [9]byte
 	copy(p[:], b)
@@ -182,7 +182,7 @@ func listpackEntry(b []byte) (head, text int, value []byte) {
 	return 0, 0, nil
 }
 
-// ziplist decodes what came before listpacks
+// ziplist decodes the format that preceded listpacks
 // (https://github.com/redis/redis/blob/6.2/src/ziplist.c).
 func ziplist(b []byte, f func([]byte) error) error {
 	if len(b) < 11 || int(binary.LittleEndian.Uint32(b)) != len(b) {
@@ -216,7 +216,7 @@ func ziplist(b []byte, f func([]byte) error) error {
 	return nil
 }
 
-// ziplistEntry is as listpackEntry.
+// ziplistEntry is listpackEntry for a ziplist.
 func ziplistEntry(b []byte) (head, text int, value []byte) {
 	var p [9]byte
 	copy(p[:], b)

@@ -2,15 +2,15 @@ package redis
 
 import "mulligan/snap/database"
 
-// plan is what is kept of a switch.
+// plan is the durable record of a switch.
 type plan struct {
 	database.Plan
-	Lead *lead // set while the server may be following
+	Lead *lead // set while the server may be replicating from us
 }
 
-// lead is what the server's settings are to be put back from. The password is
-// one that the server had for a master of its own; mostly there is none.
+// lead holds the server's settings to put back. MasterAuth is the server's own password for a master,
+// usually none.
 type lead struct {
-	Host, Port       string // where it was told to find its master
+	Host, Port       string // the address of our master
 	User, MasterAuth string
 }

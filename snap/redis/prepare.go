@@ -7,8 +7,8 @@ import (
 	"mulligan/snap/cas"
 )
 
-// Plan reads target and base to their ends, checking them against their hashes. Nothing
-// has to be made ready beside the server.
+// Plan reads target and base completely and checks their hashes. A restore builds nothing beside the
+// server.
 func (e engine) Plan(ctx context.Context, p, old *plan, target, base cas.Root) (err error) {
 	if err := loadable(target, base); err != nil {
 		return err
@@ -20,8 +20,8 @@ func (e engine) Plan(ctx context.Context, p, old *plan, target, base cas.Root) (
 	return err
 }
 
-// loadable refuses a target that a newer server wrote: a server that cannot
-// load what it was sent is left with nothing.
+// loadable returns an error if a newer server wrote the target: a server that fails to load a snapshot
+// has lost its data.
 func loadable(target, base cas.Root) error {
 	t, _, err := parseMeta(target)
 	if err != nil {
@@ -35,12 +35,12 @@ func loadable(target, base cas.Root) error {
 	return err
 }
 
-// Build lets the server go where an earlier preparation left it following.
+// Build puts the server's settings back if an earlier preparation left it replicating.
 func (e engine) Build(ctx context.Context, p, _ *plan, _, _ cas.Root) error {
 	return e.d.letGo(ctx, p)
 }
 
-// Drop lets the server go, if it still follows.
+// Drop puts the server's settings back if it still replicates.
 func (e engine) Drop(ctx context.Context, p *plan) (left []string, err error) {
 	return nil, e.d.letGo(ctx, p)
 }

@@ -1,11 +1,10 @@
 // Package redis is the driver for a Redis server, with all of its databases.
 //
-// It needs no file of the server and no program: it captures as a replica does,
-// by asking for the server's own snapshot (RDB), and restores as a master does,
-// by being the server's master for as long as it takes to send one. While the
-// server follows it, clients cannot write, and the first thing the server says
-// is the position that its own data ended at: so a restore begins either at
-// exactly the state that it may replace, or not at all. DESIGN.md has the invariants.
+// It uses no file of the server and no program. It captures as a replica does, by requesting the server's
+// own snapshot (RDB), and restores as a master does, by being the server's master until the server has
+// loaded a snapshot. While the server replicates, clients cannot write, and the first message of the server
+// is the position at which its own data ended: so a restore begins exactly at the expected state, or not at
+// all. DESIGN.md has the invariants.
 //
 // The package has an RDB reader of its own because a hostile server may send values of any size: each is digested as it
 // comes, in bounded memory, and is never held whole.
@@ -28,20 +27,20 @@ const driverName = "redis"
 type Config struct {
 	App, Name string // name its snapshots in Store; no slashes
 	// DSN is redis://[user[:password]@]host[:port][/db], rediss:// for TLS; ?socket=PATH
-	// names a unix socket instead of a host. The db is what the app uses of
-	// the server; a capture holds all of them all the same.
+	// names a unix socket instead of a host. The app uses the database db; a capture always holds all
+	// databases of the server.
 	DSN      string
 	StateDir string // absolute, the daemon's own, for this driver alone: switches under way
 	Store    *cas.Store
-	// Owner is whose rights the server is reached with.
+	// Owner is the user with whose rights the driver reaches the server.
 	Owner privsep.User
-	// Timeout is how long the server may be silent: 60 s if 0.
+	// Timeout bounds how long the server may be silent; 0 means 60 s.
 	Timeout   time.Duration
 	Failpoint failpoint.Hook // for tests
 }
 
-// Driver captures and restores one server. For a capture the server forks, and writes down
-// the state of that moment.
+// Driver captures and restores one server. For a capture the server forks and writes the state of that
+// moment.
 type Driver struct {
 	*database.Driver[plan, *plan]
 	cfg     Config
@@ -57,7 +56,7 @@ var (
 	_ snap.Leaver       = (*Driver)(nil)
 )
 
-// New makes the driver; it does not speak to the server.
+// New returns a driver; it does not connect.
 func New(cfg Config) (*Driver, error) {
 	const op = "open redis driver"
 	server, err := parseDSN(cfg.DSN)

@@ -21,8 +21,8 @@ import (
 var errBrokenOff = errs.New(errs.Failed, "", "the server broke off the transfer").
 	WithHint("look into the server's log: is its disk full?")
 
-// serve is a master to the one replica that knows the password, until that
-// one goes away. Whoever else connects is not answered.
+// serve acts as master for the one replica that knows the password, until that replica disconnects. It does
+// not answer other clients.
 func (m *master) serve(ctx context.Context) error {
 	if l, ok := m.Listener.(*net.TCPListener); ok {
 		if err := l.SetDeadline(time.Now().Add(callBack)); err != nil {
@@ -61,7 +61,7 @@ func (m *master) serve(ctx context.Context) error {
 	}
 }
 
-// admit hands over a connection when it has shown the password.
+// admit passes on a connection that has sent the password.
 func (m *master) admit(ctx context.Context, raw net.Conn, known chan<- *conn) {
 	c := wrap(ctx, raw, m.silence)
 	for {
@@ -89,8 +89,8 @@ func (m *master) admit(ctx context.Context, raw net.Conn, known chan<- *conn) {
 	c.close()
 }
 
-// command reads a command: a list of strings. A replica that is loading sends
-// empty lines meanwhile.
+// command reads a command, a list of strings. While loading, a replica sends empty lines, which command
+// skips.
 func (c *conn) command() ([]string, error) {
 	for {
 		b, err := c.r.ReadByte()
@@ -124,7 +124,7 @@ func (c *conn) command() ([]string, error) {
 	return words, nil
 }
 
-// lead speaks a master's part of replication to the end of the connection.
+// lead runs a master's part of replication until the connection ends.
 func (m *master) lead(c *conn) error {
 	sent := false
 	for {
@@ -156,8 +156,8 @@ func (m *master) lead(c *conn) error {
 	}
 }
 
-// give sends the snapshot. A master that becomes a replica asks first to go on
-// from where its own data ends: the byte after that is next.
+// give sends the snapshot. A master that becomes a replica first asks to continue at next, the position
+// after the end of its own data.
 func (m *master) give(c *conn, id, next string) error {
 	if m.from != nil && (id != m.from.ID || next != strconv.FormatInt(m.from.Offset+1, 10)) {
 		return errMoved
@@ -189,7 +189,7 @@ type writerFunc func(p []byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
-// newID makes up a replication id, of which no server has another.
+// newID returns a random replication id, which no server has.
 func newID() string {
 	var p [20]byte
 	_, _ = rand.Read(p[:]) // never fails

@@ -12,11 +12,11 @@ import (
 	"mulligan/snap/database"
 )
 
-// Every step begins with letting the server go, where a process died while the server
-// followed it.
+// Every step first puts the server's settings back, in case a process died while the server replicated from
+// it.
 
-// same reports whether the live state is the stored one, but for keys that have
-// expired since and that the server dropped, or is about to: gone counts the stored ones.
+// same reports whether the live state is the stored one, except for keys that have expired since. gone is
+// the number of stored keys that expired.
 func (d *Driver) same(ctx context.Context, live summary, root cas.Root) (same bool, gone int, err error) {
 	_, hash, err := parseMeta(root)
 	if err != nil || live.hash() == hash {
@@ -36,8 +36,8 @@ func (d *Driver) same(ctx context.Context, live summary, root cas.Root) (same bo
 	return err == nil && got == want, gone, err
 }
 
-// atBase finds out where in its history the server is, if its data there is
-// the base's; without its data being read where the position proves it.
+// atBase returns the server's position and whether its data is the base's. It does not read the data if the
+// position proves it.
 func (d *Driver) atBase(ctx context.Context, base cas.Root) (at position, is bool, err error) {
 	m, _, err := parseMeta(base)
 	if err != nil {
@@ -84,7 +84,7 @@ func (e engine) Commit(ctx context.Context, p *plan, target, base cas.Root) erro
 	return e.d.settle(ctx)
 }
 
-// alreadyAt reports whether an earlier Commit, cut short, got to the target.
+// alreadyAt reports whether an interrupted Commit reached the target.
 func (d *Driver) alreadyAt(ctx context.Context, p *plan, target cas.Root) (bool, error) {
 	if p.Phase != database.Committing {
 		return false, nil
@@ -98,11 +98,11 @@ func (d *Driver) alreadyAt(ctx context.Context, p *plan, target cas.Root) (bool,
 	return is, err
 }
 
-// tries is how often a server may move on, without a key having changed, while
-// it is told to follow: the pings to its replicas do that.
+// tries bounds how often the server's position may advance without a change of data while it is told to
+// replicate: pings to its replicas do that.
 const tries = 5
 
-// replace makes the server load the target, if it has the base.
+// replace makes the server load the target if its data is the base.
 func (d *Driver) replace(ctx context.Context, p *plan, target, base cas.Root) error {
 	for range tries {
 		at, is, err := d.atBase(ctx, base)
@@ -120,10 +120,9 @@ func (d *Driver) replace(ctx context.Context, p *plan, target, base cas.Root) er
 	return snap.Changed("", "the server at "+d.server.String())
 }
 
-// callOff takes the plan back to prepared where a Commit failed and the server
-// still has the data that it had at the position; otherwise it is Undo that
-// brings it back. A server that is a master again remembers whose history its
-// data came from: its own of before, or that of the master that it followed.
+// callOff returns the plan to Prepared after a failed Commit if the server still has its data at position
+// at; otherwise Undo must restore it. A server that is a master again remembers the history of its data:
+// its own earlier one, or that of the master from which it replicated.
 func (d *Driver) callOff(ctx context.Context, p *plan, at position, failed error) error {
 	if failed == nil || p.Phase != database.Committing || p.Lead != nil {
 		return nil
@@ -132,7 +131,7 @@ func (d *Driver) callOff(ctx context.Context, p *plan, at position, failed error
 	defer cancel()
 	c, err := d.dial(ctx)
 	if err != nil {
-		return nil // the error that is told is the one before
+		return nil // Commit's own error is returned
 	}
 	defer c.close()
 	r, err := c.info("replication")
@@ -157,8 +156,7 @@ func (e engine) Undo(ctx context.Context, p *plan, _, base cas.Root) error {
 	return e.d.settle(ctx)
 }
 
-// ReadBack reads the live state. Keys that have expired since want was captured are no
-// difference.
+// ReadBack reads the live state. Keys that have expired since want was captured count as equal.
 func (e engine) ReadBack(ctx context.Context, p *plan, want cas.Root) (hash snap.Hash, notes []string, err error) {
 	if err := e.d.letGo(ctx, p); err != nil {
 		return hash, nil, err

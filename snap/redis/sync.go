@@ -11,17 +11,16 @@ import (
 	"mulligan/errs"
 )
 
-// summary is what one reading of a snapshot found.
+// summary is the result of reading a snapshot.
 type summary struct {
 	at      position
 	size    int64
-	read    time.Time // by the server's clock, not before the snapshot was made
+	read    time.Time // by the server's clock, at or after the snapshot
 	scanned *scanned
 }
 
-// read asks the server for a snapshot, as a replica does, copies it to w, and hands
-// its keys to each. The server forks at once, and at is the position of that
-// moment. The caller must close what was scanned.
+// read requests a snapshot from the server, as a replica does, copies it to w, and passes its keys to each.
+// The server forks at once; at is the position of that moment. The caller must close the result's scanned.
 func (d *Driver) read(ctx context.Context, w io.Writer, each func(item) error) (s summary, err error) {
 	c, err := d.dial(ctx)
 	if err != nil {
@@ -50,11 +49,11 @@ func (d *Driver) read(ctx context.Context, w io.Writer, each func(item) error) (
 	return s, err
 }
 
-// fullSync begins a replication that asks for everything, and gives the size of
-// the snapshot that comes next on the connection. It does not say that it could take a
-// snapshot of unknown size (capa eof): such servers would wait for more replicas first.
+// fullSync starts a replication from the beginning and returns the size of the snapshot that follows on the
+// connection. It does not offer to take a snapshot of unknown size (capa eof): servers would then wait for
+// more replicas first.
 func (c *conn) fullSync() (size int64, at position, err error) {
-	// Where the server knows it, it spares itself the commands that come after. Others refuse it.
+	// A server that knows rdb-only sends no commands after the snapshot. Others refuse it.
 	if _, err := c.do("REPLCONF", "rdb-only", "1"); err != nil {
 		if _, ok := err.(serverError); !ok {
 			return 0, at, err
@@ -87,7 +86,7 @@ func (c *conn) fullSync() (size int64, at position, err error) {
 	return size, at, nil
 }
 
-// notice reads the next line that says something: empty ones say "wait".
+// notice reads the next line that is not empty: empty lines mean "wait".
 func (c *conn) notice() (string, error) {
 	for {
 		if s, err := c.line(); s != "" || err != nil {
@@ -96,7 +95,7 @@ func (c *conn) notice() (string, error) {
 	}
 }
 
-// time asks for the server's clock.
+// time returns the server's clock, rounded up to a second.
 func (d *Driver) time(ctx context.Context) (time.Time, error) {
 	c, err := d.dial(ctx)
 	if err != nil {
