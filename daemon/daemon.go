@@ -6,20 +6,19 @@ import (
 	"context"
 	"os"
 	"path/filepath"
-	"time"
 
 	"mulligan/daemon/accounts"
+	"mulligan/daemon/api"
 	"mulligan/daemon/app"
 	"mulligan/daemon/checkpoint"
 	"mulligan/daemon/events"
-	"mulligan/daemon/gate"
-	"mulligan/daemon/layer"
 	"mulligan/daemon/records"
+	"mulligan/daemon/registry"
 	"mulligan/daemon/rollback"
 	"mulligan/daemon/settings"
 	"mulligan/daemon/turns"
+	"mulligan/daemon/upkeep"
 	"mulligan/errs"
-	"mulligan/ipc"
 )
 
 // What a daemon is opened with.
@@ -34,26 +33,23 @@ type (
 	checkpointService = checkpoint.Service
 	turnService       = turns.Service
 	rollbackService   = rollback.Service
+	registryService   = registry.Service
+	apiService        = api.Service
 )
 
 // Daemon is a running daemon. Its methods may be called from many goroutines;
 // operations that change one app exclude each other.
 type Daemon struct {
-	*accounts.Owners
-	*layer.Binder
-	*events.Events
-	*app.Set
 	*checkpointService
 	*turnService
 	*rollbackService
-	*upkeepService
 	*registryService
-	opt     *Options
-	store   *records.Records
-	started time.Time
-	gate    *gate.Gate
-	callers accounts.Callers
-	apiText apiText
+	*apiService
+	upkeep *upkeep.Service
+	events *events.Events
+	apps   *app.Set
+	opt    *Options
+	store  *records.Records
 
 	run  context.Context // ends with Close
 	stop context.CancelFunc
@@ -72,47 +68,34 @@ func Open(ctx context.Context, opt Options) (*Daemon, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Daemon{
-		Owners: accounts.New(&opt), Events: events.New(&opt, recs), opt: &opt, store: recs, started: opt.Now(),
-	}
+	d := &Daemon{events: events.New(&opt, recs), opt: &opt, store: recs}
 	d.run, d.stop = context.WithCancel(context.WithoutCancel(ctx))
-	d.Set = app.NewSet(&opt, d.Owners, recs)
-	d.Binder = d.Set.Binder
-	d.checkpointService = checkpoint.New(&opt, recs, d.Events, d.Set)
-	d.turnService = turns.New(&opt, recs, d.Events, d.Set, d.checkpointService)
-	d.rollbackService = rollback.New(&opt, recs, d.Events, d.Set, d.checkpointService, d.turnService)
-	d.upkeepService = newUpkeep(d.run, &opt, recs, d.Events, d.Set, d.checkpointService, d.turnService, map[string]recoverer{
-		checkpoint.KindCreate: d.RecoverCreate, rollback.KindRollback: d.RecoverRollback, rollback.KindRevert: d.RecoverRollback,
+	d.apps = app.NewSet(&opt, accounts.New(&opt), recs)
+	d.checkpointService = checkpoint.New(&opt, recs, d.events, d.apps)
+	d.turnService = turns.New(&opt, recs, d.events, d.apps, d.checkpointService)
+	d.rollbackService = rollback.New(&opt, recs, d.events, d.apps, d.checkpointService, d.turnService)
+	d.upkeep = upkeep.New(d.run, &opt, recs, d.events, d.apps, d.checkpointService, d.turnService, map[string]upkeep.Recoverer{
+		checkpoint.KindCreate: d.RecoverCreate, rollback.KindRollback: d.RecoverRollback, rollback.KindRevert: d.RecoverRevert,
 	})
-	d.registryService = newRegistry(d.run, &opt, recs, d.Events, d.Set, d.checkpointService, d.turnService, d.upkeepService)
-	d.Registry.MustRegister(present{d})
-	d.gate = d.newGate()
+	d.registryService = registry.New(d.run, &opt, recs, d.events, d.apps, d.checkpointService, d.turnService, d.upkeep)
+	d.apiService = api.New(api.Parts{
+		Options: &opt, Store: recs, Events: d.events, Apps: d.apps,
+		Checkpoints: d.checkpointService, Turns: d.turnService, Rollbacks: d.rollbackService, Registry: d.registryService,
+	})
 	if err := d.load(ctx); err != nil {
 		return nil, errs.Also(err, d.Close(ctx))
 	}
-	d.Background(func() { d.store.Tend(d.run) })
-	d.Background(func() { d.maintain(d.run) })
+	d.apps.Background(func() { d.store.Tend(d.run) })
+	d.apps.Background(func() { d.upkeep.Maintain(d.run) })
 	if opt.RehearseMax > 0 {
-		d.Background(func() { d.rehearseAll(d.run) })
+		d.apps.Background(func() { d.upkeep.RehearseAll(d.run) })
 	}
-	d.Background(func() { d.Reweigh(d.run) })
+	d.apps.Background(func() { d.Reweigh(d.run) })
 	if !opt.User {
-		d.Background(func() { d.watchOwners(d.run) })
+		d.apps.Background(func() { d.upkeep.WatchOwners(d.run) })
 	}
 	return d, nil
 }
-
-func (d *Daemon) newGate() *gate.Gate {
-	cfg := gate.Config{Tokens: d.bearer, Hosts: d.opt.Hosts, Log: d.opt.Log, Now: d.opt.Now}
-	if d.opt.Guests != nil {
-		cfg.Guests = d.Guest
-	}
-	return gate.New(cfg, d.Handler())
-}
-
-// Gate is the listener on TCP, closed until it is told to listen. Whoever
-// closes the daemon closes it.
-func (d *Daemon) Gate() *gate.Gate { return d.gate }
 
 // load brings the registered apps to life and recovers each.
 func (d *Daemon) load(ctx context.Context) error {
@@ -123,8 +106,8 @@ func (d *Daemon) load(ctx context.Context) error {
 	for _, rec := range recs {
 		app.NoteFolder(&rec)
 		a := app.New(rec)
-		d.Put(a)
-		d.wake(ctx, a)
+		d.apps.Put(a)
+		d.upkeep.Wake(ctx, a)
 	}
 	return nil
 }
@@ -133,56 +116,22 @@ func (d *Daemon) load(ctx context.Context) error {
 // apps that only this daemon keeps running, and closes the state folder. What
 // ctx cut short is finished by the next Open.
 func (d *Daemon) Close(ctx context.Context) error {
-	if !d.Shut() {
+	if !d.apps.Shut() {
 		return nil
 	}
 	d.stop()
-	d.CloseFeed()
-	for _, a := range d.All() {
+	d.events.CloseFeed()
+	for _, a := range d.apps.All() {
 		d.StopTracker(a)
 	}
 
-	if err := d.Idle(ctx); err != nil {
+	if err := d.apps.Idle(ctx); err != nil {
 		return err
 	}
-	err := d.StopSupervised(ctx)
-	for _, a := range d.All() {
-		d.CloseDrivers(a)
+	err := d.apps.StopSupervised(ctx)
+	for _, a := range d.apps.All() {
+		d.apps.CloseDrivers(a)
 	}
-	d.Binder.Close()
+	d.apps.Binder.Close()
 	return errs.Also(err, d.store.Close())
-}
-
-// Status tells how the daemon is: of apps, only what the caller may see.
-func (d *Daemon) Status(who ipc.Caller) ipc.Status {
-	mode := "host"
-	if d.opt.User {
-		mode = "user"
-	}
-	sees := d.Sight(who)
-	s := ipc.Status{
-		Version: d.opt.Version, PID: os.Getpid(), Mode: mode, Socket: d.opt.Socket, StateDir: d.opt.StateDir,
-		StartedAt: d.started.UTC(), StoreBytes: d.store.Contents.Visible(who), Recovered: []string{}, Problems: []string{},
-	}
-	if addr := d.gate.Addr(); addr != nil {
-		s.HTTP = addr.String()
-	}
-	if d.Administers(who) {
-		s.Problems = append(s.Problems, d.files.problems()...)
-		s.Problems = append(s.Problems, d.store.Problems()...)
-		s.Recovered = append(s.Recovered, d.store.Repaired...)
-	}
-	for _, a := range d.All() {
-		if !sees(a) {
-			continue
-		}
-		s.Apps++
-		for _, p := range a.Problems() {
-			s.Problems = append(s.Problems, a.Rec().Slug+": "+p)
-		}
-		for _, word := range a.Recoveries() {
-			s.Recovered = append(s.Recovered, a.Rec().Slug+": "+word)
-		}
-	}
-	return s
 }

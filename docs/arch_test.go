@@ -174,7 +174,7 @@ func TestRules(t *testing.T) {
 		{"cmd/mulligan", "mcpserver", false}, {"cmd/mulligan", "ipc", false}, {"cmd/mulligan", "daemon", true}, {"cmd/mulligan", "snap/files", true},
 		{"mcpserver", "ipc", false}, {"mcpserver", "errs", false}, {"mcpserver", "daemon", true}, {"mcpserver", "snap", true},
 		{"ipc", "errs", false}, {"ipc", "snap", true}, {"ipc", "daemon/config", true}, {"errs", "ipc", true},
-		{"daemon", "snap/files", false}, {"daemon/store", "snap", false}, {"daemon", "systemd", false}, {"daemon", "mcpserver", true}, {"daemon", "cmd/mulligan", true},
+		{"daemon", "snap/files", true}, {"daemon/layer", "snap/files", false}, {"daemon/app", "daemon/rollback", true}, {"daemon/store", "snap", false}, {"daemon/layer", "systemd", false}, {"daemon", "mcpserver", true}, {"daemon", "cmd/mulligan", true},
 		{"snap", "snap/files", true}, {"snap", "errs", false}, {"snap/cas", "snap/files", true},
 		{"snap/files", "snap/cas", false}, {"snap/files", "snap/files/watch", false}, {"snap/files", "snap/sqlite", true}, {"snap/sqlite", "snap/sqlite/x", false},
 		{"snap/sqlite/x", "snap", true}, {"snap/files", "daemon", true}, {"snap/files", "ipc", true}, {"systemd", "daemon", true}, {"new", "errs", true},

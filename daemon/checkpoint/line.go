@@ -11,6 +11,19 @@ import (
 	"mulligan/ipc"
 )
 
+// Undo and redo find their way by two marks that checkpoints carry. What an agent did
+// is an act: an announced turn, what followed a checkpoint that an agent asked for
+// outside of turns, or a revert. Each act has the checkpoint of the state before it.
+//
+//   - UndoTo is the checkpoint before the newest act that is in the checkpoint's state:
+//     where undo goes from there. "" is none.
+//   - UndoNext is the same of the state that followed: the checkpoint itself, where it
+//     is the one before an act; the target's UndoTo for the safety checkpoint of a
+//     rollback that was done.
+//
+// So the marks of the newest checkpoint tell of the present, and following UndoTo from
+// there leads from act to act, past those that are undone.
+
 // line is an app's checkpoints, newest first, as undo and redo see them.
 type line []store.Checkpoint
 

@@ -173,7 +173,7 @@ func (d *Service) discard(ctx context.Context, who ipc.Caller, a *app.App, id ip
 
 // orDiscard adds to the error of a full disk the command that makes room.
 func (r *rollback) orDiscard(ctx context.Context, err error) error {
-	if !records.NoRoom(err) || r.plan.Revert != "" || len(r.req.Discard) > 0 {
+	if !records.NoRoom(err) || !r.goal.narrows() || len(r.req.Discard) > 0 {
 		return err
 	}
 	list, walkErr := r.madeSince(ctx, ".")

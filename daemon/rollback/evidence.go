@@ -3,7 +3,6 @@ package rollback
 import (
 	"context"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -106,16 +105,6 @@ func (r *rollback) listed() (list []ipc.Change, total int) {
 		}
 	}
 	return list, total
-}
-
-// changesOf lists the changes of a switch: those of a rollback of files with the
-// repository's in one line.
-func (r *rollback) changesOf(p part, sw snap.Switch) (list []snap.Change, total int) {
-	if p.Name != snap.Files || r.plan.Revert != "" {
-		return sw.Changes(r.maxListed())
-	}
-	list, _ = sw.Changes(math.MaxInt)
-	return r.fold(list)
 }
 
 // fold puts the changes below .git, if there are any, into one line behind the others.

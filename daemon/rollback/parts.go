@@ -155,18 +155,20 @@ func (r *rollback) prepare(ctx context.Context, only map[snap.Layer]bool) error 
 		if err := r.preparePart(ctx, p); err != nil {
 			return err
 		}
-		p.list, p.total = r.changesOf(*p, p.sw)
+		p.list, p.total = r.goal.changes(*p, p.sw)
 	}
 	return nil
 }
 
-func (r *rollback) preparePart(ctx context.Context, p *part) (err error) {
+func (r *rollback) preparePart(ctx context.Context, p *part) error {
 	if err := r.d.opt.Failpoint.At("prepare " + string(p.Name)); err != nil {
 		return err
 	}
-	if r.back != nil {
-		return r.back.prepare(ctx, r.op, p)
-	}
+	return r.goal.prepare(ctx, p)
+}
+
+// prepareTarget prepares a layer's way to its snapshot in the target.
+func (r *rollback) prepareTarget(ctx context.Context, p *part) (err error) {
 	req := snap.RestoreRequest{ID: snap.RestoreID(r.op), Target: p.target, Base: p.base}
 	if p.Name == snap.Files && len(r.scope) > 0 {
 		scoped, ok := p.Driver.(snap.ScopedPreparer)

@@ -72,7 +72,7 @@ func (r *rollback) writePlan(ctx context.Context, p phase) error {
 	if err != nil {
 		return err
 	}
-	return r.d.store.PutOperation(ctx, store.Operation{ID: r.op, AppID: r.a.Rec().ID, Kind: r.kind(), Plan: plan}, r.d.opt.Now())
+	return r.d.store.PutOperation(ctx, store.Operation{ID: r.op, AppID: r.a.Rec().ID, Kind: r.goal.kind(), Plan: plan}, r.d.opt.Now())
 }
 
 // intend notes how the app is before the rollback, and how it is to be after it.
@@ -92,19 +92,4 @@ func (r *rollback) intend(now systemd.Status) {
 // starts reports whether the app is started at the end.
 func (r *rollback) starts() bool {
 	return r.plan.Start || r.plan.WhyDown == "" && r.plan.Running
-}
-
-func (r *rollback) kind() string {
-	if r.plan.Revert != "" {
-		return KindRevert
-	}
-	return KindRollback
-}
-
-// words says what this is.
-func (r *rollback) words() string {
-	if r.plan.Revert != "" {
-		return "revert of " + r.plan.Revert
-	}
-	return "rollback to " + string(r.plan.Target)
 }

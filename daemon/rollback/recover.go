@@ -3,11 +3,9 @@ package rollback
 import (
 	"context"
 	"encoding/json"
-	"math"
 	"slices"
 	"strings"
 
-	"mulligan/daemon/accounts"
 	"mulligan/daemon/app"
 	"mulligan/daemon/store"
 	"mulligan/errs"
@@ -15,41 +13,54 @@ import (
 	"mulligan/snap"
 )
 
+// RecoverRollback finishes or undoes a rollback that a crash cut short, and says which.
 func (d *Service) RecoverRollback(ctx context.Context, a *app.App, op store.Operation) (string, error) {
 	r := &rollback{d: d, a: a, op: op.ID}
+	r.goal = toCheckpoint{r}
+	return r.recover(ctx, op)
+}
+
+// RecoverRevert finishes or undoes a revert that a crash cut short, and says which.
+func (d *Service) RecoverRevert(ctx context.Context, a *app.App, op store.Operation) (string, error) {
+	r := &rollback{d: d, a: a, op: op.ID}
+	r.goal = &withoutWrites{r: r}
+	return r.recover(ctx, op)
+}
+
+func (r *rollback) recover(ctx context.Context, op store.Operation) (string, error) {
 	if err := json.Unmarshal(op.Plan, &r.plan); err != nil {
 		return "", errs.Wrap(errs.Corrupt, "", err)
 	}
 	r.again = r.plan.Phase == undoing
 	err := r.resume(ctx)
 	if r.forgotten(err) {
-		word := "a " + r.words() + " had ended, but the records did not say so"
-		if err := d.apps.StartAgain(ctx, a, r.plan.Running && r.stops()); err != nil {
+		word := "a " + r.goal.words() + " had ended, but the records did not say so"
+		if err := r.d.apps.StartAgain(ctx, r.a, r.plan.Running && r.stops()); err != nil {
 			return "", err
 		}
-		return word, d.store.EndOperation(ctx, op.ID)
+		return word, r.d.store.EndOperation(ctx, op.ID)
 	}
 	if err != nil {
 		return "", err
 	}
 	switch r.plan.Phase {
 	case preparing:
-		return "a " + r.words() + " was called off before it changed anything", r.abandon(ctx)
+		return "a " + r.goal.words() + " was called off before it changed anything", r.abandon(ctx)
 	case switched:
 		return r.recoverSwitched(ctx)
 	case undone:
-		return "a " + r.words() + " was undone", r.finish(ctx)
+		return "a " + r.goal.words() + " was undone", r.finish(ctx)
 	case switching:
 		err := r.goForward(ctx)
 		if err == nil {
-			r.auditRecovered(ctx, nil)
-			return "a " + r.words() + " was finished", nil
+			r.goal.audit(ctx, nil)
+			return "a " + r.goal.words() + " was finished", nil
 		}
-		d.opt.Log.Warn("a "+op.Kind+" could not be finished and is undone", "app", a.Rec().Slug, "err", err)
+		r.d.opt.Log.Warn("a "+op.Kind+" could not be finished and is undone", "app", r.a.Rec().Slug, "err", err)
 		fallthrough
 	case undoing:
 		err := r.undo(ctx)
-		return strings.Join(append([]string{"a " + r.words() + " was undone"}, r.warnings...), ". "), err
+		return strings.Join(append([]string{"a " + r.goal.words() + " was undone"}, r.warnings...), ". "), err
 	}
 	return "", errs.New(errs.Unsupported, "", "unknown phase %q", r.plan.Phase)
 }
@@ -64,35 +75,11 @@ func (r *rollback) forgotten(err error) bool {
 	return !slices.ContainsFunc(r.parts, func(p part) bool { return p.sw != nil })
 }
 
-// maxListed is how many changes of a layer are listed: of a revert, every path.
-func (r *rollback) maxListed() int {
-	if r.plan.Revert != "" {
-		return math.MaxInt
-	}
-	return maxChanges
-}
-
-// auditRecovered writes down what was finished.
-func (r *rollback) auditRecovered(ctx context.Context, err error) {
-	if r.plan.Revert == "" {
-		r.d.events.WriteAudit(ctx, r.a.Rec(), accounts.Self(), KindRollback, string(r.plan.Target), r.plan.Reason, err, r.receipt(ctx, err))
-		return
-	}
-	safety := r.d.checkpoints.ShowOrBare(ctx, r.a, r.safety)
-	res := ipc.RevertResult{SafetyCheckpoint: &safety, RestoredPaths: []string{}}
-	for _, c := range r.parts[0].list {
-		res.RestoredPaths = append(res.RestoredPaths, c.Path)
-	}
-	r.d.events.WriteAudit(ctx, r.a.Rec(), accounts.Self(), KindRevert, r.plan.Revert, r.plan.Reason, err, res)
-}
-
 // resume picks up the checkpoints and the switches of the plan.
 func (r *rollback) resume(ctx context.Context) (err error) {
 	var missing error
-	if r.plan.Revert == "" {
-		if r.target, err = r.d.store.Checkpoint(ctx, r.a.Rec().ID, r.plan.Target); err != nil {
-			missing = err
-		}
+	if err := r.goal.resume(ctx); err != nil {
+		missing = err
 	}
 	if r.plan.Safety != "" {
 		r.safety, err = r.d.store.Checkpoint(ctx, r.a.Rec().ID, r.plan.Safety)
@@ -115,7 +102,7 @@ func (r *rollback) resume(ctx context.Context) (err error) {
 		}
 		if err == nil {
 			p.sw, p.touched = sw, r.plan.Phase != preparing
-			p.list, p.total = r.changesOf(p, sw)
+			p.list, p.total = r.goal.changes(p, sw)
 		}
 		r.parts = append(r.parts, p)
 	}
@@ -141,16 +128,16 @@ func (r *rollback) goForward(ctx context.Context) error {
 func (r *rollback) recoverSwitched(ctx context.Context) (string, error) {
 	startErr := r.stage(ctx, ipc.StageStart, r.start)
 	if startErr != nil && r.unwritten(ctx) {
-		return "a " + r.words() + " was undone: " + startErr.Error(), r.undo(ctx)
+		return "a " + r.goal.words() + " was undone: " + startErr.Error(), r.undo(ctx)
 	}
 	if err := r.finishForward(ctx); err != nil {
 		return "", err
 	}
-	r.auditRecovered(ctx, startErr)
+	r.goal.audit(ctx, startErr)
 	if startErr != nil {
-		return "a " + r.words() + " was finished, and the app could not be started: " + startErr.Error(), nil
+		return "a " + r.goal.words() + " was finished, and the app could not be started: " + startErr.Error(), nil
 	}
-	return "a " + r.words() + " was finished", nil
+	return "a " + r.goal.words() + " was finished", nil
 }
 
 // unwritten reports whether every layer is surely as the rollback left it.

@@ -110,14 +110,14 @@ func (v *revert) run(ctx context.Context, who string) (ipc.RevertResult, error) 
 	if v.req.DryRun || len(how.Paths) == 0 {
 		return v.result(how), nil
 	}
-	r := v.rollback(who)
+	r, g := v.rollback(who)
 	unmute := v.t.Mute(ctx)
 	err = r.run(ctx)
 	unmute(ctx)
 	if err != nil {
 		return ipc.RevertResult{}, err
 	}
-	res := v.result(r.back.how)
+	res := v.result(g.how)
 	safety := v.d.checkpoints.ShowOrBare(ctx, v.a, r.safety)
 	res.SafetyCheckpoint = &safety
 	res.Next = fmt.Sprintf("To undo the revert: rollback_app(app_id='%s', checkpoint_id='%s')", v.a.Rec().Slug, safety.ID)
@@ -322,35 +322,17 @@ func (v *revert) request(op ipc.OperationID, base snap.SnapshotID) snap.RevertRe
 	return snap.RevertRequest{ID: snap.RestoreID(op), Base: base, Writes: v.writes, Force: v.req.Force}
 }
 
-// takeBack is what a revert has its rollback prepare.
-type takeBack struct {
-	v   *revert
-	how snap.Reverted
-}
-
 // rollback is the revert as a rollback of the files alone, that does not stop the app.
-func (v *revert) rollback(who string) *rollback {
+func (v *revert) rollback(who string) (*rollback, *withoutWrites) {
 	l, _ := v.a.Layer(snap.Files)
-	r := &rollback{d: v.d, a: v.a, op: ipc.OperationID(records.NewID("op-")), parts: []part{{Layer: l}}, back: &takeBack{v: v}}
+	r := &rollback{d: v.d, a: v.a, op: ipc.OperationID(records.NewID("op-")), parts: []part{{Layer: l}}}
+	g := &withoutWrites{r: r, v: v}
+	r.goal = g
 	r.plan = rollbackPlan{
 		Phase: preparing, Revert: target(v.req), Begun: v.d.opt.Now().UTC(), Reason: v.req.Reason,
 		Verify: true, Actor: who, Layers: []snap.Layer{snap.Files},
 	}
-	return r
-}
-
-// prepare is preparePart for a revert.
-func (b *takeBack) prepare(ctx context.Context, op ipc.OperationID, p *part) error {
-	_, r, err := b.v.layer()
-	if err != nil {
-		return err
-	}
-	sw, how, err := r.PrepareRevert(ctx, b.v.request(op, p.base))
-	if err == nil && sw == nil {
-		err = errs.New(errs.Conflict, "", "the files to undo changed meanwhile").WithHint("try again")
-	}
-	p.sw, b.how = sw, how
-	return err
+	return r, g
 }
 
 // result tells what the revert did, or would do.

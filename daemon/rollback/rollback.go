@@ -31,7 +31,7 @@ type rollback struct {
 	scope  []string // paths, when only some are asked for
 	stages []ipc.Stage
 	notify func(ipc.Stage)
-	back   *takeBack // of a revert
+	goal   goal
 
 	warnings  []string
 	recovered bool
@@ -132,6 +132,7 @@ func (d *Service) newRollback(ctx context.Context, a *app.App, id ipc.Checkpoint
 			WithHint("mulligan pin %s keeps it, so that you can still go back to it; without that, the next prune deletes it", id)
 	}
 	r := &rollback{d: d, a: a, op: ipc.OperationID(records.NewID("op-")), req: req, target: target}
+	r.goal = toCheckpoint{r}
 	r.plan = rollbackPlan{
 		Phase: preparing, Target: id, Begun: now.UTC(), Reason: req.Reason,
 		Verify: req.VerifyRestore == nil || *req.VerifyRestore, Aimed: aimed, Scoped: len(req.Scope) > 0,
@@ -211,13 +212,11 @@ func (r *rollback) finishForward(ctx context.Context) (err error) {
 	if r.safety, err = r.d.store.Checkpoint(ctx, r.a.Rec().ID, r.safety.ID); err != nil { // somebody may have pinned it
 		return err
 	}
-	if r.safety.UndoNext, err = r.next(ctx); err != nil {
+	if r.safety.UndoNext, err = r.goal.undoNext(ctx); err != nil {
 		return err
 	}
-	if r.plan.Revert == "" {
-		if r.safety.StayedBehind, err = r.behind(ctx); err != nil {
-			return err
-		}
+	if r.safety.StayedBehind, err = r.goal.behind(ctx); err != nil {
+		return err
 	}
 	r.safety.CalledOff = false
 	r.safety.Quiesced = r.safety.Quiesced || r.stops() && r.stopsAll() && len(r.parts) == len(r.safety.Snapshots) && !r.tornDisk()

@@ -77,7 +77,7 @@ func hinted(err error, hint string) error {
 // that leaves it out.
 func (r *rollback) orWithout(err error) error {
 	var e *layer.Error
-	if !errors.As(err, &e) || r.plan.Revert != "" || errors.Is(err, context.Canceled) || records.NoRoom(err) {
+	if !errors.As(err, &e) || !r.goal.narrows() || errors.Is(err, context.Canceled) || records.NoRoom(err) {
 		return err
 	}
 	var rest []layer.Layer

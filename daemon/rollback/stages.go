@@ -96,8 +96,8 @@ func (r *rollback) safetyCheckpoint(ctx context.Context) (string, error) {
 	}
 	r.d.apps.Note(ctx, r.a, now, &cp)
 	cp.Trigger, cp.CalledOff = ipc.TriggerPreRollback, true // until the rollback is done
-	cp.Notes = checkpoint.Optional("safety checkpoint before " + r.words())
-	cp.Warnings = append(cp.Warnings, r.lacks()...)
+	cp.Notes = checkpoint.Optional("safety checkpoint before " + r.goal.words())
+	cp.Warnings = append(cp.Warnings, r.goal.lacks()...)
 	r.plan.Safety = cp.ID
 	err = r.writePlan(ctx, preparing)
 	if err == nil {
@@ -143,7 +143,7 @@ func (r *rollback) status(ctx context.Context) (systemd.Status, error) {
 // stops reports whether something is stopped for the time of the switch. A revert
 // changes some files, as an editor does.
 func (r *rollback) stops() bool {
-	return r.plan.Revert == "" && r.a.Unit() != nil && (r.stopsAll() || r.a.HostPart() != nil)
+	return r.goal.stopsApp() && r.a.Unit() != nil && (r.stopsAll() || r.a.HostPart() != nil)
 }
 
 // stopsAll reports whether that is the whole app. A guest is stopped for its
@@ -180,9 +180,6 @@ func (r *rollback) safetyLayers() (list []layer.Layer) {
 
 // lacks says which layers the safety checkpoint holds nothing of.
 func (r *rollback) lacks() (list []string) {
-	if r.plan.Revert != "" {
-		return nil // it is for the revert alone
-	}
 	for _, l := range r.a.Layers() {
 		if !r.has(l.Name) {
 			list = append(list, fmt.Sprintf("%s is not in it: the rollback left it as it was", l.Name))
@@ -379,7 +376,7 @@ func (r *rollback) staysUp(ctx context.Context) error {
 func (r *rollback) healthy(ctx context.Context) (string, error) {
 	h := r.a.Rec().Health
 	switch {
-	case r.plan.Revert != "":
+	case !r.goal.stopsApp():
 		return r.runsOn(), errSkipped
 	case h == nil:
 		return "no health check is configured", errSkipped

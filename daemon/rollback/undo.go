@@ -18,19 +18,6 @@ import (
 	"mulligan/snap"
 )
 
-// Undo and redo find their way by two marks that checkpoints carry. What an agent did
-// is an act: an announced turn, what followed a checkpoint that an agent asked for
-// outside of turns, or a revert. Each act has the checkpoint of the state before it.
-//
-//   - UndoTo is the checkpoint before the newest act that is in the checkpoint's state:
-//     where undo goes from there. "" is none.
-//   - UndoNext is the same of the state that followed: the checkpoint itself, where it
-//     is the one before an act; the target's UndoTo for the safety checkpoint of a
-//     rollback that was done.
-//
-// So the marks of the newest checkpoint tell of the present, and following UndoTo from
-// there leads from act to act, past those that are undone.
-
 // aim finds the checkpoint that undo or redo goes to, and the scope that it goes with:
 // a revert, and a rollback of a part, are gone back over as far as they went.
 func (d *Service) aim(ctx context.Context, a *app.App, id ipc.CheckpointID, req *ipc.RollbackRequest) (ipc.CheckpointID, error) {
@@ -124,8 +111,6 @@ func (r *rollback) next(ctx context.Context) (*ipc.CheckpointID, error) {
 	switch {
 	case r.plan.Turn != "":
 		return &r.safety.ID, r.d.turns.Adopt(ctx, r.a, r.plan.Turn, r.safety.ID)
-	case r.plan.Revert != "":
-		return &r.safety.ID, nil
 	case r.plan.Aimed:
 		return back, nil
 	case r.plan.Scoped:

@@ -1,10 +1,12 @@
-package daemon
+package app
 
 import (
 	"testing"
 	"time"
 
-	"mulligan/daemon/app"
+	"mulligan/daemon/accounts"
+	"mulligan/daemon/records"
+	"mulligan/daemon/settings"
 	"mulligan/daemon/store"
 	"mulligan/ipc"
 )
@@ -13,12 +15,12 @@ import (
 // after stop_timeout, whatever else of the app takes as long before.
 func TestGuestFollowsStopTimeout(t *testing.T) {
 	const limit = 7 * time.Second
-	d := &Daemon{opt: &Options{StopTimeout: limit}}
+	s := NewSet(&settings.Options{StopTimeout: limit}, accounts.New(&settings.Options{}), &records.Records{})
 	rec := store.App{App: ipc.App{Domain: "shop"}}
-	if got := d.DiskConfig(rec).ShutdownTimeout; got != limit {
+	if got := s.DiskConfig(rec).ShutdownTimeout; got != limit {
 		t.Errorf("a guest has %s to go down, and stop_timeout is %s", got, limit)
 	}
-	if left := d.StopLimit(app.New(rec)) - limit; left*3/4 < limit {
+	if left := s.StopLimit(New(rec)) - limit; left*3/4 < limit {
 		t.Errorf("after what runs on the host, the guest has only three quarters of %s", left)
 	}
 }

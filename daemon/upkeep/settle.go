@@ -1,4 +1,4 @@
-package daemon
+package upkeep
 
 import (
 	"context"
@@ -12,11 +12,11 @@ import (
 	"mulligan/snap"
 )
 
-// settle makes an app fit to be worked on: its drivers open, leftovers of dead
+// Settle makes an app fit to be worked on: its drivers open, leftovers of dead
 // processes swept, operations that were cut short finished or undone. It is
 // quick when there is nothing to do. The caller is the only one who changes
 // the app.
-func (d *upkeepService) settle(ctx context.Context, a *app.App) error {
+func (d *Service) Settle(ctx context.Context, a *app.App) error {
 	if a.Ready() {
 		return nil
 	}
@@ -29,7 +29,7 @@ func (d *upkeepService) settle(ctx context.Context, a *app.App) error {
 	return err
 }
 
-func (d *upkeepService) sweepAndRecover(ctx context.Context, a *app.App) error {
+func (d *Service) sweepAndRecover(ctx context.Context, a *app.App) error {
 	all, err := d.store.Operations(ctx)
 	if err != nil {
 		return err
@@ -59,7 +59,7 @@ func (d *upkeepService) sweepAndRecover(ctx context.Context, a *app.App) error {
 
 // sweep drops what a disposal names, and no checkpoint or operation holds. A layer whose
 // driver cannot do that is held up, and the others are not.
-func (d *upkeepService) sweep(ctx context.Context, a *app.App, left []store.Operation) error {
+func (d *Service) sweep(ctx context.Context, a *app.App, left []store.Operation) error {
 	a.AwaitRehearsal()
 	all, err := d.store.Disposals(ctx)
 	if err != nil {
@@ -112,7 +112,7 @@ func (d *upkeepService) sweep(ctx context.Context, a *app.App, left []store.Oper
 }
 
 // recoverOperation finishes or undoes what a crash cut short, and says which.
-func (d *upkeepService) recoverOperation(ctx context.Context, a *app.App, op store.Operation) (string, error) {
+func (d *Service) recoverOperation(ctx context.Context, a *app.App, op store.Operation) (string, error) {
 	recover, ok := d.recoverers[op.Kind]
 	if !ok {
 		return "", errs.New(errs.Unsupported, "", "unknown operation %q", op.Kind).WithHint("a newer mulligan wrote it: use that one")

@@ -1,4 +1,4 @@
-package daemon
+package upkeep
 
 import (
 	"context"
@@ -19,8 +19,8 @@ import (
 // rehearsed: the daemon restores it beside the live database, compares the two, and drops
 // what it made. What cannot be restored is known then, and not in the hour of need.
 
-// rehearseAll rehearses what is due, one database at a time, until the daemon closes.
-func (d *upkeepService) rehearseAll(ctx context.Context) {
+// RehearseAll rehearses what is due, one database at a time, until the daemon closes.
+func (d *Service) RehearseAll(ctx context.Context) {
 	tick := time.NewTicker(d.opt.UpkeepEvery)
 	defer tick.Stop()
 	for {
@@ -38,7 +38,7 @@ func (d *upkeepService) rehearseAll(ctx context.Context) {
 }
 
 // rehearse rehearses what is due of an app that nobody works on.
-func (d *upkeepService) rehearse(ctx context.Context, a *app.App) error {
+func (d *Service) rehearse(ctx context.Context, a *app.App) error {
 	ctx, end := a.BeginRehearsal(ctx)
 	if ctx == nil {
 		return nil
@@ -65,7 +65,7 @@ type outcome struct {
 
 // rehearseDue rehearses the newest snapshot of each database whose schema was not rehearsed
 // yet. An error is one that another try may not meet.
-func (d *upkeepService) rehearseDue(ctx context.Context, a *app.App) (done []outcome, err error) {
+func (d *Service) rehearseDue(ctx context.Context, a *app.App) (done []outcome, err error) {
 	for _, l := range a.Layers() {
 		r, ok := l.Driver.(snap.Rehearser)
 		if !ok {
@@ -114,7 +114,7 @@ func newestOf(cps []store.Checkpoint, name snap.Layer) (store.Checkpoint, store.
 }
 
 // smallEnough reports whether a database may be rehearsed for its size.
-func (d *upkeepService) smallEnough(ctx context.Context, l layer.Layer) (bool, error) {
+func (d *Service) smallEnough(ctx context.Context, l layer.Layer) (bool, error) {
 	w, ok := l.Driver.(snap.SizeEstimator)
 	if !ok {
 		return true, nil
@@ -134,7 +134,7 @@ func passes(ctx context.Context, err error) bool {
 }
 
 // noteRehearsal writes an outcome down. A checkpoint that is gone meanwhile needs none.
-func (d *upkeepService) noteRehearsal(ctx context.Context, a *app.App, o outcome) error {
+func (d *Service) noteRehearsal(ctx context.Context, a *app.App, o outcome) error {
 	release, err := d.apps.AcquireBrief(ctx, a, "note a rehearsal")
 	if err != nil {
 		return err

@@ -1,4 +1,4 @@
-package daemon
+package api
 
 import (
 	"context"
@@ -26,12 +26,12 @@ const (
 
 // AddToken makes a bearer token with the caller's rights, or some of them. The
 // secret is in the answer and nowhere else.
-func (d *Daemon) AddToken(ctx context.Context, who ipc.Caller, req ipc.TokenRequest) (ipc.NewToken, error) {
+func (d *Service) AddToken(ctx context.Context, who ipc.Caller, req ipc.TokenRequest) (ipc.NewToken, error) {
 	const op = "add token"
 	t := store.Token{OwnerUID: who.UID}
 	t.ID, t.CreatedAt = ipc.TokenID(records.NewID("tk-")), d.opt.Now().UTC()
 	var err error
-	if t.Owner, err = d.CallerName(who); err != nil {
+	if t.Owner, err = d.owners.CallerName(who); err != nil {
 		return ipc.NewToken{}, errs.Wrap(errs.Failed, op, err)
 	}
 	for _, set := range []func(context.Context, ipc.Caller, ipc.TokenRequest, *store.Token) error{d.nameToken, d.scopeToken, d.limitToken} {
@@ -50,7 +50,7 @@ func (d *Daemon) AddToken(ctx context.Context, who ipc.Caller, req ipc.TokenRequ
 	return ipc.NewToken{Token: t.Token, Secret: secret}, nil
 }
 
-func (d *Daemon) nameToken(ctx context.Context, who ipc.Caller, req ipc.TokenRequest, t *store.Token) error {
+func (d *Service) nameToken(ctx context.Context, who ipc.Caller, req ipc.TokenRequest, t *store.Token) error {
 	t.Name = req.Name
 	if len(req.Name) > maxTokenName || strings.ContainsFunc(req.Name, func(r rune) bool { return r < ' ' || r == 0x7f }) {
 		return errs.New(errs.Invalid, "", "a token's name is at most %d bytes of one line", maxTokenName)
@@ -72,7 +72,7 @@ func (d *Daemon) nameToken(ctx context.Context, who ipc.Caller, req ipc.TokenReq
 }
 
 // rotate ends the oldest tokens of a name, so that there is room for one more.
-func (d *Daemon) rotate(ctx context.Context, who ipc.Caller, name string) error {
+func (d *Service) rotate(ctx context.Context, who ipc.Caller, name string) error {
 	mine, err := d.tokensOf(ctx, who)
 	mine = slices.DeleteFunc(mine, func(t store.Token) bool { return t.Name != name })
 	for ; err == nil && len(mine) >= tokensPerName; mine = mine[1:] {
@@ -81,7 +81,7 @@ func (d *Daemon) rotate(ctx context.Context, who ipc.Caller, name string) error 
 	return err
 }
 
-func (d *Daemon) tokensOf(ctx context.Context, who ipc.Caller) ([]store.Token, error) {
+func (d *Service) tokensOf(ctx context.Context, who ipc.Caller) ([]store.Token, error) {
 	mine, err := d.made(who)
 	if err != nil {
 		return nil, err
@@ -92,12 +92,12 @@ func (d *Daemon) tokensOf(ctx context.Context, who ipc.Caller) ([]store.Token, e
 
 // made returns what tells which tokens are the caller's, and not those of
 // somebody who had the uid before.
-func (d *Daemon) made(who ipc.Caller) (func(store.Token) bool, error) {
-	name, err := d.CallerName(who)
+func (d *Service) made(who ipc.Caller) (func(store.Token) bool, error) {
+	name, err := d.owners.CallerName(who)
 	return func(t store.Token) bool { return t.OwnerUID == who.UID && t.Owner == name }, err
 }
 
-func (d *Daemon) scopeToken(_ context.Context, who ipc.Caller, req ipc.TokenRequest, t *store.Token) error {
+func (d *Service) scopeToken(_ context.Context, who ipc.Caller, req ipc.TokenRequest, t *store.Token) error {
 	t.Scopes = req.Scopes
 	if len(t.Scopes) == 0 {
 		t.Scopes = []ipc.Scope{ipc.ScopeRead}
@@ -106,7 +106,7 @@ func (d *Daemon) scopeToken(_ context.Context, who ipc.Caller, req ipc.TokenRequ
 		if !slices.Contains(ipc.Scopes, s) {
 			return errs.New(errs.Invalid, "", "unknown scope %.64q", string(s)).WithHint("use read, write, manage or metrics")
 		}
-		if s == ipc.ScopeMetrics && !d.Administers(who) {
+		if s == ipc.ScopeMetrics && !d.owners.Administers(who) {
 			return errs.New(errs.Denied, "", "metrics cover all apps, and only root may see those").
 				WithHint("ask an administrator: mulligan token add --scope metrics")
 		}
@@ -114,10 +114,10 @@ func (d *Daemon) scopeToken(_ context.Context, who ipc.Caller, req ipc.TokenRequ
 	return nil
 }
 
-func (d *Daemon) limitToken(_ context.Context, who ipc.Caller, req ipc.TokenRequest, t *store.Token) error {
+func (d *Service) limitToken(_ context.Context, who ipc.Caller, req ipc.TokenRequest, t *store.Token) error {
 	t.Apps = []ipc.AppID{}
 	for _, ref := range req.Apps {
-		a, err := d.Find(who, ref)
+		a, err := d.apps.Find(who, ref)
 		if err != nil {
 			return err
 		}
@@ -138,7 +138,7 @@ func (d *Daemon) limitToken(_ context.Context, who ipc.Caller, req ipc.TokenRequ
 }
 
 // Tokens lists the caller's tokens; root, and the owner of a user's daemon, see all.
-func (d *Daemon) Tokens(ctx context.Context, who ipc.Caller) (ipc.TokenList, error) {
+func (d *Service) Tokens(ctx context.Context, who ipc.Caller) (ipc.TokenList, error) {
 	list := ipc.TokenList{Tokens: []ipc.Token{}}
 	mine, err := d.made(who)
 	if err != nil {
@@ -146,7 +146,7 @@ func (d *Daemon) Tokens(ctx context.Context, who ipc.Caller) (ipc.TokenList, err
 	}
 	all, err := d.store.Tokens(ctx)
 	for _, t := range all {
-		if mine(t) || d.Administers(who) {
+		if mine(t) || d.owners.Administers(who) {
 			list.Tokens = append(list.Tokens, t.Token)
 		}
 	}
@@ -154,14 +154,14 @@ func (d *Daemon) Tokens(ctx context.Context, who ipc.Caller) (ipc.TokenList, err
 }
 
 // RevokeToken ends a token, and cuts off whoever is being answered by it.
-func (d *Daemon) RevokeToken(ctx context.Context, who ipc.Caller, id ipc.TokenID) error {
+func (d *Service) RevokeToken(ctx context.Context, who ipc.Caller, id ipc.TokenID) error {
 	const op = "revoke token"
 	mine, err := d.made(who)
 	if err != nil {
 		return errs.Wrap(errs.Failed, op, err)
 	}
 	t, err := d.store.Token(ctx, id)
-	if err == nil && !mine(t) && !d.Administers(who) {
+	if err == nil && !mine(t) && !d.owners.Administers(who) {
 		err = errs.New(errs.NotFound, "", "no token %.64q", string(id)).WithHint("mulligan token list shows those there are")
 	}
 	if err == nil {
@@ -176,7 +176,7 @@ func (d *Daemon) RevokeToken(ctx context.Context, who ipc.Caller, id ipc.TokenID
 
 // bearer finds who a token stands for. Whatever is wrong with it, the answer is
 // the same.
-func (d *Daemon) bearer(ctx context.Context, secret string) (ipc.Caller, error) {
+func (d *Service) bearer(ctx context.Context, secret string) (ipc.Caller, error) {
 	no := errs.New(errs.Unauthenticated, "admit", "this token is not valid, or no longer").WithHint("make another: mulligan token add")
 	id, _, ok := strings.Cut(strings.TrimPrefix(secret, tokenMark), "_")
 	if !ok || len(secret) > 256 || !strings.HasPrefix(secret, tokenMark) {

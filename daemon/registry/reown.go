@@ -1,4 +1,4 @@
-package daemon
+package registry
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 // reown makes the app that of the account that has its uid now: root says that it
 // is the same owner's. Another uid it can't become, since what its checkpoints
 // hold belongs to the one that it has.
-func (d *registryService) reown(ctx context.Context, who ipc.Caller, a *app.App, name string) error {
+func (d *Service) reown(ctx context.Context, who ipc.Caller, a *app.App, name string) error {
 	if !d.owners.Administers(who) || d.opt.User {
 		return errs.New(errs.Denied, "", "only root, at the host's daemon, changes the owner of an app").WithHint("ask an administrator")
 	}

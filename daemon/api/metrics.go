@@ -1,4 +1,4 @@
-package daemon
+package api
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 )
 
 // present tells how things are at the time of asking.
-type present struct{ d *Daemon }
+type present struct{ d *Service }
 
 var (
 	infoDesc        = prometheus.NewDesc("mulligan_info", "The daemon's version.", []string{"version"}, nil)
@@ -40,7 +40,7 @@ func (p present) Collect(ch chan<- prometheus.Metric) {
 	}
 	states := map[string]int{"idle": 0, "busy": 0, "broken": 0}
 	unfinished := 0
-	for _, a := range p.d.All() {
+	for _, a := range p.d.apps.All() {
 		states[a.Doing()]++
 		if len(a.UnfinishedBusiness()) > 0 {
 			unfinished++
@@ -64,11 +64,11 @@ func (p present) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-func (d *Daemon) getMetrics(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
-	if !d.Administers(who) {
+func (d *Service) getMetrics(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	if !d.owners.Administers(who) {
 		return errs.New(errs.Denied, "show metrics", "metrics cover all apps, and only root may see those").
 			WithHint("ask an administrator for a token: mulligan token add --scope metrics")
 	}
-	promhttp.HandlerFor(d.Registry, promhttp.HandlerOpts{}).ServeHTTP(w, r)
+	promhttp.HandlerFor(d.events.Registry, promhttp.HandlerOpts{}).ServeHTTP(w, r)
 	return nil
 }

@@ -1,4 +1,4 @@
-package daemon
+package registry
 
 import (
 	"context"
@@ -50,12 +50,15 @@ func (f *appFiles) problems() (list []string) {
 	return list
 }
 
+// FileProblems says what is wrong with app files.
+func (d *Service) FileProblems() []string { return d.files.problems() }
+
 // WatchFiles registers the apps that the *.toml files of a folder describe, as
 // root would, and changes those that are registered already to what their file
 // says; and again whenever one changes, until the daemon is closed. A file that is
 // wrong is a problem of its own and of no other app: Status tells it. An app
 // whose file is taken away stays.
-func (d *registryService) WatchFiles(ctx context.Context, dir string) error {
+func (d *Service) WatchFiles(ctx context.Context, dir string) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
 		return errs.Wrap(errs.Failed, "watch app files", err)
@@ -87,7 +90,7 @@ const fileRest = 200 * time.Millisecond
 // fileRetry is after what time a file whose app was busy is tried again.
 const fileRetry = 5 * time.Second
 
-func (d *registryService) followFiles(ctx context.Context, w *fsnotify.Watcher, dir string, rest <-chan time.Time) {
+func (d *Service) followFiles(ctx context.Context, w *fsnotify.Watcher, dir string, rest <-chan time.Time) {
 	defer w.Close()
 	for {
 		select {
@@ -115,7 +118,7 @@ func (d *registryService) followFiles(ctx context.Context, w *fsnotify.Watcher, 
 
 // registerFiles reads all files that are new or were changed; again says that
 // some of them should be tried again in a while.
-func (d *registryService) registerFiles(ctx context.Context, dir string) (again bool) {
+func (d *Service) registerFiles(ctx context.Context, dir string) (again bool) {
 	d.files.busy.Lock()
 	defer d.files.busy.Unlock()
 	paths, err := filepath.Glob(filepath.Join(dir, "*.toml"))
@@ -135,7 +138,7 @@ func (d *registryService) registerFiles(ctx context.Context, dir string) (again 
 }
 
 // tryFile registers what a file says, unless that was done before.
-func (d *registryService) tryFile(ctx context.Context, path string) appFile {
+func (d *Service) tryFile(ctx context.Context, path string) appFile {
 	at, err := trusted(path)
 	d.files.mu.Lock()
 	before, known := d.files.files[path]
@@ -170,7 +173,7 @@ func trusted(path string) (stamp, error) {
 	return at, nil
 }
 
-func (d *registryService) registerFile(ctx context.Context, path string) error {
+func (d *Service) registerFile(ctx context.Context, path string) error {
 	spec, err := appfile.Load(path)
 	if err != nil {
 		return err
@@ -207,7 +210,7 @@ func (d *registryService) registerFile(ctx context.Context, path string) error {
 }
 
 // logNotes says what registering a file changed elsewhere: nobody else is told.
-func (d *registryService) logNotes(slug string, notes []string) {
+func (d *Service) logNotes(slug string, notes []string) {
 	for _, n := range notes {
 		d.opt.Log.Info(n, "app", slug)
 	}

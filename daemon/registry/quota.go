@@ -1,4 +1,4 @@
-package daemon
+package registry
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 // checkQuota refuses a new app, or a new checkpoint, of an owner who has as much
 // as it may. Safety checkpoints and those of turns are not refused for it: the
 // retention of an app bounds them.
-func (d *registryService) checkAppQuota(ctx context.Context, who ipc.Caller) error {
+func (d *Service) checkAppQuota(ctx context.Context, who ipc.Caller) error {
 	l := d.owners.LimitsOf(who)
 	if l.Apps == 0 {
 		return nil

@@ -1,4 +1,4 @@
-package daemon
+package api
 
 import (
 	"encoding/json"
@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/jsonschema-go/jsonschema"
 
+	"mulligan/daemon/settings"
 	"mulligan/docs/refdoc"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -36,7 +37,7 @@ type media struct{ Schema *jsonschema.Schema }
 
 // TestReference holds docs/reference/api.md to the OpenAPI document.
 func TestReference(t *testing.T) {
-	d := &Daemon{}
+	d := &Service{opt: &settings.Options{}}
 	text, err := json.Marshal(d.openAPI())
 	if err != nil {
 		t.Fatal(err)

@@ -1,4 +1,4 @@
-package daemon
+package registry
 
 import (
 	"context"
@@ -22,7 +22,7 @@ import (
 // checkDomain makes sure that the caller may name the domain, and that no other
 // app has it. In a host daemon that is root's; a user's daemon may do what
 // libvirt lets that user do, and finds out when it opens the domain.
-func (d *registryService) checkDomain(who ipc.Caller, id ipc.AppID, spec ipc.App) error {
+func (d *Service) checkDomain(who ipc.Caller, id ipc.AppID, spec ipc.App) error {
 	if spec.Domain == "" {
 		return nil
 	}
@@ -39,7 +39,7 @@ func (d *registryService) checkDomain(who ipc.Caller, id ipc.AppID, spec ipc.App
 }
 
 // checkCluster makes sure that who names a cluster may, and that its unit is one.
-func (d *registryService) checkCluster(ctx context.Context, who ipc.Caller, spec ipc.App, db ipc.Database) error {
+func (d *Service) checkCluster(ctx context.Context, who ipc.Caller, spec ipc.App, db ipc.Database) error {
 	if !d.owners.Administers(who) && (db.Unit != "" || who.Guest != "") {
 		return errs.New(errs.Denied, "", "the cluster of database %q is named by root", db.Name).
 			WithHint("ask an administrator: mulligan app set --app %s 'database=%s=%s#mode=physical&data_dir=%s&unit=%s'", spec.Slug, db.Name, appfile.Redact(db), db.DataDir, db.Unit)
@@ -71,7 +71,7 @@ func (d *registryService) checkCluster(ctx context.Context, who ipc.Caller, spec
 
 // checkOwnCluster makes sure that a data folder which no unit serves may be handled as
 // its owner: it is the caller's, or one that root names.
-func (d *registryService) checkOwnCluster(ctx context.Context, who ipc.Caller, spec ipc.App, db ipc.Database) error {
+func (d *Service) checkOwnCluster(ctx context.Context, who ipc.Caller, spec ipc.App, db ipc.Database) error {
 	user := d.owners.CallerAccount(who).User()
 	if d.owners.Administers(who) && os.Geteuid() == 0 {
 		at, err := pgserver.Locate(ctx, db.DataDir)

@@ -1,4 +1,4 @@
-package daemon
+package upkeep
 
 import (
 	"context"
@@ -8,9 +8,9 @@ import (
 	"mulligan/errs"
 )
 
-// watchOwners looks every few seconds whether the apps' owners are who they were,
+// WatchOwners looks every few seconds whether the apps' owners are who they were,
 // until the daemon closes.
-func (d *upkeepService) watchOwners(ctx context.Context) {
+func (d *Service) WatchOwners(ctx context.Context) {
 	tick := time.NewTicker(d.opt.UpkeepEvery)
 	defer tick.Stop()
 	for {
@@ -20,14 +20,14 @@ func (d *upkeepService) watchOwners(ctx context.Context) {
 		case <-tick.C:
 		}
 		for _, a := range d.apps.All() {
-			d.watchOwner(ctx, a)
+			d.WatchOwner(ctx, a)
 		}
 	}
 }
 
-// watchOwner stops what the daemon supervises for an app whose owner's uid or name
+// WatchOwner stops what the daemon supervises for an app whose owner's uid or name
 // went to another, and starts it again where they belong together again.
-func (d *upkeepService) watchOwner(ctx context.Context, a *app.App) {
+func (d *Service) WatchOwner(ctx context.Context, a *app.App) {
 	was := a.OwnerTrouble()
 	err := a.NoteOwner(d.owners.CheckOwner(a.Rec()))
 	if err != nil && was == nil {
@@ -49,7 +49,7 @@ func (d *upkeepService) watchOwner(ctx context.Context, a *app.App) {
 }
 
 // rouse starts what was not started, or stopped, since the app's owner was not who it was.
-func (d *upkeepService) rouse(ctx context.Context, a *app.App) error {
+func (d *Service) rouse(ctx context.Context, a *app.App) error {
 	release, err := d.apps.AcquireBrief(ctx, a, "start")
 	if err != nil {
 		return err

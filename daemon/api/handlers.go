@@ -1,7 +1,6 @@
-package daemon
+package api
 
 import (
-	"context"
 	"encoding/json"
 	"net/http"
 	"strconv"
@@ -47,7 +46,7 @@ func answer(w http.ResponseWriter, status int, v any, err error) error {
 	return nil
 }
 
-func (d *Daemon) getHealth(w http.ResponseWriter, r *http.Request, _ ipc.Caller) error {
+func (d *Service) getHealth(w http.ResponseWriter, r *http.Request, _ ipc.Caller) error {
 	if err := d.Alive(r.Context()); err != nil {
 		return err
 	}
@@ -55,121 +54,113 @@ func (d *Daemon) getHealth(w http.ResponseWriter, r *http.Request, _ ipc.Caller)
 	return nil
 }
 
-// Alive fails when the daemon cannot do its work: its records don't answer.
-func (d *Daemon) Alive(ctx context.Context) error {
-	if _, err := d.store.Operations(ctx); err != nil {
-		return errs.Wrap(errs.Unavailable, "check health", err)
-	}
-	return nil
-}
-
-func (d *Daemon) getStatus(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *Service) getStatus(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	ipc.WriteJSON(w, http.StatusOK, d.Status(who))
 	return nil
 }
 
-func (d *Daemon) getApps(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
-	ipc.WriteJSON(w, http.StatusOK, ipc.AppList{Apps: d.Apps(r.Context(), who)})
+func (d *Service) getApps(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	ipc.WriteJSON(w, http.StatusOK, ipc.AppList{Apps: d.registry.Apps(r.Context(), who)})
 	return nil
 }
 
-func (d *Daemon) postApp(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *Service) postApp(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	var spec ipc.App
 	if err := ipc.ReadJSON(r, &spec, 0); err != nil {
 		return err
 	}
-	a, err := d.AddApp(r.Context(), who, spec)
+	a, err := d.registry.AddApp(r.Context(), who, spec)
 	return answer(w, http.StatusCreated, a, err)
 }
 
-func (d *Daemon) getApp(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *Service) getApp(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	gaps, err := flag(r, "gaps")
 	if err != nil {
 		return err
 	}
-	get := d.App
+	get := d.registry.App
 	if gaps {
-		get = d.AppWithGaps
+		get = d.registry.AppWithGaps
 	}
 	a, err := get(r.Context(), who, r.PathValue("app"))
 	return answer(w, http.StatusOK, a, err)
 }
 
-func (d *Daemon) patchApp(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *Service) patchApp(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	var ch ipc.AppChange
 	if err := ipc.ReadJSON(r, &ch, 0); err != nil {
 		return err
 	}
-	a, err := d.SetApp(r.Context(), who, r.PathValue("app"), ch)
+	a, err := d.registry.SetApp(r.Context(), who, r.PathValue("app"), ch)
 	return answer(w, http.StatusOK, a, err)
 }
 
-func (d *Daemon) deleteApp(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *Service) deleteApp(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	purge, err := flag(r, "purge")
 	if err != nil {
 		return err
 	}
-	if err := d.RemoveApp(r.Context(), who, r.PathValue("app"), purge); err != nil {
+	if err := d.registry.RemoveApp(r.Context(), who, r.PathValue("app"), purge); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
 
-func (d *Daemon) getCheckpoints(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *Service) getCheckpoints(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	limit, err := number(r, "limit")
 	if err != nil {
 		return err
 	}
-	list, err := d.Checkpoints(r.Context(), who, r.PathValue("app"), ipc.CheckpointQuery{
+	list, err := d.checkpoints.Checkpoints(r.Context(), who, r.PathValue("app"), ipc.CheckpointQuery{
 		Trigger: ipc.Trigger(r.URL.Query().Get("trigger")), Limit: limit,
 		Before: ipc.CheckpointID(r.URL.Query().Get("before")), Conversation: r.URL.Query().Get("conversation"),
 	})
 	return answer(w, http.StatusOK, list, err)
 }
 
-func (d *Daemon) postCheckpoint(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *Service) postCheckpoint(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	var req ipc.CreateRequest
 	if err := ipc.ReadJSON(r, &req, 0); err != nil {
 		return err
 	}
-	cp, err := d.Create(r.Context(), who, r.PathValue("app"), req)
+	cp, err := d.checkpoints.Create(r.Context(), who, r.PathValue("app"), req)
 	return answer(w, http.StatusCreated, cp, err)
 }
 
-func (d *Daemon) postPrune(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *Service) postPrune(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	dry, err := flag(r, "dry_run")
 	if err != nil {
 		return err
 	}
-	res, err := d.Prune(r.Context(), who, r.PathValue("app"), dry)
+	res, err := d.checkpoints.Prune(r.Context(), who, r.PathValue("app"), dry)
 	return answer(w, http.StatusOK, res, err)
 }
 
-func (d *Daemon) getCheckpoint(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
-	cp, err := d.Checkpoint(r.Context(), who, r.PathValue("app"), cpOf(r))
+func (d *Service) getCheckpoint(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	cp, err := d.checkpoints.Checkpoint(r.Context(), who, r.PathValue("app"), cpOf(r))
 	return answer(w, http.StatusOK, cp, err)
 }
 
-func (d *Daemon) deleteCheckpoint(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
-	if err := d.Delete(r.Context(), who, r.PathValue("app"), cpOf(r)); err != nil {
+func (d *Service) deleteCheckpoint(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	if err := d.checkpoints.Delete(r.Context(), who, r.PathValue("app"), cpOf(r)); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
 
-func (d *Daemon) postPin(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
-	cp, err := d.Pin(r.Context(), who, r.PathValue("app"), cpOf(r), true)
+func (d *Service) postPin(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	cp, err := d.checkpoints.Pin(r.Context(), who, r.PathValue("app"), cpOf(r), true)
 	return answer(w, http.StatusOK, cp, err)
 }
 
-func (d *Daemon) postUnpin(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
-	cp, err := d.Pin(r.Context(), who, r.PathValue("app"), cpOf(r), false)
+func (d *Service) postUnpin(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	cp, err := d.checkpoints.Pin(r.Context(), who, r.PathValue("app"), cpOf(r), false)
 	return answer(w, http.StatusOK, cp, err)
 }
 
-func (d *Daemon) postVerify(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *Service) postVerify(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	quick, err := flag(r, "quick")
 	if err != nil {
 		return err
@@ -178,11 +169,11 @@ func (d *Daemon) postVerify(w http.ResponseWriter, r *http.Request, who ipc.Call
 	if quick {
 		depth = snap.Quick
 	}
-	res, err := d.Verify(r.Context(), who, r.PathValue("app"), cpOf(r), depth)
+	res, err := d.checkpoints.Verify(r.Context(), who, r.PathValue("app"), cpOf(r), depth)
 	return answer(w, http.StatusOK, res, err)
 }
 
-func (d *Daemon) getDiff(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *Service) getDiff(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	q := ipc.DiffQuery{Against: r.URL.Query().Get("against"), Paths: r.URL.Query()["path"]}
 	var err error
 	if q.Patch, err = flag(r, "patch"); err != nil {
@@ -194,11 +185,11 @@ func (d *Daemon) getDiff(w http.ResponseWriter, r *http.Request, who ipc.Caller)
 	if q.Offset, err = number(r, "offset"); err != nil {
 		return err
 	}
-	res, err := d.Diff(r.Context(), who, r.PathValue("app"), cpOf(r), q)
+	res, err := d.checkpoints.Diff(r.Context(), who, r.PathValue("app"), cpOf(r), q)
 	return answer(w, http.StatusOK, res, err)
 }
 
-func (d *Daemon) postRollback(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *Service) postRollback(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	var req ipc.RollbackRequest
 	if err := ipc.ReadJSON(r, &req, 0); err != nil {
 		return err
@@ -207,7 +198,7 @@ func (d *Daemon) postRollback(w http.ResponseWriter, r *http.Request, who ipc.Ca
 	if ipc.WantsSSE(r) {
 		return d.streamRollback(w, r, who, ref, id, req)
 	}
-	res, err := d.Rollback(r.Context(), who, ref, id, req, nil)
+	res, err := d.rollbacks.Rollback(r.Context(), who, ref, id, req, nil)
 	if res.Error != nil { // it ran, and failed: the receipt is the answer
 		ipc.WriteJSON(w, ipc.HTTPStatus(res.Error.Kind), res)
 		return nil
@@ -217,12 +208,12 @@ func (d *Daemon) postRollback(w http.ResponseWriter, r *http.Request, who ipc.Ca
 
 // streamRollback answers with an event per stage and then the result. A client
 // that goes away misses them; the rollback goes on.
-func (d *Daemon) streamRollback(w http.ResponseWriter, r *http.Request, who ipc.Caller, ref string, id ipc.CheckpointID, req ipc.RollbackRequest) error {
+func (d *Service) streamRollback(w http.ResponseWriter, r *http.Request, who ipc.Caller, ref string, id ipc.CheckpointID, req ipc.RollbackRequest) error {
 	if id == ipc.Undo || id == ipc.Redo {
-		if _, err := d.Find(who, ref); err != nil {
+		if _, err := d.apps.Find(who, ref); err != nil {
 			return err
 		}
-	} else if _, _, err := d.FindCheckpoint(r.Context(), who, ref, id); err != nil {
+	} else if _, _, err := d.checkpoints.FindCheckpoint(r.Context(), who, ref, id); err != nil {
 		return err // while a plain answer is still possible
 	}
 	sse, err := ipc.NewSSE(w, r)
@@ -230,7 +221,7 @@ func (d *Daemon) streamRollback(w http.ResponseWriter, r *http.Request, who ipc.
 		return err
 	}
 	defer sse.Close()
-	res, err := d.Rollback(r.Context(), who, ref, id, req, func(s ipc.Stage) {
+	res, err := d.rollbacks.Rollback(r.Context(), who, ref, id, req, func(s ipc.Stage) {
 		_ = sse.Send(ipc.EventStage, s) // a client that left is told nothing
 	})
 	if err != nil && res.Error == nil {
@@ -241,54 +232,54 @@ func (d *Daemon) streamRollback(w http.ResponseWriter, r *http.Request, who ipc.
 	return nil
 }
 
-func (d *Daemon) getTurns(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *Service) getTurns(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	limit, err := number(r, "limit")
 	if err != nil {
 		return err
 	}
-	turns, err := d.Turns(r.Context(), who, r.PathValue("app"), r.URL.Query().Get("conversation"), limit)
+	turns, err := d.turns.Turns(r.Context(), who, r.PathValue("app"), r.URL.Query().Get("conversation"), limit)
 	return answer(w, http.StatusOK, ipc.TurnList{Turns: turns}, err)
 }
 
-func (d *Daemon) postTurn(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *Service) postTurn(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	var req ipc.BeginTurn
 	if err := ipc.ReadJSON(r, &req, 0); err != nil {
 		return err
 	}
-	t, err := d.BeginTurn(r.Context(), who, r.PathValue("app"), req)
+	t, err := d.turns.BeginTurn(r.Context(), who, r.PathValue("app"), req)
 	return answer(w, http.StatusCreated, t, err)
 }
 
-func (d *Daemon) postTurnEnd(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
-	t, err := d.EndTurn(r.Context(), who, r.PathValue("app"), ipc.TurnID(r.PathValue("turn")))
+func (d *Service) postTurnEnd(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	t, err := d.turns.EndTurn(r.Context(), who, r.PathValue("app"), ipc.TurnID(r.PathValue("turn")))
 	return answer(w, http.StatusOK, t, err)
 }
 
-func (d *Daemon) postCall(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *Service) postCall(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	var req ipc.BeginCall
 	if err := ipc.ReadJSON(r, &req, 0); err != nil {
 		return err
 	}
-	c, err := d.BeginCall(r.Context(), who, r.PathValue("app"), ipc.TurnID(r.PathValue("turn")), req)
+	c, err := d.turns.BeginCall(r.Context(), who, r.PathValue("app"), ipc.TurnID(r.PathValue("turn")), req)
 	return answer(w, http.StatusCreated, c, err)
 }
 
-func (d *Daemon) postCallEnd(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
-	c, err := d.EndCall(r.Context(), who, r.PathValue("app"), ipc.TurnID(r.PathValue("turn")), ipc.CallID(r.PathValue("call")))
+func (d *Service) postCallEnd(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	c, err := d.turns.EndCall(r.Context(), who, r.PathValue("app"), ipc.TurnID(r.PathValue("turn")), ipc.CallID(r.PathValue("call")))
 	return answer(w, http.StatusOK, c, err)
 }
 
-func (d *Daemon) putConversationCheckpoint(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *Service) putConversationCheckpoint(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	var req ipc.SetCheckpoint
 	if err := ipc.ReadJSON(r, &req, 0); err != nil {
 		return err
 	}
-	c, err := d.SetConversationCheckpoint(r.Context(), who, r.PathValue("app"), r.PathValue("conversation"), req.MessageID)
+	c, err := d.turns.SetConversationCheckpoint(r.Context(), who, r.PathValue("app"), r.PathValue("conversation"), req.MessageID)
 	return answer(w, http.StatusOK, c, err)
 }
 
 // postRevert is for a conversation, or for a turn or call that is named by its id alone.
-func (d *Daemon) postRevert(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *Service) postRevert(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	var req ipc.RevertRequest
 	if err := ipc.ReadJSON(r, &req, 0); err != nil {
 		return err
@@ -296,11 +287,11 @@ func (d *Daemon) postRevert(w http.ResponseWriter, r *http.Request, who ipc.Call
 	if c := r.PathValue("conversation"); c != "" {
 		req.ConversationID = c
 	}
-	res, err := d.Revert(r.Context(), who, r.PathValue("app"), req)
+	res, err := d.rollbacks.Revert(r.Context(), who, r.PathValue("app"), req)
 	return answer(w, http.StatusOK, res, err)
 }
 
-func (d *Daemon) getAudit(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *Service) getAudit(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	limit, err := number(r, "limit")
 	if err != nil {
 		return err
@@ -309,16 +300,16 @@ func (d *Daemon) getAudit(w http.ResponseWriter, r *http.Request, who ipc.Caller
 	if err != nil {
 		return err
 	}
-	list, err := d.Audit(r.Context(), who, r.PathValue("app"), limit, verify)
+	list, err := d.checkpoints.Audit(r.Context(), who, r.PathValue("app"), limit, verify)
 	return answer(w, http.StatusOK, list, err)
 }
 
-func (d *Daemon) getEvents(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
-	a, err := d.Find(who, r.PathValue("app"))
+func (d *Service) getEvents(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	a, err := d.apps.Find(who, r.PathValue("app"))
 	if err != nil {
 		return err
 	}
-	events, end := d.Subscribe(a.Rec().ID)
+	events, end := d.events.Subscribe(a.Rec().ID)
 	defer end()
 	sse, err := ipc.NewSSE(w, r)
 	if err != nil {

@@ -1,4 +1,4 @@
-package daemon
+package upkeep
 
 import (
 	"context"
@@ -20,7 +20,7 @@ const (
 // pursue has a goroutine finish what is unfinished about the app, if anything is and
 // no goroutine is at it. The record of what that is are the operations in the store,
 // and the drivers' own: a daemon that starts finds it again.
-func (d *upkeepService) pursue(a *app.App) {
+func (d *Service) pursue(a *app.App) {
 	if !d.apps.Registered(a) {
 		return
 	}
@@ -37,7 +37,7 @@ func (d *upkeepService) pursue(a *app.App) {
 
 // finishLater tries to finish what is unfinished about the app, again and again, until
 // nothing is, or the daemon closes.
-func (d *upkeepService) finishLater(ctx context.Context, a *app.App, wait time.Duration) {
+func (d *Service) finishLater(ctx context.Context, a *app.App, wait time.Duration) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -61,7 +61,7 @@ func (d *upkeepService) finishLater(ctx context.Context, a *app.App, wait time.D
 }
 
 // finishNow is one try.
-func (d *upkeepService) finishNow(ctx context.Context, a *app.App) error {
+func (d *Service) finishNow(ctx context.Context, a *app.App) error {
 	release, err := d.apps.Hold(ctx, a, "finish what is unfinished", accounts.Self(), true)
 	if err != nil {
 		return err
@@ -75,7 +75,7 @@ func (d *upkeepService) finishNow(ctx context.Context, a *app.App) error {
 	if err := a.NoteOwner(d.owners.CheckOwner(a.Rec())); err != nil {
 		return err
 	}
-	if err := d.settle(ctx, a); err != nil {
+	if err := d.Settle(ctx, a); err != nil {
 		return err
 	}
 	if err := d.sweepHeld(ctx, a); err != nil {
@@ -92,7 +92,7 @@ func (d *upkeepService) finishNow(ctx context.Context, a *app.App) error {
 
 // leftovers asks the drivers that may have left something behind to drop it, and says
 // what is still there.
-func (d *upkeepService) leftovers(ctx context.Context, a *app.App) (left []string) {
+func (d *Service) leftovers(ctx context.Context, a *app.App) (left []string) {
 	for _, l := range a.Layers() {
 		r, ok := l.Driver.(snap.Leaver)
 		if !ok {
@@ -111,7 +111,7 @@ func (d *upkeepService) leftovers(ctx context.Context, a *app.App) (left []strin
 
 // rise starts what of the app runs whenever the daemon does, its supervised command and
 // the tracker, and what an operation could not start. The caller holds the app, which is settled.
-func (d *upkeepService) rise(ctx context.Context, a *app.App) error {
+func (d *Service) rise(ctx context.Context, a *app.App) error {
 	down, owed, lags := a.ToStart()
 	if !down && !owed && !lags {
 		return nil

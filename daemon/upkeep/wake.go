@@ -1,4 +1,4 @@
-package daemon
+package upkeep
 
 import (
 	"context"
@@ -6,9 +6,9 @@ import (
 	"mulligan/daemon/app"
 )
 
-// wake makes an app ready at start: leftovers swept, operations that a crash
+// Wake makes an app ready at start: leftovers swept, operations that a crash
 // cut short finished or undone, a supervised command running.
-func (d *upkeepService) wake(ctx context.Context, a *app.App) {
+func (d *Service) Wake(ctx context.Context, a *app.App) {
 	if err := a.NoteOwner(d.owners.CheckOwner(a.Rec())); err != nil {
 		a.Asleep.Store(true)
 		d.opt.Log.Error("app is not ready", "app", a.Rec().Slug, "err", err)

@@ -1,4 +1,4 @@
-package daemon
+package api
 
 import (
 	"net/http"
@@ -36,7 +36,7 @@ const (
 )
 
 // routes are all that the API can do.
-func (d *Daemon) routes() []route {
+func (d *Service) routes() []route {
 	const read, write, manage = ipc.ScopeRead, ipc.ScopeWrite, ipc.ScopeManage
 	return []route{
 		{pattern: "GET /healthz", about: "Whether the daemon can do its work", answer: map[string]string{}, serve: d.getHealth},
@@ -88,7 +88,7 @@ func (d *Daemon) routes() []route {
 }
 
 // Handler serves the API, to whom ipc.CallerFrom names.
-func (d *Daemon) Handler() http.Handler {
+func (d *Service) Handler() http.Handler {
 	mux := http.NewServeMux()
 	for _, rt := range d.routes() {
 		mux.Handle(rt.pattern, d.handle(rt))
@@ -99,7 +99,7 @@ func (d *Daemon) Handler() http.Handler {
 
 // page serves the page's own files, which are no secret: whoever has them can ask
 // nothing yet. All else is for next.
-func (d *Daemon) page(next http.Handler) http.Handler {
+func (d *Service) page(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		reads := r.Method == http.MethodGet || r.Method == http.MethodHead
 		if d.opt.Page == nil || !reads || strings.HasPrefix(r.URL.Path, "/api/") {
@@ -111,19 +111,19 @@ func (d *Daemon) page(next http.Handler) http.Handler {
 }
 
 // handle serves one route, and notes how long that took.
-func (d *Daemon) handle(rt route) http.Handler {
+func (d *Service) handle(rt route) http.Handler {
 	return ipc.Handle(func(w http.ResponseWriter, r *http.Request) error {
 		began := time.Now()
 		err := d.answer(rt, w, r)
 		if rt.pattern != "" {
-			d.Requests.WithLabelValues(rt.pattern, events.ResultOf(err)).Observe(events.Since(began))
+			d.events.Requests.WithLabelValues(rt.pattern, events.ResultOf(err)).Observe(events.Since(began))
 		}
 		return err
 	})
 }
 
 // answer serves one route: to callers who are known, may, and don't ask for too much.
-func (d *Daemon) answer(rt route, w http.ResponseWriter, r *http.Request) error {
+func (d *Service) answer(rt route, w http.ResponseWriter, r *http.Request) error {
 	who, known := ipc.CallerFrom(r.Context())
 	if rt.need == "" && !rt.local {
 		return rt.serve(w, r, who)
@@ -133,7 +133,7 @@ func (d *Daemon) answer(rt route, w http.ResponseWriter, r *http.Request) error 
 		return errs.New(errs.Unauthenticated, "serve", "the caller is not known").
 			WithHint("use the daemon's unix socket, or send Authorization: Bearer with a token of `mulligan token add`")
 	}
-	if err := d.CheckCaller(who); err != nil {
+	if err := d.owners.CheckCaller(who); err != nil {
 		return err
 	}
 	if rt.local && !who.Local() {
@@ -143,7 +143,7 @@ func (d *Daemon) answer(rt route, w http.ResponseWriter, r *http.Request) error 
 		return errs.New(errs.Denied, "serve", "this token lacks the scope %q", rt.need).
 			WithHint("make one that has it: mulligan token add --scope %s", rt.need)
 	}
-	done, err := d.callers.Admit(who, d.LimitsOf(who), d.opt.Now())
+	done, err := d.callers.Admit(who, d.owners.LimitsOf(who), d.opt.Now())
 	if err != nil {
 		w.Header().Set("Retry-After", "1")
 		return err
@@ -156,7 +156,7 @@ func notFound(_ http.ResponseWriter, r *http.Request, _ ipc.Caller) error {
 	return errs.New(errs.NotFound, "serve", "no %s %.128q in the API", r.Method, r.URL.Path).WithHint("GET /openapi.json describes it")
 }
 
-func (d *Daemon) getSession(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *Service) getSession(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	s, ok := gate.SessionOf(r.Context())
 	if !ok {
 		return errs.New(errs.NotFound, "show session", "this did not come from a page").WithHint("open the page with: mulligan ui")
@@ -166,27 +166,27 @@ func (d *Daemon) getSession(w http.ResponseWriter, r *http.Request, who ipc.Call
 	return nil
 }
 
-func (d *Daemon) deleteSession(w http.ResponseWriter, r *http.Request, _ ipc.Caller) error {
+func (d *Service) deleteSession(w http.ResponseWriter, r *http.Request, _ ipc.Caller) error {
 	d.gate.End(r.Context())
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
 
-func (d *Daemon) postUI(w http.ResponseWriter, _ *http.Request, who ipc.Caller) error {
+func (d *Service) postUI(w http.ResponseWriter, _ *http.Request, who ipc.Caller) error {
 	var link ipc.UILink
 	var err error
-	if who.Name, err = d.CallerName(who); err == nil {
+	if who.Name, err = d.owners.CallerName(who); err == nil {
 		link, err = d.gate.Invite(who)
 	}
 	return answer(w, http.StatusCreated, link, err)
 }
 
-func (d *Daemon) getTokens(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *Service) getTokens(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	list, err := d.Tokens(r.Context(), who)
 	return answer(w, http.StatusOK, list, err)
 }
 
-func (d *Daemon) postToken(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *Service) postToken(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	var req ipc.TokenRequest
 	if err := ipc.ReadJSON(r, &req, 0); err != nil {
 		return err
@@ -195,7 +195,7 @@ func (d *Daemon) postToken(w http.ResponseWriter, r *http.Request, who ipc.Calle
 	return answer(w, http.StatusCreated, t, err)
 }
 
-func (d *Daemon) deleteToken(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (d *Service) deleteToken(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	if err := d.RevokeToken(r.Context(), who, ipc.TokenID(r.PathValue("token"))); err != nil {
 		return err
 	}

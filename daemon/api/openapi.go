@@ -1,4 +1,4 @@
-package daemon
+package api
 
 import (
 	"encoding/json"
@@ -19,7 +19,7 @@ import (
 // The OpenAPI document (OpenAPI 3.1.0) is made from the routes and from the Go
 // types that they read and answer with, so it can name nothing that is not there.
 
-func (d *Daemon) getOpenAPI(w http.ResponseWriter, _ *http.Request, _ ipc.Caller) error {
+func (d *Service) getOpenAPI(w http.ResponseWriter, _ *http.Request, _ ipc.Caller) error {
 	d.apiText.Do(func() { d.apiText.text, d.apiText.err = json.Marshal(d.openAPI()) }) // once: anybody may ask, as often as they like
 	return answer(w, http.StatusOK, d.apiText.text, d.apiText.err)
 }
@@ -34,7 +34,7 @@ type apiText struct {
 // node is an object of the document.
 type node = map[string]any
 
-func (d *Daemon) openAPI() node {
+func (d *Service) openAPI() node {
 	paths, schemas := node{}, node{"Error": schemaOf(ipc.ErrorBody{})}
 	for _, rt := range d.routes() {
 		method, path, _ := strings.Cut(rt.pattern, " ")

@@ -1,4 +1,4 @@
-package daemon
+package registry
 
 import (
 	"cmp"
@@ -20,7 +20,7 @@ import (
 )
 
 // Apps lists the apps that the caller may see, by slug.
-func (d *registryService) Apps(ctx context.Context, who ipc.Caller) []ipc.App {
+func (d *Service) Apps(ctx context.Context, who ipc.Caller) []ipc.App {
 	sees := d.apps.Sight(who)
 	views := []ipc.App{}
 	for _, a := range d.apps.All() {
@@ -35,7 +35,7 @@ func (d *registryService) Apps(ctx context.Context, who ipc.Caller) []ipc.App {
 }
 
 // App gives one.
-func (d *registryService) App(ctx context.Context, who ipc.Caller, ref string) (ipc.App, error) {
+func (d *Service) App(ctx context.Context, who ipc.Caller, ref string) (ipc.App, error) {
 	a, err := d.apps.Find(who, ref)
 	if err != nil {
 		return ipc.App{}, err
@@ -44,7 +44,7 @@ func (d *registryService) App(ctx context.Context, who ipc.Caller, ref string) (
 }
 
 // AppWithGaps gives one, with what of it cannot be captured or could not be given back.
-func (d *registryService) AppWithGaps(ctx context.Context, who ipc.Caller, ref string) (ipc.App, error) {
+func (d *Service) AppWithGaps(ctx context.Context, who ipc.Caller, ref string) (ipc.App, error) {
 	a, err := d.apps.Find(who, ref)
 	if err != nil {
 		return ipc.App{}, err
@@ -56,7 +56,7 @@ func (d *registryService) AppWithGaps(ctx context.Context, who ipc.Caller, ref s
 
 // AddApp registers an app. A workspace whose app was removed before gets that
 // app's id and checkpoints back.
-func (d *registryService) AddApp(ctx context.Context, who ipc.Caller, spec ipc.App) (ipc.App, error) {
+func (d *Service) AddApp(ctx context.Context, who ipc.Caller, spec ipc.App) (ipc.App, error) {
 	const op = "register app"
 	if who.Grant != nil && len(who.Grant.Apps) > 0 {
 		return ipc.App{}, errs.New(errs.Denied, op, "this token is for some apps only").WithHint("use one without --app")
@@ -83,7 +83,7 @@ func (d *registryService) AddApp(ctx context.Context, who ipc.Caller, spec ipc.A
 
 // bringUp opens a new app's drivers, records it, and starts what the daemon
 // supervises. The notes say what that changed elsewhere.
-func (d *registryService) bringUp(ctx context.Context, a *app.App) (notes []string, err error) {
+func (d *Service) bringUp(ctx context.Context, a *app.App) (notes []string, err error) {
 	rec := a.Rec()
 	if err := os.MkdirAll(d.binder.StateDir(rec.ID), 0o700); err != nil {
 		return nil, err
@@ -91,7 +91,7 @@ func (d *registryService) bringUp(ctx context.Context, a *app.App) (notes []stri
 	notes, err = d.binder.ChooseModes(ctx, &rec, nil)
 	a.Now.Store(&layer.Setup{Rec: rec})
 	if err == nil {
-		err = d.upkeep.settle(ctx, a)
+		err = d.upkeep.Settle(ctx, a)
 	}
 	if err == nil {
 		err = a.Now.Load().Unreached()
@@ -117,7 +117,7 @@ func (d *registryService) bringUp(ctx context.Context, a *app.App) (notes []stri
 
 // unrecord takes back the record of an app that did not come up. It is kept only where
 // the app has checkpoints, from before it was removed: a removed app counts for its owner.
-func (d *registryService) unrecord(ctx context.Context, a *app.App) error {
+func (d *Service) unrecord(ctx context.Context, a *app.App) error {
 	id := a.Rec().ID
 	cps, err := d.store.Checkpoints(ctx, id)
 	if err != nil || len(cps) > 0 {
@@ -138,7 +138,7 @@ func noted(v ipc.App, notes []string) ipc.App {
 }
 
 // SetApp changes an app's registration.
-func (d *registryService) SetApp(ctx context.Context, who ipc.Caller, ref string, ch ipc.AppChange) (ipc.App, error) {
+func (d *Service) SetApp(ctx context.Context, who ipc.Caller, ref string, ch ipc.AppChange) (ipc.App, error) {
 	const op = "change app"
 	a, err := d.apps.Find(who, ref)
 	if err != nil {
@@ -148,7 +148,7 @@ func (d *registryService) SetApp(ctx context.Context, who ipc.Caller, ref string
 		if err := d.reown(ctx, who, a, *ch.Owner); err != nil {
 			return ipc.App{}, errs.Wrap(errs.Invalid, op, err)
 		}
-		d.upkeep.watchOwner(ctx, a)
+		d.upkeep.WatchOwner(ctx, a)
 	}
 	release, err := d.apps.Acquire(ctx, a, op, who)
 	if err != nil {
@@ -196,7 +196,7 @@ func set[T any](field *T, to *T) {
 
 // change checks a new record of an app and puts it into force. The notes say what
 // that changed elsewhere.
-func (d *registryService) change(ctx context.Context, who ipc.Caller, a *app.App, rec store.App) (notes []string, err error) {
+func (d *Service) change(ctx context.Context, who ipc.Caller, a *app.App, rec store.App) (notes []string, err error) {
 	if err := appfile.Validate(rec.App); err != nil {
 		return nil, err
 	}
@@ -232,7 +232,7 @@ func (d *registryService) change(ctx context.Context, who ipc.Caller, a *app.App
 }
 
 // enforce puts a checked record of an app into force.
-func (d *registryService) enforce(ctx context.Context, a *app.App, rec store.App) error {
+func (d *Service) enforce(ctx context.Context, a *app.App, rec store.App) error {
 	d.turns.StopTracker(a)
 	rerun := !slices.Equal(rec.Run, a.Rec().Run)
 	if rerun && len(a.Rec().Run) > 0 {
@@ -265,7 +265,7 @@ func (d *registryService) enforce(ctx context.Context, a *app.App, rec store.App
 // RemoveApp unregisters an app. Its checkpoints stay, and come back when the
 // workspace is registered again, unless purge is set. The workspace itself is
 // never touched.
-func (d *registryService) RemoveApp(ctx context.Context, who ipc.Caller, ref string, purge bool) error {
+func (d *Service) RemoveApp(ctx context.Context, who ipc.Caller, ref string, purge bool) error {
 	const op = "remove app"
 	a, err := d.apps.Find(who, ref)
 	if err != nil {
@@ -283,7 +283,7 @@ func (d *registryService) RemoveApp(ctx context.Context, who ipc.Caller, ref str
 	return errs.Wrap(errs.Failed, op, d.remove(ctx, who, a, purge))
 }
 
-func (d *registryService) remove(ctx context.Context, who ipc.Caller, a *app.App, purge bool) error {
+func (d *Service) remove(ctx context.Context, who ipc.Caller, a *app.App, purge bool) error {
 	if purge {
 		if err := d.binder.FoldDisks(ctx, a.Now.Load(), true); err != nil {
 			return err

@@ -1,4 +1,4 @@
-package daemon
+package registry
 
 import (
 	"context"
@@ -31,7 +31,7 @@ import (
 // Root names whatever it likes. A user names folders that are the user's, reached
 // with the user's rights, and what runs with them. A guest names folders below
 // its own, and nothing that runs or is reached elsewhere.
-func (d *registryService) admit(ctx context.Context, who ipc.Caller, spec ipc.App) (store.App, error) {
+func (d *Service) admit(ctx context.Context, who ipc.Caller, spec ipc.App) (store.App, error) {
 	if spec.Retention == (ipc.Retention{}) {
 		spec.Retention = ipc.DefaultRetention()
 	}
@@ -76,7 +76,7 @@ func (d *registryService) admit(ctx context.Context, who ipc.Caller, spec ipc.Ap
 // caller's rights, so that nobody learns from the answer what they could not see
 // themselves; and judged by the opened folder, not by its path. Every later
 // opening is judged anew.
-func (d *registryService) checkWorkspace(ctx context.Context, who ipc.Caller, rec *store.App) error {
+func (d *Service) checkWorkspace(ctx context.Context, who ipc.Caller, rec *store.App) error {
 	if who.Guest != "" {
 		if err := d.checkGuestFolder(ctx, who, rec); err != nil {
 			return err
@@ -126,7 +126,7 @@ var openFolder = privsep.Define("daemon.openFolder", func(_ context.Context, pat
 
 // checkGuestFolder makes sure that the workspace lies below the guest's folder,
 // without links on the way. Whatever is wrong, the answer is the same.
-func (d *registryService) checkGuestFolder(ctx context.Context, who ipc.Caller, rec *store.App) error {
+func (d *Service) checkGuestFolder(ctx context.Context, who ipc.Caller, rec *store.App) error {
 	no := errs.New(errs.Denied, "", "workspace %q is not below this guest's folder", rec.Workspace).
 		WithHint("ask an administrator for one below the guests' folder")
 	rel, err := filepath.Rel(filepath.Join(d.opt.Guests.Dir, who.Guest), rec.Workspace)
@@ -154,7 +154,7 @@ func forRoot(spec ipc.App) string {
 }
 
 // checkUnit makes sure that the unit exists; the default one is taken where it does.
-func (d *registryService) checkUnit(ctx context.Context, who ipc.Caller, spec *ipc.App) error {
+func (d *Service) checkUnit(ctx context.Context, who ipc.Caller, spec *ipc.App) error {
 	root := d.owners.Administers(who)
 	if !root && spec.Unit != "" {
 		return errs.New(errs.Denied, "", "units are named by root").WithHint("%s", forRoot(*spec))
@@ -187,7 +187,7 @@ func (d *registryService) checkUnit(ctx context.Context, who ipc.Caller, spec *i
 
 // defaultUnit fills in of-app-SLUG.service where there is such a unit. No
 // systemd, no such unit: the app then has none.
-func (d *registryService) defaultUnit(ctx context.Context, root bool, spec *ipc.App) {
+func (d *Service) defaultUnit(ctx context.Context, root bool, spec *ipc.App) {
 	if !root {
 		return
 	}
@@ -204,7 +204,7 @@ func (d *registryService) defaultUnit(ctx context.Context, root bool, spec *ipc.
 // checkParts makes sure that what an app consists of beside its folder is the
 // caller's to name. What it consisted of before, if anything, is not asked about:
 // root may have named that.
-func (d *registryService) checkParts(ctx context.Context, who ipc.Caller, spec, before ipc.App) error {
+func (d *Service) checkParts(ctx context.Context, who ipc.Caller, spec, before ipc.App) error {
 	for _, db := range spec.Databases {
 		known := func(k ipc.Database) bool { return layer.AsAsked(k) == layer.AsAsked(db) }
 		if slices.ContainsFunc(before.Databases, known) {
@@ -249,7 +249,7 @@ func isLoopback(host string) bool {
 
 // checkDatabase makes sure that a database is one that the caller could reach.
 // Servers are: they are entered with the owner's rights and the URL's password.
-func (d *registryService) checkDatabase(ctx context.Context, who ipc.Caller, spec ipc.App, db ipc.Database) error {
+func (d *Service) checkDatabase(ctx context.Context, who ipc.Caller, spec ipc.App, db ipc.Database) error {
 	switch root := d.owners.Administers(who); {
 	case db.DataDir != "":
 		if err := d.checkCluster(ctx, who, spec, db); err != nil || root {
@@ -283,7 +283,7 @@ func (d *registryService) checkDatabase(ctx context.Context, who ipc.Caller, spe
 
 // namedByRoot reports whether root said what an app consists of, its databases
 // above all, now that who makes rec of old.
-func (d *registryService) namedByRoot(who ipc.Caller, rec, old store.App) bool {
+func (d *Service) namedByRoot(who ipc.Caller, rec, old store.App) bool {
 	same := slices.EqualFunc(rec.Databases, old.Databases, func(x, y ipc.Database) bool { return layer.AsAsked(x) == layer.AsAsked(y) })
 	if d.owners.Administers(who) {
 		return old.ByRoot || !same

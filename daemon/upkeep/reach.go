@@ -1,4 +1,4 @@
-package daemon
+package upkeep
 
 import (
 	"context"
@@ -9,8 +9,8 @@ import (
 )
 
 // makeReady settles the app, and sets it up anew where its domain can be reached again.
-func (d *upkeepService) makeReady(ctx context.Context, a *app.App) error {
-	if err := d.settle(ctx, a); err != nil {
+func (d *Service) makeReady(ctx context.Context, a *app.App) error {
+	if err := d.Settle(ctx, a); err != nil {
 		return err
 	}
 	return d.reachAgain(ctx, a)
@@ -19,7 +19,7 @@ func (d *upkeepService) makeReady(ctx context.Context, a *app.App) error {
 // reachAgain sets the app up anew where its domain could not be reached, and can be now. The
 // caller holds the app, which is settled. It returns an error only where the app could not be
 // settled again.
-func (d *upkeepService) reachAgain(ctx context.Context, a *app.App) error {
+func (d *Service) reachAgain(ctx context.Context, a *app.App) error {
 	var drivers []snap.Driver
 	again, was := false, a.Setup().Unreached()
 	if was == nil {
@@ -41,12 +41,12 @@ func (d *upkeepService) reachAgain(ctx context.Context, a *app.App) error {
 		return nil
 	}
 	a.MustSettle()
-	return d.settle(ctx, a)
+	return d.Settle(ctx, a)
 }
 
 // sweepHeld sweeps the app again where a layer is held up. The caller holds the app, which
 // is settled.
-func (d *upkeepService) sweepHeld(ctx context.Context, a *app.App) error {
+func (d *Service) sweepHeld(ctx context.Context, a *app.App) error {
 	if len(a.Setup().HeldWords()) == 0 {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package daemon
+package upkeep
 
 import (
 	"context"
@@ -10,9 +10,9 @@ import (
 	"mulligan/snap"
 )
 
-// maintain lets the drivers that need it work in the background, every few seconds
+// Maintain lets the drivers that need it work in the background, every few seconds
 // until the daemon closes. What goes wrong is a problem of its app until it is mended.
-func (d *upkeepService) maintain(ctx context.Context) {
+func (d *Service) Maintain(ctx context.Context) {
 	tick := time.NewTicker(d.opt.UpkeepEvery)
 	defer tick.Stop()
 	var under sync.Map // layers that are being worked on: a long one holds up no other
@@ -40,7 +40,7 @@ func (d *upkeepService) maintain(ctx context.Context) {
 }
 
 // eachMaintainer calls f for the layers of apps that are fit to be worked on.
-func (d *upkeepService) eachMaintainer(f func(*app.App, layer.Layer, snap.Maintainer)) {
+func (d *Service) eachMaintainer(f func(*app.App, layer.Layer, snap.Maintainer)) {
 	for _, a := range d.apps.All() {
 		if !a.Ready() {
 			continue

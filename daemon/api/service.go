@@ -1,0 +1,68 @@
+// Package api serves the daemon's API: its routes, the OpenAPI document that is made from them, tokens,
+// event streams, and what Prometheus asks for.
+package api
+
+import (
+	"time"
+
+	"mulligan/daemon/accounts"
+	"mulligan/daemon/app"
+	"mulligan/daemon/checkpoint"
+	"mulligan/daemon/events"
+	"mulligan/daemon/gate"
+	"mulligan/daemon/records"
+	"mulligan/daemon/registry"
+	"mulligan/daemon/rollback"
+	"mulligan/daemon/settings"
+	"mulligan/daemon/turns"
+)
+
+// Parts are what the API is made from.
+type Parts struct {
+	Options     *settings.Options
+	Store       *records.Records
+	Events      *events.Events
+	Apps        *app.Set
+	Checkpoints *checkpoint.Service
+	Turns       *turns.Service
+	Rollbacks   *rollback.Service
+	Registry    *registry.Service
+}
+
+// Service answers HTTP: on the socket, and behind its gate on TCP. Safe for concurrent use.
+type Service struct {
+	owners      *accounts.Owners
+	events      *events.Events
+	apps        *app.Set
+	checkpoints *checkpoint.Service
+	turns       *turns.Service
+	rollbacks   *rollback.Service
+	registry    *registry.Service
+	opt         *settings.Options
+	store       *records.Records
+	started     time.Time
+	gate        *gate.Gate
+	callers     accounts.Callers
+	apiText     apiText
+}
+
+// New returns the API of a daemon that has these parts.
+func New(p Parts) *Service {
+	d := &Service{owners: p.Apps.Owners, events: p.Events, apps: p.Apps, checkpoints: p.Checkpoints, turns: p.Turns,
+		rollbacks: p.Rollbacks, registry: p.Registry, opt: p.Options, store: p.Store, started: p.Options.Now()}
+	d.events.Registry.MustRegister(present{d})
+	d.gate = d.newGate()
+	return d
+}
+
+func (d *Service) newGate() *gate.Gate {
+	cfg := gate.Config{Tokens: d.bearer, Hosts: d.opt.Hosts, Log: d.opt.Log, Now: d.opt.Now}
+	if d.opt.Guests != nil {
+		cfg.Guests = d.owners.Guest
+	}
+	return gate.New(cfg, d.Handler())
+}
+
+// Gate is the listener on TCP, closed until it is told to listen. Whoever
+// closes the daemon closes it.
+func (d *Service) Gate() *gate.Gate { return d.gate }
