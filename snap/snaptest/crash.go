@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -127,9 +128,8 @@ func (c *crash) run(before []string) (killed bool) {
 		live = c.mutate()
 	}
 	killed = c.kill()
-	_, torn := c.subject.(Halfway)
-	if now := c.print(); now != live && now != c.target && now != c.base && !(torn && len(before) > 0) {
-		c.Fatalf("%s killed at step %d: the live state is neither old nor new", c.do, c.step)
+	if _, torn := c.subject.(Halfway); !torn || len(before) == 0 {
+		c.settles(live)
 	}
 	want := c.recover(killed)
 	if want == "" {
@@ -144,6 +144,22 @@ func (c *crash) run(before []string) (killed bool) {
 	c.subject.Alone(c.t)
 	c.subject.Close(c.t)
 	return killed
+}
+
+// settleTime is how long a server may still be doing what the killed process asked it for.
+const settleTime = 20 * time.Second
+
+// settles waits until the live state is the old or the new one.
+func (c *crash) settles(live string) {
+	c.Helper()
+	for deadline := time.Now().Add(settleTime); ; {
+		if now := c.print(); now == live || now == c.target || now == c.base {
+			return
+		}
+		if time.Now().After(deadline) {
+			c.Fatalf("%s killed at step %d: the live state is neither old nor new", c.do, c.step)
+		}
+	}
 }
 
 // takes captures the live state, and gives its fingerprint.
