@@ -25,6 +25,7 @@ if [ ! -e "$root/made" ]; then
 	touch "$root/made"
 fi
 [ ! -e "$root/usr/bin/valkey-server" ] || ln -sf valkey-server "$root/usr/bin/redis-server"
+[ -s "$root/etc/hosts" ] || echo "127.0.0.1 localhost $(hostname)" >"$root/etc/hosts" # mariadb-install-db asks
 server=
 if [ -n "${SERVER:-}" ]; then
 	folder=/opt/$(echo "$SERVER" | tr -c 'a-z0-9.\n' _)

@@ -129,6 +129,12 @@ func HashOf(root cas.Root) (h snap.Hash, err error) {
 	return snap.Hash(raw), nil
 }
 
+// Meta reads what a root says of its snapshot, which is an M.
+func Meta[M any](root cas.Root) (m M, err error) {
+	err = json.Unmarshal(root.Meta, &m)
+	return m, errs.Wrap(errs.Corrupt, "read a snapshot", err)
+}
+
 // Has checks that the hash which a root was captured with is h, that of what the root holds.
 func Has(root cas.Root, h snap.Hash) error {
 	if was, err := HashOf(root); err != nil || was != h {

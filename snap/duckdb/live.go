@@ -141,16 +141,19 @@ func (l live) readFile(ctx context.Context, suffix string, st unix.Stat_t, to si
 }
 
 // lock takes the lock that DuckDB takes, so that no other process has the database open. Where
-// there is no database there is nothing to lock. The caller closes the file, also after an error.
+// there is no database there is nothing to lock, and the file is nil.
 func (l live) lock() (*os.File, error) {
 	f, err := l.dir.OpenFile(l.name, unix.O_RDWR|unix.O_NONBLOCK, 0)
 	if errors.Is(err, unix.ENOENT) {
 		return nil, nil
 	}
-	if err == nil {
-		err = lockFile(f)
+	if err != nil {
+		return nil, err
 	}
-	return f, err
+	if err := lockFile(f); err != nil {
+		return nil, errs.Also(err, f.Close())
+	}
+	return f, nil
 }
 
 func lockFile(f *os.File) error {

@@ -88,10 +88,10 @@ func (d *Driver) exchange(ctx context.Context, id snap.RestoreID, to stored, agr
 	}
 	defer l.dir.Close() // what was written was synced
 	held, err := l.lock()
-	defer held.Close() // with its lock; the file may be gone by then
 	if err != nil {
 		return err
 	}
+	defer held.Close() // with its lock; the file may be gone by then
 	now, err := d.present(ctx, l)
 	if err != nil {
 		return err

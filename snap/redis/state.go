@@ -2,7 +2,6 @@ package redis
 
 import (
 	"context"
-	"encoding/json"
 	"io"
 
 	"mulligan/errs"
@@ -26,10 +25,9 @@ func (s summary) meta() meta {
 }
 
 func parseMeta(root cas.Root) (m meta, h snap.Hash, err error) {
-	if err := json.Unmarshal(root.Meta, &m); err != nil {
-		return m, h, errs.Wrap(errs.Corrupt, "read a snapshot", err)
+	if m, err = database.Meta[meta](root); err == nil {
+		h, err = database.HashOf(root)
 	}
-	h, err = database.HashOf(root)
 	return m, h, err
 }
 

@@ -2,10 +2,8 @@ package sqlite
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 
-	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/database"
@@ -108,10 +106,9 @@ func (d *Driver) withLive(ctx context.Context, alone bool, f func(*live) error) 
 }
 
 func parseMeta(root cas.Root) (m meta, h snap.Hash, err error) {
-	if err := json.Unmarshal(root.Meta, &m); err != nil {
-		return m, h, errs.Wrap(errs.Corrupt, "read a snapshot", err)
+	if m, err = database.Meta[meta](root); err == nil {
+		h, err = database.HashOf(root)
 	}
-	h, err = database.HashOf(root)
 	return m, h, err
 }
 

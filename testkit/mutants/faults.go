@@ -19,7 +19,7 @@ var faults = []fault{
 	{"a Redis keeps the password of a restore", "snap/redis/master.go", `{{"CONFIG", "SET", "masterauth", p.Lead.MasterAuth}, `, "{", "Conformance|Killed", "./snap/redis"},
 	{"a restored database stays closed", "snap/postgres/logical/switch.go", "ALLOW_CONNECTIONS true; COMMENT ON DATABASE \" + quote(db) + \" IS \" + value", "ALLOW_CONNECTIONS false; COMMENT ON DATABASE \" + quote(db) + \" IS \" + value", "Conformance/(RoundTrip|Undo)", "./snap/postgres/logical"},
 	{"tables are exchanged while they may be written", "snap/mysql/exchange.go", "	err := holder.exec(ctx, \"UNLOCK TABLES\")\n	if e := <-done; e != nil {", "	err := error(nil)\n	if e := error(nil); e != nil {", "Conformance/(RoundTrip|Undo)", "./snap/mysql"},
-	{"frozen disks may be written to", "snap/disk/files.go", "	want := flags | immutableFlag\n", "	want := flags\n", "Immutable|Frozen|Capture|Conformance|Stale|Damaged", "./snap/disk"},
+	{"frozen disks may be written to", "snap/disk/imagefile/files.go", "	want := flags | immutableFlag\n", "	want := flags\n", "Immutable|Frozen|Capture|Conformance|Stale|Damaged", "./snap/disk"},
 	{"records are sorted by their keys alone", "snap/extsort/extsort.go", "return cmp.Or(bytes.Compare(a.key, b.key), bytes.Compare(a.value, b.value)) < 0", "return bytes.Compare(a.key, b.key) < 0", ".", "./snap/extsort"},
 	{"an agent's settings get another mode", "agents/file.go", "		err = file.Chmod(mode)\n", "		err = nil\n", ".", "./agents"},
 	{"a rollback that failed is no error to an agent", "mcpserver/rollback.go", "&mcp.CallToolResult{IsError: true}, rollbackOut", "&mcp.CallToolResult{}, rollbackOut", ".", "./mcpserver"},

@@ -23,7 +23,7 @@ import (
 // the filesystem's journal and a flush of the disk.
 
 const (
-	syncers   = 64       // syncs at a time
+	syncers   = 64       // syncs at a time, where as many files may be open: see syncsAtOnce
 	syncsMost = 4096     // more folders than that are synced together with everything else, whatever it takes
 	bulkFiles = 16       // more files than that may be
 	bulkDirty = 64 << 20 // bytes that the whole host has not written yet: up to that it is little
@@ -32,6 +32,15 @@ const (
 // expect decides how the next n files are made durable.
 func (a *job) expect(n int) {
 	a.bulk = n > bulkFiles && syncsWhole(a.root.FD()) && dirty() <= bulkDirty
+}
+
+// syncsAtOnce is syncers, or a quarter of the files that this process may have open: each sync has one open.
+func syncsAtOnce() int {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return syncers
+	}
+	return int(max(1, min(syncers, limit.Cur/4)))
 }
 
 // syncsWhole reports whether syncfs makes everything durable on the filesystem
@@ -78,7 +87,7 @@ func (a *job) startWriting(f *os.File) {
 
 // makeDurable makes what a batch holds durable.
 func (a *job) makeDurable(batch []*staged) error {
-	err := parallel.Each(len(batch), syncers, func(i int) error {
+	err := parallel.Each(len(batch), syncsAtOnce(), func(i int) error {
 		f := batch[i].f
 		if f == nil {
 			return nil
@@ -109,7 +118,7 @@ func (a *job) sync() error {
 	if a.whole || a.bulk || len(list) > syncsMost {
 		return a.syncAll()
 	}
-	err := parallel.Each(len(list), syncers, func(i int) error { return a.syncOne(list[i]) })
+	err := parallel.Each(len(list), syncsAtOnce(), func(i int) error { return a.syncOne(list[i]) })
 	if errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) { // not ours to open
 		return a.syncAll()
 	}

@@ -15,8 +15,7 @@ type folder struct {
 	parent *folder // nil: the workspace itself
 	name   string
 	kids   map[string]*folder
-	id     uint64 // its number, in the label
-	label  string // the path that fsnotify knows it by
+	watch  int
 	inode  inode
 	gone   bool
 }
@@ -94,20 +93,17 @@ func (s *session) add(f *folder, dir *os.File) error {
 	f.inode = inode{st.Dev, st.Ino}
 	if old := s.inodes[f.inode]; old != nil {
 		// It was moved here, and the event that says so is still to come. The
-		// kernel has one watch per inode: fsnotify would keep the old label.
+		// kernel has one watch per inode: it would give the old one again.
 		s.drop(old)
 		if f.parent != nil && f.parent.gone { // so was what it lies in: from below it
 			f.gone = true
 			return nil
 		}
 	}
-	s.last++
-	f.id = s.last
-	f.label = s.w.label(f.id, fd)
-	switch err := s.fs.Add(f.label); {
+	switch watch, err := s.queue.add(fd); {
 	case err == nil:
-		s.ids[f.id], s.inodes[f.inode] = f, f
-		s.closes.add(f.label)
+		f.watch = watch
+		s.ids[watch], s.inodes[f.inode] = f, f
 	case errors.Is(err, unix.ENOSPC):
 		s.missing = f
 	default:
@@ -142,10 +138,9 @@ func (s *session) drop(f *folder) {
 
 func (s *session) forget(f *folder) {
 	f.gone = true
-	if s.ids[f.id] == f {
-		delete(s.ids, f.id)
-		// The watch may have ended with its folder: then there is nothing to do.
-		_ = s.fs.Remove(f.label)
+	if s.ids[f.watch] == f {
+		delete(s.ids, f.watch)
+		s.queue.remove(f.watch)
 	}
 	if s.inodes[f.inode] == f {
 		delete(s.inodes, f.inode)

@@ -1,12 +1,12 @@
 package watch
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"strings"
+	"os"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
 
 	"mulligan/snap"
@@ -16,22 +16,21 @@ import (
 // session is one stretch of watching, from setting all watches to the first
 // trouble. Everything in it belongs to one goroutine, but for over.
 type session struct {
-	w      *Watcher
-	fs     *fsnotify.Watcher
-	closes *closes // nil: there are no such events
-	root   *beneath.Root
-	id     identity      // of root
-	over   chan struct{} // closed after its end
+	w     *Watcher
+	queue *inotify
+	root  *beneath.Root
+	id    identity      // of root
+	over  chan struct{} // closed after its end
 
 	top     *folder
-	ids     map[uint64]*folder // watched, by number
-	inodes  map[inode]*folder  // the same
-	last    uint64             // the highest number so far
-	buf     []byte             // for lists of names
-	todo    []place            // may be folders without a watch; the last is next
-	missing *folder            // one that there was no watch for
-	ready   bool               // todo was empty once
-	short   bool               // and there were not enough watches
+	ids     map[int]*folder   // watched, by the watch's number
+	inodes  map[inode]*folder // the same
+	cookies int               // the watch of the cookies' folder
+	buf     []byte            // for lists of names
+	todo    []place           // may be folders without a watch; the last is next
+	missing *folder           // one that there was no watch for
+	ready   bool              // todo was empty once
+	short   bool              // and there were not enough watches
 }
 
 // Why a session ends, beside errors of the system and errAway.
@@ -49,7 +48,7 @@ func (w *Watcher) begin() (*session, error) {
 		return nil, err
 	}
 	s := &session{w: w, root: root, over: make(chan struct{}),
-		ids: map[uint64]*folder{}, inodes: map[inode]*folder{}, buf: make([]byte, 64<<10)}
+		ids: map[int]*folder{}, inodes: map[inode]*folder{}, buf: make([]byte, 64<<10)}
 	if err = s.open(); err != nil {
 		s.close()
 		return nil, err
@@ -71,17 +70,14 @@ func (s *session) open() (err error) {
 	if err != nil {
 		return err
 	}
-	if err := makeCookieDir(s.w.opt.CookieDir); err != nil {
+	if err := os.MkdirAll(s.w.cookies(), 0o700); err != nil {
 		return err
 	}
-	if s.fs, err = fsnotify.NewBufferedWatcher(ahead); err != nil {
+	if s.queue, err = newInotify(); err != nil {
 		return err
 	}
-	if err := s.fs.Add(s.w.cookies()); err != nil {
+	if err := s.watchCookies(); err != nil {
 		return err
-	}
-	if s.closes, err = closesOf(s.w.cookies()); err != nil {
-		s.w.opt.Log.Warn("files: writes through mappings are not seen", "dir", s.w.opt.Dir, "why", err)
 	}
 	dir, err := s.root.OpenFile(".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
@@ -95,23 +91,26 @@ func (s *session) open() (err error) {
 	return s.list(s.top, dir)
 }
 
-func (s *session) close() {
-	s.closes.close()
-	if s.fs != nil {
-		_ = s.fs.Close() // it fails only where the descriptor is closed already
+func (s *session) watchCookies() error {
+	dir, err := os.Open(s.w.cookies())
+	if err != nil {
+		return err
 	}
-	_ = s.root.Close()
+	defer dir.Close()
+	s.cookies, err = s.queue.add(int(dir.Fd()))
+	return err
 }
 
-// ahead is how many events are read from the kernel before they are handled.
-const ahead = 4096
+func (s *session) close() {
+	s.queue.close()
+	_ = s.root.Close()
+}
 
 // run handles events and, when none is waiting, sets a watch.
 func (s *session) run(ctx context.Context) error {
 	tick := time.NewTicker(s.w.every)
 	defer tick.Stop()
 	events, lost := s.events()
-	failures := s.failures()
 	busy := make(chan struct{})
 	close(busy)
 	for {
@@ -123,14 +122,12 @@ func (s *session) run(ctx context.Context) error {
 		}
 		var err error
 		select {
-		case e, ok := <-events:
-			if err = errEnded; ok {
-				err = s.handle(e)
-			}
+		case e := <-events:
+			err = s.handle(e)
 		case <-more:
 			err = s.next()
-		case err = <-failures:
-			err = reason(err)
+		case err = <-s.queue.failed:
+			err = cmp.Or(err, errEnded)
 		case <-lost:
 			err = errOverflow
 		case <-tick.C:
@@ -144,52 +141,31 @@ func (s *session) run(ctx context.Context) error {
 	}
 }
 
-// events gives fsnotify's events, or with Options.Queue what is left of them.
-func (s *session) events() (<-chan fsnotify.Event, <-chan struct{}) {
+// events returns the queue's events, or with Options.Queue what is left of them.
+func (s *session) events() (<-chan event, <-chan struct{}) {
 	if s.w.opt.Queue == 0 {
-		return s.fs.Events, nil
+		return s.queue.events, nil
 	}
-	some, lost := make(chan fsnotify.Event, s.w.opt.Queue), make(chan struct{}, 1)
+	some, lost := make(chan event, s.w.opt.Queue), make(chan struct{}, 1)
 	go func() {
-		for e := range s.fs.Events {
+		for {
 			select {
-			case some <- e:
-				continue
-			default:
-			}
-			select {
-			case lost <- struct{}{}:
-			default:
+			case e := <-s.queue.events:
+				select {
+				case some <- e:
+					continue
+				default:
+				}
+				select {
+				case lost <- struct{}{}:
+				default:
+				}
+			case <-s.queue.done:
+				return
 			}
 		}
 	}()
 	return some, lost
-}
-
-// failures gives fsnotify's errors. They are taken from it at once: it holds its
-// lock while it waits to tell of some, and Add and Remove would wait for that.
-func (s *session) failures() <-chan error {
-	out := make(chan error, 1) // the first one ends the session
-	go func() {
-		defer close(out)
-		for err := range s.fs.Errors {
-			select {
-			case out <- err:
-			default:
-			}
-		}
-	}()
-	return out
-}
-
-func reason(err error) error {
-	if errors.Is(err, fsnotify.ErrEventOverflow) {
-		return errOverflow
-	}
-	if err == nil {
-		return errEnded
-	}
-	return err
 }
 
 // next sets the watch of one folder of the list.
@@ -228,36 +204,37 @@ func (s *session) check() error {
 		return errRoom // it is gone; what else there was no watch for, a new session finds
 	}
 	defer dir.Close()
-	s.last++
-	if err := s.fs.Add(s.w.label(s.last, int(dir.Fd()))); errors.Is(err, unix.ENOSPC) {
+	if _, err := s.queue.add(int(dir.Fd())); errors.Is(err, unix.ENOSPC) {
 		return nil
 	}
 	return errRoom
 }
 
 // handle takes one event in. The kernel gives them in order.
-func (s *session) handle(e fsnotify.Event) error {
-	if name, ok := strings.CutPrefix(e.Name, s.w.cookies()); ok {
-		return s.cookie(e, strings.TrimPrefix(name, "/"))
-	}
-	id, name, ok := s.w.unlabel(e.Name)
-	f := s.ids[id]
+func (s *session) handle(e event) error {
+	f := s.ids[e.watch]
 	switch {
-	case !ok || f == nil:
+	case e.has(unix.IN_Q_OVERFLOW):
+		return errOverflow
+	case e.has(unix.IN_IGNORED):
+		return nil // the watch has ended: the event before this one said why
+	case e.watch == s.cookies:
+		return s.cookie(e)
+	case f == nil:
 		return nil // of a folder that was dropped
-	case name == "":
+	case e.name == "":
 		return s.self(f, e)
 	}
-	return s.entry(f, name, e)
+	return s.entry(f, e)
 }
 
 // cookie lets the Barrier through that made it: nothing is left to be done for
 // what happened before.
-func (s *session) cookie(e fsnotify.Event, name string) error {
+func (s *session) cookie(e event) error {
 	switch {
-	case name == "" && (e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename)):
+	case e.name == "" && e.has(removed|renamed):
 		return errCookies
-	case !e.Has(fsnotify.Create):
+	case !e.has(created):
 		return nil
 	}
 	for len(s.todo) > 0 {
@@ -269,23 +246,23 @@ func (s *session) cookie(e fsnotify.Event, name string) error {
 		return err
 	}
 	s.settled() // where there was no watch for one of them, All is said first
-	s.w.seen(name)
+	s.w.seen(e.name)
 	return nil
 }
 
 // self handles an event of a watched folder itself.
-func (s *session) self(f *folder, e fsnotify.Event) error {
+func (s *session) self(f *folder, e event) error {
 	if f == s.top {
 		s.report(".", true)
-		if e.Has(fsnotify.Rename) || e.Has(fsnotify.Remove) {
+		if e.has(removed | renamed) {
 			return errAway
 		}
 		return nil
 	}
 	switch {
-	case e.Has(fsnotify.Remove): // its parent says the rest
+	case e.has(removed): // its parent says the rest
 		s.drop(f)
-	case e.Has(fsnotify.Rename): // fsnotify has dropped the watch
+	case e.has(renamed):
 		in, name := f.parent, f.name
 		s.drop(f)
 		return s.probe(in, name)
@@ -294,15 +271,16 @@ func (s *session) self(f *folder, e fsnotify.Event) error {
 }
 
 // entry handles an event of a name in a watched folder.
-func (s *session) entry(f *folder, name string, e fsnotify.Event) error {
+func (s *session) entry(f *folder, e event) error {
+	name := e.name
 	path := join(f.path(), name)
 	known := f.kids[name] != nil
 	s.report(path, known)
-	if e.Has(fsnotify.Create) || e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename) {
+	if e.has(created | removed | renamed) {
 		s.report(f.path(), true) // its list of names, and its time
 	}
 	switch {
-	case e.Has(fsnotify.Create), !known && e.Has(fsnotify.Chmod), known && (e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename)):
+	case e.has(created), !known && e.has(chmod), known && e.has(removed|renamed):
 		return s.probe(f, name)
 	}
 	return nil

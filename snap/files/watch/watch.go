@@ -62,6 +62,8 @@ type Watcher struct {
 	ack     chan struct{}  // closed when that one was seen
 }
 
+const cookiesDir = "cookies"
+
 // New makes a watcher and its CookieDir. Kinds: errs.Invalid, errs.Failed.
 func New(o Options) (*Watcher, error) {
 	const op = "watch files"
@@ -75,7 +77,7 @@ func New(o Options) (*Watcher, error) {
 	}
 	err := os.RemoveAll(filepath.Join(o.CookieDir, cookiesDir)) // an earlier process's
 	if err == nil {
-		err = makeCookieDir(o.CookieDir)
+		err = os.MkdirAll(filepath.Join(o.CookieDir, cookiesDir), 0o700)
 	}
 	if err != nil {
 		return nil, errs.Wrap(errs.Failed, op, err)

@@ -2,7 +2,6 @@ package logical
 
 import (
 	"context"
-	"encoding/json"
 
 	"mulligan/errs"
 	"mulligan/snap"
@@ -82,7 +81,7 @@ func (d *Driver) unchanged(ctx context.Context, b *cas.Batch) (captured, error) 
 		return captured{}, err
 	}
 	for _, root := range d.records.Snapshots() {
-		m, err := parseMeta(root)
+		m, err := database.Meta[meta](root)
 		if err != nil || !now.surely(m.Identity) || !b.Keep(root.Hash) {
 			continue
 		}
@@ -94,11 +93,6 @@ func (d *Driver) unchanged(ctx context.Context, b *cas.Batch) (captured, error) 
 		return captured{node: root.Hash, meta: m, warnings: held.warnings()}, nil
 	}
 	return captured{}, nil
-}
-
-func parseMeta(root cas.Root) (m meta, err error) {
-	err = json.Unmarshal(root.Meta, &m)
-	return m, errs.Wrap(errs.Corrupt, "read a snapshot", err)
 }
 
 // CheckStored compares the manifest of a snapshot with the hash of its root.

@@ -57,10 +57,8 @@ type Driver struct {
 }
 
 var (
-	_ snap.Driver       = (*Driver)(nil)
-	_ snap.LiveCapturer = (*Driver)(nil)
-	_ snap.Differ       = (*Driver)(nil)
-	_ snap.Leaver       = (*Driver)(nil)
+	_ snap.Differ = (*Driver)(nil)
+	_ snap.Leaver = (*Driver)(nil)
 )
 
 // New makes the driver; it does not connect.

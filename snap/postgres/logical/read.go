@@ -17,6 +17,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/database"
 	"mulligan/snap/postgres/pglogin"
 )
 
@@ -237,7 +238,7 @@ func (r *reader) schema(ctx context.Context) error {
 // knownArchive finds the archive of an earlier snapshot with the same schema.
 func (r *reader) knownArchive() cas.Hash {
 	for _, root := range r.d.records.All() {
-		meta, err := parseMeta(root)
+		meta, err := database.Meta[meta](root)
 		if err != nil || meta.Schema != r.m.State.Schema {
 			continue
 		}
