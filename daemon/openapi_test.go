@@ -69,7 +69,7 @@ func TestOpenAPI(t *testing.T) {
 	if doc.OpenAPI != "3.1.0" || len(doc.Paths) < 20 {
 		t.Fatalf("%s, %d paths", doc.OpenAPI, len(doc.Paths))
 	}
-	source, err := os.ReadFile("routes.go")
+	source, err := os.ReadFile("api/routes.go")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,11 +11,6 @@ import (
 	"mulligan/snap"
 )
 
-// Size is what deleting these checkpoints together would free, in bytes.
-func (a *App) Size(ctx context.Context, cps ...store.Checkpoint) (int64, error) {
-	return a.Held(ctx, "", cps...)
-}
-
 // Held is what deleting these checkpoints, and forgetting the journal before
 // the mark, would free together, in bytes. What is missing of them counts nothing.
 func (a *App) Held(ctx context.Context, before snap.Mark, cps ...store.Checkpoint) (int64, error) {

@@ -64,12 +64,12 @@ func (d *Service) fitsLimit(ctx context.Context, a *app.App, cps []store.Checkpo
 	}
 	kept := int64(0)
 	if len(pinned) > 0 {
-		all, err := a.Size(ctx, cps...)
+		all, err := a.Held(ctx, "", cps...)
 		if err != nil {
 			return err
 		}
 		if all > limit { // else there is room whatever is pinned
-			if kept, err = a.Size(ctx, pinned...); err != nil {
+			if kept, err = a.Held(ctx, "", pinned...); err != nil {
 				return err
 			}
 		}
