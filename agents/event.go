@@ -41,7 +41,7 @@ type Event struct {
 func (a *Agent) Read(name string, payload []byte) (Event, error) {
 	ev, err := a.read(name, payload)
 	if err != nil {
-		return Event{}, errs.New(errs.Invalid, "read the hook's input", "it is not what %s writes: %s", a.Title, err)
+		return Event{}, errs.New(errs.Invalid, "read the hook's input", "the input is not an event of %s: %s", a.Title, err)
 	}
 	if ev.Kind == CallBegins || ev.Kind == CallEnds {
 		// Mulligan's own tools are the daemon's doing, not the agent's.

@@ -60,9 +60,9 @@ func readSettings(c Change) (settingsFile, error) {
 	case !fi.Mode().IsRegular():
 		return f, errs.New(errs.Invalid, opSettings, "%s is not a regular file", f.path).WithHint("move it away")
 	case !ok || int(st.Uid) != os.Geteuid():
-		return f, errs.New(errs.Denied, opSettings, "%s belongs to another user", f.path).WithHint("run this as that user")
+		return f, errs.New(errs.Denied, opSettings, "%s belongs to another user", f.path).WithHint("run this command as that user")
 	case fi.Size() > maxSettings:
-		return f, errs.New(errs.Invalid, opSettings, "%s is larger than settings are", f.path).WithHint("look at what is in it")
+		return f, errs.New(errs.Invalid, opSettings, "%s is larger than settings are", f.path).WithHint("check that it is the right file")
 	}
 	text, err := io.ReadAll(file)
 	f.exists, f.text, f.mode = true, string(text), fi.Mode().Perm()
@@ -72,8 +72,8 @@ func readSettings(c Change) (settingsFile, error) {
 // unlink gives the name that links lead to, of folders on the way and of the
 // file itself, below the root at dir.
 func unlink(dir, name string) (string, error) {
-	outside := errs.New(errs.Denied, opSettings, "it is a link that leads out of %s", dir).
-		WithHint("edit the file that it leads to yourself, or put a file in its place")
+	outside := errs.New(errs.Denied, opSettings, "it is a symbolic link that leads out of %s", dir).
+		WithHint("edit the link's target yourself, or replace the link by a regular file")
 	real, err := filepath.EvalSymlinks(dir)
 	if err != nil {
 		return "", err
@@ -137,7 +137,7 @@ func writeSettings(c Change, f settingsFile, text string) error {
 // unwritten is the error of a file that could not be written because of err.
 func unwritten(err error) error {
 	if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) {
-		e := errs.New(errs.Denied, opSettings, "its folder can't be written to").
+		e := errs.New(errs.Denied, opSettings, "the folder of the file is not writable").
 			WithHint("make the folder writable, or make the change yourself: --dry-run prints it")
 		e.Err = err
 		return e

@@ -104,7 +104,7 @@ func parseJSON(text string) (hujson.Value, error) {
 		return root, errs.New(errs.Invalid, opSettings, "%s", strings.TrimPrefix(err.Error(), "hujson: "))
 	}
 	if _, ok := root.Value.(*hujson.Object); !ok {
-		return root, errs.New(errs.Invalid, opSettings, "it holds no JSON object")
+		return root, errs.New(errs.Invalid, opSettings, "the file holds no JSON object")
 	}
 	return root, nil
 }
@@ -141,7 +141,7 @@ func (p jsonPart) insert(text string) (string, error) {
 		if p.stays {
 			return text, nil
 		}
-		return "", errs.New(errs.Conflict, opSettings, "it has %s already, and that is not mulligan's", strings.Join(p.path, ".")).
+		return "", errs.New(errs.Conflict, opSettings, "the file already has %s, which mulligan did not write", strings.Join(p.path, ".")).
 			WithHint("rename that one")
 	}
 	for i := len(p.path) - 1; i > depth; i-- {

@@ -267,7 +267,7 @@ func (r Reporter) endCall(ctx context.Context, ev Event) error {
 // app is the app that the event is about: that of the first of its folders
 // that is in one.
 func (r Reporter) app(ctx context.Context, ev Event) (string, error) {
-	err := error(errs.New(errs.NotFound, "find the app", "%s does not say where it works", r.Agent.Title))
+	err := error(errs.New(errs.NotFound, "find the app", "%s does not name its working folder", r.Agent.Title))
 	for _, dir := range ev.Dirs {
 		var app ipc.App
 		if app, err = r.Daemon.AppAt(ctx, dir); err == nil {

@@ -15,7 +15,7 @@ import (
 	"mulligan/errs"
 )
 
-var wholeConflict = errs.New(errs.Conflict, opSettings, "it is there already, and not mulligan's").WithHint("move it away")
+var wholeConflict = errs.New(errs.Conflict, opSettings, "the file already has this entry, and mulligan did not write it").WithHint("move it away")
 
 // Backups keeps, in a folder of the user's own, what settings files were before
 // mulligan's part was put into them: uninstalling gives them back byte for byte,

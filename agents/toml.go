@@ -37,7 +37,7 @@ func (e tomlEdit) Insert(text string) (string, error) {
 	}
 	text += block
 	if there, err := e.in(text); err != nil || !there {
-		return "", errs.New(errs.Conflict, opSettings, "%s can't be added at its end", e.header()).WithHint("add it by hand")
+		return "", errs.New(errs.Conflict, opSettings, "mulligan cannot add to the end of %s", e.header()).WithHint("add it by hand")
 	}
 	return text, nil
 }
@@ -68,7 +68,7 @@ func (e tomlEdit) Remove(text string) (string, error) {
 	}
 	out := strings.Join(kept, "")
 	if there, err := e.in(out); err != nil || there {
-		return "", errs.New(errs.Conflict, opSettings, "%s can't be taken out by mulligan", e.header()).WithHint("remove it by hand")
+		return "", errs.New(errs.Conflict, opSettings, "mulligan cannot remove %s", e.header()).WithHint("remove it by hand")
 	}
 	return out, nil
 }

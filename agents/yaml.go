@@ -105,8 +105,8 @@ func (e yamlEdit) find(lines []string) (at int, indent string, err error) {
 			continue
 		}
 		if rest = trimmed(rest); rest != "" && rest[0] != '#' {
-			return -1, "", errs.New(errs.Conflict, opSettings, "%s is not written in lines of its own", e.mapping).
-				WithHint("write one entry a line below it")
+			return -1, "", errs.New(errs.Conflict, opSettings, "%s is not written with one entry per line", e.mapping).
+				WithHint("write its entries below it, one per line")
 		}
 		for _, below := range lines[i+1:] {
 			if word := trimmed(below); word != "" && word[0] != '#' {

@@ -102,7 +102,7 @@ func TestParseRefuses(t *testing.T) {
 		{"unit", `"of-app-shop.service"`, `"of-app-shop"`, "app file:4: ", "shop.service"},
 		{"unit and run", "auto =", "run = ['x']\nauto =", "app file:7: the app has both", ""},
 		{"uri alone", `domain = "of-app-shop"`, "", "app file:6: uri is set", "domain"},
-		{"uri of another host", `uri = "qemu:///system"`, `uri = "qemu+ssh://db2/system"`, "app file:6: uri \"qemu+ssh://db2/system\" is not of", "qemu:///system"},
+		{"uri of another host", `uri = "qemu:///system"`, `uri = "qemu+ssh://db2/system"`, "app file:6: uri \"qemu+ssh://db2/system\" is not the address of", "qemu:///system"},
 		{"exclude", `["*.log"]`, `[""]`, "app file:8: exclude", ""},
 		{"health both", "timeout = \"10s\"", "command = ['x']", "app file:10: a health check", "exactly one"},
 		{"health url", `"http://127.0.0.1:8080/healthz"`, `"ftp://h/"`, "app file:11: the health url", "http://"},
@@ -119,7 +119,7 @@ func TestParseRefuses(t *testing.T) {
 		{"relative data folder", `"/var/lib/postgresql/15/main"`, `"pg"`, "app file:26: data_dir of database main", "data_dir ="},
 		{"unit of a cluster", `"postgresql@15-main.service"`, `"postgresql"`, "app file:27: unit of database main", "unit ="},
 		{"cluster of another", "driver = \"sqlite\"", "driver = \"sqlite\"\nunit = \"a.service\"", "data_dir and unit are for postgres", ""},
-		{"mode of another", "driver = \"sqlite\"", "driver = \"sqlite\"\nmode = \"logical\"", "sqlite has only one way", "leave mode out"},
+		{"mode of another", "driver = \"sqlite\"", "driver = \"sqlite\"\nmode = \"logical\"", "sqlite has only one", "leave mode out"},
 		{"pairs that are none", `"postgres:///shop"`, `"dbname"`, "app file:24: the dsn", "dbname=DATABASE"},
 		{"scheme of another", `"postgres:///shop"`, `"mysql:///shop"`, "app file:24: the dsn", "postgres://"},
 	}

@@ -47,7 +47,7 @@ func checkNames(app ipc.App) *fault {
 	case unprintable(app.URI):
 		return &fault{key: "uri", what: "uri is not one line", hint: `write it like uri = "qemu:///system"`}
 	case app.URI != "" && !isLocalURI(app.URI):
-		return &fault{key: "uri", what: fmt.Sprintf("uri %q is not of a libvirt on this host", app.URI),
+		return &fault{key: "uri", what: fmt.Sprintf("uri %q is not the address of a libvirt on this host", app.URI),
 			hint: `a domain's disks are captured where they are: uri = "qemu:///system", or "qemu:///system?socket=/PATH"`}
 	case app.Shutdown != "" && app.Shutdown != "clean" && app.Shutdown != "destroy":
 		return &fault{key: "shutdown", what: fmt.Sprintf("%q is not a way to shut a domain down", app.Shutdown), hint: "use clean (the guest is asked) or destroy"}
@@ -88,7 +88,7 @@ func checkWorkspace(app ipc.App) *fault {
 func checkProcess(app ipc.App) *fault {
 	switch {
 	case app.Unit != "" && len(app.Run) > 0:
-		return &fault{key: "run", what: "the app has both a unit and a run command", hint: "keep the one that starts it"}
+		return &fault{key: "run", what: "the app has both a unit and a run command", hint: "keep the one that starts the app"}
 	case app.Unit != "" && !unitSyntax.MatchString(app.Unit):
 		return &fault{key: "unit", what: fmt.Sprintf("%q is not a systemd service's name", app.Unit), hint: `write it in full: unit = "shop.service"`}
 	case len(app.Run) > 0 && !isCommand(app.Run):

@@ -42,7 +42,7 @@ func ParseDatabase(spec string) (ipc.Database, error) {
 	scheme, _, found := strings.Cut(dsn, ":")
 	driver := driverOf(scheme)
 	if !found || driver == "" {
-		return ipc.Database{}, invalid(&fault{what: "this names no database of a known kind", hint: specHint})
+		return ipc.Database{}, invalid(&fault{what: "this is not the address of a database that mulligan knows", hint: specHint})
 	}
 	db := ipc.Database{Name: name, Driver: driver, DSN: dsn}
 	f := takeSettings(&db)
@@ -66,13 +66,13 @@ func takeSettings(db *ipc.Database) *fault {
 	}
 	settings, err := url.ParseQuery(after)
 	if err != nil {
-		return &fault{what: "what stands behind the # of the URL cannot be read", hint: settingsHint}
+		return &fault{what: "the part of the URL after # cannot be read", hint: settingsHint}
 	}
 	fields := map[string]*string{"mode": &db.Mode, "data_dir": &db.DataDir, "unit": &db.Unit}
 	for key, values := range settings {
 		field := fields[key]
 		if field == nil {
-			return &fault{what: "behind the # of the URL stands something else than mode, data_dir and unit", hint: settingsHint}
+			return &fault{what: "only mode, data_dir and unit may follow the # of the URL", hint: settingsHint}
 		}
 		*field = values[len(values)-1]
 	}
@@ -144,7 +144,7 @@ func checkDatabase(db ipc.Database) *fault {
 	case !nameSyntax.MatchString(db.Name):
 		return &fault{key: "name", what: "the database's name is not usable", hint: nameHint}
 	case db.DSN == "":
-		return &fault{key: "dsn", what: fmt.Sprintf("database %s has no dsn", db.Name), hint: "say where it is: a URL, for sqlite a path"}
+		return &fault{key: "dsn", what: fmt.Sprintf("database %s has no dsn", db.Name), hint: "set dsn to the database's URL; for sqlite, to its path"}
 	case db.Driver == "sqlite" && (unprintable(db.DSN) || strings.HasPrefix(db.DSN, ":memory:") || strings.HasPrefix(db.DSN, "file:")):
 		return &fault{key: "dsn", what: fmt.Sprintf("the dsn of database %s is not a path", db.Name), hint: "give the database file's path, in the workspace or absolute"}
 	case db.Driver == "postgres" && !strings.Contains(db.DSN, "://"):
@@ -170,7 +170,7 @@ func checkMode(db ipc.Database) *fault {
 		return nil
 	}
 	if db.Driver != "postgres" {
-		return &fault{key: "mode", what: fmt.Sprintf("database %s has a mode, but %s has only one way", db.Name, db.Driver), hint: "leave mode out"}
+		return &fault{key: "mode", what: fmt.Sprintf("database %s has a mode, but %s has only one", db.Name, db.Driver), hint: "leave mode out"}
 	}
 	return &fault{key: "mode", what: fmt.Sprintf("database %s has no such mode", db.Name), hint: "use logical, physical or auto"}
 }

@@ -173,7 +173,7 @@ func unknownParameter(db ipc.Database) *fault {
 	for key := range query {
 		if !slices.Contains(known, key) {
 			return &fault{key: "dsn", what: "the dsn of database " + db.Name + " has a parameter that is not known for " + db.Driver,
-				hint: "behind the ? of the URL may stand " + strings.Join(known, ", ") + "; a password stands before the @"}
+				hint: "the parameters allowed after the ? of the URL are " + strings.Join(known, ", ") + "; a password stands before the @"}
 		}
 	}
 	return nil

@@ -101,7 +101,7 @@ const opAsk = "ask the daemon"
 // lost is the error for an exchange that err cut short.
 func (c *Client) lost(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
-		return &errs.Error{Kind: errs.Unavailable, Op: opAsk, Message: "given up before it answered", Err: ctx.Err()}
+		return &errs.Error{Kind: errs.Unavailable, Op: opAsk, Message: "cancelled before the daemon answered", Err: ctx.Err()}
 	}
 	var dial dialError
 	if errors.As(err, &dial) {
@@ -111,9 +111,9 @@ func (c *Client) lost(ctx context.Context, err error) error {
 	if errors.As(err, &u) {
 		err = u.Err // less the made-up URL
 	}
-	e := errs.New(errs.Unavailable, opAsk, "%s: it went away before it answered", c.socket)
+	e := errs.New(errs.Unavailable, opAsk, "%s: the daemon closed the connection before it answered", c.socket)
 	e.Err = err
-	return e.WithHint("ask again: a daemon that is started again finishes or undoes what it had begun (see `mulligan status` and `mulligan log`)")
+	return e.WithHint("try again: after a restart, the daemon finishes or undoes what it had begun (see `mulligan status` and `mulligan log`)")
 }
 
 func (c *Client) decode(ctx context.Context, r io.Reader, out any) error {
@@ -122,7 +122,7 @@ func (c *Client) decode(ctx context.Context, r io.Reader, out any) error {
 		return c.lost(ctx, err)
 	}
 	if err := json.Unmarshal(b, out); err != nil {
-		e := errs.New(errs.Internal, opAsk, "the answer makes no sense")
+		e := errs.New(errs.Internal, opAsk, "the daemon's answer cannot be understood")
 		e.Err = err
 		return e.WithHint("compare `mulligan version` with the daemon's in `mulligan status`")
 	}
@@ -146,7 +146,7 @@ func refused(resp *http.Response, body *ErrorBody) error {
 		return body.known()
 	}
 	// Not from a handler of mulligan's: its mux knows no such path or method.
-	return errs.New(errs.Unsupported, opAsk, "it does not know %s %s (%s)", resp.Request.Method, resp.Request.URL.Path, resp.Status).
+	return errs.New(errs.Unsupported, opAsk, "the daemon does not know %s %s (%s)", resp.Request.Method, resp.Request.URL.Path, resp.Status).
 		WithHint("compare `mulligan version` with the daemon's in `mulligan status`")
 }
 

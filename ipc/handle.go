@@ -99,7 +99,7 @@ func ReadJSON(r *http.Request, into any, limit int64) error {
 		return malformed(err)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return errs.New(errs.Invalid, opRead, "there is more in the body after its JSON object, at byte %d", dec.InputOffset())
+		return errs.New(errs.Invalid, opRead, "the body goes on after its JSON object, at byte %d", dec.InputOffset())
 	}
 	return nil
 }

@@ -110,7 +110,7 @@ func claim(f *os.File, path string) error {
 
 // taken says that another daemon, of that pid if it is not 0, has the socket.
 func taken(path string, pid int) error {
-	e := errs.New(errs.Busy, opListen, "another daemon has %s", path)
+	e := errs.New(errs.Busy, opListen, "another daemon uses %s", path)
 	if pid > 0 {
 		e.Message += fmt.Sprintf(" (pid %d)", pid)
 	}
@@ -149,7 +149,7 @@ func removeStale(path string) error {
 		return errs.Wrap(errs.Unavailable, opListen, err)
 	}
 	if fi.Mode().Type() != fs.ModeSocket {
-		return errs.New(errs.Conflict, opListen, "%s is there and is not a socket", path).WithHint("move it away, or name another with --socket")
+		return errs.New(errs.Conflict, opListen, "%s exists and is not a socket", path).WithHint("move it away, or name another with --socket")
 	}
 	conn, err := net.DialTimeout("unix", path, time.Second)
 	if err == nil { // a daemon without the lock: one that systemd listens for

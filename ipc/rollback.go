@@ -89,7 +89,7 @@ func (c *Client) follow(ctx context.Context, resp *http.Response, onStage func(S
 
 func unmarshalEvent(ev Event, into any) error {
 	if err := json.Unmarshal(ev.Data, into); err != nil {
-		e := errs.New(errs.Internal, opAsk, "its %s event makes no sense", ev.Name)
+		e := errs.New(errs.Internal, opAsk, "the daemon's %s event cannot be understood", ev.Name)
 		e.Err = err
 		return e
 	}

@@ -68,7 +68,7 @@ func checkPrivate(dir string) error {
 			WithHint("remove it, or set XDG_RUNTIME_DIR")
 	case !ok || int(st.Uid) != os.Geteuid():
 		return errs.New(errs.Denied, "check the socket's folder", "%s belongs to another user", dir).
-			WithHint("have it removed, or set XDG_RUNTIME_DIR")
+			WithHint("ask its owner or root to remove it, or set XDG_RUNTIME_DIR")
 	case fi.Mode().Perm()&0o077 != 0:
 		return errs.New(errs.Denied, "check the socket's folder", "%s is open to other users (mode %04o)", dir, fi.Mode().Perm()).
 			WithHint("chmod 700 %s", dir)

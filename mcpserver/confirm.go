@@ -49,7 +49,7 @@ func (c *confirmer) ask(req *mcp.CallToolRequest, app ipc.App, in rollbackIn) (*
 		return nil, errs.New(errs.Invalid, "confirm rollback", "the confirmation belongs to another rollback").WithHint("ask again")
 	}
 	if yes, _ := answer.Content[question].(bool); answer.Action != "accept" || !yes {
-		return nil, errs.New(errs.Denied, "confirm rollback", "the user did not confirm it").WithHint("ask the user what to do instead")
+		return nil, errs.New(errs.Denied, "confirm rollback", "the user did not confirm the rollback").WithHint("ask the user what to do instead")
 	}
 	return nil, nil
 }

@@ -91,7 +91,7 @@ func first[T any](list []T) []T { return append([]T{}, list[:min(len(list), maxP
 func nextOfRevert(app ipc.App, what invocation, res ipc.RevertResult) string {
 	left := ""
 	if n := len(res.Conflicts); n > 0 {
-		left = fmt.Sprintf("%d left alone: mend them by hand, or ask the user to run `mulligan revert … --force`; ", n)
+		left = fmt.Sprintf("%d left alone: repair them by hand, or ask the user to run `mulligan revert … --force`; ", n)
 	}
 	switch {
 	case res.DryRun:

@@ -31,7 +31,7 @@ func addTools(s *mcp.Server, t tools) {
 		"Take the whole app, or a scope of it, to a checkpoint. The present state becomes a safety checkpoint first, so this can be undone. Files change on disk: read them again.",
 		hints{destructive: true}, rollbackSchema(), t.rollback)
 	add(s, usages, "pin_checkpoint",
-		"Keep a checkpoint from pruning and deletion, or (pinned=false) no longer.",
+		"Protect a checkpoint from pruning and deletion, or (pinned=false) stop protecting it.",
 		hints{idempotent: true}, checkpointSchema(), t.pin)
 	add(s, usages, "delete_checkpoint",
 		"Delete a checkpoint for good. A pinned one must be unpinned first.",
@@ -73,7 +73,7 @@ func add[In, Out any](s *mcp.Server, usages map[string]string, name, description
 // must be named by its id: "the second newest" is another one a moment later.
 func (t tools) app(ctx context.Context, what *invocation) (app ipc.App, err error) {
 	if rest, ok := strings.CutPrefix(string(what.checkpoint), "cp-"); what.takesID && (!ok || rest == "") {
-		return app, errs.New(errs.Invalid, what.tool, "%q is no checkpoint id: those begin with cp-", what.checkpoint)
+		return app, errs.New(errs.Invalid, what.tool, "%q is not a checkpoint id: ids begin with cp-", what.checkpoint)
 	}
 	if what.app == "" {
 		app, err = t.client.AppAt(ctx, t.cwd)

@@ -21,7 +21,7 @@ func (m *Manager) failure(op, unit string, err error) error {
 		op += " " + unit
 	}
 	if isContext(err) {
-		return &errs.Error{Kind: errs.Unavailable, Op: op, Message: "given up while systemd was asked", Err: err}
+		return &errs.Error{Kind: errs.Unavailable, Op: op, Message: "cancelled while waiting for systemd", Err: err}
 	}
 	var de dbus.Error
 	if !errors.As(err, &de) {

@@ -67,8 +67,8 @@ func (s *Service) Start(ctx context.Context) error {
 	case d.Running(), d.oneshot && result == "done" && d.Result == "success" && d.conditions:
 		return nil
 	case result == "canceled":
-		return s.error(errs.Conflict, "start", "another job took the place of the start; the unit is %s", d.Active).
-			WithHint("somebody else stops it, or a unit that conflicts with it was started: %s", s.m.journal(s.name))
+		return s.error(errs.Conflict, "start", "another systemd job replaced the start; the unit is %s", d.Active).
+			WithHint("someone else stops the unit, or a conflicting unit was started: %s", s.m.journal(s.name))
 	}
 	return s.error(errs.Failed, "start", "%s", d.whyDown(result)).WithHint("%s", s.m.journal(s.name))
 }
@@ -108,10 +108,10 @@ func (s *Service) Stop(ctx context.Context) error {
 	case d.Down():
 		return s.leftovers(ctx)
 	case result == "canceled":
-		return s.error(errs.Conflict, "stop", "another job took the place of the stop; the unit is %s", d.Active).
-			WithHint("somebody or something else starts it: %s", s.m.journal(s.name))
+		return s.error(errs.Conflict, "stop", "another systemd job replaced the stop; the unit is %s", d.Active).
+			WithHint("someone else, or another unit, starts it: %s", s.m.journal(s.name))
 	}
-	return s.error(errs.Failed, "stop", "it is %s (%s) after the stop, which ended with %q", d.Active, d.Sub, result).
+	return s.error(errs.Failed, "stop", "the unit is %s (%s) after the stop, whose result is %q", d.Active, d.Sub, result).
 		WithHint("does a socket, timer or other unit start it again? %s", s.m.journal(s.name))
 }
 
@@ -174,7 +174,7 @@ func (s *Service) leftovers(ctx context.Context) error {
 // outOfTime is the error for a job that was not over when ctx ended. The job goes on.
 func (s *Service) outOfTime(ctx context.Context, op, during string) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return &errs.Error{Kind: errs.Unavailable, Op: op + " " + s.name, Message: "given up; systemd goes on with it", Err: ctx.Err()}
+		return &errs.Error{Kind: errs.Unavailable, Op: op + " " + s.name, Message: "the wait was cancelled; systemd goes on with the job", Err: ctx.Err()}
 	}
 	look, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTimeout)
 	defer cancel()
@@ -186,7 +186,7 @@ func (s *Service) outOfTime(ctx context.Context, op, during string) error {
 	if state == during {
 		state = "still " + state
 	}
-	e := s.error(errs.Failed, op, "%s (%s) when the time for it was over", state, d.Sub)
+	e := s.error(errs.Failed, op, "%s (%s) at the timeout", state, d.Sub)
 	e.Hint = s.m.journal(s.name)
 	if op == "stop" {
 		list, err := s.processes(look)

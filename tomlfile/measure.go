@@ -55,7 +55,7 @@ func (l bounds) measure(text string) (what string, line int) {
 		case parts > l.parts:
 			return "a key has too many parts", line
 		case depth > l.depth:
-			return "lists or tables stand too deep in each other", line
+			return "lists or tables are nested too deeply", line
 		case tables > l.tables:
 			return "there are too many tables", line
 		}

@@ -62,7 +62,7 @@ func newAppAdd(c *cli) *cobra.Command {
 	cmd.Flags().StringVar(&f.slug, "slug", "", "the app's short name")
 	cmd.Flags().StringVar(&f.dir, "dir", "", "its workspace folder")
 	cmd.Flags().StringVar(&f.unit, "unit", "", "the systemd unit that runs it")
-	cmd.Flags().StringVar(&f.run, "run", "", "the command that runs it, where there is no unit (`'COMMAND ARG…'`)")
+	cmd.Flags().StringVar(&f.run, "run", "", "the command that runs it, if no unit does (`'COMMAND ARG…'`)")
 	cmd.Flags().StringVar(&f.domain, "domain", "", "its libvirt domain (a VM), whose qcow2 disks are captured too")
 	cmd.Flags().StringVar(&f.uri, "uri", "", "libvirt's `URI` (default qemu:///system)")
 	cmd.Flags().StringArrayVar(&f.dbs, "db", nil, "a database (`SPEC`); may be repeated")

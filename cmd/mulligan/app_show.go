@@ -12,8 +12,8 @@ func newAppShow(c *cli) *cobra.Command {
 	f := &appShowCmd{cli: c}
 	return &cobra.Command{
 		Use:     "show",
-		Short:   "Show an app: its settings, its state, what a checkpoint of it holds",
-		Long:    "Show an app: its settings, its state, what a checkpoint of it holds.\n\n" + appFieldsHelp,
+		Short:   "Show an app: its settings, its state, the content of its checkpoints",
+		Long:    "Show an app: its settings, its state, the content of its checkpoints.\n\n" + appFieldsHelp,
 		Example: "  mulligan app show --app shop",
 		Args:    noArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context()) },

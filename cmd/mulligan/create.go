@@ -32,11 +32,11 @@ func newCreate(c *cli) *cobra.Command {
 		Args:    noArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context()) },
 	}
-	cmd.Flags().StringVar(&f.req.Notes, "notes", "", "what a reader should know of it")
+	cmd.Flags().StringVar(&f.req.Notes, "notes", "", "a description for readers of the list")
 	cmd.Flags().BoolVar(&f.req.Pinned, "pin", false, "keep it until it is unpinned")
-	cmd.Flags().StringVar(&f.trigger, "trigger", "", "what made it: `manual|deploy|agent` (default manual)")
+	cmd.Flags().StringVar(&f.trigger, "trigger", "", "the cause: `manual|deploy|agent` (default manual)")
 	cmd.Flags().StringVar(&f.req.DeployID, "deploy-id", "", "the deployment's `ID`")
-	cmd.Flags().StringVar(&f.quiesce, "quiesce", "", "`stop|none`: whether to stop the app for it (default stop, but not a domain)")
+	cmd.Flags().StringVar(&f.quiesce, "quiesce", "", "`stop|none`: whether to stop the app meanwhile (default stop; none for a domain)")
 	cmd.Flags().BoolVar(&f.req.WithMemory, "with-memory", false, "keep the running domain's memory too: a rollback resumes the guest, without a boot")
 	return cmd
 }

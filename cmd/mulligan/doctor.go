@@ -14,12 +14,11 @@ import (
 	"mulligan/ipc"
 )
 
-const doctorLong = `Look at everything that mulligan needs, and say of what is missing how to get it: the
-daemon, systemd, libvirt, the programs and servers of databases, the limits of following
+const doctorLong = `Check everything that mulligan needs, and say how to get what is missing: the daemon, systemd, libvirt, the programs and servers of databases, the limits of following
 files, the state folder, each coding agent's hooks and server, and each app.
 
-Nothing is changed. A problem is what does not work now; an advice is what nothing
-here needs yet.
+Doctor changes nothing. A problem is something that does not work now; an advice is about
+something that no app here needs yet.
 
 Exit codes: 0 no problem, 1 there are problems, 7 no daemon answers.
 
@@ -32,7 +31,7 @@ func newDoctor(c *cli) *cobra.Command {
 	f := &doctorCmd{cli: c}
 	return &cobra.Command{
 		Use:     "doctor",
-		Short:   "Is all there that mulligan needs?",
+		Short:   "Check that this host has everything that mulligan needs",
 		Long:    doctorLong,
 		Example: "  mulligan doctor\n  mulligan doctor --json",
 		Args:    noArgs,
@@ -57,7 +56,7 @@ func (f *doctorCmd) run(ctx context.Context) error {
 	case r.NoDaemon != nil && errs.KindOf(r.NoDaemon) == errs.Unavailable:
 		return &errs.Error{Kind: errs.Unavailable, Op: op, Hint: errs.HintOf(r.NoDaemon), Err: ipc.ErrNoDaemon}
 	case !r.OK:
-		return errs.New(errs.Failed, op, "%s", count(r.Problems, "problem")).WithHint("do what is said beside each")
+		return errs.New(errs.Failed, op, "%s", count(r.Problems, "problem")).WithHint("follow the advice beside each finding")
 	}
 	return nil
 }

@@ -16,8 +16,8 @@ func newPin(c *cli) *cobra.Command {
 	f := &pinCmd{cli: c, pinned: true}
 	return &cobra.Command{
 		Use:               "pin CP",
-		Short:             "Keep a checkpoint: pruning passes it by, deleting it is refused",
-		Long:              "Keep a checkpoint: pruning passes it by, and deleting it is refused.\n\nIn a pipe: one line with the fields of mulligan list.",
+		Short:             "Keep a checkpoint: it can be neither pruned nor deleted",
+		Long:              "Keep a checkpoint: it can be neither pruned nor deleted.\n\nIn a pipe: one line with the fields of mulligan list.",
 		Example:           "  mulligan pin 1",
 		Args:              oneArg,
 		ValidArgsFunction: c.completeCheckpoints,

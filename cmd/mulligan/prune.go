@@ -7,8 +7,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-const pruneLong = `Drop the checkpoints that the app's retention no longer keeps. That happens after
-each create by itself, too.
+const pruneLong = `Delete the checkpoints that the app's retention no longer keeps. The daemon also does
+this after each create.
 
 In a pipe: the ids that were deleted, or with --dry-run would be, one a line.`
 
@@ -21,13 +21,13 @@ func newPrune(c *cli) *cobra.Command {
 	f := &pruneCmd{cli: c}
 	cmd := &cobra.Command{
 		Use:     "prune",
-		Short:   "Drop what retention no longer keeps",
+		Short:   "Delete the checkpoints that retention no longer keeps",
 		Long:    pruneLong,
 		Example: "  mulligan prune --dry-run",
 		Args:    noArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context()) },
 	}
-	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "only say what would go")
+	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "delete nothing, list what would be deleted")
 	return cmd
 }
 

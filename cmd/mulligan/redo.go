@@ -8,9 +8,9 @@ import (
 	"mulligan/ipc"
 )
 
-const redoLong = `Go back over the last undo, rollback or revert: take the app to the safety checkpoint of
-that, the state just before it, as far as that went. That is a rollback too, and a second
-redo goes back over it. One that was called off changed nothing, and is passed by. An app
+const redoLong = `Undo the last undo, rollback or revert: take the app to its safety checkpoint, the state
+just before it. Only what it changed goes back. A redo is a rollback too: a second redo
+undoes the first. A rollback that was called off changed nothing; redo skips it. An app
 that was down before an undo is down again after its redo, unless --start is given.
 
 In a pipe, the same lines as mulligan rollback prints.`
@@ -25,7 +25,7 @@ func newRedo(c *cli) *cobra.Command {
 	f := &redoCmd{cli: c}
 	cmd := &cobra.Command{
 		Use:     "redo",
-		Short:   "Go back over the last rollback",
+		Short:   "Undo the last rollback",
 		Long:    redoLong,
 		Example: "  mulligan undo && mulligan redo",
 		Args:    noArgs,

@@ -49,7 +49,7 @@ func newRevert(c *cli) *cobra.Command {
 	cmd.Flags().StringVar(&f.req.ConversationID, "conversation", "", "the `ID` of a conversation, an agent's session")
 	cmd.Flags().StringVar(&f.req.FromMessageID, "from", "", "the first `MESSAGE` whose writes are undone")
 	cmd.Flags().StringVar(&f.req.ToMessageID, "to", "", "the last one (default: the newest)")
-	cmd.Flags().BoolVar(&f.req.Force, "force", false, "put back what cannot be merged, over what others wrote")
+	cmd.Flags().BoolVar(&f.req.Force, "force", false, "overwrite others' edits where they cannot be merged")
 	cmd.Flags().BoolVar(&f.req.DryRun, "dry-run", false, "change nothing, say what would change")
 	cmd.Flags().StringVar(&f.req.Reason, "reason", "", "why, for the audit trail")
 	cmd.Flags().StringVar(&f.checkpoint, "set-checkpoint", "", "revert nothing: set the conversation's checkpoint behind this `MESSAGE`")
@@ -84,7 +84,7 @@ func (f *revertCmd) run(cmd *cobra.Command) error {
 	}
 	if n := len(res.Conflicts); n > 0 && !res.DryRun {
 		return errs.New(errs.Conflict, "revert", "%s left alone", wasWere(count(n, "path"), n)).
-			WithHint("they are named above; --force puts back what can be")
+			WithHint("they are named above; --force overwrites others' edits where it can")
 	}
 	return nil
 }

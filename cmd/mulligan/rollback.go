@@ -21,15 +21,15 @@ A PATH of --scope is relative to the current folder, where that is in the app's
 workspace, else to the workspace. One that exists neither now nor in the checkpoint is
 refused, as is all else that can be known beforehand, before anything is done.
 
-Each layer (files, disk, db:NAME) is safe by itself: one that is out of scope is not
-looked at. One that cannot be read, as a database file that was written over, is kept as
-the bytes that lie there, and goes back all the same. Where even that cannot be, as of a
-server that is away, nothing is done: --without db:main, which the error names, takes the
-rest back. mulligan app show says then what stayed behind.
+Each layer (files, disk, db:NAME) is safe by itself. A layer out of scope is not read. A
+layer that cannot be read, such as an overwritten database file, is saved as raw bytes and
+then restored. If even that fails, for example because a server is down, the rollback does
+nothing; the error names the flag that restores the rest: --without db:main. Afterwards,
+mulligan app show lists what stayed behind.
 
-Where it would take along what another agent's session wrote at the same time, it says
-so and does nothing, unless --force is given: mulligan revert undoes the writes of one
-session only.
+If the rollback would also undo what another agent's session wrote at the same time, it
+says so and does nothing, unless --force is given. mulligan revert undoes the writes of
+one session only.
 
 The app is started at the end if it was meant to be up: it ran, was starting or had
 failed; or it is down for no known reason, and ran when the checkpoint was made. One
@@ -52,10 +52,10 @@ func addDiscard(cmd *cobra.Command, req *ipc.RollbackRequest) {
 
 // addWithout adds the flag for the layers that a rollback leaves as they are.
 func addWithout(cmd *cobra.Command, req *ipc.RollbackRequest) {
-	cmd.Flags().StringArrayVar(&req.Without, "without", nil, "leave this `LAYER` (db:main, files, disk) as it is, and don't look at it; may be repeated")
+	cmd.Flags().StringArrayVar(&req.Without, "without", nil, "leave this `LAYER` (db:main, files, disk) as it is, unchecked; may be repeated")
 }
 
-const forceHelp = "take along what another session wrote at the same time"
+const forceHelp = "also undo what another session wrote at the same time"
 
 type rollbackCmd struct {
 	*cli
@@ -151,7 +151,7 @@ func (c *cli) rollback(ctx context.Context, client *ipc.Client, app string, id i
 		}
 	}
 	if err == nil && !res.RolledBack && !res.DryRun && !req.DryRun {
-		err = errs.New(errs.Internal, "rollback", "the daemon did not say how it ended").WithHint("see `mulligan log`")
+		err = errs.New(errs.Internal, "rollback", "the daemon did not report the rollback's result").WithHint("see `mulligan log`")
 	}
 	if err != nil && len(res.Stages) == 0 {
 		return err // nothing was begun: there is no receipt

@@ -10,7 +10,7 @@ import (
 	"mulligan/ipc"
 )
 
-const showLong = `Show all that is known of one checkpoint.
+const showLong = `Show everything that is known about one checkpoint.
 
 In a pipe: a line per field, its name (as in the API) and its value; db_snapshot, raw (a
 layer that could not be read, kept as bytes), stayed_behind (a layer that the rollback

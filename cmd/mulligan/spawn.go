@@ -65,7 +65,7 @@ func (f *initCmd) awaitDaemon(ctx context.Context, ended <-chan error, log strin
 			}
 			return nil, errs.New(errs.Failed, opStart, "mulligand ended at once: %s", lastLine(log)).WithHint("see %s", log)
 		case <-ctx.Done():
-			return nil, errs.New(errs.Unavailable, opStart, "it does not answer after %s", startTimeout).WithHint("see %s", log)
+			return nil, errs.New(errs.Unavailable, opStart, "mulligand does not answer after %s", startTimeout).WithHint("see %s", log)
 		case <-tick.C:
 			if client, err := f.reach(ctx); err == nil {
 				return client, nil

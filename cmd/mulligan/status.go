@@ -10,14 +10,14 @@ import (
 	"mulligan/ipc"
 )
 
-const statusLong = `Say which daemon answers, what it keeps, and what needs attention.
+const statusLong = `Show which daemon answers, what it stores, and what needs attention.
 
 In a pipe: a line per field, its name (as in the API) and its value; recovered and
 problem once per sentence.
 
 With --token: a new bearer token of yours for the API on TCP, good for 30 days, alone on
 a line. It has the scopes read, write and manage; for others see mulligan token add.
-Of the tokens made this way the eight newest are good.`
+Only the eight newest tokens made this way are valid.`
 
 type statusCmd struct {
 	*cli
@@ -28,7 +28,7 @@ func newStatus(c *cli) *cobra.Command {
 	f := &statusCmd{cli: c}
 	cmd := &cobra.Command{
 		Use:     "status",
-		Short:   "Is the daemon well?",
+		Short:   "Show the daemon's state",
 		Long:    statusLong,
 		Example: "  mulligan status",
 		Args:    noArgs,

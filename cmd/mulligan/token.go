@@ -12,7 +12,7 @@ import (
 func newToken(c *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "token",
-		Short:   "Let programs on TCP in: make, list and revoke bearer tokens",
+		Short:   "Make, list and revoke bearer tokens for programs on TCP",
 		Example: "  mulligan token add --name ci --scope read --scope write --expires 720h\n  mulligan token list",
 	}
 	cmd.AddCommand(newTokenAdd(c), newTokenList(c), newTokenRevoke(c))
@@ -48,9 +48,9 @@ func newTokenAdd(c *cli) *cobra.Command {
 		Args:    noArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context()) },
 	}
-	cmd.Flags().StringVar(&f.req.Name, "name", "", "what it is for, in your own `WORDS`")
-	cmd.Flags().StringSliceVar(&f.scopes, "scope", []string{"read"}, "what it is good for: `read|write|manage|metrics`; may be repeated")
-	cmd.Flags().StringVar(&f.req.Expires, "expires", "720h", "how long it is good, as a `TIME` like 720h; 0: until it is revoked")
+	cmd.Flags().StringVar(&f.req.Name, "name", "", "the token's purpose, in your own `WORDS`")
+	cmd.Flags().StringSliceVar(&f.scopes, "scope", []string{"read"}, "what it allows: `read|write|manage|metrics`; may be repeated")
+	cmd.Flags().StringVar(&f.req.Expires, "expires", "720h", "how long it is valid, as a `TIME` like 720h; 0: until it is revoked")
 	return cmd
 }
 
@@ -137,8 +137,8 @@ func newTokenRevoke(c *cli) *cobra.Command {
 	f := &tokenRevokeCmd{cli: c}
 	return &cobra.Command{
 		Use:     "revoke ID",
-		Short:   "End a token: at once, also for those who are connected by it",
-		Long:    "End a token, named by the id that mulligan token list shows. It is over at once:\nwhoever is connected by it is cut off. A rollback that it began goes on.",
+		Short:   "Revoke a token; its connections are closed at once",
+		Long:    "End a token, named by the id that mulligan token list shows. Its connections\nare closed at once. A rollback that it began goes on.",
 		Example: "  mulligan token revoke tk-4f2a6b1c9d0e",
 		Args:    oneArg,
 		RunE:    func(cmd *cobra.Command, args []string) error { return f.run(cmd.Context(), args[0]) },

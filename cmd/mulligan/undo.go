@@ -9,17 +9,17 @@ import (
 	"mulligan/ipc"
 )
 
-const undoLong = `Take the app to where it was before the newest turn of an agent, or before the newest
-N of them. Turns are those that agents' hooks tell of; what they did not tell of is
-none. Turns that are undone already are passed by, and what an agent itself rolled back
-within its turn is a part of it: one turn is one undo. Where a revert came last, that is
-undone: the paths that it changed. mulligan redo goes forward again.
+const undoLong = `Take the app to the state before the newest turn of an agent, or before the newest N
+turns. Only turns that agents' hooks report count. Undo skips turns that are undone
+already. A rollback that an agent made within its turn is part of the turn. If a revert
+came last, undo takes back the paths that the revert changed. mulligan redo goes forward
+again.
 
-What was written to files in between, outside of all turns, would be taken along: undo
-then names a path of it and does nothing, unless --include-others is given.
+If files were written in between, outside of all turns, undo names one of them and does
+nothing. With --include-others it undoes these writes too.
 
-Where a layer can be neither read nor kept, as of a database server that is away, the
-error names the flag that undoes the rest: --without db:main.
+If a layer can be neither read nor kept, for example because its database server is down,
+the error names the flag that undoes the rest: --without db:main.
 
 In a pipe, the same lines as mulligan rollback prints.`
 
@@ -53,7 +53,7 @@ func newUndo(c *cli) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&f.req.DryRun, "dry-run", false, "change nothing, say what would change")
-	cmd.Flags().BoolVar(&f.req.IncludeOthers, "include-others", false, "take along what was written in between outside of all turns")
+	cmd.Flags().BoolVar(&f.req.IncludeOthers, "include-others", false, "also undo what was written in between outside of all turns")
 	cmd.Flags().BoolVar(&f.req.Force, "force", false, forceHelp)
 	addWithout(cmd, &f.req)
 	addDiscard(cmd, &f.req)

@@ -54,7 +54,7 @@ func patternList(v string) ([]string, error) {
 	for i, p := range list {
 		list[i] = strings.TrimSpace(p)
 		if strings.ContainsAny(p, "\"'`{}") || strings.Count(p, "[") != strings.Count(p, "]") {
-			return nil, errs.New(errs.Invalid, "app set", "the pattern %q can be understood in several ways", p).
+			return nil, errs.New(errs.Invalid, "app set", "the pattern %q is ambiguous", p).
 				WithHint(`write patterns as a list: exclude=["*.log", "tmp/"]; braces have no special meaning in them`)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 const verifyLong = `Read everything that is stored for a checkpoint and compare it with its hashes.
-With --quick, only see that all of it is there. Damage is exit code 1.
+With --quick, only check that all of it is there. Damage is exit code 1.
 
 In a pipe: checkpoint id and "ok" or "damaged", then a line per problem: checkpoint
 id, "problem", the layer, what is wrong; and per layer that could not be checked, as
@@ -24,14 +24,14 @@ func newVerify(c *cli) *cobra.Command {
 	f := &verifyCmd{cli: c}
 	cmd := &cobra.Command{
 		Use:               "verify CP",
-		Short:             "Check that a checkpoint's stored data is whole",
+		Short:             "Check a checkpoint's stored data",
 		Long:              verifyLong,
 		Example:           "  mulligan verify 1",
 		Args:              oneArg,
 		ValidArgsFunction: c.completeCheckpoints,
 		RunE:              func(cmd *cobra.Command, args []string) error { return f.run(cmd.Context(), args[0]) },
 	}
-	cmd.Flags().BoolVar(&f.quick, "quick", false, "don't read everything, only see that it is there")
+	cmd.Flags().BoolVar(&f.quick, "quick", false, "only check that everything is there, without reading it")
 	return cmd
 }
 

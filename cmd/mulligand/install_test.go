@@ -63,7 +63,7 @@ func TestInstallReadOnly(t *testing.T) {
 			t.Fatal(err)
 		}
 		mulligan(0, "install", "claude-code", "--dry-run")
-		if out := mulligan(5, "install", "claude-code"); strings.Count(out, "\n") != 1 || !strings.Contains(out, "its folder can't be written to") {
+		if out := mulligan(5, "install", "claude-code"); strings.Count(out, "\n") != 1 || !strings.Contains(out, "the folder of the file is not writable") {
 			t.Errorf("it said %q", out)
 		}
 		if err := os.Chmod(dir, 0o700); err != nil {

@@ -99,7 +99,7 @@ func parse(args []string, stdout, stderr io.Writer) (user bool, f config.Flags, 
 	set.SetOutput(io.Discard)
 	set.BoolVar(&user, "user", false, "serve the projects of the user who starts it")
 	set.StringVar(&f.Config, "config", "", "the configuration `file`")
-	set.StringVar(&f.StateDir, "state-dir", "", "the `folder` that everything is kept in")
+	set.StringVar(&f.StateDir, "state-dir", "", "the `folder` for all state")
 	set.StringVar(&f.Socket, "socket", "", "the unix socket's `path`")
 	set.StringVar(&f.HTTP, "http", "", "also serve on this TCP `address`")
 	set.StringVar(&f.LogLevel, "log-level", "", "debug, info, warn or error")

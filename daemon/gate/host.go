@@ -17,8 +17,8 @@ func (d *listener) checkHost(r *http.Request) error {
 	if name := hostName(r.Host); name != "" && (d.loopback && isLoopback(name) || d.names[name]) {
 		return nil
 	}
-	return errs.New(errs.Denied, opAdmit, "%.128q is not a name of this daemon", r.Host).
-		WithHint("use the address that it listens on; other names go into hosts in mulligand.toml")
+	return errs.New(errs.Denied, opAdmit, "this daemon does not serve the host name %.128q", r.Host).
+		WithHint("use the address that the daemon listens on, or add the name to hosts in mulligand.toml")
 }
 
 // checkOrigin refuses what another origin's page sent. A browser says which one
@@ -37,7 +37,7 @@ func checkOrigin(r *http.Request) error {
 }
 
 func foreign(from string) error {
-	return errs.New(errs.Denied, opAdmit, "a page of another origin sent this (%.128q)", from).
+	return errs.New(errs.Denied, opAdmit, "the request comes from a page of another origin (%.128q)", from).
 		WithHint("open the page with: mulligan ui")
 }
 

@@ -32,7 +32,7 @@ type TLS struct{ Cert, Key string }
 func CheckAddr(addr string, hasTLS bool) error {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
-		return errs.New(errs.Invalid, "", "%q is not an address of TCP", addr).WithHint("write it like 127.0.0.1:7700")
+		return errs.New(errs.Invalid, "", "%q is not a TCP address", addr).WithHint("write it like 127.0.0.1:7700")
 	}
 	ip, err := netip.ParseAddr(host)
 	if host == "localhost" || err == nil && ip.Unmap().IsLoopback() || hasTLS {

@@ -106,14 +106,14 @@ func (g *Gate) sweep(now time.Time) {
 // itself: after a redirect from elsewhere a browser would keep a Strict cookie back.
 func (g *Gate) login(d *listener, w http.ResponseWriter, r *http.Request) error {
 	if r.Method != http.MethodGet {
-		return errs.New(errs.Invalid, "log in", "a link is followed with GET, not %s", r.Method)
+		return errs.New(errs.Invalid, "log in", "open a link with GET, not %s", r.Method)
 	}
 	cookie, s := g.exchange(r)
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")
 	if s == nil {
 		w.WriteHeader(http.StatusForbidden)
-		_, _ = fmt.Fprint(w, "<!doctype html><title>mulligan</title><p>This link was used already, or is too old. For another one: <code>mulligan ui</code>\n")
+		_, _ = fmt.Fprint(w, "<!doctype html><title>mulligan</title><p>This link has been used, or has expired. Get a new one with <code>mulligan ui</code>\n")
 		return nil
 	}
 	http.SetCookie(w, &http.Cookie{

@@ -56,7 +56,7 @@ func repositoryElsewhere(root *beneath.Root) string {
 	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFLNK:
-		return "another place by a symbolic link"
+		return "another folder through a symbolic link"
 	case unix.S_IFREG:
 		text, _ := read(root, own)
 		target, found := strings.CutPrefix(text, "gitdir:")

@@ -59,9 +59,9 @@ func (c command) outcome(ctx context.Context, err error, said string) error {
 	case err == nil, errors.Is(err, exec.ErrWaitDelay):
 		return nil // it ended well; what it left behind held the output open
 	case ctx.Err() != nil:
-		return fmt.Errorf("it did not end in time: %w", context.DeadlineExceeded)
+		return fmt.Errorf("the command did not end in time: %w", context.DeadlineExceeded)
 	case errors.As(err, &exit) && exit.Exited():
-		err = fmt.Errorf("it ended with exit status %d", exit.ExitCode())
+		err = fmt.Errorf("the command ended with exit status %d", exit.ExitCode())
 	}
 	if said != "" {
 		err = fmt.Errorf("%w, saying %q", err, said)

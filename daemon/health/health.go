@@ -59,7 +59,7 @@ func Check(ctx context.Context, h ipc.Health, o Options) error {
 		return &errs.Error{Kind: errs.Unavailable, Op: op, Message: "interrupted", Err: ctx.Err(), Hint: "ask again"}
 	}
 	return &errs.Error{
-		Kind: errs.Failed, Op: op, Message: fmt.Sprintf("%s is not well after %s", p.object(), timeout), Err: last,
+		Kind: errs.Failed, Op: op, Message: fmt.Sprintf("the health check of %s still fails after %s", p.object(), timeout), Err: last,
 		Hint: "look at the app's log; a longer health timeout helps an app that starts slowly",
 	}
 }

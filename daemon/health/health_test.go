@@ -67,7 +67,7 @@ func TestURL(t *testing.T) {
 	}
 	for _, code := range []int{404, 500} {
 		u := serve(t, func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(code) })
-		wantFailed(t, check(t, ipc.Health{URL: u + "/h?key=s3cret", Timeout: "50ms"}), fmt.Sprintf("/h is not well after 50ms: it answered %d", code))
+		wantFailed(t, check(t, ipc.Health{URL: u + "/h?key=s3cret", Timeout: "50ms"}), fmt.Sprintf("/h still fails after 50ms: it answered %d", code))
 	}
 }
 
@@ -129,7 +129,7 @@ func TestRedirects(t *testing.T) {
 		t.Errorf("%v; followed to another host: %v", err, reached.Load())
 	}
 	wantFailed(t, check(t, ipc.Health{URL: u + "/here", Timeout: "50ms"}), "it answered 418")
-	wantFailed(t, check(t, ipc.Health{URL: u + "/loop", Timeout: "50ms"}), "redirects for ever")
+	wantFailed(t, check(t, ipc.Health{URL: u + "/loop", Timeout: "50ms"}), "redirects too often")
 }
 
 func script(t *testing.T, text string) string {

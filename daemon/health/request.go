@@ -23,7 +23,7 @@ var client = &http.Client{
 	Transport: &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: maxBody},
 	CheckRedirect: func(req *http.Request, via []*http.Request) error {
 		if len(via) >= maxRedirects {
-			return errors.New("it redirects for ever")
+			return errors.New("the URL redirects too often")
 		}
 		if req.URL.Host != via[0].URL.Host || req.URL.Scheme != via[0].URL.Scheme {
 			return http.ErrUseLastResponse // elsewhere is not this app
@@ -63,7 +63,7 @@ func (r request) try(ctx context.Context) error {
 	defer resp.Body.Close()
 	// The body is read, as a browser would, for apps that fault a reader who leaves early.
 	if _, err := io.Copy(io.Discard, io.LimitReader(resp.Body, maxBody)); err != nil {
-		return fmt.Errorf("it answered %s and then broke off: %w", resp.Status, plainly(err))
+		return fmt.Errorf("the app answered %s, then the connection broke: %w", resp.Status, plainly(err))
 	}
 	if resp.StatusCode < 200 || resp.StatusCode > 399 {
 		return fmt.Errorf("it answered %s", resp.Status)
@@ -80,7 +80,7 @@ func plainly(err error) error {
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("no answer in time: %w", context.DeadlineExceeded)
 	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET):
-		return errors.New("it closed the connection without an answer")
+		return errors.New("the app closed the connection without an answer")
 	}
 	var u *url.Error
 	if errors.As(err, &u) {

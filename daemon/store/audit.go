@@ -85,7 +85,7 @@ func (s *Store) AuditTrail(ctx context.Context, app ipc.AppID, limit int) ([]ipc
 			}
 			if want := chain(prev, seq, at, app, body); string(want[:]) != string(hash) || json.Unmarshal([]byte(body), &e) != nil {
 				e = ipc.AuditEntry{At: time.Unix(0, at).UTC(), AppID: ipc.AppID(app), Action: "unknown",
-					Result: string(errs.Corrupt) + ": this entry is not what was written, or the one before it is gone"}
+					Result: string(errs.Corrupt) + ": this entry was changed, or the entry before it is missing"}
 			}
 			e.Seq = seq
 			return e, nil
@@ -112,7 +112,7 @@ func (s *Store) VerifyAudit(ctx context.Context) (entries int64, head snap.Hash,
 		entries++
 		head = chain(prev, seq, at, app, body)
 		if seq != entries || string(hash) != string(head[:]) {
-			return entries, head, errs.New(errs.Corrupt, "verify audit", "entry %d is not what was written, or one before it is gone", entries).
+			return entries, head, errs.New(errs.Corrupt, "verify audit", "entry %d was changed, or an entry before it is missing", entries).
 				WithHint("compare it with a backup of mulligan.db")
 		}
 		prev = hash

@@ -247,7 +247,7 @@ func (s *Store) checkSchema(ctx context.Context) error {
 	})
 	have, err := s.schema(ctx)
 	if err == nil && !slices.Equal(have, wantSchema.text) {
-		err = errs.New(errs.Corrupt, "", "the schema is not what it should be")
+		err = errs.New(errs.Corrupt, "", "the database's schema is not the expected one")
 	}
 	return err
 }

@@ -138,13 +138,13 @@ func (s *Store) checkSums(ctx context.Context) error {
 		}
 	}
 	if len(bad) > 0 {
-		return errs.New(errs.Corrupt, "", "records are not as they were written: %s", strings.Join(bad, ", "))
+		return errs.New(errs.Corrupt, "", "records differ from what was written: %s", strings.Join(bad, ", "))
 	}
 	return nil
 }
 
 // rebuildHint tells what to do when the records turn out to be damaged while the daemon runs.
-const rebuildHint = "restart mulligand: it makes the records anew from what the content stores say"
+const rebuildHint = "restart mulligand: it rebuilds the records from the content stores"
 
 // damaged is the error that a record of that name is not as it was written.
 func damaged(what string) error {

@@ -50,7 +50,7 @@ func walDamaged(path string) (what string, err error) {
 		w.add(frame[:8])
 		w.add(frame[frameHeader:])
 		if !good || !w.is(frame[16:]) {
-			return "a change in it is damaged, and so all that follow are lost to it", nil
+			return "a change in the log is damaged; SQLite would ignore this change and all later ones", nil
 		}
 	}
 }

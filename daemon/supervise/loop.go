@@ -16,7 +16,7 @@ import (
 )
 
 // errQuit ends work that Close interrupted.
-var errQuit = errs.New(errs.Unavailable, "", "its supervision was ended; the next daemon goes on")
+var errQuit = errs.New(errs.Unavailable, "", "supervision has ended; the next daemon takes the app over")
 
 // loop is the goroutine that everything is done in. first is what resume left to do.
 func (p *Process) loop(first func() error) {
@@ -61,7 +61,7 @@ func (p *Process) resume() (first func() error, err error) {
 		p.set("inactive", "dead", "")
 		return nothing, nil
 	case rec.Boot != boot:
-		p.set("inactive", "dead", "the machine was started anew")
+		p.set("inactive", "dead", "the machine was restarted")
 		p.status.Asked = !rec.Up && !rec.Failed
 		return nothing, nil
 	}
@@ -277,7 +277,7 @@ func (p *Process) end() error {
 				sig, waiting = unix.SIGKILL, false
 			case <-giveUp.C:
 				return (&errs.Error{Kind: errs.Failed, Message: "not even SIGKILL ended " + describe(known), Err: refused}).
-					WithHint("they hang in the kernel, likely on a disk or a network file system, or belong to another user")
+					WithHint("these processes hang in the kernel, probably on a disk or a network file system, or they belong to another user")
 			case <-p.quit:
 				return errQuit
 			}

@@ -36,7 +36,7 @@ func (p *Process) save(rec record) error {
 		return err
 	}
 	if err := durable.WriteFile(filepath.Join(p.cfg.StateDir, "run.json"), text, 0o600); err != nil {
-		return errs.Wrap(errs.Failed, "write down the run", err)
+		return errs.Wrap(errs.Failed, "record the run", err)
 	}
 	p.mu.Lock()
 	p.rec = rec
@@ -83,7 +83,7 @@ func takeLock(path string) (*os.File, error) {
 			continue
 		}
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			err = errs.New(errs.Busy, "", "another daemon supervises it").WithHint("see who has %s open", path)
+			err = errs.New(errs.Busy, "", "another daemon supervises the app").WithHint("see who has %s open", path)
 		}
 		return nil, errors.Join(err, f.Close())
 	}

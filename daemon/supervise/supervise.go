@@ -195,7 +195,7 @@ func (p *Process) close() error {
 }
 
 // errClosed is what a request meets after Close.
-var errClosed = errs.New(errs.Unavailable, "", "its supervision was ended")
+var errClosed = errs.New(errs.Unavailable, "", "the app's supervision has ended")
 
 // ask has the goroutine do something and waits for it.
 func (p *Process) ask(ctx context.Context, op string, do func() error) error {
@@ -219,12 +219,12 @@ func (p *Process) ask(ctx context.Context, op string, do func() error) error {
 // outOfTime is the error for what was not done when ctx ended.
 func (p *Process) outOfTime(ctx context.Context, op string) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return &errs.Error{Kind: errs.Unavailable, Op: op, Message: "given up; it goes on", Err: ctx.Err()}
+		return &errs.Error{Kind: errs.Unavailable, Op: op, Message: "the wait was cancelled; the operation goes on", Err: ctx.Err()}
 	}
 	p.mu.Lock()
 	st, rec := p.status, p.rec
 	p.mu.Unlock()
-	e := errs.New(errs.Failed, op, "still %s when the time for it was over", st.Active)
+	e := errs.New(errs.Failed, op, "still %s at the timeout", st.Active)
 	if list, err := members(rec); err == nil && len(list) > 0 {
 		e.Message += "; left: " + describe(list)
 	}

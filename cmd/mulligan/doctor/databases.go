@@ -20,8 +20,8 @@ import (
 // databases looks for the programs that drivers run, and for the servers of apps.
 func (e *exam) databases(ctx context.Context) {
 	e.pgDump(ctx)
-	e.add("databases", "mysql", OK, "no program is needed: MySQL and MariaDB are spoken to directly", "")
-	e.add("databases", "redis", OK, "no program is needed: Redis is spoken to directly", "")
+	e.add("databases", "mysql", OK, "no program is needed: mulligan talks to MySQL and MariaDB directly", "")
+	e.add("databases", "redis", OK, "no program is needed: mulligan talks to Redis directly", "")
 	e.add("databases", "sqlite", OK, "no program is needed: it is built in", "")
 	for _, a := range e.apps {
 		for _, db := range a.Databases {

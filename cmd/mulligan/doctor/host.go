@@ -74,7 +74,7 @@ func (e *exam) inotify() {
 		remedy := fmt.Sprintf("sysctl fs.inotify.%s=%d (and keep it in /etc/sysctl.d)", l.name, l.raise)
 		switch {
 		case err != nil || bad != nil:
-			e.add("host", "inotify "+l.name, needed(followed), "the kernel does not tell: automatic checkpoints need inotify", "use a kernel with CONFIG_INOTIFY_USER")
+			e.add("host", "inotify "+l.name, needed(followed), "the kernel has no inotify, which automatic checkpoints need", "use a kernel with CONFIG_INOTIFY_USER")
 		case n < l.least:
 			e.add("host", "inotify "+l.name, Advice, fmt.Sprintf("%d: few, where apps have many folders", n), remedy)
 		default:

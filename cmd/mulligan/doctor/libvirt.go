@@ -104,7 +104,7 @@ func (e *exam) domain(ctx context.Context, a ipc.App) {
 	name := "VM " + a.Domain
 	v := virsh{program("virsh"), uri(a)}
 	if v.path == "" {
-		e.add("host", name, Advice, "not looked at: there is no virsh", "apt-get install libvirt-clients")
+		e.add("host", name, Advice, "not checked: virsh is missing", "apt-get install libvirt-clients")
 		return
 	}
 	info, err := v.ask(ctx, "dominfo", a.Domain)
@@ -194,7 +194,7 @@ func (e *exam) images(ctx context.Context, v virsh, name, domain string) {
 			return
 		}
 	}
-	e.add("host", name, OK, "they lie where only root can replace them", "")
+	e.add("host", name, OK, "only root can replace them", "")
 }
 
 // qemuUser is QEMU's user in libvirt's capabilities.

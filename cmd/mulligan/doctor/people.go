@@ -23,7 +23,7 @@ func (e *exam) agents() {
 		e.agent(a)
 	}
 	if found == 0 {
-		e.add("agents", "agents", OK, "none that mulligan knows is here; any can use `mulligan mcp` as a server", "")
+		e.add("agents", "agents", OK, "mulligan found no agent that it knows; any agent can use `mulligan mcp` as its server", "")
 	}
 	e.hookLog()
 }
@@ -129,7 +129,7 @@ func (e *exam) gaps(ctx context.Context, a ipc.App) {
 	defer cancel()
 	full, err := e.Daemon.AppWithGaps(short, string(a.ID))
 	if err != nil {
-		e.add("apps", a.Slug, Advice, "mulligan could not find out what of it cannot be captured: "+plain(err), "see `mulligan app show "+a.Slug+"`")
+		e.add("apps", a.Slug, Advice, "mulligan could not check which of its parts cannot be captured: "+plain(err), "see `mulligan app show "+a.Slug+"`")
 		return
 	}
 	for _, g := range full.Gaps {

@@ -71,7 +71,7 @@ func (e *exam) reflinks(dir, kind string) {
 	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOTTY), errors.Is(err, unix.EINVAL):
 		e.add("state", "reflinks", OK, kind+" has none: copies are whole copies (XFS and Btrfs have them)", "")
 	default:
-		e.add("state", "reflinks", Problem, "a file can't be written there: "+err.Error(), "see to the folder "+dir)
+		e.add("state", "reflinks", Problem, "a file can't be written there: "+err.Error(), "check the folder "+dir)
 	}
 }
 
