@@ -201,9 +201,14 @@ func (s *subject) dump(t testing.TB, snapshot string) string {
 
 // written tells which database has the name, and up to where the server's log is written. Whoever commits something
 // writes there, and so what is dumped once needs no second dump as long as that stays. A clean start of the server writes there too.
+// A sequence writes there only once for each 32 values: the sequences' values are told as well.
 func (s *subject) written(t testing.TB) string {
 	t.Helper()
-	return s.c.Psql(t, "postgres", "SELECT coalesce((SELECT oid::text FROM pg_database WHERE datname = '"+s.db+"'), 'absent'), pg_current_wal_insert_lsn()")
+	at := s.c.Psql(t, "postgres", "SELECT coalesce((SELECT oid::text FROM pg_database WHERE datname = '"+s.db+"'), 'absent'), pg_current_wal_insert_lsn()")
+	if strings.HasPrefix(at, "absent") {
+		return at
+	}
+	return at + s.c.Psql(t, s.db, "SELECT schemaname, sequencename, last_value FROM pg_sequences ORDER BY 1, 2")
 }
 
 // normalize sorts the rows of each table, and takes out what no two dumps share.
