@@ -92,7 +92,7 @@ func TestBlockPull(t *testing.T) {
 	v.Do(t, "set C")
 	v.pull(t, "vda", "")
 	s := take("D")
-	if len(s.Warnings) != 1 || !strings.Contains(s.Warnings[0], "disk vda was pulled together") {
+	if len(s.Warnings) != 1 || !strings.Contains(s.Warnings[0], "disk vda was merged") {
 		t.Errorf("the checkpoint says %q", s.Warnings)
 	}
 	v.pull(t, "vdb", v.Disks[1])

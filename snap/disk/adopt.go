@@ -63,7 +63,7 @@ func foundation(op, dev, path string) (list []*layertree.File, err error) {
 	for depth := 0; format == "qcow2"; depth++ {
 		img, f, err := imagefile.OpenImage(path)
 		if err != nil {
-			return nil, errs.New(errs.Unsupported, op, "disk %s: %v", dev, err).WithHint("see what qemu-img info says of it")
+			return nil, errs.New(errs.Unsupported, op, "disk %s: %v", dev, err).WithHint("look at the image with qemu-img info")
 		}
 		f.Close() // only read
 		if err := usable(op, dev, path, img); err != nil {
@@ -168,12 +168,12 @@ func (d *Driver) agrees(op, which string, s virt.Survey, head *layertree.Layer) 
 		case now == "":
 			return errs.New(errs.Conflict, op, "domain %s was redefined: its %s definition has disks %s, and %s are protected",
 				d.cfg.Domain, which, strings.Join(s.Disks, " "), strings.Join(d.tree.Disks, " ")).
-				WithHint("a rollback of it is under way: attach the disk again, and detach it when that is done")
+				WithHint("a rollback of it is under way: attach the disk again, and detach it after the rollback")
 		}
 		hint := "nothing is lost: virsh edit it back; or app remove and app add, which starts a new history"
 		if img, f, err := imagefile.OpenImage(now); err == nil && img.Backing == should {
 			f.Close() // only read
-			hint = fmt.Sprintf("somebody put an overlay on it: virsh blockcommit %s %s --active --shallow --pivot takes it in again, while the domain runs", d.cfg.Domain, dev)
+			hint = fmt.Sprintf("an overlay was put on the image: while the domain runs, merge it with virsh blockcommit %s %s --active --shallow --pivot", d.cfg.Domain, dev)
 		}
 		return errs.New(errs.Conflict, op, "domain %s was redefined: disk %s is %s in its %s definition, and should be %s",
 			d.cfg.Domain, dev, now, which, should).WithHint("%s", hint)

@@ -243,7 +243,7 @@ func (c *capturing) still() error {
 	switch {
 	case c.quiesced:
 	case ended == virt.EndUnknown:
-		c.warnings = append(c.warnings, "nobody knows how the guest went down, for libvirtd was restarted since."+afterPowerCut)
+		c.warnings = append(c.warnings, "libvirtd was restarted since the guest went down, so the cause is unknown."+afterPowerCut)
 	default:
 		c.warnings = append(c.warnings, "the guest did not shut down: it was switched off, or its QEMU died."+afterPowerCut)
 	}
@@ -261,7 +261,7 @@ func (c *capturing) switchLive(ctx context.Context, in *layertree.Intent) error 
 	d := c.d
 	text := virt.SnapshotXML(d.tree.Disks, c.survey.Others(d.tree.Disks), d.tree.Layers[in.New].Paths(), in.Memory)
 	if in.Memory == "" && c.paused {
-		c.warnings = append(c.warnings, "the guest is paused, and cannot be asked to write out what it has in memory."+afterPowerCut)
+		c.warnings = append(c.warnings, "the guest is paused, so it cannot flush its memory to disk."+afterPowerCut)
 	} else if in.Memory == "" { // libvirt pauses the guest itself while it writes its memory
 		warning := ""
 		c.quiesced, warning = d.quiesce(ctx, c.m, c.survey)

@@ -69,7 +69,7 @@ func (d *Driver) letGo(t *layertree.Tree, dev string) {
 	delete(head.Files, dev)
 	delete(head.Below, dev)
 	delete(head.Rests, dev)
-	t.News = append(t.News, fmt.Sprintf("disk %s was detached from domain %s, or is not to be captured any more: its image %s stays as it is, and older checkpoints keep what they hold of it.", dev, d.cfg.Domain, path))
+	t.News = append(t.News, fmt.Sprintf("disk %s was detached from domain %s, or is excluded now: its image %s stays as it is, and older checkpoints keep their copies.", dev, d.cfg.Domain, path))
 }
 
 // takeOn adds a disk that was attached to the head: its image as it is, or the one that it
@@ -149,7 +149,7 @@ func (d *Driver) followChains(op string) error {
 				head.Rests = map[string]string{}
 			}
 			head.Rests[dev] = path
-			t.News = append(t.News, fmt.Sprintf("the image of disk %s was pulled together by somebody: this checkpoint holds all of it once more.", dev))
+			t.News = append(t.News, fmt.Sprintf("the image of disk %s was merged outside of mulligan: this checkpoint stores the whole disk again.", dev))
 		}
 		for dev, list := range below {
 			if head.Below == nil {

@@ -128,7 +128,7 @@ func (d *Driver) checkFile(ctx context.Context, op string, f layertree.File, ful
 		return f, nil
 	}
 	if st.Size != f.Stat.Size {
-		return f, corrupt(op, "%s has %d bytes, and had %d when it was frozen", f.Path, st.Size, f.Stat.Size)
+		return f, corrupt(op, "%s has %d bytes now, and had %d when mulligan made it read-only", f.Path, st.Size, f.Stat.Size)
 	}
 	if f.Hash == "" && st.MTime != f.Stat.MTime {
 		return f, corrupt(op, "%s was written to after it was frozen", f.Path)

@@ -35,7 +35,7 @@ func (d *Driver) trusted(op, dir string) error {
 		ours := s.Uid == 0 || int(s.Uid) == os.Geteuid() || int(s.Uid) == qemu
 		open := s.Mode&unix.S_IWOTH != 0 && s.Mode&unix.S_ISVTX == 0
 		if !ours || open {
-			return errs.New(errs.Denied, op, "disk images below %s: users other than root can exchange what is there", at).
+			return errs.New(errs.Denied, op, "disk images below %s: users other than root can replace files there", at).
 				WithHint("move the images to a folder of root's, like /var/lib/libvirt/images")
 		}
 		if at == "/" {

@@ -247,7 +247,7 @@ func (s *diskSwitch) Check(ctx context.Context) (proof snap.Proof, err error) {
 		if layer == p.TargetLayer {
 			proof.Notes = d.otherDisks(p)
 			if p.BaseDamage != "" {
-				proof.Notes = append(proof.Notes, "what the disks rested on before is damaged: "+p.BaseDamage+".")
+				proof.Notes = append(proof.Notes, "the disks' former backing image is damaged: "+p.BaseDamage+".")
 			}
 		}
 		if moved {

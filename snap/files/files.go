@@ -91,7 +91,7 @@ func New(c Config) (*Driver, error) {
 		return nil, errs.New(errs.Invalid, op, "state folder %q is not an absolute path", c.StateDir)
 	case workspace.Within(c.StateDir, c.Dir):
 		return nil, errs.New(errs.Invalid, op, "%s holds mulligan's own state (%s)", c.Dir, c.StateDir).
-			WithHint("keep the state outside of what it protects: set the state folder elsewhere")
+			WithHint("move the state folder out of the workspace")
 	}
 	if err := workspace.CheckRoot(c.Dir); err != nil {
 		return nil, err

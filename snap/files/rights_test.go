@@ -286,7 +286,7 @@ func TestRightsComeWithNewFiles(t *testing.T) {
 		t.Errorf("the owner wrote to root's file: %s, and it was %s", now, was)
 	}
 
-	// And the other way round: what root goes on writing is not the owner's to read.
+	// And the other way round: what root goes on writing is the app's owner may not read this file.
 	log := o.in("log")
 	o.owner.write(t, log, "begun", 0o644)
 	owners := o.site.capture(t)

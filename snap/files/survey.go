@@ -53,10 +53,10 @@ type reason struct {
 var (
 	unreadable = &reason{"cannot be read", "no checkpoint can be made until the user that mulligand runs as may read it, or it is excluded (mulligan app set exclude=PATTERN)", true}
 	endless    = &reason{"are larger than any file may be, holes included", "no checkpoint can be made until it is truncated or excluded (mulligan app set exclude=PATTERN)", true}
-	mounted    = &reason{"are mount points, and what is mounted there is not captured", "protect that as an app of its own, or as a database", false}
+	mounted    = &reason{"are mount points: the filesystems mounted there are not captured", "protect that as an app of its own, or as a database", false}
 	flagged    = &reason{"have inode flags (chattr) that are not part of a checkpoint", "a rollback that makes such a path anew leaves it without them: set them again with chattr. " +
 		"One that has to change an immutable or append-only path fails and is undone: take the flag off first, or exclude the path", false}
-	ungivable = &reason{"belong to others, or have what only root can give", "a rollback that has to make or replace such a path is refused; " +
+	ungivable = &reason{"belong to other users, or have attributes that only root can set", "a rollback that has to make or replace such a path is refused; " +
 		"chown or chgrp it to yourself, exclude it, or protect this app with the host daemon (root)", false}
 )
 
@@ -122,7 +122,7 @@ func (s *survey) told(gaps []*gap) (list []snap.Gap, err error) {
 		list = append(list, snap.Gap{What: what, Remedy: g.remedy, Blocks: g.blocks})
 	}
 	if s.left <= 0 {
-		list = append(list, snap.Gap{What: fmt.Sprintf("Only the first %d names of %s were looked at.", surveyed, s.d.cfg.Dir), Remedy: "exclude what need not go back"})
+		list = append(list, snap.Gap{What: fmt.Sprintf("Only the first %d names of %s were looked at.", surveyed, s.d.cfg.Dir), Remedy: "exclude paths that need no restore"})
 	}
 	return list, nil
 }
@@ -194,7 +194,7 @@ func (s *survey) one(dir *beneath.Root, path, name string) (isDir bool, err erro
 		return false, nil
 	}
 	if st.Mount {
-		s.note(path, "is a mount point, and what is mounted there is not captured", mounted)
+		s.note(path, "is a mount point: the filesystem mounted there is not captured", mounted)
 		return false, nil
 	}
 	if st.Kind() == unix.S_IFREG && st.Size > manifest.MaxFile {

@@ -90,7 +90,7 @@ func (c *change) keepLate(live *manifest.Manifest, odd []string) error {
 	b := c.d.cfg.Store.Begin()
 	defer b.Discard()
 	if !b.Keep(live.Hash) {
-		return errs.New(errs.Internal, "undo files", "the store lost what was just put there")
+		return errs.New(errs.Internal, "undo files", "the content store lost data that was just written")
 	}
 	root, err := c.d.lateName(c.id)
 	if err != nil {

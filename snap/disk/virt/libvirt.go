@@ -312,7 +312,7 @@ func (d *domain) Capacity(dev string) (int64, error) {
 }
 
 func (d *domain) Idle() (bool, error) {
-	return within(callLimit, "ask what libvirt does with "+d.what, func() (bool, error) {
+	return within(callLimit, "query libvirt's job on "+d.what, func() (bool, error) {
 		info, err := d.d.GetJobInfo()
 		return err == nil && info.Type == libvirt.DOMAIN_JOB_NONE, err
 	})

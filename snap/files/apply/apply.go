@@ -245,7 +245,7 @@ func (h *Job) keepFolder(path string, busy error) error {
 
 func (a *job) stay(path string) {
 	a.stays[path] = true
-	a.note("%s stays: mulligan does not remove what is excluded or mounted in it.", a.shown(path))
+	a.note("%s stays: it holds excluded or mounted paths, which mulligan does not remove.", a.shown(path))
 }
 
 // makeFolders makes the folders that are only in new, outermost first. Their

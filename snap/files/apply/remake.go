@@ -135,7 +135,7 @@ func (p *Applier) checkHeld(op string, deltas []diff.Delta) error {
 
 func (p *Applier) heldError(op, path string) error {
 	return errs.New(errs.Conflict, op, "%s would get another owner or mode, but holds something excluded or mounted", workspace.Shown(p.Walker.Workspace.Dir, path)).
-		WithHint("move what is excluded out of it, or let an administrator give the folder the owner and mode that it had; then try again")
+		WithHint("move the excluded paths out of the folder, or ask an administrator to restore its owner and mode; then try again")
 }
 
 // Held names something in the folder path that is excluded or mounted, "" if there is nothing.
@@ -171,7 +171,7 @@ func (p *Applier) CheckWays(op string, deltas []diff.Delta, holder rights.Holder
 			return err
 		}
 		if manifest.IsFolder(to) && !holder.KeepsFolder(c.Old, to) {
-			return errs.New(errs.Conflict, op, "%s has another owner, or other rights, than in what is to be restored below it", workspace.Shown(p.Walker.Workspace.Dir, c.Seen())).
+			return errs.New(errs.Conflict, op, "the folder %s has another owner or mode than in the checkpoint, and paths below it are to be restored", workspace.Shown(p.Walker.Workspace.Dir, c.Seen())).
 				WithHint("widen the scope to %s", c.Seen())
 		}
 	}
@@ -216,7 +216,7 @@ func (h *Job) aside(dir *beneath.Root, name string, do func(in *beneath.Root, na
 }
 
 func (a *job) replaced() error {
-	return errs.New(errs.Conflict, a.op, "somebody replaced a file that was being restored")
+	return errs.New(errs.Conflict, a.op, "another process replaced a file during the restore")
 }
 
 // renameNew renames and replaces nothing.

@@ -92,7 +92,7 @@ func (f *Follower) publish(j *Session) {
 func (f *Follower) Following() snap.Following {
 	j := f.Session()
 	if j == nil {
-		return snap.Following{State: snap.Degraded, Detail: "nobody follows " + f.Walker.Workspace.Dir + ".",
+		return snap.Following{State: snap.Degraded, Detail: "no watcher follows " + f.Walker.Workspace.Dir + ".",
 			Remedy: "set auto=true for the app"}
 	}
 	return j.state()

@@ -311,5 +311,5 @@ func (j *Session) limits() error {
 		return nil
 	}
 	return errs.New(errs.Invalid, "follow files", "%s is too large: %d files of %d allowed", j.f.Walker.Workspace.Dir, j.live.files, j.f.Walker.MaxFiles).
-		WithHint("exclude what need not go back (exclude = [\"node_modules/\"] in the app's file), or raise [limits] in mulligand.toml")
+		WithHint("exclude paths that need no restore (exclude = [\"node_modules/\"] in the app's file), or raise [limits] in mulligand.toml")
 }

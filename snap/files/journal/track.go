@@ -62,7 +62,7 @@ func (h *Journal) Trace(ctx context.Context, op, dir string, writes []snap.Write
 	}
 	for p, k := range t.tracks {
 		if len(k.Runs) == 0 {
-			return nil, errs.New(errs.NotFound, op, "the journal has no such write of %s", workspace.Shown(dir, p))
+			return nil, errs.New(errs.NotFound, op, "the journal has no record of this write of %s", workspace.Shown(dir, p))
 		}
 	}
 	return t.tracks, nil

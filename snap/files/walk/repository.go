@@ -81,8 +81,8 @@ func (s *Scan) settleRepository(root *beneath.Root, path string, n *manifest.Nod
 }
 
 func BusyWarning(path string) string {
-	return "Git was at work in " + path + " all the time: what is captured of it may be of different moments, or hold git's locks. " +
-		"After going back there, run `git fsck`, and remove what ends in .lock there."
+	return "Git was at work in " + path + " all the time: its captured files may be of different moments, or include git's locks. " +
+		"After a rollback to this checkpoint, run `git fsck` and remove the *.lock files."
 }
 
 func Wait(ctx context.Context, d time.Duration) error {

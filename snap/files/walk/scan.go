@@ -333,7 +333,7 @@ func (s *Scan) count(files int, bytes int64) error {
 	}
 	return errs.New(errs.Invalid, s.op, "%s is too large: at least %d files of %d allowed, %d bytes of %d allowed",
 		s.W.Workspace.Dir, f, s.W.MaxFiles, b, s.W.MaxBytes).
-		WithHint("exclude what need not go back (exclude = [\"node_modules/\"] in the app's file), or raise [limits] in mulligand.toml")
+		WithHint("exclude paths that need no restore (exclude = [\"node_modules/\"] in the app's file), or raise [limits] in mulligand.toml")
 }
 
 // Failed makes of a system call's error what the walk goes by.
@@ -353,7 +353,7 @@ func (s *Scan) Failed(path string, err error) error {
 			WithHint("allow mulligand more open files (LimitNOFILE= in its unit, ulimit -n in a shell)")
 	case errors.Is(err, unix.EIO):
 		return (&errs.Error{Kind: errs.Failed, Op: s.op, Message: "cannot read " + s.shown(path), Err: workspace.Cause(err)}).
-			WithHint("see what the kernel says of that disk (dmesg); exclude the file to protect the rest")
+			WithHint("look for disk errors in dmesg; exclude the file to protect the rest")
 	}
 	var e *errs.Error
 	if errors.As(err, &e) {

@@ -68,7 +68,7 @@ func (c RawCopied) Warnings() (list []string) {
 		list = []string{"The cluster's data folder is gone: there was nothing to be kept."}
 	}
 	if c.Leaves > 0 {
-		list = append(list, fmt.Sprintf("%d links were kept as links: what they lead to is not part of the snapshot.", c.Leaves))
+		list = append(list, fmt.Sprintf("%d symbolic links were kept as links; the files they point to are not part of the snapshot.", c.Leaves))
 	}
 	if c.Lacks > 0 {
 		list = append(list, fmt.Sprintf("%d sockets, fifos or devices were left out.", c.Lacks))
