@@ -31,7 +31,7 @@ func addTools(s *mcp.Server, t tools) {
 		"Take the whole app, or a scope of it, to a checkpoint. The present state becomes a safety checkpoint first, so this can be undone. Files change on disk: read them again.",
 		hints{destructive: true}, rollbackSchema(), t.rollback)
 	add(s, usages, "pin_checkpoint",
-		"Protect a checkpoint from pruning and deletion, or (pinned=false) stop protecting it.",
+		"Protect a checkpoint from pruning and deletion, or (pinned=false) no longer.",
 		hints{idempotent: true}, checkpointSchema(), t.pin)
 	add(s, usages, "delete_checkpoint",
 		"Delete a checkpoint for good. A pinned one must be unpinned first.",

@@ -123,7 +123,7 @@ func TestRefuses(t *testing.T) {
 		{"level flag", "", Flags{LogLevel: "loud"}, nil, errs.Invalid, `--log-level: "loud" is not a log level`},
 		{"http in file", "http = '192.0.2.1:80'", Flags{}, nil, errs.Invalid, ":1: 192.0.2.1:80 is not on loopback"},
 		{"http flag", "", Flags{HTTP: ":80"}, nil, errs.Invalid, "--http: :80 is not on loopback"},
-		{"http no address", "http = 'x'", Flags{}, nil, errs.Invalid, `:1: "x" is not an address`},
+		{"http no address", "http = 'x'", Flags{}, nil, errs.Invalid, `:1: "x" is not a TCP address`},
 		{"key alone", "http = '127.0.0.1:1'\ntls_key = '/k'", Flags{}, nil, errs.Invalid, ":2: tls_cert and tls_key"},
 		{"certificate's path", "tls_cert = 'c'\ntls_key = '/k'", Flags{}, nil, errs.Invalid, `:1: tls_cert "c" is not an absolute path`},
 		{"hosts", "hosts = ['a b']", Flags{}, nil, errs.Invalid, `:1: "a b" is not a host's name`},
