@@ -19,9 +19,14 @@ import (
 
 // takeBase copies the data folder of the running server ("Making a Base Backup
 // Using the Low Level API" in the server's manual).
-func (d *Driver) takeBase(ctx context.Context) (err error) {
+func (d *Driver) takeBase(ctx context.Context) error {
 	d.base.Lock()
 	defer d.base.Unlock()
+	return d.takeBaseLocked(ctx)
+}
+
+// takeBaseLocked is takeBase for a caller that holds d.base.
+func (d *Driver) takeBaseLocked(ctx context.Context) (err error) {
 	c, err := d.connect(ctx)
 	if err != nil {
 		return err

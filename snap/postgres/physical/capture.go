@@ -27,10 +27,18 @@ func (d *Driver) Capture(ctx context.Context, req snap.CaptureRequest) (snap.Sna
 	}
 	var m marker
 	var warnings []string
+	first := false
 	err := d.Do(ctx, op, func() (err error) {
 		m, warnings, err = d.capture(ctx, req)
+		first = errors.As(err, new(noBase))
+		if first {
+			return nil
+		}
 		return err
 	})
+	if err == nil && first {
+		m, warnings, err = d.captureFirst(ctx, op, req)
+	}
 	if err != nil {
 		return snap.Snapshot{}, err
 	}
@@ -40,6 +48,29 @@ func (d *Driver) Capture(ctx context.Context, req snap.CaptureRequest) (snap.Sna
 	}, nil
 }
 
+// captureFirst captures a cluster without a base that the marker can be reached from: the first capture, and one after all
+// bases were deleted. Like Sweep, it takes the lock of bases before the lock that Do holds.
+func (d *Driver) captureFirst(ctx context.Context, op string, req snap.CaptureRequest) (m marker, warnings []string, err error) {
+	d.base.Lock()
+	defer d.base.Unlock()
+	err = d.Do(ctx, op, func() (err error) {
+		if m, warnings, err = d.capture(ctx, req); !errors.As(err, new(noBase)) {
+			return err // another call took a base meanwhile
+		}
+		if err = d.takeBaseLocked(ctx); err == nil {
+			m, warnings, err = d.capture(ctx, req)
+		}
+		return err
+	})
+	return m, warnings, err
+}
+
+// noBase is the error of a capture whose marker no base reaches.
+type noBase struct{ error }
+
+func (e noBase) Unwrap() error { return e.error }
+
+// capture puts the marker into the log and records it. It returns noBase if no base reaches the marker.
 func (d *Driver) capture(ctx context.Context, req snap.CaptureRequest) (marker, []string, error) {
 	if err := d.cfg.Failpoint.At("capture: mark"); err != nil {
 		return marker{}, nil, err
@@ -56,14 +87,7 @@ func (d *Driver) capture(ctx context.Context, req snap.CaptureRequest) (marker, 
 	}
 	m.Conf, err = d.survey(ctx, m)
 	if errs.KindOf(err) == errs.Corrupt {
-		// Only the first capture of a cluster comes here, and one after all were deleted.
-		if err := d.takeBase(ctx); err != nil {
-			return marker{}, nil, err
-		}
-		if m, warnings, err = d.mark(ctx); err != nil {
-			return marker{}, nil, err
-		}
-		m.Conf, err = d.survey(ctx, m)
+		return marker{}, nil, noBase{err}
 	}
 	if err != nil {
 		return marker{}, nil, err
