@@ -211,7 +211,7 @@ func TestHookTrouble(t *testing.T) {
 		if out, _ := h.run(junk); out != "{}" {
 			t.Errorf("%.10q: it printed %q", junk, out)
 		}
-		logged("junk", "not what Gemini CLI writes")
+		logged("junk", "not an event of Gemini CLI")
 	}
 	if out, _ := h.run(begin); out != "{}" {
 		t.Errorf("without a daemon it printed %q", out)

@@ -92,7 +92,7 @@ func TestPage(t *testing.T) {
 
 	// The link was good once, and leaving ends the session at once.
 	b.do(chromedp.Navigate(link.URL))
-	b.see("p", "used already")
+	b.see("p", "has been used")
 	b.do(chromedp.Navigate(link.URL[:strings.Index(link.URL, "/login")] + "/#/health"))
 	b.click("button", "Log out of this page")
 	b.see("h1", "Nobody is logged in here")

@@ -314,7 +314,7 @@ func TestKilledInCapture(t *testing.T) {
 	if slices.Contains(hard, 0) {
 		kill(t, c, row{"memory", "memory", true, 4})
 	}
-	kill(t, c, row{"off", "capture", false, 4})
+	kill(t, c, row{"off", "capture", false, 2})
 	if slices.Contains(hard, 1) {
 		c := newCrasher(t, disktest.GuestOptions{NoAgent: true})
 		c.setup(t, true)
