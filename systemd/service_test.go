@@ -316,7 +316,7 @@ func TestOvertaken(t *testing.T) {
 	go func() { done <- u.Start(ctx) }()
 	until(t, u, "starting", func(s systemd.Status) bool { return s.Active == "activating" })
 	must(t, u.Stop(ctx))
-	wantErr(t, <-done, errs.Conflict, "start slow.service", "another job")
+	wantErr(t, <-done, errs.Conflict, "start slow.service", "another systemd job")
 
 	short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
 	defer cancel()

@@ -210,17 +210,17 @@ func TestHostileServer(t *testing.T) {
 		says string
 	}{
 		"Greeting":  {attack{"greeting", func(f *fake) { f.endless("\x0a", much) }}, errs.Unsupported, "a greeting of more than 64 KiB"},
-		"Short":     {attack{"greeting", func(f *fake) { f.send("\x0a8\x00\x01\x00\x00\x00abc") }}, errs.Invalid, "does not keep to the protocol"},
+		"Short":     {attack{"greeting", func(f *fake) { f.send("\x0a8\x00\x01\x00\x00\x00abc") }}, errs.Invalid, "violates its protocol"},
 		"Login":     {attack{"login", func(f *fake) { f.endless("\x01", much) }}, errs.Unsupported, "a packet of more than 64 KiB"},
-		"LoginKey":  {attack{"login", func(f *fake) { f.send("\xfemysql_native_password\x00abc") }}, errs.Invalid, "does not keep to the protocol"},
-		"LoginOK":   {attack{"login", func(f *fake) { f.send("\x00") }}, errs.Invalid, "does not keep to the protocol"},
+		"LoginKey":  {attack{"login", func(f *fake) { f.send("\xfemysql_native_password\x00abc") }}, errs.Invalid, "violates its protocol"},
+		"LoginOK":   {attack{"login", func(f *fake) { f.send("\x00") }}, errs.Invalid, "violates its protocol"},
 		"Error":     {attack{"SET NAMES", func(f *fake) { f.endless("\xff\x15\x04#28000", much) }}, errs.Unsupported, "an answer of more than 1 MiB"},
-		"ErrorOf":   {attack{"SET NAMES", func(f *fake) { f.send("\xff\x15") }}, errs.Invalid, "does not keep to the protocol"},
-		"Columns":   {attack{"SHOW GRANTS", func(f *fake) { f.send(size(1 << 26)) }}, errs.Invalid, "does not keep to the protocol"},
-		"ColumnsOf": {attack{"SHOW GRANTS", func(f *fake) { f.send(size(1 << 62)) }}, errs.Invalid, "does not keep to the protocol"},
+		"ErrorOf":   {attack{"SET NAMES", func(f *fake) { f.send("\xff\x15") }}, errs.Invalid, "violates its protocol"},
+		"Columns":   {attack{"SHOW GRANTS", func(f *fake) { f.send(size(1 << 26)) }}, errs.Invalid, "violates its protocol"},
+		"ColumnsOf": {attack{"SHOW GRANTS", func(f *fake) { f.send(size(1 << 62)) }}, errs.Invalid, "violates its protocol"},
 		"Column":    {attack{"SHOW GRANTS", func(f *fake) { f.send("\x01"); f.endless("\x03def", much) }}, errs.Unsupported, "a column's description of more than 64 KiB"},
 		"NoColumn":  {attack{"SELECT table_name, table_type", func(f *fake) { f.rows(1, text("t"), text("u")) }}, errs.Unsupported, "table t is"},
-		"File":      {attack{"SHOW GRANTS", func(f *fake) { f.send("\xfb/etc/passwd") }}, errs.Invalid, "does not keep to the protocol"},
+		"File":      {attack{"SHOW GRANTS", func(f *fake) { f.send("\xfb/etc/passwd") }}, errs.Invalid, "violates its protocol"},
 		"Answer":    {attack{"SHOW GRANTS", func(f *fake) { f.columns(1); f.endless(size(1<<29), much) }}, errs.Unsupported, "an answer of more than 32 MiB"},
 		"Answers":   {attack{"SHOW GRANTS", func(f *fake) { f.columns(4); f.many("\x00\x00\x00\x00", 20_000_000) }}, errs.Unsupported, "an answer of more than 32 MiB"},
 		"Tables": {attack{"SELECT table_name, table_type", func(f *fake) {
@@ -231,7 +231,7 @@ func TestHostileServer(t *testing.T) {
 		"Row":         {attack{table, func(f *fake) { f.columns(1); f.endless(size(1<<40), much) }}, errs.Unsupported, "a row of more than 1025 MiB"},
 		"LargeRow":    {attack{table, func(f *fake) { f.columns(1); f.endless(size(1<<30), much) }}, errs.Unavailable, ""},
 		"Rows":        {attack{table, func(f *fake) { f.columns(1); f.many("\x01x", 8_000_000) }}, errs.Unavailable, ""},
-		"LongRow":     {attack{table, func(f *fake) { f.columns(1); f.send("\x01xx") }}, errs.Invalid, "does not keep to the protocol"},
+		"LongRow":     {attack{table, func(f *fake) { f.columns(1); f.send("\x01xx") }}, errs.Invalid, "violates its protocol"},
 	} {
 		if i := slices.Index(heavy, name); i >= 0 && !slices.Contains(taken, i) {
 			continue

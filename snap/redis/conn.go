@@ -144,7 +144,7 @@ func (c *conn) line() (string, error) {
 	return strings.TrimSuffix(strings.TrimSuffix(string(s), "\n"), "\r"), nil
 }
 
-var errProtocol = errors.New("the server at this address is not Redis")
+var errProtocol = errors.New("it is not a Redis server")
 
 // answer reads an answer that takes at most maxReply bytes.
 func (c *conn) answer() (any, error) {

@@ -194,7 +194,7 @@ func TestHostileServer(t *testing.T) {
 		"Notifications": {attack{set, first("", message('A', "\x00\x00\x00\x01c\x00"+strings.Repeat("x", 7000)+"\x00"), much)}, errs.Unavailable, ""},
 		"Row":           {attack{set, first(described("t")+begin('D', 1<<30)+"\x00\x01\x3f\xff\xff\x00", "x", much)}, errs.Unsupported, "an answer of more than 32 MiB"},
 		"Rows":          {attack{set, first(described("t"), message('D', "\x00\x00"), much/8)}, errs.Unsupported, "an answer of more than 32 MiB"},
-		"Columns":       {attack{set, first(begin('T', 1<<30)+"\xff\xff", "c\x00", much)}, errs.Invalid, "does not keep to the protocol"},
+		"Columns":       {attack{set, first(begin('T', 1<<30)+"\xff\xff", "c\x00", much)}, errs.Invalid, "violates its protocol"},
 		"Descriptions":  {attack{set, first("", described("t")+"C\x00\x00\x00\x0dSELECT 1\x00", much/8)}, errs.Unsupported, "an answer of more than 32 MiB"},
 		"Tables":        {attack{list, first(described("ottti"), line("7", "public", "t", "", "100"), much/4)}, errs.Unsupported, "of more than 32 MiB"},
 		"Texts":         {attack{columns, first(described("ottbt"), line("7", strings.Repeat("<", 1<<20), "text", "f", ""), much)}, errs.Unsupported, "definitions of more than 32 MiB"},
