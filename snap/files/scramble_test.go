@@ -73,9 +73,9 @@ func act(r *rand.Rand, dir, file, folder, other, fresh string) {
 	inside := folder != dir
 	switch r.IntN(16) {
 	case 0, 1:
-		os.WriteFile(fresh, random(r, r.IntN(5000)), 0o600)
+		overwrite(fresh, random(r, r.IntN(5000)), 0o600)
 	case 2:
-		os.WriteFile(file, random(r, r.IntN(5000)), 0)
+		overwrite(file, random(r, r.IntN(5000)), 0)
 	case 3:
 		if f, err := os.OpenFile(file, os.O_APPEND|os.O_WRONLY|unix.O_NONBLOCK, 0); err == nil {
 			f.WriteString("more")
@@ -105,12 +105,12 @@ func act(r *rand.Rand, dir, file, folder, other, fresh string) {
 		os.Link(file, fresh)
 	case 13:
 		if inside && os.RemoveAll(folder) == nil {
-			os.WriteFile(folder, random(r, 100), 0o644)
+			overwrite(folder, random(r, 100), 0o644)
 		}
 	case 14:
 		if os.Remove(file) == nil {
 			os.Mkdir(file, 0o755)
-			os.WriteFile(file+"/in", random(r, 100), 0o644)
+			overwrite(file+"/in", random(r, 100), 0o644)
 		}
 	case 15:
 		os.Chtimes(file, time.Time{}, time.Unix(r.Int64N(1e9), r.Int64N(1e9)))
@@ -124,4 +124,12 @@ func random(r *rand.Rand, n int) []byte {
 		b[i] = byte(r.Uint32())
 	}
 	return b
+}
+
+// overwrite is os.WriteFile, but does not wait for a reader where a fifo lies at path.
+func overwrite(path string, data []byte, mode fs.FileMode) {
+	if f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NONBLOCK, mode); err == nil {
+		f.Write(data)
+		f.Close()
+	}
 }
