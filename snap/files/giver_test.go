@@ -159,7 +159,7 @@ func TestOthersGroups(t *testing.T) {
 	u.file("logs", "one", nobody, foreign)
 	u.file("more", "one", nobody, foreign)
 	must(t, os.Chown(u.ws, nobody, foreign))
-	if got := u.must("capture", "fs-1"); !strings.Contains(got, "3 paths belong to others") || !strings.Contains(got, u.ws+"/logs") || !strings.Contains(got, "chgrp") {
+	if got := u.must("capture", "fs-1"); !strings.Contains(got, "3 paths belong to other users") || !strings.Contains(got, u.ws+"/logs") || !strings.Contains(got, "chgrp") {
 		t.Errorf("the capture says %q", got)
 	}
 	one := listing(t, u.ws)
@@ -247,7 +247,7 @@ func TestSurvey(t *testing.T) {
 	must(t, os.Mkdir(u.ws+"/mnt", 0o755))
 	mount(t, "none", u.ws+"/mnt", "tmpfs", 0, "size=1m")
 	got := u.must("survey")
-	for _, w := range []string{u.ws + "/mnt is a mount point", "2 paths cannot be read", u.ws + "/roots", "exclude", "2 paths belong to others", u.ws + "/mine"} {
+	for _, w := range []string{u.ws + "/mnt is a mount point", "2 paths cannot be read", u.ws + "/roots", "exclude", "2 paths belong to other users", u.ws + "/mine"} {
 		if !strings.Contains(got, w) {
 			t.Errorf("the survey does not say %q:\n%s", w, got)
 		}

@@ -128,6 +128,10 @@ func listing(t testing.TB, dir string) []string {
 }
 
 func describe(p, dir string, groups map[inode.ID]string) (string, error) {
+	// On FUSE the kernel may still have a time that the program behind it has changed since: this asks the program.
+	if err := unix.Statx(unix.AT_FDCWD, p, unix.AT_SYMLINK_NOFOLLOW|unix.AT_STATX_FORCE_SYNC, unix.STATX_BASIC_STATS, new(unix.Statx_t)); err != nil {
+		return "", err
+	}
 	var st unix.Stat_t
 	if err := unix.Lstat(p, &st); err != nil {
 		return "", err
