@@ -388,7 +388,7 @@ func TestQuiescedWhenOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	v.connect(t)
-	expect(false, "nobody knows")
+	expect(false, "the cause is unknown")
 	v.boot(t)
 	v.Do(t, "set D")
 	if err := d.Unit().Stop(t.Context()); err != nil {

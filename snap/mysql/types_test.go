@@ -2,6 +2,8 @@ package mysql
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -171,7 +173,26 @@ func TestSamples(t *testing.T) {
 	s := newSubject(t, sharedServer(t))
 	s.sql(t, s.db, counted(samples))
 	s.there(t)
+	dir := os.Getenv("MULLIGAN_TEST_SAMPLES")
+	if dir == "" {
+		return
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "*.sql"))
+	check(t, err)
+	if len(files) == 0 {
+		t.Fatalf("there is no .sql file in %s", dir)
+	}
+	s = newSubject(t, sharedServer(t))
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		check(t, err)
+		s.sql(t, s.db, elsewhere.ReplaceAllString(string(text), ""))
+	}
+	s.there(t)
 }
+
+// elsewhere matches the statements of a sample's script that choose a database of its own, or another file.
+var elsewhere = regexp.MustCompile(`(?mi)^(drop|create) (schema|database)\b[^;]*;|^use [^;]*;|^source .*$`)
 
 // counted has tables of numbers in place of those that MariaDB makes by their names (seq_1_to_9).
 func counted(sql string) string {

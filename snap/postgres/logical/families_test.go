@@ -1,6 +1,8 @@
 package logical
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 
 	"mulligan/snap/postgres/pgtest"
@@ -114,4 +116,35 @@ func TestFamilies(t *testing.T) {
 	s.restore(t, back)
 	sameLines(t, "what came after it", sorted(byName(s.dump(t, ""))), after)
 	s.leftovers(t)
+}
+
+// The scripts in the folder that MULLIGAN_TEST_SAMPLES names make a database that goes back and forward. Without it, one small table does.
+func TestSamples(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, pgtest.Options{Databases: []string{"samples"}})
+	c.Psql(t, "samples", "CREATE TABLE one (i int); INSERT INTO one VALUES (1)")
+	files, err := filepath.Glob(filepath.Join(os.Getenv("MULLIGAN_TEST_SAMPLES"), "*.sql"))
+	check(t, err)
+	if os.Getenv("MULLIGAN_TEST_SAMPLES") == "" {
+		files = nil
+	}
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		check(t, err)
+		c.Psql(t, "samples", string(text))
+	}
+	s := &subject{c: c, db: "samples"}
+	s.open(t, c.DSN("samples"))
+	there, before := s.capture(t), sorted(byName(s.dump(t, "")))
+	c.Psql(t, "samples", `SELECT format('DROP TABLE %s CASCADE', oid::regclass) FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace AND oid::bigint % 2 = 0 \gexec
+		SELECT format('DELETE FROM ONLY %s', c.oid::regclass) FROM pg_class c WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace AND NOT EXISTS (SELECT FROM pg_constraint WHERE confrelid = c.oid) \gexec
+		CREATE TABLE fresh (i int)`)
+	back, after := s.capture(t), sorted(byName(s.dump(t, "")))
+	if before == after {
+		t.Fatal("nothing was changed: this shows nothing")
+	}
+	s.restore(t, there)
+	sameLines(t, "the database", sorted(byName(s.dump(t, ""))), before)
+	s.restore(t, back)
+	sameLines(t, "what came after it", sorted(byName(s.dump(t, ""))), after)
 }
