@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"mulligan/errs"
+	"mulligan/snap/cas/delta"
 )
 
 // builder makes groups of items that come in the order of packing.items.
@@ -14,7 +15,7 @@ type builder struct {
 	depth  []int        // deltas to apply, per member
 	where  map[Hash]int // member by hash
 	recent []candidate  // the last few versions of the thing at hand
-	differ differ
+	differ delta.Differ
 	began  time.Time
 }
 
@@ -116,7 +117,7 @@ func (b *builder) body(it *item, whole []byte) (body []byte, base int) {
 		return body, base
 	}
 	best, base := whole, -1
-	if len(whole) < 2*deltaBlock {
+	if len(whole) < 2*delta.Block {
 		return best, base
 	}
 	limit := len(whole) - len(whole)/8
@@ -125,7 +126,7 @@ func (b *builder) body(it *item, whole []byte) (body []byte, base int) {
 		if !b.reachable(v.member, len(whole)) {
 			continue
 		}
-		if d := b.differ.delta(nil, v.p, whole, limit); d != nil {
+		if d := b.differ.Append(nil, v.p, whole, limit); d != nil {
 			best, base, limit = d, v.member, len(d)-1
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"sync"
 
 	"github.com/klauspost/compress/zstd"
+
+	"mulligan/snap/cas/delta"
 )
 
 // A group is a record of a pack that holds many objects of one kind, compressed
@@ -196,7 +198,7 @@ func (g *group) bytes(i int) ([]byte, error) {
 		if cap(*buf) < size {
 			*buf = make([]byte, 0, size+size/8)
 		}
-		out, err := undelta((*buf)[:0], p, g.body(chain[n]), size)
+		out, err := delta.Apply((*buf)[:0], p, g.body(chain[n]), size)
 		if err != nil {
 			return nil, err
 		}
@@ -219,9 +221,9 @@ func (g *group) each(do func(i int, p []byte, err error)) {
 		p, err := g.body(i), error(nil)
 		if base := i - int(m.back); base < i {
 			if from, ok := kept[base]; ok {
-				p, err = undelta(make([]byte, 0, m.raw), from, p, int(m.raw))
+				p, err = delta.Apply(make([]byte, 0, m.raw), from, p, int(m.raw))
 			} else {
-				err = errDelta
+				err = delta.ErrMismatch
 			}
 			if last[base] == i {
 				delete(kept, base)
