@@ -27,7 +27,7 @@ type candidate struct {
 }
 
 // window is how many versions are tried as bases. The first is nearly always
-// the best, but for things that change back and forth and kins that only seem the same.
+// the best, but for things that change back and forth and series whose names have the same checksum.
 const window = 3
 
 // add puts one item into the group, or begins another with it. A damaged one is
@@ -62,7 +62,7 @@ func (b *builder) add(it *item) error {
 	if b.where == nil {
 		b.where = map[Hash]int{}
 	}
-	m := member{hash: it.hash, kin: c.kin, refs: uint32(len(c.refs)), raw: uint32(len(c.refs)*hashSize + len(c.data))}
+	m := member{hash: it.hash, series: c.series, refs: uint32(len(c.refs)), raw: uint32(len(c.refs)*hashSize + len(c.data))}
 	me := len(b.from)
 	whole := c.bytes()
 	body, base := b.body(it, whole)
@@ -77,7 +77,7 @@ func (b *builder) add(it *item) error {
 	b.g.table = append(b.g.table, m)
 	b.from, b.depth = append(b.from, it), append(b.depth, depth)
 	b.where[it.hash] = me
-	if it.kin != 0 {
+	if it.series != 0 {
 		if len(b.recent) == window {
 			b.recent = b.recent[1:]
 		}

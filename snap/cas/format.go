@@ -13,7 +13,7 @@ import (
 )
 
 // version is the number of the on-disk format; DESIGN.md describes it. A store
-// of format 1 is one of format 2 without packs and kins.
+// of format 1 is one of format 2 without packs and series.
 const (
 	version       = 2
 	oldestVersion = 1
@@ -54,15 +54,15 @@ type salt [8]byte
 
 // header is what precedes a record's payload.
 //
-//	 0 salt [8]   8 kind u8   9 codec u8   10 kin of a node u16
+//	 0 salt [8]   8 kind u8   9 codec u8   10 series of a node u16
 //	12 stored u32 (payload bytes)   16 raw u32 (data bytes before the codec)
-//	20 refs u32 (hashes at the payload's start); of a blob, its kin   24 hash [32]
+//	20 refs u32 (hashes at the payload's start); of a blob, its series   24 hash [32]
 //	56 CRC32C of the payload   60 CRC32C of bytes 0–59, segment number, offset
 //
 // Integers are little-endian. The last checksum ties a record to its place.
 type header struct {
 	kind, codec       byte
-	kin               uint32 // of an object; see Batch.Kin
+	series            uint32 // of an object; see Batch.Series
 	stored, raw, refs uint32
 	hash              Hash
 	sum               uint32
@@ -80,9 +80,9 @@ func (h *header) put(p []byte, sl salt, seq uint32, off int64) {
 	le.PutUint32(p[20:], h.refs)
 	switch h.kind {
 	case kindBlob:
-		le.PutUint32(p[20:], h.kin)
+		le.PutUint32(p[20:], h.series)
 	case kindNode:
-		le.PutUint16(p[10:], uint16(h.kin))
+		le.PutUint16(p[10:], uint16(h.series))
 	}
 	copy(p[24:56], h.hash[:])
 	le.PutUint32(p[56:], h.sum)
@@ -110,9 +110,9 @@ func parseHeader(p []byte, sl salt, seq uint32, off int64) (h header, ok bool) {
 	}
 	switch h.kind {
 	case kindBlob:
-		h.kin, h.refs = h.refs, 0
+		h.series, h.refs = h.refs, 0
 	case kindNode:
-		h.kin = uint32(le.Uint16(p[10:]))
+		h.series = uint32(le.Uint16(p[10:]))
 	}
 	sane := h.stored <= maxPayload && h.raw <= maxPayload && uint64(h.refs)*uint64(hashSize) <= uint64(h.stored) &&
 		h.kind >= kindBlob && h.kind <= kindNodes && h.codec <= codecZstd && (h.refs == 0 || h.kind >= kindNode)
@@ -130,9 +130,9 @@ func (r *record) payload() []byte { return r.buf[headerSize:] }
 
 // newObject makes the record of a blob or node. Hashes do not compress; the
 // data is compressed where that saves a sixteenth or more.
-func newObject(kind byte, kin uint32, h Hash, refs []Hash, data []byte) *record {
+func newObject(kind byte, series uint32, h Hash, refs []Hash, data []byte) *record {
 	fixed := headerSize + len(refs)*hashSize
-	r := &record{header: header{kind: kind, kin: kin, raw: uint32(len(data)), refs: uint32(len(refs)), hash: h}}
+	r := &record{header: header{kind: kind, series: series, raw: uint32(len(data)), refs: uint32(len(refs)), hash: h}}
 	if len(data) >= 64 {
 		buf := make([]byte, fixed+s2.MaxEncodedLen(len(data)))
 		if enc := s2.Encode(buf[fixed:], data); len(enc) <= len(data)-len(data)/16 {

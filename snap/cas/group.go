@@ -15,7 +15,7 @@ import (
 // together: versions of the same thing as deltas, each to one before it in the
 // same group. Nothing in a group asks for another group. Its payload is a table
 //
-//	objects × hash [32], then for each object five uvarints: kin, refs, raw, back, size
+//	objects × hash [32], then for each object five uvarints: series, refs, raw, back, size
 //
 // and the stream: for each object size bytes, raw or as one zstd frame. An
 // object's own bytes are raw many: its refs, then its data. back is 0 where the
@@ -32,8 +32,8 @@ type group struct {
 
 // member is what the table says of one object.
 type member struct {
-	hash                       Hash
-	kin, refs, raw, back, size uint32
+	hash                          Hash
+	series, refs, raw, back, size uint32
 }
 
 const (
@@ -58,7 +58,7 @@ func (g *group) record() *record {
 	}
 	for i := range g.table {
 		m := &g.table[i]
-		for _, v := range [...]uint32{m.kin, m.refs, m.raw, m.back, m.size} {
+		for _, v := range [...]uint32{m.series, m.refs, m.raw, m.back, m.size} {
 			p = binary.AppendUvarint(p, uint64(v))
 		}
 	}
@@ -100,7 +100,7 @@ func parseTable(h *header, p []byte) (*group, error) {
 	for i := range g.table {
 		m := &g.table[i]
 		m.hash = Hash(p[i*hashSize:])
-		m.kin, m.refs, m.raw, m.back, m.size = d.number(), d.number(), d.number(), d.number(), d.number()
+		m.series, m.refs, m.raw, m.back, m.size = d.number(), d.number(), d.number(), d.number(), d.number()
 		if d.bad || int(m.back) > i || m.raw > maxPayload || uint64(m.refs)*uint64(hashSize) > uint64(m.raw) ||
 			m.back == 0 && m.size != m.raw || g.kind == kindBlob && m.refs > 0 {
 			return nil, errGroup
@@ -258,7 +258,7 @@ func (g *group) objects(h *header, off int64) []object {
 	list := make([]object, len(g.table))
 	for i := range list {
 		m := &g.table[i]
-		list[i] = object{hash: m.hash, off: uint32(off), slot: uint16(i), stored: g.share(i, packed, h.raw), kind: g.kind, kin: m.kin, grouped: true}
+		list[i] = object{hash: m.hash, off: uint32(off), slot: uint16(i), stored: g.share(i, packed, h.raw), kind: g.kind, series: m.series, grouped: true}
 	}
 	return list
 }

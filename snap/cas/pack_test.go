@@ -55,11 +55,11 @@ func TestPackVersions(t *testing.T) {
 				if i%3 == round%3 {
 					p = e.edit()
 				}
-				h := must(b.Kin(fmt.Sprint(i)).Blob(p))
+				h := must(b.Series(fmt.Sprint(i)).Blob(p))
 				refs = append(refs, h)
 				want[h] = p
 			}
-			n := must(b.Kin("list").Node(nil, refs))
+			n := must(b.Series("list").Node(nil, refs))
 			noErr(t, b.Commit(Root{Name: fmt.Sprint(len(want)), Hash: n}))
 		}
 		loose := onDisk(t, s)
