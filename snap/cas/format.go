@@ -10,6 +10,8 @@ import (
 
 	"github.com/klauspost/compress/s2"
 	"github.com/zeebo/blake3"
+
+	"mulligan/snap/cas/encoding"
 )
 
 // version is the number of the on-disk format; DESIGN.md describes it. A store
@@ -259,29 +261,25 @@ func (c *change) record() *record {
 	p = binary.LittleEndian.AppendUint64(p, c.id)
 	p = binary.AppendUvarint(p, uint64(len(c.set)))
 	for _, r := range c.set {
-		p = appendString(p, r.Name)
+		p = encoding.AppendString(p, r.Name)
 		p = append(p, r.Hash[:]...)
-		p = appendString(p, string(r.Meta))
+		p = encoding.AppendString(p, string(r.Meta))
 	}
 	p = binary.AppendUvarint(p, uint64(len(c.drop)))
 	for _, name := range c.drop {
-		p = appendString(p, name)
+		p = encoding.AppendString(p, name)
 	}
 	r := &record{header: header{kind: kindChange, raw: uint32(len(p) - headerSize)}, buf: p}
 	if c.all {
 		r.kind = kindRoots
 	}
 	if c.all && len(p) > 4<<10 { // worth an encoder
-		if z := zstdOf(p[headerSize:], make([]byte, headerSize, headerSize+len(p)/2)); len(z) < len(p) {
+		if z := encoding.Compress(make([]byte, headerSize, headerSize+len(p)/2), p[headerSize:]); len(z) < len(p) {
 			r.codec, r.buf = codecZstd, z
 		}
 	}
 	r.finish()
 	return r
-}
-
-func appendString(p []byte, s string) []byte {
-	return append(binary.AppendUvarint(p, uint64(len(s))), s...)
 }
 
 // parseChange reads what change.record wrote.
@@ -291,44 +289,17 @@ func parseChange(kind byte, p []byte) (c change, ok bool) {
 	}
 	c.durable = int64(binary.LittleEndian.Uint64(p) & math.MaxInt64)
 	c.id, c.all = binary.LittleEndian.Uint64(p[8:]), kind == kindRoots
-	d := decoder{p: p[16:]}
-	for n := d.count(); n > 0 && !d.bad; n-- {
-		r := Root{Name: string(d.bytes(d.count()))}
-		copy(r.Hash[:], d.bytes(hashSize))
-		if meta := d.bytes(d.count()); len(meta) > 0 {
+	d := encoding.NewDecoder(p[16:])
+	for n := d.Count(); n > 0 && !d.Failed(); n-- {
+		r := Root{Name: string(d.Bytes(d.Count()))}
+		copy(r.Hash[:], d.Bytes(hashSize))
+		if meta := d.Bytes(d.Count()); len(meta) > 0 {
 			r.Meta = append([]byte(nil), meta...)
 		}
 		c.set = append(c.set, r)
 	}
-	for n := d.count(); n > 0 && !d.bad; n-- {
-		c.drop = append(c.drop, string(d.bytes(d.count())))
+	for n := d.Count(); n > 0 && !d.Failed(); n-- {
+		c.drop = append(c.drop, string(d.Bytes(d.Count())))
 	}
-	return c, !d.bad && len(d.p) == 0
-}
-
-// decoder takes values off the front of p until it finds itself short.
-type decoder struct {
-	p   []byte
-	bad bool
-}
-
-// count takes a number that can't be larger than what is left.
-func (d *decoder) count() int {
-	v, n := binary.Uvarint(d.p)
-	if n <= 0 || v > uint64(len(d.p)-n) {
-		d.bad, d.p = true, nil
-		return 0
-	}
-	d.p = d.p[n:]
-	return int(v)
-}
-
-func (d *decoder) bytes(n int) []byte {
-	if d.bad || n > len(d.p) {
-		d.bad, d.p = true, nil
-		return nil
-	}
-	p := d.p[:n]
-	d.p = d.p[n:]
-	return p
+	return c, d.Complete()
 }
