@@ -97,7 +97,7 @@ func (r *Records) describe(list ...description) error {
 		if err != nil {
 			return err
 		}
-		hash, err := b.Kin("record").Blob(text)
+		hash, err := b.Series("record").Blob(text)
 		if err != nil {
 			return err
 		}

@@ -34,12 +34,12 @@ const opPut = "store an object"
 // the batch may go on.
 func (b *Batch) Blob(p []byte) (Hash, error) { return b.blob(0, p) }
 
-func (b *Batch) blob(kin uint32, p []byte) (Hash, error) {
+func (b *Batch) blob(series uint32, p []byte) (Hash, error) {
 	if len(p) > MaxObject {
 		return Hash{}, errs.New(errs.Invalid, opPut, "a blob of %d bytes is over the limit of %d", len(p), MaxObject)
 	}
 	h := blobHash(p)
-	return h, b.put(kindBlob, kin, h, nil, p)
+	return h, b.put(kindBlob, series, h, nil, p)
 }
 
 // Node stores the node of p and refs and returns its hash. Each ref must be in
@@ -47,7 +47,7 @@ func (b *Batch) blob(kin uint32, p []byte) (Hash, error) {
 // errs.NotFound, a damaged one errs.Corrupt: store its content again.
 func (b *Batch) Node(p []byte, refs []Hash) (Hash, error) { return b.node(0, p, refs) }
 
-func (b *Batch) node(kin uint32, p []byte, refs []Hash) (Hash, error) {
+func (b *Batch) node(series uint32, p []byte, refs []Hash) (Hash, error) {
 	if n := len(p) + len(refs)*hashSize; n > MaxNode {
 		return Hash{}, errs.New(errs.Invalid, opPut, "a node of %d bytes is over the limit of %d", n, MaxNode)
 	}
@@ -57,34 +57,33 @@ func (b *Batch) node(kin uint32, p []byte, refs []Hash) (Hash, error) {
 		}
 	}
 	h := nodeHash(p, refs)
-	return h, b.put(kindNode, kin, h, refs, p)
+	return h, b.put(kindNode, series, h, refs, p)
 }
 
-// Kin puts objects into a batch, and says of what they are versions.
-type Kin struct {
-	b   *Batch
-	kin uint32
+// Series adds objects to a batch as versions of one thing.
+type Series struct {
+	b      *Batch
+	series uint32
 }
 
-// Kin gives a way to put objects that are versions of the thing called name: a
-// file's path, say. Those of one name are kept as differences once they are
-// packed; nothing else follows from it.
-func (b *Batch) Kin(name string) Kin {
-	return Kin{b, crc32.Checksum([]byte(name), castagnoli)}
+// Series returns the series called name, for instance a file's path. [Store.Pack] stores the
+// versions of a series as deltas to each other. The name affects nothing but the space taken.
+func (b *Batch) Series(name string) Series {
+	return Series{b, crc32.Checksum([]byte(name), castagnoli)}
 }
 
-// Part is for the i-th of many parts of the thing.
-func (k Kin) Part(i int64) Kin {
+// Part returns the series of the i-th part of the thing, for content that is stored in many parts.
+func (s Series) Part(i int64) Series {
 	var p [8]byte
 	binary.LittleEndian.PutUint64(p[:], uint64(i))
-	return Kin{k.b, crc32.Update(k.kin, castagnoli, p[:])}
+	return Series{s.b, crc32.Update(s.series, castagnoli, p[:])}
 }
 
 // Blob is [Batch.Blob].
-func (k Kin) Blob(p []byte) (Hash, error) { return k.b.blob(k.kin, p) }
+func (s Series) Blob(p []byte) (Hash, error) { return s.b.blob(s.series, p) }
 
 // Node is [Batch.Node].
-func (k Kin) Node(p []byte, refs []Hash) (Hash, error) { return k.b.node(k.kin, p, refs) }
+func (s Series) Node(p []byte, refs []Hash) (Hash, error) { return s.b.node(s.series, p, refs) }
 
 // Keep reports whether h is in the store, and if so keeps it there until the
 // batch ends, as if the batch had written it.
@@ -114,11 +113,11 @@ func (b *Batch) need(h Hash) error {
 }
 
 // put stores one object unless it is there.
-func (b *Batch) put(kind byte, kin uint32, h Hash, refs []Hash, p []byte) error {
+func (b *Batch) put(kind byte, series uint32, h Hash, refs []Hash, p []byte) error {
 	if done, err := b.hold(h, refs, true); done || err != nil {
 		return err
 	}
-	r := newObject(kind, kin, h, refs, p)
+	r := newObject(kind, series, h, refs, p)
 	s := b.s
 	s.wmu.Lock()
 	defer s.wmu.Unlock()

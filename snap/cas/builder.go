@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"mulligan/errs"
+	"mulligan/snap/cas/delta"
 )
 
 // builder makes groups of items that come in the order of packing.items.
@@ -14,7 +15,7 @@ type builder struct {
 	depth  []int        // deltas to apply, per member
 	where  map[Hash]int // member by hash
 	recent []candidate  // the last few versions of the thing at hand
-	differ differ
+	differ delta.Differ
 	began  time.Time
 }
 
@@ -26,7 +27,7 @@ type candidate struct {
 }
 
 // window is how many versions are tried as bases. The first is nearly always
-// the best, but for things that change back and forth and kins that only seem the same.
+// the best, but for things that change back and forth and series whose names have the same checksum.
 const window = 3
 
 // add puts one item into the group, or begins another with it. A damaged one is
@@ -61,7 +62,7 @@ func (b *builder) add(it *item) error {
 	if b.where == nil {
 		b.where = map[Hash]int{}
 	}
-	m := member{hash: it.hash, kin: c.kin, refs: uint32(len(c.refs)), raw: uint32(len(c.refs)*hashSize + len(c.data))}
+	m := member{hash: it.hash, series: c.series, refs: uint32(len(c.refs)), raw: uint32(len(c.refs)*hashSize + len(c.data))}
 	me := len(b.from)
 	whole := c.bytes()
 	body, base := b.body(it, whole)
@@ -76,7 +77,7 @@ func (b *builder) add(it *item) error {
 	b.g.table = append(b.g.table, m)
 	b.from, b.depth = append(b.from, it), append(b.depth, depth)
 	b.where[it.hash] = me
-	if it.kin != 0 {
+	if it.series != 0 {
 		if len(b.recent) == window {
 			b.recent = b.recent[1:]
 		}
@@ -116,7 +117,7 @@ func (b *builder) body(it *item, whole []byte) (body []byte, base int) {
 		return body, base
 	}
 	best, base := whole, -1
-	if len(whole) < 2*deltaBlock {
+	if len(whole) < 2*delta.Block {
 		return best, base
 	}
 	limit := len(whole) - len(whole)/8
@@ -125,7 +126,7 @@ func (b *builder) body(it *item, whole []byte) (body []byte, base int) {
 		if !b.reachable(v.member, len(whole)) {
 			continue
 		}
-		if d := b.differ.delta(nil, v.p, whole, limit); d != nil {
+		if d := b.differ.Append(nil, v.p, whole, limit); d != nil {
 			best, base, limit = d, v.member, len(d)-1
 		}
 	}

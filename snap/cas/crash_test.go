@@ -414,7 +414,7 @@ func victim(dir string) {
 		b := s.Begin()
 		content := make([]byte, 1000)
 		must(rand.NewChaCha8(sha256.Sum256([]byte(name))).Read(content))
-		n := must(b.Node(nil, []Hash{must(b.Blob(content)), must(b.Kin("text").Blob(append(text(i%9), name...)))}))
+		n := must(b.Node(nil, []Hash{must(b.Blob(content)), must(b.Series("text").Blob(append(text(i%9), name...)))}))
 		if err := b.Commit(Root{Name: name, Hash: n}); err != nil {
 			panic(err)
 		}

@@ -16,7 +16,7 @@
 // Nothing that a Batch wrote is durable before its Commit returned; then all of it is.
 //
 // What is stored lies loose in a log at first. Pack moves it into groups, compressed together, in which
-// versions of one thing (Batch.Kin names it) follow each other, as deltas. Each of the three pays for
+// versions of one thing, a series ([Batch.Series]), follow each other, as deltas. Each of the three pays for
 // its lines. Of 166 captures of this project's own source tree, every third commit of its
 // history, 20.1 MB lie loose. Grouped in the order in which they were stored, without deltas,
 // they take 11.9 MB; with the versions of a thing beside each other 4.0 MB; with deltas 3.1 MB, and packing takes

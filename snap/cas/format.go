@@ -10,10 +10,12 @@ import (
 
 	"github.com/klauspost/compress/s2"
 	"github.com/zeebo/blake3"
+
+	"mulligan/snap/cas/encoding"
 )
 
 // version is the number of the on-disk format; DESIGN.md describes it. A store
-// of format 1 is one of format 2 without packs and kins.
+// of format 1 is one of format 2 without packs and series.
 const (
 	version       = 2
 	oldestVersion = 1
@@ -54,15 +56,15 @@ type salt [8]byte
 
 // header is what precedes a record's payload.
 //
-//	 0 salt [8]   8 kind u8   9 codec u8   10 kin of a node u16
+//	 0 salt [8]   8 kind u8   9 codec u8   10 series of a node u16
 //	12 stored u32 (payload bytes)   16 raw u32 (data bytes before the codec)
-//	20 refs u32 (hashes at the payload's start); of a blob, its kin   24 hash [32]
+//	20 refs u32 (hashes at the payload's start); of a blob, its series   24 hash [32]
 //	56 CRC32C of the payload   60 CRC32C of bytes 0–59, segment number, offset
 //
 // Integers are little-endian. The last checksum ties a record to its place.
 type header struct {
 	kind, codec       byte
-	kin               uint32 // of an object; see Batch.Kin
+	series            uint32 // of an object; see Batch.Series
 	stored, raw, refs uint32
 	hash              Hash
 	sum               uint32
@@ -80,9 +82,9 @@ func (h *header) put(p []byte, sl salt, seq uint32, off int64) {
 	le.PutUint32(p[20:], h.refs)
 	switch h.kind {
 	case kindBlob:
-		le.PutUint32(p[20:], h.kin)
+		le.PutUint32(p[20:], h.series)
 	case kindNode:
-		le.PutUint16(p[10:], uint16(h.kin))
+		le.PutUint16(p[10:], uint16(h.series))
 	}
 	copy(p[24:56], h.hash[:])
 	le.PutUint32(p[56:], h.sum)
@@ -110,9 +112,9 @@ func parseHeader(p []byte, sl salt, seq uint32, off int64) (h header, ok bool) {
 	}
 	switch h.kind {
 	case kindBlob:
-		h.kin, h.refs = h.refs, 0
+		h.series, h.refs = h.refs, 0
 	case kindNode:
-		h.kin = uint32(le.Uint16(p[10:]))
+		h.series = uint32(le.Uint16(p[10:]))
 	}
 	sane := h.stored <= maxPayload && h.raw <= maxPayload && uint64(h.refs)*uint64(hashSize) <= uint64(h.stored) &&
 		h.kind >= kindBlob && h.kind <= kindNodes && h.codec <= codecZstd && (h.refs == 0 || h.kind >= kindNode)
@@ -130,9 +132,9 @@ func (r *record) payload() []byte { return r.buf[headerSize:] }
 
 // newObject makes the record of a blob or node. Hashes do not compress; the
 // data is compressed where that saves a sixteenth or more.
-func newObject(kind byte, kin uint32, h Hash, refs []Hash, data []byte) *record {
+func newObject(kind byte, series uint32, h Hash, refs []Hash, data []byte) *record {
 	fixed := headerSize + len(refs)*hashSize
-	r := &record{header: header{kind: kind, kin: kin, raw: uint32(len(data)), refs: uint32(len(refs)), hash: h}}
+	r := &record{header: header{kind: kind, series: series, raw: uint32(len(data)), refs: uint32(len(refs)), hash: h}}
 	if len(data) >= 64 {
 		buf := make([]byte, fixed+s2.MaxEncodedLen(len(data)))
 		if enc := s2.Encode(buf[fixed:], data); len(enc) <= len(data)-len(data)/16 {
@@ -259,29 +261,25 @@ func (c *change) record() *record {
 	p = binary.LittleEndian.AppendUint64(p, c.id)
 	p = binary.AppendUvarint(p, uint64(len(c.set)))
 	for _, r := range c.set {
-		p = appendString(p, r.Name)
+		p = encoding.AppendString(p, r.Name)
 		p = append(p, r.Hash[:]...)
-		p = appendString(p, string(r.Meta))
+		p = encoding.AppendString(p, string(r.Meta))
 	}
 	p = binary.AppendUvarint(p, uint64(len(c.drop)))
 	for _, name := range c.drop {
-		p = appendString(p, name)
+		p = encoding.AppendString(p, name)
 	}
 	r := &record{header: header{kind: kindChange, raw: uint32(len(p) - headerSize)}, buf: p}
 	if c.all {
 		r.kind = kindRoots
 	}
 	if c.all && len(p) > 4<<10 { // worth an encoder
-		if z := zstdOf(p[headerSize:], make([]byte, headerSize, headerSize+len(p)/2)); len(z) < len(p) {
+		if z := encoding.Compress(make([]byte, headerSize, headerSize+len(p)/2), p[headerSize:]); len(z) < len(p) {
 			r.codec, r.buf = codecZstd, z
 		}
 	}
 	r.finish()
 	return r
-}
-
-func appendString(p []byte, s string) []byte {
-	return append(binary.AppendUvarint(p, uint64(len(s))), s...)
 }
 
 // parseChange reads what change.record wrote.
@@ -291,44 +289,17 @@ func parseChange(kind byte, p []byte) (c change, ok bool) {
 	}
 	c.durable = int64(binary.LittleEndian.Uint64(p) & math.MaxInt64)
 	c.id, c.all = binary.LittleEndian.Uint64(p[8:]), kind == kindRoots
-	d := decoder{p: p[16:]}
-	for n := d.count(); n > 0 && !d.bad; n-- {
-		r := Root{Name: string(d.bytes(d.count()))}
-		copy(r.Hash[:], d.bytes(hashSize))
-		if meta := d.bytes(d.count()); len(meta) > 0 {
+	d := encoding.NewDecoder(p[16:])
+	for n := d.Count(); n > 0 && !d.Failed(); n-- {
+		r := Root{Name: string(d.Bytes(d.Count()))}
+		copy(r.Hash[:], d.Bytes(hashSize))
+		if meta := d.Bytes(d.Count()); len(meta) > 0 {
 			r.Meta = append([]byte(nil), meta...)
 		}
 		c.set = append(c.set, r)
 	}
-	for n := d.count(); n > 0 && !d.bad; n-- {
-		c.drop = append(c.drop, string(d.bytes(d.count())))
+	for n := d.Count(); n > 0 && !d.Failed(); n-- {
+		c.drop = append(c.drop, string(d.Bytes(d.Count())))
 	}
-	return c, !d.bad && len(d.p) == 0
-}
-
-// decoder takes values off the front of p until it finds itself short.
-type decoder struct {
-	p   []byte
-	bad bool
-}
-
-// count takes a number that can't be larger than what is left.
-func (d *decoder) count() int {
-	v, n := binary.Uvarint(d.p)
-	if n <= 0 || v > uint64(len(d.p)-n) {
-		d.bad, d.p = true, nil
-		return 0
-	}
-	d.p = d.p[n:]
-	return int(v)
-}
-
-func (d *decoder) bytes(n int) []byte {
-	if d.bad || n > len(d.p) {
-		d.bad, d.p = true, nil
-		return nil
-	}
-	p := d.p[:n]
-	d.p = d.p[n:]
-	return p
+	return c, d.Complete()
 }

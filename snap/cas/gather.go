@@ -5,24 +5,23 @@ import (
 	"slices"
 )
 
-// kinship names a thing that objects are versions of.
-type kinship struct {
-	kind byte
-	kin  uint32
+// seriesKey identifies a series: the objects of one kind that are versions of one thing.
+type seriesKey struct {
+	kind   byte
+	series uint32
 }
 
-// place is one group of one pack.
-type place struct {
+// groupAddr is where a group is stored: the number of its pack, and its offset there.
+type groupAddr struct {
 	seq uint32
 	off int64
 }
 
-// gather lists what is to be packed: what lives in the victims and, of all packs,
-// the groups that hold the newest versions of the same things, in an order in
-// which versions follow each other, the oldest first, and all else stays beside
-// what it was stored with.
+// gather lists the objects to pack: the live objects of the victims, and those of the groups that
+// hold the newest versions of the same series. It sorts them so that the versions of a
+// series follow each other, the oldest first. Other objects keep the order in which they were stored.
 func (p *packing) gather(victims []*segment) error {
-	touched := map[kinship]place{}
+	touched := map[seriesKey]groupAddr{}
 	for _, g := range victims {
 		if g.isPack() {
 			continue
@@ -34,8 +33,8 @@ func (p *packing) gather(victims []*segment) error {
 		live := p.s.living(g, objects)
 		for i := range live {
 			p.items = append(p.items, item{object: live[i], src: g})
-			if live[i].kin != 0 {
-				touched[kinship{live[i].kind, live[i].kin}] = place{}
+			if live[i].series != 0 {
+				touched[seriesKey{live[i].kind, live[i].series}] = groupAddr{}
 			}
 		}
 	}
@@ -44,7 +43,7 @@ func (p *packing) gather(victims []*segment) error {
 	if err := p.find(packs, touched); err != nil {
 		return err
 	}
-	pulled := map[place]bool{}
+	pulled := map[groupAddr]bool{}
 	for _, at := range touched {
 		pulled[at] = true
 	}
@@ -57,8 +56,8 @@ func (p *packing) gather(victims []*segment) error {
 	return nil
 }
 
-// find fills in where the newest group with versions of each touched thing is.
-func (p *packing) find(packs []*segment, touched map[kinship]place) error {
+// find sets touched to the addresses of the groups that hold the newest versions of each series.
+func (p *packing) find(packs []*segment, touched map[seriesKey]groupAddr) error {
 	if len(touched) == 0 {
 		return nil
 	}
@@ -69,9 +68,9 @@ func (p *packing) find(packs []*segment, touched map[kinship]place) error {
 		}
 		for _, sp := range spans {
 			for _, o := range sp.objects {
-				k := kinship{o.kind, o.kin}
+				k := seriesKey{o.kind, o.series}
 				if _, ok := touched[k]; ok {
-					touched[k] = place{g.seq, sp.off}
+					touched[k] = groupAddr{g.seq, sp.off}
 				}
 			}
 		}
@@ -79,15 +78,15 @@ func (p *packing) find(packs []*segment, touched map[kinship]place) error {
 	return nil
 }
 
-// pull takes the groups of a pack apart that are pulled or, where the pack is
-// to go, hold what is dead; the others of such a pack are taken over whole.
-func (p *packing) pull(g *segment, goes bool, pulled map[place]bool) error {
+// pull adds the live objects of g's pulled groups to the items. When the pack itself goes, pull also
+// adds the live objects of groups that have dead ones, and lists the remaining groups to be copied whole.
+func (p *packing) pull(g *segment, goes bool, pulled map[groupAddr]bool) error {
 	spans, err := p.s.scanPack(g, false)
 	if err != nil {
 		return err
 	}
 	for _, sp := range spans {
-		here := pulled[place{g.seq, sp.off}]
+		here := pulled[groupAddr{g.seq, sp.off}]
 		if !here && !goes {
 			continue
 		}
@@ -103,7 +102,7 @@ func (p *packing) pull(g *segment, goes bool, pulled map[place]bool) error {
 	return nil
 }
 
-// living lists the objects that live in g and are not damaged.
+// living returns those of objects that are live in g and not damaged.
 func (s *Store) living(g *segment, objects []object) (live []object) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -118,19 +117,19 @@ func (s *Store) living(g *segment, objects []object) (live []object) {
 	return live
 }
 
-// order sorts the items.
+// order sorts the items by kind, then by the age of their series, then by their own age.
 func (p *packing) order() {
 	slices.SortFunc(p.items, func(a, b item) int { // by age
 		return cmp.Or(compareBool(a.grouped, b.grouped), cmp.Compare(a.src.seq, b.src.seq), cmp.Compare(a.off, b.off), cmp.Compare(a.slot, b.slot))
 	})
-	first := map[kinship]int{}
+	first := map[seriesKey]int{}
 	for i := range p.items {
 		x := &p.items[i]
 		x.first = i
-		if x.kin == 0 {
+		if x.series == 0 {
 			continue
 		}
-		k := kinship{x.kind, x.kin}
+		k := seriesKey{x.kind, x.series}
 		if rank, ok := first[k]; ok {
 			x.first = rank
 		} else {
@@ -142,7 +141,7 @@ func (p *packing) order() {
 	})
 }
 
-// compareBool puts true first.
+// compareBool orders true before false.
 func compareBool(a, b bool) int {
 	switch {
 	case a == b:

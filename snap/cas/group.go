@@ -4,16 +4,16 @@ import (
 	"encoding/binary"
 	"errors"
 	"hash/crc32"
-	"sync"
 
-	"github.com/klauspost/compress/zstd"
+	"mulligan/snap/cas/delta"
+	"mulligan/snap/cas/encoding"
 )
 
 // A group is a record of a pack that holds many objects of one kind, compressed
 // together: versions of the same thing as deltas, each to one before it in the
 // same group. Nothing in a group asks for another group. Its payload is a table
 //
-//	objects × hash [32], then for each object five uvarints: kin, refs, raw, back, size
+//	objects × hash [32], then for each object five uvarints: series, refs, raw, back, size
 //
 // and the stream: for each object size bytes, raw or as one zstd frame. An
 // object's own bytes are raw many: its refs, then its data. back is 0 where the
@@ -30,8 +30,8 @@ type group struct {
 
 // member is what the table says of one object.
 type member struct {
-	hash                       Hash
-	kin, refs, raw, back, size uint32
+	hash                          Hash
+	series, refs, raw, back, size uint32
 }
 
 const (
@@ -56,14 +56,14 @@ func (g *group) record() *record {
 	}
 	for i := range g.table {
 		m := &g.table[i]
-		for _, v := range [...]uint32{m.kin, m.refs, m.raw, m.back, m.size} {
+		for _, v := range [...]uint32{m.series, m.refs, m.raw, m.back, m.size} {
 			p = binary.AppendUvarint(p, uint64(v))
 		}
 	}
 	r := &record{header: header{kind: groupKind(g.kind), raw: uint32(len(g.stream)), refs: uint32(len(g.table))}}
 	tableHeader(r, p[headerSize:])
 	whole := len(p)
-	r.codec, p = codecZstd, zstdOf(g.stream, p)
+	r.codec, p = codecZstd, encoding.Compress(p, g.stream)
 	if len(p)-whole >= len(g.stream) {
 		r.codec, p = codecRaw, append(p[:whole], g.stream...)
 	}
@@ -93,33 +93,22 @@ func parseTable(h *header, p []byte) (*group, error) {
 	}
 	n := int(h.refs)
 	g := &group{kind: groupedKind(h.kind), table: make([]member, n), at: make([]int, n)}
-	d := decoder{p: p[n*hashSize:]}
+	d := encoding.NewDecoder(p[n*hashSize:])
 	at := 0
 	for i := range g.table {
 		m := &g.table[i]
 		m.hash = Hash(p[i*hashSize:])
-		m.kin, m.refs, m.raw, m.back, m.size = d.number(), d.number(), d.number(), d.number(), d.number()
-		if d.bad || int(m.back) > i || m.raw > maxPayload || uint64(m.refs)*uint64(hashSize) > uint64(m.raw) ||
+		m.series, m.refs, m.raw, m.back, m.size = d.Number(), d.Number(), d.Number(), d.Number(), d.Number()
+		if d.Failed() || int(m.back) > i || m.raw > maxPayload || uint64(m.refs)*uint64(hashSize) > uint64(m.raw) ||
 			m.back == 0 && m.size != m.raw || g.kind == kindBlob && m.refs > 0 {
 			return nil, errGroup
 		}
 		g.at[i], at = at, at+int(m.size)
 	}
-	if len(d.p) > 0 || at != int(h.raw) {
+	if !d.Complete() || at != int(h.raw) {
 		return nil, errGroup
 	}
 	return g, nil
-}
-
-// number takes any number of 32 bits.
-func (d *decoder) number() uint32 {
-	v, n := binary.Uvarint(d.p)
-	if n <= 0 || v > 1<<32-1 {
-		d.bad, d.p = true, nil
-		return 0
-	}
-	d.p = d.p[n:]
-	return uint32(v)
 }
 
 // parseGroup reads a whole group.
@@ -143,40 +132,12 @@ func parseGroup(r *record) (*group, error) {
 	return g, nil
 }
 
-// zstdReader decodes for everybody.
-var zstdReader = sync.OnceValue(func() *zstd.Decoder {
-	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(2), zstd.WithDecoderLowmem(true), zstd.WithDecodeAllCapLimit(true))
-	if err != nil {
-		panic(err) // the options are wrong
-	}
-	return z
-})
-
-// zstdWriters are encoders, each for one goroutine at a time. One takes some 9
-// MB, which is much to make anew for a few groups; those that nobody uses for a
-// while go.
-var zstdWriters = sync.Pool{New: func() any {
-	z, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedBetterCompression), zstd.WithEncoderConcurrency(1),
-		zstd.WithEncoderCRC(false), zstd.WithLowerEncoderMem(true), zstd.WithWindowSize(4<<20))
-	if err != nil {
-		panic(err) // the options are wrong
-	}
-	return z
-}}
-
-// zstdOf appends p to dst as one frame.
-func zstdOf(p, dst []byte) []byte {
-	z := zstdWriters.Get().(*zstd.Encoder)
-	defer zstdWriters.Put(z)
-	return z.EncodeAll(p, dst)
-}
-
-// unzstd decodes a frame that holds size bytes.
+// unzstd decodes a frame that holds size bytes. It returns an error if size is more than a payload may have.
 func unzstd(p []byte, size int) ([]byte, error) {
 	if size > maxPayload {
 		return nil, errGroup
 	}
-	return zstdReader().DecodeAll(p, make([]byte, 0, size))
+	return encoding.Decompress(p, size)
 }
 
 // body is what the stream has of object i.
@@ -196,7 +157,7 @@ func (g *group) bytes(i int) ([]byte, error) {
 		if cap(*buf) < size {
 			*buf = make([]byte, 0, size+size/8)
 		}
-		out, err := undelta((*buf)[:0], p, g.body(chain[n]), size)
+		out, err := delta.Apply((*buf)[:0], p, g.body(chain[n]), size)
 		if err != nil {
 			return nil, err
 		}
@@ -219,9 +180,9 @@ func (g *group) each(do func(i int, p []byte, err error)) {
 		p, err := g.body(i), error(nil)
 		if base := i - int(m.back); base < i {
 			if from, ok := kept[base]; ok {
-				p, err = undelta(make([]byte, 0, m.raw), from, p, int(m.raw))
+				p, err = delta.Apply(make([]byte, 0, m.raw), from, p, int(m.raw))
 			} else {
-				err = errDelta
+				err = delta.ErrMismatch
 			}
 			if last[base] == i {
 				delete(kept, base)
@@ -256,7 +217,7 @@ func (g *group) objects(h *header, off int64) []object {
 	list := make([]object, len(g.table))
 	for i := range list {
 		m := &g.table[i]
-		list[i] = object{hash: m.hash, off: uint32(off), slot: uint16(i), stored: g.share(i, packed, h.raw), kind: g.kind, kin: m.kin, grouped: true}
+		list[i] = object{hash: m.hash, off: uint32(off), slot: uint16(i), stored: g.share(i, packed, h.raw), kind: g.kind, series: m.series, grouped: true}
 	}
 	return list
 }

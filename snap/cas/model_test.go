@@ -112,7 +112,7 @@ func (m *model) fill(t *rapid.T, b *Batch) []Hash {
 		// Few different contents: most are met again.
 		data := bytes.Repeat([]byte{rapid.Byte().Draw(t, "byte")}, rapid.IntRange(0, 300).Draw(t, "size"))
 		o := modelObject{data: append(data, fmt.Sprint(rapid.IntRange(0, 9).Draw(t, "salt"))...)}
-		kin := rapid.SampledFrom([]string{"one", "two", "three"}).Draw(t, "kin")
+		series := rapid.SampledFrom([]string{"one", "two", "three"}).Draw(t, "series")
 		var h Hash
 		var err error
 		if o.node = rapid.Bool().Draw(t, "node"); o.node {
@@ -121,9 +121,9 @@ func (m *model) fill(t *rapid.T, b *Batch) []Hash {
 					o.refs = append(o.refs, ref)
 				}
 			}
-			h, err = b.Kin(kin).Node(o.data, o.refs)
+			h, err = b.Series(series).Node(o.data, o.refs)
 		} else {
-			h, err = b.Kin(kin).Blob(o.data)
+			h, err = b.Series(series).Blob(o.data)
 		}
 		if err != nil {
 			t.Fatal(err)

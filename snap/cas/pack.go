@@ -15,12 +15,12 @@ const opPack = "pack the store"
 // is less where an eighth of what is packed already is less.
 const packAtMost = 64 << 20
 
-// When a group is full, in bytes of its stream: at the next kin, or anyhow when
+// When a group is full, in bytes of its stream: at the next series, or anyhow when
 // it is longer than that and twice the object that would come next.
 const groupBytes = 64 << 10
 
 // Pack makes what lies loose in the log smaller, if there is enough of it to be
-// worth the work: versions of the same thing (see [Batch.Kin]) are kept as
+// worth the work: versions of the same thing (see [Batch.Series]) are kept as
 // differences, and all is compressed together in groups. It is for times when
 // nothing else happens, and gives way to batches; reads go on. It needs room for
 // a segment or two at a time, and leaves everything as it was where there is

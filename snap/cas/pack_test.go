@@ -55,11 +55,11 @@ func TestPackVersions(t *testing.T) {
 				if i%3 == round%3 {
 					p = e.edit()
 				}
-				h := must(b.Kin(fmt.Sprint(i)).Blob(p))
+				h := must(b.Series(fmt.Sprint(i)).Blob(p))
 				refs = append(refs, h)
 				want[h] = p
 			}
-			n := must(b.Kin("list").Node(nil, refs))
+			n := must(b.Series("list").Node(nil, refs))
 			noErr(t, b.Commit(Root{Name: fmt.Sprint(len(want)), Hash: n}))
 		}
 		loose := onDisk(t, s)
@@ -213,28 +213,6 @@ func TestPackOnFullDisk(t *testing.T) {
 	for i := range 30 {
 		noErr(t, s.Check(context.Background(), fmt.Sprint(i), true))
 	}
-}
-
-// What is made of a base and a delta is what the delta was made for, and no
-// other delta reaches out of its base.
-func FuzzDelta(f *testing.F) {
-	e := newEssay(f, 900)
-	f.Add(bytes.Clone(e.p), e.edit(), []byte{3, 1})
-	f.Add([]byte{}, []byte("x"), []byte{})
-	f.Fuzz(func(t *testing.T, base, p, other []byte) {
-		var d differ
-		if delta := d.delta(nil, base, p, 2*len(p)+64); delta != nil {
-			back, err := undelta(nil, base, delta, len(p))
-			if err != nil || !bytes.Equal(back, p) {
-				t.Fatalf("%x became %x: %v", p, back, err)
-			}
-		} else {
-			t.Fatalf("no delta of %d bytes", len(p))
-		}
-		if out, err := undelta(nil, base, other, len(p)); err == nil && len(out) != len(p) {
-			t.Fatalf("%d bytes of %d", len(out), len(p))
-		}
-	})
 }
 
 // Whatever stands where a group should, reading it ends and stays within it.

@@ -204,7 +204,7 @@ func (s *Store) loadGrouped(g *segment, h Hash, e entry) (c content, err error) 
 		return c, err
 	}
 	m := &gr.table[e.slot]
-	c = content{kind: gr.kind, kin: m.kin}
+	c = content{kind: gr.kind, series: m.series}
 	if c.kind == kindNode {
 		c.refs, p = m.split(p)
 	}

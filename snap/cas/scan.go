@@ -15,7 +15,7 @@ type object struct {
 	kind   byte
 	bad    bool   // its payload is damaged
 	refs   []Hash // a node's, unless it is bad
-	kin    uint32
+	series uint32
 
 	grouped bool   // it is in a group, of which stored is its share
 	slot    uint16 // its place in the group
@@ -112,7 +112,7 @@ func (s *scanner) record(off int64) (int64, error) {
 func (s *scanner) take(rec *record, off int64) {
 	good := rec.intact()
 	if rec.kind == kindBlob || rec.kind == kindNode {
-		o := object{hash: rec.hash, off: uint32(off), stored: rec.stored, kind: rec.kind, kin: rec.kin, bad: !good}
+		o := object{hash: rec.hash, off: uint32(off), stored: rec.stored, kind: rec.kind, series: rec.series, bad: !good}
 		if good {
 			o.refs = rec.refList()
 		} else {

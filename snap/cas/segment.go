@@ -127,7 +127,7 @@ func (s *Store) appendObject(r *record) (object, error) {
 	if err != nil {
 		return object{}, err
 	}
-	o := object{hash: r.hash, off: uint32(off), stored: r.stored, kind: r.kind, refs: r.refList(), kin: r.kin}
+	o := object{hash: r.hash, off: uint32(off), stored: r.stored, kind: r.kind, refs: r.refList(), series: r.series}
 	s.active.objects = append(s.active.objects, o)
 	return o, nil
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"hash/crc32"
 	"os"
+
+	"mulligan/snap/cas/encoding"
 )
 
 var idxMagic = [8]byte{'m', 'u', 'l', 'l', 'i', 'd', 'x', '2'}
@@ -20,7 +22,7 @@ var errIndex = errors.New("not an index of this segment")
 //
 //	magic [8], salt [8], segment number u32, segment size u64, objects u64,
 //	per object: hash [32], offset u32, stored u32, refs u32, kind u8, bad u8,
-//	zero u16, kin u32, refs × hash [32]; at the end CRC32C of all before it.
+//	zero u16, series u32, refs × hash [32]; at the end CRC32C of all before it.
 func encodeIndex(sl salt, seq uint32, size int64, objects []object) []byte {
 	le := binary.LittleEndian
 	n := idxHeaderSize + 4
@@ -42,7 +44,7 @@ func encodeIndex(sl salt, seq uint32, size int64, objects []object) []byte {
 		if o.bad {
 			p[len(p)-3] = 1
 		}
-		p = le.AppendUint32(p, o.kin)
+		p = le.AppendUint32(p, o.series)
 		for j := range o.refs {
 			p = append(p, o.refs[j][:]...)
 		}
@@ -62,19 +64,19 @@ func decodeIndex(p []byte, sl salt, seq uint32, size int64) ([]object, error) {
 		return nil, errIndex
 	}
 	n := le.Uint64(p[28:])
-	d := decoder{p: body[idxHeaderSize:]}
-	if n > uint64(len(d.p)/idxObjectSize) {
+	d := encoding.NewDecoder(body[idxHeaderSize:])
+	if n > uint64(d.Left()/idxObjectSize) {
 		return nil, errIndex
 	}
 	objects := make([]object, 0, n)
 	for ; n > 0; n-- {
-		f := d.bytes(idxObjectSize)
-		if d.bad {
+		f := d.Bytes(idxObjectSize)
+		if d.Failed() {
 			return nil, errIndex
 		}
-		o := object{hash: Hash(f[:32]), off: le.Uint32(f[32:]), stored: le.Uint32(f[36:]), kind: f[44], bad: f[45] != 0, kin: le.Uint32(f[48:])}
-		refs := d.bytes(int(min(uint64(le.Uint32(f[40:]))*uint64(hashSize), uint64(len(d.p)+1))))
-		if d.bad || int64(o.off)+o.size() > size || (o.kind != kindBlob && o.kind != kindNode) {
+		o := object{hash: Hash(f[:32]), off: le.Uint32(f[32:]), stored: le.Uint32(f[36:]), kind: f[44], bad: f[45] != 0, series: le.Uint32(f[48:])}
+		refs := d.Bytes(int(min(uint64(le.Uint32(f[40:]))*uint64(hashSize), uint64(d.Left()+1))))
+		if d.Failed() || int64(o.off)+o.size() > size || (o.kind != kindBlob && o.kind != kindNode) {
 			return nil, errIndex
 		}
 		for ; len(refs) > 0; refs = refs[hashSize:] {

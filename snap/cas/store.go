@@ -183,10 +183,10 @@ func (s *Store) Node(h Hash) (data []byte, refs []Hash, err error) {
 
 // content is one object, read.
 type content struct {
-	kind byte
-	kin  uint32
-	refs []Hash
-	data []byte
+	kind   byte
+	series uint32
+	refs   []Hash
+	data   []byte
 }
 
 // read reads and verifies one object, and remembers damage.
@@ -240,7 +240,7 @@ func (s *Store) load(g *segment, h Hash, e entry) (c content, err error) {
 	if err != nil {
 		return c, err
 	}
-	c = content{kind: r.kind, kin: r.kin, refs: r.refList()}
+	c = content{kind: r.kind, series: r.series, refs: r.refList()}
 	c.data, err = r.verify()
 	return c, err
 }

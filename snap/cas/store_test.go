@@ -61,7 +61,7 @@ func save(t testing.TB, s *Store, name string, blobs ...[]byte) Hash {
 	defer b.Discard()
 	var refs []Hash
 	for i, p := range blobs {
-		refs = append(refs, must(b.Kin(fmt.Sprint("part ", i)).Blob(p)))
+		refs = append(refs, must(b.Series(fmt.Sprint("part ", i)).Blob(p)))
 	}
 	n := must(b.Node([]byte("node of "+name), refs))
 	noErr(t, b.Commit(Root{Name: name, Hash: n, Meta: []byte(name + "'s own")}))

@@ -195,7 +195,7 @@ func (h *Journal) Add(b *cas.Batch, seen time.Time, records []Record) (err error
 		n := min(len(records), maxRecords)
 		l := &link{prev: head, start: about.Last == about.Base, seq: about.Last + 1, seen: seen, records: records[:n]}
 		records = records[n:]
-		if head, err = b.Kin(journalName).Node(l.encode()); err != nil {
+		if head, err = b.Series(journalName).Node(l.encode()); err != nil {
 			return err
 		}
 		about.Last, about.Records = l.seq, about.Records+n

@@ -97,7 +97,7 @@ func (m *Manifest) Save(b *cas.Batch) error {
 	if err := m.saveFolder(b, &m.Root); err != nil {
 		return err
 	}
-	if _, err := b.Kin(folderName("")).Node(EncodeNode(SortTop, []*Entry{&m.Root})); err != nil {
+	if _, err := b.Series(folderName("")).Node(EncodeNode(SortTop, []*Entry{&m.Root})); err != nil {
 		return err
 	}
 	m.Source = m.Hash
@@ -120,7 +120,7 @@ func (m *Manifest) saveFolder(b *cas.Batch, e *Entry) error {
 			}
 		}
 	}
-	_, err = b.Kin(folderName(e.Name)).Node(EncodeNode(SortFolder, list))
+	_, err = b.Series(folderName(e.Name)).Node(EncodeNode(SortFolder, list))
 	return err
 }
 

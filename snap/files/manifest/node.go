@@ -122,7 +122,7 @@ func (n *Node) Seal(b *cas.Batch, kept map[snap.Hash][]Entry) error {
 	if b == nil {
 		n.Hash = cas.NodeHash(data, refs)
 	} else {
-		h, err := b.Kin(folderName(n.Name)).Node(data, refs)
+		h, err := b.Series(folderName(n.Name)).Node(data, refs)
 		if err != nil {
 			return err
 		}

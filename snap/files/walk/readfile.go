@@ -25,15 +25,15 @@ type Sink interface {
 // versions puts objects into s as versions of the thing called name.
 func versions(s Sink, name string) Sink {
 	if b, ok := s.(*cas.Batch); ok {
-		return b.Kin(name)
+		return b.Series(name)
 	}
 	return s
 }
 
 // part is s for the i-th piece of a large file.
 func part(s Sink, i int64) Sink {
-	if k, ok := s.(cas.Kin); ok {
-		return k.Part(i)
+	if series, ok := s.(cas.Series); ok {
+		return series.Part(i)
 	}
 	return s
 }
