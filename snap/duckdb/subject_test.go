@@ -131,6 +131,14 @@ func (s *subject) failpoint(string) error {
 	return nil
 }
 
+// Stored collects the store's garbage, and returns what the store takes on disk.
+func (s *subject) Stored(t *testing.T) int64 {
+	t.Helper()
+	_, err := s.cfg.Store.Collect(t.Context())
+	check(t, err)
+	return s.cfg.Store.DiskUsage()
+}
+
 // Slow has the suite take fewer of its steps.
 func (s *subject) Slow() bool { return !snaptest.Long() }
 

@@ -179,8 +179,15 @@ func TestDiskFull(t *testing.T) {
 	fails(t, "a full store", err, errs.Failed, "")
 	s.lives(t, "a full store", before)
 
+	if !testkit.Long() { // from version 15 on, the server itself may stop there, and not come up again without room
+		t.Log("the server's own disk is filled in the long run only")
+		return
+	}
 	big := s.capture(t)
 	s.as(t, "INSERT INTO public.fast VALUES (9)")
+	// A server that has to stop loses what is in unlogged tables, and values of sequences since its last checkpoint.
+	s.as(t, "ALTER TABLE public.fast SET LOGGED")
+	c.Psql(t, "postgres", "CHECKPOINT")
 	base := s.capture(t)
 	before = s.dump(t, "")
 	fill(t, disk, 12<<20) // an empty database takes 8 MiB of that
@@ -189,6 +196,11 @@ func TestDiskFull(t *testing.T) {
 	if err == nil {
 		t.Error("a second database fits beside the first")
 	}
+	// From version 15 on, the server may stop where it finds no room for the pages of a database that it has just created.
+	check(t, os.Remove(filepath.Join(disk, "fill")))
+	testkit.Eventually(t, "the server accepts connections, also after a crash for lack of space", func() bool {
+		return c.Command("psql", "-h", c.Socket, "-p", strconv.Itoa(c.Port), "-U", pgtest.Superuser, "-c", "SELECT 1", "postgres").Run() == nil
+	})
 	s.lives(t, "the server's disk is full", before)
 	check(t, s.driver.Sweep(t.Context(), snap.Gone{Restores: []snap.RestoreID{"op-1"}}))
 	check(t, s.driver.Verify(t.Context(), good, snap.Full))

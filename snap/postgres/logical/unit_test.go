@@ -100,14 +100,14 @@ func TestStoppedRows(t *testing.T) {
 
 func TestRows(t *testing.T) {
 	s := openStore(t)
-	random := testkit.Bytes(t, 200<<10)
+	random := testkit.Bytes(t, 1<<20) // some 34 pieces
 	var rows []string
 	for i := 0; i+50 < len(random); i += 50 {
 		rows = append(rows, fmt.Sprintf("%d\t%s\n", i, hex.EncodeToString(random[i:i+50])))
 	}
 	data := []byte(strings.Join(rows, ""))
 	w, pieces := write(t, s, data, 7000)
-	if len(pieces) < 4 || len(pieces) > 25 {
+	if len(pieces) < 8 || len(pieces) > len(data)/minPiece {
 		t.Errorf("%d bytes are in %d pieces", len(data), len(pieces))
 	}
 	for _, bite := range []int{1, 113, 1 << 20} {

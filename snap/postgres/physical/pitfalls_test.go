@@ -286,7 +286,7 @@ func TestFullDisk(t *testing.T) {
 	check(t, os.Chmod(filepath.Dir(dir), 0o755))
 	check(t, os.Chmod(filepath.Dir(filepath.Dir(dir)), 0o755))
 	check(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "size=400m,mode=755"))
-	t.Cleanup(func() { check(t, unix.Unmount(dir, 0)) })
+	t.Cleanup(func() { check(t, unix.Unmount(dir, unix.MNT_DETACH)) })
 	s := newSubject(t, options{dir: dir, settings: map[string]string{"max_wal_size": "64MB", "min_wal_size": "32MB"}})
 	s.mutate(t, 1)
 	capture(t, s, "db-a")
