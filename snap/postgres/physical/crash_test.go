@@ -208,7 +208,9 @@ func (s *subject) dies(t *testing.T, random *rand.Rand, f fate, list map[snap.Sn
 	cmd.Stderr = &problem
 	check(t, cmd.Start())
 	if f.Step == "" {
+		fired := make(chan struct{})
 		timer := time.AfterFunc(after, func() {
+			defer close(fired)
 			if server != 2 {
 				s.killServer()
 			}
@@ -216,7 +218,11 @@ func (s *subject) dies(t *testing.T, random *rand.Rand, f fate, list map[snap.Sn
 				_ = cmd.Process.Kill() // it may have ended
 			}
 		})
-		defer timer.Stop()
+		defer func() {
+			if !timer.Stop() {
+				<-fired // The victim ended while the timer's kill was under way: what follows comes after that kill.
+			}
+		}()
 	}
 	for lines := bufio.NewScanner(out); lines.Scan(); {
 		var v told
