@@ -272,7 +272,7 @@ func spawn() (*worker, error) {
 	}
 	cmd := &exec.Cmd{Path: program, Args: []string{workerName}, Env: environment(), Dir: "/", ExtraFiles: []*os.File{theirs},
 		SysProcAttr: &syscall.SysProcAttr{Setpgid: true}}
-	if err := startConfined(cmd); err != nil {
+	if err := StartConfined(cmd); err != nil {
 		return nil, errs.Also(err, c.Close())
 	}
 	w := &worker{conn: c.(*net.UnixConn), cmd: cmd, ended: make(chan struct{})}
@@ -283,10 +283,10 @@ func spawn() (*worker, error) {
 	return w, nil
 }
 
-// startConfined starts cmd so that neither it nor its children gain privileges from set-user-ID
+// StartConfined starts cmd so that neither it nor its children gain privileges from set-user-ID
 // programs. The kernel keeps no_new_privs (prctl(2)) per thread, and a thread's children inherit
-// it: so startConfined sets it in a thread that ends.
-func startConfined(cmd *exec.Cmd) error {
+// it: so StartConfined sets it in a thread that ends.
+func StartConfined(cmd *exec.Cmd) error {
 	done := make(chan error)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine

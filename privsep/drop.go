@@ -26,6 +26,9 @@ func drop(u User) error {
 	return isDropped(u)
 }
 
+// Become gives this process the user's ids and groups for ever. It is for a process whose whole work from then on is the user's.
+func Become(u User) error { return drop(u) }
+
 // isDropped returns an error unless the kernel reports that this process has u's ids and no
 // capability.
 func isDropped(u User) error {
