@@ -29,8 +29,8 @@ func initMain() int {
 	in, main, err := prepare()
 	if err != nil {
 		e := errs.Error{Kind: errs.KindOf(err), Message: err.Error()} // the causes as text
-		text, _ := json.Marshal(e) // strings
-		_, _ = report.Write(text)  // there is nobody else to tell
+		text, _ := json.Marshal(e)                                    // strings
+		_, _ = report.Write(text)                                     // there is nobody else to tell
 		return 2
 	}
 	// The daemon may be gone; then the fork goes on without it.
