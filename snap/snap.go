@@ -341,6 +341,14 @@ type Opener interface {
 	OpenPath(ctx context.Context, id SnapshotID, path string) (io.ReadCloser, int64, error)
 }
 
+// Adopter is a driver that can take over a snapshot that the driver of another app holds, without copying contents: both keep
+// theirs in the same content store.
+type Adopter interface {
+	// Adopt stores the state that from holds under id as a snapshot of this driver, under as. The snapshot does not depend on
+	// that of from afterwards. Adopting again under the same name replaces the snapshot. from must be a driver of the same kind.
+	Adopt(ctx context.Context, from Driver, id, as SnapshotID) (Snapshot, error)
+}
+
 // Lister is a driver whose states consist of files in folders.
 type Lister interface {
 	// Names returns the names in the folder dir ("." is the top) of a snapshot, or of the live
