@@ -12,6 +12,7 @@ import (
 	"mulligan/daemon/app"
 	"mulligan/daemon/checkpoint"
 	"mulligan/daemon/events"
+	"mulligan/daemon/fork"
 	"mulligan/daemon/records"
 	"mulligan/daemon/registry"
 	"mulligan/daemon/rollback"
@@ -34,6 +35,7 @@ type (
 	turnService       = turns.Service
 	rollbackService   = rollback.Service
 	registryService   = registry.Service
+	forkService       = fork.Service
 	apiService        = api.Service
 )
 
@@ -44,6 +46,7 @@ type Daemon struct {
 	*turnService
 	*rollbackService
 	*registryService
+	*forkService
 	*apiService
 	upkeep *upkeep.Service
 	events *events.Events
@@ -78,9 +81,11 @@ func Open(ctx context.Context, opt Options) (*Daemon, error) {
 		checkpoint.KindCreate: d.RecoverCreate, rollback.KindRollback: d.RecoverRollback, rollback.KindRevert: d.RecoverRevert,
 	})
 	d.registryService = registry.New(d.run, &opt, recs, d.events, d.apps, d.checkpointService, d.turnService, d.upkeep)
+	d.forkService = fork.New(&opt, recs, d.events, d.apps, d.checkpointService, d.rollbackService, d.registryService)
 	d.apiService = api.New(api.Parts{
 		Options: &opt, Store: recs, Events: d.events, Apps: d.apps,
 		Checkpoints: d.checkpointService, Turns: d.turnService, Rollbacks: d.rollbackService, Registry: d.registryService,
+		Forks: d.forkService,
 	})
 	if err := d.load(ctx); err != nil {
 		return nil, errs.Also(err, d.Close(ctx))
@@ -109,6 +114,7 @@ func (d *Daemon) load(ctx context.Context) error {
 		d.apps.Put(a)
 		d.upkeep.Wake(ctx, a)
 	}
+	d.FinishForks(ctx, accounts.Self())
 	return nil
 }
 

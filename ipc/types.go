@@ -65,6 +65,7 @@ type App struct {
 	Retention Retention  `json:"retention"`
 	Databases []Database `json:"databases,omitempty"`
 	CreatedAt time.Time  `json:"created_at"`
+	Fork      *Fork      `json:"fork,omitempty"` // nil: it is not a fork
 
 	// What the daemon sees of it now; empty in a registration.
 	State    string   `json:"state,omitempty"`    // running, stopped, failed, none (it has no unit), unknown

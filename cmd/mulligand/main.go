@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/daemon/config"
+	"mulligan/daemon/isolate"
 	"mulligan/daemon/records"
 	"mulligan/errs"
 	"mulligan/privsep"
@@ -48,6 +49,7 @@ old file is kept beside the new one. A start on damaged records does the same.
 
 func main() {
 	privsep.Main()
+	isolate.Main()
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
 

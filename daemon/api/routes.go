@@ -33,6 +33,7 @@ const (
 	checkpointsPath = appPath + "/checkpoints"
 	checkpointPath  = checkpointsPath + "/{cp}"
 	turnsPath       = appPath + "/turns"
+	forksPath       = appPath + "/forks"
 )
 
 // routes are all that the API can do.
@@ -81,6 +82,12 @@ func (d *Service) routes() []route {
 		{pattern: "POST " + appPath + "/conversations/{conversation}/revert", about: "Undo what a conversation's messages, or one of its calls, wrote to files", need: write,
 			body: ipc.RevertRequest{}, answer: ipc.RevertResult{}, serve: d.postRevert},
 		{pattern: "POST " + appPath + "/revert", about: "Undo what a turn or a call wrote to files", need: write, body: ipc.RevertRequest{}, answer: ipc.RevertResult{}, serve: d.postRevert},
+
+		{pattern: "GET " + forksPath, about: "Forks of the app", need: read, answer: ipc.ForkList{}, serve: d.getForks},
+		{pattern: "POST " + forksPath, about: "Make forks of the app", need: write, body: ipc.ForkRequest{}, status: http.StatusCreated, answer: ipc.ForkList{}, serve: d.postForks},
+		{pattern: "POST " + forksPath + "/{fork}/keep", about: "Take the app to the present state of a fork, and drop the fork", need: write, body: ipc.KeepRequest{},
+			answer: ipc.RollbackResult{}, serve: d.postKeep},
+		{pattern: "DELETE " + forksPath + "/{fork}", about: "Drop a fork and all that was made for it", need: write, status: http.StatusNoContent, serve: d.deleteFork},
 
 		{pattern: "GET " + appPath + "/audit", about: "What was done to the app, newest first", need: read, query: "limit verify", answer: ipc.AuditList{}, serve: d.getAudit},
 		{pattern: "GET " + appPath + "/events", about: "What happens to the app, live", need: read, events: "`checkpoint` (made, pinned, unpinned), `deleted`, `stage`, `rollback`, `revert` and `turn` events", serve: d.getEvents},

@@ -9,6 +9,7 @@ import (
 	"mulligan/daemon/app"
 	"mulligan/daemon/checkpoint"
 	"mulligan/daemon/events"
+	"mulligan/daemon/fork"
 	"mulligan/daemon/gate"
 	"mulligan/daemon/records"
 	"mulligan/daemon/registry"
@@ -27,6 +28,7 @@ type Parts struct {
 	Turns       *turns.Service
 	Rollbacks   *rollback.Service
 	Registry    *registry.Service
+	Forks       *fork.Service
 }
 
 // Service answers HTTP: on the socket, and behind its gate on TCP. Safe for concurrent use.
@@ -38,6 +40,7 @@ type Service struct {
 	turns       *turns.Service
 	rollbacks   *rollback.Service
 	registry    *registry.Service
+	forks       *fork.Service
 	opt         *settings.Options
 	store       *records.Records
 	started     time.Time
@@ -49,7 +52,7 @@ type Service struct {
 // New returns the API of a daemon that has these parts.
 func New(p Parts) *Service {
 	d := &Service{owners: p.Apps.Owners, events: p.Events, apps: p.Apps, checkpoints: p.Checkpoints, turns: p.Turns,
-		rollbacks: p.Rollbacks, registry: p.Registry, opt: p.Options, store: p.Store, started: p.Options.Now()}
+		rollbacks: p.Rollbacks, registry: p.Registry, forks: p.Forks, opt: p.Options, store: p.Store, started: p.Options.Now()}
 	d.events.Registry.MustRegister(present{d})
 	d.gate = d.newGate()
 	return d

@@ -128,6 +128,10 @@ func (b *Binder) supervised(rec store.App) (systemd.Unit, error) {
 		return nil, err
 	}
 	cfg.Owner = acc.User()
+	if rec.Fork != nil {
+		f := forkUnit{rec: rec, owner: cfg.Owner, state: b.StateDir(rec.ID)}
+		cfg.Dir, cfg.Launch = rec.Fork.ParentPath, f.launch
+	}
 	return supervise.New(cfg)
 }
 

@@ -44,7 +44,7 @@ func (p *Process) spawn(id string) (*child, error) {
 		Path: path, Args: p.cfg.Command, Dir: p.cfg.Dir, Env: env, Stdout: out, Stderr: out,
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
 	}
-	if err := p.cfg.Owner.Start(cmd, privsep.Options{Visible: []string{marker + "=" + id}}); err != nil {
+	if err := p.begin(cmd, []string{marker + "=" + id}); err != nil {
 		return nil, (&errs.Error{Kind: errs.Failed, Message: fmt.Sprintf("can't run %q in %s", p.cfg.Command[0], p.cfg.Dir), Err: err}).
 			WithHint("check the app's run command and its folder")
 	}
@@ -56,6 +56,13 @@ func (p *Process) spawn(id string) (*child, error) {
 		c.exited <- ending(cmd.ProcessState)
 	}()
 	return c, err
+}
+
+func (p *Process) begin(cmd *exec.Cmd, visible []string) error {
+	if p.cfg.Launch != nil {
+		return p.cfg.Launch(cmd, visible)
+	}
+	return p.cfg.Owner.Start(cmd, privsep.Options{Visible: visible})
 }
 
 // ending says how a process ended.

@@ -22,6 +22,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -42,6 +43,9 @@ type Config struct {
 	// StateDir holds the record, the lock, the pipe and run.log. It is made if missing,
 	// and belongs to this command alone.
 	StateDir string
+	// Launch starts the command; nil: Owner does. The variables in visible must be in the environment of the process that it
+	// starts from its first instant.
+	Launch func(cmd *exec.Cmd, visible []string) error
 	// StopTimeout is how long a stop waits between SIGTERM and SIGKILL; default 10 s.
 	StopTimeout time.Duration
 }

@@ -1,0 +1,196 @@
+package main
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"mulligan/ipc"
+)
+
+const forkLong = `Make a fork of the app: a second, running copy of it that begins at a checkpoint, or at
+the present state. The fork has a folder of its own, beside the workspace or where --dir
+says, and databases of its own. Its processes see that folder at the path of the app's
+workspace, and have the app's port numbers to themselves, so the app needs no change and
+cannot reach what belongs to its parent. From the host, the fork answers at the address
+that is printed.
+
+mulligan keep takes the app to the state of a fork; mulligan drop removes a fork.
+
+In a pipe, a line for each fork: name, app id, state, address or "-", folder.`
+
+type forkCmd struct {
+	*cli
+	req ipc.ForkRequest
+}
+
+func newFork(c *cli) *cobra.Command {
+	f := &forkCmd{cli: c}
+	cmd := &cobra.Command{
+		Use:               "fork [CP]",
+		Short:             "Make a running copy of the app from a checkpoint, or from now",
+		Long:              forkLong,
+		Example:           "  mulligan fork\n  mulligan fork 1 --name try-redis\n  mulligan fork --count 3",
+		Args:              func(cmd *cobra.Command, args []string) error { return countArgs(cmd, args, 0, 1) },
+		ValidArgsFunction: c.completeCheckpoints,
+		RunE:              func(cmd *cobra.Command, args []string) error { return f.run(cmd.Context(), args) },
+	}
+	cmd.Flags().StringVar(&f.req.Name, "name", "", "the fork's `name` (default: a number)")
+	cmd.Flags().IntVar(&f.req.Count, "count", 1, "make `N` forks of the same state")
+	cmd.Flags().StringVar(&f.req.Dir, "dir", "", "the fork's `folder`, which must not exist (default: ../APP-forks/NAME)")
+	cmd.Flags().BoolVar(&f.req.NoStart, "no-start", false, "do not start the fork")
+	return cmd
+}
+
+func (f *forkCmd) run(ctx context.Context, args []string) (err error) {
+	client, app, err := f.target(ctx)
+	if err != nil {
+		return err
+	}
+	if len(args) == 1 {
+		if client, app, f.req.CheckpointID, err = f.checkpoint(ctx, args[0]); err != nil {
+			return err
+		}
+	}
+	if f.req.Dir != "" {
+		if f.req.Dir, err = filepath.Abs(f.req.Dir); err != nil {
+			return err
+		}
+	}
+	list, err := client.Fork(ctx, app, f.req)
+	if err != nil {
+		return err
+	}
+	return f.printForks(list)
+}
+
+// printForks prints a table of forks.
+func (c *cli) printForks(list ipc.ForkList) error {
+	if c.json {
+		return c.printJSON(list)
+	}
+	var rows [][]string
+	for _, a := range list.Forks {
+		var addresses []string
+		for _, p := range a.Fork.Ports {
+			addresses = append(addresses, p.Address)
+		}
+		address := strings.Join(addresses, " ")
+		if address == "" {
+			address = "-"
+		}
+		rows = append(rows, []string{c.text(a.Fork.Name), c.text(string(a.ID)), c.text(a.State), c.text(address), c.text(a.Workspace)})
+	}
+	c.table([]string{"FORK", "APP", "STATE", "ADDRESS", "FOLDER"}, rows)
+	return nil
+}
+
+type forksCmd struct{ *cli }
+
+func newForks(c *cli) *cobra.Command {
+	f := &forksCmd{cli: c}
+	return &cobra.Command{
+		Use:     "forks",
+		Short:   "List the app's forks",
+		Long:    "List the app's forks.\n\nIn a pipe, the fields are those of mulligan fork.",
+		Example: "  mulligan forks",
+		Args:    noArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context()) },
+	}
+}
+
+func (f *forksCmd) run(ctx context.Context) error {
+	client, app, err := f.target(ctx)
+	if err != nil {
+		return err
+	}
+	list, err := client.Forks(ctx, app)
+	if err != nil {
+		return err
+	}
+	return f.printForks(list)
+}
+
+type keepCmd struct {
+	*cli
+	req ipc.KeepRequest
+}
+
+func newKeep(c *cli) *cobra.Command {
+	f := &keepCmd{cli: c}
+	cmd := &cobra.Command{
+		Use:   "keep FORK",
+		Short: "Take the app to the state of a fork, and drop the fork",
+		Long: `Take the app to the present state of one of its forks, and drop the fork. This is a
+rollback whose target is the fork: it makes a safety checkpoint first, and mulligan redo
+goes back to it. The other forks stay.
+
+In a pipe, the same lines as mulligan rollback prints.`,
+		Example: "  mulligan keep 2\n  mulligan keep try-redis --dry-run",
+		Args:    oneArg,
+		RunE:    func(cmd *cobra.Command, args []string) error { return f.run(cmd.Context(), args[0]) },
+	}
+	cmd.Flags().BoolVar(&f.req.DryRun, "dry-run", false, "change nothing, say what would change")
+	cmd.Flags().BoolVar(&f.req.AndStay, "and-stay", false, "do not drop the fork")
+	return cmd
+}
+
+func (f *keepCmd) run(ctx context.Context, name string) error {
+	client, app, err := f.target(ctx)
+	if err != nil {
+		return err
+	}
+	res, err := client.Keep(ctx, app, name, f.req)
+	if err != nil {
+		return err
+	}
+	return f.printReceipt(res.RestoredTo.ID, res)
+}
+
+type dropCmd struct {
+	*cli
+	all bool
+}
+
+func newDrop(c *cli) *cobra.Command {
+	f := &dropCmd{cli: c}
+	cmd := &cobra.Command{
+		Use:     "drop FORK...",
+		Short:   "Remove forks, with all that was made for them",
+		Long:    "Remove forks: their processes, folders, databases and checkpoints. The app itself stays\nas it is.",
+		Example: "  mulligan drop 1 3\n  mulligan drop --all",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if f.all == (len(args) > 0) {
+				return usage(cmd, "name the forks to drop, or use --all")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd.Context(), args) },
+	}
+	cmd.Flags().BoolVar(&f.all, "all", false, "drop all forks of the app")
+	return cmd
+}
+
+func (f *dropCmd) run(ctx context.Context, names []string) error {
+	client, app, err := f.target(ctx)
+	if err != nil {
+		return err
+	}
+	if f.all {
+		list, err := client.Forks(ctx, app)
+		if err != nil {
+			return err
+		}
+		for _, a := range list.Forks {
+			names = append(names, a.Fork.Name)
+		}
+	}
+	for _, name := range names {
+		if err := client.DropFork(ctx, app, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"mulligan/ipc"
+	"mulligan/testkit"
+)
+
+// TestForks makes forks of a running app with files and a database. Each serves its own data at the app's own path and port while the
+// parent serves on; one is kept, and undo leads back; the others are dropped, and nothing of them is left.
+func TestForks(t *testing.T) {
+	testkit.Need(t, "root")
+	d := startDaemon(t)
+	a := newForkable(t, d)
+	a.set(t, "broken")
+	d.must("create", "--app", "shop", "--notes", "broken")
+
+	made := ask[ipc.ForkList](d, "fork", "--app", "shop", "--count", "3").Forks
+	if len(made) != 3 {
+		t.Fatalf("made are %+v", made)
+	}
+	for i, f := range made {
+		fork := a.fork(f)
+		eventually(t, "the fork answers", func() bool { return visit(t.Context(), fork.addr) == "broken\n" })
+		fork.set(t, fmt.Sprintf("try %d", i+1))
+		eventually(t, "the fork has its own page", func() bool { return visit(t.Context(), fork.addr) == fmt.Sprintf("try %d\n", i+1) })
+	}
+	if page := visit(t.Context(), a.addr); page != "broken\n" {
+		t.Errorf("the parent says %q", page)
+	}
+	if word := a.word(t); word != "broken" {
+		t.Errorf("the parent's database has %q", word)
+	}
+	a.set(t, "the parent goes on")
+	for i, f := range made {
+		if page := visit(t.Context(), f.Fork.Ports[0].Address); page != fmt.Sprintf("try %d\n", i+1) {
+			t.Errorf("fork %d says %q", i+1, page)
+		}
+	}
+
+	d.must("keep", "2", "--app", "shop")
+	a.up(t)
+	if page, word := visit(t.Context(), a.addr), a.word(t); page != "try 2\n" || word != "try 2" {
+		t.Errorf("after keep the parent says %q and has %q", page, word)
+	}
+	d.must("redo", "--app", "shop")
+	if page, word := visit(t.Context(), a.addr), a.word(t); page != "the parent goes on\n" || word != "the parent goes on" {
+		t.Errorf("after redo the parent says %q and has %q", page, word)
+	}
+	if left := ask[ipc.ForkList](d, "forks", "--app", "shop").Forks; len(left) != 2 {
+		t.Errorf("left are %+v", left)
+	}
+	d.must("drop", "--all", "--app", "shop")
+	for _, f := range made {
+		if _, err := os.Stat(f.Workspace); !os.IsNotExist(err) {
+			t.Errorf("%s is left: %v", f.Workspace, err)
+		}
+		if _, err := os.Stat(filepath.Join(d.dir, "state", "apps", string(f.ID))); !os.IsNotExist(err) {
+			t.Errorf("state of %s is left: %v", f.Slug, err)
+		}
+		if visit(t.Context(), f.Fork.Ports[0].Address) != "" {
+			t.Errorf("somebody answers for %s", f.Slug)
+		}
+	}
+	if apps := ask[ipc.AppList](d, "app", "list").Apps; len(apps) != 1 {
+		t.Errorf("there are the apps %+v", apps)
+	}
+}
+
+// forkable is a testApp whose program is in its workspace, at a place that is no temporary folder.
+type forkable struct {
+	*testApp
+}
+
+func newForkable(t testing.TB, d *daemonProcess) forkable {
+	t.Helper()
+	dir, err := os.MkdirTemp("/var/tmp", "forks")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	a := &testApp{d: d, ws: filepath.Join(dir, "ws"), addr: freeAddr(t)}
+	if err := os.Mkdir(a.ws, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := copySelf(filepath.Join(a.ws, "app")); err != nil {
+		t.Fatal(err)
+	}
+	a.set(t, "zero")
+	d.must("app", "add", "--slug", "shop", "--dir", a.ws, "--db", "sqlite:"+filepath.Join(a.ws, "shop.db"),
+		"--run", "./app serve-app "+a.addr+" "+filepath.Join(a.ws, "page.html"), "--health", "http://"+a.addr+"/")
+	a.up(t)
+	return forkable{a}
+}
+
+// fork is a fork of the app, as a testApp: its folder and address on the host.
+func (a forkable) fork(f ipc.App) *testApp {
+	return &testApp{d: a.d, ws: f.Workspace, addr: f.Fork.Ports[0].Address}
+}

@@ -1,0 +1,344 @@
+// Package fork makes forks of apps, keeps and drops them. A fork is an app like any other: its folder lies beside its parent's
+// workspace, its snapshots in the same content store, and its command runs in namespaces in which the fork is at the parent's path
+// (package isolate).
+//
+// A fork is made by a rollback: the parent's snapshots are adopted under the fork's name, and the fork, whose folder is missing,
+// goes back to them. Its record says that it is being made until that is done; after a crash such a fork is dropped. To keep a fork
+// is a rollback as well: the fork's snapshots are adopted by the parent, and the parent goes back to them.
+package fork
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"mulligan/daemon/accounts"
+	"mulligan/daemon/app"
+	"mulligan/daemon/checkpoint"
+	"mulligan/daemon/events"
+	"mulligan/daemon/layer"
+	"mulligan/daemon/records"
+	"mulligan/daemon/registry"
+	"mulligan/daemon/rollback"
+	"mulligan/daemon/settings"
+	"mulligan/daemon/store"
+	"mulligan/errs"
+	"mulligan/ipc"
+	"mulligan/snap"
+)
+
+// Service makes, keeps and drops forks. Safe for concurrent use.
+type Service struct {
+	opt         *settings.Options
+	store       *records.Records
+	events      *events.Events
+	apps        *app.Set
+	checkpoints *checkpoint.Service
+	rollbacks   *rollback.Service
+	registry    *registry.Service
+}
+
+// New returns the service of a daemon's forks.
+func New(opt *settings.Options, store *records.Records, ev *events.Events, apps *app.Set,
+	cps *checkpoint.Service, rollbacks *rollback.Service, reg *registry.Service,
+) *Service {
+	return &Service{opt: opt, store: store, events: ev, apps: apps, checkpoints: cps, rollbacks: rollbacks, registry: reg}
+}
+
+// maxCount bounds how many forks one request makes.
+const maxCount = 16
+
+// Fork makes forks of the app called ref, from a checkpoint of it, and starts them.
+func (s *Service) Fork(ctx context.Context, who ipc.Caller, ref string, req ipc.ForkRequest) (list ipc.ForkList, err error) {
+	const op = "fork"
+	parent, err := s.apps.Find(who, ref)
+	if err != nil {
+		return list, err
+	}
+	ctx = context.WithoutCancel(ctx)
+	if err := s.check(parent, &req); err != nil {
+		return list, errs.Wrap(errs.Invalid, op, err)
+	}
+	origin, err := s.origin(ctx, who, parent, req)
+	if err != nil {
+		return list, errs.Wrap(errs.Failed, op, err)
+	}
+	for range req.Count {
+		f, err := s.make(ctx, who, parent, origin, req)
+		if err != nil {
+			return list, errs.Wrap(errs.Failed, op, err)
+		}
+		list.Forks = append(list.Forks, f)
+	}
+	return list, nil
+}
+
+// check refuses what cannot be forked, before anything is made.
+func (s *Service) check(parent *app.App, req *ipc.ForkRequest) error {
+	rec := parent.Rec()
+	req.Count = max(req.Count, 1)
+	switch {
+	case req.Count > maxCount:
+		return errs.New(errs.Invalid, "", "%d forks at once are too many", req.Count).WithHint("ask for at most %d", maxCount)
+	case req.Count > 1 && (req.Name != "" || req.Dir != ""):
+		return errs.New(errs.Invalid, "", "several forks cannot have one name or folder").WithHint("leave out name and dir, or ask for one fork")
+	case rec.Unit != "":
+		return errs.New(errs.Unsupported, "", "%s is run by the unit %s, and forks of units are not supported yet", rec.Slug, rec.Unit).
+			WithHint("let mulligan run it: mulligan app set %s --run COMMAND", rec.Slug)
+	case req.Name != "" && !validName(req.Name):
+		return errs.New(errs.Invalid, "", "%.64q is not a name for a fork", req.Name).
+			WithHint("use at most 32 of a to z, 0 to 9 and -, beginning with a letter or digit")
+	}
+	for _, l := range parent.Layers() {
+		if _, ok := l.Driver.(snap.Adopter); !ok || l.Kind == layer.Disk || l.Kind == layer.Database && l.Family != "sqlite" {
+			return errs.New(errs.Unsupported, "", "forks of %s (%s) are not supported yet", l.Name, l.About)
+		}
+	}
+	for _, db := range rec.Databases {
+		if dir, _ := layer.PlaceOf(rec.Workspace, db.DSN); dir != rec.Workspace {
+			return errs.New(errs.Unsupported, "", "the database %s lies outside of the workspace: forks would share it", db.Name).
+				WithHint("move its file into %s", rec.Workspace)
+		}
+	}
+	return nil
+}
+
+func validName(s string) bool {
+	ok := func(r rune) bool { return r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '-' }
+	return len(s) <= 32 && s[0] != '-' && strings.IndexFunc(s, func(r rune) bool { return !ok(r) }) < 0
+}
+
+// origin is the checkpoint that forks begin with: the one that was asked for, or a new one.
+func (s *Service) origin(ctx context.Context, who ipc.Caller, parent *app.App, req ipc.ForkRequest) (store.Checkpoint, error) {
+	id := req.CheckpointID
+	if id == "" {
+		made, err := s.checkpoints.Create(ctx, who, string(parent.Rec().ID), ipc.CreateRequest{Notes: "before a fork", Quiesce: ipc.QuiesceNone})
+		if err != nil {
+			return store.Checkpoint{}, err
+		}
+		id = made.ID
+	}
+	return s.store.Checkpoint(ctx, parent.Rec().ID, id)
+}
+
+// make makes one fork.
+func (s *Service) make(ctx context.Context, who ipc.Caller, parent *app.App, origin store.Checkpoint, req ipc.ForkRequest) (ipc.App, error) {
+	rec, err := s.describe(parent, origin, req)
+	if err != nil {
+		return ipc.App{}, err
+	}
+	a, err := s.registry.AddFork(ctx, who, rec)
+	if err != nil {
+		return ipc.App{}, err
+	}
+	if err := s.fill(ctx, parent, a, origin, req); err != nil {
+		return ipc.App{}, errs.Also(err, s.drop(ctx, who, a))
+	}
+	s.events.WriteAudit(ctx, parent.Rec(), who, "fork", rec.Fork.Name, "", nil, app.WithoutSecrets(a.Rec().App))
+	return a.View(ctx), nil
+}
+
+// fill brings the fork to its origin, and starts it.
+func (s *Service) fill(ctx context.Context, parent, a *app.App, origin store.Checkpoint, req ipc.ForkRequest) error {
+	cp, err := s.adopt(ctx, parent, a, origin, "the state of "+string(origin.ID)+" of "+parent.Rec().Slug)
+	if err != nil {
+		return err
+	}
+	start := !req.NoStart && a.Unit() != nil
+	rollback := ipc.RollbackRequest{Reason: "fork"}
+	if a.Unit() != nil {
+		rollback.Start = &start
+	}
+	if _, err := s.rollbacks.Rollback(ctx, accounts.Self(), string(a.Rec().ID), cp.ID, rollback, nil); err != nil {
+		return err
+	}
+	return s.registry.ForkMade(ctx, a)
+}
+
+// adopt makes a checkpoint of to that holds the same states as one of from.
+func (s *Service) adopt(ctx context.Context, from, to *app.App, cp store.Checkpoint, notes string) (made store.Checkpoint, err error) {
+	for _, a := range []*app.App{from, to} {
+		release, err := s.apps.Acquire(ctx, a, "fork", accounts.Self())
+		if err != nil {
+			return made, err
+		}
+		defer release()
+	}
+	ids, announced := checkpoint.Announced(to, to.Layers())
+	if err := s.store.PutDisposals(ctx, announced...); err != nil {
+		return made, err
+	}
+	made.Checkpoint = cp.Checkpoint
+	made.ID, made.AppID, made.Pinned, made.Notes = ipc.CheckpointID(records.NewID("cp-")), to.Rec().ID, false, &notes
+	made.Trigger = ipc.TriggerManual
+	for i, l := range to.Layers() {
+		held, ok := cp.Snapshot(l.Name)
+		theirs, there := from.Layer(l.Name)
+		if !ok || !there {
+			return made, errs.New(errs.Conflict, "", "%s has nothing of %s", cp.ID, l.Name).WithHint("use a newer checkpoint")
+		}
+		got, err := l.Driver.(snap.Adopter).Adopt(ctx, theirs.Driver, held.ID, ids[i])
+		if err != nil {
+			return made, err
+		}
+		made.Snapshots = append(made.Snapshots, store.Snapshot{
+			Layer: l.Name, ID: got.ID, Driver: got.Driver, Hash: got.Hash, Position: got.Position, Quiesced: held.Quiesced, Raw: held.Raw,
+		})
+	}
+	return made, s.checkpoints.Record(ctx, to, &made, "")
+}
+
+// describe is the record of a fork to be made.
+func (s *Service) describe(parent *app.App, origin store.Checkpoint, req ipc.ForkRequest) (store.App, error) {
+	was := parent.Rec()
+	rec := was
+	rec.ID, rec.CreatedAt, rec.Rev = ipc.AppID(records.NewID("app-")), s.opt.Now().UTC(), 0
+	rec.Auto = false
+	name := req.Name
+	if name == "" {
+		name = s.freeName(was.ID)
+	}
+	rec.Slug = was.Slug + "-" + name
+	rec.Workspace = req.Dir
+	if rec.Workspace == "" {
+		rec.Workspace = filepath.Join(filepath.Dir(was.Workspace), was.Slug+"-forks", name)
+	}
+	if !filepath.IsAbs(rec.Workspace) || filepath.Clean(rec.Workspace) != rec.Workspace {
+		return rec, errs.New(errs.Invalid, "", "%q is not an absolute path", rec.Workspace)
+	}
+	rec.Databases = slices.Clone(was.Databases)
+	for i, db := range rec.Databases {
+		_, rec.Databases[i].DSN = layer.PlaceOf(was.Workspace, db.DSN)
+	}
+	rec.Fork = &ipc.Fork{
+		Name: name, Parent: was.ID, Origin: origin.ID, Isolation: ipc.IsolationNamespace, ParentPath: was.Workspace, Making: true,
+	}
+	return rec, s.ports(&rec)
+}
+
+// freeName is the smallest number that no fork of the app has as its name.
+func (s *Service) freeName(parent ipc.AppID) string {
+	taken := map[string]bool{}
+	for _, rec := range s.apps.Records() {
+		if rec.Fork != nil && rec.Fork.Parent == parent {
+			taken[rec.Fork.Name] = true
+		}
+	}
+	for n := 1; ; n++ {
+		if name := strconv.Itoa(n); !taken[name] {
+			return name
+		}
+	}
+}
+
+// ports chooses addresses of the host for the fork's ports: that of its health check. The health check asks there.
+func (s *Service) ports(rec *store.App) error {
+	if rec.Health == nil || rec.Health.URL == "" || len(rec.Run) == 0 {
+		return nil
+	}
+	u, err := url.Parse(rec.Health.URL)
+	if err != nil {
+		return err
+	}
+	port, err := strconv.Atoi(u.Port())
+	if err != nil {
+		return nil // a default port: the front's server is another
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	defer l.Close() // the fork listens there when it starts
+	rec.Fork.Ports = []ipc.ForkPort{{Port: port, Address: l.Addr().String()}}
+	u.Host = l.Addr().String()
+	h := *rec.Health
+	h.URL = u.String()
+	rec.Health = &h
+	return nil
+}
+
+// find finds a fork of the app called ref by its name.
+func (s *Service) find(who ipc.Caller, ref, name string) (parent, fork *app.App, err error) {
+	parent, err = s.apps.Find(who, ref)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, a := range s.apps.All() {
+		if f := a.Rec().Fork; f != nil && f.Parent == parent.Rec().ID && (f.Name == name || a.Rec().Slug == name) {
+			return parent, a, nil
+		}
+	}
+	return nil, nil, errs.New(errs.NotFound, "find fork", "%s has no fork %.64q", parent.Rec().Slug, name).
+		WithHint("mulligan forks lists them")
+}
+
+// Forks lists the forks of the app called ref, by name.
+func (s *Service) Forks(ctx context.Context, who ipc.Caller, ref string) (list ipc.ForkList, err error) {
+	parent, err := s.apps.Find(who, ref)
+	if err != nil {
+		return list, err
+	}
+	list.Forks = []ipc.App{}
+	for _, a := range s.apps.All() {
+		if f := a.Rec().Fork; f != nil && f.Parent == parent.Rec().ID {
+			list.Forks = append(list.Forks, a.View(ctx))
+		}
+	}
+	slices.SortFunc(list.Forks, func(x, y ipc.App) int { return compareNames(x.Fork.Name, y.Fork.Name) })
+	return list, nil
+}
+
+// compareNames orders names, numbers by their value.
+func compareNames(x, y string) int {
+	if len(x) != len(y) {
+		return len(x) - len(y)
+	}
+	return strings.Compare(x, y)
+}
+
+// Keep takes the parent to the present state of its fork, and drops the fork.
+func (s *Service) Keep(ctx context.Context, who ipc.Caller, ref, name string, req ipc.KeepRequest) (res ipc.RollbackResult, err error) {
+	const op = "keep fork"
+	parent, a, err := s.find(who, ref, name)
+	if err != nil {
+		return res, err
+	}
+	ctx = context.WithoutCancel(ctx)
+	made, err := s.checkpoints.Create(ctx, who, string(a.Rec().ID), ipc.CreateRequest{Notes: "kept"})
+	if err != nil {
+		return res, errs.Wrap(errs.Failed, op, err)
+	}
+	state, err := s.store.Checkpoint(ctx, a.Rec().ID, made.ID)
+	if err != nil {
+		return res, err
+	}
+	cp, err := s.adopt(ctx, a, parent, state, fmt.Sprintf("fork %s", a.Rec().Fork.Name))
+	if err != nil {
+		return res, errs.Wrap(errs.Failed, op, err)
+	}
+	res, err = s.rollbacks.Rollback(ctx, who, string(parent.Rec().ID), cp.ID,
+		ipc.RollbackRequest{DryRun: req.DryRun, Reason: "keep fork " + a.Rec().Fork.Name}, nil)
+	if err != nil || req.DryRun || req.AndStay {
+		return res, err
+	}
+	return res, errs.Wrap(errs.Failed, op, s.drop(ctx, who, a))
+}
+
+// Drop removes a fork and all that was made for it.
+func (s *Service) Drop(ctx context.Context, who ipc.Caller, ref, name string) error {
+	_, a, err := s.find(who, ref, name)
+	if err != nil {
+		return err
+	}
+	return errs.Wrap(errs.Failed, "drop fork", s.drop(context.WithoutCancel(ctx), who, a))
+}
+
+// drop removes the fork's folder after its record says that it is not whole: whoever finds the record goes on with it.
+func (s *Service) drop(ctx context.Context, who ipc.Caller, a *app.App) error {
+	return s.registry.DropFork(ctx, who, a)
+}

@@ -1,0 +1,76 @@
+package layer
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/daemon/isolate"
+	"mulligan/daemon/store"
+	"mulligan/errs"
+	"mulligan/privsep"
+)
+
+// forkUnit starts the command of a fork in namespaces of its own.
+type forkUnit struct {
+	rec   store.App
+	owner privsep.User
+	state string // the daemon's own folder for the fork
+}
+
+// launch starts the command at the parent's path. It takes the fork's addresses on the host anew: the process that had them ends with
+// the command.
+func (f forkUnit) launch(cmd *exec.Cmd, visible []string) error {
+	tmp := filepath.Join(f.state, "run", "tmp")
+	if err := f.folder(tmp); err != nil {
+		return err
+	}
+	p := isolate.Place{
+		Owner:   f.owner,
+		Binds:   []isolate.Bind{{From: tmp, At: "/tmp"}, {From: f.rec.Workspace, At: f.rec.Fork.ParentPath}},
+		Control: ControlSocket(f.state),
+	}
+	for _, port := range f.rec.Fork.Ports {
+		l, err := listen(port.Address)
+		if err != nil {
+			return err
+		}
+		defer l.Close() // the fork has a duplicate
+		p.Fronts = append(p.Fronts, isolate.Front{Port: port.Port, Listener: l})
+	}
+	return p.Start(cmd, visible)
+}
+
+// ControlSocket is where commands are run inside of a fork, whose folder of the daemon's is state.
+func ControlSocket(state string) string { return filepath.Join(state, "run", "control.sock") }
+
+// folder makes a folder of the owner's, which everybody inside may write to, as to /tmp.
+func (f forkUnit) folder(dir string) error {
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	if !f.owner.IsSelf() {
+		if err := os.Lchown(dir, f.owner.UID, f.owner.GID); err != nil {
+			return err
+		}
+	}
+	return os.Chmod(dir, 0o777|os.ModeSticky)
+}
+
+func listen(address string) (*net.TCPListener, error) {
+	addr, err := net.ResolveTCPAddr("tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	l, err := net.ListenTCP("tcp", addr)
+	if errors.Is(err, unix.EADDRINUSE) {
+		return nil, errs.New(errs.Busy, "", "another process has the fork's address %s", address).
+			WithHint("%s", fmt.Sprintf("end it: ss -ltnp 'sport = :%d' names it", addr.Port))
+	}
+	return l, err
+}

@@ -1,0 +1,68 @@
+package ipc
+
+import (
+	"context"
+	"net/http"
+)
+
+// Fork is what an app that was made from a checkpoint of another app, its parent, has beside what every app has.
+type Fork struct {
+	Name       string       `json:"name"` // unique among the parent's forks
+	Parent     AppID        `json:"parent"`
+	Origin     CheckpointID `json:"origin"` // the parent's checkpoint that the fork began with
+	Isolation  string       `json:"isolation"`
+	ParentPath string       `json:"parent_path"` // the parent's workspace, where the fork's processes see the fork's folder
+	Ports      []ForkPort   `json:"ports,omitempty"`
+	Making     bool         `json:"making,omitempty"` // it is not whole: it is being made, or dropped. After a crash it is dropped
+	Folder     string       `json:"folder"`           // identifies the folder that was made for it: device and inode
+}
+
+// ForkPort is a port of a fork's app: its number inside, and the address that leads to it from the host.
+type ForkPort struct {
+	Port    int    `json:"port"`
+	Address string `json:"address"`
+}
+
+// IsolationNamespace is the isolation of forks whose processes have namespaces of their own.
+const IsolationNamespace = "namespace"
+
+// ForkRequest asks for forks of an app.
+type ForkRequest struct {
+	CheckpointID CheckpointID `json:"checkpoint_id,omitempty"` // empty: one is made now
+	Name         string       `json:"name,omitempty"`          // empty: a number
+	Count        int          `json:"count,omitempty"`         // 0 is 1
+	Dir          string       `json:"dir,omitempty"`           // of the fork; empty: in a folder beside the workspace
+	NoStart      bool         `json:"no_start,omitempty"`
+}
+
+// ForkList is an answer that lists forks, each an app.
+type ForkList struct {
+	Forks []App `json:"forks"`
+}
+
+// KeepRequest asks to take the parent to the present state of one of its forks.
+type KeepRequest struct {
+	DryRun  bool `json:"dry_run,omitempty"`
+	AndStay bool `json:"and_stay,omitempty"` // the fork is not dropped afterwards
+}
+
+// Fork makes forks of an app.
+func (c *Client) Fork(ctx context.Context, app string, req ForkRequest) (ForkList, error) {
+	return askApp[ForkList](ctx, c, http.MethodPost, app, nil, req, "forks")
+}
+
+// Forks lists the forks of an app.
+func (c *Client) Forks(ctx context.Context, app string) (ForkList, error) {
+	return askApp[ForkList](ctx, c, http.MethodGet, app, nil, nil, "forks")
+}
+
+// Keep takes an app to the present state of its fork.
+func (c *Client) Keep(ctx context.Context, app, fork string, req KeepRequest) (RollbackResult, error) {
+	return askApp[RollbackResult](ctx, c, http.MethodPost, app, nil, req, "forks", fork, "keep")
+}
+
+// DropFork removes a fork of an app.
+func (c *Client) DropFork(ctx context.Context, app, fork string) error {
+	_, err := askApp[nothing](ctx, c, http.MethodDelete, app, nil, nil, "forks", fork)
+	return err
+}
