@@ -25,7 +25,7 @@ import (
 type fate struct {
 	State  string
 	Bus    string
-	Do     string // create, rollback, delete, prune, revert
+	Do     string // create, rollback, delete, prune, revert, fork, keep, drop
 	Target ipc.CheckpointID
 	Step   int    // counted from 1; 0: none
 	Kind   string // count steps of this kind only; "": all
@@ -93,6 +93,12 @@ func (f fate) run(ctx context.Context, d *daemon.Daemon) (err error) {
 		_, err = d.Revert(ctx, root, "shop", ipc.RevertRequest{CallID: "call"})
 	case "prune":
 		_, err = d.Prune(ctx, root, "shop", false)
+	case "fork":
+		_, err = d.Fork(ctx, root, "shop", ipc.ForkRequest{CheckpointID: f.Target, Name: "tried"})
+	case "keep":
+		_, err = d.KeepFork(ctx, root, "shop", "tried", ipc.KeepRequest{})
+	case "drop":
+		err = d.DropFork(ctx, root, "shop", "tried")
 	}
 	return err
 }

@@ -1,6 +1,7 @@
 package daemon_test
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -22,6 +23,7 @@ import (
 	_ "modernc.org/sqlite" // the database/sql driver
 
 	"mulligan/daemon"
+	"mulligan/daemon/isolate"
 	"mulligan/daemon/sysfault"
 	"mulligan/ipc"
 	"mulligan/privsep"
@@ -32,6 +34,7 @@ import (
 
 func TestMain(m *testing.M) {
 	privsep.Main()
+	isolate.Main()
 	sysfault.Launch()
 	if plan := os.Getenv("MULLIGAN_TEST_VICTIM"); plan != "" {
 		victim(plan)
@@ -65,9 +68,10 @@ type world struct {
 	dir string // holds ws, state and app.sock
 	pg  string // the Postgres database, "" for none
 	bus string // of the host's systemd, "" for none
+	at  string // the workspace; "": ws in dir
 }
 
-func (w world) ws() string    { return filepath.Join(w.dir, "ws") }
+func (w world) ws() string    { return cmp.Or(w.at, filepath.Join(w.dir, "ws")) }
 func (w world) state() string { return filepath.Join(w.dir, "state") }
 
 // newWorld makes an app of all kinds of layers in the state "zero", and a daemon

@@ -25,12 +25,12 @@ func (d *Service) postKeep(w http.ResponseWriter, r *http.Request, who ipc.Calle
 	if err := ipc.ReadJSON(r, &req, 0); err != nil {
 		return err
 	}
-	res, err := d.forks.Keep(r.Context(), who, r.PathValue("app"), r.PathValue("fork"), req)
+	res, err := d.forks.KeepFork(r.Context(), who, r.PathValue("app"), r.PathValue("fork"), req)
 	return answer(w, http.StatusOK, res, err)
 }
 
 func (d *Service) deleteFork(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
-	if err := d.forks.Drop(r.Context(), who, r.PathValue("app"), r.PathValue("fork")); err != nil {
+	if err := d.forks.DropFork(r.Context(), who, r.PathValue("app"), r.PathValue("fork")); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)

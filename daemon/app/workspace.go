@@ -160,7 +160,8 @@ func folderID(fd int) (string, error) {
 // forkFolder is the folder of a fork, and what identifies it.
 type forkFolder struct{ Path, ID string }
 
-// removeFolder removes a fork's folder with all that is in it. A folder that is another one stays, as does one that is gone.
+// removeFolder removes a fork's folder with all that is in it, and the folder around it if nothing else is there. A folder that is
+// another one than the fork's stays. Without an ID, which is noted once the folder is made, only an empty one is removed.
 var removeFolder = privsep.Define("daemon.removeForkFolder", func(ctx context.Context, f forkFolder) (stays bool, err error) {
 	parent, err := beneath.Open(filepath.Dir(f.Path))
 	if errors.Is(err, unix.ENOENT) {
@@ -171,6 +172,10 @@ var removeFolder = privsep.Define("daemon.removeForkFolder", func(ctx context.Co
 	}
 	defer parent.Close()
 	name := filepath.Base(f.Path)
+	if f.ID == "" {
+		err := unix.Unlinkat(parent.FD(), name, unix.AT_REMOVEDIR)
+		return errors.Is(err, unix.ENOTEMPTY), removeEmpty(filepath.Dir(f.Path))
+	}
 	dir, err := parent.OpenDir(name)
 	if errors.Is(err, unix.ENOENT) {
 		return false, nil
@@ -188,8 +193,27 @@ var removeFolder = privsep.Define("daemon.removeForkFolder", func(ctx context.Co
 		return true, err
 	}
 	defer root.Close()
-	return false, root.RemoveAll(name)
+	if err := root.RemoveAll(name); err != nil {
+		return true, err
+	}
+	return false, removeEmpty(filepath.Dir(f.Path))
 })
+
+// removeEmpty removes a folder if it is empty.
+func removeEmpty(path string) error {
+	parent, err := beneath.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	defer parent.Close()
+	err = unix.Unlinkat(parent.FD(), filepath.Base(path), unix.AT_REMOVEDIR)
+	for _, stays := range []error{unix.ENOTEMPTY, unix.ENOENT, unix.EACCES, unix.EPERM, unix.EBUSY} {
+		if errors.Is(err, stays) {
+			return nil
+		}
+	}
+	return err
+}
 
 // RemoveForkFolder removes a fork's folder with the rights of its owner. stays reports that another folder is in its place.
 func (s *Set) RemoveForkFolder(ctx context.Context, rec store.App) (stays bool, err error) {

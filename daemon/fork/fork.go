@@ -157,6 +157,9 @@ func (s *Service) fill(ctx context.Context, parent, a *app.App, origin store.Che
 	if _, err := s.rollbacks.Rollback(ctx, accounts.Self(), string(a.Rec().ID), cp.ID, rollback, nil); err != nil {
 		return err
 	}
+	if err := s.opt.Failpoint.At("fork: filled"); err != nil {
+		return err
+	}
 	return s.registry.ForkMade(ctx, a)
 }
 
@@ -177,6 +180,9 @@ func (s *Service) adopt(ctx context.Context, from, to *app.App, cp store.Checkpo
 	made.ID, made.AppID, made.Pinned, made.Notes = ipc.CheckpointID(records.NewID("cp-")), to.Rec().ID, false, &notes
 	made.Trigger = ipc.TriggerManual
 	for i, l := range to.Layers() {
+		if err := s.opt.Failpoint.At("adopt " + string(l.Name)); err != nil {
+			return made, err
+		}
 		held, ok := cp.Snapshot(l.Name)
 		theirs, there := from.Layer(l.Name)
 		if !ok || !there {
@@ -198,7 +204,6 @@ func (s *Service) describe(parent *app.App, origin store.Checkpoint, req ipc.For
 	was := parent.Rec()
 	rec := was
 	rec.ID, rec.CreatedAt, rec.Rev = ipc.AppID(records.NewID("app-")), s.opt.Now().UTC(), 0
-	rec.Auto = false
 	name := req.Name
 	if name == "" {
 		name = s.freeName(was.ID)
@@ -301,8 +306,8 @@ func compareNames(x, y string) int {
 	return strings.Compare(x, y)
 }
 
-// Keep takes the parent to the present state of its fork, and drops the fork.
-func (s *Service) Keep(ctx context.Context, who ipc.Caller, ref, name string, req ipc.KeepRequest) (res ipc.RollbackResult, err error) {
+// KeepFork takes the parent to the present state of its fork, and drops the fork.
+func (s *Service) KeepFork(ctx context.Context, who ipc.Caller, ref, name string, req ipc.KeepRequest) (res ipc.RollbackResult, err error) {
 	const op = "keep fork"
 	parent, a, err := s.find(who, ref, name)
 	if err != nil {
@@ -329,8 +334,8 @@ func (s *Service) Keep(ctx context.Context, who ipc.Caller, ref, name string, re
 	return res, errs.Wrap(errs.Failed, op, s.drop(ctx, who, a))
 }
 
-// Drop removes a fork and all that was made for it.
-func (s *Service) Drop(ctx context.Context, who ipc.Caller, ref, name string) error {
+// DropFork removes a fork and all that was made for it.
+func (s *Service) DropFork(ctx context.Context, who ipc.Caller, ref, name string) error {
 	_, a, err := s.find(who, ref, name)
 	if err != nil {
 		return err
@@ -340,5 +345,5 @@ func (s *Service) Drop(ctx context.Context, who ipc.Caller, ref, name string) er
 
 // drop removes the fork's folder after its record says that it is not whole: whoever finds the record goes on with it.
 func (s *Service) drop(ctx context.Context, who ipc.Caller, a *app.App) error {
-	return s.registry.DropFork(ctx, who, a)
+	return s.registry.RemoveFork(ctx, who, a)
 }

@@ -35,6 +35,7 @@ func (d *Service) admit(ctx context.Context, who ipc.Caller, spec ipc.App) (stor
 	if spec.Retention == (ipc.Retention{}) {
 		spec.Retention = ipc.DefaultRetention()
 	}
+	spec.Fork = nil // only the daemon makes forks
 	spec.State, spec.Busy, spec.Problems, spec.Covers, spec.Following, spec.Notes, spec.Gaps = "", "", nil, nil, "", nil, nil
 	if err := appfile.Validate(spec); err != nil {
 		return store.App{}, err

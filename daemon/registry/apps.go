@@ -272,6 +272,12 @@ func (d *Service) RemoveApp(ctx context.Context, who ipc.Caller, ref string, pur
 		return err
 	}
 	ctx = context.WithoutCancel(ctx)
+	if f := a.Rec().Fork; f != nil {
+		return errs.New(errs.Conflict, op, "%s is a fork", a.Rec().Slug).WithHint("mulligan drop %s removes it", f.Name)
+	}
+	if forks := d.forksOf(a.Rec().ID); len(forks) > 0 {
+		return errs.New(errs.Conflict, op, "%s has forks: %s", a.Rec().Slug, strings.Join(forks, ", ")).WithHint("drop them first: mulligan drop --all")
+	}
 	release, err := d.apps.Acquire(ctx, a, op, who)
 	if err != nil && a.NoteOwner(d.owners.CheckOwner(a.Rec())) != nil && (!purge || a.Rec().Domain == "") {
 		release, err = d.apps.Hold(ctx, a, op, who, false) // nobody has to own it for that

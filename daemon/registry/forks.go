@@ -3,6 +3,7 @@ package registry
 import (
 	"context"
 	"os"
+	"slices"
 
 	"mulligan/daemon/app"
 	"mulligan/daemon/layer"
@@ -30,12 +31,23 @@ func (d *Service) AddFork(ctx context.Context, who ipc.Caller, rec store.App) (*
 }
 
 func (d *Service) openFork(ctx context.Context, a *app.App, rec store.App) (err error) {
-	if rec.Fork.Folder, err = d.apps.MakeForkFolder(ctx, rec); err != nil {
+	// The record comes first: it says what there may be to remove.
+	if err := d.store.PutApp(ctx, rec); err != nil {
 		return err
 	}
+	a.Now.Store(&layer.Setup{Rec: rec})
+	folder, err := d.apps.MakeForkFolder(ctx, rec)
+	if err == nil {
+		err = d.opt.Failpoint.At("fork: folder made")
+	}
+	if err != nil {
+		return errs.Also(err, d.disposeFork(ctx, a))
+	}
+	fork := *rec.Fork
+	fork.Folder, rec.Fork = folder, &fork
+	rec.Rev++
 	if err := d.store.PutApp(ctx, rec); err != nil {
-		_, e := d.apps.RemoveForkFolder(ctx, rec)
-		return errs.Also(err, e)
+		return errs.Also(err, d.disposeFork(ctx, a))
 	}
 	a.Now.Store(&layer.Setup{Rec: rec})
 	if err := os.MkdirAll(d.binder.StateDir(rec.ID), 0o700); err == nil {
@@ -47,8 +59,25 @@ func (d *Service) openFork(ctx context.Context, a *app.App, rec store.App) (err 
 	return nil
 }
 
-// ForkMade notes that a fork is whole.
-func (d *Service) ForkMade(ctx context.Context, a *app.App) error { return d.markFork(ctx, a, false) }
+// forksOf names the forks of an app.
+func (d *Service) forksOf(id ipc.AppID) (names []string) {
+	for _, rec := range d.apps.Records() {
+		if rec.Fork != nil && rec.Fork.Parent == id {
+			names = append(names, rec.Fork.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// ForkMade notes that a fork is whole, and follows its files from then on where its parent's are followed.
+func (d *Service) ForkMade(ctx context.Context, a *app.App) error {
+	if err := d.markFork(ctx, a, false); err != nil {
+		return err
+	}
+	d.turns.StartTracker(ctx, a)
+	return nil
+}
 
 func (d *Service) markFork(ctx context.Context, a *app.App, making bool) error {
 	rec := a.Rec()
@@ -64,9 +93,9 @@ func (d *Service) markFork(ctx context.Context, a *app.App, making bool) error {
 	return nil
 }
 
-// DropFork ends a fork's processes and removes its folder, its checkpoints and its record. The record says first that the fork is not
+// RemoveFork ends a fork's processes and removes its folder, its checkpoints and its record. The record says first that the fork is not
 // whole, so that a drop that was cut short is finished.
-func (d *Service) DropFork(ctx context.Context, who ipc.Caller, a *app.App) error {
+func (d *Service) RemoveFork(ctx context.Context, who ipc.Caller, a *app.App) error {
 	release, err := d.apps.Acquire(ctx, a, "drop fork", who)
 	if err != nil {
 		return err
@@ -78,10 +107,16 @@ func (d *Service) DropFork(ctx context.Context, who ipc.Caller, a *app.App) erro
 	if err := d.stopFork(ctx, a); err != nil {
 		return err
 	}
+	if err := d.opt.Failpoint.At("fork: stopped"); err != nil {
+		return err
+	}
 	if stays, err := d.apps.RemoveForkFolder(ctx, a.Rec()); err != nil {
 		return err
 	} else if stays {
 		d.opt.Log.Warn("another folder is in the place of a fork's folder, and stays", "app", a.Rec().Slug, "folder", a.Rec().Workspace)
+	}
+	if err := d.opt.Failpoint.At("fork: folder removed"); err != nil {
+		return err
 	}
 	return d.remove(ctx, who, a, true)
 }
@@ -108,7 +143,7 @@ func (d *Service) FinishForks(ctx context.Context, who ipc.Caller) {
 		if f := a.Rec().Fork; f == nil || !f.Making {
 			continue
 		}
-		if err := d.DropFork(ctx, who, a); err != nil {
+		if err := d.RemoveFork(ctx, who, a); err != nil {
 			d.opt.Log.Error("a fork that is not whole could not be dropped", "app", a.Rec().Slug, "err", err)
 			continue
 		}

@@ -1,0 +1,164 @@
+package daemon_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"mulligan/daemon"
+	"mulligan/ipc"
+	"mulligan/snap"
+	"mulligan/testkit"
+)
+
+// forkRound is a round in which an app is forked. Its world is where a fork sees it: not in a temporary folder.
+type forkRound struct {
+	*round
+	forked string // the fork's state when the victim began; "": there was no fork
+}
+
+func newForkRound(t *testing.T) *forkRound {
+	t.Helper()
+	dir, err := os.MkdirTemp("/var/tmp", "mt")
+	check(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	w := world{dir: dir}
+	check(t, os.Mkdir(w.ws(), 0o755))
+	w.set(t, "zero")
+	d := w.open(t)
+	_, err = d.AddApp(t.Context(), root, ipc.App{
+		Slug: "shop", Workspace: w.ws(), Databases: []ipc.Database{{Name: "shop", Driver: "sqlite", DSN: "shop.db"}},
+		Run: []string{"sh", "-c", "echo up; exec sleep 100000"},
+	})
+	check(t, err)
+	w.close(t, d)
+	return &forkRound{round: newRound(t, w)}
+}
+
+// fork is the world of the fork, of which only the workspace counts.
+func (r *forkRound) fork() world {
+	return world{dir: filepath.Join(r.dir, "shop-forks"), at: filepath.Join(r.dir, "shop-forks", "tried")}
+}
+
+// prepareFork brings the app into a new state, with a fork in a state of its own where the operation needs one, and without where not.
+func (r *forkRound) prepareFork(t *testing.T, do string) {
+	t.Helper()
+	r.prepare(t, do)
+	d := r.open(t)
+	defer r.close(t, d)
+	if err := d.DropFork(t.Context(), root, "shop", "tried"); err != nil && !strings.Contains(err.Error(), "no fork") {
+		t.Fatal(err)
+	}
+	if r.forked = ""; do == "fork" {
+		return
+	}
+	_, err := d.Fork(t.Context(), root, "shop", ipc.ForkRequest{CheckpointID: r.first, Name: "tried"})
+	check(t, err)
+	r.forked = r.before + "-forked"
+	r.fork().set(t, r.forked)
+}
+
+// checkFork opens what a dead daemon left: the app and its fork are each whole, and a fork that is not there has left nothing.
+func (r *forkRound) checkFork(t *testing.T, what string) {
+	t.Helper()
+	defer func() {
+		if t.Failed() {
+			t.Log(what)
+		}
+	}()
+	d := r.open(t)
+	defer r.close(t, d)
+	word := r.word(t)
+	if word != r.before && (r.plan.Do != "keep" || word != r.forked) {
+		t.Fatalf("the app is in state %q, before it was %q", word, r.before)
+	}
+	r.tally[map[bool]string{true: "back", false: "forward"}[word == r.before]]++
+	list, err := d.Forks(t.Context(), root, "shop")
+	check(t, err)
+	if len(list.Forks) == 0 {
+		r.tally["no fork"]++
+		r.nothingLeft(t, d)
+		return
+	}
+	r.tally["fork"]++
+	f := list.Forks[0]
+	want := r.forked
+	if want == "" {
+		want = r.holds[r.first]
+	}
+	if got := r.fork().word(t); got != want || f.State != "running" || len(f.Problems) > 0 || f.Fork.Making {
+		t.Fatalf("the fork is in state %q and %s, want %q: %+v", got, f.State, want, f)
+	}
+	cps, err := d.Checkpoints(t.Context(), root, string(f.ID), ipc.CheckpointQuery{})
+	check(t, err)
+	for _, cp := range cps.Checkpoints {
+		if res, err := d.Verify(t.Context(), root, string(f.ID), cp.ID, snap.Full); err != nil || !res.OK {
+			t.Fatalf("%s of the fork: %v, %+v", cp.ID, err, res)
+		}
+	}
+}
+
+// nothingLeft checks that there is no trace of a fork: no folder, no state, no process.
+func (r *forkRound) nothingLeft(t *testing.T, d *daemon.Daemon) {
+	t.Helper()
+	if _, err := os.Lstat(r.fork().dir); !errors.Is(err, os.ErrNotExist) {
+		t.Fatalf("a folder is left: %v", err)
+	}
+	apps, err := os.ReadDir(filepath.Join(r.state(), "apps"))
+	check(t, err)
+	if len(apps) != 1 || len(d.Apps(t.Context(), root)) != 1 {
+		t.Fatalf("left are %v and %+v", apps, d.Apps(t.Context(), root))
+	}
+	mounts, err := filepath.Glob("/proc/[0-9]*/mountinfo")
+	check(t, err)
+	for _, file := range mounts {
+		if b, err := os.ReadFile(file); err == nil && strings.Contains(string(b), r.dir) {
+			t.Fatalf("a process in a fork's namespaces is left: %s", file)
+		}
+	}
+}
+
+// TestForkKilledAtEveryStep kills a daemon at the steps of making, keeping and dropping a fork: at a sample of them, which rotates,
+// and in a long run at all. Afterwards the app is whole, and the fork is whole or absent.
+func TestForkKilledAtEveryStep(t *testing.T) {
+	t.Parallel()
+	testkit.Need(t, "root")
+	r := newForkRound(t)
+	for _, do := range []string{"fork", "keep", "drop"} {
+		t.Run(do, func(t *testing.T) {
+			clear(r.tally)
+			r.prepareFork(t, do)
+			names, _, killed := r.victim(t, 0, 0)
+			if killed || len(names) < 2 {
+				t.Fatalf("steps %q, killed %v", names, killed)
+			}
+			r.checkFork(t, do)
+			steps := pick(t, names)
+			for _, i := range steps {
+				where := fmt.Sprintf("step %d of %d (%s)", i+1, len(names), names[i])
+				a := aimAt(names, i)
+				for !a.hit && !a.over() {
+					r.prepareFork(t, do)
+					r.fire(t, a)
+					r.checkFork(t, fmt.Sprintf("%s killed at %s: %v", do, where, a.hit))
+				}
+				if !a.hit {
+					t.Errorf("%s never came to %s again", do, where)
+				}
+				progress(t, "%s: %s: %v", do, where, r.tally)
+			}
+			testkit.Tally(t, "kills", len(steps))
+			t.Logf("%d of %d steps, which are of %d kinds: %v", len(steps), len(names), kinds(names), r.tally)
+		})
+	}
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
