@@ -160,11 +160,11 @@ func (a *App) Doing() string {
 	return "idle"
 }
 
-// Seen gives paths as the app's owner may see them.
-func (a *App) Seen(paths []string) ([]string, error) {
+// RedactPaths gives paths as the app's owner may see them.
+func (a *App) RedactPaths(paths []string) ([]string, error) {
 	l, _ := a.Layer(snap.Files)
-	if v, ok := l.Driver.(snap.Veiler); ok {
-		return v.Seen(paths)
+	if v, ok := l.Driver.(snap.PathRedactor); ok {
+		return v.RedactPaths(paths)
 	}
 	return paths, nil
 }

@@ -43,7 +43,7 @@ func (a *App) lags() bool {
 // leaves reports whether a driver of the app may leave something behind.
 func (a *App) leaves() bool {
 	return slices.ContainsFunc(a.Layers(), func(l layer.Layer) bool {
-		_, ok := l.Driver.(snap.Leaver)
+		_, ok := l.Driver.(snap.LeftoverDropper)
 		return ok
 	})
 }

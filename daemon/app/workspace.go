@@ -22,11 +22,11 @@ import (
 // Gaps says what of the app cannot be captured or could not be given back.
 func (a *App) Gaps(ctx context.Context) (list []ipc.Gap) {
 	for _, l := range a.Layers() {
-		s, ok := l.Driver.(snap.Surveyor)
+		s, ok := l.Driver.(snap.GapFinder)
 		if !ok {
 			continue
 		}
-		found, err := s.Survey(ctx)
+		found, err := s.FindGaps(ctx)
 		if err != nil {
 			found = []snap.Gap{{What: fmt.Sprintf("mulligan could not find out what it cannot capture: %v.", err), Remedy: "try again"}}
 		}

@@ -34,7 +34,7 @@ const maxChanges = 100
 // foreseen refuses what the layers can tell now that their Prepare would refuse.
 func (r *rollback) foreseen(ctx context.Context) error {
 	for _, p := range r.parts {
-		f, ok := p.Driver.(snap.Foreseer)
+		f, ok := p.Driver.(snap.Prechecker)
 		if !ok {
 			continue
 		}
@@ -42,7 +42,7 @@ func (r *rollback) foreseen(ctx context.Context) error {
 		if p.Name == snap.Files {
 			paths = r.scope
 		}
-		if err := f.Foresee(ctx, p.target, paths); err != nil {
+		if err := f.Precheck(ctx, p.target, paths); err != nil {
 			return r.stored(p, err)
 		}
 	}

@@ -224,7 +224,7 @@ func (t *Tracker) endAt(ctx context.Context, o *openTurn, mark snap.Mark) (store
 		return store.Turn{}, err
 	}
 	changes := sumUp(writes)
-	if changes.Paths, err = t.a.Seen(changes.Paths); err != nil {
+	if changes.Paths, err = t.a.RedactPaths(changes.Paths); err != nil {
 		return store.Turn{}, err
 	}
 	if len(writes) > 0 || t.databasesChanged(ctx, o) {

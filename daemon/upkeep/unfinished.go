@@ -94,11 +94,11 @@ func (d *Service) finishNow(ctx context.Context, a *app.App) error {
 // what is still there.
 func (d *Service) leftovers(ctx context.Context, a *app.App) (left []string) {
 	for _, l := range a.Layers() {
-		r, ok := l.Driver.(snap.Leaver)
+		r, ok := l.Driver.(snap.LeftoverDropper)
 		if !ok {
 			continue
 		}
-		words, err := r.Leftovers(ctx)
+		words, err := r.DropLeftovers(ctx)
 		if err != nil {
 			words = append(words, errs.Words(err))
 		}
