@@ -180,7 +180,7 @@ func (r *rollback) prepareTarget(ctx context.Context, p *part) (err error) {
 		p.sw, err = p.Driver.Prepare(ctx, req)
 	}
 	if err != nil {
-		r.a.Unsettle(nil) // it may have left something where it cannot reach it now
+		r.a.RequestRecovery(nil) // it may have left something where it cannot reach it now
 	}
 	return r.stored(*p, err)
 }
@@ -310,7 +310,7 @@ func (r *rollback) finishParts(ctx context.Context) error {
 			return err
 		}
 		if err := p.sw.Finish(ctx); err != nil {
-			r.a.Unsettle(err)
+			r.a.RequestRecovery(err)
 			return err
 		}
 	}

@@ -201,7 +201,7 @@ func (r *rollback) run(ctx context.Context) error {
 // now are no failure of it: pursue sees to them.
 func (r *rollback) done(ctx context.Context) {
 	if err := r.finishForward(ctx); err != nil {
-		r.a.Unsettle(errs.Wrap(errs.Failed, "drop what was kept for an undo", err))
+		r.a.RequestRecovery(errs.Wrap(errs.Failed, "drop what was kept for an undo", err))
 		r.warn("the data kept for an undo could not be deleted yet: %v", err)
 	}
 }
