@@ -87,10 +87,10 @@ func (r *rollback) selectParts() error {
 		s, ok := r.target.Snapshot(l.Name)
 		switch {
 		case left[l.Name]:
-			r.warn("%s stays as it is, as requested: it may not agree with what is restored", l.Name)
+			r.warnings.add("%s stays as it is, as requested: it may not agree with what is restored", l.Name)
 			r.plan.Without = append(r.plan.Without, string(l.Name))
 		case !ok:
-			r.warn("%s does not hold %s, which stays as it is", r.target.ID, l.Name)
+			r.warnings.add("%s does not hold %s, which stays as it is", r.target.ID, l.Name)
 		}
 		if left[l.Name] || !ok {
 			r.plan.Behind = append(r.plan.Behind, string(l.Name))
@@ -100,14 +100,14 @@ func (r *rollback) selectParts() error {
 	}
 	for _, s := range r.target.Snapshots {
 		if _, ok := r.a.Layer(s.Layer); !ok {
-			r.warn("the app no longer has %s, which %s holds", s.Layer, r.target.ID)
+			r.warnings.add("the app no longer has %s, which %s holds", s.Layer, r.target.ID)
 		}
 	}
 	if len(r.parts) == 0 {
 		return errs.New(errs.Conflict, "", "%s holds nothing that could be restored", r.target.ID).WithHint("choose another checkpoint, or a wider scope")
 	}
 	if len(r.req.Scope) > 0 && len(r.parts)+len(r.plan.Behind) < len(r.a.Layers()) {
-		r.warn("only %s restored: layers outside the scope stay as they are and may not agree", r.partNames())
+		r.warnings.add("only %s restored: layers outside the scope stay as they are and may not agree", r.partNames())
 	}
 	return nil
 }
@@ -297,7 +297,7 @@ func (r *rollback) foreign(p *part) bool {
 		return false
 	}
 	r.d.opt.Log.Warn("a rollback is undone, and others have written meanwhile", "app", r.a.Rec().Slug, "layer", string(p.Name), "before", r.safety.ID)
-	r.warnings = append(r.warnings, fmt.Sprintf("Others have written to %s meanwhile. Its state before that is in %s.", p.Name, r.safety.ID))
+	r.warnings.add("Others have written to %s meanwhile. Its state before that is in %s.", p.Name, r.safety.ID)
 	return true
 }
 
