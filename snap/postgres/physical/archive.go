@@ -17,7 +17,7 @@ import (
 // that fill a file which was ended early take no space.
 func (d *Driver) archiveCommand() string {
 	return fmt.Sprintf(`d='%s'; { test -e "$d/%%f" || { cp --sparse=always %%p "$d/.new.%%f" && sync "$d/.new.%%f" && mv -n "$d/.new.%%f" "$d/%%f"; }; } && `+
-		`cmp %%p "$d/%%f" && rm -f "$d/.new.%%f" && sync "$d"`, d.archive())
+		`cmp %%p "$d/%%f" && rm -f "$d/.new.%%f" && sync "$d"`, d.store.Archive())
 }
 
 // restoreCommand serves a fork: finished log files, then those that only the
@@ -25,7 +25,7 @@ func (d *Driver) archiveCommand() string {
 // from the archive alone, which has them all.
 func (d *Driver) restoreCommand() string {
 	return fmt.Sprintf("cp '%[1]s/%%f' %%p 2>/dev/null || case %%f in *.history) false;; *) cp '%[1]s/%%f%[3]s' %%p 2>/dev/null || cp '%[2]s/pg_wal/%%f' %%p 2>/dev/null || cp '%[1]s/%%f.partial' %%p 2>/dev/null;; esac",
-		d.archive(), d.cfg.DataDir, asowner.Linked)
+		d.store.Archive(), d.cfg.DataDir, asowner.Linked)
 }
 
 // archives reports whether the server itself fills our archive.
@@ -54,7 +54,7 @@ func (d *Driver) collect(ctx context.Context, c conn, f facts) error {
 	if !wal.IsSegment(current) {
 		return fmt.Errorf("the server's log file is called %.40q", current)
 	}
-	if err := d.saveLog(ctx, asowner.LogToSave{Wal: d.home().WAL(), End: current}); err != nil {
+	if err := d.saveLog(ctx, asowner.LogToSave{Wal: d.store.WAL(), End: current}); err != nil {
 		return fmt.Errorf("copy the log: %w", err)
 	}
 	switch start := wal.LSN(f.Segments.Number(flushed) * uint64(f.Segments)); {
@@ -69,7 +69,7 @@ func (d *Driver) collect(ctx context.Context, c conn, f facts) error {
 }
 
 func (d *Driver) saveLog(ctx context.Context, s asowner.LogToSave) error {
-	s.Archive = d.archive()
+	s.Archive = d.store.Archive()
 	_, err := asowner.SaveLog.Call(ctx, d.owner, s)
 	return err
 }
@@ -86,7 +86,7 @@ func (d *Driver) saveEnd(ctx context.Context, dir string, c pgserver.Control) er
 
 // history reads how timeline t came about.
 func (d *Driver) history(ctx context.Context, t wal.Timeline) ([]wal.Leg, error) {
-	data, err := asowner.History.Call(ctx, d.owner, asowner.HistoryQuery{Home: d.home(), TLI: t})
+	data, err := asowner.History.Call(ctx, d.owner, asowner.HistoryQuery{Home: d.store.Home, TLI: t})
 	if err != nil {
 		return nil, err
 	}

@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -37,17 +36,17 @@ func (d *Driver) takeBaseLocked(ctx context.Context) (err error) {
 		err = d.refuse(ctx, f)
 	}
 	if err == nil {
-		err = d.room(ctx, d.cfg.DataDir)
+		err = d.store.room(ctx, d.cfg.DataDir)
 	}
 	if err != nil {
 		return err
 	}
 	began := time.Now()
 	b := wal.Base{ID: randomHex(8), Created: began.UTC()}
-	dir := d.stored("bases", b.ID)
+	dir := d.store.path("bases", b.ID)
 	defer func() {
 		if err != nil { // and if this fails too, the next Sweep does it
-			err = errs.Also(err, d.remove(ctx, dir))
+			err = errs.Also(err, d.store.remove(ctx, dir))
 		}
 	}()
 	defer d.copying.Store(nil)
@@ -60,15 +59,11 @@ func (d *Driver) takeBaseLocked(ctx context.Context) (err error) {
 	if err := d.cfg.Failpoint.At("base: record"); err != nil {
 		return err
 	}
-	if err := durable.WriteFile(d.sumsFile(b.ID), list, 0o600); err != nil {
+	if err := durable.WriteFile(d.records.sumsFile(b.ID), list, 0o600); err != nil {
 		return err
 	}
 	d.cfg.Log.Debug("base taken", "cluster", d.cfg.Name, "base", b.ID, "timeline", b.TLI, "lsn", b.Stop.String(), "took", age(began))
-	return d.put("bases", b.ID, b)
-}
-
-func (d *Driver) sumsFile(id string) string {
-	return filepath.Join(d.cfg.StateDir, "bases", id+".sums")
+	return d.records.put("bases", b.ID, b)
 }
 
 // copyBase makes the copy, durably, and gives the sums of its files.
@@ -102,21 +97,21 @@ func (d *Driver) copyBase(ctx context.Context, c conn, b *wal.Base, dir string) 
 	if _, err := d.server.ReadControl(ctx, dir); err != nil { // it was read while the server may have been writing it
 		return nil, err
 	}
-	if err := d.arrange(ctx, asowner.Arrangement{Dir: dir, Files: map[string][]byte{"backup_label": []byte(label)}}); err != nil {
+	if err := d.store.arrange(ctx, asowner.Arrangement{Dir: dir, Files: map[string][]byte{"backup_label": []byte(label)}}); err != nil {
 		return nil, err
 	}
 	if err := d.cfg.Failpoint.At("base: sync"); err != nil {
 		return nil, err
 	}
-	if err := d.arrange(ctx, asowner.Arrangement{Dir: dir, Sync: true}); err != nil {
+	if err := d.store.arrange(ctx, asowner.Arrangement{Dir: dir, Sync: true}); err != nil {
 		return nil, err
 	}
-	return d.sums(ctx, dir)
+	return d.store.sums(ctx, dir)
 }
 
 // checkBase reads all files of a base and compares them with their sums.
 func (d *Driver) checkBase(ctx context.Context, b wal.Base) error {
-	want, err := os.ReadFile(d.sumsFile(b.ID))
+	want, err := os.ReadFile(d.records.sumsFile(b.ID))
 	if err != nil {
 		return errs.Wrap(errs.Corrupt, "", err)
 	}
@@ -124,7 +119,7 @@ func (d *Driver) checkBase(ctx context.Context, b wal.Base) error {
 	if sum := blake3.Sum256(want); hex.EncodeToString(sum[:]) != b.Sums {
 		return damaged
 	}
-	got, err := d.sums(ctx, d.stored("bases", b.ID))
+	got, err := d.store.sums(ctx, d.store.path("bases", b.ID))
 	if err != nil {
 		return err
 	}

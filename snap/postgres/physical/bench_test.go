@@ -112,7 +112,7 @@ func benchCluster(b *testing.B, dir string, mb int) {
 		s.benchDump(b, f)
 		s.benchCopy(b, f)
 	}
-	f.judge(b, s.driver.cloning(b.Context()) && mb == 1000)
+	f.judge(b, s.driver.store.cloning(b.Context()) && mb == 1000)
 }
 
 // judge says which targets are met. Those of restores are for 1 GB on a file

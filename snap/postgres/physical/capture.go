@@ -96,7 +96,7 @@ func (d *Driver) capture(ctx context.Context, req snap.CaptureRequest) (marker, 
 	if err := errors.Join(ctx.Err(), d.cfg.Failpoint.At("capture: record")); err != nil {
 		return marker{}, nil, err
 	}
-	return m, warnings, d.put("markers", string(m.ID), m)
+	return m, warnings, d.records.put("markers", string(m.ID), m)
 }
 
 // markSQL puts a named restore point into the log, and commits a transaction
@@ -161,7 +161,7 @@ func (d *Driver) markOn(ctx context.Context, c conn) (m marker, warnings []strin
 		warnings = append(warnings, fmt.Sprintf("%d prepared transactions are part of the snapshot and come back with it.", prepared))
 	}
 	var notes []string
-	if err := d.get(".", "notes", &notes); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := d.records.get(".", "notes", &notes); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return m, nil, err
 	}
 	return m, append(warnings, notes...), nil
@@ -191,10 +191,10 @@ func (d *Driver) survey(ctx context.Context, m marker) (conf string, err error) 
 		}
 	}
 	d.conf = asowner.ConfDigest(files)
-	if err := d.get("conf", d.conf, &files); !errors.Is(err, fs.ErrNotExist) {
+	if err := d.records.get("conf", d.conf, &files); !errors.Is(err, fs.ErrNotExist) {
 		return d.conf, err
 	}
-	return d.conf, d.put("conf", d.conf, files)
+	return d.conf, d.records.put("conf", d.conf, files)
 }
 
 // barrier flushes all that was committed before the call, and gives a place

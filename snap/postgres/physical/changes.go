@@ -27,8 +27,8 @@ func (d *Driver) firstChange(ctx context.Context, p place, size wal.Segments, en
 	if err != nil {
 		return 0, false, err
 	}
-	defer d.remove(ctx, dir)   // else the next Sweep does it
-	wrote := map[uint32]bool{} // transactions that wrote something that counts
+	defer d.store.remove(ctx, dir) // else the next Sweep does it
+	wrote := map[uint32]bool{}     // transactions that wrote something that counts
 	reached := end == 0
 	why, err := d.readLog(ctx, dir, p.TLI, p.Start, func(rec wal.Record) bool {
 		switch {
@@ -95,10 +95,10 @@ const maxOpen = 1 << 20
 
 // gather makes a folder of links to log files, wherever they are.
 func (d *Driver) gather(ctx context.Context, l asowner.LogLinks) (dir string, err error) {
-	l.Home, l.Dir = d.home(), d.stored("log-"+randomHex(8))
+	l.Home, l.Dir = d.store.Home, d.store.path("log-"+randomHex(8))
 	_, err = asowner.LinkLog.Call(ctx, d.owner, l)
 	if err != nil {
-		return "", errs.Also(err, d.remove(ctx, l.Dir))
+		return "", errs.Also(err, d.store.remove(ctx, l.Dir))
 	}
 	return l.Dir, nil
 }

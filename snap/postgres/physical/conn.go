@@ -278,7 +278,7 @@ func (d *Driver) refuse(ctx context.Context, f facts) error {
 		return errs.New(errs.Unsupported, "", "wal_level is minimal, with which the log cannot be replayed").
 			WithHint("set wal_level = replica and restart the server")
 	}
-	if _, err = asowner.Layout.Call(ctx, d.owner, d.home()); err != nil {
+	if _, err = asowner.Layout.Call(ctx, d.owner, d.store.Home); err != nil {
 		return err
 	}
 	return d.refuseStarting(f)

@@ -12,7 +12,6 @@ package physical
 import (
 	"context"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -23,6 +22,7 @@ import (
 	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/database"
+	"mulligan/snap/postgres/physical/asowner"
 	"mulligan/snap/postgres/physical/pgserver"
 )
 
@@ -59,6 +59,8 @@ type Driver struct {
 	owner                                  privsep.User
 	server                                 pgserver.Cluster
 	plans                                  *database.Plans
+	records                                *records
+	store                                  *store
 
 	idle conn       // a connection that captures use again, perhaps a dead one
 	left bool       // the cluster was taken out of care: nothing is to be done to its server
@@ -66,11 +68,6 @@ type Driver struct {
 	base sync.Mutex // held while a base is taken
 
 	copying atomic.Pointer[place] // where the base that is being taken begins
-
-	clones struct { // whether Store's file system shares extents
-		sync.Mutex
-		known, yes bool
-	}
 }
 
 var (
@@ -114,18 +111,11 @@ func New(cfg Config) (*Driver, error) {
 	d := &Driver{cfg: cfg, owner: cfg.Owner}
 	d.server = pgserver.Cluster{Programs: pgserver.Programs{Bin: cfg.Bin, Owner: cfg.Owner}, DataDir: cfg.DataDir, Server: cfg.Server}
 	d.plans = database.FlatPlans(filepath.Join(cfg.StateDir, "switches"), "cluster", cfg.Name, cfg.Failpoint)
+	d.records = &records{dir: cfg.StateDir, cluster: cfg.Name, plans: d.plans,
+		ward: ward{Store: cfg.Store, UID: cfg.Owner.UID, GID: cfg.Owner.GID, Bin: cfg.Bin}}
+	d.store = &store{Home: asowner.Home{Data: cfg.DataDir, Store: cfg.Store}, owner: cfg.Owner, claimant: cfg.App + "/" + cfg.Name}
 	d.Switcher = database.NewSwitcher[plan](d.plans, engine{d}, engine{d}, d.check)
 	return d, nil
-}
-
-// makeFolders makes those of the records.
-func makeFolders(stateDir string) error {
-	for _, dir := range []string{"markers", "bases", "kept", "switches", "conf", "raws"} {
-		if err := os.MkdirAll(filepath.Join(stateDir, dir), 0o700); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // Close ends the connection that captures use. The driver may be used again.
@@ -146,10 +136,3 @@ func (d *Driver) hangUp() {
 
 // CapturesLive is true: a marker of a running app is the state after a transaction.
 func (d *Driver) CapturesLive() bool { return true }
-
-// stored gives a path in the store.
-func (d *Driver) stored(parts ...string) string {
-	return filepath.Join(append([]string{d.cfg.Store}, parts...)...)
-}
-
-func (d *Driver) archive() string { return d.home().Archive() }

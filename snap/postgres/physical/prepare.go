@@ -26,7 +26,7 @@ func (e engine) Plan(ctx context.Context, p, old *plan, target, base state) erro
 		return nil
 	}
 	if old != nil && old.Phase == database.Prepared && old.Target == p.Target {
-		if now, err := e.d.server.ReadControl(ctx, e.d.stored("forks", old.Fork.Dir)); err == nil && now.Same(old.Fork.End) {
+		if now, err := e.d.server.ReadControl(ctx, e.d.store.path("forks", old.Fork.Dir)); err == nil && now.Same(old.Fork.End) {
 			p.Fork, p.Kept, p.Digest, p.Rows, p.reuses = old.Fork, old.Kept, old.Digest, old.Rows, true
 			p.setChanges(target, base, old.Changes[1:])
 			return nil
@@ -47,7 +47,7 @@ func (e engine) Build(ctx context.Context, p, old *plan, target, base state) err
 		}
 	}
 	if old != nil && old.Fork.Dir != p.Fork.Dir && !old.Kept {
-		return e.d.remove(ctx, e.d.stored("forks", old.Fork.Dir))
+		return e.d.store.remove(ctx, e.d.store.path("forks", old.Fork.Dir))
 	}
 	return nil
 }
@@ -56,7 +56,7 @@ func (e engine) Build(ctx context.Context, p, old *plan, target, base state) err
 // know of the server: as it says itself, or as it was recorded before it broke.
 func (d *Driver) survivor(ctx context.Context, base state) (f facts, err error) {
 	if base.raw != nil {
-		return d.known()
+		return d.records.known()
 	}
 	c, err := d.connect(ctx)
 	if errs.KindOf(err) == errs.Unavailable {

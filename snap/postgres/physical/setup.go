@@ -42,17 +42,17 @@ func (d *Driver) enable(ctx context.Context) (changes []string, restart bool, er
 	if err != nil {
 		return nil, false, err
 	}
-	made, err := d.claim(ctx)
+	made, err := d.store.claim(ctx)
 	if err != nil {
 		return nil, false, err
 	}
 	if err := d.refuse(ctx, f); err != nil {
 		if made { // nothing of the cluster's is in it yet
-			err = errs.Also(err, d.remove(ctx, d.cfg.Store))
+			err = errs.Also(err, d.store.remove(ctx, d.cfg.Store))
 		}
 		return nil, false, err
 	}
-	if err := d.remember(f); err != nil {
+	if err := d.records.remember(f); err != nil {
 		return nil, false, err
 	}
 	if made {
@@ -69,7 +69,7 @@ func (d *Driver) enable(ctx context.Context) (changes []string, restart bool, er
 	if f, err = d.inspect(ctx, c); err != nil {
 		return nil, false, err
 	}
-	if err := d.remember(f); err != nil {
+	if err := d.records.remember(f); err != nil {
 		return nil, false, err
 	}
 	if err := d.collect(ctx, c, f); err != nil { // makes the slot where it is needed
@@ -87,12 +87,6 @@ func (d *Driver) database() string {
 		return ""
 	}
 	return l.Database
-}
-
-// claim makes the store, and marks it as this app's: two apps in one cluster
-// would take each other back.
-func (d *Driver) claim(ctx context.Context) (made bool, err error) {
-	return asowner.TakeClaim.Call(ctx, d.owner, asowner.Claim{Store: d.cfg.Store, Mine: d.cfg.App + "/" + d.cfg.Name + "\n"})
 }
 
 // configure has the server fill the archive, unless it archives for somebody
@@ -163,7 +157,7 @@ func (d *Driver) leave(ctx context.Context, op string) (changes []string, restar
 	d.base.Lock()
 	defer d.base.Unlock()
 	err = d.Do(ctx, op, func() error {
-		plans, err := d.switches()
+		plans, err := d.records.switches()
 		if i := slices.IndexFunc(plans, func(p plan) bool { return p.There() }); err == nil && i >= 0 {
 			err = errs.New(errs.Busy, "", "restore %s is under way", plans[i].ID).WithHint("finish it first")
 		}
@@ -218,7 +212,7 @@ func (d *Driver) reset(ctx context.Context) (changes []string, restart bool, err
 
 // saveAll copies all log that was written until now: the snapshots that stay need it.
 func (d *Driver) saveAll(ctx context.Context, c conn, f facts) error {
-	if _, err := os.Lstat(d.archive()); errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Lstat(d.store.Archive()); errors.Is(err, fs.ErrNotExist) {
 		return nil // it never was enabled
 	}
 	if err := c.exec(ctx, "SELECT pg_switch_wal()"); err != nil {
@@ -228,13 +222,6 @@ func (d *Driver) saveAll(ctx context.Context, c conn, f facts) error {
 		return err
 	}
 	return d.collect(ctx, c, f)
-}
-
-// ward is where the store of a cluster in care is, and whose.
-type ward struct {
-	Store    string `json:"store"`
-	UID, GID int
-	Bin      string // folder of the server's programs
 }
 
 // Purge removes everything that is stored for the cluster with this StateDir, be
@@ -290,7 +277,7 @@ func (d *Driver) tidy(ctx context.Context) (due bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if err := d.rememberAgain(f); err != nil {
+	if err := d.records.rememberAgain(f); err != nil {
 		return false, err
 	}
 	if err := d.collect(ctx, c, f); err != nil {
@@ -317,7 +304,7 @@ func (d *Driver) maxReplay(ctx context.Context) int64 {
 	switch {
 	case d.cfg.MaxReplay > 0:
 		return d.cfg.MaxReplay
-	case d.cloning(ctx):
+	case d.store.cloning(ctx):
 		return 128 << 20
 	}
 	return 1 << 30
@@ -344,8 +331,8 @@ func (d *Driver) note(ctx context.Context, f facts) error {
 		}
 	}
 	var old []string
-	if err := d.get(".", "notes", &old); err == nil && strings.Join(old, "\n") == strings.Join(notes, "\n") {
+	if err := d.records.get(".", "notes", &old); err == nil && strings.Join(old, "\n") == strings.Join(notes, "\n") {
 		return nil
 	}
-	return d.put(".", "notes", notes)
+	return d.records.put(".", "notes", notes)
 }

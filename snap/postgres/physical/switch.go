@@ -21,7 +21,7 @@ var (
 	_ database.Snapshots[state]    = engine{}
 )
 
-func (e engine) Snapshot(_ string, id snap.SnapshotID) (state, error) { return e.d.state(id) }
+func (e engine) Snapshot(_ string, id snap.SnapshotID) (state, error) { return e.d.records.state(id) }
 
 // Intact has nothing to do: that a base is whole is checked while the log is replayed from it.
 func (engine) Intact(context.Context, state) error { return nil }
@@ -150,12 +150,12 @@ func (d *Driver) swapIn(ctx context.Context, p *plan) error {
 	if err := d.cfg.Failpoint.At("commit: exchange"); err != nil {
 		return err
 	}
-	return d.exchange(ctx, d.stored("forks", p.Fork.Dir))
+	return d.store.exchange(ctx, d.store.path("forks", p.Fork.Dir))
 }
 
 // checkFork makes sure that the fork is as it was left.
 func (d *Driver) checkFork(ctx context.Context, p *plan) error {
-	fork := d.stored("forks", p.Fork.Dir)
+	fork := d.store.path("forks", p.Fork.Dir)
 	n, err := asowner.Inode(fork)
 	same := err == nil && n == p.Fork.Inode
 	if same && p.RawTarget == nil {
@@ -250,7 +250,7 @@ func (d *Driver) swapBack(ctx context.Context, p *plan) error {
 	if err := d.cfg.Failpoint.At("undo: exchange"); err != nil {
 		return err
 	}
-	return d.exchange(ctx, d.stored("forks", p.Fork.Dir))
+	return d.store.exchange(ctx, d.store.path("forks", p.Fork.Dir))
 }
 
 // check compares what the live server says of itself, and its log, with what it

@@ -17,7 +17,7 @@ import (
 // written. The folder that was swapped out at a marker is only a shorter way.
 func (d *Driver) Verify(ctx context.Context, id snap.SnapshotID, depth snap.Depth) error {
 	return d.Do(ctx, "verify cluster snapshot", func() error {
-		s, err := d.state(id)
+		s, err := d.records.state(id)
 		switch {
 		case err != nil:
 			return err
@@ -44,7 +44,7 @@ func (d *Driver) verify(ctx context.Context, m marker, depth snap.Depth) error {
 
 // segmentSize is how large the log's files are, which never changes.
 func (d *Driver) segmentSize(ctx context.Context) (wal.Segments, error) {
-	if f, err := d.known(); err == nil {
+	if f, err := d.records.known(); err == nil {
 		return f.Segments, nil
 	}
 	c, err := d.server.ReadControl(ctx, d.cfg.DataDir)
@@ -63,7 +63,7 @@ func (d *Driver) checkLog(ctx context.Context, m marker, b wal.Base, size wal.Se
 	if err != nil {
 		return err
 	}
-	defer d.remove(ctx, dir) // else the next Sweep does it
+	defer d.store.remove(ctx, dir) // else the next Sweep does it
 	for _, s := range spans {
 		if s.Start >= s.End {
 			continue
