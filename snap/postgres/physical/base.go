@@ -26,14 +26,14 @@ func (d *Driver) takeBase(ctx context.Context) error {
 
 // takeBaseLocked is takeBase for a caller that holds d.base.
 func (d *Driver) takeBaseLocked(ctx context.Context) (err error) {
-	c, err := d.connect(ctx)
+	c, err := d.server.connect(ctx)
 	if err != nil {
 		return err
 	}
 	defer c.close()
-	f, err := d.inspect(ctx, c)
+	f, err := d.server.inspect(ctx, c)
 	if err == nil {
-		err = d.refuse(ctx, f)
+		err = d.server.refuse(ctx, f)
 	}
 	if err == nil {
 		err = d.store.room(ctx, d.cfg.DataDir)

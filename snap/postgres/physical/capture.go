@@ -77,7 +77,7 @@ func (d *Driver) capture(ctx context.Context, req snap.CaptureRequest) (marker, 
 	}
 	m, warnings, err := d.mark(ctx)
 	if errs.KindOf(err) == errs.Unavailable {
-		if err = d.revive(ctx, req.Revive, err); err == nil {
+		if err = d.server.revive(ctx, req.Revive, err); err == nil {
 			m, warnings, err = d.mark(ctx)
 			warnings = append(warnings, "The server was down, and was started.")
 		}
@@ -117,7 +117,7 @@ func (d *Driver) mark(ctx context.Context) (m marker, warnings []string, err err
 			return m, warnings, err
 		}
 	}
-	if d.idle, err = d.connect(ctx); err != nil { // the first time, or the server was restarted
+	if d.idle, err = d.server.connect(ctx); err != nil { // the first time, or the server was restarted
 		return m, nil, err
 	}
 	return d.markOn(ctx, d.idle)
@@ -195,15 +195,6 @@ func (d *Driver) survey(ctx context.Context, m marker) (conf string, err error) 
 		return d.conf, err
 	}
 	return d.conf, d.records.put("conf", d.conf, files)
-}
-
-// barrier flushes all that was committed before the call, and gives a place
-// behind it that a record begins at. A commit waits for the disk only if its
-// transaction wrote something: here, a message that nobody reads.
-func (c conn) barrier(ctx context.Context) (end wal.LSN, err error) {
-	err = c.row(ctx, "SELECT pg_current_wal_insert_lsn()::text, txid_current(), pg_logical_emit_message(false, 'mulligan', '')::text",
-		&end, new(int64), new(string))
-	return end, err
 }
 
 // age is for logs.

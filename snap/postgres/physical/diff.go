@@ -48,7 +48,7 @@ type connecter func(ctx context.Context, database string) (conn, error)
 // describe lists what a snapshot, or the live cluster, consists of.
 func (d *Driver) describe(ctx context.Context, id snap.SnapshotID) (all map[string]relation, err error) {
 	if id == "" {
-		return d.relations(ctx, d.connectTo)
+		return d.relations(ctx, d.server.connectTo)
 	}
 	s, err := d.records.state(id)
 	if err != nil {
@@ -59,11 +59,11 @@ func (d *Driver) describe(ctx context.Context, id snap.SnapshotID) (all map[stri
 			WithHint("roll back to it, or compare two other checkpoints")
 	}
 	m := s.marker
-	c, err := d.connect(ctx)
+	c, err := d.server.connect(ctx)
 	if err != nil {
 		return nil, err
 	}
-	f, err := d.inspect(ctx, c)
+	f, err := d.server.inspect(ctx, c)
 	c.close()
 	if err != nil {
 		return nil, err

@@ -159,7 +159,7 @@ func TestThreadsWhileConnecting(t *testing.T) {
 	testkit.Need(t, "root")
 	t.Parallel()
 	d := bare(t, filepath.Join(reachable(t), "data"))
-	cfg, err := d.config(t.Context())
+	cfg, err := d.server.config(t.Context())
 	check(t, err)
 	done := make(chan error, 1)
 	go func() {
@@ -309,15 +309,15 @@ func TestLoginReadsNothingOfTheDaemons(t *testing.T) {
 	t.Setenv("PGHOST", "elsewhere")
 	d := bare(t, filepath.Join(reachable(t), "data"))
 	for _, dsn := range []string{"postgres://postgres@/app?host=/nowhere", "postgres://postgres@127.0.0.1/app?passfile=" + home + "/.pgpass", "user=postgres dbname=app"} {
-		d.cfg.DSN = dsn
-		cfg, err := d.config(t.Context())
+		d.server.dsn = dsn
+		cfg, err := d.server.config(t.Context())
 		check(t, err)
 		if cfg.Password != "" || cfg.Host == "elsewhere" {
 			t.Errorf("%s: the password is %q, of host %s", dsn, cfg.Password, cfg.Host)
 		}
 	}
-	d.cfg.DSN = "postgres://postgres@127.0.0.1/app?sslmode=verify-full&sslrootcert=" + home + "/.pgpass"
-	_, err := d.config(t.Context())
+	d.server.dsn = "postgres://postgres@127.0.0.1/app?sslmode=verify-full&sslrootcert=" + home + "/.pgpass"
+	_, err := d.server.config(t.Context())
 	fails(t, "a certificate", err, errs.Unsupported, "sslrootcert")
 }
 

@@ -57,7 +57,7 @@ type Driver struct {
 	*database.Switcher[plan, *plan, state] // its Do is called by each method but for the copying of a base
 	cfg                                    Config
 	owner                                  privsep.User
-	server                                 pgserver.Cluster
+	server                                 *server
 	plans                                  *database.Plans
 	records                                *records
 	store                                  *store
@@ -109,11 +109,13 @@ func New(cfg Config) (*Driver, error) {
 		return nil, errs.Wrap(errs.Failed, op, err)
 	}
 	d := &Driver{cfg: cfg, owner: cfg.Owner}
-	d.server = pgserver.Cluster{Programs: pgserver.Programs{Bin: cfg.Bin, Owner: cfg.Owner}, DataDir: cfg.DataDir, Server: cfg.Server}
 	d.plans = database.FlatPlans(filepath.Join(cfg.StateDir, "switches"), "cluster", cfg.Name, cfg.Failpoint)
 	d.records = &records{dir: cfg.StateDir, cluster: cfg.Name, plans: d.plans,
 		ward: ward{Store: cfg.Store, UID: cfg.Owner.UID, GID: cfg.Owner.GID, Bin: cfg.Bin}}
-	d.store = &store{Home: asowner.Home{Data: cfg.DataDir, Store: cfg.Store}, owner: cfg.Owner, claimant: cfg.App + "/" + cfg.Name}
+	home := asowner.Home{Data: cfg.DataDir, Store: cfg.Store}
+	programs := pgserver.Programs{Bin: cfg.Bin, Owner: cfg.Owner}
+	d.server = &server{Cluster: pgserver.Cluster{Programs: programs, DataDir: cfg.DataDir, Server: cfg.Server}, name: cfg.Name, dsn: cfg.DSN, home: home}
+	d.store = &store{Home: home, owner: cfg.Owner, claimant: cfg.App + "/" + cfg.Name}
 	d.Switcher = database.NewSwitcher[plan](d.plans, engine{d}, engine{d}, d.check)
 	return d, nil
 }

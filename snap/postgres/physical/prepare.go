@@ -58,20 +58,20 @@ func (d *Driver) survivor(ctx context.Context, base state) (f facts, err error) 
 	if base.raw != nil {
 		return d.records.known()
 	}
-	c, err := d.connect(ctx)
+	c, err := d.server.connect(ctx)
 	if errs.KindOf(err) == errs.Unavailable {
-		if err = d.revive(ctx, true, err); err == nil {
-			c, err = d.connect(ctx)
+		if err = d.server.revive(ctx, true, err); err == nil {
+			c, err = d.server.connect(ctx)
 		}
 	}
 	if err != nil {
 		return f, err
 	}
 	defer c.close()
-	if f, err = d.inspect(ctx, c); err != nil {
+	if f, err = d.server.inspect(ctx, c); err != nil {
 		return f, err
 	}
-	if err := d.refuse(ctx, f); err != nil {
+	if err := d.server.refuse(ctx, f); err != nil {
 		return f, err
 	}
 	if f.TLI != base.TLI {
@@ -96,7 +96,7 @@ func (d *Driver) fill(ctx context.Context, p *plan, target, base state) error {
 	if p.Rows {
 		limit = d.cfg.DigestLimit
 	}
-	now, err := readContents(ctx, d.connectTo, limit)
+	now, err := readContents(ctx, d.server.connectTo, limit)
 	if err == nil {
 		p.setChanges(target, base, differences(p.Fork.Contents, now))
 	}

@@ -230,12 +230,6 @@ func (r *records) rememberAgain(f facts) error {
 	return r.remember(f)
 }
 
-// lasting leaves out what changes all the time.
-func (f facts) lasting() facts {
-	f.TLI, f.Spaces, f.Databases, f.Size, f.Slot, f.Given = 0, nil, nil, 0, false, nil
-	return f
-}
-
 // known is what was remembered of the server.
 func (r *records) known() (f facts, err error) {
 	err = r.get(".", "facts", &f)

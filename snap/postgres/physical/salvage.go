@@ -169,26 +169,6 @@ func (d *Driver) rawProof(ctx context.Context, p *plan, r *raw, proof *snap.Proo
 	return err
 }
 
-// revive starts a server that is down, if it may. why says how it was found so, and is the
-// error of one that runs all the same.
-func (d *Driver) revive(ctx context.Context, may bool, why error) error {
-	running, err := pgserver.InUse(d.cfg.DataDir)
-	if err != nil {
-		return err
-	}
-	if running {
-		return why
-	}
-	if !may {
-		return &errs.Error{Kind: errs.Unavailable, Message: "the server of cluster " + d.cfg.Name + " is down", Err: why,
-			Hint: "start it, if it is not down on purpose: only a rollback starts it by itself"}
-	}
-	if err := d.server.Start(ctx); err != nil {
-		return &errs.Error{Kind: errs.Unavailable, Message: "the server is down and cannot be started", Err: errs.Also(why, err), Hint: "its own log says why"}
-	}
-	return nil
-}
-
 // Recall gives what was recorded of the cluster with this StateDir when it was last
 // well: for a driver whose cluster has no data folder to [Locate].
 func Recall(stateDir string) (p pgserver.Place, found bool) {

@@ -33,12 +33,12 @@ func (d *Driver) Enable(ctx context.Context) (changes []string, restartNeeded bo
 }
 
 func (d *Driver) enable(ctx context.Context) (changes []string, restart bool, err error) {
-	c, err := d.connect(ctx)
+	c, err := d.server.connect(ctx)
 	if err != nil {
 		return nil, false, err
 	}
 	defer c.close()
-	f, err := d.inspect(ctx, c)
+	f, err := d.server.inspect(ctx, c)
 	if err != nil {
 		return nil, false, err
 	}
@@ -46,7 +46,7 @@ func (d *Driver) enable(ctx context.Context) (changes []string, restart bool, er
 	if err != nil {
 		return nil, false, err
 	}
-	if err := d.refuse(ctx, f); err != nil {
+	if err := d.server.refuse(ctx, f); err != nil {
 		if made { // nothing of the cluster's is in it yet
 			err = errs.Also(err, d.store.remove(ctx, d.cfg.Store))
 		}
@@ -58,7 +58,7 @@ func (d *Driver) enable(ctx context.Context) (changes []string, restart bool, er
 	if made {
 		changes = append(changes, fmt.Sprintf("The log and copies of the cluster are kept in %s.", d.cfg.Store))
 	}
-	if others := f.others(d.database()); len(others) > 0 {
+	if others := f.others(d.server.database()); len(others) > 0 {
 		changes = append(changes, "A restore takes the whole cluster back, also these databases: "+strings.Join(others, ", ")+".")
 	}
 	more, restart, err := d.configure(ctx, c, f)
@@ -66,7 +66,7 @@ func (d *Driver) enable(ctx context.Context) (changes []string, restart bool, er
 		return nil, false, err
 	}
 	changes = append(changes, more...)
-	if f, err = d.inspect(ctx, c); err != nil {
+	if f, err = d.server.inspect(ctx, c); err != nil {
 		return nil, false, err
 	}
 	if err := d.records.remember(f); err != nil {
@@ -79,14 +79,6 @@ func (d *Driver) enable(ctx context.Context) (changes []string, restart bool, er
 		changes = append(changes, fmt.Sprintf("The replication slot %q was made; it keeps the server's log until it is copied.", slot))
 	}
 	return changes, restart, nil
-}
-
-func (d *Driver) database() string {
-	l, err := d.login()
-	if err != nil {
-		return ""
-	}
-	return l.Database
 }
 
 // configure has the server fill the archive, unless it archives for somebody
@@ -114,11 +106,6 @@ func (d *Driver) configure(ctx context.Context, c conn, f facts) (changes []stri
 }
 
 func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
-
-func (c conn) reload(ctx context.Context) error {
-	// The answer comes before the server has read its settings, which it does in an instant.
-	return c.exec(ctx, "SELECT pg_reload_conf()")
-}
 
 // placeholder stands in while archiving is on for nobody.
 const placeholder = "true"
@@ -174,12 +161,12 @@ func (d *Driver) leave(ctx context.Context, op string) (changes []string, restar
 
 // reset undoes what Enable did to the server, having saved all log until now.
 func (d *Driver) reset(ctx context.Context) (changes []string, restart bool, err error) {
-	c, err := d.connect(ctx)
+	c, err := d.server.connect(ctx)
 	if err != nil {
 		return nil, false, err
 	}
 	defer c.close()
-	f, err := d.inspect(ctx, c)
+	f, err := d.server.inspect(ctx, c)
 	if err != nil {
 		return nil, false, err
 	}
@@ -202,7 +189,7 @@ func (d *Driver) reset(ctx context.Context) (changes []string, restart bool, err
 			err = c.reload(ctx)
 		}
 	}
-	if f, e := d.inspect(ctx, c); err == nil && e == nil && f.Slot {
+	if f, e := d.server.inspect(ctx, c); err == nil && e == nil && f.Slot {
 		changes = append(changes, fmt.Sprintf("The replication slot %q was dropped.", slot))
 		err = c.exec(ctx, dropSlot)
 	}
@@ -268,12 +255,12 @@ func (d *Driver) tidy(ctx context.Context) (due bool, err error) {
 	if d.left {
 		return false, nil
 	}
-	c, err := d.connect(ctx)
+	c, err := d.server.connect(ctx)
 	if err != nil {
 		return false, err
 	}
 	defer c.close()
-	f, err := d.inspect(ctx, c)
+	f, err := d.server.inspect(ctx, c)
 	if err != nil {
 		return false, err
 	}
@@ -317,7 +304,7 @@ const unloggedSQL = "SELECT n.nspname || '.' || c.relname FROM pg_class c JOIN p
 func (d *Driver) note(ctx context.Context, f facts) error {
 	notes := []string{}
 	for _, db := range f.Databases {
-		c, err := d.connectTo(ctx, db)
+		c, err := d.server.connectTo(ctx, db)
 		if err != nil {
 			continue // it was dropped, or takes no connections
 		}
