@@ -105,7 +105,7 @@ func benchCluster(b *testing.B, dir string, mb int) {
 	f := figures{}
 	for b.Loop() {
 		used := s.used(b)
-		f.seconds(b, "base", func() { check(b, s.driver.takeBase(b.Context())) })
+		f.seconds(b, "base", func() { check(b, s.driver.bases.take(b.Context())) })
 		f.put(b, "base-MB", float64(s.used(b)-used)/1e6)
 		s.benchMarkers(b, f)
 		s.benchRestore(b, f)

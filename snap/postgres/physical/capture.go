@@ -51,13 +51,13 @@ func (d *Driver) Capture(ctx context.Context, req snap.CaptureRequest) (snap.Sna
 // captureFirst captures a cluster without a base that the marker can be reached from: the first capture, and one after all
 // bases were deleted. Like Sweep, it takes the lock of bases before the lock that Do holds.
 func (d *Driver) captureFirst(ctx context.Context, op string, req snap.CaptureRequest) (m marker, warnings []string, err error) {
-	d.base.Lock()
-	defer d.base.Unlock()
+	d.bases.taking.Lock()
+	defer d.bases.taking.Unlock()
 	err = d.Do(ctx, op, func() (err error) {
 		if m, warnings, err = d.capture(ctx, req); !errors.As(err, new(noBase)) {
 			return err // another call took a base meanwhile
 		}
-		if err = d.takeBaseLocked(ctx); err == nil {
+		if err = d.bases.takeLocked(ctx); err == nil {
 			m, warnings, err = d.capture(ctx, req)
 		}
 		return err
@@ -180,7 +180,7 @@ func (d *Driver) survey(ctx context.Context, m marker) (conf string, err error) 
 	if _, err := os.Lstat(filepath.Join(d.cfg.StateDir, "conf", known+".json")); err != nil {
 		known = "" // it was swept
 	}
-	_, found, err := d.findBase(ctx, m, m.segments, &known)
+	_, found, err := d.bases.find(ctx, m, m.segments, &known)
 	if err != nil || found.Same {
 		return known, err
 	}

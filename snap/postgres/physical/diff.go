@@ -77,7 +77,7 @@ func (d *Driver) describe(ctx context.Context, id snap.SnapshotID) (all map[stri
 
 // visit lets f read a marker's state, from a copy that is gone afterwards.
 func (d *Driver) visit(ctx context.Context, m marker, f facts, read func(connecter) error) error {
-	b, err := d.reachable(ctx, m, f.Segments)
+	b, err := d.bases.nearest(ctx, m, f.Segments)
 	if err != nil {
 		return err
 	}

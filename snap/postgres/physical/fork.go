@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"syscall"
 
@@ -33,7 +32,7 @@ func (f fork) place() place { return place{f.End.TLI, f.End.Checkpoint, f.End.Ne
 
 // build makes a fork of m beside the live server, of which f tells.
 func (d *Driver) build(ctx context.Context, m marker, f facts, fk *fork) error {
-	b, err := d.reachable(ctx, m, f.Segments)
+	b, err := d.bases.nearest(ctx, m, f.Segments)
 	if err != nil {
 		return err
 	}
@@ -41,7 +40,7 @@ func (d *Driver) build(ctx context.Context, m marker, f facts, fk *fork) error {
 		return err
 	}
 	checked := make(chan error, 1)
-	go func() { checked <- d.checkBase(ctx, b) }() // while the log is replayed
+	go func() { checked <- d.bases.check(ctx, b) }() // while the log is replayed
 	err = d.grow(ctx, m, f, b, fk)
 	if damage := <-checked; errs.KindOf(damage) == errs.Corrupt || err == nil {
 		err = errs.Also(damage, err)
@@ -50,30 +49,6 @@ func (d *Driver) build(ctx context.Context, m marker, f facts, fk *fork) error {
 		fk.Inode, err = asowner.Inode(d.store.path("forks", fk.Dir))
 	}
 	return err
-}
-
-// reachable finds m's base, given that all of the log between them is there.
-func (d *Driver) reachable(ctx context.Context, m marker, size wal.Segments) (wal.Base, error) {
-	b, _, err := d.findBase(ctx, m, size, nil)
-	return b, err
-}
-
-// findBase is reachable, and looks at the configuration too where conf names the
-// one that is recorded already.
-func (d *Driver) findBase(ctx context.Context, m marker, size wal.Segments, conf *string) (b wal.Base, found asowner.BaseFound, err error) {
-	bases, err := d.records.bases()
-	if err != nil {
-		return b, found, err
-	}
-	found, err = asowner.FindBase.Call(ctx, d.owner, asowner.BaseQuery{Home: d.store.Home, Bases: bases, TLI: m.TLI, LSN: m.LSN, Size: size, Conf: conf, System: m.system})
-	if err != nil {
-		return b, found, err
-	}
-	i := slices.IndexFunc(bases, func(b wal.Base) bool { return b.ID == found.Base })
-	if i < 0 {
-		return b, found, errs.New(errs.Internal, "", "no base copy %q is recorded", found.Base)
-	}
-	return bases[i], found, nil
 }
 
 // grow clones the base, replays the log up to m on a new timeline, looks at what
@@ -116,7 +91,7 @@ func (d *Driver) look(ctx context.Context, s *forkServer, m marker, f facts, fk 
 	if now <= m.TLI {
 		return errs.New(errs.Internal, "", "the fork of timeline %d is on timeline %d", m.TLI, now)
 	}
-	if !d.archives(f) {
+	if !d.archive.filledBy(f) {
 		if err := s.makeSlot(ctx); err != nil {
 			return err
 		}
@@ -144,7 +119,7 @@ func (d *Driver) settle(ctx context.Context, f facts, fk *fork) (err error) {
 	}
 	// With the history the timeline is taken. What is finished of its log nobody will archive later.
 	end := fk.End.Segments.Name(fk.End.TLI, fk.End.Segments.Number(fk.End.Checkpoint))
-	return d.saveLog(ctx, asowner.LogToSave{Wal: filepath.Join(dir, "pg_wal"), History: history, End: end})
+	return d.archive.save(ctx, asowner.LogToSave{Wal: filepath.Join(dir, "pg_wal"), History: history, End: end})
 }
 
 // forkServer is the server of a fork that is being made. It takes connections on
@@ -201,7 +176,7 @@ func (d *Driver) forkSettings(m marker, f facts, dir, hba, socket string) []stri
 		// The name comes last: no other target may be set after it, not even to nothing.
 		"recovery_target=", "recovery_target_lsn=", "recovery_target_time=", "recovery_target_xid=", "recovery_target_name=" + m.Point,
 		fmt.Sprintf("recovery_target_timeline=%d", m.TLI), "recovery_target_action=promote",
-		"restore_command=" + d.restoreCommand(), "recovery_end_command=", "archive_cleanup_command=",
+		"restore_command=" + d.archive.restoreCommand(), "recovery_end_command=", "archive_cleanup_command=",
 		"hot_standby=off", "archive_mode=off", "primary_conninfo=", "primary_slot_name=", "listen_addresses=", "port=5432",
 		"unix_socket_directories=" + socket, "unix_socket_permissions=0700", "unix_socket_group=", "external_pid_file=", "hba_file=" + hba, "data_directory=" + dir,
 		"shared_preload_libraries=", "session_preload_libraries=", "local_preload_libraries=", "max_logical_replication_workers=0", "autovacuum=off",

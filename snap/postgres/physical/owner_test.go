@@ -219,11 +219,11 @@ func TestFifos(t *testing.T) {
 			_, err := d.survey(ctx, marker{place: place{TLI: 1}, LSN: 1, segments: 1 << 20})
 			return err
 		},
-		"a history":      func() error { _, err := d.history(ctx, 2); return err },
-		"copying it":     func() error { return d.saveLog(ctx, asowner.LogToSave{Wal: d.store.WAL(), End: segment}) },
-		"log that grows": func() error { return d.saveLog(ctx, asowner.LogToSave{Wal: grown, End: segment, Until: segment}) },
+		"a history":      func() error { _, err := d.archive.history(ctx, 2); return err },
+		"copying it":     func() error { return d.archive.save(ctx, asowner.LogToSave{Wal: d.store.WAL(), End: segment}) },
+		"log that grows": func() error { return d.archive.save(ctx, asowner.LogToSave{Wal: grown, End: segment, Until: segment}) },
 		"linking log": func() error {
-			_, err := d.gather(ctx, asowner.LogLinks{First: segment, Size: 1 << 20})
+			_, err := d.archive.gather(ctx, asowner.LogLinks{First: segment, Size: 1 << 20})
 			return err
 		},
 		"a file that is written": func() error {
@@ -255,7 +255,7 @@ func TestGivenUpCopy(t *testing.T) {
 			return nil
 		}
 		s.reopen(t)
-		if err := s.driver.takeBase(ctx); !errors.Is(err, context.Canceled) {
+		if err := s.driver.bases.take(ctx); !errors.Is(err, context.Canceled) {
 			t.Fatalf("%s: got %v", at, err)
 		}
 		dirs, err := os.ReadDir(s.driver.store.path("bases"))

@@ -14,8 +14,6 @@ import (
 	"log/slog"
 	"path/filepath"
 	"strings"
-	"sync"
-	"sync/atomic"
 
 	"mulligan/errs"
 	"mulligan/failpoint"
@@ -61,13 +59,12 @@ type Driver struct {
 	plans                                  *database.Plans
 	records                                *records
 	store                                  *store
+	archive                                *archive
+	bases                                  *bases
 
-	idle conn       // a connection that captures use again, perhaps a dead one
-	left bool       // the cluster was taken out of care: nothing is to be done to its server
-	conf string     // the name of the configuration that was recorded last, or ""
-	base sync.Mutex // held while a base is taken
-
-	copying atomic.Pointer[place] // where the base that is being taken begins
+	idle conn   // a connection that captures use again, perhaps a dead one
+	left bool   // the cluster was taken out of care: nothing is to be done to its server
+	conf string // the name of the configuration that was recorded last, or ""
 }
 
 var (
@@ -116,6 +113,8 @@ func New(cfg Config) (*Driver, error) {
 	programs := pgserver.Programs{Bin: cfg.Bin, Owner: cfg.Owner}
 	d.server = &server{Cluster: pgserver.Cluster{Programs: programs, DataDir: cfg.DataDir, Server: cfg.Server}, name: cfg.Name, dsn: cfg.DSN, home: home}
 	d.store = &store{Home: home, owner: cfg.Owner, claimant: cfg.App + "/" + cfg.Name}
+	d.archive = &archive{cluster: cfg.Name, store: d.store, programs: programs, log: cfg.Log}
+	d.bases = &bases{store: d.store, records: d.records, server: d.server, failpoint: cfg.Failpoint, log: cfg.Log}
 	d.Switcher = database.NewSwitcher[plan](d.plans, engine{d}, engine{d}, d.check)
 	return d, nil
 }

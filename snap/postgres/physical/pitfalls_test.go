@@ -75,7 +75,7 @@ func TestAcrossTimelines(t *testing.T) {
 	step("b")
 	to("a")
 	step("c")
-	check(t, s.driver.takeBase(t.Context()))
+	check(t, s.driver.bases.take(t.Context()))
 	step("d")
 	to("b")
 	step("e")
@@ -134,7 +134,7 @@ func TestTablespacesAreRefused(t *testing.T) {
 	s.Psql(t, "app", "CREATE TABLESPACE aside LOCATION '"+dir+"'")
 	_, err := s.driver.Capture(t.Context(), snap.CaptureRequest{ID: "db-a"})
 	fails(t, "Capture", err, errs.Unsupported, "tablespace")
-	fails(t, "a base", s.driver.takeBase(t.Context()), errs.Unsupported, "aside")
+	fails(t, "a base", s.driver.bases.take(t.Context()), errs.Unsupported, "aside")
 	_, _, err = s.driver.Enable(t.Context())
 	fails(t, "Enable", err, errs.Unsupported, "aside")
 	s.Psql(t, "app", "DROP TABLESPACE aside")
@@ -249,7 +249,7 @@ func TestArchiveCommand(t *testing.T) {
 	name := "0000000A0000000000000001"
 	src := filepath.Join(s.DataDir, name)
 	archive := func() error {
-		line := strings.NewReplacer("%p", name, "%f", name).Replace(s.driver.archiveCommand())
+		line := strings.NewReplacer("%p", name, "%f", name).Replace(s.driver.archive.command())
 		cmd := s.Command("../../../../bin/sh", "-c", line)
 		cmd.Path, cmd.Dir = "/bin/sh", s.DataDir
 		return cmd.Run()
@@ -296,7 +296,7 @@ func TestFullDisk(t *testing.T) {
 
 	filler := filepath.Join(dir, "filler")
 	fill(t, filler, 30<<20)
-	fails(t, "a base", s.driver.takeBase(t.Context()), errs.Failed, "free")
+	fails(t, "a base", s.driver.bases.take(t.Context()), errs.Failed, "free")
 	_, err := s.driver.Prepare(t.Context(), snap.RestoreRequest{ID: "op-1", Target: "db-a", Base: "db-b"})
 	fails(t, "Prepare", err, errs.Failed, "free")
 	if errs.HintOf(err) == "" {
@@ -343,7 +343,7 @@ func TestNoSpaceInTheMiddle(t *testing.T) {
 			return nil
 		}
 		s.reopen(t)
-		err := s.driver.takeBase(t.Context())
+		err := s.driver.bases.take(t.Context())
 		if err == nil {
 			_, err = s.driver.Prepare(t.Context(), snap.RestoreRequest{ID: "op-1", Target: "db-a", Base: "db-b"})
 		}

@@ -77,7 +77,7 @@ func (d *Driver) survivor(ctx context.Context, base state) (f facts, err error) 
 	if f.TLI != base.TLI {
 		return f, snap.Changed("", "cluster "+d.cfg.Name)
 	}
-	return f, d.collect(ctx, c, f) // so that little is left to be done while the server is down
+	return f, d.archive.collect(ctx, c, f) // so that little is left to be done while the server is down
 }
 
 // fill makes the fork, and finds what differs between it and the live state.

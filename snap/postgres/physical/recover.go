@@ -85,8 +85,8 @@ func (d *Driver) keepAgain(ctx context.Context, p *plan) error {
 // the store and in no record of the driver's own. The live state stays.
 func (d *Driver) Sweep(ctx context.Context, gone snap.Gone) error {
 	const op = "sweep cluster snapshots"
-	d.base.Lock() // what is being copied is in no record yet
-	defer d.base.Unlock()
+	d.bases.taking.Lock() // what is being copied is in no record yet
+	defer d.bases.taking.Unlock()
 	return d.Do(ctx, op, func() error { return d.sweep(ctx, gone) })
 }
 

@@ -96,7 +96,7 @@ func (d *Driver) historyIn(ctx context.Context, h *holdings, t wal.Timeline) ([]
 	if legs, found := h.legs[t]; found {
 		return legs, nil
 	}
-	legs, err := d.history(ctx, t)
+	legs, err := d.archive.history(ctx, t)
 	if err == nil {
 		h.legs[t] = legs
 	}
@@ -155,7 +155,7 @@ func (d *Driver) unneeded(ctx context.Context, h holdings, last bool) (g garbage
 	if last {
 		h.from, h.open, h.blind = nil, nil, false
 	}
-	if p := d.copying.Load(); p != nil {
+	if p := d.bases.copying.Load(); p != nil {
 		h.open = append(h.open, *p)
 	}
 	used := map[string]bool{}

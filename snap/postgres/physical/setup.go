@@ -72,10 +72,10 @@ func (d *Driver) enable(ctx context.Context) (changes []string, restart bool, er
 	if err := d.records.remember(f); err != nil {
 		return nil, false, err
 	}
-	if err := d.collect(ctx, c, f); err != nil { // makes the slot where it is needed
+	if err := d.archive.collect(ctx, c, f); err != nil { // makes the slot where it is needed
 		return nil, false, err
 	}
-	if !d.archives(f) && !f.Slot {
+	if !d.archive.filledBy(f) && !f.Slot {
 		changes = append(changes, fmt.Sprintf("The replication slot %q was made; it keeps the server's log until it is copied.", slot))
 	}
 	return changes, restart, nil
@@ -84,14 +84,14 @@ func (d *Driver) enable(ctx context.Context) (changes []string, restart bool, er
 // configure has the server fill the archive, unless it archives for somebody
 // else: then the log is copied.
 func (d *Driver) configure(ctx context.Context, c conn, f facts) (changes []string, restart bool, err error) {
-	ours := f.FileCommand == d.archiveCommand()
+	ours := f.FileCommand == d.archive.command()
 	taken := f.ArchiveLibrary != "" || f.FileCommand != "" && !ours && f.FileCommand != placeholder
 	if taken {
 		return []string{"The server archives its log for somebody else, which stays so; a copy of it is made besides."}, false, nil
 	}
 	if !ours {
 		changes = append(changes, "archive_command was set, by ALTER SYSTEM.")
-		if err := c.exec(ctx, "ALTER SYSTEM SET archive_command = "+literal(d.archiveCommand())); err != nil {
+		if err := c.exec(ctx, "ALTER SYSTEM SET archive_command = "+literal(d.archive.command())); err != nil {
 			return nil, false, err
 		}
 	}
@@ -120,8 +120,8 @@ func (d *Driver) Disable(ctx context.Context) (changes []string, restartNeeded b
 	if err != nil {
 		return changes, restartNeeded, err
 	}
-	d.base.Lock()
-	defer d.base.Unlock()
+	d.bases.taking.Lock()
+	defer d.bases.taking.Unlock()
 	err = d.Do(ctx, op, func() error {
 		if err := Purge(d.cfg.StateDir); err != nil {
 			return err
@@ -141,8 +141,8 @@ func (d *Driver) Release(ctx context.Context) (changes []string, restartNeeded b
 }
 
 func (d *Driver) leave(ctx context.Context, op string) (changes []string, restart bool, err error) {
-	d.base.Lock()
-	defer d.base.Unlock()
+	d.bases.taking.Lock()
+	defer d.bases.taking.Unlock()
 	err = d.Do(ctx, op, func() error {
 		plans, err := d.records.switches()
 		if i := slices.IndexFunc(plans, func(p plan) bool { return p.There() }); err == nil && i >= 0 {
@@ -170,10 +170,10 @@ func (d *Driver) reset(ctx context.Context) (changes []string, restart bool, err
 	if err != nil {
 		return nil, false, err
 	}
-	if err := d.saveAll(ctx, c, f); err != nil {
+	if err := d.archive.saveAll(ctx, c, f); err != nil {
 		return nil, false, err
 	}
-	if f.FileCommand == d.archiveCommand() || f.FileCommand == placeholder {
+	if f.FileCommand == d.archive.command() || f.FileCommand == placeholder {
 		if f.ArchiveMode == "off" {
 			changes = append(changes, "archive_command was reset.")
 			err = c.exec(ctx, "ALTER SYSTEM RESET archive_command")
@@ -195,20 +195,6 @@ func (d *Driver) reset(ctx context.Context) (changes []string, restart bool, err
 	}
 	d.hangUp()
 	return changes, restart, err
-}
-
-// saveAll copies all log that was written until now: the snapshots that stay need it.
-func (d *Driver) saveAll(ctx context.Context, c conn, f facts) error {
-	if _, err := os.Lstat(d.store.Archive()); errors.Is(err, fs.ErrNotExist) {
-		return nil // it never was enabled
-	}
-	if err := c.exec(ctx, "SELECT pg_switch_wal()"); err != nil {
-		return err
-	}
-	if _, err := c.barrier(ctx); err != nil { // something in the next file, so that this one counts as finished
-		return err
-	}
-	return d.collect(ctx, c, f)
 }
 
 // Purge removes everything that is stored for the cluster with this StateDir, be
@@ -245,7 +231,7 @@ func (d *Driver) Maintain(ctx context.Context) error {
 		return err
 	})
 	if err == nil && due {
-		err = d.takeBase(ctx)
+		err = d.bases.take(ctx)
 	}
 	return database.Classify(op, err, d.cfg.DataDir)
 }
@@ -267,7 +253,7 @@ func (d *Driver) tidy(ctx context.Context) (due bool, err error) {
 	if err := d.records.rememberAgain(f); err != nil {
 		return false, err
 	}
-	if err := d.collect(ctx, c, f); err != nil {
+	if err := d.archive.collect(ctx, c, f); err != nil {
 		return false, err
 	}
 	if err := d.note(ctx, f); err != nil {
@@ -280,7 +266,7 @@ func (d *Driver) tidy(ctx context.Context) (due bool, err error) {
 	if err := c.row(ctx, "SELECT pg_current_wal_flush_lsn()::text", &end); err != nil {
 		return false, err
 	}
-	b, err := d.reachable(ctx, marker{place: place{TLI: f.TLI}, LSN: end}, f.Segments)
+	b, err := d.bases.nearest(ctx, marker{place: place{TLI: f.TLI}, LSN: end}, f.Segments)
 	if errs.KindOf(err) == errs.Corrupt {
 		return true, nil // there is none
 	}

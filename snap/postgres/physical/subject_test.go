@@ -277,7 +277,7 @@ func (s *subject) Damage(t *testing.T, id snap.SnapshotID) {
 	}
 	m, err := s.driver.records.marker(id)
 	check(t, err)
-	b, err := s.driver.reachable(t.Context(), m, 1<<20) // as newSubject makes its clusters
+	b, err := s.driver.bases.nearest(t.Context(), m, 1<<20) // as newSubject makes its clusters
 	check(t, err)
 	flip(t, largest(t, s.driver.store.path("bases", b.ID)), 4000)
 }

@@ -55,7 +55,7 @@ func (d *Driver) moved(ctx context.Context, p *plan) (bool, error) {
 	if err != nil || t != p.From.TLI {
 		return true, err
 	}
-	_, changed, err := d.firstChange(ctx, p.From, size, end)
+	_, changed, err := d.archive.firstChange(ctx, p.From, size, end)
 	return changed, err
 }
 
@@ -154,7 +154,7 @@ func (d *Driver) saveLive(ctx context.Context, p *plan) error {
 	if err != nil {
 		return err
 	}
-	err = d.saveEnd(ctx, d.cfg.DataDir, ctl)
+	err = d.archive.saveEnd(ctx, d.cfg.DataDir, ctl)
 	if p.RawBase != nil && err != nil && ctx.Err() == nil {
 		d.cfg.Log.Warn("the log of a broken cluster could not be saved", "cluster", d.cfg.Name, "err", err)
 		return nil
@@ -271,7 +271,7 @@ func (d *Driver) liveHash(ctx context.Context, from place, digest snap.Hash, row
 	if err != nil || f.TLI != from.TLI {
 		return stateHash(f.System, f.TLI, end, snap.Hash{}), err
 	}
-	at, changed, err := d.firstChange(ctx, from, f.Segments, end)
+	at, changed, err := d.archive.firstChange(ctx, from, f.Segments, end)
 	if err != nil {
 		return h, err
 	}
