@@ -141,14 +141,3 @@ func FuzzEscape(f *testing.F) {
 		}
 	})
 }
-
-func TestSlugOf(t *testing.T) {
-	for in, want := range map[string]string{
-		"/srv/shop": "shop", "/srv/My Shop!": "my-shop", "/srv/日本": "app", "/": "app",
-		"/srv/" + strings.Repeat("x", 100): strings.Repeat("x", 48),
-	} {
-		if got := slugOf(in); got != want {
-			t.Errorf("%s: %q, want %q", in, got, want)
-		}
-	}
-}
