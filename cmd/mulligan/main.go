@@ -7,9 +7,6 @@
 // the help text beside them. cli.go holds what all commands share, exit.go the
 // exit codes, print.go the three kinds of output (table, plain lines, JSON),
 // resolve.go how a checkpoint is named.
-//
-// One small parser is the client's own. splitWords keeps a # and, within double quotes, a backslash
-// before any other character, where package shlex takes comments and backslashes away.
 package main
 
 import (
