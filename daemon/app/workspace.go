@@ -19,14 +19,14 @@ import (
 	"mulligan/snap/beneath"
 )
 
-// Gaps says what of the app cannot be captured or could not be given back.
+// Gaps returns what of the app cannot be captured or could not be restored.
 func (a *App) Gaps(ctx context.Context) (list []ipc.Gap) {
 	for _, l := range a.Layers() {
-		s, ok := l.Driver.(snap.Surveyor)
+		s, ok := l.Driver.(snap.GapFinder)
 		if !ok {
 			continue
 		}
-		found, err := s.Survey(ctx)
+		found, err := s.FindGaps(ctx)
 		if err != nil {
 			found = []snap.Gap{{What: fmt.Sprintf("mulligan could not find out what it cannot capture: %v.", err), Remedy: "try again"}}
 		}
@@ -40,17 +40,18 @@ func (a *App) Gaps(ctx context.Context) (list []ipc.Gap) {
 	return list
 }
 
-// repositoryGaps says what of the workspace's git repository lies outside of the workspace.
+// repositoryGaps returns the parts of the workspace's git repository that lie outside of the
+// workspace.
 func repositoryGaps(rec store.App) []gitref.Gap {
 	root, err := OpenWorkspace(rec)
 	if err != nil {
-		return nil // every operation says so
+		return nil // every operation reports this error itself
 	}
 	defer root.Close()
 	return gitref.Outside(root)
 }
 
-// RepositoryWarnings is what a checkpoint's warnings say of repositoryGaps.
+// RepositoryWarnings returns repositoryGaps as warnings of a checkpoint.
 func RepositoryWarnings(rec store.App) (words []string) {
 	for _, g := range repositoryGaps(rec) {
 		words = append(words, "files: "+g.What+" What to do: "+g.Remedy+".")
@@ -58,7 +59,8 @@ func RepositoryWarnings(rec store.App) (words []string) {
 	return words
 }
 
-// FolderTimeout bounds how long a folder takes to be opened: its filesystem may be its owner's.
+// FolderTimeout bounds how long opening a folder takes. Its filesystem may be under the owner's
+// control, and never answer.
 const FolderTimeout = 15 * time.Second
 
 // Within reports whether path lies below dir.
@@ -67,7 +69,8 @@ func Within(path, dir string) bool {
 	return err == nil && rel != "." && filepath.IsLocal(rel)
 }
 
-// OpenWorkspace opens an app's folder, if it still belongs to whom it did.
+// OpenWorkspace opens an app's workspace. It fails if the folder belongs to another user than at
+// the registration.
 func OpenWorkspace(rec store.App) (*beneath.Root, error) {
 	root, err := beneath.Open(rec.Workspace)
 	if err != nil {
@@ -79,13 +82,13 @@ func OpenWorkspace(rec store.App) (*beneath.Root, error) {
 	}
 	if rec.FolderUID >= 0 && int(st.Uid) != rec.FolderUID {
 		return nil, errs.Also(errs.New(errs.Denied, "open workspace", "%s belongs to somebody else than before", rec.Workspace).
-			WithHint("give it back to its owner, or register the app anew"), root.Close())
+			WithHint("give the folder back to its former owner, or register the app anew"), root.Close())
 	}
 	return root, nil
 }
 
-// NoteFolder notes whom a workspace belongs to that was registered before this
-// was noted: its owner, or root.
+// NoteFolder sets the owner of the workspace in a record of an older daemon, which has none: the
+// app's owner, or root.
 func NoteFolder(rec *store.App) {
 	if rec.FolderUID >= 0 {
 		return
@@ -98,7 +101,7 @@ func NoteFolder(rec *store.App) {
 	rec.FolderUID = rec.OwnerUID
 }
 
-// HeadOf is the commit that the workspace's git repository has checked out, if any.
+// HeadOf returns the commit that the workspace's git repository has checked out, or nil.
 func HeadOf(rec store.App) *string {
 	root, err := OpenWorkspace(rec)
 	if err != nil {
@@ -111,7 +114,7 @@ func HeadOf(rec store.App) *string {
 	return nil
 }
 
-// makeFolder makes the folder at path, whose parent is reached without links.
+// makeFolder creates the folder at path. No link is followed on the way to its parent.
 var makeFolder = privsep.Define("daemon.makeFolder", func(_ context.Context, path string) (struct{}, error) {
 	parent, err := beneath.Open(filepath.Dir(path))
 	if err != nil {
@@ -121,118 +124,15 @@ var makeFolder = privsep.Define("daemon.makeFolder", func(_ context.Context, pat
 	return struct{}{}, unix.Mkdirat(parent.FD(), filepath.Base(path), 0o755)
 }).Within(FolderTimeout)
 
-// MakeForkFolder makes the folder of a fork, which must not exist, and the folder around it, which may, with the rights of the fork's
-// owner. It returns what identifies the folder.
-func (s *Set) MakeForkFolder(ctx context.Context, rec store.App) (id string, err error) {
-	acc, err := s.AccountOf(rec)
-	if err != nil {
-		return "", err
-	}
-	around := filepath.Dir(rec.Workspace)
-	if _, err := makeFolder.Call(ctx, acc.User(), around); err != nil && !errors.Is(err, unix.EEXIST) {
-		return "", noFolder(around, err)
-	}
-	if _, err := makeFolder.Call(ctx, acc.User(), rec.Workspace); err != nil {
-		return "", noFolder(rec.Workspace, err)
-	}
-	root, err := beneath.Open(rec.Workspace)
-	if err != nil {
-		return "", err
-	}
-	defer root.Close()
-	return folderID(root.FD())
-}
-
-func noFolder(path string, err error) error {
-	return (&errs.Error{Kind: errs.Failed, Op: "make the fork's folder", Message: path, Err: err}).
-		WithHint("choose another folder with --dir: one that does not exist, in a folder of yours")
-}
-
-// folderID identifies an open folder among all of the host.
-func folderID(fd int) (string, error) {
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return "", os.NewSyscallError("fstat", err)
-	}
-	return fmt.Sprintf("%d:%d", st.Dev, st.Ino), nil
-}
-
-// forkFolder is the folder of a fork, and what identifies it.
-type forkFolder struct{ Path, ID string }
-
-// removeFolder removes a fork's folder with all that is in it, and the folder around it if nothing else is there. A folder that is
-// another one than the fork's stays. Without an ID, which is noted once the folder is made, only an empty one is removed.
-var removeFolder = privsep.Define("daemon.removeForkFolder", func(ctx context.Context, f forkFolder) (stays bool, err error) {
-	parent, err := beneath.Open(filepath.Dir(f.Path))
-	if errors.Is(err, unix.ENOENT) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	defer parent.Close()
-	name := filepath.Base(f.Path)
-	if f.ID == "" {
-		err := unix.Unlinkat(parent.FD(), name, unix.AT_REMOVEDIR)
-		return errors.Is(err, unix.ENOTEMPTY), removeEmpty(filepath.Dir(f.Path))
-	}
-	dir, err := parent.OpenDir(name)
-	if errors.Is(err, unix.ENOENT) {
-		return false, nil
-	}
-	if err != nil {
-		return true, err
-	}
-	id, err := folderID(dir.FD())
-	if err = errs.Also(err, dir.Close()); err != nil || id != f.ID {
-		return true, err
-	}
-	// The root's folder is the one that was opened, wherever it is moved to.
-	root, err := os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", parent.FD()))
-	if err != nil {
-		return true, err
-	}
-	defer root.Close()
-	if err := root.RemoveAll(name); err != nil {
-		return true, err
-	}
-	return false, removeEmpty(filepath.Dir(f.Path))
-})
-
-// removeEmpty removes a folder if it is empty.
-func removeEmpty(path string) error {
-	parent, err := beneath.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	defer parent.Close()
-	err = unix.Unlinkat(parent.FD(), filepath.Base(path), unix.AT_REMOVEDIR)
-	for _, stays := range []error{unix.ENOTEMPTY, unix.ENOENT, unix.EACCES, unix.EPERM, unix.EBUSY} {
-		if errors.Is(err, stays) {
-			return nil
-		}
-	}
-	return err
-}
-
-// RemoveForkFolder removes a fork's folder with the rights of its owner. stays reports that another folder is in its place.
-func (s *Set) RemoveForkFolder(ctx context.Context, rec store.App) (stays bool, err error) {
-	acc, err := s.AccountOf(rec)
-	if err != nil {
-		return true, err
-	}
-	return removeFolder.Call(ctx, acc.User(), forkFolder{rec.Workspace, rec.Fork.Folder})
-}
-
-// RemakeWorkspace makes an app's folder again, empty, if somebody deleted it, with the rights
-// of whom it belonged to. made reports whether it did.
+// RemakeWorkspace creates the app's workspace again, empty, if it was deleted. A worker with the
+// rights of the folder's former owner does it. made reports whether it was created.
 func (s *Set) RemakeWorkspace(ctx context.Context, rec store.App) (made bool, err error) {
 	root, err := beneath.Open(rec.Workspace)
 	if err == nil {
 		return false, root.Close()
 	}
 	if !errors.Is(err, unix.ENOENT) {
-		return false, nil // what it is instead, the driver of the files says
+		return false, nil // something else is at the path: the files driver reports what
 	}
 	acc, err := s.AccountOf(rec)
 	if err != nil {
