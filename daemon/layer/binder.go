@@ -102,9 +102,9 @@ func PlaceOf(workspace, path string) (dir, rel string) {
 	return filepath.Dir(path), filepath.Base(path)
 }
 
-// unitOf finds the service of an app: its systemd unit, or a command that the
+// UnitOf finds the service of an app: its systemd unit, or a command that the
 // daemon supervises; nil when it names neither.
-func (b *Binder) unitOf(ctx context.Context, rec store.App) (systemd.Unit, error) {
+func (b *Binder) UnitOf(ctx context.Context, rec store.App) (systemd.Unit, error) {
 	switch {
 	case len(rec.Run) > 0:
 		return b.supervised(rec)
@@ -164,7 +164,7 @@ func (b *Binder) SetUp(ctx context.Context, rec store.App) (*Setup, error) {
 }
 
 func (b *Binder) assemble(ctx context.Context, rec store.App, g *guest) (*Setup, error) {
-	unit, err := b.unitOf(ctx, rec)
+	unit, err := b.UnitOf(ctx, rec)
 	if err == nil && g != nil {
 		unit, err = b.withDomain(ctx, rec, unit, g.driver)
 	}

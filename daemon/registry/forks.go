@@ -2,6 +2,7 @@ package registry
 
 import (
 	"context"
+	"io"
 	"os"
 	"slices"
 
@@ -96,7 +97,11 @@ func (svc *Service) markFork(ctx context.Context, a *app.App, making bool) error
 // RemoveFork ends a fork's processes and removes its folder, its checkpoints and its record. The record says first that the fork is not
 // whole, so that a drop that was cut short is finished.
 func (svc *Service) RemoveFork(ctx context.Context, who ipc.Caller, a *app.App) error {
-	release, err := svc.apps.Acquire(ctx, a, "drop fork", who)
+	const op = "drop fork"
+	release, err := svc.apps.Acquire(ctx, a, op, who)
+	if err != nil && errs.KindOf(err) != errs.Busy {
+		release, err = svc.apps.Hold(ctx, a, op, who, false) // its folder may be gone, or not made yet
+	}
 	if err != nil {
 		return err
 	}
@@ -121,13 +126,20 @@ func (svc *Service) RemoveFork(ctx context.Context, who ipc.Caller, a *app.App) 
 	return svc.remove(ctx, who, a, true)
 }
 
-// stopFork ends what runs in a fork, so that nothing writes to its folder.
+// stopFork ends what runs in a fork, so that nothing writes to its folder. A fork that could not be set up may run all the same.
 func (svc *Service) stopFork(ctx context.Context, a *app.App) error {
 	svc.turns.StopTracker(a)
-	if a.HostPart() == nil {
-		return nil
+	if a.HostPart() != nil {
+		return svc.apps.StopCommand(ctx, a)
 	}
-	return svc.apps.StopCommand(ctx, a)
+	unit, err := svc.binder.UnitOf(ctx, a.Rec())
+	if err != nil || unit == nil {
+		return err
+	}
+	if c, ok := unit.(io.Closer); ok {
+		defer c.Close()
+	}
+	return unit.Stop(ctx)
 }
 
 // disposeFork removes what openFork has made.
