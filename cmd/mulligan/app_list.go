@@ -33,13 +33,13 @@ func (f *appListCmd) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if f.json {
-		return f.printJSON(ipc.AppList{Apps: apps})
+	if f.JSON {
+		return f.PrintJSON(ipc.AppList{Apps: apps})
 	}
 	var rows [][]string
 	for _, a := range apps {
-		rows = append(rows, []string{f.text(a.Slug), f.text(string(a.ID)), f.text(a.State), f.text(a.Owner), f.text(a.Workspace)})
+		rows = append(rows, []string{f.Text(a.Slug), f.Text(string(a.ID)), f.Text(a.State), f.Text(a.Owner), f.Text(a.Workspace)})
 	}
-	f.table([]string{"SLUG", "APP", "STATE", "OWNER", "WORKSPACE"}, rows)
+	f.Table([]string{"SLUG", "APP", "STATE", "OWNER", "WORKSPACE"}, rows)
 	return nil
 }

@@ -43,11 +43,11 @@ func (f *appRemoveCmd) run(ctx context.Context, app string) error {
 		return err
 	}
 	switch {
-	case f.json:
-	case f.terminal:
-		fmt.Fprintf(f.out, "removed %s\n", f.text(app))
+	case f.JSON:
+	case f.Terminal:
+		fmt.Fprintf(f.Out, "removed %s\n", f.Text(app))
 	default:
-		fmt.Fprintln(f.out, f.text(app))
+		fmt.Fprintln(f.Out, f.Text(app))
 	}
 	return nil
 }

@@ -29,5 +29,5 @@ func (f *appShowCmd) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return f.printApp(a)
+	return f.PrintApp(a)
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"io"
 	"os"
 	"slices"
 	"strings"
@@ -10,42 +9,23 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"mulligan/cmd/mulligan/output"
 	"mulligan/errs"
 	"mulligan/ipc"
 )
 
 // cli is what all commands share: the global flags and where to read and print.
 type cli struct {
+	output.Printer
+	in          *os.File
 	app, socket string
-	json        bool
-
-	in       *os.File
-	out      *output
-	err      io.Writer
-	terminal bool // out is a terminal: print for people
 }
 
 // newCLI is a cli on the process's own streams.
 func newCLI() *cli {
-	return &cli{
-		in: os.Stdin, out: &output{w: os.Stdout}, err: os.Stderr,
-		terminal: term.IsTerminal(int(os.Stdout.Fd())),
-	}
-}
-
-// output remembers the first error of writing, so that printing code need not
-// look at each: a full disk must not pass for success.
-type output struct {
-	w   io.Writer
-	err error
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	n, err := o.w.Write(p)
-	if o.err == nil {
-		o.err = err
-	}
-	return n, err
+	return &cli{in: os.Stdin, Printer: output.Printer{
+		Out: output.NewWriter(os.Stdout), Err: os.Stderr, Terminal: term.IsTerminal(int(os.Stdout.Fd())),
+	}}
 }
 
 // run executes the command line args and gives the exit code.
@@ -57,17 +37,17 @@ func run(ctx context.Context, c *cli, args []string) int {
 	root := newRoot(c, args)
 	root.SetArgs(args)
 	root.SetIn(c.in)
-	root.SetOut(c.out)
-	root.SetErr(c.err)
+	root.SetOut(c.Out)
+	root.SetErr(c.Err)
 	err := root.ExecuteContext(ctx)
 	if err == nil {
-		err = errs.Wrap(errs.Failed, "print", c.out.err)
+		err = errs.Wrap(errs.Failed, "print", c.Out.Err())
 	}
 	if err == nil {
 		return exitDone
 	}
 	// A flag after the one that could not be parsed has not been seen.
-	c.json = c.json || slices.Contains(args, "--json")
+	c.JSON = c.JSON || slices.Contains(args, "--json")
 	c.report(ctx, err)
 	return exitCode(ctx, err)
 }
@@ -124,7 +104,7 @@ func newRoot(c *cli, args []string) *cobra.Command {
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.PersistentFlags().StringVar(&c.app, "app", "", "the app's `SLUG|ID` (default: the one that the current folder belongs to)")
 	root.PersistentFlags().StringVar(&c.socket, "socket", "", "the daemon's socket `PATH`")
-	root.PersistentFlags().BoolVar(&c.json, "json", false, "print the API's JSON")
+	root.PersistentFlags().BoolVar(&c.JSON, "json", false, "print the API's JSON")
 	if err := root.RegisterFlagCompletionFunc("app", c.completeApps); err != nil {
 		panic(err) // the flag is defined three lines above
 	}

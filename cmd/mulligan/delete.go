@@ -36,11 +36,11 @@ func (f *deleteCmd) run(ctx context.Context, name string) error {
 		return err
 	}
 	switch {
-	case f.json:
-	case f.terminal:
-		fmt.Fprintf(f.out, "deleted %s\n", f.text(string(id)))
+	case f.JSON:
+	case f.Terminal:
+		fmt.Fprintf(f.Out, "deleted %s\n", f.Text(string(id)))
 	default:
-		fmt.Fprintln(f.out, f.text(string(id)))
+		fmt.Fprintln(f.Out, f.Text(string(id)))
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"mulligan/cmd/mulligan/output"
 	"mulligan/ipc"
 )
 
@@ -71,15 +72,15 @@ func (f *diffCmd) run(ctx context.Context, points, paths []string) error {
 		return err
 	}
 	for { // page after page: a terminal's scrollback is the limit, not an answer's size
-		if f.json {
-			if err := f.printJSON(res); err != nil {
+		if f.JSON {
+			if err := f.PrintJSON(res); err != nil {
 				return err
 			}
 		} else {
 			f.print(res)
 		}
 		q.Offset += len(res.Changes)
-		if len(res.Changes) == 0 || q.Offset >= res.Total || f.json {
+		if len(res.Changes) == 0 || q.Offset >= res.Total || f.JSON {
 			break
 		}
 		if res, err = client.Diff(ctx, app, id, q); err != nil {
@@ -87,10 +88,10 @@ func (f *diffCmd) run(ctx context.Context, points, paths []string) error {
 		}
 	}
 	for _, l := range res.Unreadable {
-		fmt.Fprintf(f.err, "mulligan: diff: %s\n", escape(l))
+		fmt.Fprintf(f.Err, "mulligan: diff: %s\n", output.Escape(l))
 	}
 	for _, l := range res.Unknown {
-		fmt.Fprintf(f.err, "mulligan: diff: the changes in %s cannot be listed\n", escape(l))
+		fmt.Fprintf(f.Err, "mulligan: diff: the changes in %s cannot be listed\n", output.Escape(l))
 	}
 	return nil
 }
@@ -100,7 +101,7 @@ func (f *diffCmd) print(res ipc.Diff) {
 	for _, c := range res.Changes {
 		switch {
 		case f.stat:
-			rows = append(rows, []string{letter(c), f.name(c), f.text(c.Summary)})
+			rows = append(rows, []string{letter(c), f.name(c), f.Text(c.Summary)})
 		case f.nameStatus:
 			rows = append(rows, []string{letter(c), f.name(c)})
 		default:
@@ -108,7 +109,7 @@ func (f *diffCmd) print(res ipc.Diff) {
 		}
 	}
 	if len(rows) > 0 {
-		f.table([]string{"", "PATH", "WHAT"}[:len(rows[0])], rows)
+		f.Table([]string{"", "PATH", "WHAT"}[:len(rows[0])], rows)
 	}
 }
 
@@ -120,30 +121,21 @@ func (f *diffCmd) patch(c ipc.DiffChange) {
 		if c.NoPatch != "" {
 			why += " (" + c.NoPatch + ")"
 		}
-		fmt.Fprintf(f.out, "%s %s: %s\n", letter(c), f.name(c), f.text(why))
-	case f.terminal:
+		fmt.Fprintf(f.Out, "%s %s: %s\n", letter(c), f.name(c), f.Text(why))
+	case f.Terminal:
 		for line := range strings.Lines(c.Patch) {
-			fmt.Fprintln(f.out, escapeLine(strings.TrimSuffix(line, "\n")))
+			fmt.Fprintln(f.Out, output.EscapeLine(strings.TrimSuffix(line, "\n")))
 		}
 	default:
-		fmt.Fprint(f.out, c.Patch)
+		fmt.Fprint(f.Out, c.Patch)
 	}
-}
-
-// escapeLine escapes a line of a file, whose tabs may stay.
-func escapeLine(line string) string {
-	fields := strings.Split(line, "\t")
-	for i := range fields {
-		fields[i] = escape(fields[i])
-	}
-	return strings.Join(fields, "\t")
 }
 
 func (f *diffCmd) name(c ipc.DiffChange) string {
 	if c.Layer != "files" {
-		return f.text(c.Layer + ":" + c.Path)
+		return f.Text(c.Layer + ":" + c.Path)
 	}
-	return f.text(c.Path)
+	return f.Text(c.Path)
 }
 
 func letter(c ipc.DiffChange) string {

@@ -10,6 +10,7 @@ import (
 
 	"mulligan/agents"
 	"mulligan/cmd/mulligan/doctor"
+	"mulligan/cmd/mulligan/output"
 	"mulligan/errs"
 	"mulligan/ipc"
 )
@@ -56,7 +57,7 @@ func (f *doctorCmd) run(ctx context.Context) error {
 	case r.NoDaemon != nil && errs.KindOf(r.NoDaemon) == errs.Unavailable:
 		return &errs.Error{Kind: errs.Unavailable, Op: op, Hint: errs.HintOf(r.NoDaemon), Err: ipc.ErrNoDaemon}
 	case !r.OK:
-		return errs.New(errs.Failed, op, "%s", count(r.Problems, "problem")).WithHint("follow the advice beside each finding")
+		return errs.New(errs.Failed, op, "%s", output.Count(r.Problems, "problem")).WithHint("follow the advice beside each finding")
 	}
 	return nil
 }
@@ -89,26 +90,26 @@ func (f *doctorCmd) options() (doctor.Options, error) {
 }
 
 func (f *doctorCmd) print(r doctor.Report) error {
-	if f.json {
-		return f.printJSON(r)
+	if f.JSON {
+		return f.PrintJSON(r)
 	}
 	var rows [][]string
 	about := ""
 	for _, c := range r.Checks {
-		if !f.terminal {
-			rows = append(rows, []string{string(c.State), c.About, f.text(c.Name), f.text(c.Finding), f.text(c.Remedy)})
+		if !f.Terminal {
+			rows = append(rows, []string{string(c.State), c.About, f.Text(c.Name), f.Text(c.Finding), f.Text(c.Remedy)})
 			continue
 		}
 		group := ""
 		if c.About != about {
 			about, group = c.About, strings.ToUpper(c.About)
 		}
-		rows = append(rows, []string{group, string(c.State), f.text(c.Name), f.text(c.Finding)})
+		rows = append(rows, []string{group, string(c.State), f.Text(c.Name), f.Text(c.Finding)})
 		if c.Remedy != "" {
-			rows = append(rows, []string{"", "", "", "→ " + f.text(c.Remedy)})
+			rows = append(rows, []string{"", "", "", "→ " + f.Text(c.Remedy)})
 		}
 	}
-	f.table([]string{"ABOUT", "STATE", "NAME", "FINDING"}, rows)
+	f.Table([]string{"ABOUT", "STATE", "NAME", "FINDING"}, rows)
 	return nil
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"mulligan/agents"
+	"mulligan/cmd/mulligan/output"
 	"mulligan/errs"
 	"mulligan/ipc"
 )
@@ -94,7 +95,7 @@ func (f *hookCmd) run(ctx context.Context, args []string) {
 		}
 	default:
 	}
-	fmt.Fprint(f.out, agent.Reply(event))
+	fmt.Fprint(f.Out, agent.Reply(event))
 	if err != nil {
 		f.note(agent.Name, event, err)
 	}
@@ -179,5 +180,5 @@ func (f *hookCmd) note(agent, event string, err error) {
 	if len(line) > 2000 {
 		line = line[:2000]
 	}
-	fmt.Fprintln(log, escape(line))
+	fmt.Fprintln(log, output.Escape(line))
 }

@@ -16,6 +16,7 @@ import (
 	"mulligan/appfile"
 	"mulligan/cmd/mulligan/detect"
 	"mulligan/cmd/mulligan/doctor"
+	"mulligan/cmd/mulligan/output"
 	"mulligan/errs"
 	"mulligan/ipc"
 )
@@ -124,8 +125,8 @@ func (f *initCmd) already(ctx context.Context, client *ipc.Client, dir string) (
 		return false, nil
 	}
 	app := apps[at]
-	if f.terminal && !f.json {
-		fmt.Fprintf(f.out, "%s is the app %s already; nothing was changed\n", f.text(dir), f.text(app.Slug))
+	if f.Terminal && !f.JSON {
+		fmt.Fprintf(f.Out, "%s is the app %s already; nothing was changed\n", f.Text(dir), f.Text(app.Slug))
 		return true, nil
 	}
 	return true, f.result("unchanged", app)
@@ -133,19 +134,19 @@ func (f *initCmd) already(ctx context.Context, client *ipc.Client, dir string) (
 
 // result prints app for programs.
 func (f *initCmd) result(outcome string, app ipc.App) error {
-	if f.json {
-		return f.printJSON(app)
+	if f.JSON {
+		return f.PrintJSON(app)
 	}
-	f.fields(append([][2]string{{"result", outcome}}, f.appFields(app)...))
+	f.Fields(append([][2]string{{"result", outcome}}, f.AppFields(app)...))
 	return nil
 }
 
 // plan says what will be protected and what not.
 func (f *initCmd) plan(dir string, found detect.Findings) {
-	if f.json {
+	if f.JSON {
 		return
 	}
-	pairs := [][2]string{{"protects", "files: everything in " + f.text(dir) + ", ignored files included"}}
+	pairs := [][2]string{{"protects", "files: everything in " + f.Text(dir) + ", ignored files included"}}
 	switch found.Git {
 	case detect.OwnRepository:
 		pairs = append(pairs, [2]string{"protects", "git: the repository's state (.git) is part of the files"})
@@ -160,33 +161,33 @@ func (f *initCmd) plan(dir string, found detect.Findings) {
 		if db.Source != "" {
 			what += " (" + db.Source + ")"
 		}
-		pairs = append(pairs, [2]string{"protects", f.text(what)})
+		pairs = append(pairs, [2]string{"protects", f.Text(what)})
 	}
 	for _, db := range found.Databases {
 		if dir := doctor.OwnCluster("/proc", os.Getuid(), db.Database); dir != "" {
-			pairs = append(pairs, [2]string{"offers", f.text(doctor.MarkerAdvice(dir, db.Database))})
+			pairs = append(pairs, [2]string{"offers", f.Text(doctor.MarkerAdvice(dir, db.Database))})
 		}
 	}
 	for _, s := range found.Unprotected {
-		pairs = append(pairs, [2]string{"leaves_out", f.text(s)})
+		pairs = append(pairs, [2]string{"leaves_out", f.Text(s)})
 	}
-	if f.terminal {
-		fmt.Fprintf(f.out, "%s, as the app %q:\n", f.text(dir), f.slug)
+	if f.Terminal {
+		fmt.Fprintf(f.Out, "%s, as the app %q:\n", f.Text(dir), f.slug)
 	}
-	f.fields(pairs)
+	f.Fields(pairs)
 }
 
 // ask asks whether to go on, where there is somebody to ask.
 func (f *initCmd) ask(ctx context.Context) error {
-	if f.yes || f.json || !f.terminal || !term.IsTerminal(int(f.in.Fd())) {
+	if f.yes || f.JSON || !f.Terminal || !term.IsTerminal(int(f.in.Fd())) {
 		return nil
 	}
 	in := bufio.NewReader(f.in)
-	fmt.Fprint(f.out, "Protect it? [Y/n] ")
+	fmt.Fprint(f.Out, "Protect it? [Y/n] ")
 	if err := f.answer(ctx, in); err != nil || f.auto {
 		return err
 	}
-	fmt.Fprint(f.out, "Make a checkpoint by itself at the first write of every turn of an agent's work? [Y/n] ")
+	fmt.Fprint(f.Out, "Make a checkpoint by itself at the first write of every turn of an agent's work? [Y/n] ")
 	err := f.answer(ctx, in)
 	f.auto = err == nil
 	if errs.KindOf(err) == errs.Failed { // no to this is not no to all
@@ -207,7 +208,7 @@ func (f *initCmd) answer(ctx context.Context, in *bufio.Reader) error {
 	}()
 	select {
 	case <-ctx.Done():
-		fmt.Fprintln(f.out)
+		fmt.Fprintln(f.Out)
 		return errs.Wrap(errs.Unavailable, "init", ctx.Err())
 	case line := <-lines:
 		switch strings.ToLower(strings.TrimSpace(line)) {
@@ -237,15 +238,15 @@ func (f *initCmd) register(ctx context.Context, client *ipc.Client, dir string, 
 		return err
 	}
 	for _, l := range left {
-		fmt.Fprintf(f.err, "mulligan: init: %s\n", escape(l))
+		fmt.Fprintf(f.Err, "mulligan: init: %s\n", output.Escape(l))
 	}
-	if f.json || !f.terminal {
+	if f.JSON || !f.Terminal {
 		return f.result("added", added)
 	}
 	for _, g := range added.Gaps {
-		fmt.Fprintf(f.out, "warning: %s\n", f.text(gapWords(g)))
+		fmt.Fprintf(f.Out, "warning: %s\n", f.Text(output.DescribeGap(g)))
 	}
-	fmt.Fprintf(f.out, "%s is the app %s now; `mulligan create` makes a checkpoint of it\n", f.text(dir), f.text(added.Slug))
+	fmt.Fprintf(f.Out, "%s is the app %s now; `mulligan create` makes a checkpoint of it\n", f.Text(dir), f.Text(added.Slug))
 	return nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"mulligan/agents"
+	"mulligan/cmd/mulligan/output"
 	"mulligan/errs"
 )
 
@@ -145,8 +146,8 @@ func (f *installCmd) print(agent *agents.Agent, files []agents.Edited) error {
 	if !f.undo {
 		notes = agent.Notes(agents.Scope(f.scope))
 	}
-	if f.json {
-		return f.printJSON(map[string]any{
+	if f.JSON {
+		return f.PrintJSON(map[string]any{
 			"agent": agent.Name, "scope": f.scope, "dry_run": f.dryRun, "files": files, "notes": append([]string{}, notes...),
 		})
 	}
@@ -155,16 +156,16 @@ func (f *installCmd) print(agent *agents.Agent, files []agents.Edited) error {
 		if f.dryRun {
 			// Line by line: settings may hold what a terminal takes for commands.
 			for line := range strings.Lines(e.Diff) {
-				fmt.Fprintln(f.out, escapeLine(strings.TrimSuffix(line, "\n")))
+				fmt.Fprintln(f.Out, output.EscapeLine(strings.TrimSuffix(line, "\n")))
 			}
 			continue
 		}
-		rows = append(rows, []string{e.Action, f.text(e.Path)})
+		rows = append(rows, []string{e.Action, f.Text(e.Path)})
 	}
-	f.table([]string{"ACTION", "FILE"}, rows)
-	if f.terminal {
+	f.Table([]string{"ACTION", "FILE"}, rows)
+	if f.Terminal {
 		for _, n := range notes {
-			fmt.Fprintln(f.out, n)
+			fmt.Fprintln(f.Out, n)
 		}
 	}
 	return nil

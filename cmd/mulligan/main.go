@@ -5,8 +5,9 @@
 //
 // One file per command, named after it: a struct of flags, its run method, and
 // the help text beside them. cli.go holds what all commands share, exit.go the
-// exit codes, print.go the three kinds of output (table, plain lines, JSON),
-// resolve.go how a checkpoint is named.
+// exit codes, resolve.go how a checkpoint is named. What commands print with is
+// package output, how they read values package values, what init finds package
+// detect, what doctor examines package doctor.
 package main
 
 import (

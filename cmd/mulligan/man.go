@@ -50,11 +50,11 @@ func (f *manCmd) run(root *cobra.Command, dir string) error {
 		}
 		paths = append(paths, path)
 	}
-	if f.json {
-		return f.printJSON(map[string][]string{"pages": paths})
+	if f.JSON {
+		return f.PrintJSON(map[string][]string{"pages": paths})
 	}
 	for _, p := range paths {
-		fmt.Fprintln(f.out, f.text(p))
+		fmt.Fprintln(f.Out, f.Text(p))
 	}
 	return nil
 }

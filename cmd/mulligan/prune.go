@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+
+	"mulligan/cmd/mulligan/output"
 )
 
 const pruneLong = `Delete the checkpoints that the app's retention no longer keeps. The daemon also does
@@ -40,24 +42,24 @@ func (f *pruneCmd) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if f.json {
-		return f.printJSON(res)
+	if f.JSON {
+		return f.PrintJSON(res)
 	}
 	verb := "deleted"
 	if f.dryRun {
 		verb = "would delete"
 	}
 	for _, id := range res.Deleted {
-		if f.terminal {
-			fmt.Fprint(f.out, verb, " ")
+		if f.Terminal {
+			fmt.Fprint(f.Out, verb, " ")
 		}
-		fmt.Fprintln(f.out, f.text(string(id)))
+		fmt.Fprintln(f.Out, f.Text(string(id)))
 	}
-	if f.terminal {
-		fmt.Fprintf(f.out, "%s %s, %d left\n", verb, count(len(res.Deleted), "checkpoint"), res.Kept)
+	if f.Terminal {
+		fmt.Fprintf(f.Out, "%s %s, %d left\n", verb, output.Count(len(res.Deleted), "checkpoint"), res.Kept)
 	}
 	for _, w := range res.Warnings {
-		fmt.Fprintf(f.err, "mulligan: prune: %s\n", escape(w))
+		fmt.Fprintf(f.Err, "mulligan: prune: %s\n", output.Escape(w))
 	}
 	return nil
 }

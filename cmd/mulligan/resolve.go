@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"mulligan/cmd/mulligan/output"
 	"mulligan/errs"
 	"mulligan/ipc"
 )
@@ -46,7 +47,7 @@ func nthNewest(ctx context.Context, client *ipc.Client, app, digits string) (ipc
 			return cp.ID, nil
 		}
 	}
-	return "", errs.New(errs.NotFound, opResolve, "there is no %s-th newest: the app has %s", digits, count(have, "checkpoint")).
+	return "", errs.New(errs.NotFound, opResolve, "there is no %s-th newest: the app has %s", digits, output.Count(have, "checkpoint")).
 		WithHint("see `mulligan list`")
 }
 
@@ -74,7 +75,7 @@ func byPrefix(ctx context.Context, client *ipc.Client, app, prefix string) (ipc.
 	case 1:
 		return ipc.CheckpointID(found[0]), nil
 	}
-	return "", errs.New(errs.Invalid, opResolve, "%s is the beginning of %s and %s", prefix, found[0], count(len(found)-1, "other id")).
+	return "", errs.New(errs.Invalid, opResolve, "%s is the beginning of %s and %s", prefix, found[0], output.Count(len(found)-1, "other id")).
 		WithHint("give more of it")
 }
 
@@ -86,7 +87,7 @@ func (c *cli) completeApps(cmd *cobra.Command, _ []string, _ string) ([]string, 
 	}
 	var slugs []string
 	for _, a := range apps {
-		slugs = append(slugs, escape(a.Slug))
+		slugs = append(slugs, output.Escape(a.Slug))
 	}
 	return slugs, cobra.ShellCompDirectiveNoFileComp
 }
@@ -106,7 +107,7 @@ func (c *cli) completeCheckpoints(cmd *cobra.Command, args []string, _ string) (
 	}
 	var ids []string
 	for _, cp := range list.Checkpoints {
-		ids = append(ids, string(cp.ID)+"\t"+string(cp.Trigger)+" "+c.maybe(cp.Notes))
+		ids = append(ids, string(cp.ID)+"\t"+string(cp.Trigger)+" "+c.OptionalText(cp.Notes))
 	}
 	return ids, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
 }

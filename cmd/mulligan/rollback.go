@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"mulligan/cmd/mulligan/output"
 	"mulligan/errs"
 	"mulligan/ipc"
 )
@@ -136,14 +137,14 @@ func (f *rollbackCmd) run(ctx context.Context, name string) error {
 // rollback takes the app to id and prints the receipt; on a terminal, the
 // stages as they go.
 func (c *cli) rollback(ctx context.Context, client *ipc.Client, app string, id ipc.CheckpointID, req ipc.RollbackRequest) error {
-	var show *progress
+	var show *output.Progress
 	var onStage func(ipc.Stage)
-	if c.terminal && !c.json {
-		show = &progress{w: c.out}
-		onStage = show.stage
+	if c.Terminal && !c.JSON {
+		show = output.NewProgress(c.Out)
+		onStage = show.Stage
 	}
 	res, err := client.Rollback(ctx, app, id, req, onStage)
-	show.end()
+	show.End()
 	if err != nil && ctx.Err() != nil {
 		return interrupted{
 			op: "rollback", message: "interrupted; a rollback that the daemon has begun goes on to its end",
@@ -156,7 +157,7 @@ func (c *cli) rollback(ctx context.Context, client *ipc.Client, app string, id i
 	if err != nil && len(res.Stages) == 0 {
 		return err // nothing was begun: there is no receipt
 	}
-	if printErr := c.printReceipt(id, res); err == nil {
+	if printErr := c.PrintReceipt(id, res); err == nil {
 		err = printErr
 	}
 	if err != nil && res.Recovered {

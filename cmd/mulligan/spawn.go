@@ -44,8 +44,8 @@ func (f *initCmd) startDaemon(ctx context.Context) (*ipc.Client, error) {
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	client, err := f.awaitDaemon(ctx, ended, log.Name())
-	if err == nil && f.terminal && !f.json {
-		fmt.Fprintf(f.out, "started your daemon; it listens on %s\n", f.text(client.Socket()))
+	if err == nil && f.Terminal && !f.JSON {
+		fmt.Fprintf(f.Out, "started your daemon; it listens on %s\n", f.Text(client.Socket()))
 	}
 	return client, err
 }

@@ -45,10 +45,10 @@ func (f *statusCmd) printToken(ctx context.Context) error {
 	switch {
 	case err != nil:
 		return err
-	case f.json:
-		return f.printJSON(t)
+	case f.JSON:
+		return f.PrintJSON(t)
 	}
-	fmt.Fprintln(f.out, t.Secret) // f.out remembers its error
+	fmt.Fprintln(f.Out, t.Secret) // f.Out remembers its error
 	return nil
 }
 
@@ -60,26 +60,26 @@ func (f *statusCmd) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if f.json {
-		return f.printJSON(st)
+	if f.JSON {
+		return f.PrintJSON(st)
 	}
 	all := [][2]string{
-		{"version", f.text(st.Version)},
+		{"version", f.Text(st.Version)},
 		{"pid", strconv.Itoa(st.PID)},
-		{"mode", f.text(st.Mode)},
-		{"socket", f.text(st.Socket)},
-		{"http", f.text(st.HTTP)},
-		{"state_dir", f.text(st.StateDir)},
-		{"started_at", f.when(st.StartedAt)},
+		{"mode", f.Text(st.Mode)},
+		{"socket", f.Text(st.Socket)},
+		{"http", f.Text(st.HTTP)},
+		{"state_dir", f.Text(st.StateDir)},
+		{"started_at", f.Time(st.StartedAt)},
 		{"apps", strconv.Itoa(st.Apps)},
-		{"store_bytes", f.size(st.StoreBytes)},
+		{"store_bytes", f.Size(st.StoreBytes)},
 	}
 	for _, s := range st.Recovered {
-		all = append(all, [2]string{"recovered", f.text(s)})
+		all = append(all, [2]string{"recovered", f.Text(s)})
 	}
 	for _, s := range st.Problems {
-		all = append(all, [2]string{"problem", f.text(s)})
+		all = append(all, [2]string{"problem", f.Text(s)})
 	}
-	f.fields(all)
+	f.Fields(all)
 	return nil
 }

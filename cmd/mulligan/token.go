@@ -65,13 +65,13 @@ func (f *tokenAddCmd) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if f.json {
-		return f.printJSON(t)
+	if f.JSON {
+		return f.PrintJSON(t)
 	}
-	f.fields([][2]string{
-		{"token_id", f.text(string(t.ID))}, {"name", f.text(t.Name)}, {"owner", f.text(t.Owner)},
-		{"scopes", f.text(words(t.Scopes))}, {"apps", f.text(words(t.Apps))}, {"expires_at", f.expiry(t.Token)},
-		{"token", f.text(t.Secret)},
+	f.Fields([][2]string{
+		{"token_id", f.Text(string(t.ID))}, {"name", f.Text(t.Name)}, {"owner", f.Text(t.Owner)},
+		{"scopes", f.Text(words(t.Scopes))}, {"apps", f.Text(words(t.Apps))}, {"expires_at", f.expiry(t.Token)},
+		{"token", f.Text(t.Secret)},
 	})
 	return nil
 }
@@ -89,7 +89,7 @@ func (c *cli) expiry(t ipc.Token) string {
 	if t.ExpiresAt == nil {
 		return "never"
 	}
-	return c.when(*t.ExpiresAt)
+	return c.Time(*t.ExpiresAt)
 }
 
 const tokenListLong = `List your tokens, oldest first; root sees everybody's.
@@ -117,17 +117,17 @@ func (f *tokenListCmd) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if f.json {
-		return f.printJSON(ipc.TokenList{Tokens: tokens})
+	if f.JSON {
+		return f.PrintJSON(ipc.TokenList{Tokens: tokens})
 	}
 	var rows [][]string
 	for _, t := range tokens {
 		rows = append(rows, []string{
-			f.text(string(t.ID)), f.text(t.Name), f.text(t.Owner), f.text(words(t.Scopes)), f.text(words(t.Apps)),
-			f.expiry(t), f.when(t.CreatedAt),
+			f.Text(string(t.ID)), f.Text(t.Name), f.Text(t.Owner), f.Text(words(t.Scopes)), f.Text(words(t.Apps)),
+			f.expiry(t), f.Time(t.CreatedAt),
 		})
 	}
-	f.table([]string{"TOKEN", "NAME", "OWNER", "SCOPES", "APPS", "EXPIRES", "MADE"}, rows)
+	f.Table([]string{"TOKEN", "NAME", "OWNER", "SCOPES", "APPS", "EXPIRES", "MADE"}, rows)
 	return nil
 }
 

@@ -67,9 +67,9 @@ func newVersion(c *cli) *cobra.Command {
 }
 
 func (f *versionCmd) run() error {
-	if f.json {
-		return f.printJSON(buildVersion())
+	if f.JSON {
+		return f.PrintJSON(buildVersion())
 	}
-	fmt.Fprintln(f.out, buildVersion().line())
+	fmt.Fprintln(f.Out, buildVersion().line())
 	return nil
 }

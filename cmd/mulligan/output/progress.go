@@ -1,4 +1,4 @@
-package main
+package output
 
 import (
 	"fmt"
@@ -10,17 +10,20 @@ import (
 	"mulligan/ipc"
 )
 
-// progress shows a rollback's stages on a terminal as they start and end: the
-// line of a stage that runs is written over when it ends. A nil progress shows
+// Progress shows a rollback's stages on a terminal as they start and end: the
+// line of a stage that runs is written over when it ends. A nil Progress shows
 // nothing.
-type progress struct {
+type Progress struct {
 	w    io.Writer
 	open ipc.StageName // the stage whose line has no end yet
 	wide int           // letters of that line
 }
 
-// stage shows st, which has just started or ended.
-func (p *progress) stage(st ipc.Stage) {
+// NewProgress returns a progress shown on w.
+func NewProgress(w io.Writer) *Progress { return &Progress{w: w} }
+
+// Stage shows st, which has just started or ended.
+func (p *Progress) Stage(st ipc.Stage) {
 	switch p.open {
 	case "":
 	case st.Stage:
@@ -31,9 +34,9 @@ func (p *progress) stage(st ipc.Stage) {
 	}
 	if st.Status == ipc.StageRunning {
 		p.open = st.Stage
-		line := fmt.Sprintf("  %-18s %s", escape(string(st.Stage)), st.Status)
+		line := fmt.Sprintf("  %-18s %s", Escape(string(st.Stage)), st.Status)
 		if st.Notes != "" {
-			line += "  " + escape(st.Notes)
+			line += "  " + Escape(st.Notes)
 		}
 		p.write(line)
 		return
@@ -43,20 +46,20 @@ func (p *progress) stage(st ipc.Stage) {
 	if st.Status == ipc.StageSkipped {
 		took = "-"
 	}
-	p.write(fmt.Sprintf("  %-18s %-8s %7s  %s", escape(string(st.Stage)), escape(string(st.Status)), took, escape(st.Notes)))
+	p.write(fmt.Sprintf("  %-18s %-8s %7s  %s", Escape(string(st.Stage)), Escape(string(st.Status)), took, Escape(st.Notes)))
 	p.wide = 0
 	fmt.Fprintln(p.w)
 }
 
 // write writes over the line that stands there.
-func (p *progress) write(line string) {
+func (p *Progress) write(line string) {
 	n := utf8.RuneCountInString(line)
 	fmt.Fprint(p.w, line, strings.Repeat(" ", max(0, p.wide-n)))
 	p.wide = n
 }
 
-// end leaves the cursor at the beginning of a line.
-func (p *progress) end() {
+// End leaves the cursor at the beginning of a line.
+func (p *Progress) End() {
 	if p != nil && p.open != "" {
 		fmt.Fprintln(p.w)
 		p.open = ""
