@@ -96,7 +96,7 @@ func (f *appAddCmd) register(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return f.PrintApp(added)
+	return f.out.PrintApp(added)
 }
 
 // describe is the app that the flags describe.

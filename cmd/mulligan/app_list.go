@@ -33,13 +33,13 @@ func (f *appListCmd) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if f.JSON {
-		return f.PrintJSON(ipc.AppList{Apps: apps})
+	if f.out.JSON {
+		return f.out.PrintJSON(ipc.AppList{Apps: apps})
 	}
 	var rows [][]string
 	for _, a := range apps {
-		rows = append(rows, []string{f.Text(a.Slug), f.Text(string(a.ID)), f.Text(a.State), f.Text(a.Owner), f.Text(a.Workspace)})
+		rows = append(rows, []string{f.out.Text(a.Slug), f.out.Text(string(a.ID)), f.out.Text(a.State), f.out.Text(a.Owner), f.out.Text(a.Workspace)})
 	}
-	f.Table([]string{"SLUG", "APP", "STATE", "OWNER", "WORKSPACE"}, rows)
+	f.out.Table([]string{"SLUG", "APP", "STATE", "OWNER", "WORKSPACE"}, rows)
 	return nil
 }

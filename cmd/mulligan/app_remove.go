@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/spf13/cobra"
 )
@@ -43,11 +42,11 @@ func (f *appRemoveCmd) run(ctx context.Context, app string) error {
 		return err
 	}
 	switch {
-	case f.JSON:
-	case f.Terminal:
-		fmt.Fprintf(f.Out, "removed %s\n", f.Text(app))
+	case f.out.JSON:
+	case f.out.Terminal:
+		f.out.Printf("removed %s\n", f.out.Text(app))
 	default:
-		fmt.Fprintln(f.Out, f.Text(app))
+		f.out.Println(f.out.Text(app))
 	}
 	return nil
 }

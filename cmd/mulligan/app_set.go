@@ -68,7 +68,7 @@ func (f *appSetCmd) run(ctx context.Context, pairs []string) error {
 	if err != nil {
 		return err
 	}
-	return f.PrintApp(app)
+	return f.out.PrintApp(app)
 }
 
 // setters change app by a value, and note in change what is to be sent: whole

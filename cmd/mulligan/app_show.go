@@ -29,5 +29,5 @@ func (f *appShowCmd) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return f.PrintApp(a)
+	return f.out.PrintApp(a)
 }

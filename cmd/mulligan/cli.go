@@ -16,15 +16,15 @@ import (
 
 // cli is what all commands share: the global flags and where to read and print.
 type cli struct {
-	output.Printer
 	in          *os.File
+	out         *output.Printer
 	app, socket string
 }
 
 // newCLI is a cli on the process's own streams.
 func newCLI() *cli {
-	return &cli{in: os.Stdin, Printer: output.Printer{
-		Out: output.NewWriter(os.Stdout), Err: os.Stderr, Terminal: term.IsTerminal(int(os.Stdout.Fd())),
+	return &cli{in: os.Stdin, out: &output.Printer{
+		Stdout: output.NewWriter(os.Stdout), Stderr: os.Stderr, Terminal: term.IsTerminal(int(os.Stdout.Fd())),
 	}}
 }
 
@@ -37,17 +37,17 @@ func run(ctx context.Context, c *cli, args []string) int {
 	root := newRoot(c, args)
 	root.SetArgs(args)
 	root.SetIn(c.in)
-	root.SetOut(c.Out)
-	root.SetErr(c.Err)
+	root.SetOut(c.out.Stdout)
+	root.SetErr(c.out.Stderr)
 	err := root.ExecuteContext(ctx)
 	if err == nil {
-		err = errs.Wrap(errs.Failed, "print", c.Out.Err())
+		err = errs.Wrap(errs.Failed, "print", c.out.Stdout.Err())
 	}
 	if err == nil {
 		return exitDone
 	}
 	// A flag after the one that could not be parsed has not been seen.
-	c.JSON = c.JSON || slices.Contains(args, "--json")
+	c.out.JSON = c.out.JSON || slices.Contains(args, "--json")
 	c.report(ctx, err)
 	return exitCode(ctx, err)
 }
@@ -104,7 +104,7 @@ func newRoot(c *cli, args []string) *cobra.Command {
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.PersistentFlags().StringVar(&c.app, "app", "", "the app's `SLUG|ID` (default: the one that the current folder belongs to)")
 	root.PersistentFlags().StringVar(&c.socket, "socket", "", "the daemon's socket `PATH`")
-	root.PersistentFlags().BoolVar(&c.JSON, "json", false, "print the API's JSON")
+	root.PersistentFlags().BoolVar(&c.out.JSON, "json", false, "print the API's JSON")
 	if err := root.RegisterFlagCompletionFunc("app", c.completeApps); err != nil {
 		panic(err) // the flag is defined three lines above
 	}

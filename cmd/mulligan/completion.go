@@ -45,7 +45,7 @@ func newCompletion(c *cli) *cobra.Command {
 			if !ok {
 				return usage(cmd, "there is no script for %q; there is one for %s", args[0], strings.Join(shells, ", "))
 			}
-			return errs.Wrap(errs.Failed, "completion", script(f.Out))
+			return errs.Wrap(errs.Failed, "completion", script(f.out.Stdout))
 		},
 	}
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/spf13/cobra"
 )
@@ -36,11 +35,11 @@ func (f *deleteCmd) run(ctx context.Context, name string) error {
 		return err
 	}
 	switch {
-	case f.JSON:
-	case f.Terminal:
-		fmt.Fprintf(f.Out, "deleted %s\n", f.Text(string(id)))
+	case f.out.JSON:
+	case f.out.Terminal:
+		f.out.Printf("deleted %s\n", f.out.Text(string(id)))
 	default:
-		fmt.Fprintln(f.Out, f.Text(string(id)))
+		f.out.Println(f.out.Text(string(id)))
 	}
 	return nil
 }

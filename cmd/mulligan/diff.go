@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -72,15 +71,15 @@ func (f *diffCmd) run(ctx context.Context, points, paths []string) error {
 		return err
 	}
 	for { // page after page: a terminal's scrollback is the limit, not an answer's size
-		if f.JSON {
-			if err := f.PrintJSON(res); err != nil {
+		if f.out.JSON {
+			if err := f.out.PrintJSON(res); err != nil {
 				return err
 			}
 		} else {
 			f.print(res)
 		}
 		q.Offset += len(res.Changes)
-		if len(res.Changes) == 0 || q.Offset >= res.Total || f.JSON {
+		if len(res.Changes) == 0 || q.Offset >= res.Total || f.out.JSON {
 			break
 		}
 		if res, err = client.Diff(ctx, app, id, q); err != nil {
@@ -88,10 +87,10 @@ func (f *diffCmd) run(ctx context.Context, points, paths []string) error {
 		}
 	}
 	for _, l := range res.Unreadable {
-		fmt.Fprintf(f.Err, "mulligan: diff: %s\n", output.Escape(l))
+		f.out.Note("diff", l)
 	}
 	for _, l := range res.Unknown {
-		fmt.Fprintf(f.Err, "mulligan: diff: the changes in %s cannot be listed\n", output.Escape(l))
+		f.out.Note("diff", "the changes in "+l+" cannot be listed")
 	}
 	return nil
 }
@@ -101,7 +100,7 @@ func (f *diffCmd) print(res ipc.Diff) {
 	for _, c := range res.Changes {
 		switch {
 		case f.stat:
-			rows = append(rows, []string{letter(c), f.name(c), f.Text(c.Summary)})
+			rows = append(rows, []string{letter(c), f.name(c), f.out.Text(c.Summary)})
 		case f.nameStatus:
 			rows = append(rows, []string{letter(c), f.name(c)})
 		default:
@@ -109,7 +108,7 @@ func (f *diffCmd) print(res ipc.Diff) {
 		}
 	}
 	if len(rows) > 0 {
-		f.Table([]string{"", "PATH", "WHAT"}[:len(rows[0])], rows)
+		f.out.Table([]string{"", "PATH", "WHAT"}[:len(rows[0])], rows)
 	}
 }
 
@@ -121,21 +120,21 @@ func (f *diffCmd) patch(c ipc.DiffChange) {
 		if c.NoPatch != "" {
 			why += " (" + c.NoPatch + ")"
 		}
-		fmt.Fprintf(f.Out, "%s %s: %s\n", letter(c), f.name(c), f.Text(why))
-	case f.Terminal:
+		f.out.Printf("%s %s: %s\n", letter(c), f.name(c), f.out.Text(why))
+	case f.out.Terminal:
 		for line := range strings.Lines(c.Patch) {
-			fmt.Fprintln(f.Out, output.EscapeLine(strings.TrimSuffix(line, "\n")))
+			f.out.Println(output.EscapeLine(strings.TrimSuffix(line, "\n")))
 		}
 	default:
-		fmt.Fprint(f.Out, c.Patch)
+		f.out.Print(c.Patch)
 	}
 }
 
 func (f *diffCmd) name(c ipc.DiffChange) string {
 	if c.Layer != "files" {
-		return f.Text(c.Layer + ":" + c.Path)
+		return f.out.Text(c.Layer + ":" + c.Path)
 	}
-	return f.Text(c.Path)
+	return f.out.Text(c.Path)
 }
 
 func letter(c ipc.DiffChange) string {

@@ -90,26 +90,26 @@ func (f *doctorCmd) options() (doctor.Options, error) {
 }
 
 func (f *doctorCmd) print(r doctor.Report) error {
-	if f.JSON {
-		return f.PrintJSON(r)
+	if f.out.JSON {
+		return f.out.PrintJSON(r)
 	}
 	var rows [][]string
 	about := ""
 	for _, c := range r.Checks {
-		if !f.Terminal {
-			rows = append(rows, []string{string(c.State), c.About, f.Text(c.Name), f.Text(c.Finding), f.Text(c.Remedy)})
+		if !f.out.Terminal {
+			rows = append(rows, []string{string(c.State), c.About, f.out.Text(c.Name), f.out.Text(c.Finding), f.out.Text(c.Remedy)})
 			continue
 		}
 		group := ""
 		if c.About != about {
 			about, group = c.About, strings.ToUpper(c.About)
 		}
-		rows = append(rows, []string{group, string(c.State), f.Text(c.Name), f.Text(c.Finding)})
+		rows = append(rows, []string{group, string(c.State), f.out.Text(c.Name), f.out.Text(c.Finding)})
 		if c.Remedy != "" {
-			rows = append(rows, []string{"", "", "", "→ " + f.Text(c.Remedy)})
+			rows = append(rows, []string{"", "", "", "→ " + f.out.Text(c.Remedy)})
 		}
 	}
-	f.Table([]string{"ABOUT", "STATE", "NAME", "FINDING"}, rows)
+	f.out.Table([]string{"ABOUT", "STATE", "NAME", "FINDING"}, rows)
 	return nil
 }
 

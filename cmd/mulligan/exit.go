@@ -62,9 +62,9 @@ func exitCode(ctx context.Context, err error) int {
 // report prints err on standard error: one line, or JSON.
 func (c *cli) report(ctx context.Context, err error) {
 	body := describe(ctx, err)
-	if c.JSON {
+	if c.out.JSON {
 		// Nothing is left to be done about an error of standard error itself.
-		_ = json.NewEncoder(c.Err).Encode(map[string]ipc.ErrorBody{"error": body})
+		_ = json.NewEncoder(c.out.Stderr).Encode(map[string]ipc.ErrorBody{"error": body})
 		return
 	}
 	parts := []string{"mulligan"}
@@ -75,7 +75,7 @@ func (c *cli) report(ctx context.Context, err error) {
 	if body.Hint != "" {
 		line += "; " + body.Hint
 	}
-	fmt.Fprintln(c.Err, output.Escape(line))
+	fmt.Fprintln(c.out.Stderr, output.Escape(line))
 }
 
 // describe is err as the API would put it.

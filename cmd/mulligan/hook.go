@@ -95,7 +95,7 @@ func (f *hookCmd) run(ctx context.Context, args []string) {
 		}
 	default:
 	}
-	fmt.Fprint(f.Out, agent.Reply(event))
+	f.out.Print(agent.Reply(event))
 	if err != nil {
 		f.note(agent.Name, event, err)
 	}

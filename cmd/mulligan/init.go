@@ -125,8 +125,8 @@ func (f *initCmd) already(ctx context.Context, client *ipc.Client, dir string) (
 		return false, nil
 	}
 	app := apps[at]
-	if f.Terminal && !f.JSON {
-		fmt.Fprintf(f.Out, "%s is the app %s already; nothing was changed\n", f.Text(dir), f.Text(app.Slug))
+	if f.out.Terminal && !f.out.JSON {
+		f.out.Printf("%s is the app %s already; nothing was changed\n", f.out.Text(dir), f.out.Text(app.Slug))
 		return true, nil
 	}
 	return true, f.result("unchanged", app)
@@ -134,19 +134,19 @@ func (f *initCmd) already(ctx context.Context, client *ipc.Client, dir string) (
 
 // result prints app for programs.
 func (f *initCmd) result(outcome string, app ipc.App) error {
-	if f.JSON {
-		return f.PrintJSON(app)
+	if f.out.JSON {
+		return f.out.PrintJSON(app)
 	}
-	f.Fields(append([][2]string{{"result", outcome}}, f.AppFields(app)...))
+	f.out.Fields(append([][2]string{{"result", outcome}}, f.out.AppFields(app)...))
 	return nil
 }
 
 // plan says what will be protected and what not.
 func (f *initCmd) plan(dir string, found detect.Findings) {
-	if f.JSON {
+	if f.out.JSON {
 		return
 	}
-	pairs := [][2]string{{"protects", "files: everything in " + f.Text(dir) + ", ignored files included"}}
+	pairs := [][2]string{{"protects", "files: everything in " + f.out.Text(dir) + ", ignored files included"}}
 	switch found.Git {
 	case detect.OwnRepository:
 		pairs = append(pairs, [2]string{"protects", "git: the repository's state (.git) is part of the files"})
@@ -161,33 +161,33 @@ func (f *initCmd) plan(dir string, found detect.Findings) {
 		if db.Source != "" {
 			what += " (" + db.Source + ")"
 		}
-		pairs = append(pairs, [2]string{"protects", f.Text(what)})
+		pairs = append(pairs, [2]string{"protects", f.out.Text(what)})
 	}
 	for _, db := range found.Databases {
 		if dir := doctor.OwnCluster("/proc", os.Getuid(), db.Database); dir != "" {
-			pairs = append(pairs, [2]string{"offers", f.Text(doctor.MarkerAdvice(dir, db.Database))})
+			pairs = append(pairs, [2]string{"offers", f.out.Text(doctor.MarkerAdvice(dir, db.Database))})
 		}
 	}
 	for _, s := range found.Unprotected {
-		pairs = append(pairs, [2]string{"leaves_out", f.Text(s)})
+		pairs = append(pairs, [2]string{"leaves_out", f.out.Text(s)})
 	}
-	if f.Terminal {
-		fmt.Fprintf(f.Out, "%s, as the app %q:\n", f.Text(dir), f.slug)
+	if f.out.Terminal {
+		f.out.Printf("%s, as the app %q:\n", f.out.Text(dir), f.slug)
 	}
-	f.Fields(pairs)
+	f.out.Fields(pairs)
 }
 
 // ask asks whether to go on, where there is somebody to ask.
 func (f *initCmd) ask(ctx context.Context) error {
-	if f.yes || f.JSON || !f.Terminal || !term.IsTerminal(int(f.in.Fd())) {
+	if f.yes || f.out.JSON || !f.out.Terminal || !term.IsTerminal(int(f.in.Fd())) {
 		return nil
 	}
 	in := bufio.NewReader(f.in)
-	fmt.Fprint(f.Out, "Protect it? [Y/n] ")
+	f.out.Print("Protect it? [Y/n] ")
 	if err := f.answer(ctx, in); err != nil || f.auto {
 		return err
 	}
-	fmt.Fprint(f.Out, "Make a checkpoint by itself at the first write of every turn of an agent's work? [Y/n] ")
+	f.out.Print("Make a checkpoint by itself at the first write of every turn of an agent's work? [Y/n] ")
 	err := f.answer(ctx, in)
 	f.auto = err == nil
 	if errs.KindOf(err) == errs.Failed { // no to this is not no to all
@@ -208,7 +208,7 @@ func (f *initCmd) answer(ctx context.Context, in *bufio.Reader) error {
 	}()
 	select {
 	case <-ctx.Done():
-		fmt.Fprintln(f.Out)
+		f.out.Println()
 		return errs.Wrap(errs.Unavailable, "init", ctx.Err())
 	case line := <-lines:
 		switch strings.ToLower(strings.TrimSpace(line)) {
@@ -238,15 +238,15 @@ func (f *initCmd) register(ctx context.Context, client *ipc.Client, dir string, 
 		return err
 	}
 	for _, l := range left {
-		fmt.Fprintf(f.Err, "mulligan: init: %s\n", output.Escape(l))
+		f.out.Note("init", l)
 	}
-	if f.JSON || !f.Terminal {
+	if f.out.JSON || !f.out.Terminal {
 		return f.result("added", added)
 	}
 	for _, g := range added.Gaps {
-		fmt.Fprintf(f.Out, "warning: %s\n", f.Text(output.DescribeGap(g)))
+		f.out.Printf("warning: %s\n", f.out.Text(output.DescribeGap(g)))
 	}
-	fmt.Fprintf(f.Out, "%s is the app %s now; `mulligan create` makes a checkpoint of it\n", f.Text(dir), f.Text(added.Slug))
+	f.out.Printf("%s is the app %s now; `mulligan create` makes a checkpoint of it\n", f.out.Text(dir), f.out.Text(added.Slug))
 	return nil
 }
 

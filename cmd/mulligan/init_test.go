@@ -12,7 +12,7 @@ import (
 )
 
 func TestAnswer(t *testing.T) {
-	f := &initCmd{cli: &cli{Printer: output.Printer{Out: output.NewWriter(io.Discard)}}}
+	f := &initCmd{cli: &cli{out: &output.Printer{Stdout: output.NewWriter(io.Discard)}}}
 	for in, yes := range map[string]bool{"\n": true, "y\n": true, " YES \n": true, "y": true, "n\n": false, "what\n": false, "": false} {
 		if err := f.answer(t.Context(), bufio.NewReader(strings.NewReader(in))); (err == nil) != yes {
 			t.Errorf("%q: %v", in, err)
@@ -22,7 +22,7 @@ func TestAnswer(t *testing.T) {
 
 // An interrupt ends the question at once, though nothing is typed.
 func TestAnswerInterrupted(t *testing.T) {
-	f := &initCmd{cli: &cli{Printer: output.Printer{Out: output.NewWriter(io.Discard)}}}
+	f := &initCmd{cli: &cli{out: &output.Printer{Stdout: output.NewWriter(io.Discard)}}}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	silent, typing := io.Pipe()

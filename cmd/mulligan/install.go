@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -146,8 +145,8 @@ func (f *installCmd) print(agent *agents.Agent, files []agents.Edited) error {
 	if !f.undo {
 		notes = agent.Notes(agents.Scope(f.scope))
 	}
-	if f.JSON {
-		return f.PrintJSON(map[string]any{
+	if f.out.JSON {
+		return f.out.PrintJSON(map[string]any{
 			"agent": agent.Name, "scope": f.scope, "dry_run": f.dryRun, "files": files, "notes": append([]string{}, notes...),
 		})
 	}
@@ -156,16 +155,16 @@ func (f *installCmd) print(agent *agents.Agent, files []agents.Edited) error {
 		if f.dryRun {
 			// Line by line: settings may hold what a terminal takes for commands.
 			for line := range strings.Lines(e.Diff) {
-				fmt.Fprintln(f.Out, output.EscapeLine(strings.TrimSuffix(line, "\n")))
+				f.out.Println(output.EscapeLine(strings.TrimSuffix(line, "\n")))
 			}
 			continue
 		}
-		rows = append(rows, []string{e.Action, f.Text(e.Path)})
+		rows = append(rows, []string{e.Action, f.out.Text(e.Path)})
 	}
-	f.Table([]string{"ACTION", "FILE"}, rows)
-	if f.Terminal {
+	f.out.Table([]string{"ACTION", "FILE"}, rows)
+	if f.out.Terminal {
 		for _, n := range notes {
-			fmt.Fprintln(f.Out, n)
+			f.out.Println(n)
 		}
 	}
 	return nil

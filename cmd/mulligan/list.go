@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/spf13/cobra"
 
@@ -54,14 +53,14 @@ func (f *listCmd) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if f.JSON {
-		return f.PrintJSON(list)
+	if f.out.JSON {
+		return f.out.PrintJSON(list)
 	}
-	f.PrintCheckpoints(list.Checkpoints, f.trigger == "" && f.conversation == "")
-	if f.Terminal {
+	f.out.PrintCheckpoints(list.Checkpoints, f.trigger == "" && f.conversation == "")
+	if f.out.Terminal {
 		u := list.StorageUsage
-		fmt.Fprintf(f.Out, "%s, %d pinned, %s; the last %d and %s are kept\n",
-			output.Count(u.CheckpointCount, "checkpoint"), u.PinnedCount, f.Size(u.TotalBytes), u.KeepLast, output.Count(u.DailyDays, "daily one"))
+		f.out.Printf("%s, %d pinned, %s; the last %d and %s are kept\n",
+			output.Count(u.CheckpointCount, "checkpoint"), u.PinnedCount, f.out.Size(u.TotalBytes), u.KeepLast, output.Count(u.DailyDays, "daily one"))
 	}
 	return nil
 }

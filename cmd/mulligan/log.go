@@ -55,8 +55,8 @@ func (f *logCmd) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if f.JSON {
-		err = f.PrintJSON(list)
+	if f.out.JSON {
+		err = f.out.PrintJSON(list)
 	} else {
 		f.print(list)
 	}
@@ -79,11 +79,11 @@ func (f *logCmd) print(list ipc.AuditList) {
 	var rows [][]string
 	for _, e := range list.Entries {
 		rows = append(rows, []string{
-			f.Time(e.At), f.Text(e.Actor), f.Text(e.Action), f.Text(e.Target), f.Text(e.Result), f.Text(e.Reason),
+			f.out.Time(e.At), f.out.Text(e.Actor), f.out.Text(e.Action), f.out.Text(e.Target), f.out.Text(e.Result), f.out.Text(e.Reason),
 		})
 	}
-	f.Table([]string{"WHEN", "WHO", "ACTION", "TARGET", "RESULT", "REASON"}, rows)
+	f.out.Table([]string{"WHEN", "WHO", "ACTION", "TARGET", "RESULT", "REASON"}, rows)
 	if c := list.Check; c != nil && c.OK {
-		f.Fields([][2]string{{"verified_entries", fmt.Sprint(c.Entries)}, {"head", c.Head}})
+		f.out.Fields([][2]string{{"verified_entries", fmt.Sprint(c.Entries)}, {"head", c.Head}})
 	}
 }

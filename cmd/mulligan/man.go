@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -50,11 +49,11 @@ func (f *manCmd) run(root *cobra.Command, dir string) error {
 		}
 		paths = append(paths, path)
 	}
-	if f.JSON {
-		return f.PrintJSON(map[string][]string{"pages": paths})
+	if f.out.JSON {
+		return f.out.PrintJSON(map[string][]string{"pages": paths})
 	}
 	for _, p := range paths {
-		fmt.Fprintln(f.Out, f.Text(p))
+		f.out.Println(f.out.Text(p))
 	}
 	return nil
 }

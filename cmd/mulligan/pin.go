@@ -47,5 +47,5 @@ func (f *pinCmd) run(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	return f.PrintCheckpoint(cp)
+	return f.out.PrintCheckpoint(cp)
 }

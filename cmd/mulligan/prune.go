@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/spf13/cobra"
 
@@ -42,24 +41,24 @@ func (f *pruneCmd) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if f.JSON {
-		return f.PrintJSON(res)
+	if f.out.JSON {
+		return f.out.PrintJSON(res)
 	}
 	verb := "deleted"
 	if f.dryRun {
 		verb = "would delete"
 	}
 	for _, id := range res.Deleted {
-		if f.Terminal {
-			fmt.Fprint(f.Out, verb, " ")
+		if f.out.Terminal {
+			f.out.Print(verb, " ")
 		}
-		fmt.Fprintln(f.Out, f.Text(string(id)))
+		f.out.Println(f.out.Text(string(id)))
 	}
-	if f.Terminal {
-		fmt.Fprintf(f.Out, "%s %s, %d left\n", verb, output.Count(len(res.Deleted), "checkpoint"), res.Kept)
+	if f.out.Terminal {
+		f.out.Printf("%s %s, %d left\n", verb, output.Count(len(res.Deleted), "checkpoint"), res.Kept)
 	}
 	for _, w := range res.Warnings {
-		fmt.Fprintf(f.Err, "mulligan: prune: %s\n", output.Escape(w))
+		f.out.Note("prune", w)
 	}
 	return nil
 }

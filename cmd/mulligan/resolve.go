@@ -107,7 +107,7 @@ func (c *cli) completeCheckpoints(cmd *cobra.Command, args []string, _ string) (
 	}
 	var ids []string
 	for _, cp := range list.Checkpoints {
-		ids = append(ids, string(cp.ID)+"\t"+string(cp.Trigger)+" "+c.OptionalText(cp.Notes))
+		ids = append(ids, string(cp.ID)+"\t"+string(cp.Trigger)+" "+c.out.OptionalText(cp.Notes))
 	}
 	return ids, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
 }

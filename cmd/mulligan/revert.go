@@ -79,7 +79,7 @@ func (f *revertCmd) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	if err := f.PrintRevert(res); err != nil {
+	if err := f.out.PrintRevert(res); err != nil {
 		return err
 	}
 	if n := len(res.Conflicts); n > 0 && !res.DryRun {
@@ -104,16 +104,16 @@ func (f *revertCmd) setCheckpoint(cmd *cobra.Command, client *ipc.Client, app st
 	if err != nil {
 		return err
 	}
-	if f.JSON {
-		return f.PrintJSON(res)
+	if f.out.JSON {
+		return f.out.PrintJSON(res)
 	}
-	if f.Terminal {
-		fmt.Fprintf(f.Out, "the checkpoint of %s is behind message %s\n", f.Text(res.ConversationID), f.Text(res.MessageID))
+	if f.out.Terminal {
+		f.out.Printf("the checkpoint of %s is behind message %s\n", f.out.Text(res.ConversationID), f.out.Text(res.MessageID))
 	} else {
-		f.Table(nil, [][]string{{f.Text(res.ConversationID), f.Text(res.MessageID)}})
+		f.out.Table(nil, [][]string{{f.out.Text(res.ConversationID), f.out.Text(res.MessageID)}})
 	}
 	for _, w := range res.Warnings {
-		fmt.Fprintf(f.Err, "warning: %s\n", f.Text(w))
+		fmt.Fprintf(f.out.Stderr, "warning: %s\n", f.out.Text(w))
 	}
 	return nil
 }

@@ -139,8 +139,8 @@ func (f *rollbackCmd) run(ctx context.Context, name string) error {
 func (c *cli) rollback(ctx context.Context, client *ipc.Client, app string, id ipc.CheckpointID, req ipc.RollbackRequest) error {
 	var show *output.Progress
 	var onStage func(ipc.Stage)
-	if c.Terminal && !c.JSON {
-		show = output.NewProgress(c.Out)
+	if c.out.Terminal && !c.out.JSON {
+		show = output.NewProgress(c.out.Stdout)
 		onStage = show.Stage
 	}
 	res, err := client.Rollback(ctx, app, id, req, onStage)
@@ -157,7 +157,7 @@ func (c *cli) rollback(ctx context.Context, client *ipc.Client, app string, id i
 	if err != nil && len(res.Stages) == 0 {
 		return err // nothing was begun: there is no receipt
 	}
-	if printErr := c.PrintReceipt(id, res); err == nil {
+	if printErr := c.out.PrintReceipt(id, res); err == nil {
 		err = printErr
 	}
 	if err != nil && res.Recovered {

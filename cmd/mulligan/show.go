@@ -36,9 +36,9 @@ func (f *showCmd) run(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	if f.JSON {
-		return f.PrintJSON(cp)
+	if f.out.JSON {
+		return f.out.PrintJSON(cp)
 	}
-	f.Fields(f.CheckpointFields(cp))
+	f.out.Fields(f.out.CheckpointFields(cp))
 	return nil
 }

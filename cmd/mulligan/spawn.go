@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -44,8 +43,8 @@ func (f *initCmd) startDaemon(ctx context.Context) (*ipc.Client, error) {
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	client, err := f.awaitDaemon(ctx, ended, log.Name())
-	if err == nil && f.Terminal && !f.JSON {
-		fmt.Fprintf(f.Out, "started your daemon; it listens on %s\n", f.Text(client.Socket()))
+	if err == nil && f.out.Terminal && !f.out.JSON {
+		f.out.Printf("started your daemon; it listens on %s\n", f.out.Text(client.Socket()))
 	}
 	return client, err
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -45,10 +44,10 @@ func (f *statusCmd) printToken(ctx context.Context) error {
 	switch {
 	case err != nil:
 		return err
-	case f.JSON:
-		return f.PrintJSON(t)
+	case f.out.JSON:
+		return f.out.PrintJSON(t)
 	}
-	fmt.Fprintln(f.Out, t.Secret) // f.Out remembers its error
+	f.out.Println(t.Secret) // f.out.Stdout remembers its error
 	return nil
 }
 
@@ -60,26 +59,26 @@ func (f *statusCmd) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if f.JSON {
-		return f.PrintJSON(st)
+	if f.out.JSON {
+		return f.out.PrintJSON(st)
 	}
 	all := [][2]string{
-		{"version", f.Text(st.Version)},
+		{"version", f.out.Text(st.Version)},
 		{"pid", strconv.Itoa(st.PID)},
-		{"mode", f.Text(st.Mode)},
-		{"socket", f.Text(st.Socket)},
-		{"http", f.Text(st.HTTP)},
-		{"state_dir", f.Text(st.StateDir)},
-		{"started_at", f.Time(st.StartedAt)},
+		{"mode", f.out.Text(st.Mode)},
+		{"socket", f.out.Text(st.Socket)},
+		{"http", f.out.Text(st.HTTP)},
+		{"state_dir", f.out.Text(st.StateDir)},
+		{"started_at", f.out.Time(st.StartedAt)},
 		{"apps", strconv.Itoa(st.Apps)},
-		{"store_bytes", f.Size(st.StoreBytes)},
+		{"store_bytes", f.out.Size(st.StoreBytes)},
 	}
 	for _, s := range st.Recovered {
-		all = append(all, [2]string{"recovered", f.Text(s)})
+		all = append(all, [2]string{"recovered", f.out.Text(s)})
 	}
 	for _, s := range st.Problems {
-		all = append(all, [2]string{"problem", f.Text(s)})
+		all = append(all, [2]string{"problem", f.out.Text(s)})
 	}
-	f.Fields(all)
+	f.out.Fields(all)
 	return nil
 }

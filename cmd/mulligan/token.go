@@ -65,13 +65,13 @@ func (f *tokenAddCmd) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if f.JSON {
-		return f.PrintJSON(t)
+	if f.out.JSON {
+		return f.out.PrintJSON(t)
 	}
-	f.Fields([][2]string{
-		{"token_id", f.Text(string(t.ID))}, {"name", f.Text(t.Name)}, {"owner", f.Text(t.Owner)},
-		{"scopes", f.Text(words(t.Scopes))}, {"apps", f.Text(words(t.Apps))}, {"expires_at", f.expiry(t.Token)},
-		{"token", f.Text(t.Secret)},
+	f.out.Fields([][2]string{
+		{"token_id", f.out.Text(string(t.ID))}, {"name", f.out.Text(t.Name)}, {"owner", f.out.Text(t.Owner)},
+		{"scopes", f.out.Text(words(t.Scopes))}, {"apps", f.out.Text(words(t.Apps))}, {"expires_at", f.expiry(t.Token)},
+		{"token", f.out.Text(t.Secret)},
 	})
 	return nil
 }
@@ -89,7 +89,7 @@ func (c *cli) expiry(t ipc.Token) string {
 	if t.ExpiresAt == nil {
 		return "never"
 	}
-	return c.Time(*t.ExpiresAt)
+	return c.out.Time(*t.ExpiresAt)
 }
 
 const tokenListLong = `List your tokens, oldest first; root sees everybody's.
@@ -117,17 +117,17 @@ func (f *tokenListCmd) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if f.JSON {
-		return f.PrintJSON(ipc.TokenList{Tokens: tokens})
+	if f.out.JSON {
+		return f.out.PrintJSON(ipc.TokenList{Tokens: tokens})
 	}
 	var rows [][]string
 	for _, t := range tokens {
 		rows = append(rows, []string{
-			f.Text(string(t.ID)), f.Text(t.Name), f.Text(t.Owner), f.Text(words(t.Scopes)), f.Text(words(t.Apps)),
-			f.expiry(t), f.Time(t.CreatedAt),
+			f.out.Text(string(t.ID)), f.out.Text(t.Name), f.out.Text(t.Owner), f.out.Text(words(t.Scopes)), f.out.Text(words(t.Apps)),
+			f.expiry(t), f.out.Time(t.CreatedAt),
 		})
 	}
-	f.Table([]string{"TOKEN", "NAME", "OWNER", "SCOPES", "APPS", "EXPIRES", "MADE"}, rows)
+	f.out.Table([]string{"TOKEN", "NAME", "OWNER", "SCOPES", "APPS", "EXPIRES", "MADE"}, rows)
 	return nil
 }
 

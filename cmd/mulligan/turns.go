@@ -58,18 +58,18 @@ func (f *turnsCmd) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if f.JSON {
-		return f.PrintJSON(ipc.TurnList{Turns: turns})
+	if f.out.JSON {
+		return f.out.PrintJSON(ipc.TurnList{Turns: turns})
 	}
 	var rows [][]string
 	for _, t := range turns {
-		if f.Terminal {
+		if f.out.Terminal {
 			rows = append(rows, f.line(t))
 		} else {
 			rows = append(rows, f.record(t))
 		}
 	}
-	f.Table([]string{"WHEN", "TURN", "AGENT", "CHECKPOINT", "CHANGED"}, rows)
+	f.out.Table([]string{"WHEN", "TURN", "AGENT", "CHECKPOINT", "CHANGED"}, rows)
 	return nil
 }
 
@@ -79,7 +79,7 @@ func (f *turnsCmd) line(t ipc.Turn) []string {
 	if t.Inferred {
 		agent = "(inferred)"
 	}
-	return []string{f.Time(t.StartedAt), f.Text(string(t.ID)), f.Text(agent), f.Text(checkpointOf(t)), f.changed(t)}
+	return []string{f.out.Time(t.StartedAt), f.out.Text(string(t.ID)), f.out.Text(agent), f.out.Text(checkpointOf(t)), f.changed(t)}
 }
 
 // changed says in a few words what a turn changed.
@@ -103,7 +103,7 @@ func (f *turnsCmd) changed(t ipc.Turn) string {
 	const shown = 3
 	var paths []string
 	for _, p := range c.Paths[:min(len(c.Paths), shown)] {
-		paths = append(paths, f.Text(p))
+		paths = append(paths, f.out.Text(p))
 	}
 	if c.Created+c.Modified+c.Deleted > shown {
 		paths = append(paths, "…")
@@ -119,10 +119,10 @@ func (f *turnsCmd) record(t ipc.Turn) []string {
 	}
 	var paths []string
 	for _, p := range t.Changes.Paths {
-		paths = append(paths, f.Text(p))
+		paths = append(paths, f.out.Text(p))
 	}
 	return []string{
-		f.Text(string(t.ID)), f.Time(t.StartedAt), f.Text(t.Agent), f.Text(t.ConversationID), f.Text(t.MessageID), f.Text(checkpointOf(t)),
+		f.out.Text(string(t.ID)), f.out.Time(t.StartedAt), f.out.Text(t.Agent), f.out.Text(t.ConversationID), f.out.Text(t.MessageID), f.out.Text(checkpointOf(t)),
 		fmt.Sprint(t.Changes.Created), fmt.Sprint(t.Changes.Modified), fmt.Sprint(t.Changes.Deleted), state, strings.Join(paths, " "),
 	}
 }

@@ -40,16 +40,16 @@ func (f *uiCmd) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if f.JSON {
-		return f.PrintJSON(link)
+	if f.out.JSON {
+		return f.out.PrintJSON(link)
 	}
-	fmt.Fprintln(f.Out, link.URL)
-	if f.print || !f.Terminal || !desktop() {
+	f.out.Println(link.URL)
+	if f.print || !f.out.Terminal || !desktop() {
 		return nil
 	}
 	// The link is on the screen: where no browser opens, a person can follow it.
 	if err := exec.CommandContext(ctx, "xdg-open", link.URL).Run(); err != nil {
-		fmt.Fprintf(f.Err, "no browser opened (xdg-open: %v): follow the link above\n", err)
+		fmt.Fprintf(f.out.Stderr, "no browser opened (xdg-open: %v): follow the link above\n", err)
 	}
 	return nil
 }

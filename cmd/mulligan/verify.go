@@ -49,8 +49,8 @@ func (f *verifyCmd) run(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	if f.JSON {
-		err = f.PrintJSON(res)
+	if f.out.JSON {
+		err = f.out.PrintJSON(res)
 	} else {
 		verdict := "ok"
 		if !res.OK {
@@ -58,12 +58,12 @@ func (f *verifyCmd) run(ctx context.Context, name string) error {
 		}
 		rows := [][]string{{string(id), verdict}}
 		for _, p := range res.Problems {
-			rows = append(rows, []string{string(id), "problem", f.Text(p.Layer), f.Text(p.Message)})
+			rows = append(rows, []string{string(id), "problem", f.out.Text(p.Layer), f.out.Text(p.Message)})
 		}
 		for _, w := range res.Warnings {
-			rows = append(rows, []string{string(id), "warning", "", f.Text(w)})
+			rows = append(rows, []string{string(id), "warning", "", f.out.Text(w)})
 		}
-		f.Table([]string{"CHECKPOINT", "RESULT", "LAYER", "WHAT"}, rows)
+		f.out.Table([]string{"CHECKPOINT", "RESULT", "LAYER", "WHAT"}, rows)
 	}
 	if err == nil && !res.OK {
 		err = errs.New(errs.Corrupt, "verify", "%s is damaged: %s", id, output.Count(len(res.Problems), "problem")).

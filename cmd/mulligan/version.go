@@ -67,9 +67,9 @@ func newVersion(c *cli) *cobra.Command {
 }
 
 func (f *versionCmd) run() error {
-	if f.JSON {
-		return f.PrintJSON(buildVersion())
+	if f.out.JSON {
+		return f.out.PrintJSON(buildVersion())
 	}
-	fmt.Fprintln(f.Out, buildVersion().line())
+	f.out.Println(buildVersion().line())
 	return nil
 }

@@ -69,9 +69,9 @@ func (p *Printer) PrintCheckpoint(cp ipc.Checkpoint) error {
 
 // warn prints warnings: in a pipe, whose lines are for programs, on standard error.
 func (p *Printer) warn(warnings []string) {
-	var to io.Writer = p.Out
+	var to io.Writer = p.Stdout
 	if !p.Terminal {
-		to = p.Err
+		to = p.Stderr
 	}
 	for _, w := range warnings {
 		fmt.Fprintf(to, "warning: %s\n", p.Text(w))

@@ -2,13 +2,16 @@
 // JSON of the API.
 package output
 
-import "io"
+import (
+	"fmt"
+	"io"
+)
 
 // Printer prints on the streams of a command.
 type Printer struct {
-	Out      *Writer
-	Err      io.Writer
-	Terminal bool // Out is a terminal: the printer prints for people
+	Stdout   *Writer
+	Stderr   io.Writer
+	Terminal bool // Stdout is a terminal: the printer prints for people
 	JSON     bool // the user asked for JSON
 }
 
@@ -33,3 +36,17 @@ func (w *Writer) Write(data []byte) (int, error) {
 
 // Err returns the first error of writing.
 func (w *Writer) Err() error { return w.err }
+
+// Printf prints text that is formatted as fmt.Printf does.
+func (p *Printer) Printf(format string, args ...any) { fmt.Fprintf(p.Stdout, format, args...) }
+
+// Println prints a line as fmt.Println does.
+func (p *Printer) Println(args ...any) { fmt.Fprintln(p.Stdout, args...) }
+
+// Print prints text as fmt.Print does.
+func (p *Printer) Print(args ...any) { fmt.Fprint(p.Stdout, args...) }
+
+// Note prints a line about the command op on standard error.
+func (p *Printer) Note(op, message string) {
+	fmt.Fprintf(p.Stderr, "mulligan: %s: %s\n", op, Escape(message))
+}

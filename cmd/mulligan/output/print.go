@@ -15,7 +15,7 @@ import (
 
 // PrintJSON prints v as the API writes it, indented for a terminal.
 func (p *Printer) PrintJSON(v any) error {
-	enc := json.NewEncoder(p.Out)
+	enc := json.NewEncoder(p.Stdout)
 	if p.Terminal {
 		enc.SetIndent("", "  ")
 	}
@@ -27,15 +27,15 @@ func (p *Printer) PrintJSON(v any) error {
 func (p *Printer) Table(header []string, rows [][]string) {
 	if !p.Terminal {
 		for _, row := range rows {
-			fmt.Fprintln(p.Out, strings.Join(row, "\t"))
+			fmt.Fprintln(p.Stdout, strings.Join(row, "\t"))
 		}
 		return
 	}
-	w := tabwriter.NewWriter(p.Out, 0, 0, 2, ' ', 0)
+	w := tabwriter.NewWriter(p.Stdout, 0, 0, 2, ' ', 0)
 	for _, row := range append([][]string{header}, rows...) {
 		fmt.Fprintln(w, strings.Join(row, "\t"))
 	}
-	_ = w.Flush() // p.Out remembers its error
+	_ = w.Flush() // p.Stdout remembers its error
 }
 
 // Fields prints names and values, a pair a line. On a terminal those without a
@@ -43,17 +43,17 @@ func (p *Printer) Table(header []string, rows [][]string) {
 func (p *Printer) Fields(pairs [][2]string) {
 	if !p.Terminal {
 		for _, pair := range pairs {
-			fmt.Fprintf(p.Out, "%s\t%s\n", pair[0], pair[1])
+			fmt.Fprintf(p.Stdout, "%s\t%s\n", pair[0], pair[1])
 		}
 		return
 	}
-	w := tabwriter.NewWriter(p.Out, 0, 0, 2, ' ', 0)
+	w := tabwriter.NewWriter(p.Stdout, 0, 0, 2, ' ', 0)
 	for _, pair := range pairs {
 		if pair[1] != "-" {
 			fmt.Fprintf(w, "%s\t%s\n", label(pair[0]), pair[1])
 		}
 	}
-	_ = w.Flush() // p.Out remembers its error
+	_ = w.Flush() // p.Stdout remembers its error
 }
 
 // label is a field's name for people. A dotted one is a key of the app file,

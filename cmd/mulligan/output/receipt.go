@@ -93,9 +93,9 @@ func verdict(v *ipc.Verification) string {
 
 // receiptForPeople is the receipt in a few lines.
 func (p *Printer) receiptForPeople(id ipc.CheckpointID, res ipc.RollbackResult) {
-	fmt.Fprintln(p.Out, p.outcome(id, res))
+	fmt.Fprintln(p.Stdout, p.outcome(id, res))
 	line := func(name, format string, args ...any) {
-		fmt.Fprintf(p.Out, "  %-10s %s\n", name, fmt.Sprintf(format, args...))
+		fmt.Fprintf(p.Stdout, "  %-10s %s\n", name, fmt.Sprintf(format, args...))
 	}
 	if res.DryRun {
 		p.printChanges(res, "would undo")
@@ -167,13 +167,13 @@ func (p *Printer) printChanges(res ipc.RollbackResult, verb string) {
 		if i == most {
 			break
 		}
-		fmt.Fprintf(p.Out, "  %s  %-6s %s", verb, p.Text(ch.Operation), p.Text(ch.Path))
+		fmt.Fprintf(p.Stdout, "  %s  %-6s %s", verb, p.Text(ch.Operation), p.Text(ch.Path))
 		if ch.Summary != "" {
-			fmt.Fprintf(p.Out, " (%s)", p.Text(ch.Summary))
+			fmt.Fprintf(p.Stdout, " (%s)", p.Text(ch.Summary))
 		}
-		fmt.Fprintln(p.Out)
+		fmt.Fprintln(p.Stdout)
 	}
 	if more := res.ChangesTotal - min(len(res.ChangesReverted), most); more > 0 {
-		fmt.Fprintf(p.Out, "  %s  %s\n", verb, Count(more, "further change"))
+		fmt.Fprintf(p.Stdout, "  %s  %s\n", verb, Count(more, "further change"))
 	}
 }
