@@ -148,9 +148,9 @@ func (f *initCmd) plan(dir string, found detect.Findings) {
 	}
 	pairs := [][2]string{{"protects", "files: everything in " + f.out.Text(dir) + ", ignored files included"}}
 	switch found.Git {
-	case detect.OwnRepository:
+	case detect.RepositoryInside:
 		pairs = append(pairs, [2]string{"protects", "git: the repository's state (.git) is part of the files"})
-	case detect.RepositoryElsewhere:
+	case detect.RepositoryOutside:
 		pairs = append(pairs, [2]string{"leaves_out", "git: the repository lies outside of the folder (it is a worktree or a submodule): HEAD, index, branches and commits stay as they are in a rollback"})
 	}
 	for _, db := range found.Databases {
