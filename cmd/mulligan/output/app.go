@@ -10,7 +10,7 @@ import (
 	"mulligan/ipc"
 )
 
-// PrintApp prints the one app that a command made, changed or shows.
+// PrintApp prints the app that a command added, changed or shows.
 func (p *Printer) PrintApp(a ipc.App) error {
 	if p.JSON {
 		return p.PrintJSON(a)
@@ -68,7 +68,7 @@ func (p *Printer) AppFields(a ipc.App) [][2]string {
 	return all
 }
 
-// DescribeGap is a gap in one line.
+// DescribeGap returns what a gap is, and what to do about it, in one line.
 func DescribeGap(g ipc.Gap) string { return g.Layer + ": " + g.What + " What to do: " + g.Remedy + "." }
 
 func nonEmpty(words ...string) []string {

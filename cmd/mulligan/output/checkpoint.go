@@ -10,8 +10,9 @@ import (
 	"mulligan/ipc"
 )
 
-// PrintCheckpoints prints a row per checkpoint. On a terminal, numbered rows
-// begin with the N that commands take for a CP; that takes the whole list.
+// PrintCheckpoints prints a row for each checkpoint. If numbered is true, the
+// rows on a terminal begin with the number that commands accept for a
+// checkpoint; list must then be the app's whole list, newest first.
 func (p *Printer) PrintCheckpoints(list []ipc.Checkpoint, numbered bool) {
 	header := []string{"CHECKPOINT", "MADE", "TRIGGER", "PIN", "SIZE", "COMMIT", "NOTES"}
 	numbered = numbered && p.Terminal
@@ -57,7 +58,7 @@ func (p *Printer) checkpointRow(cp ipc.Checkpoint) []string {
 	}
 }
 
-// PrintCheckpoint prints the one checkpoint that a command made or changed.
+// PrintCheckpoint prints the checkpoint that a command made or changed, with its warnings.
 func (p *Printer) PrintCheckpoint(cp ipc.Checkpoint) error {
 	if p.JSON {
 		return p.PrintJSON(cp)
@@ -67,7 +68,7 @@ func (p *Printer) PrintCheckpoint(cp ipc.Checkpoint) error {
 	return nil
 }
 
-// warn prints warnings: in a pipe, whose lines are for programs, on standard error.
+// warn prints warnings. In a pipe, where standard output is for programs, they go to standard error.
 func (p *Printer) warn(warnings []string) {
 	var to io.Writer = p.Stdout
 	if !p.Terminal {
@@ -91,9 +92,9 @@ func (p *Printer) CheckpointFields(cp ipc.Checkpoint) [][2]string {
 		{"trigger", p.Text(string(cp.Trigger))},
 		{"pinned", YesNo(cp.Pinned)},
 		{"quiesced", YesNo(cp.Quiesced)},
-		{"running", known(cp.Running)},
-		{"healthy", known(cp.Healthy)},
-		{"rehearsed", known(cp.Rehearsed)},
+		{"running", yesNoUnknown(cp.Running)},
+		{"healthy", yesNoUnknown(cp.Healthy)},
+		{"rehearsed", yesNoUnknown(cp.Rehearsed)},
 		{"size_bytes", p.Size(cp.SizeBytes)},
 		{"notes", p.OptionalText(cp.Notes)},
 		{"ref", p.OptionalText(cp.Ref)},
@@ -128,8 +129,8 @@ func (p *Printer) CheckpointFields(cp ipc.Checkpoint) [][2]string {
 	return all
 }
 
-// known is yes or no, or "-" where that is not known.
-func known(b *bool) string {
+// yesNoUnknown returns "yes", "no" or, if b is nil, "-".
+func yesNoUnknown(b *bool) string {
 	if b == nil {
 		return "-"
 	}

@@ -1,5 +1,8 @@
-// Package output prints what commands have to say: for people on a terminal, in lines for programs in a pipe, or as the
-// JSON of the API.
+// Package output prints the results of commands in three forms: tables and sentences for people on a terminal, lines of
+// fields separated by tabs for programs in a pipe, and the API's JSON.
+//
+// print.go has the general parts. Results that several commands print have a file each: app.go, checkpoint.go,
+// receipt.go, revert.go, progress.go. A result of one command is printed beside that command.
 package output
 
 import (
@@ -7,16 +10,16 @@ import (
 	"io"
 )
 
-// Printer prints on the streams of a command.
+// Printer prints on the standard streams of a command. Names and texts from outside must pass Text or Escape first.
 type Printer struct {
 	Stdout   *Writer
 	Stderr   io.Writer
-	Terminal bool // Stdout is a terminal: the printer prints for people
-	JSON     bool // the user asked for JSON
+	Terminal bool // Stdout is a terminal, so the printer prints for people
+	JSON     bool // the user asked for the API's JSON
 }
 
-// Writer remembers the first error of writing, so that printing code need not
-// look at each: a full disk must not pass for success.
+// Writer keeps the first error of writing, so that printing code need not check
+// each call. The command checks Err at its end: output that a full disk cut off must not pass for success.
 type Writer struct {
 	w   io.Writer
 	err error
@@ -25,7 +28,7 @@ type Writer struct {
 // NewWriter returns a Writer to w.
 func NewWriter(w io.Writer) *Writer { return &Writer{w: w} }
 
-// Write writes data to the underlying writer.
+// Write writes data to the underlying writer and keeps the error, if it is the first.
 func (w *Writer) Write(data []byte) (int, error) {
 	n, err := w.w.Write(data)
 	if w.err == nil {
@@ -46,7 +49,7 @@ func (p *Printer) Println(args ...any) { fmt.Fprintln(p.Stdout, args...) }
 // Print prints text as fmt.Print does.
 func (p *Printer) Print(args ...any) { fmt.Fprint(p.Stdout, args...) }
 
-// Note prints a line about the command op on standard error.
+// Note prints message as a line on standard error, after the name op of the command.
 func (p *Printer) Note(op, message string) {
 	fmt.Fprintf(p.Stderr, "mulligan: %s: %s\n", op, Escape(message))
 }

@@ -13,7 +13,7 @@ import (
 	"mulligan/errs"
 )
 
-// PrintJSON prints v as the API writes it, indented for a terminal.
+// PrintJSON prints v as JSON, indented on a terminal.
 func (p *Printer) PrintJSON(v any) error {
 	enc := json.NewEncoder(p.Stdout)
 	if p.Terminal {
@@ -22,12 +22,13 @@ func (p *Printer) PrintJSON(v any) error {
 	return errs.Wrap(errs.Failed, "print", enc.Encode(v))
 }
 
-// Table prints rows: aligned and under header on a terminal, else a line each,
-// the fields separated by tabs. The fields hold no control characters.
+// Table prints rows of fields. On a terminal the columns are aligned under
+// header; in a pipe tabs separate the fields and there is no header. The fields
+// must hold no control characters.
 func (p *Printer) Table(header []string, rows [][]string) {
 	if !p.Terminal {
 		for _, row := range rows {
-			fmt.Fprintln(p.Stdout, strings.Join(row, "\t"))
+			p.Println(strings.Join(row, "\t"))
 		}
 		return
 	}
@@ -35,15 +36,15 @@ func (p *Printer) Table(header []string, rows [][]string) {
 	for _, row := range append([][]string{header}, rows...) {
 		fmt.Fprintln(w, strings.Join(row, "\t"))
 	}
-	_ = w.Flush() // p.Stdout remembers its error
+	_ = w.Flush() // p.Stdout keeps the error
 }
 
-// Fields prints names and values, a pair a line. On a terminal those without a
-// value are left out.
+// Fields prints a line for each pair of a name and a value. On a terminal it
+// leaves out the pairs whose value is "-".
 func (p *Printer) Fields(pairs [][2]string) {
 	if !p.Terminal {
 		for _, pair := range pairs {
-			fmt.Fprintf(p.Stdout, "%s\t%s\n", pair[0], pair[1])
+			p.Printf("%s\t%s\n", pair[0], pair[1])
 		}
 		return
 	}
@@ -53,11 +54,11 @@ func (p *Printer) Fields(pairs [][2]string) {
 			fmt.Fprintf(w, "%s\t%s\n", label(pair[0]), pair[1])
 		}
 	}
-	_ = w.Flush() // p.Stdout remembers its error
+	_ = w.Flush() // p.Stdout keeps the error
 }
 
-// label is a field's name for people. A dotted one is a key of the app file,
-// for them to type: it stays.
+// label returns a field's name for people. A name with a dot is a key of the
+// app file, which people type: label returns it unchanged.
 func label(name string) string {
 	if strings.Contains(name, ".") {
 		return name
@@ -65,8 +66,8 @@ func label(name string) string {
 	return strings.ReplaceAll(strings.TrimSuffix(name, "_bytes"), "_", " ")
 }
 
-// Text is s as it may be printed; "-" where it is empty. In a pipe it can be
-// read back: backslashes are doubled.
+// Text returns s escaped for printing, or "-" if s is empty. In a pipe it also
+// doubles backslashes, so that programs can read s back.
 func (p *Printer) Text(s string) string {
 	if s == "" {
 		return "-"
@@ -77,7 +78,7 @@ func (p *Printer) Text(s string) string {
 	return Escape(s)
 }
 
-// OptionalText is text for a string that may be missing.
+// OptionalText returns the Text of s, or "-" if s is nil.
 func (p *Printer) OptionalText(s *string) string {
 	if s == nil {
 		return "-"
@@ -85,7 +86,8 @@ func (p *Printer) OptionalText(s *string) string {
 	return p.Text(*s)
 }
 
-// Time is a time: its distance from now on a terminal, else RFC 3339 in UTC.
+// Time returns t for printing: on a terminal its distance from now, in a pipe
+// RFC 3339 in UTC. The zero time is "-".
 func (p *Printer) Time(t time.Time) string {
 	switch {
 	case t.IsZero():
@@ -96,7 +98,7 @@ func (p *Printer) Time(t time.Time) string {
 	return t.UTC().Format(time.RFC3339Nano)
 }
 
-// Size is a number of bytes: with a unit on a terminal.
+// Size returns a number of bytes for printing, on a terminal with a unit.
 func (p *Printer) Size(n int64) string {
 	if p.Terminal && n >= 0 {
 		return humanize.IBytes(uint64(n))
@@ -104,7 +106,7 @@ func (p *Printer) Size(n int64) string {
 	return strconv.FormatInt(n, 10)
 }
 
-// YesNo is a truth value as it is printed.
+// YesNo returns "yes" or "no".
 func YesNo(b bool) string {
 	if b {
 		return "yes"
@@ -112,8 +114,9 @@ func YesNo(b bool) string {
 	return "no"
 }
 
-// Escape writes whatever a terminal could take for a command, or a reader for
-// a line's end, as a Go escape: names and notes come from anywhere.
+// Escape replaces the characters of s that are not printable, and bytes that
+// are not UTF-8, by Go's escapes. Names and notes come from anywhere; a terminal
+// must not take them for commands, nor a program for the end of a line.
 func Escape(s string) string {
 	var b strings.Builder
 	for i, r := range s {
@@ -130,7 +133,7 @@ func Escape(s string) string {
 	return b.String()
 }
 
-// Count is "1 change", "3 changes".
+// Count returns a number with a noun in the singular or the plural: "1 change", "3 changes".
 func Count(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
@@ -138,7 +141,7 @@ func Count(n int, what string) string {
 	return humanize.Comma(int64(n)) + " " + what + "s"
 }
 
-// EscapeLine escapes a line of a file, whose tabs may stay.
+// EscapeLine escapes a line of a file as Escape does, and keeps its tabs.
 func EscapeLine(line string) string {
 	fields := strings.Split(line, "\t")
 	for i := range fields {

@@ -10,19 +10,18 @@ import (
 	"mulligan/ipc"
 )
 
-// Progress shows a rollback's stages on a terminal as they start and end: the
-// line of a stage that runs is written over when it ends. A nil Progress shows
-// nothing.
+// Progress shows the stages of a rollback on a terminal as they start and end.
+// When a stage ends, its result overwrites the line that showed it running.
 type Progress struct {
 	w    io.Writer
-	open ipc.StageName // the stage whose line has no end yet
-	wide int           // letters of that line
+	open ipc.StageName // the stage whose line the cursor is on; "" if none
+	wide int           // the number of characters on that line
 }
 
-// NewProgress returns a progress shown on w.
+// NewProgress returns a Progress that writes to the terminal w.
 func NewProgress(w io.Writer) *Progress { return &Progress{w: w} }
 
-// Stage shows st, which has just started or ended.
+// Stage shows st, which has just started, gone on or ended.
 func (p *Progress) Stage(st ipc.Stage) {
 	switch p.open {
 	case "":
@@ -51,14 +50,14 @@ func (p *Progress) Stage(st ipc.Stage) {
 	fmt.Fprintln(p.w)
 }
 
-// write writes over the line that stands there.
+// write overwrites the line that the cursor is on.
 func (p *Progress) write(line string) {
 	n := utf8.RuneCountInString(line)
 	fmt.Fprint(p.w, line, strings.Repeat(" ", max(0, p.wide-n)))
 	p.wide = n
 }
 
-// End leaves the cursor at the beginning of a line.
+// End moves the cursor to the beginning of a line. p may be nil.
 func (p *Progress) End() {
 	if p != nil && p.open != "" {
 		fmt.Fprintln(p.w)
@@ -66,7 +65,7 @@ func (p *Progress) End() {
 	}
 }
 
-// seconds is a duration for people: "12ms", "3.4s", "1m10s".
+// seconds returns a duration for people: "12ms", "3.4s", "1m10s".
 func seconds(ms int64) string {
 	d := time.Duration(ms) * time.Millisecond
 	switch {

@@ -7,7 +7,7 @@ import (
 	"mulligan/ipc"
 )
 
-// A stage that tells how far it is has one line, which its end writes over.
+// A stage has one line, however often it reports how far it is; its result overwrites that line.
 func TestProgressWritesOver(t *testing.T) {
 	var out strings.Builder
 	p := NewProgress(&out)

@@ -8,7 +8,7 @@ import (
 	"mulligan/ipc"
 )
 
-// PrintReceipt says how a rollback to id went.
+// PrintReceipt prints the result of a rollback to the checkpoint id.
 func (p *Printer) PrintReceipt(id ipc.CheckpointID, res ipc.RollbackResult) error {
 	if p.JSON {
 		return p.PrintJSON(res)
@@ -21,6 +21,7 @@ func (p *Printer) PrintReceipt(id ipc.CheckpointID, res ipc.RollbackResult) erro
 	return nil
 }
 
+// receiptLines prints the receipt in lines for programs.
 func (p *Printer) receiptLines(res ipc.RollbackResult) {
 	rows := [][]string{
 		{"rolled_back", YesNo(res.RolledBack)},
@@ -53,7 +54,7 @@ func (p *Printer) receiptLines(res ipc.RollbackResult) {
 	p.Table(nil, rows)
 }
 
-// previewLines is what a dry run foresees, beside the changes of files.
+// previewLines returns the rows of a dry run's preview, except for the changes of files.
 func (p *Printer) previewLines(preview *ipc.Preview) (rows [][]string) {
 	if preview == nil {
 		return nil
@@ -91,11 +92,11 @@ func verdict(v *ipc.Verification) string {
 	return YesNo(v.Match)
 }
 
-// receiptForPeople is the receipt in a few lines.
+// receiptForPeople prints the receipt on a terminal, in a few lines.
 func (p *Printer) receiptForPeople(id ipc.CheckpointID, res ipc.RollbackResult) {
-	fmt.Fprintln(p.Stdout, p.outcome(id, res))
+	p.Println(p.outcome(id, res))
 	line := func(name, format string, args ...any) {
-		fmt.Fprintf(p.Stdout, "  %-10s %s\n", name, fmt.Sprintf(format, args...))
+		p.Printf("  %-10s %s\n", name, fmt.Sprintf(format, args...))
 	}
 	if res.DryRun {
 		p.printChanges(res, "would undo")
@@ -127,7 +128,7 @@ func (p *Printer) receiptForPeople(id ipc.CheckpointID, res ipc.RollbackResult) 
 	}
 }
 
-// outcome says where the app is now.
+// outcome returns a sentence that says which state the app is in now.
 func (p *Printer) outcome(id ipc.CheckpointID, res ipc.RollbackResult) string {
 	to := p.Text(string(id))
 	if cp := res.RestoredTo; cp != nil {
@@ -160,20 +161,20 @@ func verdictForPeople(v *ipc.Verification) string {
 	return "NO: the hashes differ from the checkpoint's"
 }
 
-// printChanges lists the first changes of res.
+// printChanges prints the first changes of res, each after verb.
 func (p *Printer) printChanges(res ipc.RollbackResult, verb string) {
 	const most = 20
 	for i, ch := range res.ChangesReverted {
 		if i == most {
 			break
 		}
-		fmt.Fprintf(p.Stdout, "  %s  %-6s %s", verb, p.Text(ch.Operation), p.Text(ch.Path))
+		p.Printf("  %s  %-6s %s", verb, p.Text(ch.Operation), p.Text(ch.Path))
 		if ch.Summary != "" {
-			fmt.Fprintf(p.Stdout, " (%s)", p.Text(ch.Summary))
+			p.Printf(" (%s)", p.Text(ch.Summary))
 		}
-		fmt.Fprintln(p.Stdout)
+		p.Println()
 	}
 	if more := res.ChangesTotal - min(len(res.ChangesReverted), most); more > 0 {
-		fmt.Fprintf(p.Stdout, "  %s  %s\n", verb, Count(more, "further change"))
+		p.Printf("  %s  %s\n", verb, Count(more, "further change"))
 	}
 }

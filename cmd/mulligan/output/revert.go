@@ -1,7 +1,6 @@
 package output
 
 import (
-	"fmt"
 	"strings"
 
 	"mulligan/ipc"
@@ -33,12 +32,13 @@ func (p *Printer) PrintRevert(res ipc.RevertResult) error {
 	return nil
 }
 
+// revertForPeople prints the result of a revert on a terminal.
 func (p *Printer) revertForPeople(res ipc.RevertResult) {
 	verb := "restored"
 	if res.DryRun {
 		verb = "would restore"
 	}
-	fmt.Fprintf(p.Stdout, "%s %s\n", verb, Count(len(res.RestoredPaths), "path"))
+	p.Printf("%s %s\n", verb, Count(len(res.RestoredPaths), "path"))
 	merged := map[string]bool{}
 	for _, path := range res.MergedPaths {
 		merged[path] = true
@@ -46,14 +46,14 @@ func (p *Printer) revertForPeople(res ipc.RevertResult) {
 	const most = 20
 	for i, path := range res.RestoredPaths {
 		if i == most {
-			fmt.Fprintf(p.Stdout, "  … and %s\n", Count(len(res.RestoredPaths)-most, "more path"))
+			p.Printf("  … and %s\n", Count(len(res.RestoredPaths)-most, "more path"))
 			break
 		}
 		note := ""
 		if merged[path] {
 			note = " (merged with what others wrote)"
 		}
-		fmt.Fprintf(p.Stdout, "  %s%s\n", p.Text(path), note)
+		p.Printf("  %s%s\n", p.Text(path), note)
 	}
 	for _, conflict := range res.Conflicts {
 		var calls []string
@@ -64,12 +64,12 @@ func (p *Printer) revertForPeople(res ipc.RevertResult) {
 		if len(calls) > 0 {
 			by = " (" + strings.Join(calls, ", ") + ")"
 		}
-		fmt.Fprintf(p.Stdout, "  left alone  %s: %s%s\n", p.Text(conflict.Path), p.Text(conflict.Message), by)
+		p.Printf("  left alone  %s: %s%s\n", p.Text(conflict.Path), p.Text(conflict.Message), by)
 	}
 	for _, w := range res.Warnings {
-		fmt.Fprintf(p.Stdout, "  warning     %s\n", p.Text(w))
+		p.Printf("  warning     %s\n", p.Text(w))
 	}
 	if cp := res.SafetyCheckpoint; cp != nil {
-		fmt.Fprintf(p.Stdout, "  safety      %s holds the files before; mulligan undo goes there\n", p.Text(string(cp.ID)))
+		p.Printf("  safety      %s holds the files before; mulligan undo goes there\n", p.Text(string(cp.ID)))
 	}
 }
