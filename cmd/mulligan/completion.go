@@ -6,7 +6,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"mulligan/cmd/mulligan/output"
 	"mulligan/errs"
+	"mulligan/ipc"
 )
 
 const completionLong = `Print the script that has a shell complete mulligan's commands, flags and the names of
@@ -48,4 +50,37 @@ func newCompletion(c *cli) *cobra.Command {
 			return errs.Wrap(errs.Failed, "completion", script(f.out.Stdout))
 		},
 	}
+}
+
+// completeApps offers the slugs of the caller's apps to the shell.
+func (c *cli) completeApps(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	apps, err := c.client().Apps(cmd.Context())
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	var slugs []string
+	for _, a := range apps {
+		slugs = append(slugs, output.Escape(a.Slug))
+	}
+	return slugs, cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeCheckpoints offers the app's checkpoints to the shell.
+func (c *cli) completeCheckpoints(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	client, app, err := c.target(cmd.Context())
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	list, err := client.Checkpoints(cmd.Context(), app, ipc.CheckpointQuery{})
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	var ids []string
+	for _, cp := range list.Checkpoints {
+		ids = append(ids, string(cp.ID)+"\t"+string(cp.Trigger)+" "+c.out.OptionalText(cp.Notes))
+	}
+	return ids, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
 }
