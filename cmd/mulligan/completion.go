@@ -26,7 +26,7 @@ For all to come, write it to where the shell looks:
 
 type completionCmd struct{ *cli }
 
-// shells are those that completion knows.
+// shells lists the shells that have a completion script.
 var shells = []string{"bash", "zsh", "fish"}
 
 func newCompletion(c *cli) *cobra.Command {
@@ -52,7 +52,7 @@ func newCompletion(c *cli) *cobra.Command {
 	}
 }
 
-// completeApps offers the slugs of the caller's apps to the shell.
+// completeApps returns the slugs of the caller's apps for the shell to complete.
 func (c *cli) completeApps(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 	apps, err := c.client().Apps(cmd.Context())
 	if err != nil {
@@ -65,7 +65,7 @@ func (c *cli) completeApps(cmd *cobra.Command, _ []string, _ string) ([]string, 
 	return slugs, cobra.ShellCompDirectiveNoFileComp
 }
 
-// completeCheckpoints offers the app's checkpoints to the shell.
+// completeCheckpoints returns the app's checkpoints for the shell to complete, newest first.
 func (c *cli) completeCheckpoints(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp

@@ -70,7 +70,7 @@ func (f *diffCmd) run(ctx context.Context, points, paths []string) error {
 	if err != nil {
 		return err
 	}
-	for { // page after page: a terminal's scrollback is the limit, not an answer's size
+	for { // one page of the daemon's answer after the other
 		if f.out.JSON {
 			if err := f.out.PrintJSON(res); err != nil {
 				return err
@@ -100,9 +100,9 @@ func (f *diffCmd) print(res ipc.Diff) {
 	for _, c := range res.Changes {
 		switch {
 		case f.stat:
-			rows = append(rows, []string{letter(c), f.name(c), f.out.Text(c.Summary)})
+			rows = append(rows, []string{statusLetter(c), f.name(c), f.out.Text(c.Summary)})
 		case f.nameStatus:
-			rows = append(rows, []string{letter(c), f.name(c)})
+			rows = append(rows, []string{statusLetter(c), f.name(c)})
 		default:
 			f.patch(c)
 		}
@@ -112,7 +112,7 @@ func (f *diffCmd) print(res ipc.Diff) {
 	}
 }
 
-// patch prints a change as a patch, or as a line where it has none.
+// patch prints a change as a patch, or as a line if it has none.
 func (f *diffCmd) patch(c ipc.DiffChange) {
 	switch {
 	case c.Patch == "":
@@ -120,7 +120,7 @@ func (f *diffCmd) patch(c ipc.DiffChange) {
 		if c.NoPatch != "" {
 			why += " (" + c.NoPatch + ")"
 		}
-		f.out.Printf("%s %s: %s\n", letter(c), f.name(c), f.out.Text(why))
+		f.out.Printf("%s %s: %s\n", statusLetter(c), f.name(c), f.out.Text(why))
 	case f.out.Terminal:
 		for line := range strings.Lines(c.Patch) {
 			f.out.Println(output.EscapeLine(strings.TrimSuffix(line, "\n")))
@@ -130,6 +130,7 @@ func (f *diffCmd) patch(c ipc.DiffChange) {
 	}
 }
 
+// name returns the path of a change, after the layer's name unless that is files.
 func (f *diffCmd) name(c ipc.DiffChange) string {
 	if c.Layer != "files" {
 		return f.out.Text(c.Layer + ":" + c.Path)
@@ -137,7 +138,8 @@ func (f *diffCmd) name(c ipc.DiffChange) string {
 	return f.out.Text(c.Path)
 }
 
-func letter(c ipc.DiffChange) string {
+// statusLetter returns the statusLetter of a change's operation, as in git diff --name-status.
+func statusLetter(c ipc.DiffChange) string {
 	switch c.Operation {
 	case "create":
 		return "A"

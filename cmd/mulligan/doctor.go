@@ -62,8 +62,8 @@ func (f *doctorCmd) run(ctx context.Context) error {
 	return nil
 }
 
-// options says where to look: at what is the user's, and at the project of the
-// current folder.
+// options returns where doctor looks: at the user's own settings and at those of the
+// project in the current folder.
 func (f *doctorCmd) options() (doctor.Options, error) {
 	const op = "doctor"
 	dir, err := stateDir()
@@ -75,7 +75,7 @@ func (f *doctorCmd) options() (doctor.Options, error) {
 		Backups: agents.Backups{Dir: filepath.Join(dir, "agents")}, HookLog: filepath.Join(dir, "hook.log"),
 	}
 	if os.Getuid() == 0 {
-		o.StateDir = "/var/lib/mulligan" // the host daemon's, if none answers to say otherwise
+		o.StateDir = "/var/lib/mulligan" // of the host's daemon, unless a daemon answers and names another
 	}
 	for _, scope := range []agents.Scope{agents.User, agents.Project} {
 		p, err := (&installCmd{cli: f.cli, scope: string(scope)}).place()
@@ -84,7 +84,7 @@ func (f *doctorCmd) options() (doctor.Options, error) {
 			o.Places = append(o.Places, p)
 		case scope == agents.User:
 			return o, err
-		} // the home folder is no project
+		} // an error for the project scope: the home folder is not a project
 	}
 	return o, nil
 }
@@ -113,7 +113,7 @@ func (f *doctorCmd) print(r doctor.Report) error {
 	return nil
 }
 
-// daemonVersion is what a daemon of this build calls its version.
+// daemonVersion returns the version that a daemon of this build reports.
 func daemonVersion() string {
 	if commit == "" {
 		return buildVersion().Version

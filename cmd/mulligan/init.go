@@ -67,12 +67,12 @@ func (f *initCmd) run(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	client, err := f.reach(ctx)
+	client, err := f.connect(ctx)
 	if err != nil && !errors.Is(err, ipc.ErrNoDaemon) {
 		return err
 	}
 	if err == nil {
-		if done, err := f.already(ctx, client, dir); done || err != nil {
+		if done, err := f.reportExisting(ctx, client, dir); done || err != nil {
 			return err
 		}
 	}
@@ -83,7 +83,7 @@ func (f *initCmd) run(ctx context.Context, dir string) error {
 	if f.slug == "" {
 		f.slug = detect.Slug(dir)
 	}
-	f.plan(dir, found)
+	f.printFindings(dir, found)
 	if err := f.ask(ctx); err != nil {
 		return err
 	}
@@ -91,31 +91,16 @@ func (f *initCmd) run(ctx context.Context, dir string) error {
 		if client, err = f.startDaemon(ctx); err != nil {
 			return err
 		}
-		// It may know the folder from an earlier life.
-		if done, err := f.already(ctx, client, dir); done || err != nil {
+		// The state folder may be older than this start: the daemon may know the folder.
+		if done, err := f.reportExisting(ctx, client, dir); done || err != nil {
 			return err
 		}
 	}
 	return f.register(ctx, client, dir, found)
 }
 
-// reach finds the daemon that init registers with: the one that was named, else
-// the user's own. Root's own is the host's where that runs.
-func (f *initCmd) reach(ctx context.Context) (*ipc.Client, error) {
-	socket := ipc.FindSocket(f.socket)
-	named := f.socket != "" || os.Getenv("MULLIGAN_SOCKET") != ""
-	if !named && socket == ipc.HostSocket && os.Getuid() != 0 {
-		return nil, ipc.ErrNoDaemon // none of the user's own
-	}
-	client := ipc.NewClient(socket)
-	if _, err := client.Status(ctx); err != nil {
-		return nil, err
-	}
-	return client, nil
-}
-
-// already says so if dir is an app's workspace.
-func (f *initCmd) already(ctx context.Context, client *ipc.Client, dir string) (bool, error) {
+// reportExisting reports whether dir is the workspace of an app, and prints that app.
+func (f *initCmd) reportExisting(ctx context.Context, client *ipc.Client, dir string) (bool, error) {
 	apps, err := client.Apps(ctx)
 	if err != nil {
 		return false, err
@@ -132,7 +117,7 @@ func (f *initCmd) already(ctx context.Context, client *ipc.Client, dir string) (
 	return true, f.result("unchanged", app)
 }
 
-// result prints app for programs.
+// result prints the outcome and the app for programs.
 func (f *initCmd) result(outcome string, app ipc.App) error {
 	if f.out.JSON {
 		return f.out.PrintJSON(app)
@@ -141,8 +126,8 @@ func (f *initCmd) result(outcome string, app ipc.App) error {
 	return nil
 }
 
-// plan says what will be protected and what not.
-func (f *initCmd) plan(dir string, found detect.Findings) {
+// printFindings prints what will be protected and what not.
+func (f *initCmd) printFindings(dir string, found detect.Findings) {
 	if f.out.JSON {
 		return
 	}
@@ -177,7 +162,7 @@ func (f *initCmd) plan(dir string, found detect.Findings) {
 	f.out.Fields(pairs)
 }
 
-// ask asks whether to go on, where there is somebody to ask.
+// ask asks whether to go on, and about --auto, if a person sits at the terminal.
 func (f *initCmd) ask(ctx context.Context) error {
 	if f.yes || f.out.JSON || !f.out.Terminal || !term.IsTerminal(int(f.in.Fd())) {
 		return nil
@@ -190,19 +175,19 @@ func (f *initCmd) ask(ctx context.Context) error {
 	f.out.Print("Make a checkpoint by itself at the first write of every turn of an agent's work? [Y/n] ")
 	err := f.answer(ctx, in)
 	f.auto = err == nil
-	if errs.KindOf(err) == errs.Failed { // no to this is not no to all
+	if errs.KindOf(err) == errs.Failed { // the answer no to this question does not end init
 		return nil
 	}
 	return err
 }
 
-// answer reads the answer to a question that takes yes for granted.
+// answer reads the answer to a question whose default is yes. It returns an error for no and for an interrupt.
 func (f *initCmd) answer(ctx context.Context, in *bufio.Reader) error {
 	lines := make(chan string, 1)
-	go func() { // a read of a terminal can't be cancelled
+	go func() { // a read of a terminal cannot be cancelled
 		line, err := in.ReadString('\n')
 		if err != nil && line == "" {
-			line = "nothing" // not even a line's end: no consent
+			line = "nothing" // the input ended without an answer, which is no consent
 		}
 		lines <- line
 	}()
@@ -219,8 +204,8 @@ func (f *initCmd) answer(ctx context.Context, in *bufio.Reader) error {
 	return errs.New(errs.Failed, "init", "you said no").WithHint("nothing was changed")
 }
 
-// register adds the app. Databases that this daemon can't protect are left out,
-// and said to be.
+// register registers the app with the daemon and prints it. If the daemon does not
+// support a server's database, register leaves out all databases of servers and names them on standard error.
 func (f *initCmd) register(ctx context.Context, client *ipc.Client, dir string, found detect.Findings) error {
 	app := ipc.App{Slug: f.slug, Workspace: dir, Auto: f.auto, Retention: ipc.DefaultRetention()}
 	for _, db := range found.Databases {
@@ -250,8 +235,8 @@ func (f *initCmd) register(ctx context.Context, client *ipc.Client, dir string, 
 	return nil
 }
 
-// splitServers takes the databases that are servers out of dbs, with a sentence
-// for each: the daemon refused the app because of refusal.
+// splitServers returns the databases of dbs that are files, and a sentence for
+// each of the others. refusal is the error with which the daemon refused the app.
 func splitServers(dbs []ipc.Database, refusal error) (files []ipc.Database, left []string) {
 	for _, db := range dbs {
 		if db.Driver == "sqlite" {

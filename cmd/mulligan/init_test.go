@@ -20,7 +20,7 @@ func TestAnswer(t *testing.T) {
 	}
 }
 
-// An interrupt ends the question at once, though nothing is typed.
+// An interrupt ends the question at once, although nothing is typed.
 func TestAnswerInterrupted(t *testing.T) {
 	f := &initCmd{cli: &cli{out: &output.Printer{Stdout: output.NewWriter(io.Discard)}}}
 	ctx, cancel := context.WithCancel(t.Context())

@@ -45,7 +45,7 @@ type installCmd struct {
 	*cli
 	scope  string
 	dryRun bool
-	undo   bool // uninstall
+	undo   bool // the command is uninstall
 }
 
 func newInstall(c *cli) *cobra.Command {
@@ -62,6 +62,7 @@ func newUninstall(c *cli) *cobra.Command {
 	})
 }
 
+// newInstaller completes cmd, which is install or uninstall.
 func newInstaller(f *installCmd, cmd *cobra.Command) *cobra.Command {
 	cmd.Long = strings.ReplaceAll(cmd.Long, "AGENTS", strings.Join(agents.Names(), ", "))
 	cmd.Args, cmd.ValidArgs = oneArg, agents.Names()
@@ -106,13 +107,13 @@ func (f *installCmd) run(name string) error {
 	return f.print(agent, files)
 }
 
-// place is where the settings are, and how an agent is to call this program.
+// place returns where the settings are, and how an agent calls this program.
 func (f *installCmd) place() (agents.Place, error) {
 	dir, err := os.Getwd()
 	if err != nil {
 		return agents.Place{}, errs.Wrap(errs.Failed, "find the settings", err)
 	}
-	program := "mulligan" // a project's settings are for other people too
+	program := "mulligan" // a project's settings also serve people who have it elsewhere
 	if f.scope == string(agents.User) {
 		if program, err = ownPath(); err != nil {
 			return agents.Place{}, errs.Wrap(errs.Failed, "find this program", err)
@@ -121,8 +122,8 @@ func (f *installCmd) place() (agents.Place, error) {
 	return agents.NewPlace(agents.Scope(f.scope), dir, program)
 }
 
-// ownPath is the path of this program, the one in PATH if that leads to it: it
-// outlives an update.
+// ownPath returns the path of this program. If a path in PATH leads to it, ownPath
+// returns that one, because it stays valid after an update.
 func ownPath() (string, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -153,7 +154,7 @@ func (f *installCmd) print(agent *agents.Agent, files []agents.Edited) error {
 	var rows [][]string
 	for _, e := range files {
 		if f.dryRun {
-			// Line by line: settings may hold what a terminal takes for commands.
+			// Each line is escaped: settings may hold control characters.
 			for line := range strings.Lines(e.Diff) {
 				f.out.Println(output.EscapeLine(strings.TrimSuffix(line, "\n")))
 			}

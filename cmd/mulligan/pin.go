@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// pinCmd is both pin and unpin.
+// pinCmd is the command pin or, if pinned is false, unpin.
 type pinCmd struct {
 	*cli
 	pinned bool

@@ -10,8 +10,8 @@ import (
 	"mulligan/ipc"
 )
 
-// checkpoint finds the app that a command is about and the checkpoint that cp
-// names: an id, the beginning of one, or N for the N-th newest.
+// checkpoint returns the app that a command is about and the checkpoint that cp
+// names: an id, the beginning of an id, or N for the N-th newest.
 func (c *cli) checkpoint(ctx context.Context, cp string) (client *ipc.Client, app string, id ipc.CheckpointID, err error) {
 	client, app, err = c.target(ctx)
 	if err != nil {
@@ -27,6 +27,7 @@ func (c *cli) checkpoint(ctx context.Context, cp string) (client *ipc.Client, ap
 
 const opResolve = "find checkpoint"
 
+// nthNewest returns the N-th newest checkpoint, for N in digits.
 func nthNewest(ctx context.Context, client *ipc.Client, app, digits string) (ipc.CheckpointID, error) {
 	n, err := strconv.Atoi(digits)
 	if err != nil || n < 1 {
@@ -38,7 +39,7 @@ func nthNewest(ctx context.Context, client *ipc.Client, app, digits string) (ipc
 	}
 	have := 0
 	for _, cp := range list.Checkpoints {
-		if cp.CalledOff { // where the app is anyway
+		if cp.CalledOff { // its rollback changed nothing
 			continue
 		}
 		if have++; have == n {
@@ -49,6 +50,7 @@ func nthNewest(ctx context.Context, client *ipc.Client, app, digits string) (ipc
 		WithHint("see `mulligan list`")
 }
 
+// byPrefix returns the one checkpoint whose id begins with prefix.
 func byPrefix(ctx context.Context, client *ipc.Client, app, prefix string) (ipc.CheckpointID, error) {
 	if !strings.HasPrefix(prefix, "cp-") {
 		return "", errs.New(errs.Invalid, opResolve, "%q names no checkpoint", prefix).

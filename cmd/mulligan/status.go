@@ -47,7 +47,7 @@ func (f *statusCmd) printToken(ctx context.Context) error {
 	case f.out.JSON:
 		return f.out.PrintJSON(t)
 	}
-	f.out.Println(t.Secret) // f.out.Stdout remembers its error
+	f.out.Println(t.Secret)
 	return nil
 }
 

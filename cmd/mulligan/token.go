@@ -70,14 +70,14 @@ func (f *tokenAddCmd) run(ctx context.Context) error {
 	}
 	f.out.Fields([][2]string{
 		{"token_id", f.out.Text(string(t.ID))}, {"name", f.out.Text(t.Name)}, {"owner", f.out.Text(t.Owner)},
-		{"scopes", f.out.Text(words(t.Scopes))}, {"apps", f.out.Text(words(t.Apps))}, {"expires_at", f.expiry(t.Token)},
+		{"scopes", f.out.Text(commaList(t.Scopes))}, {"apps", f.out.Text(commaList(t.Apps))}, {"expires_at", f.expiry(t.Token)},
 		{"token", f.out.Text(t.Secret)},
 	})
 	return nil
 }
 
-// words joins strings of any type with commas.
-func words[T ~string](list []T) string {
+// commaList joins strings of any type with commas.
+func commaList[T ~string](list []T) string {
 	var all []string
 	for _, s := range list {
 		all = append(all, string(s))
@@ -85,6 +85,7 @@ func words[T ~string](list []T) string {
 	return strings.Join(all, ",")
 }
 
+// expiry returns when a token expires, for printing.
 func (c *cli) expiry(t ipc.Token) string {
 	if t.ExpiresAt == nil {
 		return "never"
@@ -123,7 +124,7 @@ func (f *tokenListCmd) run(ctx context.Context) error {
 	var rows [][]string
 	for _, t := range tokens {
 		rows = append(rows, []string{
-			f.out.Text(string(t.ID)), f.out.Text(t.Name), f.out.Text(t.Owner), f.out.Text(words(t.Scopes)), f.out.Text(words(t.Apps)),
+			f.out.Text(string(t.ID)), f.out.Text(t.Name), f.out.Text(t.Owner), f.out.Text(commaList(t.Scopes)), f.out.Text(commaList(t.Apps)),
 			f.expiry(t), f.out.Time(t.CreatedAt),
 		})
 	}

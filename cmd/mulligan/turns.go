@@ -73,7 +73,7 @@ func (f *turnsCmd) run(ctx context.Context) error {
 	return nil
 }
 
-// line is a turn for people.
+// line returns the row of a turn for people.
 func (f *turnsCmd) line(t ipc.Turn) []string {
 	agent := t.Agent
 	if t.Inferred {
@@ -82,7 +82,7 @@ func (f *turnsCmd) line(t ipc.Turn) []string {
 	return []string{f.out.Time(t.StartedAt), f.out.Text(string(t.ID)), f.out.Text(agent), f.out.Text(checkpointOf(t)), f.changed(t)}
 }
 
-// changed says in a few words what a turn changed.
+// changed returns what a turn changed, in a few words.
 func (f *turnsCmd) changed(t ipc.Turn) string {
 	if t.EndedAt == nil {
 		return "(under way)"
@@ -111,7 +111,7 @@ func (f *turnsCmd) changed(t ipc.Turn) string {
 	return strings.Join(words, ", ") + ": " + strings.Join(paths, " ")
 }
 
-// record is a turn for programs.
+// record returns the row of a turn for programs.
 func (f *turnsCmd) record(t ipc.Turn) []string {
 	state := "ended"
 	if t.EndedAt == nil {
@@ -127,6 +127,7 @@ func (f *turnsCmd) record(t ipc.Turn) []string {
 	}
 }
 
+// checkpointOf returns the id of a turn's checkpoint, or "".
 func checkpointOf(t ipc.Turn) string {
 	if t.CheckpointID == nil {
 		return ""

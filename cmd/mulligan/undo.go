@@ -66,7 +66,7 @@ func (f *undoCmd) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	f.req.Start = f.start.wish()
+	f.req.Start = f.start.value()
 	return f.rollback(ctx, client, app, ipc.Undo, f.req)
 }
 
@@ -110,6 +110,6 @@ func (f *redoCmd) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	f.req.Start = f.start.wish()
+	f.req.Start = f.start.value()
 	return f.rollback(ctx, client, app, ipc.Redo, f.req)
 }
