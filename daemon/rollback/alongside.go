@@ -23,7 +23,7 @@ import (
 // the one that it is about, unless it is forced. A dry run warns of it.
 func (r *rollback) alone(ctx context.Context) error {
 	t := turns.TrackerOf(r.a)
-	if t == nil || r.req.Force || !slices.ContainsFunc(r.parts, func(p part) bool { return p.Name == snap.Files }) {
+	if t == nil || r.req.Force || !r.parts.has(snap.Files) {
 		return nil
 	}
 	others, err := r.alongside(ctx, t)

@@ -27,11 +27,11 @@ type madeFile struct {
 
 // madeSince lists the files at and below a path of the workspace that the target does not have.
 func (r *rollback) madeSince(ctx context.Context, at string) ([]madeFile, error) {
-	i := slices.IndexFunc(r.parts, func(p part) bool { return p.Name == snap.Files })
-	if i < 0 {
+	files := r.parts.find(snap.Files)
+	if files == nil {
 		return nil, nil
 	}
-	lister, ok := r.parts[i].Driver.(snap.Lister)
+	lister, ok := files.Driver.(snap.Lister)
 	if !ok {
 		return nil, nil
 	}
@@ -40,7 +40,7 @@ func (r *rollback) madeSince(ctx context.Context, at string) ([]madeFile, error)
 		return nil, err
 	}
 	defer root.Close()
-	m := made{ctx: ctx, root: root, lister: lister, target: r.parts[i].target}
+	m := made{ctx: ctx, root: root, lister: lister, target: files.target}
 	err = m.look(path.Clean(at))
 	return m.files, err
 }

@@ -36,8 +36,8 @@ func (v verdict) confidence() float64 {
 
 // verdict gathers it; err is why the rollback failed, if it did.
 func (r *rollback) verdict(done bool, err error) verdict {
-	v := verdict{done: done, layers: len(r.parts), unwell: err != nil}
-	for _, p := range r.parts {
+	v := verdict{done: done, layers: len(r.parts.list), unwell: err != nil}
+	for _, p := range r.parts.list {
 		if p.proof != nil && p.proof.Match && !p.proof.Shallow {
 			v.compared++
 		}
@@ -52,7 +52,7 @@ func (r *rollback) evidence() []string {
 	for _, s := range r.stages.ran {
 		list = append(list, fmt.Sprintf("stage:%s:%s", s.Stage, s.Status))
 	}
-	for _, p := range r.parts {
+	for _, p := range r.parts.list {
 		if p.proof != nil && !p.proof.Post.IsZero() && !p.proof.Shallow {
 			list = append(list, fmt.Sprintf("hash:%s:%s", p.Name, p.proof.Post))
 		}
@@ -68,8 +68,7 @@ const wordingPatience = 5 * time.Second
 func (r *rollback) word(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, wordingPatience)
 	defer cancel()
-	for i := range r.parts {
-		p := &r.parts[i]
+	for _, p := range r.parts.list {
 		differ, ok := p.Driver.(snap.Differ)
 		if !ok || !p.IsDB() || p.ReplaysLog() || p.base == "" || p.target == "" {
 			continue
@@ -88,14 +87,14 @@ const maxOfDatabases = maxChanges / 2
 // how many there are.
 func (r *rollback) listed() (list []ipc.Change, total int) {
 	rest := 0
-	for _, p := range r.parts {
+	for _, p := range r.parts.list {
 		total += p.total
 		if p.Name != snap.Files {
 			rest += len(p.list)
 		}
 	}
 	list = []ipc.Change{}
-	for _, p := range r.parts {
+	for _, p := range r.parts.list {
 		room := maxChanges - len(list)
 		if p.Name == snap.Files {
 			room = maxChanges - min(rest, maxOfDatabases)

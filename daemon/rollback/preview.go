@@ -17,8 +17,8 @@ import (
 // preview says what a rollback would do, and does none of it.
 func (r *rollback) preview(ctx context.Context) (ipc.RollbackResult, error) {
 	p := &ipc.Preview{Layers: []ipc.LayerPreview{}}
-	for i := range r.parts {
-		l, err := r.foresee(ctx, &r.parts[i])
+	for _, part := range r.parts.list {
+		l, err := r.foresee(ctx, part)
 		if err != nil {
 			return ipc.RollbackResult{}, err
 		}
@@ -72,7 +72,7 @@ func (r *rollback) foresee(ctx context.Context, p *part) (ipc.LayerPreview, erro
 		}
 	}
 	for _, c := range p.list[:min(len(p.list), maxChanges)] {
-		v.Changes = append(v.Changes, shownChange(*p, c))
+		v.Changes = append(v.Changes, shownChange(p, c))
 	}
 	return v, nil
 }
@@ -95,7 +95,7 @@ func (r *rollback) notCovered() []string {
 			list = append(list, fmt.Sprintf("%s: %s does not hold it", l.Name, r.target.ID))
 		} else if slices.Contains(r.plan.Without, string(l.Name)) {
 			list = append(list, fmt.Sprintf("%s: left out on request", l.Name))
-		} else if !r.has(l.Name) {
+		} else if !r.parts.has(l.Name) {
 			list = append(list, fmt.Sprintf("%s: outside the scope", l.Name))
 		}
 	}
@@ -115,15 +115,6 @@ func (r *rollback) notCovered() []string {
 		list = append(list, "anything outside the workspace and the registered databases: no VM disk is registered")
 	}
 	return list
-}
-
-func (r *rollback) has(name snap.Layer) bool {
-	for _, p := range r.parts {
-		if p.Name == name {
-			return true
-		}
-	}
-	return false
 }
 
 // foreseeDowntime tells how long the app would be down: as long as at its last rollback.

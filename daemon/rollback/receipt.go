@@ -30,7 +30,7 @@ func (r *rollback) receipt(ctx context.Context, err error) ipc.RollbackResult {
 		res.Verification = r.verification()
 	}
 	res.PutBack = r.putBackWords
-	for _, p := range r.parts {
+	for _, p := range r.parts.list {
 		if p.proof != nil {
 			res.Warnings = append(res.Warnings, p.proof.Notes...)
 		}
@@ -62,7 +62,7 @@ func (r *rollback) allStages() []ipc.Stage {
 
 // shownChange is a change as clients see it; a change of another layer than
 // files names that layer.
-func shownChange(p part, c snap.Change) ipc.Change {
+func shownChange(p *part, c snap.Change) ipc.Change {
 	path := c.Path
 	if p.Name != snap.Files {
 		path = string(p.Name) + ":" + path
@@ -73,7 +73,7 @@ func shownChange(p part, c snap.Change) ipc.Change {
 // orphans warns of things that were made since the checkpoint and are gone now.
 func (r *rollback) orphans() []string {
 	n, example := 0, ""
-	for _, p := range r.parts {
+	for _, p := range r.parts.list {
 		for _, c := range p.list {
 			if c.Operation != snap.Create {
 				continue
@@ -98,7 +98,7 @@ func (r *rollback) verification() *ipc.Verification {
 	v := ipc.Verification{Layers: map[string]ipc.LayerVerification{}}
 	v.Match = true
 	pre, post, want := blake3.New(), blake3.New(), blake3.New()
-	for _, p := range r.parts {
+	for _, p := range r.parts.list {
 		if p.proof == nil {
 			continue
 		}

@@ -26,7 +26,7 @@ type rollback struct {
 	target store.Checkpoint
 	safety store.Checkpoint
 	before systemd.Status // of the unit
-	parts  []part
+	parts  *parts
 	scope  []string // paths, when only some are asked for
 	stages *stageRunner
 	goal   goal
@@ -117,6 +117,7 @@ func (d *Service) Rollback(ctx context.Context, who ipc.Caller, ref string, id i
 func (d *Service) newOperation(a *app.App, op ipc.OperationID, req ipc.RollbackRequest, g goal) *rollback {
 	return &rollback{
 		d: d, a: a, op: op, req: req, goal: g, warnings: &warnings{},
+		parts:  &parts{a: a, goal: g, opt: d.opt, events: d.events},
 		stages: &stageRunner{app: a.Rec().ID, opt: d.opt, events: d.events},
 	}
 }
@@ -162,7 +163,7 @@ func (d *Service) newRollback(ctx context.Context, a *app.App, id ipc.Checkpoint
 	if req.CheckStored {
 		depth = snap.Full
 	}
-	for _, p := range r.parts {
+	for _, p := range r.parts.list {
 		if err := p.Driver.Verify(ctx, p.target, depth); err != nil {
 			return nil, r.stored(p, err)
 		}
@@ -223,7 +224,7 @@ func (r *rollback) finishForward(ctx context.Context) (err error) {
 		return err
 	}
 	r.safety.CalledOff = false
-	r.safety.Quiesced = r.safety.Quiesced || r.stops() && r.stopsAll() && len(r.parts) == len(r.safety.Snapshots) && !r.tornDisk()
+	r.safety.Quiesced = r.safety.Quiesced || r.stops() && r.stopsAll() && len(r.parts.list) == len(r.safety.Snapshots) && !r.tornDisk()
 	if err := r.d.store.PutCheckpoint(ctx, r.safety, ""); err != nil {
 		return err
 	}
@@ -248,4 +249,22 @@ func (r *rollback) remakeWorkspace(ctx context.Context) error {
 		r.warnings.add("%s was not there any more, and was made anew", r.a.Rec().Workspace)
 	}
 	return err
+}
+
+// foreseen refuses what the layers can tell now that their Prepare would refuse.
+func (r *rollback) foreseen(ctx context.Context) error {
+	for _, p := range r.parts.list {
+		f, ok := p.Driver.(snap.Foreseer)
+		if !ok {
+			continue
+		}
+		var paths []string
+		if p.Name == snap.Files {
+			paths = r.scope
+		}
+		if err := f.Foresee(ctx, p.target, paths); err != nil {
+			return r.stored(p, err)
+		}
+	}
+	return nil
 }

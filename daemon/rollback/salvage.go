@@ -3,6 +3,7 @@ package rollback
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,7 +13,6 @@ import (
 	"mulligan/daemon/records"
 	"mulligan/daemon/store"
 	"mulligan/errs"
-	"mulligan/ipc"
 	"mulligan/snap"
 	"mulligan/tomlfile"
 )
@@ -37,7 +37,7 @@ func salvageable(err error) bool {
 // that the app had to be stopped for that: it would not hold still while it ran, or a layer
 // cannot be read, and its bytes are kept.
 func (r *rollback) captureBase(ctx context.Context, still checkpoint.Stillness, running bool) (cp store.Checkpoint, halted bool, err error) {
-	cp, err = r.d.checkpoints.Capture(ctx, r.a, r.safetyLayers(), checkpoint.How{Still: still, Revive: true})
+	cp, err = r.d.checkpoints.Capture(ctx, r.a, r.parts.layers(), checkpoint.How{Still: still, Revive: true})
 	moving, kept := errors.Is(err, snap.ErrChanged), salvageable(err)
 	switch {
 	case err == nil:
@@ -51,7 +51,7 @@ func (r *rollback) captureBase(ctx context.Context, still checkpoint.Stillness, 
 	case !kept:
 		return cp, false, r.orWithout(err)
 	}
-	cp, err = r.d.checkpoints.Capture(ctx, r.a, r.safetyLayers(), checkpoint.How{Still: still, Revive: true, Salvage: true})
+	cp, err = r.d.checkpoints.Capture(ctx, r.a, r.parts.layers(), checkpoint.How{Still: still, Revive: true, Salvage: true})
 	return cp, halted, r.orWithout(err)
 }
 
@@ -81,7 +81,7 @@ func (r *rollback) orWithout(err error) error {
 		return err
 	}
 	var rest []layer.Layer
-	for _, p := range r.parts {
+	for _, p := range r.parts.list {
 		if p.Name != e.Layer.Name {
 			rest = append(rest, p.Layer)
 		}
@@ -151,30 +151,11 @@ func (r *rollback) withoutLayers() (map[snap.Layer]bool, error) {
 	return left, nil
 }
 
-// behind works out which layers are behind once this rollback is done: those that were,
-// but for the ones that it restores whole, and those that it left as they were. A redo goes
-// back to how that was before what it goes over.
-func (r *rollback) behind(ctx context.Context) ([]string, error) {
-	l, err := r.d.checkpoints.LineOf(ctx, r.a)
-	if err != nil {
-		return nil, err
+// stored says of damage in what is stored where it is and what to do.
+func (r *rollback) stored(p *part, err error) error {
+	if errs.KindOf(err) != errs.Corrupt {
+		return err
 	}
-	was := l.BehindOf()
-	if at := l.Find(r.target.ID); at >= 0 && r.target.Trigger == ipc.TriggerPreRollback {
-		was = l[at+1:].BehindOf()
-	}
-	var now []string
-	for _, name := range was {
-		restored := r.has(snap.Layer(name)) && (name != string(snap.Files) || !r.plan.Paths)
-		if _, there := r.a.Layer(snap.Layer(name)); there && !restored {
-			now = append(now, name)
-		}
-	}
-	if r.target.Trigger != ipc.TriggerPreRollback { // that lacks what its own rollback left
-		now = append(now, r.plan.Behind...)
-	} else {
-		now = append(now, r.plan.Without...)
-	}
-	slices.Sort(now)
-	return slices.Compact(now), nil
+	return r.orWithout(&layer.Error{Layer: p.Layer, Err: &errs.Error{Kind: errs.Corrupt, Op: fmt.Sprintf("check %s of %s", p.Name, r.target.ID), Err: err,
+		Hint: "nothing was changed; mulligan verify tells which checkpoints are whole"}})
 }

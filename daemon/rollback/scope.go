@@ -104,3 +104,76 @@ func (r *rollback) noSuchPath(p, dir, name string, names []string) error {
 	}
 	return e.WithHint("name paths below the workspace, or layer:NAME (%s); what is excluded is in no checkpoint", r.layerNames())
 }
+
+// selectParts works out which layers take part, from the request's scope.
+func (r *rollback) selectParts() error {
+	wanted := map[snap.Layer]bool{}
+	for _, s := range r.req.Scope {
+		name, isLayer := strings.CutPrefix(s, "layer:")
+		switch {
+		case !isLayer && s == "":
+			return errs.New(errs.Invalid, "", "an empty path in scope").WithHint("name paths below the workspace, or layer:NAME")
+		case !isLayer:
+			r.scope = append(r.scope, s)
+			wanted[snap.Files] = true
+		case !r.markWanted(wanted, name):
+			return errs.New(errs.Invalid, "", "%s has no layer %.64q", r.a.Rec().Slug, name).WithHint("its layers are %s", r.layerNames())
+		}
+	}
+	if slices.Contains(r.req.Scope, "layer:"+string(snap.Files)) {
+		r.scope = nil // all of it
+	}
+	left, err := r.withoutLayers()
+	if err != nil {
+		return err
+	}
+	for _, l := range r.a.Layers() {
+		if len(r.req.Scope) > 0 && !wanted[l.Name] {
+			continue
+		}
+		s, ok := r.target.Snapshot(l.Name)
+		switch {
+		case left[l.Name]:
+			r.warnings.add("%s stays as it is, as requested: it may not agree with what is restored", l.Name)
+			r.plan.Without = append(r.plan.Without, string(l.Name))
+		case !ok:
+			r.warnings.add("%s does not hold %s, which stays as it is", r.target.ID, l.Name)
+		}
+		if left[l.Name] || !ok {
+			r.plan.Behind = append(r.plan.Behind, string(l.Name))
+			continue
+		}
+		r.parts.list = append(r.parts.list, &part{Layer: l, target: s.ID})
+	}
+	for _, s := range r.target.Snapshots {
+		if _, ok := r.a.Layer(s.Layer); !ok {
+			r.warnings.add("the app no longer has %s, which %s holds", s.Layer, r.target.ID)
+		}
+	}
+	if len(r.parts.list) == 0 {
+		return errs.New(errs.Conflict, "", "%s holds nothing that could be restored", r.target.ID).WithHint("choose another checkpoint, or a wider scope")
+	}
+	if len(r.req.Scope) > 0 && len(r.parts.list)+len(r.plan.Behind) < len(r.a.Layers()) {
+		r.warnings.add("only %s restored: layers outside the scope stay as they are and may not agree", r.parts.names())
+	}
+	return nil
+}
+
+// markWanted marks the layers that a layer's name in a scope stands for: "db"
+// is every database, and a database may be called by its own name.
+func (r *rollback) markWanted(wanted map[snap.Layer]bool, name string) (found bool) {
+	for _, l := range r.a.Layers() {
+		if string(l.Name) == name || l.IsDB() && (name == "db" || snap.DB(name) == l.Name) {
+			wanted[l.Name], found = true, true
+		}
+	}
+	return found
+}
+
+func (r *rollback) layerNames() string {
+	var names []string
+	for _, l := range r.a.Layers() {
+		names = append(names, string(l.Name))
+	}
+	return strings.Join(names, ", ")
+}

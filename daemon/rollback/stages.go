@@ -11,8 +11,8 @@ import (
 
 	"mulligan/daemon/app"
 	"mulligan/daemon/checkpoint"
-	"mulligan/daemon/events"
 	"mulligan/daemon/layer"
+	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/snap"
@@ -54,11 +54,11 @@ func (r *rollback) safetyCheckpoint(ctx context.Context) (string, error) {
 	}
 	r.safety = cp
 	r.noteRaw()
-	if err := r.prepare(ctx, nil); err != nil {
+	if err := r.parts.prepare(ctx, r.safety, nil); err != nil {
 		return "", err
 	}
 	if running && !halted && r.stops() {
-		r.warm(ctx)
+		r.parts.warm(ctx)
 	}
 	return "id=" + string(cp.ID), nil
 }
@@ -73,7 +73,7 @@ func (r *rollback) status(ctx context.Context) (systemd.Status, error) {
 	err = r.a.Setup().OfGuest(ctx, err)
 	var away *layer.Error
 	switch {
-	case r.stopsAll() && r.has(snap.Disk):
+	case r.stopsAll() && r.parts.has(snap.Disk):
 		return now, r.orWithout(err)
 	case r.stopsAll() || !errors.As(err, &away):
 		return now, err
@@ -115,25 +115,6 @@ func (r *rollback) halts() string {
 	return r.a.HostPart().Name()
 }
 
-// safetyLayers are the layers that the safety checkpoint holds: those that are switched.
-// The others stay as they are, and are not looked at.
-func (r *rollback) safetyLayers() (list []layer.Layer) {
-	for _, p := range r.parts {
-		list = append(list, p.Layer)
-	}
-	return list
-}
-
-// lacks says which layers the safety checkpoint holds nothing of.
-func (r *rollback) lacks() (list []string) {
-	for _, l := range r.a.Layers() {
-		if !r.has(l.Name) {
-			list = append(list, fmt.Sprintf("%s is not in it: the rollback left it as it was", l.Name))
-		}
-	}
-	return list
-}
-
 // maxTopUps bounds how often a safety checkpoint is brought up to date with
 // writes that came while the app was being stopped.
 const maxTopUps = 3
@@ -148,9 +129,9 @@ func (r *rollback) stop(ctx context.Context) (string, error) {
 	}
 	topped := 0
 	for {
-		stale, err := r.stale(ctx)
+		stale, err := r.parts.stale(ctx)
 		if err != nil {
-			return "", err
+			return "", r.orWithout(err)
 		}
 		if len(stale) == 0 {
 			break
@@ -170,6 +151,45 @@ func (r *rollback) stop(ctx context.Context) (string, error) {
 		note, err = note+"; the safety checkpoint was brought up to date", nil
 	}
 	return note, err
+}
+
+// topUp replaces the safety checkpoint's snapshots of some layers with fresh
+// ones, and prepares these layers again.
+func (r *rollback) topUp(ctx context.Context, stale map[snap.Layer]bool) error {
+	cp := r.safety
+	cp.Snapshots = slices.Clone(cp.Snapshots)
+	var old, fresh []store.Snapshot
+	var raw []snap.Layer
+	for i, s := range cp.Snapshots {
+		if !stale[s.Layer] {
+			continue
+		}
+		l, _ := r.a.Layer(s.Layer)
+		n, warnings, err := r.d.checkpoints.CaptureLayer(ctx, r.a, l, checkpoint.How{Still: checkpoint.Stillness{All: r.stops()}, Revive: true, Salvage: true})
+		if err != nil {
+			return errs.Also(err, r.d.checkpoints.Drop(ctx, r.a, fresh))
+		}
+		if n.Raw && !s.Raw {
+			for _, w := range warnings {
+				cp.Warnings = append(cp.Warnings, string(l.Name)+": "+w)
+			}
+			raw = append(raw, l.Name)
+		}
+		old, fresh = append(old, s), append(fresh, n)
+		cp.Snapshots[i] = n
+	}
+	cp.Ref = app.HeadOf(r.a.Rec())
+	if err := r.d.store.PutCheckpoint(ctx, cp, ""); err != nil {
+		return errs.Also(err, r.d.checkpoints.Drop(ctx, r.a, fresh))
+	}
+	r.safety = cp
+	if len(raw) > 0 {
+		r.noteRaw(raw...)
+	}
+	if err := r.parts.prepare(ctx, r.safety, stale); err != nil {
+		return err
+	}
+	return r.d.checkpoints.Drop(ctx, r.a, old)
 }
 
 // stopped says what became of the unit; errSkipped where there was nothing to stop.
@@ -193,51 +213,12 @@ func (r *rollback) runsOn() string {
 	return "the app runs on"
 }
 
-func (r *rollback) switchFiles(ctx context.Context) (string, error) { return r.switchParts(ctx, false) }
-
-func (r *rollback) switchDBs(ctx context.Context) (string, error) { return r.switchParts(ctx, true) }
-
-// switchParts makes the databases, or everything else, the target, and checks it.
-func (r *rollback) switchParts(ctx context.Context, dbs bool) (string, error) {
-	var notes []string
-	for i := range r.parts {
-		p := &r.parts[i]
-		if p.IsDB() != dbs {
-			continue
-		}
-		began := time.Now()
-		note, err := r.switchPart(ctx, p)
-		r.d.events.Restores.WithLabelValues(p.Family, events.ResultOf(err)).Observe(events.Since(began))
-		if err != nil {
-			return "", err
-		}
-		notes = append(notes, note)
-	}
-	if len(notes) == 0 {
-		return "nothing of this kind to restore", errSkipped
-	}
-	return strings.Join(notes, "; "), nil
+func (r *rollback) switchFiles(ctx context.Context) (string, error) {
+	return r.parts.commit(ctx, false, r.plan.Verify)
 }
 
-func (r *rollback) switchPart(ctx context.Context, p *part) (note string, err error) {
-	if err := r.d.opt.Failpoint.At("commit " + string(p.Name)); err != nil {
-		return "", err
-	}
-	p.touched = true
-	if err := p.sw.Commit(ctx); err != nil {
-		return "", err
-	}
-	note = fmt.Sprintf("%s: %d changed, snap=%s", p.Name, p.total, p.target)
-	if r.plan.Verify {
-		if err := p.check(ctx); err != nil {
-			return "", err
-		}
-		note += ", verified"
-		if p.proof.Shallow {
-			note = strings.TrimSuffix(note, "verified") + "compared without its contents"
-		}
-	}
-	return note, nil
+func (r *rollback) switchDBs(ctx context.Context) (string, error) {
+	return r.parts.commit(ctx, true, r.plan.Verify)
 }
 
 // start brings the app up, if it is meant to be up.

@@ -104,29 +104,6 @@ func scopeOfRevert(paths []string) []string {
 	return scope
 }
 
-// next is where undo goes after the rollback. The agent's own rollback within its turn
-// is a part of the turn; one of a part leaves the rest of each act in the app.
-func (r *rollback) next(ctx context.Context) (*ipc.CheckpointID, error) {
-	back := r.target.UndoTo
-	switch {
-	case r.plan.Turn != "":
-		return &r.safety.ID, r.d.turns.Adopt(ctx, r.a, r.plan.Turn, r.safety.ID)
-	case r.plan.Aimed:
-		return back, nil
-	case r.plan.Scoped:
-		return r.safety.UndoTo, nil
-	}
-	head := r.safety.UndoTo
-	if head == nil || *head == "" {
-		return back, nil
-	}
-	open, err := r.d.store.OpenTurns(ctx, r.a.Rec().ID)
-	if slices.ContainsFunc(open, func(t store.Turn) bool { return t.CheckpointID != nil && *t.CheckpointID == *head }) {
-		return head, err
-	}
-	return back, err
-}
-
 // opens is the turn that begins with this rollback, if one does: an agent's that is open
 // and changed nothing so far. The agent says who it is, or it is in the middle of a call.
 func (r *rollback) opens(ctx context.Context) (ipc.TurnID, error) {
@@ -179,7 +156,7 @@ func (r *rollback) allTurns(ctx context.Context) error {
 // nobody's turn, unless it is to. A dry run says so.
 func (r *rollback) spareOthers(ctx context.Context) error {
 	t := turns.TrackerOf(r.a)
-	if t == nil || !r.plan.Aimed || r.req.Turns == 0 || !r.has(snap.Files) {
+	if t == nil || !r.plan.Aimed || r.req.Turns == 0 || !r.parts.has(snap.Files) {
 		return nil
 	}
 	paths, err := r.unannounced(ctx, t)
