@@ -74,7 +74,7 @@ func (g *toCheckpoint) prepare(ctx context.Context, p *part) (err error) {
 	if err != nil {
 		r.a.Unsettle(nil) // it may have left something where it cannot reach it now
 	}
-	return r.stored(p, err)
+	return r.hints.ofStored(p, err)
 }
 
 // changes lists those of files with the repository's in one line.

@@ -83,7 +83,7 @@ func (r *rollback) foreseeUnreadable(v ipc.LayerPreview, p *part, why error) ipc
 		r.warnings.add("%s cannot be read (%v): its raw bytes would be kept, and it would be restored", p.Name, why)
 		return v
 	}
-	r.warnings.add("%s cannot be read (%v), and the rollback would be refused: %s", p.Name, why, cmp.Or(errs.HintOf(r.orWithout(&layer.Error{Layer: p.Layer, Err: why})), "nothing else would be restored"))
+	r.warnings.add("%s cannot be read (%v), and the rollback would be refused: %s", p.Name, why, cmp.Or(errs.HintOf(r.hints.orWithout(&layer.Error{Layer: p.Layer, Err: why})), "nothing else would be restored"))
 	return v
 }
 

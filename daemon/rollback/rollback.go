@@ -29,6 +29,7 @@ type rollback struct {
 	parts  *parts
 	scope  []string // paths, when only some are asked for
 	stages *stageRunner
+	hints  *hints
 	goal   goal
 
 	warnings  *warnings
@@ -84,7 +85,7 @@ func (d *Service) Rollback(ctx context.Context, who ipc.Caller, ref string, id i
 		err = r.alone(ctx)
 	}
 	if err == nil {
-		err = r.orDiscard(ctx, r.allTurns(ctx))
+		err = r.hints.orDiscard(ctx, r.allTurns(ctx))
 	}
 	if err == nil {
 		err = r.spareOthers(ctx)
@@ -115,11 +116,13 @@ func (d *Service) Rollback(ctx context.Context, who ipc.Caller, ref string, id i
 // newOperation returns an operation of which nothing is known yet but what it is to reach. The
 // caller gives g the operation, and the operation its plan.
 func (d *Service) newOperation(a *app.App, op ipc.OperationID, req ipc.RollbackRequest, g goal) *rollback {
-	return &rollback{
+	r := &rollback{
 		d: d, a: a, op: op, req: req, goal: g, warnings: &warnings{},
 		parts:  &parts{a: a, goal: g, opt: d.opt, events: d.events},
 		stages: &stageRunner{app: a.Rec().ID, opt: d.opt, events: d.events},
 	}
+	r.hints = &hints{a: a, req: req, goal: g, plan: &r.plan, target: &r.target, parts: r.parts}
+	return r
 }
 
 // newRollback checks everything that can be checked before anything is done. aimed says
@@ -165,7 +168,7 @@ func (d *Service) newRollback(ctx context.Context, a *app.App, id ipc.Checkpoint
 	}
 	for _, p := range r.parts.list {
 		if err := p.Driver.Verify(ctx, p.target, depth); err != nil {
-			return nil, r.stored(p, err)
+			return nil, r.hints.ofStored(p, err)
 		}
 		r.plan.Layers = append(r.plan.Layers, p.Name)
 	}
@@ -173,7 +176,7 @@ func (d *Service) newRollback(ctx context.Context, a *app.App, id ipc.Checkpoint
 		return nil, err
 	}
 	if !req.DryRun {
-		err = r.orDiscard(ctx, d.store.HasFree(ctx, records.Reserve))
+		err = r.hints.orDiscard(ctx, d.store.HasFree(ctx, records.Reserve))
 	}
 	return r, err
 }
@@ -183,7 +186,7 @@ func (d *Service) newRollback(ctx context.Context, a *app.App, id ipc.Checkpoint
 func (r *rollback) run(ctx context.Context) error {
 	err := r.stages.run(ctx, ipc.StageSafety, r.safetyCheckpoint)
 	if err != nil {
-		return errs.Also(r.orDiscard(ctx, err), r.abandon(ctx))
+		return errs.Also(r.hints.orDiscard(ctx, err), r.abandon(ctx))
 	}
 	err = r.stages.runAll(ctx, []stage{
 		{ipc.StageStop, r.stop}, {ipc.StageVM, r.switchFiles}, {ipc.StageDB, r.switchDBs}, {ipc.StageStart, r.start},
@@ -263,7 +266,7 @@ func (r *rollback) foreseen(ctx context.Context) error {
 			paths = r.scope
 		}
 		if err := f.Foresee(ctx, p.target, paths); err != nil {
-			return r.stored(p, err)
+			return r.hints.ofStored(p, err)
 		}
 	}
 	return nil

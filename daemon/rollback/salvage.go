@@ -3,14 +3,11 @@ package rollback
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"mulligan/daemon/checkpoint"
 	"mulligan/daemon/layer"
-	"mulligan/daemon/records"
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/snap"
@@ -49,10 +46,10 @@ func (r *rollback) captureBase(ctx context.Context, still checkpoint.Stillness, 
 		}
 		still = checkpoint.Stillness{All: r.stopsAll(), Host: true}
 	case !kept:
-		return cp, false, r.orWithout(err)
+		return cp, false, r.hints.orWithout(err)
 	}
 	cp, err = r.d.checkpoints.Capture(ctx, r.a, r.parts.layers(), checkpoint.How{Still: still, Revive: true, Salvage: true})
-	return cp, halted, r.orWithout(err)
+	return cp, halted, r.hints.orWithout(err)
 }
 
 // noteRaw repeats in the receipt what was kept as bytes.
@@ -62,68 +59,6 @@ func (r *rollback) noteRaw(layers ...snap.Layer) {
 			r.warnings.add("%s could not be read; its bytes were kept as they lay there, in %s", s.Layer, r.safety.ID)
 		}
 	}
-}
-
-// hinted returns err with one more hint, after its own. An error of no kind becomes errs.Failed.
-func hinted(err error, hint string) error {
-	err = errs.Wrap(errs.Failed, "", err)
-	if first := errs.HintOf(err); first != "" {
-		hint = first + "; or: " + hint
-	}
-	return &errs.Error{Kind: errs.KindOf(err), Err: err, Hint: hint}
-}
-
-// orWithout adds to the error of a layer that can be neither read nor kept the command
-// that leaves it out.
-func (r *rollback) orWithout(err error) error {
-	var e *layer.Error
-	if !errors.As(err, &e) || !r.goal.narrows() || errors.Is(err, context.Canceled) || records.NoRoom(err) {
-		return err
-	}
-	var rest []layer.Layer
-	for _, p := range r.parts.list {
-		if p.Name != e.Layer.Name {
-			rest = append(rest, p.Layer)
-		}
-	}
-	if len(rest) == 0 {
-		return err
-	}
-	hint := "`" + r.command("--without", shellWord(string(e.Layer.Name))) + "` takes the rest back and leaves " + string(e.Layer.Name) + " as it is"
-	return hinted(err, hint)
-}
-
-// command is the client's command for what was asked for, with more words.
-func (r *rollback) command(more ...string) string {
-	words := []string{"mulligan"}
-	switch {
-	case r.plan.Aimed && r.req.Turns > 1:
-		words = append(words, "undo", strconv.Itoa(r.req.Turns))
-	case r.plan.Aimed && r.req.Turns == 1:
-		words = append(words, "undo")
-	case r.plan.Aimed:
-		words = append(words, "redo")
-	default:
-		words = append(words, "rollback", string(r.target.ID))
-		for _, s := range r.req.Scope {
-			words = append(words, "--scope", shellWord(s))
-		}
-	}
-	for _, l := range r.req.Without {
-		words = append(words, "--without", shellWord(l))
-	}
-	return strings.Join(append(words, more...), " ")
-}
-
-// shellWord is s as a shell reads it.
-func shellWord(s string) string {
-	plain := func(c rune) bool {
-		return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.ContainsRune("-_./:,+=@%", c)
-	}
-	if s != "" && !strings.ContainsFunc(s, func(c rune) bool { return !plain(c) }) {
-		return s
-	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
 // withoutLayers are the layers that the request leaves as they are.
@@ -149,13 +84,4 @@ func (r *rollback) withoutLayers() (map[snap.Layer]bool, error) {
 		return nil, e.WithHint("its layers are %s", r.layerNames())
 	}
 	return left, nil
-}
-
-// stored says of damage in what is stored where it is and what to do.
-func (r *rollback) stored(p *part, err error) error {
-	if errs.KindOf(err) != errs.Corrupt {
-		return err
-	}
-	return r.orWithout(&layer.Error{Layer: p.Layer, Err: &errs.Error{Kind: errs.Corrupt, Op: fmt.Sprintf("check %s of %s", p.Name, r.target.ID), Err: err,
-		Hint: "nothing was changed; mulligan verify tells which checkpoints are whole"}})
 }

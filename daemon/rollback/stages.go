@@ -74,7 +74,7 @@ func (r *rollback) status(ctx context.Context) (systemd.Status, error) {
 	var away *layer.Error
 	switch {
 	case r.stopsAll() && r.parts.has(snap.Disk):
-		return now, r.orWithout(err)
+		return now, r.hints.orWithout(err)
 	case r.stopsAll() || !errors.As(err, &away):
 		return now, err
 	}
@@ -131,7 +131,7 @@ func (r *rollback) stop(ctx context.Context) (string, error) {
 	for {
 		stale, err := r.parts.stale(ctx)
 		if err != nil {
-			return "", r.orWithout(err)
+			return "", r.hints.orWithout(err)
 		}
 		if len(stale) == 0 {
 			break
@@ -234,7 +234,7 @@ func (r *rollback) start(ctx context.Context) (string, error) {
 	}
 	if err := r.bringUp(ctx); err != nil {
 		if !r.mayAil() {
-			return "", r.orNoStart(err)
+			return "", r.hints.orNoStart(err)
 		}
 		r.ails = true
 		r.warnings.add("the app does not start, and was not well when %s was made: %v", r.target.ID, err)
@@ -258,13 +258,6 @@ func (r *rollback) bringUp(ctx context.Context) error {
 		return nil
 	}
 	return r.staysUp(ctx)
-}
-
-// orNoStart adds to the error of an app that does not start the command that goes there
-// without starting it.
-func (r *rollback) orNoStart(err error) error {
-	hint := "`" + r.command("--no-start") + "` goes there without starting it"
-	return hinted(err, hint)
 }
 
 // mayAil reports whether an app that does not start, or is not well, is what was asked
