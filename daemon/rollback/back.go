@@ -17,7 +17,7 @@ func (r *rollback) abandon(ctx context.Context) error {
 	if err == nil {
 		r.dropSafety(ctx)
 	}
-	err = errs.Also(err, r.startAgain(short))
+	err = errs.Also(err, r.unit.startAgain(short))
 	return errs.Also(err, r.d.checkpoints.End(ctx, r.a, r.op))
 }
 
@@ -57,8 +57,8 @@ func (r *rollback) undo(ctx context.Context) error {
 	if err := r.writePlan(ctx, undoing); err != nil {
 		return err
 	}
-	if r.stops() {
-		if err := r.halt(ctx); err != nil {
+	if r.unit.stops() {
+		if err := r.unit.halt(ctx); err != nil {
 			return err
 		}
 	}
@@ -69,7 +69,7 @@ func (r *rollback) undo(ctx context.Context) error {
 	if failed != nil {
 		return failed
 	}
-	startErr := r.startAgain(ctx)
+	startErr := r.unit.startAgain(ctx)
 	if startErr == nil {
 		if err := r.writePlan(ctx, undone); err != nil { // else the app would be stopped to undo it again
 			return err
@@ -96,17 +96,6 @@ func (r *rollback) undoPart(ctx context.Context, p *part) error {
 	}
 	r.putBackWords = append(r.putBackWords, p.undoNote())
 	return nil
-}
-
-// startAgain starts the app that is put back, if it was up before. One that was not
-// well up may stay as it was.
-func (r *rollback) startAgain(ctx context.Context) error {
-	err := r.d.apps.StartAgain(ctx, r.a, r.plan.Running && r.stops())
-	if err != nil && r.plan.Limping {
-		r.warnings.add("the app was not well up before, and does not start: %v", err)
-		return nil
-	}
-	return err
 }
 
 // finish drops what was kept for an undo, and the plan.

@@ -119,7 +119,7 @@ func (r *rollback) notCovered() []string {
 
 // foreseeDowntime tells how long the app would be down: as long as at its last rollback.
 func (r *rollback) foreseeDowntime(ctx context.Context, p *ipc.Preview) error {
-	now, err := r.status(ctx)
+	now, err := r.unit.status(ctx)
 	if err != nil || now.Down() {
 		zero := int64(0)
 		p.DowntimeMS, p.DowntimeFrom = &zero, "the app is not running as a unit"

@@ -35,7 +35,7 @@ func (r *rollback) recover(ctx context.Context, op store.Operation) (string, err
 	err := r.resume(ctx)
 	if r.forgotten(err) {
 		word := "a " + r.goal.words() + " had ended, but the records did not say so"
-		if err := r.d.apps.StartAgain(ctx, r.a, r.plan.Running && r.stops()); err != nil {
+		if err := r.d.apps.StartAgain(ctx, r.a, r.plan.Running && r.unit.stops()); err != nil {
 			return "", err
 		}
 		return word, r.d.store.EndOperation(ctx, op.ID)
@@ -147,16 +147,16 @@ func (r *rollback) stopAgain(ctx context.Context) (string, error) {
 			return "", errs.New(errs.Corrupt, "", "the preparation of %s is gone", p.Name)
 		}
 	}
-	if !r.stops() {
-		return r.runsOn(), errSkipped
+	if !r.unit.stops() {
+		return r.unit.runsOn(), errSkipped
 	}
-	now, err := r.status(ctx)
+	now, err := r.unit.status(ctx)
 	if err != nil {
 		return "", err
 	}
-	r.before = now
-	if err := r.halt(ctx); err != nil {
+	r.unit.before = now
+	if err := r.unit.halt(ctx); err != nil {
 		return "", err
 	}
-	return r.stopped()
+	return r.unit.stopped()
 }

@@ -13,7 +13,6 @@ import (
 	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/snap"
-	"mulligan/systemd"
 )
 
 // rollback is one under way.
@@ -25,17 +24,16 @@ type rollback struct {
 	plan   rollbackPlan
 	target store.Checkpoint
 	safety store.Checkpoint
-	before systemd.Status // of the unit
 	parts  *parts
 	scope  []string // paths, when only some are asked for
 	stages *stageRunner
 	hints  *hints
+	unit   *unit
 	goal   goal
 
 	warnings  *warnings
 	recovered bool
 	ails      bool // the app does not start, and mayAil
-	unseen    bool // whether the domain runs could not be told, and a warning says so
 	// putBackWords say what an undo did, a line per layer.
 	putBackWords []string
 	again        bool // an undo was begun before, by this daemon or one that died
@@ -122,6 +120,7 @@ func (d *Service) newOperation(a *app.App, op ipc.OperationID, req ipc.RollbackR
 		stages: &stageRunner{app: a.Rec().ID, opt: d.opt, events: d.events},
 	}
 	r.hints = &hints{a: a, req: req, goal: g, plan: &r.plan, target: &r.target, parts: r.parts}
+	r.unit = &unit{a: a, apps: d.apps, goal: g, plan: &r.plan, parts: r.parts, hints: r.hints, warnings: r.warnings, steady: d.opt.Steady}
 	return r
 }
 
@@ -227,7 +226,7 @@ func (r *rollback) finishForward(ctx context.Context) (err error) {
 		return err
 	}
 	r.safety.CalledOff = false
-	r.safety.Quiesced = r.safety.Quiesced || r.stops() && r.stopsAll() && len(r.parts.list) == len(r.safety.Snapshots) && !r.tornDisk()
+	r.safety.Quiesced = r.safety.Quiesced || r.unit.stops() && r.unit.stopsAll() && len(r.parts.list) == len(r.safety.Snapshots) && !r.tornDisk()
 	if err := r.d.store.PutCheckpoint(ctx, r.safety, ""); err != nil {
 		return err
 	}

@@ -39,12 +39,12 @@ func (r *rollback) captureBase(ctx context.Context, still checkpoint.Stillness, 
 	switch {
 	case err == nil:
 		return cp, false, nil
-	case running && r.stops() && (moving || kept):
+	case running && r.unit.stops() && (moving || kept):
 		halted = true
-		if err := r.halt(ctx); err != nil {
+		if err := r.unit.halt(ctx); err != nil {
 			return cp, halted, err
 		}
-		still = checkpoint.Stillness{All: r.stopsAll(), Host: true}
+		still = checkpoint.Stillness{All: r.unit.stopsAll(), Host: true}
 	case !kept:
 		return cp, false, r.hints.orWithout(err)
 	}

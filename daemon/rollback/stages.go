@@ -3,15 +3,11 @@ package rollback
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"mulligan/daemon/app"
 	"mulligan/daemon/checkpoint"
-	"mulligan/daemon/layer"
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -22,7 +18,7 @@ import (
 // safetyCheckpoint captures the present state while the app still runs, and
 // prepares every layer beside it.
 func (r *rollback) safetyCheckpoint(ctx context.Context) (string, error) {
-	now, err := r.status(ctx)
+	now, err := r.unit.status(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -30,7 +26,7 @@ func (r *rollback) safetyCheckpoint(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	r.intend(now)
+	r.unit.intend(now, r.target, r.req.Start)
 	if err := r.writePlan(ctx, preparing); err != nil {
 		return "", err
 	}
@@ -57,62 +53,10 @@ func (r *rollback) safetyCheckpoint(ctx context.Context) (string, error) {
 	if err := r.parts.prepare(ctx, r.safety, nil); err != nil {
 		return "", err
 	}
-	if running && !halted && r.stops() {
+	if running && !halted && r.unit.stops() {
 		r.parts.warm(ctx)
 	}
 	return "id=" + string(cp.ID), nil
-}
-
-// status looks at the app's unit. A domain that the rollback leaves alone may be out of
-// reach: then the status is that of the app's part on the host.
-func (r *rollback) status(ctx context.Context) (systemd.Status, error) {
-	now, err := r.a.Status(ctx)
-	if err == nil {
-		return now, nil
-	}
-	err = r.a.Setup().OfGuest(ctx, err)
-	var away *layer.Error
-	switch {
-	case r.stopsAll() && r.parts.has(snap.Disk):
-		return now, r.hints.orWithout(err)
-	case r.stopsAll() || !errors.As(err, &away):
-		return now, err
-	}
-	m := r.a.Unit().(*layer.Machine)
-	if !r.unseen { // else it was said
-		r.warnings.add("it is not known whether the %s runs, so it is left as it is: %v", m.Vm.Name(), away.Err)
-	}
-	r.unseen = true
-	return app.StatusOf(ctx, m.Host)
-}
-
-// stops reports whether something is stopped for the time of the switch. A revert
-// changes some files, as an editor does.
-func (r *rollback) stops() bool {
-	return r.goal.stopsApp() && r.a.Unit() != nil && (r.stopsAll() || r.a.HostPart() != nil)
-}
-
-// stopsAll reports whether that is the whole app. A guest is stopped for its
-// disks only: for other layers, what runs on the host beside it is enough.
-func (r *rollback) stopsAll() bool {
-	m, ok := r.a.Unit().(*layer.Machine)
-	return !ok || m.HostStarts || slices.Contains(r.plan.Layers, snap.Disk)
-}
-
-// halt stops it.
-func (r *rollback) halt(ctx context.Context) error {
-	if r.stopsAll() {
-		return r.d.apps.StopUnit(ctx, r.a)
-	}
-	return r.d.apps.PauseHost(ctx, r.a)
-}
-
-// halts is its name.
-func (r *rollback) halts() string {
-	if r.stopsAll() {
-		return r.a.Unit().Name()
-	}
-	return r.a.HostPart().Name()
 }
 
 // maxTopUps bounds how often a safety checkpoint is brought up to date with
@@ -122,8 +66,8 @@ const maxTopUps = 3
 // stop stops the unit, and makes the safety checkpoint hold what was written
 // until then: nothing that the app did may be lost. Then comes the commit point.
 func (r *rollback) stop(ctx context.Context) (string, error) {
-	if r.stops() {
-		if err := r.halt(ctx); err != nil {
+	if r.unit.stops() {
+		if err := r.unit.halt(ctx); err != nil {
 			return "", err
 		}
 	}
@@ -146,7 +90,7 @@ func (r *rollback) stop(ctx context.Context) (string, error) {
 	if err := r.writePlan(ctx, switching); err != nil {
 		return "", err
 	}
-	note, err := r.stopped()
+	note, err := r.unit.stopped()
 	if topped > 0 {
 		note, err = note+"; the safety checkpoint was brought up to date", nil
 	}
@@ -165,7 +109,7 @@ func (r *rollback) topUp(ctx context.Context, stale map[snap.Layer]bool) error {
 			continue
 		}
 		l, _ := r.a.Layer(s.Layer)
-		n, warnings, err := r.d.checkpoints.CaptureLayer(ctx, r.a, l, checkpoint.How{Still: checkpoint.Stillness{All: r.stops()}, Revive: true, Salvage: true})
+		n, warnings, err := r.d.checkpoints.CaptureLayer(ctx, r.a, l, checkpoint.How{Still: checkpoint.Stillness{All: r.unit.stops()}, Revive: true, Salvage: true})
 		if err != nil {
 			return errs.Also(err, r.d.checkpoints.Drop(ctx, r.a, fresh))
 		}
@@ -192,27 +136,6 @@ func (r *rollback) topUp(ctx context.Context, stale map[snap.Layer]bool) error {
 	return r.d.checkpoints.Drop(ctx, r.a, old)
 }
 
-// stopped says what became of the unit; errSkipped where there was nothing to stop.
-func (r *rollback) stopped() (string, error) {
-	switch now := r.before; {
-	case !r.stops():
-		return r.runsOn(), errSkipped
-	case now.Down():
-		return fmt.Sprintf("%s was not running (%s)", r.halts(), standing(now)), errSkipped
-	case !now.Running():
-		return fmt.Sprintf("%s was not up (%s), and is held down", r.halts(), standing(now)), nil
-	}
-	return r.halts() + " stopped", nil
-}
-
-// runsOn says why the unit is not stopped.
-func (r *rollback) runsOn() string {
-	if r.a.Unit() == nil {
-		return "the app has no unit"
-	}
-	return "the app runs on"
-}
-
 func (r *rollback) switchFiles(ctx context.Context) (string, error) {
 	return r.parts.commit(ctx, false, r.plan.Verify)
 }
@@ -227,37 +150,23 @@ func (r *rollback) start(ctx context.Context) (string, error) {
 		return "", err
 	}
 	switch {
-	case !r.stops():
-		return r.runsOn(), errSkipped
-	case !r.starts():
-		return r.halts() + " " + cmp.Or(r.plan.WhyDown, "was not running before"), errSkipped
+	case !r.unit.stops():
+		return r.unit.runsOn(), errSkipped
+	case !r.unit.starts():
+		return r.unit.haltedName() + " " + cmp.Or(r.plan.WhyDown, "was not running before"), errSkipped
 	}
-	if err := r.bringUp(ctx); err != nil {
+	if err := r.unit.bringUp(ctx); err != nil {
 		if !r.mayAil() {
 			return "", r.hints.orNoStart(err)
 		}
 		r.ails = true
 		r.warnings.add("the app does not start, and was not well when %s was made: %v", r.target.ID, err)
-		return r.halts() + " does not start, as when the checkpoint was made", errSkipped
+		return r.unit.haltedName() + " does not start, as when the checkpoint was made", errSkipped
 	}
 	if s, err := r.a.Status(ctx); err == nil && isPaused(s) {
-		return r.halts() + " started, and paused as it was before", nil
+		return r.unit.haltedName() + " started, and paused as it was before", nil
 	}
-	return r.halts() + " started", nil
-}
-
-// isPaused reports whether a guest is there that does not run on.
-func isPaused(s systemd.Status) bool { return s.Sub == "paused" }
-
-// bringUp starts the app, and watches it for a moment where no health check tells.
-func (r *rollback) bringUp(ctx context.Context) error {
-	if err := r.d.apps.StartUnit(ctx, r.a); err != nil {
-		return err
-	}
-	if r.a.Rec().Health != nil {
-		return nil
-	}
-	return r.staysUp(ctx)
+	return r.unit.haltedName() + " started", nil
 }
 
 // mayAil reports whether an app that does not start, or is not well, is what was asked
@@ -266,45 +175,19 @@ func (r *rollback) mayAil() bool {
 	return checkpoint.Ailing(r.target) && r.req.OnUnhealthy != ipc.UnhealthyUndo
 }
 
-// staysUp watches a unit that says that it has started: many a program reads
-// what it can't bear only then.
-func (r *rollback) staysUp(ctx context.Context) error {
-	first, err := r.status(ctx)
-	if err != nil {
-		return err
-	}
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for over := time.After(r.d.opt.Steady); ; {
-		now, err := r.status(ctx)
-		if err != nil {
-			return err
-		}
-		if !now.Running() || now.Restarts > first.Restarts {
-			return errs.New(errs.Failed, "start "+r.a.Unit().Name(), "it ended soon after its start: %s", cmp.Or(now.Result, now.Active)).
-				WithHint("see its output; the checkpoint may be of a state that it can't start from")
-		}
-		select {
-		case <-tick.C:
-		case <-over:
-			return nil
-		}
-	}
-}
-
 // healthy asks the app whether it works.
 func (r *rollback) healthy(ctx context.Context) (string, error) {
 	h := r.a.Rec().Health
 	switch {
 	case !r.goal.stopsApp():
-		return r.runsOn(), errSkipped
+		return r.unit.runsOn(), errSkipped
 	case h == nil:
 		return "no health check is configured", errSkipped
-	case r.stops() && !r.starts():
+	case r.unit.stops() && !r.unit.starts():
 		return "the app was not started", errSkipped
-	case isPaused(r.before):
+	case isPaused(r.unit.before):
 		return "the guest is paused", errSkipped
-	case !r.stops() && !r.plan.Running:
+	case !r.unit.stops() && !r.plan.Running:
 		return "the app was not running before", errSkipped
 	case r.ails:
 		return "the app does not start", errSkipped
