@@ -178,7 +178,7 @@ func (r *rollback) undone(ctx context.Context, t *turns.Tracker, now snap.Mark) 
 	for _, w := range writes {
 		late[turns.WriteID{Path: w.Path, At: w.At}] = true
 	}
-	return func(p turns.WriteID) bool { return late[p] && inScope(r.scope, p.Path) }, err
+	return func(p turns.WriteID) bool { return late[p] && inScope(r.paths, p.Path) }, err
 }
 
 // lateWrites lists the writes since the target.

@@ -62,12 +62,12 @@ func (g *toCheckpoint) lacks() (list []string) {
 func (g *toCheckpoint) prepare(ctx context.Context, p *part) (err error) {
 	r := g.r
 	req := snap.RestoreRequest{ID: snap.RestoreID(r.op), Target: p.target, Base: p.base}
-	if p.Name == snap.Files && len(r.scope) > 0 {
+	if p.Name == snap.Files && len(r.paths) > 0 {
 		scoped, ok := p.Driver.(snap.ScopedPreparer)
 		if !ok {
 			return errs.New(errs.Unsupported, "", "%s cannot restore single paths", p.About)
 		}
-		p.sw, err = scoped.PrepareScoped(ctx, req, r.scope)
+		p.sw, err = scoped.PrepareScoped(ctx, req, r.paths)
 	} else {
 		p.sw, err = p.Driver.Prepare(ctx, req)
 	}

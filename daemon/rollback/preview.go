@@ -48,7 +48,7 @@ func (r *rollback) foresee(ctx context.Context, p *part) (ipc.LayerPreview, erro
 	}
 	var paths []string
 	if p.Name == snap.Files {
-		paths = r.scope
+		paths = r.paths
 	}
 	list, err := differ.Diff(ctx, p.target, "", paths)
 	if err != nil && layer.Unreadable(err) {
@@ -99,7 +99,7 @@ func (r *rollback) notCovered() []string {
 			list = append(list, fmt.Sprintf("%s: outside the scope", l.Name))
 		}
 	}
-	for _, s := range r.scope {
+	for _, s := range r.paths {
 		list = append(list, fmt.Sprintf("files: all but %s, outside the scope", s))
 	}
 	for _, pattern := range r.a.Rec().Exclude {

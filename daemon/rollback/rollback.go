@@ -25,7 +25,7 @@ type rollback struct {
 	target store.Checkpoint
 	safety store.Checkpoint
 	parts  *parts
-	scope  []string // paths, when only some are asked for
+	paths  []string // the scope, when it is some of the files
 	stages *stageRunner
 	hints  *hints
 	unit   *unit
@@ -151,13 +151,9 @@ func (d *Service) newRollback(ctx context.Context, a *app.App, id ipc.Checkpoint
 	if req.Start != nil && a.Unit() == nil {
 		return nil, errs.New(errs.Invalid, "", "%s has no unit or command to start", a.Rec().Slug).WithHint("leave start out")
 	}
-	if err := r.selectParts(); err != nil {
+	if err := r.choose(ctx, aimed); err != nil {
 		return nil, err
 	}
-	if err := r.checkScope(ctx, aimed); err != nil {
-		return nil, err
-	}
-	r.plan.Paths = len(r.scope) > 0
 	if target.CalledOff && !target.Quiesced {
 		r.warnings.add("%s is the safety checkpoint of a rollback that was called off: it was made while the app ran, and its layers may be of different moments", id)
 	}
@@ -178,6 +174,20 @@ func (d *Service) newRollback(ctx context.Context, a *app.App, id ipc.Checkpoint
 		err = r.hints.orDiscard(ctx, d.store.HasFree(ctx, records.Reserve))
 	}
 	return r, err
+}
+
+// choose works out the layers and paths of the scope. With follows, the scope was not asked for but
+// follows from what is undone.
+func (r *rollback) choose(ctx context.Context, follows bool) (err error) {
+	s := scope{a: r.a, asked: r.req.Scope, omit: r.req.Without, target: r.target, warnings: r.warnings}
+	if r.parts.list, err = s.choose(); err != nil {
+		return err
+	}
+	if err := s.check(ctx, follows); err != nil {
+		return err
+	}
+	r.paths, r.plan.Paths, r.plan.Without, r.plan.Behind = s.paths, len(s.paths) > 0, s.without, s.behind
+	return nil
 }
 
 // run goes through the six stages. Its error is the first stage's that failed,
@@ -262,7 +272,7 @@ func (r *rollback) foreseen(ctx context.Context) error {
 		}
 		var paths []string
 		if p.Name == snap.Files {
-			paths = r.scope
+			paths = r.paths
 		}
 		if err := f.Foresee(ctx, p.target, paths); err != nil {
 			return r.hints.ofStored(p, err)

@@ -4,14 +4,11 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 
 	"mulligan/daemon/checkpoint"
 	"mulligan/daemon/layer"
 	"mulligan/daemon/store"
-	"mulligan/errs"
 	"mulligan/snap"
-	"mulligan/tomlfile"
 )
 
 // Each layer of an app is safe by itself. A rollback captures, and looks at, only the
@@ -59,29 +56,4 @@ func (r *rollback) noteRaw(layers ...snap.Layer) {
 			r.warnings.add("%s could not be read; its bytes were kept as they lay there, in %s", s.Layer, r.safety.ID)
 		}
 	}
-}
-
-// withoutLayers are the layers that the request leaves as they are.
-func (r *rollback) withoutLayers() (map[snap.Layer]bool, error) {
-	left := map[snap.Layer]bool{}
-	for _, name := range r.req.Without {
-		name = strings.TrimPrefix(name, "layer:")
-		if r.markWanted(left, name) {
-			continue
-		}
-		e := errs.New(errs.Invalid, "", "%s has no layer %.64q to go without", r.a.Rec().Slug, name)
-		var known []string
-		for _, l := range r.a.Layers() {
-			known = append(known, string(l.Name), strings.TrimPrefix(string(l.Name), "db:"))
-		}
-		if near := tomlfile.Nearest(name, known); near != "" {
-			for _, l := range r.a.Layers() {
-				if string(l.Name) == near || l.IsDB() && snap.DB(near) == l.Name {
-					return nil, e.WithHint("did you mean --without %s?", l.Name)
-				}
-			}
-		}
-		return nil, e.WithHint("its layers are %s", r.layerNames())
-	}
-	return left, nil
 }

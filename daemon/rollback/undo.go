@@ -210,7 +210,7 @@ func (r *rollback) unannounced(ctx context.Context, t *turns.Tracker) ([]string,
 	late, err := r.lateWrites(ctx, t, now)
 	var paths []string
 	for _, w := range late {
-		if l.Nobodys(w) && inScope(r.scope, w.Path) && !slices.Contains(paths, w.Path) {
+		if l.Nobodys(w) && inScope(r.paths, w.Path) && !slices.Contains(paths, w.Path) {
 			paths = append(paths, w.Path)
 		}
 	}
