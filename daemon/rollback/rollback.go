@@ -80,13 +80,13 @@ func (d *Service) Rollback(ctx context.Context, who ipc.Caller, ref string, id i
 		err = r.remakeWorkspace(ctx)
 	}
 	if err == nil {
-		err = r.alone(ctx)
+		err = r.others().spareSessions(ctx)
 	}
 	if err == nil {
 		err = r.hints.orDiscard(ctx, r.allTurns(ctx))
 	}
 	if err == nil {
-		err = r.spareOthers(ctx)
+		err = r.others().spareUnannounced(ctx)
 	}
 	if err != nil {
 		d.events.WriteAudit(ctx, a.Rec(), who, "rollback", string(id), req.Reason, err, nil)
@@ -188,6 +188,18 @@ func (r *rollback) choose(ctx context.Context, follows bool) (err error) {
 	}
 	r.paths, r.plan.Paths, r.plan.Without, r.plan.Behind = s.paths, len(s.paths) > 0, s.without, s.behind
 	return nil
+}
+
+// others returns what looks for other people's writes that the rollback would undo.
+func (r *rollback) others() *others {
+	o := &others{
+		d: r.d, a: r.a, tracker: turns.TrackerOf(r.a), req: r.req, target: r.target, paths: r.paths,
+		hasFiles: r.parts.has(snap.Files), warnings: r.warnings,
+	}
+	if r.plan.Aimed {
+		o.undoes = r.req.Turns
+	}
+	return o
 }
 
 // run goes through the six stages. Its error is the first stage's that failed,
