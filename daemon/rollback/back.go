@@ -94,7 +94,7 @@ func (r *rollback) undoPart(ctx context.Context, p *part) error {
 			return err
 		}
 	}
-	r.putBackWords = append(r.putBackWords, p.undoNote())
+	r.putBackNotes = append(r.putBackNotes, p.undoNote())
 	return nil
 }
 

@@ -1,14 +1,11 @@
 package rollback
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"mulligan/daemon/app"
-	"mulligan/ipc"
 	"mulligan/snap"
 )
 
@@ -32,78 +29,6 @@ func (v verdict) confidence() float64 {
 		return 0.5
 	}
 	return 1
-}
-
-// verdict gathers it; err is why the rollback failed, if it did.
-func (r *rollback) verdict(done bool, err error) verdict {
-	v := verdict{done: done, layers: len(r.parts.list), unwell: err != nil}
-	for _, p := range r.parts.list {
-		if p.proof != nil && p.proof.Match && !p.proof.Shallow {
-			v.compared++
-		}
-	}
-	return v
-}
-
-// evidence names what was really gathered: how each stage went, and the hash of each
-// layer that was read back.
-func (r *rollback) evidence() []string {
-	list := []string{}
-	for _, s := range r.stages.ran {
-		list = append(list, fmt.Sprintf("stage:%s:%s", s.Stage, s.Status))
-	}
-	for _, p := range r.parts.list {
-		if p.proof != nil && !p.proof.Post.IsZero() && !p.proof.Shallow {
-			list = append(list, fmt.Sprintf("hash:%s:%s", p.Name, p.proof.Post))
-		}
-	}
-	return list
-}
-
-// wordingPatience is how long a receipt waits for the words of what changed in a database.
-const wordingPatience = 5 * time.Second
-
-// word gives the changes of databases as a dry run words them: rows, and DDL. Where that
-// takes long, what the driver said of its switch has to do.
-func (r *rollback) word(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, wordingPatience)
-	defer cancel()
-	for _, p := range r.parts.list {
-		differ, ok := p.Driver.(snap.Differ)
-		if !ok || !p.IsDB() || p.ReplaysLog() || p.base == "" || p.target == "" {
-			continue
-		}
-		if list, err := differ.Diff(ctx, p.target, p.base, nil); err == nil && (len(list) > 0) == (p.total > 0) {
-			p.list, p.total = list, len(list)
-		}
-	}
-}
-
-// maxOfDatabases is how many of a receipt's changes may be of other layers than files
-// where there are more of those than it lists.
-const maxOfDatabases = maxChanges / 2
-
-// listed gives the changes that a receipt lists, the files before the other layers, and
-// how many there are.
-func (r *rollback) listed() (list []ipc.Change, total int) {
-	rest := 0
-	for _, p := range r.parts.list {
-		total += p.total
-		if p.Name != snap.Files {
-			rest += len(p.list)
-		}
-	}
-	list = []ipc.Change{}
-	for _, p := range r.parts.list {
-		room := maxChanges - len(list)
-		if p.Name == snap.Files {
-			room = maxChanges - min(rest, maxOfDatabases)
-		}
-		for _, c := range p.list[:min(len(p.list), room)] {
-			list = append(list, shownChange(p, c))
-		}
-	}
-	return list, total
 }
 
 // fold puts the changes below .git, if there are any, into one line behind the others.

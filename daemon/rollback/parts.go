@@ -177,6 +177,25 @@ func (ps *parts) commitPart(ctx context.Context, p *part, verify bool) (note str
 	return note, nil
 }
 
+// rewordPatience is how long a receipt waits for the words of what changed in databases.
+const rewordPatience = 5 * time.Second
+
+// rewordDatabases replaces the changes of databases by those that a dry run lists: rows, and DDL. If
+// that takes long, the changes stay as the driver worded them for its switch.
+func (ps *parts) rewordDatabases(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, rewordPatience)
+	defer cancel()
+	for _, p := range ps.list {
+		differ, ok := p.Driver.(snap.Differ)
+		if !ok || !p.IsDB() || p.ReplaysLog() || p.base == "" || p.target == "" {
+			continue
+		}
+		if list, err := differ.Diff(ctx, p.target, p.base, nil); err == nil && (len(list) > 0) == (p.total > 0) {
+			p.list, p.total = list, len(list)
+		}
+	}
+}
+
 // unwritten reports whether every layer is certainly as the operation left it.
 func (ps *parts) unwritten(ctx context.Context) bool {
 	for _, p := range ps.list {

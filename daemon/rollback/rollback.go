@@ -34,8 +34,8 @@ type rollback struct {
 	warnings  *warnings
 	recovered bool
 	ails      bool // the app does not start, and mayAil
-	// putBackWords say what an undo did, a line per layer.
-	putBackWords []string
+	// putBackNotes say what an undo did, a line per layer.
+	putBackNotes []string
 	again        bool // an undo was begun before, by this daemon or one that died
 }
 
@@ -99,7 +99,7 @@ func (d *Service) Rollback(ctx context.Context, who ipc.Caller, ref string, id i
 	err = errs.Wrap(errs.Failed, op, r.run(ctx))
 	unmute(ctx)
 	if err == nil {
-		r.word(ctx)
+		r.parts.rewordDatabases(ctx)
 	}
 	res := r.receipt(ctx, err)
 	d.events.WriteAudit(ctx, a.Rec(), who, "rollback", string(id), req.Reason, err, res)
