@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"mulligan/daemon/app"
 	"mulligan/snap"
 )
 
@@ -31,17 +30,14 @@ func (v verdict) confidence() float64 {
 	return 1
 }
 
-// fold puts the changes below .git, if there are any, into one line behind the others.
-func (r *rollback) fold(all []snap.Change) (list []snap.Change, total int) {
+// foldRepository puts the changes below .git, if there are any, into one line behind the others. now and
+// then are the commits that are checked out, before and after.
+func foldRepository(all []snap.Change, now, then *string) (list []snap.Change, total int) {
 	inGit := func(c snap.Change) bool { return c.Path == ".git" || strings.HasPrefix(c.Path, ".git/") }
 	git := slices.DeleteFunc(slices.Clone(all), func(c snap.Change) bool { return !inGit(c) })
 	list = slices.DeleteFunc(slices.Clone(all), inGit)
 	if len(git) > 0 {
-		now := app.HeadOf(r.a.Rec())
-		if r.safety.ID != "" {
-			now = r.safety.Ref
-		}
-		list = append(list, foldGit(git, now, r.target.Ref))
+		list = append(list, foldGit(git, now, then))
 	}
 	return list, len(list)
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"mulligan/daemon/accounts"
+	"mulligan/daemon/app"
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -83,7 +84,11 @@ func (g *toCheckpoint) changes(p *part) (list []snap.Change, total int) {
 		return p.sw.Changes(maxChanges)
 	}
 	list, _ = p.sw.Changes(math.MaxInt)
-	return g.r.fold(list)
+	now := g.r.safety.Ref
+	if g.r.safety.ID == "" { // a crash came before it was recorded
+		now = app.HeadOf(g.r.a.Rec())
+	}
+	return foldRepository(list, now, g.r.target.Ref)
 }
 
 func (g *toCheckpoint) resume(ctx context.Context) (err error) {
