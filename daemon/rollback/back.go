@@ -45,7 +45,7 @@ func (r *rollback) putBack(ctx context.Context) error {
 		return err
 	}
 	if err := errs.Wrap(errs.Failed, "put the app back", r.undo(ctx)); err != nil {
-		r.a.Unsettle(err)
+		r.a.RequestRecovery(err)
 		return err
 	}
 	r.recovered = true

@@ -73,7 +73,7 @@ func (g *toCheckpoint) prepare(ctx context.Context, p *part) (err error) {
 		p.sw, err = p.Driver.Prepare(ctx, req)
 	}
 	if err != nil {
-		r.a.Unsettle(nil) // it may have left something where it cannot reach it now
+		r.a.RequestRecovery(nil) // it may have left something where it cannot reach it now
 	}
 	return r.hints.ofStored(p, err)
 }

@@ -219,7 +219,7 @@ func (ps *parts) finish(ctx context.Context) error {
 			return err
 		}
 		if err := p.sw.Finish(ctx); err != nil {
-			ps.a.Unsettle(err)
+			ps.a.RequestRecovery(err)
 			return err
 		}
 	}

@@ -269,7 +269,7 @@ func (v *revert) warnOfLater() {
 
 // seen is a path as the app's owner may see it.
 func (v *revert) seen(path string) string {
-	list, err := v.a.Seen([]string{path})
+	list, err := v.a.RedactPaths([]string{path})
 	if err != nil || len(list) != 1 {
 		return "."
 	}

@@ -167,7 +167,7 @@ func (d *Service) newRollback(ctx context.Context, a *app.App, id ipc.Checkpoint
 		}
 		r.plan.Layers = append(r.plan.Layers, p.Name)
 	}
-	if err := r.foreseen(ctx); err != nil {
+	if err := r.precheck(ctx); err != nil {
 		return nil, err
 	}
 	if !req.DryRun {
@@ -230,7 +230,7 @@ func (r *rollback) run(ctx context.Context) error {
 // now are no failure of it: pursue sees to them.
 func (r *rollback) done(ctx context.Context) {
 	if err := r.finishForward(ctx); err != nil {
-		r.a.Unsettle(errs.Wrap(errs.Failed, "drop what was kept for an undo", err))
+		r.a.RequestRecovery(errs.Wrap(errs.Failed, "drop what was kept for an undo", err))
 		r.warnings.add("the data kept for an undo could not be deleted yet: %v", err)
 	}
 }
@@ -275,10 +275,10 @@ func (r *rollback) remakeWorkspace(ctx context.Context) error {
 	return err
 }
 
-// foreseen refuses what the layers can tell now that their Prepare would refuse.
-func (r *rollback) foreseen(ctx context.Context) error {
+// precheck refuses what the drivers can tell now that their Prepare would refuse.
+func (r *rollback) precheck(ctx context.Context) error {
 	for _, p := range r.parts.list {
-		f, ok := p.Driver.(snap.Foreseer)
+		checker, ok := p.Driver.(snap.Prechecker)
 		if !ok {
 			continue
 		}
@@ -286,7 +286,7 @@ func (r *rollback) foreseen(ctx context.Context) error {
 		if p.Name == snap.Files {
 			paths = r.paths
 		}
-		if err := f.Foresee(ctx, p.target, paths); err != nil {
+		if err := checker.Precheck(ctx, p.target, paths); err != nil {
 			return r.hints.ofStored(p, err)
 		}
 	}

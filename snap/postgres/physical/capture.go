@@ -51,13 +51,13 @@ func (d *Driver) Capture(ctx context.Context, req snap.CaptureRequest) (snap.Sna
 // captureFirst captures a cluster without a base that the marker can be reached from: the first capture, and one after all
 // bases were deleted. Like Sweep, it takes the lock of bases before the lock that Do holds.
 func (d *Driver) captureFirst(ctx context.Context, op string, req snap.CaptureRequest) (m marker, warnings []string, err error) {
-	d.base.Lock()
-	defer d.base.Unlock()
+	d.bases.taking.Lock()
+	defer d.bases.taking.Unlock()
 	err = d.Do(ctx, op, func() (err error) {
 		if m, warnings, err = d.capture(ctx, req); !errors.As(err, new(noBase)) {
 			return err // another call took a base meanwhile
 		}
-		if err = d.takeBaseLocked(ctx); err == nil {
+		if err = d.bases.takeLocked(ctx); err == nil {
 			m, warnings, err = d.capture(ctx, req)
 		}
 		return err
@@ -77,7 +77,7 @@ func (d *Driver) capture(ctx context.Context, req snap.CaptureRequest) (marker, 
 	}
 	m, warnings, err := d.mark(ctx)
 	if errs.KindOf(err) == errs.Unavailable {
-		if err = d.revive(ctx, req.Revive, err); err == nil {
+		if err = d.server.revive(ctx, req.Revive, err); err == nil {
 			m, warnings, err = d.mark(ctx)
 			warnings = append(warnings, "The server was down, and was started.")
 		}
@@ -96,7 +96,7 @@ func (d *Driver) capture(ctx context.Context, req snap.CaptureRequest) (marker, 
 	if err := errors.Join(ctx.Err(), d.cfg.Failpoint.At("capture: record")); err != nil {
 		return marker{}, nil, err
 	}
-	return m, warnings, d.put("markers", string(m.ID), m)
+	return m, warnings, d.records.put("markers", string(m.ID), m)
 }
 
 // markSQL puts a named restore point into the log, and commits a transaction
@@ -117,7 +117,7 @@ func (d *Driver) mark(ctx context.Context) (m marker, warnings []string, err err
 			return m, warnings, err
 		}
 	}
-	if d.idle, err = d.connect(ctx); err != nil { // the first time, or the server was restarted
+	if d.idle, err = d.server.connect(ctx); err != nil { // the first time, or the server was restarted
 		return m, nil, err
 	}
 	return d.markOn(ctx, d.idle)
@@ -161,7 +161,7 @@ func (d *Driver) markOn(ctx context.Context, c conn) (m marker, warnings []strin
 		warnings = append(warnings, fmt.Sprintf("%d prepared transactions are part of the snapshot and come back with it.", prepared))
 	}
 	var notes []string
-	if err := d.get(".", "notes", &notes); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := d.records.get(".", "notes", &notes); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return m, nil, err
 	}
 	return m, append(warnings, notes...), nil
@@ -180,7 +180,7 @@ func (d *Driver) survey(ctx context.Context, m marker) (conf string, err error) 
 	if _, err := os.Lstat(filepath.Join(d.cfg.StateDir, "conf", known+".json")); err != nil {
 		known = "" // it was swept
 	}
-	_, found, err := d.findBase(ctx, m, m.segments, &known)
+	_, found, err := d.bases.find(ctx, m, m.segments, &known)
 	if err != nil || found.Same {
 		return known, err
 	}
@@ -191,19 +191,10 @@ func (d *Driver) survey(ctx context.Context, m marker) (conf string, err error) 
 		}
 	}
 	d.conf = asowner.ConfDigest(files)
-	if err := d.get("conf", d.conf, &files); !errors.Is(err, fs.ErrNotExist) {
+	if err := d.records.get("conf", d.conf, &files); !errors.Is(err, fs.ErrNotExist) {
 		return d.conf, err
 	}
-	return d.conf, d.put("conf", d.conf, files)
-}
-
-// barrier flushes all that was committed before the call, and gives a place
-// behind it that a record begins at. A commit waits for the disk only if its
-// transaction wrote something: here, a message that nobody reads.
-func (c conn) barrier(ctx context.Context) (end wal.LSN, err error) {
-	err = c.row(ctx, "SELECT pg_current_wal_insert_lsn()::text, txid_current(), pg_logical_emit_message(false, 'mulligan', '')::text",
-		&end, new(int64), new(string))
-	return end, err
+	return d.conf, d.records.put("conf", d.conf, files)
 }
 
 // age is for logs.

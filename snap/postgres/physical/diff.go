@@ -48,9 +48,9 @@ type connecter func(ctx context.Context, database string) (conn, error)
 // describe lists what a snapshot, or the live cluster, consists of.
 func (d *Driver) describe(ctx context.Context, id snap.SnapshotID) (all map[string]relation, err error) {
 	if id == "" {
-		return d.relations(ctx, d.connectTo)
+		return d.relations(ctx, d.server.connectTo)
 	}
-	s, err := d.state(id)
+	s, err := d.records.state(id)
 	if err != nil {
 		return nil, err
 	}
@@ -59,11 +59,11 @@ func (d *Driver) describe(ctx context.Context, id snap.SnapshotID) (all map[stri
 			WithHint("roll back to it, or compare two other checkpoints")
 	}
 	m := s.marker
-	c, err := d.connect(ctx)
+	c, err := d.server.connect(ctx)
 	if err != nil {
 		return nil, err
 	}
-	f, err := d.inspect(ctx, c)
+	f, err := d.server.inspect(ctx, c)
 	c.close()
 	if err != nil {
 		return nil, err
@@ -77,19 +77,19 @@ func (d *Driver) describe(ctx context.Context, id snap.SnapshotID) (all map[stri
 
 // visit lets f read a marker's state, from a copy that is gone afterwards.
 func (d *Driver) visit(ctx context.Context, m marker, f facts, read func(connecter) error) error {
-	b, err := d.reachable(ctx, m, f.Segments)
+	b, err := d.bases.nearest(ctx, m, f.Segments)
 	if err != nil {
 		return err
 	}
-	if err := d.room(ctx, d.stored("bases", b.ID)); err != nil {
+	if err := d.store.room(ctx, d.store.path("bases", b.ID)); err != nil {
 		return err
 	}
-	dir := d.stored("forks", randomHex(8))
+	dir := d.store.path("forks", randomHex(8))
 	err = d.clone(ctx, m, b, dir)
 	if err == nil {
 		err = d.readFork(ctx, m, f, dir, read)
 	}
-	return errs.Also(err, d.remove(ctx, dir))
+	return errs.Also(err, d.store.remove(ctx, dir))
 }
 
 func (d *Driver) readFork(ctx context.Context, m marker, f facts, dir string, read func(connecter) error) error {
@@ -121,7 +121,7 @@ func (d *Driver) readFork(ctx context.Context, m marker, f facts, dir string, re
 // clone makes a folder that replays the log from b up to m once it is started.
 func (d *Driver) clone(ctx context.Context, m marker, b wal.Base, dir string) error {
 	var conf map[string][]byte
-	if err := d.get("conf", m.Conf, &conf); err != nil {
+	if err := d.records.get("conf", m.Conf, &conf); err != nil {
 		return errs.Wrap(errs.Corrupt, "", err)
 	}
 	files := map[string][]byte{"recovery.signal": nil}
@@ -130,10 +130,10 @@ func (d *Driver) clone(ctx context.Context, m marker, b wal.Base, dir string) er
 			files[name] = data
 		}
 	}
-	if _, err := asowner.Copy.Call(ctx, d.owner, asowner.ClusterCopy{From: d.stored("bases", b.ID), To: dir}); err != nil {
+	if _, err := asowner.Copy.Call(ctx, d.owner, asowner.ClusterCopy{From: d.store.path("bases", b.ID), To: dir}); err != nil {
 		return err
 	}
-	return d.arrange(ctx, asowner.Arrangement{Dir: dir, Drop: asowner.Configured, Files: files})
+	return d.store.arrange(ctx, asowner.Arrangement{Dir: dir, Drop: asowner.Configured, Files: files})
 }
 
 // relation is a table, or anything else that a definition tells all of.

@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"syscall"
 
@@ -33,53 +32,29 @@ func (f fork) place() place { return place{f.End.TLI, f.End.Checkpoint, f.End.Ne
 
 // build makes a fork of m beside the live server, of which f tells.
 func (d *Driver) build(ctx context.Context, m marker, f facts, fk *fork) error {
-	b, err := d.reachable(ctx, m, f.Segments)
+	b, err := d.bases.nearest(ctx, m, f.Segments)
 	if err != nil {
 		return err
 	}
-	if err := d.room(ctx, d.stored("bases", b.ID)); err != nil {
+	if err := d.store.room(ctx, d.store.path("bases", b.ID)); err != nil {
 		return err
 	}
 	checked := make(chan error, 1)
-	go func() { checked <- d.checkBase(ctx, b) }() // while the log is replayed
+	go func() { checked <- d.bases.check(ctx, b) }() // while the log is replayed
 	err = d.grow(ctx, m, f, b, fk)
 	if damage := <-checked; errs.KindOf(damage) == errs.Corrupt || err == nil {
 		err = errs.Also(damage, err)
 	}
 	if err == nil {
-		fk.Inode, err = asowner.Inode(d.stored("forks", fk.Dir))
+		fk.Inode, err = asowner.Inode(d.store.path("forks", fk.Dir))
 	}
 	return err
-}
-
-// reachable finds m's base, given that all of the log between them is there.
-func (d *Driver) reachable(ctx context.Context, m marker, size wal.Segments) (wal.Base, error) {
-	b, _, err := d.findBase(ctx, m, size, nil)
-	return b, err
-}
-
-// findBase is reachable, and looks at the configuration too where conf names the
-// one that is recorded already.
-func (d *Driver) findBase(ctx context.Context, m marker, size wal.Segments, conf *string) (b wal.Base, found asowner.BaseFound, err error) {
-	bases, err := d.bases()
-	if err != nil {
-		return b, found, err
-	}
-	found, err = asowner.FindBase.Call(ctx, d.owner, asowner.BaseQuery{Home: d.home(), Bases: bases, TLI: m.TLI, LSN: m.LSN, Size: size, Conf: conf, System: m.system})
-	if err != nil {
-		return b, found, err
-	}
-	i := slices.IndexFunc(bases, func(b wal.Base) bool { return b.ID == found.Base })
-	if i < 0 {
-		return b, found, errs.New(errs.Internal, "", "no base copy %q is recorded", found.Base)
-	}
-	return bases[i], found, nil
 }
 
 // grow clones the base, replays the log up to m on a new timeline, looks at what
 // came out, and shuts it down.
 func (d *Driver) grow(ctx context.Context, m marker, f facts, b wal.Base, fk *fork) error {
-	dir := d.stored("forks", fk.Dir)
+	dir := d.store.path("forks", fk.Dir)
 	if err := d.cfg.Failpoint.At("fork: clone"); err != nil {
 		return err
 	}
@@ -116,7 +91,7 @@ func (d *Driver) look(ctx context.Context, s *forkServer, m marker, f facts, fk 
 	if now <= m.TLI {
 		return errs.New(errs.Internal, "", "the fork of timeline %d is on timeline %d", m.TLI, now)
 	}
-	if !d.archives(f) {
+	if !d.archive.filledBy(f) {
 		if err := s.makeSlot(ctx); err != nil {
 			return err
 		}
@@ -127,7 +102,7 @@ func (d *Driver) look(ctx context.Context, s *forkServer, m marker, f facts, fk 
 
 // settle makes the stopped fork durable, and its timeline known for ever.
 func (d *Driver) settle(ctx context.Context, f facts, fk *fork) (err error) {
-	dir := d.stored("forks", fk.Dir)
+	dir := d.store.path("forks", fk.Dir)
 	if fk.End, err = d.server.ReadControl(ctx, dir); err != nil {
 		return err
 	}
@@ -139,12 +114,12 @@ func (d *Driver) settle(ctx context.Context, f facts, fk *fork) (err error) {
 	if f.ArchiveMode != "off" { // whoever archives gets the history too, when the fork is live
 		tidy.Files = map[string][]byte{filepath.Join("pg_wal", "archive_status", history+".ready"): nil}
 	}
-	if err := d.arrange(ctx, tidy); err != nil {
+	if err := d.store.arrange(ctx, tidy); err != nil {
 		return err
 	}
 	// With the history the timeline is taken. What is finished of its log nobody will archive later.
 	end := fk.End.Segments.Name(fk.End.TLI, fk.End.Segments.Number(fk.End.Checkpoint))
-	return d.saveLog(ctx, asowner.LogToSave{Wal: filepath.Join(dir, "pg_wal"), History: history, End: end})
+	return d.archive.save(ctx, asowner.LogToSave{Wal: filepath.Join(dir, "pg_wal"), History: history, End: end})
 }
 
 // forkServer is the server of a fork that is being made. It takes connections on
@@ -167,7 +142,7 @@ const hbaFile = "mulligan_hba.conf"
 // launch starts the server of a fork, and waits until it has replayed the log
 // and left recovery, or until it answers, where the settings in more have it so.
 func (d *Driver) launch(ctx context.Context, m marker, f facts, dir string, more ...string) (*forkServer, error) {
-	s := &forkServer{d: d, dir: dir, role: f.Bootstrap, socket: d.stored("sock"), done: make(chan struct{})}
+	s := &forkServer{d: d, dir: dir, role: f.Bootstrap, socket: d.store.path("sock"), done: make(chan struct{})}
 	hba := filepath.Join(dir, hbaFile)
 	if len(s.socket) > socketLimit {
 		s.socket = filepath.Join("/tmp", "mulligan-"+randomHex(8))
@@ -175,7 +150,7 @@ func (d *Driver) launch(ctx context.Context, m marker, f facts, dir string, more
 	if _, err := asowner.Mkdir.Call(ctx, d.owner, asowner.NewFolder{Path: s.socket, Old: !s.elsewhere()}); err != nil {
 		return nil, err
 	}
-	if err := d.arrange(ctx, asowner.Arrangement{Dir: dir, Files: map[string][]byte{hbaFile: []byte("local all all trust\n")}}); err != nil {
+	if err := d.store.arrange(ctx, asowner.Arrangement{Dir: dir, Files: map[string][]byte{hbaFile: []byte("local all all trust\n")}}); err != nil {
 		return nil, err
 	}
 	args := []string{"-D", dir}
@@ -201,7 +176,7 @@ func (d *Driver) forkSettings(m marker, f facts, dir, hba, socket string) []stri
 		// The name comes last: no other target may be set after it, not even to nothing.
 		"recovery_target=", "recovery_target_lsn=", "recovery_target_time=", "recovery_target_xid=", "recovery_target_name=" + m.Point,
 		fmt.Sprintf("recovery_target_timeline=%d", m.TLI), "recovery_target_action=promote",
-		"restore_command=" + d.restoreCommand(), "recovery_end_command=", "archive_cleanup_command=",
+		"restore_command=" + d.archive.restoreCommand(), "recovery_end_command=", "archive_cleanup_command=",
 		"hot_standby=off", "archive_mode=off", "primary_conninfo=", "primary_slot_name=", "listen_addresses=", "port=5432",
 		"unix_socket_directories=" + socket, "unix_socket_permissions=0700", "unix_socket_group=", "external_pid_file=", "hba_file=" + hba, "data_directory=" + dir,
 		"shared_preload_libraries=", "session_preload_libraries=", "local_preload_libraries=", "max_logical_replication_workers=0", "autovacuum=off",
@@ -236,10 +211,10 @@ func (s *forkServer) run(ctx context.Context) error {
 	return errs.Also(<-started, log.Close())
 }
 
-func (s *forkServer) logFile() string { return s.d.stored("fork.log") }
+func (s *forkServer) logFile() string { return s.d.store.path("fork.log") }
 
 // elsewhere reports whether the socket is in a folder outside of the store.
-func (s *forkServer) elsewhere() bool { return s.socket != s.d.stored("sock") }
+func (s *forkServer) elsewhere() bool { return s.socket != s.d.store.path("sock") }
 
 // ready waits until the server takes connections. With hot_standby = off that is
 // when it has left recovery; pg_ctl would return before.
@@ -317,7 +292,7 @@ func (s *forkServer) end(ctx context.Context, inOrder bool) error {
 		<-s.done
 	}
 	if s.elsewhere() {
-		return s.d.remove(ctx, s.socket)
+		return s.d.store.remove(ctx, s.socket)
 	}
 	return nil
 }
@@ -325,12 +300,12 @@ func (s *forkServer) end(ctx context.Context, inOrder bool) error {
 // keptFork gives the folder that was swapped out at m, if it is still as it was.
 func (d *Driver) keptFork(ctx context.Context, id snap.SnapshotID) (fk fork, found bool, err error) {
 	var k kept
-	if err := d.get("kept", string(id), &k); errors.Is(err, fs.ErrNotExist) {
+	if err := d.records.get("kept", string(id), &k); errors.Is(err, fs.ErrNotExist) {
 		return fk, false, nil
 	} else if err != nil {
 		return fk, false, err
 	}
-	dir := d.stored("forks", k.Dir)
+	dir := d.store.path("forks", k.Dir)
 	if n, err := asowner.Inode(dir); err != nil || n != k.Inode {
 		return fk, false, err
 	}

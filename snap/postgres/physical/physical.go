@@ -12,17 +12,15 @@ package physical
 import (
 	"context"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"strings"
-	"sync"
-	"sync/atomic"
 
 	"mulligan/errs"
 	"mulligan/failpoint"
 	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/database"
+	"mulligan/snap/postgres/physical/asowner"
 	"mulligan/snap/postgres/physical/pgserver"
 )
 
@@ -57,27 +55,23 @@ type Driver struct {
 	*database.Switcher[plan, *plan, state] // its Do is called by each method but for the copying of a base
 	cfg                                    Config
 	owner                                  privsep.User
-	server                                 pgserver.Cluster
+	server                                 *server
 	plans                                  *database.Plans
+	records                                *records
+	store                                  *store
+	archive                                *archive
+	bases                                  *bases
 
-	idle conn       // a connection that captures use again, perhaps a dead one
-	left bool       // the cluster was taken out of care: nothing is to be done to its server
-	conf string     // the name of the configuration that was recorded last, or ""
-	base sync.Mutex // held while a base is taken
-
-	copying atomic.Pointer[place] // where the base that is being taken begins
-
-	clones struct { // whether Store's file system shares extents
-		sync.Mutex
-		known, yes bool
-	}
+	idle conn   // a connection that captures use again, perhaps a dead one
+	left bool   // the cluster was taken out of care: nothing is to be done to its server
+	conf string // the name of the configuration that was recorded last, or ""
 }
 
 var (
 	_ snap.Driver       = (*Driver)(nil)
 	_ snap.LiveCapturer = (*Driver)(nil)
 	_ snap.Salvager     = (*Driver)(nil)
-	_ snap.Leaver       = (*Driver)(nil)
+	_ snap.LeftoverDropper       = (*Driver)(nil)
 )
 
 // New makes the driver; it does not look at the cluster.
@@ -112,20 +106,17 @@ func New(cfg Config) (*Driver, error) {
 		return nil, errs.Wrap(errs.Failed, op, err)
 	}
 	d := &Driver{cfg: cfg, owner: cfg.Owner}
-	d.server = pgserver.Cluster{Programs: pgserver.Programs{Bin: cfg.Bin, Owner: cfg.Owner}, DataDir: cfg.DataDir, Server: cfg.Server}
 	d.plans = database.FlatPlans(filepath.Join(cfg.StateDir, "switches"), "cluster", cfg.Name, cfg.Failpoint)
+	d.records = &records{dir: cfg.StateDir, cluster: cfg.Name, plans: d.plans,
+		ward: ward{Store: cfg.Store, UID: cfg.Owner.UID, GID: cfg.Owner.GID, Bin: cfg.Bin}}
+	home := asowner.Home{Data: cfg.DataDir, Store: cfg.Store}
+	programs := pgserver.Programs{Bin: cfg.Bin, Owner: cfg.Owner}
+	d.server = &server{Cluster: pgserver.Cluster{Programs: programs, DataDir: cfg.DataDir, Server: cfg.Server}, name: cfg.Name, dsn: cfg.DSN, home: home}
+	d.store = &store{Home: home, owner: cfg.Owner, claimant: cfg.App + "/" + cfg.Name}
+	d.archive = &archive{cluster: cfg.Name, store: d.store, programs: programs, log: cfg.Log}
+	d.bases = &bases{store: d.store, records: d.records, server: d.server, failpoint: cfg.Failpoint, log: cfg.Log}
 	d.Switcher = database.NewSwitcher[plan](d.plans, engine{d}, engine{d}, d.check)
 	return d, nil
-}
-
-// makeFolders makes those of the records.
-func makeFolders(stateDir string) error {
-	for _, dir := range []string{"markers", "bases", "kept", "switches", "conf", "raws"} {
-		if err := os.MkdirAll(filepath.Join(stateDir, dir), 0o700); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // Close ends the connection that captures use. The driver may be used again.
@@ -146,10 +137,3 @@ func (d *Driver) hangUp() {
 
 // CapturesLive is true: a marker of a running app is the state after a transaction.
 func (d *Driver) CapturesLive() bool { return true }
-
-// stored gives a path in the store.
-func (d *Driver) stored(parts ...string) string {
-	return filepath.Join(append([]string{d.cfg.Store}, parts...)...)
-}
-
-func (d *Driver) archive() string { return d.home().Archive() }

@@ -56,7 +56,7 @@ func (d *Driver) exchanged(p *plan) (bool, error) {
 		return false, nil
 	}
 	// Somebody removed or replaced what is live; the other one tells which that was.
-	switch n, err := asowner.Inode(d.stored("forks", p.Fork.Dir)); {
+	switch n, err := asowner.Inode(d.store.path("forks", p.Fork.Dir)); {
 	case err != nil:
 		return false, err
 	case n != 0 && n == p.Live:

@@ -26,7 +26,7 @@ func (e engine) Plan(ctx context.Context, p, old *plan, target, base state) erro
 		return nil
 	}
 	if old != nil && old.Phase == database.Prepared && old.Target == p.Target {
-		if now, err := e.d.server.ReadControl(ctx, e.d.stored("forks", old.Fork.Dir)); err == nil && now.Same(old.Fork.End) {
+		if now, err := e.d.server.ReadControl(ctx, e.d.store.path("forks", old.Fork.Dir)); err == nil && now.Same(old.Fork.End) {
 			p.Fork, p.Kept, p.Digest, p.Rows, p.reuses = old.Fork, old.Kept, old.Digest, old.Rows, true
 			p.setChanges(target, base, old.Changes[1:])
 			return nil
@@ -47,7 +47,7 @@ func (e engine) Build(ctx context.Context, p, old *plan, target, base state) err
 		}
 	}
 	if old != nil && old.Fork.Dir != p.Fork.Dir && !old.Kept {
-		return e.d.remove(ctx, e.d.stored("forks", old.Fork.Dir))
+		return e.d.store.remove(ctx, e.d.store.path("forks", old.Fork.Dir))
 	}
 	return nil
 }
@@ -56,28 +56,28 @@ func (e engine) Build(ctx context.Context, p, old *plan, target, base state) err
 // know of the server: as it says itself, or as it was recorded before it broke.
 func (d *Driver) survivor(ctx context.Context, base state) (f facts, err error) {
 	if base.raw != nil {
-		return d.known()
+		return d.records.known()
 	}
-	c, err := d.connect(ctx)
+	c, err := d.server.connect(ctx)
 	if errs.KindOf(err) == errs.Unavailable {
-		if err = d.revive(ctx, true, err); err == nil {
-			c, err = d.connect(ctx)
+		if err = d.server.revive(ctx, true, err); err == nil {
+			c, err = d.server.connect(ctx)
 		}
 	}
 	if err != nil {
 		return f, err
 	}
 	defer c.close()
-	if f, err = d.inspect(ctx, c); err != nil {
+	if f, err = d.server.inspect(ctx, c); err != nil {
 		return f, err
 	}
-	if err := d.refuse(ctx, f); err != nil {
+	if err := d.server.refuse(ctx, f); err != nil {
 		return f, err
 	}
 	if f.TLI != base.TLI {
 		return f, snap.Changed("", "cluster "+d.cfg.Name)
 	}
-	return f, d.collect(ctx, c, f) // so that little is left to be done while the server is down
+	return f, d.archive.collect(ctx, c, f) // so that little is left to be done while the server is down
 }
 
 // fill makes the fork, and finds what differs between it and the live state.
@@ -96,7 +96,7 @@ func (d *Driver) fill(ctx context.Context, p *plan, target, base state) error {
 	if p.Rows {
 		limit = d.cfg.DigestLimit
 	}
-	now, err := readContents(ctx, d.connectTo, limit)
+	now, err := readContents(ctx, d.server.connectTo, limit)
 	if err == nil {
 		p.setChanges(target, base, differences(p.Fork.Contents, now))
 	}

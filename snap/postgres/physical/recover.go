@@ -5,9 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 
 	"mulligan/errs"
 	"mulligan/snap"
@@ -35,7 +33,7 @@ func (e engine) Drop(ctx context.Context, p *plan) (left []string, err error) {
 	case p.Kept:
 		err = e.d.keepAgain(ctx, p)
 	default:
-		err = e.d.remove(ctx, e.d.stored("forks", p.Fork.Dir))
+		err = e.d.store.remove(ctx, e.d.store.path("forks", p.Fork.Dir))
 	}
 	if err != nil || p.Reached != database.Committing && p.Reached != database.Undoing {
 		return nil, err
@@ -49,67 +47,67 @@ func (e engine) Drop(ctx context.Context, p *plan) (left []string, err error) {
 // keep records the folder that was swapped out as its marker's, and forgets that
 // the live one was.
 func (d *Driver) keep(ctx context.Context, p *plan) error {
-	dir := d.stored("forks", p.Fork.Dir)
+	dir := d.store.path("forks", p.Fork.Dir)
 	if p.Kept {
-		if err := d.drop("kept", string(p.Target)); err != nil {
+		if err := d.records.drop("kept", string(p.Target)); err != nil {
 			return err
 		}
 	}
 	if p.RawBase != nil { // a copy of it is kept
-		return d.remove(ctx, dir)
+		return d.store.remove(ctx, dir)
 	}
 	end, err := d.server.ReadControl(ctx, dir)
 	if err != nil {
 		return err
 	}
-	if _, err := d.marker(p.Base); errs.KindOf(err) == errs.NotFound || end.State != pgserver.ShutDown {
-		return d.remove(ctx, dir)
+	if _, err := d.records.marker(p.Base); errs.KindOf(err) == errs.NotFound || end.State != pgserver.ShutDown {
+		return d.store.remove(ctx, dir)
 	} else if err != nil {
 		return err
 	}
-	return d.put("kept", string(p.Base), kept{Marker: p.Base, Dir: p.Fork.Dir, Inode: p.Live, End: end})
+	return d.records.put("kept", string(p.Base), kept{Marker: p.Base, Dir: p.Fork.Dir, Inode: p.Live, End: end})
 }
 
 // keepAgain keeps a folder that was live between Commit and Undo only if nothing
 // was changed in it meanwhile.
 func (d *Driver) keepAgain(ctx context.Context, p *plan) error {
-	now, err := d.server.ReadControl(ctx, d.stored("forks", p.Fork.Dir))
+	now, err := d.server.ReadControl(ctx, d.store.path("forks", p.Fork.Dir))
 	if err == nil && now.Same(p.Fork.End) {
 		return nil
 	}
-	if err := d.drop("kept", string(p.Target)); err != nil {
+	if err := d.records.drop("kept", string(p.Target)); err != nil {
 		return err
 	}
-	return d.remove(ctx, d.stored("forks", p.Fork.Dir))
+	return d.store.remove(ctx, d.store.path("forks", p.Fork.Dir))
 }
 
 // Sweep drops the snapshots and restores that gone names, and what is in
 // the store and in no record of the driver's own. The live state stays.
 func (d *Driver) Sweep(ctx context.Context, gone snap.Gone) error {
 	const op = "sweep cluster snapshots"
-	d.base.Lock() // what is being copied is in no record yet
-	defer d.base.Unlock()
+	d.bases.taking.Lock() // what is being copied is in no record yet
+	defer d.bases.taking.Unlock()
 	return d.Do(ctx, op, func() error { return d.sweep(ctx, gone) })
 }
 
 func (d *Driver) sweep(ctx context.Context, gone snap.Gone) error {
-	all, err := d.markers()
+	all, err := d.records.markers()
 	if err != nil {
 		return err
 	}
 	for _, m := range all {
 		if slices.Contains(gone.Snapshots, m.ID) {
-			if err := d.drop("markers", string(m.ID)); err != nil {
+			if err := d.records.drop("markers", string(m.ID)); err != nil {
 				return err
 			}
 		}
 	}
-	raws, err := d.rawsOf(gone.Snapshots)
+	raws, err := d.records.rawsOf(gone.Snapshots)
 	if err != nil {
 		return err
 	}
 	for _, r := range raws {
-		if err := d.drop("raws", string(r.ID)); err != nil {
+		if err := d.records.drop("raws", string(r.ID)); err != nil {
 			return err
 		}
 	}
@@ -119,10 +117,10 @@ func (d *Driver) sweep(ctx context.Context, gone snap.Gone) error {
 	if err := d.sweepStore(ctx); err != nil {
 		return err
 	}
-	if _, err := os.Lstat(d.archive()); errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Lstat(d.store.Archive()); errors.Is(err, fs.ErrNotExist) {
 		return nil // the cluster is not enabled
 	}
-	if err := d.sweepConf(); err != nil {
+	if err := d.records.sweepConf(); err != nil {
 		return err
 	}
 	return d.prune(ctx)
@@ -131,10 +129,10 @@ func (d *Driver) sweep(ctx context.Context, gone snap.Gone) error {
 // sweepStore removes what no record names.
 func (d *Driver) sweepStore(ctx context.Context) error {
 	var known []string
-	bases, err1 := d.bases()
-	keeps, err2 := d.keptOnes()
-	plans, err3 := d.switches()
-	raws, err4 := d.raws()
+	bases, err1 := d.records.bases()
+	keeps, err2 := d.records.keptOnes()
+	plans, err3 := d.records.switches()
+	raws, err4 := d.records.raws()
 	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		return err
 	}
@@ -152,25 +150,4 @@ func (d *Driver) sweepStore(ctx context.Context) error {
 	}
 	_, err := asowner.Sweep.Call(ctx, d.owner, asowner.Sweeping{Store: d.cfg.Store, Known: known})
 	return err
-}
-
-// sweepConf removes configurations that no marker names.
-func (d *Driver) sweepConf() error {
-	all, err := d.markers()
-	if err != nil {
-		return err
-	}
-	entries, err := os.ReadDir(filepath.Join(d.cfg.StateDir, "conf"))
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		id := strings.TrimSuffix(e.Name(), ".json")
-		if !slices.ContainsFunc(all, func(m marker) bool { return m.Conf == id }) {
-			if err := os.Remove(filepath.Join(d.cfg.StateDir, "conf", e.Name())); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }

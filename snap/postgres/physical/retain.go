@@ -33,11 +33,11 @@ type holdings struct {
 // folders that were swapped out, by restores under way, and by markers to come.
 func (d *Driver) hold(ctx context.Context, without ...snap.SnapshotID) (h holdings, err error) {
 	h.from, h.log, h.legs = map[snap.SnapshotID]wal.Base{}, map[string]bool{}, map[wal.Timeline][]wal.Leg{}
-	all, err1 := d.markers()
-	plans, err2 := d.switches()
+	all, err1 := d.records.markers()
+	plans, err2 := d.records.switches()
 	var err3, err4 error
-	h.bases, err3 = d.bases()
-	h.kept, err4 = d.keptOnes()
+	h.bases, err3 = d.records.bases()
+	h.kept, err4 = d.records.keptOnes()
 	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		return h, err
 	}
@@ -79,7 +79,7 @@ func (d *Driver) holdLive(ctx context.Context, h *holdings) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	f, unknown := d.known()
+	f, unknown := d.records.known()
 	if err == nil && (unknown != nil || f.System == c.System) {
 		h.live, h.size = c.TLI, c.Segments
 		return nil
@@ -96,7 +96,7 @@ func (d *Driver) historyIn(ctx context.Context, h *holdings, t wal.Timeline) ([]
 	if legs, found := h.legs[t]; found {
 		return legs, nil
 	}
-	legs, err := d.history(ctx, t)
+	legs, err := d.archive.history(ctx, t)
 	if err == nil {
 		h.legs[t] = legs
 	}
@@ -155,7 +155,7 @@ func (d *Driver) unneeded(ctx context.Context, h holdings, last bool) (g garbage
 	if last {
 		h.from, h.open, h.blind = nil, nil, false
 	}
-	if p := d.copying.Load(); p != nil {
+	if p := d.bases.copying.Load(); p != nil {
 		h.open = append(h.open, *p)
 	}
 	used := map[string]bool{}
@@ -172,7 +172,7 @@ func (d *Driver) unneeded(ctx context.Context, h holdings, last bool) (g garbage
 			g.kept = append(g.kept, k)
 		}
 	}
-	list, err := asowner.Names.Call(ctx, d.owner, d.archive())
+	list, err := asowner.Names.Call(ctx, d.owner, d.store.Archive())
 	for _, name := range list {
 		if len(name) < 24 || !wal.IsSegment(name[:24]) || !database.ValidName(name) {
 			continue
@@ -205,7 +205,7 @@ func (d *Driver) freed(ctx context.Context, ids []snap.SnapshotID) (g garbage, e
 	g.kept = slices.DeleteFunc(g.kept, func(k kept) bool { return slices.Contains(already.kept, k) })
 	g.log = slices.DeleteFunc(g.log, func(name string) bool { return slices.Contains(already.log, name) })
 	if err == nil {
-		g.raws, err = d.rawsOf(ids)
+		g.raws, err = d.records.rawsOf(ids)
 	}
 	return g, err
 }
@@ -213,17 +213,17 @@ func (d *Driver) freed(ctx context.Context, ids []snap.SnapshotID) (g garbage, e
 // paths are where garbage lies.
 func (d *Driver) paths(g garbage) (all []string) {
 	for _, b := range g.bases {
-		all = append(all, d.stored("bases", b.ID))
+		all = append(all, d.store.path("bases", b.ID))
 	}
 	for _, k := range g.kept {
-		all = append(all, d.stored("forks", k.Dir))
+		all = append(all, d.store.path("forks", k.Dir))
 	}
 	for _, name := range g.log {
-		all = append(all, d.stored("archive", name))
+		all = append(all, d.store.path("archive", name))
 	}
 	for _, r := range g.raws {
 		if r.Dir != "" {
-			all = append(all, d.stored("raws", r.Dir))
+			all = append(all, d.store.path("raws", r.Dir))
 		}
 	}
 	return all
@@ -236,27 +236,23 @@ func (d *Driver) Size(ctx context.Context, ids ...snap.SnapshotID) (int64, error
 	var n int64
 	err := d.Do(ctx, op, func() error {
 		for _, id := range ids {
-			if _, err := d.state(id); err != nil {
+			if _, err := d.records.state(id); err != nil {
 				return err
 			}
 		}
 		g, err := d.freed(ctx, ids)
 		if err == nil {
-			n, err = d.measure(ctx, d.paths(g))
+			n, err = d.store.measure(ctx, d.paths(g))
 		}
 		return err
 	})
 	return n, err
 }
 
-func (d *Driver) measure(ctx context.Context, gone []string) (int64, error) {
-	return asowner.Measure.Call(ctx, d.owner, asowner.Measurement{Home: d.home(), Gone: gone, Shared: d.cloning(ctx)})
-}
-
 // Delete drops a snapshot, and what only it needed.
 func (d *Driver) Delete(ctx context.Context, id snap.SnapshotID) error {
 	return d.Do(ctx, "delete cluster snapshot", func() error {
-		s, err := d.state(id)
+		s, err := d.records.state(id)
 		if errs.KindOf(err) == errs.NotFound {
 			return nil
 		}
@@ -265,7 +261,7 @@ func (d *Driver) Delete(ctx context.Context, id snap.SnapshotID) error {
 		}
 		g, err := d.freed(ctx, []snap.SnapshotID{id})
 		if err == nil {
-			err = d.drop("markers", string(id))
+			err = d.records.drop("markers", string(id))
 		}
 		if err == nil {
 			err = d.discard(ctx, g)
@@ -281,21 +277,21 @@ func (d *Driver) discard(ctx context.Context, g garbage) error {
 		return err
 	}
 	for _, b := range g.bases {
-		if err := errors.Join(d.drop("bases", b.ID), removeDurably(d.sumsFile(b.ID)), d.remove(ctx, d.stored("bases", b.ID))); err != nil {
+		if err := errors.Join(d.records.drop("bases", b.ID), removeDurably(d.records.sumsFile(b.ID)), d.store.remove(ctx, d.store.path("bases", b.ID))); err != nil {
 			return err
 		}
 	}
 	for _, k := range g.kept {
-		if err := errors.Join(d.drop("kept", string(k.Marker)), d.remove(ctx, d.stored("forks", k.Dir))); err != nil {
+		if err := errors.Join(d.records.drop("kept", string(k.Marker)), d.store.remove(ctx, d.store.path("forks", k.Dir))); err != nil {
 			return err
 		}
 	}
 	for _, r := range g.raws {
-		if err := errors.Join(d.drop("raws", string(r.ID)), d.remove(ctx, d.paths(garbage{raws: []raw{r}})...)); err != nil {
+		if err := errors.Join(d.records.drop("raws", string(r.ID)), d.store.remove(ctx, d.paths(garbage{raws: []raw{r}})...)); err != nil {
 			return err
 		}
 	}
-	return d.remove(ctx, d.paths(garbage{log: g.log})...)
+	return d.store.remove(ctx, d.paths(garbage{log: g.log})...)
 }
 
 // prune drops what nobody needs.

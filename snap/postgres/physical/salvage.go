@@ -4,10 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"mulligan/errs"
@@ -46,7 +44,7 @@ func (d *Driver) salvage(ctx context.Context, req snap.CaptureRequest) (r raw, e
 		return r, err
 	}
 	dir := randomHex(8)
-	got, err := d.copyRaw(ctx, d.cfg.DataDir, d.stored("raws", dir))
+	got, err := d.copyRaw(ctx, d.cfg.DataDir, d.store.path("raws", dir))
 	if err != nil {
 		return r, err
 	}
@@ -57,13 +55,13 @@ func (d *Driver) salvage(ctx context.Context, req snap.CaptureRequest) (r raw, e
 	if err := errors.Join(ctx.Err(), d.cfg.Failpoint.At("salvage: record")); err != nil {
 		return r, err
 	}
-	return r, d.put("raws", string(r.ID), r)
+	return r, d.records.put("raws", string(r.ID), r)
 }
 
 // copyRaw copies whatever lies at from into the store, or leaves nothing there.
 func (d *Driver) copyRaw(ctx context.Context, from, to string) (c asowner.RawCopied, err error) {
 	if info, e := os.Lstat(from); e == nil && info.IsDir() {
-		err = d.room(ctx, from)
+		err = d.store.room(ctx, from)
 	}
 	if err == nil {
 		err = d.cfg.Failpoint.At("raw: copy")
@@ -72,7 +70,7 @@ func (d *Driver) copyRaw(ctx context.Context, from, to string) (c asowner.RawCop
 		c, err = asowner.CopyRaw.Call(ctx, d.owner, asowner.Pair{A: from, B: to})
 	}
 	if err != nil {
-		return c, errs.Also(err, d.remove(ctx, to))
+		return c, errs.Also(err, d.store.remove(ctx, to))
 	}
 	return c, nil
 }
@@ -83,13 +81,13 @@ func (d *Driver) verifyRaw(ctx context.Context, r raw, depth snap.Depth) error {
 		return nil
 	}
 	damaged := errs.New(errs.Corrupt, "", "the kept files of snapshot %s are damaged", r.ID).WithHint("use another checkpoint")
-	if n, err := asowner.Inode(d.stored("raws", r.Dir)); err != nil || n == 0 {
+	if n, err := asowner.Inode(d.store.path("raws", r.Dir)); err != nil || n == 0 {
 		return errs.Also(damaged, err)
 	}
 	if depth != snap.Full {
 		return nil
 	}
-	now, err := asowner.HashRaw.Call(ctx, d.owner, d.stored("raws", r.Dir))
+	now, err := asowner.HashRaw.Call(ctx, d.owner, d.store.path("raws", r.Dir))
 	if err == nil && now != r.Hash {
 		err = damaged
 	}
@@ -102,8 +100,8 @@ func (d *Driver) rawFork(ctx context.Context, r raw, fk *fork) error {
 	if r.Dir == "" {
 		return nil
 	}
-	dir := d.stored("forks", fk.Dir)
-	c, err := d.copyRaw(ctx, d.stored("raws", r.Dir), dir)
+	dir := d.store.path("forks", fk.Dir)
+	c, err := d.copyRaw(ctx, d.store.path("raws", r.Dir), dir)
 	if err != nil {
 		return err
 	}
@@ -171,65 +169,6 @@ func (d *Driver) rawProof(ctx context.Context, p *plan, r *raw, proof *snap.Proo
 	return err
 }
 
-// revive starts a server that is down, if it may. why says how it was found so, and is the
-// error of one that runs all the same.
-func (d *Driver) revive(ctx context.Context, may bool, why error) error {
-	running, err := pgserver.InUse(d.cfg.DataDir)
-	if err != nil {
-		return err
-	}
-	if running {
-		return why
-	}
-	if !may {
-		return &errs.Error{Kind: errs.Unavailable, Message: "the server of cluster " + d.cfg.Name + " is down", Err: why,
-			Hint: "start it, if it is not down on purpose: only a rollback starts it by itself"}
-	}
-	if err := d.server.Start(ctx); err != nil {
-		return &errs.Error{Kind: errs.Unavailable, Message: "the server is down and cannot be started", Err: errs.Also(why, err), Hint: "its own log says why"}
-	}
-	return nil
-}
-
-// remember keeps what a restore has to know of the server while it cannot be asked.
-func (d *Driver) remember(f facts) error {
-	if err := d.put(".", "ward", ward{Store: d.cfg.Store, UID: d.owner.UID, GID: d.owner.GID, Bin: d.cfg.Bin}); err != nil {
-		return err
-	}
-	return d.put(".", "facts", f.lasting())
-}
-
-// rememberAgain is remember where something is new.
-func (d *Driver) rememberAgain(f facts) error {
-	var old facts
-	err := d.get(".", "facts", &old)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	a, err1 := json.Marshal(old)
-	b, err2 := json.Marshal(f.lasting())
-	if err == nil && errors.Join(err1, err2) == nil && string(a) == string(b) {
-		return nil
-	}
-	return d.remember(f)
-}
-
-// lasting leaves out what changes all the time.
-func (f facts) lasting() facts {
-	f.TLI, f.Spaces, f.Databases, f.Size, f.Slot, f.Given = 0, nil, nil, 0, false, nil
-	return f
-}
-
-// known is what was remembered of the server.
-func (d *Driver) known() (f facts, err error) {
-	err = d.get(".", "facts", &f)
-	if errors.Is(err, fs.ErrNotExist) {
-		err = errs.New(errs.Unavailable, "", "the server of cluster %s is down, and nothing was recorded of it yet", d.cfg.Name).
-			WithHint("start it once")
-	}
-	return f, err
-}
-
 // Recall gives what was recorded of the cluster with this StateDir when it was last
 // well: for a driver whose cluster has no data folder to [Locate].
 func Recall(stateDir string) (p pgserver.Place, found bool) {
@@ -239,10 +178,4 @@ func Recall(stateDir string) (p pgserver.Place, found bool) {
 		return p, false
 	}
 	return pgserver.Place{Bin: w.Bin, Owner: privsep.User{UID: w.UID, GID: w.GID}}, true
-}
-
-// rawsOf picks some of the snapshots that were kept raw.
-func (d *Driver) rawsOf(ids []snap.SnapshotID) ([]raw, error) {
-	all, err := d.raws()
-	return slices.DeleteFunc(all, func(r raw) bool { return !slices.Contains(ids, r.ID) }), err
 }

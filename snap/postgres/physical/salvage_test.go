@@ -159,7 +159,7 @@ func (s *subject) Bytes(t *testing.T) string {
 // damageRaw changes what is stored of a raw snapshot, or of nothing the record.
 func (s *subject) damageRaw(t *testing.T, r raw) {
 	t.Helper()
-	path := s.driver.stored("raws", r.Dir)
+	path := s.driver.store.path("raws", r.Dir)
 	info, err := os.Lstat(path)
 	switch {
 	case r.Dir == "":
@@ -247,7 +247,7 @@ func TestRuinedClustersAreRestored(t *testing.T) {
 			for _, id := range []snap.SnapshotID{"db-raw", "db-raw2"} {
 				check(t, s.driver.Delete(ctx, id))
 			}
-			if left, err := os.ReadDir(s.driver.stored("raws")); err != nil && !asowner.Absent(err) || len(left) > 0 {
+			if left, err := os.ReadDir(s.driver.store.path("raws")); err != nil && !asowner.Absent(err) || len(left) > 0 {
 				t.Errorf("of deleted snapshots there are %v, %v", left, err)
 			}
 		})

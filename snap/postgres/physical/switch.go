@@ -9,7 +9,6 @@ import (
 	"mulligan/snap/database"
 	"mulligan/snap/postgres/physical/asowner"
 	"mulligan/snap/postgres/physical/pgserver"
-	"mulligan/snap/postgres/physical/wal"
 )
 
 // engine takes the steps of a restore, in the order that package database has for all drivers,
@@ -21,7 +20,7 @@ var (
 	_ database.Snapshots[state]    = engine{}
 )
 
-func (e engine) Snapshot(_ string, id snap.SnapshotID) (state, error) { return e.d.state(id) }
+func (e engine) Snapshot(_ string, id snap.SnapshotID) (state, error) { return e.d.records.state(id) }
 
 // Intact has nothing to do: that a base is whole is checked while the log is replayed from it.
 func (engine) Intact(context.Context, state) error { return nil }
@@ -39,7 +38,7 @@ func (e engine) Stale(ctx context.Context, p *plan, _ state) (bool, error) { ret
 
 // Warm has the server write its buffers out, so that stopping it is quick.
 func (e engine) Warm(ctx context.Context, _ *plan, _ state) error {
-	_, err := e.d.writeOut(ctx)
+	_, err := e.d.server.writeOut(ctx)
 	return err
 }
 
@@ -52,37 +51,12 @@ func (d *Driver) moved(ctx context.Context, p *plan) (bool, error) {
 	if p.RawBase != nil {
 		return d.movedRaw(ctx, p.RawBase)
 	}
-	t, size, end, err := d.head(ctx)
+	t, size, end, err := d.server.head(ctx)
 	if err != nil || t != p.From.TLI {
 		return true, err
 	}
-	_, changed, err := d.firstChange(ctx, p.From, size, end)
+	_, changed, err := d.archive.firstChange(ctx, p.From, size, end)
 	return changed, err
-}
-
-// head is where the live folder's log ends: timeline and place. The place is 0
-// after a crash of the server, when only reading tells.
-func (d *Driver) head(ctx context.Context) (t wal.Timeline, size wal.Segments, end wal.LSN, err error) {
-	running, err := pgserver.InUse(d.cfg.DataDir)
-	if err != nil {
-		return 0, 0, 0, err
-	}
-	ctl, err := d.server.ReadControl(ctx, d.cfg.DataDir)
-	if err != nil || !running {
-		if ctl.State == pgserver.ShutDown {
-			end = ctl.Checkpoint // only that record is left
-		}
-		return ctl.TLI, ctl.Segments, end, err
-	}
-	c, err := d.connect(ctx)
-	if err != nil {
-		return 0, 0, 0, err
-	}
-	defer c.close()
-	if t, err = c.timeline(ctx); err == nil {
-		end, err = c.barrier(ctx)
-	}
-	return t, ctl.Segments, end, err
 }
 
 // Commit stops the server, exchanges the data folders, and starts it again.
@@ -150,12 +124,12 @@ func (d *Driver) swapIn(ctx context.Context, p *plan) error {
 	if err := d.cfg.Failpoint.At("commit: exchange"); err != nil {
 		return err
 	}
-	return d.exchange(ctx, d.stored("forks", p.Fork.Dir))
+	return d.store.exchange(ctx, d.store.path("forks", p.Fork.Dir))
 }
 
 // checkFork makes sure that the fork is as it was left.
 func (d *Driver) checkFork(ctx context.Context, p *plan) error {
-	fork := d.stored("forks", p.Fork.Dir)
+	fork := d.store.path("forks", p.Fork.Dir)
 	n, err := asowner.Inode(fork)
 	same := err == nil && n == p.Fork.Inode
 	if same && p.RawTarget == nil {
@@ -180,7 +154,7 @@ func (d *Driver) saveLive(ctx context.Context, p *plan) error {
 	if err != nil {
 		return err
 	}
-	err = d.saveEnd(ctx, d.cfg.DataDir, ctl)
+	err = d.archive.saveEnd(ctx, d.cfg.DataDir, ctl)
 	if p.RawBase != nil && err != nil && ctx.Err() == nil {
 		d.cfg.Log.Warn("the log of a broken cluster could not be saved", "cluster", d.cfg.Name, "err", err)
 		return nil
@@ -192,7 +166,7 @@ func (d *Driver) saveLive(ctx context.Context, p *plan) error {
 // the server write its buffers out, so that stopping it is quick.
 func (d *Driver) quiet(ctx context.Context, p *plan) error {
 	if p.RawBase == nil {
-		if up, err := d.writeOut(ctx); err != nil || !up {
+		if up, err := d.server.writeOut(ctx); err != nil || !up {
 			return err
 		}
 	}
@@ -201,20 +175,6 @@ func (d *Driver) quiet(ctx context.Context, p *plan) error {
 		err = snap.Changed("", "cluster "+d.cfg.Name)
 	}
 	return err
-}
-
-// writeOut has the server write its buffers out, if it is up. One that is down,
-// or dead, is told by what its log holds.
-func (d *Driver) writeOut(ctx context.Context) (up bool, err error) {
-	if d.server.Status(ctx, d.cfg.DataDir) != "ready" {
-		return false, nil
-	}
-	c, err := d.connect(ctx)
-	if err != nil {
-		return false, err
-	}
-	defer c.close()
-	return true, c.exec(ctx, "CHECKPOINT")
 }
 
 // Undo exchanges the folders back, if Commit did exchange them. The folder from
@@ -250,7 +210,7 @@ func (d *Driver) swapBack(ctx context.Context, p *plan) error {
 	if err := d.cfg.Failpoint.At("undo: exchange"); err != nil {
 		return err
 	}
-	return d.exchange(ctx, d.stored("forks", p.Fork.Dir))
+	return d.store.exchange(ctx, d.store.path("forks", p.Fork.Dir))
 }
 
 // check compares what the live server says of itself, and its log, with what it
@@ -298,12 +258,12 @@ func (p *plan) notes(back bool) []string {
 
 // liveHash is the hash of the live state, seen from a place in its history.
 func (d *Driver) liveHash(ctx context.Context, from place, digest snap.Hash, rows bool) (h snap.Hash, err error) {
-	c, err := d.connect(ctx)
+	c, err := d.server.connect(ctx)
 	if err != nil {
 		return h, err
 	}
 	defer c.close()
-	f, err := d.inspect(ctx, c)
+	f, err := d.server.inspect(ctx, c)
 	if err != nil {
 		return h, err
 	}
@@ -311,7 +271,7 @@ func (d *Driver) liveHash(ctx context.Context, from place, digest snap.Hash, row
 	if err != nil || f.TLI != from.TLI {
 		return stateHash(f.System, f.TLI, end, snap.Hash{}), err
 	}
-	at, changed, err := d.firstChange(ctx, from, f.Segments, end)
+	at, changed, err := d.archive.firstChange(ctx, from, f.Segments, end)
 	if err != nil {
 		return h, err
 	}
@@ -323,7 +283,7 @@ func (d *Driver) liveHash(ctx context.Context, from place, digest snap.Hash, row
 		if rows {
 			limit = 1 << 62
 		}
-		now, err := readContents(ctx, d.connectTo, limit)
+		now, err := readContents(ctx, d.server.connectTo, limit)
 		if err != nil {
 			return h, err
 		}
