@@ -125,21 +125,22 @@ func (p PgCtl) run(ctx context.Context, verb string, args ...string) error {
 	return nil
 }
 
-// poll is how often the server's state is looked at.
+// poll is how often the server's state is looked at, at first: whoever has waited for long looks less often.
 const poll = 5 * time.Millisecond
 
-// await calls ok until it is true.
+// slowPoll is how often it is looked at in the end.
+const slowPoll = 20 * poll
+
+// Await calls ok until it is true. It learns of that at most a tenth later than it waited, or slowPoll.
 func Await(ctx context.Context, ok func() (bool, error)) error {
-	tick := time.NewTicker(poll)
-	defer tick.Stop()
-	for {
+	for began := time.Now(); ; {
 		if done, err := ok(); done || err != nil {
 			return err
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-tick.C:
+		case <-time.After(min(max(time.Since(began)/10, poll), slowPoll)):
 		}
 	}
 }
@@ -157,16 +158,17 @@ func InUse(dir string) (bool, error) {
 	if version := (unix.Stat_t{}); servers && unix.Lstat(filepath.Join(dir, "PG_VERSION"), &version) == nil {
 		_ = unix.Stat(dir, &st) // else only the link itself is compared, in which nobody works
 	}
-	links, err := filepath.Glob("/proc/[0-9]*/cwd")
+	procs, err := processes()
 	if err != nil {
 		return false, err
 	}
-	for _, link := range links {
+	for _, proc := range procs {
+		link := proc + "/cwd"
 		var at unix.Stat_t // of what the link leads to; processes that end, or are not ours, are passed over
 		if unix.Stat(link, &at) != nil {
 			continue
 		}
-		if at.Ino == st.Ino && at.Dev == st.Dev && (!servers || isServer(filepath.Dir(link))) {
+		if at.Ino == st.Ino && at.Dev == st.Dev && (!servers || isServer(proc)) {
 			return true, nil
 		}
 		if name, err := os.Readlink(link); err == nil && name == dir+gone {
@@ -174,6 +176,22 @@ func InUse(dir string) (bool, error) {
 		}
 	}
 	return false, nil
+}
+
+// processes lists the folders of the processes in /proc.
+func processes() (list []string, err error) {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close() // only read
+	names, err := dir.Readdirnames(-1)
+	for _, name := range names {
+		if name[0] >= '1' && name[0] <= '9' {
+			list = append(list, "/proc/"+name)
+		}
+	}
+	return list, err
 }
 
 // gone ends the name of a process's working folder, or program, that was removed (proc(5)).
