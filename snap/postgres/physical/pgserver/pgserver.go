@@ -7,9 +7,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -46,11 +48,12 @@ func StoreOf(dataDir string) string { return dataDir + ".mulligan" }
 
 // Start starts the server in the background, with its own session. A server that
 // ends at once is an error. What is left of the server before may hold the lock of its
-// socket for a moment: until its parent takes note of its end, its process id is in use.
+// socket for a moment: until its parent takes note of its end, its process id is in use. However long
+// that takes, Start waits for it; for one that runs it waits no longer than patience.
 func (p PgCtl) Start(ctx context.Context) error {
 	for began := time.Now(); ; {
 		err := p.StartOnce(ctx)
-		if err == nil || !strings.Contains(err.Error(), "lock file") || time.Since(began) > patience {
+		if err == nil || !strings.Contains(err.Error(), "lock file") || time.Since(began) > patience && !p.lockIsDead(ctx, err) {
 			return err
 		}
 		select {
@@ -59,6 +62,28 @@ func (p PgCtl) Start(ctx context.Context) error {
 		case <-time.After(patience / 10):
 		}
 	}
+}
+
+// lockSyntax finds the name of a lock file in what a server says of it.
+var lockSyntax = regexp.MustCompile(`lock file "([^"]+)"`)
+
+// lockIsDead reports whether the lock file that a start failed of is gone, or the process that it names has ended.
+func (p PgCtl) lockIsDead(ctx context.Context, failure error) bool {
+	found := lockSyntax.FindStringSubmatch(failure.Error())
+	if found == nil {
+		return false
+	}
+	data, err := p.Owner.ReadFile(ctx, found[1])
+	if err != nil {
+		return errors.Is(err, fs.ErrNotExist)
+	}
+	line, _, _ := strings.Cut(string(data), "\n")
+	pid, err := strconv.Atoi(strings.TrimSpace(line))
+	if err != nil || pid <= 0 {
+		return false
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return errors.Is(err, fs.ErrNotExist) || strings.Contains(string(stat), ") Z ")
 }
 
 func (p PgCtl) StartOnce(ctx context.Context) error {
