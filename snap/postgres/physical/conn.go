@@ -132,3 +132,6 @@ func (c conn) barrier(ctx context.Context) (end wal.LSN, err error) {
 		&end, new(int64), new(string))
 	return end, err
 }
+
+// connecter connects to a database of some server.
+type connecter func(ctx context.Context, database string) (conn, error)

@@ -12,9 +12,6 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/database"
-	"mulligan/snap/postgres/physical/asowner"
-	"mulligan/snap/postgres/physical/pgserver"
-	"mulligan/snap/postgres/physical/wal"
 )
 
 // Diff says in SQL what happened to all databases of the cluster, with the
@@ -42,9 +39,6 @@ func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []str
 	}), nil
 }
 
-// connecter connects to a database of some server.
-type connecter func(ctx context.Context, database string) (conn, error)
-
 // describe lists what a snapshot, or the live cluster, consists of.
 func (d *Driver) describe(ctx context.Context, id snap.SnapshotID) (all map[string]relation, err error) {
 	if id == "" {
@@ -68,72 +62,11 @@ func (d *Driver) describe(ctx context.Context, id snap.SnapshotID) (all map[stri
 	if err != nil {
 		return nil, err
 	}
-	err = d.visit(ctx, m, f, func(to connecter) error {
+	err = d.forks.visit(ctx, m, f, func(to connecter) error {
 		all, err = d.relations(ctx, to)
 		return err
 	})
 	return all, err
-}
-
-// visit lets f read a marker's state, from a copy that is gone afterwards.
-func (d *Driver) visit(ctx context.Context, m marker, f facts, read func(connecter) error) error {
-	b, err := d.bases.nearest(ctx, m, f.Segments)
-	if err != nil {
-		return err
-	}
-	if err := d.store.room(ctx, d.store.path("bases", b.ID)); err != nil {
-		return err
-	}
-	dir := d.store.path("forks", randomHex(8))
-	err = d.clone(ctx, m, b, dir)
-	if err == nil {
-		err = d.readFork(ctx, m, f, dir, read)
-	}
-	return errs.Also(err, d.store.remove(ctx, dir))
-}
-
-func (d *Driver) readFork(ctx context.Context, m marker, f facts, dir string, read func(connecter) error) error {
-	s, err := d.launch(ctx, m, f, dir, "recovery_target_action=pause", "hot_standby=on")
-	if err != nil {
-		return err
-	}
-	err = pgserver.Await(ctx, func() (bool, error) {
-		select {
-		case <-s.done:
-			return false, s.died(ctx)
-		default:
-		}
-		c, err := s.connect(ctx, "postgres")
-		if err != nil {
-			return false, err
-		}
-		defer c.close()
-		var state string
-		err = c.row(ctx, "SELECT pg_get_wal_replay_pause_state()", &state)
-		return state == "paused", err // at the marker
-	})
-	if err == nil {
-		err = read(s.connect)
-	}
-	return errs.Also(err, s.end(context.WithoutCancel(ctx), false))
-}
-
-// clone makes a folder that replays the log from b up to m once it is started.
-func (d *Driver) clone(ctx context.Context, m marker, b wal.Base, dir string) error {
-	var conf map[string][]byte
-	if err := d.records.get("conf", m.Conf, &conf); err != nil {
-		return errs.Wrap(errs.Corrupt, "", err)
-	}
-	files := map[string][]byte{"recovery.signal": nil}
-	for _, name := range asowner.Configured {
-		if data, found := conf[name]; found {
-			files[name] = data
-		}
-	}
-	if _, err := asowner.Copy.Call(ctx, d.owner, asowner.ClusterCopy{From: d.store.path("bases", b.ID), To: dir}); err != nil {
-		return err
-	}
-	return d.store.arrange(ctx, asowner.Arrangement{Dir: dir, Drop: asowner.Configured, Files: files})
 }
 
 // relation is a table, or anything else that a definition tells all of.

@@ -229,8 +229,8 @@ func TestFifos(t *testing.T) {
 		"a file that is written": func() error {
 			return d.store.arrange(ctx, asowner.Arrangement{Dir: d.cfg.DataDir, Files: map[string][]byte{"backup_label": nil}})
 		},
-		"the log of a fork": func() error { return (&forkServer{d: d}).died(ctx) },
-		"its beginning":     func() error { return (&forkServer{d: d}).run(ctx) },
+		"the log of a fork": func() error { return (&forkServer{store: d.store}).died(ctx) },
+		"its beginning":     func() error { return (&forkServer{store: d.store}).run(ctx) },
 		"the claim":         func() error { _, err := d.store.claim(ctx); return err },
 	} {
 		err := do()

@@ -61,6 +61,9 @@ type Driver struct {
 	store                                  *store
 	archive                                *archive
 	bases                                  *bases
+	forks                                  *forks
+	raws                                   *raws
+	retention                              *retention
 
 	idle conn   // a connection that captures use again, perhaps a dead one
 	left bool   // the cluster was taken out of care: nothing is to be done to its server
@@ -115,6 +118,10 @@ func New(cfg Config) (*Driver, error) {
 	d.store = &store{Home: home, owner: cfg.Owner, claimant: cfg.App + "/" + cfg.Name}
 	d.archive = &archive{cluster: cfg.Name, store: d.store, programs: programs, log: cfg.Log}
 	d.bases = &bases{store: d.store, records: d.records, server: d.server, failpoint: cfg.Failpoint, log: cfg.Log}
+	d.forks = &forks{store: d.store, records: d.records, archive: d.archive, bases: d.bases, programs: programs,
+		failpoint: cfg.Failpoint, digestLimit: cfg.DigestLimit}
+	d.raws = &raws{store: d.store, server: d.server, failpoint: cfg.Failpoint, log: cfg.Log}
+	d.retention = &retention{store: d.store, records: d.records, server: d.server, archive: d.archive, bases: d.bases, failpoint: cfg.Failpoint}
 	d.Switcher = database.NewSwitcher[plan](d.plans, engine{d}, engine{d}, d.check)
 	return d, nil
 }

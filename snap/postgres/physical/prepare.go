@@ -32,7 +32,7 @@ func (e engine) Plan(ctx context.Context, p, old *plan, target, base state) erro
 			return nil
 		}
 	}
-	fk, found, err := e.d.keptFork(ctx, target.ID)
+	fk, found, err := e.d.forks.kept(ctx, target.ID)
 	if found {
 		p.Fork, p.Kept, p.reuses = fk, true, true
 	}
@@ -83,9 +83,9 @@ func (d *Driver) survivor(ctx context.Context, base state) (f facts, err error) 
 // fill makes the fork, and finds what differs between it and the live state.
 func (d *Driver) fill(ctx context.Context, p *plan, target, base state) error {
 	if target.raw != nil {
-		return d.rawFork(ctx, *target.raw, &p.Fork)
+		return d.raws.fork(ctx, *target.raw, &p.Fork)
 	}
-	if err := d.build(ctx, target.marker, p.facts, &p.Fork); err != nil {
+	if err := d.forks.build(ctx, target.marker, p.facts, &p.Fork); err != nil {
 		return err
 	}
 	p.Digest, p.Rows = p.Fork.Contents.digest(), p.Fork.Contents.Rows

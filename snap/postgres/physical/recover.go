@@ -10,7 +10,6 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/database"
-	"mulligan/snap/postgres/physical/asowner"
 	"mulligan/snap/postgres/physical/pgserver"
 )
 
@@ -39,7 +38,7 @@ func (e engine) Drop(ctx context.Context, p *plan) (left []string, err error) {
 		return nil, err
 	}
 	if r := p.wanted(!live); r != nil {
-		return nil, e.d.startRaw(ctx, r)
+		return nil, e.d.raws.start(ctx, r)
 	}
 	return nil, e.d.server.Start(ctx)
 }
@@ -114,7 +113,7 @@ func (d *Driver) sweep(ctx context.Context, gone snap.Gone) error {
 	if err := d.SweepSwitches(ctx, gone.Restores); err != nil {
 		return err
 	}
-	if err := d.sweepStore(ctx); err != nil {
+	if err := d.retention.sweepStore(ctx); err != nil {
 		return err
 	}
 	if _, err := os.Lstat(d.store.Archive()); errors.Is(err, fs.ErrNotExist) {
@@ -123,31 +122,5 @@ func (d *Driver) sweep(ctx context.Context, gone snap.Gone) error {
 	if err := d.records.sweepConf(); err != nil {
 		return err
 	}
-	return d.prune(ctx)
-}
-
-// sweepStore removes what no record names.
-func (d *Driver) sweepStore(ctx context.Context) error {
-	var known []string
-	bases, err1 := d.records.bases()
-	keeps, err2 := d.records.keptOnes()
-	plans, err3 := d.records.switches()
-	raws, err4 := d.records.raws()
-	if err := errors.Join(err1, err2, err3, err4); err != nil {
-		return err
-	}
-	for _, r := range raws {
-		known = append(known, "raws/"+r.Dir)
-	}
-	for _, b := range bases {
-		known = append(known, "bases/"+b.ID)
-	}
-	for _, k := range keeps {
-		known = append(known, "forks/"+k.Dir)
-	}
-	for _, p := range plans {
-		known = append(known, "forks/"+p.Fork.Dir)
-	}
-	_, err := asowner.Sweep.Call(ctx, d.owner, asowner.Sweeping{Store: d.cfg.Store, Known: known})
-	return err
+	return d.retention.prune(ctx)
 }

@@ -259,7 +259,7 @@ func (d *Driver) tidy(ctx context.Context) (due bool, err error) {
 	if err := d.note(ctx, f); err != nil {
 		return false, err
 	}
-	if err := d.prune(ctx); err != nil {
+	if err := d.retention.prune(ctx); err != nil {
 		return false, err
 	}
 	var end wal.LSN

@@ -49,7 +49,7 @@ func (d *Driver) moved(ctx context.Context, p *plan) (bool, error) {
 		return true, err
 	}
 	if p.RawBase != nil {
-		return d.movedRaw(ctx, p.RawBase)
+		return d.raws.moved(ctx, p.RawBase)
 	}
 	t, size, end, err := d.server.head(ctx)
 	if err != nil || t != p.From.TLI {
@@ -220,7 +220,7 @@ func (d *Driver) check(ctx context.Context, p *plan, _, _ state) (proof snap.Pro
 	from, digest := p.Fork.place(), p.Digest
 	proof = snap.Proof{Pre: p.baseHash(), Want: p.targetHash(), Notes: p.notes(back)}
 	if r := p.wanted(back); r != nil {
-		err = d.rawProof(ctx, p, r, &proof)
+		err = d.raws.proof(ctx, p, r, &proof)
 		return proof, err
 	}
 	if back {
