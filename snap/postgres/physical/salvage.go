@@ -12,7 +12,6 @@ import (
 	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/database"
-	"mulligan/snap/postgres/physical/asowner"
 	"mulligan/snap/postgres/physical/pgserver"
 )
 
@@ -35,7 +34,7 @@ func (d *Driver) Salvage(ctx context.Context, req snap.CaptureRequest) (snap.Sna
 }
 
 func (d *Driver) salvage(ctx context.Context, req snap.CaptureRequest) (r raw, err error) {
-	d.hangUp()
+	d.marks.hangUp()
 	r = raw{ID: req.ID, Quiesced: true, Created: time.Now().UTC(), Ran: d.server.Status(ctx, d.cfg.DataDir) != ""}
 	if err := d.cfg.Failpoint.At("salvage: stop"); err != nil {
 		return r, err
@@ -56,29 +55,6 @@ func (d *Driver) salvage(ctx context.Context, req snap.CaptureRequest) (r raw, e
 		return r, err
 	}
 	return r, d.records.put("raws", string(r.ID), r)
-}
-
-// bringUp starts the server after what a snapshot holds has become live. Files that
-// were kept raw are left as they are, unless a server ran in them: then they are
-// hashed first, and it is started if that can be.
-func (d *Driver) bringUp(ctx context.Context, p *plan, r *raw) error {
-	if r == nil {
-		return d.server.Start(ctx)
-	}
-	if !r.Ran {
-		return nil
-	}
-	if p.Read.IsZero() {
-		now, err := asowner.HashRaw.Call(ctx, d.owner, d.cfg.DataDir)
-		if err != nil {
-			return err
-		}
-		p.Read = now
-		if err := d.plans.Save(p); err != nil {
-			return err
-		}
-	}
-	return d.raws.start(ctx, r)
 }
 
 // Recall gives what was recorded of the cluster with this StateDir when it was last
