@@ -10,7 +10,9 @@ import (
 	"mulligan/failpoint"
 	"mulligan/snap"
 	"mulligan/snap/postgres/physical/asowner"
+	"mulligan/snap/postgres/physical/contents"
 	"mulligan/snap/postgres/physical/pgserver"
+	"mulligan/snap/postgres/physical/session"
 	"mulligan/snap/postgres/physical/wal"
 )
 
@@ -28,10 +30,10 @@ type forks struct {
 
 // fork is a data folder that holds a marker's state and was shut down in order.
 type fork struct {
-	Dir      string           `json:"dir"` // its name in forks/
-	Inode    uint64           `json:"inode"`
-	End      pgserver.Control `json:"end,omitzero"`
-	Contents *contents        `json:"-"` // nil when its server was not asked
+	Dir      string             `json:"dir"` // its name in forks/
+	Inode    uint64             `json:"inode"`
+	End      pgserver.Control   `json:"end,omitzero"`
+	Contents *contents.Contents `json:"-"` // nil when its server was not asked
 }
 
 // start of reading the log for what was changed since the fork was shut down.
@@ -103,7 +105,7 @@ func (fks *forks) look(ctx context.Context, s *forkServer, m marker, f facts, fk
 			return err
 		}
 	}
-	fk.Contents, err = readContents(ctx, s.connect, fks.digestLimit)
+	fk.Contents, err = contents.Read(ctx, s.connect, fks.digestLimit)
 	return err
 }
 
@@ -149,7 +151,7 @@ func (fks *forks) kept(ctx context.Context, id snap.SnapshotID) (fk fork, found 
 }
 
 // visit lets f read a marker's state, from a copy that is gone afterwards.
-func (fks *forks) visit(ctx context.Context, m marker, f facts, read func(connecter) error) error {
+func (fks *forks) visit(ctx context.Context, m marker, f facts, read func(session.Connecter) error) error {
 	b, err := fks.bases.nearest(ctx, m, f.Segments)
 	if err != nil {
 		return err
@@ -165,7 +167,7 @@ func (fks *forks) visit(ctx context.Context, m marker, f facts, read func(connec
 	return errs.Also(err, fks.store.remove(ctx, dir))
 }
 
-func (fks *forks) read(ctx context.Context, m marker, f facts, dir string, read func(connecter) error) error {
+func (fks *forks) read(ctx context.Context, m marker, f facts, dir string, read func(session.Connecter) error) error {
 	s, err := fks.launch(ctx, m, f, dir, "recovery_target_action=pause", "hot_standby=on")
 	if err != nil {
 		return err
@@ -180,9 +182,9 @@ func (fks *forks) read(ctx context.Context, m marker, f facts, dir string, read 
 		if err != nil {
 			return false, err
 		}
-		defer c.close()
+		defer c.Close()
 		var state string
-		err = c.row(ctx, "SELECT pg_get_wal_replay_pause_state()", &state)
+		err = c.Row(ctx, "SELECT pg_get_wal_replay_pause_state()", &state)
 		return state == "paused", err // at the marker
 	})
 	if err == nil {

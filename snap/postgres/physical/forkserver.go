@@ -14,6 +14,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap/postgres/physical/asowner"
 	"mulligan/snap/postgres/physical/pgserver"
+	"mulligan/snap/postgres/physical/session"
 	"mulligan/snap/postgres/physical/wal"
 )
 
@@ -145,13 +146,13 @@ func (s *forkServer) died(ctx context.Context) error {
 }
 
 // connect connects to one of the fork's databases.
-func (s *forkServer) connect(ctx context.Context, database string) (conn, error) {
-	cfg, err := configOf(map[string]string{"host": s.socket, "port": "5432", "user": s.role, "password": "", "dbname": database, "sslmode": "disable"})
+func (s *forkServer) connect(ctx context.Context, database string) (session.Conn, error) {
+	cfg, err := session.Config(map[string]string{"host": s.socket, "port": "5432", "user": s.role, "password": "", "dbname": database, "sslmode": "disable"})
 	if err != nil {
-		return conn{}, err
+		return session.Conn{}, err
 	}
 	cfg.DialFunc = s.store.owner.Dial
-	return open(ctx, cfg)
+	return session.Open(ctx, cfg)
 }
 
 func (s *forkServer) timeline(ctx context.Context) (wal.Timeline, error) {
@@ -159,8 +160,8 @@ func (s *forkServer) timeline(ctx context.Context) (wal.Timeline, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer c.close()
-	return c.timeline(ctx)
+	defer c.Close()
+	return c.Timeline(ctx)
 }
 
 func (s *forkServer) makeSlot(ctx context.Context) error {
@@ -168,8 +169,8 @@ func (s *forkServer) makeSlot(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer c.close()
-	return c.exec(ctx, makeSlot)
+	defer c.Close()
+	return c.Run(ctx, makeSlot)
 }
 
 // end stops the server: in order, or at once when the fork is of no use.

@@ -36,7 +36,7 @@ func (d *Driver) tidy(ctx context.Context) (due bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	defer c.close()
+	defer c.Close()
 	f, err := d.server.inspect(ctx, c)
 	if err != nil {
 		return false, err
@@ -54,7 +54,7 @@ func (d *Driver) tidy(ctx context.Context) (due bool, err error) {
 		return false, err
 	}
 	var end wal.LSN
-	if err := c.row(ctx, "SELECT pg_current_wal_flush_lsn()::text", &end); err != nil {
+	if err := c.Row(ctx, "SELECT pg_current_wal_flush_lsn()::text", &end); err != nil {
 		return false, err
 	}
 	b, err := d.bases.nearest(ctx, marker{place: place{TLI: f.TLI}, LSN: end}, f.Segments)
@@ -85,8 +85,8 @@ func (d *Driver) note(ctx context.Context, f facts) error {
 		if err != nil {
 			continue // it was dropped, or takes no connections
 		}
-		unlogged, err := c.column(ctx, unloggedSQL)
-		c.close()
+		unlogged, err := c.Column(ctx, unloggedSQL)
+		c.Close()
 		if err != nil {
 			return err
 		}

@@ -10,6 +10,7 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap/postgres/physical/asowner"
+	"mulligan/snap/postgres/physical/session"
 	"mulligan/snap/postgres/physical/wal"
 )
 
@@ -20,8 +21,8 @@ type markWriter struct {
 	records *records
 	bases   *bases
 
-	idle conn   // perhaps a dead one
-	conf string // the name of the configuration that was recorded last, or ""
+	idle session.Conn // perhaps a dead one
+	conf string       // the name of the configuration that was recorded last, or ""
 }
 
 // markSQL puts a named restore point into the log, and commits a transaction
@@ -48,7 +49,7 @@ func (w *markWriter) mark(ctx context.Context) (m marker, warnings []string, err
 	return w.markOn(ctx, w.idle)
 }
 
-func (w *markWriter) markOn(ctx context.Context, c conn) (m marker, warnings []string, err error) {
+func (w *markWriter) markOn(ctx context.Context, c session.Conn) (m marker, warnings []string, err error) {
 	m.Point = "mulligan-" + randomHex(12)
 	var (
 		name             string
@@ -57,7 +58,7 @@ func (w *markWriter) markOn(ctx context.Context, c conn) (m marker, warnings []s
 		failing, kept    *string
 		xid              int64
 	)
-	err = c.row(ctx, fmt.Sprintf(markSQL, m.Point), &m.Start, &xid, &m.LSN, &name, &archiving, &fsync,
+	err = c.Row(ctx, fmt.Sprintf(markSQL, m.Point), &m.Start, &xid, &m.LSN, &name, &archiving, &fsync,
 		&m.segments, &prepared, &spaces, &failing, &kept, &m.system)
 	if err != nil {
 		return m, nil, err
@@ -119,7 +120,7 @@ func (w *markWriter) survey(ctx context.Context, m marker) (conf string, err err
 // hangUp ends the connection that captures use.
 func (w *markWriter) hangUp() {
 	if w.idle.Conn != nil {
-		w.idle.close()
-		w.idle = conn{}
+		w.idle.Close()
+		w.idle = session.Conn{}
 	}
 }

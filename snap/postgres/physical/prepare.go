@@ -7,6 +7,7 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/database"
 	"mulligan/snap/postgres/physical/asowner"
+	"mulligan/snap/postgres/physical/contents"
 )
 
 // Plan finds the two ends, and the fork: the one of the last preparation, the folder that was
@@ -67,7 +68,7 @@ func (e engine) survivor(ctx context.Context, base state) (f facts, err error) {
 	if err != nil {
 		return f, err
 	}
-	defer c.close()
+	defer c.Close()
 	if f, err = e.server.inspect(ctx, c); err != nil {
 		return f, err
 	}
@@ -88,7 +89,7 @@ func (e engine) fill(ctx context.Context, p *plan, target, base state) error {
 	if err := e.forks.build(ctx, target.marker, p.facts, &p.Fork); err != nil {
 		return err
 	}
-	p.Digest, p.Rows = p.Fork.Contents.digest(), p.Fork.Contents.Rows
+	p.Digest, p.Rows = p.Fork.Contents.Digest(), p.Fork.Contents.Rows
 	if base.raw != nil {
 		return nil
 	}
@@ -96,9 +97,9 @@ func (e engine) fill(ctx context.Context, p *plan, target, base state) error {
 	if p.Rows {
 		limit = e.cfg.DigestLimit
 	}
-	now, err := readContents(ctx, e.server.connectTo, limit)
+	now, err := contents.Read(ctx, e.server.connectTo, limit)
 	if err == nil {
-		p.setChanges(target, base, differences(p.Fork.Contents, now))
+		p.setChanges(target, base, contents.Differences(p.Fork.Contents, now))
 	}
 	return err
 }

@@ -14,6 +14,7 @@ import (
 	"mulligan/errs"
 	"mulligan/privsep"
 	"mulligan/snap/postgres/physical/asowner"
+	"mulligan/snap/postgres/physical/session"
 )
 
 // Enable takes the cluster into care. It says what it changed, in whole
@@ -35,7 +36,7 @@ func (d *Driver) enable(ctx context.Context) (changes []string, restart bool, er
 	if err != nil {
 		return nil, false, err
 	}
-	defer c.close()
+	defer c.Close()
 	f, err := d.server.inspect(ctx, c)
 	if err != nil {
 		return nil, false, err
@@ -81,7 +82,7 @@ func (d *Driver) enable(ctx context.Context) (changes []string, restart bool, er
 
 // configure has the server fill the archive, unless it archives for somebody
 // else: then the log is copied.
-func (d *Driver) configure(ctx context.Context, c conn, f facts) (changes []string, restart bool, err error) {
+func (d *Driver) configure(ctx context.Context, c session.Conn, f facts) (changes []string, restart bool, err error) {
 	ours := f.FileCommand == d.archive.command()
 	taken := f.ArchiveLibrary != "" || f.FileCommand != "" && !ours && f.FileCommand != placeholder
 	if taken {
@@ -89,18 +90,18 @@ func (d *Driver) configure(ctx context.Context, c conn, f facts) (changes []stri
 	}
 	if !ours {
 		changes = append(changes, "archive_command was set, by ALTER SYSTEM.")
-		if err := c.exec(ctx, "ALTER SYSTEM SET archive_command = "+literal(d.archive.command())); err != nil {
+		if err := c.Run(ctx, "ALTER SYSTEM SET archive_command = "+literal(d.archive.command())); err != nil {
 			return nil, false, err
 		}
 	}
 	if f.ArchiveMode == "off" {
 		restart = true
 		changes = append(changes, "archive_mode was set to on, by ALTER SYSTEM; it counts once the server has been restarted.")
-		if err := c.exec(ctx, "ALTER SYSTEM SET archive_mode = on"); err != nil {
+		if err := c.Run(ctx, "ALTER SYSTEM SET archive_mode = on"); err != nil {
 			return nil, false, err
 		}
 	}
-	return changes, restart, c.reload(ctx)
+	return changes, restart, c.Reload(ctx)
 }
 
 func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
@@ -163,7 +164,7 @@ func (d *Driver) reset(ctx context.Context) (changes []string, restart bool, err
 	if err != nil {
 		return nil, false, err
 	}
-	defer c.close()
+	defer c.Close()
 	f, err := d.server.inspect(ctx, c)
 	if err != nil {
 		return nil, false, err
@@ -174,22 +175,22 @@ func (d *Driver) reset(ctx context.Context) (changes []string, restart bool, err
 	if f.FileCommand == d.archive.command() || f.FileCommand == placeholder {
 		if f.ArchiveMode == "off" {
 			changes = append(changes, "archive_command was reset.")
-			err = c.exec(ctx, "ALTER SYSTEM RESET archive_command")
+			err = c.Run(ctx, "ALTER SYSTEM RESET archive_command")
 		} else {
 			restart = true
 			changes = append(changes, "archive_mode was reset, which counts once the server has been restarted; archive_command does nothing until then.")
-			err = c.exec(ctx, "ALTER SYSTEM SET archive_command = "+literal(placeholder))
+			err = c.Run(ctx, "ALTER SYSTEM SET archive_command = "+literal(placeholder))
 		}
 		if err == nil {
-			err = c.exec(ctx, "ALTER SYSTEM RESET archive_mode")
+			err = c.Run(ctx, "ALTER SYSTEM RESET archive_mode")
 		}
 		if err == nil {
-			err = c.reload(ctx)
+			err = c.Reload(ctx)
 		}
 	}
 	if f, e := d.server.inspect(ctx, c); err == nil && e == nil && f.Slot {
 		changes = append(changes, fmt.Sprintf("The replication slot %q was dropped.", slot))
-		err = c.exec(ctx, dropSlot)
+		err = c.Run(ctx, dropSlot)
 	}
 	d.marks.hangUp()
 	return changes, restart, err

@@ -8,6 +8,7 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/database"
 	"mulligan/snap/postgres/physical/asowner"
+	"mulligan/snap/postgres/physical/contents"
 	"mulligan/snap/postgres/physical/pgserver"
 )
 
@@ -262,12 +263,12 @@ func (e engine) liveHash(ctx context.Context, from place, digest snap.Hash, rows
 	if err != nil {
 		return h, err
 	}
-	defer c.close()
+	defer c.Close()
 	f, err := e.server.inspect(ctx, c)
 	if err != nil {
 		return h, err
 	}
-	end, err := c.barrier(ctx)
+	end, err := c.Barrier(ctx)
 	if err != nil || f.TLI != from.TLI {
 		return stateHash(f.System, f.TLI, end, snap.Hash{}), err
 	}
@@ -283,11 +284,11 @@ func (e engine) liveHash(ctx context.Context, from place, digest snap.Hash, rows
 		if rows {
 			limit = 1 << 62
 		}
-		now, err := readContents(ctx, e.server.connectTo, limit)
+		now, err := contents.Read(ctx, e.server.connectTo, limit)
 		if err != nil {
 			return h, err
 		}
-		digest = now.digest()
+		digest = now.Digest()
 	}
 	return stateHash(f.System, f.TLI, from.Start, digest), nil
 }
