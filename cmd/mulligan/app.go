@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"mulligan/appfile"
+	"mulligan/cmd/mulligan/values"
 	"mulligan/ipc"
 )
 
@@ -42,7 +43,7 @@ func (c *cli) appFields(a ipc.App) [][2]string {
 		{"state", c.text(a.State)},
 		{"busy", c.text(a.Busy)},
 		{"unit", c.text(a.Unit)},
-		{"run", c.text(joinWords(a.Run))},
+		{"run", c.text(values.JoinWords(a.Run))},
 		{"domain", c.text(a.Domain)},
 		{"uri", c.text(a.URI)},
 		{"shutdown", c.text(a.Shutdown)},
@@ -56,7 +57,7 @@ func (c *cli) appFields(a ipc.App) [][2]string {
 	add("exclude", a.Exclude...)
 	if h := a.Health; h != nil {
 		add("health.url", h.URL)
-		add("health.command", joinWords(h.Command))
+		add("health.command", values.JoinWords(h.Command))
 		add("health.timeout", h.Timeout)
 	}
 	for _, db := range a.Databases {

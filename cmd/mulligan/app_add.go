@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"mulligan/appfile"
+	"mulligan/cmd/mulligan/values"
 	"mulligan/errs"
 	"mulligan/ipc"
 )
@@ -26,7 +27,7 @@ not the app's owner's. What that changes in the server's configuration is said i
 a restart may be needed once.
 
 --run is for a host without systemd: a command that the daemon starts, in the
-workspace, and stops. ` + wordsHelp + `
+workspace, and stops. ` + values.CommandHelp + `
 
 ` + appFieldsHelp
 
@@ -108,7 +109,7 @@ func (f *appAddCmd) describe() (ipc.App, error) {
 		return ipc.App{}, err
 	}
 	app := ipc.App{Slug: f.slug, Workspace: dir, Unit: f.unit, Domain: f.domain, URI: f.uri, Retention: ipc.DefaultRetention()}
-	if app.Run, err = commandWords(f.run); err != nil {
+	if app.Run, err = values.Command(f.run); err != nil {
 		return ipc.App{}, err
 	}
 	if f.health != "" {

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"mulligan/appfile"
+	"mulligan/cmd/mulligan/values"
 	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/tomlfile"
@@ -28,9 +29,9 @@ const appSetLong = `Change an app's settings. The keys are those of the app file
   owner=NAME              (root, where the account of the app's uid has another name than it had:
                           it is the same owner's)
 
-` + valuesHelp + `
+` + values.Help + `
 
-` + wordsHelp + `
+` + values.CommandHelp + `
 
 ` + appFieldsHelp
 
@@ -78,7 +79,7 @@ var setters = map[string]func(app *ipc.App, change *ipc.AppChange, value string)
 		return nil
 	},
 	"run": func(app *ipc.App, change *ipc.AppChange, v string) error {
-		words, err := commandWords(v)
+		words, err := values.Command(v)
 		app.Run = append([]string{}, words...) // not nil: that would be null, and change nothing
 		change.Run = &app.Run
 		return err
@@ -93,7 +94,7 @@ var setters = map[string]func(app *ipc.App, change *ipc.AppChange, value string)
 		return err
 	},
 	"exclude": func(app *ipc.App, change *ipc.AppChange, v string) error {
-		list, err := patternList(v)
+		list, err := values.Patterns(v)
 		app.Exclude = append([]string{}, list...)
 		change.Exclude = &app.Exclude
 		return err
@@ -104,7 +105,7 @@ var setters = map[string]func(app *ipc.App, change *ipc.AppChange, value string)
 	}),
 	"health.command": healthKey(func(h *ipc.Health, v string) (err error) {
 		h.URL = ""
-		h.Command, err = commandWords(v)
+		h.Command, err = values.Command(v)
 		return err
 	}),
 	"health.timeout": healthKey(func(h *ipc.Health, v string) error {
@@ -144,7 +145,7 @@ func setKey(app *ipc.App, change *ipc.AppChange, pair string) error {
 	}
 	if !slices.Contains(ownQuotes, key) {
 		var err error
-		if value, err = plainText(key, value); err != nil {
+		if value, err = values.Text(key, value); err != nil {
 			return err
 		}
 	}

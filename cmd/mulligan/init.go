@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +14,7 @@ import (
 	"golang.org/x/term"
 
 	"mulligan/appfile"
+	"mulligan/cmd/mulligan/detect"
 	"mulligan/cmd/mulligan/doctor"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -75,12 +75,12 @@ func (f *initCmd) run(ctx context.Context, dir string) error {
 			return err
 		}
 	}
-	found, err := detect(ctx, dir)
+	found, err := detect.App(ctx, dir)
 	if err != nil {
 		return err
 	}
 	if f.slug == "" {
-		f.slug = slugOf(dir)
+		f.slug = detect.Slug(dir)
 	}
 	f.plan(dir, found)
 	if err := f.ask(ctx); err != nil {
@@ -141,33 +141,33 @@ func (f *initCmd) result(outcome string, app ipc.App) error {
 }
 
 // plan says what will be protected and what not.
-func (f *initCmd) plan(dir string, found findings) {
+func (f *initCmd) plan(dir string, found detect.Findings) {
 	if f.json {
 		return
 	}
 	pairs := [][2]string{{"protects", "files: everything in " + f.text(dir) + ", ignored files included"}}
-	switch found.git {
-	case ownRepository:
+	switch found.Git {
+	case detect.OwnRepository:
 		pairs = append(pairs, [2]string{"protects", "git: the repository's state (.git) is part of the files"})
-	case repositoryElsewhere:
+	case detect.RepositoryElsewhere:
 		pairs = append(pairs, [2]string{"leaves_out", "git: the repository lies outside of the folder (it is a worktree or a submodule): HEAD, index, branches and commits stay as they are in a rollback"})
 	}
-	for _, db := range found.databases {
+	for _, db := range found.Databases {
 		what := fmt.Sprintf("database %s: %s %s", db.Name, db.Driver, appfile.Redact(db.Database))
 		if db.Driver != "sqlite" {
 			what += ", if the daemon supports it"
 		}
-		if db.source != "" {
-			what += " (" + db.source + ")"
+		if db.Source != "" {
+			what += " (" + db.Source + ")"
 		}
 		pairs = append(pairs, [2]string{"protects", f.text(what)})
 	}
-	for _, db := range found.databases {
+	for _, db := range found.Databases {
 		if dir := doctor.OwnCluster("/proc", os.Getuid(), db.Database); dir != "" {
 			pairs = append(pairs, [2]string{"offers", f.text(doctor.MarkerAdvice(dir, db.Database))})
 		}
 	}
-	for _, s := range found.unprotected {
+	for _, s := range found.Unprotected {
 		pairs = append(pairs, [2]string{"leaves_out", f.text(s)})
 	}
 	if f.terminal {
@@ -220,9 +220,9 @@ func (f *initCmd) answer(ctx context.Context, in *bufio.Reader) error {
 
 // register adds the app. Databases that this daemon can't protect are left out,
 // and said to be.
-func (f *initCmd) register(ctx context.Context, client *ipc.Client, dir string, found findings) error {
+func (f *initCmd) register(ctx context.Context, client *ipc.Client, dir string, found detect.Findings) error {
 	app := ipc.App{Slug: f.slug, Workspace: dir, Auto: f.auto, Retention: ipc.DefaultRetention()}
-	for _, db := range found.databases {
+	for _, db := range found.Databases {
 		app.Databases = append(app.Databases, db.Database)
 	}
 	added, err := client.AddApp(ctx, app)
@@ -261,24 +261,4 @@ func splitServers(dbs []ipc.Database, refusal error) (files []ipc.Database, left
 			db.Driver, db.Name, ipc.Body(refusal).Message))
 	}
 	return files, left
-}
-
-// slugOf makes a slug of a folder's name.
-func slugOf(dir string) string {
-	return cmp.Or(slugify(filepath.Base(dir)), "app")
-}
-
-// slugify keeps letters and digits of ASCII, in lower case. It leaves room for
-// a number at the end.
-func slugify(name string) string {
-	slug := strings.Map(func(r rune) rune {
-		switch {
-		case r >= 'a' && r <= 'z', r >= '0' && r <= '9':
-			return r
-		case r >= 'A' && r <= 'Z':
-			return r - 'A' + 'a'
-		}
-		return '-'
-	}, name)
-	return strings.Trim(slug[:min(len(slug), 48)], "-")
 }

@@ -25,7 +25,7 @@ it: then mulligan must be in their PATH.
 
 All else in the settings stays as it is, comments included. What a file was is kept in
 the user's state folder: mulligan uninstall AGENT gives back the same bytes, or, if
-the file was changed since, takes out only what is mulligan's. Doing it twice changes
+the file was changed since, takes out only what is mulligan's. Activity it twice changes
 nothing more. --dry-run only prints the changes, as a diff.
 
 Agents without hooks need none of this: turns are recognised from the writes, after a

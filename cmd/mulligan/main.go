@@ -7,10 +7,6 @@
 // the help text beside them. cli.go holds what all commands share, exit.go the
 // exit codes, print.go the three kinds of output (table, plain lines, JSON),
 // resolve.go how a checkpoint is named.
-//
-// Two small parsers are the client's own. parseDotenv passes over a line that it cannot read and keeps the order, where
-// package godotenv refuses the whole file and returns a map. splitWords keeps a # and, within double quotes, a backslash
-// before any other character, where package shlex takes comments and backslashes away.
 package main
 
 import (

@@ -36,26 +36,26 @@ func Announced(a *app.App, layers []layer.Layer) (ids []snap.SnapshotID, made []
 
 // Capture takes a snapshot of each layer under a fresh checkpoint. When one
 // fails, those already taken are dropped.
-func (d *Service) Capture(ctx context.Context, a *app.App, layers []layer.Layer, how How) (store.Checkpoint, error) {
+func (svc *Service) Capture(ctx context.Context, a *app.App, layers []layer.Layer, how How) (store.Checkpoint, error) {
 	ids, made := Announced(a, layers)
-	if err := d.store.PutDisposals(ctx, made...); err != nil {
+	if err := svc.store.PutDisposals(ctx, made...); err != nil {
 		return store.Checkpoint{}, err
 	}
-	return d.captureAs(ctx, a, layers, ids, how)
+	return svc.captureAs(ctx, a, layers, ids, how)
 }
 
 // captureAs is capture under ids that are announced.
-func (d *Service) captureAs(ctx context.Context, a *app.App, layers []layer.Layer, ids []snap.SnapshotID, how How) (store.Checkpoint, error) {
+func (svc *Service) captureAs(ctx context.Context, a *app.App, layers []layer.Layer, ids []snap.SnapshotID, how How) (store.Checkpoint, error) {
 	var cp store.Checkpoint
 	still := how.Still
 	cp.ID, cp.AppID, cp.Quiesced = ipc.CheckpointID(records.NewID("cp-")), a.Rec().ID, still.All
 	for i, l := range layers {
-		s, warnings, err := d.CaptureLayerAs(ctx, l, ids[i], how)
+		s, warnings, err := svc.CaptureLayerAs(ctx, l, ids[i], how)
 		if err != nil {
-			return store.Checkpoint{}, errs.Also(&layer.Error{Layer: l, Err: err}, d.Drop(ctx, a, cp.Snapshots))
+			return store.Checkpoint{}, errs.Also(&layer.Error{Layer: l, Err: err}, svc.Drop(ctx, a, cp.Snapshots))
 		}
 		cp.Snapshots = append(cp.Snapshots, s)
-		warnings = append(warnings, a.Foretold(l, s.ID)...)
+		warnings = append(warnings, a.RehearsalWarnings(l, s.ID)...)
 		if l.Name == snap.Disk {
 			cp.Quiesced = (still.All || still.Host) && s.Quiesced
 		}
@@ -68,16 +68,16 @@ func (d *Service) captureAs(ctx context.Context, a *app.App, layers []layer.Laye
 }
 
 // CaptureLayer takes a snapshot of one layer.
-func (d *Service) CaptureLayer(ctx context.Context, a *app.App, l layer.Layer, how How) (store.Snapshot, []string, error) {
+func (svc *Service) CaptureLayer(ctx context.Context, a *app.App, l layer.Layer, how How) (store.Snapshot, []string, error) {
 	ids, made := Announced(a, []layer.Layer{l})
-	if err := d.store.PutDisposals(ctx, made...); err != nil {
+	if err := svc.store.PutDisposals(ctx, made...); err != nil {
 		return store.Snapshot{}, nil, err
 	}
-	return d.CaptureLayerAs(ctx, l, ids[0], how)
+	return svc.CaptureLayerAs(ctx, l, ids[0], how)
 }
 
-func (d *Service) CaptureLayerAs(ctx context.Context, l layer.Layer, id snap.SnapshotID, how How) (store.Snapshot, []string, error) {
-	if err := d.opt.Failpoint.At("capture " + string(l.Name)); err != nil {
+func (svc *Service) CaptureLayerAs(ctx context.Context, l layer.Layer, id snap.SnapshotID, how How) (store.Snapshot, []string, error) {
+	if err := svc.opt.Failpoint.At("capture " + string(l.Name)); err != nil {
 		return store.Snapshot{}, nil, err
 	}
 	take := l.Driver.Capture
@@ -90,7 +90,7 @@ func (d *Service) CaptureLayerAs(ctx context.Context, l layer.Layer, id snap.Sna
 	if err != nil && how.Salvage && layer.Unreadable(err) {
 		s, err = salvage(ctx, l, req, err)
 	}
-	d.events.Captures.WithLabelValues(l.Family, events.ResultOf(err)).Observe(events.Since(began))
+	svc.events.Captures.WithLabelValues(l.Family, events.ResultOf(err)).Observe(events.Since(began))
 	if err != nil { // what it may have left is dropped at the next start
 		return store.Snapshot{}, nil, err
 	}
@@ -101,20 +101,20 @@ func (d *Service) CaptureLayerAs(ctx context.Context, l layer.Layer, id snap.Sna
 
 // Record stamps a captured checkpoint and puts it into the store; with an
 // operation, that ends.
-func (d *Service) Record(ctx context.Context, a *app.App, cp *store.Checkpoint, op ipc.OperationID) error {
-	now := d.opt.Now().UTC()
+func (svc *Service) Record(ctx context.Context, a *app.App, cp *store.Checkpoint, op ipc.OperationID) error {
+	now := svc.opt.Now().UTC()
 	cp.CreatedAt = now
 	if after, err := time.ParseDuration(a.Rec().Retention.ExpireAfter); err == nil && after > 0 {
 		at := now.Add(after)
 		cp.ExpiresAt = &at
 	}
-	if err := d.marks(ctx, a, cp); err != nil {
+	if err := svc.marks(ctx, a, cp); err != nil {
 		return err
 	}
-	if err := d.opt.Failpoint.At("record checkpoint"); err != nil {
+	if err := svc.opt.Failpoint.At("record checkpoint"); err != nil {
 		return err
 	}
-	if err := d.store.PutCheckpoint(ctx, *cp, op); err != nil {
+	if err := svc.store.PutCheckpoint(ctx, *cp, op); err != nil {
 		return err
 	}
 	a.RehearsalDue()

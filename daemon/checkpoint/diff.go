@@ -24,16 +24,16 @@ const (
 )
 
 // Diff tells what differs between a checkpoint and now, or another checkpoint.
-func (d *Service) Diff(ctx context.Context, who ipc.Caller, ref string, id ipc.CheckpointID, q ipc.DiffQuery) (ipc.Diff, error) {
+func (svc *Service) Diff(ctx context.Context, who ipc.Caller, ref string, id ipc.CheckpointID, q ipc.DiffQuery) (ipc.Diff, error) {
 	const op = "diff"
-	a, from, err := d.FindCheckpoint(ctx, who, ref, id)
+	a, from, err := svc.FindCheckpoint(ctx, who, ref, id)
 	if err != nil {
 		return ipc.Diff{}, err
 	}
 	res := ipc.Diff{From: id, To: ipc.AgainstNow, Changes: []ipc.DiffChange{}, Unknown: []string{}}
 	var to store.Checkpoint // none: now
 	if q.Against != "" && q.Against != ipc.AgainstNow {
-		if to, err = d.store.Checkpoint(ctx, a.Rec().ID, ipc.CheckpointID(q.Against)); err != nil {
+		if to, err = svc.store.Checkpoint(ctx, a.Rec().ID, ipc.CheckpointID(q.Against)); err != nil {
 			return ipc.Diff{}, err
 		}
 		res.To = q.Against
@@ -46,7 +46,7 @@ func (d *Service) Diff(ctx context.Context, who ipc.Caller, ref string, id ipc.C
 		if len(q.Paths) > 0 && l.Name != snap.Files {
 			continue
 		}
-		if err := d.diffLayer(ctx, l, from, to, q, &res, &budget); err != nil {
+		if err := svc.diffLayer(ctx, l, from, to, q, &res, &budget); err != nil {
 			return ipc.Diff{}, errs.Wrap(errs.Failed, op, err)
 		}
 	}
@@ -54,7 +54,7 @@ func (d *Service) Diff(ctx context.Context, who ipc.Caller, ref string, id ipc.C
 }
 
 // diffLayer adds a layer's changes, as far as they lie on the page asked for.
-func (d *Service) diffLayer(ctx context.Context, l layer.Layer, from, to store.Checkpoint, q ipc.DiffQuery, res *ipc.Diff, budget *int) error {
+func (svc *Service) diffLayer(ctx context.Context, l layer.Layer, from, to store.Checkpoint, q ipc.DiffQuery, res *ipc.Diff, budget *int) error {
 	a, okA := from.Snapshot(l.Name)
 	b, okB := to.Snapshot(l.Name)
 	differ, can := l.Driver.(snap.Differ)

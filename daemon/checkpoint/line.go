@@ -113,13 +113,13 @@ func (l line) Holds(id ipc.CheckpointID) bool {
 }
 
 // LineOf reads an app's.
-func (d *Service) LineOf(ctx context.Context, a *app.App) (line, error) {
-	return d.store.Checkpoints(ctx, a.Rec().ID)
+func (svc *Service) LineOf(ctx context.Context, a *app.App) (line, error) {
+	return svc.store.Checkpoints(ctx, a.Rec().ID)
 }
 
 // marks sets the marks of a checkpoint that is about to be recorded.
-func (d *Service) marks(ctx context.Context, a *app.App, cp *store.Checkpoint) error {
-	l, err := d.LineOf(ctx, a)
+func (svc *Service) marks(ctx context.Context, a *app.App, cp *store.Checkpoint) error {
+	l, err := svc.LineOf(ctx, a)
 	if err != nil {
 		return err
 	}
@@ -129,7 +129,7 @@ func (d *Service) marks(ctx context.Context, a *app.App, cp *store.Checkpoint) e
 		return nil
 	}
 	if cp.TurnID == nil { // within a turn, it is the turn that is undone
-		open, err := d.store.OpenTurns(ctx, a.Rec().ID)
+		open, err := svc.store.OpenTurns(ctx, a.Rec().ID)
 		if err != nil || slices.ContainsFunc(open, func(t store.Turn) bool { return !t.Inferred }) {
 			return err
 		}
@@ -139,14 +139,14 @@ func (d *Service) marks(ctx context.Context, a *app.App, cp *store.Checkpoint) e
 }
 
 // Rejoin notes that a turn that was undone while it went on did something again.
-func (d *Service) Rejoin(ctx context.Context, a *app.App, act ipc.CheckpointID) error {
-	l, err := d.LineOf(ctx, a)
+func (svc *Service) Rejoin(ctx context.Context, a *app.App, act ipc.CheckpointID) error {
+	l, err := svc.LineOf(ctx, a)
 	if err != nil || l.Find(act) < 0 || l.Holds(act) {
 		return err
 	}
 	newest := l[0]
 	newest.UndoNext = &act
-	return d.store.PutCheckpoint(ctx, newest, "")
+	return svc.store.PutCheckpoint(ctx, newest, "")
 }
 
 // BehindOf names the layers that are as they were while others went back, as the newest
@@ -161,8 +161,8 @@ func (l line) BehindOf() []string {
 }
 
 // NoteBehind keeps, for problems, which layers stayed behind.
-func (d *Service) NoteBehind(ctx context.Context, a *app.App) {
-	l, err := d.LineOf(ctx, a)
+func (svc *Service) NoteBehind(ctx context.Context, a *app.App) {
+	l, err := svc.LineOf(ctx, a)
 	if err != nil {
 		return // whoever asks next is told
 	}

@@ -14,43 +14,43 @@ import (
 )
 
 // Prune applies the app's retention rules now, or says what they would drop.
-func (d *Service) Prune(ctx context.Context, who ipc.Caller, ref string, dryRun bool) (ipc.PruneResult, error) {
+func (svc *Service) Prune(ctx context.Context, who ipc.Caller, ref string, dryRun bool) (ipc.PruneResult, error) {
 	const op = "prune"
-	a, err := d.apps.Find(who, ref)
+	a, err := svc.apps.Find(who, ref)
 	if err != nil {
 		return ipc.PruneResult{}, err
 	}
 	ctx = context.WithoutCancel(ctx)
-	release, err := d.apps.Acquire(ctx, a, op, who)
+	release, err := svc.apps.Acquire(ctx, a, op, who)
 	if err != nil {
 		return ipc.PruneResult{}, err
 	}
 	defer release()
-	res, err := d.prune(ctx, a, who, dryRun)
+	res, err := svc.prune(ctx, a, who, dryRun)
 	if !dryRun && (err != nil || len(res.Deleted) == 0) {
-		d.events.WriteAudit(ctx, a.Rec(), who, "prune", "", "", err, res)
+		svc.events.WriteAudit(ctx, a.Rec(), who, "prune", "", "", err, res)
 	}
 	return res, errs.Wrap(errs.Failed, op, err)
 }
 
 // PruneAfter prunes behind an operation that is done already: trouble is
 // logged and does not make that operation a failure.
-func (d *Service) PruneAfter(ctx context.Context, a *app.App, who ipc.Caller, protected ...ipc.CheckpointID) {
-	res, err := d.prune(ctx, a, who, false, protected...)
+func (svc *Service) PruneAfter(ctx context.Context, a *app.App, who ipc.Caller, protected ...ipc.CheckpointID) {
+	res, err := svc.prune(ctx, a, who, false, protected...)
 	if err != nil {
-		d.opt.Log.Error("pruning failed", "app", a.Rec().Slug, "err", err)
-		d.events.WriteAudit(ctx, a.Rec(), who, "prune", "", "", err, res)
+		svc.opt.Log.Error("pruning failed", "app", a.Rec().Slug, "err", err)
+		svc.events.WriteAudit(ctx, a.Rec(), who, "prune", "", "", err, res)
 	}
 }
 
 // prune applies the rules. What is deleted by them is in the audit trail as soon as it is decided.
-func (d *Service) prune(ctx context.Context, a *app.App, who ipc.Caller, dryRun bool, protected ...ipc.CheckpointID) (ipc.PruneResult, error) {
+func (svc *Service) prune(ctx context.Context, a *app.App, who ipc.Caller, dryRun bool, protected ...ipc.CheckpointID) (ipc.PruneResult, error) {
 	res := ipc.PruneResult{Deleted: []ipc.CheckpointID{}}
-	cps, err := d.store.Checkpoints(ctx, a.Rec().ID)
+	cps, err := svc.store.Checkpoints(ctx, a.Rec().ID)
 	if err != nil {
 		return res, err
 	}
-	doomed, over, err := d.doomed(ctx, a, cps, protected)
+	doomed, over, err := svc.doomed(ctx, a, cps, protected)
 	if err != nil {
 		return res, err
 	}
@@ -69,40 +69,40 @@ func (d *Service) prune(ctx context.Context, a *app.App, who ipc.Caller, dryRun 
 		return res, nil
 	}
 	if len(drop) > 0 {
-		entry := d.events.Entry(a.Rec(), who, "prune", "", "", nil, res)
-		if err := d.DeleteCheckpoints(ctx, a, &entry, drop...); err != nil {
+		entry := svc.events.Entry(a.Rec(), who, "prune", "", "", nil, res)
+		if err := svc.DeleteCheckpoints(ctx, a, &entry, drop...); err != nil {
 			return res, err
 		}
 	}
-	return res, d.trimTurns(ctx, a, slices.DeleteFunc(cps, func(cp store.Checkpoint) bool {
+	return res, svc.trimTurns(ctx, a, slices.DeleteFunc(cps, func(cp store.Checkpoint) bool {
 		return slices.Contains(res.Deleted, cp.ID)
 	}))
 }
 
 // Reweigh finds out once, when the daemon has started, which apps exceed max_bytes: the
 // prunes of the daemon before knew.
-func (d *Service) Reweigh(ctx context.Context) {
-	for _, a := range d.apps.All() {
+func (svc *Service) Reweigh(ctx context.Context) {
+	for _, a := range svc.apps.All() {
 		if a.Rec().Retention.MaxBytes <= 0 {
 			continue
 		}
-		if err := d.reweighApp(ctx, a); err != nil && ctx.Err() == nil {
-			d.opt.Log.Warn("see whether what is kept exceeds max_bytes", "app", a.Rec().Slug, "err", err)
+		if err := svc.reweighApp(ctx, a); err != nil && ctx.Err() == nil {
+			svc.opt.Log.Warn("see whether what is kept exceeds max_bytes", "app", a.Rec().Slug, "err", err)
 		}
 	}
 }
 
-func (d *Service) reweighApp(ctx context.Context, a *app.App) error {
-	release, err := d.apps.AcquireBrief(ctx, a, "see what is kept")
+func (svc *Service) reweighApp(ctx context.Context, a *app.App) error {
+	release, err := svc.apps.AcquireBrief(ctx, a, "see what is kept")
 	if err != nil {
 		return err
 	}
 	defer release()
-	cps, err := d.store.Checkpoints(ctx, a.Rec().ID)
+	cps, err := svc.store.Checkpoints(ctx, a.Rec().ID)
 	if err != nil {
 		return err
 	}
-	_, over, err := d.doomed(ctx, a, cps, nil)
+	_, over, err := svc.doomed(ctx, a, cps, nil)
 	if err == nil {
 		a.NoteSize(tooMuch(a.Rec().Retention.MaxBytes, over))
 	}
@@ -137,8 +137,8 @@ func kindOf(cp store.Checkpoint, turns []store.Turn) retention.Kind {
 
 // doomed applies the retention rules. over is by how many bytes what stays exceeds
 // max_bytes.
-func (d *Service) doomed(ctx context.Context, a *app.App, cps []store.Checkpoint, protected []ipc.CheckpointID) (ids []ipc.CheckpointID, over int64, err error) {
-	turns, err := d.store.Turns(ctx, a.Rec().ID, 0)
+func (svc *Service) doomed(ctx context.Context, a *app.App, cps []store.Checkpoint, protected []ipc.CheckpointID) (ids []ipc.CheckpointID, over int64, err error) {
+	turns, err := svc.store.Turns(ctx, a.Rec().ID, 0)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -150,16 +150,16 @@ func (d *Service) doomed(ctx context.Context, a *app.App, cps []store.Checkpoint
 		})
 	}
 	all := int64(-1) // what all of them and the journal occupy, once it is asked for
-	return retention.Plan(d.opt.Now(), a.Rec().Retention, items, func(drop []ipc.CheckpointID) (int64, error) {
+	return retention.Plan(svc.opt.Now(), a.Rec().Retention, items, func(drop []ipc.CheckpointID) (int64, error) {
 		if all < 0 {
-			n, err := a.Held(ctx, newestMark(turns), cps...)
+			n, err := a.FreedBy(ctx, newestMark(turns), cps...)
 			if err != nil {
 				return 0, err
 			}
 			all = n
 		}
 		gone, kept := parted(cps, drop)
-		freed, err := a.Held(ctx, neededFrom(turns, a.Rec().Retention.KeepTurns, kept), gone...)
+		freed, err := a.FreedBy(ctx, neededFrom(turns, a.Rec().Retention.KeepTurns, kept), gone...)
 		return all - freed, err
 	})
 }
@@ -178,8 +178,8 @@ func parted(cps []store.Checkpoint, drop []ipc.CheckpointID) (gone, kept []store
 
 // trimTurns forgets the turns that are beyond the app's allowance and have no
 // checkpoint any more, and lets the journal forget what nothing needs.
-func (d *Service) trimTurns(ctx context.Context, a *app.App, kept []store.Checkpoint) error {
-	recs, err := d.store.Turns(ctx, a.Rec().ID, 0)
+func (svc *Service) trimTurns(ctx context.Context, a *app.App, kept []store.Checkpoint) error {
+	recs, err := svc.store.Turns(ctx, a.Rec().ID, 0)
 	if err != nil {
 		return err
 	}
@@ -192,7 +192,7 @@ func (d *Service) trimTurns(ctx context.Context, a *app.App, kept []store.Checkp
 		}
 	}
 	if oldest >= 0 && oldest < len(recs)-1 {
-		if err := d.dropTurns(ctx, a, recs[oldest]); err != nil {
+		if err := svc.dropTurns(ctx, a, recs[oldest]); err != nil {
 			return err
 		}
 	}
@@ -201,19 +201,19 @@ func (d *Service) trimTurns(ctx context.Context, a *app.App, kept []store.Checkp
 	if f == nil || from == "" {
 		return nil
 	}
-	d.store.WakeCollector()
+	svc.store.WakeCollector()
 	return f.Driver().(snap.Journal).Trim(ctx, from)
 }
 
 // dropTurns forgets what is recorded of the turns before the oldest that stays.
-func (d *Service) dropTurns(ctx context.Context, a *app.App, oldest store.Turn) error {
-	if err := d.store.DropTurns(ctx, a.Rec().ID, oldest.Seq); err != nil {
+func (svc *Service) dropTurns(ctx context.Context, a *app.App, oldest store.Turn) error {
+	if err := svc.store.DropTurns(ctx, a.Rec().ID, oldest.Seq); err != nil {
 		return err
 	}
-	if err := d.store.DropPointers(ctx, a.Rec().ID, oldest.Seq); err != nil {
+	if err := svc.store.DropPointers(ctx, a.Rec().ID, oldest.Seq); err != nil {
 		return err
 	}
-	return d.store.DropOwnWrites(ctx, a.Rec().ID, oldest.StartedAt)
+	return svc.store.DropOwnWrites(ctx, a.Rec().ID, oldest.StartedAt)
 }
 
 // neededFrom is the position from which on the journal is needed: the start of

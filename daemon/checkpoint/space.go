@@ -18,23 +18,23 @@ const packing = 8
 // unit need not be stopped to find out. Warm stores the files next, and fails by
 // itself; what a layer shares with its last snapshot costs nothing; so it is first
 // captures of databases that count, at the least that they could come to.
-func (d *Service) fits(ctx context.Context, a *app.App) error {
-	cps, err := d.store.Checkpoints(ctx, a.Rec().ID)
+func (svc *Service) fits(ctx context.Context, a *app.App) error {
+	cps, err := svc.store.Checkpoints(ctx, a.Rec().ID)
 	if err != nil {
 		return err
 	}
-	need, err := d.firsts(ctx, a, cps)
+	need, err := svc.firsts(ctx, a, cps)
 	if err != nil {
 		return err
 	}
-	if err := d.store.HasFree(ctx, need+records.Reserve); err != nil {
+	if err := svc.store.HasFree(ctx, need+records.Reserve); err != nil {
 		return err
 	}
-	return d.fitsLimit(ctx, a, cps, need)
+	return svc.fitsLimit(ctx, a, cps, need)
 }
 
 // firsts is what the first captures of the app's databases need at the least, in bytes.
-func (d *Service) firsts(ctx context.Context, a *app.App, cps []store.Checkpoint) (need int64, err error) {
+func (svc *Service) firsts(ctx context.Context, a *app.App, cps []store.Checkpoint) (need int64, err error) {
 	for _, l := range a.Layers() {
 		w, ok := l.Driver.(snap.SizeEstimator)
 		if !ok || len(cps) > 0 && holds(cps[0], l.Name) {
@@ -51,7 +51,7 @@ func (d *Service) firsts(ctx context.Context, a *app.App, cps []store.Checkpoint
 
 // fitsLimit fails when what is pinned leaves no room within max_bytes, or the
 // first snapshots alone are larger.
-func (d *Service) fitsLimit(ctx context.Context, a *app.App, cps []store.Checkpoint, need int64) error {
+func (svc *Service) fitsLimit(ctx context.Context, a *app.App, cps []store.Checkpoint, need int64) error {
 	limit := a.Rec().Retention.MaxBytes
 	if limit <= 0 {
 		return nil
@@ -64,12 +64,12 @@ func (d *Service) fitsLimit(ctx context.Context, a *app.App, cps []store.Checkpo
 	}
 	kept := int64(0)
 	if len(pinned) > 0 {
-		all, err := a.Held(ctx, "", cps...)
+		all, err := a.FreedBy(ctx, "", cps...)
 		if err != nil {
 			return err
 		}
 		if all > limit { // else there is room whatever is pinned
-			if kept, err = a.Held(ctx, "", pinned...); err != nil {
+			if kept, err = a.FreedBy(ctx, "", pinned...); err != nil {
 				return err
 			}
 		}
@@ -86,14 +86,14 @@ func holds(cp store.Checkpoint, name snap.Layer) bool {
 	return ok
 }
 
-func (d *Service) checkQuota(ctx context.Context, who ipc.Caller) error {
-	l := d.owners.LimitsOf(who)
-	owner, err := d.owners.CallerName(who)
+func (svc *Service) checkQuota(ctx context.Context, who ipc.Caller) error {
+	l := svc.owners.LimitsOf(who)
+	owner, err := svc.owners.CallerName(who)
 	if err != nil {
 		return err
 	}
 	if l.Checkpoints > 0 {
-		n, err := d.store.CountCheckpoints(ctx, owner, who.UID)
+		n, err := svc.store.CountCheckpoints(ctx, owner, who.UID)
 		if err != nil {
 			return err
 		}
@@ -105,7 +105,7 @@ func (d *Service) checkQuota(ctx context.Context, who ipc.Caller) error {
 	if l.Bytes == 0 {
 		return nil
 	}
-	n, err := d.occupied(ctx, owner, who.UID)
+	n, err := svc.occupied(ctx, owner, who.UID)
 	if err != nil || n < l.Bytes {
 		return err
 	}
@@ -114,16 +114,16 @@ func (d *Service) checkQuota(ctx context.Context, who ipc.Caller) error {
 }
 
 // occupied is what the checkpoints of all of an owner's apps occupy, in bytes.
-func (d *Service) occupied(ctx context.Context, owner string, uid int) (total int64, err error) {
-	for _, a := range d.apps.All() {
+func (svc *Service) occupied(ctx context.Context, owner string, uid int) (total int64, err error) {
+	for _, a := range svc.apps.All() {
 		if a.Rec().Owner != owner || a.Rec().OwnerUID != uid {
 			continue
 		}
-		cps, err := d.store.Checkpoints(ctx, a.Rec().ID)
+		cps, err := svc.store.Checkpoints(ctx, a.Rec().ID)
 		if err != nil {
 			return 0, err
 		}
-		s, err := d.sized(ctx, a, cps)
+		s, err := svc.sized(ctx, a, cps)
 		if err != nil {
 			return 0, err
 		}

@@ -28,7 +28,7 @@ func (r *rollback) alone(ctx context.Context) error {
 	}
 	others, err := r.alongside(ctx, t)
 	if err != nil { // what is in the way of telling must not be in the way of a rollback
-		r.warn("mulligan could not find out whether this also undoes another session's work: %v", err)
+		r.warnings.add("mulligan could not find out whether this also undoes another session's work: %v", err)
 	}
 	if len(others) == 0 {
 		return nil
@@ -38,7 +38,7 @@ func (r *rollback) alone(ctx context.Context) error {
 		what += fmt.Sprintf(", and %d more", n)
 	}
 	if r.req.DryRun {
-		r.warn("it would also undo %s", what)
+		r.warnings.add("it would also undo %s", what)
 		return nil
 	}
 	return errs.New(errs.Conflict, "", "it would also undo %s", what).

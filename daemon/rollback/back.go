@@ -44,7 +44,7 @@ func (r *rollback) putBack(ctx context.Context) error {
 		return err
 	}
 	if err := errs.Wrap(errs.Failed, "put the app back", r.undo(ctx)); err != nil {
-		r.a.Unsettle(err)
+		r.a.RequestRecovery(err)
 		return err
 	}
 	r.recovered = true
@@ -102,7 +102,7 @@ func (r *rollback) undoPart(ctx context.Context, p *part) error {
 func (r *rollback) startAgain(ctx context.Context) error {
 	err := r.d.apps.StartAgain(ctx, r.a, r.plan.Running && r.stops())
 	if err != nil && r.plan.Limping {
-		r.warn("the app was not well up before, and does not start: %v", err)
+		r.warnings.add("the app was not well up before, and does not start: %v", err)
 		return nil
 	}
 	return err

@@ -49,7 +49,7 @@ func (r *rollback) verdict(done bool, err error) verdict {
 // layer that was read back.
 func (r *rollback) evidence() []string {
 	list := []string{}
-	for _, s := range r.stages {
+	for _, s := range r.stages.ran {
 		list = append(list, fmt.Sprintf("stage:%s:%s", s.Stage, s.Status))
 	}
 	for _, p := range r.parts {

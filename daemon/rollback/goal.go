@@ -40,16 +40,16 @@ type goal interface {
 // toCheckpoint is the goal of a rollback.
 type toCheckpoint struct{ r *rollback }
 
-func (g toCheckpoint) kind() string    { return KindRollback }
-func (g toCheckpoint) words() string   { return "rollback to " + string(g.r.plan.Target) }
-func (g toCheckpoint) stopsApp() bool  { return true }
-func (g toCheckpoint) narrows() bool   { return true }
-func (g toCheckpoint) lacks() []string { return g.r.lacks() }
+func (g *toCheckpoint) kind() string    { return KindRollback }
+func (g *toCheckpoint) words() string   { return "rollback to " + string(g.r.plan.Target) }
+func (g *toCheckpoint) stopsApp() bool  { return true }
+func (g *toCheckpoint) narrows() bool   { return true }
+func (g *toCheckpoint) lacks() []string { return g.r.lacks() }
 
-func (g toCheckpoint) prepare(ctx context.Context, p *part) error { return g.r.prepareTarget(ctx, p) }
+func (g *toCheckpoint) prepare(ctx context.Context, p *part) error { return g.r.prepareTarget(ctx, p) }
 
 // changes lists those of files with the repository's in one line.
-func (g toCheckpoint) changes(p part, sw snap.Switch) (list []snap.Change, total int) {
+func (g *toCheckpoint) changes(p part, sw snap.Switch) (list []snap.Change, total int) {
 	if p.Name != snap.Files {
 		return sw.Changes(maxChanges)
 	}
@@ -57,15 +57,15 @@ func (g toCheckpoint) changes(p part, sw snap.Switch) (list []snap.Change, total
 	return g.r.fold(list)
 }
 
-func (g toCheckpoint) resume(ctx context.Context) (err error) {
+func (g *toCheckpoint) resume(ctx context.Context) (err error) {
 	g.r.target, err = g.r.d.store.Checkpoint(ctx, g.r.a.Rec().ID, g.r.plan.Target)
 	return err
 }
 
-func (g toCheckpoint) undoNext(ctx context.Context) (*ipc.CheckpointID, error) { return g.r.next(ctx) }
-func (g toCheckpoint) behind(ctx context.Context) ([]string, error)            { return g.r.behind(ctx) }
+func (g *toCheckpoint) undoNext(ctx context.Context) (*ipc.CheckpointID, error) { return g.r.next(ctx) }
+func (g *toCheckpoint) behind(ctx context.Context) ([]string, error)            { return g.r.behind(ctx) }
 
-func (g toCheckpoint) audit(ctx context.Context, err error) {
+func (g *toCheckpoint) audit(ctx context.Context, err error) {
 	g.r.d.events.WriteAudit(ctx, g.r.a.Rec(), accounts.Self(), KindRollback, string(g.r.plan.Target), g.r.plan.Reason, err, g.r.receipt(ctx, err))
 }
 

@@ -34,7 +34,7 @@ const maxChanges = 100
 // foreseen refuses what the layers can tell now that their Prepare would refuse.
 func (r *rollback) foreseen(ctx context.Context) error {
 	for _, p := range r.parts {
-		f, ok := p.Driver.(snap.Foreseer)
+		f, ok := p.Driver.(snap.Prechecker)
 		if !ok {
 			continue
 		}
@@ -42,7 +42,7 @@ func (r *rollback) foreseen(ctx context.Context) error {
 		if p.Name == snap.Files {
 			paths = r.scope
 		}
-		if err := f.Foresee(ctx, p.target, paths); err != nil {
+		if err := f.Precheck(ctx, p.target, paths); err != nil {
 			return r.stored(p, err)
 		}
 	}
@@ -87,10 +87,10 @@ func (r *rollback) selectParts() error {
 		s, ok := r.target.Snapshot(l.Name)
 		switch {
 		case left[l.Name]:
-			r.warn("%s stays as it is, as requested: it may not agree with what is restored", l.Name)
+			r.warnings.add("%s stays as it is, as requested: it may not agree with what is restored", l.Name)
 			r.plan.Without = append(r.plan.Without, string(l.Name))
 		case !ok:
-			r.warn("%s does not hold %s, which stays as it is", r.target.ID, l.Name)
+			r.warnings.add("%s does not hold %s, which stays as it is", r.target.ID, l.Name)
 		}
 		if left[l.Name] || !ok {
 			r.plan.Behind = append(r.plan.Behind, string(l.Name))
@@ -100,14 +100,14 @@ func (r *rollback) selectParts() error {
 	}
 	for _, s := range r.target.Snapshots {
 		if _, ok := r.a.Layer(s.Layer); !ok {
-			r.warn("the app no longer has %s, which %s holds", s.Layer, r.target.ID)
+			r.warnings.add("the app no longer has %s, which %s holds", s.Layer, r.target.ID)
 		}
 	}
 	if len(r.parts) == 0 {
 		return errs.New(errs.Conflict, "", "%s holds nothing that could be restored", r.target.ID).WithHint("choose another checkpoint, or a wider scope")
 	}
 	if len(r.req.Scope) > 0 && len(r.parts)+len(r.plan.Behind) < len(r.a.Layers()) {
-		r.warn("only %s restored: layers outside the scope stay as they are and may not agree", r.partNames())
+		r.warnings.add("only %s restored: layers outside the scope stay as they are and may not agree", r.partNames())
 	}
 	return nil
 }
@@ -180,7 +180,7 @@ func (r *rollback) prepareTarget(ctx context.Context, p *part) (err error) {
 		p.sw, err = p.Driver.Prepare(ctx, req)
 	}
 	if err != nil {
-		r.a.Unsettle(nil) // it may have left something where it cannot reach it now
+		r.a.RequestRecovery(nil) // it may have left something where it cannot reach it now
 	}
 	return r.stored(*p, err)
 }
@@ -297,7 +297,7 @@ func (r *rollback) foreign(p *part) bool {
 		return false
 	}
 	r.d.opt.Log.Warn("a rollback is undone, and others have written meanwhile", "app", r.a.Rec().Slug, "layer", string(p.Name), "before", r.safety.ID)
-	r.warnings = append(r.warnings, fmt.Sprintf("Others have written to %s meanwhile. Its state before that is in %s.", p.Name, r.safety.ID))
+	r.warnings.add("Others have written to %s meanwhile. Its state before that is in %s.", p.Name, r.safety.ID)
 	return true
 }
 
@@ -310,7 +310,7 @@ func (r *rollback) finishParts(ctx context.Context) error {
 			return err
 		}
 		if err := p.sw.Finish(ctx); err != nil {
-			r.a.Unsettle(err)
+			r.a.RequestRecovery(err)
 			return err
 		}
 	}

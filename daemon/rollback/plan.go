@@ -85,7 +85,7 @@ func (r *rollback) intend(now systemd.Status) {
 	}
 	r.plan.Start, r.plan.WhyDown = startsAfter(now, r.target, r.req.Start)
 	if !r.plan.Start {
-		r.warn("%s %s", r.halts(), r.plan.WhyDown)
+		r.warnings.add("%s %s", r.halts(), r.plan.WhyDown)
 	}
 }
 

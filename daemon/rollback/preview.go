@@ -43,7 +43,7 @@ func (r *rollback) foresee(ctx context.Context, p *part) (ipc.LayerPreview, erro
 	v := ipc.LayerPreview{Layer: string(p.Name), Changes: []ipc.Change{}}
 	differ, ok := p.Driver.(snap.Differ)
 	if !ok {
-		r.warn("%s: its changes cannot be listed beforehand", p.Name)
+		r.warnings.add("%s: its changes cannot be listed beforehand", p.Name)
 		return v, nil
 	}
 	var paths []string
@@ -80,10 +80,10 @@ func (r *rollback) foresee(ctx context.Context, p *part) (ipc.LayerPreview, erro
 // foreseeUnreadable says what would become of a layer whose present cannot be read.
 func (r *rollback) foreseeUnreadable(v ipc.LayerPreview, p *part, why error) ipc.LayerPreview {
 	if _, kept := snap.SalvagerOf(p.Driver); kept {
-		r.warn("%s cannot be read (%v): its raw bytes would be kept, and it would be restored", p.Name, why)
+		r.warnings.add("%s cannot be read (%v): its raw bytes would be kept, and it would be restored", p.Name, why)
 		return v
 	}
-	r.warn("%s cannot be read (%v), and the rollback would be refused: %s", p.Name, why, cmp.Or(errs.HintOf(r.orWithout(&layer.Error{Layer: p.Layer, Err: why})), "nothing else would be restored"))
+	r.warnings.add("%s cannot be read (%v), and the rollback would be refused: %s", p.Name, why, cmp.Or(errs.HintOf(r.orWithout(&layer.Error{Layer: p.Layer, Err: why})), "nothing else would be restored"))
 	return v
 }
 

@@ -16,7 +16,7 @@ func (r *rollback) receipt(ctx context.Context, err error) ipc.RollbackResult {
 	res := ipc.RollbackResult{
 		RolledBack: err == nil || r.plan.Phase == switched && !r.recovered,
 		Stages:     r.allStages(), Recovered: r.recovered,
-		Scope: r.req.Scope, StayedBehind: r.plan.Behind, ChangesReverted: []ipc.Change{}, Warnings: append([]string{}, r.warnings...),
+		Scope: r.req.Scope, StayedBehind: r.plan.Behind, ChangesReverted: []ipc.Change{}, Warnings: append([]string{}, r.warnings.list...),
 	}
 	to := r.d.checkpoints.ShowOrBare(ctx, r.a, r.target)
 	res.RolledBackTo, res.RestoredTo = &to, &to
@@ -45,14 +45,14 @@ func (r *rollback) allStages() []ipc.Stage {
 	var stages []ipc.Stage
 	ran := 0
 	for _, name := range ipc.Stages {
-		i := slices.IndexFunc(r.stages, func(s ipc.Stage) bool { return s.Stage == name })
+		i := slices.IndexFunc(r.stages.ran, func(s ipc.Stage) bool { return s.Stage == name })
 		if i >= 0 {
-			stages = append(stages, r.stages[i])
+			stages = append(stages, r.stages.ran[i])
 			ran++
 			continue
 		}
 		s := ipc.Stage{Stage: name, Status: ipc.StageSkipped, TS: r.d.opt.Now().UTC(), Notes: "not reached"}
-		if ran < len(r.stages) {
+		if ran < len(r.stages.ran) {
 			s.Status, s.TS, s.Notes = ipc.StageOK, r.plan.Begun, "done before the daemon was restarted"
 		}
 		stages = append(stages, s)

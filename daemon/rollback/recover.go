@@ -15,16 +15,16 @@ import (
 
 // RecoverRollback finishes or undoes a rollback that a crash cut short, and says which.
 func (d *Service) RecoverRollback(ctx context.Context, a *app.App, op store.Operation) (string, error) {
-	r := &rollback{d: d, a: a, op: op.ID}
-	r.goal = toCheckpoint{r}
-	return r.recover(ctx, op)
+	g := &toCheckpoint{}
+	g.r = d.newOperation(a, op.ID, ipc.RollbackRequest{}, g)
+	return g.r.recover(ctx, op)
 }
 
 // RecoverRevert finishes or undoes a revert that a crash cut short, and says which.
 func (d *Service) RecoverRevert(ctx context.Context, a *app.App, op store.Operation) (string, error) {
-	r := &rollback{d: d, a: a, op: op.ID}
-	r.goal = &withoutWrites{r: r}
-	return r.recover(ctx, op)
+	g := &withoutWrites{}
+	g.r = d.newOperation(a, op.ID, ipc.RollbackRequest{}, g)
+	return g.r.recover(ctx, op)
 }
 
 func (r *rollback) recover(ctx context.Context, op store.Operation) (string, error) {
@@ -60,7 +60,7 @@ func (r *rollback) recover(ctx context.Context, op store.Operation) (string, err
 		fallthrough
 	case undoing:
 		err := r.undo(ctx)
-		return strings.Join(append([]string{"a " + r.goal.words() + " was undone"}, r.warnings...), ". "), err
+		return strings.Join(append([]string{"a " + r.goal.words() + " was undone"}, r.warnings.list...), ". "), err
 	}
 	return "", errs.New(errs.Unsupported, "", "unknown phase %q", r.plan.Phase)
 }
@@ -111,12 +111,12 @@ func (r *rollback) resume(ctx context.Context) (err error) {
 
 // goForward finishes a rollback whose commit point was passed.
 func (r *rollback) goForward(ctx context.Context) error {
-	stages := []stageOf{
+	stages := []stage{
 		{ipc.StageSafety, func(context.Context) (string, error) { return "id=" + string(r.safety.ID), nil }},
 		{ipc.StageStop, r.stopAgain}, {ipc.StageVM, r.switchFiles}, {ipc.StageDB, r.switchDBs},
 		{ipc.StageStart, r.start},
 	}
-	if err := r.stagesInTurn(ctx, stages); err != nil {
+	if err := r.stages.runAll(ctx, stages); err != nil {
 		return err
 	}
 	return r.finishForward(ctx)
@@ -126,7 +126,7 @@ func (r *rollback) goForward(ctx context.Context) error {
 // have been running since: where it won't start, the rollback is undone only if
 // nothing was written that would go with it.
 func (r *rollback) recoverSwitched(ctx context.Context) (string, error) {
-	startErr := r.stage(ctx, ipc.StageStart, r.start)
+	startErr := r.stages.run(ctx, ipc.StageStart, r.start)
 	if startErr != nil && r.unwritten(ctx) {
 		return "a " + r.goal.words() + " was undone: " + startErr.Error(), r.undo(ctx)
 	}

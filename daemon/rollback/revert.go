@@ -33,7 +33,7 @@ type revert struct {
 	writes   []snap.Write                   // what is undone
 	shared   map[string][]*turns.WriteRange // by path: calls that ran at the same time
 	later    map[string][]*turns.WriteRange // by path: calls that wrote there afterwards
-	warnings []string
+	warnings warnings
 }
 
 // Revert undoes what some calls wrote to files, and nothing else. What it did, and
@@ -135,7 +135,7 @@ func (v *revert) choose(ctx context.Context) error {
 			WithHint("mulligan app set auto=true --app %s records what is written from then on", v.a.Rec().Slug)
 	}
 	if len(about) == 0 {
-		v.warn("the conversation has no message after its checkpoint")
+		v.warnings.add("the conversation has no message after its checkpoint")
 		return nil
 	}
 	short, cancel := context.WithTimeout(ctx, turns.FlushLong)
@@ -257,27 +257,23 @@ func (v *revert) warnOfLater() {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(paths)) {
-		v.warn("%s wrote later to %s, and may have built upon what is undone", name, turns.Few(paths[name]))
+		v.warnings.add("%s wrote later to %s, and may have built upon what is undone", name, turns.Few(paths[name]))
 	}
 	for s := range v.chosen {
 		if s.Loose && s.Call.ID != "" {
-			v.warn("the end of call %s was not reported: what was written until the next call began counts as its writes", s.Call.ID)
+			v.warnings.add("the end of call %s was not reported: what was written until the next call began counts as its writes", s.Call.ID)
 		}
 	}
-	slices.Sort(v.warnings)
+	slices.Sort(v.warnings.list)
 }
 
 // seen is a path as the app's owner may see it.
 func (v *revert) seen(path string) string {
-	list, err := v.a.Seen([]string{path})
+	list, err := v.a.RedactPaths([]string{path})
 	if err != nil || len(list) != 1 {
 		return "."
 	}
 	return list[0]
-}
-
-func (v *revert) warn(format string, args ...any) {
-	v.warnings = append(v.warnings, fmt.Sprintf(format, args...))
 }
 
 // preview works out what the revert comes to, and changes nothing.
@@ -325,9 +321,9 @@ func (v *revert) request(op ipc.OperationID, base snap.SnapshotID) snap.RevertRe
 // rollback is the revert as a rollback of the files alone, that does not stop the app.
 func (v *revert) rollback(who string) (*rollback, *withoutWrites) {
 	l, _ := v.a.Layer(snap.Files)
-	r := &rollback{d: v.d, a: v.a, op: ipc.OperationID(records.NewID("op-")), parts: []part{{Layer: l}}}
-	g := &withoutWrites{r: r, v: v}
-	r.goal = g
+	g := &withoutWrites{v: v}
+	r := v.d.newOperation(v.a, ipc.OperationID(records.NewID("op-")), ipc.RollbackRequest{}, g)
+	g.r, r.parts = r, []part{{Layer: l}}
 	r.plan = rollbackPlan{
 		Phase: preparing, Revert: target(v.req), Begun: v.d.opt.Now().UTC(), Reason: v.req.Reason,
 		Verify: true, Actor: who, Layers: []snap.Layer{snap.Files},
@@ -339,7 +335,7 @@ func (v *revert) rollback(who string) (*rollback, *withoutWrites) {
 func (v *revert) result(how snap.Reverted) ipc.RevertResult {
 	res := ipc.RevertResult{
 		RestoredPaths: append([]string{}, how.Paths...), MergedPaths: append([]string{}, how.Merged...),
-		Conflicts: []ipc.RevertConflict{}, Calls: append([]ipc.CallID{}, v.calls...), Warnings: append([]string{}, v.warnings...), DryRun: v.req.DryRun,
+		Conflicts: []ipc.RevertConflict{}, Calls: append([]ipc.CallID{}, v.calls...), Warnings: append([]string{}, v.warnings.list...), DryRun: v.req.DryRun,
 	}
 	for _, c := range how.Left {
 		res.Conflicts = append(res.Conflicts, ipc.RevertConflict{

@@ -2,7 +2,6 @@ package rollback
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
@@ -29,11 +28,10 @@ type rollback struct {
 	before systemd.Status // of the unit
 	parts  []part
 	scope  []string // paths, when only some are asked for
-	stages []ipc.Stage
-	notify func(ipc.Stage)
+	stages *stageRunner
 	goal   goal
 
-	warnings  []string
+	warnings  *warnings
 	recovered bool
 	ails      bool // the app does not start, and mayAil
 	unseen    bool // whether the domain runs could not be told, and a warning says so
@@ -78,7 +76,7 @@ func (d *Service) Rollback(ctx context.Context, who ipc.Caller, ref string, id i
 		}
 		return ipc.RollbackResult{}, errs.Wrap(errs.Failed, op, err)
 	}
-	r.notify, r.plan.Actor = onStage, accounts.Actor(who)
+	r.stages.notify, r.plan.Actor = onStage, accounts.Actor(who)
 	if r.plan.Turn, err = r.opens(ctx); err == nil {
 		err = r.remakeWorkspace(ctx)
 	}
@@ -114,6 +112,15 @@ func (d *Service) Rollback(ctx context.Context, who ipc.Caller, ref string, id i
 	return res, err
 }
 
+// newOperation returns an operation of which nothing is known yet but what it is to reach. The
+// caller gives g the operation, and the operation its plan.
+func (d *Service) newOperation(a *app.App, op ipc.OperationID, req ipc.RollbackRequest, g goal) *rollback {
+	return &rollback{
+		d: d, a: a, op: op, req: req, goal: g, warnings: &warnings{},
+		stages: &stageRunner{app: a.Rec().ID, opt: d.opt, events: d.events},
+	}
+}
+
 // newRollback checks everything that can be checked before anything is done. aimed says
 // that it is an undo or a redo, whose scope is what it is.
 func (d *Service) newRollback(ctx context.Context, a *app.App, id ipc.CheckpointID, req ipc.RollbackRequest, aimed bool) (*rollback, error) {
@@ -131,8 +138,9 @@ func (d *Service) newRollback(ctx context.Context, a *app.App, id ipc.Checkpoint
 		return nil, errs.New(errs.Expired, "", "%s expired at %s", id, target.ExpiresAt.Format(time.RFC3339)).
 			WithHint("mulligan pin %s keeps it, so that you can still go back to it; without that, the next prune deletes it", id)
 	}
-	r := &rollback{d: d, a: a, op: ipc.OperationID(records.NewID("op-")), req: req, target: target}
-	r.goal = toCheckpoint{r}
+	g := &toCheckpoint{}
+	r := d.newOperation(a, ipc.OperationID(records.NewID("op-")), req, g)
+	g.r, r.target = r, target
 	r.plan = rollbackPlan{
 		Phase: preparing, Target: id, Begun: now.UTC(), Reason: req.Reason,
 		Verify: req.VerifyRestore == nil || *req.VerifyRestore, Aimed: aimed, Scoped: len(req.Scope) > 0,
@@ -148,7 +156,7 @@ func (d *Service) newRollback(ctx context.Context, a *app.App, id ipc.Checkpoint
 	}
 	r.plan.Paths = len(r.scope) > 0
 	if target.CalledOff && !target.Quiesced {
-		r.warn("%s is the safety checkpoint of a rollback that was called off: it was made while the app ran, and its layers may be of different moments", id)
+		r.warnings.add("%s is the safety checkpoint of a rollback that was called off: it was made while the app ran, and its layers may be of different moments", id)
 	}
 	depth := snap.Quick
 	if req.CheckStored {
@@ -169,24 +177,20 @@ func (d *Service) newRollback(ctx context.Context, a *app.App, id ipc.Checkpoint
 	return r, err
 }
 
-func (r *rollback) warn(format string, args ...any) {
-	r.warnings = append(r.warnings, fmt.Sprintf(format, args...))
-}
-
 // run goes through the six stages. Its error is the first stage's that failed,
 // after the app was put back where it was.
 func (r *rollback) run(ctx context.Context) error {
-	err := r.stage(ctx, ipc.StageSafety, r.safetyCheckpoint)
+	err := r.stages.run(ctx, ipc.StageSafety, r.safetyCheckpoint)
 	if err != nil {
 		return errs.Also(r.orDiscard(ctx, err), r.abandon(ctx))
 	}
-	err = r.stagesInTurn(ctx, []stageOf{
+	err = r.stages.runAll(ctx, []stage{
 		{ipc.StageStop, r.stop}, {ipc.StageVM, r.switchFiles}, {ipc.StageDB, r.switchDBs}, {ipc.StageStart, r.start},
 	})
 	if err != nil {
 		return errs.Also(err, r.putBack(ctx))
 	}
-	if err := r.stage(ctx, ipc.StageHealthy, r.healthy); err != nil {
+	if err := r.stages.run(ctx, ipc.StageHealthy, r.healthy); err != nil {
 		if r.req.OnUnhealthy == ipc.UnhealthyUndo {
 			return errs.Also(err, r.putBack(ctx))
 		}
@@ -201,8 +205,8 @@ func (r *rollback) run(ctx context.Context) error {
 // now are no failure of it: pursue sees to them.
 func (r *rollback) done(ctx context.Context) {
 	if err := r.finishForward(ctx); err != nil {
-		r.a.Unsettle(errs.Wrap(errs.Failed, "drop what was kept for an undo", err))
-		r.warn("the data kept for an undo could not be deleted yet: %v", err)
+		r.a.RequestRecovery(errs.Wrap(errs.Failed, "drop what was kept for an undo", err))
+		r.warnings.add("the data kept for an undo could not be deleted yet: %v", err)
 	}
 }
 
@@ -241,7 +245,7 @@ func (r *rollback) remakeWorkspace(ctx context.Context) error {
 	}
 	made, err := r.d.apps.RemakeWorkspace(ctx, r.a.Rec())
 	if made {
-		r.warn("%s was not there any more, and was made anew", r.a.Rec().Workspace)
+		r.warnings.add("%s was not there any more, and was made anew", r.a.Rec().Workspace)
 	}
 	return err
 }

@@ -59,7 +59,7 @@ func (r *rollback) captureBase(ctx context.Context, still checkpoint.Stillness, 
 func (r *rollback) noteRaw(layers ...snap.Layer) {
 	for _, s := range r.safety.Snapshots {
 		if s.Raw && (len(layers) == 0 || slices.Contains(layers, s.Layer)) {
-			r.warn("%s could not be read; its bytes were kept as they lay there, in %s", s.Layer, r.safety.ID)
+			r.warnings.add("%s could not be read; its bytes were kept as they lay there, in %s", s.Layer, r.safety.ID)
 		}
 	}
 }

@@ -19,60 +19,6 @@ import (
 	"mulligan/systemd"
 )
 
-// stageOf is a stage and what it does.
-type stageOf struct {
-	name ipc.StageName
-	do   func(context.Context) (notes string, err error)
-}
-
-// stagesInTurn runs stages until one fails.
-func (r *rollback) stagesInTurn(ctx context.Context, stages []stageOf) error {
-	for _, s := range stages {
-		if err := r.stage(ctx, s.name, s.do); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// errSkipped is returned by a stage that has nothing to do.
-var errSkipped = errors.New("skipped")
-
-// stage runs one stage and notes how it went.
-func (r *rollback) stage(ctx context.Context, name ipc.StageName, do func(context.Context) (string, error)) error {
-	s := ipc.Stage{Stage: name, Status: ipc.StageRunning, TS: r.d.opt.Now().UTC()}
-	r.tell(s)
-	ctx = snap.WithProgress(ctx, func(words string) {
-		now := s
-		now.Notes = words
-		r.tell(now)
-	})
-	began := time.Now()
-	err := r.d.opt.Failpoint.At("stage " + string(name))
-	if err == nil {
-		s.Notes, err = do(ctx)
-	}
-	s.DurationMS = time.Since(began).Milliseconds()
-	s.Status = ipc.StageOK
-	switch {
-	case errors.Is(err, errSkipped):
-		s.Status, err = ipc.StageSkipped, nil
-	case err != nil:
-		s.Status, s.Notes = ipc.StageFailed, err.Error()
-	}
-	r.d.events.Stages.WithLabelValues(string(name), string(s.Status)).Observe(events.Since(began))
-	r.stages = append(r.stages, s)
-	r.tell(s)
-	return err
-}
-
-func (r *rollback) tell(s ipc.Stage) {
-	if r.notify != nil {
-		r.notify(s)
-	}
-	r.d.events.Publish(r.a.Rec().ID, "stage", s)
-}
-
 // safetyCheckpoint captures the present state while the app still runs, and
 // prepares every layer beside it.
 func (r *rollback) safetyCheckpoint(ctx context.Context) (string, error) {
@@ -134,7 +80,7 @@ func (r *rollback) status(ctx context.Context) (systemd.Status, error) {
 	}
 	m := r.a.Unit().(*layer.Machine)
 	if !r.unseen { // else it was said
-		r.warn("it is not known whether the %s runs, so it is left as it is: %v", m.Vm.Name(), away.Err)
+		r.warnings.add("it is not known whether the %s runs, so it is left as it is: %v", m.Vm.Name(), away.Err)
 	}
 	r.unseen = true
 	return app.StatusOf(ctx, m.Host)
@@ -310,7 +256,7 @@ func (r *rollback) start(ctx context.Context) (string, error) {
 			return "", r.orNoStart(err)
 		}
 		r.ails = true
-		r.warn("the app does not start, and was not well when %s was made: %v", r.target.ID, err)
+		r.warnings.add("the app does not start, and was not well when %s was made: %v", r.target.ID, err)
 		return r.halts() + " does not start, as when the checkpoint was made", errSkipped
 	}
 	if s, err := r.a.Status(ctx); err == nil && isPaused(s) {
@@ -390,7 +336,7 @@ func (r *rollback) healthy(ctx context.Context) (string, error) {
 		return "the app does not start", errSkipped
 	case r.mayAil():
 		if _, well := r.d.apps.Condition(ctx, r.a, systemd.Status{Active: "active"}); well == nil || !*well {
-			r.warn("the app is not well, and was not when %s was made", r.target.ID)
+			r.warnings.add("the app is not well, and was not when %s was made", r.target.ID)
 			return "not well, as when the checkpoint was made", errSkipped
 		}
 		return "healthy", nil

@@ -184,7 +184,7 @@ func (r *rollback) spareOthers(ctx context.Context) error {
 	}
 	paths, err := r.unannounced(ctx, t)
 	if err != nil {
-		r.warn("mulligan could not find out what was written in between without an agent: %v", err)
+		r.warnings.add("mulligan could not find out what was written in between without an agent: %v", err)
 		return nil
 	}
 	if len(paths) == 0 {
@@ -193,9 +193,9 @@ func (r *rollback) spareOthers(ctx context.Context) error {
 	what := "what was written in between without an agent: " + turns.Few(paths)
 	switch {
 	case r.req.IncludeOthers:
-		r.warn("it also undoes %s", what)
+		r.warnings.add("it also undoes %s", what)
 	case r.req.DryRun:
-		r.warn("it would also undo %s; only --include-others does that", what)
+		r.warnings.add("it would also undo %s; only --include-others does that", what)
 	default:
 		return errs.New(errs.Conflict, "", "it would also undo %s", what).
 			WithHint("mulligan undo --dry-run shows what; mulligan undo --include-others undoes it too; mulligan revert undoes an agent's writes alone")

@@ -40,8 +40,8 @@ func (s *WriteRange) Within(o *WriteRange) bool {
 }
 
 // WriteRanges are those of a turn, oldest first; now is the journal's end.
-func (d *Service) WriteRanges(ctx context.Context, turn store.Turn, now snap.Mark) ([]*WriteRange, error) {
-	calls, err := d.store.Calls(ctx, turn.Seq)
+func (svc *Service) WriteRanges(ctx context.Context, turn store.Turn, now snap.Mark) ([]*WriteRange, error) {
+	calls, err := svc.store.Calls(ctx, turn.Seq)
 	if err != nil {
 		return nil, err
 	}
@@ -92,11 +92,11 @@ type Attribution struct {
 	ours   map[WriteID]bool // mulligan's own
 }
 
-// Attribute reads who wrote what in the stints. Those that the journal does not reach
+// Attribute reads who wrote what in the ranges. Those that the journal does not reach
 // any more are left out, unless they are needed.
-func (d *Service) Attribute(ctx context.Context, t *Tracker, stints []*WriteRange, needed map[*WriteRange]bool) (*Attribution, error) {
+func (svc *Service) Attribute(ctx context.Context, t *Tracker, ranges []*WriteRange, needed map[*WriteRange]bool) (*Attribution, error) {
 	l := &Attribution{j: t.j, owners: map[WriteID][]*WriteRange{}, ours: map[WriteID]bool{}}
-	own, err := d.store.OwnWrites(ctx, t.a.Rec().ID)
+	own, err := svc.store.OwnWrites(ctx, t.a.Rec().ID)
 	if err != nil {
 		return nil, err
 	}
@@ -112,7 +112,7 @@ func (d *Service) Attribute(ctx context.Context, t *Tracker, stints []*WriteRang
 			l.ours[WriteID{w.Path, w.At}] = true
 		}
 	}
-	for _, s := range stints {
+	for _, s := range ranges {
 		if err := l.add(ctx, s, needed[s]); err != nil {
 			return nil, err
 		}
@@ -156,11 +156,11 @@ func (l *Attribution) Of(w snap.Write) []*WriteRange {
 	})
 }
 
-// Since lists all writes from the earliest of the stints on, oldest first.
-func (l *Attribution) Since(ctx context.Context, stints []*WriteRange, now snap.Mark) ([]snap.Write, error) {
+// Since lists all writes from the earliest of the ranges on, oldest first.
+func (l *Attribution) Since(ctx context.Context, ranges []*WriteRange, now snap.Mark) ([]snap.Write, error) {
 	var longest []snap.Write
 	seen := map[snap.Mark]bool{}
-	for _, s := range stints {
+	for _, s := range ranges {
 		if seen[s.From] {
 			continue
 		}
@@ -176,10 +176,10 @@ func (l *Attribution) Since(ctx context.Context, stints []*WriteRange, now snap.
 	return longest, nil
 }
 
-// CallIDs are the calls of stints, each once, as far as they have one.
-func CallIDs(stints []*WriteRange) []ipc.CallID {
+// CallIDs are the calls of ranges, each once, as far as they have one.
+func CallIDs(ranges []*WriteRange) []ipc.CallID {
 	ids := []ipc.CallID{}
-	for _, s := range stints {
+	for _, s := range ranges {
 		if s.Call.ID != "" && !slices.Contains(ids, s.Call.ID) {
 			ids = append(ids, s.Call.ID)
 		}
@@ -190,7 +190,7 @@ func CallIDs(stints []*WriteRange) []ipc.CallID {
 // FlushLong bounds how long an operation waits for the journal to be current.
 const FlushLong = 30 * time.Second
 
-// Name is the stint's for people.
+// Name is the range's for people.
 func (s *WriteRange) Name() string {
 	if s.Call.ID == "" {
 		return "turn " + string(s.Turn.ID)

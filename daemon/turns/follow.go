@@ -11,8 +11,8 @@ import (
 )
 
 // StartTracker starts following an app that asks for automatic checkpoints.
-func (d *Service) StartTracker(ctx context.Context, a *app.App) {
-	d.StopTracker(a)
+func (svc *Service) StartTracker(ctx context.Context, a *app.App) {
+	svc.StopTracker(a)
 	l, ok := a.Layer(snap.Files)
 	if !ok || !a.Rec().Auto {
 		return
@@ -25,7 +25,7 @@ func (d *Service) StartTracker(ctx context.Context, a *app.App) {
 	}
 	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	t := &Tracker{
-		d: d, a: a, driver: l.Driver, j: j, run: run, cancel: cancel,
+		svc: svc, a: a, driver: l.Driver, j: j, run: run, cancel: cancel,
 		ready: make(chan struct{}), wake: make(chan struct{}, 1), open: map[ipc.TurnID]*openTurn{},
 	}
 	t.resume(ctx)
@@ -40,7 +40,7 @@ func (d *Service) StartTracker(ctx context.Context, a *app.App) {
 }
 
 // StopTracker ends the following. Open turns stay open in the records.
-func (d *Service) StopTracker(a *app.App) {
+func (svc *Service) StopTracker(a *app.App) {
 	if t, ok := a.SetFollower(nil).(*Tracker); ok {
 		t.cancel()
 		t.done.Wait()
@@ -55,7 +55,7 @@ func TrackerOf(a *app.App) *Tracker {
 
 // resume takes up the turns that were open when the last daemon ended.
 func (t *Tracker) resume(ctx context.Context) {
-	recs, err := t.d.store.OpenTurns(ctx, t.a.Rec().ID)
+	recs, err := t.svc.store.OpenTurns(ctx, t.a.Rec().ID)
 	if err != nil {
 		t.note("read open turns", err)
 		return
@@ -86,7 +86,7 @@ func (t *Tracker) awaitFiles() {
 			}
 			t.mu.Unlock()
 			// What a killed daemon wrote, this one has finished or undone by now.
-			if err := t.d.store.EndOwnWrites(t.run, t.a.Rec().ID, 0, mark); err != nil {
+			if err := t.svc.store.EndOwnWrites(t.run, t.a.Rec().ID, 0, mark); err != nil {
 				t.note("note what mulligan itself wrote", err)
 			}
 			close(t.ready)

@@ -16,7 +16,7 @@ import (
 // its turns. Whatever fails in it is logged and shown by status; the agent's
 // work goes on.
 type Tracker struct {
-	d      *Service
+	svc    *Service
 	a      *app.App
 	driver snap.Driver  // of the files
 	j      snap.Journal // the same one
@@ -65,7 +65,7 @@ func (t *Tracker) note(what string, err error) {
 	t.mu.Lock()
 	t.failed = what + ": " + err.Error()
 	t.mu.Unlock()
-	t.d.opt.Log.Warn("automatic checkpoints: "+what, "app", t.a.Rec().Slug, "err", err)
+	t.svc.opt.Log.Warn("automatic checkpoints: "+what, "app", t.a.Rec().Slug, "err", err)
 }
 
 // Problems says what people should know of the tracker.
@@ -120,7 +120,7 @@ func (t *Tracker) Mute(ctx context.Context) (unmute func(context.Context)) {
 	return func(ctx context.Context) {
 		mark, err := t.Flush(ctx) // with an error, as far as it got
 		if own != 0 && mark != "" {
-			err = errs.Also(err, t.d.store.EndOwnWrites(ctx, t.a.Rec().ID, own, mark))
+			err = errs.Also(err, t.svc.store.EndOwnWrites(ctx, t.a.Rec().ID, own, mark))
 		}
 		if err != nil {
 			t.note("look at the restored files", err)
@@ -155,12 +155,12 @@ func (t *Tracker) beginOwn(ctx context.Context) (int64, error) {
 	if err != nil || mark == "" {
 		return 0, err
 	}
-	return t.d.store.BeginOwnWrites(ctx, t.a.Rec().ID, mark, t.d.opt.Now())
+	return t.svc.store.BeginOwnWrites(ctx, t.a.Rec().ID, mark, t.svc.opt.Now())
 }
 
 // loop makes checkpoints as writes come, and ends inferred turns after a quiet time.
 func (t *Tracker) loop(ctx context.Context) {
-	gap := t.d.opt.QuietGap
+	gap := t.svc.opt.QuietGap
 	quiet := time.NewTimer(gap)
 	defer quiet.Stop()
 	for {
@@ -182,7 +182,7 @@ func (t *Tracker) handle(ctx context.Context) {
 	t.mu.Lock()
 	b := t.first
 	t.first = nil
-	quiet := time.Since(t.last) >= t.d.opt.QuietGap
+	quiet := time.Since(t.last) >= t.svc.opt.QuietGap
 	none := len(t.open) == 0
 	t.mu.Unlock()
 	if b == nil || none && !t.changed(ctx, b.Before) {
@@ -211,7 +211,7 @@ func (t *Tracker) NoteUndone(ctx context.Context) {
 	if t == nil {
 		return
 	}
-	l, err := t.d.checkpoints.LineOf(ctx, t.a)
+	l, err := t.svc.checkpoints.LineOf(ctx, t.a)
 	if err != nil {
 		t.note("see what was undone", err)
 		return
@@ -238,9 +238,9 @@ func (t *Tracker) rejoin(ctx context.Context) {
 		if !t.changed(ctx, o.since) {
 			continue
 		}
-		release, err := t.d.apps.AcquireBrief(ctx, t.a, "note that a turn goes on")
+		release, err := t.svc.apps.AcquireBrief(ctx, t.a, "note that a turn goes on")
 		if err == nil {
-			err = t.d.checkpoints.Rejoin(ctx, t.a, *o.Rec.CheckpointID)
+			err = t.svc.checkpoints.Rejoin(ctx, t.a, *o.Rec.CheckpointID)
 			release()
 		}
 		if err != nil {

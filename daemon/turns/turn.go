@@ -40,7 +40,7 @@ func (t *Tracker) infer(ctx context.Context, b snap.Batch) error {
 	if len(t.a.Layers()) > 1 {
 		o.lacks = append(o.lacks, "the start of the turn was not reported: the layers other than files were captured after its first write")
 	}
-	if err := t.d.store.PutTurn(ctx, &o.Rec); err != nil {
+	if err := t.svc.store.PutTurn(ctx, &o.Rec); err != nil {
 		return err
 	}
 	t.mu.Lock()
@@ -93,7 +93,7 @@ func (t *Tracker) look(ctx context.Context, o *openTurn) {
 	if err != nil {
 		return
 	}
-	running, healthy := t.d.apps.Condition(ctx, t.a, now)
+	running, healthy := t.svc.apps.Condition(ctx, t.a, now)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	o.running, o.healthy = running, healthy
@@ -103,7 +103,7 @@ func (t *Tracker) look(ctx context.Context, o *openTurn) {
 // the app runs; what can't is named in the turn's checkpoint.
 func (t *Tracker) captureRest(ctx context.Context, o *openTurn) {
 	defer close(o.ready)
-	release, err := t.d.apps.AcquireBrief(ctx, t.a, "capture for turn "+string(o.Rec.ID))
+	release, err := t.svc.apps.AcquireBrief(ctx, t.a, "capture for turn "+string(o.Rec.ID))
 	if err != nil {
 		o.lacks = append(o.lacks, "databases are not in it: "+err.Error())
 		return
@@ -121,7 +121,7 @@ func (t *Tracker) captureRest(ctx context.Context, o *openTurn) {
 			o.lacks = append(o.lacks, string(l.Name)+" is not in it: it can't be captured while the app runs")
 			continue
 		}
-		s, warnings, err := t.d.checkpoints.CaptureLayer(ctx, t.a, l, checkpoint.How{})
+		s, warnings, err := t.svc.checkpoints.CaptureLayer(ctx, t.a, l, checkpoint.How{})
 		if err != nil {
 			o.lacks = append(o.lacks, string(l.Name)+" is not in it: "+err.Error())
 			continue
@@ -140,7 +140,7 @@ func (t *Tracker) checkpoint(ctx context.Context, o *openTurn) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	release, err := t.d.apps.AcquireBrief(ctx, t.a, "checkpoint of turn "+string(o.Rec.ID))
+	release, err := t.svc.apps.AcquireBrief(ctx, t.a, "checkpoint of turn "+string(o.Rec.ID))
 	if err != nil {
 		return err
 	}
@@ -159,22 +159,22 @@ func (t *Tracker) checkpoint(ctx context.Context, o *openTurn) error {
 	o.Rec.CheckpointID, o.dbs, t.failed = &cp.ID, nil, ""
 	rec := o.Rec
 	t.mu.Unlock()
-	if err := t.d.store.PutTurn(ctx, &rec); err != nil {
+	if err := t.svc.store.PutTurn(ctx, &rec); err != nil {
 		return err
 	}
-	t.d.events.Publish(t.a.Rec().ID, "checkpoint", checkpoint.Public(cp))
-	t.d.checkpoints.PruneAfter(ctx, t.a, accounts.Self(), cp.ID)
+	t.svc.events.Publish(t.a.Rec().ID, "checkpoint", checkpoint.Public(cp))
+	t.svc.checkpoints.PruneAfter(ctx, t.a, accounts.Self(), cp.ID)
 	return nil
 }
 
 // captureAt records a checkpoint of the files at a mark, with the databases as
 // they were captured at the turn's start.
 func (t *Tracker) captureAt(ctx context.Context, o *openTurn, start snap.Mark) (store.Checkpoint, error) {
-	if err := t.d.opt.Failpoint.At("capture turn"); err != nil {
+	if err := t.svc.opt.Failpoint.At("capture turn"); err != nil {
 		return store.Checkpoint{}, err
 	}
 	ids, made := checkpoint.Announced(t.a, []layer.Layer{{Name: snap.Files}})
-	if err := t.d.store.PutDisposals(ctx, made...); err != nil {
+	if err := t.svc.store.PutDisposals(ctx, made...); err != nil {
 		return store.Checkpoint{}, err
 	}
 	s, err := t.driver.Capture(ctx, snap.CaptureRequest{ID: ids[0], At: start})
@@ -196,8 +196,8 @@ func (t *Tracker) captureAt(ctx context.Context, o *openTurn, start snap.Mark) (
 	cp.Warnings = append(cp.Warnings, s.Warnings...)
 	files := store.Snapshot{Layer: snap.Files, ID: s.ID, Driver: s.Driver, Hash: s.Hash, Position: s.Position}
 	cp.Snapshots = append([]store.Snapshot{files}, o.dbs...)
-	if err := t.d.checkpoints.Record(ctx, t.a, &cp, ""); err != nil {
-		return store.Checkpoint{}, errs.Also(err, t.d.checkpoints.Drop(ctx, t.a, cp.Snapshots[:1]))
+	if err := t.svc.checkpoints.Record(ctx, t.a, &cp, ""); err != nil {
+		return store.Checkpoint{}, errs.Also(err, t.svc.checkpoints.Drop(ctx, t.a, cp.Snapshots[:1]))
 	}
 	return cp, nil
 }
@@ -224,7 +224,7 @@ func (t *Tracker) endAt(ctx context.Context, o *openTurn, mark snap.Mark) (store
 		return store.Turn{}, err
 	}
 	changes := sumUp(writes)
-	if changes.Paths, err = t.a.Seen(changes.Paths); err != nil {
+	if changes.Paths, err = t.a.RedactPaths(changes.Paths); err != nil {
 		return store.Turn{}, err
 	}
 	if len(writes) > 0 || t.databasesChanged(ctx, o) {
@@ -234,20 +234,20 @@ func (t *Tracker) endAt(ctx context.Context, o *openTurn, mark snap.Mark) (store
 	}
 	t.rejoin(ctx)
 	t.mu.Lock()
-	now := t.d.opt.Now().UTC()
+	now := t.svc.opt.Now().UTC()
 	o.Rec.End, o.Rec.EndedAt, o.Rec.Changes = mark, &now, changes
 	rec, unused := o.Rec, o.dbs
 	o.dbs = nil
 	delete(t.open, rec.ID)
 	t.last = time.Now()
 	t.mu.Unlock()
-	if err := t.d.store.PutTurn(ctx, &rec); err != nil {
+	if err := t.svc.store.PutTurn(ctx, &rec); err != nil {
 		return rec, err
 	}
-	if err := t.d.endCalls(ctx, rec); err != nil {
+	if err := t.svc.endCalls(ctx, rec); err != nil {
 		return rec, err
 	}
-	t.d.events.Publish(t.a.Rec().ID, "turn", shownTurn(rec))
+	t.svc.events.Publish(t.a.Rec().ID, "turn", shownTurn(rec))
 	return rec, t.dropUnused(ctx, unused)
 }
 
@@ -256,12 +256,12 @@ func (t *Tracker) dropUnused(ctx context.Context, snaps []store.Snapshot) error 
 	if len(snaps) == 0 {
 		return nil
 	}
-	release, err := t.d.apps.AcquireBrief(ctx, t.a, "end a turn")
+	release, err := t.svc.apps.AcquireBrief(ctx, t.a, "end a turn")
 	if err != nil {
 		return err
 	}
 	defer release()
-	return t.d.checkpoints.Drop(ctx, t.a, snaps)
+	return t.svc.checkpoints.Drop(ctx, t.a, snaps)
 }
 
 // databasesChanged reports whether a database is not as it was at the turn's
@@ -279,7 +279,7 @@ func (t *Tracker) databasesChanged(ctx context.Context, o *openTurn) bool {
 	if len(before) == 0 {
 		return false
 	}
-	release, err := t.d.apps.AcquireBrief(ctx, t.a, "look for changes of turn "+string(o.Rec.ID))
+	release, err := t.svc.apps.AcquireBrief(ctx, t.a, "look for changes of turn "+string(o.Rec.ID))
 	if err != nil {
 		return true
 	}
@@ -292,12 +292,12 @@ func (t *Tracker) databasesChanged(ctx context.Context, o *openTurn) bool {
 		if !l.IsDB() {
 			return true // a guest writes by itself: what it wrote is taken for the turn's
 		}
-		now, _, err := t.d.checkpoints.CaptureLayer(ctx, t.a, l, checkpoint.How{})
+		now, _, err := t.svc.checkpoints.CaptureLayer(ctx, t.a, l, checkpoint.How{})
 		if err != nil {
 			return true
 		}
 		changed := now.Hash != b.Hash || now.Hash.IsZero() && now.Position != b.Position
-		if err := t.d.checkpoints.Drop(ctx, t.a, []store.Snapshot{now}); err != nil {
+		if err := t.svc.checkpoints.Drop(ctx, t.a, []store.Snapshot{now}); err != nil {
 			t.note("drop a snapshot", err)
 		}
 		if changed {
@@ -343,8 +343,8 @@ func sumUp(writes []snap.Write) ipc.TurnChanges {
 
 // Adopt takes the safety checkpoint of the rollback that a turn began with for the turn's
 // checkpoint: one undo takes back the rollback and what the turn did after it.
-func (d *Service) Adopt(ctx context.Context, a *app.App, turn ipc.TurnID, cp ipc.CheckpointID) error {
-	rec, err := d.store.Turn(ctx, a.Rec().ID, turn)
+func (svc *Service) Adopt(ctx context.Context, a *app.App, turn ipc.TurnID, cp ipc.CheckpointID) error {
+	rec, err := svc.store.Turn(ctx, a.Rec().ID, turn)
 	if err != nil {
 		return err
 	}
@@ -357,5 +357,5 @@ func (d *Service) Adopt(ctx context.Context, a *app.App, turn ipc.TurnID, cp ipc
 		}
 	}
 	rec.CheckpointID = &cp
-	return d.store.PutTurn(ctx, &rec)
+	return svc.store.PutTurn(ctx, &rec)
 }

@@ -12,14 +12,14 @@ import (
 
 // Maintain lets the drivers that need it work in the background, every few seconds
 // until the daemon closes. What goes wrong is a problem of its app until it is mended.
-func (d *Service) Maintain(ctx context.Context) {
-	tick := time.NewTicker(d.opt.UpkeepEvery)
+func (svc *Service) Maintain(ctx context.Context) {
+	tick := time.NewTicker(svc.opt.UpkeepEvery)
 	defer tick.Stop()
 	var under sync.Map // layers that are being worked on: a long one holds up no other
 	var work sync.WaitGroup
 	defer work.Wait()
 	for {
-		d.eachMaintainer(func(a *app.App, l layer.Layer, m snap.Maintainer) {
+		svc.eachMaintainer(func(a *app.App, l layer.Layer, m snap.Maintainer) {
 			if _, busy := under.LoadOrStore(l.Driver, true); busy {
 				return
 			}
@@ -27,7 +27,7 @@ func (d *Service) Maintain(ctx context.Context) {
 				defer under.Delete(l.Driver)
 				err := m.Maintain(ctx)
 				if ctx.Err() == nil && a.NoteUpkeep(l.Name, err) {
-					d.opt.Log.Warn("upkeep", "app", a.Rec().Slug, "layer", l.Name, "err", err)
+					svc.opt.Log.Warn("upkeep", "app", a.Rec().Slug, "layer", l.Name, "err", err)
 				}
 			})
 		})
@@ -40,8 +40,8 @@ func (d *Service) Maintain(ctx context.Context) {
 }
 
 // eachMaintainer calls f for the layers of apps that are fit to be worked on.
-func (d *Service) eachMaintainer(f func(*app.App, layer.Layer, snap.Maintainer)) {
-	for _, a := range d.apps.All() {
+func (svc *Service) eachMaintainer(f func(*app.App, layer.Layer, snap.Maintainer)) {
+	for _, a := range svc.apps.All() {
 		if !a.Ready() {
 			continue
 		}

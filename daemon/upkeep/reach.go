@@ -9,17 +9,17 @@ import (
 )
 
 // makeReady settles the app, and sets it up anew where its domain can be reached again.
-func (d *Service) makeReady(ctx context.Context, a *app.App) error {
-	if err := d.Settle(ctx, a); err != nil {
+func (svc *Service) makeReady(ctx context.Context, a *app.App) error {
+	if err := svc.Recover(ctx, a); err != nil {
 		return err
 	}
-	return d.reachAgain(ctx, a)
+	return svc.reachAgain(ctx, a)
 }
 
 // reachAgain sets the app up anew where its domain could not be reached, and can be now. The
 // caller holds the app, which is settled. It returns an error only where the app could not be
 // settled again.
-func (d *Service) reachAgain(ctx context.Context, a *app.App) error {
+func (svc *Service) reachAgain(ctx context.Context, a *app.App) error {
 	var drivers []snap.Driver
 	again, was := false, a.Setup().Unreached()
 	if was == nil {
@@ -40,18 +40,18 @@ func (d *Service) reachAgain(ctx context.Context, a *app.App) error {
 		a.SetDrivers(drivers)
 		return nil
 	}
-	a.MustSettle()
-	return d.Settle(ctx, a)
+	a.RequireRecovery()
+	return svc.Recover(ctx, a)
 }
 
 // sweepHeld sweeps the app again where a layer is held up. The caller holds the app, which
 // is settled.
-func (d *Service) sweepHeld(ctx context.Context, a *app.App) error {
+func (svc *Service) sweepHeld(ctx context.Context, a *app.App) error {
 	if len(a.Setup().HeldWords()) == 0 {
 		return nil
 	}
-	if err := d.reachAgain(ctx, a); err != nil {
+	if err := svc.reachAgain(ctx, a); err != nil {
 		return err
 	}
-	return d.sweep(ctx, a, nil)
+	return svc.sweep(ctx, a, nil)
 }

@@ -38,6 +38,6 @@ type Service struct {
 // operation.
 func New(run context.Context, opt *settings.Options, store *records.Records, ev *events.Events, apps *app.Set, cps *checkpoint.Service, turns *turns.Service, recoverers map[string]Recoverer) *Service {
 	d := &Service{owners: apps.Owners, events: ev, apps: apps, checkpoints: cps, turns: turns, opt: opt, store: store, run: run, recoverers: recoverers}
-	apps.Settle, apps.Pursue = d.makeReady, d.pursue
+	apps.Recover, apps.RetryUnfinished = d.makeReady, d.retryUnfinished
 	return d
 }

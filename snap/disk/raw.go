@@ -83,8 +83,8 @@ func (d *Driver) rawSize(id layertree.ID, dev string) int64 {
 	return 1 << 20 // nothing can be read of it
 }
 
-// Survey tells of present images that cannot be read.
-func (d *Driver) Survey(ctx context.Context) ([]snap.Gap, error) {
+// FindGaps tells of present images that cannot be read.
+func (d *Driver) FindGaps(ctx context.Context) ([]snap.Gap, error) {
 	const op = "look at the disks"
 	if err := d.begin(ctx, op); err != nil {
 		return nil, err

@@ -158,7 +158,7 @@ func TestRescueOfGuest(t *testing.T) {
 			if _, err := d.Capture(t.Context(), snap.CaptureRequest{ID: snap.SnapshotID(newID())}); err == nil {
 				t.Fatal("what cannot be read was captured")
 			}
-			if gaps, err := d.Survey(t.Context()); err != nil || len(gaps) != 1 || !gaps[0].Blocks {
+			if gaps, err := d.FindGaps(t.Context()); err != nil || len(gaps) != 1 || !gaps[0].Blocks {
 				t.Errorf("the survey finds %+v, %v", gaps, err)
 			}
 			raw := v.salvaged(t, d)

@@ -219,7 +219,7 @@ func TestFileInTheSide(t *testing.T) {
 			gone := snap.Gone{Restores: []snap.RestoreID{"op-1"}}
 			for range 2 { // and again
 				check(t, s.driver.Sweep(t.Context(), gone))
-				left, err := s.driver.Leftovers(t.Context())
+				left, err := s.driver.DropLeftovers(t.Context())
 				check(t, err)
 				if len(left) != 1 || !strings.Contains(left[0], db) {
 					t.Fatalf("left behind is %q, want %s", left, db)
@@ -230,7 +230,7 @@ func TestFileInTheSide(t *testing.T) {
 			}
 			s.restores(t, target)
 			check(t, os.Remove(file))
-			left, err := s.driver.Leftovers(t.Context())
+			left, err := s.driver.DropLeftovers(t.Context())
 			check(t, err)
 			if len(left) > 0 {
 				t.Errorf("left behind is %q, want nothing", left)

@@ -58,7 +58,7 @@ type Driver struct {
 
 var (
 	_ snap.Differ = (*Driver)(nil)
-	_ snap.Leaver = (*Driver)(nil)
+	_ snap.LeftoverDropper = (*Driver)(nil)
 )
 
 // New returns a driver; it does not connect.

@@ -60,7 +60,7 @@ var (
 	_ snap.Driver       = (*Driver)(nil)
 	_ snap.LiveCapturer = (*Driver)(nil)
 	_ snap.Salvager     = (*Driver)(nil)
-	_ snap.Leaver       = (*Driver)(nil)
+	_ snap.LeftoverDropper       = (*Driver)(nil)
 )
 
 // New makes the driver; it does not look at the cluster.

@@ -1,4 +1,4 @@
-package main
+package detect
 
 import (
 	"cmp"
@@ -64,7 +64,7 @@ var composeFiles = []string{"compose.yaml", "compose.yml", "docker-compose.yaml"
 
 // findServices adds the databases that a compose file serves on a port of this
 // host. The first file counts, as for docker compose.
-func (f *findings) findServices(root *os.Root) {
+func (f *Findings) findServices(root *os.Root) {
 	for _, name := range composeFiles {
 		data, err := readHead(root, name, maxEnvFile)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -75,7 +75,7 @@ func (f *findings) findServices(root *os.Root) {
 			services, err = parseCompose(data)
 		}
 		if err != nil {
-			f.unprotected = append(f.unprotected, fmt.Sprintf("databases of %s: it could not be read", name))
+			f.Unprotected = append(f.Unprotected, fmt.Sprintf("databases of %s: it could not be read", name))
 			return
 		}
 		vars := map[string]string{}
@@ -105,7 +105,7 @@ var engines = []struct {
 	{"valkey", "redis", "6379", nil, nil, nil, ""},
 }
 
-func (f *findings) addService(s service, vars map[string]string, file string) {
+func (f *Findings) addService(s service, vars map[string]string, file string) {
 	for _, e := range engines {
 		if !strings.Contains(s.Image, e.word) {
 			continue
@@ -113,7 +113,7 @@ func (f *findings) addService(s service, vars map[string]string, file string) {
 		source := "service " + s.name + " in " + file
 		port := hostPort(s.Ports, e.port, vars)
 		if port == "" {
-			f.unprotected = append(f.unprotected, fmt.Sprintf("the %s database of %s: it has no port on this host; publish one on 127.0.0.1", e.driver, source))
+			f.Unprotected = append(f.Unprotected, fmt.Sprintf("the %s database of %s: it has no port on this host; publish one on 127.0.0.1", e.driver, source))
 			return
 		}
 		get := func(keys []string) (v string) {
@@ -145,9 +145,9 @@ func (f *findings) addService(s service, vars map[string]string, file string) {
 }
 
 // served reports whether a URL was found already that leads to the same server and database.
-func (f *findings) served(db ipc.Database, port string) bool {
+func (f *Findings) served(db ipc.Database, port string) bool {
 	want, err := url.Parse(db.DSN)
-	for _, have := range f.databases {
+	for _, have := range f.Databases {
 		u, err2 := url.Parse(have.DSN)
 		if err == nil && err2 == nil && have.Driver == db.Driver && u.Port() == port && strings.Trim(u.Path, "/") == strings.Trim(want.Path, "/") {
 			return true

@@ -59,8 +59,8 @@ func passwd(t *testing.T, change func(string) string) {
 	}
 }
 
-// holder is a daemon of the host with an app of alice's, whose uid goes to others.
-type holder struct {
+// reusedUID is a daemon of the host with an app of alice's, whose uid goes to others.
+type reusedUID struct {
 	*served
 	opt   daemon.Options
 	ws    string
@@ -75,11 +75,11 @@ const (
 
 func user(uid int) ipc.Caller { return ipc.Caller{UID: uid, GID: uid, PID: 1} }
 
-// newHolder makes alice with her first uid and an app of hers that runs.
-func newHolder(t *testing.T) *holder {
+// newReusedUID makes alice with her first uid and an app of hers that runs.
+func newReusedUID(t *testing.T) *reusedUID {
 	t.Helper()
 	accounts(t, "useradd", "-l", "-M", "-u", fmt.Sprint(firstUID), "alice")
-	h := &holder{opt: daemon.Options{StateDir: filepath.Join(t.TempDir(), "state"), UpkeepEvery: 10 * time.Millisecond}}
+	h := &reusedUID{opt: daemon.Options{StateDir: filepath.Join(t.TempDir(), "state"), UpkeepEvery: 10 * time.Millisecond}}
 	h.served = serveTCP(t, h.opt)
 	h.ws = h.folder(firstUID)
 	app, err := h.d.AddApp(t.Context(), user(firstUID), ipc.App{
@@ -98,7 +98,7 @@ func newHolder(t *testing.T) *holder {
 }
 
 // folder makes a folder of uid's.
-func (h *holder) folder(uid int) string {
+func (h *reusedUID) folder(uid int) string {
 	h.t.Helper()
 	dir := workspace(h.t)
 	if err := os.Chown(dir, uid, uid); err != nil {
@@ -108,7 +108,7 @@ func (h *holder) folder(uid int) string {
 }
 
 // again ends the daemon and starts another.
-func (h *holder) again() {
+func (h *reusedUID) again() {
 	h.t.Helper()
 	if err := h.d.Close(context.Background()); err != nil {
 		h.t.Fatal(err)
@@ -118,7 +118,7 @@ func (h *holder) again() {
 }
 
 // visible asks in each way whether the caller sees alice's app.
-func (h *holder) visible(who ipc.Caller, want bool) {
+func (h *reusedUID) visible(who ipc.Caller, want bool) {
 	h.t.Helper()
 	ctx := h.t.Context()
 	listed := false
@@ -137,7 +137,7 @@ func (h *holder) visible(who ipc.Caller, want bool) {
 }
 
 // state is what root sees of the app.
-func (h *holder) state() ipc.App {
+func (h *reusedUID) state() ipc.App {
 	h.t.Helper()
 	a, err := h.d.App(h.t.Context(), root, string(h.app.ID))
 	if err != nil {
@@ -147,7 +147,7 @@ func (h *holder) state() ipc.App {
 }
 
 // until waits for what the daemon does by itself.
-func (h *holder) until(what string, ok func() bool) {
+func (h *reusedUID) until(what string, ok func() bool) {
 	h.t.Helper()
 	for over := time.Now().Add(testkit.Patience); !ok(); <-time.After(2 * time.Millisecond) {
 		if time.Now().After(over) {
@@ -158,7 +158,7 @@ func (h *holder) until(what string, ok func() bool) {
 
 // disputed makes sure that the app is root's to look at only, that nothing of it
 // runs, and that root is told why and what to do.
-func (h *holder) disputed(words ...string) {
+func (h *reusedUID) disputed(words ...string) {
 	h.t.Helper()
 	h.until("the command is stopped", func() bool { s := h.state().State; return s != "running" && s != "unknown" })
 	// The daemon looks now and then: what it said before may be of the moment between two changes.
@@ -183,7 +183,7 @@ func (h *holder) disputed(words ...string) {
 }
 
 // ran is how often the command was started, always with the first uid.
-func (h *holder) ran() int {
+func (h *reusedUID) ran() int {
 	h.t.Helper()
 	b, err := os.ReadFile(filepath.Join(h.ws, "ran"))
 	if err != nil {
@@ -202,7 +202,7 @@ func TestUIDGoesToAnother(t *testing.T) {
 	if !inOwnEtc(t) {
 		return
 	}
-	h := newHolder(t)
+	h := newReusedUID(t)
 	if _, err := h.d.Create(t.Context(), user(firstUID), "shop", ipc.CreateRequest{}); err != nil {
 		t.Fatal(err)
 	}
@@ -246,7 +246,7 @@ func TestAccountIsMadeAnew(t *testing.T) {
 	if !inOwnEtc(t) {
 		return
 	}
-	h := newHolder(t)
+	h := newReusedUID(t)
 	accounts(t, "userdel", "-f", "alice")
 	accounts(t, "useradd", "-l", "-M", "-u", fmt.Sprint(firstUID), "bob")
 	accounts(t, "useradd", "-l", "-M", "-u", fmt.Sprint(secondUID), "alice")
@@ -299,7 +299,7 @@ func TestNamesDoNotAnswer(t *testing.T) {
 	if !inOwnEtc(t) {
 		return
 	}
-	h := newHolder(t)
+	h := newReusedUID(t)
 	var kept string
 	passwd(t, func(s string) string {
 		kept = s
@@ -338,7 +338,7 @@ func TestUIDWithoutAccount(t *testing.T) {
 	if !inOwnEtc(t) {
 		return
 	}
-	h := &holder{served: serveTCP(t, daemon.Options{UpkeepEvery: 10 * time.Millisecond})}
+	h := &reusedUID{served: serveTCP(t, daemon.Options{UpkeepEvery: 10 * time.Millisecond})}
 	var err error
 	if h.app, err = h.d.AddApp(t.Context(), user(firstUID), ipc.App{Slug: "shop", Workspace: h.folder(firstUID)}); err != nil {
 		t.Fatal(err)

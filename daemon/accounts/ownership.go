@@ -35,10 +35,10 @@ func AccountName(uid int) (string, error) {
 		WithHint("see that the host's user database answers (getent passwd %d), and try again", uid)
 }
 
-// stillHolds makes sure that uid still is whose it was when it was noted with that
+// checkOwnership makes sure that uid still is whose it was when it was noted with that
 // name. It is errs.Denied where the uid or the name has gone to another, and
 // errs.Unavailable where it may come back by itself.
-func stillHolds(name string, uid int) error {
+func checkOwnership(name string, uid int) error {
 	now, err := AccountName(uid)
 	if err != nil {
 		return err
@@ -71,7 +71,7 @@ func (o *Owners) CheckOwner(rec store.App) error {
 		}
 		return err
 	}
-	err := stillHolds(rec.Owner, rec.OwnerUID)
+	err := checkOwnership(rec.Owner, rec.OwnerUID)
 	if e := (*errs.Error)(nil); errors.As(err, &e) && e.Hint == "" {
 		e.Hint = "if the uid still belongs to the same person: mulligan app set --app " + string(rec.ID) + " owner=NAME, as root; " +
 			"else give the uid back (usermod -u), or remove the app: mulligan app remove " + string(rec.ID)
@@ -93,7 +93,7 @@ func (o *Owners) CallerName(who ipc.Caller) (string, error) {
 // CheckCaller refuses a caller whose token, or page's session, was made for
 // somebody who had the uid before.
 func (o *Owners) CheckCaller(who ipc.Caller) error {
-	if o.opt.User || who.Name == "" || stillHolds(who.Name, who.UID) == nil {
+	if o.opt.User || who.Name == "" || checkOwnership(who.Name, who.UID) == nil {
 		return nil
 	}
 	return errs.New(errs.Unauthenticated, "serve", "the account that this was made for is no longer there").
@@ -134,9 +134,9 @@ func Self() ipc.Caller {
 	return ipc.Caller{UID: os.Geteuid(), PID: os.Getpid(), Exe: "mulligand"}
 }
 
-// Sees returns what tells which apps the caller may know of. It may have to ask
+// VisibleTo returns what tells which apps the caller may know of. It may have to ask
 // the host's user database: the caller must not hold a lock that others wait for.
-func (o *Owners) Sees(who ipc.Caller) func(store.App) bool {
+func (o *Owners) VisibleTo(who ipc.Caller) func(store.App) bool {
 	all := o.Administers(who)
 	name := ""
 	if !all {

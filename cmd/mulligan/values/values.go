@@ -1,4 +1,9 @@
-package main
+// Package values reads the values that a person gives on the command line: texts, lists, patterns and commands. They
+// mean there what they mean in an app file. Every error is errs.Invalid.
+//
+// The splitter of commands is mulligan's own. splitWords keeps a # and, within double quotes, a backslash before any
+// other character, where package shlex takes comments and backslashes away.
+package values
 
 import (
 	"slices"
@@ -8,14 +13,14 @@ import (
 	"mulligan/tomlfile"
 )
 
-// valuesHelp is how values are written on the command line, for help texts.
-const valuesHelp = `A value may be written as in an app file: a text in quotation marks, a list in brackets
+// Help is how values are written on the command line, for help texts.
+const Help = `A value may be written as in an app file: a text in quotation marks, a list in brackets
 ('exclude=["*.log", "a,b"]'). Patterns without brackets are divided at commas, and a pattern
 that has a comma, a brace or a quotation mark must stand in such a list. A command that begins
 with [" or [' is a list of its words.`
 
-// plainText is what a value says: itself, or the text that stands in quotation marks.
-func plainText(key, v string) (string, error) {
+// Text is what a value says: itself, or the text that stands in quotation marks.
+func Text(key, v string) (string, error) {
 	if v == "" || v[0] != '"' && v[0] != '\'' {
 		return v, nil
 	}
@@ -40,13 +45,13 @@ func textList(key, v string) ([]string, error) {
 	return append([]string{}, read.Value...), nil
 }
 
-// patternList reads patterns of gitignore: a list in brackets, or divided by
+// Patterns reads patterns of gitignore: a list in brackets, or divided by
 // commas. What could be meant otherwise than it would be read is an error.
-func patternList(v string) ([]string, error) {
+func Patterns(v string) ([]string, error) {
 	if strings.HasPrefix(v, "[") && strings.HasSuffix(v, "]") {
 		return textList("exclude", v)
 	}
-	v, err := plainText("exclude", v)
+	v, err := Text("exclude", v)
 	if err != nil {
 		return nil, err
 	}
@@ -61,9 +66,9 @@ func patternList(v string) ([]string, error) {
 	return slices.DeleteFunc(list, func(p string) bool { return p == "" }), nil
 }
 
-// commandWords reads a command: a list of words in brackets, or one line of
+// Command reads a command: a list of words in brackets, or one line of
 // them. "[ -e file ]" is a line, whose first word is a program's name.
-func commandWords(v string) ([]string, error) {
+func Command(v string) ([]string, error) {
 	if v == "[]" || strings.HasPrefix(v, `["`) || strings.HasPrefix(v, `['`) {
 		return textList("the command", v)
 	}

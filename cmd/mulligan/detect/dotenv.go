@@ -1,4 +1,4 @@
-package main
+package detect
 
 import (
 	"errors"
@@ -19,14 +19,14 @@ var databaseKeys = map[string]bool{
 }
 
 // findURLs reads the database URLs of .env files.
-func (f *findings) findURLs(root *os.Root, dir string) {
+func (f *Findings) findURLs(root *os.Root, dir string) {
 	for _, name := range []string{".env", ".env.local"} {
 		data, err := readHead(root, name, maxEnvFile)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
-			f.unprotected = append(f.unprotected, fmt.Sprintf("database URLs in %s: it could not be read", name))
+			f.Unprotected = append(f.Unprotected, fmt.Sprintf("database URLs in %s: it could not be read", name))
 			continue
 		}
 		for _, v := range parseDotenv(string(data)) {
@@ -39,16 +39,16 @@ func (f *findings) findURLs(root *os.Root, dir string) {
 
 // addURL adds the database that a variable names. Its value is never shown
 // where it could not be read: it may be a password.
-func (f *findings) addURL(root *os.Root, dir string, v variable, file string) {
+func (f *Findings) addURL(root *os.Root, dir string, v variable, file string) {
 	source := v.key + " in " + file
 	spec, isFile := databaseSpec(dir, v.value)
 	db, err := appfile.ParseDatabase(spec)
 	if err != nil {
-		f.unprotected = append(f.unprotected, source+" names no database that mulligan knows")
+		f.Unprotected = append(f.Unprotected, source+" names no database that mulligan knows")
 		return
 	}
 	if isFile && !filepath.IsAbs(db.DSN) && !isSQLite(root, db.DSN) {
-		f.unprotected = append(f.unprotected, fmt.Sprintf("%s (%s): it is not a SQLite file yet; add it later with `mulligan app set database=sqlite:PATH`", db.DSN, source))
+		f.Unprotected = append(f.Unprotected, fmt.Sprintf("%s (%s): it is not a SQLite file yet; add it later with `mulligan app set database=sqlite:PATH`", db.DSN, source))
 		return
 	}
 	f.addDatabase(db, source)

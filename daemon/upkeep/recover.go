@@ -16,21 +16,21 @@ import (
 // processes swept, operations that were cut short finished or undone. It is
 // quick when there is nothing to do. The caller is the only one who changes
 // the app.
-func (d *Service) Settle(ctx context.Context, a *app.App) error {
+func (svc *Service) Recover(ctx context.Context, a *app.App) error {
 	if a.Ready() {
 		return nil
 	}
-	if err := d.apps.Open(ctx, a); err != nil {
+	if err := svc.apps.Open(ctx, a); err != nil {
 		return err
 	}
-	err := d.sweepAndRecover(ctx, a)
-	d.checkpoints.NoteBehind(ctx, a)
-	a.NoteSettled(err)
+	err := svc.sweepAndRecover(ctx, a)
+	svc.checkpoints.NoteBehind(ctx, a)
+	a.NoteRecoveryResult(err)
 	return err
 }
 
-func (d *Service) sweepAndRecover(ctx context.Context, a *app.App) error {
-	all, err := d.store.Operations(ctx)
+func (svc *Service) sweepAndRecover(ctx context.Context, a *app.App) error {
+	all, err := svc.store.Operations(ctx)
 	if err != nil {
 		return err
 	}
@@ -40,32 +40,32 @@ func (d *Service) sweepAndRecover(ctx context.Context, a *app.App) error {
 			left = append(left, op)
 		}
 	}
-	if err := d.sweep(ctx, a, left); err != nil {
+	if err := svc.sweep(ctx, a, left); err != nil {
 		return err
 	}
 	for _, op := range left {
-		word, err := d.recoverOperation(ctx, a, op)
-		if a.News(err) { // it may be the same for hours
-			d.events.WriteAudit(ctx, a.Rec(), accounts.Self(), "recover", string(op.ID), "", err, map[string]string{"outcome": word})
+		word, err := svc.recoverOperation(ctx, a, op)
+		if a.IsNewError(err) { // it may be the same for hours
+			svc.events.WriteAudit(ctx, a.Rec(), accounts.Self(), "recover", string(op.ID), "", err, map[string]string{"outcome": word})
 		}
 		if err != nil {
 			return errs.Wrap(errs.Failed, "recover "+op.Kind, err)
 		}
-		d.opt.Log.Info("recovered", "app", a.Rec().Slug, "operation", op.ID, "kind", op.Kind, "outcome", word)
-		a.NoteRecovered(word)
+		svc.opt.Log.Info("recovered", "app", a.Rec().Slug, "operation", op.ID, "kind", op.Kind, "outcome", word)
+		a.AddRecovery(word)
 	}
 	return nil
 }
 
 // sweep drops what a disposal names, and no checkpoint or operation holds. A layer whose
 // driver cannot do that is held up, and the others are not.
-func (d *Service) sweep(ctx context.Context, a *app.App, left []store.Operation) error {
+func (svc *Service) sweep(ctx context.Context, a *app.App, left []store.Operation) error {
 	a.AwaitRehearsal()
-	all, err := d.store.Disposals(ctx)
+	all, err := svc.store.Disposals(ctx)
 	if err != nil {
 		return err
 	}
-	held, err := d.checkpoints.HeldBy(ctx, a, left)
+	held, err := svc.checkpoints.HeldBy(ctx, a, left)
 	if err != nil {
 		return err
 	}
@@ -107,13 +107,13 @@ func (d *Service) sweep(ctx context.Context, a *app.App, left []store.Operation)
 			return held && (o.Kind == store.DisposeRestore || o.Layer == l.Name)
 		})
 	})
-	d.store.WakeCollector()
-	return d.store.EndDisposals(ctx, done...)
+	svc.store.WakeCollector()
+	return svc.store.EndDisposals(ctx, done...)
 }
 
 // recoverOperation finishes or undoes what a crash cut short, and says which.
-func (d *Service) recoverOperation(ctx context.Context, a *app.App, op store.Operation) (string, error) {
-	recover, ok := d.recoverers[op.Kind]
+func (svc *Service) recoverOperation(ctx context.Context, a *app.App, op store.Operation) (string, error) {
+	recover, ok := svc.recoverers[op.Kind]
 	if !ok {
 		return "", errs.New(errs.Unsupported, "", "unknown operation %q", op.Kind).WithHint("a newer mulligan wrote it: use that one")
 	}

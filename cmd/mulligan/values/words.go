@@ -1,4 +1,4 @@
-package main
+package values
 
 import (
 	"strings"
@@ -6,12 +6,12 @@ import (
 	"mulligan/errs"
 )
 
-// wordsHelp is the rule of splitWords, for help texts.
-const wordsHelp = `A command is split into words at spaces. Within single quotes every character
+// CommandHelp is the rule of splitWords, for help texts.
+const CommandHelp = `A command is split into words at spaces. Within single quotes every character
 stands for itself; within double quotes a backslash takes away the meaning of the next " or
 backslash, and elsewhere of any next character. Nothing is expanded and no shell is run.`
 
-// splitWords splits a command line into words by the rule of wordsHelp.
+// splitWords splits a command line into words by the rule of CommandHelp.
 func splitWords(s string) ([]string, error) {
 	var words []string
 	var word strings.Builder
@@ -55,8 +55,8 @@ func splitWords(s string) ([]string, error) {
 	return words, nil
 }
 
-// joinWords is the command line that splitWords takes apart into words.
-func joinWords(words []string) string {
+// JoinWords is the command line that splitWords takes apart into words.
+func JoinWords(words []string) string {
 	quoted := make([]string, len(words))
 	for i, w := range words {
 		if w == "" || strings.ContainsAny(w, " \t\n'\"\\") {

@@ -1,4 +1,4 @@
-package main
+package detect
 
 import (
 	"fmt"
@@ -74,13 +74,13 @@ func TestDetect(t *testing.T) {
 	if err := os.Symlink(outside, filepath.Join(dir, "linkdir")); err != nil {
 		t.Fatal(err)
 	}
-	found, err := detect(t.Context(), dir)
+	found, err := App(t.Context(), dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var got []string
-	for _, db := range found.databases {
-		got = append(got, db.Name+" "+db.Driver+" "+db.DSN+" "+db.source)
+	for _, db := range found.Databases {
+		got = append(got, db.Name+" "+db.Driver+" "+db.DSN+" "+db.Source)
 	}
 	want := []string{
 		"app sqlite app.db ",
@@ -90,10 +90,10 @@ func TestDetect(t *testing.T) {
 		"redis redis redis://localhost REDIS_URL in .env",
 		"shop postgres postgres://u:pw@h/shop DATABASE_URL in .env.local",
 	}
-	if !slices.Equal(got, want) || found.git != noRepository {
+	if !slices.Equal(got, want) || found.Git != NoRepository {
 		t.Errorf("found %q", got)
 	}
-	said := strings.Join(found.unprotected, "\n")
+	said := strings.Join(found.Unprotected, "\n")
 	for _, part := range []string{"odd\nname.db is protected as a plain file", "later.db (DB_URL in .env)", "PG_URL in .env names no database"} {
 		if !strings.Contains(said, part) {
 			t.Errorf("%q is not said in %q", part, said)
@@ -110,9 +110,9 @@ func TestDetectIsBounded(t *testing.T) {
 		write(t, dir, fmt.Sprintf("%02d.db", i), header)
 	}
 	write(t, dir, strings.Repeat("d/", maxDepth+1)+"x.db", header)
-	found, err := detect(t.Context(), dir)
-	if err != nil || len(found.databases) != maxDatabases || len(found.unprotected) != 1 {
-		t.Errorf("%d databases, %q, %v", len(found.databases), found.unprotected, err)
+	found, err := App(t.Context(), dir)
+	if err != nil || len(found.Databases) != maxDatabases || len(found.Unprotected) != 1 {
+		t.Errorf("%d databases, %q, %v", len(found.Databases), found.Unprotected, err)
 	}
 }
 
@@ -129,22 +129,33 @@ func write(t *testing.T, dir, name, content string) {
 
 // TestDetectGit: a .git file may lead out of the folder.
 func TestDetectGit(t *testing.T) {
-	for content, want := range map[string]repository{
-		"":                              repositoryElsewhere,
-		"gitdir: ../repo/.git/x\n":      repositoryElsewhere,
-		"gitdir: /srv/repo/.git/wt/x\n": repositoryElsewhere,
-		"gitdir: meta/repo\n":           ownRepository,
+	for content, want := range map[string]Repository{
+		"":                              RepositoryElsewhere,
+		"gitdir: ../repo/.git/x\n":      RepositoryElsewhere,
+		"gitdir: /srv/repo/.git/wt/x\n": RepositoryElsewhere,
+		"gitdir: meta/repo\n":           OwnRepository,
 	} {
 		dir := t.TempDir()
 		write(t, dir, ".git", content)
-		found, err := detect(t.Context(), dir)
-		if err != nil || found.git != want {
-			t.Errorf("%q: %v, %v", content, found.git, err)
+		found, err := App(t.Context(), dir)
+		if err != nil || found.Git != want {
+			t.Errorf("%q: %v, %v", content, found.Git, err)
 		}
 	}
 	dir := t.TempDir()
 	write(t, dir, ".git", "gitdir: "+dir+"/meta\n")
-	if found, err := detect(t.Context(), dir); err != nil || found.git != ownRepository {
-		t.Errorf("by an absolute path: %v, %v", found.git, err)
+	if found, err := App(t.Context(), dir); err != nil || found.Git != OwnRepository {
+		t.Errorf("by an absolute path: %v, %v", found.Git, err)
+	}
+}
+
+func TestSlug(t *testing.T) {
+	for in, want := range map[string]string{
+		"/srv/shop": "shop", "/srv/My Shop!": "my-shop", "/srv/日本": "app", "/": "app",
+		"/srv/" + strings.Repeat("x", 100): strings.Repeat("x", 48),
+	} {
+		if got := Slug(in); got != want {
+			t.Errorf("%s: %q, want %q", in, got, want)
+		}
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package detect
 
 import (
 	"slices"
@@ -58,13 +58,13 @@ func TestDetectCompose(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "docker-compose.yml", compose)
 	write(t, dir, ".env", "DB_PASSWORD=hunter2\nCACHE_PORT=6380\nDATABASE_URL=mysql://u@localhost:3307/books\n")
-	found, err := detect(t.Context(), dir)
+	found, err := App(t.Context(), dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var got []string
-	for _, db := range found.databases {
-		got = append(got, db.Name+" "+db.DSN+" "+db.source)
+	for _, db := range found.Databases {
+		got = append(got, db.Name+" "+db.DSN+" "+db.Source)
 	}
 	want := []string{
 		"books mysql://u@localhost:3307/books DATABASE_URL in .env",
@@ -77,7 +77,7 @@ func TestDetectCompose(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("found %q", got)
 	}
-	if said := strings.Join(found.unprotected, "\n"); !strings.Contains(said, "service hidden in docker-compose.yml: it has no port") {
+	if said := strings.Join(found.Unprotected, "\n"); !strings.Contains(said, "service hidden in docker-compose.yml: it has no port") {
 		t.Errorf("said: %s", said)
 	}
 }
@@ -86,9 +86,9 @@ func TestDetectCompose(t *testing.T) {
 func TestDetectBrokenCompose(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "compose.yaml", "services:\n\tdb: {")
-	found, err := detect(t.Context(), dir)
-	if err != nil || !slices.Equal(found.unprotected, []string{"databases of compose.yaml: it could not be read"}) {
-		t.Errorf("%q, %v", found.unprotected, err)
+	found, err := App(t.Context(), dir)
+	if err != nil || !slices.Equal(found.Unprotected, []string{"databases of compose.yaml: it could not be read"}) {
+		t.Errorf("%q, %v", found.Unprotected, err)
 	}
 }
 
@@ -98,7 +98,7 @@ func FuzzParseCompose(f *testing.F) {
 	f.Add("services: &s {a: {environment: *s, ports: [*s]}}")
 	f.Add("services: {a: }")
 	f.Fuzz(func(t *testing.T, data string) {
-		var found findings
+		var found Findings
 		services, _ := parseCompose([]byte(data)) // what is no YAML has none
 		for _, s := range services {
 			found.addService(s, map[string]string{"A": "1"}, "x")
