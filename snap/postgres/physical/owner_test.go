@@ -214,9 +214,9 @@ func TestFifos(t *testing.T) {
 	defer cancel()
 	for name, do := range map[string]func() error{
 		"the server's state": func() error { return errors.New(d.server.Status(ctx, d.cfg.DataDir) + "is nothing") },
-		"its version":        func() error { _, err := pgserver.VersionOf(ctx, d.owner, d.cfg.DataDir); return err },
+		"its version":        func() error { _, err := pgserver.VersionOf(ctx, d.cfg.Owner, d.cfg.DataDir); return err },
 		"its configuration": func() error {
-			_, err := d.survey(ctx, marker{place: place{TLI: 1}, LSN: 1, segments: 1 << 20})
+			_, err := d.marks.survey(ctx, marker{place: place{TLI: 1}, LSN: 1, segments: 1 << 20})
 			return err
 		},
 		"a history":      func() error { _, err := d.archive.history(ctx, 2); return err },
@@ -229,8 +229,8 @@ func TestFifos(t *testing.T) {
 		"a file that is written": func() error {
 			return d.store.arrange(ctx, asowner.Arrangement{Dir: d.cfg.DataDir, Files: map[string][]byte{"backup_label": nil}})
 		},
-		"the log of a fork": func() error { return (&forkServer{d: d}).died(ctx) },
-		"its beginning":     func() error { return (&forkServer{d: d}).run(ctx) },
+		"the log of a fork": func() error { return (&forkServer{store: d.store}).died(ctx) },
+		"its beginning":     func() error { return (&forkServer{store: d.store}).run(ctx) },
 		"the claim":         func() error { _, err := d.store.claim(ctx); return err },
 	} {
 		err := do()
