@@ -68,8 +68,8 @@ func (f *forkCmd) run(ctx context.Context, args []string) (err error) {
 
 // printForks prints a table of forks.
 func (c *cli) printForks(list ipc.ForkList) error {
-	if c.json {
-		return c.printJSON(list)
+	if c.out.JSON {
+		return c.out.PrintJSON(list)
 	}
 	var rows [][]string
 	for _, a := range list.Forks {
@@ -81,9 +81,9 @@ func (c *cli) printForks(list ipc.ForkList) error {
 		if address == "" {
 			address = "-"
 		}
-		rows = append(rows, []string{c.text(a.Fork.Name), c.text(string(a.ID)), c.text(a.State), c.text(address), c.text(a.Workspace)})
+		rows = append(rows, []string{c.out.Text(a.Fork.Name), c.out.Text(string(a.ID)), c.out.Text(a.State), c.out.Text(address), c.out.Text(a.Workspace)})
 	}
-	c.table([]string{"FORK", "APP", "STATE", "ADDRESS", "FOLDER"}, rows)
+	c.out.Table([]string{"FORK", "APP", "STATE", "ADDRESS", "FOLDER"}, rows)
 	return nil
 }
 
@@ -146,7 +146,7 @@ func (f *keepCmd) run(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	return f.printReceipt(res.RestoredTo.ID, res)
+	return f.out.PrintReceipt(res.RestoredTo.ID, res)
 }
 
 type dropCmd struct {
