@@ -2,6 +2,7 @@ package rollback
 
 import (
 	"context"
+	"slices"
 
 	"mulligan/daemon/accounts"
 	"mulligan/daemon/store"
@@ -10,13 +11,13 @@ import (
 
 // abandon ends a rollback that changed nothing.
 func (r *rollback) abandon(ctx context.Context) error {
-	err := r.finishParts(ctx)                                          // what it leaves is swept by pursue
+	err := r.parts.finish(ctx)                                         // what it leaves is swept by pursue
 	short, cancel := context.WithTimeout(ctx, r.d.apps.StopLimit(r.a)) // as in callOff
 	defer cancel()
 	if err == nil {
 		r.dropSafety(ctx)
 	}
-	err = errs.Also(err, r.startAgain(short))
+	err = errs.Also(err, r.unit.startAgain(short))
 	return errs.Also(err, r.d.checkpoints.End(ctx, r.a, r.op))
 }
 
@@ -56,19 +57,19 @@ func (r *rollback) undo(ctx context.Context) error {
 	if err := r.writePlan(ctx, undoing); err != nil {
 		return err
 	}
-	if r.stops() {
-		if err := r.halt(ctx); err != nil {
+	if r.unit.stops() {
+		if err := r.unit.halt(ctx); err != nil {
 			return err
 		}
 	}
 	var failed error
-	for i := len(r.parts) - 1; i >= 0; i-- { // one that fails keeps no other from its state
-		failed = errs.Also(failed, r.undoPart(ctx, &r.parts[i]))
+	for _, p := range slices.Backward(r.parts.list) { // one that fails keeps no other from its state
+		failed = errs.Also(failed, r.undoPart(ctx, p))
 	}
 	if failed != nil {
 		return failed
 	}
-	startErr := r.startAgain(ctx)
+	startErr := r.unit.startAgain(ctx)
 	if startErr == nil {
 		if err := r.writePlan(ctx, undone); err != nil { // else the app would be stopped to undo it again
 			return err
@@ -93,24 +94,13 @@ func (r *rollback) undoPart(ctx context.Context, p *part) error {
 			return err
 		}
 	}
-	r.putBackWords = append(r.putBackWords, p.back())
+	r.putBackNotes = append(r.putBackNotes, p.undoNote())
 	return nil
-}
-
-// startAgain starts the app that is put back, if it was up before. One that was not
-// well up may stay as it was.
-func (r *rollback) startAgain(ctx context.Context) error {
-	err := r.d.apps.StartAgain(ctx, r.a, r.plan.Running && r.stops())
-	if err != nil && r.plan.Limping {
-		r.warnings.add("the app was not well up before, and does not start: %v", err)
-		return nil
-	}
-	return err
 }
 
 // finish drops what was kept for an undo, and the plan.
 func (r *rollback) finish(ctx context.Context) error {
-	if err := r.finishParts(ctx); err != nil {
+	if err := r.parts.finish(ctx); err != nil {
 		return err
 	}
 	if err := r.d.checkpoints.End(ctx, r.a, r.op); err != nil {
@@ -118,4 +108,17 @@ func (r *rollback) finish(ctx context.Context) error {
 	}
 	r.d.store.WasDisposed(store.Disposal{Kind: store.DisposeRestore, ID: string(r.op)})
 	return nil
+}
+
+// foreign reports whether an undo that was tried before may end although a part
+// is not what it was: what the rollback changed is back, so it must be others who
+// wrote, and nothing that is tried again would change that. The safety checkpoint
+// still holds what there was.
+func (r *rollback) foreign(p *part) bool {
+	if !r.again || p.proof == nil || p.proof.Match {
+		return false
+	}
+	r.d.opt.Log.Warn("a rollback is undone, and others have written meanwhile", "app", r.a.Rec().Slug, "layer", string(p.Name), "before", r.safety.ID)
+	r.warnings.add("Others have written to %s meanwhile. Its state before that is in %s.", p.Name, r.safety.ID)
+	return true
 }

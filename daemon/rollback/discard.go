@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/daemon/app"
-	"mulligan/daemon/records"
 	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/snap"
@@ -23,26 +22,6 @@ import (
 type madeFile struct {
 	path string
 	size int64 // of the room that it takes
-}
-
-// madeSince lists the files at and below a path of the workspace that the target does not have.
-func (r *rollback) madeSince(ctx context.Context, at string) ([]madeFile, error) {
-	i := slices.IndexFunc(r.parts, func(p part) bool { return p.Name == snap.Files })
-	if i < 0 {
-		return nil, nil
-	}
-	lister, ok := r.parts[i].Driver.(snap.Lister)
-	if !ok {
-		return nil, nil
-	}
-	root, err := app.OpenWorkspace(r.a.Rec())
-	if err != nil {
-		return nil, err
-	}
-	defer root.Close()
-	m := made{ctx: ctx, root: root, lister: lister, target: r.parts[i].target}
-	err = m.look(path.Clean(at))
-	return m.files, err
 }
 
 // made is a walk that looks for files that a snapshot does not have.
@@ -153,7 +132,7 @@ func (d *Service) discard(ctx context.Context, who ipc.Caller, a *app.App, id ip
 		if !filepath.IsLocal(p) {
 			return errs.New(errs.Invalid, "", "%q is not a path in the workspace", p).WithHint("name a path below it")
 		}
-		list, err := r.madeSince(ctx, p)
+		list, err := r.hints.madeSince(ctx, p)
 		if err != nil {
 			return err
 		}
@@ -169,26 +148,6 @@ func (d *Service) discard(ctx context.Context, who ipc.Caller, a *app.App, id ip
 		}
 	}
 	return nil
-}
-
-// orDiscard adds to the error of a full disk the command that makes room.
-func (r *rollback) orDiscard(ctx context.Context, err error) error {
-	if !records.NoRoom(err) || !r.goal.narrows() || len(r.req.Discard) > 0 {
-		return err
-	}
-	list, walkErr := r.madeSince(ctx, ".")
-	few := worthDiscarding(list)
-	if walkErr != nil || len(few) == 0 {
-		return err
-	}
-	var words []string
-	var size int64
-	for _, f := range few {
-		words = append(words, "--discard", shellWord(f.path))
-		size += f.size
-	}
-	hint := fmt.Sprintf("`%s` first deletes for good what was made there since, %d MB", r.command(words...), size>>20)
-	return hinted(err, hint)
 }
 
 // mostDiscarded bounds how many files are named to be deleted.

@@ -8,7 +8,6 @@ import (
 	"mulligan/daemon/store"
 	"mulligan/ipc"
 	"mulligan/snap"
-	"mulligan/systemd"
 )
 
 // The kinds of operations, as the records call them.
@@ -73,23 +72,4 @@ func (r *rollback) writePlan(ctx context.Context, p phase) error {
 		return err
 	}
 	return r.d.store.PutOperation(ctx, store.Operation{ID: r.op, AppID: r.a.Rec().ID, Kind: r.goal.kind(), Plan: plan}, r.d.opt.Now())
-}
-
-// intend notes how the app is before the rollback, and how it is to be after it.
-func (r *rollback) intend(now systemd.Status) {
-	r.before = now
-	r.plan.Running = !now.Down() && now.Intent() == systemd.Up
-	r.plan.Limping = !now.Running()
-	if !r.stops() {
-		return
-	}
-	r.plan.Start, r.plan.WhyDown = startsAfter(now, r.target, r.req.Start)
-	if !r.plan.Start {
-		r.warnings.add("%s %s", r.halts(), r.plan.WhyDown)
-	}
-}
-
-// starts reports whether the app is started at the end.
-func (r *rollback) starts() bool {
-	return r.plan.Start || r.plan.WhyDown == "" && r.plan.Running
 }

@@ -323,7 +323,7 @@ func (v *revert) rollback(who string) (*rollback, *withoutWrites) {
 	l, _ := v.a.Layer(snap.Files)
 	g := &withoutWrites{v: v}
 	r := v.d.newOperation(v.a, ipc.OperationID(records.NewID("op-")), ipc.RollbackRequest{}, g)
-	g.r, r.parts = r, []part{{Layer: l}}
+	g.r, r.parts.list = r, []*part{{Layer: l}}
 	r.plan = rollbackPlan{
 		Phase: preparing, Revert: target(v.req), Begun: v.d.opt.Now().UTC(), Reason: v.req.Reason,
 		Verify: true, Actor: who, Layers: []snap.Layer{snap.Files},

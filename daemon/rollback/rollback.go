@@ -13,7 +13,6 @@ import (
 	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/snap"
-	"mulligan/systemd"
 )
 
 // rollback is one under way.
@@ -25,18 +24,18 @@ type rollback struct {
 	plan   rollbackPlan
 	target store.Checkpoint
 	safety store.Checkpoint
-	before systemd.Status // of the unit
-	parts  []part
-	scope  []string // paths, when only some are asked for
+	parts  *parts
+	paths  []string // the scope, when it is some of the files
 	stages *stageRunner
+	hints  *hints
+	unit   *unit
 	goal   goal
 
 	warnings  *warnings
 	recovered bool
 	ails      bool // the app does not start, and mayAil
-	unseen    bool // whether the domain runs could not be told, and a warning says so
-	// putBackWords say what an undo did, a line per layer.
-	putBackWords []string
+	// putBackNotes say what an undo did, a line per layer.
+	putBackNotes []string
 	again        bool // an undo was begun before, by this daemon or one that died
 }
 
@@ -81,13 +80,13 @@ func (d *Service) Rollback(ctx context.Context, who ipc.Caller, ref string, id i
 		err = r.remakeWorkspace(ctx)
 	}
 	if err == nil {
-		err = r.alone(ctx)
+		err = r.others().spareSessions(ctx)
 	}
 	if err == nil {
-		err = r.orDiscard(ctx, r.allTurns(ctx))
+		err = r.hints.orDiscard(ctx, r.allTurns(ctx))
 	}
 	if err == nil {
-		err = r.spareOthers(ctx)
+		err = r.others().spareUnannounced(ctx)
 	}
 	if err != nil {
 		d.events.WriteAudit(ctx, a.Rec(), who, "rollback", string(id), req.Reason, err, nil)
@@ -100,7 +99,7 @@ func (d *Service) Rollback(ctx context.Context, who ipc.Caller, ref string, id i
 	err = errs.Wrap(errs.Failed, op, r.run(ctx))
 	unmute(ctx)
 	if err == nil {
-		r.word(ctx)
+		r.parts.rewordDatabases(ctx)
 	}
 	res := r.receipt(ctx, err)
 	d.events.WriteAudit(ctx, a.Rec(), who, "rollback", string(id), req.Reason, err, res)
@@ -115,10 +114,14 @@ func (d *Service) Rollback(ctx context.Context, who ipc.Caller, ref string, id i
 // newOperation returns an operation of which nothing is known yet but what it is to reach. The
 // caller gives g the operation, and the operation its plan.
 func (d *Service) newOperation(a *app.App, op ipc.OperationID, req ipc.RollbackRequest, g goal) *rollback {
-	return &rollback{
+	r := &rollback{
 		d: d, a: a, op: op, req: req, goal: g, warnings: &warnings{},
+		parts:  &parts{a: a, goal: g, opt: d.opt, events: d.events},
 		stages: &stageRunner{app: a.Rec().ID, opt: d.opt, events: d.events},
 	}
+	r.hints = &hints{a: a, req: req, goal: g, plan: &r.plan, target: &r.target, parts: r.parts}
+	r.unit = &unit{a: a, apps: d.apps, goal: g, plan: &r.plan, parts: r.parts, hints: r.hints, warnings: r.warnings, steady: d.opt.Steady}
+	return r
 }
 
 // newRollback checks everything that can be checked before anything is done. aimed says
@@ -148,13 +151,9 @@ func (d *Service) newRollback(ctx context.Context, a *app.App, id ipc.Checkpoint
 	if req.Start != nil && a.Unit() == nil {
 		return nil, errs.New(errs.Invalid, "", "%s has no unit or command to start", a.Rec().Slug).WithHint("leave start out")
 	}
-	if err := r.selectParts(); err != nil {
+	if err := r.choose(ctx, aimed); err != nil {
 		return nil, err
 	}
-	if err := r.checkScope(ctx, aimed); err != nil {
-		return nil, err
-	}
-	r.plan.Paths = len(r.scope) > 0
 	if target.CalledOff && !target.Quiesced {
 		r.warnings.add("%s is the safety checkpoint of a rollback that was called off: it was made while the app ran, and its layers may be of different moments", id)
 	}
@@ -162,19 +161,45 @@ func (d *Service) newRollback(ctx context.Context, a *app.App, id ipc.Checkpoint
 	if req.CheckStored {
 		depth = snap.Full
 	}
-	for _, p := range r.parts {
+	for _, p := range r.parts.list {
 		if err := p.Driver.Verify(ctx, p.target, depth); err != nil {
-			return nil, r.stored(p, err)
+			return nil, r.hints.ofStored(p, err)
 		}
 		r.plan.Layers = append(r.plan.Layers, p.Name)
 	}
-	if err := r.foreseen(ctx); err != nil {
+	if err := r.precheck(ctx); err != nil {
 		return nil, err
 	}
 	if !req.DryRun {
-		err = r.orDiscard(ctx, d.store.HasFree(ctx, records.Reserve))
+		err = r.hints.orDiscard(ctx, d.store.HasFree(ctx, records.Reserve))
 	}
 	return r, err
+}
+
+// choose works out the layers and paths of the scope. With follows, the scope was not asked for but
+// follows from what is undone.
+func (r *rollback) choose(ctx context.Context, follows bool) (err error) {
+	s := scope{a: r.a, asked: r.req.Scope, omit: r.req.Without, target: r.target, warnings: r.warnings}
+	if r.parts.list, err = s.choose(); err != nil {
+		return err
+	}
+	if err := s.check(ctx, follows); err != nil {
+		return err
+	}
+	r.paths, r.plan.Paths, r.plan.Without, r.plan.Behind = s.paths, len(s.paths) > 0, s.without, s.behind
+	return nil
+}
+
+// others returns what looks for other people's writes that the rollback would undo.
+func (r *rollback) others() *others {
+	o := &others{
+		d: r.d, a: r.a, tracker: turns.TrackerOf(r.a), req: r.req, target: r.target, paths: r.paths,
+		hasFiles: r.parts.has(snap.Files), warnings: r.warnings,
+	}
+	if r.plan.Aimed {
+		o.undoes = r.req.Turns
+	}
+	return o
 }
 
 // run goes through the six stages. Its error is the first stage's that failed,
@@ -182,7 +207,7 @@ func (d *Service) newRollback(ctx context.Context, a *app.App, id ipc.Checkpoint
 func (r *rollback) run(ctx context.Context) error {
 	err := r.stages.run(ctx, ipc.StageSafety, r.safetyCheckpoint)
 	if err != nil {
-		return errs.Also(r.orDiscard(ctx, err), r.abandon(ctx))
+		return errs.Also(r.hints.orDiscard(ctx, err), r.abandon(ctx))
 	}
 	err = r.stages.runAll(ctx, []stage{
 		{ipc.StageStop, r.stop}, {ipc.StageVM, r.switchFiles}, {ipc.StageDB, r.switchDBs}, {ipc.StageStart, r.start},
@@ -223,7 +248,7 @@ func (r *rollback) finishForward(ctx context.Context) (err error) {
 		return err
 	}
 	r.safety.CalledOff = false
-	r.safety.Quiesced = r.safety.Quiesced || r.stops() && r.stopsAll() && len(r.parts) == len(r.safety.Snapshots) && !r.tornDisk()
+	r.safety.Quiesced = r.safety.Quiesced || r.unit.stops() && r.unit.stopsAll() && len(r.parts.list) == len(r.safety.Snapshots) && !r.tornDisk()
 	if err := r.d.store.PutCheckpoint(ctx, r.safety, ""); err != nil {
 		return err
 	}
@@ -248,4 +273,22 @@ func (r *rollback) remakeWorkspace(ctx context.Context) error {
 		r.warnings.add("%s was not there any more, and was made anew", r.a.Rec().Workspace)
 	}
 	return err
+}
+
+// precheck refuses what the drivers can tell now that their Prepare would refuse.
+func (r *rollback) precheck(ctx context.Context) error {
+	for _, p := range r.parts.list {
+		checker, ok := p.Driver.(snap.Prechecker)
+		if !ok {
+			continue
+		}
+		var paths []string
+		if p.Name == snap.Files {
+			paths = r.paths
+		}
+		if err := checker.Precheck(ctx, p.target, paths); err != nil {
+			return r.hints.ofStored(p, err)
+		}
+	}
+	return nil
 }
