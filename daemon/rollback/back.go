@@ -11,8 +11,8 @@ import (
 
 // abandon ends a rollback that changed nothing.
 func (r *rollback) abandon(ctx context.Context) error {
-	err := r.parts.finish(ctx)                                         // what it leaves is swept by pursue
-	short, cancel := context.WithTimeout(ctx, r.d.apps.StopLimit(r.a)) // as in callOff
+	err := r.parts.finish(ctx)                                         // recovery sweeps what this leaves
+	short, cancel := context.WithTimeout(ctx, r.d.apps.StopLimit(r.a)) // a unit that hangs does not block the end for ever
 	defer cancel()
 	if err == nil {
 		r.dropSafety(ctx)
@@ -21,9 +21,9 @@ func (r *rollback) abandon(ctx context.Context) error {
 	return errs.Also(err, r.d.checkpoints.End(ctx, r.a, r.op))
 }
 
-// dropSafety drops the safety checkpoint of a rollback that changed nothing: the app is
-// what it holds. One that cannot be dropped stays, and is marked as called off. One that is
-// not marked is of a rollback that was done, whose records lost that, and stays too.
+// dropSafety drops the safety checkpoint of a rollback that changed nothing, because the app is what it
+// holds. A safety checkpoint that cannot be dropped stays, marked as called off. One without that mark
+// belongs to a rollback that was done, although the records lost its end, and stays too.
 func (r *rollback) dropSafety(ctx context.Context) {
 	if r.safety.ID == "" || !r.safety.CalledOff {
 		return
@@ -36,8 +36,8 @@ func (r *rollback) dropSafety(ctx context.Context) {
 	r.safety = store.Checkpoint{}
 }
 
-// putBack makes every layer the safety checkpoint's again and starts the app.
-// While it fails the plan stays, and pursue tries again.
+// putBack makes every layer the safety checkpoint's again and starts the app. If putBack fails, the
+// plan stays, and the daemon's recovery tries again.
 func (r *rollback) putBack(ctx context.Context) error {
 	if r.plan.Phase == preparing { // no layer was touched
 		err := r.abandon(ctx)
@@ -52,7 +52,8 @@ func (r *rollback) putBack(ctx context.Context) error {
 	return nil
 }
 
-// undo is what both a failed rollback and the recovery of one run.
+// undo switches every layer back and starts the app. A rollback that failed runs it, and the recovery
+// of one.
 func (r *rollback) undo(ctx context.Context) error {
 	if err := r.writePlan(ctx, undoing); err != nil {
 		return err
@@ -63,7 +64,7 @@ func (r *rollback) undo(ctx context.Context) error {
 		}
 	}
 	var failed error
-	for _, p := range slices.Backward(r.parts.list) { // one that fails keeps no other from its state
+	for _, p := range slices.Backward(r.parts.list) { // a layer that fails does not stop the others
 		failed = errs.Also(failed, r.undoPart(ctx, p))
 	}
 	if failed != nil {
@@ -78,7 +79,7 @@ func (r *rollback) undo(ctx context.Context) error {
 	return errs.Also(startErr, r.finish(ctx))
 }
 
-// undoPart makes one layer the safety checkpoint's again.
+// undoPart switches one layer back to the safety checkpoint's state.
 func (r *rollback) undoPart(ctx context.Context, p *part) error {
 	if p.sw == nil {
 		return nil
@@ -90,7 +91,7 @@ func (r *rollback) undoPart(ctx context.Context, p *part) error {
 		return err
 	}
 	if r.plan.Verify {
-		if err := p.check(ctx); err != nil && !r.foreign(p) {
+		if err := p.check(ctx); err != nil && !r.othersWrote(p) {
 			return err
 		}
 	}
@@ -98,7 +99,7 @@ func (r *rollback) undoPart(ctx context.Context, p *part) error {
 	return nil
 }
 
-// finish drops what was kept for an undo, and the plan.
+// finish drops what was kept for an undo, and deletes the plan.
 func (r *rollback) finish(ctx context.Context) error {
 	if err := r.parts.finish(ctx); err != nil {
 		return err
@@ -110,11 +111,10 @@ func (r *rollback) finish(ctx context.Context) error {
 	return nil
 }
 
-// foreign reports whether an undo that was tried before may end although a part
-// is not what it was: what the rollback changed is back, so it must be others who
-// wrote, and nothing that is tried again would change that. The safety checkpoint
-// still holds what there was.
-func (r *rollback) foreign(p *part) bool {
+// othersWrote reports whether an undo that was tried before may end although a part is not what it was.
+// What the rollback changed is back, so that others must have written, and another try would change
+// nothing. The safety checkpoint still holds the state before.
+func (r *rollback) othersWrote(p *part) bool {
 	if !r.again || p.proof == nil || p.proof.Match {
 		return false
 	}

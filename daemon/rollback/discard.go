@@ -21,10 +21,10 @@ import (
 // madeFile is a regular file that a checkpoint does not have.
 type madeFile struct {
 	path string
-	size int64 // of the room that it takes
+	size int64 // the room that it takes on the disk
 }
 
-// made is a walk that looks for files that a snapshot does not have.
+// made is a walk through a workspace that collects the files that a snapshot does not have.
 type made struct {
 	ctx    context.Context
 	root   *beneath.Root
@@ -33,7 +33,7 @@ type made struct {
 	files  []madeFile
 }
 
-// look takes one path into the list, with all that is below it.
+// look collects the files at and below one path.
 func (m *made) look(rel string) error {
 	var st unix.Stat_t
 	if err := atParent(m.root, rel, func(dir int, base string) error { return unix.Fstatat(dir, base, &st, unix.AT_SYMLINK_NOFOLLOW) }); err != nil {
@@ -72,7 +72,7 @@ func (m *made) lookInto(dir string) error {
 		rel := path.Join(dir, name)
 		var st unix.Stat_t
 		if err := atParent(m.root, rel, func(fd int, base string) error { return unix.Fstatat(fd, base, &st, unix.AT_SYMLINK_NOFOLLOW) }); err != nil {
-			continue // it went meanwhile
+			continue // it was deleted meanwhile
 		}
 		switch st.Mode & unix.S_IFMT {
 		case unix.S_IFDIR:
@@ -101,9 +101,8 @@ func atParent(root *beneath.Root, rel string, f func(dir int, base string) error
 	return f(dir.FD(), base)
 }
 
-// discard deletes for good, before anything else is done, what was made since the
-// checkpoint at the paths that the request names: on a full disk a rollback has no room
-// for a copy of it.
+// discard deletes for good, before anything else is done, the files made since the checkpoint that the
+// request names: on a full disk there is no room for a copy of them in the safety checkpoint.
 func (d *Service) discard(ctx context.Context, who ipc.Caller, a *app.App, id ipc.CheckpointID, req ipc.RollbackRequest) error {
 	if len(req.Discard) == 0 || req.DryRun {
 		return nil
@@ -114,7 +113,7 @@ func (d *Service) discard(ctx context.Context, who ipc.Caller, a *app.App, id ip
 	}
 	defer release()
 	at := req
-	aimed, err := d.aim(ctx, a, id, &at)
+	aimed, err := d.resolveTarget(ctx, a, id, &at)
 	if err != nil {
 		return err
 	}
@@ -153,8 +152,8 @@ func (d *Service) discard(ctx context.Context, who ipc.Caller, a *app.App, id ip
 // mostDiscarded bounds how many files are named to be deleted.
 const mostDiscarded = 5
 
-// worthDiscarding are the few largest files that take more than half of the room; none
-// where it is many that do.
+// worthDiscarding returns the few largest files that take more than half of the room, or nil if it
+// takes many files to get there.
 func worthDiscarding(list []madeFile) (few []madeFile) {
 	var all, sum int64
 	for _, f := range list {

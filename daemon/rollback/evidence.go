@@ -16,7 +16,7 @@ type verdict struct {
 	unwell   bool // the health check failed after it
 }
 
-// confidence says how sure it is that the app is what the checkpoint holds, and well.
+// confidence says how certain it is that the app is what the checkpoint holds, and well.
 // docs/explanation/checkpoints.md has the table.
 func (v verdict) confidence() float64 {
 	switch {

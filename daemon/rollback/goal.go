@@ -49,7 +49,7 @@ func (g *toCheckpoint) words() string  { return "rollback to " + string(g.r.plan
 func (g *toCheckpoint) stopsApp() bool { return true }
 func (g *toCheckpoint) narrows() bool  { return true }
 
-// lacks says which layers the safety checkpoint holds nothing of.
+// lacks names the layers that the safety checkpoint does not hold, as its warnings.
 func (g *toCheckpoint) lacks() (list []string) {
 	for _, l := range g.r.a.Layers() {
 		if !g.r.parts.has(l.Name) {
@@ -78,14 +78,14 @@ func (g *toCheckpoint) prepare(ctx context.Context, p *part) (err error) {
 	return r.hints.ofStored(p, err)
 }
 
-// changes lists those of files with the repository's in one line.
+// changes lists the changes of the files with those of the git repository in one line.
 func (g *toCheckpoint) changes(p *part) (list []snap.Change, total int) {
 	if p.Name != snap.Files {
 		return p.sw.Changes(maxChanges)
 	}
 	list, _ = p.sw.Changes(math.MaxInt)
 	now := g.r.safety.Ref
-	if g.r.safety.ID == "" { // a crash came before it was recorded
+	if g.r.safety.ID == "" { // a crash came before the safety checkpoint was recorded
 		now = app.HeadOf(g.r.a.Rec())
 	}
 	return foldRepository(list, now, g.r.target.Ref)
@@ -104,7 +104,7 @@ func (g *toCheckpoint) undoNext(ctx context.Context) (*ipc.CheckpointID, error) 
 	switch {
 	case r.plan.Turn != "":
 		return &r.safety.ID, r.d.turns.Adopt(ctx, r.a, r.plan.Turn, r.safety.ID)
-	case r.plan.Aimed:
+	case r.plan.UndoRedo:
 		return back, nil
 	case r.plan.Scoped:
 		return r.safety.UndoTo, nil
@@ -120,9 +120,9 @@ func (g *toCheckpoint) undoNext(ctx context.Context) (*ipc.CheckpointID, error) 
 	return back, err
 }
 
-// behind works out which layers are behind once this rollback is done: those that were,
-// but for the ones that it restores whole, and those that it left as they were. A redo goes
-// back to how that was before what it goes over.
+// behind returns the layers that are behind once this rollback is done: those that were behind, except
+// for those that it restores whole, and those that it left as they were. A redo starts from the layers
+// that were behind before the rollback that it goes over.
 func (g *toCheckpoint) behind(ctx context.Context) ([]string, error) {
 	r := g.r
 	l, err := r.d.checkpoints.LineOf(ctx, r.a)
@@ -165,7 +165,7 @@ func (g *withoutWrites) kind() string    { return KindRevert }
 func (g *withoutWrites) words() string   { return "revert of " + g.r.plan.Revert }
 func (g *withoutWrites) stopsApp() bool  { return false }
 func (g *withoutWrites) narrows() bool   { return false }
-func (g *withoutWrites) lacks() []string { return nil } // it is for the revert alone
+func (g *withoutWrites) lacks() []string { return nil } // it serves the revert alone
 
 func (g *withoutWrites) prepare(ctx context.Context, p *part) error {
 	_, r, err := g.v.layer()

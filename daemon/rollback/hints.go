@@ -28,7 +28,7 @@ type hints struct {
 	parts  *parts
 }
 
-// hinted returns err with one more hint, after its own. An error of no kind becomes errs.Failed.
+// hinted returns err with one more hint, after its own. An error without a kind becomes errs.Failed.
 func hinted(err error, hint string) error {
 	err = errs.Wrap(errs.Failed, "", err)
 	if first := errs.HintOf(err); first != "" {
@@ -37,8 +37,8 @@ func hinted(err error, hint string) error {
 	return &errs.Error{Kind: errs.KindOf(err), Err: err, Hint: hint}
 }
 
-// orWithout adds to the error of a layer that can be neither read nor kept the command
-// that leaves it out.
+// orWithout adds to the error of a layer that can be neither read nor kept as raw bytes the command
+// that leaves the layer out. Other errors are returned as they are.
 func (h *hints) orWithout(err error) error {
 	var e *layer.Error
 	if !errors.As(err, &e) || !h.goal.narrows() || errors.Is(err, context.Canceled) || records.NoRoom(err) {
@@ -61,11 +61,11 @@ func (h *hints) orWithout(err error) error {
 func (h *hints) command(more ...string) string {
 	words := []string{"mulligan"}
 	switch {
-	case h.plan.Aimed && h.req.Turns > 1:
+	case h.plan.UndoRedo && h.req.Turns > 1:
 		words = append(words, "undo", strconv.Itoa(h.req.Turns))
-	case h.plan.Aimed && h.req.Turns == 1:
+	case h.plan.UndoRedo && h.req.Turns == 1:
 		words = append(words, "undo")
-	case h.plan.Aimed:
+	case h.plan.UndoRedo:
 		words = append(words, "redo")
 	default:
 		words = append(words, "rollback", string(h.target.ID))
@@ -90,14 +90,15 @@ func shellWord(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
-// orNoStart adds to the error of an app that does not start the command that goes there
-// without starting it.
+// orNoStart adds to the error of an app that does not start the command that goes to the target without
+// starting the app.
 func (h *hints) orNoStart(err error) error {
 	hint := "`" + h.command("--no-start") + "` goes there without starting it"
 	return hinted(err, hint)
 }
 
-// orDiscard adds to the error of a full disk the command that makes room.
+// orDiscard adds to the error of a full disk the command that makes room. Other errors are returned as
+// they are.
 func (h *hints) orDiscard(ctx context.Context, err error) error {
 	if !records.NoRoom(err) || !h.goal.narrows() || len(h.req.Discard) > 0 {
 		return err

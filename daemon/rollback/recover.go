@@ -65,9 +65,9 @@ func (r *rollback) recover(ctx context.Context, op store.Operation) (string, err
 	return "", errs.New(errs.Unsupported, "", "unknown phase %q", r.plan.Phase)
 }
 
-// forgotten reports whether the operation had ended, and the records lost that change:
-// its plan says that layers are being switched, and no driver has a switch of it. err is
-// the error that resume returned.
+// forgotten reports whether the operation had ended and the records lost its end: the plan says that
+// layers are being switched, and no driver has a switch of the operation. err is the error that resume
+// returned.
 func (r *rollback) forgotten(err error) bool {
 	if err != nil && errs.KindOf(err) != errs.NotFound || r.plan.Phase != switching && r.plan.Phase != undoing {
 		return false
@@ -75,7 +75,7 @@ func (r *rollback) forgotten(err error) bool {
 	return !slices.ContainsFunc(r.parts.list, func(p *part) bool { return p.sw != nil })
 }
 
-// resume picks up the checkpoints and the switches of the plan.
+// resume reads the checkpoints that the plan names, and resumes the switches of its layers.
 func (r *rollback) resume(ctx context.Context) (err error) {
 	var missing error
 	if err := r.goal.resume(ctx); err != nil {
@@ -122,9 +122,9 @@ func (r *rollback) goForward(ctx context.Context) error {
 	return r.finishForward(ctx)
 }
 
-// recoverSwitched ends a rollback whose layers are all at the target. The app may
-// have been running since: where it won't start, the rollback is undone only if
-// nothing was written that would go with it.
+// recoverSwitched ends a rollback whose layers are all at the target. The app may have been running
+// since. If the app does not start, the rollback is undone only if nothing was written since, because
+// an undo would lose it.
 func (r *rollback) recoverSwitched(ctx context.Context) (string, error) {
 	startErr := r.stages.run(ctx, ipc.StageStart, r.start)
 	if startErr != nil && r.parts.unwritten(ctx) {
@@ -140,7 +140,7 @@ func (r *rollback) recoverSwitched(ctx context.Context) (string, error) {
 	return "a " + r.goal.words() + " was finished", nil
 }
 
-// stopAgain stops the unit, which the host's boot may have started.
+// stopAgain stops what runs of the app, which the host's boot may have started.
 func (r *rollback) stopAgain(ctx context.Context) (string, error) {
 	for _, p := range r.parts.list {
 		if p.sw == nil {

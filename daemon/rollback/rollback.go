@@ -15,7 +15,8 @@ import (
 	"mulligan/snap"
 )
 
-// rollback is one under way.
+// rollback is one rollback or revert under way. It goes through the stages, and goes back if one fails;
+// its pieces do most of the work. Not safe for concurrent use: the app's lock guards it.
 type rollback struct {
 	d      *Service
 	a      *app.App
@@ -33,16 +34,15 @@ type rollback struct {
 
 	warnings  *warnings
 	recovered bool
-	ails      bool // the app does not start, and mayAil
+	unwell    bool // the app does not start, and mayBeUnwell
 	// putBackNotes say what an undo did, a line per layer.
 	putBackNotes []string
 	again        bool // an undo was begun before, by this daemon or one that died
 }
 
-// Rollback takes the app called ref to a checkpoint, or to where ipc.Undo or ipc.Redo
-// lead. When it ran and failed,
-// the result says how far it got and comes together with the error. onStage is
-// called as each stage starts and ends.
+// Rollback takes the app called ref to a checkpoint, or to where ipc.Undo or ipc.Redo lead. If a stage
+// fails, Rollback returns the error and a result that says how far the rollback got. onStage is called
+// as each stage starts and ends.
 func (d *Service) Rollback(ctx context.Context, who ipc.Caller, ref string, id ipc.CheckpointID, req ipc.RollbackRequest, onStage func(ipc.Stage)) (ipc.RollbackResult, error) {
 	op := "roll back"
 	if id == ipc.Undo || id == ipc.Redo {
@@ -52,7 +52,7 @@ func (d *Service) Rollback(ctx context.Context, who ipc.Caller, ref string, id i
 	if err != nil {
 		return ipc.RollbackResult{}, err
 	}
-	ctx = context.WithoutCancel(ctx) // a rollback that has begun is the daemon's
+	ctx = context.WithoutCancel(ctx) // a client that leaves does not stop a rollback
 	d.store.GiveBallast()
 	if err := d.discard(ctx, who, a, id, req); err != nil {
 		return ipc.RollbackResult{}, errs.Wrap(errs.Failed, op, err)
@@ -63,7 +63,7 @@ func (d *Service) Rollback(ctx context.Context, who ipc.Caller, ref string, id i
 		return ipc.RollbackResult{}, err
 	}
 	defer release()
-	aimed, err := d.aim(ctx, a, id, &req)
+	aimed, err := d.resolveTarget(ctx, a, id, &req)
 	var r *rollback
 	if err == nil {
 		r, err = d.newRollback(ctx, a, aimed, req, aimed != id)
@@ -76,14 +76,14 @@ func (d *Service) Rollback(ctx context.Context, who ipc.Caller, ref string, id i
 		return ipc.RollbackResult{}, errs.Wrap(errs.Failed, op, err)
 	}
 	r.stages.notify, r.plan.Actor = onStage, accounts.Actor(who)
-	if r.plan.Turn, err = r.opens(ctx); err == nil {
+	if r.plan.Turn, err = r.turnThatBegins(ctx); err == nil {
 		err = r.remakeWorkspace(ctx)
 	}
 	if err == nil {
 		err = r.others().spareSessions(ctx)
 	}
 	if err == nil {
-		err = r.hints.orDiscard(ctx, r.allTurns(ctx))
+		err = r.hints.orDiscard(ctx, r.requireTurnCheckpoint(ctx))
 	}
 	if err == nil {
 		err = r.others().spareUnannounced(ctx)
@@ -105,7 +105,7 @@ func (d *Service) Rollback(ctx context.Context, who ipc.Caller, ref string, id i
 	d.events.WriteAudit(ctx, a.Rec(), who, "rollback", string(id), req.Reason, err, res)
 	res.EvidenceAnchors = append(res.EvidenceAnchors, d.events.AuditNumber(ctx, a.Rec().ID)...)
 	d.events.Publish(a.Rec().ID, "rollback", res)
-	if r.safety.ID != "" { // else there is none more than before
+	if r.safety.ID != "" { // without one, there are no more checkpoints than before
 		d.checkpoints.PruneAfter(ctx, a, who, r.target.ID, r.safety.ID)
 	}
 	return res, err
@@ -124,8 +124,8 @@ func (d *Service) newOperation(a *app.App, op ipc.OperationID, req ipc.RollbackR
 	return r
 }
 
-// newRollback checks everything that can be checked before anything is done. aimed says
-// that it is an undo or a redo, whose scope is what it is.
+// newRollback returns a rollback to id, after checking everything that can be checked before anything is
+// done. aimed says that it is an undo or a redo, whose scope follows from what is undone.
 func (d *Service) newRollback(ctx context.Context, a *app.App, id ipc.CheckpointID, req ipc.RollbackRequest, aimed bool) (*rollback, error) {
 	switch req.OnUnhealthy {
 	case "", ipc.UnhealthyKeep, ipc.UnhealthyUndo:
@@ -146,7 +146,7 @@ func (d *Service) newRollback(ctx context.Context, a *app.App, id ipc.Checkpoint
 	g.r, r.target = r, target
 	r.plan = rollbackPlan{
 		Phase: preparing, Target: id, Begun: now.UTC(), Reason: req.Reason,
-		Verify: req.VerifyRestore == nil || *req.VerifyRestore, Aimed: aimed, Scoped: len(req.Scope) > 0,
+		Verify: req.VerifyRestore == nil || *req.VerifyRestore, UndoRedo: aimed, Scoped: len(req.Scope) > 0,
 	}
 	if req.Start != nil && a.Unit() == nil {
 		return nil, errs.New(errs.Invalid, "", "%s has no unit or command to start", a.Rec().Slug).WithHint("leave start out")
@@ -196,14 +196,14 @@ func (r *rollback) others() *others {
 		d: r.d, a: r.a, tracker: turns.TrackerOf(r.a), req: r.req, target: r.target, paths: r.paths,
 		hasFiles: r.parts.has(snap.Files), warnings: r.warnings,
 	}
-	if r.plan.Aimed {
+	if r.plan.UndoRedo {
 		o.undoes = r.req.Turns
 	}
 	return o
 }
 
-// run goes through the six stages. Its error is the first stage's that failed,
-// after the app was put back where it was.
+// run goes through the six stages. If a stage fails, run puts the app back where it was and returns the
+// stage's error.
 func (r *rollback) run(ctx context.Context) error {
 	err := r.stages.run(ctx, ipc.StageSafety, r.safetyCheckpoint)
 	if err != nil {
@@ -226,8 +226,8 @@ func (r *rollback) run(ctx context.Context) error {
 	return nil
 }
 
-// done ends a rollback that reached its target. Leftovers that cannot be dropped
-// now are no failure of it: pursue sees to them.
+// done ends a rollback that reached its target. Leftovers that cannot be dropped now are no failure of
+// the rollback: the daemon's recovery drops them later.
 func (r *rollback) done(ctx context.Context) {
 	if err := r.finishForward(ctx); err != nil {
 		r.a.RequestRecovery(errs.Wrap(errs.Failed, "drop what was kept for an undo", err))
@@ -235,8 +235,8 @@ func (r *rollback) done(ctx context.Context) {
 	}
 }
 
-// finishForward is finish for a rollback whose layers are all at the target: its safety
-// checkpoint is a state to go forward to from now on.
+// finishForward is finish for a rollback whose layers are all at the target. From then on, redo may go
+// to its safety checkpoint.
 func (r *rollback) finishForward(ctx context.Context) (err error) {
 	if r.safety, err = r.d.store.Checkpoint(ctx, r.a.Rec().ID, r.safety.ID); err != nil { // somebody may have pinned it
 		return err
@@ -257,13 +257,13 @@ func (r *rollback) finishForward(ctx context.Context) (err error) {
 	return r.finish(ctx)
 }
 
-// tornDisk reports whether the safety checkpoint has a guest's disks as after a power cut.
+// tornDisk reports whether the safety checkpoint has a guest's disks as a power cut would leave them.
 func (r *rollback) tornDisk() bool {
 	s, ok := r.safety.Snapshot(snap.Disk)
 	return ok && !s.Quiesced
 }
 
-// remakeWorkspace makes the workspace again if it was deleted and the files are to go back.
+// remakeWorkspace creates the workspace if it was deleted and the files take part.
 func (r *rollback) remakeWorkspace(ctx context.Context) error {
 	if r.req.DryRun || !slices.Contains(r.plan.Layers, snap.Files) {
 		return nil

@@ -11,13 +11,11 @@ import (
 	"mulligan/snap"
 )
 
-// Each layer of an app is safe by itself. A rollback captures, and looks at, only the
-// layers that it is of. One of them that its driver cannot read is kept as the bytes that
-// lie there, where the driver is a snap.Salvager; where it is none, as of a server that is
-// away, the rollback goes on without the layer if the caller says so.
+// A rollback captures and reads only the layers that take part. If a driver cannot read its layer and
+// is a snap.Salvager, the layer is kept as raw bytes. If the driver is none, as that of a server that
+// does not answer, the rollback is refused, and goes on without the layer if the caller says so.
 
-// salvageable reports whether err is the failed capture of a layer whose bytes can be
-// kept instead.
+// salvageable reports whether err is the failed capture of a layer that can be kept as raw bytes.
 func salvageable(err error) bool {
 	var e *layer.Error
 	if !errors.As(err, &e) || !layer.Unreadable(e.Err) {
@@ -27,9 +25,9 @@ func salvageable(err error) bool {
 	return ok
 }
 
-// captureBase captures the layers that the rollback is of, as they are now. halted says
-// that the app had to be stopped for that: it would not hold still while it ran, or a layer
-// cannot be read, and its bytes are kept.
+// captureBase captures the live state of the layers that take part. halted says that captureBase had to
+// stop the app, because a layer kept changing while the app ran, or cannot be read and is kept as raw
+// bytes.
 func (r *rollback) captureBase(ctx context.Context, still checkpoint.Stillness, running bool) (cp store.Checkpoint, halted bool, err error) {
 	cp, err = r.d.checkpoints.Capture(ctx, r.a, r.parts.layers(), checkpoint.How{Still: still, Revive: true})
 	moving, kept := errors.Is(err, snap.ErrChanged), salvageable(err)
@@ -49,8 +47,8 @@ func (r *rollback) captureBase(ctx context.Context, still checkpoint.Stillness, 
 	return cp, halted, r.hints.orWithout(err)
 }
 
-// noteRaw repeats in the receipt what was kept as bytes.
-func (r *rollback) noteRaw(layers ...snap.Layer) {
+// warnOfRaw warns of the layers that were kept as raw bytes. Without layers, it warns of all of them.
+func (r *rollback) warnOfRaw(layers ...snap.Layer) {
 	for _, s := range r.safety.Snapshots {
 		if s.Raw && (len(layers) == 0 || slices.Contains(layers, s.Layer)) {
 			r.warnings.add("%s could not be read; its bytes were kept as they lay there, in %s", s.Layer, r.safety.ID)

@@ -15,8 +15,8 @@ import (
 	"mulligan/systemd"
 )
 
-// safetyCheckpoint captures the present state while the app still runs, and
-// prepares every layer beside it.
+// safetyCheckpoint captures the live state while the app still runs, and prepares every layer beside
+// its live state.
 func (r *rollback) safetyCheckpoint(ctx context.Context) (string, error) {
 	now, err := r.unit.status(ctx)
 	if err != nil {
@@ -49,7 +49,7 @@ func (r *rollback) safetyCheckpoint(ctx context.Context) (string, error) {
 		return "", errs.Also(err, r.d.checkpoints.Drop(ctx, r.a, cp.Snapshots))
 	}
 	r.safety = cp
-	r.noteRaw()
+	r.warnOfRaw()
 	if err := r.parts.prepare(ctx, r.safety, nil); err != nil {
 		return "", err
 	}
@@ -59,19 +59,19 @@ func (r *rollback) safetyCheckpoint(ctx context.Context) (string, error) {
 	return "id=" + string(cp.ID), nil
 }
 
-// maxTopUps bounds how often a safety checkpoint is brought up to date with
-// writes that came while the app was being stopped.
-const maxTopUps = 3
+// maxRecaptures bounds how often a safety checkpoint is brought up to date with writes that came while
+// the app was being stopped.
+const maxRecaptures = 3
 
-// stop stops the unit, and makes the safety checkpoint hold what was written
-// until then: nothing that the app did may be lost. Then comes the commit point.
+// stop stops what runs of the app, and adds to the safety checkpoint what the app wrote until then, so
+// that nothing is lost. Its last step is the commit point.
 func (r *rollback) stop(ctx context.Context) (string, error) {
 	if r.unit.stops() {
 		if err := r.unit.halt(ctx); err != nil {
 			return "", err
 		}
 	}
-	topped := 0
+	recaptured := 0
 	for {
 		stale, err := r.parts.stale(ctx)
 		if err != nil {
@@ -80,10 +80,10 @@ func (r *rollback) stop(ctx context.Context) (string, error) {
 		if len(stale) == 0 {
 			break
 		}
-		if topped++; topped > maxTopUps {
+		if recaptured++; recaptured > maxRecaptures {
 			return "", snap.Changed("stop the app", strings.Join(layerList(stale), ", "))
 		}
-		if err := r.topUp(ctx, stale); err != nil {
+		if err := r.recapture(ctx, stale); err != nil {
 			return "", err
 		}
 	}
@@ -91,15 +91,15 @@ func (r *rollback) stop(ctx context.Context) (string, error) {
 		return "", err
 	}
 	note, err := r.unit.stopped()
-	if topped > 0 {
+	if recaptured > 0 {
 		note, err = note+"; the safety checkpoint was brought up to date", nil
 	}
 	return note, err
 }
 
-// topUp replaces the safety checkpoint's snapshots of some layers with fresh
-// ones, and prepares these layers again.
-func (r *rollback) topUp(ctx context.Context, stale map[snap.Layer]bool) error {
+// recapture replaces the safety checkpoint's snapshots of the layers in stale with new ones, and
+// prepares these layers again.
+func (r *rollback) recapture(ctx context.Context, stale map[snap.Layer]bool) error {
 	cp := r.safety
 	cp.Snapshots = slices.Clone(cp.Snapshots)
 	var old, fresh []store.Snapshot
@@ -128,7 +128,7 @@ func (r *rollback) topUp(ctx context.Context, stale map[snap.Layer]bool) error {
 	}
 	r.safety = cp
 	if len(raw) > 0 {
-		r.noteRaw(raw...)
+		r.warnOfRaw(raw...)
 	}
 	if err := r.parts.prepare(ctx, r.safety, stale); err != nil {
 		return err
@@ -144,7 +144,7 @@ func (r *rollback) switchDBs(ctx context.Context) (string, error) {
 	return r.parts.commit(ctx, true, r.plan.Verify)
 }
 
-// start brings the app up, if it is meant to be up.
+// start starts the app, if the plan says so.
 func (r *rollback) start(ctx context.Context) (string, error) {
 	if err := r.writePlan(ctx, switched); err != nil {
 		return "", err
@@ -156,10 +156,10 @@ func (r *rollback) start(ctx context.Context) (string, error) {
 		return r.unit.haltedName() + " " + cmp.Or(r.plan.WhyDown, "was not running before"), errSkipped
 	}
 	if err := r.unit.bringUp(ctx); err != nil {
-		if !r.mayAil() {
+		if !r.mayBeUnwell() {
 			return "", r.hints.orNoStart(err)
 		}
-		r.ails = true
+		r.unwell = true
 		r.warnings.add("the app does not start, and was not well when %s was made: %v", r.target.ID, err)
 		return r.unit.haltedName() + " does not start, as when the checkpoint was made", errSkipped
 	}
@@ -169,13 +169,13 @@ func (r *rollback) start(ctx context.Context) (string, error) {
 	return r.unit.haltedName() + " started", nil
 }
 
-// mayAil reports whether an app that does not start, or is not well, is what was asked
-// for: the checkpoint is of such an app.
-func (r *rollback) mayAil() bool {
+// mayBeUnwell reports whether the target is a checkpoint of an app that did not start or was not well.
+// Then an app in this state is what was asked for.
+func (r *rollback) mayBeUnwell() bool {
 	return checkpoint.Ailing(r.target) && r.req.OnUnhealthy != ipc.UnhealthyUndo
 }
 
-// healthy asks the app whether it works.
+// healthy runs the app's health check.
 func (r *rollback) healthy(ctx context.Context) (string, error) {
 	h := r.a.Rec().Health
 	switch {
@@ -189,9 +189,9 @@ func (r *rollback) healthy(ctx context.Context) (string, error) {
 		return "the guest is paused", errSkipped
 	case !r.unit.stops() && !r.plan.Running:
 		return "the app was not running before", errSkipped
-	case r.ails:
+	case r.unwell:
 		return "the app does not start", errSkipped
-	case r.mayAil():
+	case r.mayBeUnwell():
 		if _, well := r.d.apps.Condition(ctx, r.a, systemd.Status{Active: "active"}); well == nil || !*well {
 			r.warnings.add("the app is not well, and was not when %s was made", r.target.ID)
 			return "not well, as when the checkpoint was made", errSkipped

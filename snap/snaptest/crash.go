@@ -13,6 +13,7 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/testkit"
 )
 
 // Crashable is a Subject whose driver can be opened by another process, which is killed.
@@ -146,13 +147,11 @@ func (c *crash) run(before []string) (killed bool) {
 	return killed
 }
 
-// settleTime is how long a server may still be doing what the killed process asked it for.
-const settleTime = 20 * time.Second
-
-// settles waits until the live state is the old or the new one.
+// settles waits until the live state is the old or the new one: the server may still be doing what the
+// killed process asked it for.
 func (c *crash) settles(live string) {
 	c.Helper()
-	for deadline := time.Now().Add(settleTime); ; {
+	for deadline := time.Now().Add(testkit.Patience); ; {
 		if now := c.print(); now == live || now == c.target || now == c.base {
 			return
 		}
