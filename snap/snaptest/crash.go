@@ -23,9 +23,9 @@ type Crashable interface {
 	// it again.
 	Close(t *testing.T)
 
-	// Victim is a process that opens a driver over the same states, with DieAt(step) as its
+	// Process returns a process that opens a driver over the same states, with DieAt(step) as its
 	// failpoint, calls Do with it, and ends.
-	Victim(t *testing.T, do string, step int) *exec.Cmd
+	Process(t *testing.T, do string, step int) *exec.Cmd
 
 	// Alone checks that nothing of a restore is left, on the server or on the disk.
 	Alone(t *testing.T)
@@ -172,7 +172,7 @@ func (c *crash) takes(id snap.SnapshotID) string {
 // kill runs the victim, and opens the driver anew.
 func (c *crash) kill() bool {
 	c.subject.Close(c.t)
-	cmd := c.subject.Victim(c.t, c.do, c.step)
+	cmd := c.subject.Process(c.t, c.do, c.step)
 	cmd.Stderr = nil
 	out, err := cmd.CombinedOutput()
 	exit := (*exec.ExitError)(nil)

@@ -20,8 +20,8 @@ import (
 // MostMemory is what a process that runs a driver may take against a hostile server, in bytes.
 const MostMemory = 256 << 20
 
-// Suffered is what a process tells that ran a driver against a hostile server.
-type Suffered struct {
+// HostileResult is what a process tells that ran a driver against a hostile server.
+type HostileResult struct {
 	Peak  int64     // the most memory that the process ever had, in bytes
 	Child int64     // the same of any of its children
 	Kind  errs.Kind // of the error; "" without one
@@ -29,9 +29,9 @@ type Suffered struct {
 	Hint  string
 }
 
-// Tell prints what err and the process' memory came to, for Attack to read.
-func Tell(err error) {
-	s := Suffered{Kind: errs.KindOf(err), Hint: errs.HintOf(err)}
+// PrintHostileResult prints what err and the process' memory came to, for Attack to read.
+func PrintHostileResult(err error) {
+	s := HostileResult{Kind: errs.KindOf(err), Hint: errs.HintOf(err)}
 	if err != nil {
 		s.Error = err.Error()
 	}
@@ -55,23 +55,23 @@ func Tell(err error) {
 	}
 }
 
-// Victim is the test binary, for a process whose memory is measured: one without the
+// MeasuredBinary is the test binary, for a process whose memory is measured: one without the
 // race detector, which would take several times as much, is built where there is none,
 // once for all tests.
-func Victim(t *testing.T) string {
+func MeasuredBinary(t *testing.T) string {
 	t.Helper()
 	if !race {
 		return os.Args[0]
 	}
-	path, err := buildVictim()
+	path, err := buildMeasured()
 	if err != nil {
 		t.Fatal(err)
 	}
 	return path
 }
 
-// buildVictim gives the program as an open file of this process, which has no name that would have to be removed.
-var buildVictim = sync.OnceValues(func() (string, error) {
+// buildMeasured gives the program as an open file of this process, which has no name that would have to be removed.
+var buildMeasured = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "victim-")
 	if err != nil {
 		return "", err
@@ -83,19 +83,19 @@ var buildVictim = sync.OnceValues(func() (string, error) {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go test -c: %w: %s", err, out)
 	}
-	victimFile, err = os.Open(path)
+	measuredFile, err = os.Open(path)
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), victimFile.Fd()), nil
+	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), measuredFile.Fd()), nil
 })
 
-// victimFile is never closed.
-var victimFile *os.File
+// measuredFile is never closed.
+var measuredFile *os.File
 
 // Attack has serve answer every connection to a port of loopback, while victim, a
-// process that ends with Tell, runs a driver against it. It checks the memory.
-func Attack(t *testing.T, serve func(net.Conn), victim func(port int) *exec.Cmd) Suffered {
+// process that ends with PrintHostileResult, runs a driver against it. It checks the memory.
+func Attack(t *testing.T, serve func(net.Conn), victim func(port int) *exec.Cmd) HostileResult {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -119,7 +119,7 @@ func Attack(t *testing.T, serve func(net.Conn), victim func(port int) *exec.Cmd)
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	var s Suffered
+	var s HostileResult
 	if err := json.Unmarshal(bytes.TrimSpace(out), &s); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
