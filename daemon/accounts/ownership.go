@@ -16,7 +16,7 @@ import (
 // A uid may be given to another account (usermod -u; userdel and
 // useradd), which must not get at what the daemon keeps for the first. So an app
 // records both the uid of its owner and the name that this uid had. Whenever the
-// two don't belong together, the app is there for root only, and nothing of it
+// two do not belong together, only root can see the app, and nothing of it
 // runs, until root says whose it is. The same holds while the user database
 // does not answer.
 

@@ -17,19 +17,21 @@ import (
 	"mulligan/errs"
 )
 
-// MostMemory is what a process that runs a driver may take against a hostile server, in bytes.
+// MostMemory is how many bytes of memory a process may use when its driver talks to a hostile
+// server.
 const MostMemory = 256 << 20
 
-// HostileResult is what a process tells that ran a driver against a hostile server.
+// HostileResult is what a process reports after it ran a driver against a hostile server.
 type HostileResult struct {
-	Peak  int64     // the most memory that the process ever had, in bytes
-	Child int64     // the same of any of its children
-	Kind  errs.Kind // of the error; "" without one
+	Peak  int64     // the peak memory of the process, in bytes
+	Child int64     // the largest peak of any of its children, in bytes
+	Kind  errs.Kind // the kind of the driver's error; "" if there was none
 	Error string
 	Hint  string
 }
 
-// PrintHostileResult prints what err and the process' memory came to, for Attack to read.
+// PrintHostileResult prints err and the peak memory of this process as a HostileResult, which
+// Attack reads.
 func PrintHostileResult(err error) {
 	s := HostileResult{Kind: errs.KindOf(err), Hint: errs.HintOf(err)}
 	if err != nil {
@@ -55,9 +57,9 @@ func PrintHostileResult(err error) {
 	}
 }
 
-// MeasuredBinary is the test binary, for a process whose memory is measured: one without the
-// race detector, which would take several times as much, is built where there is none,
-// once for all tests.
+// MeasuredBinary returns the path of a test binary for a process whose memory is measured. It has
+// no race detector, which would multiply the memory; if the running binary has one, MeasuredBinary
+// builds another, once for all tests.
 func MeasuredBinary(t *testing.T) string {
 	t.Helper()
 	if !race {
@@ -70,7 +72,8 @@ func MeasuredBinary(t *testing.T) string {
 	return path
 }
 
-// buildMeasured gives the program as an open file of this process, which has no name that would have to be removed.
+// buildMeasured returns the path of an open, deleted file that holds the binary, so that nothing
+// has to be removed afterwards.
 var buildMeasured = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "victim-")
 	if err != nil {
@@ -90,11 +93,12 @@ var buildMeasured = sync.OnceValues(func() (string, error) {
 	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), measuredFile.Fd()), nil
 })
 
-// measuredFile is never closed.
+// measuredFile keeps the binary's file open until this process ends.
 var measuredFile *os.File
 
-// Attack has serve answer every connection to a port of loopback, while victim, a
-// process that ends with PrintHostileResult, runs a driver against it. It checks the memory.
+// Attack serves every connection to a port of loopback with serve, while victim runs a driver
+// against that port. The process must end with PrintHostileResult. Attack fails the test if the
+// process used more than MostMemory.
 func Attack(t *testing.T, serve func(net.Conn), victim func(port int) *exec.Cmd) HostileResult {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -130,7 +134,7 @@ func Attack(t *testing.T, serve func(net.Conn), victim func(port int) *exec.Cmd)
 	return s
 }
 
-// Flood writes p again and again, until about total bytes are written or nobody reads any more.
+// Flood writes p repeatedly, until about total bytes are written or the reader is gone.
 func Flood(c net.Conn, p []byte, total int64) {
 	block := bytes.Repeat(p, max(1, (256<<10)/len(p)))
 	for ; total > 0; total -= int64(len(block)) {
