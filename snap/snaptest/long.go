@@ -6,12 +6,13 @@ import (
 	"mulligan/testkit"
 )
 
-// Long says that all is asked for, however long it takes: MULLIGAN_TEST_LONG=1.
+// Long reports whether the tests should cover everything, however long that takes
+// (MULLIGAN_TEST_LONG=1).
 func Long() bool { return testkit.Long() }
 
-// EachStep calls killAt with the numbers of steps, counted from 1, until it says that there
-// is no such step to be killed at, and gives that number. It takes one of ten, other
-// ones in the next run, and all in a long run. The test fails if nothing was killed.
+// EachStep calls killAt with step numbers, counted from 1, until killAt reports that there is no
+// such step, and returns that number. It tries one step of ten, other steps in the next run, and
+// all steps in a long run. The test fails if nothing was killed.
 func EachStep(t *testing.T, killAt func(step int) bool) int {
 	t.Helper()
 	const most = 1000

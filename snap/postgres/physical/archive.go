@@ -16,8 +16,8 @@ import (
 	"mulligan/snap/postgres/physical/wal"
 )
 
-// archive is the cluster's log: what of it is kept in the store, and what the server has yet. It has the server fill the
-// archive, copies what the server does not, and reads log wherever it is.
+// archive keeps the cluster's log in the store: finished files that the server archives there or that the driver copies,
+// and what was written of unfinished ones. It also reads log, wherever that is: in the store, or with the server yet.
 type archive struct {
 	cluster  string // its name
 	store    *store
@@ -42,7 +42,7 @@ func (a *archive) restoreCommand() string {
 		a.store.Archive(), a.store.Data, asowner.Linked)
 }
 
-// archives reports whether the server itself fills our archive.
+// filledBy reports whether the server itself fills the archive.
 func (a *archive) filledBy(f facts) bool {
 	return f.ArchiveMode != "off" && f.ArchiveLibrary == "" && f.ArchiveCommand == a.command()
 }
@@ -82,6 +82,7 @@ func (a *archive) collect(ctx context.Context, c session.Conn, f facts) error {
 	return nil
 }
 
+// save copies log into the archive.
 func (a *archive) save(ctx context.Context, s asowner.LogToSave) error {
 	s.Archive = a.store.Archive()
 	_, err := asowner.SaveLog.Call(ctx, a.store.owner, s)

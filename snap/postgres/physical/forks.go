@@ -36,10 +36,10 @@ type fork struct {
 	Contents *contents.Contents `json:"-"` // nil when its server was not asked
 }
 
-// start of reading the log for what was changed since the fork was shut down.
+// place returns where reading the log begins for what was changed since the fork was shut down.
 func (f fork) place() place { return place{f.End.TLI, f.End.Checkpoint, f.End.NextXID} }
 
-// build makes a fork of m beside the live server, of which f tells.
+// build makes a fork of m beside the live server, which f describes.
 func (fks *forks) build(ctx context.Context, m marker, f facts, fk *fork) error {
 	b, err := fks.bases.nearest(ctx, m, f.Segments)
 	if err != nil {
@@ -150,7 +150,7 @@ func (fks *forks) kept(ctx context.Context, id snap.SnapshotID) (fk fork, found 
 	return fork{Dir: k.Dir, Inode: k.Inode, End: k.End}, true, nil
 }
 
-// visit lets f read a marker's state, from a copy that is gone afterwards.
+// visit lets read have a look at a marker's state, in a copy that is gone afterwards.
 func (fks *forks) visit(ctx context.Context, m marker, f facts, read func(session.Connecter) error) error {
 	b, err := fks.bases.nearest(ctx, m, f.Segments)
 	if err != nil {
@@ -167,6 +167,7 @@ func (fks *forks) visit(ctx context.Context, m marker, f facts, read func(sessio
 	return errs.Also(err, fks.store.remove(ctx, dir))
 }
 
+// read lets read read the clone in dir, while its server stands at the marker.
 func (fks *forks) read(ctx context.Context, m marker, f facts, dir string, read func(session.Connecter) error) error {
 	s, err := fks.launch(ctx, m, f, dir, "recovery_target_action=pause", "hot_standby=on")
 	if err != nil {

@@ -108,6 +108,7 @@ func (s *forkServer) run(ctx context.Context) error {
 	return errs.Also(<-started, log.Close())
 }
 
+// logFile returns the file with what the server of the last fork said.
 func (s *forkServer) logFile() string { return s.store.path("fork.log") }
 
 // elsewhere reports whether the socket is in a folder outside of the store.
@@ -155,6 +156,7 @@ func (s *forkServer) connect(ctx context.Context, database string) (session.Conn
 	return session.Open(ctx, cfg)
 }
 
+// timeline returns the timeline that the fork writes log of.
 func (s *forkServer) timeline(ctx context.Context) (wal.Timeline, error) {
 	c, err := s.connect(ctx, "postgres")
 	if err != nil {
@@ -164,6 +166,7 @@ func (s *forkServer) timeline(ctx context.Context) (wal.Timeline, error) {
 	return c.Timeline(ctx)
 }
 
+// makeSlot makes the replication slot in the fork, which keeps its log once it is live.
 func (s *forkServer) makeSlot(ctx context.Context) error {
 	c, err := s.connect(ctx, "postgres")
 	if err != nil {

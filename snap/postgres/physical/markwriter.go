@@ -14,8 +14,8 @@ import (
 	"mulligan/snap/postgres/physical/wal"
 )
 
-// markWriter puts markers into the log of the running server, over a connection that it keeps: most of what a capture
-// takes would be connecting. It is not safe for concurrent use: a capture holds the lock of Do.
+// markWriter puts markers into the log of the running server, over a connection that it keeps: else connecting would take
+// most of a capture's time. It also finds what a marker rests on. It is not safe for concurrent use: callers hold Do's lock.
 type markWriter struct {
 	server  *server
 	records *records
@@ -49,6 +49,7 @@ func (w *markWriter) mark(ctx context.Context) (m marker, warnings []string, err
 	return w.markOn(ctx, w.idle)
 }
 
+// markOn is mark on one connection.
 func (w *markWriter) markOn(ctx context.Context, c session.Conn) (m marker, warnings []string, err error) {
 	m.Point = "mulligan-" + randomHex(12)
 	var (

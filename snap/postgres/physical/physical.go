@@ -49,11 +49,12 @@ type Config struct {
 	Log         *slog.Logger   // slog.Default() if nil
 }
 
-// Driver captures and restores one cluster.
+// Driver captures and restores one cluster. Its methods are what other packages call; the work is done by its pieces, and the
+// steps of a restore by engine. It is safe for concurrent use.
 type Driver struct {
 	*database.Switcher[plan, *plan, state] // its Do is called by each method but for the copying of a base
 	*pieces
-	left bool // the cluster was taken out of care: nothing is to be done to its server
+	left bool // under the lock of Do: the cluster was taken out of care: nothing is to be done to its server
 }
 
 var (

@@ -44,7 +44,7 @@ func assemble(cfg Config) *pieces {
 	return p
 }
 
-// makeFolders makes those of the records.
+// makeFolders makes the folders of the records in stateDir.
 func makeFolders(stateDir string) error {
 	for _, dir := range []string{"markers", "bases", "kept", "switches", "conf", "raws"} {
 		if err := os.MkdirAll(filepath.Join(stateDir, dir), 0o700); err != nil {

@@ -37,6 +37,7 @@ type plan struct {
 // maxChanges is how many changes a plan lists.
 const maxChanges = 1000
 
+// setChanges fills in what the restore changes, with the differences that were found.
 func (p *plan) setChanges(target, base state, differ []snap.Change) {
 	summary := fmt.Sprintf("from %s to %s", base, target)
 	p.Changes = append([]snap.Change{{Path: "cluster", Operation: snap.Modify, Summary: summary}}, differ...)
@@ -79,6 +80,7 @@ func stateHash(system string, t wal.Timeline, at wal.LSN, digest snap.Hash) snap
 	return snap.Hash(h.Sum(nil))
 }
 
+// baseHash returns the hash of the state that the restore began with.
 func (p *plan) baseHash() snap.Hash {
 	if p.RawBase != nil {
 		return p.RawBase.Hash
@@ -86,6 +88,7 @@ func (p *plan) baseHash() snap.Hash {
 	return stateHash(p.System, p.From.TLI, p.From.Start, snap.Hash{})
 }
 
+// targetHash returns the hash of the state that the restore leads to.
 func (p *plan) targetHash() snap.Hash {
 	if p.RawTarget != nil {
 		return p.RawTarget.Hash

@@ -173,6 +173,7 @@ func (r *records) marker(id snap.SnapshotID) (m marker, err error) {
 	return m, err
 }
 
+// removeDurably removes a file, if it is there. After a power cut it does not come back.
 func removeDurably(path string) error {
 	if err := os.Remove(path); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -182,6 +183,7 @@ func removeDurably(path string) error {
 	return durable.Sync(filepath.Dir(path))
 }
 
+// sumsFile returns the file with the sums of a base's files.
 func (r *records) sumsFile(id string) string {
 	return filepath.Join(r.dir, "bases", id+".sums")
 }

@@ -89,6 +89,7 @@ func (d *Driver) Sweep(ctx context.Context, gone snap.Gone) error {
 	return d.Do(ctx, op, func() error { return d.sweep(ctx, gone) })
 }
 
+// sweep is Sweep for a caller that holds both locks.
 func (d *Driver) sweep(ctx context.Context, gone snap.Gone) error {
 	all, err := d.records.markers()
 	if err != nil {

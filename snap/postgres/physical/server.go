@@ -18,8 +18,8 @@ import (
 	"mulligan/snap/postgres/physical/wal"
 )
 
-// server is the cluster's server, which serves the app: it is started and stopped, and asked over connections of a
-// superuser's. All copies of the cluster that the driver makes have other servers.
+// server is the cluster's live server, the one that the app uses: the driver starts and stops it, and asks it over
+// connections of a superuser. Forks have servers of their own.
 type server struct {
 	pgserver.Cluster
 	name string // the cluster's
@@ -105,6 +105,7 @@ func (s *server) login() (*pglogin.Settings, error) {
 	return l, nil
 }
 
+// database returns the name of the database that the DSN names, or "".
 func (s *server) database() string {
 	l, err := s.login()
 	if err != nil {

@@ -31,6 +31,7 @@ func (d *Driver) Enable(ctx context.Context) (changes []string, restartNeeded bo
 	return changes, restartNeeded, err
 }
 
+// enable is Enable for a caller that holds Do's lock.
 func (d *Driver) enable(ctx context.Context) (changes []string, restart bool, err error) {
 	c, err := d.server.connect(ctx)
 	if err != nil {
@@ -41,17 +42,8 @@ func (d *Driver) enable(ctx context.Context) (changes []string, restart bool, er
 	if err != nil {
 		return nil, false, err
 	}
-	made, err := d.store.claim(ctx)
+	made, err := d.admit(ctx, f)
 	if err != nil {
-		return nil, false, err
-	}
-	if err := d.server.refuse(ctx, f); err != nil {
-		if made { // nothing of the cluster's is in it yet
-			err = errs.Also(err, d.store.remove(ctx, d.cfg.Store))
-		}
-		return nil, false, err
-	}
-	if err := d.records.remember(f); err != nil {
 		return nil, false, err
 	}
 	if made {
@@ -78,6 +70,20 @@ func (d *Driver) enable(ctx context.Context) (changes []string, restart bool, er
 		changes = append(changes, fmt.Sprintf("The replication slot %q was made; it keeps the server's log until it is copied.", slot))
 	}
 	return changes, restart, nil
+}
+
+// admit makes the store for the cluster, unless the cluster cannot be handled; made reports that it was not there.
+func (d *Driver) admit(ctx context.Context, f facts) (made bool, err error) {
+	if made, err = d.store.claim(ctx); err != nil {
+		return false, err
+	}
+	if err := d.server.refuse(ctx, f); err != nil {
+		if made { // nothing of the cluster's is in it yet
+			err = errs.Also(err, d.store.remove(ctx, d.cfg.Store))
+		}
+		return false, err
+	}
+	return made, d.records.remember(f)
 }
 
 // configure has the server fill the archive, unless it archives for somebody
@@ -139,6 +145,7 @@ func (d *Driver) Release(ctx context.Context) (changes []string, restartNeeded b
 	return d.leave(ctx, "release cluster")
 }
 
+// leave takes the cluster out of care, unless a restore is under way. What is stored stays.
 func (d *Driver) leave(ctx context.Context, op string) (changes []string, restart bool, err error) {
 	d.bases.taking.Lock()
 	defer d.bases.taking.Unlock()

@@ -195,6 +195,7 @@ func (e engine) Undo(ctx context.Context, p *plan, _, _ state) error {
 	return e.bringUp(ctx, p, p.RawBase)
 }
 
+// swapBack makes the folder from before the restore live again, with the server down.
 func (e engine) swapBack(ctx context.Context, p *plan) error {
 	if err := e.cfg.Failpoint.At("undo: stop"); err != nil {
 		return err
@@ -240,6 +241,7 @@ func (p *plan) wanted(back bool) *raw {
 	return p.RawTarget
 }
 
+// notes says what the proof of a restore, or of its undoing, compared.
 func (p *plan) notes(back bool) []string {
 	if back {
 		return []string{"The data folder from before is live again; the log shows whether anything was committed to it since the safety checkpoint."}
