@@ -83,10 +83,10 @@ func (c *capturing) run(ctx context.Context) (err error) {
 		return err
 	}
 	c.up, c.paused = p.Up(), p == virt.Paused
-	if c.survey, _, err = d.surveyOf(opCapture, c.m, c.up); err != nil {
+	if c.survey, _, err = d.dom.surveyOf(opCapture, c.m, c.up); err != nil {
 		return err
 	}
-	c.warnings = slices.Concat(c.survey.Warnings, d.tree.News, d.halfway)
+	c.warnings = slices.Concat(c.survey.Warnings, d.tree.News, d.follower.halfway)
 	if same, err := c.unchanged(); err != nil || same {
 		if err == nil {
 			err = c.name(d.tree.Layers[d.tree.Head].Parent)
@@ -96,7 +96,7 @@ func (c *capturing) run(ctx context.Context) (err error) {
 	if err := d.shallow(ctx, c); err != nil {
 		return err
 	}
-	if err := d.room(opCapture); err != nil {
+	if err := d.images.room(opCapture); err != nil {
 		return err
 	}
 	if err := ctx.Err(); err != nil {
@@ -128,19 +128,10 @@ func (c *capturing) unchanged() (bool, error) {
 	if !slices.Equal(head.Devices(), d.tree.Layers[head.Parent].Devices()) {
 		return false, nil
 	}
-	if fresh, err := d.headFresh(); err != nil || !fresh {
+	if fresh, err := d.images.headFresh(); err != nil || !fresh {
 		return false, err
 	}
-	return d.sameNVRAM(c.survey.NVRAM, d.tree.Layers[head.Parent])
-}
-
-// sameNVRAM compares the domain's NVRAM with what a layer has.
-func (d *Driver) sameNVRAM(path string, l *layertree.Layer) (bool, error) {
-	hash, err := imagefile.HashOrNone(path)
-	if err != nil {
-		return false, err
-	}
-	return hash == l.NVRAMHash(), nil
+	return d.images.sameNVRAM(c.survey.NVRAM, d.tree.Layers[head.Parent])
 }
 
 // shallow sees to it that the new overlays do not lie on too many others.
@@ -166,9 +157,9 @@ func (c *capturing) freeze(ctx context.Context) error {
 		return err
 	}
 	in := &layertree.Intent{Op: "capture", Old: next.Head, Running: c.up, Raw: c.raw}
-	in.New = d.addLayer(next, next.Head)
+	in.New = d.images.addLayer(next, next.Head)
 	if c.memory && c.up {
-		in.Memory = filepath.Join(d.pool(next, next.Disks[0]), string(c.id)+".memory")
+		in.Memory = filepath.Join(d.pools().Folder(next, next.Disks[0]), string(c.id)+".memory")
 	}
 	next.Intent = in
 	if err := d.save(next); err != nil {
@@ -188,7 +179,7 @@ func (c *capturing) freeze(ctx context.Context) error {
 // settle recovers after a capture that failed in the middle. A libvirt that is
 // well has cleaned up after itself.
 func (d *Driver) settle(ctx context.Context, cause error) error {
-	m, err := d.machine(opCapture)
+	m, err := d.dom.machine(opCapture)
 	if err == nil {
 		defer m.Free()
 		suspect := d.tree.Suspect
@@ -208,11 +199,11 @@ func (c *capturing) switchDisks(ctx context.Context, in *layertree.Intent) error
 	if err := d.cfg.Failpoint.At("capture: overlays"); err != nil {
 		return err
 	}
-	size := d.sizeBelow(in.New)
+	size := d.images.sizeBelow(in.New)
 	if c.up {
 		size = c.m.Capacity // the header of an image in use may be stale
 	}
-	if err := d.createOverlays(ctx, opCapture, in.New, size); err != nil {
+	if err := d.images.createOverlays(ctx, opCapture, in.New, size); err != nil {
 		return err
 	}
 	if err := d.cfg.Failpoint.At("capture: switch"); err != nil {
@@ -229,7 +220,7 @@ func (c *capturing) switchDisks(ctx context.Context, in *layertree.Intent) error
 	if err := c.copyNVRAM(ctx, in); err != nil {
 		return err
 	}
-	return d.define(opCapture, c.m, in.New)
+	return d.dom.define(opCapture, c.m, in.New)
 }
 
 // still works out whether the guest's filesystems are whole on the disks of a domain that
@@ -251,7 +242,7 @@ func (c *capturing) still() error {
 }
 
 func (c *capturing) copyNVRAM(ctx context.Context, in *layertree.Intent) (err error) {
-	c.nvram, err = c.d.copyNVRAM(ctx, c.survey.NVRAM, in.Old)
+	c.nvram, err = c.d.images.copyNVRAM(ctx, c.survey.NVRAM, in.Old)
 	return err
 }
 
@@ -291,13 +282,13 @@ func (c *capturing) switchLive(ctx context.Context, in *layertree.Intent) error 
 // names the frozen layer; recovery passes a nil c, and names nothing.
 func (d *Driver) finishCapture(c *capturing, in *layertree.Intent) error {
 	m := c.m
-	if err := d.definePersistent(opCapture, m, in.New); err != nil {
+	if err := d.dom.definePersistent(opCapture, m, in.New); err != nil {
 		return err
 	}
 	if err := d.cfg.Failpoint.At("capture: freeze"); err != nil {
 		return err
 	}
-	stats, err := d.freezeFiles(in.Old, in.Raw)
+	stats, err := d.images.freezeFiles(in.Old, in.Raw)
 	if err != nil {
 		return err
 	}
@@ -349,43 +340,4 @@ func freezeMemory(path string) (*layertree.File, error) {
 	}
 	st, err := imagefile.StatOf(path)
 	return &layertree.File{Path: path, Stat: st}, err
-}
-
-// define makes a layer's images those of the persistent definition.
-func (d *Driver) define(op string, m virt.Machine, id layertree.ID) error {
-	text, err := m.XML(false)
-	if err != nil {
-		return err
-	}
-	want := d.tree.Layers[id].Paths()
-	text, err = virt.Redirect(text, want)
-	if err != nil {
-		return errs.Wrap(errs.Internal, op, err)
-	}
-	if err := d.conn.Define(text); err != nil {
-		return err
-	}
-	s, _, err := d.surveyOf(op, m, false)
-	if err == nil && !layertree.SamePaths(s.Sources, want, d.tree.Disks) {
-		err = errs.New(errs.Failed, op, "libvirt did not keep the definition of %s", d.cfg.Domain)
-	}
-	return err
-}
-
-// definePersistent is define where it is not so already. A live snapshot makes
-// libvirt write the chain of images below into the persistent definition, too:
-// that must go, for a start would insist on images that were merged away since.
-func (d *Driver) definePersistent(op string, m virt.Machine, id layertree.ID) error {
-	text, err := m.XML(false)
-	if err != nil {
-		return err
-	}
-	want, err := virt.Redirect(text, d.tree.Layers[id].Paths())
-	if err != nil {
-		return errs.Wrap(errs.Internal, op, err)
-	}
-	if want == text {
-		return nil
-	}
-	return d.define(op, m, id)
 }

@@ -3,7 +3,6 @@ package disk
 import (
 	"context"
 	"errors"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -52,7 +51,7 @@ func (d *Driver) recover(ctx context.Context, op string, m virt.Machine) error {
 }
 
 func (d *Driver) thawIfAgent(op string, m virt.Machine) error {
-	s, _, err := d.surveyOf(op, m, true)
+	s, _, err := d.dom.surveyOf(op, m, true)
 	if err != nil || !s.Agent {
 		return err
 	}
@@ -64,7 +63,7 @@ func (d *Driver) recoverCapture(ctx context.Context, op string, m virt.Machine, 
 	if d.tree.Layers[in.New] == nil || d.tree.Layers[in.Old] == nil {
 		return errs.New(errs.Internal, op, "the record of a capture names layers that are not there")
 	}
-	p, err := d.awaitJobs(ctx, m, p)
+	p, err := d.dom.awaitJobs(ctx, m, p)
 	if err != nil {
 		return err
 	}
@@ -81,8 +80,8 @@ func (d *Driver) recoverCapture(ctx context.Context, op string, m virt.Machine, 
 		}
 	}
 	c := &capturing{d: d, m: m}
-	if s, _, err := d.surveyOf(op, m, p.Up()); err == nil && d.tree.Layers[in.Old].NVRAM == nil {
-		if c.nvram, err = d.copyNVRAM(ctx, s.NVRAM, in.Old); err != nil {
+	if s, _, err := d.dom.surveyOf(op, m, p.Up()); err == nil && d.tree.Layers[in.Old].NVRAM == nil {
+		if c.nvram, err = d.images.copyNVRAM(ctx, s.NVRAM, in.Old); err != nil {
 			return err
 		}
 	}
@@ -97,37 +96,9 @@ func (d *Driver) recoverCapture(ctx context.Context, op string, m virt.Machine, 
 // jobTick is how often libvirt is asked whether it is through.
 const jobTick = 50 * time.Millisecond
 
-// awaitJobs waits until libvirt is through with what a dead process asked of
-// it: it goes on with a switch, or a start, whose caller is gone. While it writes
-// a guest's memory it answers questions; else measuring a disk takes its turn
-// behind what it does, and behind whatever QEMU had been told before.
-func (d *Driver) awaitJobs(ctx context.Context, m virt.Machine, p virt.Power) (virt.Power, error) {
-	tick := time.NewTicker(jobTick)
-	defer tick.Stop()
-	for p.Up() {
-		idle, err := m.Idle()
-		if err == nil && idle {
-			_, err = m.Capacity(d.tree.Disks[0])
-		}
-		now, e := m.Power()
-		if e != nil || !now.Up() { // it went off meanwhile
-			return now, e
-		}
-		if err != nil || idle {
-			return now, err
-		}
-		select {
-		case <-ctx.Done():
-			return now, errs.Wrap(errs.Unavailable, "wait for libvirt", ctx.Err())
-		case <-tick.C:
-		}
-	}
-	return p, nil
-}
-
 // takeBackCapture forgets the new images, which nobody has written to.
 func (d *Driver) takeBackCapture(op string, m virt.Machine, in *layertree.Intent, suspect bool) error {
-	if err := d.definePersistent(op, m, in.Old); err != nil {
+	if err := d.dom.definePersistent(op, m, in.Old); err != nil {
 		return err
 	}
 	if suspect {
@@ -143,7 +114,7 @@ func (d *Driver) takeBackCapture(op string, m virt.Machine, in *layertree.Intent
 	if err := d.update(func(t *layertree.Tree) { t.Intent, t.Suspect = nil, t.Suspect || suspect }); err != nil {
 		return err
 	}
-	return d.dropOrphans()
+	return d.images.dropOrphans()
 }
 
 // actualHead finds which of a capture's two layers the domain writes to. While
@@ -166,7 +137,7 @@ func (d *Driver) actualHead(op string, m virt.Machine, p virt.Power, in *layertr
 		}
 	}
 	// Off, or on a filesystem without locks.
-	s, _, err := d.surveyOf(op, m, p.Up())
+	s, _, err := d.dom.surveyOf(op, m, p.Up())
 	if err != nil {
 		return "", err
 	}
@@ -175,7 +146,7 @@ func (d *Driver) actualHead(op string, m virt.Machine, p virt.Power, in *layertr
 		// A domain that ran on the new images, and went off before its persistent
 		// definition was changed: what it wrote is there.
 		if id == in.Old && in.Running && !p.Up() {
-			if wrote, err := d.wroteTo(in.New); err != nil || wrote {
+			if wrote, err := d.images.wroteTo(in.New); err != nil || wrote {
 				return in.New, err
 			}
 		}
@@ -185,21 +156,11 @@ func (d *Driver) actualHead(op string, m virt.Machine, p virt.Power, in *layertr
 		WithHint("virsh edit its disks back to %s", d.tree.Layers[in.Old].Files[d.tree.Disks[0]].Path)
 }
 
-// wroteTo reports whether the guest has written to the images of an unborn
-// layer, which may not even exist.
-func (d *Driver) wroteTo(id layertree.ID) (bool, error) {
-	empty, err := d.headEmpty(id)
-	if errors.Is(err, os.ErrNotExist) || errors.Is(err, imagefile.ErrNotQcow2) {
-		return false, nil
-	}
-	return !empty, err
-}
-
 // realign makes libvirt's live definition what QEMU really has open. libvirt
 // cannot be told; but a guest that is saved to a file and resumed from it, with
 // the right definition, goes on as if nothing had been.
 func (d *Driver) realign(ctx context.Context, op string, m virt.Machine, head layertree.ID) error {
-	s, _, err := d.surveyOf(op, m, true)
+	s, _, err := d.dom.surveyOf(op, m, true)
 	if err != nil || layertree.SamePaths(s.Sources, d.tree.Layers[head].Paths(), d.tree.Disks) {
 		return err
 	}
@@ -210,7 +171,7 @@ func (d *Driver) realign(ctx context.Context, op string, m virt.Machine, head la
 // reopen has QEMU open a head's images again, by saving the guest's memory to a
 // file and resuming from it. A crash in between is found by the file.
 func (d *Driver) reopen(op string, m virt.Machine, head layertree.ID) error {
-	if err := d.definePersistent(op, m, head); err != nil {
+	if err := d.dom.definePersistent(op, m, head); err != nil {
 		return err
 	}
 	text, err := m.SavableXML()
@@ -220,7 +181,7 @@ func (d *Driver) reopen(op string, m virt.Machine, head layertree.ID) error {
 	if text, err = virt.Redirect(text, d.tree.Layers[head].Paths()); err != nil {
 		return errs.Wrap(errs.Internal, op, err)
 	}
-	memory := filepath.Join(d.pool(d.tree, d.tree.Disks[0]), "reopen.memory")
+	memory := filepath.Join(d.pools().Folder(d.tree, d.tree.Disks[0]), "reopen.memory")
 	if err := imagefile.Remove(memory); err != nil {
 		return err
 	}
@@ -253,7 +214,7 @@ func (d *Driver) resumeReopened(op string, m virt.Machine) error {
 		if err := d.cfg.Failpoint.At("reopen: resume"); err != nil {
 			return err
 		}
-		text, err := d.conn.SavedXML(memory)
+		text, err := d.dom.conn.SavedXML(memory)
 		if errs.KindOf(err) == errs.Unavailable {
 			return err
 		}
@@ -262,7 +223,7 @@ func (d *Driver) resumeReopened(op string, m virt.Machine) error {
 			d.cfg.Log.Warn("there is no memory to resume from", "domain", d.cfg.Domain, "err", err)
 			return d.forgetReopening()
 		}
-		if err := d.conn.Restore(memory, text, false); err != nil {
+		if err := d.dom.conn.Restore(memory, text, false); err != nil {
 			return err
 		}
 	}
@@ -293,7 +254,7 @@ func (d *Driver) recoverSwitch(op string, m virt.Machine, p virt.Power) error {
 		if s.Phase != layertree.Committing && s.Phase != layertree.Undoing {
 			continue
 		}
-		v, _, err := d.surveyOf(op, m, false)
+		v, _, err := d.dom.surveyOf(op, m, false)
 		if err != nil {
 			return err
 		}
@@ -327,9 +288,9 @@ func (d *Driver) Sweep(ctx context.Context, gone snap.Gone) error {
 	if err := d.dropGone(gone); err != nil {
 		return errs.Wrap(errs.Failed, op, err)
 	}
-	err = d.dropOrphans()
+	err = d.images.dropOrphans()
 	if d.maintain.TryLock() { // else its work is on files that no layer has yet
-		err = errors.Join(err, d.sweepPools())
+		err = errors.Join(err, d.images.sweepPools())
 		d.maintain.Unlock()
 	}
 	return errs.Wrap(errs.Failed, op, err)
@@ -344,43 +305,4 @@ func (d *Driver) dropGone(gone snap.Gone) error {
 			delete(t.Switches, id)
 		}
 	})
-}
-
-// sweepPools unlinks what lies in the daemon's own folders and belongs to no
-// layer: files of a capture or a merge that a crash cut short.
-func (d *Driver) sweepPools() error {
-	known := map[string]bool{}
-	for _, f := range d.tree.Files() {
-		known[f] = true
-	}
-	var all []error
-	seen := map[string]bool{}
-	for _, dev := range d.tree.Disks {
-		dir := d.pool(d.tree, dev)
-		if seen[dir] {
-			continue
-		}
-		seen[dir] = true
-		entries, err := os.ReadDir(dir)
-		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			all = append(all, err)
-		}
-		for _, e := range entries {
-			path := filepath.Join(dir, e.Name())
-			if ours(e.Name()) && !known[path] {
-				all = append(all, imagefile.Remove(path))
-			}
-		}
-	}
-	return errors.Join(all...)
-}
-
-// ours reports whether a file's name is of a kind that the driver makes.
-func ours(name string) bool {
-	for _, pattern := range []string{"L??????-*.qcow2", "L??????-*.qcow2.merge-*", "L??????-*.nvram", "L??????-*.nvram.tmp", "L??????-*.nvram.new", "*.memory"} {
-		if ok, _ := filepath.Match(pattern, name); ok {
-			return true
-		}
-	}
-	return false
 }

@@ -36,15 +36,6 @@ func (d *Driver) Resume(ctx context.Context, id snap.RestoreID) (snap.Switch, er
 	return &diskSwitch{d, id, p.Changes}, nil
 }
 
-func (d *Driver) plan(op string, id snap.RestoreID) (*layertree.Plan, error) {
-	if d.tree != nil {
-		if p := d.tree.Switches[id]; p != nil {
-			return p, nil
-		}
-	}
-	return nil, errs.New(errs.NotFound, op, "no restore %s of domain %s is under way", id, d.cfg.Domain)
-}
-
 // Changes says which disks differ.
 func (s *diskSwitch) Changes(limit int) ([]snap.Change, int) {
 	return s.changes[:max(0, min(limit, len(s.changes)))], len(s.changes)
@@ -78,22 +69,22 @@ func (s *diskSwitch) with(ctx context.Context, op string, f func(p *layertree.Pl
 // moved reports whether the domain's disks are no longer the state of a layer:
 // the head does not rest on it, was written to, or cannot be read any more.
 func (d *Driver) moved(m virt.Machine, from layertree.ID) (bool, error) {
-	if err := d.followChains("look for later writes to disks"); err != nil {
+	if err := d.follower.followChains("look for later writes to disks"); err != nil {
 		return true, nil
 	}
 	head := d.tree.Layers[d.tree.Head]
 	if head.Parent != from {
 		return true, nil
 	}
-	fresh, err := d.headFresh()
+	fresh, err := d.images.headFresh()
 	if err != nil || !fresh {
 		return true, err
 	}
-	s, _, err := d.surveyOf("", m, false)
+	s, _, err := d.dom.surveyOf("", m, false)
 	if err != nil {
 		return true, err
 	}
-	same, err := d.sameNVRAM(s.NVRAM, d.tree.Layers[from])
+	same, err := d.images.sameNVRAM(s.NVRAM, d.tree.Layers[from])
 	return !same && d.tree.Layers[from].NVRAM != nil, err
 }
 
@@ -147,7 +138,7 @@ func (s *diskSwitch) Commit(ctx context.Context) error {
 				return snap.Changed(op, "domain "+d.cfg.Domain)
 			}
 		}
-		if err := d.checkChain(ctx, op, p.TargetLayer, false); err != nil {
+		if err := d.integrity.checkChain(ctx, op, p.TargetLayer, false); err != nil {
 			return err
 		}
 		if err := s.advance(layertree.Committing); err != nil {
@@ -169,7 +160,7 @@ func (s *diskSwitch) advance(to layertree.Phase) error {
 // below, and records that it is done.
 func (s *diskSwitch) move(op string, m virt.Machine, to layertree.Phase, head, below layertree.ID, memory *layertree.File) error {
 	d := s.d
-	v, _, err := d.surveyOf(op, m, false)
+	v, _, err := d.dom.surveyOf(op, m, false)
 	if err != nil {
 		return err
 	}
@@ -184,7 +175,7 @@ func (s *diskSwitch) move(op string, m virt.Machine, to layertree.Phase, head, b
 	if err := d.cfg.Failpoint.At("switch: define"); err != nil {
 		return err
 	}
-	if err := d.define(op, m, head); err != nil {
+	if err := d.dom.define(op, m, head); err != nil {
 		return err
 	}
 	if err := d.cfg.Failpoint.At("switch: record"); err != nil {
@@ -213,7 +204,7 @@ func (s *diskSwitch) Undo(ctx context.Context) error {
 			return err
 		}
 		if p.BaseDamage == "" {
-			if err := s.d.checkChain(ctx, op, p.BaseLayer, false); err != nil {
+			if err := s.d.integrity.checkChain(ctx, op, p.BaseLayer, false); err != nil {
 				return err
 			}
 		}
@@ -235,7 +226,7 @@ func (s *diskSwitch) Check(ctx context.Context) (proof snap.Proof, err error) {
 			layer, want = p.BaseLayer, p.BaseState
 		}
 		if layer == p.TargetLayer || p.BaseDamage == "" {
-			if err := d.checkChain(ctx, op, layer, false); err != nil {
+			if err := d.integrity.checkChain(ctx, op, layer, false); err != nil {
 				return err
 			}
 		}
@@ -295,5 +286,5 @@ func (s *diskSwitch) Finish(ctx context.Context) error {
 		return err
 	}
 	err = s.d.update(func(t *layertree.Tree) { delete(t.Switches, s.id) })
-	return errs.Wrap(errs.Failed, op, errors.Join(err, s.d.dropOrphans()))
+	return errs.Wrap(errs.Failed, op, errors.Join(err, s.d.images.dropOrphans()))
 }

@@ -67,7 +67,7 @@ func (d *Driver) glance() (virt.Power, error) {
 
 func (d *Driver) glanceOnce() (virt.Power, error) {
 	if d.look.conn == nil {
-		conn, err := d.dial(d.cfg.URI)
+		conn, err := d.dom.dial(d.cfg.URI)
 		if err != nil {
 			return virt.Off, err
 		}
@@ -97,7 +97,7 @@ func (u *Unit) Start(ctx context.Context) error {
 	defer m.Free()
 	p, err := m.Power()
 	if err == nil { // libvirt may still be stopping or starting it for a daemon that died
-		p, err = d.awaitJobs(ctx, m, p)
+		p, err = d.dom.awaitJobs(ctx, m, p)
 	}
 	if err == nil {
 		err = d.start(ctx, op, m, p)
@@ -116,7 +116,7 @@ func (d *Driver) start(ctx context.Context, op string, m virt.Machine, p virt.Po
 	case d.tree.Resume != nil:
 		return d.resumeMemory(ctx, op, m)
 	}
-	if err := d.definePersistent(op, m, d.tree.Head); err != nil {
+	if err := d.dom.definePersistent(op, m, d.tree.Head); err != nil {
 		return err
 	}
 	return orRuns(m, m.Start(d.tree.Paused), virt.Running, virt.Paused)
@@ -137,16 +137,16 @@ func orRuns(m virt.Machine, err error, wanted ...virt.Power) error {
 // they are no longer what the image was made with, the domain boots instead.
 func (d *Driver) resumeMemory(ctx context.Context, op string, m virt.Machine) error {
 	r := d.tree.Resume
-	empty, err := d.headEmpty(d.tree.Head)
+	empty, err := d.images.headEmpty(d.tree.Head)
 	if err != nil {
 		return err
 	}
 	fits := r.Layer == d.tree.Head && empty
 	if fits {
-		if _, err := d.checkFile(ctx, op, r.Memory, false); err != nil {
+		if _, err := d.integrity.checkFile(ctx, op, r.Memory, false); err != nil {
 			return err
 		}
-		text, err := d.conn.SavedXML(r.Memory.Path)
+		text, err := d.dom.conn.SavedXML(r.Memory.Path)
 		if err == nil {
 			text, err = virt.Redirect(text, d.tree.Layers[d.tree.Head].Paths())
 		}
@@ -156,7 +156,7 @@ func (d *Driver) resumeMemory(ctx context.Context, op string, m virt.Machine) er
 		if err := d.cfg.Failpoint.At("resume: restore"); err != nil {
 			return err
 		}
-		if err := d.conn.Restore(r.Memory.Path, text, d.tree.Paused); err != nil {
+		if err := d.dom.conn.Restore(r.Memory.Path, text, d.tree.Paused); err != nil {
 			return err
 		}
 		if err := d.cfg.Failpoint.At("resume: record"); err != nil {
@@ -181,7 +181,7 @@ func (u *Unit) Stop(ctx context.Context) error {
 		return err
 	}
 	defer d.mu.Unlock()
-	m, err := d.machine(op)
+	m, err := d.dom.machine(op)
 	if err != nil {
 		return err
 	}
@@ -277,7 +277,7 @@ func (d *Driver) Domain(ctx context.Context) (Info, error) {
 	if err != nil {
 		return Info{}, errs.Wrap(errs.Failed, op, err)
 	}
-	s, _, err := d.surveyOf(op, m, p.Up())
+	s, _, err := d.dom.surveyOf(op, m, p.Up())
 	if err != nil {
 		return Info{}, err
 	}

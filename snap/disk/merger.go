@@ -67,7 +67,7 @@ func (d *Driver) sealAll(ctx context.Context, op string) error {
 	d.mu.Unlock()
 	fresh := map[string]layertree.File{}
 	for _, f := range todo {
-		now, err := d.checkFile(ctx, op, f, true)
+		now, err := d.integrity.checkFile(ctx, op, f, true)
 		if err != nil && imagefile.Exists(f.Path) {
 			return err
 		}
@@ -79,32 +79,10 @@ func (d *Driver) sealAll(ctx context.Context, op string) error {
 		return err
 	}
 	defer d.mu.Unlock()
-	if err := d.learn(fresh); err != nil {
+	if err := d.integrity.learn(fresh); err != nil {
 		return err
 	}
-	return d.stateAll()
-}
-
-// stateAll gives every layer whose files are hashed, and those below it, its state.
-func (d *Driver) stateAll() error {
-	if d.tree == nil {
-		return nil
-	}
-	for _, id := range d.tree.SortedLayers() {
-		ready := true
-		chain := d.tree.Closure(id)
-		for _, id := range chain {
-			for _, f := range d.tree.Layers[id].All() {
-				ready = ready && f.Hash != ""
-			}
-		}
-		if ready && d.tree.Layers[id].Frozen {
-			if err := d.giveStates(chain); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	return d.integrity.stateAll()
 }
 
 // nextJob unlinks what it can and gives the next merge, if there is one.
@@ -116,10 +94,10 @@ func (d *Driver) nextJob(ctx context.Context, op string) (*layertree.Job, error)
 	if d.tree == nil || d.tree.Intent != nil {
 		return nil, nil
 	}
-	if err := d.forgetOut(); err != nil {
+	if err := d.follower.forgetOut(); err != nil {
 		return nil, err
 	}
-	if err := d.dropOrphans(); err != nil {
+	if err := d.images.dropOrphans(); err != nil {
 		return nil, err
 	}
 	l := d.ledger(d.tree)
@@ -283,5 +261,5 @@ func (d *Driver) finishMerge() error {
 	if err := d.cfg.Failpoint.At("merge: unlink"); err != nil {
 		return err
 	}
-	return d.unlink(gone)
+	return d.images.unlink(gone)
 }

@@ -94,7 +94,7 @@ func (d *Driver) thawOnce() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.life.Err() == nil && d.tree.Unsettled() {
-		m, err := d.machine(op)
+		m, err := d.dom.machine(op)
 		if err != nil {
 			return err
 		}

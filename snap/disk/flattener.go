@@ -97,7 +97,7 @@ func (d *Driver) flatten(ctx context.Context, m virt.Machine) error {
 		text, err = virt.Redirect(text, to)
 	}
 	if err == nil {
-		err = d.conn.Define(text)
+		err = d.dom.conn.Define(text)
 	}
 	if err != nil {
 		return err
@@ -112,7 +112,7 @@ func (d *Driver) flatten(ctx context.Context, m virt.Machine) error {
 // came with, everything else is dropped, the tree too; else all stays.
 func (d *Driver) finishFlatten(m virt.Machine) error {
 	in := d.tree.Intent
-	s, _, err := d.surveyOf(opFlatten, m, false)
+	s, _, err := d.dom.surveyOf(opFlatten, m, false)
 	switch {
 	case err != nil:
 		return err
@@ -132,12 +132,12 @@ func pathsOf(m map[string]string) (list []string) {
 // bottom is the image of others that a disk's present image rests on, or once rested on.
 func (d *Driver) bottom(dev string) (path string) {
 	for _, k := range d.tree.Images(d.tree.Head, dev) {
-		if f := k.Of.Files[k.Dev]; !d.owns(f.Path) {
+		if f := k.Of.Files[k.Dev]; !d.pools().Owns(f.Path) {
 			return f.Path
 		}
 	}
 	for _, id := range d.tree.Chain(d.tree.Head) { // somebody pulled it together
-		if f := d.tree.Layers[id].Files[dev]; f != nil && !d.owns(f.Path) {
+		if f := d.tree.Layers[id].Files[dev]; f != nil && !d.pools().Owns(f.Path) {
 			path = f.Path
 		}
 	}
@@ -259,7 +259,7 @@ func (d *Driver) forget(kept []string) error {
 			if !slices.ContainsFunc(old.Out, func(o layertree.Out) bool { return imagefile.Exists(o.Path) && o.Rests == path }) {
 				all = append(all, imagefile.SetImmutable(path, false))
 			}
-		case d.owns(path) || strings.HasSuffix(path, ".nvram") && d.inPool(path):
+		case d.pools().Owns(path) || strings.HasSuffix(path, ".nvram") && d.pools().Holds(path):
 			all = append(all, imagefile.Remove(path))
 			dirs[filepath.Dir(path)] = true
 		default:
