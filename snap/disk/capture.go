@@ -93,7 +93,7 @@ func (c *capturing) run(ctx context.Context) (err error) {
 		}
 		return err
 	}
-	if err := d.shallow(ctx, c); err != nil {
+	if err := c.shallow(ctx); err != nil {
 		return err
 	}
 	if err := d.images.room(opCapture); err != nil {
@@ -106,7 +106,7 @@ func (c *capturing) run(ctx context.Context) (err error) {
 	if err != nil && c.up && d.tree.Suspect && d.tree.Intent == nil {
 		// libvirtd died in the middle of a switch, and QEMU still has the images
 		// open that it had been given: their names are taken.
-		if e := d.reopen(opCapture, c.m, d.tree.Head); e != nil {
+		if e := d.reopener.reopen(opCapture, c.m, d.tree.Head); e != nil {
 			lost := errs.New(errs.Conflict, "", "libvirtd was killed in the middle of a checkpoint and lost track of the images that QEMU has open").
 				WithHint("nothing is lost: stop and start domain %s once", d.cfg.Domain)
 			lost.Err = errs.Also(err, e)
@@ -135,11 +135,12 @@ func (c *capturing) unchanged() (bool, error) {
 }
 
 // shallow sees to it that the new overlays do not lie on too many others.
-func (d *Driver) shallow(ctx context.Context, c *capturing) error {
+func (c *capturing) shallow(ctx context.Context) error {
+	d := c.d
 	depth := d.tree.Depth(d.tree.Head)
 	if c.up && c.survey.Deep+1 >= d.maxLive && depth < d.maxLive/2 {
 		d.cfg.Log.Info("the domain has too many images open: it is made to open the merged ones", "domain", d.cfg.Domain, "images", c.survey.Deep+1)
-		return d.reopen(opCapture, c.m, d.tree.Head)
+		return d.reopener.reopen(opCapture, c.m, d.tree.Head)
 	}
 	if most := 2 * maxLive; depth >= most || c.survey.Deep >= most {
 		return errs.New(errs.Unavailable, opCapture, "%d images lie upon each other: merging them has not kept up", depth).
@@ -168,28 +169,29 @@ func (c *capturing) freeze(ctx context.Context) error {
 	in = d.tree.Intent
 	if err := c.switchDisks(ctx, in); err != nil {
 		// Nobody knows how far libvirt got: ask it, and give the answer after.
-		return errs.Also(err, d.settle(context.WithoutCancel(ctx), err))
+		return errs.Also(err, c.settle(context.WithoutCancel(ctx), err))
 	}
 	if err := d.cfg.Failpoint.At("capture: switched"); err != nil {
 		return err
 	}
-	return d.finishCapture(c, in)
+	return c.finish(in)
 }
 
 // settle recovers after a capture that failed in the middle. A libvirt that is
 // well has cleaned up after itself.
-func (d *Driver) settle(ctx context.Context, cause error) error {
+func (c *capturing) settle(ctx context.Context, cause error) error {
+	d := c.d
 	m, err := d.dom.machine(opCapture)
 	if err == nil {
 		defer m.Free()
 		suspect := d.tree.Suspect
-		err = d.recover(ctx, opCapture, m)
+		err = d.recovery.recover(ctx, opCapture, m)
 		if err == nil && d.tree.Suspect != suspect && errs.KindOf(cause) != errs.Unavailable {
 			err = d.update(func(t *layertree.Tree) { t.Suspect = suspect })
 		}
 	}
 	if err != nil {
-		d.thawSoon()
+		d.thawer.thawSoon()
 	}
 	return err
 }
@@ -255,7 +257,7 @@ func (c *capturing) switchLive(ctx context.Context, in *layertree.Intent) error 
 		c.warnings = append(c.warnings, "the guest is paused, so it cannot flush its memory to disk."+afterPowerCut)
 	} else if in.Memory == "" { // libvirt pauses the guest itself while it writes its memory
 		warning := ""
-		c.quiesced, warning = d.quiesce(ctx, c.m, c.survey)
+		c.quiesced, warning = d.thawer.quiesce(ctx, c.m, c.survey)
 		if warning != "" {
 			c.warnings = append(c.warnings, warning)
 		}
@@ -271,16 +273,17 @@ func (c *capturing) switchLive(ctx context.Context, in *layertree.Intent) error 
 		err = d.cfg.Failpoint.At("capture: thaw")
 	}
 	if in.Memory == "" && c.survey.Agent && !c.paused {
-		if e := d.thaw(c.m); e != nil {
+		if e := d.thawer.thaw(c.m); e != nil {
 			c.warnings = append(c.warnings, "the guest's agent does not answer: its filesystems may be frozen until it does. mulligan keeps trying to thaw them.")
 		}
 	}
 	return err
 }
 
-// finishCapture makes everything else agree with the head being in.New, and
-// names the frozen layer; recovery passes a nil c, and names nothing.
-func (d *Driver) finishCapture(c *capturing, in *layertree.Intent) error {
+// finish makes everything else agree with the head being in.New, and names the
+// frozen layer; of a capture without an id, which is one that recovery ends, it names nothing.
+func (c *capturing) finish(in *layertree.Intent) error {
+	d := c.d
 	m := c.m
 	if err := d.dom.definePersistent(opCapture, m, in.New); err != nil {
 		return err

@@ -63,6 +63,11 @@ type Driver struct {
 	images    *images
 	integrity *integrity
 	follower  *follower
+	reopener  *reopener
+	recovery  *recovery
+	thawer    *thawer
+	merger    *merger
+	flattener *flattener
 
 	look struct { // what State looks through: it waits for nobody's work
 		sync.Mutex
@@ -74,10 +79,8 @@ type Driver struct {
 	maintain sync.Mutex // held during Maintain
 	maps     imagefile.MapCache
 
-	life    context.Context // ends with Close
-	end     context.CancelFunc
-	thawer  sync.WaitGroup
-	thawing bool // keepThawing runs
+	life context.Context // ends with Close
+	end  context.CancelFunc
 }
 
 var (
@@ -132,9 +135,10 @@ func New(cfg Config) (*Driver, error) {
 	rec := &record{cfg: cfg}
 	dom := &domain{record: rec, dial: virt.Dial}
 	d := &Driver{
-		record: rec, dom: dom, images: &images{rec, dom}, integrity: &integrity{rec}, follower: &follower{record: rec, dom: dom},
-		maxLive: maxLive,
+		record: rec, dom: dom, images: &images{rec, dom}, integrity: &integrity{rec}, maxLive: maxLive,
+		follower: &follower{record: rec, dom: dom}, reopener: &reopener{rec, dom}, flattener: &flattener{rec, dom},
 	}
+	d.recovery, d.thawer, d.merger = &recovery{d}, &thawer{d: d}, &merger{d}
 	d.life, d.end = context.WithCancel(context.Background())
 	return d, nil
 }
@@ -146,7 +150,7 @@ func validName(s string) bool {
 // Close ends what the driver does in the background and lets go of libvirt.
 func (d *Driver) Close() error {
 	d.end()
-	d.thawer.Wait()
+	d.thawer.work.Wait()
 	d.maintain.Lock() // another driver may take over the records
 	defer d.maintain.Unlock()
 	d.mu.Lock()
@@ -207,7 +211,7 @@ func (d *Driver) openAnyhow(ctx context.Context, op string) (virt.Machine, error
 		return nil, err
 	}
 	if d.tree != nil {
-		err = d.recover(ctx, op, m)
+		err = d.recovery.recover(ctx, op, m)
 	}
 	if err == nil && d.tree == nil {
 		err = d.follower.adopt(op, m)

@@ -2,14 +2,15 @@ package disk
 
 import (
 	"context"
-	"mulligan/errs"
-	"mulligan/snap/disk/layertree"
-	"mulligan/snap/disk/virt"
 	"os"
 	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"mulligan/errs"
+	"mulligan/snap/disk/layertree"
+	"mulligan/snap/disk/virt"
 )
 
 // domain is the way to libvirt: it finds the domain of the record, reads its definition and
@@ -184,6 +185,9 @@ func (d *domain) trusted(op, dir string) error {
 		}
 	}
 }
+
+// jobTick is how often libvirt is asked whether it is through.
+const jobTick = 50 * time.Millisecond
 
 // awaitJobs waits until libvirt is through with what a dead process asked of
 // it: it goes on with a switch, or a start, whose caller is gone. While it writes

@@ -86,7 +86,7 @@ func (fo *follower) takeOn(op string, t *layertree.Tree, dev, path string) error
 	if err := fo.dom.trusted(op, filepath.Dir(path)); err != nil {
 		return err
 	}
-	below, err := foundation(op, dev, path)
+	below, err := layertree.Foundation(op, dev, path)
 	if err != nil {
 		return err
 	}
@@ -139,7 +139,7 @@ func (fo *follower) followChains(op string) error {
 		if fo.pools().Owns(path) {
 			continue
 		}
-		list, err := foundation(op, dev, path) // of an image that the domain came with
+		list, err := layertree.Foundation(op, dev, path) // of an image that the domain came with
 		if err != nil {
 			return err
 		}

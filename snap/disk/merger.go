@@ -30,22 +30,27 @@ func (d *Driver) Maintain(ctx context.Context) error {
 	if d.life.Err() != nil {
 		return nil // closed
 	}
-	if err := d.sealAll(ctx, op); err != nil {
+	if err := d.merger.sealAll(ctx, op); err != nil {
 		return errs.Wrap(errs.Failed, op, err)
 	}
 	for {
-		j, err := d.nextJob(ctx, op)
+		j, err := d.merger.nextJob(ctx, op)
 		if err != nil || j == nil {
 			return errs.Wrap(errs.Failed, op, err)
 		}
-		if err := d.merge(ctx, op, *j); err != nil {
+		if err := d.merger.merge(ctx, op, *j); err != nil {
 			return errs.Wrap(errs.Failed, op, err)
 		}
 	}
 }
 
+// merger does what Maintain does: it hashes frozen files, and merges away layers that nothing
+// names. Its methods take the driver's lock themselves, except finishMerge, whose caller holds it.
+type merger struct{ d *Driver }
+
 // sealAll hashes all frozen files that were not hashed yet, without the lock.
-func (d *Driver) sealAll(ctx context.Context, op string) error {
+func (mg *merger) sealAll(ctx context.Context, op string) error {
+	d := mg.d
 	if err := d.begin(ctx, op); err != nil {
 		return err
 	}
@@ -86,7 +91,8 @@ func (d *Driver) sealAll(ctx context.Context, op string) error {
 }
 
 // nextJob unlinks what it can and gives the next merge, if there is one.
-func (d *Driver) nextJob(ctx context.Context, op string) (*layertree.Job, error) {
+func (mg *merger) nextJob(ctx context.Context, op string) (*layertree.Job, error) {
+	d := mg.d
 	if err := d.begin(ctx, op); err != nil {
 		return nil, err
 	}
@@ -113,10 +119,11 @@ func (d *Driver) nextJob(ctx context.Context, op string) (*layertree.Job, error)
 
 // merge builds the new images beside the old ones, proves that a guest reads
 // the same from them, and exchanges them.
-func (d *Driver) merge(ctx context.Context, op string, j layertree.Job) (err error) {
+func (mg *merger) merge(ctx context.Context, op string, j layertree.Job) (err error) {
+	d := mg.d
 	var temps []string
 	defer func() {
-		if err != nil && !d.holdsMerge(j) {
+		if err != nil && !mg.holdsMerge(j) {
 			for _, t := range temps {
 				err = errors.Join(err, imagefile.Remove(t))
 			}
@@ -133,7 +140,7 @@ func (d *Driver) merge(ctx context.Context, op string, j layertree.Job) (err err
 	for dev, path := range images {
 		temp := path + in.Suffix
 		temps = append(temps, temp)
-		hash, err := d.rebased(ctx, op, path, temp, in.Rests[dev])
+		hash, err := mg.rebased(ctx, op, path, temp, in.Rests[dev])
 		if err != nil {
 			return err
 		}
@@ -144,7 +151,7 @@ func (d *Driver) merge(ctx context.Context, op string, j layertree.Job) (err err
 	}
 	defer d.mu.Unlock()
 	if !d.tree.Fits(j) {
-		return d.discard(temps)
+		return discard(temps)
 	}
 	if err := d.cfg.Failpoint.At("merge: intent"); err != nil {
 		return err
@@ -152,18 +159,19 @@ func (d *Driver) merge(ctx context.Context, op string, j layertree.Job) (err err
 	if err := d.update(func(t *layertree.Tree) { t.Intent = in }); err != nil {
 		return err
 	}
-	return d.finishMerge()
+	return mg.finishMerge()
 }
 
 // holdsMerge reports whether the tree says that the merge has begun: its files
 // must stay then.
-func (d *Driver) holdsMerge(j layertree.Job) bool {
+func (mg *merger) holdsMerge(j layertree.Job) bool {
+	d := mg.d
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.tree.Intent != nil && d.tree.Intent.Op == "merge" && d.tree.Intent.New == j.Into
 }
 
-func (d *Driver) discard(temps []string) error {
+func discard(temps []string) error {
 	var all []error
 	for _, t := range temps {
 		all = append(all, imagefile.Remove(t))
@@ -173,7 +181,8 @@ func (d *Driver) discard(temps []string) error {
 
 // rebased makes temp a copy of the image at path that rests on parent and
 // reads the same, and gives its hash. The original is only read.
-func (d *Driver) rebased(ctx context.Context, op, path, temp, parent string) (string, error) {
+func (mg *merger) rebased(ctx context.Context, op, path, temp, parent string) (string, error) {
+	d := mg.d
 	free, err := imagefile.FreeBytes(filepath.Dir(path))
 	if err != nil {
 		return "", err
@@ -214,7 +223,8 @@ func (d *Driver) rebased(ctx context.Context, op, path, temp, parent string) (st
 
 // finishMerge exchanges the images of the merge that the tree speaks of. Those
 // for which this was done before have no new file any more.
-func (d *Driver) finishMerge() error {
+func (mg *merger) finishMerge() error {
+	d := mg.d
 	in := d.tree.Intent
 	stats := map[string]imagefile.Stat{}
 	for dev, f := range in.Files {

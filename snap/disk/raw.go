@@ -59,15 +59,6 @@ func (c *capturing) salvage(ctx context.Context, op string) (err error) {
 	return c.freeze(ctx)
 }
 
-// onRaw returns an error where the domain's present images are overlays on what cannot be read.
-func (d *Driver) onRaw(op string) error {
-	if !d.tree.Rests(d.tree.Layers[d.tree.Head]) {
-		return nil
-	}
-	return errs.New(errs.Conflict, op, "the disks of domain %s are on images that cannot be read, which were kept as they lay there", d.cfg.Domain).
-		WithHint("go back to a checkpoint that was made before")
-}
-
 // Survey tells of present images that cannot be read.
 func (d *Driver) Survey(ctx context.Context) ([]snap.Gap, error) {
 	const op = "look at the disks"

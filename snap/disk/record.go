@@ -108,3 +108,12 @@ func (r *record) plan(op string, id snap.RestoreID) (*layertree.Plan, error) {
 	}
 	return nil, errs.New(errs.NotFound, op, "no restore %s of domain %s is under way", id, r.cfg.Domain)
 }
+
+// onRaw returns an error where the domain's present images are overlays on what cannot be read.
+func (r *record) onRaw(op string) error {
+	if !r.tree.Rests(r.tree.Layers[r.tree.Head]) {
+		return nil
+	}
+	return errs.New(errs.Conflict, op, "the disks of domain %s are on images that cannot be read, which were kept as they lay there", r.cfg.Domain).
+		WithHint("go back to a checkpoint that was made before")
+}

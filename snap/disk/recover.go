@@ -3,8 +3,6 @@ package disk
 import (
 	"context"
 	"errors"
-	"path/filepath"
-	"time"
 
 	"mulligan/errs"
 	"mulligan/snap"
@@ -13,30 +11,35 @@ import (
 	"mulligan/snap/disk/virt"
 )
 
+// recovery finishes or takes back what an earlier process left in the middle.
+// The caller of each method holds the driver's lock.
+type recovery struct{ d *Driver }
+
 // recover finishes or takes back what an earlier process, or an earlier
 // failure, left in the middle. It looks at what is so, and never at how far the
 // other one thought it was.
-func (d *Driver) recover(ctx context.Context, op string, m virt.Machine) error {
+func (rc *recovery) recover(ctx context.Context, op string, m virt.Machine) error {
+	d := rc.d
 	p, err := m.Power()
 	if err != nil {
 		return err
 	}
 	in := d.tree.Intent
 	if p.Up() && (d.tree.Thaw || in != nil && in.Running) {
-		if err := d.thawIfAgent(op, m); err != nil {
+		if err := d.thawer.thawIfAgent(op, m); err != nil {
 			d.cfg.Log.Warn("the guest may be frozen", "domain", d.cfg.Domain, "err", err)
 		}
 	}
 	if in != nil {
 		switch in.Op {
 		case "merge":
-			err = d.finishMerge()
+			err = d.merger.finishMerge()
 		case "flatten":
-			if err = d.finishFlatten(m); d.tree == nil {
+			if err = d.flattener.finishFlatten(m); d.tree == nil {
 				return err // and that was all
 			}
 		default:
-			err = d.recoverCapture(ctx, op, m, p, in)
+			err = rc.recoverCapture(ctx, op, m, p, in)
 		}
 		if err != nil {
 			return err
@@ -47,19 +50,12 @@ func (d *Driver) recover(ctx context.Context, op string, m virt.Machine) error {
 			return err
 		}
 	}
-	return d.recoverSwitch(op, m, p)
-}
-
-func (d *Driver) thawIfAgent(op string, m virt.Machine) error {
-	s, _, err := d.dom.surveyOf(op, m, true)
-	if err != nil || !s.Agent {
-		return err
-	}
-	return d.thaw(m)
+	return rc.recoverSwitch(op, m, p)
 }
 
 // recoverCapture: either the domain is on the new images or it is not.
-func (d *Driver) recoverCapture(ctx context.Context, op string, m virt.Machine, p virt.Power, in *layertree.Intent) error {
+func (rc *recovery) recoverCapture(ctx context.Context, op string, m virt.Machine, p virt.Power, in *layertree.Intent) error {
+	d := rc.d
 	if d.tree.Layers[in.New] == nil || d.tree.Layers[in.Old] == nil {
 		return errs.New(errs.Internal, op, "the record of a capture names layers that are not there")
 	}
@@ -67,15 +63,15 @@ func (d *Driver) recoverCapture(ctx context.Context, op string, m virt.Machine, 
 	if err != nil {
 		return err
 	}
-	at, err := d.actualHead(op, m, p, in)
+	at, err := rc.actualHead(op, m, p, in)
 	if err != nil {
 		return err
 	}
 	if at == in.Old {
-		return d.takeBackCapture(op, m, in, in.Running && p.Up())
+		return rc.takeBackCapture(op, m, in, in.Running && p.Up())
 	}
 	if p.Up() {
-		if err := d.realign(ctx, op, m, in.New); err != nil {
+		if err := d.reopener.realign(ctx, op, m, in.New); err != nil {
 			return err
 		}
 	}
@@ -90,14 +86,12 @@ func (d *Driver) recoverCapture(ctx context.Context, op string, m virt.Machine, 
 			return err
 		}
 	}
-	return d.finishCapture(c, in)
+	return c.finish(in)
 }
 
-// jobTick is how often libvirt is asked whether it is through.
-const jobTick = 50 * time.Millisecond
-
 // takeBackCapture forgets the new images, which nobody has written to.
-func (d *Driver) takeBackCapture(op string, m virt.Machine, in *layertree.Intent, suspect bool) error {
+func (rc *recovery) takeBackCapture(op string, m virt.Machine, in *layertree.Intent, suspect bool) error {
+	d := rc.d
 	if err := d.dom.definePersistent(op, m, in.Old); err != nil {
 		return err
 	}
@@ -120,7 +114,8 @@ func (d *Driver) takeBackCapture(op string, m virt.Machine, in *layertree.Intent
 // actualHead finds which of a capture's two layers the domain writes to. While
 // it runs, whoever holds the writer's lock says so: libvirt's definitions may
 // be behind QEMU. When it is off, the persistent definition does.
-func (d *Driver) actualHead(op string, m virt.Machine, p virt.Power, in *layertree.Intent) (layertree.ID, error) {
+func (rc *recovery) actualHead(op string, m virt.Machine, p virt.Power, in *layertree.Intent) (layertree.ID, error) {
+	d := rc.d
 	if p.Up() {
 		for _, id := range []layertree.ID{in.New, in.Old} {
 			all := true
@@ -156,97 +151,12 @@ func (d *Driver) actualHead(op string, m virt.Machine, p virt.Power, in *layertr
 		WithHint("virsh edit its disks back to %s", d.tree.Layers[in.Old].Files[d.tree.Disks[0]].Path)
 }
 
-// realign makes libvirt's live definition what QEMU really has open. libvirt
-// cannot be told; but a guest that is saved to a file and resumed from it, with
-// the right definition, goes on as if nothing had been.
-func (d *Driver) realign(ctx context.Context, op string, m virt.Machine, head layertree.ID) error {
-	s, _, err := d.dom.surveyOf(op, m, true)
-	if err != nil || layertree.SamePaths(s.Sources, d.tree.Layers[head].Paths(), d.tree.Disks) {
-		return err
-	}
-	d.cfg.Log.Warn("libvirt lost track of the domain's disks: its guest is saved and resumed", "domain", d.cfg.Domain)
-	return d.reopen(op, m, head)
-}
-
-// reopen has QEMU open a head's images again, by saving the guest's memory to a
-// file and resuming from it. A crash in between is found by the file.
-func (d *Driver) reopen(op string, m virt.Machine, head layertree.ID) error {
-	if err := d.dom.definePersistent(op, m, head); err != nil {
-		return err
-	}
-	text, err := m.SavableXML()
-	if err != nil {
-		return err
-	}
-	if text, err = virt.Redirect(text, d.tree.Layers[head].Paths()); err != nil {
-		return errs.Wrap(errs.Internal, op, err)
-	}
-	memory := filepath.Join(d.pools().Folder(d.tree, d.tree.Disks[0]), "reopen.memory")
-	if err := imagefile.Remove(memory); err != nil {
-		return err
-	}
-	err = d.update(func(t *layertree.Tree) {
-		t.Resume = &layertree.Resume{Layer: head, Memory: layertree.File{Path: memory}, Reopen: true}
-	})
-	if err != nil {
-		return err
-	}
-	if err := d.cfg.Failpoint.At("reopen: save"); err != nil {
-		return err
-	}
-	if err := m.Save(memory, text); err != nil && errs.KindOf(err) != errs.Unavailable {
-		return errs.Also(err, d.forgetReopening()) // the guest goes on as it was
-	} else if err != nil {
-		return err
-	}
-	return d.resumeReopened(op, m)
-}
-
-// resumeReopened goes on with a guest that reopen saved. Where the image was
-// never finished the guest still runs.
-func (d *Driver) resumeReopened(op string, m virt.Machine) error {
-	memory := d.tree.Resume.Memory.Path
-	p, err := m.Power()
-	if err != nil {
-		return err
-	}
-	if !p.Up() {
-		if err := d.cfg.Failpoint.At("reopen: resume"); err != nil {
-			return err
-		}
-		text, err := d.dom.conn.SavedXML(memory)
-		if errs.KindOf(err) == errs.Unavailable {
-			return err
-		}
-		if err != nil {
-			// The image is not whole: the guest went off in another way, and boots.
-			d.cfg.Log.Warn("there is no memory to resume from", "domain", d.cfg.Domain, "err", err)
-			return d.forgetReopening()
-		}
-		if err := d.dom.conn.Restore(memory, text, false); err != nil {
-			return err
-		}
-	}
-	if err := d.update(func(t *layertree.Tree) { t.Suspect = false }); err != nil {
-		return err
-	}
-	return d.forgetReopening()
-}
-
-// forgetReopening drops the memory image of a reopen that is over.
-func (d *Driver) forgetReopening() error {
-	memory := d.tree.Resume.Memory.Path
-	if err := d.update(func(t *layertree.Tree) { t.Resume = nil }); err != nil {
-		return err
-	}
-	return imagefile.Remove(memory)
-}
-
 // recoverSwitch finds out where the domain is when a switch was cut in the
 // middle, and goes on with a guest that was cut short in reopen.
-func (d *Driver) recoverSwitch(op string, m virt.Machine, p virt.Power) error {
+func (rc *recovery) recoverSwitch(op string, m virt.Machine, p virt.Power) error {
+	d := rc.d
 	if r := d.tree.Resume; r != nil && r.Reopen {
-		if err := d.resumeReopened(op, m); err != nil {
+		if err := d.reopener.resumeReopened(op, m); err != nil {
 			return err
 		}
 	}
@@ -281,7 +191,7 @@ func (d *Driver) Sweep(ctx context.Context, gone snap.Gone) error {
 	}
 	m, err := d.openAnyhow(ctx, op)
 	if err != nil {
-		d.thawSoon()
+		d.thawer.thawSoon()
 		return err
 	}
 	defer m.Free()

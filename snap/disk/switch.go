@@ -68,7 +68,8 @@ func (s *diskSwitch) with(ctx context.Context, op string, f func(p *layertree.Pl
 
 // moved reports whether the domain's disks are no longer the state of a layer:
 // the head does not rest on it, was written to, or cannot be read any more.
-func (d *Driver) moved(m virt.Machine, from layertree.ID) (bool, error) {
+func (s *diskSwitch) moved(m virt.Machine, from layertree.ID) (bool, error) {
+	d := s.d
 	if err := d.follower.followChains("look for later writes to disks"); err != nil {
 		return true, nil
 	}
@@ -80,27 +81,27 @@ func (d *Driver) moved(m virt.Machine, from layertree.ID) (bool, error) {
 	if err != nil || !fresh {
 		return true, err
 	}
-	s, _, err := d.dom.surveyOf("", m, false)
+	v, _, err := d.dom.surveyOf("", m, false)
 	if err != nil {
 		return true, err
 	}
-	same, err := d.images.sameNVRAM(s.NVRAM, d.tree.Layers[from])
+	same, err := d.images.sameNVRAM(v.NVRAM, d.tree.Layers[from])
 	return !same && d.tree.Layers[from].NVRAM != nil, err
 }
 
 // Stale reports whether the disks are no longer the base.
 func (s *diskSwitch) Stale(ctx context.Context) (stale bool, err error) {
 	err = s.with(ctx, "look for later writes to disks", func(p *layertree.Plan, m virt.Machine) (err error) {
-		stale, err = s.d.moved(m, p.BaseLayer)
-		stale = stale || !s.d.fitsDisks(p)
+		stale, err = s.moved(m, p.BaseLayer)
+		stale = stale || !s.fitsDisks(p)
 		return err
 	})
 	return stale, err
 }
 
 // fitsDisks reports whether the domain has the disks that it had when p was prepared.
-func (d *Driver) fitsDisks(p *layertree.Plan) bool {
-	return slices.Equal(d.tree.Layers[p.New].Devices(), d.tree.Disks)
+func (s *diskSwitch) fitsDisks(p *layertree.Plan) bool {
+	return slices.Equal(s.d.tree.Layers[p.New].Devices(), s.d.tree.Disks)
 }
 
 // needOff refuses a domain that runs: its disks cannot be exchanged.
@@ -130,11 +131,11 @@ func (s *diskSwitch) Commit(ctx context.Context) error {
 			return err
 		}
 		if p.Phase == layertree.Prepared {
-			stale, err := d.moved(m, p.BaseLayer)
+			stale, err := s.moved(m, p.BaseLayer)
 			if err != nil {
 				return err
 			}
-			if stale || d.tree.Head != p.Old || !d.fitsDisks(p) {
+			if stale || d.tree.Head != p.Old || !s.fitsDisks(p) {
 				return snap.Changed(op, "domain "+d.cfg.Domain)
 			}
 		}
@@ -230,7 +231,7 @@ func (s *diskSwitch) Check(ctx context.Context) (proof snap.Proof, err error) {
 				return err
 			}
 		}
-		moved, err := d.moved(m, layer)
+		moved, err := s.moved(m, layer)
 		if err != nil {
 			return err
 		}
@@ -242,7 +243,7 @@ func (s *diskSwitch) Check(ctx context.Context) (proof snap.Proof, err error) {
 			}
 		}
 		if moved {
-			proof.Post, err = d.presentHash(ctx)
+			proof.Post, err = s.presentHash(ctx)
 		}
 		return err
 	})
@@ -250,7 +251,8 @@ func (s *diskSwitch) Check(ctx context.Context) (proof snap.Proof, err error) {
 }
 
 // presentHash is the digest of disks that are no layer's state.
-func (d *Driver) presentHash(ctx context.Context) (snap.Hash, error) {
+func (s *diskSwitch) presentHash(ctx context.Context) (snap.Hash, error) {
+	d := s.d
 	head := d.tree.Layers[d.tree.Head]
 	h := blake3.New()
 	_, _ = h.WriteString("mulligan disks in use\x00") // never fails
