@@ -34,7 +34,7 @@ type rollback struct {
 
 	warnings  *warnings
 	recovered bool
-	unwell    bool // the app does not start, and mayBeUnwell
+	unwell    bool // the app does not start, which mayBeUnwell allows
 	// putBackNotes say what an undo did, a line per layer.
 	putBackNotes []string
 	again        bool // an undo was begun before, by this daemon or one that died
