@@ -12,6 +12,7 @@ import (
 
 	"mulligan/snap/postgres/physical/asowner"
 	"mulligan/snap/postgres/physical/pgserver"
+	"mulligan/snap/postgres/physical/session"
 	"mulligan/snap/postgres/physical/wal"
 )
 
@@ -58,10 +59,10 @@ const (
 
 // collect copies what the archive lacks of the live server's log, and lets the
 // slot go on behind it.
-func (a *archive) collect(ctx context.Context, c conn, f facts) error {
+func (a *archive) collect(ctx context.Context, c session.Conn, f facts) error {
 	var current string
 	var flushed wal.LSN
-	if err := c.row(ctx, "SELECT pg_walfile_name(pg_current_wal_flush_lsn()), pg_current_wal_flush_lsn()::text", &current, &flushed); err != nil {
+	if err := c.Row(ctx, "SELECT pg_walfile_name(pg_current_wal_flush_lsn()), pg_current_wal_flush_lsn()::text", &current, &flushed); err != nil {
 		return err
 	}
 	if !wal.IsSegment(current) {
@@ -72,11 +73,11 @@ func (a *archive) collect(ctx context.Context, c conn, f facts) error {
 	}
 	switch start := wal.LSN(f.Segments.Number(flushed) * uint64(f.Segments)); {
 	case f.Slot && a.filledBy(f):
-		return c.exec(ctx, dropSlot)
+		return c.Run(ctx, dropSlot)
 	case f.Slot:
-		return c.exec(ctx, fmt.Sprintf(advanceSlot, start))
+		return c.Run(ctx, fmt.Sprintf(advanceSlot, start))
 	case !a.filledBy(f):
-		return c.exec(ctx, makeSlot)
+		return c.Run(ctx, makeSlot)
 	}
 	return nil
 }
@@ -107,14 +108,14 @@ func (a *archive) history(ctx context.Context, t wal.Timeline) ([]wal.Leg, error
 }
 
 // saveAll copies all log that was written until now: the snapshots that stay need it.
-func (a *archive) saveAll(ctx context.Context, c conn, f facts) error {
+func (a *archive) saveAll(ctx context.Context, c session.Conn, f facts) error {
 	if _, err := os.Lstat(a.store.Archive()); errors.Is(err, fs.ErrNotExist) {
 		return nil // it never was enabled
 	}
-	if err := c.exec(ctx, "SELECT pg_switch_wal()"); err != nil {
+	if err := c.Run(ctx, "SELECT pg_switch_wal()"); err != nil {
 		return err
 	}
-	if _, err := c.barrier(ctx); err != nil { // something in the next file, so that this one counts as finished
+	if _, err := c.Barrier(ctx); err != nil { // something in the next file, so that this one counts as finished
 		return err
 	}
 	return a.collect(ctx, c, f)

@@ -18,6 +18,7 @@ import (
 	"mulligan/errs"
 	"mulligan/failpoint"
 	"mulligan/snap/postgres/physical/asowner"
+	"mulligan/snap/postgres/physical/session"
 	"mulligan/snap/postgres/physical/wal"
 )
 
@@ -48,7 +49,7 @@ func (bs *bases) takeLocked(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	defer c.close()
+	defer c.Close()
 	f, err := bs.server.inspect(ctx, c)
 	if err == nil {
 		err = bs.server.refuse(ctx, f)
@@ -85,14 +86,14 @@ func (bs *bases) takeLocked(ctx context.Context) (err error) {
 }
 
 // copy makes the copy, durably, and gives the sums of its files.
-func (bs *bases) copy(ctx context.Context, c conn, b *wal.Base, dir string) (list []byte, err error) {
+func (bs *bases) copy(ctx context.Context, c session.Conn, b *wal.Base, dir string) (list []byte, err error) {
 	if err := bs.failpoint.At("base: begin"); err != nil {
 		return nil, err
 	}
-	if err := c.row(ctx, fmt.Sprintf("SELECT pg_backup_start('mulligan %s', true)::text", b.ID), &b.Start); err != nil {
+	if err := c.Row(ctx, fmt.Sprintf("SELECT pg_backup_start('mulligan %s', true)::text", b.ID), &b.Start); err != nil {
 		return nil, err
 	}
-	if b.TLI, err = c.timeline(ctx); err != nil {
+	if b.TLI, err = c.Timeline(ctx); err != nil {
 		return nil, err
 	}
 	bs.copying.Store(&place{TLI: b.TLI, Start: b.Start})
@@ -103,7 +104,7 @@ func (bs *bases) copy(ctx context.Context, c conn, b *wal.Base, dir string) (lis
 		return nil, err
 	}
 	var label, spaces string
-	if err := c.row(ctx, "SELECT lsn::text, labelfile, spcmapfile FROM pg_backup_stop(false)", &b.Stop, &label, &spaces); err != nil {
+	if err := c.Row(ctx, "SELECT lsn::text, labelfile, spcmapfile FROM pg_backup_stop(false)", &b.Stop, &label, &spaces); err != nil {
 		return nil, err
 	}
 	if strings.TrimSpace(spaces) != "" {

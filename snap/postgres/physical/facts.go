@@ -9,6 +9,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap/postgres/physical/asowner"
 	"mulligan/snap/postgres/physical/pgserver"
+	"mulligan/snap/postgres/physical/session"
 	"mulligan/snap/postgres/physical/wal"
 )
 
@@ -51,16 +52,16 @@ const factsSQL = `SELECT current_setting('server_version_num')::int, (SELECT sys
 	ARRAY(SELECT name::text FROM pg_settings WHERE source IN ('command line', 'environment variable') AND name NOT IN ('config_file', 'data_directory', 'client_encoding') ORDER BY 1)`
 
 // inspect asks the live server.
-func (s *server) inspect(ctx context.Context, c conn) (f facts, err error) {
+func (s *server) inspect(ctx context.Context, c session.Conn) (f facts, err error) {
 	var superuser bool
-	if err := c.row(ctx, "SELECT rolsuper FROM pg_roles WHERE rolname = current_user", &superuser); err != nil {
+	if err := c.Row(ctx, "SELECT rolsuper FROM pg_roles WHERE rolname = current_user", &superuser); err != nil {
 		return f, err
 	}
 	if !superuser {
 		return f, errs.New(errs.Denied, "", "%s is not a superuser, and only one can take a cluster back as a whole", c.Config().User).
 			WithHint("give a DSN of a superuser, or use mode = logical")
 	}
-	err = c.row(ctx, factsSQL, &f.Version, &f.System, &f.DataDir, &f.ConfigFile, &f.Superuser, &f.Bootstrap,
+	err = c.Row(ctx, factsSQL, &f.Version, &f.System, &f.DataDir, &f.ConfigFile, &f.Superuser, &f.Bootstrap,
 		&f.Standby, &f.ArchiveMode, &f.ArchiveCommand, &f.FileCommand, &f.ArchiveLibrary, &f.WALLevel, &f.Segments, &f.Fsync,
 		&f.Spaces, &f.Databases, &f.Size, &f.Slot, &f.Given)
 	if err != nil {
@@ -71,7 +72,7 @@ func (s *server) inspect(ctx context.Context, c conn) (f facts, err error) {
 	if f.Standby {
 		return f, nil
 	}
-	f.TLI, err = c.timeline(ctx)
+	f.TLI, err = c.Timeline(ctx)
 	return f, err
 }
 

@@ -20,7 +20,6 @@ import (
 	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/database"
-	"mulligan/snap/postgres/physical/asowner"
 	"mulligan/snap/postgres/physical/pgserver"
 )
 
@@ -53,33 +52,36 @@ type Config struct {
 // Driver captures and restores one cluster.
 type Driver struct {
 	*database.Switcher[plan, *plan, state] // its Do is called by each method but for the copying of a base
-	cfg                                    Config
-	owner                                  privsep.User
-	server                                 *server
-	plans                                  *database.Plans
-	records                                *records
-	store                                  *store
-	archive                                *archive
-	bases                                  *bases
-
-	idle conn   // a connection that captures use again, perhaps a dead one
-	left bool   // the cluster was taken out of care: nothing is to be done to its server
-	conf string // the name of the configuration that was recorded last, or ""
+	*pieces
+	left bool // the cluster was taken out of care: nothing is to be done to its server
 }
 
 var (
-	_ snap.Driver       = (*Driver)(nil)
-	_ snap.LiveCapturer = (*Driver)(nil)
-	_ snap.Salvager     = (*Driver)(nil)
-	_ snap.LeftoverDropper       = (*Driver)(nil)
+	_ snap.Driver          = (*Driver)(nil)
+	_ snap.LiveCapturer    = (*Driver)(nil)
+	_ snap.Salvager        = (*Driver)(nil)
+	_ snap.LeftoverDropper = (*Driver)(nil)
 )
 
 // New makes the driver; it does not look at the cluster.
 func New(cfg Config) (*Driver, error) {
 	const op = "open postgres driver"
+	if err := cfg.complete(op); err != nil {
+		return nil, err
+	}
+	if err := makeFolders(cfg.StateDir); err != nil {
+		return nil, errs.Wrap(errs.Failed, op, err)
+	}
+	p := assemble(cfg)
+	e := engine{p}
+	return &Driver{Switcher: database.NewSwitcher[plan](p.plans, e, e, e.check), pieces: p}, nil
+}
+
+// complete fills in what was left open in the configuration. It returns an error if something in it cannot be.
+func (cfg *Config) complete(op string) error {
 	for _, name := range []string{cfg.App, cfg.Name} {
 		if !database.ValidName(name) {
-			return nil, errs.New(errs.Invalid, op, "%q is not a name", name)
+			return errs.New(errs.Invalid, op, "%q is not a name", name)
 		}
 	}
 	if cfg.Store == "" {
@@ -87,14 +89,14 @@ func New(cfg Config) (*Driver, error) {
 	}
 	for _, dir := range []string{cfg.DataDir, cfg.Store, cfg.StateDir, cfg.Bin} {
 		if !filepath.IsAbs(dir) || filepath.Clean(dir) != dir {
-			return nil, errs.New(errs.Invalid, op, "%q is not an absolute, clean path", dir)
+			return errs.New(errs.Invalid, op, "%q is not an absolute, clean path", dir)
 		}
 		if strings.ContainsAny(dir, "'%\\\n") {
-			return nil, errs.New(errs.Invalid, op, "%q holds a character that cannot be part of the server's archive_command", dir)
+			return errs.New(errs.Invalid, op, "%q holds a character that cannot be part of the server's archive_command", dir)
 		}
 	}
 	if cfg.Server == nil {
-		return nil, errs.New(errs.Invalid, op, "nothing can start and stop the server")
+		return errs.New(errs.Invalid, op, "nothing can start and stop the server")
 	}
 	if cfg.DigestLimit == 0 {
 		cfg.DigestLimit = 64 << 20
@@ -102,37 +104,15 @@ func New(cfg Config) (*Driver, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	if err := makeFolders(cfg.StateDir); err != nil {
-		return nil, errs.Wrap(errs.Failed, op, err)
-	}
-	d := &Driver{cfg: cfg, owner: cfg.Owner}
-	d.plans = database.FlatPlans(filepath.Join(cfg.StateDir, "switches"), "cluster", cfg.Name, cfg.Failpoint)
-	d.records = &records{dir: cfg.StateDir, cluster: cfg.Name, plans: d.plans,
-		ward: ward{Store: cfg.Store, UID: cfg.Owner.UID, GID: cfg.Owner.GID, Bin: cfg.Bin}}
-	home := asowner.Home{Data: cfg.DataDir, Store: cfg.Store}
-	programs := pgserver.Programs{Bin: cfg.Bin, Owner: cfg.Owner}
-	d.server = &server{Cluster: pgserver.Cluster{Programs: programs, DataDir: cfg.DataDir, Server: cfg.Server}, name: cfg.Name, dsn: cfg.DSN, home: home}
-	d.store = &store{Home: home, owner: cfg.Owner, claimant: cfg.App + "/" + cfg.Name}
-	d.archive = &archive{cluster: cfg.Name, store: d.store, programs: programs, log: cfg.Log}
-	d.bases = &bases{store: d.store, records: d.records, server: d.server, failpoint: cfg.Failpoint, log: cfg.Log}
-	d.Switcher = database.NewSwitcher[plan](d.plans, engine{d}, engine{d}, d.check)
-	return d, nil
+	return nil
 }
 
 // Close ends the connection that captures use. The driver may be used again.
 func (d *Driver) Close() {
 	_ = d.Do(context.Background(), "", func() error { // which does not fail
-		d.hangUp()
+		d.marks.hangUp()
 		return nil
 	})
-}
-
-// hangUp ends the connection that captures use.
-func (d *Driver) hangUp() {
-	if d.idle.Conn != nil {
-		d.idle.close()
-		d.idle = conn{}
-	}
 }
 
 // CapturesLive is true: a marker of a running app is the state after a transaction.

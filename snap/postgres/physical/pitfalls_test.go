@@ -215,7 +215,7 @@ func TestFailingArchive(t *testing.T) {
 	check(t, pgserver.Await(t.Context(), func() (bool, error) {
 		return s.value(t, "SELECT failed_count > 0 FROM pg_stat_archiver") == "t", nil
 	}))
-	got, warnings, err := s.driver.mark(t.Context())
+	got, warnings, err := s.driver.marks.mark(t.Context())
 	check(t, err)
 	if !strings.Contains(strings.Join(warnings, " "), "fails to archive") {
 		t.Errorf("the warnings are %q", warnings)
@@ -223,7 +223,7 @@ func TestFailingArchive(t *testing.T) {
 	check(t, os.Remove(s.driver.store.Archive()))
 	check(t, os.Rename(s.driver.store.Archive()+"-away", s.driver.store.Archive()))
 	got.ID = "db-a"
-	if got.Conf, err = s.driver.survey(t.Context(), got); err != nil {
+	if got.Conf, err = s.driver.marks.survey(t.Context(), got); err != nil {
 		t.Fatal(err)
 	}
 	check(t, s.driver.records.put("markers", "db-a", got))

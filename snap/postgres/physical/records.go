@@ -252,13 +252,3 @@ type ward struct {
 	UID, GID int
 	Bin      string // folder of the server's programs
 }
-
-// makeFolders makes those of the records.
-func makeFolders(stateDir string) error {
-	for _, dir := range []string{"markers", "bases", "kept", "switches", "conf", "raws"} {
-		if err := os.MkdirAll(filepath.Join(stateDir, dir), 0o700); err != nil {
-			return err
-		}
-	}
-	return nil
-}

@@ -10,7 +10,6 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/database"
-	"mulligan/snap/postgres/physical/asowner"
 	"mulligan/snap/postgres/physical/pgserver"
 )
 
@@ -18,67 +17,67 @@ import (
 // base's snapshot does: the way forward needs no replay. Where a restore is given up in the
 // middle, the server goes on in the folder that is live.
 func (e engine) Drop(ctx context.Context, p *plan) (left []string, err error) {
-	if err := e.d.cfg.Failpoint.At("finish"); err != nil {
+	if err := e.cfg.Failpoint.At("finish"); err != nil {
 		return nil, err
 	}
 	live := false
 	if p.Reached != database.Preparing && p.Reached != database.Prepared { // till then they were not exchanged
-		if live, err = e.d.exchanged(p); err != nil {
+		if live, err = e.exchanged(p); err != nil {
 			return nil, err
 		}
 	}
 	switch {
 	case live:
-		err = e.d.keep(ctx, p)
+		err = e.keep(ctx, p)
 	case p.Kept:
-		err = e.d.keepAgain(ctx, p)
+		err = e.keepAgain(ctx, p)
 	default:
-		err = e.d.store.remove(ctx, e.d.store.path("forks", p.Fork.Dir))
+		err = e.store.remove(ctx, e.store.path("forks", p.Fork.Dir))
 	}
 	if err != nil || p.Reached != database.Committing && p.Reached != database.Undoing {
 		return nil, err
 	}
 	if r := p.wanted(!live); r != nil {
-		return nil, e.d.startRaw(ctx, r)
+		return nil, e.raws.start(ctx, r)
 	}
-	return nil, e.d.server.Start(ctx)
+	return nil, e.server.Start(ctx)
 }
 
 // keep records the folder that was swapped out as its marker's, and forgets that
 // the live one was.
-func (d *Driver) keep(ctx context.Context, p *plan) error {
-	dir := d.store.path("forks", p.Fork.Dir)
+func (e engine) keep(ctx context.Context, p *plan) error {
+	dir := e.store.path("forks", p.Fork.Dir)
 	if p.Kept {
-		if err := d.records.drop("kept", string(p.Target)); err != nil {
+		if err := e.records.drop("kept", string(p.Target)); err != nil {
 			return err
 		}
 	}
 	if p.RawBase != nil { // a copy of it is kept
-		return d.store.remove(ctx, dir)
+		return e.store.remove(ctx, dir)
 	}
-	end, err := d.server.ReadControl(ctx, dir)
+	end, err := e.server.ReadControl(ctx, dir)
 	if err != nil {
 		return err
 	}
-	if _, err := d.records.marker(p.Base); errs.KindOf(err) == errs.NotFound || end.State != pgserver.ShutDown {
-		return d.store.remove(ctx, dir)
+	if _, err := e.records.marker(p.Base); errs.KindOf(err) == errs.NotFound || end.State != pgserver.ShutDown {
+		return e.store.remove(ctx, dir)
 	} else if err != nil {
 		return err
 	}
-	return d.records.put("kept", string(p.Base), kept{Marker: p.Base, Dir: p.Fork.Dir, Inode: p.Live, End: end})
+	return e.records.put("kept", string(p.Base), kept{Marker: p.Base, Dir: p.Fork.Dir, Inode: p.Live, End: end})
 }
 
 // keepAgain keeps a folder that was live between Commit and Undo only if nothing
 // was changed in it meanwhile.
-func (d *Driver) keepAgain(ctx context.Context, p *plan) error {
-	now, err := d.server.ReadControl(ctx, d.store.path("forks", p.Fork.Dir))
+func (e engine) keepAgain(ctx context.Context, p *plan) error {
+	now, err := e.server.ReadControl(ctx, e.store.path("forks", p.Fork.Dir))
 	if err == nil && now.Same(p.Fork.End) {
 		return nil
 	}
-	if err := d.records.drop("kept", string(p.Target)); err != nil {
+	if err := e.records.drop("kept", string(p.Target)); err != nil {
 		return err
 	}
-	return d.store.remove(ctx, d.store.path("forks", p.Fork.Dir))
+	return e.store.remove(ctx, e.store.path("forks", p.Fork.Dir))
 }
 
 // Sweep drops the snapshots and restores that gone names, and what is in
@@ -114,7 +113,7 @@ func (d *Driver) sweep(ctx context.Context, gone snap.Gone) error {
 	if err := d.SweepSwitches(ctx, gone.Restores); err != nil {
 		return err
 	}
-	if err := d.sweepStore(ctx); err != nil {
+	if err := d.retention.sweepStore(ctx); err != nil {
 		return err
 	}
 	if _, err := os.Lstat(d.store.Archive()); errors.Is(err, fs.ErrNotExist) {
@@ -123,31 +122,5 @@ func (d *Driver) sweep(ctx context.Context, gone snap.Gone) error {
 	if err := d.records.sweepConf(); err != nil {
 		return err
 	}
-	return d.prune(ctx)
-}
-
-// sweepStore removes what no record names.
-func (d *Driver) sweepStore(ctx context.Context) error {
-	var known []string
-	bases, err1 := d.records.bases()
-	keeps, err2 := d.records.keptOnes()
-	plans, err3 := d.records.switches()
-	raws, err4 := d.records.raws()
-	if err := errors.Join(err1, err2, err3, err4); err != nil {
-		return err
-	}
-	for _, r := range raws {
-		known = append(known, "raws/"+r.Dir)
-	}
-	for _, b := range bases {
-		known = append(known, "bases/"+b.ID)
-	}
-	for _, k := range keeps {
-		known = append(known, "forks/"+k.Dir)
-	}
-	for _, p := range plans {
-		known = append(known, "forks/"+p.Fork.Dir)
-	}
-	_, err := asowner.Sweep.Call(ctx, d.owner, asowner.Sweeping{Store: d.cfg.Store, Known: known})
-	return err
+	return d.retention.prune(ctx)
 }

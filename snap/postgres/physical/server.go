@@ -14,6 +14,7 @@ import (
 	"mulligan/snap/postgres/pglogin"
 	"mulligan/snap/postgres/physical/asowner"
 	"mulligan/snap/postgres/physical/pgserver"
+	"mulligan/snap/postgres/physical/session"
 	"mulligan/snap/postgres/physical/wal"
 )
 
@@ -28,30 +29,30 @@ type server struct {
 
 // connect connects to the live server: to the maintenance database, so that the
 // app's can be dropped and made again meanwhile.
-func (s *server) connect(ctx context.Context) (conn, error) {
+func (s *server) connect(ctx context.Context) (session.Conn, error) {
 	cfg, err := s.config(ctx)
 	if err != nil {
-		return conn{}, err
+		return session.Conn{}, err
 	}
 	own := cfg.Database
 	cfg.Database = "postgres"
-	c, err := open(ctx, cfg)
+	c, err := session.Open(ctx, cfg)
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) && pg.Code == "3D000" { // no such database
 		cfg.Database = own
-		c, err = open(ctx, cfg)
+		c, err = session.Open(ctx, cfg)
 	}
 	return c, err
 }
 
 // connectTo connects to one database of the live server.
-func (s *server) connectTo(ctx context.Context, database string) (conn, error) {
+func (s *server) connectTo(ctx context.Context, database string) (session.Conn, error) {
 	cfg, err := s.config(ctx)
 	if err != nil {
-		return conn{}, err
+		return session.Conn{}, err
 	}
 	cfg.Database = database
-	return open(ctx, cfg)
+	return session.Open(ctx, cfg)
 }
 
 // config is the DSN read. Where it names no user, that is the server's own; on a
@@ -65,7 +66,7 @@ func (s *server) config(ctx context.Context) (*pgx.ConnConfig, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg, err := configOf(map[string]string{
+	cfg, err := session.Config(map[string]string{
 		"host": l.Host, "port": l.Port, "user": l.User, "password": password, "dbname": l.Database, "sslmode": l.TLS["sslmode"],
 	})
 	if err != nil {
@@ -130,9 +131,9 @@ func (s *server) head(ctx context.Context) (t wal.Timeline, size wal.Segments, e
 	if err != nil {
 		return 0, 0, 0, err
 	}
-	defer c.close()
-	if t, err = c.timeline(ctx); err == nil {
-		end, err = c.barrier(ctx)
+	defer c.Close()
+	if t, err = c.Timeline(ctx); err == nil {
+		end, err = c.Barrier(ctx)
 	}
 	return t, ctl.Segments, end, err
 }
@@ -147,8 +148,8 @@ func (s *server) writeOut(ctx context.Context) (up bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	defer c.close()
-	return true, c.exec(ctx, "CHECKPOINT")
+	defer c.Close()
+	return true, c.Run(ctx, "CHECKPOINT")
 }
 
 // revive starts a server that is down, if it may. why says how it was found so, and is the

@@ -13,9 +13,8 @@ import (
 
 	"mulligan/errs"
 	"mulligan/privsep"
-	"mulligan/snap/database"
 	"mulligan/snap/postgres/physical/asowner"
-	"mulligan/snap/postgres/physical/wal"
+	"mulligan/snap/postgres/physical/session"
 )
 
 // Enable takes the cluster into care. It says what it changed, in whole
@@ -37,7 +36,7 @@ func (d *Driver) enable(ctx context.Context) (changes []string, restart bool, er
 	if err != nil {
 		return nil, false, err
 	}
-	defer c.close()
+	defer c.Close()
 	f, err := d.server.inspect(ctx, c)
 	if err != nil {
 		return nil, false, err
@@ -83,7 +82,7 @@ func (d *Driver) enable(ctx context.Context) (changes []string, restart bool, er
 
 // configure has the server fill the archive, unless it archives for somebody
 // else: then the log is copied.
-func (d *Driver) configure(ctx context.Context, c conn, f facts) (changes []string, restart bool, err error) {
+func (d *Driver) configure(ctx context.Context, c session.Conn, f facts) (changes []string, restart bool, err error) {
 	ours := f.FileCommand == d.archive.command()
 	taken := f.ArchiveLibrary != "" || f.FileCommand != "" && !ours && f.FileCommand != placeholder
 	if taken {
@@ -91,18 +90,18 @@ func (d *Driver) configure(ctx context.Context, c conn, f facts) (changes []stri
 	}
 	if !ours {
 		changes = append(changes, "archive_command was set, by ALTER SYSTEM.")
-		if err := c.exec(ctx, "ALTER SYSTEM SET archive_command = "+literal(d.archive.command())); err != nil {
+		if err := c.Run(ctx, "ALTER SYSTEM SET archive_command = "+literal(d.archive.command())); err != nil {
 			return nil, false, err
 		}
 	}
 	if f.ArchiveMode == "off" {
 		restart = true
 		changes = append(changes, "archive_mode was set to on, by ALTER SYSTEM; it counts once the server has been restarted.")
-		if err := c.exec(ctx, "ALTER SYSTEM SET archive_mode = on"); err != nil {
+		if err := c.Run(ctx, "ALTER SYSTEM SET archive_mode = on"); err != nil {
 			return nil, false, err
 		}
 	}
-	return changes, restart, c.reload(ctx)
+	return changes, restart, c.Reload(ctx)
 }
 
 func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
@@ -165,7 +164,7 @@ func (d *Driver) reset(ctx context.Context) (changes []string, restart bool, err
 	if err != nil {
 		return nil, false, err
 	}
-	defer c.close()
+	defer c.Close()
 	f, err := d.server.inspect(ctx, c)
 	if err != nil {
 		return nil, false, err
@@ -176,24 +175,24 @@ func (d *Driver) reset(ctx context.Context) (changes []string, restart bool, err
 	if f.FileCommand == d.archive.command() || f.FileCommand == placeholder {
 		if f.ArchiveMode == "off" {
 			changes = append(changes, "archive_command was reset.")
-			err = c.exec(ctx, "ALTER SYSTEM RESET archive_command")
+			err = c.Run(ctx, "ALTER SYSTEM RESET archive_command")
 		} else {
 			restart = true
 			changes = append(changes, "archive_mode was reset, which counts once the server has been restarted; archive_command does nothing until then.")
-			err = c.exec(ctx, "ALTER SYSTEM SET archive_command = "+literal(placeholder))
+			err = c.Run(ctx, "ALTER SYSTEM SET archive_command = "+literal(placeholder))
 		}
 		if err == nil {
-			err = c.exec(ctx, "ALTER SYSTEM RESET archive_mode")
+			err = c.Run(ctx, "ALTER SYSTEM RESET archive_mode")
 		}
 		if err == nil {
-			err = c.reload(ctx)
+			err = c.Reload(ctx)
 		}
 	}
 	if f, e := d.server.inspect(ctx, c); err == nil && e == nil && f.Slot {
 		changes = append(changes, fmt.Sprintf("The replication slot %q was dropped.", slot))
-		err = c.exec(ctx, dropSlot)
+		err = c.Run(ctx, dropSlot)
 	}
-	d.hangUp()
+	d.marks.hangUp()
 	return changes, restart, err
 }
 
@@ -217,95 +216,4 @@ func Purge(stateDir string) error {
 		}
 	}
 	return errs.Wrap(errs.Failed, op, os.RemoveAll(stateDir))
-}
-
-// Maintain does what can be done in the background: it copies log that the
-// server does not archive by itself, drops what nobody needs, and takes a new
-// base when the replay from the last one would grow too long. Captures go on
-// meanwhile. It is to be called every few seconds.
-func (d *Driver) Maintain(ctx context.Context) error {
-	const op = "maintain cluster"
-	due := false
-	err := d.Do(ctx, op, func() (err error) {
-		due, err = d.tidy(ctx)
-		return err
-	})
-	if err == nil && due {
-		err = d.bases.take(ctx)
-	}
-	return database.Classify(op, err, d.cfg.DataDir)
-}
-
-// tidy does the short part, and says whether a base is due.
-func (d *Driver) tidy(ctx context.Context) (due bool, err error) {
-	if d.left {
-		return false, nil
-	}
-	c, err := d.server.connect(ctx)
-	if err != nil {
-		return false, err
-	}
-	defer c.close()
-	f, err := d.server.inspect(ctx, c)
-	if err != nil {
-		return false, err
-	}
-	if err := d.records.rememberAgain(f); err != nil {
-		return false, err
-	}
-	if err := d.archive.collect(ctx, c, f); err != nil {
-		return false, err
-	}
-	if err := d.note(ctx, f); err != nil {
-		return false, err
-	}
-	if err := d.prune(ctx); err != nil {
-		return false, err
-	}
-	var end wal.LSN
-	if err := c.row(ctx, "SELECT pg_current_wal_flush_lsn()::text", &end); err != nil {
-		return false, err
-	}
-	b, err := d.bases.nearest(ctx, marker{place: place{TLI: f.TLI}, LSN: end}, f.Segments)
-	if errs.KindOf(err) == errs.Corrupt {
-		return true, nil // there is none
-	}
-	return err == nil && int64(end-b.Start) > d.maxReplay(ctx), err
-}
-
-func (d *Driver) maxReplay(ctx context.Context) int64 {
-	switch {
-	case d.cfg.MaxReplay > 0:
-		return d.cfg.MaxReplay
-	case d.store.cloning(ctx):
-		return 128 << 20
-	}
-	return 1 << 30
-}
-
-const unloggedSQL = "SELECT n.nspname || '.' || c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relpersistence = 'u' AND c.relkind IN ('r', 'p') ORDER BY 1 LIMIT 5"
-
-// note records what snapshots lack, for the captures to come: to look into each
-// database takes too long for a capture.
-func (d *Driver) note(ctx context.Context, f facts) error {
-	notes := []string{}
-	for _, db := range f.Databases {
-		c, err := d.server.connectTo(ctx, db)
-		if err != nil {
-			continue // it was dropped, or takes no connections
-		}
-		unlogged, err := c.column(ctx, unloggedSQL)
-		c.close()
-		if err != nil {
-			return err
-		}
-		if len(unlogged) > 0 {
-			notes = append(notes, fmt.Sprintf("Unlogged tables are empty after a restore: %s in database %s.", strings.Join(unlogged, ", "), db))
-		}
-	}
-	var old []string
-	if err := d.records.get(".", "notes", &old); err == nil && strings.Join(old, "\n") == strings.Join(notes, "\n") {
-		return nil
-	}
-	return d.records.put(".", "notes", notes)
 }

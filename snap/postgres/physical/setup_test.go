@@ -251,7 +251,7 @@ func TestRetention(t *testing.T) {
 	for id := range prints {
 		check(t, s.driver.Delete(t.Context(), id))
 	}
-	check(t, s.driver.prune(t.Context()))
+	check(t, s.driver.retention.prune(t.Context()))
 	if bases, log := stored(); bases != 0 || log > len(histories(t, s)) {
 		t.Errorf("without captures there are %d bases and %d files of log", bases, log)
 	}

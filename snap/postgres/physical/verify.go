@@ -17,7 +17,7 @@ func (d *Driver) Verify(ctx context.Context, id snap.SnapshotID, depth snap.Dept
 		case err != nil:
 			return err
 		case s.raw != nil:
-			return d.verifyRaw(ctx, *s.raw, depth)
+			return d.raws.verify(ctx, *s.raw, depth)
 		}
 		return d.verify(ctx, s.marker, depth)
 	})

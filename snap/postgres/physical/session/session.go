@@ -1,4 +1,6 @@
-package physical
+// Package session connects to servers of PostgreSQL as a superuser: to the one that serves an app, and to those of copies
+// of its cluster. What a server may send is bounded (package pgwire), and its errors get a kind and a hint.
+package session
 
 import (
 	"context"
@@ -17,14 +19,14 @@ import (
 	"mulligan/snap/postgres/physical/wal"
 )
 
-// conn is one connection, for one piece of work. Only captures keep theirs.
-type conn struct {
+// Conn is one connection, for one piece of work. Only captures keep theirs. It is not safe for concurrent use.
+type Conn struct {
 	*pgx.Conn
 	refusal *pgwire.Refusal
 }
 
-// configOf is what pgx makes of settings, and of nothing else: no file is read.
-func configOf(settings map[string]string) (*pgx.ConnConfig, error) {
+// Config returns what pgx makes of settings, and of nothing else: no file is read.
+func Config(settings map[string]string) (*pgx.ConnConfig, error) {
 	text := "passfile=" + os.DevNull + " sslrootcert='' sslcert='' sslkey='' target_session_attrs=any"
 	for k, v := range settings {
 		text += " " + k + "=" + pglogin.Quote(v)
@@ -36,9 +38,11 @@ func configOf(settings map[string]string) (*pgx.ConnConfig, error) {
 	return cfg, err
 }
 
+// connectTimeout bounds how long a server may take to accept a connection.
 const connectTimeout = 10 * time.Second
 
-func open(ctx context.Context, cfg *pgx.ConnConfig) (conn, error) {
+// Open connects, with settings of its own for whatever the server's may change: how values read, and how long a statement waits.
+func Open(ctx context.Context, cfg *pgx.ConnConfig) (Conn, error) {
 	cfg.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
 	cfg.ConnectTimeout = connectTimeout
 	refusal := &pgwire.Refusal{}
@@ -51,13 +55,13 @@ func open(ctx context.Context, cfg *pgx.ConnConfig) (conn, error) {
 	}
 	c, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
-		return conn{}, explain(refusal.Take(err))
+		return Conn{}, Explain(refusal.Take(err))
 	}
-	return conn{c, refusal}, nil
+	return Conn{c, refusal}, nil
 }
 
-// explain gives a kind to what the server, or its absence, says.
-func explain(err error) error {
+// Explain gives a kind to what the server, or its absence, says.
+func Explain(err error) error {
 	var pg *pgconn.PgError
 	var connect *pgconn.ConnectError
 	var known *errs.Error
@@ -79,30 +83,31 @@ func explain(err error) error {
 	return err
 }
 
-func (c conn) close() { _ = c.Conn.Close(context.Background()) } // the work is done or has failed by then
+// Close ends the connection.
+func (c Conn) Close() { _ = c.Conn.Close(context.Background()) } // the work is done or has failed by then
 
-// row reads one row.
-func (c conn) row(ctx context.Context, sql string, into ...any) error {
+// Row reads the only row of the answer to sql.
+func (c Conn) Row(ctx context.Context, sql string, into ...any) error {
 	return c.explain(c.QueryRow(ctx, sql).Scan(into...))
 }
 
-// exec runs statements.
-func (c conn) exec(ctx context.Context, sql string) error {
+// Run runs statements.
+func (c Conn) Run(ctx context.Context, sql string) error {
 	_, err := c.Exec(ctx, sql)
 	return c.explain(err)
 }
 
-// explain also knows when the server died in the middle.
-func (c conn) explain(err error) error {
-	why := explain(c.refusal.Take(err))
+// explain is Explain, and also knows when the server died in the middle.
+func (c Conn) explain(err error) error {
+	why := Explain(c.refusal.Take(err))
 	if e := (*errs.Error)(nil); why != nil && c.IsClosed() && !errors.As(why, &e) && !errors.Is(why, context.Canceled) && !errors.Is(why, context.DeadlineExceeded) {
 		return &errs.Error{Kind: errs.Unavailable, Message: "the server ended the connection", Err: err, Hint: "see that the server runs and takes connections"}
 	}
 	return why
 }
 
-// column reads the only column of all rows.
-func (c conn) column(ctx context.Context, sql string) ([]string, error) {
+// Column reads all rows of the answer to sql, which has one column.
+func (c Conn) Column(ctx context.Context, sql string) ([]string, error) {
 	rows, err := c.Query(ctx, sql)
 	if err != nil {
 		return nil, c.explain(err)
@@ -111,24 +116,28 @@ func (c conn) column(ctx context.Context, sql string) ([]string, error) {
 	return all, c.explain(err)
 }
 
-func (c conn) timeline(ctx context.Context) (wal.Timeline, error) {
+// Timeline returns the timeline that the server writes log of.
+func (c Conn) Timeline(ctx context.Context) (wal.Timeline, error) {
 	var name string
-	if err := c.row(ctx, "SELECT pg_walfile_name(pg_current_wal_insert_lsn())", &name); err != nil {
+	if err := c.Row(ctx, "SELECT pg_walfile_name(pg_current_wal_insert_lsn())", &name); err != nil {
 		return 0, err
 	}
 	return wal.ParseTimeline(name)
 }
 
-func (c conn) reload(ctx context.Context) error {
-	// The answer comes before the server has read its settings, which it does in an instant.
-	return c.exec(ctx, "SELECT pg_reload_conf()")
+// Reload has the server read its settings again. The answer comes before it has, which takes an instant.
+func (c Conn) Reload(ctx context.Context) error {
+	return c.Run(ctx, "SELECT pg_reload_conf()")
 }
 
-// barrier flushes all that was committed before the call, and gives a place
+// Barrier flushes all that was committed before the call, and returns a place
 // behind it that a record begins at. A commit waits for the disk only if its
 // transaction wrote something: here, a message that nobody reads.
-func (c conn) barrier(ctx context.Context) (end wal.LSN, err error) {
-	err = c.row(ctx, "SELECT pg_current_wal_insert_lsn()::text, txid_current(), pg_logical_emit_message(false, 'mulligan', '')::text",
+func (c Conn) Barrier(ctx context.Context) (end wal.LSN, err error) {
+	err = c.Row(ctx, "SELECT pg_current_wal_insert_lsn()::text, txid_current(), pg_logical_emit_message(false, 'mulligan', '')::text",
 		&end, new(int64), new(string))
 	return end, err
 }
+
+// Connecter connects to a database of some server.
+type Connecter func(ctx context.Context, database string) (Conn, error)

@@ -6,11 +6,22 @@ import (
 	"slices"
 
 	"mulligan/errs"
+	"mulligan/failpoint"
 	"mulligan/snap"
 	"mulligan/snap/database"
 	"mulligan/snap/postgres/physical/asowner"
 	"mulligan/snap/postgres/physical/wal"
 )
+
+// retention decides what of the store is needed, and removes what is not.
+type retention struct {
+	store     *store
+	records   *records
+	server    *server
+	archive   *archive
+	bases     *bases
+	failpoint failpoint.Hook
+}
 
 // holdings is what is stored, and which markers need what of it.
 type holdings struct {
@@ -31,17 +42,17 @@ type holdings struct {
 
 // hold works out what is needed: by all markers but those in without, by the
 // folders that were swapped out, by restores under way, and by markers to come.
-func (d *Driver) hold(ctx context.Context, without ...snap.SnapshotID) (h holdings, err error) {
+func (rt *retention) hold(ctx context.Context, without ...snap.SnapshotID) (h holdings, err error) {
 	h.from, h.log, h.legs = map[snap.SnapshotID]wal.Base{}, map[string]bool{}, map[wal.Timeline][]wal.Leg{}
-	all, err1 := d.records.markers()
-	plans, err2 := d.records.switches()
+	all, err1 := rt.records.markers()
+	plans, err2 := rt.records.switches()
 	var err3, err4 error
-	h.bases, err3 = d.records.bases()
-	h.kept, err4 = d.records.keptOnes()
+	h.bases, err3 = rt.records.bases()
+	h.kept, err4 = rt.records.keptOnes()
 	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		return h, err
 	}
-	if err := d.holdLive(ctx, &h); err != nil {
+	if err := rt.holdLive(ctx, &h); err != nil {
 		return h, err
 	}
 	for _, p := range plans {
@@ -52,13 +63,13 @@ func (d *Driver) hold(ctx context.Context, without ...snap.SnapshotID) (h holdin
 			continue
 		}
 		h.markers = append(h.markers, m)
-		if err := d.holdUpTo(ctx, &h, m.ID, m.TLI, m.LSN); err != nil {
+		if err := rt.holdUpTo(ctx, &h, m.ID, m.TLI, m.LSN); err != nil {
 			return h, err
 		}
 	}
 	for _, k := range h.kept { // live again, it goes on from its end
 		if b, found := h.from[k.Marker]; found {
-			legs, err := d.historyIn(ctx, &h, k.End.TLI)
+			legs, err := rt.history(ctx, &h, k.End.TLI)
 			if errs.KindOf(err) == errs.Corrupt {
 				continue
 			} else if err != nil {
@@ -70,16 +81,16 @@ func (d *Driver) hold(ctx context.Context, without ...snap.SnapshotID) (h holdin
 	if h.blind {
 		return h, nil
 	}
-	return h, d.holdUpTo(ctx, &h, "", h.live, wal.Endless)
+	return h, rt.holdUpTo(ctx, &h, "", h.live, wal.Endless)
 }
 
 // holdLive looks where the live folder stands. One that is broken, or another cluster's, says nothing.
-func (d *Driver) holdLive(ctx context.Context, h *holdings) error {
-	c, err := d.server.ReadControl(ctx, d.cfg.DataDir)
+func (rt *retention) holdLive(ctx context.Context, h *holdings) error {
+	c, err := rt.server.ReadControl(ctx, rt.server.DataDir)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	f, unknown := d.records.known()
+	f, unknown := rt.records.known()
 	if err == nil && (unknown != nil || f.System == c.System) {
 		h.live, h.size = c.TLI, c.Segments
 		return nil
@@ -91,12 +102,12 @@ func (d *Driver) holdLive(ctx context.Context, h *holdings) error {
 	return nil
 }
 
-// historyIn is history, read once.
-func (d *Driver) historyIn(ctx context.Context, h *holdings, t wal.Timeline) ([]wal.Leg, error) {
+// history is the archive's, read once for each timeline.
+func (rt *retention) history(ctx context.Context, h *holdings, t wal.Timeline) ([]wal.Leg, error) {
 	if legs, found := h.legs[t]; found {
 		return legs, nil
 	}
-	legs, err := d.archive.history(ctx, t)
+	legs, err := rt.archive.history(ctx, t)
 	if err == nil {
 		h.legs[t] = legs
 	}
@@ -105,8 +116,8 @@ func (d *Driver) historyIn(ctx context.Context, h *holdings, t wal.Timeline) ([]
 
 // holdUpTo notes the base and the log that lead to a place. Without a base there
 // is nothing to be kept.
-func (d *Driver) holdUpTo(ctx context.Context, h *holdings, id snap.SnapshotID, t wal.Timeline, to wal.LSN) error {
-	legs, err := d.historyIn(ctx, h, t)
+func (rt *retention) holdUpTo(ctx context.Context, h *holdings, id snap.SnapshotID, t wal.Timeline, to wal.LSN) error {
+	legs, err := rt.history(ctx, h, t)
 	var b wal.Base
 	if err == nil {
 		b, err = wal.Choose(h.bases, legs, t, to)
@@ -151,11 +162,11 @@ type garbage struct {
 
 // unneeded lists what nobody needs. With the last marker goes everything, also
 // what markers to come would begin with: last says that it is being deleted.
-func (d *Driver) unneeded(ctx context.Context, h holdings, last bool) (g garbage, err error) {
+func (rt *retention) unneeded(ctx context.Context, h holdings, last bool) (g garbage, err error) {
 	if last {
 		h.from, h.open, h.blind = nil, nil, false
 	}
-	if p := d.bases.copying.Load(); p != nil {
+	if p := rt.bases.copying.Load(); p != nil {
 		h.open = append(h.open, *p)
 	}
 	used := map[string]bool{}
@@ -172,7 +183,7 @@ func (d *Driver) unneeded(ctx context.Context, h holdings, last bool) (g garbage
 			g.kept = append(g.kept, k)
 		}
 	}
-	list, err := asowner.Names.Call(ctx, d.owner, d.store.Archive())
+	list, err := asowner.Names.Call(ctx, rt.store.owner, rt.store.Archive())
 	for _, name := range list {
 		if len(name) < 24 || !wal.IsSegment(name[:24]) || !database.ValidName(name) {
 			continue
@@ -187,122 +198,107 @@ func (d *Driver) unneeded(ctx context.Context, h holdings, last bool) (g garbage
 
 // freed is what no one needs any more once these snapshots are deleted, in
 // addition to what no one needs now.
-func (d *Driver) freed(ctx context.Context, ids []snap.SnapshotID) (g garbage, err error) {
-	before, err := d.hold(ctx)
+func (rt *retention) freed(ctx context.Context, ids []snap.SnapshotID) (g garbage, err error) {
+	before, err := rt.hold(ctx)
 	if err != nil {
 		return g, err
 	}
-	after, err := d.hold(ctx, ids...)
+	after, err := rt.hold(ctx, ids...)
 	if err != nil {
 		return g, err
 	}
-	already, err := d.unneeded(ctx, before, false)
+	already, err := rt.unneeded(ctx, before, false)
 	if err != nil {
 		return g, err
 	}
-	g, err = d.unneeded(ctx, after, len(after.markers) == 0 && len(before.markers) > 0)
+	g, err = rt.unneeded(ctx, after, len(after.markers) == 0 && len(before.markers) > 0)
 	g.bases = slices.DeleteFunc(g.bases, func(b wal.Base) bool { return slices.Contains(already.bases, b) })
 	g.kept = slices.DeleteFunc(g.kept, func(k kept) bool { return slices.Contains(already.kept, k) })
 	g.log = slices.DeleteFunc(g.log, func(name string) bool { return slices.Contains(already.log, name) })
 	if err == nil {
-		g.raws, err = d.records.rawsOf(ids)
+		g.raws, err = rt.records.rawsOf(ids)
 	}
 	return g, err
 }
 
 // paths are where garbage lies.
-func (d *Driver) paths(g garbage) (all []string) {
+func (rt *retention) paths(g garbage) (all []string) {
 	for _, b := range g.bases {
-		all = append(all, d.store.path("bases", b.ID))
+		all = append(all, rt.store.path("bases", b.ID))
 	}
 	for _, k := range g.kept {
-		all = append(all, d.store.path("forks", k.Dir))
+		all = append(all, rt.store.path("forks", k.Dir))
 	}
 	for _, name := range g.log {
-		all = append(all, d.store.path("archive", name))
+		all = append(all, rt.store.path("archive", name))
 	}
 	for _, r := range g.raws {
 		if r.Dir != "" {
-			all = append(all, d.store.path("raws", r.Dir))
+			all = append(all, rt.store.path("raws", r.Dir))
 		}
 	}
 	return all
 }
 
-// Size is what deleting exactly these snapshots together would free, in bytes.
-// Where files are cloned, what they share with others is left out.
-func (d *Driver) Size(ctx context.Context, ids ...snap.SnapshotID) (int64, error) {
-	const op = "measure cluster snapshots"
-	var n int64
-	err := d.Do(ctx, op, func() error {
-		for _, id := range ids {
-			if _, err := d.records.state(id); err != nil {
-				return err
-			}
-		}
-		g, err := d.freed(ctx, ids)
-		if err == nil {
-			n, err = d.store.measure(ctx, d.paths(g))
-		}
-		return err
-	})
-	return n, err
-}
-
-// Delete drops a snapshot, and what only it needed.
-func (d *Driver) Delete(ctx context.Context, id snap.SnapshotID) error {
-	return d.Do(ctx, "delete cluster snapshot", func() error {
-		s, err := d.records.state(id)
-		if errs.KindOf(err) == errs.NotFound {
-			return nil
-		}
-		if s.raw != nil { // nothing else rests on it
-			return d.discard(ctx, garbage{raws: []raw{*s.raw}})
-		}
-		g, err := d.freed(ctx, []snap.SnapshotID{id})
-		if err == nil {
-			err = d.records.drop("markers", string(id))
-		}
-		if err == nil {
-			err = d.discard(ctx, g)
-		}
-		return err
-	})
-}
-
 // discard removes garbage: records first, so that none ever names what is gone.
 // What a crash leaves is found by the next prune or Sweep.
-func (d *Driver) discard(ctx context.Context, g garbage) error {
-	if err := d.cfg.Failpoint.At("discard"); err != nil {
+func (rt *retention) discard(ctx context.Context, g garbage) error {
+	if err := rt.failpoint.At("discard"); err != nil {
 		return err
 	}
 	for _, b := range g.bases {
-		if err := errors.Join(d.records.drop("bases", b.ID), removeDurably(d.records.sumsFile(b.ID)), d.store.remove(ctx, d.store.path("bases", b.ID))); err != nil {
+		if err := errors.Join(rt.records.drop("bases", b.ID), removeDurably(rt.records.sumsFile(b.ID)), rt.store.remove(ctx, rt.store.path("bases", b.ID))); err != nil {
 			return err
 		}
 	}
 	for _, k := range g.kept {
-		if err := errors.Join(d.records.drop("kept", string(k.Marker)), d.store.remove(ctx, d.store.path("forks", k.Dir))); err != nil {
+		if err := errors.Join(rt.records.drop("kept", string(k.Marker)), rt.store.remove(ctx, rt.store.path("forks", k.Dir))); err != nil {
 			return err
 		}
 	}
 	for _, r := range g.raws {
-		if err := errors.Join(d.records.drop("raws", string(r.ID)), d.store.remove(ctx, d.paths(garbage{raws: []raw{r}})...)); err != nil {
+		if err := errors.Join(rt.records.drop("raws", string(r.ID)), rt.store.remove(ctx, rt.paths(garbage{raws: []raw{r}})...)); err != nil {
 			return err
 		}
 	}
-	return d.store.remove(ctx, d.paths(garbage{log: g.log})...)
+	return rt.store.remove(ctx, rt.paths(garbage{log: g.log})...)
 }
 
 // prune drops what nobody needs.
-func (d *Driver) prune(ctx context.Context) error {
-	h, err := d.hold(ctx)
+func (rt *retention) prune(ctx context.Context) error {
+	h, err := rt.hold(ctx)
 	if err != nil {
 		return err
 	}
-	g, err := d.unneeded(ctx, h, false)
+	g, err := rt.unneeded(ctx, h, false)
 	if err != nil {
 		return err
 	}
-	return d.discard(ctx, g)
+	return rt.discard(ctx, g)
+}
+
+// sweepStore removes what no record names.
+func (rt *retention) sweepStore(ctx context.Context) error {
+	var known []string
+	bases, err1 := rt.records.bases()
+	keeps, err2 := rt.records.keptOnes()
+	plans, err3 := rt.records.switches()
+	raws, err4 := rt.records.raws()
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
+		return err
+	}
+	for _, r := range raws {
+		known = append(known, "raws/"+r.Dir)
+	}
+	for _, b := range bases {
+		known = append(known, "bases/"+b.ID)
+	}
+	for _, k := range keeps {
+		known = append(known, "forks/"+k.Dir)
+	}
+	for _, p := range plans {
+		known = append(known, "forks/"+p.Fork.Dir)
+	}
+	_, err := asowner.Sweep.Call(ctx, rt.store.owner, asowner.Sweeping{Store: rt.store.Store, Known: known})
+	return err
 }

@@ -1,4 +1,6 @@
-package physical
+// Package contents reads what the databases of a server hold, and compares two of such readings: in few words for the plan
+// of a restore ([Read], [Differences]), and in SQL with the numbers of rows ([Relations], [Compare]).
+package contents
 
 import (
 	"cmp"
@@ -12,10 +14,11 @@ import (
 
 	"mulligan/snap"
 	"mulligan/snap/database"
+	"mulligan/snap/postgres/physical/session"
 )
 
-// contents is what a server says that its databases hold.
-type contents struct {
+// Contents is what a server says that its databases hold.
+type Contents struct {
 	Databases []string `json:"databases"`
 	Tables    []table  `json:"tables"`
 	Rows      bool     `json:"rows"` // Count and Sum were taken
@@ -38,20 +41,20 @@ const tablesSQL = `SELECT n.nspname::text, c.relname::text, c.relkind::text, pg_
 	WHERE c.relpersistence <> 't' AND c.relkind IN ('r', 'p', 'm', 'S', 'v', 'f')
 	AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast') ORDER BY 1, 2`
 
-// readContents asks a server for all its databases. The rows are read too when
+// Read asks a server for all its databases. The rows are read too when
 // all together have at most limit bytes.
-func readContents(ctx context.Context, connect func(context.Context, string) (conn, error), limit int64) (*contents, error) {
+func Read(ctx context.Context, connect session.Connecter, limit int64) (*Contents, error) {
 	c, err := connect(ctx, "postgres")
 	if err != nil {
 		return nil, err
 	}
-	defer c.close()
-	all := &contents{}
-	if all.Databases, err = c.column(ctx, "SELECT datname::text FROM pg_database WHERE datallowconn AND NOT datistemplate ORDER BY 1"); err != nil {
+	defer c.Close()
+	all := &Contents{}
+	if all.Databases, err = c.Column(ctx, "SELECT datname::text FROM pg_database WHERE datallowconn AND NOT datistemplate ORDER BY 1"); err != nil {
 		return nil, err
 	}
 	var size int64
-	if err := c.row(ctx, "SELECT sum(pg_database_size(oid))::bigint FROM pg_database WHERE datallowconn AND NOT datistemplate", &size); err != nil {
+	if err := c.Row(ctx, "SELECT sum(pg_database_size(oid))::bigint FROM pg_database WHERE datallowconn AND NOT datistemplate", &size); err != nil {
 		return nil, err
 	}
 	all.Rows = size <= limit
@@ -63,15 +66,16 @@ func readContents(ctx context.Context, connect func(context.Context, string) (co
 	return all, nil
 }
 
-func (all *contents) read(ctx context.Context, connect func(context.Context, string) (conn, error), database string) error {
+// read adds the relations of one database.
+func (all *Contents) read(ctx context.Context, connect session.Connecter, database string) error {
 	c, err := connect(ctx, database)
 	if err != nil {
 		return err
 	}
-	defer c.close()
+	defer c.Close()
 	rows, err := c.Query(ctx, tablesSQL)
 	if err != nil {
-		return explain(err)
+		return session.Explain(err)
 	}
 	tables, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (t table, err error) {
 		var node, size *int64
@@ -86,11 +90,11 @@ func (all *contents) read(ctx context.Context, connect func(context.Context, str
 		return t, err
 	})
 	if err != nil {
-		return explain(err)
+		return session.Explain(err)
 	}
 	for i := range tables {
 		if t := &tables[i]; all.Rows && (t.Kind == "r" || t.Kind == "m") {
-			if err := c.row(ctx, t.rowsSQL(), &t.Count, &t.Sum); err != nil {
+			if err := c.Row(ctx, t.rowsSQL(), &t.Count, &t.Sum); err != nil {
 				return fmt.Errorf("%s: %w", t.path(), err)
 			}
 		}
@@ -108,8 +112,8 @@ func (t table) rowsSQL() string {
 
 func (t table) path() string { return t.DB + "/" + t.Schema + "." + t.Name }
 
-// digest is equal for equal contents, as far as both were read.
-func (all *contents) digest() snap.Hash {
+// Digest is equal for equal contents, as far as both were read.
+func (all *Contents) Digest() snap.Hash {
 	if all == nil {
 		return snap.Hash{}
 	}
@@ -120,8 +124,8 @@ func (all *contents) digest() snap.Hash {
 	return blake3.Sum256(data)
 }
 
-// differences says how base, the present, differs from target.
-func differences(target, base *contents) (list []snap.Change) {
+// Differences says how base, the present, differs from target.
+func Differences(target, base *Contents) (list []snap.Change) {
 	if target == nil || base == nil {
 		return nil
 	}
