@@ -74,10 +74,10 @@ type Driver struct {
 }
 
 var (
-	_ snap.Driver       = (*Driver)(nil)
-	_ snap.LiveCapturer = (*Driver)(nil)
-	_ snap.Salvager     = (*Driver)(nil)
-	_ snap.LeftoverDropper       = (*Driver)(nil)
+	_ snap.Driver          = (*Driver)(nil)
+	_ snap.LiveCapturer    = (*Driver)(nil)
+	_ snap.Salvager        = (*Driver)(nil)
+	_ snap.LeftoverDropper = (*Driver)(nil)
 )
 
 // New makes the driver; it does not look at the cluster.

@@ -210,7 +210,7 @@ func (d *Driver) freed(ctx context.Context, ids []snap.SnapshotID) (g garbage, e
 	return g, err
 }
 
-// paths are where garbage lies.
+// paths returns the paths of everything that g lists.
 func (d *Driver) paths(g garbage) (all []string) {
 	for _, b := range g.bases {
 		all = append(all, d.stored("bases", b.ID))
