@@ -15,9 +15,8 @@ import (
 	"mulligan/snap"
 )
 
-// Audit appends an entry; its Seq is given here. Each entry's hash covers the
-// one before it, so that no entry can be changed or taken out of the middle
-// without all that follow showing it.
+// Audit appends an entry and sets its Seq. Each entry's hash covers the hash before it, so an
+// entry that is changed or removed makes all later hashes wrong.
 func (s *Store) Audit(ctx context.Context, e ipc.AuditEntry) error {
 	return s.tx(ctx, func(tx *sql.Tx) error { return appendAudit(ctx, tx, &e) })
 }

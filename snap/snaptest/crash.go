@@ -13,6 +13,7 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/testkit"
 )
 
 // Crashable is a Subject whose driver can also be opened by another process, which the suite
@@ -148,13 +149,11 @@ func (c *crash) run(before []string) (killed bool) {
 	return killed
 }
 
-// serverGrace bounds how long a server may still work on a request of the killed process.
-const serverGrace = 20 * time.Second
-
-// awaitOldOrNew waits until the live state is the old or the new one.
+// awaitOldOrNew waits until the live state is the old or the new one: the server may still work
+// on a request of the killed process.
 func (c *crash) awaitOldOrNew(live string) {
 	c.Helper()
-	for deadline := time.Now().Add(serverGrace); ; {
+	for deadline := time.Now().Add(testkit.Patience); ; {
 		if now := c.print(); now == live || now == c.target || now == c.base {
 			return
 		}

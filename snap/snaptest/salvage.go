@@ -371,9 +371,9 @@ const mostSteps = 200
 func (s *salvage) kills(what string, do func(cut func(func() error))) {
 	k := s.subject.(Killable) // else no case calls this
 	first, stride := 1, 1
-	if slow, is := s.subject.(Slow); is && slow.Slow() { // one of eight steps, other ones in the next run
+	if slow, is := s.subject.(Slow); is && slow.Slow() { // one of twelve steps, other ones in the next run
 		var start int
-		start, stride = testkit.Part(s.t, 8)
+		start, stride = testkit.Part(s.t, 12)
 		first = 1 + start
 	}
 	for n := first; n <= mostSteps; n += stride {
@@ -393,8 +393,9 @@ func (s *salvage) kills(what string, do func(cut func(func() error))) {
 		switch {
 		case done && n == 1:
 			s.Fatalf("%s has no step to be killed at", what)
-		case done && n == first: // it has fewer steps than are left out
-			n, first, stride = 0, 1, 1
+		case done && n == first: // it has fewer steps than are left out: one of the first half
+			first = (first + 1) / 2
+			n = first - stride
 		case done:
 			return
 		}
