@@ -37,7 +37,7 @@ func (d *Driver) Places(ctx context.Context) (list []string, err error) {
 	return list, errs.Wrap(errs.Failed, op, err)
 }
 
-// placesFile is the record of what Places found.
+// placesFile returns the path of the file in which the driver keeps the last result of Places.
 func (d *Driver) placesFile() string { return filepath.Join(d.cfg.StateDir, "places.json") }
 
 // recordPlaces writes down what Places found, where the record says something else.
