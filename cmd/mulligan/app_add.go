@@ -71,7 +71,7 @@ func newAppAdd(c *cli) *cobra.Command {
 	return cmd
 }
 
-// check refuses flags that don't go together.
+// check returns an error for flags that exclude each other.
 func (f *appAddCmd) check(cmd *cobra.Command) error {
 	if f.file == "" {
 		if f.slug == "" || f.dir == "" {
@@ -96,10 +96,10 @@ func (f *appAddCmd) register(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return f.printApp(added)
+	return f.out.PrintApp(added)
 }
 
-// describe is the app that the flags describe.
+// describe returns the app that the flags or the app file describe.
 func (f *appAddCmd) describe() (ipc.App, error) {
 	if f.file != "" {
 		return appfile.Load(f.file)
@@ -125,8 +125,8 @@ func (f *appAddCmd) describe() (ipc.App, error) {
 	return app, nil
 }
 
-// realDir is dir as an absolute path without symbolic links: an app's workspace
-// is known by it.
+// realDir returns dir as an absolute path without symbolic links, which is how
+// the daemon knows a workspace.
 func realDir(op, dir string) (string, error) {
 	abs, err := filepath.Abs(dir)
 	if err == nil {

@@ -13,14 +13,14 @@ import (
 	"mulligan/ipc"
 )
 
-// Holders. A uid is given to another account now and then (usermod -u; userdel and
-// useradd), and what the daemon keeps for the one is none of the other's. An app
+// A uid may be given to another account (usermod -u; userdel and
+// useradd), which must not get at what the daemon keeps for the first. So an app
 // records both the uid of its owner and the name that this uid had. Whenever the
-// two don't belong together, the app is there for root only, and nothing of it
-// runs, until root says whose it is. The same holds while nobody can tell, since
-// the service that knows the names doesn't answer.
+// two do not belong together, only root can see the app, and nothing of it
+// runs, until root says whose it is. The same holds while the user database
+// does not answer.
 
-// AccountName is the name that a uid has now: its digits where it has no account.
+// AccountName returns the name that a uid has now, or its digits if it has no account.
 func AccountName(uid int) (string, error) {
 	id := strconv.Itoa(uid)
 	u, err := user.LookupId(id)
@@ -31,13 +31,13 @@ func AccountName(uid int) (string, error) {
 	case errors.As(err, &none):
 		return id, nil
 	}
-	return "", errs.New(errs.Unavailable, "look up user", "the user database does not say whose uid %d is: %v", uid, err).
-		WithHint("see that the host's user database answers (getent passwd %d), and try again", uid)
+	return "", errs.New(errs.Unavailable, "look up user", "the user database does not answer for uid %d: %v", uid, err).
+		WithHint("make the host's user database answer (getent passwd %d), and try again", uid)
 }
 
-// checkOwnership makes sure that uid still is whose it was when it was noted with that
-// name. It is errs.Denied where the uid or the name has gone to another, and
-// errs.Unavailable where it may come back by itself.
+// checkOwnership checks that uid still belongs to the account that had this name. It returns
+// errs.Denied if the uid or the name belongs to another account now, and errs.Unavailable if that
+// may pass by itself.
 func checkOwnership(name string, uid int) error {
 	now, err := AccountName(uid)
 	if err != nil {
@@ -55,14 +55,14 @@ func checkOwnership(name string, uid int) error {
 	return errs.New(errs.Unavailable, "", "owner %s had uid %d, and now no account has it", name, uid)
 }
 
-// CheckOwner makes sure that an app's owner is who it was when it was registered.
+// CheckOwner returns an error if the account of an app's owner changed since the registration.
 func (o *Owners) CheckOwner(rec store.App) error {
 	if o.opt.User {
-		return nil // all apps are the daemon's own user's
+		return nil // at a user's own daemon, all apps are that user's
 	}
 	if _, guest := GuestOf(rec); guest {
 		if o.opt.Guests == nil {
-			return nil // nobody comes as a guest, and nothing runs as one
+			return nil // guests are switched off
 		}
 		acc, err := o.guestAccount()
 		if err == nil && acc.UID != rec.OwnerUID {
@@ -79,7 +79,7 @@ func (o *Owners) CheckOwner(rec store.App) error {
 	return err
 }
 
-// CallerName is how a caller is named as an app's owner.
+// CallerName returns the name under which a caller owns apps.
 func (o *Owners) CallerName(who ipc.Caller) (string, error) {
 	switch {
 	case who.Guest != "":
@@ -90,18 +90,18 @@ func (o *Owners) CallerName(who ipc.Caller) (string, error) {
 	return AccountName(who.UID)
 }
 
-// CheckCaller refuses a caller whose token, or page's session, was made for
-// somebody who had the uid before.
+// CheckCaller returns errs.Unauthenticated if the caller's token or page session was made for an
+// account that had the uid before.
 func (o *Owners) CheckCaller(who ipc.Caller) error {
 	if o.opt.User || who.Name == "" || checkOwnership(who.Name, who.UID) == nil {
 		return nil
 	}
-	return errs.New(errs.Unauthenticated, "serve", "the account that this was made for is no longer there").
+	return errs.New(errs.Unauthenticated, "serve", "the account that this token or session was made for no longer exists").
 		WithHint("make another token (mulligan token add), or open the page again (mulligan ui)")
 }
 
-// CallerAccount is whose rights a caller has on this host. The uid of a process
-// need not have an account.
+// CallerAccount returns the account whose rights a caller has on this host. A process may have a
+// uid without an account.
 func (o *Owners) CallerAccount(who ipc.Caller) Account {
 	if who.Guest != "" || o.opt.User {
 		return Account{UID: -1, GID: -1}
@@ -112,7 +112,7 @@ func (o *Owners) CallerAccount(who ipc.Caller) Account {
 	return Account{UID: who.UID, GID: noGroup}
 }
 
-// Actor words a caller for people.
+// Actor describes a caller for people.
 func Actor(c ipc.Caller) string {
 	name := UserName(c.UID)
 	switch {
@@ -129,18 +129,18 @@ func Actor(c ipc.Caller) string {
 	return fmt.Sprintf("%s (pid %d, %s)", name, c.PID, filepath.Base(c.Exe))
 }
 
-// Self is the daemon as one who acts.
+// Self returns the daemon itself as a caller.
 func Self() ipc.Caller {
 	return ipc.Caller{UID: os.Geteuid(), PID: os.Getpid(), Exe: "mulligand"}
 }
 
-// VisibleTo returns what tells which apps the caller may know of. It may have to ask
-// the host's user database: the caller must not hold a lock that others wait for.
+// VisibleTo returns a function that reports whether the caller may see an app. VisibleTo may ask
+// the host's user database, so the caller must hold no lock that others wait for.
 func (o *Owners) VisibleTo(who ipc.Caller) func(store.App) bool {
 	all := o.Administers(who)
 	name := ""
 	if !all {
-		name, _ = o.CallerName(who) // "" owns nothing
+		name, _ = o.CallerName(who) // on an error the name is "", which owns nothing
 	}
 	return func(rec store.App) bool {
 		if !who.MayTouch(rec.ID) {

@@ -12,7 +12,7 @@ import (
 	"mulligan/ipc"
 )
 
-// Delete drops a checkpoint; a pinned one is errs.Pinned.
+// Delete deletes a checkpoint. If it is pinned, the error is errs.Pinned.
 func (svc *Service) Delete(ctx context.Context, who ipc.Caller, ref string, id ipc.CheckpointID) error {
 	const op = "delete checkpoint"
 	a, _, err := svc.FindCheckpoint(ctx, who, ref, id)
@@ -36,9 +36,9 @@ func (svc *Service) Delete(ctx context.Context, who ipc.Caller, ref string, id i
 	return errs.Wrap(errs.Failed, op, err)
 }
 
-// DeleteCheckpoints forgets checkpoints, then drops their snapshots. What a crash
-// leaves in between the next start drops, by the disposals that were written down
-// together with the entry of the audit trail.
+// DeleteCheckpoints deletes the records of checkpoints, then their snapshots. The transaction that
+// deletes the records also stores disposals and the audit entry, so that the next start drops the
+// snapshots after a crash.
 func (svc *Service) DeleteCheckpoints(ctx context.Context, a *app.App, entry *ipc.AuditEntry, cps ...store.Checkpoint) error {
 	var ids []ipc.CheckpointID
 	var snaps []store.Snapshot
@@ -63,8 +63,8 @@ func (svc *Service) DeleteCheckpoints(ctx context.Context, a *app.App, entry *ip
 	return svc.Drop(ctx, a, snaps)
 }
 
-// Drop deletes snapshots that no checkpoint holds: what has a disposal. Those of a layer that is
-// held up wait for its sweep.
+// Drop deletes snapshots that no checkpoint refers to and that have disposals. The snapshots of a
+// held-up layer stay until its next sweep.
 func (svc *Service) Drop(ctx context.Context, a *app.App, snaps []store.Snapshot) error {
 	var all []error
 	for _, s := range snaps {

@@ -13,7 +13,7 @@ import (
 	"mulligan/snap"
 )
 
-// Public is a checkpoint's record as clients see it, but for its size.
+// Public returns a checkpoint's record as clients see it, without its size.
 func Public(cp store.Checkpoint) ipc.Checkpoint {
 	v := cp.Checkpoint
 	v.DBSnapshots = []ipc.DBSnapshot{}
@@ -47,7 +47,7 @@ func Public(cp store.Checkpoint) ipc.Checkpoint {
 	return v
 }
 
-// show is a checkpoint with its size.
+// show returns a checkpoint with its size.
 func (svc *Service) show(ctx context.Context, a *app.App, cp store.Checkpoint) (ipc.Checkpoint, error) {
 	v := Public(cp)
 	all := a.KnownSizes()
@@ -61,8 +61,8 @@ func (svc *Service) show(ctx context.Context, a *app.App, cp store.Checkpoint) (
 	return v, err
 }
 
-// sized gives each checkpoint's size and that of all of them. They are kept
-// until the next operation on the app.
+// sized returns the size of each checkpoint and of all together. It keeps them until the next
+// operation on the app.
 func (svc *Service) sized(ctx context.Context, a *app.App, cps []store.Checkpoint) (app.Sizes, error) {
 	s := a.KnownSizes()
 	if s.Each != nil && len(s.Each) == len(cps) {
@@ -79,7 +79,7 @@ func (svc *Service) sized(ctx context.Context, a *app.App, cps []store.Checkpoin
 		}
 	}
 	turns, err := svc.store.Turns(ctx, a.Rec().ID, 1)
-	if err != nil && errs.KindOf(err) != errs.Corrupt { // of a damaged one the journal's size is not known
+	if err != nil && errs.KindOf(err) != errs.Corrupt { // damage leaves the journal's size unknown
 		return s, err
 	}
 	if s.Total, err = a.FreedBy(ctx, newestMark(turns), cps...); err != nil {
@@ -89,8 +89,8 @@ func (svc *Service) sized(ctx context.Context, a *app.App, cps []store.Checkpoin
 	return s, nil
 }
 
-// measured reads an app's checkpoints and their sizes. One that is deleted in
-// between is in the records and not in the store: they are read again then.
+// measured reads the app's checkpoints and their sizes. If a checkpoint is deleted meanwhile, it
+// reads both again.
 func (svc *Service) measured(ctx context.Context, a *app.App) (cps []store.Checkpoint, s app.Sizes, err error) {
 	const tries = 3
 	for range tries {
@@ -105,7 +105,7 @@ func (svc *Service) measured(ctx context.Context, a *app.App) (cps []store.Check
 	return cps, s, err
 }
 
-// Checkpoints lists an app's checkpoints, newest first, and what they occupy.
+// Checkpoints returns the app's checkpoints, newest first, and their sizes.
 func (svc *Service) Checkpoints(ctx context.Context, who ipc.Caller, ref string, q ipc.CheckpointQuery) (ipc.CheckpointList, error) {
 	a, err := svc.apps.Find(who, ref)
 	if err != nil {
@@ -146,7 +146,7 @@ func (svc *Service) Checkpoints(ctx context.Context, who ipc.Caller, ref string,
 	return list, nil
 }
 
-// Checkpoint gives one.
+// Checkpoint returns one checkpoint with its size.
 func (svc *Service) Checkpoint(ctx context.Context, who ipc.Caller, ref string, id ipc.CheckpointID) (ipc.Checkpoint, error) {
 	a, cp, err := svc.FindCheckpoint(ctx, who, ref, id)
 	if err != nil {
@@ -186,8 +186,8 @@ func (svc *Service) Pin(ctx context.Context, who ipc.Caller, ref string, id ipc.
 	return shown, err
 }
 
-// Verify checks what is stored for a checkpoint: that it is there, or byte by
-// byte. Damage is in the result; an error means that it could not be checked.
+// Verify checks that everything stored for a checkpoint is present, or reads every byte of it.
+// Damage is part of the result; an error means that the check was not possible.
 func (svc *Service) Verify(ctx context.Context, who ipc.Caller, ref string, id ipc.CheckpointID, depth snap.Depth) (ipc.VerifyResult, error) {
 	a, cp, err := svc.FindCheckpoint(ctx, who, ref, id)
 	if err != nil {
@@ -197,7 +197,7 @@ func (svc *Service) Verify(ctx context.Context, who ipc.Caller, ref string, id i
 	for _, s := range cp.Snapshots {
 		l, ok := a.Layer(s.Layer)
 		if !ok {
-			res.Warnings = append(res.Warnings, fmt.Sprintf("the app no longer has %s: what is stored of it was not checked", s.Layer))
+			res.Warnings = append(res.Warnings, fmt.Sprintf("the app no longer has the layer %s, so its snapshot was not checked", s.Layer))
 			continue
 		}
 		err := l.Driver.Verify(ctx, s.ID, depth)
@@ -213,7 +213,8 @@ func (svc *Service) Verify(ctx context.Context, who ipc.Caller, ref string, id i
 	return res, nil
 }
 
-// Audit lists an app's audit trail, newest first, and checks it where verify is set.
+// Audit returns the app's audit trail, newest first. If verify is set, it checks the chain of
+// hashes.
 func (svc *Service) Audit(ctx context.Context, who ipc.Caller, ref string, limit int, verify bool) (list ipc.AuditList, err error) {
 	a, err := svc.apps.Find(who, ref)
 	if err != nil {
@@ -230,7 +231,7 @@ func (svc *Service) Audit(ctx context.Context, who ipc.Caller, ref string, limit
 	return list, err
 }
 
-// ShowOrBare is show, or the record alone where its size cannot be told.
+// ShowOrBare returns a checkpoint with its size, or without if the size is unknown.
 func (svc *Service) ShowOrBare(ctx context.Context, a *app.App, cp store.Checkpoint) ipc.Checkpoint {
 	if shown, err := svc.show(ctx, a, cp); err == nil {
 		return shown

@@ -12,14 +12,14 @@ import (
 	"mulligan/ipc"
 )
 
-// flushDeadline bounds how long an agent waits for a barrier.
+// flushDeadline bounds how long an agent waits for a flush of the journal.
 const flushDeadline = 250 * time.Millisecond
 
 // MaxName bounds the ids that agents give, in bytes.
 const MaxName = 512
 
-// BeginTurn tells that an agent's turn begins. It returns within a moment:
-// what it could not wait for is in the turn's warnings.
+// BeginTurn records that a turn of an agent begins. It returns quickly: the turn's warnings say
+// what it did not wait for.
 func (svc *Service) BeginTurn(ctx context.Context, who ipc.Caller, ref string, req ipc.BeginTurn) (ipc.Turn, error) {
 	const op = "begin turn"
 	a, err := svc.apps.Find(who, ref)
@@ -33,7 +33,7 @@ func (svc *Service) BeginTurn(ctx context.Context, who ipc.Caller, ref string, r
 		req.TurnID = ipc.TurnID(records.NewID("turn-"))
 	}
 	if rec, err := svc.store.Turn(ctx, a.Rec().ID, req.TurnID); err == nil {
-		return shownTurn(rec), nil // told twice
+		return shownTurn(rec), nil // the agent announced this turn before
 	}
 	o := &openTurn{ready: make(chan struct{}), ref: app.HeadOf(a.Rec())}
 	o.Rec.Turn = ipc.Turn{
@@ -49,7 +49,7 @@ func (svc *Service) BeginTurn(ctx context.Context, who ipc.Caller, ref string, r
 	return shownTurn(o.Rec), errs.Wrap(errs.Failed, op, t.begin(ctx, o))
 }
 
-// begin opens a turn at the files' present position.
+// begin opens a turn at the journal's present position.
 func (t *Tracker) begin(ctx context.Context, o *openTurn) error {
 	short, cancel := context.WithTimeout(ctx, flushDeadline)
 	defer cancel()
@@ -72,7 +72,7 @@ func (t *Tracker) begin(ctx context.Context, o *openTurn) error {
 	return nil
 }
 
-// shownTurn is a turn as clients see it: its lists are never null.
+// shownTurn returns a turn as clients see it. Its lists are never null.
 func shownTurn(rec store.Turn) ipc.Turn {
 	t := rec.Turn
 	if t.Calls == nil {
@@ -87,7 +87,7 @@ func shownTurn(rec store.Turn) ipc.Turn {
 	return t
 }
 
-// EndTurn tells that a turn is over, and sums it up.
+// EndTurn records that a turn ended, and returns it with a summary of its changes.
 func (svc *Service) EndTurn(ctx context.Context, who ipc.Caller, ref string, id ipc.TurnID) (ipc.Turn, error) {
 	const op = "end turn"
 	a, rec, err := svc.findTurn(ctx, who, ref, id)
@@ -116,8 +116,8 @@ func (svc *Service) endTurn(ctx context.Context, a *app.App, rec store.Turn) (st
 	return rec, svc.endCalls(ctx, rec)
 }
 
-// endCalls ends the calls that are open though their turn is over: as of tools that
-// were denied or failed.
+// endCalls ends the calls that are still open when their turn ends, for example of tools that were
+// denied or failed.
 func (svc *Service) endCalls(ctx context.Context, turn store.Turn) error {
 	calls, err := svc.store.Calls(ctx, turn.Seq)
 	if err != nil {
@@ -150,9 +150,9 @@ func (svc *Service) findTurn(ctx context.Context, who ipc.Caller, ref string, id
 	return a, rec, err
 }
 
-// BeginCall tells that a tool call of a turn begins. With Before set it waits a
-// moment for what was written earlier: then the turn's checkpoint, and what is
-// attributed to the call, are exact.
+// BeginCall records that a tool call of a turn begins. If req.Before is set, it waits a moment
+// until earlier writes are in the journal: then the turn's checkpoint and the writes attributed to
+// the call are exact.
 func (svc *Service) BeginCall(ctx context.Context, who ipc.Caller, ref string, turn ipc.TurnID, req ipc.BeginCall) (ipc.Call, error) {
 	const op = "begin call"
 	a, rec, err := svc.findTurn(ctx, who, ref, turn)
@@ -180,7 +180,7 @@ func (svc *Service) BeginCall(ctx context.Context, who ipc.Caller, ref string, t
 	return c.Call, errs.Wrap(errs.Failed, op, svc.store.PutCall(ctx, rec.Seq, c))
 }
 
-// restReady waits until the databases of a turn's start are captured.
+// restReady waits until the databases at the turn's start are captured.
 func (t *Tracker) restReady(ctx context.Context, turn ipc.TurnID) bool {
 	o := t.openTurn(turn)
 	if o == nil {
@@ -202,8 +202,8 @@ func (t *Tracker) restReady(ctx context.Context, turn ipc.TurnID) bool {
 	}
 }
 
-// EndCall tells that a tool call of a turn is over; with no turn named, of the newest
-// that has such a call.
+// EndCall records that a tool call ended. If no turn is named, the newest turn with such a call is
+// meant.
 func (svc *Service) EndCall(ctx context.Context, who ipc.Caller, ref string, in ipc.TurnID, id ipc.CallID) (ipc.Call, error) {
 	const op = "end call"
 	a, err := svc.apps.Find(who, ref)
@@ -248,7 +248,7 @@ func (svc *Service) callIn(ctx context.Context, a *app.App, in ipc.TurnID, id ip
 	return turn, calls[i], nil
 }
 
-// Turns lists an app's turns, or those of one conversation, newest first, with their calls.
+// Turns returns the app's turns, or those of one conversation, newest first, with their calls.
 func (svc *Service) Turns(ctx context.Context, who ipc.Caller, ref, conversation string, limit int) ([]ipc.Turn, error) {
 	a, err := svc.apps.Find(who, ref)
 	if err != nil {
@@ -277,7 +277,7 @@ func (svc *Service) Turns(ctx context.Context, who ipc.Caller, ref, conversation
 	return turns, nil
 }
 
-// limitOr is limit, or all where it is 0.
+// limitOr returns limit, or all if limit is 0.
 func limitOr(limit, all int) int {
 	if limit == 0 {
 		return all

@@ -10,7 +10,7 @@ import (
 	"mulligan/ipc"
 )
 
-// SetConversationCheckpoint moves a conversation's checkpoint to behind a message.
+// SetConversationCheckpoint moves a conversation's checkpoint to the state after a message.
 // Nothing else changes.
 func (svc *Service) SetConversationCheckpoint(ctx context.Context, who ipc.Caller, ref, conversation, message string) (ipc.ConversationCheckpoint, error) {
 	const op = "set conversation checkpoint"
@@ -48,7 +48,7 @@ func (svc *Service) SetConversationCheckpoint(ctx context.Context, who ipc.Calle
 	return c, nil
 }
 
-// has reports whether a turn is the one that a message begins, or is called so itself.
+// has reports whether message is the message that began the turn, or the turn's own id.
 func has(t store.Turn, message string) bool { return t.MessageID == message || string(t.ID) == message }
 
 func firstOf(turns []store.Turn, message string) int {
@@ -64,7 +64,7 @@ func lastOf(turns []store.Turn, message string) int {
 	return -1
 }
 
-// TurnsOf are the turns that a request to revert is about, oldest first.
+// TurnsOf returns the turns that a revert request names, oldest first.
 func (svc *Service) TurnsOf(ctx context.Context, a *app.App, req ipc.RevertRequest) ([]store.Turn, error) {
 	if req.CallID != "" && req.TurnID == "" && req.ConversationID == "" {
 		t, _, err := svc.store.Call(ctx, a.Rec().ID, req.CallID)
@@ -82,7 +82,7 @@ func (svc *Service) TurnsOf(ctx context.Context, a *app.App, req ipc.RevertReque
 	return svc.span(ctx, a, turns, req)
 }
 
-// candidates are the one turn, or all turns of the conversation, that a request names.
+// candidates returns the one turn, or all turns of the conversation, that a request names.
 func (svc *Service) candidates(ctx context.Context, a *app.App, req ipc.RevertRequest) ([]store.Turn, error) {
 	if req.TurnID != "" {
 		t, err := svc.store.Turn(ctx, a.Rec().ID, req.TurnID)
@@ -99,7 +99,7 @@ func (svc *Service) candidates(ctx context.Context, a *app.App, req ipc.RevertRe
 	return turns, err
 }
 
-// withCall is the newest of the turns that made the call.
+// withCall returns the newest of the turns that made the call.
 func (svc *Service) withCall(ctx context.Context, turns []store.Turn, id ipc.CallID) ([]store.Turn, error) {
 	for i, t := range slices.Backward(turns) {
 		calls, err := svc.store.Calls(ctx, t.Seq)
@@ -114,7 +114,7 @@ func (svc *Service) withCall(ctx context.Context, turns []store.Turn, id ipc.Cal
 		WithHint("mulligan turns --json lists the turns and their calls")
 }
 
-// span is the part of a conversation's turns that the request's messages bound.
+// span returns the turns between the request's two messages.
 func (svc *Service) span(ctx context.Context, a *app.App, turns []store.Turn, req ipc.RevertRequest) ([]store.Turn, error) {
 	unknown := func(m string) error {
 		return errs.New(errs.NotFound, "", "the conversation has no message %.64q", m).WithHint("mulligan turns shows the messages that there are")

@@ -10,12 +10,12 @@ import (
 	"mulligan/snap"
 )
 
-// Maintain lets the drivers that need it work in the background, every few seconds
-// until the daemon closes. What goes wrong is a problem of its app until it is mended.
+// Maintain calls the drivers' Maintain every few seconds until ctx ends. An error is a problem of
+// the app until a later call succeeds.
 func (svc *Service) Maintain(ctx context.Context) {
 	tick := time.NewTicker(svc.opt.UpkeepEvery)
 	defer tick.Stop()
-	var under sync.Map // layers that are being worked on: a long one holds up no other
+	var under sync.Map // layers whose Maintain is running: a slow one must not delay the others
 	var work sync.WaitGroup
 	defer work.Wait()
 	for {
@@ -39,7 +39,7 @@ func (svc *Service) Maintain(ctx context.Context) {
 	}
 }
 
-// eachMaintainer calls f for the layers of apps that are fit to be worked on.
+// eachMaintainer calls f for each layer with a Maintainer, of each app that is ready.
 func (svc *Service) eachMaintainer(f func(*app.App, layer.Layer, snap.Maintainer)) {
 	for _, a := range svc.apps.All() {
 		if !a.Ready() {

@@ -8,8 +8,7 @@ import (
 	"mulligan/errs"
 )
 
-// WatchOwners looks every few seconds whether the apps' owners are who they were,
-// until the daemon closes.
+// WatchOwners calls WatchOwner for every app, every few seconds, until ctx ends.
 func (svc *Service) WatchOwners(ctx context.Context) {
 	tick := time.NewTicker(svc.opt.UpkeepEvery)
 	defer tick.Stop()
@@ -25,8 +24,8 @@ func (svc *Service) WatchOwners(ctx context.Context) {
 	}
 }
 
-// WatchOwner stops what the daemon supervises for an app whose owner's uid or name
-// went to another, and starts it again where they belong together again.
+// WatchOwner stops an app's supervised command if the uid or name of the app's owner was given
+// to another account. It starts the command again when uid and name belong together again.
 func (svc *Service) WatchOwner(ctx context.Context, a *app.App) {
 	was := a.OwnerTrouble()
 	err := a.NoteOwner(svc.owners.CheckOwner(a.Rec()))
@@ -48,7 +47,7 @@ func (svc *Service) WatchOwner(ctx context.Context, a *app.App) {
 	}
 }
 
-// rouse starts what was not started, or stopped, since the app's owner was not who it was.
+// rouse starts what did not run because the owner's account had changed.
 func (svc *Service) rouse(ctx context.Context, a *app.App) error {
 	release, err := svc.apps.AcquireBrief(ctx, a, "start")
 	if err != nil {

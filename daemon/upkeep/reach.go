@@ -8,7 +8,8 @@ import (
 	"mulligan/snap"
 )
 
-// makeReady settles the app, and sets it up anew where its domain can be reached again.
+// makeReady recovers the app. If its domain was unreachable and can be reached again, makeReady
+// opens the app's drivers anew.
 func (svc *Service) makeReady(ctx context.Context, a *app.App) error {
 	if err := svc.Recover(ctx, a); err != nil {
 		return err
@@ -16,9 +17,9 @@ func (svc *Service) makeReady(ctx context.Context, a *app.App) error {
 	return svc.reachAgain(ctx, a)
 }
 
-// reachAgain sets the app up anew where its domain could not be reached, and can be now. The
-// caller holds the app, which is settled. It returns an error only where the app could not be
-// settled again.
+// reachAgain opens the app's drivers anew if its domain was unreachable and can be reached again.
+// The caller must have acquired and recovered the app. An error means that the recovery after that
+// failed.
 func (svc *Service) reachAgain(ctx context.Context, a *app.App) error {
 	var drivers []snap.Driver
 	again, was := false, a.Setup().Unreached()
@@ -44,8 +45,8 @@ func (svc *Service) reachAgain(ctx context.Context, a *app.App) error {
 	return svc.Recover(ctx, a)
 }
 
-// sweepHeld sweeps the app again where a layer is held up. The caller holds the app, which
-// is settled.
+// sweepHeld sweeps the app again if one of its layers is held up. The caller must have acquired
+// and recovered the app.
 func (svc *Service) sweepHeld(ctx context.Context, a *app.App) error {
 	if len(a.Setup().HeldWords()) == 0 {
 		return nil

@@ -12,10 +12,9 @@ import (
 	"mulligan/snap"
 )
 
-// Settle makes an app fit to be worked on: its drivers open, leftovers of dead
-// processes swept, operations that were cut short finished or undone. It is
-// quick when there is nothing to do. The caller is the only one who changes
-// the app.
+// Recover makes an app ready for operations: it opens the drivers, sweeps what dead processes
+// left, and finishes or undoes interrupted operations. It is quick if there is nothing to do. The
+// caller must have acquired the app.
 func (svc *Service) Recover(ctx context.Context, a *app.App) error {
 	if a.Ready() {
 		return nil
@@ -45,7 +44,7 @@ func (svc *Service) sweepAndRecover(ctx context.Context, a *app.App) error {
 	}
 	for _, op := range left {
 		word, err := svc.recoverOperation(ctx, a, op)
-		if a.IsNewError(err) { // it may be the same for hours
+		if a.IsNewError(err) { // the same error may come back for hours
 			svc.events.WriteAudit(ctx, a.Rec(), accounts.Self(), "recover", string(op.ID), "", err, map[string]string{"outcome": word})
 		}
 		if err != nil {
@@ -57,8 +56,8 @@ func (svc *Service) sweepAndRecover(ctx context.Context, a *app.App) error {
 	return nil
 }
 
-// sweep drops what a disposal names, and no checkpoint or operation holds. A layer whose
-// driver cannot do that is held up, and the others are not.
+// sweep drops what disposals name, unless a checkpoint or an operation refers to it. If the driver
+// of a layer cannot sweep, that layer is held up; the other layers work.
 func (svc *Service) sweep(ctx context.Context, a *app.App, left []store.Operation) error {
 	a.AwaitRehearsal()
 	all, err := svc.store.Disposals(ctx)
@@ -89,7 +88,7 @@ func (svc *Service) sweep(ctx context.Context, a *app.App, left []store.Operatio
 		case o.Kind == store.DisposeSnapshot && layer != nil:
 			layer.Snapshots = append(layer.Snapshots, snap.SnapshotID(o.ID))
 		default:
-			continue // of a layer that the app does not have at present
+			continue // the app does not have this layer at present
 		}
 		done = append(done, o)
 	}
@@ -101,7 +100,7 @@ func (svc *Service) sweep(ctx context.Context, a *app.App, left []store.Operatio
 		return errs.Wrap(errs.Unavailable, "sweep", err)
 	}
 	a.SetDrivers(drivers)
-	done = slices.DeleteFunc(done, func(o store.Disposal) bool { // those of a layer that is held up wait
+	done = slices.DeleteFunc(done, func(o store.Disposal) bool { // disposals of a held-up layer stay
 		return slices.ContainsFunc(a.Layers(), func(l layer.Layer) bool {
 			_, held := l.Driver.(*layer.Held)
 			return held && (o.Kind == store.DisposeRestore || o.Layer == l.Name)
@@ -111,7 +110,8 @@ func (svc *Service) sweep(ctx context.Context, a *app.App, left []store.Operatio
 	return svc.store.EndDisposals(ctx, done...)
 }
 
-// recoverOperation finishes or undoes what a crash cut short, and says which.
+// recoverOperation finishes or undoes an operation that a crash interrupted, and returns which of
+// the two in a word.
 func (svc *Service) recoverOperation(ctx context.Context, a *app.App, op store.Operation) (string, error) {
 	recover, ok := svc.recoverers[op.Kind]
 	if !ok {

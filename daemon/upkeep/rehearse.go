@@ -19,7 +19,7 @@ import (
 // rehearsed: the daemon restores it beside the live database, compares the two, and drops
 // what it made. What cannot be restored is known then, and not in the hour of need.
 
-// RehearseAll rehearses what is due, one database at a time, until the daemon closes.
+// RehearseAll runs the rehearsals that are due, one database at a time, until ctx ends.
 func (svc *Service) RehearseAll(ctx context.Context) {
 	tick := time.NewTicker(svc.opt.UpkeepEvery)
 	defer tick.Stop()
@@ -37,7 +37,7 @@ func (svc *Service) RehearseAll(ctx context.Context) {
 	}
 }
 
-// rehearse rehearses what is due of an app that nobody works on.
+// rehearse runs the due rehearsals of one app, unless an operation has the app.
 func (svc *Service) rehearse(ctx context.Context, a *app.App) error {
 	ctx, end := a.BeginRehearsal(ctx)
 	if ctx == nil {
@@ -45,7 +45,7 @@ func (svc *Service) rehearse(ctx context.Context, a *app.App) error {
 	}
 	defer end()
 	done, err := svc.rehearseDue(ctx, a)
-	end() // what follows needs the app
+	end() // the next steps acquire the app
 	for _, o := range done {
 		if e := svc.noteRehearsal(context.WithoutCancel(ctx), a, o); err == nil {
 			err = e
@@ -56,15 +56,15 @@ func (svc *Service) rehearse(ctx context.Context, a *app.App) error {
 	return err
 }
 
-// outcome is what came of the rehearsal of one snapshot.
+// outcome is the result of the rehearsal of one snapshot.
 type outcome struct {
 	cp    ipc.CheckpointID
 	layer snap.Layer
 	store.Rehearsal
 }
 
-// rehearseDue rehearses the newest snapshot of each database whose schema was not rehearsed
-// yet. An error is one that another try may not meet.
+// rehearseDue rehearses the newest snapshot of each database whose schema was not rehearsed yet.
+// It returns an error only if another try may succeed.
 func (svc *Service) rehearseDue(ctx context.Context, a *app.App) (done []outcome, err error) {
 	for _, l := range a.Layers() {
 		r, ok := l.Driver.(snap.Rehearser)
@@ -81,7 +81,7 @@ func (svc *Service) rehearseDue(ctx context.Context, a *app.App) (done []outcome
 		}
 		shape, err := r.Shape(s.ID)
 		if err != nil || shape == "" || a.CoveredByRehearsal(cps, l.Name, s, shape) {
-			continue // what cannot be read is told by verify
+			continue // Verify reports snapshots that cannot be read
 		}
 		if ok, err := svc.smallEnough(ctx, l); err != nil || !ok {
 			if err != nil {
@@ -103,7 +103,7 @@ func (svc *Service) rehearseDue(ctx context.Context, a *app.App) (done []outcome
 	return done, nil
 }
 
-// newestOf finds the newest checkpoint that has the layer.
+// newestOf returns the newest checkpoint that has the layer.
 func newestOf(cps []store.Checkpoint, name snap.Layer) (store.Checkpoint, store.Snapshot, bool) {
 	for _, cp := range cps {
 		if s, ok := cp.Snapshot(name); ok && cp.Damaged == "" && !s.Raw {
@@ -113,7 +113,7 @@ func newestOf(cps []store.Checkpoint, name snap.Layer) (store.Checkpoint, store.
 	return store.Checkpoint{}, store.Snapshot{}, false
 }
 
-// smallEnough reports whether a database may be rehearsed for its size.
+// smallEnough reports whether a database is small enough to be rehearsed.
 func (svc *Service) smallEnough(ctx context.Context, l layer.Layer) (bool, error) {
 	w, ok := l.Driver.(snap.SizeEstimator)
 	if !ok {
@@ -126,14 +126,15 @@ func (svc *Service) smallEnough(ctx context.Context, l layer.Layer) (bool, error
 	return size <= svc.opt.RehearseMax, err
 }
 
-// passes reports whether a rehearsal ended for a reason that says nothing of the snapshot.
+// passes reports whether a rehearsal failed for a temporary reason, which says nothing about the
+// snapshot.
 func passes(ctx context.Context, err error) bool {
 	kind := errs.KindOf(err)
 	return err != nil && (ctx.Err() != nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) ||
 		kind == errs.Unavailable || kind == errs.Busy || kind == errs.NotFound)
 }
 
-// noteRehearsal writes an outcome down. A checkpoint that is gone meanwhile needs none.
+// noteRehearsal records an outcome. It does nothing if the checkpoint was deleted meanwhile.
 func (svc *Service) noteRehearsal(ctx context.Context, a *app.App, o outcome) error {
 	release, err := svc.apps.AcquireBrief(ctx, a, "note a rehearsal")
 	if err != nil {

@@ -11,15 +11,15 @@ import (
 	"mulligan/snap"
 )
 
-// The waits between two tries to finish what is unfinished: each is twice the one before.
+// The wait between two retries doubles, from retryFirst to retryMost.
 const (
 	retryFirst = time.Second
 	retryMost  = time.Minute
 )
 
-// pursue has a goroutine finish what is unfinished about the app, if anything is and
-// no goroutine is at it. The record of what that is are the operations in the store,
-// and the drivers' own: a daemon that starts finds it again.
+// retryUnfinished starts a goroutine that finishes what is unfinished about the app, unless
+// nothing is or such a goroutine runs. The unfinished work is recorded in the store's operations
+// and by the drivers, so a daemon that starts finds it again.
 func (svc *Service) retryUnfinished(a *app.App) {
 	if !svc.apps.Registered(a) {
 		return
@@ -35,8 +35,7 @@ func (svc *Service) retryUnfinished(a *app.App) {
 	svc.apps.Background(func() { svc.finishLater(svc.run, a, wait) })
 }
 
-// finishLater tries to finish what is unfinished about the app, again and again, until
-// nothing is, or the daemon closes.
+// finishLater retries until nothing about the app is unfinished, or until ctx ends.
 func (svc *Service) finishLater(ctx context.Context, a *app.App, wait time.Duration) {
 	for {
 		select {
@@ -51,7 +50,7 @@ func (svc *Service) finishLater(ctx context.Context, a *app.App, wait time.Durat
 			return
 		}
 		if err != nil {
-			svc.opt.Log.Warn("something is unfinished, and tried again", "app", a.Rec().Slug, "err", err)
+			svc.opt.Log.Warn("an unfinished operation will be tried again", "app", a.Rec().Slug, "err", err)
 		}
 		if a.EndRetries() {
 			return
@@ -60,7 +59,7 @@ func (svc *Service) finishLater(ctx context.Context, a *app.App, wait time.Durat
 	}
 }
 
-// finishNow is one try.
+// finishNow makes one try to finish what is unfinished.
 func (svc *Service) finishNow(ctx context.Context, a *app.App) error {
 	release, err := svc.apps.Hold(ctx, a, "finish what is unfinished", accounts.Self(), true)
 	if err != nil {
@@ -90,8 +89,8 @@ func (svc *Service) finishNow(ctx context.Context, a *app.App) error {
 	return err
 }
 
-// leftovers asks the drivers that may have left something behind to drop it, and says
-// what is still there.
+// leftovers asks the drivers to drop their leftovers, and returns what still exists, one phrase
+// each.
 func (svc *Service) leftovers(ctx context.Context, a *app.App) (left []string) {
 	for _, l := range a.Layers() {
 		r, ok := l.Driver.(snap.LeftoverDropper)
@@ -109,8 +108,8 @@ func (svc *Service) leftovers(ctx context.Context, a *app.App) (left []string) {
 	return left
 }
 
-// rise starts what of the app runs whenever the daemon does, its supervised command and
-// the tracker, and what an operation could not start. The caller holds the app, which is settled.
+// rise starts the app's supervised command, its tracker, and a unit that an operation could not
+// start. The caller must have acquired and recovered the app.
 func (svc *Service) rise(ctx context.Context, a *app.App) error {
 	down, owed, lags := a.ToStart()
 	if !down && !owed && !lags {

@@ -6,8 +6,8 @@ import (
 	"mulligan/daemon/app"
 )
 
-// Wake makes an app ready at start: leftovers swept, operations that a crash
-// cut short finished or undone, a supervised command running.
+// Wake makes an app ready when the daemon starts: it recovers the app and starts its supervised
+// command.
 func (svc *Service) Wake(ctx context.Context, a *app.App) {
 	if err := a.NoteOwner(svc.owners.CheckOwner(a.Rec())); err != nil {
 		a.Asleep.Store(true)

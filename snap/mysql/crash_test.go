@@ -87,7 +87,7 @@ func (c crashing) Reopen(t *testing.T) {
 // Halfway says that tables are exchanged one after the other.
 func (c crashing) Halfway() {}
 
-func (c crashing) Victim(t *testing.T, do string, step int) *exec.Cmd {
+func (c crashing) Process(t *testing.T, do string, step int) *exec.Cmd {
 	return command(t, "victim", fate{filepath.Dir(c.cfg.StateDir), c.socket(), c.db, do, step})
 }
 

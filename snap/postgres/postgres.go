@@ -224,10 +224,10 @@ func (d *Driver) DropLeftovers(ctx context.Context) ([]string, error) {
 }
 
 var (
-	_ snap.Driver       = (*Driver)(nil)
-	_ snap.LiveCapturer = (*Driver)(nil)
-	_ snap.Differ       = (*Driver)(nil)
-	_ snap.Maintainer   = (*Driver)(nil)
-	_ snap.Rehearser    = (*Driver)(nil)
-	_ snap.LeftoverDropper       = (*Driver)(nil)
+	_ snap.Driver          = (*Driver)(nil)
+	_ snap.LiveCapturer    = (*Driver)(nil)
+	_ snap.Differ          = (*Driver)(nil)
+	_ snap.Maintainer      = (*Driver)(nil)
+	_ snap.Rehearser       = (*Driver)(nil)
+	_ snap.LeftoverDropper = (*Driver)(nil)
 )

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -18,9 +19,7 @@ import (
 	"mulligan/ipc"
 )
 
-// service is what detection wants to know of a service in a compose file. Package compose-go is
-// not used: it makes the client a quarter larger, follows the paths that a file names, and refuses a file as a
-// whole for one word that it does not know.
+// service is one service of a compose file, as far as detection reads it.
 type service struct {
 	name        string
 	Image       string
@@ -28,7 +27,7 @@ type service struct {
 	Environment environment
 }
 
-// portMapping is a port of this host and a port of the container, as in "127.0.0.1:8080:80/tcp".
+// portMapping maps a port of this host to a port of the container, as in "127.0.0.1:8080:80/tcp".
 type portMapping string
 
 // UnmarshalYAML reads the short form and the long form (target, published).
@@ -43,6 +42,7 @@ func (p *portMapping) UnmarshalYAML(n *yaml.Node) error {
 	return err
 }
 
+// environment holds the variables that a compose file sets in a container.
 type environment map[string]string
 
 // UnmarshalYAML reads a mapping, or a list of KEY=VALUE.
@@ -60,10 +60,11 @@ func (e *environment) UnmarshalYAML(n *yaml.Node) error {
 	return err
 }
 
+// composeFiles names the files that docker compose reads, in its order.
 var composeFiles = []string{"compose.yaml", "compose.yml", "docker-compose.yaml", "docker-compose.yml"}
 
 // findServices adds the databases that a compose file serves on a port of this
-// host. The first file counts, as for docker compose.
+// host. Like docker compose, it reads only the first file of composeFiles.
 func (f *Findings) findServices(root *os.Root) {
 	for _, name := range composeFiles {
 		data, err := readHead(root, name, maxEnvFile)
@@ -91,12 +92,14 @@ func (f *Findings) findServices(root *os.Root) {
 	}
 }
 
-// engines are the images that are databases, by a word in their names.
-var engines = []struct {
-	word, driver, port   string
-	user, password, name []string // of the environment
-	admin                string   // who is user where none is named
-}{
+// engine describes the images of one kind of database.
+type engine struct {
+	word, driver, port   string   // word is a part of the image's name
+	user, password, name []string // variables of the environment that hold these; the first that is set counts
+	admin                string   // the user if no variable names one
+}
+
+var engines = []engine{
 	{"postgres", "postgres", "5432", []string{"POSTGRES_USER"}, []string{"POSTGRES_PASSWORD"}, []string{"POSTGRES_DB", "POSTGRES_USER"}, "postgres"},
 	{"postgis", "postgres", "5432", []string{"POSTGRES_USER"}, []string{"POSTGRES_PASSWORD"}, []string{"POSTGRES_DB", "POSTGRES_USER"}, "postgres"},
 	{"mariadb", "mysql", "3306", []string{"MARIADB_USER", "MYSQL_USER"}, []string{"MARIADB_PASSWORD", "MYSQL_PASSWORD"}, []string{"MARIADB_DATABASE", "MYSQL_DATABASE"}, "root"},
@@ -105,46 +108,50 @@ var engines = []struct {
 	{"valkey", "redis", "6379", nil, nil, nil, ""},
 }
 
+// addService adds the database that s serves, if its image is one of a database.
 func (f *Findings) addService(s service, vars map[string]string, file string) {
-	for _, e := range engines {
-		if !strings.Contains(s.Image, e.word) {
-			continue
-		}
-		source := "service " + s.name + " in " + file
-		port := hostPort(s.Ports, e.port, vars)
-		if port == "" {
-			f.Unprotected = append(f.Unprotected, fmt.Sprintf("the %s database of %s: it has no port on this host; publish one on 127.0.0.1", e.driver, source))
-			return
-		}
-		get := func(keys []string) (v string) {
-			for _, k := range keys {
-				v = cmp.Or(v, expand(s.Environment[k], vars))
-			}
-			return v
-		}
-		u := url.URL{Scheme: e.driver, Host: net.JoinHostPort("127.0.0.1", port), Path: get(e.name)}
-		user, password := cmp.Or(get(e.user), e.admin), get(e.password)
-		if user == "root" {
-			password = cmp.Or(get([]string{"MARIADB_ROOT_PASSWORD", "MYSQL_ROOT_PASSWORD"}), password)
-		}
-		if u.Path == "" && e.driver == "postgres" {
-			u.Path = user
-		}
-		switch {
-		case password != "":
-			u.User = url.UserPassword(user, password)
-		case user != "":
-			u.User = url.User(user)
-		}
-		db, err := appfile.ParseDatabase(u.String())
-		if err == nil && !f.served(db, port) {
-			f.addDatabase(db, source)
-		}
+	at := slices.IndexFunc(engines, func(e engine) bool { return strings.Contains(s.Image, e.word) })
+	if at < 0 {
 		return
+	}
+	e, source := engines[at], "service "+s.name+" in "+file
+	port := hostPort(s.Ports, e.port, vars)
+	if port == "" {
+		f.Unprotected = append(f.Unprotected, fmt.Sprintf("the %s database of %s: it has no port on this host; publish one on 127.0.0.1", e.driver, source))
+		return
+	}
+	db, err := appfile.ParseDatabase(e.url(s, port, vars))
+	if err == nil && !f.served(db, port) {
+		f.addDatabase(db, source)
 	}
 }
 
-// served reports whether a URL was found already that leads to the same server and database.
+// url returns the URL of the database that s serves on a port of this host.
+func (e engine) url(s service, port string, vars map[string]string) string {
+	get := func(keys ...string) (v string) {
+		for _, k := range keys {
+			v = cmp.Or(v, expand(s.Environment[k], vars))
+		}
+		return v
+	}
+	u := url.URL{Scheme: e.driver, Host: net.JoinHostPort("127.0.0.1", port), Path: get(e.name...)}
+	user, password := cmp.Or(get(e.user...), e.admin), get(e.password...)
+	if user == "root" {
+		password = cmp.Or(get("MARIADB_ROOT_PASSWORD", "MYSQL_ROOT_PASSWORD"), password)
+	}
+	if u.Path == "" && e.driver == "postgres" {
+		u.Path = user
+	}
+	switch {
+	case password != "":
+		u.User = url.UserPassword(user, password)
+	case user != "":
+		u.User = url.User(user)
+	}
+	return u.String()
+}
+
+// served reports whether the findings have a URL of the database db on the server at port.
 func (f *Findings) served(db ipc.Database, port string) bool {
 	want, err := url.Parse(db.DSN)
 	for _, have := range f.Databases {
@@ -156,8 +163,8 @@ func (f *Findings) served(db ipc.Database, port string) bool {
 	return false
 }
 
-// hostPort is the port of this host that leads to a container's port. Of "8080:80",
-// "127.0.0.1:8080:80/tcp" and "80" the last is given a port that nobody knows.
+// hostPort returns the port of this host that is mapped to the container's port
+// target, or "". A mapping without a host port, such as "80", gets a random port from docker, which no file names.
 func hostPort(ports []portMapping, target string, vars map[string]string) string {
 	for _, p := range ports {
 		parts := strings.Split(strings.TrimSuffix(expand(string(p), vars), "/tcp"), ":")
@@ -174,7 +181,7 @@ func hostPort(ports []portMapping, target string, vars map[string]string) string
 
 var variableSyntax = regexp.MustCompile(`\$\{([A-Za-z_][A-Za-z0-9_]*)(?::?-([^}]*))?\}|\$([A-Za-z_][A-Za-z0-9_]*)`)
 
-// expand puts the values of variables in.
+// expand replaces references to variables in s by their values, or by the default that the reference gives.
 func expand(s string, vars map[string]string) string {
 	return variableSyntax.ReplaceAllStringFunc(s, func(ref string) string {
 		m := variableSyntax.FindStringSubmatch(ref)
@@ -182,8 +189,8 @@ func expand(s string, vars map[string]string) string {
 	})
 }
 
-// parseCompose returns the services of a compose file in their order. A part of a service that is not of
-// the expected shape is left out.
+// parseCompose returns the services of a compose file in their order. It leaves out the parts of a service
+// that have an unexpected type.
 func parseCompose(data []byte) ([]service, error) {
 	var file struct{ Services yaml.Node }
 	if err := yaml.Unmarshal(data, &file); err != nil {

@@ -82,7 +82,7 @@ func TestDetectCompose(t *testing.T) {
 	}
 }
 
-// A file that is no YAML is said to be unread.
+// Detection names a compose file that it cannot read.
 func TestDetectBrokenCompose(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "compose.yaml", "services:\n\tdb: {")

@@ -1,8 +1,10 @@
 // Package detect looks into a folder for what mulligan can protect of it: its git repository, SQLite files,
-// databases named in .env files, and databases that a compose file serves. It only reads.
+// databases named in .env files, and databases that a compose file serves. It only reads, with the rights of the user who
+// runs mulligan init.
 //
-// The parser of .env files is mulligan's own. parseDotenv passes over a line that it cannot read and keeps the order,
-// where package godotenv refuses the whole file and returns a map.
+// Two parsers are small and mulligan's own, because the usual packages refuse a whole file for one line that they do not
+// know: parseDotenv (not package godotenv, which also loses the order) and parseCompose (not package compose-go, which
+// also follows the paths that a file names and makes the client a quarter larger).
 package detect
 
 import (
@@ -22,30 +24,30 @@ import (
 	"mulligan/ipc"
 )
 
-// Findings is what init sees in a folder.
+// Findings is what detection found in a folder.
 type Findings struct {
 	Git         Repository
 	Databases   []Database
-	Unprotected []string // what will not be protected, in whole sentences
+	Unprotected []string // one text for each thing that mulligan cannot protect
 }
 
-// Repository is how a folder's git repository lies.
+// Repository says where a folder's git repository is.
 type Repository int
 
-// The places of a repository.
+// The values of a Repository.
 const (
-	NoRepository Repository = iota
-	OwnRepository
-	RepositoryElsewhere // the folder is a worktree or a submodule of one
+	NoRepository      Repository = iota
+	RepositoryInside             // the folder holds the whole repository
+	RepositoryOutside            // the folder is a worktree or a submodule of a repository outside of it
 )
 
-// Database is a database that was found, as it would be registered.
+// Database is a database that detection found, as init registers it.
 type Database struct {
 	ipc.Database
-	Source string // where it was found, if that is not the database itself
+	Source string // the setting that names the database; "" if its file was found
 }
 
-// How far detection goes: it is a convenience, and the tree may be anything.
+// Limits keep detection short, whatever the folder holds.
 const (
 	maxEntries   = 50_000
 	maxDepth     = 10
@@ -53,14 +55,14 @@ const (
 	maxEnvFile   = 1 << 20 // bytes
 )
 
-// skipped are folders of what others made: nobody's database lies there.
-var skipped = map[string]bool{
+// skippedDirs names folders of installed or generated files, in which detection looks for no databases.
+var skippedDirs = map[string]bool{
 	".git": true, ".hg": true, ".svn": true, "node_modules": true, "vendor": true, ".venv": true, "venv": true,
 	"__pycache__": true, ".tox": true, ".cache": true, ".next": true, "target": true, "site-packages": true,
 }
 
-// App looks into the workspace dir. It follows no links out of it, and
-// opens nothing that could make it wait.
+// App looks for what mulligan can protect in the folder dir. App follows no
+// symbolic links out of dir and opens only regular files.
 func App(ctx context.Context, dir string) (Findings, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -77,33 +79,33 @@ func App(ctx context.Context, dir string) (Findings, error) {
 	return f, nil
 }
 
-// findGit looks whether .git is the repository, or the file that says where it is. The daemon
-// looks more closely once the folder is an app.
+// findGit reports where the repository is: .git is the repository itself, or a file that names
+// the repository's folder. The daemon examines the repository once the folder is an app.
 func findGit(root *os.Root, dir string) Repository {
 	fi, err := root.Lstat(".git")
 	if err != nil {
 		return NoRepository
 	}
 	if fi.IsDir() {
-		return OwnRepository
+		return RepositoryInside
 	}
 	head, err := readHead(root, ".git", maxEnvFile)
 	target, ok := strings.CutPrefix(string(head), "gitdir:")
 	if target = strings.TrimSpace(target); err != nil || !ok {
-		return RepositoryElsewhere
+		return RepositoryOutside
 	}
 	if filepath.IsAbs(target) {
 		if target, err = filepath.Rel(dir, target); err != nil {
-			return RepositoryElsewhere
+			return RepositoryOutside
 		}
 	}
 	if filepath.IsLocal(target) {
-		return OwnRepository
+		return RepositoryInside
 	}
-	return RepositoryElsewhere
+	return RepositoryOutside
 }
 
-// findSQLite walks the tree for files with SQLite's header.
+// findSQLite adds the files below root that have SQLite's header.
 func (f *Findings) findSQLite(ctx context.Context, root *os.Root) error {
 	entries := 0
 	return fs.WalkDir(root.FS(), ".", func(path string, d fs.DirEntry, err error) error {
@@ -117,7 +119,7 @@ func (f *Findings) findSQLite(ctx context.Context, root *os.Root) error {
 		case entries > maxEntries:
 			f.Unprotected = append(f.Unprotected, fmt.Sprintf("SQLite files were looked for among the first %d files only", maxEntries))
 			return fs.SkipAll
-		case d.IsDir() && path != "." && (skipped[d.Name()] || strings.Count(path, "/") >= maxDepth):
+		case d.IsDir() && path != "." && (skippedDirs[d.Name()] || strings.Count(path, "/") >= maxDepth):
 			return fs.SkipDir
 		case !d.Type().IsRegular() || !isSQLite(root, path):
 			return nil
@@ -135,14 +137,15 @@ func (f *Findings) findSQLite(ctx context.Context, root *os.Root) error {
 	})
 }
 
-// isSQLite tells by the header string (SQLite file format, §1.3.1).
+// isSQLite reports whether the file at path begins with SQLite's header string (SQLite file format, §1.3.1).
 func isSQLite(root *os.Root, path string) bool {
 	const magic = "SQLite format 3\x00"
 	head, err := readHead(root, path, len(magic))
 	return err == nil && string(head) == magic
 }
 
-// readHead reads the first n bytes of a regular file, or all of a shorter one.
+// readHead reads the first n bytes of the regular file at path, or all of a shorter file. It does not
+// follow a symbolic link at path, and never blocks on a pipe.
 func readHead(root *os.Root, path string, n int) ([]byte, error) {
 	file, err := root.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
 	if err != nil {
@@ -155,7 +158,8 @@ func readHead(root *os.Root, path string, n int) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, int64(n)))
 }
 
-// addDatabase adds db under a name of its own, unless it is there already.
+// addDatabase adds db to the findings unless its URL is there already. A name
+// that is taken gets a number.
 func (f *Findings) addDatabase(db ipc.Database, source string) {
 	taken := map[string]bool{}
 	for _, have := range f.Databases {
@@ -171,19 +175,19 @@ func (f *Findings) addDatabase(db ipc.Database, source string) {
 	f.Databases = append(f.Databases, Database{db, source})
 }
 
-// nameOf makes a database's name of a file's path.
+// nameOf returns a name for the database file at path.
 func nameOf(path string) string {
 	base := filepath.Base(path)
 	return cmp.Or(slugify(strings.TrimSuffix(base, filepath.Ext(base))), slugify(base), "db")
 }
 
-// Slug makes a slug of a folder's name.
+// Slug returns a slug made from the name of the folder dir.
 func Slug(dir string) string {
 	return cmp.Or(slugify(filepath.Base(dir)), "app")
 }
 
-// slugify keeps letters and digits of ASCII, in lower case. It leaves room for
-// a number at the end.
+// slugify keeps the ASCII letters and digits of name, in lower case. The result
+// is short enough for a number to follow.
 func slugify(name string) string {
 	slug := strings.Map(func(r rune) rune {
 		switch {

@@ -39,7 +39,7 @@ func TestDatabaseSpec(t *testing.T) {
 	}
 }
 
-// No URL breaks detection, and none names a file by a scheme of a server.
+// Databases of URLs with a scheme of a server are never files, and the other way round.
 func FuzzDatabaseSpec(f *testing.F) {
 	f.Add("sqlite:///../x.db")
 	f.Fuzz(func(t *testing.T, url string) {
@@ -127,13 +127,13 @@ func write(t *testing.T, dir, name, content string) {
 	}
 }
 
-// TestDetectGit: a .git file may lead out of the folder.
+// A .git file may name a repository outside of the folder.
 func TestDetectGit(t *testing.T) {
 	for content, want := range map[string]Repository{
-		"":                              RepositoryElsewhere,
-		"gitdir: ../repo/.git/x\n":      RepositoryElsewhere,
-		"gitdir: /srv/repo/.git/wt/x\n": RepositoryElsewhere,
-		"gitdir: meta/repo\n":           OwnRepository,
+		"":                              RepositoryOutside,
+		"gitdir: ../repo/.git/x\n":      RepositoryOutside,
+		"gitdir: /srv/repo/.git/wt/x\n": RepositoryOutside,
+		"gitdir: meta/repo\n":           RepositoryInside,
 	} {
 		dir := t.TempDir()
 		write(t, dir, ".git", content)
@@ -144,7 +144,7 @@ func TestDetectGit(t *testing.T) {
 	}
 	dir := t.TempDir()
 	write(t, dir, ".git", "gitdir: "+dir+"/meta\n")
-	if found, err := App(t.Context(), dir); err != nil || found.Git != OwnRepository {
+	if found, err := App(t.Context(), dir); err != nil || found.Git != RepositoryInside {
 		t.Errorf("by an absolute path: %v, %v", found.Git, err)
 	}
 }

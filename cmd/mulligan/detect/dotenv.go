@@ -11,14 +11,14 @@ import (
 	"mulligan/appfile"
 )
 
-// databaseKeys are the variables that are known to hold a database's URL.
+// databaseKeys names the variables that usually hold a database's URL.
 var databaseKeys = map[string]bool{
 	"DATABASE_URL": true, "DATABASE_URI": true, "DB_URL": true, "DB_URI": true, "SQLALCHEMY_DATABASE_URI": true,
 	"POSTGRES_URL": true, "POSTGRESQL_URL": true, "PG_URL": true, "MYSQL_URL": true, "MARIADB_URL": true,
 	"REDIS_URL": true, "SQLITE_URL": true,
 }
 
-// findURLs reads the database URLs of .env files.
+// findURLs adds the databases whose URLs the .env files in dir name.
 func (f *Findings) findURLs(root *os.Root, dir string) {
 	for _, name := range []string{".env", ".env.local"} {
 		data, err := readHead(root, name, maxEnvFile)
@@ -37,8 +37,8 @@ func (f *Findings) findURLs(root *os.Root, dir string) {
 	}
 }
 
-// addURL adds the database that a variable names. Its value is never shown
-// where it could not be read: it may be a password.
+// addURL adds the database that the variable v of a file names. A value that is
+// no URL of a database is never shown, because it may be a password.
 func (f *Findings) addURL(root *os.Root, dir string, v variable, file string) {
 	source := v.key + " in " + file
 	spec, isFile := databaseSpec(dir, v.value)
@@ -54,10 +54,11 @@ func (f *Findings) addURL(root *os.Root, dir string, v variable, file string) {
 	f.addDatabase(db, source)
 }
 
-// databaseSpec turns the URLs that frameworks write into a SPEC: without the
-// client library in the scheme (postgresql+psycopg2://), and with SQLite's many
-// forms (sqlite:///rel, sqlite:////abs, file:rel) as a path, relative to dir
-// where it lies below.
+// databaseSpec returns the SPEC (see mulligan app add) for a URL as frameworks
+// write it. The client library in the scheme (postgresql+psycopg2://) is left
+// out. The forms of SQLite's URLs (sqlite:///rel, sqlite:////abs, file:rel)
+// become a path, which is relative if it is below dir. isFile reports whether
+// the URL is one of SQLite.
 func databaseSpec(dir, url string) (spec string, isFile bool) {
 	scheme, rest, found := strings.Cut(url, ":")
 	if !found {
@@ -80,10 +81,12 @@ func databaseSpec(dir, url string) (spec string, isFile bool) {
 	return "sqlite:" + path, true
 }
 
+// variable is one line of a .env file.
 type variable struct{ key, value string }
 
-// parseDotenv reads KEY=VALUE lines, with an export before the key, quotes
-// around the value, or a comment behind it. It expands nothing.
+// parseDotenv returns the variables of the KEY=VALUE lines in data, in their
+// order. A line may have "export" before the key, quotes around the value, or a
+// comment behind it. Other lines are skipped, and references to variables are not expanded.
 func parseDotenv(data string) []variable {
 	var vars []variable
 	for line := range strings.Lines(data) {

@@ -1,5 +1,5 @@
-// Package values reads the values that a person gives on the command line: texts, lists, patterns and commands. They
-// mean there what they mean in an app file. Every error is errs.Invalid.
+// Package values reads the values that people write on the command line: texts, lists, patterns and commands. Quotation
+// marks and brackets mean the same there as in an app file. Every error has the kind errs.Invalid.
 //
 // The splitter of commands is mulligan's own. splitWords keeps a # and, within double quotes, a backslash before any
 // other character, where package shlex takes comments and backslashes away.
@@ -13,13 +13,13 @@ import (
 	"mulligan/tomlfile"
 )
 
-// Help is how values are written on the command line, for help texts.
+// Help explains in help texts how to write values.
 const Help = `A value may be written as in an app file: a text in quotation marks, a list in brackets
 ('exclude=["*.log", "a,b"]'). Patterns without brackets are divided at commas, and a pattern
 that has a comma, a brace or a quotation mark must stand in such a list. A command that begins
 with [" or [' is a list of its words.`
 
-// Text is what a value says: itself, or the text that stands in quotation marks.
+// Text returns the value v of key, without the quotation marks if v has some.
 func Text(key, v string) (string, error) {
 	if v == "" || v[0] != '"' && v[0] != '\'' {
 		return v, nil
@@ -34,7 +34,7 @@ func Text(key, v string) (string, error) {
 	return read.Value, nil
 }
 
-// textList reads a list of texts in brackets, as in an app file.
+// textList reads a list of quoted texts in brackets. key names the value in errors.
 func textList(key, v string) ([]string, error) {
 	var read struct {
 		Value []string `toml:"value"`
@@ -45,8 +45,8 @@ func textList(key, v string) ([]string, error) {
 	return append([]string{}, read.Value...), nil
 }
 
-// Patterns reads patterns of gitignore: a list in brackets, or divided by
-// commas. What could be meant otherwise than it would be read is an error.
+// Patterns reads gitignore patterns: a list in brackets, or patterns with commas
+// between them. Patterns refuses a pattern that is ambiguous without brackets.
 func Patterns(v string) ([]string, error) {
 	if strings.HasPrefix(v, "[") && strings.HasSuffix(v, "]") {
 		return textList("exclude", v)
@@ -66,8 +66,8 @@ func Patterns(v string) ([]string, error) {
 	return slices.DeleteFunc(list, func(p string) bool { return p == "" }), nil
 }
 
-// Command reads a command: a list of words in brackets, or one line of
-// them. "[ -e file ]" is a line, whose first word is a program's name.
+// Command reads a command: a list of quoted words in brackets, or a command line.
+// "[ -e file ]" is a command line, and the program's name is "[".
 func Command(v string) ([]string, error) {
 	if v == "[]" || strings.HasPrefix(v, `["`) || strings.HasPrefix(v, `['`) {
 		return textList("the command", v)

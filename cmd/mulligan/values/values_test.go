@@ -38,8 +38,8 @@ func TestSplitWords(t *testing.T) {
 	}
 }
 
-// TestValues: the lists and texts of an app file mean on the command line what
-// they mean there, and what could be meant otherwise is refused.
+// Lists and texts mean on the command line what they mean in an app file, and
+// ambiguous values are refused.
 func TestValues(t *testing.T) {
 	for _, c := range []struct {
 		read func(string) ([]string, error)
@@ -99,7 +99,7 @@ func TestValues(t *testing.T) {
 	}
 }
 
-// What is quoted whole comes back whole.
+// Words that are quoted as a whole come back as they were.
 func FuzzSplitWords(f *testing.F) {
 	f.Add("a b", `c"d`)
 	f.Fuzz(func(t *testing.T, a, b string) {

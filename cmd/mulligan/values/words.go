@@ -6,12 +6,12 @@ import (
 	"mulligan/errs"
 )
 
-// CommandHelp is the rule of splitWords, for help texts.
+// CommandHelp explains in help texts how Command splits a command line.
 const CommandHelp = `A command is split into words at spaces. Within single quotes every character
 stands for itself; within double quotes a backslash takes away the meaning of the next " or
 backslash, and elsewhere of any next character. Nothing is expanded and no shell is run.`
 
-// splitWords splits a command line into words by the rule of CommandHelp.
+// splitWords splits a command line into words as CommandHelp explains.
 func splitWords(s string) ([]string, error) {
 	var words []string
 	var word strings.Builder
@@ -55,7 +55,7 @@ func splitWords(s string) ([]string, error) {
 	return words, nil
 }
 
-// JoinWords is the command line that splitWords takes apart into words.
+// JoinWords returns a command line that Command splits into words.
 func JoinWords(words []string) string {
 	quoted := make([]string, len(words))
 	for i, w := range words {

@@ -57,7 +57,7 @@ type Driver struct {
 }
 
 var (
-	_ snap.Differ = (*Driver)(nil)
+	_ snap.Differ          = (*Driver)(nil)
 	_ snap.LeftoverDropper = (*Driver)(nil)
 )
 

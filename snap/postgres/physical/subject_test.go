@@ -51,6 +51,7 @@ type subject struct {
 	cfg    Config
 	driver *Driver
 	kill   killer
+	summed map[string]summed // by path
 }
 
 // killer has the driver stop at a step.

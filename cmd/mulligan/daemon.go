@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,8 +19,24 @@ const (
 	startPoll    = 50 * time.Millisecond
 )
 
-// startDaemon starts the user's daemon, mulligand, in a session of its own, and
-// waits until it answers.
+// connect returns a client of the daemon that init registers with, and an error
+// unless the daemon answers. It is the daemon that a flag or the environment
+// names, or else the user's own. For root, the host's daemon counts as its own.
+func (f *initCmd) connect(ctx context.Context) (*ipc.Client, error) {
+	socket := ipc.FindSocket(f.socket)
+	named := f.socket != "" || os.Getenv("MULLIGAN_SOCKET") != ""
+	if !named && socket == ipc.HostSocket && os.Getuid() != 0 {
+		return nil, ipc.ErrNoDaemon // only the host's daemon runs
+	}
+	client := ipc.NewClient(socket)
+	if _, err := client.Status(ctx); err != nil {
+		return nil, err
+	}
+	return client, nil
+}
+
+// startDaemon starts the user's daemon, mulligand, in a new session and waits
+// until it answers.
 func (f *initCmd) startDaemon(ctx context.Context) (*ipc.Client, error) {
 	program, err := findDaemon()
 	if err != nil {
@@ -44,13 +59,13 @@ func (f *initCmd) startDaemon(ctx context.Context) (*ipc.Client, error) {
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	client, err := f.awaitDaemon(ctx, ended, log.Name())
-	if err == nil && f.terminal && !f.json {
-		fmt.Fprintf(f.out, "started your daemon; it listens on %s\n", f.text(client.Socket()))
+	if err == nil && f.out.Terminal && !f.out.JSON {
+		f.out.Printf("started your daemon; it listens on %s\n", f.out.Text(client.Socket()))
 	}
 	return client, err
 }
 
-// awaitDaemon asks until the daemon answers, or has ended, or time is up.
+// awaitDaemon polls until the daemon answers, ends, or startTimeout is over. log is the path of its log.
 func (f *initCmd) awaitDaemon(ctx context.Context, ended <-chan error, log string) (*ipc.Client, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -59,22 +74,22 @@ func (f *initCmd) awaitDaemon(ctx context.Context, ended <-chan error, log strin
 	for {
 		select {
 		case <-ended:
-			// Another init may have started one in the same moment.
-			if client, err := f.reach(ctx); err == nil {
+			// mulligand also ends if another init has started a daemon in the same moment.
+			if client, err := f.connect(ctx); err == nil {
 				return client, nil
 			}
 			return nil, errs.New(errs.Failed, opStart, "mulligand ended at once: %s", lastLine(log)).WithHint("see %s", log)
 		case <-ctx.Done():
 			return nil, errs.New(errs.Unavailable, opStart, "mulligand does not answer after %s", startTimeout).WithHint("see %s", log)
 		case <-tick.C:
-			if client, err := f.reach(ctx); err == nil {
+			if client, err := f.connect(ctx); err == nil {
 				return client, nil
 			}
 		}
 	}
 }
 
-// findDaemon finds mulligand beside this program, else in PATH.
+// findDaemon returns the path of mulligand, which is in the folder of this program or in PATH.
 func findDaemon() (string, error) {
 	if self, err := os.Executable(); err == nil {
 		if real, err := filepath.EvalSymlinks(self); err == nil {
@@ -95,8 +110,8 @@ func findDaemon() (string, error) {
 	return program, nil
 }
 
-// openLog opens the log that a daemon started by init writes to: mulligand.log
-// in its state folder.
+// openLog opens mulligand.log in the state folder, the log of a daemon that
+// init starts.
 func openLog() (*os.File, error) {
 	dir, err := stateDir()
 	if err == nil {
@@ -109,7 +124,7 @@ func openLog() (*os.File, error) {
 	return log, errs.Wrap(errs.Failed, opStart, err)
 }
 
-// stateDir is the state folder of the user's daemon.
+// stateDir returns the state folder of the user's daemon.
 func stateDir() (string, error) {
 	if dir := os.Getenv("MULLIGAN_STATE_DIR"); dir != "" {
 		return dir, nil
@@ -121,7 +136,7 @@ func stateDir() (string, error) {
 	return filepath.Join(home, ".local", "state", "mulligan"), err
 }
 
-// lastLine is the last line of a log, for an error message.
+// lastLine returns the last line of the log at path, for an error message.
 func lastLine(path string) string {
 	data, err := os.ReadFile(path)
 	lines := strings.Split(strings.TrimSpace(string(data)), "\n")

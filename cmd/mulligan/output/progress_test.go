@@ -1,4 +1,4 @@
-package main
+package output
 
 import (
 	"strings"
@@ -7,10 +7,10 @@ import (
 	"mulligan/ipc"
 )
 
-// A stage that tells how far it is has one line, which its end writes over.
+// A stage has one line, however often it reports how far it is; its result overwrites that line.
 func TestProgressWritesOver(t *testing.T) {
 	var out strings.Builder
-	p := &progress{w: &out}
+	p := NewProgress(&out)
 	for _, st := range []ipc.Stage{
 		{Stage: "one", Status: ipc.StageRunning},
 		{Stage: "one", Status: ipc.StageRunning, Notes: "a long word about how far it is, longer than what ends it: 1 of 2"},
@@ -18,9 +18,9 @@ func TestProgressWritesOver(t *testing.T) {
 		{Stage: "one", Status: ipc.StageOK, DurationMS: 5, Notes: "done"},
 		{Stage: "two", Status: ipc.StageRunning},
 	} {
-		p.stage(st)
+		p.Stage(st)
 	}
-	p.end()
+	p.End()
 	var lines []string
 	for line := range strings.Lines(out.String()) {
 		shown := "" // what a terminal shows of it

@@ -1,4 +1,4 @@
-package main
+package output
 
 import "testing"
 
@@ -13,7 +13,7 @@ func TestEscape(t *testing.T) {
 		"a\u00a0b":        `a\u00a0b`,
 		`back\slash`:      `back\slash`,
 	} {
-		if got := escape(in); got != want {
+		if got := Escape(in); got != want {
 			t.Errorf("%q: %q, want %q", in, got, want)
 		}
 	}
@@ -22,9 +22,9 @@ func TestEscape(t *testing.T) {
 func FuzzEscape(f *testing.F) {
 	f.Add("\x1b[2J\xff")
 	f.Fuzz(func(t *testing.T, s string) {
-		for _, r := range escape(s) {
+		for _, r := range Escape(s) {
 			if r < ' ' || r >= 0x7f && r < 0xa0 || r == '\u202e' || r == '\u2028' {
-				t.Errorf("%q still holds %q", escape(s), r)
+				t.Errorf("%q still holds %q", Escape(s), r)
 			}
 		}
 	})
