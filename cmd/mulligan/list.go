@@ -69,6 +69,6 @@ func (f *listCmd) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	f.warn(a.Problems)
+	f.out.PrintWarnings(a.Problems)
 	return nil
 }
