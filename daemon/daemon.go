@@ -90,7 +90,7 @@ func Open(ctx context.Context, opt Options) (*Daemon, error) {
 	if opt.RehearseMax > 0 {
 		d.apps.Background(func() { d.upkeep.RehearseAll(d.run) })
 	}
-	d.apps.Background(func() { d.Reweigh(d.run) })
+	d.apps.Background(func() { d.CheckSizes(d.run) })
 	if !opt.User {
 		d.apps.Background(func() { d.upkeep.WatchOwners(d.run) })
 	}

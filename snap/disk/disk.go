@@ -91,7 +91,7 @@ var (
 
 	_ snap.MemoryCapturer = (*Driver)(nil)
 	_ snap.Salvager       = (*Driver)(nil)
-	_ snap.Surveyor       = (*Driver)(nil)
+	_ snap.GapFinder      = (*Driver)(nil)
 )
 
 // New makes the driver; it does not look at the domain.

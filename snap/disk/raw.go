@@ -59,8 +59,8 @@ func (c *capturing) salvage(ctx context.Context, op string) (err error) {
 	return c.freeze(ctx)
 }
 
-// Survey tells of present images that cannot be read.
-func (d *Driver) Survey(ctx context.Context) ([]snap.Gap, error) {
+// FindGaps tells of present images that cannot be read.
+func (d *Driver) FindGaps(ctx context.Context) ([]snap.Gap, error) {
 	const op = "look at the disks"
 	if err := d.begin(ctx, op); err != nil {
 		return nil, err

@@ -266,7 +266,7 @@ type DiskInfo struct {
 }
 
 // Domain looks at the domain. A domain that cannot be captured is an error that
-// says why, but for images that cannot be read: of these Survey tells.
+// says why, but for images that cannot be read: FindGaps reports those.
 func (d *Driver) Domain(ctx context.Context) (Info, error) {
 	const op = "look at the domain"
 	if err := d.begin(ctx, op); err != nil {

@@ -45,8 +45,8 @@ func (p *plan) setChanges(target, base state, differ []snap.Change) {
 }
 
 // exchanged reports whether the fork is where the server looks for its data.
-func (d *Driver) exchanged(p *plan) (bool, error) {
-	n, err := asowner.Inode(d.cfg.DataDir)
+func (e engine) exchanged(p *plan) (bool, error) {
+	n, err := asowner.Inode(e.cfg.DataDir)
 	switch {
 	case err != nil:
 		return false, err
@@ -56,7 +56,7 @@ func (d *Driver) exchanged(p *plan) (bool, error) {
 		return false, nil
 	}
 	// Somebody removed or replaced what is live; the other one tells which that was.
-	switch n, err := asowner.Inode(d.stored("forks", p.Fork.Dir)); {
+	switch n, err := asowner.Inode(e.store.path("forks", p.Fork.Dir)); {
 	case err != nil:
 		return false, err
 	case n != 0 && n == p.Live:
@@ -64,7 +64,7 @@ func (d *Driver) exchanged(p *plan) (bool, error) {
 	case n != 0 && n == p.Fork.Inode:
 		return false, nil
 	}
-	return false, errs.New(errs.Conflict, "", "the data folder %s is neither the one from before the restore nor the restored one", d.cfg.DataDir).
+	return false, errs.New(errs.Conflict, "", "the data folder %s is neither the one from before the restore nor the restored one", e.cfg.DataDir).
 		WithHint("somebody else replaced it; put it back")
 }
 
