@@ -28,7 +28,7 @@ type images struct {
 	dom *domain
 }
 
-// random is what makes a name one that never was.
+// random returns the part of a file name that no earlier file had.
 func random() string {
 	var b [3]byte
 	_, _ = rand.Read(b[:]) // never fails

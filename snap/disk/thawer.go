@@ -144,6 +144,7 @@ func (th *thawer) thawIfUp(op string, m virt.Machine) error {
 	return d.update(func(t *layertree.Tree) { t.Thaw = false })
 }
 
+// thawIfAgent thaws the guest of a domain that has a channel for an agent.
 func (th *thawer) thawIfAgent(op string, m virt.Machine) error {
 	s, _, err := th.d.dom.surveyOf(op, m, true)
 	if err != nil || !s.Agent {
