@@ -45,5 +45,5 @@ unshare -m sh -c 'root=$1 program=$2 server=$3
 	chmod 1777 "$root/tmp"
 	cp "$program" "$root/tmp/driver.test"
 	chmod 755 "$root/tmp/driver.test"
-	exec chroot "$root" /usr/bin/env HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin MULLIGAN_TEST_NOSKIP=1 MULLIGAN_TEST_POSTGRES="$server" /tmp/driver.test "$@"' \
+	exec chroot "$root" /usr/bin/env HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin TMPDIR=/tmp MULLIGAN_TEST_NOSKIP=1 MULLIGAN_TEST_POSTGRES="$server" /tmp/driver.test "$@"' \
 	sh "$root" "$program" "$server" "$@"

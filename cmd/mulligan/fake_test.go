@@ -156,7 +156,11 @@ func (f *fake) addApp(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (f *fake) showApp(a *fakeApp, w http.ResponseWriter, _ *http.Request) error {
-	ipc.WriteJSON(w, http.StatusOK, a.App)
+	shown := a.App
+	if f.fault == "ail" {
+		shown.Problems = []string{"db:main is held up: its server\nis away"}
+	}
+	ipc.WriteJSON(w, http.StatusOK, shown)
 	return nil
 }
 

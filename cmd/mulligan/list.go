@@ -13,7 +13,10 @@ const listLong = `List the app's checkpoints, newest first.
 
 In a pipe, the fields are: checkpoint id, time, trigger, pinned (yes or no), size
 (what deleting it would free), git commit, notes. The notes of one that is damaged
-begin with DAMAGED: mulligan verify says what of it is.`
+begin with DAMAGED: mulligan verify says what of it is.
+
+What needs attention of the app, as a layer that is held up, is said below the
+table; in a pipe, on standard error.`
 
 type listCmd struct {
 	*cli
@@ -62,5 +65,10 @@ func (f *listCmd) run(ctx context.Context) error {
 		f.out.Printf("%s, %d pinned, %s; the last %d and %s are kept\n",
 			output.Count(u.CheckpointCount, "checkpoint"), u.PinnedCount, f.out.Size(u.TotalBytes), u.KeepLast, output.Count(u.DailyDays, "daily one"))
 	}
+	a, err := client.App(ctx, app)
+	if err != nil {
+		return err
+	}
+	f.out.PrintWarnings(a.Problems)
 	return nil
 }

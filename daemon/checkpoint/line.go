@@ -94,7 +94,7 @@ func (l line) Redo() (ipc.CheckpointID, error) {
 	}
 	e := errs.New(errs.NotFound, "", "the app was not rolled back")
 	if called {
-		return "", e.WithHint("the last rollback did not complete, so there is nothing to redo: see `mulligan log`")
+		return "", e.WithHint("the last rollback was called off, so there is nothing to redo: see `mulligan log`")
 	}
 	return "", e.WithHint("see `mulligan log`")
 }

@@ -72,11 +72,10 @@ func (svc *Service) admit(ctx context.Context, who ipc.Caller, spec ipc.App) (st
 	return rec, nil
 }
 
-// checkWorkspace makes sure that the folder is there, may be protected at all,
-// and is the caller's where the caller is not root. It is looked for with the
-// caller's rights, so that nobody learns from the answer what they could not see
-// themselves; and judged by the opened folder, not by its path. Every later
-// opening is judged anew.
+// checkWorkspace checks that the folder exists, may be protected, and belongs to the caller unless
+// the caller is root. A worker with the caller's rights opens it, so that the answer reveals
+// nothing that the caller could not see. The opened folder is checked, not its path, and checked
+// again at every later opening.
 func (svc *Service) checkWorkspace(ctx context.Context, who ipc.Caller, rec *store.App) error {
 	if who.Guest != "" {
 		if err := svc.checkGuestFolder(ctx, who, rec); err != nil {
@@ -103,13 +102,13 @@ func (svc *Service) checkWorkspace(ctx context.Context, who ipc.Caller, rec *sto
 	return nil
 }
 
-// folder is a folder that was opened by a name from a user.
+// folder is a folder that a worker opened for a user.
 type folder struct {
 	Path string // without links
 	UID  int    // whose it is
 }
 
-// openFolder opens the folder at path, resolves path, and says whose it is.
+// openFolder opens the folder at path, resolves links in path, and returns the folder's owner.
 var openFolder = privsep.Define("daemon.openFolder", func(_ context.Context, path string) (f folder, err error) {
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
@@ -142,7 +141,8 @@ func (svc *Service) checkGuestFolder(ctx context.Context, who ipc.Caller, rec *s
 	return nil
 }
 
-// forRoot is the sentence to give an administrator who is to register an app.
+// forRoot returns a sentence that the user can pass on to an administrator, who then registers the
+// app.
 func forRoot(spec ipc.App) string {
 	file := fmt.Sprintf("slug = %q, owner = %q, workspace = %q", spec.Slug, spec.Owner, spec.Workspace)
 	if spec.Unit != "" {
@@ -154,7 +154,8 @@ func forRoot(spec ipc.App) string {
 	return fmt.Sprintf("ask an administrator for /etc/mulligan/apps.d/%s.toml with: %s", spec.Slug, file)
 }
 
-// checkUnit makes sure that the unit exists; the default one is taken where it does.
+// checkUnit checks that the unit exists. If none is named and the default unit exists, checkUnit
+// sets that one.
 func (svc *Service) checkUnit(ctx context.Context, who ipc.Caller, spec *ipc.App) error {
 	root := svc.owners.Administers(who)
 	if !root && spec.Unit != "" {
@@ -202,9 +203,8 @@ func (svc *Service) defaultUnit(ctx context.Context, root bool, spec *ipc.App) {
 	}
 }
 
-// checkParts makes sure that what an app consists of beside its folder is the
-// caller's to name. What it consisted of before, if anything, is not asked about:
-// root may have named that.
+// checkParts checks that the caller may name the databases, command and health check of an app.
+// Parts that the app had before are not checked again: root may have named them.
 func (svc *Service) checkParts(ctx context.Context, who ipc.Caller, spec, before ipc.App) error {
 	for _, db := range spec.Databases {
 		known := func(k ipc.Database) bool { return layer.AsAsked(k) == layer.AsAsked(db) }
@@ -229,8 +229,8 @@ func (svc *Service) checkParts(ctx context.Context, who ipc.Caller, spec, before
 	return nil
 }
 
-// checkHealthURL keeps a user from having the daemon ask hosts that the user
-// could not. A name could mean another host each time, so it must be an address.
+// checkHealthURL refuses URLs of other hosts, which the daemon might reach although the user
+// cannot. The host must be an address, since a name may mean another host each time.
 func checkHealthURL(h *ipc.Health) error {
 	if h == nil || h.URL == "" {
 		return nil

@@ -9,9 +9,8 @@ import (
 	"mulligan/ipc"
 )
 
-// reown makes the app that of the account that has its uid now: root says that it
-// is the same owner's. Another uid it can't become, since what its checkpoints
-// hold belongs to the one that it has.
+// reown gives the app to the account that now has its uid: root declares that the owner is the
+// same. The uid cannot change, since the app's checkpoints hold files of that uid.
 func (svc *Service) reown(ctx context.Context, who ipc.Caller, a *app.App, name string) error {
 	if !svc.owners.Administers(who) || svc.opt.User {
 		return errs.New(errs.Denied, "", "only root, at the host's daemon, changes the owner of an app").WithHint("ask an administrator")

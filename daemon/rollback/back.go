@@ -12,7 +12,7 @@ import (
 // abandon ends a rollback that changed nothing.
 func (r *rollback) abandon(ctx context.Context) error {
 	err := r.parts.finish(ctx)                                         // recovery sweeps what this leaves
-	short, cancel := context.WithTimeout(ctx, r.d.apps.StopLimit(r.a)) // a unit that hangs does not block the end for ever
+	short, cancel := context.WithTimeout(ctx, r.d.apps.StopLimit(r.a)) // a start that hangs does not block the end for ever
 	defer cancel()
 	if err == nil {
 		r.dropSafety(ctx)

@@ -34,7 +34,7 @@ type rollback struct {
 
 	warnings  *warnings
 	recovered bool
-	unwell    bool // the app does not start, and mayBeUnwell
+	unwell    bool // the app does not start, which mayBeUnwell allows
 	// putBackNotes say what an undo did, a line per layer.
 	putBackNotes []string
 	again        bool // an undo was begun before, by this daemon or one that died
@@ -76,37 +76,50 @@ func (d *Service) Rollback(ctx context.Context, who ipc.Caller, ref string, id i
 		return ipc.RollbackResult{}, errs.Wrap(errs.Failed, op, err)
 	}
 	r.stages.notify, r.plan.Actor = onStage, accounts.Actor(who)
-	if r.plan.Turn, err = r.turnThatBegins(ctx); err == nil {
-		err = r.remakeWorkspace(ctx)
-	}
-	if err == nil {
-		err = r.others().spareSessions(ctx)
-	}
-	if err == nil {
-		err = r.hints.orDiscard(ctx, r.requireTurnCheckpoint(ctx))
-	}
-	if err == nil {
-		err = r.others().spareUnannounced(ctx)
-	}
-	if err != nil {
+	if err := r.admit(ctx); err != nil {
 		d.events.WriteAudit(ctx, a.Rec(), who, "rollback", string(id), req.Reason, err, nil)
 		return ipc.RollbackResult{}, errs.Wrap(errs.Failed, op, err)
 	}
 	if req.DryRun {
 		return r.preview(ctx)
 	}
-	unmute := turns.TrackerOf(a).Mute(ctx)
-	err = errs.Wrap(errs.Failed, op, r.run(ctx))
+	return r.perform(ctx, who, op, id)
+}
+
+// admit refuses a rollback that would undo more than it is about. Before that, it recreates a workspace
+// that was deleted.
+func (r *rollback) admit(ctx context.Context) (err error) {
+	if r.plan.Turn, err = r.turnThatBegins(ctx); err != nil {
+		return err
+	}
+	if err := r.remakeWorkspace(ctx); err != nil {
+		return err
+	}
+	if err := r.others().spareSessions(ctx); err != nil {
+		return err
+	}
+	if err := r.requireTurnCheckpoint(ctx); err != nil {
+		return r.hints.orDiscard(ctx, err)
+	}
+	return r.others().spareUnannounced(ctx)
+}
+
+// perform runs the rollback, tells everybody how it went, and prunes. op names what was asked for in an
+// error, and id what the audit trail calls its target.
+func (r *rollback) perform(ctx context.Context, who ipc.Caller, op string, id ipc.CheckpointID) (ipc.RollbackResult, error) {
+	d, app := r.d, r.a.Rec()
+	unmute := turns.TrackerOf(r.a).Mute(ctx)
+	err := errs.Wrap(errs.Failed, op, r.run(ctx))
 	unmute(ctx)
 	if err == nil {
 		r.parts.rewordDatabases(ctx)
 	}
 	res := r.receipt(ctx, err)
-	d.events.WriteAudit(ctx, a.Rec(), who, "rollback", string(id), req.Reason, err, res)
-	res.EvidenceAnchors = append(res.EvidenceAnchors, d.events.AuditNumber(ctx, a.Rec().ID)...)
-	d.events.Publish(a.Rec().ID, "rollback", res)
+	d.events.WriteAudit(ctx, r.a.Rec(), who, "rollback", string(id), r.req.Reason, err, res)
+	res.EvidenceAnchors = append(res.EvidenceAnchors, d.events.AuditNumber(ctx, app.ID)...)
+	d.events.Publish(app.ID, "rollback", res)
 	if r.safety.ID != "" { // without one, there are no more checkpoints than before
-		d.checkpoints.PruneAfter(ctx, a, who, r.target.ID, r.safety.ID)
+		d.checkpoints.PruneAfter(ctx, r.a, who, r.target.ID, r.safety.ID)
 	}
 	return res, err
 }

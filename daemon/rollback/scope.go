@@ -29,10 +29,9 @@ type scope struct {
 	behind  []string // found by choose: these, and the layers in scope that the target lacks
 }
 
-// choose returns the layers that take part, each with its snapshot in the target, and fills in what
-// choose finds.
-func (s *scope) choose() ([]*part, error) {
-	var chosen []*part
+// wanted returns the layers that the request names, by themselves or by a path in them, and fills in
+// the paths.
+func (s *scope) wanted() (map[snap.Layer]bool, error) {
 	wanted := map[snap.Layer]bool{}
 	for _, asked := range s.asked {
 		name, isLayer := strings.CutPrefix(asked, "layer:")
@@ -49,10 +48,21 @@ func (s *scope) choose() ([]*part, error) {
 	if slices.Contains(s.asked, "layer:"+string(snap.Files)) {
 		s.paths = nil // all of it
 	}
+	return wanted, nil
+}
+
+// choose returns the layers that take part, each with its snapshot in the target, and fills in what
+// choose finds.
+func (s *scope) choose() ([]*part, error) {
+	wanted, err := s.wanted()
+	if err != nil {
+		return nil, err
+	}
 	left, err := s.omitted()
 	if err != nil {
 		return nil, err
 	}
+	var chosen []*part
 	for _, l := range s.a.Layers() {
 		if len(s.asked) > 0 && !wanted[l.Name] {
 			continue

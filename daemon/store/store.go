@@ -1,6 +1,6 @@
 // Package store keeps the daemon's records in SQLite: apps, checkpoints with
-// their snapshots, operations under way, and the audit trail. It knows nothing
-// of what they mean. Every method is one transaction, durable when it returns.
+// their snapshots, operations under way, and the audit trail. It does not interpret
+// them. Every method is one transaction, durable when it returns.
 package store
 
 import (
@@ -33,10 +33,9 @@ type Store struct {
 	Repair *Repair // what was wrong with the database when it was opened; nil: nothing
 }
 
-// Open opens the database at path, making it or bringing it to the present
-// schema as needed. One of a newer schema is errs.Unsupported and left alone; one that is
-// damaged anywhere is errs.Corrupt (see [OpenOrRepair]).
-// Tests pass a hook, which is called before each change becomes durable.
+// Open opens the database at path. It creates it, or migrates it to the present schema, if
+// necessary. A newer schema is errs.Unsupported and stays unchanged; any damage is errs.Corrupt
+// (see [OpenOrRepair]). Tests pass a hook that is called before each commit.
 func Open(ctx context.Context, path string, hook failpoint.Hook) (*Store, error) {
 	s, err := openFile(ctx, path, hook)
 	if err != nil && s != nil {

@@ -18,13 +18,16 @@ type Batch struct {
 	mu    sync.Mutex
 	ended bool
 	held  map[Hash]struct{}
+
+	soundMu sync.Mutex
+	sound   map[Hash]bool // what isSound found out
 }
 
 // Begin opens a batch.
 func (s *Store) Begin() *Batch {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return &Batch{s: s, epoch: s.epoch, held: map[Hash]struct{}{}}
+	return &Batch{s: s, epoch: s.epoch, held: map[Hash]struct{}{}, sound: map[Hash]bool{}}
 }
 
 const opPut = "store an object"
@@ -85,11 +88,37 @@ func (s Series) Blob(p []byte) (Hash, error) { return s.b.blob(s.series, p) }
 // Node is [Batch.Node].
 func (s Series) Node(p []byte, refs []Hash) (Hash, error) { return s.b.node(s.series, p, refs) }
 
-// Keep reports whether h is in the store, and if so keeps it there until the
-// batch ends, as if the batch had written it.
+// Keep reports whether h is in the store with everything that it refers to, and if so keeps it there until the batch ends, as if
+// the batch had written it. An object that is known to be damaged, or refers to a damaged one, is not kept: what is built on it
+// could not be read, and putting its contents again mends it.
 func (b *Batch) Keep(h Hash) bool {
 	ok, err := b.hold(h, nil, false)
-	return ok && err == nil
+	return ok && err == nil && b.isSound(h)
+}
+
+// isSound reports whether no damage is known of h and of what it refers to. It reads nodes only if damage was found in the store.
+func (b *Batch) isSound(h Hash) bool {
+	if !b.s.suspect.Load() {
+		return true
+	}
+	b.soundMu.Lock()
+	defer b.soundMu.Unlock()
+	return b.search(h)
+}
+
+// search looks through the graph below h, at each object once. soundMu is held.
+func (b *Batch) search(h Hash) bool {
+	sound, known := b.sound[h]
+	if known || h.IsZero() {
+		return sound || h.IsZero()
+	}
+	refs, err := b.s.checkObject(opPut, h, false)
+	sound = err == nil
+	for i := 0; sound && i < len(refs); i++ {
+		sound = b.search(refs[i])
+	}
+	b.sound[h] = sound
+	return sound
 }
 
 // need holds a ref, or says why that can't be.

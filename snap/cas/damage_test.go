@@ -131,6 +131,38 @@ func TestDamageWhileOpen(t *testing.T) {
 	wantKind(t, s.Check(context.Background(), "a", false), errs.Corrupt)
 }
 
+// What refers to damage that was found is not kept, however far below it the damage is. Putting the contents again mends it.
+func TestKeepBesideDamage(t *testing.T) {
+	s := open(t, testkit.TempDir(t), Options{})
+	good, bad := noise(t, 1000), noise(t, 1000)
+	tree := func(b *Batch) (top, other Hash) {
+		t.Helper()
+		leaf := must(b.Node([]byte("leaf"), []Hash{must(b.Blob(bad))}))
+		top = must(b.Node([]byte("top"), []Hash{leaf}))
+		return top, must(b.Node([]byte("other"), []Hash{must(b.Blob(good))}))
+	}
+	b := s.Begin()
+	top, other := tree(b)
+	noErr(t, b.Commit(Root{Name: "top", Hash: top}, Root{Name: "other", Hash: other}))
+	must(s.active.f.WriteAt([]byte("damage"), int64(s.index[blobHash(bad)].off)+headerSize+100))
+	keeps := func(want bool) {
+		t.Helper()
+		b := s.Begin()
+		defer b.Discard()
+		if got := b.Keep(top); got != want || !b.Keep(other) {
+			t.Errorf("kept is %v, want %v, and the other %v", got, want, b.Keep(other))
+		}
+	}
+	keeps(true) // nobody has read it
+	wantKind(t, s.Check(context.Background(), "top", true), errs.Corrupt)
+	keeps(false)
+	b = s.Begin()
+	tree(b)
+	b.Discard()
+	keeps(true)
+	noErr(t, s.Check(context.Background(), "top", true))
+}
+
 // A collection copies nothing twice that it can't copy whole.
 func TestCollectBesideDamage(t *testing.T) {
 	s := open(t, testkit.TempDir(t), Options{})

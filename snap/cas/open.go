@@ -389,6 +389,9 @@ func (op opener) count() {
 		g.live = 0
 	}
 	for _, e := range op.index {
+		if e.refs > 0 && (e.seg == 0 || e.has(isBad)) {
+			op.suspect.Store(true)
+		}
 		if g := op.segs[e.seg]; g != nil && e.refs > 0 {
 			g.live += e.size()
 		}

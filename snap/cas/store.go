@@ -71,6 +71,9 @@ type Store struct {
 	active *segment // changes under wmu and mu
 	epoch  uint64   // how often the log's end was given up
 
+	// suspect is set once damage was found, and stays set: a batch then looks below what it keeps.
+	suspect atomic.Bool
+
 	groups   groupCache
 	lastPack uint32        // the newest pack's number; gc
 	commits  atomic.Uint64 // how many there were, to tell whether somebody is at work
@@ -271,6 +274,7 @@ func (s *Store) markBad(h Hash, e entry) bool {
 	}
 	now.flags |= isBad
 	s.index[h] = now
+	s.suspect.Store(true)
 	return true
 }
 

@@ -289,6 +289,7 @@ func TestKilledInCapture(t *testing.T) {
 		t.Run(r.name, func(t *testing.T) {
 			if !r.up {
 				c.turnOff(t)
+				(&subject{vm: c.vm}).touch(t) // else there may be nothing to freeze, and one step only
 			}
 			c.everyStep(t, order{Do: r.do}, r.of, func(at string) {
 				c.open(t)

@@ -105,7 +105,7 @@ func TestStaleStart(t *testing.T) {
 	}
 	_, err := d.Capture(t.Context(), snap.CaptureRequest{ID: "vm-x"})
 	fails(t, err, errs.Conflict, v.Disks[0])
-	if err := d.define("test", mustMachine(t, d), d.tree.Head); err != nil {
+	if err := d.dom.define("test", mustMachine(t, d), d.tree.Head); err != nil {
 		t.Fatal(err)
 	}
 	if err := d.Verify(t.Context(), s.ID, snap.Full); err != nil {
@@ -116,7 +116,7 @@ func TestStaleStart(t *testing.T) {
 
 func mustMachine(t *testing.T, d *Driver) virt.Machine {
 	t.Helper()
-	m, err := d.machine("test")
+	m, err := d.dom.machine("test")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -166,6 +166,7 @@ func TestInodeFlags(t *testing.T) {
 	}
 	write(t, dir+"/ws/sub/f", "one")
 	write(t, dir+"/ws/plain", "one")
+	must(t, unix.Mkfifo(dir+"/ws/fifo", 0o600)) // nobody ever opens its other end
 	says()
 	warns := func(want ...string) {
 		t.Helper()
@@ -177,6 +178,7 @@ func TestInodeFlags(t *testing.T) {
 	chattr("+A", dir+"/ws/sub/f") // statx does not tell
 	warns(dir + "/ws/sub/f has inode flags (chattr +A) that are not part of a checkpoint: made anew, it is without them.")
 	warns() // nothing changed
+	says(dir + "/ws/sub/f has inode flags (chattr +A) that are not part of a checkpoint.")
 	chattr("+dS", dir+"/ws/plain")
 	chattr("+A", dir+"/ws/sub")
 	warns("2 paths have inode flags that are not part of a checkpoint: made anew, they are without them. The first of them is " + dir + "/ws/plain (chattr +Sd).")
@@ -185,7 +187,10 @@ func TestInodeFlags(t *testing.T) {
 	chattr("+d", dir+"/ws/sub/f")
 	chattr("+a", dir+"/ws/sub/f")
 	defer chattr("-a", dir+"/ws/sub/f")
-	says(dir + "/ws/sub/f has inode flags (chattr) that are not part of a checkpoint: append-only, no dump.")
+	says("2 paths have inode flags (chattr) that are not part of a checkpoint, the first of them " + dir + "/ws/sub.")
+	chattr("-A", dir+"/ws/sub")
+	chattr("-A", dir+"/ws/sub/f")
+	says(dir + "/ws/sub/f has inode flags (chattr +ad) that are not part of a checkpoint.")
 	chattr("+i", dir+"/ws")
 	defer chattr("-i", dir+"/ws")
 	says("2 paths have inode flags (chattr) that are not part of a checkpoint, the first of them " + dir + "/ws.")

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -103,7 +102,7 @@ func (d *Driver) survey(ctx context.Context) (*survey, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.flags(".", st)
+	s.flags(".", inode.Chattr(root.FD()), st)
 	return s, s.folder(".")
 }
 
@@ -200,15 +199,33 @@ func (s *survey) one(dir *beneath.Root, path, name string) (isDir bool, err erro
 	if st.Kind() == unix.S_IFREG && st.Size > manifest.MaxFile {
 		s.note(path, fmt.Sprintf("has a size of %d bytes, holes included, and a file may have %d", st.Size, int64(manifest.MaxFile)), endless)
 	}
-	s.flags(path, st)
+	s.flags(path, chattr(dir, name, st), st)
 	return st.Kind() == manifest.DirKind, s.rights(dir, path, name, st)
 }
 
-// flags notes inode flags that a rollback does not set.
-func (s *survey) flags(path string, st inode.Stat) {
-	if names := st.Flags(); len(names) > 0 {
-		s.note(path, "has inode flags (chattr) that are not part of a checkpoint: "+strings.Join(names, ", "), flagged)
+// flags notes inode flags that a rollback does not set: set, as chattr sets them, or where nothing can be said
+// of those (a file that this process may not read), what statx tells.
+func (s *survey) flags(path, set string, st inode.Stat) {
+	if set == "" {
+		set = st.Chattr()
 	}
+	if set != "" {
+		s.note(path, "has inode flags (chattr "+set+") that are not part of a checkpoint", flagged)
+	}
+}
+
+// chattr returns the inode flags of the file or folder name, or "" if it is neither or cannot be opened. Nothing is
+// waited for: neither a lease of another process on a file, nor the other end of a fifo.
+func chattr(dir *beneath.Root, name string, st inode.Stat) string {
+	if kind := st.Kind(); kind != unix.S_IFREG && kind != manifest.DirKind {
+		return ""
+	}
+	f, err := dir.OpenFile(name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	if err != nil {
+		return ""
+	}
+	defer f.Close() // opened for reading
+	return inode.Chattr(int(f.Fd()))
 }
 
 // rights notes what a daemon that is not root could not read or give back.

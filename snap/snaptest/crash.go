@@ -149,7 +149,8 @@ func (c *crash) run(before []string) (killed bool) {
 	return killed
 }
 
-// awaitOldOrNew waits until the live state is the old or the new one: a server may still work on a request of the killed process.
+// awaitOldOrNew waits until the live state is the old or the new one: the server may still work
+// on a request of the killed process.
 func (c *crash) awaitOldOrNew(live string) {
 	c.Helper()
 	for deadline := time.Now().Add(testkit.Patience); ; {

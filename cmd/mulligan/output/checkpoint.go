@@ -64,12 +64,12 @@ func (p *Printer) PrintCheckpoint(cp ipc.Checkpoint) error {
 		return p.PrintJSON(cp)
 	}
 	p.PrintCheckpoints([]ipc.Checkpoint{cp}, false)
-	p.warn(cp.Warnings)
+	p.PrintWarnings(cp.Warnings)
 	return nil
 }
 
-// warn prints warnings. In a pipe, where standard output is for programs, they go to standard error.
-func (p *Printer) warn(warnings []string) {
+// PrintWarnings prints warnings. In a pipe, where standard output is for programs, they go to standard error.
+func (p *Printer) PrintWarnings(warnings []string) {
 	var to io.Writer = p.Stdout
 	if !p.Terminal {
 		to = p.Stderr

@@ -1,6 +1,6 @@
 // Package layertree is the record of a domain's layers as the disk driver keeps it in tree.json: which
-// images make a layer, what each rests on, which snapshots and restores name it, and which layers
-// may be merged or dropped. It changes no image.
+// images make a layer, what each rests on, which snapshots and restores name it, which layers
+// may be merged or dropped, and which files on the host belong to it. It changes no image.
 package layertree
 
 import (

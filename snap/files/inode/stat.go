@@ -94,20 +94,23 @@ func (s Stat) Still(t Stat) bool {
 	return s.Same(t)
 }
 
-// Flags names the inode flags (chattr) that statx tells of and that are not part of a state.
-func (s Stat) Flags() (names []string) {
+// Chattr returns those of the inode flags that statx tells of, as chattr would set them: "+ia". It returns "" if there are none.
+func (s Stat) Chattr() string {
+	letters := []byte("+")
 	for _, f := range []struct {
-		bit  uint64
-		name string
+		bit    uint64
+		letter byte
 	}{
-		{unix.STATX_ATTR_IMMUTABLE, "immutable"}, {unix.STATX_ATTR_APPEND, "append-only"},
-		{unix.STATX_ATTR_NODUMP, "no dump"}, {unix.STATX_ATTR_COMPRESSED, "compressed"},
+		{unix.STATX_ATTR_COMPRESSED, 'c'}, {unix.STATX_ATTR_IMMUTABLE, 'i'}, {unix.STATX_ATTR_APPEND, 'a'}, {unix.STATX_ATTR_NODUMP, 'd'},
 	} {
 		if s.attributes&f.bit != 0 {
-			names = append(names, f.name)
+			letters = append(letters, f.letter)
 		}
 	}
-	return names
+	if len(letters) == 1 {
+		return ""
+	}
+	return string(letters)
 }
 
 func (s Stat) Kind() uint32 { return s.Mode & unix.S_IFMT }

@@ -221,7 +221,7 @@ func (rt *retention) freed(ctx context.Context, ids []snap.SnapshotID) (g garbag
 	return g, err
 }
 
-// paths are where garbage lies.
+// paths returns the paths of everything that g lists.
 func (rt *retention) paths(g garbage) (all []string) {
 	for _, b := range g.bases {
 		all = append(all, rt.store.path("bases", b.ID))

@@ -170,7 +170,7 @@ func Await(ctx context.Context, ok func() (bool, error)) error {
 	}
 }
 
-// inUse reports whether a process has its working folder in dir, as each of a
+// InUse reports whether a process has its working folder in dir, as each of a
 // server's processes has: also those that outlive it, or the folder, for a moment.
 // Nothing need be there any more.
 func InUse(dir string) (bool, error) {
@@ -228,7 +228,7 @@ func isServer(proc string) bool {
 	return err == nil && strings.TrimSuffix(filepath.Base(program), gone) == "postgres"
 }
 
-// cluster is a data folder, and who starts and stops the server in it.
+// Cluster is a data folder, and who starts and stops the server in it.
 type Cluster struct {
 	Programs
 	DataDir string
@@ -238,7 +238,7 @@ type Cluster struct {
 // startTimeout is how long a server may take until it answers, crash recovery included.
 const startTimeout = 10 * time.Minute
 
-// start starts the server, if need be, and waits until it takes connections.
+// Start starts the server, if need be, and waits until it takes connections.
 func (c Cluster) Start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -271,7 +271,7 @@ const stopTimeout = 10 * time.Minute
 // stop once more.
 const askAgain = time.Second
 
-// stop stops the server and waits until all of it is gone. Whoever runs it is
+// Stop stops the server and waits until all of it is gone. Whoever runs it is
 // told in any case, so that it is not started behind our back; and told again
 // while it runs, since a start that a killed daemon asked for may come to be only
 // after we asked: a server that is yet to start is not there to be stopped.
@@ -297,7 +297,7 @@ func (c Cluster) Stop(ctx context.Context) error {
 	return err
 }
 
-// awaitEnd waits until no process works in dir.
+// AwaitEnd waits until no process works in dir.
 func AwaitEnd(ctx context.Context, dir string) error {
 	return Await(ctx, func() (bool, error) {
 		running, err := InUse(dir)
@@ -305,7 +305,7 @@ func AwaitEnd(ctx context.Context, dir string) error {
 	})
 }
 
-// status is what the server in dir says of itself in the eighth line of
+// Status is what the server in dir says of itself in the eighth line of
 // postmaster.pid (miscadmin.h, LOCK_FILE_LINE_PM_STATUS): "ready" once it takes
 // connections. It is "" without a live process of the first line's number, which
 // may be one of a container's.
@@ -352,7 +352,7 @@ func WorksIn(pid int, dir string) bool {
 	return unix.Stat(fmt.Sprintf("/proc/%d/cwd", pid), &a) == nil && unix.Stat(dir, &b) == nil && a.Ino == b.Ino && a.Dev == b.Dev
 }
 
-// control is what a data folder's control file says.
+// Control is what a data folder's control file says.
 type Control struct {
 	System     string       `json:"system"` // the cluster's identifier
 	State      string       `json:"state"`  // "shut down" after an orderly stop
@@ -364,7 +364,7 @@ type Control struct {
 
 const ShutDown = "shut down"
 
-// readControl reads the control file of a data folder.
+// ReadControl reads the control file of a data folder.
 func (p Programs) ReadControl(ctx context.Context, dir string) (c Control, err error) {
 	out, err := p.Output(ctx, "pg_controldata", "-D", dir)
 	if err != nil {
@@ -390,7 +390,7 @@ func (p Programs) ReadControl(ctx context.Context, dir string) (c Control, err e
 	return c, nil
 }
 
-// same reports whether a data folder is as it was when c was read: the server
+// Same reports whether a data folder is as it was when c was read: the server
 // was not started in it since.
 func (c Control) Same(other Control) bool {
 	return c.System == other.System && c.TLI == other.TLI && c.Checkpoint == other.Checkpoint && c.State == other.State

@@ -1,10 +1,8 @@
-package disk
+package layertree
 
 import (
 	"os"
 	"path/filepath"
-
-	"mulligan/snap/disk/layertree"
 )
 
 // Claim is which images on the host belong to a domain's disks.
@@ -14,8 +12,8 @@ type Claim struct {
 	Under  []string // images of others that those rest on: several domains may share them
 }
 
-// claim says what the tree occupies.
-func claimOf(t *layertree.Tree) *Claim {
+// ClaimOf is the claim of what the tree occupies.
+func ClaimOf(t *Tree) *Claim {
 	c := &Claim{Domain: t.Domain}
 	for _, l := range t.Layers {
 		for _, f := range l.Files {
@@ -28,21 +26,6 @@ func claimOf(t *layertree.Tree) *Claim {
 		}
 	}
 	return c
-}
-
-// Claim is the domain's. It waits for nobody's work.
-func (d *Driver) Claim() Claim {
-	if c := d.claim.Load(); c != nil {
-		return *c
-	}
-	return Claim{Domain: d.cfg.Domain}
-}
-
-// Recorded is the claim of a driver that is not open, as far as its records in stateDir tell.
-func Recorded(stateDir string) (Claim, error) {
-	d := &Driver{cfg: Config{StateDir: stateDir}}
-	err := d.load("read the records of disks")
-	return d.Claim(), err
 }
 
 // Clash names an image that c and o cannot both have; "" if there is none. Images are

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"mulligan/durable"
 	"mulligan/errs"
@@ -22,41 +21,14 @@ const minFree = 64 << 20
 
 const makeRoom = "make room, or delete checkpoints: mulligan prune"
 
-// pool is the folder where a disk's overlays lie.
-func (d *Driver) pool(t *layertree.Tree, dev string) string {
-	if d.cfg.PoolDir != "" {
-		return filepath.Join(d.cfg.PoolDir, d.cfg.App)
-	}
-	dir := ""
-	for _, id := range t.Chain(t.Head) { // the lowest layer that has the disk
-		if f := t.Layers[id].Files[dev]; f != nil {
-			dir = filepath.Dir(f.Path)
-		}
-	}
-	own := filepath.Join("mulligan", d.cfg.App)
-	if strings.HasSuffix(dir, "/"+own) {
-		return dir // the root was merged into an overlay
-	}
-	return filepath.Join(dir, own)
+// images makes, freezes, examines and unlinks the files of layers: overlays, and copies of NVRAM.
+// The caller of each method holds the driver's lock.
+type images struct {
+	*record
+	dom *domain
 }
 
-// owns reports whether the file at path is one that the driver made.
-func (d *Driver) owns(path string) bool { return ours(filepath.Base(path)) && d.inPool(path) }
-
-// inPool reports whether a file lies in a folder of the app's layers.
-func (d *Driver) inPool(path string) bool { return filepath.Base(filepath.Dir(path)) == d.cfg.App }
-
-// foreign reports whether an image of the layer is not the driver's.
-func (d *Driver) foreign(l *layertree.Layer) bool {
-	for _, f := range l.Files {
-		if !d.owns(f.Path) {
-			return true
-		}
-	}
-	return false
-}
-
-// random is what makes a name one that never was.
+// random returns the part of a file name that no earlier file had.
 func random() string {
 	var b [3]byte
 	_, _ = rand.Read(b[:]) // never fails
@@ -64,21 +36,21 @@ func random() string {
 }
 
 // addLayer adds a layer on top of parent to the tree; its files do not exist yet.
-func (d *Driver) addLayer(t *layertree.Tree, parent layertree.ID) layertree.ID {
+func (im *images) addLayer(t *layertree.Tree, parent layertree.ID) layertree.ID {
 	t.Seq++
 	id := layertree.ID(fmt.Sprintf("L%06d-%s", t.Seq, random()))
 	l := &layertree.Layer{Parent: parent, Files: map[string]*layertree.File{}}
 	for _, dev := range t.Disks {
-		l.Files[dev] = &layertree.File{Path: filepath.Join(d.pool(t, dev), string(id)+"-"+dev+".qcow2")}
+		l.Files[dev] = &layertree.File{Path: filepath.Join(im.pools().Folder(t, dev), string(id)+"-"+dev+".qcow2")}
 	}
 	t.Layers[id] = l
 	return id
 }
 
 // room makes the folders of the pools and checks that they have some room.
-func (d *Driver) room(op string) error {
-	for _, dev := range d.tree.Disks {
-		dir := d.pool(d.tree, dev)
+func (im *images) room(op string) error {
+	for _, dev := range im.tree.Disks {
+		dir := im.pools().Folder(im.tree, dev)
 		if err := os.MkdirAll(dir, 0o711); err != nil {
 			return err
 		}
@@ -96,65 +68,46 @@ func (d *Driver) room(op string) error {
 
 // createOverlays makes the files of a layer, durably, and checks them. size
 // tells how big a disk is.
-func (d *Driver) createOverlays(ctx context.Context, op string, id layertree.ID, size func(dev string) (int64, error)) error {
-	l := d.tree.Layers[id]
+func (im *images) createOverlays(ctx context.Context, op string, id layertree.ID, size func(dev string) (int64, error)) error {
+	l := im.tree.Layers[id]
 	for _, dev := range l.Devices() {
-		backing, _ := d.tree.Backing(l, dev)
+		backing, _ := im.tree.Backing(l, dev)
 		n, err := size(dev)
 		if err != nil {
 			return err
 		}
-		if err := d.cfg.Failpoint.At("overlay " + dev); err != nil {
+		if err := im.cfg.Failpoint.At("overlay " + dev); err != nil {
 			return err
 		}
-		if err := imagefile.CreateOverlay(ctx, l.Files[dev].Path, backing, n, d.giveToQEMU); err != nil {
+		if err := imagefile.CreateOverlay(ctx, l.Files[dev].Path, backing, n, im.dom.giveToQEMU); err != nil {
 			return errs.Wrap(errs.Failed, op, err)
 		}
 	}
 	return nil
 }
 
-// giveToQEMU makes QEMU's user the owner of a file. libvirt does this itself
-// for images that it opens for writing, but cannot for immutable ones.
-func (d *Driver) giveToQEMU(path string) error {
-	if os.Geteuid() != 0 {
-		return nil
-	}
-	if d.owner == nil {
-		uid, gid, ok := d.conn.Owner()
-		if !ok {
-			return nil
-		}
-		d.owner = &owner{uid, gid}
-	}
-	return os.Chown(path, d.owner.uid, d.owner.gid)
-}
-
-// owner is whom QEMU runs as.
-type owner struct{ uid, gid int }
-
 // sizeBelow gives the size of a disk as the header of the frozen image has it that the
 // layer's image rests on.
-func (d *Driver) sizeBelow(id layertree.ID) func(dev string) (int64, error) {
-	l, in := d.tree.Layers[id], d.tree.Intent
-	if p := d.tree.Layers[l.Parent]; p != nil && (p.Raw || in != nil && in.Raw && in.New == id) {
-		return func(dev string) (int64, error) { return d.rawSize(l.Parent, dev), nil }
+func (im *images) sizeBelow(id layertree.ID) func(dev string) (int64, error) {
+	l, in := im.tree.Layers[id], im.tree.Intent
+	if p := im.tree.Layers[l.Parent]; p != nil && (p.Raw || in != nil && in.Raw && in.New == id) {
+		return func(dev string) (int64, error) { return im.rawSize(l.Parent, dev), nil }
 	}
 	return func(dev string) (int64, error) {
-		path, _ := d.tree.Backing(l, dev)
+		path, _ := im.tree.Backing(l, dev)
 		return imagefile.ImageSize(path)
 	}
 }
 
 // freezeFiles makes the files of a layer that nobody writes to any more
 // immutable and says what they look like. Of a raw layer, some may not be there.
-func (d *Driver) freezeFiles(id layertree.ID, raw bool) (map[string]imagefile.Stat, error) {
+func (im *images) freezeFiles(id layertree.ID, raw bool) (map[string]imagefile.Stat, error) {
 	stats := map[string]imagefile.Stat{}
-	for dev, f := range d.tree.Layers[id].Files {
+	for dev, f := range im.tree.Layers[id].Files {
 		if raw && !imagefile.Exists(f.Path) {
 			continue
 		}
-		if err := d.giveToQEMU(f.Path); err != nil && !errors.Is(err, os.ErrPermission) { // frozen before
+		if err := im.dom.giveToQEMU(f.Path); err != nil && !errors.Is(err, os.ErrPermission) { // frozen before
 			return nil, err
 		}
 		if err := errors.Join(durable.Sync(f.Path), imagefile.SetImmutable(f.Path, true)); err != nil {
@@ -170,11 +123,11 @@ func (d *Driver) freezeFiles(id layertree.ID, raw bool) (map[string]imagefile.St
 }
 
 // dropOrphans unlinks the files of layers that nothing needs.
-func (d *Driver) dropOrphans() error {
-	if d.tree == nil {
+func (im *images) dropOrphans() error {
+	if im.tree == nil {
 		return nil
 	}
-	next, err := d.tree.Clone()
+	next, err := im.tree.Clone()
 	if err != nil {
 		return err
 	}
@@ -182,25 +135,25 @@ func (d *Driver) dropOrphans() error {
 	if len(gone) == 0 {
 		return nil
 	}
-	if err := d.save(next); err != nil {
+	if err := im.save(next); err != nil {
 		return err
 	}
-	if err := d.cfg.Failpoint.At("unlink"); err != nil {
+	if err := im.cfg.Failpoint.At("unlink"); err != nil {
 		return err
 	}
 	var all []error
 	for _, l := range gone {
-		all = append(all, d.unlink(l))
+		all = append(all, im.unlink(l))
 	}
 	return errors.Join(all...)
 }
 
 // unlink removes the files of a layer that the tree has no more. Images that the driver
 // did not make stay, and can be written to again.
-func (d *Driver) unlink(l *layertree.Layer) error {
+func (im *images) unlink(l *layertree.Layer) error {
 	var all []error
 	for _, f := range l.Files {
-		if d.owns(f.Path) {
+		if im.pools().Owns(f.Path) {
 			all = append(all, imagefile.Remove(f.Path))
 		} else {
 			all = append(all, imagefile.SetImmutable(f.Path, false))
@@ -213,8 +166,8 @@ func (d *Driver) unlink(l *layertree.Layer) error {
 }
 
 // headEmpty reports whether nothing was written to any of a layer's images.
-func (d *Driver) headEmpty(id layertree.ID) (bool, error) {
-	for _, f := range d.tree.Layers[id].Files {
+func (im *images) headEmpty(id layertree.ID) (bool, error) {
+	for _, f := range im.tree.Layers[id].Files {
 		if empty, err := imagefile.EmptyImage(f.Path); err != nil || !empty {
 			return false, err
 		}
@@ -224,17 +177,17 @@ func (d *Driver) headEmpty(id layertree.ID) (bool, error) {
 
 // headFresh reports whether the head is what was put on the layers below: nothing was
 // written to it, and no disk has another size.
-func (d *Driver) headFresh() (bool, error) {
-	if empty, err := d.headEmpty(d.tree.Head); err != nil || !empty {
+func (im *images) headFresh() (bool, error) {
+	if empty, err := im.headEmpty(im.tree.Head); err != nil || !empty {
 		return false, err
 	}
-	head := d.tree.Layers[d.tree.Head]
+	head := im.tree.Layers[im.tree.Head]
 	for _, dev := range head.Devices() {
-		below, _ := d.tree.Backing(head, dev)
+		below, _ := im.tree.Backing(head, dev)
 		if below == "" {
 			return false, nil
 		}
-		if d.tree.Rests(head) {
+		if im.tree.Rests(head) {
 			continue // on what has no size
 		}
 		was, err := imagefile.ImageSize(below)
@@ -249,7 +202,7 @@ func (d *Driver) headFresh() (bool, error) {
 }
 
 // copyNVRAM keeps a copy of the domain's NVRAM; nil where it has none yet.
-func (d *Driver) copyNVRAM(ctx context.Context, path string, id layertree.ID) (*layertree.File, error) {
+func (im *images) copyNVRAM(ctx context.Context, path string, id layertree.ID) (*layertree.File, error) {
 	if path == "" {
 		return nil, nil
 	}
@@ -260,7 +213,7 @@ func (d *Driver) copyNVRAM(ctx context.Context, path string, id layertree.ID) (*
 	if err != nil {
 		return nil, err
 	}
-	dir := d.pool(d.tree, d.tree.Disks[0])
+	dir := im.pools().Folder(im.tree, im.tree.Disks[0])
 	copied := &layertree.File{Path: filepath.Join(dir, string(id)+".nvram"), Hash: imagefile.HashBytes(data)}
 	if err := imagefile.SetImmutable(copied.Path, false); err != nil {
 		return nil, err
@@ -273,4 +226,65 @@ func (d *Driver) copyNVRAM(ctx context.Context, path string, id layertree.ID) (*
 	}
 	copied.Stat, err = imagefile.StatOf(copied.Path)
 	return copied, err
+}
+
+// sameNVRAM compares the domain's NVRAM with what a layer has.
+func (im *images) sameNVRAM(path string, l *layertree.Layer) (bool, error) {
+	hash, err := imagefile.HashOrNone(path)
+	if err != nil {
+		return false, err
+	}
+	return hash == l.NVRAMHash(), nil
+}
+
+// rawSize is the size that a disk had, in bytes: as the nearest image says that is a layer's,
+// from id down, and can be read.
+func (im *images) rawSize(id layertree.ID, dev string) int64 {
+	for _, id := range im.tree.Chain(id) {
+		if f := im.tree.Layers[id].Files[dev]; f != nil {
+			if size, err := imagefile.ImageSize(f.Path); err == nil {
+				return size
+			}
+		}
+	}
+	return 1 << 20 // nothing can be read of it
+}
+
+// wroteTo reports whether the guest has written to the images of an unborn
+// layer, which may not even exist.
+func (im *images) wroteTo(id layertree.ID) (bool, error) {
+	empty, err := im.headEmpty(id)
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, imagefile.ErrNotQcow2) {
+		return false, nil
+	}
+	return !empty, err
+}
+
+// sweepPools unlinks what lies in the daemon's own folders and belongs to no
+// layer: files of a capture or a merge that a crash cut short.
+func (im *images) sweepPools() error {
+	known := map[string]bool{}
+	for _, f := range im.tree.Files() {
+		known[f] = true
+	}
+	var all []error
+	seen := map[string]bool{}
+	for _, dev := range im.tree.Disks {
+		dir := im.pools().Folder(im.tree, dev)
+		if seen[dir] {
+			continue
+		}
+		seen[dir] = true
+		entries, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			all = append(all, err)
+		}
+		for _, e := range entries {
+			path := filepath.Join(dir, e.Name())
+			if layertree.Ours(e.Name()) && !known[path] {
+				all = append(all, imagefile.Remove(path))
+			}
+		}
+	}
+	return errors.Join(all...)
 }

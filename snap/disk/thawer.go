@@ -3,6 +3,7 @@ package disk
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"mulligan/errs"
@@ -13,10 +14,19 @@ import (
 // afterPowerCut ends the warnings of captures that the guest did not prepare for.
 const afterPowerCut = " The disks are captured as after a power cut."
 
+// thawer freezes the guest's filesystems, and sees to it that they do not stay frozen. The
+// caller of each method but keepThawing and thawOnce holds the driver's lock.
+type thawer struct {
+	d       *Driver
+	work    sync.WaitGroup // keepThawing
+	thawing bool           // keepThawing runs
+}
+
 // quiesce freezes the guest's filesystems. Where that does not come about in
 // time the capture goes on without, and a thaw follows for certain: a freeze
 // that the guest gets to only later must not stay.
-func (d *Driver) quiesce(ctx context.Context, m virt.Machine, s virt.Survey) (quiesced bool, warning string) {
+func (th *thawer) quiesce(ctx context.Context, m virt.Machine, s virt.Survey) (quiesced bool, warning string) {
+	d := th.d
 	const crash = afterPowerCut
 	switch {
 	case !s.Agent:
@@ -44,7 +54,8 @@ const thawInterval = time.Second
 
 // thaw thaws the guest. When it does not answer in time that is written down,
 // and tried on in the background until it does or the domain is off.
-func (d *Driver) thaw(m virt.Machine) error {
+func (th *thawer) thaw(m virt.Machine) error {
+	d := th.d
 	err := m.Thaw(d.cfg.QuiesceTimeout)
 	if err == nil {
 		if d.tree.Thaw {
@@ -58,20 +69,21 @@ func (d *Driver) thaw(m virt.Machine) error {
 	if e := d.update(func(t *layertree.Tree) { t.Thaw = true }); e != nil {
 		return errs.Also(err, e)
 	}
-	d.thawSoon()
+	th.thawSoon()
 	return err
 }
 
 // thawSoon sees to it that a guest that may be frozen does not stay so.
-func (d *Driver) thawSoon() {
-	if d.tree.Unsettled() && !d.thawing {
-		d.thawing = true
-		d.thawer.Go(d.keepThawing)
+func (th *thawer) thawSoon() {
+	if th.d.tree.Unsettled() && !th.thawing {
+		th.thawing = true
+		th.work.Go(th.keepThawing)
 	}
 }
 
 // keepThawing tries until the guest is thawed, is off, or the driver closes.
-func (d *Driver) keepThawing() {
+func (th *thawer) keepThawing() {
+	d := th.d
 	tick := time.NewTicker(thawInterval)
 	defer tick.Stop()
 	for {
@@ -80,7 +92,7 @@ func (d *Driver) keepThawing() {
 			return
 		case <-tick.C:
 		}
-		if err := d.thawOnce(); err != nil {
+		if err := th.thawOnce(); err != nil {
 			d.cfg.Log.Debug("the guest does not thaw yet", "domain", d.cfg.Domain, "err", err)
 			continue
 		}
@@ -89,32 +101,34 @@ func (d *Driver) keepThawing() {
 }
 
 // thawOnce leaves nothing to thaw, or says why it could not.
-func (d *Driver) thawOnce() error {
+func (th *thawer) thawOnce() error {
+	d := th.d
 	const op = "thaw the guest"
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.life.Err() == nil && d.tree.Unsettled() {
-		m, err := d.machine(op)
+		m, err := d.dom.machine(op)
 		if err != nil {
 			return err
 		}
 		defer m.Free()
 		if d.tree.Intent != nil {
-			if err := d.recover(d.life, op, m); err != nil {
+			if err := d.recovery.recover(d.life, op, m); err != nil {
 				return err
 			}
 		}
-		if err := d.thawIfUp(op, m); err != nil {
+		if err := th.thawIfUp(op, m); err != nil {
 			return err
 		}
 	}
-	d.thawing = false
+	th.thawing = false
 	return nil
 }
 
 // thawIfUp pays what is owed: a guest that runs is thawed, one that is off has
 // forgotten.
-func (d *Driver) thawIfUp(op string, m virt.Machine) error {
+func (th *thawer) thawIfUp(op string, m virt.Machine) error {
+	d := th.d
 	if !d.tree.Thaw {
 		return nil
 	}
@@ -128,4 +142,13 @@ func (d *Driver) thawIfUp(op string, m virt.Machine) error {
 		}
 	}
 	return d.update(func(t *layertree.Tree) { t.Thaw = false })
+}
+
+// thawIfAgent thaws the guest of a domain that has a channel for an agent.
+func (th *thawer) thawIfAgent(op string, m virt.Machine) error {
+	s, _, err := th.d.dom.surveyOf(op, m, true)
+	if err != nil || !s.Agent {
+		return err
+	}
+	return th.thaw(m)
 }

@@ -30,22 +30,27 @@ func (d *Driver) Maintain(ctx context.Context) error {
 	if d.life.Err() != nil {
 		return nil // closed
 	}
-	if err := d.sealAll(ctx, op); err != nil {
+	if err := d.merger.sealAll(ctx, op); err != nil {
 		return errs.Wrap(errs.Failed, op, err)
 	}
 	for {
-		j, err := d.nextJob(ctx, op)
+		j, err := d.merger.nextJob(ctx, op)
 		if err != nil || j == nil {
 			return errs.Wrap(errs.Failed, op, err)
 		}
-		if err := d.merge(ctx, op, *j); err != nil {
+		if err := d.merger.merge(ctx, op, *j); err != nil {
 			return errs.Wrap(errs.Failed, op, err)
 		}
 	}
 }
 
+// merger does what Maintain does: it hashes frozen files, and merges away layers that nothing
+// names. Its methods take the driver's lock themselves, except finishMerge, whose caller holds it.
+type merger struct{ d *Driver }
+
 // sealAll hashes all frozen files that were not hashed yet, without the lock.
-func (d *Driver) sealAll(ctx context.Context, op string) error {
+func (mg *merger) sealAll(ctx context.Context, op string) error {
+	d := mg.d
 	if err := d.begin(ctx, op); err != nil {
 		return err
 	}
@@ -67,7 +72,7 @@ func (d *Driver) sealAll(ctx context.Context, op string) error {
 	d.mu.Unlock()
 	fresh := map[string]layertree.File{}
 	for _, f := range todo {
-		now, err := d.checkFile(ctx, op, f, true)
+		now, err := d.integrity.checkFile(ctx, op, f, true)
 		if err != nil && imagefile.Exists(f.Path) {
 			return err
 		}
@@ -79,36 +84,15 @@ func (d *Driver) sealAll(ctx context.Context, op string) error {
 		return err
 	}
 	defer d.mu.Unlock()
-	if err := d.learn(fresh); err != nil {
+	if err := d.integrity.learn(fresh); err != nil {
 		return err
 	}
-	return d.stateAll()
-}
-
-// stateAll gives every layer whose files are hashed, and those below it, its state.
-func (d *Driver) stateAll() error {
-	if d.tree == nil {
-		return nil
-	}
-	for _, id := range d.tree.SortedLayers() {
-		ready := true
-		chain := d.tree.Closure(id)
-		for _, id := range chain {
-			for _, f := range d.tree.Layers[id].All() {
-				ready = ready && f.Hash != ""
-			}
-		}
-		if ready && d.tree.Layers[id].Frozen {
-			if err := d.giveStates(chain); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	return d.integrity.stateAll()
 }
 
 // nextJob unlinks what it can and gives the next merge, if there is one.
-func (d *Driver) nextJob(ctx context.Context, op string) (*layertree.Job, error) {
+func (mg *merger) nextJob(ctx context.Context, op string) (*layertree.Job, error) {
+	d := mg.d
 	if err := d.begin(ctx, op); err != nil {
 		return nil, err
 	}
@@ -116,10 +100,10 @@ func (d *Driver) nextJob(ctx context.Context, op string) (*layertree.Job, error)
 	if d.tree == nil || d.tree.Intent != nil {
 		return nil, nil
 	}
-	if err := d.forgetOut(); err != nil {
+	if err := d.follower.forgetOut(); err != nil {
 		return nil, err
 	}
-	if err := d.dropOrphans(); err != nil {
+	if err := d.images.dropOrphans(); err != nil {
 		return nil, err
 	}
 	l := d.ledger(d.tree)
@@ -135,10 +119,11 @@ func (d *Driver) nextJob(ctx context.Context, op string) (*layertree.Job, error)
 
 // merge builds the new images beside the old ones, proves that a guest reads
 // the same from them, and exchanges them.
-func (d *Driver) merge(ctx context.Context, op string, j layertree.Job) (err error) {
+func (mg *merger) merge(ctx context.Context, op string, j layertree.Job) (err error) {
+	d := mg.d
 	var temps []string
 	defer func() {
-		if err != nil && !d.holdsMerge(j) {
+		if err != nil && !mg.holdsMerge(j) {
 			for _, t := range temps {
 				err = errors.Join(err, imagefile.Remove(t))
 			}
@@ -155,7 +140,7 @@ func (d *Driver) merge(ctx context.Context, op string, j layertree.Job) (err err
 	for dev, path := range images {
 		temp := path + in.Suffix
 		temps = append(temps, temp)
-		hash, err := d.rebased(ctx, op, path, temp, in.Rests[dev])
+		hash, err := mg.rebased(ctx, op, path, temp, in.Rests[dev])
 		if err != nil {
 			return err
 		}
@@ -166,7 +151,7 @@ func (d *Driver) merge(ctx context.Context, op string, j layertree.Job) (err err
 	}
 	defer d.mu.Unlock()
 	if !d.tree.Fits(j) {
-		return d.discard(temps)
+		return discard(temps)
 	}
 	if err := d.cfg.Failpoint.At("merge: intent"); err != nil {
 		return err
@@ -174,18 +159,19 @@ func (d *Driver) merge(ctx context.Context, op string, j layertree.Job) (err err
 	if err := d.update(func(t *layertree.Tree) { t.Intent = in }); err != nil {
 		return err
 	}
-	return d.finishMerge()
+	return mg.finishMerge()
 }
 
 // holdsMerge reports whether the tree says that the merge has begun: its files
 // must stay then.
-func (d *Driver) holdsMerge(j layertree.Job) bool {
+func (mg *merger) holdsMerge(j layertree.Job) bool {
+	d := mg.d
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.tree.Intent != nil && d.tree.Intent.Op == "merge" && d.tree.Intent.New == j.Into
 }
 
-func (d *Driver) discard(temps []string) error {
+func discard(temps []string) error {
 	var all []error
 	for _, t := range temps {
 		all = append(all, imagefile.Remove(t))
@@ -195,7 +181,8 @@ func (d *Driver) discard(temps []string) error {
 
 // rebased makes temp a copy of the image at path that rests on parent and
 // reads the same, and gives its hash. The original is only read.
-func (d *Driver) rebased(ctx context.Context, op, path, temp, parent string) (string, error) {
+func (mg *merger) rebased(ctx context.Context, op, path, temp, parent string) (string, error) {
+	d := mg.d
 	free, err := imagefile.FreeBytes(filepath.Dir(path))
 	if err != nil {
 		return "", err
@@ -236,7 +223,8 @@ func (d *Driver) rebased(ctx context.Context, op, path, temp, parent string) (st
 
 // finishMerge exchanges the images of the merge that the tree speaks of. Those
 // for which this was done before have no new file any more.
-func (d *Driver) finishMerge() error {
+func (mg *merger) finishMerge() error {
+	d := mg.d
 	in := d.tree.Intent
 	stats := map[string]imagefile.Stat{}
 	for dev, f := range in.Files {
@@ -283,5 +271,5 @@ func (d *Driver) finishMerge() error {
 	if err := d.cfg.Failpoint.At("merge: unlink"); err != nil {
 		return err
 	}
-	return d.unlink(gone)
+	return d.images.unlink(gone)
 }

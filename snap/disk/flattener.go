@@ -18,6 +18,13 @@ import (
 
 const opFlatten = "put disks together"
 
+// flattener gives a domain the disks back that it came with, and drops the record and everything
+// that the driver made. The caller of each method holds the driver's lock.
+type flattener struct {
+	*record
+	dom *domain
+}
+
 // Flattens returns an error where Flatten could not begin: the domain runs.
 func (d *Driver) Flattens(ctx context.Context) error {
 	if err := d.begin(ctx, opFlatten); err != nil {
@@ -29,17 +36,17 @@ func (d *Driver) Flattens(ctx context.Context) error {
 		return err
 	}
 	defer m.Free()
-	return d.flattens(m)
+	return d.flattener.flattens(m)
 }
 
-func (d *Driver) flattens(m virt.Machine) error {
-	if err := d.onRaw(opFlatten); err != nil {
+func (fl *flattener) flattens(m virt.Machine) error {
+	if err := fl.onRaw(opFlatten); err != nil {
 		return err
 	}
 	p, err := m.Power()
 	if err == nil && p.Up() {
-		err = errs.New(errs.Busy, opFlatten, "domain %s is running: its disks can be put together again only while it is off", d.cfg.Domain).
-			WithHint("virsh shutdown %s, and try again", d.cfg.Domain)
+		err = errs.New(errs.Busy, opFlatten, "domain %s is running: its disks can be put together again only while it is off", fl.cfg.Domain).
+			WithHint("virsh shutdown %s, and try again", fl.cfg.Domain)
 	}
 	return err
 }
@@ -59,37 +66,37 @@ func (d *Driver) Flatten(ctx context.Context) error {
 		return err
 	}
 	defer m.Free()
-	if err := d.flattens(m); err != nil {
+	if err := d.flattener.flattens(m); err != nil {
 		return err
 	}
-	if err := d.flatten(ctx, m); err != nil {
+	if err := d.flattener.flatten(ctx, m); err != nil {
 		return errs.Wrap(errs.Failed, opFlatten, err)
 	}
 	return nil
 }
 
-func (d *Driver) flatten(ctx context.Context, m virt.Machine) error {
-	head := d.tree.Layers[d.tree.Head]
-	kept := d.underDetached()
+func (fl *flattener) flatten(ctx context.Context, m virt.Machine) error {
+	head := fl.tree.Layers[fl.tree.Head]
+	kept := fl.underDetached()
 	to := map[string]string{}
-	for _, dev := range d.tree.Disks {
-		top, bottom := head.Files[dev].Path, d.bottom(dev)
+	for _, dev := range fl.tree.Disks {
+		top, bottom := head.Files[dev].Path, fl.bottom(dev)
 		to[dev] = top
 		if bottom == "" || bottom == top || slices.Contains(kept, bottom) { // it is flat already, or others rest on it
-			for _, k := range d.tree.Images(d.tree.Head, dev) {
+			for _, k := range fl.tree.Images(fl.tree.Head, dev) {
 				kept = append(kept, k.Of.Files[k.Dev].Path)
 			}
 			continue
 		}
-		if err := d.fold(ctx, dev, top, bottom); err != nil {
+		if err := fl.fold(ctx, dev, top, bottom); err != nil {
 			return err
 		}
 		to[dev] = bottom
 	}
-	if err := d.update(func(t *layertree.Tree) { t.Intent = &layertree.Intent{Op: "flatten", Rests: to, Kept: kept} }); err != nil {
+	if err := fl.update(func(t *layertree.Tree) { t.Intent = &layertree.Intent{Op: "flatten", Rests: to, Kept: kept} }); err != nil {
 		return err
 	}
-	if err := d.cfg.Failpoint.At("flatten: define"); err != nil {
+	if err := fl.cfg.Failpoint.At("flatten: define"); err != nil {
 		return err
 	}
 	text, err := m.XML(false)
@@ -97,29 +104,29 @@ func (d *Driver) flatten(ctx context.Context, m virt.Machine) error {
 		text, err = virt.Redirect(text, to)
 	}
 	if err == nil {
-		err = d.conn.Define(text)
+		err = fl.dom.conn.Define(text)
 	}
 	if err != nil {
 		return err
 	}
-	if err := d.finishFlatten(m); err != nil || d.tree == nil {
+	if err := fl.finishFlatten(m); err != nil || fl.tree == nil {
 		return err
 	}
-	return errs.New(errs.Failed, opFlatten, "libvirt did not keep the definition of %s", d.cfg.Domain)
+	return errs.New(errs.Failed, opFlatten, "libvirt did not keep the definition of %s", fl.cfg.Domain)
 }
 
 // finishFlatten ends what flatten began: where the domain is defined with the disks that it
 // came with, everything else is dropped, the tree too; else all stays.
-func (d *Driver) finishFlatten(m virt.Machine) error {
-	in := d.tree.Intent
-	s, _, err := d.surveyOf(opFlatten, m, false)
+func (fl *flattener) finishFlatten(m virt.Machine) error {
+	in := fl.tree.Intent
+	s, _, err := fl.dom.surveyOf(opFlatten, m, false)
 	switch {
 	case err != nil:
 		return err
-	case layertree.SamePaths(s.Sources, in.Rests, d.tree.Disks):
-		return d.forget(append(in.Kept, pathsOf(in.Rests)...))
+	case layertree.SamePaths(s.Sources, in.Rests, fl.tree.Disks):
+		return fl.forget(append(in.Kept, pathsOf(in.Rests)...))
 	}
-	return d.update(func(t *layertree.Tree) { t.Intent = nil })
+	return fl.update(func(t *layertree.Tree) { t.Intent = nil })
 }
 
 func pathsOf(m map[string]string) (list []string) {
@@ -130,14 +137,14 @@ func pathsOf(m map[string]string) (list []string) {
 }
 
 // bottom is the image of others that a disk's present image rests on, or once rested on.
-func (d *Driver) bottom(dev string) (path string) {
-	for _, k := range d.tree.Images(d.tree.Head, dev) {
-		if f := k.Of.Files[k.Dev]; !d.owns(f.Path) {
+func (fl *flattener) bottom(dev string) (path string) {
+	for _, k := range fl.tree.Images(fl.tree.Head, dev) {
+		if f := k.Of.Files[k.Dev]; !fl.pools().Owns(f.Path) {
 			return f.Path
 		}
 	}
-	for _, id := range d.tree.Chain(d.tree.Head) { // somebody pulled it together
-		if f := d.tree.Layers[id].Files[dev]; f != nil && !d.owns(f.Path) {
+	for _, id := range fl.tree.Chain(fl.tree.Head) { // somebody pulled it together
+		if f := fl.tree.Layers[id].Files[dev]; f != nil && !fl.pools().Owns(f.Path) {
 			path = f.Path
 		}
 	}
@@ -146,17 +153,17 @@ func (d *Driver) bottom(dev string) (path string) {
 
 // fold puts what top holds into bottom. The domain, which is on top, reads the same all the
 // time: what changes below is what lies above it anyway.
-func (d *Driver) fold(ctx context.Context, dev, top, bottom string) error {
-	links := d.tree.Images(d.tree.Head, dev)
+func (fl *flattener) fold(ctx context.Context, dev, top, bottom string) error {
+	links := fl.tree.Images(fl.tree.Head, dev)
 	last := links[len(links)-1]
 	if err := imagefile.SetImmutable(bottom, false); err != nil {
 		return err
 	}
-	if err := d.cfg.Failpoint.At("flatten: fold"); err != nil {
+	if err := fl.cfg.Failpoint.At("flatten: fold"); err != nil {
 		return err
 	}
 	if last.Of.Files[last.Dev].Path != bottom {
-		return d.replace(ctx, top, bottom)
+		return replace(ctx, top, bottom)
 	}
 	need := int64(minFree)
 	for _, k := range links[:len(links)-1] {
@@ -173,16 +180,16 @@ func (d *Driver) fold(ctx context.Context, dev, top, bottom string) error {
 		return err
 	}
 	if now, err := imagefile.ImageSize(bottom); err != nil || now == size {
-		return errors.Join(err, d.sameContent(ctx, top, bottom))
+		return errors.Join(err, sameContent(ctx, top, bottom))
 	}
 	if _, err := imagefile.Run(ctx, "qemu-img", "resize", "-q", "--shrink", "-f", "qcow2", bottom, fmt.Sprint(size)); err != nil {
 		return err
 	}
-	return d.sameContent(ctx, top, bottom)
+	return sameContent(ctx, top, bottom)
 }
 
 // replace puts a copy of top, which rests on nothing, in the place of bottom, which nothing rests on.
-func (d *Driver) replace(ctx context.Context, top, bottom string) error {
+func replace(ctx context.Context, top, bottom string) error {
 	temp := filepath.Join(filepath.Dir(top), filepath.Base(top)+mergeSuffix+random()) // Sweep knows what that is
 	if err := enough(filepath.Dir(top), imagefile.Blocks(top)+minFree); err != nil {
 		return err
@@ -190,7 +197,7 @@ func (d *Driver) replace(ctx context.Context, top, bottom string) error {
 	if _, err := imagefile.Run(ctx, "qemu-img", "convert", "-f", "qcow2", "-O", "qcow2", top, temp); err != nil {
 		return errors.Join(err, imagefile.Remove(temp))
 	}
-	err := errors.Join(d.sameContent(ctx, top, temp), imagefile.ChownLike(temp, top), durable.Sync(temp))
+	err := errors.Join(sameContent(ctx, top, temp), imagefile.ChownLike(temp, top), durable.Sync(temp))
 	if err == nil {
 		err = os.Rename(temp, bottom)
 	}
@@ -201,7 +208,7 @@ func (d *Driver) replace(ctx context.Context, top, bottom string) error {
 }
 
 // sameContent proves that a guest reads the same from two images.
-func (d *Driver) sameContent(ctx context.Context, a, b string) error {
+func sameContent(ctx context.Context, a, b string) error {
 	if _, err := imagefile.Run(ctx, "qemu-img", "compare", "-q", "-f", "qcow2", "-F", "qcow2", a, b); err != nil {
 		return errs.Wrap(errs.Corrupt, opFlatten, err)
 	}
@@ -218,18 +225,18 @@ func enough(dir string, need int64) error {
 
 // underDetached lists the images that images of detached disks rest on, and these
 // themselves: whoever detached them may use them.
-func (d *Driver) underDetached() (list []string) {
-	for _, o := range d.tree.Out {
+func (fl *flattener) underDetached() (list []string) {
+	for _, o := range fl.tree.Out {
 		if !imagefile.Exists(o.Path) {
 			continue
 		}
 		list = append(list, o.Path)
-		id := d.tree.Owner(o.Rests)
-		for dev, f := range d.tree.Layers[id].ImageFiles() {
+		id := fl.tree.Owner(o.Rests)
+		for dev, f := range fl.tree.Layers[id].ImageFiles() {
 			if f.Path != o.Rests {
 				continue
 			}
-			for _, k := range d.tree.Images(id, dev) {
+			for _, k := range fl.tree.Images(id, dev) {
 				list = append(list, k.Of.Files[k.Dev].Path)
 			}
 		}
@@ -239,18 +246,18 @@ func (d *Driver) underDetached() (list []string) {
 
 // forget drops the record and every file that the driver has made, except those kept.
 // Images of others can be written to again, where nothing rests on them.
-func (d *Driver) forget(kept []string) error {
-	old := d.tree
-	if err := d.cfg.Failpoint.At("flatten: forget"); err != nil {
+func (fl *flattener) forget(kept []string) error {
+	old := fl.tree
+	if err := fl.cfg.Failpoint.At("flatten: forget"); err != nil {
 		return err
 	}
-	if err := os.Remove(d.treeFile()); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := os.Remove(fl.treeFile()); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	if err := durable.Sync(d.cfg.StateDir); err != nil {
+	if err := durable.Sync(fl.cfg.StateDir); err != nil {
 		return err
 	}
-	d.tree = nil
+	fl.tree = nil
 	var all []error
 	dirs := map[string]bool{}
 	for _, path := range old.Files() {
@@ -259,7 +266,7 @@ func (d *Driver) forget(kept []string) error {
 			if !slices.ContainsFunc(old.Out, func(o layertree.Out) bool { return imagefile.Exists(o.Path) && o.Rests == path }) {
 				all = append(all, imagefile.SetImmutable(path, false))
 			}
-		case d.owns(path) || strings.HasSuffix(path, ".nvram") && d.inPool(path):
+		case fl.pools().Owns(path) || strings.HasSuffix(path, ".nvram") && fl.pools().Holds(path):
 			all = append(all, imagefile.Remove(path))
 			dirs[filepath.Dir(path)] = true
 		default:
