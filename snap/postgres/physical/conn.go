@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"mulligan/errs"
+	"mulligan/snap"
 	"mulligan/snap/postgres/pglogin"
 	"mulligan/snap/postgres/pgwire"
 	"mulligan/snap/postgres/physical/asowner"
@@ -114,7 +115,6 @@ const connectTimeout = 10 * time.Second
 
 func open(ctx context.Context, cfg *pgx.ConnConfig) (conn, error) {
 	cfg.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
-	cfg.ConnectTimeout = connectTimeout
 	refusal := &pgwire.Refusal{}
 	pgwire.Guard(cfg, refusal)
 	for k, v := range map[string]string{
@@ -123,7 +123,7 @@ func open(ctx context.Context, cfg *pgx.ConnConfig) (conn, error) {
 	} {
 		cfg.RuntimeParams[k] = v
 	}
-	c, err := pgx.ConnectConfig(ctx, cfg)
+	c, err := snap.Login(ctx, connectTimeout, func(ctx context.Context) (*pgx.Conn, error) { return pgx.ConnectConfig(ctx, cfg) })
 	if err != nil {
 		return conn{}, explain(refusal.Take(err))
 	}
