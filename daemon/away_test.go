@@ -270,7 +270,7 @@ func testServerAway(t *testing.T, s *awayServer) {
 	}
 	behind := func(when string, want bool) {
 		t.Helper()
-		if p := problemsOf(t, d); strings.Contains(p, "db:main stayed as it was") != want {
+		if p := problemsOf(t, d); strings.Contains(p, "left db:main as it was") != want {
 			t.Errorf("%s the app's problems are %q", when, p)
 		}
 	}

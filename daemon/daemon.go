@@ -1,5 +1,5 @@
-// Package daemon is mulligand: it owns every app's checkpoints and carries out
-// what is asked of them. See DESIGN.md for how an operation survives a crash.
+// Package daemon is mulligand: it owns the checkpoints of all apps and carries out operations on
+// them. DESIGN.md says how an operation survives a crash.
 package daemon
 
 import (
@@ -55,8 +55,8 @@ type Daemon struct {
 	stop context.CancelFunc
 }
 
-// Open opens the state folder, finishes or undoes what a crash cut short, and
-// starts the apps that it supervises itself.
+// Open opens the state folder, finishes or undoes operations that a crash interrupted, and starts
+// the apps that the daemon supervises.
 func Open(ctx context.Context, opt Options) (*Daemon, error) {
 	opt.SetDefaults()
 	for _, dir := range []string{opt.StateDir, filepath.Join(opt.StateDir, "apps")} {
@@ -90,14 +90,14 @@ func Open(ctx context.Context, opt Options) (*Daemon, error) {
 	if opt.RehearseMax > 0 {
 		d.apps.Background(func() { d.upkeep.RehearseAll(d.run) })
 	}
-	d.apps.Background(func() { d.Reweigh(d.run) })
+	d.apps.Background(func() { d.CheckSizes(d.run) })
 	if !opt.User {
 		d.apps.Background(func() { d.upkeep.WatchOwners(d.run) })
 	}
 	return d, nil
 }
 
-// load brings the registered apps to life and recovers each.
+// load opens and recovers the registered apps.
 func (d *Daemon) load(ctx context.Context) error {
 	recs, err := d.store.Apps(ctx)
 	if err != nil {
@@ -112,9 +112,8 @@ func (d *Daemon) load(ctx context.Context) error {
 	return nil
 }
 
-// Close waits for the operations under way as long as ctx allows, stops the
-// apps that only this daemon keeps running, and closes the state folder. What
-// ctx cut short is finished by the next Open.
+// Close waits until no operation is under way or ctx ends, stops the apps that the daemon
+// supervises, and closes the state folder. The next Open finishes what ctx interrupted.
 func (d *Daemon) Close(ctx context.Context) error {
 	if !d.apps.Shut() {
 		return nil

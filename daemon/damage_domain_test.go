@@ -60,6 +60,7 @@ func TestLongFlippedByteOfOverlay(t *testing.T) {
 // brings the guest back with the rest, what lay there is kept, and redo and undo go there and back.
 // A domain that was undefined can be left out.
 func TestBrokenGuest(t *testing.T) {
+	t.Parallel()
 	w := newVMWorld(t, nil)
 	w.put(t, "one")
 	cp := w.create(t, ipc.CreateRequest{Pinned: true}).ID

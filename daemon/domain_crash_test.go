@@ -22,6 +22,7 @@ import (
 // point, the guest able to write, libvirt's definitions agreeing, and every
 // listed checkpoint with the content that it was made of.
 func TestDomainKilled(t *testing.T) {
+	t.Parallel()
 	operations := []struct {
 		op string
 		up bool

@@ -179,6 +179,7 @@ func stagesOf(res ipc.RollbackResult) string {
 // TestDomain goes back and forth between three states of an app with files, a
 // database and a guest, in random order: they always agree, and so do the two disks.
 func TestDomain(t *testing.T) {
+	t.Parallel()
 	w := newVMWorld(t, func(a *ipc.App) { a.Retention = ipc.Retention{KeepLast: 100, KeepSafety: 100, ExpireAfter: "0"} })
 	states := map[ipc.CheckpointID]string{}
 	var ids []ipc.CheckpointID
@@ -229,6 +230,7 @@ func TestDomain(t *testing.T) {
 
 // TestDomainMemory: with memory, a rollback goes on where the guest was.
 func TestDomainMemory(t *testing.T) {
+	t.Parallel()
 	w := newVMWorld(t, nil)
 	w.put(t, "one")
 	w.Do(t, "sh echo only in memory >/tmp/note")
@@ -248,6 +250,7 @@ func TestDomainMemory(t *testing.T) {
 // TestDomainUnit: an app whose unit starts its domain. Stopping and starting it
 // means the domain; another unit is stopped and started beside it.
 func TestDomainUnit(t *testing.T) {
+	t.Parallel()
 	s := systemdtest.Boot(t)
 	w := newDomain(t, "shop")
 	w.set(t, "zero")
@@ -314,6 +317,7 @@ func TestDomainUnit(t *testing.T) {
 
 // TestDomainRefusals: who may name a domain, and what cannot be an app's.
 func TestDomainRefusals(t *testing.T) {
+	t.Parallel()
 	w := newVMWorld(t, nil)
 	other := workspace(t)
 	if _, err := w.d.AddApp(t.Context(), root, ipc.App{Slug: "other", Workspace: other, Domain: w.Name, URI: w.host.URI}); errs.KindOf(err) != errs.Conflict {
@@ -394,6 +398,7 @@ func TestDomainRefusals(t *testing.T) {
 // TestPurgedDomain: an app that is purged gives its domain the disks back that it came with,
 // holding what the guest wrote last, once the domain is off.
 func TestPurgedDomain(t *testing.T) {
+	t.Parallel()
 	w := newVMWorld(t, nil)
 	for _, word := range []string{"one", "two"} {
 		w.put(t, word)

@@ -99,6 +99,7 @@ func calledBy(name string) bool {
 // daemon starts. The files wait, the database goes back, and checkpoints can be deleted and
 // pruned meanwhile: what is stored of their files is dropped later.
 func TestFilesHeldUp(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, nil)
 	opt := w.options()
 	var failing, held atomic.Bool

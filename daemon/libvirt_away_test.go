@@ -18,6 +18,7 @@ import (
 // TestLibvirtdAway: with libvirtd away, what is not of the domain can be taken back, and the
 // error of a whole rollback says how.
 func TestLibvirtdAway(t *testing.T) {
+	t.Parallel()
 	w := newVMWorld(t, func(a *ipc.App) { a.Run = []string{"sleep", "1000000"} })
 	write(t, w.ws(), "work", "zero")
 	cp := w.create(t, ipc.CreateRequest{}).ID
@@ -72,6 +73,7 @@ func (w *vmWorld) beginLibvirtd(t *testing.T) {
 // can be taken back, the disks are neither captured as files nor written over, and once
 // libvirtd is there they can be taken back too, with no command in between.
 func TestStartedWithoutLibvirtd(t *testing.T) {
+	t.Parallel()
 	w := newDomainIn(t, "shop", "vm")
 	w.set(t, "zero")
 	w.d = w.open(t)

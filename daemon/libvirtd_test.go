@@ -18,6 +18,7 @@ import (
 // end with no command given: its guest is up, files, rows and both disks agree, and
 // while anything is missing the daemon says so.
 func TestLibvirtdRestarted(t *testing.T) {
+	t.Parallel()
 	w := newDomain(t, "shop")
 	w.set(t, "zero")
 	var hit atomic.Pointer[func(step string)]

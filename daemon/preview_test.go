@@ -20,6 +20,7 @@ import (
 // TestDryRun compares everything that there is before and after a dry run, and
 // what was foreseen with what a rollback then does.
 func TestDryRun(t *testing.T) {
+	t.Parallel()
 	c := pgtest.Start(t, pgtest.Options{Dir: quickDir(t)})
 	w := newWorld(t, c)
 	d := w.open(t)

@@ -49,6 +49,7 @@ func (f *failpoint) step(name string) error {
 // TestRefusalsComeFirst asks for rollbacks that can't be: no checkpoint is made for
 // them, and none is pruned.
 func TestRefusalsComeFirst(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, nil)
 	d := w.open(t)
 	defer w.close(t, d)
@@ -222,6 +223,7 @@ func TestExpiredTarget(t *testing.T) {
 // TestRedoPassesCalledOff has the last rollback called off, before and after it changed
 // something: redo goes back over the one that was done before.
 func TestRedoPassesCalledOff(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, nil)
 	var fail failpoint
 	opt := w.options()
@@ -268,6 +270,7 @@ func TestRedoPassesCalledOff(t *testing.T) {
 // TestRedoOfPart goes back over a rollback of a part: what was written elsewhere since
 // stays.
 func TestRedoOfPart(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, nil)
 	d := w.open(t)
 	defer w.close(t, d)

@@ -78,6 +78,7 @@ func serviceText(ws, more string) string {
 // TestRescueOfUnit breaks an app that systemd runs, in the ways in which agents do,
 // and goes back: the app answers again.
 func TestRescueOfUnit(t *testing.T) {
+	t.Parallel()
 	h := systemdtest.Boot(t)
 	ws := workspace(t)
 	putServer(t, ws, server)
@@ -131,6 +132,7 @@ func TestRescueOfUnit(t *testing.T) {
 // TestStoppedOnPurpose goes back with a unit that a person stopped: it stays down, and
 // the receipt says so, unless the request says otherwise.
 func TestStoppedOnPurpose(t *testing.T) {
+	t.Parallel()
 	h := systemdtest.Boot(t)
 	ws := workspace(t)
 	putServer(t, ws, server)

@@ -121,6 +121,7 @@ func TestUnit(t *testing.T) {
 // TestUnitThatWontStop has a unit that ignores being stopped: a create and a
 // rollback fail with one clear error and leave it running.
 func TestUnitThatWontStop(t *testing.T) {
+	t.Parallel()
 	h := systemdtest.Boot(t)
 	ws := workspace(t)
 	h.WriteUnit(t, "stubborn.service", "[Service]\nExecStart=/bin/sh -c 'trap \"\" TERM; while :; do sleep 0.1; done'\nTimeoutStopSec=infinity\nKillMode=process\nWorkingDirectory="+ws+"\n")

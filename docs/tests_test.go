@@ -80,7 +80,7 @@ func TestDrawsHaveTheSeed(t *testing.T) {
 // missing. A test may skip what has nothing to do with the host.
 func TestSkipsAreForTestkit(t *testing.T) {
 	theirOwn := map[string]string{
-		"daemon/openapi_test.go": "an input of a fuzzer", "snap/cas/fuzz_test.go": "an input of a fuzzer", "cmd/mulligan/text_test.go": "an input of a fuzzer",
+		"daemon/openapi_test.go": "an input of a fuzzer", "snap/cas/fuzz_test.go": "an input of a fuzzer", "cmd/mulligan/values/values_test.go": "an input of a fuzzer",
 		"daemon/model_test.go": "a step of a model", "snap/files/rewrite_test.go": "what a file system does",
 	}
 	for _, f := range testFiles(t) {

@@ -12,10 +12,10 @@ import (
 )
 
 // wayStep matches a row of a table whose last two cells are a folder and a function in it.
-var wayStep = regexp.MustCompile("(?m)^\\|.*\\| `([a-z0-9/]+)` \\| `([A-Za-z]+)` \\|$")
+var wayStep = regexp.MustCompile("(?m)^\\|.*\\| `([a-z0-9/]+)` \\| `([A-Za-z.]+)` \\|$")
 
 // stageStep matches a row whose last cell is a function of the rollback.
-var stageStep = regexp.MustCompile("(?m)^\\|[^|]*\\|[^|`]*(?:`[a-zA-Z]+`[^|`]*)*\\| `([A-Za-z]+)` \\|$")
+var stageStep = regexp.MustCompile("(?m)^\\|[^|]*\\|[^|`]*(?:`[a-zA-Z]+`[^|`]*)*\\| `([A-Za-z.]+)` \\|$")
 
 // TestWays: the functions that the ways of a rollback and of a turn's checkpoint name are in the folders that the pages name.
 func TestWays(t *testing.T) {
@@ -41,11 +41,16 @@ func TestWays(t *testing.T) {
 	}
 }
 
-// declares reports whether the package in dir has a function or a method of that name.
+// declares reports whether the package in dir has a function or a method of that name. In TYPE.METHOD,
+// the method must be of that type.
 func declares(t *testing.T, dir, name string) bool {
 	files, err := filepath.Glob(filepath.Join("..", dir, "*.go"))
 	if err != nil {
 		t.Fatal(err)
+	}
+	receiver, method, ofType := strings.Cut(name, ".")
+	if ofType {
+		name = method
 	}
 	for _, path := range files {
 		if strings.HasSuffix(path, "_test.go") {
@@ -56,10 +61,25 @@ func declares(t *testing.T, dir, name string) bool {
 			t.Fatal(err)
 		}
 		for _, d := range f.Decls {
-			if fn, ok := d.(*ast.FuncDecl); ok && fn.Name.Name == name {
+			if fn, ok := d.(*ast.FuncDecl); ok && fn.Name.Name == name && (!ofType || receiverOf(fn) == receiver) {
 				return true
 			}
 		}
 	}
 	return false
+}
+
+// receiverOf returns the name of the type that a method is of, or "" for a function.
+func receiverOf(fn *ast.FuncDecl) string {
+	if fn.Recv == nil {
+		return ""
+	}
+	t := fn.Recv.List[0].Type
+	if star, ok := t.(*ast.StarExpr); ok {
+		t = star.X
+	}
+	if id, ok := t.(*ast.Ident); ok {
+		return id.Name
+	}
+	return ""
 }

@@ -84,8 +84,8 @@
 //
 // A power that only some drivers have is a small interface of its own, found by a type
 // assertion: [Differ], [ScopedPreparer], [Opener], [Lister], [Rehearser], [Warmer],
-// [SizeEstimator], [Surveyor], [Foreseer], [Maintainer],
-// [Leaver], [LiveCapturer], [MemoryCapturer], [Salvager],
+// [SizeEstimator], [GapFinder], [Prechecker], [Maintainer],
+// [LeftoverDropper], [LiveCapturer], [MemoryCapturer], [Salvager],
 // [Journal], [Reverter].
 //
 // # Conformance

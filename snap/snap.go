@@ -218,11 +218,11 @@ type Differ interface {
 	Diff(ctx context.Context, from, to SnapshotID, paths []string) ([]Change, error)
 }
 
-// Veiler is a driver that sees more of the layer than the app's owner may.
-type Veiler interface {
-	// Seen returns paths, without duplicates, as the app's owner may see them: a path in a
+// PathRedactor is a driver that sees more of the layer than the app's owner may.
+type PathRedactor interface {
+	// RedactPaths returns paths, without duplicates, as the app's owner may see them: a path in a
 	// folder that the owner may not read becomes the path of that folder.
-	Seen(paths []string) ([]string, error)
+	RedactPaths(paths []string) ([]string, error)
 }
 
 // ScopedPreparer is a driver that can restore a part of a state.
@@ -246,12 +246,12 @@ type Maintainer interface {
 	Maintain(ctx context.Context) error
 }
 
-// Leaver is a driver that can finish a restore although part of it cannot be dropped, for
+// LeftoverDropper is a driver that can finish a restore although part of it cannot be dropped, for
 // example because the server that holds the part is down.
-type Leaver interface {
-	// Leftovers tries again to drop the parts left behind. It returns what still exists and
+type LeftoverDropper interface {
+	// DropLeftovers tries again to drop the parts left behind. It returns what still exists and
 	// why, one phrase each. It is quick if nothing is left.
-	Leftovers(ctx context.Context) ([]string, error)
+	DropLeftovers(ctx context.Context) ([]string, error)
 }
 
 // Salvager is a driver that can keep a live state that it cannot read, for example a
@@ -264,13 +264,13 @@ type Salvager interface {
 	Salvage(ctx context.Context, req CaptureRequest) (Snapshot, error)
 }
 
-// Surveyor is a driver that can list, without reading contents, what of the live state
+// GapFinder is a driver that can list, without reading contents, what of the live state
 // cannot be captured or could not be restored.
-type Surveyor interface {
-	Survey(ctx context.Context) ([]Gap, error)
+type GapFinder interface {
+	FindGaps(ctx context.Context) ([]Gap, error)
 }
 
-// Gap is one finding of a Survey.
+// Gap is one finding of FindGaps.
 type Gap struct {
 	What   string // a whole sentence
 	Remedy string // what to do about it, as a sentence without its full stop
@@ -280,12 +280,12 @@ type Gap struct {
 // String returns the gap as one sentence.
 func (g Gap) String() string { return strings.TrimSuffix(g.What, ".") + ": " + g.Remedy + "." }
 
-// Foreseer is a driver that can predict cheaply whether Prepare would refuse.
-type Foreseer interface {
-	// Foresee returns the error that Prepare would return with the present state as its
+// Prechecker is a driver that can predict cheaply whether Prepare would refuse.
+type Prechecker interface {
+	// Precheck returns the error that Prepare would return with the present state as its
 	// base, as far as this can be told cheaply: nil promises nothing. It makes no snapshot.
 	// If paths is not empty, it holds the paths of a scope.
-	Foresee(ctx context.Context, target SnapshotID, paths []string) error
+	Precheck(ctx context.Context, target SnapshotID, paths []string) error
 }
 
 // SalvagerOf returns d as a Salvager. A driver that delegates to another one has a method

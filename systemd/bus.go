@@ -93,9 +93,9 @@ func (b *bus) greet(ctx context.Context) error {
 // nudge is how often a manager that does not answer a first message is reminded of it.
 const nudge = 20 * time.Millisecond
 
-// subscribe asks for the manager's signals. On its private socket a message
-// that arrives together with the end of the authentication lies there until
-// another one comes (seen with systemd 252); so it is sent others.
+// subscribe asks for the manager's signals. On its private socket, systemd (seen with 252) leaves
+// a message unread that arrives together with the end of the authentication, until another message
+// comes. So subscribe sends pings until the call is answered.
 func (b *bus) subscribe(ctx context.Context) error {
 	manager := b.conn.Object(dest, managerPath)
 	call := manager.GoWithContext(ctx, managerIf+"Subscribe", 0, make(chan *dbus.Call, 1))

@@ -1,13 +1,10 @@
 package main
 
 import (
-	"slices"
-	"strconv"
-	"strings"
+	"context"
 
 	"github.com/spf13/cobra"
 
-	"mulligan/appfile"
 	"mulligan/ipc"
 )
 
@@ -21,69 +18,112 @@ func newApp(c *cli) *cobra.Command {
 	return group(cmd)
 }
 
-// printApp prints the one app that a command made, changed or shows.
-func (c *cli) printApp(a ipc.App) error {
-	if c.json {
-		return c.printJSON(a)
-	}
-	c.fields(c.appFields(a))
-	return nil
-}
-
 const appFieldsHelp = `In a pipe: a line per field, its name (as in the app file) and its value; database,
 exclude, covers, gap (what of it cannot be captured or given back), note (what the command changed elsewhere) and problem once per item. Passwords in URLs are not shown, except by --json.`
 
-func (c *cli) appFields(a ipc.App) [][2]string {
-	all := [][2]string{
-		{"app_id", c.text(string(a.ID))},
-		{"slug", c.text(a.Slug)},
-		{"owner", c.text(a.Owner)},
-		{"workspace", c.text(a.Workspace)},
-		{"state", c.text(a.State)},
-		{"busy", c.text(a.Busy)},
-		{"unit", c.text(a.Unit)},
-		{"run", c.text(joinWords(a.Run))},
-		{"domain", c.text(a.Domain)},
-		{"uri", c.text(a.URI)},
-		{"shutdown", c.text(a.Shutdown)},
-		{"auto", yesNo(a.Auto)},
+const appListLong = `List your apps.
+
+In a pipe, the fields are: slug, app id, state (running, stopped, failed, none,
+unknown), owner, workspace.`
+
+type appListCmd struct{ *cli }
+
+func newAppList(c *cli) *cobra.Command {
+	f := &appListCmd{cli: c}
+	return &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   "List your apps",
+		Long:    appListLong,
+		Example: "  mulligan app list",
+		Args:    noArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context()) },
 	}
-	add := func(name string, values ...string) {
-		for _, v := range values {
-			all = append(all, [2]string{name, c.text(v)})
-		}
-	}
-	add("exclude", a.Exclude...)
-	if h := a.Health; h != nil {
-		add("health.url", h.URL)
-		add("health.command", joinWords(h.Command))
-		add("health.timeout", h.Timeout)
-	}
-	for _, db := range a.Databases {
-		add("database", strings.Join(nonEmpty(db.Name, db.Driver, appfile.Redact(db), db.Mode, db.DataDir, db.Unit), " "))
-	}
-	r := a.Retention
-	all = append(all,
-		[2]string{"retention.keep_last", strconv.Itoa(r.KeepLast)},
-		[2]string{"retention.daily_days", strconv.Itoa(r.DailyDays)},
-		[2]string{"retention.keep_turns", strconv.Itoa(r.KeepTurns)},
-		[2]string{"retention.keep_safety", strconv.Itoa(r.KeepSafety)},
-		[2]string{"retention.max_bytes", c.size(r.MaxBytes)},
-		[2]string{"retention.expire_after", c.text(r.ExpireAfter)},
-		[2]string{"created_at", c.when(a.CreatedAt)},
-	)
-	add("covers", a.Covers...)
-	for _, g := range a.Gaps {
-		add("gap", gapWords(g))
-	}
-	add("note", a.Notes...)
-	add("problem", a.Problems...)
-	return all
 }
 
-// gapWords is a gap in one line.
-func gapWords(g ipc.Gap) string { return g.Layer + ": " + g.What + " What to do: " + g.Remedy + "." }
+func (f *appListCmd) run(ctx context.Context) error {
+	apps, err := f.client().Apps(ctx)
+	if err != nil {
+		return err
+	}
+	if f.out.JSON {
+		return f.out.PrintJSON(ipc.AppList{Apps: apps})
+	}
+	var rows [][]string
+	for _, a := range apps {
+		rows = append(rows, []string{f.out.Text(a.Slug), f.out.Text(string(a.ID)), f.out.Text(a.State), f.out.Text(a.Owner), f.out.Text(a.Workspace)})
+	}
+	f.out.Table([]string{"SLUG", "APP", "STATE", "OWNER", "WORKSPACE"}, rows)
+	return nil
+}
 
-func nonEmpty(words ...string) []string {
-	return slices.DeleteFunc(words, func(w string) bool { return w == "" })
+type appShowCmd struct{ *cli }
+
+func newAppShow(c *cli) *cobra.Command {
+	f := &appShowCmd{cli: c}
+	return &cobra.Command{
+		Use:     "show",
+		Short:   "Show an app: its settings, its state, the content of its checkpoints",
+		Long:    "Show an app: its settings, its state, the content of its checkpoints.\n\n" + appFieldsHelp,
+		Example: "  mulligan app show --app shop",
+		Args:    noArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context()) },
+	}
+}
+
+func (f *appShowCmd) run(ctx context.Context) error {
+	client, app, err := f.target(ctx)
+	if err != nil {
+		return err
+	}
+	a, err := client.AppWithGaps(ctx, app)
+	if err != nil {
+		return err
+	}
+	return f.out.PrintApp(a)
+}
+
+const appRemoveLong = `Forget an app. Its workspace is left as it is; its checkpoints stay stored unless
+--purge is given.
+
+In a pipe: the app as it was named. With --json nothing is printed, as the API
+answers with nothing.`
+
+type appRemoveCmd struct {
+	*cli
+	purge bool
+}
+
+func newAppRemove(c *cli) *cobra.Command {
+	f := &appRemoveCmd{cli: c}
+	cmd := &cobra.Command{
+		Use:     "remove SLUG",
+		Short:   "Forget an app",
+		Long:    appRemoveLong,
+		Example: "  mulligan app remove shop --purge",
+		Args:    oneArg,
+		RunE:    func(cmd *cobra.Command, args []string) error { return f.run(cmd.Context(), args[0]) },
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+			if len(args) > 0 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			return c.completeApps(cmd, args, begun)
+		},
+	}
+	cmd.Flags().BoolVar(&f.purge, "purge", false, "delete its checkpoints too")
+	return cmd
+}
+
+func (f *appRemoveCmd) run(ctx context.Context, app string) error {
+	if err := f.client().RemoveApp(ctx, app, f.purge); err != nil {
+		return err
+	}
+	switch {
+	case f.out.JSON:
+	case f.out.Terminal:
+		f.out.Printf("removed %s\n", f.out.Text(app))
+	default:
+		f.out.Println(f.out.Text(app))
+	}
+	return nil
 }

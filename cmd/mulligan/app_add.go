@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"mulligan/appfile"
+	"mulligan/cmd/mulligan/values"
 	"mulligan/errs"
 	"mulligan/ipc"
 )
@@ -26,7 +27,7 @@ not the app's owner's. What that changes in the server's configuration is said i
 a restart may be needed once.
 
 --run is for a host without systemd: a command that the daemon starts, in the
-workspace, and stops. ` + wordsHelp + `
+workspace, and stops. ` + values.CommandHelp + `
 
 ` + appFieldsHelp
 
@@ -70,7 +71,7 @@ func newAppAdd(c *cli) *cobra.Command {
 	return cmd
 }
 
-// check refuses flags that don't go together.
+// check returns an error for flags that exclude each other.
 func (f *appAddCmd) check(cmd *cobra.Command) error {
 	if f.file == "" {
 		if f.slug == "" || f.dir == "" {
@@ -95,10 +96,10 @@ func (f *appAddCmd) register(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return f.printApp(added)
+	return f.out.PrintApp(added)
 }
 
-// describe is the app that the flags describe.
+// describe returns the app that the flags or the app file describe.
 func (f *appAddCmd) describe() (ipc.App, error) {
 	if f.file != "" {
 		return appfile.Load(f.file)
@@ -108,7 +109,7 @@ func (f *appAddCmd) describe() (ipc.App, error) {
 		return ipc.App{}, err
 	}
 	app := ipc.App{Slug: f.slug, Workspace: dir, Unit: f.unit, Domain: f.domain, URI: f.uri, Retention: ipc.DefaultRetention()}
-	if app.Run, err = commandWords(f.run); err != nil {
+	if app.Run, err = values.Command(f.run); err != nil {
 		return ipc.App{}, err
 	}
 	if f.health != "" {
@@ -124,8 +125,8 @@ func (f *appAddCmd) describe() (ipc.App, error) {
 	return app, nil
 }
 
-// realDir is dir as an absolute path without symbolic links: an app's workspace
-// is known by it.
+// realDir returns dir as an absolute path without symbolic links, which is how
+// the daemon knows a workspace.
 func realDir(op, dir string) (string, error) {
 	abs, err := filepath.Abs(dir)
 	if err == nil {

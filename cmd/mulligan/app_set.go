@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"mulligan/appfile"
+	"mulligan/cmd/mulligan/values"
 	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/tomlfile"
@@ -28,9 +29,9 @@ const appSetLong = `Change an app's settings. The keys are those of the app file
   owner=NAME              (root, where the account of the app's uid has another name than it had:
                           it is the same owner's)
 
-` + valuesHelp + `
+` + values.Help + `
 
-` + wordsHelp + `
+` + values.CommandHelp + `
 
 ` + appFieldsHelp
 
@@ -67,19 +68,19 @@ func (f *appSetCmd) run(ctx context.Context, pairs []string) error {
 	if err != nil {
 		return err
 	}
-	return f.printApp(app)
+	return f.out.PrintApp(app)
 }
 
-// setters change app by a value, and note in change what is to be sent: whole
-// groups, where the API takes them whole.
+// setters has a function for each key. It sets the key's value in app and puts
+// what the API needs into change. The API replaces some groups of fields as a whole.
 var setters = map[string]func(app *ipc.App, change *ipc.AppChange, value string) error{
 	"unit": func(app *ipc.App, change *ipc.AppChange, v string) error {
 		change.Unit = &v
 		return nil
 	},
 	"run": func(app *ipc.App, change *ipc.AppChange, v string) error {
-		words, err := commandWords(v)
-		app.Run = append([]string{}, words...) // not nil: that would be null, and change nothing
+		words, err := values.Command(v)
+		app.Run = append([]string{}, words...) // not nil, which the API takes for no change
 		change.Run = &app.Run
 		return err
 	},
@@ -93,7 +94,7 @@ var setters = map[string]func(app *ipc.App, change *ipc.AppChange, value string)
 		return err
 	},
 	"exclude": func(app *ipc.App, change *ipc.AppChange, v string) error {
-		list, err := patternList(v)
+		list, err := values.Patterns(v)
 		app.Exclude = append([]string{}, list...)
 		change.Exclude = &app.Exclude
 		return err
@@ -104,7 +105,7 @@ var setters = map[string]func(app *ipc.App, change *ipc.AppChange, value string)
 	}),
 	"health.command": healthKey(func(h *ipc.Health, v string) (err error) {
 		h.URL = ""
-		h.Command, err = commandWords(v)
+		h.Command, err = values.Command(v)
 		return err
 	}),
 	"health.timeout": healthKey(func(h *ipc.Health, v string) error {
@@ -132,9 +133,10 @@ var setters = map[string]func(app *ipc.App, change *ipc.AppChange, value string)
 	"database": setDatabase,
 }
 
-// ownQuotes are keys whose values have rules of their own for quotation marks.
+// ownQuotes lists the keys whose setters handle quotation marks themselves.
 var ownQuotes = []string{"run", "exclude", "health.command"}
 
+// setKey applies one argument KEY=VALUE to app and change.
 func setKey(app *ipc.App, change *ipc.AppChange, pair string) error {
 	const op = "app set"
 	key, value, found := strings.Cut(pair, "=")
@@ -144,7 +146,7 @@ func setKey(app *ipc.App, change *ipc.AppChange, pair string) error {
 	}
 	if !slices.Contains(ownQuotes, key) {
 		var err error
-		if value, err = plainText(key, value); err != nil {
+		if value, err = values.Text(key, value); err != nil {
 			return err
 		}
 	}
@@ -155,7 +157,7 @@ func setKey(app *ipc.App, change *ipc.AppChange, pair string) error {
 	return err
 }
 
-// textKey is a setter of a text that is sent as it is.
+// textKey returns a setter that puts the value into a field of the change.
 func textKey(field func(*ipc.AppChange) **string) func(*ipc.App, *ipc.AppChange, string) error {
 	return func(_ *ipc.App, change *ipc.AppChange, v string) error {
 		*field(change) = &v
@@ -163,7 +165,7 @@ func textKey(field func(*ipc.AppChange) **string) func(*ipc.App, *ipc.AppChange,
 	}
 }
 
-// healthKey is a setter that changes the health check by f.
+// healthKey returns a setter that changes the health check with f.
 func healthKey(f func(*ipc.Health, string) error) func(*ipc.App, *ipc.AppChange, string) error {
 	return func(app *ipc.App, change *ipc.AppChange, v string) error {
 		if app.Health == nil {
@@ -174,7 +176,7 @@ func healthKey(f func(*ipc.Health, string) error) func(*ipc.App, *ipc.AppChange,
 	}
 }
 
-// retentionCount is a setter of one of the retention's numbers.
+// retentionCount returns a setter of one of the retention's numbers.
 func retentionCount(field func(*ipc.Retention) *int) func(*ipc.App, *ipc.AppChange, string) error {
 	return func(app *ipc.App, change *ipc.AppChange, v string) error {
 		n, err := strconv.Atoi(v)
@@ -184,10 +186,11 @@ func retentionCount(field func(*ipc.Retention) *int) func(*ipc.App, *ipc.AppChan
 	}
 }
 
+// setDatabase adds the database of spec, or replaces the one of its name. An empty spec removes all databases.
 func setDatabase(app *ipc.App, change *ipc.AppChange, spec string) error {
 	change.Databases = &app.Databases
 	if spec == "" {
-		app.Databases = []ipc.Database{} // not nil, which would change nothing
+		app.Databases = []ipc.Database{} // not nil, which the API takes for no change
 		return nil
 	}
 	db, err := appfile.ParseDatabase(spec)

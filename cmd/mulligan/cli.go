@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"io"
 	"os"
 	"slices"
 	"strings"
@@ -10,45 +9,26 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"mulligan/cmd/mulligan/output"
 	"mulligan/errs"
 	"mulligan/ipc"
 )
 
-// cli is what all commands share: the global flags and where to read and print.
+// cli holds what all commands share: the global flags, standard input and the printer.
 type cli struct {
+	in          *os.File
+	out         *output.Printer
 	app, socket string
-	json        bool
-
-	in       *os.File
-	out      *output
-	err      io.Writer
-	terminal bool // out is a terminal: print for people
 }
 
-// newCLI is a cli on the process's own streams.
+// newCLI returns a cli that uses the standard streams of the process.
 func newCLI() *cli {
-	return &cli{
-		in: os.Stdin, out: &output{w: os.Stdout}, err: os.Stderr,
-		terminal: term.IsTerminal(int(os.Stdout.Fd())),
-	}
+	return &cli{in: os.Stdin, out: &output.Printer{
+		Stdout: output.NewWriter(os.Stdout), Stderr: os.Stderr, Terminal: term.IsTerminal(int(os.Stdout.Fd())),
+	}}
 }
 
-// output remembers the first error of writing, so that printing code need not
-// look at each: a full disk must not pass for success.
-type output struct {
-	w   io.Writer
-	err error
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	n, err := o.w.Write(p)
-	if o.err == nil {
-		o.err = err
-	}
-	return n, err
-}
-
-// run executes the command line args and gives the exit code.
+// run executes the command line args and returns the exit code.
 func run(ctx context.Context, c *cli, args []string) int {
 	if isHook(args) {
 		(&hookCmd{c}).run(ctx, args[1:])
@@ -57,26 +37,26 @@ func run(ctx context.Context, c *cli, args []string) int {
 	root := newRoot(c, args)
 	root.SetArgs(args)
 	root.SetIn(c.in)
-	root.SetOut(c.out)
-	root.SetErr(c.err)
+	root.SetOut(c.out.Stdout)
+	root.SetErr(c.out.Stderr)
 	err := root.ExecuteContext(ctx)
 	if err == nil {
-		err = errs.Wrap(errs.Failed, "print", c.out.err)
+		err = errs.Wrap(errs.Failed, "print", c.out.Stdout.Err())
 	}
 	if err == nil {
 		return exitDone
 	}
-	// A flag after the one that could not be parsed has not been seen.
-	c.json = c.json || slices.Contains(args, "--json")
+	// The parser stops at a bad flag, so a --json after it is not set yet.
+	c.out.JSON = c.out.JSON || slices.Contains(args, "--json")
 	c.report(ctx, err)
 	return exitCode(ctx, err)
 }
 
-// client is the daemon that the flags and the environment name.
+// client returns a client of the daemon that the flags and the environment name.
 func (c *cli) client() *ipc.Client { return ipc.NewClient(ipc.FindSocket(c.socket)) }
 
-// target is the daemon and the app that a command is about: --app, or the app
-// whose workspace holds the current folder.
+// target returns a client and the app that a command is about: the one of --app,
+// or the app whose workspace holds the current folder.
 func (c *cli) target(ctx context.Context) (*ipc.Client, string, error) {
 	client := c.client()
 	if c.app != "" {
@@ -117,16 +97,16 @@ func newRoot(c *cli, args []string) *cobra.Command {
 		Long:    rootLong,
 		Example: "  mulligan init\n  mulligan create --notes 'before the upgrade'\n  mulligan rollback 1",
 		Version: buildVersion().line(),
-		// Errors are printed in one place, and usage only when asked for.
+		// run prints errors, and --help prints the usage.
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.PersistentFlags().StringVar(&c.app, "app", "", "the app's `SLUG|ID` (default: the one that the current folder belongs to)")
 	root.PersistentFlags().StringVar(&c.socket, "socket", "", "the daemon's socket `PATH`")
-	root.PersistentFlags().BoolVar(&c.json, "json", false, "print the API's JSON")
+	root.PersistentFlags().BoolVar(&c.out.JSON, "json", false, "print the API's JSON")
 	if err := root.RegisterFlagCompletionFunc("app", c.completeApps); err != nil {
-		panic(err) // the flag is defined three lines above
+		panic(err) // the flag is defined above
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		if cmd == root && len(args) > 0 && !strings.HasPrefix(args[0], "-") {
@@ -142,12 +122,12 @@ func newRoot(c *cli, args []string) *cobra.Command {
 		newStatus(c), newDoctor(c), newUI(c), newToken(c), newDiff(c), newTurns(c), newLog(c),
 		newMCP(c), newHook(c), newInstall(c), newUninstall(c), newCompletion(c), newMan(c), newVersion(c),
 	)
-	root.CompletionOptions.DisableDefaultCmd = true // there is one of our own
+	root.CompletionOptions.DisableDefaultCmd = true // newCompletion is mulligan's own
 	root.SetHelpCommand(newHelp(root))
 	return group(root)
 }
 
-// group makes cmd a command that only holds others: alone it prints its help.
+// group makes cmd a command that only holds subcommands. Without one it prints its help.
 func group(cmd *cobra.Command) *cobra.Command {
 	cmd.SuggestionsMinimumDistance = 2
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
@@ -174,12 +154,12 @@ func newHelp(root *cobra.Command) *cobra.Command {
 	}
 }
 
-// usage is an error in how cmd was called.
+// usage returns an error for a wrong call of cmd, with a hint at its help.
 func usage(cmd *cobra.Command, format string, args ...any) error {
 	return errs.New(errs.Invalid, opName(cmd), format, args...).WithHint("see `%s --help`", cmd.CommandPath())
 }
 
-// opName is the name of cmd as errors give it: its path without "mulligan".
+// opName returns the name of cmd for errors: its path without "mulligan".
 func opName(cmd *cobra.Command) string {
 	_, name, _ := strings.Cut(cmd.CommandPath(), " ")
 	return name
@@ -193,10 +173,13 @@ func unknownCommand(cmd *cobra.Command, name string) error {
 	return e.WithHint("see `%s --help`", cmd.CommandPath())
 }
 
-// noArgs, oneArg and the like check the number of arguments.
+// noArgs returns an error if there are arguments.
 func noArgs(cmd *cobra.Command, args []string) error { return countArgs(cmd, args, 0, 0) }
+
+// oneArg returns an error unless there is exactly one argument.
 func oneArg(cmd *cobra.Command, args []string) error { return countArgs(cmd, args, 1, 1) }
 
+// countArgs returns an error unless there are from least to most arguments.
 func countArgs(cmd *cobra.Command, args []string, least, most int) error {
 	switch {
 	case len(args) < least:

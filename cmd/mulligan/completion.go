@@ -6,7 +6,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"mulligan/cmd/mulligan/output"
 	"mulligan/errs"
+	"mulligan/ipc"
 )
 
 const completionLong = `Print the script that has a shell complete mulligan's commands, flags and the names of
@@ -24,7 +26,7 @@ For all to come, write it to where the shell looks:
 
 type completionCmd struct{ *cli }
 
-// shells are those that completion knows.
+// shells lists the shells that have a completion script.
 var shells = []string{"bash", "zsh", "fish"}
 
 func newCompletion(c *cli) *cobra.Command {
@@ -45,7 +47,40 @@ func newCompletion(c *cli) *cobra.Command {
 			if !ok {
 				return usage(cmd, "there is no script for %q; there is one for %s", args[0], strings.Join(shells, ", "))
 			}
-			return errs.Wrap(errs.Failed, "completion", script(f.out))
+			return errs.Wrap(errs.Failed, "completion", script(f.out.Stdout))
 		},
 	}
+}
+
+// completeApps returns the slugs of the caller's apps for the shell to complete.
+func (c *cli) completeApps(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	apps, err := c.client().Apps(cmd.Context())
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	var slugs []string
+	for _, a := range apps {
+		slugs = append(slugs, output.Escape(a.Slug))
+	}
+	return slugs, cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeCheckpoints returns the app's checkpoints for the shell to complete, newest first.
+func (c *cli) completeCheckpoints(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	client, app, err := c.target(cmd.Context())
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	list, err := client.Checkpoints(cmd.Context(), app, ipc.CheckpointQuery{})
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	var ids []string
+	for _, cp := range list.Checkpoints {
+		ids = append(ids, string(cp.ID)+"\t"+string(cp.Trigger)+" "+c.out.OptionalText(cp.Notes))
+	}
+	return ids, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
 }

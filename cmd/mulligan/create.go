@@ -51,5 +51,5 @@ func (f *createCmd) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return f.printCheckpoint(cp)
+	return f.out.PrintCheckpoint(cp)
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/spf13/cobra"
 )
@@ -36,11 +35,11 @@ func (f *deleteCmd) run(ctx context.Context, name string) error {
 		return err
 	}
 	switch {
-	case f.json:
-	case f.terminal:
-		fmt.Fprintf(f.out, "deleted %s\n", f.text(string(id)))
+	case f.out.JSON:
+	case f.out.Terminal:
+		f.out.Printf("deleted %s\n", f.out.Text(string(id)))
 	default:
-		fmt.Fprintln(f.out, f.text(string(id)))
+		f.out.Println(f.out.Text(string(id)))
 	}
 	return nil
 }

@@ -2,11 +2,11 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"mulligan/cmd/mulligan/output"
 	"mulligan/ipc"
 )
 
@@ -70,16 +70,16 @@ func (f *diffCmd) run(ctx context.Context, points, paths []string) error {
 	if err != nil {
 		return err
 	}
-	for { // page after page: a terminal's scrollback is the limit, not an answer's size
-		if f.json {
-			if err := f.printJSON(res); err != nil {
+	for { // one page of the daemon's answer after the other
+		if f.out.JSON {
+			if err := f.out.PrintJSON(res); err != nil {
 				return err
 			}
 		} else {
 			f.print(res)
 		}
 		q.Offset += len(res.Changes)
-		if len(res.Changes) == 0 || q.Offset >= res.Total || f.json {
+		if len(res.Changes) == 0 || q.Offset >= res.Total || f.out.JSON {
 			break
 		}
 		if res, err = client.Diff(ctx, app, id, q); err != nil {
@@ -87,10 +87,10 @@ func (f *diffCmd) run(ctx context.Context, points, paths []string) error {
 		}
 	}
 	for _, l := range res.Unreadable {
-		fmt.Fprintf(f.err, "mulligan: diff: %s\n", escape(l))
+		f.out.Note("diff", l)
 	}
 	for _, l := range res.Unknown {
-		fmt.Fprintf(f.err, "mulligan: diff: the changes in %s cannot be listed\n", escape(l))
+		f.out.Note("diff", "the changes in "+l+" cannot be listed")
 	}
 	return nil
 }
@@ -100,19 +100,19 @@ func (f *diffCmd) print(res ipc.Diff) {
 	for _, c := range res.Changes {
 		switch {
 		case f.stat:
-			rows = append(rows, []string{letter(c), f.name(c), f.text(c.Summary)})
+			rows = append(rows, []string{statusLetter(c), f.name(c), f.out.Text(c.Summary)})
 		case f.nameStatus:
-			rows = append(rows, []string{letter(c), f.name(c)})
+			rows = append(rows, []string{statusLetter(c), f.name(c)})
 		default:
 			f.patch(c)
 		}
 	}
 	if len(rows) > 0 {
-		f.table([]string{"", "PATH", "WHAT"}[:len(rows[0])], rows)
+		f.out.Table([]string{"", "PATH", "WHAT"}[:len(rows[0])], rows)
 	}
 }
 
-// patch prints a change as a patch, or as a line where it has none.
+// patch prints a change as a patch, or as a line if it has none.
 func (f *diffCmd) patch(c ipc.DiffChange) {
 	switch {
 	case c.Patch == "":
@@ -120,33 +120,26 @@ func (f *diffCmd) patch(c ipc.DiffChange) {
 		if c.NoPatch != "" {
 			why += " (" + c.NoPatch + ")"
 		}
-		fmt.Fprintf(f.out, "%s %s: %s\n", letter(c), f.name(c), f.text(why))
-	case f.terminal:
+		f.out.Printf("%s %s: %s\n", statusLetter(c), f.name(c), f.out.Text(why))
+	case f.out.Terminal:
 		for line := range strings.Lines(c.Patch) {
-			fmt.Fprintln(f.out, escapeLine(strings.TrimSuffix(line, "\n")))
+			f.out.Println(output.EscapeLine(strings.TrimSuffix(line, "\n")))
 		}
 	default:
-		fmt.Fprint(f.out, c.Patch)
+		f.out.Print(c.Patch)
 	}
 }
 
-// escapeLine escapes a line of a file, whose tabs may stay.
-func escapeLine(line string) string {
-	fields := strings.Split(line, "\t")
-	for i := range fields {
-		fields[i] = escape(fields[i])
-	}
-	return strings.Join(fields, "\t")
-}
-
+// name returns the path of a change, after the layer's name unless that is files.
 func (f *diffCmd) name(c ipc.DiffChange) string {
 	if c.Layer != "files" {
-		return f.text(c.Layer + ":" + c.Path)
+		return f.out.Text(c.Layer + ":" + c.Path)
 	}
-	return f.text(c.Path)
+	return f.out.Text(c.Path)
 }
 
-func letter(c ipc.DiffChange) string {
+// statusLetter returns the statusLetter of a change's operation, as in git diff --name-status.
+func statusLetter(c ipc.DiffChange) string {
 	switch c.Operation {
 	case "create":
 		return "A"

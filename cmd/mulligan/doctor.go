@@ -10,6 +10,7 @@ import (
 
 	"mulligan/agents"
 	"mulligan/cmd/mulligan/doctor"
+	"mulligan/cmd/mulligan/output"
 	"mulligan/errs"
 	"mulligan/ipc"
 )
@@ -56,13 +57,13 @@ func (f *doctorCmd) run(ctx context.Context) error {
 	case r.NoDaemon != nil && errs.KindOf(r.NoDaemon) == errs.Unavailable:
 		return &errs.Error{Kind: errs.Unavailable, Op: op, Hint: errs.HintOf(r.NoDaemon), Err: ipc.ErrNoDaemon}
 	case !r.OK:
-		return errs.New(errs.Failed, op, "%s", count(r.Problems, "problem")).WithHint("follow the advice beside each finding")
+		return errs.New(errs.Failed, op, "%s", output.Count(r.Problems, "problem")).WithHint("follow the advice beside each finding")
 	}
 	return nil
 }
 
-// options says where to look: at what is the user's, and at the project of the
-// current folder.
+// options returns where doctor looks: at the user's own settings and at those of the
+// project in the current folder.
 func (f *doctorCmd) options() (doctor.Options, error) {
 	const op = "doctor"
 	dir, err := stateDir()
@@ -74,7 +75,7 @@ func (f *doctorCmd) options() (doctor.Options, error) {
 		Backups: agents.Backups{Dir: filepath.Join(dir, "agents")}, HookLog: filepath.Join(dir, "hook.log"),
 	}
 	if os.Getuid() == 0 {
-		o.StateDir = "/var/lib/mulligan" // the host daemon's, if none answers to say otherwise
+		o.StateDir = "/var/lib/mulligan" // of the host's daemon, unless a daemon answers and names another
 	}
 	for _, scope := range []agents.Scope{agents.User, agents.Project} {
 		p, err := (&installCmd{cli: f.cli, scope: string(scope)}).place()
@@ -83,36 +84,36 @@ func (f *doctorCmd) options() (doctor.Options, error) {
 			o.Places = append(o.Places, p)
 		case scope == agents.User:
 			return o, err
-		} // the home folder is no project
+		} // an error for the project scope: the home folder is not a project
 	}
 	return o, nil
 }
 
 func (f *doctorCmd) print(r doctor.Report) error {
-	if f.json {
-		return f.printJSON(r)
+	if f.out.JSON {
+		return f.out.PrintJSON(r)
 	}
 	var rows [][]string
 	about := ""
 	for _, c := range r.Checks {
-		if !f.terminal {
-			rows = append(rows, []string{string(c.State), c.About, f.text(c.Name), f.text(c.Finding), f.text(c.Remedy)})
+		if !f.out.Terminal {
+			rows = append(rows, []string{string(c.State), c.About, f.out.Text(c.Name), f.out.Text(c.Finding), f.out.Text(c.Remedy)})
 			continue
 		}
 		group := ""
 		if c.About != about {
 			about, group = c.About, strings.ToUpper(c.About)
 		}
-		rows = append(rows, []string{group, string(c.State), f.text(c.Name), f.text(c.Finding)})
+		rows = append(rows, []string{group, string(c.State), f.out.Text(c.Name), f.out.Text(c.Finding)})
 		if c.Remedy != "" {
-			rows = append(rows, []string{"", "", "", "→ " + f.text(c.Remedy)})
+			rows = append(rows, []string{"", "", "", "→ " + f.out.Text(c.Remedy)})
 		}
 	}
-	f.table([]string{"ABOUT", "STATE", "NAME", "FINDING"}, rows)
+	f.out.Table([]string{"ABOUT", "STATE", "NAME", "FINDING"}, rows)
 	return nil
 }
 
-// daemonVersion is what a daemon of this build calls its version.
+// daemonVersion returns the version that a daemon of this build reports.
 func daemonVersion() string {
 	if commit == "" {
 		return buildVersion().Version

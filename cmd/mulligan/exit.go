@@ -7,34 +7,35 @@ import (
 	"fmt"
 	"strings"
 
+	"mulligan/cmd/mulligan/output"
 	"mulligan/errs"
 	"mulligan/ipc"
 )
 
-// The exit codes. Scripts rely on them.
+// These are the exit codes. Scripts rely on them.
 const (
 	exitDone        = 0
 	exitFailed      = 1
 	exitUsage       = 2
 	exitNotFound    = 3
-	exitRefused     = 4 // for the state that things are in: pinned, busy, conflict, expired
+	exitRefused     = 4 // the state of an object forbids it: pinned, busy, conflict, expired
 	exitDenied      = 5
-	exitRecovered   = 6 // a rollback failed, and the app is back where it was before it
+	exitRecovered   = 6 // a rollback failed, and the app is as it was before
 	exitNoDaemon    = 7
 	exitInterrupted = 130
 )
 
-// recovered marks the error of a rollback after which the app was put back.
+// recovered is the error of a rollback that failed and put the app back as it was.
 type recovered struct{ error }
 
 func (r recovered) Unwrap() error { return r.error }
 
-// interrupted is what a command was doing when the user interrupted it.
+// interrupted is the error of a command that the user interrupted while the daemon worked on.
 type interrupted struct{ op, message, hint string }
 
 func (i interrupted) Error() string { return i.op + ": " + i.message }
 
-// exitCode is the exit code for err, which is not nil.
+// exitCode returns the exit code for err, which must not be nil.
 func exitCode(ctx context.Context, err error) int {
 	var back recovered
 	switch {
@@ -58,12 +59,12 @@ func exitCode(ctx context.Context, err error) int {
 	return exitFailed
 }
 
-// report prints err on standard error: one line, or JSON.
+// report prints err on standard error, as one line or as JSON.
 func (c *cli) report(ctx context.Context, err error) {
 	body := describe(ctx, err)
-	if c.json {
-		// Nothing is left to be done about an error of standard error itself.
-		_ = json.NewEncoder(c.err).Encode(map[string]ipc.ErrorBody{"error": body})
+	if c.out.JSON {
+		// If standard error itself fails, there is nowhere to report it.
+		_ = json.NewEncoder(c.out.Stderr).Encode(map[string]ipc.ErrorBody{"error": body})
 		return
 	}
 	parts := []string{"mulligan"}
@@ -74,10 +75,10 @@ func (c *cli) report(ctx context.Context, err error) {
 	if body.Hint != "" {
 		line += "; " + body.Hint
 	}
-	fmt.Fprintln(c.err, escape(line))
+	fmt.Fprintln(c.out.Stderr, output.Escape(line))
 }
 
-// describe is err as the API would put it.
+// describe returns err in the form in which the API reports errors.
 func describe(ctx context.Context, err error) ipc.ErrorBody {
 	var stop interrupted
 	if errors.As(err, &stop) {

@@ -62,7 +62,7 @@ func (f *fake) rollback(a *fakeApp, i int, w http.ResponseWriter, r *http.Reques
 	return nil
 }
 
-// stages goes through the six, and fails in the middle on demand.
+// stages runs the six stages of a rollback, and fails at the third if the fault says so.
 func (f *fake) stages(a *fakeApp, target fakePoint, req ipc.RollbackRequest, res *ipc.RollbackResult, send func(string, any) error) error {
 	safety, err := f.capture(a, ipc.CreateRequest{Trigger: ipc.TriggerPreRollback})
 	if err != nil {

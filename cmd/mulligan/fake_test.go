@@ -16,18 +16,18 @@ import (
 	"mulligan/ipc"
 )
 
-// fake is a daemon in memory: it speaks the API, and checkpoints the regular
-// files at the top of a workspace. The scripts run against it or a real one;
-// what only it can do (fail on demand) they ask for with the fake command.
+// fake is a daemon in memory. It speaks the API and checkpoints the regular
+// files at the top of a workspace. The scripts run against a fake or a real
+// daemon; with the command fake they make a fake fail.
 type fake struct {
 	mu    sync.Mutex
 	apps  []*fakeApp
-	count int       // of ids and audit entries given out
+	count int       // the number of ids and audit entries that were made
 	clock time.Time // moves on with each checkpoint
 
-	fault   string        // how the next requests fail
+	fault   string        // says how the next requests fail
 	rolling chan struct{} // closed when a held rollback has begun
-	release chan struct{} // closed when it may go on
+	release chan struct{} // closed when the held rollback may go on
 }
 
 type fakeApp struct {
@@ -97,7 +97,7 @@ func (f *fake) refuse(next http.Handler) http.Handler {
 	})
 }
 
-// one finds the checkpoint that a path names.
+// one returns a handler that calls handle with the index of the checkpoint in the URL.
 func (f *fake) one(handle func(*fakeApp, int, http.ResponseWriter, *http.Request) error) func(*fakeApp, http.ResponseWriter, *http.Request) error {
 	return func(a *fakeApp, w http.ResponseWriter, r *http.Request) error {
 		id := ipc.CheckpointID(r.PathValue("cp"))
@@ -332,7 +332,7 @@ func readFiles(dir string) (map[string][]byte, error) {
 	return files, nil
 }
 
-// differences lists what leads from the files want to the files have.
+// differences lists the changes from the files want to the files have.
 func differences(want, have map[string][]byte) []ipc.Change {
 	var list []ipc.Change
 	for name, content := range have {

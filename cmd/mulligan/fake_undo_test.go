@@ -7,8 +7,8 @@ import (
 	"mulligan/ipc"
 )
 
-// aim is the point that undo or redo goes to. The fake's turns are the checkpoints that
-// agents made.
+// aim returns the index of the checkpoint that undo or redo goes to. The turns of a fake are the
+// checkpoints that agents made.
 func (f *fake) aim(a *fakeApp, id ipc.CheckpointID) (int, error) {
 	wentTo, failed := map[ipc.CheckpointID]ipc.CheckpointID{}, map[ipc.CheckpointID]bool{}
 	for _, e := range a.audit {
@@ -27,7 +27,7 @@ func (f *fake) aim(a *fakeApp, id ipc.CheckpointID) (int, error) {
 		case id == ipc.Redo && cp.Trigger == ipc.TriggerPreRollback && !failed[cp.ID]:
 			return i, nil
 		case id == ipc.Redo:
-		case wentTo[cp.ID] != "": // what lies between is no longer in the app
+		case wentTo[cp.ID] != "": // the checkpoints in between are undone
 			for a.points[i].ID != wentTo[cp.ID] {
 				i++
 			}

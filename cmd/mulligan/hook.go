@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"mulligan/agents"
+	"mulligan/cmd/mulligan/output"
 	"mulligan/errs"
 	"mulligan/ipc"
 )
@@ -30,12 +31,12 @@ seconds, and soon if the daemon was that slow a moment ago. What went wrong is i
 EVENT is the event's name, for agents whose input does not have it.`
 
 const (
-	// hookTime bounds a hook as a whole; hookShort does in the minute after one
-	// that found the daemon that slow.
-	hookTime, hookShort, hookSulk = 3 * time.Second, 500 * time.Millisecond, time.Minute
-	// maxHookInput bounds the input, in bytes: results of tools are in it.
+	// hookTimeout bounds the run of a hook. For slowPeriod after a hook that ran
+	// into it, shortHookTimeout applies instead.
+	hookTimeout, shortHookTimeout, slowPeriod = 3 * time.Second, 500 * time.Millisecond, time.Minute
+	// maxHookInput bounds the input, in bytes. The input includes the results of tools.
 	maxHookInput = 64 << 20
-	// maxHookLog bounds the log, in bytes; an older one of that size is kept.
+	// maxHookLog is the size of the log, in bytes, at which it is renamed to hook.log.1.
 	maxHookLog = 512 << 10
 )
 
@@ -56,19 +57,20 @@ func newHook(c *cli) *cobra.Command {
 	}
 }
 
-// isHook tells whether args are a hook's as agents run it. It is then run before
-// the tree of commands is built: an agent waits for it.
+// isHook reports whether args call a hook as agents do. Such a call runs without
+// the tree of commands, because building that takes time and the agent waits.
 func isHook(args []string) bool {
 	return len(args) >= 2 && len(args) <= 3 && args[0] == "hook" &&
 		!slices.ContainsFunc(args, func(a string) bool { return strings.HasPrefix(a, "-") })
 }
 
-// run hears, tells and answers. Nothing that goes wrong is the agent's concern.
+// run reads the event, reports it to the daemon and prints the agent's reply. It
+// writes errors to the hook log, never to the agent.
 func (f *hookCmd) run(ctx context.Context, args []string) {
-	limit := patience()
+	limit := currentTimeout()
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	heard, told := make(chan string, 1), make(chan error, 1)
+	names, reported := make(chan string, 1), make(chan error, 1)
 	var event string
 	if len(args) > 1 {
 		event = args[1]
@@ -78,46 +80,46 @@ func (f *hookCmd) run(ctx context.Context, args []string) {
 		f.note(args[0], event, err)
 		return
 	}
-	go func() { told <- f.tell(ctx, agent, event, heard) }()
+	go func() { reported <- f.reportEvent(ctx, agent, event, names) }()
 	select {
-	case err = <-told:
-	case <-ctx.Done(): // as when the input has no end
+	case err = <-reported:
+	case <-ctx.Done(): // the daemon is slow, or the input does not end
 	}
 	late := errors.Is(ctx.Err(), context.DeadlineExceeded)
 	if late {
 		err = errs.New(errs.Unavailable, "hook", "given up after %s", limit)
 	}
 	select {
-	case event = <-heard:
+	case event = <-names:
 		if late {
-			losePatience()
+			markSlow()
 		}
 	default:
 	}
-	fmt.Fprint(f.out, agent.Reply(event))
+	f.out.Print(agent.Reply(event))
 	if err != nil {
 		f.note(agent.Name, event, err)
 	}
 }
 
-// patience is how long a hook may take.
-func patience() time.Duration {
+// currentTimeout returns how long this hook may take.
+func currentTimeout() time.Duration {
 	dir, err := stateDir()
 	if err != nil {
-		return hookTime
+		return hookTimeout
 	}
 	fi, err := os.Lstat(filepath.Join(dir, slowMark))
-	if err == nil && time.Since(fi.ModTime()).Abs() < hookSulk {
-		return hookShort
+	if err == nil && time.Since(fi.ModTime()).Abs() < slowPeriod {
+		return shortHookTimeout
 	}
-	return hookTime
+	return hookTimeout
 }
 
-// slowMark is the file whose time says when a hook last ran out of time.
+// slowMark is the name of the file whose modification time is when a hook last ran into its timeout.
 const slowMark = "hook.slow"
 
-// losePatience has the next hooks wait less. That may fail: they wait longer then.
-func losePatience() {
+// markSlow shortens the timeout of the next hooks. If it fails, they keep the long timeout.
+func markSlow() {
 	if dir, err := stateDir(); err == nil && os.MkdirAll(dir, 0o700) == nil {
 		mark := filepath.Join(dir, slowMark)
 		_ = os.Remove(mark)
@@ -125,10 +127,10 @@ func losePatience() {
 	}
 }
 
-// tell reads the event, says its name on heard, and tells the daemon of it.
-func (f *hookCmd) tell(ctx context.Context, agent *agents.Agent, name string, heard chan<- string) (err error) {
+// reportEvent reads the event, sends its name to names and reports the event to the daemon.
+func (f *hookCmd) reportEvent(ctx context.Context, agent *agents.Agent, name string, names chan<- string) (err error) {
 	defer func() {
-		if r := recover(); r != nil { // junk must not reach the agent as a stack trace
+		if r := recover(); r != nil { // a panic would print a stack trace to the agent
 			err = errs.New(errs.Internal, "hook", "%v", r)
 		}
 	}()
@@ -140,7 +142,7 @@ func (f *hookCmd) tell(ctx context.Context, agent *agents.Agent, name string, he
 	if err != nil {
 		return err
 	}
-	heard <- ev.Name
+	names <- ev.Name
 	if dir, err := os.Getwd(); err == nil {
 		ev.Dirs = append(ev.Dirs, dir)
 	}
@@ -159,7 +161,7 @@ func (f *hookCmd) tell(ctx context.Context, agent *agents.Agent, name string, he
 	return reporter.Report(ctx, ev)
 }
 
-// note writes a line to the log. There is nobody to tell if that fails.
+// note writes err to the hook log. If that fails, there is nowhere to report it.
 func (f *hookCmd) note(agent, event string, err error) {
 	dir, failed := stateDir()
 	if failed != nil || os.MkdirAll(dir, 0o700) != nil {
@@ -179,5 +181,5 @@ func (f *hookCmd) note(agent, event string, err error) {
 	if len(line) > 2000 {
 		line = line[:2000]
 	}
-	fmt.Fprintln(log, escape(line))
+	fmt.Fprintln(log, output.Escape(line))
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,7 +14,9 @@ import (
 	"golang.org/x/term"
 
 	"mulligan/appfile"
+	"mulligan/cmd/mulligan/detect"
 	"mulligan/cmd/mulligan/doctor"
+	"mulligan/cmd/mulligan/output"
 	"mulligan/errs"
 	"mulligan/ipc"
 )
@@ -66,23 +67,23 @@ func (f *initCmd) run(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	client, err := f.reach(ctx)
+	client, err := f.connect(ctx)
 	if err != nil && !errors.Is(err, ipc.ErrNoDaemon) {
 		return err
 	}
 	if err == nil {
-		if done, err := f.already(ctx, client, dir); done || err != nil {
+		if done, err := f.reportExisting(ctx, client, dir); done || err != nil {
 			return err
 		}
 	}
-	found, err := detect(ctx, dir)
+	found, err := detect.App(ctx, dir)
 	if err != nil {
 		return err
 	}
 	if f.slug == "" {
-		f.slug = slugOf(dir)
+		f.slug = detect.Slug(dir)
 	}
-	f.plan(dir, found)
+	f.printFindings(dir, found)
 	if err := f.ask(ctx); err != nil {
 		return err
 	}
@@ -90,31 +91,16 @@ func (f *initCmd) run(ctx context.Context, dir string) error {
 		if client, err = f.startDaemon(ctx); err != nil {
 			return err
 		}
-		// It may know the folder from an earlier life.
-		if done, err := f.already(ctx, client, dir); done || err != nil {
+		// The state folder may be older than this start: the daemon may know the folder.
+		if done, err := f.reportExisting(ctx, client, dir); done || err != nil {
 			return err
 		}
 	}
 	return f.register(ctx, client, dir, found)
 }
 
-// reach finds the daemon that init registers with: the one that was named, else
-// the user's own. Root's own is the host's where that runs.
-func (f *initCmd) reach(ctx context.Context) (*ipc.Client, error) {
-	socket := ipc.FindSocket(f.socket)
-	named := f.socket != "" || os.Getenv("MULLIGAN_SOCKET") != ""
-	if !named && socket == ipc.HostSocket && os.Getuid() != 0 {
-		return nil, ipc.ErrNoDaemon // none of the user's own
-	}
-	client := ipc.NewClient(socket)
-	if _, err := client.Status(ctx); err != nil {
-		return nil, err
-	}
-	return client, nil
-}
-
-// already says so if dir is an app's workspace.
-func (f *initCmd) already(ctx context.Context, client *ipc.Client, dir string) (bool, error) {
+// reportExisting reports whether dir is the workspace of an app, and prints that app.
+func (f *initCmd) reportExisting(ctx context.Context, client *ipc.Client, dir string) (bool, error) {
 	apps, err := client.Apps(ctx)
 	if err != nil {
 		return false, err
@@ -124,90 +110,90 @@ func (f *initCmd) already(ctx context.Context, client *ipc.Client, dir string) (
 		return false, nil
 	}
 	app := apps[at]
-	if f.terminal && !f.json {
-		fmt.Fprintf(f.out, "%s is the app %s already; nothing was changed\n", f.text(dir), f.text(app.Slug))
+	if f.out.Terminal && !f.out.JSON {
+		f.out.Printf("%s is the app %s already; nothing was changed\n", f.out.Text(dir), f.out.Text(app.Slug))
 		return true, nil
 	}
 	return true, f.result("unchanged", app)
 }
 
-// result prints app for programs.
+// result prints the outcome and the app for programs.
 func (f *initCmd) result(outcome string, app ipc.App) error {
-	if f.json {
-		return f.printJSON(app)
+	if f.out.JSON {
+		return f.out.PrintJSON(app)
 	}
-	f.fields(append([][2]string{{"result", outcome}}, f.appFields(app)...))
+	f.out.Fields(append([][2]string{{"result", outcome}}, f.out.AppFields(app)...))
 	return nil
 }
 
-// plan says what will be protected and what not.
-func (f *initCmd) plan(dir string, found findings) {
-	if f.json {
+// printFindings prints what will be protected and what not.
+func (f *initCmd) printFindings(dir string, found detect.Findings) {
+	if f.out.JSON {
 		return
 	}
-	pairs := [][2]string{{"protects", "files: everything in " + f.text(dir) + ", ignored files included"}}
-	switch found.git {
-	case ownRepository:
+	pairs := [][2]string{{"protects", "files: everything in " + f.out.Text(dir) + ", ignored files included"}}
+	switch found.Git {
+	case detect.RepositoryInside:
 		pairs = append(pairs, [2]string{"protects", "git: the repository's state (.git) is part of the files"})
-	case repositoryElsewhere:
+	case detect.RepositoryOutside:
 		pairs = append(pairs, [2]string{"leaves_out", "git: the repository lies outside of the folder (it is a worktree or a submodule): HEAD, index, branches and commits stay as they are in a rollback"})
 	}
-	for _, db := range found.databases {
+	for _, db := range found.Databases {
 		what := fmt.Sprintf("database %s: %s %s", db.Name, db.Driver, appfile.Redact(db.Database))
 		if db.Driver != "sqlite" {
 			what += ", if the daemon supports it"
 		}
-		if db.source != "" {
-			what += " (" + db.source + ")"
+		if db.Source != "" {
+			what += " (" + db.Source + ")"
 		}
-		pairs = append(pairs, [2]string{"protects", f.text(what)})
+		pairs = append(pairs, [2]string{"protects", f.out.Text(what)})
 	}
-	for _, db := range found.databases {
+	for _, db := range found.Databases {
 		if dir := doctor.OwnCluster("/proc", os.Getuid(), db.Database); dir != "" {
-			pairs = append(pairs, [2]string{"offers", f.text(doctor.MarkerAdvice(dir, db.Database))})
+			pairs = append(pairs, [2]string{"offers", f.out.Text(doctor.MarkerAdvice(dir, db.Database))})
 		}
 	}
-	for _, s := range found.unprotected {
-		pairs = append(pairs, [2]string{"leaves_out", f.text(s)})
+	for _, s := range found.Unprotected {
+		pairs = append(pairs, [2]string{"leaves_out", f.out.Text(s)})
 	}
-	if f.terminal {
-		fmt.Fprintf(f.out, "%s, as the app %q:\n", f.text(dir), f.slug)
+	if f.out.Terminal {
+		f.out.Printf("%s, as the app %q:\n", f.out.Text(dir), f.slug)
 	}
-	f.fields(pairs)
+	f.out.Fields(pairs)
 }
 
-// ask asks whether to go on, where there is somebody to ask.
+// ask asks whether to go on, and about --auto, if a person sits at the terminal.
 func (f *initCmd) ask(ctx context.Context) error {
-	if f.yes || f.json || !f.terminal || !term.IsTerminal(int(f.in.Fd())) {
+	if f.yes || f.out.JSON || !f.out.Terminal || !term.IsTerminal(int(f.in.Fd())) {
 		return nil
 	}
 	in := bufio.NewReader(f.in)
-	fmt.Fprint(f.out, "Protect it? [Y/n] ")
+	f.out.Print("Protect it? [Y/n] ")
 	if err := f.answer(ctx, in); err != nil || f.auto {
 		return err
 	}
-	fmt.Fprint(f.out, "Make a checkpoint by itself at the first write of every turn of an agent's work? [Y/n] ")
+	f.out.Print("Make a checkpoint by itself at the first write of every turn of an agent's work? [Y/n] ")
 	err := f.answer(ctx, in)
 	f.auto = err == nil
-	if errs.KindOf(err) == errs.Failed { // no to this is not no to all
+	if errs.KindOf(err) == errs.Failed { // the answer no to this question does not end init
 		return nil
 	}
 	return err
 }
 
-// answer reads the answer to a question that takes yes for granted.
+// answer reads the answer to a question whose default is yes. It returns an error for no and for an interrupt.
 func (f *initCmd) answer(ctx context.Context, in *bufio.Reader) error {
 	lines := make(chan string, 1)
-	go func() { // a read of a terminal can't be cancelled
+	go func() { // a read of a terminal cannot be cancelled
 		line, err := in.ReadString('\n')
 		if err != nil && line == "" {
-			line = "nothing" // not even a line's end: no consent
+			line = "nothing" // the input ended without an answer, which is no consent
 		}
 		lines <- line
 	}()
 	select {
 	case <-ctx.Done():
-		fmt.Fprintln(f.out)
+		f.out.Println()
 		return errs.Wrap(errs.Unavailable, "init", ctx.Err())
 	case line := <-lines:
 		switch strings.ToLower(strings.TrimSpace(line)) {
@@ -218,11 +204,11 @@ func (f *initCmd) answer(ctx context.Context, in *bufio.Reader) error {
 	return errs.New(errs.Failed, "init", "you said no").WithHint("nothing was changed")
 }
 
-// register adds the app. Databases that this daemon can't protect are left out,
-// and said to be.
-func (f *initCmd) register(ctx context.Context, client *ipc.Client, dir string, found findings) error {
+// register registers the app with the daemon and prints it. If the daemon does not
+// support a server's database, register leaves out all databases of servers and names them on standard error.
+func (f *initCmd) register(ctx context.Context, client *ipc.Client, dir string, found detect.Findings) error {
 	app := ipc.App{Slug: f.slug, Workspace: dir, Auto: f.auto, Retention: ipc.DefaultRetention()}
-	for _, db := range found.databases {
+	for _, db := range found.Databases {
 		app.Databases = append(app.Databases, db.Database)
 	}
 	added, err := client.AddApp(ctx, app)
@@ -237,20 +223,20 @@ func (f *initCmd) register(ctx context.Context, client *ipc.Client, dir string, 
 		return err
 	}
 	for _, l := range left {
-		fmt.Fprintf(f.err, "mulligan: init: %s\n", escape(l))
+		f.out.Note("init", l)
 	}
-	if f.json || !f.terminal {
+	if f.out.JSON || !f.out.Terminal {
 		return f.result("added", added)
 	}
 	for _, g := range added.Gaps {
-		fmt.Fprintf(f.out, "warning: %s\n", f.text(gapWords(g)))
+		f.out.Printf("warning: %s\n", f.out.Text(output.DescribeGap(g)))
 	}
-	fmt.Fprintf(f.out, "%s is the app %s now; `mulligan create` makes a checkpoint of it\n", f.text(dir), f.text(added.Slug))
+	f.out.Printf("%s is the app %s now; `mulligan create` makes a checkpoint of it\n", f.out.Text(dir), f.out.Text(added.Slug))
 	return nil
 }
 
-// splitServers takes the databases that are servers out of dbs, with a sentence
-// for each: the daemon refused the app because of refusal.
+// splitServers returns the databases of dbs that are files, and a sentence for
+// each of the others. refusal is the error with which the daemon refused the app.
 func splitServers(dbs []ipc.Database, refusal error) (files []ipc.Database, left []string) {
 	for _, db := range dbs {
 		if db.Driver == "sqlite" {
@@ -261,24 +247,4 @@ func splitServers(dbs []ipc.Database, refusal error) (files []ipc.Database, left
 			db.Driver, db.Name, ipc.Body(refusal).Message))
 	}
 	return files, left
-}
-
-// slugOf makes a slug of a folder's name.
-func slugOf(dir string) string {
-	return cmp.Or(slugify(filepath.Base(dir)), "app")
-}
-
-// slugify keeps letters and digits of ASCII, in lower case. It leaves room for
-// a number at the end.
-func slugify(name string) string {
-	slug := strings.Map(func(r rune) rune {
-		switch {
-		case r >= 'a' && r <= 'z', r >= '0' && r <= '9':
-			return r
-		case r >= 'A' && r <= 'Z':
-			return r - 'A' + 'a'
-		}
-		return '-'
-	}, name)
-	return strings.Trim(slug[:min(len(slug), 48)], "-")
 }

@@ -7,10 +7,12 @@ import (
 	"io"
 	"strings"
 	"testing"
+
+	"mulligan/cmd/mulligan/output"
 )
 
 func TestAnswer(t *testing.T) {
-	f := &initCmd{cli: &cli{out: &output{w: io.Discard}}}
+	f := &initCmd{cli: &cli{out: &output.Printer{Stdout: output.NewWriter(io.Discard)}}}
 	for in, yes := range map[string]bool{"\n": true, "y\n": true, " YES \n": true, "y": true, "n\n": false, "what\n": false, "": false} {
 		if err := f.answer(t.Context(), bufio.NewReader(strings.NewReader(in))); (err == nil) != yes {
 			t.Errorf("%q: %v", in, err)
@@ -18,9 +20,9 @@ func TestAnswer(t *testing.T) {
 	}
 }
 
-// An interrupt ends the question at once, though nothing is typed.
+// An interrupt ends the question at once, although nothing is typed.
 func TestAnswerInterrupted(t *testing.T) {
-	f := &initCmd{cli: &cli{out: &output{w: io.Discard}}}
+	f := &initCmd{cli: &cli{out: &output.Printer{Stdout: output.NewWriter(io.Discard)}}}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	silent, typing := io.Pipe()

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"mulligan/agents"
+	"mulligan/cmd/mulligan/output"
 	"mulligan/errs"
 )
 
@@ -45,7 +45,7 @@ type installCmd struct {
 	*cli
 	scope  string
 	dryRun bool
-	undo   bool // uninstall
+	undo   bool // the command is uninstall
 }
 
 func newInstall(c *cli) *cobra.Command {
@@ -62,6 +62,7 @@ func newUninstall(c *cli) *cobra.Command {
 	})
 }
 
+// newInstaller completes cmd, which is install or uninstall.
 func newInstaller(f *installCmd, cmd *cobra.Command) *cobra.Command {
 	cmd.Long = strings.ReplaceAll(cmd.Long, "AGENTS", strings.Join(agents.Names(), ", "))
 	cmd.Args, cmd.ValidArgs = oneArg, agents.Names()
@@ -106,13 +107,13 @@ func (f *installCmd) run(name string) error {
 	return f.print(agent, files)
 }
 
-// place is where the settings are, and how an agent is to call this program.
+// place returns where the settings are, and how an agent calls this program.
 func (f *installCmd) place() (agents.Place, error) {
 	dir, err := os.Getwd()
 	if err != nil {
 		return agents.Place{}, errs.Wrap(errs.Failed, "find the settings", err)
 	}
-	program := "mulligan" // a project's settings are for other people too
+	program := "mulligan" // a project's settings also serve people who have it elsewhere
 	if f.scope == string(agents.User) {
 		if program, err = ownPath(); err != nil {
 			return agents.Place{}, errs.Wrap(errs.Failed, "find this program", err)
@@ -121,8 +122,8 @@ func (f *installCmd) place() (agents.Place, error) {
 	return agents.NewPlace(agents.Scope(f.scope), dir, program)
 }
 
-// ownPath is the path of this program, the one in PATH if that leads to it: it
-// outlives an update.
+// ownPath returns the path of this program. If a path in PATH leads to it, ownPath
+// returns that one, because it stays valid after an update.
 func ownPath() (string, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -145,26 +146,26 @@ func (f *installCmd) print(agent *agents.Agent, files []agents.Edited) error {
 	if !f.undo {
 		notes = agent.Notes(agents.Scope(f.scope))
 	}
-	if f.json {
-		return f.printJSON(map[string]any{
+	if f.out.JSON {
+		return f.out.PrintJSON(map[string]any{
 			"agent": agent.Name, "scope": f.scope, "dry_run": f.dryRun, "files": files, "notes": append([]string{}, notes...),
 		})
 	}
 	var rows [][]string
 	for _, e := range files {
 		if f.dryRun {
-			// Line by line: settings may hold what a terminal takes for commands.
+			// Each line is escaped: settings may hold control characters.
 			for line := range strings.Lines(e.Diff) {
-				fmt.Fprintln(f.out, escapeLine(strings.TrimSuffix(line, "\n")))
+				f.out.Println(output.EscapeLine(strings.TrimSuffix(line, "\n")))
 			}
 			continue
 		}
-		rows = append(rows, []string{e.Action, f.text(e.Path)})
+		rows = append(rows, []string{e.Action, f.out.Text(e.Path)})
 	}
-	f.table([]string{"ACTION", "FILE"}, rows)
-	if f.terminal {
+	f.out.Table([]string{"ACTION", "FILE"}, rows)
+	if f.out.Terminal {
 		for _, n := range notes {
-			fmt.Fprintln(f.out, n)
+			f.out.Println(n)
 		}
 	}
 	return nil

@@ -2,13 +2,10 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"io"
-	"strconv"
-	"strings"
 
 	"github.com/spf13/cobra"
 
+	"mulligan/cmd/mulligan/output"
 	"mulligan/ipc"
 )
 
@@ -59,87 +56,19 @@ func (f *listCmd) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if f.json {
-		return f.printJSON(list)
+	if f.out.JSON {
+		return f.out.PrintJSON(list)
 	}
-	f.printCheckpoints(list.Checkpoints, f.trigger == "" && f.conversation == "")
-	if f.terminal {
+	f.out.PrintCheckpoints(list.Checkpoints, f.trigger == "" && f.conversation == "")
+	if f.out.Terminal {
 		u := list.StorageUsage
-		fmt.Fprintf(f.out, "%s, %d pinned, %s; the last %d and %s are kept\n",
-			count(u.CheckpointCount, "checkpoint"), u.PinnedCount, f.size(u.TotalBytes), u.KeepLast, count(u.DailyDays, "daily one"))
+		f.out.Printf("%s, %d pinned, %s; the last %d and %s are kept\n",
+			output.Count(u.CheckpointCount, "checkpoint"), u.PinnedCount, f.out.Size(u.TotalBytes), u.KeepLast, output.Count(u.DailyDays, "daily one"))
 	}
 	a, err := client.App(ctx, app)
 	if err != nil {
 		return err
 	}
-	f.warn(a.Problems)
+	f.out.PrintWarnings(a.Problems)
 	return nil
-}
-
-// printCheckpoints prints a row per checkpoint. On a terminal, numbered rows
-// begin with the N that commands take for a CP; that takes the whole list.
-func (c *cli) printCheckpoints(list []ipc.Checkpoint, numbered bool) {
-	header := []string{"CHECKPOINT", "MADE", "TRIGGER", "PIN", "SIZE", "COMMIT", "NOTES"}
-	numbered = numbered && c.terminal
-	if numbered {
-		header = append([]string{"N"}, header...)
-	}
-	var rows [][]string
-	n := 0
-	for _, cp := range list {
-		row, number := c.checkpointRow(cp), "-"
-		if !cp.CalledOff {
-			n++
-			number = strconv.Itoa(n)
-		}
-		if numbered {
-			row = append([]string{number}, row...)
-		}
-		rows = append(rows, row)
-	}
-	c.table(header, rows)
-}
-
-func (c *cli) checkpointRow(cp ipc.Checkpoint) []string {
-	ref, pin := c.maybe(cp.Ref), yesNo(cp.Pinned)
-	if c.terminal {
-		ref = ref[:min(len(ref), 9)]
-		if !cp.Pinned {
-			pin = "-"
-		}
-	}
-	notes := c.maybe(cp.Notes)
-	if cp.Damaged != "" {
-		notes = "DAMAGED " + notes
-	}
-	if cp.CalledOff {
-		notes += ", which was called off"
-	}
-	if len(cp.Raw) > 0 {
-		notes += " (raw bytes of " + c.text(strings.Join(cp.Raw, ", ")) + ")"
-	}
-	return []string{
-		c.text(string(cp.ID)), c.when(cp.CreatedAt), c.text(string(cp.Trigger)), pin, c.size(cp.SizeBytes), ref, notes,
-	}
-}
-
-// printCheckpoint prints the one checkpoint that a command made or changed.
-func (c *cli) printCheckpoint(cp ipc.Checkpoint) error {
-	if c.json {
-		return c.printJSON(cp)
-	}
-	c.printCheckpoints([]ipc.Checkpoint{cp}, false)
-	c.warn(cp.Warnings)
-	return nil
-}
-
-// warn prints warnings: in a pipe, whose lines are for programs, on standard error.
-func (c *cli) warn(warnings []string) {
-	var to io.Writer = c.out
-	if !c.terminal {
-		to = c.err
-	}
-	for _, w := range warnings {
-		fmt.Fprintf(to, "warning: %s\n", c.text(w))
-	}
 }

@@ -55,8 +55,8 @@ func (f *logCmd) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if f.json {
-		err = f.printJSON(list)
+	if f.out.JSON {
+		err = f.out.PrintJSON(list)
 	} else {
 		f.print(list)
 	}
@@ -79,11 +79,11 @@ func (f *logCmd) print(list ipc.AuditList) {
 	var rows [][]string
 	for _, e := range list.Entries {
 		rows = append(rows, []string{
-			f.when(e.At), f.text(e.Actor), f.text(e.Action), f.text(e.Target), f.text(e.Result), f.text(e.Reason),
+			f.out.Time(e.At), f.out.Text(e.Actor), f.out.Text(e.Action), f.out.Text(e.Target), f.out.Text(e.Result), f.out.Text(e.Reason),
 		})
 	}
-	f.table([]string{"WHEN", "WHO", "ACTION", "TARGET", "RESULT", "REASON"}, rows)
+	f.out.Table([]string{"WHEN", "WHO", "ACTION", "TARGET", "RESULT", "REASON"}, rows)
 	if c := list.Check; c != nil && c.OK {
-		f.fields([][2]string{{"verified_entries", fmt.Sprint(c.Entries)}, {"head", c.Head}})
+		f.out.Fields([][2]string{{"verified_entries", fmt.Sprint(c.Entries)}, {"head", c.Head}})
 	}
 }

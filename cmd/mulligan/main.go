@@ -1,16 +1,20 @@
-// Command mulligan is the client: it asks a daemon, mulligand, over a unix
-// socket and prints what it answers. It holds no state and decides nothing.
+// Command mulligan is the client: it asks the daemon, mulligand, over a unix
+// socket and prints the answers. It holds no state and decides nothing.
 //
 // # Layout
 //
-// One file per command, named after it: a struct of flags, its run method, and
-// the help text beside them. cli.go holds what all commands share, exit.go the
-// exit codes, print.go the three kinds of output (table, plain lines, JSON),
-// resolve.go how a checkpoint is named.
+// A file holds one command, or a family of commands, and is named after it: a
+// struct of flags for each command, its run method, and its help text. The other files are:
 //
-// Two small parsers are the client's own. parseDotenv passes over a line that it cannot read and keeps the order, where
-// package godotenv refuses the whole file and returns a map. splitWords keeps a # and, within double quotes, a backslash
-// before any other character, where package shlex takes comments and backslashes away.
+//	cli.go         the flags and helpers that all commands share, and the tree of commands
+//	completion.go  what a shell completes, besides the command of that name
+//	daemon.go      finding and starting the user's daemon
+//	exit.go        exit codes, and how errors are printed
+//	resolve.go     how a person names a checkpoint
+//
+// The packages below this folder hold what is not about one command: output
+// prints results, values reads values from the command line, detect is what init
+// finds in a folder, and doctor examines the host.
 package main
 
 import (
@@ -21,7 +25,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	// A second interrupt ends the program at once.
+	// After the first interrupt, a second one ends the program at once.
 	context.AfterFunc(ctx, stop)
 	os.Exit(run(ctx, newCLI(), os.Args[1:]))
 }

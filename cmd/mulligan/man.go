@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -50,16 +49,16 @@ func (f *manCmd) run(root *cobra.Command, dir string) error {
 		}
 		paths = append(paths, path)
 	}
-	if f.json {
-		return f.printJSON(map[string][]string{"pages": paths})
+	if f.out.JSON {
+		return f.out.PrintJSON(map[string][]string{"pages": paths})
 	}
 	for _, p := range paths {
-		fmt.Fprintln(f.out, f.text(p))
+		f.out.Println(f.out.Text(p))
 	}
 	return nil
 }
 
-// pages are cmd and the commands below it that have a page.
+// pages returns cmd and the commands below it that have a manual page.
 func pages(cmd *cobra.Command) []*cobra.Command {
 	list := []*cobra.Command{cmd}
 	for _, sub := range cmd.Commands() {
@@ -70,10 +69,10 @@ func pages(cmd *cobra.Command) []*cobra.Command {
 	return list
 }
 
-// pageName is "mulligan-app-add".
+// pageName returns the name of a command's page, such as mulligan-app-add.
 func pageName(cmd *cobra.Command) string { return strings.ReplaceAll(cmd.CommandPath(), " ", "-") }
 
-// writeManual writes the page of a command to w. Its date is SOURCE_DATE_EPOCH, where that is set.
+// writeManual writes the page of a command to w. Its date is SOURCE_DATE_EPOCH, if that is set.
 func writeManual(w io.Writer, cmd *cobra.Command) error {
 	cmd.DisableAutoGenTag = true
 	return doc.GenMan(cmd, &doc.GenManHeader{Section: "1", Source: "mulligan", Manual: "mulligan"}, w)

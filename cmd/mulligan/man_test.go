@@ -12,7 +12,7 @@ import (
 	"mulligan/testkit"
 )
 
-// Every command has a page that says all its help does, in clean roff.
+// Every command has a manual page with all of its help, in roff without warnings.
 func TestManualPages(t *testing.T) {
 	root := newRoot(newCLI(), nil)
 	root.InitDefaultHelpCmd()
@@ -48,7 +48,7 @@ func TestManualPages(t *testing.T) {
 	}
 }
 
-// spoken is text as far as typesetting keeps it.
+// spoken returns text without the differences that typesetting makes.
 func spoken(text string) string {
 	text = strings.NewReplacer("…", "...", "‐", "-", "−", "-", "’", "'", "‘", "`", "´", "'").Replace(text)
 	return strings.Join(strings.Fields(text), " ")
@@ -69,7 +69,7 @@ func TestBashCompletes(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	if err := os.Symlink(self, filepath.Join(dir, "mulligan")); err != nil { // this test program is it, by that name
+	if err := os.Symlink(self, filepath.Join(dir, "mulligan")); err != nil { // under that name, this test program is mulligan
 		t.Fatal(err)
 	}
 	for line, want := range map[string]string{"roll": "rollback", "install co": "codex", "install --sc": "--scope", "completion f": "fish"} {

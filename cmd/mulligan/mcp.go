@@ -49,7 +49,7 @@ func (f *mcpCmd) run(ctx context.Context) error {
 	return errs.Wrap(errs.Failed, "mcp", err)
 }
 
-// defaultApp is a client for which every folder belongs to app, if one was named.
+// defaultApp is a client for which every folder belongs to app, unless app is "".
 type defaultApp struct {
 	*ipc.Client
 	app string

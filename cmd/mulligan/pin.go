@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// pinCmd is both pin and unpin.
+// pinCmd is the command pin or, if pinned is false, unpin.
 type pinCmd struct {
 	*cli
 	pinned bool
@@ -47,5 +47,5 @@ func (f *pinCmd) run(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	return f.printCheckpoint(cp)
+	return f.out.PrintCheckpoint(cp)
 }

@@ -2,9 +2,10 @@ package main
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/spf13/cobra"
+
+	"mulligan/cmd/mulligan/output"
 )
 
 const pruneLong = `Delete the checkpoints that the app's retention no longer keeps. The daemon also does
@@ -40,24 +41,24 @@ func (f *pruneCmd) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if f.json {
-		return f.printJSON(res)
+	if f.out.JSON {
+		return f.out.PrintJSON(res)
 	}
 	verb := "deleted"
 	if f.dryRun {
 		verb = "would delete"
 	}
 	for _, id := range res.Deleted {
-		if f.terminal {
-			fmt.Fprint(f.out, verb, " ")
+		if f.out.Terminal {
+			f.out.Print(verb, " ")
 		}
-		fmt.Fprintln(f.out, f.text(string(id)))
+		f.out.Println(f.out.Text(string(id)))
 	}
-	if f.terminal {
-		fmt.Fprintf(f.out, "%s %s, %d left\n", verb, count(len(res.Deleted), "checkpoint"), res.Kept)
+	if f.out.Terminal {
+		f.out.Printf("%s %s, %d left\n", verb, output.Count(len(res.Deleted), "checkpoint"), res.Kept)
 	}
 	for _, w := range res.Warnings {
-		fmt.Fprintf(f.err, "mulligan: prune: %s\n", escape(w))
+		f.out.Note("prune", w)
 	}
 	return nil
 }

@@ -11,7 +11,7 @@ import (
 	"mulligan/docs/refdoc"
 )
 
-// TestReference holds docs/reference/commands.md to what the commands say of themselves.
+// docs/reference/commands.md has the help of all commands.
 func TestReference(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("# Commands\n\nWhat `mulligan COMMAND --help` prints, of all commands. `mulligan help`, too, prints it.\n\n")
@@ -26,9 +26,9 @@ func TestReference(t *testing.T) {
 	refdoc.Check(t, "commands.md", b.String())
 }
 
-// section is what the page says of one command.
+// section writes the part of the page about one command.
 func section(b *strings.Builder, cmd *cobra.Command) {
-	cmd.InitDefaultHelpFlag() // the synopsis speaks of flags once there are some
+	cmd.InitDefaultHelpFlag() // so that the synopsis mentions flags
 	long := cmd.Long
 	if long == "" {
 		long = cmd.Short + "."

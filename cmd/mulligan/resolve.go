@@ -5,14 +5,13 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/spf13/cobra"
-
+	"mulligan/cmd/mulligan/output"
 	"mulligan/errs"
 	"mulligan/ipc"
 )
 
-// checkpoint finds the app that a command is about and the checkpoint that cp
-// names: an id, the beginning of one, or N for the N-th newest.
+// checkpoint returns the app that a command is about and the checkpoint that cp
+// names: an id, the beginning of an id, or N for the N-th newest.
 func (c *cli) checkpoint(ctx context.Context, cp string) (client *ipc.Client, app string, id ipc.CheckpointID, err error) {
 	client, app, err = c.target(ctx)
 	if err != nil {
@@ -28,6 +27,7 @@ func (c *cli) checkpoint(ctx context.Context, cp string) (client *ipc.Client, ap
 
 const opResolve = "find checkpoint"
 
+// nthNewest returns the N-th newest checkpoint, for N in digits.
 func nthNewest(ctx context.Context, client *ipc.Client, app, digits string) (ipc.CheckpointID, error) {
 	n, err := strconv.Atoi(digits)
 	if err != nil || n < 1 {
@@ -39,17 +39,18 @@ func nthNewest(ctx context.Context, client *ipc.Client, app, digits string) (ipc
 	}
 	have := 0
 	for _, cp := range list.Checkpoints {
-		if cp.CalledOff { // where the app is anyway
+		if cp.CalledOff { // its rollback changed nothing
 			continue
 		}
 		if have++; have == n {
 			return cp.ID, nil
 		}
 	}
-	return "", errs.New(errs.NotFound, opResolve, "there is no %s-th newest: the app has %s", digits, count(have, "checkpoint")).
+	return "", errs.New(errs.NotFound, opResolve, "there is no %s-th newest: the app has %s", digits, output.Count(have, "checkpoint")).
 		WithHint("see `mulligan list`")
 }
 
+// byPrefix returns the one checkpoint whose id begins with prefix.
 func byPrefix(ctx context.Context, client *ipc.Client, app, prefix string) (ipc.CheckpointID, error) {
 	if !strings.HasPrefix(prefix, "cp-") {
 		return "", errs.New(errs.Invalid, opResolve, "%q names no checkpoint", prefix).
@@ -74,39 +75,6 @@ func byPrefix(ctx context.Context, client *ipc.Client, app, prefix string) (ipc.
 	case 1:
 		return ipc.CheckpointID(found[0]), nil
 	}
-	return "", errs.New(errs.Invalid, opResolve, "%s is the beginning of %s and %s", prefix, found[0], count(len(found)-1, "other id")).
+	return "", errs.New(errs.Invalid, opResolve, "%s is the beginning of %s and %s", prefix, found[0], output.Count(len(found)-1, "other id")).
 		WithHint("give more of it")
-}
-
-// completeApps offers the slugs of the caller's apps to the shell.
-func (c *cli) completeApps(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-	apps, err := c.client().Apps(cmd.Context())
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	var slugs []string
-	for _, a := range apps {
-		slugs = append(slugs, escape(a.Slug))
-	}
-	return slugs, cobra.ShellCompDirectiveNoFileComp
-}
-
-// completeCheckpoints offers the app's checkpoints to the shell.
-func (c *cli) completeCheckpoints(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	client, app, err := c.target(cmd.Context())
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	list, err := client.Checkpoints(cmd.Context(), app, ipc.CheckpointQuery{})
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	var ids []string
-	for _, cp := range list.Checkpoints {
-		ids = append(ids, string(cp.ID)+"\t"+string(cp.Trigger)+" "+c.maybe(cp.Notes))
-	}
-	return ids, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
 }

@@ -2,10 +2,10 @@ package main
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/spf13/cobra"
 
+	"mulligan/cmd/mulligan/output"
 	"mulligan/errs"
 	"mulligan/ipc"
 )
@@ -79,11 +79,11 @@ func (f *revertCmd) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	if err := f.print(res); err != nil {
+	if err := f.out.PrintRevert(res); err != nil {
 		return err
 	}
 	if n := len(res.Conflicts); n > 0 && !res.DryRun {
-		return errs.New(errs.Conflict, "revert", "%s left alone", wasWere(count(n, "path"), n)).
+		return errs.New(errs.Conflict, "revert", "%s left alone", wasWere(output.Count(n, "path"), n)).
 			WithHint("they are named above; --force overwrites others' edits where it can")
 	}
 	return nil
@@ -104,82 +104,16 @@ func (f *revertCmd) setCheckpoint(cmd *cobra.Command, client *ipc.Client, app st
 	if err != nil {
 		return err
 	}
-	if f.json {
-		return f.printJSON(res)
+	if f.out.JSON {
+		return f.out.PrintJSON(res)
 	}
-	if f.terminal {
-		fmt.Fprintf(f.out, "the checkpoint of %s is behind message %s\n", f.text(res.ConversationID), f.text(res.MessageID))
+	if f.out.Terminal {
+		f.out.Printf("the checkpoint of %s is behind message %s\n", f.out.Text(res.ConversationID), f.out.Text(res.MessageID))
 	} else {
-		f.table(nil, [][]string{{f.text(res.ConversationID), f.text(res.MessageID)}})
+		f.out.Table(nil, [][]string{{f.out.Text(res.ConversationID), f.out.Text(res.MessageID)}})
 	}
 	for _, w := range res.Warnings {
-		fmt.Fprintf(f.err, "warning: %s\n", f.text(w))
+		fmt.Fprintf(f.out.Stderr, "warning: %s\n", f.out.Text(w))
 	}
 	return nil
-}
-
-func (f *revertCmd) print(res ipc.RevertResult) error {
-	if f.json {
-		return f.printJSON(res)
-	}
-	if f.terminal {
-		f.forPeople(res)
-		return nil
-	}
-	rows := [][]string{{"safety_checkpoint", f.idOf(res.SafetyCheckpoint)}, {"dry_run", yesNo(res.DryRun)}}
-	for _, p := range res.RestoredPaths {
-		rows = append(rows, []string{"restored", f.text(p)})
-	}
-	for _, p := range res.MergedPaths {
-		rows = append(rows, []string{"merged", f.text(p)})
-	}
-	for _, c := range res.Conflicts {
-		rows = append(rows, []string{"conflict", f.text(c.Path), f.text(c.Reason), f.text(c.Message)})
-	}
-	for _, w := range res.Warnings {
-		rows = append(rows, []string{"warning", f.text(w)})
-	}
-	f.table(nil, rows)
-	return nil
-}
-
-func (f *revertCmd) forPeople(res ipc.RevertResult) {
-	verb := "restored"
-	if res.DryRun {
-		verb = "would restore"
-	}
-	fmt.Fprintf(f.out, "%s %s\n", verb, count(len(res.RestoredPaths), "path"))
-	merged := map[string]bool{}
-	for _, p := range res.MergedPaths {
-		merged[p] = true
-	}
-	const most = 20
-	for i, p := range res.RestoredPaths {
-		if i == most {
-			fmt.Fprintf(f.out, "  … and %s\n", count(len(res.RestoredPaths)-most, "more path"))
-			break
-		}
-		note := ""
-		if merged[p] {
-			note = " (merged with what others wrote)"
-		}
-		fmt.Fprintf(f.out, "  %s%s\n", f.text(p), note)
-	}
-	for _, c := range res.Conflicts {
-		var calls []string
-		for _, id := range c.Calls {
-			calls = append(calls, f.text(string(id)))
-		}
-		by := ""
-		if len(calls) > 0 {
-			by = " (" + strings.Join(calls, ", ") + ")"
-		}
-		fmt.Fprintf(f.out, "  left alone  %s: %s%s\n", f.text(c.Path), f.text(c.Message), by)
-	}
-	for _, w := range res.Warnings {
-		fmt.Fprintf(f.out, "  warning     %s\n", f.text(w))
-	}
-	if cp := res.SafetyCheckpoint; cp != nil {
-		fmt.Fprintf(f.out, "  safety      %s holds the files before; mulligan undo goes there\n", f.text(string(cp.ID)))
-	}
 }

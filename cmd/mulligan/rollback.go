@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"mulligan/cmd/mulligan/output"
 	"mulligan/errs"
 	"mulligan/ipc"
 )
@@ -45,12 +46,12 @@ notes, six times; then "change", operation undone, path, summary (at most 100);
 modified and deleted in it; "database", like "change"; "unaffected", what would stay as
 it is; "downtime", how long, from what. What is not known yet or at all is "-".`
 
-// addDiscard adds the flag for what a full disk has no room to keep.
+// addDiscard adds the flag that names files to delete first, for a disk that is full.
 func addDiscard(cmd *cobra.Command, req *ipc.RollbackRequest) {
 	cmd.Flags().StringArrayVar(&req.Discard, "discard", nil, "first delete for good the file `PATH`, made since, for which a full disk has no room; may be repeated")
 }
 
-// addWithout adds the flag for the layers that a rollback leaves as they are.
+// addWithout adds the flag that names the layers that a rollback leaves as they are.
 func addWithout(cmd *cobra.Command, req *ipc.RollbackRequest) {
 	cmd.Flags().StringArrayVar(&req.Without, "without", nil, "leave this `LAYER` (db:main, files, disk) as it is, unchecked; may be repeated")
 }
@@ -80,8 +81,8 @@ func (s *startFlags) check(cmd *cobra.Command) error {
 	return nil
 }
 
-// wish is what a request says: nil where no flag was given.
-func (s *startFlags) wish() *bool {
+// value returns the value for a request, which is nil if no flag was given.
+func (s *startFlags) value() *bool {
 	if !s.start && !s.noStart {
 		return nil
 	}
@@ -126,24 +127,24 @@ func (f *rollbackCmd) run(ctx context.Context, name string) error {
 		f.req.VerifyRestore = new(bool)
 	}
 	f.req.OnUnhealthy = ipc.OnUnhealthy(f.onUnhealthy)
-	f.req.Start = f.start.wish()
+	f.req.Start = f.start.value()
 	if f.req.Scope, err = scopeHere(ctx, client, app, f.req.Scope); err != nil {
 		return err
 	}
 	return f.rollback(ctx, client, app, id, f.req)
 }
 
-// rollback takes the app to id and prints the receipt; on a terminal, the
-// stages as they go.
+// rollback takes the app to the checkpoint id and prints the receipt. On a
+// terminal it shows the stages while they run.
 func (c *cli) rollback(ctx context.Context, client *ipc.Client, app string, id ipc.CheckpointID, req ipc.RollbackRequest) error {
-	var show *progress
+	var show *output.Progress
 	var onStage func(ipc.Stage)
-	if c.terminal && !c.json {
-		show = &progress{w: c.out}
-		onStage = show.stage
+	if c.out.Terminal && !c.out.JSON {
+		show = output.NewProgress(c.out.Stdout)
+		onStage = show.Stage
 	}
 	res, err := client.Rollback(ctx, app, id, req, onStage)
-	show.end()
+	show.End()
 	if err != nil && ctx.Err() != nil {
 		return interrupted{
 			op: "rollback", message: "interrupted; a rollback that the daemon has begun goes on to its end",
@@ -154,9 +155,9 @@ func (c *cli) rollback(ctx context.Context, client *ipc.Client, app string, id i
 		err = errs.New(errs.Internal, "rollback", "the daemon did not report the rollback's result").WithHint("see `mulligan log`")
 	}
 	if err != nil && len(res.Stages) == 0 {
-		return err // nothing was begun: there is no receipt
+		return err // no stage has begun, so there is no receipt
 	}
-	if printErr := c.printReceipt(id, res); err == nil {
+	if printErr := c.out.PrintReceipt(id, res); err == nil {
 		err = printErr
 	}
 	if err != nil && res.Recovered {
@@ -165,8 +166,8 @@ func (c *cli) rollback(ctx context.Context, client *ipc.Client, app string, id i
 	return err
 }
 
-// scopeHere makes the paths of a scope, which a person gave in the current folder,
-// relative to the app's workspace.
+// scopeHere returns scope with its paths, which are relative to the current
+// folder, made relative to the workspace of the app ref.
 func scopeHere(ctx context.Context, client *ipc.Client, ref string, scope []string) ([]string, error) {
 	if len(scope) == 0 {
 		return nil, nil
@@ -197,7 +198,7 @@ func scopeHere(ctx context.Context, client *ipc.Client, ref string, scope []stri
 			return nil, errs.New(errs.Invalid, "rollback", "--scope %s is not in the workspace %s", s, app.Workspace).
 				WithHint("name paths below it, or layer:NAME")
 		}
-		if strings.HasPrefix(rel, "layer:") { // it is a file all the same
+		if strings.HasPrefix(rel, "layer:") { // a file of that name, and no layer
 			rel = "./" + rel
 		}
 		all = append(all, rel)

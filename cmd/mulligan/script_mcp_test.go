@@ -10,7 +10,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// call calls one tool of mulligan mcp, as an agent would.
+// call starts mulligan mcp and calls one of its tools, as an agent does.
 func call(ts *testscript.TestScript, _ bool, args []string) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()

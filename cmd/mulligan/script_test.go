@@ -21,8 +21,8 @@ import (
 	"mulligan/ipc"
 )
 
-// realDaemon, if it is set, is the mulligand to run the scripts against; those
-// that need the fake one are then skipped.
+// realDaemon is the path of a mulligand to run the scripts against. If it is set,
+// the scripts that need a fake are skipped. If it is "", all run against a fake.
 var realDaemon = os.Getenv("MULLIGAN_TEST_DAEMON")
 
 func TestMain(m *testing.M) {
@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, programs)
 }
 
-// fakeMain is the fake daemon as a program, for init to start.
+// fakeMain runs a fake as a program, which init starts.
 func fakeMain() {
 	socket := ipc.UserSocket()
 	if len(os.Args) == 4 && os.Args[2] == "--socket" {
@@ -109,11 +109,11 @@ func setup(env *testscript.Env) error {
 
 func userSocket(work string) string { return filepath.Join(work, "run/mulligan/mulligan.sock") }
 
-// endDaemon ends the daemon that init started, if it did.
+// endDaemon ends the daemon at socket, if init started one.
 func endDaemon(socket string) {
 	st, err := ipc.NewClient(socket).Status(context.Background())
 	if err == nil && st.PID != os.Getpid() {
-		_ = syscall.Kill(st.PID, syscall.SIGTERM) // gone already is as good
+		_ = syscall.Kill(st.PID, syscall.SIGTERM) // it may have ended already
 	}
 }
 
@@ -204,12 +204,12 @@ func runInTerminal(ts *testscript.TestScript, neg bool, cmd *exec.Cmd) {
 	endTerminal(ts, neg, cmd, runningIn(ts, cmd, false))
 }
 
-// runningIn starts cmd in a new terminal, and gives the end of it where a person sits.
-// testscript's own ttyin is of no use: it closes that end before all that was shown is read.
+// runningIn starts cmd in a new terminal and returns the person's end of the terminal.
+// testscript's ttyin closes that end before all output is read.
 func runningIn(ts *testscript.TestScript, cmd *exec.Cmd, typing bool) *os.File {
 	here, there, err := pty.Open()
 	ts.Check(err)
-	defer there.Close() // the program has its own
+	defer there.Close() // the program has its own copy
 	cmd.Dir = ts.MkAbs(".")
 	cmd.Env = os.Environ()
 	for _, name := range []string{"HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "GORACE"} {
@@ -224,10 +224,10 @@ func runningIn(ts *testscript.TestScript, cmd *exec.Cmd, typing bool) *os.File {
 	return here
 }
 
-// endTerminal reads what the terminal shows until no program has it any more.
+// endTerminal reads what the terminal shows until no program has the terminal open.
 func endTerminal(ts *testscript.TestScript, neg bool, cmd *exec.Cmd, here *os.File) {
 	defer here.Close()
-	if _, err := io.Copy(ts.Stdout(), here); err != nil && !errors.Is(err, syscall.EIO) { // as a terminal ends
+	if _, err := io.Copy(ts.Stdout(), here); err != nil && !errors.Is(err, syscall.EIO) { // EIO is the end of a terminal's output
 		ts.Check(err)
 	}
 	if err := cmd.Wait(); (err == nil) == neg {
@@ -252,7 +252,7 @@ func interrupt(ts *testscript.TestScript, _ bool, args []string) {
 		ts.Fatalf("no rollback has begun")
 	}
 	ts.Check(cmd.Process.Signal(os.Interrupt))
-	_ = cmd.Wait() // its code is looked at below
+	_ = cmd.Wait() // the exit code is checked below
 	close(f.release)
 	if got := cmd.ProcessState.ExitCode(); got != exitInterrupted {
 		ts.Fatalf("it exited with %d", got)

@@ -2,12 +2,8 @@ package main
 
 import (
 	"context"
-	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
-
-	"mulligan/ipc"
 )
 
 const showLong = `Show everything that is known about one checkpoint.
@@ -40,66 +36,9 @@ func (f *showCmd) run(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	if f.json {
-		return f.printJSON(cp)
+	if f.out.JSON {
+		return f.out.PrintJSON(cp)
 	}
-	f.fields(f.checkpointFields(cp))
+	f.out.Fields(f.out.CheckpointFields(cp))
 	return nil
-}
-
-func (c *cli) checkpointFields(cp ipc.Checkpoint) [][2]string {
-	var expires time.Time
-	if cp.ExpiresAt != nil {
-		expires = *cp.ExpiresAt
-	}
-	all := [][2]string{
-		{"checkpoint_id", c.text(string(cp.ID))},
-		{"app_id", c.text(string(cp.AppID))},
-		{"created_at", c.when(cp.CreatedAt)},
-		{"trigger", c.text(string(cp.Trigger))},
-		{"pinned", yesNo(cp.Pinned)},
-		{"quiesced", yesNo(cp.Quiesced)},
-		{"running", known(cp.Running)},
-		{"healthy", known(cp.Healthy)},
-		{"rehearsed", known(cp.Rehearsed)},
-		{"size_bytes", c.size(cp.SizeBytes)},
-		{"notes", c.maybe(cp.Notes)},
-		{"ref", c.maybe(cp.Ref)},
-		{"files_snapshot_id", c.maybe(cp.FilesSnapshot)},
-		{"files_hash", c.maybe(cp.FilesHash)},
-		{"vm_snapshot_id", c.maybe(cp.VMSnapshotID)},
-		{"deploy_id", c.maybe(cp.DeployID)},
-		{"conversation_id", c.maybe(cp.ConversationID)},
-		{"message_id", c.maybe(cp.MessageID)},
-		{"turn_id", c.maybe(cp.TurnID)},
-		{"expires_at", c.when(expires)},
-	}
-	for _, db := range cp.DBSnapshots {
-		parts := []string{db.Database, db.SnapshotID, db.Driver}
-		if db.Position != "" {
-			parts = append(parts, db.Position)
-		}
-		all = append(all, [2]string{"db_snapshot", c.text(strings.Join(parts, " "))})
-	}
-	for _, l := range cp.Raw {
-		all = append(all, [2]string{"raw", c.text(l)})
-	}
-	for _, l := range cp.StayedBehind {
-		all = append(all, [2]string{"stayed_behind", c.text(l)})
-	}
-	if cp.Damaged != "" {
-		all = append(all, [2]string{"damaged", c.text(cp.Damaged)})
-	}
-	for _, w := range cp.Warnings {
-		all = append(all, [2]string{"warning", c.text(w)})
-	}
-	return all
-}
-
-// known is yes or no, or "-" where that is not known.
-func known(b *bool) string {
-	if b == nil {
-		return "-"
-	}
-	return yesNo(*b)
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -45,10 +44,10 @@ func (f *statusCmd) printToken(ctx context.Context) error {
 	switch {
 	case err != nil:
 		return err
-	case f.json:
-		return f.printJSON(t)
+	case f.out.JSON:
+		return f.out.PrintJSON(t)
 	}
-	fmt.Fprintln(f.out, t.Secret) // f.out remembers its error
+	f.out.Println(t.Secret)
 	return nil
 }
 
@@ -60,26 +59,26 @@ func (f *statusCmd) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if f.json {
-		return f.printJSON(st)
+	if f.out.JSON {
+		return f.out.PrintJSON(st)
 	}
 	all := [][2]string{
-		{"version", f.text(st.Version)},
+		{"version", f.out.Text(st.Version)},
 		{"pid", strconv.Itoa(st.PID)},
-		{"mode", f.text(st.Mode)},
-		{"socket", f.text(st.Socket)},
-		{"http", f.text(st.HTTP)},
-		{"state_dir", f.text(st.StateDir)},
-		{"started_at", f.when(st.StartedAt)},
+		{"mode", f.out.Text(st.Mode)},
+		{"socket", f.out.Text(st.Socket)},
+		{"http", f.out.Text(st.HTTP)},
+		{"state_dir", f.out.Text(st.StateDir)},
+		{"started_at", f.out.Time(st.StartedAt)},
 		{"apps", strconv.Itoa(st.Apps)},
-		{"store_bytes", f.size(st.StoreBytes)},
+		{"store_bytes", f.out.Size(st.StoreBytes)},
 	}
 	for _, s := range st.Recovered {
-		all = append(all, [2]string{"recovered", f.text(s)})
+		all = append(all, [2]string{"recovered", f.out.Text(s)})
 	}
 	for _, s := range st.Problems {
-		all = append(all, [2]string{"problem", f.text(s)})
+		all = append(all, [2]string{"problem", f.out.Text(s)})
 	}
-	f.fields(all)
+	f.out.Fields(all)
 	return nil
 }

@@ -65,19 +65,19 @@ func (f *tokenAddCmd) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if f.json {
-		return f.printJSON(t)
+	if f.out.JSON {
+		return f.out.PrintJSON(t)
 	}
-	f.fields([][2]string{
-		{"token_id", f.text(string(t.ID))}, {"name", f.text(t.Name)}, {"owner", f.text(t.Owner)},
-		{"scopes", f.text(words(t.Scopes))}, {"apps", f.text(words(t.Apps))}, {"expires_at", f.expiry(t.Token)},
-		{"token", f.text(t.Secret)},
+	f.out.Fields([][2]string{
+		{"token_id", f.out.Text(string(t.ID))}, {"name", f.out.Text(t.Name)}, {"owner", f.out.Text(t.Owner)},
+		{"scopes", f.out.Text(commaList(t.Scopes))}, {"apps", f.out.Text(commaList(t.Apps))}, {"expires_at", f.expiry(t.Token)},
+		{"token", f.out.Text(t.Secret)},
 	})
 	return nil
 }
 
-// words joins strings of any type with commas.
-func words[T ~string](list []T) string {
+// commaList joins strings of any type with commas.
+func commaList[T ~string](list []T) string {
 	var all []string
 	for _, s := range list {
 		all = append(all, string(s))
@@ -85,11 +85,12 @@ func words[T ~string](list []T) string {
 	return strings.Join(all, ",")
 }
 
+// expiry returns when a token expires, for printing.
 func (c *cli) expiry(t ipc.Token) string {
 	if t.ExpiresAt == nil {
 		return "never"
 	}
-	return c.when(*t.ExpiresAt)
+	return c.out.Time(*t.ExpiresAt)
 }
 
 const tokenListLong = `List your tokens, oldest first; root sees everybody's.
@@ -117,17 +118,17 @@ func (f *tokenListCmd) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if f.json {
-		return f.printJSON(ipc.TokenList{Tokens: tokens})
+	if f.out.JSON {
+		return f.out.PrintJSON(ipc.TokenList{Tokens: tokens})
 	}
 	var rows [][]string
 	for _, t := range tokens {
 		rows = append(rows, []string{
-			f.text(string(t.ID)), f.text(t.Name), f.text(t.Owner), f.text(words(t.Scopes)), f.text(words(t.Apps)),
-			f.expiry(t), f.when(t.CreatedAt),
+			f.out.Text(string(t.ID)), f.out.Text(t.Name), f.out.Text(t.Owner), f.out.Text(commaList(t.Scopes)), f.out.Text(commaList(t.Apps)),
+			f.expiry(t), f.out.Time(t.CreatedAt),
 		})
 	}
-	f.table([]string{"TOKEN", "NAME", "OWNER", "SCOPES", "APPS", "EXPIRES", "MADE"}, rows)
+	f.out.Table([]string{"TOKEN", "NAME", "OWNER", "SCOPES", "APPS", "EXPIRES", "MADE"}, rows)
 	return nil
 }
 

@@ -58,31 +58,31 @@ func (f *turnsCmd) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if f.json {
-		return f.printJSON(ipc.TurnList{Turns: turns})
+	if f.out.JSON {
+		return f.out.PrintJSON(ipc.TurnList{Turns: turns})
 	}
 	var rows [][]string
 	for _, t := range turns {
-		if f.terminal {
+		if f.out.Terminal {
 			rows = append(rows, f.line(t))
 		} else {
 			rows = append(rows, f.record(t))
 		}
 	}
-	f.table([]string{"WHEN", "TURN", "AGENT", "CHECKPOINT", "CHANGED"}, rows)
+	f.out.Table([]string{"WHEN", "TURN", "AGENT", "CHECKPOINT", "CHANGED"}, rows)
 	return nil
 }
 
-// line is a turn for people.
+// line returns the row of a turn for people.
 func (f *turnsCmd) line(t ipc.Turn) []string {
 	agent := t.Agent
 	if t.Inferred {
 		agent = "(inferred)"
 	}
-	return []string{f.when(t.StartedAt), f.text(string(t.ID)), f.text(agent), f.text(checkpointOf(t)), f.changed(t)}
+	return []string{f.out.Time(t.StartedAt), f.out.Text(string(t.ID)), f.out.Text(agent), f.out.Text(checkpointOf(t)), f.changed(t)}
 }
 
-// changed says in a few words what a turn changed.
+// changed returns what a turn changed, in a few words.
 func (f *turnsCmd) changed(t ipc.Turn) string {
 	if t.EndedAt == nil {
 		return "(under way)"
@@ -103,7 +103,7 @@ func (f *turnsCmd) changed(t ipc.Turn) string {
 	const shown = 3
 	var paths []string
 	for _, p := range c.Paths[:min(len(c.Paths), shown)] {
-		paths = append(paths, f.text(p))
+		paths = append(paths, f.out.Text(p))
 	}
 	if c.Created+c.Modified+c.Deleted > shown {
 		paths = append(paths, "…")
@@ -111,7 +111,7 @@ func (f *turnsCmd) changed(t ipc.Turn) string {
 	return strings.Join(words, ", ") + ": " + strings.Join(paths, " ")
 }
 
-// record is a turn for programs.
+// record returns the row of a turn for programs.
 func (f *turnsCmd) record(t ipc.Turn) []string {
 	state := "ended"
 	if t.EndedAt == nil {
@@ -119,14 +119,15 @@ func (f *turnsCmd) record(t ipc.Turn) []string {
 	}
 	var paths []string
 	for _, p := range t.Changes.Paths {
-		paths = append(paths, f.text(p))
+		paths = append(paths, f.out.Text(p))
 	}
 	return []string{
-		f.text(string(t.ID)), f.when(t.StartedAt), f.text(t.Agent), f.text(t.ConversationID), f.text(t.MessageID), f.text(checkpointOf(t)),
+		f.out.Text(string(t.ID)), f.out.Time(t.StartedAt), f.out.Text(t.Agent), f.out.Text(t.ConversationID), f.out.Text(t.MessageID), f.out.Text(checkpointOf(t)),
 		fmt.Sprint(t.Changes.Created), fmt.Sprint(t.Changes.Modified), fmt.Sprint(t.Changes.Deleted), state, strings.Join(paths, " "),
 	}
 }
 
+// checkpointOf returns the id of a turn's checkpoint, or "".
 func checkpointOf(t ipc.Turn) string {
 	if t.CheckpointID == nil {
 		return ""

@@ -40,19 +40,19 @@ func (f *uiCmd) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if f.json {
-		return f.printJSON(link)
+	if f.out.JSON {
+		return f.out.PrintJSON(link)
 	}
-	fmt.Fprintln(f.out, link.URL)
-	if f.print || !f.terminal || !desktop() {
+	f.out.Println(link.URL)
+	if f.print || !f.out.Terminal || !desktop() {
 		return nil
 	}
-	// The link is on the screen: where no browser opens, a person can follow it.
+	// If no browser opens, the person can follow the printed link.
 	if err := exec.CommandContext(ctx, "xdg-open", link.URL).Run(); err != nil {
-		fmt.Fprintf(f.err, "no browser opened (xdg-open: %v): follow the link above\n", err)
+		fmt.Fprintf(f.out.Stderr, "no browser opened (xdg-open: %v): follow the link above\n", err)
 	}
 	return nil
 }
 
-// desktop tells whether there is one that could show a browser.
+// desktop reports whether there is a desktop to open a browser on.
 func desktop() bool { return os.Getenv("DISPLAY") != "" || os.Getenv("WAYLAND_DISPLAY") != "" }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"mulligan/cmd/mulligan/output"
 	"mulligan/errs"
 )
 
@@ -48,8 +49,8 @@ func (f *verifyCmd) run(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	if f.json {
-		err = f.printJSON(res)
+	if f.out.JSON {
+		err = f.out.PrintJSON(res)
 	} else {
 		verdict := "ok"
 		if !res.OK {
@@ -57,15 +58,15 @@ func (f *verifyCmd) run(ctx context.Context, name string) error {
 		}
 		rows := [][]string{{string(id), verdict}}
 		for _, p := range res.Problems {
-			rows = append(rows, []string{string(id), "problem", f.text(p.Layer), f.text(p.Message)})
+			rows = append(rows, []string{string(id), "problem", f.out.Text(p.Layer), f.out.Text(p.Message)})
 		}
 		for _, w := range res.Warnings {
-			rows = append(rows, []string{string(id), "warning", "", f.text(w)})
+			rows = append(rows, []string{string(id), "warning", "", f.out.Text(w)})
 		}
-		f.table([]string{"CHECKPOINT", "RESULT", "LAYER", "WHAT"}, rows)
+		f.out.Table([]string{"CHECKPOINT", "RESULT", "LAYER", "WHAT"}, rows)
 	}
 	if err == nil && !res.OK {
-		err = errs.New(errs.Corrupt, "verify", "%s is damaged: %s", id, count(len(res.Problems), "problem")).
+		err = errs.New(errs.Corrupt, "verify", "%s is damaged: %s", id, output.Count(len(res.Problems), "problem")).
 			WithHint("choose another with `mulligan list`")
 	}
 	return err

@@ -8,17 +8,17 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Set by the linker: -ldflags "-X main.version=1.2.3 -X main.commit=…".
+// version and commit are set by the linker: -ldflags "-X main.version=1.2.3 -X main.commit=…".
 var version, commit string
 
-// buildInfo says which build this is.
+// buildInfo identifies the build of this program.
 type buildInfo struct {
 	Version string `json:"version"`
 	Commit  string `json:"commit"`
 	Go      string `json:"go"`
 }
 
-// buildVersion takes from the build's own records what the linker was not told.
+// buildVersion returns the version that the linker was given, completed from Go's build information.
 func buildVersion() buildInfo {
 	b := buildInfo{Version: version, Commit: commit, Go: runtime.Version()}
 	info, ok := debug.ReadBuildInfo()
@@ -67,9 +67,9 @@ func newVersion(c *cli) *cobra.Command {
 }
 
 func (f *versionCmd) run() error {
-	if f.json {
-		return f.printJSON(buildVersion())
+	if f.out.JSON {
+		return f.out.PrintJSON(buildVersion())
 	}
-	fmt.Fprintln(f.out, buildVersion().line())
+	f.out.Println(buildVersion().line())
 	return nil
 }

@@ -12,7 +12,7 @@ import (
 	"mulligan/ipc"
 )
 
-// LimitsOf are a caller's. Who administers the daemon has none.
+// LimitsOf returns the limits of a caller. An administrator of the daemon has none.
 func (o *Owners) LimitsOf(who ipc.Caller) settings.Limits {
 	switch {
 	case o.Administers(who):
@@ -23,7 +23,7 @@ func (o *Owners) LimitsOf(who ipc.Caller) settings.Limits {
 	return o.opt.UserLimits
 }
 
-// Callers counts what each owner asks for.
+// Callers counts the requests of each caller.
 type Callers struct {
 	mu  sync.Mutex
 	all map[string]*usage
@@ -31,21 +31,22 @@ type Callers struct {
 
 type usage struct {
 	rate *rate.Limiter
-	now  int // requests under way
+	now  int // number of requests under way
 }
 
-// maxCallers is how many callers are remembered before those of whom nothing is
-// under way are forgotten: a guest can make up ids without end.
+// maxCallers is how many callers are remembered. Beyond it, callers without a request under way
+// are forgotten: a guest can invent any number of ids.
 const maxCallers = 4096
 
-// Admit counts a request in, or refuses it. Done, it is counted out.
+// Admit counts a request, or refuses it with errs.Busy. The caller must call done when the request
+// ends.
 func (c *Callers) Admit(who ipc.Caller, l settings.Limits, now time.Time) (done func(), err error) {
 	if l.Rate == 0 && l.Concurrent == 0 {
 		return func() {}, nil
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	key := strconv.Itoa(who.UID) // not by token: an owner makes those at will
+	key := strconv.Itoa(who.UID) // not by token, because an owner can make any number of tokens
 	if who.Guest != "" {
 		key = guestPrefix + who.Guest
 	}

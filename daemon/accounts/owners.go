@@ -1,11 +1,11 @@
-// Package accounts knows users: what accounts the host has, whose apps are, what each
-// caller may do and how much of it, and whether a uid still is whose it was.
+// Package accounts knows users: which accounts the host has, who owns which app, what each
+// caller may do and how much, and whether a uid still belongs to the same account.
 //
 // On the socket a caller is the uid that the kernel names; on TCP it is
 // the owner of a token or of a page's session, or a guest. An app belongs to a
 // uid, or to a guest, whose apps run with the rights of one uid that all guests
-// share. Root sees everything; so does, at a user's own daemon, that user.
-// To everybody else what they do not own is not there.
+// share. Root sees everything; at a user's own daemon, that user does.
+// For everybody else, an app that they do not own does not exist.
 package accounts
 
 import (
@@ -20,23 +20,23 @@ import (
 	"mulligan/ipc"
 )
 
-// Owners knows whose apps are, and what callers may do. Safe for concurrent use.
+// Owners decides who owns which app and what callers may do. Safe for concurrent use.
 type Owners struct {
 	opt *settings.Options
 }
 
-// New returns the owners of a daemon that runs with opt.
+// New returns the Owners of a daemon that runs with opt.
 func New(opt *settings.Options) *Owners { return &Owners{opt} }
 
-// Administers reports whether the caller may do what root may. A token keeps
-// root's place in this: its scopes are what narrows it.
+// Administers reports whether the caller may do what root may. A token of root's counts as root;
+// its scopes limit it.
 func (o *Owners) Administers(who ipc.Caller) bool {
 	return who.Guest == "" && (o.opt.User || who.UID == 0)
 }
 
 const guestPrefix = "guest:"
 
-// GuestOf is the guest that an app belongs to; "" where it is a user's.
+// GuestOf returns the id of the guest that owns an app, or "" if a user owns it.
 func GuestOf(rec store.App) (id string, ok bool) {
 	if id, ok = strings.CutPrefix(rec.Owner, guestPrefix); !ok {
 		return "", false
@@ -46,7 +46,7 @@ func GuestOf(rec store.App) (id string, ok bool) {
 
 var guestSyntax = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 
-// Guest finds the caller that a guest's id stands for.
+// Guest returns the caller for a guest's id.
 func (o *Owners) Guest(id string) (ipc.Caller, error) {
 	if !guestSyntax.MatchString(id) {
 		return ipc.Caller{}, errs.New(errs.Unauthenticated, "admit", "this is not a guest's id").
@@ -73,7 +73,7 @@ func (o *Owners) guestAccount() (Account, error) {
 	return acc, err
 }
 
-// OwnerOf is who an app will belong to: the caller, or whom root names.
+// OwnerOf returns the owner of an app to be registered: the caller, or the owner that root names.
 func (o *Owners) OwnerOf(who ipc.Caller, spec ipc.App) (name string, uid int, err error) {
 	id, forGuest := strings.CutPrefix(spec.Owner, guestPrefix)
 	switch {
@@ -104,11 +104,11 @@ func (o *Owners) OwnerOf(who ipc.Caller, spec ipc.App) (name string, uid int, er
 	return name, acc.UID, err
 }
 
-// AccountOf is whose rights an app's processes have, and its databases are
-// reached with.
+// AccountOf returns the account with whose rights the app's processes run and its databases are
+// reached.
 func (o *Owners) AccountOf(rec store.App) (Account, error) {
 	if o.opt.User {
-		return Account{UID: -1, GID: -1}, nil // the daemon's own
+		return Account{UID: -1, GID: -1}, nil // the daemon's own account
 	}
 	if err := o.CheckOwner(rec); err != nil {
 		return Account{}, err
@@ -116,11 +116,11 @@ func (o *Owners) AccountOf(rec store.App) (Account, error) {
 	if _, guest := GuestOf(rec); guest {
 		return o.guestAccount()
 	}
-	if rec.Owner == strconv.Itoa(rec.OwnerUID) { // a uid without an account is a user, too
+	if rec.Owner == strconv.Itoa(rec.OwnerUID) { // a user may be a uid without an account
 		return Account{UID: rec.OwnerUID, GID: noGroup, Home: "/"}, nil
 	}
 	acc, err := Lookup(rec.Owner)
-	if err == nil && acc.UID != rec.OwnerUID { // it changed just now, or two accounts have that name
+	if err == nil && acc.UID != rec.OwnerUID { // the account changed just now, or two accounts have this name
 		err = errs.New(errs.Denied, "", "owner %s had uid %d, and now has uid %d", rec.Owner, rec.OwnerUID, acc.UID)
 	}
 	return acc, err

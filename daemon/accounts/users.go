@@ -8,7 +8,7 @@ import (
 	"mulligan/privsep"
 )
 
-// UserName is the name of a uid, or its digits where it has none.
+// UserName returns the name of a uid, or its digits if it has no name.
 func UserName(uid int) string {
 	id := strconv.Itoa(uid)
 	if u, err := user.LookupId(id); err == nil {
@@ -17,14 +17,14 @@ func UserName(uid int) string {
 	return id
 }
 
-// Account is what a process that works for a user runs with.
+// Account is the user, with groups, that a process runs as.
 type Account struct {
 	UID, GID int
 	Groups   []int
 	Home     string
 }
 
-// Lookup finds the account of a user's name, or of a uid in digits.
+// Lookup returns the account of a user, given by name or by uid in digits.
 func Lookup(name string) (Account, error) {
 	u, err := user.Lookup(name)
 	if err != nil {
@@ -51,7 +51,7 @@ func Lookup(name string) (Account, error) {
 	return acc, nil
 }
 
-// User is the account as the identity of processes.
+// User returns the account as an identity for package privsep.
 func (a Account) User() privsep.User {
 	if a.UID < 0 {
 		return privsep.Self

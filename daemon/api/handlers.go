@@ -46,121 +46,121 @@ func answer(w http.ResponseWriter, status int, v any, err error) error {
 	return nil
 }
 
-func (d *Service) getHealth(w http.ResponseWriter, r *http.Request, _ ipc.Caller) error {
-	if err := d.Alive(r.Context()); err != nil {
+func (svc *Service) getHealth(w http.ResponseWriter, r *http.Request, _ ipc.Caller) error {
+	if err := svc.Alive(r.Context()); err != nil {
 		return err
 	}
 	ipc.WriteJSON(w, http.StatusOK, map[string]string{"status": "ok"})
 	return nil
 }
 
-func (d *Service) getStatus(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
-	ipc.WriteJSON(w, http.StatusOK, d.Status(who))
+func (svc *Service) getStatus(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	ipc.WriteJSON(w, http.StatusOK, svc.Status(who))
 	return nil
 }
 
-func (d *Service) getApps(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
-	ipc.WriteJSON(w, http.StatusOK, ipc.AppList{Apps: d.registry.Apps(r.Context(), who)})
+func (svc *Service) getApps(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	ipc.WriteJSON(w, http.StatusOK, ipc.AppList{Apps: svc.registry.Apps(r.Context(), who)})
 	return nil
 }
 
-func (d *Service) postApp(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (svc *Service) postApp(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	var spec ipc.App
 	if err := ipc.ReadJSON(r, &spec, 0); err != nil {
 		return err
 	}
-	a, err := d.registry.AddApp(r.Context(), who, spec)
+	a, err := svc.registry.AddApp(r.Context(), who, spec)
 	return answer(w, http.StatusCreated, a, err)
 }
 
-func (d *Service) getApp(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (svc *Service) getApp(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	gaps, err := flag(r, "gaps")
 	if err != nil {
 		return err
 	}
-	get := d.registry.App
+	get := svc.registry.App
 	if gaps {
-		get = d.registry.AppWithGaps
+		get = svc.registry.AppWithGaps
 	}
 	a, err := get(r.Context(), who, r.PathValue("app"))
 	return answer(w, http.StatusOK, a, err)
 }
 
-func (d *Service) patchApp(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (svc *Service) patchApp(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	var ch ipc.AppChange
 	if err := ipc.ReadJSON(r, &ch, 0); err != nil {
 		return err
 	}
-	a, err := d.registry.SetApp(r.Context(), who, r.PathValue("app"), ch)
+	a, err := svc.registry.SetApp(r.Context(), who, r.PathValue("app"), ch)
 	return answer(w, http.StatusOK, a, err)
 }
 
-func (d *Service) deleteApp(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (svc *Service) deleteApp(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	purge, err := flag(r, "purge")
 	if err != nil {
 		return err
 	}
-	if err := d.registry.RemoveApp(r.Context(), who, r.PathValue("app"), purge); err != nil {
+	if err := svc.registry.RemoveApp(r.Context(), who, r.PathValue("app"), purge); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
 
-func (d *Service) getCheckpoints(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (svc *Service) getCheckpoints(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	limit, err := number(r, "limit")
 	if err != nil {
 		return err
 	}
-	list, err := d.checkpoints.Checkpoints(r.Context(), who, r.PathValue("app"), ipc.CheckpointQuery{
+	list, err := svc.checkpoints.Checkpoints(r.Context(), who, r.PathValue("app"), ipc.CheckpointQuery{
 		Trigger: ipc.Trigger(r.URL.Query().Get("trigger")), Limit: limit,
 		Before: ipc.CheckpointID(r.URL.Query().Get("before")), Conversation: r.URL.Query().Get("conversation"),
 	})
 	return answer(w, http.StatusOK, list, err)
 }
 
-func (d *Service) postCheckpoint(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (svc *Service) postCheckpoint(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	var req ipc.CreateRequest
 	if err := ipc.ReadJSON(r, &req, 0); err != nil {
 		return err
 	}
-	cp, err := d.checkpoints.Create(r.Context(), who, r.PathValue("app"), req)
+	cp, err := svc.checkpoints.Create(r.Context(), who, r.PathValue("app"), req)
 	return answer(w, http.StatusCreated, cp, err)
 }
 
-func (d *Service) postPrune(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (svc *Service) postPrune(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	dry, err := flag(r, "dry_run")
 	if err != nil {
 		return err
 	}
-	res, err := d.checkpoints.Prune(r.Context(), who, r.PathValue("app"), dry)
+	res, err := svc.checkpoints.Prune(r.Context(), who, r.PathValue("app"), dry)
 	return answer(w, http.StatusOK, res, err)
 }
 
-func (d *Service) getCheckpoint(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
-	cp, err := d.checkpoints.Checkpoint(r.Context(), who, r.PathValue("app"), cpOf(r))
+func (svc *Service) getCheckpoint(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	cp, err := svc.checkpoints.Checkpoint(r.Context(), who, r.PathValue("app"), cpOf(r))
 	return answer(w, http.StatusOK, cp, err)
 }
 
-func (d *Service) deleteCheckpoint(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
-	if err := d.checkpoints.Delete(r.Context(), who, r.PathValue("app"), cpOf(r)); err != nil {
+func (svc *Service) deleteCheckpoint(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	if err := svc.checkpoints.Delete(r.Context(), who, r.PathValue("app"), cpOf(r)); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
 
-func (d *Service) postPin(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
-	cp, err := d.checkpoints.Pin(r.Context(), who, r.PathValue("app"), cpOf(r), true)
+func (svc *Service) postPin(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	cp, err := svc.checkpoints.Pin(r.Context(), who, r.PathValue("app"), cpOf(r), true)
 	return answer(w, http.StatusOK, cp, err)
 }
 
-func (d *Service) postUnpin(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
-	cp, err := d.checkpoints.Pin(r.Context(), who, r.PathValue("app"), cpOf(r), false)
+func (svc *Service) postUnpin(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	cp, err := svc.checkpoints.Pin(r.Context(), who, r.PathValue("app"), cpOf(r), false)
 	return answer(w, http.StatusOK, cp, err)
 }
 
-func (d *Service) postVerify(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (svc *Service) postVerify(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	quick, err := flag(r, "quick")
 	if err != nil {
 		return err
@@ -169,11 +169,11 @@ func (d *Service) postVerify(w http.ResponseWriter, r *http.Request, who ipc.Cal
 	if quick {
 		depth = snap.Quick
 	}
-	res, err := d.checkpoints.Verify(r.Context(), who, r.PathValue("app"), cpOf(r), depth)
+	res, err := svc.checkpoints.Verify(r.Context(), who, r.PathValue("app"), cpOf(r), depth)
 	return answer(w, http.StatusOK, res, err)
 }
 
-func (d *Service) getDiff(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (svc *Service) getDiff(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	q := ipc.DiffQuery{Against: r.URL.Query().Get("against"), Paths: r.URL.Query()["path"]}
 	var err error
 	if q.Patch, err = flag(r, "patch"); err != nil {
@@ -185,20 +185,20 @@ func (d *Service) getDiff(w http.ResponseWriter, r *http.Request, who ipc.Caller
 	if q.Offset, err = number(r, "offset"); err != nil {
 		return err
 	}
-	res, err := d.checkpoints.Diff(r.Context(), who, r.PathValue("app"), cpOf(r), q)
+	res, err := svc.checkpoints.Diff(r.Context(), who, r.PathValue("app"), cpOf(r), q)
 	return answer(w, http.StatusOK, res, err)
 }
 
-func (d *Service) postRollback(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (svc *Service) postRollback(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	var req ipc.RollbackRequest
 	if err := ipc.ReadJSON(r, &req, 0); err != nil {
 		return err
 	}
 	ref, id := r.PathValue("app"), cpOf(r)
 	if ipc.WantsSSE(r) {
-		return d.streamRollback(w, r, who, ref, id, req)
+		return svc.streamRollback(w, r, who, ref, id, req)
 	}
-	res, err := d.rollbacks.Rollback(r.Context(), who, ref, id, req, nil)
+	res, err := svc.rollbacks.Rollback(r.Context(), who, ref, id, req, nil)
 	if res.Error != nil { // it ran, and failed: the receipt is the answer
 		ipc.WriteJSON(w, ipc.HTTPStatus(res.Error.Kind), res)
 		return nil
@@ -208,12 +208,12 @@ func (d *Service) postRollback(w http.ResponseWriter, r *http.Request, who ipc.C
 
 // streamRollback answers with an event per stage and then the result. A client
 // that goes away misses them; the rollback goes on.
-func (d *Service) streamRollback(w http.ResponseWriter, r *http.Request, who ipc.Caller, ref string, id ipc.CheckpointID, req ipc.RollbackRequest) error {
+func (svc *Service) streamRollback(w http.ResponseWriter, r *http.Request, who ipc.Caller, ref string, id ipc.CheckpointID, req ipc.RollbackRequest) error {
 	if id == ipc.Undo || id == ipc.Redo {
-		if _, err := d.apps.Find(who, ref); err != nil {
+		if _, err := svc.apps.Find(who, ref); err != nil {
 			return err
 		}
-	} else if _, _, err := d.checkpoints.FindCheckpoint(r.Context(), who, ref, id); err != nil {
+	} else if _, _, err := svc.checkpoints.FindCheckpoint(r.Context(), who, ref, id); err != nil {
 		return err // while a plain answer is still possible
 	}
 	sse, err := ipc.NewSSE(w, r)
@@ -221,7 +221,7 @@ func (d *Service) streamRollback(w http.ResponseWriter, r *http.Request, who ipc
 		return err
 	}
 	defer sse.Close()
-	res, err := d.rollbacks.Rollback(r.Context(), who, ref, id, req, func(s ipc.Stage) {
+	res, err := svc.rollbacks.Rollback(r.Context(), who, ref, id, req, func(s ipc.Stage) {
 		_ = sse.Send(ipc.EventStage, s) // a client that left is told nothing
 	})
 	if err != nil && res.Error == nil {
@@ -232,54 +232,54 @@ func (d *Service) streamRollback(w http.ResponseWriter, r *http.Request, who ipc
 	return nil
 }
 
-func (d *Service) getTurns(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (svc *Service) getTurns(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	limit, err := number(r, "limit")
 	if err != nil {
 		return err
 	}
-	turns, err := d.turns.Turns(r.Context(), who, r.PathValue("app"), r.URL.Query().Get("conversation"), limit)
+	turns, err := svc.turns.Turns(r.Context(), who, r.PathValue("app"), r.URL.Query().Get("conversation"), limit)
 	return answer(w, http.StatusOK, ipc.TurnList{Turns: turns}, err)
 }
 
-func (d *Service) postTurn(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (svc *Service) postTurn(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	var req ipc.BeginTurn
 	if err := ipc.ReadJSON(r, &req, 0); err != nil {
 		return err
 	}
-	t, err := d.turns.BeginTurn(r.Context(), who, r.PathValue("app"), req)
+	t, err := svc.turns.BeginTurn(r.Context(), who, r.PathValue("app"), req)
 	return answer(w, http.StatusCreated, t, err)
 }
 
-func (d *Service) postTurnEnd(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
-	t, err := d.turns.EndTurn(r.Context(), who, r.PathValue("app"), ipc.TurnID(r.PathValue("turn")))
+func (svc *Service) postTurnEnd(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	t, err := svc.turns.EndTurn(r.Context(), who, r.PathValue("app"), ipc.TurnID(r.PathValue("turn")))
 	return answer(w, http.StatusOK, t, err)
 }
 
-func (d *Service) postCall(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (svc *Service) postCall(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	var req ipc.BeginCall
 	if err := ipc.ReadJSON(r, &req, 0); err != nil {
 		return err
 	}
-	c, err := d.turns.BeginCall(r.Context(), who, r.PathValue("app"), ipc.TurnID(r.PathValue("turn")), req)
+	c, err := svc.turns.BeginCall(r.Context(), who, r.PathValue("app"), ipc.TurnID(r.PathValue("turn")), req)
 	return answer(w, http.StatusCreated, c, err)
 }
 
-func (d *Service) postCallEnd(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
-	c, err := d.turns.EndCall(r.Context(), who, r.PathValue("app"), ipc.TurnID(r.PathValue("turn")), ipc.CallID(r.PathValue("call")))
+func (svc *Service) postCallEnd(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	c, err := svc.turns.EndCall(r.Context(), who, r.PathValue("app"), ipc.TurnID(r.PathValue("turn")), ipc.CallID(r.PathValue("call")))
 	return answer(w, http.StatusOK, c, err)
 }
 
-func (d *Service) putConversationCheckpoint(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (svc *Service) putConversationCheckpoint(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	var req ipc.SetCheckpoint
 	if err := ipc.ReadJSON(r, &req, 0); err != nil {
 		return err
 	}
-	c, err := d.turns.SetConversationCheckpoint(r.Context(), who, r.PathValue("app"), r.PathValue("conversation"), req.MessageID)
+	c, err := svc.turns.SetConversationCheckpoint(r.Context(), who, r.PathValue("app"), r.PathValue("conversation"), req.MessageID)
 	return answer(w, http.StatusOK, c, err)
 }
 
 // postRevert is for a conversation, or for a turn or call that is named by its id alone.
-func (d *Service) postRevert(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (svc *Service) postRevert(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	var req ipc.RevertRequest
 	if err := ipc.ReadJSON(r, &req, 0); err != nil {
 		return err
@@ -287,11 +287,11 @@ func (d *Service) postRevert(w http.ResponseWriter, r *http.Request, who ipc.Cal
 	if c := r.PathValue("conversation"); c != "" {
 		req.ConversationID = c
 	}
-	res, err := d.rollbacks.Revert(r.Context(), who, r.PathValue("app"), req)
+	res, err := svc.rollbacks.Revert(r.Context(), who, r.PathValue("app"), req)
 	return answer(w, http.StatusOK, res, err)
 }
 
-func (d *Service) getAudit(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (svc *Service) getAudit(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	limit, err := number(r, "limit")
 	if err != nil {
 		return err
@@ -300,16 +300,16 @@ func (d *Service) getAudit(w http.ResponseWriter, r *http.Request, who ipc.Calle
 	if err != nil {
 		return err
 	}
-	list, err := d.checkpoints.Audit(r.Context(), who, r.PathValue("app"), limit, verify)
+	list, err := svc.checkpoints.Audit(r.Context(), who, r.PathValue("app"), limit, verify)
 	return answer(w, http.StatusOK, list, err)
 }
 
-func (d *Service) getEvents(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
-	a, err := d.apps.Find(who, r.PathValue("app"))
+func (svc *Service) getEvents(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	a, err := svc.apps.Find(who, r.PathValue("app"))
 	if err != nil {
 		return err
 	}
-	events, end := d.events.Subscribe(a.Rec().ID)
+	events, end := svc.events.Subscribe(a.Rec().ID)
 	defer end()
 	sse, err := ipc.NewSSE(w, r)
 	if err != nil {

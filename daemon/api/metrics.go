@@ -41,8 +41,8 @@ func (p present) Collect(ch chan<- prometheus.Metric) {
 	states := map[string]int{"idle": 0, "busy": 0, "broken": 0}
 	unfinished := 0
 	for _, a := range p.d.apps.All() {
-		states[a.Doing()]++
-		if len(a.UnfinishedBusiness()) > 0 {
+		states[a.Activity()]++
+		if len(a.Unfinished()) > 0 {
 			unfinished++
 		}
 	}
@@ -64,11 +64,11 @@ func (p present) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-func (d *Service) getMetrics(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
-	if !d.owners.Administers(who) {
+func (svc *Service) getMetrics(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	if !svc.owners.Administers(who) {
 		return errs.New(errs.Denied, "show metrics", "metrics cover all apps, and only root may see those").
 			WithHint("ask an administrator for a token: mulligan token add --scope metrics")
 	}
-	promhttp.HandlerFor(d.events.Registry, promhttp.HandlerOpts{}).ServeHTTP(w, r)
+	promhttp.HandlerFor(svc.events.Registry, promhttp.HandlerOpts{}).ServeHTTP(w, r)
 	return nil
 }

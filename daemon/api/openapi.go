@@ -19,9 +19,9 @@ import (
 // The OpenAPI document (OpenAPI 3.1.0) is made from the routes and from the Go
 // types that they read and answer with, so it can name nothing that is not there.
 
-func (d *Service) getOpenAPI(w http.ResponseWriter, _ *http.Request, _ ipc.Caller) error {
-	d.apiText.Do(func() { d.apiText.text, d.apiText.err = json.Marshal(d.openAPI()) }) // once: anybody may ask, as often as they like
-	return answer(w, http.StatusOK, d.apiText.text, d.apiText.err)
+func (svc *Service) getOpenAPI(w http.ResponseWriter, _ *http.Request, _ ipc.Caller) error {
+	svc.apiText.Do(func() { svc.apiText.text, svc.apiText.err = json.Marshal(svc.openAPI()) }) // once: anybody may ask, as often as they like
+	return answer(w, http.StatusOK, svc.apiText.text, svc.apiText.err)
 }
 
 // apiText is the OpenAPI document once it was asked for.
@@ -34,9 +34,9 @@ type apiText struct {
 // node is an object of the document.
 type node = map[string]any
 
-func (d *Service) openAPI() node {
+func (svc *Service) openAPI() node {
 	paths, schemas := node{}, node{"Error": schemaOf(ipc.ErrorBody{})}
-	for _, rt := range d.routes() {
+	for _, rt := range svc.routes() {
 		method, path, _ := strings.Cut(rt.pattern, " ")
 		item, ok := paths[path].(node)
 		if !ok {
@@ -48,7 +48,7 @@ func (d *Service) openAPI() node {
 	return node{
 		"openapi": "3.1.0",
 		"info": node{
-			"title": "mulligan", "version": d.opt.Version,
+			"title": "mulligan", "version": svc.opt.Version,
 			"description": "Checkpoints and rollbacks of running apps. On the unix socket the caller is the peer's uid; " +
 				"on TCP a bearer token, a guest's id or a page's session says who it is.",
 		},

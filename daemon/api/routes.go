@@ -36,94 +36,94 @@ const (
 )
 
 // routes are all that the API can do.
-func (d *Service) routes() []route {
+func (svc *Service) routes() []route {
 	const read, write, manage = ipc.ScopeRead, ipc.ScopeWrite, ipc.ScopeManage
 	return []route{
-		{pattern: "GET /healthz", about: "Whether the daemon can do its work", answer: map[string]string{}, serve: d.getHealth},
-		{pattern: "GET /openapi.json", about: "This document", answer: map[string]any{}, serve: d.getOpenAPI},
-		{pattern: "GET /metrics", about: "Counts and durations over all apps, for Prometheus", need: ipc.ScopeMetrics, text: true, serve: d.getMetrics},
-		{pattern: "GET /api/status", about: "The daemon's own status", need: read, answer: ipc.Status{}, serve: d.getStatus},
-		{pattern: "GET /api/session", about: "Who the page belongs to", need: read, answer: ipc.Session{}, serve: d.getSession},
-		{pattern: "DELETE /api/session", about: "End the page's session", need: read, status: http.StatusNoContent, serve: d.deleteSession},
-		{pattern: "POST /api/ui", about: "A link that opens the page once", local: true, status: http.StatusCreated, answer: ipc.UILink{}, serve: d.postUI},
+		{pattern: "GET /healthz", about: "Whether the daemon can do its work", answer: map[string]string{}, serve: svc.getHealth},
+		{pattern: "GET /openapi.json", about: "This document", answer: map[string]any{}, serve: svc.getOpenAPI},
+		{pattern: "GET /metrics", about: "Counts and durations over all apps, for Prometheus", need: ipc.ScopeMetrics, text: true, serve: svc.getMetrics},
+		{pattern: "GET /api/status", about: "The daemon's own status", need: read, answer: ipc.Status{}, serve: svc.getStatus},
+		{pattern: "GET /api/session", about: "Who the page belongs to", need: read, answer: ipc.Session{}, serve: svc.getSession},
+		{pattern: "DELETE /api/session", about: "End the page's session", need: read, status: http.StatusNoContent, serve: svc.deleteSession},
+		{pattern: "POST /api/ui", about: "A link that opens the page once", local: true, status: http.StatusCreated, answer: ipc.UILink{}, serve: svc.postUI},
 
-		{pattern: "GET /api/tokens", about: "The caller's tokens", local: true, answer: ipc.TokenList{}, serve: d.getTokens},
-		{pattern: "POST /api/tokens", about: "Make a token", local: true, body: ipc.TokenRequest{}, status: http.StatusCreated, answer: ipc.NewToken{}, serve: d.postToken},
-		{pattern: "DELETE /api/tokens/{token}", about: "Revoke a token", local: true, status: http.StatusNoContent, serve: d.deleteToken},
+		{pattern: "GET /api/tokens", about: "The caller's tokens", local: true, answer: ipc.TokenList{}, serve: svc.getTokens},
+		{pattern: "POST /api/tokens", about: "Make a token", local: true, body: ipc.TokenRequest{}, status: http.StatusCreated, answer: ipc.NewToken{}, serve: svc.postToken},
+		{pattern: "DELETE /api/tokens/{token}", about: "Revoke a token", local: true, status: http.StatusNoContent, serve: svc.deleteToken},
 
-		{pattern: "GET /api/apps", about: "The caller's apps", need: read, answer: ipc.AppList{}, serve: d.getApps},
-		{pattern: "POST /api/apps", about: "Register an app", need: manage, body: ipc.App{}, status: http.StatusCreated, answer: ipc.App{}, serve: d.postApp},
-		{pattern: "GET " + appPath, about: "One app", need: read, query: "gaps", answer: ipc.App{}, serve: d.getApp},
-		{pattern: "PATCH " + appPath, about: "Change an app", need: manage, body: ipc.AppChange{}, answer: ipc.App{}, serve: d.patchApp},
-		{pattern: "DELETE " + appPath, about: "Unregister an app", need: manage, query: "purge", status: http.StatusNoContent, serve: d.deleteApp},
+		{pattern: "GET /api/apps", about: "The caller's apps", need: read, answer: ipc.AppList{}, serve: svc.getApps},
+		{pattern: "POST /api/apps", about: "Register an app", need: manage, body: ipc.App{}, status: http.StatusCreated, answer: ipc.App{}, serve: svc.postApp},
+		{pattern: "GET " + appPath, about: "One app", need: read, query: "gaps", answer: ipc.App{}, serve: svc.getApp},
+		{pattern: "PATCH " + appPath, about: "Change an app", need: manage, body: ipc.AppChange{}, answer: ipc.App{}, serve: svc.patchApp},
+		{pattern: "DELETE " + appPath, about: "Unregister an app", need: manage, query: "purge", status: http.StatusNoContent, serve: svc.deleteApp},
 
-		{pattern: "GET " + checkpointsPath, about: "Checkpoints, newest first", need: read, query: "trigger limit before conversation", answer: ipc.CheckpointList{}, serve: d.getCheckpoints},
-		{pattern: "POST " + checkpointsPath, about: "Make a checkpoint", need: write, body: ipc.CreateRequest{}, status: http.StatusCreated, answer: ipc.Checkpoint{}, serve: d.postCheckpoint},
-		{pattern: "POST " + checkpointsPath + "/prune", about: "Apply the retention rules now", need: write, query: "dry_run", answer: ipc.PruneResult{}, serve: d.postPrune},
-		{pattern: "GET " + checkpointPath, about: "One checkpoint", need: read, answer: ipc.Checkpoint{}, serve: d.getCheckpoint},
-		{pattern: "DELETE " + checkpointPath, about: "Delete a checkpoint", need: write, status: http.StatusNoContent, serve: d.deleteCheckpoint},
-		{pattern: "POST " + checkpointPath + "/pin", about: "Keep a checkpoint for good", need: write, answer: ipc.Checkpoint{}, serve: d.postPin},
-		{pattern: "POST " + checkpointPath + "/unpin", about: "Keep it no longer than others", need: write, answer: ipc.Checkpoint{}, serve: d.postUnpin},
-		{pattern: "POST " + checkpointPath + "/verify", about: "Check what is stored of a checkpoint", need: read, answer: ipc.VerifyResult{}, serve: d.postVerify},
-		{pattern: "GET " + checkpointPath + "/diff", about: "What differs from now, or from another checkpoint", need: read, query: "against path patch limit offset", answer: ipc.Diff{}, serve: d.getDiff},
+		{pattern: "GET " + checkpointsPath, about: "Checkpoints, newest first", need: read, query: "trigger limit before conversation", answer: ipc.CheckpointList{}, serve: svc.getCheckpoints},
+		{pattern: "POST " + checkpointsPath, about: "Make a checkpoint", need: write, body: ipc.CreateRequest{}, status: http.StatusCreated, answer: ipc.Checkpoint{}, serve: svc.postCheckpoint},
+		{pattern: "POST " + checkpointsPath + "/prune", about: "Apply the retention rules now", need: write, query: "dry_run", answer: ipc.PruneResult{}, serve: svc.postPrune},
+		{pattern: "GET " + checkpointPath, about: "One checkpoint", need: read, answer: ipc.Checkpoint{}, serve: svc.getCheckpoint},
+		{pattern: "DELETE " + checkpointPath, about: "Delete a checkpoint", need: write, status: http.StatusNoContent, serve: svc.deleteCheckpoint},
+		{pattern: "POST " + checkpointPath + "/pin", about: "Keep a checkpoint for good", need: write, answer: ipc.Checkpoint{}, serve: svc.postPin},
+		{pattern: "POST " + checkpointPath + "/unpin", about: "Keep it no longer than others", need: write, answer: ipc.Checkpoint{}, serve: svc.postUnpin},
+		{pattern: "POST " + checkpointPath + "/verify", about: "Check what is stored of a checkpoint", need: read, answer: ipc.VerifyResult{}, serve: svc.postVerify},
+		{pattern: "GET " + checkpointPath + "/diff", about: "What differs from now, or from another checkpoint", need: read, query: "against path patch limit offset", answer: ipc.Diff{}, serve: svc.getDiff},
 		{pattern: "POST " + checkpointPath + "/rollback", about: "Take the app to a checkpoint, or where `undo` or `redo` in place of its id leads", need: write, body: ipc.RollbackRequest{}, answer: ipc.RollbackResult{},
-			events: "with Accept: text/event-stream, a `stage` event as each stage starts and ends, then `result`, or `error` where nothing was begun", serve: d.postRollback},
+			events: "with Accept: text/event-stream, a `stage` event as each stage starts and ends, then `result`, or `error` where nothing was begun", serve: svc.postRollback},
 
-		{pattern: "GET " + turnsPath, about: "Turns, newest first", need: read, query: "limit conversation", answer: ipc.TurnList{}, serve: d.getTurns},
-		{pattern: "POST " + turnsPath, about: "A turn begins", need: write, body: ipc.BeginTurn{}, status: http.StatusCreated, answer: ipc.Turn{}, serve: d.postTurn},
-		{pattern: "POST " + turnsPath + "/{turn}/end", about: "A turn ends", need: write, answer: ipc.Turn{}, serve: d.postTurnEnd},
-		{pattern: "POST " + turnsPath + "/{turn}/calls", about: "A tool call begins", need: write, body: ipc.BeginCall{}, status: http.StatusCreated, answer: ipc.Call{}, serve: d.postCall},
-		{pattern: "POST " + turnsPath + "/{turn}/calls/{call}/end", about: "A tool call ends", need: write, answer: ipc.Call{}, serve: d.postCallEnd},
-		{pattern: "POST " + appPath + "/calls/{call}/end", about: "The newest call of that id ends", need: write, answer: ipc.Call{}, serve: d.postCallEnd},
+		{pattern: "GET " + turnsPath, about: "Turns, newest first", need: read, query: "limit conversation", answer: ipc.TurnList{}, serve: svc.getTurns},
+		{pattern: "POST " + turnsPath, about: "A turn begins", need: write, body: ipc.BeginTurn{}, status: http.StatusCreated, answer: ipc.Turn{}, serve: svc.postTurn},
+		{pattern: "POST " + turnsPath + "/{turn}/end", about: "A turn ends", need: write, answer: ipc.Turn{}, serve: svc.postTurnEnd},
+		{pattern: "POST " + turnsPath + "/{turn}/calls", about: "A tool call begins", need: write, body: ipc.BeginCall{}, status: http.StatusCreated, answer: ipc.Call{}, serve: svc.postCall},
+		{pattern: "POST " + turnsPath + "/{turn}/calls/{call}/end", about: "A tool call ends", need: write, answer: ipc.Call{}, serve: svc.postCallEnd},
+		{pattern: "POST " + appPath + "/calls/{call}/end", about: "The newest call of that id ends", need: write, answer: ipc.Call{}, serve: svc.postCallEnd},
 
 		{pattern: "PUT " + appPath + "/conversations/{conversation}/checkpoint", about: "Move a conversation's checkpoint", need: write, body: ipc.SetCheckpoint{},
-			answer: ipc.ConversationCheckpoint{}, serve: d.putConversationCheckpoint},
+			answer: ipc.ConversationCheckpoint{}, serve: svc.putConversationCheckpoint},
 		{pattern: "POST " + appPath + "/conversations/{conversation}/revert", about: "Undo what a conversation's messages, or one of its calls, wrote to files", need: write,
-			body: ipc.RevertRequest{}, answer: ipc.RevertResult{}, serve: d.postRevert},
-		{pattern: "POST " + appPath + "/revert", about: "Undo what a turn or a call wrote to files", need: write, body: ipc.RevertRequest{}, answer: ipc.RevertResult{}, serve: d.postRevert},
+			body: ipc.RevertRequest{}, answer: ipc.RevertResult{}, serve: svc.postRevert},
+		{pattern: "POST " + appPath + "/revert", about: "Undo what a turn or a call wrote to files", need: write, body: ipc.RevertRequest{}, answer: ipc.RevertResult{}, serve: svc.postRevert},
 
-		{pattern: "GET " + appPath + "/audit", about: "What was done to the app, newest first", need: read, query: "limit verify", answer: ipc.AuditList{}, serve: d.getAudit},
-		{pattern: "GET " + appPath + "/events", about: "What happens to the app, live", need: read, events: "`checkpoint` (made, pinned, unpinned), `deleted`, `stage`, `rollback`, `revert` and `turn` events", serve: d.getEvents},
+		{pattern: "GET " + appPath + "/audit", about: "What was done to the app, newest first", need: read, query: "limit verify", answer: ipc.AuditList{}, serve: svc.getAudit},
+		{pattern: "GET " + appPath + "/events", about: "What happens to the app, live", need: read, events: "`checkpoint` (made, pinned, unpinned), `deleted`, `stage`, `rollback`, `revert` and `turn` events", serve: svc.getEvents},
 	}
 }
 
 // Handler serves the API, to whom ipc.CallerFrom names.
-func (d *Service) Handler() http.Handler {
+func (svc *Service) Handler() http.Handler {
 	mux := http.NewServeMux()
-	for _, rt := range d.routes() {
-		mux.Handle(rt.pattern, d.handle(rt))
+	for _, rt := range svc.routes() {
+		mux.Handle(rt.pattern, svc.handle(rt))
 	}
-	mux.Handle("/", d.page(d.handle(route{need: ipc.ScopeRead, serve: notFound})))
+	mux.Handle("/", svc.page(svc.handle(route{need: ipc.ScopeRead, serve: notFound})))
 	return mux
 }
 
 // page serves the page's own files, which are no secret: whoever has them can ask
 // nothing yet. All else is for next.
-func (d *Service) page(next http.Handler) http.Handler {
+func (svc *Service) page(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		reads := r.Method == http.MethodGet || r.Method == http.MethodHead
-		if d.opt.Page == nil || !reads || strings.HasPrefix(r.URL.Path, "/api/") {
+		if svc.opt.Page == nil || !reads || strings.HasPrefix(r.URL.Path, "/api/") {
 			next.ServeHTTP(w, r)
 			return
 		}
-		d.opt.Page.ServeHTTP(w, r)
+		svc.opt.Page.ServeHTTP(w, r)
 	})
 }
 
 // handle serves one route, and notes how long that took.
-func (d *Service) handle(rt route) http.Handler {
+func (svc *Service) handle(rt route) http.Handler {
 	return ipc.Handle(func(w http.ResponseWriter, r *http.Request) error {
 		began := time.Now()
-		err := d.answer(rt, w, r)
+		err := svc.answer(rt, w, r)
 		if rt.pattern != "" {
-			d.events.Requests.WithLabelValues(rt.pattern, events.ResultOf(err)).Observe(events.Since(began))
+			svc.events.Requests.WithLabelValues(rt.pattern, events.ResultOf(err)).Observe(events.Since(began))
 		}
 		return err
 	})
 }
 
 // answer serves one route: to callers who are known, may, and don't ask for too much.
-func (d *Service) answer(rt route, w http.ResponseWriter, r *http.Request) error {
+func (svc *Service) answer(rt route, w http.ResponseWriter, r *http.Request) error {
 	who, known := ipc.CallerFrom(r.Context())
 	if rt.need == "" && !rt.local {
 		return rt.serve(w, r, who)
@@ -133,7 +133,7 @@ func (d *Service) answer(rt route, w http.ResponseWriter, r *http.Request) error
 		return errs.New(errs.Unauthenticated, "serve", "the caller is not known").
 			WithHint("use the daemon's unix socket, or send Authorization: Bearer with a token of `mulligan token add`")
 	}
-	if err := d.owners.CheckCaller(who); err != nil {
+	if err := svc.owners.CheckCaller(who); err != nil {
 		return err
 	}
 	if rt.local && !who.Local() {
@@ -143,7 +143,7 @@ func (d *Service) answer(rt route, w http.ResponseWriter, r *http.Request) error
 		return errs.New(errs.Denied, "serve", "this token lacks the scope %q", rt.need).
 			WithHint("make one that has it: mulligan token add --scope %s", rt.need)
 	}
-	done, err := d.callers.Admit(who, d.owners.LimitsOf(who), d.opt.Now())
+	done, err := svc.callers.Admit(who, svc.owners.LimitsOf(who), svc.opt.Now())
 	if err != nil {
 		w.Header().Set("Retry-After", "1")
 		return err
@@ -156,7 +156,7 @@ func notFound(_ http.ResponseWriter, r *http.Request, _ ipc.Caller) error {
 	return errs.New(errs.NotFound, "serve", "no %s %.128q in the API", r.Method, r.URL.Path).WithHint("GET /openapi.json describes it")
 }
 
-func (d *Service) getSession(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (svc *Service) getSession(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	s, ok := gate.SessionOf(r.Context())
 	if !ok {
 		return errs.New(errs.NotFound, "show session", "this did not come from a page").WithHint("open the page with: mulligan ui")
@@ -166,37 +166,37 @@ func (d *Service) getSession(w http.ResponseWriter, r *http.Request, who ipc.Cal
 	return nil
 }
 
-func (d *Service) deleteSession(w http.ResponseWriter, r *http.Request, _ ipc.Caller) error {
-	d.gate.End(r.Context())
+func (svc *Service) deleteSession(w http.ResponseWriter, r *http.Request, _ ipc.Caller) error {
+	svc.gate.End(r.Context())
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
 
-func (d *Service) postUI(w http.ResponseWriter, _ *http.Request, who ipc.Caller) error {
+func (svc *Service) postUI(w http.ResponseWriter, _ *http.Request, who ipc.Caller) error {
 	var link ipc.UILink
 	var err error
-	if who.Name, err = d.owners.CallerName(who); err == nil {
-		link, err = d.gate.Invite(who)
+	if who.Name, err = svc.owners.CallerName(who); err == nil {
+		link, err = svc.gate.Invite(who)
 	}
 	return answer(w, http.StatusCreated, link, err)
 }
 
-func (d *Service) getTokens(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
-	list, err := d.Tokens(r.Context(), who)
+func (svc *Service) getTokens(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	list, err := svc.Tokens(r.Context(), who)
 	return answer(w, http.StatusOK, list, err)
 }
 
-func (d *Service) postToken(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+func (svc *Service) postToken(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	var req ipc.TokenRequest
 	if err := ipc.ReadJSON(r, &req, 0); err != nil {
 		return err
 	}
-	t, err := d.AddToken(r.Context(), who, req)
+	t, err := svc.AddToken(r.Context(), who, req)
 	return answer(w, http.StatusCreated, t, err)
 }
 
-func (d *Service) deleteToken(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
-	if err := d.RevokeToken(r.Context(), who, ipc.TokenID(r.PathValue("token"))); err != nil {
+func (svc *Service) deleteToken(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	if err := svc.RevokeToken(r.Context(), who, ipc.TokenID(r.PathValue("token"))); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)

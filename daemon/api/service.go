@@ -55,14 +55,14 @@ func New(p Parts) *Service {
 	return d
 }
 
-func (d *Service) newGate() *gate.Gate {
-	cfg := gate.Config{Tokens: d.bearer, Hosts: d.opt.Hosts, Log: d.opt.Log, Now: d.opt.Now}
-	if d.opt.Guests != nil {
-		cfg.Guests = d.owners.Guest
+func (svc *Service) newGate() *gate.Gate {
+	cfg := gate.Config{Tokens: svc.bearer, Hosts: svc.opt.Hosts, Log: svc.opt.Log, Now: svc.opt.Now}
+	if svc.opt.Guests != nil {
+		cfg.Guests = svc.owners.Guest
 	}
-	return gate.New(cfg, d.Handler())
+	return gate.New(cfg, svc.Handler())
 }
 
 // Gate is the listener on TCP, closed until it is told to listen. Whoever
 // closes the daemon closes it.
-func (d *Service) Gate() *gate.Gate { return d.gate }
+func (svc *Service) Gate() *gate.Gate { return svc.gate }

@@ -9,33 +9,33 @@ import (
 )
 
 // Alive fails when the daemon cannot do its work: its records don't answer.
-func (d *Service) Alive(ctx context.Context) error {
-	if _, err := d.store.Operations(ctx); err != nil {
+func (svc *Service) Alive(ctx context.Context) error {
+	if _, err := svc.store.Operations(ctx); err != nil {
 		return errs.Wrap(errs.Unavailable, "check health", err)
 	}
 	return nil
 }
 
 // Status tells how the daemon is: of apps, only what the caller may see.
-func (d *Service) Status(who ipc.Caller) ipc.Status {
+func (svc *Service) Status(who ipc.Caller) ipc.Status {
 	mode := "host"
-	if d.opt.User {
+	if svc.opt.User {
 		mode = "user"
 	}
-	sees := d.apps.Sight(who)
+	sees := svc.apps.VisibleTo(who)
 	s := ipc.Status{
-		Version: d.opt.Version, PID: os.Getpid(), Mode: mode, Socket: d.opt.Socket, StateDir: d.opt.StateDir,
-		StartedAt: d.started.UTC(), StoreBytes: d.store.Contents.Visible(who), Recovered: []string{}, Problems: []string{},
+		Version: svc.opt.Version, PID: os.Getpid(), Mode: mode, Socket: svc.opt.Socket, StateDir: svc.opt.StateDir,
+		StartedAt: svc.started.UTC(), StoreBytes: svc.store.Contents.Visible(who), Recovered: []string{}, Problems: []string{},
 	}
-	if addr := d.gate.Addr(); addr != nil {
+	if addr := svc.gate.Addr(); addr != nil {
 		s.HTTP = addr.String()
 	}
-	if d.owners.Administers(who) {
-		s.Problems = append(s.Problems, d.registry.FileProblems()...)
-		s.Problems = append(s.Problems, d.store.Problems()...)
-		s.Recovered = append(s.Recovered, d.store.Repaired...)
+	if svc.owners.Administers(who) {
+		s.Problems = append(s.Problems, svc.registry.FileProblems()...)
+		s.Problems = append(s.Problems, svc.store.Problems()...)
+		s.Recovered = append(s.Recovered, svc.store.Repaired...)
 	}
-	for _, a := range d.apps.All() {
+	for _, a := range svc.apps.All() {
 		if !sees(a) {
 			continue
 		}

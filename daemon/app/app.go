@@ -1,6 +1,6 @@
-// Package app has the registered apps at run time: what each consists of at present, who works on
-// it, what is wrong with it, and what earlier operations left to be finished. Whoever changes an
-// app acquires it first.
+// Package app holds the registered apps at run time: what each app consists of, which operation
+// changes it, what is wrong with it, and what earlier operations left unfinished. An operation
+// must acquire an app before it changes it.
 package app
 
 import (
@@ -21,32 +21,32 @@ import (
 
 // App is a registered app at run time.
 type App struct {
-	Now atomic.Pointer[layer.Setup] // replaced as a whole
+	Now atomic.Pointer[layer.Setup] // replaced as a whole, never changed in place
 
-	Asleep atomic.Bool // it was not started, or stopped, for its owner is not who it was
+	Asleep atomic.Bool // the app does not run because its owner's account changed
 
-	mu        sync.Mutex
-	recovered []string      // what was finished or undone of earlier operations
-	gone      bool          // it is no longer registered
-	holder    string        // who works on it, "" when nobody does
-	brief     bool          // who does will be done in a moment
-	freed     chan struct{} // closed when the holder lets go
-	Follower  Follower      // nil: the app asks for no automatic checkpoints
-	settled   bool          // leftovers of earlier processes are dealt with
-	broken    error         // why it cannot be worked with at present
-	ownerless error         // why its owner is not who it was
-	Sizes     Sizes
+	mu         sync.Mutex
+	recoveries []string      // one sentence for each interrupted operation that was finished or undone
+	gone       bool          // the app is no longer registered
+	activity   string        // the operation that has acquired the app, and its caller; "" if there is none
+	brief      bool          // that operation is short, so others wait for it
+	released   chan struct{} // closed when the app is released
+	Follower   Follower      // nil: the app asks for no automatic checkpoints
+	recovered  bool          // Recover succeeded, and nothing requested it again
+	broken     error         // why no operation can work on the app at present
+	ownerless  error         // how the owner's account changed
+	Sizes      Sizes
 
-	neglected map[snap.Layer]string // what went wrong with a layer's upkeep
-	behind    []string              // that layers stayed behind at a rollback
-	oversize  []string              // that what is kept exceeds max_bytes
-	rest      unfinished
+	neglected  map[snap.Layer]string // the last error of Maintain, by layer
+	behind     []string              // warnings: layers that the last rollback left out
+	oversize   []string              // a warning that the checkpoints exceed max_bytes
+	unfinished unfinished
 
 	rehearsals rehearsals
 }
 
 func New(rec store.App) *App {
-	a := &App{rest: unfinished{poke: make(chan struct{}, 1)}, rehearsals: rehearsals{due: true}}
+	a := &App{unfinished: unfinished{poke: make(chan struct{}, 1)}, rehearsals: rehearsals{due: true}}
 	a.Now.Store(&layer.Setup{Rec: rec})
 	return a
 }
@@ -58,7 +58,7 @@ func (a *App) Layers() []layer.Layer { return a.Now.Load().Layers }
 func (a *App) Layer(name snap.Layer) (layer.Layer, bool) { return a.Now.Load().Layer(name) }
 func (a *App) HostPart() systemd.Unit                    { return a.Now.Load().HostPart() }
 
-// Problems says what about the app needs a person's attention.
+// Problems returns what about the app needs a person's attention, one sentence each.
 func (a *App) Problems() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -79,19 +79,19 @@ func (a *App) Problems() []string {
 	return list
 }
 
-// NoteSize keeps, for problems, that what is kept exceeds max_bytes.
+// NoteSize sets the warning that the checkpoints exceed max_bytes. Problems reports it.
 func (a *App) NoteSize(words []string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.oversize = words
 }
 
-// View is the app as clients see it.
+// View returns the app as clients see it.
 func (a *App) View(ctx context.Context) ipc.App {
 	v := WithoutSecrets(a.Rec().App)
 	v.Problems = a.Problems()
 	a.mu.Lock()
-	v.Busy = a.holder
+	v.Busy = a.activity
 	a.mu.Unlock()
 	for _, l := range a.Layers() {
 		v.Covers = append(v.Covers, fmt.Sprintf("%s (%s)", l.Name, l.About))
@@ -119,7 +119,7 @@ func plainState(s systemd.Status) string {
 	return "stopped"
 }
 
-// Status looks at the app's unit; of an app without one it is down.
+// Status returns the state of the app's unit. An app without a unit is down.
 func (a *App) Status(ctx context.Context) (systemd.Status, error) {
 	return StatusOf(ctx, a.Unit())
 }
@@ -131,7 +131,8 @@ func StatusOf(ctx context.Context, u systemd.Unit) (systemd.Status, error) {
 	return u.State(ctx)
 }
 
-// NoteUpkeep keeps what went wrong with a layer's upkeep, and says whether that is news.
+// NoteUpkeep records the outcome of a layer's Maintain, and reports whether it differs from the
+// last one.
 func (a *App) NoteUpkeep(name snap.Layer, err error) (news bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -147,52 +148,52 @@ func (a *App) NoteUpkeep(name snap.Layer, err error) (news bool) {
 	return news
 }
 
-// Doing says what an app is at.
-func (a *App) Doing() string {
+// Activity returns the operation under way, or the app's state in one word.
+func (a *App) Activity() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch {
 	case a.broken != nil:
 		return "broken"
-	case a.holder != "":
+	case a.activity != "":
 		return "busy"
 	}
 	return "idle"
 }
 
-// Seen gives paths as the app's owner may see them.
-func (a *App) Seen(paths []string) ([]string, error) {
+// RedactPaths returns paths as the app's owner may see them.
+func (a *App) RedactPaths(paths []string) ([]string, error) {
 	l, _ := a.Layer(snap.Files)
-	if v, ok := l.Driver.(snap.Veiler); ok {
-		return v.Seen(paths)
+	if v, ok := l.Driver.(snap.PathRedactor); ok {
+		return v.RedactPaths(paths)
 	}
 	return paths, nil
 }
 
-// Setup is what the app consists of at present.
+// Setup returns what the app consists of at present.
 func (a *App) Setup() *layer.Setup { return a.Now.Load() }
 
-// SetSetup gives the app another setup. The caller holds the app.
+// SetSetup replaces the app's setup. The caller must have acquired the app.
 func (a *App) SetSetup(s *layer.Setup) { a.Now.Store(s) }
 
-// SetDrivers has the app's layers use these drivers, in the order of the layers.
+// SetDrivers replaces the drivers of the app's layers; drivers is in the order of the layers.
 func (a *App) SetDrivers(drivers []snap.Driver) { a.Now.Store(a.Now.Load().With(drivers)) }
 
-// Follower follows the files of an app. Package turns has it.
+// Follower follows the files of one app. Package turns implements it.
 type Follower interface {
-	State() string       // in a word
-	Problems() []string  // what a person should know of it
-	Driver() snap.Driver // that it follows by
+	State() string       // in one word
+	Problems() []string  // what needs a person's attention
+	Driver() snap.Driver // of the files, whose journal it reads
 }
 
-// Following is the app's follower, or nil when it does not ask for one.
+// Following returns the app's follower, or nil if the app asks for no automatic checkpoints.
 func (a *App) Following() Follower {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.Follower
 }
 
-// SetFollower replaces the app's follower, and returns the one before. nil is none.
+// SetFollower replaces the app's follower and returns the old one. Either may be nil.
 func (a *App) SetFollower(f Follower) (old Follower) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -200,49 +201,50 @@ func (a *App) SetFollower(f Follower) (old Follower) {
 	return old
 }
 
-// Ready reports whether the app can be worked on.
+// Ready reports whether an operation can work on the app without recovering it first.
 func (a *App) Ready() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.settled && a.broken == nil
+	return a.recovered && a.broken == nil
 }
 
-// NoteSettled notes whether the app can be worked on: err is why not.
-func (a *App) NoteSettled(err error) {
+// NoteRecoveryResult records the outcome of Recover.
+func (a *App) NoteRecoveryResult(err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.settled, a.broken = err == nil, err
+	a.recovered, a.broken = err == nil, err
 }
 
-// MustSettle has the app settled before it is worked on again.
-func (a *App) MustSettle() {
+// RequireRecovery has the next operation recover the app before it starts.
+func (a *App) RequireRecovery() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.settled = false
+	a.recovered = false
 }
 
-// NoteRecovered keeps what was finished or undone of an earlier operation.
-func (a *App) NoteRecovered(words string) {
+// AddRecovery records how an interrupted operation ended: finished or undone.
+func (a *App) AddRecovery(words string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.recovered = append(a.recovered, words)
+	a.recoveries = append(a.recoveries, words)
 }
 
-// Recoveries says what was finished or undone of earlier operations.
+// Recoveries returns how interrupted operations ended, one sentence each.
 func (a *App) Recoveries() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return slices.Clone(a.recovered)
+	return slices.Clone(a.recoveries)
 }
 
-// NoteBehind keeps, for problems, which layers stayed behind at a rollback.
+// NoteBehind sets the warnings about layers that the last rollback left out. Problems reports
+// them.
 func (a *App) NoteBehind(words []string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.behind = words
 }
 
-// OwnerTrouble is why the app's owner is not who it was; nil where it is.
+// OwnerTrouble returns how the owner's account changed since the registration; nil if it did not.
 func (a *App) OwnerTrouble() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -18,11 +18,11 @@ func TestGoneAppIsNotWaitedFor(t *testing.T) {
 	a := New(store.App{App: ipc.App{ID: "app-1", Slug: "shop"}})
 	s := NewSet(&settings.Options{}, nil, &records.Records{})
 	s.Put(a)
-	a.holder, a.freed = "being registered", make(chan struct{})
+	a.activity, a.released = "being registered", make(chan struct{})
 	waited := make(chan error, 1)
 	go func() { waited <- a.hold(t.Context(), "see what is kept", ipc.Caller{}, true, time.Now()) }()
-	s.Disown(a)
-	a.LetGo()
+	s.Unregister(a)
+	a.Release()
 	select {
 	case err := <-waited:
 		if errs.KindOf(err) != errs.NotFound {

@@ -10,7 +10,7 @@ import (
 	"mulligan/ipc"
 )
 
-// CloseDrivers closes what the present drivers hold open, before others take their place.
+// CloseDrivers closes the app's present drivers, so that new ones can be opened.
 func (s *Set) CloseDrivers(a *App) {
 	a.AwaitRehearsal()
 	if err := a.Now.Load().Close(); err != nil {
@@ -18,8 +18,8 @@ func (s *Set) CloseDrivers(a *App) {
 	}
 }
 
-// Open sets an app up. What is wrong with it is kept in broken, until settle has
-// done all of its work: one app's trouble is not another's.
+// Open opens the app's drivers. It keeps an error in the app, so that other apps are not affected;
+// a successful Recover clears it.
 func (s *Set) Open(ctx context.Context, a *App) error {
 	s.CloseDrivers(a)
 	next, err := s.SetUp(ctx, a.Rec())
@@ -35,14 +35,15 @@ func (s *Set) Open(ctx context.Context, a *App) error {
 	return err
 }
 
-// Acquire makes the caller the only one who changes the app, having settled
-// what an earlier operation left. Somebody else at it is errs.Busy.
+// Acquire makes the caller the only one who may change the app, until it calls release. It
+// recovers first what an interrupted operation left. If another operation has the app, the
+// error is errs.Busy.
 func (s *Set) Acquire(ctx context.Context, a *App, what string, who ipc.Caller) (release func(), err error) {
 	return s.take(ctx, a, what, who, false)
 }
 
-// AcquireBrief is acquire for the daemon's own short work: it waits for others,
-// and others wait for it instead of being turned away.
+// AcquireBrief is Acquire for the daemon's own short work: it waits for other operations, and
+// they wait for it, instead of failing with errs.Busy.
 func (s *Set) AcquireBrief(ctx context.Context, a *App, what string) (release func(), err error) {
 	return s.take(ctx, a, what, accounts.Self(), true)
 }
@@ -55,7 +56,7 @@ func (s *Set) take(ctx context.Context, a *App, what string, who ipc.Caller, bri
 	if err != nil {
 		return nil, err
 	}
-	err = s.Settle(ctx, a)
+	err = s.Recover(ctx, a)
 	if err != nil {
 		release()
 		return nil, errs.Wrap(errs.Failed, what, err)
@@ -63,7 +64,7 @@ func (s *Set) take(ctx context.Context, a *App, what string, who ipc.Caller, bri
 	return release, nil
 }
 
-// NoteOwner notes why the app's owner is not who it was, nil where it is, and returns it.
+// NoteOwner records how the owner's account changed (nil: it did not) and returns err.
 func (a *App) NoteOwner(err error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -71,8 +72,8 @@ func (a *App) NoteOwner(err error) error {
 	return err
 }
 
-// Hold is take for an app that cannot be worked with: what an earlier operation
-// left stays, and whose the app is doesn't matter.
+// Hold is Acquire without recovery and without a check of the owner, for an app that no operation
+// can work on.
 func (s *Set) Hold(ctx context.Context, a *App, what string, who ipc.Caller, brief bool) (release func(), err error) {
 	s.mu.Lock()
 	if s.closed {
@@ -87,13 +88,14 @@ func (s *Set) Hold(ctx context.Context, a *App, what string, who ipc.Caller, bri
 	}
 	a.cutRehearsal()
 	return func() {
-		a.LetGo()
-		s.Pursue(a)
+		a.Release()
+		s.RetryUnfinished(a)
 		s.ops.Done()
 	}, nil
 }
 
-// hold waits until the app is free, or says who has it.
+// hold waits until the app is free and takes it. If other operations are not to be waited for, it
+// returns errs.Busy and names the one that has the app.
 func (a *App) hold(ctx context.Context, what string, who ipc.Caller, brief bool, now time.Time) error {
 	for {
 		a.mu.Lock()
@@ -101,29 +103,29 @@ func (a *App) hold(ctx context.Context, what string, who ipc.Caller, brief bool,
 			a.mu.Unlock()
 			return errs.New(errs.NotFound, what, "%s is no longer registered", a.Rec().Slug)
 		}
-		if a.holder == "" {
-			a.holder = fmt.Sprintf("%s by %s since %s", what, accounts.Actor(who), now.UTC().Format(time.RFC3339))
-			a.brief, a.freed = brief, make(chan struct{})
+		if a.activity == "" {
+			a.activity = fmt.Sprintf("%s by %s since %s", what, accounts.Actor(who), now.UTC().Format(time.RFC3339))
+			a.brief, a.released = brief, make(chan struct{})
 			a.mu.Unlock()
 			return nil
 		}
-		holder, wait, freed := a.holder, a.brief || brief, a.freed
+		activity, wait, released := a.activity, a.brief || brief, a.released
 		a.mu.Unlock()
 		if !wait {
-			return errs.New(errs.Busy, what, "%s is busy: %s", a.Rec().Slug, holder).WithHint("wait for it to end and try again")
+			return errs.New(errs.Busy, what, "%s is busy: %s", a.Rec().Slug, activity).WithHint("wait for it to end and try again")
 		}
 		select {
-		case <-freed:
+		case <-released:
 		case <-ctx.Done():
 			return errs.Wrap(errs.Unavailable, what, ctx.Err())
 		}
 	}
 }
 
-func (a *App) LetGo() {
+func (a *App) Release() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.holder, a.Sizes = "", Sizes{}
-	a.rest.unlooked = a.rest.unlooked || !a.brief && a.leaves()
-	close(a.freed)
+	a.activity, a.Sizes = "", Sizes{}
+	a.unfinished.unchecked = a.unfinished.unchecked || !a.brief && a.mayLeave()
+	close(a.released)
 }

@@ -11,36 +11,36 @@ import (
 	"mulligan/snap"
 )
 
-// The waits before a rehearsal that was cut short is begun again: each is twice the one before.
+// The wait before a cancelled rehearsal is tried again doubles, from rehearseAgain to rehearseMost.
 const (
 	rehearseAgain = 5 * time.Second
 	rehearseMost  = time.Hour
 )
 
-// rehearsals is what an app's rehearsals are at. It is guarded by app.mu.
+// rehearsals is the state of an app's rehearsals. App.mu guards it.
 type rehearsals struct {
-	due   bool          // a checkpoint was made, or the daemon started, since all was looked at
-	cut   func()        // ends the one that is under way; nil: none is
-	ended chan struct{} // closed when it has ended
-	dirty bool          // one was cut short, and what it made may be left on the server
-	after time.Time     // when it may be tried again
+	due   bool          // a checkpoint was made, or the daemon started, since the last complete pass
+	cut   func()        // cancels the rehearsal under way; nil if there is none
+	ended chan struct{} // closed when that rehearsal has ended
+	dirty bool          // a rehearsal was cancelled and may have left objects on the server
+	after time.Time     // the earliest time of the next try
 	wait  time.Duration
 	known map[snap.Layer]Rehearsed
 }
 
-// Rehearsed is what is known of a database's present schema.
+// Rehearsed is the result of rehearsals for a database's present schema.
 type Rehearsed struct {
 	Shape   string
-	Problem string // why it could not be restored; "": it could, or it is too large to try
+	Problem string // why a snapshot could not be restored; "" if it could, or if it is too large to try
 }
 
-// BeginRehearsal gives the context of a rehearsal, which the next operation cancels, or nil
-// where nothing is due or somebody has the app. The caller must call end, once at least.
+// BeginRehearsal returns a context for a rehearsal, which the next operation cancels. It returns
+// nil if no rehearsal is due or an operation has the app. The caller must call end, at least once.
 func (a *App) BeginRehearsal(ctx context.Context) (inner context.Context, end func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	r := &a.rehearsals
-	if !r.due || a.holder != "" || !a.settled || a.broken != nil || a.ownerless != nil || time.Now().Before(r.after) {
+	if !r.due || a.activity != "" || !a.recovered || a.broken != nil || a.ownerless != nil || time.Now().Before(r.after) {
 		return nil, nil
 	}
 	inner, cut := context.WithCancel(ctx)
@@ -58,12 +58,12 @@ func (a *App) BeginRehearsal(ctx context.Context) (inner context.Context, end fu
 	}
 }
 
-// clearUpGrace is how long an operation waits for a rehearsal that it cut short. One that
-// still waits for its server then, as for a frozen one, goes on clearing up beside the operation.
+// clearUpGrace is how long an operation waits for the rehearsal that it cancelled. A rehearsal
+// that takes longer, for example because its server is frozen, cleans up while the operation runs.
 const clearUpGrace = time.Second
 
-// cutRehearsal ends the rehearsal that is under way, and gives it a moment to clear up. The
-// caller holds the app, so that no other begins.
+// cutRehearsal cancels the rehearsal under way and waits up to clearUpGrace for its end. The
+// caller must have acquired the app, so that no other rehearsal begins.
 func (a *App) cutRehearsal() {
 	a.mu.Lock()
 	cut, ended := a.rehearsals.cut, a.rehearsals.ended
@@ -78,8 +78,8 @@ func (a *App) cutRehearsal() {
 	}
 }
 
-// AwaitRehearsal waits until a rehearsal that was cut short has ended: its driver may be
-// neither swept nor closed before. The caller holds the app.
+// AwaitRehearsal waits until a cancelled rehearsal has ended. A driver must not be swept or closed
+// before that. The caller must have acquired the app.
 func (a *App) AwaitRehearsal() {
 	a.mu.Lock()
 	under, ended := a.rehearsals.cut != nil, a.rehearsals.ended
@@ -89,9 +89,10 @@ func (a *App) AwaitRehearsal() {
 	}
 }
 
-// RestRehearsals has what failed for a reason that passes tried again, later and later. Once
-// nothing failed any more, the server is there: what rehearsals before left on it is swept.
-func (a *App) RestRehearsals(err error) {
+// DelayRehearsals schedules the next try of rehearsals that failed with err, after a growing wait.
+// If err is nil after a failure, the server answers again: the app is recovered once more, which
+// sweeps what failed rehearsals left on it.
+func (a *App) DelayRehearsals(err error) {
 	a.mu.Lock()
 	r := &a.rehearsals
 	dirty := r.dirty
@@ -100,26 +101,26 @@ func (a *App) RestRehearsals(err error) {
 		r.wait = 0
 		a.mu.Unlock()
 		if dirty {
-			a.Unsettle(nil)
+			a.RequestRecovery(nil)
 		}
 		return
 	}
 	defer a.mu.Unlock()
 	r.due, r.wait = true, min(max(2*r.wait, rehearseAgain), rehearseMost)
 	r.after = time.Now().Add(r.wait)
-	a.rest.unlooked = a.rest.unlooked || a.leaves()
+	a.unfinished.unchecked = a.unfinished.unchecked || a.mayLeave()
 }
 
-// Knows reports whether s need not be rehearsed: it was, or one of the same shape was and
-// could be restored.
-func (a *App) Knows(cps []store.Checkpoint, name snap.Layer, s store.Snapshot, shape string) bool {
+// CoveredByRehearsal reports whether s needs no rehearsal: s was rehearsed, or a snapshot of the
+// same shape was restored in one.
+func (a *App) CoveredByRehearsal(cps []store.Checkpoint, name snap.Layer, s store.Snapshot, shape string) bool {
 	if s.Rehearsal != nil && s.Rehearsal.Shape == shape {
-		a.Learn(name, Rehearsed{shape, s.Rehearsal.Problem})
+		a.NoteRehearsed(name, Rehearsed{shape, s.Rehearsal.Problem})
 		return true
 	}
 	for _, cp := range cps {
 		if o, ok := cp.Snapshot(name); ok && o.Rehearsal != nil && o.Rehearsal.Shape == shape && o.Rehearsal.Problem == "" {
-			a.Learn(name, Rehearsed{Shape: shape})
+			a.NoteRehearsed(name, Rehearsed{Shape: shape})
 			return true
 		}
 	}
@@ -129,7 +130,7 @@ func (a *App) Knows(cps []store.Checkpoint, name snap.Layer, s store.Snapshot, s
 	return ok && k == Rehearsed{Shape: shape}
 }
 
-func (a *App) Learn(name snap.Layer, k Rehearsed) {
+func (a *App) NoteRehearsed(name snap.Layer, k Rehearsed) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.rehearsals.known == nil {
@@ -138,15 +139,16 @@ func (a *App) Learn(name snap.Layer, k Rehearsed) {
 	a.rehearsals.known[name] = k
 }
 
-// RehearsalDue has what was captured now looked at.
+// RehearsalDue requests a rehearsal, because a checkpoint was made.
 func (a *App) RehearsalDue() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.rehearsals.due = true
 }
 
-// Foretold warns of a snapshot just made whose schema could not be restored in a rehearsal.
-func (a *App) Foretold(l layer.Layer, id snap.SnapshotID) []string {
+// RehearsalWarnings returns a warning if a snapshot of the same shape as id could not be restored
+// in a rehearsal.
+func (a *App) RehearsalWarnings(l layer.Layer, id snap.SnapshotID) []string {
 	a.mu.Lock()
 	known := a.rehearsals.known[l.Name]
 	a.mu.Unlock()
@@ -160,7 +162,7 @@ func (a *App) Foretold(l layer.Layer, id snap.SnapshotID) []string {
 	return []string{CannotBeRestored(known.Problem)}
 }
 
-// rehearsalProblems says which databases could not be restored. The caller holds a.mu.
+// rehearsalProblems returns the databases whose rehearsal failed. The caller must hold a.mu.
 func (a *App) rehearsalProblems() (list []string) {
 	for _, l := range a.Layers() {
 		if k := a.rehearsals.known[l.Name]; k.Problem != "" {

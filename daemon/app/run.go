@@ -12,8 +12,8 @@ import (
 	"mulligan/systemd"
 )
 
-// StopSupervised stops the apps that nobody would stop once the daemon is gone,
-// and gives up charge of them.
+// StopSupervised stops the apps that the daemon itself supervises, since nothing else would stop
+// them once the daemon has ended.
 func (s *Set) StopSupervised(ctx context.Context) error {
 	var first error
 	for _, a := range s.All() {
@@ -31,7 +31,7 @@ func (s *Set) StopSupervised(ctx context.Context) error {
 	return first
 }
 
-// PauseHost stops what of an app runs on the host, and not its domain.
+// PauseHost stops the part of the app that runs on the host. The app's domain keeps running.
 func (s *Set) PauseHost(ctx context.Context, a *App) error {
 	m, ok := a.Unit().(*layer.Machine)
 	if !ok {
@@ -45,19 +45,18 @@ func (s *Set) PauseHost(ctx context.Context, a *App) error {
 	return m.Pause(ctx)
 }
 
-// healthPatience is how long an app that a checkpoint is made of may take to say
-// whether it is well.
+// healthPatience bounds the health check that a checkpoint makes.
 const healthPatience = 2 * time.Second
 
-// Note records in a checkpoint whether the app runs and is well. What cannot be told
-// stays null.
+// Note records in a checkpoint whether the app runs and is healthy. A value that is unknown stays
+// null.
 func (s *Set) Note(ctx context.Context, a *App, now systemd.Status, cp *store.Checkpoint) {
 	cp.Running, cp.Healthy = s.Condition(ctx, a, now)
 }
 
-// Condition tells whether the app runs and is well. One that is down is not asked, for
-// another process may answer: it is not well if it is meant to be up, and of one that
-// somebody stopped nobody knows. Of one that runs, its health check tells, if it has one.
+// Condition reports whether the app runs and is healthy; nil means unknown. The health check of an
+// app that is down is not made, because another process might answer: the app is unhealthy if its
+// unit should be up, and its health is unknown if somebody stopped it.
 func (s *Set) Condition(ctx context.Context, a *App, now systemd.Status) (running, healthy *bool) {
 	up, well := now.Running(), false
 	if a.Unit() != nil {
@@ -89,7 +88,8 @@ func (s *Set) CheckHealth(ctx context.Context, a *App) error {
 	return health.Check(ctx, *a.Rec().Health, opts)
 }
 
-// healthOptions say as whom an app is asked: as its owner.
+// healthOptions returns the options of a health check, which runs with the rights of the app's
+// owner.
 func (s *Set) healthOptions(a *App) (health.Options, error) {
 	acc, err := s.AccountOf(a.Rec())
 	return health.Options{Owner: acc.User(), Dir: a.Rec().Workspace}, err
@@ -105,8 +105,9 @@ func (s *Set) StopUnit(ctx context.Context, a *App) error {
 	return a.Unit().Stop(ctx)
 }
 
-// StopLimit is how long an app may take to stop. A guest has stop_timeout to go down, beside what
-// runs on the host, and a driver asks a guest for three quarters of the time that is left.
+// StopLimit returns how long the app may take to stop. With a domain it is longer: the part on the
+// host has StopTimeout, and so has the guest, which a driver gives three quarters of the remaining
+// time.
 func (s *Set) StopLimit(a *App) time.Duration {
 	if a.Rec().Domain != "" {
 		return s.opt.StopTimeout + s.opt.StopTimeout*4/3 + layer.SwitchOff
@@ -117,8 +118,8 @@ func (s *Set) StopLimit(a *App) time.Duration {
 // startTimeout bounds the wait for a unit; systemd's own limit is 90 s by default.
 const startTimeout = 100 * time.Second
 
-// StartAgain starts the unit if it was running before, and tries twice: there
-// is nothing else to be done about it, unless who starts it is away.
+// StartAgain starts the unit if it was running before. It tries twice. If the service that starts
+// the unit is unavailable, the daemon tries again in the background.
 func (s *Set) StartAgain(ctx context.Context, a *App, running bool) error {
 	if a.Unit() == nil || !running {
 		return nil
@@ -129,7 +130,7 @@ func (s *Set) StartAgain(ctx context.Context, a *App, running bool) error {
 	if err != nil && ctx.Err() == nil {
 		err = s.StartUnit(ctx, a)
 	}
-	a.oweStart(err)
+	a.retryStart(err)
 	return err
 }
 
@@ -149,7 +150,7 @@ func (s *Set) StopCommand(ctx context.Context, a *App) error {
 	return a.HostPart().Stop(ctx)
 }
 
-// StartCommand starts it, if there is one and it is wanted.
+// StartCommand starts the app's supervised command, if it has one and wanted is true.
 func (s *Set) StartCommand(ctx context.Context, a *App, wanted bool) error {
 	if !wanted || len(a.Rec().Run) == 0 || a.HostPart() == nil {
 		return nil

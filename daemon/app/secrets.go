@@ -7,7 +7,7 @@ import (
 	"mulligan/ipc"
 )
 
-// WithoutSecrets is an app as it may be shown, logged and audited.
+// WithoutSecrets returns the app without its passwords, for output, logs and the audit trail.
 func WithoutSecrets(spec ipc.App) ipc.App {
 	spec.Databases = slices.Clone(spec.Databases)
 	for i := range spec.Databases {
@@ -16,8 +16,8 @@ func WithoutSecrets(spec ipc.App) ipc.App {
 	return spec
 }
 
-// WithSecrets gives the databases of a change, which may have been read from
-// what is shown, their passwords back.
+// WithSecrets returns dbs with the passwords of known filled in. A client that changes an app may
+// send back what it was shown, without passwords.
 func WithSecrets(dbs, known []ipc.Database) []ipc.Database {
 	dbs = slices.Clone(dbs)
 	for i, db := range dbs {

@@ -18,26 +18,26 @@ import (
 	"mulligan/ipc"
 )
 
-// Set is the registered apps. An operation on one must acquire it first, which excludes all others.
-// Safe for concurrent use.
+// Set holds the registered apps. An operation must acquire an app before it changes it. Safe for
+// concurrent use.
 type Set struct {
 	*accounts.Owners
 	*layer.Binder
 	opt   *settings.Options
 	store *records.Records
 
-	// The next two are set before the first app is registered.
+	// Recover and RetryUnfinished are set before the first app is registered.
 
-	// Settle makes an app that the caller holds fit to be worked on.
-	Settle func(context.Context, *App) error
-	// Pursue has somebody finish what is unfinished about an app, if anything is.
-	Pursue func(*App)
+	// Recover makes an app that the caller has acquired ready for operations.
+	Recover func(context.Context, *App) error
+	// RetryUnfinished starts the background retries of an app, if anything about it is unfinished.
+	RetryUnfinished func(*App)
 
 	mu     sync.Mutex
 	apps   map[ipc.AppID]*App
 	closed bool
 	ops    sync.WaitGroup // operations under way
-	bg     sync.WaitGroup // what idle waits for
+	bg     sync.WaitGroup // goroutines started by Background
 }
 
 // NewSet returns a set without apps.
@@ -47,7 +47,7 @@ func NewSet(opt *settings.Options, owners *accounts.Owners, store *records.Recor
 	return s
 }
 
-// Shut lets no more operations begin, and reports whether some could until now.
+// Shut prevents new operations, and reports whether the set was open until now.
 func (s *Set) Shut() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -56,7 +56,7 @@ func (s *Set) Shut() bool {
 	return !was
 }
 
-// Background runs f in a goroutine that idle waits for; after shut, it does not.
+// Background runs f in a goroutine that Idle waits for. After Shut it does not run f.
 func (s *Set) Background(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,8 +65,8 @@ func (s *Set) Background(f func()) {
 	}
 }
 
-// Idle waits until no operation is under way, as long as ctx allows, and then for what runs
-// in the background.
+// Idle blocks until no operation is under way and no Background goroutine runs. It stops waiting
+// for operations when ctx ends, and returns an error then.
 func (s *Set) Idle(ctx context.Context) error {
 	idle := make(chan struct{})
 	go func() { s.ops.Wait(); close(idle) }()
@@ -80,19 +80,19 @@ func (s *Set) Idle(ctx context.Context) error {
 	return nil
 }
 
-// Put takes an app among the registered ones.
+// Put adds an app to the set.
 func (s *Set) Put(a *App) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.apps[a.Rec().ID] = a
 }
 
-// Find finds an app by its id or slug. One that the caller does not own is as
-// unknown as one that is not there. A slug names one app of each owner: who sees
-// several owners' is told to use the id.
+// Find returns the app with this id or slug. An app that the caller does not own is errs.NotFound,
+// like one that does not exist. A slug is unique for each owner only: a caller who sees apps of
+// several owners may have to use the id.
 func (s *Set) Find(who ipc.Caller, ref string) (*App, error) {
 	const op = "find app"
-	sees := s.Sight(who)
+	sees := s.VisibleTo(who)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if a := s.apps[ipc.AppID(ref)]; a != nil && sees(a) {
@@ -114,10 +114,9 @@ func (s *Set) Find(who ipc.Caller, ref string) (*App, error) {
 	return found, nil
 }
 
-// Claim puts an app among the registered ones, where its slug and workspace
-// don't clash with another's.
+// Claim adds an app to the set, unless its slug or workspace conflicts with another app's.
 func (s *Set) Claim(a *App) error {
-	left := s.left(a.Rec())
+	left := s.abandoned(a.Rec())
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -133,17 +132,17 @@ func (s *Set) Claim(a *App) error {
 				WithHint("a folder belongs to one app: mulligan app list")
 		}
 	}
-	a.holder, a.freed = "being registered", make(chan struct{})
+	a.activity, a.released = "being registered", make(chan struct{})
 	s.apps[a.Rec().ID] = a
 	return nil
 }
 
 func overlapping(x, y string) bool { return x == y || Within(x, y) || Within(y, x) }
 
-// left are other owners' apps whose workspaces overlap with rec's and are no
-// longer theirs: the folder was removed, or is another's now. They stand in
-// nobody's way, and can't be worked with until they have a folder again.
-func (s *Set) left(rec store.App) map[ipc.AppID]bool {
+// abandoned returns other owners' apps whose workspaces overlap with rec's and are no
+// longer theirs: the folder was removed, or has another owner now. These apps do not
+// conflict with rec. No operation can work on them until they have a folder again.
+func (s *Set) abandoned(rec store.App) map[ipc.AppID]bool {
 	left := map[ipc.AppID]bool{}
 	for _, other := range s.All() {
 		o := other.Rec()
@@ -158,9 +157,9 @@ func (s *Set) left(rec store.App) map[ipc.AppID]bool {
 	return left
 }
 
-// Disown takes an app, which the caller holds, from the registered ones. Who waits for it
-// is told that it is gone.
-func (s *Set) Disown(a *App) {
+// Unregister removes an app, which the caller must have acquired. Operations that wait for the app
+// get errs.NotFound.
+func (s *Set) Unregister(a *App) {
 	a.mu.Lock()
 	a.gone = true
 	a.mu.Unlock()
@@ -170,7 +169,7 @@ func (s *Set) Disown(a *App) {
 	s.Domains.Drop(a.Rec().ID)
 }
 
-// Named finds an owner's app; nil where it has none of that slug.
+// Named returns the owner's app with this slug, or nil.
 func (s *Set) Named(owner string, uid int, slug string) *App {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -182,21 +181,21 @@ func (s *Set) Named(owner string, uid int, slug string) *App {
 	return nil
 }
 
-// Sight returns what tells which apps the caller may know of. It may have to ask
-// the host's user database: it must not be called with s.mu held.
-func (s *Set) Sight(who ipc.Caller) func(*App) bool {
-	sees := s.Sees(who)
+// VisibleTo returns a function that reports whether the caller may see an app. VisibleTo may ask
+// the host's user database, so the caller must not hold s.mu.
+func (s *Set) VisibleTo(who ipc.Caller) func(*App) bool {
+	sees := s.Owners.VisibleTo(who)
 	return func(a *App) bool { return sees(a.Rec()) }
 }
 
-// Registered reports whether the app was not removed meanwhile.
+// Registered reports whether the app is still in the set.
 func (s *Set) Registered(a *App) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.apps[a.Rec().ID] == a
 }
 
-// Records are those of all registered apps.
+// Records returns the records of all registered apps.
 func (s *Set) Records() (list []store.App) {
 	for _, a := range s.All() {
 		list = append(list, a.Rec())
@@ -204,7 +203,7 @@ func (s *Set) Records() (list []store.App) {
 	return list
 }
 
-// All is every registered app.
+// All returns all registered apps.
 func (s *Set) All() []*App {
 	s.mu.Lock()
 	defer s.mu.Unlock()

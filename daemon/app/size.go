@@ -11,15 +11,15 @@ import (
 	"mulligan/snap"
 )
 
-// Held is what deleting these checkpoints, and forgetting the journal before
-// the mark, would free together, in bytes. What is missing of them counts nothing.
-func (a *App) Held(ctx context.Context, before snap.Mark, cps ...store.Checkpoint) (int64, error) {
-	total, _, err := a.Measure(ctx, before, cps...)
+// FreedBy returns how many bytes are freed if the checkpoints are deleted and the journal forgets
+// everything before the mark. Missing snapshots count as 0.
+func (a *App) FreedBy(ctx context.Context, before snap.Mark, cps ...store.Checkpoint) (int64, error) {
+	total, _, err := a.MeasureFreed(ctx, before, cps...)
 	return total, err
 }
 
-// Measure is held that also says what is missing.
-func (a *App) Measure(ctx context.Context, before snap.Mark, cps ...store.Checkpoint) (total int64, missing string, err error) {
+// MeasureFreed is FreedBy that also returns which snapshots are missing.
+func (a *App) MeasureFreed(ctx context.Context, before snap.Mark, cps ...store.Checkpoint) (total int64, missing string, err error) {
 	for _, l := range a.Layers() {
 		var ids []snap.SnapshotID
 		for _, cp := range cps {
@@ -51,19 +51,20 @@ func (a *App) Measure(ctx context.Context, before snap.Mark, cps ...store.Checkp
 	return total, missing, nil
 }
 
-// isDamage reports whether something that a checkpoint names is not there, or not whole.
+// isDamage reports whether err means that a snapshot is missing or damaged.
 func isDamage(err error) bool {
 	return err != nil && (errs.KindOf(err) == errs.NotFound || errs.KindOf(err) == errs.Corrupt)
 }
 
-// Sizes are what checkpoints occupy.
+// Sizes are the sizes of an app's checkpoints.
 type Sizes struct {
 	Each   map[ipc.CheckpointID]int64
-	Damage map[ipc.CheckpointID]string // of those of which something is missing, what
+	Damage map[ipc.CheckpointID]string // what is missing, for each damaged checkpoint
 	Total  int64
 }
 
-// KnownSizes are the sizes that were kept last; their map is nil when they are to be found out.
+// KnownSizes returns the sizes that were kept last. Their map is nil if they must be measured
+// anew.
 func (a *App) KnownSizes() Sizes {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -74,12 +75,12 @@ func (a *App) KnownSizes() Sizes {
 func (a *App) KeepSizes(s Sizes) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.holder == "" { // else they may be wrong in a moment
+	if a.activity == "" { // an operation under way may change the sizes
 		a.Sizes = s
 	}
 }
 
-// DropSizes has the sizes found out anew.
+// DropSizes discards the sizes that were kept.
 func (a *App) DropSizes() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

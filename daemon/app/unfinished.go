@@ -8,188 +8,191 @@ import (
 	"mulligan/snap"
 )
 
-// unfinished is what keeps an app from being all that it should be, beside what
-// settle finds. It is guarded by app.mu.
+// unfinished is the work on an app that must be tried again: a failed recovery, a failed start,
+// leftovers of drivers. App.mu guards it.
 type unfinished struct {
-	pursued   bool          // a goroutine of pursue is at it
-	trying    bool          // and has the app
-	poke      chan struct{} // has it try again now
-	down      bool          // what runs whenever the daemon does has not been started
-	owed      bool          // an operation could not start the app, for who starts it is away
-	unlooked  bool          // nobody asked the drivers for leftovers since the last operation
-	untracked bool          // the tracker was not started, for the files layer was held up
-	left      []string      // those leftovers, and what kept the app from being started
-	told      string        // the error that the audit trail has last
+	retrying    bool          // a retry goroutine runs for the app
+	trying      bool          // that goroutine has acquired the app
+	poke        chan struct{} // wakes the retry goroutine at once
+	down        bool          // the supervised command has not been started yet
+	owed        bool          // an operation could not start the app, because systemd or libvirt was unavailable
+	unchecked   bool          // the drivers were not asked for leftovers since the last operation
+	untracked   bool          // the tracker was not started, because the files layer is held up
+	left        []string      // the leftovers, and the error of the last start, one phrase each
+	lastAudited string        // the last error written to the audit trail
 }
 
-// owed reports whether anything about the app is unfinished, and whether the first
-// try at it need not wait. The caller holds a.mu.
-func (a *App) owed() (owed, atOnce bool) {
+// hasUnfinished reports whether anything about the app is unfinished, and whether the first try
+// may start at once. The caller must hold a.mu.
+func (a *App) hasUnfinished() (owed, atOnce bool) {
 	held := len(a.Now.Load().HeldWords()) > 0
-	atOnce = a.broken == nil && len(a.rest.left) == 0 && !held
-	return held || !a.settled || a.broken != nil || a.rest.down || a.rest.owed || a.rest.unlooked || len(a.rest.left) > 0 || a.lags(), atOnce
+	atOnce = a.broken == nil && len(a.unfinished.left) == 0 && !held
+	return held || !a.recovered || a.broken != nil || a.unfinished.down || a.unfinished.owed || a.unfinished.unchecked || len(a.unfinished.left) > 0 || a.followerOutdated(), atOnce
 }
 
-// lags reports whether the app's tracker follows by a driver that was replaced since, or
-// was not started because the files layer was held up. The caller holds a.mu.
-func (a *App) lags() bool {
+// followerOutdated reports whether the tracker must be started anew: its driver was replaced, or
+// the files layer was held up when it should have started. The caller must hold a.mu.
+func (a *App) followerOutdated() bool {
 	l, ok := a.Layer(snap.Files)
 	if _, held := l.Driver.(*layer.Held); !ok || held {
 		return false
 	}
-	return a.rest.untracked || a.Follower != nil && a.Follower.Driver() != l.Driver
+	return a.unfinished.untracked || a.Follower != nil && a.Follower.Driver() != l.Driver
 }
 
-// leaves reports whether a driver of the app may leave something behind.
-func (a *App) leaves() bool {
+// mayLeave reports whether a driver of the app may leave leftovers behind.
+func (a *App) mayLeave() bool {
 	return slices.ContainsFunc(a.Layers(), func(l layer.Layer) bool {
-		_, ok := l.Driver.(snap.Leaver)
+		_, ok := l.Driver.(snap.LeftoverDropper)
 		return ok
 	})
 }
 
-// RestFinished ends the pursuit where nothing is unfinished, where the app is no longer
-// registered, or where its owner is not who it was: that is watchOwner's.
-func (a *App) RestFinished() bool {
+// EndRetries ends the retries if nothing is unfinished, if the app is no longer registered, or if
+// its owner's account changed (watchOwner deals with that). It reports whether they ended.
+func (a *App) EndRetries() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	owed, _ := a.owed()
-	a.rest.pursued = owed && a.ownerless == nil && !a.gone
-	return !a.rest.pursued
+	owed, _ := a.hasUnfinished()
+	a.unfinished.retrying = owed && a.ownerless == nil && !a.gone
+	return !a.unfinished.retrying
 }
 
-// Try notes that a try is under way, until the func that it returns is called.
+// Try marks a try as under way until the returned function is called.
 func (a *App) Try() (end func()) {
 	set := func(trying bool) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		a.rest.trying = trying
+		a.unfinished.trying = trying
 	}
 	set(true)
 	return func() { set(false) }
 }
 
-// ForgetRest leaves nothing to be finished of an app that was removed.
-func (a *App) ForgetRest() {
+// ForgetUnfinished clears all unfinished work of an app that was removed.
+func (a *App) ForgetUnfinished() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.settled, a.broken, a.Follower = true, nil, nil
-	a.rest = unfinished{pursued: a.rest.pursued, poke: a.rest.poke}
+	a.recovered, a.broken, a.Follower = true, nil, nil
+	a.unfinished = unfinished{retrying: a.unfinished.retrying, poke: a.unfinished.poke}
 }
 
-// Unsettle has what an operation leaves seen to as soon as it ends: by pursue, or by the
-// next operation. why is what is wrong, for the app's problems; nil where nothing may be.
-func (a *App) Unsettle(why error) {
+// RequestRecovery has the app recovered as soon as the present operation ends: by the retry
+// goroutine or by the next operation. Problems reports why; nil means that nothing may be wrong.
+func (a *App) RequestRecovery(why error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.settled = false
+	a.recovered = false
 	if why != nil {
 		a.broken = why
 	}
-	if !a.rest.trying {
+	if !a.unfinished.trying {
 		select {
-		case a.rest.poke <- struct{}{}:
+		case a.unfinished.poke <- struct{}{}:
 		default:
 		}
 	}
 }
 
-// oweStart has the app started by pursue, and its drivers opened anew, where err says that
-// who starts it is away. What else keeps an app from starting is the app's own.
-func (a *App) oweStart(err error) {
+// retryStart has the retry goroutine start the app and open its drivers anew, if err is
+// errs.Unavailable. Other errors are the app's own, and trying again would not help.
+func (a *App) retryStart(err error) {
 	if errs.KindOf(err) != errs.Unavailable {
 		return
 	}
-	a.Unsettle(err)
+	a.RequestRecovery(err)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.rest.owed = true
+	a.unfinished.owed = true
 }
 
-// unfinishedWords says what is unfinished and tried again. The caller holds a.mu.
+// unfinishedWords returns what is unfinished and tried again, one phrase each. The caller must
+// hold a.mu.
 func (a *App) unfinishedWords() (list []string) {
 	const again = "; mulligand tries again by itself, until it works"
 	if a.broken != nil {
 		list = append(list, errs.Words(a.broken)+again)
-	} else if a.rest.down && len(a.rest.left) == 0 {
+	} else if a.unfinished.down && len(a.unfinished.left) == 0 {
 		list = append(list, "the app is not started yet; mulligand keeps trying")
 	}
-	for _, w := range append(a.Now.Load().HeldWords(), a.rest.left...) {
+	for _, w := range append(a.Now.Load().HeldWords(), a.unfinished.left...) {
 		list = append(list, w+again)
 	}
 	return list
 }
 
-// UnfinishedBusiness is unfinishedWords for a caller without a.mu.
-func (a *App) UnfinishedBusiness() []string {
+// Unfinished returns what is unfinished and tried again, one phrase each.
+func (a *App) Unfinished() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.unfinishedWords()
 }
 
-// News reports whether the error is another than the last that was told; nil always is.
-func (a *App) News(err error) bool {
+// IsNewError reports whether err differs from the last error that it was called with. nil is
+// always new, and resets it.
+func (a *App) IsNewError(err error) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if err == nil {
-		a.rest.told = ""
+		a.unfinished.lastAudited = ""
 		return true
 	}
-	if a.rest.told == err.Error() {
+	if a.unfinished.lastAudited == err.Error() {
 		return false
 	}
-	a.rest.told = err.Error()
+	a.unfinished.lastAudited = err.Error()
 	return true
 }
 
-// NoteUntracked notes whether the files are not followed because their layer is held up.
+// NoteUntracked records whether the files are not followed because their layer is held up.
 func (a *App) NoteUntracked(held bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.rest.untracked = held
+	a.unfinished.untracked = held
 }
 
-// NoteDown notes that what runs whenever the daemon does has not been started.
+// NoteDown records that the supervised command has not been started yet.
 func (a *App) NoteDown() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.rest.down = true
+	a.unfinished.down = true
 }
 
-// BeginPursuit reports whether something is unfinished and nobody is at it, and whether the first
-// try need not wait. The caller then is at it, until restFinished.
-func (a *App) BeginPursuit() (begun, atOnce bool) {
+// BeginRetries reports whether the caller must run the retries: something is unfinished and no
+// other goroutine retries. They run until EndRetries returns true. atOnce reports whether the
+// first try need not wait.
+func (a *App) BeginRetries() (begun, atOnce bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	owed, atOnce := a.owed()
-	if a.rest.pursued || a.ownerless != nil || !owed {
+	owed, atOnce := a.hasUnfinished()
+	if a.unfinished.retrying || a.ownerless != nil || !owed {
 		return false, false
 	}
-	a.rest.pursued = true
+	a.unfinished.retrying = true
 	return true, atOnce
 }
 
-// Poked passes on that what is unfinished should be tried again now.
-func (a *App) Poked() <-chan struct{} { return a.rest.poke }
+// RetryNow returns a channel that receives a value when the next try should start at once.
+func (a *App) RetryNow() <-chan struct{} { return a.unfinished.poke }
 
-// NoteLeft notes what is left of earlier operations, now that the drivers were asked.
-func (a *App) NoteLeft(words []string) {
+// NoteLeftovers records what the drivers could not drop.
+func (a *App) NoteLeftovers(words []string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.rest.left, a.rest.unlooked = words, false
+	a.unfinished.left, a.unfinished.unchecked = words, false
 }
 
-// ToStart says what is to be started: what runs whenever the daemon does, the app after an
-// operation that could not start it, and the follower.
+// ToStart reports what must be started: the supervised command (down), the app after an operation
+// that could not start it (owed), and the tracker (lags).
 func (a *App) ToStart() (down, owed, lags bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.rest.down, a.rest.owed, a.lags()
+	return a.unfinished.down, a.unfinished.owed, a.followerOutdated()
 }
 
-// NoteStart notes what still is to be started.
-func (a *App) NoteStart(down, owed bool) {
+// NoteNotStarted records what could not be started.
+func (a *App) NoteNotStarted(down, owed bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.rest.down, a.rest.owed = down, owed
+	a.unfinished.down, a.unfinished.owed = down, owed
 }

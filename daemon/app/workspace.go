@@ -19,14 +19,14 @@ import (
 	"mulligan/snap/beneath"
 )
 
-// Gaps says what of the app cannot be captured or could not be given back.
+// Gaps returns what of the app cannot be captured or could not be restored.
 func (a *App) Gaps(ctx context.Context) (list []ipc.Gap) {
 	for _, l := range a.Layers() {
-		s, ok := l.Driver.(snap.Surveyor)
+		s, ok := l.Driver.(snap.GapFinder)
 		if !ok {
 			continue
 		}
-		found, err := s.Survey(ctx)
+		found, err := s.FindGaps(ctx)
 		if err != nil {
 			found = []snap.Gap{{What: fmt.Sprintf("mulligan could not find out what it cannot capture: %v.", err), Remedy: "try again"}}
 		}
@@ -40,17 +40,18 @@ func (a *App) Gaps(ctx context.Context) (list []ipc.Gap) {
 	return list
 }
 
-// repositoryGaps says what of the workspace's git repository lies outside of the workspace.
+// repositoryGaps returns the parts of the workspace's git repository that lie outside of the
+// workspace.
 func repositoryGaps(rec store.App) []gitref.Gap {
 	root, err := OpenWorkspace(rec)
 	if err != nil {
-		return nil // every operation says so
+		return nil // every operation reports this error itself
 	}
 	defer root.Close()
 	return gitref.Outside(root)
 }
 
-// RepositoryWarnings is what a checkpoint's warnings say of repositoryGaps.
+// RepositoryWarnings returns repositoryGaps as warnings of a checkpoint.
 func RepositoryWarnings(rec store.App) (words []string) {
 	for _, g := range repositoryGaps(rec) {
 		words = append(words, "files: "+g.What+" What to do: "+g.Remedy+".")
@@ -58,7 +59,8 @@ func RepositoryWarnings(rec store.App) (words []string) {
 	return words
 }
 
-// FolderTimeout bounds how long a folder takes to be opened: its filesystem may be its owner's.
+// FolderTimeout bounds how long opening a folder takes. Its filesystem may be under the owner's
+// control, and never answer.
 const FolderTimeout = 15 * time.Second
 
 // Within reports whether path lies below dir.
@@ -67,7 +69,8 @@ func Within(path, dir string) bool {
 	return err == nil && rel != "." && filepath.IsLocal(rel)
 }
 
-// OpenWorkspace opens an app's folder, if it still belongs to whom it did.
+// OpenWorkspace opens an app's workspace. It fails if the folder belongs to another user than at
+// the registration.
 func OpenWorkspace(rec store.App) (*beneath.Root, error) {
 	root, err := beneath.Open(rec.Workspace)
 	if err != nil {
@@ -79,13 +82,13 @@ func OpenWorkspace(rec store.App) (*beneath.Root, error) {
 	}
 	if rec.FolderUID >= 0 && int(st.Uid) != rec.FolderUID {
 		return nil, errs.Also(errs.New(errs.Denied, "open workspace", "%s belongs to somebody else than before", rec.Workspace).
-			WithHint("give it back to its owner, or register the app anew"), root.Close())
+			WithHint("give the folder back to its former owner, or register the app anew"), root.Close())
 	}
 	return root, nil
 }
 
-// NoteFolder notes whom a workspace belongs to that was registered before this
-// was noted: its owner, or root.
+// NoteFolder sets the owner of the workspace in a record of an older daemon, which has none: the
+// app's owner, or root.
 func NoteFolder(rec *store.App) {
 	if rec.FolderUID >= 0 {
 		return
@@ -98,7 +101,7 @@ func NoteFolder(rec *store.App) {
 	rec.FolderUID = rec.OwnerUID
 }
 
-// HeadOf is the commit that the workspace's git repository has checked out, if any.
+// HeadOf returns the commit that the workspace's git repository has checked out, or nil.
 func HeadOf(rec store.App) *string {
 	root, err := OpenWorkspace(rec)
 	if err != nil {
@@ -111,7 +114,7 @@ func HeadOf(rec store.App) *string {
 	return nil
 }
 
-// makeFolder makes the folder at path, whose parent is reached without links.
+// makeFolder creates the folder at path. No link is followed on the way to its parent.
 var makeFolder = privsep.Define("daemon.makeFolder", func(_ context.Context, path string) (struct{}, error) {
 	parent, err := beneath.Open(filepath.Dir(path))
 	if err != nil {
@@ -121,15 +124,15 @@ var makeFolder = privsep.Define("daemon.makeFolder", func(_ context.Context, pat
 	return struct{}{}, unix.Mkdirat(parent.FD(), filepath.Base(path), 0o755)
 }).Within(FolderTimeout)
 
-// RemakeWorkspace makes an app's folder again, empty, if somebody deleted it, with the rights
-// of whom it belonged to. made reports whether it did.
+// RemakeWorkspace creates the app's workspace again, empty, if it was deleted. A worker with the
+// rights of the folder's former owner does it. made reports whether it was created.
 func (s *Set) RemakeWorkspace(ctx context.Context, rec store.App) (made bool, err error) {
 	root, err := beneath.Open(rec.Workspace)
 	if err == nil {
 		return false, root.Close()
 	}
 	if !errors.Is(err, unix.ENOENT) {
-		return false, nil // what it is instead, the driver of the files says
+		return false, nil // something else is at the path: the files driver reports what
 	}
 	acc, err := s.AccountOf(rec)
 	if err != nil {

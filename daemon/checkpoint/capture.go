@@ -15,16 +15,16 @@ import (
 	"mulligan/snap"
 )
 
-// Stillness is what of an app does not run while it is captured.
+// Stillness says which parts of an app are stopped during a capture.
 type Stillness struct {
-	All  bool // nothing runs
-	Host bool // nothing but a guest does, whose own agent can hold it still
+	All  bool // the whole app is stopped
+	Host bool // only the guest runs; its guest agent can freeze its filesystems
 }
 
-// Announced returns fresh ids for the snapshots of some layers, and the disposals of
-// these snapshots. The caller must write the disposals down before the captures begin, so that the
-// next start drops what a capture that was cut short has left. PutCheckpoint strikes the disposals
-// of its snapshots off.
+// Announced returns fresh ids for the snapshots of some layers, and the disposals of these
+// snapshots. The caller must store the disposals before the captures begin, so that the next start
+// drops the garbage of an interrupted capture. PutCheckpoint removes the disposals of its
+// snapshots.
 func Announced(a *app.App, layers []layer.Layer) (ids []snap.SnapshotID, made []store.Disposal) {
 	for _, l := range layers {
 		id := records.NewID(l.Prefix())
@@ -34,28 +34,28 @@ func Announced(a *app.App, layers []layer.Layer) (ids []snap.SnapshotID, made []
 	return ids, made
 }
 
-// Capture takes a snapshot of each layer under a fresh checkpoint. When one
-// fails, those already taken are dropped.
-func (d *Service) Capture(ctx context.Context, a *app.App, layers []layer.Layer, how How) (store.Checkpoint, error) {
+// Capture takes a snapshot of each layer and returns them as a new checkpoint, which is not stored
+// yet. If a layer fails, Capture drops the snapshots already taken.
+func (svc *Service) Capture(ctx context.Context, a *app.App, layers []layer.Layer, how How) (store.Checkpoint, error) {
 	ids, made := Announced(a, layers)
-	if err := d.store.PutDisposals(ctx, made...); err != nil {
+	if err := svc.store.PutDisposals(ctx, made...); err != nil {
 		return store.Checkpoint{}, err
 	}
-	return d.captureAs(ctx, a, layers, ids, how)
+	return svc.captureAs(ctx, a, layers, ids, how)
 }
 
-// captureAs is capture under ids that are announced.
-func (d *Service) captureAs(ctx context.Context, a *app.App, layers []layer.Layer, ids []snap.SnapshotID, how How) (store.Checkpoint, error) {
+// captureAs is Capture with ids that were announced.
+func (svc *Service) captureAs(ctx context.Context, a *app.App, layers []layer.Layer, ids []snap.SnapshotID, how How) (store.Checkpoint, error) {
 	var cp store.Checkpoint
 	still := how.Still
 	cp.ID, cp.AppID, cp.Quiesced = ipc.CheckpointID(records.NewID("cp-")), a.Rec().ID, still.All
 	for i, l := range layers {
-		s, warnings, err := d.CaptureLayerAs(ctx, l, ids[i], how)
+		s, warnings, err := svc.CaptureLayerAs(ctx, l, ids[i], how)
 		if err != nil {
-			return store.Checkpoint{}, errs.Also(&layer.Error{Layer: l, Err: err}, d.Drop(ctx, a, cp.Snapshots))
+			return store.Checkpoint{}, errs.Also(&layer.Error{Layer: l, Err: err}, svc.Drop(ctx, a, cp.Snapshots))
 		}
 		cp.Snapshots = append(cp.Snapshots, s)
-		warnings = append(warnings, a.Foretold(l, s.ID)...)
+		warnings = append(warnings, a.RehearsalWarnings(l, s.ID)...)
 		if l.Name == snap.Disk {
 			cp.Quiesced = (still.All || still.Host) && s.Quiesced
 		}
@@ -68,16 +68,16 @@ func (d *Service) captureAs(ctx context.Context, a *app.App, layers []layer.Laye
 }
 
 // CaptureLayer takes a snapshot of one layer.
-func (d *Service) CaptureLayer(ctx context.Context, a *app.App, l layer.Layer, how How) (store.Snapshot, []string, error) {
+func (svc *Service) CaptureLayer(ctx context.Context, a *app.App, l layer.Layer, how How) (store.Snapshot, []string, error) {
 	ids, made := Announced(a, []layer.Layer{l})
-	if err := d.store.PutDisposals(ctx, made...); err != nil {
+	if err := svc.store.PutDisposals(ctx, made...); err != nil {
 		return store.Snapshot{}, nil, err
 	}
-	return d.CaptureLayerAs(ctx, l, ids[0], how)
+	return svc.CaptureLayerAs(ctx, l, ids[0], how)
 }
 
-func (d *Service) CaptureLayerAs(ctx context.Context, l layer.Layer, id snap.SnapshotID, how How) (store.Snapshot, []string, error) {
-	if err := d.opt.Failpoint.At("capture " + string(l.Name)); err != nil {
+func (svc *Service) CaptureLayerAs(ctx context.Context, l layer.Layer, id snap.SnapshotID, how How) (store.Snapshot, []string, error) {
+	if err := svc.opt.Failpoint.At("capture " + string(l.Name)); err != nil {
 		return store.Snapshot{}, nil, err
 	}
 	take := l.Driver.Capture
@@ -90,8 +90,8 @@ func (d *Service) CaptureLayerAs(ctx context.Context, l layer.Layer, id snap.Sna
 	if err != nil && how.Salvage && layer.Unreadable(err) {
 		s, err = salvage(ctx, l, req, err)
 	}
-	d.events.Captures.WithLabelValues(l.Family, events.ResultOf(err)).Observe(events.Since(began))
-	if err != nil { // what it may have left is dropped at the next start
+	svc.events.Captures.WithLabelValues(l.Family, events.ResultOf(err)).Observe(events.Since(began))
+	if err != nil { // the next start drops the garbage of the failed capture
 		return store.Snapshot{}, nil, err
 	}
 	return store.Snapshot{
@@ -99,22 +99,22 @@ func (d *Service) CaptureLayerAs(ctx context.Context, l layer.Layer, id snap.Sna
 	}, s.Warnings, nil
 }
 
-// Record stamps a captured checkpoint and puts it into the store; with an
-// operation, that ends.
-func (d *Service) Record(ctx context.Context, a *app.App, cp *store.Checkpoint, op ipc.OperationID) error {
-	now := d.opt.Now().UTC()
+// Record completes a captured checkpoint and stores it. If op is not empty, the same transaction
+// ends that operation.
+func (svc *Service) Record(ctx context.Context, a *app.App, cp *store.Checkpoint, op ipc.OperationID) error {
+	now := svc.opt.Now().UTC()
 	cp.CreatedAt = now
 	if after, err := time.ParseDuration(a.Rec().Retention.ExpireAfter); err == nil && after > 0 {
 		at := now.Add(after)
 		cp.ExpiresAt = &at
 	}
-	if err := d.marks(ctx, a, cp); err != nil {
+	if err := svc.marks(ctx, a, cp); err != nil {
 		return err
 	}
-	if err := d.opt.Failpoint.At("record checkpoint"); err != nil {
+	if err := svc.opt.Failpoint.At("record checkpoint"); err != nil {
 		return err
 	}
-	if err := d.store.PutCheckpoint(ctx, *cp, op); err != nil {
+	if err := svc.store.PutCheckpoint(ctx, *cp, op); err != nil {
 		return err
 	}
 	a.RehearsalDue()
@@ -124,13 +124,13 @@ func (d *Service) Record(ctx context.Context, a *app.App, cp *store.Checkpoint, 
 // How says how layers are captured.
 type How struct {
 	Still   Stillness
-	memory  bool // of a domain
-	Revive  bool // a layer's server that is down may be started, as for a rollback
-	Salvage bool // a layer that cannot be read is kept as raw bytes
+	memory  bool // the memory of the domain is captured too
+	Revive  bool // a server that is down may be started
+	Salvage bool // the raw bytes of a layer that cannot be read are kept
 }
 
-// salvage keeps the bytes of a layer that could not be captured, for the reason why. The
-// warning says so.
+// salvage keeps the raw bytes of a layer whose capture failed with why. The snapshot has a warning
+// that says so.
 func salvage(ctx context.Context, l layer.Layer, req snap.CaptureRequest, why error) (snap.Snapshot, error) {
 	s, ok := snap.SalvagerOf(l.Driver)
 	if !ok {
@@ -141,9 +141,9 @@ func salvage(ctx context.Context, l layer.Layer, req snap.CaptureRequest, why er
 		return snap.Snapshot{}, errs.Also(why, err)
 	}
 	kept.Raw = true
-	kept.Warnings = append(kept.Warnings, fmt.Sprintf("its state could not be read (%v), and its bytes were kept as they lay there", why))
+	kept.Warnings = append(kept.Warnings, fmt.Sprintf("its state could not be read (%v), so its raw bytes were kept", why))
 	return kept, nil
 }
 
-// Ailing reports whether the app was not well when the checkpoint was made.
+// Ailing reports whether the app was unhealthy when the checkpoint was made.
 func Ailing(cp store.Checkpoint) bool { return cp.Healthy != nil && !*cp.Healthy }

@@ -16,49 +16,49 @@ import (
 	"mulligan/systemd"
 )
 
-// createPlan is what a create leaves behind for recovery: whether the unit
-// must be started again, and one of the snapshots that it makes. These are garbage until
-// the checkpoint is described, and have disposals until it is recorded.
+// createPlan is what the recovery of a create must know: whether the unit must be started again,
+// and the id of one snapshot that the create makes. The snapshots are garbage until the checkpoint
+// is described in the content store, and have disposals until it is recorded in the database.
 type createPlan struct {
 	Running bool   `json:"running"`
 	Makes   string `json:"makes,omitempty"`
 }
 
-// KindCreate is what the records call the operation.
+// KindCreate is the kind of the operation in the records.
 const KindCreate = "create"
 
 // Create takes a checkpoint of the app called ref.
-func (d *Service) Create(ctx context.Context, who ipc.Caller, ref string, req ipc.CreateRequest) (ipc.Checkpoint, error) {
+func (svc *Service) Create(ctx context.Context, who ipc.Caller, ref string, req ipc.CreateRequest) (ipc.Checkpoint, error) {
 	const op = "create checkpoint"
-	a, err := d.apps.Find(who, ref)
+	a, err := svc.apps.Find(who, ref)
 	if err != nil {
 		return ipc.Checkpoint{}, err
 	}
 	if err := checkCreate(&req, a.Rec()); err != nil {
 		return ipc.Checkpoint{}, err
 	}
-	if err := d.checkQuota(ctx, who); err != nil {
+	if err := svc.checkQuota(ctx, who); err != nil {
 		return ipc.Checkpoint{}, errs.Wrap(errs.Failed, op, err)
 	}
-	ctx = context.WithoutCancel(ctx) // a stopped app must be started again, whoever still listens
-	release, err := d.apps.Acquire(ctx, a, op, who)
+	ctx = context.WithoutCancel(ctx) // a client that left must not keep a stopped app from being started again
+	release, err := svc.apps.Acquire(ctx, a, op, who)
 	if err != nil {
 		return ipc.Checkpoint{}, err
 	}
 	defer release()
 
-	cp, err := d.create(ctx, a, req)
-	d.events.WriteAudit(ctx, a.Rec(), who, "create", string(cp.ID), "", err, nil)
+	cp, err := svc.create(ctx, a, req)
+	svc.events.WriteAudit(ctx, a.Rec(), who, "create", string(cp.ID), "", err, nil)
 	if cp.ID == "" {
 		return ipc.Checkpoint{}, errs.Wrap(errs.Failed, op, err)
 	}
-	d.events.Publish(a.Rec().ID, "checkpoint", cp.Checkpoint)
-	d.PruneAfter(ctx, a, who, cp.ID)
-	if err != nil { // the checkpoint stands, the app does not
+	svc.events.Publish(a.Rec().ID, "checkpoint", cp.Checkpoint)
+	svc.PruneAfter(ctx, a, who, cp.ID)
+	if err != nil { // the checkpoint is made, but the app did not start again
 		return cp.Checkpoint, errs.Wrap(errs.Failed, op, err)
 	}
 	a.DropSizes()
-	return d.show(ctx, a, cp)
+	return svc.show(ctx, a, cp)
 }
 
 func checkCreate(req *ipc.CreateRequest, rec store.App) error {
@@ -87,9 +87,9 @@ func checkCreate(req *ipc.CreateRequest, rec store.App) error {
 	return nil
 }
 
-// create captures and records a checkpoint. An error with a checkpoint means
-// that the checkpoint stands and the unit did not start again.
-func (d *Service) create(ctx context.Context, a *app.App, req ipc.CreateRequest) (store.Checkpoint, error) {
+// create captures and records a checkpoint. If it returns both a checkpoint and an error, the
+// checkpoint is recorded and the unit did not start again.
+func (svc *Service) create(ctx context.Context, a *app.App, req ipc.CreateRequest) (store.Checkpoint, error) {
 	op := ipc.OperationID(records.NewID("op-"))
 	layers := a.Layers()
 	ids, made := Announced(a, layers)
@@ -98,39 +98,39 @@ func (d *Service) create(ctx context.Context, a *app.App, req ipc.CreateRequest)
 		return store.Checkpoint{}, a.Setup().OfGuest(ctx, err)
 	}
 	var was store.Checkpoint
-	d.apps.Note(ctx, a, now, &was)
-	stopped, still, err := d.quiesce(ctx, a, op, now, req.Quiesce, made)
+	svc.apps.Note(ctx, a, now, &was)
+	stopped, still, err := svc.quiesce(ctx, a, op, now, req.Quiesce, made)
 	if err != nil {
-		return store.Checkpoint{}, errs.Also(err, d.callOff(ctx, a, op, stopped))
+		return store.Checkpoint{}, errs.Also(err, svc.callOff(ctx, a, op, stopped))
 	}
-	cp, err := d.captureAs(ctx, a, layers, ids, How{Still: still, memory: req.WithMemory})
-	startErr := d.apps.StartAgain(ctx, a, stopped)
+	cp, err := svc.captureAs(ctx, a, layers, ids, How{Still: still, memory: req.WithMemory})
+	startErr := svc.apps.StartAgain(ctx, a, stopped)
 	if err != nil {
-		return store.Checkpoint{}, errs.Also(errs.Also(err, startErr), d.End(ctx, a, op))
+		return store.Checkpoint{}, errs.Also(errs.Also(err, startErr), svc.End(ctx, a, op))
 	}
 	cp.Running, cp.Healthy = was.Running, was.Healthy
 	cp.Warnings = append(cp.Warnings, app.RepositoryWarnings(a.Rec())...)
 	cp.Trigger, cp.Pinned = req.Trigger, req.Pinned
 	cp.Notes, cp.DeployID = Optional(req.Notes), Optional(req.DeployID)
-	if err := d.Record(ctx, a, &cp, op); err != nil {
-		return store.Checkpoint{}, errs.Also(errs.Also(err, startErr), d.Drop(ctx, a, cp.Snapshots))
+	if err := svc.Record(ctx, a, &cp, op); err != nil {
+		return store.Checkpoint{}, errs.Also(errs.Also(err, startErr), svc.Drop(ctx, a, cp.Snapshots))
 	}
 	return cp, startErr
 }
 
-// quiesce stops the app for a capture, having done beforehand what can be done
-// while it runs. It writes the operation down before it stops anything, with what it is
-// going to make. again says whether the app must be started afterwards: one that
-// somebody is stopping is not.
-func (d *Service) quiesce(ctx context.Context, a *app.App, op ipc.OperationID, now systemd.Status, how ipc.Quiesce, made []store.Disposal) (again bool, still Stillness, err error) {
+// quiesce stops the app for a capture, after the drivers did what they can while it runs. Before
+// it stops anything, it stores the operation and the disposals of the snapshots to be made. again
+// reports whether the app must be started afterwards; an app that somebody else is stopping stays
+// down.
+func (svc *Service) quiesce(ctx context.Context, a *app.App, op ipc.OperationID, now systemd.Status, how ipc.Quiesce, made []store.Disposal) (again bool, still Stillness, err error) {
 	host, err := app.StatusOf(ctx, a.HostPart())
 	if err != nil {
 		return false, still, err
 	}
 	running, onHost := !now.Down(), !host.Down()
-	all := how == ipc.QuiesceStop || a.Rec().Domain == "" // and not only what runs on the host
+	all := how == ipc.QuiesceStop || a.Rec().Domain == "" // otherwise only the part on the host stops
 	stop := how != ipc.QuiesceNone && (onHost || all && running)
-	if err := d.fits(ctx, a); err != nil {
+	if err := svc.fits(ctx, a); err != nil {
 		return false, still, err
 	}
 	if stop {
@@ -143,22 +143,22 @@ func (d *Service) quiesce(ctx context.Context, a *app.App, op ipc.OperationID, n
 	if err != nil {
 		return false, still, err
 	}
-	if err := d.store.PutOperation(ctx, store.Operation{ID: op, AppID: a.Rec().ID, Kind: KindCreate, Plan: plan}, d.opt.Now(), made...); err != nil {
+	if err := svc.store.PutOperation(ctx, store.Operation{ID: op, AppID: a.Rec().ID, Kind: KindCreate, Plan: plan}, svc.opt.Now(), made...); err != nil {
 		return false, still, err
 	}
 	switch {
 	case stop && all:
-		err = d.apps.StopUnit(ctx, a)
+		err = svc.apps.StopUnit(ctx, a)
 	case stop:
-		err = d.apps.PauseHost(ctx, a)
+		err = svc.apps.PauseHost(ctx, a)
 	}
 	still.All = a.Unit() != nil && (!running || stop && all)
 	still.Host = a.Rec().Domain != "" && (!onHost || stop)
 	return again, still, err
 }
 
-// warm lets drivers do what they can before the app is stopped. A state that
-// won't hold still while the app runs may well do so once it is stopped.
+// warm lets the drivers work ahead while the app still runs. A state that keeps changing is no
+// error: once the app is stopped, it will not change.
 func warm(ctx context.Context, layers []layer.Layer) error {
 	for _, l := range layers {
 		w, ok := l.Driver.(snap.Warmer)
@@ -172,21 +172,21 @@ func warm(ctx context.Context, layers []layer.Layer) error {
 	return nil
 }
 
-// callOff ends an operation that changed nothing but may have stopped the unit,
-// or tried to. One that would not stop may not start either: that is not waited for
-// longer than the stop was.
-func (d *Service) callOff(ctx context.Context, a *app.App, op ipc.OperationID, running bool) error {
-	short, cancel := context.WithTimeout(ctx, d.apps.StopLimit(a))
+// callOff ends an operation that changed nothing except that it may have stopped the unit, or
+// tried to. A unit that did not stop may not start either, so callOff waits no longer for the
+// start than for the stop.
+func (svc *Service) callOff(ctx context.Context, a *app.App, op ipc.OperationID, running bool) error {
+	short, cancel := context.WithTimeout(ctx, svc.apps.StopLimit(a))
 	defer cancel()
-	err := d.apps.StartAgain(short, a, running)
-	return errs.Also(err, d.End(ctx, a, op))
+	err := svc.apps.StartAgain(short, a, running)
+	return errs.Also(err, svc.End(ctx, a, op))
 }
 
-// End strikes an operation off. One that stays is seen to by pursue.
-func (d *Service) End(ctx context.Context, a *app.App, op ipc.OperationID) error {
-	err := d.store.EndOperation(ctx, op)
+// End removes an operation from the store. If that fails, a retry in the background does it.
+func (svc *Service) End(ctx context.Context, a *app.App, op ipc.OperationID) error {
+	err := svc.store.EndOperation(ctx, op)
 	if err != nil {
-		a.Unsettle(err)
+		a.RequestRecovery(err)
 	}
 	return err
 }
@@ -198,10 +198,10 @@ func Optional(s string) *string {
 	return &s
 }
 
-// HeldBy are the ids of the snapshots that an app's checkpoints hold, and of its
-// operations under way.
-func (d *Service) HeldBy(ctx context.Context, a *app.App, left []store.Operation) (map[string]bool, error) {
-	cps, err := d.store.Checkpoints(ctx, a.Rec().ID)
+// HeldBy returns the ids of the snapshots that the app's checkpoints and its operations under way
+// refer to.
+func (svc *Service) HeldBy(ctx context.Context, a *app.App, left []store.Operation) (map[string]bool, error) {
+	cps, err := svc.store.Checkpoints(ctx, a.Rec().ID)
 	if err != nil {
 		return nil, err
 	}
@@ -217,23 +217,23 @@ func (d *Service) HeldBy(ctx context.Context, a *app.App, left []store.Operation
 	return held, nil
 }
 
-// RecoverCreate ends a create that a crash cut short: the app is started again, and a checkpoint
-// that is not described is dropped.
-func (d *Service) RecoverCreate(ctx context.Context, a *app.App, op store.Operation) (string, error) {
+// RecoverCreate ends a create that a crash interrupted: it starts the app again, and drops the
+// snapshots if the checkpoint was not described in the content store.
+func (svc *Service) RecoverCreate(ctx context.Context, a *app.App, op store.Operation) (string, error) {
 	var plan createPlan
 	if err := json.Unmarshal(op.Plan, &plan); err != nil {
 		return "", errs.Wrap(errs.Corrupt, "", err)
 	}
-	if err := d.apps.StartAgain(ctx, a, plan.Running); err != nil {
+	if err := svc.apps.StartAgain(ctx, a, plan.Running); err != nil {
 		return "", err
 	}
-	held, err := d.HeldBy(ctx, a, nil)
+	held, err := svc.HeldBy(ctx, a, nil)
 	if err != nil {
 		return "", err
 	}
 	word := "a checkpoint that was cut short was dropped"
-	if held[plan.Makes] { // it was described, and so it was made
+	if held[plan.Makes] { // the checkpoint was described, so it is complete
 		word = "a checkpoint that was cut short was finished"
 	}
-	return word, d.store.EndOperation(ctx, op.ID)
+	return word, svc.store.EndOperation(ctx, op.ID)
 }

@@ -12,60 +12,60 @@ import (
 	"mulligan/ipc"
 )
 
-// Delete drops a checkpoint; a pinned one is errs.Pinned.
-func (d *Service) Delete(ctx context.Context, who ipc.Caller, ref string, id ipc.CheckpointID) error {
+// Delete deletes a checkpoint. If it is pinned, the error is errs.Pinned.
+func (svc *Service) Delete(ctx context.Context, who ipc.Caller, ref string, id ipc.CheckpointID) error {
 	const op = "delete checkpoint"
-	a, _, err := d.FindCheckpoint(ctx, who, ref, id)
+	a, _, err := svc.FindCheckpoint(ctx, who, ref, id)
 	if err != nil {
 		return err
 	}
 	ctx = context.WithoutCancel(ctx)
-	release, err := d.apps.Acquire(ctx, a, op, who)
+	release, err := svc.apps.Acquire(ctx, a, op, who)
 	if err != nil {
 		return err
 	}
 	defer release()
-	cp, err := d.store.Checkpoint(ctx, a.Rec().ID, id)
+	cp, err := svc.store.Checkpoint(ctx, a.Rec().ID, id)
 	if err == nil {
-		entry := d.events.Entry(a.Rec(), who, "delete", string(id), "", nil, nil)
-		err = d.DeleteCheckpoints(ctx, a, &entry, cp)
+		entry := svc.events.Entry(a.Rec(), who, "delete", string(id), "", nil, nil)
+		err = svc.DeleteCheckpoints(ctx, a, &entry, cp)
 	}
 	if err != nil {
-		d.events.WriteAudit(ctx, a.Rec(), who, "delete", string(id), "", err, nil)
+		svc.events.WriteAudit(ctx, a.Rec(), who, "delete", string(id), "", err, nil)
 	}
 	return errs.Wrap(errs.Failed, op, err)
 }
 
-// DeleteCheckpoints forgets checkpoints, then drops their snapshots. What a crash
-// leaves in between the next start drops, by the disposals that were written down
-// together with the entry of the audit trail.
-func (d *Service) DeleteCheckpoints(ctx context.Context, a *app.App, entry *ipc.AuditEntry, cps ...store.Checkpoint) error {
+// DeleteCheckpoints deletes the records of checkpoints, then their snapshots. The transaction that
+// deletes the records also stores disposals and the audit entry, so that the next start drops the
+// snapshots after a crash.
+func (svc *Service) DeleteCheckpoints(ctx context.Context, a *app.App, entry *ipc.AuditEntry, cps ...store.Checkpoint) error {
 	var ids []ipc.CheckpointID
 	var snaps []store.Snapshot
 	for _, cp := range cps {
 		ids = append(ids, cp.ID)
 		snaps = append(snaps, cp.Snapshots...)
 	}
-	if err := d.store.DeleteCheckpoints(ctx, entry, ids...); err != nil {
+	if err := svc.store.DeleteCheckpoints(ctx, entry, ids...); err != nil {
 		return err
 	}
-	d.events.Operations.WithLabelValues(entry.Action, events.ResultOf(nil)).Inc()
+	svc.events.Operations.WithLabelValues(entry.Action, events.ResultOf(nil)).Inc()
 	a.DropSizes()
 	if len(ids) > 0 {
-		d.events.Publish(a.Rec().ID, "deleted", ids)
+		svc.events.Publish(a.Rec().ID, "deleted", ids)
 	}
-	if err := d.opt.Failpoint.At("drop snapshots"); err != nil {
+	if err := svc.opt.Failpoint.At("drop snapshots"); err != nil {
 		return err
 	}
 	for _, id := range ids {
-		d.store.WasDisposed(store.Disposal{Kind: store.DisposeCheckpoint, ID: string(id), AppID: a.Rec().ID})
+		svc.store.WasDisposed(store.Disposal{Kind: store.DisposeCheckpoint, ID: string(id), AppID: a.Rec().ID})
 	}
-	return d.Drop(ctx, a, snaps)
+	return svc.Drop(ctx, a, snaps)
 }
 
-// Drop deletes snapshots that no checkpoint holds: what has a disposal. Those of a layer that is
-// held up wait for its sweep.
-func (d *Service) Drop(ctx context.Context, a *app.App, snaps []store.Snapshot) error {
+// Drop deletes snapshots that no checkpoint refers to and that have disposals. The snapshots of a
+// held-up layer stay until its next sweep.
+func (svc *Service) Drop(ctx context.Context, a *app.App, snaps []store.Snapshot) error {
 	var all []error
 	for _, s := range snaps {
 		l, ok := a.Layer(s.Layer)
@@ -74,12 +74,12 @@ func (d *Service) Drop(ctx context.Context, a *app.App, snaps []store.Snapshot) 
 		}
 		err := l.Driver.Delete(ctx, s.ID)
 		if err == nil {
-			d.store.WasDisposed(store.Disposal{Kind: store.DisposeSnapshot, ID: string(s.ID)})
+			svc.store.WasDisposed(store.Disposal{Kind: store.DisposeSnapshot, ID: string(s.ID)})
 		}
 		all = append(all, err)
 	}
 	if len(snaps) > 0 {
-		d.store.WakeCollector()
+		svc.store.WakeCollector()
 	}
 	return errors.Join(all...)
 }

@@ -19,21 +19,21 @@ import (
 
 const (
 	maxDiff       = 1000    // changes in one answer
-	maxPatchFile  = 1 << 20 // bytes of a file that is compared line by line
+	maxPatchFile  = 1 << 20 // bytes of a file, to be compared line by line
 	maxPatchTotal = 4 << 20 // bytes of patches in one answer
 )
 
-// Diff tells what differs between a checkpoint and now, or another checkpoint.
-func (d *Service) Diff(ctx context.Context, who ipc.Caller, ref string, id ipc.CheckpointID, q ipc.DiffQuery) (ipc.Diff, error) {
+// Diff returns what differs between a checkpoint and the present state, or another checkpoint.
+func (svc *Service) Diff(ctx context.Context, who ipc.Caller, ref string, id ipc.CheckpointID, q ipc.DiffQuery) (ipc.Diff, error) {
 	const op = "diff"
-	a, from, err := d.FindCheckpoint(ctx, who, ref, id)
+	a, from, err := svc.FindCheckpoint(ctx, who, ref, id)
 	if err != nil {
 		return ipc.Diff{}, err
 	}
 	res := ipc.Diff{From: id, To: ipc.AgainstNow, Changes: []ipc.DiffChange{}, Unknown: []string{}}
-	var to store.Checkpoint // none: now
+	var to store.Checkpoint // the zero Checkpoint is the present state
 	if q.Against != "" && q.Against != ipc.AgainstNow {
-		if to, err = d.store.Checkpoint(ctx, a.Rec().ID, ipc.CheckpointID(q.Against)); err != nil {
+		if to, err = svc.store.Checkpoint(ctx, a.Rec().ID, ipc.CheckpointID(q.Against)); err != nil {
 			return ipc.Diff{}, err
 		}
 		res.To = q.Against
@@ -46,15 +46,15 @@ func (d *Service) Diff(ctx context.Context, who ipc.Caller, ref string, id ipc.C
 		if len(q.Paths) > 0 && l.Name != snap.Files {
 			continue
 		}
-		if err := d.diffLayer(ctx, l, from, to, q, &res, &budget); err != nil {
+		if err := svc.diffLayer(ctx, l, from, to, q, &res, &budget); err != nil {
 			return ipc.Diff{}, errs.Wrap(errs.Failed, op, err)
 		}
 	}
 	return res, nil
 }
 
-// diffLayer adds a layer's changes, as far as they lie on the page asked for.
-func (d *Service) diffLayer(ctx context.Context, l layer.Layer, from, to store.Checkpoint, q ipc.DiffQuery, res *ipc.Diff, budget *int) error {
+// diffLayer adds the changes of one layer that lie on the requested page.
+func (svc *Service) diffLayer(ctx context.Context, l layer.Layer, from, to store.Checkpoint, q ipc.DiffQuery, res *ipc.Diff, budget *int) error {
 	a, okA := from.Snapshot(l.Name)
 	b, okB := to.Snapshot(l.Name)
 	differ, can := l.Driver.(snap.Differ)
@@ -63,7 +63,7 @@ func (d *Service) diffLayer(ctx context.Context, l layer.Layer, from, to store.C
 		return nil
 	}
 	changes, err := differ.Diff(ctx, a.ID, b.ID, q.Paths)
-	if err != nil && (to.ID == "" || a.Raw || b.Raw) && l.Name != snap.Files && layer.Unreadable(err) { // the others are told all the same
+	if err != nil && (to.ID == "" || a.Raw || b.Raw) && l.Name != snap.Files && layer.Unreadable(err) { // the other layers are compared all the same
 		res.Unreadable = append(res.Unreadable, fmt.Sprintf("%s cannot be read, so its changes are not listed: %v", l.Name, err))
 		return nil
 	}
@@ -87,7 +87,7 @@ func (d *Service) diffLayer(ctx context.Context, l layer.Layer, from, to store.C
 	return nil
 }
 
-// patch fills in a change's unified diff, or why there is none.
+// patch sets the unified diff of a change, or the reason why it has none.
 func patch(ctx context.Context, o snap.Opener, from, to snap.SnapshotID, v *ipc.DiffChange, budget *int) error {
 	before, why, err := text(ctx, o, from, v.Path, v.Operation == string(snap.Create))
 	if err != nil {
@@ -121,7 +121,8 @@ func patch(ctx context.Context, o snap.Opener, from, to snap.SnapshotID, v *ipc.
 	return nil
 }
 
-// text reads a file that is to be compared line by line; why says why it isn't.
+// text reads a file for a comparison by lines. why is the reason why the file is not compared, or
+// "".
 func text(ctx context.Context, o snap.Opener, id snap.SnapshotID, path string, absent bool) (content, why string, err error) {
 	if absent {
 		return "", "", nil
@@ -129,7 +130,7 @@ func text(ctx context.Context, o snap.Opener, id snap.SnapshotID, path string, a
 	r, size, err := o.OpenPath(ctx, id, path)
 	switch errs.KindOf(err) {
 	case errs.NotFound:
-		return "", "", nil // a folder, a link, or gone meanwhile
+		return "", "", nil // a folder, a link, or deleted meanwhile
 	case errs.Denied:
 		return "", "the app's owner may not read this file", nil
 	}

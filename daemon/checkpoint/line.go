@@ -11,24 +11,23 @@ import (
 	"mulligan/ipc"
 )
 
-// Undo and redo find their way by two marks that checkpoints carry. What an agent did
-// is an act: an announced turn, what followed a checkpoint that an agent asked for
-// outside of turns, or a revert. Each act has the checkpoint of the state before it.
+// Undo and redo follow two marks that each checkpoint has. An act is what an agent did
+// in one go: an announced turn, everything after a checkpoint that an agent asked for
+// outside of turns, or a revert. For each act there is a checkpoint of the state before it.
 //
-//   - UndoTo is the checkpoint before the newest act that is in the checkpoint's state:
-//     where undo goes from there. "" is none.
-//   - UndoNext is the same of the state that followed: the checkpoint itself, where it
-//     is the one before an act; the target's UndoTo for the safety checkpoint of a
-//     rollback that was done.
+//   - UndoTo is the checkpoint before the newest act that the checkpoint's state contains.
+//     Undo goes there from the checkpoint's state. "" means that there is none.
+//   - UndoNext is UndoTo of the state that followed the checkpoint: the checkpoint itself if
+//     an act followed it; for the safety checkpoint of a completed rollback, UndoTo of
+//     the rollback's target.
 //
-// So the marks of the newest checkpoint tell of the present, and following UndoTo from
-// there leads from act to act, past those that are undone.
+// So the marks of the newest checkpoint describe the present state, and following UndoTo
+// from there visits the acts in it, newest first, and skips those that were undone.
 
-// line is an app's checkpoints, newest first, as undo and redo see them.
+// line is the list of an app's checkpoints, newest first, on which undo and redo work.
 type line []store.Checkpoint
 
-// head is the checkpoint before the newest act that is in the app now; "" where there
-// is none.
+// head returns the checkpoint before the newest act in the present state, or "".
 func (l line) head() ipc.CheckpointID {
 	if len(l) == 0 {
 		return ""
@@ -42,8 +41,8 @@ func (l line) head() ipc.CheckpointID {
 	return l.before(0)
 }
 
-// before is UndoTo of the i-th newest. Checkpoints of older daemons have no marks: the
-// next older one of a turn counts.
+// before returns UndoTo of the i-th newest checkpoint. A checkpoint of an older daemon has no
+// marks: for it, before returns the next older checkpoint of a turn.
 func (l line) before(i int) ipc.CheckpointID {
 	if to := l[i].UndoTo; to != nil {
 		return *to
@@ -56,14 +55,14 @@ func (l line) before(i int) ipc.CheckpointID {
 	return ""
 }
 
-// isAct reports whether an agent did something after the checkpoint was made.
+// isAct reports whether an act followed the checkpoint.
 func isAct(cp store.Checkpoint) bool { return cp.Trigger == ipc.TriggerAgent && !cp.Inferred }
 
 func (l line) Find(id ipc.CheckpointID) int {
 	return slices.IndexFunc(l, func(cp store.Checkpoint) bool { return cp.ID == id })
 }
 
-// Undo is the checkpoint before the n-th newest act that is in the app.
+// Undo returns the checkpoint before the n-th newest act in the present state.
 func (l line) Undo(n int) (ipc.CheckpointID, error) {
 	id := l.head()
 	for i := 1; ; i++ {
@@ -73,7 +72,7 @@ func (l line) Undo(n int) (ipc.CheckpointID, error) {
 			return "", errs.New(errs.NotFound, "", "there is no turn's checkpoint to go to").
 				WithHint("`mulligan rollback 1` goes to the newest checkpoint of any kind")
 		case id == "":
-			return "", errs.New(errs.NotFound, "", "there are %d turns to undo, and not %d", i-1, n).WithHint("mulligan turns lists them")
+			return "", errs.New(errs.NotFound, "", "there are only %d turns to undo, not %d", i-1, n).WithHint("mulligan turns lists them")
 		case at < 0:
 			return "", errs.New(errs.NotFound, "", "%s, the checkpoint before the turn, is no longer kept", id).
 				WithHint("mulligan list shows those there are; mulligan rollback goes to any of them")
@@ -84,7 +83,7 @@ func (l line) Undo(n int) (ipc.CheckpointID, error) {
 	}
 }
 
-// Redo is the safety checkpoint of the last rollback or revert that was done.
+// Redo returns the safety checkpoint of the last completed rollback or revert.
 func (l line) Redo() (ipc.CheckpointID, error) {
 	called := false
 	for _, cp := range l {
@@ -100,7 +99,7 @@ func (l line) Redo() (ipc.CheckpointID, error) {
 	return "", e.WithHint("see `mulligan log`")
 }
 
-// Holds reports whether the act after the checkpoint id is in the app.
+// Holds reports whether the act after the checkpoint id is in the present state.
 func (l line) Holds(id ipc.CheckpointID) bool {
 	seen := map[ipc.CheckpointID]bool{}
 	for at := l.Find(l.head()); at >= 0 && !seen[l[at].ID]; at = l.Find(l.before(at)) {
@@ -112,14 +111,14 @@ func (l line) Holds(id ipc.CheckpointID) bool {
 	return false
 }
 
-// LineOf reads an app's.
-func (d *Service) LineOf(ctx context.Context, a *app.App) (line, error) {
-	return d.store.Checkpoints(ctx, a.Rec().ID)
+// LineOf reads the app's checkpoints.
+func (svc *Service) LineOf(ctx context.Context, a *app.App) (line, error) {
+	return svc.store.Checkpoints(ctx, a.Rec().ID)
 }
 
-// marks sets the marks of a checkpoint that is about to be recorded.
-func (d *Service) marks(ctx context.Context, a *app.App, cp *store.Checkpoint) error {
-	l, err := d.LineOf(ctx, a)
+// marks sets UndoTo and UndoNext of a checkpoint that is about to be recorded.
+func (svc *Service) marks(ctx context.Context, a *app.App, cp *store.Checkpoint) error {
+	l, err := svc.LineOf(ctx, a)
 	if err != nil {
 		return err
 	}
@@ -128,8 +127,8 @@ func (d *Service) marks(ctx context.Context, a *app.App, cp *store.Checkpoint) e
 	if !isAct(*cp) {
 		return nil
 	}
-	if cp.TurnID == nil { // within a turn, it is the turn that is undone
-		open, err := d.store.OpenTurns(ctx, a.Rec().ID)
+	if cp.TurnID == nil { // a checkpoint within a turn starts no act: undo takes back the whole turn
+		open, err := svc.store.OpenTurns(ctx, a.Rec().ID)
 		if err != nil || slices.ContainsFunc(open, func(t store.Turn) bool { return !t.Inferred }) {
 			return err
 		}
@@ -138,19 +137,19 @@ func (d *Service) marks(ctx context.Context, a *app.App, cp *store.Checkpoint) e
 	return nil
 }
 
-// Rejoin notes that a turn that was undone while it went on did something again.
-func (d *Service) Rejoin(ctx context.Context, a *app.App, act ipc.CheckpointID) error {
-	l, err := d.LineOf(ctx, a)
+// Rejoin records that a turn wrote again after it was undone, so that it can be undone again.
+func (svc *Service) Rejoin(ctx context.Context, a *app.App, act ipc.CheckpointID) error {
+	l, err := svc.LineOf(ctx, a)
 	if err != nil || l.Find(act) < 0 || l.Holds(act) {
 		return err
 	}
 	newest := l[0]
 	newest.UndoNext = &act
-	return d.store.PutCheckpoint(ctx, newest, "")
+	return svc.store.PutCheckpoint(ctx, newest, "")
 }
 
-// BehindOf names the layers that are as they were while others went back, as the newest
-// safety checkpoint of a rollback that was done has them.
+// BehindOf returns the layers that the last completed rollback left as they were while others went
+// back.
 func (l line) BehindOf() []string {
 	for _, cp := range l {
 		if cp.Trigger == ipc.TriggerPreRollback && !cp.CalledOff {
@@ -160,20 +159,20 @@ func (l line) BehindOf() []string {
 	return nil
 }
 
-// NoteBehind keeps, for problems, which layers stayed behind.
-func (d *Service) NoteBehind(ctx context.Context, a *app.App) {
-	l, err := d.LineOf(ctx, a)
+// NoteBehind sets the app's warnings about layers that the last rollback left out.
+func (svc *Service) NoteBehind(ctx context.Context, a *app.App) {
+	l, err := svc.LineOf(ctx, a)
 	if err != nil {
-		return // whoever asks next is told
+		return // the next operation reports that the store fails
 	}
 	words := behindWords(l)
 	a.NoteBehind(words)
 }
 
-// behindWords says which layers stayed behind, and what takes them along.
+// behindWords returns a warning for each layer that the last rollback left out, with its remedy.
 func behindWords(l line) (list []string) {
 	for _, name := range l.BehindOf() {
-		list = append(list, fmt.Sprintf("%s stayed as it was at a rollback, and may not agree with the rest: a rollback that takes it along, or mulligan redo, ends that", name))
+		list = append(list, fmt.Sprintf("the last rollback left %s as it was, so it may not match the rest of the app: roll back with this layer included, or run mulligan redo", name))
 	}
 	return list
 }

@@ -13,7 +13,7 @@ import (
 	"mulligan/snap"
 )
 
-// Public is a checkpoint's record as clients see it, but for its size.
+// Public returns a checkpoint's record as clients see it, without its size.
 func Public(cp store.Checkpoint) ipc.Checkpoint {
 	v := cp.Checkpoint
 	v.DBSnapshots = []ipc.DBSnapshot{}
@@ -47,30 +47,30 @@ func Public(cp store.Checkpoint) ipc.Checkpoint {
 	return v
 }
 
-// show is a checkpoint with its size.
-func (d *Service) show(ctx context.Context, a *app.App, cp store.Checkpoint) (ipc.Checkpoint, error) {
+// show returns a checkpoint with its size.
+func (svc *Service) show(ctx context.Context, a *app.App, cp store.Checkpoint) (ipc.Checkpoint, error) {
 	v := Public(cp)
 	all := a.KnownSizes()
 	size, known := all.Each[cp.ID]
 	damage := all.Damage[cp.ID]
 	var err error
 	if !known {
-		size, damage, err = a.Measure(ctx, "", cp)
+		size, damage, err = a.MeasureFreed(ctx, "", cp)
 	}
 	v.SizeBytes, v.Damaged = size, cmp.Or(v.Damaged, damage)
 	return v, err
 }
 
-// sized gives each checkpoint's size and that of all of them. They are kept
-// until the next operation on the app.
-func (d *Service) sized(ctx context.Context, a *app.App, cps []store.Checkpoint) (app.Sizes, error) {
+// sized returns the size of each checkpoint and of all together. It keeps them until the next
+// operation on the app.
+func (svc *Service) sized(ctx context.Context, a *app.App, cps []store.Checkpoint) (app.Sizes, error) {
 	s := a.KnownSizes()
 	if s.Each != nil && len(s.Each) == len(cps) {
 		return s, nil
 	}
 	s = app.Sizes{Each: make(map[ipc.CheckpointID]int64, len(cps)), Damage: map[ipc.CheckpointID]string{}}
 	for _, cp := range cps {
-		n, missing, err := a.Measure(ctx, "", cp)
+		n, missing, err := a.MeasureFreed(ctx, "", cp)
 		if err != nil {
 			return s, err
 		}
@@ -78,40 +78,40 @@ func (d *Service) sized(ctx context.Context, a *app.App, cps []store.Checkpoint)
 			s.Damage[cp.ID] = missing
 		}
 	}
-	turns, err := d.store.Turns(ctx, a.Rec().ID, 1)
-	if err != nil && errs.KindOf(err) != errs.Corrupt { // of a damaged one the journal's size is not known
+	turns, err := svc.store.Turns(ctx, a.Rec().ID, 1)
+	if err != nil && errs.KindOf(err) != errs.Corrupt { // damage leaves the journal's size unknown
 		return s, err
 	}
-	if s.Total, err = a.Held(ctx, newestMark(turns), cps...); err != nil {
+	if s.Total, err = a.FreedBy(ctx, newestMark(turns), cps...); err != nil {
 		return s, err
 	}
 	a.KeepSizes(s)
 	return s, nil
 }
 
-// measured reads an app's checkpoints and their sizes. One that is deleted in
-// between is in the records and not in the store: they are read again then.
-func (d *Service) measured(ctx context.Context, a *app.App) (cps []store.Checkpoint, s app.Sizes, err error) {
+// measured reads the app's checkpoints and their sizes. If a checkpoint is deleted meanwhile, it
+// reads both again.
+func (svc *Service) measured(ctx context.Context, a *app.App) (cps []store.Checkpoint, s app.Sizes, err error) {
 	const tries = 3
 	for range tries {
 		was := len(cps)
-		if cps, err = d.store.Checkpoints(ctx, a.Rec().ID); err != nil {
+		if cps, err = svc.store.Checkpoints(ctx, a.Rec().ID); err != nil {
 			return nil, s, err
 		}
-		if s, err = d.sized(ctx, a, cps); err != nil || len(s.Damage) == 0 || was == len(cps) {
+		if s, err = svc.sized(ctx, a, cps); err != nil || len(s.Damage) == 0 || was == len(cps) {
 			break
 		}
 	}
 	return cps, s, err
 }
 
-// Checkpoints lists an app's checkpoints, newest first, and what they occupy.
-func (d *Service) Checkpoints(ctx context.Context, who ipc.Caller, ref string, q ipc.CheckpointQuery) (ipc.CheckpointList, error) {
-	a, err := d.apps.Find(who, ref)
+// Checkpoints returns the app's checkpoints, newest first, and their sizes.
+func (svc *Service) Checkpoints(ctx context.Context, who ipc.Caller, ref string, q ipc.CheckpointQuery) (ipc.CheckpointList, error) {
+	a, err := svc.apps.Find(who, ref)
 	if err != nil {
 		return ipc.CheckpointList{}, err
 	}
-	cps, sizes, err := d.measured(ctx, a)
+	cps, sizes, err := svc.measured(ctx, a)
 	if err != nil {
 		return ipc.CheckpointList{}, err
 	}
@@ -146,27 +146,27 @@ func (d *Service) Checkpoints(ctx context.Context, who ipc.Caller, ref string, q
 	return list, nil
 }
 
-// Checkpoint gives one.
-func (d *Service) Checkpoint(ctx context.Context, who ipc.Caller, ref string, id ipc.CheckpointID) (ipc.Checkpoint, error) {
-	a, cp, err := d.FindCheckpoint(ctx, who, ref, id)
+// Checkpoint returns one checkpoint with its size.
+func (svc *Service) Checkpoint(ctx context.Context, who ipc.Caller, ref string, id ipc.CheckpointID) (ipc.Checkpoint, error) {
+	a, cp, err := svc.FindCheckpoint(ctx, who, ref, id)
 	if err != nil {
 		return ipc.Checkpoint{}, err
 	}
-	return d.show(ctx, a, cp)
+	return svc.show(ctx, a, cp)
 }
 
-func (d *Service) FindCheckpoint(ctx context.Context, who ipc.Caller, ref string, id ipc.CheckpointID) (*app.App, store.Checkpoint, error) {
-	a, err := d.apps.Find(who, ref)
+func (svc *Service) FindCheckpoint(ctx context.Context, who ipc.Caller, ref string, id ipc.CheckpointID) (*app.App, store.Checkpoint, error) {
+	a, err := svc.apps.Find(who, ref)
 	if err != nil {
 		return nil, store.Checkpoint{}, err
 	}
-	cp, err := d.store.Checkpoint(ctx, a.Rec().ID, id)
+	cp, err := svc.store.Checkpoint(ctx, a.Rec().ID, id)
 	return a, cp, err
 }
 
 // Pin pins or unpins a checkpoint.
-func (d *Service) Pin(ctx context.Context, who ipc.Caller, ref string, id ipc.CheckpointID, pinned bool) (ipc.Checkpoint, error) {
-	a, cp, err := d.FindCheckpoint(ctx, who, ref, id)
+func (svc *Service) Pin(ctx context.Context, who ipc.Caller, ref string, id ipc.CheckpointID, pinned bool) (ipc.Checkpoint, error) {
+	a, cp, err := svc.FindCheckpoint(ctx, who, ref, id)
 	if err != nil {
 		return ipc.Checkpoint{}, err
 	}
@@ -174,22 +174,22 @@ func (d *Service) Pin(ctx context.Context, who ipc.Caller, ref string, id ipc.Ch
 	if pinned {
 		action = "pin"
 	}
-	if err := d.store.SetPinned(ctx, a.Rec().ID, id, pinned); err != nil {
+	if err := svc.store.SetPinned(ctx, a.Rec().ID, id, pinned); err != nil {
 		return ipc.Checkpoint{}, err
 	}
-	d.events.WriteAudit(ctx, a.Rec(), who, action, string(id), "", nil, nil)
+	svc.events.WriteAudit(ctx, a.Rec(), who, action, string(id), "", nil, nil)
 	cp.Pinned = pinned
-	shown, err := d.show(ctx, a, cp)
+	shown, err := svc.show(ctx, a, cp)
 	if err == nil {
-		d.events.Publish(a.Rec().ID, "checkpoint", shown)
+		svc.events.Publish(a.Rec().ID, "checkpoint", shown)
 	}
 	return shown, err
 }
 
-// Verify checks what is stored for a checkpoint: that it is there, or byte by
-// byte. Damage is in the result; an error means that it could not be checked.
-func (d *Service) Verify(ctx context.Context, who ipc.Caller, ref string, id ipc.CheckpointID, depth snap.Depth) (ipc.VerifyResult, error) {
-	a, cp, err := d.FindCheckpoint(ctx, who, ref, id)
+// Verify checks that everything stored for a checkpoint is present, or reads every byte of it.
+// Damage is part of the result; an error means that the check was not possible.
+func (svc *Service) Verify(ctx context.Context, who ipc.Caller, ref string, id ipc.CheckpointID, depth snap.Depth) (ipc.VerifyResult, error) {
+	a, cp, err := svc.FindCheckpoint(ctx, who, ref, id)
 	if err != nil {
 		return ipc.VerifyResult{}, err
 	}
@@ -197,7 +197,7 @@ func (d *Service) Verify(ctx context.Context, who ipc.Caller, ref string, id ipc
 	for _, s := range cp.Snapshots {
 		l, ok := a.Layer(s.Layer)
 		if !ok {
-			res.Warnings = append(res.Warnings, fmt.Sprintf("the app no longer has %s: what is stored of it was not checked", s.Layer))
+			res.Warnings = append(res.Warnings, fmt.Sprintf("the app no longer has the layer %s, so its snapshot was not checked", s.Layer))
 			continue
 		}
 		err := l.Driver.Verify(ctx, s.ID, depth)
@@ -213,16 +213,17 @@ func (d *Service) Verify(ctx context.Context, who ipc.Caller, ref string, id ipc
 	return res, nil
 }
 
-// Audit lists an app's audit trail, newest first, and checks it where verify is set.
-func (d *Service) Audit(ctx context.Context, who ipc.Caller, ref string, limit int, verify bool) (list ipc.AuditList, err error) {
-	a, err := d.apps.Find(who, ref)
+// Audit returns the app's audit trail, newest first. If verify is set, it checks the chain of
+// hashes.
+func (svc *Service) Audit(ctx context.Context, who ipc.Caller, ref string, limit int, verify bool) (list ipc.AuditList, err error) {
+	a, err := svc.apps.Find(who, ref)
 	if err != nil {
 		return list, err
 	}
-	if list.Entries, err = d.store.AuditTrail(ctx, a.Rec().ID, limit); err != nil || !verify {
+	if list.Entries, err = svc.store.AuditTrail(ctx, a.Rec().ID, limit); err != nil || !verify {
 		return list, err
 	}
-	n, head, err := d.store.VerifyAudit(ctx)
+	n, head, err := svc.store.VerifyAudit(ctx)
 	list.Check = &ipc.AuditCheck{OK: err == nil, Entries: n, Head: head.String()}
 	if errs.KindOf(err) == errs.Corrupt {
 		list.Check.Problem, err = err.Error(), nil
@@ -230,9 +231,9 @@ func (d *Service) Audit(ctx context.Context, who ipc.Caller, ref string, limit i
 	return list, err
 }
 
-// ShowOrBare is show, or the record alone where its size cannot be told.
-func (d *Service) ShowOrBare(ctx context.Context, a *app.App, cp store.Checkpoint) ipc.Checkpoint {
-	if shown, err := d.show(ctx, a, cp); err == nil {
+// ShowOrBare returns a checkpoint with its size, or without if the size is unknown.
+func (svc *Service) ShowOrBare(ctx context.Context, a *app.App, cp store.Checkpoint) ipc.Checkpoint {
+	if shown, err := svc.show(ctx, a, cp); err == nil {
 		return shown
 	}
 	return Public(cp)

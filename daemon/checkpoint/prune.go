@@ -13,44 +13,44 @@ import (
 	"mulligan/snap"
 )
 
-// Prune applies the app's retention rules now, or says what they would drop.
-func (d *Service) Prune(ctx context.Context, who ipc.Caller, ref string, dryRun bool) (ipc.PruneResult, error) {
+// Prune applies the app's retention rules. With dryRun it only returns what they would delete.
+func (svc *Service) Prune(ctx context.Context, who ipc.Caller, ref string, dryRun bool) (ipc.PruneResult, error) {
 	const op = "prune"
-	a, err := d.apps.Find(who, ref)
+	a, err := svc.apps.Find(who, ref)
 	if err != nil {
 		return ipc.PruneResult{}, err
 	}
 	ctx = context.WithoutCancel(ctx)
-	release, err := d.apps.Acquire(ctx, a, op, who)
+	release, err := svc.apps.Acquire(ctx, a, op, who)
 	if err != nil {
 		return ipc.PruneResult{}, err
 	}
 	defer release()
-	res, err := d.prune(ctx, a, who, dryRun)
+	res, err := svc.prune(ctx, a, who, dryRun)
 	if !dryRun && (err != nil || len(res.Deleted) == 0) {
-		d.events.WriteAudit(ctx, a.Rec(), who, "prune", "", "", err, res)
+		svc.events.WriteAudit(ctx, a.Rec(), who, "prune", "", "", err, res)
 	}
 	return res, errs.Wrap(errs.Failed, op, err)
 }
 
-// PruneAfter prunes behind an operation that is done already: trouble is
-// logged and does not make that operation a failure.
-func (d *Service) PruneAfter(ctx context.Context, a *app.App, who ipc.Caller, protected ...ipc.CheckpointID) {
-	res, err := d.prune(ctx, a, who, false, protected...)
+// PruneAfter prunes after another operation has succeeded. It logs errors and does not return
+// them, since that operation must not fail by them.
+func (svc *Service) PruneAfter(ctx context.Context, a *app.App, who ipc.Caller, protected ...ipc.CheckpointID) {
+	res, err := svc.prune(ctx, a, who, false, protected...)
 	if err != nil {
-		d.opt.Log.Error("pruning failed", "app", a.Rec().Slug, "err", err)
-		d.events.WriteAudit(ctx, a.Rec(), who, "prune", "", "", err, res)
+		svc.opt.Log.Error("pruning failed", "app", a.Rec().Slug, "err", err)
+		svc.events.WriteAudit(ctx, a.Rec(), who, "prune", "", "", err, res)
 	}
 }
 
-// prune applies the rules. What is deleted by them is in the audit trail as soon as it is decided.
-func (d *Service) prune(ctx context.Context, a *app.App, who ipc.Caller, dryRun bool, protected ...ipc.CheckpointID) (ipc.PruneResult, error) {
+// prune applies the rules. The deletions are in the audit trail as soon as they are decided.
+func (svc *Service) prune(ctx context.Context, a *app.App, who ipc.Caller, dryRun bool, protected ...ipc.CheckpointID) (ipc.PruneResult, error) {
 	res := ipc.PruneResult{Deleted: []ipc.CheckpointID{}}
-	cps, err := d.store.Checkpoints(ctx, a.Rec().ID)
+	cps, err := svc.store.Checkpoints(ctx, a.Rec().ID)
 	if err != nil {
 		return res, err
 	}
-	doomed, over, err := d.doomed(ctx, a, cps, protected)
+	toDelete, over, err := svc.toDelete(ctx, a, cps, protected)
 	if err != nil {
 		return res, err
 	}
@@ -59,7 +59,7 @@ func (d *Service) prune(ctx context.Context, a *app.App, who ipc.Caller, dryRun 
 	}
 	var drop []store.Checkpoint
 	for _, cp := range cps {
-		if slices.Contains(doomed, cp.ID) {
+		if slices.Contains(toDelete, cp.ID) {
 			drop = append(drop, cp)
 			res.Deleted = append(res.Deleted, cp.ID)
 		}
@@ -69,48 +69,48 @@ func (d *Service) prune(ctx context.Context, a *app.App, who ipc.Caller, dryRun 
 		return res, nil
 	}
 	if len(drop) > 0 {
-		entry := d.events.Entry(a.Rec(), who, "prune", "", "", nil, res)
-		if err := d.DeleteCheckpoints(ctx, a, &entry, drop...); err != nil {
+		entry := svc.events.Entry(a.Rec(), who, "prune", "", "", nil, res)
+		if err := svc.DeleteCheckpoints(ctx, a, &entry, drop...); err != nil {
 			return res, err
 		}
 	}
-	return res, d.trimTurns(ctx, a, slices.DeleteFunc(cps, func(cp store.Checkpoint) bool {
+	return res, svc.trimTurns(ctx, a, slices.DeleteFunc(cps, func(cp store.Checkpoint) bool {
 		return slices.Contains(res.Deleted, cp.ID)
 	}))
 }
 
-// Reweigh finds out once, when the daemon has started, which apps exceed max_bytes: the
-// prunes of the daemon before knew.
-func (d *Service) Reweigh(ctx context.Context) {
-	for _, a := range d.apps.All() {
+// CheckSizes finds out, once after a start, which apps exceed max_bytes. Later prunes find that
+// out themselves.
+func (svc *Service) CheckSizes(ctx context.Context) {
+	for _, a := range svc.apps.All() {
 		if a.Rec().Retention.MaxBytes <= 0 {
 			continue
 		}
-		if err := d.reweighApp(ctx, a); err != nil && ctx.Err() == nil {
-			d.opt.Log.Warn("see whether what is kept exceeds max_bytes", "app", a.Rec().Slug, "err", err)
+		if err := svc.checkAppSize(ctx, a); err != nil && ctx.Err() == nil {
+			svc.opt.Log.Warn("see whether what is kept exceeds max_bytes", "app", a.Rec().Slug, "err", err)
 		}
 	}
 }
 
-func (d *Service) reweighApp(ctx context.Context, a *app.App) error {
-	release, err := d.apps.AcquireBrief(ctx, a, "see what is kept")
+func (svc *Service) checkAppSize(ctx context.Context, a *app.App) error {
+	release, err := svc.apps.AcquireBrief(ctx, a, "see what is kept")
 	if err != nil {
 		return err
 	}
 	defer release()
-	cps, err := d.store.Checkpoints(ctx, a.Rec().ID)
+	cps, err := svc.store.Checkpoints(ctx, a.Rec().ID)
 	if err != nil {
 		return err
 	}
-	_, over, err := d.doomed(ctx, a, cps, nil)
+	_, over, err := svc.toDelete(ctx, a, cps, nil)
 	if err == nil {
 		a.NoteSize(tooMuch(a.Rec().Retention.MaxBytes, over))
 	}
 	return err
 }
 
-// tooMuch says, in no or one sentence, that what somebody asked for needs more than
-// max_bytes.
+// tooMuch returns a warning if the checkpoints that somebody asked for exceed max_bytes; over is
+// by how many bytes.
 func tooMuch(limit, over int64) []string {
 	if over <= 0 {
 		return nil
@@ -119,8 +119,8 @@ func tooMuch(limit, over int64) []string {
 		"delete or unpin some, or raise retention.max_bytes", over, limit)}
 }
 
-// kindOf is what a checkpoint is for. turns are those of the app: a checkpoint that an
-// older daemon made does not say by itself that its turn was inferred.
+// kindOf returns the kind of a checkpoint for the retention rules. turns are the app's turns: a
+// checkpoint of an older daemon does not record that its turn was inferred.
 func kindOf(cp store.Checkpoint, turns []store.Turn) retention.Kind {
 	switch {
 	case cp.CalledOff:
@@ -135,10 +135,10 @@ func kindOf(cp store.Checkpoint, turns []store.Turn) retention.Kind {
 	return retention.Turn
 }
 
-// doomed applies the retention rules. over is by how many bytes what stays exceeds
-// max_bytes.
-func (d *Service) doomed(ctx context.Context, a *app.App, cps []store.Checkpoint, protected []ipc.CheckpointID) (ids []ipc.CheckpointID, over int64, err error) {
-	turns, err := d.store.Turns(ctx, a.Rec().ID, 0)
+// toDelete applies the retention rules and returns the checkpoints to delete. over is by how many
+// bytes the remaining ones exceed max_bytes.
+func (svc *Service) toDelete(ctx context.Context, a *app.App, cps []store.Checkpoint, protected []ipc.CheckpointID) (ids []ipc.CheckpointID, over int64, err error) {
+	turns, err := svc.store.Turns(ctx, a.Rec().ID, 0)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -149,22 +149,22 @@ func (d *Service) doomed(ctx context.Context, a *app.App, cps []store.Checkpoint
 			ExpiresAt: cp.ExpiresAt, Protected: cp.Damaged != "" || slices.Contains(protected, cp.ID),
 		})
 	}
-	all := int64(-1) // what all of them and the journal occupy, once it is asked for
-	return retention.Plan(d.opt.Now(), a.Rec().Retention, items, func(drop []ipc.CheckpointID) (int64, error) {
+	all := int64(-1) // the size of all checkpoints and the journal; -1 until it is measured
+	return retention.Plan(svc.opt.Now(), a.Rec().Retention, items, func(drop []ipc.CheckpointID) (int64, error) {
 		if all < 0 {
-			n, err := a.Held(ctx, newestMark(turns), cps...)
+			n, err := a.FreedBy(ctx, newestMark(turns), cps...)
 			if err != nil {
 				return 0, err
 			}
 			all = n
 		}
 		gone, kept := parted(cps, drop)
-		freed, err := a.Held(ctx, neededFrom(turns, a.Rec().Retention.KeepTurns, kept), gone...)
+		freed, err := a.FreedBy(ctx, neededFrom(turns, a.Rec().Retention.KeepTurns, kept), gone...)
 		return all - freed, err
 	})
 }
 
-// parted parts checkpoints into those that are to be dropped and the others.
+// parted splits checkpoints into those that drop lists and the others.
 func parted(cps []store.Checkpoint, drop []ipc.CheckpointID) (gone, kept []store.Checkpoint) {
 	for _, cp := range cps {
 		if slices.Contains(drop, cp.ID) {
@@ -176,10 +176,10 @@ func parted(cps []store.Checkpoint, drop []ipc.CheckpointID) (gone, kept []store
 	return gone, kept
 }
 
-// trimTurns forgets the turns that are beyond the app's allowance and have no
-// checkpoint any more, and lets the journal forget what nothing needs.
-func (d *Service) trimTurns(ctx context.Context, a *app.App, kept []store.Checkpoint) error {
-	recs, err := d.store.Turns(ctx, a.Rec().ID, 0)
+// trimTurns forgets turns that are beyond the app's allowance and have no checkpoint any more. It
+// then truncates the journal as far as nothing needs it.
+func (svc *Service) trimTurns(ctx context.Context, a *app.App, kept []store.Checkpoint) error {
+	recs, err := svc.store.Turns(ctx, a.Rec().ID, 0)
 	if err != nil {
 		return err
 	}
@@ -192,7 +192,7 @@ func (d *Service) trimTurns(ctx context.Context, a *app.App, kept []store.Checkp
 		}
 	}
 	if oldest >= 0 && oldest < len(recs)-1 {
-		if err := d.dropTurns(ctx, a, recs[oldest]); err != nil {
+		if err := svc.dropTurns(ctx, a, recs[oldest]); err != nil {
 			return err
 		}
 	}
@@ -201,24 +201,24 @@ func (d *Service) trimTurns(ctx context.Context, a *app.App, kept []store.Checkp
 	if f == nil || from == "" {
 		return nil
 	}
-	d.store.WakeCollector()
+	svc.store.WakeCollector()
 	return f.Driver().(snap.Journal).Trim(ctx, from)
 }
 
-// dropTurns forgets what is recorded of the turns before the oldest that stays.
-func (d *Service) dropTurns(ctx context.Context, a *app.App, oldest store.Turn) error {
-	if err := d.store.DropTurns(ctx, a.Rec().ID, oldest.Seq); err != nil {
+// dropTurns deletes the records of the turns older than oldest.
+func (svc *Service) dropTurns(ctx context.Context, a *app.App, oldest store.Turn) error {
+	if err := svc.store.DropTurns(ctx, a.Rec().ID, oldest.Seq); err != nil {
 		return err
 	}
-	if err := d.store.DropPointers(ctx, a.Rec().ID, oldest.Seq); err != nil {
+	if err := svc.store.DropPointers(ctx, a.Rec().ID, oldest.Seq); err != nil {
 		return err
 	}
-	return d.store.DropOwnWrites(ctx, a.Rec().ID, oldest.StartedAt)
+	return svc.store.DropOwnWrites(ctx, a.Rec().ID, oldest.StartedAt)
 }
 
-// neededFrom is the position from which on the journal is needed: the start of
-// the oldest turn that is open, or has its checkpoint and is among the keep
-// newest. A checkpoint that is older than all of those needs no journal.
+// neededFrom returns the position from which on the journal is needed: the start of the oldest
+// turn that is open, or that is among the keep newest and still has its checkpoint. Checkpoints of
+// older turns do not need the journal.
 func neededFrom(newestFirst []store.Turn, keep int, kept []store.Checkpoint) snap.Mark {
 	alive, from, allowed := aliveIn(kept), newestMark(newestFirst), allowance(newestFirst, keep)
 	for i, rec := range newestFirst {
@@ -229,8 +229,8 @@ func neededFrom(newestFirst []store.Turn, keep int, kept []store.Checkpoint) sna
 	return from
 }
 
-// allowance tells which turns are among the keep newest of their kind: those that
-// were told of, and those that were inferred.
+// allowance reports for each turn whether it is among the keep newest of its kind. Announced and
+// inferred turns are the two kinds.
 func allowance(newestFirst []store.Turn, keep int) []bool {
 	allowed, seen := make([]bool, len(newestFirst)), map[bool]int{}
 	for i, rec := range newestFirst {
@@ -240,7 +240,7 @@ func allowance(newestFirst []store.Turn, keep int) []bool {
 	return allowed
 }
 
-// newestMark is the last position that is known of an app's journal, "" if none is.
+// newestMark returns the last known position of an app's journal, or "".
 func newestMark(newestFirst []store.Turn) snap.Mark {
 	if len(newestFirst) == 0 {
 		return ""
@@ -251,7 +251,7 @@ func newestMark(newestFirst []store.Turn) snap.Mark {
 	return newestFirst[0].End
 }
 
-// aliveIn tells whether a turn's checkpoint is among those.
+// aliveIn returns a function that reports whether a turn's checkpoint is among kept.
 func aliveIn(kept []store.Checkpoint) func(store.Turn) bool {
 	ids := map[ipc.CheckpointID]bool{}
 	for _, cp := range kept {

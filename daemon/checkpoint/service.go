@@ -1,5 +1,5 @@
-// Package checkpoint makes, lists, compares, checks, prunes and deletes the checkpoints of apps, and knows
-// by their marks where undo and redo lead.
+// Package checkpoint makes, lists, compares, verifies, prunes and deletes the checkpoints of apps,
+// and computes where undo and redo lead.
 package checkpoint
 
 import (
@@ -10,7 +10,7 @@ import (
 	"mulligan/daemon/settings"
 )
 
-// Service makes, lists, checks and drops the checkpoints of apps. Safe for concurrent use.
+// Service makes, lists, verifies and deletes the checkpoints of apps. Safe for concurrent use.
 type Service struct {
 	owners *accounts.Owners
 	events *events.Events

@@ -11,30 +11,31 @@ import (
 	"mulligan/snap"
 )
 
-// packing is how many times smaller than the live state a capture is at best.
+// packing is the assumed best compression: a capture takes at least an eighth of the live state's
+// size.
 const packing = 8
 
-// fits fails when a checkpoint of the app surely cannot be stored: then its
-// unit need not be stopped to find out. Warm stores the files next, and fails by
-// itself; what a layer shares with its last snapshot costs nothing; so it is first
-// captures of databases that count, at the least that they could come to.
-func (d *Service) fits(ctx context.Context, a *app.App) error {
-	cps, err := d.store.Checkpoints(ctx, a.Rec().ID)
+// fits returns an error if a checkpoint of the app certainly cannot be stored, so that the unit
+// is not stopped for nothing. fits looks only at the first captures of databases, at their
+// smallest possible size: Warm stores the files and fails by itself, and later captures share
+// their content with the last snapshot.
+func (svc *Service) fits(ctx context.Context, a *app.App) error {
+	cps, err := svc.store.Checkpoints(ctx, a.Rec().ID)
 	if err != nil {
 		return err
 	}
-	need, err := d.firsts(ctx, a, cps)
+	need, err := svc.firsts(ctx, a, cps)
 	if err != nil {
 		return err
 	}
-	if err := d.store.HasFree(ctx, need+records.Reserve); err != nil {
+	if err := svc.store.HasFree(ctx, need+records.Reserve); err != nil {
 		return err
 	}
-	return d.fitsLimit(ctx, a, cps, need)
+	return svc.fitsLimit(ctx, a, cps, need)
 }
 
-// firsts is what the first captures of the app's databases need at the least, in bytes.
-func (d *Service) firsts(ctx context.Context, a *app.App, cps []store.Checkpoint) (need int64, err error) {
+// firsts returns the smallest size, in bytes, that the first captures of the app's databases need.
+func (svc *Service) firsts(ctx context.Context, a *app.App, cps []store.Checkpoint) (need int64, err error) {
 	for _, l := range a.Layers() {
 		w, ok := l.Driver.(snap.SizeEstimator)
 		if !ok || len(cps) > 0 && holds(cps[0], l.Name) {
@@ -49,9 +50,9 @@ func (d *Service) firsts(ctx context.Context, a *app.App, cps []store.Checkpoint
 	return need, nil
 }
 
-// fitsLimit fails when what is pinned leaves no room within max_bytes, or the
-// first snapshots alone are larger.
-func (d *Service) fitsLimit(ctx context.Context, a *app.App, cps []store.Checkpoint, need int64) error {
+// fitsLimit returns an error if max_bytes leaves no room for the checkpoint beside the pinned
+// ones, or if the first snapshots alone exceed it.
+func (svc *Service) fitsLimit(ctx context.Context, a *app.App, cps []store.Checkpoint, need int64) error {
 	limit := a.Rec().Retention.MaxBytes
 	if limit <= 0 {
 		return nil
@@ -64,19 +65,19 @@ func (d *Service) fitsLimit(ctx context.Context, a *app.App, cps []store.Checkpo
 	}
 	kept := int64(0)
 	if len(pinned) > 0 {
-		all, err := a.Held(ctx, "", cps...)
+		all, err := a.FreedBy(ctx, "", cps...)
 		if err != nil {
 			return err
 		}
-		if all > limit { // else there is room whatever is pinned
-			if kept, err = a.Held(ctx, "", pinned...); err != nil {
+		if all > limit { // otherwise there is room even if all are pinned
+			if kept, err = a.FreedBy(ctx, "", pinned...); err != nil {
 				return err
 			}
 		}
 	}
 	if kept+need > limit {
-		return errs.New(errs.Conflict, "see what fits", "max_bytes is %d, pinned checkpoints hold %d, and this one needs %d at the least", limit, kept, need).
-			WithHint("unpin or delete some, or raise max_bytes; the app was not stopped")
+		return errs.New(errs.Conflict, "see what fits", "max_bytes is %d, the pinned checkpoints take %d bytes, and this one needs at least %d", limit, kept, need).
+			WithHint("unpin or delete checkpoints, or raise max_bytes; the app was not stopped")
 	}
 	return nil
 }
@@ -86,14 +87,14 @@ func holds(cp store.Checkpoint, name snap.Layer) bool {
 	return ok
 }
 
-func (d *Service) checkQuota(ctx context.Context, who ipc.Caller) error {
-	l := d.owners.LimitsOf(who)
-	owner, err := d.owners.CallerName(who)
+func (svc *Service) checkQuota(ctx context.Context, who ipc.Caller) error {
+	l := svc.owners.LimitsOf(who)
+	owner, err := svc.owners.CallerName(who)
 	if err != nil {
 		return err
 	}
 	if l.Checkpoints > 0 {
-		n, err := d.store.CountCheckpoints(ctx, owner, who.UID)
+		n, err := svc.store.CountCheckpoints(ctx, owner, who.UID)
 		if err != nil {
 			return err
 		}
@@ -105,7 +106,7 @@ func (d *Service) checkQuota(ctx context.Context, who ipc.Caller) error {
 	if l.Bytes == 0 {
 		return nil
 	}
-	n, err := d.occupied(ctx, owner, who.UID)
+	n, err := svc.occupied(ctx, owner, who.UID)
 	if err != nil || n < l.Bytes {
 		return err
 	}
@@ -113,17 +114,17 @@ func (d *Service) checkQuota(ctx context.Context, who ipc.Caller) error {
 		WithHint("delete some, or ask an administrator to raise [quota] bytes in mulligand.toml")
 }
 
-// occupied is what the checkpoints of all of an owner's apps occupy, in bytes.
-func (d *Service) occupied(ctx context.Context, owner string, uid int) (total int64, err error) {
-	for _, a := range d.apps.All() {
+// occupied returns the size of all checkpoints of all of an owner's apps, in bytes.
+func (svc *Service) occupied(ctx context.Context, owner string, uid int) (total int64, err error) {
+	for _, a := range svc.apps.All() {
 		if a.Rec().Owner != owner || a.Rec().OwnerUID != uid {
 			continue
 		}
-		cps, err := d.store.Checkpoints(ctx, a.Rec().ID)
+		cps, err := svc.store.Checkpoints(ctx, a.Rec().ID)
 		if err != nil {
 			return 0, err
 		}
-		s, err := d.sized(ctx, a, cps)
+		s, err := svc.sized(ctx, a, cps)
 		if err != nil {
 			return 0, err
 		}

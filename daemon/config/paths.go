@@ -80,8 +80,8 @@ func (s *settings) setSocket(c *Config) (err error) {
 	return err
 }
 
-// path makes v's path absolute: from where mulligand was started, for what was
-// said there and then; in a file it must be absolute already.
+// path returns v as an absolute path, or otherwise if v is empty. A flag or an environment
+// variable is relative to the working directory of mulligand; a path in the file must be absolute.
 func (s *settings) path(v value, otherwise string) (string, error) {
 	switch {
 	case v.text == "":

@@ -33,7 +33,7 @@ import (
 	"mulligan/ipc"
 )
 
-// Config says whom the gate lets in. Nobody, where everything is left out.
+// Config says whom the gate admits. The zero Config admits nobody.
 type Config struct {
 	// Tokens tells who a bearer token stands for; any error turns it away.
 	Tokens func(ctx context.Context, secret string) (ipc.Caller, error)
@@ -84,7 +84,7 @@ func New(cfg Config, next http.Handler) *Gate {
 
 const opAdmit = "admit"
 
-// serve is what each listener does with a request.
+// serve handles a request of each listener.
 func (g *Gate) serve(d *listener, w http.ResponseWriter, r *http.Request) error {
 	setHeaders(w.Header())
 	err := d.checkHost(r)
@@ -118,8 +118,8 @@ func (g *Gate) serve(d *listener, w http.ResponseWriter, r *http.Request) error 
 	return nil
 }
 
-// identify finds the caller: nil where the request does not say who it is from.
-// Whoever says it and is wrong is refused, also where anybody would be answered.
+// identify returns the caller of a request, or nil if the request names none. Wrong credentials
+// are an error even where no credentials are needed.
 func (g *Gate) identify(d *listener, r *http.Request) (*ipc.Caller, *session, error) {
 	if auth := r.Header.Get("Authorization"); auth != "" && !d.pageOnly {
 		who, err := g.bearer(r.Context(), auth)
@@ -171,7 +171,7 @@ type request struct {
 	end   context.CancelFunc
 }
 
-// follow ends the request's context when what let its caller in is revoked, or expires.
+// follow returns a context that ends when the caller's token or session is revoked or expires.
 func (g *Gate) follow(ctx context.Context, who *ipc.Caller, s *session) (context.Context, func()) {
 	if who.Grant == nil {
 		return ctx, func() {}
@@ -194,15 +194,14 @@ func (g *Gate) follow(ctx context.Context, who *ipc.Caller, s *session) (context
 	}
 }
 
-// Revoke cuts off whoever is being answered because of a token, now that it is
-// good no more.
+// Revoke ends the requests under way that were admitted by a token, which is no longer valid.
 func (g *Gate) Revoke(id ipc.TokenID) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.cut(func(req *request) bool { return req.token == id })
 }
 
-// cut ends some of the requests under way. g.mu is held.
+// cut ends the requests under way for which which returns true. The caller must hold g.mu.
 func (g *Gate) cut(which func(*request) bool) {
 	for req := range g.live {
 		if which(req) {
@@ -211,8 +210,8 @@ func (g *Gate) cut(which func(*request) bool) {
 	}
 }
 
-// setHeaders are those of every answer: what a page may do is run its own
-// scripts and ask its own origin.
+// setHeaders sets the headers of every answer. They allow a page only its own scripts, and
+// requests to its own origin.
 func setHeaders(h http.Header) {
 	h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "+
 		"connect-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")

@@ -27,7 +27,7 @@ const (
 	maxPerUser  = 16 // sessions, and codes; the oldest goes
 )
 
-// digest stands for a secret that is not kept.
+// digest is the SHA-256 of a secret. The secret itself is not kept.
 type digest [sha256.Size]byte
 
 // invitation is what a one-time code stands for.
@@ -47,7 +47,7 @@ type session struct {
 
 type sessionKey struct{}
 
-// secret makes 256 bits that nobody can guess, as text.
+// secret returns 256 random bits as text.
 func secret() string {
 	var b [32]byte
 	rand.Read(b[:]) // never fails
@@ -56,8 +56,8 @@ func secret() string {
 
 func digestOf(secret string) digest { return sha256.Sum256([]byte(secret)) }
 
-// Invite makes a link that lets who's browser in, once: as who, to look and to
-// work with what is registered. It opens a listener for it where there is none.
+// Invite returns a link that logs a browser in as who, once. It opens a listener for the page if
+// there is none.
 func (g *Gate) Invite(who ipc.Caller) (ipc.UILink, error) {
 	const op = "open the page"
 	var label [8]byte
@@ -76,8 +76,8 @@ func (g *Gate) Invite(who ipc.Caller) (ipc.UILink, error) {
 	return ipc.UILink{URL: d.url(inv.host) + loginPath + "?code=" + code, ExpiresAt: inv.expires.UTC()}, nil
 }
 
-// trim makes room for one more of those that mine picks out of all: at most
-// maxPerUser stay.
+// trim removes the oldest entries of those that mine selects, so that at most maxPerUser remain
+// after one more is added.
 func trim[T any](all map[digest]T, mine func(T) (bool, time.Time)) {
 	var count int
 	var oldest digest
@@ -127,7 +127,8 @@ func (g *Gate) login(d *listener, w http.ResponseWriter, r *http.Request) error 
 	return nil
 }
 
-// exchange takes the request's code and gives a session for it; nil where it is not good.
+// exchange takes the request's code and returns a new session for it, or nil if the code is not
+// valid.
 func (g *Gate) exchange(r *http.Request) (cookie string, s *session) {
 	key, now := digestOf(r.URL.Query().Get("code")), g.cfg.Now()
 	g.mu.Lock()
@@ -174,8 +175,8 @@ func (g *Gate) session(r *http.Request) (*session, error) {
 	return s, nil
 }
 
-// SessionOf is what the page may know of the session that a request came by;
-// false where it came by none.
+// SessionOf returns what the page may know about the session of a request; false if the request
+// has none.
 func SessionOf(ctx context.Context) (ipc.Session, bool) {
 	s, ok := ctx.Value(sessionKey{}).(*session)
 	if !ok {
@@ -184,7 +185,7 @@ func SessionOf(ctx context.Context) (ipc.Session, bool) {
 	return ipc.Session{UID: s.who.UID, CSRF: s.csrf, ExpiresAt: s.expires.UTC()}, true
 }
 
-// End ends the session that a request came by.
+// End ends the session of a request.
 func (g *Gate) End(ctx context.Context) {
 	s, ok := ctx.Value(sessionKey{}).(*session)
 	if !ok {

@@ -9,19 +9,19 @@ import (
 	"mulligan/snap"
 )
 
-// Held is the driver of a layer that cannot be worked on yet: what an earlier
-// process left of it could not be swept, or its domain cannot be reached. The app's other
-// layers can be used meanwhile. What is stored can still be verified and measured.
+// Held is the driver of a held-up layer: what an earlier process left could not be swept, or the
+// layer's domain cannot be reached. The app's other layers work meanwhile. Stored snapshots can
+// still be verified and measured.
 type Held struct {
 	snap.Driver
 	Why error // the error of the sweep, or of reach
-	// Reach tries whether the layer's domain can be reached, which it could not when the app
-	// was set up; nil for a layer that is to be swept.
+	// Reach tries to reach the layer's domain, which was unreachable when the drivers were opened.
+	// It is nil for a layer that must be swept.
 	Reach func(context.Context) error
 }
 
-// Unfit is the error of what has to wait. It is never errs.NotFound: of a switch, that
-// would say that it ended.
+// Unfit returns the error of an operation that must wait. It is never errs.NotFound, because for a
+// switch that would mean that the switch has ended.
 func (h *Held) Unfit() error {
 	return &errs.Error{Kind: errs.Unavailable, Message: "the layer cannot be used yet", Err: h.Why, Hint: errs.HintOf(h.Why)}
 }
@@ -52,12 +52,12 @@ func (h *Held) Close() error {
 	return nil
 }
 
-// SweepLayer sweeps one layer of an app, and returns the driver that is to be used from
-// then on: a heldUp where the sweep failed.
+// SweepLayer sweeps one layer of an app, and returns the driver to use from then on: a Held if the
+// sweep failed.
 func SweepLayer(ctx context.Context, driver snap.Driver, gone snap.Gone) snap.Driver {
 	if h, ok := driver.(*Held); ok {
 		if h.Reach != nil {
-			return h // it is swept once the app was set up anew
+			return h // swept after the drivers are opened anew
 		}
 		driver = h.Driver
 	}
@@ -67,8 +67,7 @@ func SweepLayer(ctx context.Context, driver snap.Driver, gone snap.Gone) snap.Dr
 	return driver
 }
 
-// KeepHeld holds up the layers that an earlier setup of the app held up: nobody has swept them
-// since.
+// KeepHeld holds up the layers that the old setup held up, since they were not swept in between.
 func (s *Setup) KeepHeld(old *Setup) {
 	for i, l := range s.Layers {
 		at := slices.IndexFunc(old.Layers, func(o Layer) bool { return o.Name == l.Name })
@@ -82,8 +81,7 @@ func (s *Setup) KeepHeld(old *Setup) {
 	}
 }
 
-// Unreached returns why the domain of the app cannot be reached; nil where it can, or there
-// is none.
+// Unreached returns why the app's domain cannot be reached; nil if it can, or if there is none.
 func (s *Setup) Unreached() error {
 	for _, l := range s.Layers {
 		if h, ok := l.Driver.(*Held); ok && h.Reach != nil {

@@ -1,6 +1,6 @@
-// Package layer binds drivers to an app: its files, the disks of its guest, its databases; and the
-// unit that runs it. A layer whose driver cannot be worked with yet is held up, and the app's
-// other layers are not.
+// Package layer binds drivers to an app's layers (its files, the disks of its guest, its
+// databases), and the unit that runs the app. A held-up layer does not affect the app's other
+// layers.
 package layer
 
 import (
@@ -20,14 +20,14 @@ import (
 	"mulligan/systemd"
 )
 
-// Setup is what an app consists of. It never changes: a changed app gets another.
+// Setup is what an app consists of. It is immutable: an app that changes gets a new Setup.
 type Setup struct {
 	Rec    store.App
-	Unit   systemd.Unit // nil: it has none
+	Unit   systemd.Unit // nil: the app has none
 	Layers []Layer
 }
 
-// Kind is which sort of thing a layer is.
+// Kind is the kind of a layer.
 type Kind int
 
 // The kinds of layers.
@@ -46,20 +46,19 @@ type Layer struct {
 	Driver snap.Driver
 }
 
-// Prefix begins the ids of the layer's snapshots.
+// Prefix returns the prefix of the layer's snapshot ids.
 func (l Layer) Prefix() string { return [...]string{"fs-", "vm-", "db-"}[l.Kind] }
 
 // IsDB reports whether the layer is restored in the db-restore stage.
 func (l Layer) IsDB() bool { return l.Kind == Database }
 
-// ReplaysLog reports whether the layer is a cluster whose states are compared by replaying its log,
-// which takes long.
+// ReplaysLog reports whether a comparison of the layer's states replays a log, which is slow.
 func (l Layer) ReplaysLog() bool {
 	d, ok := l.Driver.(*postgres.Driver)
 	return ok && d.Mode() == postgres.Physical
 }
 
-// Layer finds a layer by its name.
+// Layer returns the layer with this name.
 func (s *Setup) Layer(name snap.Layer) (Layer, bool) {
 	i := slices.IndexFunc(s.Layers, func(l Layer) bool { return l.Name == name })
 	if i < 0 {
@@ -68,8 +67,8 @@ func (s *Setup) Layer(name snap.Layer) (Layer, bool) {
 	return s.Layers[i], true
 }
 
-// HostPart is what of the app a capture stops when it is not asked to stop
-// everything: a guest's filesystems are frozen for a moment instead. nil: nothing.
+// HostPart returns the unit that a capture stops unless it is asked to stop everything, or nil. A
+// guest is not part of it: its filesystems are frozen for a moment instead.
 func (s *Setup) HostPart() systemd.Unit {
 	if m, ok := s.Unit.(*Machine); ok {
 		return m.Host
@@ -77,8 +76,8 @@ func (s *Setup) HostPart() systemd.Unit {
 	return s.Unit
 }
 
-// OfGuest returns err, with which the app's unit was looked at, as an error of the layer of its
-// domain where it is the domain that cannot be looked at.
+// OfGuest returns err, the error of reading the unit's state, as an error of the disk layer if the
+// domain is what cannot be read.
 func (s *Setup) OfGuest(ctx context.Context, err error) error {
 	m, ok := s.Unit.(*Machine)
 	l, disks := s.Layer(snap.Disk)
@@ -101,7 +100,7 @@ func (s *Setup) With(drivers []snap.Driver) *Setup {
 	return &next
 }
 
-// HeldWords says which layers are held up, and why.
+// HeldWords returns which layers are held up and why, one phrase each.
 func (s *Setup) HeldWords() (list []string) {
 	for _, l := range s.Layers {
 		if h, ok := l.Driver.(*Held); ok {
@@ -111,8 +110,8 @@ func (s *Setup) HeldWords() (list []string) {
 	return list
 }
 
-// Adopt takes over the drivers of an earlier setup that work in the background
-// for databases that are still the same: two at one thing would disturb each other.
+// Adopt takes over the drivers of the old setup that work in the background, for databases that
+// did not change: two such drivers of one database would disturb each other.
 func (s *Setup) Adopt(old *Setup) {
 	for i, l := range s.Layers {
 		if _, ok := l.Driver.(snap.Maintainer); !ok {
@@ -129,7 +128,7 @@ func (s *Setup) Adopt(old *Setup) {
 	}
 }
 
-// Close lets go of what an app's drivers hold open.
+// Close closes the app's drivers.
 func (s *Setup) Close() error {
 	var all []error
 	for _, l := range s.Layers {
@@ -140,7 +139,7 @@ func (s *Setup) Close() error {
 	return errors.Join(all...)
 }
 
-// Error is the failed capture of one layer.
+// Error is the error of a failed capture of one layer.
 type Error struct {
 	Layer Layer
 	Err   error
@@ -150,9 +149,9 @@ func (e *Error) Error() string { return string(e.Layer.Name) + ": " + e.Err.Erro
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// Unreadable reports whether err says that a live state cannot be read as it lies there:
-// not that it moved, that somebody has it, that nobody may or wants to read it any more,
-// or that there is no room for it.
+// Unreadable reports whether err means that a live state is damaged and cannot be read. Other
+// errors are: the state changes, another process locks it, access is denied, the caller cancelled,
+// or the disk is full.
 func Unreadable(err error) bool {
 	for _, passing := range []error{snap.ErrChanged, context.Canceled, context.DeadlineExceeded, unix.ENOSPC, unix.EDQUOT} {
 		if errors.Is(err, passing) {

@@ -106,7 +106,7 @@ func (r *Records) describe(list ...description) error {
 	return b.Commit(roots...)
 }
 
-// revOf is the revision of a description.
+// revOf returns the revision of a description.
 func revOf(root cas.Root) int64 {
 	n, err := strconv.ParseInt(string(root.Meta), 10, 64)
 	if err != nil {
@@ -267,8 +267,8 @@ func (r *Records) noteRepair() {
 	}
 }
 
-// Problems says what about the records needs a person's attention: damaged files are
-// kept until somebody removes them.
+// Problems returns what about the records needs a person's attention. Damaged files are kept until
+// a person removes them.
 func (r *Records) Problems() []string {
 	list := slices.Clone(r.trouble)
 	kept, err := filepath.Glob(filepath.Join(r.opt.StateDir, "mulligan.db.damaged-*"))

@@ -31,7 +31,7 @@ import (
 // Root names whatever it likes. A user names folders that are the user's, reached
 // with the user's rights, and what runs with them. A guest names folders below
 // its own, and nothing that runs or is reached elsewhere.
-func (d *Service) admit(ctx context.Context, who ipc.Caller, spec ipc.App) (store.App, error) {
+func (svc *Service) admit(ctx context.Context, who ipc.Caller, spec ipc.App) (store.App, error) {
 	if spec.Retention == (ipc.Retention{}) {
 		spec.Retention = ipc.DefaultRetention()
 	}
@@ -39,76 +39,75 @@ func (d *Service) admit(ctx context.Context, who ipc.Caller, spec ipc.App) (stor
 	if err := appfile.Validate(spec); err != nil {
 		return store.App{}, err
 	}
-	rec := store.App{App: spec, ByRoot: d.owners.Administers(who)}
+	rec := store.App{App: spec, ByRoot: svc.owners.Administers(who)}
 	var err error
-	if rec.Owner, rec.OwnerUID, err = d.owners.OwnerOf(who, spec); err != nil {
+	if rec.Owner, rec.OwnerUID, err = svc.owners.OwnerOf(who, spec); err != nil {
 		return store.App{}, err
 	}
-	if err := d.checkWorkspace(ctx, who, &rec); err != nil {
+	if err := svc.checkWorkspace(ctx, who, &rec); err != nil {
 		return store.App{}, err
 	}
-	if err := d.checkUnit(ctx, who, &rec.App); err != nil {
+	if err := svc.checkUnit(ctx, who, &rec.App); err != nil {
 		return store.App{}, err
 	}
-	if err := d.checkDomain(who, "", rec.App); err != nil {
+	if err := svc.checkDomain(who, "", rec.App); err != nil {
 		return store.App{}, err
 	}
-	if err := d.checkParts(ctx, who, rec.App, ipc.App{}); err != nil {
+	if err := svc.checkParts(ctx, who, rec.App, ipc.App{}); err != nil {
 		return store.App{}, err
 	}
-	old, err := d.store.RemovedApp(ctx, rec.Workspace, rec.Owner, rec.OwnerUID)
+	old, err := svc.store.RemovedApp(ctx, rec.Workspace, rec.Owner, rec.OwnerUID)
 	switch errs.KindOf(err) {
 	case "":
 		rec.ID, rec.CreatedAt = old.ID, old.CreatedAt
 	case errs.NotFound:
-		if err := d.checkAppQuota(ctx, who); err != nil {
+		if err := svc.checkAppQuota(ctx, who); err != nil {
 			return store.App{}, err
 		}
-		rec.ID, rec.CreatedAt = ipc.AppID(records.NewID("app-")), d.opt.Now().UTC()
+		rec.ID, rec.CreatedAt = ipc.AppID(records.NewID("app-")), svc.opt.Now().UTC()
 	default:
 		return store.App{}, err
 	}
 	return rec, nil
 }
 
-// checkWorkspace makes sure that the folder is there, may be protected at all,
-// and is the caller's where the caller is not root. It is looked for with the
-// caller's rights, so that nobody learns from the answer what they could not see
-// themselves; and judged by the opened folder, not by its path. Every later
-// opening is judged anew.
-func (d *Service) checkWorkspace(ctx context.Context, who ipc.Caller, rec *store.App) error {
+// checkWorkspace checks that the folder exists, may be protected, and belongs to the caller unless
+// the caller is root. A worker with the caller's rights opens it, so that the answer reveals
+// nothing that the caller could not see. The opened folder is checked, not its path, and checked
+// again at every later opening.
+func (svc *Service) checkWorkspace(ctx context.Context, who ipc.Caller, rec *store.App) error {
 	if who.Guest != "" {
-		if err := d.checkGuestFolder(ctx, who, rec); err != nil {
+		if err := svc.checkGuestFolder(ctx, who, rec); err != nil {
 			return err
 		}
 	} else {
-		f, err := openFolder.Call(ctx, d.owners.CallerAccount(who).User(), rec.Workspace)
+		f, err := openFolder.Call(ctx, svc.owners.CallerAccount(who).User(), rec.Workspace)
 		if err != nil {
 			return err
 		}
 		rec.Workspace, rec.FolderUID = f.Path, f.UID
 	}
-	if !d.owners.Administers(who) && rec.FolderUID != rec.OwnerUID {
+	if !svc.owners.Administers(who) && rec.FolderUID != rec.OwnerUID {
 		return errs.New(errs.Denied, "", "workspace %q belongs to %s", rec.Workspace, accounts.UserName(rec.FolderUID)).
 			WithHint("register a folder of your own, or %s", forRoot(rec.App))
 	}
 	if err := files.CheckRoot(rec.Workspace); err != nil {
 		return err
 	}
-	if rec.Workspace == d.opt.StateDir || app.Within(d.opt.StateDir, rec.Workspace) || app.Within(rec.Workspace, d.opt.StateDir) {
-		return errs.New(errs.Invalid, "", "workspace %q and the state folder %q must not contain each other", rec.Workspace, d.opt.StateDir).
+	if rec.Workspace == svc.opt.StateDir || app.Within(svc.opt.StateDir, rec.Workspace) || app.Within(rec.Workspace, svc.opt.StateDir) {
+		return errs.New(errs.Invalid, "", "workspace %q and the state folder %q must not contain each other", rec.Workspace, svc.opt.StateDir).
 			WithHint("choose another --state-dir or workspace")
 	}
 	return nil
 }
 
-// folder is a folder that was opened by a name from a user.
+// folder is a folder that a worker opened for a user.
 type folder struct {
 	Path string // without links
 	UID  int    // whose it is
 }
 
-// openFolder opens the folder at path, resolves path, and says whose it is.
+// openFolder opens the folder at path, resolves links in path, and returns the folder's owner.
 var openFolder = privsep.Define("daemon.openFolder", func(_ context.Context, path string) (f folder, err error) {
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
@@ -126,10 +125,10 @@ var openFolder = privsep.Define("daemon.openFolder", func(_ context.Context, pat
 
 // checkGuestFolder makes sure that the workspace lies below the guest's folder,
 // without links on the way. Whatever is wrong, the answer is the same.
-func (d *Service) checkGuestFolder(ctx context.Context, who ipc.Caller, rec *store.App) error {
+func (svc *Service) checkGuestFolder(ctx context.Context, who ipc.Caller, rec *store.App) error {
 	no := errs.New(errs.Denied, "", "workspace %q is not below this guest's folder", rec.Workspace).
 		WithHint("ask an administrator for one below the guests' folder")
-	rel, err := filepath.Rel(filepath.Join(d.opt.Guests.Dir, who.Guest), rec.Workspace)
+	rel, err := filepath.Rel(filepath.Join(svc.opt.Guests.Dir, who.Guest), rec.Workspace)
 	if err != nil || !filepath.IsLocal(rel) {
 		return no
 	}
@@ -141,7 +140,8 @@ func (d *Service) checkGuestFolder(ctx context.Context, who ipc.Caller, rec *sto
 	return nil
 }
 
-// forRoot is the sentence to give an administrator who is to register an app.
+// forRoot returns a sentence that the user can pass on to an administrator, who then registers the
+// app.
 func forRoot(spec ipc.App) string {
 	file := fmt.Sprintf("slug = %q, owner = %q, workspace = %q", spec.Slug, spec.Owner, spec.Workspace)
 	if spec.Unit != "" {
@@ -153,9 +153,10 @@ func forRoot(spec ipc.App) string {
 	return fmt.Sprintf("ask an administrator for /etc/mulligan/apps.d/%s.toml with: %s", spec.Slug, file)
 }
 
-// checkUnit makes sure that the unit exists; the default one is taken where it does.
-func (d *Service) checkUnit(ctx context.Context, who ipc.Caller, spec *ipc.App) error {
-	root := d.owners.Administers(who)
+// checkUnit checks that the unit exists. If none is named and the default unit exists, checkUnit
+// sets that one.
+func (svc *Service) checkUnit(ctx context.Context, who ipc.Caller, spec *ipc.App) error {
+	root := svc.owners.Administers(who)
 	if !root && spec.Unit != "" {
 		return errs.New(errs.Denied, "", "units are named by root").WithHint("%s", forRoot(*spec))
 	}
@@ -163,7 +164,7 @@ func (d *Service) checkUnit(ctx context.Context, who ipc.Caller, spec *ipc.App) 
 		return nil
 	}
 	if spec.Unit == "" {
-		d.defaultUnit(ctx, root, spec)
+		svc.defaultUnit(ctx, root, spec)
 		return nil
 	}
 	name, err := systemd.ParseName(spec.Unit)
@@ -171,7 +172,7 @@ func (d *Service) checkUnit(ctx context.Context, who ipc.Caller, spec *ipc.App) 
 		return err
 	}
 	spec.Unit = name
-	m, err := d.binder.Systemd(ctx)
+	m, err := svc.binder.Systemd(ctx)
 	if err != nil {
 		return err
 	}
@@ -187,11 +188,11 @@ func (d *Service) checkUnit(ctx context.Context, who ipc.Caller, spec *ipc.App) 
 
 // defaultUnit fills in of-app-SLUG.service where there is such a unit. No
 // systemd, no such unit: the app then has none.
-func (d *Service) defaultUnit(ctx context.Context, root bool, spec *ipc.App) {
+func (svc *Service) defaultUnit(ctx context.Context, root bool, spec *ipc.App) {
 	if !root {
 		return
 	}
-	m, err := d.binder.Systemd(ctx)
+	m, err := svc.binder.Systemd(ctx)
 	if err != nil {
 		return
 	}
@@ -201,20 +202,19 @@ func (d *Service) defaultUnit(ctx context.Context, root bool, spec *ipc.App) {
 	}
 }
 
-// checkParts makes sure that what an app consists of beside its folder is the
-// caller's to name. What it consisted of before, if anything, is not asked about:
-// root may have named that.
-func (d *Service) checkParts(ctx context.Context, who ipc.Caller, spec, before ipc.App) error {
+// checkParts checks that the caller may name the databases, command and health check of an app.
+// Parts that the app had before are not checked again: root may have named them.
+func (svc *Service) checkParts(ctx context.Context, who ipc.Caller, spec, before ipc.App) error {
 	for _, db := range spec.Databases {
 		known := func(k ipc.Database) bool { return layer.AsAsked(k) == layer.AsAsked(db) }
 		if slices.ContainsFunc(before.Databases, known) {
 			continue
 		}
-		if err := d.checkDatabase(ctx, who, spec, db); err != nil {
+		if err := svc.checkDatabase(ctx, who, spec, db); err != nil {
 			return err
 		}
 	}
-	if d.owners.Administers(who) {
+	if svc.owners.Administers(who) {
 		return nil
 	}
 	if who.Guest != "" && (len(spec.Run) > 0 && !slices.Equal(spec.Run, before.Run) || spec.Health != nil && !reflect.DeepEqual(spec.Health, before.Health)) {
@@ -228,8 +228,8 @@ func (d *Service) checkParts(ctx context.Context, who ipc.Caller, spec, before i
 	return nil
 }
 
-// checkHealthURL keeps a user from having the daemon ask hosts that the user
-// could not. A name could mean another host each time, so it must be an address.
+// checkHealthURL refuses URLs of other hosts, which the daemon might reach although the user
+// cannot. The host must be an address, since a name may mean another host each time.
 func checkHealthURL(h *ipc.Health) error {
 	if h == nil || h.URL == "" {
 		return nil
@@ -249,10 +249,10 @@ func isLoopback(host string) bool {
 
 // checkDatabase makes sure that a database is one that the caller could reach.
 // Servers are: they are entered with the owner's rights and the URL's password.
-func (d *Service) checkDatabase(ctx context.Context, who ipc.Caller, spec ipc.App, db ipc.Database) error {
-	switch root := d.owners.Administers(who); {
+func (svc *Service) checkDatabase(ctx context.Context, who ipc.Caller, spec ipc.App, db ipc.Database) error {
+	switch root := svc.owners.Administers(who); {
 	case db.DataDir != "":
-		if err := d.checkCluster(ctx, who, spec, db); err != nil || root {
+		if err := svc.checkCluster(ctx, who, spec, db); err != nil || root {
 			return err
 		}
 	case root:
@@ -273,8 +273,8 @@ func (d *Service) checkDatabase(ctx context.Context, who ipc.Caller, spec ipc.Ap
 		return nil // what lies in the workspace is judged when it is opened
 	}
 	dir, _ := layer.PlaceOf(spec.Workspace, db.DSN)
-	f, err := openFolder.Call(ctx, d.owners.CallerAccount(who).User(), dir)
-	if err != nil || f.Path != dir || f.UID != who.UID || app.Within(d.opt.StateDir, dir) {
+	f, err := openFolder.Call(ctx, svc.owners.CallerAccount(who).User(), dir)
+	if err != nil || f.Path != dir || f.UID != who.UID || app.Within(svc.opt.StateDir, dir) {
 		return errs.New(errs.Denied, "", "database %q lies in a folder that is not yours, or is reached by a link", db.Name).
 			WithHint("name one of your own by its real path, or %s", forRoot(spec))
 	}
@@ -283,9 +283,9 @@ func (d *Service) checkDatabase(ctx context.Context, who ipc.Caller, spec ipc.Ap
 
 // namedByRoot reports whether root said what an app consists of, its databases
 // above all, now that who makes rec of old.
-func (d *Service) namedByRoot(who ipc.Caller, rec, old store.App) bool {
+func (svc *Service) namedByRoot(who ipc.Caller, rec, old store.App) bool {
 	same := slices.EqualFunc(rec.Databases, old.Databases, func(x, y ipc.Database) bool { return layer.AsAsked(x) == layer.AsAsked(y) })
-	if d.owners.Administers(who) {
+	if svc.owners.Administers(who) {
 		return old.ByRoot || !same
 	}
 	return old.ByRoot && same

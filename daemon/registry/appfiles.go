@@ -51,14 +51,14 @@ func (f *appFiles) problems() (list []string) {
 }
 
 // FileProblems says what is wrong with app files.
-func (d *Service) FileProblems() []string { return d.files.problems() }
+func (svc *Service) FileProblems() []string { return svc.files.problems() }
 
 // WatchFiles registers the apps that the *.toml files of a folder describe, as
 // root would, and changes those that are registered already to what their file
 // says; and again whenever one changes, until the daemon is closed. A file that is
 // wrong is a problem of its own and of no other app: Status tells it. An app
 // whose file is taken away stays.
-func (d *Service) WatchFiles(ctx context.Context, dir string) error {
+func (svc *Service) WatchFiles(ctx context.Context, dir string) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
 		return errs.Wrap(errs.Failed, "watch app files", err)
@@ -69,10 +69,10 @@ func (d *Service) WatchFiles(ctx context.Context, dir string) error {
 		return errs.Wrap(errs.Failed, "watch app files", errors.Join(err, w.Close()))
 	}
 	var rest <-chan time.Time
-	if d.registerFiles(ctx, dir) {
+	if svc.registerFiles(ctx, dir) {
 		rest = time.After(fileRetry)
 	}
-	d.apps.Background(func() { d.followFiles(d.run, w, dir, rest) })
+	svc.apps.Background(func() { svc.followFiles(svc.run, w, dir, rest) })
 	return nil
 }
 
@@ -90,26 +90,26 @@ const fileRest = 200 * time.Millisecond
 // fileRetry is after what time a file whose app was busy is tried again.
 const fileRetry = 5 * time.Second
 
-func (d *Service) followFiles(ctx context.Context, w *fsnotify.Watcher, dir string, rest <-chan time.Time) {
+func (svc *Service) followFiles(ctx context.Context, w *fsnotify.Watcher, dir string, rest <-chan time.Time) {
 	defer w.Close()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case err := <-w.Errors:
-			d.opt.Log.Warn("watching app files", "dir", dir, "err", err)
+			svc.opt.Log.Warn("watching app files", "dir", dir, "err", err)
 			rest = time.After(fileRest) // something may have been missed
 		case ev := <-w.Events:
 			if ev.Name == dir && ev.Has(fsnotify.Create) {
 				if err := ignoreAbsent(w.Add(dir)); err != nil {
-					d.opt.Log.Error("app files are not watched", "dir", dir, "err", err)
+					svc.opt.Log.Error("app files are not watched", "dir", dir, "err", err)
 				}
 			}
 			if ev.Name == dir || filepath.Dir(ev.Name) == dir {
 				rest = time.After(fileRest)
 			}
 		case <-rest:
-			if rest = nil; d.registerFiles(ctx, dir) {
+			if rest = nil; svc.registerFiles(ctx, dir) {
 				rest = time.After(fileRetry)
 			}
 		}
@@ -118,9 +118,9 @@ func (d *Service) followFiles(ctx context.Context, w *fsnotify.Watcher, dir stri
 
 // registerFiles reads all files that are new or were changed; again says that
 // some of them should be tried again in a while.
-func (d *Service) registerFiles(ctx context.Context, dir string) (again bool) {
-	d.files.busy.Lock()
-	defer d.files.busy.Unlock()
+func (svc *Service) registerFiles(ctx context.Context, dir string) (again bool) {
+	svc.files.busy.Lock()
+	defer svc.files.busy.Unlock()
 	paths, err := filepath.Glob(filepath.Join(dir, "*.toml"))
 	if err != nil {
 		return false // the pattern is fine
@@ -128,33 +128,33 @@ func (d *Service) registerFiles(ctx context.Context, dir string) (again bool) {
 	slices.Sort(paths)
 	now := map[string]appFile{}
 	for _, path := range paths {
-		now[path] = d.tryFile(ctx, path)
+		now[path] = svc.tryFile(ctx, path)
 		again = again || now[path].again
 	}
-	d.files.mu.Lock()
-	defer d.files.mu.Unlock()
-	d.files.files = now
+	svc.files.mu.Lock()
+	defer svc.files.mu.Unlock()
+	svc.files.files = now
 	return again
 }
 
 // tryFile registers what a file says, unless that was done before.
-func (d *Service) tryFile(ctx context.Context, path string) appFile {
+func (svc *Service) tryFile(ctx context.Context, path string) appFile {
 	at, err := trusted(path)
-	d.files.mu.Lock()
-	before, known := d.files.files[path]
-	d.files.mu.Unlock()
+	svc.files.mu.Lock()
+	before, known := svc.files.files[path]
+	svc.files.mu.Unlock()
 	if known && err == nil && before.stamp == at && before.problem == "" {
 		return before
 	}
 	if err == nil {
-		err = d.registerFile(ctx, path)
+		err = svc.registerFile(ctx, path)
 	}
 	if err == nil {
 		return appFile{stamp: at}
 	}
 	problem := errs.Words(err)
 	if problem != before.problem {
-		d.opt.Log.Error("app file not registered", "file", path, "err", err)
+		svc.opt.Log.Error("app file not registered", "file", path, "err", err)
 	}
 	return appFile{stamp: at, problem: problem, again: errs.KindOf(err) == errs.Busy}
 }
@@ -173,27 +173,27 @@ func trusted(path string) (stamp, error) {
 	return at, nil
 }
 
-func (d *Service) registerFile(ctx context.Context, path string) error {
+func (svc *Service) registerFile(ctx context.Context, path string) error {
 	spec, err := appfile.Load(path)
 	if err != nil {
 		return err
 	}
 	who := accounts.Self()
-	owner, uid, err := d.owners.OwnerOf(who, spec)
+	owner, uid, err := svc.owners.OwnerOf(who, spec)
 	if err != nil {
 		return err
 	}
-	a := d.apps.Named(owner, uid, spec.Slug)
+	a := svc.apps.Named(owner, uid, spec.Slug)
 	if a == nil {
-		app, err := d.AddApp(ctx, who, spec)
-		d.logNotes(spec.Slug, app.Notes)
+		app, err := svc.AddApp(ctx, who, spec)
+		svc.logNotes(spec.Slug, app.Notes)
 		return err
 	}
 	if a.Rec().Workspace != spec.Workspace || spec.Owner != "" && spec.Owner != a.Rec().Owner {
 		return errs.New(errs.Conflict, "register app", "%s is registered with another workspace or owner", spec.Slug).
 			WithHint("remove it first: mulligan app remove %s", spec.Slug)
 	}
-	release, err := d.apps.Acquire(ctx, a, "change app", who)
+	release, err := svc.apps.Acquire(ctx, a, "change app", who)
 	if err != nil {
 		return err
 	}
@@ -204,14 +204,14 @@ func (d *Service) registerFile(ctx context.Context, path string) error {
 		spec.Unit = rec.Unit
 	}
 	rec.App = spec
-	notes, err := d.change(ctx, who, a, rec)
-	d.logNotes(a.Rec().Slug, notes)
+	notes, err := svc.change(ctx, who, a, rec)
+	svc.logNotes(a.Rec().Slug, notes)
 	return err
 }
 
 // logNotes says what registering a file changed elsewhere: nobody else is told.
-func (d *Service) logNotes(slug string, notes []string) {
+func (svc *Service) logNotes(slug string, notes []string) {
 	for _, n := range notes {
-		d.opt.Log.Info(n, "app", slug)
+		svc.opt.Log.Info(n, "app", slug)
 	}
 }

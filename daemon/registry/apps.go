@@ -20,10 +20,10 @@ import (
 )
 
 // Apps lists the apps that the caller may see, by slug.
-func (d *Service) Apps(ctx context.Context, who ipc.Caller) []ipc.App {
-	sees := d.apps.Sight(who)
+func (svc *Service) Apps(ctx context.Context, who ipc.Caller) []ipc.App {
+	sees := svc.apps.VisibleTo(who)
 	views := []ipc.App{}
-	for _, a := range d.apps.All() {
+	for _, a := range svc.apps.All() {
 		if sees(a) {
 			views = append(views, a.View(ctx))
 		}
@@ -35,8 +35,8 @@ func (d *Service) Apps(ctx context.Context, who ipc.Caller) []ipc.App {
 }
 
 // App gives one.
-func (d *Service) App(ctx context.Context, who ipc.Caller, ref string) (ipc.App, error) {
-	a, err := d.apps.Find(who, ref)
+func (svc *Service) App(ctx context.Context, who ipc.Caller, ref string) (ipc.App, error) {
+	a, err := svc.apps.Find(who, ref)
 	if err != nil {
 		return ipc.App{}, err
 	}
@@ -44,8 +44,8 @@ func (d *Service) App(ctx context.Context, who ipc.Caller, ref string) (ipc.App,
 }
 
 // AppWithGaps gives one, with what of it cannot be captured or could not be given back.
-func (d *Service) AppWithGaps(ctx context.Context, who ipc.Caller, ref string) (ipc.App, error) {
-	a, err := d.apps.Find(who, ref)
+func (svc *Service) AppWithGaps(ctx context.Context, who ipc.Caller, ref string) (ipc.App, error) {
+	a, err := svc.apps.Find(who, ref)
 	if err != nil {
 		return ipc.App{}, err
 	}
@@ -56,26 +56,26 @@ func (d *Service) AppWithGaps(ctx context.Context, who ipc.Caller, ref string) (
 
 // AddApp registers an app. A workspace whose app was removed before gets that
 // app's id and checkpoints back.
-func (d *Service) AddApp(ctx context.Context, who ipc.Caller, spec ipc.App) (ipc.App, error) {
+func (svc *Service) AddApp(ctx context.Context, who ipc.Caller, spec ipc.App) (ipc.App, error) {
 	const op = "register app"
 	if who.Grant != nil && len(who.Grant.Apps) > 0 {
 		return ipc.App{}, errs.New(errs.Denied, op, "this token is for some apps only").WithHint("use one without --app")
 	}
-	rec, err := d.admit(ctx, who, spec)
+	rec, err := svc.admit(ctx, who, spec)
 	if err != nil {
 		return ipc.App{}, errs.Wrap(errs.Invalid, op, err)
 	}
 	a := app.New(rec)
-	if err := d.apps.Claim(a); err != nil {
+	if err := svc.apps.Claim(a); err != nil {
 		return ipc.App{}, errs.Wrap(errs.Failed, op, err)
 	}
-	notes, err := d.bringUp(ctx, a)
+	notes, err := svc.bringUp(ctx, a)
 	if err != nil {
-		d.apps.Disown(a)
-		a.LetGo()
+		svc.apps.Unregister(a)
+		a.Release()
 		return ipc.App{}, errs.Wrap(errs.Failed, op, err)
 	}
-	d.events.WriteAudit(ctx, a.Rec(), who, "register", a.Rec().Slug, "", nil, app.WithoutSecrets(a.Rec().App))
+	svc.events.WriteAudit(ctx, a.Rec(), who, "register", a.Rec().Slug, "", nil, app.WithoutSecrets(a.Rec().App))
 	v := noted(a.View(ctx), notes)
 	v.Gaps = a.Gaps(ctx)
 	return v, nil
@@ -83,51 +83,51 @@ func (d *Service) AddApp(ctx context.Context, who ipc.Caller, spec ipc.App) (ipc
 
 // bringUp opens a new app's drivers, records it, and starts what the daemon
 // supervises. The notes say what that changed elsewhere.
-func (d *Service) bringUp(ctx context.Context, a *app.App) (notes []string, err error) {
+func (svc *Service) bringUp(ctx context.Context, a *app.App) (notes []string, err error) {
 	rec := a.Rec()
-	if err := os.MkdirAll(d.binder.StateDir(rec.ID), 0o700); err != nil {
+	if err := os.MkdirAll(svc.binder.StateDir(rec.ID), 0o700); err != nil {
 		return nil, err
 	}
-	notes, err = d.binder.ChooseModes(ctx, &rec, nil)
+	notes, err = svc.binder.ChooseModes(ctx, &rec, nil)
 	a.Now.Store(&layer.Setup{Rec: rec})
 	if err == nil {
-		err = d.upkeep.Settle(ctx, a)
+		err = svc.upkeep.Recover(ctx, a)
 	}
 	if err == nil {
 		err = a.Now.Load().Unreached()
 	}
 	if err == nil { // before the command runs, which nobody would know of after a crash
-		err = d.store.PutApp(ctx, rec)
+		err = svc.store.PutApp(ctx, rec)
 	}
 	if err == nil && len(rec.Run) > 0 {
 		if err = a.HostPart().Start(ctx); err != nil {
-			err = errs.Also(err, d.unrecord(context.WithoutCancel(ctx), a))
+			err = errs.Also(err, svc.unrecord(context.WithoutCancel(ctx), a))
 		}
 	}
 	if err != nil {
-		_, e := d.binder.Release(ctx, a.Now.Load(), rec, nil)
-		d.apps.CloseDrivers(a)
+		_, e := svc.binder.Release(ctx, a.Now.Load(), rec, nil)
+		svc.apps.CloseDrivers(a)
 		return nil, errs.Also(err, e)
 	}
-	a.LetGo()
-	d.turns.StartTracker(ctx, a)
+	a.Release()
+	svc.turns.StartTracker(ctx, a)
 	turns.TrackerOf(a).Await(ctx)
 	return notes, nil
 }
 
 // unrecord takes back the record of an app that did not come up. It is kept only where
 // the app has checkpoints, from before it was removed: a removed app counts for its owner.
-func (d *Service) unrecord(ctx context.Context, a *app.App) error {
+func (svc *Service) unrecord(ctx context.Context, a *app.App) error {
 	id := a.Rec().ID
-	cps, err := d.store.Checkpoints(ctx, id)
+	cps, err := svc.store.Checkpoints(ctx, id)
 	if err != nil || len(cps) > 0 {
-		return errs.Also(err, d.store.RemoveApp(ctx, id, d.opt.Now()))
+		return errs.Also(err, svc.store.RemoveApp(ctx, id, svc.opt.Now()))
 	}
-	entry := d.events.Entry(a.Rec(), accounts.Self(), "purge", a.Rec().Slug, "its registration failed", nil, nil)
-	if err := d.store.PurgeApp(ctx, id, &entry); err != nil {
+	entry := svc.events.Entry(a.Rec(), accounts.Self(), "purge", a.Rec().Slug, "its registration failed", nil, nil)
+	if err := svc.store.PurgeApp(ctx, id, &entry); err != nil {
 		return err
 	}
-	d.store.WasDisposed(store.Disposal{Kind: store.DisposeApp, ID: string(id), AppID: id})
+	svc.store.WasDisposed(store.Disposal{Kind: store.DisposeApp, ID: string(id), AppID: id})
 	return nil
 }
 
@@ -138,27 +138,27 @@ func noted(v ipc.App, notes []string) ipc.App {
 }
 
 // SetApp changes an app's registration.
-func (d *Service) SetApp(ctx context.Context, who ipc.Caller, ref string, ch ipc.AppChange) (ipc.App, error) {
+func (svc *Service) SetApp(ctx context.Context, who ipc.Caller, ref string, ch ipc.AppChange) (ipc.App, error) {
 	const op = "change app"
-	a, err := d.apps.Find(who, ref)
+	a, err := svc.apps.Find(who, ref)
 	if err != nil {
 		return ipc.App{}, err
 	}
 	if ch.Owner != nil {
-		if err := d.reown(ctx, who, a, *ch.Owner); err != nil {
+		if err := svc.reown(ctx, who, a, *ch.Owner); err != nil {
 			return ipc.App{}, errs.Wrap(errs.Invalid, op, err)
 		}
-		d.upkeep.WatchOwner(ctx, a)
+		svc.upkeep.WatchOwner(ctx, a)
 	}
-	release, err := d.apps.Acquire(ctx, a, op, who)
+	release, err := svc.apps.Acquire(ctx, a, op, who)
 	if err != nil {
 		return ipc.App{}, err
 	}
 	rec := a.Rec()
 	apply(&rec.App, ch)
-	notes, err := d.change(ctx, who, a, rec)
+	notes, err := svc.change(ctx, who, a, rec)
 	if err == nil {
-		d.events.WriteAudit(ctx, a.Rec(), who, "set", rec.Slug, "", nil, app.WithoutSecrets(a.Rec().App))
+		svc.events.WriteAudit(ctx, a.Rec(), who, "set", rec.Slug, "", nil, app.WithoutSecrets(a.Rec().App))
 	}
 	release()
 	if err != nil {
@@ -196,105 +196,105 @@ func set[T any](field *T, to *T) {
 
 // change checks a new record of an app and puts it into force. The notes say what
 // that changed elsewhere.
-func (d *Service) change(ctx context.Context, who ipc.Caller, a *app.App, rec store.App) (notes []string, err error) {
+func (svc *Service) change(ctx context.Context, who ipc.Caller, a *app.App, rec store.App) (notes []string, err error) {
 	if err := appfile.Validate(rec.App); err != nil {
 		return nil, err
 	}
 	if rec.Unit != a.Rec().Unit {
-		if err := d.checkUnit(ctx, who, &rec.App); err != nil {
+		if err := svc.checkUnit(ctx, who, &rec.App); err != nil {
 			return nil, err
 		}
 	}
 	if rec.Domain != a.Rec().Domain || rec.URI != a.Rec().URI {
-		if err := d.checkDomain(who, rec.ID, rec.App); err != nil {
+		if err := svc.checkDomain(who, rec.ID, rec.App); err != nil {
 			return nil, err
 		}
 	}
-	if err := d.checkParts(ctx, who, rec.App, a.Rec().App); err != nil {
+	if err := svc.checkParts(ctx, who, rec.App, a.Rec().App); err != nil {
 		return nil, err
 	}
-	rec.ByRoot = d.namedByRoot(who, rec, a.Rec())
+	rec.ByRoot = svc.namedByRoot(who, rec, a.Rec())
 	old := a.Rec()
-	notes, err = d.binder.ChooseModes(ctx, &rec, old.Databases)
+	notes, err = svc.binder.ChooseModes(ctx, &rec, old.Databases)
 	if err == nil {
 		var more []string
-		more, err = d.binder.Release(ctx, a.Now.Load(), old, rec.Databases)
+		more, err = svc.binder.Release(ctx, a.Now.Load(), old, rec.Databases)
 		notes = append(notes, more...)
 	}
 	if err == nil {
-		err = d.enforce(ctx, a, rec)
+		err = svc.enforce(ctx, a, rec)
 	}
 	if err != nil {
-		_, e := d.binder.Release(ctx, a.Now.Load(), rec, old.Databases)
+		_, e := svc.binder.Release(ctx, a.Now.Load(), rec, old.Databases)
 		return nil, errs.Also(err, e)
 	}
 	return notes, nil
 }
 
 // enforce puts a checked record of an app into force.
-func (d *Service) enforce(ctx context.Context, a *app.App, rec store.App) error {
-	d.turns.StopTracker(a)
+func (svc *Service) enforce(ctx context.Context, a *app.App, rec store.App) error {
+	svc.turns.StopTracker(a)
 	rerun := !slices.Equal(rec.Run, a.Rec().Run)
 	if rerun && len(a.Rec().Run) > 0 {
-		if err := d.apps.StopCommand(ctx, a); err != nil {
+		if err := svc.apps.StopCommand(ctx, a); err != nil {
 			return err
 		}
 	}
-	d.apps.CloseDrivers(a)
-	next, err := d.binder.SetUp(ctx, rec)
+	svc.apps.CloseDrivers(a)
+	next, err := svc.binder.SetUp(ctx, rec)
 	if err == nil && (rec.Domain != a.Rec().Domain || rec.URI != a.Rec().URI) {
 		if err = next.Unreached(); err != nil {
 			err = errs.Also(err, next.Close())
 		}
 	}
 	if err == nil {
-		err = d.store.PutApp(ctx, rec)
+		err = svc.store.PutApp(ctx, rec)
 	}
 	if err != nil { // opening the new one has taken a supervised command over
-		err = errs.Also(err, d.apps.Open(ctx, a))
-		d.turns.StartTracker(ctx, a)
-		return errs.Also(err, d.apps.StartCommand(ctx, a, rerun))
+		err = errs.Also(err, svc.apps.Open(ctx, a))
+		svc.turns.StartTracker(ctx, a)
+		return errs.Also(err, svc.apps.StartCommand(ctx, a, rerun))
 	}
 	next.Adopt(a.Now.Load())
 	next.KeepHeld(a.Now.Load())
 	a.Now.Store(next)
-	d.turns.StartTracker(ctx, a)
-	return d.apps.StartCommand(ctx, a, rerun)
+	svc.turns.StartTracker(ctx, a)
+	return svc.apps.StartCommand(ctx, a, rerun)
 }
 
 // RemoveApp unregisters an app. Its checkpoints stay, and come back when the
 // workspace is registered again, unless purge is set. The workspace itself is
 // never touched.
-func (d *Service) RemoveApp(ctx context.Context, who ipc.Caller, ref string, purge bool) error {
+func (svc *Service) RemoveApp(ctx context.Context, who ipc.Caller, ref string, purge bool) error {
 	const op = "remove app"
-	a, err := d.apps.Find(who, ref)
+	a, err := svc.apps.Find(who, ref)
 	if err != nil {
 		return err
 	}
 	ctx = context.WithoutCancel(ctx)
-	release, err := d.apps.Acquire(ctx, a, op, who)
-	if err != nil && a.NoteOwner(d.owners.CheckOwner(a.Rec())) != nil && (!purge || a.Rec().Domain == "") {
-		release, err = d.apps.Hold(ctx, a, op, who, false) // nobody has to own it for that
+	release, err := svc.apps.Acquire(ctx, a, op, who)
+	if err != nil && a.NoteOwner(svc.owners.CheckOwner(a.Rec())) != nil && (!purge || a.Rec().Domain == "") {
+		release, err = svc.apps.Hold(ctx, a, op, who, false) // nobody has to own it for that
 	}
 	if err != nil {
 		return err
 	}
 	defer release()
-	return errs.Wrap(errs.Failed, op, d.remove(ctx, who, a, purge))
+	return errs.Wrap(errs.Failed, op, svc.remove(ctx, who, a, purge))
 }
 
-func (d *Service) remove(ctx context.Context, who ipc.Caller, a *app.App, purge bool) error {
+func (svc *Service) remove(ctx context.Context, who ipc.Caller, a *app.App, purge bool) error {
 	if purge {
-		if err := d.binder.FoldDisks(ctx, a.Now.Load(), true); err != nil {
+		if err := svc.binder.FoldDisks(ctx, a.Now.Load(), true); err != nil {
 			return err
 		}
 	}
-	if _, err := d.binder.Release(ctx, a.Now.Load(), a.Rec(), nil); err != nil {
+	if _, err := svc.binder.Release(ctx, a.Now.Load(), a.Rec(), nil); err != nil {
 		return err
 	}
-	d.turns.StopTracker(a)
+	svc.turns.StopTracker(a)
 	if len(a.Rec().Run) > 0 && a.HostPart() != nil {
-		if err := d.apps.StopCommand(ctx, a); err != nil {
+		if err := svc.apps.StopCommand(ctx, a); err != nil {
 			return err
 		}
 		if c, ok := a.HostPart().(io.Closer); ok {
@@ -302,37 +302,37 @@ func (d *Service) remove(ctx context.Context, who ipc.Caller, a *app.App, purge 
 		}
 	}
 	if !purge {
-		if err := d.store.RemoveApp(ctx, a.Rec().ID, d.opt.Now()); err != nil {
+		if err := svc.store.RemoveApp(ctx, a.Rec().ID, svc.opt.Now()); err != nil {
 			return err
 		}
-		d.apps.Disown(a)
-		d.events.WriteAudit(ctx, a.Rec(), who, "remove", a.Rec().Slug, "", nil, nil)
-		d.apps.CloseDrivers(a)
+		svc.apps.Unregister(a)
+		svc.events.WriteAudit(ctx, a.Rec(), who, "remove", a.Rec().Slug, "", nil, nil)
+		svc.apps.CloseDrivers(a)
 		return nil
 	}
-	cps, err := d.store.Checkpoints(ctx, a.Rec().ID)
+	cps, err := svc.store.Checkpoints(ctx, a.Rec().ID)
 	if err != nil {
 		return err
 	}
-	entry := d.events.Entry(a.Rec(), who, "purge", a.Rec().Slug, "", nil, nil)
-	if err := d.store.PurgeApp(ctx, a.Rec().ID, &entry); err != nil {
+	entry := svc.events.Entry(a.Rec(), who, "purge", a.Rec().Slug, "", nil, nil)
+	if err := svc.store.PurgeApp(ctx, a.Rec().ID, &entry); err != nil {
 		return err
 	}
-	d.events.Operations.WithLabelValues(entry.Action, events.ResultOf(nil)).Inc()
-	d.apps.Disown(a)
-	d.store.WasDisposed(store.Disposal{Kind: store.DisposeApp, ID: string(a.Rec().ID), AppID: a.Rec().ID})
+	svc.events.Operations.WithLabelValues(entry.Action, events.ResultOf(nil)).Inc()
+	svc.apps.Unregister(a)
+	svc.store.WasDisposed(store.Disposal{Kind: store.DisposeApp, ID: string(a.Rec().ID), AppID: a.Rec().ID})
 	for _, cp := range cps {
-		d.store.WasDisposed(store.Disposal{Kind: store.DisposeCheckpoint, ID: string(cp.ID), AppID: a.Rec().ID})
-		if err := d.checkpoints.Drop(ctx, a, cp.Snapshots); err != nil {
+		svc.store.WasDisposed(store.Disposal{Kind: store.DisposeCheckpoint, ID: string(cp.ID), AppID: a.Rec().ID})
+		if err := svc.checkpoints.Drop(ctx, a, cp.Snapshots); err != nil {
 			return err
 		}
 	}
-	folded := d.binder.FoldDisks(ctx, a.Now.Load(), false)
-	d.apps.CloseDrivers(a)
-	if err := d.binder.PurgeStores(a.Rec().ID); err != nil {
+	folded := svc.binder.FoldDisks(ctx, a.Now.Load(), false)
+	svc.apps.CloseDrivers(a)
+	if err := svc.binder.PurgeStores(a.Rec().ID); err != nil {
 		return err
 	}
-	err = os.RemoveAll(d.binder.StateDir(a.Rec().ID))
+	err = os.RemoveAll(svc.binder.StateDir(a.Rec().ID))
 	if folded != nil {
 		err = errs.Also(errs.Wrap(errs.Failed, "the app is removed, and its domain's disks stay a chain of images", folded), err)
 	}

@@ -22,16 +22,16 @@ import (
 // checkDomain makes sure that the caller may name the domain, and that no other
 // app has it. In a host daemon that is root's; a user's daemon may do what
 // libvirt lets that user do, and finds out when it opens the domain.
-func (d *Service) checkDomain(who ipc.Caller, id ipc.AppID, spec ipc.App) error {
+func (svc *Service) checkDomain(who ipc.Caller, id ipc.AppID, spec ipc.App) error {
 	if spec.Domain == "" {
 		return nil
 	}
-	if !d.owners.Administers(who) {
+	if !svc.owners.Administers(who) {
 		return errs.New(errs.Denied, "", "domains are named by root").
 			WithHint("ask an administrator: mulligan app add --slug %s --dir %s --domain %s, with owner = %q in an app file", spec.Slug, spec.Workspace, spec.Domain, accounts.UserName(who.UID))
 	}
-	for _, rec := range d.apps.Records() {
-		if rec.ID != id && rec.Domain == spec.Domain && d.binder.LibvirtURI(rec) == d.binder.LibvirtURI(store.App{App: spec}) {
+	for _, rec := range svc.apps.Records() {
+		if rec.ID != id && rec.Domain == spec.Domain && svc.binder.LibvirtURI(rec) == svc.binder.LibvirtURI(store.App{App: spec}) {
 			return errs.New(errs.Conflict, "", "domain %s belongs to another app", spec.Domain).WithHint("a domain has one app: mulligan app list")
 		}
 	}
@@ -39,8 +39,8 @@ func (d *Service) checkDomain(who ipc.Caller, id ipc.AppID, spec ipc.App) error 
 }
 
 // checkCluster makes sure that who names a cluster may, and that its unit is one.
-func (d *Service) checkCluster(ctx context.Context, who ipc.Caller, spec ipc.App, db ipc.Database) error {
-	if !d.owners.Administers(who) && (db.Unit != "" || who.Guest != "") {
+func (svc *Service) checkCluster(ctx context.Context, who ipc.Caller, spec ipc.App, db ipc.Database) error {
+	if !svc.owners.Administers(who) && (db.Unit != "" || who.Guest != "") {
 		return errs.New(errs.Denied, "", "the cluster of database %q is named by root", db.Name).
 			WithHint("ask an administrator: mulligan app set --app %s 'database=%s=%s#mode=physical&data_dir=%s&unit=%s'", spec.Slug, db.Name, appfile.Redact(db), db.DataDir, db.Unit)
 	}
@@ -49,7 +49,7 @@ func (d *Service) checkCluster(ctx context.Context, who ipc.Caller, spec ipc.App
 			WithHint("move the cluster out of the workspace, or use mode = logical without data_dir")
 	}
 	if db.Unit == "" {
-		return d.checkOwnCluster(ctx, who, spec, db)
+		return svc.checkOwnCluster(ctx, who, spec, db)
 	}
 	if db.Unit == spec.Unit {
 		return errs.New(errs.Invalid, "", "database %q and the app have the same unit, %s", db.Name, db.Unit).
@@ -58,7 +58,7 @@ func (d *Service) checkCluster(ctx context.Context, who ipc.Caller, spec ipc.App
 	if _, err := systemd.ParseName(db.Unit); err != nil {
 		return err
 	}
-	m, err := d.binder.Systemd(ctx)
+	m, err := svc.binder.Systemd(ctx)
 	if err != nil {
 		return err
 	}
@@ -71,9 +71,9 @@ func (d *Service) checkCluster(ctx context.Context, who ipc.Caller, spec ipc.App
 
 // checkOwnCluster makes sure that a data folder which no unit serves may be handled as
 // its owner: it is the caller's, or one that root names.
-func (d *Service) checkOwnCluster(ctx context.Context, who ipc.Caller, spec ipc.App, db ipc.Database) error {
-	user := d.owners.CallerAccount(who).User()
-	if d.owners.Administers(who) && os.Geteuid() == 0 {
+func (svc *Service) checkOwnCluster(ctx context.Context, who ipc.Caller, spec ipc.App, db ipc.Database) error {
+	user := svc.owners.CallerAccount(who).User()
+	if svc.owners.Administers(who) && os.Geteuid() == 0 {
 		at, err := pgserver.Locate(ctx, db.DataDir)
 		if err != nil {
 			return err
@@ -81,7 +81,7 @@ func (d *Service) checkOwnCluster(ctx context.Context, who ipc.Caller, spec ipc.
 		user = at.Owner
 	}
 	if _, err := clusterFolder.Call(ctx, user, db.DataDir); err != nil {
-		if errs.KindOf(err) == errs.Denied && !d.owners.Administers(who) {
+		if errs.KindOf(err) == errs.Denied && !svc.owners.Administers(who) {
 			err = &errs.Error{Kind: errs.Denied, Err: err, Hint: "name a data folder of your own, or " + forRoot(spec)}
 		}
 		return err

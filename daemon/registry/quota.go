@@ -10,16 +10,16 @@ import (
 // checkQuota refuses a new app, or a new checkpoint, of an owner who has as much
 // as it may. Safety checkpoints and those of turns are not refused for it: the
 // retention of an app bounds them.
-func (d *Service) checkAppQuota(ctx context.Context, who ipc.Caller) error {
-	l := d.owners.LimitsOf(who)
+func (svc *Service) checkAppQuota(ctx context.Context, who ipc.Caller) error {
+	l := svc.owners.LimitsOf(who)
 	if l.Apps == 0 {
 		return nil
 	}
-	owner, err := d.owners.CallerName(who)
+	owner, err := svc.owners.CallerName(who)
 	if err != nil {
 		return err
 	}
-	n, err := d.store.CountApps(ctx, owner, who.UID)
+	n, err := svc.store.CountApps(ctx, owner, who.UID)
 	if err != nil || n < l.Apps {
 		return err
 	}

@@ -9,11 +9,10 @@ import (
 	"mulligan/ipc"
 )
 
-// reown makes the app that of the account that has its uid now: root says that it
-// is the same owner's. Another uid it can't become, since what its checkpoints
-// hold belongs to the one that it has.
-func (d *Service) reown(ctx context.Context, who ipc.Caller, a *app.App, name string) error {
-	if !d.owners.Administers(who) || d.opt.User {
+// reown gives the app to the account that now has its uid: root declares that the owner is the
+// same. The uid cannot change, since the app's checkpoints hold files of that uid.
+func (svc *Service) reown(ctx context.Context, who ipc.Caller, a *app.App, name string) error {
+	if !svc.owners.Administers(who) || svc.opt.User {
 		return errs.New(errs.Denied, "", "only root, at the host's daemon, changes the owner of an app").WithHint("ask an administrator")
 	}
 	acc, err := accounts.Lookup(name)
@@ -27,17 +26,17 @@ func (d *Service) reown(ctx context.Context, who ipc.Caller, a *app.App, name st
 	if name, err = accounts.AccountName(acc.UID); err != nil {
 		return err
 	}
-	release, err := d.apps.Hold(ctx, a, "change app", who, false)
+	release, err := svc.apps.Hold(ctx, a, "change app", who, false)
 	if err != nil {
 		return err
 	}
 	defer release()
 	next := *a.Setup()
 	next.Rec.Owner = name
-	if other := d.apps.Named(name, next.Rec.OwnerUID, next.Rec.Slug); other != nil && other != a {
+	if other := svc.apps.Named(name, next.Rec.OwnerUID, next.Rec.Slug); other != nil && other != a {
 		return errs.New(errs.Conflict, "", "%s has another app %s", name, next.Rec.Slug).WithHint("remove one of them")
 	}
-	if err := d.store.PutApp(ctx, next.Rec); err != nil {
+	if err := svc.store.PutApp(ctx, next.Rec); err != nil {
 		return err
 	}
 	a.SetSetup(&next)

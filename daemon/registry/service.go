@@ -1,5 +1,5 @@
-// Package registry registers apps, changes them and removes them: on request, and as app files describe
-// them. It judges what a caller may name.
+// Package registry registers, changes and removes apps, on request and as app files describe them.
+// It decides what a caller may name.
 package registry
 
 import (
@@ -16,7 +16,7 @@ import (
 	"mulligan/daemon/upkeep"
 )
 
-// Service registers apps, changes them and removes them. Safe for concurrent use.
+// Service registers, changes and removes apps. Safe for concurrent use.
 type Service struct {
 	owners      *accounts.Owners
 	binder      *layer.Binder

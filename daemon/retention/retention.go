@@ -9,19 +9,19 @@ import (
 	"mulligan/ipc"
 )
 
-// Kind says what a checkpoint is for, and so which allowance it counts against.
+// Kind says why a checkpoint was made, and so which allowance it counts against.
 type Kind int
 
 // The kinds. All but Asked are automatic.
 const (
 	Asked     Kind = iota // somebody asked for it: a person, a deploy, an agent
-	Turn                  // of a turn that an agent's hooks told of
-	Inferred              // of a turn that nobody told of
-	Safety                // of a rollback or a revert
-	CalledOff             // of one that was undone: nothing to go forward to
+	Turn                  // the checkpoint of an announced turn
+	Inferred              // the checkpoint of an inferred turn
+	Safety                // the safety checkpoint of a rollback or a revert
+	CalledOff             // the safety checkpoint of a rollback that was undone: there is nothing to redo
 )
 
-// Item is what the rules need to know of a checkpoint.
+// Item is what the rules need to know about a checkpoint.
 type Item struct {
 	ID        ipc.CheckpointID
 	CreatedAt time.Time

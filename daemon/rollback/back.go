@@ -2,6 +2,7 @@ package rollback
 
 import (
 	"context"
+	"slices"
 
 	"mulligan/daemon/accounts"
 	"mulligan/daemon/store"
@@ -10,19 +11,19 @@ import (
 
 // abandon ends a rollback that changed nothing.
 func (r *rollback) abandon(ctx context.Context) error {
-	err := r.finishParts(ctx)                                          // what it leaves is swept by pursue
-	short, cancel := context.WithTimeout(ctx, r.d.apps.StopLimit(r.a)) // as in callOff
+	err := r.parts.finish(ctx)                                         // recovery sweeps what this leaves
+	short, cancel := context.WithTimeout(ctx, r.d.apps.StopLimit(r.a)) // a start that hangs does not block the end for ever
 	defer cancel()
 	if err == nil {
 		r.dropSafety(ctx)
 	}
-	err = errs.Also(err, r.startAgain(short))
+	err = errs.Also(err, r.unit.startAgain(short))
 	return errs.Also(err, r.d.checkpoints.End(ctx, r.a, r.op))
 }
 
-// dropSafety drops the safety checkpoint of a rollback that changed nothing: the app is
-// what it holds. One that cannot be dropped stays, and is marked as called off. One that is
-// not marked is of a rollback that was done, whose records lost that, and stays too.
+// dropSafety drops the safety checkpoint of a rollback that changed nothing, because the app is what it
+// holds. A safety checkpoint that cannot be dropped stays, marked as called off. One without that mark
+// belongs to a rollback that was done, although the records lost its end, and stays too.
 func (r *rollback) dropSafety(ctx context.Context) {
 	if r.safety.ID == "" || !r.safety.CalledOff {
 		return
@@ -35,8 +36,8 @@ func (r *rollback) dropSafety(ctx context.Context) {
 	r.safety = store.Checkpoint{}
 }
 
-// putBack makes every layer the safety checkpoint's again and starts the app.
-// While it fails the plan stays, and pursue tries again.
+// putBack makes every layer the safety checkpoint's again and starts the app. If putBack fails, the
+// plan stays, and the daemon's recovery tries again.
 func (r *rollback) putBack(ctx context.Context) error {
 	if r.plan.Phase == preparing { // no layer was touched
 		err := r.abandon(ctx)
@@ -44,31 +45,32 @@ func (r *rollback) putBack(ctx context.Context) error {
 		return err
 	}
 	if err := errs.Wrap(errs.Failed, "put the app back", r.undo(ctx)); err != nil {
-		r.a.Unsettle(err)
+		r.a.RequestRecovery(err)
 		return err
 	}
 	r.recovered = true
 	return nil
 }
 
-// undo is what both a failed rollback and the recovery of one run.
+// undo switches every layer back and starts the app. A rollback that failed runs it, and the recovery
+// of one.
 func (r *rollback) undo(ctx context.Context) error {
 	if err := r.writePlan(ctx, undoing); err != nil {
 		return err
 	}
-	if r.stops() {
-		if err := r.halt(ctx); err != nil {
+	if r.unit.stops() {
+		if err := r.unit.halt(ctx); err != nil {
 			return err
 		}
 	}
 	var failed error
-	for i := len(r.parts) - 1; i >= 0; i-- { // one that fails keeps no other from its state
-		failed = errs.Also(failed, r.undoPart(ctx, &r.parts[i]))
+	for _, p := range slices.Backward(r.parts.list) { // a layer that fails does not stop the others
+		failed = errs.Also(failed, r.undoPart(ctx, p))
 	}
 	if failed != nil {
 		return failed
 	}
-	startErr := r.startAgain(ctx)
+	startErr := r.unit.startAgain(ctx)
 	if startErr == nil {
 		if err := r.writePlan(ctx, undone); err != nil { // else the app would be stopped to undo it again
 			return err
@@ -77,7 +79,7 @@ func (r *rollback) undo(ctx context.Context) error {
 	return errs.Also(startErr, r.finish(ctx))
 }
 
-// undoPart makes one layer the safety checkpoint's again.
+// undoPart switches one layer back to the safety checkpoint's state.
 func (r *rollback) undoPart(ctx context.Context, p *part) error {
 	if p.sw == nil {
 		return nil
@@ -89,28 +91,17 @@ func (r *rollback) undoPart(ctx context.Context, p *part) error {
 		return err
 	}
 	if r.plan.Verify {
-		if err := p.check(ctx); err != nil && !r.foreign(p) {
+		if err := p.check(ctx); err != nil && !r.othersWrote(p) {
 			return err
 		}
 	}
-	r.putBackWords = append(r.putBackWords, p.back())
+	r.putBackNotes = append(r.putBackNotes, p.undoNote())
 	return nil
 }
 
-// startAgain starts the app that is put back, if it was up before. One that was not
-// well up may stay as it was.
-func (r *rollback) startAgain(ctx context.Context) error {
-	err := r.d.apps.StartAgain(ctx, r.a, r.plan.Running && r.stops())
-	if err != nil && r.plan.Limping {
-		r.warn("the app was not well up before, and does not start: %v", err)
-		return nil
-	}
-	return err
-}
-
-// finish drops what was kept for an undo, and the plan.
+// finish drops what was kept for an undo, and deletes the plan.
 func (r *rollback) finish(ctx context.Context) error {
-	if err := r.finishParts(ctx); err != nil {
+	if err := r.parts.finish(ctx); err != nil {
 		return err
 	}
 	if err := r.d.checkpoints.End(ctx, r.a, r.op); err != nil {
@@ -118,4 +109,16 @@ func (r *rollback) finish(ctx context.Context) error {
 	}
 	r.d.store.WasDisposed(store.Disposal{Kind: store.DisposeRestore, ID: string(r.op)})
 	return nil
+}
+
+// othersWrote reports whether an undo that was tried before may end although a part is not what it was.
+// What the rollback changed is back, so that others must have written, and another try would change
+// nothing. The safety checkpoint still holds the state before.
+func (r *rollback) othersWrote(p *part) bool {
+	if !r.again || p.proof == nil || p.proof.Match {
+		return false
+	}
+	r.d.opt.Log.Warn("a rollback is undone, and others have written meanwhile", "app", r.a.Rec().Slug, "layer", string(p.Name), "before", r.safety.ID)
+	r.warnings.add("Others have written to %s meanwhile. Its state before that is in %s.", p.Name, r.safety.ID)
+	return true
 }

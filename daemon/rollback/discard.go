@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/daemon/app"
-	"mulligan/daemon/records"
 	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/snap"
@@ -22,30 +21,10 @@ import (
 // madeFile is a regular file that a checkpoint does not have.
 type madeFile struct {
 	path string
-	size int64 // of the room that it takes
+	size int64 // the room that it takes on the disk
 }
 
-// madeSince lists the files at and below a path of the workspace that the target does not have.
-func (r *rollback) madeSince(ctx context.Context, at string) ([]madeFile, error) {
-	i := slices.IndexFunc(r.parts, func(p part) bool { return p.Name == snap.Files })
-	if i < 0 {
-		return nil, nil
-	}
-	lister, ok := r.parts[i].Driver.(snap.Lister)
-	if !ok {
-		return nil, nil
-	}
-	root, err := app.OpenWorkspace(r.a.Rec())
-	if err != nil {
-		return nil, err
-	}
-	defer root.Close()
-	m := made{ctx: ctx, root: root, lister: lister, target: r.parts[i].target}
-	err = m.look(path.Clean(at))
-	return m.files, err
-}
-
-// made is a walk that looks for files that a snapshot does not have.
+// made is a walk through a workspace that collects the files that a snapshot does not have.
 type made struct {
 	ctx    context.Context
 	root   *beneath.Root
@@ -54,7 +33,7 @@ type made struct {
 	files  []madeFile
 }
 
-// look takes one path into the list, with all that is below it.
+// look collects the files at and below one path.
 func (m *made) look(rel string) error {
 	var st unix.Stat_t
 	if err := atParent(m.root, rel, func(dir int, base string) error { return unix.Fstatat(dir, base, &st, unix.AT_SYMLINK_NOFOLLOW) }); err != nil {
@@ -93,7 +72,7 @@ func (m *made) lookInto(dir string) error {
 		rel := path.Join(dir, name)
 		var st unix.Stat_t
 		if err := atParent(m.root, rel, func(fd int, base string) error { return unix.Fstatat(fd, base, &st, unix.AT_SYMLINK_NOFOLLOW) }); err != nil {
-			continue // it went meanwhile
+			continue // it was deleted meanwhile
 		}
 		switch st.Mode & unix.S_IFMT {
 		case unix.S_IFDIR:
@@ -122,9 +101,8 @@ func atParent(root *beneath.Root, rel string, f func(dir int, base string) error
 	return f(dir.FD(), base)
 }
 
-// discard deletes for good, before anything else is done, what was made since the
-// checkpoint at the paths that the request names: on a full disk a rollback has no room
-// for a copy of it.
+// discard deletes for good, before anything else is done, the files made since the checkpoint that the
+// request names: on a full disk there is no room for a copy of them in the safety checkpoint.
 func (d *Service) discard(ctx context.Context, who ipc.Caller, a *app.App, id ipc.CheckpointID, req ipc.RollbackRequest) error {
 	if len(req.Discard) == 0 || req.DryRun {
 		return nil
@@ -135,7 +113,7 @@ func (d *Service) discard(ctx context.Context, who ipc.Caller, a *app.App, id ip
 	}
 	defer release()
 	at := req
-	aimed, err := d.aim(ctx, a, id, &at)
+	aimed, err := d.resolveTarget(ctx, a, id, &at)
 	if err != nil {
 		return err
 	}
@@ -153,7 +131,7 @@ func (d *Service) discard(ctx context.Context, who ipc.Caller, a *app.App, id ip
 		if !filepath.IsLocal(p) {
 			return errs.New(errs.Invalid, "", "%q is not a path in the workspace", p).WithHint("name a path below it")
 		}
-		list, err := r.madeSince(ctx, p)
+		list, err := r.hints.madeSince(ctx, p)
 		if err != nil {
 			return err
 		}
@@ -171,31 +149,11 @@ func (d *Service) discard(ctx context.Context, who ipc.Caller, a *app.App, id ip
 	return nil
 }
 
-// orDiscard adds to the error of a full disk the command that makes room.
-func (r *rollback) orDiscard(ctx context.Context, err error) error {
-	if !records.NoRoom(err) || !r.goal.narrows() || len(r.req.Discard) > 0 {
-		return err
-	}
-	list, walkErr := r.madeSince(ctx, ".")
-	few := worthDiscarding(list)
-	if walkErr != nil || len(few) == 0 {
-		return err
-	}
-	var words []string
-	var size int64
-	for _, f := range few {
-		words = append(words, "--discard", shellWord(f.path))
-		size += f.size
-	}
-	hint := fmt.Sprintf("`%s` first deletes for good what was made there since, %d MB", r.command(words...), size>>20)
-	return hinted(err, hint)
-}
-
 // mostDiscarded bounds how many files are named to be deleted.
 const mostDiscarded = 5
 
-// worthDiscarding are the few largest files that take more than half of the room; none
-// where it is many that do.
+// worthDiscarding returns the few largest files that take more than half of the room, or nil if it
+// takes many files to get there.
 func worthDiscarding(list []madeFile) (few []madeFile) {
 	var all, sum int64
 	for _, f := range list {

@@ -5,206 +5,117 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"mulligan/daemon/app"
-	"mulligan/daemon/checkpoint"
+	"mulligan/daemon/events"
 	"mulligan/daemon/layer"
+	"mulligan/daemon/settings"
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/snap"
 )
 
-// part is one layer of a rollback.
+// parts are the layers that take part in an operation. They go together from one step of their
+// switches to the next: prepare, commit, finish. A shared pointer, because the list grows while the
+// operation is set up.
+type parts struct {
+	list   []*part
+	a      *app.App
+	goal   goal
+	opt    *settings.Options
+	events *events.Events
+}
+
+// part is one layer that takes part in an operation.
 type part struct {
 	layer.Layer
-	target snap.SnapshotID
-	base   snap.SnapshotID
-	sw     snap.Switch
-	proof  *snap.Proof
-	list   []snap.Change
-	total  int
-	// touched: its commit was begun, by this process or, as far as this one knows, by
-	// another.
-	touched bool
+	target  snap.SnapshotID
+	base    snap.SnapshotID
+	sw      snap.Switch   // nil until the layer is prepared
+	proof   *snap.Proof   // nil until the layer is checked
+	list    []snap.Change // the first of what the switch changes
+	total   int           // how many changes there are
+	touched bool          // its commit was begun, by this process or, as far as this one knows, by an earlier one
 }
 
 // maxChanges is how many changes a receipt lists.
 const maxChanges = 100
 
-// foreseen refuses what the layers can tell now that their Prepare would refuse.
-func (r *rollback) foreseen(ctx context.Context) error {
-	for _, p := range r.parts {
-		f, ok := p.Driver.(snap.Foreseer)
-		if !ok {
-			continue
-		}
-		var paths []string
-		if p.Name == snap.Files {
-			paths = r.scope
-		}
-		if err := f.Foresee(ctx, p.target, paths); err != nil {
-			return r.stored(p, err)
+// has reports whether the layer called name takes part.
+func (ps *parts) has(name snap.Layer) bool { return ps.find(name) != nil }
+
+// find returns the part that is the layer called name, or nil.
+func (ps *parts) find(name snap.Layer) *part {
+	for _, p := range ps.list {
+		if p.Name == name {
+			return p
 		}
 	}
 	return nil
 }
 
-// stored says of damage in what is stored where it is and what to do.
-func (r *rollback) stored(p part, err error) error {
-	if errs.KindOf(err) != errs.Corrupt {
-		return err
+// layers returns the layers that take part. The safety checkpoint holds these: the others stay as
+// they are, and are not read.
+func (ps *parts) layers() (list []layer.Layer) {
+	for _, p := range ps.list {
+		list = append(list, p.Layer)
 	}
-	return r.orWithout(&layer.Error{Layer: p.Layer, Err: &errs.Error{Kind: errs.Corrupt, Op: fmt.Sprintf("check %s of %s", p.Name, r.target.ID), Err: err,
-		Hint: "nothing was changed; mulligan verify tells which checkpoints are whole"}})
+	return list
 }
 
-// selectParts works out which layers take part, from the request's scope.
-func (r *rollback) selectParts() error {
-	wanted := map[snap.Layer]bool{}
-	for _, s := range r.req.Scope {
-		name, isLayer := strings.CutPrefix(s, "layer:")
-		switch {
-		case !isLayer && s == "":
-			return errs.New(errs.Invalid, "", "an empty path in scope").WithHint("name paths below the workspace, or layer:NAME")
-		case !isLayer:
-			r.scope = append(r.scope, s)
-			wanted[snap.Files] = true
-		case !r.markWanted(wanted, name):
-			return errs.New(errs.Invalid, "", "%s has no layer %.64q", r.a.Rec().Slug, name).WithHint("its layers are %s", r.layerNames())
-		}
-	}
-	if slices.Contains(r.req.Scope, "layer:"+string(snap.Files)) {
-		r.scope = nil // all of it
-	}
-	left, err := r.withoutLayers()
-	if err != nil {
-		return err
-	}
-	for _, l := range r.a.Layers() {
-		if len(r.req.Scope) > 0 && !wanted[l.Name] {
-			continue
-		}
-		s, ok := r.target.Snapshot(l.Name)
-		switch {
-		case left[l.Name]:
-			r.warn("%s stays as it is, as requested: it may not agree with what is restored", l.Name)
-			r.plan.Without = append(r.plan.Without, string(l.Name))
-		case !ok:
-			r.warn("%s does not hold %s, which stays as it is", r.target.ID, l.Name)
-		}
-		if left[l.Name] || !ok {
-			r.plan.Behind = append(r.plan.Behind, string(l.Name))
-			continue
-		}
-		r.parts = append(r.parts, part{Layer: l, target: s.ID})
-	}
-	for _, s := range r.target.Snapshots {
-		if _, ok := r.a.Layer(s.Layer); !ok {
-			r.warn("the app no longer has %s, which %s holds", s.Layer, r.target.ID)
-		}
-	}
-	if len(r.parts) == 0 {
-		return errs.New(errs.Conflict, "", "%s holds nothing that could be restored", r.target.ID).WithHint("choose another checkpoint, or a wider scope")
-	}
-	if len(r.req.Scope) > 0 && len(r.parts)+len(r.plan.Behind) < len(r.a.Layers()) {
-		r.warn("only %s restored: layers outside the scope stay as they are and may not agree", r.partNames())
-	}
-	return nil
-}
-
-// markWanted marks the layers that a layer's name in a scope stands for: "db"
-// is every database, and a database may be called by its own name.
-func (r *rollback) markWanted(wanted map[snap.Layer]bool, name string) (found bool) {
-	for _, l := range r.a.Layers() {
-		if string(l.Name) == name || l.IsDB() && (name == "db" || snap.DB(name) == l.Name) {
-			wanted[l.Name], found = true, true
-		}
-	}
-	return found
-}
-
-func (r *rollback) layerNames() string {
+// names lists the parts for people.
+func (ps *parts) names() string {
 	var names []string
-	for _, l := range r.a.Layers() {
-		names = append(names, string(l.Name))
-	}
-	return strings.Join(names, ", ")
-}
-
-func (r *rollback) partNames() string {
-	var names []string
-	for _, p := range r.parts {
+	for _, p := range ps.list {
 		names = append(names, string(p.Name))
 	}
 	return strings.Join(names, ", ")
 }
 
-// prepare prepares the parts whose base is not the safety checkpoint's present
-// snapshot of their layer.
-func (r *rollback) prepare(ctx context.Context, only map[snap.Layer]bool) error {
-	for i := range r.parts {
-		p := &r.parts[i]
+// prepare prepares the layers in only, or all of them if only is nil. Each goes back to its snapshot
+// in safety if the operation is undone.
+func (ps *parts) prepare(ctx context.Context, safety store.Checkpoint, only map[snap.Layer]bool) error {
+	for _, p := range ps.list {
 		if only != nil && !only[p.Name] {
 			continue
 		}
-		s, ok := r.safety.Snapshot(p.Name)
+		s, ok := safety.Snapshot(p.Name)
 		if !ok {
 			return errs.New(errs.Internal, "", "the safety checkpoint lacks %s", p.Name)
 		}
 		p.base = s.ID
-		if err := r.preparePart(ctx, p); err != nil {
+		if err := ps.opt.Failpoint.At("prepare " + string(p.Name)); err != nil {
 			return err
 		}
-		p.list, p.total = r.goal.changes(*p, p.sw)
+		if err := ps.goal.prepare(ctx, p); err != nil {
+			return err
+		}
+		p.list, p.total = ps.goal.changes(p)
 	}
 	return nil
 }
 
-func (r *rollback) preparePart(ctx context.Context, p *part) error {
-	if err := r.d.opt.Failpoint.At("prepare " + string(p.Name)); err != nil {
-		return err
-	}
-	return r.goal.prepare(ctx, p)
-}
-
-// prepareTarget prepares a layer's way to its snapshot in the target.
-func (r *rollback) prepareTarget(ctx context.Context, p *part) (err error) {
-	req := snap.RestoreRequest{ID: snap.RestoreID(r.op), Target: p.target, Base: p.base}
-	if p.Name == snap.Files && len(r.scope) > 0 {
-		scoped, ok := p.Driver.(snap.ScopedPreparer)
-		if !ok {
-			return errs.New(errs.Unsupported, "", "%s cannot restore single paths", p.About)
-		}
-		p.sw, err = scoped.PrepareScoped(ctx, req, r.scope)
-	} else {
-		p.sw, err = p.Driver.Prepare(ctx, req)
-	}
-	if err != nil {
-		r.a.Unsettle(nil) // it may have left something where it cannot reach it now
-	}
-	return r.stored(*p, err)
-}
-
-// warm has the layers do ahead what would lengthen the time that the app is down,
-// now that everything is prepared. It only saves time: what goes on failing is told
-// when it is needed.
-func (r *rollback) warm(ctx context.Context) {
-	for _, p := range r.parts {
+// warm does ahead, once everything is prepared, what would lengthen the time that the app is down.
+// A failure is ignored: the commit fails too if its cause lasts.
+func (ps *parts) warm(ctx context.Context) {
+	for _, p := range ps.list {
 		if w, ok := p.sw.(snap.Warmer); ok {
 			_ = w.Warm(ctx)
 		}
 	}
 }
 
-func (r *rollback) stale(ctx context.Context) (map[snap.Layer]bool, error) {
+// stale returns the layers whose live state is no longer their base. An error is a *layer.Error.
+func (ps *parts) stale(ctx context.Context) (map[snap.Layer]bool, error) {
 	stale := map[snap.Layer]bool{}
-	for _, p := range r.parts {
+	for _, p := range ps.list {
 		is, err := p.sw.Stale(ctx)
 		if _, kept := snap.SalvagerOf(p.Driver); err != nil && kept && layer.Unreadable(err) {
-			is, err = true, nil // it could be read when it was captured
+			is, err = true, nil // the layer could be read when it was captured
 		}
 		if err != nil {
-			return nil, r.orWithout(&layer.Error{Layer: p.Layer, Err: err})
+			return nil, &layer.Error{Layer: p.Layer, Err: err}
 		}
 		if is {
 			stale[p.Name] = true
@@ -213,6 +124,7 @@ func (r *rollback) stale(ctx context.Context) (map[snap.Layer]bool, error) {
 	return stale, nil
 }
 
+// layerList lists the layers of a set in the order of their names.
 func layerList(set map[snap.Layer]bool) []string {
 	var names []string
 	for l := range set {
@@ -222,46 +134,99 @@ func layerList(set map[snap.Layer]bool) []string {
 	return names
 }
 
-// topUp replaces the safety checkpoint's snapshots of some layers with fresh
-// ones, and prepares these layers again.
-func (r *rollback) topUp(ctx context.Context, stale map[snap.Layer]bool) error {
-	cp := r.safety
-	cp.Snapshots = slices.Clone(cp.Snapshots)
-	var old, fresh []store.Snapshot
-	var raw []snap.Layer
-	for i, s := range cp.Snapshots {
-		if !stale[s.Layer] {
+// commit makes the databases the target, or all other layers if dbs is false. With verify, each
+// layer is checked as soon as it is committed.
+func (ps *parts) commit(ctx context.Context, dbs, verify bool) (string, error) {
+	var notes []string
+	for _, p := range ps.list {
+		if p.IsDB() != dbs {
 			continue
 		}
-		l, _ := r.a.Layer(s.Layer)
-		n, warnings, err := r.d.checkpoints.CaptureLayer(ctx, r.a, l, checkpoint.How{Still: checkpoint.Stillness{All: r.stops()}, Revive: true, Salvage: true})
+		began := time.Now()
+		note, err := ps.commitPart(ctx, p, verify)
+		ps.events.Restores.WithLabelValues(p.Family, events.ResultOf(err)).Observe(events.Since(began))
 		if err != nil {
-			return errs.Also(err, r.d.checkpoints.Drop(ctx, r.a, fresh))
+			return "", err
 		}
-		if n.Raw && !s.Raw {
-			for _, w := range warnings {
-				cp.Warnings = append(cp.Warnings, string(l.Name)+": "+w)
-			}
-			raw = append(raw, l.Name)
-		}
-		old, fresh = append(old, s), append(fresh, n)
-		cp.Snapshots[i] = n
+		notes = append(notes, note)
 	}
-	cp.Ref = app.HeadOf(r.a.Rec())
-	if err := r.d.store.PutCheckpoint(ctx, cp, ""); err != nil {
-		return errs.Also(err, r.d.checkpoints.Drop(ctx, r.a, fresh))
+	if len(notes) == 0 {
+		return "nothing of this kind to restore", errSkipped
 	}
-	r.safety = cp
-	if len(raw) > 0 {
-		r.noteRaw(raw...)
-	}
-	if err := r.prepare(ctx, stale); err != nil {
-		return err
-	}
-	return r.d.checkpoints.Drop(ctx, r.a, old)
+	return strings.Join(notes, "; "), nil
 }
 
-// check proves that the part is what it should be.
+func (ps *parts) commitPart(ctx context.Context, p *part, verify bool) (note string, err error) {
+	if err := ps.opt.Failpoint.At("commit " + string(p.Name)); err != nil {
+		return "", err
+	}
+	p.touched = true
+	if err := p.sw.Commit(ctx); err != nil {
+		return "", err
+	}
+	note = fmt.Sprintf("%s: %d changed, snap=%s", p.Name, p.total, p.target)
+	if verify {
+		if err := p.check(ctx); err != nil {
+			return "", err
+		}
+		note += ", verified"
+		if p.proof.Shallow {
+			note = strings.TrimSuffix(note, "verified") + "compared without its contents"
+		}
+	}
+	return note, nil
+}
+
+// rewordPatience is how long a receipt waits for the words of what changed in databases.
+const rewordPatience = 5 * time.Second
+
+// rewordDatabases replaces the changes of databases by those that a dry run lists: rows, and DDL. If
+// that takes long, the changes stay as the driver worded them for its switch.
+func (ps *parts) rewordDatabases(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, rewordPatience)
+	defer cancel()
+	for _, p := range ps.list {
+		differ, ok := p.Driver.(snap.Differ)
+		if !ok || !p.IsDB() || p.ReplaysLog() || p.base == "" || p.target == "" {
+			continue
+		}
+		if list, err := differ.Diff(ctx, p.target, p.base, nil); err == nil && (len(list) > 0) == (p.total > 0) {
+			p.list, p.total = list, len(list)
+		}
+	}
+}
+
+// unwritten reports whether every layer is certainly as the operation left it.
+func (ps *parts) unwritten(ctx context.Context) bool {
+	for _, p := range ps.list {
+		if p.sw == nil {
+			return false
+		}
+		if proof, err := p.sw.Check(ctx); err != nil || !proof.Match {
+			return false
+		}
+	}
+	return true
+}
+
+// finish drops what the switches kept for an undo.
+func (ps *parts) finish(ctx context.Context) error {
+	for _, p := range ps.list {
+		if p.sw == nil {
+			continue
+		}
+		if err := ps.opt.Failpoint.At("finish " + string(p.Name)); err != nil {
+			return err
+		}
+		if err := p.sw.Finish(ctx); err != nil {
+			ps.a.RequestRecovery(err)
+			return err
+		}
+	}
+	return nil
+}
+
+// check reads the live state of the part again and compares it with what the switch made of it.
 func (p *part) check(ctx context.Context) error {
 	proof, err := p.sw.Check(ctx)
 	if err != nil {
@@ -275,8 +240,8 @@ func (p *part) check(ctx context.Context) error {
 	return nil
 }
 
-// back says what an undo did to the part.
-func (p *part) back() string {
+// undoNote says, for people, what an undo did to the part.
+func (p *part) undoNote() string {
 	switch {
 	case !p.touched:
 		return string(p.Name) + ": was not changed"
@@ -286,33 +251,4 @@ func (p *part) back() string {
 		return string(p.Name) + ": put back, and others have written to it"
 	}
 	return string(p.Name) + ": put back, and compared with the state before"
-}
-
-// foreign reports whether an undo that was tried before may end although a part
-// is not what it was: what the rollback changed is back, so it must be others who
-// wrote, and nothing that is tried again would change that. The safety checkpoint
-// still holds what there was.
-func (r *rollback) foreign(p *part) bool {
-	if !r.again || p.proof == nil || p.proof.Match {
-		return false
-	}
-	r.d.opt.Log.Warn("a rollback is undone, and others have written meanwhile", "app", r.a.Rec().Slug, "layer", string(p.Name), "before", r.safety.ID)
-	r.warnings = append(r.warnings, fmt.Sprintf("Others have written to %s meanwhile. Its state before that is in %s.", p.Name, r.safety.ID))
-	return true
-}
-
-func (r *rollback) finishParts(ctx context.Context) error {
-	for _, p := range r.parts {
-		if p.sw == nil {
-			continue
-		}
-		if err := r.d.opt.Failpoint.At("finish " + string(p.Name)); err != nil {
-			return err
-		}
-		if err := p.sw.Finish(ctx); err != nil {
-			r.a.Unsettle(err)
-			return err
-		}
-	}
-	return nil
 }

@@ -8,7 +8,6 @@ import (
 	"mulligan/daemon/store"
 	"mulligan/ipc"
 	"mulligan/snap"
-	"mulligan/systemd"
 )
 
 // The kinds of operations, as the records call them.
@@ -17,7 +16,7 @@ const (
 	KindRevert   = "revert" // its plan is a rollback's
 )
 
-// phase is how far a rollback got: what recovery goes by.
+// phase is how far a rollback got. Recovery decides by it.
 type phase string
 
 // The phases. The step from preparing to switching is the commit point: a
@@ -35,30 +34,30 @@ type rollbackPlan struct {
 	Phase  phase            `json:"phase"`
 	Target ipc.CheckpointID `json:"target"`
 	Safety ipc.CheckpointID `json:"safety"`
-	// Running: the unit was up before, or going to be; putting the app back starts it.
+	// Running says that the unit was up before, or about to be: putting the app back starts it.
 	Running bool `json:"running"`
-	// Limping: it was not well up, so that one which does not start when it is put back
-	// is as it was.
+	// Limping says that the unit was not well up before: if it does not start when the app is put
+	// back, it is as it was.
 	Limping bool `json:"limping,omitempty"`
-	// Start: the rollback starts the app at its end. WhyDown says why not. Without
+	// Start says that the rollback starts the app at its end, and WhyDown why it does not. Without
 	// either, as in older plans, Running decides.
-	Start   bool         `json:"start,omitempty"`
-	WhyDown string       `json:"why_down,omitempty"`
-	Layers  []snap.Layer `json:"layers"`
-	Verify  bool         `json:"verify"`
-	Aimed   bool         `json:"aimed,omitempty"`  // it is an undo or a redo
-	Scoped  bool         `json:"scoped,omitempty"` // it is of a part of the app
-	Turn    ipc.TurnID   `json:"turn,omitempty"`   // an agent's that begins with it
-	Paths   bool         `json:"paths,omitempty"`  // it is of some paths of the files
-	// Without are the layers that were asked to stay as they are. Behind are these and
-	// those in scope that the target holds nothing of.
+	Start    bool         `json:"start,omitempty"`
+	WhyDown  string       `json:"why_down,omitempty"`
+	Layers   []snap.Layer `json:"layers"`
+	Verify   bool         `json:"verify"`
+	UndoRedo bool         `json:"aimed,omitempty"`  // the rollback is an undo or a redo
+	Scoped   bool         `json:"scoped,omitempty"` // the request names a scope
+	Turn     ipc.TurnID   `json:"turn,omitempty"`   // the agent's turn that begins with the rollback
+	Paths    bool         `json:"paths,omitempty"`  // the scope is some paths of the files
+	// Without are the layers that the request leaves as they are. Behind are these, and the layers
+	// in scope that the target does not hold.
 	Without []string  `json:"without,omitempty"`
 	Behind  []string  `json:"behind,omitempty"`
 	Actor   string    `json:"actor"`
 	Reason  string    `json:"reason"`
 	Begun   time.Time `json:"begun"`
-	// Revert is what a revert undoes, in words; "" for a rollback. It has no target,
-	// and leaves the unit alone.
+	// Revert is what a revert undoes, in words; "" for a rollback. A revert has no target and leaves
+	// the unit alone.
 	Revert string `json:"revert,omitempty"`
 }
 
@@ -73,23 +72,4 @@ func (r *rollback) writePlan(ctx context.Context, p phase) error {
 		return err
 	}
 	return r.d.store.PutOperation(ctx, store.Operation{ID: r.op, AppID: r.a.Rec().ID, Kind: r.goal.kind(), Plan: plan}, r.d.opt.Now())
-}
-
-// intend notes how the app is before the rollback, and how it is to be after it.
-func (r *rollback) intend(now systemd.Status) {
-	r.before = now
-	r.plan.Running = !now.Down() && now.Intent() == systemd.Up
-	r.plan.Limping = !now.Running()
-	if !r.stops() {
-		return
-	}
-	r.plan.Start, r.plan.WhyDown = startsAfter(now, r.target, r.req.Start)
-	if !r.plan.Start {
-		r.warn("%s %s", r.halts(), r.plan.WhyDown)
-	}
-}
-
-// starts reports whether the app is started at the end.
-func (r *rollback) starts() bool {
-	return r.plan.Start || r.plan.WhyDown == "" && r.plan.Running
 }

@@ -4,65 +4,94 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/zeebo/blake3"
 
+	"mulligan/daemon/store"
 	"mulligan/ipc"
 	"mulligan/snap"
 )
 
-// receipt tells what a rollback did; err is why it failed, if it did.
+// receipt tells what a rollback did, as far as it got: its stages, changes, proof and advice.
+type receipt struct {
+	slug      string
+	req       ipc.RollbackRequest
+	plan      rollbackPlan
+	target    store.Checkpoint
+	safety    store.Checkpoint // without an ID if there is none
+	parts     []*part
+	ran       []ipc.Stage // the stages that ended
+	warnings  []string
+	putBack   []string // what an undo did, a line per layer
+	recovered bool     // the app is back where it was before the rollback
+	now       time.Time
+	err       error // why the rollback failed, if it did
+}
+
+// receipt returns what the rollback did; err is why it failed, if it did.
 func (r *rollback) receipt(ctx context.Context, err error) ipc.RollbackResult {
+	c := receipt{
+		slug: r.a.Rec().Slug, req: r.req, plan: r.plan, target: r.target, safety: r.safety, parts: r.parts.list,
+		ran: r.stages.ran, warnings: r.warnings.list, putBack: r.putBackNotes, recovered: r.recovered, now: r.d.opt.Now(), err: err,
+	}
+	show := func(cp store.Checkpoint) *ipc.Checkpoint {
+		shown := r.d.checkpoints.ShowOrBare(ctx, r.a, cp)
+		return &shown
+	}
+	return c.result(show)
+}
+
+// result returns the receipt as clients get it. show returns a checkpoint as clients see it.
+func (c *receipt) result(show func(store.Checkpoint) *ipc.Checkpoint) ipc.RollbackResult {
 	res := ipc.RollbackResult{
-		RolledBack: err == nil || r.plan.Phase == switched && !r.recovered,
-		Stages:     r.allStages(), Recovered: r.recovered,
-		Scope: r.req.Scope, StayedBehind: r.plan.Behind, ChangesReverted: []ipc.Change{}, Warnings: append([]string{}, r.warnings...),
+		RolledBack: c.err == nil || c.plan.Phase == switched && !c.recovered,
+		Stages:     c.allStages(), Recovered: c.recovered, PutBack: c.putBack,
+		Scope: c.req.Scope, StayedBehind: c.plan.Behind, ChangesReverted: []ipc.Change{}, Warnings: append([]string{}, c.warnings...),
 	}
-	to := r.d.checkpoints.ShowOrBare(ctx, r.a, r.target)
-	res.RolledBackTo, res.RestoredTo = &to, &to
-	if r.safety.ID != "" {
-		safety := r.d.checkpoints.ShowOrBare(ctx, r.a, r.safety)
-		res.SafetyCheckpoint = &safety
+	to := show(c.target)
+	res.RolledBackTo, res.RestoredTo = to, to
+	if c.safety.ID != "" {
+		res.SafetyCheckpoint = show(c.safety)
 	}
-	if res.RolledBack || r.req.DryRun {
-		res.ChangesReverted, res.ChangesTotal = r.listed()
-		res.Warnings = append(res.Warnings, r.orphans()...)
-		res.Verification = r.verification()
+	if res.RolledBack || c.req.DryRun {
+		res.ChangesReverted, res.ChangesTotal = c.listed()
+		res.Warnings = append(res.Warnings, c.orphans()...)
+		res.Verification = c.verification()
 	}
-	res.PutBack = r.putBackWords
-	for _, p := range r.parts {
+	for _, p := range c.parts {
 		if p.proof != nil {
 			res.Warnings = append(res.Warnings, p.proof.Notes...)
 		}
 	}
-	r.advise(&res, err)
+	c.advise(&res)
 	return res
 }
 
-// allStages is the six stages in order: those that ran as they went, the others
-// as skipped. Where a later one ran, an earlier daemon did the missing one.
-func (r *rollback) allStages() []ipc.Stage {
+// allStages returns the six stages in order: those that ran as they went, the others as skipped. If
+// a later stage ran, an earlier daemon ran the missing one.
+func (c *receipt) allStages() []ipc.Stage {
 	var stages []ipc.Stage
 	ran := 0
 	for _, name := range ipc.Stages {
-		i := slices.IndexFunc(r.stages, func(s ipc.Stage) bool { return s.Stage == name })
+		i := slices.IndexFunc(c.ran, func(s ipc.Stage) bool { return s.Stage == name })
 		if i >= 0 {
-			stages = append(stages, r.stages[i])
+			stages = append(stages, c.ran[i])
 			ran++
 			continue
 		}
-		s := ipc.Stage{Stage: name, Status: ipc.StageSkipped, TS: r.d.opt.Now().UTC(), Notes: "not reached"}
-		if ran < len(r.stages) {
-			s.Status, s.TS, s.Notes = ipc.StageOK, r.plan.Begun, "done before the daemon was restarted"
+		s := ipc.Stage{Stage: name, Status: ipc.StageSkipped, TS: c.now.UTC(), Notes: "not reached"}
+		if ran < len(c.ran) {
+			s.Status, s.TS, s.Notes = ipc.StageOK, c.plan.Begun, "done before the daemon was restarted"
 		}
 		stages = append(stages, s)
 	}
 	return stages
 }
 
-// shownChange is a change as clients see it; a change of another layer than
-// files names that layer.
-func shownChange(p part, c snap.Change) ipc.Change {
+// shownChange returns a change as clients see it. The path of a change in another layer than files
+// begins with the layer's name.
+func shownChange(p *part, c snap.Change) ipc.Change {
 	path := c.Path
 	if p.Name != snap.Files {
 		path = string(p.Name) + ":" + path
@@ -70,16 +99,16 @@ func shownChange(p part, c snap.Change) ipc.Change {
 	return ipc.Change{Path: path, Operation: string(c.Operation), Summary: c.Summary}
 }
 
-// orphans warns of things that were made since the checkpoint and are gone now.
-func (r *rollback) orphans() []string {
+// orphans returns a warning of what was made since the checkpoint and is gone now, if there is any.
+func (c *receipt) orphans() []string {
 	n, example := 0, ""
-	for _, p := range r.parts {
-		for _, c := range p.list {
-			if c.Operation != snap.Create {
+	for _, p := range c.parts {
+		for _, change := range p.list {
+			if change.Operation != snap.Create {
 				continue
 			}
 			if n++; n == 1 {
-				example = shownChange(p, c).Path
+				example = shownChange(p, change).Path
 			}
 		}
 	}
@@ -93,12 +122,12 @@ func (r *rollback) orphans() []string {
 	return []string{fmt.Sprintf("made since the checkpoint and removed: %q%s (the safety checkpoint has them)", example, more)}
 }
 
-// verification is the proof per layer and over all; nil where nothing was checked.
-func (r *rollback) verification() *ipc.Verification {
+// verification returns the proof per layer and over all, or nil if nothing was checked.
+func (c *receipt) verification() *ipc.Verification {
 	v := ipc.Verification{Layers: map[string]ipc.LayerVerification{}}
 	v.Match = true
 	pre, post, want := blake3.New(), blake3.New(), blake3.New()
-	for _, p := range r.parts {
+	for _, p := range c.parts {
 		if p.proof == nil {
 			continue
 		}
@@ -125,28 +154,80 @@ func sum(h *blake3.Hasher) (s snap.Hash) {
 	return s
 }
 
-// advise fills in how sure the receipt is and what to do next.
-func (r *rollback) advise(res *ipc.RollbackResult, err error) {
+// verdict gathers what the confidence rests on. done says that the app is at the target.
+func (c *receipt) verdict(done bool) verdict {
+	v := verdict{done: done, layers: len(c.parts), unwell: c.err != nil}
+	for _, p := range c.parts {
+		if p.proof != nil && p.proof.Match && !p.proof.Shallow {
+			v.compared++
+		}
+	}
+	return v
+}
+
+// evidence names what was measured: how each stage went, and the hash of each layer that was read
+// back.
+func (c *receipt) evidence() []string {
+	list := []string{}
+	for _, s := range c.ran {
+		list = append(list, fmt.Sprintf("stage:%s:%s", s.Stage, s.Status))
+	}
+	for _, p := range c.parts {
+		if p.proof != nil && !p.proof.Post.IsZero() && !p.proof.Shallow {
+			list = append(list, fmt.Sprintf("hash:%s:%s", p.Name, p.proof.Post))
+		}
+	}
+	return list
+}
+
+// maxOfDatabases is how many of the listed changes are kept for other layers than files, if there are
+// more changes than a receipt lists.
+const maxOfDatabases = maxChanges / 2
+
+// listed returns the changes that the receipt lists, the files before the other layers, and how many
+// changes there are in all.
+func (c *receipt) listed() (list []ipc.Change, total int) {
+	rest := 0
+	for _, p := range c.parts {
+		total += p.total
+		if p.Name != snap.Files {
+			rest += len(p.list)
+		}
+	}
+	list = []ipc.Change{}
+	for _, p := range c.parts {
+		room := maxChanges - len(list)
+		if p.Name == snap.Files {
+			room = maxChanges - min(rest, maxOfDatabases)
+		}
+		for _, change := range p.list[:min(len(p.list), room)] {
+			list = append(list, shownChange(p, change))
+		}
+	}
+	return list, total
+}
+
+// advise fills in the confidence, what it rests on, and what to do next.
+func (c *receipt) advise(res *ipc.RollbackResult) {
 	res.NextActions, res.EvidenceAnchors, res.Assumptions = []string{}, []string{}, []string{}
-	slug := r.a.Rec().Slug
-	if err != nil {
-		body := ipc.Body(err)
+	if c.err != nil {
+		body := ipc.Body(c.err)
 		res.Error = &body
 	}
-	v := r.verdict(res.RolledBack, err)
+	v := c.verdict(res.RolledBack)
 	res.Confidence = v.confidence()
 	if v.done && v.compared < v.layers {
 		res.Assumptions = append(res.Assumptions, "the restored state is the checkpoint's: not every layer was read back and compared")
 	}
-	if !r.plan.Verify {
+	if !c.plan.Verify {
 		res.Warnings = append(res.Warnings, "verification was skipped on request")
 	}
-	if r.safety.ID != "" {
-		res.Next = fmt.Sprintf("To roll FORWARD (undo the rollback): rollback_app(app_id='%s', checkpoint_id='%s')", slug, r.safety.ID)
+	if c.safety.ID != "" {
+		res.Next = fmt.Sprintf("To roll FORWARD (undo the rollback): rollback_app(app_id='%s', checkpoint_id='%s')", c.slug, c.safety.ID)
 	}
-	res.EvidenceAnchors = r.evidence()
+	res.EvidenceAnchors = c.evidence()
 	switch {
-	case res.RolledBack && err == nil:
+	case res.RolledBack && c.err == nil:
 		res.NextActions = append(res.NextActions, "verify: check that the app does what it should", "plan: find out why the change failed before trying it again")
 	case res.RolledBack:
 		res.NextActions = append(res.NextActions, "investigate: the app was restored and its health check fails")

@@ -15,16 +15,16 @@ import (
 
 // RecoverRollback finishes or undoes a rollback that a crash cut short, and says which.
 func (d *Service) RecoverRollback(ctx context.Context, a *app.App, op store.Operation) (string, error) {
-	r := &rollback{d: d, a: a, op: op.ID}
-	r.goal = toCheckpoint{r}
-	return r.recover(ctx, op)
+	g := &toCheckpoint{}
+	g.r = d.newOperation(a, op.ID, ipc.RollbackRequest{}, g)
+	return g.r.recover(ctx, op)
 }
 
 // RecoverRevert finishes or undoes a revert that a crash cut short, and says which.
 func (d *Service) RecoverRevert(ctx context.Context, a *app.App, op store.Operation) (string, error) {
-	r := &rollback{d: d, a: a, op: op.ID}
-	r.goal = &withoutWrites{r: r}
-	return r.recover(ctx, op)
+	g := &withoutWrites{}
+	g.r = d.newOperation(a, op.ID, ipc.RollbackRequest{}, g)
+	return g.r.recover(ctx, op)
 }
 
 func (r *rollback) recover(ctx context.Context, op store.Operation) (string, error) {
@@ -35,7 +35,7 @@ func (r *rollback) recover(ctx context.Context, op store.Operation) (string, err
 	err := r.resume(ctx)
 	if r.forgotten(err) {
 		word := "a " + r.goal.words() + " had ended, but the records did not say so"
-		if err := r.d.apps.StartAgain(ctx, r.a, r.plan.Running && r.stops()); err != nil {
+		if err := r.d.apps.StartAgain(ctx, r.a, r.plan.Running && r.unit.stops()); err != nil {
 			return "", err
 		}
 		return word, r.d.store.EndOperation(ctx, op.ID)
@@ -60,22 +60,22 @@ func (r *rollback) recover(ctx context.Context, op store.Operation) (string, err
 		fallthrough
 	case undoing:
 		err := r.undo(ctx)
-		return strings.Join(append([]string{"a " + r.goal.words() + " was undone"}, r.warnings...), ". "), err
+		return strings.Join(append([]string{"a " + r.goal.words() + " was undone"}, r.warnings.list...), ". "), err
 	}
 	return "", errs.New(errs.Unsupported, "", "unknown phase %q", r.plan.Phase)
 }
 
-// forgotten reports whether the operation had ended, and the records lost that change:
-// its plan says that layers are being switched, and no driver has a switch of it. err is
-// the error that resume returned.
+// forgotten reports whether the operation had ended and the records lost its end: the plan says that
+// layers are being switched, and no driver has a switch of the operation. err is the error that resume
+// returned.
 func (r *rollback) forgotten(err error) bool {
 	if err != nil && errs.KindOf(err) != errs.NotFound || r.plan.Phase != switching && r.plan.Phase != undoing {
 		return false
 	}
-	return !slices.ContainsFunc(r.parts, func(p part) bool { return p.sw != nil })
+	return !slices.ContainsFunc(r.parts.list, func(p *part) bool { return p.sw != nil })
 }
 
-// resume picks up the checkpoints and the switches of the plan.
+// resume reads the checkpoints that the plan names, and resumes the switches of its layers.
 func (r *rollback) resume(ctx context.Context) (err error) {
 	var missing error
 	if err := r.goal.resume(ctx); err != nil {
@@ -92,7 +92,7 @@ func (r *rollback) resume(ctx context.Context) (err error) {
 		if !ok {
 			return errs.New(errs.Conflict, "", "the app has no layer %s any more", name)
 		}
-		p := part{Layer: l}
+		p := &part{Layer: l}
 		if s, ok := r.target.Snapshot(name); ok {
 			p.target = s.ID
 		}
@@ -102,32 +102,32 @@ func (r *rollback) resume(ctx context.Context) (err error) {
 		}
 		if err == nil {
 			p.sw, p.touched = sw, r.plan.Phase != preparing
-			p.list, p.total = r.goal.changes(p, sw)
+			p.list, p.total = r.goal.changes(p)
 		}
-		r.parts = append(r.parts, p)
+		r.parts.list = append(r.parts.list, p)
 	}
 	return missing
 }
 
 // goForward finishes a rollback whose commit point was passed.
 func (r *rollback) goForward(ctx context.Context) error {
-	stages := []stageOf{
+	stages := []stage{
 		{ipc.StageSafety, func(context.Context) (string, error) { return "id=" + string(r.safety.ID), nil }},
 		{ipc.StageStop, r.stopAgain}, {ipc.StageVM, r.switchFiles}, {ipc.StageDB, r.switchDBs},
 		{ipc.StageStart, r.start},
 	}
-	if err := r.stagesInTurn(ctx, stages); err != nil {
+	if err := r.stages.runAll(ctx, stages); err != nil {
 		return err
 	}
 	return r.finishForward(ctx)
 }
 
-// recoverSwitched ends a rollback whose layers are all at the target. The app may
-// have been running since: where it won't start, the rollback is undone only if
-// nothing was written that would go with it.
+// recoverSwitched ends a rollback whose layers are all at the target. The app may have been running
+// since. If the app does not start, the rollback is undone only if nothing was written since, because
+// an undo would lose it.
 func (r *rollback) recoverSwitched(ctx context.Context) (string, error) {
-	startErr := r.stage(ctx, ipc.StageStart, r.start)
-	if startErr != nil && r.unwritten(ctx) {
+	startErr := r.stages.run(ctx, ipc.StageStart, r.start)
+	if startErr != nil && r.parts.unwritten(ctx) {
 		return "a " + r.goal.words() + " was undone: " + startErr.Error(), r.undo(ctx)
 	}
 	if err := r.finishForward(ctx); err != nil {
@@ -140,36 +140,23 @@ func (r *rollback) recoverSwitched(ctx context.Context) (string, error) {
 	return "a " + r.goal.words() + " was finished", nil
 }
 
-// unwritten reports whether every layer is surely as the rollback left it.
-func (r *rollback) unwritten(ctx context.Context) bool {
-	for _, p := range r.parts {
-		if p.sw == nil {
-			return false
-		}
-		if proof, err := p.sw.Check(ctx); err != nil || !proof.Match {
-			return false
-		}
-	}
-	return true
-}
-
-// stopAgain stops the unit, which the host's boot may have started.
+// stopAgain stops what runs of the app, which the host's boot may have started.
 func (r *rollback) stopAgain(ctx context.Context) (string, error) {
-	for _, p := range r.parts {
+	for _, p := range r.parts.list {
 		if p.sw == nil {
 			return "", errs.New(errs.Corrupt, "", "the preparation of %s is gone", p.Name)
 		}
 	}
-	if !r.stops() {
-		return r.runsOn(), errSkipped
+	if !r.unit.stops() {
+		return r.unit.runsOn(), errSkipped
 	}
-	now, err := r.status(ctx)
+	now, err := r.unit.status(ctx)
 	if err != nil {
 		return "", err
 	}
-	r.before = now
-	if err := r.halt(ctx); err != nil {
+	r.unit.before = now
+	if err := r.unit.halt(ctx); err != nil {
 		return "", err
 	}
-	return r.stopped()
+	return r.unit.stopped()
 }

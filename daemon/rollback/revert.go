@@ -19,9 +19,8 @@ import (
 	"mulligan/snap"
 )
 
-// revert is one under way: a rollback of some paths to a state that never was, the
-// present one without some writes. So its safety checkpoint, its proof and its
-// recovery are a rollback's; but the app runs on.
+// revert is one revert under way. It works out which writes are undone; the rest is a rollback of the
+// files to the live state without these writes, during which the app runs on.
 type revert struct {
 	d   *Service
 	a   *app.App
@@ -33,11 +32,11 @@ type revert struct {
 	writes   []snap.Write                   // what is undone
 	shared   map[string][]*turns.WriteRange // by path: calls that ran at the same time
 	later    map[string][]*turns.WriteRange // by path: calls that wrote there afterwards
-	warnings []string
+	warnings warnings
 }
 
-// Revert undoes what some calls wrote to files, and nothing else. What it did, and
-// what it left alone, is in the result.
+// Revert undoes what some calls wrote to files, and nothing else. The result says what was undone and
+// what was left alone.
 func (d *Service) Revert(ctx context.Context, who ipc.Caller, ref string, req ipc.RevertRequest) (ipc.RevertResult, error) {
 	const op = "revert"
 	a, err := d.apps.Find(who, ref)
@@ -47,7 +46,7 @@ func (d *Service) Revert(ctx context.Context, who ipc.Caller, ref string, req ip
 	if err := checkRevert(req); err != nil {
 		return ipc.RevertResult{}, err
 	}
-	ctx = context.WithoutCancel(ctx) // one that has begun is the daemon's
+	ctx = context.WithoutCancel(ctx) // a client that leaves does not stop a revert
 	release, err := d.apps.Acquire(ctx, a, op, who)
 	if err != nil {
 		return ipc.RevertResult{}, err
@@ -86,7 +85,7 @@ func checkRevert(req ipc.RevertRequest) error {
 	return nil
 }
 
-// target words what a revert is of, for people.
+// target says for people what a revert undoes.
 func target(req ipc.RevertRequest) string {
 	switch {
 	case req.CallID != "":
@@ -124,7 +123,7 @@ func (v *revert) run(ctx context.Context, who string) (ipc.RevertResult, error) 
 	return res, nil
 }
 
-// choose finds the calls that are meant, and works out which writes are theirs alone.
+// choose finds the calls that the request means, and works out which writes are theirs alone.
 func (v *revert) choose(ctx context.Context) error {
 	about, err := v.d.turns.TurnsOf(ctx, v.a, v.req)
 	if err != nil {
@@ -135,7 +134,7 @@ func (v *revert) choose(ctx context.Context) error {
 			WithHint("mulligan app set auto=true --app %s records what is written from then on", v.a.Rec().Slug)
 	}
 	if len(about) == 0 {
-		v.warn("the conversation has no message after its checkpoint")
+		v.warnings.add("the conversation has no message after its checkpoint")
 		return nil
 	}
 	short, cancel := context.WithTimeout(ctx, turns.FlushLong)
@@ -144,7 +143,7 @@ func (v *revert) choose(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	all, err := v.stints(ctx, about, now)
+	all, err := v.ranges(ctx, about, now)
 	if err != nil {
 		return err
 	}
@@ -152,12 +151,12 @@ func (v *revert) choose(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return v.sort(ctx, l, about[0], now)
+	return v.selectWrites(ctx, l, about[0], now)
 }
 
-// stints lists the stretches that the chosen calls, and those at the same time or
-// later, ran in; it notes which are chosen.
-func (v *revert) stints(ctx context.Context, about []store.Turn, now snap.Mark) (all []*turns.WriteRange, err error) {
+// ranges lists the write ranges of the chosen calls and of the calls at the same time or later, and
+// fills in chosen.
+func (v *revert) ranges(ctx context.Context, about []store.Turn, now snap.Mark) (all []*turns.WriteRange, err error) {
 	recs, err := v.d.store.Turns(ctx, v.a.Rec().ID, 0)
 	if err != nil {
 		return nil, err
@@ -172,7 +171,7 @@ func (v *revert) stints(ctx context.Context, about []store.Turn, now snap.Mark) 
 			return nil, err
 		}
 		if mine {
-			v.mark(list)
+			v.chooseRanges(list)
 		}
 		all = append(all, list...)
 	}
@@ -183,9 +182,9 @@ func (v *revert) stints(ctx context.Context, about []store.Turn, now snap.Mark) 
 	return all, nil
 }
 
-// mark notes which stints of a turn are chosen: the one call, and those that it
-// delegated to; or all.
-func (v *revert) mark(list []*turns.WriteRange) {
+// chooseRanges adds to chosen, of one turn's write ranges, those of the call that the request names and
+// of the calls within it, or all if it names none.
+func (v *revert) chooseRanges(list []*turns.WriteRange) {
 	for _, s := range list {
 		if v.req.CallID == "" || s.Call.ID == v.req.CallID {
 			v.chosen[s] = true
@@ -202,9 +201,9 @@ func (v *revert) mark(list []*turns.WriteRange) {
 	}
 }
 
-// sort goes through all that was written since, and tells apart what is to be
-// undone, what may be somebody else's, and what others wrote to the same paths later.
-func (v *revert) sort(ctx context.Context, l *turns.Attribution, first store.Turn, now snap.Mark) error {
+// selectWrites goes through all that was written since, and separates what is undone, what another call
+// may have written, and what others wrote later to the same paths.
+func (v *revert) selectWrites(ctx context.Context, l *turns.Attribution, first store.Turn, now snap.Mark) error {
 	writes, err := l.Since(ctx, v.earliest(first), now)
 	if err != nil {
 		return err
@@ -230,7 +229,7 @@ func (v *revert) sort(ctx context.Context, l *turns.Attribution, first store.Tur
 	return nil
 }
 
-// earliest are the chosen stints of the first turn, one of which begins first.
+// earliest returns the chosen write ranges of the first turn. One of them begins first.
 func (v *revert) earliest(first store.Turn) (list []*turns.WriteRange) {
 	for s := range v.chosen {
 		if s.Turn.Seq == first.Seq {
@@ -243,13 +242,13 @@ func (v *revert) earliest(first store.Turn) (list []*turns.WriteRange) {
 	return list
 }
 
-// warnOfLater warns of calls that built upon what is undone, and of those whose
-// bounds are not sure.
+// warnOfLater warns of calls that may have built upon what is undone, and of calls whose end was not
+// reported.
 func (v *revert) warnOfLater() {
 	paths := map[string][]string{}
 	for _, path := range slices.Sorted(maps.Keys(v.later)) {
 		by := v.later[path]
-		path = v.seen(path)
+		path = v.redacted(path)
 		for _, s := range by {
 			if list := paths[s.Name()]; len(list) == 0 || list[len(list)-1] != path {
 				paths[s.Name()] = append(list, path)
@@ -257,30 +256,26 @@ func (v *revert) warnOfLater() {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(paths)) {
-		v.warn("%s wrote later to %s, and may have built upon what is undone", name, turns.Few(paths[name]))
+		v.warnings.add("%s wrote later to %s, and may have built upon what is undone", name, turns.Few(paths[name]))
 	}
 	for s := range v.chosen {
 		if s.Loose && s.Call.ID != "" {
-			v.warn("the end of call %s was not reported: what was written until the next call began counts as its writes", s.Call.ID)
+			v.warnings.add("the end of call %s was not reported: what was written until the next call began counts as its writes", s.Call.ID)
 		}
 	}
-	slices.Sort(v.warnings)
+	slices.Sort(v.warnings.list)
 }
 
-// seen is a path as the app's owner may see it.
-func (v *revert) seen(path string) string {
-	list, err := v.a.Seen([]string{path})
+// redacted returns path as the app's owner may see it.
+func (v *revert) redacted(path string) string {
+	list, err := v.a.RedactPaths([]string{path})
 	if err != nil || len(list) != 1 {
 		return "."
 	}
 	return list[0]
 }
 
-func (v *revert) warn(format string, args ...any) {
-	v.warnings = append(v.warnings, fmt.Sprintf(format, args...))
-}
-
-// preview works out what the revert comes to, and changes nothing.
+// preview works out what the revert would do, and changes nothing.
 func (v *revert) preview(ctx context.Context) (how snap.Reverted, err error) {
 	if len(v.writes) == 0 {
 		return how, nil
@@ -322,12 +317,12 @@ func (v *revert) request(op ipc.OperationID, base snap.SnapshotID) snap.RevertRe
 	return snap.RevertRequest{ID: snap.RestoreID(op), Base: base, Writes: v.writes, Force: v.req.Force}
 }
 
-// rollback is the revert as a rollback of the files alone, that does not stop the app.
+// rollback returns the revert as a rollback of the files alone that does not stop the app.
 func (v *revert) rollback(who string) (*rollback, *withoutWrites) {
 	l, _ := v.a.Layer(snap.Files)
-	r := &rollback{d: v.d, a: v.a, op: ipc.OperationID(records.NewID("op-")), parts: []part{{Layer: l}}}
-	g := &withoutWrites{r: r, v: v}
-	r.goal = g
+	g := &withoutWrites{v: v}
+	r := v.d.newOperation(v.a, ipc.OperationID(records.NewID("op-")), ipc.RollbackRequest{}, g)
+	g.r, r.parts.list = r, []*part{{Layer: l}}
 	r.plan = rollbackPlan{
 		Phase: preparing, Revert: target(v.req), Begun: v.d.opt.Now().UTC(), Reason: v.req.Reason,
 		Verify: true, Actor: who, Layers: []snap.Layer{snap.Files},
@@ -335,11 +330,11 @@ func (v *revert) rollback(who string) (*rollback, *withoutWrites) {
 	return r, g
 }
 
-// result tells what the revert did, or would do.
+// result says what the revert did, or would do.
 func (v *revert) result(how snap.Reverted) ipc.RevertResult {
 	res := ipc.RevertResult{
 		RestoredPaths: append([]string{}, how.Paths...), MergedPaths: append([]string{}, how.Merged...),
-		Conflicts: []ipc.RevertConflict{}, Calls: append([]ipc.CallID{}, v.calls...), Warnings: append([]string{}, v.warnings...), DryRun: v.req.DryRun,
+		Conflicts: []ipc.RevertConflict{}, Calls: append([]ipc.CallID{}, v.calls...), Warnings: append([]string{}, v.warnings.list...), DryRun: v.req.DryRun,
 	}
 	for _, c := range how.Left {
 		res.Conflicts = append(res.Conflicts, ipc.RevertConflict{
@@ -349,7 +344,7 @@ func (v *revert) result(how snap.Reverted) ipc.RevertResult {
 	if !v.req.Force {
 		for _, path := range slices.Sorted(maps.Keys(v.shared)) {
 			res.Conflicts = append(res.Conflicts, ipc.RevertConflict{
-				Path: v.seen(path), Reason: ipc.ReasonShared, Message: "another call ran at the same time and may have written it", Calls: turns.CallIDs(v.shared[path]),
+				Path: v.redacted(path), Reason: ipc.ReasonShared, Message: "another call ran at the same time and may have written it", Calls: turns.CallIDs(v.shared[path]),
 			})
 		}
 	}

@@ -2,7 +2,6 @@ package rollback
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
@@ -14,10 +13,10 @@ import (
 	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/snap"
-	"mulligan/systemd"
 )
 
-// rollback is one under way.
+// rollback is one rollback or revert under way. It goes through the stages, and goes back if one fails;
+// its pieces do most of the work. Not safe for concurrent use: the app's lock guards it.
 type rollback struct {
 	d      *Service
 	a      *app.App
@@ -26,26 +25,24 @@ type rollback struct {
 	plan   rollbackPlan
 	target store.Checkpoint
 	safety store.Checkpoint
-	before systemd.Status // of the unit
-	parts  []part
-	scope  []string // paths, when only some are asked for
-	stages []ipc.Stage
-	notify func(ipc.Stage)
+	parts  *parts
+	paths  []string // the scope, when it is some of the files
+	stages *stageRunner
+	hints  *hints
+	unit   *unit
 	goal   goal
 
-	warnings  []string
+	warnings  *warnings
 	recovered bool
-	ails      bool // the app does not start, and mayAil
-	unseen    bool // whether the domain runs could not be told, and a warning says so
-	// putBackWords say what an undo did, a line per layer.
-	putBackWords []string
+	unwell    bool // the app does not start, which mayBeUnwell allows
+	// putBackNotes say what an undo did, a line per layer.
+	putBackNotes []string
 	again        bool // an undo was begun before, by this daemon or one that died
 }
 
-// Rollback takes the app called ref to a checkpoint, or to where ipc.Undo or ipc.Redo
-// lead. When it ran and failed,
-// the result says how far it got and comes together with the error. onStage is
-// called as each stage starts and ends.
+// Rollback takes the app called ref to a checkpoint, or to where ipc.Undo or ipc.Redo lead. If a stage
+// fails, Rollback returns the error and a result that says how far the rollback got. onStage is called
+// as each stage starts and ends.
 func (d *Service) Rollback(ctx context.Context, who ipc.Caller, ref string, id ipc.CheckpointID, req ipc.RollbackRequest, onStage func(ipc.Stage)) (ipc.RollbackResult, error) {
 	op := "roll back"
 	if id == ipc.Undo || id == ipc.Redo {
@@ -55,7 +52,7 @@ func (d *Service) Rollback(ctx context.Context, who ipc.Caller, ref string, id i
 	if err != nil {
 		return ipc.RollbackResult{}, err
 	}
-	ctx = context.WithoutCancel(ctx) // a rollback that has begun is the daemon's
+	ctx = context.WithoutCancel(ctx) // a client that leaves does not stop a rollback
 	d.store.GiveBallast()
 	if err := d.discard(ctx, who, a, id, req); err != nil {
 		return ipc.RollbackResult{}, errs.Wrap(errs.Failed, op, err)
@@ -66,7 +63,7 @@ func (d *Service) Rollback(ctx context.Context, who ipc.Caller, ref string, id i
 		return ipc.RollbackResult{}, err
 	}
 	defer release()
-	aimed, err := d.aim(ctx, a, id, &req)
+	aimed, err := d.resolveTarget(ctx, a, id, &req)
 	var r *rollback
 	if err == nil {
 		r, err = d.newRollback(ctx, a, aimed, req, aimed != id)
@@ -78,44 +75,70 @@ func (d *Service) Rollback(ctx context.Context, who ipc.Caller, ref string, id i
 		}
 		return ipc.RollbackResult{}, errs.Wrap(errs.Failed, op, err)
 	}
-	r.notify, r.plan.Actor = onStage, accounts.Actor(who)
-	if r.plan.Turn, err = r.opens(ctx); err == nil {
-		err = r.remakeWorkspace(ctx)
-	}
-	if err == nil {
-		err = r.alone(ctx)
-	}
-	if err == nil {
-		err = r.orDiscard(ctx, r.allTurns(ctx))
-	}
-	if err == nil {
-		err = r.spareOthers(ctx)
-	}
-	if err != nil {
+	r.stages.notify, r.plan.Actor = onStage, accounts.Actor(who)
+	if err := r.admit(ctx); err != nil {
 		d.events.WriteAudit(ctx, a.Rec(), who, "rollback", string(id), req.Reason, err, nil)
 		return ipc.RollbackResult{}, errs.Wrap(errs.Failed, op, err)
 	}
 	if req.DryRun {
 		return r.preview(ctx)
 	}
-	unmute := turns.TrackerOf(a).Mute(ctx)
-	err = errs.Wrap(errs.Failed, op, r.run(ctx))
+	return r.perform(ctx, who, op, id)
+}
+
+// admit refuses a rollback that would undo more than it is about. Before that, it recreates a workspace
+// that was deleted.
+func (r *rollback) admit(ctx context.Context) (err error) {
+	if r.plan.Turn, err = r.turnThatBegins(ctx); err != nil {
+		return err
+	}
+	if err := r.remakeWorkspace(ctx); err != nil {
+		return err
+	}
+	if err := r.others().spareSessions(ctx); err != nil {
+		return err
+	}
+	if err := r.requireTurnCheckpoint(ctx); err != nil {
+		return r.hints.orDiscard(ctx, err)
+	}
+	return r.others().spareUnannounced(ctx)
+}
+
+// perform runs the rollback, tells everybody how it went, and prunes. op names what was asked for in an
+// error, and id what the audit trail calls its target.
+func (r *rollback) perform(ctx context.Context, who ipc.Caller, op string, id ipc.CheckpointID) (ipc.RollbackResult, error) {
+	d, app := r.d, r.a.Rec()
+	unmute := turns.TrackerOf(r.a).Mute(ctx)
+	err := errs.Wrap(errs.Failed, op, r.run(ctx))
 	unmute(ctx)
 	if err == nil {
-		r.word(ctx)
+		r.parts.rewordDatabases(ctx)
 	}
 	res := r.receipt(ctx, err)
-	d.events.WriteAudit(ctx, a.Rec(), who, "rollback", string(id), req.Reason, err, res)
-	res.EvidenceAnchors = append(res.EvidenceAnchors, d.events.AuditNumber(ctx, a.Rec().ID)...)
-	d.events.Publish(a.Rec().ID, "rollback", res)
-	if r.safety.ID != "" { // else there is none more than before
-		d.checkpoints.PruneAfter(ctx, a, who, r.target.ID, r.safety.ID)
+	d.events.WriteAudit(ctx, r.a.Rec(), who, "rollback", string(id), r.req.Reason, err, res)
+	res.EvidenceAnchors = append(res.EvidenceAnchors, d.events.AuditNumber(ctx, app.ID)...)
+	d.events.Publish(app.ID, "rollback", res)
+	if r.safety.ID != "" { // without one, there are no more checkpoints than before
+		d.checkpoints.PruneAfter(ctx, r.a, who, r.target.ID, r.safety.ID)
 	}
 	return res, err
 }
 
-// newRollback checks everything that can be checked before anything is done. aimed says
-// that it is an undo or a redo, whose scope is what it is.
+// newOperation returns an operation of which nothing is known yet but what it is to reach. The
+// caller gives g the operation, and the operation its plan.
+func (d *Service) newOperation(a *app.App, op ipc.OperationID, req ipc.RollbackRequest, g goal) *rollback {
+	r := &rollback{
+		d: d, a: a, op: op, req: req, goal: g, warnings: &warnings{},
+		parts:  &parts{a: a, goal: g, opt: d.opt, events: d.events},
+		stages: &stageRunner{app: a.Rec().ID, opt: d.opt, events: d.events},
+	}
+	r.hints = &hints{a: a, req: req, goal: g, plan: &r.plan, target: &r.target, parts: r.parts}
+	r.unit = &unit{a: a, apps: d.apps, goal: g, plan: &r.plan, parts: r.parts, hints: r.hints, warnings: r.warnings, steady: d.opt.Steady}
+	return r
+}
+
+// newRollback returns a rollback to id, after checking everything that can be checked before anything is
+// done. aimed says that it is an undo or a redo, whose scope follows from what is undone.
 func (d *Service) newRollback(ctx context.Context, a *app.App, id ipc.CheckpointID, req ipc.RollbackRequest, aimed bool) (*rollback, error) {
 	switch req.OnUnhealthy {
 	case "", ipc.UnhealthyKeep, ipc.UnhealthyUndo:
@@ -131,62 +154,81 @@ func (d *Service) newRollback(ctx context.Context, a *app.App, id ipc.Checkpoint
 		return nil, errs.New(errs.Expired, "", "%s expired at %s", id, target.ExpiresAt.Format(time.RFC3339)).
 			WithHint("mulligan pin %s keeps it, so that you can still go back to it; without that, the next prune deletes it", id)
 	}
-	r := &rollback{d: d, a: a, op: ipc.OperationID(records.NewID("op-")), req: req, target: target}
-	r.goal = toCheckpoint{r}
+	g := &toCheckpoint{}
+	r := d.newOperation(a, ipc.OperationID(records.NewID("op-")), req, g)
+	g.r, r.target = r, target
 	r.plan = rollbackPlan{
 		Phase: preparing, Target: id, Begun: now.UTC(), Reason: req.Reason,
-		Verify: req.VerifyRestore == nil || *req.VerifyRestore, Aimed: aimed, Scoped: len(req.Scope) > 0,
+		Verify: req.VerifyRestore == nil || *req.VerifyRestore, UndoRedo: aimed, Scoped: len(req.Scope) > 0,
 	}
 	if req.Start != nil && a.Unit() == nil {
 		return nil, errs.New(errs.Invalid, "", "%s has no unit or command to start", a.Rec().Slug).WithHint("leave start out")
 	}
-	if err := r.selectParts(); err != nil {
+	if err := r.choose(ctx, aimed); err != nil {
 		return nil, err
 	}
-	if err := r.checkScope(ctx, aimed); err != nil {
-		return nil, err
-	}
-	r.plan.Paths = len(r.scope) > 0
 	if target.CalledOff && !target.Quiesced {
-		r.warn("%s is the safety checkpoint of a rollback that was called off: it was made while the app ran, and its layers may be of different moments", id)
+		r.warnings.add("%s is the safety checkpoint of a rollback that was called off: it was made while the app ran, and its layers may be of different moments", id)
 	}
 	depth := snap.Quick
 	if req.CheckStored {
 		depth = snap.Full
 	}
-	for _, p := range r.parts {
+	for _, p := range r.parts.list {
 		if err := p.Driver.Verify(ctx, p.target, depth); err != nil {
-			return nil, r.stored(p, err)
+			return nil, r.hints.ofStored(p, err)
 		}
 		r.plan.Layers = append(r.plan.Layers, p.Name)
 	}
-	if err := r.foreseen(ctx); err != nil {
+	if err := r.precheck(ctx); err != nil {
 		return nil, err
 	}
 	if !req.DryRun {
-		err = r.orDiscard(ctx, d.store.HasFree(ctx, records.Reserve))
+		err = r.hints.orDiscard(ctx, d.store.HasFree(ctx, records.Reserve))
 	}
 	return r, err
 }
 
-func (r *rollback) warn(format string, args ...any) {
-	r.warnings = append(r.warnings, fmt.Sprintf(format, args...))
+// choose works out the layers and paths of the scope. With follows, the scope was not asked for but
+// follows from what is undone.
+func (r *rollback) choose(ctx context.Context, follows bool) (err error) {
+	s := scope{a: r.a, asked: r.req.Scope, omit: r.req.Without, target: r.target, warnings: r.warnings}
+	if r.parts.list, err = s.choose(); err != nil {
+		return err
+	}
+	if err := s.check(ctx, follows); err != nil {
+		return err
+	}
+	r.paths, r.plan.Paths, r.plan.Without, r.plan.Behind = s.paths, len(s.paths) > 0, s.without, s.behind
+	return nil
 }
 
-// run goes through the six stages. Its error is the first stage's that failed,
-// after the app was put back where it was.
-func (r *rollback) run(ctx context.Context) error {
-	err := r.stage(ctx, ipc.StageSafety, r.safetyCheckpoint)
-	if err != nil {
-		return errs.Also(r.orDiscard(ctx, err), r.abandon(ctx))
+// others returns what looks for other people's writes that the rollback would undo.
+func (r *rollback) others() *others {
+	o := &others{
+		d: r.d, a: r.a, tracker: turns.TrackerOf(r.a), req: r.req, target: r.target, paths: r.paths,
+		hasFiles: r.parts.has(snap.Files), warnings: r.warnings,
 	}
-	err = r.stagesInTurn(ctx, []stageOf{
+	if r.plan.UndoRedo {
+		o.undoes = r.req.Turns
+	}
+	return o
+}
+
+// run goes through the six stages. If a stage fails, run puts the app back where it was and returns the
+// stage's error.
+func (r *rollback) run(ctx context.Context) error {
+	err := r.stages.run(ctx, ipc.StageSafety, r.safetyCheckpoint)
+	if err != nil {
+		return errs.Also(r.hints.orDiscard(ctx, err), r.abandon(ctx))
+	}
+	err = r.stages.runAll(ctx, []stage{
 		{ipc.StageStop, r.stop}, {ipc.StageVM, r.switchFiles}, {ipc.StageDB, r.switchDBs}, {ipc.StageStart, r.start},
 	})
 	if err != nil {
 		return errs.Also(err, r.putBack(ctx))
 	}
-	if err := r.stage(ctx, ipc.StageHealthy, r.healthy); err != nil {
+	if err := r.stages.run(ctx, ipc.StageHealthy, r.healthy); err != nil {
 		if r.req.OnUnhealthy == ipc.UnhealthyUndo {
 			return errs.Also(err, r.putBack(ctx))
 		}
@@ -197,17 +239,17 @@ func (r *rollback) run(ctx context.Context) error {
 	return nil
 }
 
-// done ends a rollback that reached its target. Leftovers that cannot be dropped
-// now are no failure of it: pursue sees to them.
+// done ends a rollback that reached its target. Leftovers that cannot be dropped now are no failure of
+// the rollback: the daemon's recovery drops them later.
 func (r *rollback) done(ctx context.Context) {
 	if err := r.finishForward(ctx); err != nil {
-		r.a.Unsettle(errs.Wrap(errs.Failed, "drop what was kept for an undo", err))
-		r.warn("the data kept for an undo could not be deleted yet: %v", err)
+		r.a.RequestRecovery(errs.Wrap(errs.Failed, "drop what was kept for an undo", err))
+		r.warnings.add("the data kept for an undo could not be deleted yet: %v", err)
 	}
 }
 
-// finishForward is finish for a rollback whose layers are all at the target: its safety
-// checkpoint is a state to go forward to from now on.
+// finishForward is finish for a rollback whose layers are all at the target. From then on, redo may go
+// to its safety checkpoint.
 func (r *rollback) finishForward(ctx context.Context) (err error) {
 	if r.safety, err = r.d.store.Checkpoint(ctx, r.a.Rec().ID, r.safety.ID); err != nil { // somebody may have pinned it
 		return err
@@ -219,7 +261,7 @@ func (r *rollback) finishForward(ctx context.Context) (err error) {
 		return err
 	}
 	r.safety.CalledOff = false
-	r.safety.Quiesced = r.safety.Quiesced || r.stops() && r.stopsAll() && len(r.parts) == len(r.safety.Snapshots) && !r.tornDisk()
+	r.safety.Quiesced = r.safety.Quiesced || r.unit.stops() && r.unit.stopsAll() && len(r.parts.list) == len(r.safety.Snapshots) && !r.tornDisk()
 	if err := r.d.store.PutCheckpoint(ctx, r.safety, ""); err != nil {
 		return err
 	}
@@ -228,20 +270,38 @@ func (r *rollback) finishForward(ctx context.Context) (err error) {
 	return r.finish(ctx)
 }
 
-// tornDisk reports whether the safety checkpoint has a guest's disks as after a power cut.
+// tornDisk reports whether the safety checkpoint has a guest's disks as a power cut would leave them.
 func (r *rollback) tornDisk() bool {
 	s, ok := r.safety.Snapshot(snap.Disk)
 	return ok && !s.Quiesced
 }
 
-// remakeWorkspace makes the workspace again if it was deleted and the files are to go back.
+// remakeWorkspace creates the workspace if it was deleted and the files take part.
 func (r *rollback) remakeWorkspace(ctx context.Context) error {
 	if r.req.DryRun || !slices.Contains(r.plan.Layers, snap.Files) {
 		return nil
 	}
 	made, err := r.d.apps.RemakeWorkspace(ctx, r.a.Rec())
 	if made {
-		r.warn("%s was not there any more, and was made anew", r.a.Rec().Workspace)
+		r.warnings.add("%s was not there any more, and was made anew", r.a.Rec().Workspace)
 	}
 	return err
+}
+
+// precheck refuses what the drivers can tell now that their Prepare would refuse.
+func (r *rollback) precheck(ctx context.Context) error {
+	for _, p := range r.parts.list {
+		checker, ok := p.Driver.(snap.Prechecker)
+		if !ok {
+			continue
+		}
+		var paths []string
+		if p.Name == snap.Files {
+			paths = r.paths
+		}
+		if err := checker.Precheck(ctx, p.target, paths); err != nil {
+			return r.hints.ofStored(p, err)
+		}
+	}
+	return nil
 }

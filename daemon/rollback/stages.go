@@ -3,80 +3,22 @@ package rollback
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"mulligan/daemon/app"
 	"mulligan/daemon/checkpoint"
-	"mulligan/daemon/events"
-	"mulligan/daemon/layer"
+	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/snap"
 	"mulligan/systemd"
 )
 
-// stageOf is a stage and what it does.
-type stageOf struct {
-	name ipc.StageName
-	do   func(context.Context) (notes string, err error)
-}
-
-// stagesInTurn runs stages until one fails.
-func (r *rollback) stagesInTurn(ctx context.Context, stages []stageOf) error {
-	for _, s := range stages {
-		if err := r.stage(ctx, s.name, s.do); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// errSkipped is returned by a stage that has nothing to do.
-var errSkipped = errors.New("skipped")
-
-// stage runs one stage and notes how it went.
-func (r *rollback) stage(ctx context.Context, name ipc.StageName, do func(context.Context) (string, error)) error {
-	s := ipc.Stage{Stage: name, Status: ipc.StageRunning, TS: r.d.opt.Now().UTC()}
-	r.tell(s)
-	ctx = snap.WithProgress(ctx, func(words string) {
-		now := s
-		now.Notes = words
-		r.tell(now)
-	})
-	began := time.Now()
-	err := r.d.opt.Failpoint.At("stage " + string(name))
-	if err == nil {
-		s.Notes, err = do(ctx)
-	}
-	s.DurationMS = time.Since(began).Milliseconds()
-	s.Status = ipc.StageOK
-	switch {
-	case errors.Is(err, errSkipped):
-		s.Status, err = ipc.StageSkipped, nil
-	case err != nil:
-		s.Status, s.Notes = ipc.StageFailed, err.Error()
-	}
-	r.d.events.Stages.WithLabelValues(string(name), string(s.Status)).Observe(events.Since(began))
-	r.stages = append(r.stages, s)
-	r.tell(s)
-	return err
-}
-
-func (r *rollback) tell(s ipc.Stage) {
-	if r.notify != nil {
-		r.notify(s)
-	}
-	r.d.events.Publish(r.a.Rec().ID, "stage", s)
-}
-
-// safetyCheckpoint captures the present state while the app still runs, and
-// prepares every layer beside it.
+// safetyCheckpoint captures the live state while the app still runs, and prepares every layer beside
+// its live state.
 func (r *rollback) safetyCheckpoint(ctx context.Context) (string, error) {
-	now, err := r.status(ctx)
+	now, err := r.unit.status(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -84,7 +26,7 @@ func (r *rollback) safetyCheckpoint(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	r.intend(now)
+	r.unit.intend(now, r.target, r.req.Start)
 	if err := r.writePlan(ctx, preparing); err != nil {
 		return "", err
 	}
@@ -107,290 +49,151 @@ func (r *rollback) safetyCheckpoint(ctx context.Context) (string, error) {
 		return "", errs.Also(err, r.d.checkpoints.Drop(ctx, r.a, cp.Snapshots))
 	}
 	r.safety = cp
-	r.noteRaw()
-	if err := r.prepare(ctx, nil); err != nil {
+	r.warnOfRaw()
+	if err := r.parts.prepare(ctx, r.safety, nil); err != nil {
 		return "", err
 	}
-	if running && !halted && r.stops() {
-		r.warm(ctx)
+	if running && !halted && r.unit.stops() {
+		r.parts.warm(ctx)
 	}
 	return "id=" + string(cp.ID), nil
 }
 
-// status looks at the app's unit. A domain that the rollback leaves alone may be out of
-// reach: then the status is that of the app's part on the host.
-func (r *rollback) status(ctx context.Context) (systemd.Status, error) {
-	now, err := r.a.Status(ctx)
-	if err == nil {
-		return now, nil
-	}
-	err = r.a.Setup().OfGuest(ctx, err)
-	var away *layer.Error
-	switch {
-	case r.stopsAll() && r.has(snap.Disk):
-		return now, r.orWithout(err)
-	case r.stopsAll() || !errors.As(err, &away):
-		return now, err
-	}
-	m := r.a.Unit().(*layer.Machine)
-	if !r.unseen { // else it was said
-		r.warn("it is not known whether the %s runs, so it is left as it is: %v", m.Vm.Name(), away.Err)
-	}
-	r.unseen = true
-	return app.StatusOf(ctx, m.Host)
-}
+// maxRecaptures bounds how often a safety checkpoint is brought up to date with writes that came while
+// the app was being stopped.
+const maxRecaptures = 3
 
-// stops reports whether something is stopped for the time of the switch. A revert
-// changes some files, as an editor does.
-func (r *rollback) stops() bool {
-	return r.goal.stopsApp() && r.a.Unit() != nil && (r.stopsAll() || r.a.HostPart() != nil)
-}
-
-// stopsAll reports whether that is the whole app. A guest is stopped for its
-// disks only: for other layers, what runs on the host beside it is enough.
-func (r *rollback) stopsAll() bool {
-	m, ok := r.a.Unit().(*layer.Machine)
-	return !ok || m.HostStarts || slices.Contains(r.plan.Layers, snap.Disk)
-}
-
-// halt stops it.
-func (r *rollback) halt(ctx context.Context) error {
-	if r.stopsAll() {
-		return r.d.apps.StopUnit(ctx, r.a)
-	}
-	return r.d.apps.PauseHost(ctx, r.a)
-}
-
-// halts is its name.
-func (r *rollback) halts() string {
-	if r.stopsAll() {
-		return r.a.Unit().Name()
-	}
-	return r.a.HostPart().Name()
-}
-
-// safetyLayers are the layers that the safety checkpoint holds: those that are switched.
-// The others stay as they are, and are not looked at.
-func (r *rollback) safetyLayers() (list []layer.Layer) {
-	for _, p := range r.parts {
-		list = append(list, p.Layer)
-	}
-	return list
-}
-
-// lacks says which layers the safety checkpoint holds nothing of.
-func (r *rollback) lacks() (list []string) {
-	for _, l := range r.a.Layers() {
-		if !r.has(l.Name) {
-			list = append(list, fmt.Sprintf("%s is not in it: the rollback left it as it was", l.Name))
-		}
-	}
-	return list
-}
-
-// maxTopUps bounds how often a safety checkpoint is brought up to date with
-// writes that came while the app was being stopped.
-const maxTopUps = 3
-
-// stop stops the unit, and makes the safety checkpoint hold what was written
-// until then: nothing that the app did may be lost. Then comes the commit point.
+// stop stops what runs of the app, and adds to the safety checkpoint what the app wrote until then, so
+// that nothing is lost. Its last step is the commit point.
 func (r *rollback) stop(ctx context.Context) (string, error) {
-	if r.stops() {
-		if err := r.halt(ctx); err != nil {
+	if r.unit.stops() {
+		if err := r.unit.halt(ctx); err != nil {
 			return "", err
 		}
 	}
-	topped := 0
+	recaptured := 0
 	for {
-		stale, err := r.stale(ctx)
+		stale, err := r.parts.stale(ctx)
 		if err != nil {
-			return "", err
+			return "", r.hints.orWithout(err)
 		}
 		if len(stale) == 0 {
 			break
 		}
-		if topped++; topped > maxTopUps {
+		if recaptured++; recaptured > maxRecaptures {
 			return "", snap.Changed("stop the app", strings.Join(layerList(stale), ", "))
 		}
-		if err := r.topUp(ctx, stale); err != nil {
+		if err := r.recapture(ctx, stale); err != nil {
 			return "", err
 		}
 	}
 	if err := r.writePlan(ctx, switching); err != nil {
 		return "", err
 	}
-	note, err := r.stopped()
-	if topped > 0 {
+	note, err := r.unit.stopped()
+	if recaptured > 0 {
 		note, err = note+"; the safety checkpoint was brought up to date", nil
 	}
 	return note, err
 }
 
-// stopped says what became of the unit; errSkipped where there was nothing to stop.
-func (r *rollback) stopped() (string, error) {
-	switch now := r.before; {
-	case !r.stops():
-		return r.runsOn(), errSkipped
-	case now.Down():
-		return fmt.Sprintf("%s was not running (%s)", r.halts(), standing(now)), errSkipped
-	case !now.Running():
-		return fmt.Sprintf("%s was not up (%s), and is held down", r.halts(), standing(now)), nil
-	}
-	return r.halts() + " stopped", nil
-}
-
-// runsOn says why the unit is not stopped.
-func (r *rollback) runsOn() string {
-	if r.a.Unit() == nil {
-		return "the app has no unit"
-	}
-	return "the app runs on"
-}
-
-func (r *rollback) switchFiles(ctx context.Context) (string, error) { return r.switchParts(ctx, false) }
-
-func (r *rollback) switchDBs(ctx context.Context) (string, error) { return r.switchParts(ctx, true) }
-
-// switchParts makes the databases, or everything else, the target, and checks it.
-func (r *rollback) switchParts(ctx context.Context, dbs bool) (string, error) {
-	var notes []string
-	for i := range r.parts {
-		p := &r.parts[i]
-		if p.IsDB() != dbs {
+// recapture replaces the safety checkpoint's snapshots of the layers in stale with new ones, and
+// prepares these layers again.
+func (r *rollback) recapture(ctx context.Context, stale map[snap.Layer]bool) error {
+	cp := r.safety
+	cp.Snapshots = slices.Clone(cp.Snapshots)
+	var old, fresh []store.Snapshot
+	var raw []snap.Layer
+	for i, s := range cp.Snapshots {
+		if !stale[s.Layer] {
 			continue
 		}
-		began := time.Now()
-		note, err := r.switchPart(ctx, p)
-		r.d.events.Restores.WithLabelValues(p.Family, events.ResultOf(err)).Observe(events.Since(began))
+		l, _ := r.a.Layer(s.Layer)
+		n, warnings, err := r.d.checkpoints.CaptureLayer(ctx, r.a, l, checkpoint.How{Still: checkpoint.Stillness{All: r.unit.stops()}, Revive: true, Salvage: true})
 		if err != nil {
-			return "", err
+			return errs.Also(err, r.d.checkpoints.Drop(ctx, r.a, fresh))
 		}
-		notes = append(notes, note)
+		if n.Raw && !s.Raw {
+			for _, w := range warnings {
+				cp.Warnings = append(cp.Warnings, string(l.Name)+": "+w)
+			}
+			raw = append(raw, l.Name)
+		}
+		old, fresh = append(old, s), append(fresh, n)
+		cp.Snapshots[i] = n
 	}
-	if len(notes) == 0 {
-		return "nothing of this kind to restore", errSkipped
+	cp.Ref = app.HeadOf(r.a.Rec())
+	if err := r.d.store.PutCheckpoint(ctx, cp, ""); err != nil {
+		return errs.Also(err, r.d.checkpoints.Drop(ctx, r.a, fresh))
 	}
-	return strings.Join(notes, "; "), nil
+	r.safety = cp
+	if len(raw) > 0 {
+		r.warnOfRaw(raw...)
+	}
+	if err := r.parts.prepare(ctx, r.safety, stale); err != nil {
+		return err
+	}
+	return r.d.checkpoints.Drop(ctx, r.a, old)
 }
 
-func (r *rollback) switchPart(ctx context.Context, p *part) (note string, err error) {
-	if err := r.d.opt.Failpoint.At("commit " + string(p.Name)); err != nil {
-		return "", err
-	}
-	p.touched = true
-	if err := p.sw.Commit(ctx); err != nil {
-		return "", err
-	}
-	note = fmt.Sprintf("%s: %d changed, snap=%s", p.Name, p.total, p.target)
-	if r.plan.Verify {
-		if err := p.check(ctx); err != nil {
-			return "", err
-		}
-		note += ", verified"
-		if p.proof.Shallow {
-			note = strings.TrimSuffix(note, "verified") + "compared without its contents"
-		}
-	}
-	return note, nil
+func (r *rollback) switchFiles(ctx context.Context) (string, error) {
+	return r.parts.commit(ctx, false, r.plan.Verify)
 }
 
-// start brings the app up, if it is meant to be up.
+func (r *rollback) switchDBs(ctx context.Context) (string, error) {
+	return r.parts.commit(ctx, true, r.plan.Verify)
+}
+
+// start starts the app, if the plan says so.
 func (r *rollback) start(ctx context.Context) (string, error) {
 	if err := r.writePlan(ctx, switched); err != nil {
 		return "", err
 	}
 	switch {
-	case !r.stops():
-		return r.runsOn(), errSkipped
-	case !r.starts():
-		return r.halts() + " " + cmp.Or(r.plan.WhyDown, "was not running before"), errSkipped
+	case !r.unit.stops():
+		return r.unit.runsOn(), errSkipped
+	case !r.unit.starts():
+		return r.unit.haltedName() + " " + cmp.Or(r.plan.WhyDown, "was not running before"), errSkipped
 	}
-	if err := r.bringUp(ctx); err != nil {
-		if !r.mayAil() {
-			return "", r.orNoStart(err)
+	if err := r.unit.bringUp(ctx); err != nil {
+		if !r.mayBeUnwell() {
+			return "", r.hints.orNoStart(err)
 		}
-		r.ails = true
-		r.warn("the app does not start, and was not well when %s was made: %v", r.target.ID, err)
-		return r.halts() + " does not start, as when the checkpoint was made", errSkipped
+		r.unwell = true
+		r.warnings.add("the app does not start, and was not well when %s was made: %v", r.target.ID, err)
+		return r.unit.haltedName() + " does not start, as when the checkpoint was made", errSkipped
 	}
 	if s, err := r.a.Status(ctx); err == nil && isPaused(s) {
-		return r.halts() + " started, and paused as it was before", nil
+		return r.unit.haltedName() + " started, and paused as it was before", nil
 	}
-	return r.halts() + " started", nil
+	return r.unit.haltedName() + " started", nil
 }
 
-// isPaused reports whether a guest is there that does not run on.
-func isPaused(s systemd.Status) bool { return s.Sub == "paused" }
-
-// bringUp starts the app, and watches it for a moment where no health check tells.
-func (r *rollback) bringUp(ctx context.Context) error {
-	if err := r.d.apps.StartUnit(ctx, r.a); err != nil {
-		return err
-	}
-	if r.a.Rec().Health != nil {
-		return nil
-	}
-	return r.staysUp(ctx)
-}
-
-// orNoStart adds to the error of an app that does not start the command that goes there
-// without starting it.
-func (r *rollback) orNoStart(err error) error {
-	hint := "`" + r.command("--no-start") + "` goes there without starting it"
-	return hinted(err, hint)
-}
-
-// mayAil reports whether an app that does not start, or is not well, is what was asked
-// for: the checkpoint is of such an app.
-func (r *rollback) mayAil() bool {
+// mayBeUnwell reports whether the target is a checkpoint of an app that did not start or was not well.
+// Then an app in this state is what was asked for.
+func (r *rollback) mayBeUnwell() bool {
 	return checkpoint.Ailing(r.target) && r.req.OnUnhealthy != ipc.UnhealthyUndo
 }
 
-// staysUp watches a unit that says that it has started: many a program reads
-// what it can't bear only then.
-func (r *rollback) staysUp(ctx context.Context) error {
-	first, err := r.status(ctx)
-	if err != nil {
-		return err
-	}
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for over := time.After(r.d.opt.Steady); ; {
-		now, err := r.status(ctx)
-		if err != nil {
-			return err
-		}
-		if !now.Running() || now.Restarts > first.Restarts {
-			return errs.New(errs.Failed, "start "+r.a.Unit().Name(), "it ended soon after its start: %s", cmp.Or(now.Result, now.Active)).
-				WithHint("see its output; the checkpoint may be of a state that it can't start from")
-		}
-		select {
-		case <-tick.C:
-		case <-over:
-			return nil
-		}
-	}
-}
-
-// healthy asks the app whether it works.
+// healthy runs the app's health check.
 func (r *rollback) healthy(ctx context.Context) (string, error) {
 	h := r.a.Rec().Health
 	switch {
 	case !r.goal.stopsApp():
-		return r.runsOn(), errSkipped
+		return r.unit.runsOn(), errSkipped
 	case h == nil:
 		return "no health check is configured", errSkipped
-	case r.stops() && !r.starts():
+	case r.unit.stops() && !r.unit.starts():
 		return "the app was not started", errSkipped
-	case isPaused(r.before):
+	case isPaused(r.unit.before):
 		return "the guest is paused", errSkipped
-	case !r.stops() && !r.plan.Running:
+	case !r.unit.stops() && !r.plan.Running:
 		return "the app was not running before", errSkipped
-	case r.ails:
+	case r.unwell:
 		return "the app does not start", errSkipped
-	case r.mayAil():
+	case r.mayBeUnwell():
 		if _, well := r.d.apps.Condition(ctx, r.a, systemd.Status{Active: "active"}); well == nil || !*well {
-			r.warn("the app is not well, and was not when %s was made", r.target.ID)
+			r.warnings.add("the app is not well, and was not when %s was made", r.target.ID)
 			return "not well, as when the checkpoint was made", errSkipped
 		}
 		return "healthy", nil

@@ -18,9 +18,10 @@ import (
 	"mulligan/snap"
 )
 
-// aim finds the checkpoint that undo or redo goes to, and the scope that it goes with:
-// a revert, and a rollback of a part, are gone back over as far as they went.
-func (d *Service) aim(ctx context.Context, a *app.App, id ipc.CheckpointID, req *ipc.RollbackRequest) (ipc.CheckpointID, error) {
+// resolveTarget returns the checkpoint that undo or redo goes to, and fills in the scope that follows
+// from what is undone: going back over a revert, or over a rollback of a part, changes no more than it
+// did. Any other id is returned as it is.
+func (d *Service) resolveTarget(ctx context.Context, a *app.App, id ipc.CheckpointID, req *ipc.RollbackRequest) (ipc.CheckpointID, error) {
 	if id != ipc.Undo && id != ipc.Redo {
 		return id, nil
 	}
@@ -45,7 +46,7 @@ func (d *Service) aim(ctx context.Context, a *app.App, id ipc.CheckpointID, req 
 		return "", err
 	}
 	var scope []string
-	if id == ipc.Redo || !d.isTurns(ctx, a, to) { // a turn is undone as a whole
+	if id == ipc.Redo || !d.isOfTurn(ctx, a, to) { // a turn is undone as a whole
 		scope, err = d.scopeOf(ctx, a, to)
 	}
 	if len(req.Scope) == 0 && (id == ipc.Redo || req.Turns <= 1) {
@@ -57,13 +58,13 @@ func (d *Service) aim(ctx context.Context, a *app.App, id ipc.CheckpointID, req 
 	return to, err
 }
 
-// isTurns reports whether the checkpoint is the one of a turn.
-func (d *Service) isTurns(ctx context.Context, a *app.App, id ipc.CheckpointID) bool {
+// isOfTurn reports whether the checkpoint is a turn's.
+func (d *Service) isOfTurn(ctx context.Context, a *app.App, id ipc.CheckpointID) bool {
 	turns, err := d.store.Turns(ctx, a.Rec().ID, 0)
 	return err == nil && slices.ContainsFunc(turns, func(t store.Turn) bool { return t.CheckpointID != nil && *t.CheckpointID == id })
 }
 
-// scopeOf is what a safety checkpoint's rollback or revert was of; nil is everything.
+// scopeOf returns the scope of the rollback or revert that made a safety checkpoint; nil is everything.
 func (d *Service) scopeOf(ctx context.Context, a *app.App, safety ipc.CheckpointID) ([]string, error) {
 	trail, err := d.store.AuditTrail(ctx, a.Rec().ID, 0)
 	if err != nil {
@@ -89,11 +90,10 @@ func (d *Service) scopeOf(ctx context.Context, a *app.App, safety ipc.Checkpoint
 	return nil, nil
 }
 
-// scopeOfRevert is the scope that undoes a revert: what it changed, and nothing that was
-// done since.
+// scopeOfRevert returns the scope that undoes a revert: the paths that the revert changed.
 func scopeOfRevert(paths []string) []string {
 	const most = 1000
-	odd := func(p string) bool { return strings.ContainsRune(p, utf8.RuneError) } // not what it is on disk
+	odd := func(p string) bool { return strings.ContainsRune(p, utf8.RuneError) } // the path on disk has other bytes
 	if len(paths) == 0 || len(paths) > most || slices.ContainsFunc(paths, odd) {
 		return []string{"layer:" + string(snap.Files)}
 	}
@@ -104,32 +104,10 @@ func scopeOfRevert(paths []string) []string {
 	return scope
 }
 
-// next is where undo goes after the rollback. The agent's own rollback within its turn
-// is a part of the turn; one of a part leaves the rest of each act in the app.
-func (r *rollback) next(ctx context.Context) (*ipc.CheckpointID, error) {
-	back := r.target.UndoTo
-	switch {
-	case r.plan.Turn != "":
-		return &r.safety.ID, r.d.turns.Adopt(ctx, r.a, r.plan.Turn, r.safety.ID)
-	case r.plan.Aimed:
-		return back, nil
-	case r.plan.Scoped:
-		return r.safety.UndoTo, nil
-	}
-	head := r.safety.UndoTo
-	if head == nil || *head == "" {
-		return back, nil
-	}
-	open, err := r.d.store.OpenTurns(ctx, r.a.Rec().ID)
-	if slices.ContainsFunc(open, func(t store.Turn) bool { return t.CheckpointID != nil && *t.CheckpointID == *head }) {
-		return head, err
-	}
-	return back, err
-}
-
-// opens is the turn that begins with this rollback, if one does: an agent's that is open
-// and changed nothing so far. The agent says who it is, or it is in the middle of a call.
-func (r *rollback) opens(ctx context.Context) (ipc.TurnID, error) {
+// turnThatBegins returns the turn that begins with this rollback, or "": an agent's turn that is open
+// and changed nothing so far. Either the request names the agent's session or call, or the agent is in
+// the middle of a call.
+func (r *rollback) turnThatBegins(ctx context.Context) (ipc.TurnID, error) {
 	open, err := r.d.store.OpenTurns(ctx, r.a.Rec().ID)
 	if err != nil {
 		return "", err
@@ -145,18 +123,18 @@ func (r *rollback) opens(ctx context.Context) (ipc.TurnID, error) {
 		said := r.req.ConversationID != "" && r.req.ConversationID == t.ConversationID ||
 			slices.ContainsFunc(calls, func(c store.Call) bool { return r.req.CallID != "" && c.ID == r.req.CallID })
 		at := slices.ContainsFunc(calls, func(c store.Call) bool { return c.EndedAt == nil })
-		if said || at && !r.plan.Aimed { // an undo in the middle of a call is likely a person's
+		if said || at && !r.plan.UndoRedo { // an undo in the middle of a call is likely a person's
 			return t.ID, nil
 		}
 	}
 	return "", nil
 }
 
-// allTurns refuses an undo while the newest turn's checkpoint could not be made: it would
-// undo the turn before that one.
-func (r *rollback) allTurns(ctx context.Context) error {
+// requireTurnCheckpoint refuses an undo if the newest turn's checkpoint could not be made, because the
+// undo would go back over the turn before that one.
+func (r *rollback) requireTurnCheckpoint(ctx context.Context) error {
 	t := turns.TrackerOf(r.a)
-	if t == nil || !r.plan.Aimed || r.req.Turns == 0 {
+	if t == nil || !r.plan.UndoRedo || r.req.Turns == 0 {
 		return nil
 	}
 	for _, o := range t.WithoutCheckpoint() {
@@ -174,80 +152,3 @@ func (r *rollback) allTurns(ctx context.Context) error {
 	}
 	return nil
 }
-
-// spareOthers refuses an undo that would take along what was written in between by
-// nobody's turn, unless it is to. A dry run says so.
-func (r *rollback) spareOthers(ctx context.Context) error {
-	t := turns.TrackerOf(r.a)
-	if t == nil || !r.plan.Aimed || r.req.Turns == 0 || !r.has(snap.Files) {
-		return nil
-	}
-	paths, err := r.unannounced(ctx, t)
-	if err != nil {
-		r.warn("mulligan could not find out what was written in between without an agent: %v", err)
-		return nil
-	}
-	if len(paths) == 0 {
-		return nil
-	}
-	what := "what was written in between without an agent: " + turns.Few(paths)
-	switch {
-	case r.req.IncludeOthers:
-		r.warn("it also undoes %s", what)
-	case r.req.DryRun:
-		r.warn("it would also undo %s; only --include-others does that", what)
-	default:
-		return errs.New(errs.Conflict, "", "it would also undo %s", what).
-			WithHint("mulligan undo --dry-run shows what; mulligan undo --include-others undoes it too; mulligan revert undoes an agent's writes alone")
-	}
-	return nil
-}
-
-// unannounced lists the paths in scope that were written since the target outside of
-// all announced turns, and not by mulligan.
-func (r *rollback) unannounced(ctx context.Context, t *turns.Tracker) ([]string, error) {
-	short, cancel := context.WithTimeout(ctx, turns.FlushLong)
-	defer cancel()
-	now, err := t.Flush(short)
-	if err != nil {
-		return nil, err
-	}
-	all, err := r.d.store.Turns(ctx, r.a.Rec().ID, 0)
-	if err != nil {
-		return nil, err
-	}
-	var stints []*turns.WriteRange
-	for _, turn := range all {
-		end := turn.End
-		if turn.EndedAt == nil {
-			end = now
-		}
-		if !turn.Inferred && turn.Start != "" && end != "" {
-			stints = append(stints, &turns.WriteRange{Turn: turn, From: turn.Start, To: end})
-		}
-	}
-	l, err := r.d.turns.Attribute(ctx, t, stints, nil)
-	if err != nil {
-		return nil, err
-	}
-	late, err := r.lateWrites(ctx, t, now)
-	var paths []string
-	for _, w := range late {
-		if l.Nobodys(w) && inScope(r.scope, w.Path) && !slices.Contains(paths, w.Path) {
-			paths = append(paths, w.Path)
-		}
-	}
-	return withoutRefresh(paths), err
-}
-
-// withoutRefresh leaves git's index out where nothing else of the repository changed:
-// git status writes it too.
-func withoutRefresh(paths []string) []string {
-	other := func(p string) bool { return strings.HasPrefix(p, ".git/") && !isIndex(p) }
-	if slices.ContainsFunc(paths, other) {
-		return paths
-	}
-	return slices.DeleteFunc(paths, isIndex)
-}
-
-func isIndex(p string) bool { return p == ".git/index" || p == ".git/index.lock" || p == ".git" }

@@ -14,10 +14,10 @@ import (
 type App struct {
 	ipc.App
 	OwnerUID  int
-	FolderUID int        // whom the workspace belonged to when it was registered; -1: not noted
-	ByRoot    bool       // root said what the app consists of
+	FolderUID int        // the owner of the workspace at its registration; -1: unknown
+	ByRoot    bool       // root named the app's parts
 	RemovedAt *time.Time // nil: it is registered
-	Rev       int64      // grows with each change of the record
+	Rev       int64      // revision: increases with each change of the record
 }
 
 // PutApp inserts an app, or replaces its record.
@@ -37,7 +37,7 @@ func (s *Store) PutApp(ctx context.Context, a App) error {
 	})
 }
 
-// nanos is a time as the database holds it: NULL for none.
+// nanos returns a time as the database stores it: NULL for none.
 func nanos(at *time.Time) any {
 	if at == nil {
 		return nil
@@ -45,18 +45,18 @@ func nanos(at *time.Time) any {
 	return at.UnixNano()
 }
 
-// Apps lists the registered apps by slug.
+// Apps returns the registered apps, ordered by slug.
 func (s *Store) Apps(ctx context.Context) ([]App, error) {
 	return s.apps(ctx, `WHERE removed_at IS NULL ORDER BY slug`)
 }
 
-// AllApps lists the removed ones too.
+// AllApps returns all apps, removed ones included.
 func (s *Store) AllApps(ctx context.Context) ([]App, error) {
 	return s.apps(ctx, `ORDER BY slug`)
 }
 
-// RemovedApp finds the app that was last registered for a workspace and owner
-// and then removed: its checkpoints are still there. errs.NotFound without one.
+// RemovedApp returns the app that was last registered for a workspace and owner and then removed.
+// Its checkpoints are still stored. It returns errs.NotFound if there is none.
 func (s *Store) RemovedApp(ctx context.Context, workspace, owner string, uid int) (App, error) {
 	apps, err := s.apps(ctx, `WHERE removed_at IS NOT NULL AND workspace = ? AND json_extract(spec, '$.owner') = ? AND owner_uid = ?
 		ORDER BY removed_at DESC LIMIT 1`, workspace, owner, uid)
@@ -89,7 +89,7 @@ func (s *Store) apps(ctx context.Context, where string, args ...any) ([]App, err
 		}, args...)
 }
 
-// App reads one, removed or not; errs.NotFound where there is none.
+// App returns an app, registered or removed, or errs.NotFound.
 func (s *Store) App(ctx context.Context, id ipc.AppID) (App, error) {
 	apps, err := s.apps(ctx, `WHERE id = ?`, id)
 	if err == nil && len(apps) == 0 {
@@ -101,7 +101,7 @@ func (s *Store) App(ctx context.Context, id ipc.AppID) (App, error) {
 	return apps[0], nil
 }
 
-// corrupt makes of text that cannot be parsed a damage.
+// corrupt returns an error of kind errs.Corrupt for stored text that cannot be parsed.
 func corrupt(err error) error { return errs.Wrap(errs.Corrupt, "read records", err) }
 
 // RemoveApp unregisters an app and keeps its checkpoints.
@@ -115,8 +115,8 @@ func (s *Store) RemoveApp(ctx context.Context, id ipc.AppID, at time.Time) error
 	return s.PutApp(ctx, a)
 }
 
-// PurgeApp forgets an app and its checkpoints, of which all is to be dropped. The
-// audit trail stays, and has the entry of it.
+// PurgeApp deletes an app and its checkpoints, and stores disposals of their contents and the
+// audit entry in the same transaction. The audit trail stays.
 func (s *Store) PurgeApp(ctx context.Context, id ipc.AppID, entry *ipc.AuditEntry) error {
 	cps, err := s.Checkpoints(ctx, id)
 	if err != nil {
@@ -140,20 +140,20 @@ func (s *Store) PurgeApp(ctx context.Context, id ipc.AppID, entry *ipc.AuditEntr
 	})
 }
 
-// CountApps counts an owner's apps, removed ones too.
+// CountApps returns how many apps an owner has, removed ones included.
 func (s *Store) CountApps(ctx context.Context, owner string, uid int) (n int, err error) {
 	err = s.r.QueryRowContext(ctx, `SELECT count(*) FROM apps WHERE json_extract(spec, '$.owner') = ? AND owner_uid = ?`, owner, uid).Scan(&n)
 	return n, reading(err)
 }
 
-// CountCheckpoints counts the checkpoints of all of an owner's apps, removed ones too.
+// CountCheckpoints returns how many checkpoints an owner's apps have, removed apps included.
 func (s *Store) CountCheckpoints(ctx context.Context, owner string, uid int) (n int, err error) {
 	err = s.r.QueryRowContext(ctx, `SELECT count(*) FROM checkpoints WHERE app_id IN
 		(SELECT id FROM apps WHERE json_extract(spec, '$.owner') = ? AND owner_uid = ?)`, owner, uid).Scan(&n)
 	return n, reading(err)
 }
 
-// CountAll counts the checkpoints of registered apps.
+// CountAll returns how many checkpoints all registered apps have.
 func (s *Store) CountAll(ctx context.Context) (n int, err error) {
 	err = s.r.QueryRowContext(ctx, `SELECT count(*) FROM checkpoints WHERE app_id IN
 		(SELECT id FROM apps WHERE removed_at IS NULL)`).Scan(&n)

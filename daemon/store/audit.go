@@ -15,20 +15,20 @@ import (
 	"mulligan/snap"
 )
 
-// Audit appends an entry; its Seq is given here. Each entry's hash covers the
-// one before it, so that no entry can be changed or taken out of the middle
-// without all that follow showing it.
+// Audit appends an entry and sets its Seq. Each entry's hash covers the hash before it, so an
+// entry that is changed or removed makes all later hashes wrong.
 func (s *Store) Audit(ctx context.Context, e ipc.AuditEntry) error {
 	return s.tx(ctx, func(tx *sql.Tx) error { return appendAudit(ctx, tx, &e) })
 }
 
-// appendAudit appends an entry in a transaction that does what it is about; nil is none.
+// appendAudit appends an entry within the transaction that makes the change. A nil entry is
+// ignored.
 func appendAudit(ctx context.Context, tx *sql.Tx, entry *ipc.AuditEntry) error {
 	if entry == nil {
 		return nil
 	}
 	e := *entry
-	e.Seq = 0 // kept beside the body
+	e.Seq = 0 // Seq has a column of its own
 	body, err := json.Marshal(e)
 	if err != nil {
 		return err
@@ -67,8 +67,8 @@ func chain(prev []byte, seq, at int64, app, body string) (sum snap.Hash) {
 	return sum
 }
 
-// AuditTrail lists an app's newest entries, newest first; limit 0 is all. An entry
-// that is not what was written says so in its result, and hides no other.
+// AuditTrail returns an app's newest entries, newest first; limit 0 means all. An entry that does
+// not match its hash says so in its result, and does not hide the others.
 func (s *Store) AuditTrail(ctx context.Context, app ipc.AppID, limit int) ([]ipc.AuditEntry, error) {
 	if limit <= 0 {
 		limit = -1
@@ -92,9 +92,9 @@ func (s *Store) AuditTrail(ctx context.Context, app ipc.AppID, limit int) ([]ipc
 		}, app, limit)
 }
 
-// VerifyAudit recomputes the chain over all apps' entries. It gives their number
-// and the last hash, which whoever noted it before can compare; an entry that
-// was changed, added or taken out is errs.Corrupt.
+// VerifyAudit recomputes the chain over the entries of all apps. It returns their number and the
+// last hash, for a comparison with a hash noted earlier. An entry that was changed, added or
+// removed is errs.Corrupt.
 func (s *Store) VerifyAudit(ctx context.Context) (entries int64, head snap.Hash, err error) {
 	rows, err := s.r.QueryContext(ctx, `SELECT seq, at, app_id, body, hash FROM audit ORDER BY seq`)
 	if err != nil {

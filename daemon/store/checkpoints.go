@@ -14,7 +14,7 @@ import (
 	"mulligan/snap"
 )
 
-// Snapshot is one layer's part of a checkpoint.
+// Snapshot is the snapshot of one layer in a checkpoint.
 type Snapshot struct {
 	Layer    snap.Layer
 	ID       snap.SnapshotID
@@ -22,16 +22,16 @@ type Snapshot struct {
 	Hash     snap.Hash
 	Position string
 	Quiesced bool
-	Raw      bool // the state could not be read, and these are the bytes that lay there
-	// Rehearsal is what came of restoring it beside the live state; nil: nobody tried.
+	Raw      bool // the snapshot holds the raw bytes of a state that could not be read
+	// Rehearsal is the result of the snapshot's rehearsal; nil if there was none.
 	Rehearsal *Rehearsal
 }
 
-// Rehearsal is what came of restoring a snapshot beside the live state.
+// Rehearsal is the result of restoring a snapshot beside the live state.
 type Rehearsal struct {
 	At      time.Time `json:"at"`
-	Shape   string    `json:"shape"`             // in the driver's words
-	Problem string    `json:"problem,omitempty"` // why it could not be restored; "": it could
+	Shape   string    `json:"shape"`             // as the driver returned it
+	Problem string    `json:"problem,omitempty"` // why the snapshot could not be restored; "" if it could
 }
 
 // Rehearsed reports whether the snapshot could be restored beside the live state; nil
@@ -79,8 +79,8 @@ func (s *Snapshot) UnmarshalJSON(p []byte) error {
 // Checkpoint is a checkpoint with its snapshots.
 type Checkpoint struct {
 	ipc.Checkpoint
-	Seq       int64 // grows with each one made
-	Rev       int64 // grows with each change of the record
+	Seq       int64 // increases with each new checkpoint
+	Rev       int64 // revision: increases with each change of the record
 	Snapshots []Snapshot
 }
 
@@ -94,10 +94,9 @@ func (c Checkpoint) Snapshot(layer snap.Layer) (Snapshot, bool) {
 	return Snapshot{}, false
 }
 
-// PutCheckpoint inserts a checkpoint, or replaces it (its seq stays), together
-// with its snapshots; with op not empty, that operation ends in the same
-// transaction. Its snapshots are no longer to be dropped; those that it had before and
-// has no more are.
+// PutCheckpoint inserts a checkpoint with its snapshots, or replaces it and keeps its Seq. If op
+// is not empty, the same transaction ends that operation. Disposals of the checkpoint's snapshots
+// are removed; snapshots that the old record had and the new one lacks get disposals.
 func (s *Store) PutCheckpoint(ctx context.Context, c Checkpoint, op ipc.OperationID) error {
 	body, err := json.Marshal(c.Checkpoint)
 	if err != nil {
@@ -165,7 +164,7 @@ func (s *Store) NextSeq(ctx context.Context) (seq int64, err error) {
 	return seq, reading(err)
 }
 
-// SetPinned pins or unpins.
+// SetPinned pins or unpins a checkpoint.
 func (s *Store) SetPinned(ctx context.Context, id ipc.CheckpointID, pinned bool) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, `UPDATE checkpoints SET pinned = ?, rev = rev + 1 WHERE id = ?`, pinned, id)
@@ -173,10 +172,9 @@ func (s *Store) SetPinned(ctx context.Context, id ipc.CheckpointID, pinned bool)
 	})
 }
 
-// DeleteCheckpoints forgets checkpoints, and writes down in the same transaction
-// that their snapshots are to be dropped, with the entry of the audit trail that says
-// why. A pinned one stays, and is errs.Pinned: nothing is deleted then. One whose record is
-// damaged stays too: nobody knows what it holds.
+// DeleteCheckpoints deletes checkpoints. The same transaction stores disposals of their snapshots
+// and the audit entry. If one is pinned, nothing is deleted and the error is errs.Pinned. A
+// checkpoint with a damaged record stays, because its snapshots are not known.
 func (s *Store) DeleteCheckpoints(ctx context.Context, entry *ipc.AuditEntry, ids ...ipc.CheckpointID) error {
 	cause := "delete"
 	if entry != nil {
@@ -208,8 +206,8 @@ func (s *Store) DeleteCheckpoints(ctx context.Context, entry *ipc.AuditEntry, id
 	})
 }
 
-// Checkpoint reads one; errs.NotFound where the app has no such checkpoint, errs.Corrupt
-// where its record is damaged.
+// Checkpoint returns a checkpoint; errs.NotFound if the app has no such checkpoint, errs.Corrupt
+// if its record is damaged.
 func (s *Store) Checkpoint(ctx context.Context, app ipc.AppID, id ipc.CheckpointID) (Checkpoint, error) {
 	cps, err := readCheckpoints(ctx, s.r, `app_id = ? AND id = ?`, app, id)
 	if err != nil {
@@ -225,13 +223,13 @@ func (s *Store) Checkpoint(ctx context.Context, app ipc.AppID, id ipc.Checkpoint
 	return cps[0], nil
 }
 
-// Checkpoints lists an app's checkpoints, newest first. One whose record is damaged has
-// only its ids and says so in Damaged.
+// Checkpoints returns an app's checkpoints, newest first. A damaged record yields a checkpoint
+// that has only its ids, and the damage in Damaged.
 func (s *Store) Checkpoints(ctx context.Context, app ipc.AppID) ([]Checkpoint, error) {
 	return readCheckpoints(ctx, s.r, `app_id = ?`, app)
 }
 
-// AllCheckpoints lists those of all apps, oldest first.
+// AllCheckpoints returns the checkpoints of all apps, oldest first.
 func (s *Store) AllCheckpoints(ctx context.Context) ([]Checkpoint, error) {
 	cps, err := readCheckpoints(ctx, s.r, `1`)
 	slices.Reverse(cps)

@@ -28,7 +28,7 @@ func (s *Store) PutPointer(ctx context.Context, app ipc.AppID, conversation stri
 	})
 }
 
-// Pointer reads a conversation's checkpoint; the zero Pointer where none was set.
+// Pointer returns a conversation's checkpoint, or the zero Pointer.
 func (s *Store) Pointer(ctx context.Context, app ipc.AppID, conversation string) (p Pointer, err error) {
 	var at int64
 	var whole bool
@@ -44,8 +44,8 @@ func (s *Store) Pointer(ctx context.Context, app ipc.AppID, conversation string)
 	return p, reading(err)
 }
 
-// DropPointers forgets the checkpoints of conversations that lie before the turn seq
-// and have no turn any more.
+// DropPointers deletes the checkpoints of conversations that lie before the turn seq and have no
+// turn any more.
 func (s *Store) DropPointers(ctx context.Context, app ipc.AppID, seq int64) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, `
@@ -55,18 +55,18 @@ func (s *Store) DropPointers(ctx context.Context, app ipc.AppID, seq int64) erro
 	})
 }
 
-// ConversationTurns lists a conversation's turns, oldest first, without their calls.
+// ConversationTurns returns a conversation's turns, oldest first, without their calls.
 func (s *Store) ConversationTurns(ctx context.Context, app ipc.AppID, conversation string) ([]Turn, error) {
 	return s.turns(ctx, `WHERE app_id = ? AND body ->> '$.conversation_id' = ? ORDER BY seq`, app, conversation)
 }
 
-// OwnWrites is a stretch of the journal in which mulligan itself wrote.
+// OwnWrites is a part of the journal in which mulligan itself wrote.
 type OwnWrites struct {
 	Seq        int64
 	Start, End snap.Mark // End is "" while it goes on
 }
 
-// BeginOwnWrites notes that mulligan writes from start on.
+// BeginOwnWrites records that mulligan writes from start on.
 func (s *Store) BeginOwnWrites(ctx context.Context, app ipc.AppID, start snap.Mark, at time.Time) (seq int64, err error) {
 	err = s.tx(ctx, func(tx *sql.Tx) error {
 		return tx.QueryRowContext(ctx, `INSERT INTO own_writes (app_id, start, end, at) VALUES (?, ?, '', ?) RETURNING seq`,
@@ -75,8 +75,8 @@ func (s *Store) BeginOwnWrites(ctx context.Context, app ipc.AppID, start snap.Ma
 	return seq, err
 }
 
-// EndOwnWrites notes that what mulligan wrote ends at end: what it began as seq, or
-// with seq 0 all that a killed daemon began.
+// EndOwnWrites records that the writes begun as seq ended at end. With seq 0 it ends all that a
+// killed daemon began.
 func (s *Store) EndOwnWrites(ctx context.Context, app ipc.AppID, seq int64, end snap.Mark) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, `UPDATE own_writes SET end = ? WHERE app_id = ? AND end = '' AND (seq = ? OR ? = 0)`, end, app, seq, seq)
@@ -84,7 +84,7 @@ func (s *Store) EndOwnWrites(ctx context.Context, app ipc.AppID, seq int64, end 
 	})
 }
 
-// OwnWrites lists the stretches in which mulligan wrote, oldest first.
+// OwnWrites returns the parts of the journal in which mulligan wrote, oldest first.
 func (s *Store) OwnWrites(ctx context.Context, app ipc.AppID) ([]OwnWrites, error) {
 	return query(ctx, s.r, `SELECT seq, start, end, `+intact("own_writes")+` FROM own_writes WHERE app_id = ? ORDER BY seq`, func(rows *sql.Rows) (w OwnWrites, err error) {
 		var whole bool

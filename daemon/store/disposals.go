@@ -10,7 +10,7 @@ import (
 	"mulligan/snap"
 )
 
-// DisposalKind says what a disposal is of.
+// DisposalKind says what kind of thing a disposal names.
 type DisposalKind string
 
 // The kinds of disposals.
@@ -21,7 +21,7 @@ const (
 	DisposeApp        DisposalKind = "app"        // the same of an app
 )
 
-// Disposal is the order to drop one thing that is stored. Nothing is dropped without one.
+// Disposal is the durable order to drop one stored thing. Nothing is dropped without one.
 type Disposal struct {
 	Kind  DisposalKind
 	ID    string
@@ -30,7 +30,7 @@ type Disposal struct {
 	Cause string
 }
 
-// PutDisposals writes down that things are to be dropped, unless a checkpoint comes to hold them.
+// PutDisposals stores disposals. They have no effect on things that a checkpoint refers to.
 func (s *Store) PutDisposals(ctx context.Context, list ...Disposal) error {
 	return s.tx(ctx, func(tx *sql.Tx) error { return putDisposals(ctx, tx, list) })
 }
@@ -46,7 +46,7 @@ func putDisposals(ctx context.Context, tx *sql.Tx, list []Disposal) error {
 	return nil
 }
 
-// EndDisposals strikes disposals off: what they name is gone, or held.
+// EndDisposals removes disposals, because the things they name are gone or in use.
 func (s *Store) EndDisposals(ctx context.Context, list ...Disposal) error {
 	if len(list) == 0 {
 		return nil
@@ -66,8 +66,8 @@ func endDisposal(ctx context.Context, tx *sql.Tx, d Disposal) error {
 	return err
 }
 
-// Disposals lists what is to be dropped. A damaged row is errs.Corrupt: what it
-// names may be another thing than what was meant.
+// Disposals returns all disposals. A damaged row is errs.Corrupt, because it might name the wrong
+// thing.
 func (s *Store) Disposals(ctx context.Context) ([]Disposal, error) {
 	return query(ctx, s.r, `SELECT kind, id, app_id, layer, cause, `+intact("disposals")+` FROM disposals ORDER BY at, kind, id`,
 		func(rows *sql.Rows) (d Disposal, err error) {

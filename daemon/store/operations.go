@@ -10,7 +10,8 @@ import (
 	"mulligan/ipc"
 )
 
-// Operation is something under way: what must be finished or undone after a crash.
+// Operation is the record of an operation under way, which must be finished or undone after a
+// crash.
 type Operation struct {
 	ID    ipc.OperationID
 	AppID ipc.AppID
@@ -18,8 +19,8 @@ type Operation struct {
 	Plan  []byte // JSON, the daemon's own
 }
 
-// PutOperation writes down an operation, or its new plan, and what it is going to
-// make that is to be dropped unless a checkpoint comes to hold it.
+// PutOperation stores an operation or its new plan, together with disposals of what the operation
+// is going to make.
 func (s *Store) PutOperation(ctx context.Context, op Operation, at time.Time, makes ...Disposal) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, `
@@ -30,8 +31,8 @@ func (s *Store) PutOperation(ctx context.Context, op Operation, at time.Time, ma
 	})
 }
 
-// EndOperation strikes an operation off. What drivers may still keep of its
-// restores is to be dropped.
+// EndOperation deletes an operation, and stores a disposal of what drivers may still keep of its
+// restores.
 func (s *Store) EndOperation(ctx context.Context, id ipc.OperationID) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
 		var app ipc.AppID
@@ -43,7 +44,7 @@ func (s *Store) EndOperation(ctx context.Context, id ipc.OperationID) error {
 	})
 }
 
-// Operations lists what is under way, oldest first.
+// Operations returns the operations under way, oldest first.
 func (s *Store) Operations(ctx context.Context) ([]Operation, error) {
 	return query(ctx, s.r, `SELECT id, app_id, kind, plan, `+intact("operations")+` FROM operations ORDER BY created_at, id`,
 		func(rows *sql.Rows) (op Operation, err error) {

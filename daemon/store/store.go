@@ -1,6 +1,6 @@
 // Package store keeps the daemon's records in SQLite: apps, checkpoints with
-// their snapshots, operations under way, and the audit trail. It knows nothing
-// of what they mean. Every method is one transaction, durable when it returns.
+// their snapshots, operations under way, and the audit trail. It does not interpret
+// them. Every method is one transaction, durable when it returns.
 package store
 
 import (
@@ -8,8 +8,6 @@ import (
 	"database/sql"
 	"embed"
 	"errors"
-	"fmt"
-	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -35,10 +33,9 @@ type Store struct {
 	Repair *Repair // what was wrong with the database when it was opened; nil: nothing
 }
 
-// Open opens the database at path, making it or bringing it to the present
-// schema as needed. One of a newer schema is errs.Unsupported and left alone; one that is
-// damaged anywhere is errs.Corrupt (see [OpenOrRepair]).
-// Tests pass a hook, which is called before each change becomes durable.
+// Open opens the database at path. It creates it, or migrates it to the present schema, if
+// necessary. A newer schema is errs.Unsupported and stays unchanged; any damage is errs.Corrupt
+// (see [OpenOrRepair]). Tests pass a hook that is called before each commit.
 func Open(ctx context.Context, path string, hook failpoint.Hook) (*Store, error) {
 	s, err := openFile(ctx, path, hook)
 	if err != nil && s != nil {
@@ -79,7 +76,7 @@ func (s *Store) bringUp(ctx context.Context) error {
 	if err := s.checkPages(ctx); err != nil {
 		return err
 	}
-	if err := s.migrate(ctx); err != nil {
+	if err := (migrator{s}).run(ctx); err != nil {
 		return err
 	}
 	if err := s.checkSchema(ctx); err != nil {
@@ -147,78 +144,6 @@ func (s *Store) Close() error {
 	return rerr
 }
 
-// firstSummed is the version since which rows have sums, and the version is in the file twice.
-const firstSummed = 6
-
-// migrate runs the migrations that the database has not seen: file number n
-// brings it from version n-1 to n.
-func (s *Store) migrate(ctx context.Context) error {
-	files, err := fs.Glob(migrations, "migrations/*.sql")
-	if err != nil {
-		return err
-	}
-	have, err := s.version(ctx)
-	if err != nil {
-		return err
-	}
-	if have > len(files) {
-		return errs.New(errs.Unsupported, "", "the records have version %d and this program knows %d", have, len(files)).
-			WithHint("install the newer mulligand again, or use another state folder")
-	}
-	for i, f := range files[have:] {
-		if err := s.step(ctx, f, have+i+1); err != nil {
-			return fmt.Errorf("%s: %w", f, err)
-		}
-	}
-	return nil
-}
-
-// step runs the migration to version n.
-func (s *Store) step(ctx context.Context, file string, n int) error {
-	text, err := migrations.ReadFile(file)
-	if err != nil {
-		return err
-	}
-	return s.tx(ctx, func(tx *sql.Tx) error {
-		if _, err := tx.ExecContext(ctx, string(text)); err != nil {
-			return err
-		}
-		if n == firstSummed {
-			if err := addSums(ctx, tx); err != nil {
-				return err
-			}
-		}
-		if n > firstSummed {
-			if _, err := tx.ExecContext(ctx, `UPDATE schema_version SET version = ?`, n); err != nil {
-				return err
-			}
-		}
-		_, err = tx.ExecContext(ctx, fmt.Sprintf("PRAGMA user_version = %d", n))
-		return err
-	})
-}
-
-// version reads the schema's version, from both places where it stands.
-func (s *Store) version(ctx context.Context) (have int, err error) {
-	if err := s.w.QueryRowContext(ctx, "PRAGMA user_version").Scan(&have); err != nil {
-		return 0, err
-	}
-	var table bool
-	if err := s.w.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_schema WHERE name = 'schema_version'").Scan(&table); err != nil {
-		return 0, err
-	}
-	again := min(have, firstSummed-1)
-	if table {
-		if err := s.w.QueryRowContext(ctx, "SELECT version FROM schema_version").Scan(&again); err != nil {
-			return 0, err
-		}
-	}
-	if again != have {
-		return 0, errs.New(errs.Corrupt, "", "the records have version %d in one place and %d in another", have, again)
-	}
-	return have, nil
-}
-
 // checkPages has SQLite check the database's structure: each page, each index.
 func (s *Store) checkPages(ctx context.Context) error {
 	var word string
@@ -241,7 +166,7 @@ func (s *Store) checkSchema(ctx context.Context) error {
 		defer w.Close()
 		w.SetMaxOpenConns(1)
 		fresh := &Store{w: w, r: w}
-		if fresh.migrate(context.Background()) == nil {
+		if (migrator{fresh}).run(context.Background()) == nil {
 			wantSchema.text, _ = fresh.schema(context.Background())
 		}
 	})

@@ -34,7 +34,7 @@ func (s *Store) PutToken(ctx context.Context, t Token) error {
 	})
 }
 
-// Token reads one; errs.NotFound where there is none of that id.
+// Token returns a token, or errs.NotFound.
 func (s *Store) Token(ctx context.Context, id ipc.TokenID) (Token, error) {
 	all, err := s.tokens(ctx, `WHERE id = ?`, id)
 	if err != nil {
@@ -58,7 +58,7 @@ func (s *Store) tokens(ctx context.Context, where string, args ...any) ([]Token,
 	}, args...)
 }
 
-// DeleteToken forgets a token: from now on nobody knows it.
+// DeleteToken deletes a token, which is invalid from then on.
 func (s *Store) DeleteToken(ctx context.Context, id ipc.TokenID) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, `DELETE FROM tokens WHERE id = ?`, id)
@@ -66,7 +66,7 @@ func (s *Store) DeleteToken(ctx context.Context, id ipc.TokenID) error {
 	})
 }
 
-// DropTokens forgets those that expired before a time.
+// DropTokens deletes the tokens that expired before a time.
 func (s *Store) DropTokens(ctx context.Context, before time.Time) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, `DELETE FROM tokens WHERE expires_at > 0 AND expires_at < ?`, before.UnixNano())

@@ -92,11 +92,10 @@ type request struct {
 	reply chan error // has room for one
 }
 
-// New takes charge of a command. One that an earlier daemon left running is
-// adopted; one that ended meanwhile is restarted as if it had ended now, unless
-// the machine was started anew since. It is errs.Busy when another daemon is in
-// charge. A Process that this daemon has for the same StateDir is closed: a
-// command with another configuration takes the place of the one before.
+// New starts to supervise a command. If an earlier daemon left the command running, New adopts it.
+// If the command ended meanwhile, New restarts it as if it had ended now, except after a reboot.
+// If another daemon supervises it, the error is errs.Busy. New closes a Process that this daemon
+// already has for the same StateDir, because the configuration may have changed.
 func New(cfg Config) (*Process, error) { return open(cfg, defaults) }
 
 func open(cfg Config, t timings) (*Process, error) {

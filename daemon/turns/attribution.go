@@ -15,33 +15,33 @@ import (
 	"mulligan/snap"
 )
 
-// WriteRange is a stretch of the journal in which one call ran; of a turn that told of
-// no calls, the whole turn.
+// WriteRange is the part of the journal in which one call ran, or one whole turn that announced no
+// calls.
 type WriteRange struct {
 	Turn     store.Turn
-	Call     store.Call // its ID is "" for a whole turn
+	Call     store.Call // the zero Call for a whole turn
 	From, To snap.Mark
-	// Loose: that something was written in it says little, as nobody said when the
-	// call ended, or there was none.
+	// Loose: a write in this range is only weak evidence, because the end of the call is not
+	// known, or there was no call.
 	Loose bool
 }
 
-// delegates are tools whose calls do nothing but have others made.
+// delegates are tools that only start other calls.
 var delegates = []string{"task", "agent", "subagent", "delegate"}
 
 func (s *WriteRange) delegates() bool {
 	return slices.Contains(delegates, strings.ToLower(s.Call.Tool))
 }
 
-// Within reports whether s ran within the call of o, which delegates.
+// Within reports whether s ran inside the call of o, whose tool delegates.
 func (s *WriteRange) Within(o *WriteRange) bool {
 	return s != o && o.delegates() && s.Turn.ID == o.Turn.ID && s.Call.EndedAt != nil && !s.Call.StartedAt.Before(o.Call.StartedAt) &&
 		(o.Call.EndedAt == nil || !s.Call.EndedAt.After(*o.Call.EndedAt))
 }
 
-// WriteRanges are those of a turn, oldest first; now is the journal's end.
-func (d *Service) WriteRanges(ctx context.Context, turn store.Turn, now snap.Mark) ([]*WriteRange, error) {
-	calls, err := d.store.Calls(ctx, turn.Seq)
+// WriteRanges returns the write ranges of a turn, oldest first. now is the journal's end.
+func (svc *Service) WriteRanges(ctx context.Context, turn store.Turn, now snap.Mark) ([]*WriteRange, error) {
+	calls, err := svc.store.Calls(ctx, turn.Seq)
 	if err != nil {
 		return nil, err
 	}
@@ -68,8 +68,8 @@ func (d *Service) WriteRanges(ctx context.Context, turn store.Turn, now snap.Mar
 	return list, nil
 }
 
-// endOfOpen is where a call ends that nobody said the end of: where the next one
-// begins, or else with the turn. A tool that was denied, or failed, ends so.
+// endOfOpen returns the end of a call whose end was not announced, for example because its tool
+// was denied or failed: the start of the next call, or the end of the turn.
 func endOfOpen(later []store.Call, turn snap.Mark) snap.Mark {
 	for _, c := range later {
 		if c.Start != "" {
@@ -79,30 +79,30 @@ func endOfOpen(later []store.Call, turn snap.Mark) snap.Mark {
 	return turn
 }
 
-// WriteID is where a write stands in the journal.
+// WriteID is the position of a write in the journal.
 type WriteID struct {
 	Path string
 	At   snap.Mark
 }
 
-// Attribution says which calls made which writes.
+// Attribution maps writes to the calls that made them.
 type Attribution struct {
 	j      snap.Journal
 	owners map[WriteID][]*WriteRange
-	ours   map[WriteID]bool // mulligan's own
+	ours   map[WriteID]bool // writes of mulligan itself
 }
 
-// Attribute reads who wrote what in the stints. Those that the journal does not reach
-// any more are left out, unless they are needed.
-func (d *Service) Attribute(ctx context.Context, t *Tracker, stints []*WriteRange, needed map[*WriteRange]bool) (*Attribution, error) {
+// Attribute reads the writes in the ranges. A range that the journal no longer covers is left out;
+// if it is in needed, Attribute fails instead.
+func (svc *Service) Attribute(ctx context.Context, t *Tracker, ranges []*WriteRange, needed map[*WriteRange]bool) (*Attribution, error) {
 	l := &Attribution{j: t.j, owners: map[WriteID][]*WriteRange{}, ours: map[WriteID]bool{}}
-	own, err := d.store.OwnWrites(ctx, t.a.Rec().ID)
+	own, err := svc.store.OwnWrites(ctx, t.a.Rec().ID)
 	if err != nil {
 		return nil, err
 	}
 	for _, o := range own {
 		if o.End == "" {
-			continue // it is being written now
+			continue // the range is empty so far
 		}
 		writes, err := t.j.Writes(ctx, o.Start, o.End)
 		if err != nil && errs.KindOf(err) != errs.NotFound {
@@ -112,7 +112,7 @@ func (d *Service) Attribute(ctx context.Context, t *Tracker, stints []*WriteRang
 			l.ours[WriteID{w.Path, w.At}] = true
 		}
 	}
-	for _, s := range stints {
+	for _, s := range ranges {
 		if err := l.add(ctx, s, needed[s]); err != nil {
 			return nil, err
 		}
@@ -126,7 +126,7 @@ func (l *Attribution) add(ctx context.Context, s *WriteRange, needed bool) error
 		if !needed {
 			return nil
 		}
-		return errs.New(errs.Expired, "", "what turn %.64q wrote is no longer recorded", string(s.Turn.ID)).
+		return errs.New(errs.Expired, "", "the journal no longer covers turn %.64q, so its writes are not known", string(s.Turn.ID)).
 			WithHint("mulligan list shows the checkpoints that you can go back to")
 	}
 	if err != nil {
@@ -141,7 +141,7 @@ func (l *Attribution) add(ctx context.Context, s *WriteRange, needed bool) error
 	return nil
 }
 
-// Of lists who may have made the write: one, if that can be told.
+// Of returns the ranges that may have made the write: exactly one if that is certain.
 func (l *Attribution) Of(w snap.Write) []*WriteRange {
 	all := l.owners[WriteID{w.Path, w.At}]
 	if len(all) < 2 {
@@ -156,11 +156,11 @@ func (l *Attribution) Of(w snap.Write) []*WriteRange {
 	})
 }
 
-// Since lists all writes from the earliest of the stints on, oldest first.
-func (l *Attribution) Since(ctx context.Context, stints []*WriteRange, now snap.Mark) ([]snap.Write, error) {
+// Since returns all writes from the earliest of the ranges on, oldest first.
+func (l *Attribution) Since(ctx context.Context, ranges []*WriteRange, now snap.Mark) ([]snap.Write, error) {
 	var longest []snap.Write
 	seen := map[snap.Mark]bool{}
-	for _, s := range stints {
+	for _, s := range ranges {
 		if seen[s.From] {
 			continue
 		}
@@ -176,10 +176,10 @@ func (l *Attribution) Since(ctx context.Context, stints []*WriteRange, now snap.
 	return longest, nil
 }
 
-// CallIDs are the calls of stints, each once, as far as they have one.
-func CallIDs(stints []*WriteRange) []ipc.CallID {
+// CallIDs returns the ids of the ranges' calls, without duplicates.
+func CallIDs(ranges []*WriteRange) []ipc.CallID {
 	ids := []ipc.CallID{}
-	for _, s := range stints {
+	for _, s := range ranges {
 		if s.Call.ID != "" && !slices.Contains(ids, s.Call.ID) {
 			ids = append(ids, s.Call.ID)
 		}
@@ -187,10 +187,10 @@ func CallIDs(stints []*WriteRange) []ipc.CallID {
 	return ids
 }
 
-// FlushLong bounds how long an operation waits for the journal to be current.
+// FlushLong bounds how long an operation waits until the journal is current.
 const FlushLong = 30 * time.Second
 
-// Name is the stint's for people.
+// Name returns the range's name for messages.
 func (s *WriteRange) Name() string {
 	if s.Call.ID == "" {
 		return "turn " + string(s.Turn.ID)
@@ -198,7 +198,7 @@ func (s *WriteRange) Name() string {
 	return "call " + string(s.Call.ID)
 }
 
-// Few names the first paths of a list.
+// Few returns the first path, and how many more there are.
 func Few(paths []string) string {
 	if len(paths) == 1 {
 		return fmt.Sprintf("%q", paths[0])
@@ -206,10 +206,10 @@ func Few(paths []string) string {
 	return fmt.Sprintf("%q and %d more", paths[0], len(paths)-1)
 }
 
-// Attributed are the places of all writes that somebody may have made.
+// Attributed returns the positions of all writes that some range may have made.
 func (l *Attribution) Attributed() iter.Seq[WriteID] { return maps.Keys(l.owners) }
 
-// Nobodys reports whether neither a turn nor mulligan itself may have made the write.
+// Nobodys reports whether neither a turn nor mulligan can have made the write.
 func (l *Attribution) Nobodys(w snap.Write) bool {
 	p := WriteID{w.Path, w.At}
 	return !l.ours[p] && len(l.owners[p]) == 0

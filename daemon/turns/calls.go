@@ -12,17 +12,17 @@ import (
 	"mulligan/ipc"
 )
 
-// flushDeadline bounds how long an agent waits for a barrier.
+// flushDeadline bounds how long an agent waits for a flush of the journal.
 const flushDeadline = 250 * time.Millisecond
 
 // MaxName bounds the ids that agents give, in bytes.
 const MaxName = 512
 
-// BeginTurn tells that an agent's turn begins. It returns within a moment:
-// what it could not wait for is in the turn's warnings.
-func (d *Service) BeginTurn(ctx context.Context, who ipc.Caller, ref string, req ipc.BeginTurn) (ipc.Turn, error) {
+// BeginTurn records that a turn of an agent begins. It returns quickly: the turn's warnings say
+// what it did not wait for.
+func (svc *Service) BeginTurn(ctx context.Context, who ipc.Caller, ref string, req ipc.BeginTurn) (ipc.Turn, error) {
 	const op = "begin turn"
-	a, err := d.apps.Find(who, ref)
+	a, err := svc.apps.Find(who, ref)
 	if err != nil {
 		return ipc.Turn{}, err
 	}
@@ -32,24 +32,24 @@ func (d *Service) BeginTurn(ctx context.Context, who ipc.Caller, ref string, req
 	if req.TurnID == "" {
 		req.TurnID = ipc.TurnID(records.NewID("turn-"))
 	}
-	if rec, err := d.store.Turn(ctx, a.Rec().ID, req.TurnID); err == nil {
-		return shownTurn(rec), nil // told twice
+	if rec, err := svc.store.Turn(ctx, a.Rec().ID, req.TurnID); err == nil {
+		return shownTurn(rec), nil // the agent announced this turn before
 	}
 	o := &openTurn{ready: make(chan struct{}), ref: app.HeadOf(a.Rec())}
 	o.Rec.Turn = ipc.Turn{
 		ID: req.TurnID, AppID: a.Rec().ID, ConversationID: req.ConversationID, MessageID: req.MessageID,
-		Agent: req.Agent, StartedAt: d.opt.Now().UTC(),
+		Agent: req.Agent, StartedAt: svc.opt.Now().UTC(),
 	}
 	t := TrackerOf(a)
 	if t == nil {
 		o.Rec.Warnings = append(o.Rec.Warnings, "automatic checkpoints are off for this app: mulligan app set auto=true")
-		err := d.store.PutTurn(ctx, &o.Rec)
+		err := svc.store.PutTurn(ctx, &o.Rec)
 		return shownTurn(o.Rec), errs.Wrap(errs.Failed, op, err)
 	}
 	return shownTurn(o.Rec), errs.Wrap(errs.Failed, op, t.begin(ctx, o))
 }
 
-// begin opens a turn at the files' present position.
+// begin opens a turn at the journal's present position.
 func (t *Tracker) begin(ctx context.Context, o *openTurn) error {
 	short, cancel := context.WithTimeout(ctx, flushDeadline)
 	defer cancel()
@@ -60,7 +60,7 @@ func (t *Tracker) begin(ctx context.Context, o *openTurn) error {
 		t.endBefore(ctx, o.Rec.ConversationID, mark)
 	}
 	o.Rec.Start = mark
-	if err := t.d.store.PutTurn(ctx, &o.Rec); err != nil {
+	if err := t.svc.store.PutTurn(ctx, &o.Rec); err != nil {
 		return err
 	}
 	t.mu.Lock()
@@ -72,7 +72,7 @@ func (t *Tracker) begin(ctx context.Context, o *openTurn) error {
 	return nil
 }
 
-// shownTurn is a turn as clients see it: its lists are never null.
+// shownTurn returns a turn as clients see it. Its lists are never null.
 func shownTurn(rec store.Turn) ipc.Turn {
 	t := rec.Turn
 	if t.Calls == nil {
@@ -87,10 +87,10 @@ func shownTurn(rec store.Turn) ipc.Turn {
 	return t
 }
 
-// EndTurn tells that a turn is over, and sums it up.
-func (d *Service) EndTurn(ctx context.Context, who ipc.Caller, ref string, id ipc.TurnID) (ipc.Turn, error) {
+// EndTurn records that a turn ended, and returns it with a summary of its changes.
+func (svc *Service) EndTurn(ctx context.Context, who ipc.Caller, ref string, id ipc.TurnID) (ipc.Turn, error) {
 	const op = "end turn"
-	a, rec, err := d.findTurn(ctx, who, ref, id)
+	a, rec, err := svc.findTurn(ctx, who, ref, id)
 	if err != nil {
 		return ipc.Turn{}, err
 	}
@@ -98,28 +98,28 @@ func (d *Service) EndTurn(ctx context.Context, who ipc.Caller, ref string, id ip
 		return shownTurn(rec), nil
 	}
 	ctx = context.WithoutCancel(ctx)
-	rec, err = d.endTurn(ctx, a, rec)
+	rec, err = svc.endTurn(ctx, a, rec)
 	return shownTurn(rec), errs.Wrap(errs.Failed, op, err)
 }
 
-func (d *Service) endTurn(ctx context.Context, a *app.App, rec store.Turn) (store.Turn, error) {
+func (svc *Service) endTurn(ctx context.Context, a *app.App, rec store.Turn) (store.Turn, error) {
 	if t := TrackerOf(a); t != nil {
 		if o := t.openTurn(rec.ID); o != nil {
 			return t.end(ctx, o)
 		}
 	}
-	now := d.opt.Now().UTC()
+	now := svc.opt.Now().UTC()
 	rec.EndedAt = &now
-	if err := d.store.PutTurn(ctx, &rec); err != nil {
+	if err := svc.store.PutTurn(ctx, &rec); err != nil {
 		return rec, err
 	}
-	return rec, d.endCalls(ctx, rec)
+	return rec, svc.endCalls(ctx, rec)
 }
 
-// endCalls ends the calls that are open though their turn is over: as of tools that
-// were denied or failed.
-func (d *Service) endCalls(ctx context.Context, turn store.Turn) error {
-	calls, err := d.store.Calls(ctx, turn.Seq)
+// endCalls ends the calls that are still open when their turn ends, for example of tools that were
+// denied or failed.
+func (svc *Service) endCalls(ctx context.Context, turn store.Turn) error {
+	calls, err := svc.store.Calls(ctx, turn.Seq)
 	if err != nil {
 		return err
 	}
@@ -128,7 +128,7 @@ func (d *Service) endCalls(ctx context.Context, turn store.Turn) error {
 			continue
 		}
 		c.EndedAt, c.Untold, c.End = turn.EndedAt, true, endOfOpen(calls[i+1:], turn.End)
-		if err := d.store.PutCall(ctx, turn.Seq, c); err != nil {
+		if err := svc.store.PutCall(ctx, turn.Seq, c); err != nil {
 			return err
 		}
 	}
@@ -141,21 +141,21 @@ func (t *Tracker) openTurn(id ipc.TurnID) *openTurn {
 	return t.open[id]
 }
 
-func (d *Service) findTurn(ctx context.Context, who ipc.Caller, ref string, id ipc.TurnID) (*app.App, store.Turn, error) {
-	a, err := d.apps.Find(who, ref)
+func (svc *Service) findTurn(ctx context.Context, who ipc.Caller, ref string, id ipc.TurnID) (*app.App, store.Turn, error) {
+	a, err := svc.apps.Find(who, ref)
 	if err != nil {
 		return nil, store.Turn{}, err
 	}
-	rec, err := d.store.Turn(ctx, a.Rec().ID, id)
+	rec, err := svc.store.Turn(ctx, a.Rec().ID, id)
 	return a, rec, err
 }
 
-// BeginCall tells that a tool call of a turn begins. With Before set it waits a
-// moment for what was written earlier: then the turn's checkpoint, and what is
-// attributed to the call, are exact.
-func (d *Service) BeginCall(ctx context.Context, who ipc.Caller, ref string, turn ipc.TurnID, req ipc.BeginCall) (ipc.Call, error) {
+// BeginCall records that a tool call of a turn begins. If req.Before is set, it waits a moment
+// until earlier writes are in the journal: then the turn's checkpoint and the writes attributed to
+// the call are exact.
+func (svc *Service) BeginCall(ctx context.Context, who ipc.Caller, ref string, turn ipc.TurnID, req ipc.BeginCall) (ipc.Call, error) {
 	const op = "begin call"
-	a, rec, err := d.findTurn(ctx, who, ref, turn)
+	a, rec, err := svc.findTurn(ctx, who, ref, turn)
 	if err != nil {
 		return ipc.Call{}, err
 	}
@@ -165,7 +165,7 @@ func (d *Service) BeginCall(ctx context.Context, who ipc.Caller, ref string, tur
 	if req.CallID == "" {
 		req.CallID = ipc.CallID(records.NewID("call-"))
 	}
-	c := store.Call{Call: ipc.Call{ID: req.CallID, TurnID: turn, Tool: req.Tool, StartedAt: d.opt.Now().UTC()}}
+	c := store.Call{Call: ipc.Call{ID: req.CallID, TurnID: turn, Tool: req.Tool, StartedAt: svc.opt.Now().UTC()}}
 	if t := TrackerOf(a); t != nil {
 		wait := flushDeadline
 		if req.DeadlineMS > 0 {
@@ -177,10 +177,10 @@ func (d *Service) BeginCall(ctx context.Context, who ipc.Caller, ref string, tur
 		ready := t.restReady(short, turn)
 		c.Exact = err == nil && ready
 	}
-	return c.Call, errs.Wrap(errs.Failed, op, d.store.PutCall(ctx, rec.Seq, c))
+	return c.Call, errs.Wrap(errs.Failed, op, svc.store.PutCall(ctx, rec.Seq, c))
 }
 
-// restReady waits until the databases of a turn's start are captured.
+// restReady waits until the databases at the turn's start are captured.
 func (t *Tracker) restReady(ctx context.Context, turn ipc.TurnID) bool {
 	o := t.openTurn(turn)
 	if o == nil {
@@ -202,15 +202,15 @@ func (t *Tracker) restReady(ctx context.Context, turn ipc.TurnID) bool {
 	}
 }
 
-// EndCall tells that a tool call of a turn is over; with no turn named, of the newest
-// that has such a call.
-func (d *Service) EndCall(ctx context.Context, who ipc.Caller, ref string, in ipc.TurnID, id ipc.CallID) (ipc.Call, error) {
+// EndCall records that a tool call ended. If no turn is named, the newest turn with such a call is
+// meant.
+func (svc *Service) EndCall(ctx context.Context, who ipc.Caller, ref string, in ipc.TurnID, id ipc.CallID) (ipc.Call, error) {
 	const op = "end call"
-	a, err := d.apps.Find(who, ref)
+	a, err := svc.apps.Find(who, ref)
 	if err != nil {
 		return ipc.Call{}, err
 	}
-	turn, c, err := d.callIn(ctx, a, in, id)
+	turn, c, err := svc.callIn(ctx, a, in, id)
 	if err != nil {
 		return ipc.Call{}, err
 	}
@@ -223,20 +223,20 @@ func (d *Service) EndCall(ctx context.Context, who ipc.Caller, ref string, in ip
 			return ipc.Call{}, errs.Wrap(errs.Failed, op, err)
 		}
 	}
-	now := d.opt.Now().UTC()
+	now := svc.opt.Now().UTC()
 	c.EndedAt = &now
-	return c.Call, errs.Wrap(errs.Failed, op, d.store.PutCall(ctx, turn.Seq, c))
+	return c.Call, errs.Wrap(errs.Failed, op, svc.store.PutCall(ctx, turn.Seq, c))
 }
 
-func (d *Service) callIn(ctx context.Context, a *app.App, in ipc.TurnID, id ipc.CallID) (store.Turn, store.Call, error) {
+func (svc *Service) callIn(ctx context.Context, a *app.App, in ipc.TurnID, id ipc.CallID) (store.Turn, store.Call, error) {
 	if in == "" {
-		return d.store.Call(ctx, a.Rec().ID, id)
+		return svc.store.Call(ctx, a.Rec().ID, id)
 	}
-	turn, err := d.store.Turn(ctx, a.Rec().ID, in)
+	turn, err := svc.store.Turn(ctx, a.Rec().ID, in)
 	if err != nil {
 		return turn, store.Call{}, err
 	}
-	calls, err := d.store.Calls(ctx, turn.Seq)
+	calls, err := svc.store.Calls(ctx, turn.Seq)
 	if err != nil {
 		return turn, store.Call{}, err
 	}
@@ -248,15 +248,15 @@ func (d *Service) callIn(ctx context.Context, a *app.App, in ipc.TurnID, id ipc.
 	return turn, calls[i], nil
 }
 
-// Turns lists an app's turns, or those of one conversation, newest first, with their calls.
-func (d *Service) Turns(ctx context.Context, who ipc.Caller, ref, conversation string, limit int) ([]ipc.Turn, error) {
-	a, err := d.apps.Find(who, ref)
+// Turns returns the app's turns, or those of one conversation, newest first, with their calls.
+func (svc *Service) Turns(ctx context.Context, who ipc.Caller, ref, conversation string, limit int) ([]ipc.Turn, error) {
+	a, err := svc.apps.Find(who, ref)
 	if err != nil {
 		return nil, err
 	}
-	recs, err := d.store.Turns(ctx, a.Rec().ID, limit)
+	recs, err := svc.store.Turns(ctx, a.Rec().ID, limit)
 	if conversation != "" {
-		recs, err = d.store.ConversationTurns(ctx, a.Rec().ID, conversation)
+		recs, err = svc.store.ConversationTurns(ctx, a.Rec().ID, conversation)
 		slices.Reverse(recs)
 		recs = recs[:min(len(recs), limitOr(limit, len(recs)))]
 	}
@@ -265,7 +265,7 @@ func (d *Service) Turns(ctx context.Context, who ipc.Caller, ref, conversation s
 	}
 	turns := []ipc.Turn{}
 	for _, rec := range recs {
-		calls, err := d.store.Calls(ctx, rec.Seq)
+		calls, err := svc.store.Calls(ctx, rec.Seq)
 		if err != nil {
 			return nil, err
 		}
@@ -277,7 +277,7 @@ func (d *Service) Turns(ctx context.Context, who ipc.Caller, ref, conversation s
 	return turns, nil
 }
 
-// limitOr is limit, or all where it is 0.
+// limitOr returns limit, or all if limit is 0.
 func limitOr(limit, all int) int {
 	if limit == 0 {
 		return all

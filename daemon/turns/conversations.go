@@ -10,12 +10,12 @@ import (
 	"mulligan/ipc"
 )
 
-// SetConversationCheckpoint moves a conversation's checkpoint to behind a message.
+// SetConversationCheckpoint moves a conversation's checkpoint to the state after a message.
 // Nothing else changes.
-func (d *Service) SetConversationCheckpoint(ctx context.Context, who ipc.Caller, ref, conversation, message string) (ipc.ConversationCheckpoint, error) {
+func (svc *Service) SetConversationCheckpoint(ctx context.Context, who ipc.Caller, ref, conversation, message string) (ipc.ConversationCheckpoint, error) {
 	const op = "set conversation checkpoint"
 	var none ipc.ConversationCheckpoint
-	a, err := d.apps.Find(who, ref)
+	a, err := svc.apps.Find(who, ref)
 	if err != nil {
 		return none, err
 	}
@@ -25,12 +25,12 @@ func (d *Service) SetConversationCheckpoint(ctx context.Context, who ipc.Caller,
 	case max(len(conversation), len(message)) > MaxName:
 		return none, errs.New(errs.Invalid, op, "an id is longer than %d bytes", MaxName)
 	}
-	turns, err := d.store.ConversationTurns(ctx, a.Rec().ID, conversation)
+	turns, err := svc.store.ConversationTurns(ctx, a.Rec().ID, conversation)
 	if err != nil {
 		return none, err
 	}
 	c := ipc.ConversationCheckpoint{
-		AppID: a.Rec().ID, ConversationID: conversation, MessageID: message, SetAt: d.opt.Now().UTC(), Warnings: []string{},
+		AppID: a.Rec().ID, ConversationID: conversation, MessageID: message, SetAt: svc.opt.Now().UTC(), Warnings: []string{},
 	}
 	p := store.Pointer{MessageID: message, SetAt: c.SetAt}
 	if i := lastOf(turns, message); i >= 0 {
@@ -41,14 +41,14 @@ func (d *Service) SetConversationCheckpoint(ctx context.Context, who ipc.Caller,
 			p.Turn = turns[len(turns)-1].Seq
 		}
 	}
-	if err := d.store.PutPointer(ctx, a.Rec().ID, conversation, p); err != nil {
+	if err := svc.store.PutPointer(ctx, a.Rec().ID, conversation, p); err != nil {
 		return none, errs.Wrap(errs.Failed, op, err)
 	}
-	d.events.WriteAudit(ctx, a.Rec(), who, "set-conversation-checkpoint", conversation, "", nil, c)
+	svc.events.WriteAudit(ctx, a.Rec(), who, "set-conversation-checkpoint", conversation, "", nil, c)
 	return c, nil
 }
 
-// has reports whether a turn is the one that a message begins, or is called so itself.
+// has reports whether message is the message that began the turn, or the turn's own id.
 func has(t store.Turn, message string) bool { return t.MessageID == message || string(t.ID) == message }
 
 func firstOf(turns []store.Turn, message string) int {
@@ -64,34 +64,34 @@ func lastOf(turns []store.Turn, message string) int {
 	return -1
 }
 
-// TurnsOf are the turns that a request to revert is about, oldest first.
-func (d *Service) TurnsOf(ctx context.Context, a *app.App, req ipc.RevertRequest) ([]store.Turn, error) {
+// TurnsOf returns the turns that a revert request names, oldest first.
+func (svc *Service) TurnsOf(ctx context.Context, a *app.App, req ipc.RevertRequest) ([]store.Turn, error) {
 	if req.CallID != "" && req.TurnID == "" && req.ConversationID == "" {
-		t, _, err := d.store.Call(ctx, a.Rec().ID, req.CallID)
+		t, _, err := svc.store.Call(ctx, a.Rec().ID, req.CallID)
 		return []store.Turn{t}, err
 	}
-	turns, err := d.candidates(ctx, a, req)
+	turns, err := svc.candidates(ctx, a, req)
 	switch {
 	case err != nil:
 		return nil, err
 	case req.CallID != "":
-		return d.withCall(ctx, turns, req.CallID)
+		return svc.withCall(ctx, turns, req.CallID)
 	case req.TurnID != "":
 		return turns, nil
 	}
-	return d.span(ctx, a, turns, req)
+	return svc.span(ctx, a, turns, req)
 }
 
-// candidates are the one turn, or all turns of the conversation, that a request names.
-func (d *Service) candidates(ctx context.Context, a *app.App, req ipc.RevertRequest) ([]store.Turn, error) {
+// candidates returns the one turn, or all turns of the conversation, that a request names.
+func (svc *Service) candidates(ctx context.Context, a *app.App, req ipc.RevertRequest) ([]store.Turn, error) {
 	if req.TurnID != "" {
-		t, err := d.store.Turn(ctx, a.Rec().ID, req.TurnID)
+		t, err := svc.store.Turn(ctx, a.Rec().ID, req.TurnID)
 		if err == nil && req.ConversationID != "" && t.ConversationID != req.ConversationID {
 			err = errs.New(errs.NotFound, "", "turn %.64q does not belong to that conversation", string(req.TurnID))
 		}
 		return []store.Turn{t}, err
 	}
-	turns, err := d.store.ConversationTurns(ctx, a.Rec().ID, req.ConversationID)
+	turns, err := svc.store.ConversationTurns(ctx, a.Rec().ID, req.ConversationID)
 	if err == nil && len(turns) == 0 {
 		err = errs.New(errs.NotFound, "", "no turn of conversation %.64q is known", req.ConversationID).
 			WithHint("mulligan turns shows the conversations that there are")
@@ -99,10 +99,10 @@ func (d *Service) candidates(ctx context.Context, a *app.App, req ipc.RevertRequ
 	return turns, err
 }
 
-// withCall is the newest of the turns that made the call.
-func (d *Service) withCall(ctx context.Context, turns []store.Turn, id ipc.CallID) ([]store.Turn, error) {
+// withCall returns the newest of the turns that made the call.
+func (svc *Service) withCall(ctx context.Context, turns []store.Turn, id ipc.CallID) ([]store.Turn, error) {
 	for i, t := range slices.Backward(turns) {
-		calls, err := d.store.Calls(ctx, t.Seq)
+		calls, err := svc.store.Calls(ctx, t.Seq)
 		if err != nil {
 			return nil, err
 		}
@@ -114,8 +114,8 @@ func (d *Service) withCall(ctx context.Context, turns []store.Turn, id ipc.CallI
 		WithHint("mulligan turns --json lists the turns and their calls")
 }
 
-// span is the part of a conversation's turns that the request's messages bound.
-func (d *Service) span(ctx context.Context, a *app.App, turns []store.Turn, req ipc.RevertRequest) ([]store.Turn, error) {
+// span returns the turns between the request's two messages.
+func (svc *Service) span(ctx context.Context, a *app.App, turns []store.Turn, req ipc.RevertRequest) ([]store.Turn, error) {
 	unknown := func(m string) error {
 		return errs.New(errs.NotFound, "", "the conversation has no message %.64q", m).WithHint("mulligan turns shows the messages that there are")
 	}
@@ -125,7 +125,7 @@ func (d *Service) span(ctx context.Context, a *app.App, turns []store.Turn, req 
 			return nil, unknown(req.FromMessageID)
 		}
 	} else {
-		p, err := d.store.Pointer(ctx, a.Rec().ID, req.ConversationID)
+		p, err := svc.store.Pointer(ctx, a.Rec().ID, req.ConversationID)
 		if err != nil {
 			return nil, err
 		}

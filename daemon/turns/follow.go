@@ -10,9 +10,9 @@ import (
 	"mulligan/snap"
 )
 
-// StartTracker starts following an app that asks for automatic checkpoints.
-func (d *Service) StartTracker(ctx context.Context, a *app.App) {
-	d.StopTracker(a)
+// StartTracker begins to follow an app, if it asks for automatic checkpoints.
+func (svc *Service) StartTracker(ctx context.Context, a *app.App) {
+	svc.StopTracker(a)
 	l, ok := a.Layer(snap.Files)
 	if !ok || !a.Rec().Auto {
 		return
@@ -25,7 +25,7 @@ func (d *Service) StartTracker(ctx context.Context, a *app.App) {
 	}
 	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	t := &Tracker{
-		d: d, a: a, driver: l.Driver, j: j, run: run, cancel: cancel,
+		svc: svc, a: a, driver: l.Driver, j: j, run: run, cancel: cancel,
 		ready: make(chan struct{}), wake: make(chan struct{}, 1), open: map[ipc.TurnID]*openTurn{},
 	}
 	t.resume(ctx)
@@ -39,23 +39,23 @@ func (d *Service) StartTracker(ctx context.Context, a *app.App) {
 	a.SetFollower(t)
 }
 
-// StopTracker ends the following. Open turns stay open in the records.
-func (d *Service) StopTracker(a *app.App) {
+// StopTracker ends the app's tracker. Open turns stay open in the records.
+func (svc *Service) StopTracker(a *app.App) {
 	if t, ok := a.SetFollower(nil).(*Tracker); ok {
 		t.cancel()
 		t.done.Wait()
 	}
 }
 
-// TrackerOf is the app's tracker, or nil when it does not ask for one.
+// TrackerOf returns the app's tracker, or nil.
 func TrackerOf(a *app.App) *Tracker {
 	t, _ := a.Following().(*Tracker)
 	return t
 }
 
-// resume takes up the turns that were open when the last daemon ended.
+// resume loads the turns that were open when the last daemon ended.
 func (t *Tracker) resume(ctx context.Context) {
-	recs, err := t.d.store.OpenTurns(ctx, t.a.Rec().ID)
+	recs, err := t.svc.store.OpenTurns(ctx, t.a.Rec().ID)
 	if err != nil {
 		t.note("read open turns", err)
 		return
@@ -70,9 +70,8 @@ func (t *Tracker) resume(ctx context.Context) {
 	}
 }
 
-// awaitFiles waits until the files are followed, which takes as long as it takes to
-// read them when nothing of them is stored yet. Turns that began meanwhile begin
-// from there.
+// awaitFiles waits until the journal is current. The first time, this takes as long as reading all
+// files. Turns that began meanwhile start at that position.
 func (t *Tracker) awaitFiles() {
 	const pause = 20 * time.Millisecond
 	for {
@@ -85,8 +84,8 @@ func (t *Tracker) awaitFiles() {
 				}
 			}
 			t.mu.Unlock()
-			// What a killed daemon wrote, this one has finished or undone by now.
-			if err := t.d.store.EndOwnWrites(t.run, t.a.Rec().ID, 0, mark); err != nil {
+			// By now, this daemon has finished or undone what a killed one was writing.
+			if err := t.svc.store.EndOwnWrites(t.run, t.a.Rec().ID, 0, mark); err != nil {
 				t.note("note what mulligan itself wrote", err)
 			}
 			close(t.ready)
@@ -100,11 +99,12 @@ func (t *Tracker) awaitFiles() {
 	}
 }
 
-// followPatience is how long a registration waits for the files to be followed:
-// small trees are by then, and the first turn after it is exact.
+// followPatience bounds how long a registration waits until the journal is current. A small
+// workspace is read by then, so its first turn is exact.
 const followPatience = 2 * time.Second
 
-// Await waits a moment until the files are followed. A nil tracker follows nothing.
+// Await waits, for a limited time, until the journal is current. It does nothing for a nil
+// tracker.
 func (t *Tracker) Await(ctx context.Context) {
 	if t == nil {
 		return

@@ -1,5 +1,5 @@
-// Package turns follows what agents do: their turns, the calls in them and their conversations. It makes
-// the automatic checkpoint of a turn when the turn first writes, and can tell afterwards who wrote what.
+// Package turns records what agents do: turns, their calls, conversations. It makes the automatic
+// checkpoint of a turn at the turn's first write, and attributes writes to calls afterwards.
 package turns
 
 import (
@@ -10,8 +10,8 @@ import (
 	"mulligan/daemon/settings"
 )
 
-// Service knows the turns of agents and their calls, and makes the automatic checkpoints
-// of apps that ask for them. Safe for concurrent use.
+// Service records the turns and calls of agents, and makes the automatic checkpoints of apps that
+// ask for them. Safe for concurrent use.
 type Service struct {
 	events      *events.Events
 	apps        *app.Set

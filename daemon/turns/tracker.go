@@ -12,33 +12,32 @@ import (
 	"mulligan/snap"
 )
 
-// Tracker follows the files of one app and makes the automatic checkpoints of
-// its turns. Whatever fails in it is logged and shown by status; the agent's
-// work goes on.
+// Tracker follows the files of one app and makes the automatic checkpoints of its turns. It logs
+// its errors and shows them in the status; it never blocks the agent's work.
 type Tracker struct {
-	d      *Service
+	svc    *Service
 	a      *app.App
-	driver snap.Driver  // of the files
-	j      snap.Journal // the same one
+	driver snap.Driver  // of the layer files
+	j      snap.Journal // driver, as a Journal
 
-	run    context.Context // ends with the tracker
+	run    context.Context // cancelled when the tracker stops
 	cancel context.CancelFunc
 	done   sync.WaitGroup
-	ready  chan struct{} // closed once the files are followed
-	wake   chan struct{} // there is something for loop to do
+	ready  chan struct{} // closed once the journal is current
+	wake   chan struct{} // wakes loop
 
 	mu     sync.Mutex
-	muted  int         // what is written now is mulligan's own doing
-	first  *snap.Batch // the first batch that loop has not seen
-	last   time.Time   // of a write, or of an agent's sign of life
+	muted  int         // how many operations of mulligan are writing now; their writes belong to no turn
+	first  *snap.Batch // the first batch of writes that loop has not handled
+	last   time.Time   // the time of the last write, or of the last call by an agent
 	open   map[ipc.TurnID]*openTurn
-	failed string // what went wrong last, "" when the last thing went well
+	failed string // the last error, "" after a success
 }
 
-// Driver is the driver of the files that the tracker follows by.
+// Driver returns the files driver that the tracker uses.
 func (t *Tracker) Driver() snap.Driver { return t.driver }
 
-// State says in a word how the files are followed.
+// State returns, in one word, how the files are followed.
 func (t *Tracker) State() string {
 	select {
 	case <-t.ready:
@@ -48,7 +47,8 @@ func (t *Tracker) State() string {
 	}
 }
 
-// Flush is the journal's barrier. While the files are not followed yet, it waits for that.
+// Flush waits until all writes made so far are in the journal, and returns the journal's position.
+// Before the first reading of the files is complete, it waits for that too.
 func (t *Tracker) Flush(ctx context.Context) (snap.Mark, error) {
 	select {
 	case <-t.ready:
@@ -60,15 +60,15 @@ func (t *Tracker) Flush(ctx context.Context) (snap.Mark, error) {
 	}
 }
 
-// note keeps and logs what went wrong.
+// note keeps and logs an error.
 func (t *Tracker) note(what string, err error) {
 	t.mu.Lock()
 	t.failed = what + ": " + err.Error()
 	t.mu.Unlock()
-	t.d.opt.Log.Warn("automatic checkpoints: "+what, "app", t.a.Rec().Slug, "err", err)
+	t.svc.opt.Log.Warn("automatic checkpoints: "+what, "app", t.a.Rec().Slug, "err", err)
 }
 
-// Problems says what people should know of the tracker.
+// Problems returns what about the tracker needs a person's attention.
 func (t *Tracker) Problems() []string {
 	var list []string
 	t.mu.Lock()
@@ -82,7 +82,7 @@ func (t *Tracker) Problems() []string {
 	return list
 }
 
-// notify is the journal's word of changes. It must not block.
+// notify is the journal's callback for new writes. It must not block.
 func (t *Tracker) notify(b snap.Batch) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -102,9 +102,8 @@ func (t *Tracker) poke() {
 	}
 }
 
-// Mute has the tracker look away while mulligan itself writes. The function
-// that it returns ends that: what was written until then is nobody's turn, and
-// no call's.
+// Mute excludes the writes that mulligan makes from turns and calls, until the returned function
+// is called.
 func (t *Tracker) Mute(ctx context.Context) (unmute func(context.Context)) {
 	if t == nil {
 		return func(context.Context) {}
@@ -113,14 +112,14 @@ func (t *Tracker) Mute(ctx context.Context) (unmute func(context.Context)) {
 	if err != nil {
 		t.note("note what mulligan itself writes", err)
 	}
-	owing := t.WithoutCheckpoint() // on a full disk, say: their checkpoints are still of their beginnings
+	owing := t.WithoutCheckpoint() // turns whose checkpoint failed, for example on a full disk
 	t.mu.Lock()
 	t.muted++
 	t.mu.Unlock()
 	return func(ctx context.Context) {
-		mark, err := t.Flush(ctx) // with an error, as far as it got
+		mark, err := t.Flush(ctx) // if it fails, mark is the last position it reached
 		if own != 0 && mark != "" {
-			err = errs.Also(err, t.d.store.EndOwnWrites(ctx, t.a.Rec().ID, own, mark))
+			err = errs.Also(err, t.svc.store.EndOwnWrites(ctx, t.a.Rec().ID, own, mark))
 		}
 		if err != nil {
 			t.note("look at the restored files", err)
@@ -142,12 +141,13 @@ func (t *Tracker) Mute(ctx context.Context) (unmute func(context.Context)) {
 	}
 }
 
-// beginOwn notes that mulligan writes from now on; 0 where the journal cannot tell.
+// beginOwn records that mulligan begins to write, and returns the id of that record; 0 if the
+// journal has no position yet.
 func (t *Tracker) beginOwn(ctx context.Context) (int64, error) {
 	select {
 	case <-t.ready:
 	default:
-		return 0, nil // nobody's writes are recorded yet
+		return 0, nil // the journal records no writes yet
 	}
 	short, cancel := context.WithTimeout(ctx, FlushLong)
 	defer cancel()
@@ -155,12 +155,12 @@ func (t *Tracker) beginOwn(ctx context.Context) (int64, error) {
 	if err != nil || mark == "" {
 		return 0, err
 	}
-	return t.d.store.BeginOwnWrites(ctx, t.a.Rec().ID, mark, t.d.opt.Now())
+	return t.svc.store.BeginOwnWrites(ctx, t.a.Rec().ID, mark, t.svc.opt.Now())
 }
 
-// loop makes checkpoints as writes come, and ends inferred turns after a quiet time.
+// loop makes checkpoints when writes arrive, and ends inferred turns after the quiet time.
 func (t *Tracker) loop(ctx context.Context) {
-	gap := t.d.opt.QuietGap
+	gap := t.svc.opt.QuietGap
 	quiet := time.NewTimer(gap)
 	defer quiet.Stop()
 	for {
@@ -176,13 +176,13 @@ func (t *Tracker) loop(ctx context.Context) {
 	}
 }
 
-// handle sees to it that each open turn has its checkpoint, now that something
-// was written; with none open, a turn is inferred.
+// handle makes the missing checkpoints of open turns after a write. If no turn is open, it infers
+// one.
 func (t *Tracker) handle(ctx context.Context) {
 	t.mu.Lock()
 	b := t.first
 	t.first = nil
-	quiet := time.Since(t.last) >= t.d.opt.QuietGap
+	quiet := time.Since(t.last) >= t.svc.opt.QuietGap
 	none := len(t.open) == 0
 	t.mu.Unlock()
 	if b == nil || none && !t.changed(ctx, b.Before) {
@@ -205,13 +205,13 @@ func (t *Tracker) handle(ctx context.Context) {
 	}
 }
 
-// NoteUndone notes which open turns are no longer in the app, now that a rollback was
-// done. A nil tracker has none.
+// NoteUndone records which open turns a completed rollback undid. It does nothing for a nil
+// tracker.
 func (t *Tracker) NoteUndone(ctx context.Context) {
 	if t == nil {
 		return
 	}
-	l, err := t.d.checkpoints.LineOf(ctx, t.a)
+	l, err := t.svc.checkpoints.LineOf(ctx, t.a)
 	if err != nil {
 		t.note("see what was undone", err)
 		return
@@ -223,8 +223,8 @@ func (t *Tracker) NoteUndone(ctx context.Context) {
 	}
 }
 
-// rejoin takes open turns that were undone and go on for what they are: something to
-// be undone again.
+// rejoin records the open turns that were undone and wrote again, so that they can be undone
+// again.
 func (t *Tracker) rejoin(ctx context.Context) {
 	t.mu.Lock()
 	var back []*openTurn
@@ -238,9 +238,9 @@ func (t *Tracker) rejoin(ctx context.Context) {
 		if !t.changed(ctx, o.since) {
 			continue
 		}
-		release, err := t.d.apps.AcquireBrief(ctx, t.a, "note that a turn goes on")
+		release, err := t.svc.apps.AcquireBrief(ctx, t.a, "note that a turn goes on")
 		if err == nil {
-			err = t.d.checkpoints.Rejoin(ctx, t.a, *o.Rec.CheckpointID)
+			err = t.svc.checkpoints.Rejoin(ctx, t.a, *o.Rec.CheckpointID)
 			release()
 		}
 		if err != nil {
@@ -253,8 +253,8 @@ func (t *Tracker) rejoin(ctx context.Context) {
 	}
 }
 
-// CatchUp makes the checkpoints that open turns lack by now: what was just written may
-// not have been looked at yet. A nil tracker has no turns.
+// CatchUp makes the checkpoints that open turns lack: the tracker may not have handled the newest
+// writes yet. It does nothing for a nil tracker.
 func (t *Tracker) CatchUp(ctx context.Context) {
 	if t == nil {
 		return
@@ -262,7 +262,7 @@ func (t *Tracker) CatchUp(ctx context.Context) {
 	short, cancel := context.WithTimeout(ctx, flushDeadline)
 	defer cancel()
 	if _, err := t.Flush(short); err != nil {
-		return // the files are being read, and nothing is recorded yet
+		return // the first reading of the files is not complete
 	}
 	t.rejoin(ctx)
 	for _, o := range t.WithoutCheckpoint() {
@@ -272,7 +272,7 @@ func (t *Tracker) CatchUp(ctx context.Context) {
 	}
 }
 
-// WithoutCheckpoint lists the open turns that changed something and have no checkpoint.
+// WithoutCheckpoint returns the open turns that wrote something and have no checkpoint.
 func (t *Tracker) WithoutCheckpoint() []*openTurn {
 	t.mu.Lock()
 	var list []*openTurn
@@ -287,8 +287,8 @@ func (t *Tracker) WithoutCheckpoint() []*openTurn {
 	return slices.DeleteFunc(list, func(o *openTurn) bool { return !t.changed(t.run, since[o]) })
 }
 
-// changed reports whether anything is other than at the mark: a file may have been
-// touched without a change. What cannot be told counts as changed.
+// changed reports whether the files differ from their state at the mark: a write may leave a file
+// as it was. If the comparison fails, changed returns true.
 func (t *Tracker) changed(ctx context.Context, since snap.Mark) bool {
 	mark, err := t.Flush(ctx)
 	if err != nil {
@@ -298,10 +298,10 @@ func (t *Tracker) changed(ctx context.Context, since snap.Mark) bool {
 	return err != nil || len(writes) > 0
 }
 
-// Journal is the journal of the files that the tracker follows.
+// Journal returns the journal of the files.
 func (t *Tracker) Journal() snap.Journal { return t.j }
 
-// LastFailure says what went wrong last; "" when the last thing went well.
+// LastFailure returns the last error, or "" after a success.
 func (t *Tracker) LastFailure() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

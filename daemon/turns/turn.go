@@ -15,22 +15,22 @@ import (
 	"mulligan/snap"
 )
 
-// openTurn is a turn that has not ended. Its fields are the tracker's.
+// openTurn is a turn that has not ended. Tracker.mu guards its fields.
 type openTurn struct {
 	Rec   store.Turn
-	ref   *string          // the workspace's commit at its start
-	dbs   []store.Snapshot // the databases at its start; no checkpoint holds them yet
-	lacks []string         // what they lack
-	ready chan struct{}    // closed once dbs is filled
-	// running and healthy are the app's at its start, once that is known.
+	ref   *string          // the git commit at the turn's start
+	dbs   []store.Snapshot // the databases at the turn's start, until a checkpoint refers to them
+	lacks []string         // warnings about these snapshots
+	ready chan struct{}    // closed once dbs is set
+	// running and healthy are the app's state at the turn's start; nil if unknown.
 	running, healthy *bool
-	late             bool // a call began before dbs was filled
-	// undone: it was undone while it went on, and did nothing since.
+	late             bool // a call began before dbs was set
+	// undone: a rollback undid the turn, and it has written nothing since.
 	undone bool
-	since  snap.Mark // where it was undone
+	since  snap.Mark // the journal's position at that rollback
 }
 
-// infer begins a turn that nobody announced, from before the batch.
+// infer begins a turn that no agent announced, at the position before the batch.
 func (t *Tracker) infer(ctx context.Context, b snap.Batch) error {
 	o := &openTurn{ready: make(chan struct{}), ref: app.HeadOf(t.a.Rec())}
 	o.Rec.Turn = ipc.Turn{
@@ -40,7 +40,7 @@ func (t *Tracker) infer(ctx context.Context, b snap.Batch) error {
 	if len(t.a.Layers()) > 1 {
 		o.lacks = append(o.lacks, "the start of the turn was not reported: the layers other than files were captured after its first write")
 	}
-	if err := t.d.store.PutTurn(ctx, &o.Rec); err != nil {
+	if err := t.svc.store.PutTurn(ctx, &o.Rec); err != nil {
 		return err
 	}
 	t.mu.Lock()
@@ -51,16 +51,15 @@ func (t *Tracker) infer(ctx context.Context, b snap.Batch) error {
 	return nil
 }
 
-// endBefore ends, at the mark, the turns that are over when one of the
-// conversation begins: a conversation has one turn at a time, and what somebody
-// announces is no longer to be inferred.
+// endBefore ends, at the mark, the turns that must be over when the conversation begins a new one:
+// its own last turn, and an inferred turn.
 func (t *Tracker) endBefore(ctx context.Context, conversation string, mark snap.Mark) {
 	t.endWhere(ctx, mark, func(o *openTurn) bool {
 		return o.Rec.Inferred || conversation != "" && o.Rec.ConversationID == conversation
 	})
 }
 
-// endQuiet ends the turn that nobody announced, after a quiet time.
+// endQuiet ends the inferred turn after the quiet time.
 func (t *Tracker) endQuiet(ctx context.Context) {
 	mark, err := t.Flush(ctx)
 	if err != nil {
@@ -70,7 +69,7 @@ func (t *Tracker) endQuiet(ctx context.Context) {
 	t.endWhere(ctx, mark, func(o *openTurn) bool { return o.Rec.Inferred })
 }
 
-// endWhere ends the open turns that over picks.
+// endWhere ends the open turns for which over returns true.
 func (t *Tracker) endWhere(ctx context.Context, mark snap.Mark, over func(*openTurn) bool) {
 	t.mu.Lock()
 	var list []*openTurn
@@ -87,13 +86,13 @@ func (t *Tracker) endWhere(ctx context.Context, mark snap.Mark, over func(*openT
 	}
 }
 
-// look notes how the app is at a turn's start.
+// look records the app's state at a turn's start.
 func (t *Tracker) look(ctx context.Context, o *openTurn) {
 	now, err := t.a.Status(ctx)
 	if err != nil {
 		return
 	}
-	running, healthy := t.d.apps.Condition(ctx, t.a, now)
+	running, healthy := t.svc.apps.Condition(ctx, t.a, now)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	o.running, o.healthy = running, healthy
@@ -103,12 +102,12 @@ func (t *Tracker) look(ctx context.Context, o *openTurn) {
 // server that is stopped or overloaded would hold up the agent, and everything else of the app, for half a minute.
 const loginTime = 5 * time.Second
 
-// captureRest captures what is not files, as far as it can be captured while
-// the app runs; what can't is named in the turn's checkpoint.
+// captureRest captures the databases, as far as that is possible while the app runs. The turn's
+// checkpoint has warnings about the rest.
 func (t *Tracker) captureRest(ctx context.Context, o *openTurn) {
 	defer close(o.ready)
 	ctx = snap.WithLoginTime(ctx, loginTime)
-	release, err := t.d.apps.AcquireBrief(ctx, t.a, "capture for turn "+string(o.Rec.ID))
+	release, err := t.svc.apps.AcquireBrief(ctx, t.a, "capture for turn "+string(o.Rec.ID))
 	if err != nil {
 		o.lacks = append(o.lacks, "databases are not in it: "+err.Error())
 		return
@@ -126,7 +125,7 @@ func (t *Tracker) captureRest(ctx context.Context, o *openTurn) {
 			o.lacks = append(o.lacks, string(l.Name)+" is not in it: it can't be captured while the app runs")
 			continue
 		}
-		s, warnings, err := t.d.checkpoints.CaptureLayer(ctx, t.a, l, checkpoint.How{})
+		s, warnings, err := t.svc.checkpoints.CaptureLayer(ctx, t.a, l, checkpoint.How{})
 		if err != nil {
 			o.lacks = append(o.lacks, string(l.Name)+" is not in it: "+err.Error())
 			continue
@@ -138,14 +137,14 @@ func (t *Tracker) captureRest(ctx context.Context, o *openTurn) {
 	}
 }
 
-// checkpoint records the state before the turn, once.
+// checkpoint records the state before the turn, unless that was done.
 func (t *Tracker) checkpoint(ctx context.Context, o *openTurn) error {
 	select {
 	case <-o.ready:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	release, err := t.d.apps.AcquireBrief(ctx, t.a, "checkpoint of turn "+string(o.Rec.ID))
+	release, err := t.svc.apps.AcquireBrief(ctx, t.a, "checkpoint of turn "+string(o.Rec.ID))
 	if err != nil {
 		return err
 	}
@@ -164,22 +163,22 @@ func (t *Tracker) checkpoint(ctx context.Context, o *openTurn) error {
 	o.Rec.CheckpointID, o.dbs, t.failed = &cp.ID, nil, ""
 	rec := o.Rec
 	t.mu.Unlock()
-	if err := t.d.store.PutTurn(ctx, &rec); err != nil {
+	if err := t.svc.store.PutTurn(ctx, &rec); err != nil {
 		return err
 	}
-	t.d.events.Publish(t.a.Rec().ID, "checkpoint", checkpoint.Public(cp))
-	t.d.checkpoints.PruneAfter(ctx, t.a, accounts.Self(), cp.ID)
+	t.svc.events.Publish(t.a.Rec().ID, "checkpoint", checkpoint.Public(cp))
+	t.svc.checkpoints.PruneAfter(ctx, t.a, accounts.Self(), cp.ID)
 	return nil
 }
 
-// captureAt records a checkpoint of the files at a mark, with the databases as
-// they were captured at the turn's start.
+// captureAt records a checkpoint of the files at a mark, together with the databases as captured
+// at the turn's start.
 func (t *Tracker) captureAt(ctx context.Context, o *openTurn, start snap.Mark) (store.Checkpoint, error) {
-	if err := t.d.opt.Failpoint.At("capture turn"); err != nil {
+	if err := t.svc.opt.Failpoint.At("capture turn"); err != nil {
 		return store.Checkpoint{}, err
 	}
 	ids, made := checkpoint.Announced(t.a, []layer.Layer{{Name: snap.Files}})
-	if err := t.d.store.PutDisposals(ctx, made...); err != nil {
+	if err := t.svc.store.PutDisposals(ctx, made...); err != nil {
 		return store.Checkpoint{}, err
 	}
 	s, err := t.driver.Capture(ctx, snap.CaptureRequest{ID: ids[0], At: start})
@@ -201,13 +200,13 @@ func (t *Tracker) captureAt(ctx context.Context, o *openTurn, start snap.Mark) (
 	cp.Warnings = append(cp.Warnings, s.Warnings...)
 	files := store.Snapshot{Layer: snap.Files, ID: s.ID, Driver: s.Driver, Hash: s.Hash, Position: s.Position}
 	cp.Snapshots = append([]store.Snapshot{files}, o.dbs...)
-	if err := t.d.checkpoints.Record(ctx, t.a, &cp, ""); err != nil {
-		return store.Checkpoint{}, errs.Also(err, t.d.checkpoints.Drop(ctx, t.a, cp.Snapshots[:1]))
+	if err := t.svc.checkpoints.Record(ctx, t.a, &cp, ""); err != nil {
+		return store.Checkpoint{}, errs.Also(err, t.svc.checkpoints.Drop(ctx, t.a, cp.Snapshots[:1]))
 	}
 	return cp, nil
 }
 
-// end ends a turn: makes its checkpoint if it changed anything, and sums up what.
+// end ends a turn. If the turn changed anything, end makes its checkpoint and sums the changes up.
 func (t *Tracker) end(ctx context.Context, o *openTurn) (store.Turn, error) {
 	mark, err := t.Flush(ctx)
 	if err != nil {
@@ -216,10 +215,10 @@ func (t *Tracker) end(ctx context.Context, o *openTurn) (store.Turn, error) {
 	return t.endAt(ctx, o, mark)
 }
 
-// endAt ends a turn at a position that was just flushed.
+// endAt ends a turn at a position to which the journal was just flushed.
 func (t *Tracker) endAt(ctx context.Context, o *openTurn, mark snap.Mark) (store.Turn, error) {
 	t.mu.Lock()
-	if o.Rec.Start == "" { // the files were not followed when it began, and what it wrote since can't be told
+	if o.Rec.Start == "" { // the journal was not current when the turn began, so its writes are unknown
 		o.Rec.Start = mark
 	}
 	start := o.Rec.Start
@@ -229,7 +228,7 @@ func (t *Tracker) endAt(ctx context.Context, o *openTurn, mark snap.Mark) (store
 		return store.Turn{}, err
 	}
 	changes := sumUp(writes)
-	if changes.Paths, err = t.a.Seen(changes.Paths); err != nil {
+	if changes.Paths, err = t.a.RedactPaths(changes.Paths); err != nil {
 		return store.Turn{}, err
 	}
 	if len(writes) > 0 || t.databasesChanged(ctx, o) {
@@ -239,39 +238,38 @@ func (t *Tracker) endAt(ctx context.Context, o *openTurn, mark snap.Mark) (store
 	}
 	t.rejoin(ctx)
 	t.mu.Lock()
-	now := t.d.opt.Now().UTC()
+	now := t.svc.opt.Now().UTC()
 	o.Rec.End, o.Rec.EndedAt, o.Rec.Changes = mark, &now, changes
 	rec, unused := o.Rec, o.dbs
 	o.dbs = nil
 	delete(t.open, rec.ID)
 	t.last = time.Now()
 	t.mu.Unlock()
-	if err := t.d.store.PutTurn(ctx, &rec); err != nil {
+	if err := t.svc.store.PutTurn(ctx, &rec); err != nil {
 		return rec, err
 	}
-	if err := t.d.endCalls(ctx, rec); err != nil {
+	if err := t.svc.endCalls(ctx, rec); err != nil {
 		return rec, err
 	}
-	t.d.events.Publish(t.a.Rec().ID, "turn", shownTurn(rec))
+	t.svc.events.Publish(t.a.Rec().ID, "turn", shownTurn(rec))
 	return rec, t.dropUnused(ctx, unused)
 }
 
-// dropUnused drops the databases' snapshots of a turn that changed nothing.
+// dropUnused drops the database snapshots of a turn that changed nothing.
 func (t *Tracker) dropUnused(ctx context.Context, snaps []store.Snapshot) error {
 	if len(snaps) == 0 {
 		return nil
 	}
-	release, err := t.d.apps.AcquireBrief(ctx, t.a, "end a turn")
+	release, err := t.svc.apps.AcquireBrief(ctx, t.a, "end a turn")
 	if err != nil {
 		return err
 	}
 	defer release()
-	return t.d.checkpoints.Drop(ctx, t.a, snaps)
+	return t.svc.checkpoints.Drop(ctx, t.a, snaps)
 }
 
-// databasesChanged reports whether a database is not as it was at the turn's
-// start. A database that cannot be asked counts as changed: a checkpoint too
-// many loses nothing.
+// databasesChanged reports whether a database differs from its state at the turn's start. If a
+// database cannot be read, it returns true: an unnecessary checkpoint does no harm.
 func (t *Tracker) databasesChanged(ctx context.Context, o *openTurn) bool {
 	select {
 	case <-o.ready:
@@ -284,7 +282,7 @@ func (t *Tracker) databasesChanged(ctx context.Context, o *openTurn) bool {
 	if len(before) == 0 {
 		return false
 	}
-	release, err := t.d.apps.AcquireBrief(ctx, t.a, "look for changes of turn "+string(o.Rec.ID))
+	release, err := t.svc.apps.AcquireBrief(ctx, t.a, "look for changes of turn "+string(o.Rec.ID))
 	if err != nil {
 		return true
 	}
@@ -295,14 +293,14 @@ func (t *Tracker) databasesChanged(ctx context.Context, o *openTurn) bool {
 			continue
 		}
 		if !l.IsDB() {
-			return true // a guest writes by itself: what it wrote is taken for the turn's
+			return true // a guest writes at any time; its writes are attributed to the turn
 		}
-		now, _, err := t.d.checkpoints.CaptureLayer(snap.WithLoginTime(ctx, loginTime), t.a, l, checkpoint.How{})
+		now, _, err := t.svc.checkpoints.CaptureLayer(snap.WithLoginTime(ctx, loginTime), t.a, l, checkpoint.How{})
 		if err != nil {
 			return true
 		}
 		changed := now.Hash != b.Hash || now.Hash.IsZero() && now.Position != b.Position
-		if err := t.d.checkpoints.Drop(ctx, t.a, []store.Snapshot{now}); err != nil {
+		if err := t.svc.checkpoints.Drop(ctx, t.a, []store.Snapshot{now}); err != nil {
 			t.note("drop a snapshot", err)
 		}
 		if changed {
@@ -312,8 +310,8 @@ func (t *Tracker) databasesChanged(ctx context.Context, o *openTurn) bool {
 	return false
 }
 
-// sumUp counts what writes did to paths, over all: a path that was made and
-// taken away again did not change.
+// sumUp returns the net effect of writes on paths: a path that was created and deleted again did
+// not change.
 func sumUp(writes []snap.Write) ipc.TurnChanges {
 	type span struct{ before, after snap.Hash }
 	spans := map[string]*span{}
@@ -346,10 +344,10 @@ func sumUp(writes []snap.Write) ipc.TurnChanges {
 	return c
 }
 
-// Adopt takes the safety checkpoint of the rollback that a turn began with for the turn's
-// checkpoint: one undo takes back the rollback and what the turn did after it.
-func (d *Service) Adopt(ctx context.Context, a *app.App, turn ipc.TurnID, cp ipc.CheckpointID) error {
-	rec, err := d.store.Turn(ctx, a.Rec().ID, turn)
+// Adopt makes the safety checkpoint of the rollback with which a turn began the turn's own
+// checkpoint, so that one undo takes back the rollback and what the turn did after it.
+func (svc *Service) Adopt(ctx context.Context, a *app.App, turn ipc.TurnID, cp ipc.CheckpointID) error {
+	rec, err := svc.store.Turn(ctx, a.Rec().ID, turn)
 	if err != nil {
 		return err
 	}
@@ -362,5 +360,5 @@ func (d *Service) Adopt(ctx context.Context, a *app.App, turn ipc.TurnID, cp ipc
 		}
 	}
 	rec.CheckpointID = &cp
-	return d.store.PutTurn(ctx, &rec)
+	return svc.store.PutTurn(ctx, &rec)
 }

@@ -10,16 +10,16 @@ import (
 	"mulligan/snap"
 )
 
-// Maintain lets the drivers that need it work in the background, every few seconds
-// until the daemon closes. What goes wrong is a problem of its app until it is mended.
-func (d *Service) Maintain(ctx context.Context) {
-	tick := time.NewTicker(d.opt.UpkeepEvery)
+// Maintain calls the drivers' Maintain every few seconds until ctx ends. An error is a problem of
+// the app until a later call succeeds.
+func (svc *Service) Maintain(ctx context.Context) {
+	tick := time.NewTicker(svc.opt.UpkeepEvery)
 	defer tick.Stop()
-	var under sync.Map // layers that are being worked on: a long one holds up no other
+	var under sync.Map // layers whose Maintain is running: a slow one must not delay the others
 	var work sync.WaitGroup
 	defer work.Wait()
 	for {
-		d.eachMaintainer(func(a *app.App, l layer.Layer, m snap.Maintainer) {
+		svc.eachMaintainer(func(a *app.App, l layer.Layer, m snap.Maintainer) {
 			if _, busy := under.LoadOrStore(l.Driver, true); busy {
 				return
 			}
@@ -27,7 +27,7 @@ func (d *Service) Maintain(ctx context.Context) {
 				defer under.Delete(l.Driver)
 				err := m.Maintain(ctx)
 				if ctx.Err() == nil && a.NoteUpkeep(l.Name, err) {
-					d.opt.Log.Warn("upkeep", "app", a.Rec().Slug, "layer", l.Name, "err", err)
+					svc.opt.Log.Warn("upkeep", "app", a.Rec().Slug, "layer", l.Name, "err", err)
 				}
 			})
 		})
@@ -39,9 +39,9 @@ func (d *Service) Maintain(ctx context.Context) {
 	}
 }
 
-// eachMaintainer calls f for the layers of apps that are fit to be worked on.
-func (d *Service) eachMaintainer(f func(*app.App, layer.Layer, snap.Maintainer)) {
-	for _, a := range d.apps.All() {
+// eachMaintainer calls f for each layer with a Maintainer, of each app that is ready.
+func (svc *Service) eachMaintainer(f func(*app.App, layer.Layer, snap.Maintainer)) {
+	for _, a := range svc.apps.All() {
 		if !a.Ready() {
 			continue
 		}

@@ -8,10 +8,9 @@ import (
 	"mulligan/errs"
 )
 
-// WatchOwners looks every few seconds whether the apps' owners are who they were,
-// until the daemon closes.
-func (d *Service) WatchOwners(ctx context.Context) {
-	tick := time.NewTicker(d.opt.UpkeepEvery)
+// WatchOwners calls WatchOwner for every app, every few seconds, until ctx ends.
+func (svc *Service) WatchOwners(ctx context.Context) {
+	tick := time.NewTicker(svc.opt.UpkeepEvery)
 	defer tick.Stop()
 	for {
 		select {
@@ -19,44 +18,44 @@ func (d *Service) WatchOwners(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		for _, a := range d.apps.All() {
-			d.WatchOwner(ctx, a)
+		for _, a := range svc.apps.All() {
+			svc.WatchOwner(ctx, a)
 		}
 	}
 }
 
-// WatchOwner stops what the daemon supervises for an app whose owner's uid or name
-// went to another, and starts it again where they belong together again.
-func (d *Service) WatchOwner(ctx context.Context, a *app.App) {
+// WatchOwner stops an app's supervised command if the uid or name of the app's owner was given
+// to another account. It starts the command again when uid and name belong together again.
+func (svc *Service) WatchOwner(ctx context.Context, a *app.App) {
 	was := a.OwnerTrouble()
-	err := a.NoteOwner(d.owners.CheckOwner(a.Rec()))
+	err := a.NoteOwner(svc.owners.CheckOwner(a.Rec()))
 	if err != nil && was == nil {
-		d.opt.Log.Error("an app's owner is not who it was", "app", a.Rec().Slug, "err", err)
+		svc.opt.Log.Error("an app's owner is not who it was", "app", a.Rec().Slug, "err", err)
 	}
 	switch {
 	case err == nil && a.Asleep.Load():
-		err = d.rouse(ctx, a)
+		err = svc.rouse(ctx, a)
 	case errs.KindOf(err) == errs.Denied && !a.Asleep.Load() && len(a.Rec().Run) > 0 && a.HostPart() != nil:
 		a.Asleep.Store(true)
-		err = d.apps.StopCommand(ctx, a)
+		err = svc.apps.StopCommand(ctx, a)
 	default:
-		d.pursue(a)
+		svc.retryUnfinished(a)
 		return
 	}
 	if err != nil && ctx.Err() == nil {
-		d.opt.Log.Error("app could not be started or stopped", "app", a.Rec().Slug, "err", err)
+		svc.opt.Log.Error("app could not be started or stopped", "app", a.Rec().Slug, "err", err)
 	}
 }
 
-// rouse starts what was not started, or stopped, since the app's owner was not who it was.
-func (d *Service) rouse(ctx context.Context, a *app.App) error {
-	release, err := d.apps.AcquireBrief(ctx, a, "start")
+// rouse starts what did not run because the owner's account had changed.
+func (svc *Service) rouse(ctx context.Context, a *app.App) error {
+	release, err := svc.apps.AcquireBrief(ctx, a, "start")
 	if err != nil {
 		return err
 	}
 	defer release()
 	a.Asleep.Store(false)
-	d.turns.StopTracker(a)
-	defer d.turns.StartTracker(ctx, a)
-	return d.apps.StartCommand(ctx, a, true)
+	svc.turns.StopTracker(a)
+	defer svc.turns.StartTracker(ctx, a)
+	return svc.apps.StartCommand(ctx, a, true)
 }

@@ -8,18 +8,19 @@ import (
 	"mulligan/snap"
 )
 
-// makeReady settles the app, and sets it up anew where its domain can be reached again.
-func (d *Service) makeReady(ctx context.Context, a *app.App) error {
-	if err := d.Settle(ctx, a); err != nil {
+// makeReady recovers the app. If its domain was unreachable and can be reached again, makeReady
+// opens the app's drivers anew.
+func (svc *Service) makeReady(ctx context.Context, a *app.App) error {
+	if err := svc.Recover(ctx, a); err != nil {
 		return err
 	}
-	return d.reachAgain(ctx, a)
+	return svc.reachAgain(ctx, a)
 }
 
-// reachAgain sets the app up anew where its domain could not be reached, and can be now. The
-// caller holds the app, which is settled. It returns an error only where the app could not be
-// settled again.
-func (d *Service) reachAgain(ctx context.Context, a *app.App) error {
+// reachAgain opens the app's drivers anew if its domain was unreachable and can be reached again.
+// The caller must have acquired and recovered the app. An error means that the recovery after that
+// failed.
+func (svc *Service) reachAgain(ctx context.Context, a *app.App) error {
 	var drivers []snap.Driver
 	again, was := false, a.Setup().Unreached()
 	if was == nil {
@@ -40,18 +41,18 @@ func (d *Service) reachAgain(ctx context.Context, a *app.App) error {
 		a.SetDrivers(drivers)
 		return nil
 	}
-	a.MustSettle()
-	return d.Settle(ctx, a)
+	a.RequireRecovery()
+	return svc.Recover(ctx, a)
 }
 
-// sweepHeld sweeps the app again where a layer is held up. The caller holds the app, which
-// is settled.
-func (d *Service) sweepHeld(ctx context.Context, a *app.App) error {
+// sweepHeld sweeps the app again if one of its layers is held up. The caller must have acquired
+// and recovered the app.
+func (svc *Service) sweepHeld(ctx context.Context, a *app.App) error {
 	if len(a.Setup().HeldWords()) == 0 {
 		return nil
 	}
-	if err := d.reachAgain(ctx, a); err != nil {
+	if err := svc.reachAgain(ctx, a); err != nil {
 		return err
 	}
-	return d.sweep(ctx, a, nil)
+	return svc.sweep(ctx, a, nil)
 }

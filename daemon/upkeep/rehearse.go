@@ -19,14 +19,14 @@ import (
 // rehearsed: the daemon restores it beside the live database, compares the two, and drops
 // what it made. What cannot be restored is known then, and not in the hour of need.
 
-// RehearseAll rehearses what is due, one database at a time, until the daemon closes.
-func (d *Service) RehearseAll(ctx context.Context) {
-	tick := time.NewTicker(d.opt.UpkeepEvery)
+// RehearseAll runs the rehearsals that are due, one database at a time, until ctx ends.
+func (svc *Service) RehearseAll(ctx context.Context) {
+	tick := time.NewTicker(svc.opt.UpkeepEvery)
 	defer tick.Stop()
 	for {
-		for _, a := range d.apps.All() {
-			if err := d.rehearse(ctx, a); err != nil && ctx.Err() == nil {
-				d.opt.Log.Warn("a rehearsal is tried again", "app", a.Rec().Slug, "err", err)
+		for _, a := range svc.apps.All() {
+			if err := svc.rehearse(ctx, a); err != nil && ctx.Err() == nil {
+				svc.opt.Log.Warn("a rehearsal is tried again", "app", a.Rec().Slug, "err", err)
 			}
 		}
 		select {
@@ -37,41 +37,41 @@ func (d *Service) RehearseAll(ctx context.Context) {
 	}
 }
 
-// rehearse rehearses what is due of an app that nobody works on.
-func (d *Service) rehearse(ctx context.Context, a *app.App) error {
+// rehearse runs the due rehearsals of one app, unless an operation has the app.
+func (svc *Service) rehearse(ctx context.Context, a *app.App) error {
 	ctx, end := a.BeginRehearsal(ctx)
 	if ctx == nil {
 		return nil
 	}
 	defer end()
-	done, err := d.rehearseDue(ctx, a)
-	end() // what follows needs the app
+	done, err := svc.rehearseDue(ctx, a)
+	end() // the next steps acquire the app
 	for _, o := range done {
-		if e := d.noteRehearsal(context.WithoutCancel(ctx), a, o); err == nil {
+		if e := svc.noteRehearsal(context.WithoutCancel(ctx), a, o); err == nil {
 			err = e
 		}
 	}
-	a.RestRehearsals(err)
-	d.pursue(a)
+	a.DelayRehearsals(err)
+	svc.retryUnfinished(a)
 	return err
 }
 
-// outcome is what came of the rehearsal of one snapshot.
+// outcome is the result of the rehearsal of one snapshot.
 type outcome struct {
 	cp    ipc.CheckpointID
 	layer snap.Layer
 	store.Rehearsal
 }
 
-// rehearseDue rehearses the newest snapshot of each database whose schema was not rehearsed
-// yet. An error is one that another try may not meet.
-func (d *Service) rehearseDue(ctx context.Context, a *app.App) (done []outcome, err error) {
+// rehearseDue rehearses the newest snapshot of each database whose schema was not rehearsed yet.
+// It returns an error only if another try may succeed.
+func (svc *Service) rehearseDue(ctx context.Context, a *app.App) (done []outcome, err error) {
 	for _, l := range a.Layers() {
 		r, ok := l.Driver.(snap.Rehearser)
 		if !ok {
 			continue
 		}
-		cps, err := d.store.Checkpoints(ctx, a.Rec().ID)
+		cps, err := svc.store.Checkpoints(ctx, a.Rec().ID)
 		if err != nil {
 			return done, err
 		}
@@ -80,21 +80,21 @@ func (d *Service) rehearseDue(ctx context.Context, a *app.App) (done []outcome, 
 			continue
 		}
 		shape, err := r.Shape(s.ID)
-		if err != nil || shape == "" || a.Knows(cps, l.Name, s, shape) {
-			continue // what cannot be read is told by verify
+		if err != nil || shape == "" || a.CoveredByRehearsal(cps, l.Name, s, shape) {
+			continue // Verify reports snapshots that cannot be read
 		}
-		if ok, err := d.smallEnough(ctx, l); err != nil || !ok {
+		if ok, err := svc.smallEnough(ctx, l); err != nil || !ok {
 			if err != nil {
 				return done, err
 			}
-			a.Learn(l.Name, app.Rehearsed{Shape: shape})
+			a.NoteRehearsed(l.Name, app.Rehearsed{Shape: shape})
 			continue
 		}
 		err = r.Rehearse(ctx, snap.RestoreID(records.NewID("rehearse-")), s.ID)
 		if passes(ctx, err) {
 			return done, err
 		}
-		o := outcome{cp: cp.ID, layer: l.Name, Rehearsal: store.Rehearsal{At: d.opt.Now().UTC(), Shape: shape}}
+		o := outcome{cp: cp.ID, layer: l.Name, Rehearsal: store.Rehearsal{At: svc.opt.Now().UTC(), Shape: shape}}
 		if err != nil {
 			o.Problem = errs.Words(err)
 		}
@@ -103,7 +103,7 @@ func (d *Service) rehearseDue(ctx context.Context, a *app.App) (done []outcome, 
 	return done, nil
 }
 
-// newestOf finds the newest checkpoint that has the layer.
+// newestOf returns the newest checkpoint that has the layer.
 func newestOf(cps []store.Checkpoint, name snap.Layer) (store.Checkpoint, store.Snapshot, bool) {
 	for _, cp := range cps {
 		if s, ok := cp.Snapshot(name); ok && cp.Damaged == "" && !s.Raw {
@@ -113,34 +113,35 @@ func newestOf(cps []store.Checkpoint, name snap.Layer) (store.Checkpoint, store.
 	return store.Checkpoint{}, store.Snapshot{}, false
 }
 
-// smallEnough reports whether a database may be rehearsed for its size.
-func (d *Service) smallEnough(ctx context.Context, l layer.Layer) (bool, error) {
+// smallEnough reports whether a database is small enough to be rehearsed.
+func (svc *Service) smallEnough(ctx context.Context, l layer.Layer) (bool, error) {
 	w, ok := l.Driver.(snap.SizeEstimator)
 	if !ok {
 		return true, nil
 	}
-	if err := d.opt.Failpoint.At("estimate the size of " + string(l.Name) + " for a rehearsal"); err != nil {
+	if err := svc.opt.Failpoint.At("estimate the size of " + string(l.Name) + " for a rehearsal"); err != nil {
 		return false, err
 	}
 	size, err := w.EstimateSize(ctx)
-	return size <= d.opt.RehearseMax, err
+	return size <= svc.opt.RehearseMax, err
 }
 
-// passes reports whether a rehearsal ended for a reason that says nothing of the snapshot.
+// passes reports whether a rehearsal failed for a temporary reason, which says nothing about the
+// snapshot.
 func passes(ctx context.Context, err error) bool {
 	kind := errs.KindOf(err)
 	return err != nil && (ctx.Err() != nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) ||
 		kind == errs.Unavailable || kind == errs.Busy || kind == errs.NotFound)
 }
 
-// noteRehearsal writes an outcome down. A checkpoint that is gone meanwhile needs none.
-func (d *Service) noteRehearsal(ctx context.Context, a *app.App, o outcome) error {
-	release, err := d.apps.AcquireBrief(ctx, a, "note a rehearsal")
+// noteRehearsal records an outcome. It does nothing if the checkpoint was deleted meanwhile.
+func (svc *Service) noteRehearsal(ctx context.Context, a *app.App, o outcome) error {
+	release, err := svc.apps.AcquireBrief(ctx, a, "note a rehearsal")
 	if err != nil {
 		return err
 	}
 	defer release()
-	cp, err := d.store.Checkpoint(ctx, a.Rec().ID, o.cp)
+	cp, err := svc.store.Checkpoint(ctx, a.Rec().ID, o.cp)
 	if errs.KindOf(err) == errs.NotFound {
 		return nil
 	}
@@ -152,16 +153,16 @@ func (d *Service) noteRehearsal(ctx context.Context, a *app.App, o outcome) erro
 			cp.Snapshots[i].Rehearsal = &o.Rehearsal
 		}
 	}
-	if err := d.opt.Failpoint.At("record rehearsal"); err != nil {
+	if err := svc.opt.Failpoint.At("record rehearsal"); err != nil {
 		return err
 	}
-	if err := d.store.PutCheckpoint(ctx, cp, ""); err != nil {
+	if err := svc.store.PutCheckpoint(ctx, cp, ""); err != nil {
 		return err
 	}
-	a.Learn(o.layer, app.Rehearsed{Shape: o.Shape, Problem: o.Problem})
+	a.NoteRehearsed(o.layer, app.Rehearsed{Shape: o.Shape, Problem: o.Problem})
 	if o.Problem != "" {
-		d.opt.Log.Warn("a checkpoint cannot be restored", "app", a.Rec().Slug, "checkpoint", o.cp, "layer", o.layer, "err", o.Problem)
+		svc.opt.Log.Warn("a checkpoint cannot be restored", "app", a.Rec().Slug, "checkpoint", o.cp, "layer", o.layer, "err", o.Problem)
 	}
-	d.events.Publish(a.Rec().ID, "checkpoint", checkpoint.Public(cp))
+	svc.events.Publish(a.Rec().ID, "checkpoint", checkpoint.Public(cp))
 	return nil
 }

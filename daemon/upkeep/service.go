@@ -1,6 +1,7 @@
-// Package upkeep makes apps fit to be worked on: it sweeps what dead processes left, has operations that
-// were cut short finished or undone, and tries again until nothing is unfinished. It also does what is due in
-// the background: rehearsals, what drivers do between operations, looking whether owners are who they were.
+// Package upkeep makes apps ready for operations: it sweeps what dead processes left, finishes or
+// undoes interrupted operations, and retries until nothing is unfinished. In the background it
+// also runs rehearsals and the drivers' Maintain, and checks that the accounts of the apps' owners
+// have not changed.
 package upkeep
 
 import (
@@ -16,12 +17,12 @@ import (
 	"mulligan/daemon/turns"
 )
 
-// A recoverer finishes or undoes an operation that a crash cut short, and says which. The caller
-// holds the app.
+// Recoverer finishes or undoes an interrupted operation, and returns in words which of the two.
+// The caller must have acquired the app.
 type Recoverer func(ctx context.Context, a *app.App, op store.Operation) (words string, err error)
 
-// Service makes apps fit to be worked on, finishes what is unfinished, and does what is due in
-// the background. Safe for concurrent use.
+// Service recovers apps, retries unfinished operations, and does background work. Safe for
+// concurrent use.
 type Service struct {
 	owners      *accounts.Owners
 	events      *events.Events
@@ -30,14 +31,14 @@ type Service struct {
 	turns       *turns.Service
 	opt         *settings.Options
 	store       *records.Records
-	run         context.Context      // ends when the daemon is closed
+	run         context.Context      // cancelled when the daemon closes
 	recoverers  map[string]Recoverer // by kind of operation
 }
 
-// New returns the upkeep of a daemon's apps, until run ends. recoverers has one for each kind of
-// operation.
+// New returns the upkeep of a daemon's apps. Background work ends with run. recoverers must have
+// an entry for each kind of operation.
 func New(run context.Context, opt *settings.Options, store *records.Records, ev *events.Events, apps *app.Set, cps *checkpoint.Service, turns *turns.Service, recoverers map[string]Recoverer) *Service {
 	d := &Service{owners: apps.Owners, events: ev, apps: apps, checkpoints: cps, turns: turns, opt: opt, store: store, run: run, recoverers: recoverers}
-	apps.Settle, apps.Pursue = d.makeReady, d.pursue
+	apps.Recover, apps.RetryUnfinished = d.makeReady, d.retryUnfinished
 	return d
 }

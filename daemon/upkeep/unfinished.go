@@ -11,20 +11,20 @@ import (
 	"mulligan/snap"
 )
 
-// The waits between two tries to finish what is unfinished: each is twice the one before.
+// The wait between two retries doubles, from retryFirst to retryMost.
 const (
 	retryFirst = time.Second
 	retryMost  = time.Minute
 )
 
-// pursue has a goroutine finish what is unfinished about the app, if anything is and
-// no goroutine is at it. The record of what that is are the operations in the store,
-// and the drivers' own: a daemon that starts finds it again.
-func (d *Service) pursue(a *app.App) {
-	if !d.apps.Registered(a) {
+// retryUnfinished starts a goroutine that finishes what is unfinished about the app, unless
+// nothing is or such a goroutine runs. The unfinished work is recorded in the store's operations
+// and by the drivers, so a daemon that starts finds it again.
+func (svc *Service) retryUnfinished(a *app.App) {
+	if !svc.apps.Registered(a) {
 		return
 	}
-	begun, atOnce := a.BeginPursuit()
+	begun, atOnce := a.BeginRetries()
 	if !begun {
 		return
 	}
@@ -32,73 +32,72 @@ func (d *Service) pursue(a *app.App) {
 	if atOnce {
 		wait = 0
 	}
-	d.apps.Background(func() { d.finishLater(d.run, a, wait) })
+	svc.apps.Background(func() { svc.finishLater(svc.run, a, wait) })
 }
 
-// finishLater tries to finish what is unfinished about the app, again and again, until
-// nothing is, or the daemon closes.
-func (d *Service) finishLater(ctx context.Context, a *app.App, wait time.Duration) {
+// finishLater retries until nothing about the app is unfinished, or until ctx ends.
+func (svc *Service) finishLater(ctx context.Context, a *app.App, wait time.Duration) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(wait):
-		case <-a.Poked():
+		case <-a.RetryNow():
 			wait = 0
 		}
-		err := d.finishNow(ctx, a)
+		err := svc.finishNow(ctx, a)
 		if ctx.Err() != nil {
 			return
 		}
 		if err != nil {
-			d.opt.Log.Warn("something is unfinished, and tried again", "app", a.Rec().Slug, "err", err)
+			svc.opt.Log.Warn("an unfinished operation will be tried again", "app", a.Rec().Slug, "err", err)
 		}
-		if a.RestFinished() {
+		if a.EndRetries() {
 			return
 		}
 		wait = min(max(2*wait, retryFirst), retryMost)
 	}
 }
 
-// finishNow is one try.
-func (d *Service) finishNow(ctx context.Context, a *app.App) error {
-	release, err := d.apps.Hold(ctx, a, "finish what is unfinished", accounts.Self(), true)
+// finishNow makes one try to finish what is unfinished.
+func (svc *Service) finishNow(ctx context.Context, a *app.App) error {
+	release, err := svc.apps.Hold(ctx, a, "finish what is unfinished", accounts.Self(), true)
 	if err != nil {
 		return err
 	}
 	defer release()
 	defer a.Try()()
-	if !d.apps.Registered(a) {
-		a.ForgetRest()
+	if !svc.apps.Registered(a) {
+		a.ForgetUnfinished()
 		return nil
 	}
-	if err := a.NoteOwner(d.owners.CheckOwner(a.Rec())); err != nil {
+	if err := a.NoteOwner(svc.owners.CheckOwner(a.Rec())); err != nil {
 		return err
 	}
-	if err := d.Settle(ctx, a); err != nil {
+	if err := svc.Recover(ctx, a); err != nil {
 		return err
 	}
-	if err := d.sweepHeld(ctx, a); err != nil {
+	if err := svc.sweepHeld(ctx, a); err != nil {
 		return err
 	}
-	err = d.rise(ctx, a)
-	left := d.leftovers(ctx, a)
+	err = svc.rise(ctx, a)
+	left := svc.leftovers(ctx, a)
 	if err != nil {
 		left = append(left, "the app could not be started: "+errs.Words(err))
 	}
-	a.NoteLeft(left)
+	a.NoteLeftovers(left)
 	return err
 }
 
-// leftovers asks the drivers that may have left something behind to drop it, and says
-// what is still there.
-func (d *Service) leftovers(ctx context.Context, a *app.App) (left []string) {
+// leftovers asks the drivers to drop their leftovers, and returns what still exists, one phrase
+// each.
+func (svc *Service) leftovers(ctx context.Context, a *app.App) (left []string) {
 	for _, l := range a.Layers() {
-		r, ok := l.Driver.(snap.Leaver)
+		r, ok := l.Driver.(snap.LeftoverDropper)
 		if !ok {
 			continue
 		}
-		words, err := r.Leftovers(ctx)
+		words, err := r.DropLeftovers(ctx)
 		if err != nil {
 			words = append(words, errs.Words(err))
 		}
@@ -109,23 +108,23 @@ func (d *Service) leftovers(ctx context.Context, a *app.App) (left []string) {
 	return left
 }
 
-// rise starts what of the app runs whenever the daemon does, its supervised command and
-// the tracker, and what an operation could not start. The caller holds the app, which is settled.
-func (d *Service) rise(ctx context.Context, a *app.App) error {
+// rise starts the app's supervised command, its tracker, and a unit that an operation could not
+// start. The caller must have acquired and recovered the app.
+func (svc *Service) rise(ctx context.Context, a *app.App) error {
 	down, owed, lags := a.ToStart()
 	if !down && !owed && !lags {
 		return nil
 	}
 	var err error
 	if down && !a.Asleep.Load() {
-		err = d.apps.StartCommand(ctx, a, true)
+		err = svc.apps.StartCommand(ctx, a, true)
 	}
 	if owed && a.Unit() != nil {
-		err = errs.Also(err, d.apps.StartUnit(ctx, a))
+		err = errs.Also(err, svc.apps.StartUnit(ctx, a))
 	}
 	if lags || turns.TrackerOf(a) == nil {
-		d.turns.StartTracker(ctx, a)
+		svc.turns.StartTracker(ctx, a)
 	}
-	a.NoteStart(down && err != nil, owed && err != nil)
+	a.NoteNotStarted(down && err != nil, owed && err != nil)
 	return err
 }

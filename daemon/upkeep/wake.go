@@ -6,16 +6,16 @@ import (
 	"mulligan/daemon/app"
 )
 
-// Wake makes an app ready at start: leftovers swept, operations that a crash
-// cut short finished or undone, a supervised command running.
-func (d *Service) Wake(ctx context.Context, a *app.App) {
-	if err := a.NoteOwner(d.owners.CheckOwner(a.Rec())); err != nil {
+// Wake makes an app ready when the daemon starts: it recovers the app and starts its supervised
+// command.
+func (svc *Service) Wake(ctx context.Context, a *app.App) {
+	if err := a.NoteOwner(svc.owners.CheckOwner(a.Rec())); err != nil {
 		a.Asleep.Store(true)
-		d.opt.Log.Error("app is not ready", "app", a.Rec().Slug, "err", err)
+		svc.opt.Log.Error("app is not ready", "app", a.Rec().Slug, "err", err)
 		return
 	}
 	a.NoteDown()
-	if err := d.finishNow(ctx, a); err != nil {
-		d.opt.Log.Error("app is not ready", "app", a.Rec().Slug, "err", err)
+	if err := svc.finishNow(ctx, a); err != nil {
+		svc.opt.Log.Error("app is not ready", "app", a.Rec().Slug, "err", err)
 	}
 }

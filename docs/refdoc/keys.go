@@ -18,10 +18,10 @@ type Key struct {
 	Default string // where the struct of defaults doesn't tell
 }
 
-// Keys writes a table of the keys that a TOML file may hold per table of it:
-// what the struct defaults is decoded from, in the order of its fields, those of
-// tables last. docs are by dotted name; a key without one fails the test, and so
-// does one that is no key. heads is what stands above each table's keys.
+// Keys returns Markdown tables of the keys of a TOML file, one for each of the file's tables, in
+// the order of the fields of the struct defaults. docs maps dotted names to descriptions; the test
+// fails if a key has no description or a description no key. heads holds the text above each
+// table.
 func Keys(t testing.TB, defaults any, docs map[string]Key, heads map[string]string) string {
 	t.Helper()
 	w := &keyWriter{t: t, docs: docs, heads: heads, seen: map[string]bool{}}

@@ -15,6 +15,9 @@ import (
 
 const opCollect = "collect the store's garbage"
 
+// collector moves and frees what is in a store's segments. Whoever calls its methods holds gc, or is opening the store.
+type collector struct{ *Store }
+
 // Collect frees what no root and no open batch reaches, where that is more than
 // half of a segment: what is live in it is copied to the log's end and made
 // durable, then the segment is removed. That needs room for the live part of one
@@ -26,21 +29,22 @@ func (s *Store) Collect(ctx context.Context) (freed int64, err error) {
 	if s.isClosed() {
 		return 0, closedError(opCollect)
 	}
+	c := collector{s}
 	// What is wholly dead goes first: its space may be needed for the rest.
-	for _, g := range s.candidates(func(g *segment) bool { return g.live == 0 }) {
-		n, err := s.vacateSegment(ctx, g)
+	for _, g := range c.candidates(func(g *segment) bool { return g.live == 0 }) {
+		n, err := c.vacateSegment(ctx, g)
 		freed += n
 		if err != nil {
 			return freed, err
 		}
 	}
-	if err := s.retire(); err != nil {
+	if err := c.retire(); err != nil {
 		return freed, err
 	}
-	for _, g := range s.candidates(func(g *segment) bool { return 2*g.live < g.onDisk() }) {
-		n, err := s.vacateSegment(ctx, g)
+	for _, g := range c.candidates(func(g *segment) bool { return 2*g.live < g.onDisk() }) {
+		n, err := c.vacateSegment(ctx, g)
 		if freed += n; noSpace(err) {
-			n, err = s.punch(g)
+			n, err = c.punch(g)
 			freed += n
 		}
 		if err != nil {
@@ -51,24 +55,24 @@ func (s *Store) Collect(ctx context.Context) (freed int64, err error) {
 }
 
 // vacateSegment moves what lives in g elsewhere and removes g.
-func (s *Store) vacateSegment(ctx context.Context, g *segment) (freed int64, err error) {
+func (c collector) vacateSegment(ctx context.Context, g *segment) (freed int64, err error) {
 	if !g.isPack() {
-		return s.evacuate(ctx, g)
+		return c.evacuate(ctx, g)
 	}
-	before := s.DiskUsage()
-	err = s.repack(ctx, []*segment{g})
-	return before - s.DiskUsage(), err
+	before := c.DiskUsage()
+	err = c.repack(ctx, []*segment{g})
+	return before - c.DiskUsage(), err
 }
 
 // candidates lists the sealed segments that want chooses, those with the least
 // to copy first.
-func (s *Store) candidates(want func(*segment) bool) []*segment {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
+func (c collector) candidates(want func(*segment) bool) []*segment {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
 	var list []*segment
 	live := map[*segment]int64{}
-	for _, g := range s.segs {
-		if g != s.active && want(g) {
+	for _, g := range c.segs {
+		if g != c.active && want(g) {
 			list, live[g] = append(list, g), g.live
 		}
 	}
@@ -81,51 +85,51 @@ func (s *Store) candidates(want func(*segment) bool) []*segment {
 
 // retire seals the active segment when more than half of its objects are dead,
 // so that it can be collected like the others.
-func (s *Store) retire() error {
-	s.wmu.Lock()
-	defer s.wmu.Unlock()
+func (c collector) retire() error {
+	c.wmu.Lock()
+	defer c.wmu.Unlock()
 	var held int64
-	for i := range s.active.objects {
-		held += s.active.objects[i].size()
+	for i := range c.active.objects {
+		held += c.active.objects[i].size()
 	}
-	s.mu.RLock()
-	live := s.active.live
-	s.mu.RUnlock()
+	c.mu.RLock()
+	live := c.active.live
+	c.mu.RUnlock()
 	if held == 0 || 2*live >= held {
 		return nil
 	}
-	return s.ioError(opCollect, s.roll())
+	return c.ioError(opCollect, c.roll())
 }
 
 // evacuate copies what is live in the sealed segment g and removes g. A segment
 // with damaged live objects stays, with nothing else live in it: what is left of
 // them may yet be of use to somebody.
-func (s *Store) evacuate(ctx context.Context, g *segment) (freed int64, err error) {
-	objects, err := s.objectsOf(g)
+func (c collector) evacuate(ctx context.Context, g *segment) (freed int64, err error) {
+	objects, err := c.objectsOf(g)
 	if err != nil {
-		return 0, s.ioError(opCollect, err)
+		return 0, c.ioError(opCollect, err)
 	}
 	var copied int64
 	for {
-		live, gone := s.vacate(g, objects)
+		live, gone := c.vacate(g, objects)
 		if gone {
 			break
 		}
 		if len(live) == 0 {
 			return -copied, nil
 		}
-		n, err := s.copyAll(ctx, g, live)
+		n, err := c.copyAll(ctx, g, live)
 		copied += n
 		if err != nil {
 			return -copied, err
 		}
 	}
-	if err := s.opt.Failpoint.At("remove-segment"); err != nil {
-		return -copied, s.ioError(opCollect, err)
+	if err := c.opt.Failpoint.At("remove-segment"); err != nil {
+		return -copied, c.ioError(opCollect, err)
 	}
 	freed = g.onDisk() + g.indexSize.Load() - copied
 	if err := g.remove(); err != nil {
-		return -copied, s.ioError(opCollect, err)
+		return -copied, c.ioError(opCollect, err)
 	}
 	return freed, nil
 }
@@ -133,13 +137,13 @@ func (s *Store) evacuate(ctx context.Context, g *segment) (freed int64, err erro
 // vacate lists the objects that live in g and are not damaged. When there are
 // none, not even damaged ones, it takes g, and the dead in it, out of the store,
 // in the same step.
-func (s *Store) vacate(g *segment, objects []object) (live []object, gone bool) {
-	s.refMu.Lock() // no count is on its way down through a dead node of g
-	defer s.refMu.Unlock()
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (c collector) vacate(g *segment, objects []object) (live []object, gone bool) {
+	c.refMu.Lock() // no count is on its way down through a dead node of g
+	defer c.refMu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	here := func(o *object) (entry, bool) {
-		e, ok := s.index[o.hash]
+		e, ok := c.index[o.hash]
 		return e, ok && e.is(o, g.seq)
 	}
 	damaged := false
@@ -157,10 +161,10 @@ func (s *Store) vacate(g *segment, objects []object) (live []object, gone bool) 
 	}
 	for i := range objects {
 		if _, ok := here(&objects[i]); ok {
-			delete(s.index, objects[i].hash)
+			delete(c.index, objects[i].hash)
 		}
 	}
-	delete(s.segs, g.seq)
+	delete(c.segs, g.seq)
 	return nil, true
 }
 
@@ -173,40 +177,40 @@ type move struct {
 // copyAll copies objects of g to the log's end, makes the copies durable, and
 // only then lets the index point to them. Those that turn out to be damaged
 // stay. After an error what was copied so far has moved, where that is possible.
-func (s *Store) copyAll(ctx context.Context, g *segment, objects []object) (copied int64, err error) {
-	s.mu.RLock()
-	epoch := s.epoch
-	s.mu.RUnlock()
-	moves, failure := s.copyEach(ctx, g, objects)
+func (c collector) copyAll(ctx context.Context, g *segment, objects []object) (copied int64, err error) {
+	c.mu.RLock()
+	epoch := c.epoch
+	c.mu.RUnlock()
+	moves, failure := c.copyEach(ctx, g, objects)
 	for _, m := range moves {
 		copied += m.to.size()
 	}
-	s.wmu.Lock()
-	defer s.wmu.Unlock()
-	if err := s.opt.Failpoint.At("sync-copies"); err != nil {
-		return copied, s.ioError(opCollect, err)
+	c.wmu.Lock()
+	defer c.wmu.Unlock()
+	if err := c.opt.Failpoint.At("sync-copies"); err != nil {
+		return copied, c.ioError(opCollect, err)
 	}
-	if err := s.sync(); err != nil {
-		return copied, s.ioError(opCollect, err)
+	if err := c.sync(); err != nil {
+		return copied, c.ioError(opCollect, err)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.epoch != epoch {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.epoch != epoch {
 		return copied, errs.New(errs.Failed, opCollect, "copies were lost when the disk failed")
 	}
 	for _, m := range moves {
-		s.relocate(m)
+		c.relocate(m)
 	}
 	return copied, failure
 }
 
 // copyEach copies objects until one fails for another reason than damage.
-func (s *Store) copyEach(ctx context.Context, g *segment, objects []object) (moves []move, err error) {
+func (c collector) copyEach(ctx context.Context, g *segment, objects []object) (moves []move, err error) {
 	for i := range objects {
 		if err := ctx.Err(); err != nil {
 			return moves, errs.Wrap(errs.Unavailable, opCollect, err)
 		}
-		m, err := s.copyOne(g, objects[i])
+		m, err := c.copyOne(g, objects[i])
 		if errs.KindOf(err) == errs.Corrupt {
 			continue
 		}
@@ -219,30 +223,30 @@ func (s *Store) copyEach(ctx context.Context, g *segment, objects []object) (mov
 }
 
 // copyOne reads one object of g and writes it again.
-func (s *Store) copyOne(g *segment, o object) (m move, err error) {
-	r, err := s.loadRecord(g, o.hash, entry{off: o.off, stored: o.stored})
+func (c collector) copyOne(g *segment, o object) (m move, err error) {
+	r, err := c.loadRecord(g, o.hash, entry{off: o.off, stored: o.stored})
 	if err == nil && !r.intact() {
 		err = errors.New("checksum mismatch")
 	}
 	if err != nil {
 		if ioFailure(err) {
-			return m, s.ioError(opCollect, err)
+			return m, c.ioError(opCollect, err)
 		}
-		s.markBad(o.hash, entry{seg: g.seq, off: o.off})
+		c.markBad(o.hash, entry{seg: g.seq, off: o.off})
 		return m, &errs.Error{Kind: errs.Corrupt, Op: opCollect, Message: "object " + o.hash.String(), Err: err}
 	}
-	s.wmu.Lock()
-	defer s.wmu.Unlock()
-	to, err := s.appendObject(r)
+	c.wmu.Lock()
+	defer c.wmu.Unlock()
+	to, err := c.appendObject(r)
 	if err != nil {
-		return m, s.ioError(opCollect, err)
+		return m, c.ioError(opCollect, err)
 	}
-	return move{from: o, to: to, src: g, seg: s.active}, nil
+	return move{from: o, to: to, src: g, seg: c.active}, nil
 }
 
 // relocate lets the index point to a durable copy. mu is held.
-func (s *Store) relocate(m move) {
-	e, ok := s.index[m.from.hash]
+func (c collector) relocate(m move) {
+	e, ok := c.index[m.from.hash]
 	if !ok || !e.is(&m.from, m.src.seq) || e.has(isBad) {
 		return
 	}
@@ -252,34 +256,34 @@ func (s *Store) relocate(m move) {
 		m.src.live -= was
 		m.seg.live += e.size()
 	}
-	s.index[m.from.hash] = e
+	c.index[m.from.hash] = e
 }
 
 // punch gives back the space of what is dead in the sealed segment g, on a disk
 // too full for copying what is live in it.
-func (s *Store) punch(g *segment) (freed int64, err error) {
-	objects, err := s.objectsOf(g)
+func (c collector) punch(g *segment) (freed int64, err error) {
+	objects, err := c.objectsOf(g)
 	if err != nil {
-		return 0, s.ioError(opCollect, err)
+		return 0, c.ioError(opCollect, err)
 	}
 	before := g.onDisk()
-	kept, dead := s.bury(g, objects)
+	kept, dead := c.bury(g, objects)
 	if g.isPack() {
-		dead, err = s.deadGroups(g, kept)
+		dead, err = c.deadGroups(g, kept)
 		if err != nil {
-			return 0, s.ioError(opCollect, err)
+			return 0, c.ioError(opCollect, err)
 		}
 	}
 	// The index must not name, after a power cut either, what is about to go.
 	if err := os.Remove(g.indexPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return 0, s.ioError(opCollect, err)
+		return 0, c.ioError(opCollect, err)
 	}
 	g.indexSize.Store(0)
-	if err := durable.Sync(s.dir); err != nil {
-		return 0, s.ioError(opCollect, err)
+	if err := durable.Sync(c.dir); err != nil {
+		return 0, c.ioError(opCollect, err)
 	}
-	if err := s.opt.Failpoint.At("punch-segment"); err != nil {
-		return 0, s.ioError(opCollect, err)
+	if err := c.opt.Failpoint.At("punch-segment"); err != nil {
+		return 0, c.ioError(opCollect, err)
 	}
 	for len(dead) > 0 {
 		n, off, end := 1, int64(dead[0].off), int64(dead[0].off)+dead[0].size()
@@ -288,18 +292,18 @@ func (s *Store) punch(g *segment) (freed int64, err error) {
 		}
 		dead = dead[n:]
 		if err := unix.Fallocate(int(g.f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, end-off); err != nil {
-			return 0, s.ioError(opCollect, err)
+			return 0, c.ioError(opCollect, err)
 		}
 	}
 	if !g.isPack() {
-		_ = s.writeIndex(g, kept) // else the next opening scans
+		_ = c.writeIndex(g, kept) // else the next opening scans
 	}
 	return before - g.measure(), nil
 }
 
 // deadGroups lists the groups of a pack that hold none of kept, as if each were one object.
-func (s *Store) deadGroups(g *segment, kept []object) (dead []object, err error) {
-	spans, err := s.scanPack(g, false)
+func (c collector) deadGroups(g *segment, kept []object) (dead []object, err error) {
+	spans, err := c.scanPack(g, false)
 	needed := map[uint32]bool{}
 	for i := range kept {
 		needed[kept[i].off] = true
@@ -314,20 +318,20 @@ func (s *Store) deadGroups(g *segment, kept []object) (dead []object, err error)
 
 // bury takes the dead in g out of the store, and parts the objects of g into
 // those that are in use here and those that are not.
-func (s *Store) bury(g *segment, objects []object) (kept, dead []object) {
-	s.refMu.Lock()
-	defer s.refMu.Unlock()
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (c collector) bury(g *segment, objects []object) (kept, dead []object) {
+	c.refMu.Lock()
+	defer c.refMu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	for _, o := range objects {
-		e, ok := s.index[o.hash]
+		e, ok := c.index[o.hash]
 		here := ok && e.is(&o, g.seq)
 		if here && e.refs > 0 {
 			kept = append(kept, o)
 			continue
 		}
 		if here {
-			delete(s.index, o.hash)
+			delete(c.index, o.hash)
 		}
 		dead = append(dead, o)
 	}

@@ -103,12 +103,12 @@ func (p *packing) pull(g *segment, goes bool, pulled map[groupAddr]bool) error {
 }
 
 // living returns those of objects that are live in g and not damaged.
-func (s *Store) living(g *segment, objects []object) (live []object) {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
+func (c collector) living(g *segment, objects []object) (live []object) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
 	for i := range objects {
 		o := &objects[i]
-		if e, ok := s.index[o.hash]; ok && e.is(o, g.seq) && e.refs > 0 && !e.has(isBad) {
+		if e, ok := c.index[o.hash]; ok && e.is(o, g.seq) && e.refs > 0 && !e.has(isBad) {
 			x := *o
 			x.refs = nil
 			live = append(live, x)

@@ -37,10 +37,11 @@ func Open(dir string, o Options) (*Store, error) {
 		o.PackBytes = 256 << 10
 	}
 	s := &Store{dir: dir, opt: o, index: map[Hash]entry{}, roots: map[string]Root{}, segs: map[uint32]*segment{}}
-	if err := s.lockDir(); err != nil {
+	op := opener{s}
+	if err := op.lockDir(); err != nil {
 		return nil, err
 	}
-	if err := s.loadAll(); err != nil {
+	if err := op.loadAll(); err != nil {
 		return nil, errors.Join(s.ioErrorOr(opOpen, err), s.drop())
 	}
 	return s, nil
@@ -55,28 +56,31 @@ func (s *Store) ioErrorOr(op string, err error) error {
 	return s.ioError(op, err)
 }
 
+// opener reads a store's folder into memory. Nobody else has the store yet.
+type opener struct{ *Store }
+
 // lockDir makes the folder where it is missing, private to its owner, and locks it.
-func (s *Store) lockDir() error {
-	if err := os.MkdirAll(s.dir, 0o700); err != nil {
-		return s.ioError(opOpen, err)
+func (op opener) lockDir() error {
+	if err := os.MkdirAll(op.dir, 0o700); err != nil {
+		return op.ioError(opOpen, err)
 	}
-	d, err := os.Open(s.dir)
+	d, err := os.Open(op.dir)
 	if err != nil {
-		return s.ioError(opOpen, err)
+		return op.ioError(opOpen, err)
 	}
 	if err := d.Chmod(0o700); err != nil {
 		d.Close()
-		return s.ioError(opOpen, err)
+		return op.ioError(opOpen, err)
 	}
 	if err := flock(d); err != nil {
 		d.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			return errs.New(errs.Busy, opOpen, "%s is in use by another process", s.dir).
+			return errs.New(errs.Busy, opOpen, "%s is in use by another process", op.dir).
 				WithHint("stop the other daemon, or give this one another state folder")
 		}
-		return s.ioError(opOpen, err)
+		return op.ioError(opOpen, err)
 	}
-	s.lock = d
+	op.lock = d
 	return nil
 }
 
@@ -92,57 +96,57 @@ func flock(d *os.File) error {
 }
 
 // loadAll reads what is there, or begins a new store.
-func (s *Store) loadAll() error {
-	seqs, packs, err := s.sweep()
+func (op opener) loadAll() error {
+	seqs, packs, err := op.sweep()
 	if err != nil {
 		return err
 	}
-	if err := s.format(len(seqs) == 0); err != nil {
+	if err := op.format(len(seqs) == 0); err != nil {
 		return err
 	}
 	if len(seqs) == 0 {
-		return s.begin(1)
+		return op.begin(1)
 	}
 	var last *scan
 	for i, seq := range seqs {
-		sc, err := s.openSegment(seq, i == len(seqs)-1)
+		sc, err := op.openSegment(seq, i == len(seqs)-1)
 		if err != nil {
 			return err
 		}
 		last = sc
 	}
 	for _, seq := range packs {
-		if err := s.openPack(seq); err != nil {
+		if err := op.openPack(seq); err != nil {
 			return err
 		}
 	}
-	if err := s.settle(last); err != nil {
+	if err := op.settle(last); err != nil {
 		return err
 	}
-	if err := s.readRoots(seqs, last); err != nil {
+	if err := op.readRoots(seqs, last); err != nil {
 		return err
 	}
-	s.count()
-	if s.active.size.Load() < segHeaderSize+headerSize {
-		return s.begin(s.active.seq + 1) // cut down to nothing: leave it alone
+	op.count()
+	if op.active.size.Load() < segHeaderSize+headerSize {
+		return op.begin(op.active.seq + 1) // cut down to nothing: leave it alone
 	}
 	return nil
 }
 
 // begin makes the segment seq and appends to it from now on.
-func (s *Store) begin(seq uint32) error {
-	g, err := s.create(seq)
+func (op opener) begin(seq uint32) error {
+	g, err := op.create(seq)
 	if err != nil {
 		return err
 	}
-	s.segs[seq], s.active = g, g
-	_ = s.setAside(g.size.Load())
+	op.segs[seq], op.active = g, g
+	_ = op.setAside(g.size.Load())
 	return nil
 }
 
 // sweep removes unfinished files and lists the segments and the packs, each in order.
-func (s *Store) sweep() (seqs, packs []uint32, err error) {
-	entries, err := os.ReadDir(s.dir)
+func (op opener) sweep() (seqs, packs []uint32, err error) {
+	entries, err := os.ReadDir(op.dir)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -156,17 +160,17 @@ func (s *Store) sweep() (seqs, packs []uint32, err error) {
 		pack, isPack := strings.CutSuffix(name, ".pack")
 		switch {
 		case strings.HasSuffix(name, ".tmp"), isIndex && !have[index+".seg"]:
-			if err := os.Remove(filepath.Join(s.dir, name)); err != nil {
+			if err := os.Remove(filepath.Join(op.dir, name)); err != nil {
 				return nil, nil, err
 			}
 		case isSeg:
 			n, err := strconv.ParseUint(base, 16, 32)
-			if err == nil && n > 0 && name == filepath.Base(segPath(s.dir, uint32(n))) {
+			if err == nil && n > 0 && name == filepath.Base(segPath(op.dir, uint32(n))) {
 				seqs = append(seqs, uint32(n))
 			}
 		case isPack:
 			n, err := strconv.ParseUint(pack, 16, 31)
-			if err == nil && name == filepath.Base(packPath(s.dir, firstPack+uint32(n))) {
+			if err == nil && name == filepath.Base(packPath(op.dir, firstPack+uint32(n))) {
 				packs = append(packs, firstPack+uint32(n))
 			}
 		}
@@ -177,40 +181,40 @@ func (s *Store) sweep() (seqs, packs []uint32, err error) {
 }
 
 // openPack opens one pack and enters its objects into the index.
-func (s *Store) openPack(seq uint32) error {
-	g := &segment{seq: seq, path: packPath(s.dir, seq)}
+func (op opener) openPack(seq uint32) error {
+	g := &segment{seq: seq, path: packPath(op.dir, seq)}
 	f, err := os.OpenFile(g.path, os.O_RDWR, 0)
 	if err != nil {
 		return err
 	}
 	g.f = f
-	s.segs[seq], s.lastPack = g, seq
+	op.segs[seq], op.lastPack = g, seq
 	fi, err := f.Stat()
 	if err != nil {
 		return err
 	}
 	g.size.Store(fi.Size())
 	g.measure()
-	spans, err := s.scanPack(g, true)
+	spans, err := op.scanPack(g, true)
 	for _, sp := range spans {
-		s.enter(g, sp.objects)
+		op.enter(g, sp.objects)
 	}
 	return err
 }
 
 // format reads the file that holds the format's version and the salt, and
 // writes it for a new store.
-func (s *Store) format(fresh bool) error {
-	path := filepath.Join(s.dir, "format")
+func (op opener) format(fresh bool) error {
+	path := filepath.Join(op.dir, "format")
 	p, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) && fresh {
-		if _, err := rand.Read(s.salt[:]); err != nil {
+		if _, err := rand.Read(op.salt[:]); err != nil {
 			return err
 		}
-		if err := s.writeFormat(path); err != nil {
+		if err := op.writeFormat(path); err != nil {
 			return err
 		}
-		return durable.Sync(filepath.Dir(s.dir)) // the folder may be new
+		return durable.Sync(filepath.Dir(op.dir)) // the folder may be new
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return errs.New(errs.Corrupt, opOpen, "%s is missing, and there are segments", path).
@@ -225,35 +229,35 @@ func (s *Store) format(fresh bool) error {
 	}
 	old, err := strconv.Atoi(f[1])
 	if err != nil || old < oldestVersion || old > version {
-		return errs.New(errs.Unsupported, opOpen, "%s has format %.20q, and this build knows formats %d to %d", s.dir, f[1], oldestVersion, version).
+		return errs.New(errs.Unsupported, opOpen, "%s has format %.20q, and this build knows formats %d to %d", op.dir, f[1], oldestVersion, version).
 			WithHint("use the version of mulligan that wrote it, or a newer one")
 	}
-	if len(f) != 3 || len(f[2]) != 2*len(s.salt) {
+	if len(f) != 3 || len(f[2]) != 2*len(op.salt) {
 		return errs.New(errs.Corrupt, opOpen, "%s is damaged", path)
 	}
-	if _, err := hex.Decode(s.salt[:], []byte(f[2])); err != nil {
+	if _, err := hex.Decode(op.salt[:], []byte(f[2])); err != nil {
 		return errs.New(errs.Corrupt, opOpen, "%s is damaged", path)
 	}
 	if old < version { // before anything is written that an older build would not know
-		return s.writeFormat(path)
+		return op.writeFormat(path)
 	}
 	return nil
 }
 
-func (s *Store) writeFormat(path string) error {
-	return durable.WriteFile(path, fmt.Appendf(nil, "mulligan-cas %d %x\n", version, s.salt), 0o600)
+func (op opener) writeFormat(path string) error {
+	return durable.WriteFile(path, fmt.Appendf(nil, "mulligan-cas %d %x\n", version, op.salt), 0o600)
 }
 
 // openSegment opens one segment and enters its objects into the index. For the
 // last it also returns what was read.
-func (s *Store) openSegment(seq uint32, last bool) (*scan, error) {
-	g := &segment{seq: seq, path: segPath(s.dir, seq)}
+func (op opener) openSegment(seq uint32, last bool) (*scan, error) {
+	g := &segment{seq: seq, path: segPath(op.dir, seq)}
 	f, err := os.OpenFile(g.path, os.O_RDWR, 0)
 	if err != nil {
 		return nil, err
 	}
 	g.f = f
-	s.segs[seq] = g
+	op.segs[seq] = g
 	fi, err := f.Stat()
 	if err != nil {
 		return nil, err
@@ -261,28 +265,28 @@ func (s *Store) openSegment(seq uint32, last bool) (*scan, error) {
 	g.size.Store(fi.Size())
 	if !last {
 		g.measure()
-		objects, err := s.objectsOf(g)
+		objects, err := op.objectsOf(g)
 		if err != nil {
 			return nil, err
 		}
-		s.enter(g, objects)
+		op.enter(g, objects)
 		return nil, nil
 	}
-	sc, err := scanSegment(f, fi.Size(), seq, s.salt, false)
+	sc, err := scanSegment(f, fi.Size(), seq, op.salt, false)
 	if err != nil {
 		return nil, err
 	}
-	s.active = g
+	op.active = g
 	g.objects = sc.objects
-	s.enter(g, sc.objects)
+	op.enter(g, sc.objects)
 	g.dropRefs()
 	return sc, nil
 }
 
 // settle cuts the torn end off the active segment and makes the rest durable:
 // what is believed from here on must be on the disk.
-func (s *Store) settle(sc *scan) error {
-	g := s.active
+func (op opener) settle(sc *scan) error {
+	g := op.active
 	if sc.end < g.size.Load() {
 		if err := g.f.Truncate(sc.end); err != nil {
 			return err
@@ -294,16 +298,16 @@ func (s *Store) settle(sc *scan) error {
 	end := min(sc.end, g.size.Load())
 	g.size.Store(end)
 	g.durable, g.alloc = end, end
-	_ = s.setAside(end)
+	_ = op.setAside(end)
 	return nil
 }
 
 // enter puts the objects of one segment into the index, and counts what new
 // nodes refer to.
-func (s *Store) enter(g *segment, objects []object) {
+func (op opener) enter(g *segment, objects []object) {
 	for i := range objects {
 		o := &objects[i]
-		e, ok := s.index[o.hash]
+		e, ok := op.index[o.hash]
 		if ok && e.seg != 0 && (!e.has(isBad) || o.bad) {
 			continue // a copy
 		}
@@ -318,74 +322,74 @@ func (s *Store) enter(g *segment, objects []object) {
 				e.flags |= counted
 			}
 		}
-		s.index[o.hash] = e
+		op.index[o.hash] = e
 		for _, ref := range o.refs {
-			s.countUp(ref)
+			op.countUp(ref)
 		}
 	}
 }
 
-func (s *Store) countUp(h Hash) {
+func (op opener) countUp(h Hash) {
 	if h.IsZero() {
 		return
 	}
-	e := s.index[h]
+	e := op.index[h]
 	e.refs++
-	s.index[h] = e
+	op.index[h] = e
 }
 
 // readRoots replays the changes. Every segment begins with all roots, so that
 // the last is enough, unless that record is damaged: then all are replayed.
-func (s *Store) readRoots(seqs []uint32, last *scan) error {
+func (op opener) readRoots(seqs []uint32, last *scan) error {
 	if len(last.changes) == 0 || !last.changes[0].all {
 		for _, seq := range seqs[:len(seqs)-1] {
-			g := s.segs[seq]
-			sc, err := scanSegment(g.f, g.size.Load(), seq, s.salt, true)
+			g := op.segs[seq]
+			sc, err := scanSegment(g.f, g.size.Load(), seq, op.salt, true)
 			if err != nil {
 				return err
 			}
-			s.replay(sc.changes)
+			op.replay(sc.changes)
 		}
 	}
-	s.replay(last.changes)
-	for _, r := range s.roots {
-		s.countUp(r.Hash)
+	op.replay(last.changes)
+	for _, r := range op.roots {
+		op.countUp(r.Hash)
 	}
 	return nil
 }
 
-func (s *Store) replay(list []change) {
+func (op opener) replay(list []change) {
 	for i := range list {
 		c := &list[i]
 		if c.all {
-			clear(s.roots)
+			clear(op.roots)
 		}
 		for _, r := range c.set {
-			s.roots[r.Name] = r
+			op.roots[r.Name] = r
 		}
 		for _, name := range c.drop {
-			delete(s.roots, name)
+			delete(op.roots, name)
 		}
-		s.changeID = max(s.changeID, c.id)
+		op.changeID = max(op.changeID, c.id)
 	}
 }
 
 // count takes back what dead nodes count, and adds up what is live.
-func (s *Store) count() {
+func (op opener) count() {
 	var dead []Hash
-	for h, e := range s.index {
+	for h, e := range op.index {
 		if e.refs == 0 && e.has(counted) {
 			dead = append(dead, h)
 		}
 	}
 	for _, h := range dead {
-		s.uncount(h)
+		op.uncount(h)
 	}
-	for _, g := range s.segs {
+	for _, g := range op.segs {
 		g.live = 0
 	}
-	for _, e := range s.index {
-		if g := s.segs[e.seg]; g != nil && e.refs > 0 {
+	for _, e := range op.index {
+		if g := op.segs[e.seg]; g != nil && e.refs > 0 {
 			g.live += e.size()
 		}
 	}

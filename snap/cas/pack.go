@@ -31,60 +31,61 @@ func (s *Store) Pack(ctx context.Context) (saved int64, err error) {
 	if s.isClosed() {
 		return 0, closedError(opPack)
 	}
+	c := collector{s}
 	before := s.DiskUsage()
 	defer func() { saved = before - s.DiskUsage() }()
-	if !s.worthPacking() {
+	if !c.worthPacking() {
 		return 0, nil
 	}
-	if err := s.seal(); err != nil {
+	if err := c.seal(); err != nil {
 		return 0, err
 	}
-	loose := s.candidates(func(g *segment) bool { return !g.isPack() && g.live > 0 })
+	loose := c.candidates(func(g *segment) bool { return !g.isPack() && g.live > 0 })
 	slices.SortFunc(loose, func(a, b *segment) int { return int(int64(a.seq) - int64(b.seq)) })
 	for g := range slices.Chunk(loose, 2) {
-		if err := s.repack(ctx, append(slices.Clone(g), s.smallPacks(g)...)); err != nil {
+		if err := c.repack(ctx, append(slices.Clone(g), c.smallPacks(g)...)); err != nil {
 			return 0, err
 		}
 	}
 	return 0, s.ioError(opPack, durable.Sync(s.dir))
 }
 
-func (s *Store) worthPacking() bool {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
+func (c collector) worthPacking() bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
 	var loose, packed int64
-	for _, g := range s.segs {
+	for _, g := range c.segs {
 		if g.isPack() {
 			packed += g.live
 		} else {
 			loose += g.live
 		}
 	}
-	return loose > 0 && loose >= max(min(packed/8, packAtMost), s.opt.PackBytes)
+	return loose > 0 && loose >= max(min(packed/8, packAtMost), c.opt.PackBytes)
 }
 
 // seal begins a new active segment, unless this one is empty.
-func (s *Store) seal() error {
-	s.wmu.Lock()
-	defer s.wmu.Unlock()
-	if len(s.active.objects) == 0 {
+func (c collector) seal() error {
+	c.wmu.Lock()
+	defer c.wmu.Unlock()
+	if len(c.active.objects) == 0 {
 		return nil
 	}
-	return s.ioError(opPack, s.roll())
+	return c.ioError(opPack, c.roll())
 }
 
 // smallPacks lists the packs that are not much larger than what is being packed
 // anyhow: written anew with it, there are never many packs.
-func (s *Store) smallPacks(loose []*segment) (small []*segment) {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
+func (c collector) smallPacks(loose []*segment) (small []*segment) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
 	var sum int64
 	for _, g := range loose {
 		sum += g.live
 	}
 	var packs []*segment
-	for _, g := range s.segs {
-		if g.isPack() && g.live < s.opt.SegmentBytes/2 {
+	for _, g := range c.segs {
+		if g.isPack() && g.live < c.opt.SegmentBytes/2 {
 			packs = append(packs, g)
 		}
 	}
@@ -101,17 +102,17 @@ func (s *Store) smallPacks(loose []*segment) (small []*segment) {
 // repack moves what lives in the victims, sealed segments and packs, into new
 // packs, and removes them. Groups of other packs that hold versions of the same
 // things move with it. After an error each object is where it was, or in a pack.
-func (s *Store) repack(ctx context.Context, victims []*segment) (err error) {
-	p := &packing{s: s, ctx: ctx, commits: s.commits.Load()}
+func (c collector) repack(ctx context.Context, victims []*segment) (err error) {
+	p := &packing{s: c, ctx: ctx, commits: c.commits.Load()}
 	defer p.close()
 	if err := p.gather(victims); err != nil {
-		return s.ioErrorOr(opPack, err)
+		return c.ioErrorOr(opPack, err)
 	}
 	if err := p.run(); err != nil {
-		return s.ioErrorOr(opPack, err)
+		return c.ioErrorOr(opPack, err)
 	}
 	for _, g := range victims {
-		if err := s.removeEmpty(g); err != nil {
+		if err := c.removeEmpty(g); err != nil {
 			return err
 		}
 	}
@@ -119,23 +120,23 @@ func (s *Store) repack(ctx context.Context, victims []*segment) (err error) {
 }
 
 // removeEmpty removes a sealed segment with nothing alive in it; another stays.
-func (s *Store) removeEmpty(g *segment) error {
-	objects, err := s.objectsOf(g)
+func (c collector) removeEmpty(g *segment) error {
+	objects, err := c.objectsOf(g)
 	if err != nil {
-		return s.ioError(opPack, err)
+		return c.ioError(opPack, err)
 	}
-	if _, gone := s.vacate(g, objects); !gone {
+	if _, gone := c.vacate(g, objects); !gone {
 		return nil
 	}
-	if err := s.opt.Failpoint.At("remove-segment"); err != nil {
-		return s.ioError(opPack, err)
+	if err := c.opt.Failpoint.At("remove-segment"); err != nil {
+		return c.ioError(opPack, err)
 	}
-	return s.ioError(opPack, g.remove())
+	return c.ioError(opPack, g.remove())
 }
 
 // packing is one run of repack.
 type packing struct {
-	s   *Store
+	s   collector
 	ctx context.Context
 
 	items []item

@@ -142,11 +142,11 @@ func TestDroppedWhenTheServerIsBack(t *testing.T) {
 			if len(v.aside) == 0 {
 				t.Fatal("nothing was left: the test shows nothing")
 			}
-			_, err = d.Leftovers(t.Context())
+			_, err = d.DropLeftovers(t.Context())
 			kind(t, err, errs.Unavailable)
 			must(t, d.Sweep(t.Context(), snap.Gone{}))
 			v.away = false
-			left, err := d.Leftovers(t.Context())
+			left, err := d.DropLeftovers(t.Context())
 			names, e := d.records.Switches()
 			must(t, errors.Join(err, e))
 			if len(left) > 0 || len(v.aside) > 0 || len(names) > 0 {

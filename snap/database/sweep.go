@@ -45,7 +45,7 @@ func (d *Switcher[T, P, S]) sweep(ctx context.Context, name string, gone []snap.
 }
 
 // drop drops a switch and its objects beside the live state. If the server is down or cannot
-// drop them, the plan stays as Dropped, for Leftovers and the next Sweep.
+// drop them, the plan stays as Dropped, for DropLeftovers and the next Sweep.
 func (d *Switcher[T, P, S]) drop(ctx context.Context, p P) error {
 	h := p.Head()
 	if h.Phase != Dropped {
@@ -67,9 +67,9 @@ func (d *Switcher[T, P, S]) drop(ctx context.Context, p P) error {
 	return d.plans.Drop(string(h.ID))
 }
 
-// Leftovers tries to drop the remaining objects of dropped switches, and returns what still
+// DropLeftovers tries to drop the remaining objects of dropped switches, and returns what still
 // exists.
-func (d *Switcher[T, P, S]) Leftovers(ctx context.Context) (left []string, err error) {
+func (d *Switcher[T, P, S]) DropLeftovers(ctx context.Context) (left []string, err error) {
 	const op = "drop what restores left on the server"
 	err = d.Do(ctx, op, func() error {
 		names, err := d.plans.Switches()

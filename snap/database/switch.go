@@ -126,7 +126,7 @@ func (s *dbSwitch[T, P, S]) Check(ctx context.Context) (proof snap.Proof, err er
 	return proof, err
 }
 
-// Finish drops everything that was kept for Undo. Leftovers drops the parts that the server
+// Finish drops everything that was kept for Undo. DropLeftovers drops the parts that the server
 // cannot drop now. Finish returns an error if the restore is half done.
 func (s *dbSwitch[T, P, S]) Finish(ctx context.Context) error {
 	op := "finish the restore of " + s.d.plans.noun

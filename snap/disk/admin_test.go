@@ -75,6 +75,7 @@ func (v *vm) backAndForward(t *testing.T, d *Driver, ids []snap.SnapshotID, wrot
 // the image that the domain came with. All checkpoints restore, also when those
 // that hold what was pulled are gone.
 func TestBlockPull(t *testing.T) {
+	t.Parallel()
 	v := newVM(t, disktest.GuestOptions{Disks: 2})
 	d := v.driver(t, t.TempDir(), nil)
 	v.boot(t)
@@ -223,6 +224,7 @@ const ports = "<controller type='pci' model='pcie-root'/>" + "<controller type='
 // captured, or are not. Rollbacks to checkpoints of other disks leave alone what those do not
 // have, and say so.
 func TestDisksComeAndGo(t *testing.T) {
+	t.Parallel()
 	v := newVM(t, disktest.GuestOptions{Devices: ports})
 	d := v.driver(t, t.TempDir(), nil)
 	v.boot(t)
@@ -400,6 +402,7 @@ func TestQuiescedWhenOff(t *testing.T) {
 // A guest that is paused is captured without its agent's help, and is paused again after
 // a rollback, whether it boots or goes on from its memory.
 func TestPaused(t *testing.T) {
+	t.Parallel()
 	v := newVM(t, disktest.GuestOptions{})
 	d := v.driver(t, t.TempDir(), func(c *Config) { c.QuiesceTimeout = time.Minute })
 	v.boot(t)

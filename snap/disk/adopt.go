@@ -14,13 +14,13 @@ import (
 
 // adopt makes the domain's present images the root of a new tree. They stay
 // where they are.
-func (d *Driver) adopt(op string, m virt.Machine) error {
+func (fo *follower) adopt(op string, m virt.Machine) error {
 	persistent, err := m.Persistent()
 	if err != nil {
 		return err
 	}
 	if !persistent {
-		return errs.New(errs.Unsupported, op, "domain %s is transient", d.cfg.Domain).WithHint("define it: virsh define")
+		return errs.New(errs.Unsupported, op, "domain %s is transient", fo.cfg.Domain).WithHint("define it: virsh define")
 	}
 	text, err := m.XML(false)
 	if err != nil {
@@ -36,10 +36,10 @@ func (d *Driver) adopt(op string, m virt.Machine) error {
 	}
 	root := &layertree.Layer{Files: map[string]*layertree.File{}, Below: map[string][]*layertree.File{}}
 	for _, dev := range s.Disks {
-		if err := d.trusted(op, filepath.Dir(s.Sources[dev])); err != nil {
+		if err := fo.dom.trusted(op, filepath.Dir(s.Sources[dev])); err != nil {
 			return err
 		}
-		below, err := foundation(op, dev, s.Sources[dev])
+		below, err := layertree.Foundation(op, dev, s.Sources[dev])
 		if err != nil {
 			return err
 		}
@@ -49,134 +49,64 @@ func (d *Driver) adopt(op string, m virt.Machine) error {
 		}
 	}
 	t := &layertree.Tree{
-		Version: version, Domain: d.cfg.Domain, UUID: uuid, Disks: s.Disks, Seq: 1, Head: "L000001",
+		Version: version, Domain: fo.cfg.Domain, UUID: uuid, Disks: s.Disks, Seq: 1, Head: "L000001",
 		Layers: map[layertree.ID]*layertree.Layer{"L000001": root}, Snapshots: map[snap.SnapshotID]*layertree.Snapshot{}, Switches: map[snap.RestoreID]*layertree.Plan{},
 	}
-	d.claim.Store(claimOf(t))
-	d.tree = t // what agree looks at; it is saved with the first change
-	return nil
-}
-
-// foundation lists the images below a disk's own: others may use them too.
-func foundation(op, dev, path string) (list []*layertree.File, err error) {
-	format := "qcow2"
-	for depth := 0; format == "qcow2"; depth++ {
-		img, f, err := imagefile.OpenImage(path)
-		if err != nil {
-			return nil, errs.New(errs.Unsupported, op, "disk %s: %v", dev, err).WithHint("look at the image with qemu-img info")
-		}
-		f.Close() // only read
-		if err := usable(op, dev, path, img); err != nil {
-			return nil, err
-		}
-		if img.Backing == "" {
-			return list, nil
-		}
-		if strings.Contains(img.Backing, ":") {
-			return nil, errs.New(errs.Unsupported, op, "disk %s rests on %.80q, which is not a plain file", dev, img.Backing).WithHint("flatten it: qemu-img rebase -b ''")
-		}
-		if img.BackingFmt != "qcow2" && img.BackingFmt != "raw" {
-			return nil, errs.New(errs.Unsupported, op, "disk %s: %s does not name the format of its backing file", dev, path).
-				WithHint("qemu-img rebase -u -F FORMAT -b %s %s, with the domain off", img.Backing, path)
-		}
-		next := img.Backing
-		if !filepath.IsAbs(next) {
-			next = filepath.Join(filepath.Dir(path), next)
-		}
-		path, format = next, img.BackingFmt
-		st, err := imagefile.StatOf(path)
-		if err != nil {
-			return nil, errs.New(errs.Corrupt, op, "disk %s: a backing file is missing: %v", dev, err)
-		}
-		list = append(list, &layertree.File{Path: path, Format: format, Stat: st})
-		if depth > 200 {
-			return nil, errs.New(errs.Unsupported, op, "disk %s has a chain of more than 200 images", dev)
-		}
-	}
-	return list, nil
-}
-
-// usable refuses images with what overlays cannot carry.
-func usable(op, dev, path string, img imagefile.Image) error {
-	switch {
-	case img.Snapshots > 0:
-		return errs.New(errs.Conflict, op, "disk %s: %s holds %d internal snapshots", dev, path, img.Snapshots).
-			WithHint("delete them (virsh snapshot-delete, qemu-img snapshot -d); mulligan keeps its own")
-	case img.Encrypted, img.External:
-		return errs.New(errs.Unsupported, op, "disk %s: %s is encrypted or keeps its data in another file", dev, path)
-	case img.Corrupt:
-		return errs.New(errs.Corrupt, op, "disk %s: %s is marked as corrupt", dev, path).WithHint("qemu-img check -r all, with the domain off")
-	}
+	fo.claim.Store(layertree.ClaimOf(t))
+	fo.tree = t // what agree looks at; it is saved with the first change
 	return nil
 }
 
 // agree checks that the domain is as the tree has it: its persistent
 // definition and, while it runs, its live one are on the head.
-func (d *Driver) agree(op string, m virt.Machine) error {
+func (fo *follower) agree(op string, m virt.Machine) error {
 	foreign, err := m.Foreign()
 	if err != nil {
 		return err
 	}
 	if foreign != "" {
-		return errs.New(errs.Conflict, op, "domain %s has %s", d.cfg.Domain, foreign).
+		return errs.New(errs.Conflict, op, "domain %s has %s", fo.cfg.Domain, foreign).
 			WithHint("remove that with virsh; mulligan and libvirt's own snapshots do not mix")
 	}
-	kept, _, err := d.surveyOf(op, m, false)
+	kept, _, err := fo.dom.surveyOf(op, m, false)
 	if err != nil {
 		return err
 	}
-	live, up, err := d.surveyOf(op, m, true)
+	live, up, err := fo.dom.surveyOf(op, m, true)
 	if err != nil {
 		return err
 	}
 	if !up {
 		live = kept
 	}
-	if err := d.followDisks(op, kept, live); err != nil {
+	if err := fo.followDisks(op, kept, live); err != nil {
 		return err
 	}
-	head := d.tree.Layers[d.tree.Head]
-	if err := d.agrees(op, "persistent", kept, head); err != nil {
+	head := fo.tree.Layers[fo.tree.Head]
+	if err := fo.agrees(op, "persistent", kept, head); err != nil {
 		return err
 	}
-	return d.agrees(op, "live", live, head)
+	return fo.agrees(op, "live", live, head)
 }
 
-// surveyOf inspects a definition; up is whether the domain runs.
-func (d *Driver) surveyOf(op string, m virt.Machine, live bool) (s virt.Survey, up bool, err error) {
-	p, err := m.Power()
-	if err != nil {
-		return s, false, err
-	}
-	if live && !p.Up() {
-		return s, false, nil
-	}
-	text, err := m.XML(live)
-	if err != nil {
-		return s, false, err
-	}
-	s, err = virt.Inspect(op, text)
-	return s, p.Up(), err
-}
-
-func (d *Driver) agrees(op, which string, s virt.Survey, head *layertree.Layer) error {
-	for _, dev := range d.tree.Disks {
+func (fo *follower) agrees(op, which string, s virt.Survey, head *layertree.Layer) error {
+	for _, dev := range fo.tree.Disks {
 		now, should := s.Sources[dev], head.Files[dev].Path
 		switch {
 		case now == should:
 			continue
 		case now == "":
 			return errs.New(errs.Conflict, op, "domain %s was redefined: its %s definition has disks %s, and %s are protected",
-				d.cfg.Domain, which, strings.Join(s.Disks, " "), strings.Join(d.tree.Disks, " ")).
+				fo.cfg.Domain, which, strings.Join(s.Disks, " "), strings.Join(fo.tree.Disks, " ")).
 				WithHint("a rollback of it is under way: attach the disk again, and detach it after the rollback")
 		}
 		hint := "nothing is lost: virsh edit it back; or app remove and app add, which starts a new history"
 		if img, f, err := imagefile.OpenImage(now); err == nil && img.Backing == should {
 			f.Close() // only read
-			hint = fmt.Sprintf("an overlay was put on the image: while the domain runs, merge it with virsh blockcommit %s %s --active --shallow --pivot", d.cfg.Domain, dev)
+			hint = fmt.Sprintf("an overlay was put on the image: while the domain runs, merge it with virsh blockcommit %s %s --active --shallow --pivot", fo.cfg.Domain, dev)
 		}
 		return errs.New(errs.Conflict, op, "domain %s was redefined: disk %s is %s in its %s definition, and should be %s",
-			d.cfg.Domain, dev, now, which, should).WithHint("%s", hint)
+			fo.cfg.Domain, dev, now, which, should).WithHint("%s", hint)
 	}
 	return nil
 }

@@ -83,20 +83,20 @@ func (c *capturing) run(ctx context.Context) (err error) {
 		return err
 	}
 	c.up, c.paused = p.Up(), p == virt.Paused
-	if c.survey, _, err = d.surveyOf(opCapture, c.m, c.up); err != nil {
+	if c.survey, _, err = d.dom.surveyOf(opCapture, c.m, c.up); err != nil {
 		return err
 	}
-	c.warnings = slices.Concat(c.survey.Warnings, d.tree.News, d.halfway)
+	c.warnings = slices.Concat(c.survey.Warnings, d.tree.News, d.follower.halfway)
 	if same, err := c.unchanged(); err != nil || same {
 		if err == nil {
 			err = c.name(d.tree.Layers[d.tree.Head].Parent)
 		}
 		return err
 	}
-	if err := d.shallow(ctx, c); err != nil {
+	if err := c.shallow(ctx); err != nil {
 		return err
 	}
-	if err := d.room(opCapture); err != nil {
+	if err := d.images.room(opCapture); err != nil {
 		return err
 	}
 	if err := ctx.Err(); err != nil {
@@ -106,7 +106,7 @@ func (c *capturing) run(ctx context.Context) (err error) {
 	if err != nil && c.up && d.tree.Suspect && d.tree.Intent == nil {
 		// libvirtd died in the middle of a switch, and QEMU still has the images
 		// open that it had been given: their names are taken.
-		if e := d.reopen(opCapture, c.m, d.tree.Head); e != nil {
+		if e := d.reopener.reopen(opCapture, c.m, d.tree.Head); e != nil {
 			lost := errs.New(errs.Conflict, "", "libvirtd was killed in the middle of a checkpoint and lost track of the images that QEMU has open").
 				WithHint("nothing is lost: stop and start domain %s once", d.cfg.Domain)
 			lost.Err = errs.Also(err, e)
@@ -128,27 +128,19 @@ func (c *capturing) unchanged() (bool, error) {
 	if !slices.Equal(head.Devices(), d.tree.Layers[head.Parent].Devices()) {
 		return false, nil
 	}
-	if fresh, err := d.headFresh(); err != nil || !fresh {
+	if fresh, err := d.images.headFresh(); err != nil || !fresh {
 		return false, err
 	}
-	return d.sameNVRAM(c.survey.NVRAM, d.tree.Layers[head.Parent])
-}
-
-// sameNVRAM compares the domain's NVRAM with what a layer has.
-func (d *Driver) sameNVRAM(path string, l *layertree.Layer) (bool, error) {
-	hash, err := imagefile.HashOrNone(path)
-	if err != nil {
-		return false, err
-	}
-	return hash == l.NVRAMHash(), nil
+	return d.images.sameNVRAM(c.survey.NVRAM, d.tree.Layers[head.Parent])
 }
 
 // shallow sees to it that the new overlays do not lie on too many others.
-func (d *Driver) shallow(ctx context.Context, c *capturing) error {
+func (c *capturing) shallow(ctx context.Context) error {
+	d := c.d
 	depth := d.tree.Depth(d.tree.Head)
 	if c.up && c.survey.Deep+1 >= d.maxLive && depth < d.maxLive/2 {
 		d.cfg.Log.Info("the domain has too many images open: it is made to open the merged ones", "domain", d.cfg.Domain, "images", c.survey.Deep+1)
-		return d.reopen(opCapture, c.m, d.tree.Head)
+		return d.reopener.reopen(opCapture, c.m, d.tree.Head)
 	}
 	if most := 2 * maxLive; depth >= most || c.survey.Deep >= most {
 		return errs.New(errs.Unavailable, opCapture, "%d images lie upon each other: merging them has not kept up", depth).
@@ -166,9 +158,9 @@ func (c *capturing) freeze(ctx context.Context) error {
 		return err
 	}
 	in := &layertree.Intent{Op: "capture", Old: next.Head, Running: c.up, Raw: c.raw}
-	in.New = d.addLayer(next, next.Head)
+	in.New = d.images.addLayer(next, next.Head)
 	if c.memory && c.up {
-		in.Memory = filepath.Join(d.pool(next, next.Disks[0]), string(c.id)+".memory")
+		in.Memory = filepath.Join(d.pools().Folder(next, next.Disks[0]), string(c.id)+".memory")
 	}
 	next.Intent = in
 	if err := d.save(next); err != nil {
@@ -177,28 +169,29 @@ func (c *capturing) freeze(ctx context.Context) error {
 	in = d.tree.Intent
 	if err := c.switchDisks(ctx, in); err != nil {
 		// Nobody knows how far libvirt got: ask it, and give the answer after.
-		return errs.Also(err, d.settle(context.WithoutCancel(ctx), err))
+		return errs.Also(err, c.settle(context.WithoutCancel(ctx), err))
 	}
 	if err := d.cfg.Failpoint.At("capture: switched"); err != nil {
 		return err
 	}
-	return d.finishCapture(c, in)
+	return c.finish(in)
 }
 
 // settle recovers after a capture that failed in the middle. A libvirt that is
 // well has cleaned up after itself.
-func (d *Driver) settle(ctx context.Context, cause error) error {
-	m, err := d.machine(opCapture)
+func (c *capturing) settle(ctx context.Context, cause error) error {
+	d := c.d
+	m, err := d.dom.machine(opCapture)
 	if err == nil {
 		defer m.Free()
 		suspect := d.tree.Suspect
-		err = d.recover(ctx, opCapture, m)
+		err = d.recovery.recover(ctx, opCapture, m)
 		if err == nil && d.tree.Suspect != suspect && errs.KindOf(cause) != errs.Unavailable {
 			err = d.update(func(t *layertree.Tree) { t.Suspect = suspect })
 		}
 	}
 	if err != nil {
-		d.thawSoon()
+		d.thawer.thawSoon()
 	}
 	return err
 }
@@ -208,11 +201,11 @@ func (c *capturing) switchDisks(ctx context.Context, in *layertree.Intent) error
 	if err := d.cfg.Failpoint.At("capture: overlays"); err != nil {
 		return err
 	}
-	size := d.sizeBelow(in.New)
+	size := d.images.sizeBelow(in.New)
 	if c.up {
 		size = c.m.Capacity // the header of an image in use may be stale
 	}
-	if err := d.createOverlays(ctx, opCapture, in.New, size); err != nil {
+	if err := d.images.createOverlays(ctx, opCapture, in.New, size); err != nil {
 		return err
 	}
 	if err := d.cfg.Failpoint.At("capture: switch"); err != nil {
@@ -229,7 +222,7 @@ func (c *capturing) switchDisks(ctx context.Context, in *layertree.Intent) error
 	if err := c.copyNVRAM(ctx, in); err != nil {
 		return err
 	}
-	return d.define(opCapture, c.m, in.New)
+	return d.dom.define(opCapture, c.m, in.New)
 }
 
 // still works out whether the guest's filesystems are whole on the disks of a domain that
@@ -251,7 +244,7 @@ func (c *capturing) still() error {
 }
 
 func (c *capturing) copyNVRAM(ctx context.Context, in *layertree.Intent) (err error) {
-	c.nvram, err = c.d.copyNVRAM(ctx, c.survey.NVRAM, in.Old)
+	c.nvram, err = c.d.images.copyNVRAM(ctx, c.survey.NVRAM, in.Old)
 	return err
 }
 
@@ -264,7 +257,7 @@ func (c *capturing) switchLive(ctx context.Context, in *layertree.Intent) error 
 		c.warnings = append(c.warnings, "the guest is paused, so it cannot flush its memory to disk."+afterPowerCut)
 	} else if in.Memory == "" { // libvirt pauses the guest itself while it writes its memory
 		warning := ""
-		c.quiesced, warning = d.quiesce(ctx, c.m, c.survey)
+		c.quiesced, warning = d.thawer.quiesce(ctx, c.m, c.survey)
 		if warning != "" {
 			c.warnings = append(c.warnings, warning)
 		}
@@ -280,24 +273,25 @@ func (c *capturing) switchLive(ctx context.Context, in *layertree.Intent) error 
 		err = d.cfg.Failpoint.At("capture: thaw")
 	}
 	if in.Memory == "" && c.survey.Agent && !c.paused {
-		if e := d.thaw(c.m); e != nil {
+		if e := d.thawer.thaw(c.m); e != nil {
 			c.warnings = append(c.warnings, "the guest's agent does not answer: its filesystems may be frozen until it does. mulligan keeps trying to thaw them.")
 		}
 	}
 	return err
 }
 
-// finishCapture makes everything else agree with the head being in.New, and
-// names the frozen layer; recovery passes a nil c, and names nothing.
-func (d *Driver) finishCapture(c *capturing, in *layertree.Intent) error {
+// finish makes everything else agree with the head being in.New, and names the
+// frozen layer; of a capture without an id, which is one that recovery ends, it names nothing.
+func (c *capturing) finish(in *layertree.Intent) error {
+	d := c.d
 	m := c.m
-	if err := d.definePersistent(opCapture, m, in.New); err != nil {
+	if err := d.dom.definePersistent(opCapture, m, in.New); err != nil {
 		return err
 	}
 	if err := d.cfg.Failpoint.At("capture: freeze"); err != nil {
 		return err
 	}
-	stats, err := d.freezeFiles(in.Old, in.Raw)
+	stats, err := d.images.freezeFiles(in.Old, in.Raw)
 	if err != nil {
 		return err
 	}
@@ -349,43 +343,4 @@ func freezeMemory(path string) (*layertree.File, error) {
 	}
 	st, err := imagefile.StatOf(path)
 	return &layertree.File{Path: path, Stat: st}, err
-}
-
-// define makes a layer's images those of the persistent definition.
-func (d *Driver) define(op string, m virt.Machine, id layertree.ID) error {
-	text, err := m.XML(false)
-	if err != nil {
-		return err
-	}
-	want := d.tree.Layers[id].Paths()
-	text, err = virt.Redirect(text, want)
-	if err != nil {
-		return errs.Wrap(errs.Internal, op, err)
-	}
-	if err := d.conn.Define(text); err != nil {
-		return err
-	}
-	s, _, err := d.surveyOf(op, m, false)
-	if err == nil && !layertree.SamePaths(s.Sources, want, d.tree.Disks) {
-		err = errs.New(errs.Failed, op, "libvirt did not keep the definition of %s", d.cfg.Domain)
-	}
-	return err
-}
-
-// definePersistent is define where it is not so already. A live snapshot makes
-// libvirt write the chain of images below into the persistent definition, too:
-// that must go, for a start would insist on images that were merged away since.
-func (d *Driver) definePersistent(op string, m virt.Machine, id layertree.ID) error {
-	text, err := m.XML(false)
-	if err != nil {
-		return err
-	}
-	want, err := virt.Redirect(text, d.tree.Layers[id].Paths())
-	if err != nil {
-		return errs.Wrap(errs.Internal, op, err)
-	}
-	if want == text {
-		return nil
-	}
-	return d.define(op, m, id)
 }

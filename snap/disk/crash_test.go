@@ -279,6 +279,7 @@ func (c *crasher) turnOff(t *testing.T) {
 // The daemon is killed at each step of a capture, with the domain running and off. A short run
 // takes some of the steps, and the next one the next.
 func TestKilledInCapture(t *testing.T) {
+	t.Parallel()
 	type row struct {
 		name, do string
 		up       bool
@@ -396,6 +397,7 @@ func (s *subject) touch(t *testing.T) {
 // The daemon is killed at each step of a rollback and of its undo; the next one
 // finishes it or takes it back, as the daemon's store would have it.
 func TestKilledInRollback(t *testing.T) {
+	t.Parallel()
 	c := newCrasher(t, disktest.GuestOptions{})
 	c.setup(t, true)
 	present := "C"
@@ -529,6 +531,7 @@ func (c *crasher) present(t *testing.T, want string) string {
 
 // The daemon is killed at each step of a deletion and the merges after it.
 func TestKilledInMerge(t *testing.T) {
+	t.Parallel()
 	c := newCrasher(t, disktest.GuestOptions{})
 	c.setup(t, true)
 	part, every := testkit.Part(t, 8)

@@ -16,21 +16,16 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"mulligan/errs"
 	"mulligan/failpoint"
 	"mulligan/snap"
 	"mulligan/snap/disk/imagefile"
-	"mulligan/snap/disk/layertree"
 	"mulligan/snap/disk/virt"
 )
 
-const (
-	driverName = "libvirt"
-	version    = 1 // of tree.json
-)
+const driverName = "libvirt"
 
 // Shutdown is how a domain is switched off.
 type Shutdown string
@@ -62,31 +57,30 @@ type Config struct {
 
 // Driver captures and restores the disks of one domain.
 type Driver struct {
-	cfg  Config
-	dial func(uri string) (virt.Hypervisor, error)
-
-	mu    sync.Mutex      // held during each method, but for the long work of Maintain
-	tree  *layertree.Tree // nil: not read yet, or there is none
-	conn  virt.Hypervisor
-	owner *owner // QEMU's user, once it is known
+	mu        sync.Mutex // held during each method, but for the long work of Maintain
+	*record              // the same one in all that follows
+	dom       *domain
+	images    *images
+	integrity *integrity
+	follower  *follower
+	reopener  *reopener
+	recovery  *recovery
+	thawer    *thawer
+	merger    *merger
+	flattener *flattener
 
 	look struct { // what State looks through: it waits for nobody's work
 		sync.Mutex
 		conn virt.Hypervisor
 	}
 
-	claim   atomic.Pointer[Claim]
-	halfway []string // sentences about disks that only one of the domain's definitions has
-
 	maxLive int // see the constant
 
 	maintain sync.Mutex // held during Maintain
 	maps     imagefile.MapCache
 
-	life    context.Context // ends with Close
-	end     context.CancelFunc
-	thawer  sync.WaitGroup
-	thawing bool // keepThawing runs
+	life context.Context // ends with Close
+	end  context.CancelFunc
 }
 
 var (
@@ -97,7 +91,7 @@ var (
 
 	_ snap.MemoryCapturer = (*Driver)(nil)
 	_ snap.Salvager       = (*Driver)(nil)
-	_ snap.Surveyor       = (*Driver)(nil)
+	_ snap.GapFinder      = (*Driver)(nil)
 )
 
 // New makes the driver; it does not look at the domain.
@@ -138,7 +132,13 @@ func New(cfg Config) (*Driver, error) {
 	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
 		return nil, errs.Wrap(errs.Failed, op, err)
 	}
-	d := &Driver{cfg: cfg, dial: virt.Dial, maxLive: maxLive}
+	rec := &record{cfg: cfg}
+	dom := &domain{record: rec, dial: virt.Dial}
+	d := &Driver{
+		record: rec, dom: dom, images: &images{rec, dom}, integrity: &integrity{rec}, maxLive: maxLive,
+		follower: &follower{record: rec, dom: dom}, reopener: &reopener{rec, dom}, flattener: &flattener{rec, dom},
+	}
+	d.recovery, d.thawer, d.merger = &recovery{d}, &thawer{d: d}, &merger{d}
 	d.life, d.end = context.WithCancel(context.Background())
 	return d, nil
 }
@@ -150,12 +150,12 @@ func validName(s string) bool {
 // Close ends what the driver does in the background and lets go of libvirt.
 func (d *Driver) Close() error {
 	d.end()
-	d.thawer.Wait()
+	d.thawer.work.Wait()
 	d.maintain.Lock() // another driver may take over the records
 	defer d.maintain.Unlock()
 	d.mu.Lock()
-	conn := d.conn
-	d.conn = nil
+	conn := d.dom.conn
+	d.dom.conn = nil
 	d.mu.Unlock()
 	d.look.Lock()
 	eye := d.look.conn
@@ -188,74 +188,13 @@ func (d *Driver) begin(ctx context.Context, op string) error {
 	return nil
 }
 
-// machine connects to libvirt and finds the domain. The caller frees it.
-func (d *Driver) machine(op string) (virt.Machine, error) {
-	m, err := d.lookup()
-	if errs.KindOf(err) == errs.Unavailable && d.conn != nil {
-		// libvirtd was restarted: a dead connection shows only when it is used.
-		_ = d.conn.Close()
-		d.conn = nil
-		m, err = d.lookup()
-	}
-	if err != nil {
-		return nil, errs.Wrap(errs.Failed, op, err)
-	}
-	if err := d.sameDomain(op, m); err != nil {
-		m.Free()
-		return nil, err
-	}
-	return m, nil
-}
-
-func (d *Driver) lookup() (virt.Machine, error) {
-	if d.conn == nil {
-		conn, err := d.dial(d.cfg.URI)
-		if err != nil {
-			return nil, err
-		}
-		d.conn, d.owner = conn, nil
-	}
-	uuid := ""
-	if d.tree != nil {
-		uuid = d.tree.UUID
-	}
-	m, err := d.conn.Lookup(d.cfg.Domain, uuid)
-	if uuid == "" || errs.KindOf(err) != errs.NotFound {
-		return m, err
-	}
-	other, e := d.conn.Lookup(d.cfg.Domain, "")
-	if e != nil {
-		return nil, err
-	}
-	defer other.Free()
-	now, e := other.UUID()
-	if e != nil {
-		return nil, e
-	}
-	return nil, errs.New(errs.Conflict, "", "domain %s was defined anew: its UUID is %s, and was %s", d.cfg.Domain, now, uuid).
-		WithHint("nothing is lost: virsh undefine it, and define it with <uuid>%s</uuid>; or app remove --purge and app add, which starts a new history", uuid)
-}
-
-// sameDomain refuses a domain that is called differently now.
-func (d *Driver) sameDomain(op string, m virt.Machine) error {
-	name, err := m.Name()
-	if err != nil {
-		return errs.Wrap(errs.Failed, op, err)
-	}
-	if name != d.cfg.Domain {
-		return errs.New(errs.Conflict, op, "domain %s is called %s now", d.cfg.Domain, name).
-			WithHint("mulligan app set domain=%s, or virsh domrename it back", name)
-	}
-	return nil
-}
-
 // open is openAnyhow of a domain whose present images can be read.
 func (d *Driver) open(ctx context.Context, op string) (virt.Machine, error) {
 	m, err := d.openAnyhow(ctx, op)
 	if err != nil {
 		return nil, err
 	}
-	if err := d.followChains(op); err != nil {
+	if err := d.follower.followChains(op); err != nil {
 		m.Free()
 		return nil, errs.Wrap(errs.Failed, op, err)
 	}
@@ -267,50 +206,25 @@ func (d *Driver) open(ctx context.Context, op string) (virt.Machine, error) {
 // adopted. Whether its present images can be read is not looked at. The caller holds the
 // lock, and frees the machine.
 func (d *Driver) openAnyhow(ctx context.Context, op string) (virt.Machine, error) {
-	m, err := d.machine(op)
+	m, err := d.dom.machine(op)
 	if err != nil {
 		return nil, err
 	}
 	if d.tree != nil {
-		err = d.recover(ctx, op, m)
+		err = d.recovery.recover(ctx, op, m)
 	}
 	if err == nil && d.tree == nil {
-		err = d.adopt(op, m)
+		err = d.follower.adopt(op, m)
 	}
 	if err == nil {
-		err = d.agree(op, m)
+		err = d.follower.agree(op, m)
 	}
 	if err == nil {
-		err = d.noteRun(m)
+		err = d.follower.noteRun(m)
 	}
 	if err != nil {
 		m.Free()
 		return nil, errs.Wrap(errs.Failed, op, err)
 	}
 	return m, nil
-}
-
-// noteRun writes down that the domain runs, if it does: after a restart of libvirtd nobody
-// else knows.
-func (d *Driver) noteRun(m virt.Machine) error {
-	p, err := m.Power()
-	if err != nil || !p.Up() || d.tree.Ran || d.tree.Intent != nil {
-		return err
-	}
-	if len(d.tree.Layers) == 1 { // it was adopted just now, and the tree is not written down yet
-		d.tree.Ran = true
-		return nil
-	}
-	return d.update(func(t *layertree.Tree) { t.Ran = true })
-}
-
-// snapshot finds a snapshot.
-func (d *Driver) snapshot(op string, id snap.SnapshotID) (*layertree.Snapshot, error) {
-	if d.tree != nil {
-		if s := d.tree.Snapshots[id]; s != nil {
-			return s, nil
-		}
-	}
-	return nil, errs.New(errs.NotFound, op, "no snapshot %s of domain %s", id, d.cfg.Domain).
-		WithHint("list the checkpoints to see which there are")
 }

@@ -24,14 +24,18 @@ func (d *Driver) Verify(ctx context.Context, id snap.SnapshotID, depth snap.Dept
 	if err != nil {
 		return err
 	}
-	if err := d.checkChain(ctx, op, s.Layer, depth == snap.Full); err != nil {
+	if err := d.integrity.checkChain(ctx, op, s.Layer, depth == snap.Full); err != nil {
 		return err
 	}
 	if s.Memory != nil {
-		_, err = d.checkFile(ctx, op, *s.Memory, depth == snap.Full)
+		_, err = d.integrity.checkFile(ctx, op, *s.Memory, depth == snap.Full)
 	}
 	return err
 }
+
+// integrity checks what is frozen against the record, and hashes it.
+// The caller of each method but checkFile holds the driver's lock.
+type integrity struct{ *record }
 
 // corrupt is the error for damage in what is stored.
 func corrupt(op, format string, args ...any) error {
@@ -41,28 +45,28 @@ func corrupt(op, format string, args ...any) error {
 
 // checkChain checks a layer and all below it. A file that was touched since it
 // was last looked at is read again whatever full says.
-func (d *Driver) checkChain(ctx context.Context, op string, id layertree.ID, full bool) error {
+func (i *integrity) checkChain(ctx context.Context, op string, id layertree.ID, full bool) error {
 	fresh := map[string]layertree.File{}
 	check := func(f *layertree.File) error {
 		if f == nil {
 			return nil
 		}
-		now, err := d.checkFile(ctx, op, *f, full)
+		now, err := i.checkFile(ctx, op, *f, full)
 		if err == nil && now != *f {
 			fresh[f.Path] = now
 		}
 		return err
 	}
-	l := d.tree.Layers[id]
+	l := i.tree.Layers[id]
 	for _, dev := range l.Devices() {
-		for _, k := range d.tree.Images(id, dev) {
+		for _, k := range i.tree.Images(id, dev) {
 			if err := check(k.Of.Files[k.Dev]); err != nil {
 				return err
 			}
 			if k.Of.Raw {
 				continue
 			}
-			if err := d.checkLink(op, k.Of, k.Dev); err != nil {
+			if err := i.checkLink(op, k.Of, k.Dev); err != nil {
 				return err
 			}
 			for _, f := range k.Of.Below[k.Dev] {
@@ -75,15 +79,15 @@ func (d *Driver) checkChain(ctx context.Context, op string, id layertree.ID, ful
 	if err := check(l.NVRAM); err != nil {
 		return err
 	}
-	return d.learn(fresh)
+	return i.learn(fresh)
 }
 
 // learn records what was found out of files.
-func (d *Driver) learn(fresh map[string]layertree.File) error {
+func (i *integrity) learn(fresh map[string]layertree.File) error {
 	if len(fresh) == 0 {
 		return nil
 	}
-	return d.update(func(t *layertree.Tree) {
+	return i.update(func(t *layertree.Tree) {
 		note := func(f *layertree.File) {
 			if f == nil {
 				return
@@ -110,7 +114,7 @@ func (d *Driver) learn(fresh map[string]layertree.File) error {
 }
 
 // checkFile checks one frozen file and gives what is now known of it.
-func (d *Driver) checkFile(ctx context.Context, op string, f layertree.File, full bool) (layertree.File, error) {
+func (i *integrity) checkFile(ctx context.Context, op string, f layertree.File, full bool) (layertree.File, error) {
 	st, err := imagefile.StatOf(f.Path)
 	if f.Absent {
 		if err == nil {
@@ -145,9 +149,9 @@ func (d *Driver) checkFile(ctx context.Context, op string, f layertree.File, ful
 }
 
 // checkLink checks that an image rests on the one that the tree has below it.
-func (d *Driver) checkLink(op string, l *layertree.Layer, dev string) error {
+func (i *integrity) checkLink(op string, l *layertree.Layer, dev string) error {
 	path := l.Files[dev].Path
-	if below, known := d.tree.Backing(l, dev); known {
+	if below, known := i.tree.Backing(l, dev); known {
 		return restsOn(op, path, below)
 	}
 	if _, err := imagefile.ImageSize(path); err != nil {
@@ -171,15 +175,15 @@ func restsOn(op, path, below string) error {
 
 // seal hashes whatever layers rest on and was not hashed yet, and gives these their states. It
 // tells its progress: the first time it reads all of a disk.
-func (d *Driver) seal(ctx context.Context, op string, ids ...layertree.ID) error {
+func (i *integrity) seal(ctx context.Context, op string, ids ...layertree.ID) error {
 	var list []layertree.ID
 	for _, id := range ids {
-		list = append(list, d.tree.Closure(id)...)
+		list = append(list, i.tree.Closure(id)...)
 	}
 	todo := map[string]layertree.File{}
 	size := int64(0)
 	for _, id := range list {
-		for _, f := range d.tree.Layers[id].All() {
+		for _, f := range i.tree.Layers[id].All() {
 			if _, known := todo[f.Path]; f.Hash == "" && !known {
 				todo[f.Path] = *f
 				size += f.Stat.Size
@@ -188,29 +192,29 @@ func (d *Driver) seal(ctx context.Context, op string, ids ...layertree.ID) error
 	}
 	ctx = imagefile.Metered(ctx, size)
 	for path, f := range todo {
-		now, err := d.checkFile(ctx, op, f, true)
+		now, err := i.checkFile(ctx, op, f, true)
 		if err != nil {
 			return err
 		}
 		todo[path] = now
 	}
-	if err := d.learn(todo); err != nil {
+	if err := i.learn(todo); err != nil {
 		return err
 	}
-	return d.giveStates(list)
+	return i.giveStates(list)
 }
 
 // giveStates computes the states of layers that have none; list has a layer before those
 // that rest on it.
-func (d *Driver) giveStates(list []layertree.ID) error {
+func (i *integrity) giveStates(list []layertree.ID) error {
 	missing := false
 	for _, id := range list {
-		missing = missing || d.tree.Layers[id].State == ""
+		missing = missing || i.tree.Layers[id].State == ""
 	}
 	if !missing {
 		return nil
 	}
-	return d.update(func(t *layertree.Tree) {
+	return i.update(func(t *layertree.Tree) {
 		for _, id := range list {
 			if l := t.Layers[id]; l.State == "" {
 				l.State = t.Digest(l)
@@ -226,4 +230,26 @@ func hashOf(state string) (h snap.Hash) {
 		copy(h[:], raw)
 	}
 	return h
+}
+
+// stateAll gives every layer whose files are hashed, and those below it, its state.
+func (i *integrity) stateAll() error {
+	if i.tree == nil {
+		return nil
+	}
+	for _, id := range i.tree.SortedLayers() {
+		ready := true
+		chain := i.tree.Closure(id)
+		for _, id := range chain {
+			for _, f := range i.tree.Layers[id].All() {
+				ready = ready && f.Hash != ""
+			}
+		}
+		if ready && i.tree.Layers[id].Frozen {
+			if err := i.giveStates(chain); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -33,9 +34,9 @@ func atLeast(sample, all int) int {
 	return sample
 }
 
-var ids int
+var ids atomic.Int64
 
-func newID() string { ids++; return fmt.Sprintf("vm-%06d", ids) }
+func newID() string { return fmt.Sprintf("vm-%06d", ids.Add(1)) }
 
 func capture(t testing.TB, d *Driver) snap.Snapshot {
 	t.Helper()
@@ -162,6 +163,7 @@ func (v *vm) agrees(t testing.TB, d *Driver) {
 // A guest writes A, B and C with a checkpoint after each, and is taken to them
 // in random order; each time both disks have what belongs together.
 func TestRollbacksOfARunningGuest(t *testing.T) {
+	t.Parallel()
 	v := newVM(t, disktest.GuestOptions{Disks: 2})
 	d := v.driver(t, t.TempDir(), nil)
 	v.boot(t)
@@ -208,6 +210,7 @@ func TestRollbacksOfARunningGuest(t *testing.T) {
 
 // With memory, a rollback goes on where the guest was.
 func TestRollbackWithMemory(t *testing.T) {
+	t.Parallel()
 	v := newVM(t, disktest.GuestOptions{Disks: 2})
 	d := v.driver(t, t.TempDir(), nil)
 	v.boot(t)
@@ -284,6 +287,7 @@ func (v *vm) thawed(t testing.TB) {
 // A hung agent delays a capture by no more than the deadline, the snapshot says
 // that it is not quiesced, and the guest does not stay frozen when it wakes.
 func TestHungAgent(t *testing.T) {
+	t.Parallel()
 	v := newVM(t, disktest.GuestOptions{})
 	d := v.driver(t, t.TempDir(), func(c *Config) { c.QuiesceTimeout = 2 * time.Second })
 	v.boot(t)
@@ -334,6 +338,7 @@ func TestNoAgent(t *testing.T) {
 // The guest writes all the time while 64 snapshots come and go; those that stay
 // are right, the chains stay short, and the space comes back.
 func TestDeleteWhileTheGuestWrites(t *testing.T) {
+	t.Parallel()
 	v := newVM(t, disktest.GuestOptions{Disks: 2})
 	state := t.TempDir()
 	d := v.driver(t, state, func(c *Config) { c.Depth = 8 })
@@ -412,6 +417,7 @@ func TestDeleteWhileTheGuestWrites(t *testing.T) {
 // A domain that others start finds its images, also when some of those that it
 // rested on while it ran were merged away.
 func TestStartedByOthersAfterMerges(t *testing.T) {
+	t.Parallel()
 	v := newVM(t, disktest.GuestOptions{Disks: 2})
 	d := v.driver(t, t.TempDir(), nil)
 	v.boot(t)
@@ -442,6 +448,7 @@ func TestStartedByOthersAfterMerges(t *testing.T) {
 
 // A clean shutdown has a deadline; whoever ignores it is switched off.
 func TestUnit(t *testing.T) {
+	t.Parallel()
 	v := newVM(t, disktest.GuestOptions{})
 	d := v.driver(t, t.TempDir(), func(c *Config) { c.Shutdown, c.ShutdownTimeout = Clean, 2*time.Minute })
 	u := d.Unit()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"libvirt.org/go/libvirt"
@@ -14,17 +15,18 @@ import (
 	"mulligan/snap/disk/virt"
 )
 
-// host is one libvirtd for all tests of the package: each has a domain of its own.
+// host is one libvirtd for all tests of the package: each has a domain of its own. Tests that kill
+// it are not parallel.
 var host = sync.OnceValues(func() (*disktest.Host, error) { return disktest.Start(disktest.Options{}) })
 
-var hostStarted bool
+var hostStarted atomic.Bool
 
 func TestMain(m *testing.M) {
 	if os.Getenv(childEnv) != "" {
 		child() // a daemon that is going to be killed
 	}
 	code := m.Run()
-	if hostStarted {
+	if hostStarted.Load() {
 		if h, err := host(); err == nil {
 			if err := h.Close(); err != nil {
 				fmt.Fprintln(os.Stderr, "close the host:", err)
@@ -43,7 +45,7 @@ func theHost(t testing.TB) *disktest.Host {
 	if err != nil {
 		t.Fatal(err)
 	}
-	hostStarted = true
+	hostStarted.Store(true)
 	return h
 }
 
@@ -60,12 +62,11 @@ func newVM(t testing.TB, opt disktest.GuestOptions) *vm {
 	return newVMOn(t, theHost(t), opt)
 }
 
-var vms int
+var vms atomic.Int64
 
 func newVMOn(t testing.TB, h *disktest.Host, opt disktest.GuestOptions) *vm {
 	t.Helper()
-	vms++
-	v := &vm{Guest: h.NewGuest(t, fmt.Sprintf("vm%d", vms), opt), host: h}
+	v := &vm{Guest: h.NewGuest(t, fmt.Sprintf("vm%d", vms.Add(1)), opt), host: h}
 	v.connect(t)
 	v.define(t, v.XML)
 	t.Cleanup(func() {

@@ -7,42 +7,11 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"slices"
-
-	"golang.org/x/sys/unix"
 
 	"mulligan/durable"
 	"mulligan/errs"
 	"mulligan/snap/disk/layertree"
 )
-
-// trusted refuses a folder in which somebody else could put a link in the place
-// of an image: the daemon changes owners and flags there by path.
-func (d *Driver) trusted(op, dir string) error {
-	real, err := filepath.EvalSymlinks(dir)
-	if err != nil {
-		return errs.Wrap(errs.Failed, op, err)
-	}
-	qemu := -1
-	if uid, _, ok := d.conn.Owner(); ok {
-		qemu = uid
-	}
-	for at := real; ; at = filepath.Dir(at) {
-		var s unix.Stat_t
-		if err := unix.Stat(at, &s); err != nil {
-			return errs.Wrap(errs.Failed, op, &os.PathError{Op: "stat", Path: at, Err: err})
-		}
-		ours := s.Uid == 0 || int(s.Uid) == os.Geteuid() || int(s.Uid) == qemu
-		open := s.Mode&unix.S_IWOTH != 0 && s.Mode&unix.S_ISVTX == 0
-		if !ours || open {
-			return errs.New(errs.Denied, op, "disk images below %s: users other than root can replace files there", at).
-				WithHint("move the images to a folder of root's, like /var/lib/libvirt/images")
-		}
-		if at == "/" {
-			return nil
-		}
-	}
-}
 
 // Places lists what belongs to the domain's disks: its images, and the folders
 // that the driver keeps layers in.
@@ -57,8 +26,8 @@ func (d *Driver) Places(ctx context.Context) (list []string, err error) {
 		return nil, err
 	}
 	defer m.Free()
-	list = d.placesOf(d.tree)
-	s, _, err := d.surveyOf(op, m, false)
+	list = d.pools().Places(d.tree)
+	s, _, err := d.dom.surveyOf(op, m, false)
 	if s.NVRAM != "" {
 		list = append(list, s.NVRAM)
 	}
@@ -68,7 +37,7 @@ func (d *Driver) Places(ctx context.Context) (list []string, err error) {
 	return list, errs.Wrap(errs.Failed, op, err)
 }
 
-// placesFile is the record of what Places found.
+// placesFile returns the path of the file in which the driver keeps the last result of Places.
 func (d *Driver) placesFile() string { return filepath.Join(d.cfg.StateDir, "places.json") }
 
 // recordPlaces writes down what Places found, where the record says something else.
@@ -95,7 +64,7 @@ func (d *Driver) RecordedPlaces() ([]string, error) {
 		err = json.Unmarshal(data, &list)
 	}
 	if damaged := d.load(op); damaged == nil && d.tree != nil {
-		list = append(list, d.placesOf(d.tree)...)
+		list = append(list, d.pools().Places(d.tree)...)
 		if errors.Is(err, os.ErrNotExist) {
 			err = nil // an older version made no such record
 		}
@@ -106,21 +75,15 @@ func (d *Driver) RecordedPlaces() ([]string, error) {
 	return list, errs.Wrap(errs.Failed, op, err)
 }
 
-// places lists the images of all layers, and the folders that drivers keep layers in. Beside the
-// images that is the folder of all apps' pools: it is made with the first capture.
-func (d *Driver) placesOf(t *layertree.Tree) (list []string) {
-	for _, l := range t.Layers {
-		for _, f := range l.All() {
-			list = append(list, f.Path)
-		}
-	}
-	for _, dev := range t.Disks {
-		pool := d.pool(t, dev)
-		if d.cfg.PoolDir == "" {
-			pool = filepath.Dir(pool)
-		}
-		list = append(list, pool)
-	}
-	slices.Sort(list)
-	return slices.Compact(list)
+// Claim is which images on the host belong to a domain's disks.
+type Claim = layertree.Claim
+
+// Claim is the claim of the domain. It waits for nobody's work.
+func (d *Driver) Claim() Claim { return d.claimed() }
+
+// Recorded is the claim of a driver that is not open, as far as its records in stateDir tell.
+func Recorded(stateDir string) (Claim, error) {
+	r := &record{cfg: Config{StateDir: stateDir}}
+	err := r.load("read the records of disks")
+	return r.claimed(), err
 }

@@ -37,28 +37,28 @@ func (d *Driver) Prepare(ctx context.Context, req snap.RestoreRequest) (snap.Swi
 		Old: d.tree.Head, Phase: layertree.Prepared, TargetMemory: target.Memory,
 	}
 	if err := d.prepare(ctx, op, req.ID, p); err != nil {
-		return nil, errs.Also(errs.Wrap(errs.Failed, op, err), d.dropOrphans())
+		return nil, errs.Also(errs.Wrap(errs.Failed, op, err), d.images.dropOrphans())
 	}
 	return &diskSwitch{d, req.ID, p.Changes}, nil
 }
 
 func (d *Driver) prepare(ctx context.Context, op string, id snap.RestoreID, p *layertree.Plan) (err error) {
-	if err := d.checkChain(ctx, op, p.TargetLayer, false); err != nil {
+	if err := d.integrity.checkChain(ctx, op, p.TargetLayer, false); err != nil {
 		return err
 	}
 	whole := []layertree.ID{p.TargetLayer, p.BaseLayer}
-	err = d.checkChain(ctx, op, p.BaseLayer, false)
+	err = d.integrity.checkChain(ctx, op, p.BaseLayer, false)
 	if errs.KindOf(err) == errs.Corrupt { // it may be what the restore is for
 		p.BaseDamage, err, whole = err.Error(), nil, whole[:1]
 	}
 	if err == nil {
-		err = d.seal(ctx, op, whole...)
+		err = d.integrity.seal(ctx, op, whole...)
 	}
 	if err != nil {
 		return err
 	}
 	if p.TargetMemory != nil {
-		now, err := d.checkFile(ctx, op, *p.TargetMemory, false)
+		now, err := d.integrity.checkFile(ctx, op, *p.TargetMemory, false)
 		if err != nil {
 			return err
 		}
@@ -75,13 +75,13 @@ func (d *Driver) prepare(ctx context.Context, op string, id snap.RestoreID, p *l
 		p.BaseState = d.tree.Layers[p.BaseLayer].State
 	}
 	p.Changes = d.changes(p.BaseLayer, p.TargetLayer)
-	if err := d.room(op); err != nil {
+	if err := d.images.room(op); err != nil {
 		return err
 	}
 	if err := d.update(func(t *layertree.Tree) { p.New = d.addTarget(t, p) }); err != nil {
 		return err
 	}
-	if err := d.createOverlays(ctx, op, p.New, d.sizeBelow(p.New)); err != nil {
+	if err := d.images.createOverlays(ctx, op, p.New, d.images.sizeBelow(p.New)); err != nil {
 		return err
 	}
 	if err := d.cfg.Failpoint.At("prepare: record"); err != nil {
@@ -90,13 +90,13 @@ func (d *Driver) prepare(ctx context.Context, op string, id snap.RestoreID, p *l
 	if err := d.update(func(t *layertree.Tree) { t.Switches[id] = p }); err != nil {
 		return err
 	}
-	return d.dropOrphans() // an older preparation under the same id
+	return d.images.dropOrphans() // an older preparation under the same id
 }
 
 // addTarget adds the layer that the domain is going to write to. A disk that the target
 // does not have, for it was attached later, goes on from the base.
 func (d *Driver) addTarget(t *layertree.Tree, p *layertree.Plan) layertree.ID {
-	id := d.addLayer(t, p.TargetLayer)
+	id := d.images.addLayer(t, p.TargetLayer)
 	l, target, base := t.Layers[id], t.Layers[p.TargetLayer], t.Layers[p.BaseLayer]
 	for _, dev := range t.Disks {
 		if target.Files[dev] == nil && base.Files[dev] != nil {

@@ -6,8 +6,6 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap"
-	"mulligan/snap/disk/imagefile"
-	"mulligan/snap/disk/layertree"
 )
 
 // A layer is raw where its images could not be read when it froze: somebody wrote over them,
@@ -43,11 +41,11 @@ func (c *capturing) salvage(ctx context.Context, op string) (err error) {
 	if err := needOff(op, c.m); err != nil {
 		return err
 	}
-	if c.survey, _, err = d.surveyOf(op, c.m, false); err != nil {
+	if c.survey, _, err = d.dom.surveyOf(op, c.m, false); err != nil {
 		return err
 	}
 	head := d.tree.Layers[d.tree.Head]
-	if fresh, err := d.headFresh(); err == nil && fresh && d.tree.Rests(head) {
+	if fresh, err := d.images.headFresh(); err == nil && fresh && d.tree.Rests(head) {
 		return c.name(head.Parent) // it was kept before
 	}
 	for _, f := range head.Files {
@@ -55,36 +53,14 @@ func (c *capturing) salvage(ctx context.Context, op string) (err error) {
 			return errs.New(errs.Unsupported, op, "%s is not a file", f.Path).WithHint("move it away")
 		}
 	}
-	if err := d.room(op); err != nil {
+	if err := d.images.room(op); err != nil {
 		return err
 	}
 	return c.freeze(ctx)
 }
 
-// onRaw returns an error where the domain's present images are overlays on what cannot be read.
-func (d *Driver) onRaw(op string) error {
-	if !d.tree.Rests(d.tree.Layers[d.tree.Head]) {
-		return nil
-	}
-	return errs.New(errs.Conflict, op, "the disks of domain %s are on images that cannot be read, which were kept as they lay there", d.cfg.Domain).
-		WithHint("go back to a checkpoint that was made before")
-}
-
-// rawSize is the size that a disk had, in bytes: as the nearest image says that is a layer's,
-// from id down, and can be read.
-func (d *Driver) rawSize(id layertree.ID, dev string) int64 {
-	for _, id := range d.tree.Chain(id) {
-		if f := d.tree.Layers[id].Files[dev]; f != nil {
-			if size, err := imagefile.ImageSize(f.Path); err == nil {
-				return size
-			}
-		}
-	}
-	return 1 << 20 // nothing can be read of it
-}
-
-// Survey tells of present images that cannot be read.
-func (d *Driver) Survey(ctx context.Context) ([]snap.Gap, error) {
+// FindGaps tells of present images that cannot be read.
+func (d *Driver) FindGaps(ctx context.Context) ([]snap.Gap, error) {
 	const op = "look at the disks"
 	if err := d.begin(ctx, op); err != nil {
 		return nil, err
@@ -95,7 +71,7 @@ func (d *Driver) Survey(ctx context.Context) ([]snap.Gap, error) {
 		return nil, err
 	}
 	defer m.Free()
-	err = d.followChains(op)
+	err = d.follower.followChains(op)
 	if err == nil {
 		err = d.onRaw(op)
 	}

@@ -53,6 +53,7 @@ type wreckable struct {
 
 // TestSalvage breaks a domain's images in all ways that are known.
 func TestSalvage(t *testing.T) {
+	t.Parallel()
 	theHost(t)
 	snaptest.RunSalvage(t, func(t *testing.T) snaptest.Breakable {
 		dir := inMemory(t)
@@ -138,6 +139,7 @@ func (s *wreckable) Damage(t *testing.T, id snap.SnapshotID) {
 // TestRescueOfGuest breaks the images of a running guest: a restore to what was before brings
 // it back, answering, what lay there is kept, and can be gone back to.
 func TestRescueOfGuest(t *testing.T) {
+	t.Parallel()
 	v := newVM(t, disktest.GuestOptions{SizeMiB: 16})
 	d := v.driver(t, t.TempDir(), nil)
 	v.boot(t)
@@ -158,7 +160,7 @@ func TestRescueOfGuest(t *testing.T) {
 			if _, err := d.Capture(t.Context(), snap.CaptureRequest{ID: snap.SnapshotID(newID())}); err == nil {
 				t.Fatal("what cannot be read was captured")
 			}
-			if gaps, err := d.Survey(t.Context()); err != nil || len(gaps) != 1 || !gaps[0].Blocks {
+			if gaps, err := d.FindGaps(t.Context()); err != nil || len(gaps) != 1 || !gaps[0].Blocks {
 				t.Errorf("the survey finds %+v, %v", gaps, err)
 			}
 			raw := v.salvaged(t, d)

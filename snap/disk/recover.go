@@ -3,9 +3,6 @@ package disk
 import (
 	"context"
 	"errors"
-	"os"
-	"path/filepath"
-	"time"
 
 	"mulligan/errs"
 	"mulligan/snap"
@@ -14,30 +11,35 @@ import (
 	"mulligan/snap/disk/virt"
 )
 
+// recovery finishes or takes back what an earlier process left in the middle.
+// The caller of each method holds the driver's lock.
+type recovery struct{ d *Driver }
+
 // recover finishes or takes back what an earlier process, or an earlier
 // failure, left in the middle. It looks at what is so, and never at how far the
 // other one thought it was.
-func (d *Driver) recover(ctx context.Context, op string, m virt.Machine) error {
+func (rc *recovery) recover(ctx context.Context, op string, m virt.Machine) error {
+	d := rc.d
 	p, err := m.Power()
 	if err != nil {
 		return err
 	}
 	in := d.tree.Intent
 	if p.Up() && (d.tree.Thaw || in != nil && in.Running) {
-		if err := d.thawIfAgent(op, m); err != nil {
+		if err := d.thawer.thawIfAgent(op, m); err != nil {
 			d.cfg.Log.Warn("the guest may be frozen", "domain", d.cfg.Domain, "err", err)
 		}
 	}
 	if in != nil {
 		switch in.Op {
 		case "merge":
-			err = d.finishMerge()
+			err = d.merger.finishMerge()
 		case "flatten":
-			if err = d.finishFlatten(m); d.tree == nil {
+			if err = d.flattener.finishFlatten(m); d.tree == nil {
 				return err // and that was all
 			}
 		default:
-			err = d.recoverCapture(ctx, op, m, p, in)
+			err = rc.recoverCapture(ctx, op, m, p, in)
 		}
 		if err != nil {
 			return err
@@ -48,41 +50,34 @@ func (d *Driver) recover(ctx context.Context, op string, m virt.Machine) error {
 			return err
 		}
 	}
-	return d.recoverSwitch(op, m, p)
-}
-
-func (d *Driver) thawIfAgent(op string, m virt.Machine) error {
-	s, _, err := d.surveyOf(op, m, true)
-	if err != nil || !s.Agent {
-		return err
-	}
-	return d.thaw(m)
+	return rc.recoverSwitch(op, m, p)
 }
 
 // recoverCapture: either the domain is on the new images or it is not.
-func (d *Driver) recoverCapture(ctx context.Context, op string, m virt.Machine, p virt.Power, in *layertree.Intent) error {
+func (rc *recovery) recoverCapture(ctx context.Context, op string, m virt.Machine, p virt.Power, in *layertree.Intent) error {
+	d := rc.d
 	if d.tree.Layers[in.New] == nil || d.tree.Layers[in.Old] == nil {
 		return errs.New(errs.Internal, op, "the record of a capture names layers that are not there")
 	}
-	p, err := d.awaitJobs(ctx, m, p)
+	p, err := d.dom.awaitJobs(ctx, m, p)
 	if err != nil {
 		return err
 	}
-	at, err := d.actualHead(op, m, p, in)
+	at, err := rc.actualHead(op, m, p, in)
 	if err != nil {
 		return err
 	}
 	if at == in.Old {
-		return d.takeBackCapture(op, m, in, in.Running && p.Up())
+		return rc.takeBackCapture(op, m, in, in.Running && p.Up())
 	}
 	if p.Up() {
-		if err := d.realign(ctx, op, m, in.New); err != nil {
+		if err := d.reopener.realign(ctx, op, m, in.New); err != nil {
 			return err
 		}
 	}
 	c := &capturing{d: d, m: m}
-	if s, _, err := d.surveyOf(op, m, p.Up()); err == nil && d.tree.Layers[in.Old].NVRAM == nil {
-		if c.nvram, err = d.copyNVRAM(ctx, s.NVRAM, in.Old); err != nil {
+	if s, _, err := d.dom.surveyOf(op, m, p.Up()); err == nil && d.tree.Layers[in.Old].NVRAM == nil {
+		if c.nvram, err = d.images.copyNVRAM(ctx, s.NVRAM, in.Old); err != nil {
 			return err
 		}
 	}
@@ -91,43 +86,13 @@ func (d *Driver) recoverCapture(ctx context.Context, op string, m virt.Machine, 
 			return err
 		}
 	}
-	return d.finishCapture(c, in)
-}
-
-// jobTick is how often libvirt is asked whether it is through.
-const jobTick = 50 * time.Millisecond
-
-// awaitJobs waits until libvirt is through with what a dead process asked of
-// it: it goes on with a switch, or a start, whose caller is gone. While it writes
-// a guest's memory it answers questions; else measuring a disk takes its turn
-// behind what it does, and behind whatever QEMU had been told before.
-func (d *Driver) awaitJobs(ctx context.Context, m virt.Machine, p virt.Power) (virt.Power, error) {
-	tick := time.NewTicker(jobTick)
-	defer tick.Stop()
-	for p.Up() {
-		idle, err := m.Idle()
-		if err == nil && idle {
-			_, err = m.Capacity(d.tree.Disks[0])
-		}
-		now, e := m.Power()
-		if e != nil || !now.Up() { // it went off meanwhile
-			return now, e
-		}
-		if err != nil || idle {
-			return now, err
-		}
-		select {
-		case <-ctx.Done():
-			return now, errs.Wrap(errs.Unavailable, "wait for libvirt", ctx.Err())
-		case <-tick.C:
-		}
-	}
-	return p, nil
+	return c.finish(in)
 }
 
 // takeBackCapture forgets the new images, which nobody has written to.
-func (d *Driver) takeBackCapture(op string, m virt.Machine, in *layertree.Intent, suspect bool) error {
-	if err := d.definePersistent(op, m, in.Old); err != nil {
+func (rc *recovery) takeBackCapture(op string, m virt.Machine, in *layertree.Intent, suspect bool) error {
+	d := rc.d
+	if err := d.dom.definePersistent(op, m, in.Old); err != nil {
 		return err
 	}
 	if suspect {
@@ -143,13 +108,14 @@ func (d *Driver) takeBackCapture(op string, m virt.Machine, in *layertree.Intent
 	if err := d.update(func(t *layertree.Tree) { t.Intent, t.Suspect = nil, t.Suspect || suspect }); err != nil {
 		return err
 	}
-	return d.dropOrphans()
+	return d.images.dropOrphans()
 }
 
 // actualHead finds which of a capture's two layers the domain writes to. While
 // it runs, whoever holds the writer's lock says so: libvirt's definitions may
 // be behind QEMU. When it is off, the persistent definition does.
-func (d *Driver) actualHead(op string, m virt.Machine, p virt.Power, in *layertree.Intent) (layertree.ID, error) {
+func (rc *recovery) actualHead(op string, m virt.Machine, p virt.Power, in *layertree.Intent) (layertree.ID, error) {
+	d := rc.d
 	if p.Up() {
 		for _, id := range []layertree.ID{in.New, in.Old} {
 			all := true
@@ -166,7 +132,7 @@ func (d *Driver) actualHead(op string, m virt.Machine, p virt.Power, in *layertr
 		}
 	}
 	// Off, or on a filesystem without locks.
-	s, _, err := d.surveyOf(op, m, p.Up())
+	s, _, err := d.dom.surveyOf(op, m, p.Up())
 	if err != nil {
 		return "", err
 	}
@@ -175,7 +141,7 @@ func (d *Driver) actualHead(op string, m virt.Machine, p virt.Power, in *layertr
 		// A domain that ran on the new images, and went off before its persistent
 		// definition was changed: what it wrote is there.
 		if id == in.Old && in.Running && !p.Up() {
-			if wrote, err := d.wroteTo(in.New); err != nil || wrote {
+			if wrote, err := d.images.wroteTo(in.New); err != nil || wrote {
 				return in.New, err
 			}
 		}
@@ -185,107 +151,12 @@ func (d *Driver) actualHead(op string, m virt.Machine, p virt.Power, in *layertr
 		WithHint("virsh edit its disks back to %s", d.tree.Layers[in.Old].Files[d.tree.Disks[0]].Path)
 }
 
-// wroteTo reports whether the guest has written to the images of an unborn
-// layer, which may not even exist.
-func (d *Driver) wroteTo(id layertree.ID) (bool, error) {
-	empty, err := d.headEmpty(id)
-	if errors.Is(err, os.ErrNotExist) || errors.Is(err, imagefile.ErrNotQcow2) {
-		return false, nil
-	}
-	return !empty, err
-}
-
-// realign makes libvirt's live definition what QEMU really has open. libvirt
-// cannot be told; but a guest that is saved to a file and resumed from it, with
-// the right definition, goes on as if nothing had been.
-func (d *Driver) realign(ctx context.Context, op string, m virt.Machine, head layertree.ID) error {
-	s, _, err := d.surveyOf(op, m, true)
-	if err != nil || layertree.SamePaths(s.Sources, d.tree.Layers[head].Paths(), d.tree.Disks) {
-		return err
-	}
-	d.cfg.Log.Warn("libvirt lost track of the domain's disks: its guest is saved and resumed", "domain", d.cfg.Domain)
-	return d.reopen(op, m, head)
-}
-
-// reopen has QEMU open a head's images again, by saving the guest's memory to a
-// file and resuming from it. A crash in between is found by the file.
-func (d *Driver) reopen(op string, m virt.Machine, head layertree.ID) error {
-	if err := d.definePersistent(op, m, head); err != nil {
-		return err
-	}
-	text, err := m.SavableXML()
-	if err != nil {
-		return err
-	}
-	if text, err = virt.Redirect(text, d.tree.Layers[head].Paths()); err != nil {
-		return errs.Wrap(errs.Internal, op, err)
-	}
-	memory := filepath.Join(d.pool(d.tree, d.tree.Disks[0]), "reopen.memory")
-	if err := imagefile.Remove(memory); err != nil {
-		return err
-	}
-	err = d.update(func(t *layertree.Tree) {
-		t.Resume = &layertree.Resume{Layer: head, Memory: layertree.File{Path: memory}, Reopen: true}
-	})
-	if err != nil {
-		return err
-	}
-	if err := d.cfg.Failpoint.At("reopen: save"); err != nil {
-		return err
-	}
-	if err := m.Save(memory, text); err != nil && errs.KindOf(err) != errs.Unavailable {
-		return errs.Also(err, d.forgetReopening()) // the guest goes on as it was
-	} else if err != nil {
-		return err
-	}
-	return d.resumeReopened(op, m)
-}
-
-// resumeReopened goes on with a guest that reopen saved. Where the image was
-// never finished the guest still runs.
-func (d *Driver) resumeReopened(op string, m virt.Machine) error {
-	memory := d.tree.Resume.Memory.Path
-	p, err := m.Power()
-	if err != nil {
-		return err
-	}
-	if !p.Up() {
-		if err := d.cfg.Failpoint.At("reopen: resume"); err != nil {
-			return err
-		}
-		text, err := d.conn.SavedXML(memory)
-		if errs.KindOf(err) == errs.Unavailable {
-			return err
-		}
-		if err != nil {
-			// The image is not whole: the guest went off in another way, and boots.
-			d.cfg.Log.Warn("there is no memory to resume from", "domain", d.cfg.Domain, "err", err)
-			return d.forgetReopening()
-		}
-		if err := d.conn.Restore(memory, text, false); err != nil {
-			return err
-		}
-	}
-	if err := d.update(func(t *layertree.Tree) { t.Suspect = false }); err != nil {
-		return err
-	}
-	return d.forgetReopening()
-}
-
-// forgetReopening drops the memory image of a reopen that is over.
-func (d *Driver) forgetReopening() error {
-	memory := d.tree.Resume.Memory.Path
-	if err := d.update(func(t *layertree.Tree) { t.Resume = nil }); err != nil {
-		return err
-	}
-	return imagefile.Remove(memory)
-}
-
 // recoverSwitch finds out where the domain is when a switch was cut in the
 // middle, and goes on with a guest that was cut short in reopen.
-func (d *Driver) recoverSwitch(op string, m virt.Machine, p virt.Power) error {
+func (rc *recovery) recoverSwitch(op string, m virt.Machine, p virt.Power) error {
+	d := rc.d
 	if r := d.tree.Resume; r != nil && r.Reopen {
-		if err := d.resumeReopened(op, m); err != nil {
+		if err := d.reopener.resumeReopened(op, m); err != nil {
 			return err
 		}
 	}
@@ -293,7 +164,7 @@ func (d *Driver) recoverSwitch(op string, m virt.Machine, p virt.Power) error {
 		if s.Phase != layertree.Committing && s.Phase != layertree.Undoing {
 			continue
 		}
-		v, _, err := d.surveyOf(op, m, false)
+		v, _, err := d.dom.surveyOf(op, m, false)
 		if err != nil {
 			return err
 		}
@@ -320,16 +191,16 @@ func (d *Driver) Sweep(ctx context.Context, gone snap.Gone) error {
 	}
 	m, err := d.openAnyhow(ctx, op)
 	if err != nil {
-		d.thawSoon()
+		d.thawer.thawSoon()
 		return err
 	}
 	defer m.Free()
 	if err := d.dropGone(gone); err != nil {
 		return errs.Wrap(errs.Failed, op, err)
 	}
-	err = d.dropOrphans()
+	err = d.images.dropOrphans()
 	if d.maintain.TryLock() { // else its work is on files that no layer has yet
-		err = errors.Join(err, d.sweepPools())
+		err = errors.Join(err, d.images.sweepPools())
 		d.maintain.Unlock()
 	}
 	return errs.Wrap(errs.Failed, op, err)
@@ -344,43 +215,4 @@ func (d *Driver) dropGone(gone snap.Gone) error {
 			delete(t.Switches, id)
 		}
 	})
-}
-
-// sweepPools unlinks what lies in the daemon's own folders and belongs to no
-// layer: files of a capture or a merge that a crash cut short.
-func (d *Driver) sweepPools() error {
-	known := map[string]bool{}
-	for _, f := range d.tree.Files() {
-		known[f] = true
-	}
-	var all []error
-	seen := map[string]bool{}
-	for _, dev := range d.tree.Disks {
-		dir := d.pool(d.tree, dev)
-		if seen[dir] {
-			continue
-		}
-		seen[dir] = true
-		entries, err := os.ReadDir(dir)
-		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			all = append(all, err)
-		}
-		for _, e := range entries {
-			path := filepath.Join(dir, e.Name())
-			if ours(e.Name()) && !known[path] {
-				all = append(all, imagefile.Remove(path))
-			}
-		}
-	}
-	return errors.Join(all...)
-}
-
-// ours reports whether a file's name is of a kind that the driver makes.
-func ours(name string) bool {
-	for _, pattern := range []string{"L??????-*.qcow2", "L??????-*.qcow2.merge-*", "L??????-*.nvram", "L??????-*.nvram.tmp", "L??????-*.nvram.new", "*.memory"} {
-		if ok, _ := filepath.Match(pattern, name); ok {
-			return true
-		}
-	}
-	return false
 }

@@ -68,7 +68,7 @@ func (d *Driver) Delete(ctx context.Context, id snap.SnapshotID) error {
 	if err := d.update(func(t *layertree.Tree) { delete(t.Snapshots, id) }); err != nil {
 		return errs.Wrap(errs.Failed, op, err)
 	}
-	err = d.dropOrphans()
+	err = d.images.dropOrphans()
 	if s.Memory != nil && (d.tree.Resume == nil || d.tree.Resume.Memory.Path != s.Memory.Path) && !d.switchNeeds(s.Memory.Path) {
 		err = errs.Also(err, imagefile.Remove(s.Memory.Path))
 	}
@@ -87,5 +87,5 @@ func (d *Driver) switchNeeds(path string) bool {
 
 // ledger works out what Maintain would do with t.
 func (d *Driver) ledger(t *layertree.Tree) *layertree.Ledger {
-	return &layertree.Ledger{Tree: t, Owned: d.owns, Foreign: d.foreign, Depth: d.cfg.Depth, Known: &d.maps, Maps: map[string]imagefile.Allocation{}}
+	return &layertree.Ledger{Tree: t, Owned: d.pools().Owns, Foreign: d.pools().Foreign, Depth: d.cfg.Depth, Known: &d.maps, Maps: map[string]imagefile.Allocation{}}
 }

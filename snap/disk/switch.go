@@ -36,15 +36,6 @@ func (d *Driver) Resume(ctx context.Context, id snap.RestoreID) (snap.Switch, er
 	return &diskSwitch{d, id, p.Changes}, nil
 }
 
-func (d *Driver) plan(op string, id snap.RestoreID) (*layertree.Plan, error) {
-	if d.tree != nil {
-		if p := d.tree.Switches[id]; p != nil {
-			return p, nil
-		}
-	}
-	return nil, errs.New(errs.NotFound, op, "no restore %s of domain %s is under way", id, d.cfg.Domain)
-}
-
 // Changes says which disks differ.
 func (s *diskSwitch) Changes(limit int) ([]snap.Change, int) {
 	return s.changes[:max(0, min(limit, len(s.changes)))], len(s.changes)
@@ -77,39 +68,40 @@ func (s *diskSwitch) with(ctx context.Context, op string, f func(p *layertree.Pl
 
 // moved reports whether the domain's disks are no longer the state of a layer:
 // the head does not rest on it, was written to, or cannot be read any more.
-func (d *Driver) moved(m virt.Machine, from layertree.ID) (bool, error) {
-	if err := d.followChains("look for later writes to disks"); err != nil {
+func (s *diskSwitch) moved(m virt.Machine, from layertree.ID) (bool, error) {
+	d := s.d
+	if err := d.follower.followChains("look for later writes to disks"); err != nil {
 		return true, nil
 	}
 	head := d.tree.Layers[d.tree.Head]
 	if head.Parent != from {
 		return true, nil
 	}
-	fresh, err := d.headFresh()
+	fresh, err := d.images.headFresh()
 	if err != nil || !fresh {
 		return true, err
 	}
-	s, _, err := d.surveyOf("", m, false)
+	v, _, err := d.dom.surveyOf("", m, false)
 	if err != nil {
 		return true, err
 	}
-	same, err := d.sameNVRAM(s.NVRAM, d.tree.Layers[from])
+	same, err := d.images.sameNVRAM(v.NVRAM, d.tree.Layers[from])
 	return !same && d.tree.Layers[from].NVRAM != nil, err
 }
 
 // Stale reports whether the disks are no longer the base.
 func (s *diskSwitch) Stale(ctx context.Context) (stale bool, err error) {
 	err = s.with(ctx, "look for later writes to disks", func(p *layertree.Plan, m virt.Machine) (err error) {
-		stale, err = s.d.moved(m, p.BaseLayer)
-		stale = stale || !s.d.fitsDisks(p)
+		stale, err = s.moved(m, p.BaseLayer)
+		stale = stale || !s.fitsDisks(p)
 		return err
 	})
 	return stale, err
 }
 
 // fitsDisks reports whether the domain has the disks that it had when p was prepared.
-func (d *Driver) fitsDisks(p *layertree.Plan) bool {
-	return slices.Equal(d.tree.Layers[p.New].Devices(), d.tree.Disks)
+func (s *diskSwitch) fitsDisks(p *layertree.Plan) bool {
+	return slices.Equal(s.d.tree.Layers[p.New].Devices(), s.d.tree.Disks)
 }
 
 // needOff refuses a domain that runs: its disks cannot be exchanged.
@@ -139,15 +131,15 @@ func (s *diskSwitch) Commit(ctx context.Context) error {
 			return err
 		}
 		if p.Phase == layertree.Prepared {
-			stale, err := d.moved(m, p.BaseLayer)
+			stale, err := s.moved(m, p.BaseLayer)
 			if err != nil {
 				return err
 			}
-			if stale || d.tree.Head != p.Old || !d.fitsDisks(p) {
+			if stale || d.tree.Head != p.Old || !s.fitsDisks(p) {
 				return snap.Changed(op, "domain "+d.cfg.Domain)
 			}
 		}
-		if err := d.checkChain(ctx, op, p.TargetLayer, false); err != nil {
+		if err := d.integrity.checkChain(ctx, op, p.TargetLayer, false); err != nil {
 			return err
 		}
 		if err := s.advance(layertree.Committing); err != nil {
@@ -169,7 +161,7 @@ func (s *diskSwitch) advance(to layertree.Phase) error {
 // below, and records that it is done.
 func (s *diskSwitch) move(op string, m virt.Machine, to layertree.Phase, head, below layertree.ID, memory *layertree.File) error {
 	d := s.d
-	v, _, err := d.surveyOf(op, m, false)
+	v, _, err := d.dom.surveyOf(op, m, false)
 	if err != nil {
 		return err
 	}
@@ -184,7 +176,7 @@ func (s *diskSwitch) move(op string, m virt.Machine, to layertree.Phase, head, b
 	if err := d.cfg.Failpoint.At("switch: define"); err != nil {
 		return err
 	}
-	if err := d.define(op, m, head); err != nil {
+	if err := d.dom.define(op, m, head); err != nil {
 		return err
 	}
 	if err := d.cfg.Failpoint.At("switch: record"); err != nil {
@@ -213,7 +205,7 @@ func (s *diskSwitch) Undo(ctx context.Context) error {
 			return err
 		}
 		if p.BaseDamage == "" {
-			if err := s.d.checkChain(ctx, op, p.BaseLayer, false); err != nil {
+			if err := s.d.integrity.checkChain(ctx, op, p.BaseLayer, false); err != nil {
 				return err
 			}
 		}
@@ -235,11 +227,11 @@ func (s *diskSwitch) Check(ctx context.Context) (proof snap.Proof, err error) {
 			layer, want = p.BaseLayer, p.BaseState
 		}
 		if layer == p.TargetLayer || p.BaseDamage == "" {
-			if err := d.checkChain(ctx, op, layer, false); err != nil {
+			if err := d.integrity.checkChain(ctx, op, layer, false); err != nil {
 				return err
 			}
 		}
-		moved, err := d.moved(m, layer)
+		moved, err := s.moved(m, layer)
 		if err != nil {
 			return err
 		}
@@ -251,7 +243,7 @@ func (s *diskSwitch) Check(ctx context.Context) (proof snap.Proof, err error) {
 			}
 		}
 		if moved {
-			proof.Post, err = d.presentHash(ctx)
+			proof.Post, err = s.presentHash(ctx)
 		}
 		return err
 	})
@@ -259,7 +251,8 @@ func (s *diskSwitch) Check(ctx context.Context) (proof snap.Proof, err error) {
 }
 
 // presentHash is the digest of disks that are no layer's state.
-func (d *Driver) presentHash(ctx context.Context) (snap.Hash, error) {
+func (s *diskSwitch) presentHash(ctx context.Context) (snap.Hash, error) {
+	d := s.d
 	head := d.tree.Layers[d.tree.Head]
 	h := blake3.New()
 	_, _ = h.WriteString("mulligan disks in use\x00") // never fails
@@ -295,5 +288,5 @@ func (s *diskSwitch) Finish(ctx context.Context) error {
 		return err
 	}
 	err = s.d.update(func(t *layertree.Tree) { delete(t.Switches, s.id) })
-	return errs.Wrap(errs.Failed, op, errors.Join(err, s.d.dropOrphans()))
+	return errs.Wrap(errs.Failed, op, errors.Join(err, s.d.images.dropOrphans()))
 }

@@ -105,7 +105,7 @@ func TestStaleStart(t *testing.T) {
 	}
 	_, err := d.Capture(t.Context(), snap.CaptureRequest{ID: "vm-x"})
 	fails(t, err, errs.Conflict, v.Disks[0])
-	if err := d.define("test", mustMachine(t, d), d.tree.Head); err != nil {
+	if err := d.dom.define("test", mustMachine(t, d), d.tree.Head); err != nil {
 		t.Fatal(err)
 	}
 	if err := d.Verify(t.Context(), s.ID, snap.Full); err != nil {
@@ -116,7 +116,7 @@ func TestStaleStart(t *testing.T) {
 
 func mustMachine(t *testing.T, d *Driver) virt.Machine {
 	t.Helper()
-	m, err := d.machine("test")
+	m, err := d.dom.machine("test")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -290,6 +290,7 @@ func TestDiskFillsMeanwhile(t *testing.T) {
 // The disk fills while the memory of a running guest is written to it: that is
 // said, and the guest goes on with its disks, as do captures once there is room.
 func TestDiskFillsUnderARunningGuest(t *testing.T) {
+	t.Parallel()
 	disktest.Need(t)
 	small := t.TempDir()
 	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", fmt.Sprint("size=", minFree+12<<20), "tmpfs", small).CombinedOutput(); err != nil {
@@ -399,6 +400,7 @@ func TestRefusals(t *testing.T) {
 // A stock libvirt changes the owners of images as it opens them, and remembers
 // what they were; layers are immutable all the same.
 func TestChangingOwners(t *testing.T) {
+	t.Parallel()
 	disktest.Need(t)
 	h, err := disktest.Start(disktest.Options{Owners: true})
 	if err != nil {

@@ -38,7 +38,7 @@ func (u *Unit) State(ctx context.Context) (Status, error) {
 	}
 	u.d.look.Lock()
 	defer u.d.look.Unlock()
-	p, err := u.d.glance()
+	p, err := u.glance()
 	if err != nil {
 		return Status{}, errs.Wrap(errs.Failed, op, err)
 	}
@@ -55,19 +55,21 @@ func (u *Unit) State(ctx context.Context) (Status, error) {
 
 // glance asks for the domain's power. A connection that libvirtd's end closed
 // is made again once.
-func (d *Driver) glance() (virt.Power, error) {
-	p, err := d.glanceOnce()
+func (u *Unit) glance() (virt.Power, error) {
+	d := u.d
+	p, err := u.glanceOnce()
 	if errs.KindOf(err) == errs.Unavailable && d.look.conn != nil {
 		_ = d.look.conn.Close()
 		d.look.conn = nil
-		p, err = d.glanceOnce()
+		p, err = u.glanceOnce()
 	}
 	return p, err
 }
 
-func (d *Driver) glanceOnce() (virt.Power, error) {
+func (u *Unit) glanceOnce() (virt.Power, error) {
+	d := u.d
 	if d.look.conn == nil {
-		conn, err := d.dial(d.cfg.URI)
+		conn, err := d.dom.dial(d.cfg.URI)
 		if err != nil {
 			return virt.Off, err
 		}
@@ -97,15 +99,16 @@ func (u *Unit) Start(ctx context.Context) error {
 	defer m.Free()
 	p, err := m.Power()
 	if err == nil { // libvirt may still be stopping or starting it for a daemon that died
-		p, err = d.awaitJobs(ctx, m, p)
+		p, err = d.dom.awaitJobs(ctx, m, p)
 	}
 	if err == nil {
-		err = d.start(ctx, op, m, p)
+		err = u.start(ctx, op, m, p)
 	}
 	return errs.Wrap(errs.Failed, op, err)
 }
 
-func (d *Driver) start(ctx context.Context, op string, m virt.Machine, p virt.Power) error {
+func (u *Unit) start(ctx context.Context, op string, m virt.Machine, p virt.Power) error {
+	d := u.d
 	switch {
 	case p == virt.Paused && d.tree.Paused: // as it was before it was stopped
 		return nil
@@ -114,9 +117,9 @@ func (d *Driver) start(ctx context.Context, op string, m virt.Machine, p virt.Po
 	case p == virt.Running:
 		return nil
 	case d.tree.Resume != nil:
-		return d.resumeMemory(ctx, op, m)
+		return u.resumeMemory(ctx, op, m)
 	}
-	if err := d.definePersistent(op, m, d.tree.Head); err != nil {
+	if err := d.dom.definePersistent(op, m, d.tree.Head); err != nil {
 		return err
 	}
 	return orRuns(m, m.Start(d.tree.Paused), virt.Running, virt.Paused)
@@ -135,18 +138,19 @@ func orRuns(m virt.Machine, err error, wanted ...virt.Power) error {
 
 // resumeMemory goes on from the memory image that belongs to the disks. Where
 // they are no longer what the image was made with, the domain boots instead.
-func (d *Driver) resumeMemory(ctx context.Context, op string, m virt.Machine) error {
+func (u *Unit) resumeMemory(ctx context.Context, op string, m virt.Machine) error {
+	d := u.d
 	r := d.tree.Resume
-	empty, err := d.headEmpty(d.tree.Head)
+	empty, err := d.images.headEmpty(d.tree.Head)
 	if err != nil {
 		return err
 	}
 	fits := r.Layer == d.tree.Head && empty
 	if fits {
-		if _, err := d.checkFile(ctx, op, r.Memory, false); err != nil {
+		if _, err := d.integrity.checkFile(ctx, op, r.Memory, false); err != nil {
 			return err
 		}
-		text, err := d.conn.SavedXML(r.Memory.Path)
+		text, err := d.dom.conn.SavedXML(r.Memory.Path)
 		if err == nil {
 			text, err = virt.Redirect(text, d.tree.Layers[d.tree.Head].Paths())
 		}
@@ -156,7 +160,7 @@ func (d *Driver) resumeMemory(ctx context.Context, op string, m virt.Machine) er
 		if err := d.cfg.Failpoint.At("resume: restore"); err != nil {
 			return err
 		}
-		if err := d.conn.Restore(r.Memory.Path, text, d.tree.Paused); err != nil {
+		if err := d.dom.conn.Restore(r.Memory.Path, text, d.tree.Paused); err != nil {
 			return err
 		}
 		if err := d.cfg.Failpoint.At("resume: record"); err != nil {
@@ -181,7 +185,7 @@ func (u *Unit) Stop(ctx context.Context) error {
 		return err
 	}
 	defer d.mu.Unlock()
-	m, err := d.machine(op)
+	m, err := d.dom.machine(op)
 	if err != nil {
 		return err
 	}
@@ -196,7 +200,7 @@ func (u *Unit) Stop(ctx context.Context) error {
 		}
 	}
 	if d.cfg.Shutdown == Clean && p == virt.Running {
-		if down := d.shutDown(ctx, m); down {
+		if down := u.shutDown(ctx, m); down {
 			return nil
 		}
 	}
@@ -213,7 +217,8 @@ const shutdownTick = 100 * time.Millisecond
 
 // shutDown asks the guest to go down and waits, leaving some of ctx's time to
 // do it otherwise.
-func (d *Driver) shutDown(ctx context.Context, m virt.Machine) (down bool) {
+func (u *Unit) shutDown(ctx context.Context, m virt.Machine) (down bool) {
+	d := u.d
 	limit := d.cfg.ShutdownTimeout
 	if end, ok := ctx.Deadline(); ok {
 		limit = min(limit, time.Until(end)*3/4)
@@ -261,7 +266,7 @@ type DiskInfo struct {
 }
 
 // Domain looks at the domain. A domain that cannot be captured is an error that
-// says why, but for images that cannot be read: of these Survey tells.
+// says why, but for images that cannot be read: FindGaps reports those.
 func (d *Driver) Domain(ctx context.Context) (Info, error) {
 	const op = "look at the domain"
 	if err := d.begin(ctx, op); err != nil {
@@ -277,7 +282,7 @@ func (d *Driver) Domain(ctx context.Context) (Info, error) {
 	if err != nil {
 		return Info{}, errs.Wrap(errs.Failed, op, err)
 	}
-	s, _, err := d.surveyOf(op, m, p.Up())
+	s, _, err := d.dom.surveyOf(op, m, p.Up())
 	if err != nil {
 		return Info{}, err
 	}

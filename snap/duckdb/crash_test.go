@@ -82,7 +82,7 @@ func (c crashing) Reopen(t *testing.T) {
 	c.subject.Reopen(t)
 }
 
-func (c crashing) Victim(t *testing.T, do string, step int) *exec.Cmd {
+func (c crashing) Process(t *testing.T, do string, step int) *exec.Cmd {
 	arg, err := json.Marshal(fate{c.dir(), do, step})
 	check(t, err)
 	cmd := exec.Command(os.Args[0])

@@ -68,7 +68,7 @@ func TestUserMounts(t *testing.T) {
 		if len(one.Warnings) != 1 || !strings.Contains(one.Warnings[0], "/ws/mnt is a mount point") {
 			t.Errorf("dead=%v: warnings: %q", dead, one.Warnings)
 		}
-		list, err := f.Survey(t.Context())
+		list, err := f.FindGaps(t.Context())
 		must(t, err)
 		if len(list) != 1 || !strings.Contains(list[0].What, "/ws/mnt is a mount point") {
 			t.Errorf("dead=%v: the survey says %q", dead, list)
@@ -145,7 +145,7 @@ func TestInodeFlags(t *testing.T) {
 	s := newSite(t, func(c *Config) { c.Dir = dir + "/ws" })
 	says := func(want ...string) {
 		t.Helper()
-		list, err := s.Survey(t.Context())
+		list, err := s.FindGaps(t.Context())
 		must(t, err)
 		var got []string
 		for _, g := range list {

@@ -112,12 +112,12 @@ func errand(top string, args []string) error {
 		fmt.Println(strings.Join(s.Warnings, "\n"))
 	case "survey":
 		var list []snap.Gap
-		list, err = d.Survey(ctx)
+		list, err = d.FindGaps(ctx)
 		for _, g := range list {
 			fmt.Println(g, g.Blocks)
 		}
 	case "foresee":
-		err = d.Foresee(ctx, snap.SnapshotID(args[1]), args[2:])
+		err = d.Precheck(ctx, snap.SnapshotID(args[1]), args[2:])
 	case "restore":
 		err = restoreErrand(ctx, d, snap.SnapshotID(args[1]), snap.SnapshotID(args[2]), args[3:])
 	}

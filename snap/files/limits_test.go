@@ -39,7 +39,7 @@ func deepErrand(top string, follow bool) error {
 			}
 		}
 	}
-	if _, err := d.Survey(ctx); err != nil {
+	if _, err := d.FindGaps(ctx); err != nil {
 		return err
 	}
 	if _, err := d.Capture(ctx, snap.CaptureRequest{ID: "fs-1"}); err != nil {
@@ -98,7 +98,7 @@ func TestEndlessFiles(t *testing.T) {
 	if errs.KindOf(err) != errs.Invalid || !strings.Contains(err.Error(), path) || errs.HintOf(err) == "" {
 		t.Errorf("a file of 4 EiB: %v (%s)", err, errs.HintOf(err))
 	}
-	gaps, err := s.Survey(t.Context())
+	gaps, err := s.FindGaps(t.Context())
 	must(t, err)
 	if len(gaps) != 1 || !gaps[0].Blocks || !strings.Contains(gaps[0].What, path) {
 		t.Errorf("the survey says %+v", gaps)

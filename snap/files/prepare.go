@@ -55,9 +55,9 @@ func (d *Driver) prepare(ctx context.Context, op string, id snap.RestoreID, base
 	return &change{d: d, id: id, plan: p, base: base, target: target, deltas: deltas}, nil
 }
 
-// Foresee refuses what Prepare would refuse for its rights, its room or what is excluded. What
+// Precheck refuses what Prepare would refuse for its rights, its room or what is excluded. What
 // does not hold still, or can't be read, is for the capture to tell.
-func (d *Driver) Foresee(ctx context.Context, target snap.SnapshotID, paths []string) error {
+func (d *Driver) Precheck(ctx context.Context, target snap.SnapshotID, paths []string) error {
 	const op = "prepare files"
 	sc, err := makeScope(op, paths)
 	if err != nil {

@@ -63,10 +63,10 @@ func above(p string) []string {
 	return dirs
 }
 
-var _ snap.Veiler = (*Driver)(nil)
+var _ snap.PathRedactor = (*Driver)(nil)
 
-// Seen gives paths as the app's owner may see them at present.
-func (d *Driver) Seen(paths []string) ([]string, error) {
+// RedactPaths gives paths as the app's owner may see them at present.
+func (d *Driver) RedactPaths(paths []string) ([]string, error) {
 	if d.cfg.Reader.All() || len(paths) == 0 {
 		return paths, nil
 	}

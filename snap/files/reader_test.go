@@ -183,7 +183,7 @@ func TestNamesBehindDoors(t *testing.T) {
 		t.Errorf("%d changes", total)
 	}
 	must(t, sw.Finish(t.Context()))
-	seen, err := o.Seen([]string{"data/hidden-a", "data/hidden-d/hidden-c", "mine"})
+	seen, err := o.RedactPaths([]string{"data/hidden-a", "data/hidden-d/hidden-c", "mine"})
 	must(t, err)
 	quiet("seen", seen)
 	sw, how, err := o.PrepareRevert(t.Context(), snap.RevertRequest{ID: "op-2", Base: new, Writes: turn})

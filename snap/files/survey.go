@@ -19,7 +19,7 @@ import (
 	"mulligan/snap/files/workspace"
 )
 
-var _ snap.Surveyor = (*Driver)(nil)
+var _ snap.GapFinder = (*Driver)(nil)
 
 // surveyed is how many names a survey looks at.
 const surveyed = 500_000
@@ -59,9 +59,9 @@ var (
 		"chown or chgrp it to yourself, exclude it, or protect this app with the host daemon (root)", false}
 )
 
-// Survey says what of the workspace cannot be captured, or could not be given back. It
+// FindGaps says what of the workspace cannot be captured, or could not be given back. It
 // reads no contents.
-func (d *Driver) Survey(ctx context.Context) ([]snap.Gap, error) {
+func (d *Driver) FindGaps(ctx context.Context) ([]snap.Gap, error) {
 	s, err := d.survey(ctx)
 	if err != nil {
 		return nil, workspace.Wrap(errs.Failed, "look at files", err)
@@ -109,7 +109,7 @@ func (d *Driver) survey(ctx context.Context) (*survey, error) {
 // told gives gaps as the app's owner may see them.
 func (s *survey) told(gaps []*gap) (list []snap.Gap, err error) {
 	for _, g := range gaps {
-		seen, err := s.d.Seen([]string{g.first})
+		seen, err := s.d.RedactPaths([]string{g.first})
 		if err != nil {
 			return nil, err
 		}

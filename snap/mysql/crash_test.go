@@ -87,7 +87,7 @@ func (c crashing) Reopen(t *testing.T) {
 // Halfway says that tables are exchanged one after the other.
 func (c crashing) Halfway() {}
 
-func (c crashing) Victim(t *testing.T, do string, step int) *exec.Cmd {
+func (c crashing) Process(t *testing.T, do string, step int) *exec.Cmd {
 	return command(t, "victim", fate{filepath.Dir(c.cfg.StateDir), c.socket(), c.db, do, step})
 }
 
@@ -219,7 +219,7 @@ func TestFileInTheSide(t *testing.T) {
 			gone := snap.Gone{Restores: []snap.RestoreID{"op-1"}}
 			for range 2 { // and again
 				check(t, s.driver.Sweep(t.Context(), gone))
-				left, err := s.driver.Leftovers(t.Context())
+				left, err := s.driver.DropLeftovers(t.Context())
 				check(t, err)
 				if len(left) != 1 || !strings.Contains(left[0], db) {
 					t.Fatalf("left behind is %q, want %s", left, db)
@@ -230,7 +230,7 @@ func TestFileInTheSide(t *testing.T) {
 			}
 			s.restores(t, target)
 			check(t, os.Remove(file))
-			left, err := s.driver.Leftovers(t.Context())
+			left, err := s.driver.DropLeftovers(t.Context())
 			check(t, err)
 			if len(left) > 0 {
 				t.Errorf("left behind is %q, want nothing", left)

@@ -52,7 +52,7 @@ func alone(arg string) {
 	default:
 		_, err = d.Capture(context.Background(), snap.CaptureRequest{ID: snap.SnapshotID(f.Do)})
 	}
-	snaptest.Tell(err)
+	snaptest.PrintHostileResult(err)
 	must(cfg.Store.Close())
 }
 
@@ -201,7 +201,7 @@ func TestHostileServer(t *testing.T) {
 	const much = 800 << 20
 	size := func(n uint64) string { return "\xfe" + string(binary.LittleEndian.AppendUint64(nil, n)) }
 	const table = "FROM `app`.`t`"
-	victim := snaptest.Victim(t)
+	victim := snaptest.MeasuredBinary(t)
 	heavy := []string{"LargeRow", "Rows"} // these send all that they have
 	taken := testkit.Sample(t, "heavy attacks", len(heavy), 1)
 	for name, test := range map[string]struct {
@@ -258,14 +258,14 @@ func TestLargeRow(t *testing.T) {
 		return s.sql(t, s.db, "SELECT id, MD5(a), LENGTH(b), MD5(b), n IS NULL, LENGTH(e), MD5(j) FROM large ORDER BY id")
 	}
 	want := sum()
-	dir, victim := testkit.TempDir(t), snaptest.Victim(t)
+	dir, victim := testkit.TempDir(t), snaptest.MeasuredBinary(t)
 	run := func(do string) {
 		t.Helper()
 		cmd := command(t, "alone", fate{Dir: dir, Socket: s.socket(), DB: s.db, Do: do})
 		cmd.Path = victim
 		out, err := cmd.Output()
 		check(t, err)
-		var told snaptest.Suffered
+		var told snaptest.HostileResult
 		check(t, json.Unmarshal(out, &told))
 		t.Logf("%s: %d MiB", do, told.Peak>>20)
 		if told.Error != "" || told.Peak > snaptest.MostMemory {

@@ -215,19 +215,19 @@ func (d *Driver) Rehearse(ctx context.Context, as snap.RestoreID, id snap.Snapsh
 	return r.Rehearse(ctx, as, id)
 }
 
-// Leftovers drops the databases that restores left on the server, in logical mode.
-func (d *Driver) Leftovers(ctx context.Context) ([]string, error) {
-	if l, ok := d.Driver.(snap.Leaver); ok {
-		return l.Leftovers(ctx)
+// DropLeftovers drops the databases that restores left on the server, in logical mode.
+func (d *Driver) DropLeftovers(ctx context.Context) ([]string, error) {
+	if l, ok := d.Driver.(snap.LeftoverDropper); ok {
+		return l.DropLeftovers(ctx)
 	}
 	return nil, nil
 }
 
 var (
-	_ snap.Driver       = (*Driver)(nil)
-	_ snap.LiveCapturer = (*Driver)(nil)
-	_ snap.Differ       = (*Driver)(nil)
-	_ snap.Maintainer   = (*Driver)(nil)
-	_ snap.Rehearser    = (*Driver)(nil)
-	_ snap.Leaver       = (*Driver)(nil)
+	_ snap.Driver          = (*Driver)(nil)
+	_ snap.LiveCapturer    = (*Driver)(nil)
+	_ snap.Differ          = (*Driver)(nil)
+	_ snap.Maintainer      = (*Driver)(nil)
+	_ snap.Rehearser       = (*Driver)(nil)
+	_ snap.LeftoverDropper = (*Driver)(nil)
 )

@@ -38,7 +38,7 @@ func captureHostile(arg string) {
 	} else {
 		_, err = d.Capture(context.Background(), snap.CaptureRequest{ID: "db-1"})
 	}
-	snaptest.Tell(err)
+	snaptest.PrintHostileResult(err)
 }
 
 // request reads a command of a client's, in a hostile server.
@@ -124,7 +124,7 @@ func TestHostileServer(t *testing.T) {
 			}
 		}})
 	}
-	victim := snaptest.Victim(t)
+	victim := snaptest.MeasuredBinary(t)
 	heavy := []string{"Keys", "DiffKeys", "Set", "HashValue", "String", "List2", "Function", "Bomb"} // these send all that they have
 	taken := testkit.Sample(t, "heavy attacks", len(heavy), 2)
 	lzf := "\x00a" + strings.Repeat("\xe0\xff\x00", 1<<21) // each of the three bytes stands for 264

@@ -216,7 +216,8 @@ func ziplist(b []byte, f func([]byte) error) error {
 	return nil
 }
 
-// ziplistEntry is listpackEntry for a ziplist.
+// ziplistEntry decodes the head of the ziplist entry at the start of b: the length of the head,
+// the length of the text after it, or the value if the entry is a number. A head of 0 means an error.
 func ziplistEntry(b []byte) (head, text int, value []byte) {
 	var p [9]byte
 	copy(p[:], b)

@@ -13,26 +13,28 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/testkit"
 )
 
-// Crashable is a Subject whose driver can be opened by another process, which is killed.
+// Crashable is a Subject whose driver can also be opened by another process, which the suite
+// kills.
 type Crashable interface {
 	Subject
 
-	// Close lets go of what only one process can have open, such as the store. Reopen takes
-	// it again.
+	// Close releases what only one process can have open, such as the store. Reopen opens it
+	// again.
 	Close(t *testing.T)
 
-	// Victim is a process that opens a driver over the same states, with DieAt(step) as its
+	// Process returns a process that opens a driver over the same states, with DieAt(step) as its
 	// failpoint, calls Do with it, and ends.
-	Victim(t *testing.T, do string, step int) *exec.Cmd
+	Process(t *testing.T, do string, step int) *exec.Cmd
 
 	// Alone checks that nothing of a restore is left, on the server or on the disk.
 	Alone(t *testing.T)
 }
 
-// Halfway is a Crashable whose driver exchanges the live state in several steps. A driver that
-// was killed between them leaves a state that is neither the base nor the target.
+// Halfway is a Crashable whose driver replaces the live state in several steps. A driver killed
+// between them leaves a state that is neither the base nor the target.
 type Halfway interface {
 	Halfway()
 }
@@ -45,7 +47,8 @@ const (
 	crashRestore = snap.RestoreID("op-1")
 )
 
-// deeds are what a daemon does with a driver, each with those that come before it.
+// deeds are the operations that a process is killed in, each with the operations that must precede
+// it.
 var deeds = []struct {
 	do     string
 	before []string
@@ -53,7 +56,7 @@ var deeds = []struct {
 	{"capture", nil}, {"prepare", nil}, {"commit", []string{"prepare"}}, {"undo", []string{"prepare", "commit"}}, {"finish", []string{"prepare", "commit"}},
 }
 
-// Do does one of the things that RunCrashes has a process killed in.
+// Do performs one of the operations that RunCrashes kills a process in.
 func Do(ctx context.Context, d snap.Driver, do string) error {
 	switch do {
 	case "capture":
@@ -90,9 +93,9 @@ func DieAt(n int) func(string) error {
 	}
 }
 
-// RunCrashes has a process that uses the driver killed at each step of each thing that a daemon
-// does with it. Whatever is cut, the live state is the old or the new one, the next process can go
-// either way from there, no other snapshot is lost, and nothing is left behind.
+// RunCrashes kills a process at each step of each operation of the driver. After each kill, it
+// checks that the live state is the old or the new one, that the next process can commit or undo,
+// that no other snapshot is lost, and that nothing is left behind.
 func RunCrashes(t *testing.T, newSubject func(t *testing.T) Crashable) {
 	for _, deed := range deeds {
 		t.Run(deed.do, func(t *testing.T) {
@@ -106,7 +109,7 @@ func RunCrashes(t *testing.T, newSubject func(t *testing.T) Crashable) {
 	}
 }
 
-// crash is one process that is killed.
+// crash is one run of a process that is killed.
 type crash struct {
 	*harness
 	subject      Crashable
@@ -115,7 +118,7 @@ type crash struct {
 	target, base string // fingerprints
 }
 
-// run reports whether the process was killed: whether there is such a step.
+// run reports whether the process was killed; false means that the operation has fewer steps.
 func (c *crash) run(before []string) (killed bool) {
 	c.target = c.takes(crashTarget)
 	c.mutate()
@@ -129,7 +132,7 @@ func (c *crash) run(before []string) (killed bool) {
 	}
 	killed = c.kill()
 	if _, torn := c.subject.(Halfway); !torn || len(before) == 0 {
-		c.settles(live)
+		c.awaitOldOrNew(live)
 	}
 	want := c.recover(killed)
 	if want == "" {
@@ -146,13 +149,11 @@ func (c *crash) run(before []string) (killed bool) {
 	return killed
 }
 
-// settleTime is how long a server may still be doing what the killed process asked it for.
-const settleTime = 20 * time.Second
-
-// settles waits until the live state is the old or the new one.
-func (c *crash) settles(live string) {
+// awaitOldOrNew waits until the live state is the old or the new one: the server may still work
+// on a request of the killed process.
+func (c *crash) awaitOldOrNew(live string) {
 	c.Helper()
-	for deadline := time.Now().Add(settleTime); ; {
+	for deadline := time.Now().Add(testkit.Patience); ; {
 		if now := c.print(); now == live || now == c.target || now == c.base {
 			return
 		}
@@ -162,17 +163,17 @@ func (c *crash) settles(live string) {
 	}
 }
 
-// takes captures the live state, and gives its fingerprint.
+// takes captures the live state and returns its fingerprint.
 func (c *crash) takes(id snap.SnapshotID) string {
 	_, err := c.driver().Capture(c.ctx, snap.CaptureRequest{ID: id})
 	c.must("Capture", err)
 	return c.print()
 }
 
-// kill runs the victim, and opens the driver anew.
+// kill runs the process that is to be killed, and opens the driver anew.
 func (c *crash) kill() bool {
 	c.subject.Close(c.t)
-	cmd := c.subject.Victim(c.t, c.do, c.step)
+	cmd := c.subject.Process(c.t, c.do, c.step)
 	cmd.Stderr = nil
 	out, err := cmd.CombinedOutput()
 	exit := (*exec.ExitError)(nil)
@@ -184,8 +185,8 @@ func (c *crash) kill() bool {
 	return killed
 }
 
-// recover does what a daemon does after a start, and gives the fingerprint that the live state is to
-// have, or "" where it is to be as it was.
+// recover does what a daemon does after a start. It returns the fingerprint that the live state
+// must then have, or "" if it must be unchanged.
 func (c *crash) recover(killed bool) (want string) {
 	switch c.do {
 	case "capture", "prepare":

@@ -9,29 +9,29 @@ import (
 	"mulligan/snap"
 )
 
-// tester is what *testing.T and *rapid.T have in common, as far as it is needed.
+// tester holds the methods of *testing.T and *rapid.T that the suite needs.
 type tester interface {
 	Helper()
 	Errorf(format string, args ...any)
 	Fatalf(format string, args ...any)
 }
 
-// harness is a subject together with what the suite knows of it.
+// harness is a subject together with what the suite knows about it.
 type harness struct {
 	tester
 	t       *testing.T
 	subject Subject
 	ctx     context.Context
-	seed    int64  // the last one given to Mutate
-	next    int    // counts ids
-	last    string // the fingerprint that was taken last
+	seed    int64  // the last seed given to Mutate
+	next    int    // number of ids handed out
+	last    string // the last fingerprint
 }
 
 func newHarness(t *testing.T, s Subject) *harness {
 	return &harness{tester: t, t: t, subject: s, ctx: t.Context()}
 }
 
-// again makes the harness ready for another case, whose test is t.
+// again prepares the harness for another case, whose test is t.
 func (h *harness) again(t *testing.T) {
 	t.Helper()
 	h.tester, h.t, h.ctx, h.last = t, t, t.Context(), ""
@@ -40,13 +40,13 @@ func (h *harness) again(t *testing.T) {
 	h.subject.(Reusable).Again(t)
 }
 
-// held is a snapshot and the fingerprint of the state it was taken of.
+// held is a snapshot and the fingerprint of the captured state.
 type held struct {
 	snap.Snapshot
 	print string
 }
 
-// fewer is n, or half of it for a slow subject.
+// fewer returns n, or n/2 for a slow subject.
 func (h *harness) fewer(n int) int {
 	if h.slow() {
 		return n / 2
@@ -62,15 +62,15 @@ func (h *harness) slow() bool {
 func (h *harness) driver() snap.Driver { return h.subject.Driver() }
 func (h *harness) reopen()             { h.subject.Reopen(h.t) }
 
-// print takes the live state's fingerprint.
+// print returns the fingerprint of the live state.
 func (h *harness) print() string {
 	h.last = h.subject.Fingerprint(h.t)
 	return h.last
 }
 
-// present is the live state's fingerprint as it was taken last: each step that may change the
-// state takes a fingerprint after it. If another step changed it all the same, the next
-// fingerprint differs from this one, and the test fails.
+// present returns the last fingerprint. Each step that may change the state takes a fingerprint
+// after it. If another step changed the state by mistake, the next fingerprint differs, and the
+// test fails.
 func (h *harness) present() string {
 	if h.last == "" {
 		return h.print()
@@ -78,7 +78,7 @@ func (h *harness) present() string {
 	return h.last
 }
 
-// mutate changes the live state and gives its new fingerprint.
+// mutate changes the live state and returns its new fingerprint.
 func (h *harness) mutate() string {
 	h.Helper()
 	before := h.present()
@@ -101,7 +101,7 @@ func (h *harness) restoreID() snap.RestoreID {
 	return snap.RestoreID(fmt.Sprintf("op-%012x", h.next))
 }
 
-// everything names all snapshots and switches that there ever were.
+// everything returns the ids of all snapshots and switches ever made.
 func (h *harness) everything() (all snap.Gone) {
 	for i := 1; i <= h.next; i++ {
 		all.Snapshots = append(all.Snapshots, snap.SnapshotID(fmt.Sprintf("tt-%012x", i)))
@@ -110,7 +110,7 @@ func (h *harness) everything() (all snap.Gone) {
 	return all
 }
 
-// capture captures the live state, and checks that this does not disturb it.
+// capture captures the live state, and checks that the capture does not change it.
 func (h *harness) capture() held {
 	h.Helper()
 	before := h.present()
@@ -126,7 +126,7 @@ func (h *harness) capture() held {
 	return held{s, before}
 }
 
-// restore takes the live state to target and proves it, base first.
+// restore captures a base, restores target, and checks the result.
 func (h *harness) restore(target held) {
 	h.Helper()
 	base := h.capture()
@@ -143,7 +143,7 @@ func (h *harness) prepare(target, base held) (snap.RestoreID, snap.Switch) {
 	return id, h.prepareAs(id, target, base)
 }
 
-// prepareAs prepares under id, and checks that this leaves the live state alone.
+// prepareAs prepares a switch under id, and checks that this does not change the live state.
 func (h *harness) prepareAs(id snap.RestoreID, target, base held) snap.Switch {
 	h.Helper()
 	before := h.present()
@@ -155,7 +155,7 @@ func (h *harness) prepareAs(id snap.RestoreID, target, base held) snap.Switch {
 	return sw
 }
 
-// commit commits and proves that the live state is the target.
+// commit commits, and checks that the live state is the target.
 func (h *harness) commit(sw snap.Switch, base, target held) {
 	h.Helper()
 	h.must("Commit", sw.Commit(h.ctx))
@@ -163,7 +163,7 @@ func (h *harness) commit(sw snap.Switch, base, target held) {
 	h.proves(sw, base, target)
 }
 
-// undo undoes and proves that the live state is the base.
+// undo undoes, and checks that the live state is the base.
 func (h *harness) undo(sw snap.Switch, base held) {
 	h.Helper()
 	h.must("Undo", sw.Undo(h.ctx))
@@ -171,7 +171,7 @@ func (h *harness) undo(sw snap.Switch, base held) {
 	h.proves(sw, base, base)
 }
 
-// proves checks that Check finds the live state to be want, coming from base.
+// proves checks that the proof of Check says: the base was base, and the live state is want.
 func (h *harness) proves(sw snap.Switch, base, want held) {
 	h.Helper()
 	p := h.check(sw)
@@ -196,8 +196,7 @@ func (h *harness) check(sw snap.Switch) snap.Proof {
 	return p
 }
 
-// stale checks whether the live state is the base, also once the switch has
-// done ahead what it can.
+// stale checks the result of Stale, also after Warm.
 func (h *harness) stale(sw snap.Switch, want bool) {
 	h.Helper()
 	ask := func(op string) {
@@ -222,7 +221,7 @@ func (h *harness) resume(id snap.RestoreID) snap.Switch {
 	return sw
 }
 
-// gone checks that no switch has the id.
+// gone checks that Resume does not find the id.
 func (h *harness) gone(id snap.RestoreID) {
 	h.Helper()
 	_, err := h.driver().Resume(h.ctx, id)
@@ -239,7 +238,7 @@ func (h *harness) verify(s held, depth snap.Depth) {
 	h.must(fmt.Sprintf("Verify(%s, %d)", s.ID, depth), h.driver().Verify(h.ctx, s.ID, depth))
 }
 
-// missing checks that no snapshot has the id, whoever asks.
+// missing checks that no method finds a snapshot under the id.
 func (h *harness) missing(id snap.SnapshotID, present held) {
 	h.Helper()
 	d := h.driver()
@@ -258,7 +257,7 @@ func (h *harness) missing(id snap.SnapshotID, present held) {
 	h.must("Delete of an unknown snapshot", d.Delete(h.ctx, id))
 }
 
-// size is what deleting exactly these would free.
+// size returns how many bytes deleting these snapshots together would free.
 func (h *harness) size(list ...held) int64 {
 	h.Helper()
 	var ids []snap.SnapshotID
@@ -273,7 +272,7 @@ func (h *harness) size(list ...held) int64 {
 	return n
 }
 
-// lives checks that the live state is the one that want was taken of.
+// lives checks that the live state is the state of want.
 func (h *harness) lives(want held) {
 	h.Helper()
 	if h.print() != want.print {

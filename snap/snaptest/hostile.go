@@ -17,21 +17,23 @@ import (
 	"mulligan/errs"
 )
 
-// MostMemory is what a process that runs a driver may take against a hostile server, in bytes.
+// MostMemory is how many bytes of memory a process may use when its driver talks to a hostile
+// server.
 const MostMemory = 256 << 20
 
-// Suffered is what a process tells that ran a driver against a hostile server.
-type Suffered struct {
-	Peak  int64     // the most memory that the process ever had, in bytes
-	Child int64     // the same of any of its children
-	Kind  errs.Kind // of the error; "" without one
+// HostileResult is what a process reports after it ran a driver against a hostile server.
+type HostileResult struct {
+	Peak  int64     // the peak memory of the process, in bytes
+	Child int64     // the largest peak of any of its children, in bytes
+	Kind  errs.Kind // the kind of the driver's error; "" if there was none
 	Error string
 	Hint  string
 }
 
-// Tell prints what err and the process' memory came to, for Attack to read.
-func Tell(err error) {
-	s := Suffered{Kind: errs.KindOf(err), Hint: errs.HintOf(err)}
+// PrintHostileResult prints err and the peak memory of this process as a HostileResult, which
+// Attack reads.
+func PrintHostileResult(err error) {
+	s := HostileResult{Kind: errs.KindOf(err), Hint: errs.HintOf(err)}
 	if err != nil {
 		s.Error = err.Error()
 	}
@@ -55,23 +57,24 @@ func Tell(err error) {
 	}
 }
 
-// Victim is the test binary, for a process whose memory is measured: one without the
-// race detector, which would take several times as much, is built where there is none,
-// once for all tests.
-func Victim(t *testing.T) string {
+// MeasuredBinary returns the path of a test binary for a process whose memory is measured. It has
+// no race detector, which would multiply the memory; if the running binary has one, MeasuredBinary
+// builds another, once for all tests.
+func MeasuredBinary(t *testing.T) string {
 	t.Helper()
 	if !race {
 		return os.Args[0]
 	}
-	path, err := buildVictim()
+	path, err := buildMeasured()
 	if err != nil {
 		t.Fatal(err)
 	}
 	return path
 }
 
-// buildVictim gives the program as an open file of this process, which has no name that would have to be removed.
-var buildVictim = sync.OnceValues(func() (string, error) {
+// buildMeasured returns the path of an open, deleted file that holds the binary, so that nothing
+// has to be removed afterwards.
+var buildMeasured = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "victim-")
 	if err != nil {
 		return "", err
@@ -83,19 +86,20 @@ var buildVictim = sync.OnceValues(func() (string, error) {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go test -c: %w: %s", err, out)
 	}
-	victimFile, err = os.Open(path)
+	measuredFile, err = os.Open(path)
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), victimFile.Fd()), nil
+	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), measuredFile.Fd()), nil
 })
 
-// victimFile is never closed.
-var victimFile *os.File
+// measuredFile keeps the binary's file open until this process ends.
+var measuredFile *os.File
 
-// Attack has serve answer every connection to a port of loopback, while victim, a
-// process that ends with Tell, runs a driver against it. It checks the memory.
-func Attack(t *testing.T, serve func(net.Conn), victim func(port int) *exec.Cmd) Suffered {
+// Attack serves every connection to a port of loopback with serve, while victim runs a driver
+// against that port. The process must end with PrintHostileResult. Attack fails the test if the
+// process used more than MostMemory.
+func Attack(t *testing.T, serve func(net.Conn), victim func(port int) *exec.Cmd) HostileResult {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -119,7 +123,7 @@ func Attack(t *testing.T, serve func(net.Conn), victim func(port int) *exec.Cmd)
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	var s Suffered
+	var s HostileResult
 	if err := json.Unmarshal(bytes.TrimSpace(out), &s); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -130,7 +134,7 @@ func Attack(t *testing.T, serve func(net.Conn), victim func(port int) *exec.Cmd)
 	return s
 }
 
-// Flood writes p again and again, until about total bytes are written or nobody reads any more.
+// Flood writes p repeatedly, until about total bytes are written or the reader is gone.
 func Flood(c net.Conn, p []byte, total int64) {
 	block := bytes.Repeat(p, max(1, (256<<10)/len(p)))
 	for ; total > 0; total -= int64(len(block)) {

@@ -12,15 +12,15 @@ import (
 	"mulligan/testkit"
 )
 
-// machineRuns is how many random walks are taken, unless -rapid.checks says
-// otherwise: a step of some drivers takes seconds.
+// machineRuns is the number of random walks, unless -rapid.checks is given: a step of some drivers
+// takes seconds.
 const machineRuns = 4
 
-// machineSteps is about how many steps each has, unless -rapid.steps says otherwise.
+// machineSteps is the approximate number of steps of a walk, unless -rapid.steps is given.
 const machineSteps = 30
 
-// machine walks at random through everything that a daemon may do, in any
-// order, with crashes in between, and compares with a model of fingerprints.
+// machine calls the driver's methods in random order, with crashes in between, and compares the
+// results with a model.
 func machine(h *harness) {
 	runs, steps := machineRuns, machineSteps
 	if h.slow() {
@@ -60,7 +60,7 @@ var given = sync.OnceValue(func() (given bool) {
 // for the whole process, and a driver's variants are tested side by side.
 var walking sync.Mutex
 
-// limitRuns sets the number of walks, and of the steps of each, until the call of what it gives.
+// limitRuns sets the number of walks and steps until the returned function is called.
 func limitRuns(t *testing.T, runs, steps int) (end func()) {
 	if given() {
 		return func() {}
@@ -69,7 +69,7 @@ func limitRuns(t *testing.T, runs, steps int) (end func()) {
 	var old []func()
 	for name, n := range map[string]int{"rapid.checks": runs, "rapid.steps": steps} {
 		was := flag.Lookup(name).Value.String()
-		old = append(old, func() { _ = flag.Set(name, was) }) // it was one
+		old = append(old, func() { _ = flag.Set(name, was) }) // old was a valid value
 		if err := flag.Set(name, strconv.Itoa(n)); err != nil {
 			walking.Unlock()
 			t.Fatal(err)
@@ -83,14 +83,14 @@ func limitRuns(t *testing.T, runs, steps int) (end func()) {
 	}
 }
 
-// model is what should be so.
+// model is the expected state of the driver.
 type model struct {
 	h    *harness
 	held []held
 	sw   *open // nil: none
 }
 
-// open is the switch under way.
+// open is a switch under way.
 type open struct {
 	snap.Switch
 	id           snap.RestoreID
@@ -106,7 +106,7 @@ const (
 	undone
 )
 
-// invariant: the driver agrees with the model about the switch.
+// invariant checks that the driver agrees with the model about the switch.
 func (m *model) invariant(*rapid.T) {
 	if m.sw == nil {
 		return
@@ -124,7 +124,7 @@ func (m *model) invariant(*rapid.T) {
 	}
 }
 
-// pick draws one snapshot, or skips the step where there is none.
+// pick draws a snapshot, or skips the step if there is none.
 func (m *model) pick(t *rapid.T) held {
 	if len(m.held) == 0 {
 		t.Skip("no snapshot")
@@ -148,7 +148,7 @@ func (m *model) verify(t *rapid.T) {
 	m.h.verify(m.pick(t), rapid.SampledFrom([]snap.Depth{snap.Quick, snap.Full}).Draw(t, "depth"))
 }
 
-// delete leaves alone what the switch needs, as the daemon does.
+// delete deletes a snapshot that the switch does not need, as the daemon does.
 func (m *model) delete(t *rapid.T) {
 	s := m.pick(t)
 	if m.sw != nil && (s.ID == m.sw.base.ID || s.ID == m.sw.target.ID) {
@@ -164,7 +164,7 @@ func (m *model) delete(t *rapid.T) {
 	m.held = rest
 }
 
-// sweep names nothing that is there: everything stays.
+// sweep sweeps unknown ids only, so that nothing is dropped.
 func (m *model) sweep(*rapid.T) {
 	gone := snap.Gone{Snapshots: []snap.SnapshotID{m.h.snapshotID()}, Restores: []snap.RestoreID{m.h.restoreID()}}
 	m.h.must("Sweep", m.h.driver().Sweep(m.h.ctx, gone))
@@ -190,7 +190,7 @@ func (m *model) reopen(*rapid.T) {
 	}
 }
 
-// commit succeeds exactly when the base is the present, or it already did.
+// commit must succeed exactly if the live state is the base.
 func (m *model) commit(t *rapid.T) {
 	m.at(t, prepared)
 	before := m.h.present()
@@ -208,7 +208,7 @@ func (m *model) commit(t *rapid.T) {
 	m.h.lives(m.sw.target)
 }
 
-// undo takes back a commit and whatever came after it; where there was none, it does nothing.
+// undo undoes a commit and all later writes. Without a commit it must change nothing.
 func (m *model) undo(t *rapid.T) {
 	m.at(t, prepared, committed)
 	if m.sw.point == committed {

@@ -7,8 +7,8 @@ import (
 	"mulligan/snap"
 )
 
-// rehearse: a rehearsal, also one that is cut short or has no snapshot, touches neither the
-// live state nor what is stored, and leaves no switch. The shape goes by the definitions.
+// rehearse checks that a rehearsal, also a cancelled one or one of an unknown snapshot, changes
+// neither the live state nor the store, and leaves no switch. A snapshot's shape must be stable.
 func rehearse(h *harness) {
 	r, ok := h.driver().(snap.Rehearser)
 	if !ok {

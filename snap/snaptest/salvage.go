@@ -59,7 +59,8 @@ func RunSalvage(t *testing.T, newSubject func(t *testing.T) Breakable) {
 	}
 }
 
-// slowWays is of how many ways a slow subject goes through a case. The next run takes the next ones.
+// slowWays returns in how many ways a slow subject is damaged for one case. The next run takes
+// other ways.
 func slowWays(kills bool) int {
 	if kills {
 		return 1
@@ -84,7 +85,7 @@ var salvageCases = []struct {
 	{"KillRedo", salvageKilledRedo, true},
 }
 
-// salvage is a harness for states that are read by their bytes.
+// salvage is a harness that compares live states by their bytes.
 type salvage struct {
 	*harness
 	subject Breakable
@@ -93,14 +94,14 @@ type salvage struct {
 
 func (s *salvage) bytes() string { return s.subject.Bytes(s.t) }
 
-// good captures a state that is whole.
+// good captures an undamaged state.
 func (s *salvage) good() held {
 	s.Helper()
 	s.mutate()
 	return s.capture()
 }
 
-// wreck breaks the live state, and checks that it cannot be captured.
+// wreck damages the live state, checks that it cannot be captured, and returns its bytes.
 func (s *salvage) wreck() string {
 	s.Helper()
 	s.seed++
@@ -124,7 +125,7 @@ func (s *salvage) lies(want, after string) {
 	}
 }
 
-// keep salvages the live state, and checks that this leaves it alone.
+// keep salvages the live state, and checks that the salvage does not change it.
 func (s *salvage) keep() held {
 	s.Helper()
 	before, id := s.bytes(), s.snapshotID()
@@ -137,7 +138,7 @@ func (s *salvage) keep() held {
 	return held{got, before}
 }
 
-// ready prepares a switch from the live state, which base holds.
+// ready prepares a switch from base, the live state, to target.
 func (s *salvage) ready(target, base held) (snap.RestoreID, snap.Switch) {
 	s.Helper()
 	before, id := s.bytes(), s.restoreID()
@@ -152,7 +153,7 @@ func (s *salvage) ready(target, base held) (snap.RestoreID, snap.Switch) {
 	return id, sw
 }
 
-// proved checks that Check finds the live state to be what the switch made it.
+// proved checks that the proof of Check matches.
 func (s *salvage) proved(sw snap.Switch) {
 	s.Helper()
 	if p := s.check(sw); !p.Match || p.Post != p.Want {
@@ -168,7 +169,7 @@ func (s *salvage) alike(a, b held) {
 	}
 }
 
-// salvageKept: the bytes are stored, durably, and go when they are deleted.
+// salvageKept checks that salvaged bytes are stored durably, and dropped when they are deleted.
 func salvageKept(s *salvage) {
 	good := s.good()
 	s.wreck()
@@ -187,8 +188,8 @@ func salvageKept(s *salvage) {
 	s.verify(good, snap.Full)
 }
 
-// salvageGoodOver: a state that is whole replaces the broken one, and Undo brings back
-// just these bytes, in this process and the next.
+// salvageGoodOver replaces a damaged state by a good one, and checks that Undo brings back exactly
+// the damaged bytes, in this process and in the next.
 func salvageGoodOver(s *salvage) {
 	good := s.good()
 	broken := s.wreck()
@@ -233,7 +234,7 @@ func salvageGoodOver(s *salvage) {
 	s.restore(s.good())
 }
 
-// over takes the live state from raw to good for good.
+// over replaces the live state, held by raw, by good, and finishes.
 func (s *salvage) over(good, raw held) {
 	s.Helper()
 	_, sw := s.ready(good, raw)
@@ -242,7 +243,7 @@ func (s *salvage) over(good, raw held) {
 	s.lives(good)
 }
 
-// salvageRedo: the broken state is one that can be gone back to.
+// salvageRedo checks that a salvaged state can be the target of a restore.
 func salvageRedo(s *salvage) {
 	good := s.good()
 	broken := s.wreck()
@@ -271,7 +272,7 @@ func salvageRedo(s *salvage) {
 	s.over(good, again)
 }
 
-// salvageRawOverRaw goes from one broken state to another, and back.
+// salvageRawOverRaw restores one damaged state over another, and undoes that.
 func salvageRawOverRaw(s *salvage) {
 	good := s.good()
 	first := s.wreck()
@@ -294,7 +295,8 @@ func salvageRawOverRaw(s *salvage) {
 	s.over(good, s.keep())
 }
 
-// salvageChanged: what came after the base is noticed, and not replaced.
+// salvageChanged checks that a change after the base makes the switch stale, and that Commit
+// refuses to replace it.
 func salvageChanged(s *salvage) {
 	good := s.good()
 	s.wreck()
@@ -331,7 +333,7 @@ func salvageChanged(s *salvage) {
 	s.over(good, s.keep())
 }
 
-// salvageDamage: what is stored of the bytes is checked before it is restored.
+// salvageDamage checks that Verify and Prepare find damage in the stored bytes.
 func salvageDamage(s *salvage) {
 	good := s.good()
 	s.wreck()
@@ -347,7 +349,7 @@ func salvageDamage(s *salvage) {
 	s.lives(base)
 }
 
-// salvageCancelled: a caller that left gets an error.
+// salvageCancelled checks that a cancelled Salvage returns an error and leaves no snapshot.
 func salvageCancelled(s *salvage) {
 	s.good()
 	broken := s.wreck()
@@ -361,17 +363,17 @@ func salvageCancelled(s *salvage) {
 	s.lies(broken, "a Salvage that failed")
 }
 
-// mostSteps is more than any method of a driver has.
+// mostSteps exceeds the number of steps of any driver's method.
 const mostSteps = 200
 
-// kills calls do with each number of steps until all of its steps were done. do begins
-// anew each time, and calls cut around what is to be cut short.
+// kills calls do once for each step number, until do has run all of its steps. do must begin anew
+// each time, and pass the method under test to cut, which stops it at that step.
 func (s *salvage) kills(what string, do func(cut func(func() error))) {
 	k := s.subject.(Killable) // else no case calls this
 	first, stride := 1, 1
-	if slow, is := s.subject.(Slow); is && slow.Slow() { // one of eight steps, other ones in the next run
+	if slow, is := s.subject.(Slow); is && slow.Slow() { // one of twelve steps, other ones in the next run
 		var start int
-		start, stride = testkit.Part(s.t, 8)
+		start, stride = testkit.Part(s.t, 12)
 		first = 1 + start
 	}
 	for n := first; n <= mostSteps; n += stride {
@@ -391,8 +393,9 @@ func (s *salvage) kills(what string, do func(cut func(func() error))) {
 		switch {
 		case done && n == 1:
 			s.Fatalf("%s has no step to be killed at", what)
-		case done && n == first: // it has fewer steps than are left out
-			n, first, stride = 0, 1, 1
+		case done && n == first: // it has fewer steps than are left out: one of the first half
+			first = (first + 1) / 2
+			n = first - stride
 		case done:
 			return
 		}
@@ -400,7 +403,7 @@ func (s *salvage) kills(what string, do func(cut func(func() error))) {
 	s.Fatalf("%s has more than %d steps", what, mostSteps)
 }
 
-// salvageKilled: one that was cut short leaves nothing that counts.
+// salvageKilled checks that Sweep drops what an interrupted Salvage left.
 func salvageKilled(s *salvage) {
 	good := s.good()
 	broken := s.wreck()
@@ -418,8 +421,8 @@ func salvageKilled(s *salvage) {
 	s.over(good, s.keep())
 }
 
-// salvageKilledSwitch: whenever a switch away from the broken state is cut short, the next
-// process can go on, and can turn back.
+// salvageKilledSwitch checks that, wherever a switch away from a damaged state is interrupted, the
+// next process can commit or undo it.
 func salvageKilledSwitch(s *salvage) {
 	good := s.good()
 	broken := s.wreck()
@@ -470,7 +473,7 @@ func salvageKilledSwitch(s *salvage) {
 	s.over(good, s.keep())
 }
 
-// salvageKilledRedo is the same for a switch to the broken state.
+// salvageKilledRedo is salvageKilledSwitch for a switch back to the damaged state.
 func salvageKilledRedo(s *salvage) {
 	good := s.good()
 	broken := s.wreck()

@@ -52,7 +52,7 @@ import (
 	"mulligan/testkit"
 )
 
-// Subject is one driver under test, with hands on what it protects.
+// Subject is one driver under test, with access to the live state behind the driver's back.
 type Subject interface {
 	// Driver is the driver under test; after Reopen, the new one.
 	Driver() snap.Driver
@@ -72,15 +72,15 @@ type Subject interface {
 	Damage(t *testing.T, id snap.SnapshotID)
 }
 
-// Stored is a Subject that can tell how much is stored. Without it the suite
-// only compares what Size says with itself.
+// Stored is a Subject that can measure the store. Without it, the suite only compares results of
+// Size with each other.
 type Stored interface {
 	// Stored is the number of bytes on disk that all snapshots together take,
 	// after whatever Delete left for the background is done.
 	Stored(t *testing.T) int64
 }
 
-// Slow is a Subject whose driver takes seconds for a step: the suite takes fewer of them.
+// Slow is a Subject whose driver takes seconds for a step. The suite runs fewer steps with it.
 type Slow interface {
 	Slow() bool
 }
@@ -90,17 +90,18 @@ type Slow interface {
 type Reusable interface {
 	Subject
 
-	// Again takes away what the cases before left in the live state, as far as it would hold up those to come.
+	// Again removes what earlier cases left in the live state, as far as it would slow down later
+	// ones.
 	Again(t *testing.T)
 }
 
-// Layered is a Subject whose live state rests on what its snapshots store: as
-// long as it does, deleting the newest of them frees nothing.
+// Layered is a Subject whose live state depends on the stored snapshots, so that deleting the
+// newest one frees nothing.
 type Layered interface {
 	Layered()
 }
 
-// Run puts a driver through the whole suite.
+// Run runs all cases of the suite.
 func Run(t *testing.T, newSubject func(t *testing.T) Subject) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) { c.run(newHarness(t, newSubject(t))) })

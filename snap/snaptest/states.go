@@ -8,7 +8,7 @@ import (
 	"mulligan/testkit"
 )
 
-// roundTrip captures states in a row, and visits them in random order.
+// roundTrip captures several states, and restores them in random order.
 func roundTrip(h *harness) {
 	var all []held
 	for range 5 {
@@ -24,7 +24,7 @@ func roundTrip(h *harness) {
 	}
 }
 
-// hash: equal states have equal hashes, different ones different hashes.
+// hash checks that equal states have equal hashes, and different states different ones.
 func hash(h *harness) {
 	first := h.capture()
 	if again := h.capture(); again.Hash != first.Hash {
@@ -40,7 +40,8 @@ func hash(h *harness) {
 	}
 }
 
-// deleteInAnyOrder: whichever go, those that stay are whole.
+// deleteInAnyOrder deletes snapshots in random order, and checks that the remaining ones stay
+// complete.
 func deleteInAnyOrder(h *harness) {
 	var all []held
 	for i := range h.fewer(6) {
@@ -65,8 +66,8 @@ func deleteInAnyOrder(h *harness) {
 
 const unique = 32 << 10 // what each Mutate adds at least, in bytes
 
-// size: what is shared belongs to no one of its holders, but to all of them
-// together, and to the last one that is left.
+// size checks that Size counts shared content for no single snapshot, but for all that share it
+// together, and for the last one that is left.
 func size(h *harness) {
 	_, layered := h.subject.(Layered)
 	h.mutate()
@@ -98,7 +99,7 @@ func size(h *harness) {
 	}
 }
 
-// freed: Delete frees about what Size said.
+// freed checks that Delete frees about as many bytes as Size said.
 func freed(h *harness) {
 	s, ok := h.subject.(Stored)
 	if !ok {
@@ -125,7 +126,7 @@ func freed(h *harness) {
 	}
 }
 
-// verify: what was stored is fine, also for a new process.
+// verify checks that stored snapshots verify, also in a new process.
 func verify(h *harness) {
 	first := h.capture()
 	h.mutate()
@@ -139,7 +140,8 @@ func verify(h *harness) {
 	}
 }
 
-// damage in what is stored is found, and never restored.
+// damage checks that Verify and Prepare find damage in what is stored, and that nothing is
+// restored from it.
 func damage(h *harness) {
 	h.mutate()
 	target := h.capture()
@@ -157,7 +159,7 @@ func damage(h *harness) {
 	}
 }
 
-// unknown ids are not found, wherever they are used.
+// unknown checks that every method reports an unknown id as not found.
 func unknown(h *harness) {
 	present := h.capture()
 	h.missing("tt-never", present)
@@ -168,7 +170,7 @@ func unknown(h *harness) {
 	h.lives(present)
 }
 
-// sweep drops what is named, and nothing else.
+// sweep checks that Sweep drops the snapshots it is given, and no others.
 func sweep(h *harness) {
 	var all []held
 	for range 3 {
@@ -190,7 +192,7 @@ func sweep(h *harness) {
 	h.restore(all[1])
 }
 
-// cancelledCapture: a caller that left gets an error, and no snapshot stays.
+// cancelledCapture checks that a cancelled Capture returns an error and leaves no snapshot.
 func cancelledCapture(h *harness) {
 	present := h.capture()
 	h.mutate()

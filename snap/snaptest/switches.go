@@ -8,7 +8,7 @@ import (
 	"mulligan/snap"
 )
 
-// two gives a target and, after a change, the base: the present.
+// two returns a target and, after a change, the base, which is the present state.
 func two(h *harness) (target, base held) {
 	h.Helper()
 	h.mutate()
@@ -17,7 +17,8 @@ func two(h *harness) (target, base held) {
 	return target, h.capture()
 }
 
-// prepare leaves the live state alone, says what will change, and notices writes.
+// prepare checks that Prepare does not change the live state, that Changes lists what will
+// change, and that Stale notices writes.
 func prepare(h *harness) {
 	target, base := two(h)
 	id, sw := h.prepare(target, base)
@@ -39,7 +40,7 @@ func prepare(h *harness) {
 	h.stale(sw, true)
 }
 
-// prepareAgain: under the same id, the later preparation counts.
+// prepareAgain checks that a second preparation under an id replaces the first.
 func prepareAgain(h *harness) {
 	target, old := two(h)
 	id, sw := h.prepare(target, old)
@@ -55,7 +56,7 @@ func prepareAgain(h *harness) {
 	h.must("Finish", sw.Finish(h.ctx))
 }
 
-// sameState: a restore of what is there already changes nothing, and is proved all the same.
+// sameState checks that a restore of the present state changes nothing and is proved all the same.
 func sameState(h *harness) {
 	target := h.capture()
 	base := h.capture()
@@ -69,7 +70,7 @@ func sameState(h *harness) {
 	h.must("Finish", sw.Finish(h.ctx))
 }
 
-// changed: Commit never replaces what the base does not hold.
+// changed checks that Commit never replaces a state that the base does not hold.
 func changed(h *harness) {
 	target, base := two(h)
 	id, sw := h.prepare(target, base)
@@ -93,7 +94,7 @@ func changed(h *harness) {
 	h.restore(base)
 }
 
-// commitTwice: each step may come again.
+// commitTwice checks that Commit and Finish may be repeated.
 func commitTwice(h *harness) {
 	target, base := two(h)
 	id, sw := h.prepare(target, base)
@@ -107,7 +108,7 @@ func commitTwice(h *harness) {
 	}
 }
 
-// undoPrepared: nothing was changed, and nothing is.
+// undoPrepared checks that Undo before Commit changes nothing.
 func undoPrepared(h *harness) {
 	target, base := two(h)
 	id, sw := h.prepare(target, base)

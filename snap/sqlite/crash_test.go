@@ -78,7 +78,7 @@ func (c crashing) Reopen(t *testing.T) {
 	c.subject.Reopen(t)
 }
 
-func (c crashing) Victim(t *testing.T, do string, step int) *exec.Cmd {
+func (c crashing) Process(t *testing.T, do string, step int) *exec.Cmd {
 	return command(t, "victim", fate{filepath.Dir(c.cfg.StateDir), do, step})
 }
 

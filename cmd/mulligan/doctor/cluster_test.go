@@ -36,7 +36,7 @@ func TestOwnCluster(t *testing.T) {
 		{"postgres://me@localhost/shop", "", uid, false},           // another port
 		{"postgres://me@db.example.org:5433/shop", "", uid, false}, // another host
 		{"postgres://me@localhost:5433/shop", "logical", uid, false},
-		{"postgres://me@localhost:5433/shop", "", uid + 1, false}, // another's
+		{"postgres://me@localhost:5433/shop", "", uid + 1, false}, // another user
 		{"postgres://me@localhost:5433/shop", "", 0, false},
 	} {
 		want := ""

@@ -8,10 +8,10 @@ import (
 	"mulligan/errs"
 )
 
-// daemon asks whether it answers, and for what it knows.
+// daemon checks that the daemon answers, and asks it for its state and apps.
 func (e *exam) daemon(ctx context.Context) {
 	const about = "daemon"
-	short, cancel := context.WithTimeout(ctx, patience)
+	short, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	st, err := e.Daemon.Status(short)
 	if err != nil {
@@ -37,8 +37,8 @@ func (e *exam) daemon(ctx context.Context) {
 	}
 }
 
-// ofApp tells whether a complaint of the daemon is about an app that is listed:
-// then it comes with that.
+// ofApp reports whether a problem that the daemon reports is about a listed app.
+// The checks of that app then report it.
 func (e *exam) ofApp(complaint string) bool {
 	for _, a := range e.apps {
 		if strings.HasPrefix(complaint, a.Slug+": ") {
@@ -48,7 +48,7 @@ func (e *exam) ofApp(complaint string) bool {
 	return false
 }
 
-// host tells whether the daemon is, or would be, the host's.
+// hostMode reports whether the daemon is the host's, or would be if one ran.
 func (e *exam) hostMode() bool {
 	if e.status.Mode != "" {
 		return e.status.Mode == "host"
@@ -56,5 +56,5 @@ func (e *exam) hostMode() bool {
 	return e.UID == 0
 }
 
-// plain is an error in a line.
+// plain returns the text of an error in one line.
 func plain(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }

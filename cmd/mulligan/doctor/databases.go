@@ -17,7 +17,7 @@ import (
 	"mulligan/ipc"
 )
 
-// databases looks for the programs that drivers run, and for the servers of apps.
+// databases checks the programs that drivers run and the servers of apps.
 func (e *exam) databases(ctx context.Context) {
 	e.pgDump(ctx)
 	e.add("databases", "mysql", OK, "no program is needed: mulligan talks to MySQL and MariaDB directly", "")
@@ -33,10 +33,10 @@ func (e *exam) databases(ctx context.Context) {
 	}
 }
 
-// pgPlaces are where distributions put PostgreSQL's programs, version by version.
+// pgPlaces lists where distributions put PostgreSQL's programs, by version.
 var pgPlaces = []string{"/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/usr/local/pgsql/bin"}
 
-// pgDump looks for pg_dump of each server's major version, or a newer one.
+// pgDump checks for a pg_dump of each server's major version, or of a newer one.
 func (e *exam) pgDump(ctx context.Context) {
 	have := e.pgDumps(ctx)
 	need, from := 0, ""
@@ -71,11 +71,11 @@ func (e *exam) pgDump(ctx context.Context) {
 	}
 }
 
-// pgDumps are the major versions of the pg_dumps there are, oldest first.
+// pgDumps returns the major versions of the installed pg_dumps, oldest first.
 func (e *exam) pgDumps(ctx context.Context) (majors []int) {
 	var dirs []string
 	for _, p := range pgPlaces {
-		found, _ := filepath.Glob(e.Root + p) // the patterns are good
+		found, _ := filepath.Glob(e.Root + p) // the patterns are valid
 		dirs = append(dirs, found...)
 	}
 	for _, dir := range append(dirs, filepath.SplitList(os.Getenv("PATH"))...) {
@@ -83,7 +83,7 @@ func (e *exam) pgDumps(ctx context.Context) (majors []int) {
 		if _, err := os.Stat(filepath.Join(dir, "pg_restore")); err != nil {
 			continue
 		}
-		short, cancel := context.WithTimeout(ctx, patience)
+		short, cancel := context.WithTimeout(ctx, askTimeout)
 		out, err := exec.CommandContext(short, path, "--version").Output()
 		cancel()
 		if major := firstNumber(string(out)); err == nil && major > 0 && !slices.Contains(majors, major) {
@@ -94,7 +94,7 @@ func (e *exam) pgDumps(ctx context.Context) (majors []int) {
 	return majors
 }
 
-// firstNumber is 15 of "pg_dump (PostgreSQL) 15.18 (Debian 15.18-0)".
+// firstNumber returns the first number in s: 15 for "pg_dump (PostgreSQL) 15.18 (Debian 15.18-0)".
 func firstNumber(s string) int {
 	s = strings.TrimLeftFunc(s, func(r rune) bool { return r < '0' || r > '9' })
 	end := strings.IndexFunc(s, func(r rune) bool { return r < '0' || r > '9' })
@@ -108,8 +108,8 @@ func firstNumber(s string) int {
 	return n
 }
 
-// pgServer is the major version of this host's cluster at a DSN's port, by
-// Debian's folder of clusters; 0 where it can't be told without logging in.
+// pgServer returns the major version of this host's cluster at the port of dsn,
+// from Debian's folder of clusters. It returns 0 if only a login could tell.
 func (e *exam) pgServer(dsn string) int {
 	u, err := url.Parse(dsn)
 	if err != nil || u.Hostname() != "" && u.Hostname() != "localhost" && u.Hostname() != "127.0.0.1" {
@@ -122,7 +122,7 @@ func (e *exam) pgServer(dsn string) int {
 	if port == "" {
 		port = "5432"
 	}
-	confs, _ := filepath.Glob(e.Root + "/etc/postgresql/*/*/postgresql.conf") // the pattern is good
+	confs, _ := filepath.Glob(e.Root + "/etc/postgresql/*/*/postgresql.conf") // the pattern is valid
 	for _, conf := range confs {
 		if setting(conf, "port") == port {
 			return firstNumber(filepath.Base(filepath.Dir(filepath.Dir(conf))))
@@ -131,7 +131,7 @@ func (e *exam) pgServer(dsn string) int {
 	return 0
 }
 
-// setting is a setting in a file of name = value lines.
+// setting returns the value of name in a file of lines "name = value".
 func setting(path, name string) (value string) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -148,7 +148,7 @@ func setting(path, name string) (value string) {
 	return value
 }
 
-// server dials an app's database.
+// server checks that the server of an app's database accepts connections.
 func (e *exam) server(a ipc.App, db ipc.Database) {
 	name := a.Slug + "'s " + db.Name
 	network, addr := address(db)
@@ -165,7 +165,7 @@ func (e *exam) server(a ipc.App, db ipc.Database) {
 		e.add("databases", name, OK, path, "")
 		return
 	case addr == "":
-		return // the daemon knows more of it than the DSN says
+		return // the DSN does not say where the server is
 	}
 	if err := reach(network, addr); err != nil {
 		e.add("databases", name, Problem, "nothing answers on "+addr+": "+plain(err), "start the server, or correct the database's dsn")
@@ -174,7 +174,7 @@ func (e *exam) server(a ipc.App, db ipc.Database) {
 	e.add("databases", name, OK, "it answers on "+addr, "")
 }
 
-// address is where a database's server listens, as far as its DSN says; "" if not.
+// address returns where a database's server listens, or "" if its DSN does not say.
 func address(db ipc.Database) (network, addr string) {
 	u, err := url.Parse(db.DSN)
 	if err != nil {

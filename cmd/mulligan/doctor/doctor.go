@@ -1,6 +1,6 @@
-// Package doctor looks at a host from the outside, as the user who runs it: is
-// all that mulligan needs there, and what brings what is not. It changes nothing
-// and asks the daemon only what every client may.
+// Package doctor examines a host with the rights of the user who runs it: it
+// checks that everything that mulligan needs is there, and says how to get what
+// is missing. It changes nothing and asks the daemon only what every client may.
 package doctor
 
 import (
@@ -11,35 +11,35 @@ import (
 	"mulligan/ipc"
 )
 
-// State is how a thing is.
+// State is the result of one check.
 type State string
 
-// The states. Only a Problem is something that does not work.
+// The states of a check. Only Problem means that something does not work.
 const (
 	OK      State = "ok"
-	Advice  State = "advice"  // it is missing or could be better, and nothing here needs it yet
-	Problem State = "problem" // something needs it, or it is broken
+	Advice  State = "advice"  // something is missing or could be better, and nothing here needs it yet
+	Problem State = "problem" // something that is needed is missing or broken
 )
 
-// Check is what was found of one thing.
+// Check is what doctor found about one thing.
 type Check struct {
 	About   string `json:"about"` // daemon, host, databases, state, agents, apps
 	Name    string `json:"name"`
 	State   State  `json:"state"`
 	Finding string `json:"finding"`
-	Remedy  string `json:"remedy,omitempty"` // what to do: a command, mostly
+	Remedy  string `json:"remedy,omitempty"` // what to do, usually a command
 }
 
-// Report is all that was found.
+// Report is the result of an examination.
 type Report struct {
-	OK       bool    `json:"ok"` // there is no problem
+	OK       bool    `json:"ok"` // no check has the state Problem
 	Checks   []Check `json:"checks"`
 	Problems int     `json:"problems"`
-	// NoDaemon says that the daemon did not answer: what it would know is missing.
+	// NoDaemon is the error if the daemon did not answer. The checks that need its answers are then missing.
 	NoDaemon error `json:"-"`
 }
 
-// Daemon is what a doctor asks of the daemon; *ipc.Client has it.
+// Daemon has the requests that doctor sends to the daemon. *ipc.Client implements it.
 type Daemon interface {
 	Status(ctx context.Context) (ipc.Status, error)
 	Apps(ctx context.Context) ([]ipc.App, error)
@@ -47,31 +47,31 @@ type Daemon interface {
 	Socket() string
 }
 
-// Options are what a doctor is told.
+// Options say where doctor looks.
 type Options struct {
 	Daemon   Daemon
 	Version  string // of this program
-	StateDir string // of the user's own daemon, for when none answers
-	// Root is put before the paths of the host that are looked at: "" but in tests.
+	StateDir string // of the user's own daemon; it counts if no daemon answers
+	// Root is put before the paths of the host. It is "" except in tests.
 	Root    string
 	UID     int
-	Places  []agents.Place // where agents' settings are, the user's first
+	Places  []agents.Place // where agents' settings are; the user's come first
 	Backups agents.Backups
-	HookLog string // what the hooks complained of
+	HookLog string // the file to which hooks write their errors
 }
 
-// exam is one examination.
+// exam is the state of one examination.
 type exam struct {
 	Options
 	report Report
-	status ipc.Status // zero where no daemon answers
+	status ipc.Status // the zero value if no daemon answers
 	apps   []ipc.App
 }
 
-// patience bounds each question to a program or server that may hang.
-const patience = 5 * time.Second
+// askTimeout bounds each request to a program or server that may hang.
+const askTimeout = 5 * time.Second
 
-// Examine looks at everything.
+// Examine runs all checks.
 func Examine(ctx context.Context, o Options) Report {
 	e := &exam{Options: o}
 	e.daemon(ctx)
@@ -92,7 +92,7 @@ func (e *exam) add(about, name string, s State, finding, remedy string) {
 	e.report.Checks = append(e.report.Checks, Check{about, name, s, finding, remedy})
 }
 
-// needed is the state of what is missing: a problem where something needs it.
+// needed returns the state for a missing thing: a problem if something needs it, else an advice.
 func needed(is bool) State {
 	if is {
 		return Problem
@@ -100,7 +100,7 @@ func needed(is bool) State {
 	return Advice
 }
 
-// any tells whether an app is such.
+// any reports whether is holds for one of the apps.
 func (e *exam) any(is func(ipc.App) bool) bool {
 	for _, a := range e.apps {
 		if is(a) {

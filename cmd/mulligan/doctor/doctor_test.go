@@ -13,7 +13,7 @@ import (
 	"mulligan/ipc"
 )
 
-// fakeDaemon answers with what a test says.
+// fakeDaemon answers with what a test puts into it.
 type fakeDaemon struct {
 	status ipc.Status
 	apps   []ipc.App
@@ -32,7 +32,7 @@ func (d fakeDaemon) AppWithGaps(_ context.Context, app string) (ipc.App, error) 
 }
 func (d fakeDaemon) Socket() string { return "/run/s.sock" }
 
-// host is a made-up host: a folder that stands for its root.
+// host is an invented host, whose root is a folder.
 type host struct {
 	t    *testing.T
 	root string
@@ -41,7 +41,7 @@ type host struct {
 
 func newHost(t *testing.T, apps ...ipc.App) *host {
 	t.Helper()
-	root, err := os.MkdirTemp("/tmp", "mg") // short: it holds sockets
+	root, err := os.MkdirTemp("/tmp", "mg") // short, because it holds sockets
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,8 +85,6 @@ func (h *host) listen(path string) string {
 	return path
 }
 
-// expect examines the host: what is found of the thing is so, and its words and
-// remedy have these in them.
 func (h *host) chmod(path string, mode os.FileMode) {
 	h.t.Helper()
 	if err := os.Chmod(filepath.Join(h.root, path), mode); err != nil {
@@ -94,6 +92,8 @@ func (h *host) chmod(path string, mode os.FileMode) {
 	}
 }
 
+// expect examines the host and fails the test unless the check called name has the
+// state s, and its finding and remedy contain words.
 func (h *host) expect(name string, s State, words ...string) {
 	h.t.Helper()
 	r := Examine(h.t.Context(), h.Options)
@@ -181,7 +181,7 @@ func TestLibvirt(t *testing.T) {
 	h.expect("qemu-img", OK)
 	h.listen("run/libvirt/libvirt-sock")
 	h.expect("libvirt qemu:///system", OK, "libvirt-sock")
-	// What virsh says, by what it is asked.
+	// virsh writes a program that answers as virsh does.
 	virsh := func(state, agent, more string) {
 		h.program("bin/virsh", `case "$*" in
 		*dominfo*) printf 'Name:           shop-vm\nState:          `+state+`\nPersistent:     yes\nManaged save:   no\n';;
@@ -241,7 +241,7 @@ func TestDatabases(t *testing.T) {
 	h = newHost(t, pg)
 	h.expect("pg_dump", Problem)
 	h.program("usr/lib/postgresql/15/bin/pg_restore", "")
-	h.expect("pg_dump", Problem) // its pair is not there
+	h.expect("pg_dump", Problem) // pg_dump itself is missing
 	h.program("usr/lib/postgresql/15/bin/pg_dump", "echo 'pg_dump (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)'")
 	h.expect("pg_dump", OK, "version 15")
 	h.file("etc/postgresql/17/main/postgresql.conf", "#port = 1\nport = 5433 # it is\n", 0o644)
@@ -316,7 +316,7 @@ func TestApps(t *testing.T) {
 	h.expect("shop", Problem, "not followed")
 }
 
-// TestGaps: what blocks a checkpoint is a problem, what would only stay behind an advice.
+// A gap that blocks a checkpoint is a problem. A gap that only leaves something behind is an advice.
 func TestGaps(t *testing.T) {
 	h := newHost(t, ipc.App{ID: "app-1", Slug: "shop", Gaps: []ipc.Gap{{Layer: "files", What: "/ws/f cannot be read.", Remedy: "chmod it", Blocks: true}}})
 	h.expect("shop's files", Problem, "/ws/f cannot be read", "chmod it")

@@ -15,14 +15,14 @@ import (
 	"mulligan/ipc"
 )
 
-// host looks at the kernel, systemd and the limits of following files.
+// host checks the kernel, systemd and the limits of inotify.
 func (e *exam) host() {
 	e.kernel()
 	e.systemd()
 	e.inotify()
 }
 
-// kernel: paths in a workspace are opened by openat2, which came with Linux 5.6.
+// kernel checks for openat2 (Linux 5.6), with which the daemon opens paths in a workspace.
 func (e *exam) kernel() {
 	var u unix.Utsname
 	_ = unix.Uname(&u) // fails for a bad pointer only
@@ -38,7 +38,7 @@ func (e *exam) kernel() {
 	e.add("host", "kernel", OK, "Linux "+release, "")
 }
 
-// systemd: units are stopped and started over its D-Bus.
+// systemd checks the D-Bus over which the daemon stops and starts units.
 func (e *exam) systemd() {
 	wanted := e.any(func(a ipc.App) bool { return a.Unit != "" })
 	whose, remedy := "the system's", "apt-get install systemd dbus, and boot with it"
@@ -60,8 +60,8 @@ func (e *exam) systemd() {
 	e.add("host", "systemd", needed(wanted), whose+" manager is not there: apps with a unit need it", remedy)
 }
 
-// inotify: a watch for every folder of every followed app, and an instance for
-// each app.
+// inotify checks the kernel's limits. Following an app takes one instance, and a
+// watch for each of its folders.
 func (e *exam) inotify() {
 	followed := e.any(func(a ipc.App) bool { return a.Auto })
 	for _, l := range []struct {
@@ -83,7 +83,7 @@ func (e *exam) inotify() {
 	}
 }
 
-// program is where a program is, by PATH; "" if nowhere.
+// program returns the path of a program in PATH, or "".
 func program(name string) string {
 	path, err := exec.LookPath(name)
 	if err != nil {
@@ -92,7 +92,7 @@ func program(name string) string {
 	return path
 }
 
-// glob tells whether a file of such a name is on the host.
+// glob reports whether a file on the host matches one of the patterns.
 func (e *exam) glob(patterns ...string) bool {
 	for _, p := range patterns {
 		if found, err := filepath.Glob(e.Root + p); err == nil && len(found) > 0 {
@@ -102,9 +102,9 @@ func (e *exam) glob(patterns ...string) bool {
 	return false
 }
 
-// reach tells whether somebody listens; the error is why not.
+// reach returns an error unless a server accepts connections at addr.
 func reach(network, addr string) error {
-	conn, err := net.DialTimeout(network, addr, patience)
+	conn, err := net.DialTimeout(network, addr, askTimeout)
 	if err != nil {
 		return err
 	}

@@ -16,8 +16,8 @@ import (
 	"mulligan/ipc"
 )
 
-// libvirt looks for what VM disks need. The daemon speaks to libvirt by its
-// library, with its own rights; here it is looked at with the caller's.
+// libvirt checks what the disks of VMs need. The daemon uses libvirt's library
+// with its own rights; doctor uses virsh with the caller's.
 func (e *exam) libvirt(ctx context.Context) {
 	wanted := needed(e.any(func(a ipc.App) bool { return a.Domain != "" }))
 	if e.glob("/usr/lib/*/libvirt.so.0", "/usr/lib64/libvirt.so.0", "/usr/lib/libvirt.so.0", "/usr/local/lib/libvirt.so.0") {
@@ -52,7 +52,7 @@ func uri(a ipc.App) string {
 	return a.URI
 }
 
-// libvirtd dials the daemon of a URI.
+// libvirtd checks that libvirt's daemon at uri accepts connections.
 func (e *exam) libvirtd(uri string, wanted State) {
 	name := "libvirt " + uri
 	sockets := []string{e.Root + "/run/libvirt/virtqemud-sock", e.Root + "/run/libvirt/libvirt-sock"}
@@ -84,11 +84,11 @@ func (e *exam) libvirtd(uri string, wanted State) {
 	e.add("host", name, wanted, "nothing answers: apps with a VM need it", remedy)
 }
 
-// virsh asks libvirt about an app's VM.
+// virsh runs the program virsh against one URI of libvirt.
 type virsh struct{ path, uri string }
 
 func (v virsh) ask(ctx context.Context, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, v.path, append([]string{"-q", "-c", v.uri}, args...)...)
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
@@ -96,10 +96,10 @@ func (v virsh) ask(ctx context.Context, args ...string) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-// say is a command for people to type.
+// say returns a command for people to type.
 func (v virsh) say(args ...string) string { return "virsh -c " + v.uri + " " + strings.Join(args, " ") }
 
-// domain asks virsh, where there is one, for an app's VM and its agent.
+// domain checks an app's VM and its guest agent, if virsh is installed.
 func (e *exam) domain(ctx context.Context, a ipc.App) {
 	name := "VM " + a.Domain
 	v := virsh{program("virsh"), uri(a)}
@@ -121,7 +121,7 @@ func (e *exam) domain(ctx context.Context, a ipc.App) {
 	e.images(ctx, v, name+" images", a.Domain)
 }
 
-// field is what follows NAME: in one of the lines.
+// field returns what follows "NAME:" on a line of text.
 func field(text, name string) string {
 	for line := range strings.Lines(text) {
 		if rest, ok := strings.CutPrefix(line, name+":"); ok {
@@ -145,7 +145,7 @@ func (e *exam) guestAgent(ctx context.Context, v virsh, name, domain string) {
 	}
 }
 
-// definition looks for what makes the daemon refuse a VM.
+// definition checks a VM's definition for what makes the daemon refuse it.
 func (e *exam) definition(ctx context.Context, v virsh, name, domain, info string) {
 	sound := true
 	refused := func(finding, remedy string) {
@@ -169,19 +169,19 @@ func (e *exam) definition(ctx context.Context, v virsh, name, domain, info strin
 	}
 }
 
-// images looks at the folders of a VM's disks: the daemon changes owners there.
+// images checks the folders of a VM's disks, in which the daemon changes owners of files.
 func (e *exam) images(ctx context.Context, v virsh, name, domain string) {
 	out, err := v.ask(ctx, "domblklist", domain, "--details")
 	if u, e := url.Parse(v.uri); err != nil || e != nil || u.Host != "" {
-		return // another host's
+		return // the VM is on another host
 	}
 	trusted := []int{0}
 	if !e.hostMode() {
 		trusted = append(trusted, e.UID)
 	}
-	caps, _ := v.ask(ctx, "capabilities") // without them QEMU's user is not known
+	caps, _ := v.ask(ctx, "capabilities") // an error leaves QEMU's user unknown
 	if m := qemuUser.FindStringSubmatch(caps); m != nil {
-		uid, _ := strconv.Atoi(m[1]) // digits
+		uid, _ := strconv.Atoi(m[1]) // the expression matches digits only
 		trusted = append(trusted, uid)
 	}
 	for line := range strings.Lines(out) {
@@ -189,7 +189,7 @@ func (e *exam) images(ctx context.Context, v virsh, name, domain string) {
 		if len(f) < 4 || f[0] != "file" || f[1] != "disk" {
 			continue
 		}
-		if at, ok := e.exchangeable(filepath.Dir(strings.Join(f[3:], " ")), trusted); ok {
+		if at, ok := e.writableByOthers(filepath.Dir(strings.Join(f[3:], " ")), trusted); ok {
 			e.add("host", name, Problem, "users other than root can replace what is in "+at, "move the images to a folder of root's, like /var/lib/libvirt/images")
 			return
 		}
@@ -197,12 +197,12 @@ func (e *exam) images(ctx context.Context, v virsh, name, domain string) {
 	e.add("host", name, OK, "only root can replace them", "")
 }
 
-// qemuUser is QEMU's user in libvirt's capabilities.
+// qemuUser matches the uid of QEMU's user in libvirt's capabilities.
 var qemuUser = regexp.MustCompile(`<baselabel type='qemu'>\+(\d+):`)
 
-// exchangeable finds a folder, from dir upwards, that others can write to.
-// What may not be looked at is root's.
-func (e *exam) exchangeable(dir string, trusted []int) (string, bool) {
+// writableByOthers returns the first folder, from dir upwards, that belongs to a user
+// outside of trusted or that everybody may write to. A folder that the caller may not stat counts as root's.
+func (e *exam) writableByOthers(dir string, trusted []int) (string, bool) {
 	for at := dir; ; at = filepath.Dir(at) {
 		if fi, err := os.Stat(e.Root + at); err == nil {
 			owner := int(fi.Sys().(*syscall.Stat_t).Uid)

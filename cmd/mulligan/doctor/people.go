@@ -12,7 +12,7 @@ import (
 	"mulligan/ipc"
 )
 
-// agents looks at each coding agent that is on this machine.
+// agents checks each coding agent that is on this machine.
 func (e *exam) agents() {
 	found := 0
 	for _, a := range agents.All() {
@@ -28,8 +28,8 @@ func (e *exam) agents() {
 	e.hookLog()
 }
 
-// agent looks at an agent's settings, the user's and the project's: one of the two
-// is enough.
+// agent checks that an agent is set up, in the user's settings or in the
+// project's.
 func (e *exam) agent(a *agents.Agent) {
 	var inOrder []string
 	for _, p := range e.Places {
@@ -56,7 +56,7 @@ func (e *exam) agent(a *agents.Agent) {
 	e.add("agents", a.Name, OK, "hooks and server are in order, in the settings of the "+strings.Join(inOrder, " and the "), "")
 }
 
-// hookLog says what hooks complained of in the last day.
+// hookLog reports the errors that hooks logged in the last day.
 func (e *exam) hookLog() {
 	const recent = 24 * time.Hour
 	text, err := os.ReadFile(e.HookLog)
@@ -67,7 +67,7 @@ func (e *exam) hookLog() {
 	for line := range strings.Lines(string(text)) {
 		at, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
 		when, err := time.Parse(time.RFC3339, at)
-		// A folder that is in no app's workspace is nothing to complain of.
+		// Agents also work in folders that belong to no app.
 		if err == nil && time.Since(when) < recent && !strings.Contains(rest, ": find the app: ") {
 			n, last = n+1, rest
 		}
@@ -80,7 +80,7 @@ func (e *exam) hookLog() {
 	}
 }
 
-// appList says how each app is.
+// appList checks each app.
 func (e *exam) appList(ctx context.Context) {
 	for _, a := range e.apps {
 		e.app(a)
@@ -120,12 +120,12 @@ func (e *exam) app(a ipc.App) {
 	e.add("apps", a.Slug, OK, strings.Join(words, "; "), "")
 }
 
-// gapPatience bounds how long the daemon looks for an app's gaps.
-const gapPatience = time.Minute
+// gapsTimeout bounds how long the daemon looks for an app's gaps.
+const gapsTimeout = time.Minute
 
-// gaps says what of an app cannot be captured or given back. An app without any is not spoken of.
+// gaps reports what of an app cannot be captured or restored. It adds nothing for an app without gaps.
 func (e *exam) gaps(ctx context.Context, a ipc.App) {
-	short, cancel := context.WithTimeout(ctx, gapPatience)
+	short, cancel := context.WithTimeout(ctx, gapsTimeout)
 	defer cancel()
 	full, err := e.Daemon.AppWithGaps(short, string(a.ID))
 	if err != nil {

@@ -13,20 +13,20 @@ import (
 // leastFree is the free space, in bytes, below which a checkpoint may fail.
 const leastFree = 1 << 30
 
-// filesystems names those that people meet, by statfs's magic number (statfs(2)).
+// filesystems holds the names of common filesystems by their magic number (statfs(2)).
 var filesystems = map[int64]string{
 	unix.EXT4_SUPER_MAGIC: "ext4", unix.XFS_SUPER_MAGIC: "xfs", unix.BTRFS_SUPER_MAGIC: "btrfs", unix.TMPFS_MAGIC: "tmpfs",
 	unix.OVERLAYFS_SUPER_MAGIC: "overlayfs", unix.NFS_SUPER_MAGIC: "nfs", unix.F2FS_SUPER_MAGIC: "f2fs", unix.FUSE_SUPER_MAGIC: "fuse",
 	unix.SMB2_SUPER_MAGIC: "cifs", unix.CIFS_SUPER_MAGIC: "cifs", 0x2fc12fc1: "zfs", 0xca451a4e: "bcachefs",
 }
 
-// state looks at the folder that the daemon keeps everything in.
+// state checks the daemon's state folder.
 func (e *exam) state() {
 	dir := e.status.StateDir
 	if dir == "" {
 		dir = e.StateDir
 	}
-	probe := dir // the daemon makes it
+	probe := dir // the daemon creates it, so it may not exist yet
 	for {
 		if _, err := os.Stat(probe); err == nil || !errors.Is(err, os.ErrNotExist) || probe == "/" {
 			break
@@ -59,8 +59,8 @@ func (e *exam) state() {
 	e.reflinks(probe, kind)
 }
 
-// reflinks tries whether files there can share their blocks, with two files that
-// have no name and are gone with this program.
+// reflinks checks whether files in dir can share blocks. It tries with two files
+// that have no name, so nothing stays behind.
 func (e *exam) reflinks(dir, kind string) {
 	err := clone(dir)
 	switch {

@@ -176,7 +176,7 @@ func (img *Image) allocated(r io.ReaderAt) (list, data []Extent, tables int, err
 	return list, data, tables, nil
 }
 
-// span is how many bytes of the guest's disk one L2 table describes.
+// Span returns how many bytes of the guest's disk one L2 table describes.
 func (img *Image) Span() int64 { return img.Cluster / img.entry * img.Cluster }
 
 func appendExtent(list []Extent, e Extent) []Extent {
@@ -206,7 +206,7 @@ func Union(a, b []Extent) (out []Extent) {
 	return out
 }
 
-// without is what of a, an ordered list, is not in b.
+// without returns the parts of a that are not in b. Both must be sorted.
 func without(a, b []Extent) (out []Extent) {
 	for _, e := range a {
 		for len(b) > 0 && b[0].to <= e.from {

@@ -32,7 +32,8 @@ func (s *Scan) ReadEntry(dir *beneath.Root, path, name string, st inode.Stat) (*
 	return n, err
 }
 
-// read completes n with what lies behind stat: content, target, attributes.
+// read fills in the content hash, link target and attributes of n, whose state is st. It takes
+// them from the memory of earlier scans if they are certain, and reads the file otherwise.
 func (s *Scan) read(dir *beneath.Root, path string, n *manifest.Node, st inode.Stat) error {
 	if (s.Fresh == nil || !s.Fresh(path)) && !s.Mapped[st.ID.Ino] {
 		if s.Memory.Find(path, st, &n.Entry) && (n.Hash.IsZero() || s.has(n.Hash)) {

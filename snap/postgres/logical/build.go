@@ -62,6 +62,11 @@ func (b *builder) create(ctx context.Context, note string) error {
 	p := b.m.State.Props
 	sql := fmt.Sprintf("CREATE DATABASE %s TEMPLATE template0 OWNER %s ENCODING %s LC_COLLATE %s LC_CTYPE %s",
 		quote(b.name), quote(p.Owner), literal(p.Encoding), literal(p.Collate), literal(p.CType))
+	if b.server >= copiesPages {
+		// The statement reports a full disk. The other strategy leaves holes in the new database's files: the disk is full
+		// only when a later checkpoint of the server writes those pages, and then the whole server stops.
+		sql += " STRATEGY FILE_COPY"
+	}
 	if p.Tablespace != "pg_default" {
 		sql += " TABLESPACE " + quote(p.Tablespace)
 	}
@@ -160,6 +165,9 @@ func (b *builder) restore(ctx context.Context, archive []byte, section string, j
 	c.args = append(c.args, filePath)
 	return b.d.run(ctx, c)
 }
+
+// copiesPages is the version since which CREATE DATABASE has strategies. Older servers copy files.
+const copiesPages = 15
 
 // knowsTransactionTimeout is the version since which pg_restore sets transaction_timeout. An older server refuses that statement.
 const knowsTransactionTimeout = 17

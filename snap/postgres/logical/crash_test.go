@@ -125,7 +125,7 @@ func (c crashing) Mutate(t *testing.T, seed int64) {
 
 func (c crashing) Fingerprint(t *testing.T) string { return c.dump(t, "") }
 
-func (c crashing) Victim(t *testing.T, do string, step int) *exec.Cmd {
+func (c crashing) Process(t *testing.T, do string, step int) *exec.Cmd {
 	arg, err := json.Marshal(fate{c.dir(), c.cfg.DSN, do, step})
 	check(t, err)
 	cmd := exec.Command(os.Args[0])

@@ -48,7 +48,7 @@ func alone(arg string) {
 	} else {
 		_, err = d.Capture(context.Background(), snap.CaptureRequest{ID: snap.SnapshotID(f.Do)})
 	}
-	snaptest.Tell(err)
+	snaptest.PrintHostileResult(err)
 	must(store.Close())
 }
 
@@ -178,7 +178,7 @@ func first(start, again string, total int64) func(net.Conn) {
 // at whatever place of the protocol it is; nor of its tools' memory.
 func TestHostileServer(t *testing.T) {
 	const much = 800 << 20
-	victim := snaptest.Victim(t)
+	victim := snaptest.MeasuredBinary(t)
 	const set, list, columns, copying = "SET standard_conforming_strings", "SELECT c.oid, n.nspname", "SELECT a.attrelid", "COPY "
 	attacks := map[string]struct {
 		attack
@@ -231,7 +231,7 @@ func counted(part func(string) string) string {
 
 // A pg_dump without end, as a server may have it print, ends as well.
 func TestEndlessSchema(t *testing.T) {
-	dir, victim := t.TempDir(), snaptest.Victim(t)
+	dir, victim := t.TempDir(), snaptest.MeasuredBinary(t)
 	must(os.Mkdir(filepath.Join(dir, "bin"), 0o755))
 	script := "#!/bin/sh\nif [ \"$1\" = --version ]; then echo 'pg_dump (PostgreSQL) 15.18'; else exec yes 'CREATE TABLE t (a text);'; fi\n"
 	for _, name := range []string{"pg_dump", "pg_restore"} {
@@ -284,12 +284,12 @@ func TestLargeRow(t *testing.T) {
 		return c.Psql(t, "large", "SELECT id, md5(b), length(b), md5(t) FROM l ORDER BY id")
 	}
 	want := sum()
-	dir, victim := t.TempDir(), snaptest.Victim(t)
+	dir, victim := t.TempDir(), snaptest.MeasuredBinary(t)
 	run := func(do string) {
 		t.Helper()
 		out, err := aloneCommand(victim, fate{Dir: dir, DSN: c.DSN("large"), Do: do}).Output()
 		must(err)
-		var told snaptest.Suffered
+		var told snaptest.HostileResult
 		must(json.Unmarshal(out, &told))
 		t.Logf("%s: %d MiB", do, told.Peak>>20)
 		if told.Error != "" || told.Peak > snaptest.MostMemory {

@@ -57,8 +57,8 @@ type Driver struct {
 }
 
 var (
-	_ snap.Differ = (*Driver)(nil)
-	_ snap.Leaver = (*Driver)(nil)
+	_ snap.Differ          = (*Driver)(nil)
+	_ snap.LeftoverDropper = (*Driver)(nil)
 )
 
 // New returns a driver; it does not connect.

@@ -105,14 +105,14 @@ func benchCluster(b *testing.B, dir string, mb int) {
 	f := figures{}
 	for b.Loop() {
 		used := s.used(b)
-		f.seconds(b, "base", func() { check(b, s.driver.takeBase(b.Context())) })
+		f.seconds(b, "base", func() { check(b, s.driver.bases.take(b.Context())) })
 		f.put(b, "base-MB", float64(s.used(b)-used)/1e6)
 		s.benchMarkers(b, f)
 		s.benchRestore(b, f)
 		s.benchDump(b, f)
 		s.benchCopy(b, f)
 	}
-	f.judge(b, s.driver.cloning(b.Context()) && mb == 1000)
+	f.judge(b, s.driver.store.cloning(b.Context()) && mb == 1000)
 }
 
 // judge says which targets are met. Those of restores are for 1 GB on a file

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os/exec"
 	"strconv"
 	"strings"
 
@@ -19,18 +20,18 @@ import (
 // changed anything. The server's own housekeeping (vacuum, statistics,
 // checkpoints) and our markers are no changes. What cannot be told apart, or read
 // any more, counts as a change.
-func (d *Driver) firstChange(ctx context.Context, p place, size wal.Segments, end wal.LSN) (at wal.LSN, changed bool, err error) {
+func (a *archive) firstChange(ctx context.Context, p place, size wal.Segments, end wal.LSN) (at wal.LSN, changed bool, err error) {
 	if end != 0 && end <= p.Start {
 		return 0, false, nil
 	}
-	dir, err := d.gather(ctx, asowner.LogLinks{First: size.Name(p.TLI, size.Number(p.Start)), Size: size})
+	dir, err := a.gather(ctx, asowner.LogLinks{First: size.Name(p.TLI, size.Number(p.Start)), Size: size})
 	if err != nil {
 		return 0, false, err
 	}
-	defer d.remove(ctx, dir)   // else the next Sweep does it
-	wrote := map[uint32]bool{} // transactions that wrote something that counts
+	defer a.store.remove(ctx, dir) // else the next Sweep does it
+	wrote := map[uint32]bool{}     // transactions that wrote something that counts
 	reached := end == 0
-	why, err := d.readLog(ctx, dir, p.TLI, p.Start, func(rec wal.Record) bool {
+	why, err := a.read(ctx, dir, p.TLI, p.Start, func(rec wal.Record) bool {
 		switch {
 		case end != 0 && rec.At >= end:
 			reached = true
@@ -44,26 +45,26 @@ func (d *Driver) firstChange(ctx context.Context, p place, size wal.Segments, en
 		return !changed && (end == 0 || !reached)
 	})
 	if err == nil && !changed && !reached { // some of it was dropped as nobody needed it: too much has happened since
-		d.cfg.Log.Info("the log since a marker cannot be read, so its state counts as changed",
-			"cluster", d.cfg.Name, "timeline", p.TLI, "lsn", p.Start.String(), "why", why)
+		a.log.Info("the log since a marker cannot be read, so its state counts as changed",
+			"cluster", a.cluster, "timeline", p.TLI, "lsn", p.Start.String(), "why", why)
 		return 0, true, nil
 	}
 	return at, changed, err
 }
 
-// readLog has pg_waldump read the log files in dir, and calls each with its
+// read has pg_waldump read the log files in dir, and calls each with its
 // records until that returns false or there are no more; why says what it found there.
-func (d *Driver) readLog(ctx context.Context, dir string, t wal.Timeline, from wal.LSN, each func(wal.Record) bool) (why string, err error) {
+func (a *archive) read(ctx context.Context, dir string, t wal.Timeline, from wal.LSN, each func(wal.Record) bool) (why string, err error) {
 	inner, cancel := context.WithCancel(ctx)
 	defer cancel()
-	cmd := d.server.Command(inner, "pg_waldump", "-p", dir, "-t", strconv.Itoa(int(t)), "-s", from.String())
+	cmd := a.programs.Command(inner, "pg_waldump", "-p", dir, "-t", strconv.Itoa(int(t)), "-s", from.String())
 	var problem pgserver.Printed
 	cmd.Stderr = &problem
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return "", err
 	}
-	if err := d.owner.Start(cmd, pgserver.Confined); err != nil {
+	if err := a.store.owner.Start(cmd, pgserver.Confined); err != nil {
 		return "", err
 	}
 	lines := bufio.NewReaderSize(out, 1<<16)
@@ -94,11 +95,40 @@ func (d *Driver) readLog(ctx context.Context, dir string, t wal.Timeline, from w
 const maxOpen = 1 << 20
 
 // gather makes a folder of links to log files, wherever they are.
-func (d *Driver) gather(ctx context.Context, l asowner.LogLinks) (dir string, err error) {
-	l.Home, l.Dir = d.home(), d.stored("log-"+randomHex(8))
-	_, err = asowner.LinkLog.Call(ctx, d.owner, l)
+func (a *archive) gather(ctx context.Context, l asowner.LogLinks) (dir string, err error) {
+	l.Home, l.Dir = a.store.Home, a.store.path("log-"+randomHex(8))
+	_, err = asowner.LinkLog.Call(ctx, a.store.owner, l)
 	if err != nil {
-		return "", errs.Also(err, d.remove(ctx, l.Dir))
+		return "", errs.Also(err, a.store.remove(ctx, l.Dir))
 	}
 	return l.Dir, nil
+}
+
+// check reads the log between a base and a marker; each record has a checksum
+// and the place of the one before it.
+func (a *archive) check(ctx context.Context, m marker, b wal.Base, size wal.Segments) error {
+	legs, err := a.history(ctx, m.TLI)
+	if err != nil {
+		return err
+	}
+	spans := wal.Path(legs, b.TLI, b.Start, m.LSN)
+	dir, err := a.gather(ctx, asowner.LogLinks{Names: size.Names(spans)})
+	if err != nil {
+		return err
+	}
+	defer a.store.remove(ctx, dir) // else the next Sweep does it
+	for _, s := range spans {
+		if s.Start >= s.End {
+			continue
+		}
+		// Quiet, it fails at the first record before the end that is not whole.
+		_, err := a.programs.Output(ctx, "pg_waldump", "-q", "-p", dir, "-t", strconv.Itoa(int(s.TLI)), "-s", s.Start.String(), "-e", s.End.String())
+		if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && ctx.Err() == nil {
+			return errs.New(errs.Corrupt, "", "the log of timeline %d from %s to %s is damaged: %v", s.TLI, s.Start, s.End, err).
+				WithHint("use another checkpoint")
+		} else if err != nil {
+			return err
+		}
+	}
+	return nil
 }

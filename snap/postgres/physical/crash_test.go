@@ -301,7 +301,7 @@ func (s *subject) recovers(t *testing.T, random *rand.Rand, f fate, list map[sna
 	}
 	check(t, s.driver.server.Start(ctx))
 	gone := snap.Gone{Restores: []snap.RestoreID{crashRestore}}
-	markers, err := s.driver.markers()
+	markers, err := s.driver.records.markers()
 	check(t, err)
 	for _, m := range markers {
 		if _, ok := list[m.ID]; !ok {
@@ -315,9 +315,9 @@ func (s *subject) recovers(t *testing.T, random *rand.Rand, f fate, list map[sna
 		}
 	}
 	s.counts(t, 1, 1<<40)
-	if forks, err := os.ReadDir(s.driver.stored("forks")); err != nil {
+	if forks, err := os.ReadDir(s.driver.store.path("forks")); err != nil {
 		t.Error(err)
-	} else if keeps, err := s.driver.keptOnes(); err != nil || len(keeps) != len(forks) {
+	} else if keeps, err := s.driver.records.keptOnes(); err != nil || len(keeps) != len(forks) {
 		t.Errorf("there are forks %v, and kept are %v, %v", forks, keeps, err)
 	}
 	// Each state in the list can be had.
@@ -331,9 +331,9 @@ func (s *subject) recovers(t *testing.T, random *rand.Rand, f fate, list map[sna
 // inventory says what is stored.
 func (s *subject) inventory(t *testing.T) string {
 	t.Helper()
-	markers, err := s.driver.markers()
+	markers, err := s.driver.records.markers()
 	check(t, err)
-	bases, err := s.driver.bases()
+	bases, err := s.driver.records.bases()
 	check(t, err)
 	text := &strings.Builder{}
 	for _, m := range markers {
@@ -342,12 +342,12 @@ func (s *subject) inventory(t *testing.T) string {
 	for _, b := range bases {
 		fmt.Fprintf(text, "base %s: timeline %d from %s to %s\n", b.ID, b.TLI, b.Start, b.Stop)
 	}
-	for _, dir := range []string{s.driver.archive(), filepath.Join(s.DataDir, "pg_wal"), s.driver.stored("forks")} {
+	for _, dir := range []string{s.driver.store.Archive(), filepath.Join(s.DataDir, "pg_wal"), s.driver.store.path("forks")} {
 		entries, err := os.ReadDir(dir)
 		check(t, err)
 		fmt.Fprintln(text, dir, entries)
 	}
-	histories, err := filepath.Glob(s.driver.stored("archive", "*.history"))
+	histories, err := filepath.Glob(s.driver.store.path("archive", "*.history"))
 	check(t, err)
 	for _, h := range histories {
 		data, err := os.ReadFile(h)

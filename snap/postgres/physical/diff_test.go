@@ -44,10 +44,10 @@ func TestDiff(t *testing.T) {
 			t.Errorf("to %q got\n%s\nwant\n%s", to, strings.Join(got, "\n"), strings.Join(want, "\n"))
 		}
 	}
-	if forks, err := os.ReadDir(s.driver.stored("forks")); err != nil || len(forks) > 0 {
+	if forks, err := os.ReadDir(s.driver.store.path("forks")); err != nil || len(forks) > 0 {
 		t.Errorf("forks are left: %v, %v", forks, err)
 	}
-	if histories, err := filepath.Glob(s.driver.stored("archive", "*.history")); err != nil || len(histories) > 0 {
+	if histories, err := filepath.Glob(s.driver.store.path("archive", "*.history")); err != nil || len(histories) > 0 {
 		t.Errorf("timelines were used up: %v, %v", histories, err)
 	}
 	s.restore(t, "db-a", "db-b") // and nothing is in the way

@@ -36,8 +36,8 @@ func TestFirstCaptureBesideSweep(t *testing.T) {
 		swept.Store(&err)
 	}()
 	testkit.Eventually(t, "the sweep holds the lock of bases", func() bool {
-		if s.driver.base.TryLock() {
-			s.driver.base.Unlock()
+		if s.driver.bases.taking.TryLock() {
+			s.driver.bases.taking.Unlock()
 			return false
 		}
 		return true

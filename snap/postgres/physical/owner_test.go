@@ -82,7 +82,7 @@ func TestStoreIsTheOwners(t *testing.T) {
 	t.Parallel()
 	dir := reachable(t)
 	d := bare(t, filepath.Join(dir, "data"))
-	made, err := d.claim(t.Context())
+	made, err := d.store.claim(t.Context())
 	fails(t, "a store in root's folder", err, errs.Denied, "cannot write to")
 	if _, e := os.Lstat(d.cfg.Store); made || !errors.Is(e, fs.ErrNotExist) {
 		t.Errorf("made: %t, %v", made, e)
@@ -159,7 +159,7 @@ func TestThreadsWhileConnecting(t *testing.T) {
 	testkit.Need(t, "root")
 	t.Parallel()
 	d := bare(t, filepath.Join(reachable(t), "data"))
-	cfg, err := d.config(t.Context())
+	cfg, err := d.server.config(t.Context())
 	check(t, err)
 	done := make(chan error, 1)
 	go func() {
@@ -193,7 +193,7 @@ func TestFifos(t *testing.T) {
 	d := bare(t, filepath.Join(own, "data"))
 	segment, history, base := wal.Segments(1<<20).Name(2, 3), wal.Timeline(2).HistoryFile(), "base"
 	grown := filepath.Join(own, "grown")
-	for _, path := range []string{own, grown, d.cfg.DataDir, d.home().WAL(), d.cfg.Store, d.archive(), d.stored("bases"), d.stored("bases", base), d.stored("forks")} {
+	for _, path := range []string{own, grown, d.cfg.DataDir, d.store.WAL(), d.cfg.Store, d.store.Archive(), d.store.path("bases"), d.store.path("bases", base), d.store.path("forks")} {
 		check(t, os.Mkdir(path, 0o700))
 		check(t, os.Chown(path, somebody.UID, somebody.GID))
 	}
@@ -205,33 +205,33 @@ func TestFifos(t *testing.T) {
 		fifo(filepath.Join(d.cfg.DataDir, name))
 	}
 	fifo(filepath.Join(grown, segment))
-	fifo(d.stored("fork.log"))
-	fifo(d.stored("claim"))
-	fifo(d.stored("claim.tmp"))
-	check(t, os.WriteFile(d.stored("archive", wal.Segments(1<<20).Name(1, 0)), nil, 0o644))
-	check(t, d.put("bases", base, wal.Base{ID: base, TLI: 1}))
+	fifo(d.store.path("fork.log"))
+	fifo(d.store.path("claim"))
+	fifo(d.store.path("claim.tmp"))
+	check(t, os.WriteFile(d.store.path("archive", wal.Segments(1<<20).Name(1, 0)), nil, 0o644))
+	check(t, d.records.put("bases", base, wal.Base{ID: base, TLI: 1}))
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
 	for name, do := range map[string]func() error{
 		"the server's state": func() error { return errors.New(d.server.Status(ctx, d.cfg.DataDir) + "is nothing") },
-		"its version":        func() error { _, err := pgserver.VersionOf(ctx, d.owner, d.cfg.DataDir); return err },
+		"its version":        func() error { _, err := pgserver.VersionOf(ctx, d.cfg.Owner, d.cfg.DataDir); return err },
 		"its configuration": func() error {
-			_, err := d.survey(ctx, marker{place: place{TLI: 1}, LSN: 1, segments: 1 << 20})
+			_, err := d.marks.survey(ctx, marker{place: place{TLI: 1}, LSN: 1, segments: 1 << 20})
 			return err
 		},
-		"a history":      func() error { _, err := d.history(ctx, 2); return err },
-		"copying it":     func() error { return d.saveLog(ctx, asowner.LogToSave{Wal: d.home().WAL(), End: segment}) },
-		"log that grows": func() error { return d.saveLog(ctx, asowner.LogToSave{Wal: grown, End: segment, Until: segment}) },
+		"a history":      func() error { _, err := d.archive.history(ctx, 2); return err },
+		"copying it":     func() error { return d.archive.save(ctx, asowner.LogToSave{Wal: d.store.WAL(), End: segment}) },
+		"log that grows": func() error { return d.archive.save(ctx, asowner.LogToSave{Wal: grown, End: segment, Until: segment}) },
 		"linking log": func() error {
-			_, err := d.gather(ctx, asowner.LogLinks{First: segment, Size: 1 << 20})
+			_, err := d.archive.gather(ctx, asowner.LogLinks{First: segment, Size: 1 << 20})
 			return err
 		},
 		"a file that is written": func() error {
-			return d.arrange(ctx, asowner.Arrangement{Dir: d.cfg.DataDir, Files: map[string][]byte{"backup_label": nil}})
+			return d.store.arrange(ctx, asowner.Arrangement{Dir: d.cfg.DataDir, Files: map[string][]byte{"backup_label": nil}})
 		},
-		"the log of a fork": func() error { return (&forkServer{d: d}).died(ctx) },
-		"its beginning":     func() error { return (&forkServer{d: d}).run(ctx) },
-		"the claim":         func() error { _, err := d.claim(ctx); return err },
+		"the log of a fork": func() error { return (&forkServer{store: d.store}).died(ctx) },
+		"its beginning":     func() error { return (&forkServer{store: d.store}).run(ctx) },
+		"the claim":         func() error { _, err := d.store.claim(ctx); return err },
 	} {
 		err := do()
 		if err == nil || ctx.Err() != nil {
@@ -255,10 +255,10 @@ func TestGivenUpCopy(t *testing.T) {
 			return nil
 		}
 		s.reopen(t)
-		if err := s.driver.takeBase(ctx); !errors.Is(err, context.Canceled) {
+		if err := s.driver.bases.take(ctx); !errors.Is(err, context.Canceled) {
 			t.Fatalf("%s: got %v", at, err)
 		}
-		dirs, err := os.ReadDir(s.driver.stored("bases"))
+		dirs, err := os.ReadDir(s.driver.store.path("bases"))
 		check(t, err)
 		if len(dirs) != 1 { // the subject's own
 			t.Errorf("%s: there are %v", at, dirs)
@@ -309,19 +309,20 @@ func TestLoginReadsNothingOfTheDaemons(t *testing.T) {
 	t.Setenv("PGHOST", "elsewhere")
 	d := bare(t, filepath.Join(reachable(t), "data"))
 	for _, dsn := range []string{"postgres://postgres@/app?host=/nowhere", "postgres://postgres@127.0.0.1/app?passfile=" + home + "/.pgpass", "user=postgres dbname=app"} {
-		d.cfg.DSN = dsn
-		cfg, err := d.config(t.Context())
+		d.server.dsn = dsn
+		cfg, err := d.server.config(t.Context())
 		check(t, err)
 		if cfg.Password != "" || cfg.Host == "elsewhere" {
 			t.Errorf("%s: the password is %q, of host %s", dsn, cfg.Password, cfg.Host)
 		}
 	}
-	d.cfg.DSN = "postgres://postgres@127.0.0.1/app?sslmode=verify-full&sslrootcert=" + home + "/.pgpass"
-	_, err := d.config(t.Context())
+	d.server.dsn = "postgres://postgres@127.0.0.1/app?sslmode=verify-full&sslrootcert=" + home + "/.pgpass"
+	_, err := d.server.config(t.Context())
 	fails(t, "a certificate", err, errs.Unsupported, "sslrootcert")
 }
 
-// A server starts although the process of the one before it is still known to the kernel.
+// A server starts although the process of the one before it is still known to the kernel, for longer than a
+// start would wait for one that runs.
 func TestStartWhileTheOldServerEnds(t *testing.T) {
 	t.Parallel()
 	s := newSubject(t, options{})
@@ -339,10 +340,11 @@ func TestStartWhileTheOldServerEnds(t *testing.T) {
 		t.Fatalf("beside a process that has the socket's lock: %v", err)
 	}
 	check(t, in.Close())
-	go func() { // what has ended is known until somebody waits for it
+	const tries = 12 // the last ones are made once the wait for a server that runs is over
+	go func() {      // what has ended is known until somebody waits for it
 		_ = pgserver.Await(t.Context(), func() (bool, error) {
 			log, err := os.ReadFile(s.Log)
-			return strings.Count(string(log), lock) > 1, err
+			return strings.Count(string(log), lock) > tries, err
 		})
 		_ = old.Wait()
 	}()

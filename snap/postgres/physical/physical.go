@@ -12,11 +12,8 @@ package physical
 import (
 	"context"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"strings"
-	"sync"
-	"sync/atomic"
 
 	"mulligan/errs"
 	"mulligan/failpoint"
@@ -52,40 +49,40 @@ type Config struct {
 	Log         *slog.Logger   // slog.Default() if nil
 }
 
-// Driver captures and restores one cluster.
+// Driver captures and restores one cluster. Its methods are what other packages call; the work is done by its pieces, and the
+// steps of a restore by engine. It is safe for concurrent use.
 type Driver struct {
 	*database.Switcher[plan, *plan, state] // its Do is called by each method but for the copying of a base
-	cfg                                    Config
-	owner                                  privsep.User
-	server                                 pgserver.Cluster
-	plans                                  *database.Plans
-
-	idle conn       // a connection that captures use again, perhaps a dead one
-	left bool       // the cluster was taken out of care: nothing is to be done to its server
-	conf string     // the name of the configuration that was recorded last, or ""
-	base sync.Mutex // held while a base is taken
-
-	copying atomic.Pointer[place] // where the base that is being taken begins
-
-	clones struct { // whether Store's file system shares extents
-		sync.Mutex
-		known, yes bool
-	}
+	*pieces
+	left bool // under the lock of Do: the cluster was taken out of care: nothing is to be done to its server
 }
 
 var (
-	_ snap.Driver       = (*Driver)(nil)
-	_ snap.LiveCapturer = (*Driver)(nil)
-	_ snap.Salvager     = (*Driver)(nil)
-	_ snap.Leaver       = (*Driver)(nil)
+	_ snap.Driver          = (*Driver)(nil)
+	_ snap.LiveCapturer    = (*Driver)(nil)
+	_ snap.Salvager        = (*Driver)(nil)
+	_ snap.LeftoverDropper = (*Driver)(nil)
 )
 
 // New makes the driver; it does not look at the cluster.
 func New(cfg Config) (*Driver, error) {
 	const op = "open postgres driver"
+	if err := cfg.complete(op); err != nil {
+		return nil, err
+	}
+	if err := makeFolders(cfg.StateDir); err != nil {
+		return nil, errs.Wrap(errs.Failed, op, err)
+	}
+	p := assemble(cfg)
+	e := engine{p}
+	return &Driver{Switcher: database.NewSwitcher[plan](p.plans, e, e, e.check), pieces: p}, nil
+}
+
+// complete fills in what was left open in the configuration. It returns an error if something in it cannot be.
+func (cfg *Config) complete(op string) error {
 	for _, name := range []string{cfg.App, cfg.Name} {
 		if !database.ValidName(name) {
-			return nil, errs.New(errs.Invalid, op, "%q is not a name", name)
+			return errs.New(errs.Invalid, op, "%q is not a name", name)
 		}
 	}
 	if cfg.Store == "" {
@@ -93,14 +90,14 @@ func New(cfg Config) (*Driver, error) {
 	}
 	for _, dir := range []string{cfg.DataDir, cfg.Store, cfg.StateDir, cfg.Bin} {
 		if !filepath.IsAbs(dir) || filepath.Clean(dir) != dir {
-			return nil, errs.New(errs.Invalid, op, "%q is not an absolute, clean path", dir)
+			return errs.New(errs.Invalid, op, "%q is not an absolute, clean path", dir)
 		}
 		if strings.ContainsAny(dir, "'%\\\n") {
-			return nil, errs.New(errs.Invalid, op, "%q holds a character that cannot be part of the server's archive_command", dir)
+			return errs.New(errs.Invalid, op, "%q holds a character that cannot be part of the server's archive_command", dir)
 		}
 	}
 	if cfg.Server == nil {
-		return nil, errs.New(errs.Invalid, op, "nothing can start and stop the server")
+		return errs.New(errs.Invalid, op, "nothing can start and stop the server")
 	}
 	if cfg.DigestLimit == 0 {
 		cfg.DigestLimit = 64 << 20
@@ -108,48 +105,16 @@ func New(cfg Config) (*Driver, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	if err := makeFolders(cfg.StateDir); err != nil {
-		return nil, errs.Wrap(errs.Failed, op, err)
-	}
-	d := &Driver{cfg: cfg, owner: cfg.Owner}
-	d.server = pgserver.Cluster{Programs: pgserver.Programs{Bin: cfg.Bin, Owner: cfg.Owner}, DataDir: cfg.DataDir, Server: cfg.Server}
-	d.plans = database.FlatPlans(filepath.Join(cfg.StateDir, "switches"), "cluster", cfg.Name, cfg.Failpoint)
-	d.Switcher = database.NewSwitcher[plan](d.plans, engine{d}, engine{d}, d.check)
-	return d, nil
-}
-
-// makeFolders makes those of the records.
-func makeFolders(stateDir string) error {
-	for _, dir := range []string{"markers", "bases", "kept", "switches", "conf", "raws"} {
-		if err := os.MkdirAll(filepath.Join(stateDir, dir), 0o700); err != nil {
-			return err
-		}
-	}
 	return nil
 }
 
 // Close ends the connection that captures use. The driver may be used again.
 func (d *Driver) Close() {
 	_ = d.Do(context.Background(), "", func() error { // which does not fail
-		d.hangUp()
+		d.marks.hangUp()
 		return nil
 	})
 }
 
-// hangUp ends the connection that captures use.
-func (d *Driver) hangUp() {
-	if d.idle.Conn != nil {
-		d.idle.close()
-		d.idle = conn{}
-	}
-}
-
 // CapturesLive is true: a marker of a running app is the state after a transaction.
 func (d *Driver) CapturesLive() bool { return true }
-
-// stored gives a path in the store.
-func (d *Driver) stored(parts ...string) string {
-	return filepath.Join(append([]string{d.cfg.Store}, parts...)...)
-}
-
-func (d *Driver) archive() string { return d.home().Archive() }

@@ -75,7 +75,7 @@ func TestAcrossTimelines(t *testing.T) {
 	step("b")
 	to("a")
 	step("c")
-	check(t, s.driver.takeBase(t.Context()))
+	check(t, s.driver.bases.take(t.Context()))
 	step("d")
 	to("b")
 	step("e")
@@ -134,7 +134,7 @@ func TestTablespacesAreRefused(t *testing.T) {
 	s.Psql(t, "app", "CREATE TABLESPACE aside LOCATION '"+dir+"'")
 	_, err := s.driver.Capture(t.Context(), snap.CaptureRequest{ID: "db-a"})
 	fails(t, "Capture", err, errs.Unsupported, "tablespace")
-	fails(t, "a base", s.driver.takeBase(t.Context()), errs.Unsupported, "aside")
+	fails(t, "a base", s.driver.bases.take(t.Context()), errs.Unsupported, "aside")
 	_, _, err = s.driver.Enable(t.Context())
 	fails(t, "Enable", err, errs.Unsupported, "aside")
 	s.Psql(t, "app", "DROP TABLESPACE aside")
@@ -209,24 +209,24 @@ func TestFailingArchive(t *testing.T) {
 	t.Parallel()
 	s := newSubject(t, options{})
 	s.mutate(t, 1)
-	check(t, os.Rename(s.driver.archive(), s.driver.archive()+"-away"))
-	check(t, os.WriteFile(s.driver.archive(), nil, 0o600)) // so nothing can be written below it
+	check(t, os.Rename(s.driver.store.Archive(), s.driver.store.Archive()+"-away"))
+	check(t, os.WriteFile(s.driver.store.Archive(), nil, 0o600)) // so nothing can be written below it
 	s.Psql(t, "app", "SELECT pg_switch_wal()")
 	check(t, pgserver.Await(t.Context(), func() (bool, error) {
 		return s.value(t, "SELECT failed_count > 0 FROM pg_stat_archiver") == "t", nil
 	}))
-	got, warnings, err := s.driver.mark(t.Context())
+	got, warnings, err := s.driver.marks.mark(t.Context())
 	check(t, err)
 	if !strings.Contains(strings.Join(warnings, " "), "fails to archive") {
 		t.Errorf("the warnings are %q", warnings)
 	}
-	check(t, os.Remove(s.driver.archive()))
-	check(t, os.Rename(s.driver.archive()+"-away", s.driver.archive()))
+	check(t, os.Remove(s.driver.store.Archive()))
+	check(t, os.Rename(s.driver.store.Archive()+"-away", s.driver.store.Archive()))
 	got.ID = "db-a"
-	if got.Conf, err = s.driver.survey(t.Context(), got); err != nil {
+	if got.Conf, err = s.driver.marks.survey(t.Context(), got); err != nil {
 		t.Fatal(err)
 	}
-	check(t, s.driver.put("markers", "db-a", got))
+	check(t, s.driver.records.put("markers", "db-a", got))
 	before := s.fingerprint(t)
 	s.mutate(t, 2)
 	capture(t, s, "db-b")
@@ -244,12 +244,12 @@ func TestFailingArchive(t *testing.T) {
 func TestArchiveCommand(t *testing.T) {
 	t.Parallel()
 	s := newSubject(t, options{bare: true})
-	_, err := s.driver.claim(t.Context())
+	_, err := s.driver.store.claim(t.Context())
 	check(t, err)
 	name := "0000000A0000000000000001"
 	src := filepath.Join(s.DataDir, name)
 	archive := func() error {
-		line := strings.NewReplacer("%p", name, "%f", name).Replace(s.driver.archiveCommand())
+		line := strings.NewReplacer("%p", name, "%f", name).Replace(s.driver.archive.command())
 		cmd := s.Command("../../../../bin/sh", "-c", line)
 		cmd.Path, cmd.Dir = "/bin/sh", s.DataDir
 		return cmd.Run()
@@ -259,17 +259,17 @@ func TestArchiveCommand(t *testing.T) {
 		check(t, os.Chown(path, s.cfg.Owner.UID, s.cfg.Owner.GID))
 	}
 	write(src, strings.Repeat("log", 5000))
-	write(s.driver.stored("archive", ".new."+name), "cut")
+	write(s.driver.store.path("archive", ".new."+name), "cut")
 	check(t, archive())
 	check(t, archive())
-	if got, err := os.ReadFile(s.driver.stored("archive", name)); err != nil || len(got) != 15000 {
+	if got, err := os.ReadFile(s.driver.store.path("archive", name)); err != nil || len(got) != 15000 {
 		t.Errorf("the archive holds %d bytes, %v", len(got), err)
 	}
 	write(src, "something else")
 	if archive() == nil {
 		t.Error("another content was archived under the same name")
 	}
-	entries, err := os.ReadDir(s.driver.archive())
+	entries, err := os.ReadDir(s.driver.store.Archive())
 	check(t, err)
 	if len(entries) != 1 {
 		t.Errorf("the archive holds %v", entries)
@@ -296,14 +296,14 @@ func TestFullDisk(t *testing.T) {
 
 	filler := filepath.Join(dir, "filler")
 	fill(t, filler, 30<<20)
-	fails(t, "a base", s.driver.takeBase(t.Context()), errs.Failed, "free")
+	fails(t, "a base", s.driver.bases.take(t.Context()), errs.Failed, "free")
 	_, err := s.driver.Prepare(t.Context(), snap.RestoreRequest{ID: "op-1", Target: "db-a", Base: "db-b"})
 	fails(t, "Prepare", err, errs.Failed, "free")
 	if errs.HintOf(err) == "" {
 		t.Error("Prepare gives no hint")
 	}
 	for _, kind := range []string{"bases", "forks"} {
-		if entries, err := os.ReadDir(s.driver.stored(kind)); err != nil || len(entries) > 1 {
+		if entries, err := os.ReadDir(s.driver.store.path(kind)); err != nil || len(entries) > 1 {
 			t.Errorf("%s holds %v, %v", kind, entries, err)
 		}
 	}
@@ -343,18 +343,18 @@ func TestNoSpaceInTheMiddle(t *testing.T) {
 			return nil
 		}
 		s.reopen(t)
-		err := s.driver.takeBase(t.Context())
+		err := s.driver.bases.take(t.Context())
 		if err == nil {
 			_, err = s.driver.Prepare(t.Context(), snap.RestoreRequest{ID: "op-1", Target: "db-a", Base: "db-b"})
 		}
 		if !errors.Is(err, unix.ENOSPC) {
 			t.Errorf("%s: the error is %v", step, err)
 		}
-		bases, err := s.driver.bases()
+		bases, err := s.driver.records.bases()
 		check(t, err)
-		dirs, err := os.ReadDir(s.driver.stored("bases"))
+		dirs, err := os.ReadDir(s.driver.store.path("bases"))
 		check(t, err)
-		forks, err := os.ReadDir(s.driver.stored("forks"))
+		forks, err := os.ReadDir(s.driver.store.path("forks"))
 		check(t, err)
 		if len(dirs) != len(bases) || len(forks) != 0 && step != "phase: prepared" {
 			t.Errorf("%s: %d bases, but folders %v; forks %v", step, len(bases), dirs, forks)
@@ -363,7 +363,7 @@ func TestNoSpaceInTheMiddle(t *testing.T) {
 	s.cfg.Failpoint = nil
 	s.reopen(t)
 	check(t, s.driver.Sweep(t.Context(), snap.Gone{Restores: []snap.RestoreID{"op-1"}}))
-	if forks, err := os.ReadDir(s.driver.stored("forks")); err != nil || len(forks) != 0 {
+	if forks, err := os.ReadDir(s.driver.store.path("forks")); err != nil || len(forks) != 0 {
 		t.Errorf("after a sweep there are forks %v, %v", forks, err)
 	}
 	capture(t, s, "db-c") // the log since db-b was dropped

@@ -37,6 +37,7 @@ type plan struct {
 // maxChanges is how many changes a plan lists.
 const maxChanges = 1000
 
+// setChanges fills in what the restore changes, with the differences that were found.
 func (p *plan) setChanges(target, base state, differ []snap.Change) {
 	summary := fmt.Sprintf("from %s to %s", base, target)
 	p.Changes = append([]snap.Change{{Path: "cluster", Operation: snap.Modify, Summary: summary}}, differ...)
@@ -45,8 +46,8 @@ func (p *plan) setChanges(target, base state, differ []snap.Change) {
 }
 
 // exchanged reports whether the fork is where the server looks for its data.
-func (d *Driver) exchanged(p *plan) (bool, error) {
-	n, err := asowner.Inode(d.cfg.DataDir)
+func (e engine) exchanged(p *plan) (bool, error) {
+	n, err := asowner.Inode(e.cfg.DataDir)
 	switch {
 	case err != nil:
 		return false, err
@@ -56,7 +57,7 @@ func (d *Driver) exchanged(p *plan) (bool, error) {
 		return false, nil
 	}
 	// Somebody removed or replaced what is live; the other one tells which that was.
-	switch n, err := asowner.Inode(d.stored("forks", p.Fork.Dir)); {
+	switch n, err := asowner.Inode(e.store.path("forks", p.Fork.Dir)); {
 	case err != nil:
 		return false, err
 	case n != 0 && n == p.Live:
@@ -64,7 +65,7 @@ func (d *Driver) exchanged(p *plan) (bool, error) {
 	case n != 0 && n == p.Fork.Inode:
 		return false, nil
 	}
-	return false, errs.New(errs.Conflict, "", "the data folder %s is neither the one from before the restore nor the restored one", d.cfg.DataDir).
+	return false, errs.New(errs.Conflict, "", "the data folder %s is neither the one from before the restore nor the restored one", e.cfg.DataDir).
 		WithHint("somebody else replaced it; put it back")
 }
 
@@ -79,6 +80,7 @@ func stateHash(system string, t wal.Timeline, at wal.LSN, digest snap.Hash) snap
 	return snap.Hash(h.Sum(nil))
 }
 
+// baseHash returns the hash of the state that the restore began with.
 func (p *plan) baseHash() snap.Hash {
 	if p.RawBase != nil {
 		return p.RawBase.Hash
@@ -86,6 +88,7 @@ func (p *plan) baseHash() snap.Hash {
 	return stateHash(p.System, p.From.TLI, p.From.Start, snap.Hash{})
 }
 
+// targetHash returns the hash of the state that the restore leads to.
 func (p *plan) targetHash() snap.Hash {
 	if p.RawTarget != nil {
 		return p.RawTarget.Hash

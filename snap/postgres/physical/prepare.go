@@ -7,17 +7,18 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/database"
 	"mulligan/snap/postgres/physical/asowner"
+	"mulligan/snap/postgres/physical/contents"
 )
 
 // Plan finds the two ends, and the fork: the one of the last preparation, the folder that was
 // kept at the target, or the name of a new one.
 func (e engine) Plan(ctx context.Context, p, old *plan, target, base state) error {
-	f, err := e.d.survivor(ctx, base)
+	f, err := e.survivor(ctx, base)
 	if err != nil {
 		return err
 	}
 	p.facts, p.System, p.From, p.RawBase, p.RawTarget = f, f.System, base.place, base.raw, target.raw
-	if p.Live, err = asowner.Inode(e.d.cfg.DataDir); err != nil {
+	if p.Live, err = asowner.Inode(e.cfg.DataDir); err != nil {
 		return err
 	}
 	p.setChanges(target, base, nil)
@@ -26,13 +27,13 @@ func (e engine) Plan(ctx context.Context, p, old *plan, target, base state) erro
 		return nil
 	}
 	if old != nil && old.Phase == database.Prepared && old.Target == p.Target {
-		if now, err := e.d.server.ReadControl(ctx, e.d.stored("forks", old.Fork.Dir)); err == nil && now.Same(old.Fork.End) {
+		if now, err := e.server.ReadControl(ctx, e.store.path("forks", old.Fork.Dir)); err == nil && now.Same(old.Fork.End) {
 			p.Fork, p.Kept, p.Digest, p.Rows, p.reuses = old.Fork, old.Kept, old.Digest, old.Rows, true
 			p.setChanges(target, base, old.Changes[1:])
 			return nil
 		}
 	}
-	fk, found, err := e.d.keptFork(ctx, target.ID)
+	fk, found, err := e.forks.kept(ctx, target.ID)
 	if found {
 		p.Fork, p.Kept, p.reuses = fk, true, true
 	}
@@ -42,63 +43,63 @@ func (e engine) Plan(ctx context.Context, p, old *plan, target, base state) erro
 // Build makes a fork of the target. The live server runs on.
 func (e engine) Build(ctx context.Context, p, old *plan, target, base state) error {
 	if !p.reuses {
-		if err := e.d.fill(ctx, p, target, base); err != nil {
+		if err := e.fill(ctx, p, target, base); err != nil {
 			return err
 		}
 	}
 	if old != nil && old.Fork.Dir != p.Fork.Dir && !old.Kept {
-		return e.d.remove(ctx, e.d.stored("forks", old.Fork.Dir))
+		return e.store.remove(ctx, e.store.path("forks", old.Fork.Dir))
 	}
 	return nil
 }
 
 // survivor checks that a restore can begin with base, and says what the fork has to
 // know of the server: as it says itself, or as it was recorded before it broke.
-func (d *Driver) survivor(ctx context.Context, base state) (f facts, err error) {
+func (e engine) survivor(ctx context.Context, base state) (f facts, err error) {
 	if base.raw != nil {
-		return d.known()
+		return e.records.known()
 	}
-	c, err := d.connect(ctx)
+	c, err := e.server.connect(ctx)
 	if errs.KindOf(err) == errs.Unavailable {
-		if err = d.revive(ctx, true, err); err == nil {
-			c, err = d.connect(ctx)
+		if err = e.server.revive(ctx, true, err); err == nil {
+			c, err = e.server.connect(ctx)
 		}
 	}
 	if err != nil {
 		return f, err
 	}
-	defer c.close()
-	if f, err = d.inspect(ctx, c); err != nil {
+	defer c.Close()
+	if f, err = e.server.inspect(ctx, c); err != nil {
 		return f, err
 	}
-	if err := d.refuse(ctx, f); err != nil {
+	if err := e.server.refuse(ctx, f); err != nil {
 		return f, err
 	}
 	if f.TLI != base.TLI {
-		return f, snap.Changed("", "cluster "+d.cfg.Name)
+		return f, snap.Changed("", "cluster "+e.cfg.Name)
 	}
-	return f, d.collect(ctx, c, f) // so that little is left to be done while the server is down
+	return f, e.archive.collect(ctx, c, f) // so that little is left to be done while the server is down
 }
 
 // fill makes the fork, and finds what differs between it and the live state.
-func (d *Driver) fill(ctx context.Context, p *plan, target, base state) error {
+func (e engine) fill(ctx context.Context, p *plan, target, base state) error {
 	if target.raw != nil {
-		return d.rawFork(ctx, *target.raw, &p.Fork)
+		return e.raws.fork(ctx, *target.raw, &p.Fork)
 	}
-	if err := d.build(ctx, target.marker, p.facts, &p.Fork); err != nil {
+	if err := e.forks.build(ctx, target.marker, p.facts, &p.Fork); err != nil {
 		return err
 	}
-	p.Digest, p.Rows = p.Fork.Contents.digest(), p.Fork.Contents.Rows
+	p.Digest, p.Rows = p.Fork.Contents.Digest(), p.Fork.Contents.Rows
 	if base.raw != nil {
 		return nil
 	}
 	limit := int64(-1)
 	if p.Rows {
-		limit = d.cfg.DigestLimit
+		limit = e.cfg.DigestLimit
 	}
-	now, err := readContents(ctx, d.connectTo, limit)
+	now, err := contents.Read(ctx, e.server.connectTo, limit)
 	if err == nil {
-		p.setChanges(target, base, differences(p.Fork.Contents, now))
+		p.setChanges(target, base, contents.Differences(p.Fork.Contents, now))
 	}
 	return err
 }

@@ -5,14 +5,11 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/database"
-	"mulligan/snap/postgres/physical/asowner"
 	"mulligan/snap/postgres/physical/pgserver"
 )
 
@@ -20,157 +17,111 @@ import (
 // base's snapshot does: the way forward needs no replay. Where a restore is given up in the
 // middle, the server goes on in the folder that is live.
 func (e engine) Drop(ctx context.Context, p *plan) (left []string, err error) {
-	if err := e.d.cfg.Failpoint.At("finish"); err != nil {
+	if err := e.cfg.Failpoint.At("finish"); err != nil {
 		return nil, err
 	}
 	live := false
 	if p.Reached != database.Preparing && p.Reached != database.Prepared { // till then they were not exchanged
-		if live, err = e.d.exchanged(p); err != nil {
+		if live, err = e.exchanged(p); err != nil {
 			return nil, err
 		}
 	}
 	switch {
 	case live:
-		err = e.d.keep(ctx, p)
+		err = e.keep(ctx, p)
 	case p.Kept:
-		err = e.d.keepAgain(ctx, p)
+		err = e.keepAgain(ctx, p)
 	default:
-		err = e.d.remove(ctx, e.d.stored("forks", p.Fork.Dir))
+		err = e.store.remove(ctx, e.store.path("forks", p.Fork.Dir))
 	}
 	if err != nil || p.Reached != database.Committing && p.Reached != database.Undoing {
 		return nil, err
 	}
 	if r := p.wanted(!live); r != nil {
-		return nil, e.d.startRaw(ctx, r)
+		return nil, e.raws.start(ctx, r)
 	}
-	return nil, e.d.server.Start(ctx)
+	return nil, e.server.Start(ctx)
 }
 
 // keep records the folder that was swapped out as its marker's, and forgets that
 // the live one was.
-func (d *Driver) keep(ctx context.Context, p *plan) error {
-	dir := d.stored("forks", p.Fork.Dir)
+func (e engine) keep(ctx context.Context, p *plan) error {
+	dir := e.store.path("forks", p.Fork.Dir)
 	if p.Kept {
-		if err := d.drop("kept", string(p.Target)); err != nil {
+		if err := e.records.drop("kept", string(p.Target)); err != nil {
 			return err
 		}
 	}
 	if p.RawBase != nil { // a copy of it is kept
-		return d.remove(ctx, dir)
+		return e.store.remove(ctx, dir)
 	}
-	end, err := d.server.ReadControl(ctx, dir)
+	end, err := e.server.ReadControl(ctx, dir)
 	if err != nil {
 		return err
 	}
-	if _, err := d.marker(p.Base); errs.KindOf(err) == errs.NotFound || end.State != pgserver.ShutDown {
-		return d.remove(ctx, dir)
+	if _, err := e.records.marker(p.Base); errs.KindOf(err) == errs.NotFound || end.State != pgserver.ShutDown {
+		return e.store.remove(ctx, dir)
 	} else if err != nil {
 		return err
 	}
-	return d.put("kept", string(p.Base), kept{Marker: p.Base, Dir: p.Fork.Dir, Inode: p.Live, End: end})
+	return e.records.put("kept", string(p.Base), kept{Marker: p.Base, Dir: p.Fork.Dir, Inode: p.Live, End: end})
 }
 
 // keepAgain keeps a folder that was live between Commit and Undo only if nothing
 // was changed in it meanwhile.
-func (d *Driver) keepAgain(ctx context.Context, p *plan) error {
-	now, err := d.server.ReadControl(ctx, d.stored("forks", p.Fork.Dir))
+func (e engine) keepAgain(ctx context.Context, p *plan) error {
+	now, err := e.server.ReadControl(ctx, e.store.path("forks", p.Fork.Dir))
 	if err == nil && now.Same(p.Fork.End) {
 		return nil
 	}
-	if err := d.drop("kept", string(p.Target)); err != nil {
+	if err := e.records.drop("kept", string(p.Target)); err != nil {
 		return err
 	}
-	return d.remove(ctx, d.stored("forks", p.Fork.Dir))
+	return e.store.remove(ctx, e.store.path("forks", p.Fork.Dir))
 }
 
 // Sweep drops the snapshots and restores that gone names, and what is in
 // the store and in no record of the driver's own. The live state stays.
 func (d *Driver) Sweep(ctx context.Context, gone snap.Gone) error {
 	const op = "sweep cluster snapshots"
-	d.base.Lock() // what is being copied is in no record yet
-	defer d.base.Unlock()
+	d.bases.taking.Lock() // what is being copied is in no record yet
+	defer d.bases.taking.Unlock()
 	return d.Do(ctx, op, func() error { return d.sweep(ctx, gone) })
 }
 
+// sweep is Sweep for a caller that holds both locks.
 func (d *Driver) sweep(ctx context.Context, gone snap.Gone) error {
-	all, err := d.markers()
+	all, err := d.records.markers()
 	if err != nil {
 		return err
 	}
 	for _, m := range all {
 		if slices.Contains(gone.Snapshots, m.ID) {
-			if err := d.drop("markers", string(m.ID)); err != nil {
+			if err := d.records.drop("markers", string(m.ID)); err != nil {
 				return err
 			}
 		}
 	}
-	raws, err := d.rawsOf(gone.Snapshots)
+	raws, err := d.records.rawsOf(gone.Snapshots)
 	if err != nil {
 		return err
 	}
 	for _, r := range raws {
-		if err := d.drop("raws", string(r.ID)); err != nil {
+		if err := d.records.drop("raws", string(r.ID)); err != nil {
 			return err
 		}
 	}
 	if err := d.SweepSwitches(ctx, gone.Restores); err != nil {
 		return err
 	}
-	if err := d.sweepStore(ctx); err != nil {
+	if err := d.retention.sweepStore(ctx); err != nil {
 		return err
 	}
-	if _, err := os.Lstat(d.archive()); errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Lstat(d.store.Archive()); errors.Is(err, fs.ErrNotExist) {
 		return nil // the cluster is not enabled
 	}
-	if err := d.sweepConf(); err != nil {
+	if err := d.records.sweepConf(); err != nil {
 		return err
 	}
-	return d.prune(ctx)
-}
-
-// sweepStore removes what no record names.
-func (d *Driver) sweepStore(ctx context.Context) error {
-	var known []string
-	bases, err1 := d.bases()
-	keeps, err2 := d.keptOnes()
-	plans, err3 := d.switches()
-	raws, err4 := d.raws()
-	if err := errors.Join(err1, err2, err3, err4); err != nil {
-		return err
-	}
-	for _, r := range raws {
-		known = append(known, "raws/"+r.Dir)
-	}
-	for _, b := range bases {
-		known = append(known, "bases/"+b.ID)
-	}
-	for _, k := range keeps {
-		known = append(known, "forks/"+k.Dir)
-	}
-	for _, p := range plans {
-		known = append(known, "forks/"+p.Fork.Dir)
-	}
-	_, err := asowner.Sweep.Call(ctx, d.owner, asowner.Sweeping{Store: d.cfg.Store, Known: known})
-	return err
-}
-
-// sweepConf removes configurations that no marker names.
-func (d *Driver) sweepConf() error {
-	all, err := d.markers()
-	if err != nil {
-		return err
-	}
-	entries, err := os.ReadDir(filepath.Join(d.cfg.StateDir, "conf"))
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		id := strings.TrimSuffix(e.Name(), ".json")
-		if !slices.ContainsFunc(all, func(m marker) bool { return m.Conf == id }) {
-			if err := os.Remove(filepath.Join(d.cfg.StateDir, "conf", e.Name())); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	return d.retention.prune(ctx)
 }

@@ -4,17 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"mulligan/errs"
 	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/database"
-	"mulligan/snap/postgres/physical/asowner"
 	"mulligan/snap/postgres/physical/pgserver"
 )
 
@@ -37,7 +34,7 @@ func (d *Driver) Salvage(ctx context.Context, req snap.CaptureRequest) (snap.Sna
 }
 
 func (d *Driver) salvage(ctx context.Context, req snap.CaptureRequest) (r raw, err error) {
-	d.hangUp()
+	d.marks.hangUp()
 	r = raw{ID: req.ID, Quiesced: true, Created: time.Now().UTC(), Ran: d.server.Status(ctx, d.cfg.DataDir) != ""}
 	if err := d.cfg.Failpoint.At("salvage: stop"); err != nil {
 		return r, err
@@ -46,7 +43,7 @@ func (d *Driver) salvage(ctx context.Context, req snap.CaptureRequest) (r raw, e
 		return r, err
 	}
 	dir := randomHex(8)
-	got, err := d.copyRaw(ctx, d.cfg.DataDir, d.stored("raws", dir))
+	got, err := d.raws.copy(ctx, d.cfg.DataDir, d.store.path("raws", dir))
 	if err != nil {
 		return r, err
 	}
@@ -57,177 +54,7 @@ func (d *Driver) salvage(ctx context.Context, req snap.CaptureRequest) (r raw, e
 	if err := errors.Join(ctx.Err(), d.cfg.Failpoint.At("salvage: record")); err != nil {
 		return r, err
 	}
-	return r, d.put("raws", string(r.ID), r)
-}
-
-// copyRaw copies whatever lies at from into the store, or leaves nothing there.
-func (d *Driver) copyRaw(ctx context.Context, from, to string) (c asowner.RawCopied, err error) {
-	if info, e := os.Lstat(from); e == nil && info.IsDir() {
-		err = d.room(ctx, from)
-	}
-	if err == nil {
-		err = d.cfg.Failpoint.At("raw: copy")
-	}
-	if err == nil {
-		c, err = asowner.CopyRaw.Call(ctx, d.owner, asowner.Pair{A: from, B: to})
-	}
-	if err != nil {
-		return c, errs.Also(err, d.remove(ctx, to))
-	}
-	return c, nil
-}
-
-// verifyRaw checks what is stored of a snapshot that was kept raw.
-func (d *Driver) verifyRaw(ctx context.Context, r raw, depth snap.Depth) error {
-	if r.Dir == "" {
-		return nil
-	}
-	damaged := errs.New(errs.Corrupt, "", "the kept files of snapshot %s are damaged", r.ID).WithHint("use another checkpoint")
-	if n, err := asowner.Inode(d.stored("raws", r.Dir)); err != nil || n == 0 {
-		return errs.Also(damaged, err)
-	}
-	if depth != snap.Full {
-		return nil
-	}
-	now, err := asowner.HashRaw.Call(ctx, d.owner, d.stored("raws", r.Dir))
-	if err == nil && now != r.Hash {
-		err = damaged
-	}
-	return err
-}
-
-// rawFork makes a copy of a snapshot that was kept raw, which is to change places
-// with the live folder.
-func (d *Driver) rawFork(ctx context.Context, r raw, fk *fork) error {
-	if r.Dir == "" {
-		return nil
-	}
-	dir := d.stored("forks", fk.Dir)
-	c, err := d.copyRaw(ctx, d.stored("raws", r.Dir), dir)
-	if err != nil {
-		return err
-	}
-	if c.Hash != r.Hash {
-		return errs.New(errs.Corrupt, "", "the kept files of snapshot %s are damaged", r.ID).WithHint("use another checkpoint")
-	}
-	fk.Inode, err = asowner.Inode(dir)
-	return err
-}
-
-// movedRaw reports whether what lies where the data folder should be is no longer
-// what was kept raw.
-func (d *Driver) movedRaw(ctx context.Context, r *raw) (bool, error) {
-	if running, err := pgserver.InUse(d.cfg.DataDir); err != nil || running {
-		return true, err
-	}
-	now, err := asowner.Stamp.Call(ctx, d.owner, d.cfg.DataDir)
-	return now != r.Stamp, err
-}
-
-// bringUp starts the server after what a snapshot holds has become live. Files that
-// were kept raw are left as they are, unless a server ran in them: then they are
-// hashed first, and it is started if that can be.
-func (d *Driver) bringUp(ctx context.Context, p *plan, r *raw) error {
-	if r == nil {
-		return d.server.Start(ctx)
-	}
-	if !r.Ran {
-		return nil
-	}
-	if p.Read.IsZero() {
-		now, err := asowner.HashRaw.Call(ctx, d.owner, d.cfg.DataDir)
-		if err != nil {
-			return err
-		}
-		p.Read = now
-		if err := d.plans.Save(p); err != nil {
-			return err
-		}
-	}
-	return d.startRaw(ctx, r)
-}
-
-// startRaw starts the server in files that were kept raw, if one ran in them and can.
-func (d *Driver) startRaw(ctx context.Context, r *raw) error {
-	if !r.Ran {
-		return nil
-	}
-	err := d.server.Start(ctx)
-	if err != nil && ctx.Err() == nil {
-		d.cfg.Log.Warn("a server that ran before its files were kept cannot be started", "cluster", d.cfg.Name, "err", err)
-		err = nil
-	}
-	return err
-}
-
-// rawProof compares what lies where the data folder should be with r.
-func (d *Driver) rawProof(ctx context.Context, p *plan, r *raw, proof *snap.Proof) (err error) {
-	proof.Post = p.Read // before the server was started
-	if proof.Post.IsZero() {
-		proof.Post, err = asowner.HashRaw.Call(ctx, d.owner, d.cfg.DataDir)
-	}
-	proof.Want, proof.Match = r.Hash, proof.Post == r.Hash
-	proof.Notes = []string{"Compared: the names, modes and contents of all files where the data folder should be. The snapshot was kept without being read."}
-	return err
-}
-
-// revive starts a server that is down, if it may. why says how it was found so, and is the
-// error of one that runs all the same.
-func (d *Driver) revive(ctx context.Context, may bool, why error) error {
-	running, err := pgserver.InUse(d.cfg.DataDir)
-	if err != nil {
-		return err
-	}
-	if running {
-		return why
-	}
-	if !may {
-		return &errs.Error{Kind: errs.Unavailable, Message: "the server of cluster " + d.cfg.Name + " is down", Err: why,
-			Hint: "start it, if it is not down on purpose: only a rollback starts it by itself"}
-	}
-	if err := d.server.Start(ctx); err != nil {
-		return &errs.Error{Kind: errs.Unavailable, Message: "the server is down and cannot be started", Err: errs.Also(why, err), Hint: "its own log says why"}
-	}
-	return nil
-}
-
-// remember keeps what a restore has to know of the server while it cannot be asked.
-func (d *Driver) remember(f facts) error {
-	if err := d.put(".", "ward", ward{Store: d.cfg.Store, UID: d.owner.UID, GID: d.owner.GID, Bin: d.cfg.Bin}); err != nil {
-		return err
-	}
-	return d.put(".", "facts", f.lasting())
-}
-
-// rememberAgain is remember where something is new.
-func (d *Driver) rememberAgain(f facts) error {
-	var old facts
-	err := d.get(".", "facts", &old)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	a, err1 := json.Marshal(old)
-	b, err2 := json.Marshal(f.lasting())
-	if err == nil && errors.Join(err1, err2) == nil && string(a) == string(b) {
-		return nil
-	}
-	return d.remember(f)
-}
-
-// lasting leaves out what changes all the time.
-func (f facts) lasting() facts {
-	f.TLI, f.Spaces, f.Databases, f.Size, f.Slot, f.Given = 0, nil, nil, 0, false, nil
-	return f
-}
-
-// known is what was remembered of the server.
-func (d *Driver) known() (f facts, err error) {
-	err = d.get(".", "facts", &f)
-	if errors.Is(err, fs.ErrNotExist) {
-		err = errs.New(errs.Unavailable, "", "the server of cluster %s is down, and nothing was recorded of it yet", d.cfg.Name).
-			WithHint("start it once")
-	}
-	return f, err
+	return r, d.records.put("raws", string(r.ID), r)
 }
 
 // Recall gives what was recorded of the cluster with this StateDir when it was last
@@ -239,10 +66,4 @@ func Recall(stateDir string) (p pgserver.Place, found bool) {
 		return p, false
 	}
 	return pgserver.Place{Bin: w.Bin, Owner: privsep.User{UID: w.UID, GID: w.GID}}, true
-}
-
-// rawsOf picks some of the snapshots that were kept raw.
-func (d *Driver) rawsOf(ids []snap.SnapshotID) ([]raw, error) {
-	all, err := d.raws()
-	return slices.DeleteFunc(all, func(r raw) bool { return !slices.Contains(ids, r.ID) }), err
 }

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -135,17 +136,10 @@ func (s *subject) Bytes(t *testing.T) string {
 		return "nothing"
 	}
 	var lines []string
-	buf, hash := make([]byte, 64<<10), sha256.New()
 	check(t, asowner.EachRaw(t.Context(), s.DataDir, ".", func(path, rel string, info fs.FileInfo) error {
 		sum := ""
 		if info.Mode().IsRegular() {
-			f, err := os.Open(path)
-			check(t, err)
-			hash.Reset()
-			_, err = io.CopyBuffer(hash, struct{ io.Reader }{f}, buf)
-			check(t, err)
-			check(t, f.Close())
-			sum = fmt.Sprintf("%x", hash.Sum(nil))
+			sum = s.sum(t, path, info)
 		} else if target, err := os.Readlink(path); err == nil {
 			sum = target
 		}
@@ -156,10 +150,46 @@ func (s *subject) Bytes(t *testing.T) string {
 	return strings.Join(lines, "\n")
 }
 
+// summed is the digest of a file's contents, and what the file was like when they were read.
+type summed struct {
+	ino        uint64
+	size       int64
+	mtim, ctim syscall.Timespec
+	sum        string
+}
+
+// sum is the digest of the file's contents. They are read again once the file has changed, or where it
+// had been changed so shortly before they were read that a later change may have left the same times.
+func (s *subject) sum(t *testing.T, path string, info fs.FileInfo) string {
+	t.Helper()
+	const tick = 100 * time.Millisecond // more than the clock of any file system that tests run on
+	st := info.Sys().(*syscall.Stat_t)
+	old, known := s.summed[path]
+	is := summed{st.Ino, st.Size, st.Mtim, st.Ctim, old.sum}
+	if known && old == is {
+		return is.sum
+	}
+	settled := time.Since(time.Unix(st.Ctim.Unix())) > tick
+	f, err := os.Open(path)
+	check(t, err)
+	hash := sha256.New()
+	_, err = io.Copy(hash, f)
+	check(t, err)
+	check(t, f.Close())
+	is.sum = fmt.Sprintf("%x", hash.Sum(nil))
+	if settled {
+		if s.summed == nil {
+			s.summed = map[string]summed{}
+		}
+		s.summed[path] = is
+	}
+	return is.sum
+}
+
 // damageRaw changes what is stored of a raw snapshot, or of nothing the record.
 func (s *subject) damageRaw(t *testing.T, r raw) {
 	t.Helper()
-	path := s.driver.stored("raws", r.Dir)
+	path := s.driver.store.path("raws", r.Dir)
 	info, err := os.Lstat(path)
 	switch {
 	case r.Dir == "":
@@ -247,7 +277,7 @@ func TestRuinedClustersAreRestored(t *testing.T) {
 			for _, id := range []snap.SnapshotID{"db-raw", "db-raw2"} {
 				check(t, s.driver.Delete(ctx, id))
 			}
-			if left, err := os.ReadDir(s.driver.stored("raws")); err != nil && !asowner.Absent(err) || len(left) > 0 {
+			if left, err := os.ReadDir(s.driver.store.path("raws")); err != nil && !asowner.Absent(err) || len(left) > 0 {
 				t.Errorf("of deleted snapshots there are %v, %v", left, err)
 			}
 		})

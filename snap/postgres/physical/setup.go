@@ -13,9 +13,8 @@ import (
 
 	"mulligan/errs"
 	"mulligan/privsep"
-	"mulligan/snap/database"
 	"mulligan/snap/postgres/physical/asowner"
-	"mulligan/snap/postgres/physical/wal"
+	"mulligan/snap/postgres/physical/session"
 )
 
 // Enable takes the cluster into care. It says what it changed, in whole
@@ -32,33 +31,25 @@ func (d *Driver) Enable(ctx context.Context) (changes []string, restartNeeded bo
 	return changes, restartNeeded, err
 }
 
+// enable is Enable for a caller that holds Do's lock.
 func (d *Driver) enable(ctx context.Context) (changes []string, restart bool, err error) {
-	c, err := d.connect(ctx)
+	c, err := d.server.connect(ctx)
 	if err != nil {
 		return nil, false, err
 	}
-	defer c.close()
-	f, err := d.inspect(ctx, c)
+	defer c.Close()
+	f, err := d.server.inspect(ctx, c)
 	if err != nil {
 		return nil, false, err
 	}
-	made, err := d.claim(ctx)
+	made, err := d.admit(ctx, f)
 	if err != nil {
-		return nil, false, err
-	}
-	if err := d.refuse(ctx, f); err != nil {
-		if made { // nothing of the cluster's is in it yet
-			err = errs.Also(err, d.remove(ctx, d.cfg.Store))
-		}
-		return nil, false, err
-	}
-	if err := d.remember(f); err != nil {
 		return nil, false, err
 	}
 	if made {
 		changes = append(changes, fmt.Sprintf("The log and copies of the cluster are kept in %s.", d.cfg.Store))
 	}
-	if others := f.others(d.database()); len(others) > 0 {
+	if others := f.others(d.server.database()); len(others) > 0 {
 		changes = append(changes, "A restore takes the whole cluster back, also these databases: "+strings.Join(others, ", ")+".")
 	}
 	more, restart, err := d.configure(ctx, c, f)
@@ -66,65 +57,60 @@ func (d *Driver) enable(ctx context.Context) (changes []string, restart bool, er
 		return nil, false, err
 	}
 	changes = append(changes, more...)
-	if f, err = d.inspect(ctx, c); err != nil {
+	if f, err = d.server.inspect(ctx, c); err != nil {
 		return nil, false, err
 	}
-	if err := d.remember(f); err != nil {
+	if err := d.records.remember(f); err != nil {
 		return nil, false, err
 	}
-	if err := d.collect(ctx, c, f); err != nil { // makes the slot where it is needed
+	if err := d.archive.collect(ctx, c, f); err != nil { // makes the slot where it is needed
 		return nil, false, err
 	}
-	if !d.archives(f) && !f.Slot {
+	if !d.archive.filledBy(f) && !f.Slot {
 		changes = append(changes, fmt.Sprintf("The replication slot %q was made; it keeps the server's log until it is copied.", slot))
 	}
 	return changes, restart, nil
 }
 
-func (d *Driver) database() string {
-	l, err := d.login()
-	if err != nil {
-		return ""
+// admit makes the store for the cluster, unless the cluster cannot be handled; made reports that it was not there.
+func (d *Driver) admit(ctx context.Context, f facts) (made bool, err error) {
+	if made, err = d.store.claim(ctx); err != nil {
+		return false, err
 	}
-	return l.Database
-}
-
-// claim makes the store, and marks it as this app's: two apps in one cluster
-// would take each other back.
-func (d *Driver) claim(ctx context.Context) (made bool, err error) {
-	return asowner.TakeClaim.Call(ctx, d.owner, asowner.Claim{Store: d.cfg.Store, Mine: d.cfg.App + "/" + d.cfg.Name + "\n"})
+	if err := d.server.refuse(ctx, f); err != nil {
+		if made { // nothing of the cluster's is in it yet
+			err = errs.Also(err, d.store.remove(ctx, d.cfg.Store))
+		}
+		return false, err
+	}
+	return made, d.records.remember(f)
 }
 
 // configure has the server fill the archive, unless it archives for somebody
 // else: then the log is copied.
-func (d *Driver) configure(ctx context.Context, c conn, f facts) (changes []string, restart bool, err error) {
-	ours := f.FileCommand == d.archiveCommand()
+func (d *Driver) configure(ctx context.Context, c session.Conn, f facts) (changes []string, restart bool, err error) {
+	ours := f.FileCommand == d.archive.command()
 	taken := f.ArchiveLibrary != "" || f.FileCommand != "" && !ours && f.FileCommand != placeholder
 	if taken {
 		return []string{"The server archives its log for somebody else, which stays so; a copy of it is made besides."}, false, nil
 	}
 	if !ours {
 		changes = append(changes, "archive_command was set, by ALTER SYSTEM.")
-		if err := c.exec(ctx, "ALTER SYSTEM SET archive_command = "+literal(d.archiveCommand())); err != nil {
+		if err := c.Run(ctx, "ALTER SYSTEM SET archive_command = "+literal(d.archive.command())); err != nil {
 			return nil, false, err
 		}
 	}
 	if f.ArchiveMode == "off" {
 		restart = true
 		changes = append(changes, "archive_mode was set to on, by ALTER SYSTEM; it counts once the server has been restarted.")
-		if err := c.exec(ctx, "ALTER SYSTEM SET archive_mode = on"); err != nil {
+		if err := c.Run(ctx, "ALTER SYSTEM SET archive_mode = on"); err != nil {
 			return nil, false, err
 		}
 	}
-	return changes, restart, c.reload(ctx)
+	return changes, restart, c.Reload(ctx)
 }
 
 func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
-
-func (c conn) reload(ctx context.Context) error {
-	// The answer comes before the server has read its settings, which it does in an instant.
-	return c.exec(ctx, "SELECT pg_reload_conf()")
-}
 
 // placeholder stands in while archiving is on for nobody.
 const placeholder = "true"
@@ -139,8 +125,8 @@ func (d *Driver) Disable(ctx context.Context) (changes []string, restartNeeded b
 	if err != nil {
 		return changes, restartNeeded, err
 	}
-	d.base.Lock()
-	defer d.base.Unlock()
+	d.bases.taking.Lock()
+	defer d.bases.taking.Unlock()
 	err = d.Do(ctx, op, func() error {
 		if err := Purge(d.cfg.StateDir); err != nil {
 			return err
@@ -159,11 +145,12 @@ func (d *Driver) Release(ctx context.Context) (changes []string, restartNeeded b
 	return d.leave(ctx, "release cluster")
 }
 
+// leave takes the cluster out of care, unless a restore is under way. What is stored stays.
 func (d *Driver) leave(ctx context.Context, op string) (changes []string, restart bool, err error) {
-	d.base.Lock()
-	defer d.base.Unlock()
+	d.bases.taking.Lock()
+	defer d.bases.taking.Unlock()
 	err = d.Do(ctx, op, func() error {
-		plans, err := d.switches()
+		plans, err := d.records.switches()
 		if i := slices.IndexFunc(plans, func(p plan) bool { return p.There() }); err == nil && i >= 0 {
 			err = errs.New(errs.Busy, "", "restore %s is under way", plans[i].ID).WithHint("finish it first")
 		}
@@ -180,61 +167,40 @@ func (d *Driver) leave(ctx context.Context, op string) (changes []string, restar
 
 // reset undoes what Enable did to the server, having saved all log until now.
 func (d *Driver) reset(ctx context.Context) (changes []string, restart bool, err error) {
-	c, err := d.connect(ctx)
+	c, err := d.server.connect(ctx)
 	if err != nil {
 		return nil, false, err
 	}
-	defer c.close()
-	f, err := d.inspect(ctx, c)
+	defer c.Close()
+	f, err := d.server.inspect(ctx, c)
 	if err != nil {
 		return nil, false, err
 	}
-	if err := d.saveAll(ctx, c, f); err != nil {
+	if err := d.archive.saveAll(ctx, c, f); err != nil {
 		return nil, false, err
 	}
-	if f.FileCommand == d.archiveCommand() || f.FileCommand == placeholder {
+	if f.FileCommand == d.archive.command() || f.FileCommand == placeholder {
 		if f.ArchiveMode == "off" {
 			changes = append(changes, "archive_command was reset.")
-			err = c.exec(ctx, "ALTER SYSTEM RESET archive_command")
+			err = c.Run(ctx, "ALTER SYSTEM RESET archive_command")
 		} else {
 			restart = true
 			changes = append(changes, "archive_mode was reset, which counts once the server has been restarted; archive_command does nothing until then.")
-			err = c.exec(ctx, "ALTER SYSTEM SET archive_command = "+literal(placeholder))
+			err = c.Run(ctx, "ALTER SYSTEM SET archive_command = "+literal(placeholder))
 		}
 		if err == nil {
-			err = c.exec(ctx, "ALTER SYSTEM RESET archive_mode")
+			err = c.Run(ctx, "ALTER SYSTEM RESET archive_mode")
 		}
 		if err == nil {
-			err = c.reload(ctx)
+			err = c.Reload(ctx)
 		}
 	}
-	if f, e := d.inspect(ctx, c); err == nil && e == nil && f.Slot {
+	if f, e := d.server.inspect(ctx, c); err == nil && e == nil && f.Slot {
 		changes = append(changes, fmt.Sprintf("The replication slot %q was dropped.", slot))
-		err = c.exec(ctx, dropSlot)
+		err = c.Run(ctx, dropSlot)
 	}
-	d.hangUp()
+	d.marks.hangUp()
 	return changes, restart, err
-}
-
-// saveAll copies all log that was written until now: the snapshots that stay need it.
-func (d *Driver) saveAll(ctx context.Context, c conn, f facts) error {
-	if _, err := os.Lstat(d.archive()); errors.Is(err, fs.ErrNotExist) {
-		return nil // it never was enabled
-	}
-	if err := c.exec(ctx, "SELECT pg_switch_wal()"); err != nil {
-		return err
-	}
-	if _, err := c.barrier(ctx); err != nil { // something in the next file, so that this one counts as finished
-		return err
-	}
-	return d.collect(ctx, c, f)
-}
-
-// ward is where the store of a cluster in care is, and whose.
-type ward struct {
-	Store    string `json:"store"`
-	UID, GID int
-	Bin      string // folder of the server's programs
 }
 
 // Purge removes everything that is stored for the cluster with this StateDir, be
@@ -257,95 +223,4 @@ func Purge(stateDir string) error {
 		}
 	}
 	return errs.Wrap(errs.Failed, op, os.RemoveAll(stateDir))
-}
-
-// Maintain does what can be done in the background: it copies log that the
-// server does not archive by itself, drops what nobody needs, and takes a new
-// base when the replay from the last one would grow too long. Captures go on
-// meanwhile. It is to be called every few seconds.
-func (d *Driver) Maintain(ctx context.Context) error {
-	const op = "maintain cluster"
-	due := false
-	err := d.Do(ctx, op, func() (err error) {
-		due, err = d.tidy(ctx)
-		return err
-	})
-	if err == nil && due {
-		err = d.takeBase(ctx)
-	}
-	return database.Classify(op, err, d.cfg.DataDir)
-}
-
-// tidy does the short part, and says whether a base is due.
-func (d *Driver) tidy(ctx context.Context) (due bool, err error) {
-	if d.left {
-		return false, nil
-	}
-	c, err := d.connect(ctx)
-	if err != nil {
-		return false, err
-	}
-	defer c.close()
-	f, err := d.inspect(ctx, c)
-	if err != nil {
-		return false, err
-	}
-	if err := d.rememberAgain(f); err != nil {
-		return false, err
-	}
-	if err := d.collect(ctx, c, f); err != nil {
-		return false, err
-	}
-	if err := d.note(ctx, f); err != nil {
-		return false, err
-	}
-	if err := d.prune(ctx); err != nil {
-		return false, err
-	}
-	var end wal.LSN
-	if err := c.row(ctx, "SELECT pg_current_wal_flush_lsn()::text", &end); err != nil {
-		return false, err
-	}
-	b, err := d.reachable(ctx, marker{place: place{TLI: f.TLI}, LSN: end}, f.Segments)
-	if errs.KindOf(err) == errs.Corrupt {
-		return true, nil // there is none
-	}
-	return err == nil && int64(end-b.Start) > d.maxReplay(ctx), err
-}
-
-func (d *Driver) maxReplay(ctx context.Context) int64 {
-	switch {
-	case d.cfg.MaxReplay > 0:
-		return d.cfg.MaxReplay
-	case d.cloning(ctx):
-		return 128 << 20
-	}
-	return 1 << 30
-}
-
-const unloggedSQL = "SELECT n.nspname || '.' || c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relpersistence = 'u' AND c.relkind IN ('r', 'p') ORDER BY 1 LIMIT 5"
-
-// note records what snapshots lack, for the captures to come: to look into each
-// database takes too long for a capture.
-func (d *Driver) note(ctx context.Context, f facts) error {
-	notes := []string{}
-	for _, db := range f.Databases {
-		c, err := d.connectTo(ctx, db)
-		if err != nil {
-			continue // it was dropped, or takes no connections
-		}
-		unlogged, err := c.column(ctx, unloggedSQL)
-		c.close()
-		if err != nil {
-			return err
-		}
-		if len(unlogged) > 0 {
-			notes = append(notes, fmt.Sprintf("Unlogged tables are empty after a restore: %s in database %s.", strings.Join(unlogged, ", "), db))
-		}
-	}
-	var old []string
-	if err := d.get(".", "notes", &old); err == nil && strings.Join(old, "\n") == strings.Join(notes, "\n") {
-		return nil
-	}
-	return d.put(".", "notes", notes)
 }

@@ -215,9 +215,9 @@ func TestRetention(t *testing.T) {
 		check(t, s.driver.Maintain(t.Context())) // a base after each
 	}
 	stored := func() (bases int, log int) {
-		list, err := s.driver.bases()
+		list, err := s.driver.records.bases()
 		check(t, err)
-		files, err := filepath.Glob(s.driver.stored("archive", "0*"))
+		files, err := filepath.Glob(s.driver.store.path("archive", "0*"))
 		check(t, err)
 		return len(list), len(files)
 	}
@@ -251,7 +251,7 @@ func TestRetention(t *testing.T) {
 	for id := range prints {
 		check(t, s.driver.Delete(t.Context(), id))
 	}
-	check(t, s.driver.prune(t.Context()))
+	check(t, s.driver.retention.prune(t.Context()))
 	if bases, log := stored(); bases != 0 || log > len(histories(t, s)) {
 		t.Errorf("without captures there are %d bases and %d files of log", bases, log)
 	}
@@ -262,7 +262,7 @@ func TestRetention(t *testing.T) {
 
 func histories(t *testing.T, s *subject) []string {
 	t.Helper()
-	list, err := filepath.Glob(s.driver.stored("archive", "*.history"))
+	list, err := filepath.Glob(s.driver.store.path("archive", "*.history"))
 	check(t, err)
 	return list
 }

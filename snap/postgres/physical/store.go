@@ -3,14 +3,31 @@ package physical
 import (
 	"context"
 	"io"
+	"path/filepath"
+	"sync"
 	"time"
 
 	"mulligan/errs"
+	"mulligan/privsep"
 	"mulligan/snap/postgres/physical/asowner"
 )
 
-func (d *Driver) arrange(ctx context.Context, a asowner.Arrangement) error {
-	_, err := asowner.Arrange.Call(ctx, d.owner, a)
+// store is the folder beside the data folder that holds the archive, bases, forks, and files that were kept raw. It is
+// the cluster owner's, as the data folder is, so whatever is done in either is done in a process of the owner's.
+type store struct {
+	asowner.Home
+	owner    privsep.User
+	claimant string // the app and cluster that it is for
+
+	clones struct { // whether its file system shares extents
+		sync.Mutex
+		known, yes bool
+	}
+}
+
+// arrange removes and writes small files in a data folder of the store.
+func (s *store) arrange(ctx context.Context, a asowner.Arrangement) error {
+	_, err := asowner.Arrange.Call(ctx, s.owner, a)
 	return err
 }
 
@@ -19,15 +36,16 @@ const exchangeTimeout = 10 * time.Minute
 
 // exchange makes the data folder and a fork change places. It is done, or not done,
 // whatever becomes of ctx: the server is down meanwhile.
-func (d *Driver) exchange(ctx context.Context, fork string) error {
+func (s *store) exchange(ctx context.Context, fork string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), exchangeTimeout)
 	defer cancel()
-	_, err := asowner.Exchange.Call(ctx, d.owner, asowner.Pair{A: d.cfg.DataDir, B: fork})
+	_, err := asowner.Exchange.Call(ctx, s.owner, asowner.Pair{A: s.Data, B: fork})
 	return err
 }
 
-func (d *Driver) sums(ctx context.Context, dir string) ([]byte, error) {
-	l, err := asowner.Sums.Call(ctx, d.owner, dir)
+// sums lists the files of a data folder with their digests.
+func (s *store) sums(ctx context.Context, dir string) ([]byte, error) {
+	l, err := asowner.Sums.Call(ctx, s.owner, dir)
 	if err != nil {
 		return nil, err
 	}
@@ -43,46 +61,60 @@ func (d *Driver) sums(ctx context.Context, dir string) ([]byte, error) {
 const cleanTimeout = 10 * time.Minute
 
 // remove removes files and folders of the store, also when ctx has ended.
-func (d *Driver) remove(ctx context.Context, paths ...string) error {
+func (s *store) remove(ctx context.Context, paths ...string) error {
 	if len(paths) == 0 {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
 	defer cancel()
-	_, err := asowner.Remove.Call(ctx, d.owner, paths)
+	_, err := asowner.Remove.Call(ctx, s.owner, paths)
 	return err
 }
 
-func (d *Driver) home() asowner.Home { return asowner.Home{Data: d.cfg.DataDir, Store: d.cfg.Store} }
-
 // cloning reports whether the store's file system can share extents between files.
-func (d *Driver) cloning(ctx context.Context) bool {
-	d.clones.Lock()
-	defer d.clones.Unlock()
-	if !d.clones.known {
-		yes, err := asowner.Clones.Call(ctx, d.owner, d.cfg.Store)
+func (s *store) cloning(ctx context.Context) bool {
+	s.clones.Lock()
+	defer s.clones.Unlock()
+	if !s.clones.known {
+		yes, err := asowner.Clones.Call(ctx, s.owner, s.Store)
 		if err != nil {
 			return false // copying is always possible; it is asked again
 		}
-		d.clones.known, d.clones.yes = true, yes
+		s.clones.known, s.clones.yes = true, yes
 	}
-	return d.clones.yes
+	return s.clones.yes
 }
 
 // room makes sure that a copy of dir fits on the store's file system, with a
 // reserve: the server must not run out of space because of us.
-func (d *Driver) room(ctx context.Context, dir string) error {
-	q := asowner.SpaceQuery{Store: d.cfg.Store}
-	if !d.cloning(ctx) {
+func (s *store) room(ctx context.Context, dir string) error {
+	q := asowner.SpaceQuery{Store: s.Store}
+	if !s.cloning(ctx) {
 		q.Dir = dir
 	}
-	s, err := asowner.Space.Call(ctx, d.owner, q)
+	found, err := asowner.Space.Call(ctx, s.owner, q)
 	if err != nil {
 		return err
 	}
-	if need := 64<<20 + s.Taken + s.Taken/16; s.Free < need {
-		return errs.New(errs.Failed, "", "%s has %d MB free, and %d MB are needed for a copy of the cluster", d.cfg.Store, s.Free>>20, need>>20).
+	if need := 64<<20 + found.Taken + found.Taken/16; found.Free < need {
+		return errs.New(errs.Failed, "", "%s has %d MB free, and %d MB are needed for a copy of the cluster", s.Store, found.Free>>20, need>>20).
 			WithHint("free some space, or delete checkpoints")
 	}
 	return nil
+}
+
+// claim makes the store, and marks it as this app's: two apps in one cluster
+// would take each other back.
+func (s *store) claim(ctx context.Context) (made bool, err error) {
+	return asowner.TakeClaim.Call(ctx, s.owner, asowner.Claim{Store: s.Store, Mine: s.claimant + "\n"})
+}
+
+// measure returns how many bytes would be free without the files and folders in gone.
+func (s *store) measure(ctx context.Context, gone []string) (int64, error) {
+	return asowner.Measure.Call(ctx, s.owner, asowner.Measurement{Home: s.Home, Gone: gone, Shared: s.cloning(ctx)})
+}
+
+// path returns a path in the store.
+func (s *store) path(parts ...string) string {
+	return filepath.Join(append([]string{s.Store}, parts...)...)
 }

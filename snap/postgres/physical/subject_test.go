@@ -51,6 +51,7 @@ type subject struct {
 	cfg    Config
 	driver *Driver
 	kill   killer
+	summed map[string]summed // by path
 }
 
 // killer has the driver stop at a step.
@@ -271,15 +272,15 @@ func (s *subject) dial(t testing.TB, db string) *pgx.Conn {
 // Damage flips a byte in the largest file of the snapshot's base.
 func (s *subject) Damage(t *testing.T, id snap.SnapshotID) {
 	t.Helper()
-	if r := (raw{}); s.driver.get("raws", string(id), &r) == nil {
+	if r := (raw{}); s.driver.records.get("raws", string(id), &r) == nil {
 		s.damageRaw(t, r)
 		return
 	}
-	m, err := s.driver.marker(id)
+	m, err := s.driver.records.marker(id)
 	check(t, err)
-	b, err := s.driver.reachable(t.Context(), m, 1<<20) // as newSubject makes its clusters
+	b, err := s.driver.bases.nearest(t.Context(), m, 1<<20) // as newSubject makes its clusters
 	check(t, err)
-	flip(t, largest(t, s.driver.stored("bases", b.ID)), 4000)
+	flip(t, largest(t, s.driver.store.path("bases", b.ID)), 4000)
 }
 
 func flip(t testing.TB, path string, at int64) {
@@ -312,13 +313,13 @@ func (s *subject) Stored(t *testing.T) int64 {
 	t.Helper()
 	var all []string
 	for _, dir := range []string{"bases", "forks", "archive"} {
-		entries, err := os.ReadDir(s.driver.stored(dir))
+		entries, err := os.ReadDir(s.driver.store.path(dir))
 		check(t, err)
 		for _, e := range entries {
-			all = append(all, s.driver.stored(dir, e.Name()))
+			all = append(all, s.driver.store.path(dir, e.Name()))
 		}
 	}
-	n, err := s.driver.measure(t.Context(), slices.Clip(all))
+	n, err := s.driver.store.measure(t.Context(), slices.Clip(all))
 	check(t, err)
 	return n
 }

@@ -8,20 +8,20 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/database"
 	"mulligan/snap/postgres/physical/asowner"
+	"mulligan/snap/postgres/physical/contents"
 	"mulligan/snap/postgres/physical/pgserver"
-	"mulligan/snap/postgres/physical/wal"
 )
 
 // engine takes the steps of a restore, in the order that package database has for all drivers,
 // and finds the snapshots at its two ends. The plan holds all that it needs of those.
-type engine struct{ d *Driver }
+type engine struct{ *pieces }
 
 var (
 	_ database.Steps[*plan, state] = engine{}
 	_ database.Snapshots[state]    = engine{}
 )
 
-func (e engine) Snapshot(_ string, id snap.SnapshotID) (state, error) { return e.d.state(id) }
+func (e engine) Snapshot(_ string, id snap.SnapshotID) (state, error) { return e.records.state(id) }
 
 // Intact has nothing to do: that a base is whole is checked while the log is replayed from it.
 func (engine) Intact(context.Context, state) error { return nil }
@@ -30,75 +30,50 @@ func (engine) Hold(_ *database.Plan, _, _ state) error              { return nil
 func (engine) Held(*database.Plan) (target, base state, err error)  { return target, base, nil }
 func (engine) Release(_ snap.RestoreID, _ ...snap.SnapshotID) error { return nil }
 func (e engine) Classify(op string, err error) error {
-	return database.Classify(op, err, e.d.cfg.DataDir)
+	return database.Classify(op, err, e.cfg.DataDir)
 }
 
 // Stale reports whether the live state is no longer the base: whether the log
 // holds a commit that changed something since the base's marker.
-func (e engine) Stale(ctx context.Context, p *plan, _ state) (bool, error) { return e.d.moved(ctx, p) }
+func (e engine) Stale(ctx context.Context, p *plan, _ state) (bool, error) { return e.moved(ctx, p) }
 
 // Warm has the server write its buffers out, so that stopping it is quick.
 func (e engine) Warm(ctx context.Context, _ *plan, _ state) error {
-	_, err := e.d.writeOut(ctx)
+	_, err := e.server.writeOut(ctx)
 	return err
 }
 
 // moved reports whether the live folder is past the base. The server may be down.
-func (d *Driver) moved(ctx context.Context, p *plan) (bool, error) {
-	now, err := asowner.Inode(d.cfg.DataDir)
+func (e engine) moved(ctx context.Context, p *plan) (bool, error) {
+	now, err := asowner.Inode(e.cfg.DataDir)
 	if err != nil || now != p.Live {
 		return true, err
 	}
 	if p.RawBase != nil {
-		return d.movedRaw(ctx, p.RawBase)
+		return e.raws.moved(ctx, p.RawBase)
 	}
-	t, size, end, err := d.head(ctx)
+	t, size, end, err := e.server.head(ctx)
 	if err != nil || t != p.From.TLI {
 		return true, err
 	}
-	_, changed, err := d.firstChange(ctx, p.From, size, end)
+	_, changed, err := e.archive.firstChange(ctx, p.From, size, end)
 	return changed, err
-}
-
-// head is where the live folder's log ends: timeline and place. The place is 0
-// after a crash of the server, when only reading tells.
-func (d *Driver) head(ctx context.Context) (t wal.Timeline, size wal.Segments, end wal.LSN, err error) {
-	running, err := pgserver.InUse(d.cfg.DataDir)
-	if err != nil {
-		return 0, 0, 0, err
-	}
-	ctl, err := d.server.ReadControl(ctx, d.cfg.DataDir)
-	if err != nil || !running {
-		if ctl.State == pgserver.ShutDown {
-			end = ctl.Checkpoint // only that record is left
-		}
-		return ctl.TLI, ctl.Segments, end, err
-	}
-	c, err := d.connect(ctx)
-	if err != nil {
-		return 0, 0, 0, err
-	}
-	defer c.close()
-	if t, err = c.timeline(ctx); err == nil {
-		end, err = c.barrier(ctx)
-	}
-	return t, ctl.Segments, end, err
 }
 
 // Commit stops the server, exchanges the data folders, and starts it again.
 func (e engine) Commit(ctx context.Context, p *plan, _, _ state) error {
-	done, err := e.d.exchanged(p)
+	done, err := e.exchanged(p)
 	if err == nil && !done {
-		err = e.d.swapIn(ctx, p)
+		err = e.swapIn(ctx, p)
 	}
 	if err == nil {
-		err = e.d.cfg.Failpoint.At("commit: start")
+		err = e.cfg.Failpoint.At("commit: start")
 	}
 	if err != nil {
 		return err
 	}
 	p.up = true
-	return e.d.bringUp(ctx, p, p.RawTarget)
+	return e.bringUp(ctx, p, p.RawTarget)
 }
 
 // Tidy starts the server where a Commit that came to its end is asked for once more, and where an
@@ -108,59 +83,59 @@ func (e engine) Tidy(ctx context.Context, p *plan) error {
 	case p.up:
 		return nil
 	case p.Phase == database.Committed:
-		return e.d.bringUp(ctx, p, p.RawTarget)
+		return e.bringUp(ctx, p, p.RawTarget)
 	case p.RawBase != nil:
-		return e.d.bringUp(ctx, p, p.RawBase)
+		return e.bringUp(ctx, p, p.RawBase)
 	}
 	return nil
 }
 
 // swapIn makes the fork the live folder, with the server down. If something was
 // committed since the base, the server goes on as it was.
-func (d *Driver) swapIn(ctx context.Context, p *plan) error {
-	if err := d.checkFork(ctx, p); err != nil {
+func (e engine) swapIn(ctx context.Context, p *plan) error {
+	if err := e.checkFork(ctx, p); err != nil {
 		return err
 	}
-	if err := d.quiet(ctx, p); err != nil {
+	if err := e.quiet(ctx, p); err != nil {
 		return err
 	}
 	p.Read = snap.Hash{}
-	if err := d.plans.Advance(p, database.Committing); err != nil {
+	if err := e.plans.Advance(p, database.Committing); err != nil {
 		return err
 	}
-	if err := d.cfg.Failpoint.At("commit: stop"); err != nil {
+	if err := e.cfg.Failpoint.At("commit: stop"); err != nil {
 		return err
 	}
-	if err := d.server.Stop(ctx); err != nil {
+	if err := e.server.Stop(ctx); err != nil {
 		return err
 	}
-	moved, err := d.moved(ctx, p)
+	moved, err := e.moved(ctx, p)
 	if err != nil {
 		return err
 	}
 	if moved {
-		return errs.Also(snap.Changed("", "cluster "+d.cfg.Name), errs.Also(d.bringUp(ctx, p, p.RawBase), d.plans.Advance(p, database.Prepared)))
+		return errs.Also(snap.Changed("", "cluster "+e.cfg.Name), errs.Also(e.bringUp(ctx, p, p.RawBase), e.plans.Advance(p, database.Prepared)))
 	}
-	if err := d.cfg.Failpoint.At("commit: save log"); err != nil {
+	if err := e.cfg.Failpoint.At("commit: save log"); err != nil {
 		return err
 	}
-	if err := d.saveLive(ctx, p); err != nil {
+	if err := e.saveLive(ctx, p); err != nil {
 		return err
 	}
-	if err := d.cfg.Failpoint.At("commit: exchange"); err != nil {
+	if err := e.cfg.Failpoint.At("commit: exchange"); err != nil {
 		return err
 	}
-	return d.exchange(ctx, d.stored("forks", p.Fork.Dir))
+	return e.store.exchange(ctx, e.store.path("forks", p.Fork.Dir))
 }
 
 // checkFork makes sure that the fork is as it was left.
-func (d *Driver) checkFork(ctx context.Context, p *plan) error {
-	fork := d.stored("forks", p.Fork.Dir)
+func (e engine) checkFork(ctx context.Context, p *plan) error {
+	fork := e.store.path("forks", p.Fork.Dir)
 	n, err := asowner.Inode(fork)
 	same := err == nil && n == p.Fork.Inode
 	if same && p.RawTarget == nil {
 		var now pgserver.Control
-		now, err = d.server.ReadControl(ctx, fork)
+		now, err = e.server.ReadControl(ctx, fork)
 		same = err == nil && now.Same(p.Fork.End)
 	}
 	if !same {
@@ -172,17 +147,17 @@ func (d *Driver) checkFork(ctx context.Context, p *plan) error {
 // saveLive saves the log of the live folder, whose server was stopped. Of a folder that
 // was kept raw it saves what it can: of the log that markers need, the archive has
 // links at least.
-func (d *Driver) saveLive(ctx context.Context, p *plan) error {
-	ctl, err := d.server.ReadControl(ctx, d.cfg.DataDir)
+func (e engine) saveLive(ctx context.Context, p *plan) error {
+	ctl, err := e.server.ReadControl(ctx, e.cfg.DataDir)
 	if p.RawBase != nil && (err != nil || ctl.System != p.System) {
 		return ctx.Err()
 	}
 	if err != nil {
 		return err
 	}
-	err = d.saveEnd(ctx, d.cfg.DataDir, ctl)
+	err = e.archive.saveEnd(ctx, e.cfg.DataDir, ctl)
 	if p.RawBase != nil && err != nil && ctx.Err() == nil {
-		d.cfg.Log.Warn("the log of a broken cluster could not be saved", "cluster", d.cfg.Name, "err", err)
+		e.cfg.Log.Warn("the log of a broken cluster could not be saved", "cluster", e.cfg.Name, "err", err)
 		return nil
 	}
 	return err
@@ -190,83 +165,70 @@ func (d *Driver) saveLive(ctx context.Context, p *plan) error {
 
 // quiet refuses early where something was committed since the base, and else has
 // the server write its buffers out, so that stopping it is quick.
-func (d *Driver) quiet(ctx context.Context, p *plan) error {
+func (e engine) quiet(ctx context.Context, p *plan) error {
 	if p.RawBase == nil {
-		if up, err := d.writeOut(ctx); err != nil || !up {
+		if up, err := e.server.writeOut(ctx); err != nil || !up {
 			return err
 		}
 	}
-	moved, err := d.moved(ctx, p)
+	moved, err := e.moved(ctx, p)
 	if moved && err == nil {
-		err = snap.Changed("", "cluster "+d.cfg.Name)
+		err = snap.Changed("", "cluster "+e.cfg.Name)
 	}
 	return err
-}
-
-// writeOut has the server write its buffers out, if it is up. One that is down,
-// or dead, is told by what its log holds.
-func (d *Driver) writeOut(ctx context.Context) (up bool, err error) {
-	if d.server.Status(ctx, d.cfg.DataDir) != "ready" {
-		return false, nil
-	}
-	c, err := d.connect(ctx)
-	if err != nil {
-		return false, err
-	}
-	defer c.close()
-	return true, c.exec(ctx, "CHECKPOINT")
 }
 
 // Undo exchanges the folders back, if Commit did exchange them. The folder from
 // before the restore goes on where it was stopped; what was written to the fork is lost.
 func (e engine) Undo(ctx context.Context, p *plan, _, _ state) error {
-	done, err := e.d.exchanged(p)
+	done, err := e.exchanged(p)
 	if err == nil && done {
-		err = e.d.swapBack(ctx, p)
+		err = e.swapBack(ctx, p)
 	}
 	if err == nil {
-		err = e.d.cfg.Failpoint.At("undo: start")
+		err = e.cfg.Failpoint.At("undo: start")
 	}
 	if err != nil {
 		return err
 	}
 	p.up = true
-	return e.d.bringUp(ctx, p, p.RawBase)
+	return e.bringUp(ctx, p, p.RawBase)
 }
 
-func (d *Driver) swapBack(ctx context.Context, p *plan) error {
-	if err := d.cfg.Failpoint.At("undo: stop"); err != nil {
+// swapBack makes the folder from before the restore live again, with the server down.
+func (e engine) swapBack(ctx context.Context, p *plan) error {
+	if err := e.cfg.Failpoint.At("undo: stop"); err != nil {
 		return err
 	}
-	if err := d.server.Stop(ctx); err != nil {
+	if err := e.server.Stop(ctx); err != nil {
 		return err
 	}
 	if !p.Read.IsZero() { // of the target
 		p.Read = snap.Hash{}
-		if err := d.plans.Save(p); err != nil {
+		if err := e.plans.Save(p); err != nil {
 			return err
 		}
 	}
-	if err := d.cfg.Failpoint.At("undo: exchange"); err != nil {
+	if err := e.cfg.Failpoint.At("undo: exchange"); err != nil {
 		return err
 	}
-	return d.exchange(ctx, d.stored("forks", p.Fork.Dir))
+	return e.store.exchange(ctx, e.store.path("forks", p.Fork.Dir))
 }
 
 // check compares what the live server says of itself, and its log, with what it
 // should be; and the contents with the fork's, where those were read.
-func (d *Driver) check(ctx context.Context, p *plan, _, _ state) (proof snap.Proof, err error) {
+func (e engine) check(ctx context.Context, p *plan, _, _ state) (proof snap.Proof, err error) {
 	back := p.Back()
 	from, digest := p.Fork.place(), p.Digest
 	proof = snap.Proof{Pre: p.baseHash(), Want: p.targetHash(), Notes: p.notes(back)}
 	if r := p.wanted(back); r != nil {
-		err = d.rawProof(ctx, p, r, &proof)
+		err = e.raws.proof(ctx, p, r, &proof)
 		return proof, err
 	}
 	if back {
 		from, digest, proof.Want = p.From, snap.Hash{}, p.baseHash()
 	}
-	proof.Post, err = d.liveHash(ctx, from, digest, p.Rows)
+	proof.Post, err = e.liveHash(ctx, from, digest, p.Rows)
 	proof.Match, proof.Shallow = proof.Post == proof.Want, digest.IsZero()
 	return proof, err
 }
@@ -279,6 +241,7 @@ func (p *plan) wanted(back bool) *raw {
 	return p.RawTarget
 }
 
+// notes says what the proof of a restore, or of its undoing, compared.
 func (p *plan) notes(back bool) []string {
 	if back {
 		return []string{"The data folder from before is live again; the log shows whether anything was committed to it since the safety checkpoint."}
@@ -297,21 +260,21 @@ func (p *plan) notes(back bool) []string {
 }
 
 // liveHash is the hash of the live state, seen from a place in its history.
-func (d *Driver) liveHash(ctx context.Context, from place, digest snap.Hash, rows bool) (h snap.Hash, err error) {
-	c, err := d.connect(ctx)
+func (e engine) liveHash(ctx context.Context, from place, digest snap.Hash, rows bool) (h snap.Hash, err error) {
+	c, err := e.server.connect(ctx)
 	if err != nil {
 		return h, err
 	}
-	defer c.close()
-	f, err := d.inspect(ctx, c)
+	defer c.Close()
+	f, err := e.server.inspect(ctx, c)
 	if err != nil {
 		return h, err
 	}
-	end, err := c.barrier(ctx)
+	end, err := c.Barrier(ctx)
 	if err != nil || f.TLI != from.TLI {
 		return stateHash(f.System, f.TLI, end, snap.Hash{}), err
 	}
-	at, changed, err := d.firstChange(ctx, from, f.Segments, end)
+	at, changed, err := e.archive.firstChange(ctx, from, f.Segments, end)
 	if err != nil {
 		return h, err
 	}
@@ -323,11 +286,34 @@ func (d *Driver) liveHash(ctx context.Context, from place, digest snap.Hash, row
 		if rows {
 			limit = 1 << 62
 		}
-		now, err := readContents(ctx, d.connectTo, limit)
+		now, err := contents.Read(ctx, e.server.connectTo, limit)
 		if err != nil {
 			return h, err
 		}
-		digest = now.digest()
+		digest = now.Digest()
 	}
 	return stateHash(f.System, f.TLI, from.Start, digest), nil
+}
+
+// bringUp starts the server after what a snapshot holds has become live. Files that
+// were kept raw are left as they are, unless a server ran in them: then they are
+// hashed first, and it is started if that can be.
+func (e engine) bringUp(ctx context.Context, p *plan, r *raw) error {
+	if r == nil {
+		return e.server.Start(ctx)
+	}
+	if !r.Ran {
+		return nil
+	}
+	if p.Read.IsZero() {
+		now, err := asowner.HashRaw.Call(ctx, e.store.owner, e.cfg.DataDir)
+		if err != nil {
+			return err
+		}
+		p.Read = now
+		if err := e.plans.Save(p); err != nil {
+			return err
+		}
+	}
+	return e.raws.start(ctx, r)
 }

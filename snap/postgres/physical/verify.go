@@ -2,13 +2,8 @@ package physical
 
 import (
 	"context"
-	"errors"
-	"os/exec"
-	"strconv"
 
-	"mulligan/errs"
 	"mulligan/snap"
-	"mulligan/snap/postgres/physical/asowner"
 	"mulligan/snap/postgres/physical/wal"
 )
 
@@ -17,12 +12,12 @@ import (
 // written. The folder that was swapped out at a marker is only a shorter way.
 func (d *Driver) Verify(ctx context.Context, id snap.SnapshotID, depth snap.Depth) error {
 	return d.Do(ctx, "verify cluster snapshot", func() error {
-		s, err := d.state(id)
+		s, err := d.records.state(id)
 		switch {
 		case err != nil:
 			return err
 		case s.raw != nil:
-			return d.verifyRaw(ctx, *s.raw, depth)
+			return d.raws.verify(ctx, *s.raw, depth)
 		}
 		return d.verify(ctx, s.marker, depth)
 	})
@@ -33,10 +28,10 @@ func (d *Driver) verify(ctx context.Context, m marker, depth snap.Depth) error {
 	if err != nil {
 		return err
 	}
-	b, err := d.reachable(ctx, m, size)
+	b, err := d.bases.nearest(ctx, m, size)
 	if err == nil && depth == snap.Full {
-		if err = d.checkBase(ctx, b); err == nil {
-			err = d.checkLog(ctx, m, b, size)
+		if err = d.bases.check(ctx, b); err == nil {
+			err = d.archive.check(ctx, m, b, size)
 		}
 	}
 	return err
@@ -44,38 +39,9 @@ func (d *Driver) verify(ctx context.Context, m marker, depth snap.Depth) error {
 
 // segmentSize is how large the log's files are, which never changes.
 func (d *Driver) segmentSize(ctx context.Context) (wal.Segments, error) {
-	if f, err := d.known(); err == nil {
+	if f, err := d.records.known(); err == nil {
 		return f.Segments, nil
 	}
 	c, err := d.server.ReadControl(ctx, d.cfg.DataDir)
 	return c.Segments, err
-}
-
-// checkLog reads the log between a base and a marker; each record has a checksum
-// and the place of the one before it.
-func (d *Driver) checkLog(ctx context.Context, m marker, b wal.Base, size wal.Segments) error {
-	legs, err := d.history(ctx, m.TLI)
-	if err != nil {
-		return err
-	}
-	spans := wal.Path(legs, b.TLI, b.Start, m.LSN)
-	dir, err := d.gather(ctx, asowner.LogLinks{Names: size.Names(spans)})
-	if err != nil {
-		return err
-	}
-	defer d.remove(ctx, dir) // else the next Sweep does it
-	for _, s := range spans {
-		if s.Start >= s.End {
-			continue
-		}
-		// Quiet, it fails at the first record before the end that is not whole.
-		_, err := d.server.Output(ctx, "pg_waldump", "-q", "-p", dir, "-t", strconv.Itoa(int(s.TLI)), "-s", s.Start.String(), "-e", s.End.String())
-		if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && ctx.Err() == nil {
-			return errs.New(errs.Corrupt, "", "the log of timeline %d from %s to %s is damaged: %v", s.TLI, s.Start, s.End, err).
-				WithHint("use another checkpoint")
-		} else if err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -27,7 +27,7 @@ func occupied(dir string) (total int64, err error) {
 	return total, err
 }
 
-// eachFile calls f for each regular file below path. What vanishes meanwhile, or lies in a
+// EachFile calls f for each regular file below path. What vanishes meanwhile, or lies in a
 // folder that cannot be entered, is passed over.
 func EachFile(path string, f func(path string) error) error {
 	return filepath.WalkDir(path, func(path string, e fs.DirEntry, err error) error {

@@ -12,10 +12,11 @@ import (
 
 	"mulligan/durable"
 	"mulligan/errs"
+	"mulligan/privsep"
 	"mulligan/snap/postgres/physical/wal"
 )
 
-// logToSave says what of a pg_wal folder the archive is to have.
+// LogToSave says what of a pg_wal folder the archive is to have.
 type LogToSave struct {
 	Wal, Archive string
 	History      string // a history that must be there, and is copied before all else
@@ -24,6 +25,11 @@ type LogToSave struct {
 	// Those from End to Until, which may be "", are saved as far as they were written.
 	Until string
 }
+
+// SaveLog copies log into the archive.
+var SaveLog = privsep.Define("physical.saveLog", func(ctx context.Context, s LogToSave) (none, error) {
+	return none{}, s.save(ctx)
+})
 
 // save copies what the archive lacks: histories, and log files.
 func (s LogToSave) save(ctx context.Context) error {
@@ -87,7 +93,7 @@ func copyDurably(src, dst string, replace bool) (err error) {
 	return durable.Sync(filepath.Dir(dst))
 }
 
-// linked ends the names of log files in the archive that are the live server's own
+// Linked ends the names of log files in the archive that are the live server's own
 // files under a second name, so that they outlive its folder. The server takes a file
 // for something else only when the archive has a copy, which goes before the link.
 const Linked = ".live"
@@ -145,6 +151,26 @@ func (h Home) present(names []string) error {
 	return nil
 }
 
+// LogLinks says which log files [LinkLog] makes links to.
+type LogLinks struct {
+	Home  Home
+	Dir   string       // it must not exist
+	Names []string     // the log files, or
+	First string       // all of its timeline from this one on, as far as they are log of
+	Size  wal.Segments // this size
+}
+
+// LinkLog makes a folder of links to log files, wherever they are.
+var LinkLog = privsep.Define("physical.linkLog", func(_ context.Context, l LogLinks) (none, error) {
+	if err := os.Mkdir(l.Dir, 0o700); err != nil {
+		return none{}, err
+	}
+	if l.First != "" {
+		return none{}, l.linkFrom()
+	}
+	return none{}, l.linkNamed()
+})
+
 // linkFrom links the log files of a timeline from l.First on. A file of the live
 // server may be there for later use, empty or with what it held under another
 // name; pg_waldump stumbles over those.
@@ -189,4 +215,29 @@ func (l LogLinks) linkNamed() error {
 		}
 	}
 	return nil
+}
+
+// HistoryQuery names a timeline, for [History].
+type HistoryQuery struct {
+	Home Home
+	TLI  wal.Timeline
+}
+
+// maxHistory is how many bytes the history of a timeline may have.
+const maxHistory = 1 << 20
+
+// History reads how a timeline came about: from the archive, which gets each
+// history before anything is written on its timeline. Without one it gives nil.
+var History = privsep.Define("physical.history", func(_ context.Context, q HistoryQuery) ([]byte, error) {
+	return q.Home.history(q.TLI)
+})
+
+func (h Home) history(t wal.Timeline) ([]byte, error) {
+	for _, dir := range []string{h.Archive(), h.WAL()} {
+		data, err := readBounded(filepath.Join(dir, t.HistoryFile()), maxHistory, unix.O_NOFOLLOW)
+		if !Absent(err) && !errors.Is(err, fs.ErrPermission) {
+			return data, err
+		}
+	}
+	return nil, nil
 }

@@ -23,7 +23,7 @@ import (
 // data folder should be. They run as the cluster's owner, follow no link, and read
 // no contents for their sense.
 
-// at gives what lies at path, or nil where nothing does.
+// At gives what lies at path, or nil where nothing does.
 func At(path string) (fs.FileInfo, error) {
 	info, err := os.Lstat(path)
 	if Absent(err) {
@@ -52,7 +52,7 @@ func opened(path string, info fs.FileInfo, f func() error) (err error) {
 // mode gives all twelve bits.
 func mode(info fs.FileInfo) uint32 { return info.Sys().(*syscall.Stat_t).Mode & 0o7777 }
 
-// rawCopied is what a copy is like.
+// RawCopied is what a copy is like.
 type RawCopied struct {
 	Hash   snap.Hash // of the copy
 	Stamp  string    // of what was copied
@@ -61,7 +61,7 @@ type RawCopied struct {
 	Leaves int       // links that lead out of the folder
 }
 
-// warnings say what a snapshot of these files lacks, in whole sentences.
+// Warnings say what a snapshot of these files lacks, in whole sentences.
 func (c RawCopied) Warnings() (list []string) {
 	list = []string{"The cluster could not be read, so its files were kept as they are."}
 	if !c.There {
@@ -76,7 +76,7 @@ func (c RawCopied) Warnings() (list []string) {
 	return list
 }
 
-// copyRawAsOwner copies whatever lies at From to To, where nothing may be.
+// CopyRaw copies whatever lies at From to To, where nothing may be.
 var CopyRaw = privsep.Define("physical.copyRaw", func(ctx context.Context, e Pair) (c RawCopied, err error) {
 	info, err := At(e.A)
 	if c.There = info != nil; err == nil && !c.There {
@@ -149,7 +149,7 @@ func (c *RawCopied) copyFolder(ctx context.Context, from, to string, info fs.Fil
 	return unix.Chmod(to, mode(info))
 }
 
-// eachRaw calls f for what is at path and for all that lies below it, in the order
+// EachRaw calls f for what is at path and for all that lies below it, in the order
 // of the names. rel is "." for path itself.
 func EachRaw(ctx context.Context, path, rel string, f func(path, rel string, info fs.FileInfo) error) error {
 	info, err := os.Lstat(path)
@@ -173,10 +173,10 @@ func EachRaw(ctx context.Context, path, rel string, f func(path, rel string, inf
 	})
 }
 
-// hashRawAsOwner is the hash of what lies at a path.
+// HashRaw is the hash of what lies at a path.
 var HashRaw = privsep.Define("physical.hashRaw", func(ctx context.Context, path string) (snap.Hash, error) { return HashOf(ctx, path) })
 
-// hashRaw hashes names, kinds, modes and contents. Nothing has a hash too.
+// HashOf hashes names, kinds, modes and contents. Nothing has a hash too.
 func HashOf(ctx context.Context, path string) (sum snap.Hash, err error) {
 	h := blake3.New()
 	_, _ = h.WriteString("mulligan postgres files 1\n") // never fails
@@ -212,7 +212,7 @@ func HashOf(ctx context.Context, path string) (sum snap.Hash, err error) {
 	return snap.Hash(h.Sum(nil)), err
 }
 
-// stampAsOwner is the stamp of what lies at a path.
+// Stamp is the stamp of what lies at a path.
 var Stamp = privsep.Define("physical.stamp", func(_ context.Context, path string) (string, error) { return stamp(path) })
 
 // stamp changes when what lies at path does, and is had without reading contents.

@@ -116,7 +116,7 @@ func copyFile(src, dst string) (err error) {
 	return errors.Join(err, out.Close())
 }
 
-// syncFS writes all of the file system that holds path to the disk.
+// SyncFS writes all of the file system that holds path to the disk.
 func SyncFS(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -148,6 +148,7 @@ func sums(ctx context.Context, dir string, list io.Writer) error {
 	})
 }
 
+// SumFile returns the size and the digest of a regular file.
 func SumFile(path string) (size int64, sum string, err error) {
 	f, err := openRegular(path, unix.O_NOFOLLOW)
 	if err != nil {
@@ -164,7 +165,7 @@ func SumFile(path string) (size int64, sum string, err error) {
 // buffers are for reading: most files of a cluster are small, and making a large buffer takes longer than reading one of those.
 var buffers = sync.Pool{New: func() any { b := make([]byte, 128<<10); return &b }}
 
-// firstDifference finds the first file on which two lists of sums do not agree.
+// FirstDifference finds the first file on which two lists of sums do not agree.
 func FirstDifference(want, got []byte) string {
 	a, b := bufio.NewScanner(bytes.NewReader(want)), bufio.NewScanner(bytes.NewReader(got))
 	for {
@@ -190,7 +191,7 @@ func exchange(a, b string) error {
 	return errors.Join(durable.Sync(filepath.Dir(a)), durable.Sync(filepath.Dir(b)))
 }
 
-// inode tells folders apart whatever they are called; 0 means there is none.
+// Inode tells folders apart whatever they are called; 0 means there is none.
 func Inode(path string) (uint64, error) {
 	var st unix.Stat_t
 	err := unix.Lstat(path, &st)
@@ -220,6 +221,7 @@ func access(dir string) error {
 	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
+// SameFile reports whether two paths lead to the same file.
 func SameFile(a, b string) (bool, error) {
 	x, err := os.Stat(a)
 	if err != nil {

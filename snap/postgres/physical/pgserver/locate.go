@@ -52,7 +52,7 @@ func Locate(ctx context.Context, dataDir string) (p Place, err error) {
 	return p, errs.New(errs.NotFound, op, "the programs of PostgreSQL %s are not on this host", version).WithHint("apt-get install postgresql-%s", version)
 }
 
-// versionOf reads PG_VERSION as the owner, who may have put anything there.
+// VersionOf reads PG_VERSION as the owner, who may have put anything there.
 func VersionOf(ctx context.Context, owner privsep.User, dataDir string) (string, error) {
 	data, err := owner.ReadFile(ctx, filepath.Join(dataDir, "PG_VERSION"))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -7,9 +7,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -46,11 +48,12 @@ func StoreOf(dataDir string) string { return dataDir + ".mulligan" }
 
 // Start starts the server in the background, with its own session. A server that
 // ends at once is an error. What is left of the server before may hold the lock of its
-// socket for a moment: until its parent takes note of its end, its process id is in use.
+// socket for a moment: until its parent takes note of its end, its process id is in use. However long
+// that takes, Start waits for it; for one that runs it waits no longer than patience.
 func (p PgCtl) Start(ctx context.Context) error {
 	for began := time.Now(); ; {
 		err := p.StartOnce(ctx)
-		if err == nil || !strings.Contains(err.Error(), "lock file") || time.Since(began) > patience {
+		if err == nil || !strings.Contains(err.Error(), "lock file") || time.Since(began) > patience && !p.lockIsDead(ctx, err) {
 			return err
 		}
 		select {
@@ -59,6 +62,28 @@ func (p PgCtl) Start(ctx context.Context) error {
 		case <-time.After(patience / 10):
 		}
 	}
+}
+
+// lockSyntax finds the name of a lock file in what a server says of it.
+var lockSyntax = regexp.MustCompile(`lock file "([^"]+)"`)
+
+// lockIsDead reports whether the lock file that a start failed of is gone, or the process that it names has ended.
+func (p PgCtl) lockIsDead(ctx context.Context, failure error) bool {
+	found := lockSyntax.FindStringSubmatch(failure.Error())
+	if found == nil {
+		return false
+	}
+	data, err := p.Owner.ReadFile(ctx, found[1])
+	if err != nil {
+		return errors.Is(err, fs.ErrNotExist)
+	}
+	line, _, _ := strings.Cut(string(data), "\n")
+	pid, err := strconv.Atoi(strings.TrimSpace(line))
+	if err != nil || pid <= 0 {
+		return false
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return errors.Is(err, fs.ErrNotExist) || strings.Contains(string(stat), ") Z ")
 }
 
 func (p PgCtl) StartOnce(ctx context.Context) error {
@@ -125,26 +150,27 @@ func (p PgCtl) run(ctx context.Context, verb string, args ...string) error {
 	return nil
 }
 
-// poll is how often the server's state is looked at.
+// poll is how often the server's state is looked at, at first: whoever has waited for long looks less often.
 const poll = 5 * time.Millisecond
 
-// await calls ok until it is true.
+// slowPoll is how often it is looked at in the end.
+const slowPoll = 20 * poll
+
+// Await calls ok until it is true. It learns of that at most a tenth later than it waited, or slowPoll.
 func Await(ctx context.Context, ok func() (bool, error)) error {
-	tick := time.NewTicker(poll)
-	defer tick.Stop()
-	for {
+	for began := time.Now(); ; {
 		if done, err := ok(); done || err != nil {
 			return err
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-tick.C:
+		case <-time.After(min(max(time.Since(began)/10, poll), slowPoll)):
 		}
 	}
 }
 
-// inUse reports whether a process has its working folder in dir, as each of a
+// InUse reports whether a process has its working folder in dir, as each of a
 // server's processes has: also those that outlive it, or the folder, for a moment.
 // Nothing need be there any more.
 func InUse(dir string) (bool, error) {
@@ -157,16 +183,17 @@ func InUse(dir string) (bool, error) {
 	if version := (unix.Stat_t{}); servers && unix.Lstat(filepath.Join(dir, "PG_VERSION"), &version) == nil {
 		_ = unix.Stat(dir, &st) // else only the link itself is compared, in which nobody works
 	}
-	links, err := filepath.Glob("/proc/[0-9]*/cwd")
+	procs, err := processes()
 	if err != nil {
 		return false, err
 	}
-	for _, link := range links {
+	for _, proc := range procs {
+		link := proc + "/cwd"
 		var at unix.Stat_t // of what the link leads to; processes that end, or are not ours, are passed over
 		if unix.Stat(link, &at) != nil {
 			continue
 		}
-		if at.Ino == st.Ino && at.Dev == st.Dev && (!servers || isServer(filepath.Dir(link))) {
+		if at.Ino == st.Ino && at.Dev == st.Dev && (!servers || isServer(proc)) {
 			return true, nil
 		}
 		if name, err := os.Readlink(link); err == nil && name == dir+gone {
@@ -174,6 +201,22 @@ func InUse(dir string) (bool, error) {
 		}
 	}
 	return false, nil
+}
+
+// processes lists the folders of the processes in /proc.
+func processes() (list []string, err error) {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close() // only read
+	names, err := dir.Readdirnames(-1)
+	for _, name := range names {
+		if name[0] >= '1' && name[0] <= '9' {
+			list = append(list, "/proc/"+name)
+		}
+	}
+	return list, err
 }
 
 // gone ends the name of a process's working folder, or program, that was removed (proc(5)).
@@ -185,7 +228,7 @@ func isServer(proc string) bool {
 	return err == nil && strings.TrimSuffix(filepath.Base(program), gone) == "postgres"
 }
 
-// cluster is a data folder, and who starts and stops the server in it.
+// Cluster is a data folder, and who starts and stops the server in it.
 type Cluster struct {
 	Programs
 	DataDir string
@@ -195,7 +238,7 @@ type Cluster struct {
 // startTimeout is how long a server may take until it answers, crash recovery included.
 const startTimeout = 10 * time.Minute
 
-// start starts the server, if need be, and waits until it takes connections.
+// Start starts the server, if need be, and waits until it takes connections.
 func (c Cluster) Start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -228,7 +271,7 @@ const stopTimeout = 10 * time.Minute
 // stop once more.
 const askAgain = time.Second
 
-// stop stops the server and waits until all of it is gone. Whoever runs it is
+// Stop stops the server and waits until all of it is gone. Whoever runs it is
 // told in any case, so that it is not started behind our back; and told again
 // while it runs, since a start that a killed daemon asked for may come to be only
 // after we asked: a server that is yet to start is not there to be stopped.
@@ -254,7 +297,7 @@ func (c Cluster) Stop(ctx context.Context) error {
 	return err
 }
 
-// awaitEnd waits until no process works in dir.
+// AwaitEnd waits until no process works in dir.
 func AwaitEnd(ctx context.Context, dir string) error {
 	return Await(ctx, func() (bool, error) {
 		running, err := InUse(dir)
@@ -262,7 +305,7 @@ func AwaitEnd(ctx context.Context, dir string) error {
 	})
 }
 
-// status is what the server in dir says of itself in the eighth line of
+// Status is what the server in dir says of itself in the eighth line of
 // postmaster.pid (miscadmin.h, LOCK_FILE_LINE_PM_STATUS): "ready" once it takes
 // connections. It is "" without a live process of the first line's number, which
 // may be one of a container's.
@@ -309,7 +352,7 @@ func WorksIn(pid int, dir string) bool {
 	return unix.Stat(fmt.Sprintf("/proc/%d/cwd", pid), &a) == nil && unix.Stat(dir, &b) == nil && a.Ino == b.Ino && a.Dev == b.Dev
 }
 
-// control is what a data folder's control file says.
+// Control is what a data folder's control file says.
 type Control struct {
 	System     string       `json:"system"` // the cluster's identifier
 	State      string       `json:"state"`  // "shut down" after an orderly stop
@@ -321,7 +364,7 @@ type Control struct {
 
 const ShutDown = "shut down"
 
-// readControl reads the control file of a data folder.
+// ReadControl reads the control file of a data folder.
 func (p Programs) ReadControl(ctx context.Context, dir string) (c Control, err error) {
 	out, err := p.Output(ctx, "pg_controldata", "-D", dir)
 	if err != nil {
@@ -347,7 +390,7 @@ func (p Programs) ReadControl(ctx context.Context, dir string) (c Control, err e
 	return c, nil
 }
 
-// same reports whether a data folder is as it was when c was read: the server
+// Same reports whether a data folder is as it was when c was read: the server
 // was not started in it since.
 func (c Control) Same(other Control) bool {
 	return c.System == other.System && c.TLI == other.TLI && c.Checkpoint == other.Checkpoint && c.State == other.State

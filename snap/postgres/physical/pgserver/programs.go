@@ -13,16 +13,16 @@ import (
 	"mulligan/privsep"
 )
 
-// confined is how the owner's programs are started: they gain no rights.
+// Confined is how the owner's programs are started: they gain no rights.
 var Confined = privsep.Options{NoNewPrivs: true}
 
-// programs are those of a server, which its owner runs.
+// Programs are those of a server, which its owner runs.
 type Programs struct {
 	Bin   string // their folder
 	Owner privsep.User
 }
 
-// command is one of the server's programs, to be run as the owner.
+// Command is one of the server's programs, to be run as the owner.
 func (p Programs) Command(ctx context.Context, program string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, filepath.Join(p.Bin, program), args...)
 	cmd.Dir = "/"
@@ -31,7 +31,7 @@ func (p Programs) Command(ctx context.Context, program string, args ...string) *
 	return cmd
 }
 
-// output runs a program to its end and gives what it printed.
+// Output runs a program to its end and gives what it printed.
 func (p Programs) Output(ctx context.Context, program string, args ...string) (string, error) {
 	cmd := p.Command(ctx, program, args...)
 	var out, problem Printed
@@ -45,11 +45,11 @@ func (p Programs) Output(ctx context.Context, program string, args ...string) (s
 	return out.Buf.String(), nil
 }
 
-// maxPrinted is how much is kept of what a program prints, in bytes: the owner, as
+// MaxPrinted is how much is kept of what a program prints, in bytes: the owner, as
 // whom it runs, can have it print anything.
 const MaxPrinted = 1 << 20
 
-// printed keeps what a program prints. To print more than maxPrinted is an error.
+// Printed keeps what a program prints. To print more than maxPrinted is an error.
 type Printed struct{ Buf bytes.Buffer }
 
 // Write implements io.Writer.

@@ -8,7 +8,7 @@ import (
 	"mulligan/errs"
 )
 
-// baseCopy is a copy of the data folder from which the log can be replayed.
+// Base is a copy of the data folder from which the log can be replayed.
 type Base struct {
 	ID      string    `json:"id"`
 	TLI     Timeline  `json:"tli"`
@@ -18,7 +18,7 @@ type Base struct {
 	Created time.Time `json:"created"`
 }
 
-// choose finds the newest base on the way to a place on timeline t, on the
+// Choose finds the newest base on the way to a place on timeline t, on the
 // timelines that t descends from, which are legs.
 func Choose(bases []Base, legs []Leg, t Timeline, to LSN) (best Base, err error) {
 	for _, b := range bases {
@@ -33,7 +33,7 @@ func Choose(bases []Base, legs []Leg, t Timeline, to LSN) (best Base, err error)
 	return best, nil
 }
 
-// readLabel takes where the base begins from its backup_label file.
+// ReadLabel takes where the base begins from its backup_label file.
 func (b *Base) ReadLabel(label string) (err error) {
 	for line := range strings.Lines(label) {
 		key, value, _ := strings.Cut(strings.TrimSpace(line), ": ")

@@ -18,7 +18,7 @@ const maxLine = 64 << 20
 
 var ErrLongLine = fmt.Errorf("pg_waldump prints a line of more than %d MiB", maxLine>>20)
 
-// readLine reads a line with its end.
+// ReadLine reads a line with its end.
 func ReadLine(r *bufio.Reader) (string, error) {
 	var line []byte
 	for {
@@ -33,7 +33,7 @@ func ReadLine(r *bufio.Reader) (string, error) {
 	}
 }
 
-// begins reports whether the log file holds the stretch of log that its name
+// Begins reports whether the log file holds the stretch of log that its name
 // says, by its first header (xlog_internal.h, XLogLongPageHeaderData).
 func (s Segments) Begins(name string, file io.Reader) bool {
 	var head [FirstHead]byte
@@ -44,7 +44,7 @@ func (s Segments) Begins(name string, file io.Reader) bool {
 	return binary.NativeEndian.Uint32(head[32:]) == uint32(s) && s.Name(1, s.Number(at))[8:] == name[8:]
 }
 
-// record is a line of pg_waldump.
+// Record is a line of pg_waldump.
 type Record struct {
 	Manager string
 	XID     uint32
@@ -59,7 +59,7 @@ const (
 	FirstHead = 40 // and of each file (xlog_internal.h, SizeOfXLogShortPHD and SizeOfXLogLongPHD)
 )
 
-// end is the place behind the record.
+// End is the place behind the record.
 func (r Record) End(size Segments) LSN {
 	at, left := uint64(r.At), (r.Length+7)&^7
 	for {
@@ -108,7 +108,7 @@ func (r Record) Commits() bool {
 	return r.Manager == "Transaction" && (strings.HasPrefix(r.Desc, "COMMIT") || strings.HasPrefix(r.Desc, "PREPARE"))
 }
 
-// ownXID reports whether the commit is of more than the record's own
+// OwnXID reports whether the commit is of more than the record's own
 // transaction: of one that was prepared, or of subtransactions.
 func (r Record) OwnXID() bool {
 	return !strings.HasPrefix(r.Desc, "COMMIT ") || strings.Contains(r.Desc, "subxacts:")
@@ -119,7 +119,7 @@ func (r Record) OwnXID() bool {
 // rewrote them (their numbers are fixed in the server's catalog headers).
 var statistics = []string{"2619", "2696", "2840", "2841", "3429", "3430", "3431", "3433"}
 
-// counts reports whether the record may have changed what a client can see.
+// Counts reports whether the record may have changed what a client can see.
 func (r Record) Counts() bool {
 	switch r.Manager {
 	case "XLOG", "Standby", "Transaction", "CLOG", "MultiXact", "CommitTs", "LogicalMessage", "RelMap":

@@ -14,10 +14,10 @@ import (
 	"mulligan/errs"
 )
 
-// lsn is a place in the write-ahead log, in bytes from its beginning.
+// LSN is a place in the write-ahead log, in bytes from its beginning.
 type LSN uint64
 
-// parseLSN reads the server's notation: two hex numbers, "16/B374D848".
+// ParseLSN reads the server's notation: two hex numbers, "16/B374D848".
 func ParseLSN(s string) (LSN, error) {
 	high, low, found := strings.Cut(strings.TrimSpace(s), "/")
 	h, err1 := strconv.ParseUint(high, 16, 32)
@@ -42,7 +42,7 @@ func (l *LSN) UnmarshalText(b []byte) (err error) {
 
 var _ json.Unmarshaler = (*Timeline)(nil)
 
-// timeline numbers one line of the cluster's history; each fork begins a new one.
+// Timeline numbers one line of the cluster's history; each fork begins a new one.
 type Timeline uint32
 
 // UnmarshalJSON refuses 0, which is no timeline.
@@ -57,18 +57,18 @@ func (t *Timeline) UnmarshalJSON(b []byte) error {
 
 func (t Timeline) HistoryFile() string { return fmt.Sprintf("%08X.history", uint32(t)) }
 
-// segments tells the log's files apart; its value is their size in bytes.
+// Segments tells the log's files apart; its value is their size in bytes.
 type Segments uint64
 
 func (s Segments) Number(l LSN) uint64 { return uint64(l) / uint64(s) }
 
-// name is the log file that holds l on t (xlog_internal.h, XLogFileName).
+// Name is the log file that holds l on t (xlog_internal.h, XLogFileName).
 func (s Segments) Name(t Timeline, number uint64) string {
 	perID := uint64(1<<32) / uint64(s)
 	return fmt.Sprintf("%08X%08X%08X", uint32(t), number/perID, number%perID)
 }
 
-// isSegment reports whether name is that of a log file.
+// IsSegment reports whether name is that of a log file.
 func IsSegment(name string) bool {
 	return len(name) == 24 && strings.Trim(name, "0123456789ABCDEF") == ""
 }
@@ -78,7 +78,7 @@ func IsHistory(name string) bool {
 	return found && len(id) == 8 && strings.Trim(id, "0123456789ABCDEF") == ""
 }
 
-// parseTimeline reads the first eight digits of a log file's name.
+// ParseTimeline reads the first eight digits of a log file's name.
 func ParseTimeline(name string) (Timeline, error) {
 	if len(name) < 8 {
 		return 0, fmt.Errorf("%q does not begin with a timeline", name)
@@ -90,16 +90,16 @@ func ParseTimeline(name string) (Timeline, error) {
 	return Timeline(n), nil
 }
 
-// leg is a part of a history: timeline TLI up to End, where the next begins.
+// Leg is a part of a history: timeline TLI up to End, where the next begins.
 type Leg struct {
 	TLI Timeline
 	End LSN
 }
 
-// endless is the End of a history's last leg.
+// Endless is the End of a history's last leg.
 const Endless = ^LSN(0)
 
-// parseHistory reads a .history file: lines of timeline, place, reason (timeline.c,
+// ParseHistory reads a .history file: lines of timeline, place, reason (timeline.c,
 // readTimeLineHistory). t itself is the last leg.
 func ParseHistory(t Timeline, data []byte) (legs []Leg, err error) {
 	for lines := bufio.NewScanner(bytes.NewReader(data)); lines.Scan(); {
@@ -126,7 +126,7 @@ type span struct {
 	Start, End LSN
 }
 
-// path is the log that leads from a place on one leg to a place on the last.
+// Path is the log that leads from a place on one leg to a place on the last.
 // It is empty when from is not on the way.
 func Path(legs []Leg, t Timeline, from, to LSN) (spans []span) {
 	for _, l := range legs {
@@ -153,7 +153,7 @@ func (l *LSN) Scan(v any) (err error) {
 	return err
 }
 
-// legsOf reads the history of timeline t, which is nil without one. Timeline 1 has none.
+// LegsOf reads the history of timeline t, which is nil without one. Timeline 1 has none.
 func LegsOf(t Timeline, history []byte) ([]Leg, error) {
 	switch {
 	case history != nil:
@@ -164,7 +164,7 @@ func LegsOf(t Timeline, history []byte) ([]Leg, error) {
 	return []Leg{{1, Endless}}, nil
 }
 
-// names lists the files that hold these stretches of log. One that ends where a
+// Names lists the files that hold these stretches of log. One that ends where a
 // file would begin does not need that file, and the server may not have made it yet.
 func (s Segments) Names(spans []span) (names []string) {
 	for _, p := range spans {

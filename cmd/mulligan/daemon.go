@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"mulligan/errs"
+	"mulligan/ipc"
+)
+
+const (
+	opStart      = "start the daemon"
+	startTimeout = 20 * time.Second
+	startPoll    = 50 * time.Millisecond
+)
+
+// connect returns a client of the daemon that init registers with, and an error
+// unless the daemon answers. It is the daemon that a flag or the environment
+// names, or else the user's own. For root, the host's daemon counts as its own.
+func (f *initCmd) connect(ctx context.Context) (*ipc.Client, error) {
+	socket := ipc.FindSocket(f.socket)
+	named := f.socket != "" || os.Getenv("MULLIGAN_SOCKET") != ""
+	if !named && socket == ipc.HostSocket && os.Getuid() != 0 {
+		return nil, ipc.ErrNoDaemon // only the host's daemon runs
+	}
+	client := ipc.NewClient(socket)
+	if _, err := client.Status(ctx); err != nil {
+		return nil, err
+	}
+	return client, nil
+}
+
+// startDaemon starts the user's daemon, mulligand, in a new session and waits
+// until it answers.
+func (f *initCmd) startDaemon(ctx context.Context) (*ipc.Client, error) {
+	program, err := findDaemon()
+	if err != nil {
+		return nil, err
+	}
+	log, err := openLog()
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	cmd := exec.Command(program, "--user")
+	if f.socket != "" {
+		cmd.Args = append(cmd.Args, "--socket", f.socket)
+	}
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return nil, errs.Wrap(errs.Failed, opStart, err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	client, err := f.awaitDaemon(ctx, ended, log.Name())
+	if err == nil && f.out.Terminal && !f.out.JSON {
+		f.out.Printf("started your daemon; it listens on %s\n", f.out.Text(client.Socket()))
+	}
+	return client, err
+}
+
+// awaitDaemon polls until the daemon answers, ends, or startTimeout is over. log is the path of its log.
+func (f *initCmd) awaitDaemon(ctx context.Context, ended <-chan error, log string) (*ipc.Client, error) {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	tick := time.NewTicker(startPoll)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ended:
+			// mulligand also ends if another init has started a daemon in the same moment.
+			if client, err := f.connect(ctx); err == nil {
+				return client, nil
+			}
+			return nil, errs.New(errs.Failed, opStart, "mulligand ended at once: %s", lastLine(log)).WithHint("see %s", log)
+		case <-ctx.Done():
+			return nil, errs.New(errs.Unavailable, opStart, "mulligand does not answer after %s", startTimeout).WithHint("see %s", log)
+		case <-tick.C:
+			if client, err := f.connect(ctx); err == nil {
+				return client, nil
+			}
+		}
+	}
+}
+
+// findDaemon returns the path of mulligand, which is in the folder of this program or in PATH.
+func findDaemon() (string, error) {
+	if self, err := os.Executable(); err == nil {
+		if real, err := filepath.EvalSymlinks(self); err == nil {
+			self = real
+		}
+		beside := filepath.Join(filepath.Dir(self), "mulligand")
+		if fi, err := os.Stat(beside); err == nil && fi.Mode().IsRegular() && fi.Mode()&0o111 != 0 {
+			return beside, nil
+		}
+	}
+	program, err := exec.LookPath("mulligand")
+	if err != nil {
+		return "", &errs.Error{
+			Kind: errs.Unavailable, Op: opStart, Message: "there is no mulligand beside mulligan or in PATH",
+			Hint: "put both programs into one folder", Err: ipc.ErrNoDaemon,
+		}
+	}
+	return program, nil
+}
+
+// openLog opens mulligand.log in the state folder, the log of a daemon that
+// init starts.
+func openLog() (*os.File, error) {
+	dir, err := stateDir()
+	if err == nil {
+		err = os.MkdirAll(dir, 0o700)
+	}
+	if err != nil {
+		return nil, errs.Wrap(errs.Failed, opStart, err)
+	}
+	log, err := os.OpenFile(filepath.Join(dir, "mulligand.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY|syscall.O_NOFOLLOW, 0o600)
+	return log, errs.Wrap(errs.Failed, opStart, err)
+}
+
+// stateDir returns the state folder of the user's daemon.
+func stateDir() (string, error) {
+	if dir := os.Getenv("MULLIGAN_STATE_DIR"); dir != "" {
+		return dir, nil
+	}
+	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "mulligan"), nil
+	}
+	home, err := os.UserHomeDir()
+	return filepath.Join(home, ".local", "state", "mulligan"), err
+}
+
+// lastLine returns the last line of the log at path, for an error message.
+func lastLine(path string) string {
+	data, err := os.ReadFile(path)
+	lines := strings.Split(strings.TrimSpace(string(data)), "\n")
+	if last := lines[len(lines)-1]; err == nil && last != "" {
+		return last
+	}
+	return "it said nothing"
+}

@@ -1,0 +1,107 @@
+package detect
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+const compose = `# the stack
+version: "3"
+services:
+  web:
+    build: .
+    ports:
+      - "8080:80"
+  db:
+    image: postgres:16-alpine  # pinned
+    environment:
+      POSTGRES_USER: shop
+      POSTGRES_PASSWORD: ${DB_PASSWORD:-pw}
+      POSTGRES_DB: "store"
+    ports:
+    - "127.0.0.1:5433:5432"
+    healthcheck:
+      test: ["CMD", "pg_isready"]
+  maria:
+    image: mariadb
+    environment:
+      - MARIADB_ROOT_PASSWORD=s3cret
+      - MARIADB_DATABASE=books
+    ports: 
+      - 3307:3306/tcp
+  cache:
+    image: 'redis'
+    ports:
+      - "$CACHE_PORT:6379"
+  hidden:
+    image: mysql:8
+  other:
+    image: postgres
+    environment: &common {POSTGRES_USER: shop}
+    ports: ["5432:5432"]
+  long:
+    image: valkey
+    ports: [{target: 6379, published: "6381", host_ip: 127.0.0.1}]
+  merged:
+    image: postgis/postgis
+    environment: {<<: *common, POSTGRES_DB: maps}
+    ports: ["5434:5432"]
+  odd:
+    image: [postgres]
+    ports: 5432
+volumes:
+  data:
+`
+
+func TestDetectCompose(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "docker-compose.yml", compose)
+	write(t, dir, ".env", "DB_PASSWORD=hunter2\nCACHE_PORT=6380\nDATABASE_URL=mysql://u@localhost:3307/books\n")
+	found, err := App(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, db := range found.Databases {
+		got = append(got, db.Name+" "+db.DSN+" "+db.Source)
+	}
+	want := []string{
+		"books mysql://u@localhost:3307/books DATABASE_URL in .env",
+		"store postgres://shop:hunter2@127.0.0.1:5433/store service db in docker-compose.yml",
+		"redis redis://127.0.0.1:6380 service cache in docker-compose.yml",
+		"shop postgres://shop@127.0.0.1:5432/shop service other in docker-compose.yml",
+		"redis-2 redis://127.0.0.1:6381 service long in docker-compose.yml",
+		"maps postgres://shop@127.0.0.1:5434/maps service merged in docker-compose.yml",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("found %q", got)
+	}
+	if said := strings.Join(found.Unprotected, "\n"); !strings.Contains(said, "service hidden in docker-compose.yml: it has no port") {
+		t.Errorf("said: %s", said)
+	}
+}
+
+// Detection names a compose file that it cannot read.
+func TestDetectBrokenCompose(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "compose.yaml", "services:\n\tdb: {")
+	found, err := App(t.Context(), dir)
+	if err != nil || !slices.Equal(found.Unprotected, []string{"databases of compose.yaml: it could not be read"}) {
+		t.Errorf("%q, %v", found.Unprotected, err)
+	}
+}
+
+func FuzzParseCompose(f *testing.F) {
+	f.Add(compose)
+	f.Add("services:\n- a\n  b: c\n")
+	f.Add("services: &s {a: {environment: *s, ports: [*s]}}")
+	f.Add("services: {a: }")
+	f.Fuzz(func(t *testing.T, data string) {
+		var found Findings
+		services, _ := parseCompose([]byte(data)) // what is no YAML has none
+		for _, s := range services {
+			found.addService(s, map[string]string{"A": "1"}, "x")
+		}
+	})
+}

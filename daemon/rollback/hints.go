@@ -1,0 +1,148 @@
+package rollback
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"strconv"
+	"strings"
+
+	"mulligan/daemon/app"
+	"mulligan/daemon/layer"
+	"mulligan/daemon/records"
+	"mulligan/daemon/store"
+	"mulligan/errs"
+	"mulligan/ipc"
+	"mulligan/snap"
+)
+
+// hints adds to the errors of a rollback the command that helps: what was asked for, with other
+// options. The goal of a revert has no such commands. plan, target and parts are the rollback's own.
+type hints struct {
+	a      *app.App
+	req    ipc.RollbackRequest
+	goal   goal
+	plan   *rollbackPlan
+	target *store.Checkpoint
+	parts  *parts
+}
+
+// hinted returns err with one more hint, after its own. An error without a kind becomes errs.Failed.
+func hinted(err error, hint string) error {
+	err = errs.Wrap(errs.Failed, "", err)
+	if first := errs.HintOf(err); first != "" {
+		hint = first + "; or: " + hint
+	}
+	return &errs.Error{Kind: errs.KindOf(err), Err: err, Hint: hint}
+}
+
+// orWithout adds to the error of a layer that can be neither read nor kept as raw bytes the command
+// that leaves the layer out. Other errors are returned as they are.
+func (h *hints) orWithout(err error) error {
+	var e *layer.Error
+	if !errors.As(err, &e) || !h.goal.narrows() || errors.Is(err, context.Canceled) || records.NoRoom(err) {
+		return err
+	}
+	var rest []layer.Layer
+	for _, p := range h.parts.list {
+		if p.Name != e.Layer.Name {
+			rest = append(rest, p.Layer)
+		}
+	}
+	if len(rest) == 0 {
+		return err
+	}
+	hint := "`" + h.command("--without", shellWord(string(e.Layer.Name))) + "` takes the rest back and leaves " + string(e.Layer.Name) + " as it is"
+	return hinted(err, hint)
+}
+
+// command returns the client's command for what was asked for, with more words.
+func (h *hints) command(more ...string) string {
+	words := []string{"mulligan"}
+	switch {
+	case h.plan.UndoRedo && h.req.Turns > 1:
+		words = append(words, "undo", strconv.Itoa(h.req.Turns))
+	case h.plan.UndoRedo && h.req.Turns == 1:
+		words = append(words, "undo")
+	case h.plan.UndoRedo:
+		words = append(words, "redo")
+	default:
+		words = append(words, "rollback", string(h.target.ID))
+		for _, s := range h.req.Scope {
+			words = append(words, "--scope", shellWord(s))
+		}
+	}
+	for _, l := range h.req.Without {
+		words = append(words, "--without", shellWord(l))
+	}
+	return strings.Join(append(words, more...), " ")
+}
+
+// shellWord quotes s for a shell, where that is needed.
+func shellWord(s string) string {
+	plain := func(c rune) bool {
+		return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.ContainsRune("-_./:,+=@%", c)
+	}
+	if s != "" && !strings.ContainsFunc(s, func(c rune) bool { return !plain(c) }) {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
+
+// orNoStart adds to the error of an app that does not start the command that goes to the target without
+// starting the app.
+func (h *hints) orNoStart(err error) error {
+	hint := "`" + h.command("--no-start") + "` goes there without starting it"
+	return hinted(err, hint)
+}
+
+// orDiscard adds to the error of a full disk the command that makes room. Other errors are returned as
+// they are.
+func (h *hints) orDiscard(ctx context.Context, err error) error {
+	if !records.NoRoom(err) || !h.goal.narrows() || len(h.req.Discard) > 0 {
+		return err
+	}
+	list, walkErr := h.madeSince(ctx, ".")
+	few := worthDiscarding(list)
+	if walkErr != nil || len(few) == 0 {
+		return err
+	}
+	var words []string
+	var size int64
+	for _, f := range few {
+		words = append(words, "--discard", shellWord(f.path))
+		size += f.size
+	}
+	hint := fmt.Sprintf("`%s` first deletes for good what was made there since, %d MB", h.command(words...), size>>20)
+	return hinted(err, hint)
+}
+
+// madeSince lists the files at and below a path of the workspace that the target does not have.
+func (h *hints) madeSince(ctx context.Context, at string) ([]madeFile, error) {
+	files := h.parts.find(snap.Files)
+	if files == nil {
+		return nil, nil
+	}
+	lister, ok := files.Driver.(snap.Lister)
+	if !ok {
+		return nil, nil
+	}
+	root, err := app.OpenWorkspace(h.a.Rec())
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	m := made{ctx: ctx, root: root, lister: lister, target: files.target}
+	err = m.look(path.Clean(at))
+	return m.files, err
+}
+
+// ofStored adds to the error of a damaged snapshot where it is and what to do.
+func (h *hints) ofStored(p *part, err error) error {
+	if errs.KindOf(err) != errs.Corrupt {
+		return err
+	}
+	return h.orWithout(&layer.Error{Layer: p.Layer, Err: &errs.Error{Kind: errs.Corrupt, Op: fmt.Sprintf("check %s of %s", p.Name, h.target.ID), Err: err,
+		Hint: "nothing was changed; mulligan verify tells which checkpoints are whole"}})
+}

@@ -1,0 +1,281 @@
+package disk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"mulligan/durable"
+	"mulligan/errs"
+	"mulligan/snap/disk/imagefile"
+	"mulligan/snap/disk/layertree"
+	"mulligan/snap/disk/virt"
+)
+
+const opFlatten = "put disks together"
+
+// flattener gives a domain the disks back that it came with, and drops the record and everything
+// that the driver made. The caller of each method holds the driver's lock.
+type flattener struct {
+	*record
+	dom *domain
+}
+
+// Flattens returns an error where Flatten could not begin: the domain runs.
+func (d *Driver) Flattens(ctx context.Context) error {
+	if err := d.begin(ctx, opFlatten); err != nil {
+		return err
+	}
+	defer d.mu.Unlock()
+	m, err := d.open(ctx, opFlatten)
+	if err != nil {
+		return err
+	}
+	defer m.Free()
+	return d.flattener.flattens(m)
+}
+
+func (fl *flattener) flattens(m virt.Machine) error {
+	if err := fl.onRaw(opFlatten); err != nil {
+		return err
+	}
+	p, err := m.Power()
+	if err == nil && p.Up() {
+		err = errs.New(errs.Busy, opFlatten, "domain %s is running: its disks can be put together again only while it is off", fl.cfg.Domain).
+			WithHint("virsh shutdown %s, and try again", fl.cfg.Domain)
+	}
+	return err
+}
+
+// Flatten gives a domain that is off the disks back that it came with, holding what the
+// present ones hold, and drops everything else that the driver has made: all snapshots
+// with it. At each step the domain reads the same.
+func (d *Driver) Flatten(ctx context.Context) error {
+	d.maintain.Lock()
+	defer d.maintain.Unlock()
+	if err := d.begin(ctx, opFlatten); err != nil {
+		return err
+	}
+	defer d.mu.Unlock()
+	m, err := d.open(ctx, opFlatten)
+	if err != nil {
+		return err
+	}
+	defer m.Free()
+	if err := d.flattener.flattens(m); err != nil {
+		return err
+	}
+	if err := d.flattener.flatten(ctx, m); err != nil {
+		return errs.Wrap(errs.Failed, opFlatten, err)
+	}
+	return nil
+}
+
+func (fl *flattener) flatten(ctx context.Context, m virt.Machine) error {
+	head := fl.tree.Layers[fl.tree.Head]
+	kept := fl.underDetached()
+	to := map[string]string{}
+	for _, dev := range fl.tree.Disks {
+		top, bottom := head.Files[dev].Path, fl.bottom(dev)
+		to[dev] = top
+		if bottom == "" || bottom == top || slices.Contains(kept, bottom) { // it is flat already, or others rest on it
+			for _, k := range fl.tree.Images(fl.tree.Head, dev) {
+				kept = append(kept, k.Of.Files[k.Dev].Path)
+			}
+			continue
+		}
+		if err := fl.fold(ctx, dev, top, bottom); err != nil {
+			return err
+		}
+		to[dev] = bottom
+	}
+	if err := fl.update(func(t *layertree.Tree) { t.Intent = &layertree.Intent{Op: "flatten", Rests: to, Kept: kept} }); err != nil {
+		return err
+	}
+	if err := fl.cfg.Failpoint.At("flatten: define"); err != nil {
+		return err
+	}
+	text, err := m.XML(false)
+	if err == nil {
+		text, err = virt.Redirect(text, to)
+	}
+	if err == nil {
+		err = fl.dom.conn.Define(text)
+	}
+	if err != nil {
+		return err
+	}
+	if err := fl.finishFlatten(m); err != nil || fl.tree == nil {
+		return err
+	}
+	return errs.New(errs.Failed, opFlatten, "libvirt did not keep the definition of %s", fl.cfg.Domain)
+}
+
+// finishFlatten ends what flatten began: where the domain is defined with the disks that it
+// came with, everything else is dropped, the tree too; else all stays.
+func (fl *flattener) finishFlatten(m virt.Machine) error {
+	in := fl.tree.Intent
+	s, _, err := fl.dom.surveyOf(opFlatten, m, false)
+	switch {
+	case err != nil:
+		return err
+	case layertree.SamePaths(s.Sources, in.Rests, fl.tree.Disks):
+		return fl.forget(append(in.Kept, pathsOf(in.Rests)...))
+	}
+	return fl.update(func(t *layertree.Tree) { t.Intent = nil })
+}
+
+func pathsOf(m map[string]string) (list []string) {
+	for _, path := range m {
+		list = append(list, path)
+	}
+	return list
+}
+
+// bottom is the image of others that a disk's present image rests on, or once rested on.
+func (fl *flattener) bottom(dev string) (path string) {
+	for _, k := range fl.tree.Images(fl.tree.Head, dev) {
+		if f := k.Of.Files[k.Dev]; !fl.pools().Owns(f.Path) {
+			return f.Path
+		}
+	}
+	for _, id := range fl.tree.Chain(fl.tree.Head) { // somebody pulled it together
+		if f := fl.tree.Layers[id].Files[dev]; f != nil && !fl.pools().Owns(f.Path) {
+			path = f.Path
+		}
+	}
+	return path
+}
+
+// fold puts what top holds into bottom. The domain, which is on top, reads the same all the
+// time: what changes below is what lies above it anyway.
+func (fl *flattener) fold(ctx context.Context, dev, top, bottom string) error {
+	links := fl.tree.Images(fl.tree.Head, dev)
+	last := links[len(links)-1]
+	if err := imagefile.SetImmutable(bottom, false); err != nil {
+		return err
+	}
+	if err := fl.cfg.Failpoint.At("flatten: fold"); err != nil {
+		return err
+	}
+	if last.Of.Files[last.Dev].Path != bottom {
+		return replace(ctx, top, bottom)
+	}
+	need := int64(minFree)
+	for _, k := range links[:len(links)-1] {
+		need += imagefile.Blocks(k.Of.Files[k.Dev].Path)
+	}
+	if err := enough(filepath.Dir(bottom), need); err != nil {
+		return err
+	}
+	if _, err := imagefile.Run(ctx, "qemu-img", "commit", "-q", "-d", "-f", "qcow2", "-b", bottom, top); err != nil {
+		return err
+	}
+	size, err := imagefile.ImageSize(top)
+	if err != nil {
+		return err
+	}
+	if now, err := imagefile.ImageSize(bottom); err != nil || now == size {
+		return errors.Join(err, sameContent(ctx, top, bottom))
+	}
+	if _, err := imagefile.Run(ctx, "qemu-img", "resize", "-q", "--shrink", "-f", "qcow2", bottom, fmt.Sprint(size)); err != nil {
+		return err
+	}
+	return sameContent(ctx, top, bottom)
+}
+
+// replace puts a copy of top, which rests on nothing, in the place of bottom, which nothing rests on.
+func replace(ctx context.Context, top, bottom string) error {
+	temp := filepath.Join(filepath.Dir(top), filepath.Base(top)+mergeSuffix+random()) // Sweep knows what that is
+	if err := enough(filepath.Dir(top), imagefile.Blocks(top)+minFree); err != nil {
+		return err
+	}
+	if _, err := imagefile.Run(ctx, "qemu-img", "convert", "-f", "qcow2", "-O", "qcow2", top, temp); err != nil {
+		return errors.Join(err, imagefile.Remove(temp))
+	}
+	err := errors.Join(sameContent(ctx, top, temp), imagefile.ChownLike(temp, top), durable.Sync(temp))
+	if err == nil {
+		err = os.Rename(temp, bottom)
+	}
+	if err != nil {
+		return errors.Join(err, imagefile.Remove(temp))
+	}
+	return durable.Sync(filepath.Dir(bottom))
+}
+
+// sameContent proves that a guest reads the same from two images.
+func sameContent(ctx context.Context, a, b string) error {
+	if _, err := imagefile.Run(ctx, "qemu-img", "compare", "-q", "-f", "qcow2", "-F", "qcow2", a, b); err != nil {
+		return errs.Wrap(errs.Corrupt, opFlatten, err)
+	}
+	return durable.Sync(b)
+}
+
+func enough(dir string, need int64) error {
+	free, err := imagefile.FreeBytes(dir)
+	if err == nil && free < need {
+		err = errs.New(errs.Failed, opFlatten, "no space left to put disks together: %d MiB are needed in %s, %d are there", need>>20, dir, free>>20).WithHint(makeRoom)
+	}
+	return err
+}
+
+// underDetached lists the images that images of detached disks rest on, and these
+// themselves: whoever detached them may use them.
+func (fl *flattener) underDetached() (list []string) {
+	for _, o := range fl.tree.Out {
+		if !imagefile.Exists(o.Path) {
+			continue
+		}
+		list = append(list, o.Path)
+		id := fl.tree.Owner(o.Rests)
+		for dev, f := range fl.tree.Layers[id].ImageFiles() {
+			if f.Path != o.Rests {
+				continue
+			}
+			for _, k := range fl.tree.Images(id, dev) {
+				list = append(list, k.Of.Files[k.Dev].Path)
+			}
+		}
+	}
+	return list
+}
+
+// forget drops the record and every file that the driver has made, except those kept.
+// Images of others can be written to again, where nothing rests on them.
+func (fl *flattener) forget(kept []string) error {
+	old := fl.tree
+	if err := fl.cfg.Failpoint.At("flatten: forget"); err != nil {
+		return err
+	}
+	if err := os.Remove(fl.treeFile()); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err := durable.Sync(fl.cfg.StateDir); err != nil {
+		return err
+	}
+	fl.tree = nil
+	var all []error
+	dirs := map[string]bool{}
+	for _, path := range old.Files() {
+		switch {
+		case slices.Contains(kept, path):
+			if !slices.ContainsFunc(old.Out, func(o layertree.Out) bool { return imagefile.Exists(o.Path) && o.Rests == path }) {
+				all = append(all, imagefile.SetImmutable(path, false))
+			}
+		case fl.pools().Owns(path) || strings.HasSuffix(path, ".nvram") && fl.pools().Holds(path):
+			all = append(all, imagefile.Remove(path))
+			dirs[filepath.Dir(path)] = true
+		default:
+			all = append(all, imagefile.SetImmutable(path, false))
+		}
+	}
+	for dir := range dirs { // those that hold more stay
+		_ = os.Remove(dir)
+		_ = os.Remove(filepath.Dir(dir))
+	}
+	return errors.Join(all...)
+}

@@ -1,0 +1,218 @@
+package disk
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	"mulligan/errs"
+	"mulligan/snap/disk/imagefile"
+	"mulligan/snap/disk/layertree"
+	"mulligan/snap/disk/virt"
+)
+
+// follower brings the record into line with what the domain is now: it adopts a domain's images,
+// and follows what others did with its disks. The caller of each method holds the driver's lock.
+type follower struct {
+	*record
+	dom     *domain
+	halfway []string // sentences about disks that only one of the domain's definitions has
+}
+
+// followDisks makes the disks that are captured those of the domain: disks that were
+// attached since are adopted, disks that were detached are let go. A disk that only one of
+// the domain's definitions has is not captured: it would not be there, or would come
+// back, with the next start.
+func (fo *follower) followDisks(op string, kept, live virt.Survey) error {
+	var now []string
+	fo.halfway = nil
+	for _, dev := range slices.Compact(slices.Sorted(slices.Values(slices.Concat(kept.Disks, live.Disks)))) {
+		inKept, inLive := slices.Contains(kept.Disks, dev), slices.Contains(live.Disks, dev)
+		switch {
+		case inKept && inLive:
+			now = append(now, dev)
+		case inLive:
+			fo.halfway = append(fo.halfway, fmt.Sprintf("disk %s is in the running domain and not in its persistent definition: it is neither captured nor restored (virsh attach-disk --config adds it).", dev))
+		default:
+			fo.halfway = append(fo.halfway, fmt.Sprintf("disk %s is in the persistent definition and not in the running domain: it is neither captured nor restored until the next start.", dev))
+		}
+	}
+	if slices.Equal(now, fo.tree.Disks) || fo.tree.Switching() {
+		return nil
+	}
+	if len(now) == 0 {
+		return errs.New(errs.Conflict, op, "domain %s has no disk any more that is in both its live and its persistent definition", fo.cfg.Domain).
+			WithHint("virsh attach-disk --config; or register the app without the domain")
+	}
+	next, err := fo.tree.Clone()
+	if err != nil {
+		return err
+	}
+	for _, dev := range fo.tree.Disks {
+		if !slices.Contains(now, dev) {
+			fo.letGo(next, dev)
+		}
+	}
+	for _, dev := range now {
+		if slices.Contains(fo.tree.Disks, dev) {
+			continue
+		}
+		if err := fo.takeOn(op, next, dev, kept.Sources[dev]); err != nil {
+			return err
+		}
+	}
+	next.Disks = now
+	return fo.save(next)
+}
+
+// letGo takes a disk that was detached out of the head. The layers below keep what they
+// have of it, and its image stays as it is.
+func (fo *follower) letGo(t *layertree.Tree, dev string) {
+	head := t.Layers[t.Head]
+	path := head.Files[dev].Path
+	if fo.pools().Owns(path) {
+		below, _ := t.Backing(head, dev)
+		t.Out = append(t.Out, layertree.Out{Path: path, Rests: below})
+	}
+	delete(head.Files, dev)
+	delete(head.Below, dev)
+	delete(head.Rests, dev)
+	t.News = append(t.News, fmt.Sprintf("disk %s was detached from domain %s, or is excluded now: its image %s stays as it is, and older checkpoints keep their copies.", dev, fo.cfg.Domain, path))
+}
+
+// takeOn adds a disk that was attached to the head: its image as it is, or the one that it
+// had when it was detached.
+func (fo *follower) takeOn(op string, t *layertree.Tree, dev, path string) error {
+	if err := fo.dom.trusted(op, filepath.Dir(path)); err != nil {
+		return err
+	}
+	below, err := layertree.Foundation(op, dev, path)
+	if err != nil {
+		return err
+	}
+	backing, err := backingOf(path)
+	if err != nil {
+		return errs.Wrap(errs.Failed, op, err)
+	}
+	if t.Owner(path) != "" {
+		return errs.New(errs.Conflict, op, "disk %s of domain %s was attached with %s, which is a layer of older checkpoints", dev, fo.cfg.Domain, path).
+			WithHint("detach it, and attach a copy: qemu-img convert -O qcow2")
+	}
+	head := t.Layers[t.Head]
+	head.Files[dev] = &layertree.File{Path: path}
+	if head.Rests == nil {
+		head.Rests = map[string]string{}
+	}
+	head.Rests[dev] = backing
+	if fo.pools().Owns(path) {
+		t.Out = slices.DeleteFunc(t.Out, func(o layertree.Out) bool { return o.Path == path })
+	} else if len(below) > 0 {
+		if head.Below == nil {
+			head.Below = map[string][]*layertree.File{}
+		}
+		head.Below[dev] = below
+	}
+	t.News = append(t.News, fmt.Sprintf("disk %s was attached to domain %s: it is captured from now on, and checkpoints made before leave it alone.", dev, fo.cfg.Domain))
+	return nil
+}
+
+// followChains looks what the images that the domain writes to rest on: a block pull,
+// and a rebase, take images from below them, and leave what the guest reads as it was.
+func (fo *follower) followChains(op string) error {
+	head := fo.tree.Layers[fo.tree.Head]
+	rests, below := map[string]string{}, map[string][]*layertree.File{}
+	for _, dev := range fo.tree.Disks {
+		path := head.Files[dev].Path
+		now, err := backingOf(path)
+		if err != nil {
+			return errs.Wrap(errs.Failed, op, err)
+		}
+		was, known := fo.tree.Backing(head, dev)
+		switch {
+		case known && now == was:
+		case known && now != "" && !fo.knows(now):
+			return errs.New(errs.Conflict, op, "disk %s of domain %s was put on %s, which mulligan does not know, and rested on %q", dev, fo.cfg.Domain, now, was).
+				WithHint("with the domain off: qemu-img rebase -F qcow2 -b %s %s", was, path)
+		case known:
+			rests[dev] = now
+		}
+		if fo.pools().Owns(path) {
+			continue
+		}
+		list, err := layertree.Foundation(op, dev, path) // of an image that the domain came with
+		if err != nil {
+			return err
+		}
+		if !sameFiles(list, head.Below[dev]) {
+			below[dev] = list
+		}
+	}
+	if len(rests)+len(below) == 0 {
+		return nil
+	}
+	return fo.update(func(t *layertree.Tree) {
+		head := t.Layers[t.Head]
+		for dev, path := range rests {
+			if head.Rests == nil {
+				head.Rests = map[string]string{}
+			}
+			head.Rests[dev] = path
+			t.News = append(t.News, fmt.Sprintf("the image of disk %s was merged outside of mulligan: this checkpoint stores the whole disk again.", dev))
+		}
+		for dev, list := range below {
+			if head.Below == nil {
+				head.Below = map[string][]*layertree.File{}
+			}
+			head.Below[dev] = list
+		}
+	})
+}
+
+// knows reports whether an image is in the tree, or below it.
+func (fo *follower) knows(path string) bool {
+	for _, l := range fo.tree.Layers {
+		for _, f := range l.All() {
+			if f.Path == path {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func sameFiles(a, b []*layertree.File) bool {
+	return slices.EqualFunc(a, b, func(x, y *layertree.File) bool { return x.Path == y.Path })
+}
+
+// backingOf is the backing file that the header of the image at path names; "" for none.
+func backingOf(path string) (string, error) {
+	img, f, err := imagefile.OpenImage(path)
+	if err != nil {
+		return "", err
+	}
+	return img.Backing, f.Close()
+}
+
+// forgetOut strikes off the images of detached disks that somebody has removed: what they
+// rested on is held for them no more.
+func (fo *follower) forgetOut() error {
+	gone := func(o layertree.Out) bool { return !imagefile.Exists(o.Path) }
+	if !slices.ContainsFunc(fo.tree.Out, gone) {
+		return nil
+	}
+	return fo.update(func(t *layertree.Tree) { t.Out = slices.DeleteFunc(t.Out, gone) })
+}
+
+// noteRun writes down that the domain runs, if it does: after a restart of libvirtd nobody
+// else knows.
+func (fo *follower) noteRun(m virt.Machine) error {
+	p, err := m.Power()
+	if err != nil || !p.Up() || fo.tree.Ran || fo.tree.Intent != nil {
+		return err
+	}
+	if len(fo.tree.Layers) == 1 { // it was adopted just now, and the tree is not written down yet
+		fo.tree.Ran = true
+		return nil
+	}
+	return fo.update(func(t *layertree.Tree) { t.Ran = true })
+}

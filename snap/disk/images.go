@@ -1,0 +1,290 @@
+package disk
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"mulligan/durable"
+	"mulligan/errs"
+	"mulligan/snap/disk/imagefile"
+	"mulligan/snap/disk/layertree"
+)
+
+// minFree is the room that must be left on a pool's filesystem for a new
+// overlay: the guest is going to write to it.
+const minFree = 64 << 20
+
+const makeRoom = "make room, or delete checkpoints: mulligan prune"
+
+// images makes, freezes, examines and unlinks the files of layers: overlays, and copies of NVRAM.
+// The caller of each method holds the driver's lock.
+type images struct {
+	*record
+	dom *domain
+}
+
+// random is what makes a name one that never was.
+func random() string {
+	var b [3]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}
+
+// addLayer adds a layer on top of parent to the tree; its files do not exist yet.
+func (im *images) addLayer(t *layertree.Tree, parent layertree.ID) layertree.ID {
+	t.Seq++
+	id := layertree.ID(fmt.Sprintf("L%06d-%s", t.Seq, random()))
+	l := &layertree.Layer{Parent: parent, Files: map[string]*layertree.File{}}
+	for _, dev := range t.Disks {
+		l.Files[dev] = &layertree.File{Path: filepath.Join(im.pools().Folder(t, dev), string(id)+"-"+dev+".qcow2")}
+	}
+	t.Layers[id] = l
+	return id
+}
+
+// room makes the folders of the pools and checks that they have some room.
+func (im *images) room(op string) error {
+	for _, dev := range im.tree.Disks {
+		dir := im.pools().Folder(im.tree, dev)
+		if err := os.MkdirAll(dir, 0o711); err != nil {
+			return err
+		}
+		free, err := imagefile.FreeBytes(dir)
+		if err != nil {
+			return err
+		}
+		if free < minFree {
+			return errs.New(errs.Failed, op, "no space left for overlays: %d MiB in %s", free>>20, dir).
+				WithHint(makeRoom)
+		}
+	}
+	return nil
+}
+
+// createOverlays makes the files of a layer, durably, and checks them. size
+// tells how big a disk is.
+func (im *images) createOverlays(ctx context.Context, op string, id layertree.ID, size func(dev string) (int64, error)) error {
+	l := im.tree.Layers[id]
+	for _, dev := range l.Devices() {
+		backing, _ := im.tree.Backing(l, dev)
+		n, err := size(dev)
+		if err != nil {
+			return err
+		}
+		if err := im.cfg.Failpoint.At("overlay " + dev); err != nil {
+			return err
+		}
+		if err := imagefile.CreateOverlay(ctx, l.Files[dev].Path, backing, n, im.dom.giveToQEMU); err != nil {
+			return errs.Wrap(errs.Failed, op, err)
+		}
+	}
+	return nil
+}
+
+// sizeBelow gives the size of a disk as the header of the frozen image has it that the
+// layer's image rests on.
+func (im *images) sizeBelow(id layertree.ID) func(dev string) (int64, error) {
+	l, in := im.tree.Layers[id], im.tree.Intent
+	if p := im.tree.Layers[l.Parent]; p != nil && (p.Raw || in != nil && in.Raw && in.New == id) {
+		return func(dev string) (int64, error) { return im.rawSize(l.Parent, dev), nil }
+	}
+	return func(dev string) (int64, error) {
+		path, _ := im.tree.Backing(l, dev)
+		return imagefile.ImageSize(path)
+	}
+}
+
+// freezeFiles makes the files of a layer that nobody writes to any more
+// immutable and says what they look like. Of a raw layer, some may not be there.
+func (im *images) freezeFiles(id layertree.ID, raw bool) (map[string]imagefile.Stat, error) {
+	stats := map[string]imagefile.Stat{}
+	for dev, f := range im.tree.Layers[id].Files {
+		if raw && !imagefile.Exists(f.Path) {
+			continue
+		}
+		if err := im.dom.giveToQEMU(f.Path); err != nil && !errors.Is(err, os.ErrPermission) { // frozen before
+			return nil, err
+		}
+		if err := errors.Join(durable.Sync(f.Path), imagefile.SetImmutable(f.Path, true)); err != nil {
+			return nil, err
+		}
+		st, err := imagefile.StatOf(f.Path)
+		if err != nil {
+			return nil, err
+		}
+		stats[dev] = st
+	}
+	return stats, nil
+}
+
+// dropOrphans unlinks the files of layers that nothing needs.
+func (im *images) dropOrphans() error {
+	if im.tree == nil {
+		return nil
+	}
+	next, err := im.tree.Clone()
+	if err != nil {
+		return err
+	}
+	gone := next.Prune()
+	if len(gone) == 0 {
+		return nil
+	}
+	if err := im.save(next); err != nil {
+		return err
+	}
+	if err := im.cfg.Failpoint.At("unlink"); err != nil {
+		return err
+	}
+	var all []error
+	for _, l := range gone {
+		all = append(all, im.unlink(l))
+	}
+	return errors.Join(all...)
+}
+
+// unlink removes the files of a layer that the tree has no more. Images that the driver
+// did not make stay, and can be written to again.
+func (im *images) unlink(l *layertree.Layer) error {
+	var all []error
+	for _, f := range l.Files {
+		if im.pools().Owns(f.Path) {
+			all = append(all, imagefile.Remove(f.Path))
+		} else {
+			all = append(all, imagefile.SetImmutable(f.Path, false))
+		}
+	}
+	if l.NVRAM != nil {
+		all = append(all, imagefile.Remove(l.NVRAM.Path))
+	}
+	return errors.Join(all...)
+}
+
+// headEmpty reports whether nothing was written to any of a layer's images.
+func (im *images) headEmpty(id layertree.ID) (bool, error) {
+	for _, f := range im.tree.Layers[id].Files {
+		if empty, err := imagefile.EmptyImage(f.Path); err != nil || !empty {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// headFresh reports whether the head is what was put on the layers below: nothing was
+// written to it, and no disk has another size.
+func (im *images) headFresh() (bool, error) {
+	if empty, err := im.headEmpty(im.tree.Head); err != nil || !empty {
+		return false, err
+	}
+	head := im.tree.Layers[im.tree.Head]
+	for _, dev := range head.Devices() {
+		below, _ := im.tree.Backing(head, dev)
+		if below == "" {
+			return false, nil
+		}
+		if im.tree.Rests(head) {
+			continue // on what has no size
+		}
+		was, err := imagefile.ImageSize(below)
+		if err != nil {
+			return false, err
+		}
+		if now, err := imagefile.ImageSize(head.Files[dev].Path); err != nil || now != was {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// copyNVRAM keeps a copy of the domain's NVRAM; nil where it has none yet.
+func (im *images) copyNVRAM(ctx context.Context, path string, id layertree.ID) (*layertree.File, error) {
+	if path == "" {
+		return nil, nil
+	}
+	data, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil // libvirt makes it when the domain first starts
+	}
+	if err != nil {
+		return nil, err
+	}
+	dir := im.pools().Folder(im.tree, im.tree.Disks[0])
+	copied := &layertree.File{Path: filepath.Join(dir, string(id)+".nvram"), Hash: imagefile.HashBytes(data)}
+	if err := imagefile.SetImmutable(copied.Path, false); err != nil {
+		return nil, err
+	}
+	if err := durable.WriteFile(copied.Path, data, 0o600); err != nil {
+		return nil, err
+	}
+	if err := imagefile.SetImmutable(copied.Path, true); err != nil {
+		return nil, err
+	}
+	copied.Stat, err = imagefile.StatOf(copied.Path)
+	return copied, err
+}
+
+// sameNVRAM compares the domain's NVRAM with what a layer has.
+func (im *images) sameNVRAM(path string, l *layertree.Layer) (bool, error) {
+	hash, err := imagefile.HashOrNone(path)
+	if err != nil {
+		return false, err
+	}
+	return hash == l.NVRAMHash(), nil
+}
+
+// rawSize is the size that a disk had, in bytes: as the nearest image says that is a layer's,
+// from id down, and can be read.
+func (im *images) rawSize(id layertree.ID, dev string) int64 {
+	for _, id := range im.tree.Chain(id) {
+		if f := im.tree.Layers[id].Files[dev]; f != nil {
+			if size, err := imagefile.ImageSize(f.Path); err == nil {
+				return size
+			}
+		}
+	}
+	return 1 << 20 // nothing can be read of it
+}
+
+// wroteTo reports whether the guest has written to the images of an unborn
+// layer, which may not even exist.
+func (im *images) wroteTo(id layertree.ID) (bool, error) {
+	empty, err := im.headEmpty(id)
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, imagefile.ErrNotQcow2) {
+		return false, nil
+	}
+	return !empty, err
+}
+
+// sweepPools unlinks what lies in the daemon's own folders and belongs to no
+// layer: files of a capture or a merge that a crash cut short.
+func (im *images) sweepPools() error {
+	known := map[string]bool{}
+	for _, f := range im.tree.Files() {
+		known[f] = true
+	}
+	var all []error
+	seen := map[string]bool{}
+	for _, dev := range im.tree.Disks {
+		dir := im.pools().Folder(im.tree, dev)
+		if seen[dir] {
+			continue
+		}
+		seen[dir] = true
+		entries, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			all = append(all, err)
+		}
+		for _, e := range entries {
+			path := filepath.Join(dir, e.Name())
+			if layertree.Ours(e.Name()) && !known[path] {
+				all = append(all, imagefile.Remove(path))
+			}
+		}
+	}
+	return errors.Join(all...)
+}

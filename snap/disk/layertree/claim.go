@@ -1,0 +1,61 @@
+package layertree
+
+import (
+	"os"
+	"path/filepath"
+)
+
+// Claim is which images on the host belong to a domain's disks.
+type Claim struct {
+	Domain string
+	Own    []string // the present disks and the layers below: nobody else may write to them, or build on them
+	Under  []string // images of others that those rest on: several domains may share them
+}
+
+// ClaimOf is the claim of what the tree occupies.
+func ClaimOf(t *Tree) *Claim {
+	c := &Claim{Domain: t.Domain}
+	for _, l := range t.Layers {
+		for _, f := range l.Files {
+			c.Own = append(c.Own, f.Path)
+		}
+		for _, list := range l.Below {
+			for _, f := range list {
+				c.Under = append(c.Under, f.Path)
+			}
+		}
+	}
+	return c
+}
+
+// Clash names an image that c and o cannot both have; "" if there is none. Images are
+// compared by what they are, and not by name.
+func (c Claim) Clash(o Claim) string {
+	for _, two := range [][2][]string{{c.Own, o.Own}, {c.Own, o.Under}, {c.Under, o.Own}} {
+		if path := common(two[0], two[1]); path != "" {
+			return path
+		}
+	}
+	return ""
+}
+
+func common(a, b []string) string {
+	var there []os.FileInfo
+	for _, path := range b {
+		if fi, err := os.Stat(path); err == nil {
+			there = append(there, fi)
+		}
+	}
+	for _, path := range a {
+		fi, err := os.Stat(path)
+		if err != nil {
+			continue
+		}
+		for _, other := range there {
+			if os.SameFile(fi, other) {
+				return filepath.Clean(path)
+			}
+		}
+	}
+	return ""
+}

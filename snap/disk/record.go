@@ -1,0 +1,119 @@
+package disk
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+
+	"mulligan/durable"
+	"mulligan/errs"
+	"mulligan/snap"
+	"mulligan/snap/disk/layertree"
+)
+
+const version = 1 // of tree.json
+
+// record is what the driver knows of a domain: its configuration, and tree.json. Every part of
+// the driver has the same one. The caller of each method but claimed holds the driver's lock.
+type record struct {
+	cfg   Config
+	tree  *layertree.Tree // nil: not read yet, or there is none
+	claim atomic.Pointer[Claim]
+}
+
+// pools says where the driver's own files lie.
+func (r *record) pools() layertree.Pools {
+	return layertree.Pools{App: r.cfg.App, Dir: r.cfg.PoolDir}
+}
+
+// claimed is the claim of the tree, as far as it was read. It is safe for concurrent use.
+func (r *record) claimed() Claim {
+	if c := r.claim.Load(); c != nil {
+		return *c
+	}
+	return Claim{Domain: r.cfg.Domain}
+}
+
+func (r *record) treeFile() string { return filepath.Join(r.cfg.StateDir, "tree.json") }
+
+// load reads the tree; without one it leaves nil.
+func (r *record) load(op string) error {
+	if r.tree != nil {
+		return nil
+	}
+	data, err := os.ReadFile(r.treeFile())
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return errs.Wrap(errs.Failed, op, err)
+	}
+	t := &layertree.Tree{}
+	if err := json.Unmarshal(data, t); err != nil {
+		return errs.New(errs.Corrupt, op, "%s is damaged: %v", r.treeFile(), err).
+			WithHint("the disks are whole: put the file back from a backup")
+	}
+	if t.Version != version {
+		return errs.New(errs.Unsupported, op, "%s has version %d", r.treeFile(), t.Version).WithHint("a newer mulligan wrote it: use that one")
+	}
+	r.tree = t
+	r.claim.Store(layertree.ClaimOf(t))
+	return nil
+}
+
+// update changes the tree, on disk first: where that fails nothing has changed.
+func (r *record) update(change func(t *layertree.Tree)) error {
+	next, err := r.tree.Clone()
+	if err != nil {
+		return err
+	}
+	change(next)
+	return r.save(next)
+}
+
+func (r *record) save(next *layertree.Tree) error {
+	data, err := json.MarshalIndent(next, "", "\t")
+	if err != nil {
+		return err
+	}
+	if err := r.cfg.Failpoint.At("save"); err != nil {
+		return err
+	}
+	if err := durable.WriteFile(r.treeFile(), data, 0o600); err != nil {
+		return err
+	}
+	r.tree = next
+	r.claim.Store(layertree.ClaimOf(next))
+	return nil
+}
+
+// snapshot finds a snapshot.
+func (r *record) snapshot(op string, id snap.SnapshotID) (*layertree.Snapshot, error) {
+	if r.tree != nil {
+		if s := r.tree.Snapshots[id]; s != nil {
+			return s, nil
+		}
+	}
+	return nil, errs.New(errs.NotFound, op, "no snapshot %s of domain %s", id, r.cfg.Domain).
+		WithHint("list the checkpoints to see which there are")
+}
+
+func (r *record) plan(op string, id snap.RestoreID) (*layertree.Plan, error) {
+	if r.tree != nil {
+		if p := r.tree.Switches[id]; p != nil {
+			return p, nil
+		}
+	}
+	return nil, errs.New(errs.NotFound, op, "no restore %s of domain %s is under way", id, r.cfg.Domain)
+}
+
+// onRaw returns an error where the domain's present images are overlays on what cannot be read.
+func (r *record) onRaw(op string) error {
+	if !r.tree.Rests(r.tree.Layers[r.tree.Head]) {
+		return nil
+	}
+	return errs.New(errs.Conflict, op, "the disks of domain %s are on images that cannot be read, which were kept as they lay there", r.cfg.Domain).
+		WithHint("go back to a checkpoint that was made before")
+}

@@ -1,0 +1,153 @@
+package disk
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"mulligan/errs"
+	"mulligan/snap/disk/layertree"
+	"mulligan/snap/disk/virt"
+)
+
+// afterPowerCut ends the warnings of captures that the guest did not prepare for.
+const afterPowerCut = " The disks are captured as after a power cut."
+
+// thawer freezes the guest's filesystems, and sees to it that they do not stay frozen. The
+// caller of each method but keepThawing and thawOnce holds the driver's lock.
+type thawer struct {
+	d       *Driver
+	work    sync.WaitGroup // keepThawing
+	thawing bool           // keepThawing runs
+}
+
+// quiesce freezes the guest's filesystems. Where that does not come about in
+// time the capture goes on without, and a thaw follows for certain: a freeze
+// that the guest gets to only later must not stay.
+func (th *thawer) quiesce(ctx context.Context, m virt.Machine, s virt.Survey) (quiesced bool, warning string) {
+	d := th.d
+	const crash = afterPowerCut
+	switch {
+	case !s.Agent:
+		return false, "the domain has no channel for a guest agent." + crash
+	case !s.Awake:
+		return false, "no agent listens in the guest (install qemu-guest-agent)." + crash
+	}
+	ctx, cancel := context.WithTimeout(ctx, d.cfg.QuiesceTimeout+time.Second)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- m.Freeze(d.cfg.QuiesceTimeout) }()
+	select {
+	case err := <-done:
+		if err == nil {
+			return true, ""
+		}
+		return false, fmt.Sprintf("the guest agent did not freeze the filesystems: %v.%s", err, crash)
+	case <-ctx.Done():
+		return false, fmt.Sprintf("the guest agent did not answer within %s.%s", d.cfg.QuiesceTimeout, crash)
+	}
+}
+
+// thawInterval is the pause between tries to thaw a guest whose agent is silent.
+const thawInterval = time.Second
+
+// thaw thaws the guest. When it does not answer in time that is written down,
+// and tried on in the background until it does or the domain is off.
+func (th *thawer) thaw(m virt.Machine) error {
+	d := th.d
+	err := m.Thaw(d.cfg.QuiesceTimeout)
+	if err == nil {
+		if d.tree.Thaw {
+			return d.update(func(t *layertree.Tree) { t.Thaw = false })
+		}
+		return nil
+	}
+	if p, e := m.Power(); e == nil && !p.Up() {
+		return nil
+	}
+	if e := d.update(func(t *layertree.Tree) { t.Thaw = true }); e != nil {
+		return errs.Also(err, e)
+	}
+	th.thawSoon()
+	return err
+}
+
+// thawSoon sees to it that a guest that may be frozen does not stay so.
+func (th *thawer) thawSoon() {
+	if th.d.tree.Unsettled() && !th.thawing {
+		th.thawing = true
+		th.work.Go(th.keepThawing)
+	}
+}
+
+// keepThawing tries until the guest is thawed, is off, or the driver closes.
+func (th *thawer) keepThawing() {
+	d := th.d
+	tick := time.NewTicker(thawInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-d.life.Done():
+			return
+		case <-tick.C:
+		}
+		if err := th.thawOnce(); err != nil {
+			d.cfg.Log.Debug("the guest does not thaw yet", "domain", d.cfg.Domain, "err", err)
+			continue
+		}
+		return
+	}
+}
+
+// thawOnce leaves nothing to thaw, or says why it could not.
+func (th *thawer) thawOnce() error {
+	d := th.d
+	const op = "thaw the guest"
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.life.Err() == nil && d.tree.Unsettled() {
+		m, err := d.dom.machine(op)
+		if err != nil {
+			return err
+		}
+		defer m.Free()
+		if d.tree.Intent != nil {
+			if err := d.recovery.recover(d.life, op, m); err != nil {
+				return err
+			}
+		}
+		if err := th.thawIfUp(op, m); err != nil {
+			return err
+		}
+	}
+	th.thawing = false
+	return nil
+}
+
+// thawIfUp pays what is owed: a guest that runs is thawed, one that is off has
+// forgotten.
+func (th *thawer) thawIfUp(op string, m virt.Machine) error {
+	d := th.d
+	if !d.tree.Thaw {
+		return nil
+	}
+	p, err := m.Power()
+	if err != nil {
+		return err
+	}
+	if p.Up() {
+		if err := m.Thaw(d.cfg.QuiesceTimeout); err != nil {
+			return errs.Wrap(errs.Unavailable, op, err)
+		}
+	}
+	return d.update(func(t *layertree.Tree) { t.Thaw = false })
+}
+
+func (th *thawer) thawIfAgent(op string, m virt.Machine) error {
+	s, _, err := th.d.dom.surveyOf(op, m, true)
+	if err != nil || !s.Agent {
+		return err
+	}
+	return th.thaw(m)
+}

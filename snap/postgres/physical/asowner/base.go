@@ -1,0 +1,135 @@
+package asowner
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/zeebo/blake3"
+	"golang.org/x/sys/unix"
+
+	"mulligan/errs"
+	"mulligan/privsep"
+	"mulligan/snap/postgres/physical/wal"
+)
+
+// BaseQuery asks for the base that a marker is reached from.
+type BaseQuery struct {
+	Home  Home
+	Bases []wal.Base
+	TLI   wal.Timeline // of the marker, and its place
+	LSN   wal.LSN
+	Size  wal.Segments
+	// Conf is set where the live state is captured. It asks for the configuration too, and
+	// is the digest of the one that the daemon has, or "".
+	Conf   *string
+	System string // then: the server's cluster
+}
+
+// BaseFound is the answer to a BaseQuery.
+type BaseFound struct {
+	Base string // its ID
+	Same bool   // the configuration is the one that the daemon has; else it is Conf
+	Conf map[string][]byte
+}
+
+// FindBase finds the base for a marker, given that all of the log between
+// the two is there. It is one function so that a capture makes one call.
+var FindBase = privsep.Define("physical.findBase", func(_ context.Context, q BaseQuery) (found BaseFound, err error) {
+	if q.Conf != nil {
+		if err := q.Home.whole(q.System); err != nil {
+			return found, err
+		}
+	}
+	if found.Base, err = q.find(); err != nil || q.Conf == nil {
+		return found, err
+	}
+	found.Conf, err = readConf(q.Home.Data)
+	if err == nil && ConfDigest(found.Conf) == *q.Conf {
+		found.Same, found.Conf = true, nil
+	}
+	return found, err
+})
+
+func (q BaseQuery) find() (id string, err error) {
+	data, err := q.Home.history(q.TLI)
+	if err != nil {
+		return "", err
+	}
+	legs, err := wal.LegsOf(q.TLI, data)
+	if err != nil {
+		return "", err
+	}
+	b, err := wal.Choose(q.Bases, legs, q.TLI, q.LSN)
+	if err != nil {
+		return "", err
+	}
+	if n, err := Inode(filepath.Join(q.Home.Store, "bases", b.ID)); err != nil || n == 0 {
+		return "", errs.Also(errs.New(errs.Corrupt, "", "base copy %s is gone", b.ID).WithHint("use another checkpoint"), err)
+	}
+	names := q.Size.Names(wal.Path(legs, b.TLI, b.Start, q.LSN))
+	if err := q.Home.present(names); err != nil || q.Conf == nil {
+		return b.ID, err
+	}
+	return b.ID, q.Home.link(names)
+}
+
+// whole checks that the data folder is the one of the server that runs, which goes on
+// for a while when its folder is removed or replaced. It runs as the owner.
+func (h Home) whole(system string) error {
+	lost := errs.New(errs.Failed, "", "the server of cluster %s runs, and %s is no longer its data folder", system, h.Data).
+		WithHint("put the folder back")
+	f, err := openRegular(filepath.Join(h.Data, "global", "pg_control"), unix.O_NOFOLLOW)
+	if err != nil {
+		return errs.Also(lost, err)
+	}
+	defer f.Close() // it was only read
+	var id [8]byte  // the first field (catalog/pg_control.h, ControlFileData)
+	if _, err := io.ReadFull(f, id[:]); err != nil || strconv.FormatUint(binary.NativeEndian.Uint64(id[:]), 10) != system {
+		return errs.Also(lost, err)
+	}
+	if info, err := os.Lstat(filepath.Join(h.Data, "PG_VERSION")); err != nil || !info.Mode().IsRegular() {
+		return errs.Also(errs.New(errs.Failed, "", "%s has no file PG_VERSION, without which its server cannot be started again", h.Data).
+			WithHint("put the file back"), err)
+	}
+	return nil
+}
+
+// Configured are the files in the data folder that say how the server runs.
+// They are not in the log, so a marker keeps them.
+var Configured = []string{"postgresql.conf", "postgresql.auto.conf", "pg_hba.conf", "pg_ident.conf"}
+
+// maxConf is how many bytes a file of the server's configuration may have.
+const maxConf = 4 << 20
+
+// readConf reads the configuration that is in a data folder.
+func readConf(dataDir string) (map[string][]byte, error) {
+	files := map[string][]byte{}
+	for _, name := range Configured {
+		data, err := readBounded(filepath.Join(dataDir, name), maxConf, 0)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // it is elsewhere, as on Debian
+		} else if err != nil {
+			return nil, err
+		}
+		files[name] = data
+	}
+	return files, nil
+}
+
+// ConfDigest names a configuration.
+func ConfDigest(files map[string][]byte) string {
+	data, err := json.Marshal(files)
+	if err != nil {
+		panic(err) // bytes always marshal
+	}
+	sum := blake3.Sum256(data)
+	return hex.EncodeToString(sum[:16])
+}

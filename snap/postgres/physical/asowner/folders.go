@@ -1,0 +1,174 @@
+package asowner
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/errs"
+	"mulligan/privsep"
+)
+
+// ClusterCopy says which data folder is copied where.
+type ClusterCopy struct {
+	From, To string
+	Live     bool // From is a server's that runs: its transient files are left out
+}
+
+// Copy copies a data folder; To must not exist.
+var Copy = privsep.Define("physical.copy", func(ctx context.Context, c ClusterCopy) (none, error) {
+	omit := func(string) bool { return false }
+	if c.Live {
+		omit = transient
+	}
+	return none{}, copyCluster(ctx, c.From, c.To, omit)
+})
+
+// Arrangement says which small files of a data folder are removed and written.
+type Arrangement struct {
+	Dir   string
+	Drop  []string          // files in Dir that are removed, if they are there
+	Files map[string][]byte // and then written
+	Sync  bool              // all that is in Dir is on the disk afterwards
+}
+
+// Arrange removes and writes small files in a data folder.
+var Arrange = privsep.Define("physical.arrange", func(_ context.Context, a Arrangement) (none, error) {
+	for _, name := range a.Drop {
+		if err := os.Remove(filepath.Join(a.Dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return none{}, err
+		}
+	}
+	for name, data := range a.Files {
+		if err := writeFile(filepath.Join(a.Dir, name), data); err != nil {
+			return none{}, err
+		}
+	}
+	if a.Sync {
+		return none{}, SyncFS(a.Dir)
+	}
+	return none{}, nil
+})
+
+// Pair is two paths.
+type Pair struct{ A, B string }
+
+// Exchange makes two folders change places, or whatever lies there.
+var Exchange = privsep.Define("physical.exchange", func(_ context.Context, e Pair) (none, error) {
+	return none{}, swap(e.A, e.B)
+})
+
+// Layout checks what the data folder consists of.
+var Layout = privsep.Define("physical.layout", func(_ context.Context, h Home) (none, error) {
+	wal, err := os.Lstat(h.WAL())
+	if err != nil {
+		return none{}, err
+	}
+	if !wal.IsDir() {
+		return none{}, errs.New(errs.Unsupported, "", "pg_wal of %s is a link to another place", h.Data).WithHint("use mode = logical")
+	}
+	return none{}, canExchange(h.Data, h.Store)
+})
+
+// canExchange checks that the two folders can change places. It runs as the owner.
+func canExchange(data, store string) error {
+	var above, at, other unixStat
+	for path, st := range map[string]*unixStat{dirOf(data): &above, data: &at, store: &other} {
+		if err := lstat(path, st); err != nil {
+			return err
+		}
+	}
+	var x unix.Statx_t
+	if err := unix.Statx(unix.AT_FDCWD, data, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_BASIC_STATS, &x); err != nil {
+		return &os.PathError{Op: "statx", Path: data, Err: err}
+	}
+	switch {
+	case above.Dev != at.Dev, x.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0:
+		return errs.New(errs.Unsupported, "", "the data folder %s is a mount point, which cannot be exchanged", data).
+			WithHint("move the cluster into a folder below the mount point, or use mode = logical")
+	case other.Dev != at.Dev:
+		return errs.New(errs.Unsupported, "", "%s is not on the file system of %s", store, data).WithHint("choose a store beside the data folder")
+	}
+	if err := access(dirOf(data)); err != nil {
+		return unwritable(dirOf(data))
+	}
+	return nil
+}
+
+// unwritable returns the error for a folder in which the owner cannot exchange folders.
+func unwritable(dir string) error {
+	return errs.New(errs.Denied, "", "the server's user cannot write to %s, where the data folders are exchanged", dir).
+		WithHint("chown the folder to the server's user")
+}
+
+// Remove removes files, and folders with all that is in them.
+var Remove = privsep.Define("physical.remove", func(_ context.Context, paths []string) (none, error) {
+	for _, p := range paths {
+		if err := removeAll(p); err != nil {
+			return none{}, err
+		}
+	}
+	return none{}, nil
+})
+
+// NewFolder is a folder that is to be made.
+type NewFolder struct {
+	Path string
+	Old  bool // it may be there
+}
+
+// Mkdir makes a folder that nobody else enters.
+var Mkdir = privsep.Define("physical.mkdir", func(_ context.Context, n NewFolder) (none, error) {
+	err := os.Mkdir(n.Path, 0o700)
+	if n.Old && errors.Is(err, fs.ErrExist) {
+		err = nil
+	}
+	return none{}, err
+})
+
+// Names lists a folder.
+var Names = privsep.Define("physical.names", func(_ context.Context, dir string) ([]string, error) { return names(dir) })
+
+func names(dir string) (list []string, err error) {
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		list = append(list, e.Name())
+	}
+	return list, err
+}
+
+// sumList is an open file with a list of sums, which may be longer than a message.
+type sumList struct {
+	File *os.File `json:"-"`
+}
+
+// Files implements privsep.Carrier.
+func (l *sumList) Files() []**os.File { return []**os.File{&l.File} }
+
+// MaxSums is how many bytes a list of sums may have: it takes some 110 a file.
+const MaxSums = 512 << 20
+
+// TooManyFiles returns the error for a cluster whose sums take more than MaxSums.
+func TooManyFiles() error {
+	return errs.New(errs.Unsupported, "", "the cluster has too many files: their sums take more than %d MiB", MaxSums>>20).
+		WithHint("use mode = logical")
+}
+
+// Sums lists the files of a data folder with their digests.
+var Sums = privsep.Define("physical.sums", func(ctx context.Context, dir string) (l sumList, err error) {
+	fd, err := unix.MemfdCreate("mulligan-sums", unix.MFD_CLOEXEC)
+	if err != nil {
+		return l, os.NewSyscallError("memfd_create", err)
+	}
+	f := os.NewFile(uintptr(fd), "sums")
+	out := bufio.NewWriter(f)
+	if err = errors.Join(sums(ctx, dir, out), out.Flush()); err != nil {
+		return l, errs.Also(err, f.Close())
+	}
+	return sumList{f}, nil
+})

@@ -1,0 +1,127 @@
+package physical
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"mulligan/errs"
+	"mulligan/snap/postgres/physical/asowner"
+	"mulligan/snap/postgres/physical/session"
+	"mulligan/snap/postgres/physical/wal"
+)
+
+// markWriter puts markers into the log of the running server, over a connection that it keeps: else connecting would take
+// most of a capture's time. It also finds what a marker rests on. It is not safe for concurrent use: callers hold Do's lock.
+type markWriter struct {
+	server  *server
+	records *records
+	bases   *bases
+
+	idle session.Conn // perhaps a dead one
+	conf string       // the name of the configuration that was recorded last, or ""
+}
+
+// markSQL puts a named restore point into the log, and commits a transaction
+// with a number of its own: that flushes the log up to it, also on a cluster
+// with synchronous_commit = off. Columns are evaluated from left to right.
+const markSQL = `SELECT pg_current_wal_insert_lsn()::text, (txid_current() & 4294967295)::bigint, pg_create_restore_point('%s')::text,
+	pg_walfile_name(pg_current_wal_insert_lsn()), current_setting('archive_mode') <> 'off', current_setting('fsync')::bool,
+	pg_size_bytes(current_setting('wal_segment_size')), (SELECT count(*) FROM pg_prepared_xacts), (SELECT count(*) FROM pg_tablespace WHERE oid NOT IN (1663, 1664)),
+	(SELECT last_failed_wal FROM pg_stat_archiver WHERE last_failed_time > coalesce(last_archived_time, '-infinity')),
+	(SELECT coalesce(wal_status, '') FROM pg_replication_slots WHERE slot_name = '` + slot + `'), (SELECT system_identifier::text FROM pg_control_system())`
+
+// mark makes a marker. Its part of the log is on the disk when this returns, and
+// the server keeps it there until it is in the archive; the warnings say where
+// it is not so.
+func (w *markWriter) mark(ctx context.Context) (m marker, warnings []string, err error) {
+	if w.idle.Conn != nil {
+		if m, warnings, err = w.markOn(ctx, w.idle); err == nil || !w.idle.IsClosed() {
+			return m, warnings, err
+		}
+	}
+	if w.idle, err = w.server.connect(ctx); err != nil { // the first time, or the server was restarted
+		return m, nil, err
+	}
+	return w.markOn(ctx, w.idle)
+}
+
+// markOn is mark on one connection.
+func (w *markWriter) markOn(ctx context.Context, c session.Conn) (m marker, warnings []string, err error) {
+	m.Point = "mulligan-" + randomHex(12)
+	var (
+		name             string
+		archiving, fsync bool
+		prepared, spaces int
+		failing, kept    *string
+		xid              int64
+	)
+	err = c.Row(ctx, fmt.Sprintf(markSQL, m.Point), &m.Start, &xid, &m.LSN, &name, &archiving, &fsync,
+		&m.segments, &prepared, &spaces, &failing, &kept, &m.system)
+	if err != nil {
+		return m, nil, err
+	}
+	m.XID = uint32(xid)
+	if m.TLI, err = wal.ParseTimeline(name); err != nil {
+		return m, nil, err
+	}
+	switch {
+	case spaces > 0:
+		return m, nil, errs.New(errs.Unsupported, "", "the cluster has a tablespace outside its data folder, which all copies would share").
+			WithHint("drop the tablespace, or use mode = logical")
+	case !archiving && kept == nil:
+		return m, nil, errs.New(errs.Conflict, "", "nothing keeps the log of the cluster").WithHint("enable physical mode for it again")
+	case kept != nil && *kept == "lost":
+		return m, nil, errs.New(errs.Corrupt, "", "the server dropped log that was not copied yet, as max_slot_wal_keep_size has it").
+			WithHint("set it to -1, and let a new base be taken")
+	}
+	if failing != nil {
+		warnings = append(warnings, fmt.Sprintf("The server fails to archive its log (%s): until that is mended, the snapshot rests on the data folder alone.", *failing))
+	}
+	if !fsync {
+		warnings = append(warnings, "The server runs with fsync = off, so a power cut may cost the snapshot.")
+	}
+	if prepared > 0 {
+		warnings = append(warnings, fmt.Sprintf("%d prepared transactions are part of the snapshot and come back with it.", prepared))
+	}
+	var notes []string
+	if err := w.records.get(".", "notes", &notes); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return m, nil, err
+	}
+	return m, append(warnings, notes...), nil
+}
+
+// survey looks at the base that m rests on, and keeps the configuration that is in
+// the data folder, once for equal ones. It gives the name that this has.
+func (w *markWriter) survey(ctx context.Context, m marker) (conf string, err error) {
+	known := w.conf
+	if _, err := os.Lstat(filepath.Join(w.records.dir, "conf", known+".json")); err != nil {
+		known = "" // it was swept
+	}
+	_, found, err := w.bases.find(ctx, m, m.segments, &known)
+	if err != nil || found.Same {
+		return known, err
+	}
+	files := map[string][]byte{}
+	for _, name := range asowner.Configured {
+		if data, ok := found.Conf[name]; ok {
+			files[name] = data
+		}
+	}
+	w.conf = asowner.ConfDigest(files)
+	if err := w.records.get("conf", w.conf, &files); !errors.Is(err, fs.ErrNotExist) {
+		return w.conf, err
+	}
+	return w.conf, w.records.put("conf", w.conf, files)
+}
+
+// hangUp ends the connection that captures use.
+func (w *markWriter) hangUp() {
+	if w.idle.Conn != nil {
+		w.idle.Close()
+		w.idle = session.Conn{}
+	}
+}

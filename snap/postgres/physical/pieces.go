@@ -1,0 +1,55 @@
+package physical
+
+import (
+	"os"
+	"path/filepath"
+
+	"mulligan/snap/database"
+	"mulligan/snap/postgres/physical/asowner"
+	"mulligan/snap/postgres/physical/pgserver"
+)
+
+// pieces are the parts of a driver, each with one responsibility that its own type describes. The driver's methods and
+// the steps of restores are written in terms of them.
+type pieces struct {
+	cfg       Config
+	plans     *database.Plans
+	records   *records
+	store     *store
+	server    *server
+	archive   *archive
+	bases     *bases
+	forks     *forks
+	raws      *raws
+	retention *retention
+	marks     *markWriter
+}
+
+// assemble makes the pieces of the driver with this configuration, which is complete.
+func assemble(cfg Config) *pieces {
+	p := &pieces{cfg: cfg, plans: database.FlatPlans(filepath.Join(cfg.StateDir, "switches"), "cluster", cfg.Name, cfg.Failpoint)}
+	home := asowner.Home{Data: cfg.DataDir, Store: cfg.Store}
+	programs := pgserver.Programs{Bin: cfg.Bin, Owner: cfg.Owner}
+	p.records = &records{dir: cfg.StateDir, cluster: cfg.Name, plans: p.plans,
+		ward: ward{Store: cfg.Store, UID: cfg.Owner.UID, GID: cfg.Owner.GID, Bin: cfg.Bin}}
+	p.store = &store{Home: home, owner: cfg.Owner, claimant: cfg.App + "/" + cfg.Name}
+	p.server = &server{Cluster: pgserver.Cluster{Programs: programs, DataDir: cfg.DataDir, Server: cfg.Server}, name: cfg.Name, dsn: cfg.DSN, home: home}
+	p.archive = &archive{cluster: cfg.Name, store: p.store, programs: programs, log: cfg.Log}
+	p.bases = &bases{store: p.store, records: p.records, server: p.server, failpoint: cfg.Failpoint, log: cfg.Log}
+	p.forks = &forks{store: p.store, records: p.records, archive: p.archive, bases: p.bases, programs: programs,
+		failpoint: cfg.Failpoint, digestLimit: cfg.DigestLimit}
+	p.raws = &raws{store: p.store, server: p.server, failpoint: cfg.Failpoint, log: cfg.Log}
+	p.retention = &retention{store: p.store, records: p.records, server: p.server, archive: p.archive, bases: p.bases, failpoint: cfg.Failpoint}
+	p.marks = &markWriter{server: p.server, records: p.records, bases: p.bases}
+	return p
+}
+
+// makeFolders makes the folders of the records in stateDir.
+func makeFolders(stateDir string) error {
+	for _, dir := range []string{"markers", "bases", "kept", "switches", "conf", "raws"} {
+		if err := os.MkdirAll(filepath.Join(stateDir, dir), 0o700); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,304 @@
+package physical
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"mulligan/errs"
+	"mulligan/failpoint"
+	"mulligan/snap"
+	"mulligan/snap/database"
+	"mulligan/snap/postgres/physical/asowner"
+	"mulligan/snap/postgres/physical/wal"
+)
+
+// retention decides what of the store is needed, and removes what is not.
+type retention struct {
+	store     *store
+	records   *records
+	server    *server
+	archive   *archive
+	bases     *bases
+	failpoint failpoint.Hook
+}
+
+// holdings is what is stored, and which markers need what of it.
+type holdings struct {
+	markers []marker
+	bases   []wal.Base
+	kept    []kept
+	live    wal.Timeline // of the data folder
+	size    wal.Segments // of the log's files
+	// What restores begin with: by marker, and "" for markers to come.
+	from map[snap.SnapshotID]wal.Base
+	log  map[string]bool // finished log files that are needed
+	// The live folder cannot be read, so all bases and all log may be needed.
+	blind bool
+	open  []place // and these timelines' log from there on
+
+	legs map[wal.Timeline][]wal.Leg // histories that were read
+}
+
+// hold works out what is needed: by all markers but those in without, by the
+// folders that were swapped out, by restores under way, and by markers to come.
+func (rt *retention) hold(ctx context.Context, without ...snap.SnapshotID) (h holdings, err error) {
+	h.from, h.log, h.legs = map[snap.SnapshotID]wal.Base{}, map[string]bool{}, map[wal.Timeline][]wal.Leg{}
+	all, err1 := rt.records.markers()
+	plans, err2 := rt.records.switches()
+	var err3, err4 error
+	h.bases, err3 = rt.records.bases()
+	h.kept, err4 = rt.records.keptOnes()
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
+		return h, err
+	}
+	if err := rt.holdLive(ctx, &h); err != nil {
+		return h, err
+	}
+	for _, p := range plans {
+		h.open = append(h.open, p.From, p.Fork.place())
+	}
+	for _, m := range all {
+		if slices.Contains(without, m.ID) {
+			continue
+		}
+		h.markers = append(h.markers, m)
+		if err := rt.holdUpTo(ctx, &h, m.ID, m.TLI, m.LSN); err != nil {
+			return h, err
+		}
+	}
+	for _, k := range h.kept { // live again, it goes on from its end
+		if b, found := h.from[k.Marker]; found {
+			legs, err := rt.history(ctx, &h, k.End.TLI)
+			if errs.KindOf(err) == errs.Corrupt {
+				continue
+			} else if err != nil {
+				return h, err
+			}
+			h.holdLog(legs, b, k.End.Checkpoint)
+		}
+	}
+	if h.blind {
+		return h, nil
+	}
+	return h, rt.holdUpTo(ctx, &h, "", h.live, wal.Endless)
+}
+
+// holdLive looks where the live folder stands. One that is broken, or another cluster's, says nothing.
+func (rt *retention) holdLive(ctx context.Context, h *holdings) error {
+	c, err := rt.server.ReadControl(ctx, rt.server.DataDir)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	f, unknown := rt.records.known()
+	if err == nil && (unknown != nil || f.System == c.System) {
+		h.live, h.size = c.TLI, c.Segments
+		return nil
+	}
+	if unknown != nil {
+		return errs.Also(err, unknown)
+	}
+	h.blind, h.size = true, f.Segments
+	return nil
+}
+
+// history is the archive's, read once for each timeline.
+func (rt *retention) history(ctx context.Context, h *holdings, t wal.Timeline) ([]wal.Leg, error) {
+	if legs, found := h.legs[t]; found {
+		return legs, nil
+	}
+	legs, err := rt.archive.history(ctx, t)
+	if err == nil {
+		h.legs[t] = legs
+	}
+	return legs, err
+}
+
+// holdUpTo notes the base and the log that lead to a place. Without a base there
+// is nothing to be kept.
+func (rt *retention) holdUpTo(ctx context.Context, h *holdings, id snap.SnapshotID, t wal.Timeline, to wal.LSN) error {
+	legs, err := rt.history(ctx, h, t)
+	var b wal.Base
+	if err == nil {
+		b, err = wal.Choose(h.bases, legs, t, to)
+	}
+	if errs.KindOf(err) == errs.Corrupt {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	h.from[id] = b
+	h.holdLog(legs, b, to)
+	return nil
+}
+
+// holdLog notes the log that leads from b to a place on the last of legs.
+func (h *holdings) holdLog(legs []wal.Leg, b wal.Base, to wal.LSN) {
+	spans := wal.Path(legs, b.TLI, b.Start, to)
+	if n := len(spans); n > 0 && to == wal.Endless {
+		h.open = append(h.open, place{TLI: spans[n-1].TLI, Start: spans[n-1].Start})
+		spans = spans[:n-1]
+	}
+	for _, name := range h.size.Names(spans) {
+		h.log[name] = true
+	}
+}
+
+// wants reports whether a log file is needed.
+func (h holdings) wants(name string) bool {
+	return h.log[name] || slices.ContainsFunc(h.open, func(p place) bool {
+		first := h.size.Name(p.TLI, h.size.Number(p.Start))
+		return name[:8] == first[:8] && name >= first
+	})
+}
+
+// garbage is what can go: bases, kept folders, and files in the archive.
+type garbage struct {
+	bases []wal.Base
+	kept  []kept
+	log   []string
+	raws  []raw
+}
+
+// unneeded lists what nobody needs. With the last marker goes everything, also
+// what markers to come would begin with: last says that it is being deleted.
+func (rt *retention) unneeded(ctx context.Context, h holdings, last bool) (g garbage, err error) {
+	if last {
+		h.from, h.open, h.blind = nil, nil, false
+	}
+	if p := rt.bases.copying.Load(); p != nil {
+		h.open = append(h.open, *p)
+	}
+	used := map[string]bool{}
+	for _, b := range h.from {
+		used[b.ID] = true
+	}
+	for _, b := range h.bases {
+		if !used[b.ID] && !h.blind {
+			g.bases = append(g.bases, b)
+		}
+	}
+	for _, k := range h.kept {
+		if !slices.ContainsFunc(h.markers, func(m marker) bool { return m.ID == k.Marker }) {
+			g.kept = append(g.kept, k)
+		}
+	}
+	list, err := asowner.Names.Call(ctx, rt.store.owner, rt.store.Archive())
+	for _, name := range list {
+		if len(name) < 24 || !wal.IsSegment(name[:24]) || !database.ValidName(name) {
+			continue
+		}
+		copied := name[24:] == asowner.Linked && slices.Contains(list, name[:24])
+		if copied || !h.blind && !h.wants(name[:24]) {
+			g.log = append(g.log, name)
+		}
+	}
+	return g, err
+}
+
+// freed is what no one needs any more once these snapshots are deleted, in
+// addition to what no one needs now.
+func (rt *retention) freed(ctx context.Context, ids []snap.SnapshotID) (g garbage, err error) {
+	before, err := rt.hold(ctx)
+	if err != nil {
+		return g, err
+	}
+	after, err := rt.hold(ctx, ids...)
+	if err != nil {
+		return g, err
+	}
+	already, err := rt.unneeded(ctx, before, false)
+	if err != nil {
+		return g, err
+	}
+	g, err = rt.unneeded(ctx, after, len(after.markers) == 0 && len(before.markers) > 0)
+	g.bases = slices.DeleteFunc(g.bases, func(b wal.Base) bool { return slices.Contains(already.bases, b) })
+	g.kept = slices.DeleteFunc(g.kept, func(k kept) bool { return slices.Contains(already.kept, k) })
+	g.log = slices.DeleteFunc(g.log, func(name string) bool { return slices.Contains(already.log, name) })
+	if err == nil {
+		g.raws, err = rt.records.rawsOf(ids)
+	}
+	return g, err
+}
+
+// paths returns the paths of everything that g lists.
+func (rt *retention) paths(g garbage) (all []string) {
+	for _, b := range g.bases {
+		all = append(all, rt.store.path("bases", b.ID))
+	}
+	for _, k := range g.kept {
+		all = append(all, rt.store.path("forks", k.Dir))
+	}
+	for _, name := range g.log {
+		all = append(all, rt.store.path("archive", name))
+	}
+	for _, r := range g.raws {
+		if r.Dir != "" {
+			all = append(all, rt.store.path("raws", r.Dir))
+		}
+	}
+	return all
+}
+
+// discard removes garbage: records first, so that none ever names what is gone.
+// What a crash leaves is found by the next prune or Sweep.
+func (rt *retention) discard(ctx context.Context, g garbage) error {
+	if err := rt.failpoint.At("discard"); err != nil {
+		return err
+	}
+	for _, b := range g.bases {
+		if err := errors.Join(rt.records.drop("bases", b.ID), removeDurably(rt.records.sumsFile(b.ID)), rt.store.remove(ctx, rt.store.path("bases", b.ID))); err != nil {
+			return err
+		}
+	}
+	for _, k := range g.kept {
+		if err := errors.Join(rt.records.drop("kept", string(k.Marker)), rt.store.remove(ctx, rt.store.path("forks", k.Dir))); err != nil {
+			return err
+		}
+	}
+	for _, r := range g.raws {
+		if err := errors.Join(rt.records.drop("raws", string(r.ID)), rt.store.remove(ctx, rt.paths(garbage{raws: []raw{r}})...)); err != nil {
+			return err
+		}
+	}
+	return rt.store.remove(ctx, rt.paths(garbage{log: g.log})...)
+}
+
+// prune drops what nobody needs.
+func (rt *retention) prune(ctx context.Context) error {
+	h, err := rt.hold(ctx)
+	if err != nil {
+		return err
+	}
+	g, err := rt.unneeded(ctx, h, false)
+	if err != nil {
+		return err
+	}
+	return rt.discard(ctx, g)
+}
+
+// sweepStore removes what no record names.
+func (rt *retention) sweepStore(ctx context.Context) error {
+	var known []string
+	bases, err1 := rt.records.bases()
+	keeps, err2 := rt.records.keptOnes()
+	plans, err3 := rt.records.switches()
+	raws, err4 := rt.records.raws()
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
+		return err
+	}
+	for _, r := range raws {
+		known = append(known, "raws/"+r.Dir)
+	}
+	for _, b := range bases {
+		known = append(known, "bases/"+b.ID)
+	}
+	for _, k := range keeps {
+		known = append(known, "forks/"+k.Dir)
+	}
+	for _, p := range plans {
+		known = append(known, "forks/"+p.Fork.Dir)
+	}
+	_, err := asowner.Sweep.Call(ctx, rt.store.owner, asowner.Sweeping{Store: rt.store.Store, Known: known})
+	return err
+}

@@ -1,0 +1,174 @@
+package physical
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/user"
+	"strconv"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"mulligan/errs"
+	"mulligan/snap/postgres/pglogin"
+	"mulligan/snap/postgres/physical/asowner"
+	"mulligan/snap/postgres/physical/pgserver"
+	"mulligan/snap/postgres/physical/session"
+	"mulligan/snap/postgres/physical/wal"
+)
+
+// server is the cluster's live server, the one that the app uses: the driver starts and stops it, and asks it over
+// connections of a superuser. Forks have servers of their own.
+type server struct {
+	pgserver.Cluster
+	name string // the cluster's
+	dsn  string
+	home asowner.Home
+}
+
+// connect connects to the live server: to the maintenance database, so that the
+// app's can be dropped and made again meanwhile.
+func (s *server) connect(ctx context.Context) (session.Conn, error) {
+	cfg, err := s.config(ctx)
+	if err != nil {
+		return session.Conn{}, err
+	}
+	own := cfg.Database
+	cfg.Database = "postgres"
+	c, err := session.Open(ctx, cfg)
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) && pg.Code == "3D000" { // no such database
+		cfg.Database = own
+		c, err = session.Open(ctx, cfg)
+	}
+	return c, err
+}
+
+// connectTo connects to one database of the live server.
+func (s *server) connectTo(ctx context.Context, database string) (session.Conn, error) {
+	cfg, err := s.config(ctx)
+	if err != nil {
+		return session.Conn{}, err
+	}
+	cfg.Database = database
+	return session.Open(ctx, cfg)
+}
+
+// config is the DSN read. Where it names no user, that is the server's own; on a
+// unix socket the server also sees it as that user (SO_PEERCRED), for peer login.
+func (s *server) config(ctx context.Context) (*pgx.ConnConfig, error) {
+	l, err := s.login()
+	if err != nil {
+		return nil, err
+	}
+	password, err := l.Secret(ctx, s.Owner)
+	if err != nil {
+		return nil, err
+	}
+	cfg, err := session.Config(map[string]string{
+		"host": l.Host, "port": l.Port, "user": l.User, "password": password, "dbname": l.Database, "sslmode": l.TLS["sslmode"],
+	})
+	if err != nil {
+		return nil, pglogin.Bad("of database %s cannot be used", s.name)
+	}
+	cfg.DialFunc = s.Owner.Dial
+	return cfg, nil
+}
+
+// login takes the DSN apart, and fills in the server's user where it names none.
+func (s *server) login() (*pglogin.Settings, error) {
+	l, err := pglogin.Parse(s.dsn)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range pglogin.Certificates {
+		if l.TLS[name] != "" {
+			return nil, errs.New(errs.Unsupported, "", "the dsn of database %s has %s, and a cluster on this host is reached without certificates", s.name, name).
+				WithHint("name the server's socket: postgres://USER@/DATABASE?host=/run/postgresql")
+		}
+	}
+	if l.User == "" {
+		uid := s.Owner.UID
+		if uid < 0 {
+			uid = os.Geteuid()
+		}
+		u, err := user.LookupId(strconv.Itoa(uid))
+		if err != nil {
+			return nil, pglogin.Bad("names no user, and user %d has no name", uid)
+		}
+		l.User = u.Username
+	}
+	if l.Database == "" {
+		l.Database = l.User
+	}
+	return l, nil
+}
+
+// database returns the name of the database that the DSN names, or "".
+func (s *server) database() string {
+	l, err := s.login()
+	if err != nil {
+		return ""
+	}
+	return l.Database
+}
+
+// head is where the live folder's log ends: timeline and place. The place is 0
+// after a crash of the server, when only reading tells.
+func (s *server) head(ctx context.Context) (t wal.Timeline, size wal.Segments, end wal.LSN, err error) {
+	running, err := pgserver.InUse(s.DataDir)
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	ctl, err := s.ReadControl(ctx, s.DataDir)
+	if err != nil || !running {
+		if ctl.State == pgserver.ShutDown {
+			end = ctl.Checkpoint // only that record is left
+		}
+		return ctl.TLI, ctl.Segments, end, err
+	}
+	c, err := s.connect(ctx)
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	defer c.Close()
+	if t, err = c.Timeline(ctx); err == nil {
+		end, err = c.Barrier(ctx)
+	}
+	return t, ctl.Segments, end, err
+}
+
+// writeOut has the server write its buffers out, if it is up. One that is down,
+// or dead, is told by what its log holds.
+func (s *server) writeOut(ctx context.Context) (up bool, err error) {
+	if s.Status(ctx, s.DataDir) != "ready" {
+		return false, nil
+	}
+	c, err := s.connect(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer c.Close()
+	return true, c.Run(ctx, "CHECKPOINT")
+}
+
+// revive starts a server that is down, if it may. why says how it was found so, and is the
+// error of one that runs all the same.
+func (s *server) revive(ctx context.Context, may bool, why error) error {
+	running, err := pgserver.InUse(s.DataDir)
+	if err != nil {
+		return err
+	}
+	if running {
+		return why
+	}
+	if !may {
+		return &errs.Error{Kind: errs.Unavailable, Message: "the server of cluster " + s.name + " is down", Err: why,
+			Hint: "start it, if it is not down on purpose: only a rollback starts it by itself"}
+	}
+	if err := s.Start(ctx); err != nil {
+		return &errs.Error{Kind: errs.Unavailable, Message: "the server is down and cannot be started", Err: errs.Also(why, err), Hint: "its own log says why"}
+	}
+	return nil
+}
