@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -27,14 +28,15 @@ type awayServer struct {
 	get         func(t *testing.T) string
 	ask         func(t *testing.T, sql string) string // of MariaDB
 	folder      string                                // that its processes work in, where the test needs it
+	pid         func(t *testing.T) int                // of the process that lets clients in
 	rehearses   string                                // how a step begins that a rehearsal takes beside the live database
 }
 
 // awayServers start a server of each kind that is none of a folder's.
 var awayServers = map[string]func(t *testing.T) *awayServer{"redis": awayRedis, "mysql": awayMariaDB, "postgres": awayPostgres}
 
-// process starts a server's program, and returns what ends it.
-func process(t *testing.T, ready func() bool, program string, args ...string) (stop func(t *testing.T)) {
+// process starts a server's program, and returns what ends it, and its pid.
+func process(t *testing.T, ready func() bool, program string, args ...string) (stop func(t *testing.T), pid func(*testing.T) int) {
 	t.Helper()
 	cmd := exec.Command(program, args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -47,7 +49,7 @@ func process(t *testing.T, ready func() bool, program string, args ...string) (s
 	}
 	t.Cleanup(func() { stop(t) })
 	waitFor(t, program+" is up", ready)
-	return stop
+	return stop, func(*testing.T) int { return cmd.Process.Pid }
 }
 
 // says runs a client of a server, and returns its output without white space around it.
@@ -72,7 +74,7 @@ func awayRedis(t *testing.T) *awayServer {
 	dir := t.TempDir()
 	s := &awayServer{db: ipc.Database{Name: "main", Driver: "redis", DSN: "redis://127.0.0.1:" + port}}
 	s.start = func(t *testing.T) {
-		s.stop = process(t, func() bool {
+		s.stop, s.pid = process(t, func() bool {
 			out, err := exec.Command("redis-cli", "-p", port, "PING").Output()
 			return err == nil && strings.TrimSpace(string(out)) == "PONG"
 		}, "redis-server", "--bind", "127.0.0.1", "--port", port, "--dir", dir, "--appendonly", "yes", "--appendfsync", "always", "--logfile", filepath.Join(dir, "log"))
@@ -99,7 +101,7 @@ func awayMariaDB(t *testing.T) *awayServer {
 			says(t, "", "mariadb-install-db", "--no-defaults", "--datadir="+data, "--skip-test-db", "--tmpdir="+dir,
 				"--auth-root-authentication-method=normal", "--innodb-log-file-size=8M")
 		}
-		s.stop = process(t, func() bool {
+		s.stop, s.pid = process(t, func() bool {
 			return exec.Command("mariadb-admin", "--no-defaults", "--socket="+socket, "--user=root", "ping").Run() == nil
 		}, "mariadbd", "--no-defaults", "--datadir="+data, "--socket="+socket, "--skip-networking", "--user=root", "--innodb-buffer-pool-size=32M")
 		if !made {
@@ -131,6 +133,14 @@ func awayPostgresOf(c *pgtest.Cluster) *awayServer {
 		}
 	}
 	s.stop = func(t *testing.T) { c.Kill(t) }
+	s.pid = func(t *testing.T) int {
+		line, _, _ := strings.Cut(read(t, c.DataDir, "postmaster.pid"), "\n")
+		pid, err := strconv.Atoi(line)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return pid
+	}
 	s.set = func(t *testing.T, word string) {
 		c.Psql(t, "shop", "DELETE FROM words; INSERT INTO words VALUES ('"+word+"')")
 	}

@@ -98,10 +98,15 @@ func (t *Tracker) look(ctx context.Context, o *openTurn) {
 	o.running, o.healthy = running, healthy
 }
 
+// loginTime bounds how long a server may take to let a capture in that an agent waits for. A
+// server that is stopped or overloaded would hold up the agent, and everything else of the app, for half a minute.
+const loginTime = 5 * time.Second
+
 // captureRest captures the databases, as far as that is possible while the app runs. The turn's
 // checkpoint has warnings about the rest.
 func (t *Tracker) captureRest(ctx context.Context, o *openTurn) {
 	defer close(o.ready)
+	ctx = snap.WithLoginTime(ctx, loginTime)
 	release, err := t.svc.apps.AcquireBrief(ctx, t.a, "capture for turn "+string(o.Rec.ID))
 	if err != nil {
 		o.lacks = append(o.lacks, "databases are not in it: "+err.Error())
@@ -290,7 +295,7 @@ func (t *Tracker) databasesChanged(ctx context.Context, o *openTurn) bool {
 		if !l.IsDB() {
 			return true // a guest writes at any time; its writes are attributed to the turn
 		}
-		now, _, err := t.svc.checkpoints.CaptureLayer(ctx, t.a, l, checkpoint.How{})
+		now, _, err := t.svc.checkpoints.CaptureLayer(snap.WithLoginTime(ctx, loginTime), t.a, l, checkpoint.How{})
 		if err != nil {
 			return true
 		}

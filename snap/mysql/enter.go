@@ -13,6 +13,7 @@ import (
 	client "github.com/go-sql-driver/mysql"
 
 	"mulligan/errs"
+	"mulligan/snap"
 )
 
 // Capability flags in the server's greeting
@@ -32,20 +33,16 @@ const loginTime = 30 * time.Second
 // enter connects and logs in according to cfg. It starts TLS itself, so that it can parse packets above
 // TLS; the client library does not.
 func enter(ctx context.Context, cfg *client.Config) (*wire, error) {
-	ctx, cancel := context.WithTimeout(ctx, loginTime)
-	defer cancel()
+	return snap.Login(ctx, loginTime, func(ctx context.Context) (*wire, error) { return dial(ctx, cfg) })
+}
+
+func dial(ctx context.Context, cfg *client.Config) (*wire, error) {
 	c, err := cfg.DialFunc(ctx, cfg.Net, cfg.Addr)
 	if err != nil {
 		return nil, err
 	}
 	w := newWire(c)
-	err = w.SetDeadline(time.Now().Add(loginTime))
-	if err == nil {
-		err = w.during(ctx, func() error { return w.login(ctx, cfg) })
-	}
-	if err == nil {
-		err = w.SetDeadline(time.Time{})
-	}
+	err = w.during(ctx, func() error { return w.login(ctx, cfg) })
 	if err != nil {
 		_ = w.Conn.Close() // err is more useful
 		return nil, err

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/errs"
+	"mulligan/snap"
 )
 
 // conn speaks the protocol called RESP2 (https://redis.io/docs/latest/develop/reference/protocol-spec/),
@@ -74,7 +75,12 @@ func (d *Driver) dial(ctx context.Context) (*conn, error) {
 		return nil, err
 	}
 	c := wrap(ctx, raw, d.cfg.Timeout)
-	if err := c.login(d.server); err != nil {
+	_, err = snap.Login(ctx, d.cfg.Timeout, func(ctx context.Context) (struct{}, error) {
+		release := context.AfterFunc(ctx, func() { _ = raw.Close() })
+		defer release()
+		return struct{}{}, c.login(d.server)
+	})
+	if err != nil {
 		c.close()
 		return nil, err
 	}
@@ -90,7 +96,12 @@ func (c *conn) login(a address) error {
 		_, err := c.do("AUTH", a.password)
 		return err
 	}
-	return nil
+	// Without a password the server says nothing of its own. An error is an answer too: the next command meets it.
+	_, err := c.do("PING")
+	if _, said := err.(serverError); said {
+		return nil
+	}
+	return err
 }
 
 // send writes one command.

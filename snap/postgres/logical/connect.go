@@ -35,7 +35,7 @@ SET lc_monetary = 'C'; SET synchronize_seqscans = off; SET row_security = off; S
 SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0; SET default_transaction_read_only = off;
 SET synchronous_commit = on; SET client_min_messages = warning; SET default_tablespace = ''; SET quote_all_identifiers = off`
 
-// connectTimeout bounds the time to close a session.
+// connectTimeout bounds the time to open a session, and that to close it.
 const connectTimeout = 10 * time.Second
 
 // connect opens a session in db.
@@ -44,7 +44,7 @@ func (d *Driver) connect(ctx context.Context, db string) (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := pgx.ConnectConfig(ctx, cfg)
+	c, err := snap.Login(ctx, connectTimeout, func(ctx context.Context) (*pgx.Conn, error) { return pgx.ConnectConfig(ctx, cfg) })
 	if err != nil {
 		return nil, d.refused(db, err)
 	}

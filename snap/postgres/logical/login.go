@@ -78,7 +78,7 @@ func (d *Driver) config(ctx context.Context, db string) (*pgx.ConnConfig, error)
 		return nil, err
 	}
 	set := map[string]string{
-		"host": l.host, "port": l.port, "user": l.user, "dbname": db, "passfile": os.DevNull, "connect_timeout": "10",
+		"host": l.host, "port": l.port, "user": l.user, "dbname": db, "passfile": os.DevNull,
 		"sslmode": l.tls["sslmode"], "target_session_attrs": "any", "password": password,
 	}
 	for _, name := range pglogin.Certificates {

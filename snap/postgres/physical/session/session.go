@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"mulligan/errs"
+	"mulligan/snap"
 	"mulligan/snap/postgres/pglogin"
 	"mulligan/snap/postgres/pgwire"
 	"mulligan/snap/postgres/physical/wal"
@@ -44,7 +45,6 @@ const connectTimeout = 10 * time.Second
 // Open connects, with settings of its own for whatever the server's may change: how values read, and how long a statement waits.
 func Open(ctx context.Context, cfg *pgx.ConnConfig) (Conn, error) {
 	cfg.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
-	cfg.ConnectTimeout = connectTimeout
 	refusal := &pgwire.Refusal{}
 	pgwire.Guard(cfg, refusal)
 	for k, v := range map[string]string{
@@ -53,7 +53,7 @@ func Open(ctx context.Context, cfg *pgx.ConnConfig) (Conn, error) {
 	} {
 		cfg.RuntimeParams[k] = v
 	}
-	c, err := pgx.ConnectConfig(ctx, cfg)
+	c, err := snap.Login(ctx, connectTimeout, func(ctx context.Context) (*pgx.Conn, error) { return pgx.ConnectConfig(ctx, cfg) })
 	if err != nil {
 		return Conn{}, Explain(refusal.Take(err))
 	}
