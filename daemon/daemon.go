@@ -115,6 +115,9 @@ func (d *Daemon) load(ctx context.Context) error {
 		d.upkeep.Wake(ctx, a)
 	}
 	d.FinishForks(ctx, accounts.Self())
+	if err := d.store.FinishPurges(ctx, d.apps.ClearState); err != nil {
+		d.opt.Log.Error("a purge is not finished", "err", err)
+	}
 	return nil
 }
 

@@ -31,6 +31,8 @@ func (r *Records) reconcile(ctx context.Context) error {
 		case store.DisposeApp:
 			l.gone[appRoot(ipc.AppID(o.ID))] = true
 			l.gone[checkpointRoots+o.ID+"/"] = true
+			r.purged = append(r.purged, ipc.AppID(o.ID))
+			continue // until FinishPurges
 		case store.DisposeCheckpoint:
 			l.gone[checkpointRoot(o.AppID, ipc.CheckpointID(o.ID))] = true
 		default:

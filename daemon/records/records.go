@@ -32,6 +32,7 @@ type Records struct {
 	mu       sync.Mutex
 	disposed []store.Disposal // carried out, to be struck off
 	collect  chan struct{}    // wakes the garbage collector
+	purged   []ipc.AppID      // apps whose purge an earlier process did not finish
 
 	// one is held while a description and its record are written.
 	one sync.Mutex

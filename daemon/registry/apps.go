@@ -326,7 +326,6 @@ func (svc *Service) remove(ctx context.Context, who ipc.Caller, a *app.App, purg
 	}
 	svc.events.Operations.WithLabelValues(entry.Action, events.ResultOf(nil)).Inc()
 	svc.apps.Unregister(a)
-	svc.store.WasDisposed(store.Disposal{Kind: store.DisposeApp, ID: string(a.Rec().ID), AppID: a.Rec().ID})
 	for _, cp := range cps {
 		svc.store.WasDisposed(store.Disposal{Kind: store.DisposeCheckpoint, ID: string(cp.ID), AppID: a.Rec().ID})
 		if err := svc.checkpoints.Drop(ctx, a, cp.Snapshots); err != nil {
@@ -339,6 +338,9 @@ func (svc *Service) remove(ctx context.Context, who ipc.Caller, a *app.App, purg
 		return err
 	}
 	err = os.RemoveAll(svc.binder.StateDir(a.Rec().ID))
+	if err == nil {
+		svc.store.WasDisposed(store.Disposal{Kind: store.DisposeApp, ID: string(a.Rec().ID), AppID: a.Rec().ID})
+	}
 	if folded != nil {
 		err = errs.Also(errs.Wrap(errs.Failed, "the app is removed, and its domain's disks stay a chain of images", folded), err)
 	}
