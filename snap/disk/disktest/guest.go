@@ -99,7 +99,7 @@ func (h *Host) MakeGuest(name string, opt GuestOptions) (*Guest, error) {
   <os><type arch='x86_64' machine='q35'>hvm</type>%s
     <kernel>%s</kernel>
     <initrd>%s</initrd>
-    <cmdline>console=ttyS0 quiet panic=-1 mitigations=off nokaslr apparmor=0 ipv6.disable=1 audit=0 iommu=off hpet=disable random.trust_cpu=on no_timer_check lpj=4000000 tsc=reliable cryptomgr.notests nowatchdog</cmdline>
+    <cmdline>console=ttyS0 quiet panic=-1 mitigations=off nokaslr random.trust_cpu=on no_timer_check lpj=4000000 tsc=reliable cryptomgr.notests nowatchdog</cmdline>
   </os>
   <features><acpi/><apic/></features>
   <cpu mode='custom' match='exact'><model>qemu64</model><feature policy='require' name='rdrand'/></cpu>
