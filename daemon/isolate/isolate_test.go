@@ -246,7 +246,7 @@ func TestForks(t *testing.T) {
 				}
 				lines := strings.Split(f.Execs[i], "\n")
 				if len(lines) != 6 || lines[0] != "page of "+name || lines[1] != filepath.Join(s.Dir, "ws") || len(lines[2]) != 1 ||
-					lines[3] != "NoNewPrivs:\t1" || uid != 0 && strings.Trim(lines[4], "CapEff:\t0") != "" || lines[5] != "7" {
+					lines[3] != "NoNewPrivs:\t1" || uid != 0 && strings.Trim(strings.TrimPrefix(lines[4], "CapEff:\t"), "0") != "" || lines[5] != "7" {
 					t.Errorf("inside of %s: %q", name, lines)
 				}
 			}

@@ -51,7 +51,7 @@ func (svc *Service) openFork(ctx context.Context, a *app.App, rec store.App) (er
 		return errs.Also(err, svc.disposeFork(ctx, a))
 	}
 	a.Now.Store(&layer.Setup{Rec: rec})
-	if err := os.MkdirAll(svc.binder.StateDir(rec.ID), 0o700); err == nil {
+	if err = os.MkdirAll(svc.binder.StateDir(rec.ID), 0o700); err == nil {
 		err = svc.upkeep.Recover(ctx, a)
 	}
 	if err != nil {
