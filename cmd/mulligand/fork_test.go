@@ -26,6 +26,9 @@ func TestForks(t *testing.T) {
 	for i, f := range made {
 		fork := a.fork(f)
 		eventually(t, "the fork answers", func() bool { return visit(t.Context(), fork.addr) == "broken\n" })
+		if cps := ask[ipc.CheckpointList](d, "list", "--app", f.Slug).Checkpoints; len(cps) != 1 {
+			t.Errorf("a new fork has the checkpoints %+v", cps)
+		}
 		fork.set(t, fmt.Sprintf("try %d", i+1))
 		eventually(t, "the fork has its own page", func() bool { return visit(t.Context(), fork.addr) == fmt.Sprintf("try %d\n", i+1) })
 	}

@@ -154,7 +154,12 @@ func (s *Service) fill(ctx context.Context, parent, a *app.App, origin store.Che
 	if a.Unit() != nil {
 		rollback.Start = &start
 	}
-	if _, err := s.rollbacks.Rollback(ctx, accounts.Self(), string(a.Rec().ID), cp.ID, rollback, nil); err != nil {
+	res, err := s.rollbacks.Rollback(ctx, accounts.Self(), string(a.Rec().ID), cp.ID, rollback, nil)
+	if err != nil {
+		return err
+	}
+	// Its safety checkpoint is of an empty folder, where neither redo nor anybody else should go.
+	if err := s.checkpoints.Delete(ctx, accounts.Self(), string(a.Rec().ID), res.SafetyCheckpoint.ID); err != nil {
 		return err
 	}
 	if err := s.opt.Failpoint.At("fork: filled"); err != nil {
