@@ -1,4 +1,4 @@
-// Package durable writes files that survive a power cut.
+// Package durable writes files that survive a power cut, and locks files for one process.
 package durable
 
 import (
@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -44,4 +45,19 @@ func Sync(path string) error {
 		return err
 	}
 	return errors.Join(f.Sync(), f.Close())
+}
+
+// lockWait is how long Lock waits. A process that was just killed may have a child that has not yet called exec: the child holds the
+// lock until then.
+const lockWait = 2 * time.Second
+
+// Lock locks an open file or folder for this process (flock(2)) until f is closed. It waits for two seconds at most for a process
+// that has the lock, and then returns unix.EWOULDBLOCK.
+func Lock(f *os.File) error {
+	for end := time.Now().Add(lockWait); ; time.Sleep(lockWait / 200) {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(end) {
+			return err
+		}
+	}
 }

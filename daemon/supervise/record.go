@@ -61,10 +61,6 @@ func (p *Process) load() (rec record, err error) {
 	return rec, nil
 }
 
-// lockPatience is how long a predecessor may take to let go of the lock: one
-// that was just killed, with a child of its that is not executed yet.
-const lockPatience = 2 * time.Second
-
 // takeLock locks the file at path until it is closed. The descriptor is closed
 // on exec, so the lock is not passed on to the command.
 func takeLock(path string) (*os.File, error) {
@@ -72,19 +68,12 @@ func takeLock(path string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for over := time.Now().Add(lockPatience); ; <-tick.C {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			return f, nil
-		}
-		if errors.Is(err, unix.EWOULDBLOCK) && time.Now().Before(over) {
-			continue
-		}
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			err = errs.New(errs.Busy, "", "another daemon supervises the app").WithHint("see who has %s open", path)
-		}
-		return nil, errors.Join(err, f.Close())
+	err = durable.Lock(f)
+	if err == nil {
+		return f, nil
 	}
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		err = errs.New(errs.Busy, "", "another daemon supervises the app").WithHint("see who has %s open", path)
+	}
+	return nil, errors.Join(err, f.Close())
 }

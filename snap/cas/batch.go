@@ -3,6 +3,7 @@ package cas
 import (
 	"encoding/binary"
 	"hash/crc32"
+	"slices"
 	"sync"
 
 	"mulligan/errs"
@@ -19,15 +20,14 @@ type Batch struct {
 	ended bool
 	held  map[Hash]struct{}
 
-	soundMu sync.Mutex
-	sound   map[Hash]bool // what isSound found out
+	sound sync.Map // from Hash to bool: what isSound found out
 }
 
 // Begin opens a batch.
 func (s *Store) Begin() *Batch {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return &Batch{s: s, epoch: s.epoch, held: map[Hash]struct{}{}, sound: map[Hash]bool{}}
+	return &Batch{s: s, epoch: s.epoch, held: map[Hash]struct{}{}}
 }
 
 const opPut = "store an object"
@@ -96,28 +96,18 @@ func (b *Batch) Keep(h Hash) bool {
 	return ok && err == nil && b.isSound(h)
 }
 
-// isSound reports whether no damage is known of h and of what it refers to. It reads nodes only if damage was found in the store.
+// isSound reports whether no damage is known of h and of what it refers to, having looked at each object once. It reads nodes, if
+// damage was found in the store.
 func (b *Batch) isSound(h Hash) bool {
-	if !b.s.suspect.Load() {
+	if !b.s.suspect.Load() || h.IsZero() {
 		return true
 	}
-	b.soundMu.Lock()
-	defer b.soundMu.Unlock()
-	return b.search(h)
-}
-
-// search looks through the graph below h, at each object once. soundMu is held.
-func (b *Batch) search(h Hash) bool {
-	sound, known := b.sound[h]
-	if known || h.IsZero() {
-		return sound || h.IsZero()
+	if sound, known := b.sound.Load(h); known {
+		return sound.(bool)
 	}
 	refs, err := b.s.checkObject(opPut, h, false)
-	sound = err == nil
-	for i := 0; sound && i < len(refs); i++ {
-		sound = b.search(refs[i])
-	}
-	b.sound[h] = sound
+	sound := err == nil && !slices.ContainsFunc(refs, func(ref Hash) bool { return !b.isSound(ref) })
+	b.sound.Store(h, sound)
 	return sound
 }
 

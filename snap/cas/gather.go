@@ -120,7 +120,10 @@ func (c collector) living(g *segment, objects []object) (live []object) {
 // order sorts the items by kind, then by the age of their series, then by their own age.
 func (p *packing) order() {
 	slices.SortFunc(p.items, func(a, b item) int { // by age
-		return cmp.Or(compareBool(a.grouped, b.grouped), cmp.Compare(a.src.seq, b.src.seq), cmp.Compare(a.off, b.off), cmp.Compare(a.slot, b.slot))
+		if a.grouped != b.grouped {
+			return map[bool]int{true: -1, false: 1}[a.grouped]
+		}
+		return cmp.Or(cmp.Compare(a.src.seq, b.src.seq), cmp.Compare(a.off, b.off), cmp.Compare(a.slot, b.slot))
 	})
 	first := map[seriesKey]int{}
 	for i := range p.items {
@@ -139,15 +142,4 @@ func (p *packing) order() {
 	slices.SortStableFunc(p.items, func(a, b item) int {
 		return cmp.Or(cmp.Compare(a.kind, b.kind), cmp.Compare(a.first, b.first))
 	})
-}
-
-// compareBool orders true before false.
-func compareBool(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case a:
-		return -1
-	}
-	return 1
 }

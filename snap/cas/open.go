@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -20,9 +19,6 @@ import (
 )
 
 const opOpen = "open the store"
-
-// lockWait is how long Open waits for the folder's lock.
-const lockWait = time.Second
 
 // Open opens the store in the folder dir, making it if it isn't there. The
 // folder is locked: errs.Busy when another process has it open. A format that
@@ -72,7 +68,7 @@ func (op opener) lockDir() error {
 		d.Close()
 		return op.ioError(opOpen, err)
 	}
-	if err := flock(d); err != nil {
+	if err := durable.Lock(d); err != nil {
 		d.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			return errs.New(errs.Busy, opOpen, "%s is in use by another process", op.dir).
@@ -82,17 +78,6 @@ func (op opener) lockDir() error {
 	}
 	op.lock = d
 	return nil
-}
-
-// flock waits a moment for the lock: a child that a killed process was just
-// starting holds the folder open until its exec.
-func flock(d *os.File) error {
-	for end := time.Now().Add(lockWait); ; time.Sleep(lockWait / 100) {
-		err := unix.Flock(int(d.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(end) {
-			return err
-		}
-	}
 }
 
 // loadAll reads what is there, or begins a new store.

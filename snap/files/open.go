@@ -27,7 +27,7 @@ func (d *Driver) OpenPath(ctx context.Context, id snap.SnapshotID, path string) 
 		return nil, 0, errs.New(errs.Invalid, op, "%q is not a path in the workspace", path)
 	}
 	if d.ws.Exclude.Covers(path) {
-		return nil, 0, d.noFile(op, path)
+		return nil, 0, noFile(op, d.cfg.Dir, path)
 	}
 	if id == "" {
 		return d.openLive(op, path)
@@ -41,13 +41,14 @@ func (d *Driver) OpenPath(ctx context.Context, id snap.SnapshotID, path string) 
 		return nil, 0, errs.Wrap(errs.Failed, op, err)
 	}
 	if e == nil || !e.IsFile() {
-		return nil, 0, d.noFile(op, path)
+		return nil, 0, noFile(op, d.cfg.Dir, path)
 	}
 	return manifest.OpenContent(d.cfg.Store, *e), e.Size, nil
 }
 
-func (d *Driver) noFile(op, path string) error {
-	return errs.New(errs.NotFound, op, "%s is no file there", workspace.Shown(d.cfg.Dir, path))
+// noFile is the error for a path of a workspace in dir at which there is no regular file.
+func noFile(op, dir, path string) error {
+	return errs.New(errs.NotFound, op, "%s is no file there", workspace.Shown(dir, path))
 }
 
 // openLive opens a file of the workspace. It goes down folder by folder, and looks
@@ -88,7 +89,7 @@ func (d *Driver) openFor(op string, root *beneath.Root, path string) (*os.File, 
 	defer at.Close()
 	st, err := inode.StatAt(int(at.Fd()), "")
 	if err == nil && st.Kind() != unix.S_IFREG {
-		err = d.noFile(op, path)
+		err = noFile(op, d.cfg.Dir, path)
 	}
 	if err == nil {
 		err = d.checkReader(int(at.Fd()), path)
@@ -108,7 +109,7 @@ func (d *Driver) notOpened(op, path string, err error) error {
 	if os.IsPermission(err) {
 		return errs.Wrap(errs.Denied, op, err)
 	}
-	return d.noFile(op, path)
+	return noFile(op, d.cfg.Dir, path)
 }
 
 // checkReader returns an error if the reader may not read the file, or look up
