@@ -19,6 +19,20 @@ func TestForks(t *testing.T) {
 	a.set(t, "broken")
 	d.must("create", "--app", "shop", "--notes", "broken")
 
+	for _, refused := range [][]string{
+		{"--name", "Not a Name"}, {"--count", "17"}, {"--count", "2", "--name", "x"},
+		{"--dir", filepath.Join(a.ws, "inside")}, {"--dir", filepath.Join(d.dir, "state", "x")}, {"--dir", filepath.Dir(a.ws)},
+	} {
+		if _, errOut, code := d.mulligan(append([]string{"fork", "--app", "shop"}, refused...)...); code == 0 || errOut == "" {
+			t.Errorf("fork %q is not refused: %d, %s", refused, code, errOut)
+		}
+	}
+	if list := ask[ipc.ForkList](d, "forks", "--app", "shop").Forks; len(list) != 0 {
+		t.Errorf("refused forks left %+v", list)
+	}
+	if cps := ask[ipc.CheckpointList](d, "list", "--app", "shop").Checkpoints; len(cps) != 1 {
+		t.Errorf("refused forks made checkpoints: %+v", cps)
+	}
 	made := ask[ipc.ForkList](d, "fork", "--app", "shop", "--count", "3").Forks
 	if len(made) != 3 {
 		t.Fatalf("made are %+v", made)

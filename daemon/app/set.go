@@ -119,21 +119,37 @@ func (s *Set) Claim(a *App) error {
 	left := s.abandoned(a.Rec())
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if err := s.conflict(a.Rec(), left); err != nil {
+		return err
+	}
+	a.activity, a.released = "being registered", make(chan struct{})
+	s.apps[a.Rec().ID] = a
+	return nil
+}
+
+// CheckClaim returns the error that Claim would return for an app with that record.
+func (s *Set) CheckClaim(rec store.App) error {
+	left := s.abandoned(rec)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.conflict(rec, left)
+}
+
+// conflict returns why an app with that record cannot be added; left are apps that do not count. s.mu is held.
+func (s *Set) conflict(rec store.App, left map[ipc.AppID]bool) error {
 	if s.closed {
 		return errs.New(errs.Unavailable, "", "the daemon is stopping")
 	}
 	for _, other := range s.apps {
-		ws := other.Rec().Workspace
+		o := other.Rec()
 		switch {
-		case other.Rec().Slug == a.Rec().Slug && other.Rec().Owner == a.Rec().Owner && other.Rec().OwnerUID == a.Rec().OwnerUID:
-			return errs.New(errs.Conflict, "", "the slug %s is taken", a.Rec().Slug).WithHint("choose another with --slug")
-		case overlapping(ws, a.Rec().Workspace) && !left[other.Rec().ID]:
-			return errs.New(errs.Conflict, "", "workspace %q overlaps that of another app", a.Rec().Workspace).
+		case o.Slug == rec.Slug && o.Owner == rec.Owner && o.OwnerUID == rec.OwnerUID:
+			return errs.New(errs.Conflict, "", "the slug %s is taken", rec.Slug).WithHint("choose another with --slug")
+		case overlapping(o.Workspace, rec.Workspace) && !left[o.ID]:
+			return errs.New(errs.Conflict, "", "workspace %q overlaps that of another app", rec.Workspace).
 				WithHint("a folder belongs to one app: mulligan app list")
 		}
 	}
-	a.activity, a.released = "being registered", make(chan struct{})
-	s.apps[a.Rec().ID] = a
 	return nil
 }
 

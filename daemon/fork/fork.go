@@ -64,6 +64,14 @@ func (s *Service) Fork(ctx context.Context, who ipc.Caller, ref string, req ipc.
 	if err := s.check(parent, &req); err != nil {
 		return list, errs.Wrap(errs.Invalid, op, err)
 	}
+	// What would refuse the first fork does so before a checkpoint is made for it.
+	first, err := s.describe(parent, store.Checkpoint{}, req)
+	if err == nil {
+		err = s.apps.CheckClaim(first)
+	}
+	if err != nil {
+		return list, errs.Wrap(errs.Invalid, op, err)
+	}
 	origin, err := s.origin(ctx, who, parent, req)
 	if err != nil {
 		return list, errs.Wrap(errs.Failed, op, err)
@@ -220,6 +228,10 @@ func (s *Service) describe(parent *app.App, origin store.Checkpoint, req ipc.For
 	}
 	if !filepath.IsAbs(rec.Workspace) || filepath.Clean(rec.Workspace) != rec.Workspace {
 		return rec, errs.New(errs.Invalid, "", "%q is not an absolute path", rec.Workspace)
+	}
+	if state := s.opt.StateDir; rec.Workspace == state || app.Within(state, rec.Workspace) || app.Within(rec.Workspace, state) {
+		return rec, errs.New(errs.Invalid, "", "the fork's folder %q and the state folder %q must not contain each other", rec.Workspace, state).
+			WithHint("choose another folder with --dir")
 	}
 	rec.Databases = slices.Clone(was.Databases)
 	for i, db := range rec.Databases {
