@@ -57,9 +57,11 @@ func says(t *testing.T, input, program string, args ...string) string {
 	t.Helper()
 	cmd := exec.Command(program, args...)
 	cmd.Stdin = strings.NewReader(input)
+	var complaints strings.Builder
+	cmd.Stderr = &complaints
 	out, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("%s: %v\n%s", program, err, out)
+		t.Fatalf("%s: %v\n%s%s", program, err, out, complaints.String())
 	}
 	return strings.TrimSpace(string(out))
 }

@@ -2,6 +2,8 @@ package merge
 
 import (
 	"bytes"
+	"slices"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/aymanbagabas/go-udiff"
@@ -19,7 +21,7 @@ func isText(b []byte) bool { return bytes.IndexByte(b, 0) < 0 && utf8.Valid(b) }
 // has changed the same lines, or lines next to them, in another way.
 func mergeText(base, ours, theirs string) (merged string, ok bool) {
 	x, y := udiff.Lines(base, ours), udiff.Lines(base, theirs)
-	if touch(x, y) {
+	if touch(reaches(base, x), reaches(base, y)) {
 		return "", false
 	}
 	all, ok := udiff.Merge(x, y)
@@ -30,16 +32,54 @@ func mergeText(base, ours, theirs string) (merged string, ok bool) {
 	return merged, err == nil
 }
 
-// touch reports whether an edit of x and another one of y meet; both are in order.
-func touch(x, y []udiff.Edit) bool {
+// A reach is an edit with the range of the base, in bytes, in which it can lie and still make the same text. One of two
+// equal lines that follow each other was deleted: nobody can say which, so the edit reaches over both of them.
+type reach struct {
+	edit       udiff.Edit
+	start, end int
+}
+
+// reaches returns the reach of each edit of base.
+func reaches(base string, edits []udiff.Edit) []reach {
+	out := make([]reach, 0, len(edits))
+	for _, e := range edits {
+		up, down := 0, 0
+		switch {
+		case e.New == "":
+			up, down = slide(base[:e.Start], base[e.Start:e.End], base[e.End:])
+		case e.Start == e.End:
+			up, down = slide(base[:e.Start], e.New, base[e.End:])
+		}
+		out = append(out, reach{e, e.Start - up, e.End + down})
+	}
+	return out
+}
+
+// slide returns how many bytes a block of lines can move up and down within a text, so that the text without the block
+// stays the same.
+func slide(before, block, after string) (up, down int) {
+	lines := slices.Collect(strings.Lines(before + block + after))
+	first := strings.Count(before, "\n")
+	last := first + len(slices.Collect(strings.Lines(block)))
+	for i, j := first-1, last-1; i >= 0 && lines[i] == lines[j]; i, j = i-1, j-1 {
+		up += len(lines[i])
+	}
+	for i, j := first, last; j < len(lines) && lines[i] == lines[j]; i, j = i+1, j+1 {
+		down += len(lines[j])
+	}
+	return up, down
+}
+
+// touch reports whether an edit of x and another one of y can meet; both are in order.
+func touch(x, y []reach) bool {
 	for len(x) > 0 && len(y) > 0 {
 		a, b := x[0], y[0]
 		switch {
-		case a == b:
+		case a.edit == b.edit:
 			x, y = x[1:], y[1:]
-		case a.End < b.Start:
+		case a.end < b.start:
 			x = x[1:]
-		case b.End < a.Start:
+		case b.end < a.start:
 			y = y[1:]
 		default:
 			return true

@@ -61,10 +61,26 @@ func TestMergeText(t *testing.T) {
 	}
 }
 
+// TestEqualLines deletes one of two equal lines and edits the line beside them: the deleted one can be the one beside it.
+func TestEqualLines(t *testing.T) {
+	for _, test := range []struct{ base, ours, theirs string }{
+		{"1\n2\n2\n3\n", "1\n2\n3\n", "1\n2\n2\nX\n"},
+		{"1\n2\n2\n3\n", "1\n2\n3\n", "X\n2\n2\n3\n"},
+		{"1\n2\n3\n", "1\n2\n2\n3\n", "1\n2\nX\n"},
+		{"1\n2\n3\n", "1\n2\n2\n3\n", "X\n2\n3\n"},
+		{"0\n1\n2\n1\n2\n3", "0\n1\n2\n3", "0\n1\n2\n1\n2\nX"},
+		{"0\n1\n2\n1\n2\n3", "0\n1\n2\n3", "X\n1\n2\n1\n2\n3"},
+	} {
+		if got, ok := mergeText(test.base, test.ours, test.theirs); ok {
+			t.Errorf("%q merged to %q", test, got)
+		}
+	}
+}
+
 func randomLines(r *rand.Rand, n int) []string {
 	var out []string
-	for range n {
-		out = append(out, fmt.Sprintf("line %d\n", r.IntN(1000)))
+	for _, i := range r.Perm(1000)[:n] { // of equal lines, git may take another one for the deleted one
+		out = append(out, fmt.Sprintf("line %d\n", i))
 	}
 	return out
 }
