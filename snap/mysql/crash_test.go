@@ -8,13 +8,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/snaptest"
-	"mulligan/testkit"
 )
 
 // fate is what a victim does, and the step that it dies at.
@@ -91,42 +89,8 @@ func (c crashing) Process(t *testing.T, do string, step int) *exec.Cmd {
 	return command(t, "victim", fate{filepath.Dir(c.cfg.StateDir), c.socket(), c.db, do, step})
 }
 
-// leftBehind is what a process that was killed may have left.
-var leftBehind = snap.Gone{Snapshots: []snap.SnapshotID{"db-cut"}, Restores: []snap.RestoreID{"op-1"}}
-
-// recovers does what the daemon does after a start.
-func (s *subject) recovers(t *testing.T, do string, forward bool, target, base string) {
-	t.Helper()
-	ctx := t.Context()
-	want := base
-	if do == "commit" || do == "undo" {
-		sw, err := s.driver.Resume(ctx, "op-1")
-		check(t, err)
-		if forward && do == "commit" {
-			want = target
-			check(t, sw.Commit(ctx))
-		} else {
-			check(t, sw.Undo(ctx))
-		}
-		proof, err := sw.Check(ctx)
-		check(t, err)
-		if !proof.Match {
-			t.Errorf("the proof does not match: %+v", proof)
-		}
-		check(t, sw.Finish(ctx))
-	}
-	check(t, s.driver.Sweep(ctx, leftBehind))
-	if s.dump(t, s.db) != want {
-		t.Errorf("after %s, the live state is not what it was taken to", do)
-	}
-	for _, id := range []snap.SnapshotID{"db-target", "db-base"} {
-		check(t, s.driver.Verify(ctx, id, snap.Full))
-	}
-	if kind := errs.KindOf(s.driver.Verify(ctx, "db-cut", snap.Quick)); kind != errs.NotFound {
-		t.Errorf("after a sweep, the capture that was cut is %s", kind)
-	}
-	s.alone(t)
-}
+// crashIDs names what an operation of fate makes.
+var crashIDs = snap.Gone{Snapshots: []snap.SnapshotID{"db-cut"}, Restores: []snap.RestoreID{"op-1"}}
 
 // alone checks that nothing is left of a switch.
 func (s *subject) alone(t *testing.T) {
@@ -142,57 +106,21 @@ func (s *subject) alone(t *testing.T) {
 	}
 }
 
-// serverKills is how often a server is killed in each operation.
-func serverKills() int {
-	if testkit.Long() {
-		return 20
-	}
-	return 2
-}
-
 // A server that dies at whichever moment comes back with the old or the new
 // state, and the switch can go either way.
 func TestServerKilled(t *testing.T) {
-	operations := []string{"capture", "prepare", "commit", "undo"}
-	for _, i := range testkit.Sample(t, "operations", len(operations), 2) {
-		do := operations[i]
-		t.Run(do, func(t *testing.T) {
-			t.Parallel()
-			s, target, base := crashSubject(t, do, ownServer(t))
-			before := s.dump(t, s.db)
-			m := testkit.NewMoments(t, 400*time.Millisecond, serverKills())
-			for m.Next() {
-				pid := s.cmd.Process
-				timer := time.AfterFunc(m.After(), func() { _ = pid.Kill() })
-				err := fate{Do: do}.run(s.driver)
-				m.Hit(!timer.Stop())
-				if kind := errs.KindOf(err); err != nil && kind != errs.Unavailable && kind != errs.Failed && kind != errs.Busy {
-					t.Errorf("the server died, and %s says %s: %v", do, kind, err)
-				}
-				_ = pid.Kill()
-				s.restart(t)
-				sw, err := s.driver.Resume(t.Context(), "op-1")
-				if err != nil || do == "prepare" {
-					if s.dump(t, s.db) != before {
-						t.Fatalf("%s: the live state changed", do)
-					}
-					continue
-				}
-				check(t, sw.Undo(t.Context())) // as the daemon does after a failure
-				if s.dump(t, s.db) != base {
-					t.Fatalf("%s: the server died, and Undo did not get back to the base", do)
-				}
-				check(t, sw.Finish(t.Context()))
-				check(t, s.capture("db-base"))
-				check(t, fate{Do: "prepare"}.run(s.driver))
-				if do == "undo" {
-					check(t, fate{Do: "commit"}.run(s.driver))
-				}
-			}
-			s.recovers(t, do, true, target, base)
-		})
-	}
+	snaptest.RunServerKills(t, 2, func(t *testing.T) snaptest.Served { return served{newSubject(t, ownServer(t))} })
 }
+
+// served is a subject whose server is killed.
+type served struct{ *subject }
+
+func (s served) Kill(*testing.T)    { s.kill() }
+func (s served) Start(t *testing.T) { s.restart(t) }
+func (s served) Alone(t *testing.T) { s.alone(t) }
+
+// Halfway says that tables are exchanged one after the other.
+func (s served) Halfway() {}
 
 // A file that no table owns, as a server leaves it that dies in DROP DATABASE, keeps a
 // database of a switch from being removed. The restore ends all the same; what is left has a

@@ -122,12 +122,12 @@ func TestServerDown(t *testing.T) {
 	s.kill()
 	refuses(t, s.capture("db-2"), errs.Unavailable)
 	refuses(t, fate{Do: "commit"}.run(s.driver), errs.Unavailable)
-	check(t, s.driver.Sweep(t.Context(), leftBehind))
+	check(t, s.driver.Sweep(t.Context(), crashIDs))
 	s.start(t)
 	if s.dump(t, s.db) != base {
 		t.Error("the data changed")
 	}
-	check(t, s.driver.Sweep(t.Context(), leftBehind))
+	check(t, s.driver.Sweep(t.Context(), crashIDs))
 	s.alone(t)
 }
 
@@ -185,7 +185,7 @@ func TestServerDiskFull(t *testing.T) {
 		t.Error("the data changed")
 	}
 	check(t, os.Remove(f.Name()))
-	check(t, s.driver.Sweep(t.Context(), leftBehind))
+	check(t, s.driver.Sweep(t.Context(), crashIDs))
 	s.alone(t)
 }
 

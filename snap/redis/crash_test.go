@@ -7,13 +7,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
-	"time"
 
-	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/snaptest"
-	"mulligan/testkit"
 )
 
 // fate is what a victim does, and the step that it dies at.
@@ -89,44 +86,6 @@ func (c crashing) Process(t *testing.T, do string, step int) *exec.Cmd {
 	return command(t, "victim", fate{filepath.Dir(c.cfg.StateDir), c.dsn(), do, step})
 }
 
-// leftBehind is what a process that was killed may have left.
-var leftBehind = snap.Gone{Snapshots: []snap.SnapshotID{"db-cut"}, Restores: []snap.RestoreID{"op-1"}}
-
-// recovers does what the daemon does after a start.
-func (s *subject) recovers(t *testing.T, do string, forward bool, target, base string) {
-	t.Helper()
-	ctx := t.Context()
-	want := base
-	if do == "commit" || do == "undo" {
-		sw, err := s.driver.Resume(ctx, "op-1")
-		check(t, err)
-		if forward && do == "commit" {
-			want = target
-			check(t, sw.Commit(ctx))
-		} else {
-			check(t, sw.Undo(ctx))
-		}
-		proof, err := sw.Check(ctx)
-		check(t, err)
-		if !proof.Match {
-			t.Errorf("the proof does not match: %+v", proof)
-		}
-		check(t, sw.Finish(ctx))
-	}
-	check(t, s.driver.Sweep(ctx, leftBehind))
-	if s.digest(t) != want {
-		t.Errorf("after %s, the live state is not what it was taken to", do)
-	}
-	for _, id := range []snap.SnapshotID{"db-target", "db-base"} {
-		check(t, s.driver.Verify(ctx, id, snap.Full))
-	}
-	if kind := errs.KindOf(s.driver.Verify(ctx, "db-cut", snap.Quick)); kind != errs.NotFound {
-		t.Errorf("after a sweep, the capture that was cut is %s", kind)
-	}
-	s.alone(t)
-	check(t, s.db.Set(ctx, "writable", "yes", 0).Err())
-}
-
 // alone checks that the server's settings are as they were, and that nothing is left of the switch.
 func (s *subject) alone(t *testing.T) {
 	t.Helper()
@@ -146,27 +105,19 @@ func (s *subject) alone(t *testing.T) {
 // A server that dies at whichever moment comes back with the old or the new
 // state, and the switch can go either way.
 func TestServerKilled(t *testing.T) {
-	for _, do := range []string{"capture", "prepare", "commit", "undo"} {
-		t.Run(do, func(t *testing.T) {
-			t.Parallel()
-			s, target, base := crashSubject(t, do, "--appendonly", "yes", "--appendfsync", "always")
-			before := s.digest(t)
-			m := testkit.NewMoments(t, 250*time.Millisecond, 4)
-			for m.Next() {
-				pid := s.cmd.Process
-				timer := time.AfterFunc(m.After(), func() { _ = pid.Kill() })
-				err := fate{Do: do}.run(s.driver)
-				m.Hit(!timer.Stop())
-				if kind := errs.KindOf(err); err != nil && kind != errs.Unavailable && kind != errs.Failed && kind != errs.Busy {
-					t.Errorf("the server died, and %s says %s: %v", do, kind, err)
-				}
-				_ = pid.Kill()
-				s.restart(t)
-				if now := s.digest(t); now != before && now != target && now != base {
-					t.Fatalf("%s: the server came back with neither the old nor the new state", do)
-				}
-			}
-			s.recovers(t, do, true, target, base)
-		})
-	}
+	snaptest.RunServerKills(t, 4, func(t *testing.T) snaptest.Served {
+		return served{newSubject(t, "--appendonly", "yes", "--appendfsync", "always")}
+	})
+}
+
+// served is a subject whose server is killed.
+type served struct{ *subject }
+
+func (s served) Kill(*testing.T)    { s.kill() }
+func (s served) Start(t *testing.T) { s.restart(t) }
+
+func (s served) Alone(t *testing.T) {
+	s.alone(t)
+	check(t, s.db.Set(t.Context(), "writable", "yes", 0).Err())
+	check(t, s.db.Del(t.Context(), "writable").Err())
 }

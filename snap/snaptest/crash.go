@@ -47,12 +47,13 @@ const (
 	crashRestore = snap.RestoreID("op-1")
 )
 
-// deeds are the operations that a process is killed in, each with the operations that must precede
-// it.
-var deeds = []struct {
+// deed is an operation that a process is killed in.
+type deed struct {
 	do     string
-	before []string
-}{
+	before []string // the operations that must precede it
+}
+
+var deeds = []deed{
 	{"capture", nil}, {"prepare", nil}, {"commit", []string{"prepare"}}, {"undo", []string{"prepare", "commit"}}, {"finish", []string{"prepare", "commit"}},
 }
 

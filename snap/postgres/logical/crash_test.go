@@ -9,15 +9,12 @@ import (
 	"path/filepath"
 	"sync/atomic"
 	"testing"
-	"time"
 
-	"mulligan/errs"
 	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/postgres/pgtest"
 	"mulligan/snap/snaptest"
-	"mulligan/testkit"
 )
 
 const victimEnv = "MULLIGAN_LOGICAL_VICTIM"
@@ -66,14 +63,21 @@ func (f fate) run(ctx context.Context, d *Driver) error { return snaptest.Do(ctx
 // crashes numbers the databases: tests share a server, and run at the same instant.
 var crashes atomic.Int64
 
+// crashDatabase makes a database with two tables and a sequence.
+func crashDatabase(t *testing.T, c *pgtest.Cluster) *subject {
+	t.Helper()
+	s := &subject{c: c, db: fmt.Sprint("crash", crashes.Add(1))}
+	c.Psql(t, "postgres", "CREATE DATABASE "+s.db)
+	s.open(t, c.DSN(s.db))
+	c.Psql(t, s.db, "CREATE TABLE a (i int PRIMARY KEY, t text); INSERT INTO a SELECT g, md5(g::text) FROM generate_series(1, 300) g; CREATE TABLE b (i int); CREATE SEQUENCE q")
+	return s
+}
+
 // crashSubject has snapshots db-target and db-base, the present, and gives
 // their dumps.
 func crashSubject(t *testing.T, c *pgtest.Cluster) (s *subject, target, base string) {
 	t.Helper()
-	s = &subject{c: c, db: fmt.Sprint("crash", crashes.Add(1))}
-	c.Psql(t, "postgres", "CREATE DATABASE "+s.db)
-	s.open(t, c.DSN(s.db))
-	c.Psql(t, s.db, "CREATE TABLE a (i int PRIMARY KEY, t text); INSERT INTO a SELECT g, md5(g::text) FROM generate_series(1, 300) g; CREATE TABLE b (i int); CREATE SEQUENCE q")
+	s = crashDatabase(t, c)
 	_, err := s.driver.Capture(t.Context(), snap.CaptureRequest{ID: "db-target"})
 	check(t, err)
 	target = s.dump(t, "")
@@ -90,11 +94,7 @@ func TestKilledAtEachStep(t *testing.T) {
 	c := startCluster(t, pgtest.Options{})
 	t.Run("each", func(t *testing.T) {
 		snaptest.RunCrashes(t, func(t *testing.T) snaptest.Crashable {
-			s := &subject{c: c, db: fmt.Sprint("crash", crashes.Add(1))}
-			c.Psql(t, "postgres", "CREATE DATABASE "+s.db)
-			s.open(t, c.DSN(s.db))
-			c.Psql(t, s.db, "CREATE TABLE a (i int PRIMARY KEY, t text); INSERT INTO a SELECT g, md5(g::text) FROM generate_series(1, 300) g; CREATE TABLE b (i int); CREATE SEQUENCE q")
-			return crashing{s}
+			return crashing{crashDatabase(t, c)}
 		})
 	})
 }
@@ -137,110 +137,21 @@ func (c crashing) Process(t *testing.T, do string, step int) *exec.Cmd {
 	return cmd
 }
 
-// finishes does what the daemon does after a start.
-func (s *subject) finishes(t *testing.T, do string, forward, killed bool, target, base string) {
-	t.Helper()
-	ctx := t.Context()
-	gone := snap.Gone{Snapshots: []snap.SnapshotID{"db-cut"}}
-	if do == "capture" || do == "prepare" {
-		gone.Restores = []snap.RestoreID{"op-1"}
-	}
-	check(t, s.driver.Sweep(ctx, gone))
-	sw, err := s.driver.Resume(ctx, "op-1")
-	want := base
-	switch do {
-	case "capture":
-		if kind := errs.KindOf(s.driver.Verify(ctx, "db-cut", snap.Quick)); kind != errs.NotFound {
-			t.Errorf("after a sweep, the capture that was cut is %q", kind)
-		}
-	case "prepare":
-		if errs.KindOf(err) != errs.NotFound {
-			t.Errorf("after a sweep, the switch is there: %v", err)
-		}
-	case "finish":
-		want = target
-		if killed && err == nil { // where the plan is gone, so is everything
-			check(t, sw.Finish(ctx))
-		}
-	default:
-		check(t, err)
-		if forward && do == "commit" {
-			want = target
-			check(t, sw.Commit(ctx))
-		} else {
-			check(t, sw.Undo(ctx))
-		}
-		proof, err := sw.Check(ctx)
-		check(t, err)
-		if !proof.Match {
-			t.Errorf("the proof does not match: %+v", proof)
-		}
-		check(t, sw.Finish(ctx))
-	}
-	s.lives(t, do, want)
-}
-
 // PostgreSQL is killed at random moments of a restore; when it is up again, the
 // restore is finished or undone.
 func TestServerKilled(t *testing.T) {
-	t.Parallel()
-	c := startCluster(t, pgtest.Options{Settings: map[string]string{"restart_after_crash": "off"}})
-	moments := map[string]*testkit.Moments{}
-	round, _ := testkit.Part(t, 2) // every other one goes on, and the others turn back
-	want := 1
-	if snaptest.Long() {
-		want = 2
-	}
-	for do, within := range map[string]time.Duration{"capture": 300, "prepare": 1500, "commit": 150, "undo": 80} {
-		moments[do] = testkit.NewMoments(t, within*time.Millisecond, want)
-	}
-	next := func() string {
-		for _, do := range []string{"capture", "prepare", "commit", "undo"} {
-			if moments[do].Next() {
-				round++
-				return do
-			}
-		}
-		return ""
-	}
-	for do := next(); do != ""; do = next() {
-		s, target, base := crashSubject(t, c)
-		if do == "commit" || do == "undo" {
-			check(t, fate{Do: "prepare"}.run(t.Context(), s.driver))
-		}
-		if do == "undo" {
-			check(t, fate{Do: "commit"}.run(t.Context(), s.driver))
-		}
-		after := moments[do].After()
-		done := make(chan error, 1)
-		began := time.Now()
-		go func() { done <- fate{Do: do}.run(context.Background(), s.driver) }()
-		var err error
-		ended := false
-		select {
-		case err = <-done:
-			ended = true
-		case <-time.After(after):
-		}
-		c.Kill(t)
-		moments[do].Hit(!ended)
-		if !ended {
-			err = <-done
-		}
-		t.Logf("round %d: %s, server killed after %v: %v", round, do, time.Since(began).Round(time.Millisecond), err)
-		c.Start(t)
-		s.Reopen(t)
-		if now := s.dump(t, ""); now != target && now != base {
-			t.Fatalf("%s, server killed after %v: the live state is neither old nor new", do, after)
-		}
-		if do == "capture" && err == nil {
-			check(t, s.driver.Verify(t.Context(), "db-cut", snap.Full))
-			check(t, s.driver.Delete(t.Context(), "db-cut"))
-		}
-		s.finishes(t, do, round%2 == 0, false, target, base)
-		s.leftovers(t)
-	}
+	snaptest.RunServerKills(t, 3, func(t *testing.T) snaptest.Served {
+		c := startCluster(t, pgtest.Options{Settings: map[string]string{"restart_after_crash": "off"}})
+		return served{crashing{crashDatabase(t, c)}}
+	})
 }
+
+// served is a subject whose server is killed.
+type served struct{ crashing }
+
+func (s served) Kill(t *testing.T)   { s.c.Kill(t) }
+func (s served) Start(t *testing.T)  { s.c.Start(t) }
+func (s served) Reopen(t *testing.T) { s.subject.Reopen(t) }
 
 // A server that dies in DROP DATABASE leaves the database invalid, which takes nothing
 // but another DROP: whatever is under way goes on from there.
