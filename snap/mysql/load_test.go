@@ -1,7 +1,6 @@
 package mysql
 
 import (
-	"bufio"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -28,64 +27,36 @@ func open(socket, db string) *sql.DB {
 	return sql.OpenDB(c)
 }
 
-// write is a client in a process of its own, which says what it begins and what is done.
+// write is a client in a process of its own.
 func write(arg string) {
 	var at [2]string
 	must(json.Unmarshal([]byte(arg), &at))
 	db := open(at[0], at[1])
-	for n := 1; ; n++ {
-		fmt.Println("begun", n)
+	must(snaptest.Write(func(n int64) error {
 		tx, err := db.Begin()
-		must(err)
+		if err != nil {
+			return err
+		}
 		for _, q := range []string{"UPDATE counter SET n = n + 1", fmt.Sprintf("INSERT INTO log VALUES (%d, REPEAT('x', %d))", n, n%900),
 			fmt.Sprintf("INSERT INTO loose VALUES (%d, 'load')", n), fmt.Sprintf("REPLACE INTO last VALUES (%d, %d)", n%50, n)} {
-			_, err := tx.Exec(q)
-			must(err)
-		}
-		must(tx.Commit())
-		fmt.Println("done", n)
-	}
-}
-
-// writer is such a process, as the test sees it.
-type writer struct {
-	cmd         *exec.Cmd
-	begun, done atomic.Int64
-	end         sync.WaitGroup
-}
-
-func startWriter(t *testing.T, s *subject) *writer {
-	t.Helper()
-	s.sql(t, s.db, "CREATE TABLE counter (n INT); INSERT INTO counter VALUES (0); CREATE TABLE log (n INT PRIMARY KEY, x TEXT); CREATE TABLE last (a INT PRIMARY KEY, n INT)")
-	w := &writer{cmd: command(t, "writer", [2]string{s.socket(), s.db})}
-	out, err := w.cmd.StdoutPipe()
-	check(t, err)
-	check(t, w.cmd.Start())
-	w.end.Go(func() {
-		for lines := bufio.NewScanner(out); lines.Scan(); {
-			word, n := "", int64(0)
-			fmt.Sscan(lines.Text(), &word, &n)
-			if word == "begun" {
-				w.begun.Store(n)
-			} else {
-				w.done.Store(n)
+			if _, err := tx.Exec(q); err != nil {
+				return err
 			}
 		}
-	})
-	t.Cleanup(w.stop)
-	return w
+		return tx.Commit()
+	}))
 }
 
-func (w *writer) stop() {
-	if w.cmd.ProcessState == nil {
-		_ = w.cmd.Process.Kill()
-		w.end.Wait()
-		_ = w.cmd.Wait()
-	}
+// writable is a subject that a client writes to.
+type writable struct{ *subject }
+
+func (s writable) Writer(t *testing.T) *exec.Cmd {
+	s.sql(t, s.db, "CREATE TABLE counter (n INT); INSERT INTO counter VALUES (0); CREATE TABLE log (n INT PRIMARY KEY, x TEXT); CREATE TABLE last (a INT PRIMARY KEY, n INT)")
+	return command(t, "writer", [2]string{s.socket(), s.db})
 }
 
-// count checks that the writer's tables agree with each other, and says how far it got.
-func (s *subject) count(t *testing.T) (n int64) {
+// Written checks that the writer's tables agree with each other.
+func (s writable) Written(t *testing.T) (n int64) {
 	t.Helper()
 	var rows, top, loose, last int64
 	_, err := fmt.Sscan(s.sql(t, s.db, "SELECT n, (SELECT COUNT(*) FROM log), (SELECT MAX(n) FROM log), (SELECT COUNT(*) FROM loose WHERE b LIKE 'load%'), (SELECT MAX(n) FROM last) FROM counter"), &n, &rows, &top, &loose, &last)
@@ -96,61 +67,27 @@ func (s *subject) count(t *testing.T) (n int64) {
 	return n
 }
 
-// Captured while a second process writes, and restored in any order, each
-// state is that of its moment: what was done before is there, what began after is not. One
-// run is with a log of the server's, the next without.
+func (s writable) Wreck(t *testing.T, seed int64) {
+	t.Helper()
+	all := wrecks(s.db)
+	s.sql(t, "", all[uint64(seed)%uint64(len(all))])
+}
+
+// One run is with a log of the server's, the next without.
 func TestUnderLoad(t *testing.T) {
 	logs := [][]string{{"--log-bin=log"}, nil}
 	for _, i := range testkit.Sample(t, "servers", len(logs), 1) {
 		args := logs[i]
 		t.Run(fmt.Sprint(args), func(t *testing.T) {
 			t.Parallel()
-			underLoad(t, newSubject(t, ownServer(t, args...)), len(args) > 0)
+			s := newSubject(t, ownServer(t, args...))
+			got, err := s.driver.Capture(t.Context(), snap.CaptureRequest{ID: "db-position"})
+			check(t, err)
+			if logged := len(args) > 0; logged != strings.HasPrefix(got.Position, "log.0") {
+				t.Errorf("the position is %q", got.Position)
+			}
+			snaptest.RunUnderLoad(t, writable{s})
 		})
-	}
-}
-
-func underLoad(t *testing.T, s *subject, logged bool) {
-	w := startWriter(t, s)
-	type moment struct {
-		snap.Snapshot
-		from, to, n int64
-		dump        string
-	}
-	var all []*moment
-	captures := 6
-	if snaptest.Long() {
-		captures = 12
-	}
-	for i := range captures {
-		testkit.Eventually(t, "the writer goes on", func() bool { return w.done.Load() > int64(20*i) })
-		m := &moment{from: w.done.Load()}
-		var err error
-		m.Snapshot, err = s.driver.Capture(t.Context(), snap.CaptureRequest{ID: snap.SnapshotID(fmt.Sprint("db-", i))})
-		check(t, err)
-		if logged != strings.HasPrefix(m.Position, "log.0") {
-			t.Errorf("the position is %q", m.Position)
-		}
-		at := w.begun.Load()
-		testkit.Eventually(t, "the writer's word arrives", func() bool { return w.begun.Load() > at })
-		m.to = w.begun.Load()
-		all = append(all, m)
-	}
-	w.stop()
-	r := testkit.Rand(t)
-	visits := len(wrecks("")) // one after each
-	if snaptest.Long() {
-		visits = 16
-	}
-	for i := range visits {
-		m := all[r.IntN(len(all))]
-		s.restore(t, m.ID)
-		n, dump := s.count(t), s.dump(t, s.db)
-		if n < m.from || n > m.to || m.n != 0 && (n != m.n || dump != m.dump) {
-			t.Fatalf("%s was captured between %d and %d, has %d, and had %d", m.ID, m.from, m.to, n, m.n)
-		}
-		m.n, m.dump = n, dump
-		s.sql(t, "", wrecks(s.db)[i%len(wrecks(s.db))])
 	}
 }
 

@@ -1,7 +1,6 @@
 package redis
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -15,23 +14,18 @@ import (
 	client "github.com/redis/go-redis/v9"
 
 	"mulligan/snap"
+	"mulligan/snap/snaptest"
 	"mulligan/testkit"
 )
 
-// write is a client in a process of its own, which says what it begins and what is done.
+// write is a client in a process of its own.
 func write(arg string) {
 	var dsn string
 	must(json.Unmarshal([]byte(arg), &dsn))
 	opt, err := client.ParseURL(dsn)
 	must(err)
 	c, ctx := client.NewClient(opt), context.Background()
-	n, err := c.Get(ctx, "n").Int64()
-	if err != client.Nil {
-		must(err)
-	}
-	for {
-		n++
-		fmt.Println("begun", n)
+	must(snaptest.Write(func(n int64) error {
 		_, err := c.TxPipelined(ctx, func(p client.Pipeliner) error {
 			p.Incr(ctx, "n")
 			p.RPush(ctx, "all", n)
@@ -39,49 +33,17 @@ func write(arg string) {
 			p.ZAdd(ctx, "z", client.Z{Score: float64(n), Member: n % 300})
 			return nil
 		})
-		must(err)
-		fmt.Println("done", n)
-	}
+		return err
+	}))
 }
 
-// writer is such a process, as the test sees it.
-type writer struct {
-	cmd         *exec.Cmd
-	begun, done atomic.Int64
-	end         sync.WaitGroup
-}
+// writable is a subject that a client writes to.
+type writable struct{ *subject }
 
-func startWriter(t *testing.T, s *server) *writer {
-	t.Helper()
-	w := &writer{cmd: command(t, "writer", s.dsn())}
-	out, err := w.cmd.StdoutPipe()
-	check(t, err)
-	check(t, w.cmd.Start())
-	w.end.Go(func() {
-		for lines := bufio.NewScanner(out); lines.Scan(); {
-			word, n := "", int64(0)
-			fmt.Sscan(lines.Text(), &word, &n)
-			if word == "begun" {
-				w.begun.Store(n)
-			} else {
-				w.done.Store(n)
-			}
-		}
-	})
-	t.Cleanup(w.stop)
-	return w
-}
+func (s writable) Writer(t *testing.T) *exec.Cmd { return command(t, "writer", s.dsn()) }
 
-func (w *writer) stop() {
-	if w.cmd.ProcessState == nil {
-		_ = w.cmd.Process.Kill()
-		w.end.Wait()
-		_ = w.cmd.Wait()
-	}
-}
-
-// count checks that the writer's keys agree with each other, and says how far it got.
-func count(t *testing.T, s *server) int64 {
+// Written checks that the writer's keys agree with each other.
+func (s writable) Written(t *testing.T) int64 {
 	t.Helper()
 	ctx := context.Background()
 	n, err := s.db.Get(ctx, "n").Int64()
@@ -96,43 +58,17 @@ func count(t *testing.T, s *server) int64 {
 	return n
 }
 
-// Captured while a second process writes, and restored in any order, each
-// state is that of its moment: what was done before is there, what began after is not.
+// Wreck empties the database, or makes a list of the counter.
+func (s writable) Wreck(t *testing.T, seed int64) {
+	t.Helper()
+	check(t, s.db.FlushAll(t.Context()).Err())
+	if seed%2 == 0 {
+		check(t, s.db.LPush(t.Context(), "n", "wrong").Err())
+	}
+}
+
 func TestUnderLoad(t *testing.T) {
-	s := newSubject(t, "--appendonly", "yes")
-	w := startWriter(t, s.server)
-	type moment struct {
-		snap.Snapshot
-		from, to, n int64
-		digest      string
-	}
-	var all []*moment
-	for i := range 12 {
-		testkit.Eventually(t, "the writer goes on", func() bool { return w.done.Load() > int64(50*i) })
-		m := &moment{from: w.done.Load()}
-		var err error
-		m.Snapshot, err = s.driver.Capture(t.Context(), snap.CaptureRequest{ID: snap.SnapshotID(fmt.Sprint("db-", i))})
-		check(t, err)
-		at := w.begun.Load()
-		testkit.Eventually(t, "the writer's word arrives", func() bool { return w.begun.Load() > at })
-		m.to = w.begun.Load()
-		all = append(all, m)
-	}
-	w.stop()
-	r := testkit.Rand(t)
-	for range 20 {
-		m := all[r.IntN(len(all))]
-		s.restore(t, m.ID)
-		n, digest := count(t, s.server), s.digest(t)
-		if n < m.from || n > m.to || m.n != 0 && (n != m.n || digest != m.digest) {
-			t.Fatalf("%s was captured between %d and %d, has %d, and had %d", m.ID, m.from, m.to, n, m.n)
-		}
-		m.n, m.digest = n, digest
-		if r.IntN(2) == 0 {
-			check(t, s.db.FlushAll(t.Context()).Err())
-			check(t, s.db.Set(t.Context(), "n", "wrong", 0).Err())
-		}
-	}
+	snaptest.RunUnderLoad(t, writable{newSubject(t, "--appendonly", "yes")})
 }
 
 var restores atomic.Int64

@@ -1,15 +1,13 @@
 package sqlite
 
 import (
-	"bufio"
 	"context"
 	"database/sql"
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,29 +15,19 @@ import (
 	"mulligan/snap/cas"
 	"mulligan/snap/filetime"
 	"mulligan/snap/snaptest"
-	"mulligan/testkit"
 )
 
-// write is a process that writes without pause, until its input ends. Before
-// and after each transaction it tells the transaction's number. Each moves
-// money between two tables whose sum stays, and rewrites much of the rest.
+// write is a process that writes without pause. Each transaction moves money between two tables whose sum
+// stays, and rewrites much of the rest.
 func write(arg string) {
 	var path string
 	must(json.Unmarshal([]byte(arg), &path))
-	go func() {
-		_, _ = bufio.NewReader(os.Stdin).ReadByte()
-		os.Exit(0)
-	}()
 	db := open(path)
-	for n := 1; ; n++ {
-		fmt.Println(n)
-		must(transfer(db, n))
-		fmt.Println(-n)
-	}
+	must(snaptest.Write(func(n int64) error { return transfer(db, n) }))
 }
 
 // transfer is one transaction; a capture may keep it from its lock for a while.
-func transfer(db *sql.DB, n int) error {
+func transfer(db *sql.DB, n int64) error {
 	tx, err := db.Begin()
 	if err != nil {
 		return err
@@ -57,10 +45,33 @@ func transfer(db *sql.DB, n int) error {
 	return tx.Commit()
 }
 
-// Captures of a database under load are states between two transactions: no
-// later than the end of the capture, and with all that was acknowledged before it.
-// Each of them can be gone back to, and forward from, in any order.
-func TestCaptureUnderLoad(t *testing.T) {
+// writable is a subject that a client writes to.
+type writable struct{ *subject }
+
+func (s writable) Writer(t *testing.T) *exec.Cmd { return command(t, "writer", s.path()) }
+
+// Written checks the sum of the two tables, and what SQLite itself says of the file.
+func (s writable) Written(t *testing.T) int64 {
+	t.Helper()
+	db := open(s.path())
+	defer db.Close()
+	var sum, n int64
+	var integrity string
+	check(t, db.QueryRow("SELECT (SELECT sum(v) FROM a) + (SELECT sum(v) FROM b), (SELECT n FROM counter)").Scan(&sum, &n))
+	check(t, db.QueryRow("PRAGMA integrity_check").Scan(&integrity))
+	if sum != 100*1000 || integrity != "ok" {
+		t.Fatalf("the state is torn: the sum is %d, integrity: %s", sum, integrity)
+	}
+	return n
+}
+
+func (s writable) Wreck(t *testing.T, seed int64) {
+	t.Helper()
+	wrecks := []string{"UPDATE filler SET v = x'00'", "DROP TABLE a", "DELETE FROM counter"}
+	s.client.do(t, order{Path: s.path(), SQL: []string{wrecks[uint64(seed)%uint64(len(wrecks))]}})
+}
+
+func TestUnderLoad(t *testing.T) {
 	for _, mode := range []string{"DELETE", "PERSIST", "WAL"} {
 		t.Run(mode, func(t *testing.T) {
 			s := newSubject(t, startClient(t), mode)
@@ -71,78 +82,9 @@ func TestCaptureUnderLoad(t *testing.T) {
 				"WITH RECURSIVE c(i) AS (SELECT 0 UNION ALL SELECT i+1 FROM c WHERE i < 499) INSERT INTO filler SELECT i, randomblob(4000) FROM c",
 				"INSERT INTO a SELECT k, 1000 FROM filler WHERE k < 50", "INSERT INTO b SELECT k, 1000 FROM filler WHERE k < 50",
 			}})
-			begun, done, stop := startWriter(t, s.path())
-			want := map[snap.SnapshotID]string{}
-			captures, visits := 6, 2
-			if snaptest.Long() {
-				captures, visits = 12, 12
-			}
-			for i := range captures {
-				reached := done.Load() + 5
-				for done.Load() < reached {
-					if t.Context().Err() != nil {
-						t.Fatal("the writer stands still")
-					}
-					time.Sleep(time.Millisecond) // waits for progress, whenever that comes
-				}
-				id := snap.SnapshotID(fmt.Sprintf("db-%d", i))
-				want[id] = captureUnderLoad(t, s, id, begun, done)
-			}
-			stop()
-			for i, n := range testkit.Rand(t).Perm(captures)[:visits] {
-				id, base := snap.SnapshotID(fmt.Sprintf("db-%d", n)), snap.SnapshotID(fmt.Sprintf("before-%d", i))
-				before := s.logical(t, s.path())
-				s.restore(t, id, base)
-				if got := s.logical(t, s.path()); got != want[id] {
-					t.Errorf("%s was %s and comes back as %s", id, want[id], got)
-				}
-				s.restore(t, base, base+"-again")
-				if got := s.logical(t, s.path()); got != before {
-					t.Errorf("%s was %s and comes back as %s", base, before, got)
-				}
-				s.restore(t, id, base+"-last")
-				s.client.do(t, order{Path: s.path(), SQL: []string{"UPDATE filler SET v = x'00'"}})
-			}
+			snaptest.RunUnderLoad(t, writable{s})
 		})
 	}
-}
-
-// restore takes the live state to a snapshot, having captured it as base.
-func (s *subject) restore(t *testing.T, target, base snap.SnapshotID) {
-	t.Helper()
-	_, err := s.driver.Capture(t.Context(), snap.CaptureRequest{ID: base, Quiesced: true})
-	check(t, err)
-	sw, err := s.driver.Prepare(t.Context(), snap.RestoreRequest{ID: "op-" + snap.RestoreID(base), Target: target, Base: base})
-	check(t, err)
-	check(t, sw.Commit(t.Context()))
-	proof, err := sw.Check(t.Context())
-	check(t, err)
-	if !proof.Match {
-		t.Fatalf("the proof does not match: %+v", proof)
-	}
-	check(t, sw.Finish(t.Context()))
-}
-
-// captureUnderLoad makes a snapshot, checks what it holds, and gives a digest of that.
-func captureUnderLoad(t *testing.T, s *subject, id snap.SnapshotID, begun, done *atomic.Int64) string {
-	t.Helper()
-	least := done.Load()
-	_, err := s.driver.Capture(t.Context(), snap.CaptureRequest{ID: id})
-	check(t, err)
-	most := begun.Load()
-	db := open(contentOf(t, s, id))
-	defer db.Close()
-	var sum, n int64
-	var integrity string
-	check(t, db.QueryRow("SELECT (SELECT sum(v) FROM a) + (SELECT sum(v) FROM b), (SELECT n FROM counter)").Scan(&sum, &n))
-	check(t, db.QueryRow("PRAGMA integrity_check").Scan(&integrity))
-	if sum != 100*1000 || integrity != "ok" {
-		t.Errorf("%s is torn: the sum is %d, integrity: %s", id, sum, integrity)
-	}
-	if n < least || n > most {
-		t.Errorf("%s holds transaction %d; %d was acknowledged before, %d begun after", id, n, least, most)
-	}
-	return dump(t, db)
 }
 
 // contentOf writes a snapshot's content to a file of its own.
@@ -158,41 +100,6 @@ func contentOf(t testing.TB, s *subject, id snap.SnapshotID) string {
 	check(t, stored.writeTo(context.Background(), f))
 	check(t, f.Close())
 	return path
-}
-
-// startWriter gives the numbers of the newest transaction begun and the newest
-// acknowledged, and what ends the writer.
-func startWriter(t *testing.T, path string) (begun, done *atomic.Int64, stop func()) {
-	t.Helper()
-	cmd := command(t, "writer", path)
-	in, err := cmd.StdinPipe()
-	check(t, err)
-	out, err := cmd.StdoutPipe()
-	check(t, err)
-	check(t, cmd.Start())
-	begun, done = &atomic.Int64{}, &atomic.Int64{}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		for lines := bufio.NewScanner(out); lines.Scan(); {
-			var n int64
-			if _, err := fmt.Sscan(lines.Text(), &n); err != nil {
-				return
-			}
-			if n > 0 {
-				begun.Store(n)
-			} else {
-				done.Store(-n)
-			}
-		}
-	}()
-	stop = sync.OnceFunc(func() {
-		check(t, in.Close())
-		<-ended
-		check(t, cmd.Wait())
-	})
-	t.Cleanup(stop)
-	return begun, done, stop
 }
 
 // While a capture reads, writers go on, even to begin the log anew over what
