@@ -38,8 +38,11 @@ for p in /sys/class/virtio-ports/*; do
 done
 # The power button works only with acpid: what shuts the guest down is its agent, by
 # the one command that it knows.
-[ ! -e /dev/virtio-ports/org.qemu.guest_agent.0 ] ||
+if [ -e /dev/virtio-ports/org.qemu.guest_agent.0 ]; then
 	qemu-ga -m virtio-serial -p /dev/virtio-ports/org.qemu.guest_agent.0 -d -f /run/qga.pid -t /run
+	tries=0 # it opens the port after it has gone to the background
+	while ! ls -l /proc/$(cat /run/qga.pid)/fd 2>/dev/null | grep -q vport && [ $tries -lt 600 ]; do usleep 20000; tries=$((tries + 1)); done
+fi
 cat >/sbin/shutdown <<'S'
 #!/bin/sh
 sync; umount /a; umount /b; sync; poweroff -f
