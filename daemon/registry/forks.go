@@ -112,6 +112,9 @@ func (svc *Service) RemoveFork(ctx context.Context, who ipc.Caller, a *app.App) 
 	if err := svc.stopFork(ctx, a); err != nil {
 		return err
 	}
+	if err := svc.removeCopy(ctx, a); err != nil {
+		return err
+	}
 	if err := svc.opt.Failpoint.At("fork: stopped"); err != nil {
 		return err
 	}
@@ -140,6 +143,34 @@ func (svc *Service) stopFork(ctx context.Context, a *app.App) error {
 		defer c.Close()
 	}
 	return unit.Stop(ctx)
+}
+
+// removeCopy removes the copy of the parent's unit, if the fork has one.
+func (svc *Service) removeCopy(ctx context.Context, a *app.App) error {
+	if a.Rec().Unit == "" {
+		return nil
+	}
+	unit, err := svc.binder.UnitOf(ctx, a.Rec())
+	if err != nil {
+		return err
+	}
+	if c, ok := unit.(interface{ Remove(context.Context) error }); ok {
+		return c.Remove(ctx)
+	}
+	return nil
+}
+
+// CheckForkedUnit refuses to fork an app whose unit cannot be copied.
+func (svc *Service) CheckForkedUnit(ctx context.Context, slug, unit string) error {
+	if svc.opt.User {
+		return errs.New(errs.Unsupported, "", "%s is run by the unit %s, and a user's own daemon cannot fork units", slug, unit).
+			WithHint("let mulligan run it: mulligan app set %s --run COMMAND", slug)
+	}
+	m, err := svc.binder.Systemd(ctx)
+	if err != nil {
+		return err
+	}
+	return m.CheckCopy(ctx, unit)
 }
 
 // disposeFork removes what openFork has made.
