@@ -140,14 +140,22 @@ func (m *Manager) WriteCopy(ctx context.Context, c Copy) error {
 	if err != nil {
 		return errs.Wrap(errs.Failed, op+" "+c.Of, err)
 	}
+	written := false
 	for path, text := range files {
 		path = m.opts.Root + filepath.Join(runtimeUnits, path)
+		if now, err := os.ReadFile(path); err == nil && string(now) == text {
+			continue
+		}
+		written = true
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			return errs.Wrap(errs.Failed, op+" "+c.Of, err)
 		}
 		if err := durable.WriteFile(path, []byte(text), 0o644); err != nil {
 			return errs.Wrap(errs.Failed, op+" "+c.Of, err)
 		}
+	}
+	if !written {
+		return nil
 	}
 	return m.Reload(ctx)
 }

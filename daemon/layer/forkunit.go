@@ -41,11 +41,14 @@ func (u copiedUnit) Start(ctx context.Context) error {
 	if s, err := u.State(ctx); err == nil && s.Running() {
 		return nil
 	}
-	if err := u.m.WriteCopy(ctx, u.c); err != nil {
+	if err := u.Write(ctx); err != nil {
 		return err
 	}
 	return u.Service.Start(ctx)
 }
+
+// Write writes the copy, and does not start it.
+func (u copiedUnit) Write(ctx context.Context) error { return u.m.WriteCopy(ctx, u.c) }
 
 // Stop stops the copy, if it was ever written.
 func (u copiedUnit) Stop(ctx context.Context) error {
