@@ -23,12 +23,13 @@ import (
 
 // fate is what a victim does, and the step that it dies at.
 type fate struct {
-	State  string
-	Bus    string
-	Do     string // create, rollback, delete, prune, revert, fork, keep, drop
-	Target ipc.CheckpointID
-	Step   int    // counted from 1; 0: none
-	Kind   string // count steps of this kind only; "": all
+	State   string
+	Bus     string
+	BusRoot string
+	Do      string // create, rollback, delete, prune, revert, fork, keep, drop
+	Target  ipc.CheckpointID
+	Step    int    // counted from 1; 0: none
+	Kind    string // count steps of this kind only; "": all
 }
 
 // operations are those that are cut short.
@@ -58,7 +59,7 @@ func victim(plan string) {
 		return nil
 	}
 	ctx := context.Background()
-	opt := world{bus: f.Bus}.options()
+	opt := world{bus: f.Bus, busRoot: f.BusRoot}.options()
 	opt.StateDir, opt.Failpoint = f.State, hook
 	d, err := daemon.Open(ctx, opt)
 	must(err)
@@ -142,7 +143,7 @@ func (r *round) prepare(t *testing.T, do string) {
 	if err := keepLast(t.Context(), d, 3); err != nil {
 		t.Fatal(err)
 	}
-	r.plan = fate{State: r.state(), Bus: r.bus, Do: do, Target: r.first}
+	r.plan = fate{State: r.state(), Bus: r.bus, BusRoot: r.busRoot, Do: do, Target: r.first}
 	if do == "delete" || do == "prune" {
 		r.create(t, d)
 		r.plan.Target = r.create(t, d)

@@ -11,6 +11,8 @@ import (
 	"mulligan/daemon"
 	"mulligan/ipc"
 	"mulligan/snap"
+	"mulligan/systemd"
+	"mulligan/systemd/systemdtest"
 	"mulligan/testkit"
 )
 
@@ -20,7 +22,7 @@ type forkRound struct {
 	forked string // the fork's state when the victim began; "": there was no fork
 }
 
-func newForkRound(t *testing.T) *forkRound {
+func newForkRound(t *testing.T, unit bool) *forkRound {
 	t.Helper()
 	dir, err := os.MkdirTemp("/var/tmp", "mt")
 	check(t, err)
@@ -28,11 +30,19 @@ func newForkRound(t *testing.T) *forkRound {
 	w := world{dir: dir}
 	check(t, os.Mkdir(w.ws(), 0o755))
 	w.set(t, "zero")
+	app := ipc.App{Slug: "shop", Workspace: w.ws(), Databases: []ipc.Database{{Name: "shop", Driver: "sqlite", DSN: "shop.db"}}}
+	if unit {
+		h := systemdtest.Boot(t)
+		w.bus, w.busRoot, app.Unit = h.Address, h.Root(), "shop.service"
+		h.WriteUnit(t, app.Unit, "[Service]\nExecStart=sleep 100000\nWorkingDirectory="+w.ws()+"\n")
+		if out, err := h.Exec("systemctl", "start", app.Unit); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+	} else {
+		app.Run = []string{"sh", "-c", "echo up; exec sleep 100000"}
+	}
 	d := w.open(t)
-	_, err = d.AddApp(t.Context(), root, ipc.App{
-		Slug: "shop", Workspace: w.ws(), Databases: []ipc.Database{{Name: "shop", Driver: "sqlite", DSN: "shop.db"}},
-		Run: []string{"sh", "-c", "echo up; exec sleep 100000"},
-	})
+	_, err = d.AddApp(t.Context(), root, app)
 	check(t, err)
 	w.close(t, d)
 	return &forkRound{round: newRound(t, w)}
@@ -112,6 +122,9 @@ func (r *forkRound) nothingLeft(t *testing.T, d *daemon.Daemon) {
 	if len(apps) != 1 || len(d.Apps(t.Context(), root)) != 1 {
 		t.Fatalf("left are %v and %+v", apps, d.Apps(t.Context(), root))
 	}
+	if units, _ := filepath.Glob(r.busRoot + "/run/systemd/system/" + systemd.CopyPrefix + "*"); len(units) > 0 {
+		t.Fatalf("units are left: %q", units)
+	}
 	mounts, err := filepath.Glob("/proc/[0-9]*/mountinfo")
 	check(t, err)
 	for _, file := range mounts {
@@ -126,7 +139,13 @@ func (r *forkRound) nothingLeft(t *testing.T, d *daemon.Daemon) {
 func TestForkKilledAtEveryStep(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "root")
-	r := newForkRound(t)
+	kinds := []string{"command", "unit"}
+	for _, i := range testkit.Sample(t, "kinds of apps", len(kinds), 1) {
+		t.Run(kinds[i], func(t *testing.T) { killForks(t, newForkRound(t, kinds[i] == "unit")) })
+	}
+}
+
+func killForks(t *testing.T, r *forkRound) {
 	for _, do := range []string{"fork", "keep", "drop"} {
 		t.Run(do, func(t *testing.T) {
 			clear(r.tally)

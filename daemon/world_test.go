@@ -69,6 +69,8 @@ type world struct {
 	pg  string // the Postgres database, "" for none
 	bus string // of the host's systemd, "" for none
 	at  string // the workspace; "": ws in dir
+	// busRoot is where the root folder of the host's systemd is, if the daemon is root's; "": it is a user's own.
+	busRoot string
 }
 
 func (w world) ws() string    { return cmp.Or(w.at, filepath.Join(w.dir, "ws")) }
@@ -169,7 +171,7 @@ func quickDir(t tester) string {
 }
 
 func (w world) options() daemon.Options {
-	return daemon.Options{StateDir: w.state(), User: true, StopTimeout: time.Minute, BusAddress: w.bus}
+	return daemon.Options{StateDir: w.state(), User: w.busRoot == "", StopTimeout: time.Minute, BusAddress: w.bus, BusRoot: w.busRoot}
 }
 
 func (w world) open(t tester) *daemon.Daemon {

@@ -138,6 +138,17 @@ func (b *bus) keep(ctx context.Context, unit string) {
 	}
 }
 
+// release takes back keep.
+func (b *bus) release(ctx context.Context, unit string) {
+	b.mu.Lock()
+	known := b.kept[unit]
+	delete(b.kept, unit)
+	b.mu.Unlock()
+	if known {
+		_ = b.manager(ctx, "UnrefUnit", unit).Err // it was refused as well
+	}
+}
+
 // get reads one property into value, a pointer.
 func (b *bus) get(ctx context.Context, path dbus.ObjectPath, iface, property string, value any) error {
 	var v dbus.Variant

@@ -22,6 +22,8 @@ type Options struct {
 	// Address is a D-Bus address ("unix:path=…") to use instead of the
 	// usual one: a bus, or a manager's private socket.
 	Address string
+	// Root is where this process sees the manager's root folder: "" where both have the same.
+	Root string
 }
 
 // Manager is a connection to one systemd. When the connection is lost, the next

@@ -44,6 +44,7 @@ var needs = map[string]need{
 	"node":     {[]string{"npm"}, []string{"node"}},
 	"npm":      {[]string{"npm"}, []string{"npm"}},
 	"postgres": {[]string{"postgresql"}, []string{"/usr/lib/postgresql/*/bin/postgres"}},
+	"python3":  {[]string{"python3-minimal"}, []string{"python3"}},
 	"redis":    {[]string{"redis-server"}, []string{"redis-server"}},
 	"sqlite3":  {[]string{"sqlite3"}, []string{"sqlite3"}},
 	"systemd":  {[]string{"systemd", "dbus", "util-linux"}, []string{"/lib/systemd/systemd", "dbus-daemon", "unshare"}},

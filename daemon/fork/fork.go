@@ -61,7 +61,7 @@ func (s *Service) Fork(ctx context.Context, who ipc.Caller, ref string, req ipc.
 		return list, err
 	}
 	ctx = context.WithoutCancel(ctx)
-	if err := s.check(parent, &req); err != nil {
+	if err := s.check(ctx, parent, &req); err != nil {
 		return list, errs.Wrap(errs.Invalid, op, err)
 	}
 	// What would refuse the first fork does so before a checkpoint is made for it.
@@ -87,7 +87,7 @@ func (s *Service) Fork(ctx context.Context, who ipc.Caller, ref string, req ipc.
 }
 
 // check refuses what cannot be forked, before anything is made.
-func (s *Service) check(parent *app.App, req *ipc.ForkRequest) error {
+func (s *Service) check(ctx context.Context, parent *app.App, req *ipc.ForkRequest) error {
 	rec := parent.Rec()
 	req.Count = max(req.Count, 1)
 	switch {
@@ -95,12 +95,18 @@ func (s *Service) check(parent *app.App, req *ipc.ForkRequest) error {
 		return errs.New(errs.Invalid, "", "%d forks at once are too many", req.Count).WithHint("ask for at most %d", maxCount)
 	case req.Count > 1 && (req.Name != "" || req.Dir != ""):
 		return errs.New(errs.Invalid, "", "several forks cannot have one name or folder").WithHint("leave out name and dir, or ask for one fork")
-	case rec.Unit != "":
-		return errs.New(errs.Unsupported, "", "%s is run by the unit %s, and forks of units are not supported yet", rec.Slug, rec.Unit).
-			WithHint("let mulligan run it: mulligan app set %s --run COMMAND", rec.Slug)
 	case req.Name != "" && !validName(req.Name):
 		return errs.New(errs.Invalid, "", "%.64q is not a name for a fork", req.Name).
 			WithHint("use at most 32 of a to z, 0 to 9 and -, beginning with a letter or digit")
+	}
+	if rec.Unit != "" {
+		unit := rec.Unit
+		if rec.Fork != nil {
+			unit = rec.Fork.ParentUnit
+		}
+		if err := s.registry.CheckForkedUnit(ctx, rec.Slug, unit); err != nil {
+			return err
+		}
 	}
 	for _, l := range parent.Layers() {
 		if _, ok := l.Driver.(snap.Adopter); !ok || l.Kind == layer.Disk || l.Kind == layer.Database && l.Family != "sqlite" {
@@ -240,7 +246,16 @@ func (s *Service) describe(parent *app.App, origin store.Checkpoint, req ipc.For
 	rec.Fork = &ipc.Fork{
 		Name: name, Parent: was.ID, Origin: origin.ID, Isolation: ipc.IsolationNamespace, ParentPath: was.Workspace, Making: true,
 	}
-	return rec, s.ports(&rec)
+	if was.Unit != "" {
+		rec.Fork.ParentUnit = was.Unit
+	}
+	if f := was.Fork; f != nil { // a fork of a fork sees itself where the first parent is
+		rec.Fork.ParentPath, rec.Fork.ParentUnit = f.ParentPath, f.ParentUnit
+	}
+	if unit := rec.Fork.ParentUnit; unit != "" {
+		rec.Unit = layer.CopyName(rec.ID, unit)
+	}
+	return rec, s.ports(was.Fork, &rec)
 }
 
 // freeName is the smallest number that no fork of the app has as its name.
@@ -259,8 +274,8 @@ func (s *Service) freeName(parent ipc.AppID) string {
 }
 
 // ports chooses addresses of the host for the fork's ports: that of its health check. The health check asks there.
-func (s *Service) ports(rec *store.App) error {
-	if rec.Health == nil || rec.Health.URL == "" || len(rec.Run) == 0 {
+func (s *Service) ports(was *ipc.Fork, rec *store.App) error {
+	if rec.Health == nil || rec.Health.URL == "" || len(rec.Run) == 0 && rec.Unit == "" {
 		return nil
 	}
 	u, err := url.Parse(rec.Health.URL)
@@ -270,6 +285,13 @@ func (s *Service) ports(rec *store.App) error {
 	port, err := strconv.Atoi(u.Port())
 	if err != nil {
 		return nil // a default port: the front's server is another
+	}
+	if was != nil { // of a fork, the health check asks at an address of the host
+		for _, p := range was.Ports {
+			if p.Address == u.Host {
+				port = p.Port
+			}
+		}
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

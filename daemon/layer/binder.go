@@ -113,6 +113,9 @@ func (b *Binder) UnitOf(ctx context.Context, rec store.App) (systemd.Unit, error
 		if err != nil {
 			return nil, err
 		}
+		if rec.Fork != nil {
+			return copiedUnit{m.Unit(rec.Unit), m, copyOf(rec)}, nil
+		}
 		return m.Unit(rec.Unit), nil
 	}
 	return nil, nil
@@ -142,7 +145,7 @@ func (b *Binder) Systemd(ctx context.Context) (*systemd.Manager, error) {
 	if b.manager != nil {
 		return b.manager, nil
 	}
-	m, err := systemd.Connect(ctx, systemd.Options{User: b.opt.User, Address: b.opt.BusAddress})
+	m, err := systemd.Connect(ctx, systemd.Options{User: b.opt.User, Address: b.opt.BusAddress, Root: b.opt.BusRoot})
 	if err != nil {
 		return nil, err
 	}

@@ -112,6 +112,9 @@ func (svc *Service) RemoveFork(ctx context.Context, who ipc.Caller, a *app.App) 
 	if err := svc.stopFork(ctx, a); err != nil {
 		return err
 	}
+	if err := svc.removeCopy(ctx, a); err != nil {
+		return err
+	}
 	if err := svc.opt.Failpoint.At("fork: stopped"); err != nil {
 		return err
 	}
@@ -142,6 +145,49 @@ func (svc *Service) stopFork(ctx context.Context, a *app.App) error {
 	return unit.Stop(ctx)
 }
 
+// writeCopy writes the copy of the parent's unit, if the fork has one.
+func (svc *Service) writeCopy(ctx context.Context, a *app.App) error {
+	if a.Rec().Unit == "" {
+		return nil
+	}
+	unit, err := svc.binder.UnitOf(ctx, a.Rec())
+	if err != nil {
+		return err
+	}
+	if c, ok := unit.(interface{ Write(context.Context) error }); ok {
+		return c.Write(ctx)
+	}
+	return nil
+}
+
+// removeCopy removes the copy of the parent's unit, if the fork has one.
+func (svc *Service) removeCopy(ctx context.Context, a *app.App) error {
+	if a.Rec().Unit == "" {
+		return nil
+	}
+	unit, err := svc.binder.UnitOf(ctx, a.Rec())
+	if err != nil {
+		return err
+	}
+	if c, ok := unit.(interface{ Remove(context.Context) error }); ok {
+		return c.Remove(ctx)
+	}
+	return nil
+}
+
+// CheckForkedUnit refuses to fork an app whose unit cannot be copied.
+func (svc *Service) CheckForkedUnit(ctx context.Context, slug, unit string) error {
+	if svc.opt.User {
+		return errs.New(errs.Unsupported, "", "%s is run by the unit %s, and a user's own daemon cannot fork units", slug, unit).
+			WithHint("let mulligan run it: mulligan app set %s --run COMMAND", slug)
+	}
+	m, err := svc.binder.Systemd(ctx)
+	if err != nil {
+		return err
+	}
+	return m.CheckCopy(ctx, unit)
+}
+
 // disposeFork removes what openFork has made.
 func (svc *Service) disposeFork(ctx context.Context, a *app.App) error {
 	_, err := svc.apps.RemoveForkFolder(ctx, a.Rec())
@@ -149,10 +195,17 @@ func (svc *Service) disposeFork(ctx context.Context, a *app.App) error {
 	return errs.Also(errs.Also(err, svc.unrecord(ctx, a)), os.RemoveAll(svc.binder.StateDir(a.Rec().ID)))
 }
 
-// FinishForks drops the forks that a crash left half made or half dropped.
+// FinishForks drops the forks that a crash left half made or half dropped. Of the others it writes the units, which a reboot removes.
 func (svc *Service) FinishForks(ctx context.Context, who ipc.Caller) {
 	for _, a := range svc.apps.All() {
-		if f := a.Rec().Fork; f == nil || !f.Making {
+		f := a.Rec().Fork
+		if f == nil {
+			continue
+		}
+		if !f.Making {
+			if err := svc.writeCopy(ctx, a); err != nil {
+				svc.opt.Log.Error("the unit of a fork could not be written", "app", a.Rec().Slug, "err", err)
+			}
 			continue
 		}
 		if err := svc.RemoveFork(ctx, who, a); err != nil {

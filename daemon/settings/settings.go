@@ -24,6 +24,7 @@ type Options struct {
 	RehearseMax int64         // bytes; larger databases are not rehearsed: 0 is none
 	UpkeepEvery time.Duration // between looks after what drivers do in the background; default 5 s
 	BusAddress  string        // of systemd's D-Bus; default the system's or the user's
+	BusRoot     string        // where this process sees systemd's root folder; default /
 	Log         *slog.Logger
 
 	Guests      *Guests      // nil: there are none

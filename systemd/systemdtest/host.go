@@ -77,6 +77,9 @@ func Boot(t testing.TB) *Host {
 	return h
 }
 
+// Root is the instance's root folder as the host sees it.
+func (h *Host) Root() string { return fmt.Sprintf("/proc/%d/root", h.pid) }
+
 // WriteUnit writes a unit file and has the manager read it.
 func (h *Host) WriteUnit(t testing.TB, name, text string) {
 	t.Helper()

@@ -1,0 +1,300 @@
+package systemd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"mulligan/durable"
+	"mulligan/errs"
+)
+
+// Copy is a unit that runs what another service runs, in namespaces of its own: it sees a folder at another path, and has its own
+// /tmp, /dev/shm, IPC objects and loopback network. The manager keeps the files of copies in memory: they are gone after a reboot.
+type Copy struct {
+	Of, Name    string // full names of services. Name begins with [CopyPrefix]; an instance of a template stays one
+	Description string
+	Folder, At  string // the folder that the copy sees at the path At
+	Ports       []CopyPort
+}
+
+// CopyPort is a port of the copy's loopback network that can be reached from the host.
+type CopyPort struct {
+	Port    int
+	Address string // of the host: "127.0.0.1:4000"
+}
+
+// CopyPrefix is what the names of all copies and their helpers begin with.
+const CopyPrefix = "mulligan-fork-"
+
+// runtimeUnits is the folder in which systemd.unit(5) has units that are gone after a reboot.
+const runtimeUnits = "/run/systemd/system"
+
+// proxy forwards connections of a socket unit to an address in its own network namespace.
+const proxy = "/lib/systemd/systemd-socket-proxyd"
+
+// original holds the properties of a service that decide whether and how it can be copied.
+type original struct {
+	fragment          string
+	dropIns           []string
+	triggers          []string
+	runtime, state    []string // folders below /run and /var/lib that the manager makes for it
+	cache, logs       []string
+	pidFile, busName  string
+	in, out, err      string
+	rootDir, rootDisk string
+	network           string
+	environment       []environmentFile
+}
+
+// environmentFile is a file of variables that the manager reads before it starts a service.
+type environmentFile struct {
+	Path    string
+	Missing bool // it may be missing
+}
+
+// CheckCopy returns an error of kind errs.Unsupported if a service cannot have copies, because they would share with it what both write.
+func (m *Manager) CheckCopy(ctx context.Context, of string) error {
+	_, err := m.original(ctx, of)
+	return err
+}
+
+func (m *Manager) original(ctx context.Context, name string) (o original, err error) {
+	if !strings.HasSuffix(name, ".service") {
+		return o, errs.New(errs.Unsupported, "", "%s is no service, and only services can be forked", name)
+	}
+	err = m.do(ctx, func(b *bus) error {
+		path, err := b.load(ctx, name)
+		if err != nil {
+			return err
+		}
+		o = original{}
+		for _, p := range []struct {
+			iface, name string
+			value       any
+		}{
+			{unitIf, "FragmentPath", &o.fragment}, {unitIf, "DropInPaths", &o.dropIns}, {unitIf, "TriggeredBy", &o.triggers},
+			{serviceIf, "RuntimeDirectory", &o.runtime}, {serviceIf, "StateDirectory", &o.state},
+			{serviceIf, "CacheDirectory", &o.cache}, {serviceIf, "LogsDirectory", &o.logs},
+			{serviceIf, "PIDFile", &o.pidFile}, {serviceIf, "BusName", &o.busName},
+			{serviceIf, "StandardInput", &o.in}, {serviceIf, "StandardOutput", &o.out}, {serviceIf, "StandardError", &o.err},
+			{serviceIf, "RootDirectory", &o.rootDir}, {serviceIf, "RootImage", &o.rootDisk},
+			{serviceIf, "NetworkNamespacePath", &o.network}, {serviceIf, "EnvironmentFiles", &o.environment},
+		} {
+			if err := b.get(ctx, path, p.iface, p.name, p.value); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return o, m.failure("look at", name, err)
+	}
+	return o, o.check(name)
+}
+
+// check refuses a service whose copies would share something with it that both write.
+func (o original) check(name string) error {
+	why := ""
+	folders := slices.Concat(o.runtime, o.state, o.cache, o.logs)
+	socket := slices.IndexFunc(o.triggers, func(t string) bool { return !strings.HasSuffix(t, ".timer") })
+	file := slices.IndexFunc([]string{o.in, o.out, o.err}, func(s string) bool {
+		return strings.HasPrefix(s, "file") || strings.HasPrefix(s, "append") || strings.HasPrefix(s, "truncate")
+	})
+	switch {
+	case o.fragment == "":
+		why = "has no file of its own"
+	case len(folders) > 0:
+		why = "has the folder " + folders[0] + " outside of the workspace (RuntimeDirectory, StateDirectory, CacheDirectory, LogsDirectory)"
+	case socket >= 0:
+		why = "is started by " + o.triggers[socket]
+	case o.pidFile != "":
+		why = "has the PIDFile " + o.pidFile
+	case o.busName != "":
+		why = "has the BusName " + o.busName
+	case file >= 0:
+		why = "has its input or output in a file (StandardInput, StandardOutput, StandardError)"
+	case o.rootDir != "" || o.rootDisk != "":
+		why = "has a root folder of its own (RootDirectory, RootImage)"
+	case o.network != "":
+		why = "has the NetworkNamespacePath " + o.network
+	default:
+		return nil
+	}
+	return errs.New(errs.Unsupported, "", "the unit %s %s, which a fork would share", name, why).
+		WithHint("take that out of the unit, or let mulligan run the app's command")
+}
+
+// WriteCopy writes the files of a copy and has the manager read them. The copy is not started. Writing it again is fine.
+func (m *Manager) WriteCopy(ctx context.Context, c Copy) error {
+	const op = "copy unit"
+	o, err := m.original(ctx, c.Of)
+	if err != nil {
+		return errs.Wrap(errs.Failed, op, err)
+	}
+	files, err := m.copyFiles(c, o)
+	if err != nil {
+		return errs.Wrap(errs.Failed, op+" "+c.Of, err)
+	}
+	written := false
+	for path, text := range files {
+		path = m.opts.Root + filepath.Join(runtimeUnits, path)
+		if now, err := os.ReadFile(path); err == nil && string(now) == text {
+			continue
+		}
+		written = true
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return errs.Wrap(errs.Failed, op+" "+c.Of, err)
+		}
+		if err := durable.WriteFile(path, []byte(text), 0o644); err != nil {
+			return errs.Wrap(errs.Failed, op+" "+c.Of, err)
+		}
+	}
+	if !written {
+		return nil
+	}
+	return m.Reload(ctx)
+}
+
+// copyFiles returns the unit files of a copy: those of the original, and what the copy has of its own, which is read last.
+func (m *Manager) copyFiles(c Copy, o original) (map[string]string, error) {
+	for _, path := range []string{c.Folder, c.At} {
+		if !filepath.IsAbs(path) || strings.ContainsAny(path, ":\"'\\\n\r") {
+			return nil, errs.New(errs.Unsupported, "", "the path %q cannot be written in a unit file", path).WithHint("choose one without : \" ' \\")
+		}
+	}
+	file, dropIns := fileName(c.Name), c.Name+".d/"
+	files := map[string]string{}
+	text, err := os.ReadFile(m.opts.Root + o.fragment)
+	if err != nil {
+		return nil, err
+	}
+	files[file] = string(text)
+	for i, path := range o.dropIns {
+		if filepath.Base(filepath.Dir(path)) == "service.d" {
+			continue // holds for every service
+		}
+		text, err := os.ReadFile(m.opts.Root + path)
+		if err != nil {
+			return nil, err
+		}
+		files[fmt.Sprintf("%s50-%03d.conf", dropIns, i)] = string(text)
+	}
+	files[dropIns+"zz-mulligan.conf"] = c.own(o)
+	for _, p := range c.Ports {
+		socket, service := c.front(p)
+		name := c.frontName(p)
+		files[name+".socket"], files[name+".service"] = socket, service
+	}
+	return files, nil
+}
+
+// fileName returns the name of the file of a service: an instance has that of its template.
+func fileName(unit string) string {
+	prefix, _, found := strings.Cut(unit, "@")
+	if !found {
+		return unit
+	}
+	return prefix + "@.service"
+}
+
+// own is the drop-in that gives the copy namespaces.
+func (c Copy) own(o original) string {
+	var b strings.Builder
+	unit := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+	unit("[Unit]\nDescription=%s", quoteUnit(c.Description))
+	for _, p := range c.Ports {
+		unit("Wants=%[1]s.socket\nAfter=%[1]s.socket", c.frontName(p))
+	}
+	unit("[Service]\nPrivateNetwork=yes\nPrivateTmp=yes\nPrivateIPC=yes\nTemporaryFileSystem=/dev/shm:mode=1777")
+	unit("BindPaths=\"%s\":\"%s\"", quoteUnit(c.Folder), quoteUnit(c.At))
+	// The manager reads these files outside of the copy's namespaces.
+	if len(o.environment) > 0 {
+		unit("EnvironmentFile=")
+	}
+	for _, f := range o.environment {
+		optional := ""
+		if f.Missing {
+			optional = "-"
+		}
+		if below, ok := strings.CutPrefix(f.Path, c.At+"/"); ok {
+			f.Path = filepath.Join(c.Folder, below)
+		}
+		unit("EnvironmentFile=%s%s", optional, quoteUnit(f.Path))
+	}
+	return b.String()
+}
+
+// front returns the units that lead from an address of the host to a port of the copy: the socket, and what serves it in the copy's
+// network. Both go when the copy is stopped.
+func (c Copy) front(p CopyPort) (socket, service string) {
+	socket = fmt.Sprintf("[Unit]\nDescription=Port %d of %s\nPartOf=%s\n[Socket]\nListenStream=%s\n", p.Port, quoteUnit(c.Description), c.Name, p.Address)
+	service = fmt.Sprintf(`[Unit]
+Description=Port %[1]d of %[2]s
+PartOf=%[3]s
+After=%[3]s
+JoinsNamespaceOf=%[3]s
+[Service]
+ExecStart=%[4]s 127.0.0.1:%[1]d
+User=nobody
+PrivateNetwork=yes
+NoNewPrivileges=yes
+ProtectSystem=strict
+ProtectHome=yes
+`, p.Port, quoteUnit(c.Description), c.Name, proxy)
+	return socket, service
+}
+
+func (c Copy) frontName(p CopyPort) string { return fmt.Sprintf("%s-port-%d", copyBase(c.Name), p.Port) }
+
+// copyBase is what the names of all files of a copy begin with.
+func copyBase(name string) string {
+	base, _, _ := strings.Cut(strings.TrimSuffix(name, ".service"), "@")
+	return base
+}
+
+// quoteUnit escapes the one character that has a meaning everywhere in a unit file.
+func quoteUnit(s string) string { return strings.ReplaceAll(s, "%", "%%") }
+
+// RemoveCopy removes the files of a copy that is stopped. Where there are none, that is fine.
+func (m *Manager) RemoveCopy(ctx context.Context, name string) error {
+	const op = "remove unit"
+	base := copyBase(name)
+	if !strings.HasPrefix(base, CopyPrefix) || len(base) == len(CopyPrefix) {
+		return errs.New(errs.Internal, op, "%s is not the name of a copy", name)
+	}
+	dir := m.opts.Root + runtimeUnits
+	list, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return errs.Wrap(errs.Failed, op+" "+name, err)
+	}
+	removed := false
+	for _, e := range list {
+		rest, ok := strings.CutPrefix(e.Name(), base)
+		if !ok || rest == "" || !strings.ContainsRune(".@-", rune(rest[0])) || rest[0] == '-' && !strings.HasPrefix(rest, "-port-") {
+			continue
+		}
+		if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+			return errs.Wrap(errs.Failed, op+" "+name, err)
+		}
+		removed = true
+	}
+	if !removed {
+		return nil
+	}
+	err = m.do(ctx, func(b *bus) error {
+		b.release(ctx, name)
+		return nil
+	})
+	if err != nil {
+		return m.failure(op, name, err)
+	}
+	return m.Reload(ctx)
+}
