@@ -11,7 +11,7 @@ type Fork struct {
 	Parent     AppID        `json:"parent"`
 	Origin     CheckpointID `json:"origin"` // the parent's checkpoint that the fork began with
 	Isolation  string       `json:"isolation"`
-	ParentPath string       `json:"parent_path"` // the workspace of the first parent, where the fork's processes see the fork's folder
+	ParentPath string       `json:"parent_path"`           // the workspace of the first parent, where the fork's processes see the fork's folder
 	ParentUnit string       `json:"parent_unit,omitempty"` // the first parent's systemd unit, which the fork's unit is a copy of
 	Ports      []ForkPort   `json:"ports,omitempty"`
 	Making     bool         `json:"making,omitempty"` // it is not whole: it is being made, or dropped. After a crash it is dropped

@@ -249,7 +249,9 @@ ProtectHome=yes
 	return socket, service
 }
 
-func (c Copy) frontName(p CopyPort) string { return fmt.Sprintf("%s-port-%d", copyBase(c.Name), p.Port) }
+func (c Copy) frontName(p CopyPort) string {
+	return fmt.Sprintf("%s-port-%d", copyBase(c.Name), p.Port)
+}
 
 // copyBase is what the names of all files of a copy begin with.
 func copyBase(name string) string {
