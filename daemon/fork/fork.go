@@ -109,11 +109,17 @@ func (s *Service) check(ctx context.Context, parent *app.App, req *ipc.ForkReque
 		}
 	}
 	for _, l := range parent.Layers() {
-		if _, ok := l.Driver.(snap.Adopter); !ok || l.Kind == layer.Disk || l.Kind == layer.Database && l.Family != "sqlite" {
+		if _, ok := l.Driver.(snap.Adopter); !ok || l.Kind == layer.Disk {
 			return errs.New(errs.Unsupported, "", "forks of %s (%s) are not supported yet", l.Name, l.About)
 		}
 	}
 	for _, db := range rec.Databases {
+		if db.Driver != "sqlite" {
+			if err := layer.CheckOwnServer(rec, db); err != nil {
+				return err
+			}
+			continue
+		}
 		if dir, _ := layer.PlaceOf(rec.Workspace, db.DSN); dir != rec.Workspace {
 			return errs.New(errs.Unsupported, "", "the database %s lies outside of the workspace: forks would share it", db.Name).
 				WithHint("move its file into %s", rec.Workspace)
@@ -241,7 +247,9 @@ func (s *Service) describe(parent *app.App, origin store.Checkpoint, req ipc.For
 	}
 	rec.Databases = slices.Clone(was.Databases)
 	for i, db := range rec.Databases {
-		_, rec.Databases[i].DSN = layer.PlaceOf(was.Workspace, db.DSN)
+		if db.Driver == "sqlite" {
+			_, rec.Databases[i].DSN = layer.PlaceOf(was.Workspace, db.DSN)
+		}
 	}
 	rec.Fork = &ipc.Fork{
 		Name: name, Parent: was.ID, Origin: origin.ID, Isolation: ipc.IsolationNamespace, ParentPath: was.Workspace, Making: true,

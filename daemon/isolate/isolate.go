@@ -48,14 +48,17 @@ type Bind struct {
 
 // Front is a port of the app, reachable from the host.
 type Front struct {
-	Port     int              // inside, at 127.0.0.1 or ::1
-	Listener *net.TCPListener // of the host
+	Port     int      // inside, at 127.0.0.1 or ::1
+	Listener Listener // of the host
 }
+
+// Listener is a *net.TCPListener or a *net.UnixListener.
+type Listener interface{ File() (*os.File, error) }
 
 // Back is an address of the parent's databases. Inside the fork, it leads to a Unix socket.
 type Back struct {
 	Port   int    // of 127.0.0.1 and ::1 inside
-	Socket string // the path of a Unix socket, as the host sees it
+	Socket string // the path of a Unix socket, as the fork sees it
 }
 
 // Place is where a fork lives.

@@ -133,6 +133,9 @@ func (b *Binder) supervised(rec store.App) (systemd.Unit, error) {
 	cfg.Owner = acc.User()
 	if rec.Fork != nil {
 		f := forkUnit{rec: rec, owner: cfg.Owner, state: b.StateDir(rec.ID)}
+		if f.servers, err = b.ownServers(rec); err != nil {
+			return nil, err
+		}
 		cfg.Dir, cfg.Launch = rec.Fork.ParentPath, f.launch
 	}
 	return supervise.New(cfg)
@@ -178,7 +181,14 @@ func (b *Binder) assemble(ctx context.Context, rec store.App, g *guest) (*Setup,
 	if err != nil {
 		return nil, err
 	}
-	return &Setup{rec, unit, layers}, nil
+	servers, err := b.startServers(ctx, rec)
+	if err != nil {
+		return nil, err
+	}
+	if len(servers) > 0 {
+		awaitServers(ctx, layers)
+	}
+	return &Setup{rec, unit, layers, servers}, nil
 }
 
 // StateDir is the daemon's own folder for an app.

@@ -45,9 +45,15 @@ func (b *Binder) databaseLayer(ctx context.Context, rec store.App, db ipc.Databa
 			App: app, Name: db.Name, DSN: db.DSN, StateDir: dir, Store: contents, Owner: acc.User(), Home: acc.Home, Failpoint: b.opt.Failpoint,
 		})
 	case "redis":
-		l.Driver, err = redis.New(redis.Config{
+		cfg, err := b.redisConfig(rec, db, redis.Config{
 			App: app, Name: db.Name, DSN: db.DSN, StateDir: dir, Store: contents, Owner: acc.User(), Failpoint: b.opt.Failpoint,
 		})
+		if err != nil {
+			return Layer{}, err
+		}
+		if l.Driver, err = redis.New(cfg); err != nil {
+			return Layer{}, err
+		}
 	default:
 		err = errs.New(errs.Unsupported, "open app", "%s databases are not supported by this build", db.Driver).
 			WithHint("register the app without the database %q", db.Name)

@@ -21,6 +21,8 @@ type forkUnit struct {
 	rec   store.App
 	owner privsep.User
 	state string // the daemon's own folder for the fork
+
+	servers []ownServer
 }
 
 // launch starts the command at the parent's path. It takes the fork's addresses on the host anew: the process that had them ends with
@@ -34,6 +36,11 @@ func (f forkUnit) launch(cmd *exec.Cmd, visible []string) error {
 		Owner:   f.owner,
 		Binds:   []isolate.Bind{{From: tmp, At: "/tmp"}, {From: f.rec.Workspace, At: f.rec.Fork.ParentPath}},
 		Control: ControlSocket(f.state),
+	}
+	for _, o := range f.servers {
+		if err := o.reach(&p); err != nil {
+			return errs.Wrap(errs.Failed, "lead to the server of "+o.name, err)
+		}
 	}
 	for _, port := range f.rec.Fork.Ports {
 		l, err := listen(port.Address)

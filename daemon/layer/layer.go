@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/daemon/store"
+	"mulligan/daemon/supervise"
 	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/snap"
@@ -25,6 +26,8 @@ type Setup struct {
 	Rec    store.App
 	Unit   systemd.Unit // nil: the app has none
 	Layers []Layer
+
+	servers []*supervise.Process // a fork's own database servers
 }
 
 // Kind is the kind of a layer.
@@ -135,6 +138,9 @@ func (s *Setup) Close() error {
 		if c, ok := l.Driver.(io.Closer); ok {
 			all = append(all, c.Close())
 		}
+	}
+	for _, p := range s.servers {
+		all = append(all, p.Close())
 	}
 	return errors.Join(all...)
 }

@@ -307,6 +307,9 @@ func (svc *Service) remove(ctx context.Context, who ipc.Caller, a *app.App, purg
 			defer c.Close()
 		}
 	}
+	if err := svc.binder.StopServers(ctx, a.Rec()); err != nil {
+		return err
+	}
 	if !purge {
 		if err := svc.store.RemoveApp(ctx, a.Rec().ID, svc.opt.Now()); err != nil {
 			return err

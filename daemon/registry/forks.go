@@ -191,6 +191,7 @@ func (svc *Service) CheckForkedUnit(ctx context.Context, slug, unit string) erro
 // disposeFork removes what openFork has made.
 func (svc *Service) disposeFork(ctx context.Context, a *app.App) error {
 	_, err := svc.apps.RemoveForkFolder(ctx, a.Rec())
+	err = errs.Also(err, svc.binder.StopServers(ctx, a.Rec()))
 	svc.apps.CloseDrivers(a)
 	return errs.Also(errs.Also(err, svc.unrecord(ctx, a)), os.RemoveAll(svc.binder.StateDir(a.Rec().ID)))
 }

@@ -76,14 +76,20 @@ func (d *Driver) listen(c *conn) (*master, error) {
 				WithHint("run the daemon on the server's own host")
 		}
 	}
-	if v, err := c.config("tls-replication"); err != nil || v == "yes" {
+	v, err := c.config("tls-replication")
+	if err != nil || v == "yes" {
 		if err == nil {
 			err = errs.New(errs.Unsupported, "", "the server wants TLS from its master (tls-replication)").
 				WithHint("set tls-replication to no for the time of the restore")
 		}
 		return nil, err
 	}
-	l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
+	var l net.Listener
+	if b := d.cfg.Callback; b != nil {
+		l, err = b.listen()
+	} else {
+		l, err = net.Listen("tcp", net.JoinHostPort(host, "0"))
+	}
 	if err != nil {
 		return nil, err
 	}

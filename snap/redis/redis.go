@@ -34,6 +34,8 @@ type Config struct {
 	Store    *cas.Store
 	// Owner is the user with whose rights the driver reaches the server.
 	Owner privsep.User
+	// Callback is how the server reaches the driver; nil: at the address from which the driver reaches the server.
+	Callback *Callback
 	// Timeout bounds how long the server may be silent; 0 means 60 s.
 	Timeout   time.Duration
 	Failpoint failpoint.Hook // for tests

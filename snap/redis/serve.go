@@ -24,7 +24,7 @@ var errBrokenOff = errs.New(errs.Failed, "", "the server broke off the transfer"
 // serve acts as master for the one replica that knows the password, until that replica disconnects. It does
 // not answer other clients.
 func (m *master) serve(ctx context.Context) error {
-	if l, ok := m.Listener.(*net.TCPListener); ok {
+	if l, ok := m.Listener.(interface{ SetDeadline(time.Time) error }); ok {
 		if err := l.SetDeadline(time.Now().Add(callBack)); err != nil {
 			return err
 		}
