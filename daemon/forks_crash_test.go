@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -20,9 +21,11 @@ import (
 type forkRound struct {
 	*round
 	forked string // the fork's state when the victim began; "": there was no fork
+	redis  bool   // the app has a Redis server, whose key word is "zero"
 }
 
-func newForkRound(t *testing.T, unit bool) *forkRound {
+// newForkRound makes an app of a kind: "command", "unit", or "redis", a command with a Redis server.
+func newForkRound(t *testing.T, kind string) *forkRound {
 	t.Helper()
 	dir, err := os.MkdirTemp("/var/tmp", "mt")
 	check(t, err)
@@ -31,7 +34,10 @@ func newForkRound(t *testing.T, unit bool) *forkRound {
 	check(t, os.Mkdir(w.ws(), 0o755))
 	w.set(t, "zero")
 	app := ipc.App{Slug: "shop", Workspace: w.ws(), Databases: []ipc.Database{{Name: "shop", Driver: "sqlite", DSN: "shop.db"}}}
-	if unit {
+	if kind == "redis" {
+		app.Databases = append(app.Databases, ipc.Database{Name: "cache", Driver: "redis", DSN: "redis:///?socket=" + startRedis(t)})
+	}
+	if kind == "unit" {
 		h := systemdtest.Boot(t)
 		w.bus, w.busRoot, app.Unit = h.Address, h.Root(), "shop.service"
 		h.WriteUnit(t, app.Unit, "[Service]\nExecStart=sleep 100000\nWorkingDirectory="+w.ws()+"\n")
@@ -45,7 +51,28 @@ func newForkRound(t *testing.T, unit bool) *forkRound {
 	_, err = d.AddApp(t.Context(), root, app)
 	check(t, err)
 	w.close(t, d)
-	return &forkRound{round: newRound(t, w)}
+	return &forkRound{round: newRound(t, w), redis: kind == "redis"}
+}
+
+// startRedis starts a Redis server that ends with the test, and returns its socket.
+func startRedis(t *testing.T) (socket string) {
+	t.Helper()
+	testkit.Need(t, "redis")
+	dir, err := os.MkdirTemp("/var/tmp", "mt")
+	check(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	socket = filepath.Join(dir, "redis.sock")
+	cmd := exec.Command("redis-server", "--port", "0", "--unixsocket", socket, "--dir", dir, "--save", "")
+	check(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // it was killed
+	})
+	testkit.Eventually(t, "redis-server is up", func() bool {
+		out, err := exec.Command("redis-cli", "-s", socket, "SET", "word", "zero").Output()
+		return err == nil && strings.TrimSpace(string(out)) == "OK"
+	})
+	return socket
 }
 
 // fork is the world of the fork, of which only the workspace counts.
@@ -102,6 +129,13 @@ func (r *forkRound) checkFork(t *testing.T, what string) {
 	if got := r.fork().word(t); got != want || f.State != "running" || len(f.Problems) > 0 || f.Fork.Making {
 		t.Fatalf("the fork is in state %q and %s, want %q: %+v", got, f.State, want, f)
 	}
+	if r.redis {
+		socket := filepath.Join(r.state(), "apps", string(f.ID), "srv-cache", "at", "redis.sock")
+		out, err := exec.Command("redis-cli", "-s", socket, "GET", "word").CombinedOutput()
+		if err != nil || strings.TrimSpace(string(out)) != "zero" {
+			t.Fatalf("the fork's Redis server says %q, %v", out, err)
+		}
+	}
 	cps, err := d.Checkpoints(t.Context(), root, string(f.ID), ipc.CheckpointQuery{})
 	check(t, err)
 	for _, cp := range cps.Checkpoints {
@@ -139,9 +173,9 @@ func (r *forkRound) nothingLeft(t *testing.T, d *daemon.Daemon) {
 func TestForkKilledAtEveryStep(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "root")
-	kinds := []string{"command", "unit"}
+	kinds := []string{"command", "unit", "redis"}
 	for _, i := range testkit.Sample(t, "kinds of apps", len(kinds), 1) {
-		t.Run(kinds[i], func(t *testing.T) { killForks(t, newForkRound(t, kinds[i] == "unit")) })
+		t.Run(kinds[i], func(t *testing.T) { killForks(t, newForkRound(t, kinds[i])) })
 	}
 }
 
