@@ -169,6 +169,9 @@ func (s *Service) fill(ctx context.Context, parent, a *app.App, origin store.Che
 	if err != nil {
 		return err
 	}
+	if err := s.seed(ctx, parent, a, cp); err != nil {
+		return err
+	}
 	start := !req.NoStart && a.Unit() != nil
 	rollback := ipc.RollbackRequest{Reason: "fork"}
 	if a.Unit() != nil {
@@ -186,6 +189,31 @@ func (s *Service) fill(ctx context.Context, parent, a *app.App, origin store.Che
 		return err
 	}
 	return s.registry.ForkMade(ctx, a)
+}
+
+// seed copies what the parent still has of the fork's first checkpoint, which is faster than to restore it from the content store. The
+// rollback that follows reads the copies, and brings the rest.
+func (s *Service) seed(ctx context.Context, parent, a *app.App, cp store.Checkpoint) error {
+	release, err := s.apps.Acquire(ctx, a, "fork", accounts.Self())
+	if err != nil {
+		return err
+	}
+	defer release()
+	for _, l := range a.Layers() {
+		held, ok := cp.Snapshot(l.Name)
+		theirs, there := parent.Layer(l.Name)
+		seeder, can := l.Driver.(snap.Seeder)
+		if !ok || !there || !can || held.Raw {
+			continue
+		}
+		if err := seeder.Seed(ctx, theirs.Driver, held.ID); err != nil {
+			return err
+		}
+		if err := s.opt.Failpoint.At("seeded " + string(l.Name)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // adopt makes a checkpoint of to that holds the same states as one of from.

@@ -1,0 +1,133 @@
+package apply
+
+import (
+	"errors"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/errs"
+	"mulligan/snap/beneath"
+	"mulligan/snap/files/diff"
+	"mulligan/snap/files/inode"
+	"mulligan/snap/files/parallel"
+	"mulligan/snap/files/relpath"
+)
+
+// Seed copies ordinary files that the deltas bring from another workspace in which they look the same, and makes the folders of all.
+// It leaves out whatever it is not sure of: a restore of the same deltas must follow, which reads what is there.
+//
+// A copy shares its blocks with the original where the filesystem can do that.
+func (h *Job) Seed(from *beneath.Root) error {
+	if err := h.makeFolders(); err != nil {
+		return h.wrap(err)
+	}
+	err := parallel.InRuns(len(h.deltas), func() (func(int) error, func()) {
+		s := &seeder{Job: &Job{job: h.job}, from: from}
+		return func(i int) error { return s.seed(&h.deltas[i]) }, s.end
+	})
+	if err == nil {
+		err = h.syncAll()
+	}
+	return h.wrap(err)
+}
+
+// seeder is one worker of Seed.
+type seeder struct {
+	*Job
+	from       *beneath.Root
+	source     *beneath.Root // the folder of from that was last opened
+	sourcePath string
+}
+
+func (s *seeder) end() {
+	s.forget()
+	s.closeSource()
+}
+
+func (s *seeder) closeSource() {
+	if s.source != nil {
+		s.source.Close() // opened for reading: nothing can be lost
+	}
+	s.source = nil
+}
+
+func (s *seeder) open(folder string) (*beneath.Root, error) {
+	if s.source != nil && s.sourcePath == folder {
+		return s.source, nil
+	}
+	s.closeSource()
+	dir, err := s.from.OpenDir(folder)
+	if err == nil {
+		s.source, s.sourcePath = dir, folder
+	}
+	return dir, err
+}
+
+// seed copies one file. An error says that going on makes no sense.
+func (s *seeder) seed(d *diff.Delta) error {
+	if err := s.ctx.Err(); err != nil {
+		return err
+	}
+	e := d.New
+	if e == nil || d.Old != nil || d.Mounted() || !e.IsFile() || e.Group() != "" || !s.holder.Plain(e) {
+		return nil
+	}
+	folder, name := relpath.Split(d.Path)
+	source, err := s.open(folder)
+	if err != nil {
+		return nil //nolint:nilerr // the file is not there: the restore brings it
+	}
+	src, was, err := openSeed(source, name)
+	if err != nil || src == nil {
+		return nil //nolint:nilerr // as above
+	}
+	defer src.Close()
+	if was.Uid != e.Uid || was.Size != e.Size || was.Mtime != e.Mtime {
+		return nil
+	}
+	dir, err := s.folder(folder)
+	if err != nil {
+		return s.failed(d.Path, err)
+	}
+	dst, err := dir.OpenFile(name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY, 0o600)
+	if err != nil {
+		return s.failed(d.Path, err)
+	}
+	same, err := clone(dst, src, was)
+	if err == nil && same {
+		err = setMeta(int(dst.Fd()), e)
+	}
+	if !same {
+		err = errs.Also(err, unix.Unlinkat(dir.FD(), name, 0))
+	}
+	return s.failed(d.Path, errs.Also(err, dst.Close()))
+}
+
+// openSeed opens a regular file that has one name and no holes. Otherwise it returns nil.
+func openSeed(dir *beneath.Root, name string) (*os.File, inode.Stat, error) {
+	st, err := inode.StatAt(dir.FD(), name)
+	if err != nil || st.Kind() != unix.S_IFREG || st.Nlink != 1 || st.Mount || st.Blocks*512 < st.Size {
+		return nil, st, err
+	}
+	f, err := dir.OpenFile(name, unix.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, st, err
+	}
+	if now, err := inode.StatAt(int(f.Fd()), ""); err != nil || !now.Same(st) {
+		return nil, st, errors.Join(err, f.Close())
+	}
+	return f, st, nil
+}
+
+// clone copies src to dst, and reports whether src stayed as it was meanwhile.
+func clone(dst, src *os.File, was inode.Stat) (same bool, err error) {
+	if unix.IoctlFileClone(int(dst.Fd()), int(src.Fd())) != nil {
+		if _, err := io.Copy(dst, src); err != nil {
+			return false, err
+		}
+	}
+	now, err := inode.StatAt(int(src.Fd()), "")
+	return err == nil && now.Same(was), err
+}
