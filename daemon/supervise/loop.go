@@ -128,7 +128,7 @@ func (p *Process) start() error {
 	p.set("activating", "start", "")
 	err := p.launch(0)
 	if err == nil {
-		err = p.settle()
+		err = p.awaitStartup()
 	}
 	if err == nil {
 		p.set("active", "running", "success")
@@ -140,9 +140,9 @@ func (p *Process) start() error {
 	return err
 }
 
-// settle waits whether the command ends at once.
-func (p *Process) settle() error {
-	timer := time.NewTimer(p.time.settle)
+// awaitStartup waits long enough to see whether the command ends at once.
+func (p *Process) awaitStartup() error {
+	timer := time.NewTimer(p.time.startup)
 	defer timer.Stop()
 	select {
 	case <-timer.C:

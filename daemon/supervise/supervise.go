@@ -52,7 +52,7 @@ type Config struct {
 
 // Timings, in fields so that tests can do with less.
 type timings struct {
-	settle   time.Duration // a command that ends within it did not start
+	startup  time.Duration // a command that ends within it did not start
 	backoff  time.Duration // before the first restart; it doubles
 	burst    int           // restarts allowed…
 	window   time.Duration // …within this
@@ -62,7 +62,7 @@ type timings struct {
 }
 
 var defaults = timings{
-	settle: 100 * time.Millisecond, backoff: 200 * time.Millisecond, burst: 5, window: 30 * time.Second,
+	startup: 100 * time.Millisecond, backoff: 200 * time.Millisecond, burst: 5, window: 30 * time.Second,
 	killWait: 10 * time.Second, logLimit: 8 << 20, logRate: 32 << 20,
 }
 
