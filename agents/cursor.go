@@ -28,7 +28,7 @@ var cursor = &Agent{
 		}
 		return ev, err
 	},
-	// Nothing is said of permission: that is for Cursor and its user to settle.
+	// Nothing is said of permission: Cursor and its user decide that.
 	reply: func(event string) string {
 		if event == "beforeSubmitPrompt" {
 			return `{"continue":true}`

@@ -8,8 +8,8 @@ import (
 	"mulligan/errs"
 )
 
-// AppAt is the app whose workspace holds the folder dir: the innermost one. No
-// such app is errs.NotFound; two apps of one workspace are errs.Conflict.
+// AppAt returns the app whose workspace contains the folder dir; of nested workspaces, the innermost. The error is of kind
+// errs.NotFound if there is no such app, and errs.Conflict if two apps have this workspace.
 func (c *Client) AppAt(ctx context.Context, dir string) (App, error) {
 	const op = "find the app"
 	dir, err := resolve(dir)
@@ -45,7 +45,7 @@ func (c *Client) AppAt(ctx context.Context, dir string) (App, error) {
 		WithHint("name one with --app")
 }
 
-// resolve makes dir absolute and free of symbolic links.
+// resolve returns dir as an absolute path without symbolic links.
 func resolve(dir string) (string, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -54,7 +54,7 @@ func resolve(dir string) (string, error) {
 	return filepath.EvalSymlinks(dir)
 }
 
-// holds tells whether dir is the folder ws or below it. Both are clean.
+// holds reports whether dir is the folder ws or below it. Both must be clean paths.
 func holds(ws, dir string) bool {
 	return dir == ws || ws == "/" || strings.HasPrefix(dir, ws+"/")
 }

@@ -10,7 +10,7 @@ import (
 	"mulligan/errs"
 )
 
-// Status is the daemon's word on itself.
+// Status returns the state of the daemon.
 func (c *Client) Status(ctx context.Context) (Status, error) {
 	return ask[Status](ctx, c, http.MethodGet, "/api/status", nil)
 }
@@ -21,13 +21,13 @@ func (c *Client) Apps(ctx context.Context) ([]App, error) {
 	return l.Apps, err
 }
 
-// App is one app, named by its id or its slug, as in every call here.
+// App returns an app. app is its id or its slug, as in all calls of this file.
 func (c *Client) App(ctx context.Context, app string) (App, error) {
 	return askApp[App](ctx, c, http.MethodGet, app, nil, nil)
 }
 
-// AppWithGaps is App, with what of it cannot be captured or could not be given back: the
-// daemon looks at every file for that.
+// AppWithGaps returns an app with its gaps: what cannot be captured or restored. The daemon reads the metadata of every file
+// for that.
 func (c *Client) AppWithGaps(ctx context.Context, app string) (App, error) {
 	return askApp[App](ctx, c, http.MethodGet, app, url.Values{"gaps": {"1"}}, nil)
 }
@@ -42,7 +42,7 @@ func (c *Client) SetApp(ctx context.Context, app string, ch AppChange) (App, err
 	return askApp[App](ctx, c, http.MethodPatch, app, nil, ch)
 }
 
-// RemoveApp forgets an app; with purge its checkpoints go too.
+// RemoveApp removes an app's registration, and with purge also its checkpoints.
 func (c *Client) RemoveApp(ctx context.Context, app string, purge bool) error {
 	q := url.Values{}
 	setFlag(q, "purge", purge)
@@ -50,7 +50,7 @@ func (c *Client) RemoveApp(ctx context.Context, app string, purge bool) error {
 	return err
 }
 
-// CreateCheckpoint captures the app as it is now.
+// CreateCheckpoint captures the present state of the app.
 func (c *Client) CreateCheckpoint(ctx context.Context, app string, req CreateRequest) (Checkpoint, error) {
 	return askApp[Checkpoint](ctx, c, http.MethodPost, app, nil, req, "checkpoints")
 }
@@ -78,13 +78,13 @@ func (c *Client) Checkpoint(ctx context.Context, app string, id CheckpointID) (C
 	return askApp[Checkpoint](ctx, c, http.MethodGet, app, nil, nil, "checkpoints", string(id))
 }
 
-// DeleteCheckpoint deletes one; a pinned one is errs.Pinned.
+// DeleteCheckpoint deletes a checkpoint. The error is of kind errs.Pinned if the checkpoint is pinned.
 func (c *Client) DeleteCheckpoint(ctx context.Context, app string, id CheckpointID) error {
 	_, err := askApp[nothing](ctx, c, http.MethodDelete, app, nil, nil, "checkpoints", string(id))
 	return err
 }
 
-// Pin exempts a checkpoint from pruning and deletion, or no longer does.
+// Pin sets whether a checkpoint is exempt from pruning and deletion.
 func (c *Client) Pin(ctx context.Context, app string, id CheckpointID, pinned bool) (Checkpoint, error) {
 	verb := "unpin"
 	if pinned {
@@ -93,13 +93,12 @@ func (c *Client) Pin(ctx context.Context, app string, id CheckpointID, pinned bo
 	return askApp[Checkpoint](ctx, c, http.MethodPost, app, nil, nil, "checkpoints", string(id), verb)
 }
 
-// Verify reads what is stored of a checkpoint and checks it.
+// Verify reads all that is stored of a checkpoint and checks it.
 func (c *Client) Verify(ctx context.Context, app string, id CheckpointID) (VerifyResult, error) {
 	return c.verify(ctx, app, id, false)
 }
 
-// VerifyQuickly checks that what should be stored of a checkpoint is there, and
-// does not read all of it.
+// VerifyQuickly checks that all parts of a checkpoint are stored, without reading all of them.
 func (c *Client) VerifyQuickly(ctx context.Context, app string, id CheckpointID) (VerifyResult, error) {
 	return c.verify(ctx, app, id, true)
 }
@@ -110,20 +109,20 @@ func (c *Client) verify(ctx context.Context, app string, id CheckpointID, quick 
 	return askApp[VerifyResult](ctx, c, http.MethodPost, app, q, nil, "checkpoints", string(id), "verify")
 }
 
-// Prune applies the app's retention now; a dry run only says what would go.
+// Prune applies the app's retention now. A dry run only lists what would be deleted.
 func (c *Client) Prune(ctx context.Context, app string, dryRun bool) (PruneResult, error) {
 	q := url.Values{}
 	setFlag(q, "dry_run", dryRun)
 	return askApp[PruneResult](ctx, c, http.MethodPost, app, q, nil, "checkpoints", "prune")
 }
 
-// Audit gives the newest limit entries of the app's audit trail (0: all).
+// Audit returns the newest limit entries of the app's audit trail; 0 means all.
 func (c *Client) Audit(ctx context.Context, app string, limit int) ([]AuditEntry, error) {
 	l, err := c.audit(ctx, app, limit, false)
 	return l.Entries, err
 }
 
-// VerifyAudit is Audit, and checks the whole trail's hashes.
+// VerifyAudit does the same as Audit, and checks the hashes of the whole trail.
 func (c *Client) VerifyAudit(ctx context.Context, app string, limit int) (AuditList, error) {
 	return c.audit(ctx, app, limit, true)
 }
@@ -137,7 +136,7 @@ func (c *Client) audit(ctx context.Context, app string, limit int, verify bool) 
 	return askApp[AuditList](ctx, c, http.MethodGet, app, q, nil, "audit")
 }
 
-// askApp is ask for a path below the app.
+// askApp calls ask for a path below the app.
 func askApp[T any](ctx context.Context, c *Client, method, app string, query url.Values, body any, below ...string) (T, error) {
 	p, err := appPath(app, query, below...)
 	if err != nil {
@@ -147,8 +146,8 @@ func askApp[T any](ctx context.Context, c *Client, method, app string, query url
 	return ask[T](ctx, c, method, p, body)
 }
 
-// appPath is /api/apps/APP/BELOW…?QUERY. A name that a path cannot hold as one
-// segment is refused here: the server's mux would clean it away.
+// appPath returns /api/apps/APP/BELOW…?QUERY. It refuses a name that cannot be one segment of a path, because the server's mux
+// would remove it.
 func appPath(app string, query url.Values, below ...string) (string, error) {
 	var b strings.Builder
 	b.WriteString("/api/apps")

@@ -15,23 +15,20 @@ import (
 	"mulligan/errs"
 )
 
-// Client asks a daemon. It holds no state and no connection: every call dials,
-// so a daemon that was started again is found again. Errors are *errs.Error;
-// those that say that there is no daemon wrap [ErrNoDaemon]. A call takes as
-// long as the daemon takes, or until its context ends; a rollback or a capture
-// that the daemon has begun goes on without its caller.
+// Client makes requests to a daemon. It keeps no state and no connection: every call dials, so it also reaches a daemon that
+// was restarted. Errors are *errs.Error. They wrap [ErrNoDaemon] if no daemon listens. A call lasts until the daemon answers or
+// its context ends; a rollback or a capture that the daemon has begun continues without its caller.
 type Client struct {
 	socket string
 	http   *http.Client
 }
 
-// dialError sets a socket that could not be dialled apart from a daemon that
-// went away while it was asked.
+// dialError is the error of a failed dial, as opposed to that of a connection which was lost later.
 type dialError struct{ error }
 
 func (e dialError) Unwrap() error { return e.error }
 
-// NewClient makes a client of the daemon on socket. It does not dial.
+// NewClient returns a client of the daemon on socket. It does not dial.
 func NewClient(socket string) *Client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
@@ -42,18 +39,18 @@ func NewClient(socket string) *Client {
 	}
 	return &Client{socket: socket, http: &http.Client{
 		Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true, DisableCompression: true},
-		// The daemon never redirects; following one would turn a POST into a GET.
+		// The daemon never redirects. A client that follows a redirect would turn a POST into a GET.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 }
 
-// Socket is the path of the daemon's socket.
+// Socket returns the path of the daemon's socket.
 func (c *Client) Socket() string { return c.socket }
 
-// nothing is the answer of a call that has none.
+// nothing is the type of an empty answer.
 type nothing struct{}
 
-// ask asks for path with body as JSON (nil: none) and decodes the answer.
+// ask sends a request for path, with body as JSON unless it is nil, and decodes the answer.
 func ask[T any](ctx context.Context, c *Client, method, path string, body any) (T, error) {
 	var out T
 	resp, err := c.send(ctx, method, path, "application/json", body)
@@ -71,7 +68,7 @@ func ask[T any](ctx context.Context, c *Client, method, path string, body any) (
 	return out, err
 }
 
-// send makes a request and gives the answer, whatever its status.
+// send makes a request and returns the answer with any status.
 func (c *Client) send(ctx context.Context, method, path, accept string, body any) (*http.Response, error) {
 	var payload io.Reader
 	if body != nil {
@@ -98,7 +95,7 @@ func (c *Client) send(ctx context.Context, method, path, accept string, body any
 
 const opAsk = "ask the daemon"
 
-// lost is the error for an exchange that err cut short.
+// lost returns the error for a request that was interrupted by err.
 func (c *Client) lost(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return &errs.Error{Kind: errs.Unavailable, Op: opAsk, Message: "cancelled before the daemon answered", Err: ctx.Err()}
@@ -109,7 +106,7 @@ func (c *Client) lost(ctx context.Context, err error) error {
 	}
 	var u *url.Error
 	if errors.As(err, &u) {
-		err = u.Err // less the made-up URL
+		err = u.Err // without the made-up URL
 	}
 	e := errs.New(errs.Unavailable, opAsk, "%s: the daemon closed the connection before it answered", c.socket)
 	e.Err = err
@@ -129,7 +126,7 @@ func (c *Client) decode(ctx context.Context, r io.Reader, out any) error {
 	return nil
 }
 
-// refusal is the error in a response that is not a success.
+// refusal returns the error of a response whose status is not a success.
 func (c *Client) refusal(ctx context.Context, resp *http.Response) error {
 	var envelope errorEnvelope
 	if isJSON(resp) {
@@ -140,18 +137,17 @@ func (c *Client) refusal(ctx context.Context, resp *http.Response) error {
 	return refused(resp, envelope.Error)
 }
 
-// refused is the error of a response whose envelope held body, if it had one.
+// refused returns the error of a response with this error body, which may be nil.
 func refused(resp *http.Response, body *ErrorBody) error {
 	if body != nil {
 		return body.known()
 	}
-	// Not from a handler of mulligan's: its mux knows no such path or method.
+	// The answer is not from a handler of mulligan: its mux has no such path or method.
 	return errs.New(errs.Unsupported, opAsk, "the daemon does not know %s %s (%s)", resp.Request.Method, resp.Request.URL.Path, resp.Status).
 		WithHint("compare `mulligan version` with the daemon's in `mulligan status`")
 }
 
-// known is the body's error, with a kind that callers know even if a newer
-// daemon has more of them.
+// known returns the error of the body. It replaces a kind that only newer daemons have by one that callers know.
 func (b ErrorBody) known() error {
 	if !slices.Contains(errs.Kinds, b.Kind) {
 		b.Kind = errs.Internal

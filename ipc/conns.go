@@ -10,11 +10,9 @@ import (
 	"sync"
 )
 
-// Conns caps the connections of a server, in all and for each peer: a uid on a
-// unix socket, an address on TCP. A connection that comes when a cap is reached
-// takes the place of another, of the same peer or, for the cap of all, of any:
-// the oldest of the lowest rank. So clients that hold connections and say
-// nothing, or half of something, or that nobody knows, shut nobody out.
+// Conns limits the connections of a server, in total and for each peer: a uid on a unix socket, an address on TCP. When a limit
+// is reached, a new connection replaces the oldest one of the lowest rank: one of the same peer or, for the total, of any peer.
+// So clients that hold idle connections, or that are not authenticated, cannot exclude others.
 type Conns struct {
 	total, perPeer int
 
@@ -26,27 +24,26 @@ type Conns struct {
 
 type held struct {
 	peer   string
-	seq    int64 // the order of connecting
-	busy   bool  // a request's headers came, and its answer is not out
+	seq    int64 // increases with each connection
+	busy   bool  // between the headers of a request and the end of its answer
 	caller standing
 }
 
-// standing is what is known of who uses a connection, from its last request.
+// standing is what the last request on a connection revealed about its client.
 type standing int
 
 const (
-	nobody     standing = iota // sent no credentials yet, or wrong ones
-	guest                      // sent an id that anybody can make up
-	vouchedFor                 // sent good credentials, or is known to the kernel
+	nobody     standing = iota // without valid credentials so far
+	guest                      // with the id of a guest, which is not authenticated
+	vouchedFor                 // with valid credentials, or identified by the kernel
 )
 
-// never is the rank of connections that keep their places.
+// never is the rank of connections that are not replaced.
 const never = 4
 
-// rank says which connections give way first. The requests of callers that
-// nobody knows, and then those of guests, end for a new connection; those of known
-// callers don't. A known caller's connection without a request is the last to
-// go: its next request may be under way to it.
+// rank orders the connections: the lowest is replaced first. Requests of unknown callers, and then those of guests, are ended
+// for a new connection; those of known callers are not. A known caller's idle connection is replaced last, because its next
+// request may already be on its way.
 func (h *held) rank() int {
 	switch {
 	case h.caller == nobody:
@@ -61,12 +58,12 @@ func (h *held) rank() int {
 	return never
 }
 
-// NewConns makes caps of total connections, and of perPeer for each peer.
+// NewConns returns limits of total connections, and of perPeer for each peer.
 func NewConns(total, perPeer int) *Conns {
 	return &Conns{total: total, perPeer: perPeer, open: map[net.Conn]*held{}, per: map[string]int{}}
 }
 
-// Listen is l, capped.
+// Listen returns a listener on l with the limits.
 func (c *Conns) Listen(l net.Listener) net.Listener { return &cappedListener{l, c} }
 
 type cappedListener struct {
@@ -83,11 +80,11 @@ func (l *cappedListener) Accept() (net.Conn, error) {
 		if l.conns.add(conn) {
 			return conn, nil
 		}
-		conn.Close() // nothing was said on it
+		conn.Close() // nothing was sent on it
 	}
 }
 
-// add counts conn in, if need be for another; false where there is no room.
+// add counts conn, and replaces another connection if necessary. It returns false if none can be replaced.
 func (c *Conns) add(conn net.Conn) bool {
 	peer, caller := peerName(conn)
 	c.mu.Lock()
@@ -104,9 +101,8 @@ func (c *Conns) add(conn net.Conn) bool {
 	return true
 }
 
-// evict closes the connection that gives way first, of the peer or, for "", of
-// all: of those with the lowest rank one of the peer that has most connections,
-// and of these the oldest.
+// evict closes the connection with the lowest rank, of the peer or, for "", of all. Of several it takes one of the peer with
+// the most connections, and of these the oldest.
 func (c *Conns) evict(peer string) bool {
 	var first net.Conn
 	order := func(conn net.Conn) (rank, others int, seq int64) {
@@ -146,8 +142,8 @@ func (c *Conns) remove(conn net.Conn) {
 	}
 }
 
-// state follows what a server does with a connection. One is StateActive from
-// when its request's headers are read until the answer is written.
+// state records the state that the server reports for a connection. A connection is StateActive from the headers of a request
+// until its answer is written.
 func (c *Conns) state(conn net.Conn, s http.ConnState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -162,8 +158,8 @@ func (c *Conns) state(conn net.Conn, s http.ConnState) {
 	}
 }
 
-// Identify notes who the request with the context ctx comes from, nil for nobody
-// that is known. Until then its connection has the rank of the request before.
+// Identify records the caller of the request with the context ctx; nil means an unknown caller. Until then the connection has
+// the rank of its previous request.
 func (c *Conns) Identify(ctx context.Context, who *Caller) {
 	conn, _ := ctx.Value(connKey{}).(net.Conn)
 	c.mu.Lock()
@@ -182,12 +178,12 @@ func (c *Conns) Identify(ctx context.Context, who *Caller) {
 
 type connKey struct{}
 
-// withConn is the context of a connection's requests, for Identify.
+// withConn returns the context of a connection's requests, which Identify needs.
 func withConn(ctx context.Context, conn net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, underTLS(conn))
 }
 
-// underTLS is the connection that was accepted.
+// underTLS returns the connection that was accepted, below TLS.
 func underTLS(conn net.Conn) net.Conn {
 	if t, ok := conn.(*tls.Conn); ok {
 		return t.NetConn()
@@ -195,7 +191,7 @@ func underTLS(conn net.Conn) net.Conn {
 	return conn
 }
 
-// peerName names the other end, and says what is known of it already.
+// peerName returns the name of the peer and its standing before the first request.
 func peerName(conn net.Conn) (string, standing) {
 	if who, err := peerOf(conn); err == nil {
 		return "uid " + strconv.Itoa(who.UID), vouchedFor

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// SetCheckpoint moves a conversation's checkpoint.
+// SetCheckpoint is a request to move a conversation's checkpoint.
 type SetCheckpoint struct {
 	// MessageID is the last message before the checkpoint: a person's, as a turn
 	// has it, or a turn's own id. One that no turn has stands for the newest.
@@ -24,26 +24,26 @@ type ConversationCheckpoint struct {
 	Warnings       []string  `json:"warnings"`
 }
 
-// RevertRequest says whose writes to files are to be undone: those of one call, of
-// one turn, or of a range of a conversation's messages.
+// RevertRequest selects the writes to files that are undone: those of one call, of one turn, or of a range of a conversation's
+// messages.
 type RevertRequest struct {
 	ConversationID string `json:"conversation_id,omitempty"`
 	FromMessageID  string `json:"from_message_id,omitempty"` // the first; default the one after the conversation's checkpoint
 	ToMessageID    string `json:"to_message_id,omitempty"`   // the last; default the newest
 	TurnID         TurnID `json:"turn_id,omitempty"`
 	CallID         CallID `json:"call_id,omitempty"`
-	// Force has paths that cannot be merged put back too, over what others wrote.
+	// Force also restores paths that cannot be merged, and so overwrites what others wrote.
 	Force  bool   `json:"force,omitempty"`
 	DryRun bool   `json:"dry_run,omitempty"`
 	Reason string `json:"reason,omitempty"` // for the audit trail
 }
 
-// RevertResult says what a revert did. It holds paths, and never contents.
+// RevertResult is the result of a revert. It has paths, and never contents.
 type RevertResult struct {
 	RestoredPaths []string         `json:"restored_paths"` // what was changed on disk
 	MergedPaths   []string         `json:"merged_paths"`   // those of them that keep what others wrote
 	Conflicts     []RevertConflict `json:"conflicts"`      // what was left alone
-	// SafetyCheckpoint holds the files before; null where nothing was changed.
+	// SafetyCheckpoint has the files before the revert; null if nothing was changed.
 	SafetyCheckpoint *Checkpoint `json:"safety_checkpoint"`
 	Calls            []CallID    `json:"calls"` // whose writes were undone, as far as they can be told apart
 	Warnings         []string    `json:"warnings"`
@@ -51,7 +51,7 @@ type RevertResult struct {
 	DryRun           bool        `json:"dry_run,omitempty"`
 }
 
-// RevertConflict is a path that was left alone.
+// RevertConflict is a path that was not changed, with the reason.
 type RevertConflict struct {
 	Path    string   `json:"path"`
 	Reason  string   `json:"reason"` // one word
@@ -68,7 +68,7 @@ func (c *Client) SetConversationCheckpoint(ctx context.Context, app, conversatio
 	return askApp[ConversationCheckpoint](ctx, c, http.MethodPut, app, nil, SetCheckpoint{message}, "conversations", conversation, "checkpoint")
 }
 
-// Revert undoes what some calls wrote to files.
+// Revert undoes the writes of some calls to files.
 func (c *Client) Revert(ctx context.Context, app string, req RevertRequest) (RevertResult, error) {
 	if req.ConversationID == "" {
 		return askApp[RevertResult](ctx, c, http.MethodPost, app, nil, req, "revert")
@@ -78,7 +78,7 @@ func (c *Client) Revert(ctx context.Context, app string, req RevertRequest) (Rev
 	return askApp[RevertResult](ctx, c, http.MethodPost, app, nil, req, "conversations", conversation, "revert")
 }
 
-// TurnsOf is Turns of one conversation.
+// TurnsOf lists the turns of one conversation, as Turns does.
 func (c *Client) TurnsOf(ctx context.Context, app, conversation string, limit int) ([]Turn, error) {
 	q := url.Values{}
 	if limit != 0 {

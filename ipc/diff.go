@@ -7,10 +7,10 @@ import (
 	"strconv"
 )
 
-// AgainstNow compares a checkpoint with the app as it is.
+// AgainstNow stands for the present state of the app.
 const AgainstNow = "now"
 
-// DiffQuery says what to compare a checkpoint with, and how much to tell.
+// DiffQuery says what a checkpoint is compared with, and which changes are returned.
 type DiffQuery struct {
 	Against string   // AgainstNow, the default, or a checkpoint's id
 	Paths   []string // only these and what lies below them
@@ -19,19 +19,19 @@ type DiffQuery struct {
 	Offset  int      // of the first one
 }
 
-// Diff is what differs between a checkpoint and a later state of the app.
+// Diff has the differences between a checkpoint and a later state of the app.
 type Diff struct {
 	From    CheckpointID `json:"from"`
 	To      string       `json:"to"` // "now" or a checkpoint's id
 	Changes []DiffChange `json:"changes"`
 	Total   int          `json:"total"` // also those that are not in Changes
-	// Unknown names the layers that can't tell what differs.
+	// Unknown names the layers whose differences cannot be determined.
 	Unknown []string `json:"unknown"`
-	// Unreadable says of layers that cannot be read why, a line for each.
+	// Unreadable has a line for each layer that cannot be read, with the reason.
 	Unreadable []string `json:"unreadable,omitempty"`
 }
 
-// DiffChange is one thing that differs.
+// DiffChange is one difference.
 type DiffChange struct {
 	Layer     string `json:"layer"`
 	Path      string `json:"path"`
@@ -41,7 +41,7 @@ type DiffChange struct {
 	NoPatch   string `json:"no_patch,omitempty"` // why there is none: "binary", "too large"
 }
 
-// Diff compares a checkpoint with now, or with another one.
+// Diff compares a checkpoint with the present state or with another checkpoint.
 func (c *Client) Diff(ctx context.Context, app string, id CheckpointID, query DiffQuery) (Diff, error) {
 	q := url.Values{}
 	if query.Against != "" {

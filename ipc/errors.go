@@ -6,7 +6,7 @@ import (
 	"mulligan/errs"
 )
 
-// ErrorBody is what an error looks like on the wire, inside {"error": …}.
+// ErrorBody is the JSON form of an error, inside {"error": …}.
 type ErrorBody struct {
 	Kind    errs.Kind `json:"kind"`
 	Message string    `json:"message"`
@@ -14,13 +14,12 @@ type ErrorBody struct {
 	Hint    string    `json:"hint"`
 }
 
-// errorEnvelope is the body of every answer that is a refusal.
+// errorEnvelope is the body of every answer that reports an error.
 type errorEnvelope struct {
 	Error *ErrorBody `json:"error"`
 }
 
-// Body turns err into what crosses the wire. An error without a kind is a
-// fault of mulligan's own and becomes errs.Internal.
+// Body returns the JSON form of err. An error without a kind is a bug of mulligan and becomes errs.Internal.
 func Body(err error) ErrorBody {
 	b := ErrorBody{Kind: errs.KindOf(err), Message: err.Error(), Hint: errs.HintOf(err)}
 	if e, ok := err.(*errs.Error); ok {
@@ -29,12 +28,12 @@ func Body(err error) ErrorBody {
 	return b
 }
 
-// Err is the error that b was made from, less its cause.
+// Err returns the error that b was made from, without its cause.
 func (b ErrorBody) Err() error {
 	return &errs.Error{Kind: b.Kind, Message: b.Message, Op: b.Op, Hint: b.Hint}
 }
 
-// HTTPStatus is the response code for an error of kind k.
+// HTTPStatus returns the status code for an error of kind k.
 func HTTPStatus(k errs.Kind) int {
 	switch k {
 	case errs.Invalid:

@@ -11,8 +11,8 @@ import (
 // maxEvent bounds an event's data and each line, in bytes.
 const maxEvent = 4 << 20
 
-// EventReader reads server-sent events (WHATWG HTML, "Server-sent events",
-// §9.2.6). Ids and retry times are passed over: a client here never reconnects.
+// EventReader reads server-sent events (WHATWG HTML, "Server-sent events", §9.2.6). It ignores ids and retry times, because
+// this client never reconnects.
 type EventReader struct {
 	r      *bufio.Reader
 	line   []byte
@@ -20,13 +20,12 @@ type EventReader struct {
 	begun  bool
 }
 
-// NewEventReader reads events from r.
+// NewEventReader returns a reader of the events in r.
 func NewEventReader(r io.Reader) *EventReader {
 	return &EventReader{r: bufio.NewReader(r)}
 }
 
-// Next gives the next event. At the end it gives io.EOF, also where the stream
-// ends within an event, which is then thrown away.
+// Next returns the next event. At the end of the stream it returns io.EOF; an incomplete event at the end is dropped.
 func (e *EventReader) Next() (Event, error) {
 	var ev Event
 	hasData := false
@@ -39,7 +38,7 @@ func (e *EventReader) Next() (Event, error) {
 			if hasData {
 				return ev, nil
 			}
-			ev = Event{} // a name without data is no event
+			ev = Event{} // an event without data is ignored
 			continue
 		}
 		field, value, _ := bytes.Cut(line, []byte(":"))
@@ -60,8 +59,7 @@ func (e *EventReader) Next() (Event, error) {
 	}
 }
 
-// readLine gives a line without its end, which may be LF, CR or CRLF. The line
-// stands until the next call.
+// readLine returns a line without its end, which may be LF, CR or CRLF. The line is valid until the next call.
 func (e *EventReader) readLine() ([]byte, error) {
 	e.line = e.line[:0]
 	for {

@@ -5,7 +5,7 @@ import (
 	"net/http"
 )
 
-// Fork is what an app that was made from a checkpoint of another app, its parent, has beside what every app has.
+// Fork holds the properties that an app has only if it was made from a checkpoint of another app, its parent.
 type Fork struct {
 	Name       string       `json:"name"` // unique among the parent's forks
 	Parent     AppID        `json:"parent"`
@@ -14,7 +14,7 @@ type Fork struct {
 	ParentPath string       `json:"parent_path"`           // the workspace of the first parent, where the fork's processes see the fork's folder
 	ParentUnit string       `json:"parent_unit,omitempty"` // the first parent's systemd unit, which the fork's unit is a copy of
 	Ports      []ForkPort   `json:"ports,omitempty"`
-	Making     bool         `json:"making,omitempty"` // it is not whole: it is being made, or dropped. After a crash it is dropped
+	Making     bool         `json:"making,omitempty"` // it is being made or dropped; after a crash it is dropped
 	Folder     string       `json:"folder"`           // identifies the folder that was made for it: device and inode
 }
 
@@ -29,10 +29,10 @@ const IsolationNamespace = "namespace"
 
 // ForkRequest asks for forks of an app.
 type ForkRequest struct {
-	CheckpointID CheckpointID `json:"checkpoint_id,omitempty"` // empty: one is made now
+	CheckpointID CheckpointID `json:"checkpoint_id,omitempty"` // empty: a new checkpoint
 	Name         string       `json:"name,omitempty"`          // empty: a number
 	Count        int          `json:"count,omitempty"`         // 0 is 1
-	Dir          string       `json:"dir,omitempty"`           // of the fork; empty: in a folder beside the workspace
+	Dir          string       `json:"dir,omitempty"`           // the fork's folder; empty: a new one in a folder beside the workspace
 	NoStart      bool         `json:"no_start,omitempty"`
 }
 

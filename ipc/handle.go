@@ -13,15 +13,13 @@ import (
 	"mulligan/errs"
 )
 
-// MaxBody is how large a request's body may be where a handler has no need of
-// more, in bytes.
+// MaxBody is the default limit of a request's body in bytes.
 const MaxBody = 1 << 20
 
 const opRead = "read the request"
 
-// Handle makes a handler of f. An error that f returns is the answer, in the
-// API's envelope, so f must return one only before it has written anything. A
-// fault of mulligan's own, a panic too, is also logged: here and nowhere else.
+// Handle returns a handler that calls f. It answers with the error that f returns, so f may return an error only before it has
+// written anything. Handle also logs bugs of mulligan, including panics; nothing else logs them.
 func Handle(f func(http.ResponseWriter, *http.Request) error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		stack, err := guard(f, w, r)
@@ -35,7 +33,7 @@ func Handle(f func(http.ResponseWriter, *http.Request) error) http.Handler {
 	})
 }
 
-// guard runs f and turns a panic into an error and the stack where it was.
+// guard calls f and turns a panic into an error with its stack.
 func guard(f func(http.ResponseWriter, *http.Request) error, w http.ResponseWriter, r *http.Request) (stack string, err error) {
 	defer func() {
 		switch p := recover(); p {
@@ -50,20 +48,20 @@ func guard(f func(http.ResponseWriter, *http.Request) error, w http.ResponseWrit
 	return "", f(w, r)
 }
 
-// WriteError answers with err's status and envelope.
+// WriteError answers with the status and the JSON form of err.
 func WriteError(w http.ResponseWriter, err error) {
 	b := Body(err)
 	WriteJSON(w, HTTPStatus(b.Kind), errorEnvelope{&b})
 }
 
-// WriteJSON answers with v and the status. Where v cannot be encoded, the answer
-// is an internal error. There is nothing to do about a client that went away.
+// WriteJSON answers with v and the status. If v cannot be encoded, the answer is an internal error. Errors of writing are
+// ignored: the client has gone.
 func WriteJSON(w http.ResponseWriter, status int, v any) {
 	b, err := json.Marshal(v)
 	if err != nil {
 		body := Body(errs.Wrap(errs.Internal, "write the answer", err))
 		status = HTTPStatus(body.Kind)
-		b, _ = json.Marshal(errorEnvelope{&body}) // four strings: this cannot fail
+		b, _ = json.Marshal(errorEnvelope{&body}) // strings are always encoded
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
@@ -72,10 +70,9 @@ func WriteJSON(w http.ResponseWriter, status int, v any) {
 	_, _ = w.Write(append(b, '\n'))
 }
 
-// ReadJSON reads the request's body, one JSON object of at most limit bytes
-// (0: MaxBody), into the struct that into points to. No body at all leaves it
-// as it is. Anything else, a field that the struct does not have too, is
-// errs.Invalid and says what is wrong where.
+// ReadJSON reads the request's body, one JSON object of at most limit bytes (0: MaxBody), into the struct that into points to.
+// An empty body leaves the struct unchanged. Any other body, also one with an unknown field, is an error of kind errs.Invalid
+// that says what is wrong and where.
 func ReadJSON(r *http.Request, into any, limit int64) error {
 	if limit == 0 {
 		limit = MaxBody
@@ -85,8 +82,7 @@ func ReadJSON(r *http.Request, into any, limit int64) error {
 		return errs.Wrap(errs.Invalid, opRead, err)
 	}
 	if int64(len(body)) > limit {
-		// A client that is still writing would otherwise see its connection
-		// break instead of the answer.
+		// Otherwise a client that is still writing would see a broken connection instead of the answer.
 		_, _ = io.CopyN(io.Discard, r.Body, 8*limit)
 		return errs.New(errs.Invalid, opRead, "the body is larger than %d bytes", limit)
 	}
@@ -104,7 +100,7 @@ func ReadJSON(r *http.Request, into any, limit int64) error {
 	return nil
 }
 
-// malformed says in the API's words what the decoder found wrong.
+// malformed returns the decoder's error in the words of the API.
 func malformed(err error) error {
 	var typ *json.UnmarshalTypeError
 	var syntax *json.SyntaxError
@@ -121,7 +117,7 @@ func malformed(err error) error {
 	return errs.New(errs.Invalid, opRead, "%s", strings.TrimPrefix(err.Error(), "json: "))
 }
 
-// jsonName is the JSON type that the field of a type error wants.
+// jsonName returns the JSON type that the field of a type error needs.
 func jsonName(e *json.UnmarshalTypeError) string {
 	switch k := e.Type.Kind().String(); {
 	case strings.HasPrefix(k, "int"), strings.HasPrefix(k, "uint"):

@@ -21,15 +21,12 @@ import (
 
 const opListen = "listen"
 
-// maxSocketPath is the longest path that a unix socket's address holds, in
-// bytes (unix(7): sun_path is 108 bytes, the last one a NUL).
+// maxSocketPath is the maximal length of a unix socket's path in bytes (unix(7): sun_path has 108 bytes, the last one a NUL).
 const maxSocketPath = 107
 
-// Listen makes the socket path with the permissions mode and listens on it. Its
-// folder is made where it is missing, for the user's socket with mode 0700;
-// there it must also be the user's own. One daemon holds path+".lock" as long
-// as it listens: for a second one Listen fails with errs.Busy. What a daemon
-// that died left behind is removed. Close removes the socket.
+// Listen makes the socket path with the permissions mode and listens on it. It makes the socket's folder if it is missing; that
+// of a user's socket has mode 0700 and must belong to the user. A daemon locks path+".lock" while it listens: for a second
+// daemon, Listen fails with errs.Busy. Listen removes the socket of a daemon that died. Close removes the socket.
 func Listen(path string, mode os.FileMode) (net.Listener, error) {
 	if len(path) > maxSocketPath {
 		return nil, errs.New(errs.Invalid, opListen, "the socket's path is longer than %d bytes: %s", maxSocketPath, path).
@@ -49,17 +46,17 @@ func Listen(path string, mode os.FileMode) (net.Listener, error) {
 	return &listener{l, lock}, nil
 }
 
-// listener is a socket and the lock that goes with it.
+// listener is a socket with its lock.
 type listener struct {
 	*net.UnixListener
 	lock *os.File
 }
 
-// Close removes the socket and lets go of the lock, in this order. The lock's
-// file stays: were it removed, two daemons could lock two files of one name.
+// Close removes the socket and then releases the lock. The lock's file stays: if it were removed, two daemons could lock two
+// files of the same name.
 func (l *listener) Close() error {
-	// A child that another goroutine is just starting holds the lock file open
-	// until its exec: closing alone would leave the lock with it.
+	// A child that another goroutine is starting has the lock file open until its exec. If Close only closed the file, the child
+	// would keep the lock.
 	unlock := unix.Flock(int(l.lock.Fd()), unix.LOCK_UN)
 	return errors.Join(l.UnixListener.Close(), unlock, l.lock.Close())
 }
@@ -78,8 +75,8 @@ func makeFolder(path string) error {
 	return checkPrivate(dir)
 }
 
-// lockSocket takes the lock of the socket path and writes the own pid into it.
-// The lock goes with the process, however that ends.
+// lockSocket locks the socket path and writes this process's pid into the lock file. The kernel releases the lock when the
+// process ends.
 func lockSocket(path string) (*os.File, error) {
 	f, err := os.OpenFile(path+".lock", os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -94,7 +91,7 @@ func lockSocket(path string) (*os.File, error) {
 func claim(f *os.File, path string) error {
 	err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		b, _ := io.ReadAll(io.LimitReader(f, 32)) // for the message; without it there is no pid in it
+		b, _ := io.ReadAll(io.LimitReader(f, 32)) // for the message, which has no pid if this fails
 		pid, _ := strconv.Atoi(strings.TrimSpace(string(b)))
 		return taken(path, pid)
 	}
@@ -108,7 +105,7 @@ func claim(f *os.File, path string) error {
 	return errs.Wrap(errs.Unavailable, opListen, err)
 }
 
-// taken says that another daemon, of that pid if it is not 0, has the socket.
+// taken returns the error that another daemon has the socket. pid is 0 if it is not known.
 func taken(path string, pid int) error {
 	e := errs.New(errs.Busy, opListen, "another daemon uses %s", path)
 	if pid > 0 {
@@ -117,13 +114,13 @@ func taken(path string, pid int) error {
 	return e.WithHint("stop it first, or name another socket with --socket and another state folder with --state-dir")
 }
 
-// bind makes the socket. Whoever calls holds its lock.
+// bind makes the socket. The caller must have its lock.
 func bind(path string, mode os.FileMode) (*net.UnixListener, error) {
 	if err := removeStale(path); err != nil {
 		return nil, err
 	}
-	// A socket's file takes its mode from the unbound socket, less the umask:
-	// set there, no moment passes in which it is open to more than mode says.
+	// A socket's file gets its mode from the unbound socket, minus the umask. Because the mode is set there, the socket is never
+	// open to more users than mode allows.
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		var chmodErr error
 		err := c.Control(func(fd uintptr) { chmodErr = unix.Fchmod(int(fd), uint32(mode.Perm())) })
@@ -133,13 +130,13 @@ func bind(path string, mode os.FileMode) (*net.UnixListener, error) {
 	if err != nil {
 		return nil, errs.Wrap(errs.Unavailable, opListen, err)
 	}
-	if err := os.Chmod(path, mode.Perm()); err != nil { // what the umask took away
+	if err := os.Chmod(path, mode.Perm()); err != nil { // restores the bits that the umask removed
 		return nil, errors.Join(errs.Wrap(errs.Unavailable, opListen, err), l.Close())
 	}
 	return l.(*net.UnixListener), nil
 }
 
-// removeStale removes a socket on which nobody listens any more.
+// removeStale removes a socket on which no process listens.
 func removeStale(path string) error {
 	fi, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -152,7 +149,7 @@ func removeStale(path string) error {
 		return errs.New(errs.Conflict, opListen, "%s exists and is not a socket", path).WithHint("move it away, or name another with --socket")
 	}
 	conn, err := net.DialTimeout("unix", path, time.Second)
-	if err == nil { // a daemon without the lock: one that systemd listens for
+	if err == nil { // a daemon without the lock, for which systemd listens
 		peer, _ := peerOf(conn)
 		return errors.Join(taken(path, peer.PID), conn.Close())
 	}

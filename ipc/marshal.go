@@ -2,9 +2,8 @@ package ipc
 
 import "encoding/json"
 
-// A list without anything in it is [] on the wire, never null: many clients
-// iterate over it without looking. Hence these methods; a type that embeds one
-// of these structs must be given its own.
+// An empty list is [] in JSON, never null, because many clients iterate over it without a check. That is the purpose of these
+// methods. A type that embeds one of these structs needs a method of its own.
 
 // MarshalJSON writes empty lists as [].
 func (c Checkpoint) MarshalJSON() ([]byte, error) {
@@ -27,8 +26,7 @@ func (r RollbackResult) MarshalJSON() ([]byte, error) {
 	return json.Marshal(plain(r))
 }
 
-// Normalize makes the result's empty lists [] for those who encode it other
-// than by its own MarshalJSON.
+// Normalize replaces nil lists of the result by empty ones, for encoders that do not call its MarshalJSON.
 func (r *RollbackResult) Normalize() {
 	r.Stages = list(r.Stages)
 	r.ChangesReverted = list(r.ChangesReverted)
@@ -82,7 +80,7 @@ func (s Status) MarshalJSON() ([]byte, error) {
 	return json.Marshal(plain(s))
 }
 
-// list is s, or an empty list where s is nil.
+// list returns s, or an empty list if s is nil.
 func list[T any](s []T) []T {
 	if s == nil {
 		return []T{}

@@ -10,14 +10,13 @@ import (
 
 // The names of the events in a rollback's stream.
 const (
-	EventStage  = "stage"  // a Stage, as it starts and as it ends
+	EventStage  = "stage"  // a Stage, when it starts and when it ends
 	EventResult = "result" // the RollbackResult; the last event
-	EventError  = "error"  // an ErrorBody, where nothing was begun; the last event
+	EventError  = "error"  // an ErrorBody, if nothing was begun; the last event
 )
 
-// Rollback takes the app to a checkpoint. If onStage is not nil it is called,
-// in this goroutine, for each stage as it starts and as it ends. A rollback
-// that ran and failed gives its receipt and the error.
+// Rollback takes the app to a checkpoint. It calls onStage, unless nil, for each stage when it starts and when it ends. For a
+// rollback that began and failed, it returns both the receipt and the error.
 func (c *Client) Rollback(ctx context.Context, app string, id CheckpointID, req RollbackRequest, onStage func(Stage)) (RollbackResult, error) {
 	p, err := appPath(app, nil, "checkpoints", string(id), "rollback")
 	if err != nil {
@@ -41,8 +40,7 @@ func (c *Client) Rollback(ctx context.Context, app string, id CheckpointID, req 
 	return RollbackResult{}, refused(resp, nil)
 }
 
-// receipt reads a result whose top-level error, if it failed, is the same
-// envelope that every other refusal comes in.
+// receipt reads a result. If the rollback failed, the result also has the error, in the form of all other errors.
 func (c *Client) receipt(ctx context.Context, resp *http.Response) (RollbackResult, error) {
 	var res RollbackResult
 	if err := c.decode(ctx, resp.Body, &res); err != nil {
@@ -54,7 +52,7 @@ func (c *Client) receipt(ctx context.Context, resp *http.Response) (RollbackResu
 	return res, nil
 }
 
-// follow reads a rollback's stream to its end.
+// follow reads the event stream of a rollback to its end.
 func (c *Client) follow(ctx context.Context, resp *http.Response, onStage func(Stage)) (RollbackResult, error) {
 	var res RollbackResult
 	for events := NewEventReader(resp.Body); ; {

@@ -6,58 +6,57 @@ import (
 	"time"
 )
 
-// What a client may take its time for.
+// Timeouts of a client.
 const (
 	headerTimeout = 10 * time.Second // to send a request's headers
-	bodyTimeout   = 30 * time.Second // to send its body
-	answerTimeout = 60 * time.Second // to read an answer, from its first byte; a stream of events has its own
-	// A client that is refused before its body came may still send that long: who
-	// is cut off while sending may miss the answer.
+	bodyTimeout   = 30 * time.Second // to send the body
+	answerTimeout = 60 * time.Second // to read an answer, from its first byte; event streams have another timeout
+	// A client whose request is refused may still send its body for this time. If the connection were closed at once, the client
+	// might not receive the answer.
 	refusalLinger = 500 * time.Millisecond
 )
 
-// bounded bounds the time in which a request's body comes and its answer is
-// read. http.Server's own timeouts would count the work in between, too.
+// bounded limits the time for a request's body and for the reading of its answer. The timeouts of http.Server would include the
+// work in between.
 func bounded(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		a := &timedAnswer{ResponseWriter: w, rc: http.NewResponseController(w)}
 		if r.Body != nil && r.Body != http.NoBody && a.rc.SetReadDeadline(time.Now().Add(bodyTimeout)) == nil {
 			a.body = &timedBody{ReadCloser: r.Body, rc: a.rc}
-			r = r.WithContext(r.Context()) // the server looks at its own request's body
+			r = r.WithContext(r.Context()) // the server uses the body of its own request
 			r.Body = a.body
 		}
 		h.ServeHTTP(a, r)
 	})
 }
 
-// timedBody lifts the read deadline at the body's end: from then on the server
-// reads to learn whether the client left, and must not take time for leaving.
+// timedBody removes the read deadline at the end of the body. From then on the server reads only to notice that the client has
+// left, and a deadline would look like that.
 type timedBody struct {
 	io.ReadCloser
 	rc   *http.ResponseController
-	read bool // to its end
+	read bool // the body was read to its end
 }
 
 func (b *timedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if err == io.EOF {
 		b.read = true
-		_ = b.rc.SetReadDeadline(time.Time{}) // it could be set before
+		_ = b.rc.SetReadDeadline(time.Time{}) // it could be set before, so this does not fail
 	}
 	return n, err
 }
 
-// timedAnswer sets the write deadline when the answer begins. A refusal does not
-// wait longer than refusalLinger for the rest of a body that nobody wants: the
-// connection ends with it.
+// timedAnswer sets the write deadline when the answer begins. After a refusal, it waits at most refusalLinger for the rest of
+// the body, and then the connection is closed.
 type timedAnswer struct {
 	http.ResponseWriter
 	rc    *http.ResponseController
-	body  *timedBody // nil: there is none
+	body  *timedBody // nil if there is none
 	begun bool
 }
 
-// Unwrap is for http.ResponseController.
+// Unwrap implements the interface that http.ResponseController uses.
 func (a *timedAnswer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
 func (a *timedAnswer) begin() {
@@ -67,7 +66,7 @@ func (a *timedAnswer) begin() {
 	}
 }
 
-// WriteHeader begins the answer.
+// WriteHeader implements http.ResponseWriter, and begins the answer.
 func (a *timedAnswer) WriteHeader(status int) {
 	a.begin()
 	if status >= 400 && a.body != nil && !a.body.read {

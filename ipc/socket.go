@@ -11,13 +11,13 @@ import (
 	"mulligan/errs"
 )
 
-// HostSocket is where the host's daemon, run by root, listens.
+// HostSocket is the socket of the host's daemon, which root runs.
 const HostSocket = "/run/mulligan/mulligan.sock"
 
-// ErrNoDaemon is in the chain of every error that says that no daemon listens.
+// ErrNoDaemon is wrapped by every error which means that no daemon listens.
 var ErrNoDaemon = errors.New("no daemon is listening")
 
-// UserSocket is where the calling user's own daemon listens.
+// UserSocket returns the path of the socket of the calling user's own daemon.
 func UserSocket() string {
 	dir := fmt.Sprintf("/tmp/mulligan-%d", os.Getuid())
 	if run := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(run) {
@@ -26,12 +26,10 @@ func UserSocket() string {
 	return filepath.Join(dir, "mulligan.sock")
 }
 
-// FindSocket chooses the daemon to talk to: flag, the value of --socket, if it
-// is not empty, then MULLIGAN_SOCKET, then the user's socket where there is
-// one, then the host's. A user socket in a folder that is not the user's alone
-// is passed over: in /tmp anyone could have put it there. Some agents start their
-// servers without XDG_RUNTIME_DIR; the user's socket is then looked for in the
-// folder that systemd gives a user, too.
+// FindSocket chooses the socket: flag, the value of --socket, if it is not empty; then MULLIGAN_SOCKET; then the user's socket
+// if it exists; then the host's. It ignores a user socket in a folder that others can write to, because anybody could have made
+// it there. Some agents start their servers without XDG_RUNTIME_DIR; then FindSocket also looks in the folder that systemd
+// makes for the user.
 func FindSocket(flag string) string {
 	if flag != "" {
 		return flag
@@ -51,11 +49,10 @@ func FindSocket(flag string) string {
 	return HostSocket
 }
 
-// runUser is where systemd gives each user a folder; tests have another.
+// runUser is the folder in which systemd makes a folder for each user. Tests use another one.
 var runUser = "/run/user"
 
-// checkPrivate says what is wrong with dir as the folder of a user's socket: it
-// must be a real folder of the caller's with mode 0700.
+// checkPrivate checks the folder of a user's socket: it must be a real folder with mode 0700 that belongs to the caller.
 func checkPrivate(dir string) error {
 	fi, err := os.Lstat(dir)
 	if err != nil {
@@ -76,7 +73,7 @@ func checkPrivate(dir string) error {
 	return nil
 }
 
-// noDaemon is the error for a socket that could not be dialled because of err.
+// noDaemon returns the error for a socket whose dial failed with err.
 func noDaemon(socket string, err error) error {
 	const op = "reach the daemon"
 	if errors.Is(err, os.ErrPermission) {

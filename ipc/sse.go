@@ -12,12 +12,12 @@ import (
 )
 
 const (
-	keepAlive   = 15 * time.Second // between comments on a silent stream
-	sendTimeout = 10 * time.Second // for a client that does not read
+	keepAlive   = 15 * time.Second // interval between comments on a silent stream
+	sendTimeout = 10 * time.Second // timeout for a client that does not read
 )
 
-// SSE is the answer to a request for server-sent events. A handler closes it
-// before it returns. Its methods may be called from several goroutines.
+// SSE is an answer with server-sent events. The handler must close it before it returns. Its methods may be called from several
+// goroutines.
 type SSE struct {
 	w    http.ResponseWriter
 	rc   *http.ResponseController
@@ -29,13 +29,12 @@ type SSE struct {
 	err error // the first failure; nothing is written after it
 }
 
-// WantsSSE tells whether the client asks for events.
+// WantsSSE reports whether the client asks for events.
 func WantsSSE(r *http.Request) bool {
 	return strings.Contains(r.Header.Get("Accept"), "text/event-stream")
 }
 
-// NewSSE begins a stream of events: its headers are sent at once. A comment
-// keeps a silent stream alive.
+// NewSSE begins a stream of events and sends its headers at once. Comments keep a silent stream alive.
 func NewSSE(w http.ResponseWriter, r *http.Request) (*SSE, error) {
 	s := &SSE{w: w, rc: http.NewResponseController(w), stop: make(chan struct{}), done: make(chan struct{})}
 	w.Header().Set("Content-Type", "text/event-stream")
@@ -49,9 +48,8 @@ func NewSSE(w http.ResponseWriter, r *http.Request) (*SSE, error) {
 	return s, nil
 }
 
-// Send writes the event name with data as JSON. Once it has failed, because the
-// client went away or stopped reading, it keeps failing, at once: work that
-// tells its progress goes on without an audience.
+// Send writes the event name with data as JSON. After one failure, because the client has gone or does not read, every later
+// call fails at once, so an operation that reports its progress is not delayed.
 func (s *SSE) Send(name string, data any) error {
 	if strings.ContainsAny(name, "\r\n") {
 		return errs.New(errs.Internal, "send an event", "%q is no name for an event", name)
@@ -60,13 +58,13 @@ func (s *SSE) Send(name string, data any) error {
 	if err != nil {
 		return errs.Wrap(errs.Internal, "send an event", err)
 	}
-	return s.write(fmt.Sprintf("event: %s\ndata: %s\n\n", name, b)) // JSON here has no newline in it
+	return s.write(fmt.Sprintf("event: %s\ndata: %s\n\n", name, b)) // this JSON has no newline
 }
 
-// Fail ends the stream's story with err, as an "error" event.
+// Fail sends err as an "error" event, the last one of the stream.
 func (s *SSE) Fail(err error) error { return s.Send(EventError, Body(err)) }
 
-// Close ends the keep-alive comments. After it the handler may return.
+// Close ends the comments. The handler may return afterwards.
 func (s *SSE) Close() {
 	s.once.Do(func() { close(s.stop) })
 	<-s.done
@@ -78,8 +76,7 @@ func (s *SSE) write(text string) error {
 	if s.err != nil {
 		return s.err
 	}
-	// Not every ResponseWriter has deadlines (a recorder has none), and those
-	// that don't can't block for ever either.
+	// Some ResponseWriters have no deadlines, such as a recorder. Those cannot block for ever.
 	_ = s.rc.SetWriteDeadline(time.Now().Add(sendTimeout))
 	_, err := s.w.Write([]byte(text))
 	if err == nil {
@@ -89,7 +86,7 @@ func (s *SSE) write(text string) error {
 	return s.err
 }
 
-// beat writes a comment now and then until the stream or its request ends.
+// beat writes comments at intervals until the stream or its request ends.
 func (s *SSE) beat(r *http.Request) {
 	defer close(s.done)
 	t := time.NewTicker(keepAlive)

@@ -2,26 +2,26 @@ package ipc
 
 import "time"
 
-// TurnID names a turn within its app: the agent's own id, or one that was made up.
+// TurnID identifies a turn within its app: the agent's own id, or a generated one.
 type TurnID string
 
-// CallID names a tool call within its turn.
+// CallID identifies a tool call within its turn.
 type CallID string
 
-// BeginTurn tells that an agent's turn begins.
+// BeginTurn announces that an agent's turn begins.
 type BeginTurn struct {
-	TurnID         TurnID `json:"turn_id,omitempty"` // empty: one is made up
+	TurnID         TurnID `json:"turn_id,omitempty"` // empty: one is generated
 	ConversationID string `json:"conversation_id,omitempty"`
 	MessageID      string `json:"message_id,omitempty"`
 	Agent          string `json:"agent,omitempty"` // "claude-code", "codex", …
 }
 
-// BeginCall tells that a tool call begins.
+// BeginCall announces that a tool call begins.
 type BeginCall struct {
 	CallID CallID `json:"call_id,omitempty"` // empty: one is made up
 	Tool   string `json:"tool,omitempty"`
-	// Before asks to wait, for a moment, until everything that was written
-	// before the call is in the journal: then the turn's checkpoint is exact.
+	// Before makes the daemon wait until everything that was written before the call is in the journal, so that the turn's
+	// checkpoint is exact.
 	Before bool `json:"before,omitempty"`
 	// DeadlineMS bounds that wait, in milliseconds; default 250.
 	DeadlineMS int `json:"deadline_ms,omitempty"`
@@ -34,16 +34,16 @@ type Turn struct {
 	ConversationID string        `json:"conversation_id"`
 	MessageID      string        `json:"message_id"`
 	Agent          string        `json:"agent"`
-	Inferred       bool          `json:"inferred"` // nobody said that it began: writes came after a quiet time
+	Inferred       bool          `json:"inferred"` // nobody announced it: writes came after a quiet time
 	StartedAt      time.Time     `json:"started_at"`
 	EndedAt        *time.Time    `json:"ended_at"`
-	CheckpointID   *CheckpointID `json:"checkpoint_id"` // of the state before it; null when it changed nothing
+	CheckpointID   *CheckpointID `json:"checkpoint_id"` // of the state before the turn; null if the turn changed nothing
 	Changes        TurnChanges   `json:"changes"`
 	Calls          []Call        `json:"calls"`
-	Warnings       []string      `json:"warnings"` // in what the record of it may not be exact
+	Warnings       []string      `json:"warnings"` // why the record of the turn may be inexact
 }
 
-// TurnChanges sums up what a turn changed in files.
+// TurnChanges summarizes the files that a turn changed.
 type TurnChanges struct {
 	Created  int      `json:"created"`
 	Modified int      `json:"modified"`
@@ -58,10 +58,10 @@ type Call struct {
 	Tool      string     `json:"tool"`
 	StartedAt time.Time  `json:"started_at"`
 	EndedAt   *time.Time `json:"ended_at"`
-	Exact     bool       `json:"exact"` // the wait for earlier writes was over in time
+	Exact     bool       `json:"exact"` // earlier writes were in the journal before the deadline
 }
 
-// TurnList is newest first.
+// TurnList is a list of turns, newest first.
 type TurnList struct {
 	Turns []Turn `json:"turns"`
 }

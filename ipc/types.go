@@ -1,6 +1,6 @@
-// Package ipc is how mulligan's programs talk: the types of the API, its error
-// kinds (in errs), the plumbing of its HTTP server (peer credentials, events)
-// and the typed client that the CLI and the MCP server share.
+// Package ipc is the API between mulligan's programs: its types, the parts of its HTTP server that are independent of the
+// daemon (peer credentials, events, limits), and the typed client that the CLI and the MCP server use. The kinds of errors are
+// in errs.
 //
 // The API is HTTP/1.1 with JSON bodies over the daemon's unix socket.
 package ipc
@@ -10,14 +10,14 @@ import (
 	"time"
 )
 
-// Names of what must not be mixed up. All are opaque to a client.
+// Types of ids, so that they are not confused. Clients must not interpret them.
 type (
 	AppID        string // "app-" and hex digits
 	CheckpointID string // "cp-" and at least 12 hex digits
 	OperationID  string // "op-" and hex digits
 )
 
-// Trigger says what made a checkpoint.
+// Trigger says why a checkpoint was made.
 type Trigger string
 
 // The triggers.
@@ -28,21 +28,20 @@ const (
 	TriggerPreRollback Trigger = "pre-rollback"
 )
 
-// Quiesce says what happens to the app while it is captured.
+// Quiesce says whether the app is stopped while it is captured.
 type Quiesce string
 
-// The ways to quiesce. The empty string is QuiesceStop, but of an app with a
-// libvirt domain only what runs on the host is stopped: the guest goes on, and
-// its agent freezes its filesystems for a moment.
+// The ways to quiesce. The empty string means QuiesceStop, except for an app with a libvirt domain: only its unit on the host
+// is stopped. The guest continues, and its agent freezes its filesystems for a moment.
 const (
 	QuiesceStop Quiesce = "stop" // the unit is stopped and started again
-	QuiesceNone Quiesce = "none" // it goes on running
+	QuiesceNone Quiesce = "none" // the unit continues to run
 )
 
-// OnUnhealthy says what a rollback does when the health check fails after it.
+// OnUnhealthy says what a rollback does if the health check fails at its end.
 type OnUnhealthy string
 
-// What to do. The empty string is UnhealthyKeep.
+// The empty string means UnhealthyKeep.
 const (
 	UnhealthyKeep OnUnhealthy = "keep" // keep the restored state and say that it is not healthy
 	UnhealthyUndo OnUnhealthy = "undo" // go back to the safety checkpoint
@@ -67,21 +66,20 @@ type App struct {
 	CreatedAt time.Time  `json:"created_at"`
 	Fork      *Fork      `json:"fork,omitempty"` // nil: it is not a fork
 
-	// What the daemon sees of it now; empty in a registration.
+	// The present state of the app; empty in a registration.
 	State    string   `json:"state,omitempty"`    // running, stopped, failed, none (it has no unit), unknown
 	Busy     string   `json:"busy,omitempty"`     // the operation under way, if any
 	Problems []string `json:"problems,omitempty"` // what needs a person's attention, in whole sentences
 	Covers   []string `json:"covers,omitempty"`   // what a checkpoint of it holds, a line per layer
 	Notes    []string `json:"notes,omitempty"`    // what registering or changing it changed outside of mulligan, in whole sentences
-	// Gaps are looked for when it is registered and when they are asked for.
+	// Gaps are determined when the app is registered and on request.
 	Gaps []Gap `json:"gaps,omitempty"`
-	// Following says how its files are followed for automatic checkpoints: starting,
-	// watching, rescanning (events were lost, everything is being looked at) or
-	// degraded (Problems says why and what to do); "" where it is not asked for.
+	// Following is the state of watching the app's files for automatic checkpoints: starting, watching, rescanning (events were
+	// lost, and all files are examined) or degraded (Problems has the reason and a remedy). "" if automatic checkpoints are off.
 	Following string `json:"following,omitempty"`
 }
 
-// Gap is something of an app that cannot be captured, or could not be given back.
+// Gap is a part of an app that cannot be captured or restored.
 type Gap struct {
 	Layer  string `json:"layer"`
 	What   string `json:"what"`   // a whole sentence
@@ -89,14 +87,14 @@ type Gap struct {
 	Blocks bool   `json:"blocks"` // no checkpoint can be made while it is there
 }
 
-// Health is how to tell whether the app works: exactly one of URL and Command.
+// Health is the app's health check. Exactly one of URL and Command is set.
 type Health struct {
 	URL     string   `json:"url,omitempty"`
 	Command []string `json:"command,omitempty"`
 	Timeout string   `json:"timeout,omitempty"` // a Go duration; default 10s
 }
 
-// Retention says what pruning leaves. Pinned checkpoints always stay.
+// Retention has the rules of pruning. Pinned checkpoints are always kept.
 type Retention struct {
 	KeepLast    int    `json:"keep_last"`
 	DailyDays   int    `json:"daily_days"`
@@ -106,13 +104,12 @@ type Retention struct {
 	ExpireAfter string `json:"expire_after"` // a Go duration; "0": never
 }
 
-// DefaultRetention is what an app gets that says nothing.
+// DefaultRetention returns the rules of an app that sets none.
 func DefaultRetention() Retention {
 	return Retention{KeepLast: 10, DailyDays: 7, KeepTurns: 50, KeepSafety: 10, MaxBytes: 20 << 30, ExpireAfter: "0"}
 }
 
-// UnmarshalJSON takes rules that say nothing of safety checkpoints, as older records
-// and clients do, to mean the default.
+// UnmarshalJSON sets the default for safety checkpoints if the field is missing, as in older records and clients.
 func (r *Retention) UnmarshalJSON(text []byte) error {
 	type plain Retention
 	p := plain{KeepSafety: DefaultRetention().KeepSafety}
@@ -136,16 +133,16 @@ type Database struct {
 	DataDir string `json:"data_dir,omitempty"`
 	Unit    string `json:"unit,omitempty"`
 
-	// What the daemon made of it; empty in a registration. Chosen is the mode that
-	// mode auto stands for, and Why says why, in a few words.
+	// Results of the daemon; empty in a registration. Chosen is the mode that the daemon chose for mode auto, and Why has the
+	// reason in a few words.
 	Chosen string `json:"chosen,omitempty"`
 	Why    string `json:"why,omitempty"`
 }
 
-// AppChange is a partial update of an app: nil leaves a thing as it is.
+// AppChange is a partial update of an app: nil leaves a property unchanged.
 type AppChange struct {
-	// Owner says, at the host's daemon and for root, that the account of this
-	// name, which has the app's uid now, is the same owner's as before.
+	// Owner confirms that the account of this name, which now has the app's uid, belongs to the same owner as before. Only root
+	// may set it, at the host's daemon.
 	Owner     *string     `json:"owner,omitempty"`
 	Unit      *string     `json:"unit,omitempty"`
 	Run       *[]string   `json:"run,omitempty"`
@@ -159,7 +156,7 @@ type AppChange struct {
 	Databases *[]Database `json:"databases,omitempty"`
 }
 
-// Checkpoint is one point to return to.
+// Checkpoint is a state of the app to which it can be rolled back.
 type Checkpoint struct {
 	ID             CheckpointID `json:"checkpoint_id"`
 	AppID          AppID        `json:"app_id"`
@@ -184,16 +181,16 @@ type Checkpoint struct {
 	ExpiresAt      *time.Time   `json:"expires_at"`
 	CreatedAt      time.Time    `json:"created_at"`
 	Warnings       []string     `json:"warnings,omitempty"` // what it lacks
-	// Raw names the layers whose state could not be read: it holds the bytes that lay there.
+	// Raw names the layers whose state could not be read. The checkpoint has the raw bytes of their files.
 	Raw     []string `json:"raw,omitempty"`
 	Damaged string   `json:"damaged,omitempty"` // why it cannot be gone back to as it is
-	// CalledOff: it is the safety checkpoint of a rollback that was undone, or is under
-	// way. N does not count it, and redo passes it by.
+	// CalledOff marks the safety checkpoint of a rollback that was undone or is under way. Numbers of checkpoints do not count it,
+	// and redo ignores it.
 	CalledOff bool `json:"called_off,omitempty"`
-	// Inferred: it is of a turn that nobody announced.
+	// Inferred marks a checkpoint of a turn that nobody announced.
 	Inferred bool `json:"inferred,omitempty"`
-	// StayedBehind, of a safety checkpoint whose rollback was done, names the layers that
-	// are as they were since that rollback or an earlier one, while others went back.
+	// StayedBehind of the safety checkpoint of a completed rollback names the layers that this rollback or an earlier one left
+	// unchanged, while it restored others.
 	StayedBehind []string `json:"stayed_behind,omitempty"`
 	// UndoTo is the checkpoint that undo goes to from this one's state, and UndoNext the
 	// one that it goes to from the state that followed. "" is none; null is not known.
@@ -208,7 +205,7 @@ const (
 	Redo CheckpointID = "redo"
 )
 
-// DBSnapshot is one database's part of a checkpoint.
+// DBSnapshot is the part of a checkpoint that holds one database.
 type DBSnapshot struct {
 	Database   string `json:"database"`
 	SnapshotID string `json:"snapshot_id"`
@@ -217,28 +214,27 @@ type DBSnapshot struct {
 	Rehearsed  *bool  `json:"rehearsed"` // it could be restored beside the live one when that was tried; null where nobody tried
 }
 
-// CreateRequest asks for a checkpoint.
+// CreateRequest is a request for a new checkpoint.
 type CreateRequest struct {
 	Notes    string  `json:"notes,omitempty"`
 	Pinned   bool    `json:"pinned,omitempty"`
 	Trigger  Trigger `json:"trigger,omitempty"` // default manual
 	DeployID string  `json:"deploy_id,omitempty"`
 	Quiesce  Quiesce `json:"quiesce,omitempty"`
-	// WithMemory keeps the memory of the app's domain too, so that a rollback
-	// resumes the guest instead of booting it.
+	// WithMemory also saves the memory of the app's domain, so that a rollback resumes the guest instead of booting it.
 	WithMemory bool `json:"with_memory,omitempty"`
 }
 
-// CheckpointQuery narrows a list. Zero values don't narrow; Limit 0 is all.
+// CheckpointQuery filters a list of checkpoints. Zero values do not filter; a Limit of 0 means all.
 type CheckpointQuery struct {
 	Trigger Trigger
 	Limit   int
 	Before  CheckpointID // only older ones
-	// Conversation narrows it to the checkpoints of one conversation's turns.
+	// Conversation selects the checkpoints of one conversation's turns.
 	Conversation string
 }
 
-// CheckpointList is newest first.
+// CheckpointList is a list of checkpoints, newest first.
 type CheckpointList struct {
 	Checkpoints  []Checkpoint `json:"checkpoints"`
 	StorageUsage StorageUsage `json:"storage_usage"`
@@ -253,7 +249,7 @@ type StorageUsage struct {
 	DailyDays       int   `json:"daily_days"`
 }
 
-// RollbackRequest asks to go to a checkpoint.
+// RollbackRequest is a request to roll back to a checkpoint.
 type RollbackRequest struct {
 	Scope []string `json:"scope,omitempty"` // paths in the workspace, and "layer:NAME"
 	// Without leaves layers ("db:main", "files", "disk", "db" for all databases) as they
@@ -303,7 +299,7 @@ const (
 // Stages lists all six in order.
 var Stages = []StageName{StageSafety, StageStop, StageVM, StageDB, StageStart, StageHealthy}
 
-// StageStatus is how a stage went.
+// StageStatus is the state of a stage.
 type StageStatus string
 
 // The outcomes; StageRunning is seen in events only.
@@ -371,7 +367,7 @@ type RollbackResult struct {
 	Error        *ErrorBody `json:"error,omitempty"`    // why rolled_back is false
 }
 
-// Preview is what a dry run foresees.
+// Preview is the result of a dry run.
 type Preview struct {
 	Layers     []LayerPreview `json:"layers"`
 	NotCovered []string       `json:"not_covered"` // what would stay as it is
@@ -392,14 +388,14 @@ type LayerPreview struct {
 	Changes []Change `json:"changes"`
 }
 
-// PruneResult says what pruning took away, or would take.
+// PruneResult lists what pruning deleted, or would delete.
 type PruneResult struct {
 	Deleted  []CheckpointID `json:"deleted"`
 	Kept     int            `json:"kept"`
 	Warnings []string       `json:"warnings,omitempty"`
 }
 
-// VerifyResult says whether what is stored of a checkpoint is whole.
+// VerifyResult is the result of a verification of a checkpoint.
 type VerifyResult struct {
 	CheckpointID CheckpointID    `json:"checkpoint_id"`
 	OK           bool            `json:"ok"`
@@ -447,7 +443,7 @@ type AuditEntry struct {
 	Detail json.RawMessage `json:"detail,omitempty"` // a rollback's receipt, and the like
 }
 
-// Status is the daemon's word on itself.
+// Status is the state of the daemon.
 type Status struct {
 	Version   string    `json:"version"`
 	PID       int       `json:"pid"`

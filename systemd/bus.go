@@ -22,7 +22,7 @@ const (
 	jobRemoved  = managerIf + "JobRemoved"
 )
 
-// bus is one connection to a manager. When it is lost it stays lost.
+// bus is one connection to a manager. A lost connection is never reestablished: dial makes a new bus.
 type bus struct {
 	conn    *dbus.Conn
 	private bool   // the manager itself is at the other end, not a bus
@@ -68,8 +68,8 @@ func handshake(ctx context.Context, address string) (*bus, error) {
 	return b, nil
 }
 
-// greet authenticates, makes sure that a manager answers and asks it for
-// signals. On its private socket there is no bus to say hello to.
+// greet authenticates, checks that a manager answers, and subscribes to its signals. On the manager's private socket there is
+// no bus, and so no Hello call.
 func (b *bus) greet(ctx context.Context) error {
 	if err := b.conn.Auth([]dbus.Auth{dbus.AuthExternal(strconv.Itoa(os.Geteuid()))}); err != nil {
 		return err
@@ -90,7 +90,7 @@ func (b *bus) greet(ctx context.Context) error {
 	return b.subscribe(ctx)
 }
 
-// nudge is how often a manager that does not answer a first message is reminded of it.
+// nudge is the interval between pings to a manager that has not answered the first message.
 const nudge = 20 * time.Millisecond
 
 // subscribe asks for the manager's signals. On its private socket, systemd (seen with 252) leaves
@@ -125,9 +125,8 @@ func (b *bus) load(ctx context.Context, unit string) (dbus.ObjectPath, error) {
 	return path, err
 }
 
-// keep asks the manager, once per connection, to remember the unit: one that is down
-// and that nothing refers to is forgotten otherwise, and with it how it went down. A
-// manager that refuses tells less, which is no error.
+// keep asks the manager, once per connection, to keep the unit loaded. The manager otherwise unloads a unit that is down and
+// that nothing refers to, and forgets how it went down. If the manager refuses, its answers tell less, which is not an error.
 func (b *bus) keep(ctx context.Context, unit string) {
 	b.mu.Lock()
 	known := b.kept[unit]
@@ -138,14 +137,14 @@ func (b *bus) keep(ctx context.Context, unit string) {
 	}
 }
 
-// release takes back keep.
+// release allows the manager to unload the unit again.
 func (b *bus) release(ctx context.Context, unit string) {
 	b.mu.Lock()
 	known := b.kept[unit]
 	delete(b.kept, unit)
 	b.mu.Unlock()
 	if known {
-		_ = b.manager(ctx, "UnrefUnit", unit).Err // it was refused as well
+		_ = b.manager(ctx, "UnrefUnit", unit).Err // if the manager refuses, it refused RefUnit too
 	}
 }
 
@@ -159,8 +158,7 @@ func (b *bus) get(ctx context.Context, path dbus.ObjectPath, iface, property str
 	return v.Store(value)
 }
 
-// lost reports whether err came about because nobody is at the other end
-// (any more), so that another connection may do better.
+// lost reports whether err means that the connection is closed, so that a new connection may succeed.
 func (b *bus) lost(err error) bool {
 	if err == nil {
 		return false
@@ -176,7 +174,7 @@ func (b *bus) lost(err error) bool {
 	return !b.conn.Connected()
 }
 
-// dispatch hands each JobRemoved of the manager to everybody who waits.
+// dispatch passes each JobRemoved signal of the manager to all jobWaits.
 func (b *bus) dispatch(signals <-chan *dbus.Signal) {
 	for s := range signals {
 		var (
@@ -195,8 +193,8 @@ func (b *bus) dispatch(signals <-chan *dbus.Signal) {
 	}
 }
 
-// genuine reports whether a signal's sender is the manager: on a bus anybody
-// can send one straight to us. The manager's name changes when it is executed anew.
+// genuine reports whether a signal's sender is the manager. On a bus, any process can send a signal to this one. The manager's
+// unique name changes when the manager re-executes itself.
 func (b *bus) genuine(sender string) bool {
 	if b.private || sender == b.owner {
 		return true

@@ -11,7 +11,7 @@ import (
 	"mulligan/errs"
 )
 
-// failure makes an *errs.Error of what a call about unit (empty: none) failed with.
+// failure returns err, the error of a call about unit, as an *errs.Error. unit may be empty.
 func (m *Manager) failure(op, unit string, err error) error {
 	var known *errs.Error
 	if errors.As(err, &known) {
@@ -47,7 +47,7 @@ func (m *Manager) failure(op, unit string, err error) error {
 
 const errMasked = "org.freedesktop.systemd1.UnitMasked"
 
-// kindOf sorts the names of D-Bus errors; see sd-bus-errors(3) and bus-common-errors in systemd.
+// kindOf returns the kind that belongs to the name of a D-Bus error; see sd-bus-errors(3) and bus-common-errors.h in systemd.
 func kindOf(name string) errs.Kind {
 	switch name {
 	case "org.freedesktop.systemd1.NoSuchUnit":
@@ -72,7 +72,7 @@ func kindOf(name string) errs.Kind {
 	return errs.Failed
 }
 
-// text is the message that a D-Bus error carries, in our form: one line without a full stop.
+// text returns the message of a D-Bus error in the form of this program's messages: one line without a full stop.
 func text(e dbus.Error) string {
 	if len(e.Body) > 0 {
 		if s, ok := e.Body[0].(string); ok {
@@ -82,7 +82,7 @@ func text(e dbus.Error) string {
 	return e.Name
 }
 
-// oneLine shows an error's lines on one.
+// oneLine is an error whose message is on one line.
 type oneLine struct{ error }
 
 func (o oneLine) Error() string { return strings.ReplaceAll(o.error.Error(), "\n", "; ") }

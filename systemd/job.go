@@ -8,21 +8,21 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// recheck is how often a waiter looks for its job itself, for the case that
-// the signal of its end never comes (the manager was executed anew).
+// recheck is the interval at which a waiter asks for its job. The signal of the job's end never comes if the manager
+// re-executes itself meanwhile.
 const recheck = 2 * time.Second
 
-// jobGone is the result of a job that ended without telling.
+// jobGone is the result of a job whose end was not signalled.
 const jobGone = "gone"
 
-// errLost means that the connection broke; what was asked for may be done or not.
+// errLost means that the connection broke. Whether the manager carried out the request is not known.
 var errLost = errors.New("the connection to the bus was lost")
 
-// jobWait gathers the ends of jobs from before a job is asked for, since a job
-// may end before the answer with its name is read. Guarded by bus.mu.
+// jobWait collects the results of jobs. It begins before a job is requested, because the job may end before its name is known.
+// Guarded by bus.mu.
 type jobWait struct {
 	results map[dbus.ObjectPath]string
-	cue     chan struct{} // one place: there is news in results
+	cue     chan struct{} // has room for one value, sent when results changes
 }
 
 func (w *jobWait) removed(job dbus.ObjectPath, result string) {
@@ -81,21 +81,20 @@ func (b *bus) job(ctx context.Context, method, unit string) (string, error) {
 	}
 }
 
-// pendingJob is a unit's property Job: what the manager is about to do with it. ID 0
-// is nothing.
+// pendingJob is the property Job of a unit. An ID of 0 means that there is no job.
 type pendingJob struct {
 	ID   uint32
 	Path dbus.ObjectPath
 }
 
-// stopping reports whether the job is somebody's stop.
+// stopping reports whether the job stops the unit.
 func (b *bus) stopping(ctx context.Context, job pendingJob) bool {
 	var typ string
 	return job.ID != 0 && b.get(ctx, job.Path, "org.freedesktop.systemd1.Job", "JobType", &typ) == nil && typ == "stop"
 }
 
-// pending reports whether the manager still has the job. An error other than
-// its plain absence counts as yes: there will be another look.
+// pending reports whether the manager still has the job. It also returns true if it could not find out, because the caller asks
+// again.
 func (b *bus) pending(ctx context.Context, job dbus.ObjectPath) bool {
 	var state string
 	err := b.get(ctx, job, "org.freedesktop.systemd1.Job", "State", &state)

@@ -9,9 +9,8 @@ import (
 	"github.com/coreos/go-systemd/v22/journal"
 )
 
-// Journal is a handler that writes to the journal with every attribute as a
-// field of its own (systemd.journal-fields(7)): `journalctl APP=shop`. false where
-// standard error does not lead to the journal: log as text then.
+// Journal returns a handler that writes to the journal, with each attribute as a field (systemd.journal-fields(7)), so that
+// `journalctl APP=shop` works. It returns false if standard error is not connected to the journal; the caller then logs text.
 func Journal(level slog.Leveler) (slog.Handler, bool) {
 	if ok, err := journal.StderrIsJournalStream(); err != nil || !ok || !journal.Enabled() {
 		return nil, false
@@ -53,8 +52,7 @@ func prefixed(prefix string, attrs []slog.Attr) (list []slog.Attr) {
 	return list
 }
 
-// Handle sends a record. The message repeats the attributes, for those who read
-// messages only.
+// Handle sends a record. The message contains the attributes too, because most tools show only the message.
 func (h *journalHandler) Handle(_ context.Context, r slog.Record) error {
 	attrs := h.attrs[:len(h.attrs):len(h.attrs)]
 	r.Attrs(func(a slog.Attr) bool {
@@ -78,8 +76,8 @@ func quoted(v string) string {
 	return v
 }
 
-// fieldName makes a name that the journal takes: upper case, digits and _, and
-// none of those that it gives itself or that say something else (MESSAGE, PRIORITY).
+// fieldName returns a valid name of a journal field: upper-case letters, digits and _. It avoids the names that the journal
+// sets itself and those with another meaning (MESSAGE, PRIORITY).
 func fieldName(key string) string {
 	name := strings.Map(func(r rune) rune {
 		switch {

@@ -5,9 +5,8 @@ import (
 	"strings"
 )
 
-// Launches reports whether the unit is a oneshot service that starts something
-// which then lives on elsewhere, as `virsh start` does, and whether one of its
-// commands has all of these words in it.
+// Launches reports whether the unit is a oneshot service, such as one that runs `virsh start`, whose effect outlives it, and
+// whether one of its commands contains all of these words.
 func (s *Service) Launches(ctx context.Context, words ...string) (oneshot, found bool, err error) {
 	if !strings.HasSuffix(s.name, ".service") {
 		return false, false, nil
@@ -42,8 +41,7 @@ func (s *Service) Launches(ctx context.Context, words ...string) (oneshot, found
 	return typ == "oneshot", found, nil
 }
 
-// hasWords reports whether all of the words are in a command line, each by
-// itself or as the last part of a path.
+// hasWords reports whether a command line contains all of the words, each as an argument or as the last element of a path.
 func hasWords(line string, words []string) bool {
 	have := map[string]bool{}
 	for _, w := range strings.FieldsFunc(line, func(r rune) bool { return strings.ContainsRune(" \t\n'\";&|()", r) }) {

@@ -8,9 +8,8 @@ import (
 	"mulligan/errs"
 )
 
-// Listeners gives the sockets that the manager opened for this process, by
-// their FileDescriptorName (by default the name of the socket unit). It is
-// empty when there are none. They are given once: a second call finds none.
+// Listeners returns the sockets that the manager opened for this process, by their FileDescriptorName, which is the name of the
+// socket unit by default. The map is empty if there are none, and on a second call.
 func Listeners() (map[string][]net.Listener, error) {
 	named := map[string][]net.Listener{}
 	var failed error

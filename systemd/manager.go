@@ -11,13 +11,12 @@ import (
 	"mulligan/errs"
 )
 
-// reconnectFor is how long a call tries to find a manager again whose
-// connection was lost: a bus that is restarted is back well within it.
+// reconnectFor bounds how long a call tries to reconnect. A bus that is restarted answers well within it.
 const reconnectFor = 5 * time.Second
 
-// Options say which manager to talk to.
+// Options say which manager to connect to.
 type Options struct {
-	// User means the calling user's own manager, not the system's.
+	// User selects the calling user's own manager instead of the system's.
 	User bool
 	// Address is a D-Bus address ("unix:path=…") to use instead of the
 	// usual one: a bus, or a manager's private socket.
@@ -26,19 +25,18 @@ type Options struct {
 	Root string
 }
 
-// Manager is a connection to one systemd. When the connection is lost, the next
-// call, and whoever was waiting, makes a new one.
+// Manager is a connection to one systemd. After the connection is lost, the next call makes a new one, and so do calls that
+// were waiting.
 type Manager struct {
 	opts Options
 
 	mu     sync.Mutex
 	bus    *bus // nil before the first use and after Close
 	closed bool
-	held   map[string][]string // by unit: what triggers it and was stopped with it
+	held   map[string][]string // by unit: its triggers, which Stop has stopped
 }
 
-// Connect connects to a manager. Where none answers, the error is of kind
-// errs.Unavailable.
+// Connect connects to a manager. If none answers, the error is of kind errs.Unavailable.
 func Connect(ctx context.Context, opts Options) (*Manager, error) {
 	m := &Manager{opts: opts, held: map[string][]string{}}
 	if _, err := m.connection(ctx); err != nil {
@@ -47,7 +45,7 @@ func Connect(ctx context.Context, opts Options) (*Manager, error) {
 	return m, nil
 }
 
-// Close ends the connection; jobs that were begun go on. Closing twice is fine.
+// Close closes the connection. Jobs that were begun continue. Close may be called again.
 func (m *Manager) Close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -60,12 +58,10 @@ func (m *Manager) Close() error {
 	return err
 }
 
-// Unit is the unit of that name, which ParseName should have seen. Nothing is
-// asked of the manager yet.
+// Unit returns the unit with this name, which must be valid (see ParseName). It does not ask the manager.
 func (m *Manager) Unit(name string) *Service { return &Service{m: m, name: name} }
 
-// Exists reports whether the manager has a file for the unit, or made it up
-// itself. A masked unit exists.
+// Exists reports whether the manager has a file for the unit, or generated it. A masked unit exists.
 func (m *Manager) Exists(ctx context.Context, name string) (bool, error) {
 	var load string
 	err := m.do(ctx, func(b *bus) error {
@@ -94,8 +90,7 @@ func (m *Manager) Reload(ctx context.Context) error {
 	return nil
 }
 
-// do runs f with a connection, and again with a new one when it was lost on
-// the way: f must bear to be repeated.
+// do calls f with a connection. If the connection is lost meanwhile, do calls f again with a new one, so f must be repeatable.
 func (m *Manager) do(ctx context.Context, f func(*bus) error) error {
 	deadline := time.Now().Add(reconnectFor)
 	for wait := 20 * time.Millisecond; ; wait = min(2*wait, time.Second) {
@@ -107,7 +102,7 @@ func (m *Manager) do(ctx context.Context, f func(*bus) error) error {
 				return err
 			}
 			m.forget(b)
-			if time.Since(began) > reconnectFor { // it worked for long: a new loss
+			if time.Since(began) > reconnectFor { // the connection worked for a long time, so this is another loss
 				deadline = time.Now().Add(reconnectFor)
 			}
 		}
@@ -126,7 +121,7 @@ func (m *Manager) do(ctx context.Context, f func(*bus) error) error {
 
 var errClosed = errors.New("the connection was closed")
 
-// connection gives the standing connection, or makes one.
+// connection returns the open connection, or makes one.
 func (m *Manager) connection(ctx context.Context) (*bus, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -148,7 +143,7 @@ func (m *Manager) connection(ctx context.Context) (*bus, error) {
 	return nil, failed
 }
 
-// forget drops a connection that has shown to be useless.
+// forget closes a connection that failed.
 func (m *Manager) forget(b *bus) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -158,8 +153,8 @@ func (m *Manager) forget(b *bus) {
 	b.conn.Close()
 }
 
-// addresses lists where the manager may be found, the usual way first. The
-// private socket answers while the bus is down, but only to the manager's owner.
+// addresses lists the addresses to try, the usual one first. The manager's private socket answers also while the bus is down,
+// but only to the manager's owner.
 func (o Options) addresses() []string {
 	if o.Address != "" {
 		return []string{o.Address}

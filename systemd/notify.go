@@ -10,8 +10,7 @@ import (
 	"mulligan/errs"
 )
 
-// Notify tells the manager that started this process something about it, in
-// the words of sd_notify(3). Without such a manager it does nothing.
+// Notify sends a state of sd_notify(3) to the manager that started this process. If no manager did, Notify does nothing.
 func Notify(state string) error {
 	if _, err := daemon.SdNotify(false, state); err != nil {
 		return errs.Wrap(errs.Unavailable, "notify systemd", err)
@@ -19,21 +18,20 @@ func Notify(state string) error {
 	return nil
 }
 
-// Ready says that start-up is over.
+// Ready tells the manager that the start-up is complete.
 func Ready() error { return Notify(daemon.SdNotifyReady) }
 
-// Stopping says that the end has begun.
+// Stopping tells the manager that this process is shutting down.
 func Stopping() error { return Notify(daemon.SdNotifyStopping) }
 
-// ReportStatus sets the line that systemctl status shows.
+// ReportStatus sets the status line that systemctl status shows.
 func ReportStatus(text string) error {
 	return Notify("STATUS=" + strings.ReplaceAll(text, "\n", " "))
 }
 
-// Watchdog pings the manager's watchdog at half of its interval as long as
-// alive returns nil, until ctx ends. Where the unit has no watchdog it returns
-// at once. A failing alive is asked again at the next turn; the manager acts
-// when none succeeded within the interval.
+// Watchdog pings the manager's watchdog at half of its interval until ctx ends, each time after alive returned nil. It returns
+// at once if the unit has no watchdog. If alive fails, Watchdog sends no ping and calls it again after the next half interval;
+// the manager acts if the whole interval passes without a ping.
 func Watchdog(ctx context.Context, alive func() error) error {
 	interval, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {

@@ -14,11 +14,10 @@ import (
 	"mulligan/errs"
 )
 
-// leftoverGrace is how long processes that a stopped unit left behind
-// (KillMode=process and the like) get to go by themselves.
+// leftoverGrace bounds how long Stop waits for processes that a stopped unit leaves behind, as with KillMode=process.
 const leftoverGrace = 5 * time.Second
 
-// lookTimeout bounds the look at a unit after the caller's time is over.
+// lookTimeout bounds a query of the unit's state after the caller's context has ended.
 const lookTimeout = 3 * time.Second
 
 // Service is a unit of a manager. It implements Unit.
@@ -32,7 +31,7 @@ var _ Unit = (*Service)(nil)
 // Name is the unit's full name.
 func (s *Service) Name() string { return s.name }
 
-// State asks the manager. A unit that has no file is errs.NotFound.
+// State asks the manager for the unit's state. The error is of kind errs.NotFound if the unit has no file.
 func (s *Service) State(ctx context.Context) (Status, error) {
 	d, err := s.look(ctx)
 	if err != nil {
@@ -41,10 +40,9 @@ func (s *Service) State(ctx context.Context) (Status, error) {
 	return d.Status, nil
 }
 
-// Start starts the unit, and what triggers it if Stop stopped that. A start that
-// does not work is errs.Failed; one that somebody else's stop overtook is
-// errs.Conflict. Of a unit that can't say when it is ready (Type=simple, exec) a
-// crash right after the start may go unseen: that is for a health check.
+// Start starts the unit, and its triggers if Stop stopped them. The error is of kind errs.Failed if the unit does not start,
+// and errs.Conflict if another stop cancelled the start. Start does not notice that a unit which cannot report when it is ready
+// (Type=simple, exec) crashes right afterwards; a health check does.
 func (s *Service) Start(ctx context.Context) error {
 	if err := s.release(ctx); err != nil {
 		return err
@@ -54,7 +52,7 @@ func (s *Service) Start(ctx context.Context) error {
 	}
 	d, result, err := s.run(ctx, "StartUnit")
 	if err == nil && !d.Running() && d.Result == "start-limit-hit" {
-		// Starting often is what checkpoints do; the limit is there for crashes.
+		// Checkpoints start a unit often. The start limit is meant for crashes.
 		if err = s.m.do(ctx, s.reset(ctx)); err == nil {
 			d, result, err = s.run(ctx, "StartUnit")
 		}
@@ -73,8 +71,8 @@ func (s *Service) Start(ctx context.Context) error {
 	return s.error(errs.Failed, "start", "%s", d.whyDown(result)).WithHint("%s", s.m.journal(s.name))
 }
 
-// forgive has the manager forget the failures of a unit that is down: one that crashed
-// in a loop would not be started for a while otherwise.
+// forgive resets the failure state of a unit that is down. Without it, the manager refuses for a while to start a unit that
+// crashed in a loop.
 func (s *Service) forgive(ctx context.Context) error {
 	d, err := s.look(ctx)
 	if err == nil && d.Down() && d.Result != "" && d.Result != "success" {
@@ -90,9 +88,8 @@ func (s *Service) reset(ctx context.Context) func(*bus) error {
 	return func(b *bus) error { return b.manager(ctx, "ResetFailedUnit", s.name).Err }
 }
 
-// Stop stops the unit, also one that would be restarted, and before it the
-// sockets, timers and paths that would start it again. A unit that is not down
-// when ctx ends is errs.Failed.
+// Stop stops the unit, also between two automatic restarts. It first stops the sockets, timers and paths that would start the
+// unit again. The error is of kind errs.Failed if the unit is not down when ctx ends.
 func (s *Service) Stop(ctx context.Context) error {
 	if err := s.hold(ctx); err != nil {
 		return err
@@ -115,7 +112,7 @@ func (s *Service) Stop(ctx context.Context) error {
 		WithHint("does a socket, timer or other unit start it again? %s", s.m.journal(s.name))
 }
 
-// run has the manager do a job for the unit, and looks at the unit afterwards.
+// run has the manager run a job for the unit, and returns the unit's state afterwards with the job's result.
 func (s *Service) run(ctx context.Context, method string) (details, string, error) {
 	var (
 		d      details
@@ -132,9 +129,8 @@ func (s *Service) run(ctx context.Context, method string) (details, string, erro
 	return d, result, err
 }
 
-// pin keeps the manager from forgetting the unit, and with it how its job went,
-// until the returned function is called. It is best effort: who may not do
-// this may not start anything either, and hears so from that.
+// pin keeps the manager from unloading the unit, and so from forgetting its job's result, until the returned function is
+// called. It ignores errors: a caller without this permission may not start units either, and gets that error.
 func (s *Service) pin(ctx context.Context, b *bus) func() {
 	if b.manager(ctx, "RefUnit", s.name).Err != nil {
 		return func() {}
@@ -142,11 +138,11 @@ func (s *Service) pin(ctx context.Context, b *bus) func() {
 	return func() {
 		unref, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTimeout)
 		defer cancel()
-		b.manager(unref, "UnrefUnit", s.name) // a lost connection drops it too
+		b.manager(unref, "UnrefUnit", s.name) // a lost connection removes the reference too
 	}
 }
 
-// leftovers waits until no process is left of a unit that is down.
+// leftovers waits until a unit that is down has no processes left.
 func (s *Service) leftovers(ctx context.Context) error {
 	grace, cancel := context.WithTimeout(ctx, leftoverGrace)
 	defer cancel()
@@ -171,7 +167,7 @@ func (s *Service) leftovers(ctx context.Context) error {
 	}
 }
 
-// outOfTime is the error for a job that was not over when ctx ended. The job goes on.
+// outOfTime returns the error for a job that was not complete when ctx ended. The job continues.
 func (s *Service) outOfTime(ctx context.Context, op, during string) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return &errs.Error{Kind: errs.Unavailable, Op: op + " " + s.name, Message: "the wait was cancelled; systemd goes on with the job", Err: ctx.Err()}
@@ -198,12 +194,12 @@ func (s *Service) outOfTime(ctx context.Context, op, during string) error {
 	return e
 }
 
-// error makes an error about the unit.
+// error returns an error about the unit.
 func (s *Service) error(k errs.Kind, op, format string, args ...any) *errs.Error {
 	return errs.New(k, op+" "+s.name, format, args...)
 }
 
-// details are a Status and what explains it.
+// details are a Status with the properties that explain it.
 type details struct {
 	Status
 	oneshot    bool
@@ -272,14 +268,14 @@ func (s *Service) lookOn(ctx context.Context, b *bus) (details, error) {
 	case d.Active == "deactivating":
 		d.Asked = b.stopping(ctx, job)
 	case d.Down() && began > 0 && d.Result != "watchdog":
-		// A process that ends by itself takes its unit down afterwards. Somebody's stop
-		// takes the unit down first, and with it the process.
+		// If the process ends by itself, the unit goes down afterwards. If somebody stops the unit, the unit leaves the active state
+		// first, and then the process ends.
 		d.Asked = began <= left && (left < ended || d.oneshot)
 	}
 	return d, nil
 }
 
-// whyDown says why a unit is not up after a start with that result.
+// whyDown returns the reason why a unit is not up after a start whose job had this result.
 func (d details) whyDown(result string) string {
 	if result == "done" && d.Active == "inactive" && !d.conditions {
 		return "a condition in its unit file does not hold"
@@ -297,20 +293,20 @@ func (d details) whyDown(result string) string {
 	return strings.Join(parts, ", ")
 }
 
-// process is one of a unit's processes, as the manager names it.
+// process is a process of a unit, in the manager's terms.
 type process struct {
 	Cgroup  string
 	PID     uint32
 	Command string
 }
 
-// processes lists what is in the unit's control group.
+// processes lists the processes in the unit's control group.
 func (s *Service) processes(ctx context.Context) (list []process, err error) {
 	err = s.m.do(ctx, func(b *bus) error {
 		err := b.manager(ctx, "GetUnitProcesses", s.name).Store(&list)
 		var de dbus.Error
 		if errors.As(err, &de) && kindOf(de.Name) == errs.NotFound {
-			return nil // not even loaded any more
+			return nil // the unit is not loaded any more
 		}
 		return err
 	})

@@ -7,12 +7,11 @@ import (
 	"mulligan/errs"
 )
 
-// A socket, timer or path unit that is active can start its service at any
-// moment. So Stop stops those first and Start starts them again: the ones that
-// this process stopped, or, in a process that stopped none (the one before it
-// died), the ones that are enabled.
+// An active socket, timer or path unit can start its service at any moment. So Stop stops these units first, and Start starts
+// those again that this process stopped. If this process stopped none, because another one did and died, Start starts those
+// that are enabled.
 
-// hold stops what triggers the unit and keeps in mind what that was.
+// hold stops the units that trigger this one, and remembers which ones it stopped.
 func (s *Service) hold(ctx context.Context) error {
 	triggers, err := s.triggers(ctx, "stop")
 	if err != nil {
@@ -34,8 +33,8 @@ func (s *Service) hold(ctx context.Context) error {
 	return nil
 }
 
-// release starts what triggers the unit, unless the unit is up, when it is too
-// late: a socket can't be opened any more.
+// release starts the units that trigger this one. It does nothing if this unit is up, because a socket unit cannot be started
+// after its service.
 func (s *Service) release(ctx context.Context) error {
 	triggers, err := s.triggers(ctx, "start")
 	if err != nil || len(triggers) == 0 {
@@ -70,7 +69,7 @@ type trigger struct {
 	enabled bool
 }
 
-// triggers looks at the units that start this one, for op.
+// triggers returns the units that trigger this one, with their states. Errors name op.
 func (s *Service) triggers(ctx context.Context, op string) ([]trigger, error) {
 	var names []string
 	list := []trigger{}

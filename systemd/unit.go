@@ -1,9 +1,8 @@
-// Package systemd starts and stops units over D-Bus, and is what a daemon needs
-// to be a unit itself: readiness, the watchdog, sockets that were opened for it.
+// Package systemd starts and stops units over D-Bus. It also has what a daemon needs to be a unit itself: readiness, the
+// watchdog, and the sockets that the manager opened for it.
 //
-// A [Manager] is one systemd, the system's or a user's. Its [Service] waits for
-// jobs and then believes nothing but the unit's own state: what a signal says
-// is only the cue to look.
+// A [Manager] is one systemd, the system's or a user's. A [Service] waits for jobs and then queries the unit's state. It uses
+// signals only to know when to query.
 package systemd
 
 import (
@@ -20,20 +19,19 @@ import (
 type Unit interface {
 	Name() string
 
-	// Start waits until the service is up: the job is done, which for
-	// Type=notify means that the service said so. One that is up already is fine.
+	// Start waits until the service is up: until its start job is done, which for Type=notify means that the service reported
+	// readiness. If the service is up already, Start returns nil.
 	Start(ctx context.Context) error
 
-	// Stop waits until the service is down and every process of it is gone.
-	// One that is down already is fine. When ctx ends before that, stopping
-	// goes on, and the error names the processes that are left.
+	// Stop waits until the service is down and all its processes have ended. If the service is down already, Stop returns nil. If
+	// ctx ends earlier, the stop continues, and the error names the processes that are left.
 	Stop(ctx context.Context) error
 
-	// State looks at the service now.
+	// State returns the present state of the service.
 	State(ctx context.Context) (Status, error)
 }
 
-// Status is what a service is doing.
+// Status is the state of a service.
 type Status struct {
 	Active   string    // in systemd's words: active, reloading, inactive, failed, activating, deactivating
 	Sub      string    // the finer state, which depends on the kind of unit: running, dead, auto-restart, …

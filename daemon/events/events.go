@@ -1,5 +1,4 @@
-// Package events tells what is done to apps: to the audit trail, to whoever follows an app live,
-// to Prometheus, and to the log.
+// Package events reports what is done to apps: to the audit trail, to subscribers, to Prometheus, and to the log.
 package events
 
 import (
@@ -15,8 +14,8 @@ import (
 	"mulligan/ipc"
 )
 
-// Events tells what is done: the audit trail keeps it, the feed passes it on to whoever
-// listens, the metrics count it, and the log has what failed. Safe for concurrent use.
+// Events reports operations: the audit trail keeps them, the feed sends them to subscribers, the metrics count them, and the
+// log has those that failed. Safe for concurrent use.
 type Events struct {
 	feed
 	*metrics
@@ -29,7 +28,7 @@ func New(opt *settings.Options, store *records.Records) *Events {
 	return &Events{metrics: newMetrics(), opt: opt, store: store}
 }
 
-// WriteAudit appends to the trail. That it fails is logged: by then the deed is done.
+// WriteAudit appends an entry to the audit trail. If that fails, it logs the error, because the operation is complete by then.
 func (e *Events) WriteAudit(ctx context.Context, app store.App, who ipc.Caller, action, target, reason string, result error, detail any) {
 	entry := e.Entry(app, who, action, target, reason, result, detail)
 	e.Operations.WithLabelValues(action, ResultOf(result)).Inc()
@@ -41,7 +40,7 @@ func (e *Events) WriteAudit(ctx context.Context, app store.App, who ipc.Caller, 
 	}
 }
 
-// Entry is what the audit trail has of a deed.
+// Entry returns the entry of the audit trail for an operation.
 func (e *Events) Entry(app store.App, who ipc.Caller, action, target, reason string, result error, detail any) ipc.AuditEntry {
 	entry := ipc.AuditEntry{
 		At: e.opt.Now().UTC(), AppID: app.ID, Actor: accounts.Actor(who), Action: action, Target: target, Reason: reason, Result: "ok",
@@ -59,7 +58,7 @@ func (e *Events) Entry(app store.App, who ipc.Caller, action, target, reason str
 	return entry
 }
 
-// AuditNumber names the newest entry of the app's audit trail as evidence.
+// AuditNumber returns the number of the newest entry of the app's audit trail, as evidence.
 func (e *Events) AuditNumber(ctx context.Context, app ipc.AppID) []string {
 	trail, err := e.store.AuditTrail(ctx, app, 1)
 	if err != nil || len(trail) == 0 {

@@ -7,8 +7,7 @@ import (
 	"mulligan/ipc"
 )
 
-// feed passes events of apps on to whoever listens. A listener that is slow
-// loses events rather than holding up an operation.
+// feed sends events of apps to subscribers. A slow subscriber loses events and does not delay an operation.
 type feed struct {
 	mu     sync.Mutex
 	subs   map[chan ipc.Event]ipc.AppID

@@ -9,8 +9,8 @@ import (
 	"mulligan/errs"
 )
 
-// metrics is what GET /metrics tells, for Prometheus: counts and durations
-// over all apps. No label names an app, an owner or a path, so their number is bounded.
+// metrics are the counts and durations over all apps that GET /metrics returns for Prometheus. No label names an app, an owner
+// or a path, so the number of series is bounded.
 type metrics struct {
 	Registry   *prometheus.Registry
 	Operations *prometheus.CounterVec
@@ -20,7 +20,7 @@ type metrics struct {
 	Requests   *prometheus.HistogramVec
 }
 
-// seconds are the buckets of what may take from a millisecond to many minutes.
+// seconds are the histogram buckets for durations from a millisecond to many minutes.
 var seconds = []float64{.001, .005, .02, .1, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800}
 
 func newMetrics() *metrics {
@@ -47,7 +47,7 @@ func newMetrics() *metrics {
 	return m
 }
 
-// ResultOf is a label's value for err.
+// ResultOf returns the value of the label "result" for err.
 func ResultOf(err error) string {
 	if err == nil {
 		return "ok"
@@ -55,5 +55,5 @@ func ResultOf(err error) string {
 	return string(errs.KindOf(err))
 }
 
-// Since is a time in seconds.
+// Since returns the seconds since a time.
 func Since(began time.Time) float64 { return time.Since(began).Seconds() }

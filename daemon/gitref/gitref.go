@@ -1,8 +1,6 @@
-// Package gitref reads which commit a workspace's git repository stands on,
-// without running git: the workspace is hostile, and git would obey its
-// configuration. Formats are those of gitrepository-layout(5) and
-// git-pack-refs(1); a repository that keeps its refs otherwise (reftable) has
-// no answer here.
+// Package gitref reads the current commit of a workspace's git repository. It does not run git, because git would follow the
+// configuration of a hostile workspace. The formats are those of gitrepository-layout(5) and git-pack-refs(1). Repositories
+// with another format of refs (reftable) are not supported.
 package gitref
 
 import (
@@ -20,13 +18,11 @@ import (
 const (
 	maxRef    = 4 << 10  // bytes of a file that holds one ref, or one path
 	maxPacked = 64 << 20 // bytes of packed-refs
-	maxDepth  = 5        // as git: refs that name refs
+	maxDepth  = 5        // depth of symbolic refs, the same as git's
 )
 
-// Head is the commit that the workspace's HEAD means, in lower-case hex (40
-// digits, or 64 in a SHA-256 repository). ok is false where there is none: no
-// repository, an unborn branch, a repository outside the workspace, or
-// anything that doesn't read as one.
+// Head returns the commit of the workspace's HEAD in lower-case hex: 40 digits, or 64 in a SHA-256 repository. ok is false if
+// there is no repository, if the repository is outside of the workspace or cannot be read, or if the branch has no commit.
 func Head(root *beneath.Root) (sha string, ok bool) {
 	repo, ok := find(root)
 	if !ok {
@@ -35,16 +31,16 @@ func Head(root *beneath.Root) (sha string, ok bool) {
 	return repo.resolve("HEAD", 0)
 }
 
-// repository is where the refs of one worktree are, as paths beneath root.
+// repository has the paths of the refs of one worktree, beneath root.
 type repository struct {
 	root   *beneath.Root
-	own    string // what is this worktree's alone: HEAD
-	common string // what all worktrees share: the branches
+	own    string // the folder of this worktree's own refs: HEAD
+	common string // the folder of the refs that all worktrees share: the branches
 }
 
 func find(root *beneath.Root) (repository, bool) {
 	own := ".git"
-	if text, ok := read(root, own); ok { // a file: a submodule, or another worktree
+	if text, ok := read(root, own); ok { // a file, as in a submodule or another worktree
 		target, found := strings.CutPrefix(text, "gitdir:")
 		if !found {
 			return repository{}, false
@@ -62,8 +58,8 @@ func find(root *beneath.Root) (repository, bool) {
 	return r, true
 }
 
-// inside is target, taken from the folder from, as a path beneath root. It is
-// not ok when it leads out.
+// inside returns target, which is relative to the folder from, as a path beneath root. ok is false if target is outside of
+// root.
 func inside(root *beneath.Root, from, target string) (string, bool) {
 	if path.IsAbs(target) {
 		rest, ok := strings.CutPrefix(path.Clean(target), path.Clean(root.Name())+"/")
@@ -94,8 +90,7 @@ func (r repository) resolve(ref string, depth int) (string, bool) {
 	return digest(text)
 }
 
-// packed looks ref up in packed-refs: lines of digest, space, ref; those that
-// begin with # or ^ say other things.
+// packed looks up ref in packed-refs. A line has a digest, a space and a ref; lines that begin with # or ^ have other meanings.
 func (r repository) packed(ref string) (string, bool) {
 	f, err := open(r.root, path.Join(r.common, "packed-refs"))
 	if err != nil {
@@ -113,14 +108,13 @@ func (r repository) packed(ref string) (string, bool) {
 	return "", false
 }
 
-// isRef reports whether name can be a ref's, and cannot be a path to elsewhere
-// (the part of git-check-ref-format(1) that matters here).
+// isRef reports whether name is a valid name of a ref, which cannot lead out of the repository. It checks the necessary part of
+// git-check-ref-format(1).
 func isRef(name string) bool {
 	return strings.HasPrefix(name, "refs/") && path.Clean(name) == name && !strings.ContainsAny(name, "\x00\n\r\\ ~^:?*[")
 }
 
-// digest takes the object's name that text begins with; like git, it lets
-// white space follow.
+// digest returns the object name at the beginning of text. As in git, white space may follow.
 func digest(text string) (string, bool) {
 	fields := strings.Fields(text)
 	if len(fields) == 0 || !strings.HasPrefix(text, fields[0]) {
@@ -133,7 +127,7 @@ func digest(text string) (string, bool) {
 	return sha, strings.Trim(sha, "0") != ""
 }
 
-// read is the text of a small regular file.
+// read returns the text of a small regular file.
 func read(root *beneath.Root, rel string) (string, bool) {
 	f, err := open(root, rel)
 	if err != nil {
@@ -144,7 +138,7 @@ func read(root *beneath.Root, rel string) (string, bool) {
 	return string(data), err == nil && len(data) <= maxRef
 }
 
-// open opens a regular file, and nothing else that may stand there.
+// open opens a file, and returns an error if it is not a regular file.
 func open(root *beneath.Root, rel string) (io.ReadCloser, error) {
 	f, err := root.OpenFile(rel, unix.O_RDONLY, 0)
 	if err != nil {

@@ -10,15 +10,14 @@ import (
 	"mulligan/snap/beneath"
 )
 
-// maxWorktrees is how many worktrees of a repository are looked at.
+// maxWorktrees bounds how many worktrees of a repository are read.
 const maxWorktrees = 1000
 
-// Gap is what Outside found, and what to do about it.
+// Gap is a finding of Outside, with a remedy.
 type Gap struct{ What, Remedy string }
 
-// Outside says what a checkpoint of the workspace lacks of its git
-// repository, and what of others it holds: a worktree's repository lies elsewhere, and a
-// repository's other worktrees do. Nothing outside of the workspace is looked at.
+// Outside returns the gaps of checkpoints that are caused by git worktrees: the repository of the workspace may be elsewhere,
+// or other worktrees of its repository may be. Outside reads nothing outside of the workspace.
 func Outside(root *beneath.Root) []Gap {
 	if elsewhere := repositoryElsewhere(root); elsewhere != "" {
 		return []Gap{{
@@ -42,7 +41,7 @@ func Outside(root *beneath.Root) []Gap {
 	}}
 }
 
-// repositoryElsewhere returns where .git leads to, if that is outside of the workspace.
+// repositoryElsewhere returns the path that .git refers to, if that is outside of the workspace.
 func repositoryElsewhere(root *beneath.Root) string {
 	own := ".git"
 	f, err := root.OpenFile(own, unix.O_PATH, 0)
@@ -91,10 +90,10 @@ func worktreesElsewhere(root *beneath.Root) (list []string) {
 		return nil
 	}
 	defer dir.Close()
-	names, _ := dir.Readdirnames(maxWorktrees) // what cannot be listed is not known
+	names, _ := dir.Readdirnames(maxWorktrees) // worktrees that cannot be listed are left out
 	for _, name := range names {
 		own := path.Join(r.common, "worktrees", name)
-		text, ok := read(root, path.Join(own, "gitdir")) // it names the worktree's .git file
+		text, ok := read(root, path.Join(own, "gitdir")) // gitdir has the path of the worktree's .git file
 		tree := strings.TrimSpace(text)
 		if !ok || tree == "" {
 			continue
@@ -106,7 +105,7 @@ func worktreesElsewhere(root *beneath.Root) (list []string) {
 	return list
 }
 
-// word is a path from a repository for people: on one line, and no longer than that.
+// word returns a path of a repository for messages: on one line, and shortened.
 func word(p string) string {
 	const most = 200
 	if len(p) > most {

@@ -17,14 +17,13 @@ import (
 )
 
 const (
-	maxOutput = 4 << 10 // bytes kept of what a command says
-	maxShown  = 160     // letters of them in an error
-	// patience is how long the output stays open for what the command left behind.
+	maxOutput = 4 << 10 // bytes of a command's output that are kept
+	maxShown  = 160     // characters of the output in an error
+	// patience bounds the wait for processes that the command left behind and that keep its output open.
 	patience = 100 * time.Millisecond
 )
 
-// path is where a health command finds programs: the daemon's own environment
-// is none of its business.
+// path is the PATH of a health command, which does not get the daemon's environment.
 const path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 type command struct {
@@ -44,10 +43,10 @@ func (c command) try(ctx context.Context) error {
 	cmd.Args[0] = c.argv[0]
 	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = c.Dir, out, out, patience
 	cmd.Env = []string{"PATH=" + path, "LANG=C.UTF-8", "PWD=" + c.Dir}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that all of it can be ended
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a process group of its own, so that all of its processes can be ended
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	err = c.Owner.Run(cmd, privsep.Options{})
-	if cmd.Process != nil { // what it left running goes too
+	if cmd.Process != nil { // the processes that it left behind are ended too
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 	}
 	return c.outcome(ctx, err, out.line())
@@ -57,7 +56,7 @@ func (c command) outcome(ctx context.Context, err error, said string) error {
 	var exit *exec.ExitError
 	switch {
 	case err == nil, errors.Is(err, exec.ErrWaitDelay):
-		return nil // it ended well; what it left behind held the output open
+		return nil // the command succeeded; a process that it left behind kept the output open
 	case ctx.Err() != nil:
 		return fmt.Errorf("the command did not end in time: %w", context.DeadlineExceeded)
 	case errors.As(err, &exit) && exit.Exited():
@@ -69,10 +68,10 @@ func (c command) outcome(ctx context.Context, err error, said string) error {
 	return err
 }
 
-// lookPath finds a program in path, where its name has no slash in it.
+// lookPath finds a program in path. A name with a slash is returned as it is.
 func lookPath(name string) (string, error) {
 	if strings.Contains(name, "/") {
-		return name, nil // from the folder that it runs in
+		return name, nil // relative to the command's working directory
 	}
 	for _, dir := range strings.Split(path, ":") {
 		file := dir + "/" + name
@@ -83,7 +82,7 @@ func lookPath(name string) (string, error) {
 	return "", fmt.Errorf("there is no program %q in %s", name, path)
 }
 
-// head keeps the beginning of what is written to it.
+// head is a writer that keeps the beginning of the output.
 type head struct {
 	kept bytes.Buffer
 	max  int
@@ -95,7 +94,7 @@ func (h *head) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// line is the last line that says something, made safe to show.
+// line returns the last line that is not empty, without control characters.
 func (h *head) line() string {
 	lines := strings.Split(strings.TrimSpace(h.kept.String()), "\n")
 	clean := strings.Map(func(r rune) rune {

@@ -1,5 +1,4 @@
-// Package health asks an app whether it works: by a request to its URL, or by
-// running a command as the app's owner.
+// Package health checks whether an app works: with a request to its URL, or with a command that runs as the app's owner.
 package health
 
 import (
@@ -18,24 +17,21 @@ const (
 	defaultTimeout = 10 * time.Second
 	firstPause     = 20 * time.Millisecond
 	longestPause   = 500 * time.Millisecond
-	// longestTry bounds one request, so that an app that took a connection and
-	// never answered it is asked again.
+	// longestTry bounds one request, so that an app that accepted a connection and never answered is asked again.
 	longestTry = 5 * time.Second
 )
 
-// Options say as whom and where a health command runs.
+// Options say as which user and in which folder a health command runs.
 type Options struct {
 	Owner privsep.User
 	Dir   string // an absolute path: the workspace
 }
 
-// Check asks until the app says that it is well, and returns nil; or until the
-// check's timeout (10 s by default) is over, and says what was seen last, as an
-// error of kind errs.Failed. Well is a status of 2xx or 3xx from the URL, or
-// exit status 0 of the command. It asks again after pauses that grow from 20 ms.
+// Check asks the app until it is healthy, and then returns nil. An app is healthy if the URL answers with a status of 2xx or
+// 3xx, or if the command exits with status 0. After the check's timeout (10 s by default) Check returns the last failure as an
+// error of kind errs.Failed. The pauses between requests grow from 20 ms.
 //
-// A check that makes no sense is errs.Invalid; when ctx ends first the error is
-// errs.Unavailable.
+// The error is of kind errs.Invalid if the check itself is invalid, and errs.Unavailable if ctx ends first.
 func Check(ctx context.Context, h ipc.Health, o Options) error {
 	timeout := defaultTimeout
 	if h.Timeout != "" {
@@ -64,8 +60,7 @@ func Check(ctx context.Context, h ipc.Health, o Options) error {
 	}
 }
 
-// Ask asks the app once whether it is well, within the given time, and returns nil
-// if it says so.
+// Ask asks the app once, within the given time, and returns nil if it is healthy.
 func Ask(ctx context.Context, h ipc.Health, o Options, within time.Duration) error {
 	p, err := newProbe(h, o)
 	if err != nil {
@@ -76,9 +71,9 @@ func Ask(ctx context.Context, h ipc.Health, o Options, within time.Duration) err
 	return errs.Wrap(errs.Failed, op, p.try(ctx))
 }
 
-// probe is one way to ask.
+// probe is a way to ask an app.
 type probe interface {
-	object() string // what is asked, for a reader
+	object() string // the URL or command, for messages
 	try(ctx context.Context) error
 }
 
@@ -92,9 +87,8 @@ func newProbe(h ipc.Health, o Options) (probe, error) {
 	return command{argv: h.Command, Options: o}, nil
 }
 
-// poll tries until the probe or ctx ends it, and gives the last failure that
-// says something of the app: one that only says that time ran out counts if
-// there is no other.
+// poll repeats the probe until it succeeds or ctx ends. It returns the last failure that says something about the app. A
+// failure which only says that the time ran out is returned if there is no other.
 func poll(ctx context.Context, p probe) error {
 	pause := firstPause
 	var last error

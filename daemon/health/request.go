@@ -17,8 +17,8 @@ const (
 	maxRedirects = 10
 )
 
-// client asks without proxies, and anew each time: a connection kept from
-// before would say that an app is there which was stopped meanwhile.
+// client makes requests without proxies, each with a new connection. On a connection that was kept, an app could still answer
+// that was stopped meanwhile.
 var client = &http.Client{
 	Transport: &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: maxBody},
 	CheckRedirect: func(req *http.Request, via []*http.Request) error {
@@ -26,7 +26,7 @@ var client = &http.Client{
 			return errors.New("the URL redirects too often")
 		}
 		if req.URL.Host != via[0].URL.Host || req.URL.Scheme != via[0].URL.Scheme {
-			return http.ErrUseLastResponse // elsewhere is not this app
+			return http.ErrUseLastResponse // another URL is not this app
 		}
 		return nil
 	},
@@ -43,7 +43,7 @@ func newRequest(text string) (probe, error) {
 	return request{u}, nil
 }
 
-// object is the URL without what may be secret in it.
+// object returns the URL without its parts that may be secret.
 func (r request) object() string {
 	return (&url.URL{Scheme: r.url.Scheme, Host: r.url.Host, Path: r.url.Path}).String()
 }
@@ -61,7 +61,7 @@ func (r request) try(ctx context.Context) error {
 		return plainly(err)
 	}
 	defer resp.Body.Close()
-	// The body is read, as a browser would, for apps that fault a reader who leaves early.
+	// The body is read to its end, as a browser does: some apps fail if the client closes the connection early.
 	if _, err := io.Copy(io.Discard, io.LimitReader(resp.Body, maxBody)); err != nil {
 		return fmt.Errorf("the app answered %s, then the connection broke: %w", resp.Status, plainly(err))
 	}
@@ -71,8 +71,7 @@ func (r request) try(ctx context.Context) error {
 	return nil
 }
 
-// plainly says in a few words what became of a request; the client's own error
-// repeats the URL.
+// plainly describes the error of a request in a few words. The client's own error repeats the URL.
 func plainly(err error) error {
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):

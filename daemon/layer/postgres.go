@@ -80,7 +80,7 @@ func (b *Binder) ownCluster(rec store.App, db ipc.Database, at pgserver.Place, o
 	}}, nil
 }
 
-// ChooseModes settles, for each database with a cluster, the mode that it is
+// ChooseModes chooses, for each database with a cluster, the mode that it is
 // handled in, and takes the cluster into care where that is physical. A database
 // that is in old just the same keeps its mode; its server need not even run.
 // The notes say what was changed in servers' configurations.

@@ -1,5 +1,4 @@
-// Package settings says how a daemon runs: where it keeps things, what it allows, and
-// how long it waits. mulligand's configuration becomes Options, and so does a test's.
+// Package settings has the options of a daemon: its folders, limits and timeouts.
 package settings
 
 import (
@@ -10,14 +9,14 @@ import (
 	"mulligan/failpoint"
 )
 
-// Options says how a daemon runs.
+// Options are the settings of a daemon.
 type Options struct {
 	StateDir    string        // the daemon's own folder, absolute
-	Socket      string        // shown by status
-	User        bool          // serves one user's projects, without privilege
+	Socket      string        // status shows it
+	User        bool          // the daemon serves one user's projects, without privilege
 	Version     string        // shown by status
 	StopTimeout time.Duration // how long a unit may take to stop; default 30 s
-	MaxFiles    int64         // largest workspace; 0: the files driver's default
+	MaxFiles    int64         // limit of a workspace; 0 is the default of the files driver
 	MaxBytes    int64
 	Steady      time.Duration // how long a unit without a health check is watched after a rollback; default 1 s
 	QuietGap    time.Duration // after which a write begins a turn that nobody announced; default 60 s
@@ -30,14 +29,14 @@ type Options struct {
 	Guests      *Guests      // nil: there are none
 	UserLimits  Limits       // of each owner but root
 	GuestLimits Limits       // of each guest
-	Hosts       []string     // names that TCP is reached by, beside its address
+	Hosts       []string     // host names of the TCP address, beside the address itself
 	Page        http.Handler // the web page's own files; nil: there is none
 
 	Now       func() time.Time // the clock
 	Failpoint failpoint.Hook   // for tests: called ahead of each step that lasts
 }
 
-// SetDefaults fills in what was left out.
+// SetDefaults sets the options that are zero to their defaults.
 func (o *Options) SetDefaults() {
 	if o.StopTimeout == 0 {
 		o.StopTimeout = 30 * time.Second
@@ -59,18 +58,17 @@ func (o *Options) SetDefaults() {
 	}
 }
 
-// Guests says whether there are guests, and what they have to work with.
+// Guests are the settings for guests.
 type Guests struct {
-	User string // whose rights their apps run with: not root's
+	User string // the user whose rights guests' apps run with; not root
 	Dir  string // each guest's folders are below Dir/ID
 }
 
-// Limits are what one owner may have, and how much one caller may ask for. 0 is
-// no limit.
+// Limits bound what one owner may have and how much one caller may request. 0 means no limit.
 type Limits struct {
-	Apps        int     // registered, and removed ones whose checkpoints are kept
-	Checkpoints int     // of all its apps
-	Bytes       int64   // that they occupy
-	Rate        float64 // requests a second; ten times as many at once
-	Concurrent  int     // requests under way, event streams among them
+	Apps        int     // registered apps, and removed apps whose checkpoints are kept
+	Checkpoints int     // of all apps of the owner
+	Bytes       int64   // that the checkpoints occupy
+	Rate        float64 // requests per second; bursts of ten times as many
+	Concurrent  int     // concurrent requests, including event streams
 }

@@ -17,15 +17,15 @@ import (
 	"mulligan/privsep"
 )
 
-// child is a running command: our own or an adopted one.
+// child is a running command that this daemon started or adopted.
 type child struct {
 	ident
-	exited chan string // gets how it ended, in State's words; has room for one
+	exited chan string // receives how the command ended, in State's words; has room for one value
 }
 
 const unknown = "unknown"
 
-// spawn starts the command as run id.
+// spawn starts the command with this run id.
 func (p *Process) spawn(id string) (*child, error) {
 	env := p.environ(id)
 	path, err := p.program(env)
@@ -48,11 +48,11 @@ func (p *Process) spawn(id string) (*child, error) {
 		return nil, (&errs.Error{Kind: errs.Failed, Message: fmt.Sprintf("can't run %q in %s", p.cfg.Command[0], p.cfg.Dir), Err: err}).
 			WithHint("check the app's run command and its folder")
 	}
-	// It can't be reaped before the Wait below, so this is the child whatever it did.
+	// The process cannot be reaped before the Wait below, so the pid is still the child's.
 	self, err := look(cmd.Process.Pid)
 	c := &child{self.ident, make(chan string, 1)}
 	go func() {
-		cmd.Wait() // a failing command is no error here
+		cmd.Wait() // the command's exit status is not an error of the daemon
 		c.exited <- ending(cmd.ProcessState)
 	}()
 	return c, err
@@ -65,7 +65,7 @@ func (p *Process) begin(cmd *exec.Cmd, visible []string) error {
 	return p.cfg.Owner.Start(cmd, privsep.Options{Visible: visible})
 }
 
-// ending says how a process ended.
+// ending describes how a process ended.
 func ending(s *os.ProcessState) string {
 	ws, ok := s.Sys().(syscall.WaitStatus)
 	switch {
@@ -79,8 +79,7 @@ func ending(s *os.ProcessState) string {
 	return fmt.Sprintf("exit status %d", ws.ExitStatus())
 }
 
-// adopt watches a command that an earlier daemon started, until it ends or
-// supervision does.
+// adopt watches a command that an earlier daemon started, until the command ends or the Process is closed.
 func (p *Process) adopt(id ident) (*child, error) {
 	fd, err := id.pidfd()
 	if err != nil {
@@ -121,7 +120,7 @@ func (p *Process) adopt(id ident) (*child, error) {
 
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// environ is the command's whole environment. Later entries win.
+// environ returns the command's whole environment. Later entries override earlier ones.
 func (p *Process) environ(id string) []string {
 	env := []string{"PATH=" + defaultPath}
 	uid := p.cfg.Owner.UID
@@ -134,7 +133,7 @@ func (p *Process) environ(id string) []string {
 	return append(append(env, p.cfg.Env...), marker+"="+id)
 }
 
-// program finds the command's program. One with a slash is relative to Dir.
+// program returns the path of the command's program. A name with a slash is relative to Dir.
 func (p *Process) program(env []string) (string, error) {
 	name := p.cfg.Command[0]
 	if strings.Contains(name, "/") {

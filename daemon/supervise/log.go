@@ -12,31 +12,26 @@ import (
 	"mulligan/errs"
 )
 
-// A command never has a descriptor of its log: with one it could make the file
-// as large as the disk. It writes into a named pipe in StateDir, run.out, and
-// the daemon writes what comes out of it to run.log.
+// A command never has a descriptor of its log, because it could then fill the disk. It writes to a named pipe in StateDir,
+// run.out, and the daemon copies the output from there to run.log.
 //
-// The command's end of the pipe is open for reading, too. So the pipe has a
-// reader while no daemon lives, and the command meets neither SIGPIPE nor EPIPE:
-// what it writes waits in the pipe, and a command that fills the pipe waits,
-// until the next daemon opens the pipe by its name and reads on. All that a
-// command can do with that end is to read its own output and to change how much
-// the pipe holds, up to the kernel's limit.
+// The command's end of the pipe is open for reading too. So the pipe has a reader while no daemon runs, and the command gets
+// neither SIGPIPE nor EPIPE: its output waits in the pipe, and a command that fills the pipe blocks, until the next daemon
+// opens the pipe by its name and reads on. With its end, the command can only read its own output and change the capacity of
+// the pipe, up to the kernel's limit.
 //
-// Each run has a pipe of its own, so what is left of an earlier run can't read
-// the output of a later one.
+// Each run has a pipe of its own, so processes of an earlier run cannot read the output of a later one.
 
-// pipeSize is how many bytes of output wait for the next daemon, where the
-// kernel allows that.
+// pipeSize is the capacity of the pipe in bytes, if the kernel allows it. So much output can wait for the next daemon.
 const pipeSize = 1 << 20
 
-// drainWait is how long the last output of a run is waited for. Only a process
-// that was lost sight of, and holds the pipe, makes anybody wait.
+// drainWait bounds the wait for the last output of a run. Only a process that escaped supervision, and keeps the pipe open,
+// causes a wait.
 const drainWait = time.Second
 
 func (p *Process) pipePath() string { return filepath.Join(p.cfg.StateDir, "run.out") }
 
-// newPipe makes the pipe of a new run and returns the command's end of it.
+// newPipe makes the pipe of a new run and returns the command's end.
 func (p *Process) newPipe() (*os.File, error) {
 	if err := os.Remove(p.pipePath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -48,12 +43,12 @@ func (p *Process) newPipe() (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, pipeSize) // a smaller one does, too
+	_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, pipeSize) // the default capacity is enough
 	return os.NewFile(uintptr(fd), p.pipePath()), nil
 }
 
-// openPipe opens the pipe, and nothing else that may have its name: a user's own
-// daemon keeps it where the command can put what it likes.
+// openPipe opens the pipe, and refuses any other file of that name. In a user's own daemon, the command may write to the folder
+// of the pipe.
 func (p *Process) openPipe(how int) (fd int, err error) {
 	fd, err = unix.Open(p.pipePath(), how|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -71,16 +66,15 @@ func (p *Process) openPipe(how int) (fd int, err error) {
 	return fd, nil
 }
 
-// output is the goroutine that takes a run's output from its pipe to the log.
+// output is the goroutine that copies a run's output from its pipe to the log.
 type output struct {
 	from *os.File
-	done chan struct{} // closed when the goroutine is gone
+	done chan struct{} // closed when the goroutine has ended
 }
 
-// follow starts to log what comes out of the pipe, until the last process that
-// holds its other end is gone.
+// follow starts to log the output from the pipe. It ends when the last process that has the other end open has ended.
 func (p *Process) follow() error {
-	fd, err := p.openPipe(unix.O_RDONLY | unix.O_NONBLOCK) // non-blocking: Close then interrupts a read
+	fd, err := p.openPipe(unix.O_RDONLY | unix.O_NONBLOCK) // non-blocking, so that Close interrupts a read
 	if err != nil {
 		return err
 	}
@@ -100,8 +94,8 @@ func (p *Process) follow() error {
 	return nil
 }
 
-// copy logs at most rate bytes per second: a command that writes more waits, and
-// takes neither the disk nor the daemon's time from others.
+// copy logs at most rate bytes per second. A command that writes more blocks, so it cannot use up the disk's or the daemon's
+// time.
 func (o *output) copy(log *logFile, rate int) {
 	buf := make([]byte, 64<<10)
 	for {
@@ -114,7 +108,7 @@ func (o *output) copy(log *logFile, rate int) {
 	}
 }
 
-// close ends the goroutine. What it has taken out of the pipe is in the log then.
+// close ends the goroutine, after it has logged what it read from the pipe.
 func (o *output) close() {
 	if o != nil {
 		o.from.Close()
@@ -122,7 +116,7 @@ func (o *output) close() {
 	}
 }
 
-// drain returns when the output of a run that was ended is in the log.
+// drain waits until the output of a run that has ended is in the log.
 func (p *Process) drain() {
 	if p.out == nil {
 		return
@@ -136,16 +130,15 @@ func (p *Process) drain() {
 	}
 	p.out.close()
 	p.out = nil
-	_ = os.Remove(p.pipePath()) // the next run makes its own anyway
+	_ = os.Remove(p.pipePath()) // the next run makes its own pipe anyway
 }
 
-// logFile is run.log, which becomes run.log.1 before it grows beyond limit
-// bytes. An output that can't be logged is dropped: a full disk is not worth an
-// app that hangs.
+// logFile writes run.log, and renames it to run.log.1 before it grows beyond limit bytes. It drops output that cannot be
+// written, because a full disk must not block the app.
 type logFile struct {
 	path  string
 	limit int64
-	file  *os.File // nil: it could not be opened again
+	file  *os.File // nil if it could not be opened again
 	size  int64
 }
 

@@ -15,10 +15,10 @@ import (
 	"mulligan/errs"
 )
 
-// errQuit ends work that Close interrupted.
+// errQuit is the error of work that Close interrupts.
 var errQuit = errs.New(errs.Unavailable, "", "supervision has ended; the next daemon takes the app over")
 
-// loop is the goroutine that everything is done in. first is what resume left to do.
+// loop is the goroutine that does all work. first is the work that resume returned.
 func (p *Process) loop(first func() error) {
 	defer close(p.ended)
 	if err := first(); err != nil && !errors.Is(err, errQuit) {
@@ -42,8 +42,7 @@ func (p *Process) loop(first func() error) {
 	}
 }
 
-// resume finds out how things stand from the record, and returns what remains
-// to be done about it.
+// resume finds out from the record what an earlier daemon left, and returns the work that remains.
 func (p *Process) resume() (first func() error, err error) {
 	nothing := func() error { return nil }
 	rec, err := p.load()
@@ -55,7 +54,7 @@ func (p *Process) resume() (first func() error, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { p.status.Since = rec.Since }() // not now
+	defer func() { p.status.Since = rec.Since }() // the time of the record, and not the present
 	switch {
 	case rec.Run == "":
 		p.set("inactive", "dead", "")
@@ -71,7 +70,7 @@ func (p *Process) resume() (first func() error, err error) {
 	if !rec.Up {
 		p.rest(rec)
 		list, err := members(rec)
-		if len(list) > 0 { // a stop was cut short
+		if len(list) > 0 { // a stop was interrupted
 			p.set("deactivating", "stop-sigterm", rec.Result)
 			return func() error { return p.down(rec.Failed, rec.Result) }, nil
 		}
@@ -94,8 +93,7 @@ func (p *Process) resume() (first func() error, err error) {
 	return nothing, nil
 }
 
-// findStarted looks for the command of a start that was cut short before its
-// pid was written down.
+// findStarted looks for the command of a start that was interrupted before its pid was recorded.
 func (p *Process) findStarted(rec record) (record, error) {
 	list, err := members(rec)
 	if err != nil {
@@ -105,12 +103,12 @@ func (p *Process) findStarted(rec record) (record, error) {
 	if len(list) == 0 {
 		return rec, nil
 	}
-	// Its children may have sessions of their own; it is the eldest.
+	// Its children may have sessions of their own. The command is the process that started first.
 	rec.ident = slices.MinFunc(list, func(a, b proc) int { return cmp.Compare(a.Start, b.Start) }).ident
 	return rec, p.save(rec)
 }
 
-// rest sets the state of a command that is down to stay.
+// rest sets the state of a command that is down and will not be restarted.
 func (p *Process) rest(rec record) {
 	if rec.Failed {
 		p.set("failed", "failed", rec.Result)
@@ -119,16 +117,16 @@ func (p *Process) rest(rec record) {
 	}
 }
 
-// start is Start, in the loop.
+// start does the work of Start in the loop.
 func (p *Process) start() error {
-	if p.child != nil && p.child.alive() && p.rec.Up { // else a stop of it failed halfway
+	if p.child != nil && p.child.alive() && p.rec.Up { // otherwise a stop has failed halfway
 		return nil
 	}
 	p.child, p.again, p.restarts = nil, nil, nil
 	p.set("activating", "start", "")
 	err := p.launch(0)
 	if err == nil {
-		err = p.settle()
+		err = p.awaitStartup()
 	}
 	if err == nil {
 		p.set("active", "running", "success")
@@ -140,9 +138,9 @@ func (p *Process) start() error {
 	return err
 }
 
-// settle waits whether the command ends at once.
-func (p *Process) settle() error {
-	timer := time.NewTimer(p.time.settle)
+// awaitStartup waits for the startup time, and returns an error if the command ends within it.
+func (p *Process) awaitStartup() error {
+	timer := time.NewTimer(p.time.startup)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
@@ -155,7 +153,7 @@ func (p *Process) settle() error {
 	}
 }
 
-// launch ends what is left of the last run and starts a new one.
+// launch ends the processes that are left of the last run, and starts a new run.
 func (p *Process) launch(restarts int) error {
 	if err := p.end(); err != nil {
 		return err
@@ -176,7 +174,7 @@ func (p *Process) launch(restarts int) error {
 	return p.save(rec)
 }
 
-// stop is Stop, in the loop.
+// stop does the work of Stop in the loop.
 func (p *Process) stop() error {
 	p.again = nil
 	rec := p.rec
@@ -185,7 +183,7 @@ func (p *Process) stop() error {
 	}
 	if rec.Up {
 		rec.Up, rec.Failed, rec.Result = false, false, "success"
-		if err := p.save(rec); err != nil { // before the first signal: nobody restarts it now
+		if err := p.save(rec); err != nil { // before the first signal, so that nothing restarts the command
 			return err
 		}
 	}
@@ -193,7 +191,7 @@ func (p *Process) stop() error {
 	return p.down(false, "success")
 }
 
-// down ends every process of the run and writes down that it is to stay so.
+// down ends every process of the run, and records that the command stays down.
 func (p *Process) down(failed bool, result string) error {
 	if err := p.end(); err != nil {
 		return err
@@ -209,10 +207,10 @@ func (p *Process) down(failed bool, result string) error {
 	return nil
 }
 
-// fell deals with a command that ended by itself.
+// fell handles a command that ended by itself.
 func (p *Process) fell(how string) {
 	p.child = nil
-	if !p.rec.Up { // a stop failed halfway, and it ended all the same: it stays down
+	if !p.rec.Up { // a stop failed halfway, and the command ended later: it stays down
 		if err := p.down(false, how); err != nil {
 			p.set("failed", "failed", how+"; "+err.Error())
 		}
@@ -238,7 +236,7 @@ func (p *Process) fell(how string) {
 	p.set("activating", "auto-restart", how)
 }
 
-// restart starts the command again after it fell.
+// restart starts the command again after it ended by itself.
 func (p *Process) restart() {
 	p.again = nil
 	p.restarts = append(p.restarts, time.Now())
@@ -249,7 +247,7 @@ func (p *Process) restart() {
 	p.set("active", "running", "success")
 }
 
-// end ends every process of the run: SIGTERM, SIGKILL after StopTimeout.
+// end ends every process of the run: with SIGTERM, and with SIGKILL after StopTimeout.
 func (p *Process) end() error {
 	sig, refused := unix.SIGTERM, error(nil)
 	kill, giveUp := time.NewTimer(p.cfg.StopTimeout), time.NewTimer(p.cfg.StopTimeout+p.time.killWait)
@@ -271,7 +269,7 @@ func (p *Process) end() error {
 		refused = signal(known, sig)
 		for waiting := true; waiting; {
 			select {
-			case <-tick.C: // ask for less than all of /proc as long as some of them live
+			case <-tick.C: // look at the known processes only, and not at all of /proc, while some of them live
 				waiting = sig == unix.SIGTERM && slices.ContainsFunc(known, func(q proc) bool { return q.alive() })
 			case <-kill.C:
 				sig, waiting = unix.SIGKILL, false
@@ -285,7 +283,7 @@ func (p *Process) end() error {
 	}
 }
 
-// signal sends sig to all of them and says whom it could not reach.
+// signal sends sig to all of the processes, and returns an error that names those it could not signal.
 func signal(list []proc, sig unix.Signal) error {
 	var failed error
 	for _, q := range list {

@@ -12,18 +12,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ident is one process and no other: pids are used again, but not together
-// with the time of their start, as long as the machine is up.
+// ident identifies a process. The kernel reuses pids, but never a pid with the same start time in one boot.
 type ident struct {
 	PID   int    `json:"pid"`
 	Start uint64 `json:"start"` // in clock ticks since boot
 }
 
-// proc is what /proc tells of a process; see proc(5).
+// proc holds what /proc says of a process; see proc(5).
 type proc struct {
 	ident
 	name    string
-	dead    bool // nothing of it runs any more; it waits to be reaped
+	dead    bool // it has ended, and was not reaped yet
 	parent  int
 	session int
 }
@@ -43,14 +42,14 @@ func look(pid int) (proc, error) {
 	return parseStat(string(b))
 }
 
-// parseStat parses a line of /proc/PID/stat. The name is in parentheses and may
-// itself have any character, parentheses too.
+// parseStat parses the line of /proc/PID/stat. The name in it is in parentheses, and may contain any character, also
+// parentheses.
 func parseStat(line string) (proc, error) {
 	open, end := strings.IndexByte(line, '('), strings.LastIndexByte(line, ')')
 	if open < 1 || end < open {
 		return proc{}, fmt.Errorf("not a line of /proc/PID/stat: %q", line)
 	}
-	f := strings.Fields(line[end+1:]) // from field 3 on
+	f := strings.Fields(line[end+1:]) // the fields from the third on
 	if len(f) < 20 {
 		return proc{}, fmt.Errorf("not a line of /proc/PID/stat: %q", line)
 	}
@@ -63,13 +62,12 @@ func parseStat(line string) (proc, error) {
 	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
 		return proc{}, err
 	}
-	// A process whose first thread ended is shown as a zombie while others run.
+	// A process whose first thread has ended is shown as a zombie while other threads run.
 	dead := field(3) == "X" || field(3) == "Z" && threads <= 1
 	return proc{ident{pid, start}, line[open+1 : end], dead, parent, session}, nil
 }
 
-// alive reports whether the very process is still there and runs; one that
-// cannot be looked at is taken to.
+// alive reports whether this process still runs. It returns true if it cannot find out.
 func (id ident) alive() bool {
 	p, err := look(id.PID)
 	if err != nil {
@@ -78,7 +76,7 @@ func (id ident) alive() bool {
 	return p.ident == id && !p.dead
 }
 
-// pidfd opens the process, so that a signal can't hit another one.
+// pidfd opens the process, so that a signal cannot reach another process with the same pid.
 func (id ident) pidfd() (int, error) {
 	fd, err := unix.PidfdOpen(id.PID, 0)
 	if err != nil {
@@ -91,7 +89,7 @@ func (id ident) pidfd() (int, error) {
 	return fd, nil
 }
 
-// signal sends sig, if the process is still there.
+// signal sends sig if the process still runs.
 func (id ident) signal(sig unix.Signal) error {
 	fd, err := id.pidfd()
 	if err == nil {
@@ -104,7 +102,7 @@ func (id ident) signal(sig unix.Signal) error {
 	return err
 }
 
-// all lists the processes that run.
+// all lists the running processes.
 func all() ([]proc, error) {
 	dir, err := os.Open("/proc")
 	if err != nil {
@@ -133,8 +131,8 @@ func all() ([]proc, error) {
 	return list, nil
 }
 
-// marked reports whether the process was started with the run's id in its
-// environment. What can't be read (another user's) isn't marked.
+// marked reports whether the process was started with the run's id in its environment. It returns false if the environment
+// cannot be read, as that of another user's process.
 func (p proc) marked(run string) bool {
 	env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", p.PID))
 	return err == nil && slices.ContainsFunc(bytes.Split(env, []byte{0}), func(v []byte) bool {
@@ -142,8 +140,8 @@ func (p proc) marked(run string) bool {
 	})
 }
 
-// members lists the running processes of a run; known are further ones that
-// were seen before, whose descendants count too.
+// members lists the running processes of a run. known are processes that were seen before; their descendants belong to the run
+// too.
 func members(rec record, known ...proc) ([]proc, error) {
 	boot, err := bootID()
 	if err != nil || rec.Run == "" || rec.Boot != boot {
@@ -153,8 +151,8 @@ func members(rec record, known ...proc) ([]proc, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The number of a session is not given to another process while the session
-	// has members; a different process under it means that the session is over.
+	// The kernel gives a session's id to no other process while the session has members. If another process has the id, the
+	// session has ended.
 	session := rec.PID
 	if p, err := look(rec.PID); err == nil && p.ident != rec.ident {
 		session = 0
@@ -164,7 +162,7 @@ func members(rec record, known ...proc) ([]proc, error) {
 		in[k.PID] = k.alive()
 	}
 	self := os.Getpid()
-	for again := true; again; { // until no child of a member is new
+	for again := true; again; { // repeat until no new child of a member is found
 		again = false
 		for _, p := range list {
 			if in[p.PID] || p.PID == self {
@@ -179,8 +177,7 @@ func members(rec record, known ...proc) ([]proc, error) {
 	return slices.DeleteFunc(list, func(p proc) bool { return !in[p.PID] }), nil
 }
 
-// bootID tells this start of the machine from others. Not to know it would be to
-// take every process for one of another start.
+// bootID identifies the present boot of the machine. Without it, every process would seem to be of another boot.
 func bootID() (string, error) {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(b)), err

@@ -14,22 +14,21 @@ import (
 	"mulligan/errs"
 )
 
-// record is what is kept of a run across daemons, in run.json.
+// record is the content of run.json, which describes a run for later daemons.
 type record struct {
-	Run  string `json:"run"`  // the run's id; empty: there never was one
-	Boot string `json:"boot"` // the boot that it belongs to
-	// Up says that the command is meant to run: it was started, and neither
-	// stopped nor given up since.
+	Run  string `json:"run"`  // the run's id; empty if the command was never started
+	Boot string `json:"boot"` // the boot in which it was started
+	// Up says that the command should run: it was started, and since then neither stopped nor given up.
 	Up bool `json:"up"`
-	// The command's process; PID 0 means that it is about to be started, or is gone.
+	// The command's process. PID 0 means that it is about to be started, or has ended.
 	ident
 	Restarts int       `json:"restarts"`
 	Since    time.Time `json:"since"` // of the command's start, or its end
 	Failed   bool      `json:"failed"`
-	Result   string    `json:"result"` // how it last ended
+	Result   string    `json:"result"` // how the command ended last
 }
 
-// save makes rec the record, durably.
+// save writes rec durably.
 func (p *Process) save(rec record) error {
 	text, err := json.Marshal(rec)
 	if err != nil {
@@ -44,7 +43,7 @@ func (p *Process) save(rec record) error {
 	return nil
 }
 
-// load reads the record; without one it is the zero record.
+// load reads the record. It returns the zero record if there is none.
 func (p *Process) load() (rec record, err error) {
 	path := filepath.Join(p.cfg.StateDir, "run.json")
 	text, err := os.ReadFile(path)
@@ -61,8 +60,8 @@ func (p *Process) load() (rec record, err error) {
 	return rec, nil
 }
 
-// takeLock locks the file at path until it is closed. The descriptor is closed
-// on exec, so the lock is not passed on to the command.
+// takeLock locks the file at path until the file is closed. The descriptor is closed on exec, so the command does not inherit
+// the lock.
 func takeLock(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {

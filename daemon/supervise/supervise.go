@@ -1,20 +1,15 @@
-// Package supervise runs a command for hosts without systemd, behind the same
-// interface as a unit.
+// Package supervise runs a command as a service on hosts without systemd. It has the same interface as a unit.
 //
-// The command outlives a daemon that dies: it runs in a session of its own and
-// writes into a pipe that has a name, and a daemon that comes later adopts it and
-// reads on. What there is to know of it is in StateDir, durably and in this order:
+// The command outlives a daemon that dies: it runs in a session of its own and writes to a named pipe, and a later daemon
+// adopts the command and reads on. The daemon records the steps of a start in StateDir, durably and in this order:
 //
 //	intent (a fresh run id)  →  fork, with MULLIGAN_RUN=id in its environment  →  pid and start time
 //
-// so a daemon that is killed anywhere in between leaves nothing that the next one
-// can't find. A lock on the folder covers the instant between fork and exec: the
-// child holds it until then.
+// So the next daemon finds the command whenever a daemon is killed. A lock on the folder covers the moment between fork and
+// exec: the child holds it until then.
 //
-// A process belongs to the run if it is in the command's session, carries the
-// run's id in its environment, or has a parent that does. A process that escapes
-// all three at once (a new session, another environment, and its parent gone)
-// is lost sight of.
+// A process belongs to the run if it is in the command's session, has the run's id in its environment, or has a parent that
+// belongs to the run. A process with a new session and another environment, whose parent has ended, escapes supervision.
 package supervise
 
 import (
@@ -33,41 +28,40 @@ import (
 	"mulligan/systemd"
 )
 
-// Config says what to run and how.
+// Config describes the command and how it is run.
 type Config struct {
-	Name    string   // for messages
-	Command []string // the program, looked for in Env's PATH or below Dir, and its arguments
-	Dir     string   // its working folder
-	Env     []string // "NAME=value"; nothing else of the daemon's environment is passed on
+	Name    string   // of the command, for messages
+	Command []string // the program, which is looked up in Env's PATH or below Dir, and its arguments
+	Dir     string   // the working directory
+	Env     []string // "NAME=value"; the command gets nothing else of the daemon's environment
 	Owner   privsep.User
-	// StateDir holds the record, the lock, the pipe and run.log. It is made if missing,
-	// and belongs to this command alone.
+	// StateDir is the folder of the record, the lock, the pipe and run.log, for this command alone. It is made if it is missing.
 	StateDir string
 	// Launch starts the command; nil: Owner does. The variables in visible must be in the environment of the process that it
 	// starts from its first instant.
 	Launch func(cmd *exec.Cmd, visible []string) error
-	// StopTimeout is how long a stop waits between SIGTERM and SIGKILL; default 10 s.
+	// StopTimeout is the time between SIGTERM and SIGKILL of a stop; default 10 s.
 	StopTimeout time.Duration
 }
 
-// Timings, in fields so that tests can do with less.
+// timings are fields, and not constants, so that tests can use shorter ones.
 type timings struct {
-	settle   time.Duration // a command that ends within it did not start
-	backoff  time.Duration // before the first restart; it doubles
-	burst    int           // restarts allowed…
-	window   time.Duration // …within this
-	killWait time.Duration // how long SIGKILL may take
-	logLimit int64         // bytes of run.log before it is rotated
-	logRate  int           // bytes of output taken in a second
+	startup  time.Duration // a command that ends within this time did not start
+	backoff  time.Duration // before the first restart; doubles with each restart
+	burst    int           // restarts that are allowed within window
+	window   time.Duration
+	killWait time.Duration // how long processes may take to end after SIGKILL
+	logLimit int64         // size in bytes at which run.log is rotated
+	logRate  int           // bytes of output that are read per second
 }
 
 var defaults = timings{
-	settle: 100 * time.Millisecond, backoff: 200 * time.Millisecond, burst: 5, window: 30 * time.Second,
+	startup: 100 * time.Millisecond, backoff: 200 * time.Millisecond, burst: 5, window: 30 * time.Second,
 	killWait: 10 * time.Second, logLimit: 8 << 20, logRate: 32 << 20,
 }
 
-// Process is a supervised command. It implements systemd.Unit. One goroutine
-// does all the work; methods hand it requests and wait.
+// Process is a supervised command. It implements systemd.Unit. One goroutine does all the work; the methods send it requests
+// and wait.
 type Process struct {
 	cfg  Config
 	time timings
@@ -80,13 +74,13 @@ type Process struct {
 
 	mu     sync.Mutex
 	status systemd.Status
-	rec    record // written by the goroutine only
+	rec    record // written only by the goroutine
 
-	// The goroutine's own.
+	// The fields below are used only by the goroutine.
 	child    *child           // the running command, or nil
-	out      *output          // what logs its output, or nil
-	again    <-chan time.Time // when to restart; nil: not at all
-	restarts []time.Time      // the recent automatic ones
+	out      *output          // the goroutine that logs the output, or nil
+	again    <-chan time.Time // fires when the command is to be restarted; nil if it is not
+	restarts []time.Time      // of recent automatic restarts
 }
 
 var _ systemd.Unit = (*Process)(nil)
@@ -143,42 +137,40 @@ func open(cfg Config, t timings) (*Process, error) {
 	return p, nil
 }
 
-// charge says which Process of this daemon is in charge of a StateDir.
+// charge maps each StateDir to the Process of this daemon that supervises its command.
 var charge = struct {
 	sync.Mutex
 	of map[string]*Process
 }{of: map[string]*Process{}}
 
-// Name is the configured name.
+// Name returns the configured name.
 func (p *Process) Name() string { return p.cfg.Name }
 
-// LogPath is where the command's output goes; what was rotated away is beside
-// it, with ".1" at the end.
+// LogPath returns the path of the command's log. The rotated log is beside it, with the suffix ".1".
 func (p *Process) LogPath() string { return filepath.Join(p.cfg.StateDir, "run.log") }
 
-// State says how the command is doing. The Result is "success", or how it
-// ended: "exit status 3", "signal 9 (killed)", "unknown" for one that was adopted.
+// State returns the command's state. Its Result is "success", or how the command ended: "exit status 3", "signal 9 (killed)",
+// or "unknown" for an adopted command.
 func (p *Process) State(context.Context) (systemd.Status, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.status, nil
 }
 
-// Start starts the command and returns when it runs. There is no readiness
-// protocol: one that ends right away did not start, of any other a health
-// check has to tell.
+// Start starts the command and returns when it runs. There is no readiness protocol: a command that ends at once did not start,
+// and only a health check can tell more.
 func (p *Process) Start(ctx context.Context) error {
 	return p.ask(ctx, "start", p.start)
 }
 
-// Stop ends the command and every process of its run: SIGTERM, and SIGKILL
-// after StopTimeout. When ctx ends earlier, stopping goes on.
+// Stop ends the command and every process of its run: with SIGTERM, and with SIGKILL after StopTimeout. If ctx ends earlier,
+// the stop continues.
 func (p *Process) Stop(ctx context.Context) error {
 	return p.ask(ctx, "stop", p.stop)
 }
 
-// Close gives up charge of the command, which goes on running. A stop that is
-// under way is left to the next in charge. Closing twice is fine.
+// Close ends the supervision. The command continues to run. The next Process for the same StateDir finishes a stop that is
+// under way. Close may be called again.
 func (p *Process) Close() error {
 	charge.Lock()
 	defer charge.Unlock()
@@ -197,10 +189,10 @@ func (p *Process) close() error {
 	return err
 }
 
-// errClosed is what a request meets after Close.
+// errClosed is the error of a request after Close.
 var errClosed = errs.New(errs.Unavailable, "", "the app's supervision has ended")
 
-// ask has the goroutine do something and waits for it.
+// ask sends a request to the goroutine and waits for the reply.
 func (p *Process) ask(ctx context.Context, op string, do func() error) error {
 	op += " " + p.cfg.Name
 	r := request{do: do, reply: make(chan error, 1)}
@@ -219,7 +211,7 @@ func (p *Process) ask(ctx context.Context, op string, do func() error) error {
 	}
 }
 
-// outOfTime is the error for what was not done when ctx ended.
+// outOfTime returns the error for a request that was not complete when ctx ended.
 func (p *Process) outOfTime(ctx context.Context, op string) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return &errs.Error{Kind: errs.Unavailable, Op: op, Message: "the wait was cancelled; the operation goes on", Err: ctx.Err()}
@@ -234,7 +226,7 @@ func (p *Process) outOfTime(ctx context.Context, op string) error {
 	return e.WithHint("its output is in %s", p.LogPath())
 }
 
-// set changes what State tells.
+// set changes the state that State returns.
 func (p *Process) set(active, sub, result string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

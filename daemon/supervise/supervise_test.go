@@ -28,7 +28,7 @@ const patience = testkit.Patience
 
 // quick are timings for tests.
 var quick = timings{
-	settle: 50 * time.Millisecond, backoff: 5 * time.Millisecond, burst: 5, window: 30 * time.Second,
+	startup: 50 * time.Millisecond, backoff: 5 * time.Millisecond, burst: 5, window: 30 * time.Second,
 	killWait: 10 * time.Second, logLimit: 1 << 20, logRate: 1 << 30,
 }
 
@@ -529,7 +529,7 @@ func churnScript(dir string) Config {
 // churn starts and stops a command for ever, a line for each.
 func churn(dir string) error {
 	restless := quick
-	restless.settle = time.Millisecond
+	restless.startup = time.Millisecond
 	p, err := open(churnScript(dir), restless)
 	for err == nil {
 		if err = p.Start(context.Background()); err == nil {

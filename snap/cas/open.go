@@ -105,7 +105,7 @@ func (op opener) loadAll() error {
 			return err
 		}
 	}
-	if err := op.settle(last); err != nil {
+	if err := op.trimTorn(last); err != nil {
 		return err
 	}
 	if err := op.readRoots(seqs, last); err != nil {
@@ -268,9 +268,9 @@ func (op opener) openSegment(seq uint32, last bool) (*scan, error) {
 	return sc, nil
 }
 
-// settle cuts the torn end off the active segment and makes the rest durable:
+// trimTorn cuts the torn end off the active segment and makes the rest durable:
 // what is believed from here on must be on the disk.
-func (op opener) settle(sc *scan) error {
+func (op opener) trimTorn(sc *scan) error {
 	g := op.active
 	if sc.end < g.size.Load() {
 		if err := g.f.Truncate(sc.end); err != nil {

@@ -169,7 +169,7 @@ func (c *capturing) freeze(ctx context.Context) error {
 	in = d.tree.Intent
 	if err := c.switchDisks(ctx, in); err != nil {
 		// Nobody knows how far libvirt got: ask it, and give the answer after.
-		return errs.Also(err, c.settle(context.WithoutCancel(ctx), err))
+		return errs.Also(err, c.recoverFrom(context.WithoutCancel(ctx), err))
 	}
 	if err := d.cfg.Failpoint.At("capture: switched"); err != nil {
 		return err
@@ -177,9 +177,9 @@ func (c *capturing) freeze(ctx context.Context) error {
 	return c.finish(in)
 }
 
-// settle recovers after a capture that failed in the middle. A libvirt that is
+// recoverFrom recovers after a capture that failed in the middle. A libvirt that is
 // well has cleaned up after itself.
-func (c *capturing) settle(ctx context.Context, cause error) error {
+func (c *capturing) recoverFrom(ctx context.Context, cause error) error {
 	d := c.d
 	m, err := d.dom.machine(opCapture)
 	if err == nil {

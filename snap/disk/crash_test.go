@@ -187,7 +187,7 @@ func (c *crasher) gone(t *testing.T, restores ...snap.RestoreID) (g snap.Gone) {
 // whole checks everything that must hold once recovery is through.
 func (c *crasher) whole(t *testing.T, at string) {
 	t.Helper()
-	c.settled(t, at)
+	c.awaitThawed(t, at)
 	c.agrees(t, c.d)
 	if c.up(t) {
 		c.thawed(t)
@@ -203,9 +203,9 @@ func (c *crasher) whole(t *testing.T, at string) {
 	c.noLitter(t, at)
 }
 
-// settled waits until a guest that could not be thawed at once (libvirtd has
+// awaitThawed waits until a guest that could not be thawed at once (libvirtd has
 // just come up, and has not met the agent yet) is so.
-func (c *crasher) settled(t *testing.T, at string) {
+func (c *crasher) awaitThawed(t *testing.T, at string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()

@@ -46,7 +46,7 @@ func (d *Driver) freedWithout(ids []snap.SnapshotID) (int64, error) {
 		}
 		delete(t.Snapshots, id)
 	}
-	err = l.Settle()
+	err = l.Maintain()
 	return l.Freed, err
 }
 

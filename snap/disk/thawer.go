@@ -75,7 +75,7 @@ func (th *thawer) thaw(m virt.Machine) error {
 
 // thawSoon sees to it that a guest that may be frozen does not stay so.
 func (th *thawer) thawSoon() {
-	if th.d.tree.Unsettled() && !th.thawing {
+	if th.d.tree.Unfinished() && !th.thawing {
 		th.thawing = true
 		th.work.Go(th.keepThawing)
 	}
@@ -106,7 +106,7 @@ func (th *thawer) thawOnce() error {
 	const op = "thaw the guest"
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.life.Err() == nil && d.tree.Unsettled() {
+	if d.life.Err() == nil && d.tree.Unfinished() {
 		m, err := d.dom.machine(op)
 		if err != nil {
 			return err

@@ -82,7 +82,7 @@ func (d *Driver) present(ctx context.Context, l live) (state, error) {
 // byte was read until after the last one.
 func (d *Driver) tryRead(ctx context.Context, l live, to sink) (s state, err error) {
 	s.Entries = []entry{}
-	before, err := l.settle(ctx)
+	before, err := l.awaitReliableTimes(ctx)
 	for i, suffix := range suffixes {
 		if err == nil && before[i].Ino != 0 {
 			var e entry
@@ -98,9 +98,9 @@ func (d *Driver) tryRead(ctx context.Context, l live, to sink) (s state, err err
 	return s, errs.Also(err, d.cfg.Failpoint.At("capture: read"))
 }
 
-// settle waits until a write to either file would leave another time than the file has, and
+// awaitReliableTimes waits until a write to either file would leave another time than the file has, and
 // describes the files. It fails with errMoved where they are written to all the time.
-func (l live) settle(ctx context.Context) (now [2]unix.Stat_t, err error) {
+func (l live) awaitReliableTimes(ctx context.Context) (now [2]unix.Stat_t, err error) {
 	for began := time.Now(); time.Since(began) < filetime.Coarsest+time.Second; time.Sleep(filetime.Tick / 2) {
 		at, quiet := time.Now(), true
 		for i, suffix := range suffixes {
@@ -108,7 +108,7 @@ func (l live) settle(ctx context.Context) (now [2]unix.Stat_t, err error) {
 				return now, err
 			}
 			for _, t := range []unix.Timespec{now[i].Mtim, now[i].Ctim} {
-				quiet = quiet && (now[i].Ino == 0 || filetime.Settled(t.Sec, uint32(t.Nsec), at))
+				quiet = quiet && (now[i].Ino == 0 || filetime.Reliable(t.Sec, uint32(t.Nsec), at))
 			}
 		}
 		if quiet || ctx.Err() != nil {

@@ -164,8 +164,8 @@ func changeHands(t *testing.T, dir string) {
 	must(t, unix.Chmod(dir+"/d0/program", 0o4755))
 }
 
-// settle goes on after a crash, one way or the other, and looks.
-func (x *torn) settle(t *testing.T, what string, forward bool) {
+// recover goes on after a crash, one way or the other, and looks.
+func (x *torn) recover(t *testing.T, what string, forward bool) {
 	t.Helper()
 	sw, err := x.Resume(t.Context(), "op-child")
 	must(t, err)
@@ -200,7 +200,7 @@ func TestKilledAtSeams(t *testing.T) {
 	for n, kills := 1+part, 0; ; n += parts {
 		x.prepare(t)
 		if !x.play(t, "commit", n, 0) {
-			x.settle(t, "never killed", true)
+			x.recover(t, "never killed", true)
 			if kills == 0 {
 				t.Errorf("Commit has no %d steps", n)
 			}
@@ -209,10 +209,10 @@ func TestKilledAtSeams(t *testing.T) {
 		}
 		kills++
 		if n%3 == 0 && x.play(t, "undo", n, 0) {
-			x.settle(t, fmt.Sprintf("commit and undo killed at step %d", n), n%2 == 0)
+			x.recover(t, fmt.Sprintf("commit and undo killed at step %d", n), n%2 == 0)
 			continue
 		}
-		x.settle(t, fmt.Sprintf("commit killed at step %d", n), n%2 == 0)
+		x.recover(t, fmt.Sprintf("commit killed at step %d", n), n%2 == 0)
 	}
 }
 
@@ -223,7 +223,7 @@ func TestKilledAnyTime(t *testing.T) {
 	start := time.Now()
 	x.play(t, "commit", -1, 0)
 	took := time.Since(start)
-	x.settle(t, "not killed", true)
+	x.recover(t, "not killed", true)
 	rounds := 5
 	if long() {
 		rounds = 100
@@ -233,7 +233,7 @@ func TestKilledAnyTime(t *testing.T) {
 		x.prepare(t)
 		after := m.After()
 		m.Hit(x.play(t, "commit", -1, after))
-		x.settle(t, fmt.Sprintf("commit killed after %v of %v", after, took), i%2 == 0)
+		x.recover(t, fmt.Sprintf("commit killed after %v of %v", after, took), i%2 == 0)
 	}
 }
 

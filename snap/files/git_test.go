@@ -112,7 +112,7 @@ func gitRound(t *testing.T, f *followed, r *rand.Rand) {
 		switch {
 		case err == nil:
 			shots = append(shots, s)
-		case !walk.Unsettled(err):
+		case !walk.Transient(err):
 			t.Fatal(err)
 		}
 		select {

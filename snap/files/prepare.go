@@ -75,7 +75,7 @@ func (d *Driver) Precheck(ctx context.Context, target snap.SnapshotID, paths []s
 	}
 	deltas, err := d.compare(ctx, now.Manifest, to, sc)
 	if err == nil {
-		_, err = d.applier.CheckAllowed(ctx, op, deltas, d.applier.Holder(now.Root.Uid), now.Manifest, to, sc)
+		_, err = d.applier.CheckAllowed(ctx, op, deltas, d.applier.FileOwner(now.Root.Uid), now.Manifest, to, sc)
 	}
 	return workspace.Wrap(errs.Failed, op, err)
 }

@@ -46,7 +46,7 @@ func (d *Driver) PrepareRevert(ctx context.Context, req snap.RevertRequest) (sna
 	if err != nil {
 		return nil, none, workspace.Wrap(errs.Failed, op, err)
 	}
-	r := &reverting{d: d, base: base, force: req.Force, merger: merge.New(d.cfg.Store, b, d.applier.Holder(base.Root.Uid)),
+	r := &reverting{d: d, base: base, force: req.Force, merger: merge.New(d.cfg.Store, b, d.applier.FileOwner(base.Root.Uid)),
 		to: map[string]*manifest.Entry{}, merged: map[string]bool{}, left: map[string]snap.ConflictReason{},
 		since: map[string]snap.Hash{}, states: map[snap.Hash]*manifest.Manifest{}}
 	if err := r.all(ctx, tracks); err != nil {

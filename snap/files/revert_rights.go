@@ -20,10 +20,10 @@ func (r *reverting) exposes(ctx context.Context, p string, e *manifest.Entry) (s
 	if err != nil {
 		return "", err
 	}
-	if manifest.IsFolder(now) && manifest.IsFolder(e) && p != "." && !r.merger.Holder.KeepsFolder(now, e) {
+	if manifest.IsFolder(now) && manifest.IsFolder(e) && p != "." && !r.merger.FileOwner.KeepsFolder(now, e) {
 		return r.handsOver(p, now)
 	}
-	if e.Uid == uint32(r.merger.Holder) || r.since[p].IsZero() {
+	if e.Uid == uint32(r.merger.FileOwner) || r.since[p].IsZero() {
 		return "", nil
 	}
 	return r.movedApart(ctx, p)
@@ -40,7 +40,7 @@ func (r *reverting) handsOver(p string, now *manifest.Entry) (snap.ConflictReaso
 		k := &kids[i]
 		path := relpath.Join(p, k.Name)
 		to, changes := r.to[path]
-		if !changes && (k.Mount || k.Uid != uint32(r.merger.Holder)) {
+		if !changes && (k.Mount || k.Uid != uint32(r.merger.FileOwner)) {
 			return snap.Rights, nil
 		}
 		if manifest.IsFolder(k) && (!changes || manifest.IsFolder(to)) {
@@ -78,7 +78,7 @@ func (r *reverting) movedApart(ctx context.Context, p string) (snap.ConflictReas
 		if err != nil {
 			return "", err
 		}
-		if manifest.IsFolder(was) && manifest.IsFolder(is) && !r.merger.Holder.KeepsFolder(was, is) {
+		if manifest.IsFolder(was) && manifest.IsFolder(is) && !r.merger.FileOwner.KeepsFolder(was, is) {
 			return snap.Rights, nil
 		}
 	}

@@ -344,7 +344,7 @@ func (h *saga) release(all []heldThing) {
 		must(h.t, err)
 		must(h.t, x.f.Close())
 		owners := x.own.Uid == ownerID && now.Uid == ownerID && x.own.Kind() == manifest.DirKind
-		if !rights.SameRights(x.own, now) && !(owners && rights.Holder(ownerID).KeepsFolder(x.own, now)) {
+		if !rights.SameRights(x.own, now) && !(owners && rights.FileOwner(ownerID).KeepsFolder(x.own, now)) {
 			h.t.Errorf("%s, which was there, had the rights %+v and has %+v", x.path, x.own, now)
 		}
 	}

@@ -152,7 +152,7 @@ func (d *Driver) tidy(ctx context.Context) error {
 			continue
 		}
 		if err == nil {
-			err = d.settleMarker(ctx, r, about)
+			err = d.resolveMarker(ctx, r, about)
 		}
 		if err != nil {
 			return err
@@ -161,8 +161,8 @@ func (d *Driver) tidy(ctx context.Context) error {
 	return nil
 }
 
-// settleMarker gives a marker a manifest of its own.
-func (d *Driver) settleMarker(ctx context.Context, r cas.Root, about meta) error {
+// resolveMarker gives a marker a manifest of its own.
+func (d *Driver) resolveMarker(ctx context.Context, r cas.Root, about meta) error {
 	b := d.cfg.Store.Begin()
 	defer b.Discard()
 	m, err := journal.Resolve(ctx, d.cfg.Store, r.Hash)

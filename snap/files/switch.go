@@ -175,13 +175,13 @@ func (c *change) converge(ctx context.Context, op string, going, done state) err
 	if err != nil {
 		return workspace.Wrap(errs.Failed, op, err)
 	}
-	if err := c.settleFrames(deltas, base); err != nil {
+	if err := c.adjustParents(deltas, base); err != nil {
 		return workspace.Wrap(errs.Failed, op, err)
 	}
 	if err := c.mayReplace(ctx, op, live, deltas, base, target, done); err != nil {
 		return err
 	}
-	if err := c.d.applier.CheckWays(op, deltas, c.d.applier.Holder(live.Root.Uid), goal); err != nil {
+	if err := c.d.applier.CheckWays(op, deltas, c.d.applier.FileOwner(live.Root.Uid), goal); err != nil {
 		return workspace.Wrap(errs.Failed, op, err)
 	}
 	if deltas, err = c.d.applier.WithRemade(ctx, deltas, live, goal, c.plan.scope()); err != nil {

@@ -37,9 +37,9 @@ func (c *change) mayReplace(ctx context.Context, op string, live *manifest.Manif
 	return workspace.Wrap(errs.Failed, op, err)
 }
 
-// settleFrames lets folders on the way to the scope end as the base has them,
+// adjustParents lets folders on the way to the scope end as the base has them,
 // whatever an interrupted Commit did to their times.
-func (c *change) settleFrames(deltas []diff.Delta, base *manifest.Manifest) error {
+func (c *change) adjustParents(deltas []diff.Delta, base *manifest.Manifest) error {
 	for i := range deltas {
 		if !deltas[i].Outside {
 			continue
@@ -73,7 +73,7 @@ func (c *change) unexplained(deltas []diff.Delta, base, target *manifest.Manifes
 			return nil, err
 		}
 		ours := apply.Between(d.Old, b, t)
-		if !ours && c.d.applier.Holder(base.Root.Uid).Keeps(b, t) {
+		if !ours && c.d.applier.FileOwner(base.Root.Uid).Keeps(b, t) {
 			if ours, err = apply.HalfRewritten(c.d.cfg.Store, d.Old, b, t); err != nil {
 				return nil, err
 			}

@@ -81,8 +81,8 @@ func TestStaleThroughNamesOutside(t *testing.T) {
 	}
 }
 
-// settledNow reports whether what is read of the file now is believed later.
-func settledNow(t *testing.T, path string) bool { return walk.Settled(statOf(t, path), time.Now()) }
+// reliableNow reports whether what is read of the file now is believed later.
+func reliableNow(t *testing.T, path string) bool { return walk.Reliable(statOf(t, path), time.Now()) }
 
 func readsAs(path, want string) bool {
 	b, err := os.ReadFile(path)
@@ -113,7 +113,7 @@ func TestStoresThroughMappings(t *testing.T) {
 			}
 			m := mapShared(t, path, 5)
 			copy(m, "other")
-			for f.capture(t); !settledNow(t, path); { // the capture that comes now could be believed
+			for f.capture(t); !reliableNow(t, path); { // the capture that comes now could be believed
 			}
 			one := f.capture(t)
 			copy(m, "third")

@@ -11,9 +11,9 @@ const Tick = 10 * time.Millisecond
 // Coarsest is the longest step between two timestamps of a filesystem: FAT stores even seconds.
 const Coarsest = 2 * time.Second
 
-// Settled reports whether every write from now on changes this timestamp, which is given in
+// Reliable reports whether every write from now on changes this timestamp, which is given in
 // seconds and nanoseconds since 1970.
-func Settled(sec int64, nsec uint32, now time.Time) bool {
+func Reliable(sec int64, nsec uint32, now time.Time) bool {
 	return sec*1e9+int64(nsec)+int64(step(sec, nsec)) <= now.Add(-Tick).UnixNano()
 }
 

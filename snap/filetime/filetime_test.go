@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func TestSettled(t *testing.T) {
+func TestReliable(t *testing.T) {
 	for _, x := range []struct {
 		what string
 		sec  int64
@@ -23,7 +23,7 @@ func TestSettled(t *testing.T) {
 		{"hundredths, later", 1000, 120000000, time.Unix(1000, 141000000), true},
 		{"ahead of the clock", 1100, 1, time.Unix(1000, 140000000), false},
 	} {
-		if got := Settled(x.sec, x.nsec, x.now); got != x.want {
+		if got := Reliable(x.sec, x.nsec, x.now); got != x.want {
 			t.Errorf("%s: %v", x.what, got)
 		}
 	}

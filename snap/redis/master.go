@@ -216,9 +216,9 @@ func (d *Driver) letGo(ctx context.Context, p *plan) error {
 	return nil
 }
 
-// settle waits until a restart of the server would load its present data. A loaded snapshot already is the
+// awaitPersisted waits until a restart of the server would load its present data. A loaded snapshot already is the
 // dump file, but the server rewrites its append-only file in the background.
-func (d *Driver) settle(ctx context.Context) error {
+func (d *Driver) awaitPersisted(ctx context.Context) error {
 	c, err := d.dial(ctx)
 	if err != nil {
 		return err

@@ -81,7 +81,7 @@ func (e engine) Commit(ctx context.Context, p *plan, target, base cas.Root) erro
 	if err != nil {
 		return err
 	}
-	return e.d.settle(ctx)
+	return e.d.awaitPersisted(ctx)
 }
 
 // alreadyAt reports whether an interrupted Commit reached the target.
@@ -153,7 +153,7 @@ func (e engine) Undo(ctx context.Context, p *plan, _, base cas.Root) error {
 	if err != nil {
 		return err
 	}
-	return e.d.settle(ctx)
+	return e.d.awaitPersisted(ctx)
 }
 
 // ReadBack reads the live state. Keys that have expired since want was captured count as equal.

@@ -168,7 +168,7 @@ func TestReadsWhatChanged(t *testing.T) {
 		if c.fold {
 			s.client.do(t, order{Path: s.path(), SQL: []string{"SELECT 1 FROM kv"}})
 		}
-		s.settle(t)
+		s.awaitReliableTimes(t)
 		if n := s.toRead(t); n < c.least || n > c.most {
 			t.Errorf("step %d: %d chunks are read, want %d to %d", i, n, c.least, c.most)
 		}
@@ -183,8 +183,8 @@ func TestReadsWhatChanged(t *testing.T) {
 	}
 }
 
-// settle waits until the files' times are old enough to be told from a later write's.
-func (s *subject) settle(t *testing.T) {
+// awaitReliableTimes waits until the files' times are old enough to be told from a later write's.
+func (s *subject) awaitReliableTimes(t *testing.T) {
 	t.Helper()
 	check(t, s.driver.withLive(t.Context(), false, func(l *live) error {
 		for id := l.identity.DB; !id.Distinct; id = newFileID(l.stat) {

@@ -25,7 +25,7 @@ type fileID struct {
 
 func newFileID(st unix.Stat_t) fileID {
 	now := time.Now()
-	distinct := func(t unix.Timespec) bool { return filetime.Settled(t.Sec, uint32(t.Nsec), now) }
+	distinct := func(t unix.Timespec) bool { return filetime.Reliable(t.Sec, uint32(t.Nsec), now) }
 	return fileID{
 		Dev: uint64(st.Dev), Ino: st.Ino, Size: st.Size, Mtime: st.Mtim.Nano(), Ctime: st.Ctim.Nano(),
 		Distinct: distinct(st.Mtim) && distinct(st.Ctim),

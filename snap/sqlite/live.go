@@ -126,7 +126,7 @@ func (l *live) open(cfg Config, alone bool) (err error) {
 // read determines the image. It holds the reader's lock, so that only a checkpoint writes to the
 // database file, and nobody removes the files beside it.
 func (l *live) read(alone bool) error {
-	if err := l.settled(); err != nil {
+	if err := l.checkPath(); err != nil {
 		return err
 	}
 	if alone {
@@ -191,8 +191,8 @@ func (l *live) bounded() error {
 		WithHint("the file is damaged or forged: check it with the sqlite3 tool")
 }
 
-// settled checks that the path still leads to the locked file.
-func (l *live) settled() error {
+// checkPath checks that the path still leads to the locked file.
+func (l *live) checkPath() error {
 	var st unix.Stat_t
 	err := unix.Fstatat(l.dir.FD(), l.name, &st, unix.AT_SYMLINK_NOFOLLOW)
 	if err == nil && (st.Ino != l.stat.Ino || st.Dev != l.stat.Dev) || errors.Is(err, unix.ENOENT) {

@@ -25,7 +25,7 @@ func tempName(id snap.RestoreID) string { return ".mulligan-" + string(id) }
 //  3. The new file is renamed over the database, or the database is removed.
 func (d *Driver) replace(ctx context.Context, l *live, id snap.RestoreID, r record, write func(*os.File) error) error {
 	if len(l.layers) > 0 {
-		if err := d.settle(ctx, l, id); err != nil {
+		if err := d.applyLogs(ctx, l, id); err != nil {
 			return err
 		}
 	}
@@ -49,8 +49,8 @@ func (d *Driver) replace(ctx context.Context, l *live, id snap.RestoreID, r reco
 	return d.alone(ctx, l)
 }
 
-// settle replaces the database by a copy with journal and log applied.
-func (d *Driver) settle(ctx context.Context, l *live, id snap.RestoreID) error {
+// applyLogs replaces the database by a copy with journal and log applied.
+func (d *Driver) applyLogs(ctx context.Context, l *live, id snap.RestoreID) error {
 	s, err := l.attributes()
 	if err != nil {
 		return err

@@ -104,7 +104,7 @@ func (e engine) commitRaw(ctx context.Context, p *plan, target, base *stored) er
 func (d *Driver) fold(ctx context.Context, id snap.RestoreID) error {
 	return d.withLive(ctx, true, func(l *live) error {
 		if len(l.layers) > 0 {
-			if err := d.settle(ctx, l, id); err != nil {
+			if err := d.applyLogs(ctx, l, id); err != nil {
 				return err
 			}
 		}

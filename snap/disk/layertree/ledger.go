@@ -24,8 +24,8 @@ func (l *Ledger) mapOf(f *File) (imagefile.Allocation, error) {
 	return l.Known.MapOf(f.Path)
 }
 
-// settle does what Maintain would do, and adds up.
-func (l *Ledger) Settle() error {
+// Maintain does to the tree in memory what Driver.Maintain would do to the disks, and adds up the bytes that it would free.
+func (l *Ledger) Maintain() error {
 	for {
 		for _, gone := range l.Tree.Prune() {
 			for _, f := range gone.All() {

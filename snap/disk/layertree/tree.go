@@ -383,8 +383,8 @@ func (t *Tree) Switching() bool {
 	return t.Intent != nil
 }
 
-// unsettled reports whether the guest may be frozen still.
-func (t *Tree) Unsettled() bool {
+// Unfinished reports whether the guest may be frozen still.
+func (t *Tree) Unfinished() bool {
 	return t != nil && (t.Thaw || t.Intent != nil && t.Intent.Running)
 }
 

@@ -36,23 +36,25 @@ type Applier struct {
 	Failpoint failpoint.Hook                                  // for tests
 }
 
-// Holder is whose ordinary things are changed in place, in a workspace whose folder belongs to uid.
-func (p *Applier) Holder(uid uint32) rights.Holder { return rights.HolderOf(p.Reader, p.Owner, uid) }
+// FileOwner is whose ordinary things are changed in place, in a workspace whose folder belongs to uid.
+func (p *Applier) FileOwner(uid uint32) rights.FileOwner {
+	return rights.FileOwnerOf(p.Reader, p.Owner, uid)
+}
 
 // job is the state of one restore, which its workers share. It goes strictly by the deltas: a path that is neither as old nor as new has it is
 // left alone, and the error is snap.ErrChanged.
 type job struct {
-	p       *Applier
-	op      string
-	id      snap.RestoreID
-	ctx     context.Context
-	root    *beneath.Root
-	deltas  []diff.Delta
-	at      map[string]*diff.Delta // by path
-	holder  rights.Holder
-	made    map[string]inode.ID // folders that this apply made, by path
-	guarded map[string]bool     // folders that may keep somebody out, or lie behind such a one
-	scan    *walk.Scan          // for looking at single paths
+	p         *Applier
+	op        string
+	id        snap.RestoreID
+	ctx       context.Context
+	root      *beneath.Root
+	deltas    []diff.Delta
+	at        map[string]*diff.Delta // by path
+	fileOwner rights.FileOwner
+	made      map[string]inode.ID // folders that this apply made, by path
+	guarded   map[string]bool     // folders that may keep somebody out, or lie behind such a one
+	scan      *walk.Scan          // for looking at single paths
 
 	tmp   atomic.Int64    // the next temporary name's number
 	stays map[string]bool // folders that could not go, since not all in them is ours to remove
@@ -81,7 +83,7 @@ func (p *Applier) Begin(ctx context.Context, op string, id snap.RestoreID, b *ca
 		root.Close()
 		return nil, err
 	}
-	a.holder = p.Holder(st.Uid)
+	a.fileOwner = p.FileOwner(st.Uid)
 	a.scan = p.Walker.NewScan(ctx, op, b, b.Keep)
 	a.scan.Memory, a.scan.Seen, a.scan.Scope = p.Memory(ctx, deltas), nil, sc
 	a.whole = whole
@@ -105,7 +107,7 @@ func (h *Job) Run() error {
 		do   func() error
 	}{
 		{"removed", h.removeAll}, {"folders made", h.makeFolders}, {"files rewritten", h.rewriteFiles},
-		{"files placed", h.placeFiles}, {"names linked", h.linkNames}, {"folders settled", h.finishFolders}, {"synced", h.sync},
+		{"files placed", h.placeFiles}, {"names linked", h.linkNames}, {"folders finished", h.finishFolders}, {"synced", h.sync},
 	}
 	for _, s := range steps {
 		if err := s.do(); err != nil {

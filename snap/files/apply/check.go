@@ -18,8 +18,8 @@ import (
 
 // CheckAllowed makes sure of everything but stored contents. It returns deltas with what must be
 // made anew because its folder changes hands.
-func (p *Applier) CheckAllowed(ctx context.Context, op string, deltas []diff.Delta, holder rights.Holder, base, target *manifest.Manifest, sc relpath.Scope) ([]diff.Delta, error) {
-	if err := p.CheckWays(op, deltas, holder, target); err != nil {
+func (p *Applier) CheckAllowed(ctx context.Context, op string, deltas []diff.Delta, fileOwner rights.FileOwner, base, target *manifest.Manifest, sc relpath.Scope) ([]diff.Delta, error) {
+	if err := p.CheckWays(op, deltas, fileOwner, target); err != nil {
 		return nil, err
 	}
 	deltas, err := p.WithRemade(ctx, deltas, base, target, sc)
@@ -35,10 +35,10 @@ func (p *Applier) CheckAllowed(ctx context.Context, op string, deltas []diff.Del
 	return deltas, err
 }
 
-func (p *Applier) checkContents(ctx context.Context, c *diff.Delta, holder rights.Holder) error {
+func (p *Applier) checkContents(ctx context.Context, c *diff.Delta, fileOwner rights.FileOwner) error {
 	nothing := func(int64, []byte) error { return ctx.Err() }
 	for _, e := range []*manifest.Entry{c.New, c.Old} {
-		if e == nil || !e.IsFile() || !c.Remake && c.Old != nil && c.New != nil && c.Old.Hash == c.New.Hash && holder.Keeps(c.Old, c.New) {
+		if e == nil || !e.IsFile() || !c.Remake && c.Old != nil && c.New != nil && c.Old.Hash == c.New.Hash && fileOwner.Keeps(c.Old, c.New) {
 			continue
 		}
 		if err := manifest.EachPiece(p.Store, e, nothing); err != nil {
@@ -132,12 +132,12 @@ func (p *Applier) checkGiven(op string, deltas []diff.Delta) error {
 // Check makes sure of what Commit and Undo will need: contents that
 // are whole, the right to give files to their owners, folders that may change hands, and room.
 func (p *Applier) Check(ctx context.Context, op string, deltas []diff.Delta, base, target *manifest.Manifest, sc relpath.Scope) error {
-	holder := p.Holder(base.Root.Uid)
-	deltas, err := p.CheckAllowed(ctx, op, deltas, holder, base, target, sc)
+	fileOwner := p.FileOwner(base.Root.Uid)
+	deltas, err := p.CheckAllowed(ctx, op, deltas, fileOwner, base, target, sc)
 	if err != nil {
 		return err
 	}
 	return parallel.InRuns(len(deltas), func() (func(int) error, func()) {
-		return func(i int) error { return p.checkContents(ctx, &deltas[i], holder) }, func() {}
+		return func(i int) error { return p.checkContents(ctx, &deltas[i], fileOwner) }, func() {}
 	})
 }

@@ -46,7 +46,7 @@ func (h *Job) forget() {
 }
 
 // writable opens the folder path to change it. Where mulligand is not root, a
-// folder without the bits gets them for now; settleFolders puts it right.
+// folder without the bits gets them for now; finishFolders puts it right.
 func (h *Job) writable(path string) (*beneath.Root, error) {
 	dir, err := h.folder(path)
 	if err != nil || os.Geteuid() == 0 {

@@ -19,23 +19,23 @@ import (
 // remaker works out what a folder that changes hands takes along: everything in
 // it goes, and is made anew in the new folder.
 type remaker struct {
-	ctx      context.Context
-	old, new *manifest.Manifest
-	scoped   bool
-	holder   rights.Holder
-	reader   rights.Reader
-	out      []diff.Delta
-	groups   map[string]bool // hard-link groups of which a name is made anew
+	ctx       context.Context
+	old, new  *manifest.Manifest
+	scoped    bool
+	fileOwner rights.FileOwner
+	reader    rights.Reader
+	out       []diff.Delta
+	groups    map[string]bool // hard-link groups of which a name is made anew
 }
 
 // WithRemade gives deltas, from old to new, with all that is in folders that are made anew.
 func (p *Applier) WithRemade(ctx context.Context, deltas []diff.Delta, old, new *manifest.Manifest, sc relpath.Scope) ([]diff.Delta, error) {
-	r := &remaker{ctx: ctx, old: old, new: new, scoped: len(sc) > 0, holder: p.Holder(old.Root.Uid), reader: p.Reader, groups: map[string]bool{}}
+	r := &remaker{ctx: ctx, old: old, new: new, scoped: len(sc) > 0, fileOwner: p.FileOwner(old.Root.Uid), reader: p.Reader, groups: map[string]bool{}}
 	top := "" // the folder made anew that the last delta was
 	for i := range deltas {
 		switch p := deltas[i].Path; {
 		case top != "" && relpath.Within(p, top):
-		case remakes(r.holder, &deltas[i]):
+		case remakes(r.fileOwner, &deltas[i]):
 			top = p
 			if err := r.add(p, deltas[i].HiddenBy, deltas[i].Old, deltas[i].New); err != nil {
 				return nil, err
@@ -157,7 +157,7 @@ func (p *Applier) Held(root *beneath.Root, path string) (string, error) {
 
 // CheckWays refuses to restore something below a folder that is outside of the scope and
 // not the one that the goal has there: what was behind its rights would lie open.
-func (p *Applier) CheckWays(op string, deltas []diff.Delta, holder rights.Holder, goal *manifest.Manifest) error {
+func (p *Applier) CheckWays(op string, deltas []diff.Delta, fileOwner rights.FileOwner, goal *manifest.Manifest) error {
 	if os.Geteuid() != 0 {
 		return nil
 	}
@@ -170,7 +170,7 @@ func (p *Applier) CheckWays(op string, deltas []diff.Delta, holder rights.Holder
 		if err != nil {
 			return err
 		}
-		if manifest.IsFolder(to) && !holder.KeepsFolder(c.Old, to) {
+		if manifest.IsFolder(to) && !fileOwner.KeepsFolder(c.Old, to) {
 			return errs.New(errs.Conflict, op, "the folder %s has another owner or mode than in the checkpoint, and paths below it are to be restored", workspace.Shown(p.Walker.Workspace.Dir, c.Seen())).
 				WithHint("widen the scope to %s", c.Seen())
 		}
@@ -261,19 +261,19 @@ func (a *job) finishFolder(dir *beneath.Root, d *diff.Delta) error {
 			return nil
 		}
 		return setTime(dir.FD(), d.New.Mtime)
-	case d.Path == ".", a.made[d.Path] == id, a.holder.KeepsFolder(have, d.New):
+	case d.Path == ".", a.made[d.Path] == id, a.fileOwner.KeepsFolder(have, d.New):
 		return setMeta(dir.FD(), d.New)
 	}
 	return a.changed(d.Path)
 }
 
-// guard notes the folders on whose way is one that is not the holder's: what
+// guard notes the folders on whose way is one that is not the file owner's: what
 // is put there may be behind that folder's rights.
 func (a *job) guard() {
 	for i := range a.deltas {
 		d := &a.deltas[i]
 		dir, _ := relpath.Split(d.Path)
-		foreign := func(e *manifest.Entry) bool { return manifest.IsFolder(e) && e.Uid != uint32(a.holder) }
+		foreign := func(e *manifest.Entry) bool { return manifest.IsFolder(e) && e.Uid != uint32(a.fileOwner) }
 		if a.guarded[dir] || foreign(d.Old) || foreign(d.New) {
 			a.guarded[d.Path] = true
 		}
@@ -323,7 +323,7 @@ func (a *job) isKnown(dir *beneath.Root, path string) error {
 		was = d.New
 	}
 	made, ours := a.made[path]
-	if ours && made == id || !ours && manifest.IsFolder(was) && a.holder.KeepsFolder(have, was) {
+	if ours && made == id || !ours && manifest.IsFolder(was) && a.fileOwner.KeepsFolder(have, was) {
 		return nil
 	}
 	return a.changed(path)
@@ -331,6 +331,6 @@ func (a *job) isKnown(dir *beneath.Root, path string) error {
 
 // remakes reports whether d's folder changes hands: then it is made anew, with
 // everything in it. The workspace folder itself stays: Driver.open judges whose it is.
-func remakes(o rights.Holder, d *diff.Delta) bool {
+func remakes(o rights.FileOwner, d *diff.Delta) bool {
 	return os.Geteuid() == 0 && !d.Outside && d.Path != "." && manifest.IsFolder(d.Old) && manifest.IsFolder(d.New) && !o.KeepsFolder(d.Old, d.New)
 }

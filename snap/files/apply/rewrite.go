@@ -43,7 +43,7 @@ func Overwrites(fd int) bool {
 func (h *Job) rewriteFiles() error {
 	var list []*diff.Delta
 	for i := range h.deltas {
-		if d := &h.deltas[i]; rewritable(d.Old, d.New) && !d.Mounted() && !d.Remake && h.holder.Keeps(d.Old, d.New) {
+		if d := &h.deltas[i]; rewritable(d.Old, d.New) && !d.Mounted() && !d.Remake && h.fileOwner.Keeps(d.Old, d.New) {
 			list = append(list, d)
 		}
 	}

@@ -71,7 +71,7 @@ func (s *seeder) seed(d *diff.Delta) error {
 		return err
 	}
 	e := d.New
-	if e == nil || d.Old != nil || d.Mounted() || !e.IsFile() || e.Group() != "" || !s.holder.Plain(e) {
+	if e == nil || d.Old != nil || d.Mounted() || !e.IsFile() || e.Group() != "" || !s.fileOwner.Plain(e) {
 		return nil
 	}
 	folder, name := relpath.Split(d.Path)

@@ -132,9 +132,9 @@ func (a *job) follows(d *diff.Delta) bool {
 func (a *job) scoped() bool { return len(a.scan.Scope) > 0 }
 
 // metaOnly changes mode, attributes and times in place where that is all, where the
-// file is and stays an ordinary one of the holder's, and has no other name that would change with it.
+// file is and stays an ordinary one of the file owner's, and has no other name that would change with it.
 func (h *Job) metaOnly(d *diff.Delta, st inode.Stat) (bool, error) {
-	if d.Remake || !h.holder.Keeps(d.Old, d.New) || !d.Old.IsFile() || !d.Old.SameBody(d.New) || st.Nlink != 1 {
+	if d.Remake || !h.fileOwner.Keeps(d.Old, d.New) || !d.Old.IsFile() || !d.Old.SameBody(d.New) || st.Nlink != 1 {
 		return false, nil
 	}
 	folder, name := relpath.Split(d.Path)
@@ -167,7 +167,7 @@ func (h *Job) create(dir *beneath.Root, s *staged) error {
 	if e.IsFile() {
 		do = h.createFile
 	}
-	if os.Geteuid() != 0 || e.Symlink() || e.IsFile() && h.holder.Plain(e) {
+	if os.Geteuid() != 0 || e.Symlink() || e.IsFile() && h.fileOwner.Plain(e) {
 		return do(dir, s, s.tmp)
 	}
 	return h.aside(dir, s.tmp, func(in *beneath.Root, name string) error { return do(in, s, name) })

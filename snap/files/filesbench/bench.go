@@ -45,7 +45,7 @@ func quantile(times []time.Duration, q float64) time.Duration {
 }
 
 // rounds runs git, git with core.fsync=all and mulligan by turns. Before each
-// of them ready is called with everything on all sides settled; then the disk is
+// of them ready is called when nothing on either side has work left; then the disk is
 // idle; then comes what changes, and nobody has had the time to see it.
 func (b *bench) rounds(ctx context.Context, name, key string, least float64, ready, change func() error, git func(options ...string) error, ours func() error) error {
 	if !b.wants(key) {
@@ -62,7 +62,7 @@ func (b *bench) rounds(ctx context.Context, name, key string, least float64, rea
 			{"git with fsync", &synced, func() error { return git(fsyncAll...) }},
 			{"mulligan", &mine, ours},
 		} {
-			if err := errors.Join(b.git.checkpoint(ctx), b.settle(ctx), ready()); err != nil {
+			if err := errors.Join(b.git.checkpoint(ctx), b.awaitIdle(ctx), ready()); err != nil {
 				return err
 			}
 			syscall.Sync() // nobody waits for what another has left to the disk
@@ -149,7 +149,7 @@ func (b *bench) barrier(ctx context.Context) error {
 	}
 	var times []time.Duration
 	for range 200 {
-		took, err := timed(func() error { return b.settle(ctx) })
+		took, err := timed(func() error { return b.awaitIdle(ctx) })
 		if err != nil {
 			return err
 		}

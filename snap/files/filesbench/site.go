@@ -78,11 +78,11 @@ func (s *site) follow(ctx context.Context) error {
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
-	return s.settle(ctx)
+	return s.awaitIdle(ctx)
 }
 
-// settle waits until the journal has nothing left to do.
-func (s *site) settle(ctx context.Context) error {
+// awaitIdle waits until the journal has nothing left to do.
+func (s *site) awaitIdle(ctx context.Context) error {
 	if s.journal == nil {
 		return nil
 	}

@@ -108,7 +108,7 @@ type remembered struct {
 
 func (r *remembered) Find(path string, st inode.Stat, e *manifest.Entry) bool {
 	n := r.live.find(path)
-	if (n == nil || n.ID != st.ID) && st.Kind() == unix.S_IFREG && walk.Settled(st, r.since) {
+	if (n == nil || n.ID != st.ID) && st.Kind() == unix.S_IFREG && walk.Reliable(st, r.since) {
 		n = r.moved(st.ID)
 	}
 	return n != nil && n.Recall(st, e)

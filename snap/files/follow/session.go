@@ -59,8 +59,8 @@ var ErrEnded = errors.New("the journal is not being written any more")
 
 // Times of the loop.
 const (
-	settleSoon  = 5 * time.Millisecond   // from the first event of a small batch to its reading
-	settleLater = 300 * time.Millisecond // the same in a storm
+	readSoon    = 5 * time.Millisecond   // from the first event of a small batch to its reading
+	readInStorm = 300 * time.Millisecond // the same in a storm
 	retryAfter  = 200 * time.Millisecond // what did not hold still is looked at again
 	IdleAfter   = 500 * time.Millisecond // without events: time for what is not urgent
 	restWithin  = time.Minute            // what is not urgent waits no longer, even if it is never quiet
@@ -81,9 +81,9 @@ func (j *Session) run(ctx context.Context) {
 		case do := <-j.calls:
 			do()
 		case <-j.w.Dirty():
-			wait := settleSoon
+			wait := readSoon
 			if j.busy {
-				wait = settleLater
+				wait = readInStorm
 			}
 			j.next.Reset(wait)
 			if j.rested {
@@ -125,7 +125,7 @@ func (j *Session) background(ctx context.Context) {
 	}
 	j.todo.take(j.w.Take())
 	j.busy = j.todo.len() > storm
-	err := j.settle(ctx, false, nil)
+	err := j.readDirty(ctx, false, nil)
 	j.fails(err)
 	if !j.todo.empty() {
 		j.next.Reset(retryAfter)
@@ -148,7 +148,7 @@ func (j *Session) state() snap.Following {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	f.Pending += j.pending
-	if j.trouble != nil && f.State == snap.Watching && !walk.Unsettled(j.trouble) {
+	if j.trouble != nil && f.State == snap.Watching && !walk.Transient(j.trouble) {
 		f.State, f.Detail, f.Remedy = snap.Degraded, j.trouble.Error()+".", errs.HintOf(j.trouble)
 	}
 	select {
@@ -203,19 +203,19 @@ func (j *Session) takeInOnce(ctx context.Context, more func() (map[string]bool, 
 	if err := j.w.Barrier(ctx); err != nil {
 		return false, err
 	}
-	until := time.Now().Add(settleTime)
+	until := time.Now().Add(flushPatience)
 	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
 		err := j.Do(ctx, func() error {
 			j.todo.take(j.w.Take())
 			fresh, err := more()
 			touched = touched || j.todo.touchesRepository()
 			if err == nil {
-				err = j.settle(ctx, true, fresh)
+				err = j.readDirty(ctx, true, fresh)
 			}
 			j.fails(err)
 			return err
 		})
-		if err == nil || !walk.Unsettled(err) || errs.KindOf(err) == errs.Denied || time.Now().After(until) {
+		if err == nil || !walk.Transient(err) || errs.KindOf(err) == errs.Denied || time.Now().After(until) {
 			return touched, err
 		}
 		select {
@@ -286,9 +286,9 @@ func (j *Session) save() error {
 	return err
 }
 
-// settleTime bounds how long a Flush waits for a file that
+// flushPatience bounds how long a Flush waits for a file that
 // is written to all the time.
-const settleTime = 5 * time.Second
+const flushPatience = 5 * time.Second
 
 // moving lists the repositories in the tree that are not as they were read, the reading of which
 // began then, and those that are locked.

@@ -18,15 +18,15 @@ import (
 
 // Merger takes writes back from single entries.
 type Merger struct {
-	s      *cas.Store
-	b      *cas.Batch    // merged contents go there
-	Holder rights.Holder // whose ordinary things are merged
-	now    time.Time
+	s         *cas.Store
+	b         *cas.Batch       // merged contents go there
+	FileOwner rights.FileOwner // whose ordinary things are merged
+	now       time.Time
 }
 
-// New returns a Merger for ordinary things of the holder's. Merged contents go into b.
-func New(s *cas.Store, b *cas.Batch, holder rights.Holder) *Merger {
-	return &Merger{s: s, b: b, Holder: holder, now: time.Now()}
+// New returns a Merger for ordinary things of the file owner's. Merged contents go into b.
+func New(s *cas.Store, b *cas.Batch, fileOwner rights.FileOwner) *Merger {
+	return &Merger{s: s, b: b, FileOwner: fileOwner, now: time.Now()}
 }
 
 // Merge returns what is to be at a path where left was left by writes, before was
@@ -62,7 +62,7 @@ func Alike(a, b *manifest.Entry) bool {
 }
 
 // parts unites three things of one type, a part at a time, if nothing about them is
-// more than their owner, the holder, may give to any content. All else goes back as a whole or not at all.
+// more than their owner, the fileOwner, may give to any content. All else goes back as a whole or not at all.
 func (u *Merger) parts(left, now, before *manifest.Entry) (*manifest.Entry, bool, snap.ConflictReason, error) {
 	if !u.mergeable(left, now, before) {
 		return nil, false, snap.Rights, nil
@@ -97,10 +97,10 @@ func (u *Merger) parts(left, now, before *manifest.Entry) (*manifest.Entry, bool
 	return &e, !Alike(&e, now), "", nil
 }
 
-// mergeable reports whether all three are ordinary things of the holder's, with the same rights.
+// mergeable reports whether all three are ordinary things of the file owner's, with the same rights.
 func (u *Merger) mergeable(left, now, before *manifest.Entry) bool {
 	for _, e := range []*manifest.Entry{left, now, before} {
-		if !u.Holder.Plain(e) || !rights.SameRights(e, now) {
+		if !u.FileOwner.Plain(e) || !rights.SameRights(e, now) {
 			return false
 		}
 	}

@@ -70,5 +70,5 @@ func (g Giver) inPlace(a, b *manifest.Entry) bool {
 		return slices.Equal(privilegedIn(a.Xattrs()), privilegedIn(b.Xattrs()))
 	}
 	alone := a.Group() == "" && b.Group() == ""
-	return a.IsFile() && alone && a.SameBody(b) && Holder(g.uid).Keeps(a, b)
+	return a.IsFile() && alone && a.SameBody(b) && FileOwner(g.uid).Keeps(a, b)
 }

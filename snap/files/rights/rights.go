@@ -1,5 +1,5 @@
 // Package rights knows who may do what with a file: what the reader may see (Reader), what may be
-// changed in place for the app's owner (Holder), and what the process that restores may
+// changed in place for the app's owner (FileOwner), and what the process that restores may
 // give (Giver).
 package rights
 
@@ -20,26 +20,26 @@ import (
 // ordinary files is changed in place or merged; everything else is made anew from
 // one recorded state, and a folder that changes hands is made anew with all that is in it.
 
-// Holder is the uid whose ordinary things may be changed in place and merged: the app's owner.
-type Holder uint32
+// FileOwner is the uid whose ordinary things may be changed in place and merged: the app's owner.
+type FileOwner uint32
 
-// HolderOf returns the holder in a workspace whose folder belongs to uid: the reader, else the
+// FileOwnerOf returns the file owner of a workspace whose folder belongs to uid: the reader, else the
 // owner that the workspace must have, if there is one.
-func HolderOf(reader Reader, owner int, uid uint32) Holder {
+func FileOwnerOf(reader Reader, owner int, uid uint32) FileOwner {
 	switch {
 	case os.Geteuid() != 0:
-		return Holder(os.Geteuid()) // the kernel sees to it that nothing else is given away
+		return FileOwner(os.Geteuid()) // the kernel sees to it that nothing else is given away
 	case reader.UID > 0:
-		return Holder(reader.UID)
+		return FileOwner(reader.UID)
 	case owner >= 0:
-		return Holder(owner)
+		return FileOwner(owner)
 	}
-	return Holder(uid)
+	return FileOwner(uid)
 }
 
-// Plain reports whether e is an ordinary thing of the holder's: nothing about it
+// Plain reports whether e is an ordinary thing of the file owner's: nothing about it
 // is more than its owner could give to any content.
-func (o Holder) Plain(e *manifest.Entry) bool {
+func (o FileOwner) Plain(e *manifest.Entry) bool {
 	special := e.Perm() &^ 0o777
 	if e.IsDir() {
 		special = 0 // in a folder these bits let nobody run anything
@@ -65,15 +65,15 @@ func rightsIn(list []inode.Xattr) []inode.Xattr {
 }
 
 // Keeps reports whether the file a may become b where it is: both are ordinary
-// files of the holder's, with the same rights.
-func (o Holder) Keeps(a, b *manifest.Entry) bool {
+// files of the file owner's, with the same rights.
+func (o FileOwner) Keeps(a, b *manifest.Entry) bool {
 	return a != nil && b != nil && o.Plain(a) && o.Plain(b) && SameRights(a, b)
 }
 
-// KeepsFolder is keeps for folders. The holder's own may get another group and access list,
-// since what is in it is the holder's to show anyway. Of others' only attributes that
+// KeepsFolder is keeps for folders. The file owner's own may get another group and access list,
+// since what is in it is the file owner's to show anyway. Of others' only attributes that
 // anybody may set and times are changed in place.
-func (o Holder) KeepsFolder(a, b *manifest.Entry) bool {
+func (o FileOwner) KeepsFolder(a, b *manifest.Entry) bool {
 	if a.Uid == uint32(o) && b.Uid == uint32(o) {
 		return slices.Equal(privilegedIn(a.Xattrs()), privilegedIn(b.Xattrs()))
 	}

@@ -53,16 +53,16 @@ func (c *Cache) Find(_ string, st inode.Stat, e *manifest.Entry) bool {
 	return true
 }
 
-// Settled reports whether what was read at the time read, while st held, can
+// Reliable reports whether what was read at the time read, while st held, can
 // be told from what is written later. The mtime counts too: not every
 // filesystem keeps a ctime of its own.
-func Settled(st inode.Stat, read time.Time) bool {
+func Reliable(st inode.Stat, read time.Time) bool {
 	ahead := st.Mtime.Nanos() > read.UnixNano() // somebody chose it
 	return over(st.Ctime, read) && (ahead || over(st.Mtime, read))
 }
 
 // over reports whether a write at the time now, or later, gets another timestamp than t.
-func over(t inode.Time, now time.Time) bool { return filetime.Settled(t.Sec, t.Nsec, now) }
+func over(t inode.Time, now time.Time) bool { return filetime.Reliable(t.Sec, t.Nsec, now) }
 
 // Memory is where a walk finds what it need not read, and leaves what it read.
 type Memory interface {
@@ -77,7 +77,7 @@ func (ReadOnly) Add(inode.Stat, *manifest.Entry, time.Time) {}
 
 // Add remembers e, read at the time read or later while st held.
 func (c *Cache) Add(st inode.Stat, e *manifest.Entry, read time.Time) {
-	if !Settled(st, read) {
+	if !Reliable(st, read) {
 		return
 	}
 	k := record{st.Mode, st.Size, st.Mtime, st.Ctime, e.Link(), e.Xattrs(), e.Hash}

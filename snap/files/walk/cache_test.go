@@ -56,7 +56,7 @@ func TestCache(t *testing.T) {
 
 func time0(t inode.Time) time.Time { return time.Unix(t.Sec, int64(t.Nsec)) }
 
-func TestSettled(t *testing.T) {
+func TestReliable(t *testing.T) {
 	at := func(sec int64, nsec uint32) inode.Time { return inode.Time{Sec: sec, Nsec: nsec} }
 	fine := at(990, 123456789)
 	for _, x := range []struct {
@@ -77,7 +77,7 @@ func TestSettled(t *testing.T) {
 		{"a chosen mtime", at(1000, 123456789), at(5000, 0), time.Unix(1000, 140000000), true},
 		{"a ctime ahead", at(1100, 1), fine, time.Unix(1000, 140000000), false},
 	} {
-		if got := Settled(inode.Stat{Ctime: x.ctime, Mtime: x.mtime}, x.read); got != x.want {
+		if got := Reliable(inode.Stat{Ctime: x.ctime, Mtime: x.mtime}, x.read); got != x.want {
 			t.Errorf("%s: %v", x.what, got)
 		}
 	}

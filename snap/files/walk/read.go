@@ -48,7 +48,7 @@ func (s *Scan) read(dir *beneath.Root, path string, n *manifest.Node, st inode.S
 		if err == nil {
 			s.note(n, st)
 			s.Memory.Add(st, &n.Entry, at)
-			n.Sure = Settled(st, at)
+			n.Sure = Reliable(st, at)
 			return nil
 		}
 		if !errors.Is(err, errGrew) {

@@ -47,19 +47,19 @@ func repositories(n *manifest.Node, path string, do func(path string, n *manifes
 	}
 }
 
-// settleRepositories makes each repository in top one of one moment, by reading it again. began
+// rereadRepositories makes each repository in top one of one moment, by reading it again. began
 // is when the walk did.
-func (s *Scan) settleRepositories(root *beneath.Root, top *manifest.Node, began time.Time) error {
+func (s *Scan) rereadRepositories(root *beneath.Root, top *manifest.Node, began time.Time) error {
 	var failed error
 	repositories(top, ".", func(path string, n *manifest.Node) {
 		if failed == nil && path != "." {
-			failed = s.settleRepository(root, path, n, began)
+			failed = s.rereadRepository(root, path, n, began)
 		}
 	})
 	return failed
 }
 
-func (s *Scan) settleRepository(root *beneath.Root, path string, n *manifest.Node, began time.Time) error {
+func (s *Scan) rereadRepository(root *beneath.Root, path string, n *manifest.Node, began time.Time) error {
 	until := time.Now().Add(GitPatience)
 	for {
 		still, err := s.still(root, path, n, began)
@@ -110,7 +110,7 @@ func (s *Scan) still(root *beneath.Root, path string, n *manifest.Node, began ti
 
 func (s *Scan) stillIn(dir *beneath.Root, n *manifest.Node, began time.Time) (bool, error) {
 	st, err := inode.StatAt(dir.FD(), "")
-	if err != nil || !n.Unchanged(st) || !Settled(st, began) {
+	if err != nil || !n.Unchanged(st) || !Reliable(st, began) {
 		return false, s.Ctx.Err()
 	}
 	for _, k := range n.Children {

@@ -88,7 +88,7 @@ func (s *Scan) Run() (*manifest.Node, error) {
 	n, began := &manifest.Node{}, time.Now()
 	err = s.ReadTree(root, ".", n)
 	if err == nil && s.OneMoment {
-		err = s.settleRepositories(root, n, began)
+		err = s.rereadRepositories(root, n, began)
 	}
 	if err != nil {
 		if errors.Is(err, ErrMoved) {
@@ -173,7 +173,7 @@ func (s *Scan) Passes(path string, err error) error {
 	if err == nil || s.Skip == nil {
 		return err
 	}
-	if Unsettled(err) {
+	if Transient(err) {
 		s.Skip(path, err)
 		return nil
 	}
@@ -247,7 +247,7 @@ func (s *Scan) ReadFolder(fd int, path string, n *manifest.Node, st inode.Stat) 
 		n.SetXattrs(xattrs)
 		s.W.Flags.look(fd, path)
 		s.Memory.Add(st, &n.Entry, at)
-		n.Sure = Settled(st, at)
+		n.Sure = Reliable(st, at)
 	}
 	if n.Loose = s.W.Workspace.Exclude.Loose[path]; n.Loose {
 		n.Mtime = inode.Time{}
@@ -365,8 +365,8 @@ func (s *Scan) Failed(path string, err error) error {
 // shown is path as a reader may see it: in full, and on one line.
 func (s *Scan) shown(path string) string { return workspace.Shown(s.W.Workspace.Dir, path) }
 
-// Unsettled says whether err is about a path that may be read another time.
-func Unsettled(err error) bool {
+// Transient says whether err is about a path that may be read another time.
+func Transient(err error) bool {
 	kind := errs.KindOf(err)
 	return errors.Is(err, ErrMoved) || errors.Is(err, snap.ErrChanged) || kind == errs.Denied || kind == errs.Busy
 }

@@ -118,7 +118,7 @@ func (s *session) run(ctx context.Context) error {
 		if len(s.todo) > 0 && len(events) == 0 { // events first: it is their queue that overflows
 			more = busy
 		} else if len(s.todo) == 0 {
-			s.settled()
+			s.reportProbed()
 		}
 		var err error
 		select {
@@ -178,8 +178,8 @@ func (s *session) next() error {
 	return s.probe(p.in, p.name)
 }
 
-// settled tells the watcher how things stand when every folder was probed.
-func (s *session) settled() {
+// reportProbed tells the watcher, once every folder was probed, which folders are watched.
+func (s *session) reportProbed() {
 	switch {
 	case s.missing != nil && !s.short:
 		s.ready, s.short = true, true
@@ -245,7 +245,7 @@ func (s *session) cookie(e event) error {
 	if err := s.check(); err != nil {
 		return err
 	}
-	s.settled() // where there was no watch for one of them, All is said first
+	s.reportProbed() // where there was no watch for one of them, All is said first
 	s.w.seen(e.name)
 	return nil
 }

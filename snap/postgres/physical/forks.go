@@ -83,12 +83,12 @@ func (fks *forks) grow(ctx context.Context, m marker, f facts, b wal.Base, fk *f
 		err = e
 	}
 	if err == nil {
-		err = fks.failpoint.At("fork: settle")
+		err = fks.failpoint.At("fork: make durable")
 	}
 	if err != nil {
 		return err
 	}
-	return fks.settle(ctx, f, fk)
+	return fks.makeDurable(ctx, f, fk)
 }
 
 // look asks the fork's server what it holds.
@@ -109,8 +109,8 @@ func (fks *forks) look(ctx context.Context, s *forkServer, m marker, f facts, fk
 	return err
 }
 
-// settle makes the stopped fork durable, and its timeline known for ever.
-func (fks *forks) settle(ctx context.Context, f facts, fk *fork) (err error) {
+// makeDurable makes the stopped fork durable, and its timeline known for ever.
+func (fks *forks) makeDurable(ctx context.Context, f facts, fk *fork) (err error) {
 	dir := fks.store.path("forks", fk.Dir)
 	if fk.End, err = fks.programs.ReadControl(ctx, dir); err != nil {
 		return err

@@ -335,7 +335,7 @@ func TestNoSpaceInTheMiddle(t *testing.T) {
 	capture(t, s, "db-a")
 	s.mutate(t, 2)
 	capture(t, s, "db-b")
-	for _, step := range []string{"base: copy", "base: sync", "base: record", "fork: replay", "fork: settle", "phase: prepared"} {
+	for _, step := range []string{"base: copy", "base: sync", "base: record", "fork: replay", "fork: make durable", "phase: prepared"} {
 		s.cfg.Failpoint = func(at string) error {
 			if at == step {
 				return &os.PathError{Op: "write", Path: at, Err: unix.ENOSPC}

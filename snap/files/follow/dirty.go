@@ -26,10 +26,9 @@ const (
 	restMost  = 10 * time.Second
 )
 
-// settle takes in what is on the list, and fresh, which is read whatever it
-// looks like. Without hurry, paths that were taken in a moment ago stay on it.
-// What can't be taken in stays on it too, and is the error.
-func (j *Session) settle(ctx context.Context, hurry bool, fresh map[string]bool) error {
+// readDirty reads the paths of the dirty set, and those of fresh even if they look unchanged. Without hurry, a path that was read a
+// moment ago stays in the set. A path that cannot be read stays in it too, and is the error.
+func (j *Session) readDirty(ctx context.Context, hurry bool, fresh map[string]bool) error {
 	if j.live == nil {
 		if err := j.baseline(ctx); err != nil {
 			return err
@@ -52,7 +51,7 @@ func (j *Session) settle(ctx context.Context, hurry bool, fresh map[string]bool)
 	failed, err := j.read(ctx, &work, fresh)
 	if errors.Is(err, errReplaced) {
 		j.live = nil
-		return j.settle(ctx, hurry, fresh)
+		return j.readDirty(ctx, hurry, fresh)
 	}
 	if err != nil {
 		j.todo.add(&work)
