@@ -1,16 +1,15 @@
-// Package agents is what mulligan knows of coding agents: what their hooks say
-// and want to hear, and where their settings are.
+// Package agents has what mulligan knows about coding agents: the input and output of their hooks, and the places of their
+// settings.
 //
-// An agent's hook is a process of its own for every event. It reads the agent's
-// JSON (Agent.Read), tells the daemon what that means ([Reporter]) and prints what
-// the agent expects (Agent.Reply). What an agent says of paths and commands is a
-// hint at most: what changed is what the daemon's watcher saw.
+// Each event of an agent starts a hook, which is a process. The hook reads the agent's JSON (Agent.Read), reports the event to
+// the daemon ([Reporter]) and prints what the agent expects (Agent.Reply). Paths and commands in an agent's event are only
+// hints: the daemon's watcher determines what changed.
 //
-// Each agent has a file here, with its events and fields. Where a comment says
-// "second-hand", the agent's own documentation did not say so.
+// Each agent has a file here, with its events and fields. "Second-hand" in a comment means that the fact is not from the
+// agent's own documentation.
 //
-// Settings are edited as text at the places that a parser finds, not by hujson.Patch or a YAML encoder:
-// what is put in stands in the style of the file, and what is taken out leaves the bytes that were there before.
+// Settings are edited as text at positions that a parser finds, and not by hujson.Patch or a YAML encoder: added text follows
+// the style of the file, and its removal leaves the same bytes as before.
 package agents
 
 import (
@@ -21,25 +20,24 @@ import (
 
 // Agent is one coding agent.
 type Agent struct {
-	Name  string // as on the command line and in turns
-	Title string // for people
+	Name  string // used on the command line and in turns
+	Title string // for messages
 
-	// read makes an event of a payload. The name is that of the event, for
-	// agents whose payloads do not have it.
+	// read returns the event of a payload. name is the name of the event, for agents whose payloads do not have it.
 	read func(name string, payload []byte) (Event, error)
-	// reply is what a hook of this event must print; nil: nothing.
+	// reply returns what a hook of this event must print; nil if nothing.
 	reply func(event string) string
-	// looks are the tools that change no file.
+	// looks are the agent's tools that change no files.
 	looks []string
 
 	settings func(Place) []Change
 	notes    func(Scope) []string
 }
 
-// all is every agent, by name.
+// all has every agent by name.
 var all = []*Agent{claude, cline, codex, copilot, cursor, gemini, goose, opencode}
 
-// Names lists the agents' names.
+// Names returns the names of all agents.
 func Names() []string {
 	var names []string
 	for _, a := range all {
@@ -48,7 +46,7 @@ func Names() []string {
 	return names
 }
 
-// ByName finds an agent; none is errs.NotFound.
+// ByName returns an agent. The error is of kind errs.NotFound if there is none of this name.
 func ByName(name string) (*Agent, error) {
 	i := slices.IndexFunc(all, func(a *Agent) bool { return a.Name == name })
 	if i < 0 {
@@ -58,7 +56,7 @@ func ByName(name string) (*Agent, error) {
 	return all[i], nil
 }
 
-// Notes are what a user should know once it is installed.
+// Notes returns what a user should know after the installation.
 func (a *Agent) Notes(s Scope) []string {
 	if a.notes == nil {
 		return nil
@@ -66,7 +64,7 @@ func (a *Agent) Notes(s Scope) []string {
 	return a.notes(s)
 }
 
-// list is "a, b and c".
+// list returns the words as "a, b and c".
 func list(words []string) string {
 	s := ""
 	for i, w := range words {

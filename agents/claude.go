@@ -2,12 +2,10 @@ package agents
 
 // claude is Claude Code. Its hooks: https://code.claude.com/docs/en/hooks.
 //
-// What a hook of UserPromptSubmit or SessionStart prints goes to the model, so
-// nothing is printed. Stop does not fire when a person interrupts: the next
-// prompt, or the session's end, ends the turn then. A session that begins ends
-// what it left open, unless it only begins anew after compaction, in the
-// middle of a turn. prompt_id is in what version 2.1.197 says, after the first
-// prompt; older ones have none.
+// The output of a UserPromptSubmit or SessionStart hook goes to the model, so these hooks print nothing. Stop does not fire
+// when a person interrupts; then the next prompt, or the end of the session, ends the turn. The beginning of a session ends its
+// open turn, unless the session begins again after compaction, in the middle of a turn. Version 2.1.197 sends prompt_id after
+// the first prompt; older versions do not.
 var claude = &Agent{
 	Name: "claude-code", Title: "Claude Code",
 	read: func(name string, payload []byte) (Event, error) {
@@ -19,7 +17,7 @@ var claude = &Agent{
 		}
 		return ev, err
 	},
-	// A sub-agent's tools have hooks of their own, so starting one is no call.
+	// A sub-agent's tools have hooks of their own, so the start of a sub-agent is not a call.
 	looks: []string{
 		"Read", "Glob", "Grep", "LS", "NotebookRead", "WebFetch", "WebSearch", "TodoWrite", "Task", "Agent",
 		"AskUserQuestion", "EnterPlanMode", "ExitPlanMode", "ToolSearch", "BashOutput", "TaskOutput",
@@ -28,7 +26,7 @@ var claude = &Agent{
 		hooks := grouped("claude-code", p, "10", "SessionStart", "UserPromptSubmit", "PreToolUse", "PostToolUse", "PostToolUseFailure", "Stop", "StopFailure", "SessionEnd")
 		servers := jsonEdit{server("mcpServers", p, "")}
 		root, below := p.base("CLAUDE_CONFIG_DIR", ".claude/", ".claude/")
-		list := ".claude.json" // beside the folder, but in one that the variable names
+		list := ".claude.json" // beside the usual folder, but inside a folder that the variable names
 		if p.Scope == Project {
 			list = ".mcp.json"
 		}

@@ -28,11 +28,10 @@ var cline = &Agent{
 		"read_file", "list_files", "search_files", "list_code_definition_names", "ask_followup_question", "plan_mode_respond",
 		"attempt_completion", "web_fetch", "load_mcp_documentation", "access_mcp_resource", "new_task", "condense",
 	},
-	// A hook is a program with the event's name. Where a user's hooks and
-	// servers are is second-hand.
+	// A hook is a program with the event's name. The folders of a user's hooks and servers are second-hand.
 	settings: func(p Place) []Change {
 		root, below := p.base("", "Documents/Cline/Hooks/", ".clinerules/hooks/")
-		mode := p.mode() | p.mode()&0o444>>2 // who can read it can run it
+		mode := p.mode() | p.mode()&0o444>>2 // whoever can read it can run it
 		script := whole{mark: "mulligan install cline", content: "#!/bin/sh\n# Written by mulligan install cline; mulligan uninstall cline removes it.\n" +
 			quote(p.Program) + " hook cline || echo '" + clineReply + "'\n"}
 		var changes []Change
@@ -72,7 +71,7 @@ type clineTool struct {
 	Parameters json.RawMessage `json:"parameters"`
 }
 
-// UserPromptSubmit comes after TaskStart too, so that tells nothing new.
+// UserPromptSubmit follows TaskStart, so TaskStart needs no report.
 var clineEvents = map[string]Kind{
 	"UserPromptSubmit": TurnBegins,
 	"PreToolUse":       CallBegins,

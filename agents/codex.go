@@ -22,7 +22,7 @@ var codex = &Agent{
 				table: []string{"mcp_servers", "mulligan"},
 				lines: []string{
 					"command = " + literal(p.Program), `args = ["mcp"]`,
-					// Codex hands a server few variables: without these it would look for another daemon.
+					// Codex passes few variables to a server. Without these, the server would look for another daemon.
 					`env_vars = ["XDG_RUNTIME_DIR", "MULLIGAN_SOCKET"]`,
 				},
 			}},
@@ -37,9 +37,8 @@ var codex = &Agent{
 	},
 }
 
-// Codex CLI runs Stop at the end of a turn, and Interrupt, since late 2026, when
-// a person ends it. StopFailure was in its schemas for a while. Versions that do
-// not know an event pass over its hooks.
+// Codex CLI runs Stop at the end of a turn and, since late 2026, Interrupt when a person ends it. StopFailure was in its
+// schemas for a while. A version ignores hooks of events that it does not know.
 var codexEvents = map[string]Kind{
 	"UserPromptSubmit": TurnBegins,
 	"PreToolUse":       CallBegins,

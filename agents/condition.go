@@ -6,18 +6,18 @@ import (
 	"path/filepath"
 )
 
-// Condition is how an agent's settings are.
+// Condition says whether mulligan is in an agent's settings.
 type Condition int
 
 // The conditions.
 const (
-	Without  Condition = iota // nothing of mulligan's is in them
-	Partly                    // some of it is missing, or as another version or program wrote it
-	Complete                  // as Install would write it
+	Without  Condition = iota // mulligan is not in them
+	Partly                    // some entries are missing, or were written by another version or program
+	Complete                  // all entries are as Install writes them
 )
 
-// traces are what shows that an agent is on a machine: a program in PATH, or a
-// folder of its settings in the home folder. Where Cline's are is second-hand.
+// traces show that an agent is installed: a program in PATH, or its settings folder in the home folder. Cline's are
+// second-hand.
 var traces = map[string]struct{ programs, folders []string }{
 	"claude-code": {[]string{"claude"}, []string{".claude"}},
 	"cline":       {[]string{"cline"}, []string{".cline", "Documents/Cline"}},
@@ -29,10 +29,10 @@ var traces = map[string]struct{ programs, folders []string }{
 	"opencode":    {[]string{"opencode"}, []string{".config/opencode", ".opencode"}},
 }
 
-// All gives every agent, by name.
+// All returns all agents in the order of their names.
 func All() []*Agent { return append([]*Agent(nil), all...) }
 
-// Found tells whether the agent is on this machine, by its traces.
+// Found reports whether the agent is on this machine, by its traces.
 func (a *Agent) Found(p Place) bool {
 	t := traces[a.Name]
 	for _, name := range t.programs {
@@ -48,8 +48,8 @@ func (a *Agent) Found(p Place) bool {
 	return false
 }
 
-// Condition tells how the agent's settings in a place are, and which files are
-// not as they should be. Nothing is written.
+// Condition returns the condition of the agent's settings in a place, and the files that Install would change. It writes
+// nothing.
 func (a *Agent) Condition(p Place, b Backups) (Condition, []string, error) {
 	out, err := a.Uninstall(p, b)
 	if err != nil {

@@ -24,7 +24,7 @@ var cursor = &Agent{
 		ev.Dirs = append(ev.Dirs, p.Roots...)
 		if ev.Name == "beforeShellExecution" || ev.Name == "afterShellExecution" {
 			ev.Tool = "Shell"
-			ev.Args, _ = json.Marshal(p.Command) // of a string: can't fail
+			ev.Args, _ = json.Marshal(p.Command) // a string can always be encoded
 		}
 		return ev, err
 	},

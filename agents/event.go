@@ -11,19 +11,19 @@ import (
 	"mulligan/errs"
 )
 
-// Kind is what an event means to the daemon.
+// Kind is the meaning of an event for the daemon.
 type Kind int
 
 // The kinds of events.
 const (
-	Other Kind = iota // nothing to tell
+	Other Kind = iota // not reported
 	TurnBegins
-	TurnEnds // also: whatever turn the session left open is over
+	TurnEnds // any open turn of the session has ended too
 	CallBegins
 	CallEnds
 )
 
-// Event is what an agent's hook says.
+// Event is an event that an agent's hook received.
 type Event struct {
 	Kind    Kind
 	Name    string   // the agent's name of the event
@@ -33,18 +33,18 @@ type Event struct {
 	Call    string   // the agent's id of the call, "" if it has none
 	Tool    string   // its name
 	Args    []byte   // its arguments, as JSON
-	Dirs    []string // where the agent works, the likeliest first
+	Dirs    []string // folders in which the agent works, the most likely first
 }
 
-// Read makes an event of what an agent wrote to its hook. The name is that of
-// the event where the payload has none. Junk is errs.Invalid.
+// Read returns the event that an agent sent to its hook. name is used if the payload has no name of the event. The error is of
+// kind errs.Invalid if the payload is not valid.
 func (a *Agent) Read(name string, payload []byte) (Event, error) {
 	ev, err := a.read(name, payload)
 	if err != nil {
 		return Event{}, errs.New(errs.Invalid, "read the hook's input", "the input is not an event of %s: %s", a.Title, err)
 	}
 	if ev.Kind == CallBegins || ev.Kind == CallEnds {
-		// Mulligan's own tools are the daemon's doing, not the agent's.
+		// Calls of mulligan's own tools are no work of the agent.
 		if slices.Contains(a.looks, ev.Tool) || strings.HasPrefix(ev.Tool, "mcp__mulligan__") {
 			ev.Kind = Other
 		}
@@ -57,12 +57,12 @@ func (a *Agent) Read(name string, payload []byte) (Event, error) {
 		}
 	}
 	if ev.Session == "" && len(ev.Dirs) > 0 {
-		ev.Session = "at-" + digest(ev.Dirs[0]) // one agent at a time in a folder is the best guess
+		ev.Session = "at-" + digest(ev.Dirs[0]) // assumes that one agent at a time works in a folder
 	}
 	return ev, nil
 }
 
-// Reply is what a hook of the event must print, whatever happened.
+// Reply returns what a hook of the event must print, also after an error.
 func (a *Agent) Reply(event string) string {
 	if a.reply == nil {
 		return ""
@@ -70,7 +70,7 @@ func (a *Agent) Reply(event string) string {
 	return a.reply(event)
 }
 
-// snake is the payload that several agents share, after Claude Code's.
+// snake is the payload of several agents, modelled on Claude Code's.
 type snake struct {
 	Event     string          `json:"hook_event_name"`
 	Session   string          `json:"session_id"`
@@ -83,7 +83,7 @@ type snake struct {
 	ToolUse   string          `json:"tool_use_id"`
 }
 
-// event is the payload as an event, of the kind that kinds gives its name.
+// event returns the payload as an event. kinds maps names of events to kinds.
 func (p snake) event(name string, kinds map[string]Kind) Event {
 	if p.Event != "" {
 		name = p.Event
@@ -104,8 +104,8 @@ func decode[T any](payload []byte) (p T, err error) {
 	return p, err
 }
 
-// sameArgs is a tool's arguments without what may differ between the hooks
-// before and after it: spaces, and the order of names.
+// sameArgs returns a tool's arguments in a normal form, without differences in spaces and in the order of names, which may
+// differ between the hooks before and after the call.
 func sameArgs(raw []byte) string {
 	var v any
 	if json.Unmarshal(raw, &v) != nil {
@@ -118,7 +118,7 @@ func sameArgs(raw []byte) string {
 	return string(b)
 }
 
-// digest is a short name for words.
+// digest returns a short digest of words.
 func digest(words ...string) string {
 	h := sha256.New()
 	for _, w := range words {
@@ -128,8 +128,7 @@ func digest(words ...string) string {
 	return hex.EncodeToString(h.Sum(nil)[:8])
 }
 
-// id is an agent's id as the daemon takes it: of bounded length, and one that
-// can stand in a path.
+// id returns an agent's id in a form that the daemon accepts: of bounded length, and valid in a path.
 func id(s string) string {
 	if len(s) > 200 || s == "." || s == ".." || strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\uFFFD' }) {
 		return "id-" + digest(s)

@@ -14,22 +14,21 @@ import (
 	"mulligan/errs"
 )
 
-// settingsFile is a file of settings as it was found.
+// settingsFile is a settings file as it was read.
 type settingsFile struct {
 	path   string // for people
-	name   string // below the root; links are resolved
+	name   string // below the root, with links resolved
 	exists bool
 	text   string
 	mode   os.FileMode
 }
 
-// maxSettings bounds a file of settings, in bytes.
+// maxSettings bounds a settings file, in bytes.
 const maxSettings = 64 << 20
 
-// readSettings reads a file without leaving its root. Links within the root are
-// followed, as people link their dotfiles; one that leads out of it is refused,
-// and so is a file that belongs to somebody else. Should a link be put in the way
-// meanwhile, the root still holds.
+// readSettings reads a file below its root. It follows links within the root, because people link their dotfiles. It refuses a
+// link that leads out of the root, and a file that belongs to another user. A link that is made meanwhile cannot lead out of
+// the root either.
 func readSettings(c Change) (settingsFile, error) {
 	f := settingsFile{path: filepath.Join(c.Root, c.Path), name: c.Path, mode: c.Mode}
 	root, err := os.OpenRoot(c.Root)
@@ -69,8 +68,7 @@ func readSettings(c Change) (settingsFile, error) {
 	return f, errs.Wrap(errs.Failed, opSettings, err)
 }
 
-// unlink gives the name that links lead to, of folders on the way and of the
-// file itself, below the root at dir.
+// unlink resolves the links in a name below the root at dir, of its folders and of the file itself.
 func unlink(dir, name string) (string, error) {
 	outside := errs.New(errs.Denied, opSettings, "it is a symbolic link that leads out of %s", dir).
 		WithHint("edit the link's target yourself, or replace the link by a regular file")
@@ -106,7 +104,7 @@ func unlink(dir, name string) (string, error) {
 	return "", outside
 }
 
-// realFolder is path with the links in its folder followed, as far as there is one.
+// realFolder returns path with the links in its folder resolved, as far as the folder exists.
 func realFolder(path string) (string, error) {
 	dir, rest := filepath.Dir(path), filepath.Base(path)
 	for {
@@ -118,7 +116,7 @@ func realFolder(path string) (string, error) {
 	}
 }
 
-// writeSettings replaces a file as a whole. Its mode stays.
+// writeSettings replaces a whole file and keeps its mode.
 func writeSettings(c Change, f settingsFile, text string) error {
 	if err := os.MkdirAll(c.Root, 0o755); err != nil {
 		return unwritten(err)
@@ -134,7 +132,7 @@ func writeSettings(c Change, f settingsFile, text string) error {
 	return unwritten(replace(root, f.name, []byte(text), f.mode))
 }
 
-// unwritten is the error of a file that could not be written because of err.
+// unwritten returns the error for a file that could not be written because of err.
 func unwritten(err error) error {
 	if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) {
 		e := errs.New(errs.Denied, opSettings, "the folder of the file is not writable").
@@ -145,7 +143,7 @@ func unwritten(err error) error {
 	return errs.Wrap(errs.Failed, opSettings, err)
 }
 
-// folderMode is the mode of folders for files of a mode.
+// folderMode returns the mode of new folders for files with this mode.
 func folderMode(mode os.FileMode) os.FileMode {
 	if mode&0o044 == 0 {
 		return 0o700
@@ -164,7 +162,7 @@ func replace(root *os.Root, name string, text []byte, mode os.FileMode) (err err
 	}
 	defer func() {
 		if err != nil {
-			_ = root.Remove(tmp) // the first error is the one to tell
+			_ = root.Remove(tmp) // the first error is returned
 		}
 	}()
 	_, err = file.Write(text)
@@ -195,8 +193,7 @@ func syncFolder(root *os.Root, name string) error {
 	return dir.Sync()
 }
 
-// missing lists the folders, below the root, that the file needs and that are
-// not there, outermost first.
+// missing lists the missing folders of the file below the root, outermost first.
 func missing(c Change, f settingsFile) ([]string, error) {
 	root, err := os.OpenRoot(c.Root)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -219,8 +216,7 @@ func missing(c Change, f settingsFile) ([]string, error) {
 	return made, nil
 }
 
-// removeSettings removes a file, and the folders that were made for it as far
-// as they are empty.
+// removeSettings removes a file, and those folders that were made for it and are empty.
 func removeSettings(c Change, f settingsFile, folders []string) error {
 	root, err := os.OpenRoot(c.Root)
 	if err != nil {
@@ -232,7 +228,7 @@ func removeSettings(c Change, f settingsFile, folders []string) error {
 	}
 	for i := len(folders) - 1; i >= 0; i-- {
 		if filepath.IsLocal(folders[i]) && strings.HasPrefix(f.name, folders[i]+"/") {
-			_ = root.Remove(folders[i]) // one that is not empty stays
+			_ = root.Remove(folders[i]) // a folder that is not empty stays
 		}
 	}
 	return nil

@@ -38,7 +38,7 @@ var goose = &Agent{
 		if p.Scope == Project {
 			return changes
 		}
-		// Extensions' fields are second-hand.
+		// The fields of extensions are second-hand.
 		root, folder = p.base("XDG_CONFIG_HOME", ".config/", "")
 		return append(changes, Change{root, folder + "goose/config.yaml", p.mode(), yamlEdit{
 			mapping: "extensions", name: "mulligan",

@@ -11,25 +11,23 @@ import (
 	"mulligan/errs"
 )
 
-// jsonEdit puts members and elements into a file of JSON, with comments and
-// trailing commas as people write them. It cuts and pastes text at the places
-// that a parser finds, so that all else keeps its bytes.
+// jsonEdit adds members and elements to a JSON file, which may have comments and trailing commas. It edits the text at
+// positions that a parser finds, so that all other bytes stay.
 type jsonEdit []jsonPart
 
-// jsonPart is one of them.
+// jsonPart is a member or an element to add.
 type jsonPart struct {
-	path    []string // names of objects' members, down to the value
+	path    []string // names of nested members, down to the value
 	value   string   // in JSON
 	element bool     // the value is an element of the array at path
-	stays   bool     // the file needs it, mulligan or not: it is not taken out again
-	// ours tells whether what is in the file, at names, is mulligan's. The name of
-	// an array's element is "*".
+	stays   bool     // the file needs it without mulligan too: it is not removed again
+	// ours reports whether the value at names in the file is mulligan's. The name of an array's element is "*".
 	ours func(names []string, v *hujson.Value) bool
 }
 
 const opSettings = "edit the settings"
 
-// Insert puts the parts in, in place of older ones.
+// Insert adds the parts and replaces older versions of them.
 func (e jsonEdit) Insert(text string) (string, error) {
 	if done, err := e.complete(text); done || err != nil {
 		return text, err
@@ -49,7 +47,7 @@ func (e jsonEdit) Insert(text string) (string, error) {
 	return text, nil
 }
 
-// Remove takes out what is mulligan's, and what that leaves empty.
+// Remove removes mulligan's values, and containers that become empty.
 func (e jsonEdit) Remove(text string) (string, error) {
 	if isBlank(text) {
 		return text, nil
@@ -71,7 +69,7 @@ func (e jsonEdit) owned(names []string, v *hujson.Value) bool {
 	return slices.ContainsFunc(e, func(p jsonPart) bool { return p.ours != nil && p.ours(names, v) })
 }
 
-// complete tells whether all parts are there as they should be.
+// complete reports whether the file has all parts in their present version.
 func (e jsonEdit) complete(text string) (bool, error) {
 	if isBlank(text) {
 		return false, nil
@@ -95,7 +93,7 @@ func (e jsonEdit) complete(text string) (bool, error) {
 	return true, nil
 }
 
-// isBlank tells whether text is nothing but what JSON takes for space.
+// isBlank reports whether text consists of JSON white space.
 func isBlank(text string) bool { return strings.Trim(text, " \t\r\n") == "" }
 
 func parseJSON(text string) (hujson.Value, error) {
@@ -109,7 +107,7 @@ func parseJSON(text string) (hujson.Value, error) {
 	return root, nil
 }
 
-// insert puts the part into text.
+// insert adds the part to text.
 func (p jsonPart) insert(text string) (string, error) {
 	root, err := parseJSON(text)
 	if err != nil {
@@ -156,7 +154,7 @@ func wrongShape(path []string, want string) error {
 
 func literal(s string) string { return string(hujson.String(s)) }
 
-// member is the value of a name; nil: there is none.
+// member returns the value of a name, or nil if there is none.
 func member(o *hujson.Object, name string) *hujson.Value {
 	for i := range o.Members {
 		if l, ok := o.Members[i].Name.Value.(hujson.Literal); ok && l.String() == name {
@@ -166,7 +164,7 @@ func member(o *hujson.Object, name string) *hujson.Value {
 	return nil
 }
 
-// minimal is a value without spaces, comments and trailing commas.
+// minimal returns a value without spaces, comments and trailing commas.
 func minimal(v *hujson.Value) string {
 	c := v.Clone()
 	c.Minimize()

@@ -14,7 +14,7 @@ type item struct {
 	comma      int // where that is, -1: there is none
 }
 
-// items are what an object or an array holds.
+// items returns the members of an object or the elements of an array.
 func items(v *hujson.Value) []item {
 	var list []item
 	add := func(start int, v *hujson.Value, last bool) {
@@ -37,8 +37,7 @@ func items(v *hujson.Value) []item {
 	return list
 }
 
-// paste adds an item, in compact JSON, at the end of an object or an array, in
-// the style of what is around it.
+// paste adds an item, which is compact JSON, at the end of an object or array, in the style of the text around it.
 func paste(text string, in *hujson.Value, add string) string {
 	body := text[in.StartOffset+1 : in.EndOffset-1]
 	have := items(in)
@@ -74,11 +73,11 @@ func paste(text string, in *hujson.Value, add string) string {
 	return text[:end] + add + tail
 }
 
-// spread writes an item over several lines.
+// spread writes an item on several lines.
 func spread(add, indent, unit, nl string) string {
 	var b bytes.Buffer
 	name, value := "", add
-	// A member is no JSON text by itself: its value is.
+	// A member by itself is not JSON text, but its value is.
 	if add[0] == '"' {
 		if i := strings.Index(add, `":`); i > 0 {
 			name, value = add[:i+2]+" ", add[i+2:]
@@ -90,18 +89,18 @@ func spread(add, indent, unit, nl string) string {
 	return name + strings.ReplaceAll(b.String(), "\n", nl)
 }
 
-// lineBefore is what stands before at in its line.
+// lineBefore returns the text before at in its line.
 func lineBefore(text string, at int) string {
 	return text[strings.LastIndexByte(text[:at], '\n')+1 : at]
 }
 
-// indentAt is the indentation of the line of at.
+// indentAt returns the indentation of the line of at.
 func indentAt(text string, at int) string {
 	line := lineBefore(text, at)
 	return line[:len(line)-len(strings.TrimLeft(line, " \t"))]
 }
 
-// unitOf is what one level of indentation is in text.
+// unitOf returns the indentation of one level in text.
 func unitOf(text string) string {
 	for line := range strings.Lines(text) {
 		rest := strings.TrimLeft(line, " \t")
@@ -112,14 +111,13 @@ func unitOf(text string) string {
 	return "  "
 }
 
-// place is where a value is: the containers around it, from the root on, and
-// its position in each.
+// place is the position of a value: the containers around it, from the root on, and its index in each.
 type place struct {
 	in []*hujson.Value
 	at []int
 }
 
-// find finds the first value that is wanted, outer ones first.
+// find returns the place of the first wanted value, outer ones first.
 func find(root *hujson.Value, want func(names []string, v *hujson.Value) bool) (place, bool) {
 	var names []string
 	var p place
@@ -154,14 +152,13 @@ func find(root *hujson.Value, want func(names []string, v *hujson.Value) bool) (
 	return p, ok
 }
 
-// cut takes the value out of text, and each container that holds nothing else.
-// The root stays.
+// cut removes the value from text, and each container that has no other values. The root stays.
 func (p place) cut(text string) string {
 	level := len(p.in) - 1
 	for level > 0 && len(items(p.in[level])) == 1 {
 		only := items(p.in[level])[0]
 		around := text[p.in[level].StartOffset+1:only.start] + text[only.end:p.in[level].EndOffset-1]
-		// A group of hooks has a matcher beside them, which is nothing without them.
+		// A group of hooks also has a matcher, which has no use without hooks.
 		if strings.Trim(around, " \t\r\n,") != "" {
 			break // a comment
 		}
@@ -173,7 +170,7 @@ func (p place) cut(text string) string {
 	return cutItem(text, p.in[level], p.at[level])
 }
 
-// isGroup tells whether an object is a matcher and its hooks, and no more.
+// isGroup reports whether an object has a matcher and hooks, and nothing else.
 func isGroup(o *hujson.Object) bool {
 	for _, m := range o.Members {
 		if l, ok := m.Name.Value.(hujson.Literal); !ok || l.String() != "matcher" && l.String() != "hooks" {
@@ -183,8 +180,8 @@ func isGroup(o *hujson.Object) bool {
 	return member(o, "hooks") != nil
 }
 
-// cutItem takes the item at position i out of a container, with the comma that
-// is one too many then, and with its line where it has one to itself.
+// cutItem removes the item at position i from a container, with the comma that becomes superfluous, and with its line if
+// nothing else is on it.
 func cutItem(text string, in *hujson.Value, i int) string {
 	have := items(in)
 	it := have[i]
@@ -195,10 +192,10 @@ func cutItem(text string, in *hujson.Value, i int) string {
 	alone := strings.Trim(lineBefore(text, start), " \t") == ""
 	head := strings.TrimRight(text[:start], " \t")
 	switch {
-	case i == len(have)-1 && alone && startsLine(text[end:]): // else a comment before it would go on
+	case i == len(have)-1 && alone && startsLine(text[end:]): // otherwise a comment before it would continue
 		head = strings.TrimSuffix(strings.TrimSuffix(head, "\n"), "\r")
 	case i == len(have)-1 || alone && startsLine(text[end:]):
-	default: // something else follows in the line
+	default: // other text follows on the line
 		head = text[:start]
 		end = len(text) - len(strings.TrimLeft(text[end:], " \t"))
 	}
@@ -216,7 +213,7 @@ func cutItem(text string, in *hujson.Value, i int) string {
 	return head + tail
 }
 
-// startsLine tells whether nothing but a line's end comes first.
+// startsLine reports whether only spaces precede the end of the line.
 func startsLine(s string) bool {
 	return strings.HasPrefix(strings.TrimLeft(s, " \t\r"), "\n")
 }

@@ -8,9 +8,8 @@ import (
 	"strings"
 )
 
-// opencode is OpenCode. Its plugins run within it
-// (https://opencode.ai/docs/plugins); ours calls the hook with the fields that
-// OpenCode gave it, in an object of our own.
+// opencode is OpenCode. Its plugins run in its own process (https://opencode.ai/docs/plugins). Mulligan's plugin calls the hook
+// with OpenCode's fields in one object.
 var opencode = &Agent{
 	Name: "opencode", Title: "OpenCode",
 	read: func(name string, payload []byte) (Event, error) {
@@ -54,8 +53,7 @@ var opencode = &Agent{
 	},
 }
 
-// opencodePlugin is the plugin: it calls the hook, in order, and waits for it
-// before a tool runs.
+// opencodePlugin is the plugin. It calls the hooks in order, and waits for them before a tool runs.
 //
 //go:embed opencode.js
 var opencodePlugin string

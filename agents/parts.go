@@ -8,8 +8,7 @@ import (
 	"github.com/tailscale/hujson"
 )
 
-// server is the MCP entry of most agents: its name in the file's list of
-// servers, and what is to be started.
+// server is the MCP entry of most agents: the name of the file's list of servers, and the command.
 func server(list string, p Place, more string) jsonPart {
 	return jsonPart{
 		path:  []string{list, "mulligan"},
@@ -18,7 +17,7 @@ func server(list string, p Place, more string) jsonPart {
 	}
 }
 
-// isServer finds mulligan's MCP server in a list of servers.
+// isServer reports whether an entry of a list of servers is mulligan's MCP server.
 func isServer(list string) func([]string, *hujson.Value) bool {
 	return func(names []string, v *hujson.Value) bool {
 		if !slices.Equal(names, []string{list, "mulligan"}) {
@@ -29,8 +28,7 @@ func isServer(list string) func([]string, *hujson.Value) bool {
 	}
 }
 
-// grouped are hooks in Claude Code's form, a group of one for every event, with
-// the timeout of each in the agent's unit.
+// grouped returns hooks in Claude Code's form: one group with one hook for each event, with a timeout in the agent's unit.
 func grouped(agent string, p Place, timeout string, events ...string) jsonEdit {
 	var e jsonEdit
 	for _, event := range events {
@@ -42,7 +40,7 @@ func grouped(agent string, p Place, timeout string, events ...string) jsonEdit {
 	return e
 }
 
-// isHook finds mulligan's hooks of an agent, in whatever group somebody put them.
+// isHook reports whether a value is mulligan's hook of an agent, in any group.
 func isHook(agent string) func([]string, *hujson.Value) bool {
 	return func(names []string, v *hujson.Value) bool {
 		o, ok := v.Value.(*hujson.Object)
@@ -60,16 +58,16 @@ func isHook(agent string) func([]string, *hujson.Value) bool {
 	}
 }
 
-// isOurs tells whether a command line runs mulligan's hook of an agent.
+// isOurs reports whether a command line runs mulligan's hook of an agent.
 func isOurs(line, agent string) bool {
 	before, after, found := strings.Cut(line, " hook "+agent)
 	return found && strings.HasSuffix(strings.TrimRight(before, `'"`), "mulligan") && (after == "" || after[0] == ' ')
 }
 
-// whole is a file that is mulligan's alone.
+// whole is a file that only mulligan writes.
 type whole struct {
 	content string
-	mark    string // in every version of it
+	mark    string // a text that every version of the file has
 }
 
 func (w whole) Insert(text string) (string, error) {
@@ -86,7 +84,7 @@ func (w whole) Remove(text string) (string, error) {
 	return text, nil
 }
 
-// pretty is JSON with two spaces, and a line's end.
+// pretty returns JSON that is indented by two spaces and ends with a line break.
 func pretty(raw string) string {
 	var v json.RawMessage = []byte(raw)
 	b, err := json.MarshalIndent(v, "", "  ")

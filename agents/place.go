@@ -7,26 +7,26 @@ import (
 	"mulligan/errs"
 )
 
-// Scope is whose settings are meant.
+// Scope says for whom settings are installed.
 type Scope string
 
 // The scopes.
 const (
-	User    Scope = "user"    // everything that the user does with the agent
-	Project Scope = "project" // a project, for everybody who works on it
+	User    Scope = "user"    // all projects of the user
+	Project Scope = "project" // one project, for everybody who works on it
 )
 
-// Place is where settings go, and what they are to run.
+// Place says where settings are written, and which program they start.
 type Place struct {
 	Scope   Scope
 	Home    string // the user's home folder
-	Project string // the project's folder, where that is the scope
-	Program string // mulligan, as the agent is to start it
+	Project string // the project's folder, for the scope Project
+	Program string // the path of mulligan for the agent
 
 	getenv func(string) string
 }
 
-// NewPlace is the place of a scope; dir is the project's folder.
+// NewPlace returns the place of a scope. dir is the project's folder.
 func NewPlace(scope Scope, dir, program string) (Place, error) {
 	p := Place{Scope: scope, Program: program, getenv: os.Getenv}
 	var err error
@@ -43,9 +43,8 @@ func NewPlace(scope Scope, dir, program string) (Place, error) {
 	return p, nil
 }
 
-// base is where an agent's settings are: a root that nothing is touched outside
-// of, and the folder below it. In a project that is project; for a user usual,
-// in the home folder, unless a variable names another folder in its place.
+// base returns the folder of an agent's settings as a root, outside of which nothing is changed, and a folder below it. The
+// folder is project in a project. For a user it is usual in the home folder, unless a variable names another folder.
 func (p Place) base(variable, usual, project string) (root, below string) {
 	if p.Scope == Project {
 		return p.Project, project
@@ -58,8 +57,7 @@ func (p Place) base(variable, usual, project string) (root, below string) {
 	return p.Home, usual
 }
 
-// mode is that of new files: a user's settings may hold secrets, a project's
-// are for all who work on it.
+// mode returns the mode of new files. A user's settings may contain secrets; a project's are for everybody who works on it.
 func (p Place) mode() os.FileMode {
 	if p.Scope == Project {
 		return 0o644
@@ -67,8 +65,8 @@ func (p Place) mode() os.FileMode {
 	return 0o600
 }
 
-// hook is the shell command of a hook. It never fails: some agents take a hook
-// that fails, as one whose program is gone, for an objection.
+// hook returns the shell command of a hook. The command always succeeds, because some agents block the tool if a hook fails,
+// for example because its program was removed.
 func (p Place) hook(agent string, event ...string) string {
 	line := quote(p.Program) + " hook " + agent
 	for _, e := range event {
@@ -77,22 +75,22 @@ func (p Place) hook(agent string, event ...string) string {
 	return line + " || true"
 }
 
-// Change is what one file of settings gets.
+// Change is the change of one settings file.
 type Change struct {
-	Root string // the folder that it must be in
+	Root string // the folder in which the file must be
 	Path string // below Root
 	Mode os.FileMode
 	Edit Edit
 }
 
-// Edit puts mulligan's part into a file's text, and takes it out again. Text
-// that was not there is "". Both are idempotent and keep all other bytes.
+// Edit inserts mulligan's part into a file's text and removes it. The text of a missing file is "". Both are idempotent and
+// keep all other bytes.
 type Edit interface {
 	Insert(text string) (string, error)
 	Remove(text string) (string, error)
 }
 
-// quote is a word for a shell.
+// quote returns s as one word of a shell command.
 func quote(word string) string {
 	plain := word != ""
 	for _, r := range word {

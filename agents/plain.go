@@ -2,8 +2,8 @@ package agents
 
 import "strings"
 
-// plain shows an edit text as most files are: without a byte order mark, and with
-// lines that end in LF. What the edit makes of it has both again.
+// plain calls an edit with the text in its usual form: without a byte order mark, and with lines that end in LF. It restores
+// both in the result.
 type plain struct{ edit Edit }
 
 const mark = "\uFEFF"

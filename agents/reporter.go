@@ -13,7 +13,7 @@ import (
 	"mulligan/ipc"
 )
 
-// Daemon is what a hook needs of the daemon; *ipc.Client has it.
+// Daemon has the calls of the daemon that a hook needs. *ipc.Client implements it.
 type Daemon interface {
 	AppAt(ctx context.Context, dir string) (ipc.App, error)
 	BeginTurn(ctx context.Context, app string, req ipc.BeginTurn) (ipc.Turn, error)
@@ -22,7 +22,7 @@ type Daemon interface {
 	EndCall(ctx context.Context, app string, turn ipc.TurnID, id ipc.CallID) (ipc.Call, error)
 }
 
-// Reporter tells the daemon of one agent's events.
+// Reporter reports the events of one agent to the daemon.
 type Reporter struct {
 	Agent    *Agent
 	Daemon   Daemon
@@ -30,15 +30,14 @@ type Reporter struct {
 }
 
 const (
-	// barrier bounds how long a call waits for what was written before it.
+	// barrier bounds how long a call waits until earlier writes are in the journal.
 	barrier = 250 * time.Millisecond
-	// longEnd bounds how long a prompt waits for the end of the turn before it,
-	// which the daemon finishes by itself.
+	// longEnd bounds how long a prompt waits for the end of the turn before it. The daemon completes the end by itself.
 	longEnd = time.Second
 )
 
-// Report tells the daemon what an event means. A turn is the agent's own, or one
-// that is made up when it begins; a call outside of any turn begins one.
+// Report reports an event to the daemon. The id of a turn is the agent's own, or is generated when the turn begins. A call
+// outside of any turn begins a turn.
 func (r Reporter) Report(ctx context.Context, ev Event) error {
 	switch ev.Kind {
 	case TurnBegins:
@@ -64,7 +63,7 @@ func (r Reporter) beginTurn(ctx context.Context, ev Event) error {
 	}
 	return r.with(ctx, ev, func(s *session) error {
 		if s.Turn != "" && ev.Turn != "" && s.Own == ev.Turn {
-			return r.begunIn(ctx, ev, s, app) // told twice
+			return r.begunIn(ctx, ev, s, app) // the event was reported twice
 		}
 		if err := r.end(ctx, s); err != nil {
 			return err
@@ -75,14 +74,14 @@ func (r Reporter) beginTurn(ctx context.Context, ev Event) error {
 	})
 }
 
-// end ends the turn that the agent left open, as when a person interrupts it.
+// end ends the open turn, as after a person's interruption.
 func (r Reporter) end(ctx context.Context, s *session) error {
 	short, cancel := context.WithTimeout(ctx, longEnd)
 	defer cancel()
 	err := r.endIn(short, s.Apps, s.Turn)
 	s.close()
 	if errs.KindOf(err) == errs.Unavailable && ctx.Err() == nil && short.Err() != nil {
-		return nil // it is being ended
+		return nil // the daemon is ending it
 	}
 	return err
 }
@@ -93,7 +92,7 @@ func (s *session) open(ev Event) {
 	case ev.Turn == "":
 		s.Own, s.Round, s.Turn = "", 0, newTurn()
 	case ev.Turn == s.Own:
-		// It was ended, and goes on: as when a hook told the agent to.
+		// The turn was ended and continues, as after a hook told the agent to continue.
 		s.Round++
 		s.Turn = id(ev.Turn + "-" + strconv.Itoa(s.Round+1))
 	default:
@@ -101,14 +100,14 @@ func (s *session) open(ev Event) {
 	}
 	s.Message = id(ev.Message)
 	if s.Message == "" {
-		s.Message = s.Turn // so that it can be named
+		s.Message = s.Turn // so that users can name it
 	}
 	s.Apps, s.Where, s.Calls, s.Open = nil, nil, 0, nil
 }
 
 func (s *session) close() { s.Turn, s.Apps, s.Where, s.Open = "", nil, nil, nil }
 
-// has tells whether the open turn is ev's.
+// has reports whether the open turn is that of ev.
 func (s *session) has(ev Event) bool { return s.Turn != "" && (ev.Turn == "" || ev.Turn == s.Own) }
 
 func newTurn() string {
@@ -117,7 +116,7 @@ func newTurn() string {
 	return "turn-" + hex.EncodeToString(b)
 }
 
-// begunIn sees to it that the open turn is begun in app.
+// begunIn begins the open turn in app, unless it has begun there.
 func (r Reporter) begunIn(ctx context.Context, ev Event, s *session, app string) error {
 	if slices.Contains(s.Apps, app) {
 		return nil
@@ -147,7 +146,7 @@ func (r Reporter) endTurn(ctx context.Context, ev Event) error {
 func (r Reporter) endIn(ctx context.Context, apps []string, turn string) (err error) {
 	for _, app := range apps {
 		_, failed := r.Daemon.EndTurn(ctx, app, ipc.TurnID(turn))
-		if errs.KindOf(failed) != errs.NotFound { // gone is over too
+		if errs.KindOf(failed) != errs.NotFound { // an app that is gone has no open turn
 			err = errs.Also(err, failed)
 		}
 	}
@@ -178,7 +177,7 @@ func (r Reporter) beginCall(ctx context.Context, ev Event) error {
 	if errs.KindOf(err) != errs.NotFound || turn == "" {
 		return err
 	}
-	// The daemon has forgotten the turn, or the app is another one now.
+	// The daemon does not know the turn any more, or the app was registered anew.
 	err = r.with(ctx, ev, func(s *session) error {
 		s.Apps, s.Where = nil, nil
 		return within(s)
@@ -189,14 +188,14 @@ func (r Reporter) beginCall(ctx context.Context, ev Event) error {
 	return err
 }
 
-// where is the app that the event is about, asked for once a turn and folder.
+// where returns the app of the event. It asks the daemon once for each turn and folder.
 func (r Reporter) where(ctx context.Context, ev Event, s *session) (string, error) {
 	if app, known := s.Where[strings.Join(ev.Dirs, "\x00")]; known && s.has(ev) {
 		return app, nil
 	}
 	app, err := r.app(ctx, ev)
 	if errs.KindOf(err) == errs.NotFound && s.has(ev) && len(s.Apps) > 0 {
-		app, err = s.Apps[0], nil // the agent went elsewhere; its turn is here
+		app, err = s.Apps[0], nil // the agent works in another folder now, but its turn is in this app
 	}
 	if err == nil {
 		s.at(ev, app)
@@ -204,7 +203,7 @@ func (r Reporter) where(ctx context.Context, ev Event, s *session) (string, erro
 	return app, err
 }
 
-// at remembers which app the event's folders are in.
+// at records the app of the event's folders.
 func (s *session) at(ev Event, app string) {
 	if s.Where == nil || len(s.Where) > maxOpen {
 		s.Where = map[string]string{}
@@ -212,8 +211,8 @@ func (s *session) at(ev Event, app string) {
 	s.Where[strings.Join(ev.Dirs, "\x00")] = app
 }
 
-// begun gives a call an id, for agents that don't: derived from all that is
-// known of it and its place in the turn.
+// begun returns an id for a call of an agent that has no ids of calls. It derives the id from all fields of the call and its
+// number in the turn.
 func (s *session) begun(agent string, ev Event) string {
 	args := digest(sameArgs(ev.Args))
 	call := openCall{Tool: ev.Tool, Args: args, ID: "call-" + digest(agent, ev.Session, s.Turn, strconv.Itoa(s.Calls), ev.Tool, args)}
@@ -224,8 +223,8 @@ func (s *session) begun(agent string, ev Event) string {
 	return call.ID
 }
 
-// ended gives the id of the call that ends: the oldest with these arguments,
-// else, since agents may tell them differently, the oldest of this tool. Else "".
+// ended returns the id of the call that ends: the oldest open one with these arguments or, because the agent may change them,
+// the oldest of this tool. Otherwise it returns "".
 func (s *session) ended(ev Event) string {
 	args := digest(sameArgs(ev.Args))
 	i := slices.IndexFunc(s.Open, func(c openCall) bool { return c.Tool == ev.Tool && c.Args == args })
@@ -252,7 +251,7 @@ func (r Reporter) endCall(ctx context.Context, ev Event) error {
 		return nil
 	})
 	if err != nil || turn == "" || call == "" {
-		return err // it ended with its turn, or was never begun
+		return err // the call ended with its turn, or never began
 	}
 	err = errs.New(errs.NotFound, "end the call", "%s was not begun", call)
 	for _, app := range apps {
@@ -264,8 +263,7 @@ func (r Reporter) endCall(ctx context.Context, ev Event) error {
 	return err
 }
 
-// app is the app that the event is about: that of the first of its folders
-// that is in one.
+// app returns the app of the event: that of the first of its folders which is in an app.
 func (r Reporter) app(ctx context.Context, ev Event) (string, error) {
 	err := error(errs.New(errs.NotFound, "find the app", "%s does not name its working folder", r.Agent.Title))
 	for _, dir := range ev.Dirs {

@@ -13,20 +13,19 @@ import (
 	"mulligan/errs"
 )
 
-// Sessions keeps, in a folder of the user's own, what a session's hooks must
-// know of those that ran before them: each is a process of its own. All of it
-// can be lost: then a turn is begun anew.
+// Sessions keeps the state of sessions between their hooks, each of which is a process, in a folder of the user. If the state
+// is lost, a new turn begins.
 type Sessions struct{ Dir string }
 
-// session is what is kept of one.
+// session is the state of one session.
 type session struct {
 	Turn    string            `json:"turn,omitempty"`    // the open turn, as the daemon knows it
 	Own     string            `json:"own,omitempty"`     // the agent's id of the newest turn
-	Round   int               `json:"round,omitempty"`   // how often that turn was taken up again after its end
+	Round   int               `json:"round,omitempty"`   // how often that turn was continued after its end
 	Message string            `json:"message,omitempty"` // of the turn
 	Apps    []string          `json:"apps,omitempty"`    // where the open turn was begun
 	Where   map[string]string `json:"where,omitempty"`   // the app of each folder, during the open turn
-	Calls   int               `json:"calls,omitempty"`   // begun in this turn, of those that the agent gives no id
+	Calls   int               `json:"calls,omitempty"`   // number of calls without an agent's id in this turn
 	Open    []openCall        `json:"open,omitempty"`    // of those
 }
 
@@ -38,13 +37,13 @@ type openCall struct {
 }
 
 const (
-	maxOpen  = 256                 // calls that never end must not pile up
-	maxState = 1 << 20             // bytes; a larger file is not ours
-	forget   = 30 * 24 * time.Hour // a session unused for so long is over
+	maxOpen  = 256                 // bounds the calls that never end
+	maxState = 1 << 20             // bytes; a larger file was not written by mulligan
+	forget   = 30 * 24 * time.Hour // a session that was unused for this time has ended
 )
 
-// with runs f on the session's state, with no other hook of it at the same time,
-// and keeps what f made of it, even if f fails.
+// with calls f with the session's state, excludes other hooks of the session meanwhile, and saves the changed state, also if f
+// fails.
 func (s Sessions) with(ctx context.Context, agent, name string, f func(*session) error) error {
 	const op = "remember the session"
 	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
@@ -67,13 +66,13 @@ func (s Sessions) with(ctx context.Context, agent, name string, f func(*session)
 	return failed
 }
 
-// lock takes the lock on a file, which is made if need be.
+// lock locks a file, and makes it if it is missing.
 func lock(ctx context.Context, path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	// A lock that is waited for in the kernel can't be given up, so it is asked for.
+	// A wait for a lock in the kernel cannot be cancelled, so the lock is polled.
 	for wait := 100 * time.Microsecond; ; wait = min(2*wait, 5*time.Millisecond) {
 		if err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil {
 			return func() { f.Close() }, nil
@@ -87,7 +86,7 @@ func lock(ctx context.Context, path string) (unlock func(), err error) {
 	}
 }
 
-// load reads a session; what can't be read is a new one.
+// load reads a session. It returns a new one if the file cannot be read.
 func load(path string) (st session, known bool) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -103,8 +102,7 @@ func load(path string) (st session, known bool) {
 	return st, true
 }
 
-// save replaces the file as a whole. It does not wait for the disk: after a
-// power failure the session is gone as well.
+// save replaces the whole file. It does not sync: after a power failure the session has ended as well.
 func save(path string, st session) error {
 	b, err := json.Marshal(st)
 	if err != nil {
@@ -117,7 +115,7 @@ func save(path string, st session) error {
 	return os.Rename(tmp, path)
 }
 
-// sweep removes what was not used since then. What can't be removed stays.
+// sweep removes the files that were not used since then, and ignores errors.
 func (s Sessions) sweep(since time.Time) {
 	entries, err := os.ReadDir(s.Dir)
 	if err != nil {

@@ -17,37 +17,36 @@ import (
 
 var wholeConflict = errs.New(errs.Conflict, opSettings, "the file already has this entry, and mulligan did not write it").WithHint("move it away")
 
-// Backups keeps, in a folder of the user's own, what settings files were before
-// mulligan's part was put into them: uninstalling gives them back byte for byte,
-// unless somebody has changed them since.
+// Backups keeps the original contents of settings files in a folder of the user. Uninstall restores them byte for byte, unless
+// they were changed since.
 type Backups struct{ Dir string }
 
-// backup is what is kept of one file, for one agent.
+// backup is the backup of one file for one agent.
 type backup struct {
 	Path    string `json:"path"`
 	Existed bool   `json:"existed"`
 	Before  []byte `json:"before"`
-	After   string `json:"after"` // SHA-256 of what mulligan made of it
-	// Folders are those that were made for it, below the root, outermost first.
+	After   string `json:"after"` // SHA-256 of the content that mulligan wrote
+	// Folders are the folders that were made for the file, below the root, outermost first.
 	Folders []string `json:"folders,omitempty"`
 }
 
-// Edited is what happens to one file.
+// Edited is the planned change of one file.
 type Edited struct {
 	Path   string `json:"path"`
 	Action string `json:"action"` // created, changed, removed, unchanged
 	Diff   string `json:"diff,omitempty"`
-	Backup string `json:"backup,omitempty"` // where what it was is kept
+	Backup string `json:"backup,omitempty"` // the path of the backup
 
 	change Change
 	file   settingsFile
-	text   string // what it becomes
-	gone   bool   // it is removed
+	text   string // the new text
+	gone   bool   // the file is removed
 	kept   backup
-	known  bool // there was a backup of it before
+	known  bool // a backup existed before
 }
 
-// Install plans what installing an agent's settings does to each file.
+// Install plans the changes of files for the installation of an agent's settings.
 func (a *Agent) Install(p Place, b Backups) ([]Edited, error) {
 	return a.plan(p, func(c Change, f settingsFile) (Edited, error) {
 		e := Edited{change: c, file: f, Backup: b.path(a.Name, f.path)}
@@ -73,7 +72,7 @@ func (a *Agent) Install(p Place, b Backups) ([]Edited, error) {
 	})
 }
 
-// Uninstall plans what uninstalling does to each file.
+// Uninstall plans the changes of files for the removal of an agent's settings.
 func (a *Agent) Uninstall(p Place, b Backups) ([]Edited, error) {
 	return a.plan(p, func(c Change, f settingsFile) (Edited, error) {
 		e := Edited{change: c, file: f, Backup: b.path(a.Name, f.path)}
@@ -90,7 +89,7 @@ func (a *Agent) Uninstall(p Place, b Backups) ([]Edited, error) {
 	})
 }
 
-// plan reads each file and says what becomes of it. Nothing is written.
+// plan reads each file and returns its planned change. It writes nothing.
 func (a *Agent) plan(p Place, edit func(Change, settingsFile) (Edited, error)) ([]Edited, error) {
 	var list []Edited
 	for _, c := range a.settings(p) {
@@ -121,7 +120,7 @@ func (a *Agent) plan(p Place, edit func(Change, settingsFile) (Edited, error)) (
 	return list, nil
 }
 
-// about says which file an error is about. About nothing it is nothing.
+// about adds the path of the file to an error. It returns nil for nil.
 func about(path string, err error) error {
 	if err == nil {
 		return nil
@@ -133,8 +132,8 @@ func about(path string, err error) error {
 	return &errs.Error{Kind: e.Kind, Op: e.Op, Message: path + ": " + e.Message, Hint: e.Hint, Err: e.Err}
 }
 
-// Apply carries plans of Install out. What a file was is safe before it changes.
-// Where one fails, those before it become again what they were.
+// Apply carries out plans of Install. It backs up each file before it changes the file. If a change fails, Apply undoes those
+// before it.
 func (b Backups) Apply(list []Edited) error {
 	for i := range list {
 		if list[i].Action == "unchanged" {
@@ -165,11 +164,11 @@ func (b Backups) apply(e *Edited) error {
 	return about(e.Path, writeSettings(e.change, e.file, e.text))
 }
 
-// putBack undoes what apply did to the file, as far as it got.
+// putBack undoes what Apply has done to the file.
 func (b Backups) putBack(e Edited) error {
 	now, err := readSettings(e.change)
 	switch {
-	case err != nil || now.text != e.text: // it did not get there
+	case err != nil || now.text != e.text: // Apply had not changed it
 	case e.Action == "created":
 		err = removeSettings(e.change, e.file, e.kept.Folders)
 	case e.Action == "changed":
@@ -188,8 +187,8 @@ func (b Backups) putBack(e Edited) error {
 	return nil
 }
 
-// Undo carries plans of Uninstall out, the last file first: the first was
-// perhaps what a folder was made for.
+// Undo carries out plans of Uninstall, the last file first: a folder may have been made for the first file, and can go only
+// with it.
 func (b Backups) Undo(list []Edited) error {
 	for _, e := range slices.Backward(list) {
 		var err error

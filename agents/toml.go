@@ -8,14 +8,13 @@ import (
 	"mulligan/errs"
 )
 
-// tomlEdit puts a table at the end of a TOML file. The text is cut at lines;
-// a parser says whether that did what it should.
+// tomlEdit adds a table at the end of a TOML file. It edits whole lines, and checks the result with a parser.
 type tomlEdit struct {
 	table []string // its name
-	lines []string // what it holds
+	lines []string // the lines of the table
 }
 
-// Insert puts the table in.
+// Insert adds the table.
 func (e tomlEdit) Insert(text string) (string, error) {
 	block := e.header() + "\n" + strings.Join(e.lines, "\n") + "\n"
 	if strings.Contains("\n"+text, "\n"+block) {
@@ -25,7 +24,7 @@ func (e tomlEdit) Insert(text string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// The parser lets an inline table be added to; the format does not.
+	// The parser allows additions to an inline table; the format does not.
 	for line := range strings.Lines(text) {
 		name, _, found := strings.Cut(line, "=")
 		if found && strings.TrimSpace(name) == e.table[0] {
@@ -42,7 +41,7 @@ func (e tomlEdit) Insert(text string) (string, error) {
 	return text, nil
 }
 
-// Remove takes the table out, and those below it.
+// Remove removes the table and its subtables.
 func (e tomlEdit) Remove(text string) (string, error) {
 	there, err := e.in(text)
 	if err != nil || !there {
@@ -60,7 +59,7 @@ func (e tomlEdit) Remove(text string) (string, error) {
 				kept = kept[:len(kept)-1] // the empty line before it
 			}
 		} else if strings.HasPrefix(word, "#") {
-			inside = false // a comment is somebody's
+			inside = false // a comment was written by the user
 		}
 		if !inside {
 			kept = append(kept, line)
@@ -75,7 +74,7 @@ func (e tomlEdit) Remove(text string) (string, error) {
 
 func (e tomlEdit) header() string { return "[" + strings.Join(e.table, ".") + "]" }
 
-// in tells whether text has the table.
+// in reports whether text has the table.
 func (e tomlEdit) in(text string) (bool, error) {
 	var v map[string]any
 	md, err := toml.Decode(text, &v)

@@ -6,15 +6,14 @@ import (
 	"mulligan/errs"
 )
 
-// yamlEdit puts an entry into a mapping at the top of a YAML file that is
-// written in block style. Text is cut at lines.
+// yamlEdit adds an entry to a mapping at the top level of a YAML file in block style. It edits whole lines.
 type yamlEdit struct {
 	mapping string
 	name    string
-	lines   []string // of the entry, indented by two spaces a level, from its own
+	lines   []string // of the entry, indented by two spaces per level, beginning with its own
 }
 
-// Insert puts the entry in.
+// Insert adds the entry.
 func (e yamlEdit) Insert(text string) (string, error) {
 	lines := strings.SplitAfter(text, "\n")
 	at, indent, err := e.find(lines)
@@ -44,7 +43,7 @@ func (e yamlEdit) Insert(text string) (string, error) {
 	return strings.Join(lines[:at+1], "") + block + strings.Join(lines[at+1:], ""), nil
 }
 
-// block is the entry's lines.
+// block returns the lines of the entry.
 func (e yamlEdit) block(indent string) string {
 	block := indent + e.name + ":\n"
 	for _, l := range e.lines {
@@ -53,7 +52,7 @@ func (e yamlEdit) block(indent string) string {
 	return block
 }
 
-// Remove takes the entry out, and the mapping if it was all of it.
+// Remove removes the entry, and the mapping if it has no other entries.
 func (e yamlEdit) Remove(text string) (string, error) {
 	lines := strings.SplitAfter(text, "\n")
 	at, indent, err := e.find(lines)
@@ -87,7 +86,7 @@ func (e yamlEdit) Remove(text string) (string, error) {
 	return strings.Join(rest, ""), nil
 }
 
-// empty tells whether the mapping at a line holds nothing.
+// empty reports whether the mapping at a line has no entries.
 func empty(lines []string, at int) bool {
 	for _, l := range lines[at+1:] {
 		if trimmed(l) != "" {
@@ -97,7 +96,7 @@ func empty(lines []string, at int) bool {
 	return true
 }
 
-// find finds the mapping's line, -1 if there is none, and its entries' indentation.
+// find returns the line of the mapping, -1 if there is none, and the indentation of its entries.
 func (e yamlEdit) find(lines []string) (at int, indent string, err error) {
 	for i, l := range lines {
 		rest, found := strings.CutPrefix(l, e.mapping+":")
@@ -123,5 +122,5 @@ func (e yamlEdit) find(lines []string) (at int, indent string, err error) {
 
 func depthOf(line string) int { return len(line) - len(strings.TrimLeft(line, " ")) }
 
-// trimmed is s without what YAML takes for space around it.
+// trimmed returns s without YAML white space around it.
 func trimmed(s string) string { return strings.Trim(s, " \t\r\n") }

@@ -9,7 +9,7 @@ import (
 	"mulligan/ipc"
 )
 
-// maxListed is how many checkpoints one answer holds: some 4,000 tokens.
+// maxListed bounds the checkpoints of one answer, to about 4,000 tokens.
 const maxListed = 20
 
 type createIn struct {
@@ -35,15 +35,15 @@ type deleteIn struct {
 	Checkpoint ipc.CheckpointID `json:"checkpoint_id"`
 }
 
-// checkpointOut is a checkpoint's own fields and what a result adds to them.
+// checkpointOut has the fields of a checkpoint and those that a result adds.
 type checkpointOut struct {
 	checkpointFields
 	SessionToken string `json:"session_token"`
 	Next         string `json:"next"`
 }
 
-// checkpointFields are an ipc.Checkpoint's without its methods: embedded, its
-// MarshalJSON would speak for the whole result.
+// checkpointFields has the fields of an ipc.Checkpoint without its methods: if it were embedded, its MarshalJSON would be that
+// of the whole result.
 type checkpointFields ipc.Checkpoint
 
 func outOf(cp ipc.Checkpoint, app ipc.App, next string) checkpointOut {
@@ -91,7 +91,7 @@ func (t tools) list(ctx context.Context, _ *mcp.CallToolRequest, in listIn) (*mc
 	if limit < 1 || limit > maxListed {
 		limit = maxListed
 	}
-	// One more than it shows tells whether there are more.
+	// One checkpoint more than the answer shows is requested, to find out whether there are more.
 	l, err := t.client.Checkpoints(ctx, string(app.ID), ipc.CheckpointQuery{Trigger: in.Trigger, Limit: limit + 1})
 	if err != nil {
 		return nil, listOut{}, failed(err, what)

@@ -14,12 +14,11 @@ import (
 	"mulligan/ipc"
 )
 
-// confirmer has the client's person confirm rollbacks. The question goes out as the
-// call's result, and the client calls again with the answer: so nothing may be done
-// before, and what comes back is only trusted with this process's own signature.
+// confirmer asks the client's user to confirm rollbacks. The question is the result of the call, and the client calls again
+// with the answer. So nothing may be done before, and the state that comes back is trusted only with this process's signature.
 type confirmer struct{ key []byte }
 
-// newConfirmer is nil, which confirms everything, unless it is asked for.
+// newConfirmer returns nil, which confirms everything, unless confirmation is switched on.
 func newConfirmer(on bool) *confirmer {
 	if !on {
 		return nil
@@ -29,10 +28,10 @@ func newConfirmer(on bool) *confirmer {
 	return &confirmer{key}
 }
 
-const question = "confirm" // the one question's name
+const question = "confirm" // the name of the only question
 
-// ask gives the result that asks, or nil where the call may go on. A client that
-// cannot ask its person is not held up.
+// ask returns the result with the question, or nil if the call may continue. A call of a client that cannot ask its user
+// continues.
 func (c *confirmer) ask(req *mcp.CallToolRequest, app ipc.App, in rollbackIn) (*mcp.CallToolResult, error) {
 	if c == nil || in.DryRun || !canAsk(req.Session) {
 		return nil, nil
@@ -60,7 +59,7 @@ func canAsk(s *mcp.ServerSession) bool {
 		return false
 	}
 	e := p.Capabilities.Elicitation
-	return e.Form != nil || e.URL == nil // neither: forms, as before there were others
+	return e.Form != nil || e.URL == nil // if neither is set, forms are supported, as in older versions of the protocol
 }
 
 func elicitation(app ipc.App, in rollbackIn) *mcp.ElicitParams {
@@ -82,7 +81,7 @@ func elicitation(app ipc.App, in rollbackIn) *mcp.ElicitParams {
 	}
 }
 
-// sign makes a state that fits this rollback only.
+// sign returns a state that is valid for this rollback only.
 func (c *confirmer) sign(app ipc.App, in rollbackIn) (string, error) {
 	text, err := json.Marshal(struct {
 		App ipc.AppID

@@ -9,7 +9,7 @@ import (
 	"mulligan/ipc"
 )
 
-// maxPaths is how many paths of each kind an answer names.
+// maxPaths bounds the paths of each kind in an answer.
 const maxPaths = 100
 
 type setIn struct {
@@ -35,7 +35,7 @@ type revertIn struct {
 	DryRun       bool       `json:"dry_run,omitempty" jsonschema:"only say what would change"`
 }
 
-// revertOut has paths and no contents: what was undone is none of a model's business.
+// revertOut has paths and no contents, because a model must not see what was undone.
 type revertOut struct {
 	RestoredPaths    []string             `json:"restored_paths"`
 	RestoredTotal    int                  `json:"restored_total"`
@@ -85,7 +85,7 @@ func (t tools) revert(ctx context.Context, _ *mcp.CallToolRequest, in revertIn) 
 	return nil, out, nil
 }
 
-// first is the beginning of a list, and never null.
+// first returns the beginning of a list, and never nil.
 func first[T any](list []T) []T { return append([]T{}, list[:min(len(list), maxPaths)]...) }
 
 func nextOfRevert(app ipc.App, what invocation, res ipc.RevertResult) string {

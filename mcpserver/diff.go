@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	maxDiffed     = 50       // changes in one answer
-	maxDiffedText = 16 << 10 // bytes of unified diffs in one answer
+	maxDiffed     = 50       // maximal number of changes in an answer
+	maxDiffedText = 16 << 10 // maximal number of bytes of unified diffs in an answer
 )
 
 type diffIn struct {
@@ -32,7 +32,7 @@ type diffOut struct {
 	Next         string           `json:"next"`
 }
 
-// diff tells names alone unless paths are given: then also the lines.
+// diff returns only names unless paths are given; then it also returns changed lines.
 func (t tools) diff(ctx context.Context, _ *mcp.CallToolRequest, in diffIn) (*mcp.CallToolResult, diffOut, error) {
 	what := onCheckpoint("diff_checkpoint", in.App, in.Checkpoint)
 	app, err := t.app(ctx, &what)
@@ -58,7 +58,7 @@ func (t tools) diff(ctx context.Context, _ *mcp.CallToolRequest, in diffIn) (*mc
 	return nil, out, nil
 }
 
-// shorten leaves out the diffs that would make the answer too long.
+// shorten drops the diffs that would make the answer too long.
 func shorten(changes []ipc.DiffChange) {
 	left := maxDiffedText
 	for i := range changes {

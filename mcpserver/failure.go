@@ -16,40 +16,39 @@ import (
 	"mulligan/ipc"
 )
 
-// failure is how a model is told that a call failed: the API's error, and the
-// call to make next.
+// failure is the answer for a failed call: the API's error, and the next call.
 type failure struct {
 	Body ipc.ErrorBody `json:"error"`
 	Next string        `json:"next"`
 }
 
-// Error gives the result's text, which is JSON.
+// Error returns the text of the result, which is JSON.
 func (f *failure) Error() string {
 	var b strings.Builder
 	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)              // a model reads it: `mulligand &`, not \u0026
-	if err := enc.Encode(f); err != nil { // five strings: this cannot fail
+	enc.SetEscapeHTML(false)              // readable for a model: `mulligand &`, and not \u0026
+	if err := enc.Encode(f); err != nil { // strings can always be encoded
 		return f.Body.Message
 	}
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// invocation is what a call was about, to word the next one with.
+// invocation describes a call, for the text of the next one.
 type invocation struct {
 	tool       string
-	app        ipc.AppID // as the call named it, id or slug; then the id
-	appKnown   bool      // there is such an app
+	app        ipc.AppID // the id or slug from the call, and then the id
+	appKnown   bool      // the app exists
 	checkpoint ipc.CheckpointID
-	takesID    bool     // checkpoint must be an id
-	rest       []string // names of further arguments, each with its value
+	takesID    bool     // the call accepts only an id as its checkpoint
+	rest       []string // names and values of further arguments
 }
 
-// again writes the call out.
+// again returns the text of the call.
 func (i invocation) again() string {
 	return callOf(i.tool, i.app, append([]string{"checkpoint_id", string(i.checkpoint)}, i.rest...)...)
 }
 
-// elsewhere is again for another app.
+// elsewhere returns the text of the call for another app.
 func (i invocation) elsewhere() string {
 	i.app = "…"
 	return i.again()
@@ -59,12 +58,12 @@ func onCheckpoint(tool string, app ipc.AppID, cp ipc.CheckpointID) invocation {
 	return invocation{tool: tool, app: app, checkpoint: cp, takesID: true}
 }
 
-// failed says that the call what failed because of err.
+// failed returns the answer for the call what, which failed with err.
 func failed(err error, what invocation) error {
 	return &failure{ipc.Body(err), nextAfter(err, what)}
 }
 
-// failedOrNil is failed for an err that may be nil.
+// failedOrNil does the same as failed, and returns nil for a nil err.
 func failedOrNil(err error, what invocation) error {
 	if err == nil {
 		return nil
@@ -72,7 +71,7 @@ func failedOrNil(err error, what invocation) error {
 	return failed(err, what)
 }
 
-// nextAfter spells out what to do about err.
+// nextAfter returns the next call after err.
 func nextAfter(err error, what invocation) string {
 	app := what.app
 	again := what.again()
@@ -105,13 +104,12 @@ func nextAfter(err error, what invocation) string {
 	return list
 }
 
-// toolCall writes a call out; an empty argument is left out.
+// toolCall returns the text of a call without empty arguments.
 func toolCall(tool string, app ipc.AppID, cp ipc.CheckpointID) string {
 	return callOf(tool, app, "checkpoint_id", string(cp))
 }
 
-// callOf writes a call with any arguments out, each a name and a value; empty ones
-// are left out.
+// callOf returns the text of a call with arguments, each a name and a value. It leaves out empty ones.
 func callOf(tool string, app ipc.AppID, args ...string) string {
 	var words []string
 	for pair := range slices.Chunk(append([]string{"app_id", string(app)}, args...), 2) {
@@ -122,14 +120,13 @@ func callOf(tool string, app ipc.AppID, args ...string) string {
 	return tool + "(" + strings.Join(words, ", ") + ")"
 }
 
-// quoted keeps a value within its quotes and its line.
+// quoted returns a value without quotes and line breaks.
 func quoted(s string) string {
 	return strings.NewReplacer(`\`, `\\`, "'", `\'`, "\n", `\n`).Replace(s)
 }
 
-// forgive goes before the SDK's check of arguments: a null is taken as no
-// argument at all, as some clients write it, and what the check finds wrong is
-// told in the form of every other error, with how the tool is called.
+// forgive runs before the SDK's check of arguments. It drops arguments that are null, as some clients send them, and returns
+// errors of the check in the form of all other errors, with the usage of the tool.
 func forgive(usages map[string]string) mcp.Middleware {
 	return func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
@@ -147,7 +144,7 @@ func forgive(usages map[string]string) mcp.Middleware {
 	}
 }
 
-// explain words an error that is not this package's own: one in the arguments.
+// explain returns an error of the SDK, which is one in the arguments, in this package's form.
 func explain(r *mcp.CallToolResult, tool string, usages map[string]string) {
 	var known *failure
 	if errors.As(r.GetError(), &known) {
@@ -157,9 +154,8 @@ func explain(r *mcp.CallToolResult, tool string, usages map[string]string) {
 	r.Content = []mcp.Content{&mcp.TextContent{Text: f.Error()}}
 }
 
-// withoutNulls drops the top-level fields of args that are null, and makes an
-// empty object of a null (on which the SDK's check can panic). What else is not
-// an object is left for the check to refuse.
+// withoutNulls drops the top-level fields of args that are null. It replaces a null by an empty object, because the SDK's check
+// can panic on null. The check refuses all other values that are not objects.
 func withoutNulls(args json.RawMessage) json.RawMessage {
 	fields := map[string]json.RawMessage{}
 	if len(args) == 0 || json.Unmarshal(args, &fields) != nil {

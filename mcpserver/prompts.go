@@ -12,10 +12,9 @@ import (
 	"mulligan/ipc"
 )
 
-// Prompts are what a client's people get as slash commands. They say what is to be
-// called, and do nothing themselves.
+// Clients offer prompts as slash commands. A prompt says which tool to call, and does nothing itself.
 
-// maxOffered is how many checkpoints the rollback prompt offers.
+// maxOffered bounds the checkpoints that the rollback prompt offers.
 const maxOffered = 10
 
 func addPrompts(s *mcp.Server, t tools) {
@@ -37,8 +36,7 @@ func (t tools) promptCheckpoint(_ context.Context, req *mcp.GetPromptRequest) (*
 	return prompt("Checkpoint the app", "Call "+call+" and tell me the checkpoint's id. Do nothing else."), nil
 }
 
-// promptRollback names the checkpoint, or those that there are to choose from. That
-// the daemon does not answer is for the tool to say.
+// promptRollback names the checkpoint, or those that exist. If the daemon does not answer, the tool reports that.
 func (t tools) promptRollback(ctx context.Context, req *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
 	const title = "Roll the app back"
 	wanted, reason := req.Params.Arguments["checkpoint"], req.Params.Arguments["reason"]
@@ -66,7 +64,7 @@ func (t tools) promptRollback(ctx context.Context, req *mcp.GetPromptRequest) (*
 	return prompt(title, b.String()), nil
 }
 
-// newest lists the newest checkpoints of the working folder's app, as far as it can.
+// newest lists the newest checkpoints of the app in the working directory. It ignores errors.
 func (t tools) newest(ctx context.Context) []ipc.Checkpoint {
 	app, err := t.client.AppAt(ctx, t.cwd)
 	if err != nil {

@@ -20,18 +20,17 @@ type rollbackIn struct {
 	Start         *bool            `json:"start,omitempty" jsonschema:"start the app; default: if meant to be up"`
 }
 
-// rollbackOut is a receipt's own fields and what a result adds to them.
+// rollbackOut has the fields of a receipt and those that a result adds.
 type rollbackOut struct {
 	receiptFields
 	SessionToken string `json:"session_token"`
 }
 
-// receiptFields are an ipc.RollbackResult's without its methods, as with
-// checkpointFields.
+// receiptFields has the fields of an ipc.RollbackResult without its methods, as checkpointFields.
 type receiptFields ipc.RollbackResult
 
-// rollback answers with the receipt whenever there is one. Of a rollback that
-// ran and failed it is an error's: what happened to the app is in it.
+// rollback answers with the receipt if there is one. If the rollback began and failed, the answer is an error with the receipt,
+// which says what happened to the app.
 func (t tools) rollback(ctx context.Context, req *mcp.CallToolRequest, in rollbackIn) (*mcp.CallToolResult, rollbackOut, error) {
 	what := onCheckpoint("rollback_app", in.App, in.Checkpoint)
 	app, err := t.app(ctx, &what)
@@ -46,7 +45,7 @@ func (t tools) rollback(ctx context.Context, req *mcp.CallToolRequest, in rollba
 		Scope: in.Scope, Without: in.Without, VerifyRestore: in.VerifyRestore, Reason: in.Reason, DryRun: in.DryRun, Start: in.Start,
 		ConversationID: conversation, CallID: call,
 	}, progress(ctx, req))
-	if err != nil && len(res.Stages) == 0 { // it never began
+	if err != nil && len(res.Stages) == 0 { // the rollback did not begin
 		return nil, rollbackOut{}, failed(err, what)
 	}
 	res.Normalize()
@@ -59,16 +58,15 @@ func (t tools) rollback(ctx context.Context, req *mcp.CallToolRequest, in rollba
 	return &mcp.CallToolResult{IsError: true}, rollbackOut{receiptFields(res), sessionToken(app)}, nil
 }
 
-// asker is which conversation, or which call of one, a request is of, where the
-// client says so as Codex and Claude Code do: other sessions are spared.
+// asker returns the conversation or call of a request, which Codex and Claude Code send, so that the daemon can protect the
+// work of other sessions.
 func asker(m mcp.Meta) (conversation string, call ipc.CallID) {
 	conversation, _ = m["threadId"].(string)
 	id, _ := m["claudecode/toolUseId"].(string)
 	return conversation, ipc.CallID(id)
 }
 
-// nextOfRollback spells the next call out where this package knows it, and else
-// passes on what the daemon says.
+// nextOfRollback returns the next call if this package knows it, and otherwise the daemon's hint.
 func nextOfRollback(app ipc.App, in rollbackIn, res ipc.RollbackResult) string {
 	switch {
 	case res.DryRun && res.Error == nil:
@@ -85,8 +83,7 @@ func nextOfRollback(app ipc.App, in rollbackIn, res ipc.RollbackResult) string {
 	return toolCall("list_checkpoints", app.ID, "") + " shows where one can go"
 }
 
-// progress makes the function that tells the client of each stage, or nil for a
-// client that did not ask.
+// progress returns a function that reports each stage to the client, or nil if the client did not ask for progress.
 func progress(ctx context.Context, req *mcp.CallToolRequest) func(ipc.Stage) {
 	token := req.Params.GetProgressToken()
 	if token == nil {
@@ -94,14 +91,13 @@ func progress(ctx context.Context, req *mcp.CallToolRequest) func(ipc.Stage) {
 	}
 	done := 0.0
 	return func(st ipc.Stage) {
-		// A stage counts half when it starts and whole when it ends: what a
-		// client is told must grow each time.
+		// A stage counts half when it starts and whole when it ends, because the progress must increase with each report.
 		now := float64(slices.Index(ipc.Stages, st.Stage)) + 1
 		if st.Status == ipc.StageRunning {
 			now -= 0.5
 		}
 		if st.Status == ipc.StageRunning && st.Notes != "" && now >= done-0.4 {
-			now = max(now, done+0.001) // how far a stage is
+			now = max(now, done+0.001) // the progress of a stage
 		}
 		if now <= done {
 			return
@@ -111,7 +107,7 @@ func progress(ctx context.Context, req *mcp.CallToolRequest) func(ipc.Stage) {
 		if st.Notes != "" {
 			msg += ", " + st.Notes
 		}
-		// A client that is gone misses its progress; the rollback goes on.
+		// If the client has gone, the rollback continues.
 		_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{
 			ProgressToken: token, Progress: now, Total: float64(len(ipc.Stages)), Message: msg,
 		})

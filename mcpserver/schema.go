@@ -10,16 +10,15 @@ import (
 	"mulligan/ipc"
 )
 
-// The tools' listing is in every prompt of every agent, so schemas are short:
-// an input says what may be given, an output only what a caller can count on.
-// Results have more fields than their schemas name.
+// The list of tools is in every prompt of every agent, so schemas are short: an input schema has all arguments, an output
+// schema only the fields that are always there. Results have more fields than their schemas.
 
-// inputSchema derives a schema from T's tags. Nullable types become plain ones:
-// some clients refuse a list of types, and nulls are dropped before validation.
+// inputSchema derives a schema from the tags of T. It replaces nullable types by plain ones, because some clients refuse a list
+// of types; nulls are dropped before validation.
 func inputSchema[T any]() *jsonschema.Schema {
 	s, err := jsonschema.For[T](nil)
 	if err != nil {
-		panic(err) // T is one of this package's own structs
+		panic(err) // T is a struct of this package
 	}
 	for name, p := range s.Properties {
 		if i := slices.Index(p.Types, "null"); i >= 0 && len(p.Types) == 2 {
@@ -32,7 +31,7 @@ func inputSchema[T any]() *jsonschema.Schema {
 	return s
 }
 
-// usage is how a tool with that input is called: tool(needed, optional?).
+// usage returns how a tool with this input is called: tool(needed, optional?).
 func usage(name string, in *jsonschema.Schema) string {
 	args := slices.Clone(in.PropertyOrder)
 	for i, a := range args {
@@ -43,8 +42,7 @@ func usage(name string, in *jsonschema.Schema) string {
 	return fmt.Sprintf("%s(%s)", name, strings.Join(args, ", "))
 }
 
-// object is the schema of an object with at least the named properties, each
-// written "name type" and all of them required.
+// object returns the schema of an object with required properties, each written as "name type".
 func object(properties ...string) *jsonschema.Schema {
 	s := &jsonschema.Schema{Type: "object", Properties: map[string]*jsonschema.Schema{}}
 	for _, p := range properties {

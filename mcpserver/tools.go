@@ -11,7 +11,7 @@ import (
 	"mulligan/ipc"
 )
 
-// tools holds what the tools' handlers share.
+// tools has what the tools' handlers share.
 type tools struct {
 	client  API
 	cwd     string
@@ -48,8 +48,7 @@ func addTools(s *mcp.Server, t tools) {
 	s.AddReceivingMiddleware(forgive(usages))
 }
 
-// hints are a tool's annotations. All tools keep to the app: none is open to
-// the world.
+// hints are the annotations of a tool. All tools work on the app only, so none has openWorldHint.
 type hints struct{ readOnly, destructive, idempotent bool }
 
 func (h hints) annotations() *mcp.ToolAnnotations {
@@ -59,7 +58,7 @@ func (h hints) annotations() *mcp.ToolAnnotations {
 	}
 }
 
-// add registers one tool and notes how it is called.
+// add registers a tool and records its usage.
 func add[In, Out any](s *mcp.Server, usages map[string]string, name, description string, h hints,
 	out *jsonschema.Schema, f func(context.Context, *mcp.CallToolRequest, In) (*mcp.CallToolResult, Out, error)) {
 	in := inputSchema[In]()
@@ -69,8 +68,8 @@ func add[In, Out any](s *mcp.Server, usages map[string]string, name, description
 	}, f)
 }
 
-// app finds the app that a call is about, and notes it in what. A checkpoint
-// must be named by its id: "the second newest" is another one a moment later.
+// app finds the app of a call, and records it in what. A call must name a checkpoint by its id: a number may mean another
+// checkpoint a moment later.
 func (t tools) app(ctx context.Context, what *invocation) (app ipc.App, err error) {
 	if rest, ok := strings.CutPrefix(string(what.checkpoint), "cp-"); what.takesID && (!ok || rest == "") {
 		return app, errs.New(errs.Invalid, what.tool, "%q is not a checkpoint id: ids begin with cp-", what.checkpoint)
@@ -86,5 +85,5 @@ func (t tools) app(ctx context.Context, what *invocation) (app ipc.App, err erro
 	return app, err
 }
 
-// sessionToken names the app's owner the way results do.
+// sessionToken returns the owner of the app in the form of results.
 func sessionToken(a ipc.App) string { return "user-" + a.Owner }
