@@ -1,7 +1,6 @@
-// Package appfile reads the file that describes an app (apps.d/*.toml, and
-// `mulligan app add --file`) and holds the rules that any description of an app
-// must meet, wherever it came from. Every error is errs.Invalid (or says why a
-// file could not be read), one line, and never shows a password.
+// Package appfile reads app files (apps.d/*.toml, and `mulligan app add --file`) and has the rules for every description of an
+// app, from any source. Its errors are of kind errs.Invalid, or say why a file could not be read. They have one line and never
+// contain a password.
 package appfile
 
 import (
@@ -12,7 +11,7 @@ import (
 
 const op = "read app"
 
-// file is the app file as it is written.
+// file has the keys of the app file.
 type file struct {
 	Slug      string      `toml:"slug"`
 	Owner     string      `toml:"owner"`
@@ -53,8 +52,8 @@ type database struct {
 	Unit    string `toml:"unit"`
 }
 
-// Parse reads an app file's content. What the file leaves out has its default;
-// what it gets wrong is errs.Invalid with the line.
+// Parse reads the content of an app file. Missing keys have their defaults. The error for an invalid key is of kind
+// errs.Invalid and names the line.
 func Parse(data []byte) (ipc.App, error) { return parse("app file", data) }
 
 // Load reads the app file at path.
@@ -112,22 +111,21 @@ func (f *file) app() (ipc.App, *fault) {
 	return app, nil
 }
 
-// fault is one thing wrong with an app: where (the key in an app file, and in
-// which of several databases), what, and what to do.
+// fault is an error in the description of an app: its place (the key of the app file, and which of several databases), a
+// message and a remedy.
 type fault struct {
 	key        string
 	nth        int
 	what, hint string
 }
 
-// in is f, in the nth [[database]].
+// in returns f for the nth [[database]].
 func (f fault) in(nth int) *fault {
 	f.key, f.nth = "database."+f.key, nth
 	return &f
 }
 
-// Validate checks an app against the rules that an app file is held to,
-// whatever made it.
+// Validate checks an app from any source against the rules of app files.
 func Validate(app ipc.App) error {
 	if f := check(app); f != nil {
 		return errs.New(errs.Invalid, "check app", "%s", f.what).WithHint("%s", f.hint)

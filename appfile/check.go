@@ -13,7 +13,7 @@ import (
 var (
 	slugSyntax  = newSyntax(`^[a-z0-9][a-z0-9-]{0,62}$`)
 	ownerSyntax = newSyntax(`^([0-9]{1,10}|[A-Za-z_][A-Za-z0-9_.-]{0,254}\$?|guest:[A-Za-z0-9][A-Za-z0-9._-]{0,127})$`)
-	// What systemd.unit(5) allows in a name; an app is one service, or a target that groups several.
+	// The names that systemd.unit(5) allows. The unit of an app is a service, or a target that groups several.
 	unitSyntax   = newSyntax(`^[A-Za-z0-9:_.@\\][A-Za-z0-9:_.@\\-]{0,240}\.(service|target)$`)
 	domainSyntax = newSyntax(`^[A-Za-z0-9_.+:@][A-Za-z0-9_.+:@-]{0,254}$`)
 )
@@ -55,8 +55,8 @@ func checkNames(app ipc.App) *fault {
 	return nil
 }
 
-// isLocalURI reports whether a URI of libvirt's names no other host and no way to one.
-// The driver asks libvirt itself, too, once it is connected.
+// isLocalURI reports whether a libvirt URI names no other host and no transport to one. The driver also asks libvirt after it
+// has connected.
 func isLocalURI(uri string) bool {
 	u, err := url.Parse(uri)
 	if err != nil || u.Host != "" {

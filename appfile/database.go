@@ -27,12 +27,12 @@ var schemes = map[string][]string{
 	"sqlite":   nil,
 }
 
-// ParseDatabase reads a database as the command line names it: [NAME=]sqlite:PATH,
-// [NAME=]URL or [NAME=]postgres:KEY=VALUE…. Behind the # of a Postgres URL may stand
-// mode, data_dir and unit, as in a query. The default name is the database's own.
+// ParseDatabase reads a database in the form of the command line: [NAME=]sqlite:PATH, [NAME=]URL or [NAME=]postgres:KEY=VALUE….
+// The fragment of a Postgres URL, after #, may have mode, data_dir and unit in the form of a query. The default name is that of
+// the database itself.
 func ParseDatabase(spec string) (ipc.Database, error) {
 	name, dsn := "", spec
-	// A name ends at a = that comes before the scheme's colon; a URL may hold others.
+	// The name ends at a = before the colon of the scheme. The URL may contain other ones.
 	if before, after, found := strings.Cut(spec, "="); found && !strings.Contains(before, ":") {
 		name, dsn = before, after
 		if name == "" {
@@ -58,7 +58,7 @@ func ParseDatabase(spec string) (ipc.Database, error) {
 	return db, nil
 }
 
-// takeSettings takes what stands behind the # of a Postgres URL, which no server is told.
+// takeSettings reads and removes the fragment of a Postgres URL, which is not sent to a server.
 func takeSettings(db *ipc.Database) *fault {
 	before, after, found := strings.Cut(db.DSN, "#")
 	if db.Driver != "postgres" || !found || !strings.Contains(before, "://") {
@@ -86,8 +86,7 @@ func invalid(f *fault) error {
 	return errs.New(errs.Invalid, "read database", "%s", f.what).WithHint("%s", f.hint)
 }
 
-// complete fills in what follows from the rest: the driver from the URL, a
-// plain path for sqlite, the name from the database.
+// complete sets missing fields: the driver from the URL, a plain path for sqlite, and the name from the database.
 func complete(db ipc.Database) (ipc.Database, *fault) {
 	if db.Driver == "" {
 		scheme, _, _ := strings.Cut(db.DSN, ":")
@@ -111,8 +110,7 @@ func complete(db ipc.Database) (ipc.Database, *fault) {
 	return db, nil
 }
 
-// defaultName is the database's own name, in lower case; the driver's where the
-// DSN names none.
+// defaultName returns the name of the database in lower case, or that of the driver if the DSN names no database.
 func defaultName(db ipc.Database) string {
 	if db.Driver == "sqlite" {
 		base := path.Base(db.DSN)
@@ -130,7 +128,7 @@ func defaultName(db ipc.Database) string {
 	switch {
 	case name == "":
 		return db.Driver
-	case db.Driver == "redis": // its databases have numbers
+	case db.Driver == "redis": // Redis numbers its databases
 		return "redis-" + name
 	}
 	return strings.ToLower(name)
@@ -175,7 +173,7 @@ func checkMode(db ipc.Database) *fault {
 	return &fault{key: "mode", what: fmt.Sprintf("database %s has no such mode", db.Name), hint: "use logical, physical or auto"}
 }
 
-// checkCluster checks what says that the daemon may manage a cluster's files.
+// checkCluster checks the keys with which the daemon may manage the files of a cluster.
 func checkCluster(db ipc.Database) *fault {
 	const hint = `name the cluster's folder, and the unit that serves it, if there is one: data_dir = "/var/lib/postgresql/15/main" and unit = "postgresql@15-main.service"`
 	switch {
@@ -195,8 +193,8 @@ func checkCluster(db ipc.Database) *fault {
 	return nil
 }
 
-// pairs reads a libpq connection string of key=value pairs ("Keyword/Value
-// Connection Strings" in PostgreSQL's manual). What it holds is not judged.
+// pairs reads a libpq connection string of key=value pairs ("Keyword/Value Connection Strings" in PostgreSQL's manual). It does
+// not check keys or values.
 func pairs(dsn string) (set map[string]string, ok bool) {
 	set = map[string]string{}
 	for rest := strings.TrimSpace(dsn); rest != ""; {
@@ -216,7 +214,7 @@ func pairs(dsn string) (set map[string]string, ok bool) {
 
 var keySyntax = newSyntax(`^[a-z_]+$`)
 
-// pairValue reads one value; closed says that its quote, if any, ends.
+// pairValue reads one value. closed is false if the value has an opening quote and no closing one.
 func pairValue(s string) (value, rest string, closed bool) {
 	var b strings.Builder
 	quoted := strings.HasPrefix(s, "'")
@@ -237,8 +235,8 @@ func pairValue(s string) (value, rest string, closed bool) {
 	return b.String(), "", !quoted
 }
 
-// isURL reports whether dsn is a URL with one of the schemes. The parser's own
-// error is not passed on: it repeats the URL, password and all.
+// isURL reports whether dsn is a URL with one of the schemes. It does not return the parser's error, because that repeats the
+// URL with its password.
 func isURL(dsn string, schemes []string) bool {
 	u, err := url.Parse(dsn)
 	return err == nil && slices.Contains(schemes, u.Scheme) && u.Opaque == "" && strings.Contains(dsn, "://")

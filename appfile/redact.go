@@ -10,8 +10,7 @@ import (
 	"mulligan/ipc"
 )
 
-// parameters are those that each driver knows in a DSN. They hold no secret, but
-// for those of secretParameters.
+// parameters has the parameters of each driver's DSN. They are not secret, except those in secretParameters.
 var parameters = map[string][]string{
 	"postgres": {"host", "port", "user", "password", "dbname", "database", "passfile", "sslmode", "sslrootcert", "sslcert", "sslkey",
 		"application_name", "connect_timeout", "channel_binding", "target_session_attrs"},
@@ -21,7 +20,7 @@ var parameters = map[string][]string{
 
 var secretParameters = []string{"password"}
 
-// hidden stands for what is not shown.
+// hidden replaces text that is not shown.
 const hidden = "***"
 
 // harmless reports whether a parameter's value may be shown.
@@ -29,10 +28,9 @@ func harmless(driver, key string) bool {
 	return slices.Contains(parameters[driver], key) && !slices.Contains(secretParameters, key)
 }
 
-// Redact is the DSN of a database as it may be shown, logged and audited: of a URL
-// the scheme, the user, the host, the port, the database and the parameters that are
-// known to be harmless; of key=value pairs the same; of sqlite the path. All else is
-// [hidden] or left out, also where the DSN cannot be read.
+// Redact returns the DSN of a database in a form for messages, logs and the audit trail. It keeps the scheme, user, host, port,
+// database and those parameters of a URL or of key=value pairs that are known to be harmless, and the path of sqlite. It
+// replaces everything else by [hidden] or leaves it out, also if the DSN is not valid.
 func Redact(db ipc.Database) string {
 	scheme, rest, isURL := strings.Cut(db.DSN, "://")
 	driver := db.Driver
@@ -55,11 +53,11 @@ func Redact(db ipc.Database) string {
 	return shown
 }
 
-// plainHost is a host with its port, or the escaped path of a socket's folder.
+// plainHost matches a host with its port, or the escaped path of a socket's folder.
 var plainHost = regexp.MustCompile(`^[A-Za-z0-9._~%/\[\]:-]*$`)
 
-// redactURL shows what is harmless of a URL. It gives up where a part may be a
-// piece of a password that was not escaped.
+// redactURL returns the harmless parts of a URL. It hides the whole URL if a part may belong to a password that was not
+// escaped.
 func redactURL(driver, scheme, rest string) (shown string, ok bool) {
 	host := ""
 	if driver == "postgres" {
@@ -91,7 +89,7 @@ func redactURL(driver, scheme, rest string) (shown string, ok bool) {
 	return b.String(), true
 }
 
-// withoutSocket takes a host that is an escaped path, as libpq allows and package url does not, out of a URL.
+// withoutSocket removes a host that is an escaped path from a URL. libpq allows such a host, and package url does not.
 func withoutSocket(rest string) (without, host string) {
 	end := strings.IndexAny(rest, "/?#")
 	if end < 0 {
@@ -104,7 +102,7 @@ func withoutSocket(rest string) (without, host string) {
 	return rest[:begin] + rest[end:], rest[begin:end]
 }
 
-// redactQuery keeps the parameters that are harmless. All others come to one [hidden].
+// redactQuery keeps the harmless parameters, and replaces all others by one [hidden].
 func redactQuery(driver, query string) string {
 	var kept []string
 	others := false
@@ -125,7 +123,7 @@ func redactQuery(driver, query string) string {
 	return strings.Join(kept, "&")
 }
 
-// redactPairs is a connection string of key=value pairs with what is harmless.
+// redactPairs returns a connection string with only its harmless key=value pairs.
 func redactPairs(dsn string) string {
 	rest, others := strings.CutSuffix(dsn, " "+hidden) // shown already
 	set, ok := pairs(rest)
@@ -158,8 +156,8 @@ func quotePair(v string) string {
 	return "'" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(v) + "'"
 }
 
-// unknownParameter refuses a URL with what its driver does not know: it would be
-// overlooked, and it might be a password.
+// unknownParameter refuses a URL with a parameter that its driver does not know. The driver would ignore the parameter, and it
+// might be a password.
 func unknownParameter(db ipc.Database) *fault {
 	u, err := url.Parse(db.DSN)
 	if err != nil || db.Driver == "sqlite" || !strings.Contains(db.DSN, "://") {
@@ -179,8 +177,7 @@ func unknownParameter(db ipc.Database) *fault {
 	return nil
 }
 
-// OnlyKnown is a URL of a database without the parameters that mulligan does not
-// know, such as those that frameworks add for themselves.
+// OnlyKnown returns the URL of a database without the parameters that mulligan does not know, such as those of frameworks.
 func OnlyKnown(dsn string) string {
 	u, err := url.Parse(dsn)
 	if err != nil || !strings.Contains(dsn, "://") || u.RawQuery == "" {

@@ -5,13 +5,13 @@ import (
 	"sync"
 )
 
-// syntax is a regular expression that is compiled when it is first needed: most
-// runs of the client, an agent's hooks above all, never need it.
+// syntax is a regular expression that is compiled on first use. Most runs of the client, especially those of hooks, never use
+// it.
 type syntax func() *regexp.Regexp
 
 func newSyntax(expr string) syntax {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
 }
 
-// MatchString reports whether s is of the syntax.
+// MatchString reports whether s matches the expression.
 func (s syntax) MatchString(text string) bool { return s().MatchString(text) }

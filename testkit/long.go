@@ -7,12 +7,11 @@ import (
 	"time"
 )
 
-// Long says that all is asked for, and not a sample: make test-long sets
-// MULLIGAN_TEST_LONG=1.
+// Long reports whether tests run whole matrices, and not samples. make test-long sets MULLIGAN_TEST_LONG=1.
 func Long() bool { return os.Getenv("MULLIGAN_TEST_LONG") == "1" }
 
-// NeedLong skips a test that is part of the long run alone: its name begins with TestLong, and
-// make test leaves such tests out.
+// NeedLong skips a test that belongs only to the long run. The test's name must begin with TestLong; make test leaves out such
+// tests.
 func NeedLong(t testing.TB) {
 	t.Helper()
 	if !strings.HasPrefix(t.Name(), "TestLong") {
@@ -23,8 +22,7 @@ func NeedLong(t testing.TB) {
 	}
 }
 
-// NeedSoak skips a test that is part of the soak alone, and returns how long it shall go on:
-// make soak sets MULLIGAN_TEST_SOAK.
+// NeedSoak skips a test that belongs only to the soak, and returns the test's duration. make soak sets MULLIGAN_TEST_SOAK.
 func NeedSoak(t testing.TB) time.Duration {
 	t.Helper()
 	text := os.Getenv("MULLIGAN_TEST_SOAK")

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Loop makes a filesystem of so many MB with the program mkfs and its options, and mounts it
-// for the time of the test. It returns the folder.
+// Loop makes a filesystem of this many MB with the program mkfs and its options, and mounts it until the test ends. It returns
+// the mount point.
 func Loop(t testing.TB, megabytes int64, mkfs string, options ...string) (dir string) {
 	t.Helper()
 	Need(t, "root")

@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// Moments draws moments at which to kill what does something, until enough kills came
-// while it was being done:
+// Moments draws random moments for kills of an operation, until enough kills came while the operation ran:
 //
 //	m := testkit.NewMoments(t, 300*time.Millisecond, 5)
 //	for m.Next() {
@@ -22,15 +21,14 @@ type Moments struct {
 	hits, tries int
 }
 
-// NewMoments draws moments for want kills of something that takes about within: how long
-// it really takes on this machine is learnt from the kills that came too late.
+// NewMoments draws moments for want kills of an operation that takes about within. Kills that come too late show how long the
+// operation takes on this machine.
 func NewMoments(t testing.TB, within time.Duration, want int) *Moments {
 	t.Helper()
 	return &Moments{t: t, r: Rand(t, "moments"), within: max(within, time.Microsecond), want: want}
 }
 
-// Next reports whether one more kill is wanted. The test fails if far too many came
-// too late.
+// Next reports whether another kill is wanted. The test fails if far too many kills came too late.
 func (m *Moments) Next() bool {
 	m.t.Helper()
 	if m.hits == m.want {
@@ -44,10 +42,10 @@ func (m *Moments) Next() bool {
 	return true
 }
 
-// After draws the next moment.
+// After returns the time until the next kill.
 func (m *Moments) After() time.Duration { return 1 + time.Duration(m.r.Int64N(int64(m.within))) }
 
-// Hit says whether the kill came while the thing was being done.
+// Hit records whether the kill came while the operation ran.
 func (m *Moments) Hit(hit bool) {
 	if hit {
 		m.hits++

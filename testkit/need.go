@@ -1,5 +1,5 @@
-// Package testkit is what the tests of all packages share: what a test needs of
-// the host it runs on, and the seed of what it draws at random.
+// Package testkit has what the tests of all packages share: the programs that a test needs on its host, and the seed of its
+// random draws.
 package testkit
 
 import (
@@ -15,17 +15,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NoSkip says that nothing may be missing on this host: make test sets
-// MULLIGAN_TEST_NOSKIP=1 for root.
+// NoSkip reports whether a missing program fails a test instead of skipping it. make test sets MULLIGAN_TEST_NOSKIP=1 for root.
 func NoSkip() bool { return os.Getenv("MULLIGAN_TEST_NOSKIP") == "1" }
 
-// need is one thing that tests ask for by its name.
+// need is a requirement of tests.
 type need struct {
-	packages []string // Debian packages that bring it
-	found    []string // programs in PATH, and patterns of absolute paths, that are there with it
+	packages []string // Debian packages that provide it
+	found    []string // programs in PATH, and patterns of absolute paths, that these packages contain
 }
 
-// needs are the things that Need knows. "root" is not among them: nothing brings it.
+// needs has the requirements that Need knows, except "root", which no package provides.
 var needs = map[string]need{
 	"bindfs":         {[]string{"bindfs", "fuse3"}, []string{"bindfs"}},
 	"btrfs":          {[]string{"btrfs-progs"}, []string{"mkfs.btrfs"}},
@@ -62,10 +61,8 @@ func Packages() []string {
 	return slices.Compact(all)
 }
 
-// Need returns if the host has everything that is named: "root" for the rights of
-// root, or a key of needs. Where nothing may be missing, root has what is missing
-// installed, and the test fails if that is not possible. Elsewhere the test is
-// skipped, with the reason.
+// Need returns if the host has all named requirements: "root" for the rights of root, or a key of needs. With NoSkip, it
+// installs missing packages as root, and the test fails if that is not possible. Otherwise it skips the test with the reason.
 func Need(t testing.TB, names ...string) {
 	t.Helper()
 	for _, name := range names {
@@ -92,8 +89,7 @@ func Need(t testing.TB, names ...string) {
 	}
 }
 
-// Lack ends a test that lacks something which Need doesn't know: the test is
-// skipped, and fails where nothing may be missing.
+// Lack ends a test that lacks something which Need does not know. The test is skipped, or fails with NoSkip.
 func Lack(t testing.TB, why ...any) {
 	t.Helper()
 	if NoSkip() {
@@ -102,7 +98,7 @@ func Lack(t testing.TB, why ...any) {
 	t.Skip(why...)
 }
 
-// missing says what of n the host doesn't have, and what brings it; "" if it has all.
+// missing returns which parts of n the host lacks, and which packages provide them; "" if it has all.
 func (n need) missing() string {
 	for _, name := range n.found {
 		if !there(name) {
@@ -121,11 +117,10 @@ func there(name string) bool {
 	return err == nil
 }
 
-// installing has one test of this process install at a time.
+// installing is held by the test of this process that installs packages.
 var installing sync.Mutex
 
-// install installs Debian packages. The lock keeps other processes that test from
-// doing so at the same time.
+// install installs Debian packages. A lock keeps other test processes from doing the same meanwhile.
 var install = func(packages []string) error {
 	installing.Lock()
 	defer installing.Unlock()

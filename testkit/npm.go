@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// NPM returns the node_modules folder of the packages that the folder pinned pins,
-// of some mb megabytes. They are kept below MULLIGAN_TEST_CACHE or the user's cache
-// folder; a new pin is a new folder there. flags are npm's.
+// NPM installs the npm packages that the folder pinned names, of about mb megabytes, and returns their node_modules folder. The
+// packages are kept below MULLIGAN_TEST_CACHE or the user's cache folder, with a folder for each set of versions. flags are
+// npm's.
 func NPM(t testing.TB, pinned string, mb int, flags ...string) string {
 	t.Helper()
 	lock, err := os.ReadFile(filepath.Join(pinned, "package-lock.json"))
@@ -33,7 +33,7 @@ func NPM(t testing.TB, pinned string, mb int, flags ...string) string {
 		t.Skipf("%s is not installed: set MULLIGAN_TEST_NOSKIP=1 to have %d MB put there from npm", name, mb)
 	}
 	Need(t, "npm")
-	// Made beside its place and renamed, the folder is whole or not there.
+	// The folder is made under another name and then renamed, so it is complete or absent.
 	must(t, os.MkdirAll(root, 0o755))
 	tmp, err := os.MkdirTemp(root, "install-")
 	must(t, err)

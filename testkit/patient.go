@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// Patience is how long a test waits for what must come: far longer than any machine takes,
-// however loaded it is. Only a test that fails waits so long.
+// Patience bounds how long a test waits for an event that must come. It is far longer than a loaded machine needs. Only a
+// failing test waits so long.
 const Patience = 3 * time.Minute
 
-// Eventually waits until f holds, for what no event tells of. The test fails if it does not in Patience.
+// Eventually calls f repeatedly until it returns true. The test fails if f does not return true within Patience.
 func Eventually(t testing.TB, what string, f func() bool) {
 	t.Helper()
 	for end := time.Now().Add(Patience); !f(); time.Sleep(5 * time.Millisecond) {

@@ -8,9 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Quick returns the folder in which tests make what syncs a lot: one in memory, where there is
-// enough of it, for only a power cut tells the difference. What depends on the file system of a
-// disk, or is large, belongs elsewhere.
+// Quick returns a folder for tests that sync often: a folder in memory if there is enough of it, because only a power cut would
+// show the difference. Tests that depend on a disk's filesystem, or that write much, must use another folder.
 func Quick() string { return quick() }
 
 var quick = sync.OnceValue(func() string {
@@ -23,7 +22,7 @@ var quick = sync.OnceValue(func() string {
 	return os.TempDir()
 })
 
-// attributes reports whether files in dir may have extended attributes: not in the memory of older kernels.
+// attributes reports whether files in dir may have extended attributes. The tmpfs of older kernels has none.
 func attributes(dir string) bool {
 	f, err := os.CreateTemp(dir, "mt")
 	if err != nil {
@@ -34,12 +33,12 @@ func attributes(dir string) bool {
 	return unix.Fsetxattr(int(f.Fd()), "user.test", []byte("x"), 0) == nil
 }
 
-// TempDir is t.TempDir in Quick. Its path is short, so that a socket may be in it.
+// TempDir returns a temporary folder of the test in Quick. Its path is short enough for a socket.
 func TempDir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp(Quick(), "mt")
 	must(t, err)
 	t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
-	must(t, os.Chmod(dir, 0o755)) // as t.TempDir
+	must(t, os.Chmod(dir, 0o755)) // the same mode as that of t.TempDir
 	return dir
 }

@@ -18,32 +18,31 @@ import (
 	"testing"
 )
 
-// runEnv is the environment variable with the number of the run on this machine: a seed that
-// is drawn ends with it, so that samples rotate.
+// runEnv is the environment variable with the number of the run on this machine. A drawn seed ends with this number, so that
+// samples rotate.
 const runEnv = "MULLIGAN_TEST_RUN"
 
 // seedEnv is the environment variable that holds the seed of all draws of a run.
 const seedEnv = "MULLIGAN_TEST_SEED"
 
-// Rand returns the source of a test's random draws. Every run has a new seed, unless
-// MULLIGAN_TEST_SEED has one; the log of a test that fails begins with the command that draws
-// the same again. The source depends on the seed, the name of the test, the labels, and how
-// many sources with these labels the test took before. A source must not be used by two
-// goroutines at once: each takes one of its own, with a label that tells it from the others.
+// Rand returns a source of random numbers for a test. Every run has a new seed, unless MULLIGAN_TEST_SEED is set. The log of a
+// failing test begins with the command that repeats its draws. The source depends on the seed, the name of the test, the
+// labels, and how many sources with these labels the test took before. Goroutines must not share a source: each needs its own,
+// with a label of its own.
 func Rand(t testing.TB, labels ...any) *rand.Rand {
 	t.Helper()
 	sum := draws.of(t).next(fmt.Sprint(t.Name(), labels))
 	return rand.New(rand.NewPCG(binary.LittleEndian.Uint64(sum[:]), binary.LittleEndian.Uint64(sum[8:])))
 }
 
-// SeedEnv is the variable that hands the seed of a test to a process which draws too.
+// SeedEnv returns the variable that passes the seed of a test to a process which also draws.
 func SeedEnv(t testing.TB) string {
 	t.Helper()
 	return fmt.Sprintf("%s=%d", seedEnv, draws.of(t).seed)
 }
 
-// Rapid has the next rapid.Check of the test draw from the seed of the run. Tests that
-// call Rapid must not be parallel to each other: rapid's seed is a flag.
+// Rapid sets the seed of the test's next rapid.Check from the seed of the run. Tests that call Rapid must not run in parallel,
+// because rapid's seed is a flag.
 func Rapid(t testing.TB) {
 	t.Helper()
 	f := flag.Lookup("rapid.seed")
@@ -55,8 +54,7 @@ func Rapid(t testing.TB) {
 	}
 }
 
-// Checks limits the rapid.Checks of the test to n each, unless the command line says how many, or
-// the run is a long one.
+// Checks limits each rapid.Check of the test to n checks, unless the command line sets a number or the run is a long one.
 func Checks(t testing.TB, n int) {
 	t.Helper()
 	f := flag.Lookup("rapid.checks")
@@ -68,10 +66,10 @@ func Checks(t testing.TB, n int) {
 	t.Cleanup(func() { must(t, f.Value.Set(old)) })
 }
 
-// checksGiven is asked once, before a test sets the flag.
+// checksGiven is evaluated once, before a test sets the flag.
 var checksGiven = sync.OnceValue(func() bool { return given("rapid.checks") })
 
-// given says whether a flag stands on the command line.
+// given reports whether a flag was set on the command line.
 func given(name string) (found bool) {
 	flag.Visit(func(f *flag.Flag) { found = found || f.Name == name })
 	return found
@@ -86,17 +84,16 @@ type sources struct {
 	tests map[string]*testSource
 }
 
-// testSource is where the draws of one test come from.
+// testSource is the state of one test's draws.
 type testSource struct {
 	t     testing.TB
 	seed  uint64
 	mu    sync.Mutex
 	taken map[string]int // by labels
-	turns uint64         // after so many runs, the test takes the same parts again; 0 is 1
+	turns uint64         // the number of runs after which the test takes the same parts again; 0 means 1
 }
 
-// of returns the testSource of t. A test that runs several times in one process
-// (go test -count) has another seed each time.
+// of returns the testSource of t. With go test -count, each run of a test in the process has another seed.
 func (s *sources) of(t testing.TB) *testSource {
 	t.Helper()
 	s.mu.Lock()
@@ -113,13 +110,13 @@ func (s *sources) of(t testing.TB) *testSource {
 		now.seed = old.seed + 1
 	}
 	s.tests[t.Name()] = now
-	if _, bench := t.(*testing.B); !bench { // a benchmark's log is printed even if it succeeds
+	if _, bench := t.(*testing.B); !bench { // the log of a benchmark is printed even if the benchmark succeeds
 		t.Logf("the same draws again: %s", command(t.Name(), now.seed))
 	}
 	return now
 }
 
-// next returns what the next source with these labels begins with.
+// next returns the seed of the next source with these labels.
 func (s *testSource) next(labels string) [sha256.Size]byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -128,7 +125,7 @@ func (s *testSource) next(labels string) [sha256.Size]byte {
 	return sha256.Sum256(fmt.Append(nil, s.seed, n, labels))
 }
 
-// firstSeed is the seed of this process.
+// firstSeed returns the seed of this process.
 func firstSeed(t testing.TB) uint64 {
 	t.Helper()
 	text := os.Getenv(seedEnv)
@@ -148,7 +145,7 @@ func firstSeed(t testing.TB) uint64 {
 	return seed
 }
 
-// command is the command line that runs one test with a seed, as it ran here.
+// command returns the command line that repeats a test with its seed.
 func command(name string, seed uint64) string {
 	words := []string{fmt.Sprintf("%s=%d", seedEnv, seed)}
 	for _, v := range slices.Sorted(slices.Values(os.Environ())) {
@@ -176,7 +173,7 @@ func command(name string, seed uint64) string {
 	return strings.Join(append(words, "-run", quoted(strings.Join(parts, "/")), pkg), " ")
 }
 
-// quoted is a word as a shell reads it.
+// quoted returns s as one word of a shell command.
 func quoted(word string) string {
 	if !regexp.MustCompile(`[^\w=./:,-]`).MatchString(word) {
 		return word
@@ -184,7 +181,7 @@ func quoted(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// Bytes returns n random bytes, which don't compress, from a source of their own.
+// Bytes returns n random bytes, which cannot be compressed, from a source of their own.
 func Bytes(t testing.TB, n int, labels ...any) []byte {
 	t.Helper()
 	sum := draws.of(t).next(fmt.Sprint(t.Name(), labels))

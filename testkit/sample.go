@@ -7,11 +7,10 @@ import (
 	"testing"
 )
 
-// Sample returns the points of a matrix that this run takes, of all of them, in order and
-// counted from 0: about few of them, and all in a long run. The next run (by the last 16 bits of the seed,
-// as make test counts them) takes the next ones, so that successive runs take every point. A
-// long run takes the part that MULLIGAN_TEST_PART names, such as 3/8 for the third of eight parts.
-// What was taken is said in the test's log.
+// Sample returns which points of a matrix of all points this run takes, in order and counted from 0: about few of them, and all
+// in a long run. The next run, by the last 16 bits of the seed, takes the next points, so that successive runs take every
+// point. A long run takes the part that MULLIGAN_TEST_PART names, such as 3/8 for the third of eight parts. Sample logs what it
+// takes.
 func Sample(t testing.TB, what string, all, few int) []int {
 	t.Helper()
 	if all <= 0 || few <= 0 {
@@ -28,9 +27,9 @@ func Sample(t testing.TB, what string, all, few int) []int {
 	return taken
 }
 
-// Part returns the part that this run takes of a matrix in so many parts, counted from 0: of a
-// long run the one that it is told, and all if it is told nothing. A subtest of a test that takes parts goes on
-// to its next part when the test has been through all of its own: so every part of the one meets every part of the other.
+// Part returns which of a matrix's parts this run takes, counted from 0. A long run takes the part that it is told, and all
+// parts by default. If a test takes parts, its subtests go on to their next part after the test has taken all of its own, so
+// that every combination is reached.
 func Part(t testing.TB, of int) (part, parts int) {
 	t.Helper()
 	if Long() {
@@ -39,7 +38,7 @@ func Part(t testing.TB, of int) (part, parts int) {
 	return draws.turn(t, of), of
 }
 
-// turn is whose turn it is of so many, by the number of the run.
+// turn returns the number of the part for this run.
 func (s *sources) turn(t testing.TB, of int) int {
 	t.Helper()
 	own := s.of(t)
@@ -55,7 +54,7 @@ func (s *sources) turn(t testing.TB, of int) int {
 	return int(run % uint64(of))
 }
 
-// multiple is the least common one.
+// multiple returns the least common multiple.
 func multiple(a, b uint64) uint64 {
 	x, y := a, b
 	for y != 0 {
@@ -64,7 +63,7 @@ func multiple(a, b uint64) uint64 {
 	return a / x * b
 }
 
-// longPart is the part, counted from 0, that MULLIGAN_TEST_PART names.
+// longPart returns the part, counted from 0, that MULLIGAN_TEST_PART names.
 func longPart(t testing.TB) (part, parts int) {
 	t.Helper()
 	text := os.Getenv("MULLIGAN_TEST_PART")
@@ -77,7 +76,7 @@ func longPart(t testing.TB) (part, parts int) {
 	return part - 1, parts
 }
 
-// tallyEnv names the file in which make test-long counts what its tests did.
+// tallyEnv is the variable with the path of the file in which make test-long counts kills, faults and flips.
 const tallyEnv = "MULLIGAN_TEST_TALLY"
 
 var tallying sync.Mutex

@@ -24,7 +24,7 @@ func flag(r *http.Request, name string) (bool, error) {
 	}
 }
 
-// number reads a query parameter that is a count; absent is 0.
+// number reads a query parameter that is a count. It returns 0 if the parameter is absent.
 func number(r *http.Request, name string) (int, error) {
 	v := r.URL.Query().Get(name)
 	if v == "" {
@@ -37,7 +37,7 @@ func number(r *http.Request, name string) (int, error) {
 	return n, nil
 }
 
-// answer writes v with the status, or passes the error on.
+// answer writes v with the status, or returns err.
 func answer(w http.ResponseWriter, status int, v any, err error) error {
 	if err != nil {
 		return err
@@ -199,22 +199,21 @@ func (svc *Service) postRollback(w http.ResponseWriter, r *http.Request, who ipc
 		return svc.streamRollback(w, r, who, ref, id, req)
 	}
 	res, err := svc.rollbacks.Rollback(r.Context(), who, ref, id, req, nil)
-	if res.Error != nil { // it ran, and failed: the receipt is the answer
+	if res.Error != nil { // the rollback began and failed: the receipt is the answer
 		ipc.WriteJSON(w, ipc.HTTPStatus(res.Error.Kind), res)
 		return nil
 	}
 	return answer(w, http.StatusOK, res, err)
 }
 
-// streamRollback answers with an event per stage and then the result. A client
-// that goes away misses them; the rollback goes on.
+// streamRollback answers with an event for each stage and then the result. If the client disconnects, the rollback continues.
 func (svc *Service) streamRollback(w http.ResponseWriter, r *http.Request, who ipc.Caller, ref string, id ipc.CheckpointID, req ipc.RollbackRequest) error {
 	if id == ipc.Undo || id == ipc.Redo {
 		if _, err := svc.apps.Find(who, ref); err != nil {
 			return err
 		}
 	} else if _, _, err := svc.checkpoints.FindCheckpoint(r.Context(), who, ref, id); err != nil {
-		return err // while a plain answer is still possible
+		return err // a plain answer is still possible here
 	}
 	sse, err := ipc.NewSSE(w, r)
 	if err != nil {
@@ -222,7 +221,7 @@ func (svc *Service) streamRollback(w http.ResponseWriter, r *http.Request, who i
 	}
 	defer sse.Close()
 	res, err := svc.rollbacks.Rollback(r.Context(), who, ref, id, req, func(s ipc.Stage) {
-		_ = sse.Send(ipc.EventStage, s) // a client that left is told nothing
+		_ = sse.Send(ipc.EventStage, s) // errors are ignored: the client may have disconnected
 	})
 	if err != nil && res.Error == nil {
 		_ = sse.Fail(err)
@@ -278,7 +277,7 @@ func (svc *Service) putConversationCheckpoint(w http.ResponseWriter, r *http.Req
 	return answer(w, http.StatusOK, c, err)
 }
 
-// postRevert is for a conversation, or for a turn or call that is named by its id alone.
+// postRevert reverts a conversation, or a turn or call that is identified by its id alone.
 func (svc *Service) postRevert(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	var req ipc.RevertRequest
 	if err := ipc.ReadJSON(r, &req, 0); err != nil {
@@ -325,7 +324,7 @@ func (svc *Service) getEvents(w http.ResponseWriter, r *http.Request, who ipc.Ca
 				return nil
 			}
 			if err := sse.Send(ev.Name, json.RawMessage(ev.Data)); err != nil {
-				return nil // the client left
+				return nil // the client disconnected
 			}
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"mulligan/ipc"
 )
 
-// present tells how things are at the time of asking.
+// present collects the metrics of the present state.
 type present struct{ d *Service }
 
 var (
@@ -53,7 +53,7 @@ func (p present) Collect(ch chan<- prometheus.Metric) {
 	gauge(infoDesc, 1, p.d.opt.Version)
 	gauge(storeDesc, float64(p.d.store.Contents.Visible(accounts.Self())))
 	gauge(problemsDesc, float64(len(p.d.Status(accounts.Self()).Problems)))
-	// A scrape has a time limit of its own, so a store that hangs is not waited for.
+	// A scrape has a timeout of its own, so Collect does not wait for a store that hangs.
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	if n, err := p.d.store.CountAll(ctx); err == nil {

@@ -16,15 +16,15 @@ import (
 	"mulligan/ipc"
 )
 
-// The OpenAPI document (OpenAPI 3.1.0) is made from the routes and from the Go
-// types that they read and answer with, so it can name nothing that is not there.
+// The OpenAPI document (OpenAPI 3.1.0) is generated from the routes and the Go types of their requests and answers, so it
+// always agrees with them.
 
 func (svc *Service) getOpenAPI(w http.ResponseWriter, _ *http.Request, _ ipc.Caller) error {
-	svc.apiText.Do(func() { svc.apiText.text, svc.apiText.err = json.Marshal(svc.openAPI()) }) // once: anybody may ask, as often as they like
+	svc.apiText.Do(func() { svc.apiText.text, svc.apiText.err = json.Marshal(svc.openAPI()) }) // generated once, because unauthenticated callers may request it often
 	return answer(w, http.StatusOK, svc.apiText.text, svc.apiText.err)
 }
 
-// apiText is the OpenAPI document once it was asked for.
+// apiText is the OpenAPI document, which is generated on the first request.
 type apiText struct {
 	sync.Once
 	text json.RawMessage
@@ -116,7 +116,7 @@ func responses(rt route, schemas node) node {
 	return node{strconv.Itoa(rt.code()): ok, "default": node{"$ref": "#/components/responses/Error"}}
 }
 
-// code is the status of a route's answer when all is well.
+// code returns the status of a route's successful answer.
 func (rt route) code() int {
 	if rt.status == 0 {
 		return http.StatusOK
@@ -127,7 +127,7 @@ func (rt route) code() int {
 func jsonContent(schema any) node { return node{"application/json": node{"schema": schema}} }
 func reference(name string) node  { return node{"$ref": "#/components/schemas/" + name} }
 
-// operationID is a name for an operation: "POST /api/apps/{app}/turns" is postAppsTurns.
+// operationID returns the name of an operation: postAppsTurns for "POST /api/apps/{app}/turns".
 func operationID(pattern string) string {
 	method, path, _ := strings.Cut(pattern, " ")
 	id := strings.ToLower(method)
@@ -144,7 +144,7 @@ var pathAbout = map[string]string{
 	"conversation": "a conversation's id",
 }
 
-// queryAbout says what a query parameter is, and its JSON type.
+// queryAbout returns the description of a query parameter, and its JSON type.
 var queryAbout = map[string][2]string{
 	"trigger":      {"string", "only those of this trigger"},
 	"limit":        {"integer", "at most so many"},
@@ -198,12 +198,11 @@ func enum[T ~string](values ...T) *jsonschema.Schema {
 	return s
 }
 
-// schemaOf is the schema of what v's type looks like in an answer: lists are
-// never null there.
+// schemaOf returns the schema of v's type in an answer, where lists are never null.
 func schemaOf(v any) *jsonschema.Schema {
 	s, err := jsonschema.ForType(reflect.TypeOf(v), &jsonschema.ForOptions{TypeSchemas: enums})
 	if err != nil {
-		panic(err) // a type of mulligan's own
+		panic(err) // the type is one of mulligan's
 	}
 	walk(s, func(s *jsonschema.Schema) {
 		if slices.Equal(s.Types, []string{"null", "array"}) {
@@ -213,8 +212,8 @@ func schemaOf(v any) *jsonschema.Schema {
 	return s
 }
 
-// requestOf is the schema of what may be sent: nothing need be there, and null
-// is as if it were not. What makes no sense is errs.Invalid.
+// requestOf returns the schema of a request. All its fields are optional, and null means absent. An invalid request is an error
+// of kind errs.Invalid.
 func requestOf(v any) *jsonschema.Schema {
 	s := schemaOf(v)
 	walk(s, func(s *jsonschema.Schema) { s.Required = nil })

@@ -12,19 +12,19 @@ import (
 	"mulligan/ipc"
 )
 
-// route is one operation of the API: how it is found, who may use it, what does
-// it, and what the OpenAPI document says of it.
+// route is an operation of the API: its path, the right that it needs, its handler, and its description in the OpenAPI
+// document.
 type route struct {
 	pattern string    // method and path, as of http.ServeMux
 	about   string    // one line
-	need    ipc.Scope // that a token must be good for; "": anybody is answered
-	local   bool      // for processes on the socket only
+	need    ipc.Scope // the scope that a token needs; "" means that no credentials are needed
+	local   bool      // only for processes on the socket
 	query   string    // names of its query parameters; see openapi.go
-	body    any       // a value of what it reads; nil: nothing
-	status  int       // of its answer; 0: 200
-	answer  any       // a value of what it answers with; nil: nothing
-	text    bool      // it answers in plain text
-	events  string    // what it streams, where events are asked for, or always
+	body    any       // a value of the request's type; nil means that there is no body
+	status  int       // status of the answer; 0 means 200
+	answer  any       // a value of the answer's type; nil means that the answer is empty
+	text    bool      // the answer is plain text
+	events  string    // the events that it streams, on request or always
 	serve   func(http.ResponseWriter, *http.Request, ipc.Caller) error
 }
 
@@ -36,7 +36,7 @@ const (
 	forksPath       = appPath + "/forks"
 )
 
-// routes are all that the API can do.
+// routes returns all operations of the API.
 func (svc *Service) routes() []route {
 	const read, write, manage = ipc.ScopeRead, ipc.ScopeWrite, ipc.ScopeManage
 	return []route{
@@ -94,7 +94,7 @@ func (svc *Service) routes() []route {
 	}
 }
 
-// Handler serves the API, to whom ipc.CallerFrom names.
+// Handler returns the handler of the API. ipc.CallerFrom identifies the caller.
 func (svc *Service) Handler() http.Handler {
 	mux := http.NewServeMux()
 	for _, rt := range svc.routes() {
@@ -104,8 +104,8 @@ func (svc *Service) Handler() http.Handler {
 	return mux
 }
 
-// page serves the page's own files, which are no secret: whoever has them can ask
-// nothing yet. All else is for next.
+// page serves the files of the page without authentication, because they contain no secrets. It passes all other requests to
+// next.
 func (svc *Service) page(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		reads := r.Method == http.MethodGet || r.Method == http.MethodHead
@@ -117,7 +117,7 @@ func (svc *Service) page(next http.Handler) http.Handler {
 	})
 }
 
-// handle serves one route, and notes how long that took.
+// handle serves a route and records the duration.
 func (svc *Service) handle(rt route) http.Handler {
 	return ipc.Handle(func(w http.ResponseWriter, r *http.Request) error {
 		began := time.Now()
@@ -129,7 +129,7 @@ func (svc *Service) handle(rt route) http.Handler {
 	})
 }
 
-// answer serves one route: to callers who are known, may, and don't ask for too much.
+// answer serves a route to callers that are authenticated, have the right, and are within their limits.
 func (svc *Service) answer(rt route, w http.ResponseWriter, r *http.Request) error {
 	who, known := ipc.CallerFrom(r.Context())
 	if rt.need == "" && !rt.local {

@@ -1,5 +1,5 @@
-// Package api serves the daemon's API: its routes, the OpenAPI document that is made from them, tokens,
-// event streams, and what Prometheus asks for.
+// Package api serves the daemon's API: its routes, the OpenAPI document that is generated from them, tokens, event streams, and
+// the metrics for Prometheus.
 package api
 
 import (
@@ -18,7 +18,7 @@ import (
 	"mulligan/daemon/turns"
 )
 
-// Parts are what the API is made from.
+// Parts are the services that the API calls.
 type Parts struct {
 	Options     *settings.Options
 	Store       *records.Records
@@ -31,7 +31,7 @@ type Parts struct {
 	Forks       *fork.Service
 }
 
-// Service answers HTTP: on the socket, and behind its gate on TCP. Safe for concurrent use.
+// Service answers HTTP requests: on the socket, and behind its gate on TCP. Safe for concurrent use.
 type Service struct {
 	owners      *accounts.Owners
 	events      *events.Events
@@ -66,6 +66,5 @@ func (svc *Service) newGate() *gate.Gate {
 	return gate.New(cfg, svc.Handler())
 }
 
-// Gate is the listener on TCP, closed until it is told to listen. Whoever
-// closes the daemon closes it.
+// Gate returns the listener on TCP, which is closed until it is told to listen. The code that closes the daemon must close it.
 func (svc *Service) Gate() *gate.Gate { return svc.gate }

@@ -8,7 +8,7 @@ import (
 	"mulligan/ipc"
 )
 
-// Alive fails when the daemon cannot do its work: its records don't answer.
+// Alive returns an error if the daemon cannot work because its records do not answer.
 func (svc *Service) Alive(ctx context.Context) error {
 	if _, err := svc.store.Operations(ctx); err != nil {
 		return errs.Wrap(errs.Unavailable, "check health", err)
@@ -16,7 +16,7 @@ func (svc *Service) Alive(ctx context.Context) error {
 	return nil
 }
 
-// Status tells how the daemon is: of apps, only what the caller may see.
+// Status returns the state of the daemon. It includes only apps that the caller may see.
 func (svc *Service) Status(who ipc.Caller) ipc.Status {
 	mode := "host"
 	if svc.opt.User {

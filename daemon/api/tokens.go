@@ -17,15 +17,14 @@ import (
 )
 
 const (
-	tokenMark     = "mlg_" // so that scanners for leaked secrets can know one
+	tokenMark     = "mlg_" // lets scanners for leaked secrets recognize a token
 	tokenLife     = 30 * 24 * time.Hour
 	tokensPerUser = 64
-	tokensPerName = 8 // where the caller asks for rotation
+	tokensPerName = 8 // if the caller asks for rotation
 	maxTokenName  = 64
 )
 
-// AddToken makes a bearer token with the caller's rights, or some of them. The
-// secret is in the answer and nowhere else.
+// AddToken makes a bearer token with all or some of the caller's rights. The secret is in the answer and is not stored.
 func (svc *Service) AddToken(ctx context.Context, who ipc.Caller, req ipc.TokenRequest) (ipc.NewToken, error) {
 	const op = "add token"
 	t := store.Token{OwnerUID: who.UID}
@@ -71,7 +70,7 @@ func (svc *Service) nameToken(ctx context.Context, who ipc.Caller, req ipc.Token
 	return err
 }
 
-// rotate ends the oldest tokens of a name, so that there is room for one more.
+// rotate deletes the oldest tokens of a name, so that there is room for one more.
 func (svc *Service) rotate(ctx context.Context, who ipc.Caller, name string) error {
 	mine, err := svc.tokensOf(ctx, who)
 	mine = slices.DeleteFunc(mine, func(t store.Token) bool { return t.Name != name })
@@ -90,8 +89,7 @@ func (svc *Service) tokensOf(ctx context.Context, who ipc.Caller) ([]store.Token
 	return slices.DeleteFunc(all, func(t store.Token) bool { return !mine(t) }), err
 }
 
-// made returns what tells which tokens are the caller's, and not those of
-// somebody who had the uid before.
+// made returns a function that reports whether a token is the caller's, and not that of an earlier owner of the uid.
 func (svc *Service) made(who ipc.Caller) (func(store.Token) bool, error) {
 	name, err := svc.owners.CallerName(who)
 	return func(t store.Token) bool { return t.OwnerUID == who.UID && t.Owner == name }, err
@@ -153,7 +151,7 @@ func (svc *Service) Tokens(ctx context.Context, who ipc.Caller) (ipc.TokenList, 
 	return list, err
 }
 
-// RevokeToken ends a token, and cuts off whoever is being answered by it.
+// RevokeToken deletes a token and closes the connections that use it.
 func (svc *Service) RevokeToken(ctx context.Context, who ipc.Caller, id ipc.TokenID) error {
 	const op = "revoke token"
 	mine, err := svc.made(who)
@@ -174,8 +172,7 @@ func (svc *Service) RevokeToken(ctx context.Context, who ipc.Caller, id ipc.Toke
 	return nil
 }
 
-// bearer finds who a token stands for. Whatever is wrong with it, the answer is
-// the same.
+// bearer returns the caller of a token. It returns the same error for every invalid token.
 func (svc *Service) bearer(ctx context.Context, secret string) (ipc.Caller, error) {
 	no := errs.New(errs.Unauthenticated, "admit", "this token is not valid, or no longer").WithHint("make another: mulligan token add")
 	id, _, ok := strings.Cut(strings.TrimPrefix(secret, tokenMark), "_")

@@ -1,6 +1,5 @@
-// Package config is how mulligand learns where its things are and how far it
-// may go: flags win over the environment, which wins over the file, which wins
-// over the defaults.
+// Package config reads mulligand's configuration: paths and limits. Flags override the environment, which overrides the file,
+// which overrides the defaults.
 package config
 
 import (
@@ -13,56 +12,55 @@ import (
 
 const op = "read configuration"
 
-// Config is all that mulligand is told. Paths are absolute and clean.
+// Config is the configuration of mulligand. Its paths are absolute and clean.
 type Config struct {
-	User     bool   // it serves one user's own projects, not the host
+	User     bool   // serve one user's own projects, and not the host
 	File     string // the configuration file, which need not exist
 	StateDir string
 	Socket   string
-	// AppsDir holds the app files that the host daemon registers at start; ""
-	// for a user's daemon. It need not exist.
+	// AppsDir is the folder of the app files that the host's daemon registers at start; "" for a user's daemon. It need not exist.
 	AppsDir     string
-	HTTP        string // the TCP address to serve; "" is none
-	TLSCert     string // and what to prove that it is this daemon with; both or neither
+	HTTP        string // the TCP address; "" means none
+	TLSCert     string // certificate and key for TLS; both or neither
 	TLSKey      string
-	Hosts       []string // names that TCP is reached by, beside its address
+	Hosts       []string // host names of the TCP address, beside the address itself
 	LogLevel    slog.Level
 	Limits      Limits
 	Quota       Quota
 	Guests      Guests
 	StopTimeout time.Duration // how long an app may take to stop
 	QuietGap    time.Duration // after which a write begins a turn that nobody announced
-	RehearseMax int64         // bytes of the largest database whose restore is rehearsed; 0: none is
+	RehearseMax int64         // size in bytes of the largest database whose restore is rehearsed; 0 means none
 }
 
-// Limits are what a workspace may hold; a larger one is refused.
+// Limits bound the size of a workspace. A larger one is refused.
 type Limits struct {
-	MaxFiles int64 // entries of the tree, folders included
+	MaxFiles int64 // number of files and folders
 	MaxBytes int64
 }
 
-// Quota is what one owner may have and ask for; 0 is no limit.
+// Quota bounds what one owner may have and request; 0 means no limit.
 type Quota struct {
 	Apps, Checkpoints int
 	Bytes             int64
 	RequestsPerSecond float64
-	Concurrent        int // requests under way, event streams among them
+	Concurrent        int // concurrent requests, including event streams
 }
 
-// Guests are callers on TCP whom nobody knows but by the id that they give.
+// Guests are the settings for callers on TCP that are identified only by an id that they choose.
 type Guests struct {
 	Allow bool
-	User  string // whose rights their apps run with
+	User  string // the user whose rights their apps run with
 	Dir   string // each guest's folders are below Dir/ID
-	Quota Quota  // of each
+	Quota Quota  // of each guest
 }
 
-// Flags are the values given on the command line; "" where none was.
+// Flags are the values of the command line; "" means that a flag was not given.
 type Flags struct {
 	Config, StateDir, Socket, HTTP, LogLevel string
 }
 
-// file is mulligand.toml.
+// file has the keys of mulligand.toml.
 type file struct {
 	Socket      string   `toml:"socket"`
 	StateDir    string   `toml:"state_dir"`
@@ -88,7 +86,7 @@ type limits struct {
 	MaxBytes tomlfile.Size `toml:"max_bytes"`
 }
 
-// defaultFile is what a file that says nothing says.
+// defaultFile has the defaults of the file's keys.
 func defaultFile() file {
 	return file{
 		LogLevel: "info", StopTimeout: "30s", QuietGap: "60s",
@@ -98,9 +96,8 @@ func defaultFile() file {
 	}
 }
 
-// Load works out the configuration of the host's daemon, or of a user's. env is
-// os.Getenv, or a stand-in for it. A missing file is fine unless flags name it.
-// Whatever is wrong is one error: what, where, and what to do.
+// Load returns the configuration of the host's daemon or of a user's. env is os.Getenv, or a replacement in tests. A missing
+// file is an error only if flags name it. Every error says what is wrong, where, and what to do.
 func Load(user bool, flags Flags, env func(string) string) (Config, error) {
 	paths, err := defaults(user, env)
 	if err != nil {
@@ -113,11 +110,11 @@ func Load(user bool, flags Flags, env func(string) string) (Config, error) {
 	return s.config(user)
 }
 
-// settings is what Load works on: the sources, strongest last.
+// settings has the sources of Load, in the order of their precedence.
 type settings struct {
 	paths paths
 	file  file
-	doc   *tomlfile.Doc // nil where there is no file
+	doc   *tomlfile.Doc // nil if there is no file
 	env   func(string) string
 	flags Flags
 }
@@ -155,14 +152,14 @@ func (s *settings) config(user bool) (Config, error) {
 	return c, nil
 }
 
-// value is one setting and where it came from.
+// value is the value of a setting, with its source.
 type value struct {
 	text   string
-	source string // a flag, a variable; "" for the file's key
+	source string // a flag or a variable; "" for a key of the file
 	key    string
 }
 
-// pick takes the strongest of what was said about a setting; variable may be "".
+// pick returns the value of a setting from the source with the highest precedence. variable may be "".
 func (s *settings) pick(flag, flagName, variable, inFile, key string) value {
 	if flag != "" {
 		return value{flag, flagName, key}
@@ -175,7 +172,7 @@ func (s *settings) pick(flag, flagName, variable, inFile, key string) value {
 	return value{inFile, "", key}
 }
 
-// fault is an error about v, at the place where it was said.
+// fault returns an error about v that names its source.
 func (s *settings) fault(v value, format string, args ...any) *errs.Error {
 	if v.source == "" && s.doc != nil {
 		return s.doc.Errorf(v.key, 0, format, args...)
@@ -202,7 +199,7 @@ func (s *settings) setTimes(c *Config) (err error) {
 	return err
 }
 
-// time reads a time of more than 0 from the file.
+// time reads a positive duration from the file.
 func (s *settings) time(key, text string) (time.Duration, error) {
 	d, err := time.ParseDuration(text)
 	if err != nil || d <= 0 {

@@ -8,17 +8,16 @@ import (
 	"mulligan/errs"
 )
 
-// maxSocket is the longest path that a unix socket can be bound to: sun_path
-// holds 108 bytes with its final NUL (unix(7)).
+// maxSocket is the maximal length of a unix socket's path in bytes: sun_path has 108 bytes with its final NUL (unix(7)).
 const maxSocket = 107
 
-// paths are where things are when nobody says otherwise.
+// paths are the default paths.
 type paths struct {
 	user                   bool
 	file, stateDir, socket string
 }
 
-// apps is the folder of app files: beside the host daemon's configuration.
+// apps returns the folder of app files, which is beside the configuration of the host's daemon.
 func (p paths) apps() string {
 	if p.user {
 		return ""
@@ -45,8 +44,7 @@ func defaults(user bool, env func(string) string) (paths, error) {
 	}, nil
 }
 
-// xdg is a base folder of the XDG specification (version 0.8), which has
-// relative values ignored.
+// xdg returns a base folder of the XDG specification (version 0.8). As the specification says, it ignores relative values.
 func xdg(value, home, below string) (string, bool) {
 	if filepath.IsAbs(value) {
 		return value, true
@@ -54,7 +52,7 @@ func xdg(value, home, below string) (string, bool) {
 	return filepath.Join(home, below), filepath.IsAbs(home)
 }
 
-// UserSocket is where this user's daemon listens unless told otherwise.
+// UserSocket returns the default socket of this user's daemon.
 func UserSocket(env func(string) string) string {
 	if dir := env("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
 		return filepath.Join(dir, "mulligan/mulligan.sock")

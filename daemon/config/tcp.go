@@ -10,7 +10,7 @@ import (
 	"mulligan/tomlfile"
 )
 
-// quota is [quota], and the same keys in [guests].
+// quota has the keys of [quota], which [guests] has too.
 type quota struct {
 	Apps              int           `toml:"apps"`
 	Checkpoints       int           `toml:"checkpoints"`
@@ -42,7 +42,7 @@ func defaultGuests() guests {
 	}
 }
 
-// setHTTP reads where TCP is served, and with what certificate.
+// setHTTP reads the TCP address and the certificate.
 func (s *settings) setHTTP(c *Config) (err error) {
 	cert, key := value{text: s.file.TLSCert, key: "tls_cert"}, value{text: s.file.TLSKey, key: "tls_key"}
 	if c.TLSCert, err = s.optional(cert); err != nil {
@@ -73,7 +73,7 @@ func (s *settings) setHTTP(c *Config) (err error) {
 	return nil
 }
 
-// optional is path for a setting that need not be there.
+// optional does the same as path, for a setting that may be missing.
 func (s *settings) optional(v value) (string, error) {
 	if v.text == "" {
 		return "", nil
@@ -114,7 +114,7 @@ func (s *settings) quota(table string, q quota) (Quota, error) {
 	if q.Bytes.Bad {
 		return Quota{}, s.fault(value{key: table + ".bytes"}, "bytes is not a size").WithHint("%s", tomlfile.SizeHint)
 	}
-	// Less than one in ten seconds locks everybody out, and nobody means it.
+	// A rate below one request in ten seconds would lock out every client, and cannot be intended.
 	if r := q.RequestsPerSecond; math.IsNaN(r) || r != 0 && r < 0.1 || r > 1e6 {
 		return Quota{}, fault("requests_per_second", "requests_per_second must be from 0.1 to 1000000")
 	}

@@ -10,22 +10,21 @@ import (
 	"mulligan/snap/cas"
 )
 
-// WakeCollector asks for a garbage collection, soon and in the background.
+// WakeCollector requests a garbage collection, which runs soon and in the background.
 func (r *Records) WakeCollector() {
 	select {
 	case r.collect <- struct{}{}:
-	default: // one is asked for already
+	default: // one was requested already
 	}
 }
 
-// packEvery is how often the store is asked whether there is enough to pack, and
-// packAgain how long it is left alone after it failed (the disk is full, say).
+// packEvery is the interval of packing. packAgain is the pause after a failure, for example because the disk is full.
 const (
 	packEvery = time.Minute
 	packAgain = time.Hour
 )
 
-// Tend collects garbage when it is asked for, and packs what lies loose, until ctx ends.
+// Tend collects garbage on request, and packs loose objects at intervals, until ctx ends.
 func (r *Records) Tend(ctx context.Context) {
 	pack := time.NewTimer(packEvery)
 	defer pack.Stop()
@@ -59,15 +58,15 @@ func (r *Records) tended(ctx context.Context, what string, bytes int64, err erro
 	}
 }
 
-// NewID makes an id that has not been given before: the prefix and 12 hex digits.
+// NewID returns a new unique id: the prefix and 12 hex digits.
 func NewID(prefix string) string {
 	var b [6]byte
 	rand.Read(b[:]) // never fails
 	return prefix + hex.EncodeToString(b[:])
 }
 
-// WasDisposed notes that disposals are carried out. They are struck off soon, in the
-// background: one that a crash leaves is carried out again.
+// WasDisposed records that disposals are carried out. They are deleted soon in the background; after a crash, a disposal may be
+// carried out again.
 func (r *Records) WasDisposed(list ...store.Disposal) {
 	r.mu.Lock()
 	r.disposed = append(r.disposed, list...)
@@ -75,8 +74,7 @@ func (r *Records) WasDisposed(list ...store.Disposal) {
 	r.WakeCollector()
 }
 
-// strikeOff strikes off what was carried out, and takes the descriptions of
-// deleted checkpoints out of the content store.
+// strikeOff deletes the disposals that were carried out, and the descriptions of deleted checkpoints in the content store.
 func (r *Records) strikeOff(ctx context.Context) {
 	r.mu.Lock()
 	list := r.disposed

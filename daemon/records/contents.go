@@ -18,20 +18,17 @@ import (
 	"mulligan/snap/cas"
 )
 
-// Contents are the stores of what is captured: one for each owner of apps, so
-// that what one has stored is never shared with another. A store keeps equal
-// contents once; shared between owners, the sizes that it reports, and the time
-// that a capture takes, would tell one whether another has a content that he guesses.
+// Contents are the content stores: one for each owner of apps. A store keeps equal contents once. If owners shared a store, its
+// sizes and the duration of captures would reveal to one owner whether another has a certain content.
 //
-// Root's, and that of a user's own daemon, is the folder store; others' are
-// store-UID, and guests' store-guest- with a hash of the guest's id. An app that has contents in the first one, from before there were
-// others, stays with it.
+// The store of root, and that of a user's own daemon, is in the folder store. Those of other users are in store-UID, and those
+// of guests in store-guest- with a hash of the guest's id. An app that an older mulligan stored in the first one stays there.
 type Contents struct {
 	opt *settings.Options
 
 	mu   sync.Mutex
 	main *cas.Store
-	of   map[string]*cas.Store // by owner; not the first one
+	of   map[string]*cas.Store // by owner, without the first one
 }
 
 func openContents(opt *settings.Options) (*Contents, error) {
@@ -42,7 +39,7 @@ func openContents(opt *settings.Options) (*Contents, error) {
 	return &Contents{opt: opt, main: first, of: map[string]*cas.Store{}}, nil
 }
 
-// OfApp is the store of an app's contents.
+// OfApp returns the store of an app's contents.
 func (c *Contents) OfApp(rec store.App) (*cas.Store, error) {
 	guest, _ := accounts.GuestOf(rec)
 	owner := c.ownerKey(rec.OwnerUID, guest)
@@ -61,7 +58,7 @@ func (c *Contents) OfApp(rec store.App) (*cas.Store, error) {
 	return s, err
 }
 
-// ownerKey names an owner's store; "" is the first one.
+// ownerKey returns the key of an owner's store; "" is the first one.
 func (c *Contents) ownerKey(uid int, guest string) string {
 	switch {
 	case guest != "":
@@ -73,14 +70,14 @@ func (c *Contents) ownerKey(uid int, guest string) string {
 	return strconv.Itoa(uid)
 }
 
-// all lists the stores that are open.
+// all returns the open stores.
 func (c *Contents) all() []*cas.Store {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return append([]*cas.Store{c.main}, slices.Collect(maps.Values(c.of))...)
 }
 
-// each calls f for every store and adds up what it says; the first error ends it.
+// each calls f for every store and returns the sum of the results. It ends at the first error.
 func (c *Contents) each(ctx context.Context, f func(*cas.Store, context.Context) (int64, error)) (sum int64, err error) {
 	for _, s := range c.all() {
 		n, err := f(s, ctx)
@@ -91,7 +88,7 @@ func (c *Contents) each(ctx context.Context, f func(*cas.Store, context.Context)
 	return sum, nil
 }
 
-// Visible is how many bytes the caller may know of: of all stores, or of his own.
+// Visible returns the number of stored bytes that the caller may see: those of all stores, or of the caller's own.
 func (c *Contents) Visible(who ipc.Caller) (sum int64) {
 	owner := c.ownerKey(who.UID, who.Guest)
 	if owner == "" {

@@ -11,8 +11,9 @@ import (
 	"mulligan/snap/cas"
 )
 
-// FinishPurges finishes what an earlier process left of apps that were purged: it drops their contents, and calls clear, which
-// removes what else there is of an app and reports whether all of it is gone. What cannot be removed now is tried at the next start.
+// FinishPurges finishes the purges that an earlier process did not complete. It deletes the contents of the apps, and calls
+// clear, which removes everything else of an app and reports whether nothing is left. Whatever cannot be removed now is tried
+// again at the next start.
 func (r *Records) FinishPurges(ctx context.Context, clear func(ipc.AppID) (gone bool, err error)) error {
 	for len(r.purged) > 0 {
 		id := r.purged[0]
@@ -33,7 +34,7 @@ func (r *Records) FinishPurges(ctx context.Context, clear func(ipc.AppID) (gone 
 	return nil
 }
 
-// rootsOf names the roots of an app's snapshots: the second part of their names is the app's id.
+// rootsOf returns the names of the roots of an app's snapshots. The second part of such a name is the app's id.
 func rootsOf(s *cas.Store, id ipc.AppID) (names []string) {
 	for _, root := range s.Roots("") {
 		if parts := strings.Split(root.Name, "/"); len(parts) > 2 && parts[1] == string(id) && parts[0] != "record" {
@@ -43,7 +44,7 @@ func rootsOf(s *cas.Store, id ipc.AppID) (names []string) {
 	return names
 }
 
-// endPurge strikes off the disposals of an app's snapshots, and if all of the app is gone, the app's own.
+// endPurge deletes the disposals of an app's snapshots and, if nothing of the app is left, that of the app.
 func (r *Records) endPurge(ctx context.Context, id ipc.AppID, gone bool) error {
 	all, err := r.Disposals(ctx)
 	if err != nil {

@@ -11,19 +11,19 @@ import (
 	"mulligan/errs"
 )
 
-// Rebuilt is what Rebuild did.
+// Rebuilt is the result of Rebuild.
 type Rebuilt struct {
-	Apps, Checkpoints int      // that mulligan.db has now
-	Done              []string // what was done, in sentences
-	Problems          []string // what could not be put into it
+	Apps, Checkpoints int      // number of them in the new mulligan.db
+	Done              []string // descriptions of the work, in sentences
+	Problems          []string // sentences about records that could not be restored
 }
 
-// NotRebuilt is what no content store knows: of these, mulligan.db made anew has what
-// could be read of the old one.
+// NotRebuilt names the records that are not in a content store. The new mulligan.db has only those that could be read from the
+// old one.
 var NotRebuilt = []string{"turns and their calls", "conversations' checkpoints", "tokens", "the audit trail", "operations under way"}
 
-// Rebuild makes mulligan.db anew, with no daemon running: from what can be read of it, and from
-// the descriptions of apps and checkpoints in the content store. The old file is kept beside it.
+// Rebuild makes mulligan.db anew from the readable parts of the old one and from the descriptions of apps and checkpoints in
+// the content store. No daemon may run. The old file is kept beside the new one.
 func Rebuild(ctx context.Context, opt settings.Options) (res Rebuilt, err error) {
 	const op = "rebuild records"
 	opt.SetDefaults()
@@ -49,7 +49,7 @@ func Rebuild(ctx context.Context, opt settings.Options) (res Rebuilt, err error)
 	return Rebuilt{Apps: len(apps), Checkpoints: len(cps), Done: r.Repaired, Problems: r.trouble}, nil
 }
 
-// String words it for people.
+// String returns the result as text.
 func (r Rebuilt) String() string {
 	var b strings.Builder
 	for _, word := range r.Done {

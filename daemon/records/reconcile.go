@@ -16,9 +16,8 @@ import (
 	"mulligan/snap/cas"
 )
 
-// reconcile brings records and descriptions into line: the newer of the two is right.
-// mulligan.db may lack its last changes, or everything; the descriptions are missing where
-// an older mulligan wrote the records.
+// reconcile makes records and descriptions agree: the newer of the two replaces the other. mulligan.db may lack its last
+// changes, or everything. Descriptions are missing if an older mulligan wrote the records.
 func (r *Records) reconcile(ctx context.Context) error {
 	l := liner{r: r, gone: map[string]bool{}}
 	orders, err := r.Disposals(ctx)
@@ -32,7 +31,7 @@ func (r *Records) reconcile(ctx context.Context) error {
 			l.gone[appRoot(ipc.AppID(o.ID))] = true
 			l.gone[checkpointRoots+o.ID+"/"] = true
 			r.purged = append(r.purged, ipc.AppID(o.ID))
-			continue // until FinishPurges
+			continue // FinishPurges deletes it
 		case store.DisposeCheckpoint:
 			l.gone[checkpointRoot(o.AppID, ipc.CheckpointID(o.ID))] = true
 		default:
@@ -48,23 +47,23 @@ func (r *Records) reconcile(ctx context.Context) error {
 		err = r.EndDisposals(ctx, done...)
 	}
 	err = errs.Also(errs.Also(err, r.describe(l.describe...)), l.tell(ctx))
-	if err != nil && ctx.Err() == nil { // the disk may be full; the next start does it
+	if err != nil && ctx.Err() == nil { // the disk may be full; the next start tries again
 		r.trouble = append(r.trouble, "mulligan.db and the content store disagree: "+err.Error())
 	}
 	return ctx.Err()
 }
 
-// liner carries out one reconcile.
+// liner has the state of one reconcile.
 type liner struct {
 	r        *Records
-	gone     map[string]bool // names, and prefixes that end in a slash, of what was deleted
-	drop     []string        // descriptions of that
-	describe []description   // records without a description, or with an older one
+	gone     map[string]bool // names of deleted records, and prefixes of names that end in a slash
+	drop     []string        // descriptions of deleted records
+	describe []description   // records whose description is missing or older
 	told     map[ipc.AppID]int
-	added    int // apps that the records did not have
+	added    int // number of apps that the records lacked
 }
 
-// newer lists the roots below a prefix that are newer than the record of their name.
+// newer returns the descriptions below a prefix that are newer than their records.
 func (l *liner) newer(prefix string, revs map[string]int64) (list []cas.Root) {
 	for _, root := range l.r.Contents.main.Roots(prefix) {
 		rev, known := revs[root.Name]
@@ -78,7 +77,7 @@ func (l *liner) newer(prefix string, revs map[string]int64) (list []cas.Root) {
 	return list
 }
 
-// stale reports whether a record has no description, or an older one.
+// stale reports whether the description of a record is missing or older.
 func (l *liner) stale(root string, rev int64) bool {
 	have, err := l.r.Contents.main.Root(root)
 	return err != nil || revOf(have) < rev
@@ -136,7 +135,7 @@ func (l *liner) checkpoints(ctx context.Context) error {
 	l.told = map[ipc.AppID]int{}
 	for _, c := range list {
 		if id, taken := seqs[c.Seq]; taken && id != c.ID {
-			c.Seq = 0 // the next
+			c.Seq = 0 // the store assigns the next number
 		}
 		if !l.failed(ctx, "checkpoint "+string(c.ID), l.r.Store.PutCheckpoint(ctx, c, "")) {
 			l.told[c.AppID]++
@@ -154,7 +153,7 @@ func (l *liner) read(root cas.Root, into any) error {
 	return json.Unmarshal(text, into)
 }
 
-// failed notes what could not be taken from its description. It stays in the content store.
+// failed records that a description could not be used. The description stays in the content store.
 func (l *liner) failed(ctx context.Context, what string, err error) bool {
 	if err != nil && ctx.Err() == nil {
 		l.r.trouble = append(l.r.trouble, what+" is in the content store, but could not be put into the records: "+err.Error())
@@ -162,7 +161,7 @@ func (l *liner) failed(ctx context.Context, what string, err error) bool {
 	return err != nil
 }
 
-// tell says, and writes into the audit trail, what the records did not have.
+// tell logs what the records lacked, and writes it to the audit trail.
 func (l *liner) tell(ctx context.Context) error {
 	if l.added > 0 {
 		l.r.Repaired = append(l.r.Repaired, fmt.Sprintf("%d apps were put back into mulligan.db from their descriptions", l.added))

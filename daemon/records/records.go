@@ -1,6 +1,5 @@
-// Package records holds what must survive of apps and checkpoints: mulligan.db, and the content
-// stores that have what was captured and a description of each app and checkpoint. It brings
-// the two into line, collects garbage, and watches how much room the disk has left.
+// Package records keeps the durable state: mulligan.db, and the content stores, which have the captured contents and a
+// description of each app and checkpoint. It makes the two agree, collects garbage, and checks the free space of the disk.
 package records
 
 import (
@@ -21,28 +20,26 @@ import (
 	"mulligan/snap/cas"
 )
 
-// Records holds the daemon's records: mulligan.db, and in the content store a
-// description of each app and checkpoint, from which mulligan.db can be made anew. A
-// description is written before the row that it describes. See store/DESIGN.md.
+// Records are the daemon's records: mulligan.db, and a description of each app and checkpoint in the content store, from which
+// mulligan.db can be made anew. A description is written before the row that it describes. See store/DESIGN.md.
 type Records struct {
 	*store.Store
 	Contents *Contents
 	opt      *settings.Options
 
 	mu       sync.Mutex
-	disposed []store.Disposal // carried out, to be struck off
+	disposed []store.Disposal // carried out and to be deleted
 	collect  chan struct{}    // wakes the garbage collector
-	purged   []ipc.AppID      // apps whose purge an earlier process did not finish
+	purged   []ipc.AppID      // apps whose purge an earlier process did not complete
 
-	// one is held while a description and its record are written.
+	// one is locked while a description and its record are written.
 	one sync.Mutex
 
-	Repaired []string // what was done at the opening, in sentences
-	trouble  []string // what could not be done
+	Repaired []string // what Open repaired, in sentences
+	trouble  []string // what could not be repaired
 }
 
-// Names of descriptions in the content store. The bytes of a root are the
-// record's revision in digits.
+// Names of the roots of descriptions in the content store. The data of a root is the record's revision in digits.
 const (
 	appRoots        = "record/app/"        // then the app's id
 	checkpointRoots = "record/checkpoint/" // then the app's id, a slash and the checkpoint's
@@ -116,14 +113,14 @@ func revOf(root cas.Root) int64 {
 	return n
 }
 
-// PutCheckpoint is that of the store, with the description.
+// PutCheckpoint writes a checkpoint's description and then its record.
 func (r *Records) PutCheckpoint(ctx context.Context, c store.Checkpoint, op ipc.OperationID) error {
 	r.one.Lock()
 	defer r.one.Unlock()
 	return r.put(ctx, c, op)
 }
 
-// put is PutCheckpoint with one held.
+// put does the work of PutCheckpoint. The caller must have locked one.
 func (r *Records) put(ctx context.Context, c store.Checkpoint, op ipc.OperationID) error {
 	old, err := r.Store.Checkpoint(ctx, c.AppID, c.ID)
 	back := func() error { return r.describe(describeCheckpoint(old)) }
@@ -161,7 +158,7 @@ func (r *Records) SetPinned(ctx context.Context, app ipc.AppID, id ipc.Checkpoin
 	return r.put(ctx, cp, "")
 }
 
-// PutApp is that of the store, with the description.
+// PutApp writes an app's description and then its record.
 func (r *Records) PutApp(ctx context.Context, a store.App) error {
 	r.one.Lock()
 	defer r.one.Unlock()
@@ -189,7 +186,7 @@ func (r *Records) putApp(ctx context.Context, a store.App) error {
 	return errs.Also(err, r.Contents.main.Delete(appRoot(a.ID)))
 }
 
-// RemoveApp unregisters an app and keeps its checkpoints.
+// RemoveApp removes the registration of an app and keeps its checkpoints.
 func (r *Records) RemoveApp(ctx context.Context, id ipc.AppID, at time.Time) error {
 	r.one.Lock()
 	defer r.one.Unlock()
@@ -201,7 +198,7 @@ func (r *Records) RemoveApp(ctx context.Context, id ipc.AppID, at time.Time) err
 	return r.putApp(ctx, a)
 }
 
-// endDescribed drops the descriptions that carried-out disposals are about, and strikes these off.
+// endDescribed deletes the descriptions of checkpoints whose disposals are carried out, and then the disposals.
 func (r *Records) endDescribed(ctx context.Context, list []store.Disposal) error {
 	var roots []string
 	for _, o := range list {
@@ -218,8 +215,8 @@ func (r *Records) endDescribed(ctx context.Context, list []store.Disposal) error
 	return r.EndDisposals(ctx, list...)
 }
 
-// Open opens the content stores and mulligan.db, makes the latter anew where it is
-// damaged (or where that is asked for), and brings it and the descriptions into line.
+// Open opens the content stores and mulligan.db. It makes mulligan.db anew if the file is damaged or if the caller asks for it,
+// and makes it agree with the descriptions.
 func Open(ctx context.Context, opt *settings.Options, anew bool) (*Records, error) {
 	contents, err := openContents(opt)
 	if err != nil {
@@ -268,13 +265,12 @@ func (r *Records) noteRepair() {
 	}
 }
 
-// Problems returns what about the records needs a person's attention. Damaged files are kept until
-// a person removes them.
+// Problems returns problems of the records that need a person's attention. Damaged files are kept until a person removes them.
 func (r *Records) Problems() []string {
 	list := slices.Clone(r.trouble)
 	kept, err := filepath.Glob(filepath.Join(r.opt.StateDir, "mulligan.db.damaged-*"))
 	if err != nil {
-		return list // the pattern is good
+		return list // the pattern is valid
 	}
 	slices.Sort(kept)
 	for _, path := range kept {

@@ -13,14 +13,14 @@ import (
 	"mulligan/snap/cas"
 )
 
-// ballastFile is a file in the state folder that holds room on its disk. A rollback that
-// finds the disk full is given that room, for its records and its safety checkpoint.
+// ballastFile is a file in the state folder that reserves space on its disk. If a rollback finds the disk full, it uses this
+// space for its records and its safety checkpoint.
 const ballastFile = "ballast"
 
 // ballastMost bounds the ballast, in bytes. It is at most a 16th of the disk.
 const ballastMost = 16 << 20
 
-// fillBallast makes the ballast if there is plenty of room. What it cannot hold, it does not.
+// fillBallast makes the ballast if there is much free space. It ignores errors.
 func (r *Records) fillBallast() {
 	var disk unix.Statfs_t
 	if unix.Statfs(r.opt.StateDir, &disk) != nil {
@@ -36,10 +36,10 @@ func (r *Records) fillBallast() {
 	if err != nil || st.Size() >= size || int64(disk.Bavail)*disk.Bsize < 4*size {
 		return
 	}
-	_ = unix.Fallocate(int(f.Fd()), 0, 0, size) // a file system that cannot holds no room
+	_ = unix.Fallocate(int(f.Fd()), 0, 0, size) // a filesystem without this call reserves no space
 }
 
-// GiveBallast gives the ballast's room to whoever writes next, if there is no other.
+// GiveBallast frees the space of the ballast if the disk has no other space left.
 func (r *Records) GiveBallast() {
 	if free, err := r.free(); err != nil || free >= 2*Reserve {
 		return
@@ -49,18 +49,18 @@ func (r *Records) GiveBallast() {
 	}
 }
 
-// errNoRoom is in the error of a disk that lacks room for an operation.
+// errNoRoom is wrapped by the error of a disk that lacks space for an operation.
 var errNoRoom = errors.New("no space")
 
 func NoRoom(err error) bool {
 	return errors.Is(err, errNoRoom) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
 }
 
-// Reserve is how many bytes the daemon's own records may need.
+// Reserve returns the number of bytes that the daemon's own records may need.
 const Reserve = 4 << 20
 
-// HasFree fails when the disk that the contents are stored on lacks room for need
-// bytes, also once the garbage is gone: a capture that filled the disk may just have left it.
+// HasFree returns an error if the disk of the content stores lacks space for need bytes. It collects garbage first if
+// necessary, because a failed capture may have filled the disk.
 func (r *Records) HasFree(ctx context.Context, need int64) error {
 	const op = "see what fits"
 	free, err := r.free()
@@ -81,7 +81,7 @@ func (r *Records) HasFree(ctx context.Context, need int64) error {
 	return nil
 }
 
-// free is how many bytes the disk that the contents are stored on has left.
+// free returns the free bytes on the disk of the content stores.
 func (r *Records) free() (int64, error) {
 	var fs unix.Statfs_t
 	err := unix.Statfs(r.opt.StateDir, &fs)
