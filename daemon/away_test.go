@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -39,8 +38,7 @@ var awayServers = map[string]func(t *testing.T) *awayServer{"redis": awayRedis, 
 func process(t *testing.T, ready func() bool, program string, args ...string) (stop func(t *testing.T), pid func(*testing.T) int) {
 	t.Helper()
 	cmd := exec.Command(program, args...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
+	if err := testkit.Start(cmd); err != nil {
 		testkit.Lack(t, err)
 	}
 	stop = func(*testing.T) {

@@ -6,7 +6,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"mulligan/testkit"
@@ -16,8 +15,7 @@ import (
 func engine(t *testing.T, ready func() bool, program string, args ...string) {
 	t.Helper()
 	cmd := exec.Command(program, args...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
+	if err := testkit.Start(cmd); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

@@ -26,12 +26,12 @@ func (d *daemonProcess) stopWorkers() (first func()) {
 	script := `while :; do for p in $(pgrep -u ` + fmt.Sprint(stranger) + ` -P ` + strconv.Itoa(d.cmd.Process.Pid) + `); do
 		grep -q '^State:.*T' /proc/$p/status 2>/dev/null || { kill -STOP $p && echo $p; } ; done; sleep 0.01; done 2>/dev/null`
 	cmd := exec.Command("bash", "-c", script)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: stranger, Gid: stranger}, Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: stranger, Gid: stranger}, Setpgid: true}
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
+	if err := testkit.Start(cmd); err != nil {
 		d.t.Fatal(err)
 	}
 	lines := bufio.NewScanner(out)

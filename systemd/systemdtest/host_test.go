@@ -7,9 +7,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
+
+	"mulligan/testkit"
 )
 
 func TestBoot(t *testing.T) {
@@ -68,12 +69,11 @@ func TestSweep(t *testing.T) {
 	}
 	cmd := exec.CommandContext(context.Background(), os.Args[0], "-test.run=^TestSweep$")
 	cmd.Env = append(os.Environ(), "SYSTEMDTEST_HANG=1")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
+	if err := testkit.Start(cmd); err != nil {
 		t.Fatal(err)
 	}
 	dir := ""
