@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"mulligan/ipc"
@@ -59,6 +60,14 @@ func TestForks(t *testing.T) {
 		}
 	}
 
+	checkpoints := func(app string) int { return len(ask[ipc.CheckpointList](d, "list", "--app", app).Checkpoints) }
+	before := checkpoints("shop") + checkpoints(made[1].Slug)
+	if out := d.must("keep", "2", "--app", "shop", "--dry-run"); !strings.Contains(out, "page.html") {
+		t.Errorf("a dry run says %q", out)
+	}
+	if after := checkpoints("shop") + checkpoints(made[1].Slug); after != before {
+		t.Errorf("a dry run made %d checkpoints", after-before)
+	}
 	d.must("keep", "2", "--app", "shop")
 	a.up(t)
 	if page, word := visit(t.Context(), a.addr), a.word(t); page != "try 2\n" || word != "try 2" {

@@ -403,7 +403,13 @@ func (s *Service) KeepFork(ctx context.Context, who ipc.Caller, ref, name string
 	}
 	res, err = s.rollbacks.Rollback(ctx, who, string(parent.Rec().ID), cp.ID,
 		ipc.RollbackRequest{DryRun: req.DryRun, Reason: "keep fork " + a.Rec().Fork.Name}, nil)
-	if err != nil || req.DryRun || req.AndStay {
+	if req.DryRun { // what was made to compare is no checkpoint of anybody's
+		for of, id := range map[*app.App]ipc.CheckpointID{parent: cp.ID, a: made.ID} {
+			err = errs.Also(err, s.checkpoints.Delete(ctx, accounts.Self(), string(of.Rec().ID), id))
+		}
+		return res, errs.Wrap(errs.Failed, op, err)
+	}
+	if err != nil || req.AndStay {
 		return res, err
 	}
 	return res, errs.Wrap(errs.Failed, op, s.drop(ctx, who, a))
