@@ -1,7 +1,6 @@
-// Package gate serves the API over TCP: it finds out who is asking, by a
-// bearer token, a guest's id or a page's session, and turns away what a browser
-// was made to send by somebody else's page. On the unix socket the kernel says who
-// it is, and there is no gate.
+// Package gate serves the API over TCP. It identifies the caller by a bearer token, a guest's id or a page's session, and
+// refuses requests that another site's page made a browser send. On the unix socket the kernel identifies the caller, and there
+// is no gate.
 //
 // # The page, through a one-time link
 //
@@ -13,12 +12,10 @@
 //	page ── GET /api/session ──► {user, uid, csrf, expires_at}; csrf is in the cookie mulligan_csrf, too
 //	page ── POST, PATCH, PUT, DELETE with X-CSRF-Token: csrf ──► the API, as that user
 //
-// A cookie knows no port, so any program of this host that a browser visits as
-// "localhost" or 127.0.0.1 would be sent it. Hence each link has a host name of
-// its own below .localhost, which browsers take for this host (RFC 6761, 6.3) and
-// which nobody else knows, and its session is good under that name alone.
-// Where the daemon serves TCP the page is there; else a port of loopback is opened
-// for it, and closed when the last session is over.
+// Cookies ignore ports, so a browser would send the cookie to any program on this host that it visits as "localhost" or
+// 127.0.0.1. Therefore each link has a random host name below .localhost, which browsers resolve to this host (RFC 6761, 6.3),
+// and its session is valid only under that name. If the daemon serves TCP, the page is there. Otherwise a port of the loopback
+// is opened for the page, and closed after the last session.
 package gate
 
 import (
@@ -33,13 +30,13 @@ import (
 	"mulligan/ipc"
 )
 
-// Config says whom the gate admits. The zero Config admits nobody.
+// Config says which callers the gate admits. The zero Config admits none.
 type Config struct {
-	// Tokens tells who a bearer token stands for; any error turns it away.
+	// Tokens returns the caller of a bearer token, or an error if the token is not valid.
 	Tokens func(ctx context.Context, secret string) (ipc.Caller, error)
-	// Guests tells who the guest of an id is; nil: there are no guests.
+	// Guests returns the guest with an id; nil means that guests are not admitted.
 	Guests func(id string) (ipc.Caller, error)
-	// Hosts are names that the daemon is reached by, beside its address and those of loopback.
+	// Hosts are further host names of the daemon, beside its address and those of the loopback.
 	Hosts []string
 	Log   *slog.Logger     // default: none
 	Now   func() time.Time // default: time.Now
@@ -55,19 +52,19 @@ type Gate struct {
 	codes    map[digest]invitation
 	sessions map[digest]*session
 	live     map[*request]struct{}
-	public   *listener // where the daemon serves TCP; nil: it does not
-	page     *listener // opened for the page alone; nil: it is not open
+	public   *listener // the daemon's TCP listener; nil if there is none
+	page     *listener // a listener for the page alone; nil if it is not open
 	closed   bool
 	done     chan struct{} // closed by Close
 }
 
-// How many connections there may be: in all, and from one address.
+// Limits of connections: in total, and from one address.
 const (
 	maxConns        = 1024
 	maxConnsPerPeer = 256
 )
 
-// New makes a gate before next, which finds callers by ipc.CallerFrom.
+// New returns a gate in front of next, which finds the caller with ipc.CallerFrom.
 func New(cfg Config, next http.Handler) *Gate {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -84,7 +81,7 @@ func New(cfg Config, next http.Handler) *Gate {
 
 const opAdmit = "admit"
 
-// serve handles a request of each listener.
+// serve handles the requests of all listeners.
 func (g *Gate) serve(d *listener, w http.ResponseWriter, r *http.Request) error {
 	setHeaders(w.Header())
 	err := d.checkHost(r)
@@ -105,7 +102,7 @@ func (g *Gate) serve(d *listener, w http.ResponseWriter, r *http.Request) error 
 		return err
 	}
 	if who == nil {
-		g.next.ServeHTTP(w, r) // it is for the handler to refuse
+		g.next.ServeHTTP(w, r) // the handler refuses the request
 		return nil
 	}
 	ctx, end := g.follow(r.Context(), who, s)
@@ -164,7 +161,7 @@ func unknown(hint string) error {
 	return errs.New(errs.Unauthenticated, opAdmit, "the request does not say who sends it").WithHint("%s", hint)
 }
 
-// request is one that is being answered.
+// request is a request that is being answered.
 type request struct {
 	token ipc.TokenID
 	s     *session

@@ -10,9 +10,8 @@ import (
 	"mulligan/errs"
 )
 
-// checkHost refuses names that are not the daemon's: a page elsewhere can have
-// its own name point here (DNS rebinding), and then it is its own origin.
-// The port is not looked at, since it changes where it is forwarded.
+// checkHost refuses host names that are not the daemon's. Another site can make its own name resolve to this address (DNS
+// rebinding), and its page would then be of the same origin. The port is not checked, because forwarding changes it.
 func (d *listener) checkHost(r *http.Request) error {
 	if name := hostName(r.Host); name != "" && (d.loopback && isLoopback(name) || d.names[name]) {
 		return nil
@@ -21,8 +20,8 @@ func (d *listener) checkHost(r *http.Request) error {
 		WithHint("use the address that the daemon listens on, or add the name to hosts in mulligand.toml")
 }
 
-// checkOrigin refuses what another origin's page sent. A browser says which one
-// it was; other programs say nothing. Following a link to the page is no harm.
+// checkOrigin refuses requests from pages of other origins. Browsers send the origin; other programs do not. A navigation to
+// the page by a link is allowed.
 func checkOrigin(r *http.Request) error {
 	if origin := r.Header.Get("Origin"); origin != "" {
 		u, err := url.Parse(origin)
@@ -41,10 +40,10 @@ func foreign(from string) error {
 		WithHint("open the page with: mulligan ui")
 }
 
-// isAPI reports whether path is of more than the page's own files.
+// isAPI reports whether path belongs to the API, and not to the files of the page.
 func isAPI(path string) bool { return strings.HasPrefix(path, "/api/") || path == "/metrics" }
 
-// hostName is the name in a Host header, in lower case, without its port.
+// hostName returns the name in a Host header in lower case, without the port.
 func hostName(host string) string {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
@@ -53,8 +52,8 @@ func hostName(host string) string {
 	return strings.ToLower(strings.TrimSuffix(host, "."))
 }
 
-// isLoopback reports whether name is one of loopback's. Names below .localhost
-// are nobody else's to hand out (RFC 6761, section 6.3).
+// isLoopback reports whether name is a name of the loopback. Names below .localhost always resolve to the loopback (RFC 6761,
+// section 6.3).
 func isLoopback(name string) bool {
 	if name == "localhost" || strings.HasSuffix(name, ".localhost") {
 		return true

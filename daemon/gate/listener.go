@@ -13,22 +13,21 @@ import (
 	"mulligan/ipc"
 )
 
-// listener is one TCP listener.
+// listener is a TCP listener.
 type listener struct {
 	l        net.Listener
 	srv      *http.Server
 	tls      bool
-	pageOnly bool            // sessions only: neither tokens nor guests
-	loopback bool            // it is reached by loopback's names
-	names    map[string]bool // other names that it is reached by
-	outside  string          // the name to put into links where loopback's won't do
+	pageOnly bool            // admits only sessions, and neither tokens nor guests
+	loopback bool            // it has the names of the loopback
+	names    map[string]bool // its other names
+	outside  string          // the name in links if the loopback is not used
 }
 
 // TLS is a certificate and its key.
 type TLS struct{ Cert, Key string }
 
-// CheckAddr makes sure that addr, HOST:PORT, is one that may be served: one of
-// loopback, unless there is a certificate.
+// CheckAddr checks addr, HOST:PORT. Without a certificate, it must be an address of the loopback.
 func CheckAddr(addr string, hasTLS bool) error {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -66,7 +65,7 @@ func (g *Gate) Listen(addr string, files TLS) error {
 	return nil
 }
 
-// Addr is where TCP is served; nil where it is not.
+// Addr returns the TCP address; nil if TCP is not served.
 func (g *Gate) Addr() net.Addr {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -76,7 +75,7 @@ func (g *Gate) Addr() net.Addr {
 	return g.public.l.Addr()
 }
 
-// open starts to serve a listener. g.mu is held.
+// open starts to serve a listener. The caller must hold g.mu.
 func (g *Gate) open(l net.Listener, cfg *tls.Config, pageOnly bool) *listener {
 	d := &listener{l: l, tls: cfg != nil, pageOnly: pageOnly, names: map[string]bool{}}
 	ip, err := netip.ParseAddrPort(l.Addr().String())
@@ -112,23 +111,23 @@ func (g *Gate) open(l net.Listener, cfg *tls.Config, pageOnly bool) *listener {
 	return d
 }
 
-// name is the host to put into a link: label below .localhost, where loopback is served.
+// name returns the host for a link: label below .localhost if the loopback is served.
 func (d *listener) name(label string) string {
-	if d.loopback && !d.tls { // no certificate is made out for such a name
+	if d.loopback && !d.tls { // no certificate has such a name
 		return label + ".localhost"
 	}
 	return d.outside
 }
 
 func (d *listener) url(host string) string {
-	_, port, _ := net.SplitHostPort(d.l.Addr().String()) // it is an address of TCP
+	_, port, _ := net.SplitHostPort(d.l.Addr().String()) // it is a TCP address
 	if d.tls {
 		return "https://" + net.JoinHostPort(host, port)
 	}
 	return "http://" + net.JoinHostPort(host, port)
 }
 
-// pageListener is the listener that the page is behind. g.mu is held.
+// pageListener returns the listener of the page, and opens one if necessary. The caller must hold g.mu.
 func (g *Gate) pageListener() (*listener, error) {
 	switch {
 	case g.closed:
@@ -147,7 +146,7 @@ func (g *Gate) pageListener() (*listener, error) {
 	return g.page, nil
 }
 
-// watchPage closes the page's own listener when nobody can come through it any more.
+// watchPage closes the page's own listener when no session or invitation is left.
 func (g *Gate) watchPage(d *listener) {
 	tick := time.NewTicker(codeLife)
 	defer tick.Stop()
@@ -165,13 +164,13 @@ func (g *Gate) watchPage(d *listener) {
 		}
 		g.mu.Unlock()
 		if over {
-			d.srv.Close() // nothing is under way that has a right to be
+			d.srv.Close() // all requests that are under way are without a valid session
 			return
 		}
 	}
 }
 
-// Close stops serving. Requests under way are waited for as long as ctx allows.
+// Close stops serving. It waits for requests under way until ctx ends.
 func (g *Gate) Close(ctx context.Context) error {
 	g.mu.Lock()
 	if !g.closed {
@@ -183,7 +182,7 @@ func (g *Gate) Close(ctx context.Context) error {
 	var all []error
 	for _, d := range listeners {
 		if d != nil && d.srv.Shutdown(ctx) != nil {
-			all = append(all, d.srv.Close()) // clients that are slow are cut off
+			all = append(all, d.srv.Close()) // connections of slow clients are closed
 		}
 	}
 	return errors.Join(all...)

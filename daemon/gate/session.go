@@ -24,20 +24,20 @@ const (
 
 	codeLife    = 2 * time.Minute
 	sessionLife = 12 * time.Hour
-	maxPerUser  = 16 // sessions, and codes; the oldest goes
+	maxPerUser  = 16 // of sessions and of codes; the oldest is removed
 )
 
-// digest is the SHA-256 of a secret. The secret itself is not kept.
+// digest is the SHA-256 of a secret, which itself is not kept.
 type digest [sha256.Size]byte
 
-// invitation is what a one-time code stands for.
+// invitation is the meaning of a one-time code.
 type invitation struct {
 	who     ipc.Caller
 	host    string // the name in its link
 	expires time.Time
 }
 
-// session is a browser that was let in.
+// session is a browser that has logged in.
 type session struct {
 	who     ipc.Caller
 	host    string
@@ -96,14 +96,14 @@ func trim[T any](all map[digest]T, mine func(T) (bool, time.Time)) {
 	}
 }
 
-// sweep forgets what has expired. g.mu is held.
+// sweep removes expired sessions and invitations. The caller must hold g.mu.
 func (g *Gate) sweep(now time.Time) {
 	maps.DeleteFunc(g.codes, func(_ digest, inv invitation) bool { return !now.Before(inv.expires) })
 	maps.DeleteFunc(g.sessions, func(_ digest, s *session) bool { return !now.Before(s.expires) })
 }
 
-// login exchanges a code for a cookie. The answer is a page that goes on by
-// itself: after a redirect from elsewhere a browser would keep a Strict cookie back.
+// login exchanges a code for a cookie. The answer is a page that navigates to / by itself, because after a redirect from
+// another site a browser does not send a Strict cookie.
 func (g *Gate) login(d *listener, w http.ResponseWriter, r *http.Request) error {
 	if r.Method != http.MethodGet {
 		return errs.New(errs.Invalid, "log in", "open a link with GET, not %s", r.Method)
@@ -120,7 +120,7 @@ func (g *Gate) login(d *listener, w http.ResponseWriter, r *http.Request) error 
 		Name: cookieName, Value: cookie, Path: "/", Expires: s.expires, HttpOnly: true,
 		SameSite: http.SameSiteStrictMode, Secure: d.tls,
 	})
-	http.SetCookie(w, &http.Cookie{ // for the page's scripts to read and send as X-CSRF-Token
+	http.SetCookie(w, &http.Cookie{ // the page's scripts read it and send it as X-CSRF-Token
 		Name: csrfCookie, Value: s.csrf, Path: "/", Expires: s.expires, SameSite: http.SameSiteStrictMode, Secure: d.tls,
 	})
 	_, _ = fmt.Fprint(w, "<!doctype html><title>mulligan</title><meta http-equiv=\"refresh\" content=\"0;url=/\"><p><a href=\"/\">mulligan</a>\n")
@@ -149,8 +149,8 @@ func (g *Gate) exchange(r *http.Request) (cookie string, s *session) {
 	return cookie, s
 }
 
-// session finds the session that the request's cookie stands for: nil where it
-// has none. What changes things must also carry the session's CSRF token.
+// session returns the session of the request's cookie; nil if there is none. A request that changes something must also have
+// the session's CSRF token.
 func (g *Gate) session(r *http.Request) (*session, error) {
 	c, err := r.Cookie(cookieName)
 	if err != nil {
@@ -161,7 +161,7 @@ func (g *Gate) session(r *http.Request) (*session, error) {
 	g.mu.Unlock()
 	if s == nil || !g.cfg.Now().Before(s.expires) || s.host != hostName(r.Host) {
 		if !isAPI(r.URL.Path) {
-			return nil, nil // the page's files are anybody's; it will say that the session is over
+			return nil, nil // the page's files need no session; the page reports that the session has ended
 		}
 		return nil, errs.New(errs.Unauthenticated, opAdmit, "the session is over").WithHint("open the page again with: mulligan ui")
 	}

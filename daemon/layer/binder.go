@@ -43,8 +43,8 @@ func (b *Binder) Close() {
 	}
 }
 
-// layersOf binds the drivers of an app's layers to it, in the order in which
-// they are captured: files, a guest's disks (nil: there is no guest), databases.
+// layersOf returns an app's layers with their drivers, in the order in which they are captured: files, the disks of a guest
+// (nil if there is none), databases.
 func (b *Binder) layersOf(ctx context.Context, rec store.App, g *guest) ([]Layer, error) {
 	var rest []Layer
 	var skip []string
@@ -76,21 +76,20 @@ func (b *Binder) layersOf(ctx context.Context, rec store.App, g *guest) ([]Layer
 	return append([]Layer{{Name: snap.Files, Family: "files", About: "files", Driver: driver}}, rest...), nil
 }
 
-// eyesOf says whom an app's workspace must belong to (-1: it is not checked), and
-// what its owner may see in it.
+// eyesOf returns the uid that an app's workspace must belong to (-1: not checked), and the user whose rights decide what the
+// owner may see in it.
 func (b *Binder) eyesOf(rec store.App) (owner int, reader files.Reader) {
 	if b.opt.User {
-		return -1, files.Reader{} // what the daemon cannot reach as its user, it cannot reach
+		return -1, files.Reader{} // the daemon has only the rights of its user
 	}
 	reader = files.Reader{UID: rec.OwnerUID, GID: -1}
-	if acc, err := b.AccountOf(rec); err == nil && acc.UID == rec.OwnerUID { // else the account is gone: a uid without groups
+	if acc, err := b.AccountOf(rec); err == nil && acc.UID == rec.OwnerUID { // otherwise the account was removed, and the uid has no groups
 		reader.GID, reader.Groups = acc.GID, acc.Groups
 	}
 	return rec.FolderUID, reader
 }
 
-// PlaceOf splits a database file's path into the folder that is trusted to be
-// what it is called and the path below it, which is not.
+// PlaceOf splits the path of a database file into a folder whose path is trusted, and a path below it that is not.
 func PlaceOf(workspace, path string) (dir, rel string) {
 	if !filepath.IsAbs(path) {
 		return workspace, filepath.Clean(path)
@@ -102,8 +101,8 @@ func PlaceOf(workspace, path string) (dir, rel string) {
 	return filepath.Dir(path), filepath.Base(path)
 }
 
-// UnitOf finds the service of an app: its systemd unit, or a command that the
-// daemon supervises; nil when it names neither.
+// UnitOf returns the service of an app: its systemd unit, or the command that the daemon supervises; nil if the app has
+// neither.
 func (b *Binder) UnitOf(ctx context.Context, rec store.App) (systemd.Unit, error) {
 	switch {
 	case len(rec.Run) > 0:
@@ -141,7 +140,7 @@ func (b *Binder) supervised(rec store.App) (systemd.Unit, error) {
 	return supervise.New(cfg)
 }
 
-// Systemd connects to the service manager when it is first needed.
+// Systemd returns a connection to the service manager, which it makes on first use.
 func (b *Binder) Systemd(ctx context.Context) (*systemd.Manager, error) {
 	b.bus.Lock()
 	defer b.bus.Unlock()
@@ -191,7 +190,7 @@ func (b *Binder) assemble(ctx context.Context, rec store.App, g *guest) (*Setup,
 	return &Setup{rec, unit, layers, servers}, nil
 }
 
-// StateDir is the daemon's own folder for an app.
+// StateDir returns the daemon's own folder for an app.
 func (b *Binder) StateDir(id ipc.AppID) string {
 	return filepath.Join(b.opt.StateDir, "apps", string(id))
 }

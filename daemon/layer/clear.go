@@ -7,8 +7,8 @@ import (
 	"mulligan/ipc"
 )
 
-// ClearState removes the daemon's folder of an app that was purged, and what its databases keep elsewhere. The folder of an app with
-// a domain stays: it says which images the domain's disks rest on.
+// ClearState removes the daemon's folder of a purged app, and the data that its databases' drivers keep elsewhere. The folder
+// of an app with a domain stays, because it names the images on which the domain's disks depend.
 func (b *Binder) ClearState(id ipc.AppID) (gone bool, err error) {
 	if _, err := os.Lstat(b.diskState(id)); !errors.Is(err, os.ErrNotExist) {
 		return false, err

@@ -16,7 +16,7 @@ import (
 	"mulligan/snap/sqlite"
 )
 
-// databaseLayer binds one database's driver to an app.
+// databaseLayer returns the layer of a database with its driver.
 func (b *Binder) databaseLayer(ctx context.Context, rec store.App, db ipc.Database) (Layer, error) {
 	app, dir := string(rec.ID), filepath.Join(b.StateDir(rec.ID), "db-"+db.Name)
 	l := Layer{Name: DbLayer(db), Kind: Database, Family: db.Driver, About: db.Driver}
@@ -61,11 +61,11 @@ func (b *Binder) databaseLayer(ctx context.Context, rec store.App, db ipc.Databa
 	return l, err
 }
 
-// DbLayer is the name of a database's layer.
+// DbLayer returns the name of a database's layer.
 func DbLayer(db ipc.Database) snap.Layer { return snap.DB(db.Name) }
 
-// bindPostgres gives a layer its driver, and says which mode was chosen and why: what
-// was found out when the server was asked says more than the settings.
+// bindPostgres sets the driver of a layer, and describes the chosen mode with the reason, which comes from the server if it was
+// asked.
 func (l Layer) bindPostgres(cfg postgres.Config, why string) (Layer, error) {
 	driver, err := postgres.New(cfg)
 	if err != nil {
@@ -75,8 +75,8 @@ func (l Layer) bindPostgres(cfg postgres.Config, why string) (Layer, error) {
 	return l, nil
 }
 
-// ownerOfFiles is the uid that the files of an app's databases must belong to; 0
-// is anybody's. Root may have named a database of another user's.
+// ownerOfFiles returns the uid that the files of an app's databases must belong to; 0 means any. Root may have named a database
+// of another user.
 func (b *Binder) ownerOfFiles(rec store.App) int {
 	if b.opt.User || rec.ByRoot {
 		return 0
@@ -84,8 +84,7 @@ func (b *Binder) ownerOfFiles(rec store.App) int {
 	return rec.OwnerUID
 }
 
-// FilesOf lists the paths in the workspace that belong to a database and not
-// to the files layer.
+// FilesOf returns the paths in the workspace that belong to a database and not to the files layer.
 func FilesOf(workspace string, db ipc.Database) []string {
 	if db.Driver != "sqlite" {
 		return nil

@@ -16,20 +16,20 @@ import (
 	"mulligan/systemd"
 )
 
-// SwitchOff is how long it may take to switch a domain off whose guest did not go down.
+// SwitchOff bounds how long it takes to switch off a domain whose guest did not shut down.
 const SwitchOff = 20 * time.Second
 
-// guest is the driver of an app's domain.
+// guest is the driver of an app's domain, with its state.
 type guest struct {
 	driver *disk.Driver
-	places []string // paths on the host that are the domain's and not the files layer's
-	// away is why the domain cannot be worked with at present: libvirt cannot be reached,
-	// or the domain cannot be captured as it is. The places are those of the records then.
+	places []string // paths on the host that belong to the domain and not to the files layer
+	// away is the reason why the domain cannot be used at present: libvirt cannot be reached, or the domain cannot be captured in
+	// its present form. The places then come from the records.
 	away error
 }
 
-// guestOf opens the driver of an app's domain; nil where the app has none. A domain that
-// cannot be worked with, and was never known, is an error that says why.
+// guestOf opens the driver of an app's domain; nil if the app has none. If the domain cannot be used and has no records, it
+// returns the reason as an error.
 func (b *Binder) guestOf(ctx context.Context, rec store.App) (*guest, error) {
 	if rec.Domain == "" {
 		b.Domains.Drop(rec.ID)
@@ -49,7 +49,7 @@ func (b *Binder) guestOf(ctx context.Context, rec store.App) (*guest, error) {
 	return g, nil
 }
 
-// reach looks whether an app's domain can be worked with, and notes that its disks are the app's.
+// reach checks whether an app's domain can be used, and records that its disks belong to the app.
 func (b *Binder) reach(ctx context.Context, rec store.App, driver *disk.Driver) (places []string, err error) {
 	_, err = driver.Domain(ctx)
 	if err == nil {
@@ -61,7 +61,7 @@ func (b *Binder) reach(ctx context.Context, rec store.App, driver *disk.Driver) 
 	return places, errs.Wrap(errs.Failed, "domain "+rec.Domain, err)
 }
 
-// DiskConfig says how the driver of an app's domain works.
+// DiskConfig returns the configuration of the driver of an app's domain.
 func (b *Binder) DiskConfig(rec store.App) disk.Config {
 	return disk.Config{
 		App: string(rec.ID), Domain: rec.Domain, URI: b.LibvirtURI(rec), StateDir: b.diskState(rec.ID),
@@ -69,10 +69,10 @@ func (b *Binder) DiskConfig(rec store.App) disk.Config {
 	}
 }
 
-// diskState is the folder of the records of an app's domain.
+// diskState returns the folder with the records of an app's domain.
 func (b *Binder) diskState(id ipc.AppID) string { return filepath.Join(b.StateDir(id), "disk") }
 
-// domains are the drivers of the apps' domains, as far as they are open. Safe for concurrent use.
+// domains has the open drivers of the apps' domains. Safe for concurrent use.
 type domains struct {
 	mu sync.Mutex
 	of map[ipc.AppID]*disk.Driver
@@ -84,8 +84,8 @@ func (s *domains) Drop(id ipc.AppID) {
 	delete(s.of, id)
 }
 
-// claimDisks notes that the images of a domain's disks are the app's, and refuses a domain
-// with an image that another app's domain has: the two would go on from it apart.
+// claimDisks records that the images of a domain's disks belong to the app. It refuses a domain with an image of another app's
+// domain, because both guests would write diverging overlays on it.
 func (b *Binder) claimDisks(rec store.App, driver *disk.Driver) error {
 	others := b.apps()
 	b.Domains.mu.Lock()
@@ -98,7 +98,7 @@ func (b *Binder) claimDisks(rec store.App, driver *disk.Driver) error {
 		var theirs disk.Claim
 		if open := b.Domains.of[other.ID]; open != nil {
 			theirs = open.Claim()
-		} else if recorded, err := disk.Recorded(b.diskState(other.ID)); err == nil { // else that app says so itself
+		} else if recorded, err := disk.Recorded(b.diskState(other.ID)); err == nil { // otherwise that app reports the error itself
 			theirs = recorded
 		}
 		if path := mine.Clash(theirs); path != "" {
@@ -113,8 +113,7 @@ func (b *Binder) claimDisks(rec store.App, driver *disk.Driver) error {
 	return nil
 }
 
-// FoldDisks gives the domain of an app that is purged the disks back that it came with;
-// begin: it says whether that can be done.
+// FoldDisks restores the original disks of a purged app's domain. With begin, it only checks whether that is possible.
 func (b *Binder) FoldDisks(ctx context.Context, s *Setup, begin bool) error {
 	l, _ := s.Layer(snap.Disk)
 	if h, ok := l.Driver.(*Held); ok {
@@ -130,14 +129,14 @@ func (b *Binder) FoldDisks(ctx context.Context, s *Setup, begin bool) error {
 	}
 	err := fold(ctx)
 	switch errs.KindOf(err) {
-	case errs.Conflict, errs.NotFound, errs.Unavailable: // the domain is not the one that it was: its disks are not the app's
+	case errs.Conflict, errs.NotFound, errs.Unavailable: // the domain is another one now, whose disks do not belong to the app
 		b.opt.Log.Warn("the disks of a purged app's domain stay as they are", "app", s.Rec.Slug, "err", err)
 		return nil
 	}
 	return err
 }
 
-// LibvirtURI is where an app's domain is looked for.
+// LibvirtURI returns the libvirt URI of an app's domain.
 func (b *Binder) LibvirtURI(rec store.App) string {
 	switch {
 	case rec.URI != "":
@@ -148,8 +147,7 @@ func (b *Binder) LibvirtURI(rec store.App) string {
 	return "qemu:///system"
 }
 
-// diskLayer is the layer of an app's domain, and the paths in the workspace
-// that are its and not the files layer's.
+// diskLayer returns the layer of an app's domain, and the paths in the workspace that belong to it and not to the files layer.
 func (b *Binder) diskLayer(rec store.App, g *guest) (Layer, []string) {
 	var skip []string
 	for _, p := range g.places {
@@ -167,8 +165,7 @@ func (b *Binder) diskLayer(rec store.App, g *guest) (Layer, []string) {
 	return l, skip
 }
 
-// withDomain is the unit of an app that has a domain: what of the host's
-// belongs to it, if anything, and the domain.
+// withDomain returns the unit of an app with a domain: the app's unit on the host, if there is one, and the domain.
 func (b *Binder) withDomain(ctx context.Context, rec store.App, unit systemd.Unit, driver *disk.Driver) (systemd.Unit, error) {
 	vm := domainUnit{driver.Unit()}
 	m := &Machine{Vm: vm, Host: unit, note: filepath.Join(b.StateDir(rec.ID), "machine.json")}
@@ -182,7 +179,7 @@ func (b *Binder) withDomain(ctx context.Context, rec store.App, unit systemd.Uni
 	}
 	switch {
 	case starts && oneshot:
-		m.Host, m.name = nil, service.Name() // it has done its work once the domain is up
+		m.Host, m.name = nil, service.Name() // the unit has done its work when the domain is up
 	case starts:
 		m.HostStarts = true
 	}

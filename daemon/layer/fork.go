@@ -25,8 +25,8 @@ type forkUnit struct {
 	servers []ownServer
 }
 
-// launch starts the command at the parent's path. It takes the fork's addresses on the host anew: the process that had them ends with
-// the command.
+// launch starts the command at the parent's path. It listens at the fork's addresses on the host again, because the process
+// that listened there ends with the command.
 func (f forkUnit) launch(cmd *exec.Cmd, visible []string) error {
 	tmp := filepath.Join(f.state, "run", "tmp")
 	if err := f.folder(tmp); err != nil {
@@ -53,10 +53,11 @@ func (f forkUnit) launch(cmd *exec.Cmd, visible []string) error {
 	return p.Start(cmd, visible)
 }
 
-// ControlSocket is where commands are run inside of a fork, whose folder of the daemon's is state.
+// ControlSocket returns the path of the socket for running commands inside of a fork. state is the daemon's own folder for the
+// fork.
 func ControlSocket(state string) string { return filepath.Join(state, "run", "control.sock") }
 
-// folder makes a folder of the owner's, which everybody inside may write to, as to /tmp.
+// folder makes a folder that belongs to the owner and has the mode of /tmp.
 func (f forkUnit) folder(dir string) error {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return err

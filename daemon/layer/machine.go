@@ -12,7 +12,7 @@ import (
 	"mulligan/systemd"
 )
 
-// domainUnit is a domain in the words of a unit.
+// domainUnit is a domain with the interface of a unit.
 type domainUnit struct{ u *disk.Unit }
 
 func (v domainUnit) Name() string { return "domain " + v.u.Name() }
@@ -26,23 +26,22 @@ func (v domainUnit) State(ctx context.Context) (systemd.Status, error) {
 	return systemd.Status{Active: s.Active, Sub: s.Sub, Asked: s.Active == "inactive"}, err
 }
 
-// Machine is an app's domain together with what runs on the host beside it.
+// Machine is an app's domain together with its unit on the host.
 type Machine struct {
 	Vm         systemd.Unit
-	Host       systemd.Unit // nil: the domain is all there is
-	HostStarts bool         // starting host starts the domain
-	name       string       // of the unit that the domain goes by, if any
-	note       string       // file: what a stop found running
+	Host       systemd.Unit // nil if there is only the domain
+	HostStarts bool         // the start of Host starts the domain
+	name       string       // name of the unit that starts the domain, if any
+	note       string       // path of the file with what a stop found running
 }
 
-// wasUp is what Stop found running, and so what Start starts. It is a file, so
-// that the next process knows it too.
+// wasUp records what Stop found running, and so what Start starts. It is stored in a file for the next process.
 type wasUp struct {
 	VM   bool `json:"vm"`
 	Host bool `json:"host"`
 }
 
-// Name names what is stopped and started.
+// Name returns the names of the unit and the domain.
 func (m *Machine) Name() string {
 	switch {
 	case m.name != "":
@@ -53,8 +52,8 @@ func (m *Machine) Name() string {
 	return m.Host.Name() + " and " + m.Vm.Name()
 }
 
-// State is running where either of the two is; where neither runs, it is that of the
-// one that is meant to be up.
+// State returns the state of a part that runs. If neither the unit nor the domain runs, it returns the state of the one that
+// should be up.
 func (m *Machine) State(ctx context.Context) (systemd.Status, error) {
 	vm, err := m.Vm.State(ctx)
 	if err != nil || m.Host == nil || vm.Running() {
@@ -67,7 +66,7 @@ func (m *Machine) State(ctx context.Context) (systemd.Status, error) {
 	return vm, nil
 }
 
-// Stop stops the unit, then the domain where that did not.
+// Stop stops the unit, and then the domain if it still runs.
 func (m *Machine) Stop(ctx context.Context) error {
 	if err := m.remember(ctx, true); err != nil {
 		return err
@@ -80,7 +79,7 @@ func (m *Machine) Stop(ctx context.Context) error {
 	return m.Vm.Stop(ctx)
 }
 
-// Pause stops what runs on the host, and leaves the domain as it is.
+// Pause stops the unit on the host, and leaves the domain unchanged.
 func (m *Machine) Pause(ctx context.Context) error {
 	if m.Host == nil {
 		return nil
@@ -91,8 +90,8 @@ func (m *Machine) Pause(ctx context.Context) error {
 	return m.Host.Stop(ctx)
 }
 
-// remember notes what is running, in addition to what an earlier stop noted
-// that nobody started since. Only where the domain is to be stopped must its state be known.
+// remember records what is running, in addition to what an earlier stop recorded and nobody has started since. The state of the
+// domain must be known only if the domain is to be stopped.
 func (m *Machine) remember(ctx context.Context, stopsVM bool) error {
 	was, err := m.remembered()
 	if err != nil {
@@ -124,7 +123,7 @@ func (m *Machine) remembered() (was wasUp, err error) {
 	return was, errs.Wrap(errs.Failed, "read what ran", err)
 }
 
-// write replaces the note, durably.
+// write replaces the file durably.
 func (m *Machine) write(was wasUp) error {
 	data, err := json.Marshal(was)
 	if err != nil {
@@ -133,8 +132,8 @@ func (m *Machine) write(was wasUp) error {
 	return errs.Wrap(errs.Failed, "note what ran", durable.WriteFile(m.note, data, 0o600))
 }
 
-// Start starts what Stop found running; without a Stop before it, all. A guest
-// whose memory was restored goes on before anything could boot it.
+// Start starts what Stop found running, or everything if there was no Stop. A guest whose memory was restored continues before
+// anything could boot it.
 func (m *Machine) Start(ctx context.Context) error {
 	was, err := m.remembered()
 	if err != nil {
@@ -147,7 +146,7 @@ func (m *Machine) Start(ctx context.Context) error {
 		func() error { return startIf(ctx, m.Vm, was.VM) },
 		func() error { return startIf(ctx, m.Host, was.Host) },
 	}
-	if m.HostStarts { // and would fail on a domain that is up
+	if m.HostStarts { // it would fail if the domain were up
 		steps[0], steps[1] = steps[1], steps[0]
 	}
 	for _, step := range steps {

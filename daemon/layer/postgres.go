@@ -16,7 +16,7 @@ import (
 	"mulligan/snap/postgres/physical/pgserver"
 )
 
-// postgresConfig is how one Postgres database of an app is handled.
+// postgresConfig returns the configuration of the driver of a Postgres database.
 func (b *Binder) postgresConfig(ctx context.Context, rec store.App, db ipc.Database) (postgres.Config, error) {
 	acc, err := b.AccountOf(rec)
 	if err != nil {
@@ -37,9 +37,8 @@ func (b *Binder) postgresConfig(ctx context.Context, rec store.App, db ipc.Datab
 	return cfg, err
 }
 
-// clusterOf is the cluster of a database, with what starts and stops its server: a unit,
-// or the server's own program. A cluster in care is known although its folder is broken
-// or was replaced.
+// clusterOf returns the cluster of a database, with the unit or program that runs its server. It also works for a cluster that
+// the daemon manages and whose folder is broken or was replaced.
 func (b *Binder) clusterOf(ctx context.Context, rec store.App, db ipc.Database, cfg postgres.Config) (*physical.Config, error) {
 	at, err := pgserver.Locate(ctx, db.DataDir)
 	if known, found := cfg.Recall(); found && (err != nil || at.Owner.UID != known.Owner.UID) {
@@ -60,8 +59,7 @@ func (b *Binder) clusterOf(ctx context.Context, rec store.App, db ipc.Database, 
 	}, nil
 }
 
-// ownCluster is a cluster that no unit serves: its server is started and stopped as the
-// folder's owner, who could do that too.
+// ownCluster returns a cluster that no unit serves. Its server is started and stopped with the rights of the folder's owner.
 func (b *Binder) ownCluster(rec store.App, db ipc.Database, at pgserver.Place, owner privsep.User) (*physical.Config, error) {
 	uid := rec.OwnerUID
 	if b.opt.User {
@@ -80,10 +78,8 @@ func (b *Binder) ownCluster(rec store.App, db ipc.Database, at pgserver.Place, o
 	}}, nil
 }
 
-// ChooseModes chooses, for each database with a cluster, the mode that it is
-// handled in, and takes the cluster into care where that is physical. A database
-// that is in old just the same keeps its mode; its server need not even run.
-// The notes say what was changed in servers' configurations.
+// ChooseModes chooses the mode of each database with a cluster. For the mode physical, it prepares the cluster. A database that
+// is unchanged since old keeps its mode, and its server need not run. The notes describe changes in servers' configurations.
 func (b *Binder) ChooseModes(ctx context.Context, rec *store.App, old []ipc.Database) (notes []string, err error) {
 	rec.Databases = slices.Clone(rec.Databases)
 	for i := range rec.Databases {
@@ -121,13 +117,13 @@ func (b *Binder) chooseMode(ctx context.Context, rec store.App, db *ipc.Database
 	return notes, nil
 }
 
-// AsAsked is a database without what the daemon made of it.
+// AsAsked returns a database without the fields that the daemon set.
 func AsAsked(db ipc.Database) ipc.Database {
 	db.Chosen, db.Why = "", ""
 	return db
 }
 
-// inCare lists the databases whose clusters are in care.
+// inCare returns the databases whose clusters the daemon manages.
 func inCare(dbs []ipc.Database) (list []ipc.Database) {
 	for _, db := range dbs {
 		if db.Chosen == string(postgres.Physical) {
@@ -137,8 +133,8 @@ func inCare(dbs []ipc.Database) (list []ipc.Database) {
 	return list
 }
 
-// Release takes those clusters of rec, a record of the app, out of care that are
-// not among stay. Their servers must run, and go on as they were before.
+// Release stops managing the clusters of rec, a record of the app, that are not in stay, and restores their servers'
+// configuration. The servers must run.
 func (b *Binder) Release(ctx context.Context, s *Setup, rec store.App, stay []ipc.Database) (notes []string, err error) {
 	for _, db := range inCare(rec.Databases) {
 		if slices.ContainsFunc(inCare(stay), func(n ipc.Database) bool { return n.Name == db.Name && n.DataDir == db.DataDir }) {
@@ -165,7 +161,7 @@ func (b *Binder) releaseOne(ctx context.Context, s *Setup, rec store.App, db ipc
 			return p.Release(ctx)
 		}
 	}
-	cfg, err := b.postgresConfig(ctx, rec, db) // it was never bound
+	cfg, err := b.postgresConfig(ctx, rec, db) // the database never had a driver
 	if err != nil {
 		return nil, err
 	}
@@ -176,8 +172,7 @@ func (b *Binder) releaseOne(ctx context.Context, s *Setup, rec store.App, db ipc
 	return p.Release(ctx)
 }
 
-// PurgeStores removes what drivers keep outside of the state folder for any
-// database that the app has or once had.
+// PurgeStores removes the data that drivers keep outside of the state folder for the app's present and former databases.
 func (b *Binder) PurgeStores(id ipc.AppID) error {
 	dirs, err := filepath.Glob(filepath.Join(b.StateDir(id), "db-*"))
 	if err != nil {

@@ -26,11 +26,10 @@ import (
 	"mulligan/systemd"
 )
 
-// admit checks a registration, and completes it.
+// admit checks a registration and sets its missing fields.
 //
-// Root names whatever it likes. A user names folders that are the user's, reached
-// with the user's rights, and what runs with them. A guest names folders below
-// its own, and nothing that runs or is reached elsewhere.
+// Root may name everything. A user may name folders that belong to the user, and commands, which run with the user's rights. A
+// guest may name folders below its own folder, and neither commands nor servers.
 func (svc *Service) admit(ctx context.Context, who ipc.Caller, spec ipc.App) (store.App, error) {
 	if spec.Retention == (ipc.Retention{}) {
 		spec.Retention = ipc.DefaultRetention()
@@ -104,8 +103,8 @@ func (svc *Service) checkWorkspace(ctx context.Context, who ipc.Caller, rec *sto
 
 // folder is a folder that a worker opened for a user.
 type folder struct {
-	Path string // without links
-	UID  int    // whose it is
+	Path string // with links resolved
+	UID  int    // its owner
 }
 
 // openFolder opens the folder at path, resolves links in path, and returns the folder's owner.
@@ -124,8 +123,8 @@ var openFolder = privsep.Define("daemon.openFolder", func(_ context.Context, pat
 	return folder{real, int(st.Uid)}, err
 }).Within(app.FolderTimeout)
 
-// checkGuestFolder makes sure that the workspace lies below the guest's folder,
-// without links on the way. Whatever is wrong, the answer is the same.
+// checkGuestFolder checks that the workspace is below the guest's folder, with no links on the way. It returns the same error
+// in all cases.
 func (svc *Service) checkGuestFolder(ctx context.Context, who ipc.Caller, rec *store.App) error {
 	no := errs.New(errs.Denied, "", "workspace %q is not below this guest's folder", rec.Workspace).
 		WithHint("ask an administrator for one below the guests' folder")
@@ -187,8 +186,7 @@ func (svc *Service) checkUnit(ctx context.Context, who ipc.Caller, spec *ipc.App
 	return nil
 }
 
-// defaultUnit fills in of-app-SLUG.service where there is such a unit. No
-// systemd, no such unit: the app then has none.
+// defaultUnit sets of-app-SLUG.service if this unit exists. Without systemd or without this unit, the app has no unit.
 func (svc *Service) defaultUnit(ctx context.Context, root bool, spec *ipc.App) {
 	if !root {
 		return
@@ -248,8 +246,8 @@ func isLoopback(host string) bool {
 	return err == nil && net.IP(addr.Unmap().AsSlice()).IsLoopback()
 }
 
-// checkDatabase makes sure that a database is one that the caller could reach.
-// Servers are: they are entered with the owner's rights and the URL's password.
+// checkDatabase checks that the caller could reach the database. A server needs no check, because the daemon logs in with the
+// owner's rights and the URL's password.
 func (svc *Service) checkDatabase(ctx context.Context, who ipc.Caller, spec ipc.App, db ipc.Database) error {
 	switch root := svc.owners.Administers(who); {
 	case db.DataDir != "":
@@ -271,7 +269,7 @@ func (svc *Service) checkDatabase(ctx context.Context, who ipc.Caller, spec ipc.
 		return errs.New(errs.Denied, "", "database %q: a guest's databases are SQLite files in its workspace", db.Name).WithHint("leave it out")
 	}
 	if db.Driver != "sqlite" || inside {
-		return nil // what lies in the workspace is judged when it is opened
+		return nil // a file in the workspace is checked when it is opened
 	}
 	dir, _ := layer.PlaceOf(spec.Workspace, db.DSN)
 	f, err := openFolder.Call(ctx, svc.owners.CallerAccount(who).User(), dir)
@@ -282,8 +280,8 @@ func (svc *Service) checkDatabase(ctx context.Context, who ipc.Caller, spec ipc.
 	return nil
 }
 
-// namedByRoot reports whether root said what an app consists of, its databases
-// above all, now that who makes rec of old.
+// namedByRoot reports whether root named the parts of an app, especially its databases, after the caller has changed old to
+// rec.
 func (svc *Service) namedByRoot(who ipc.Caller, rec, old store.App) bool {
 	same := slices.EqualFunc(rec.Databases, old.Databases, func(x, y ipc.Database) bool { return layer.AsAsked(x) == layer.AsAsked(y) })
 	if svc.owners.Administers(who) {

@@ -17,9 +17,9 @@ import (
 	"mulligan/errs"
 )
 
-// appFiles is what became of the files that describe apps.
+// appFiles has the state of the app files.
 type appFiles struct {
-	busy sync.Mutex // held while they are read
+	busy sync.Mutex // locked while the files are read
 
 	mu    sync.Mutex
 	files map[string]appFile
@@ -27,11 +27,11 @@ type appFiles struct {
 
 type appFile struct {
 	stamp   stamp
-	problem string // "": its app is what it says
-	again   bool   // what was wrong goes away by itself
+	problem string // "" if the app is registered as the file says
+	again   bool   // the problem may go away by itself
 }
 
-// stamp tells whether a file is the one that was read.
+// stamp identifies a version of a file.
 type stamp struct {
 	ino         uint64
 	size        int64
@@ -50,20 +50,18 @@ func (f *appFiles) problems() (list []string) {
 	return list
 }
 
-// FileProblems says what is wrong with app files.
+// FileProblems returns the problems of app files.
 func (svc *Service) FileProblems() []string { return svc.files.problems() }
 
-// WatchFiles registers the apps that the *.toml files of a folder describe, as
-// root would, and changes those that are registered already to what their file
-// says; and again whenever one changes, until the daemon is closed. A file that is
-// wrong is a problem of its own and of no other app: Status tells it. An app
-// whose file is taken away stays.
+// WatchFiles registers the apps of the *.toml files in a folder with root's rights, and updates registered apps from their
+// files. It repeats this whenever a file changes, until the daemon is closed. An invalid file does not affect other apps;
+// Status reports it. An app whose file is removed stays registered.
 func (svc *Service) WatchFiles(ctx context.Context, dir string) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
 		return errs.Wrap(errs.Failed, "watch app files", err)
 	}
-	// The folder need not be there yet: the one above it is watched for that.
+	// The folder may be missing at first: WatchFiles then watches the folder above it.
 	err = errors.Join(ignoreAbsent(w.Add(filepath.Dir(dir))), ignoreAbsent(w.Add(dir)))
 	if err != nil {
 		return errs.Wrap(errs.Failed, "watch app files", errors.Join(err, w.Close()))
@@ -83,11 +81,10 @@ func ignoreAbsent(err error) error {
 	return err
 }
 
-// fileRest is how long a folder must be at rest before its files are read: an
-// editor takes several steps to write one.
+// fileRest is how long a folder must be unchanged before its files are read, because editors write a file in several steps.
 const fileRest = 200 * time.Millisecond
 
-// fileRetry is after what time a file whose app was busy is tried again.
+// fileRetry is the pause before a file whose app was busy is tried again.
 const fileRetry = 5 * time.Second
 
 func (svc *Service) followFiles(ctx context.Context, w *fsnotify.Watcher, dir string, rest <-chan time.Time) {
@@ -98,7 +95,7 @@ func (svc *Service) followFiles(ctx context.Context, w *fsnotify.Watcher, dir st
 			return
 		case err := <-w.Errors:
 			svc.opt.Log.Warn("watching app files", "dir", dir, "err", err)
-			rest = time.After(fileRest) // something may have been missed
+			rest = time.After(fileRest) // events may have been lost
 		case ev := <-w.Events:
 			if ev.Name == dir && ev.Has(fsnotify.Create) {
 				if err := ignoreAbsent(w.Add(dir)); err != nil {
@@ -116,14 +113,13 @@ func (svc *Service) followFiles(ctx context.Context, w *fsnotify.Watcher, dir st
 	}
 }
 
-// registerFiles reads all files that are new or were changed; again says that
-// some of them should be tried again in a while.
+// registerFiles reads all files that are new or changed. It returns true if some of them should be tried again later.
 func (svc *Service) registerFiles(ctx context.Context, dir string) (again bool) {
 	svc.files.busy.Lock()
 	defer svc.files.busy.Unlock()
 	paths, err := filepath.Glob(filepath.Join(dir, "*.toml"))
 	if err != nil {
-		return false // the pattern is fine
+		return false // the pattern is valid
 	}
 	slices.Sort(paths)
 	now := map[string]appFile{}
@@ -137,7 +133,7 @@ func (svc *Service) registerFiles(ctx context.Context, dir string) (again bool) 
 	return again
 }
 
-// tryFile registers what a file says, unless that was done before.
+// tryFile registers the app of a file, unless this version of the file was registered before.
 func (svc *Service) tryFile(ctx context.Context, path string) appFile {
 	at, err := trusted(path)
 	svc.files.mu.Lock()
@@ -159,8 +155,7 @@ func (svc *Service) tryFile(ctx context.Context, path string) appFile {
 	return appFile{stamp: at, problem: problem, again: errs.KindOf(err) == errs.Busy}
 }
 
-// trusted makes sure that a file is the daemon's user's own to write: what it
-// says is done with root's rights.
+// trusted checks that only the daemon's user may write to a file, because the file is applied with root's rights.
 func trusted(path string) (stamp, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
@@ -209,7 +204,7 @@ func (svc *Service) registerFile(ctx context.Context, path string) error {
 	return err
 }
 
-// logNotes says what registering a file changed elsewhere: nobody else is told.
+// logNotes logs what the registration of a file changed outside of mulligan, because there is no caller to tell.
 func (svc *Service) logNotes(slug string, notes []string) {
 	for _, n := range notes {
 		svc.opt.Log.Info(n, "app", slug)

@@ -34,7 +34,7 @@ func (svc *Service) Apps(ctx context.Context, who ipc.Caller) []ipc.App {
 	return views
 }
 
-// App gives one.
+// App returns an app.
 func (svc *Service) App(ctx context.Context, who ipc.Caller, ref string) (ipc.App, error) {
 	a, err := svc.apps.Find(who, ref)
 	if err != nil {
@@ -43,7 +43,7 @@ func (svc *Service) App(ctx context.Context, who ipc.Caller, ref string) (ipc.Ap
 	return a.View(ctx), nil
 }
 
-// AppWithGaps gives one, with what of it cannot be captured or could not be given back.
+// AppWithGaps returns an app with its gaps: what cannot be captured or restored.
 func (svc *Service) AppWithGaps(ctx context.Context, who ipc.Caller, ref string) (ipc.App, error) {
 	a, err := svc.apps.Find(who, ref)
 	if err != nil {
@@ -54,8 +54,8 @@ func (svc *Service) AppWithGaps(ctx context.Context, who ipc.Caller, ref string)
 	return v, nil
 }
 
-// AddApp registers an app. A workspace whose app was removed before gets that
-// app's id and checkpoints back.
+// AddApp registers an app. If the app of this workspace was removed before, the new registration gets its id and its
+// checkpoints.
 func (svc *Service) AddApp(ctx context.Context, who ipc.Caller, spec ipc.App) (ipc.App, error) {
 	const op = "register app"
 	if who.Grant != nil && len(who.Grant.Apps) > 0 {
@@ -81,8 +81,8 @@ func (svc *Service) AddApp(ctx context.Context, who ipc.Caller, spec ipc.App) (i
 	return v, nil
 }
 
-// bringUp opens a new app's drivers, records it, and starts what the daemon
-// supervises. The notes say what that changed elsewhere.
+// bringUp opens the drivers of a new app, records it, and starts its command if the daemon supervises it. The notes describe
+// changes outside of mulligan.
 func (svc *Service) bringUp(ctx context.Context, a *app.App) (notes []string, err error) {
 	rec := a.Rec()
 	if err := os.MkdirAll(svc.binder.StateDir(rec.ID), 0o700); err != nil {
@@ -96,7 +96,7 @@ func (svc *Service) bringUp(ctx context.Context, a *app.App) (notes []string, er
 	if err == nil {
 		err = a.Now.Load().Unreached()
 	}
-	if err == nil { // before the command runs, which nobody would know of after a crash
+	if err == nil { // before the command is started, because after a crash an unrecorded command would be lost
 		err = svc.store.PutApp(ctx, rec)
 	}
 	if err == nil && len(rec.Run) > 0 {
@@ -115,8 +115,8 @@ func (svc *Service) bringUp(ctx context.Context, a *app.App) (notes []string, er
 	return notes, nil
 }
 
-// unrecord takes back the record of an app that did not come up. It is kept only where
-// the app has checkpoints, from before it was removed: a removed app counts for its owner.
+// unrecord undoes the record of an app whose registration failed. It keeps the record of a removed app if that has checkpoints
+// from before.
 func (svc *Service) unrecord(ctx context.Context, a *app.App) error {
 	id := a.Rec().ID
 	cps, err := svc.store.Checkpoints(ctx, id)
@@ -131,7 +131,7 @@ func (svc *Service) unrecord(ctx context.Context, a *app.App) error {
 	return nil
 }
 
-// noted is an app with what changing it changed elsewhere.
+// noted returns an app with notes of changes outside of mulligan.
 func noted(v ipc.App, notes []string) ipc.App {
 	v.Notes = notes
 	return v
@@ -183,7 +183,7 @@ func apply(spec *ipc.App, ch ipc.AppChange) {
 	if ch.Health != nil {
 		spec.Health = ch.Health
 		if ch.Health.URL == "" && len(ch.Health.Command) == 0 {
-			spec.Health = nil // an empty one takes it away
+			spec.Health = nil // an empty one removes the health check
 		}
 	}
 }
@@ -194,8 +194,7 @@ func set[T any](field *T, to *T) {
 	}
 }
 
-// change checks a new record of an app and puts it into force. The notes say what
-// that changed elsewhere.
+// change checks a new record of an app and applies it. The notes describe changes outside of mulligan.
 func (svc *Service) change(ctx context.Context, who ipc.Caller, a *app.App, rec store.App) (notes []string, err error) {
 	if err := appfile.Validate(rec.App); err != nil {
 		return nil, err
@@ -231,7 +230,7 @@ func (svc *Service) change(ctx context.Context, who ipc.Caller, a *app.App, rec 
 	return notes, nil
 }
 
-// enforce puts a checked record of an app into force.
+// enforce applies a checked record of an app.
 func (svc *Service) enforce(ctx context.Context, a *app.App, rec store.App) error {
 	svc.turns.StopTracker(a)
 	rerun := !slices.Equal(rec.Run, a.Rec().Run)
@@ -250,7 +249,7 @@ func (svc *Service) enforce(ctx context.Context, a *app.App, rec store.App) erro
 	if err == nil {
 		err = svc.store.PutApp(ctx, rec)
 	}
-	if err != nil { // opening the new one has taken a supervised command over
+	if err != nil { // opening the new setup has taken over a supervised command
 		err = errs.Also(err, svc.apps.Open(ctx, a))
 		svc.turns.StartTracker(ctx, a)
 		return errs.Also(err, svc.apps.StartCommand(ctx, a, rerun))
@@ -262,9 +261,8 @@ func (svc *Service) enforce(ctx context.Context, a *app.App, rec store.App) erro
 	return svc.apps.StartCommand(ctx, a, rerun)
 }
 
-// RemoveApp unregisters an app. Its checkpoints stay, and come back when the
-// workspace is registered again, unless purge is set. The workspace itself is
-// never touched.
+// RemoveApp removes the registration of an app. Unless purge is set, its checkpoints stay, and are available again when the
+// workspace is registered again. The workspace itself is not changed.
 func (svc *Service) RemoveApp(ctx context.Context, who ipc.Caller, ref string, purge bool) error {
 	const op = "remove app"
 	a, err := svc.apps.Find(who, ref)
@@ -280,7 +278,7 @@ func (svc *Service) RemoveApp(ctx context.Context, who ipc.Caller, ref string, p
 	}
 	release, err := svc.apps.Acquire(ctx, a, op, who)
 	if err != nil && a.NoteOwner(svc.owners.CheckOwner(a.Rec())) != nil && (!purge || a.Rec().Domain == "") {
-		release, err = svc.apps.Hold(ctx, a, op, who, false) // nobody has to own it for that
+		release, err = svc.apps.Hold(ctx, a, op, who, false) // this needs no owner of the workspace
 	}
 	if err != nil {
 		return err

@@ -19,9 +19,9 @@ import (
 	"mulligan/systemd"
 )
 
-// checkDomain makes sure that the caller may name the domain, and that no other
-// app has it. In a host daemon that is root's; a user's daemon may do what
-// libvirt lets that user do, and finds out when it opens the domain.
+// checkDomain checks that the caller may name the domain, and that no other app has it. At the host's daemon only root may name
+// a domain. A user's daemon has the rights that libvirt gives the user, and fails when it opens the domain if these are not
+// enough.
 func (svc *Service) checkDomain(who ipc.Caller, id ipc.AppID, spec ipc.App) error {
 	if spec.Domain == "" {
 		return nil
@@ -38,7 +38,7 @@ func (svc *Service) checkDomain(who ipc.Caller, id ipc.AppID, spec ipc.App) erro
 	return nil
 }
 
-// checkCluster makes sure that who names a cluster may, and that its unit is one.
+// checkCluster checks that the caller may name the cluster, and that its unit exists.
 func (svc *Service) checkCluster(ctx context.Context, who ipc.Caller, spec ipc.App, db ipc.Database) error {
 	if !svc.owners.Administers(who) && (db.Unit != "" || who.Guest != "") {
 		return errs.New(errs.Denied, "", "the cluster of database %q is named by root", db.Name).
@@ -69,8 +69,7 @@ func (svc *Service) checkCluster(ctx context.Context, who ipc.Caller, spec ipc.A
 	return err
 }
 
-// checkOwnCluster makes sure that a data folder which no unit serves may be handled as
-// its owner: it is the caller's, or one that root names.
+// checkOwnCluster checks a data folder that no unit serves: it must belong to the caller, or root must name it.
 func (svc *Service) checkOwnCluster(ctx context.Context, who ipc.Caller, spec ipc.App, db ipc.Database) error {
 	user := svc.owners.CallerAccount(who).User()
 	if svc.owners.Administers(who) && os.Geteuid() == 0 {
@@ -89,8 +88,8 @@ func (svc *Service) checkOwnCluster(ctx context.Context, who ipc.Caller, spec ip
 	return nil
 }
 
-// clusterFolder checks, as whom a server is to run, that a data folder is this user's
-// alone, and that nobody else can put another one into its place.
+// clusterFolder checks that a data folder belongs to the user who will run its server, and that no other user can replace it.
+// It runs with that user's rights.
 var clusterFolder = privsep.Define("daemon.clusterFolder", func(_ context.Context, path string) (mode fs.FileMode, err error) {
 	denied := func(format string, args ...any) (fs.FileMode, error) {
 		return 0, errs.New(errs.Denied, "", "the data folder %q %s", path, fmt.Sprintf(format, args...))

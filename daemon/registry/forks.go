@@ -32,7 +32,7 @@ func (svc *Service) AddFork(ctx context.Context, who ipc.Caller, rec store.App) 
 }
 
 func (svc *Service) openFork(ctx context.Context, a *app.App, rec store.App) (err error) {
-	// The record comes first: it says what there may be to remove.
+	// The record is written first, because after a crash it says what may have to be removed.
 	if err := svc.store.PutApp(ctx, rec); err != nil {
 		return err
 	}
@@ -60,7 +60,7 @@ func (svc *Service) openFork(ctx context.Context, a *app.App, rec store.App) (er
 	return nil
 }
 
-// forksOf names the forks of an app.
+// forksOf returns the names of an app's forks.
 func (svc *Service) forksOf(id ipc.AppID) (names []string) {
 	for _, rec := range svc.apps.Records() {
 		if rec.Fork != nil && rec.Fork.Parent == id {
@@ -71,7 +71,7 @@ func (svc *Service) forksOf(id ipc.AppID) (names []string) {
 	return names
 }
 
-// ForkMade notes that a fork is whole, and follows its files from then on where its parent's are followed.
+// ForkMade records that a fork is complete. From then on its files are watched if its parent's are.
 func (svc *Service) ForkMade(ctx context.Context, a *app.App) error {
 	if err := svc.markFork(ctx, a, false); err != nil {
 		return err
@@ -94,13 +94,13 @@ func (svc *Service) markFork(ctx context.Context, a *app.App, making bool) error
 	return nil
 }
 
-// RemoveFork ends a fork's processes and removes its folder, its checkpoints and its record. The record says first that the fork is not
-// whole, so that a drop that was cut short is finished.
+// RemoveFork ends a fork's processes and removes its folder, its checkpoints and its record. It first records that the fork is
+// not complete, so that an interrupted drop is finished later.
 func (svc *Service) RemoveFork(ctx context.Context, who ipc.Caller, a *app.App) error {
 	const op = "drop fork"
 	release, err := svc.apps.Acquire(ctx, a, op, who)
 	if err != nil && errs.KindOf(err) != errs.Busy {
-		release, err = svc.apps.Hold(ctx, a, op, who, false) // its folder may be gone, or not made yet
+		release, err = svc.apps.Hold(ctx, a, op, who, false) // its folder may be missing
 	}
 	if err != nil {
 		return err
@@ -129,7 +129,7 @@ func (svc *Service) RemoveFork(ctx context.Context, who ipc.Caller, a *app.App) 
 	return svc.remove(ctx, who, a, true)
 }
 
-// stopFork ends what runs in a fork, so that nothing writes to its folder. A fork that could not be set up may run all the same.
+// stopFork ends the processes of a fork, so that nothing writes to its folder. It also works for a fork whose setup failed.
 func (svc *Service) stopFork(ctx context.Context, a *app.App) error {
 	svc.turns.StopTracker(a)
 	if a.HostPart() != nil {
@@ -188,7 +188,7 @@ func (svc *Service) CheckForkedUnit(ctx context.Context, slug, unit string) erro
 	return m.CheckCopy(ctx, unit)
 }
 
-// disposeFork removes what openFork has made.
+// disposeFork removes everything that openFork made.
 func (svc *Service) disposeFork(ctx context.Context, a *app.App) error {
 	_, err := svc.apps.RemoveForkFolder(ctx, a.Rec())
 	err = errs.Also(err, svc.binder.StopServers(ctx, a.Rec()))
@@ -196,7 +196,8 @@ func (svc *Service) disposeFork(ctx context.Context, a *app.App) error {
 	return errs.Also(errs.Also(err, svc.unrecord(ctx, a)), os.RemoveAll(svc.binder.StateDir(a.Rec().ID)))
 }
 
-// FinishForks drops the forks that a crash left half made or half dropped. Of the others it writes the units, which a reboot removes.
+// FinishForks drops the forks that were being made or dropped at a crash. It writes the units of the others, which a reboot
+// removes.
 func (svc *Service) FinishForks(ctx context.Context, who ipc.Caller) {
 	for _, a := range svc.apps.All() {
 		f := a.Rec().Fork

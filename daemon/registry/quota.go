@@ -7,9 +7,8 @@ import (
 	"mulligan/ipc"
 )
 
-// checkQuota refuses a new app, or a new checkpoint, of an owner who has as much
-// as it may. Safety checkpoints and those of turns are not refused for it: the
-// retention of an app bounds them.
+// checkQuota refuses a new app or checkpoint if the owner's quota is used up. It does not refuse safety checkpoints and those
+// of turns, because the retention of an app bounds these.
 func (svc *Service) checkAppQuota(ctx context.Context, who ipc.Caller) error {
 	l := svc.owners.LimitsOf(who)
 	if l.Apps == 0 {
