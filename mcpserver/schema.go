@@ -74,6 +74,20 @@ func rollbackSchema() *jsonschema.Schema {
 	return s
 }
 
+func forksSchema() *jsonschema.Schema {
+	s := object("forks array", "session_token string", "next string")
+	s.Properties["forks"].Items = object("name string", "app_id string", "state string", "folder string")
+	return s
+}
+
+func keepSchema() *jsonschema.Schema {
+	return object("rolled_back boolean", "stages array", "warnings array", "session_token string", "next string")
+}
+
+func dropSchema() *jsonschema.Schema {
+	return object("dropped boolean", "name string", "session_token string", "next string")
+}
+
 func deleteSchema() *jsonschema.Schema {
 	return object("deleted boolean", "checkpoint_id string", "session_token string", "next string")
 }

@@ -23,6 +23,10 @@ type API interface {
 	Revert(ctx context.Context, app string, req ipc.RevertRequest) (ipc.RevertResult, error)
 	Pin(ctx context.Context, app string, id ipc.CheckpointID, pinned bool) (ipc.Checkpoint, error)
 	DeleteCheckpoint(ctx context.Context, app string, id ipc.CheckpointID) error
+	Fork(ctx context.Context, app string, req ipc.ForkRequest) (ipc.ForkList, error)
+	Forks(ctx context.Context, app string) (ipc.ForkList, error)
+	Keep(ctx context.Context, app, fork string, req ipc.KeepRequest) (ipc.RollbackResult, error)
+	DropFork(ctx context.Context, app, fork string) error
 	Rollback(ctx context.Context, app string, id ipc.CheckpointID, req ipc.RollbackRequest, onStage func(ipc.Stage)) (ipc.RollbackResult, error)
 }
 
@@ -36,6 +40,7 @@ type Options struct {
 
 const instructions = "Call create_checkpoint before anything that is hard to take back (a refactor, a migration, an upgrade, a deploy, a bulk delete): it captures the app's files, VM disk and databases together. " +
 	"When a check fails afterwards, call rollback_app with that checkpoint's id, or revert_conversation_writes to undo what single messages or calls wrote to files, and read files again, since they changed on disk. " +
+	"To try several ways side by side, call fork_app, and then keep_fork with the best. " +
 	"app_id may be left out inside an app's workspace, and the `next` of every answer spells out the next call."
 
 // New returns a server with all tools and prompts.

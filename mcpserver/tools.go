@@ -45,6 +45,14 @@ func addTools(s *mcp.Server, t tools) {
 	add(s, usages, "revert_conversation_writes",
 		"Undo only what a conversation's messages, or one tool call, wrote to files. Others' edits are kept; what conflicts is named. A safety checkpoint comes first. Read the restored files again.",
 		hints{destructive: true, idempotent: true}, revertSchema(), t.revert)
+	add(s, usages, "fork_app",
+		"Make running copies of the app, each with its own folder and data, to try several ways side by side. The app itself is not touched.",
+		hints{}, forksSchema(), t.fork)
+	add(s, usages, "list_forks", "List the app's forks.", hints{readOnly: true, idempotent: true}, forksSchema(), t.forks)
+	add(s, usages, "keep_fork",
+		"Take the app to a fork's present state, and drop the fork. A safety checkpoint comes first.",
+		hints{destructive: true}, keepSchema(), t.keep)
+	add(s, usages, "drop_fork", "Remove a fork and all of its data.", hints{destructive: true, idempotent: true}, dropSchema(), t.drop)
 	s.AddReceivingMiddleware(forgive(usages))
 }
 

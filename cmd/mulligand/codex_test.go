@@ -16,7 +16,7 @@ import (
 
 // mulliganTools are the tools that every client must be offered.
 var mulliganTools = []string{
-	"create_checkpoint", "delete_checkpoint", "diff_checkpoint", "list_checkpoints", "pin_checkpoint", "revert_conversation_writes",
+	"create_checkpoint", "delete_checkpoint", "diff_checkpoint", "drop_fork", "fork_app", "keep_fork", "list_checkpoints", "list_forks", "pin_checkpoint", "revert_conversation_writes",
 	"rollback_app", "set_conversation_checkpoint",
 }
 

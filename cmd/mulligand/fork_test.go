@@ -1,11 +1,15 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"mulligan/ipc"
 	"mulligan/testkit"
@@ -94,6 +98,76 @@ func TestForks(t *testing.T) {
 	}
 	if apps := ask[ipc.AppList](d, "app", "list").Apps; len(apps) != 1 {
 		t.Errorf("there are the apps %+v", apps)
+	}
+}
+
+// TestForksByMCP has an MCP client fork a broken app twice, repair one fork, keep it and drop the other.
+func TestForksByMCP(t *testing.T) {
+	testkit.Need(t, "root")
+	d := startDaemon(t)
+	a := newForkable(t, d)
+	a.set(t, "broken")
+	cmd := exec.Command(filepath.Join(bin, "mulligan"), "mcp")
+	cmd.Dir, cmd.Env = a.ws, append(os.Environ(), "MULLIGAN_SOCKET="+d.socket)
+	s, err := mcp.NewClient(&mcp.Implementation{Name: "test"}, nil).Connect(t.Context(), &mcp.CommandTransport{Command: cmd}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	call := func(tool string, args map[string]any, fails bool) (out struct {
+		Forks []struct {
+			Name, Folder string
+			Ports        []ipc.ForkPort
+		}
+		RolledBack bool `json:"rolled_back"`
+		Dropped    bool
+		Next       string
+	}) {
+		t.Helper()
+		res, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: tool, Arguments: args})
+		if err != nil || res.IsError != fails {
+			t.Fatalf("%s: %v, %+v", tool, err, res)
+		}
+		text := res.Content[0].(*mcp.TextContent).Text
+		if err := json.Unmarshal([]byte(text), &out); err != nil {
+			t.Fatalf("%s: %v: %s", tool, err, text)
+		}
+		if out.Next == "" {
+			t.Errorf("%s names no next call: %s", tool, text)
+		}
+		return out
+	}
+	made := call("fork_app", map[string]any{"count": 2}, false).Forks
+	if len(made) != 2 || len(made[0].Ports) != 1 {
+		t.Fatalf("made are %+v", made)
+	}
+	repaired := &testApp{d: d, ws: made[1].Folder, addr: made[1].Ports[0].Address}
+	repaired.set(t, "repaired")
+	eventually(t, "the fork answers", func() bool { return visit(t.Context(), repaired.addr) == "repaired\n" })
+	if page := visit(t.Context(), a.addr); page != "broken\n" {
+		t.Errorf("the app says %q", page)
+	}
+	if list := call("list_forks", nil, false).Forks; len(list) != 2 {
+		t.Errorf("listed are %+v", list)
+	}
+	call("keep_fork", map[string]any{"name": "none"}, true)
+	call("fork_app", map[string]any{"checkpoint_id": "cp-000000000000"}, true)
+	call("keep_fork", map[string]any{"name": made[1].Name, "dry_run": true}, false)
+	if page := visit(t.Context(), a.addr); page != "broken\n" {
+		t.Errorf("after a dry run the app says %q", page)
+	}
+	if out := call("keep_fork", map[string]any{"name": made[1].Name}, false); !out.RolledBack || !strings.Contains(out.Next, "rollback_app(") {
+		t.Errorf("keep_fork answers %+v", out)
+	}
+	a.up(t)
+	if page, word := visit(t.Context(), a.addr), a.word(t); page != "repaired\n" || word != "repaired" {
+		t.Errorf("the app says %q and has %q", page, word)
+	}
+	if out := call("drop_fork", map[string]any{"name": made[0].Name}, false); !out.Dropped {
+		t.Errorf("drop_fork answers %+v", out)
+	}
+	if list := call("list_forks", nil, false).Forks; len(list) != 0 {
+		t.Errorf("left are %+v", list)
 	}
 }
 

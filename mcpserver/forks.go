@@ -1,0 +1,154 @@
+package mcpserver
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"mulligan/errs"
+	"mulligan/ipc"
+)
+
+type forkIn struct {
+	App        ipc.AppID        `json:"app_id,omitempty" jsonschema:"default: this folder's"`
+	Checkpoint ipc.CheckpointID `json:"checkpoint_id,omitempty" jsonschema:"default: the present state"`
+	Count      int              `json:"count,omitempty" jsonschema:"default 1"`
+}
+
+type forksIn struct {
+	App ipc.AppID `json:"app_id,omitempty" jsonschema:"default: this folder's"`
+}
+
+type keepIn struct {
+	App    ipc.AppID `json:"app_id,omitempty" jsonschema:"the parent; default: this folder's"`
+	Name   string    `json:"name"`
+	DryRun bool      `json:"dry_run,omitempty" jsonschema:"only say what would change"`
+	Stay   bool      `json:"and_stay,omitempty" jsonschema:"do not drop the fork"`
+}
+
+type dropIn struct {
+	App  ipc.AppID `json:"app_id,omitempty" jsonschema:"the parent; default: this folder's"`
+	Name string    `json:"name"`
+}
+
+type forksOut struct {
+	Forks        []forkOut `json:"forks"`
+	SessionToken string    `json:"session_token"`
+	Next         string    `json:"next"`
+}
+
+// forkOut describes a fork to a model: where it can be edited, and where it answers.
+type forkOut struct {
+	Name     string           `json:"name"`
+	App      ipc.AppID        `json:"app_id"`
+	State    string           `json:"state"`
+	Folder   string           `json:"folder"`
+	Origin   ipc.CheckpointID `json:"origin"`
+	Ports    []ipc.ForkPort   `json:"ports"` // the app's own ports, and the addresses on the host that lead to them
+	Problems []string         `json:"problems,omitempty"`
+}
+
+type dropOut struct {
+	Dropped      bool   `json:"dropped"`
+	Name         string `json:"name"`
+	SessionToken string `json:"session_token"`
+	Next         string `json:"next"`
+}
+
+func (t tools) fork(ctx context.Context, _ *mcp.CallToolRequest, in forkIn) (*mcp.CallToolResult, forksOut, error) {
+	what := invocation{tool: "fork_app", app: in.App, checkpoint: in.Checkpoint, takesID: in.Checkpoint != ""}
+	app, err := t.app(ctx, &what)
+	if err != nil {
+		return nil, forksOut{}, failed(err, what)
+	}
+	list, err := t.client.Fork(ctx, string(app.ID), ipc.ForkRequest{CheckpointID: in.Checkpoint, Count: in.Count})
+	if err != nil {
+		return nil, forksOut{}, failed(err, what)
+	}
+	out := forksOf(app, list)
+	if len(out.Forks) > 0 {
+		out.Next = fmt.Sprintf("edit files in each fork's folder and try each at its address; the app itself stays as it is. Then %s takes the app to a fork's state, and %s removes one",
+			callOf("keep_fork", app.ID, "name", out.Forks[0].Name), callOf("drop_fork", app.ID, "name", "…"))
+	}
+	return nil, out, nil
+}
+
+func (t tools) forks(ctx context.Context, _ *mcp.CallToolRequest, in forksIn) (*mcp.CallToolResult, forksOut, error) {
+	what := invocation{tool: "list_forks", app: in.App}
+	app, err := t.app(ctx, &what)
+	if err != nil {
+		return nil, forksOut{}, failed(err, what)
+	}
+	list, err := t.client.Forks(ctx, string(app.ID))
+	if err != nil {
+		return nil, forksOut{}, failed(err, what)
+	}
+	out := forksOf(app, list)
+	out.Next = callOf("fork_app", app.ID) + " makes a fork"
+	if len(out.Forks) > 0 {
+		out.Next = callOf("keep_fork", app.ID, "name", out.Forks[0].Name) + " takes the app to this fork's state"
+	}
+	return nil, out, nil
+}
+
+func forksOf(app ipc.App, list ipc.ForkList) forksOut {
+	out := forksOut{Forks: []forkOut{}, SessionToken: sessionToken(app)}
+	for _, f := range list.Forks {
+		out.Forks = append(out.Forks, forkOut{
+			Name: f.Fork.Name, App: f.ID, State: f.State, Folder: f.Workspace, Origin: f.Fork.Origin,
+			Ports: append([]ipc.ForkPort{}, f.Fork.Ports...), Problems: f.Problems,
+		})
+	}
+	return out
+}
+
+// keep answers with the receipt of a rollback, as rollback does.
+func (t tools) keep(ctx context.Context, req *mcp.CallToolRequest, in keepIn) (*mcp.CallToolResult, rollbackOut, error) {
+	what := invocation{tool: "keep_fork", app: in.App, rest: []string{"name", in.Name}}
+	app, err := t.app(ctx, &what)
+	if err != nil {
+		return nil, rollbackOut{}, failedFork(err, what)
+	}
+	if ask, err := t.confirm.ask(req, app, rollbackIn{Checkpoint: ipc.CheckpointID("fork " + in.Name), DryRun: in.DryRun}); err != nil || ask != nil {
+		return ask, rollbackOut{}, failedOrNil(err, what)
+	}
+	res, err := t.client.Keep(ctx, string(app.ID), in.Name, ipc.KeepRequest{DryRun: in.DryRun, AndStay: in.Stay})
+	if err != nil && len(res.Stages) == 0 { // the rollback did not begin
+		return nil, rollbackOut{}, failedFork(err, what)
+	}
+	res.Normalize()
+	switch {
+	case in.DryRun && err == nil:
+		res.Next = what.again() + " does it"
+	case res.RolledBack && res.SafetyCheckpoint != nil:
+		res.Next = "read files again; to undo: " + toolCall("rollback_app", app.ID, res.SafetyCheckpoint.ID)
+	}
+	if err == nil {
+		return nil, rollbackOut{receiptFields(res), sessionToken(app)}, nil
+	}
+	body := ipc.Body(err)
+	res.Error = &body
+	return &mcp.CallToolResult{IsError: true}, rollbackOut{receiptFields(res), sessionToken(app)}, nil
+}
+
+func (t tools) drop(ctx context.Context, _ *mcp.CallToolRequest, in dropIn) (*mcp.CallToolResult, dropOut, error) {
+	what := invocation{tool: "drop_fork", app: in.App, rest: []string{"name", in.Name}}
+	app, err := t.app(ctx, &what)
+	if err != nil {
+		return nil, dropOut{}, failedFork(err, what)
+	}
+	if err := t.client.DropFork(ctx, string(app.ID), in.Name); err != nil {
+		return nil, dropOut{}, failedFork(err, what)
+	}
+	return nil, dropOut{true, in.Name, sessionToken(app), callOf("list_forks", app.ID) + " shows those that are left"}, nil
+}
+
+// failedFork returns the answer for a failed call that names a fork.
+func failedFork(err error, what invocation) error {
+	f := &failure{ipc.Body(err), nextAfter(err, what)}
+	if what.appKnown && f.Body.Kind == errs.NotFound {
+		f.Next = callOf("list_forks", what.app) + " shows the forks there are"
+	}
+	return f
+}
