@@ -51,10 +51,9 @@ func (s *Store) incref(h Hash) {
 	}
 }
 
-// release takes back one reference to each of list, and those of the nodes
-// that die of it. The counts are too high meanwhile, never too low, so that mu
-// need not be held while nodes are read. An unreadable node keeps what it
-// refers to: that space is lost until the node's content is stored again.
+// release removes one reference to each hash of list, and the references of nodes that have none left. Meanwhile counts are too
+// high and never too low, so mu need not be held while nodes are read. A node that cannot be read keeps its references: the
+// space is lost until the node's content is stored again.
 func (s *Store) release(list []Hash) {
 	s.refMu.Lock()
 	defer s.refMu.Unlock()

@@ -204,8 +204,8 @@ func fdatasync(f *os.File) error {
 	}
 }
 
-// rewind takes the log back to its durable end. Open batches may have relied on
-// what is gone: they fail from here on. wmu is held.
+// rewind truncates the log to its durable end. Open batches fail from then on, because they may rely on truncated objects. The
+// caller must hold wmu.
 func (s *Store) rewind() {
 	g := s.active
 	_ = g.f.Truncate(g.durable) // else the next record is written over it

@@ -223,8 +223,8 @@ func enough(dir string, need int64) error {
 	return err
 }
 
-// underDetached lists the images that images of detached disks rest on, and these
-// themselves: whoever detached them may use them.
+// underDetached lists the images of detached disks and their backing images. The administrator who detached the disks may still
+// use them.
 func (fl *flattener) underDetached() (list []string) {
 	for _, o := range fl.tree.Out {
 		if !imagefile.Exists(o.Path) {

@@ -29,8 +29,8 @@ func (re *reopener) realign(ctx context.Context, op string, m virt.Machine, head
 	return re.reopen(op, m, head)
 }
 
-// reopen has QEMU open a head's images again, by saving the guest's memory to a
-// file and resuming from it. A crash in between is found by the file.
+// reopen makes QEMU open the images of a head again: it saves the guest's memory to a file and resumes the guest from the file.
+// The tree names the file first, so that a crash in between is recovered.
 func (re *reopener) reopen(op string, m virt.Machine, head layertree.ID) error {
 	if err := re.dom.definePersistent(op, m, head); err != nil {
 		return err

@@ -80,7 +80,7 @@ func (d *Driver) Precheck(ctx context.Context, target snap.SnapshotID, paths []s
 	return workspace.Wrap(errs.Failed, op, err)
 }
 
-// record makes the preparation durable: what it needs, and the plan.
+// record stores the plan durably, with references to the manifests of base and target.
 func (d *Driver) record(ctx context.Context, id snap.RestoreID, p *plan, base, target *manifest.Manifest, b *cas.Batch) error {
 	if err := ctx.Err(); err != nil {
 		return err

@@ -100,7 +100,7 @@ func (m *image) readAt(buf []byte, off int64) (int, error) {
 	return len(buf), nil
 }
 
-// lay copies the layer's pages into buf, which begins at offset off of the image.
+// lay copies those pages of the layer into buf that are in its range. buf begins at the offset off of the database image.
 func (l *layer) lay(buf []byte, off int64) error {
 	if end := max(0, l.size-off); end < int64(len(buf)) {
 		clear(buf[end:])

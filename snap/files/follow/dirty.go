@@ -200,7 +200,7 @@ func (j *Session) looking(ctx context.Context, b *cas.Batch, root *beneath.Root,
 	return g
 }
 
-// collect looks at everything on the list, then at what that turned up.
+// collect examines all paths of the dirty set, and then the further paths that this revealed.
 func (g *observer) collect(work *todo) error {
 	if work.all {
 		return g.look([]target{{path: ".", deep: true}})

@@ -81,7 +81,7 @@ func (l *live) targets(t *todo) []target {
 // fewPlaces is up to how many places one reader looks at alone.
 const fewPlaces = 16
 
-// look reads the targets, folder by folder.
+// look reads the targets folder by folder, with several workers if there are many.
 func (g *observer) look(list []target) error {
 	var groups [][]target
 	for i := 0; i < len(list); {

@@ -120,7 +120,7 @@ func (w *Watcher) markTree(path string) {
 	w.changed()
 }
 
-// everything says that all is to be walked. The caller holds w.mu.
+// everything marks the whole workspace as changed, so that it is walked. The caller must hold w.mu.
 func (w *Watcher) everything() {
 	w.set.fill()
 	w.changed()

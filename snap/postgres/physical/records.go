@@ -94,7 +94,7 @@ func (r *records) get(kind, id string, v any) error {
 	return nil
 }
 
-// drop removes a record durably; one that is not there is no error.
+// drop removes a record durably. A missing record is not an error.
 func (r *records) drop(kind, id string) error {
 	return removeDurably(filepath.Join(r.dir, kind, id+".json"))
 }

@@ -139,8 +139,8 @@ func (d *Driver) Disable(ctx context.Context) (changes []string, restartNeeded b
 	return append(changes, fmt.Sprintf("%s was removed, with all checkpoints of the cluster.", d.cfg.Store)), restartNeeded, nil
 }
 
-// Release is Disable, but what is stored stays: the snapshots are as good as
-// before once the cluster is enabled for the same app again.
+// Release does the same as Disable, but keeps the stored snapshots. They can be restored again after the cluster is enabled for
+// the same app.
 func (d *Driver) Release(ctx context.Context) (changes []string, restartNeeded bool, err error) {
 	return d.leave(ctx, "release cluster")
 }

@@ -76,8 +76,8 @@ func (e engine) Commit(ctx context.Context, p *plan, _, _ state) error {
 	return e.bringUp(ctx, p, p.RawTarget)
 }
 
-// Tidy starts the server where a Commit that came to its end is asked for once more, and where an
-// Undo has nothing to exchange back, and the server was stopped so that its files could be kept.
+// Tidy starts a server that a capture of raw files has stopped. It is called when Commit is repeated after its end, and when
+// Undo has nothing to exchange back.
 func (e engine) Tidy(ctx context.Context, p *plan) error {
 	switch {
 	case p.up:
